@@ -1,0 +1,106 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// shutdownTimeout bounds how long answers under way may hold up the end of a daemon.
+const shutdownTimeout = 2 * time.Second
+
+// A Server is a set of routes. Add them all before Serve.
+type Server struct {
+	mux *http.ServeMux
+}
+
+// NewServer returns a server without routes.
+func NewServer() *Server { return &Server{mux: http.NewServeMux()} }
+
+// Handle answers pattern (as of http.ServeMux, "GET /v1/x") with the JSON of what f returns. An *Error chooses the
+// status code; any other error is 500. f runs concurrently with itself.
+func (s *Server) Handle(pattern string, f func(*http.Request) (any, error)) {
+	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		answer, err := f(r)
+		code := http.StatusOK
+		if err != nil {
+			var refused *Error
+			if !errors.As(err, &refused) {
+				refused = &Error{Code: http.StatusInternalServerError, Message: err.Error()}
+			}
+			code, answer = refused.Code, refused
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		json.NewEncoder(w).Encode(answer) // the client may have gone: nobody to tell
+	})
+}
+
+// HandleRaw adds a handler that writes its own answer, for streams.
+func (s *Server) HandleRaw(pattern string, h http.Handler) { s.mux.Handle(pattern, h) }
+
+// Listen takes the socket of an instance: only one live process can hold it, and what a killed one left is removed.
+// The directory is made when missing.
+func Listen(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("listen on %s: another process serves this instance: stop it or use another --instance", path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		lock.Close()
+		return nil, err
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		lock.Close()
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		listener.Close()
+		lock.Close()
+		return nil, err
+	}
+	return &lockedListener{listener, lock}, nil
+}
+
+// lockedListener gives the lock back only after the socket is gone.
+type lockedListener struct {
+	net.Listener
+	lock *os.File
+}
+
+func (l *lockedListener) Close() error {
+	return errors.Join(l.Listener.Close(), l.lock.Close())
+}
+
+// Serve answers until ctx ends, then lets requests under way finish for a moment and closes the listener.
+func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	server := &http.Server{Handler: s.mux, BaseContext: func(net.Listener) context.Context { return ctx }}
+	stop := context.AfterFunc(ctx, func() {
+		deadline, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+		defer cancel()
+		if server.Shutdown(deadline) != nil {
+			server.Close()
+		}
+	})
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,135 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Numeric values of all enumerations are those of bpf/state/service.h. 255 means "not chosen yet": ApplyDefaults replaces it.
+
+// Protocol is the transport protocol of a service, by its IANA number.
+type Protocol uint8
+
+// Dispatch is the policy that picks the server of a new connection.
+type Dispatch uint8
+
+// Affinity is how later packets of a connection find its server.
+type Affinity uint8
+
+// Fallback is what happens to packets that carry no valid cookie.
+type Fallback uint8
+
+// Forward is how a packet travels from the load balancer to the server.
+type Forward uint8
+
+// Return is the way that answers take to the client.
+type Return uint8
+
+// ServerState tells whether a server takes part.
+type ServerState uint8
+
+const (
+	ProtocolTCP Protocol = 6
+	ProtocolUDP Protocol = 17
+
+	DispatchHash   Dispatch = 0 // slot i belongs to server i mod N: the ECMP-like baseline
+	DispatchMaglev Dispatch = 1
+	DispatchRR     Dispatch = 2
+	DispatchWRR    Dispatch = 3
+	DispatchP2C    Dispatch = 4
+	DispatchUnset  Dispatch = 255
+
+	AffinityHash   Affinity = 0
+	AffinityCookie Affinity = 1
+	AffinityUnset  Affinity = 255
+
+	FallbackHash         Fallback = 0
+	FallbackSecondChance Fallback = 1
+	FallbackUnset        Fallback = 255
+
+	ForwardL2    Forward = 0
+	ForwardIPIP  Forward = 1
+	ForwardGUE   Forward = 2
+	ForwardNAT   Forward = 3
+	ForwardUnset Forward = 255
+
+	ReturnDirect  Return = 0
+	ReturnThrough Return = 1
+	ReturnUnset   Return = 255
+
+	StateActive   ServerState = 0
+	StateDraining ServerState = 1
+)
+
+var (
+	protocolNames = map[Protocol]string{ProtocolTCP: "tcp", ProtocolUDP: "udp"}
+	dispatchNames = map[Dispatch]string{DispatchHash: "hash", DispatchMaglev: "maglev", DispatchRR: "rr", DispatchWRR: "wrr", DispatchP2C: "p2c"}
+	affinityNames = map[Affinity]string{AffinityHash: "hash", AffinityCookie: "cookie"}
+	fallbackNames = map[Fallback]string{FallbackHash: "hash", FallbackSecondChance: "second-chance"}
+	forwardNames  = map[Forward]string{ForwardL2: "l2", ForwardIPIP: "ipip", ForwardGUE: "gue", ForwardNAT: "nat"}
+	returnNames   = map[Return]string{ReturnDirect: "direct", ReturnThrough: "through"}
+	stateNames    = map[ServerState]string{StateActive: "active", StateDraining: "draining"}
+)
+
+func (v Protocol) String() string    { return nameOf(protocolNames, v) }
+func (v Dispatch) String() string    { return nameOf(dispatchNames, v) }
+func (v Affinity) String() string    { return nameOf(affinityNames, v) }
+func (v Fallback) String() string    { return nameOf(fallbackNames, v) }
+func (v Forward) String() string     { return nameOf(forwardNames, v) }
+func (v Return) String() string      { return nameOf(returnNames, v) }
+func (v ServerState) String() string { return nameOf(stateNames, v) }
+
+func (v Protocol) MarshalText() ([]byte, error)    { return marshal(protocolNames, v) }
+func (v Dispatch) MarshalText() ([]byte, error)    { return marshal(dispatchNames, v) }
+func (v Affinity) MarshalText() ([]byte, error)    { return marshal(affinityNames, v) }
+func (v Fallback) MarshalText() ([]byte, error)    { return marshal(fallbackNames, v) }
+func (v Forward) MarshalText() ([]byte, error)     { return marshal(forwardNames, v) }
+func (v Return) MarshalText() ([]byte, error)      { return marshal(returnNames, v) }
+func (v ServerState) MarshalText() ([]byte, error) { return marshal(stateNames, v) }
+
+func (v *Protocol) UnmarshalText(text []byte) error    { return unmarshal(protocolNames, v, text) }
+func (v *Dispatch) UnmarshalText(text []byte) error    { return unmarshal(dispatchNames, v, text) }
+func (v *Affinity) UnmarshalText(text []byte) error    { return unmarshal(affinityNames, v, text) }
+func (v *Fallback) UnmarshalText(text []byte) error    { return unmarshal(fallbackNames, v, text) }
+func (v *Forward) UnmarshalText(text []byte) error     { return unmarshal(forwardNames, v, text) }
+func (v *Return) UnmarshalText(text []byte) error      { return unmarshal(returnNames, v, text) }
+func (v *ServerState) UnmarshalText(text []byte) error { return unmarshal(stateNames, v, text) }
+
+func nameOf[E ~uint8](names map[E]string, v E) string {
+	if name, ok := names[v]; ok {
+		return name
+	}
+	return fmt.Sprintf("invalid(%d)", uint8(v))
+}
+
+func marshal[E ~uint8](names map[E]string, v E) ([]byte, error) {
+	if name, ok := names[v]; ok {
+		return []byte(name), nil
+	}
+	return nil, fmt.Errorf("value %d has no name: use one of %s", uint8(v), choices(names))
+}
+
+func unmarshal[E ~uint8](names map[E]string, v *E, text []byte) error {
+	for value, name := range names {
+		if name == string(text) {
+			*v = value
+			return nil
+		}
+	}
+	return &Invalid{Problem: fmt.Sprintf("unknown value %q", text), Remedy: "use one of " + choices(names)}
+}
+
+// choices lists the names in the order of their numbers.
+func choices[E ~uint8](names map[E]string) string {
+	values := make([]E, 0, len(names))
+	for value := range names {
+		values = append(values, value)
+	}
+	slices.Sort(values)
+	list := make([]string, 0, len(values))
+	for _, value := range values {
+		list = append(list, names[value])
+	}
+	return strings.Join(list, ", ")
+}

@@ -1,0 +1,150 @@
+// Package model holds the desired state of a fleet: services, their servers and the keys, and the rules that a fleet must obey.
+//
+// It is plain data: nothing here knows about files, the kernel or time, and it imports nothing of ours.
+package model
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// Implementation constants: bounds that the maps of the data path are sized for.
+const (
+	MaxServices      = 4096  // services of one fleet
+	MaxPorts         = 16    // ports of one service
+	MaxWeight        = 256   // weight of one server
+	MaxRoundServers  = 4096  // servers of a service that takes turns (rr, wrr): the longest round
+	MinCookieBits    = 8     // narrowest cookie: one epoch bit and ids 1..127
+	MaxCookieBits    = 16    // widest cookie: one epoch bit and ids 1..32767
+	DirectCookieBits = 14    // default width when the server writes the cookie
+	ThroughBits      = 8     // the only width when the LB writes the cookie into a server's TSval (Cheetah IV-B)
+	DefaultSlots     = 4093  // default number of table slots
+	WeightUnset      = 65535 // Server.Weight of a server that has not been given one: ApplyDefaults makes it 1
+)
+
+// tableSizes are the prime table sizes that the data path offers; Maglev needs a prime.
+var tableSizes = []uint32{251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521}
+
+// TableSizes returns the allowed values of Service.TableSlots, ascending.
+func TableSizes() []uint32 { return slices.Clone(tableSizes) }
+
+// Fleet is the desired state: what every load balancer and agent should do. The zero value is an empty, valid fleet.
+// It is not safe for concurrent change; share copies made by Clone.
+type Fleet struct {
+	Keys     Keys      `json:"-"` // secrets never leave by way of JSON; config.Marshal writes them
+	Services []Service `json:"services"`
+}
+
+// Keys are the secrets of a fleet. An all-zero key counts as missing.
+type Keys struct {
+	Placement [16]byte            // places connections that carry no cookie; never changes
+	Current   uint32              // epoch whose key writes new cookies; epochs start at 1
+	Cookie    map[uint32][16]byte // epoch -> key; one or two consecutive epochs, readers accept both
+}
+
+// Service is a virtual address with a protocol and ports, and how its connections find a server.
+// Start from NewService, or set every enumeration: their zero values are ordinary choices, not "unset".
+type Service struct {
+	Name       string     `json:"name"`
+	VIP        netip.Addr `json:"vip"`
+	Protocol   Protocol   `json:"protocol"`
+	Ports      []uint16   `json:"ports"`
+	Dispatch   Dispatch   `json:"dispatch"`
+	Affinity   Affinity   `json:"affinity"`
+	Fallback   Fallback   `json:"fallback"`
+	CookieBits uint8      `json:"cookie_bits"` // width of the cookie including its epoch bit
+	Forward    Forward    `json:"forward"`
+	Return     Return     `json:"return"`
+	TableSlots uint32     `json:"table_slots"`
+	Servers    []Server   `json:"servers"`
+}
+
+// Server is one backend of a service.
+type Server struct {
+	Name    string      `json:"name"`
+	Address netip.Addr  `json:"address"`
+	Port    uint16      `json:"port,omitempty"` // nat only; 0 = the port that the client asked for
+	ID      uint16      `json:"id"`             // what the cookie carries; 1..Service.MaxID()
+	Weight  uint16      `json:"weight"`         // 0 = no new connections
+	State   ServerState `json:"state"`
+}
+
+// NewService returns a service in which every choice is unset, for ApplyDefaults to fill.
+func NewService() Service {
+	return Service{Dispatch: DispatchUnset, Affinity: AffinityUnset, Fallback: FallbackUnset, Forward: ForwardUnset, Return: ReturnUnset}
+}
+
+// NewServer returns an active server whose weight is unset, for ApplyDefaults to fill.
+func NewServer() Server { return Server{Weight: WeightUnset} }
+
+// MaxID returns the largest server id that the service's cookie can carry: 2^(CookieBits-1)-1, or 0 when the width is invalid.
+func (s *Service) MaxID() uint16 {
+	if s.CookieBits < MinCookieBits || s.CookieBits > MaxCookieBits {
+		return 0
+	}
+	return uint16(1<<(s.CookieBits-1) - 1)
+}
+
+// NextFreeID returns the smallest id above every id in use, so that the id of a removed server is not given away while its
+// connections may still live; when those are used up, the smallest unused id. ok is false when all ids are taken.
+func (s *Service) NextFreeID() (id uint16, ok bool) {
+	used := make(map[uint16]bool, len(s.Servers))
+	var highest uint16
+	for _, server := range s.Servers {
+		used[server.ID] = true
+		if server.ID <= s.MaxID() {
+			highest = max(highest, server.ID)
+		}
+	}
+	if highest < s.MaxID() {
+		return highest + 1, true
+	}
+	for id := uint16(1); id <= s.MaxID(); id++ {
+		if !used[id] {
+			return id, true
+		}
+	}
+	return 0, false
+}
+
+// TakesNew reports whether the server may be given new connections: active, with a weight above 0.
+func (s *Server) TakesNew() bool { return s.State == StateActive && s.Weight > 0 }
+
+// Service returns the service of that name for reading or changing in place, or nil.
+func (f *Fleet) Service(name string) *Service {
+	for i := range f.Services {
+		if f.Services[i].Name == name {
+			return &f.Services[i]
+		}
+	}
+	return nil
+}
+
+// Server returns the server of that name for reading or changing in place, or nil.
+func (s *Service) Server(name string) *Server {
+	for i := range s.Servers {
+		if s.Servers[i].Name == name {
+			return &s.Servers[i]
+		}
+	}
+	return nil
+}
+
+// Clone returns a copy that shares no memory with f.
+func (f *Fleet) Clone() Fleet {
+	clone := Fleet{Keys: f.Keys, Services: slices.Clone(f.Services)}
+	clone.Keys.Cookie = maps.Clone(f.Keys.Cookie)
+	for i := range clone.Services {
+		clone.Services[i] = clone.Services[i].Clone()
+	}
+	return clone
+}
+
+// Clone returns a copy that shares no memory with s.
+func (s *Service) Clone() Service {
+	clone := *s
+	clone.Ports = slices.Clone(s.Ports)
+	clone.Servers = slices.Clone(s.Servers)
+	return clone
+}

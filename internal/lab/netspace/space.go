@@ -1,0 +1,138 @@
+// Package netspace makes and removes the network namespaces of a lab and works inside them.
+//
+// Everything happens on one locked OS thread at a time, so that no other goroutine ever runs in a
+// foreign namespace, and nothing needs `ip netns exec`, which would hide /sys/fs/bpf.
+package netspace
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Dir is where named namespaces are bound, as iproute2 does, so that `ip netns` shows them.
+const Dir = "/run/netns"
+
+// A Space is one named network namespace.
+type Space struct {
+	Name   string
+	handle netns.NsHandle
+}
+
+// Create makes a namespace, names it and brings its loopback up.
+func Create(name string) (*Space, error) {
+	space := &Space{Name: name}
+	err := onThread(func() error {
+		handle, err := netns.NewNamed(name)
+		space.handle = handle
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create namespace %s: %w", name, err)
+	}
+	return space, space.Do(func() error { return linkUp("lo") })
+}
+
+// Do runs fn on a thread that is inside the namespace. Sockets that fn opens and processes that it
+// starts stay there.
+func (s *Space) Do(fn func() error) error {
+	return onThread(func() error {
+		if err := netns.Set(s.handle); err != nil {
+			return fmt.Errorf("enter namespace %s: %w", s.Name, err)
+		}
+		return fn()
+	})
+}
+
+// Start starts a process inside the namespace.
+func (s *Space) Start(cmd *exec.Cmd) error { return s.Do(cmd.Start) }
+
+// Sysctl writes a value below /proc/sys/net, which shows the namespace of the thread that opens it.
+func (s *Space) Sysctl(key, value string) error {
+	path := "/proc/sys/" + strings.ReplaceAll(key, ".", "/")
+	err := s.Do(func() error { return os.WriteFile(path, []byte(value), 0o644) })
+	if err != nil {
+		return fmt.Errorf("set %s to %s in %s: %w", key, value, s.Name, err)
+	}
+	return nil
+}
+
+// ReadFile reads a file that shows the namespace of its reader, such as /proc/thread-self/net/netstat.
+func (s *Space) ReadFile(path string) (content []byte, err error) {
+	err = s.Do(func() error {
+		content, err = os.ReadFile(path)
+		return err
+	})
+	return content, err
+}
+
+// Delete ends the processes that are still inside and removes the namespace with its links.
+func (s *Space) Delete() error {
+	err := Remove(s.Name)
+	return errors.Join(err, s.handle.Close())
+}
+
+// Names lists the named namespaces whose name begins with prefix.
+func Names(prefix string) []string {
+	paths, _ := filepath.Glob(filepath.Join(Dir, prefix+"*"))
+	names := make([]string, 0, len(paths))
+	for _, path := range paths {
+		names = append(names, filepath.Base(path))
+	}
+	return names
+}
+
+// Remove ends every process inside the named namespace and removes the namespace.
+func Remove(name string) error {
+	killInside(filepath.Join(Dir, name))
+	if err := netns.DeleteNamed(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove namespace %s: %w", name, err)
+	}
+	return nil
+}
+
+// killInside kills the processes whose network namespace is the one bound at path.
+func killInside(path string) {
+	var want unix.Stat_t
+	if unix.Stat(path, &want) != nil {
+		return
+	}
+	processes, _ := filepath.Glob("/proc/[0-9]*")
+	for _, process := range processes {
+		var have unix.Stat_t
+		if unix.Stat(process+"/ns/net", &have) != nil || have.Ino != want.Ino || have.Dev != want.Dev {
+			continue
+		}
+		var pid int
+		if _, err := fmt.Sscanf(process, "/proc/%d", &pid); err == nil && pid != os.Getpid() {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+}
+
+// onThread runs fn on a locked thread and puts the thread back into the namespace it came from. A
+// thread that cannot go back is never reused: its goroutine ends without unlocking it.
+func onThread(fn func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		home, err := netns.Get()
+		if err != nil {
+			result <- fmt.Errorf("look up own namespace: %w", err)
+			return
+		}
+		err = fn()
+		if netns.Set(home) == nil {
+			runtime.UnlockOSThread()
+		}
+		result <- errors.Join(err, home.Close())
+	}()
+	return <-result
+}

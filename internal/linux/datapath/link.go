@@ -1,0 +1,74 @@
+// The wires of a lab (bpf/link.bpf.c): the pass program for veth peers, and loss on one end of a link.
+package datapath
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" link ../../../bpf/link.bpf.c
+
+// LinkFaults says what one end of a link loses; the layout is that of struct link_faults.
+type LinkFaults struct {
+	DropPermille       uint32 // of all IP packets, at random
+	DropSYNsPerFlow    uint32 // the first N copies of each SYN
+	DropSYNACKsPerFlow uint32 // the first N copies of each SYN-ACK
+	_                  uint32
+}
+
+// LinkLosses counts what was lost; the layout is that of struct link_losses.
+type LinkLosses struct {
+	DroppedRandom  uint64 `json:"dropped_random"`
+	DroppedSYNs    uint64 `json:"dropped_syns"`
+	DroppedSYNACKs uint64 `json:"dropped_syn_acks"`
+}
+
+// A Wire holds the loaded programs of one link end.
+type Wire struct {
+	objects linkObjects
+	egress  link.Link
+}
+
+// LoadWire loads the programs. Nothing is attached yet.
+func LoadWire() (*Wire, error) {
+	wire := &Wire{}
+	if err := loadLinkObjects(&wire.objects, nil); err != nil {
+		return nil, fmt.Errorf("load the lab's link programs: %w", err)
+	}
+	return wire, nil
+}
+
+// PassFD is the descriptor of the pass program, for attaching by netlink inside another namespace.
+func (w *Wire) PassFD() int { return w.objects.Pass.FD() }
+
+// AttachLoss puts the losing program at the egress of an interface of the calling thread's namespace.
+func (w *Wire) AttachLoss(ifindex int) error {
+	attached, err := link.AttachTCX(link.TCXOptions{
+		Interface: ifindex, Program: w.objects.Lose, Attach: ebpf.AttachTCXEgress,
+	})
+	if err != nil {
+		return fmt.Errorf("attach the losing program to interface %d: %w", ifindex, err)
+	}
+	w.egress = attached
+	return nil
+}
+
+// SetFaults changes what is lost from the next frame on. The zero value loses nothing.
+func (w *Wire) SetFaults(faults LinkFaults) error {
+	return w.objects.Faults.Put(uint32(0), faults)
+}
+
+// Losses reads what has been lost so far.
+func (w *Wire) Losses() (losses LinkLosses, err error) {
+	return losses, w.objects.Losses.Lookup(uint32(0), &losses)
+}
+
+// Close detaches the losing program and unloads both; a pass program attached by netlink stays.
+func (w *Wire) Close() error {
+	if w.egress != nil {
+		_ = w.egress.Close()
+	}
+	return w.objects.Close()
+}

@@ -148,3 +148,29 @@ func (s *Service) Clone() Service {
 	clone.Servers = slices.Clone(s.Servers)
 	return clone
 }
+
+// Share is a server's part in a dispatch table: what table-building arithmetic needs to know of it.
+type Share struct {
+	ID     uint16
+	Weight uint16
+}
+
+// Shares returns the servers that may be given new connections, in the order of the list.
+func (s *Service) Shares() []Share {
+	return s.shares(func(server *Server) bool { return server.TakesNew() })
+}
+
+// SharesBeforeDrain returns Shares as they would be if no server were draining: who owned what before.
+func (s *Service) SharesBeforeDrain() []Share {
+	return s.shares(func(server *Server) bool { return server.Weight > 0 })
+}
+
+func (s *Service) shares(include func(*Server) bool) []Share {
+	var shares []Share
+	for i := range s.Servers {
+		if server := &s.Servers[i]; include(server) {
+			shares = append(shares, Share{ID: server.ID, Weight: server.Weight})
+		}
+	}
+	return shares
+}

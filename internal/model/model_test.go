@@ -304,3 +304,13 @@ func TestDefaultsAreIdempotentAndValidateNeverPanics(t *testing.T) {
 		_ = f.Validate()
 	})
 }
+
+func TestSharesLeaveOutDrainingAndWeightlessServers(t *testing.T) {
+	s := Service{Servers: []Server{{ID: 1, Weight: 2}, {ID: 2, Weight: 1, State: StateDraining}, {ID: 3}}}
+	if got := fmt.Sprint(s.Shares()); got != "[{1 2}]" {
+		t.Errorf("shares %s", got)
+	}
+	if got := fmt.Sprint(s.SharesBeforeDrain()); got != "[{1 2} {2 1}]" {
+		t.Errorf("shares before drain %s", got)
+	}
+}

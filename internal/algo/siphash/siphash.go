@@ -1,0 +1,56 @@
+// Package siphash computes SipHash-1-3: Aumasson and Bernstein, "SipHash: a fast short-input PRF" (Indocrypt 2012, section 2),
+// with one compression and three finalisation rounds as in Rust's and Linux's hash tables. bpf/steer/cookie.h is the same in C.
+package siphash
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// Specification constants (SipHash section 2.1: "somepseudorandomlygeneratedbytes").
+const (
+	init0 = 0x736f6d6570736575
+	init1 = 0x646f72616e646f6d
+	init2 = 0x6c7967656e657261
+	init3 = 0x7465646279746573
+)
+
+type state struct{ v0, v1, v2, v3 uint64 }
+
+func (s *state) round() {
+	s.v0 += s.v1
+	s.v2 += s.v3
+	s.v1 = bits.RotateLeft64(s.v1, 13) ^ s.v0
+	s.v3 = bits.RotateLeft64(s.v3, 16) ^ s.v2
+	s.v0 = bits.RotateLeft64(s.v0, 32)
+	s.v2 += s.v1
+	s.v0 += s.v3
+	s.v1 = bits.RotateLeft64(s.v1, 17) ^ s.v2
+	s.v3 = bits.RotateLeft64(s.v3, 21) ^ s.v0
+	s.v2 = bits.RotateLeft64(s.v2, 32)
+}
+
+func (s *state) compress(word uint64) {
+	s.v3 ^= word
+	s.round()
+	s.v0 ^= word
+}
+
+// Sum13 returns the 64-bit SipHash-1-3 of message under the key (k0, k1), the two little-endian halves of a 16-byte key.
+func Sum13(k0, k1 uint64, message []byte) uint64 {
+	s := state{k0 ^ init0, k1 ^ init1, k0 ^ init2, k1 ^ init3}
+	length := len(message)
+	for len(message) >= 8 {
+		s.compress(binary.LittleEndian.Uint64(message))
+		message = message[8:]
+	}
+	var last [8]byte
+	copy(last[:], message)
+	last[7] = byte(length)
+	s.compress(binary.LittleEndian.Uint64(last[:]))
+	s.v2 ^= 0xff
+	s.round()
+	s.round()
+	s.round()
+	return s.v0 ^ s.v1 ^ s.v2 ^ s.v3
+}

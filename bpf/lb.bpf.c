@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* lb.bpf.c - the load balancer: parse -> service -> steer -> send -> count. */
+#include "kernel.h"
+
+#include "packet/checksum.h"
+#include "packet/siphash.h"
+#include "packet/timestamp.h"
+#include "packet/parse.h"
+#include "packet/quote.h"
+
+#include "state/verdict.h"
+#include "state/service.h"
+#include "state/counters.h"
+#include "state/node.h"
+#include "state/trace.h"
+
+#include "dispatch/turns.h"
+#include "dispatch/two_choices.h"
+
+#include "steer/cookie.h"
+#include "steer/placement.h"
+#include "steer/closing.h"
+#include "steer/fragments.h"
+#include "steer/ladder.h"
+
+#include "send/l2.h"
+#include "send/encapsulate.h"
+#include "send/nat.h"
+#include "send/answer.h"
+#include "send/through.h"
+#include "send/route.h"
+
+/* Keeps the names of the verdicts in BTF for user space. */
+enum verdict *unused_verdict __attribute__((unused));
+
+/* Are there services with return: through? */
+volatile __u32 through_enabled;
+
+/* Find the timestamp option of the TCP header at p->l4 and take its values into d. Returns an enum timestamp_search. */
+inline_always int read_timestamp(struct xdp_md *ctx, const struct packet *p, struct decision *d)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct tcphdr *tcp = packet_at(data, p->l4);
+	struct option_bytes options = {};
+	__u32 at, length = p->header - TCP_HEADER_MIN;
+	int search = TIMESTAMP_FOUND;
+	__be32 *value;
+
+	if (p->header <= TCP_HEADER_MIN || (void *)(tcp + 1) > end)
+		return TIMESTAMP_ABSENT;
+	at = timestamp_fast(tcp, end);
+	if (!at) {
+		if (length > TCP_OPTIONS_MAX || bpf_xdp_load_bytes(ctx, p->l4 + TCP_HEADER_MIN, &options, length))
+			return TIMESTAMP_MALFORMED;
+		search = timestamp_walk(&options, length, &at);
+		if (search != TIMESTAMP_FOUND)
+			return search == TIMESTAMP_MALFORMED ? TIMESTAMP_MALFORMED : TIMESTAMP_ABSENT;
+	}
+	if (at > TCP_HEADER_MAX - 8)
+		return TIMESTAMP_MALFORMED;
+	value = (void *)tcp + at;
+	if ((void *)(value + 2) > end)
+		return TIMESTAMP_ABSENT;
+	d->timestamp_at = at;
+	d->timestamp = bpf_ntohl(value[0]);
+	d->echo = bpf_ntohl(value[1]);
+	return TIMESTAMP_FOUND;
+}
+
+static const enum verdict parsed_verdict[4] = {
+	[PARSED] = VERDICT_CONTINUE,
+	[PARSE_NOT_IP] = PASSED_NOT_IP,
+	[PARSE_UNSUPPORTED] = PASSED_UNSUPPORTED,
+	[PARSE_MALFORMED] = DROPPED_MALFORMED,
+};
+
+inline_always const __u32 *find_vip(const __be32 address[4], __be16 port, __u8 protocol, __u8 ipv6)
+{
+	struct vip_key key = { .port = port, .protocol = protocol, .ipv6 = ipv6 };
+
+	__builtin_memcpy(key.address, address, 16);
+	return bpf_map_lookup_elem(&vips, &key);
+}
+
+inline_always enum verdict send_to_server(struct xdp_md *ctx, const struct packet *p, const struct decision *d,
+					  enum verdict why)
+{
+	const struct server *server = d->server;
+	__u8 forward = d->service->forward;
+	__u32 outer = 0;
+
+	if (!(server->flags & SERVER_NEXT_HOP))
+		return DROPPED_NO_NEXT_HOP;
+	if (d->stops[0] | d->stops[1])
+		forward = FORWARD_GUE;
+	if (forward == FORWARD_GUE)
+		outer = outer_length(server, 1, d->stops[0] | d->stops[1]);
+	else if (forward == FORWARD_IPIP)
+		outer = outer_length(server, 0, 0);
+	if (p->length + outer > server->mtu)
+		return answer_too_big(ctx, p, server->mtu - outer);
+	count_server(server->counter, why == FORWARDED_NEW, p->length);
+	if (d->service->flags & SERVICE_THROUGH) {
+		if (why == FORWARDED_BY_COOKIE && !through_restore(ctx, p, d))
+			return DROPPED_NO_SERVER;
+		if (why == FORWARDED_STRIPPED && !through_strip(ctx, p, d))
+			return DROPPED_MALFORMED;
+	}
+	switch (forward) {
+	case FORWARD_IPIP:
+		return send_ipip(ctx, p, server, why);
+	case FORWARD_GUE:
+		return send_gue(ctx, p, d, why);
+	case FORWARD_NAT:
+		return send_nat(ctx, p, server, why);
+	default:
+		return send_l2(ctx, p, server, why);
+	}
+}
+
+/* Steer `flow`: the packet itself, or the one that an ICMP error quotes. */
+inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p, const struct packet *flow, struct decision *d,
+				     __u32 number)
+{
+	int search = TIMESTAMP_ABSENT;
+	enum verdict verdict;
+
+	d->service = service_by_number(number);
+	if (!d->service)
+		return PASSED_NO_SERVICE;
+	if (flow->protocol == IPPROTO_TCP && d->service->affinity == AFFINITY_COOKIE)
+		search = read_timestamp(ctx, flow, d);
+	if (flow != p)
+		d->echo = d->timestamp; /* the server wrote what it quotes */
+	verdict = steer(flow, d, search);
+	if (!d->server)
+		return verdict;
+	if (flow != p)
+		return verdict == FORWARDED_BY_COOKIE ? FORWARDED_ICMP_BY_COOKIE : FORWARDED_ICMP_BY_FALLBACK;
+	if (p->fragment == FRAGMENT_FIRST)
+		fragment_learn(p, number, d->id);
+	return verdict;
+}
+
+inline_always enum verdict walk_later_fragment(const struct packet *p, struct decision *d)
+{
+	const __u64 *known = fragment_find(p);
+
+	if (!known)
+		return DROPPED_UNKNOWN_FRAGMENT;
+	d->service = service_by_number(*known >> 32);
+	if (!d->service)
+		return DROPPED_UNKNOWN_FRAGMENT;
+	d->id = *known;
+	d->server = server_by_id(d->service, d->id);
+	return d->server ? FORWARDED_FRAGMENT : DROPPED_NO_SERVER;
+}
+
+/* VERDICT_CONTINUE: steer by the quoted packet, of service *number. */
+inline_always enum verdict walk_icmp(struct xdp_md *ctx, struct packet *p, struct packet *quote, const __u32 **number)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct icmp_header *icmp = packet_at(data, p->l4);
+
+	if (!find_vip(p->destination, 0, 0, p->ipv6))
+		return PASSED_NO_SERVICE;
+	if (p->fragment)
+		return PASSED_UNSUPPORTED;
+	if ((void *)(icmp + 1) > end)
+		return DROPPED_MALFORMED;
+	if (is_icmp_echo(p, icmp))
+		return answer_echo(ctx, p);
+	if (!is_icmp_error(p, icmp) || !parse_quote(quote, p, data, end))
+		return PASSED_UNSUPPORTED;
+	*number = find_vip(quote->destination, quote->destination_port, quote->protocol, quote->ipv6);
+	return *number ? VERDICT_CONTINUE : PASSED_NO_SERVICE;
+}
+
+/* An answer of a server whose service returns through this node? *action is set when it was sent on. */
+inline_always enum verdict walk_return(struct xdp_md *ctx, struct packet *p, struct decision *d, int *action)
+{
+	struct return_key key = { .port = p->source_port };
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	enum verdict verdict = RETURNED_UNMARKED;
+	const __u64 *known;
+
+	if (!through_enabled || data + sizeof(struct ethhdr) > end)
+		return PASSED_NO_SERVICE;
+	__builtin_memcpy(key.address, p->source, 16);
+	known = bpf_map_lookup_elem(&returns, &key);
+	if (!known) {
+		__builtin_memcpy(key.mac, ((struct ethhdr *)data)->h_source, ETH_ALEN);
+		known = bpf_map_lookup_elem(&returns, &key);
+	}
+	if (!known)
+		return PASSED_NO_SERVICE;
+	d->service = service_by_number(*known >> 32);
+	if (!d->service)
+		return PASSED_NO_SERVICE;
+	d->id = *known;
+	d->server = server_by_id(d->service, d->id);
+	if (!d->server)
+		return PASSED_NO_SERVICE;
+	if (!__builtin_memcmp(p->destination, d->server->source, 16))
+		return PASSED_PROBE;
+	if (d->service->affinity == AFFINITY_COOKIE && !(d->server->flags & SERVER_NO_COOKIE) &&
+	    p->protocol == IPPROTO_TCP && read_timestamp(ctx, p, d) == TIMESTAMP_FOUND && through_mark(ctx, p, d))
+		verdict = RETURNED;
+	if (d->service->forward == FORWARD_NAT &&
+	    !nat_rewrite(p, (void *)(long)ctx->data, (void *)(long)ctx->data_end, 1, d->service->vip, d->service->port))
+		return DROPPED_MALFORMED;
+	*action = route_to_client(ctx, p);
+	return verdict;
+}
+
+inline_always enum verdict walk(struct xdp_md *ctx, struct packet *p, struct decision *d, int *action)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct packet quote = {};
+	const struct packet *flow = p;
+	const __u32 *number = 0;
+	enum verdict verdict;
+
+	if (data + sizeof(struct ethhdr) > end || !addressed_to_us(ctx, data))
+		return PASSED_NOT_IP;
+	verdict = parsed_verdict[parse_frame(p, data, end, bpf_xdp_get_buff_len(ctx)) & 3];
+	if (verdict != VERDICT_CONTINUE)
+		return verdict;
+	if (p->protocol == IPPROTO_ICMP || p->protocol == IPPROTO_ICMPV6) {
+		verdict = walk_icmp(ctx, p, &quote, &number);
+		flow = &quote;
+	} else if (p->fragment == FRAGMENT_LATER) {
+		verdict = find_vip(p->destination, 0, 0, p->ipv6) ? walk_later_fragment(p, d) : PASSED_NO_SERVICE;
+	} else {
+		number = find_vip(p->destination, p->destination_port, p->protocol, p->ipv6);
+		if (!number)
+			return walk_return(ctx, p, d, action);
+	}
+	if (verdict == VERDICT_CONTINUE && number)
+		verdict = walk_flow(ctx, p, flow, d, *number);
+	if (verdict >= FORWARDED_NEW && verdict < RETURNED && d->server)
+		verdict = send_to_server(ctx, p, d, verdict);
+	return verdict;
+}
+
+inline_always void report(const struct packet *p, const struct decision *d, __u32 service, enum verdict verdict)
+{
+	struct trace_event event = {
+		.time_ns = bpf_ktime_get_coarse_ns(),
+		.source_port = p->source_port,
+		.destination_port = p->destination_port,
+		.service = service,
+		.server = d->server ? d->id : NO_ID,
+		.length = p->length,
+		.timestamp = d->timestamp,
+		.echo = d->echo,
+		.verdict = verdict,
+		.tcp_flags = p->tcp_flags,
+		.protocol = p->protocol,
+		.ipv6 = p->ipv6,
+		.stops = d->stops[0] | (__u32)d->stops[1] << 16,
+	};
+
+	__builtin_memcpy(event.source, p->source, 16);
+	__builtin_memcpy(event.destination, p->destination, 16);
+	trace(&event);
+}
+
+SEC("xdp.frags")
+int lb(struct xdp_md *ctx)
+{
+	struct packet packet = {};
+	struct decision decision = {};
+	int action = XDP_PASS;
+	enum verdict verdict = walk(ctx, &packet, &decision, &action);
+	__u32 service = decision.service ? decision.service->number : 0;
+
+	count_verdict(service, verdict, packet.length);
+	if (trace_enabled)
+		report(&packet, &decision, service, verdict);
+	if (verdict >= DROPPED_MALFORMED)
+		return XDP_DROP;
+	if (verdict == ANSWERED_ECHO || verdict == ANSWERED_TOO_BIG)
+		return XDP_TX;
+	if (verdict >= FORWARDED_NEW && verdict < RETURNED && decision.server)
+		return decision.server->ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(decision.server->ifindex, 0);
+	return action;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* checksum.h - Internet checksums (RFC 1071) and their incremental update (RFC 1624). */
+#pragma once
+
+inline_always __u16 checksum_fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
+/* The complete checksum of a 20-byte IPv4 header whose checksum field is 0. */
+inline_always __u16 checksum_ipv4_header(const struct iphdr *ip)
+{
+	const __u32 *word = (const void *)ip;
+	__u64 sum = 0;
+
+#pragma unroll
+	for (int i = 0; i < 5; i++)
+		sum += word[i];
+	return checksum_fold(sum);
+}
+
+/* RFC 1624 eqn. 3 for one aligned 32-bit word. */
+inline_always void checksum_replace32(__sum16 *check, __be32 old, __be32 new)
+{
+	__u64 sum = (__u16)~*check;
+
+	sum += (__u32)~old;
+	sum += new;
+	*check = checksum_fold(sum);
+}
+
+inline_always void checksum_replace16(__sum16 *check, __be16 old, __be16 new)
+{
+	__u64 sum = (__u16)~*check;
+
+	sum += (__u16)~old;
+	sum += new;
+	*check = checksum_fold(sum);
+}
+
+/* A 32-bit word that starts at an odd offset adds its byte-swapped halves to the sum. */
+inline_always __be32 checksum_at_odd_offset(__be32 word)
+{
+	return ((word & 0x00ff00ff) << 8) | ((word >> 8) & 0x00ff00ff);
+}

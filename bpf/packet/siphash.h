@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* siphash.h - SipHash-1-3 (Aumasson, Bernstein 2012), the keyed PRF of cookies and placement. */
+#pragma once
+
+struct siphash_key {
+	__u64 k0, k1;
+};
+
+#define SIP_ROTATE(x, bits) (((x) << (bits)) | ((x) >> (64 - (bits))))
+
+struct siphash_state {
+	__u64 v0, v1, v2, v3;
+};
+
+inline_always void siphash_round(struct siphash_state *s)
+{
+	s->v0 += s->v1;
+	s->v1 = SIP_ROTATE(s->v1, 13) ^ s->v0;
+	s->v0 = SIP_ROTATE(s->v0, 32);
+	s->v2 += s->v3;
+	s->v3 = SIP_ROTATE(s->v3, 16) ^ s->v2;
+	s->v0 += s->v3;
+	s->v3 = SIP_ROTATE(s->v3, 21) ^ s->v0;
+	s->v2 += s->v1;
+	s->v1 = SIP_ROTATE(s->v1, 17) ^ s->v2;
+	s->v2 = SIP_ROTATE(s->v2, 32);
+}
+
+inline_always void siphash_word(struct siphash_state *s, __u64 word)
+{
+	s->v3 ^= word;
+	siphash_round(s);
+	s->v0 ^= word;
+}
+
+/* The flow hash: SipHash-1-3 over client address || client port || service port, all as on the wire. */
+inline_always __u64 flow_hash(const struct siphash_key *key, const __be32 client[4], __be16 client_port,
+			      __be16 service_port, _Bool ipv6)
+{
+	struct siphash_state s = {
+		.v0 = key->k0 ^ 0x736f6d6570736575ULL,
+		.v1 = key->k1 ^ 0x646f72616e646f6dULL,
+		.v2 = key->k0 ^ 0x6c7967656e657261ULL,
+		.v3 = key->k1 ^ 0x7465646279746573ULL,
+	};
+	__u32 ports = (__u32)client_port | (__u32)service_port << 16;
+
+	if (ipv6) {
+		siphash_word(&s, client[0] | (__u64)client[1] << 32);
+		siphash_word(&s, client[2] | (__u64)client[3] << 32);
+		siphash_word(&s, ports | 20ULL << 56);
+	} else {
+		siphash_word(&s, client[0] | (__u64)ports << 32);
+		siphash_word(&s, 8ULL << 56);
+	}
+	s.v2 ^= 0xff;
+	siphash_round(&s);
+	siphash_round(&s);
+	siphash_round(&s);
+	return s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
+}

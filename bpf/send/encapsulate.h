@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* encapsulate.h - IP in IP (RFC 2003, 2473) and GUE (draft-ietf-intarea-gue), either family in either family.
+ *
+ * GUE carries the stops of the second chance as private data:
+ *   type 1 | index of the next stop | number of stops | 0 | PREVIOUS_OWNERS addresses of the outer family
+ */
+#pragma once
+
+#define GUE_PORT 6080
+#define GUE_STOPS 1
+#define GUE_SOURCE_PORT_BASE 49152 /* entropy for ECMP and RSS in the dynamic range */
+
+struct gue_header {
+	__u8 version_control_length; /* length of what follows these four bytes, in words */
+	__u8 protocol;
+	__be16 flags;
+};
+
+struct gue_stops {
+	__u8 type, next, count, reserved;
+	__be32 address[0];
+};
+
+#define GUE_STOPS_LENGTH(ipv6) (sizeof(struct gue_stops) + PREVIOUS_OWNERS * ((ipv6) ? 16 : 4))
+
+inline_always __u32 outer_length(const struct server *server, _Bool gue, _Bool stops)
+{
+	_Bool ipv6 = server->flags & SERVER_IPV6;
+	__u32 length = ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+
+	if (gue)
+		length += sizeof(struct udphdr) + sizeof(struct gue_header);
+	if (stops)
+		length += GUE_STOPS_LENGTH(ipv6);
+	return length;
+}
+
+inline_always void *outer_ipv4(void *at, void *end, const struct packet *p, const struct server *server, __u8 protocol,
+			       __u32 outer)
+{
+	struct iphdr *ip = at;
+
+	if ((void *)(ip + 1) > end)
+		return 0;
+	*(__u8 *)ip = 0x45;
+	ip->tos = p->tos;
+	ip->tot_len = bpf_htons(p->length + outer);
+	ip->id = 0;
+	ip->frag_off = bpf_htons(IP_DONT_FRAGMENT);
+	ip->ttl = 64;
+	ip->protocol = protocol;
+	ip->check = 0;
+	ip->saddr = server->source[0];
+	ip->daddr = server->address[0];
+	ip->check = checksum_ipv4_header(ip);
+	return ip + 1;
+}
+
+/* The flow label spreads connections over equal paths and receive queues (RFC 6438). */
+inline_always void *outer_ipv6(void *at, void *end, const struct packet *p, const struct server *server, __u8 protocol,
+			       __u32 outer, __u16 entropy)
+{
+	struct ipv6hdr *ip = at;
+
+	if ((void *)(ip + 1) > end)
+		return 0;
+	*(__be32 *)ip = bpf_htonl(6u << 28 | (__u32)p->tos << 20 | entropy);
+	ip->payload_len = bpf_htons(p->length + outer - sizeof(*ip));
+	ip->nexthdr = protocol;
+	ip->hop_limit = 64;
+	__builtin_memcpy(&ip->saddr, server->source, 16);
+	__builtin_memcpy(&ip->daddr, server->address, 16);
+	return ip + 1;
+}
+
+inline_always void *outer_ip(struct xdp_md *ctx, const struct packet *p, const struct server *server, __u8 protocol,
+			     __u32 outer, __u16 entropy)
+{
+	_Bool ipv6 = server->flags & SERVER_IPV6;
+	void *at = l2_write(ctx, server, bpf_htons(ipv6 ? ETH_P_IPV6 : ETH_P_IP));
+	void *end = (void *)(long)ctx->data_end;
+
+	if (!at)
+		return 0;
+	return ipv6 ? outer_ipv6(at, end, p, server, protocol, outer, entropy) :
+		      outer_ipv4(at, end, p, server, protocol, outer);
+}
+
+inline_always __u16 flow_entropy(const struct packet *p)
+{
+	__u32 mix = p->source[0] ^ p->source[3] ^ (__u32)p->source_port << 16 ^ p->destination_port;
+
+	mix *= 0x9e3779b1;
+	return mix >> 16;
+}
+
+inline_always enum verdict send_ipip(struct xdp_md *ctx, const struct packet *p, const struct server *server,
+				     enum verdict why)
+{
+	__u32 outer = outer_length(server, 0, 0);
+
+	if (l2_make_room(ctx, p, server, outer))
+		return DROPPED_NO_HEADROOM;
+	if (!outer_ip(ctx, p, server, p->ipv6 ? IPPROTO_IPV6 : IPPROTO_IPIP, outer, flow_entropy(p)))
+		return DROPPED_MALFORMED;
+	return why;
+}
+
+inline_always _Bool gue_write_stop(void *at, void *end, const struct server *stop, _Bool ipv6)
+{
+	if (at + (ipv6 ? 16 : 4) > end)
+		return 0;
+	if (ipv6)
+		__builtin_memcpy(at, stop->address, 16);
+	else
+		*(__be32 *)at = stop->address[0];
+	return 1;
+}
+
+/* A stop can be used when its outer family is that of the first server. */
+inline_always const struct server *gue_stop(const struct decision *d, __u32 index)
+{
+	const struct server *stop = server_by_id(d->service, d->stops[index]);
+
+	return stop && !((stop->flags ^ d->server->flags) & SERVER_IPV6) ? stop : 0;
+}
+
+inline_always _Bool gue_write_stops(void *at, void *end, const struct server *first, const struct server *second, _Bool ipv6)
+{
+	__u32 size = ipv6 ? 16 : 4;
+	struct gue_stops *stops = at;
+
+	if (at + GUE_STOPS_LENGTH(1) > end) /* the longer form: the packet behind it is never shorter than the difference */
+		return 0;
+	__builtin_memset(at, 0, GUE_STOPS_LENGTH(0));
+	if (ipv6)
+		__builtin_memset(at, 0, GUE_STOPS_LENGTH(1));
+	stops->type = GUE_STOPS;
+	at += sizeof(*stops);
+	if (first) {
+		stops->count++;
+		if (!gue_write_stop(at, end, first, ipv6))
+			return 0;
+		at += size;
+	}
+	if (!second)
+		return 1;
+	stops->count++;
+	return gue_write_stop(at, end, second, ipv6);
+}
+
+inline_always enum verdict send_gue(struct xdp_md *ctx, const struct packet *p, const struct decision *d,
+				    enum verdict why)
+{
+	const struct server *server = d->server, *first = gue_stop(d, 0), *second = gue_stop(d, 1);
+	_Bool ipv6 = server->flags & SERVER_IPV6, stops = d->stops[0] | d->stops[1];
+	__u32 outer = outer_length(server, 1, stops);
+	__u16 entropy = flow_entropy(p);
+	struct gue_header *gue;
+	struct udphdr *udp;
+	void *end;
+
+	if (l2_make_room(ctx, p, server, outer))
+		return DROPPED_NO_HEADROOM;
+	udp = outer_ip(ctx, p, server, IPPROTO_UDP, outer, entropy);
+	end = (void *)(long)ctx->data_end;
+	gue = (void *)(udp + 1);
+	if (!udp || (void *)(gue + 1) > end)
+		return DROPPED_MALFORMED;
+	udp->source = bpf_htons(GUE_SOURCE_PORT_BASE | (entropy & 0x3fff));
+	udp->dest = bpf_htons(GUE_PORT);
+	udp->len = bpf_htons(p->length + outer - (ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)));
+	udp->check = 0; /* RFC 768; over IPv6 RFC 6935: the inner packet has its own */
+	gue->version_control_length = stops ? GUE_STOPS_LENGTH(ipv6) / 4 : 0;
+	gue->protocol = p->ipv6 ? IPPROTO_IPV6 : IPPROTO_IPIP;
+	gue->flags = 0;
+	if (stops && !gue_write_stops(gue + 1, end, first, second, ipv6))
+		return DROPPED_MALFORMED;
+	return why;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* counters.h - what happened, per service and verdict, and per server; one copy per CPU. */
+#pragma once
+
+struct traffic {
+	__u64 packets, bytes; /* bytes of IP packets as they came in */
+};
+
+struct server_traffic {
+	__u64 packets, bytes, connections; /* connections: those this node dispatched */
+};
+
+/* Index: service number * VERDICTS + verdict. Service 0 is whatever belongs to none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 4097 * VERDICTS);
+	__type(key, __u32);
+	__type(value, struct traffic);
+} verdict_counters SEC(".maps");
+
+/* Index: server.counter. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct server_traffic);
+} server_counters SEC(".maps");
+
+inline_always void count_verdict(__u32 service, enum verdict verdict, __u32 bytes)
+{
+	__u32 index = service * VERDICTS + verdict;
+	struct traffic *traffic = bpf_map_lookup_elem(&verdict_counters, &index);
+
+	if (traffic) {
+		traffic->packets++;
+		traffic->bytes += bytes;
+	}
+}
+
+inline_always void count_server(__u32 counter, _Bool new_connection, __u32 bytes)
+{
+	struct server_traffic *traffic = bpf_map_lookup_elem(&server_counters, &counter);
+
+	if (traffic) {
+		traffic->packets++;
+		traffic->bytes += bytes;
+		traffic->connections += new_connection;
+	}
+}

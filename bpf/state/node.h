@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* node.h - what this node knows of itself and of single connections; all of it bounded, none of it authoritative. */
+#pragma once
+
+/* Frames that a switch floods reach us too: only those to our own address are ours. Index: ifindex % INTERFACES. */
+#define INTERFACES 64
+struct interface {
+	__u32 ifindex;
+	__u8 mac[6];
+	__u16 pad;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, INTERFACES);
+	__type(key, __u32);
+	__type(value, struct interface);
+} interfaces SEC(".maps");
+
+/* A client's connection to a service. */
+struct connection_key {
+	__be32 client[4];
+	__be16 client_port, service_port;
+	__u32 service;
+};
+_Static_assert(sizeof(struct connection_key) == 24, "connection_key");
+
+/* Connections whose FIN or RST passed with a cookie: their late RSTs have no timestamp. -> server id */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct connection_key);
+	__type(value, __u64);
+} closing SEC(".maps");
+
+struct fragment_key {
+	__be32 source[4], destination[4];
+	__u32 id;
+	__u32 protocol;
+};
+_Static_assert(sizeof(struct fragment_key) == 40, "fragment_key");
+
+/* Datagrams whose first fragment passed. -> service number << 32 | server id */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct fragment_key);
+	__type(value, __u64);
+} fragments SEC(".maps");
+
+/* return: through. Who sent this answer: address and port of the server (nat), or VIP, port and the server's MAC (l2).
+ * -> service number << 32 | server id */
+struct return_key {
+	__be32 address[4];
+	__be16 port;
+	__u8 mac[6];
+};
+_Static_assert(sizeof(struct return_key) == 24, "return_key");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct return_key);
+	__type(value, __u64);
+} returns SEC(".maps");
+
+#define CLOCK_KNOWN (1ULL << 32)
+
+/* return: through. TSval of the server less our own clock, in ms, and CLOCK_KNOWN. Index: server.counter. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, __u64);
+} clocks SEC(".maps");
+
+/* Open connections as this node sees them (SYNs sent less FINs and RSTs seen); user space lets it decay. Index: server.counter. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, __s32);
+} server_loads SEC(".maps");
+
+inline_always _Bool addressed_to_us(const struct xdp_md *ctx, const struct ethhdr *eth)
+{
+	__u32 index = ctx->ingress_ifindex % INTERFACES;
+	const struct interface *interface = bpf_map_lookup_elem(&interfaces, &index);
+
+	if (!interface || interface->ifindex != ctx->ingress_ifindex)
+		return 1;
+	return *(__u32 *)eth->h_dest == *(__u32 *)interface->mac &&
+	       *(__u16 *)(eth->h_dest + 4) == *(__u16 *)(interface->mac + 4);
+}
+
+inline_always __u32 node_clock_ms(void)
+{
+	return bpf_ktime_get_coarse_ns() / 1000000;
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* service.h - services, their servers, and the tables that choose among them.
+ *
+ * One rule makes every change atomic for packets: a record of more than one word is immutable once published;
+ * what changes is the one u32 that names it. User space writes a new row, then flips the u32, and reuses the old row
+ * only after every program that could have seen it has ended.
+ *
+ *   vips: address, port, protocol -> service number      service_rows: number -> row of services
+ *   services[row]:  ids -> server_rows -> servers        AllServers of Cheetah III-A: also draining and removed servers
+ *                   rounds, slots                        VIPToServers: only who may get new connections
+ */
+#pragma once
+
+enum dispatch { DISPATCH_HASH, DISPATCH_MAGLEV, DISPATCH_RR, DISPATCH_WRR, DISPATCH_P2C };
+enum affinity { AFFINITY_HASH, AFFINITY_COOKIE };
+enum forward { FORWARD_L2, FORWARD_IPIP, FORWARD_GUE, FORWARD_NAT };
+
+enum service_flag {
+	SERVICE_THROUGH = 1, /* answers pass this node, which writes the cookie */
+	SERVICE_SECOND_CHANCE = 2, /* servers run agents that hand on what is not theirs */
+};
+
+enum server_flag {
+	SERVER_NO_COOKIE = 1, /* return: through and its clock is per connection: timestamps are taken off its SYNs */
+	SERVER_NEXT_HOP = 2, /* the next hop is known */
+	SERVER_IPV6 = 4, /* its address, and so the outer header, is IPv6 */
+};
+
+#define PREVIOUS_OWNERS 2
+#define NO_ID 0
+
+struct vip_key {
+	__be32 address[4];
+	__be16 port;
+	__u8 protocol;
+	__u8 ipv6;
+};
+_Static_assert(sizeof(struct vip_key) == 20, "vip_key");
+
+/* vips: this value stands for the address itself (port 0, protocol 0): it answers echo requests. */
+#define VIP_ADDRESS_ONLY 0
+
+struct service {
+	struct siphash_key cookie_key[2]; /* by parity of the epoch */
+	struct siphash_key placement_key;
+	__be32 vip[4]; /* nat: the source of what goes back */
+	__u32 number; /* stable while the service lives; indexes service_rows and the counters */
+	__u32 ids_base, ids_count; /* range of server_rows */
+	__u32 rounds_base, rounds_count; /* range of rounds */
+	__u32 slots_base, slots_count; /* range of slots */
+	__u8 dispatch, affinity, forward, flags;
+	__u8 cookie_bits;
+	__u8 epochs; /* bit 0, 1: there is a key of that parity */
+	__u8 epoch_parity; /* of the key that return: through writes with */
+	__u8 pad;
+	__be16 port; /* nat with ports of the servers' own: the one port of the service */
+	__u16 pad2;
+};
+_Static_assert(sizeof(struct service) == 104, "service");
+
+struct server {
+	__be32 address[4]; /* where encapsulated packets go; nat: the new destination */
+	__be32 source[4]; /* outer source address */
+	__u8 destination_mac[6];
+	__u8 source_mac[6];
+	__u32 ifindex;
+	__u32 counter; /* index of server_counters, server_loads and clocks */
+	__u16 mtu; /* of the path to the server, outer header included */
+	__be16 vlan; /* 802.1Q tag control, 0: untagged */
+	__be16 port; /* nat: new destination port, 0: as it is */
+	__u16 flags;
+};
+_Static_assert(sizeof(struct server) == 60, "server");
+
+/* One slot of the table that places what carries no cookie: its owner, then the last distinct owners before. */
+struct slot {
+	__u16 owner;
+	__u16 previous[PREVIOUS_OWNERS];
+	__u16 pad;
+};
+_Static_assert(sizeof(struct slot) == 8, "slot");
+
+/* max_entries of the larger maps are set by user space at load time (daemon limits). */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct vip_key);
+	__type(value, __u32);
+} vips SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 4097);
+	__type(key, __u32);
+	__type(value, __u32);
+} service_rows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 8194);
+	__type(key, __u32);
+	__type(value, struct service);
+} services SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1048576);
+	__type(key, __u32);
+	__type(value, __u32);
+} server_rows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 131072);
+	__type(key, __u32);
+	__type(value, struct server);
+} servers SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 4194304);
+	__type(key, __u32);
+	__type(value, struct slot);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1048576);
+	__type(key, __u32);
+	__type(value, __u16);
+} rounds SEC(".maps");
+
+inline_always const struct service *service_by_number(__u32 number)
+{
+	const __u32 *row = bpf_map_lookup_elem(&service_rows, &number);
+
+	return row && *row ? bpf_map_lookup_elem(&services, row) : 0;
+}
+
+/* Cheetah's AllServers. 0: no server has this id. */
+inline_always const struct server *server_by_id(const struct service *service, __u32 id)
+{
+	__u32 index = service->ids_base + id;
+	const __u32 *row;
+
+	if (id == NO_ID || id >= service->ids_count)
+		return 0;
+	row = bpf_map_lookup_elem(&server_rows, &index);
+	return row && *row ? bpf_map_lookup_elem(&servers, row) : 0;
+}

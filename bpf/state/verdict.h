@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* verdict.h - every way out of the load balancer's data path. User space reads the names from BTF. */
+#pragma once
+
+enum verdict {
+	VERDICT_CONTINUE, /* not decided yet; never leaves the program */
+
+	/* Handed to the host's stack. */
+	PASSED_NOT_IP,
+	PASSED_NO_SERVICE,
+	PASSED_UNSUPPORTED, /* IP options, extension headers, protocols without ports */
+	PASSED_PROBE, /* a server's answer to this node itself */
+
+	/* Sent to a server: which rung of the ladder decided. */
+	FORWARDED_NEW, /* dispatch policy */
+	FORWARDED_BY_COOKIE,
+	FORWARDED_BY_CLOSING, /* RST without timestamp, found by the FIN or RST before it */
+	FORWARDED_BY_HASH, /* affinity hash: every packet by the table */
+	FORWARDED_NO_TIMESTAMP, /* fallback: nothing to carry a cookie */
+	FORWARDED_BAD_COOKIE, /* fallback: forged, stale or out of range */
+	FORWARDED_NO_ECHO, /* fallback: TSecr is 0 */
+	FORWARDED_RESET, /* fallback: RST without timestamp, not seen closing */
+	FORWARDED_BAD_OPTIONS, /* fallback: TCP options that cannot be read */
+	FORWARDED_STRIPPED, /* SYN to a server that cannot take part: its timestamp option was taken off */
+	FORWARDED_FRAGMENT, /* follows its first fragment */
+	FORWARDED_ICMP_BY_COOKIE, /* error from the path, cookie in the quoted packet */
+	FORWARDED_ICMP_BY_FALLBACK,
+
+	/* return: through */
+	RETURNED,
+	RETURNED_UNMARKED, /* without timestamp, or from a server that cannot take part */
+
+	/* Answered by this node. */
+	ANSWERED_ECHO,
+	ANSWERED_TOO_BIG,
+
+	/* Dropped. */
+	DROPPED_MALFORMED,
+	DROPPED_NO_SERVER,
+	DROPPED_NO_NEXT_HOP,
+	DROPPED_UNKNOWN_FRAGMENT,
+	DROPPED_NO_HEADROOM,
+	DROPPED_TOO_BIG_QUIETLY, /* an ICMP error or fragment that does not fit: never answered (RFC 1122 3.2.2) */
+
+	VERDICTS,
+};

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* closing.h - RSTs of closed sockets carry no timestamp: remember the server when a FIN or RST passes with one. */
+#pragma once
+
+inline_always void connection_of(struct connection_key *key, const struct packet *p, const struct service *service)
+{
+	__builtin_memcpy(key->client, p->source, 16);
+	key->client_port = p->source_port;
+	key->service_port = p->destination_port;
+	key->service = service->number;
+}
+
+inline_always void closing_learn(const struct packet *p, const struct service *service, __u16 id)
+{
+	struct connection_key key;
+	__u64 value = id;
+
+	connection_of(&key, p, service);
+	bpf_map_update_elem(&closing, &key, &value, BPF_ANY);
+}
+
+inline_always __u16 closing_find(const struct packet *p, const struct service *service)
+{
+	struct connection_key key;
+	const __u64 *id;
+
+	connection_of(&key, p, service);
+	id = bpf_map_lookup_elem(&closing, &key);
+	return id ? *id : NO_ID;
+}

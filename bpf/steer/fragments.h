@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* fragments.h - later fragments follow the first one, which alone has the ports. */
+#pragma once
+
+inline_always void fragment_of(struct fragment_key *key, const struct packet *p)
+{
+	__builtin_memcpy(key->source, p->source, 16);
+	__builtin_memcpy(key->destination, p->destination, 16);
+	key->id = p->fragment_id;
+	key->protocol = p->protocol;
+}
+
+inline_always void fragment_learn(const struct packet *p, __u32 service, __u16 id)
+{
+	struct fragment_key key;
+	__u64 value = (__u64)service << 32 | id;
+
+	fragment_of(&key, p);
+	bpf_map_update_elem(&fragments, &key, &value, BPF_ANY);
+}
+
+inline_always const __u64 *fragment_find(const struct packet *p)
+{
+	struct fragment_key key;
+
+	fragment_of(&key, p);
+	return bpf_map_lookup_elem(&fragments, &key);
+}

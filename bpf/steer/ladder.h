@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* ladder.h - the order in which the server of a packet is found. The only file that decides it.
+ *
+ *   1. new connection            -> dispatch
+ *   2. carries a valid cookie    -> its server
+ *   3. known to be closing       -> its server
+ *   4. otherwise                 -> placement, with the previous owners as further stops
+ */
+#pragma once
+
+struct decision {
+	const struct service *service;
+	const struct server *server;
+	__u16 id;
+	__u16 stops[PREVIOUS_OWNERS];
+	__u32 timestamp_at; /* offset of TSval in the TCP header, 0: none */
+	__u32 timestamp, echo; /* host order */
+	__u8 verdict;
+};
+
+inline_always _Bool is_syn(const struct packet *p)
+{
+	return (p->tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_ACK_BIT)) == TCP_FLAG_SYN_BIT;
+}
+
+inline_always _Bool dispatched_by_placement(const struct service *service)
+{
+	return service->dispatch == DISPATCH_HASH || service->dispatch == DISPATCH_MAGLEV;
+}
+
+inline_always void steer_by_cookie(const struct packet *p, struct decision *d)
+{
+	const struct service *service = d->service;
+	const struct siphash_key *key = &service->cookie_key[0];
+	__u8 parity = cookie_epoch_parity(d->echo, service->cookie_bits);
+
+	if (!(service->epochs & 1 << parity))
+		return;
+	if (parity)
+		key = &service->cookie_key[1];
+	d->id = cookie_id(d->echo, flow_hash(key, p->source, p->source_port, p->destination_port, p->ipv6),
+			  service->cookie_bits);
+	d->server = server_by_id(service, d->id);
+}
+
+inline_always void steer_by_closing(const struct packet *p, struct decision *d)
+{
+	d->id = closing_find(p, d->service);
+	d->server = server_by_id(d->service, d->id);
+}
+
+inline_always void steer_by_placement(const struct packet *p, struct decision *d)
+{
+	const struct service *service = d->service;
+	_Bool may_be_older = service->flags & SERVICE_SECOND_CHANCE && p->protocol == IPPROTO_TCP && !is_syn(p);
+
+	d->id = place(placement_slot(service, p->source, p->source_port, p->destination_port, p->ipv6), may_be_older, d->stops);
+	d->server = server_by_id(service, d->id);
+}
+
+inline_always void steer_by_dispatch(struct decision *d)
+{
+	const struct service *service = d->service;
+
+	d->id = service->dispatch == DISPATCH_P2C ? dispatch_by_two_choices(service) : dispatch_by_turns(service);
+	d->server = server_by_id(service, d->id);
+}
+
+/* Rungs 1 to 3. Sets d->server where one of them knows; says why else placement must. */
+inline_always enum verdict steer_by_what_it_carries(const struct packet *p, struct decision *d, int search)
+{
+	if (d->service->affinity == AFFINITY_HASH)
+		return FORWARDED_BY_HASH;
+	if (search == TIMESTAMP_MALFORMED)
+		return FORWARDED_BAD_OPTIONS;
+	if (search != TIMESTAMP_FOUND) {
+		if (!(p->tcp_flags & TCP_FLAG_RST_BIT))
+			return FORWARDED_NO_TIMESTAMP;
+		steer_by_closing(p, d);
+		return d->server ? FORWARDED_BY_CLOSING : FORWARDED_RESET;
+	}
+	if (is_syn(p))
+		return FORWARDED_NEW;
+	if (!d->echo)
+		return FORWARDED_NO_ECHO;
+	steer_by_cookie(p, d);
+	return d->server ? FORWARDED_BY_COOKIE : FORWARDED_BAD_COOKIE;
+}
+
+/* What this packet teaches about later ones. */
+inline_always void steer_learn(const struct packet *p, const struct decision *d, enum verdict verdict)
+{
+	_Bool ends = verdict == FORWARDED_BY_COOKIE && p->tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT);
+
+	if (ends)
+		closing_learn(p, d->service, d->id);
+	if (d->service->dispatch == DISPATCH_P2C && (ends || verdict == FORWARDED_NEW))
+		two_choices_learn(d->server, ends ? -1 : 1);
+}
+
+inline_always enum verdict steer(const struct packet *p, struct decision *d, int search)
+{
+	const struct service *service = d->service;
+	enum verdict verdict = steer_by_what_it_carries(p, d, search);
+
+	if (!d->server && (verdict != FORWARDED_NEW || dispatched_by_placement(service) || service->flags & SERVICE_THROUGH))
+		steer_by_placement(p, d);
+	if (verdict == FORWARDED_NEW) {
+		/* A server that cannot take part keeps its share, but only placement finds its connections again. */
+		if (d->server && d->server->flags & SERVER_NO_COOKIE)
+			return FORWARDED_STRIPPED;
+		if (!dispatched_by_placement(service))
+			steer_by_dispatch(d);
+	}
+	if (!d->server)
+		return DROPPED_NO_SERVER;
+	steer_learn(p, d, verdict);
+	return verdict;
+}

@@ -1,0 +1,85 @@
+// ballast lb and ballast agent on the nodes of a lab.
+package lab
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/api"
+)
+
+const (
+	instance       = "default"
+	daemonDeadline = 20 * time.Second
+)
+
+// daemon is a ballast process on a node, and what it should be running by.
+type daemon struct {
+	*process
+	node, role string
+	down       bool // crashed on purpose; stays out of changes until it returns
+}
+
+// startDaemon starts `ballast lb` or `ballast agent` on a node by the node's current configuration file.
+func (l *Lab) startDaemon(role, node string) (*daemon, error) {
+	dir := l.nodeDir(node)
+	arguments := []string{
+		role, "-f", l.configPath(node), "--instance", instance,
+		"--run-dir", filepath.Join(dir, "run"), "--interface", "eth0",
+	}
+	if role == "lb" {
+		arguments = append(arguments, "--interface", "eth1", "--state-dir", filepath.Join(dir, "state"))
+	} else {
+		arguments = append(arguments, "--server", node)
+	}
+	p, err := l.start(spawn{node: node, program: l.Binary, arguments: arguments})
+	if err != nil {
+		return nil, err
+	}
+	return &daemon{process: p, node: node, role: role}, nil
+}
+
+func (l *Lab) configPath(node string) string { return filepath.Join(l.nodeDir(node), "ballast.yaml") }
+
+// client speaks to the daemon of a node.
+func (l *Lab) client(node string) *api.Client {
+	return api.NewClient(api.SocketPath(filepath.Join(l.nodeDir(node), "run"), instance))
+}
+
+// writeConfig replaces a node's configuration by rename, so that no reader sees half of it.
+func (l *Lab) writeConfig(node string, content []byte) error {
+	path := l.configPath(node)
+	if err := os.WriteFile(path+".new", content, 0o644); err != nil {
+		return fmt.Errorf("write configuration of %s: %w", node, err)
+	}
+	return os.Rename(path+".new", path)
+}
+
+// awaitConfig waits until a daemon is ready and runs by the given configuration.
+func (l *Lab) awaitConfig(ctx context.Context, d *daemon, content []byte) error {
+	sum := sha256.Sum256(content)
+	want := hex.EncodeToString(sum[:])
+	return await(ctx, daemonDeadline, d.name+" of "+d.node+" runs by the new configuration", func() error {
+		if err := d.died(); err != nil {
+			return stopWaiting(err)
+		}
+		status, err := l.client(d.node).Status(ctx)
+		switch {
+		case err != nil:
+			return err
+		case status.Config.Error != "":
+			return errors.New("it refused the file: " + status.Config.Error)
+		case status.Config.SHA256 != want:
+			return fmt.Errorf("it still runs by %.8s instead of %.8s", status.Config.SHA256, want)
+		case !status.Ready:
+			return errors.New("it is not ready")
+		}
+		return nil
+	})
+}

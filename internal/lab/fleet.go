@@ -1,0 +1,94 @@
+// The configuration of a lab's load balancers and agents, changed as an operator would: by editing it.
+package lab
+
+import (
+	"encoding/hex"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+
+	"github.com/goccy/go-yaml"
+)
+
+// fleet is the file that all lbs and agents of a lab run by.
+type fleet struct {
+	Keys     keys       `yaml:"keys"`
+	Services []*service `yaml:"services"`
+}
+
+type keys struct {
+	Placement string            `yaml:"placement"`
+	Current   uint32            `yaml:"current"`
+	Cookie    map[uint32]string `yaml:"cookie"`
+}
+
+// service is one service; empty fields take Ballast's defaults.
+type service struct {
+	Name       string        `yaml:"name"`
+	VIP        string        `yaml:"vip"`
+	Protocol   string        `yaml:"protocol,omitempty"`
+	Ports      []uint16      `yaml:"ports"`
+	Dispatch   string        `yaml:"dispatch,omitempty"`
+	Affinity   string        `yaml:"affinity,omitempty"`
+	Fallback   string        `yaml:"fallback,omitempty"`
+	CookieBits uint8         `yaml:"cookie_bits,omitempty"`
+	Forward    string        `yaml:"forward,omitempty"`
+	Return     string        `yaml:"return,omitempty"`
+	TableSlots uint32        `yaml:"table_slots,omitempty"`
+	Servers    []fleetMember `yaml:"servers"`
+
+	crossFamily bool // servers are of the other IP family than the VIP
+}
+
+type fleetMember struct {
+	Name    string `yaml:"name"`
+	Address string `yaml:"address"`
+	ID      uint16 `yaml:"id"`
+	State   string `yaml:"state,omitempty"`
+}
+
+func newFleet(random *rand.Rand, services ...*service) *fleet {
+	return &fleet{
+		Keys: keys{
+			Placement: randomKey(random), Current: 1,
+			Cookie: map[uint32]string{1: randomKey(random)},
+		},
+		Services: services,
+	}
+}
+
+func randomKey(random *rand.Rand) string {
+	key := make([]byte, 16)
+	for i := range key {
+		key[i] = byte(random.Uint32())
+	}
+	return hex.EncodeToString(key)
+}
+
+// encode is the file's content.
+func (f *fleet) encode() ([]byte, error) {
+	content, err := yaml.Marshal(f)
+	if err != nil {
+		return nil, fmt.Errorf("encode fleet: %w", err)
+	}
+	return content, nil
+}
+
+// add puts server i into a service. The id is i: never used again in one lab.
+func (s *service) add(i int, address netip.Addr) {
+	s.Servers = append(s.Servers, fleetMember{Name: serverName(i), Address: address.String(), ID: uint16(i)})
+}
+
+// drain ends new connections to server i.
+func (s *service) drain(i int) {
+	for at := range s.Servers {
+		if s.Servers[at].ID == uint16(i) {
+			s.Servers[at].State = "draining"
+		}
+	}
+}
+
+func (s *service) remove(i int) {
+	s.Servers = slices.DeleteFunc(s.Servers, func(m fleetMember) bool { return m.ID == uint16(i) })
+}

@@ -1,0 +1,171 @@
+// Package lab builds whole networks out of namespaces on one machine (clients, a router with ECMP, load
+// balancers, servers), runs the real ballast, nginx and clients in them, and breaks things on purpose.
+//
+// A lab never touches the machine's own interfaces, routes, firewall or sysctls, and removes all that
+// it made on every way out; what a killed lab leaves behind is removed by the next.
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+)
+
+// Implementation constants.
+const (
+	baseDir     = "/run/ballast-lab"
+	spacePrefix = "ballast-"
+	lockFile    = "lock"
+	keptFile    = "kept"
+	stopGrace   = 5 * time.Second
+)
+
+// Options are what the caller of a scenario may choose.
+type Options struct {
+	Binary   string        // the ballast binary; default: this program
+	Seed     uint64        // of every random choice
+	Duration time.Duration // scenario-specific length; 0 = the scenario's own
+	Keep     bool          // leave namespaces and processes when done, for a look around
+	Progress func(format string, arguments ...any)
+	Live     func(Snapshot) // called several times a second with the state of the traffic
+}
+
+// A Lab is one network with everything that runs in it.
+type Lab struct {
+	Options
+	id     string
+	dir    string
+	lock   *os.File
+	spaces map[string]*netspace.Space
+	wire   *datapath.Wire
+	topo   Topology
+
+	mutex     sync.Mutex
+	processes []*process
+	faults    []*datapath.Wire
+}
+
+// New makes an empty lab after removing what dead ones left behind.
+func New(options Options) (*Lab, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("start a lab: not root: namespaces and BPF programs need root; run it with sudo")
+	}
+	if err := Clean(false); err != nil {
+		options.Progress("cannot remove all of what earlier labs left: %v", err)
+	}
+	lab := &Lab{Options: options, spaces: map[string]*netspace.Space{}}
+	if err := lab.claim(); err != nil {
+		return nil, err
+	}
+	wire, err := datapath.LoadWire()
+	if err != nil {
+		return nil, errors.Join(err, lab.Close())
+	}
+	lab.wire = wire
+	return lab, nil
+}
+
+// claim takes a free lab id by locking its directory; the lock tells others that this lab is alive.
+func (l *Lab) claim() error {
+	for number := 0; ; number++ {
+		l.id = fmt.Sprintf("%d.%d", os.Getpid(), number)
+		l.dir = filepath.Join(baseDir, l.id)
+		if err := os.MkdirAll(baseDir, 0o755); err != nil {
+			return fmt.Errorf("make %s: %w", baseDir, err)
+		}
+		err := os.Mkdir(l.dir, 0o755)
+		if errors.Is(err, os.ErrExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("make lab directory: %w", err)
+		}
+		l.lock, err = tryLock(l.dir)
+		return err
+	}
+}
+
+// tryLock locks a lab's directory; an error means that its owner lives.
+func tryLock(dir string) (*os.File, error) {
+	file, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("open lab lock: %w", err)
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), file.Close())
+	}
+	return file, nil
+}
+
+// Close ends every process and removes every namespace, mount and file of the lab, unless it is to be kept.
+func (l *Lab) Close() error {
+	if l.wire != nil {
+		defer l.wire.Close()
+	}
+	defer l.lock.Close()
+	if l.Keep {
+		l.Progress("kept: namespaces %s%s-*, files in %s; remove with `ballast lab clean`", spacePrefix, l.id, l.dir)
+		return os.WriteFile(filepath.Join(l.dir, keptFile), nil, 0o644)
+	}
+	l.mutex.Lock()
+	processes, faults := l.processes, l.faults
+	l.mutex.Unlock()
+	for _, fault := range faults {
+		_ = fault.Close()
+	}
+	for _, process := range processes {
+		process.interrupt()
+	}
+	deadline, cancel := context.WithTimeout(context.Background(), stopGrace)
+	defer cancel()
+	for _, process := range processes {
+		process.waitOrKill(deadline)
+	}
+	var errs []error
+	for _, space := range l.spaces {
+		errs = append(errs, space.Delete())
+	}
+	errs = append(errs, unmountBelow(l.dir), os.RemoveAll(l.dir))
+	return errors.Join(errs...)
+}
+
+// nodeDir is where one node keeps its configuration, sockets, pins and logs.
+func (l *Lab) nodeDir(node string) string { return filepath.Join(l.dir, node) }
+
+// space returns a node's namespace; a wrong name is a mistake in a scenario.
+func (l *Lab) space(node string) *netspace.Space {
+	space, found := l.spaces[node]
+	if !found {
+		panic("lab has no node " + node)
+	}
+	return space
+}
+
+// addSpace creates the namespace of a node with the sysctls that every node needs.
+func (l *Lab) addSpace(node string, sysctls map[string]string) error {
+	space, err := netspace.Create(spacePrefix + l.id + "-" + node)
+	if err != nil {
+		return err
+	}
+	l.spaces[node] = space
+	if err := os.MkdirAll(l.nodeDir(node), 0o755); err != nil {
+		return fmt.Errorf("make directory of %s: %w", node, err)
+	}
+	for _, defaults := range []map[string]string{everyNode, sysctls} {
+		for key, value := range defaults {
+			if err := space.Sysctl(key, value); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,194 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/lab/traffic"
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+)
+
+// The test binary stands in for ballast inside the lab: it is its own client.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == "lab" && os.Args[2] == ClientCommand {
+		if err := traffic.Run(context.Background(), os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// newNetwork builds a lab without load balancers whose router leads the VIPs straight to server s1.
+func newNetwork(t *testing.T) *trial {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root for network namespaces")
+	}
+	options := Options{Progress: t.Logf}
+	if err := options.complete(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	lab, err := New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := lab.Close(); err != nil {
+			t.Error(err)
+		}
+		if left := netspace.Names(spacePrefix + lab.id); len(left) > 0 {
+			t.Errorf("namespaces are left: %v", left)
+		}
+	})
+	topology := Topology{Servers: make([]ServerNode, 1), VIPs: []netip.Addr{netip.MustParseAddr(vip4), netip.MustParseAddr(vip6)}}
+	if err := lab.build(topology); err != nil {
+		t.Fatal(err)
+	}
+	for _, vip := range topology.VIPs {
+		hop := netspace.NextHop{Gateway: lab.topo.serverAddress(1, vip.Is6()), Interface: fabric}
+		if err := lab.space(routerNode).Route(netip.PrefixFrom(vip, vip.BitLen()), 0, hop); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := lab.startNginx(ctx, "s1"); err != nil {
+		t.Fatal(err)
+	}
+	return &trial{
+		Lab: lab, ctx: ctx, started: time.Now(), lossy: map[string]*datapath.Wire{},
+		setup: setup{name: "plain"}, random: newRandom(1),
+	}
+}
+
+func TestNetworkCarriesEveryKindOfTraffic(t *testing.T) {
+	network := newNetwork(t)
+	for _, target := range []string{vip4 + ":80", "[" + vip6 + "]:80"} {
+		v6 := target[0] == '['
+		running, err := network.startLoad(traffic.Plan{
+			Seed: 1, Stall: 5 * time.Second, Sources: network.topo.sourceAddresses(v6),
+			Flows: []traffic.Flow{
+				{Name: "short", Target: target, Count: 200, Concurrent: 20, Requests: []traffic.Request{{Path: pathBlob, Bytes: 3000}}},
+				{Name: "slow", Target: target, Count: 5, Concurrent: 5, Requests: []traffic.Request{{Path: pathSlow(100000), Bytes: 150000}}},
+				{Name: "upload", Target: target, Count: 5, Concurrent: 5, Requests: []traffic.Request{
+					{Path: pathUpload + "x", Bytes: 1 << 20, Upload: true}, {Path: pathName, Pause: 100 * time.Millisecond}}},
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		network.loads = append(network.loads, running)
+		if err := running.wait(network.ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := network.collect(); err != nil {
+		t.Fatal(err)
+	}
+	if network.outcome.Completed != 420 || network.outcome.Broken != 0 || network.outcome.ServedBy["s1"] != 420 {
+		t.Errorf("outcome: %+v", network.outcome.Tally)
+	}
+	t.Logf("%+v", network.outcome.TCP)
+}
+
+func TestLostHandshakesAreRepeated(t *testing.T) {
+	network := newNetwork(t)
+	err := network.lose(routerNode, clientNode, datapath.LinkFaults{DropSYNACKsPerFlow: 1, DropPermille: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	running, err := network.startLoad(traffic.Plan{
+		Seed: 1, Stall: 5 * time.Second, Sources: network.topo.sourceAddresses(false),
+		Flows: []traffic.Flow{{Name: "short", Target: vip4 + ":80", Count: 30, Concurrent: 30,
+			Requests: []traffic.Request{{Path: pathBlob, Bytes: 30000}}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	network.loads = append(network.loads, running)
+	if err := running.wait(network.ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := network.collect(); err != nil {
+		t.Fatal(err)
+	}
+	losses := network.outcome.Losses[routerNode+"/"+clientNode]
+	if network.outcome.Completed != 30 || losses.DroppedSYNACKs != 30 || losses.DroppedRandom == 0 {
+		t.Errorf("losses %+v, outcome %+v", losses, network.outcome.Tally)
+	}
+}
+
+func TestBrokenConnectionsAreToldApart(t *testing.T) {
+	network := newNetwork(t)
+	running, err := network.startLoad(traffic.Plan{
+		Seed: 1, Stall: 2 * time.Second, Sources: network.topo.sourceAddresses(false),
+		Flows: []traffic.Flow{
+			{Name: "refused", Target: vip4 + ":81", Count: 1, Requests: []traffic.Request{{Path: pathName}}},
+			{Name: "missing", Target: vip4 + ":80", Count: 1, Requests: []traffic.Request{{Path: "/none"}}},
+			{Name: "frozen", Target: vip4 + ":80", Count: 1, Requests: []traffic.Request{{Path: pathSlow(100000), Bytes: 10 << 20}}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	network.loads = append(network.loads, running)
+	err = network.until(running, 5*time.Second, "the download runs", func(p traffic.Progress) bool { return p.Bytes > 150000 })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := network.space("s1").SetLink("eth0", false); err != nil {
+		t.Fatal(err)
+	}
+	if err := running.wait(network.ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := network.collect(); err != nil {
+		t.Fatal(err)
+	}
+	for class, flow := range map[traffic.Class]string{
+		traffic.ConnectRefused: "refused", traffic.WrongAnswer: "missing", traffic.Stalled: "frozen",
+	} {
+		if network.outcome.BrokenBy[class] != 1 || network.outcome.BrokenFlows[flow] != 1 {
+			t.Errorf("%s is not %s: %+v", flow, class, network.outcome.Tally)
+		}
+	}
+}
+
+func TestNextLabRemovesWhatADeadOneLeft(t *testing.T) {
+	network := newNetwork(t)
+	dead := &Lab{Options: network.Options, spaces: map[string]*netspace.Space{}}
+	if err := dead.claim(); err != nil {
+		t.Fatal(err)
+	}
+	if err := dead.addSpace("s9", nil); err != nil {
+		t.Fatal(err)
+	}
+	sleeper, err := dead.start(spawn{node: "s9", program: "sleep", arguments: []string{"600"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dead.lock.Close(); err != nil { // as the death of its owner does
+		t.Fatal(err)
+	}
+	if err := Clean(false); err != nil {
+		t.Fatal(err)
+	}
+	<-sleeper.exited
+	if left := netspace.Names(spacePrefix + dead.id); len(left) != 0 {
+		t.Errorf("namespaces are left: %v", left)
+	}
+	if _, err := os.Stat(filepath.Join(baseDir, dead.id)); err == nil {
+		t.Error("its directory is left")
+	}
+	if _, err := os.Stat(network.dir); err != nil {
+		t.Errorf("a living lab was removed: %v", err)
+	}
+}

@@ -1,0 +1,132 @@
+// Processes of a lab: started inside a node's namespace, logged, ended with the lab.
+package lab
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+)
+
+// process is one program that runs on a node.
+type process struct {
+	name    string // node/program
+	command *exec.Cmd
+	logPath string
+	exited  chan struct{}
+	err     error // of Wait; valid once exited is closed
+	wanted  atomic.Bool
+}
+
+// spawn describes a process to start.
+type spawn struct {
+	node, program string
+	arguments     []string
+	environment   []string
+	stdin         io.Reader
+	stdout        io.Writer // nil: the log
+}
+
+// start starts a process on its node. Its log is NODE/PROGRAM.log in the lab's directory.
+func (l *Lab) start(what spawn) (*process, error) {
+	name := what.node + "/" + filepath.Base(what.program)
+	p := &process{name: name, exited: make(chan struct{})}
+	p.command = exec.Command(what.program, what.arguments...)
+	p.command.Env = append(os.Environ(), what.environment...)
+	p.command.Stdin = what.stdin
+	// Of its own process group: an interrupt at the terminal is for the lab, which then ends its processes in order.
+	p.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.logPath = filepath.Join(l.nodeDir(what.node), filepath.Base(what.program)+".log")
+	log, err := os.OpenFile(p.logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("open log of %s: %w", name, err)
+	}
+	defer log.Close()
+	p.command.Stdout, p.command.Stderr = log, log
+	if what.stdout != nil {
+		p.command.Stdout = what.stdout
+	}
+	if err := l.space(what.node).Start(p.command); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	l.mutex.Lock()
+	l.processes = append(l.processes, p)
+	l.mutex.Unlock()
+	go func() {
+		p.err = p.command.Wait()
+		close(p.exited)
+	}()
+	return p, nil
+}
+
+// interrupt asks the process to end.
+func (p *process) interrupt() { p.signal(syscall.SIGTERM) }
+
+// kill ends the process as a crash would.
+func (p *process) kill() {
+	p.signal(syscall.SIGKILL)
+	<-p.exited
+}
+
+func (p *process) signal(signal syscall.Signal) {
+	p.wanted.Store(true)
+	_ = p.command.Process.Signal(signal)
+}
+
+func (p *process) waitOrKill(ctx context.Context) {
+	select {
+	case <-p.exited:
+	case <-ctx.Done():
+		p.kill()
+	}
+}
+
+// stop asks the process to end and waits until it has.
+func (p *process) stop(ctx context.Context) error {
+	p.interrupt()
+	select {
+	case <-p.exited:
+		return nil
+	case <-ctx.Done():
+		p.kill()
+		return fmt.Errorf("stop %s: it ignored SIGTERM: killed: see %s", p.name, p.logPath)
+	}
+}
+
+// died says why a process that should be running is not; nil while it runs.
+func (p *process) died() error {
+	select {
+	case <-p.exited:
+		return fmt.Errorf("%s ended: %w; its last words:\n%s", p.name, p.err, p.lastWords())
+	default:
+		return nil
+	}
+}
+
+// lastWords is the end of the process's log.
+func (p *process) lastWords() string {
+	content, err := os.ReadFile(p.logPath)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(content)), "\n")
+	return strings.Join(lines[max(0, len(lines)-10):], "\n")
+}
+
+// unexpectedDeaths lists the processes that ended though nobody asked them to.
+func (l *Lab) unexpectedDeaths() []string {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	var deaths []string
+	for _, p := range l.processes {
+		if err := p.died(); err != nil && !p.wanted.Load() && !p.command.ProcessState.Success() {
+			deaths = append(deaths, err.Error())
+		}
+	}
+	return deaths
+}

@@ -1,0 +1,71 @@
+// What a scenario reports.
+package lab
+
+import (
+	"fmt"
+	"time"
+)
+
+// Result is the outcome of a scenario, as `ballast lab run --json` prints it.
+type Result struct {
+	Scenario     string             `json:"scenario"`
+	Promise      string             `json:"promise"`
+	Seed         uint64             `json:"seed"`
+	Kept         bool               `json:"promise_kept"`
+	Tally                           // of all trials but the baseline
+	Baseline     *Baseline          `json:"baseline,omitempty"`
+	Failures     []string           `json:"failures,omitempty"` // why the promise counts as broken
+	Measurements map[string]float64 `json:"measurements,omitempty"`
+	Trials       []Trial            `json:"trials"`
+	Seconds      float64            `json:"seconds"`
+}
+
+// Baseline is the same series of events with connections steered by hash alone.
+type Baseline struct {
+	Affinity string `json:"affinity"`
+	Tally
+}
+
+// fail notes a reason why the promise is broken.
+func (r *Result) fail(format string, arguments ...any) {
+	r.Failures = append(r.Failures, fmt.Sprintf(format, arguments...))
+}
+
+// expect notes a failure unless the condition holds.
+func (r *Result) expect(condition bool, format string, arguments ...any) {
+	if !condition {
+		r.fail(format, arguments...)
+	}
+}
+
+func (r *Result) measure(name string, value float64) {
+	if r.Measurements == nil {
+		r.Measurements = map[string]float64{}
+	}
+	r.Measurements[name] = value
+}
+
+func (r *Result) addTrial(outcome Trial, baseline bool) {
+	r.Trials = append(r.Trials, outcome)
+	if baseline {
+		if r.Baseline == nil {
+			r.Baseline = &Baseline{Affinity: "hash"}
+		}
+		r.Baseline.merge(outcome.Tally)
+		return
+	}
+	r.merge(outcome.Tally)
+}
+
+// Snapshot is the state of a running trial, for a live display.
+type Snapshot struct {
+	Scenario string
+	Trial    string
+	Baseline bool
+	Elapsed  time.Duration
+	Event    string
+	Tally    Tally // of connections that have ended
+	Open     int
+	ByServer map[string]int               // open connections
+	Counters map[string]map[string]uint64 // node -> verdict -> packets
+}

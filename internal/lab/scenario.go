@@ -1,0 +1,103 @@
+// The list of scenarios and running one of them.
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Scenario puts one promise of Ballast to the test in a real network.
+type Scenario struct {
+	Name     string
+	Promise  string
+	Deadline time.Duration
+	run      func(*stage) error
+}
+
+// stage is where a scenario plays: it opens trials and fills in the result.
+type stage struct {
+	Options
+	ctx    context.Context
+	result *Result
+}
+
+// Scenarios lists all scenarios by name.
+func Scenarios() []Scenario { return slices.Clone(scenarios) }
+
+// Run runs a scenario to its end or its deadline. The result is valid also with an error, as far as it
+// got; a broken promise is not an error but Result.Kept false.
+func Run(ctx context.Context, name string, options Options) (Result, error) {
+	at := slices.IndexFunc(scenarios, func(s Scenario) bool { return s.Name == name })
+	if at < 0 {
+		var names []string
+		for _, known := range scenarios {
+			names = append(names, known.Name)
+		}
+		return Result{}, fmt.Errorf("run scenario %q: there is none of that name: use one of %s", name, strings.Join(names, " "))
+	}
+	scenario := scenarios[at]
+	if err := options.complete(); err != nil {
+		return Result{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, scenario.Deadline+2*options.Duration)
+	defer cancel()
+	result := Result{Scenario: name, Promise: scenario.Promise, Seed: options.Seed}
+	options.Progress("scenario %s, seed %d: %s", name, options.Seed, scenario.Promise)
+	begin := time.Now()
+	err := scenario.run(&stage{Options: options, ctx: ctx, result: &result})
+	result.Seconds = round(time.Since(begin))
+	if err != nil {
+		result.fail("%v", err)
+	}
+	result.Kept = len(result.Failures) == 0
+	return result, err
+}
+
+// complete fills in what the caller left open.
+func (o *Options) complete() (err error) {
+	if o.Progress == nil {
+		o.Progress = func(string, ...any) {}
+	}
+	if o.Seed == 0 {
+		o.Seed = rand.Uint64()>>1 | 1
+	}
+	if o.Binary == "" {
+		if o.Binary, err = os.Executable(); err != nil {
+			return fmt.Errorf("find own program: %w", err)
+		}
+	}
+	return nil
+}
+
+// trial opens a network, lets act do its events, ends the traffic, adds the outcome to the result and
+// removes the network.
+func (s *stage) trial(what setup, act func(*trial) error) (outcome Trial, err error) {
+	t, err := newTrial(s.ctx, s.Options, what)
+	if err != nil {
+		return Trial{}, err
+	}
+	defer func() { err = errors.Join(err, t.Close()) }()
+	stopWatching := s.watch(t)
+	defer stopWatching()
+	if err = act(t); err == nil {
+		err = t.finish()
+	}
+	if err != nil {
+		return t.outcome, fmt.Errorf("%s: %w", what.name, err)
+	}
+	s.result.addTrial(t.outcome, what.baseline)
+	return t.outcome, nil
+}
+
+// unbroken is the promise of most trials: every connection completed.
+func (s *stage) unbroken(outcome Trial) {
+	s.result.expect(outcome.Attempted > 0, "%s: no connection was attempted", outcome.Name)
+	s.result.expect(outcome.Broken == 0, "%s: %d of %d connections broken: %v",
+		outcome.Name, outcome.Broken, outcome.Attempted, outcome.BrokenBy)
+}

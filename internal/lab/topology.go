@@ -1,0 +1,310 @@
+// What a lab's network looks like, as a value, and building it.
+//
+//	client ---- router ==(ECMP)== lb1..lbN
+//	              |                   |
+//	              +----- fabric ------+---- s1..sM      (one bridge, inside the router's namespace)
+//	              +----- own subnet ------- a far server (behind the router, with its own MTU)
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+
+	"github.com/ballast-lb/ballast/internal/lab/netspace"
+)
+
+// Names of the nodes that every lab has.
+const (
+	clientNode = "client"
+	routerNode = "router"
+	fabric     = "fabric"
+)
+
+// A Topology is one network. The zero value of a field means its default.
+type Topology struct {
+	LBs     int
+	Servers []ServerNode
+	VIPs    []netip.Addr
+	Sources int // addresses that clients connect from; default 16
+
+	FabricMTU      int               // default 1600: room for encapsulation around 1500
+	ClientMTU      int               // of the router's end of the client's link; default 1500
+	ClientSysctls  map[string]string // beyond the lab's own
+	AnswersThrough bool              // servers answer by an LB instead of by the router
+}
+
+// A ServerNode is one server of a topology.
+type ServerNode struct {
+	FarMTU  int               // not 0: in a subnet of its own behind the router, on a link with this MTU
+	Sysctls map[string]string // beyond the lab's own
+}
+
+// everyNode are the sysctls of all namespaces of a lab.
+var everyNode = map[string]string{
+	"net.ipv4.conf.all.rp_filter":                   "0",
+	"net.ipv4.conf.default.rp_filter":               "0",
+	"net.ipv4.conf.all.ignore_routes_with_linkdown": "1",
+	"net.ipv4.conf.all.send_redirects":              "0",
+	"net.ipv4.conf.default.send_redirects":          "0",
+	"net.ipv4.conf.all.accept_redirects":            "0",
+	"net.ipv4.conf.default.accept_redirects":        "0",
+	"net.ipv4.icmp_ratelimit":                       "0",
+	"net.ipv6.icmp.ratelimit":                       "0",
+	"net.ipv6.conf.all.accept_dad":                  "0",
+	"net.ipv6.conf.default.accept_dad":              "0",
+	"net.ipv6.conf.default.accept_ra":               "0",
+	"net.ipv6.conf.all.ignore_routes_with_linkdown": "1",
+	"net.ipv6.conf.all.accept_redirects":            "0",
+	"net.ipv6.conf.default.accept_redirects":        "0",
+	"net.ipv6.conf.all.keep_addr_on_down":           "1",
+	"net.ipv6.conf.default.keep_addr_on_down":       "1",
+	"net.ipv6.conf.default.router_solicitations":    "0",
+}
+
+var routerSysctls = map[string]string{
+	"net.ipv4.ip_forward":                "1",
+	"net.ipv6.conf.all.forwarding":       "1",
+	"net.ipv4.fib_multipath_hash_policy": "1",
+	"net.ipv6.fib_multipath_hash_policy": "1",
+}
+
+// hostSysctls are for clients and servers. RPS: without it one flow runs on several CPUs and is reordered.
+func hostSysctls() map[string]string {
+	return map[string]string{
+		"net.core.rps_default_mask":      fmt.Sprintf("%x", 1<<min(runtime.NumCPU(), 31)-1),
+		"net.ipv4.ip_local_port_range":   "1024 65000",
+		"net.core.somaxconn":             "8192",
+		"net.ipv4.tcp_max_syn_backlog":   "8192",
+		"net.ipv4.conf.all.arp_ignore":   "1",
+		"net.ipv4.conf.all.arp_announce": "2",
+		"net.ipv4.ip_nonlocal_bind":      "1",
+	}
+}
+
+// The lab's addresses.
+var (
+	anywhere4 = netip.MustParsePrefix("0.0.0.0/0")
+	anywhere6 = netip.MustParsePrefix("::/0")
+)
+
+func prefix(format string, arguments ...any) netip.Prefix {
+	return netip.MustParsePrefix(fmt.Sprintf(format, arguments...))
+}
+
+func lbName(i int) string     { return fmt.Sprintf("lb%d", i) }
+func serverName(i int) string { return fmt.Sprintf("s%d", i) }
+
+// serverAddress is where the fabric reaches server i (1-based).
+func (t *Topology) serverAddress(i int, v6 bool) netip.Addr {
+	far := t.Servers[i-1].FarMTU != 0
+	switch {
+	case far && v6:
+		return prefix("fd40:0:0:%x::2/64", i).Addr()
+	case far:
+		return prefix("10.40.%d.2/24", i).Addr()
+	case v6:
+		return prefix("fd30::1:%x/64", i).Addr()
+	default:
+		return prefix("10.30.1.%d/16", i).Addr()
+	}
+}
+
+// sourceAddresses are the clients' addresses of the family of vip.
+func (t *Topology) sourceAddresses(v6 bool) []string {
+	var sources []string
+	for i := 1; i <= t.Sources; i++ {
+		if v6 {
+			sources = append(sources, prefix("fd10::1:%x/64", i).Addr().String())
+		} else {
+			sources = append(sources, prefix("10.10.1.%d/16", i).Addr().String())
+		}
+	}
+	return sources
+}
+
+// build makes the network. On error the caller closes the lab.
+func (l *Lab) build(topology Topology) error {
+	defaultTo(&topology.Sources, 16)
+	defaultTo(&topology.FabricMTU, 1600)
+	defaultTo(&topology.ClientMTU, 1500)
+	l.topo = topology
+	steps := []func() error{l.buildRouter, l.buildClient, l.buildLBs, l.buildServers, l.routeVIPs}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return fmt.Errorf("build lab %s: %w", l.id, err)
+		}
+	}
+	return nil
+}
+
+func defaultTo(field *int, value int) {
+	if *field == 0 {
+		*field = value
+	}
+}
+
+func (l *Lab) buildRouter() error {
+	if err := l.addSpace(routerNode, routerSysctls); err != nil {
+		return err
+	}
+	return l.space(routerNode).AddBridge(fabric, l.topo.FabricMTU, prefix("10.30.0.254/16"), prefix("fd30::fe/64"))
+}
+
+func (l *Lab) buildClient() error {
+	if err := l.addSpace(clientNode, hostSysctls()); err != nil {
+		return err
+	}
+	client, router := l.space(clientNode), l.space(routerNode)
+	for key, value := range l.topo.ClientSysctls {
+		if err := client.Sysctl(key, value); err != nil {
+			return err
+		}
+	}
+	addresses := []netip.Prefix{}
+	for _, source := range l.topo.sourceAddresses(false) {
+		addresses = append(addresses, prefix("%s/16", source))
+	}
+	for _, source := range l.topo.sourceAddresses(true) {
+		addresses = append(addresses, prefix("%s/64", source))
+	}
+	gateway := []netip.Prefix{prefix("10.10.0.254/16"), prefix("fd10::fe/64")}
+	return errors.Join(
+		netspace.Connect(
+			netspace.End{Space: client, Interface: "eth0", Addresses: addresses, MTU: 1500},
+			netspace.End{Space: router, Interface: clientNode, Addresses: gateway, MTU: l.topo.ClientMTU}),
+		client.Route(anywhere4, 0, netspace.NextHop{Gateway: gateway[0].Addr(), Interface: "eth0"}),
+		client.Route(anywhere6, 0, netspace.NextHop{Gateway: gateway[1].Addr(), Interface: "eth0"}))
+}
+
+func (l *Lab) buildLBs() error {
+	router := l.space(routerNode)
+	for i := 1; i <= l.topo.LBs; i++ {
+		name := lbName(i)
+		if err := l.addSpace(name, nil); err != nil {
+			return err
+		}
+		lb := l.space(name)
+		up, down := uplink(name), name+"-fabric"
+		near4, far4 := prefix("10.20.%d.2/24", i), prefix("10.20.%d.1/24", i)
+		near6, far6 := prefix("fd20:0:0:%x::2/64", i), prefix("fd20:0:0:%x::1/64", i)
+		err := errors.Join(
+			netspace.Connect(
+				netspace.End{Space: lb, Interface: "eth0", Addresses: []netip.Prefix{near4, near6}, MTU: 1500},
+				netspace.End{Space: router, Interface: up, Addresses: []netip.Prefix{far4, far6}, MTU: 1500}),
+			netspace.Connect(
+				netspace.End{Space: lb, Interface: "eth1", MTU: l.topo.FabricMTU, Addresses: l.fabricAddresses(i)},
+				netspace.End{Space: router, Interface: down, MTU: l.topo.FabricMTU, Bridge: fabric}),
+			router.AttachXDP(up, l.wire.PassFD()),
+			router.AttachXDP(down, l.wire.PassFD()),
+			lb.Route(anywhere4, 0, netspace.NextHop{Gateway: far4.Addr(), Interface: "eth0"}),
+			lb.Route(anywhere6, 0, netspace.NextHop{Gateway: far6.Addr(), Interface: "eth0"}))
+		if err != nil {
+			return err
+		}
+		if err := l.routeToFarServers(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// routeToFarServers leads an LB to servers beyond the fabric by the fabric, whose MTU has room.
+func (l *Lab) routeToFarServers(lb string) error {
+	return errors.Join(
+		l.space(lb).Route(prefix("10.40.0.0/16"), 0, netspace.NextHop{Gateway: prefix("10.30.0.254/16").Addr(), Interface: "eth1"}),
+		l.space(lb).Route(prefix("fd40::/16"), 0, netspace.NextHop{Gateway: prefix("fd30::fe/64").Addr(), Interface: "eth1"}))
+}
+
+// uplink is the router's interface towards an LB.
+func uplink(lb string) string { return lb + "-up" }
+
+func (l *Lab) fabricAddresses(lb int) []netip.Prefix {
+	return []netip.Prefix{prefix("10.30.2.%d/16", lb), prefix("fd30::2:%x/64", lb)}
+}
+
+func (l *Lab) buildServers() error {
+	for i := range l.topo.Servers {
+		if err := l.buildServer(i + 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Lab) buildServer(i int) error {
+	node, name, router := l.topo.Servers[i-1], serverName(i), l.space(routerNode)
+	if err := l.addSpace(name, hostSysctls()); err != nil {
+		return err
+	}
+	server := l.space(name)
+	for key, value := range node.Sysctls {
+		if err := server.Sysctl(key, value); err != nil {
+			return err
+		}
+	}
+	near := netspace.End{Space: server, Interface: "eth0", MTU: l.topo.FabricMTU, Addresses: []netip.Prefix{
+		netip.PrefixFrom(l.topo.serverAddress(i, false), 16), netip.PrefixFrom(l.topo.serverAddress(i, true), 64)}}
+	far := netspace.End{Space: router, Interface: name, MTU: l.topo.FabricMTU, Bridge: fabric}
+	gateway4, gateway6 := prefix("10.30.0.254/16"), prefix("fd30::fe/64")
+	if node.FarMTU != 0 {
+		gateway4, gateway6 = prefix("10.40.%d.1/24", i), prefix("fd40:0:0:%x::1/64", i)
+		near.MTU, far.MTU, far.Bridge = node.FarMTU, node.FarMTU, ""
+		near.Addresses[0] = netip.PrefixFrom(near.Addresses[0].Addr(), 24)
+		far.Addresses = []netip.Prefix{gateway4, gateway6}
+	}
+	if err := errors.Join(netspace.Connect(near, far), router.AttachXDP(name, l.wire.PassFD())); err != nil {
+		return err
+	}
+	if l.topo.AnswersThrough {
+		gateway4, gateway6 = l.fabricAddresses(1)[0], l.fabricAddresses(1)[1]
+	}
+	if err := l.answerBy(name, gateway4.Addr(), gateway6.Addr()); err != nil {
+		return err
+	}
+	for _, vip := range l.topo.VIPs {
+		if err := server.AddAddress("lo", netip.PrefixFrom(vip, vip.BitLen())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// answerBy sets the way of a server's answers.
+func (l *Lab) answerBy(server string, gateway4, gateway6 netip.Addr) error {
+	return errors.Join(
+		l.space(server).Route(anywhere4, 0, netspace.NextHop{Gateway: gateway4, Interface: "eth0"}),
+		l.space(server).Route(anywhere6, 0, netspace.NextHop{Gateway: gateway6, Interface: "eth0"}))
+}
+
+// answerByLB sends the answers of all servers by LB i.
+func (l *Lab) answerByLB(i int) error {
+	var errs []error
+	gateways := l.fabricAddresses(i)
+	for server := range l.topo.Servers {
+		errs = append(errs, l.answerBy(serverName(server+1), gateways[0].Addr(), gateways[1].Addr()))
+	}
+	return errors.Join(errs...)
+}
+
+// routeVIPs spreads the VIPs over all LBs by flow hash; a next hop whose link is down drops out by itself.
+func (l *Lab) routeVIPs() error {
+	if l.topo.LBs == 0 {
+		return nil
+	}
+	for _, vip := range l.topo.VIPs {
+		var hops []netspace.NextHop
+		for i := 1; i <= l.topo.LBs; i++ {
+			hop := netspace.NextHop{Gateway: prefix("10.20.%d.2/24", i).Addr(), Interface: uplink(lbName(i))}
+			if vip.Is6() {
+				hop.Gateway = prefix("fd20:0:0:%x::2/64", i).Addr()
+			}
+			hops = append(hops, hop)
+		}
+		if err := l.space(routerNode).Route(netip.PrefixFrom(vip, vip.BitLen()), 0, hops...); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,198 @@
+// HTTP over exactly one TCP connection, with every way it can break told apart.
+package traffic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// ServerHeader is the response header in which each server tells its name.
+const ServerHeader = "X-Server"
+
+var errSecondDial = errors.New("the connection was lost and net/http wanted another")
+
+// exchangeHTTP opens one connection, makes the flow's requests on it and says how it ended.
+func (r *runner) exchangeHTTP(ctx context.Context, flow *Flow, source netip.Addr) Connection {
+	result := Connection{Flow: flow.Name, Started: time.Now(), Source: source.String(), Class: Completed}
+	var wire *watchedConn
+	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
+		if wire != nil {
+			return nil, errSecondDial
+		}
+		dialer := net.Dialer{
+			Timeout: connectTimeout, LocalAddr: &net.TCPAddr{IP: source.AsSlice()}, KeepAlive: -1,
+		}
+		dialer.SetMultipathTCP(false)
+		plain, err := dialer.DialContext(ctx, network, flow.Target)
+		if err != nil {
+			return nil, err
+		}
+		wire = &watchedConn{Conn: plain, stall: r.plan.Stall, received: r.received}
+		wire.watch(true)
+		result.Source = plain.LocalAddr().String()
+		return wire, nil
+	}
+	transport := &http.Transport{DialContext: dial, DisableCompression: true, MaxConnsPerHost: 1}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
+
+	for {
+		for _, request := range flow.Requests {
+			r.pause(ctx, request.Pause)
+			err := r.request(ctx, client, flow, request, &result, &wire)
+			if err != nil {
+				result.Class, result.Detail = classify(err, wire != nil), err.Error()
+				return result
+			}
+			result.Requests++
+		}
+		if !flow.Repeat || r.stopped() {
+			return result
+		}
+	}
+}
+
+// request makes one request; result learns the server and the bytes.
+func (r *runner) request(ctx context.Context, client *http.Client, flow *Flow, request Request,
+	result *Connection, wire **watchedConn,
+) error {
+	if *wire != nil {
+		(*wire).watch(true)
+	}
+	message, err := newRequest(ctx, flow.Target, request)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(message)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	server := response.Header.Get(ServerHeader)
+	if result.Server == "" {
+		result.Server = server
+		r.answeredBy(server)
+	}
+	if server != result.Server {
+		return &brokenError{Moved, fmt.Sprintf("%s answered on a connection of %s", server, result.Server)}
+	}
+	length, err := io.Copy(io.Discard, response.Body)
+	result.Bytes += length
+	if err != nil {
+		return err
+	}
+	if response.StatusCode/100 != 2 {
+		return &brokenError{WrongAnswer, "status " + response.Status}
+	}
+	if !request.Upload && request.Bytes != 0 && length != request.Bytes {
+		return &brokenError{WrongAnswer, fmt.Sprintf("%d bytes instead of %d", length, request.Bytes)}
+	}
+	(*wire).watch(false)
+	return nil
+}
+
+func newRequest(ctx context.Context, target string, request Request) (*http.Request, error) {
+	method, body := http.MethodGet, io.Reader(nil)
+	if request.Upload {
+		method, body = http.MethodPut, io.LimitReader(zeros{}, request.Bytes)
+	}
+	message, err := http.NewRequestWithContext(ctx, method, "http://"+target+request.Path, body)
+	if err != nil {
+		return nil, fmt.Errorf("build request: %w", err)
+	}
+	if request.Upload {
+		message.ContentLength = request.Bytes
+	} else if request.Bytes != 0 {
+		message.Header.Set("Range", fmt.Sprintf("bytes=0-%d", request.Bytes-1))
+	}
+	return message, nil
+}
+
+type brokenError struct {
+	class  Class
+	detail string
+}
+
+func (e *brokenError) Error() string { return e.detail }
+
+// classify turns the error of a connection into a class; connected says whether the handshake was done.
+func classify(err error, connected bool) Class {
+	var broken *brokenError
+	switch {
+	case errors.As(err, &broken):
+		return broken.class
+	case !connected && errors.Is(err, syscall.ECONNREFUSED):
+		return ConnectRefused
+	case !connected && isTimeout(err):
+		return ConnectTimeout
+	case errors.Is(err, errSecondDial):
+		return Closed
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return Reset
+	case isTimeout(err):
+		return Stalled
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return Truncated
+	default:
+		return OtherError
+	}
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// watchedConn fails a read or write that makes no progress for `stall` while a request is on its way.
+// Between requests a connection may be idle as long as it likes.
+type watchedConn struct {
+	net.Conn
+	stall    time.Duration
+	received func(int)
+	watching atomic.Bool
+}
+
+func (c *watchedConn) watch(on bool) {
+	c.watching.Store(on)
+	deadline := time.Time{}
+	if on {
+		deadline = time.Now().Add(c.stall)
+	}
+	_ = c.Conn.SetDeadline(deadline)
+}
+
+func (c *watchedConn) Read(into []byte) (int, error) {
+	n, err := c.Conn.Read(into)
+	c.received(n)
+	c.moved(n)
+	return n, err
+}
+
+func (c *watchedConn) Write(from []byte) (int, error) {
+	n, err := c.Conn.Write(from)
+	c.moved(n)
+	return n, err
+}
+
+func (c *watchedConn) moved(bytes int) {
+	if bytes > 0 && c.watching.Load() {
+		_ = c.Conn.SetDeadline(time.Now().Add(c.stall))
+	}
+}
+
+// zeros is an endless body.
+type zeros struct{}
+
+func (zeros) Read(into []byte) (int, error) {
+	clear(into)
+	return len(into), nil
+}

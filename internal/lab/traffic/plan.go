@@ -1,0 +1,85 @@
+// Package traffic is the workload of a lab: real connections from one client namespace, each watched
+// from its first SYN to its last byte. It runs as a process of its own inside that namespace, reads a
+// Plan from standard input and writes Events to standard output, one JSON value a line.
+package traffic
+
+import "time"
+
+// Stop is the line that ends a running plan: no new connections, repeating ones finish their request.
+const Stop = "stop"
+
+// A Plan is what one client process does.
+type Plan struct {
+	Seed    uint64        `json:"seed"`
+	Sources []string      `json:"sources"` // addresses to connect from, in turn
+	Stall   time.Duration `json:"stall"`   // a connection without progress this long counts as broken
+	Flows   []Flow        `json:"flows"`
+}
+
+// A Flow is many connections of one kind.
+type Flow struct {
+	Name       string    `json:"name"`
+	Target     string    `json:"target"`     // host:port
+	UDP        bool      `json:"udp"`        // requests are datagrams of Bytes that must be echoed
+	Count      int       `json:"count"`      // connections in all; 0 = until stopped
+	Concurrent int       `json:"concurrent"` // open at once, at most
+	PerSecond  float64   `json:"per_second"` // pace of new connections; 0 = as fast as Concurrent allows
+	Requests   []Request `json:"requests"`   // on each connection, in this order
+	Repeat     bool      `json:"repeat"`     // begin again with the first request until stopped
+}
+
+// A Request is one exchange on a connection.
+type Request struct {
+	Pause  time.Duration `json:"pause"` // idle time of the connection before the request
+	Path   string        `json:"path"`
+	Bytes  int64         `json:"bytes"`  // length of the download, or of the upload
+	Upload bool          `json:"upload"` // PUT Bytes bytes instead of getting them
+}
+
+// Class says how a connection ended.
+type Class string
+
+// A connection is broken by anything but Completed; nothing is excused.
+const (
+	Completed      Class = "completed"
+	ConnectTimeout Class = "connect-timeout"
+	ConnectRefused Class = "connect-refused"
+	Reset          Class = "reset"
+	Stalled        Class = "stalled"   // no progress for the plan's Stall
+	Truncated      Class = "truncated" // closed before the end of a body
+	Closed         Class = "closed"    // closed while idle between requests
+	Moved          Class = "moved"     // another server answered in mid-connection
+	WrongAnswer    Class = "wrong"     // status, length or content are not what was asked for
+	OtherError     Class = "other"
+)
+
+// An Event is one line of the client's output: exactly one field is set.
+type Event struct {
+	Connection *Connection `json:"connection,omitempty"`
+	Progress   *Progress   `json:"progress,omitempty"`
+	Done       bool        `json:"done,omitempty"`
+}
+
+// A Connection is the fate of one connection.
+type Connection struct {
+	Flow     string    `json:"flow"`
+	Source   string    `json:"source"`
+	Server   string    `json:"server"`
+	Class    Class     `json:"class"`
+	Detail   string    `json:"detail,omitempty"`
+	Requests int       `json:"requests"`
+	Bytes    int64     `json:"bytes"`
+	Started  time.Time `json:"started"`
+	Ended    time.Time `json:"ended"`
+}
+
+// Progress is the state of a running plan.
+type Progress struct {
+	Attempted    int            `json:"attempted"`
+	Open         int            `json:"open"`
+	Completed    int            `json:"completed"`
+	Broken       int            `json:"broken"`
+	Bytes        int64          `json:"bytes"`
+	OpenByServer map[string]int `json:"open_by_server"`
+	OpenByFlow   map[string]int `json:"open_by_flow"`
+}

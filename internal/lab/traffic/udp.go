@@ -1,0 +1,100 @@
+// Datagrams that must come back: the client's exchange and the server that echoes.
+package traffic
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// nameField is the length of the server's name in front of each echo.
+const nameField = 16
+
+// exchangeDatagrams sends the flow's datagrams from one socket and waits for each echo. A datagram
+// that does not come back within the plan's Stall breaks the exchange: the lab's links lose nothing
+// unless a scenario makes them.
+func (r *runner) exchangeDatagrams(ctx context.Context, flow *Flow, source netip.Addr) Connection {
+	result := Connection{Flow: flow.Name, Started: time.Now(), Source: source.String(), Class: Completed}
+	dialer := net.Dialer{LocalAddr: &net.UDPAddr{IP: source.AsSlice()}}
+	socket, err := dialer.DialContext(ctx, "udp", flow.Target)
+	if err != nil {
+		result.Class, result.Detail = OtherError, err.Error()
+		return result
+	}
+	defer socket.Close()
+	result.Source = socket.LocalAddr().String()
+	for {
+		for _, request := range flow.Requests {
+			r.pause(ctx, request.Pause)
+			if err := r.datagram(socket, request, &result); err != nil {
+				result.Class, result.Detail = classify(err, true), err.Error()
+				return result
+			}
+			result.Requests++
+		}
+		if !flow.Repeat || r.stopped() {
+			return result
+		}
+	}
+}
+
+func (r *runner) datagram(socket net.Conn, request Request, result *Connection) error {
+	sent := make([]byte, request.Bytes)
+	for i := range sent {
+		sent[i] = byte(i * (result.Requests + 7))
+	}
+	if err := socket.SetDeadline(time.Now().Add(r.plan.Stall)); err != nil {
+		return err
+	}
+	if _, err := socket.Write(sent); err != nil {
+		return err
+	}
+	echo := make([]byte, nameField+request.Bytes+1)
+	n, err := socket.Read(echo)
+	if err != nil {
+		return err
+	}
+	r.received(n)
+	result.Bytes += int64(n)
+	if n != nameField+len(sent) || !bytes.Equal(echo[nameField:n], sent) {
+		return &brokenError{WrongAnswer, fmt.Sprintf("echo of %d bytes differs from the %d sent", n, len(sent))}
+	}
+	server := string(bytes.TrimRight(echo[:nameField], "\x00"))
+	if result.Server == "" {
+		result.Server = server
+		r.answeredBy(server)
+	}
+	if server != result.Server {
+		return &brokenError{Moved, fmt.Sprintf("%s answered a flow of %s", server, result.Server)}
+	}
+	return nil
+}
+
+// Echo answers each datagram at address with the server's name followed by the datagram. It listens
+// on the VIP itself, so that answers come from there.
+func Echo(ctx context.Context, address, server string) error {
+	var config net.ListenConfig
+	socket, err := config.ListenPacket(ctx, "udp", address)
+	if err != nil {
+		return fmt.Errorf("listen for datagrams on %s: %w", address, err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
+	defer stop()
+	buffer := make([]byte, nameField+65536)
+	copy(buffer[:nameField], server)
+	for {
+		n, from, err := socket.ReadFrom(buffer[nameField:])
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("receive a datagram on %s: %w", address, err)
+		}
+		// A lost answer shows at the client as a stall.
+		_, _ = socket.WriteTo(buffer[:nameField+n], from)
+	}
+}

@@ -1,0 +1,115 @@
+// Package config turns the configuration file, strict YAML, into a model.Fleet and back, and tells two fleets apart.
+package config
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// MaxBytes is the size of the largest configuration file that is read.
+const MaxBytes = 16 << 20
+
+// File is a configuration file that was read without error.
+type File struct {
+	Path   string
+	SHA256 string // of the file's bytes, hexadecimal
+	Fleet  model.Fleet
+}
+
+// Error is one objection to a configuration file. It unwraps to *model.Invalid.
+type Error struct {
+	File   string
+	Line   int // counted from 1
+	Reason *model.Invalid
+}
+
+// Error returns file:line: key.path: problem: remedy.
+func (e *Error) Error() string { return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Reason) }
+
+// Unwrap returns the objection without its place in the file.
+func (e *Error) Unwrap() error { return e.Reason }
+
+// Load reads, parses and validates a file. Its errors are those of Parse, or of opening and reading the file.
+func Load(path string) (*File, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, MaxBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	fleet, err := Parse(path, text)
+	if err != nil {
+		return nil, err
+	}
+	return &File{Path: path, SHA256: Sum(text), Fleet: fleet}, nil
+}
+
+// Sum returns the hexadecimal SHA-256 of a file's text, as in File.
+func Sum(text []byte) string {
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// Parse reads a configuration, applies the defaults and validates the result. name is used in errors only. The error is nil or
+// joined (errors.Join) from *Error in the order of the lines: unknown and repeated keys, values of the wrong kind,
+// and, when there are none of those, everything that model.Fleet.Validate objects to.
+func Parse(name string, text []byte) (model.Fleet, error) {
+	r := &reader{file: name, lines: map[string]int{"": 1}}
+	root := r.parse(text)
+	var fleet model.Fleet
+	if root != nil {
+		r.fleet(root, &fleet)
+	}
+	if len(r.errors) == 0 {
+		fleet.ApplyDefaults()
+		r.addInvalid(fleet.Validate())
+	}
+	if len(r.errors) > 0 {
+		return model.Fleet{}, r.joined()
+	}
+	return fleet, nil
+}
+
+// addInvalid places the objections of Validate at the line of the key, or of the nearest thing around a key that is not there.
+func (r *reader) addInvalid(err error) {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return
+	}
+	for _, e := range joined.Unwrap() {
+		var invalid *model.Invalid
+		if errors.As(e, &invalid) {
+			r.errors = append(r.errors, &Error{File: r.file, Line: r.lineOf(invalid.Path), Reason: invalid})
+		}
+	}
+}
+
+func (r *reader) lineOf(path string) int {
+	for {
+		if line, ok := r.lines[path]; ok {
+			return line
+		}
+		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
+	}
+}
+
+func (r *reader) joined() error {
+	slices.SortStableFunc(r.errors, func(a, b *Error) int { return cmp.Compare(a.Line, b.Line) })
+	list := make([]error, len(r.errors))
+	for i, e := range r.errors {
+		list[i] = e
+	}
+	return errors.Join(list...)
+}

@@ -1,0 +1,219 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+const minimal = `keys:
+  placement: 000102030405060708090a0b0c0d0e0f
+  current: 1
+  cookie:
+    1: 00112233445566778899aabbccddeeff
+services:
+  - name: web
+    vip: 198.51.100.10
+    ports: [80]
+    servers:
+      - name: s1
+        address: 10.1.0.11
+        id: 1
+      - name: s2
+        address: 10.1.0.12
+        id: 2
+      - name: s3
+        address: 10.1.0.13
+        id: 3
+`
+
+func mustParse(t testing.TB, text string) model.Fleet {
+	t.Helper()
+	fleet, err := Parse("test.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fleet
+}
+
+func TestLoadReadsEveryKey(t *testing.T) {
+	file, err := Load("testdata/full.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := file.Fleet
+	web, legacy, dns := f.Services[0], f.Services[1], f.Services[2]
+	if f.Keys.Current != 2 || f.Keys.Cookie[2][0] != 0x10 || f.Keys.Placement[15] != 0x0f || len(f.Keys.Cookie) != 2 {
+		t.Errorf("keys %v", f.Keys)
+	}
+	if web.Dispatch != model.DispatchWRR || web.Forward != model.ForwardGUE || web.CookieBits != 12 || web.TableSlots != 8191 ||
+		fmt.Sprint(web.Ports) != "[80 443]" || web.Servers[0].State != model.StateDraining || web.Servers[0].Weight != 5 ||
+		web.Servers[1].Weight != 0 || web.Servers[1].Address.String() != "2001:db8::12" {
+		t.Errorf("web %+v", web)
+	}
+	if legacy.Return != model.ReturnThrough || legacy.Forward != model.ForwardNAT || legacy.CookieBits != 8 ||
+		legacy.Servers[0].Port != 8080 || legacy.Servers[0].Name != "10.1.0.21" || legacy.Servers[0].Weight != 1 {
+		t.Errorf("legacy %+v", legacy)
+	}
+	if dns.Affinity != model.AffinityHash || dns.Dispatch != model.DispatchMaglev || dns.Servers[1].ID != 2 {
+		t.Errorf("dns %+v", dns)
+	}
+	text, _ := os.ReadFile("testdata/full.yaml")
+	if file.SHA256 != Sum(text) || len(file.SHA256) != 64 {
+		t.Errorf("sum %s", file.SHA256)
+	}
+}
+
+func TestMarshalSurvivesParse(t *testing.T) {
+	file, err := Load("testdata/full.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := Marshal(file.Fleet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := Parse("marshalled.yaml", text)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	if !reflect.DeepEqual(back, file.Fleet) {
+		t.Errorf("have %+v\nwant %+v\n%s", back, file.Fleet, text)
+	}
+	again, err := Marshal(back)
+	if err != nil || string(again) != string(text) {
+		t.Errorf("not canonical: %v\n%s\n%s", err, text, again)
+	}
+}
+
+func TestEmptyFleetSurvivesMarshalAndParse(t *testing.T) {
+	text, err := Marshal(model.Fleet{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fleet := mustParse(t, string(text)); !reflect.DeepEqual(fleet, model.Fleet{}) {
+		t.Errorf("%s became %+v", text, fleet)
+	}
+}
+
+// Every mistake is made in the minimal file by replacing old by new.
+func TestMistakesAreRefusedWithFileLineAndKey(t *testing.T) {
+	cases := []struct{ old, new, want string }{
+		{"ports: [80]", "prots: [80]", "test.yaml:9: services[0].prots: unknown key: use one of affinity, cookie_bits, dispatch, fallback, forward, name, ports, protocol, return, servers, table_slots, vip"},
+		{"ports: [80]", "ports: [80]\n    ports: [81]", "test.yaml:10: services[0].ports: repeated, first on line 9: remove one of them"},
+		{"ports: [80]", "dispatch: rr", "test.yaml:7: services[0].ports: 0 ports: give 1 to 16 ports"},
+		{"ports: [80]", "ports: 80", "test.yaml:9: services[0].ports: a single value instead of a list: write a list: [a, b] or lines that begin with `-`"},
+		{"ports: [80]", "ports: [80, 65536]", `test.yaml:9: services[0].ports[1]: "65536" is not such a number: use a decimal number from 0 to 65535`},
+		{"ports: [80]", "ports: [0x50]", `test.yaml:9: services[0].ports[0]: "0x50" is not such a number: use a decimal number from 0 to 65535`},
+		{"ports: [80]", "ports:", "test.yaml:9: services[0].ports: nothing instead of a list"},
+		{"ports: [80]", "ports: [80]\n    cookie_bits: 0", "test.yaml:10: services[0].cookie_bits: 0 is out of range"},
+		{"ports: [80]", "ports: [80]\n    dispatch: random", `test.yaml:10: services[0].dispatch: unknown value "random": use one of hash, maglev, rr, wrr, p2c`},
+		{"ports: [80]", "ports: [80]\n    forward: nat", "test.yaml:10: services[0].forward: nat with return: direct would answer"},
+		{"ports: [80]", "ports: [80]\n    name: other", "test.yaml:10: services[0].name: repeated"},
+		{"ports: [80]", "ports: [80", "test.yaml:"},
+		{"ports: [80]", "ports: *p", `test.yaml:9: "*" is not supported here`},
+		{"ports: [80]", "ports: [[[[[[[[[[[[[[[[[[[[80]]]]]]]]]]]]]]]]]]]]", "test.yaml:9: nested too deeply"},
+		{"        id: 2", "        id: 1", "test.yaml:16: services[0].servers[1].id: 1 is the id of server s1: the next free id is 4"},
+		{"        id: 2\n", "", "test.yaml:14: services[0].servers[1].id: missing: a service with affinity cookie needs an id that stays with the server: the next free id is 4"},
+		{"        id: 2", "        id: 0", "test.yaml:16: services[0].servers[1].id: 0 is out of range"},
+		{"        id: 2", "        id: two", `test.yaml:16: services[0].servers[1].id: "two" is not such a number`},
+		{"10.1.0.12", "10.1.0", `test.yaml:15: services[0].servers[1].address: "10.1.0" is not an IP address`},
+		{"000102030405060708090a0b0c0d0e0f", "00", "test.yaml:2: keys.placement: not a key of 32 hexadecimal digits"},
+		{"current: 1", "current: 9", "test.yaml:3: keys.current: epoch 9 has no key under keys.cookie: use 1"},
+		{"    1: 0011", "    one: 0011", `test.yaml:5: keys.cookie.one: "one" is not an epoch`},
+		{"    1: 0011", "    01: 0011", `test.yaml:5: keys.cookie.01: "01" is not an epoch`},
+		{"services:", "service:", "test.yaml:6: service: unknown key: use one of keys, services"},
+		{minimal, "", "test.yaml:1: the file is empty: write `services: []` to remove every service"},
+		{minimal, "keys: {}", "test.yaml:1: services: missing: write `services: []` to remove every service"},
+		{minimal, "services:\n", "test.yaml:1: services: nothing instead of a list"},
+		{minimal, "just text", "test.yaml:1: a single value instead of a mapping"},
+		{minimal, "services: []\n---\nservices: []\n", "test.yaml:3: the file has 2 documents"},
+	}
+	for _, c := range cases {
+		t.Run(c.new, func(t *testing.T) {
+			text := strings.Replace(minimal, c.old, c.new, 1)
+			if text == minimal {
+				t.Fatalf("%q is not in the file", c.old)
+			}
+			_, err := Parse("test.yaml", []byte(text))
+			if err == nil {
+				t.Fatalf("accepted:\n%s", text)
+			}
+			for line := range strings.Lines(err.Error()) {
+				if strings.HasPrefix(line, c.want) {
+					return
+				}
+			}
+			t.Errorf("have %v\nwant %s", err, c.want)
+		})
+	}
+}
+
+func TestAllMistakesAreReportedInTheOrderOfTheLines(t *testing.T) {
+	text := strings.NewReplacer("id: 1", "id: x", "current: 1", "current: y", "ports", "prots").Replace(minimal)
+	_, err := Parse("test.yaml", []byte(text))
+	if lines := strings.Split(fmt.Sprint(err), "\n"); len(lines) != 3 || !strings.HasPrefix(lines[0], "test.yaml:3:") || !strings.HasPrefix(lines[2], "test.yaml:13:") {
+		t.Errorf("have %v", err)
+	}
+	var place *Error
+	if !errors.As(err, &place) || place.Line != 3 || place.Reason.Path != "keys.current" {
+		t.Errorf("have %+v", place)
+	}
+}
+
+func TestErrorsNeverShowKeys(t *testing.T) {
+	text := strings.Replace(minimal, "00112233445566778899aabbccddeeff", "secret12233445566778899aabbccddee", 1)
+	if _, err := Parse("test.yaml", []byte(text)); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("have %v", err)
+	}
+}
+
+func TestAFileThatIsTooLargeIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "large.yaml")
+	if err := os.WriteFile(path, make([]byte, MaxBytes+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(path); err == nil || !strings.Contains(err.Error(), "larger than") {
+		t.Errorf("have %v", err)
+	}
+}
+
+func TestAMissingFileIsToldApart(t *testing.T) {
+	if _, err := Load("testdata/none.yaml"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("have %v", err)
+	}
+}
+
+func FuzzParseNeverPanicsAndMarshalSurvives(f *testing.F) {
+	full, err := os.ReadFile("testdata/full.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, seed := range []string{minimal, string(full), "", "services: []", "a: &a [*a]", "? a\n: b", "- - - - a", "{[}", "services: [{}]",
+		"services:\n- servers: [~]", "keys: {cookie: {1: 2}}", "\xff\xfe", "a: |\n b", "!!binary x", "<<: {}", "---\n...\n---", "services: !!x []"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		fleet, err := Parse("fuzz.yaml", text)
+		if err != nil {
+			return
+		}
+		written, err := Marshal(fleet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := Parse("again.yaml", written)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, written)
+		}
+		if changes := Diff(fleet, back); len(changes) > 0 {
+			t.Errorf("marshalling changed %q\n%s", changes, written)
+		}
+	})
+}

@@ -1,0 +1,81 @@
+package config
+
+import (
+	"fmt"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Diff returns what changes from a to b, one readable line each: "service web: server s2: weight 1 -> 5". Services are told
+// apart by name, servers by id (by name where no cookie carries the id). Keys are named, never shown. nil = nothing changes.
+func Diff(a, b model.Fleet) []string {
+	lines := diffKeys(&a.Keys, &b.Keys)
+	before, after := index(a.Services, serviceName), index(b.Services, serviceName)
+	for i := range a.Services {
+		if after[a.Services[i].Name] == nil {
+			lines = append(lines, fmt.Sprintf("service %s: removed", a.Services[i].Name))
+		}
+	}
+	for i := range b.Services {
+		to := &b.Services[i]
+		if from := before[to.Name]; from != nil {
+			lines = append(lines, diffService(from, to)...)
+		} else {
+			lines = append(lines, fmt.Sprintf("service %s: added with %d servers", to.Name, len(to.Servers)))
+		}
+	}
+	return lines
+}
+
+func diffKeys(a, b *model.Keys) (lines []string) {
+	if a.Placement != b.Placement {
+		lines = append(lines, "keys: placement changed")
+	}
+	for _, epoch := range a.Epochs() {
+		if key, ok := b.Cookie[epoch]; !ok {
+			lines = append(lines, fmt.Sprintf("keys: cookie epoch %d removed", epoch))
+		} else if key != a.Cookie[epoch] {
+			lines = append(lines, fmt.Sprintf("keys: cookie epoch %d changed", epoch))
+		}
+	}
+	for _, epoch := range b.Epochs() {
+		if _, ok := a.Cookie[epoch]; !ok {
+			lines = append(lines, fmt.Sprintf("keys: cookie epoch %d added", epoch))
+		}
+	}
+	if a.Current != b.Current {
+		lines = append(lines, fmt.Sprintf("keys: current %d -> %d", a.Current, b.Current))
+	}
+	return lines
+}
+
+func diffService(from, to *model.Service) []string {
+	prefix := fmt.Sprintf("service %s: ", to.Name)
+	lines := diffFields(prefix, serviceFields, from, to)
+	key := identity(from, to)
+	before, after := index(from.Servers, key), index(to.Servers, key)
+	for i := range from.Servers {
+		if server := &from.Servers[i]; after[key(server)] == nil {
+			lines = append(lines, fmt.Sprintf("%sserver %s: removed", prefix, server.Name))
+		}
+	}
+	for i := range to.Servers {
+		server := &to.Servers[i]
+		if old := before[key(server)]; old != nil {
+			lines = append(lines, diffFields(fmt.Sprintf("%sserver %s: ", prefix, old.Name), serverFields, old, server)...)
+		} else {
+			lines = append(lines, fmt.Sprintf("%sserver %s: added with address %s, id %d, weight %d, %s",
+				prefix, server.Name, server.Address, server.ID, server.Weight, server.State))
+		}
+	}
+	return lines
+}
+
+func diffFields[T any](prefix string, fields []field[T], from, to *T) (lines []string) {
+	for _, f := range fields {
+		if old, new := f.text(from), f.text(to); old != new {
+			lines = append(lines, fmt.Sprintf("%s%s %s -> %s", prefix, f.name, old, new))
+		}
+	}
+	return lines
+}

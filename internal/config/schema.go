@@ -1,0 +1,169 @@
+package config
+
+import (
+	"encoding"
+	"encoding/hex"
+	"errors"
+	"net/netip"
+	"strconv"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+func (r *reader) fleet(root ast.Node, fleet *model.Fleet) {
+	r.mapping(root, "", map[string]value{
+		"keys": func(node ast.Node, path string) { r.keys(node, path, &fleet.Keys) },
+		"services": func(node ast.Node, path string) {
+			r.sequence(node, path, func(node ast.Node, path string) {
+				service := model.NewService()
+				r.service(node, path, &service)
+				fleet.Services = append(fleet.Services, service)
+			})
+		},
+	})
+	if _, ok := r.lines["services"]; !ok {
+		// A file that an editor has only half written must not remove every service.
+		r.fail(1, "services", "write `services: []` to remove every service", "missing")
+	}
+}
+
+func (r *reader) keys(node ast.Node, path string, keys *model.Keys) {
+	r.mapping(node, path, map[string]value{
+		"placement": r.key(func(key [16]byte) { keys.Placement = key }),
+		"current":   number(r, &keys.Current),
+		"cookie": func(node ast.Node, path string) {
+			keys.Cookie = make(map[uint32][16]byte)
+			r.entries(node, path, func(text string, line int, child ast.Node, childPath string) {
+				epoch, err := strconv.ParseUint(text, 10, 32)
+				if err != nil || strconv.FormatUint(epoch, 10) != text {
+					r.fail(line, childPath, "use a number from 1", "%q is not an epoch", text)
+					return
+				}
+				r.key(func(key [16]byte) { keys.Cookie[uint32(epoch)] = key })(child, childPath)
+			})
+		},
+	})
+}
+
+func (r *reader) service(node ast.Node, path string, service *model.Service) {
+	r.mapping(node, path, map[string]value{
+		"name":     r.text(&service.Name),
+		"vip":      r.address(&service.VIP),
+		"protocol": r.choice(&service.Protocol),
+		"ports": func(node ast.Node, path string) {
+			r.sequence(node, path, func(node ast.Node, path string) {
+				var port uint16
+				number(r, &port)(node, path)
+				service.Ports = append(service.Ports, port)
+			})
+		},
+		"dispatch":    r.choice(&service.Dispatch),
+		"affinity":    r.choice(&service.Affinity),
+		"fallback":    r.choice(&service.Fallback),
+		"cookie_bits": r.set(number(r, &service.CookieBits), func() bool { return service.CookieBits != 0 }),
+		"forward":     r.choice(&service.Forward),
+		"return":      r.choice(&service.Return),
+		"table_slots": r.set(number(r, &service.TableSlots), func() bool { return service.TableSlots != 0 }),
+		"servers": func(node ast.Node, path string) {
+			r.sequence(node, path, func(node ast.Node, path string) {
+				server := model.NewServer()
+				r.server(node, path, &server)
+				service.Servers = append(service.Servers, server)
+			})
+		},
+	})
+}
+
+func (r *reader) server(node ast.Node, path string, server *model.Server) {
+	r.mapping(node, path, map[string]value{
+		"name":    r.text(&server.Name),
+		"address": r.address(&server.Address),
+		"port":    r.set(number(r, &server.Port), func() bool { return server.Port != 0 }),
+		"id":      r.set(number(r, &server.ID), func() bool { return server.ID != 0 }),
+		"weight":  r.set(number(r, &server.Weight), func() bool { return server.Weight != model.WeightUnset }),
+		"state":   r.choice(&server.State),
+	})
+}
+
+// set refuses the value that the model takes for "not given" where it was given.
+func (r *reader) set(read value, given func() bool) value {
+	return func(node ast.Node, path string) {
+		before := len(r.errors)
+		if read(node, path); len(r.errors) == before && !given() {
+			r.fail(lineOf(node), path, "use a value within the range, or remove the key", "%s is out of range", node.GetToken().Value)
+		}
+	}
+}
+
+func (r *reader) text(target *string) value {
+	return func(node ast.Node, path string) {
+		if text, ok := r.scalar(node, path); ok {
+			if *target = text; text == "" {
+				r.fail(lineOf(node), path, "give a name or remove the key", "empty")
+			}
+		}
+	}
+}
+
+func (r *reader) address(target *netip.Addr) value {
+	return func(node ast.Node, path string) {
+		text, ok := r.scalar(node, path)
+		if !ok {
+			return
+		}
+		address, err := netip.ParseAddr(text)
+		if err != nil {
+			r.fail(lineOf(node), path, "write it like 198.51.100.10 or 2001:db8::10", "%q is not an IP address", text)
+			return
+		}
+		*target = address
+	}
+}
+
+func (r *reader) choice(target encoding.TextUnmarshaler) value {
+	return func(node ast.Node, path string) {
+		text, ok := r.scalar(node, path)
+		if !ok {
+			return
+		}
+		var invalid *model.Invalid
+		if err := target.UnmarshalText([]byte(text)); errors.As(err, &invalid) {
+			r.fail(lineOf(node), path, invalid.Remedy, "%s", invalid.Problem)
+		}
+	}
+}
+
+// key reads 16 bytes of hexadecimal. A secret is never repeated in a message.
+func (r *reader) key(store func([16]byte)) value {
+	return func(node ast.Node, path string) {
+		text, ok := r.scalar(node, path)
+		if !ok {
+			return
+		}
+		raw, err := hex.DecodeString(text)
+		if err != nil || len(raw) != 16 {
+			r.fail(lineOf(node), path, "create one with `ballast ctl key generate`", "not a key of 32 hexadecimal digits")
+			return
+		}
+		store([16]byte(raw))
+	}
+}
+
+// number reads a decimal number that fits the target.
+func number[N uint8 | uint16 | uint32](r *reader, target *N) value {
+	return func(node ast.Node, path string) {
+		text, ok := r.scalar(node, path)
+		if !ok {
+			return
+		}
+		largest := uint64(^N(0))
+		parsed, err := strconv.ParseUint(text, 10, 64)
+		if err != nil || parsed > largest {
+			r.fail(lineOf(node), path, "use a decimal number from 0 to "+strconv.FormatUint(largest, 10), "%q is not such a number", text)
+			return
+		}
+		*target = N(parsed)
+	}
+}

@@ -1,0 +1,80 @@
+package config
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+type fileFleet struct {
+	Keys     *fileKeys     `yaml:"keys,omitempty"`
+	Services []fileService `yaml:"services"`
+}
+
+type fileKeys struct {
+	Placement string            `yaml:"placement,omitempty"`
+	Current   uint32            `yaml:"current,omitempty"`
+	Cookie    map[uint32]string `yaml:"cookie,omitempty"`
+}
+
+type fileService struct {
+	Name       string       `yaml:"name"`
+	VIP        netip.Addr   `yaml:"vip"`
+	Protocol   string       `yaml:"protocol"`
+	Ports      []uint16     `yaml:"ports,flow"`
+	Dispatch   string       `yaml:"dispatch"`
+	Affinity   string       `yaml:"affinity"`
+	Fallback   string       `yaml:"fallback"`
+	CookieBits uint8        `yaml:"cookie_bits"`
+	Forward    string       `yaml:"forward"`
+	Return     string       `yaml:"return"`
+	TableSlots uint32       `yaml:"table_slots"`
+	Servers    []fileServer `yaml:"servers"`
+}
+
+type fileServer struct {
+	Name    string     `yaml:"name"`
+	Address netip.Addr `yaml:"address"`
+	Port    uint16     `yaml:"port,omitempty"`
+	ID      uint16     `yaml:"id"`
+	Weight  uint16     `yaml:"weight"`
+	State   string     `yaml:"state"`
+}
+
+// Marshal writes a fleet as a configuration file: every value explicit, keys in the order of the documentation, secrets
+// included. Parse gives the same fleet back if it is valid and has its defaults applied.
+func Marshal(fleet model.Fleet) ([]byte, error) {
+	file := fileFleet{Services: make([]fileService, 0, len(fleet.Services))}
+	if keys := fleet.Keys; keys.Placement != [16]byte{} || len(keys.Cookie) > 0 {
+		file.Keys = &fileKeys{Current: keys.Current, Cookie: make(map[uint32]string, len(keys.Cookie))}
+		if keys.Placement != [16]byte{} {
+			file.Keys.Placement = hex.EncodeToString(keys.Placement[:])
+		}
+		for epoch, key := range keys.Cookie {
+			file.Keys.Cookie[epoch] = hex.EncodeToString(key[:])
+		}
+	}
+	for i := range fleet.Services {
+		file.Services = append(file.Services, writeService(&fleet.Services[i]))
+	}
+	text, err := yaml.MarshalWithOptions(file, yaml.IndentSequence(true))
+	if err != nil {
+		return nil, fmt.Errorf("write configuration: %w", err)
+	}
+	return text, nil
+}
+
+func writeService(s *model.Service) fileService {
+	service := fileService{Name: s.Name, VIP: s.VIP, Protocol: s.Protocol.String(), Ports: s.Ports, Dispatch: s.Dispatch.String(),
+		Affinity: s.Affinity.String(), Fallback: s.Fallback.String(), CookieBits: s.CookieBits, Forward: s.Forward.String(),
+		Return: s.Return.String(), TableSlots: s.TableSlots, Servers: make([]fileServer, 0, len(s.Servers))}
+	for _, server := range s.Servers {
+		service.Servers = append(service.Servers, fileServer{Name: server.Name, Address: server.Address, Port: server.Port,
+			ID: server.ID, Weight: server.Weight, State: server.State.String()})
+	}
+	return service
+}

@@ -1,0 +1,76 @@
+package plan
+
+// A Change is one step on the tables. Steps are carried out in order; each is atomic for packets where the rule of the
+// package says so (the Point* and Set*/Delete* changes).
+type Change interface{ change() }
+
+// WriteServer fills a row that no packet can see yet.
+type WriteServer struct {
+	Row   uint32
+	Value ServerRow
+}
+
+// WriteService fills a row that no packet can see yet.
+type WriteService struct {
+	Row   uint32
+	Value ServiceRow
+}
+
+// WriteSlots fills a range that no packet can see yet.
+type WriteSlots struct {
+	Base  uint32
+	Slots []SlotRow
+}
+
+// WriteRounds fills a range that no packet can see yet.
+type WriteRounds struct {
+	Base uint32
+	IDs  []uint16
+}
+
+// PointID makes index (ids base + id) name a server row; 0: no server.
+type PointID struct{ Index, Row uint32 }
+
+// PointService makes a service number name a service row; 0: none.
+type PointService struct{ Number, Row uint32 }
+
+// SetVIP and DeleteVIP change what a destination leads to.
+type (
+	SetVIP struct {
+		Key    VIPKey
+		Number uint32
+	}
+	DeleteVIP struct{ Key VIPKey }
+)
+
+// SetReturn and DeleteReturn change whose answers are recognised (return: through).
+type (
+	SetReturn struct {
+		Key   ReturnKey
+		Value uint64
+	}
+	DeleteReturn struct{ Key ReturnKey }
+)
+
+// ClearCounter zeroes what was counted, loaded and learned under an index that a new server takes over.
+type ClearCounter struct{ Index uint32 }
+
+// ClearService zeroes the verdict counters of a number that a new service takes over.
+type ClearService struct{ Number uint32 }
+
+// Grace waits until every packet that began before has left the data path.
+type Grace struct{}
+
+func (WriteServer) change()  {}
+func (WriteService) change() {}
+func (WriteSlots) change()   {}
+func (WriteRounds) change()  {}
+func (PointID) change()      {}
+func (PointService) change() {}
+func (SetVIP) change()       {}
+func (DeleteVIP) change()    {}
+func (SetReturn) change()    {}
+func (DeleteReturn) change() {}
+func (ClearCounter) change() {}
+func (ClearService) change() {}
+func (Grace) change()        {}

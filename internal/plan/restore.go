@@ -1,0 +1,85 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/ballast-lb/ballast/internal/algo/history"
+)
+
+// Reader reads tables as packets see them.
+type Reader interface {
+	VIPs() (map[VIPKey]uint32, error)
+	Returns() (map[ReturnKey]uint64, error)
+	ServiceRow(number uint32) uint32
+	Service(row uint32) ServiceRow
+	ServerRow(index uint32) uint32
+	Server(row uint32) ServerRow
+	Slots(base, count uint32) []SlotRow
+	Rounds(base, count uint32) []uint16
+}
+
+// Restore finds out what is published, so that a new process goes on where an earlier one ended: counters keep
+// their places and slots their history. Unpublished leftovers of an interrupted update count as free.
+func Restore(l Limits, r Reader) (*Tables, error) {
+	t := NewTables(l)
+	vips, err := r.VIPs()
+	if err != nil {
+		return nil, fmt.Errorf("read published destinations: %w", err)
+	}
+	returns, err := r.Returns()
+	if err != nil {
+		return nil, fmt.Errorf("read published returns: %w", err)
+	}
+	byNumber := map[uint32]*published{}
+	for _, key := range sortedKeys(vips, vipOrder) {
+		number := vips[key]
+		if number == 0 {
+			continue
+		}
+		p := byNumber[number]
+		if p == nil {
+			if p, err = t.restoreService(r, number); err != nil {
+				return nil, err
+			}
+			byNumber[number] = p
+			t.services = append(t.services, p)
+		}
+		p.image.vips = append(p.image.vips, key)
+	}
+	for key, value := range returns {
+		if p := byNumber[uint32(value>>32)]; p != nil {
+			p.image.returns[key] = uint16(value)
+		}
+	}
+	return t, nil
+}
+
+func (t *Tables) restoreService(r Reader, number uint32) (*published, error) {
+	p := &published{number: number, row: r.ServiceRow(number), serverRow: map[uint16]uint32{}, counters: map[uint16]uint32{}}
+	row := r.Service(p.row)
+	p.ids, p.slots, p.rounds = span{row.IDsBase, row.IDsCount}, span{row.SlotsBase, row.SlotsCount}, span{row.RoundsBase, row.RoundsCount}
+	ok := p.row != 0 && row.Number == number && t.numbers.reserve(span{number, 1}) && t.serviceRows.reserve(span{p.row, 1}) &&
+		t.ids.reserve(p.ids) && t.slots.reserve(p.slots) && t.rounds.reserve(p.rounds)
+	if !ok {
+		return nil, fmt.Errorf("restore service %d: its tables contradict each other: detach and start afresh", number)
+	}
+	row.Number, row.IDsBase, row.IDsCount, row.SlotsBase, row.SlotsCount, row.RoundsBase, row.RoundsCount = 0, 0, 0, 0, 0, 0, 0
+	p.image = image{row: row, servers: map[uint16]ServerRow{}, returns: map[ReturnKey]uint16{}, rounds: r.Rounds(p.rounds.base, p.rounds.count)}
+	for _, slot := range r.Slots(p.slots.base, p.slots.count) {
+		p.image.slots = append(p.image.slots, history.Slot{Owner: slot.Owner, Previous: slot.Previous})
+	}
+	for id := range p.ids.count {
+		at := r.ServerRow(p.ids.base + id)
+		if at == 0 {
+			continue
+		}
+		server := r.Server(at)
+		if !t.serverRows.reserve(span{at, 1}) || !t.counters.reserve(span{server.Counter, 1}) {
+			return nil, fmt.Errorf("restore service %d: server %d shares its row with another: detach and start afresh", number, id)
+		}
+		p.serverRow[uint16(id)], p.counters[uint16(id)] = at, server.Counter
+		server.Counter = 0
+		p.image.servers[uint16(id)] = server
+	}
+	return p, nil
+}

@@ -1,0 +1,110 @@
+// Package plan turns what the load balancer should do into ordered changes of the data path's tables, so that a packet
+// sees a service as it was or as it will be and never half of each.
+//
+// One rule makes that hold (bpf/state/service.h): a record of more than one word is immutable once published; what
+// changes is the one u32 that names it. Old records are reused only after a grace period.
+package plan
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/ballast-lb/ballast/internal/algo/cookie"
+)
+
+// The rows have the layout of bpf/state/service.h; the loader checks their sizes against BTF.
+
+// VIPKey is struct vip_key. A zero port and protocol stand for the address itself.
+type VIPKey struct {
+	Address  [16]byte // IPv4: the first four bytes
+	Port     [2]byte  // network order
+	Protocol uint8
+	IPv6     uint8
+}
+
+// ServiceRow is struct service.
+type ServiceRow struct {
+	CookieKey    [2]cookie.Key // by parity of the epoch
+	PlacementKey cookie.Key
+	VIP          [16]byte
+	Number       uint32
+	IDsBase      uint32
+	IDsCount     uint32
+	RoundsBase   uint32
+	RoundsCount  uint32
+	SlotsBase    uint32
+	SlotsCount   uint32
+	Dispatch     uint8
+	Affinity     uint8
+	Forward      uint8
+	Flags        uint8
+	CookieBits   uint8
+	Epochs       uint8
+	EpochParity  uint8
+	_            uint8
+	Port         [2]byte
+	_            [2]byte
+}
+
+// Flags of ServiceRow: enum service_flag.
+const (
+	ServiceThrough      = 1
+	ServiceSecondChance = 2
+)
+
+// ServerRow is struct server.
+type ServerRow struct {
+	Address        [16]byte
+	Source         [16]byte
+	DestinationMAC [6]byte
+	SourceMAC      [6]byte
+	Ifindex        uint32
+	Counter        uint32
+	MTU            uint16
+	VLAN           [2]byte
+	Port           [2]byte
+	Flags          uint16
+}
+
+// Flags of ServerRow: enum server_flag.
+const (
+	ServerNoCookie = 1
+	ServerNextHop  = 2
+	ServerIPv6     = 4
+)
+
+// SlotRow is struct slot.
+type SlotRow struct {
+	Owner    uint16
+	Previous [2]uint16
+	_        uint16
+}
+
+// ReturnKey is struct return_key; ReturnValue what it leads to.
+type ReturnKey struct {
+	Address [16]byte
+	Port    [2]byte
+	MAC     [6]byte
+}
+
+// ReturnValue packs a service number and a server id as the map has them.
+func ReturnValue(number uint32, id uint16) uint64 { return uint64(number)<<32 | uint64(id) }
+
+// wireAddress is the address as it stands in a packet, IPv4 in the first four bytes.
+func wireAddress(a netip.Addr) (out [16]byte) {
+	copy(out[:], a.Unmap().AsSlice())
+	return out
+}
+
+func wirePort(port uint16) (out [2]byte) {
+	binary.BigEndian.PutUint16(out[:], port)
+	return out
+}
+
+func vipKey(address netip.Addr, port uint16, protocol uint8) VIPKey {
+	key := VIPKey{Address: wireAddress(address), Port: wirePort(port), Protocol: protocol}
+	if address.Is6() {
+		key.IPv6 = 1
+	}
+	return key
+}

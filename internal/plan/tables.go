@@ -1,0 +1,370 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math/bits"
+	"slices"
+
+	"github.com/ballast-lb/ballast/internal/algo/history"
+)
+
+// Limits are the sizes of the maps, in entries.
+type Limits struct {
+	Services  uint32 // services
+	Servers   uint32 // (service, server) pairs, removed ones that still have connections included
+	ServerIDs uint32
+	Slots     uint32
+	Rounds    uint32
+}
+
+// DefaultLimits hold a few hundred services of the default table size in about 60 MB.
+var DefaultLimits = Limits{Services: 4096, Servers: 16384, ServerIDs: 1 << 20, Slots: 1 << 22, Rounds: 1 << 20}
+
+// Rows returns how many rows the immutable tables need: old and new stand side by side.
+func (l Limits) Rows() (services, servers uint32) { return 2*(l.Services+1) + 1, 2*l.Servers + 1 }
+
+// Tables knows what is published and what is free. It is not safe for concurrent use.
+type Tables struct {
+	numbers, serviceRows, serverRows, counters, ids, slots, rounds space
+
+	services []*published
+}
+
+// published is a service as packets see it now.
+type published struct {
+	name                string
+	number, row         uint32
+	image               image
+	ids, slots, rounds  span
+	serverRow, counters map[uint16]uint32
+}
+
+// NewTables returns empty tables.
+func NewTables(l Limits) *Tables {
+	services, servers := l.Rows()
+	return &Tables{
+		numbers:     newSpace("services", 1, l.Services+1),
+		serviceRows: newSpace("service rows", 1, services),
+		serverRows:  newSpace("server rows", 1, servers),
+		counters:    newSpace("servers", 1, l.Servers),
+		ids:         newSpace("server ids", 0, l.ServerIDs),
+		slots:       newSpace("table slots", 0, l.Slots),
+		rounds:      newSpace("turns", 0, l.Rounds),
+	}
+}
+
+// Place says where a service's counters are.
+type Place struct {
+	Number   uint32
+	Counters map[uint16]uint32 // server id -> counter index
+}
+
+// Places returns where the counters of every published service are, by service name.
+func (t *Tables) Places() map[string]Place {
+	places := make(map[string]Place, len(t.services))
+	for _, s := range t.services {
+		places[s.name] = Place{s.number, maps.Clone(s.counters)}
+	}
+	return places
+}
+
+// Update returns the changes that make the tables say what is wanted, and takes them as done. On an error (no room)
+// nothing has changed.
+func (t *Tables) Update(want *Want) ([]Change, error) {
+	next := t.clone()
+	u := update{tables: next}
+	if len(next.serverRows.resting)+len(next.slots.resting)+len(next.rounds.resting)+len(next.serviceRows.resting)+
+		len(next.ids.resting)+len(next.numbers.resting)+len(next.counters.resting) > 0 {
+		u.add(Grace{})
+		next.release()
+	}
+	if err := u.run(want); err != nil {
+		return nil, err
+	}
+	*t = *next
+	if len(u.changes) == 1 { // a grace period alone frees nothing that anybody waits for
+		if _, only := u.changes[0].(Grace); only {
+			return nil, nil
+		}
+	}
+	return u.changes, nil
+}
+
+func (t *Tables) spaces() []*space {
+	return []*space{&t.numbers, &t.serviceRows, &t.serverRows, &t.counters, &t.ids, &t.slots, &t.rounds}
+}
+
+func (t *Tables) release() {
+	for _, s := range t.spaces() {
+		s.release()
+	}
+}
+
+func (t *Tables) clone() *Tables {
+	c := *t
+	for _, s := range c.spaces() {
+		*s = s.clone()
+	}
+	c.services = make([]*published, len(t.services))
+	for i, s := range t.services {
+		copied := *s
+		copied.serverRow, copied.counters = maps.Clone(s.serverRow), maps.Clone(s.counters)
+		c.services[i] = &copied
+	}
+	return &c
+}
+
+// update collects the changes from the published services to the wanted ones.
+type update struct {
+	tables  *Tables
+	changes []Change
+	after   []Change // what must wait until nothing leads there any more
+}
+
+func (u *update) add(c Change) { u.changes = append(u.changes, c) }
+
+func (u *update) run(want *Want) error {
+	vipsBefore, returnsBefore := u.tables.destinations()
+	var kept []*published
+	for i := range want.Services {
+		s := &want.Services[i]
+		p := u.tables.find(s)
+		if p == nil {
+			p = &published{serverRow: map[uint16]uint32{}, counters: map[uint16]uint32{}}
+		}
+		p.name = s.Name
+		if err := u.publish(p, compile(want, s, p.image.slots)); err != nil {
+			return fmt.Errorf("service %s: %w", s.Name, err)
+		}
+		kept = append(kept, p)
+	}
+	gone := slices.DeleteFunc(slices.Clone(u.tables.services), func(p *published) bool { return slices.Contains(kept, p) })
+	u.tables.services = kept
+	vips, returns := u.tables.destinations()
+	for _, key := range sortedKeys(vips, vipOrder) {
+		if before, ok := vipsBefore[key]; !ok || before != vips[key] {
+			u.add(SetVIP{key, vips[key]})
+		}
+	}
+	for _, key := range sortedKeys(vipsBefore, vipOrder) {
+		if _, ok := vips[key]; !ok {
+			u.add(DeleteVIP{key})
+		}
+	}
+	for key, value := range returns {
+		if returnsBefore[key] != value {
+			u.add(SetReturn{key, value})
+		}
+	}
+	for key := range returnsBefore {
+		if _, ok := returns[key]; !ok {
+			u.add(DeleteReturn{key})
+		}
+	}
+	for _, p := range gone {
+		u.retire(p)
+	}
+	u.changes = append(u.changes, u.after...)
+	return nil
+}
+
+// find returns the published service that s goes on from: of its name, or after a restart, when names are not known, of one of
+// its destinations.
+func (t *Tables) find(s *Service) *published {
+	for _, p := range t.services {
+		if p.name == s.Name {
+			return p
+		}
+	}
+	for _, p := range t.services {
+		for _, port := range s.Ports {
+			if p.name == "" && slices.Contains(p.image.vips, vipKey(s.VIP, port, uint8(s.Protocol))) {
+				return p
+			}
+		}
+	}
+	return nil
+}
+
+// destinations are the contents of vips and returns that belong to the published services.
+func (t *Tables) destinations() (map[VIPKey]uint32, map[ReturnKey]uint64) {
+	vips, returns := map[VIPKey]uint32{}, map[ReturnKey]uint64{}
+	for _, p := range t.services {
+		for _, key := range p.image.vips {
+			vips[key] = p.number
+			vips[VIPKey{Address: key.Address, IPv6: key.IPv6}] = 0
+		}
+		for key, id := range p.image.returns {
+			returns[key] = ReturnValue(p.number, id)
+		}
+	}
+	return vips, returns
+}
+
+func (u *update) publish(p *published, img image) error {
+	t := u.tables
+	fresh := p.number == 0
+	if fresh {
+		number, err := t.numbers.take(1)
+		if err != nil {
+			return err
+		}
+		p.number = number.base
+		u.add(ClearService{p.number})
+	}
+	before := *p
+	idsMoved, err := u.publishServers(p, img)
+	if err != nil {
+		return err
+	}
+	tablesMoved, err := u.publishTables(p, img, fresh)
+	if err != nil {
+		return err
+	}
+	old := p.image.row
+	p.image = img
+	if !fresh && !idsMoved && !tablesMoved && old == img.row {
+		return nil
+	}
+	row, err := t.serviceRows.take(1)
+	if err != nil {
+		return err
+	}
+	value := img.row
+	value.Number = p.number
+	value.IDsBase, value.IDsCount = p.ids.base, p.ids.count
+	value.RoundsBase, value.RoundsCount = p.rounds.base, p.rounds.count
+	value.SlotsBase, value.SlotsCount = p.slots.base, p.slots.count
+	u.add(WriteService{row.base, value})
+	u.add(PointService{p.number, row.base})
+	if !fresh {
+		t.serviceRows.give(span{before.row, 1})
+	}
+	p.row = row.base
+	return nil
+}
+
+// publishServers writes rows of new and changed servers and makes their ids name them; ids of servers that are gone lose their
+// row at the end, when no table leads to them any more. moved: the range of ids is another one now.
+func (u *update) publishServers(p *published, img image) (moved bool, err error) {
+	t := u.tables
+	if count := idsCount(img.servers); count > p.ids.count {
+		ids, err := t.ids.take(count)
+		if err != nil {
+			return false, err
+		}
+		t.ids.give(p.ids)
+		p.ids, moved = ids, true
+		for i := range count { // a range may hold what an earlier owner left
+			u.add(PointID{ids.base + i, 0})
+		}
+	}
+	for _, id := range sortedKeys(img.servers, cmp.Compare[uint16]) {
+		row := img.servers[id]
+		old, known := p.image.servers[id]
+		if !known {
+			counter, err := t.counters.take(1)
+			if err != nil {
+				return false, err
+			}
+			p.counters[id] = counter.base
+			u.add(ClearCounter{counter.base})
+		}
+		if !known || old != row {
+			fresh, err := t.serverRows.take(1)
+			if err != nil {
+				return false, err
+			}
+			if known {
+				t.serverRows.give(span{p.serverRow[id], 1})
+			}
+			p.serverRow[id] = fresh.base
+			row.Counter = p.counters[id]
+			u.add(WriteServer{fresh.base, row})
+			u.add(PointID{p.ids.base + uint32(id), fresh.base})
+		} else if moved {
+			u.add(PointID{p.ids.base + uint32(id), p.serverRow[id]})
+		}
+	}
+	for _, id := range sortedKeys(p.serverRow, cmp.Compare[uint16]) {
+		if _, stays := img.servers[id]; stays {
+			continue
+		}
+		if !moved {
+			u.after = append(u.after, PointID{p.ids.base + uint32(id), 0})
+		}
+		t.serverRows.give(span{p.serverRow[id], 1})
+		t.counters.give(span{p.counters[id], 1})
+		delete(p.serverRow, id)
+		delete(p.counters, id)
+	}
+	return moved, nil
+}
+
+// publishTables writes the tables that changed to new ranges, and reports whether any moved.
+func (u *update) publishTables(p *published, img image, fresh bool) (moved bool, err error) {
+	t := u.tables
+	if fresh || !slices.Equal(p.image.slots, img.slots) {
+		to, err := t.slots.take(uint32(len(img.slots)))
+		if err != nil {
+			return false, err
+		}
+		t.slots.give(p.slots)
+		p.slots, moved = to, true
+		u.add(WriteSlots{to.base, slotRows(img.slots)})
+	}
+	if fresh || !slices.Equal(p.image.rounds, img.rounds) {
+		to, err := t.rounds.take(uint32(len(img.rounds)))
+		if err != nil {
+			return false, err
+		}
+		t.rounds.give(p.rounds)
+		p.rounds, moved = to, true
+		u.add(WriteRounds{to.base, img.rounds})
+	}
+	return moved, nil
+}
+
+func (u *update) retire(p *published) {
+	t := u.tables
+	u.after = append(u.after, PointService{p.number, 0})
+	t.numbers.give(span{p.number, 1})
+	t.serviceRows.give(span{p.row, 1})
+	t.ids.give(p.ids)
+	t.slots.give(p.slots)
+	t.rounds.give(p.rounds)
+	for id, row := range p.serverRow {
+		t.serverRows.give(span{row, 1})
+		t.counters.give(span{p.counters[id], 1})
+	}
+}
+
+// minIDs spares small services a move at every new id.
+const minIDs = 16
+
+// idsCount is the length of the range of ids: a power of two above the largest id.
+func idsCount(servers map[uint16]ServerRow) uint32 {
+	largest := uint32(minIDs - 1)
+	for id := range servers {
+		largest = max(largest, uint32(id))
+	}
+	return 1 << bits.Len32(largest)
+}
+
+func slotRows(slots []history.Slot) []SlotRow {
+	rows := make([]SlotRow, len(slots))
+	for i, s := range slots {
+		rows[i] = SlotRow{Owner: s.Owner, Previous: s.Previous}
+	}
+	return rows
+}
+
+func sortedKeys[K comparable, V any](m map[K]V, order func(a, b K) int) []K {
+	return slices.SortedFunc(maps.Keys(m), order)
+}
+
+func vipOrder(a, b VIPKey) int {
+	return cmp.Or(slices.Compare(a.Address[:], b.Address[:]), slices.Compare(a.Port[:], b.Port[:]), cmp.Compare(a.Protocol, b.Protocol))
+}

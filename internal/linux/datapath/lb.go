@@ -1,0 +1,213 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -type verdict -type service -type server -type slot -type vip_key -type return_key -type trace_event -type traffic -type server_traffic -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" lb ../../../bpf/lb.bpf.c
+
+// lbLayout names the shape of the pinned maps. A change of any map's key, value or meaning needs a new number: a process of
+// another layout then fills maps of its own and switches the program over, instead of misreading these.
+const lbLayout = "lb-v1"
+
+// The rows of plan are written as they are: their sizes must be those of the kernel's structs.
+var (
+	_ = [1]struct{}{}[unsafe.Sizeof(plan.ServiceRow{})-unsafe.Sizeof(lbService{})]
+	_ = [1]struct{}{}[unsafe.Sizeof(plan.ServerRow{})-unsafe.Sizeof(lbServer{})]
+	_ = [1]struct{}{}[unsafe.Sizeof(plan.SlotRow{})-unsafe.Sizeof(lbSlot{})]
+	_ = [1]struct{}{}[unsafe.Sizeof(plan.VIPKey{})-unsafe.Sizeof(lbVipKey{})]
+	_ = [1]struct{}{}[unsafe.Sizeof(plan.ReturnKey{})-unsafe.Sizeof(lbReturnKey{})]
+)
+
+// LB is the load balancer's program with its maps. Its methods are not safe for concurrent use, those of Counters
+// and Trace are.
+type LB struct {
+	objects lbObjects
+	dir     string // of the pins, "": none
+	tables  lbTables
+	adopted bool
+}
+
+// lbTables are the maps that packets read by index, as memory. The kernel rounds elements up to eight bytes.
+type lbTables struct {
+	serviceRows, serverRows []struct{ value, _ uint32 }
+	services                []plan.ServiceRow
+	servers                 []struct {
+		value plan.ServerRow
+		_     uint32
+	}
+	slots  []plan.SlotRow
+	rounds []struct {
+		value uint16
+		_     [6]byte
+	}
+	loads []struct{ value, _ int32 }
+	unmap [][]byte
+}
+
+// OpenLB loads the load balancer. With dir, a directory in a BPF file system, its maps are pinned there and those of an
+// earlier process are taken over.
+func OpenLB(dir string, limits plan.Limits) (*LB, error) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("lift the limit on locked memory: %w", err)
+	}
+	spec, err := loadLb()
+	if err != nil {
+		return nil, fmt.Errorf("read the load balancer's program: %w", err)
+	}
+	sizeLBMaps(spec, limits)
+	options := ebpf.CollectionOptions{}
+	lb := &LB{}
+	if dir != "" {
+		lb.dir = filepath.Join(dir, lbLayout)
+		if err := os.MkdirAll(lb.dir, 0o700); err != nil {
+			return nil, fmt.Errorf("make the directory of pinned maps: %w", err)
+		}
+		_, err := os.Stat(filepath.Join(lb.dir, "vips"))
+		lb.adopted = err == nil
+		for name, m := range spec.Maps {
+			if m.Type != ebpf.Array || !isSection(name) {
+				m.Pinning = ebpf.PinByName
+			}
+		}
+		options.Maps.PinPath = lb.dir
+	}
+	if err := spec.LoadAndAssign(&lb.objects, &options); err != nil {
+		if errors.Is(err, ebpf.ErrMapIncompatible) {
+			return nil, fmt.Errorf("take over the maps pinned in %s: %w: start with the limits they were made with, or detach first", lb.dir, err)
+		}
+		return nil, fmt.Errorf("load the load balancer's program: %w", err)
+	}
+	if err := errors.Join(lb.mapTables(), lb.enableThrough()); err != nil {
+		lb.Close()
+		return nil, err
+	}
+	return lb, nil
+}
+
+// enableThrough sets the switch, which is this process's own, as the pinned maps need it.
+func (lb *LB) enableThrough() error {
+	returns, err := lb.Returns()
+	if err != nil || len(returns) == 0 {
+		return err
+	}
+	return lb.objects.ThroughEnabled.Set(uint32(1))
+}
+
+// isSection tells maps of global variables (.bss, .rodata) from ours.
+func isSection(name string) bool { return len(name) > 0 && name[0] == '.' }
+
+func sizeLBMaps(spec *ebpf.CollectionSpec, l plan.Limits) {
+	services, servers := l.Rows()
+	verdicts := spec.Maps["verdict_counters"].MaxEntries / 4097
+	for name, entries := range map[string]uint32{
+		"service_rows": l.Services + 1, "turns": l.Services + 1, "verdict_counters": (l.Services + 1) * verdicts,
+		"services": services, "servers": servers, "server_rows": l.ServerIDs, "slots": l.Slots, "rounds": l.Rounds,
+		"server_counters": l.Servers, "clocks": l.Servers, "server_loads": l.Servers,
+		"returns": l.Servers,
+	} {
+		spec.Maps[name].MaxEntries = entries
+	}
+}
+
+func (lb *LB) mapTables() error {
+	o, t := &lb.objects, &lb.tables
+	return errors.Join(
+		mapTable(t, o.ServiceRows, &t.serviceRows), mapTable(t, o.ServerRows, &t.serverRows),
+		mapTable(t, o.Services, &t.services), mapTable(t, o.Servers, &t.servers),
+		mapTable(t, o.Slots, &t.slots), mapTable(t, o.Rounds, &t.rounds), mapTable(t, o.ServerLoads, &t.loads))
+}
+
+// Adopted reports whether the maps of an earlier process were taken over.
+func (lb *LB) Adopted() bool { return lb.adopted }
+
+// Program is the XDP program, for test runs.
+func (lb *LB) Program() *ebpf.Program { return lb.objects.Lb }
+
+// Close lets go of everything. What is pinned or attached stays.
+func (lb *LB) Close() error {
+	var errs []error
+	for _, memory := range lb.tables.unmap {
+		errs = append(errs, unix.Munmap(memory))
+	}
+	lb.tables = lbTables{}
+	return errors.Join(append(errs, lb.objects.Close())...)
+}
+
+// XDPMode is how the program is attached.
+type XDPMode string
+
+// Ways to attach: auto tries native first.
+const (
+	XDPAuto    XDPMode = "auto"
+	XDPNative  XDPMode = "native"
+	XDPGeneric XDPMode = "generic"
+)
+
+// Attach runs the program on a device of the calling thread's network namespace and returns the mode it got. A link that an
+// earlier process pinned is switched over without a gap.
+func (lb *LB) Attach(device *net.Interface, mode XDPMode) (XDPMode, error) {
+	value := lbInterface{Ifindex: uint32(device.Index)}
+	copy(value.Mac[:], device.HardwareAddr)
+	slot := uint32(device.Index) % lb.objects.Interfaces.MaxEntries()
+	if err := lb.objects.Interfaces.Put(slot, value); err != nil {
+		return "", fmt.Errorf("tell the address of %s: %w", device.Name, err)
+	}
+	return attachXDP(lb.objects.Lb, device, mode, filepath.Join(lb.dir, "link-"+strconv.Itoa(device.Index)))
+}
+
+// attachXDP attaches program or, if pin names a link that still is on the device, replaces the program in it.
+func attachXDP(program *ebpf.Program, device *net.Interface, mode XDPMode, pin string) (XDPMode, error) {
+	if old, err := link.LoadPinnedLink(pin, nil); err == nil {
+		defer old.Close()
+		if info, err := old.Info(); err == nil && info.XDP() != nil && info.XDP().Ifindex == uint32(device.Index) {
+			if err := old.Update(program); err != nil {
+				return "", fmt.Errorf("replace the program on %s: %w", device.Name, err)
+			}
+			return XDPAuto, nil
+		}
+		if err := old.Unpin(); err != nil { // the device it was on is gone
+			return "", fmt.Errorf("remove the pin of a device that is gone: %w", err)
+		}
+	}
+	flags := map[XDPMode]link.XDPAttachFlags{XDPNative: link.XDPDriverMode, XDPGeneric: link.XDPGenericMode}
+	tries := []XDPMode{mode}
+	if mode == XDPAuto || mode == "" {
+		tries = []XDPMode{XDPNative, XDPGeneric}
+	}
+	var errs error
+	for _, try := range tries {
+		l, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: device.Index, Flags: flags[try]})
+		if err != nil {
+			errs = errors.Join(errs, fmt.Errorf("attach to %s in %s mode: %w", device.Name, try, err))
+			continue
+		}
+		defer l.Close()
+		if err := l.Pin(pin); err != nil {
+			return "", fmt.Errorf("pin the link on %s: %w", device.Name, err)
+		}
+		return try, nil
+	}
+	return "", fmt.Errorf("%w: detach what else is on the device (ip link show), or use --xdp-mode generic", errs)
+}
+
+// DetachLB removes links and maps that are pinned under dir, of any layout. Nothing there is no error.
+func DetachLB(dir string) error {
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove the pins in %s: %w", dir, err)
+	}
+	return nil
+}

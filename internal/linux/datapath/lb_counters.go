@@ -1,0 +1,97 @@
+package datapath
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf/btf"
+)
+
+// Traffic counts packets and the bytes of their IP packets as they came in.
+type Traffic struct {
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
+
+// ServerTraffic is what went to a server, and the connections this node dispatched to it.
+type ServerTraffic struct {
+	Traffic
+	Connections uint64 `json:"connections"`
+}
+
+// enumNames reads the names of an enumeration from a program's BTF, lower case, by value: there is no second list to keep.
+func enumNames(types *btf.Spec, name string) ([]string, error) {
+	var enum *btf.Enum
+	if err := types.TypeByName(name, &enum); err != nil {
+		return nil, fmt.Errorf("find the names of %s: %w", name, err)
+	}
+	names := make([]string, len(enum.Values))
+	for _, v := range enum.Values {
+		names[v.Value] = strings.ToLower(v.Name)
+	}
+	return names, nil
+}
+
+// VerdictNames returns the names of all verdicts by value.
+func VerdictNames() ([]string, error) {
+	spec, err := loadLb()
+	if err != nil {
+		return nil, err
+	}
+	names, err := enumNames(spec.Types, "verdict")
+	if err != nil {
+		return nil, err
+	}
+	return names[:lbVerdictVERDICTS], nil
+}
+
+// VerdictTraffic returns what each verdict was given to, by its value, for a service number; 0: packets of no service.
+func (lb *LB) VerdictTraffic(service uint32) ([]Traffic, error) {
+	out := make([]Traffic, lbVerdictVERDICTS)
+	for verdict := range out {
+		var perCPU []lbTraffic
+		index := service*uint32(lbVerdictVERDICTS) + uint32(verdict)
+		if err := lb.objects.VerdictCounters.Lookup(index, &perCPU); err != nil {
+			return nil, fmt.Errorf("read counters of service %d: %w", service, err)
+		}
+		for _, t := range perCPU {
+			out[verdict].Packets += t.Packets
+			out[verdict].Bytes += t.Bytes
+		}
+	}
+	return out, nil
+}
+
+// ServerTraffic returns what went to the server that counts under index.
+func (lb *LB) ServerTraffic(index uint32) (out ServerTraffic, err error) {
+	var perCPU []lbServerTraffic
+	if err := lb.objects.ServerCounters.Lookup(index, &perCPU); err != nil {
+		return out, fmt.Errorf("read counters of server at %d: %w", index, err)
+	}
+	for _, t := range perCPU {
+		out.Packets += t.Packets
+		out.Bytes += t.Bytes
+		out.Connections += t.Connections
+	}
+	return out, nil
+}
+
+// OpenConnections returns this node's estimate for the server that counts under index (p2c services only).
+func (lb *LB) OpenConnections(index uint32) int32 {
+	return max(0, atomic.LoadInt32(&lb.tables.loads[index].value))
+}
+
+// DecayOpenConnections lets the estimate forget a part of itself, at least one: FINs that never came are not held against a
+// server for ever. Call it periodically.
+func (lb *LB) DecayOpenConnections(index uint32, part int32) {
+	if load := atomic.LoadInt32(&lb.tables.loads[index].value); load > 0 {
+		atomic.AddInt32(&lb.tables.loads[index].value, -max(1, load/part))
+	}
+}
+
+// SetClock tells the clock of a return: through server: its TSval less this host's monotonic clock, in ms.
+func (lb *LB) SetClock(index uint32, offset uint32) error {
+	const known = 1 << 32 // CLOCK_KNOWN
+	return lb.objects.Clocks.Put(index, uint64(known)|uint64(offset))
+}

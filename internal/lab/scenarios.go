@@ -5,4 +5,16 @@ import "time"
 
 var scenarios = []Scenario{
 	{"churn", "servers and load balancers come and go, the key rotates: no connection breaks", 4 * time.Minute, runChurn},
+	{"forwards", "l2, ipip in all four combinations of v4 and v6, and gue carry HTTP both ways", 3 * time.Minute, runForwards},
+	{"fragments", "datagrams larger than the MTU reach one server whole and are answered", time.Minute, runFragments},
+	{"idle", "connections that were silent for long go on after the pool has changed", 3 * time.Minute, runIdle},
+	{"ipv6", "churn over IPv6: no connection breaks", 3 * time.Minute, runIPv6},
+	{"no-timestamps", "clients without TCP timestamps keep their servers by second chance", 4 * time.Minute, runNoTimestamps},
+	{"pmtu", "uploads and downloads complete across a smaller MTU on either side", 3 * time.Minute, runPMTU},
+	{"return-through", "answers by the LB: another one takes over in mid-connection", 4 * time.Minute, runReturnThrough},
+	{"syn-loss", "handshakes with lost SYNs and SYN-ACKs complete", 4 * time.Minute, runSYNLoss},
+	{"syncookies", "servers that answer every SYN with a SYN cookie keep their connections", 2 * time.Minute, runSYNCookies},
+	{"throughput", "wrk and iperf3 work; what cookies cost is reported, not judged", 3 * time.Minute, runThroughput},
+	{"upgrade", "every process is stopped, killed and replaced under load: no connection breaks", 3 * time.Minute, runUpgrade},
+	{"wrap", "bulk transfers cross the wrap of the cookie's clock", 3 * time.Minute, runWrap},
 }

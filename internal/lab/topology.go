@@ -22,6 +22,8 @@ const (
 	fabric     = "fabric"
 )
 
+const fullMTU = 1500 // of every link outside the fabric
+
 // A Topology is one network. The zero value of a field means its default.
 type Topology struct {
 	LBs     int
@@ -30,7 +32,7 @@ type Topology struct {
 	Sources int // addresses that clients connect from; default 16
 
 	FabricMTU      int               // default 1600: room for encapsulation around 1500
-	ClientMTU      int               // of the router's end of the client's link; default 1500
+	ClientMTU      int               // that the router's way to the clients has; default 1500
 	ClientSysctls  map[string]string // beyond the lab's own
 	AnswersThrough bool              // servers answer by an LB instead of by the router
 }
@@ -128,9 +130,9 @@ func (t *Topology) sourceAddresses(v6 bool) []string {
 func (l *Lab) build(topology Topology) error {
 	defaultTo(&topology.Sources, 16)
 	defaultTo(&topology.FabricMTU, 1600)
-	defaultTo(&topology.ClientMTU, 1500)
+	defaultTo(&topology.ClientMTU, fullMTU)
 	l.topo = topology
-	steps := []func() error{l.buildRouter, l.buildClient, l.buildLBs, l.buildServers, l.routeVIPs}
+	steps := []func() error{l.buildRouter, l.buildClient, l.buildLBs, l.buildServers, l.routeVIPs, l.narrowClients}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return fmt.Errorf("build lab %s: %w", l.id, err)
@@ -172,8 +174,8 @@ func (l *Lab) buildClient() error {
 	gateway := []netip.Prefix{prefix("10.10.0.254/16"), prefix("fd10::fe/64")}
 	return errors.Join(
 		netspace.Connect(
-			netspace.End{Space: client, Interface: "eth0", Addresses: addresses, MTU: 1500},
-			netspace.End{Space: router, Interface: clientNode, Addresses: gateway, MTU: l.topo.ClientMTU}),
+			netspace.End{Space: client, Interface: "eth0", Addresses: addresses, MTU: fullMTU},
+			netspace.End{Space: router, Interface: clientNode, Addresses: gateway, MTU: fullMTU}),
 		client.Route(anywhere4, 0, netspace.NextHop{Gateway: gateway[0].Addr(), Interface: "eth0"}),
 		client.Route(anywhere6, 0, netspace.NextHop{Gateway: gateway[1].Addr(), Interface: "eth0"}))
 }
@@ -191,8 +193,8 @@ func (l *Lab) buildLBs() error {
 		near6, far6 := prefix("fd20:0:0:%x::2/64", i), prefix("fd20:0:0:%x::1/64", i)
 		err := errors.Join(
 			netspace.Connect(
-				netspace.End{Space: lb, Interface: "eth0", Addresses: []netip.Prefix{near4, near6}, MTU: 1500},
-				netspace.End{Space: router, Interface: up, Addresses: []netip.Prefix{far4, far6}, MTU: 1500}),
+				netspace.End{Space: lb, Interface: "eth0", Addresses: []netip.Prefix{near4, near6}, MTU: fullMTU},
+				netspace.End{Space: router, Interface: up, Addresses: []netip.Prefix{far4, far6}, MTU: fullMTU}),
 			netspace.Connect(
 				netspace.End{Space: lb, Interface: "eth1", MTU: l.topo.FabricMTU, Addresses: l.fabricAddresses(i)},
 				netspace.End{Space: router, Interface: down, MTU: l.topo.FabricMTU, Bridge: fabric}),
@@ -210,11 +212,21 @@ func (l *Lab) buildLBs() error {
 	return nil
 }
 
-// routeToFarServers leads an LB to servers beyond the fabric by the fabric, whose MTU has room.
+// routeToFarServers leads an LB to the servers beyond the fabric. The routes know the MTU there: a
+// tunnel's sender is not told by ICMP, the kernel has no handler for the tunnels' protocols.
 func (l *Lab) routeToFarServers(lb string) error {
-	return errors.Join(
-		l.space(lb).Route(prefix("10.40.0.0/16"), 0, netspace.NextHop{Gateway: prefix("10.30.0.254/16").Addr(), Interface: "eth1"}),
-		l.space(lb).Route(prefix("fd40::/16"), 0, netspace.NextHop{Gateway: prefix("fd30::fe/64").Addr(), Interface: "eth1"}))
+	var errs []error
+	for i, server := range l.topo.Servers {
+		if server.FarMTU == 0 {
+			continue
+		}
+		by4 := netspace.NextHop{Gateway: prefix("10.30.0.254/16").Addr(), Interface: "eth1"}
+		by6 := netspace.NextHop{Gateway: prefix("fd30::fe/64").Addr(), Interface: "eth1"}
+		errs = append(errs,
+			l.space(lb).Route(prefix("10.40.%d.0/24", i+1), server.FarMTU, by4),
+			l.space(lb).Route(prefix("fd40:0:0:%x::/64", i+1), server.FarMTU, by6))
+	}
+	return errors.Join(errs...)
 }
 
 // uplink is the router's interface towards an LB.
@@ -304,6 +316,19 @@ func (l *Lab) routeVIPs() error {
 		}
 		if err := l.space(routerNode).Route(netip.PrefixFrom(vip, vip.BitLen()), 0, hops...); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// narrowClients makes the router's way to the clients narrower than both of its ends.
+func (l *Lab) narrowClients() error {
+	if l.topo.ClientMTU == fullMTU {
+		return nil
+	}
+	for _, sources := range []netip.Prefix{prefix("10.10.1.0/24"), prefix("fd10::1:0/112")} {
+		if err := l.space(routerNode).Route(sources, l.topo.ClientMTU, netspace.NextHop{Interface: clientNode}); err != nil {
+			return fmt.Errorf("narrow the clients' link: %w", err)
 		}
 	}
 	return nil

@@ -21,7 +21,7 @@ type End struct {
 	Bridge    string // bridge in the same namespace that the end is a port of, or empty
 }
 
-// A NextHop is one way of a route.
+// A NextHop is one way of a route; without a gateway the destination is on the link itself.
 type NextHop struct {
 	Gateway   netip.Addr
 	Interface string
@@ -137,6 +137,9 @@ func (s *Space) Route(destination netip.Prefix, mtu int, hops ...NextHop) error 
 			}
 			route.MultiPath = append(route.MultiPath,
 				&netlink.NexthopInfo{LinkIndex: link.Attrs().Index, Gw: hop.Gateway.AsSlice()})
+		}
+		if !hops[0].Gateway.IsValid() {
+			route.Scope = netlink.SCOPE_LINK
 		}
 		if len(hops) == 1 {
 			route.LinkIndex, route.Gw, route.MultiPath = route.MultiPath[0].LinkIndex, route.MultiPath[0].Gw, nil

@@ -1,0 +1,148 @@
+// ballast lab: scenarios in networks of namespaces on this machine.
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/lab"
+	"github.com/ballast-lb/ballast/internal/lab/traffic"
+)
+
+var errPromiseBroken = errors.New("the promise is broken")
+
+// LabCommand makes `ballast lab`.
+func LabCommand() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "lab",
+		Short: "Put Ballast to the test in networks of namespaces on this machine",
+	}
+	command.AddCommand(labRun(), labList(), labClean(), labClient(), labEcho())
+	return command
+}
+
+func labRun() *cobra.Command {
+	var options lab.Options
+	var asJSON, live bool
+	var seed string
+	command := &cobra.Command{
+		Use:   "run SCENARIO",
+		Short: "Run a scenario; the exit status tells whether its promise was kept",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(command *cobra.Command, arguments []string) error {
+			command.SilenceUsage = true
+			options.Progress = func(format string, values ...any) {
+				fmt.Fprintf(os.Stderr, format+"\n", values...)
+			}
+			if seed != "" {
+				number, err := strconv.ParseUint(seed, 0, 64)
+				if err != nil {
+					return fmt.Errorf("read --seed %q: %w: give a number", seed, err)
+				}
+				options.Seed = number
+			}
+			if live {
+				table := newLiveTable(os.Stderr)
+				options.Live, options.Progress = table.show, table.say
+			}
+			ctx, stop := signal.NotifyContext(command.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			result, err := lab.Run(ctx, arguments[0], options)
+			return labReport(result, err, asJSON)
+		},
+	}
+	flags := command.Flags()
+	flags.BoolVar(&asJSON, "json", false, "print the result as JSON")
+	flags.BoolVar(&live, "live", false, "show a table of what is going on")
+	flags.BoolVar(&options.Keep, "keep", false, "leave the network as it is at the end")
+	flags.StringVar(&seed, "seed", "", "repeat the random choices of an earlier run")
+	flags.StringVar(&options.Binary, "binary", "", "the ballast to test (default: this one)")
+	flags.DurationVar(&options.Duration, "duration", 0, "length of idle, wrap and throughput (default: short)")
+	return command
+}
+
+// labReport prints a result and turns a broken promise into an error.
+func labReport(result lab.Result, err error, asJSON bool) error {
+	if asJSON && result.Scenario != "" {
+		encoder := json.NewEncoder(os.Stdout)
+		encoder.SetIndent("", "  ")
+		if err := encoder.Encode(result); err != nil {
+			return fmt.Errorf("print result: %w", err)
+		}
+	} else if result.Scenario != "" {
+		printLabResult(os.Stdout, result)
+	}
+	if err != nil {
+		return err
+	}
+	if !result.Kept {
+		return fmt.Errorf("scenario %s: %w: repeat with --seed %d", result.Scenario, errPromiseBroken, result.Seed)
+	}
+	return nil
+}
+
+func labList() *cobra.Command {
+	var asJSON bool
+	command := &cobra.Command{
+		Use:   "list",
+		Short: "List the scenarios and what each promises",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if asJSON {
+				type entry struct {
+					Name     string  `json:"name"`
+					Promise  string  `json:"promise"`
+					Deadline float64 `json:"deadline_seconds"`
+				}
+				var entries []entry
+				for _, scenario := range lab.Scenarios() {
+					entries = append(entries, entry{scenario.Name, scenario.Promise, scenario.Deadline.Seconds()})
+				}
+				return json.NewEncoder(os.Stdout).Encode(entries)
+			}
+			for _, scenario := range lab.Scenarios() {
+				fmt.Printf("%-15s %s\n", scenario.Name, scenario.Promise)
+			}
+			return nil
+		},
+	}
+	command.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return command
+}
+
+func labClean() *cobra.Command {
+	return &cobra.Command{
+		Use:   "clean",
+		Short: "Remove kept networks and what killed runs left behind",
+		Args:  cobra.NoArgs,
+		RunE:  func(*cobra.Command, []string) error { return lab.Clean(true) },
+	}
+}
+
+// labClient and labEcho run inside a lab's namespaces; the lab starts them.
+func labClient() *cobra.Command {
+	return &cobra.Command{
+		Use: lab.ClientCommand, Hidden: true, Args: cobra.NoArgs, SilenceUsage: true,
+		RunE: func(command *cobra.Command, _ []string) error {
+			return traffic.Run(command.Context(), os.Stdin, os.Stdout)
+		},
+	}
+}
+
+func labEcho() *cobra.Command {
+	return &cobra.Command{
+		Use: lab.EchoCommand + " ADDRESS SERVER", Hidden: true, Args: cobra.ExactArgs(2), SilenceUsage: true,
+		RunE: func(command *cobra.Command, arguments []string) error {
+			ctx, stop := signal.NotifyContext(command.Context(), syscall.SIGTERM, os.Interrupt)
+			defer stop()
+			return traffic.Echo(ctx, arguments[0], arguments[1])
+		},
+	}
+}

@@ -1,0 +1,202 @@
+// Package node decides what a load-balancer node should do: it keeps the desired state, merges the file's edits and
+// the changes made through ctl, and remembers servers that were removed while connections to them may still live.
+//
+// It is pure: time is an argument, nothing here does I/O.
+package node
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Removed is a server that has left the configuration.
+type Removed struct {
+	Service  string       `json:"service"`
+	Server   model.Server `json:"server"`
+	Since    time.Time    `json:"since"`     // when it left
+	LastSeen time.Time    `json:"last_seen"` // of a packet for it
+	// Forgotten servers get no packets any more; the entry only keeps their id from being given away.
+	Forgotten bool `json:"forgotten"`
+
+	packets uint64 // when last looked at
+}
+
+// Timing bounds how long removed servers are remembered.
+type Timing struct {
+	Linger     time.Duration // without a packet, until a removed server's connections count as ended
+	Quarantine time.Duration // after that, until its id may be given to another server
+}
+
+// DefaultTiming keeps connections that are silent for a day.
+var DefaultTiming = Timing{Linger: 24 * time.Hour, Quarantine: 24 * time.Hour}
+
+// Node is the desired state of one node. The zero value knows nothing yet.
+type Node struct {
+	Base    model.Fleet // the file as last applied
+	Running model.Fleet // what is wanted now: the file and what ctl changed since
+	Removed []Removed
+}
+
+// EditFile takes the file as it is now. Only what differs from the file as it was is applied: unchanged lines never undo what
+// ctl changed, and an edit overrides it. It returns what changed, one line each.
+func (n *Node) EditFile(file model.Fleet, now time.Time) ([]string, error) {
+	merged, _ := config.Merge(n.Base, file, n.Running)
+	changes, err := n.become(merged, now)
+	if err != nil {
+		return nil, err
+	}
+	n.Base = file.Clone()
+	return changes, nil
+}
+
+// Change lets edit alter the desired state, as ctl does.
+func (n *Node) Change(now time.Time, edit func(*model.Fleet) error) ([]string, error) {
+	next := n.Running.Clone()
+	if err := edit(&next); err != nil {
+		return nil, err
+	}
+	return n.become(next, now)
+}
+
+// Reset drops what ctl changed: the file rules again.
+func (n *Node) Reset(now time.Time) ([]string, error) { return n.become(n.Base.Clone(), now) }
+
+// Differences tells how the desired state differs from the file.
+func (n *Node) Differences() []string { return config.Diff(n.Base, n.Running) }
+
+func (n *Node) become(next model.Fleet, now time.Time) ([]string, error) {
+	next.ApplyDefaults()
+	if err := next.Validate(); err != nil {
+		return nil, err
+	}
+	if err := n.checkIDs(&next); err != nil {
+		return nil, err
+	}
+	changes := config.Diff(n.Running, next)
+	n.Removed = n.removedAfter(&next, now)
+	n.Running = next
+	return changes, nil
+}
+
+// checkIDs refuses an id that connections of another server may still carry.
+func (n *Node) checkIDs(next *model.Fleet) error {
+	for i := range next.Services {
+		s := &next.Services[i]
+		if s.Affinity != model.AffinityCookie {
+			continue
+		}
+		for j := range s.Servers {
+			server := &s.Servers[j]
+			for _, r := range n.Removed {
+				if r.Service == s.Name && r.Server.ID == server.ID && !same(&r.Server, server) {
+					return n.idInUse(s, server, &r)
+				}
+			}
+			if before := n.Running.Service(s.Name); before != nil {
+				for k := range before.Servers {
+					if old := &before.Servers[k]; old.ID == server.ID && !same(old, server) {
+						return n.idInUse(s, server, &Removed{Server: *old})
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (n *Node) idInUse(s *model.Service, server *model.Server, r *Removed) error {
+	return &model.Invalid{
+		Path:    "services." + s.Name + ".servers." + server.Name + ".id",
+		Problem: fmt.Sprintf("id %d is that of %s (%s), whose connections may still live", server.ID, r.Server.Name, r.Server.Address),
+		Remedy:  fmt.Sprintf("use id %d, or give the old one up with `ballast ctl server forget`", n.NextID(s)),
+	}
+}
+
+// NextID returns an id of the service that no server has, or had lately; 0: none is left.
+func (n *Node) NextID(s *model.Service) uint16 {
+	with := s.Clone()
+	for _, r := range n.Removed {
+		if r.Service == s.Name {
+			with.Servers = append(with.Servers, r.Server)
+		}
+	}
+	id, _ := with.NextFreeID()
+	return id
+}
+
+func same(a, b *model.Server) bool { return a.Address == b.Address && a.Port == b.Port }
+
+// removedAfter returns the removed servers once next is wanted: those that left just now, less those that came back.
+func (n *Node) removedAfter(next *model.Fleet, now time.Time) []Removed {
+	removed := slices.DeleteFunc(slices.Clone(n.Removed), func(r Removed) bool {
+		s := next.Service(r.Service)
+		return s == nil || s.Affinity != model.AffinityCookie || byID(s, r.Server.ID) != nil
+	})
+	for i := range n.Running.Services {
+		before := &n.Running.Services[i]
+		after := next.Service(before.Name)
+		if after == nil || after.Affinity != model.AffinityCookie || before.Affinity != model.AffinityCookie {
+			continue
+		}
+		for _, server := range before.Servers {
+			if byID(after, server.ID) == nil {
+				removed = append(removed, Removed{Service: before.Name, Server: server, Since: now, LastSeen: now})
+			}
+		}
+	}
+	return removed
+}
+
+func byID(s *model.Service, id uint16) *model.Server {
+	for i := range s.Servers {
+		if s.Servers[i].ID == id {
+			return &s.Servers[i]
+		}
+	}
+	return nil
+}
+
+// Lingering returns the removed servers of a service that still get the packets of their connections.
+func (n *Node) Lingering(service string) (servers []model.Server) {
+	for _, r := range n.Removed {
+		if r.Service == service && !r.Forgotten {
+			servers = append(servers, r.Server)
+		}
+	}
+	return servers
+}
+
+// Age looks at what removed servers were sent in all, and forgets those that have been silent for long. It reports whether the
+// tables need an update.
+func (n *Node) Age(now time.Time, timing Timing, packets func(service string, id uint16) uint64) (changed bool) {
+	n.Removed = slices.DeleteFunc(n.Removed, func(r Removed) bool {
+		return r.Forgotten && now.Sub(r.LastSeen) > timing.Linger+timing.Quarantine
+	})
+	for i := range n.Removed {
+		r := &n.Removed[i]
+		if r.Forgotten {
+			continue
+		}
+		if count := packets(r.Service, r.Server.ID); count != r.packets {
+			r.packets, r.LastSeen = count, now
+		}
+		if now.Sub(r.LastSeen) > timing.Linger {
+			r.Forgotten, changed = true, true
+		}
+	}
+	return changed
+}
+
+// Forget gives up a removed server and its id at once, whatever connections it may have.
+func (n *Node) Forget(service, server string) error {
+	before := len(n.Removed)
+	n.Removed = slices.DeleteFunc(n.Removed, func(r Removed) bool { return r.Service == service && r.Server.Name == server })
+	if len(n.Removed) == before {
+		return fmt.Errorf("forget %s of service %s: it is not among the removed servers (see `ballast ctl servers`)", server, service)
+	}
+	return nil
+}

@@ -1,17 +1,11 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /* link.bpf.c - the wires of a lab: a program that only passes frames, and one that loses them.
  *
  * XDP_TX and XDP_REDIRECT on a veth need some XDP program on the peer; `pass` is that program.
  * `lose` runs at tcx egress of one end and drops what `faults` says. It cannot delay: that needs
  * a qdisc that honours skb->tstamp (fq), which a kernel may lack.
  */
-#include <linux/bpf.h>
-#include <linux/if_ether.h>
-#include <linux/in.h>
-#include <linux/ip.h>
-#include <linux/ipv6.h>
-#include <linux/tcp.h>
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
+#include "kernel.h"
 
 #define LOSS_SCALE_PERMILLE 1000
 #define FLOWS_MAX 65536
@@ -35,8 +29,8 @@ struct link_losses {
 _Static_assert(sizeof(struct link_losses) == 24, "struct link_losses is shared with Go");
 
 struct handshake_key {
-	__u32 source[4];
-	__u32 destination[4];
+	__be32 source[4];
+	__be32 destination[4];
 	__be16 source_port;
 	__be16 destination_port;
 	__u32 is_syn_ack;
@@ -82,7 +76,7 @@ static void parse(struct __sk_buff *skb, struct segment *segment)
 			return;
 		segment->key.source[0] = ip.saddr;
 		segment->key.destination[0] = ip.daddr;
-		protocol = ip.frag_off & bpf_htons(0x1fff) ? 0 : ip.protocol;
+		protocol = ip.frag_off & bpf_htons(IP_FRAGMENT_OFFSET) ? 0 : ip.protocol;
 		offset += ip.ihl * 4;
 	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr ip;
@@ -160,5 +154,3 @@ int pass(struct xdp_md *context)
 {
 	return XDP_PASS;
 }
-
-char _license[] SEC("license") = "Dual BSD/GPL";

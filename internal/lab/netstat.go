@@ -22,7 +22,7 @@ func (l *Lab) netstat(node string) (map[string]uint64, error) {
 var watchedTCPCounters = []string{
 	"PAWSActive", "PAWSEstab", "PAWSOldAck", "BeyondWindow", "TSEcrRejected", "PAWSTimewait",
 	"TCPTimeouts", "TCPSpuriousRTOs", "TCPAbortOnTimeout", "TCPAbortOnData", "TCPRetransFail",
-	"EmbryonicRsts", "SyncookiesSent", "SyncookiesRecv", "SyncookiesFailed", "TCPLossUndo", "TCPFullUndo",
+	"PAWSPassive", "EmbryonicRsts", "SyncookiesSent", "SyncookiesRecv", "SyncookiesFailed", "TCPLossUndo", "TCPFullUndo",
 	"TCPOFOQueue", "TCPRcvCollapsed", "TCPSynRetrans", "TCPACKSkippedPAWS", "TCPACKSkippedSeq",
 }
 

@@ -1,0 +1,19 @@
+package e2e
+
+import "testing"
+
+// Promise: a connection that reached a server keeps reaching it, whatever happens to the set of
+// servers, the set of load balancers and the key; the same events break connections steered by hash.
+func TestConnectionsSurviveChurn(t *testing.T) {
+	result := run(t, "churn")
+	if result.Attempted < 2000 || result.Flows["download"] < 100 {
+		t.Errorf("too little traffic to prove anything: %+v", result.Tally)
+	}
+	if result.Broken != 0 || result.Completed != result.Attempted {
+		t.Errorf("%d of %d broken", result.Broken, result.Attempted)
+	}
+	if result.Baseline == nil || result.Baseline.Affinity != "hash" || result.Baseline.Broken == 0 {
+		t.Errorf("baseline %+v", result.Baseline)
+	}
+	timestampsAccepted(t, result.Trials[0])
+}

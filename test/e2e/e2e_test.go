@@ -1,0 +1,83 @@
+// Package e2e holds Ballast to its promises, one file per promise: each runs a scenario of `ballast lab`
+// with the real binary, real clients and real servers in network namespaces.
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/lab"
+)
+
+// longVariable makes the tests that have a longer form take it (make test-long).
+const longVariable = "BALLAST_TEST_LONG"
+
+var binary string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "ballast-e2e-")
+	if err == nil {
+		binary = filepath.Join(dir, "ballast")
+		build := exec.Command("go", "build", "-o", binary, "github.com/ballast-lb/ballast/cmd/ballast")
+		build.Stderr = os.Stderr
+		err = build.Run()
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "build ballast: %v: generate its BPF objects with `make generate` first\n", err)
+		os.Exit(1)
+	}
+	status := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(status)
+}
+
+func long() bool { return os.Getenv(longVariable) != "" }
+
+// run runs a scenario, fails the test when its promise is broken, and returns the result.
+func run(t *testing.T, scenario string, arguments ...string) lab.Result {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root for network namespaces and BPF")
+	}
+	if testing.Short() {
+		t.Skip("a whole scenario takes too long for -short")
+	}
+	command := exec.CommandContext(t.Context(), binary, append([]string{"lab", "run", scenario, "--json"}, arguments...)...)
+	var output, progress bytes.Buffer
+	command.Stdout, command.Stderr = &output, &progress
+	runErr := command.Run()
+	t.Logf("%s", progress.Bytes())
+	var result lab.Result
+	if err := json.Unmarshal(output.Bytes(), &result); err != nil {
+		t.Fatalf("%v; no result: %v: %s", runErr, err, output.Bytes())
+	}
+	var exit *exec.ExitError
+	if runErr != nil && !errors.As(runErr, &exit) {
+		t.Fatal(runErr)
+	}
+	if runErr != nil || !result.Kept {
+		for _, trial := range result.Trials {
+			t.Logf("%s: %+v", trial.Name, trial.Tally)
+		}
+		t.Fatalf("%v: repeat with --seed %d: %q", runErr, result.Seed, result.Failures)
+	}
+	return result
+}
+
+// timestampsAccepted fails the test when a server's or client's TCP rejected a timestamp.
+func timestampsAccepted(t *testing.T, trial lab.Trial) {
+	t.Helper()
+	for node, counters := range trial.TCP {
+		for _, rejected := range []string{"TSEcrRejected", "PAWSEstab", "PAWSActive", "PAWSPassive"} {
+			if counters[rejected] != 0 {
+				t.Errorf("%s: %s counted %d %s", trial.Name, node, counters[rejected], rejected)
+			}
+		}
+	}
+}

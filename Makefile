@@ -1,0 +1,132 @@
+# Ballast: build, test and demonstrate. `make` lists the targets.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS   += --no-print-directory
+
+# Debian's Go is older than go.mod asks for; it fetches the right one from the module proxy when it is allowed to.
+export GOTOOLCHAIN := auto
+export BPF2GO_CC := clang-19
+export BPF2GO_STRIP := llvm-strip-19
+export PATH := $(PATH):/usr/local/go/bin:/usr/local/sbin:/usr/sbin:/sbin
+
+VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+SUDO     := $(if $(filter 0,$(shell id -u)),,sudo)
+DATAPATH := internal/linux/datapath
+STAMP    := bin/.generated
+SOURCES  := $(wildcard bpf/*.c bpf/*.h bpf/*/*.h) $(filter-out %_test.go %_bpfel.go %_bpfeb.go,$(wildcard $(DATAPATH)/*.go))
+RACE     := ./internal/api/... ./internal/cli/... ./internal/daemon/... ./internal/config/... ./internal/plan/...
+FUZZTIME ?= 5s
+
+# Generated files that somebody removed are made again although the stamp is newer than the sources.
+ifeq ($(wildcard $(DATAPATH)/*_bpfel.o),)
+.PHONY: $(STAMP)
+endif
+
+.PHONY: help deps generate build demo test test-long bench clean need-root
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# command or file -> Debian package that has it
+TOOLS := clang-19:clang-19 llvm-strip-19:llvm-19 /usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/linux/bpf.h:linux-libc-dev \
+	gcc:gcc /usr/include/stdlib.h:libc6-dev nginx:nginx-light wrk:wrk iperf3:iperf3 ethtool:ethtool ip:iproute2 openssl:openssl curl:curl \
+	/etc/ssl/certs/ca-certificates.crt:ca-certificates git:git
+BACKPORTS := deb http://deb.debian.org/debian bookworm-backports main
+
+deps: ## install what is missing (Debian 12 packages; starts no service)
+	@missing=()
+	for tool in $(TOOLS); do
+	  command -v "$${tool%%:*}" >/dev/null || [[ -f $${tool%%:*} ]] || missing+=("$${tool#*:}")
+	done
+	go_version=$$(GOTOOLCHAIN=local go env GOVERSION 2>/dev/null || true)
+	[[ $$go_version =~ ^go1\.(2[1-9]|[3-9][0-9]) ]] || missing+=(golang-go)
+	if [[ $${#missing[@]} -eq 0 ]]; then
+	  echo "deps: nothing is missing"
+	else
+	  echo "deps: installing $${missing[*]}"
+	  $(SUDO) $(MAKE) install-packages PACKAGES="$${missing[*]}"
+	fi
+	go version
+
+# Runs as root. Services of new packages must not start now nor with the machine: policy-rc.d forbids it while apt runs.
+.PHONY: install-packages
+install-packages:
+	@release=bookworm
+	apt-get update -q
+	if [[ " $(PACKAGES) " == *" golang-go "* ]]; then
+	  candidate=$$(apt-cache policy golang-go | sed -n 's/.*Candidate: *\([0-9]*:\)\?//p')
+	  if [[ ! $$candidate =~ ^1\.(2[1-9]|[3-9][0-9]) ]]; then
+	    echo "deps: Go $$candidate is too old to fetch a newer one: adding bookworm-backports"
+	    echo "$(BACKPORTS)" > /etc/apt/sources.list.d/bookworm-backports.list
+	    apt-get update -q
+	    release=bookworm-backports
+	  fi
+	fi
+	policy=/usr/sbin/policy-rc.d
+	if [[ -e $$policy ]]; then mv $$policy $$policy.before-ballast; fi
+	trap 'rm -f $$policy; if [[ -e $$policy.before-ballast ]]; then mv $$policy.before-ballast $$policy; fi' EXIT
+	printf '#!/bin/sh\nexit 101\n' > $$policy
+	chmod +x $$policy
+	packages="$(PACKAGES)"
+	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $${packages/golang-go/golang-go/$$release}
+	if [[ " $(PACKAGES) " == *" nginx-light "* ]] && command -v deb-systemd-helper >/dev/null; then
+	  deb-systemd-helper disable nginx.service >/dev/null
+	fi
+
+generate: $(STAMP) ## compile the BPF programs and their Go bindings, if their sources changed
+
+$(STAMP): $(SOURCES) go.mod
+	@echo "generate: compile BPF with $(BPF2GO_CC)"
+	go generate ./$(DATAPATH)
+	mkdir -p $(@D) && touch $@
+
+build: generate ## make bin/ballast
+	CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ballast ./cmd/ballast
+
+demo: deps build need-root ## servers and load balancers come and go under load; watch which connections break
+	bin/ballast lab run churn --live
+
+test: deps build need-root ## everything: format, vet, unit tests, races, BPF programs, short fuzzing, end to end
+	@echo "== gofmt"
+	unformatted=$$(gofmt -l cmd internal test)
+	if [[ -n $$unformatted ]]; then echo "not formatted: $$unformatted: run gofmt -w"; exit 1; fi
+	echo "== go vet"
+	go vet ./...
+	echo "== unit tests"
+	go test $$(go list ./... | grep -v -e /internal/tidy -e /internal/linux/ -e /test/)
+	echo "== repository rules"
+	go test -count=1 ./internal/tidy
+	echo "== races"
+	go test -race $(RACE)
+	echo "== BPF programs and the kernel's edge"
+	go test -count=1 ./internal/linux/...
+	echo "== fuzzing, $(FUZZTIME) each"
+	$(MAKE) fuzz
+	echo "== end to end, in network namespaces"
+	go test -count=1 -timeout 30m ./test/e2e/...
+	echo "== all tests passed"
+
+# go test fuzzes one target at a time. Minimising what is merely new can take a minute; it is cut short.
+.PHONY: fuzz
+fuzz:
+	@grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' cmd internal test | while IFS=: read -r file target; do
+	  go test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$${target#func }\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
+	done
+
+test-long: deps build need-root ## the same with full-length idle times, bulk transfers and a minute of fuzzing each
+	$(MAKE) test FUZZTIME=60s
+	BALLAST_LONG=1 go test -count=1 -timeout 4h ./test/e2e/...
+
+bench: deps build need-root ## nanoseconds per packet, as a table
+	bin/ballast bench datapath
+
+clean: ## remove everything that make made, and what a lab left behind
+	@if [[ -x bin/ballast ]]; then bin/ballast lab clean || echo "clean: lab clean failed, continuing"; fi
+	rm -rf bin $(DATAPATH)/*_bpfel.go $(DATAPATH)/*_bpfel.o $(DATAPATH)/*_bpfeb.go $(DATAPATH)/*_bpfeb.o
+
+need-root:
+	@[[ $$(id -u) -eq 0 ]] || { echo "network namespaces and BPF need root: sudo -E make ..."; exit 1; }
+
+# Recipes are scripts: one shell per recipe.
+.ONESHELL:

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* flow.h - a TCP segment in an skb, seen from the server: which service, which client, where the timestamp option is.
+ *
+ * parse.h serves XDP, where frames are at most an MTU. Here are also super-packets of GSO and GRO, whose length field is
+ * 0 when they are big (BIG TCP), and headers that may not be linear yet.
+ */
+#pragma once
+
+enum flow_direction { FROM_CLIENT, TO_CLIENT };
+
+struct flow {
+	struct served_key key;
+	__be32 client[4];
+	__be16 client_port;
+	__u16 l4; /* offset of the TCP header */
+	__u8 header; /* its length */
+	__u8 tcp_flags;
+	__u8 option; /* offset of TSval from the TCP header; 0: none */
+	__u8 search; /* enum timestamp_search */
+	__be32 value, echo; /* TSval, TSecr as on the wire */
+};
+
+/* The offset of the TCP header, or 0: no TCP, a fragment, or too short. */
+inline_always __u32 flow_addresses(struct flow *f, void *data, void *end, __be16 protocol, enum flow_direction direction)
+{
+	__u32 *client = f->client, *service = f->key.address;
+
+	if (protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = data + ETH_HLEN;
+
+		if ((void *)(ip + 1) > end || ip->protocol != IPPROTO_TCP || ip->ihl < 5 ||
+		    ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET))
+			return 0;
+		client[0] = direction == FROM_CLIENT ? ip->saddr : ip->daddr;
+		service[0] = direction == FROM_CLIENT ? ip->daddr : ip->saddr;
+		return ETH_HLEN + ip->ihl * 4;
+	}
+	if (protocol == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip = data + ETH_HLEN;
+		__u8 next;
+		__u32 l4 = ETH_HLEN + sizeof(*ip);
+
+		if ((void *)(ip + 1) > end)
+			return 0;
+		next = ip->nexthdr;
+		if (next == IPPROTO_HOPOPTS && !ip->payload_len) { /* jumbogram: 8 bytes, then the segment */
+			__u8 *jumbo = (void *)(ip + 1);
+
+			if ((void *)(jumbo + 8) > end || jumbo[1])
+				return 0;
+			next = jumbo[0];
+			l4 += 8;
+		}
+		if (next != IPPROTO_TCP)
+			return 0;
+		__builtin_memcpy(client, direction == FROM_CLIENT ? &ip->saddr : &ip->daddr, 16);
+		__builtin_memcpy(service, direction == FROM_CLIENT ? &ip->daddr : &ip->saddr, 16);
+		f->key.ipv6 = 1;
+		return l4;
+	}
+	return 0;
+}
+
+/* Fills the flow but for the option. */
+inline_always _Bool flow_parse_linear(struct flow *f, void *data, void *end, __be16 protocol, enum flow_direction direction)
+{
+	__u32 l4 = flow_addresses(f, data, end, protocol, direction);
+	struct tcphdr *tcp = data + l4;
+
+	if (!l4 || (void *)(tcp + 1) > end || tcp->doff < 5)
+		return 0;
+	f->l4 = l4;
+	f->header = tcp->doff * 4;
+	f->key.protocol = IPPROTO_TCP;
+	f->client_port = direction == FROM_CLIENT ? tcp->source : tcp->dest;
+	f->key.port = direction == FROM_CLIENT ? tcp->dest : tcp->source;
+	f->tcp_flags = ((__u8 *)tcp)[13];
+	return 1;
+}
+
+inline_always _Bool flow_parse(struct flow *f, struct __sk_buff *skb, enum flow_direction direction)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 headers = ETH_HLEN + sizeof(struct ipv6hdr) + 8 + TCP_HEADER_MIN;
+
+	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
+		return 0;
+	if (data + headers > end && skb->len > end - data) {
+		if (bpf_skb_pull_data(skb, skb->len < headers ? skb->len : headers))
+			return 0;
+		data = (void *)(long)skb->data;
+		end = (void *)(long)skb->data_end;
+	}
+	return flow_parse_linear(f, data, end, skb->protocol, direction);
+}
+
+/* The rare orders of options, and options that are not linear. */
+static __noinline int flow_walk_options(struct __sk_buff *skb, struct flow *f)
+{
+	struct option_bytes options = {};
+	__u32 length, at = 0;
+	__be32 words[2];
+
+	if (!f)
+		return TIMESTAMP_MALFORMED;
+	length = f->header - TCP_HEADER_MIN;
+	if (!length)
+		return TIMESTAMP_ABSENT;
+	if (length > TCP_OPTIONS_MAX || bpf_skb_load_bytes(skb, f->l4 + TCP_HEADER_MIN, options.byte, length))
+		return TIMESTAMP_MALFORMED;
+	f->search = timestamp_walk(&options, length, &at);
+	if (f->search != TIMESTAMP_FOUND)
+		return f->search;
+	if (bpf_skb_load_bytes(skb, f->l4 + at, words, sizeof(words)))
+		return TIMESTAMP_MALFORMED;
+	f->option = at;
+	f->value = words[0];
+	f->echo = words[1];
+	return TIMESTAMP_FOUND;
+}
+
+/* Finds the option; the answer is also in f->search. */
+inline_always enum timestamp_search flow_find_timestamp(struct flow *f, struct __sk_buff *skb)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct tcphdr *tcp = data + (f->l4 & 127);
+	__be32 *words;
+
+	if ((void *)(tcp + 1) <= end) {
+		f->option = timestamp_fast(tcp, end);
+		words = (void *)tcp + f->option;
+		if (f->option && (void *)(words + 2) <= end) {
+			f->value = words[0];
+			f->echo = words[1];
+			return f->search = TIMESTAMP_FOUND;
+		}
+	}
+	return f->search = flow_walk_options(skb, f);
+}
+
+/* Writes one word of the option at an offset from the TCP header. Offloaded checksums stay right: a partial one does not
+ * cover the option yet, a complete one covers the checksum field too. */
+inline_always void flow_write(struct __sk_buff *skb, const struct flow *f, __u32 at, __be32 old, __be32 new)
+{
+	if (at & 1)
+		bpf_l4_csum_replace(skb, f->l4 + offsetof(struct tcphdr, check), checksum_at_odd_offset(old),
+				    checksum_at_odd_offset(new), 4);
+	else
+		bpf_l4_csum_replace(skb, f->l4 + offsetof(struct tcphdr, check), old, new, 4);
+	bpf_skb_store_bytes(skb, f->l4 + at, &new, 4, 0);
+}

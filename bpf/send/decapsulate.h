@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* decapsulate.h - take off IPIP (RFC 2003, 2473, 4213) and GUE (draft-ietf-intarea-gue, variant 0). */
+#pragma once
+
+/* Specification constants (GUE) */
+#define GUE_PORT 6080
+#define GUE_VERSION_AND_CONTROL 0xe0
+#define GUE_HEADER_WORDS 0x1f
+#define GUE_PRIVATE_STOPS 1 /* our private data: the stops of the second chance */
+#define STOPS_MAX 2
+#define ECN_MASK 3
+#define ECN_CE 3
+
+struct gue_header {
+	__u8 version_control_words;
+	__u8 protocol;
+	__be16 flags;
+};
+
+struct gue_stops { /* then STOPS_MAX addresses of the outer family */
+	__u8 type;
+	__u8 next; /* index of the next stop */
+	__u8 count;
+	__u8 reserved;
+};
+_Static_assert(sizeof(struct gue_stops) == 4, "gue_stops");
+
+struct tunnel {
+	__be32 destination[4];
+	__u16 l3; /* offset of the outer IP header */
+	__u16 stops; /* offset of struct gue_stops, 0: none */
+	__u16 inner; /* offset of the inner IP header */
+	__u8 outer_ipv6, inner_ipv6;
+	__u8 tos; /* of the outer header */
+};
+
+enum tunnel_search { TUNNEL_ABSENT, TUNNEL_FOUND, TUNNEL_MALFORMED };
+
+inline_always enum tunnel_search tunnel_parse_gue(struct tunnel *t, void *data, void *end, __u32 l4)
+{
+	struct udphdr *udp = data + l4;
+	struct gue_header *gue = (void *)(udp + 1);
+	struct gue_stops *stops = (void *)(gue + 1);
+	__u32 words, stop_words = t->outer_ipv6 ? 1 + STOPS_MAX * 4 : 1 + STOPS_MAX;
+
+	if ((void *)(udp + 1) > end || udp->dest != bpf_htons(GUE_PORT))
+		return TUNNEL_ABSENT;
+	if ((void *)(gue + 1) > end || gue->version_control_words & GUE_VERSION_AND_CONTROL || gue->flags)
+		return TUNNEL_MALFORMED;
+	if (gue->protocol != IPPROTO_IPIP && gue->protocol != IPPROTO_IPV6)
+		return TUNNEL_MALFORMED;
+	t->inner_ipv6 = gue->protocol == IPPROTO_IPV6;
+	t->inner = l4 + sizeof(*udp) + sizeof(*gue);
+	words = gue->version_control_words & GUE_HEADER_WORDS;
+	if (!words)
+		return TUNNEL_FOUND;
+	if (words != stop_words || (void *)(stops + 1) > end || stops->type != GUE_PRIVATE_STOPS ||
+	    stops->count > STOPS_MAX)
+		return TUNNEL_MALFORMED;
+	t->stops = t->inner;
+	t->inner += stop_words * 4;
+	return TUNNEL_FOUND;
+}
+
+inline_always enum tunnel_search tunnel_parse_l4(struct tunnel *t, void *data, void *end, __u8 protocol, __u32 l4)
+{
+	if (protocol == IPPROTO_UDP)
+		return tunnel_parse_gue(t, data, end, l4);
+	if (protocol != IPPROTO_IPIP && protocol != IPPROTO_IPV6)
+		return TUNNEL_ABSENT;
+	t->inner_ipv6 = protocol == IPPROTO_IPV6;
+	t->inner = l4;
+	return TUNNEL_FOUND;
+}
+
+/* Looks no further into the frames of others than it must. */
+inline_always enum tunnel_search tunnel_parse(struct tunnel *t, void *data, void *end)
+{
+	struct ethhdr *eth = data;
+	struct vlan_header *vlan = (void *)(eth + 1);
+	struct iphdr *ip;
+	struct ipv6hdr *ip6;
+	__be16 protocol;
+
+	if ((void *)(eth + 1) > end)
+		return TUNNEL_ABSENT;
+	protocol = eth->h_proto;
+	t->l3 = sizeof(*eth);
+	if (protocol == bpf_htons(ETH_P_8021Q)) {
+		if ((void *)(vlan + 1) > end)
+			return TUNNEL_ABSENT;
+		protocol = vlan->protocol;
+		t->l3 += sizeof(*vlan);
+	}
+	ip = data + t->l3;
+	ip6 = data + t->l3;
+	if (protocol == bpf_htons(ETH_P_IP)) {
+		if ((void *)(ip + 1) > end || ip->version != 4 || ip->ihl != 5 ||
+		    ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET))
+			return TUNNEL_ABSENT;
+		t->destination[0] = ip->daddr;
+		t->tos = ip->tos;
+		return tunnel_parse_l4(t, data, end, ip->protocol, t->l3 + sizeof(*ip));
+	}
+	if (protocol != bpf_htons(ETH_P_IPV6) || (void *)(ip6 + 1) > end || ip6->version != 6)
+		return TUNNEL_ABSENT;
+	t->outer_ipv6 = 1;
+	__builtin_memcpy(t->destination, &ip6->daddr, 16);
+	t->tos = ip6->priority << 4 | ip6->flow_lbl[0] >> 4;
+	return tunnel_parse_l4(t, data, end, ip6->nexthdr, t->l3 + sizeof(*ip6));
+}
+
+/* RFC 6040 4.2: congestion met outside the inner packet shows inside it. 0: it cannot show there. */
+inline_always _Bool tunnel_copy_congestion(const struct tunnel *t, void *data, void *end)
+{
+	struct iphdr *ip = data + (t->inner & 127); /* masks: the verifier forgets what was stored */
+	struct ipv6hdr *ip6 = (void *)ip;
+	__be16 before;
+
+	if ((t->tos & ECN_MASK) != ECN_CE || (void *)(ip + 1) > end)
+		return 1;
+	if (t->inner_ipv6) {
+		if (!(ip6->flow_lbl[0] >> 4 & ECN_MASK))
+			return 0;
+		ip6->flow_lbl[0] |= ECN_CE << 4;
+		return 1;
+	}
+	if (!(ip->tos & ECN_MASK))
+		return 0;
+	before = *(__be16 *)ip;
+	ip->tos |= ECN_CE;
+	checksum_replace16(&ip->check, before, *(__be16 *)ip);
+	return 1;
+}
+
+/* Moves the Ethernet header and its tag to the inner packet. */
+inline_always _Bool tunnel_strip(struct xdp_md *ctx, const struct tunnel *t)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 macs[3], tag = 0;
+	_Bool tagged = t->l3 > sizeof(struct ethhdr);
+	__be16 protocol = t->inner_ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
+
+	if (data + sizeof(struct ethhdr) + sizeof(struct vlan_header) > end)
+		return 0;
+	__builtin_memcpy(macs, data, sizeof(macs));
+	if (tagged)
+		__builtin_memcpy(&tag, data + sizeof(macs), sizeof(tag));
+	if (bpf_xdp_adjust_head(ctx, (t->inner & 127) - (t->l3 & 31)))
+		return 0;
+	data = (void *)(long)ctx->data;
+	end = (void *)(long)ctx->data_end;
+	if (data + sizeof(struct ethhdr) + sizeof(struct vlan_header) > end)
+		return 0;
+	__builtin_memcpy(data, macs, sizeof(macs));
+	data += sizeof(macs);
+	if (tagged) {
+		__builtin_memcpy(data, &tag, sizeof(tag));
+		data += sizeof(tag);
+	}
+	*(__be16 *)data = protocol;
+	return 1;
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* hand_on.h - send an encapsulated packet to the next stop that its GUE header names. */
+#pragma once
+
+/* Takes the next stop that is not this host out of the header. 0: there is none. */
+inline_always _Bool hand_on_choose(struct gue_stops *stops, const void *end, _Bool ipv6, __be32 address[4])
+{
+#pragma unroll
+	for (int i = 0; i < STOPS_MAX; i++) {
+		__u32 index = stops->next;
+		__be32 *stop = (void *)(stops + 1);
+
+		if (index >= stops->count || index >= STOPS_MAX)
+			return 0;
+		stops->next = index + 1;
+		stop += ipv6 ? index * 4 : index;
+		if ((void *)(stop + (ipv6 ? 4 : 1)) > end)
+			return 0;
+		__builtin_memset(address, 0, 16);
+		address[0] = stop[0];
+		if (ipv6) {
+			address[1] = stop[1];
+			address[2] = stop[2];
+			address[3] = stop[3];
+		}
+		if (!bpf_map_lookup_elem(&own_addresses, address))
+			return 1;
+	}
+	return 0;
+}
+
+/* The outer header's new destination, and every checksum that covers it. */
+inline_always _Bool hand_on_address(const struct tunnel *t, void *data, void *end, const __be32 address[4],
+				    __be32 stops_before, __be32 stops_after)
+{
+	struct iphdr *ip = data + (t->l3 & 31);
+	struct ipv6hdr *ip6 = (void *)ip;
+	struct udphdr *udp = (void *)ip + (t->outer_ipv6 ? sizeof(*ip6) : sizeof(*ip));
+	_Bool covered;
+
+	if ((void *)(udp + 1) > end)
+		return 0;
+	covered = udp->check != 0;
+	if (covered)
+		checksum_replace32(&udp->check, stops_before, stops_after);
+	if (!t->outer_ipv6) {
+		if (covered)
+			checksum_replace32(&udp->check, ip->daddr, address[0]);
+		checksum_replace32(&ip->check, ip->daddr, address[0]);
+		ip->daddr = address[0];
+	} else {
+		for (int i = 0; i < 4; i++) {
+			if (covered)
+				checksum_replace32(&udp->check, ip6->daddr.in6_u.u6_addr32[i], address[i]);
+			ip6->daddr.in6_u.u6_addr32[i] = address[i];
+		}
+	}
+	if (covered && !udp->check)
+		udp->check = 0xffff; /* RFC 768: 0 means that there is no checksum */
+	return 1;
+}
+
+/* AGENT_CONTINUE: nobody further; the packet is as it was, but for the stops tried. */
+inline_always enum agent_verdict hand_on(struct xdp_md *ctx, const struct tunnel *t, int *action)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct gue_stops *stops = data + (t->stops & 127);
+	struct ethhdr *eth = data;
+	__be32 address[4], before;
+	const struct stop *stop;
+
+	if ((void *)(eth + 1) + sizeof(struct vlan_header) > end || (void *)(stops + 1) > end)
+		return DROPPED_MALFORMED_TUNNEL;
+	before = *(__be32 *)stops;
+	if (!hand_on_choose(stops, end, t->outer_ipv6, address))
+		return AGENT_CONTINUE;
+	stop = bpf_map_lookup_elem(&stop_hops, address);
+	if (!stop || !stop->vlan != (t->l3 == sizeof(*eth)))
+		return DROPPED_STOP_UNREACHABLE;
+	if (!hand_on_address(t, data, end, address, before, *(__be32 *)stops))
+		return DROPPED_MALFORMED_TUNNEL;
+	__builtin_memcpy(eth->h_dest, stop->destination_mac, 6);
+	__builtin_memcpy(eth->h_source, stop->source_mac, 6);
+	if (stop->vlan)
+		((struct vlan_header *)(eth + 1))->tci = stop->vlan;
+	*action = stop->ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(stop->ifindex, 0);
+	return HANDED_ON;
+}

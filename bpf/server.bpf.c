@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* server.bpf.c - a server's side of Ballast: take in what the load balancer sends, and make every TCP connection carry
+ * its own way home. Applications and the kernel's TCP see nothing of it.
+ *
+ *   server_xdp:      decapsulate -> mine? -> deliver | hand to the next stop
+ *   server_ingress:  restore TSecr
+ *   server_egress:   write the cookie into TSval
+ */
+#include "kernel.h"
+#include "packet/checksum.h"
+#include "packet/siphash.h"
+#include "packet/timestamp.h"
+#include "packet/parse.h"
+#include "steer/cookie.h"
+#include "state/agent.h"
+#include "packet/flow.h"
+#include "state/socket.h"
+#include "state/hold_back.h"
+#include "steer/mark.h"
+#include "send/decapsulate.h"
+#include "send/hand_on.h"
+#include "steer/deliver.h"
+
+#define TC_CONTINUE (-1) /* TCX_NEXT: what we do is invisible to other programs */
+#define TSECR 4 /* from TSval */
+
+/* A connection request: the packet that completes the handshake passes here. */
+inline_always enum agent_verdict restore_request(struct bpf_sock *sk, const struct served *served, const struct flow *f,
+						 __u32 *restored)
+{
+	const struct tcp_request_sock *request = socket_address(sk);
+	struct exception exception = { .unmarked = 1, .handshake_echo = f->echo };
+	struct bpf_sock *listener;
+	struct flow_key key;
+	__u32 w = bpf_ntohl(f->echo);
+
+	if (request_was_unmarked(request, w)) {
+		flow_key_fill(&key, f);
+		bpf_map_update_elem(&exceptions, &key, &exception, BPF_ANY);
+		return INGRESS_UNMARKED;
+	}
+	if (!mark_is_mine(served, f, w))
+		return INGRESS_BAD_COOKIE;
+	listener = bpf_get_listener_sock(sk);
+	if (listener)
+		bpf_sk_storage_get(&hold_backs, listener, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	*restored = mark_restore_request(request, served, w);
+	return INGRESS_RESTORED_REQUEST;
+}
+
+/* A SYN cookie comes back. The kernel keeps options in the low bits of its timestamp, and asks for no more of it. */
+inline_always enum agent_verdict restore_syn_cookie(struct bpf_sock *sk, const struct served *served,
+						    const struct flow *f, __u32 *restored)
+{
+	struct bpf_sock *listener = bpf_get_listener_sock(sk);
+	__u32 w = bpf_ntohl(f->echo);
+
+	if (!mark_is_mine(served, f, w))
+		return INGRESS_BAD_COOKIE;
+	if (listener)
+		bpf_sk_storage_get(&hold_backs, listener, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	*restored = w >> (served->cookie_bits & 31);
+	return INGRESS_RESTORED_SYN_COOKIE;
+}
+
+inline_always enum agent_verdict restore_time_wait(struct bpf_sock *sk, const struct served *served,
+						   const struct flow *f, __u32 *restored)
+{
+	const struct tcp_timewait_sock *socket = socket_address(sk);
+	const struct exception *exception;
+	struct flow_key key;
+	__u32 now, delta = 0, w = bpf_ntohl(f->echo);
+
+	if (!mark_is_mine(served, f, w))
+		return INGRESS_BAD_COOKIE;
+	flow_key_fill(&key, f);
+	exception = bpf_map_lookup_elem(&exceptions, &key);
+	if (exception) {
+		if (exception->unmarked)
+			return INGRESS_UNMARKED;
+		delta = exception->delta;
+	}
+	now = socket_clock_ms() + BPF_CORE_READ(socket, tw_ts_offset) - delta + CLOCK_SLACK_MS;
+	*restored = delta + hold_back_extend(w >> (served->cookie_bits & 31), now, served->cookie_bits);
+	return INGRESS_RESTORED_TIME_WAIT;
+}
+
+inline_always enum agent_verdict restore_connection(struct bpf_sock *sk, const struct served *served,
+						    const struct flow *f, __u32 *restored)
+{
+	struct bpf_sock *full = bpf_sk_fullsock(sk);
+	__u32 w = bpf_ntohl(f->echo), now = current_generation();
+	struct hold_back *h;
+
+	h = full ? bpf_sk_storage_get(&hold_backs, full, 0, 0) : 0;
+	if (!h)
+		return INGRESS_UNMARKED;
+	if (h->state == HOLD_BACK_NEW) {
+		const struct tcp_sock *tcp = socket_address(sk);
+
+		mark_start(h, served, f, tcp, socket_clock_ms() + BPF_CORE_READ(tcp, tsoffset));
+	}
+	if (h->state != HOLD_BACK_MARKED)
+		return INGRESS_UNMARKED;
+	if (h->generation != now)
+		mark_refresh(h, served, f, now);
+	if (!hold_back_is_mine(h, w))
+		return INGRESS_BAD_COOKIE;
+	*restored = hold_back_restore(h, w);
+	return INGRESS_RESTORED;
+}
+
+inline_always enum agent_verdict restore(struct __sk_buff *skb)
+{
+	const struct served *served;
+	struct flow f = {};
+	enum agent_verdict verdict;
+	struct bpf_sock *sk;
+	__u32 restored = 0;
+
+	if (skb->pkt_type != 0 /* PACKET_HOST */ || !flow_parse(&f, skb, FROM_CLIENT))
+		return INGRESS_NOT_SERVED;
+	served = served_find(&f.key);
+	if (!served || !served->flags)
+		return INGRESS_NOT_SERVED;
+	if (flow_find_timestamp(&f, skb) != TIMESTAMP_FOUND)
+		return INGRESS_NO_TIMESTAMP;
+	if (!f.echo || !(f.tcp_flags & TCP_FLAG_ACK_BIT))
+		return INGRESS_NO_ECHO;
+	sk = socket_find(skb, f.client, &f.key, f.client_port);
+	if (!sk)
+		return INGRESS_NO_SOCKET;
+	if (sk->state == SOCKET_NEW_SYN_RECV)
+		verdict = restore_request(sk, served, &f, &restored);
+	else if (sk->state == SOCKET_LISTEN)
+		verdict = restore_syn_cookie(sk, served, &f, &restored);
+	else if (sk->state == SOCKET_TIME_WAIT)
+		verdict = restore_time_wait(sk, served, &f, &restored);
+	else
+		verdict = restore_connection(sk, served, &f, &restored);
+	bpf_sk_release(sk);
+	if (verdict >= INGRESS_RESTORED_REQUEST && verdict <= INGRESS_RESTORED_TIME_WAIT)
+		flow_write(skb, &f, f.option + TSECR, f.echo, bpf_htonl(restored));
+	return verdict;
+}
+
+inline_always enum agent_verdict no_timestamp(const struct flow *f)
+{
+	return f->search == TIMESTAMP_AUTHENTICATED ? EGRESS_UNMARKED_AUTHENTICATED :
+	       f->tcp_flags & TCP_FLAG_RST_BIT	    ? EGRESS_RESET_NO_TIMESTAMP :
+						      EGRESS_NO_TIMESTAMP;
+}
+
+/* With a socket and its storage nothing else has to be looked up. */
+inline_always enum agent_verdict mark_connection(struct __sk_buff *skb, struct flow *f, struct bpf_sock *full,
+						 struct hold_back *h)
+{
+	__u32 t, w, now = current_generation(), delta;
+	_Bool held = 0;
+
+	if (flow_find_timestamp(f, skb) != TIMESTAMP_FOUND)
+		return no_timestamp(f);
+	t = bpf_ntohl(f->value);
+	if (h->state != HOLD_BACK_MARKED || h->generation != now) {
+		const struct served *served = served_find(&f->key);
+
+		if (h->state == HOLD_BACK_NEW) {
+			if (!served || !served->flags)
+				return EGRESS_NOT_SERVED;
+			mark_start(h, served, f, socket_address(full), t);
+		} else if (h->state == HOLD_BACK_MARKED) {
+			mark_refresh(h, served, f, now);
+		}
+		if (h->state != HOLD_BACK_MARKED) {
+			if (f->tcp_flags & TCP_FLAG_FIN_BIT)
+				mark_remember(f, 0, 1);
+			return h->state == HOLD_BACK_UNMARKED_USEC ? EGRESS_UNMARKED_USEC :
+								     EGRESS_UNMARKED_OLDER_THAN_AGENT;
+		}
+	}
+	w = hold_back_forward(h, t, &held) << (h->cookie_bits & 31) | h->cookie;
+	delta = h->delta;
+	if (f->tcp_flags & TCP_FLAG_FIN_BIT ||
+	    (held && (full->state == SOCKET_FIN_WAIT1 || full->state == SOCKET_FIN_WAIT2 || full->state == SOCKET_CLOSING)))
+		mark_remember(f, delta, 0);
+	flow_write(skb, f, f->option, f->value, bpf_htonl(w));
+	return f->tcp_flags & TCP_FLAG_SYN_BIT ? EGRESS_MARKED_SYN_ACK : held ? EGRESS_MARKED_HELD_BACK : EGRESS_MARKED;
+}
+
+/* SYN-ACKs, SYN cookies, and answers for requests and TIME_WAIT: the clock alone, unless something is remembered. */
+inline_always enum agent_verdict mark_without_storage(struct __sk_buff *skb, struct flow *f, const struct served *served,
+						      struct bpf_sock *sk)
+{
+	__u32 v = bpf_ntohl(f->value), cookie = mark_cookie(served, f, served->epoch_parity);
+	enum agent_verdict verdict = EGRESS_MARKED_SYN_ACK;
+
+	if (!(f->tcp_flags & TCP_FLAG_SYN_BIT)) {
+		const struct exception *exception;
+		struct flow_key key;
+
+		verdict = EGRESS_MARKED_NO_SOCKET;
+		flow_key_fill(&key, f);
+		exception = bpf_map_lookup_elem(&exceptions, &key);
+		if (exception && exception->unmarked)
+			return EGRESS_UNMARKED_OLDER_THAN_AGENT;
+		if (exception)
+			v -= exception->delta;
+	} else if (sk && sk->state == SOCKET_NEW_SYN_RECV && request_uses_usec(socket_address(sk))) {
+		return EGRESS_UNMARKED_USEC;
+	}
+	if (!(v << (served->cookie_bits & 31) | cookie))
+		v++;
+	flow_write(skb, f, f->option, f->value, bpf_htonl(v << (served->cookie_bits & 31) | cookie));
+	return verdict;
+}
+
+inline_always enum agent_verdict mark(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk, *full = sk ? bpf_sk_fullsock(sk) : 0;
+	const struct served *served;
+	struct hold_back *h = 0;
+	struct flow f = {};
+
+	if (!flow_parse(&f, skb, TO_CLIENT))
+		return EGRESS_NOT_SERVED;
+	if (full)
+		h = bpf_sk_storage_get(&hold_backs, full, 0, 0);
+	if (h)
+		return mark_connection(skb, &f, full, h);
+	served = served_find(&f.key);
+	if (!served || !(served->flags & (f.tcp_flags & TCP_FLAG_SYN_BIT ? SERVED_COOKIE : SERVED_COOKIE | SERVED_RETIRED)))
+		return EGRESS_NOT_SERVED;
+	if (flow_find_timestamp(&f, skb) != TIMESTAMP_FOUND)
+		return no_timestamp(&f);
+	/* The kernel's own sockets, which answer for TIME_WAIT before 6.13, are raw. */
+	if (!full || full->type != SOCKET_TYPE_STREAM)
+		return mark_without_storage(skb, &f, served, sk);
+	if (!(f.tcp_flags & TCP_FLAG_SYN_BIT)) {
+		if (f.tcp_flags & TCP_FLAG_FIN_BIT)
+			mark_remember(&f, 0, 1);
+		return EGRESS_UNMARKED_OLDER_THAN_AGENT;
+	}
+	/* TCP Fast Open: the connection is there before its SYN-ACK. */
+	h = bpf_sk_storage_get(&hold_backs, full, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	return h ? mark_connection(skb, &f, full, h) : EGRESS_NOT_SERVED;
+}
+
+/* Is the tunnel ours: for this host's MAC and address, about something that this host serves? */
+inline_always enum agent_verdict recognise(struct xdp_md *ctx, struct tunnel *t, struct packet *p)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 ifindex = ctx->ingress_ifindex, length = bpf_xdp_get_buff_len(ctx);
+	const struct interface *interface;
+	struct served_key key = {};
+	enum tunnel_search search = tunnel_parse(t, data, end);
+	enum parse_result parsed;
+
+	if (search == TUNNEL_ABSENT)
+		return PASSED_NOT_TUNNELLED;
+	interface = bpf_map_lookup_elem(&interfaces, &ifindex);
+	if (!interface || __builtin_memcmp(interface->mac, data, sizeof(interface->mac)) ||
+	    !bpf_map_lookup_elem(&own_addresses, t->destination) || search == TUNNEL_MALFORMED)
+		return PASSED_FOREIGN_TUNNEL;
+	p->l3 = t->inner & 127;
+	parsed = t->inner_ipv6 ? parse_ipv6(p, data, end) : parse_ipv4(p, data, end);
+	if (parsed == PARSED)
+		parsed = p->l3 + p->length > length || p->l4 - p->l3 > p->length ? PARSE_MALFORMED :
+										   parse_ports(p, data, end);
+	if (parsed == PARSE_MALFORMED)
+		return DROPPED_MALFORMED_TUNNEL;
+	__builtin_memcpy(key.address, p->destination, sizeof(key.address));
+	key.ipv6 = p->ipv6;
+	key.port = p->destination_port;
+	key.protocol = p->destination_port ? p->protocol : 0;
+	if (parsed != PARSED || !bpf_map_lookup_elem(&served_rows, &key))
+		return PASSED_FOREIGN_TUNNEL;
+	return AGENT_CONTINUE;
+}
+
+inline_always enum agent_verdict take_in(struct xdp_md *ctx, int *action)
+{
+	enum agent_verdict verdict, delivered = DECAPSULATED;
+	struct tunnel t = {};
+	struct packet p = {};
+
+	*action = XDP_PASS;
+	verdict = recognise(ctx, &t, &p);
+	if (verdict == AGENT_CONTINUE && t.stops) {
+		delivered = DECAPSULATED_MINE;
+		if (!deliver_is_mine(ctx, &p)) {
+			delivered = DECAPSULATED_LAST;
+			verdict = hand_on(ctx, &t, action);
+		}
+	}
+	if (verdict != AGENT_CONTINUE)
+		return verdict;
+	if (!tunnel_copy_congestion(&t, (void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		return DROPPED_CONGESTED;
+	return tunnel_strip(ctx, &t) ? delivered : DROPPED_MALFORMED_TUNNEL;
+}
+
+SEC("xdp.frags")
+int server_xdp(struct xdp_md *ctx)
+{
+	__u32 length = bpf_xdp_get_buff_len(ctx);
+	int action;
+	enum agent_verdict verdict = take_in(ctx, &action);
+
+	agent_count(verdict, length);
+	return verdict >= DROPPED_MALFORMED_TUNNEL && verdict <= DROPPED_CONGESTED ? XDP_DROP : action;
+}
+
+SEC("tc")
+int server_ingress(struct __sk_buff *skb)
+{
+	agent_count(restore(skb), skb->len);
+	return TC_CONTINUE;
+}
+
+SEC("tc")
+int server_egress(struct __sk_buff *skb)
+{
+	agent_count(mark(skb), skb->len);
+	return TC_CONTINUE;
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* hold_back.h - Cheetah IV-D: the cookie in TSval without ever running ahead of what PAWS lets pass.
+ *
+ *   wire timestamp W = V << c | cookie        V = T - delta        T: what the kernel wrote, in ms
+ *
+ * c bits of shift make the wire clock run 2^c times too fast: a silent client would see W jump by more than 2^31 and
+ * drop it (RFC 7323 5.3). Departs from Cheetah, which stalls there: V is held back at limit = 2^(30-c) ms ahead of the
+ * newest echo, so that W is never more than 2^30 ahead of what the client has. Restoring needs no clock: an echo is never newer
+ * than the newest V sent, and less than four limits older.
+ *
+ * Two CPUs may work on one socket. A torn update makes one echo inexact and harms nothing else.
+ */
+#pragma once
+
+/* Implementation constants */
+#define BEHIND_ECHO_MS (1u << 24) /* V a little behind the newest echo is reordering; farther is a wrapped clock */
+#define ECHO_AGE_SLACK_MS 2000 /* ts_recent_stamp counts seconds */
+#define CLOCK_SLACK_MS 64 /* the coarse clock may be a tick (10 ms at 100 Hz) behind the packets' */
+
+enum hold_back_state { HOLD_BACK_NEW, HOLD_BACK_MARKED, HOLD_BACK_UNMARKED_USEC, HOLD_BACK_UNMARKED_OLDER };
+
+struct hold_back {
+	__u32 delta;
+	__u32 held_from, delta_before; /* echoes from before V = held_from belong to delta_before */
+	__u32 newest_sent, newest_echo; /* as V */
+	__u32 generation; /* of the services when the cookie was made */
+	__u16 cookie, cookie_before; /* echoes of the one before a rotation are still under way */
+	__u8 cookie_bits; /* never changes in the life of a connection */
+	__u8 state;
+	__u8 pad[2];
+};
+_Static_assert(sizeof(struct hold_back) == 32, "hold_back");
+
+/* A listener has one that stays HOLD_BACK_NEW: the kernel copies it into every connection it accepts. So a connection
+ * without one is older than the agent, and was never marked. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
+	__type(key, int);
+	__type(value, struct hold_back);
+} hold_backs SEC(".maps");
+
+/* What is exceptional about a flow, for packets that the kernel sends without its socket (TIME_WAIT), and for
+ * handshakes under way when the agent came. Absent: marked, delta 0. */
+struct flow_key {
+	struct served_key service;
+	__be32 client[4];
+	__be16 client_port;
+	__u16 pad;
+};
+_Static_assert(sizeof(struct flow_key) == 40, "flow_key");
+
+struct exception {
+	__u32 delta;
+	__u32 unmarked;
+	__be32 handshake_echo; /* of the unmarked handshake: tells it from another use of the same ports */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct flow_key);
+	__type(value, struct exception);
+} exceptions SEC(".maps");
+
+/* The newest clock value not after limit that agrees with V in the bits that fit on the wire. */
+inline_always __u32 hold_back_extend(__u32 v, __u32 limit, __u8 cookie_bits)
+{
+	__u32 mask = 0xffffffff >> (cookie_bits & 31);
+
+	return limit - ((limit - v) & mask);
+}
+
+/* T -> V; holds back when the client has been silent. */
+inline_always __u32 hold_back_forward(struct hold_back *h, __u32 t, _Bool *held)
+{
+	__u32 limit = 1u << ((30 - h->cookie_bits) & 31);
+	__u32 v = t - h->delta;
+
+	if (v - h->newest_echo + BEHIND_ECHO_MS > limit + BEHIND_ECHO_MS) {
+		v = h->newest_echo + limit;
+		if (v != h->held_from) {
+			h->delta_before = h->delta;
+			h->held_from = v;
+		}
+		h->delta = t - v;
+		*held = 1;
+	}
+	if (!(v << (h->cookie_bits & 31) | h->cookie)) /* 0 on the wire means: no timestamp */
+		v++;
+	if ((__s32)(v - h->newest_sent) > 0)
+		h->newest_sent = v;
+	return v;
+}
+
+/* W of an echo -> T, exactly. */
+inline_always __u32 hold_back_restore(struct hold_back *h, __u32 w)
+{
+	__u32 v = hold_back_extend(w >> (h->cookie_bits & 31), h->newest_sent, h->cookie_bits);
+
+	if ((__s32)(v - h->newest_echo) > 0)
+		h->newest_echo = v;
+	return v + ((__s32)(v - h->held_from) >= 0 ? h->delta : h->delta_before);
+}
+
+inline_always _Bool hold_back_is_mine(const struct hold_back *h, __u32 w)
+{
+	__u32 cookie = w & ((1u << (h->cookie_bits & 31)) - 1);
+
+	return cookie == h->cookie || cookie == h->cookie_before;
+}
+
+inline_always void flow_key_fill(struct flow_key *key, const struct flow *f)
+{
+	key->service = f->key;
+	__builtin_memcpy(key->client, f->client, 16);
+	key->client_port = f->client_port;
+	key->pad = 0;
+}

@@ -1,0 +1,305 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -type agent_verdict -type served -type served_key -type stop -type interface -type agent_traffic -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" server ../../../bpf/server.bpf.c
+
+// serverLayout names the shape of the pinned maps, the sockets' storage included: see lbLayout. Connections that live
+// across a change of layout lose their marks.
+const serverLayout = "agent-v1"
+
+// rowRest is how long a row that packets no longer find is left alone: one may still be reading it.
+const rowRest = time.Second
+
+var (
+	_ = [1]struct{}{}[unsafe.Sizeof(plan.AgentRow{})-unsafe.Sizeof(serverServed{})]
+	_ = [1]struct{}{}[unsafe.Sizeof(plan.VIPKey{})-unsafe.Sizeof(serverServedKey{})]
+)
+
+// Server is the server role's programs with their maps. Its methods are not safe for concurrent use, but for Counters.
+type Server struct {
+	objects serverObjects
+	dir     string
+	rows    map[plan.VIPKey]servedRow
+	free    []freeRow
+	names   []string
+}
+
+type servedRow struct {
+	index uint32
+	row   plan.AgentRow
+}
+
+type freeRow struct {
+	index uint32
+	since time.Time
+}
+
+// OpenServer loads the programs. With dir, a directory in a BPF file system, the maps are pinned there and those of an
+// earlier process are taken over.
+func OpenServer(dir string) (*Server, error) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("lift the limit on locked memory: %w", err)
+	}
+	spec, err := loadServer()
+	if err != nil {
+		return nil, fmt.Errorf("read the server's programs: %w", err)
+	}
+	server := &Server{rows: map[plan.VIPKey]servedRow{}}
+	options := ebpf.CollectionOptions{}
+	if dir != "" {
+		server.dir = filepath.Join(dir, serverLayout)
+		if err := os.MkdirAll(server.dir, 0o700); err != nil {
+			return nil, fmt.Errorf("make the directory of pinned maps: %w", err)
+		}
+		for name, m := range spec.Maps {
+			if !isSection(name) {
+				m.Pinning = ebpf.PinByName
+			}
+		}
+		options.Maps.PinPath = server.dir
+	}
+	if server.names, err = enumNames(spec.Types, "agent_verdict"); err != nil {
+		return nil, err
+	}
+	if err := spec.LoadAndAssign(&server.objects, &options); err != nil {
+		return nil, fmt.Errorf("load the server's programs: %w", err)
+	}
+	if err := server.readRows(); err != nil {
+		server.Close()
+		return nil, err
+	}
+	return server, nil
+}
+
+// readRows learns what an earlier process has published.
+func (s *Server) readRows() error {
+	used := map[uint32]bool{0: true} // row 0 is the zero row
+	var key plan.VIPKey
+	var index uint32
+	entries := s.objects.ServedRows.Iterate()
+	for entries.Next(&key, &index) {
+		row := servedRow{index: index}
+		if err := s.objects.ServedServices.Lookup(index, &row.row); err != nil {
+			return fmt.Errorf("read row %d of the served services: %w", index, err)
+		}
+		s.rows[key] = row
+		used[index] = true
+	}
+	for i := range s.objects.ServedServices.MaxEntries() {
+		if !used[i] {
+			s.free = append(s.free, freeRow{index: i})
+		}
+	}
+	return entries.Err()
+}
+
+// Serve makes the maps hold these services. A packet sees each of them as it was or as it is to be. Services that are
+// gone stay, retired, for their connections.
+func (s *Server) Serve(served map[plan.VIPKey]plan.AgentRow) (changes int, err error) {
+	want := make(map[plan.VIPKey]plan.AgentRow, len(served))
+	for key, have := range s.rows {
+		want[key] = have.row.Retired()
+	}
+	for key, row := range served {
+		if have, ok := s.rows[key]; ok && row.Flags == 0 && have.row.Flags != 0 {
+			continue // no longer by cookie
+		}
+		want[key] = row
+	}
+	for key, row := range want {
+		have, ok := s.rows[key]
+		if ok && have.row == row {
+			continue
+		}
+		if err := s.publish(key, row); err != nil {
+			return changes, err
+		}
+		changes++
+	}
+	if changes > 0 {
+		err = s.advance()
+	}
+	return changes, err
+}
+
+// publish writes a new row, then lets packets find it.
+func (s *Server) publish(key plan.VIPKey, row plan.AgentRow) error {
+	index := uint32(0)
+	if row != (plan.AgentRow{}) {
+		if len(s.free) == 0 || time.Since(s.free[0].since) < rowRest {
+			return errors.New("publish a service: too many changes at once: try again in a second")
+		}
+		index = s.free[0].index
+		if err := s.objects.ServedServices.Put(index, row); err != nil {
+			return fmt.Errorf("write row %d of the served services: %w", index, err)
+		}
+		s.free = s.free[1:]
+	}
+	if err := s.objects.ServedRows.Put(key, index); err != nil {
+		return fmt.Errorf("publish a served service: %w", err)
+	}
+	if old, ok := s.rows[key]; ok && old.index != 0 {
+		s.free = append(s.free, freeRow{old.index, time.Now()})
+	}
+	s.rows[key] = servedRow{index, row}
+	return nil
+}
+
+// advance makes sockets ask for their cookie again.
+func (s *Server) advance() error {
+	var generation uint32
+	if err := s.objects.Generation.Lookup(uint32(0), &generation); err != nil {
+		return fmt.Errorf("read the generation of the services: %w", err)
+	}
+	return s.objects.Generation.Put(uint32(0), generation+1)
+}
+
+// A Stop is how another server is reached, for second chances.
+type Stop struct {
+	Ifindex                uint32
+	Destination, SourceMAC [6]byte
+	VLAN                   uint16 // 802.1Q id, 0: untagged
+}
+
+// SetStops makes the map of stops hold exactly these.
+func (s *Server) SetStops(stops map[netip.Addr]Stop) error {
+	want := make(map[[16]byte]serverStop, len(stops))
+	for address, stop := range stops {
+		want[wireAddress(address)] = serverStop{
+			Ifindex: stop.Ifindex, DestinationMac: stop.Destination, SourceMac: stop.SourceMAC,
+			Vlan: stop.VLAN<<8 | stop.VLAN>>8,
+		}
+	}
+	return replace(s.objects.StopHops, want)
+}
+
+// SetOwnAddresses makes the map of this host's addresses hold exactly these.
+func (s *Server) SetOwnAddresses(addresses []netip.Addr) error {
+	want := make(map[[16]byte]uint32, len(addresses))
+	for _, address := range addresses {
+		want[wireAddress(address)] = 1
+	}
+	return replace(s.objects.OwnAddresses, want)
+}
+
+// replace makes a hash map hold exactly want, without ever missing an entry that stays.
+func replace[K, V comparable](m *ebpf.Map, want map[K]V) error {
+	var gone []K
+	var key K
+	var value V
+	entries := m.Iterate()
+	for entries.Next(&key, &value) {
+		if _, ok := want[key]; !ok {
+			gone = append(gone, key)
+		}
+	}
+	if err := entries.Err(); err != nil {
+		return fmt.Errorf("read map %s: %w", m, err)
+	}
+	for key, value := range want {
+		if err := m.Put(key, value); err != nil {
+			return fmt.Errorf("write map %s: %w", m, err)
+		}
+	}
+	for _, key := range gone {
+		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("delete from map %s: %w", m, err)
+		}
+	}
+	return nil
+}
+
+func wireAddress(a netip.Addr) (out [16]byte) {
+	copy(out[:], a.Unmap().AsSlice())
+	return out
+}
+
+// Attach runs the programs on a device of the calling thread's network namespace and returns the mode that XDP got.
+// Links that an earlier process pinned are switched over without a gap.
+func (s *Server) Attach(device *net.Interface, mode XDPMode) (XDPMode, error) {
+	value := serverInterface{}
+	copy(value.Mac[:], device.HardwareAddr)
+	if err := s.objects.Interfaces.Put(uint32(device.Index), value); err != nil {
+		return "", fmt.Errorf("tell the address of %s: %w", device.Name, err)
+	}
+	// Restore before mark: what is marked comes back only later.
+	if err := s.attachTCX(s.objects.ServerIngress, device, ebpf.AttachTCXIngress, "ingress"); err != nil {
+		return "", err
+	}
+	if err := s.attachTCX(s.objects.ServerEgress, device, ebpf.AttachTCXEgress, "egress"); err != nil {
+		return "", err
+	}
+	return attachXDP(s.objects.ServerXdp, device, mode, s.pin("xdp", device.Index))
+}
+
+func (s *Server) pin(hook string, ifindex int) string {
+	return filepath.Join(s.dir, "link-"+hook+"-"+strconv.Itoa(ifindex))
+}
+
+func (s *Server) attachTCX(program *ebpf.Program, device *net.Interface, hook ebpf.AttachType, name string) error {
+	pin := s.pin(name, device.Index)
+	if old, err := link.LoadPinnedLink(pin, nil); err == nil {
+		defer old.Close()
+		if info, err := old.Info(); err == nil && info.TCX() != nil && info.TCX().Ifindex == uint32(device.Index) {
+			if err := old.Update(program); err != nil {
+				return fmt.Errorf("replace the %s program on %s: %w", name, device.Name, err)
+			}
+			return nil
+		}
+		if err := old.Unpin(); err != nil {
+			return fmt.Errorf("remove the pin of a device that is gone: %w", err)
+		}
+	}
+	l, err := link.AttachTCX(link.TCXOptions{Interface: device.Index, Program: program, Attach: hook})
+	if err != nil {
+		return fmt.Errorf("attach to %s of %s: %w: tcx needs Linux 6.6", name, device.Name, err)
+	}
+	defer l.Close()
+	if err := l.Pin(pin); err != nil {
+		return fmt.Errorf("pin the %s link on %s: %w", name, device.Name, err)
+	}
+	return nil
+}
+
+// Counters returns packets and bytes by verdict name.
+func (s *Server) Counters() (map[string]Traffic, error) {
+	out := make(map[string]Traffic, len(s.names))
+	for verdict, name := range s.names[:serverAgentVerdictAGENT_VERDICTS] {
+		var perCPU []serverAgentTraffic
+		if err := s.objects.AgentCounters.Lookup(uint32(verdict), &perCPU); err != nil {
+			return nil, fmt.Errorf("read counter %s: %w", name, err)
+		}
+		var sum Traffic
+		for _, t := range perCPU {
+			sum.Packets += t.Packets
+			sum.Bytes += t.Bytes
+		}
+		if verdict > 0 {
+			out[name] = sum
+		}
+	}
+	return out, nil
+}
+
+// Close lets go of everything. What is pinned or attached stays.
+func (s *Server) Close() error { return s.objects.Close() }
+
+// DetachServer removes links and maps that are pinned under dir, of any layout. Nothing there is no error.
+func DetachServer(dir string) error { return DetachLB(dir) }

@@ -1,0 +1,100 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/ballast-lb/ballast/internal/algo/cookie"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Flags of an AgentRow: enum served_flag.
+const (
+	AgentCookie  = 1
+	AgentRetired = 2
+)
+
+// AgentRow is struct served: a service as one of its servers sees it.
+type AgentRow struct {
+	CookieKey   [2]cookie.Key // by parity of the epoch
+	ID          uint16
+	CookieBits  uint8
+	EpochParity uint8 // of the key to write with
+	Flags       uint8
+	_           [3]uint8
+}
+
+// Retired is the row for the connections that a service leaves behind when the server no longer takes part.
+func (r AgentRow) Retired() AgentRow {
+	if r.Flags&AgentCookie != 0 {
+		r.Flags = AgentRetired
+	}
+	return r
+}
+
+// Agent is what the maps of a server must hold, and what its daemon needs to check.
+type Agent struct {
+	Served    map[VIPKey]AgentRow // a zero row stands for an address itself
+	Addresses []netip.Addr        // of this server, as its services name it
+	VIPs      []netip.Addr
+	Stops     []netip.Addr // other servers that a second chance may lead to
+	Marking   []string     // names of the services whose connections carry cookies
+}
+
+// NewAgent derives an agent's state from the fleet. mine tells which server entries are this host. Services without
+// such an entry, or whose answers return through the load balancer, are left out.
+func NewAgent(fleet *model.Fleet, mine func(*model.Server) bool) (Agent, error) {
+	agent := Agent{Served: map[VIPKey]AgentRow{}}
+	var errs []error
+	for i := range fleet.Services {
+		service := &fleet.Services[i]
+		if service.Return == model.ReturnThrough {
+			continue
+		}
+		here := -1
+		for j := range service.Servers {
+			if !mine(&service.Servers[j]) {
+				continue
+			}
+			if here >= 0 {
+				errs = append(errs, fmt.Errorf("service %s: servers %s and %s are both this host: name one with --server",
+					service.Name, service.Servers[here].Name, service.Servers[j].Name))
+			}
+			here = j
+		}
+		if here >= 0 {
+			agent.add(fleet, service, &service.Servers[here])
+		}
+	}
+	for _, list := range []*[]netip.Addr{&agent.Addresses, &agent.VIPs, &agent.Stops} {
+		slices.SortFunc(*list, netip.Addr.Compare)
+		*list = slices.Compact(*list)
+	}
+	return agent, errors.Join(errs...)
+}
+
+func (a *Agent) add(fleet *model.Fleet, service *model.Service, server *model.Server) {
+	row := AgentRow{ID: server.ID}
+	if service.Affinity == model.AffinityCookie {
+		row.Flags = AgentCookie
+		row.CookieBits = service.CookieBits
+		row.EpochParity = uint8(fleet.Keys.Current & 1)
+		for epoch, key := range fleet.Keys.Cookie {
+			row.CookieKey[epoch&1] = cookie.ServiceKey(key, service.VIP, service.Protocol)
+		}
+		a.Marking = append(a.Marking, service.Name)
+	}
+	for _, port := range service.Ports {
+		a.Served[vipKey(service.VIP, port, uint8(service.Protocol))] = row
+	}
+	a.Served[vipKey(service.VIP, 0, 0)] = AgentRow{}
+	a.Addresses = append(a.Addresses, server.Address)
+	a.VIPs = append(a.VIPs, service.VIP)
+	for i := range service.Servers {
+		if other := service.Servers[i].Address; other != server.Address {
+			a.Stops = append(a.Stops, other)
+		}
+	}
+}

@@ -26,8 +26,21 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// newNetwork builds a lab without load balancers whose router leads the VIPs straight to server s1.
+// newNetwork builds a lab whose router leads the VIPs straight to server s1.
 func newNetwork(t *testing.T) *trial {
+	t.Helper()
+	network := newNetworkOf(t, 0)
+	for _, vip := range network.topo.VIPs {
+		hop := netspace.NextHop{Gateway: network.topo.serverAddress(1, vip.Is6()), Interface: fabric}
+		if err := network.space(routerNode).Route(netip.PrefixFrom(vip, vip.BitLen()), 0, hop); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return network
+}
+
+// newNetworkOf builds a lab with nodes for load balancers, and nothing that runs on them.
+func newNetworkOf(t *testing.T, lbs int) *trial {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root for network namespaces")
@@ -50,15 +63,9 @@ func newNetwork(t *testing.T) *trial {
 			t.Errorf("namespaces are left: %v", left)
 		}
 	})
-	topology := Topology{Servers: make([]ServerNode, 1), VIPs: []netip.Addr{netip.MustParseAddr(vip4), netip.MustParseAddr(vip6)}}
+	topology := Topology{LBs: lbs, Servers: make([]ServerNode, 1), VIPs: []netip.Addr{netip.MustParseAddr(vip4), netip.MustParseAddr(vip6)}}
 	if err := lab.build(topology); err != nil {
 		t.Fatal(err)
-	}
-	for _, vip := range topology.VIPs {
-		hop := netspace.NextHop{Gateway: lab.topo.serverAddress(1, vip.Is6()), Interface: fabric}
-		if err := lab.space(routerNode).Route(netip.PrefixFrom(vip, vip.BitLen()), 0, hop); err != nil {
-			t.Fatal(err)
-		}
 	}
 	if err := lab.startNginx(ctx, "s1"); err != nil {
 		t.Fatal(err)
@@ -97,6 +104,55 @@ func TestNetworkCarriesEveryKindOfTraffic(t *testing.T) {
 		t.Errorf("outcome: %+v", network.outcome.Tally)
 	}
 	t.Logf("%+v", network.outcome.TCP)
+}
+
+// Plain IP forwarding stands in for the load balancers: the network alone must not break connections.
+func TestTheRouterAvoidsADeadPath(t *testing.T) {
+	network := newNetworkOf(t, 2)
+	for i := 1; i <= 2; i++ {
+		lb := network.space(lbName(i))
+		for key, value := range routerSysctls {
+			if err := lb.Sysctl(key, value); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, vip := range network.topo.VIPs {
+			hop := netspace.NextHop{Gateway: network.topo.serverAddress(1, vip.Is6()), Interface: "eth1"}
+			if err := lb.Route(netip.PrefixFrom(vip, vip.BitLen()), 0, hop); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, target := range []string{vip4 + ":80", "[" + vip6 + "]:80"} {
+		running, err := network.startLoad(traffic.Plan{
+			Seed: 1, Stall: 5 * time.Second, Sources: network.topo.sourceAddresses(target[0] == '['),
+			Flows: []traffic.Flow{downloads(target, 20), shorts(target, 100)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		network.loads = append(network.loads, running)
+		for _, up := range []bool{false, true} {
+			if err := network.busy(running, 60); err != nil {
+				t.Fatal(err)
+			}
+			if err := network.space("lb1").SetLink("eth0", up); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := network.busy(running, 60); err != nil {
+			t.Fatal(err)
+		}
+		if err := running.finish(network.ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := network.collect(); err != nil {
+		t.Fatal(err)
+	}
+	if network.outcome.Broken != 0 || network.outcome.Completed < 300 {
+		t.Errorf("outcome: %+v", network.outcome.Tally)
+	}
 }
 
 func TestLostHandshakesAreRepeated(t *testing.T) {

@@ -22,7 +22,7 @@ func (l *Lab) netstat(node string) (map[string]uint64, error) {
 var watchedTCPCounters = []string{
 	"PAWSActive", "PAWSEstab", "PAWSOldAck", "BeyondWindow", "TSEcrRejected", "PAWSTimewait",
 	"TCPTimeouts", "TCPSpuriousRTOs", "TCPAbortOnTimeout", "TCPAbortOnData", "TCPRetransFail",
-	"PAWSPassive", "EmbryonicRsts", "SyncookiesSent", "SyncookiesRecv", "SyncookiesFailed", "TCPLossUndo", "TCPFullUndo",
+	"EmbryonicRsts", "SyncookiesSent", "SyncookiesRecv", "SyncookiesFailed", "TCPLossUndo", "TCPFullUndo",
 	"TCPOFOQueue", "TCPRcvCollapsed", "TCPSynRetrans", "TCPACKSkippedPAWS", "TCPACKSkippedSeq",
 }
 

@@ -1,0 +1,397 @@
+package datapath_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/algo/cookie"
+	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+const (
+	servicePort = 80
+	serverID    = 77
+	deadline    = 20 * time.Second
+)
+
+var spaces atomic.Int32
+
+// A rig is a client and a server joined by one wire, real TCP on both, the agent's programs on the server.
+type rig struct {
+	t              *testing.T
+	client, server *netspace.Space
+	agent          *datapath.Server
+	fleet          *model.Fleet
+	vips           []netip.Addr
+}
+
+type rigOptions struct {
+	bits    uint8
+	sysctls map[string]string
+	plain   bool // no agent yet
+	mtu     int
+}
+
+func newRig(t *testing.T, o rigOptions) *rig {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	if o.bits == 0 {
+		o.bits = 14
+	}
+	r := &rig{t: t, vips: []netip.Addr{netip.MustParseAddr("198.51.100.10"), netip.MustParseAddr("2001:db8:51::10")}}
+	r.client, r.server = newSpace(t, "c"), newSpace(t, "s")
+	// One CPU receives for each end: two would reorder the packets of a connection.
+	check(t, r.client.Sysctl("net/core/rps_default_mask", "1"))
+	check(t, r.server.Sysctl("net/core/rps_default_mask", "2"))
+	for _, space := range []*netspace.Space{r.client, r.server} {
+		check(t, space.Sysctl("net/ipv6/conf/default/accept_dad", "0"))
+	}
+	check(t, netspace.Connect(
+		netspace.End{Space: r.client, Interface: "eth0", MTU: o.mtu, Addresses: prefixes("10.9.0.1/24", "fd09::1/64")},
+		netspace.End{Space: r.server, Interface: "eth0", MTU: o.mtu, Addresses: prefixes("10.9.0.2/24", "fd09::2/64")}))
+	for i, gateway := range []string{"10.9.0.2", "fd09::2"} {
+		check(t, r.server.AddAddress("lo", netip.PrefixFrom(r.vips[i], r.vips[i].BitLen())))
+		check(t, r.client.Route(netip.PrefixFrom(r.vips[i], r.vips[i].BitLen()), 0,
+			netspace.NextHop{Gateway: netip.MustParseAddr(gateway), Interface: "eth0"}))
+	}
+	for key, value := range o.sysctls {
+		check(t, r.server.Sysctl(key, value))
+	}
+	r.fleet = &model.Fleet{Keys: model.Keys{Current: 1, Cookie: map[uint32][16]byte{1: {1, 2, 3}}}}
+	for _, vip := range r.vips {
+		r.fleet.Services = append(r.fleet.Services, model.Service{
+			Name: vip.String(), VIP: vip, Protocol: model.ProtocolTCP, Ports: []uint16{servicePort}, CookieBits: o.bits,
+			Affinity: model.AffinityCookie, Servers: []model.Server{{Name: "s", ID: serverID, Address: netip.MustParseAddr("10.9.0.2")}},
+		})
+	}
+	if !o.plain {
+		r.attach("")
+	}
+	return r
+}
+
+func newSpace(t *testing.T, role string) *netspace.Space {
+	t.Helper()
+	space, err := netspace.Create(fmt.Sprintf("ballast-agt-%d-%d%s", os.Getpid(), spaces.Add(1), role))
+	check(t, err)
+	t.Cleanup(func() { check(t, space.Delete()) })
+	return space
+}
+
+// attach starts the agent's data path. Without a directory it pins in one of its own.
+func (r *rig) attach(dir string) {
+	r.t.Helper()
+	if dir == "" {
+		dir = r.pins()
+	}
+	var err error
+	r.agent, err = datapath.OpenServer(dir)
+	check(r.t, err)
+	agent := r.agent
+	r.t.Cleanup(func() { agent.Close() })
+	r.publish()
+	check(r.t, r.server.Do(func() error {
+		device, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		_, err = r.agent.Attach(device, datapath.XDPAuto)
+		return err
+	}))
+}
+
+// pins makes a BPF file system that goes with the test.
+func (r *rig) pins() string {
+	r.t.Helper()
+	dir, err := os.MkdirTemp("", "ballast-agt-")
+	check(r.t, err)
+	check(r.t, datapath.EnsureBPFFS(dir))
+	r.t.Cleanup(func() {
+		check(r.t, datapath.DetachServer(dir+"/test"))
+		check(r.t, datapath.RemoveBPFFS(dir))
+	})
+	return dir + "/test"
+}
+
+func (r *rig) publish() {
+	r.t.Helper()
+	wanted, err := plan.NewAgent(r.fleet, func(*model.Server) bool { return true })
+	check(r.t, err)
+	_, err = r.agent.Serve(wanted.Served)
+	check(r.t, err)
+}
+
+func (r *rig) count(name string) uint64 {
+	r.t.Helper()
+	counters, err := r.agent.Counters()
+	check(r.t, err)
+	traffic, ok := counters[name]
+	if !ok {
+		r.t.Fatalf("no counter %s in %v", name, slices.Sorted(maps.Keys(counters)))
+	}
+	return traffic.Packets
+}
+
+// listen serves "send me n bytes" requests (8 bytes each) on both VIPs until the test ends.
+func (r *rig) listen(multipath bool) {
+	r.t.Helper()
+	config := net.ListenConfig{}
+	config.SetMultipathTCP(multipath)
+	for _, vip := range r.vips {
+		var listener net.Listener
+		check(r.t, r.server.Do(func() (err error) {
+			listener, err = config.Listen(context.Background(), "tcp", netip.AddrPortFrom(vip, servicePort).String())
+			return err
+		}))
+		r.t.Cleanup(func() { listener.Close() })
+		go func() {
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				go answer(conn)
+			}
+		}()
+	}
+}
+
+func answer(conn net.Conn) {
+	defer conn.Close()
+	var size uint64
+	chunk := make([]byte, 256<<10)
+	for binary.Read(conn, binary.BigEndian, &size) == nil {
+		for size > 0 {
+			n := min(size, uint64(len(chunk)))
+			if _, err := conn.Write(chunk[:n]); err != nil {
+				return
+			}
+			size -= n
+		}
+	}
+}
+
+func (r *rig) dial(vip netip.Addr) net.Conn {
+	r.t.Helper()
+	var conn net.Conn
+	check(r.t, r.client.Do(func() (err error) {
+		dialer := net.Dialer{Timeout: deadline, FallbackDelay: -1}
+		dialer.SetMultipathTCP(false)
+		conn, err = dialer.Dial("tcp", netip.AddrPortFrom(vip, servicePort).String())
+		return err
+	}))
+	return conn
+}
+
+func fetch(conn net.Conn, size uint64) error {
+	conn.SetDeadline(time.Now().Add(deadline))
+	if err := binary.Write(conn, binary.BigEndian, size); err != nil {
+		return err
+	}
+	n, err := io.CopyN(io.Discard, conn, int64(size))
+	if err != nil {
+		return fmt.Errorf("after %d of %d bytes: %w", n, size, err)
+	}
+	return nil
+}
+
+// browse makes connections of a few requests each, some at the same time.
+func (r *rig) browse(connections int, sizes ...uint64) {
+	r.t.Helper()
+	var group sync.WaitGroup
+	for i := range connections {
+		conn := r.dial(r.vips[i%len(r.vips)])
+		group.Go(func() {
+			defer conn.Close()
+			for _, size := range sizes {
+				if err := fetch(conn, size); err != nil {
+					r.t.Errorf("connection %d to %s: %v", i, conn.RemoteAddr(), err)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
+// netstat reads the kernel's counters of both ends by name.
+func (r *rig) netstat(names ...string) map[string]int {
+	r.t.Helper()
+	sum := map[string]int{}
+	for _, space := range []*netspace.Space{r.client, r.server} {
+		for _, file := range []string{"netstat", "snmp"} {
+			content, err := space.ReadFile("/proc/thread-self/net/" + file)
+			check(r.t, err)
+			lines := strings.Split(string(content), "\n")
+			for i := 0; i+1 < len(lines); i += 2 {
+				keys, values := strings.Fields(lines[i]), strings.Fields(lines[i+1])
+				for j, key := range keys {
+					if slices.Contains(names, key) {
+						n, _ := strconv.Atoi(values[j])
+						sum[key] += n
+					}
+				}
+			}
+		}
+	}
+	return sum
+}
+
+// rejects are what the kernels count when they do not believe a timestamp.
+func (r *rig) rejects() map[string]int {
+	return r.netstat("PAWSActive", "PAWSEstab", "PAWSOldAck", "PAWSTimewait", "TSEcrRejected", "TCPTSReorder")
+}
+
+// A watcher reads what arrives at the client and checks each TSval from the service.
+type watcher struct {
+	seen, wrong atomic.Uint64
+	first       atomic.Value // string: what was wrong first
+	stop        func()
+}
+
+func (r *rig) watch() *watcher {
+	r.t.Helper()
+	w := &watcher{}
+	var fd int
+	check(r.t, r.client.Do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, int(htons(unix.ETH_P_ALL)))
+		return err
+	}))
+	check(r.t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50000}))
+	unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20)
+	done, quit := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		frame := make([]byte, 192)
+		for {
+			n, from, err := unix.Recvfrom(fd, frame, unix.MSG_TRUNC)
+			if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+				select {
+				case <-quit:
+					return
+				default:
+					continue
+				}
+			}
+			if err != nil {
+				return
+			}
+			if address, ok := from.(*unix.SockaddrLinklayer); ok && address.Pkttype != unix.PACKET_OUTGOING {
+				r.inspect(w, frame[:min(n, len(frame))])
+			}
+		}
+	}()
+	w.stop = sync.OnceFunc(func() { close(quit); <-done; unix.Close(fd) })
+	r.t.Cleanup(w.stop)
+	return w
+}
+
+// verify ends the watch and fails the test if a packet was wrong, or none was seen.
+func (w *watcher) verify(t *testing.T) {
+	t.Helper()
+	w.stop()
+	t.Logf("%d timestamps on the wire", w.seen.Load())
+	if w.wrong.Load() > 0 {
+		t.Errorf("%d of %d timestamps without a valid cookie, first: %v", w.wrong.Load(), w.seen.Load(), w.first.Load())
+	}
+	if w.seen.Load() == 0 {
+		t.Error("no timestamp was seen")
+	}
+}
+
+func (r *rig) inspect(w *watcher, frame []byte) {
+	source, destination, tcp := segment(frame)
+	if tcp == nil || source.Port() != servicePort || !slices.Contains(r.vips, source.Addr()) {
+		return
+	}
+	value, ok := tsval(tcp)
+	if !ok {
+		return
+	}
+	w.seen.Add(1)
+	service := r.fleet.Service(source.Addr().String())
+	for epoch, key := range r.fleet.Keys.Cookie {
+		hash := cookie.FlowHash(cookie.ServiceKey(key, service.VIP, service.Protocol), destination, servicePort)
+		if cookie.EpochBit(service.CookieBits, value) == epoch&1 &&
+			cookie.Decode(service.CookieBits, value, hash) == service.Servers[0].ID {
+			return
+		}
+	}
+	if w.wrong.Add(1) == 1 {
+		w.first.Store(fmt.Sprintf("%s > %s TSval %#x flags %#x", source, destination, value, tcp[13]))
+	}
+}
+
+// segment takes a frame apart; tcp is nil when it is not TCP.
+func segment(frame []byte) (source, destination netip.AddrPort, tcp []byte) {
+	var from, to netip.Addr
+	switch {
+	case len(frame) >= 54 && frame[12] == 8 && frame[13] == 0 && frame[23] == 6:
+		from, to = netip.AddrFrom4([4]byte(frame[26:30])), netip.AddrFrom4([4]byte(frame[30:34]))
+		tcp = frame[14+int(frame[14]&15)*4:]
+	case len(frame) >= 74 && frame[12] == 0x86 && frame[13] == 0xdd && frame[20] == 6:
+		from, to = netip.AddrFrom16([16]byte(frame[22:38])), netip.AddrFrom16([16]byte(frame[38:54]))
+		tcp = frame[54:]
+	default:
+		return source, destination, nil
+	}
+	source = netip.AddrPortFrom(from, binary.BigEndian.Uint16(tcp))
+	destination = netip.AddrPortFrom(to, binary.BigEndian.Uint16(tcp[2:]))
+	return source, destination, tcp[:min(len(tcp), int(tcp[12]>>4)*4)]
+}
+
+// tsval is a plain reading of RFC 7323's option.
+func tsval(tcp []byte) (uint32, bool) {
+	for options := tcp[20:]; len(options) > 0; {
+		switch {
+		case options[0] == 0:
+			return 0, false
+		case options[0] == 1:
+			options = options[1:]
+		case len(options) < 2 || options[1] < 2 || int(options[1]) > len(options):
+			return 0, false
+		case options[0] == 8 && options[1] == 10:
+			return binary.BigEndian.Uint32(options[2:]), true
+		default:
+			options = options[options[1]:]
+		}
+	}
+	return 0, false
+}
+
+func htons(v uint16) uint16 { return v<<8 | v>>8 }
+
+func prefixes(list ...string) (out []netip.Prefix) {
+	for _, p := range list {
+		out = append(out, netip.MustParsePrefix(p))
+	}
+	return out
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

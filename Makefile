@@ -52,15 +52,15 @@ deps: ## install what is missing (Debian 12 packages; starts no service)
 # Runs as root. Services of new packages must not start now nor with the machine: policy-rc.d forbids it while apt runs.
 .PHONY: install-packages
 install-packages:
-	@release=bookworm
-	apt-get update -q
+	@apt-get update -q
+	release=
 	if [[ " $(PACKAGES) " == *" golang-go "* ]]; then
 	  candidate=$$(apt-cache policy golang-go | sed -n 's/.*Candidate: *\([0-9]*:\)\?//p')
 	  if [[ ! $$candidate =~ ^1\.(2[1-9]|[3-9][0-9]) ]]; then
 	    echo "deps: Go $$candidate is too old to fetch a newer one: adding bookworm-backports"
 	    echo "$(BACKPORTS)" > /etc/apt/sources.list.d/bookworm-backports.list
 	    apt-get update -q
-	    release=bookworm-backports
+	    release="-t bookworm-backports"
 	  fi
 	fi
 	policy=/usr/sbin/policy-rc.d
@@ -69,10 +69,10 @@ install-packages:
 	printf '#!/bin/sh\nexit 101\n' > $$policy
 	chmod +x $$policy
 	packages="$(PACKAGES)"
-	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $${packages/golang-go/golang-go/$$release}
-	if [[ " $(PACKAGES) " == *" nginx-light "* ]] && command -v deb-systemd-helper >/dev/null; then
-	  deb-systemd-helper disable nginx.service >/dev/null
-	fi
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get install -q -y --no-install-recommends $${packages/golang-go/}
+	if [[ " $$packages " == *" golang-go "* ]]; then apt-get install -q -y --no-install-recommends $$release golang-go; fi
+	if [[ " $$packages " == *" nginx-light "* ]]; then update-rc.d nginx disable; fi
 
 generate: $(STAMP) ## compile the BPF programs and their Go bindings, if their sources changed
 

@@ -1,4 +1,4 @@
-// Package config turns the configuration file, strict YAML, into a model.Fleet and back, and tells two fleets apart.
+// Package config turns the configuration file, strict YAML, into a model.Fleet and back.
 package config
 
 import (

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ballast-lb/ballast/internal/algo/change"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -212,7 +213,7 @@ func FuzzParseNeverPanicsAndMarshalSurvives(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, written)
 		}
-		if changes := Diff(fleet, back); len(changes) > 0 {
+		if changes := change.Diff(fleet, back); len(changes) > 0 {
 			t.Errorf("marshalling changed %q\n%s", changes, written)
 		}
 	})

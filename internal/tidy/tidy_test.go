@@ -110,7 +110,7 @@ var layers = map[string][]string{
 	"wire":    {"model"},
 	"plan":    {"algo", "model", "wire"},
 	"machine": {"plan", "wire", "algo", "model"},
-	"config":  {"model"},
+	"config":  {"algo", "model"},
 	"store":   {"model", "config", "wire"},
 	"linux":   {"linux", "plan", "wire", "algo", "model"},
 	"sim":     {"machine", "plan", "wire", "algo", "model"},

@@ -1,4 +1,5 @@
-package config
+// Package change tells two fleets apart and carries the edit of a configuration file over to what runs.
+package change
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package config
+package change_test
 
 import (
 	"reflect"
@@ -8,8 +8,40 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ballast-lb/ballast/internal/algo/change"
+	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/model"
 )
+
+const minimal = `keys:
+  placement: 000102030405060708090a0b0c0d0e0f
+  current: 1
+  cookie:
+    1: 00112233445566778899aabbccddeeff
+services:
+  - name: web
+    vip: 198.51.100.10
+    ports: [80]
+    servers:
+      - name: s1
+        address: 10.1.0.11
+        id: 1
+      - name: s2
+        address: 10.1.0.12
+        id: 2
+      - name: s3
+        address: 10.1.0.13
+        id: 3
+`
+
+func mustParse(t *testing.T, text string) model.Fleet {
+	t.Helper()
+	fleet, err := config.Parse("test.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fleet
+}
 
 // server returns the server of that name in the only service of minimal.
 func server(f *model.Fleet, name string) *model.Server { return f.Services[0].Server(name) }
@@ -22,7 +54,7 @@ func TestUntouchedLinesNeverUndoACtlChange(t *testing.T) {
 	edited := mustParse(t, minimal)
 	server(&edited, "s1").State = model.StateDraining
 
-	merged, changes := Merge(base, edited, running)
+	merged, changes := change.Merge(base, edited, running)
 	if s1 := server(&merged, "s1"); s1.Weight != 7 || s1.State != model.StateDraining {
 		t.Errorf("s1 %+v", s1)
 	}
@@ -38,7 +70,7 @@ func TestAnEditOfTheSameThingWinsOverCtl(t *testing.T) {
 	base, edited, running := mustParse(t, minimal), mustParse(t, minimal), mustParse(t, minimal)
 	server(&running, "s1").Weight = 7
 	server(&edited, "s1").Weight = 9
-	merged, changes := Merge(base, edited, running)
+	merged, changes := change.Merge(base, edited, running)
 	if server(&merged, "s1").Weight != 9 || !slices.Equal(changes, []string{"service web: server s1: weight 7 -> 9"}) {
 		t.Errorf("weight %d, changes %q", server(&merged, "s1").Weight, changes)
 	}
@@ -56,7 +88,7 @@ func TestServersAndServicesComeAndGoWithTheFile(t *testing.T) {
     vip: 198.51.100.20
     ports: [80]
 `)
-	merged, changes := Merge(base, edited, running)
+	merged, changes := change.Merge(base, edited, running)
 	if err := merged.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -71,7 +103,7 @@ func TestServersAndServicesComeAndGoWithTheFile(t *testing.T) {
 	if server(&merged, "s9") == nil {
 		t.Error("the server that ctl added is gone")
 	}
-	merged, changes = Merge(edited, mustParse(t, "services: []"), merged)
+	merged, changes = change.Merge(edited, mustParse(t, "services: []"), merged)
 	if len(merged.Services) != 0 {
 		t.Errorf("still there: %+v, changes %q", merged.Services, changes)
 	}
@@ -81,7 +113,7 @@ func TestAnEditOfARemovedServerDoesNotBringItBackAndSaysSo(t *testing.T) {
 	base, edited, running := mustParse(t, minimal), mustParse(t, minimal), mustParse(t, minimal)
 	running.Services[0].Servers = running.Services[0].Servers[:2]
 	server(&edited, "s3").Weight = 9
-	merged, changes := Merge(base, edited, running)
+	merged, changes := change.Merge(base, edited, running)
 	if server(&merged, "s3") != nil || !slices.Equal(changes, []string{"service web: server s3: no longer running, so its edit has no effect"}) {
 		t.Errorf("%+v, changes %q", merged.Services[0].Servers, changes)
 	}
@@ -91,7 +123,7 @@ func TestKeysRotatedWithCtlSurviveAnEditOfTheFile(t *testing.T) {
 	base, edited, running := mustParse(t, minimal), mustParse(t, minimal), mustParse(t, minimal)
 	running.Keys.Cookie[2], running.Keys.Current = [16]byte{2}, 2
 	edited.Services[0].Dispatch = model.DispatchP2C
-	merged, changes := Merge(base, edited, running)
+	merged, changes := change.Merge(base, edited, running)
 	if !reflect.DeepEqual(merged.Keys, running.Keys) || !slices.Equal(changes, []string{"service web: dispatch rr -> p2c"}) {
 		t.Errorf("keys %v, changes %q", merged.Keys, changes)
 	}
@@ -100,13 +132,13 @@ func TestKeysRotatedWithCtlSurviveAnEditOfTheFile(t *testing.T) {
 func TestKeysRotatedInTheFileAreTakenOver(t *testing.T) {
 	base, edited := mustParse(t, minimal), mustParse(t, minimal)
 	edited.Keys.Cookie[2], edited.Keys.Current = [16]byte{2}, 2
-	merged, changes := Merge(base, edited, base)
+	merged, changes := change.Merge(base, edited, base)
 	if !reflect.DeepEqual(merged.Keys, edited.Keys) || !slices.Equal(changes, []string{"keys: cookie epoch 2 added", "keys: current 1 -> 2"}) {
 		t.Errorf("keys %v, changes %q", merged.Keys, changes)
 	}
 	dropped := edited.Clone()
 	delete(dropped.Keys.Cookie, 1)
-	merged, changes = Merge(edited, dropped, merged)
+	merged, changes = change.Merge(edited, dropped, merged)
 	if len(merged.Keys.Cookie) != 1 || !slices.Equal(changes, []string{"keys: cookie epoch 1 removed"}) {
 		t.Errorf("keys %v, changes %q", merged.Keys, changes)
 	}
@@ -114,7 +146,7 @@ func TestKeysRotatedInTheFileAreTakenOver(t *testing.T) {
 
 func TestAnotherIDIsAnotherServer(t *testing.T) {
 	base, edited := mustParse(t, minimal), mustParse(t, strings.Replace(minimal, "id: 2", "id: 22", 1))
-	_, changes := Merge(base, edited, base)
+	_, changes := change.Merge(base, edited, base)
 	if len(changes) != 2 || !strings.HasSuffix(changes[0], "server s2: removed") || !strings.Contains(changes[1], "server s2: added") {
 		t.Errorf("changes %q", changes)
 	}
@@ -143,8 +175,8 @@ func TestMergeOfNothingChangesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		base, running := anyFleet("base").Draw(t, "base"), anyFleet("running").Draw(t, "running")
 		before := running.Clone()
-		merged, changes := Merge(base, base, running)
-		if len(changes) != 0 || len(Diff(running, merged)) != 0 || len(Diff(before, running)) != 0 {
+		merged, changes := change.Merge(base, base, running)
+		if len(changes) != 0 || len(change.Diff(running, merged)) != 0 || len(change.Diff(before, running)) != 0 {
 			t.Errorf("changes %q", changes)
 		}
 	})
@@ -153,11 +185,11 @@ func TestMergeOfNothingChangesNothing(t *testing.T) {
 func TestMergeOntoTheBaseGivesTheEditedFile(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		base, edited := anyFleet("base").Draw(t, "base"), anyFleet("edited").Draw(t, "edited")
-		merged, changes := Merge(base, edited, base)
-		if left := Diff(merged, edited); len(left) != 0 {
+		merged, changes := change.Merge(base, edited, base)
+		if left := change.Diff(merged, edited); len(left) != 0 {
 			t.Errorf("still different: %q", left)
 		}
-		want := Diff(base, edited) // in the order of edited
+		want := change.Diff(base, edited) // in the order of edited
 		slices.Sort(want)
 		slices.Sort(changes)
 		if !slices.Equal(changes, want) {
@@ -169,9 +201,9 @@ func TestMergeOntoTheBaseGivesTheEditedFile(t *testing.T) {
 func TestMergeAppliedTwiceIsTheSame(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		base, edited, running := anyFleet("base").Draw(t, "base"), anyFleet("edited").Draw(t, "edited"), anyFleet("running").Draw(t, "running")
-		once, _ := Merge(base, edited, running)
-		twice, _ := Merge(base, edited, once)
-		if left := Diff(once, twice); len(left) != 0 {
+		once, _ := change.Merge(base, edited, running)
+		twice, _ := change.Merge(base, edited, once)
+		if left := change.Diff(once, twice); len(left) != 0 {
 			t.Errorf("the second merge changed %q", left)
 		}
 	})
@@ -180,7 +212,7 @@ func TestMergeAppliedTwiceIsTheSame(t *testing.T) {
 func TestDiffShowsNoKeys(t *testing.T) {
 	a, b := mustParse(t, minimal), mustParse(t, minimal)
 	b.Keys.Placement, b.Keys.Cookie[1] = [16]byte{0xab}, [16]byte{0xcd}
-	if lines := strings.Join(Diff(a, b), "\n"); lines != "keys: placement changed\nkeys: cookie epoch 1 changed" {
+	if lines := strings.Join(change.Diff(a, b), "\n"); lines != "keys: placement changed\nkeys: cookie epoch 1 changed" {
 		t.Errorf("have %s", lines)
 	}
 }

@@ -9,10 +9,12 @@ import (
 	"os/signal"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/lab"
+	"github.com/ballast-lb/ballast/internal/lab/slowlink"
 	"github.com/ballast-lb/ballast/internal/lab/traffic"
 )
 
@@ -24,7 +26,7 @@ func LabCommand() *cobra.Command {
 		Use:   "lab",
 		Short: "Put Ballast to the test in networks of namespaces on this machine",
 	}
-	command.AddCommand(labRun(), labList(), labClean(), labClient(), labEcho())
+	command.AddCommand(labRun(), labList(), labClean(), labClient(), labEcho(), labSlowLink())
 	return command
 }
 
@@ -126,7 +128,7 @@ func labClean() *cobra.Command {
 	}
 }
 
-// labClient and labEcho run inside a lab's namespaces; the lab starts them.
+// labClient, labEcho and labSlowLink run inside a lab's namespaces; the lab starts them.
 func labClient() *cobra.Command {
 	return &cobra.Command{
 		Use: lab.ClientCommand, Hidden: true, Args: cobra.NoArgs, SilenceUsage: true,
@@ -143,6 +145,21 @@ func labEcho() *cobra.Command {
 			ctx, stop := signal.NotifyContext(command.Context(), syscall.SIGTERM, os.Interrupt)
 			defer stop()
 			return traffic.Echo(ctx, arguments[0], arguments[1])
+		},
+	}
+}
+
+func labSlowLink() *cobra.Command {
+	return &cobra.Command{
+		Use: lab.SlowLinkCommand + " INTERFACE INTERFACE DELAY", Hidden: true, Args: cobra.ExactArgs(3), SilenceUsage: true,
+		RunE: func(command *cobra.Command, arguments []string) error {
+			delay, err := time.ParseDuration(arguments[2])
+			if err != nil {
+				return fmt.Errorf("read delay: %w", err)
+			}
+			ctx, stop := signal.NotifyContext(command.Context(), syscall.SIGTERM, os.Interrupt)
+			defer stop()
+			return slowlink.Run(ctx, arguments[0], arguments[1], delay)
 		},
 	}
 }

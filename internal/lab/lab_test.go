@@ -10,26 +10,40 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/lab/slowlink"
 	"github.com/ballast-lb/ballast/internal/lab/traffic"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 )
 
 // The test binary stands in for ballast inside the lab: it is its own client.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == "lab" && os.Args[2] == ClientCommand {
-		if err := traffic.Run(context.Background(), os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
+	if len(os.Args) < 3 || os.Args[1] != "lab" {
+		os.Exit(m.Run())
 	}
-	os.Exit(m.Run())
+	var err error
+	switch os.Args[2] {
+	case ClientCommand:
+		err = traffic.Run(context.Background(), os.Stdin, os.Stdout)
+	case SlowLinkCommand:
+		var delay time.Duration
+		if delay, err = time.ParseDuration(os.Args[5]); err == nil {
+			err = slowlink.Run(context.Background(), os.Args[3], os.Args[4], delay)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 }
 
 // newNetwork builds a lab whose router leads the VIPs straight to server s1.
 func newNetwork(t *testing.T) *trial {
 	t.Helper()
-	network := newNetworkOf(t, 0)
+	return withRoutes(t, newNetworkOf(t, Topology{}))
+}
+
+func withRoutes(t *testing.T, network *trial) *trial {
+	t.Helper()
 	for _, vip := range network.topo.VIPs {
 		hop := netspace.NextHop{Gateway: network.topo.serverAddress(1, vip.Is6()), Interface: fabric}
 		if err := network.space(routerNode).Route(netip.PrefixFrom(vip, vip.BitLen()), 0, hop); err != nil {
@@ -40,7 +54,7 @@ func newNetwork(t *testing.T) *trial {
 }
 
 // newNetworkOf builds a lab with nodes for load balancers, and nothing that runs on them.
-func newNetworkOf(t *testing.T, lbs int) *trial {
+func newNetworkOf(t *testing.T, topology Topology) *trial {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root for network namespaces")
@@ -63,7 +77,8 @@ func newNetworkOf(t *testing.T, lbs int) *trial {
 			t.Errorf("namespaces are left: %v", left)
 		}
 	})
-	topology := Topology{LBs: lbs, Servers: make([]ServerNode, 1), VIPs: []netip.Addr{netip.MustParseAddr(vip4), netip.MustParseAddr(vip6)}}
+	topology.Servers = make([]ServerNode, 1)
+	topology.VIPs = []netip.Addr{netip.MustParseAddr(vip4), netip.MustParseAddr(vip6)}
 	if err := lab.build(topology); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +123,7 @@ func TestNetworkCarriesEveryKindOfTraffic(t *testing.T) {
 
 // Plain IP forwarding stands in for the load balancers: the network alone must not break connections.
 func TestTheRouterAvoidsADeadPath(t *testing.T) {
-	network := newNetworkOf(t, 2)
+	network := newNetworkOf(t, Topology{LBs: 2})
 	for i := 1; i <= 2; i++ {
 		lb := network.space(lbName(i))
 		for key, value := range routerSysctls {
@@ -179,6 +194,26 @@ func TestLostHandshakesAreRepeated(t *testing.T) {
 	losses := network.outcome.Losses[routerNode+"/"+clientNode]
 	if network.outcome.Completed != 30 || losses.DroppedSYNACKs != 30 || losses.DroppedRandom == 0 {
 		t.Errorf("losses %+v, outcome %+v", losses, network.outcome.Tally)
+	}
+}
+
+func TestASlowLinkDelaysBothWays(t *testing.T) {
+	const oneWay = 50 * time.Millisecond
+	network := withRoutes(t, newNetworkOf(t, Topology{ClientDelay: oneWay}))
+	running, err := network.startLoad(traffic.Plan{
+		Seed: 1, Stall: 5 * time.Second, Sources: network.topo.sourceAddresses(false),
+		Flows: []traffic.Flow{{Name: "short", Target: vip4 + ":80", Count: 10, Concurrent: 10, Requests: []traffic.Request{{Path: pathName}}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := running.wait(network.ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, connection := range running.connections {
+		if took := connection.Ended.Sub(connection.Started); connection.Class != traffic.Completed || took < 4*oneWay {
+			t.Errorf("%s after %v: a handshake and a request take two round trips", connection.Class, took)
+		}
 	}
 }
 

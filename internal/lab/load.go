@@ -14,10 +14,11 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/traffic"
 )
 
-// ClientCommand and EchoCommand are the hidden subcommands of `ballast lab` that run inside a lab.
+// The hidden subcommands of `ballast lab`, which run inside a lab.
 const (
-	ClientCommand = "client"
-	EchoCommand   = "echo"
+	ClientCommand   = "client"
+	EchoCommand     = "echo"
+	SlowLinkCommand = "slow-link"
 )
 
 // load is one running client process.

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
+	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 )
@@ -19,6 +20,7 @@ import (
 const (
 	clientNode = "client"
 	routerNode = "router"
+	wireNode   = "wire" // on the clients' link, when it is slow
 	fabric     = "fabric"
 )
 
@@ -33,6 +35,7 @@ type Topology struct {
 
 	FabricMTU      int               // default 1600: room for encapsulation around 1500
 	ClientMTU      int               // that the router's way to the clients has; default 1500
+	ClientDelay    time.Duration     // of every frame to and from clients, each way
 	ClientSysctls  map[string]string // beyond the lab's own
 	AnswersThrough bool              // servers answer by an LB instead of by the router
 }
@@ -173,11 +176,32 @@ func (l *Lab) buildClient() error {
 	}
 	gateway := []netip.Prefix{prefix("10.10.0.254/16"), prefix("fd10::fe/64")}
 	return errors.Join(
-		netspace.Connect(
+		l.connectClient(
 			netspace.End{Space: client, Interface: "eth0", Addresses: addresses, MTU: fullMTU},
 			netspace.End{Space: router, Interface: clientNode, Addresses: gateway, MTU: fullMTU}),
 		client.Route(anywhere4, 0, netspace.NextHop{Gateway: gateway[0].Addr(), Interface: "eth0"}),
 		client.Route(anywhere6, 0, netspace.NextHop{Gateway: gateway[1].Addr(), Interface: "eth0"}))
+}
+
+// connectClient joins client and router, by a relay if their link is to be slow.
+func (l *Lab) connectClient(client, router netspace.End) error {
+	if l.topo.ClientDelay == 0 {
+		return netspace.Connect(client, router)
+	}
+	quiet := map[string]string{"net.ipv6.conf.default.disable_ipv6": "1"}
+	if err := l.addSpace(wireNode, quiet); err != nil {
+		return err
+	}
+	wire := l.space(wireNode)
+	err := errors.Join(
+		netspace.Connect(client, netspace.End{Space: wire, Interface: "near", MTU: fullMTU}),
+		netspace.Connect(router, netspace.End{Space: wire, Interface: "far", MTU: fullMTU}))
+	if err != nil {
+		return err
+	}
+	_, err = l.start(spawn{node: wireNode, program: l.Binary,
+		arguments: []string{"lab", SlowLinkCommand, "near", "far", l.topo.ClientDelay.String()}})
+	return err
 }
 
 func (l *Lab) buildLBs() error {

@@ -16,7 +16,7 @@ import (
 )
 
 // longVariable makes the tests that have a longer form take it (make test-long).
-const longVariable = "BALLAST_TEST_LONG"
+const longVariable = "BALLAST_LONG"
 
 var binary string
 

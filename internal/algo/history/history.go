@@ -1,7 +1,6 @@
 // Package history remembers who owned a slot before: SHELL (Pit-Claudel et al., "Stateless Load-Aware Load Balancing in P4",
-// ICNP 2018, section III) keeps a matrix of the last h owners of every
-// bucket, Beamer (NSDI'18) section 4.2 one previous owner. Agents hand packets of connections that they do not know on to
-// these owners ("second chance").
+// ICNP 2018, section III) keeps a matrix of the last h owners of every bucket, Beamer (NSDI'18) one previous owner. Agents
+// hand packets of connections that they do not know on to these owners ("second chance").
 package history
 
 import "slices"

@@ -59,19 +59,37 @@ func New(options Options) (*Lab, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("start a lab: not root: namespaces and BPF programs need root; run it with sudo")
 	}
-	if err := Clean(false); err != nil {
-		options.Progress("cannot remove all of what earlier labs left: %v", err)
-	}
 	lab := &Lab{Options: options, spaces: map[string]*netspace.Space{}}
-	if err := lab.claim(); err != nil {
+	alone, err := lockAll()
+	if err != nil {
 		return nil, err
 	}
-	wire, err := datapath.LoadWire()
-	if err != nil {
+	if err := clean(false); err != nil {
+		options.Progress("cannot remove all of what earlier labs left: %v", err)
+	}
+	if err := errors.Join(lab.claim(), alone.Close()); err != nil {
+		return nil, err
+	}
+	if lab.wire, err = datapath.LoadWire(); err != nil {
 		return nil, errors.Join(err, lab.Close())
 	}
-	lab.wire = wire
 	return lab, nil
+}
+
+// lockAll keeps labs from coming and going until the returned file is closed: a directory is made before
+// it is locked, and must not look abandoned in between.
+func lockAll() (*os.File, error) {
+	if err := os.MkdirAll(baseDir, 0o755); err != nil {
+		return nil, fmt.Errorf("make %s: %w", baseDir, err)
+	}
+	dir, err := os.Open(baseDir)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", baseDir, err)
+	}
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", baseDir, err), dir.Close())
+	}
+	return dir, nil
 }
 
 // claim takes a free lab id by locking its directory; the lock tells others that this lab is alive.
@@ -79,9 +97,6 @@ func (l *Lab) claim() error {
 	for number := 0; ; number++ {
 		l.id = fmt.Sprintf("%d.%d", os.Getpid(), number)
 		l.dir = filepath.Join(baseDir, l.id)
-		if err := os.MkdirAll(baseDir, 0o755); err != nil {
-			return fmt.Errorf("make %s: %w", baseDir, err)
-		}
 		err := os.Mkdir(l.dir, 0o755)
 		if errors.Is(err, os.ErrExist) {
 			continue

@@ -17,10 +17,16 @@ import (
 // Clean removes the labs whose owner has died; with kept also those that were left on purpose.
 // Labs that are running are not touched: their owners hold their locks.
 func Clean(kept bool) error {
-	entries, err := os.ReadDir(baseDir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
+	alone, err := lockAll()
+	if err != nil {
+		return err
 	}
+	defer alone.Close()
+	return clean(kept)
+}
+
+func clean(kept bool) error {
+	entries, err := os.ReadDir(baseDir)
 	if err != nil {
 		return fmt.Errorf("list labs: %w", err)
 	}

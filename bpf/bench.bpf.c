@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* bench.bpf.c - measures a packet's time in another program, and the programs that it is compared with.
+ *
+ * A repeated test run does not reset its packet: an encapsulating program would see its own output from the second run on.
+ * So `wrapper` undoes the growth, writes the headers of a flow drawn at random and tail-calls the program under test.
+ * Flows are computed, not looked up: a table of a million flows would measure the cache that it takes from others.
+ */
+#include "kernel.h"
+
+#include "packet/checksum.h"
+#include "packet/siphash.h"
+
+#include "steer/cookie.h"
+
+#define FRAME_WORDS 10
+#define FRAME_LENGTH (FRAME_WORDS * 8)
+/* NOP NOP TS right behind the fixed part of the TCP header. */
+#define ECHO_OFFSET (sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct tcphdr) + 8)
+
+/* What to write; user space sets it before a run. */
+struct bench_cell {
+	struct siphash_key cookie_key;
+	__u64 frame[FRAME_WORDS]; /* the client's address and port are 0 */
+	__u32 flows; /* distinct ones */
+	__u16 growth; /* of the frame, by the program under test */
+	__u16 ids; /* the flow's server is 1 + flow % ids */
+	__be16 service_port;
+	__u8 cookie_bits; /* 0: write no cookie */
+	__u8 epoch_parity;
+	__u32 pad;
+};
+_Static_assert(sizeof(struct bench_cell) == 112, "bench_cell");
+
+struct bench_state {
+	__u64 random, runs;
+	__u64 surprises; /* runs whose frame did not grow as expected */
+	__u32 grown; /* what the run before should have left */
+	__u32 flow; /* of the last run */
+};
+_Static_assert(sizeof(struct bench_state) == 32, "bench_state");
+
+struct bench_cell cell;
+struct bench_state state;
+
+/* A fixed index makes the tail call a direct jump. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} tested SEC(".maps");
+
+/* xorshift64 (Marsaglia 2003). */
+inline_always __u32 draw_flow(void)
+{
+	__u64 x = state.random;
+
+	x ^= x << 13;
+	x ^= x >> 7;
+	x ^= x << 17;
+	state.random = x;
+	return ((x >> 32) * cell.flows) >> 32;
+}
+
+/* Odd factors permute: up to 2^24 flows have addresses of their own in 10.0.0.0/8. */
+inline_always __be32 client_address(__u32 flow)
+{
+	return bpf_htonl(10u << 24 | (flow * 0x9e3779b1 & 0xffffff));
+}
+
+inline_always __be16 client_port(__u32 flow)
+{
+	return bpf_htons(1024 + (flow * 0x85ebca6b >> 17));
+}
+
+inline_always __be32 make_echo(__u32 flow, __be32 address, __be16 port)
+{
+	__be32 client[4] = { address };
+	__u64 hash = flow_hash(&cell.cookie_key, client, port, cell.service_port, 0);
+	__u16 id = 1 + flow % cell.ids;
+
+	return bpf_htonl(flow << (cell.cookie_bits & 31) | cookie_make(id, hash, cell.epoch_parity, cell.cookie_bits));
+}
+
+inline_always int write_frame(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct iphdr *ip = data + sizeof(struct ethhdr);
+	struct tcphdr *tcp = (void *)(ip + 1);
+	__u32 flow = draw_flow();
+	__u64 *word = data;
+
+	if (data + FRAME_LENGTH > end)
+		return -1;
+#pragma unroll
+	for (int i = 0; i < FRAME_WORDS; i++)
+		word[i] = cell.frame[i];
+	ip->saddr = client_address(flow);
+	checksum_replace32(&ip->check, 0, ip->saddr);
+	tcp->source = client_port(flow);
+	if (cell.cookie_bits)
+		*(__be32 *)(data + ECHO_OFFSET) = make_echo(flow, ip->saddr, tcp->source);
+	state.flow = flow;
+	return 0;
+}
+
+SEC("xdp.frags")
+int wrapper(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 grown = end - data - FRAME_LENGTH;
+
+	if (grown != state.grown)
+		state.surprises++;
+	state.grown = cell.growth;
+	state.runs++;
+	/* Also where nothing grew: every program is charged the same. */
+	if (bpf_xdp_adjust_head(ctx, grown) || write_frame(ctx))
+		return XDP_ABORTED;
+	bpf_tail_call(ctx, &tested, 0);
+	return XDP_ABORTED;
+}
+
+SEC("xdp.frags")
+int empty(struct xdp_md *ctx)
+{
+	return XDP_TX;
+}
+
+SEC("xdp.frags")
+int parse_swap(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = data;
+	struct iphdr *ip = (void *)(eth + 1);
+	struct tcphdr *tcp = (void *)(ip + 1);
+	__u8 mac[ETH_ALEN];
+
+	if ((void *)(tcp + 1) > end || eth->h_proto != bpf_htons(ETH_P_IP) || ip->version != 4 || ip->ihl != 5 ||
+	    ip->protocol != IPPROTO_TCP || tcp->doff < 5)
+		return XDP_PASS;
+	__builtin_memcpy(mac, eth->h_dest, ETH_ALEN);
+	__builtin_memcpy(eth->h_dest, eth->h_source, ETH_ALEN);
+	__builtin_memcpy(eth->h_source, mac, ETH_ALEN);
+	return XDP_TX;
+}
+
+/* The floor: the outer header is the same for every packet but for its length and checksum. 10.1.0.1 <- 10.0.0.1 */
+SEC("xdp.frags")
+int minimal_ipip(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = data;
+	struct iphdr *ip = (void *)(eth + 1);
+	__u16 length;
+
+	if ((void *)(ip + 1) > end || eth->h_proto != bpf_htons(ETH_P_IP))
+		return XDP_PASS;
+	length = bpf_ntohs(ip->tot_len);
+	if (bpf_xdp_adjust_head(ctx, -(int)sizeof(*ip)))
+		return XDP_DROP;
+	data = (void *)(long)ctx->data;
+	end = (void *)(long)ctx->data_end;
+	eth = data;
+	ip = (void *)(eth + 1);
+	if ((void *)(ip + 1) > end)
+		return XDP_DROP;
+	*(__u32 *)eth->h_dest = bpf_htonl(0x02000000);
+	*(__u16 *)(eth->h_dest + 4) = bpf_htons(2);
+	*(__u32 *)eth->h_source = bpf_htonl(0x02000000);
+	*(__u16 *)(eth->h_source + 4) = bpf_htons(1);
+	eth->h_proto = bpf_htons(ETH_P_IP);
+	*(__be32 *)ip = bpf_htonl(0x45000000 | (length + sizeof(*ip)));
+	ip->id = 0;
+	ip->frag_off = bpf_htons(IP_DONT_FRAGMENT);
+	ip->ttl = 64;
+	ip->protocol = IPPROTO_IPIP;
+	ip->check = 0;
+	ip->saddr = bpf_htonl(10u << 24 | 1);
+	ip->daddr = bpf_htonl(10u << 24 | 1 << 16 | 1);
+	ip->check = checksum_ipv4_header(ip);
+	return XDP_TX;
+}

@@ -1,0 +1,134 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/ballast-lb/ballast/internal/algo/cookie"
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+)
+
+const servicePort = 80
+
+var (
+	clientMAC  = net.HardwareAddr{2, 0, 0, 0, 0, 9}
+	ourMAC     = net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	serverMAC  = net.HardwareAddr{2, 0, 0, 0, 0, 2}
+	ourAddress = netip.MustParseAddr("10.0.0.1")
+)
+
+// TCP options as Linux sends them, and none.
+var (
+	ackOptions = []byte{1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 1}
+	synOptions = []byte{2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7}
+)
+
+// frame builds what the wrapper repeats: a segment to vip from nobody, filled up with payload.
+func frame(vip netip.Addr, syn bool, options []byte) (out [datapath.BenchFrameLength]byte) {
+	ip := &layers.IPv4{Version: 4, TTL: 60, Protocol: layers.IPProtocolTCP, SrcIP: net.IPv4zero, DstIP: vip.AsSlice()}
+	tcp := &layers.TCP{DstPort: servicePort, Seq: 1, SYN: syn, ACK: !syn, Window: 500, Options: tcpOptions(options)}
+	if err := tcp.SetNetworkLayerForChecksum(ip); err != nil {
+		panic(err)
+	}
+	payload := make(gopacket.Payload, len(out)-14-20-20-len(options))
+	buffer := gopacket.NewSerializeBuffer()
+	err := gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
+		&layers.Ethernet{SrcMAC: clientMAC, DstMAC: ourMAC, EthernetType: layers.EthernetTypeIPv4}, ip, tcp, payload)
+	if err != nil || len(buffer.Bytes()) != len(out) {
+		panic(fmt.Sprintf("build a frame of %d bytes: got %d: %v", len(out), len(buffer.Bytes()), err))
+	}
+	copy(out[:], buffer.Bytes())
+	return out
+}
+
+// tcpOptions hands ready-made bytes to gopacket, which writes options one by one.
+func tcpOptions(raw []byte) (options []layers.TCPOption) {
+	for len(raw) > 0 {
+		kind, length := layers.TCPOptionKind(raw[0]), 1
+		if kind != layers.TCPOptionKindNop {
+			length = int(raw[1])
+		}
+		option := layers.TCPOption{OptionType: kind, OptionLength: uint8(length)}
+		if length > 2 {
+			option.OptionData = raw[2:length]
+		}
+		options, raw = append(options, option), raw[length:]
+	}
+	return options
+}
+
+// client is the address of a flow, as the wrapper computes it.
+func client(flow uint32) netip.AddrPort {
+	var address [4]byte
+	binary.BigEndian.PutUint32(address[:], 10<<24|flow*0x9e3779b1&0xffffff)
+	return netip.AddrPortFrom(netip.AddrFrom4(address), uint16(1024+flow*0x85ebca6b>>17))
+}
+
+// checkEncapsulated compares the output of an encapsulating program with what it must be, byte by byte, for a frame of the
+// given flow. It returns the server that the frame goes to.
+func checkEncapsulated(output []byte, cell datapath.BenchCell, flow uint32) (server netip.Addr, err error) {
+	packet := gopacket.NewPacket(output, layers.LayerTypeEthernet, gopacket.NoCopy)
+	outer, ok := packet.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
+	if !ok || outer.Protocol != layers.IPProtocolIPv4 {
+		return server, fmt.Errorf("the output is not IP in IP: %x", output)
+	}
+	server, _ = netip.AddrFromSlice(outer.DstIP)
+	want := gopacket.NewSerializeBuffer()
+	err = gopacket.SerializeLayers(want, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
+		&layers.Ethernet{SrcMAC: ourMAC, DstMAC: serverMAC, EthernetType: layers.EthernetTypeIPv4},
+		&layers.IPv4{Version: 4, TTL: 64, Flags: layers.IPv4DontFragment, Protocol: layers.IPProtocolIPv4,
+			SrcIP: ourAddress.AsSlice(), DstIP: outer.DstIP},
+		gopacket.Payload(sent(cell, flow)[14:]))
+	if err != nil {
+		return server, fmt.Errorf("build the expected output: %w", err)
+	}
+	if !bytes.Equal(output, want.Bytes()) {
+		return server, fmt.Errorf("the output is\n%x, want\n%x", output, want.Bytes())
+	}
+	return server, nil
+}
+
+func checkSwapped(output []byte, cell datapath.BenchCell, flow uint32) error {
+	want := sent(cell, flow)
+	copy(want[0:6], clientMAC)
+	copy(want[6:12], ourMAC)
+	return checkSame(output, want)
+}
+
+func checkSame(output, want []byte) error {
+	if !bytes.Equal(output, want) {
+		return fmt.Errorf("the output is\n%x, want\n%x", output, want)
+	}
+	return nil
+}
+
+// sent is the frame that the wrapper wrote for a flow.
+func sent(cell datapath.BenchCell, flow uint32) []byte {
+	out := bytes.Clone(cell.Frame[:])
+	from := client(flow)
+	copy(out[26:30], from.Addr().AsSlice())
+	binary.BigEndian.PutUint16(out[34:], from.Port())
+	binary.BigEndian.PutUint16(out[24:], 0)
+	binary.BigEndian.PutUint16(out[24:], ipv4Checksum(out[14:34]))
+	if cell.CookieBits != 0 {
+		hash := cookie.FlowHash(cell.CookieKey, from, servicePort)
+		value := cookie.Encode(cell.CookieBits, uint32(cell.EpochParity), uint16(1+flow%uint32(cell.IDs)), hash)
+		binary.BigEndian.PutUint32(out[14+20+20+8:], flow<<cell.CookieBits|uint32(value))
+	}
+	return out
+}
+
+func ipv4Checksum(header []byte) uint16 {
+	var sum uint32
+	for i := 0; i < len(header); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(header[i:]))
+	}
+	sum = sum&0xffff + sum>>16
+	return ^uint16(sum + sum>>16)
+}

@@ -1,0 +1,30 @@
+package bench
+
+import "slices"
+
+// spread is what is told of a series of measurements.
+type spread struct{ min, median, max float64 }
+
+// spreadOf returns the spread of at least one sample; the median of an even number is the mean of the middle two.
+func spreadOf(samples []float64) spread {
+	sorted := slices.Sorted(slices.Values(samples))
+	last := len(sorted) - 1
+	return spread{sorted[0], (sorted[last/2] + sorted[(last+1)/2]) / 2, sorted[last]}
+}
+
+// less subtracts round by round: what disturbed a round disturbed both.
+func less(samples, control []float64) []float64 {
+	out := make([]float64, len(samples))
+	for i := range samples {
+		out[i] = samples[i] - control[i]
+	}
+	return out
+}
+
+func plus(samples, more []float64) []float64 {
+	out := make([]float64, len(samples))
+	for i := range samples {
+		out[i] = samples[i] + more[i]
+	}
+	return out
+}

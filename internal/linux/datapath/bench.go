@@ -1,0 +1,110 @@
+// The programs of the benchmark (bpf/bench.bpf.c): the wrapper that feeds a program under test, and what it is compared with.
+package datapath
+
+import (
+	"fmt"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/algo/cookie"
+)
+
+//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" bench ../../../bpf/bench.bpf.c
+
+// BenchFrameLength is the length of the frames that the wrapper writes.
+const BenchFrameLength = 80
+
+// BenchCell says what the wrapper writes before each run; the layout is that of struct bench_cell.
+type BenchCell struct {
+	CookieKey   cookie.Key
+	Frame       [BenchFrameLength]byte // the client's address and port are 0
+	Flows       uint32                 // distinct ones, up to 2^24
+	Growth      uint16                 // of the frame, by the program under test
+	IDs         uint16                 // the flow's server is 1 + flow % IDs
+	ServicePort [2]byte                // network order
+	CookieBits  uint8                  // 0: no cookie
+	EpochParity uint8
+	_           uint32
+}
+
+var _ = [1]struct{}{}[unsafe.Sizeof(BenchCell{})-unsafe.Sizeof(benchBenchCell{})]
+
+// BenchRun is what a measured series of runs left behind.
+type BenchRun struct {
+	Runs      uint64        // programs run; more than asked for when a signal interrupted the series
+	Surprises uint64        // runs whose frame did not grow as expected
+	Action    uint32        // of the last run
+	Output    []byte        // frame of the last run
+	Flow      uint32        // of the last run
+	CPU       time.Duration // of the thread
+}
+
+// Program is a loaded program, for those who only hand it on.
+type Program = ebpf.Program
+
+// Bench is the wrapper with its comparison programs. It is not safe for concurrent use.
+type Bench struct{ objects benchObjects }
+
+// OpenBench loads the programs.
+func OpenBench() (*Bench, error) {
+	b := &Bench{}
+	if err := loadBenchObjects(&b.objects, nil); err != nil {
+		return nil, fmt.Errorf("load the benchmark's programs: %w", err)
+	}
+	return b, nil
+}
+
+// Empty only returns XDP_TX.
+func (b *Bench) Empty() *Program { return b.objects.Empty }
+
+// ParseSwap parses Ethernet, IPv4 and TCP and swaps the MAC addresses.
+func (b *Bench) ParseSwap() *Program { return b.objects.ParseSwap }
+
+// MinimalIPIP puts an outer IPv4 header that is always the same in front of the packet: the floor.
+func (b *Bench) MinimalIPIP() *Program { return b.objects.MinimalIpip }
+
+// Run feeds program with repeat frames. The calling goroutine must be locked to its thread.
+func (b *Bench) Run(program *Program, cell BenchCell, repeat uint32, seed uint64) (run BenchRun, err error) {
+	if err := b.objects.Tested.Put(uint32(0), program); err != nil {
+		return run, fmt.Errorf("put %s behind the wrapper: %w", program, err)
+	}
+	if err := b.objects.Cell.Set(cell); err != nil {
+		return run, fmt.Errorf("describe the frames: %w", err)
+	}
+	state := benchBenchState{Random: seed | 1}
+	if err := b.objects.State.Set(state); err != nil {
+		return run, fmt.Errorf("seed the flows: %w", err)
+	}
+	options := ebpf.RunOptions{Data: cell.Frame[:], DataOut: make([]byte, 256), Repeat: repeat}
+	before, err := threadCPU()
+	if err != nil {
+		return run, err
+	}
+	if run.Action, err = b.objects.Wrapper.Run(&options); err != nil {
+		return run, fmt.Errorf("run %s: %w", program, err)
+	}
+	after, err := threadCPU()
+	if err != nil {
+		return run, err
+	}
+	if err := b.objects.State.Get(&state); err != nil {
+		return run, fmt.Errorf("read what the wrapper counted: %w", err)
+	}
+	run.Runs, run.Surprises, run.Flow = state.Runs, state.Surprises, state.Flow
+	run.Output, run.CPU = options.DataOut, after-before
+	return run, nil
+}
+
+// Close unloads the programs.
+func (b *Bench) Close() error { return b.objects.Close() }
+
+func threadCPU() (time.Duration, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now); err != nil {
+		return 0, fmt.Errorf("read the thread's CPU time: %w", err)
+	}
+	return time.Duration(now.Nano()), nil
+}

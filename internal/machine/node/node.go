@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/algo/change"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -44,7 +44,7 @@ type Node struct {
 // EditFile takes the file as it is now. Only what differs from the file as it was is applied: unchanged lines never undo what
 // ctl changed, and an edit overrides it. It returns what changed, one line each.
 func (n *Node) EditFile(file model.Fleet, now time.Time) ([]string, error) {
-	merged, _ := config.Merge(n.Base, file, n.Running)
+	merged, _ := change.Merge(n.Base, file, n.Running)
 	changes, err := n.become(merged, now)
 	if err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func (n *Node) Change(now time.Time, edit func(*model.Fleet) error) ([]string, e
 func (n *Node) Reset(now time.Time) ([]string, error) { return n.become(n.Base.Clone(), now) }
 
 // Differences tells how the desired state differs from the file.
-func (n *Node) Differences() []string { return config.Diff(n.Base, n.Running) }
+func (n *Node) Differences() []string { return change.Diff(n.Base, n.Running) }
 
 func (n *Node) become(next model.Fleet, now time.Time) ([]string, error) {
 	next.ApplyDefaults()
@@ -76,7 +76,7 @@ func (n *Node) become(next model.Fleet, now time.Time) ([]string, error) {
 	if err := n.checkIDs(&next); err != nil {
 		return nil, err
 	}
-	changes := config.Diff(n.Running, next)
+	changes := change.Diff(n.Running, next)
 	n.Removed = n.removedAfter(&next, now)
 	n.Running = next
 	return changes, nil

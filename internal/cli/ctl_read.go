@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/api"
+)
+
+// read makes a command that gets path into a T and prints it.
+func read[T any](c *control, use, short, path string, print func(out io.Writer, answer T)) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var answer T
+			if err := c.client().Get(cmd.Context(), path, &answer); err != nil {
+				return err
+			}
+			if c.json {
+				return writeJSON(cmd.OutOrStdout(), answer)
+			}
+			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
+			print(table, answer)
+			return table.Flush()
+		},
+	}
+}
+
+func (c *control) statusCommand() *cobra.Command {
+	return read(c, "status", "Is it ready, by which file, and what is not as wanted", api.PathStatus, func(out io.Writer, s api.LBStatus) {
+		fmt.Fprintf(out, "role\t%s\nready\t%v\nversion\t%s\nchanges applied\t%d\nfile\t%s\n", s.Role, s.Ready, s.Version, s.Generation, s.Config.Path)
+		if s.Config.Error != "" {
+			fmt.Fprintf(out, "file refused\t%s\n", s.Config.Error)
+		}
+		for _, name := range slices.Sorted(maps.Keys(s.Interfaces)) {
+			fmt.Fprintf(out, "interface\t%s (%s)\n", name, s.Interfaces[name])
+		}
+		for _, problem := range s.Problems {
+			fmt.Fprintf(out, "problem\t%s\n", problem)
+		}
+	})
+}
+
+func (c *control) servicesCommand() *cobra.Command {
+	return read(c, "services", "The services and how they are served", api.PathServices, func(out io.Writer, services []api.ServiceStatus) {
+		fmt.Fprintln(out, "SERVICE\tVIP\tPROTOCOL\tPORTS\tDISPATCH\tAFFINITY\tFALLBACK\tFORWARD\tRETURN\tSERVERS")
+		for _, s := range services {
+			fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", s.Name, s.VIP, s.Protocol, strings.Trim(fmt.Sprint(s.Ports), "[]"),
+				s.Dispatch, s.Affinity, s.Fallback, s.Forward, s.Return, len(s.Servers))
+		}
+	})
+}
+
+func (c *control) serversCommand() *cobra.Command {
+	return read(c, "servers", "The servers of every service, removed ones that may still have connections included", api.PathServices,
+		func(out io.Writer, services []api.ServiceStatus) {
+			fmt.Fprintln(out, "SERVICE\tSERVER\tADDRESS\tID\tSTATE\tWEIGHT\tCONNECTIONS\tPACKETS\tBYTES\tPATH")
+			for _, s := range services {
+				for _, server := range s.Servers {
+					state := server.State.String()
+					if server.Removed {
+						state = "removed"
+					}
+					if !server.TakesPart {
+						state += ", no cookie"
+					}
+					fmt.Fprintf(out, "%s\t%s\t%s\t%d\t%s\t%d\t%d\t%d\t%d\t%s\n", s.Name, server.Name, server.Address, server.ID, state,
+						server.Weight, server.Connections, server.Packets, server.Bytes, server.Path)
+				}
+			}
+		})
+}
+
+func (c *control) countersCommand() *cobra.Command {
+	return read(c, "counters", "Packets by what became of them", api.PathCounters, func(out io.Writer, counters api.Counters) {
+		for _, name := range slices.Sorted(maps.Keys(counters.Counters)) {
+			if counters.Counters[name] > 0 {
+				fmt.Fprintf(out, "%s\t%d\n", name, counters.Counters[name])
+			}
+		}
+	})
+}
+
+func (c *control) keysCommand() *cobra.Command {
+	return read(c, "keys", "The epochs whose keys are known, never the keys", api.PathKeys, func(out io.Writer, keys api.KeyStatus) {
+		for _, epoch := range keys.Epochs {
+			note := ""
+			if epoch == keys.Current {
+				note = "current"
+			}
+			fmt.Fprintf(out, "epoch %d\t%s\n", epoch, note)
+		}
+	})
+}
+
+func (c *control) metricsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "metrics", Short: "Everything that is counted, in the format of Prometheus", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			stream, err := c.client().Stream(cmd.Context(), api.PathMetrics)
+			if err != nil {
+				return err
+			}
+			defer stream.Close()
+			_, err = io.Copy(cmd.OutOrStdout(), stream)
+			return err
+		},
+	}
+}
+
+func (c *control) traceCommand() *cobra.Command {
+	var service, client, port string
+	var count int
+	cmd := &cobra.Command{
+		Use:   "trace",
+		Short: "Show live packets: which rung of the ladder decided, which server, and why",
+		Long: `Show live packets as they are decided, until Ctrl-C: which rung of the ladder decided, which server, and why. At most 200 a
+second; how many were left out is said. Tracing costs nothing while nobody looks.`,
+		Example: `  ballast ctl trace --client 203.0.113.7
+  ballast ctl trace --service web --count 20 --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			query := url.Values{"service": {service}, "client": {client}, "port": {port}}
+			stream, err := c.client().Stream(cmd.Context(), api.PathTrace+"?"+query.Encode())
+			if err != nil {
+				return err
+			}
+			defer stream.Close()
+			lines := bufio.NewScanner(stream)
+			for seen := 0; (count == 0 || seen < count) && lines.Scan(); seen++ {
+				if err := c.printEvent(cmd.OutOrStdout(), lines.Bytes()); err != nil {
+					return err
+				}
+			}
+			if cmd.Context().Err() != nil { // Ctrl-C
+				return nil
+			}
+			return lines.Err()
+		},
+	}
+	cmd.Flags().StringVar(&service, "service", "", "only this service")
+	cmd.Flags().StringVar(&client, "client", "", "only this client's address")
+	cmd.Flags().StringVar(&port, "port", "", "only this client's port")
+	cmd.Flags().IntVar(&count, "count", 0, "end after so many packets")
+	return cmd
+}
+
+func (c *control) printEvent(out io.Writer, line []byte) error {
+	if c.json {
+		_, err := fmt.Fprintf(out, "%s\n", line)
+		return err
+	}
+	var e api.TraceEvent
+	if err := json.Unmarshal(line, &e); err != nil {
+		return fmt.Errorf("read trace event: %w", err)
+	}
+	if e.Suppressed > 0 {
+		fmt.Fprintf(out, "(%d packets left out)\n", e.Suppressed)
+	}
+	fmt.Fprintf(out, "%s -> %s %s %d bytes: %s", e.Source, e.Destination, e.Flags, e.Length, e.Verdict)
+	if e.Server != "" {
+		fmt.Fprintf(out, " -> %s (id %d)", e.Server, e.ID)
+	}
+	if len(e.Stops) > 0 {
+		fmt.Fprintf(out, " then %s", strings.Join(e.Stops, ", "))
+	}
+	if e.Timestamp != 0 || e.Echo != 0 {
+		fmt.Fprintf(out, " TSval %d TSecr %d", e.Timestamp, e.Echo)
+	}
+	_, err := fmt.Fprintln(out)
+	return err
+}

@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/daemon"
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+func lbCommand(version string) *cobra.Command {
+	o := daemon.LBOptions{Limits: plan.DefaultLimits, Timing: node.DefaultTiming, Version: version}
+	var mode string
+	var verbose, remove bool
+	cmd := &cobra.Command{
+		Use:   "lb -f FILE",
+		Short: "Run a load-balancer node",
+		Long: `Run a load-balancer node: an XDP program on the interfaces that packets come in by, and a daemon that keeps its tables
+equal to the configuration file.
+
+The file is read again when it changes and on SIGHUP. A file with an error is refused, with file, line and key, and the old
+state goes on. What changed in the file is applied onto what runs: unchanged lines never undo what was changed by
+` + "`ballast ctl`" + `, and an edit overrides it. The last explicit change of a thing wins.
+
+The data path outlives the daemon: after SIGTERM or kill -9 packets are forwarded as before, and the next daemon of the same
+--instance takes over tables, counters and program without losing a packet. --detach removes the data path.
+
+Removed servers keep getting the packets of their connections until none has come for --linger; until --quarantine later their
+ids cannot be given to other servers.`,
+		Example: `  ballast lb -f /etc/ballast/ballast.yaml --interface eth0
+  ballast lb -f ballast.yaml --xdp-mode generic --metrics 127.0.0.1:9435
+  ballast lb --detach`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if remove {
+				return daemon.DetachLB(o.RunDir, o.Instance)
+			}
+			if o.Config == "" {
+				return errors.New("no configuration: name the file with -f")
+			}
+			switch o.XDPMode = datapath.XDPMode(mode); o.XDPMode {
+			case datapath.XDPAuto, datapath.XDPNative, datapath.XDPGeneric:
+			default:
+				return fmt.Errorf("--xdp-mode %s: use auto, native or generic", mode)
+			}
+			o.Log = newLog(verbose)
+			return daemon.RunLB(cmd.Context(), o)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&o.Config, "file", "f", "", "configuration file")
+	flags.StringVar(&o.Instance, "instance", "default", "name of this node's socket, pins and state on this machine")
+	flags.StringSliceVar(&o.Interfaces, "interface", nil, "interface that packets come in by, repeatable (default: those of the default routes)")
+	flags.StringVar(&mode, "xdp-mode", "auto", "auto, native or generic; auto tries native first")
+	flags.StringVar(&o.RunDir, "run-dir", "/run/ballast", "directory of sockets and pinned maps")
+	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/ballast", "directory of what must survive a restart of the machine")
+	flags.StringVar(&o.Metrics, "metrics", "", "address:port for Prometheus (always also on the socket: ballast ctl metrics)")
+	flags.DurationVar(&o.Timing.Linger, "linger", o.Timing.Linger, "silence after which a removed server's connections count as ended")
+	flags.DurationVar(&o.Timing.Quarantine, "quarantine", o.Timing.Quarantine, "time after that until its id may be used again")
+	flags.Uint32Var(&o.Limits.Servers, "max-servers", o.Limits.Servers, "room for servers, counted once per service")
+	flags.Uint32Var(&o.Limits.Slots, "max-slots", o.Limits.Slots, "room for table slots of all services together, twice what they use")
+	flags.BoolVar(&remove, "detach", false, "remove the data path of an instance whose daemon has ended")
+	flags.BoolVarP(&verbose, "verbose", "v", false, "log more")
+	return cmd
+}

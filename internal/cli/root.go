@@ -1,0 +1,61 @@
+// Package cli is the command line: flags, help and human output. What the commands do is elsewhere.
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// Root returns the command `ballast`.
+func Root(version string) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "ballast",
+		Short: "A layer-4 load balancer that never breaks a connection",
+		Long: `Ballast spreads connections over servers and keeps every connection on its server, whatever happens to the set of
+servers and the set of load balancers. Each connection carries its own way home: an opaque cookie in its TCP timestamps.
+
+A fleet is described by one file (see ballast-lab's output of ` + "`ballast lab run churn --keep`" + ` for a complete one), the same
+for every node:
+  ballast lb -f ballast.yaml       on each load balancer
+  ballast agent -f ballast.yaml    on each server (services with return: direct)
+  ballast ctl ...                  looks at a running daemon and changes what it does
+  ballast doctor -f ballast.yaml   finds what breaks set-ups, with the remedy
+  ballast lab run churn            shows it all in network namespaces of this machine`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.AddCommand(lbCommand(version), AgentCommand(), ctlCommand(), DoctorCommand(), LabCommand(), BenchCommand(), versionCommand(version))
+	return root
+}
+
+func versionCommand(version string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "ballast", version)
+			return err
+		},
+	}
+}
+
+// newLog writes what a daemon has to say, for people and for log collectors.
+func newLog(verbose bool) *slog.Logger {
+	level := slog.LevelInfo
+	if verbose {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+}
+
+func writeJSON(out io.Writer, value any) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(value)
+}

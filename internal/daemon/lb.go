@@ -1,0 +1,279 @@
+// Package daemon glues the pure parts to the kernel: the processes `ballast lb` and `ballast agent`.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// LBOptions are what `ballast lb` is started with.
+type LBOptions struct {
+	Config     string   // path of the configuration file
+	Instance   string   // names the socket, the pins and the state
+	Interfaces []string // devices that packets come in by; empty: those of the default routes
+	XDPMode    datapath.XDPMode
+	RunDir     string // sockets and pins
+	StateDir   string // what must survive a restart of the machine
+	Metrics    string // TCP address for Prometheus, empty: none
+	Limits     plan.Limits
+	Timing     node.Timing
+	Version    string
+	Log        *slog.Logger
+}
+
+// LB is a load-balancer node: it keeps the data path's tables equal to the desired state. All methods are safe for
+// concurrent use.
+type LB struct {
+	options LBOptions
+	log     *slog.Logger
+
+	mu         sync.Mutex
+	path       *datapath.LB
+	tables     *plan.Tables
+	node       node.Node
+	paths      pathTable
+	probes     probeTable
+	file       api.Config
+	generation uint64
+	ready      bool
+	modes      map[string]datapath.XDPMode
+	trace      traceSession
+}
+
+// How often what only time changes is looked at.
+const agePeriod = time.Second
+
+// RunLB runs until ctx ends. The data path stays attached and forwards on; DetachLB removes it.
+func RunLB(ctx context.Context, o LBOptions) error {
+	listener, err := api.Listen(api.SocketPath(o.RunDir, o.Instance))
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	lb := &LB{options: o, log: o.Log, modes: map[string]datapath.XDPMode{}}
+	if err := lb.start(); err != nil {
+		return err
+	}
+	defer lb.path.Close()
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { lb.age(ctx) })
+	running.Go(func() { lb.probeClocks(ctx) })
+	if err := netdev.Watch(ctx, lb.networkChanged); err != nil {
+		return err
+	}
+	if err := watchFile(ctx, o.Config, lb.reloadLogged); err != nil {
+		return err
+	}
+	if o.Metrics != "" {
+		metrics, err := net.Listen("tcp", o.Metrics)
+		if err != nil {
+			return fmt.Errorf("serve metrics: %w", err)
+		}
+		running.Go(func() { serveMetrics(ctx, metrics, lb.metricsHandler()) })
+	}
+	lb.log.Info("ready", "instance", o.Instance, "services", len(lb.node.Running.Services), "took over", lb.path.Adopted())
+	defer cancel()
+	return lb.routes().Serve(ctx, listener)
+}
+
+// start brings the data path up: tables first, program last, so that no packet meets an empty table.
+func (lb *LB) start() error {
+	o := &lb.options
+	if err := datapath.EnsureBPFFS(filepath.Join(o.RunDir, "bpf")); err != nil {
+		return err
+	}
+	var err error
+	if lb.node, err = loadState(lb.statePath()); err != nil {
+		return err
+	}
+	file, err := config.Load(o.Config)
+	if err != nil {
+		return err
+	}
+	if lb.path, err = datapath.OpenLB(pinDir(o.RunDir, o.Instance), o.Limits); err != nil {
+		return err
+	}
+	if lb.tables, err = plan.Restore(o.Limits, lb.path); err != nil {
+		return errors.Join(err, lb.path.Close())
+	}
+	lb.mu.Lock()
+	defer lb.mu.Unlock()
+	if err := lb.edit(file); err != nil {
+		return errors.Join(err, lb.path.Close())
+	}
+	if err := lb.attach(); err != nil {
+		return errors.Join(err, lb.path.Close())
+	}
+	lb.ready = true
+	return nil
+}
+
+func (lb *LB) attach() error {
+	devices, err := interfaces(lb.options.Interfaces)
+	if err != nil {
+		return err
+	}
+	for _, device := range devices {
+		mode, err := lb.path.Attach(device, lb.options.XDPMode)
+		if err != nil {
+			return err
+		}
+		lb.modes[device.Name] = mode
+		lb.log.Info("attached", "interface", device.Name, "mode", mode)
+	}
+	return nil
+}
+
+// DetachLB removes an instance's data path: packets take the host's ordinary way.
+func DetachLB(runDir, instance string) error { return detach(runDir, instance, datapath.DetachLB) }
+
+func pinDir(runDir, instance string) string { return filepath.Join(runDir, "bpf", instance) }
+
+func (lb *LB) statePath() string {
+	return filepath.Join(lb.options.StateDir, lb.options.Instance, "state.json")
+}
+
+// reloadLogged applies the file as it is now; a file that cannot be applied is refused and the old state goes on.
+func (lb *LB) reloadLogged() {
+	if err := lb.Reload(); err != nil {
+		lb.log.Error("configuration refused, the old state goes on", "error", err)
+	}
+}
+
+// Reload applies the configuration file as it is now.
+func (lb *LB) Reload() error {
+	file, err := config.Load(lb.options.Config)
+	lb.mu.Lock()
+	defer lb.mu.Unlock()
+	if err == nil {
+		err = lb.edit(file)
+	}
+	if err != nil {
+		lb.file.Error = err.Error()
+	}
+	return err
+}
+
+func (lb *LB) edit(file *config.File) error {
+	before := lb.node
+	changes, err := lb.node.EditFile(file.Fleet, time.Now())
+	if err == nil {
+		err = lb.carryOut(before)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", file.Path, err)
+	}
+	lb.file = api.Config{Path: file.Path, SHA256: file.SHA256}
+	lb.logChanges("file", changes)
+	return nil
+}
+
+// carryOut makes the tables follow the desired state. When they cannot, the desired state becomes what it was before.
+func (lb *LB) carryOut(before node.Node) error {
+	if err := lb.sync(); err != nil {
+		lb.node = before
+		return err
+	}
+	if err := saveState(lb.statePath(), &lb.node); err != nil {
+		lb.log.Error("state not saved: a restart will not know of removed servers and of changes made by ctl", "error", err)
+	}
+	return nil
+}
+
+func (lb *LB) logChanges(source string, changes []string) {
+	for _, change := range changes {
+		lb.log.Info("changed", "by", source, "what", change)
+	}
+}
+
+// sync writes what differs between the tables and the desired state. Callers hold mu.
+func (lb *LB) sync() error {
+	lb.paths.refresh(lb.wantedAddresses(), lb.log)
+	want := plan.Want{Keys: lb.node.Running.Keys, Paths: lb.paths.known}
+	for _, s := range lb.node.Running.Services {
+		want.Services = append(want.Services, plan.Service{
+			Service: s, Removed: lb.node.Lingering(s.Name), NoCookie: lb.probes.cannotTakePart(&s),
+		})
+	}
+	changes, err := lb.tables.Update(&want)
+	if err != nil || len(changes) == 0 {
+		return err
+	}
+	if err := lb.path.Apply(changes); err != nil {
+		tables, restoreErr := plan.Restore(lb.options.Limits, lb.path)
+		if restoreErr == nil {
+			lb.tables = tables
+		}
+		return errors.Join(err, restoreErr)
+	}
+	lb.generation++
+	return nil
+}
+
+// networkChanged follows routes and neighbours.
+func (lb *LB) networkChanged() {
+	lb.mu.Lock()
+	defer lb.mu.Unlock()
+	if err := lb.sync(); err != nil {
+		lb.log.Error("next hops not updated", "error", err)
+	}
+}
+
+// age does what only time brings: forgetting silent removed servers, letting load estimates decay, filling the trace's budget.
+func (lb *LB) age(ctx context.Context) {
+	ticker := time.NewTicker(agePeriod)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		lb.mu.Lock()
+		lb.ageOnce(time.Now())
+		lb.mu.Unlock()
+	}
+}
+
+// One part in decayPart of the estimated open connections is forgotten every second.
+const decayPart = 256
+
+func (lb *LB) ageOnce(now time.Time) {
+	places := lb.tables.Places()
+	packets := func(service string, id uint16) uint64 {
+		traffic, err := lb.path.ServerTraffic(places[service].Counters[id])
+		if err != nil {
+			return 0
+		}
+		return traffic.Packets
+	}
+	before := lb.node
+	if len(before.Removed) > 0 && lb.node.Age(now, lb.options.Timing, packets) {
+		if err := lb.carryOut(before); err != nil {
+			lb.log.Error("silent servers not forgotten", "error", err)
+		}
+	}
+	for _, place := range places {
+		for _, index := range place.Counters {
+			lb.path.DecayOpenConnections(index, decayPart)
+		}
+	}
+	lb.trace.refill(lb.path)
+}

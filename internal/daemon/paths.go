@@ -1,0 +1,104 @@
+package daemon
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// pathTable remembers how to reach each address. A path that was known is kept while the kernel cannot tell a new one: the old
+// next hop is the better guess.
+type pathTable struct {
+	known map[netip.Addr]plan.Path
+	why   map[netip.Addr]string // there is no path, or it is not confirmed
+}
+
+func (t *pathTable) refresh(addresses []netip.Addr, log *slog.Logger) {
+	before, why := t.known, t.why
+	t.known, t.why = map[netip.Addr]plan.Path{}, map[netip.Addr]string{}
+	for _, address := range addresses {
+		hop, err := netdev.Lookup(address)
+		if err == nil {
+			t.known[address] = plan.Path{
+				Ifindex: uint32(hop.Ifindex), VLAN: hop.VLAN, Source: hop.Source,
+				SourceMAC: hop.SourceMAC, DestinationMAC: hop.Destination, MTU: hop.MTU,
+			}
+			if why[address] != "" {
+				log.Info("server can be reached", "address", address)
+			}
+			continue
+		}
+		t.why[address] = err.Error()
+		if old, ok := before[address]; ok {
+			t.known[address] = old
+		}
+		if why[address] == "" {
+			log.Warn("no path to server yet", "address", address, "error", err)
+		}
+	}
+}
+
+// wantedAddresses are those of all servers that may get packets.
+func (lb *LB) wantedAddresses() (addresses []netip.Addr) {
+	seen := map[netip.Addr]bool{}
+	add := func(servers []model.Server) {
+		for _, s := range servers {
+			if !seen[s.Address] {
+				seen[s.Address] = true
+				addresses = append(addresses, s.Address)
+			}
+		}
+	}
+	for _, s := range lb.node.Running.Services {
+		add(s.Servers)
+		add(lb.node.Lingering(s.Name))
+	}
+	return addresses
+}
+
+// interfaces finds devices by name; without names, those of the default routes.
+func interfaces(names []string) (devices []*net.Interface, err error) {
+	if len(names) == 0 {
+		if names, err = defaultInterfaces(); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range names {
+		device, err := net.InterfaceByName(name)
+		if err != nil {
+			return nil, fmt.Errorf("find interface %s: %w: see `ip link`", name, err)
+		}
+		devices = append(devices, device)
+	}
+	return devices, nil
+}
+
+func defaultInterfaces() (names []string, err error) {
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Dst: nil}, netlink.RT_FILTER_DST)
+	if err != nil {
+		return nil, fmt.Errorf("find the default route: %w", err)
+	}
+	seen := map[int]bool{}
+	for _, route := range routes {
+		if route.LinkIndex == 0 || seen[route.LinkIndex] {
+			continue
+		}
+		seen[route.LinkIndex] = true
+		device, err := net.InterfaceByIndex(route.LinkIndex)
+		if err != nil {
+			return nil, fmt.Errorf("find the device of the default route: %w", err)
+		}
+		names = append(names, device.Name)
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("choose interfaces: there is no default route: name them with --interface")
+	}
+	return names, nil
+}

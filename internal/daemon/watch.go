@@ -1,0 +1,90 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+)
+
+// settle is how long a file must be left alone before it is read: editors write in several steps.
+const settle = 50 * time.Millisecond
+
+// watchFile calls changed after each change of the file and at each SIGHUP, until ctx ends. The directory is watched,
+// so that a file that is replaced by rename, or is gone for a while, stays watched.
+func watchFile(ctx context.Context, path string, changed func()) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", path, err)
+	}
+	path, err = filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	if err := watcher.Add(filepath.Dir(path)); err != nil {
+		watcher.Close()
+		return fmt.Errorf("watch %s: %w", filepath.Dir(path), err)
+	}
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, unix.SIGHUP)
+	go func() {
+		defer watcher.Close()
+		defer signal.Stop(hangup)
+		timer := time.NewTimer(0)
+		<-timer.C
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case event := <-watcher.Events:
+				if event.Name == path && !event.Has(fsnotify.Remove) && !event.Has(fsnotify.Chmod) {
+					timer.Reset(settle)
+				}
+			case <-watcher.Errors: // events were lost
+				timer.Reset(settle)
+			case <-hangup:
+				timer.Reset(0)
+			case <-timer.C:
+				changed()
+			}
+		}
+	}()
+	return nil
+}
+
+// detach removes the pins of an instance whose daemon does not run, and the file system when it was the last one.
+func detach(runDir, instance string, remove func(dir string) error) error {
+	listener, err := api.Listen(api.SocketPath(runDir, instance))
+	if err != nil {
+		return fmt.Errorf("detach %s: %w", instance, err)
+	}
+	defer listener.Close()
+	if err := remove(pinDir(runDir, instance)); err != nil {
+		return err
+	}
+	return datapath.RemoveBPFFS(filepath.Join(runDir, "bpf"))
+}
+
+// serveMetrics answers Prometheus until ctx ends.
+func serveMetrics(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", handler)
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

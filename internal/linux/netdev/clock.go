@@ -1,0 +1,92 @@
+package netdev
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// NodeClockMS is the clock that the data path compares servers' clocks with: monotonic, coarse, in ms.
+func NodeClockMS() uint32 {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
+		panic(err) // the clock exists since Linux 2.6.32
+	}
+	return uint32(now.Nano() / int64(time.Millisecond))
+}
+
+// ErrNoTimestamp says that a server's SYN-ACK has no timestamp option.
+var ErrNoTimestamp = errors.New("the server does not use TCP timestamps")
+
+// TimestampOffset opens a connection to the server and returns the TSval of its SYN-ACK less NodeClockMS at its arrival. A server
+// with net.ipv4.tcp_timestamps=2 gives the same offset to every connection; the default, 1, a random one to each 4-tuple.
+func TimestampOffset(ctx context.Context, server netip.AddrPort) (uint32, error) {
+	network := "ip4:tcp"
+	if server.Addr().Is6() {
+		network = "ip6:tcp"
+	}
+	raw, err := net.ListenPacket(network, "")
+	if err != nil {
+		return 0, fmt.Errorf("listen for the answer of %s: %w: root is needed", server, err)
+	}
+	defer raw.Close()
+	// Closing the connection with a reset leaves nothing behind on the server.
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{}}
+	dialer.SetMultipathTCP(false)
+	connection, err := dialer.DialContext(ctx, "tcp", server.String())
+	if err != nil {
+		return 0, err
+	}
+	defer connection.Close()
+	_ = connection.(*net.TCPConn).SetLinger(0)
+	port := uint16(connection.LocalAddr().(*net.TCPAddr).Port)
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(time.Second)
+	}
+	if err := raw.SetReadDeadline(deadline); err != nil {
+		return 0, err
+	}
+	segment := make([]byte, 128)
+	for {
+		n, from, err := raw.ReadFrom(segment)
+		if err != nil {
+			return 0, fmt.Errorf("wait for the answer of %s: %w", server, err)
+		}
+		source, _ := netip.AddrFromSlice(from.(*net.IPAddr).IP)
+		if source.Unmap() != server.Addr() || !isSYNACK(segment[:n], server.Port(), port) {
+			continue
+		}
+		value, err := timestampValue(segment[20:n])
+		return value - NodeClockMS(), err
+	}
+}
+
+func isSYNACK(segment []byte, source, destination uint16) bool {
+	const syn, ack = 0x02, 0x10
+	return len(segment) >= 20 && segment[13]&(syn|ack) == syn|ack &&
+		binary.BigEndian.Uint16(segment) == source && binary.BigEndian.Uint16(segment[2:]) == destination
+}
+
+// timestampValue finds TSval among TCP options.
+func timestampValue(options []byte) (uint32, error) {
+	for len(options) > 1 {
+		kind, length := options[0], int(options[1])
+		switch {
+		case kind == 1:
+			length = 1
+		case kind == 0, length < 2, length > len(options):
+			return 0, ErrNoTimestamp
+		case kind == 8 && length == 10:
+			return binary.BigEndian.Uint32(options[2:]), nil
+		}
+		options = options[length:]
+	}
+	return 0, ErrNoTimestamp
+}

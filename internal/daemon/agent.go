@@ -84,7 +84,9 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 }
 
 // DetachAgent removes an instance's data path. Connections that carry cookies do not survive it.
-func DetachAgent(runDir, instance string) error { return detach(runDir, instance, datapath.DetachServer) }
+func DetachAgent(runDir, instance string) error {
+	return detach(runDir, instance, datapath.DetachServer)
+}
 
 // start fills the maps first and attaches last.
 func (a *Agent) start() error {

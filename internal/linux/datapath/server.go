@@ -190,6 +190,21 @@ func (s *Server) SetStops(stops map[netip.Addr]Stop) error {
 	return replace(s.objects.StopHops, want)
 }
 
+// Stops returns the addresses of the stops in the map.
+func (s *Server) Stops() (addresses []netip.Addr, err error) {
+	var key [16]byte
+	var stop serverStop
+	entries := s.objects.StopHops.Iterate()
+	for entries.Next(&key, &stop) {
+		if [12]byte(key[4:]) == [12]byte{} {
+			addresses = append(addresses, netip.AddrFrom4([4]byte(key[:4])))
+		} else {
+			addresses = append(addresses, netip.AddrFrom16(key))
+		}
+	}
+	return addresses, entries.Err()
+}
+
 // SetOwnAddresses makes the map of this host's addresses hold exactly these.
 func (s *Server) SetOwnAddresses(addresses []netip.Addr) error {
 	want := make(map[[16]byte]uint32, len(addresses))

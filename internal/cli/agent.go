@@ -1,0 +1,56 @@
+// ballast agent: the server's side.
+package cli
+
+import (
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/daemon"
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+)
+
+// AgentCommand makes `ballast agent`.
+func AgentCommand() *cobra.Command {
+	var options daemon.AgentOptions
+	var mode string
+	var detach bool
+	command := &cobra.Command{
+		Use:   "agent -f FILE",
+		Short: "Run on a server: decapsulate, and make every connection carry its own way home",
+		Long: "Run on a server: decapsulate, and make every connection carry its own way home.\n\n" +
+			"The data path stays attached when the process ends, however it ends, and a new process takes it over.\n" +
+			"--detach removes it: connections that carry cookies break, so drain the server first.",
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			command.SilenceUsage = true
+			if detach {
+				return daemon.DetachAgent(options.RunDir, options.Instance)
+			}
+			parsed, err := parseXDPMode(mode)
+			if err != nil {
+				return err
+			}
+			options.XDPMode = parsed
+			options.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+			options.Version = command.Root().Version
+			ctx, stop := signal.NotifyContext(command.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return daemon.RunAgent(ctx, options)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVarP(&options.Config, "file", "f", "", "configuration `FILE` of the fleet")
+	flags.StringVar(&options.Server, "server", "", "`NAME` of this host's servers in the file (default: those whose address is local)")
+	flags.StringVar(&options.Instance, "instance", "default", "`NAME` of this agent among others on the machine")
+	flags.StringSliceVar(&options.Interfaces, "interface", nil, "`DEVICE` to attach to, may be repeated (default: those of the servers' addresses)")
+	flags.StringVar(&mode, "xdp-mode", string(datapath.XDPAuto), "auto, native or generic")
+	flags.StringVar(&options.RunDir, "run-dir", "/run/ballast", "`DIRECTORY` of sockets and pins")
+	flags.StringVar(&options.Metrics, "metrics", "", "`ADDRESS:PORT` to serve Prometheus metrics on")
+	flags.BoolVar(&detach, "detach", false, "remove the data path that an agent left attached")
+	command.MarkFlagsOneRequired("file", "detach")
+	return command
+}

@@ -1,0 +1,79 @@
+package netdev
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+)
+
+// LocalAddresses returns the addresses of all devices of the calling thread's network namespace, loopback's own left out.
+func LocalAddresses() ([]netip.Addr, error) {
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list this host's addresses: %w", err)
+	}
+	var addresses []netip.Addr
+	for _, entry := range list {
+		if prefix, err := netip.ParsePrefix(entry.String()); err == nil && !prefix.Addr().IsLoopback() {
+			addresses = append(addresses, prefix.Addr().Unmap())
+		}
+	}
+	return addresses, nil
+}
+
+// InterfacesOf returns the names of the devices that hold the addresses, but for loopback; none is no error.
+func InterfacesOf(addresses []netip.Addr) (names []string, err error) {
+	devices, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("list this host's devices: %w", err)
+	}
+	for _, device := range devices {
+		list, err := device.Addrs()
+		if err != nil || device.Flags&net.FlagLoopback != 0 {
+			continue
+		}
+		if slices.ContainsFunc(list, func(entry net.Addr) bool {
+			prefix, err := netip.ParsePrefix(entry.String())
+			return err == nil && slices.Contains(addresses, prefix.Addr().Unmap())
+		}) {
+			names = append(names, device.Name)
+		}
+	}
+	return names, nil
+}
+
+// CheckTimestamps tells whether TCP connections of the calling thread's network namespace can carry cookies.
+func CheckTimestamps() error {
+	value, err := os.ReadFile("/proc/sys/net/ipv4/tcp_timestamps")
+	if err != nil {
+		return fmt.Errorf("read net.ipv4.tcp_timestamps: %w", err)
+	}
+	if strings.TrimSpace(string(value)) == "0" {
+		return fmt.Errorf("net.ipv4.tcp_timestamps is 0, so connections cannot carry cookies: " +
+			"sysctl -w net.ipv4.tcp_timestamps=1, or give the service affinity: hash")
+	}
+	return nil
+}
+
+// routeFeatureMicroseconds is RTAX_FEATURE_TCP_USEC_TS.
+const routeFeatureMicroseconds = 1 << 4
+
+// MicrosecondRoutes lists the routes whose connections use microsecond timestamps, which leave no room for a cookie.
+func MicrosecondRoutes() (problems []string) {
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return []string{fmt.Sprintf("list routes: %v", err)}
+	}
+	for _, route := range routes {
+		if route.Features&routeFeatureMicroseconds != 0 {
+			problems = append(problems, fmt.Sprintf("route %s has features tcp_usec_ts: its connections carry no cookie and are placed "+
+				"by the fallback: ip route change it without", route.Dst))
+		}
+	}
+	return problems
+}

@@ -187,6 +187,7 @@ func (lb *LB) edit(file *config.File) error {
 
 // carryOut makes the tables follow the desired state. When they cannot, the desired state becomes what it was before.
 func (lb *LB) carryOut(before node.Node) error {
+	awaitNeighbours(lb.wantedAddresses())
 	if err := lb.sync(); err != nil {
 		lb.node = before
 		return err

@@ -307,4 +307,3 @@ func (lb *LB) serverName(service string, id uint16) string {
 	}
 	return ""
 }
-

@@ -1,10 +1,12 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -41,6 +43,24 @@ func (t *pathTable) refresh(addresses []netip.Addr, log *slog.Logger) {
 		}
 		if why[address] == "" {
 			log.Warn("no path to server yet", "address", address, "error", err)
+		}
+	}
+}
+
+// resolveTimeout bounds how long a change waits for new servers' neighbours to answer; they are on the same link.
+const resolveTimeout = 200 * time.Millisecond
+
+// awaitNeighbours waits for the kernel to resolve the neighbours that lead to addresses, so that a change does not begin with
+// packets for servers that cannot be reached yet.
+func awaitNeighbours(addresses []netip.Addr) {
+	deadline := time.Now().Add(resolveTimeout)
+	for _, address := range addresses {
+		for {
+			_, err := netdev.Lookup(address)
+			if !errors.Is(err, netdev.ErrUnresolved) || time.Now().After(deadline) {
+				break
+			}
+			time.Sleep(time.Millisecond)
 		}
 	}
 }

@@ -59,7 +59,7 @@ func compile(want *Want, s *Service, before []history.Slot) image {
 	if s.Return == model.ReturnThrough {
 		img.addReturns(want, s)
 	}
-	img.rounds = takeTurns(s)
+	img.rounds = takeTurns(want, s)
 	img.slots = placeSlots(s, before, img.servers)
 	return img
 }
@@ -124,9 +124,14 @@ func (img *image) addReturns(want *Want, s *Service) {
 	}
 }
 
-// takeTurns is the sequence of ids for rr, wrr and p2c: only servers that may get new connections and that can take part.
-func takeTurns(s *Service) []uint16 {
-	takers := slices.DeleteFunc(s.Shares(), func(share model.Share) bool { return s.NoCookie[share.ID] })
+// takeTurns is the sequence of ids for rr, wrr and p2c: only servers that may get new connections, that can take part, and that
+// there is a way to.
+func takeTurns(want *Want, s *Service) []uint16 {
+	reachable := map[uint16]bool{}
+	for _, server := range s.Servers {
+		reachable[server.ID] = want.Paths[server.Address].Ifindex != 0
+	}
+	takers := slices.DeleteFunc(s.Shares(), func(share model.Share) bool { return s.NoCookie[share.ID] || !reachable[share.ID] })
 	switch s.Dispatch {
 	case model.DispatchWRR, model.DispatchP2C:
 		return rounds.Weighted(takers)

@@ -89,7 +89,7 @@ inline_always enum agent_verdict restore_connection(struct bpf_sock *sk, const s
 						    const struct flow *f, __u32 *restored)
 {
 	struct bpf_sock *full = bpf_sk_fullsock(sk);
-	__u32 w = bpf_ntohl(f->echo), now = current_generation();
+	__u32 w = bpf_ntohl(f->echo);
 	struct hold_back *h;
 
 	h = full ? bpf_sk_storage_get(&hold_backs, full, 0, 0) : 0;
@@ -102,8 +102,6 @@ inline_always enum agent_verdict restore_connection(struct bpf_sock *sk, const s
 	}
 	if (h->state != HOLD_BACK_MARKED)
 		return INGRESS_UNMARKED;
-	if (h->generation != now)
-		mark_refresh(h, served, f, now);
 	if (!hold_back_is_mine(h, w))
 		return INGRESS_BAD_COOKIE;
 	*restored = hold_back_restore(h, w);
@@ -169,7 +167,7 @@ inline_always enum agent_verdict mark_connection(struct __sk_buff *skb, struct f
 				return EGRESS_NOT_SERVED;
 			mark_start(h, served, f, socket_address(full), t);
 		} else if (h->state == HOLD_BACK_MARKED) {
-			mark_refresh(h, served, f, now);
+			mark_refresh(h, served, f, now, t);
 		}
 		if (h->state != HOLD_BACK_MARKED) {
 			if (f->tcp_flags & TCP_FLAG_FIN_BIT)

@@ -24,8 +24,9 @@ inline_always _Bool mark_is_mine(const struct served *served, const struct flow 
 	return mark_cookie(served, f, parity) == (w & ((1u << (served->cookie_bits & 31)) - 1));
 }
 
-/* The cookie follows the services. A connection of a service that is gone keeps what it has. */
-inline_always void mark_refresh(struct hold_back *h, const struct served *served, const struct flow *f, __u32 now)
+/* The cookie follows the services; t is the kernel's timestamp of the packet to be marked. A connection of a service that
+ * is gone keeps what it has. The new cookie may be the smaller one: V steps on, so that W never steps back. */
+inline_always void mark_refresh(struct hold_back *h, const struct served *served, const struct flow *f, __u32 now, __u32 t)
 {
 	__u16 cookie;
 
@@ -33,10 +34,13 @@ inline_always void mark_refresh(struct hold_back *h, const struct served *served
 	if (!served || !(served->flags & SERVED_COOKIE) || served->cookie_bits != h->cookie_bits)
 		return;
 	cookie = mark_cookie(served, f, served->epoch_parity);
-	if (cookie != h->cookie) {
-		h->cookie_before = h->cookie;
-		h->cookie = cookie;
-	}
+	if (cookie == h->cookie)
+		return;
+	h->cookie_before = h->cookie;
+	h->cookie = cookie;
+	h->delta_before = h->delta;
+	h->delta--;
+	h->held_from = t - h->delta;
 }
 
 /* The first packet of a connection after its handshake; t is the kernel's timestamp clock for this socket, now.

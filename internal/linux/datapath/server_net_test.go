@@ -1,7 +1,6 @@
 package datapath_test
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -42,6 +41,7 @@ type rig struct {
 	agent          *datapath.Server
 	fleet          *model.Fleet
 	vips           []netip.Addr
+	wires          []*datapath.Wire // of the lossy router
 }
 
 type rigOptions struct {
@@ -49,6 +49,7 @@ type rigOptions struct {
 	sysctls map[string]string
 	plain   bool // no agent yet
 	mtu     int
+	lossy   bool // a router between them loses packets
 }
 
 func newRig(t *testing.T, o rigOptions) *rig {
@@ -67,9 +68,11 @@ func newRig(t *testing.T, o rigOptions) *rig {
 	for _, space := range []*netspace.Space{r.client, r.server} {
 		check(t, space.Sysctl("net/ipv6/conf/default/accept_dad", "0"))
 	}
-	check(t, netspace.Connect(
-		netspace.End{Space: r.client, Interface: "eth0", MTU: o.mtu, Addresses: prefixes("10.9.0.1/24", "fd09::1/64")},
-		netspace.End{Space: r.server, Interface: "eth0", MTU: o.mtu, Addresses: prefixes("10.9.0.2/24", "fd09::2/64")}))
+	if o.lossy {
+		r.connectByRouter(o.mtu)
+	} else {
+		connect(t, r.client, "eth0", 1, r.server, "eth0", 2, 9, o.mtu)
+	}
 	for i, gateway := range []string{"10.9.0.2", "fd09::2"} {
 		check(t, r.server.AddAddress("lo", netip.PrefixFrom(r.vips[i], r.vips[i].BitLen())))
 		check(t, r.client.Route(netip.PrefixFrom(r.vips[i], r.vips[i].BitLen()), 0,
@@ -89,6 +92,48 @@ func newRig(t *testing.T, o rigOptions) *rig {
 		r.attach("")
 	}
 	return r
+}
+
+// connect joins two spaces by a wire of its own subnet.
+func connect(t *testing.T, a *netspace.Space, nameA string, hostA int, b *netspace.Space, nameB string, hostB, subnet, mtu int) {
+	t.Helper()
+	end := func(space *netspace.Space, name string, host int) netspace.End {
+		return netspace.End{Space: space, Interface: name, MTU: mtu, Addresses: prefixes(
+			fmt.Sprintf("10.%d.0.%d/24", subnet, host), fmt.Sprintf("fd%02d::%d/64", subnet, host))}
+	}
+	check(t, netspace.Connect(end(a, nameA, hostA), end(b, nameB, hostB)))
+}
+
+// connectByRouter puts a router between the ends; what the sender itself drops, its TCP notices.
+func (r *rig) connectByRouter(mtu int) {
+	t := r.t
+	t.Helper()
+	router := newSpace(t, "r")
+	check(t, router.Sysctl("net/core/rps_default_mask", "1"))
+	check(t, router.Sysctl("net/ipv6/conf/default/accept_dad", "0"))
+	connect(t, r.client, "eth0", 1, router, "eth0", 2, 9, mtu)
+	connect(t, router, "eth1", 1, r.server, "eth0", 2, 8, mtu)
+	check(t, router.Sysctl("net/ipv4/ip_forward", "1"))
+	check(t, router.Sysctl("net/ipv6/conf/all/forwarding", "1"))
+	for i, gateways := range [][2]string{{"10.8.0.2", "10.8.0.1"}, {"fd08::2", "fd08::1"}} {
+		check(t, router.Route(netip.PrefixFrom(r.vips[i], r.vips[i].BitLen()), 0,
+			netspace.NextHop{Gateway: netip.MustParseAddr(gateways[0]), Interface: "eth1"}))
+		client := netip.MustParsePrefix([]string{"10.9.0.0/24", "fd09::/64"}[i])
+		check(t, r.server.Route(client, 0, netspace.NextHop{Gateway: netip.MustParseAddr(gateways[1]), Interface: "eth0"}))
+	}
+	for _, name := range []string{"eth0", "eth1"} {
+		wire, err := datapath.LoadWire()
+		check(t, err)
+		t.Cleanup(func() { wire.Close() })
+		check(t, router.Do(func() error {
+			device, err := net.InterfaceByName(name)
+			if err != nil {
+				return err
+			}
+			return wire.AttachLoss(device.Index)
+		}))
+		r.wires = append(r.wires, wire)
+	}
 }
 
 func newSpace(t *testing.T, role string) *netspace.Space {
@@ -159,22 +204,20 @@ func (r *rig) listen(multipath bool) {
 	config := net.ListenConfig{}
 	config.SetMultipathTCP(multipath)
 	for _, vip := range r.vips {
-		var listener net.Listener
-		check(r.t, r.server.Do(func() (err error) {
-			listener, err = config.Listen(context.Background(), "tcp", netip.AddrPortFrom(vip, servicePort).String())
-			return err
-		}))
-		r.t.Cleanup(func() { listener.Close() })
-		go func() {
-			for {
-				conn, err := listener.Accept()
-				if err != nil {
-					return
-				}
-				go answer(conn)
-			}
-		}()
+		r.serve(r.listener(vip, config))
 	}
+}
+
+func (r *rig) serve(listener net.Listener) {
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go answer(conn)
+		}
+	}()
 }
 
 func answer(conn net.Conn) {

@@ -1,0 +1,300 @@
+package datapath_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+)
+
+// verify is what every test of a connection's life ends with.
+func (r *rig) verify(w *watcher, before map[string]int) {
+	r.t.Helper()
+	w.verify(r.t)
+	if after := r.rejects(); !equal(after, before) {
+		r.t.Errorf("rejected timestamps: %v before, %v after", before, after)
+	}
+}
+
+func TestConnectionOlderThanTheAgentIsLeftAlone(t *testing.T) {
+	r := newRig(t, rigOptions{plain: true})
+	r.listen(false)
+	old := []net.Conn{r.dial(r.vips[0]), r.dial(r.vips[1])}
+	for _, conn := range old {
+		check(t, fetch(conn, 1000))
+	}
+	r.attach("")
+	before := r.rejects()
+	for range 3 {
+		for _, conn := range old {
+			check(t, fetch(conn, 100000))
+		}
+		r.browse(4, 1, 1000)
+	}
+	if r.count("egress_unmarked_older_than_agent") == 0 || r.count("ingress_unmarked") == 0 {
+		t.Error("the old connections were not noticed")
+	}
+	for _, conn := range old {
+		conn.Close()
+	}
+	if after := r.rejects(); !equal(after, before) {
+		t.Errorf("rejected timestamps: %v before, %v after", before, after)
+	}
+}
+
+// A handshake that was under way when the agent came is told from the others by what the client echoes. Deferred accept
+// holds it there: for the server it is not complete before the client has sent something.
+func TestHandshakeFromBeforeTheAgentIsLeftAlone(t *testing.T) {
+	r := newRig(t, rigOptions{plain: true})
+	config := net.ListenConfig{Control: setInt(unix.TCP_DEFER_ACCEPT, 30)}
+	config.SetMultipathTCP(false)
+	r.serve(r.listener(r.vips[0], config))
+	old := r.dial(r.vips[0])
+	defer old.Close()
+	r.attach("")
+	young := r.dial(r.vips[0]) // gives the listener its storage
+	defer young.Close()
+	before := r.rejects()
+	check(t, fetch(young, 1000))
+	for range 3 {
+		check(t, fetch(old, 100000))
+	}
+	if r.count("ingress_unmarked") == 0 || r.count("egress_unmarked_older_than_agent") == 0 {
+		t.Error("the old handshake was not noticed")
+	}
+	if after := r.rejects(); !equal(after, before) {
+		t.Errorf("rejected timestamps: %v before, %v after", before, after)
+	}
+}
+
+func TestAgentRestartsInTheMidstOfTransfers(t *testing.T) {
+	r := newRig(t, rigOptions{plain: true})
+	dir := r.pins()
+	r.attach(dir)
+	r.listen(true)
+	before, w := r.rejects(), r.watch()
+	var group sync.WaitGroup
+	for i := range 4 {
+		conn := r.dial(r.vips[i%2])
+		group.Go(func() {
+			defer conn.Close()
+			for range 30 {
+				if err := fetch(conn, 1<<20); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 5 {
+		r.agent.Close()
+		r.attach(dir)
+		r.browse(2, 1000)
+	}
+	group.Wait()
+	r.verify(w, before)
+	if n := r.count("egress_unmarked_older_than_agent"); n != 0 {
+		t.Errorf("%d packets of connections that the new process forgot", n)
+	}
+}
+
+func TestKeysRotateInTheMidstOfTransfers(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	r.listen(false)
+	r.fleet.Keys.Cookie[2] = [16]byte{9, 9, 9}
+	before, w := r.rejects(), r.watch()
+	var group sync.WaitGroup
+	for i := range 4 {
+		conn := r.dial(r.vips[i%2])
+		group.Go(func() {
+			defer conn.Close()
+			for range 30 {
+				if err := fetch(conn, 1<<20); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for i := range 6 {
+		r.fleet.Keys.Current = uint32(2 - i%2)
+		r.publish()
+		r.browse(2, 1000)
+	}
+	group.Wait()
+	r.verify(w, before)
+	if n := r.count("ingress_bad_cookie"); n != 0 {
+		t.Errorf("%d echoes of the last key were not recognised", n)
+	}
+}
+
+func TestServiceThatLeavesKeepsItsConnections(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	r.listen(false)
+	before, w := r.rejects(), r.watch()
+	old := r.dial(r.vips[0])
+	defer old.Close()
+	check(t, fetch(old, 1000))
+	_, err := r.agent.Serve(nil)
+	check(t, err)
+	for range 3 {
+		check(t, fetch(old, 100000))
+	}
+	r.verify(w, before)
+}
+
+func TestLossAndSelectiveAcknowledgement(t *testing.T) {
+	r := newRig(t, rigOptions{lossy: true})
+	r.listen(true)
+	for _, wire := range r.wires {
+		check(t, wire.SetFaults(datapath.LinkFaults{DropPermille: 20}))
+	}
+	before, w := r.netstat("TSEcrRejected", "PAWSActive"), r.watch()
+	r.browse(12, 1, 1000, 1<<20, 1<<20)
+	w.verify(t)
+	if after := r.netstat("TSEcrRejected", "PAWSActive"); !equal(after, before) {
+		t.Errorf("rejected timestamps: %v before, %v after", before, after)
+	}
+	for _, wire := range r.wires {
+		losses, err := wire.Losses()
+		check(t, err)
+		if losses.DroppedRandom == 0 {
+			t.Error("nothing was lost")
+		}
+		t.Logf("%+v", losses)
+	}
+	t.Log(r.netstat("RetransSegs", "TCPSackRecovery", "TCPDSACKRecv", "PAWSEstab", "TCPFullUndo", "TCPPartialUndo"))
+}
+
+func TestHalfCloseAndTimeWait(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	listener := r.listener(r.vips[0], net.ListenConfig{})
+	before, w := r.rejects(), r.watch()
+	for range 10 {
+		conn := r.dial(r.vips[0])
+		accepted, err := listener.Accept()
+		check(t, err)
+		// The server closes its half first: its end is left to a TIME_WAIT socket, which acknowledges the client's FIN.
+		check(t, accepted.(*net.TCPConn).CloseWrite())
+		_, err = conn.Read(make([]byte, 1))
+		if !errors.Is(err, io.EOF) {
+			t.Fatalf("read: %v", err)
+		}
+		_, err = conn.Write(make([]byte, 50000))
+		check(t, err)
+		_, err = io.ReadFull(accepted, make([]byte, 50000))
+		check(t, err)
+		accepted.Close()
+		check(t, conn.Close())
+	}
+	r.await("TIME_WAIT answers", func() bool {
+		return r.count("ingress_restored_time_wait") >= 10 && r.count("egress_marked_no_socket") >= 10
+	})
+	r.verify(w, before)
+}
+
+func TestKeepaliveOfBothEnds(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	r.listen(false)
+	before, w := r.rejects(), r.watch()
+	conn := r.dial(r.vips[0])
+	defer conn.Close()
+	check(t, conn.(*net.TCPConn).SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 3}))
+	check(t, fetch(conn, 1000))
+	seen := w.seen.Load()
+	r.await("answers to keepalives", func() bool { return w.seen.Load() >= seen+2 })
+	check(t, fetch(conn, 100000))
+	r.verify(w, before)
+}
+
+func TestFastOpen(t *testing.T) {
+	r := newRig(t, rigOptions{sysctls: map[string]string{"net/ipv4/tcp_fastopen": "2"}})
+	check(t, r.client.Sysctl("net/ipv4/tcp_fastopen", "1"))
+	config := net.ListenConfig{Control: setInt(unix.TCP_FASTOPEN, 16)}
+	config.SetMultipathTCP(false)
+	r.serve(r.listener(r.vips[0], config))
+	before, w := r.rejects(), r.watch()
+	for i := range 5 {
+		var conn net.Conn
+		check(t, r.client.Do(func() (err error) {
+			dialer := net.Dialer{Timeout: deadline, FallbackDelay: -1, Control: setInt(unix.TCP_FASTOPEN_CONNECT, 1)}
+			dialer.SetMultipathTCP(false)
+			conn, err = dialer.Dial("tcp", netip.AddrPortFrom(r.vips[0], servicePort).String())
+			return err
+		}))
+		if err := fetch(conn, 100000); err != nil {
+			t.Errorf("connection %d: %v", i, err)
+		}
+		conn.Close()
+	}
+	r.verify(w, before)
+	if opened := r.netstat("TCPFastOpenPassive")["TCPFastOpenPassive"]; opened == 0 {
+		t.Error("no connection was opened fast")
+	}
+}
+
+// The wire clock of 16 bits wraps every 65 s and is held back after 16 s.
+func TestLongSilencesAndWraps(t *testing.T) {
+	if os.Getenv("BALLAST_LONG") == "" {
+		t.Skip("takes minutes: set BALLAST_LONG=1")
+	}
+	for _, bits := range []uint8{14, 16} {
+		r := newRig(t, rigOptions{bits: bits})
+		r.listen(true)
+		before, w := r.rejects(), r.watch()
+		idle, active := r.dial(r.vips[0]), r.dial(r.vips[1])
+		check(t, fetch(idle, 1000))
+		for _, silence := range []time.Duration{18 * time.Second, 40 * time.Second, 75 * time.Second} {
+			for end := time.Now().Add(silence); time.Now().Before(end); {
+				check(t, fetch(active, 100000))
+				time.Sleep(50 * time.Millisecond) // what is tested is time
+			}
+			check(t, fetch(idle, 100000))
+		}
+		if r.count("egress_marked_held_back") == 0 {
+			t.Error("never held back")
+		}
+		r.verify(w, before)
+		idle.Close()
+		active.Close()
+	}
+}
+
+func setInt(option, value int) func(string, string, syscall.RawConn) error {
+	return func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		return errors.Join(raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, option, value)
+		}), err)
+	}
+}
+
+func (r *rig) listener(vip netip.Addr, config net.ListenConfig) (listener net.Listener) {
+	r.t.Helper()
+	check(r.t, r.server.Do(func() (err error) {
+		listener, err = config.Listen(context.Background(), "tcp", netip.AddrPortFrom(vip, servicePort).String())
+		return err
+	}))
+	r.t.Cleanup(func() { listener.Close() })
+	return listener
+}
+
+func (r *rig) await(what string, done func() bool) {
+	r.t.Helper()
+	for end := time.Now().Add(deadline); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			counters, _ := r.agent.Counters()
+			r.t.Fatalf("waited for %s: %v", what, counters)
+		}
+	}
+}

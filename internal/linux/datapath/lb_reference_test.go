@@ -1,0 +1,369 @@
+package datapath
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/ballast-lb/ballast/internal/algo/cookie"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// The reference says what the load balancer must do with a frame. It is written from the documents, byte by byte and without
+// regard to speed, and shares nothing with the program but the arithmetic of internal/algo.
+
+// refPacket is a packet as the reference reads it. A quoted packet is seen from the client, too.
+type refPacket struct {
+	frame               []byte
+	ip                  []byte // from the IP header to the end of the frame
+	l3, l4              int    // offset of ip in the frame, of the transport header in ip
+	length              int    // of the IP packet
+	source, destination netip.Addr
+	protocol, tos       byte
+	fragment            refFragmentKind
+	fragmentID          uint32
+	sport, dport        uint16
+	flags               byte
+	options             []byte // of TCP; nil when the header is cut short
+}
+
+type refFragmentKind int
+
+const (
+	whole refFragmentKind = iota
+	firstFragment
+	laterFragment
+)
+
+type refFragment struct {
+	source, destination netip.Addr
+	id                  uint32
+	protocol            byte
+}
+
+type refPlace struct {
+	service string
+	id      uint16
+}
+
+type refConnection struct {
+	service     string
+	client      netip.AddrPort
+	servicePort uint16
+}
+
+// expectation is what must become of a frame.
+type expectation struct {
+	verdict lbVerdict
+	service string
+	action  uint32
+	ids     []uint16                               // servers that it may go to
+	stops   []uint16                               // of the second chance
+	frame   func(id uint16, entropy uint16) []byte // what leaves; nil: nothing, or the frame as it came
+}
+
+func (p *refPacket) v6() bool { return p.source.Is6() }
+
+func addressIn(b []byte) netip.Addr {
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// parseRef reads a frame; verdict is VERDICT_CONTINUE when it could.
+func parseRef(frame []byte) (*refPacket, lbVerdict) {
+	if len(frame) < 14 {
+		return nil, lbVerdictPASSED_NOT_IP
+	}
+	l3, kind := 14, binary.BigEndian.Uint16(frame[12:])
+	if kind == 0x8100 || kind == 0x88a8 {
+		if len(frame) < 18 {
+			return nil, lbVerdictPASSED_NOT_IP
+		}
+		l3, kind = 18, binary.BigEndian.Uint16(frame[16:])
+	}
+	p := &refPacket{frame: frame, ip: frame[l3:], l3: l3}
+	verdict := lbVerdictPASSED_NOT_IP
+	switch kind {
+	case 0x0800:
+		verdict = p.parseIPv4()
+	case 0x86dd:
+		verdict = p.parseIPv6()
+	}
+	if verdict != lbVerdictVERDICT_CONTINUE {
+		return p, verdict
+	}
+	if p.length > len(p.ip) || p.l4 > p.length {
+		return p, lbVerdictDROPPED_MALFORMED
+	}
+	if p.fragment == laterFragment {
+		return p, lbVerdictVERDICT_CONTINUE
+	}
+	return p, p.parseTransport()
+}
+
+func (p *refPacket) parseIPv4() lbVerdict {
+	b := p.ip
+	if len(b) < 20 || b[0]>>4 != 4 || b[0]&15 < 5 {
+		return lbVerdictDROPPED_MALFORMED
+	}
+	if b[0]&15 > 5 {
+		return lbVerdictPASSED_UNSUPPORTED
+	}
+	p.source, p.destination = addressIn(b[12:16]), addressIn(b[16:20])
+	p.tos, p.protocol, p.l4 = b[1], b[9], 20
+	p.length = int(binary.BigEndian.Uint16(b[2:]))
+	if at := binary.BigEndian.Uint16(b[6:]) & 0x3fff; at != 0 {
+		p.fragmentID = uint32(binary.BigEndian.Uint16(b[4:]))
+		p.fragment = firstFragment
+		if at&0x1fff != 0 {
+			p.fragment = laterFragment
+		}
+	}
+	return lbVerdictVERDICT_CONTINUE
+}
+
+func (p *refPacket) parseIPv6() lbVerdict {
+	b := p.ip
+	if len(b) < 40 || b[0]>>4 != 6 {
+		return lbVerdictDROPPED_MALFORMED
+	}
+	p.source, p.destination = addressIn(b[8:24]), addressIn(b[24:40])
+	p.tos, p.protocol, p.l4 = b[0]<<4|b[1]>>4, b[6], 40
+	p.length = 40 + int(binary.BigEndian.Uint16(b[4:]))
+	if p.length > 65535 {
+		return lbVerdictDROPPED_MALFORMED
+	}
+	if p.protocol == 44 {
+		if len(b) < 48 {
+			return lbVerdictDROPPED_MALFORMED
+		}
+		p.protocol, p.l4 = b[40], 48
+		p.fragmentID = binary.BigEndian.Uint32(b[44:])
+		p.fragment = firstFragment
+		if binary.BigEndian.Uint16(b[42:])>>3 != 0 {
+			p.fragment = laterFragment
+		}
+	}
+	return lbVerdictVERDICT_CONTINUE
+}
+
+// parseTransport reads the ports, which must lie inside both the IP packet and the frame.
+func (p *refPacket) parseTransport() lbVerdict {
+	b := p.ip[p.l4:p.length]
+	switch {
+	case p.protocol == 6:
+		if len(b) < 20 || int(b[12]>>4)*4 < 20 || int(b[12]>>4)*4 > len(b) {
+			return lbVerdictDROPPED_MALFORMED
+		}
+		p.flags = b[13]
+		p.options = b[20 : int(b[12]>>4)*4]
+	case p.protocol == 17, p.protocol == 1 && !p.v6(), p.protocol == 58 && p.v6():
+		if len(b) < 8 {
+			return lbVerdictDROPPED_MALFORMED
+		}
+		if p.protocol != 17 {
+			return lbVerdictVERDICT_CONTINUE
+		}
+	default:
+		return lbVerdictPASSED_UNSUPPORTED
+	}
+	p.sport, p.dport = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
+	return lbVerdictVERDICT_CONTINUE
+}
+
+type optionSearch int
+
+const (
+	optionAbsent optionSearch = iota
+	optionFound
+	optionMalformed
+)
+
+// findTimestamp walks the options. TCP-AO hides what follows it.
+func findTimestamp(options []byte) (search optionSearch, value, echo uint32) {
+	for i := 0; i < len(options); {
+		switch kind := options[i]; {
+		case kind == 0:
+			return optionAbsent, 0, 0
+		case kind == 1:
+			i++
+		case i+1 >= len(options) || options[i+1] < 2 || i+int(options[i+1]) > len(options):
+			return optionMalformed, 0, 0
+		case kind == 29:
+			return optionAbsent, 0, 0
+		case kind == 8 && options[i+1] != 10:
+			return optionMalformed, 0, 0
+		case kind == 8:
+			return optionFound, binary.BigEndian.Uint32(options[i+2:]), binary.BigEndian.Uint32(options[i+6:])
+		default:
+			i += int(options[i+1])
+		}
+	}
+	return optionAbsent, 0, 0
+}
+
+// vipService is the service at a destination; isVIP: the address is one of ours.
+func (w *world) vipService(address netip.Addr, port uint16, protocol byte) (s *plan.Service, isVIP bool) {
+	for i := range w.want.Services {
+		candidate := &w.want.Services[i]
+		if candidate.VIP != address {
+			continue
+		}
+		isVIP = true
+		if byte(candidate.Protocol) == protocol && slices.Contains(candidate.Ports, port) {
+			s = candidate
+		}
+	}
+	return s, isVIP
+}
+
+func (w *world) flowHash(key [16]byte, s *plan.Service, p *refPacket) uint64 {
+	return cookie.FlowHash(cookie.ServiceKey(key, s.VIP, s.Protocol), netip.AddrPortFrom(p.source, p.sport), p.dport)
+}
+
+// byCookie is the server that a timestamp names, or 0.
+func (w *world) byCookie(s *plan.Service, p *refPacket, timestamp uint32) uint16 {
+	for epoch, key := range w.want.Keys.Cookie {
+		if epoch&1 != cookie.EpochBit(s.CookieBits, timestamp) {
+			continue
+		}
+		if id := cookie.Decode(s.CookieBits, timestamp, w.flowHash(key, s, p)); serverIn(s, id) != nil {
+			return id
+		}
+	}
+	return 0
+}
+
+// byPlacement is the owner of the flow's slot and, for packets of older connections, the owners before.
+func (w *world) byPlacement(s *plan.Service, p *refPacket) (id uint16, stops []uint16) {
+	slot := w.slots[s.Name][cookie.Slot(w.flowHash(w.want.Keys.Placement, s, p), s.TableSlots)]
+	chain := []uint16{slot.Owner}
+	if s.Fallback == model.FallbackSecondChance && p.protocol == 6 && p.flags&0x12 != 2 {
+		chain = append(chain, slot.Previous[:]...)
+	}
+	chain = slices.DeleteFunc(chain, func(id uint16) bool { return id == 0 })
+	if len(chain) == 0 {
+		return 0, nil
+	}
+	return chain[0], chain[1:]
+}
+
+// byDispatch are the servers that a new connection may get: those that take part and that there is a way to.
+func (w *world) byDispatch(s *plan.Service) (ids []uint16) {
+	for _, share := range s.Shares() {
+		if !s.NoCookie[share.ID] && w.want.Paths[serverIn(s, share.ID).Address].Ifindex != 0 {
+			ids = append(ids, share.ID)
+		}
+	}
+	return ids
+}
+
+// ladder decides where a packet of a service goes: the reference of bpf/steer/ladder.h.
+func (w *world) ladder(s *plan.Service, p *refPacket, quoted bool) (verdict lbVerdict, ids, stops []uint16) {
+	place := func(why lbVerdict) (lbVerdict, []uint16, []uint16) {
+		id, stops := w.byPlacement(s, p)
+		if id == 0 {
+			return lbVerdictDROPPED_NO_SERVER, nil, nil
+		}
+		return why, []uint16{id}, stops
+	}
+	if s.Affinity == model.AffinityHash {
+		return place(lbVerdictFORWARDED_BY_HASH)
+	}
+	connection := refConnection{s.Name, netip.AddrPortFrom(p.source, p.sport), p.dport}
+	syn, reset, fin := p.flags&0x12 == 2, p.flags&4 != 0, p.flags&1 != 0
+	search, value, echo := findTimestamp(p.options)
+	if quoted {
+		echo = value
+	}
+	switch {
+	case search == optionMalformed:
+		return place(lbVerdictFORWARDED_BAD_OPTIONS)
+	case search == optionAbsent && reset:
+		if id := w.closing[connection]; serverIn(s, id) != nil {
+			return lbVerdictFORWARDED_BY_CLOSING, []uint16{id}, nil
+		}
+		return place(lbVerdictFORWARDED_RESET)
+	case search == optionAbsent:
+		return place(lbVerdictFORWARDED_NO_TIMESTAMP)
+	case syn:
+		return w.ladderNew(s, place)
+	case echo == 0:
+		return place(lbVerdictFORWARDED_NO_ECHO)
+	}
+	id := w.byCookie(s, p, echo)
+	if id == 0 {
+		return place(lbVerdictFORWARDED_BAD_COOKIE)
+	}
+	if !quoted && (reset || fin) {
+		w.closing[connection] = id
+	}
+	return lbVerdictFORWARDED_BY_COOKIE, []uint16{id}, nil
+}
+
+func (w *world) ladderNew(s *plan.Service, place func(lbVerdict) (lbVerdict, []uint16, []uint16)) (lbVerdict, []uint16, []uint16) {
+	byTable := s.Dispatch == model.DispatchHash || s.Dispatch == model.DispatchMaglev
+	verdict, ids, stops := place(lbVerdictFORWARDED_NEW)
+	if len(ids) > 0 && s.NoCookie[ids[0]] {
+		return lbVerdictFORWARDED_STRIPPED, ids, nil
+	}
+	if byTable {
+		return verdict, ids, stops
+	}
+	if ids = w.byDispatch(s); len(ids) == 0 {
+		return lbVerdictDROPPED_NO_SERVER, nil, nil
+	}
+	return lbVerdictFORWARDED_NEW, ids, nil
+}
+
+// expect says what must become of a frame now, and remembers what later frames depend on.
+func (w *world) expect(frame []byte) expectation {
+	p, verdict := parseRef(frame)
+	if verdict == lbVerdictVERDICT_CONTINUE {
+		return w.expectPacket(p)
+	}
+	return expectation{verdict: verdict, action: actionOf(verdict)}
+}
+
+func actionOf(verdict lbVerdict) uint32 {
+	switch {
+	case verdict >= lbVerdictDROPPED_MALFORMED:
+		return xdpDrop
+	case verdict >= lbVerdictFORWARDED_NEW && verdict < lbVerdictRETURNED, verdict == lbVerdictANSWERED_ECHO, verdict == lbVerdictANSWERED_TOO_BIG:
+		return xdpTX
+	}
+	return xdpPass
+}
+
+func (w *world) expectPacket(p *refPacket) expectation {
+	pass := func(verdict lbVerdict) expectation { return expectation{verdict: verdict, action: actionOf(verdict)} }
+	s, isVIP := w.vipService(p.destination, p.dport, p.protocol)
+	switch {
+	case p.protocol == 1 || p.protocol == 58:
+		if !isVIP {
+			return pass(lbVerdictPASSED_NO_SERVICE)
+		}
+		return w.expectICMP(p)
+	case p.fragment == laterFragment:
+		if !isVIP {
+			return pass(lbVerdictPASSED_NO_SERVICE)
+		}
+		known, ok := w.fragments[refFragment{p.source, p.destination, p.fragmentID, p.protocol}]
+		s = service(&w.want, known.service)
+		if !ok || s == nil {
+			return pass(lbVerdictDROPPED_UNKNOWN_FRAGMENT)
+		}
+		if serverIn(s, known.id) == nil {
+			return expectation{verdict: lbVerdictDROPPED_NO_SERVER, service: s.Name, action: xdpDrop}
+		}
+		return w.expectSent(p, s, lbVerdictFORWARDED_FRAGMENT, []uint16{known.id}, nil)
+	case s == nil:
+		return pass(lbVerdictPASSED_NO_SERVICE)
+	}
+	verdict, ids, stops := w.ladder(s, p, false)
+	if len(ids) > 0 && p.fragment == firstFragment {
+		w.fragments[refFragment{p.source, p.destination, p.fragmentID, p.protocol}] = refPlace{s.Name, ids[0]}
+	}
+	return w.expectSent(p, s, verdict, ids, stops)
+}

@@ -313,6 +313,11 @@ func (s *Server) Counters() (map[string]Traffic, error) {
 	return out, nil
 }
 
+// Programs returns the XDP, the ingress and the egress program, for test runs.
+func (s *Server) Programs() (xdp, ingress, egress *ebpf.Program) {
+	return s.objects.ServerXdp, s.objects.ServerIngress, s.objects.ServerEgress
+}
+
 // Close lets go of everything. What is pinned or attached stays.
 func (s *Server) Close() error { return s.objects.Close() }
 

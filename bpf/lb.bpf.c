@@ -99,10 +99,9 @@ inline_always enum verdict send_to_server(struct xdp_md *ctx, const struct packe
 		outer = outer_length(server, 0, 0);
 	if (p->length + outer > server->mtu)
 		return answer_too_big(ctx, p, server->mtu - outer);
-	count_server(server->counter, why == FORWARDED_NEW, p->length);
 	if (d->service->flags & SERVICE_THROUGH) {
 		if (why == FORWARDED_BY_COOKIE && !through_restore(ctx, p, d))
-			return DROPPED_NO_SERVER;
+			return DROPPED_NO_CLOCK;
 		if (why == FORWARDED_STRIPPED && !through_strip(ctx, p, d))
 			return DROPPED_MALFORMED;
 	}
@@ -179,7 +178,7 @@ inline_always enum verdict walk_icmp(struct xdp_md *ctx, struct packet *p, struc
 /* An answer of a server whose service returns through this node? *action is set when it was sent on. */
 inline_always enum verdict walk_return(struct xdp_md *ctx, struct packet *p, struct decision *d, int *action)
 {
-	struct return_key key = { .port = p->source_port };
+	struct return_key key = { .port = p->source_port, .protocol = p->protocol };
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	enum verdict verdict = RETURNED_UNMARKED;
 	const __u64 *known;
@@ -238,8 +237,13 @@ inline_always enum verdict walk(struct xdp_md *ctx, struct packet *p, struct dec
 	}
 	if (verdict == VERDICT_CONTINUE && number)
 		verdict = walk_flow(ctx, p, flow, d, *number);
-	if (verdict >= FORWARDED_NEW && verdict < RETURNED && d->server)
-		verdict = send_to_server(ctx, p, d, verdict);
+	if (verdict >= FORWARDED_NEW && verdict < RETURNED && d->server) {
+		enum verdict why = verdict;
+
+		verdict = send_to_server(ctx, p, d, why);
+		if (verdict == why)
+			count_server(d->server->counter, why == FORWARDED_NEW, p->length);
+	}
 	return verdict;
 }
 

@@ -50,7 +50,7 @@ inline_always enum verdict answer_echo(struct xdp_md *ctx, const struct packet *
 /* Put the old l2 header, addresses swapped, in front of `room` new bytes and cut the packet behind the quote. */
 inline_always void *answer_frame(struct xdp_md *ctx, const struct packet *p, __u32 room)
 {
-	__u32 length = p->l3 + p->length;
+	__u32 length = bpf_xdp_get_buff_len(ctx); /* padding included */
 	struct { __u8 byte[18]; } l2;
 	void *data, *end;
 

@@ -12,7 +12,7 @@ inline_always __sum16 *transport_checksum(const struct packet *p, void *data, vo
 		return 0;
 	if (p->protocol == IPPROTO_TCP)
 		return (void *)(tcp + 1) <= end ? &tcp->check : 0;
-	if ((void *)(udp + 1) > end || (!udp->check && !p->ipv6))
+	if ((void *)(udp + 1) > end || !udp->check) /* RFC 768, RFC 6935: there is none */
 		return 0;
 	return &udp->check;
 }
@@ -47,14 +47,46 @@ inline_always _Bool nat_rewrite(const struct packet *p, void *data, void *end, _
 		nat_replace_address(source ? ipv6->saddr.in6_u.u6_addr32 : ipv6->daddr.in6_u.u6_addr32, address, 4, 0, check);
 	else
 		nat_replace_address(source ? &ipv4->saddr : &ipv4->daddr, address, 1, &ipv4->check, check);
-	if (!port || p->fragment == FRAGMENT_LATER)
-		return 1;
-	if ((void *)(ports + 2) > end)
+	if (port && p->fragment != FRAGMENT_LATER) {
+		if ((void *)(ports + 2) > end)
+			return 0;
+		ports += !source;
+		if (check)
+			checksum_replace16(check, *ports, port);
+		*ports = port;
+	}
+	if (check && !*check && p->protocol == IPPROTO_UDP)
+		*check = 0xffff; /* RFC 768: 0 would mean that there is none */
+	return 1;
+}
+
+/* An ICMP error about what a server sent: the packet that it quotes left with the VIP as its source, the server knows it with
+ * its own. The quoted transport checksum stays wrong: it may be cut off, and nobody verifies it. */
+inline_always _Bool nat_rewrite_error(const struct packet *p, void *data, void *end, const __be32 address[4], __be16 port)
+{
+	struct icmp_header *icmp = packet_at(data, p->l4);
+	struct ipv6hdr *ipv6 = packet_at(data, p->l3), *quoted_ipv6 = (void *)(icmp + 1);
+	struct iphdr *ipv4 = packet_at(data, p->l3), *quoted_ipv4 = (void *)(icmp + 1);
+	__be16 *source = p->ipv6 ? (void *)(quoted_ipv6 + 1) : (void *)(quoted_ipv4 + 1);
+	__sum16 quoted_check;
+
+	if ((void *)(ipv6 + 1) > end || (void *)(quoted_ipv4 + 1) > end || (void *)(source + 1) > end)
 		return 0;
-	ports += !source;
-	if (check)
-		checksum_replace16(check, *ports, port);
-	*ports = port;
+	if (p->ipv6) {
+		if ((void *)(quoted_ipv6 + 1) > end)
+			return 0;
+		nat_replace_address(ipv6->daddr.in6_u.u6_addr32, address, 4, 0, &icmp->checksum);
+		nat_replace_address(quoted_ipv6->saddr.in6_u.u6_addr32, address, 4, 0, &icmp->checksum);
+	} else {
+		quoted_check = quoted_ipv4->check;
+		nat_replace_address(&ipv4->daddr, address, 1, &ipv4->check, 0);
+		nat_replace_address(&quoted_ipv4->saddr, address, 1, &quoted_ipv4->check, &icmp->checksum);
+		checksum_replace16(&icmp->checksum, quoted_check, quoted_ipv4->check);
+	}
+	if (port) {
+		checksum_replace16(&icmp->checksum, *source, port);
+		*source = port;
+	}
 	return 1;
 }
 
@@ -62,7 +94,11 @@ inline_always enum verdict send_nat(struct xdp_md *ctx, const struct packet *p, 
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 
-	if (!nat_rewrite(p, data, end, 0, server->address, server->port))
+	if (p->protocol == IPPROTO_ICMP || p->protocol == IPPROTO_ICMPV6) {
+		if (!nat_rewrite_error(p, data, end, server->address, server->port))
+			return DROPPED_MALFORMED;
+	} else if (!nat_rewrite(p, data, end, 0, server->address, server->port)) {
 		return DROPPED_MALFORMED;
+	}
 	return send_l2(ctx, p, server, why);
 }

@@ -54,8 +54,10 @@ struct return_key {
 	__be32 address[4];
 	__be16 port;
 	__u8 mac[6];
+	__u8 protocol;
+	__u8 pad[3];
 };
-_Static_assert(sizeof(struct return_key) == 24, "return_key");
+_Static_assert(sizeof(struct return_key) == 28, "return_key");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -38,6 +38,7 @@ enum verdict {
 	DROPPED_MALFORMED,
 	DROPPED_NO_SERVER,
 	DROPPED_NO_NEXT_HOP,
+	DROPPED_NO_CLOCK, /* return: through: the server's clock is not known yet, so its timestamp cannot be restored */
 	DROPPED_UNKNOWN_FRAGMENT,
 	DROPPED_NO_HEADROOM,
 	DROPPED_TOO_BIG_QUIETLY, /* an ICMP error or fragment that does not fit: never answered (RFC 1122 3.2.2) */

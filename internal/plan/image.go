@@ -26,6 +26,8 @@ type Service struct {
 	model.Service
 	// Removed servers have left the configuration; their connections have not ended (Cheetah III-A: AllServers).
 	Removed []model.Server
+	// Past holds what the table was made of before, oldest first; used where no published table tells.
+	Past [][]model.Share
 	// NoCookie are ids of servers that cannot take part in return: through.
 	NoCookie map[uint16]bool
 }
@@ -110,14 +112,14 @@ func serverRow(s *Service, server *model.Server, path Path) ServerRow {
 func (img *image) addReturns(want *Want, s *Service) {
 	for _, server := range slices.Concat(s.Removed, s.Servers) {
 		for _, port := range s.Ports {
-			key := ReturnKey{Address: wireAddress(s.VIP), Port: wirePort(port)}
+			key := ReturnKey{Address: wireAddress(s.VIP), Port: wirePort(port), Protocol: uint8(s.Protocol)}
 			if s.Forward == model.ForwardNAT {
 				key.Address = wireAddress(server.Address)
 				if server.Port != 0 {
 					key.Port = wirePort(server.Port)
 				}
-			} else {
-				key.MAC = want.Paths[server.Address].DestinationMAC
+			} else if key.MAC = want.Paths[server.Address].DestinationMAC; key.MAC == [6]byte{} {
+				continue // without a MAC address the key would be that of any server
 			}
 			img.returns[key] = server.ID
 		}
@@ -146,9 +148,15 @@ func placeSlots(s *Service, before []history.Slot, servers map[uint16]ServerRow)
 	if s.Dispatch == model.DispatchHash {
 		table = modulo.Table
 	}
+	known := func(id uint16) bool { _, ok := servers[id]; return ok }
 	owners := table(s.TableSlots, s.Shares())
-	if before == nil {
+	if before == nil && len(s.Past) == 0 {
 		return history.First(owners, table(s.TableSlots, s.SharesBeforeDrain()))
 	}
-	return history.Push(before, owners, func(id uint16) bool { _, ok := servers[id]; return ok })
+	if before == nil {
+		for _, shares := range s.Past {
+			before = history.Push(before, table(s.TableSlots, shares), known)
+		}
+	}
+	return history.Push(before, owners, known)
 }

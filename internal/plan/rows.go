@@ -82,9 +82,11 @@ type SlotRow struct {
 
 // ReturnKey is struct return_key; ReturnValue what it leads to.
 type ReturnKey struct {
-	Address [16]byte
-	Port    [2]byte
-	MAC     [6]byte
+	Address  [16]byte
+	Port     [2]byte
+	MAC      [6]byte
+	Protocol uint8
+	_        [3]byte
 }
 
 // ReturnValue packs a service number and a server id as the map has them.

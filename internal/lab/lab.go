@@ -145,12 +145,10 @@ func (l *Lab) Close() error {
 	for _, process := range processes {
 		process.waitOrKill(deadline)
 	}
-	var errs []error
 	for _, space := range l.spaces {
-		errs = append(errs, space.Delete())
+		space.Close()
 	}
-	errs = append(errs, unmountBelow(l.dir), os.RemoveAll(l.dir))
-	return errors.Join(errs...)
+	return removeLab(l.id)
 }
 
 // nodeDir is where one node keeps its configuration, sockets, pins and logs.

@@ -40,12 +40,22 @@ func clean(kept bool) error {
 		if err != nil {
 			continue
 		}
-		for _, name := range netspace.Names(spacePrefix + entry.Name() + "-") {
-			errs = append(errs, netspace.Remove(name))
-		}
-		errs = append(errs, unmountBelow(dir), os.RemoveAll(dir), lock.Close())
+		errs = append(errs, removeLab(entry.Name()), lock.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// removeLab removes a lab by its id. Its directory goes last: while it is there, the next lab tries again.
+func removeLab(id string) error {
+	dir := filepath.Join(baseDir, id)
+	var errs []error
+	for _, name := range netspace.Names(spacePrefix + id + "-") {
+		errs = append(errs, netspace.Remove(name))
+	}
+	if err := errors.Join(append(errs, unmountBelow(dir))...); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
 }
 
 // unmountBelow unmounts what is mounted below dir (the nodes' bpffs), the deepest first.

@@ -115,6 +115,7 @@ type Tally struct {
 	BrokenBy      map[traffic.Class]int `json:"broken_by,omitempty"`
 	BrokenFlows   map[string]int        `json:"broken_flows,omitempty"`
 	Flows         map[string]int        `json:"flows,omitempty"`
+	Throughout    map[string]int        `json:"throughout,omitempty"` // flow -> connections that lived through all events and completed
 	ServedBy      map[string]int        `json:"served_by,omitempty"`
 	Bytes         int64                 `json:"bytes"`
 	LongestSecond float64               `json:"longest_seconds"`
@@ -157,6 +158,7 @@ func (t *Tally) merge(other Tally) {
 	t.BrokenBy = mergeCounts(t.BrokenBy, other.BrokenBy)
 	t.BrokenFlows = mergeCounts(t.BrokenFlows, other.BrokenFlows)
 	t.Flows = mergeCounts(t.Flows, other.Flows)
+	t.Throughout = mergeCounts(t.Throughout, other.Throughout)
 	t.ServedBy = mergeCounts(t.ServedBy, other.ServedBy)
 	t.Examples = append(t.Examples, other.Examples...)
 	t.Examples = t.Examples[:min(len(t.Examples), examplesMax)]

@@ -13,7 +13,6 @@ const (
 	churnConnectionsMin = 2000
 	churnDownloadsMin   = 100
 	churnDownloads      = 120
-	churnLateDownloads  = 40
 )
 
 const vip4, vip6 = "198.51.100.10", "2001:db8:100::10"
@@ -42,7 +41,8 @@ func churnTwice(s *stage, vip string) error {
 	}
 	s.unbroken(outcome)
 	s.result.expect(outcome.Attempted >= churnConnectionsMin, "only %d connections were attempted", outcome.Attempted)
-	s.result.expect(outcome.Flows["download"] >= churnDownloadsMin, "only %d long downloads", outcome.Flows["download"])
+	s.result.expect(outcome.Throughout["download"] >= churnDownloadsMin,
+		"only %d downloads lasted from before the first event until after the last", outcome.Throughout["download"])
 	baseline, err := s.trial(setup{
 		name: "hash", topology: topology, services: []*service{hashService(vip)}, members: first, baseline: true,
 	}, churn)
@@ -53,15 +53,12 @@ func churnTwice(s *stage, vip string) error {
 	return nil
 }
 
-// churnTraffic is what clients do during churn: downloads that last from the first event until the
-// drained servers are removed, connections that are idle for seconds, browsing, and short requests.
+// churnTraffic is what clients do during churn: downloads that outlast all events, browsing, and short requests.
 func churnTraffic(target string) []traffic.Flow {
-	const slow, downloadSeconds = 64 << 10, 22
+	const slow, downloadSeconds = 64 << 10, 26
 	return []traffic.Flow{
 		{Name: "download", Target: target, Count: churnDownloads, Concurrent: churnDownloads, PerSecond: 80,
 			Requests: []traffic.Request{{Path: pathSlow(slow), Bytes: slow * downloadSeconds}}},
-		{Name: "idle", Target: target, Count: 60, Concurrent: 60, PerSecond: 30, Requests: []traffic.Request{
-			{Path: pathName}, {Path: pathName, Pause: 10 * time.Second}, {Path: pathName, Pause: 6 * time.Second}}},
 		{Name: "short", Target: target, Concurrent: 200, PerSecond: 60, Requests: []traffic.Request{
 			{Path: pathBlob, Bytes: 2000}}},
 		{Name: "medium", Target: target, Concurrent: 100, PerSecond: 15, Requests: []traffic.Request{
@@ -72,62 +69,52 @@ func churnTraffic(target string) []traffic.Flow {
 	}
 }
 
-// lateTraffic lasts from the drain until the end.
-func lateTraffic(target string) []traffic.Flow {
-	return []traffic.Flow{
-		{Name: "late-download", Target: target, Count: churnLateDownloads, Concurrent: churnLateDownloads, PerSecond: 40,
-			Repeat: true, Requests: []traffic.Request{{Path: pathSlow(64 << 10), Bytes: 192 << 10}}},
-		{Name: "short", Target: target, Concurrent: 100, PerSecond: 25, Requests: []traffic.Request{
-			{Path: pathBlob, Bytes: 2000}}},
-	}
+// idleTraffic are connections that say nothing for seconds at a time.
+func idleTraffic(target string) traffic.Flow {
+	return traffic.Flow{Name: "idle", Target: target, Count: 60, Concurrent: 60, PerSecond: 30, Requests: []traffic.Request{
+		{Path: pathName}, {Path: pathName, Pause: 6 * time.Second}, {Path: pathName, Pause: 6 * time.Second}}}
 }
 
 // churn is the series of events. Their pace is that of the connections, not of a clock.
 func churn(t *trial) error {
 	pool := t.fleet.Services[0]
-	early, err := t.generate(churnTraffic(t.target())...)
+	idle, err := t.generate(idleTraffic(t.target()))
 	if err != nil {
 		return err
 	}
-	var late *load
-	attempted := func(connections int) error {
-		return t.until(early, 30*time.Second, fmt.Sprintf("%d connections were attempted", connections),
-			func(p traffic.Progress) bool { return p.Attempted >= connections })
+	running, err := t.generate(churnTraffic(t.target())...)
+	if err != nil {
+		return err
 	}
-	steps := []struct {
-		after int // connections of the early traffic
+	for _, one := range []struct {
+		after int // connections
 		what  string
 		do    func() error
 	}{
-		{350, "add servers s7 and s8", func() error { t.addServer(7); t.addServer(8); return t.apply() }},
-		{500, "drain servers s1 and s2", func() error { pool.drain(1); pool.drain(2); return t.apply() }},
-		{550, "more clients come", func() (err error) { late, err = t.generate(lateTraffic(t.target())...); return err }},
-		{700, "kill load balancer lb1", func() error { return t.crashLB(1) }},
-		{1000, "add the next key", func() error { t.addKey(2); return t.apply() }},
-		{1100, "lb1 returns", func() error { return t.returnLB(1) }},
-		{1300, "use the next key", func() error { t.fleet.Keys.Current = 2; return t.apply() }},
-		{1400, "wait until s1 and s2 have no connection", func() error { return t.untilEmpty(40*time.Second, 1, 2) }},
-		{1400, "remove servers s1 and s2", func() error {
-			t.removeServer(1)
-			t.removeServer(2)
-			return t.apply()
-		}},
-		{1400, "the first clients finish", func() error { return early.finish(t.ctx) }},
-	}
-	for _, step := range steps {
-		if err := attempted(step.after); err != nil {
+		{300, "add servers s7 and s8", func() error { t.addServer(7); t.addServer(8); return t.apply() }},
+		{450, "drain servers s1 and s2", func() error { pool.drain(1); pool.drain(2); return t.apply() }},
+		{600, "kill load balancer lb1", func() error { return t.crashLB(1) }},
+		{850, "add the next key", func() error { t.addKey(2); return t.apply() }},
+		{950, "lb1 returns", func() error { return t.returnLB(1) }},
+		{1150, "use the next key", func() error { t.fleet.Keys.Current = 2; return t.apply() }},
+		// Their connections live on: what is removed gets no new ones and keeps the old.
+		{1250, "remove servers s1 and s2", func() error { t.removeServer(1); t.removeServer(2); return t.apply() }},
+		// A connection that is silent keeps the cookie of the old key, so that an operator drops it last.
+		{1500, "wait for connections that were idle across the rotation", func() error { return idle.wait(t.ctx) }},
+		{1600, "drop the old key", func() error { delete(t.fleet.Keys.Cookie, 1); return t.apply() }},
+	} {
+		err := t.until(running, 30*time.Second, fmt.Sprintf("%d connections were attempted", one.after),
+			func(p traffic.Progress) bool { return p.Attempted >= one.after })
+		if err != nil {
 			return err
 		}
-		if err := t.event(step.what, step.do); err != nil {
+		if err := t.event(one.what, one.do); err != nil {
 			return err
 		}
 	}
-	if err := t.change("drop the old key", func() { delete(t.fleet.Keys.Cookie, 1) }); err != nil {
-		return err
-	}
-	before := late.now().Attempted
-	return t.until(late, 20*time.Second, "clients came after the last event",
-		func(p traffic.Progress) bool { return p.Attempted >= before+40 })
+	return t.until(running, time.Minute, "the downloads have ended and enough was attempted", func(p traffic.Progress) bool {
+		return p.OpenByFlow["download"] == 0 && p.Attempted >= churnConnectionsMin
+	})
 }
 
 // addKey adds the cookie key of an epoch that nobody writes yet.

@@ -3,9 +3,11 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/lab/traffic"
 )
 
@@ -39,7 +41,7 @@ func throughService(forward string) *service {
 func runReturnThrough(s *stage) error {
 	for _, forward := range []string{"nat", "l2"} {
 		outcome, err := s.trial(setup{
-			name: forward, noAgents: true, services: []*service{throughService(forward)}, members: []int{1, 2, 3},
+			name: forward, noAgents: true, clocks: true, services: []*service{throughService(forward)}, members: []int{1, 2, 3},
 			topology: Topology{LBs: 2, AnswersThrough: true,
 				Servers: servers(4, map[string]string{"net.ipv4.tcp_timestamps": "2"})},
 		}, throughChanges)
@@ -70,6 +72,32 @@ func throughChanges(t *trial) error {
 		step{"drain server s1", func() error { t.fleet.Services[0].drain(1); return t.apply() }},
 		step{"kill lb1, lb2 takes over", func() error { return t.takeOver(1, 2) }},
 		step{"lb1 returns", func() error { return t.returnLB(1) }})
+}
+
+// awaitTakingPart waits until every LB has found that the servers' clocks allow cookies. Connections that
+// come earlier are served without, by the fallback.
+func (t *trial) awaitTakingPart() error {
+	for node, running := range t.lbs {
+		if running.down {
+			continue
+		}
+		err := await(t.ctx, daemonDeadline, "the servers take part at "+node, func() error {
+			var services []api.ServiceStatus
+			if err := t.client(node).Get(t.ctx, api.PathServices, &services); err != nil {
+				return err
+			}
+			for _, server := range services[0].Servers {
+				if !server.TakesPart {
+					return errors.New(server.Name + " does not")
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func throughTakeOver(t *trial) error {

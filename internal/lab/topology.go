@@ -66,6 +66,7 @@ var everyNode = map[string]string{
 	"net.ipv6.conf.all.keep_addr_on_down":           "1",
 	"net.ipv6.conf.default.keep_addr_on_down":       "1",
 	"net.ipv6.conf.default.router_solicitations":    "0",
+	"net.core.rps_default_mask":                     allCPUs(),
 }
 
 var routerSysctls = map[string]string{
@@ -75,7 +76,7 @@ var routerSysctls = map[string]string{
 	"net.ipv6.fib_multipath_hash_policy": "1",
 }
 
-// hostSysctls are for clients and servers. RPS: without it one flow runs on several CPUs and is reordered.
+// hostSysctls are for clients and servers.
 func hostSysctls() map[string]string {
 	return map[string]string{
 		"net.core.rps_default_mask":      fmt.Sprintf("%x", 1<<min(runtime.NumCPU(), 31)-1),
@@ -93,6 +94,9 @@ var (
 	anywhere4 = netip.MustParsePrefix("0.0.0.0/0")
 	anywhere6 = netip.MustParsePrefix("::/0")
 )
+
+// allCPUs is a mask for RPS: without it one flow runs on whatever CPU its sender is on, and is reordered.
+func allCPUs() string { return fmt.Sprintf("%x", 1<<min(runtime.NumCPU(), 31)-1) }
 
 func prefix(format string, arguments ...any) netip.Prefix {
 	return netip.MustParsePrefix(fmt.Sprintf(format, arguments...))
@@ -208,7 +212,11 @@ func (l *Lab) buildLBs() error {
 	router := l.space(routerNode)
 	for i := 1; i <= l.topo.LBs; i++ {
 		name := lbName(i)
-		if err := l.addSpace(name, nil); err != nil {
+		sysctls := map[string]string{}
+		if l.topo.AnswersThrough {
+			sysctls = routerSysctls
+		}
+		if err := l.addSpace(name, sysctls); err != nil {
 			return err
 		}
 		lb := l.space(name)

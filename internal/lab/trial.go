@@ -24,6 +24,7 @@ type setup struct {
 	services []*service
 	members  []int // servers in the pool at first; default: all of the topology
 	noAgents bool
+	clocks   bool // the LBs write the cookies: every change is done when they know the servers' clocks
 	baseline bool // its broken connections are the comparison, not a broken promise
 }
 
@@ -162,6 +163,9 @@ func (t *trial) apply() error {
 				return err
 			}
 		}
+	}
+	if t.setup.clocks {
+		return t.awaitTakingPart()
 	}
 	return nil
 }
@@ -302,6 +306,9 @@ func (t *trial) collect() error {
 	for _, running := range t.loads {
 		for _, connection := range running.connections {
 			t.outcome.add(connection)
+			if t.livedThroughout(connection) {
+				t.outcome.Throughout = mergeCounts(t.outcome.Throughout, map[string]int{connection.Flow: 1})
+			}
 		}
 	}
 	t.outcome.TCP, t.outcome.Losses = map[string]map[string]uint64{}, map[string]datapath.LinkLosses{}
@@ -328,6 +335,16 @@ func (t *trial) collect() error {
 		return fmt.Errorf("processes died: %v", deaths)
 	}
 	return nil
+}
+
+// livedThroughout tells whether a completed connection began before the first event and ended after the last.
+func (t *trial) livedThroughout(connection traffic.Connection) bool {
+	events := t.outcome.Events
+	if len(events) == 0 || connection.Class != traffic.Completed {
+		return false
+	}
+	last := events[len(events)-1]
+	return round(connection.Started.Sub(t.started)) < events[0].At && round(connection.Ended.Sub(t.started)) > last.At+last.Seconds
 }
 
 // counters asks every daemon for its packet counters; zeros are left out.

@@ -6,7 +6,7 @@ import "testing"
 // servers, the set of load balancers and the key; the same events break connections steered by hash.
 func TestConnectionsSurviveChurn(t *testing.T) {
 	result := run(t, "churn")
-	if result.Attempted < 2000 || result.Flows["download"] < 100 {
+	if result.Attempted < 2000 || result.Trials[0].Throughout["download"] < 100 {
 		t.Errorf("too little traffic to prove anything: %+v", result.Tally)
 	}
 	if result.Broken != 0 || result.Completed != result.Attempted {

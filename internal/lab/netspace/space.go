@@ -29,6 +29,9 @@ type Space struct {
 // Create makes a namespace, names it and brings its loopback up.
 func Create(name string) (*Space, error) {
 	space := &Space{Name: name}
+	if err := shareDir(); err != nil {
+		return nil, err
+	}
 	err := onThread(func() error {
 		handle, err := netns.NewNamed(name)
 		space.handle = handle
@@ -38,6 +41,24 @@ func Create(name string) (*Space, error) {
 		return nil, fmt.Errorf("create namespace %s: %w", name, err)
 	}
 	return space, space.Do(func() error { return linkUp("lo") })
+}
+
+// shareDir makes Dir a shared mount on itself, as the first `ip netns add` on a machine does. If that came
+// after us it would cover our names with copies, and removing a name would fail with EBUSY.
+func shareDir() error {
+	if err := os.MkdirAll(Dir, 0o755); err != nil {
+		return fmt.Errorf("make %s: %w", Dir, err)
+	}
+	err := unix.Mount("", Dir, "none", unix.MS_SHARED|unix.MS_REC, "")
+	if errors.Is(err, unix.EINVAL) { // not a mount yet
+		if err = unix.Mount(Dir, Dir, "none", unix.MS_BIND|unix.MS_REC, ""); err == nil {
+			err = unix.Mount("", Dir, "none", unix.MS_SHARED|unix.MS_REC, "")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("share %s: %w", Dir, err)
+	}
+	return nil
 }
 
 // Do runs fn on a thread that is inside the namespace. Sockets that fn opens and processes that it
@@ -73,11 +94,8 @@ func (s *Space) ReadFile(path string) (content []byte, err error) {
 	return content, err
 }
 
-// Delete ends the processes that are still inside and removes the namespace with its links.
-func (s *Space) Delete() error {
-	err := Remove(s.Name)
-	return errors.Join(err, s.handle.Close())
-}
+// Close gives up the handle; the namespace lives on by its name until Remove.
+func (s *Space) Close() { _ = s.handle.Close() }
 
 // Names lists the named namespaces whose name begins with prefix.
 func Names(prefix string) []string {

@@ -136,7 +136,8 @@ func classify(err error, connected bool) Class {
 		return ConnectTimeout
 	case errors.Is(err, errSecondDial):
 		return Closed
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE),
+		errors.Is(err, net.ErrClosed):
 		return Reset
 	case isTimeout(err):
 		return Stalled

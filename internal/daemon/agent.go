@@ -177,6 +177,7 @@ func (a *Agent) apply(file *config.File) error {
 			return fmt.Errorf("serve %s: %w", wanted.Marking[0], err)
 		}
 	}
+	wanted.Rekey(&file.Fleet, a.path.Served())
 	changes, err := a.path.Serve(wanted.Served)
 	if err != nil {
 		return err

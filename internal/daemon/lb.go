@@ -210,7 +210,7 @@ func (lb *LB) sync() error {
 	want := plan.Want{Keys: lb.node.Running.Keys, Paths: lb.paths.known}
 	for _, s := range lb.node.Running.Services {
 		want.Services = append(want.Services, plan.Service{
-			Service: s, Removed: lb.node.Lingering(s.Name), NoCookie: lb.probes.cannotTakePart(&s),
+			Service: s, Removed: lb.node.Lingering(s.Name), Past: lb.node.Past[s.Name], NoCookie: lb.probes.cannotTakePart(&s),
 		})
 	}
 	changes, err := lb.tables.Update(&want)

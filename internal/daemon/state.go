@@ -14,9 +14,10 @@ import (
 
 // savedState is the state file: fleets as configuration files, so that the two are read by the same code.
 type savedState struct {
-	Base    string         `json:"base"`
-	Running string         `json:"running"`
-	Removed []node.Removed `json:"removed"`
+	Base    string                     `json:"base"`
+	Running string                     `json:"running"`
+	Removed []node.Removed             `json:"removed"`
+	Past    map[string][][]model.Share `json:"past"`
 }
 
 // saveState replaces the state file as a whole, so that a crash leaves the old one or the new one.
@@ -29,7 +30,7 @@ func saveState(path string, n *node.Node) error {
 	if err != nil {
 		return err
 	}
-	content, err := json.MarshalIndent(savedState{string(base), string(running), n.Removed}, "", "  ")
+	content, err := json.MarshalIndent(savedState{string(base), string(running), n.Removed, n.Past}, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -63,6 +64,6 @@ func loadState(path string) (n node.Node, err error) {
 			return node.Node{}, fmt.Errorf("load state: %w: remove the file to start from the configuration alone", err)
 		}
 	}
-	n.Removed = saved.Removed
+	n.Removed, n.Past = saved.Removed, saved.Past
 	return n, nil
 }

@@ -75,15 +75,38 @@ func NewAgent(fleet *model.Fleet, mine func(*model.Server) bool) (Agent, error) 
 	return agent, errors.Join(errs...)
 }
 
+// Rekey adds what this host has served and, by the fleet, does not any more: the service lives on elsewhere, its keys rotate, and
+// the connections that are still here must follow them. have are the rows published so far.
+func (a *Agent) Rekey(fleet *model.Fleet, have map[VIPKey]AgentRow) {
+	for i := range fleet.Services {
+		service := &fleet.Services[i]
+		for _, port := range service.Ports {
+			key := vipKey(service.VIP, port, uint8(service.Protocol))
+			row := have[key]
+			if _, served := a.Served[key]; served || row.Flags == 0 || row.CookieBits != service.CookieBits {
+				continue
+			}
+			row = row.Retired()
+			row.setKeys(fleet, service)
+			a.Served[key] = row
+		}
+	}
+}
+
+func (r *AgentRow) setKeys(fleet *model.Fleet, service *model.Service) {
+	r.CookieKey = [2]cookie.Key{}
+	r.EpochParity = uint8(fleet.Keys.Current & 1)
+	for epoch, key := range fleet.Keys.Cookie {
+		r.CookieKey[epoch&1] = cookie.ServiceKey(key, service.VIP, service.Protocol)
+	}
+}
+
 func (a *Agent) add(fleet *model.Fleet, service *model.Service, server *model.Server) {
 	row := AgentRow{ID: server.ID}
 	if service.Affinity == model.AffinityCookie {
 		row.Flags = AgentCookie
 		row.CookieBits = service.CookieBits
-		row.EpochParity = uint8(fleet.Keys.Current & 1)
-		for epoch, key := range fleet.Keys.Cookie {
-			row.CookieKey[epoch&1] = cookie.ServiceKey(key, service.VIP, service.Protocol)
-		}
+		row.setKeys(fleet, service)
 		a.Marking = append(a.Marking, service.Name)
 	}
 	for _, port := range service.Ports {

@@ -110,6 +110,15 @@ func (s *Server) readRows() error {
 	return entries.Err()
 }
 
+// Served returns the rows that are published, by destination.
+func (s *Server) Served() map[plan.VIPKey]plan.AgentRow {
+	rows := make(map[plan.VIPKey]plan.AgentRow, len(s.rows))
+	for key, have := range s.rows {
+		rows[key] = have.row
+	}
+	return rows
+}
+
 // Serve makes the maps hold these services. A packet sees each of them as it was or as it is to be. Services that are
 // gone stay, retired, for their connections.
 func (s *Server) Serve(served map[plan.VIPKey]plan.AgentRow) (changes int, err error) {

@@ -39,7 +39,13 @@ type Node struct {
 	Base    model.Fleet // the file as last applied
 	Running model.Fleet // what is wanted now: the file and what ctl changed since
 	Removed []Removed
+	// Past holds, by service, the shares that its table was made of before, oldest first: a node that has lost its tables makes
+	// their history from it (second chance).
+	Past map[string][][]model.Share
 }
+
+// pastDepth is how many earlier versions of a table are remembered; a slot keeps history.Depth distinct owners of them.
+const pastDepth = 8
 
 // EditFile takes the file as it is now. Only what differs from the file as it was is applied: unchanged lines never undo what
 // ctl changed, and an edit overrides it. It returns what changed, one line each.
@@ -78,6 +84,7 @@ func (n *Node) become(next model.Fleet, now time.Time) ([]string, error) {
 	}
 	changes := change.Diff(n.Running, next)
 	n.Removed = n.removedAfter(&next, now)
+	n.Past = n.pastAfter(&next)
 	n.Running = next
 	return changes, nil
 }
@@ -149,6 +156,23 @@ func (n *Node) removedAfter(next *model.Fleet, now time.Time) []Removed {
 		}
 	}
 	return removed
+}
+
+// pastAfter returns the past of the services of next: what runs now has passed where it differs.
+func (n *Node) pastAfter(next *model.Fleet) map[string][][]model.Share {
+	past := map[string][][]model.Share{}
+	for i := range next.Services {
+		after := &next.Services[i]
+		versions := n.Past[after.Name]
+		if before := n.Running.Service(after.Name); before != nil && !slices.Equal(before.Shares(), after.Shares()) {
+			versions = append(slices.Clone(versions), before.Shares())
+			versions = versions[max(0, len(versions)-pastDepth):]
+		}
+		if len(versions) > 0 {
+			past[after.Name] = versions
+		}
+	}
+	return past
 }
 
 func byID(s *model.Service, id uint16) *model.Server {

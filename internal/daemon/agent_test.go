@@ -69,7 +69,10 @@ func newAgentHost(t *testing.T) *agentHost {
 	for i, space := range []**netspace.Space{&h.client, &h.server} {
 		made, err := netspace.Create(fmt.Sprintf("ballast-agt-%d-d%d", os.Getpid(), i))
 		require(t, err)
-		t.Cleanup(func() { require(t, made.Delete()) })
+		t.Cleanup(func() {
+			made.Close()
+			require(t, netspace.Remove(made.Name))
+		})
 		*space = made
 	}
 	end := func(space *netspace.Space, address string) netspace.End {

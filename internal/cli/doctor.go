@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -12,21 +13,96 @@ import (
 
 // DoctorCommand makes `ballast doctor`.
 func DoctorCommand() *cobra.Command {
+	var o doctor.Options
+	var role string
+	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "doctor",
+		Use:   "doctor [-f FILE]",
 		Short: "Find what breaks set-ups, with the remedy",
-		Args:  cobra.NoArgs,
+		Long: `Find what breaks set-ups, with the remedy, before or while a daemon runs. Nothing is changed: no program is attached, no file
+system stays mounted, and servers see no more than a connection attempt.
+
+On a load balancer and on a server (agent):
+  file          the configuration is valid, some server takes new connections, ids are not running out
+  kernel        version, each BPF feature that the role needs, BTF, capabilities, a trial load of the role's programs,
+                the BPF file system, the JIT
+  interface     is up, and is the right one of a bond or VLAN; native XDP; what is attached to it already; on veth what
+                keeps it from behaving like a wire
+  daemon        answers, runs by this very file, reports no problem; no other instance is on its interfaces
+On a load balancer:
+  path          route and neighbour of every server, whether it answers, room for encapsulation around 1500 bytes
+  timestamps    servers of return: through have one clock for all connections (net.ipv4.tcp_timestamps=2)
+  forwarding    is on where answers go through this node
+  offloads      none merges packets before the program sees them; more than one receive queue
+  membarrier    works: changes of the tables wait with it
+  clock         is synchronised (used for the rest of removed servers' ids, never for cookies)
+On a server:
+  identity      which entry of the file this host is
+  vip           is an address of this host
+  timestamps    net.ipv4.tcp_timestamps is not 0, no route has tcp_usec_ts
+  rp_filter     does not drop packets whose way back is another interface
+  arp           is not answered for the VIP where the load balancers share the segment
+  mtu           leaves room for the tunnel, or the default route announces segments that fit (advmss)
+  listener      a socket is open for every port of the VIP
+
+The role is that of the running daemon; without one, agent where a server's address is local, else lb. Findings are ok, warning (it
+works, but slower or not for everybody) or problem. The exit status is 1 when there is a problem, else 0.`,
+		Example: `  ballast doctor -f /etc/ballast/ballast.yaml
+  ballast doctor -f ballast.yaml --role lb --interface eth0 --interface eth1
+  ballast doctor --json | jq '.[] | select(.severity == "problem")'`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return printFindings(cmd.OutOrStdout(), nil)
+			roles := []doctor.Role{doctor.RoleAuto, doctor.RoleLB, doctor.RoleAgent}
+			if o.Role = doctor.Role(role); !slices.Contains(roles, o.Role) {
+				return fmt.Errorf("read --role %q: use auto, lb or agent", role)
+			}
+			findings := doctor.Examine(cmd.Context(), o)
+			write := printFindings
+			if asJSON {
+				write = func(out io.Writer, findings []doctor.Finding) error { return writeJSON(out, findings) }
+			}
+			if err := write(cmd.OutOrStdout(), findings); err != nil {
+				return err
+			}
+			if n := doctor.Count(findings, doctor.Problem); n > 0 {
+				return fmt.Errorf("doctor: %s: see the remedies", counted(n, "problem"))
+			}
+			return nil
 		},
 	}
+	flags := cmd.Flags()
+	flags.StringVarP(&o.Config, "file", "f", "", "configuration `FILE` of the fleet (default: the one that the daemon runs by)")
+	flags.StringVar(&role, "role", string(doctor.RoleAuto), "auto, lb or agent")
+	flags.StringVar(&o.Server, "server", "", "`NAME` of this host's servers in the file (default: those whose address is local)")
+	flags.StringSliceVar(&o.Interfaces, "interface", nil, "`DEVICE` to look at, may be repeated (default: those that the daemon has or would take)")
+	flags.StringVar(&o.Instance, "instance", "default", "`NAME` of the daemon's instance")
+	flags.StringVar(&o.RunDir, "run-dir", "/run/ballast", "`DIRECTORY` of sockets and pins")
+	flags.BoolVar(&asJSON, "json", false, "print the findings as a JSON array")
 	return cmd
 }
+
+// marks lead the lines of the table, so that what is wrong is seen first.
+var marks = map[doctor.Severity]string{doctor.OK: "  ok", doctor.Warning: "  ! ", doctor.Problem: "XXX "}
 
 func printFindings(out io.Writer, findings []doctor.Finding) error {
 	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for _, f := range findings {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", f.Severity, f.Check, f.Subject, f.Found)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", marks[f.Severity], f.Check, f.Subject, f.Found)
+		if f.Remedy != "" {
+			fmt.Fprintf(table, "\t\t\t-> %s\n", f.Remedy)
+		}
 	}
-	return table.Flush()
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "%s, %s, %d ok\n", counted(doctor.Count(findings, doctor.Problem), "problem"),
+		counted(doctor.Count(findings, doctor.Warning), "warning"), doctor.Count(findings, doctor.OK))
+	return err
+}
+
+func counted(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }

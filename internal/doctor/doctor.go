@@ -1,0 +1,32 @@
+package doctor
+
+import "context"
+
+// Options say what to examine.
+type Options struct {
+	Config     string // path of the fleet's file; empty: the one that the daemon runs by, else only what needs no file is checked
+	Role       Role
+	Server     string   // name of this host's server entries; empty: those whose address is local
+	Interfaces []string // empty: those of the daemon, else those that it would take
+	Instance   string
+	RunDir     string
+}
+
+// judges in the order in which findings are shown: what others depend on comes first.
+var judges = []func(*facts) []Finding{
+	judgeFile, judgeKernel, judgePrivileges, judgeFeatures, judgePrograms, judgePlumbing, judgeClock,
+	judgeDevices, judgePaths, judgeServerClocks, judgeForwarding,
+	judgeIdentity, judgeVIPs, judgeTimestamps, judgeReversePath, judgeARP, judgeReturnMTU, judgeListeners,
+	judgeDaemon,
+}
+
+// Examine gathers facts in the calling thread's network namespace and judges them. Nothing is changed: no program is attached, nothing
+// is mounted, and servers see no more than a connection attempt.
+func Examine(ctx context.Context, o Options) []Finding {
+	f := gather(ctx, o)
+	findings := []Finding{}
+	for _, judge := range judges {
+		findings = append(findings, judge(f)...)
+	}
+	return findings
+}

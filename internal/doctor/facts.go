@@ -1,0 +1,124 @@
+package doctor
+
+import (
+	"net/netip"
+
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Role is what a host is in the fleet.
+type Role string
+
+// Roles. Auto: that of the daemon that runs; without one, agent where a server's address is local, else lb.
+const (
+	RoleAuto  Role = "auto"
+	RoleLB    Role = "lb"
+	RoleAgent Role = "agent"
+)
+
+// kernelFacts are what the running kernel and this process may do.
+type kernelFacts struct {
+	Major, Minor int
+	Missing      []string // capabilities
+	Features     []datapath.Feature
+	Load         error // of the role's programs
+	BPFFS        error
+	Grace        error
+	JIT          int // net.core.bpf_jit_enable; -1: unknown
+	Synchronised bool
+}
+
+// deviceFacts are an interface and who is on it.
+type deviceFacts struct {
+	netdev.Device
+	Program string // name of the attached XDP program
+	Ours    bool   // attached by this instance
+
+	// Of the interface, in this network namespace; -1: unknown. The kernel uses the larger of this and that of "all".
+	ReversePath, ARPIgnore, ARPAnnounce int
+	Forwarding4, Forwarding6            int
+}
+
+// pathFacts are the way from this host to a server.
+type pathFacts struct {
+	MTU int
+	Err error // no route, or the neighbour does not answer
+
+	Asked  bool // whether it answers TCP, with a connection or a refusal
+	Silent bool // it did not
+}
+
+// clockFacts are what connections to a server of a return: through service showed.
+type clockFacts struct {
+	Err error // no answer, or without timestamp
+	One bool  // all connections have one clock: net.ipv4.tcp_timestamps=2
+}
+
+// daemonFacts are what answered on the instance's socket.
+type daemonFacts struct {
+	SocketThere bool
+	Err         error
+	Role        Role
+	Ready       bool
+	Path        string // of its configuration file
+	SHA256      string
+	Refused     string
+	Interfaces  map[string]string // name -> XDP mode
+	Problems    []string
+	Pinned      bool // a data path is there, with or without daemon
+	// Others are the interfaces of daemons of the same role that answer on other sockets of the run directory.
+	Others map[string][]string
+}
+
+// hostFacts are the network of a server.
+type hostFacts struct {
+	Timestamps    int // net.ipv4.tcp_timestamps; -1: unknown
+	Microsecond   []string
+	Addresses     map[netip.Addr]string // -> device
+	DefaultRoutes []netdev.DefaultRoute
+	Listening     map[model.Protocol][]netip.AddrPort
+}
+
+// fileFacts are the configuration file.
+type fileFacts struct {
+	Path   string
+	SHA256 string
+	Err    error
+	Fleet  model.Fleet
+}
+
+// facts are all of it. The judges read nothing else.
+type facts struct {
+	Role    Role
+	Kernel  kernelFacts
+	File    fileFacts
+	Devices []deviceFacts
+	NoDevs  error // why there are no Devices
+	Paths   map[netip.Addr]pathFacts
+	Clocks  map[netip.AddrPort]clockFacts
+	Daemon  daemonFacts
+	Host    hostFacts
+	Mine    func(*model.Server) bool // is it this host?
+}
+
+// services calls visit for every service that concerns the role: an lb does all of them, an agent those that it serves directly.
+func (f *facts) services(visit func(s *model.Service)) {
+	for i := range f.File.Fleet.Services {
+		s := &f.File.Fleet.Services[i]
+		if f.Role == RoleLB || s.Return == model.ReturnDirect && f.mine(s) != nil {
+			visit(s)
+		}
+	}
+}
+
+// mine returns this host's entry among the service's servers, or nil.
+func (f *facts) mine(s *model.Service) *model.Server {
+	for i := range s.Servers {
+		if f.Mine(&s.Servers[i]) {
+			return &s.Servers[i]
+		}
+	}
+	return nil
+}

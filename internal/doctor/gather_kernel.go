@@ -1,0 +1,69 @@
+package doctor
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+)
+
+// needed capabilities, by the number of their bit.
+var needed = []struct {
+	bit  uint
+	name string
+}{{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}, {unix.CAP_NET_RAW, "CAP_NET_RAW"}, {unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN"}, {unix.CAP_BPF, "CAP_BPF"}}
+
+func gatherKernel(o Options, role Role) (k kernelFacts) {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err == nil {
+		k.Major, k.Minor = parseRelease(unix.ByteSliceToString(name.Release[:]))
+	}
+	held := effectiveCapabilities()
+	for _, capability := range needed {
+		if held&(1<<capability.bit) == 0 {
+			k.Missing = append(k.Missing, capability.name)
+		}
+	}
+	k.JIT = sysctl("net.core.bpf_jit_enable")
+	k.Grace = datapath.TryGrace()
+	var state unix.Timex
+	if _, err := unix.Adjtimex(&state); err == nil {
+		k.Synchronised = state.Status&unix.STA_UNSYNC == 0
+	}
+	if len(k.Missing) > 0 {
+		return k // every probe would fail for want of rights
+	}
+	k.BPFFS = datapath.TryBPFFS(filepath.Join(o.RunDir, "bpf"))
+	if role == RoleAgent {
+		k.Features, k.Load = datapath.ServerFeatures(), datapath.TryServer()
+	} else {
+		k.Features, k.Load = datapath.LBFeatures(), datapath.TryLB()
+	}
+	return k
+}
+
+// parseRelease reads the first two numbers of 6.18.44-fc.
+func parseRelease(release string) (major, minor int) {
+	_, _ = fmt.Sscanf(release, "%d.%d", &major, &minor)
+	return major, minor
+}
+
+func effectiveCapabilities() (held uint64) {
+	file, err := os.Open("/proc/thread-self/status")
+	if err != nil {
+		return 0
+	}
+	defer file.Close()
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		if text, ok := strings.CutPrefix(lines.Text(), "CapEff:"); ok {
+			held, _ = strconv.ParseUint(strings.TrimSpace(text), 16, 64)
+		}
+	}
+	return held
+}

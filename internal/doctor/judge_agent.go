@@ -1,0 +1,214 @@
+package doctor
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// onServer is what the judges of the agent's role look at: direct services of this host, with this host's entry in them.
+func (f *facts) onServer(visit func(s *model.Service, server *model.Server)) {
+	if f.Role == RoleAgent {
+		f.services(func(s *model.Service) { visit(s, f.mine(s)) })
+	}
+}
+
+func judgeIdentity(f *facts) (out []Finding) {
+	if f.Role != RoleAgent || f.File.Err != nil || f.File.Path == "" {
+		return nil
+	}
+	f.onServer(func(s *model.Service, server *model.Server) {
+		out = append(out, ok("identity", s.Name, "this host is %s, id %d", server.Name, server.ID))
+		if s.Affinity == model.AffinityCookie && server.State == model.StateDraining {
+			out = append(out, ok("identity", s.Name, "draining: no new connections"))
+		}
+	})
+	if len(out) > 0 {
+		return out
+	}
+	for i := range f.File.Fleet.Services {
+		if s := &f.File.Fleet.Services[i]; f.mine(s) != nil {
+			return []Finding{{"identity", s.Name, Warning, "this host serves only return: through, which needs no agent", "stop the agent here"}}
+		}
+	}
+	return []Finding{{"identity", "", Problem, "no server of the file is this host",
+		"give a server the address of this host, or say which it is with --server NAME"}}
+}
+
+func judgeVIPs(f *facts) (out []Finding) {
+	seen := map[netip.Addr]bool{}
+	f.onServer(func(s *model.Service, _ *model.Server) {
+		if seen[s.VIP] {
+			return
+		}
+		seen[s.VIP] = true
+		if device, local := f.Host.Addresses[s.VIP]; local {
+			out = append(out, ok("vip", s.VIP.String(), "on %s", device))
+			return
+		}
+		out = append(out, Finding{"vip", s.VIP.String(), Problem, "not an address of this host: it does not take the service's packets",
+			fmt.Sprintf("ip address add %s/%d dev lo", s.VIP, s.VIP.BitLen())})
+	})
+	return out
+}
+
+func judgeTimestamps(f *facts) (out []Finding) {
+	cookie := false
+	f.onServer(func(s *model.Service, _ *model.Server) { cookie = cookie || s.Affinity == model.AffinityCookie })
+	if !cookie {
+		return nil
+	}
+	switch f.Host.Timestamps {
+	case 0:
+		out = append(out, Finding{"timestamps", "", Problem, "net.ipv4.tcp_timestamps is 0: connections cannot carry cookies, and the agent refuses to start",
+			"sysctl -w net.ipv4.tcp_timestamps=1, or give the service affinity: hash"})
+	case -1:
+		out = append(out, Finding{"timestamps", "", Warning, "net.ipv4.tcp_timestamps cannot be read", "mount /proc"})
+	}
+	for _, route := range f.Host.Microsecond {
+		what, remedy := splitRemedy(route)
+		out = append(out, Finding{"timestamps", "", Problem, what, remedy})
+	}
+	if len(out) == 0 {
+		out = append(out, ok("timestamps", "", "net.ipv4.tcp_timestamps is %d", f.Host.Timestamps))
+	}
+	return out
+}
+
+// judgeReversePath: packets of clients come in by the fabric. Strict filtering drops them where the way back is another one.
+func judgeReversePath(f *facts) (out []Finding) {
+	ipv4 := false
+	f.onServer(func(s *model.Service, _ *model.Server) { ipv4 = ipv4 || s.VIP.Is4() })
+	if !ipv4 {
+		return nil
+	}
+	for _, d := range f.Devices {
+		if d.ReversePath != 1 {
+			out = append(out, ok("rp_filter", d.Name, "%s", map[int]string{0: "off", 2: "loose", -1: "unknown"}[d.ReversePath]))
+			continue
+		}
+		back := f.defaultDevices(false)
+		severity, found := Problem, "strict, and the way back to clients is another interface: their packets are dropped"
+		switch {
+		case slices.Equal(back, []string{d.Name}):
+			severity, found = Warning, "strict: clients whose way back is not this interface lose their packets"
+		case len(back) == 0:
+			found = "strict, and there is no default route back to clients: their packets are dropped"
+		}
+		out = append(out, Finding{"rp_filter", d.Name, severity, found,
+			fmt.Sprintf("sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.%s.rp_filter=0", d.Name)})
+	}
+	return out
+}
+
+func (f *facts) defaultDevices(ipv6 bool) (names []string) {
+	for _, route := range f.Host.DefaultRoutes {
+		if route.IPv6 == ipv6 && !slices.Contains(names, route.Interface) {
+			names = append(names, route.Interface)
+		}
+	}
+	return names
+}
+
+// judgeARP: a server that answers ARP for a VIP takes the router's packets away from the load balancers.
+func judgeARP(f *facts) (out []Finding) {
+	type pair struct {
+		vip    netip.Addr
+		device string
+	}
+	seen := map[pair]bool{}
+	f.onServer(func(s *model.Service, _ *model.Server) {
+		holder, local := f.Host.Addresses[s.VIP]
+		if !local || !s.VIP.Is4() {
+			return
+		}
+		for i := range f.Devices {
+			d := &f.Devices[i]
+			// Routers ask for the VIP only on the subnet it is in, and where the load balancers are on the servers' segment.
+			if key := (pair{s.VIP, d.Name}); !seen[key] && (s.Forward == model.ForwardL2 || onLink(d, s.VIP)) {
+				seen[key] = true
+				out = append(out, judgeARPOn(d, s.VIP, holder))
+			}
+		}
+	})
+	return out
+}
+
+func onLink(d *deviceFacts, vip netip.Addr) bool {
+	return slices.ContainsFunc(d.Prefixes, func(prefix netip.Prefix) bool { return prefix.Bits() < prefix.Addr().BitLen() && prefix.Contains(vip) })
+}
+
+func judgeARPOn(d *deviceFacts, vip netip.Addr, holder string) Finding {
+	switch {
+	case holder == d.Name:
+		return Finding{"arp", d.Name, Problem, fmt.Sprintf("%s is on this interface, so this host answers ARP for it", vip),
+			fmt.Sprintf("ip address del %s dev %s; ip address add %s/32 dev lo", vip, d.Name, vip)}
+	case d.ARPIgnore == 0:
+		return Finding{"arp", d.Name, Problem, fmt.Sprintf("arp_ignore is 0: this host answers ARP for %s", vip),
+			fmt.Sprintf("sysctl -w net.ipv4.conf.%s.arp_ignore=1 net.ipv4.conf.%s.arp_announce=2", d.Name, d.Name)}
+	case d.ARPAnnounce != 2 && d.ARPAnnounce != -1:
+		return Finding{"arp", d.Name, Problem, fmt.Sprintf("arp_announce is %d: this host names %s as its own when it asks", d.ARPAnnounce, vip),
+			fmt.Sprintf("sysctl -w net.ipv4.conf.%s.arp_announce=2", d.Name)}
+	}
+	return ok("arp", d.Name, "no ARP for %s", vip)
+}
+
+// judgeReturnMTU: what clients may send is announced by the server, which does not know of the tunnel.
+func judgeReturnMTU(f *facts) (out []Finding) {
+	type worst struct{ extra, headers int }
+	family := map[bool]worst{}
+	f.onServer(func(s *model.Service, server *model.Server) {
+		if extra := overhead(s, server.Address); s.Protocol == model.ProtocolTCP && extra > family[s.VIP.Is6()].extra {
+			family[s.VIP.Is6()] = worst{extra, clientHeaders(s)}
+		}
+	})
+	for _, d := range f.Devices {
+		for _, ipv6 := range []bool{false, true} {
+			need, any := family[ipv6]
+			if !any || d.MTU-need.extra >= clientMTU {
+				continue
+			}
+			mss := d.MTU - need.extra - need.headers
+			announced := slices.ContainsFunc(f.Host.DefaultRoutes, func(r netdev.DefaultRoute) bool { return r.IPv6 == ipv6 && r.AdvMSS > 0 && r.AdvMSS <= mss })
+			if announced {
+				out = append(out, ok("mtu", d.Name, "%d; the default route announces segments that fit the tunnel", d.MTU))
+				continue
+			}
+			out = append(out, Finding{"mtu", d.Name, Warning,
+				fmt.Sprintf("MTU %d less %d of encapsulation is too little for packets of %d bytes: clients find out by ICMP, and hang where it is filtered",
+					d.MTU, need.extra, clientMTU),
+				fmt.Sprintf("ip link set %s mtu %d (and the fabric), or ip route change default ... advmss %d", d.Name, clientMTU+need.extra, mss)})
+		}
+	}
+	return out
+}
+
+func judgeListeners(f *facts) (out []Finding) {
+	f.onServer(func(s *model.Service, _ *model.Server) {
+		before := len(out)
+		for _, port := range s.Ports {
+			if listens(f.Host.Listening[s.Protocol], netip.AddrPortFrom(s.VIP, port)) {
+				continue
+			}
+			out = append(out, Finding{"listener", s.Name, Problem, fmt.Sprintf("nothing listens on %s port %d of %s", s.Protocol, port, s.VIP),
+				"start the application, bound to the VIP or to all addresses"})
+		}
+		if len(out) == before {
+			out = append(out, ok("listener", s.Name, "on every port"))
+		}
+	})
+	return out
+}
+
+func listens(sockets []netip.AddrPort, want netip.AddrPort) bool {
+	return slices.ContainsFunc(sockets, func(have netip.AddrPort) bool {
+		if have.Port() != want.Port() {
+			return false
+		}
+		// An IPv6 wildcard takes IPv4 as well, unless its application said otherwise.
+		return have.Addr() == want.Addr() || have.Addr().IsUnspecified() && (have.Addr().Is6() || want.Addr().Is4())
+	})
+}

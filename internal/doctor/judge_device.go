@@ -1,0 +1,167 @@
+package doctor
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
+)
+
+// singleBufferMTU is what drivers take native programs with that have all of a frame in one page.
+const singleBufferMTU = 3498
+
+// programNames are those of the roles' XDP programs.
+var programNames = map[Role]string{RoleLB: "lb", RoleAgent: "server_xdp"}
+
+func judgeDevices(f *facts) (out []Finding) {
+	if f.NoDevs != nil {
+		out = append(out, Finding{"interface", "", Problem, f.NoDevs.Error(), "name it with --interface"})
+	}
+	for i := range f.Devices {
+		d := &f.Devices[i]
+		if !d.Up {
+			out = append(out, Finding{"interface", d.Name, Problem, "is down", "ip link set " + d.Name + " up"})
+		}
+		out = append(out, judgeAttachment(f.Role, d), judgeNative(d))
+		out = append(out, judgeKind(f.Role, d)...)
+		out = append(out, judgeOffloads(f.Role, d)...)
+		out = append(out, judgeQueues(f.Role, d)...)
+		if d.Kind == "veth" {
+			out = append(out, judgeVeth(f.Role, d)...)
+		}
+	}
+	return out
+}
+
+func judgeAttachment(role Role, d *deviceFacts) Finding {
+	mode := "native"
+	if d.XDPGeneric {
+		mode = "generic"
+	}
+	switch {
+	case d.XDPProgram == 0:
+		return ok("xdp", d.Name, "no program attached yet")
+	case d.Ours && d.XDPGeneric && d.native() == nativeYes:
+		return Finding{"xdp", d.Name, Warning, "our program is attached in generic mode, though the driver has native XDP",
+			"start with --xdp-mode native to see why it was not taken"}
+	case d.Ours:
+		return ok("xdp", d.Name, "our program is attached, %s", mode)
+	case d.Program == programNames[role]:
+		return Finding{"xdp", d.Name, Problem, fmt.Sprintf("program %d of another Ballast instance is attached", d.XDPProgram),
+			"use its --instance and --run-dir, or remove it with --detach"}
+	}
+	return Finding{"xdp", d.Name, Problem, fmt.Sprintf("another program is attached: %s (id %d), %s", d.Program, d.XDPProgram, mode),
+		fmt.Sprintf("stop what attached it, or: ip link set dev %s xdp off; ip link set dev %s xdpgeneric off", d.Name, d.Name)}
+}
+
+type nativeXDP uint8
+
+const (
+	nativeUnknown nativeXDP = iota
+	nativeNo
+	nativeYes
+)
+
+func (d *deviceFacts) native() nativeXDP {
+	switch {
+	case !d.XDPFeaturesKnown:
+		return nativeUnknown
+	case d.XDPFeatures&netdev.XDPBasic == 0:
+		return nativeNo
+	}
+	return nativeYes
+}
+
+func (d *deviceFacts) driver() string {
+	if d.Driver == "" {
+		return d.Kind
+	}
+	return d.Driver
+}
+
+func judgeNative(d *deviceFacts) Finding {
+	remedy := "use an interface whose driver has it; --xdp-mode generic works, at a fraction of the speed"
+	switch {
+	case d.native() == nativeUnknown:
+		return ok("native xdp", d.Name, "driver %s; this kernel does not tell what it can do", d.driver())
+	case d.native() == nativeNo && d.Kind == "veth":
+		return Finding{"native xdp", d.Name, Warning, "the peer has more transmit queues than this end has receive queues",
+			fmt.Sprintf("ethtool -L %s rx N, with N at least the peer's tx", d.Name)}
+	case d.native() == nativeNo:
+		return Finding{"native xdp", d.Name, Warning, "driver " + d.driver() + " has none", remedy}
+	case d.MTU > singleBufferMTU && d.XDPFeatures&netdev.XDPBuffers == 0:
+		return Finding{"native xdp", d.Name, Warning, fmt.Sprintf("driver %s has none at MTU %d: frames do not fit into one page", d.driver(), d.MTU),
+			fmt.Sprintf("ip link set %s mtu %d", d.Name, singleBufferMTU)}
+	}
+	return ok("native xdp", d.Name, "driver %s has it", d.driver())
+}
+
+func judgeKind(role Role, d *deviceFacts) (out []Finding) {
+	switch {
+	case d.Kind == "vlan" && role == RoleLB:
+		out = append(out, Finding{"interface", d.Name, Warning, "is a VLAN device: programs on it run in generic mode",
+			"attach to the device below, which reads tags itself: --interface " + d.Parent})
+	case d.Kind == "vlan":
+		out = append(out, Finding{"interface", d.Name, Warning, "is a VLAN device: decapsulation runs in generic mode",
+			"no fault below a few Gbit/s; beyond that use an untagged interface"})
+	case d.Kind == "bridge":
+		out = append(out, Finding{"interface", d.Name, Warning, "is a bridge: programs on it run in generic mode", "attach to its port: --interface PORT"})
+	}
+	if d.MasterKind == "bond" || d.MasterKind == "team" {
+		out = append(out, Finding{"interface", d.Name, Problem, "is a part of " + d.Master + ": packets on the other parts miss the program",
+			"attach to the whole: --interface " + d.Master})
+	}
+	return out
+}
+
+// judgeOffloads: what the hardware merges is larger than any link takes, and leaves the load balancer as no packet that a client sent.
+func judgeOffloads(role Role, d *deviceFacts) (out []Finding) {
+	if d.Offloads == nil {
+		return nil
+	}
+	if role == RoleLB {
+		for _, offload := range []struct{ name, short string }{{"rx-lro", "lro"}, {"rx-gro-hw", "rx-gro-hw"}} {
+			if d.Offloads[offload.name] {
+				out = append(out, Finding{"offloads", d.Name, Problem, offload.name + " is on: packets are merged before they reach the program",
+					fmt.Sprintf("ethtool -K %s %s off", d.Name, offload.short)})
+			}
+		}
+	}
+	if len(out) == 0 && d.Kind != "veth" {
+		out = append(out, ok("offloads", d.Name, "none that merges packets"))
+	}
+	return out
+}
+
+// judgeVeth: the ends of a veth pair leave out what a wire would need.
+func judgeVeth(role Role, d *deviceFacts) (out []Finding) {
+	if d.XDPFeaturesKnown && d.XDPFeatures&netdev.XDPTransmit == 0 {
+		out = append(out, Finding{"veth", d.Name, Problem, "the peer has neither an XDP program nor GRO: frames that a program sends there vanish or wait",
+			"attach a pass program to the peer, or: ethtool -K PEER gro on"})
+	}
+	for _, name := range []string{"tx-checksum-ip-generic", "tx-checksum-ipv4"} {
+		if d.Offloads[name] {
+			out = append(out, Finding{"veth", d.Name, Warning, "checksums are left to hardware that is not there: programs that send such frames on send them broken",
+				fmt.Sprintf("ethtool -K %s tx off, and the same on the peer", d.Name)})
+			break
+		}
+	}
+	if role == RoleAgent && d.RPSKnown && !d.RPS && runtime.NumCPU() > 1 {
+		out = append(out, Finding{"veth", d.Name, Warning, "packets of one connection run on several CPUs and are reordered",
+			fmt.Sprintf("echo %x > /sys/class/net/%s/queues/rx-0/rps_cpus", 1<<min(runtime.NumCPU(), 31)-1, d.Name)})
+	}
+	if len(out) == 0 {
+		out = append(out, ok("veth", d.Name, "behaves like a wire"))
+	}
+	return out
+}
+
+func judgeQueues(role Role, d *deviceFacts) []Finding {
+	physical := d.Kind == "device" && d.Driver != "" && !strings.HasPrefix(d.Name, "lo")
+	if role == RoleLB && physical && d.ReceiveQueues == 1 && runtime.NumCPU() > 1 {
+		return []Finding{{"queues", d.Name, Warning, fmt.Sprintf("one receive queue: one of %d CPUs does all the work", runtime.NumCPU()),
+			fmt.Sprintf("ethtool -L %s combined %d, if the hardware has more", d.Name, runtime.NumCPU())}}
+	}
+	return nil
+}

@@ -1,0 +1,159 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+const (
+	clientMTU   = 1500 // of nearly every client
+	smallestMTU = 1280 // that IPv6 allows (RFC 8200), and that clients of IPv4 are all but sure to get down to
+
+	// Specification constants: lengths of headers (RFC 791, 8200, 768; GUE).
+	ipv4Header = 20
+	ipv6Header = 40
+	udpHeader  = 8
+	gueHeader  = 4
+	tcpHeader  = 20
+
+	stopsHeader = 4 // of the stops of the second chance
+	stops       = 2
+)
+
+// overhead is the most that a load balancer puts around a packet to a server.
+func overhead(s *model.Service, server netip.Addr) int {
+	outer, address := ipv4Header, 4
+	if server.Is6() {
+		outer, address = ipv6Header, 16
+	}
+	gue := outer + udpHeader + gueHeader
+	switch {
+	case s.Fallback == model.FallbackSecondChance && s.Return == model.ReturnDirect:
+		return gue + stopsHeader + stops*address
+	case s.Forward == model.ForwardGUE:
+		return gue
+	case s.Forward == model.ForwardIPIP:
+		return outer
+	}
+	return 0
+}
+
+func judgePaths(f *facts) (out []Finding) {
+	if f.Role != RoleLB {
+		return nil
+	}
+	good := 0
+	f.services(func(s *model.Service) {
+		for i := range s.Servers {
+			server := &s.Servers[i]
+			found := judgePath(s, server, f.Paths[server.Address])
+			out = append(out, found...)
+			if len(found) == 0 {
+				good++
+			}
+		}
+	})
+	if good > 0 {
+		out = append(out, ok("path", "", "%d servers can be reached and take packets of %d bytes", good, clientMTU))
+	}
+	return out
+}
+
+func judgePath(s *model.Service, server *model.Server, path pathFacts) (out []Finding) {
+	subject := s.Name + "/" + server.Name
+	switch {
+	case errors.Is(path.Err, netdev.ErrUnresolved):
+		return []Finding{{"path", subject, Problem, "the next hop does not answer (ARP, neighbour discovery): " + path.Err.Error(),
+			"start the server or its router, and check the cabling, VLAN and subnet of this host"}}
+	case path.Err != nil:
+		return []Finding{{"path", subject, Problem, path.Err.Error(), fmt.Sprintf("ip route add %s via ROUTER, or correct the address", server.Address)}}
+	case path.Silent:
+		out = append(out, Finding{"reachability", subject, Warning, fmt.Sprintf("%s does not answer TCP within %v", server.Address, reachTimeout),
+			"start the server; this is no fault when a firewall there drops connections of the load balancer"})
+	}
+	extra := overhead(s, server.Address)
+	room := path.MTU - extra
+	if room >= clientMTU {
+		return out
+	}
+	severity, effect := Warning, "clients are told so by ICMP, and hang where that is filtered"
+	if room < smallestMTU {
+		severity, effect = Problem, "too little even for small packets of clients"
+	}
+	return append(out, Finding{"mtu", subject, severity,
+		fmt.Sprintf("path MTU %d less %d of encapsulation leaves %d for packets of %d bytes: %s", path.MTU, extra, max(room, 0), clientMTU, effect),
+		fmt.Sprintf("raise the fabric's MTU to %d, or on the server: ip route change default ... advmss %d",
+			clientMTU+extra, max(room, 0)-clientHeaders(s))})
+}
+
+// clientHeaders are what a client's packets have before the data.
+func clientHeaders(s *model.Service) int {
+	if s.VIP.Is6() {
+		return ipv6Header + tcpHeader
+	}
+	return ipv4Header + tcpHeader
+}
+
+// judgeServerClocks is about servers of return: through services, which have no agent to look at them.
+func judgeServerClocks(f *facts) (out []Finding) {
+	const remedy = "on the server: sysctl -w net.ipv4.tcp_timestamps=2"
+	good := 0
+	f.services(func(s *model.Service) {
+		for i := range s.Servers {
+			clock, asked := f.Clocks[servicePort(s, &s.Servers[i])]
+			subject := s.Name + "/" + s.Servers[i].Name
+			switch {
+			case !asked || s.Return != model.ReturnThrough:
+			case errors.Is(clock.Err, netdev.ErrNoTimestamp):
+				out = append(out, Finding{"timestamps", subject, Problem, "the server does not use TCP timestamps: its connections are placed by the fallback", remedy})
+			case clock.Err != nil:
+				out = append(out, Finding{"timestamps", subject, Warning, "not known: " + clock.Err.Error(), "let the load balancer connect to the server's port"})
+			case !clock.One:
+				out = append(out, Finding{"timestamps", subject, Warning,
+					"the server has a clock for each connection (net.ipv4.tcp_timestamps=1): its connections are placed by the fallback", remedy})
+			default:
+				good++
+			}
+		}
+	})
+	if good > 0 {
+		out = append(out, ok("timestamps", "", "%d servers have one clock for all connections", good))
+	}
+	return out
+}
+
+// judgeForwarding: answers of return: through services are routed to clients by the kernel's rules.
+func judgeForwarding(f *facts) (out []Finding) {
+	if f.Role != RoleLB {
+		return nil
+	}
+	var through4, through6 bool
+	f.services(func(s *model.Service) {
+		if s.Return == model.ReturnThrough {
+			through4, through6 = through4 || s.VIP.Is4(), through6 || s.VIP.Is6()
+		}
+	})
+	for _, d := range f.Devices {
+		const effect = "answers of servers (return: through) are not routed to clients"
+		before := len(out)
+		if through4 && d.Forwarding4 == 0 {
+			out = append(out, Finding{"forwarding", d.Name, Problem, "IPv4 forwarding is off: " + effect, "sysctl -w net.ipv4.ip_forward=1"})
+		}
+		if through6 && d.Forwarding6 == 0 {
+			out = append(out, Finding{"forwarding", d.Name, Problem, "IPv6 forwarding is off: " + effect, "sysctl -w net.ipv6.conf.all.forwarding=1"})
+		}
+		if through4 && d.ReversePath == 1 {
+			out = append(out, Finding{"rp_filter", d.Name, Warning,
+				"strict: answers that the host's stack has to route (unresolved neighbours, VLAN tags, fragments) come from a VIP and may be dropped",
+				fmt.Sprintf("sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.%s.rp_filter=0", d.Name)})
+		}
+		if len(out) == before && (through4 || through6) {
+			out = append(out, ok("forwarding", d.Name, "on"))
+		}
+	}
+	return out
+}

@@ -1,0 +1,158 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// A Feature is something of the kernel that the programs of a role need.
+type Feature struct {
+	Name  string
+	Since string // Linux version that brought it
+	Err   error  // nil: it is there
+}
+
+// LBFeatures probes what a load balancer needs of the kernel. Nothing is attached or kept.
+func LBFeatures() []Feature {
+	xdp := ebpf.XDP
+	return []Feature{
+		{"BTF of the kernel", "5.2", haveBTF()},
+		{"XDP programs", "4.8", features.HaveProgramType(xdp)},
+		{"LRU hash maps", "4.10", features.HaveMapType(ebpf.LRUHash)},
+		{"ring buffers", "5.8", features.HaveMapType(ebpf.RingBuf)},
+		{"bpf_ktime_get_coarse_ns", "5.11", features.HaveProgramHelper(xdp, asm.FnKtimeGetCoarseNs)},
+		{"bpf_fib_lookup in XDP", "4.18", features.HaveProgramHelper(xdp, asm.FnFibLookup)},
+		{"bpf_xdp_load_bytes", "5.18", features.HaveProgramHelper(xdp, asm.FnXdpLoadBytes)},
+		{"links for XDP", "5.9", haveXDPLinks()},
+	}
+}
+
+// ServerFeatures probes what an agent needs of the kernel. Nothing is attached or kept.
+func ServerFeatures() []Feature {
+	xdp, tc := ebpf.XDP, ebpf.SchedCLS
+	return []Feature{
+		{"BTF of the kernel", "5.2", haveBTF()},
+		{"XDP programs", "4.8", features.HaveProgramType(xdp)},
+		{"tc programs", "4.1", features.HaveProgramType(tc)},
+		{"tcx attachment", "6.6", haveTCX()},
+		{"socket storage", "5.2", features.HaveMapType(ebpf.SkStorage)},
+		{"bpf_sk_storage_get in tc", "5.2", features.HaveProgramHelper(tc, asm.FnSkStorageGet)},
+		{"bpf_skc_lookup_tcp in tc", "5.2", features.HaveProgramHelper(tc, asm.FnSkcLookupTcp)},
+		{"bpf_skc_lookup_tcp in XDP", "5.2", features.HaveProgramHelper(xdp, asm.FnSkcLookupTcp)},
+		{"bpf_xdp_get_buff_len", "5.18", features.HaveProgramHelper(xdp, asm.FnXdpGetBuffLen)},
+	}
+}
+
+func haveBTF() error {
+	_, err := btf.LoadKernelSpec()
+	return err
+}
+
+// loopback exists in every network namespace, with this number.
+const loopback = 1
+
+func haveTCX() error {
+	_, err := link.QueryPrograms(link.QueryOptions{Target: loopback, Attach: ebpf.AttachTCXIngress})
+	return err
+}
+
+// haveXDPLinks asks for a link to a device that is not there: kernels that know such links say so.
+func haveXDPLinks() error {
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.XDP, License: "Dual BSD/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
+	})
+	if err != nil {
+		return err
+	}
+	defer program.Close()
+	attached, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: 1<<31 - 1})
+	if err == nil {
+		return attached.Close()
+	}
+	if errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return err
+}
+
+// TryLB has the kernel verify and load the load balancer's program with small maps, and lets go of it.
+func TryLB() error {
+	lb, err := OpenLB("", plan.Limits{Services: 1, Servers: 1, ServerIDs: 256, Slots: 512, Rounds: 2})
+	if err != nil {
+		return err
+	}
+	return lb.Close()
+}
+
+// TryServer has the kernel verify and load the server's programs, and lets go of them.
+func TryServer() error {
+	server, err := OpenServer("")
+	if err != nil {
+		return err
+	}
+	return server.Close()
+}
+
+// TryBPFFS tells whether dir is, or could be made, a BPF file system. Nothing stays mounted.
+func TryBPFFS(dir string) error {
+	if mounted, err := isBPFFS(dir); err == nil && mounted {
+		return nil
+	}
+	context, err := unix.Fsopen("bpf", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("open a BPF file system: %w", err)
+	}
+	defer unix.Close(context)
+	if err := unix.FsconfigCreate(context); err != nil {
+		return fmt.Errorf("create a BPF file system: %w", err)
+	}
+	mount, err := unix.Fsmount(context, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("mount a BPF file system: %w", err)
+	}
+	return unix.Close(mount)
+}
+
+// TryGrace tells whether the kernel offers what changes of the tables wait with.
+func TryGrace() error { return grace() }
+
+// ProgramName returns the name of a loaded program.
+func ProgramName(id uint32) (string, error) {
+	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
+	if err != nil {
+		return "", fmt.Errorf("find program %d: %w", id, err)
+	}
+	defer program.Close()
+	info, err := program.Info()
+	if err != nil {
+		return "", fmt.Errorf("read program %d: %w", id, err)
+	}
+	return info.Name, nil
+}
+
+// PinnedPrograms returns the XDP programs of the links that an instance, of either role, has pinned under dir for a device.
+func PinnedPrograms(dir string, ifindex int) (ids []uint32) {
+	pins, _ := filepath.Glob(filepath.Join(dir, "*", "link*-"+strconv.Itoa(ifindex)))
+	for _, pin := range pins {
+		pinned, err := link.LoadPinnedLink(pin, nil)
+		if err != nil {
+			continue // a map
+		}
+		if info, err := pinned.Info(); err == nil && info.XDP() != nil && info.XDP().Ifindex == uint32(ifindex) {
+			ids = append(ids, uint32(info.Program))
+		}
+		pinned.Close()
+	}
+	return ids
+}

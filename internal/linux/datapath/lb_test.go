@@ -50,7 +50,7 @@ type world struct {
 	closing   map[refConnection]uint16
 }
 
-var testLimits = plan.Limits{Services: 16, Servers: 128, ServerIDs: 1 << 18, Slots: 1 << 15, Rounds: 1 << 13}
+var testLimits = plan.Limits{Services: 16, Servers: 128, ServerIDs: 1 << 18, Slots: 1 << 18, Rounds: 1 << 13}
 
 // shared is loaded once: the verifier takes longer than all the packets of a test. Worlds empty it before they fill it.
 var shared struct {

@@ -17,8 +17,8 @@ func stopWaiting(err error) error { return hopeless{err} }
 
 // await polls until condition returns nil; what names the condition in the error.
 func await(ctx context.Context, within time.Duration, what string, condition func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
+	patience := time.NewTimer(within)
+	defer patience.Stop()
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
@@ -31,8 +31,10 @@ func await(ctx context.Context, within time.Duration, what string, condition fun
 		}
 		select {
 		case <-ticker.C:
-		case <-ctx.Done():
+		case <-patience.C:
 			return fmt.Errorf("wait until %s: not within %v: %w", what, within, err)
+		case <-ctx.Done():
+			return fmt.Errorf("wait until %s: %w: %w", what, context.Cause(ctx), err)
 		}
 	}
 }

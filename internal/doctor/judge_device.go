@@ -122,10 +122,15 @@ func judgeOffloads(role Role, d *deviceFacts) (out []Finding) {
 	}
 	if role == RoleLB {
 		for _, offload := range []struct{ name, short string }{{"rx-lro", "lro"}, {"rx-gro-hw", "rx-gro-hw"}} {
-			if d.Offloads[offload.name] {
-				out = append(out, Finding{"offloads", d.Name, Problem, offload.name + " is on: packets are merged before they reach the program",
-					fmt.Sprintf("ethtool -K %s %s off", d.Name, offload.short)})
+			if !d.Offloads[offload.name] {
+				continue
 			}
+			severity, found := Warning, " is on: drivers turn it off when a program comes, or refuse the program"
+			if d.XDPProgram != 0 {
+				severity, found = Problem, " is on: packets are merged before they reach the program"
+			}
+			out = append(out, Finding{"offloads", d.Name, severity, offload.name + found,
+				fmt.Sprintf("ethtool -K %s %s off", d.Name, offload.short)})
 		}
 	}
 	if len(out) == 0 && d.Kind != "veth" {

@@ -1,7 +1,6 @@
 package datapath
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -34,7 +33,6 @@ func LBFeatures() []Feature {
 		{"bpf_ktime_get_coarse_ns", "5.11", features.HaveProgramHelper(xdp, asm.FnKtimeGetCoarseNs)},
 		{"bpf_fib_lookup in XDP", "4.18", features.HaveProgramHelper(xdp, asm.FnFibLookup)},
 		{"bpf_xdp_load_bytes", "5.18", features.HaveProgramHelper(xdp, asm.FnXdpLoadBytes)},
-		{"links for XDP", "5.9", haveXDPLinks()},
 	}
 }
 
@@ -64,25 +62,6 @@ const loopback = 1
 
 func haveTCX() error {
 	_, err := link.QueryPrograms(link.QueryOptions{Target: loopback, Attach: ebpf.AttachTCXIngress})
-	return err
-}
-
-// haveXDPLinks asks for a link to a device that is not there: kernels that know such links say so.
-func haveXDPLinks() error {
-	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type: ebpf.XDP, License: "Dual BSD/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
-	})
-	if err != nil {
-		return err
-	}
-	defer program.Close()
-	attached, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: 1<<31 - 1})
-	if err == nil {
-		return attached.Close()
-	}
-	if errors.Is(err, unix.ENODEV) {
-		return nil
-	}
 	return err
 }
 

@@ -126,6 +126,12 @@ const (
 	genericHeaderBytes = 4
 )
 
+// genericHeader is command, version and the reserved bytes, which the kernel wants to be zero; nl.Genlmsg has none of its own.
+type genericHeader [genericHeaderBytes]byte
+
+func (h genericHeader) Len() int          { return len(h) }
+func (h genericHeader) Serialize() []byte { return h[:] }
+
 // xdpFeatures asks the driver. Kernels before 6.3 do not tell.
 func xdpFeatures(ifindex int) (XDPFeatures, bool) {
 	family, err := netlink.GenlFamilyGet(netdevFamilyName)
@@ -133,7 +139,7 @@ func xdpFeatures(ifindex int) (XDPFeatures, bool) {
 		return 0, false
 	}
 	request := nl.NewNetlinkRequest(int(family.ID), 0)
-	request.AddData(&nl.Genlmsg{Command: netdevGetDevice, Version: 1})
+	request.AddData(genericHeader{netdevGetDevice, 1})
 	request.AddData(nl.NewRtAttr(netdevIfindex, nl.Uint32Attr(uint32(ifindex))))
 	answers, err := request.Execute(unix.NETLINK_GENERIC, 0)
 	if err != nil || len(answers) == 0 || len(answers[0]) < genericHeaderBytes {

@@ -1,0 +1,281 @@
+package doctor_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+
+	"github.com/ballast-lb/ballast/internal/doctor"
+	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+)
+
+const fleet = `
+keys:
+  placement: 000102030405060708090a0b0c0d0e0f
+  cookie: {1: 00112233445566778899aabbccddeeff}
+services:
+  - {name: web, vip: 198.51.100.10, ports: [80], servers: [{name: s1, address: 10.99.0.2, id: 1}]}
+  - {name: flat, vip: 198.51.100.11, ports: [80], forward: l2, servers: [{name: s1, address: 10.99.0.2, id: 1}]}
+  - {name: nat, vip: 198.51.100.12, ports: [80], return: through, servers: [{name: s1, address: 10.99.0.2, id: 1}]}
+`
+
+// site is a load balancer and a server of ours, joined by a link.
+type site struct {
+	lb, server *netspace.Space
+	listener   net.Listener // the application
+	config     string
+	runDir     string
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	s := &site{config: filepath.Join(t.TempDir(), "ballast.yaml"), runDir: t.TempDir()}
+	s.writeConfig(t, fleet)
+	for name, space := range map[string]**netspace.Space{"lb": &s.lb, "server": &s.server} {
+		full := fmt.Sprintf("ballast-doc-%d-%s", os.Getpid(), name)
+		t.Cleanup(func() {
+			if err := netspace.Remove(full); err != nil {
+				t.Error(err)
+			}
+		})
+		var err error
+		*space, err = netspace.Create(full)
+		must(t, err)
+	}
+	end := func(space *netspace.Space, address string) netspace.End {
+		return netspace.End{Space: space, Interface: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix(address)}, MTU: 1600}
+	}
+	must(t, netspace.Connect(end(s.lb, "10.99.0.1/24"), end(s.server, "10.99.0.2/24")))
+	for _, space := range []*netspace.Space{s.lb, s.server} {
+		for key, value := range map[string]string{
+			"net.ipv4.conf.all.rp_filter": "0", "net.ipv4.conf.eth0.rp_filter": "0", "net.ipv4.ip_forward": "1",
+			"net.ipv4.conf.all.arp_ignore": "1", "net.ipv4.conf.all.arp_announce": "2", "net.ipv4.tcp_timestamps": "2",
+		} {
+			must(t, space.Sysctl(key, value))
+		}
+		setGRO(t, space, true)
+	}
+	anywhere := netip.MustParsePrefix("0.0.0.0/0")
+	must(t, s.server.Route(anywhere, 0, netspace.NextHop{Gateway: netip.MustParseAddr("10.99.0.1"), Interface: "eth0"}))
+	for _, vip := range []string{"198.51.100.10/32", "198.51.100.11/32"} {
+		must(t, s.server.AddAddress("lo", netip.MustParsePrefix(vip)))
+	}
+	s.listen(t)
+	t.Cleanup(func() { s.listener.Close() })
+	return s
+}
+
+func (s *site) writeConfig(t *testing.T, content string) {
+	t.Helper()
+	must(t, os.WriteFile(s.config, []byte(content), 0o600))
+}
+
+// listen opens the application's socket.
+func (s *site) listen(t *testing.T) {
+	t.Helper()
+	must(t, s.server.Do(func() (err error) {
+		var config net.ListenConfig
+		config.SetMultipathTCP(false)
+		s.listener, err = config.Listen(t.Context(), "tcp4", "0.0.0.0:80")
+		return err
+	}))
+}
+
+func (s *site) examine(t *testing.T, role doctor.Role) (findings []doctor.Finding) {
+	t.Helper()
+	space := s.lb
+	if role == doctor.RoleAgent {
+		space = s.server
+	}
+	must(t, space.Do(func() error {
+		findings = doctor.Examine(context.Background(), doctor.Options{
+			Config: s.config, Role: role, Interfaces: []string{"eth0"}, Instance: "default", RunDir: s.runDir,
+		})
+		return nil
+	}))
+	return findings
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func setGRO(t *testing.T, space *netspace.Space, on bool) {
+	t.Helper()
+	must(t, space.Do(func() error {
+		tool, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		defer tool.Close()
+		return tool.Change("eth0", map[string]bool{"rx-gro": on})
+	}))
+}
+
+func onLink(t *testing.T, space *netspace.Space, name string, change func(netlink.Link) error) {
+	t.Helper()
+	must(t, space.Do(func() error {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		return change(link)
+	}))
+}
+
+func setMTU(t *testing.T, space *netspace.Space, mtu int) {
+	onLink(t, space, "eth0", func(link netlink.Link) error { return netlink.LinkSetMTU(link, mtu) })
+}
+
+// sysctl returns a pair that breaks and mends one setting.
+func sysctl(server bool, key, bad, good string) (breakIt, mend func(*testing.T, *site)) {
+	set := func(value string) func(*testing.T, *site) {
+		return func(t *testing.T, s *site) {
+			space := s.lb
+			if server {
+				space = s.server
+			}
+			must(t, space.Sysctl(key, value))
+		}
+	}
+	return set(bad), set(good)
+}
+
+func vip(address string) *netlink.Addr {
+	parsed, _ := netlink.ParseAddr(address)
+	return parsed
+}
+
+type breakage struct {
+	name          string
+	role          doctor.Role
+	breakIt, mend func(*testing.T, *site)
+	check         string // of every finding that comes with it
+	severity      doctor.Severity
+	remedy        string // part of it
+}
+
+func breakages() []breakage {
+	list := []breakage{
+		{"VIP missing", doctor.RoleAgent, func(t *testing.T, s *site) {
+			onLink(t, s.server, "lo", func(l netlink.Link) error { return netlink.AddrDel(l, vip("198.51.100.10/32")) })
+		}, func(t *testing.T, s *site) {
+			onLink(t, s.server, "lo", func(l netlink.Link) error { return netlink.AddrAdd(l, vip("198.51.100.10/32")) })
+		}, "vip", doctor.Problem, "ip address add 198.51.100.10/32 dev lo"},
+		{"small MTU at the server", doctor.RoleAgent, func(t *testing.T, s *site) { setMTU(t, s.server, 1500) },
+			func(t *testing.T, s *site) { setMTU(t, s.server, 1600) }, "mtu", doctor.Warning, "advmss"},
+		{"small MTU at the load balancer", doctor.RoleLB, func(t *testing.T, s *site) { setMTU(t, s.lb, 1500) },
+			func(t *testing.T, s *site) { setMTU(t, s.lb, 1600) }, "mtu", doctor.Warning, "raise the fabric's MTU to 1544"},
+		{"peer of veth asleep", doctor.RoleLB, func(t *testing.T, s *site) { setGRO(t, s.server, false) },
+			func(t *testing.T, s *site) { setGRO(t, s.server, true) }, "veth", doctor.Problem, "pass program"},
+		{"nothing listens", doctor.RoleAgent, func(t *testing.T, s *site) { s.listener.Close() },
+			func(t *testing.T, s *site) { s.listen(t) }, "listener", doctor.Problem, "start the application"},
+		{"another program", doctor.RoleLB, func(t *testing.T, s *site) {
+			wire, err := datapath.LoadWire()
+			must(t, err)
+			defer wire.Close()
+			must(t, s.lb.AttachXDP("eth0", wire.PassFD()))
+		}, func(t *testing.T, s *site) {
+			onLink(t, s.lb, "eth0", func(l netlink.Link) error { return netlink.LinkSetXdpFd(l, -1) })
+		}, "xdp", doctor.Problem, "ip link set dev eth0 xdp off"},
+		{"bad file", doctor.RoleLB, func(t *testing.T, s *site) { s.writeConfig(t, fleet+"surprise: 1\n") },
+			func(t *testing.T, s *site) { s.writeConfig(t, fleet) }, "file", doctor.Problem, "correct the file"},
+	}
+	for _, b := range []struct {
+		role                  doctor.Role
+		server                bool
+		key, bad, good, check string
+		severity              doctor.Severity
+		remedy                string
+	}{
+		{doctor.RoleAgent, true, "net.ipv4.conf.eth0.rp_filter", "1", "0", "rp_filter", doctor.Warning, "net.ipv4.conf.eth0.rp_filter=0"},
+		{doctor.RoleAgent, true, "net.ipv4.tcp_timestamps", "0", "2", "timestamps", doctor.Problem, "tcp_timestamps=1"},
+		{doctor.RoleAgent, true, "net.ipv4.conf.all.arp_ignore", "0", "1", "arp", doctor.Problem, "net.ipv4.conf.eth0.arp_ignore=1"},
+		{doctor.RoleAgent, true, "net.ipv4.conf.all.arp_announce", "0", "2", "arp", doctor.Problem, "net.ipv4.conf.eth0.arp_announce=2"},
+		{doctor.RoleLB, true, "net.ipv4.tcp_timestamps", "1", "2", "timestamps", doctor.Warning, "tcp_timestamps=2"},
+		{doctor.RoleLB, true, "net.ipv4.tcp_timestamps", "0", "2", "timestamps", doctor.Problem, "tcp_timestamps=2"},
+		{doctor.RoleLB, false, "net.ipv4.ip_forward", "0", "1", "forwarding", doctor.Problem, "ip_forward=1"},
+		{doctor.RoleLB, false, "net.ipv4.conf.eth0.rp_filter", "1", "0", "rp_filter", doctor.Warning, "net.ipv4.conf.eth0.rp_filter=0"},
+	} {
+		breakIt, mend := sysctl(b.server, b.key, b.bad, b.good)
+		list = append(list, breakage{fmt.Sprintf("%s=%s for %s", b.key, b.bad, b.role), b.role, breakIt, mend, b.check, b.severity, b.remedy})
+	}
+	return list
+}
+
+// Whatever one setting breaks is found, with its remedy, and nothing else is.
+func TestEachBrokenSettingIsFoundAlone(t *testing.T) {
+	s := newSite(t)
+	healthy := map[doctor.Role]map[string]bool{}
+	for _, role := range []doctor.Role{doctor.RoleLB, doctor.RoleAgent} {
+		healthy[role] = map[string]bool{}
+		for _, f := range s.examine(t, role) {
+			healthy[role][line(f)] = true
+			// A clock that nobody sets and a daemon that does not run are the machine's and the test's.
+			if f.Severity != doctor.OK && f.Check != "clock" && f.Check != "daemon" {
+				t.Errorf("healthy %s: %s", role, line(f))
+			}
+		}
+	}
+	for _, b := range breakages() {
+		t.Run(b.name, func(t *testing.T) {
+			b.breakIt(t, s)
+			broken := s.examine(t, b.role)
+			b.mend(t, s)
+			found := false
+			for _, f := range broken {
+				switch {
+				case f.Severity == doctor.OK || healthy[b.role][line(f)]:
+				case f.Check != b.check || f.Severity != b.severity || !strings.Contains(f.Remedy, b.remedy):
+					t.Errorf("unexpected: %s", line(f))
+				default:
+					found = true
+				}
+			}
+			if !found {
+				t.Errorf("not found; want a %s of check %s with remedy %q; have:", b.severity, b.check, b.remedy)
+				for _, f := range broken {
+					t.Log(line(f))
+				}
+			}
+		})
+	}
+}
+
+// A server that is off is told from one that cannot be routed to.
+func TestUnreachableServersAreFound(t *testing.T) {
+	s := newSite(t)
+	s.writeConfig(t, strings.Replace(fleet, "198.51.100.11, ports: [80], forward: l2, servers: [{name: s1, address: 10.99.0.2",
+		"198.51.100.11, ports: [80], forward: l2, servers: [{name: s1, address: 10.99.0.77", 1))
+	wanted := map[string]string{"flat/s1": "start the server"}
+	for _, f := range s.examine(t, doctor.RoleLB) {
+		if f.Check == "path" && f.Severity == doctor.Problem {
+			if !strings.Contains(f.Remedy, wanted[f.Subject]) || wanted[f.Subject] == "" {
+				t.Errorf("unexpected: %s", line(f))
+			}
+			delete(wanted, f.Subject)
+		}
+	}
+	if len(wanted) > 0 {
+		t.Errorf("not found: %v", wanted)
+	}
+}
+
+func line(f doctor.Finding) string {
+	return fmt.Sprintf("%s %s %s: %s -> %s", f.Severity, f.Check, f.Subject, f.Found, f.Remedy)
+}

@@ -1,0 +1,227 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// healthyFacts are those of a load balancer or server that nothing is wrong with.
+func healthyFacts(role Role) *facts {
+	fleet := model.Fleet{Services: []model.Service{{
+		Name: "web", VIP: netip.MustParseAddr("198.51.100.10"), Ports: []uint16{80, 443}, Protocol: model.ProtocolTCP,
+		Dispatch: model.DispatchRR, Affinity: model.AffinityCookie, Fallback: model.FallbackSecondChance, Forward: model.ForwardIPIP, CookieBits: 14,
+		Servers: []model.Server{{Name: "s1", Address: netip.MustParseAddr("10.0.0.1"), ID: 1, Weight: 1}},
+	}, {
+		Name: "behind", VIP: netip.MustParseAddr("198.51.100.12"), Ports: []uint16{80}, Protocol: model.ProtocolTCP,
+		Affinity: model.AffinityCookie, Forward: model.ForwardNAT, Return: model.ReturnThrough, CookieBits: 8,
+		Servers: []model.Server{{Name: "s1", Address: netip.MustParseAddr("10.0.0.1"), ID: 1, Weight: 1}},
+	}}}
+	server, vip := netip.MustParseAddr("10.0.0.1"), fleet.Services[0].VIP
+	return &facts{
+		Role:   role,
+		Kernel: kernelFacts{Major: 6, Minor: 12, JIT: 1, Synchronised: true, Features: []datapath.Feature{{Name: "XDP programs", Since: "4.8"}}},
+		File:   fileFacts{Path: "ballast.yaml", SHA256: "abcdefgh", Fleet: fleet},
+		Devices: []deviceFacts{{
+			Device: netdev.Device{Name: "eth0", Index: 2, Kind: "device", Driver: "mlx5_core", Up: true, MTU: 1600, ReceiveQueues: 8, XDPFeaturesKnown: true,
+				XDPFeatures: netdev.XDPBasic | netdev.XDPRedirect | netdev.XDPTransmit | netdev.XDPBuffers, Offloads: map[string]bool{},
+				Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}},
+			ARPIgnore: 1, ARPAnnounce: 2, Forwarding4: 1, Forwarding6: 1,
+		}},
+		Paths:  map[netip.Addr]pathFacts{server: {MTU: 1600, Asked: true}},
+		Clocks: map[netip.AddrPort]clockFacts{netip.AddrPortFrom(server, 80): {One: true}},
+		Daemon: daemonFacts{SocketThere: true, Role: role, Ready: true, SHA256: "abcdefgh", Path: "ballast.yaml"},
+		Host: hostFacts{
+			Timestamps: 1, Addresses: map[netip.Addr]string{server: "eth0", vip: "lo"},
+			DefaultRoutes: []netdev.DefaultRoute{{Interface: "eth0"}},
+			Listening: map[model.Protocol][]netip.AddrPort{
+				model.ProtocolTCP: {netip.MustParseAddrPort("198.51.100.10:80"), netip.MustParseAddrPort("[::]:443")}},
+		},
+		Mine: func(s *model.Server) bool { return role == RoleAgent && s.Address == server },
+	}
+}
+
+func findings(f *facts) (out []Finding) {
+	for _, judge := range judges {
+		out = append(out, judge(f)...)
+	}
+	return out
+}
+
+func TestHealthyHostsHaveNoFindings(t *testing.T) {
+	for _, role := range []Role{RoleLB, RoleAgent} {
+		for _, f := range findings(healthyFacts(role)) {
+			if f.Severity != OK || f.Remedy != "" {
+				t.Errorf("%s: %+v", role, f)
+			}
+		}
+	}
+}
+
+// One changed fact gives one finding, with a remedy.
+func TestOneFaultIsOneFinding(t *testing.T) {
+	server, vip := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("198.51.100.10")
+	for _, test := range []struct {
+		name     string
+		role     Role
+		breakIt  func(*facts)
+		check    string
+		severity Severity
+		remedy   string
+	}{
+		{"old kernel", RoleLB, func(f *facts) { f.Kernel.Major = 5 }, "kernel", Problem, "6.1"},
+		{"no tcx", RoleAgent, func(f *facts) {
+			f.Kernel.Features = append(f.Kernel.Features, datapath.Feature{Name: "tcx attachment", Since: "6.6", Err: errors.New("not supported")})
+		}, "kernel features", Problem, "Linux 6.6"},
+		{"no BTF", RoleLB, func(f *facts) {
+			f.Kernel.Features = []datapath.Feature{{Name: "BTF of the kernel", Since: "5.2", Err: errors.New("not found")}}
+		}, "kernel features", Problem, "CONFIG_DEBUG_INFO_BTF"},
+		{"verifier", RoleLB, func(f *facts) { f.Kernel.Load = errors.New("permission denied") }, "programs", Problem, "lockdown"},
+		{"no bpffs", RoleLB, func(f *facts) { f.Kernel.BPFFS = errors.New("operation not permitted") }, "bpffs", Problem, "mount -t bpf"},
+		{"nohz_full", RoleLB, func(f *facts) { f.Kernel.Grace = errors.New("invalid argument") }, "membarrier", Problem, "nohz_full"},
+		{"no JIT", RoleAgent, func(f *facts) { f.Kernel.JIT = 0 }, "BPF JIT", Warning, "bpf_jit_enable=1"},
+		{"clock", RoleLB, func(f *facts) { f.Kernel.Synchronised = false }, "clock", Warning, "chrony"},
+		{"all draining", RoleLB, func(f *facts) { f.File.Fleet.Services[0].Servers[0].State = model.StateDraining }, "servers", Problem, "state: active"},
+		{"ids short", RoleLB, func(f *facts) {
+			for i := range 100 {
+				f.File.Fleet.Services[1].Servers = append(f.File.Fleet.Services[1].Servers, model.Server{Name: fmt.Sprint(i), Address: server, Weight: 1})
+			}
+		}, "server ids", Warning, "cookie_bits"},
+		{"file refused", RoleLB, func(f *facts) { f.File.Err = errors.Join(errors.New("a.yaml:3: x")) }, "file", Problem, "correct"},
+		{"no file", RoleLB, func(f *facts) { f.File = fileFacts{} }, "file", Warning, "-f"},
+
+		{"down", RoleLB, func(f *facts) { f.Devices[0].Up = false }, "interface", Problem, "ip link set eth0 up"},
+		{"no interface", RoleLB, func(f *facts) { f.Devices, f.NoDevs = nil, errors.New("no default route") }, "interface", Problem, "--interface"},
+		{"VLAN", RoleLB, func(f *facts) { f.Devices[0].Kind, f.Devices[0].Parent = "vlan", "eth9" }, "interface", Warning, "--interface eth9"},
+		{"bond port", RoleLB, func(f *facts) { f.Devices[0].Master, f.Devices[0].MasterKind = "bond0", "bond" }, "interface", Problem, "--interface bond0"},
+		{"bridge", RoleAgent, func(f *facts) { f.Devices[0].Kind = "bridge" }, "interface", Warning, "port"},
+		{"foreign program", RoleLB, func(f *facts) { f.Devices[0].XDPProgram, f.Devices[0].Program = 7, "cil_xdp_entry" }, "xdp", Problem, "xdp off"},
+		{"other instance", RoleLB, func(f *facts) { f.Devices[0].XDPProgram, f.Devices[0].Program = 7, "lb" }, "xdp", Problem, "--detach"},
+		{"generic though native", RoleLB, func(f *facts) {
+			f.Devices[0].XDPProgram, f.Devices[0].Ours, f.Devices[0].XDPGeneric = 7, true, true
+		}, "xdp", Warning, "--xdp-mode native"},
+		{"no native", RoleLB, func(f *facts) { f.Devices[0].XDPFeatures = 0 }, "native xdp", Warning, "generic"},
+		{"jumbo", RoleLB, func(f *facts) { f.Devices[0].MTU, f.Devices[0].XDPFeatures = 9000, netdev.XDPBasic }, "native xdp", Warning, "mtu 3498"},
+		{"LRO before start", RoleLB, func(f *facts) { f.Devices[0].Offloads["rx-lro"] = true }, "offloads", Warning, "ethtool -K eth0 lro off"},
+		{"GRO in hardware", RoleLB, func(f *facts) {
+			f.Devices[0].Offloads["rx-gro-hw"], f.Devices[0].XDPProgram, f.Devices[0].Ours = true, 7, true
+		}, "offloads", Problem, "rx-gro-hw off"},
+		{"veth peer", RoleLB, func(f *facts) { f.Devices[0].Kind, f.Devices[0].XDPFeatures = "veth", netdev.XDPBasic }, "veth", Problem, "pass program"},
+		{"veth checksums", RoleAgent, func(f *facts) {
+			f.Devices[0].Kind, f.Devices[0].Offloads["tx-checksum-ip-generic"] = "veth", true
+		}, "veth", Warning, "tx off"},
+
+		{"neighbour", RoleLB, func(f *facts) {
+			f.File.Fleet.Services = f.File.Fleet.Services[:1]
+			f.Paths[server] = pathFacts{Err: fmt.Errorf("x: %w", netdev.ErrUnresolved)}
+		}, "path", Problem, "start the server"},
+		{"no route", RoleLB, func(f *facts) {
+			f.File.Fleet.Services = f.File.Fleet.Services[:1]
+			f.Paths[server] = pathFacts{Err: errors.New("network is unreachable")}
+		}, "path", Problem, "ip route add 10.0.0.1"},
+		{"silent", RoleLB, func(f *facts) {
+			f.File.Fleet.Services = f.File.Fleet.Services[:1]
+			f.Paths[server] = pathFacts{MTU: 1600, Silent: true}
+		}, "reachability", Warning, "firewall"},
+		{"MTU 1500", RoleLB, func(f *facts) { f.Paths[server] = pathFacts{MTU: 1500} }, "mtu", Warning, "MTU to 1544, or on the server: ip route change default ... advmss 1416"},
+		{"MTU far too small", RoleLB, func(f *facts) {
+			f.File.Fleet.Services = f.File.Fleet.Services[:1]
+			f.Paths[server] = pathFacts{MTU: 1300}
+		}, "mtu", Problem, "1544"},
+		{"per-connection clocks", RoleLB, func(f *facts) { f.Clocks[netip.AddrPortFrom(server, 80)] = clockFacts{} }, "timestamps", Warning, "tcp_timestamps=2"},
+		{"no timestamps", RoleLB, func(f *facts) {
+			f.Clocks[netip.AddrPortFrom(server, 80)] = clockFacts{Err: netdev.ErrNoTimestamp}
+		}, "timestamps", Problem, "tcp_timestamps=2"},
+		{"no forwarding", RoleLB, func(f *facts) { f.Devices[0].Forwarding4 = 0 }, "forwarding", Problem, "ip_forward=1"},
+		{"strict on the way back", RoleLB, func(f *facts) { f.Devices[0].ReversePath = 1 }, "rp_filter", Warning, "eth0.rp_filter=0"},
+
+		{"not in the file", RoleAgent, func(f *facts) { f.Mine = func(*model.Server) bool { return false } }, "identity", Problem, "--server"},
+		{"through only", RoleAgent, func(f *facts) { f.File.Fleet.Services = f.File.Fleet.Services[1:] }, "identity", Warning, "stop the agent"},
+		{"VIP missing", RoleAgent, func(f *facts) { delete(f.Host.Addresses, vip) }, "vip", Problem, "ip address add 198.51.100.10/32 dev lo"},
+		{"timestamps off", RoleAgent, func(f *facts) { f.Host.Timestamps = 0 }, "timestamps", Problem, "tcp_timestamps=1"},
+		{"microseconds", RoleAgent, func(f *facts) { f.Host.Microsecond = []string{"route x has it: change it"} }, "timestamps", Problem, "change it"},
+		{"strict, one way", RoleAgent, func(f *facts) { f.Devices[0].ReversePath = 1 }, "rp_filter", Warning, "rp_filter=0"},
+		{"strict, other way", RoleAgent, func(f *facts) { f.Devices[0].ReversePath = 1; f.Host.DefaultRoutes[0].Interface = "eth1" }, "rp_filter", Problem, "rp_filter=0"},
+		{"strict, no way", RoleAgent, func(f *facts) { f.Devices[0].ReversePath = 1; f.Host.DefaultRoutes = nil }, "rp_filter", Problem, "rp_filter=0"},
+		{"ARP on the segment", RoleAgent, func(f *facts) { f.File.Fleet.Services[0].Forward, f.Devices[0].ARPIgnore = model.ForwardL2, 0 }, "arp", Problem, "arp_ignore=1"},
+		{"announces", RoleAgent, func(f *facts) { f.File.Fleet.Services[0].Forward, f.Devices[0].ARPAnnounce = model.ForwardL2, 0 }, "arp", Problem, "arp_announce=2"},
+		{"VIP on the segment", RoleAgent, func(f *facts) { f.File.Fleet.Services[0].Forward = model.ForwardL2; f.Host.Addresses[vip] = "eth0" }, "arp", Problem, "dev lo"},
+		{"VIP of the subnet", RoleAgent, func(f *facts) {
+			f.Devices[0].Prefixes = append(f.Devices[0].Prefixes, netip.MustParsePrefix("198.51.100.1/24"))
+			f.Devices[0].ARPIgnore = 0
+		}, "arp", Problem, "arp_ignore=1"},
+		{"server MTU", RoleAgent, func(f *facts) { f.Devices[0].MTU = 1500 }, "mtu", Warning, "advmss 1416"},
+		{"nothing listens", RoleAgent, func(f *facts) { f.Host.Listening = nil; f.File.Fleet.Services[0].Ports = []uint16{80} }, "listener", Problem, "start the application"},
+
+		{"not running", RoleLB, func(f *facts) { f.Daemon = daemonFacts{} }, "daemon", Warning, "ballast lb -f"},
+		{"died", RoleLB, func(f *facts) { f.Daemon = daemonFacts{Pinned: true} }, "daemon", Warning, "start it again"},
+		{"hung", RoleLB, func(f *facts) { f.Daemon.Err = errors.New("timeout") }, "daemon", Problem, "log"},
+		{"other role", RoleLB, func(f *facts) { f.Daemon.Role = RoleAgent }, "daemon", Problem, "--instance"},
+		{"other file", RoleLB, func(f *facts) { f.Daemon.SHA256 = "other" }, "daemon", Problem, "reload"},
+		{"refused file", RoleLB, func(f *facts) { f.Daemon.Refused = "a.yaml:3: x" }, "daemon", Problem, "correct"},
+		{"its problems", RoleAgent, func(f *facts) { f.Daemon.Problems = []string{"VIP is away: add it"} }, "daemon", Problem, "add it"},
+		{"two instances", RoleLB, func(f *facts) { f.Daemon.Others = map[string][]string{"b": {"eth0"}} }, "instances", Problem, "--instance b"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := healthyFacts(test.role)
+			test.breakIt(f)
+			var bad []Finding
+			for _, f := range findings(f) {
+				if f.Severity != OK {
+					bad = append(bad, f)
+				}
+			}
+			if len(bad) != 1 || bad[0].Check != test.check || bad[0].Severity != test.severity || !strings.Contains(strings.ToLower(bad[0].Remedy), strings.ToLower(test.remedy)) {
+				t.Errorf("have %+v; want one %s of %s with remedy %q", bad, test.severity, test.check, test.remedy)
+			}
+		})
+	}
+}
+
+func TestAnnouncedSegmentsMakeRoom(t *testing.T) {
+	f := healthyFacts(RoleAgent)
+	f.Devices[0].MTU, f.Host.DefaultRoutes[0].AdvMSS = 1500, 1416
+	for _, found := range judgeReturnMTU(f) {
+		if found.Severity != OK {
+			t.Errorf("%+v", found)
+		}
+	}
+}
+
+func TestOverheadIsThatOfTheDataPath(t *testing.T) {
+	v4, v6 := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")
+	for _, test := range []struct {
+		s      model.Service
+		server netip.Addr
+		want   int
+	}{
+		{model.Service{Forward: model.ForwardL2}, v4, 0},
+		{model.Service{Forward: model.ForwardNAT, Return: model.ReturnThrough}, v4, 0},
+		{model.Service{Forward: model.ForwardIPIP}, v4, 20},
+		{model.Service{Forward: model.ForwardIPIP}, v6, 40},
+		{model.Service{Forward: model.ForwardGUE}, v4, 32},
+		{model.Service{Forward: model.ForwardGUE}, v6, 52},
+		{model.Service{Forward: model.ForwardIPIP, Fallback: model.FallbackSecondChance}, v4, 44},
+		{model.Service{Forward: model.ForwardIPIP, Fallback: model.FallbackSecondChance}, v6, 88},
+	} {
+		if have := overhead(&test.s, test.server); have != test.want {
+			t.Errorf("%s, %s, to %s: %d, want %d", test.s.Forward, test.s.Fallback, test.server, have, test.want)
+		}
+	}
+}
+
+func TestSeveritiesKeepTheirNames(t *testing.T) {
+	for _, s := range []Severity{OK, Warning, Problem} {
+		text, _ := s.MarshalText()
+		var back Severity
+		if err := back.UnmarshalText(text); err != nil || back != s {
+			t.Errorf("%s: %v, %v", text, back, err)
+		}
+	}
+}

@@ -170,14 +170,7 @@ int minimal_ipip(struct xdp_md *ctx)
 	*(__u32 *)eth->h_source = bpf_htonl(0x02000000);
 	*(__u16 *)(eth->h_source + 4) = bpf_htons(1);
 	eth->h_proto = bpf_htons(ETH_P_IP);
-	*(__be32 *)ip = bpf_htonl(0x45000000 | (length + sizeof(*ip)));
-	ip->id = 0;
-	ip->frag_off = bpf_htons(IP_DONT_FRAGMENT);
-	ip->ttl = 64;
-	ip->protocol = IPPROTO_IPIP;
-	ip->check = 0;
-	ip->saddr = bpf_htonl(10u << 24 | 1);
-	ip->daddr = bpf_htonl(10u << 24 | 1 << 16 | 1);
-	ip->check = checksum_ipv4_header(ip);
+	write_ipv4_header(ip, 0, length + sizeof(*ip), 1, IPPROTO_IPIP, bpf_htonl(10u << 24 | 1),
+			  bpf_htonl(10u << 24 | 1 << 16 | 1));
 	return XDP_TX;
 }

@@ -23,6 +23,26 @@ inline_always __u16 checksum_ipv4_header(const struct iphdr *ip)
 	return checksum_fold(sum);
 }
 
+/* A header without options, no fragment, with its checksum. Summed from the values: words read back right after they were
+ * written in smaller pieces have to wait for those writes. */
+inline_always void write_ipv4_header(struct iphdr *ip, __u8 tos, __u16 length, _Bool dont_fragment, __u8 protocol, __be32 source,
+				     __be32 destination)
+{
+	__be32 word[3] = {
+		bpf_htonl(0x45u << 24 | (__u32)tos << 16 | length),
+		bpf_htonl(dont_fragment ? IP_DONT_FRAGMENT : 0),
+		bpf_htonl(64u << 24 | (__u32)protocol << 16),
+	};
+	__be32 *at = (void *)ip;
+
+	at[0] = word[0];
+	at[1] = word[1];
+	at[2] = word[2];
+	at[3] = source;
+	at[4] = destination;
+	ip->check = checksum_fold((__u64)word[0] + word[1] + word[2] + source + destination);
+}
+
 /* RFC 1624 eqn. 3 for one aligned 32-bit word. */
 inline_always void checksum_replace32(__sum16 *check, __be32 old, __be32 new)
 {

@@ -124,8 +124,13 @@ inline_always enum parse_result parse_ports(struct packet *p, void *data, void *
 	return PARSE_UNSUPPORTED;
 }
 
-/* frame_length counts what lies beyond the linear part too. */
-inline_always enum parse_result parse_frame(struct packet *p, void *data, void *end, __u32 frame_length)
+/* A packet may go on beyond the linear part of its frame. */
+inline_always _Bool frame_holds(struct xdp_md *ctx, void *data, void *end, __u32 length)
+{
+	return length <= end - data || length <= bpf_xdp_get_buff_len(ctx);
+}
+
+inline_always enum parse_result parse_frame(struct packet *p, struct xdp_md *ctx, void *data, void *end)
 {
 	struct ethhdr *eth = data;
 	enum parse_result result;
@@ -133,7 +138,7 @@ inline_always enum parse_result parse_frame(struct packet *p, void *data, void *
 
 	if ((void *)(eth + 1) > end)
 		return PARSE_NOT_IP;
-	protocol = eth->h_proto;
+	protocol = *(__be16 *)(data + offsetof(struct ethhdr, h_proto));
 	p->l3 = sizeof(*eth);
 	if (protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD)) {
 		struct vlan_header *vlan = (void *)(eth + 1);
@@ -151,7 +156,7 @@ inline_always enum parse_result parse_frame(struct packet *p, void *data, void *
 		return PARSE_NOT_IP;
 	if (result != PARSED)
 		return result;
-	if (p->l3 + p->length > frame_length || p->l4 - p->l3 > p->length)
+	if (p->l4 - p->l3 > p->length || !frame_holds(ctx, data, end, p->l3 + p->length))
 		return PARSE_MALFORMED;
 	return parse_ports(p, data, end);
 }

@@ -74,17 +74,7 @@ inline_always enum verdict answer_too_big_ipv4(struct xdp_md *ctx, const struct 
 
 	if (!ip || (void *)icmp + sizeof(*icmp) + QUOTE > (void *)(long)ctx->data_end)
 		return DROPPED_TOO_BIG_QUIETLY;
-	*(__u8 *)ip = 0x45;
-	ip->tos = 0;
-	ip->tot_len = bpf_htons(sizeof(*ip) + sizeof(*icmp) + QUOTE);
-	ip->id = 0;
-	ip->frag_off = 0;
-	ip->ttl = 64;
-	ip->protocol = IPPROTO_ICMP;
-	ip->check = 0;
-	ip->saddr = p->destination[0];
-	ip->daddr = p->source[0];
-	ip->check = checksum_ipv4_header(ip);
+	write_ipv4_header(ip, 0, sizeof(*ip) + sizeof(*icmp) + QUOTE, 0, IPPROTO_ICMP, p->destination[0], p->source[0]);
 	icmp->type = ICMP_UNREACHABLE;
 	icmp->code = ICMP_FRAGMENTATION_NEEDED;
 	icmp->checksum = 0;

@@ -42,17 +42,7 @@ inline_always void *outer_ipv4(void *at, void *end, const struct packet *p, cons
 
 	if ((void *)(ip + 1) > end)
 		return 0;
-	*(__u8 *)ip = 0x45;
-	ip->tos = p->tos;
-	ip->tot_len = bpf_htons(p->length + outer);
-	ip->id = 0;
-	ip->frag_off = bpf_htons(IP_DONT_FRAGMENT);
-	ip->ttl = 64;
-	ip->protocol = protocol;
-	ip->check = 0;
-	ip->saddr = server->source[0];
-	ip->daddr = server->address[0];
-	ip->check = checksum_ipv4_header(ip);
+	write_ipv4_header(ip, p->tos, p->length + outer, 1, protocol, server->source[0], server->address[0]);
 	return ip + 1;
 }
 

@@ -21,10 +21,14 @@ inline_always void *l2_write(struct xdp_md *ctx, const struct server *server, __
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct ethhdr *eth = data;
 	struct vlan_header *vlan = (void *)(eth + 1);
+	const __u32 *macs = (const void *)server->destination_mac; /* copied by words: the compiler trusts no alignment here */
+	__u32 *at = data;
 
 	if ((void *)(vlan + 1) > end)
 		return 0;
-	__builtin_memcpy(eth->h_dest, server->destination_mac, 12);
+	at[0] = macs[0];
+	at[1] = macs[1];
+	at[2] = macs[2];
 	if (!server->vlan) {
 		eth->h_proto = protocol;
 		return vlan;

@@ -85,15 +85,16 @@ struct {
 	__type(value, __s32);
 } server_loads SEC(".maps");
 
-inline_always _Bool addressed_to_us(const struct xdp_md *ctx, const struct ethhdr *eth)
+/* destination_mac: of six bytes, read as words. */
+inline_always _Bool addressed_to_us(const struct xdp_md *ctx, const void *destination_mac)
 {
 	__u32 index = ctx->ingress_ifindex % INTERFACES;
 	const struct interface *interface = bpf_map_lookup_elem(&interfaces, &index);
 
 	if (!interface || interface->ifindex != ctx->ingress_ifindex)
 		return 1;
-	return *(__u32 *)eth->h_dest == *(__u32 *)interface->mac &&
-	       *(__u16 *)(eth->h_dest + 4) == *(__u16 *)(interface->mac + 4);
+	return *(const __u32 *)destination_mac == *(__u32 *)interface->mac &&
+	       *(const __u16 *)(destination_mac + 4) == *(__u16 *)(interface->mac + 4);
 }
 
 inline_always __u32 node_clock_ms(void)

@@ -112,8 +112,5 @@ inline_always enum verdict steer(const struct packet *p, struct decision *d, int
 		if (!dispatched_by_placement(service))
 			steer_by_dispatch(d);
 	}
-	if (!d->server)
-		return DROPPED_NO_SERVER;
-	steer_learn(p, d, verdict);
-	return verdict;
+	return d->server ? verdict : DROPPED_NO_SERVER;
 }

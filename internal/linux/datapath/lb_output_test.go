@@ -138,10 +138,12 @@ func (w *world) decode(frame []byte) gopacket.Packet {
 	if failure := packet.ErrorLayer(); failure != nil {
 		w.Fatalf("%v in %s", failure.Error(), hex.EncodeToString(frame))
 	}
-	if covered, ok := packet.TransportLayer().(interface {
-		SetNetworkLayerForChecksum(gopacket.NetworkLayer) error
-	}); ok {
-		mustSet(covered.SetNetworkLayerForChecksum(packet.NetworkLayer()))
+	for _, layer := range packet.Layers() {
+		if covered, ok := layer.(interface {
+			SetNetworkLayerForChecksum(gopacket.NetworkLayer) error
+		}); ok {
+			mustSet(covered.SetNetworkLayerForChecksum(packet.NetworkLayer()))
+		}
 	}
 	if err, mismatches := packet.VerifyChecksums(); err != nil || len(mismatches) > 0 {
 		w.Fatalf("checksums of %s: %v %v", hex.EncodeToString(frame), err, mismatches)

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"bytes"
 	"encoding/binary"
 	"slices"
 
@@ -56,9 +57,9 @@ func (w *world) expectICMP(p *refPacket) expectation {
 func parseQuote(p *refPacket, b []byte) *refPacket {
 	q := &refPacket{ip: b, flags: 0x10}
 	switch {
-	case p.v6() && len(b) >= 44 && b[0]>>4 == 6:
+	case p.v6() && len(b) >= 48 && b[0]>>4 == 6:
 		q.source, q.destination, q.protocol, q.l4 = addressIn(b[24:40]), addressIn(b[8:24]), b[6], 40
-	case !p.v6() && len(b) >= 24 && b[0] == 0x45 && binary.BigEndian.Uint16(b[6:])&0x1fff == 0:
+	case !p.v6() && len(b) >= 28 && b[0] == 0x45 && binary.BigEndian.Uint16(b[6:])&0x1fff == 0:
 		q.source, q.destination, q.protocol, q.l4 = addressIn(b[16:20]), addressIn(b[12:16]), b[9], 20
 	default:
 		return nil
@@ -97,9 +98,34 @@ func (w *world) expectSent(p *refPacket, s *plan.Service, verdict lbVerdict, ids
 	if path.Ifindex != testIfindex {
 		e.action = xdpRedirect
 	}
+	if s.Return == model.ReturnThrough && verdict == lbVerdictFORWARDED_BY_COOKIE {
+		_, _, echo := findTimestamp(p.options)
+		restored, ok := w.restored[echo]
+		if !ok {
+			e.verdict, e.action = lbVerdictDROPPED_NO_CLOCK, xdpDrop
+			return e
+		}
+		p = p.rewritten(func(option []byte) { binary.BigEndian.PutUint32(option[6:], restored) })
+	}
+	if verdict == lbVerdictFORWARDED_STRIPPED {
+		p = p.rewritten(func(option []byte) { copy(option, bytes.Repeat([]byte{1}, 10)) })
+	}
 	e.ids, e.stops = ids, stops
 	e.frame = func(id, entropy uint16) []byte { return w.sentFrame(p, s, serverIn(s, id), stops, entropy) }
 	return e
+}
+
+// rewritten is the packet with its timestamp option changed and its checksum computed anew.
+func (p *refPacket) rewritten(change func(option []byte)) *refPacket {
+	q := *p
+	q.ip = slices.Clone(p.ip)
+	at := p.l4 + 20
+	for q.ip[at] != 8 {
+		at += max(1, int(q.ip[at+1])*min(1, int(q.ip[at]>>1)))
+	}
+	change(q.ip[at : at+10])
+	setTransportChecksum(q.ip[p.l4:p.length], 16, p.source, p.destination, 6)
+	return &q
 }
 
 func outerLength(s *plan.Service, server *model.Server, stops []uint16) int {

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"os"
@@ -48,6 +49,7 @@ type world struct {
 
 	fragments map[refFragment]refPlace
 	closing   map[refConnection]uint16
+	restored  map[uint32]uint32 // return: through: what a server must see for what the client echoes; other echoes: no clock
 }
 
 var testLimits = plan.Limits{Services: 16, Servers: 128, ServerIDs: 1 << 18, Slots: 1 << 18, Rounds: 1 << 13}
@@ -116,7 +118,7 @@ func serviceOf(name string, vip netip.Addr, change func(*model.Service)) model.S
 // serverOf is a server whose address follows from its id.
 func serverOf(id uint16, ipv6 bool) model.Server {
 	server := model.NewServer()
-	server.ID, server.Weight = id, 1
+	server.ID, server.Weight, server.Name = id, 1, fmt.Sprint("s", id)
 	server.Address = netip.AddrFrom4([4]byte{10, 1, 1 + byte(id>>8), byte(id)})
 	if ipv6 {
 		server.Address = netip.AddrFrom16([16]byte{0xfd, 0, 0, 1, 13: 1, 14: byte(id >> 8), 15: byte(id)})

@@ -31,6 +31,14 @@ inline_always _Bool parse_quote(struct packet *q, const struct packet *p, void *
 		__builtin_memcpy(q->destination, &ip->saddr, 16);
 		q->protocol = ip->nexthdr;
 		q->l4 = q->l3 + sizeof(*ip);
+		if (ip->nexthdr == IPPROTO_FRAGMENT) { /* only the first fragment has ports, and is as long as any */
+			struct ipv6_fragment_header *fragment = (void *)(ip + 1);
+
+			if ((void *)(fragment + 1) > end || fragment->offset_and_more & bpf_htons(0xfff8))
+				return 0;
+			q->protocol = fragment->nexthdr;
+			q->l4 += sizeof(*fragment);
+		}
 	} else {
 		struct iphdr *ip = packet_at(data, q->l3);
 

@@ -79,7 +79,8 @@ func runFragments(s *stage) error {
 				return err
 			}
 			running, err := t.generate(traffic.Flow{
-				Name: "datagrams", Target: t.target(), UDP: true, Count: 200, Concurrent: 20,
+				// Few at once: nobody repeats a datagram that a full queue of the lab's links has dropped.
+				Name: "datagrams", Target: t.target(), UDP: true, Count: 200, Concurrent: 4,
 				Requests: []traffic.Request{{Bytes: 100}, {Bytes: 3000}, {Bytes: 1400}, {Bytes: 9000}},
 			})
 			if err != nil {

@@ -304,7 +304,7 @@ func (l *Lab) buildServer(i int) error {
 	if l.topo.AnswersThrough {
 		gateway4, gateway6 = l.fabricAddresses(1)[0], l.fabricAddresses(1)[1]
 	}
-	if err := l.answerBy(name, gateway4.Addr(), gateway6.Addr()); err != nil {
+	if err := l.answerBy(i, gateway4.Addr(), gateway6.Addr()); err != nil {
 		return err
 	}
 	for _, vip := range l.topo.VIPs {
@@ -315,19 +315,24 @@ func (l *Lab) buildServer(i int) error {
 	return nil
 }
 
-// answerBy sets the way of a server's answers.
-func (l *Lab) answerBy(server string, gateway4, gateway6 netip.Addr) error {
+// answerBy sets the way of a server's answers. Their MTU is that of the world: the fabric's extra room is
+// for the tunnels of the load balancers.
+func (l *Lab) answerBy(i int, gateway4, gateway6 netip.Addr) error {
+	server, mtu := l.space(serverName(i)), fullMTU
+	if far := l.topo.Servers[i-1].FarMTU; far != 0 {
+		mtu = far
+	}
 	return errors.Join(
-		l.space(server).Route(anywhere4, 0, netspace.NextHop{Gateway: gateway4, Interface: "eth0"}),
-		l.space(server).Route(anywhere6, 0, netspace.NextHop{Gateway: gateway6, Interface: "eth0"}))
+		server.Route(anywhere4, mtu, netspace.NextHop{Gateway: gateway4, Interface: "eth0"}),
+		server.Route(anywhere6, mtu, netspace.NextHop{Gateway: gateway6, Interface: "eth0"}))
 }
 
-// answerByLB sends the answers of all servers by LB i.
-func (l *Lab) answerByLB(i int) error {
+// answerByLB sends the answers of all servers by one LB.
+func (l *Lab) answerByLB(lb int) error {
 	var errs []error
-	gateways := l.fabricAddresses(i)
-	for server := range l.topo.Servers {
-		errs = append(errs, l.answerBy(serverName(server+1), gateways[0].Addr(), gateways[1].Addr()))
+	gateways := l.fabricAddresses(lb)
+	for i := range l.topo.Servers {
+		errs = append(errs, l.answerBy(i+1, gateways[0].Addr(), gateways[1].Addr()))
 	}
 	return errors.Join(errs...)
 }

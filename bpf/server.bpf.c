@@ -21,11 +21,12 @@
 #include "send/hand_on.h"
 #include "steer/deliver.h"
 
+/* Functions off the common path are not inlined: packets meet cold caches, and the common path shall be short. */
 #define TC_CONTINUE (-1) /* TCX_NEXT: what we do is invisible to other programs */
 #define TSECR 4 /* from TSval */
 
 /* A connection request: the packet that completes the handshake passes here. */
-inline_always enum agent_verdict restore_request(struct bpf_sock *sk, const struct served *served, const struct flow *f,
+static __noinline enum agent_verdict restore_request(struct bpf_sock *sk, const struct served *served, const struct flow *f,
 						 __u32 *restored)
 {
 	const struct tcp_request_sock *request = socket_address(sk);
@@ -49,7 +50,7 @@ inline_always enum agent_verdict restore_request(struct bpf_sock *sk, const stru
 }
 
 /* A SYN cookie comes back. The kernel keeps options in the low bits of its timestamp, and asks for no more of it. */
-inline_always enum agent_verdict restore_syn_cookie(struct bpf_sock *sk, const struct served *served,
+static __noinline enum agent_verdict restore_syn_cookie(struct bpf_sock *sk, const struct served *served,
 						    const struct flow *f, __u32 *restored)
 {
 	struct bpf_sock *listener = bpf_get_listener_sock(sk);
@@ -63,7 +64,7 @@ inline_always enum agent_verdict restore_syn_cookie(struct bpf_sock *sk, const s
 	return INGRESS_RESTORED_SYN_COOKIE;
 }
 
-inline_always enum agent_verdict restore_time_wait(struct bpf_sock *sk, const struct served *served,
+static __noinline enum agent_verdict restore_time_wait(struct bpf_sock *sk, const struct served *served,
 						   const struct flow *f, __u32 *restored)
 {
 	const struct tcp_timewait_sock *socket = socket_address(sk);
@@ -186,7 +187,7 @@ inline_always enum agent_verdict mark_connection(struct __sk_buff *skb, struct f
 }
 
 /* SYN-ACKs, SYN cookies, and answers for requests and TIME_WAIT: the clock alone, unless something is remembered. */
-inline_always enum agent_verdict mark_without_storage(struct __sk_buff *skb, struct flow *f, const struct served *served,
+static __noinline enum agent_verdict mark_without_storage(struct __sk_buff *skb, struct flow *f, const struct served *served,
 						      struct bpf_sock *sk)
 {
 	__u32 v = bpf_ntohl(f->value), cookie = mark_cookie(served, f, served->epoch_parity);

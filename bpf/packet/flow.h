@@ -20,7 +20,9 @@ struct flow {
 	__be32 value, echo; /* TSval, TSecr as on the wire */
 };
 
-/* The offset of the TCP header, or 0: no TCP, a fragment, or too short. */
+enum { FLOW_NOT_TCP, FLOW_NOT_LINEAR }; /* below any offset of a TCP header */
+
+/* The offset of the TCP header, or FLOW_NOT_TCP (fragments too), or FLOW_NOT_LINEAR. */
 inline_always __u32 flow_addresses(struct flow *f, void *data, void *end, __be16 protocol, enum flow_direction direction)
 {
 	__u32 *client = f->client, *service = f->key.address;
@@ -28,9 +30,11 @@ inline_always __u32 flow_addresses(struct flow *f, void *data, void *end, __be16
 	if (protocol == bpf_htons(ETH_P_IP)) {
 		struct iphdr *ip = data + ETH_HLEN;
 
-		if ((void *)(ip + 1) > end || ip->protocol != IPPROTO_TCP || ip->ihl < 5 ||
+		if ((void *)(ip + 1) > end)
+			return FLOW_NOT_LINEAR;
+		if (ip->protocol != IPPROTO_TCP || ip->ihl < 5 ||
 		    ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET))
-			return 0;
+			return FLOW_NOT_TCP;
 		client[0] = direction == FROM_CLIENT ? ip->saddr : ip->daddr;
 		service[0] = direction == FROM_CLIENT ? ip->daddr : ip->saddr;
 		return ETH_HLEN + ip->ihl * 4;
@@ -41,57 +45,58 @@ inline_always __u32 flow_addresses(struct flow *f, void *data, void *end, __be16
 		__u32 l4 = ETH_HLEN + sizeof(*ip);
 
 		if ((void *)(ip + 1) > end)
-			return 0;
+			return FLOW_NOT_LINEAR;
 		next = ip->nexthdr;
 		if (next == IPPROTO_HOPOPTS && !ip->payload_len) { /* jumbogram: 8 bytes, then the segment */
 			__u8 *jumbo = (void *)(ip + 1);
 
-			if ((void *)(jumbo + 8) > end || jumbo[1])
-				return 0;
+			if ((void *)(jumbo + 8) > end)
+				return FLOW_NOT_LINEAR;
+			if (jumbo[1])
+				return FLOW_NOT_TCP;
 			next = jumbo[0];
 			l4 += 8;
 		}
 		if (next != IPPROTO_TCP)
-			return 0;
+			return FLOW_NOT_TCP;
 		__builtin_memcpy(client, direction == FROM_CLIENT ? &ip->saddr : &ip->daddr, 16);
 		__builtin_memcpy(service, direction == FROM_CLIENT ? &ip->daddr : &ip->saddr, 16);
 		f->key.ipv6 = 1;
 		return l4;
 	}
-	return 0;
+	return FLOW_NOT_TCP;
 }
 
-/* Fills the flow but for the option. */
-inline_always _Bool flow_parse_linear(struct flow *f, void *data, void *end, __be16 protocol, enum flow_direction direction)
+/* Fills the flow but for the option; answers as flow_addresses. */
+inline_always __u32 flow_parse_linear(struct flow *f, void *data, void *end, __be16 protocol, enum flow_direction direction)
 {
 	__u32 l4 = flow_addresses(f, data, end, protocol, direction);
 	struct tcphdr *tcp = data + l4;
 
-	if (!l4 || (void *)(tcp + 1) > end || tcp->doff < 5)
-		return 0;
+	if (l4 <= FLOW_NOT_LINEAR)
+		return l4;
+	if ((void *)(tcp + 1) > end)
+		return FLOW_NOT_LINEAR;
+	if (tcp->doff < 5)
+		return FLOW_NOT_TCP;
 	f->l4 = l4;
 	f->header = tcp->doff * 4;
 	f->key.protocol = IPPROTO_TCP;
 	f->client_port = direction == FROM_CLIENT ? tcp->source : tcp->dest;
 	f->key.port = direction == FROM_CLIENT ? tcp->dest : tcp->source;
 	f->tcp_flags = ((__u8 *)tcp)[13];
-	return 1;
+	return l4;
 }
 
+/* Headers are pulled only when they are not there: it copies, and TCP's own packets are linear up to the payload. */
 inline_always _Bool flow_parse(struct flow *f, struct __sk_buff *skb, enum flow_direction direction)
 {
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	__u32 headers = ETH_HLEN + sizeof(struct ipv6hdr) + 8 + TCP_HEADER_MIN;
+	__u32 headers = ETH_HLEN + 60 + TCP_HEADER_MAX, l4;
 
-	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
-		return 0;
-	if (data + headers > end && skb->len > end - data) {
-		if (bpf_skb_pull_data(skb, skb->len < headers ? skb->len : headers))
-			return 0;
-		data = (void *)(long)skb->data;
-		end = (void *)(long)skb->data_end;
-	}
-	return flow_parse_linear(f, data, end, skb->protocol, direction);
+	l4 = flow_parse_linear(f, (void *)(long)skb->data, (void *)(long)skb->data_end, skb->protocol, direction);
+	if (l4 == FLOW_NOT_LINEAR && !bpf_skb_pull_data(skb, skb->len < headers ? skb->len : headers))
+		l4 = flow_parse_linear(f, (void *)(long)skb->data, (void *)(long)skb->data_end, skb->protocol, direction);
+	return l4 > FLOW_NOT_LINEAR;
 }
 
 /* The rare orders of options, and options that are not linear. */

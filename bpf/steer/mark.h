@@ -9,7 +9,7 @@ inline_always __u32 current_generation(void)
 	return value ? *value : 0;
 }
 
-inline_always __u16 mark_cookie(const struct served *served, const struct flow *f, __u8 parity)
+static __noinline __u16 mark_cookie(const struct served *served, const struct flow *f, __u8 parity)
 {
 	__u64 hash = flow_hash(&served->cookie_key[parity & 1], f->client, f->client_port, f->key.port, f->key.ipv6);
 
@@ -26,7 +26,7 @@ inline_always _Bool mark_is_mine(const struct served *served, const struct flow 
 
 /* The cookie follows the services; t is the kernel's timestamp of the packet to be marked. A connection of a service that
  * is gone keeps what it has. The new cookie may be the smaller one: V steps on, so that W never steps back. */
-inline_always void mark_refresh(struct hold_back *h, const struct served *served, const struct flow *f, __u32 now, __u32 t)
+static __noinline void mark_refresh(struct hold_back *h, const struct served *served, const struct flow *f, __u32 now, __u32 t)
 {
 	__u16 cookie;
 

@@ -140,7 +140,10 @@ func newSpace(t *testing.T, role string) *netspace.Space {
 	t.Helper()
 	space, err := netspace.Create(fmt.Sprintf("ballast-agt-%d-%d%s", os.Getpid(), spaces.Add(1), role))
 	check(t, err)
-	t.Cleanup(func() { check(t, space.Delete()) })
+	t.Cleanup(func() {
+		space.Close()
+		check(t, netspace.Remove(space.Name))
+	})
 	return space
 }
 

@@ -1,0 +1,82 @@
+package tidy
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	testName     = regexp.MustCompile(`^(Test|Fuzz|Benchmark)[A-Z]\w*$`)
+	testDeclared = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
+	scenarioRow  = regexp.MustCompile(`(?m)^\t\{"([a-z0-9-]+)", "`)
+	scenarioSpan = regexp.MustCompile("scenarios? `([a-z0-9-]+)`(?:(?: and|,) `([a-z0-9-]+)`)?")
+)
+
+func markdown(t *testing.T) map[string]string {
+	texts := map[string]string{}
+	for _, name := range files(t, ".md") {
+		texts[name] = string(read(t, name))
+	}
+	return texts
+}
+
+func TestPathsInTheDocumentsExist(t *testing.T) {
+	for name, text := range markdown(t) {
+		for _, problem := range missingPaths(strings.ReplaceAll(text, "/NAME.h`", "`")) { // NAME is the reader's
+			t.Errorf("%s: %s", name, problem)
+		}
+	}
+}
+
+// A guarantee is worth what its test is worth: those that documents name must be there.
+func TestTestsAndScenariosInTheDocumentsExist(t *testing.T) {
+	declared := map[string]bool{}
+	for _, name := range files(t, "_test.go") {
+		for _, function := range testDeclared.FindAllStringSubmatch(string(read(t, name)), -1) {
+			declared[function[1]] = true
+			declared[name+" "+function[1]] = true
+		}
+	}
+	scenarios := map[string]bool{}
+	for _, row := range scenarioRow.FindAllStringSubmatch(string(read(t, "internal/lab/scenarios.go")), -1) {
+		scenarios[row[1]] = true
+	}
+	if len(declared) == 0 || len(scenarios) == 0 {
+		t.Fatal("found no tests or no scenarios")
+	}
+	for name, text := range markdown(t) {
+		for i, line := range strings.Split(text, "\n") {
+			file := ""
+			for _, span := range codeSpan.FindAllStringSubmatch(line, -1) {
+				if strings.HasSuffix(span[1], ".go") {
+					file = span[1]
+				}
+				if wanted := strings.TrimSpace(file + " " + span[1]); testName.MatchString(span[1]) && !declared[wanted] {
+					t.Errorf("%s:%d: there is no test %s", name, i+1, wanted)
+				}
+			}
+			for _, found := range scenarioSpan.FindAllStringSubmatch(line, -1) {
+				for _, scenario := range found[1:] {
+					if scenario != "" && !scenarios[scenario] {
+						t.Errorf("%s:%d: there is no scenario %s", name, i+1, scenario)
+					}
+				}
+			}
+		}
+	}
+}
+
+var markdownLink = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+
+func TestLinksBetweenDocumentsLeadSomewhere(t *testing.T) {
+	for name, text := range markdown(t) {
+		for _, link := range markdownLink.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join(root, filepath.Dir(name), link[1])); err != nil {
+				t.Errorf("%s: link to %s, which does not exist", name, link[1])
+			}
+		}
+	}
+}

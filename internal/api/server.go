@@ -51,7 +51,7 @@ func (s *Server) HandleRaw(pattern string, h http.Handler) { s.mux.Handle(patter
 // The directory is made when missing.
 func Listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make the directory of the daemon's socket: %w: run as root", err)
 	}
 	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -107,6 +107,10 @@ func (lb *LB) start() error {
 	if err != nil {
 		return err
 	}
+	devices, err := interfaces(o.Interfaces)
+	if err != nil {
+		return err
+	}
 	if lb.path, err = datapath.OpenLB(pinDir(o.RunDir, o.Instance), o.Limits); err != nil {
 		return err
 	}
@@ -118,18 +122,14 @@ func (lb *LB) start() error {
 	if err := lb.edit(file); err != nil {
 		return errors.Join(err, lb.path.Close())
 	}
-	if err := lb.attach(); err != nil {
+	if err := lb.attach(devices); err != nil {
 		return errors.Join(err, lb.path.Close())
 	}
 	lb.ready = true
 	return nil
 }
 
-func (lb *LB) attach() error {
-	devices, err := interfaces(lb.options.Interfaces)
-	if err != nil {
-		return err
-	}
+func (lb *LB) attach(devices []*net.Interface) error {
 	for _, device := range devices {
 		mode, err := lb.path.Attach(device, lb.options.XDPMode)
 		if err != nil {

@@ -73,6 +73,9 @@ func detach(runDir, instance string, remove func(dir string) error) error {
 	if err := remove(pinDir(runDir, instance)); err != nil {
 		return err
 	}
+	if err := os.RemoveAll(filepath.Join(runDir, instance)); err != nil {
+		return err
+	}
 	return datapath.RemoveBPFFS(filepath.Join(runDir, "bpf"))
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -177,7 +179,7 @@ func attachXDP(program *ebpf.Program, device *net.Interface, mode XDPMode, pin s
 			if err := old.Update(program); err != nil {
 				return "", fmt.Errorf("replace the program on %s: %w", device.Name, err)
 			}
-			return XDPAuto, nil
+			return attachedMode(device)
 		}
 		if err := old.Unpin(); err != nil { // the device it was on is gone
 			return "", fmt.Errorf("remove the pin of a device that is gone: %w", err)
@@ -202,6 +204,18 @@ func attachXDP(program *ebpf.Program, device *net.Interface, mode XDPMode, pin s
 		return try, nil
 	}
 	return "", fmt.Errorf("%w: detach what else is on the device (ip link show), or use --xdp-mode generic", errs)
+}
+
+// attachedMode asks the kernel how the program on a device runs.
+func attachedMode(device *net.Interface) (XDPMode, error) {
+	l, err := netlink.LinkByIndex(device.Index)
+	if err != nil {
+		return "", fmt.Errorf("look up how %s runs its program: %w", device.Name, err)
+	}
+	if xdp := l.Attrs().Xdp; xdp != nil && xdp.AttachMode == nl.XDP_ATTACHED_SKB {
+		return XDPGeneric, nil
+	}
+	return XDPNative, nil
 }
 
 // DetachLB removes links and maps that are pinned under dir, of any layout. Nothing there is no error.

@@ -1,0 +1,55 @@
+package doctor_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/config"
+)
+
+func readRepository(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../" + name)
+	must(t, err)
+	return string(text)
+}
+
+// The operators' guide explains every counter and every metric, and no other.
+func TestOperationsExplainsEveryCounter(t *testing.T) {
+	guide := readRepository(t, "docs/operations.md")
+	explained := map[string]bool{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllStringSubmatch(guide, -1) {
+		explained[row[1]] = true
+	}
+	verdict := regexp.MustCompile(`(?m)^\t([A-Z]+_[A-Z_]+),`)
+	for _, header := range []string{"bpf/state/verdict.h", "bpf/state/agent.h"} {
+		names := verdict.FindAllStringSubmatch(readRepository(t, header), -1)
+		for _, name := range names {
+			lower := strings.ToLower(name[1])
+			if lower == "verdict_continue" || lower == "agent_continue" || lower == "agent_verdicts" {
+				continue
+			}
+			if !explained[lower] {
+				t.Errorf("docs/operations.md does not explain %s of %s", lower, header)
+			}
+		}
+		if len(names) < 20 {
+			t.Errorf("%s: only %d verdicts found", header, len(names))
+		}
+	}
+	for _, source := range []string{"internal/daemon/lb_report.go", "internal/daemon/agent_api.go"} {
+		for _, name := range regexp.MustCompile(`"(ballast_[a-z_]+)"`).FindAllStringSubmatch(readRepository(t, source), -1) {
+			if !strings.Contains(guide, "`"+name[1]+"`") {
+				t.Errorf("docs/operations.md does not explain metric %s of %s", name[1], source)
+			}
+		}
+	}
+}
+
+func TestExampleFleetIsValid(t *testing.T) {
+	if _, err := config.Load("../../deploy/ballast.yaml"); err != nil {
+		t.Error(err)
+	}
+}

@@ -21,14 +21,20 @@ const (
 	DefaultRepeat = 500_000
 )
 
+// MaxFlows is how many distinct flows the wrapper can draw from.
+const MaxFlows = 1 << 24
+
 const xdpTX = 3
+
+// attempts bounds how often a measurement that a signal interrupted is repeated.
+const attempts = 10
 
 // Options say how long and on how many flows to measure.
 type Options struct {
 	Rounds   int
 	Repeat   uint32
 	Flows    []uint32
-	Progress func(round, rounds int) // may be nil
+	Progress func(round, rounds int) // before each round, from 1; may be nil
 }
 
 // Cell is one measured cell. Times are CPU time per packet in the wrapper, where making a frame costs as much as for `empty`:
@@ -68,7 +74,7 @@ func Run(ctx context.Context, options Options) ([]Cell, error) {
 	order := slices.Clone(all)
 	for round := range options.Rounds {
 		if options.Progress != nil {
-			options.Progress(round, options.Rounds)
+			options.Progress(round+1, options.Rounds)
 		}
 		for _, m := range order {
 			if err := ctx.Err(); err != nil {
@@ -107,40 +113,51 @@ func (r *rig) measurements(flows []uint32) (all []*measurement) {
 
 // sample runs one cell once and checks everything that can be checked.
 func (r *rig) sample(m *measurement, repeat uint32, seed uint64) error {
+	for range attempts {
+		run, err := r.measure(m, repeat, seed)
+		if err != nil {
+			return err
+		}
+		if run.Runs == uint64(repeat) {
+			m.raw = append(m.raw, float64(run.CPU.Nanoseconds())/float64(run.Runs))
+			m.count += run.Runs
+			return nil
+		}
+	}
+	return fmt.Errorf("interrupted %d times: measure on a quieter machine, or with a lower --repeat", attempts)
+}
+
+// measure runs one cell once. A run that was interrupted has been started anew by the system call's wrapper: it has more runs
+// than asked for, and only its counters are checked.
+func (r *rig) measure(m *measurement, repeat uint32, seed uint64) (run datapath.BenchRun, err error) {
 	s := m.subject
 	cell := s.cell
 	cell.Flows = m.flows
 	before, err := r.counters(s)
 	if err != nil {
-		return err
+		return run, err
 	}
-	run, err := r.programs.Run(s.program, cell, repeat, seed)
-	if err != nil {
-		return err
+	if run, err = r.programs.Run(s.program, cell, repeat, seed); err != nil {
+		return run, err
 	}
 	after, err := r.counters(s)
 	if err != nil {
-		return err
+		return run, err
 	}
-	if run.Action != xdpTX || run.Surprises != 0 || run.Runs < uint64(repeat) {
-		return fmt.Errorf("%d runs of %d, %d frames of another length than expected, last action %d (want %d)",
-			run.Runs, repeat, run.Surprises, run.Action, xdpTX)
+	if run.Action != xdpTX || (run.Surprises != 0 && run.Runs == uint64(repeat)) {
+		return run, fmt.Errorf("%d of %d frames had another length than expected, the last action is %d (want %d)",
+			run.Surprises, run.Runs, run.Action, xdpTX)
 	}
-	if err := s.check(run.Output, cell, run.Flow); err != nil {
-		return err
-	}
-	for verdict, name := range r.verdicts {
+	for verdict := range after {
 		want := uint64(0)
-		if name == s.verdict {
+		if r.verdicts[verdict] == s.verdict {
 			want = run.Runs
 		}
-		if after != nil && after[verdict].Packets-before[verdict].Packets != want {
-			return fmt.Errorf("%d of %d packets were %s, want %d", after[verdict].Packets-before[verdict].Packets, run.Runs, name, want)
+		if got := after[verdict].Packets - before[verdict].Packets; got != want {
+			return run, fmt.Errorf("%d of %d packets were %s, want %d", got, run.Runs, r.verdicts[verdict], want)
 		}
 	}
-	m.raw = append(m.raw, float64(run.CPU.Nanoseconds())/float64(run.Runs))
-	m.count += run.Runs
-	return nil
+	return run, s.check(run.Output, cell, run.Flow)
 }
 
 // counters are those of the subject's service, nil if the subject counts nothing.
@@ -167,4 +184,25 @@ func results(all []*measurement) (cells []Cell) {
 			Verdict: verdict, VerdictCount: m.count})
 	}
 	return cells
+}
+
+// Find returns the cell of a program at a number of flows.
+func Find(cells []Cell, program string, flows uint32) (Cell, bool) {
+	for _, c := range cells {
+		if c.Program == program && c.Flows == flows {
+			return c, true
+		}
+	}
+	return Cell{}, false
+}
+
+// Target is the largest median that a program aims at, as a multiple of minimal-ipip's at as many flows; 0: none.
+func Target(program string) float64 {
+	switch program {
+	case "cookie":
+		return 2.5
+	case "syn-rr", "syn-p2c":
+		return 3
+	}
+	return 0
 }

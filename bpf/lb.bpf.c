@@ -86,14 +86,6 @@ static const enum verdict parsed_verdict[4] = {
 	[PARSE_MALFORMED] = DROPPED_MALFORMED,
 };
 
-inline_always const __u32 *find_vip(const __be32 address[4], __be16 port, __u8 protocol, __u8 ipv6)
-{
-	struct vip_key key = { .port = port, .protocol = protocol, .ipv6 = ipv6 };
-
-	__builtin_memcpy(key.address, address, 16);
-	return bpf_map_lookup_elem(&vips, &key);
-}
-
 inline_always enum verdict send_to_server(struct xdp_md *ctx, const struct packet *p, const struct decision *d,
 					  enum verdict why)
 {

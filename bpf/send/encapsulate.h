@@ -64,9 +64,8 @@ inline_always void *outer_ipv6(void *at, void *end, const struct packet *p, cons
 }
 
 inline_always void *outer_ip(struct xdp_md *ctx, const struct packet *p, const struct server *server, __u8 protocol,
-			     __u32 outer, __u16 entropy)
+			     __u32 outer, __u16 entropy, _Bool ipv6)
 {
-	_Bool ipv6 = server->flags & SERVER_IPV6;
 	void *at = l2_write(ctx, server, bpf_htons(ipv6 ? ETH_P_IPV6 : ETH_P_IP));
 	void *end = (void *)(long)ctx->data_end;
 
@@ -84,16 +83,23 @@ inline_always __u16 flow_entropy(const struct packet *p)
 	return mix >> 16;
 }
 
-inline_always enum verdict send_ipip(struct xdp_md *ctx, const struct packet *p, const struct server *server,
-				     enum verdict why)
+inline_always enum verdict send_in_family(struct xdp_md *ctx, const struct packet *p, const struct server *server,
+					  enum verdict why, _Bool ipv6)
 {
-	__u32 outer = outer_length(server, 0, 0);
+	__u32 outer = ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
 
 	if (l2_make_room(ctx, p, server, outer))
 		return DROPPED_NO_HEADROOM;
-	if (!outer_ip(ctx, p, server, p->ipv6 ? IPPROTO_IPV6 : IPPROTO_IPIP, outer, flow_entropy(p)))
+	if (!outer_ip(ctx, p, server, p->ipv6 ? IPPROTO_IPV6 : IPPROTO_IPIP, outer, flow_entropy(p), ipv6))
 		return DROPPED_MALFORMED;
 	return why;
+}
+
+/* Each family inlined apart: the flag is tested once. */
+inline_always enum verdict send_ipip(struct xdp_md *ctx, const struct packet *p, const struct server *server,
+				     enum verdict why)
+{
+	return server->flags & SERVER_IPV6 ? send_in_family(ctx, p, server, why, 1) : send_in_family(ctx, p, server, why, 0);
 }
 
 inline_always _Bool gue_write_stop(void *at, void *end, const struct server *stop, _Bool ipv6)
@@ -152,7 +158,7 @@ inline_always enum verdict send_gue(struct xdp_md *ctx, const struct packet *p, 
 
 	if (l2_make_room(ctx, p, server, outer))
 		return DROPPED_NO_HEADROOM;
-	udp = outer_ip(ctx, p, server, IPPROTO_UDP, outer, entropy);
+	udp = outer_ip(ctx, p, server, IPPROTO_UDP, outer, entropy, ipv6);
 	end = (void *)(long)ctx->data_end;
 	gue = (void *)(udp + 1);
 	if (!udp || (void *)(gue + 1) > end)

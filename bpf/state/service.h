@@ -37,6 +37,15 @@ struct vip_key {
 };
 _Static_assert(sizeof(struct vip_key) == 20, "vip_key");
 
+/* IPv4 has a map of its own: hashing and comparing the longer key costs twice as much. */
+struct vip_key_ipv4 {
+	__be32 address;
+	__be16 port;
+	__u8 protocol;
+	__u8 pad;
+};
+_Static_assert(sizeof(struct vip_key_ipv4) == 8, "vip_key_ipv4");
+
 /* vips: this value stands for the address itself (port 0, protocol 0): it answers echo requests. */
 #define VIP_ADDRESS_ONLY 0
 
@@ -89,6 +98,13 @@ struct {
 } vips SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct vip_key_ipv4);
+	__type(value, __u32);
+} vips_ipv4 SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 4097);
@@ -135,6 +151,18 @@ struct {
 	__type(key, __u32);
 	__type(value, __u16);
 } rounds SEC(".maps");
+
+/* The number of the service of a destination. 0: not ours. */
+inline_always const __u32 *find_vip(const __be32 address[4], __be16 port, __u8 protocol, _Bool ipv6)
+{
+	struct vip_key_ipv4 ipv4_key = { .address = address[0], .port = port, .protocol = protocol };
+	struct vip_key key = { .port = port, .protocol = protocol, .ipv6 = 1 };
+
+	if (!ipv6)
+		return bpf_map_lookup_elem(&vips_ipv4, &ipv4_key);
+	__builtin_memcpy(key.address, address, 16);
+	return bpf_map_lookup_elem(&vips, &key);
+}
 
 inline_always const struct service *service_by_number(__u32 number)
 {

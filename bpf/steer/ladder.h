@@ -90,12 +90,18 @@ inline_always enum verdict steer_by_what_it_carries(const struct packet *p, stru
 /* What this packet teaches about later ones. */
 inline_always void steer_learn(const struct packet *p, const struct decision *d, enum verdict verdict)
 {
-	_Bool ends = verdict == FORWARDED_BY_COOKIE && p->tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT);
+	__s32 connections = 1;
 
-	if (ends)
+	if (verdict == FORWARDED_BY_COOKIE) {
+		if (!(p->tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT)))
+			return;
 		closing_learn(p, d->service, d->id);
-	if (d->service->dispatch == DISPATCH_P2C && (ends || verdict == FORWARDED_NEW))
-		two_choices_learn(d->server, ends ? -1 : 1);
+		connections = -1;
+	} else if (verdict != FORWARDED_NEW) {
+		return;
+	}
+	if (d->service->dispatch == DISPATCH_P2C)
+		two_choices_learn(d->server, connections);
 }
 
 inline_always enum verdict steer(const struct packet *p, struct decision *d, int search)
@@ -103,7 +109,9 @@ inline_always enum verdict steer(const struct packet *p, struct decision *d, int
 	const struct service *service = d->service;
 	enum verdict verdict = steer_by_what_it_carries(p, d, search);
 
-	if (!d->server && (verdict != FORWARDED_NEW || dispatched_by_placement(service) || service->flags & SERVICE_THROUGH))
+	if (d->server)
+		return verdict;
+	if (verdict != FORWARDED_NEW || dispatched_by_placement(service) || service->flags & SERVICE_THROUGH)
 		steer_by_placement(p, d);
 	if (verdict == FORWARDED_NEW) {
 		/* A server that cannot take part keeps its share, but only placement finds its connections again. */

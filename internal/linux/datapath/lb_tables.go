@@ -56,9 +56,11 @@ func (lb *LB) apply(change plan.Change) error {
 	case plan.PointService:
 		atomic.StoreUint32(&t.serviceRows[c.Number].value, c.Row)
 	case plan.SetVIP:
-		return o.Vips.Put(c.Key, c.Number)
+		vips, key := lb.vips(c.Key)
+		return vips.Put(key, c.Number)
 	case plan.DeleteVIP:
-		return o.Vips.Delete(c.Key)
+		vips, key := lb.vips(c.Key)
+		return vips.Delete(key)
 	case plan.SetReturn:
 		if err := o.Returns.Put(c.Key, c.Value); err != nil {
 			return err
@@ -109,7 +111,33 @@ func (lb *LB) clearService(number uint32) error {
 
 // VIPs returns the published destinations.
 func (lb *LB) VIPs() (map[plan.VIPKey]uint32, error) {
-	return readMap[plan.VIPKey, uint32](lb.objects.Vips)
+	vips, err := readMap[plan.VIPKey, uint32](lb.objects.Vips)
+	if err != nil {
+		return nil, err
+	}
+	ipv4, err := readMap[vipKeyIPv4, uint32](lb.objects.VipsIpv4)
+	for key, number := range ipv4 {
+		long := plan.VIPKey{Port: key.Port, Protocol: key.Protocol}
+		copy(long.Address[:], key.Address[:])
+		vips[long] = number
+	}
+	return vips, err
+}
+
+// vipKeyIPv4 is struct vip_key_ipv4.
+type vipKeyIPv4 struct {
+	Address  [4]byte
+	Port     [2]byte
+	Protocol uint8
+	_        uint8
+}
+
+// vips returns the map that has a destination, and its key there.
+func (lb *LB) vips(key plan.VIPKey) (*ebpf.Map, any) {
+	if key.IPv6 != 0 {
+		return lb.objects.Vips, key
+	}
+	return lb.objects.VipsIpv4, vipKeyIPv4{[4]byte(key.Address[:]), key.Port, key.Protocol, 0}
 }
 
 // Returns returns whose answers are recognised.

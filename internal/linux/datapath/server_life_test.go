@@ -248,7 +248,7 @@ func TestLongSilencesAndWraps(t *testing.T) {
 	if os.Getenv("BALLAST_LONG") == "" {
 		t.Skip("takes minutes: set BALLAST_LONG=1")
 	}
-	for _, bits := range []uint8{14, 16} {
+	for _, bits := range []uint8{16, 14} {
 		r := newRig(t, rigOptions{bits: bits})
 		r.listen(true)
 		before, w := r.rejects(), r.watch()

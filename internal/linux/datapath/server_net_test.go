@@ -204,7 +204,7 @@ func (r *rig) count(name string) uint64 {
 // listen serves "send me n bytes" requests (8 bytes each) on both VIPs until the test ends.
 func (r *rig) listen(multipath bool) {
 	r.t.Helper()
-	config := net.ListenConfig{}
+	config := net.ListenConfig{KeepAlive: -1}
 	config.SetMultipathTCP(multipath)
 	for _, vip := range r.vips {
 		r.serve(r.listener(vip, config))
@@ -242,7 +242,7 @@ func (r *rig) dial(vip netip.Addr) net.Conn {
 	r.t.Helper()
 	var conn net.Conn
 	check(r.t, r.client.Do(func() (err error) {
-		dialer := net.Dialer{Timeout: deadline, FallbackDelay: -1}
+		dialer := net.Dialer{Timeout: deadline, FallbackDelay: -1, KeepAlive: -1} // silence is silence
 		dialer.SetMultipathTCP(false)
 		conn, err = dialer.Dial("tcp", netip.AddrPortFrom(vip, servicePort).String())
 		return err

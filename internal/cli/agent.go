@@ -14,7 +14,7 @@ import (
 )
 
 // AgentCommand makes `ballast agent`.
-func AgentCommand() *cobra.Command {
+func AgentCommand(version string) *cobra.Command {
 	var options daemon.AgentOptions
 	var mode string
 	var detach bool
@@ -36,7 +36,7 @@ func AgentCommand() *cobra.Command {
 			}
 			options.XDPMode = parsed
 			options.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-			options.Version = command.Root().Version
+			options.Version = version
 			ctx, stop := signal.NotifyContext(command.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
 			return daemon.RunAgent(ctx, options)

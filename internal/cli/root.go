@@ -29,7 +29,7 @@ for every node:
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(lbCommand(version), AgentCommand(), ctlCommand(), DoctorCommand(), LabCommand(), BenchCommand(), versionCommand(version))
+	root.AddCommand(lbCommand(version), AgentCommand(version), ctlCommand(), DoctorCommand(), LabCommand(), BenchCommand(), versionCommand(version))
 	return root
 }
 

@@ -6,9 +6,8 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
-
-	"github.com/vishvananda/netlink"
 
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -101,21 +100,14 @@ func interfaces(names []string) (devices []*net.Interface, err error) {
 }
 
 func defaultInterfaces() (names []string, err error) {
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Dst: nil}, netlink.RT_FILTER_DST)
+	routes, err := netdev.DefaultRoutes()
 	if err != nil {
-		return nil, fmt.Errorf("find the default route: %w", err)
+		return nil, err
 	}
-	seen := map[int]bool{}
 	for _, route := range routes {
-		if route.LinkIndex == 0 || seen[route.LinkIndex] {
-			continue
+		if !slices.Contains(names, route.Interface) {
+			names = append(names, route.Interface)
 		}
-		seen[route.LinkIndex] = true
-		device, err := net.InterfaceByIndex(route.LinkIndex)
-		if err != nil {
-			return nil, fmt.Errorf("find the device of the default route: %w", err)
-		}
-		names = append(names, device.Name)
 	}
 	if len(names) == 0 {
 		return nil, fmt.Errorf("choose interfaces: there is no default route: name them with --interface")

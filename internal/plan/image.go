@@ -46,11 +46,31 @@ type image struct {
 	servers map[uint16]ServerRow // without counter
 	rounds  []uint16
 	slots   []history.Slot
+	table   table // what the slots were made of; zero after Restore
 	returns map[ReturnKey]uint16
 }
 
-// compile makes the image of a service. before are the slots that are published now, nil: none.
-func compile(want *Want, s *Service, before []history.Slot) image {
+// table is what decides about the owners of slots: filling them is most of the work of an update, and most updates change
+// other things.
+type table struct {
+	hash   bool // not Maglev
+	slots  uint32
+	shares []model.Share
+}
+
+func (t *table) equal(o *table) bool {
+	return t.hash == o.hash && t.slots == o.slots && slices.Equal(t.shares, o.shares)
+}
+
+func (t *table) owners(shares []model.Share) []uint16 {
+	if t.hash {
+		return modulo.Table(t.slots, shares)
+	}
+	return maglev.Table(t.slots, shares)
+}
+
+// compile makes the image of a service. before is the one that is published now, the zero value: none.
+func compile(want *Want, s *Service, before *image) image {
 	img := image{row: serviceRow(&want.Keys, &s.Service), servers: map[uint16]ServerRow{}, returns: map[ReturnKey]uint16{}}
 	for _, port := range s.Ports {
 		img.vips = append(img.vips, vipKey(s.VIP, port, uint8(s.Protocol)))
@@ -62,7 +82,8 @@ func compile(want *Want, s *Service, before []history.Slot) image {
 		img.addReturns(want, s)
 	}
 	img.rounds = takeTurns(want, s)
-	img.slots = placeSlots(s, before, img.servers)
+	img.table = table{s.Dispatch == model.DispatchHash, s.TableSlots, s.Shares()}
+	img.slots = img.placeSlots(s, before)
 	return img
 }
 
@@ -143,20 +164,31 @@ func takeTurns(want *Want, s *Service) []uint16 {
 	return nil
 }
 
-func placeSlots(s *Service, before []history.Slot, servers map[uint16]ServerRow) []history.Slot {
-	table := maglev.Table
-	if s.Dispatch == model.DispatchHash {
-		table = modulo.Table
+func (img *image) placeSlots(s *Service, before *image) []history.Slot {
+	known := func(id uint16) bool { _, ok := img.servers[id]; return ok }
+	forgotten := func() bool {
+		for id := range before.servers {
+			if !known(id) {
+				return true
+			}
+		}
+		return false
 	}
-	known := func(id uint16) bool { _, ok := servers[id]; return ok }
-	owners := table(s.TableSlots, s.Shares())
-	if before == nil && len(s.Past) == 0 {
-		return history.First(owners, table(s.TableSlots, s.SharesBeforeDrain()))
+	if before.slots != nil && img.table.equal(&before.table) && !forgotten() {
+		return before.slots
 	}
-	if before == nil {
+	owners, slots := img.table.owners(img.table.shares), before.slots
+	if slots == nil && len(s.Past) == 0 {
+		undrained := s.SharesBeforeDrain()
+		if slices.Equal(undrained, img.table.shares) {
+			return history.First(owners, nil)
+		}
+		return history.First(owners, img.table.owners(undrained))
+	}
+	if slots == nil {
 		for _, shares := range s.Past {
-			before = history.Push(before, table(s.TableSlots, shares), known)
+			slots = history.Push(slots, img.table.owners(shares), known)
 		}
 	}
-	return history.Push(before, owners, known)
+	return history.Push(slots, owners, known)
 }

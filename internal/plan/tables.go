@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/algo/history"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Limits are the sizes of the maps, in entries.
@@ -22,6 +23,12 @@ type Limits struct {
 // DefaultLimits hold a few hundred services of the default table size in about 60 MB.
 var DefaultLimits = Limits{Services: 4096, Servers: 16384, ServerIDs: 1 << 20, Slots: 1 << 22, Rounds: 1 << 20}
 
+// Destinations and Returns are the sizes of the two maps that are no arrays: old and new entries stand side by side, too.
+func (l Limits) Destinations() uint32 { return 2 * l.Services * (model.MaxPorts + 1) }
+
+// Returns: see Destinations.
+func (l Limits) Returns() uint32 { return 2 * l.Servers }
+
 // Rows returns how many rows the immutable tables need: old and new stand side by side.
 func (l Limits) Rows() (services, servers uint32) { return 2*(l.Services+1) + 1, 2*l.Servers + 1 }
 
@@ -29,6 +36,7 @@ func (l Limits) Rows() (services, servers uint32) { return 2*(l.Services+1) + 1,
 type Tables struct {
 	numbers, serviceRows, serverRows, counters, ids, slots, rounds space
 
+	limits   Limits
 	services []*published
 }
 
@@ -52,6 +60,7 @@ func NewTables(l Limits) *Tables {
 		ids:         newSpace("server ids", 0, l.ServerIDs),
 		slots:       newSpace("table slots", 0, l.Slots),
 		rounds:      newSpace("turns", 0, l.Rounds),
+		limits:      l,
 	}
 }
 
@@ -83,12 +92,13 @@ func (t *Tables) Update(want *Want) ([]Change, error) {
 	if err := u.run(want); err != nil {
 		return nil, err
 	}
-	*t = *next
-	if len(u.changes) == 1 { // a grace period alone frees nothing that anybody waits for
+	if len(u.changes) == 1 { // a grace period alone frees nothing that anybody waits for: what rests goes on resting
 		if _, only := u.changes[0].(Grace); only {
+			t.services = next.services
 			return nil, nil
 		}
 	}
+	*t = *next
 	return u.changes, nil
 }
 
@@ -120,6 +130,7 @@ func (t *Tables) clone() *Tables {
 type update struct {
 	tables  *Tables
 	changes []Change
+	flips   []Change // what makes all that was written before visible
 	after   []Change // what must wait until nothing leads there any more
 }
 
@@ -127,65 +138,105 @@ func (u *update) add(c Change) { u.changes = append(u.changes, c) }
 
 func (u *update) run(want *Want) error {
 	vipsBefore, returnsBefore := u.tables.destinations()
-	var kept []*published
+	kept := make(map[*published]bool, len(want.Services))
+	find := u.tables.finder()
+	services := make([]*published, 0, len(want.Services))
 	for i := range want.Services {
 		s := &want.Services[i]
-		p := u.tables.find(s)
+		p := find(s)
 		if p == nil {
 			p = &published{serverRow: map[uint16]uint32{}, counters: map[uint16]uint32{}}
 		}
 		p.name = s.Name
-		if err := u.publish(p, compile(want, s, p.image.slots)); err != nil {
+		if err := u.publish(p, compile(want, s, &p.image)); err != nil {
 			return fmt.Errorf("service %s: %w", s.Name, err)
 		}
-		kept = append(kept, p)
+		kept[p] = true
+		services = append(services, p)
 	}
-	gone := slices.DeleteFunc(slices.Clone(u.tables.services), func(p *published) bool { return slices.Contains(kept, p) })
-	u.tables.services = kept
+	gone := slices.DeleteFunc(slices.Clone(u.tables.services), func(p *published) bool { return kept[p] })
+	u.tables.services = services
 	vips, returns := u.tables.destinations()
-	for _, key := range sortedKeys(vips, vipOrder) {
-		if before, ok := vipsBefore[key]; !ok || before != vips[key] {
-			u.add(SetVIP{key, vips[key]})
-		}
+	if room := u.tables.limits.Servers; len(returns) > int(room) {
+		return fmt.Errorf("no room for %d sources of answers (servers times ports of return: through services), only for %d: raise the limit of servers (ballast lb --help) or use fewer ports",
+			len(returns), room)
 	}
-	for _, key := range sortedKeys(vipsBefore, vipOrder) {
-		if _, ok := vips[key]; !ok {
-			u.add(DeleteVIP{key})
-		}
-	}
-	for key, value := range returns {
-		if returnsBefore[key] != value {
-			u.add(SetReturn{key, value})
-		}
-	}
-	for key := range returnsBefore {
-		if _, ok := returns[key]; !ok {
-			u.add(DeleteReturn{key})
-		}
-	}
+	u.moveReturns(returnsBefore, returns, func() {
+		u.changes = append(u.changes, u.flips...)
+		u.moveVIPs(vipsBefore, vips)
+	})
 	for _, p := range gone {
 		u.retire(p)
 	}
-	u.changes = append(u.changes, u.after...)
+	if len(u.after) > 0 { // packets that went by what is no more still look there
+		u.add(Grace{})
+		u.changes = append(u.changes, u.after...)
+	}
 	return nil
 }
 
-// find returns the published service that s goes on from: of its name, or after a restart, when names are not known, of one of
-// its destinations.
-func (t *Tables) find(s *Service) *published {
-	for _, p := range t.services {
-		if p.name == s.Name {
-			return p
+func (u *update) moveVIPs(before, after map[VIPKey]uint32) {
+	for _, key := range sortedKeys(after, vipOrder) {
+		if number, ok := before[key]; !ok || number != after[key] {
+			u.add(SetVIP{key, after[key]})
 		}
 	}
+	for _, key := range sortedKeys(before, vipOrder) {
+		if _, ok := after[key]; !ok {
+			u.add(DeleteVIP{key})
+		}
+	}
+}
+
+// moveReturns makes answers of new servers known before flip sends them their first packet, and leaves those of old ones
+// known until no packet goes there.
+func (u *update) moveReturns(before, after map[ReturnKey]uint64, flip func()) {
+	for _, key := range sortedKeys(after, returnOrder) {
+		if _, ok := before[key]; !ok {
+			u.add(SetReturn{key, after[key]})
+		}
+	}
+	flip()
+	for _, key := range sortedKeys(after, returnOrder) {
+		if value, ok := before[key]; ok && value != after[key] {
+			u.add(SetReturn{key, after[key]})
+		}
+	}
+	for _, key := range sortedKeys(before, returnOrder) {
+		if _, ok := after[key]; !ok {
+			u.add(DeleteReturn{key})
+		}
+	}
+}
+
+// finder returns a function that finds the published service that s goes on from: of its name, or after a restart, when names
+// are not known, of one of its destinations. A service that moves to another address or protocol is a new one: its keys follow
+// from those, and packets to the old address must not meet the new keys.
+func (t *Tables) finder() func(s *Service) *published {
+	byName := make(map[string]*published, len(t.services))
+	byVIP := make(map[VIPKey]*published, len(t.services))
 	for _, p := range t.services {
+		byName[p.name] = p
+		for _, key := range p.image.vips {
+			byVIP[key] = p
+		}
+	}
+	return func(s *Service) *published {
+		if p := byName[s.Name]; p != nil {
+			listens := vipKey(s.VIP, 0, uint8(s.Protocol))
+			listens.Port = p.image.vips[0].Port
+			if listens == p.image.vips[0] {
+				return p
+			}
+			return nil
+		}
 		for _, port := range s.Ports {
-			if p.name == "" && slices.Contains(p.image.vips, vipKey(s.VIP, port, uint8(s.Protocol))) {
+			if p := byVIP[vipKey(s.VIP, port, uint8(s.Protocol))]; p != nil && p.name == "" {
 				return p
 			}
 		}
+		return nil
 	}
-	return nil
 }
 
 // destinations are the contents of vips and returns that belong to the published services.
@@ -238,7 +289,7 @@ func (u *update) publish(p *published, img image) error {
 	value.RoundsBase, value.RoundsCount = p.rounds.base, p.rounds.count
 	value.SlotsBase, value.SlotsCount = p.slots.base, p.slots.count
 	u.add(WriteService{row.base, value})
-	u.add(PointService{p.number, row.base})
+	u.flips = append(u.flips, PointService{p.number, row.base})
 	if !fresh {
 		t.serviceRows.give(span{before.row, 1})
 	}
@@ -367,4 +418,9 @@ func sortedKeys[K comparable, V any](m map[K]V, order func(a, b K) int) []K {
 
 func vipOrder(a, b VIPKey) int {
 	return cmp.Or(slices.Compare(a.Address[:], b.Address[:]), slices.Compare(a.Port[:], b.Port[:]), cmp.Compare(a.Protocol, b.Protocol))
+}
+
+func returnOrder(a, b ReturnKey) int {
+	return cmp.Or(slices.Compare(a.Address[:], b.Address[:]), slices.Compare(a.Port[:], b.Port[:]), slices.Compare(a.MAC[:], b.MAC[:]),
+		cmp.Compare(a.Protocol, b.Protocol))
 }

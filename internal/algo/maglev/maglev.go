@@ -49,7 +49,9 @@ func Table(slots uint32, shares []model.Share) []uint16 {
 			}
 			t.required += largest
 			for owners[t.next] != 0 {
-				t.next = (t.next + t.skip) % uint64(slots)
+				if t.next += t.skip; t.next >= uint64(slots) { // both are below slots: no division
+					t.next -= uint64(slots)
+				}
 			}
 			owners[t.next] = t.id
 			if filled++; filled == slots {

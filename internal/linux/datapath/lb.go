@@ -119,9 +119,12 @@ func sizeLBMaps(spec *ebpf.CollectionSpec, l plan.Limits) {
 		"service_rows": l.Services + 1, "turns": l.Services + 1, "verdict_counters": (l.Services + 1) * verdicts,
 		"services": services, "servers": servers, "server_rows": l.ServerIDs, "slots": l.Slots, "rounds": l.Rounds,
 		"server_counters": l.Servers, "clocks": l.Servers, "server_loads": l.Servers,
-		"returns": l.Servers,
+		"returns": l.Returns(), "vips": l.Destinations(),
 	} {
 		spec.Maps[name].MaxEntries = entries
+	}
+	for _, name := range []string{"returns", "vips"} { // twice what is ever there at rest
+		spec.Maps[name].Flags |= unix.BPF_F_NO_PREALLOC
 	}
 }
 

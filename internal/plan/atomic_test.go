@@ -1,0 +1,136 @@
+package plan
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// view is a service as it may be seen.
+type view struct {
+	image    image
+	counters map[uint16]uint32
+}
+
+// views are the services by number, and the numbers by destination.
+type views struct {
+	services map[uint32]view
+	numbers  map[VIPKey]uint32
+}
+
+func (t *Tables) views() views {
+	all := views{map[uint32]view{}, map[VIPKey]uint32{}}
+	for _, p := range t.services {
+		all.services[p.number] = view{p.image, maps.Clone(p.counters)}
+		for _, key := range p.image.vips {
+			all.numbers[key] = p.number
+		}
+	}
+	return all
+}
+
+// A packet reads one table after the other, each a little later, while changes go on. What it finds must be one service as it was
+// or as it will be; of single servers, the way to them may be old or new.
+func TestAPacketSeesAServiceAsItWasOrAsItWillBe(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n := newNode(t)
+		for range 4 {
+			before := n.tables.views()
+			first := n.memory.step
+			graces := []int{first}
+			for _, change := range n.updateAny(rt) {
+				if _, ok := change.(Grace); ok {
+					graces = append(graces, n.memory.step)
+				}
+				n.memory.apply(change)
+			}
+			graces = append(graces, n.memory.step)
+			after := n.tables.views()
+			keys := maps.Clone(before.numbers)
+			maps.Copy(keys, after.numbers)
+			for _, key := range sortedKeys(keys, vipOrder) {
+				for i := range graces[1:] {
+					for range 6 {
+						n.readAs(rt, key, before, after, graces[i], graces[i+1])
+					}
+				}
+			}
+			n.memory.forget()
+		}
+	})
+}
+
+func (n *node) updateAny(rt *rapid.T) []Change {
+	changes, err := n.tables.Update(anyWant(rt))
+	if err != nil {
+		rt.Fatal(err)
+	}
+	return changes
+}
+
+// readAs is one packet whose life lies between two grace periods.
+func (n *node) readAs(rt *rapid.T, key VIPKey, allBefore, allAfter views, from, to int) {
+	m := n.memory
+	step := from
+	later := func() int {
+		step = rapid.IntRange(step, to).Draw(rt, "step")
+		return step
+	}
+	number, found := m.vips.at(later(), key)
+	was, is := allBefore.numbers[key], allAfter.numbers[key]
+	if number != was && number != is {
+		rt.Fatalf("%v leads to %d, neither %d nor %d", key, number, was, is)
+	}
+	if !found {
+		return
+	}
+	before, after := allBefore.services[number], allAfter.services[number]
+	row, _ := m.serviceRows.at(later(), number)
+	service, ok := m.services.at(later(), row)
+	if row == 0 || !ok || service.Number != number || service.VIP != key.Address {
+		rt.Fatalf("%v leads to service %d, row %d, which says %d at %v", key, number, row, service.Number, service.VIP)
+	}
+	slots := rangeAt(m.slots, later(), service.SlotsBase, service.SlotsCount)
+	rounds := rangeAt(m.rounds, later(), service.RoundsBase, service.RoundsCount)
+	plain := service
+	plain.Number, plain.IDsBase, plain.IDsCount, plain.SlotsBase, plain.SlotsCount, plain.RoundsBase, plain.RoundsCount = 0, 0, 0, 0, 0, 0, 0
+	matches := func(v view) bool {
+		return v.image.row == plain && slices.Equal(slotRows(v.image.slots), slots) && slices.Equal(v.image.rounds, rounds)
+	}
+	if !matches(before) && !matches(after) {
+		rt.Fatalf("%v: a service that is neither the old nor the new one: %+v", key, plain)
+	}
+	for _, id := range idsIn(slots, rounds) {
+		n.readServer(rt, service, id, before, after, later(), later())
+	}
+}
+
+func (n *node) readServer(rt *rapid.T, service ServiceRow, id uint16, before, after view, at, then int) {
+	if uint32(id) >= service.IDsCount {
+		rt.Fatalf("id %d outside of %d", id, service.IDsCount)
+	}
+	row, _ := n.memory.serverRows.at(at, service.IDsBase+uint32(id))
+	server, _ := n.memory.servers.at(then, row)
+	counter := server.Counter
+	server.Counter = 0
+	old, was := before.image.servers[id]
+	new, is := after.image.servers[id]
+	if row == 0 || !(was && server == old && counter == before.counters[id]) && !(is && server == new && counter == after.counters[id]) {
+		rt.Fatalf("id %d leads to row %d: %+v, counter %d, is neither %+v nor %+v", id, row, server, counter, old, new)
+	}
+}
+
+// idsIn are the first few ids that the tables name.
+func idsIn(slots []SlotRow, rounds []uint16) []uint16 {
+	ids := map[uint16]bool{}
+	for _, slot := range slots {
+		ids[slot.Owner], ids[slot.Previous[0]], ids[slot.Previous[1]] = true, true, true
+	}
+	for _, id := range rounds {
+		ids[id] = true
+	}
+	delete(ids, 0)
+	return slices.Sorted(maps.Keys(ids))
+}

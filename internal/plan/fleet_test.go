@@ -1,0 +1,122 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+var testLimits = Limits{Services: 8, Servers: 64, ServerIDs: 4096, Slots: 1 << 13, Rounds: 1 << 12}
+
+func testKeys(epochs ...uint32) model.Keys {
+	keys := model.Keys{Placement: [16]byte{1}, Cookie: map[uint32][16]byte{}}
+	for _, epoch := range epochs {
+		keys.Current = epoch
+		keys.Cookie[epoch] = [16]byte{byte(epoch), 15: 1}
+	}
+	return keys
+}
+
+func testServer(id uint16) model.Server {
+	return model.Server{Name: fmt.Sprint("s", id), ID: id, Weight: 1, Address: netip.AddrFrom4([4]byte{10, 1, byte(id >> 8), byte(id)})}
+}
+
+func testService(name string, vip netip.Addr, ids ...uint16) Service {
+	s := model.NewService()
+	s.Name, s.VIP, s.Ports, s.TableSlots = name, vip, []uint16{80}, 251
+	for _, id := range ids {
+		s.Servers = append(s.Servers, testServer(id))
+	}
+	s.ApplyDefaults()
+	return Service{Service: s}
+}
+
+func testPath(id uint16) Path {
+	return Path{Ifindex: 1, Source: netip.AddrFrom4([4]byte{10, 1, 9, 9}), DestinationMAC: [6]byte{2, 0, 0, 0, byte(id >> 8), byte(id)}, MTU: 1500}
+}
+
+// withPaths gives every server of the services a way.
+func withPaths(want *Want) *Want {
+	want.Paths = map[netip.Addr]Path{}
+	for _, s := range want.Services {
+		for _, server := range append(s.Servers, s.Removed...) {
+			want.Paths[server.Address] = testPath(server.ID)
+		}
+	}
+	return want
+}
+
+func vipAt(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 51, 100, byte(1 + i)}) }
+
+// anyWant is a fleet of a few services, drawn so that fleets in a row have much in common.
+func anyWant(t *rapid.T) *Want {
+	want := &Want{Keys: testKeys(rapid.SampledFrom([][]uint32{{1}, {1, 2}, {2}}).Draw(t, "epochs")...)}
+	for i := range rapid.IntRange(0, 3).Draw(t, "services") {
+		if rapid.IntRange(0, 4).Draw(t, "skip") == 0 {
+			continue
+		}
+		want.Services = append(want.Services, anyService(t, i))
+	}
+	withPaths(want)
+	for address, path := range want.Paths {
+		switch rapid.IntRange(0, 9).Draw(t, "path") {
+		case 0:
+			want.Paths[address] = Path{}
+		case 1:
+			path.VLAN = 5
+			want.Paths[address] = path
+		}
+	}
+	return want
+}
+
+func anyService(t *rapid.T, i int) Service {
+	vip := vipAt(i)
+	if rapid.IntRange(0, 5).Draw(t, "moved") == 0 {
+		vip = vipAt(i + 100)
+	}
+	s := testService(fmt.Sprint("service", i), vip)
+	s.Ports = rapid.SampledFrom([][]uint16{{80}, {80, 443}, {443}}).Draw(t, "ports")
+	s.Dispatch = rapid.SampledFrom([]model.Dispatch{model.DispatchRR, model.DispatchMaglev, model.DispatchWRR}).Draw(t, "dispatch")
+	if rapid.Bool().Draw(t, "through") {
+		s.Return, s.Forward, s.Fallback, s.CookieBits = model.ReturnThrough, model.ForwardNAT, model.FallbackHash, model.ThroughBits
+	}
+	for _, id := range rapid.SliceOfNDistinct(rapid.SampledFrom([]uint16{1, 2, 3, 17, 40, 90}), 0, 5, rapid.ID).Draw(t, "ids") {
+		server := testServer(id)
+		server.Address = netip.AddrFrom4([4]byte{10, byte(i), 0, byte(id)})
+		server.Weight = rapid.Uint16Range(0, 3).Draw(t, "weight")
+		server.State = rapid.SampledFrom([]model.ServerState{model.StateActive, model.StateActive, model.StateDraining}).Draw(t, "state")
+		if rapid.IntRange(0, 4).Draw(t, "removed") == 0 {
+			s.Removed = append(s.Removed, server)
+		} else {
+			s.Servers = append(s.Servers, server)
+		}
+	}
+	return s
+}
+
+// node is tables with the memory that their changes are carried out on.
+type node struct {
+	testing.TB
+	tables *Tables
+	memory *memory
+}
+
+func newNode(t testing.TB) *node { return &node{t, NewTables(testLimits), newMemory()} }
+
+// update carries out what leads to want.
+func (n *node) update(want *Want) []Change {
+	n.Helper()
+	changes, err := n.tables.Update(want)
+	if err != nil {
+		n.Fatal(err)
+	}
+	for _, change := range changes {
+		n.memory.apply(change)
+	}
+	return changes
+}

@@ -1,0 +1,156 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// memory is the tables as the kernel has them, with their past: a packet reads one thing after the other while changes go on.
+type memory struct {
+	step        int // changes carried out
+	vips        past[VIPKey, uint32]
+	returns     past[ReturnKey, uint64]
+	serviceRows past[uint32, uint32]
+	services    past[uint32, ServiceRow]
+	serverRows  past[uint32, uint32]
+	servers     past[uint32, ServerRow]
+	slots       past[uint32, SlotRow]
+	rounds      past[uint32, uint16]
+	cleared     map[uint32]int // counter index -> how often
+}
+
+// past is a table with all its earlier contents.
+type past[K comparable, V any] map[K][]version[V]
+
+type version[V any] struct {
+	step    int
+	value   V
+	present bool
+}
+
+func newMemory() *memory {
+	return &memory{vips: past[VIPKey, uint32]{}, returns: past[ReturnKey, uint64]{}, serviceRows: past[uint32, uint32]{},
+		services: past[uint32, ServiceRow]{}, serverRows: past[uint32, uint32]{}, servers: past[uint32, ServerRow]{},
+		slots: past[uint32, SlotRow]{}, rounds: past[uint32, uint16]{}, cleared: map[uint32]int{}}
+}
+
+func (p past[K, V]) set(step int, key K, value V) {
+	p[key] = append(p[key], version[V]{step, value, true})
+}
+
+func (p past[K, V]) remove(step int, key K) {
+	var none V
+	p[key] = append(p[key], version[V]{step, none, false})
+}
+
+// at is what a packet that reads after so many changes finds.
+func (p past[K, V]) at(step int, key K) (value V, ok bool) {
+	for _, v := range slices.Backward(p[key]) {
+		if v.step <= step {
+			return v.value, v.present
+		}
+	}
+	return value, false
+}
+
+func (p past[K, V]) now() map[K]V {
+	all := map[K]V{}
+	for key, versions := range p {
+		if last := versions[len(versions)-1]; last.present {
+			all[key] = last.value
+		}
+	}
+	return all
+}
+
+// apply carries out one change.
+func (m *memory) apply(change Change) {
+	m.step++
+	switch c := change.(type) {
+	case WriteServer:
+		m.servers.set(m.step, c.Row, c.Value)
+	case WriteService:
+		m.services.set(m.step, c.Row, c.Value)
+	case WriteSlots:
+		for i, slot := range c.Slots {
+			m.slots.set(m.step, c.Base+uint32(i), slot)
+		}
+	case WriteRounds:
+		for i, id := range c.IDs {
+			m.rounds.set(m.step, c.Base+uint32(i), id)
+		}
+	case PointID:
+		m.serverRows.set(m.step, c.Index, c.Row)
+	case PointService:
+		m.serviceRows.set(m.step, c.Number, c.Row)
+	case SetVIP:
+		m.vips.set(m.step, c.Key, c.Number)
+	case DeleteVIP:
+		m.vips.remove(m.step, c.Key)
+	case SetReturn:
+		m.returns.set(m.step, c.Key, c.Value)
+	case DeleteReturn:
+		m.returns.remove(m.step, c.Key)
+	case ClearCounter:
+		m.cleared[c.Index]++
+	case ClearService, Grace:
+	default:
+		panic(fmt.Sprintf("unknown change %T", change))
+	}
+}
+
+// The methods below make memory a Reader of what is there now.
+
+func (m *memory) VIPs() (map[VIPKey]uint32, error)       { return m.vips.now(), nil }
+func (m *memory) Returns() (map[ReturnKey]uint64, error) { return m.returns.now(), nil }
+
+func (m *memory) ServiceRow(number uint32) uint32 {
+	row, _ := m.serviceRows.at(m.step, number)
+	return row
+}
+
+func (m *memory) Service(row uint32) ServiceRow {
+	value, _ := m.services.at(m.step, row)
+	return value
+}
+
+func (m *memory) ServerRow(index uint32) uint32 {
+	row, _ := m.serverRows.at(m.step, index)
+	return row
+}
+
+func (m *memory) Server(row uint32) ServerRow {
+	value, _ := m.servers.at(m.step, row)
+	return value
+}
+
+func (m *memory) Slots(base, count uint32) []SlotRow { return rangeAt(m.slots, m.step, base, count) }
+
+func (m *memory) Rounds(base, count uint32) []uint16 { return rangeAt(m.rounds, m.step, base, count) }
+
+func rangeAt[V any](p past[uint32, V], step int, base, count uint32) []V {
+	values := make([]V, count)
+	for i := range values {
+		values[i], _ = p.at(step, base+uint32(i))
+	}
+	return values
+}
+
+// forget drops the past, which nobody who began after a grace period can see.
+func (m *memory) forget() {
+	forget(m.vips)
+	forget(m.returns)
+	forget(m.serviceRows)
+	forget(m.services)
+	forget(m.serverRows)
+	forget(m.servers)
+	forget(m.slots)
+	forget(m.rounds)
+}
+
+func forget[K comparable, V any](p past[K, V]) {
+	for key := range maps.Clone(p) {
+		p[key] = p[key][len(p[key])-1:]
+	}
+}

@@ -1,0 +1,308 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// settle releases what rests, as the next update with something to do would, and forgets the slots' recipes, which are not
+// published.
+func (t *Tables) settle() *Tables {
+	c := t.clone()
+	c.release()
+	for _, p := range c.services {
+		p.name, p.image.table = "", table{}
+		p.image.vips = slices.SortedFunc(slices.Values(p.image.vips), vipOrder)
+		p.image.rounds = append([]uint16{}, p.image.rounds...)
+	}
+	slices.SortFunc(c.services, func(a, b *published) int { return int(a.number) - int(b.number) })
+	return c
+}
+
+func TestRestoreFindsWhatIsPublished(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n := newNode(t)
+		for range 3 {
+			n.update(anyWant(rt))
+		}
+		restored, err := Restore(testLimits, n.memory)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		got, want := restored.settle(), n.tables.settle()
+		for i, p := range want.services {
+			if !reflect.DeepEqual(got.services[i], p) {
+				rt.Fatalf("got  %+v\nwant %+v", got.services[i], p)
+			}
+		}
+		if !reflect.DeepEqual(got, want) {
+			rt.Fatalf("got  %+v\nwant %+v", got, want)
+		}
+	})
+}
+
+func TestARestoredNodeHasNothingToDo(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n := newNode(t)
+		n.update(anyWant(rt))
+		want := anyWant(rt)
+		n.update(want)
+		restored, err := Restore(testLimits, n.memory)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		changes, err := restored.Update(want)
+		if err != nil || len(changes) > 0 {
+			rt.Fatalf("%v %+v", err, changes)
+		}
+		if !reflect.DeepEqual(restored.Places(), n.tables.Places()) {
+			rt.Fatalf("got %v, want %v", restored.Places(), n.tables.Places())
+		}
+	})
+}
+
+// An update may be cut off anywhere, by a kill: whoever restores must be able to go on.
+func TestAnUpdateThatWasCutOffCanBeFinished(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n := newNode(t)
+		n.update(anyWant(rt))
+		want := anyWant(rt)
+		changes, err := n.tables.Update(want)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		for _, change := range changes[:rapid.IntRange(0, len(changes)).Draw(rt, "done")] {
+			n.memory.apply(change)
+		}
+		restored, err := Restore(testLimits, n.memory)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		second := node{t, restored, n.memory}
+		second.update(want)
+		for name, p := range second.tables.Places() {
+			if len(p.Counters) != len(n.tables.Places()[name].Counters) {
+				rt.Fatalf("service %s: servers %v", name, p.Counters)
+			}
+		}
+		if got := second.update(want); len(got) > 0 {
+			rt.Fatalf("not finished: %+v", got)
+		}
+	})
+}
+
+func TestNothingLeaks(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n := newNode(t)
+		for range rapid.IntRange(1, 6).Draw(rt, "updates") {
+			n.update(anyWant(rt))
+			n.checkOwners(rt)
+		}
+		n.update(&Want{})
+		fresh := NewTables(testLimits)
+		if got := n.tables.settle(); !reflect.DeepEqual(got.spaces(), fresh.spaces()) {
+			rt.Fatalf("left: %+v", got)
+		}
+		if len(n.memory.vips.now())+len(n.memory.returns.now()) > 0 {
+			rt.Fatal("destinations are left")
+		}
+		for index, row := range n.memory.serverRows.now() {
+			if row != 0 && len(n.tables.services) > 0 {
+				rt.Fatalf("id at %d still names row %d", index, row)
+			}
+		}
+	})
+}
+
+// checkOwners holds that no two services share a range, a row or a counter.
+func (n *node) checkOwners(rt *rapid.T) {
+	var ids, slots, rounds, rows, counters []span
+	for _, p := range n.tables.services {
+		ids, slots, rounds = append(ids, p.ids), append(slots, p.slots), append(rounds, p.rounds)
+		for id, row := range p.serverRow {
+			rows, counters = append(rows, span{row, 1}), append(counters, span{p.counters[id], 1})
+		}
+	}
+	for name, spans := range map[string][]span{"ids": ids, "slots": slots, "rounds": rounds, "rows": rows, "counters": counters} {
+		slices.SortFunc(spans, func(a, b span) int { return int(a.base) - int(b.base) })
+		for i := range spans[:max(0, len(spans)-1)] {
+			if spans[i].count > 0 && spans[i].base+spans[i].count > spans[i+1].base && spans[i+1].count > 0 {
+				rt.Fatalf("%s: %v and %v overlap", name, spans[i], spans[i+1])
+			}
+		}
+	}
+}
+
+func TestServersThatStayKeepTheirCounters(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n := newNode(t)
+		n.update(anyWant(rt))
+		before := n.tables.views()
+		cleared := maps.Clone(n.memory.cleared)
+		n.update(anyWant(rt))
+		for number, after := range n.tables.views().services {
+			for id, counter := range after.counters {
+				old, stayed := before.services[number].counters[id]
+				if _, same := before.services[number]; !same || !stayed {
+					continue
+				}
+				if counter != old || n.memory.cleared[counter] != cleared[counter] {
+					rt.Fatalf("service %d: server %d counted at %d, now at %d", number, id, old, counter)
+				}
+			}
+		}
+	})
+}
+
+func TestWithoutRoomNothingChanges(t *testing.T) {
+	service := func(i, servers int) Service {
+		var ids []uint16
+		for id := range servers {
+			ids = append(ids, uint16(id+1))
+		}
+		return testService(fmt.Sprint(i), vipAt(i), ids...)
+	}
+	for name, limits := range map[string]Limits{
+		"services": {Services: 1, Servers: 64, ServerIDs: 4096, Slots: 8192, Rounds: 4096},
+		"servers":  {Services: 8, Servers: 4, ServerIDs: 4096, Slots: 8192, Rounds: 4096},
+		"ids":      {Services: 8, Servers: 64, ServerIDs: 16, Slots: 8192, Rounds: 4096},
+		"slots":    {Services: 8, Servers: 64, ServerIDs: 4096, Slots: 300, Rounds: 4096},
+		"rounds":   {Services: 8, Servers: 64, ServerIDs: 4096, Slots: 8192, Rounds: 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := &node{t, NewTables(limits), newMemory()}
+			n.update(withPaths(&Want{Keys: testKeys(1), Services: []Service{service(0, 3)}}))
+			before := n.tables.clone()
+			changes, err := n.tables.Update(withPaths(&Want{Keys: testKeys(1), Services: []Service{service(0, 3), service(1, 3)}}))
+			if err == nil || changes != nil {
+				t.Fatalf("found room: %v", err)
+			}
+			t.Log(err)
+			if !reflect.DeepEqual(before, n.tables) {
+				t.Fatalf("changed: %+v\n%+v", before, n.tables)
+			}
+			if changes := n.update(withPaths(&Want{Keys: testKeys(1), Services: []Service{service(0, 3)}})); len(changes) > 0 {
+				t.Fatalf("%+v", changes)
+			}
+		})
+	}
+}
+
+func TestAnswersOfAllServersHaveRoom(t *testing.T) {
+	n := &node{t, NewTables(Limits{Services: 8, Servers: 8, ServerIDs: 4096, Slots: 8192, Rounds: 4096}), newMemory()}
+	s := testService("a", vipAt(0), 1, 2, 3)
+	s.Return, s.Forward, s.Fallback, s.CookieBits = model.ReturnThrough, model.ForwardNAT, model.FallbackHash, model.ThroughBits
+	want := withPaths(&Want{Keys: testKeys(1), Services: []Service{s}})
+	want.Services[0].Ports = []uint16{80, 443}
+	n.update(want)
+	if got := len(n.memory.returns.now()); got != 6 {
+		t.Fatalf("%d sources of answers, want 6", got)
+	}
+	want.Services[0].Ports = []uint16{80, 443, 8080}
+	if _, err := n.tables.Update(want); err == nil {
+		t.Fatal("9 sources fit a table of 8")
+	}
+}
+
+func TestAnotherNextHopCostsTwoChanges(t *testing.T) {
+	n := newNode(t)
+	want := withPaths(&Want{Keys: testKeys(1), Services: []Service{testService("a", vipAt(0), 1, 2, 3), testService("b", vipAt(1), 11, 12)}})
+	n.update(want)
+	for i := range 50 { // more often than there are rows
+		path := want.Paths[testServer(2).Address]
+		path.DestinationMAC[0] = byte(4 + i)
+		want.Paths[testServer(2).Address] = path
+		changes := slices.DeleteFunc(n.update(want), func(c Change) bool { _, grace := c.(Grace); return grace })
+		if len(changes) != 2 {
+			t.Fatalf("%d changes: %+v", len(changes), changes)
+		}
+	}
+}
+
+func TestTheSameAgainChangesNothing(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n := newNode(t)
+		want := anyWant(rt)
+		n.update(want)
+		if changes := n.update(want); len(changes) > 0 {
+			rt.Fatalf("%+v", changes)
+		}
+	})
+}
+
+func TestWhatRestsIsNotReusedBeforeAGracePeriod(t *testing.T) {
+	n := newNode(t)
+	want := withPaths(&Want{Keys: testKeys(1), Services: []Service{testService("a", vipAt(0), 1)}})
+	n.update(want)
+	want.Services[0].Ports = []uint16{80, 443}
+	want.Keys = testKeys(1, 2)
+	n.update(want)
+	n.update(want) // nothing to do: no grace period either
+	want.Keys = testKeys(2)
+	if _, ok := n.update(want)[0].(Grace); !ok {
+		t.Fatal("wrote over what packets may still read")
+	}
+}
+
+func TestRangesOfIDsGrow(t *testing.T) {
+	n := newNode(t)
+	var ids []uint16
+	for _, id := range []uint16{1, 15, 16, 17, 255, 256, 1000} {
+		ids = append(ids, id)
+		n.update(withPaths(&Want{Keys: testKeys(1), Services: []Service{testService("a", vipAt(0), ids...)}}))
+		service := n.memory.Service(n.memory.ServiceRow(n.tables.Places()["a"].Number))
+		for _, id := range ids {
+			server := n.memory.Server(n.memory.ServerRow(service.IDsBase + uint32(id)))
+			if uint32(id) >= service.IDsCount || netip.AddrFrom4([4]byte(server.Address[:4])) != testServer(id).Address {
+				t.Fatalf("id %d of %d leads to %v", id, service.IDsCount, server.Address)
+			}
+		}
+	}
+}
+
+func TestTheLargestFleetIsPlannedInTime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	limits := Limits{Services: model.MaxServices, Servers: 1 << 17, ServerIDs: 1 << 20, Slots: 1 << 25, Rounds: 1 << 20}
+	want := &Want{Keys: testKeys(1)}
+	for i := range model.MaxServices {
+		s := testService(fmt.Sprint(i), netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)}))
+		s.TableSlots = model.DefaultSlots
+		for id := range uint16(16) {
+			server := testServer(id + 1)
+			server.Address = netip.AddrFrom4([4]byte{10, byte(i >> 4), byte(i << 4), byte(id)})
+			s.Servers = append(s.Servers, server)
+		}
+		want.Services = append(want.Services, s)
+	}
+	withPaths(want)
+	tables := NewTables(limits)
+	timed := func(what string, limit time.Duration) {
+		began := time.Now()
+		changes, err := tables.Update(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		took := time.Since(began)
+		t.Logf("%s: %d changes in %v", what, len(changes), took.Round(time.Millisecond))
+		if took > limit {
+			t.Errorf("%s took %v, more than %v", what, took, limit)
+		}
+	}
+	timed("first", 10*time.Second) // about 1 s alone on a machine; fills all tables, once in the life of a node
+	timed("nothing new", 2*time.Second)
+	want.Keys = testKeys(1, 2)
+	timed("another key", 2*time.Second)
+	want.Services[77].Servers[3].State = model.StateDraining
+	timed("one drained", 2*time.Second)
+}

@@ -41,6 +41,8 @@ type LB struct {
 	dir     string // of the pins, "": none
 	tables  lbTables
 	adopted bool
+	// displaced: places of vips were given up since the last grace period.
+	displaced bool
 }
 
 // lbTables are the maps that packets read by index, as memory. The kernel rounds elements up to eight bytes.
@@ -51,8 +53,9 @@ type lbTables struct {
 		value plan.ServerRow
 		_     uint32
 	}
-	slots  []plan.SlotRow
-	rounds []struct {
+	vipPlaces []vipPlace
+	slots     []plan.SlotRow
+	rounds    []struct {
 		value uint16
 		_     [6]byte
 	}
@@ -80,6 +83,7 @@ func OpenLB(dir string, limits plan.Limits) (*LB, error) {
 		}
 		_, err := os.Stat(filepath.Join(lb.dir, "vips"))
 		lb.adopted = err == nil
+		lb.displaced = lb.adopted
 		for name, m := range spec.Maps {
 			if m.Type != ebpf.Array || !isSection(name) {
 				m.Pinning = ebpf.PinByName
@@ -132,7 +136,7 @@ func (lb *LB) mapTables() error {
 	o, t := &lb.objects, &lb.tables
 	return errors.Join(
 		mapTable(t, o.ServiceRows, &t.serviceRows), mapTable(t, o.ServerRows, &t.serverRows),
-		mapTable(t, o.Services, &t.services), mapTable(t, o.Servers, &t.servers),
+		mapTable(t, o.VipPlaces, &t.vipPlaces), mapTable(t, o.Services, &t.services), mapTable(t, o.Servers, &t.servers),
 		mapTable(t, o.Slots, &t.slots), mapTable(t, o.Rounds, &t.rounds), mapTable(t, o.ServerLoads, &t.loads))
 }
 

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"encoding/binary"
 	"fmt"
 	"sync/atomic"
 	"unsafe"
@@ -56,11 +57,13 @@ func (lb *LB) apply(change plan.Change) error {
 	case plan.PointService:
 		atomic.StoreUint32(&t.serviceRows[c.Number].value, c.Row)
 	case plan.SetVIP:
-		vips, key := lb.vips(c.Key)
-		return vips.Put(key, c.Number)
+		if err := o.Vips.Put(c.Key, c.Number); err != nil {
+			return err
+		}
+		return lb.placeVIP(c.Key, c.Number)
 	case plan.DeleteVIP:
-		vips, key := lb.vips(c.Key)
-		return vips.Delete(key)
+		lb.displaceVIP(c.Key)
+		return o.Vips.Delete(c.Key)
 	case plan.SetReturn:
 		if err := o.Returns.Put(c.Key, c.Value); err != nil {
 			return err
@@ -78,6 +81,51 @@ func (lb *LB) apply(change plan.Change) error {
 		panic(fmt.Sprintf("datapath: unknown change %T", change))
 	}
 	return nil
+}
+
+// vipPlace is struct vip_place.
+type vipPlace struct {
+	destination uint64
+	number, _   uint32
+}
+
+// vipPlace returns where an IPv4 destination would lie and the word that stands for it there; nil for IPv6.
+func (lb *LB) vipPlace(key plan.VIPKey) (place *vipPlace, destination uint64) {
+	if key.IPv6 != 0 {
+		return nil, 0
+	}
+	word := [8]byte{4: key.Port[0], key.Port[1], key.Protocol, 1}
+	copy(word[:4], key.Address[:])
+	destination = binary.LittleEndian.Uint64(word[:])
+	return &lb.tables.vipPlaces[destination*0x9e3779b97f4a7c15>>48], destination
+}
+
+// placeVIP lets packets find a destination that is in vips faster, unless its place is another's.
+func (lb *LB) placeVIP(key plan.VIPKey, number uint32) error {
+	place, destination := lb.vipPlace(key)
+	if place == nil {
+		return nil
+	}
+	switch atomic.LoadUint64(&place.destination) {
+	case destination:
+		atomic.StoreUint32(&place.number, number)
+	case 0:
+		if lb.displaced { // a packet may have seen the former owner here and not its number yet
+			if err := grace(); err != nil {
+				return err
+			}
+			lb.displaced = false
+		}
+		atomic.StoreUint32(&place.number, number)
+		atomic.StoreUint64(&place.destination, destination)
+	}
+	return nil
+}
+
+func (lb *LB) displaceVIP(key plan.VIPKey) {
+	if place, destination := lb.vipPlace(key); place != nil && atomic.CompareAndSwapUint64(&place.destination, destination, 0) {
+		lb.displaced = true
+	}
 }
 
 // grace waits until every program that was running has ended: the command is defined as a full RCU grace period.
@@ -111,33 +159,7 @@ func (lb *LB) clearService(number uint32) error {
 
 // VIPs returns the published destinations.
 func (lb *LB) VIPs() (map[plan.VIPKey]uint32, error) {
-	vips, err := readMap[plan.VIPKey, uint32](lb.objects.Vips)
-	if err != nil {
-		return nil, err
-	}
-	ipv4, err := readMap[vipKeyIPv4, uint32](lb.objects.VipsIpv4)
-	for key, number := range ipv4 {
-		long := plan.VIPKey{Port: key.Port, Protocol: key.Protocol}
-		copy(long.Address[:], key.Address[:])
-		vips[long] = number
-	}
-	return vips, err
-}
-
-// vipKeyIPv4 is struct vip_key_ipv4.
-type vipKeyIPv4 struct {
-	Address  [4]byte
-	Port     [2]byte
-	Protocol uint8
-	_        uint8
-}
-
-// vips returns the map that has a destination, and its key there.
-func (lb *LB) vips(key plan.VIPKey) (*ebpf.Map, any) {
-	if key.IPv6 != 0 {
-		return lb.objects.Vips, key
-	}
-	return lb.objects.VipsIpv4, vipKeyIPv4{[4]byte(key.Address[:]), key.Port, key.Protocol, 0}
+	return readMap[plan.VIPKey, uint32](lb.objects.Vips)
 }
 
 // Returns returns whose answers are recognised.

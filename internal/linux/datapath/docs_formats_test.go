@@ -48,6 +48,22 @@ func formatsOfTunnels(t *testing.T) map[string]string {
 	return blocks
 }
 
+// walkOfAnAnswer sends an answer of a return: through server to its client, and the client's next packet back.
+func walkOfAnAnswer(t *testing.T, space docSpace) map[string]string {
+	w := newWorld(t, throughService(vip4, model.ForwardNAT, 8080))
+	f := flowTo(vip4, 80, 1)
+	answer := w.answered(f, 2, timestamps(clockSYNACK, clockClient))
+	marked := space.run(w.lb.Program(), answer)
+	_, wire, _ := findTimestamp(marked[14+20+20 : 14+20+32])
+	w.setClock(2, clockSYNACK+20)
+	echo := f.frame(f.tcp(ack, timestamps(clockClient+12, wire), nil))
+	restored := space.run(w.lb.Program(), echo)
+	if _, _, have := findTimestamp(restored[14+20+20 : 14+20+32]); wire>>8 != clockSYNACK&0xffffff || have != clockSYNACK {
+		t.Fatalf("marked with %08x, restored %08x", wire, have)
+	}
+	return map[string]string{"through-answer": dissect(answer), "through-marked": dissect(marked), "through-echo": dissect(echo), "through-restored": dissect(restored)}
+}
+
 // formatsOfAnswers shows what the load balancer answers itself.
 func formatsOfAnswers(t *testing.T) map[string]string {
 	w := newWorld(t, serviceOf("web", vip4, nil), serviceOf("web6", vip6, nil))

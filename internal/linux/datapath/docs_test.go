@@ -36,8 +36,10 @@ var (
 )
 
 func TestDocsShowTheBytesOfThePrograms(t *testing.T) {
+	space := newDocSpace(t)
 	blocks := map[string]string{}
-	maps.Copy(blocks, walkOfAConnection(t))
+	maps.Copy(blocks, walkOfAConnection(t, space))
+	maps.Copy(blocks, walkOfAnAnswer(t, space))
 	maps.Copy(blocks, formatsOfTunnels(t))
 	maps.Copy(blocks, formatsOfAnswers(t))
 	blocks["golden"] = goldenTable(t)
@@ -134,7 +136,7 @@ const (
 )
 
 // walkOfAConnection sends one connection through the programs of both sides.
-func walkOfAConnection(t *testing.T) map[string]string {
+func walkOfAConnection(t *testing.T, space docSpace) map[string]string {
 	vectors := goldens(t)
 	v := vectors[slices.IndexFunc(vectors, func(v golden) bool { return v.CookieBits == 14 && v.VIP.Is4() })]
 	var key [16]byte
@@ -148,7 +150,7 @@ func walkOfAConnection(t *testing.T) map[string]string {
 		})}}
 	})
 	server := w.want.Services[0].Servers[1]
-	agent := newDocAgent(t, w, server)
+	agent := newDocAgent(t, space, w, server)
 	service := netip.AddrPortFrom(v.VIP, v.ServicePort)
 	blocks := map[string]string{}
 
@@ -221,14 +223,43 @@ T = V + delta        %10d = 0x%08x
 	return blocks
 }
 
-// A docAgent is the server's side of one service, in a namespace of its own.
-type docAgent struct {
-	*Server
-	t     *testing.T
-	space *netspace.Space
+// A docSpace is a namespace without routes, where programs do the same on every machine.
+type docSpace struct {
+	*netspace.Space
+	t *testing.T
 }
 
-func newDocAgent(t *testing.T, w *world, server model.Server) *docAgent {
+func newDocSpace(t *testing.T) docSpace {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root for BPF and network namespaces")
+	}
+	space, err := netspace.Create(fmt.Sprintf("ballast-docs-%d", os.Getpid()))
+	must(t, err)
+	t.Cleanup(func() {
+		space.Close()
+		must(t, netspace.Remove(space.Name))
+	})
+	return docSpace{space, t}
+}
+
+func (s docSpace) run(program *ebpf.Program, frame []byte) []byte {
+	s.t.Helper()
+	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256)}
+	must(s.t, s.Do(func() error {
+		_, err := program.Run(&options)
+		return err
+	}))
+	return options.DataOut
+}
+
+// A docAgent is the server's side of one service.
+type docAgent struct {
+	*Server
+	docSpace
+}
+
+func newDocAgent(t *testing.T, space docSpace, w *world, server model.Server) *docAgent {
 	t.Helper()
 	agent, err := OpenServer("")
 	must(t, err)
@@ -243,13 +274,7 @@ func newDocAgent(t *testing.T, w *world, server model.Server) *docAgent {
 	must(t, err)
 	must(t, agent.SetOwnAddresses(wanted.Addresses))
 	must(t, agent.objects.Interfaces.Put(uint32(testIfindex), serverInterface{Mac: testPath(server.Address).DestinationMAC}))
-	space, err := netspace.Create(fmt.Sprintf("ballast-docs-%d", os.Getpid()))
-	must(t, err)
-	t.Cleanup(func() {
-		space.Close()
-		must(t, netspace.Remove(space.Name))
-	})
-	return &docAgent{agent, t, space}
+	return &docAgent{agent, space}
 }
 
 func must(t testing.TB, err error) {
@@ -259,24 +284,14 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func (a *docAgent) run(program *ebpf.Program, frame []byte) []byte {
-	a.t.Helper()
-	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256)}
-	must(a.t, a.space.Do(func() error {
-		_, err := program.Run(&options)
-		return err
-	}))
-	return options.DataOut
-}
-
 // restore makes a connection whose wire clock is that of the walk, and sends it a segment.
 func (a *docAgent) restore(frame []byte, client, service netip.AddrPort) (restored []byte) {
 	a.t.Helper()
 	for _, address := range []netip.Addr{client.Addr(), service.Addr()} {
-		must(a.t, a.space.AddAddress("lo", netip.PrefixFrom(address, address.BitLen())))
+		must(a.t, a.AddAddress("lo", netip.PrefixFrom(address, address.BitLen())))
 	}
 	var near, far net.Conn
-	must(a.t, a.space.Do(func() error {
+	must(a.t, a.Do(func() error {
 		listener, err := net.Listen("tcp4", service.String())
 		if err != nil {
 			return err

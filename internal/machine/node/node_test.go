@@ -1,0 +1,150 @@
+package node
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// fleet has one cookie service whose servers' ids are given; server n is at 10.0.0.n.
+func fleet(ids ...uint16) model.Fleet {
+	service := model.NewService()
+	service.Name, service.VIP, service.Ports = "web", netip.MustParseAddr("198.51.100.1"), []uint16{80}
+	for _, id := range ids {
+		server := model.NewServer()
+		server.ID, server.Address = id, netip.AddrFrom4([4]byte{10, 0, 0, byte(id)})
+		service.Servers = append(service.Servers, server)
+	}
+	f := model.Fleet{Services: []model.Service{service}, Keys: model.Keys{
+		Placement: [16]byte{1}, Current: 1, Cookie: map[uint32][16]byte{1: {2}},
+	}}
+	f.ApplyDefaults()
+	return f
+}
+
+func started(t *testing.T, ids ...uint16) *Node {
+	t.Helper()
+	n := &Node{}
+	edit(t, n, fleet(ids...), start)
+	return n
+}
+
+func edit(t *testing.T, n *Node, f model.Fleet, at time.Time) []string {
+	t.Helper()
+	changes, err := n.EditFile(f, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return changes
+}
+
+func drain(name string) func(*model.Fleet) error {
+	return func(f *model.Fleet) error {
+		f.Service("web").Server(name).State = model.StateDraining
+		return nil
+	}
+}
+
+func TestUnchangedLinesOfTheFileDoNotUndoWhatCtlChanged(t *testing.T) {
+	n := started(t, 1, 2)
+	if _, err := n.Change(start, drain("10.0.0.1")); err != nil {
+		t.Fatal(err)
+	}
+	edit(t, n, fleet(1, 2, 3), start)
+	if got := n.Running.Service("web").Server("10.0.0.1").State; got != model.StateDraining {
+		t.Errorf("server 1 is %s after an edit elsewhere", got)
+	}
+	if len(n.Running.Service("web").Servers) != 3 {
+		t.Errorf("the added server is missing: %v", n.Running.Service("web").Servers)
+	}
+	if differences := n.Differences(); len(differences) != 1 || !strings.Contains(differences[0], "draining") {
+		t.Errorf("differences from the file: %q", differences)
+	}
+	if _, err := n.Reset(start); err != nil || len(n.Differences()) != 0 {
+		t.Errorf("after reset: %v, %q", err, n.Differences())
+	}
+}
+
+func TestARemovedServerLingersUntilItHasBeenSilentForLong(t *testing.T) {
+	n := started(t, 1, 2)
+	edit(t, n, fleet(2), start)
+	if got := n.Lingering("web"); len(got) != 1 || got[0].ID != 1 {
+		t.Fatalf("lingering: %v", got)
+	}
+	timing := Timing{Linger: time.Hour, Quarantine: time.Hour}
+	count := uint64(0)
+	packets := func(string, uint16) uint64 { return count }
+	for minute := range 90 { // it is spoken to for half an hour
+		if minute < 30 {
+			count++
+		}
+		changed := n.Age(start.Add(time.Duration(minute)*time.Minute), timing, packets)
+		if changed {
+			t.Fatalf("forgotten after %d minutes", minute)
+		}
+	}
+	if !n.Age(start.Add(91*time.Minute), timing, packets) || len(n.Lingering("web")) != 0 {
+		t.Error("not forgotten after an hour of silence")
+	}
+	if got := n.NextID(n.Running.Service("web")); got != 3 {
+		t.Errorf("next id %d: the forgotten server's id must rest", got)
+	}
+	n.Age(start.Add(4*time.Hour), timing, packets)
+	if len(n.Removed) != 0 {
+		t.Errorf("still in quarantine: %v", n.Removed)
+	}
+}
+
+func TestAnIDThatConnectionsMayCarryIsNotGivenToAnotherServer(t *testing.T) {
+	n := started(t, 1, 2)
+	other := fleet(1, 2)
+	other.Services[0].Servers[0].Address = netip.MustParseAddr("10.0.0.9")
+	other.Services[0].Servers[0].Name = "other"
+	if _, err := n.EditFile(other, start); err == nil || !strings.Contains(err.Error(), "use id 3") {
+		t.Errorf("another server took over id 1 directly: %v", err)
+	}
+	edit(t, n, fleet(2), start)
+	if _, err := n.EditFile(other, start); err == nil {
+		t.Error("another server took over the id of a removed one")
+	}
+	edit(t, n, fleet(1, 2), start)
+	if len(n.Removed) != 0 {
+		t.Errorf("the server came back and is still removed: %v", n.Removed)
+	}
+	edit(t, n, fleet(2), start)
+	if err := n.Forget("web", "10.0.0.1"); err != nil {
+		t.Fatal(err)
+	}
+	edit(t, n, other, start)
+}
+
+func TestARefusedEditChangesNothing(t *testing.T) {
+	n := started(t, 1, 2)
+	bad := fleet(1, 2)
+	bad.Services[0].Ports = nil
+	if _, err := n.EditFile(bad, start); err == nil {
+		t.Fatal("a service without ports was accepted")
+	}
+	if len(n.Running.Services[0].Ports) != 1 || len(n.Differences()) != 0 {
+		t.Errorf("the refused edit left traces: %v", n.Running)
+	}
+}
+
+func TestThePastOfATableIsRemembered(t *testing.T) {
+	n := started(t, 1, 2)
+	for id := range uint16(20) {
+		edit(t, n, fleet(1, 2, 3+id), start)
+	}
+	past := n.Past["web"]
+	if len(past) != pastDepth {
+		t.Fatalf("%d versions are remembered, not %d", len(past), pastDepth)
+	}
+	if last := past[len(past)-1]; last[len(last)-1].ID != 21 {
+		t.Errorf("the last version was %v", last)
+	}
+}

@@ -191,8 +191,8 @@ inline_always enum verdict walk_return(struct xdp_md *ctx, struct packet *p, str
 	if (!through_enabled || data + sizeof(struct ethhdr) > end)
 		return PASSED_NO_SERVICE;
 	__builtin_memcpy(key.address, p->source, 16);
-	known = bpf_map_lookup_elem(&returns, &key);
-	if (!known) {
+	known = p->fragment == FRAGMENT_LATER ? fragment_find(p) : bpf_map_lookup_elem(&returns, &key);
+	if (!known && p->fragment != FRAGMENT_LATER) {
 		__builtin_memcpy(key.mac, ((struct ethhdr *)data)->h_source, ETH_ALEN);
 		known = bpf_map_lookup_elem(&returns, &key);
 	}
@@ -207,6 +207,8 @@ inline_always enum verdict walk_return(struct xdp_md *ctx, struct packet *p, str
 		return PASSED_NO_SERVICE;
 	if (!__builtin_memcmp(p->destination, d->server->source, 16))
 		return PASSED_PROBE;
+	if (p->fragment == FRAGMENT_FIRST)
+		fragment_learn(p, d->service->number, d->id);
 	/* A timestamp that comes back was let through with the SYN, be it by a node that knows this server better. */
 	if (d->service->affinity == AFFINITY_COOKIE && p->protocol == IPPROTO_TCP && read_timestamp(ctx, p, d) == TIMESTAMP_FOUND && through_mark(ctx, p, d))
 		verdict = RETURNED;
@@ -234,7 +236,9 @@ inline_always enum verdict walk(struct xdp_md *ctx, struct packet *p, struct dec
 		verdict = walk_icmp(ctx, p, &quote, &number);
 		flow = &quote;
 	} else if (p->fragment == FRAGMENT_LATER) {
-		verdict = find_vip(p->destination, 0, 0, p->ipv6) ? walk_later_fragment(p, d) : PASSED_NO_SERVICE;
+		if (!find_vip(p->destination, 0, 0, p->ipv6))
+			return walk_return(ctx, p, d, action);
+		verdict = walk_later_fragment(p, d);
 	} else {
 		number = find_vip(p->destination, p->destination_port, p->protocol, p->ipv6);
 		if (!number)

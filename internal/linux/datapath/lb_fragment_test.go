@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"bytes"
 	"net/netip"
 	"testing"
 
@@ -57,6 +58,30 @@ func TestNATTranslatesFragments(t *testing.T) {
 		datagram := u.udp(make([]byte, 88))
 		w.checkVerdict(fragmentOf(u.client.Addr(), vip, 17, 7, 0, true, datagram[:48]), lbVerdictFORWARDED_BY_HASH)
 		w.checkVerdict(fragmentOf(u.client.Addr(), vip, 17, 7, 48, false, datagram[48:]), lbVerdictFORWARDED_FRAGMENT)
+	}
+}
+
+func TestFragmentsOfAnswersAreTranslatedToo(t *testing.T) {
+	for _, vip := range []netip.Addr{vip4, vip6} {
+		w := newWorld(t, udpService("dns", vip, func(s *model.Service) {
+			s.Return = model.ReturnThrough
+			setPorts(s, 5353)
+		}))
+		u := flowTo(vip, 53, 1)
+		answer := make([]byte, 88)
+		server := netip.AddrPortFrom(serverOf(2, vip.Is6()).Address, 5353)
+		from := udpDatagram(server, u.client, answer)
+		later := fragmentOf(server.Addr(), u.client.Addr(), 17, 9, 48, false, from[48:])
+		w.checkVerdict(later, lbVerdictPASSED_NO_SERVICE)
+		first := w.run(fragmentOf(server.Addr(), u.client.Addr(), 17, 9, 0, true, from[:48]))
+		second := w.run(later)
+		want := udpDatagram(u.service, u.client, answer)
+		for i, got := range []result{first, second} {
+			expected := fragmentOf(vip, u.client.Addr(), 17, 9, 48*i, i == 0, [][]byte{want[:48], want[48:]}[i])
+			if got.verdict != lbVerdictRETURNED_UNMARKED || !bytes.Equal(got.frame[14:], expected[14:]) {
+				t.Errorf("fragment %d: %s\ngot  %x\nwant %x", i, verdictNames[got.verdict], got.frame[14:], expected[14:])
+			}
+		}
 	}
 }
 

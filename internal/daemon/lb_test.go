@@ -1,0 +1,271 @@
+package daemon_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/daemon"
+	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+func init() {
+	dir := os.Getenv("BALLAST_TEST_LB")
+	if dir == "" {
+		return
+	}
+	limits := plan.DefaultLimits
+	limits.Slots = 1 << 16
+	err := daemon.RunLB(context.Background(), daemon.LBOptions{
+		Config: filepath.Join(dir, "ballast.yaml"), Instance: "test", RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"),
+		Interfaces: []string{"eth0"}, XDPMode: datapath.XDPAuto, Limits: limits, Timing: node.DefaultTiming,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+	fmt.Fprintln(os.Stderr, "lb:", err)
+	os.Exit(1)
+}
+
+const lbFile = `
+keys:
+  placement: 000102030405060708090a0b0c0d0e0f
+  current: 1
+  cookie: {1: 00112233445566778899aabbccddeeff}
+services:
+  - {name: web, vip: 198.51.100.10, ports: [80], servers: [
+      {name: s1, address: 10.9.0.2, id: 1}, {name: s2, address: 10.9.0.3, id: 2}%s]}
+`
+
+// lbHost is a load balancer with a link to a host that is client and servers.
+type lbHost struct {
+	t         *testing.T
+	lb, peer  *netspace.Space
+	dir       string
+	output    bytes.Buffer
+	process   *exec.Cmd
+	apiClient *api.Client
+}
+
+func newLBHost(t *testing.T) *lbHost {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	h := &lbHost{t: t, dir: t.TempDir()}
+	h.apiClient = api.NewClient(api.SocketPath(filepath.Join(h.dir, "run"), "test"))
+	for name, space := range map[string]**netspace.Space{"lb": &h.lb, "peer": &h.peer} {
+		made, err := netspace.Create(fmt.Sprintf("ballast-lbt-%d-%s", os.Getpid(), name))
+		require(t, err)
+		t.Cleanup(func() {
+			made.Close()
+			require(t, netspace.Remove(made.Name))
+		})
+		*space = made
+	}
+	require(t, netspace.Connect(
+		netspace.End{Space: h.lb, Interface: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24")}},
+		netspace.End{Space: h.peer, Interface: "eth0", Addresses: []netip.Prefix{
+			netip.MustParsePrefix("10.9.0.2/24"), netip.MustParsePrefix("10.9.0.3/24"), netip.MustParsePrefix("10.9.0.4/24")}}))
+	require(t, datapath.EnsureBPFFS(filepath.Join(h.dir, "run", "bpf")))
+	t.Cleanup(func() {
+		h.kill()
+		require(t, daemon.DetachLB(filepath.Join(h.dir, "run"), "test"))
+		if t.Failed() {
+			t.Log(h.output.String())
+		}
+	})
+	return h
+}
+
+func (h *lbHost) start() {
+	h.t.Helper()
+	h.process = exec.Command("/proc/self/exe")
+	h.process.Env = append(os.Environ(), "BALLAST_TEST_LB="+h.dir)
+	h.process.Stderr = &h.output
+	require(h.t, h.lb.Start(h.process))
+}
+
+func (h *lbHost) kill() {
+	if h.process != nil {
+		h.process.Process.Kill()
+		h.process.Wait()
+		h.process = nil
+	}
+}
+
+func (h *lbHost) write(more string) (sum string) {
+	h.t.Helper()
+	content := fmt.Appendf(nil, lbFile, more)
+	path := filepath.Join(h.dir, "ballast.yaml")
+	require(h.t, os.WriteFile(path+".new", content, 0o600))
+	require(h.t, os.Rename(path+".new", path))
+	return config.Sum(content)
+}
+
+func (h *lbHost) await(what string, done func(api.LBStatus) bool) (status api.LBStatus) {
+	h.t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		err := h.apiClient.Get(h.t.Context(), api.PathStatus, &status)
+		if err == nil && done(status) {
+			return status
+		}
+		if time.Now().After(end) {
+			h.t.Fatalf("waited for %s: %+v, %v", what, status, err)
+		}
+	}
+}
+
+func (h *lbHost) awaitFile(sum string) {
+	h.t.Helper()
+	h.await("the file to be applied", func(s api.LBStatus) bool { return s.Ready && s.Config.SHA256 == sum && s.Config.Error == "" })
+}
+
+func (h *lbHost) servers() (names []string) {
+	h.t.Helper()
+	var services []api.ServiceStatus
+	require(h.t, h.apiClient.Get(h.t.Context(), api.PathServices, &services))
+	for _, server := range services[0].Servers {
+		name := server.Name + " " + server.State.String()
+		if server.Removed {
+			name = server.Name + " removed"
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (h *lbHost) expectServers(when string, want ...string) {
+	h.t.Helper()
+	if got := h.servers(); !slices.Equal(got, want) {
+		h.t.Errorf("%s the servers are %q, not %q", when, got, want)
+	}
+}
+
+func (h *lbHost) post(path string, body any) (answer api.Changed, err error) {
+	err = h.apiClient.Post(h.t.Context(), path, body, &answer)
+	return answer, err
+}
+
+func TestAFileThatCannotBeAppliedIsRefusedAndTheOldStateGoesOn(t *testing.T) {
+	h := newLBHost(t)
+	h.awaitAfterStart()
+	h.write(", {name: s3, address: 10.9.0.4, id: 1}")
+	status := h.await("the refusal", func(s api.LBStatus) bool { return s.Config.Error != "" })
+	if !strings.Contains(status.Config.Error, "ballast.yaml:8") || !strings.Contains(status.Config.Error, "next free id is 3") {
+		t.Errorf("the refusal says %q", status.Config.Error)
+	}
+	h.expectServers("after the refusal", "s1 active", "s2 active")
+	h.awaitFile(h.write(", {name: s3, address: 10.9.0.4, id: 3}"))
+	h.expectServers("after the correction", "s1 active", "s2 active", "s3 active")
+	sum := h.write("")
+	require(t, h.process.Process.Signal(unix.SIGHUP))
+	h.awaitFile(sum)
+	h.expectServers("after removal", "s1 active", "s2 active", "s3 removed")
+}
+
+func (h *lbHost) awaitAfterStart() {
+	h.t.Helper()
+	sum := h.write("")
+	h.start()
+	h.awaitFile(sum)
+}
+
+func TestChangesByCtlSurviveKillAndEditsElsewhere(t *testing.T) {
+	h := newLBHost(t)
+	h.awaitAfterStart()
+	_, err := h.post("/v1/services/web/servers/s1/drain", nil)
+	require(t, err)
+	added, err := h.post("/v1/services/web/servers", map[string]any{"name": "s3", "address": "10.9.0.4", "weight": 1})
+	require(t, err)
+	if added.ID != 3 {
+		t.Errorf("the added server has id %d", added.ID)
+	}
+	h.expectServers("after ctl", "s1 draining", "s2 active", "s3 active")
+	h.kill()
+	h.start()
+	h.await("the new process", func(s api.LBStatus) bool { return s.Ready })
+	h.expectServers("after kill -9", "s1 draining", "s2 active", "s3 active")
+	var diff api.Changed
+	require(t, h.apiClient.Get(t.Context(), api.PathConfigDiff, &diff))
+	if len(diff.Changes) != 2 {
+		t.Errorf("differences from the file: %q", diff.Changes)
+	}
+	_, err = h.post("/v1/config/reset", nil)
+	require(t, err)
+	h.expectServers("after reset", "s1 active", "s2 active", "s3 removed")
+}
+
+func TestRequestsThatMakeNoSenseAreRefusedWithTheReason(t *testing.T) {
+	h := newLBHost(t)
+	h.awaitAfterStart()
+	for path, c := range map[string]struct {
+		body any
+		want string
+	}{
+		"/v1/services/none/servers/s1/drain":  {nil, "no service"},
+		"/v1/services/web/servers/none/drain": {nil, "no server"},
+		"/v1/services/web/servers/s1/explode": {nil, "unknown action"},
+		"/v1/services/web/servers/s1/weight":  {map[string]any{"weight": 999}, "256"},
+		"/v1/services/web/servers":            {map[string]any{"address": "10.9.0.2"}, "10.9.0.2"},
+		"/v1/keys":                            {map[string]any{"secret": "xyz"}, "32 hexadecimal"},
+		"/v1/keys/7/use":                      {nil, "has no key"},
+		"/v1/keys/1/drop":                     {nil, "current"},
+		"/v1/config/explode":                  {nil, "unknown action"},
+	} {
+		_, err := h.post(path, c.body)
+		var refused *api.Error
+		if !errors.As(err, &refused) || refused.Code != http.StatusBadRequest || !strings.Contains(refused.Message, c.want) {
+			t.Errorf("%s: %v, wanted a refusal that says %q", path, err, c.want)
+		}
+	}
+	h.expectServers("after all", "s1 active", "s2 active")
+}
+
+func TestASecondDaemonOfTheInstanceIsRefused(t *testing.T) {
+	h := newLBHost(t)
+	h.awaitAfterStart()
+	second := exec.Command("/proc/self/exe")
+	second.Env = append(os.Environ(), "BALLAST_TEST_LB="+h.dir)
+	var output bytes.Buffer
+	second.Stderr = &output
+	require(t, h.lb.Start(second))
+	if err := second.Wait(); err == nil || !strings.Contains(output.String(), "another process serves this instance") {
+		t.Errorf("%v: %s", err, output.String())
+	}
+	h.expectServers("after the second one", "s1 active", "s2 active")
+}
+
+func TestCountersAreServedToPrometheus(t *testing.T) {
+	h := newLBHost(t)
+	h.awaitAfterStart()
+	stream, err := h.apiClient.Stream(t.Context(), api.PathMetrics)
+	require(t, err)
+	defer stream.Close()
+	var text bytes.Buffer
+	_, err = text.ReadFrom(stream)
+	require(t, err)
+	for _, want := range []string{`ballast_packets_total{service="web",verdict="forwarded_by_cookie"} 0`,
+		`ballast_server_state{server="s1",service="web",state="active"} 1`, "ballast_config_refused 0"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("missing: %s", want)
+		}
+	}
+}

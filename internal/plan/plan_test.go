@@ -299,10 +299,10 @@ func TestTheLargestFleetIsPlannedInTime(t *testing.T) {
 			t.Errorf("%s took %v, more than %v", what, took, limit)
 		}
 	}
-	timed("first", 10*time.Second) // about 1 s alone on a machine; fills all tables, once in the life of a node
-	timed("nothing new", 2*time.Second)
+	timed("first", 40*time.Second)       // measured: 1.4 s, and 10 s under the race detector; once in the life of a node
+	timed("nothing new", 10*time.Second) // measured, like those below: 0.2 s and 2 s
 	want.Keys = testKeys(1, 2)
-	timed("another key", 2*time.Second)
+	timed("another key", 10*time.Second)
 	want.Services[77].Servers[3].State = model.StateDraining
-	timed("one drained", 2*time.Second)
+	timed("one drained", 10*time.Second)
 }

@@ -321,7 +321,7 @@ inline_always int usual_way(struct xdp_md *ctx, const struct packet *p)
 	d.service = service_by_number(*number);
 	if (!d.service || d.service->forward != FORWARD_IPIP || d.service->flags & SERVICE_THROUGH)
 		return UNUSUAL;
-	if (d.service->affinity == AFFINITY_COOKIE)
+	if (d.service->affinity != AFFINITY_HASH)
 		search = read_timestamp(ctx, p, &d);
 	verdict = steer(p, &d, search);
 	if (!d.server || !(d.server->flags & SERVER_NEXT_HOP) || d.stops[0] | d.stops[1] ||

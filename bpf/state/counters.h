@@ -44,6 +44,7 @@ inline_always void count_server(__u32 counter, _Bool new_connection, __u32 bytes
 	if (traffic) {
 		traffic->packets++;
 		traffic->bytes += bytes;
-		traffic->connections += new_connection;
+		if (new_connection)
+			traffic->connections++;
 	}
 }

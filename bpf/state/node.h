@@ -88,10 +88,10 @@ struct {
 /* destination_mac: of six bytes, read as words. */
 inline_always _Bool addressed_to_us(const struct xdp_md *ctx, const void *destination_mac)
 {
-	__u32 index = ctx->ingress_ifindex % INTERFACES;
+	__u32 ifindex = ctx->ingress_ifindex, index = ifindex % INTERFACES;
 	const struct interface *interface = bpf_map_lookup_elem(&interfaces, &index);
 
-	if (!interface || interface->ifindex != ctx->ingress_ifindex)
+	if (!interface || interface->ifindex != ifindex)
 		return 1;
 	return *(const __u32 *)destination_mac == *(__u32 *)interface->mac &&
 	       *(const __u16 *)(destination_mac + 4) == *(__u16 *)(interface->mac + 4);

@@ -78,6 +78,9 @@ func RunLB(ctx context.Context, o LBOptions) error {
 	if err := netdev.Watch(ctx, lb.networkChanged); err != nil {
 		return err
 	}
+	if err := netdev.WatchTooBig(ctx, lb.pathNarrowed); err != nil {
+		return err
+	}
 	if err := watchFile(ctx, o.Config, lb.reloadLogged); err != nil {
 		return err
 	}
@@ -232,6 +235,19 @@ func (lb *LB) sync() error {
 func (lb *LB) networkChanged() {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
+	if err := lb.sync(); err != nil {
+		lb.log.Error("next hops not updated", "error", err)
+	}
+}
+
+// pathNarrowed follows what routers say about the way to a server: clients get to know by the data path.
+func (lb *LB) pathNarrowed(found netdev.TooBig) {
+	lb.mu.Lock()
+	defer lb.mu.Unlock()
+	if !lb.paths.narrow(found, time.Now()) {
+		return
+	}
+	lb.log.Info("path to server is narrower than its route says", "address", found.Destination, "mtu", found.MTU)
 	if err := lb.sync(); err != nil {
 		lb.log.Error("next hops not updated", "error", err)
 	}

@@ -19,6 +19,41 @@ import (
 type pathTable struct {
 	known map[netip.Addr]plan.Path
 	why   map[netip.Addr]string // there is no path, or it is not confirmed
+	small map[netip.Addr]narrowPath
+}
+
+// narrowPath is what a router on the way said; it is forgotten after a while, as the way may have changed (RFC 8201 4).
+type narrowPath struct {
+	mtu   uint16
+	until time.Time
+}
+
+const narrowPathLife = 10 * time.Minute
+
+// narrow lowers the MTU of a path that is known, and reports whether that is news.
+func (t *pathTable) narrow(found netdev.TooBig, now time.Time) bool {
+	path, known := t.known[found.Destination]
+	if !known || found.MTU >= path.MTU {
+		return false
+	}
+	if t.small == nil {
+		t.small = map[netip.Addr]narrowPath{}
+	}
+	t.small[found.Destination] = narrowPath{found.MTU, now.Add(narrowPathLife)}
+	return true
+}
+
+// mtu is that of the route, or what a router said is less.
+func (t *pathTable) mtu(address netip.Addr, route uint16) uint16 {
+	small, ok := t.small[address]
+	if ok && time.Now().After(small.until) {
+		delete(t.small, address)
+		return route
+	}
+	if ok {
+		return min(route, small.mtu)
+	}
+	return route
 }
 
 func (t *pathTable) refresh(addresses []netip.Addr, log *slog.Logger) {
@@ -29,7 +64,7 @@ func (t *pathTable) refresh(addresses []netip.Addr, log *slog.Logger) {
 		if err == nil {
 			t.known[address] = plan.Path{
 				Ifindex: uint32(hop.Ifindex), VLAN: hop.VLAN, Source: hop.Source,
-				SourceMAC: hop.SourceMAC, DestinationMAC: hop.Destination, MTU: hop.MTU,
+				SourceMAC: hop.SourceMAC, DestinationMAC: hop.Destination, MTU: t.mtu(address, hop.MTU),
 			}
 			if why[address] != "" {
 				log.Info("server can be reached", "address", address)

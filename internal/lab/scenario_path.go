@@ -53,6 +53,8 @@ func runPMTU(s *stage) error {
 			topology Topology
 		}{
 			{"server behind 1400", Topology{LBs: 2, Servers: []ServerNode{{FarMTU: smaller}, {FarMTU: smaller}}}},
+			{"server behind 1400 that no route knows of", Topology{
+				LBs: 2, Servers: []ServerNode{{FarMTU: smaller}, {FarMTU: smaller}}, RoutesHideMTU: true}},
 			{"clients behind 1400", Topology{LBs: 2, Servers: make([]ServerNode, 3), ClientMTU: smaller}},
 		}
 		for _, one := range topologies {

@@ -35,6 +35,7 @@ type Topology struct {
 
 	FabricMTU      int               // default 1600: room for encapsulation around 1500
 	ClientMTU      int               // that the router's way to the clients has; default 1500
+	RoutesHideMTU  bool              // LBs learn the MTU of far servers from ICMP alone
 	ClientDelay    time.Duration     // of every frame to and from clients, each way
 	ClientSysctls  map[string]string // beyond the lab's own
 	AnswersThrough bool              // servers answer by an LB instead of by the router
@@ -244,19 +245,22 @@ func (l *Lab) buildLBs() error {
 	return nil
 }
 
-// routeToFarServers leads an LB to the servers beyond the fabric. The routes know the MTU there: a
-// tunnel's sender is not told by ICMP, the kernel has no handler for the tunnels' protocols.
+// routeToFarServers leads an LB to the servers beyond the fabric.
 func (l *Lab) routeToFarServers(lb string) error {
 	var errs []error
 	for i, server := range l.topo.Servers {
 		if server.FarMTU == 0 {
 			continue
 		}
+		mtu := server.FarMTU
+		if l.topo.RoutesHideMTU {
+			mtu = 0
+		}
 		by4 := netspace.NextHop{Gateway: prefix("10.30.0.254/16").Addr(), Interface: "eth1"}
 		by6 := netspace.NextHop{Gateway: prefix("fd30::fe/64").Addr(), Interface: "eth1"}
 		errs = append(errs,
-			l.space(lb).Route(prefix("10.40.%d.0/24", i+1), server.FarMTU, by4),
-			l.space(lb).Route(prefix("fd40:0:0:%x::/64", i+1), server.FarMTU, by6))
+			l.space(lb).Route(prefix("10.40.%d.0/24", i+1), mtu, by4),
+			l.space(lb).Route(prefix("fd40:0:0:%x::/64", i+1), mtu, by6))
 	}
 	return errors.Join(errs...)
 }

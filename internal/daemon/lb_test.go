@@ -7,29 +7,24 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/daemon"
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 func init() {
-	dir := os.Getenv("BALLAST_TEST_LB")
-	if dir == "" {
+	dir := os.Getenv(daemonDir)
+	if os.Getenv(daemonProcess) != "lb" {
 		return
 	}
 	limits := plan.DefaultLimits
@@ -53,83 +48,23 @@ services:
       {name: s1, address: 10.9.0.2, id: 1}, {name: s2, address: 10.9.0.3, id: 2}%s]}
 `
 
-// lbHost is a load balancer with a link to a host that is client and servers.
-type lbHost struct {
-	t         *testing.T
-	lb, peer  *netspace.Space
-	dir       string
-	output    bytes.Buffer
-	process   *exec.Cmd
-	apiClient *api.Client
-}
+// lbHost is a load balancer whose peer is all servers.
+type lbHost struct{ *host }
 
 func newLBHost(t *testing.T) *lbHost {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	h := &lbHost{t: t, dir: t.TempDir()}
-	h.apiClient = api.NewClient(api.SocketPath(filepath.Join(h.dir, "run"), "test"))
-	for name, space := range map[string]**netspace.Space{"lb": &h.lb, "peer": &h.peer} {
-		made, err := netspace.Create(fmt.Sprintf("ballast-lbt-%d-%s", os.Getpid(), name))
-		require(t, err)
-		t.Cleanup(func() {
-			made.Close()
-			require(t, netspace.Remove(made.Name))
-		})
-		*space = made
-	}
-	require(t, netspace.Connect(
-		netspace.End{Space: h.lb, Interface: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24")}},
-		netspace.End{Space: h.peer, Interface: "eth0", Addresses: []netip.Prefix{
-			netip.MustParsePrefix("10.9.0.2/24"), netip.MustParsePrefix("10.9.0.3/24"), netip.MustParsePrefix("10.9.0.4/24")}}))
-	require(t, datapath.EnsureBPFFS(filepath.Join(h.dir, "run", "bpf")))
-	t.Cleanup(func() {
-		h.kill()
-		require(t, daemon.DetachLB(filepath.Join(h.dir, "run"), "test"))
-		if t.Failed() {
-			t.Log(h.output.String())
-		}
-	})
-	return h
+	return &lbHost{newHost(t, "lb", []string{"10.9.0.1/24"}, []string{"10.9.0.2/24", "10.9.0.3/24", "10.9.0.4/24"}, daemon.DetachLB)}
 }
 
-func (h *lbHost) start() {
+// with writes the file with more servers.
+func (h *lbHost) with(servers string) (sum string) {
 	h.t.Helper()
-	h.process = exec.Command("/proc/self/exe")
-	h.process.Env = append(os.Environ(), "BALLAST_TEST_LB="+h.dir)
-	h.process.Stderr = &h.output
-	require(h.t, h.lb.Start(h.process))
+	return h.write(fmt.Sprintf(lbFile, servers))
 }
 
-func (h *lbHost) kill() {
-	if h.process != nil {
-		h.process.Process.Kill()
-		h.process.Wait()
-		h.process = nil
-	}
-}
-
-func (h *lbHost) write(more string) (sum string) {
+func (h *lbHost) await(what string, done func(api.LBStatus) bool) api.LBStatus {
 	h.t.Helper()
-	content := fmt.Appendf(nil, lbFile, more)
-	path := filepath.Join(h.dir, "ballast.yaml")
-	require(h.t, os.WriteFile(path+".new", content, 0o600))
-	require(h.t, os.Rename(path+".new", path))
-	return config.Sum(content)
-}
-
-func (h *lbHost) await(what string, done func(api.LBStatus) bool) (status api.LBStatus) {
-	h.t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		err := h.apiClient.Get(h.t.Context(), api.PathStatus, &status)
-		if err == nil && done(status) {
-			return status
-		}
-		if time.Now().After(end) {
-			h.t.Fatalf("waited for %s: %+v, %v", what, status, err)
-		}
-	}
+	return await(h.host, what, done)
 }
 
 func (h *lbHost) awaitFile(sum string) {
@@ -140,7 +75,7 @@ func (h *lbHost) awaitFile(sum string) {
 func (h *lbHost) servers() (names []string) {
 	h.t.Helper()
 	var services []api.ServiceStatus
-	require(h.t, h.apiClient.Get(h.t.Context(), api.PathServices, &services))
+	require(h.t, h.client.Get(h.t.Context(), api.PathServices, &services))
 	for _, server := range services[0].Servers {
 		name := server.Name + " " + server.State.String()
 		if server.Removed {
@@ -160,22 +95,22 @@ func (h *lbHost) expectServers(when string, want ...string) {
 }
 
 func (h *lbHost) post(path string, body any) (answer api.Changed, err error) {
-	err = h.apiClient.Post(h.t.Context(), path, body, &answer)
+	err = h.client.Post(h.t.Context(), path, body, &answer)
 	return answer, err
 }
 
 func TestAFileThatCannotBeAppliedIsRefusedAndTheOldStateGoesOn(t *testing.T) {
 	h := newLBHost(t)
 	h.awaitAfterStart()
-	h.write(", {name: s3, address: 10.9.0.4, id: 1}")
+	h.with(", {name: s3, address: 10.9.0.4, id: 1}")
 	status := h.await("the refusal", func(s api.LBStatus) bool { return s.Config.Error != "" })
 	if !strings.Contains(status.Config.Error, "ballast.yaml:8") || !strings.Contains(status.Config.Error, "next free id is 3") {
 		t.Errorf("the refusal says %q", status.Config.Error)
 	}
 	h.expectServers("after the refusal", "s1 active", "s2 active")
-	h.awaitFile(h.write(", {name: s3, address: 10.9.0.4, id: 3}"))
+	h.awaitFile(h.with(", {name: s3, address: 10.9.0.4, id: 3}"))
 	h.expectServers("after the correction", "s1 active", "s2 active", "s3 active")
-	sum := h.write("")
+	sum := h.with("")
 	require(t, h.process.Process.Signal(unix.SIGHUP))
 	h.awaitFile(sum)
 	h.expectServers("after removal", "s1 active", "s2 active", "s3 removed")
@@ -183,7 +118,7 @@ func TestAFileThatCannotBeAppliedIsRefusedAndTheOldStateGoesOn(t *testing.T) {
 
 func (h *lbHost) awaitAfterStart() {
 	h.t.Helper()
-	sum := h.write("")
+	sum := h.with("")
 	h.start()
 	h.awaitFile(sum)
 }
@@ -204,7 +139,7 @@ func TestChangesByCtlSurviveKillAndEditsElsewhere(t *testing.T) {
 	h.await("the new process", func(s api.LBStatus) bool { return s.Ready })
 	h.expectServers("after kill -9", "s1 draining", "s2 active", "s3 active")
 	var diff api.Changed
-	require(t, h.apiClient.Get(t.Context(), api.PathConfigDiff, &diff))
+	require(t, h.client.Get(t.Context(), api.PathConfigDiff, &diff))
 	if len(diff.Changes) != 2 {
 		t.Errorf("differences from the file: %q", diff.Changes)
 	}
@@ -242,11 +177,10 @@ func TestRequestsThatMakeNoSenseAreRefusedWithTheReason(t *testing.T) {
 func TestASecondDaemonOfTheInstanceIsRefused(t *testing.T) {
 	h := newLBHost(t)
 	h.awaitAfterStart()
-	second := exec.Command("/proc/self/exe")
-	second.Env = append(os.Environ(), "BALLAST_TEST_LB="+h.dir)
+	second := h.command()
 	var output bytes.Buffer
 	second.Stderr = &output
-	require(t, h.lb.Start(second))
+	require(t, h.space.Start(second))
 	if err := second.Wait(); err == nil || !strings.Contains(output.String(), "another process serves this instance") {
 		t.Errorf("%v: %s", err, output.String())
 	}
@@ -256,7 +190,7 @@ func TestASecondDaemonOfTheInstanceIsRefused(t *testing.T) {
 func TestCountersAreServedToPrometheus(t *testing.T) {
 	h := newLBHost(t)
 	h.awaitAfterStart()
-	stream, err := h.apiClient.Stream(t.Context(), api.PathMetrics)
+	stream, err := h.client.Stream(t.Context(), api.PathMetrics)
 	require(t, err)
 	defer stream.Close()
 	var text bytes.Buffer

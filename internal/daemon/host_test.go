@@ -1,0 +1,133 @@
+package daemon_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+)
+
+const hostDeadline = 20 * time.Second
+
+// daemonProcess tells a test's child process which daemon to be, and daemonDir where its files are. A daemon needs a process of its
+// own: it works in the network namespace that it was started in.
+const (
+	daemonProcess = "BALLAST_TEST_DAEMON"
+	daemonDir     = "BALLAST_TEST_DIR"
+)
+
+// host runs a daemon in a namespace that has a link to a peer: 10.9.0.1 here, 10.9.0.2 to .4 there.
+type host struct {
+	t           *testing.T
+	role        string
+	space, peer *netspace.Space
+	dir         string
+	output      bytes.Buffer
+	process     *exec.Cmd
+	client      *api.Client
+}
+
+func newHost(t *testing.T, role string, here, there []string, detach func(runDir, instance string) error) *host {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	h := &host{t: t, role: role, dir: t.TempDir()}
+	h.client = api.NewClient(api.SocketPath(h.runDir(), "test"))
+	h.space, h.peer = newSpace(t, role), newSpace(t, role+"-peer")
+	require(t, netspace.Connect(end(h.space, here), end(h.peer, there)))
+	// Mounted here, so that the test can take it away.
+	require(t, datapath.EnsureBPFFS(filepath.Join(h.runDir(), "bpf")))
+	t.Cleanup(func() {
+		h.kill()
+		require(t, detach(h.runDir(), "test"))
+		if t.Failed() {
+			t.Log(h.output.String())
+		}
+	})
+	return h
+}
+
+func newSpace(t *testing.T, role string) *netspace.Space {
+	t.Helper()
+	made, err := netspace.Create(fmt.Sprintf("ballast-dmn-%d-%s", os.Getpid(), role))
+	require(t, err)
+	t.Cleanup(func() {
+		made.Close()
+		require(t, netspace.Remove(made.Name))
+	})
+	return made
+}
+
+func end(space *netspace.Space, addresses []string) netspace.End {
+	e := netspace.End{Space: space, Interface: "eth0"}
+	for _, address := range addresses {
+		e.Addresses = append(e.Addresses, netip.MustParsePrefix(address))
+	}
+	return e
+}
+
+func (h *host) runDir() string { return filepath.Join(h.dir, "run") }
+
+// command is another daemon of the same files.
+func (h *host) command() *exec.Cmd {
+	command := exec.Command("/proc/self/exe")
+	command.Env = append(os.Environ(), daemonProcess+"="+h.role, daemonDir+"="+h.dir)
+	return command
+}
+
+func (h *host) start() {
+	h.t.Helper()
+	h.process = h.command()
+	h.process.Stderr = &h.output
+	require(h.t, h.space.Start(h.process))
+}
+
+// kill leaves the daemon no time for anything.
+func (h *host) kill() {
+	if h.process != nil {
+		h.process.Process.Kill()
+		h.process.Wait()
+		h.process = nil
+	}
+}
+
+// write replaces the file as an editor does, and returns the sum that a daemon reports for it.
+func (h *host) write(content string) (sum string) {
+	h.t.Helper()
+	path := filepath.Join(h.dir, "ballast.yaml")
+	require(h.t, os.WriteFile(path+".new", []byte(content), 0o600))
+	require(h.t, os.Rename(path+".new", path))
+	return config.Sum([]byte(content))
+}
+
+// await asks for the daemon's status, an S, until it is as wanted.
+func await[S any](h *host, what string, done func(S) bool) (status S) {
+	h.t.Helper()
+	for end := time.Now().Add(hostDeadline); ; time.Sleep(5 * time.Millisecond) {
+		err := h.client.Get(h.t.Context(), api.PathStatus, &status)
+		if err == nil && done(status) {
+			return status
+		}
+		if time.Now().After(end) {
+			h.t.Fatalf("waited for %s: %+v, %v", what, status, errors.Join(err))
+		}
+	}
+}
+
+func require(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

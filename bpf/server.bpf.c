@@ -70,7 +70,7 @@ static __noinline enum agent_verdict restore_time_wait(struct bpf_sock *sk, cons
 	const struct tcp_timewait_sock *socket = socket_address(sk);
 	const struct exception *exception;
 	struct flow_key key;
-	__u32 now, delta = 0, w = bpf_ntohl(f->echo);
+	__u32 now, delta = START_DELTA, w = bpf_ntohl(f->echo);
 
 	if (!mark_is_mine(served, f, w))
 		return INGRESS_BAD_COOKIE;
@@ -195,6 +195,7 @@ static __noinline enum agent_verdict mark_without_storage(struct __sk_buff *skb,
 
 	if (!(f->tcp_flags & TCP_FLAG_SYN_BIT)) {
 		const struct exception *exception;
+		__u32 delta = START_DELTA;
 		struct flow_key key;
 
 		verdict = EGRESS_MARKED_NO_SOCKET;
@@ -203,7 +204,8 @@ static __noinline enum agent_verdict mark_without_storage(struct __sk_buff *skb,
 		if (exception && exception->unmarked)
 			return EGRESS_UNMARKED_OLDER_THAN_AGENT;
 		if (exception)
-			v -= exception->delta;
+			delta = exception->delta;
+		v -= delta;
 	} else if (sk && sk->state == SOCKET_NEW_SYN_RECV && request_uses_usec(socket_address(sk))) {
 		return EGRESS_UNMARKED_USEC;
 	}

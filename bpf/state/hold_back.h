@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* hold_back.h - Cheetah IV-D: the cookie in TSval without ever running ahead of what PAWS lets pass.
+/* hold_back.h - Cheetah IV-A, IV-B: the cookie in TSval without ever running ahead of what PAWS lets pass.
  *
  *   wire timestamp W = V << c | cookie        V = T - delta        T: what the kernel wrote, in ms
  *
@@ -15,6 +15,7 @@
 /* Implementation constants */
 #define BEHIND_ECHO_MS (1u << 24) /* V a little behind the newest echo is reordering; farther is a wrapped clock */
 #define ECHO_AGE_SLACK_MS 2000 /* ts_recent_stamp counts seconds */
+#define START_DELTA ((__u32)-1) /* V = T + 1 after the handshake: a rotation in its midst must not make W step back */
 #define CLOCK_SLACK_MS 64 /* the coarse clock may be a tick (10 ms at 100 Hz) behind the packets' */
 
 enum hold_back_state { HOLD_BACK_NEW, HOLD_BACK_MARKED, HOLD_BACK_UNMARKED_USEC, HOLD_BACK_UNMARKED_OLDER };
@@ -41,7 +42,7 @@ struct {
 } hold_backs SEC(".maps");
 
 /* What is exceptional about a flow, for packets that the kernel sends without its socket (TIME_WAIT), and for
- * handshakes under way when the agent came. Absent: marked, delta 0. */
+ * handshakes under way when the agent came. Absent: marked, START_DELTA. */
 struct flow_key {
 	struct served_key service;
 	__be32 client[4];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* deliver.h - second chance (Beamer 4.3, SHELL III-D): a packet that no cookie steered is kept by the server that has
+/* deliver.h - second chance (Beamer 4.3, SHELL III-A): a packet that no cookie steered is kept by the server that has
  * its connection; the others hand it to the stop written behind the outer header. */
 #pragma once
 

@@ -31,7 +31,7 @@ static __noinline void mark_refresh(struct hold_back *h, const struct served *se
 	__u16 cookie;
 
 	h->generation = now;
-	if (!served || !(served->flags & SERVED_COOKIE) || served->cookie_bits != h->cookie_bits)
+	if (!served || !(served->flags & (SERVED_COOKIE | SERVED_RETIRED)) || served->cookie_bits != h->cookie_bits)
 		return;
 	cookie = mark_cookie(served, f, served->epoch_parity);
 	if (cookie == h->cookie)
@@ -76,7 +76,8 @@ static __noinline int mark_start(struct hold_back *h, const struct served *serve
 	h->cookie_bits = served->cookie_bits;
 	h->newest_echo = echo ? hold_back_extend(echo, latest, h->cookie_bits) : t;
 	h->newest_sent = latest;
-	h->held_from = h->newest_echo;
+	h->delta = START_DELTA;
+	h->held_from = h->newest_echo + 1; /* echoes of the handshake have no delta */
 	h->generation = current_generation();
 	h->cookie = mark_cookie(served, f, served->epoch_parity);
 	/* The handshake may have been marked just before a rotation. */
@@ -94,7 +95,7 @@ static __noinline int mark_remember(const struct flow *f, __u32 delta, __u32 unm
 	if (!f)
 		return 0;
 	flow_key_fill(&key, f);
-	if (delta || unmarked)
+	if (delta != START_DELTA || unmarked)
 		bpf_map_update_elem(&exceptions, &key, &exception, BPF_ANY);
 	else
 		bpf_map_delete_elem(&exceptions, &key);

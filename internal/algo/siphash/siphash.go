@@ -1,5 +1,5 @@
 // Package siphash computes SipHash-1-3: Aumasson and Bernstein, "SipHash: a fast short-input PRF" (Indocrypt 2012, section 2),
-// with one compression and three finalisation rounds as in Rust's and Linux's hash tables. bpf/steer/cookie.h is the same in C.
+// with one compression and three finalisation rounds as in Rust's and Linux's hash tables. bpf/packet/siphash.h is the same in C.
 package siphash
 
 import (

@@ -28,7 +28,7 @@ func AgentCommand(version string) *cobra.Command {
 		RunE: func(command *cobra.Command, _ []string) error {
 			command.SilenceUsage = true
 			if detach {
-				return daemon.DetachAgent(options.RunDir, options.Instance)
+				return daemon.Detach(options.RunDir, options.Instance)
 			}
 			parsed, err := parseXDPMode(mode)
 			if err != nil {

@@ -37,7 +37,7 @@ ids cannot be given to other servers.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if remove {
-				return daemon.DetachLB(o.RunDir, o.Instance)
+				return daemon.Detach(o.RunDir, o.Instance)
 			}
 			if o.Config == "" {
 				return errors.New("no configuration: name the file with -f")

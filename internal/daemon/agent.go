@@ -48,7 +48,7 @@ type Agent struct {
 	problems   []string
 }
 
-// RunAgent runs until ctx ends. The data path stays attached and works on; DetachAgent removes it.
+// RunAgent runs until ctx ends. The data path stays attached and works on; Detach removes it.
 func RunAgent(ctx context.Context, o AgentOptions) error {
 	listener, err := api.Listen(api.SocketPath(o.RunDir, o.Instance))
 	if err != nil {
@@ -81,11 +81,6 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 	a.log.Info("ready", "instance", o.Instance, "services", a.wanted.Marking)
 	defer cancel()
 	return a.routes().Serve(ctx, listener)
-}
-
-// DetachAgent removes an instance's data path. Connections that carry cookies do not survive it.
-func DetachAgent(runDir, instance string) error {
-	return detach(runDir, instance, datapath.DetachServer)
 }
 
 // start fills the maps first and attaches last.
@@ -139,7 +134,7 @@ func (a *Agent) attach() error {
 		a.modes[device.Name] = mode
 		a.log.Info("attached", "interface", device.Name, "mode", mode)
 	}
-	return nil
+	return a.path.Attached()
 }
 
 // Reload applies the configuration file as it is now; one that cannot be applied is refused and the old state goes on.

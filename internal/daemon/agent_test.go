@@ -51,7 +51,7 @@ type agentHost struct{ *host }
 
 func newAgentHost(t *testing.T) *agentHost {
 	t.Helper()
-	h := &agentHost{newHost(t, "agent", []string{"10.9.0.2/24"}, []string{"10.9.0.1/24"}, daemon.DetachAgent)}
+	h := &agentHost{newHost(t, "agent", []string{"10.9.0.2/24"}, []string{"10.9.0.1/24"})}
 	vip := netip.MustParsePrefix("198.51.100.10/32")
 	require(t, h.space.AddAddress("lo", vip))
 	require(t, h.peer.Route(vip, 0, netspace.NextHop{Gateway: netip.MustParseAddr("10.9.0.2"), Interface: "eth0"}))

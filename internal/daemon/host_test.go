@@ -13,6 +13,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/daemon"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 )
@@ -37,7 +38,7 @@ type host struct {
 	client      *api.Client
 }
 
-func newHost(t *testing.T, role string, here, there []string, detach func(runDir, instance string) error) *host {
+func newHost(t *testing.T, role string, here, there []string) *host {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -50,7 +51,7 @@ func newHost(t *testing.T, role string, here, there []string, detach func(runDir
 	require(t, datapath.EnsureBPFFS(filepath.Join(h.runDir(), "bpf")))
 	t.Cleanup(func() {
 		h.kill()
-		require(t, detach(h.runDir(), "test"))
+		require(t, daemon.Detach(h.runDir(), "test"))
 		if t.Failed() {
 			t.Log(h.output.String())
 		}

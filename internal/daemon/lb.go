@@ -56,7 +56,7 @@ type LB struct {
 // How often what only time changes is looked at.
 const agePeriod = time.Second
 
-// RunLB runs until ctx ends. The data path stays attached and forwards on; DetachLB removes it.
+// RunLB runs until ctx ends. The data path stays attached and forwards on; Detach removes it.
 func RunLB(ctx context.Context, o LBOptions) error {
 	listener, err := api.Listen(api.SocketPath(o.RunDir, o.Instance))
 	if err != nil {
@@ -141,11 +141,8 @@ func (lb *LB) attach(devices []*net.Interface) error {
 		lb.modes[device.Name] = mode
 		lb.log.Info("attached", "interface", device.Name, "mode", mode)
 	}
-	return nil
+	return lb.path.Attached()
 }
-
-// DetachLB removes an instance's data path: packets take the host's ordinary way.
-func DetachLB(runDir, instance string) error { return detach(runDir, instance, datapath.DetachLB) }
 
 func pinDir(runDir, instance string) string { return filepath.Join(runDir, "bpf", instance) }
 

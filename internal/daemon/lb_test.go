@@ -53,7 +53,7 @@ type lbHost struct{ *host }
 
 func newLBHost(t *testing.T) *lbHost {
 	t.Helper()
-	return &lbHost{newHost(t, "lb", []string{"10.9.0.1/24"}, []string{"10.9.0.2/24", "10.9.0.3/24", "10.9.0.4/24"}, daemon.DetachLB)}
+	return &lbHost{newHost(t, "lb", []string{"10.9.0.1/24"}, []string{"10.9.0.2/24", "10.9.0.3/24", "10.9.0.4/24"})}
 }
 
 // with writes the file with more servers.
@@ -201,5 +201,24 @@ func TestCountersAreServedToPrometheus(t *testing.T) {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("missing: %s", want)
 		}
+	}
+}
+
+func TestAnUpgradeToAnotherLayoutOfMapsReplacesTheProgramInPlace(t *testing.T) {
+	h := newLBHost(t)
+	h.awaitAfterStart()
+	h.kill()
+	pins := filepath.Join(h.runDir(), "bpf", "test")
+	layouts, err := filepath.Glob(filepath.Join(pins, "lb-v*"))
+	require(t, err)
+	if len(layouts) != 1 {
+		t.Fatalf("layouts: %q", layouts)
+	}
+	require(t, os.Rename(layouts[0], filepath.Join(pins, "lb-v0"))) // what an older program would have left
+	h.start()
+	h.await("the newer program", func(s api.LBStatus) bool { return s.Ready })
+	h.expectServers("after the upgrade", "s1 active", "s2 active")
+	if left, _ := filepath.Glob(filepath.Join(pins, "lb-v*")); len(left) != 1 || left[0] != layouts[0] {
+		t.Errorf("layouts after the upgrade: %q", left)
 	}
 }

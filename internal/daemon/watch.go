@@ -63,14 +63,15 @@ func watchFile(ctx context.Context, path string, changed func()) error {
 	return nil
 }
 
-// detach removes the pins of an instance whose daemon does not run, and the file system when it was the last one.
-func detach(runDir, instance string, remove func(dir string) error) error {
+// Detach removes the data path of an instance whose daemon does not run: packets take the host's ordinary way, and on a server
+// connections that carry cookies break. With the last instance the file system of the pins goes.
+func Detach(runDir, instance string) error {
 	listener, err := api.Listen(api.SocketPath(runDir, instance))
 	if err != nil {
 		return fmt.Errorf("detach %s: %w", instance, err)
 	}
 	defer listener.Close()
-	if err := remove(pinDir(runDir, instance)); err != nil {
+	if err := datapath.Detach(pinDir(runDir, instance)); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(filepath.Join(runDir, instance)); err != nil {

@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -38,7 +37,7 @@ var (
 // and Trace are.
 type LB struct {
 	objects lbObjects
-	dir     string // of the pins, "": none
+	pins    pins
 	tables  lbTables
 	adopted bool
 	// displaced: places of vips were given up since the last grace period.
@@ -77,11 +76,11 @@ func OpenLB(dir string, limits plan.Limits) (*LB, error) {
 	options := ebpf.CollectionOptions{}
 	lb := &LB{}
 	if dir != "" {
-		lb.dir = filepath.Join(dir, lbLayout)
-		if err := os.MkdirAll(lb.dir, 0o700); err != nil {
-			return nil, fmt.Errorf("make the directory of pinned maps: %w", err)
+		lb.pins = pins{dir, lbLayout}
+		if options.Maps.PinPath, err = lb.pins.maps(); err != nil {
+			return nil, err
 		}
-		_, err := os.Stat(filepath.Join(lb.dir, "vips"))
+		_, err := os.Stat(filepath.Join(options.Maps.PinPath, "vips"))
 		lb.adopted = err == nil
 		lb.displaced = lb.adopted
 		for name, m := range spec.Maps {
@@ -89,11 +88,10 @@ func OpenLB(dir string, limits plan.Limits) (*LB, error) {
 				m.Pinning = ebpf.PinByName
 			}
 		}
-		options.Maps.PinPath = lb.dir
 	}
 	if err := spec.LoadAndAssign(&lb.objects, &options); err != nil {
 		if errors.Is(err, ebpf.ErrMapIncompatible) {
-			return nil, fmt.Errorf("take over the maps pinned in %s: %w: start with the limits they were made with, or detach first", lb.dir, err)
+			return nil, fmt.Errorf("take over the maps pinned in %s: %w: start with the limits they were made with, or detach first", options.Maps.PinPath, err)
 		}
 		return nil, fmt.Errorf("load the load balancer's program: %w", err)
 	}
@@ -175,7 +173,7 @@ func (lb *LB) Attach(device *net.Interface, mode XDPMode) (XDPMode, error) {
 	if err := lb.objects.Interfaces.Put(slot, value); err != nil {
 		return "", fmt.Errorf("tell the address of %s: %w", device.Name, err)
 	}
-	return attachXDP(lb.objects.Lb, device, mode, filepath.Join(lb.dir, "link-"+strconv.Itoa(device.Index)))
+	return attachXDP(lb.objects.Lb, device, mode, lb.pins.link("xdp", device.Index))
 }
 
 // attachXDP attaches program or, if pin names a link that still is on the device, replaces the program in it.
@@ -225,10 +223,5 @@ func attachedMode(device *net.Interface) (XDPMode, error) {
 	return XDPNative, nil
 }
 
-// DetachLB removes links and maps that are pinned under dir, of any layout. Nothing there is no error.
-func DetachLB(dir string) error {
-	if err := os.RemoveAll(dir); err != nil {
-		return fmt.Errorf("remove the pins in %s: %w", dir, err)
-	}
-	return nil
-}
+// Attached says that every device has the program: what only an earlier one needed goes.
+func (lb *LB) Attached() error { return lb.pins.dropOtherLayouts() }

@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"strconv"
 	"time"
 	"unsafe"
 
@@ -35,7 +32,7 @@ var (
 // Server is the server role's programs with their maps. Its methods are not safe for concurrent use, but for Counters.
 type Server struct {
 	objects serverObjects
-	dir     string
+	pins    pins
 	rows    map[plan.VIPKey]servedRow
 	free    []freeRow
 	names   []string
@@ -64,16 +61,15 @@ func OpenServer(dir string) (*Server, error) {
 	server := &Server{rows: map[plan.VIPKey]servedRow{}}
 	options := ebpf.CollectionOptions{}
 	if dir != "" {
-		server.dir = filepath.Join(dir, serverLayout)
-		if err := os.MkdirAll(server.dir, 0o700); err != nil {
-			return nil, fmt.Errorf("make the directory of pinned maps: %w", err)
+		server.pins = pins{dir, serverLayout}
+		if options.Maps.PinPath, err = server.pins.maps(); err != nil {
+			return nil, err
 		}
 		for name, m := range spec.Maps {
 			if !isSection(name) {
 				m.Pinning = ebpf.PinByName
 			}
 		}
-		options.Maps.PinPath = server.dir
 	}
 	if server.names, err = enumNames(spec.Types, "agent_verdict"); err != nil {
 		return nil, err
@@ -270,15 +266,14 @@ func (s *Server) Attach(device *net.Interface, mode XDPMode) (XDPMode, error) {
 	if err := s.attachTCX(s.objects.ServerEgress, device, ebpf.AttachTCXEgress, "egress"); err != nil {
 		return "", err
 	}
-	return attachXDP(s.objects.ServerXdp, device, mode, s.pin("xdp", device.Index))
+	return attachXDP(s.objects.ServerXdp, device, mode, s.pins.link("xdp", device.Index))
 }
 
-func (s *Server) pin(hook string, ifindex int) string {
-	return filepath.Join(s.dir, "link-"+hook+"-"+strconv.Itoa(ifindex))
-}
+// Attached says that every device has the programs: what only earlier ones needed goes.
+func (s *Server) Attached() error { return s.pins.dropOtherLayouts() }
 
 func (s *Server) attachTCX(program *ebpf.Program, device *net.Interface, hook ebpf.AttachType, name string) error {
-	pin := s.pin(name, device.Index)
+	pin := s.pins.link(name, device.Index)
 	if old, err := link.LoadPinnedLink(pin, nil); err == nil {
 		defer old.Close()
 		if info, err := old.Info(); err == nil && info.TCX() != nil && info.TCX().Ifindex == uint32(device.Index) {
@@ -329,6 +324,3 @@ func (s *Server) Programs() (xdp, ingress, egress *ebpf.Program) {
 
 // Close lets go of everything. What is pinned or attached stays.
 func (s *Server) Close() error { return s.objects.Close() }
-
-// DetachServer removes links and maps that are pinned under dir, of any layout. Nothing there is no error.
-func DetachServer(dir string) error { return DetachLB(dir) }

@@ -176,7 +176,7 @@ func (r *rig) pins() string {
 	check(r.t, err)
 	check(r.t, datapath.EnsureBPFFS(dir))
 	r.t.Cleanup(func() {
-		check(r.t, datapath.DetachServer(dir+"/test"))
+		check(r.t, datapath.Detach(dir+"/test"))
 		check(r.t, datapath.RemoveBPFFS(dir))
 	})
 	return dir + "/test"

@@ -88,7 +88,8 @@ func (r *rig) reference(frame []byte, vip netip.Addr) []byte {
 	}
 	hash := cookie.FlowHash(cookie.ServiceKey(r.fleet.Keys.Cookie[1], vip, service.Protocol), client, servicePort)
 	value := out[tcp+20+at+2:]
-	marked := binary.BigEndian.Uint32(value)<<service.CookieBits | uint32(cookie.Encode(service.CookieBits, 1, serverID, hash))
+	clock := binary.BigEndian.Uint32(value) + 1 // after the handshake
+	marked := clock<<service.CookieBits | uint32(cookie.Encode(service.CookieBits, 1, serverID, hash))
 	binary.BigEndian.PutUint32(value, marked)
 	copy(out[tcp+16:], []byte{0, 0})
 	end := tcp + int(out[tcp+12]>>4)*4 + len("some payload")

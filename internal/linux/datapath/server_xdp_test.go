@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -49,7 +50,8 @@ func newXDPRig(t *testing.T) *xdpRig {
 	return r
 }
 
-// run returns the action, the frame as it left and the one verdict that was counted.
+// run returns the action, the frame as it left and the one verdict that was counted. The kernels' own multicast passes the same
+// programs at times: it is never tunnelled.
 func (r *xdpRig) run(frame []byte) (action uint32, out []byte, verdict string) {
 	r.t.Helper()
 	before, err := r.agent.Counters()
@@ -62,10 +64,15 @@ func (r *xdpRig) run(frame []byte) (action uint32, out []byte, verdict string) {
 	check(r.t, r.server.Do(func() (err error) { action, err = program.Run(&options); return err }))
 	after, err := r.agent.Counters()
 	check(r.t, err)
+	const background = "passed_not_tunnelled"
 	for name := range after {
-		if after[name].Packets != before[name].Packets {
+		tc := strings.HasPrefix(name, "ingress_") || strings.HasPrefix(name, "egress_")
+		if !tc && name != background && after[name].Packets != before[name].Packets {
 			verdict += name
 		}
+	}
+	if verdict == "" && after[background].Packets != before[background].Packets {
+		verdict = background
 	}
 	return action, options.DataOut, verdict
 }

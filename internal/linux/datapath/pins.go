@@ -1,0 +1,57 @@
+package datapath
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// pins are where an instance keeps what outlives its process: maps in a folder named for their layout, links beside it, so
+// that a program with maps of another layout replaces the one that runs and is not attached beside it.
+type pins struct {
+	dir, layout string
+}
+
+// maps makes the folder of the maps and returns it.
+func (p pins) maps() (string, error) {
+	folder := filepath.Join(p.dir, p.layout)
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return "", fmt.Errorf("make the directory of pinned maps: %w", err)
+	}
+	return folder, nil
+}
+
+func (p pins) link(hook string, ifindex int) string {
+	return filepath.Join(p.dir, "link-"+hook+"-"+strconv.Itoa(ifindex))
+}
+
+// dropOtherLayouts removes the maps of other layouts of the same role ("lb-v1": lb). Call it when no program uses them.
+func (p pins) dropOtherLayouts() error {
+	if p.dir == "" {
+		return nil
+	}
+	role, _, _ := strings.Cut(p.layout, "-")
+	folders, err := filepath.Glob(filepath.Join(p.dir, role+"-v*"))
+	if err != nil {
+		return err
+	}
+	for _, folder := range folders {
+		if filepath.Base(folder) == p.layout {
+			continue
+		}
+		if err := os.RemoveAll(folder); err != nil {
+			return fmt.Errorf("remove the maps of another layout: %w", err)
+		}
+	}
+	return nil
+}
+
+// Detach removes links and maps that are pinned under dir, of any role and layout. Nothing there is no error.
+func Detach(dir string) error {
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove the pins in %s: %w", dir, err)
+	}
+	return nil
+}

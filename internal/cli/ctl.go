@@ -155,9 +155,9 @@ func (c *control) keyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "key",
 		Short: "Make and rotate keys",
-		Long: `Make and rotate keys. To rotate without breaking a connection: add the new key to the configuration of every node
-(or with "key add" on each), then let every agent and load balancer use it ("current" in the file, or "key use"), and after every
-connection has been heard of once, drop the old one.`,
+		Long: `Make and rotate keys. To rotate without breaking a connection: add the new key to every load balancer (in its file, or by
+"key add") and to every agent's file, then switch "current" in every file (or "key use" on load balancers; agents follow their
+files alone), and after every connection has been heard of once, drop the old one.`,
 	}
 	cmd.AddCommand(generateCommand(), c.keyAddCommand(),
 		c.keyAction("use", "Write new cookies with an epoch's key"), c.keyAction("drop", "Forget an epoch's key; its cookies are no longer read"))

@@ -171,6 +171,9 @@ func (a *Agent) apply(file *config.File) error {
 		if err := netdev.CheckTimestamps(); err != nil {
 			return fmt.Errorf("serve %s: %w", wanted.Marking[0], err)
 		}
+		if routes := netdev.MicrosecondRoutes(); len(routes) > 0 {
+			return fmt.Errorf("serve %s: %s", wanted.Marking[0], routes[0])
+		}
 	}
 	wanted.Rekey(&file.Fleet, a.path.Served())
 	changes, err := a.path.Serve(wanted.Served)

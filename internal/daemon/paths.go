@@ -33,7 +33,7 @@ const narrowPathLife = 10 * time.Minute
 // narrow lowers the MTU of a path that is known, and reports whether that is news.
 func (t *pathTable) narrow(found netdev.TooBig, now time.Time) bool {
 	path, known := t.known[found.Destination]
-	if !known || found.MTU >= path.MTU {
+	if !known || found.Source != path.Source || found.MTU >= path.MTU {
 		return false
 	}
 	if t.small == nil {

@@ -71,8 +71,8 @@ func MicrosecondRoutes() (problems []string) {
 	}
 	for _, route := range routes {
 		if route.Features&routeFeatureMicroseconds != 0 {
-			problems = append(problems, fmt.Sprintf("route %s has features tcp_usec_ts: its connections carry no cookie and are placed "+
-				"by the fallback: ip route change it without", route.Dst))
+			problems = append(problems, fmt.Sprintf("route %s has features tcp_usec_ts, whose timestamps leave no room for a cookie: "+
+				"ip route change it without", route.Dst))
 		}
 	}
 	return problems

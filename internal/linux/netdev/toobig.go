@@ -11,8 +11,8 @@ import (
 
 // TooBig is a router's word that packets of ours to Destination must not be longer than MTU bytes.
 type TooBig struct {
-	Destination netip.Addr
-	MTU         uint16
+	Source, Destination netip.Addr // of the packet that was too big
+	MTU                 uint16
 }
 
 // Specification constants: below these no router may go (RFC 791, RFC 8200).
@@ -59,7 +59,7 @@ func parseTooBig4(message []byte) (found TooBig, ok bool) {
 	if len(message) < 28 || message[0] != unreachable || message[1] != fragmentationNeeded || !isTunnel(message[8+9]) {
 		return found, false
 	}
-	found = TooBig{netip.AddrFrom4([4]byte(message[8+16:])), binary.BigEndian.Uint16(message[6:])}
+	found = TooBig{netip.AddrFrom4([4]byte(message[8+12:])), netip.AddrFrom4([4]byte(message[8+16:])), binary.BigEndian.Uint16(message[6:])}
 	return found, found.MTU >= minMTU4
 }
 
@@ -69,6 +69,6 @@ func parseTooBig6(message []byte) (found TooBig, ok bool) {
 		return found, false
 	}
 	mtu := binary.BigEndian.Uint32(message[4:])
-	found = TooBig{netip.AddrFrom16([16]byte(message[8+24:])), uint16(min(mtu, 65535))}
+	found = TooBig{netip.AddrFrom16([16]byte(message[8+8:])), netip.AddrFrom16([16]byte(message[8+24:])), uint16(min(mtu, 65535))}
 	return found, mtu >= minMTU6
 }

@@ -33,7 +33,9 @@ inline_always void siphash_word(struct siphash_state *s, __u64 word)
 	s->v0 ^= word;
 }
 
-/* The flow hash: SipHash-1-3 over client address || client port || service port, all as on the wire. */
+/* The flow hash: SipHash-1-3 over client address || client port || last byte of the service port, as on the wire. Address and
+ * protocol of the service are in the key. 7 bytes are one block with the length; with the whole port they would be two. Two
+ * connections that differ in the first byte of the service port alone share a hash, which tells nobody anything. */
 inline_always __u64 flow_hash(const struct siphash_key *key, const __be32 client[4], __be16 client_port,
 			      __be16 service_port, _Bool ipv6)
 {
@@ -43,15 +45,14 @@ inline_always __u64 flow_hash(const struct siphash_key *key, const __be32 client
 		.v2 = key->k0 ^ 0x6c7967656e657261ULL,
 		.v3 = key->k1 ^ 0x7465646279746573ULL,
 	};
-	__u32 ports = (__u32)client_port | (__u32)service_port << 16;
+	__u32 ports = (__u32)client_port | (bpf_ntohs(service_port) & 0xff) << 16;
 
 	if (ipv6) {
 		siphash_word(&s, client[0] | (__u64)client[1] << 32);
 		siphash_word(&s, client[2] | (__u64)client[3] << 32);
-		siphash_word(&s, ports | 20ULL << 56);
+		siphash_word(&s, ports | 19ULL << 56);
 	} else {
-		siphash_word(&s, client[0] | (__u64)ports << 32);
-		siphash_word(&s, 8ULL << 56);
+		siphash_word(&s, client[0] | (__u64)ports << 32 | 7ULL << 56);
 	}
 	s.v2 ^= 0xff;
 	siphash_round(&s);

@@ -38,12 +38,13 @@ func ServiceKey(fleet [16]byte, vip netip.Addr, protocol model.Protocol) Key {
 }
 
 // FlowHash returns the hash of a flow under a service key. client is the address and port of the client as it is on the wire
-// (IPv4 or IPv6, unmapped first), servicePort the port of the service that it talks to.
+// (IPv4 or IPv6, unmapped first), servicePort the port of the service that it talks to, of which the last byte counts: 7 bytes
+// are one block of SipHash, and that is what an IPv4 packet has time for.
 func FlowHash(service Key, client netip.AddrPort, servicePort uint16) uint64 {
-	var buffer [20]byte
+	var buffer [19]byte
 	message := append(buffer[:0], client.Addr().Unmap().AsSlice()...)
 	message = binary.BigEndian.AppendUint16(message, client.Port())
-	message = binary.BigEndian.AppendUint16(message, servicePort)
+	message = append(message, byte(servicePort))
 	return siphash.Sum13(service.K0, service.K1, message)
 }
 

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/api"
@@ -150,6 +151,28 @@ func TestAgentRefusesAHostWithoutTimestamps(t *testing.T) {
 	}
 	h.process = nil
 	if !strings.Contains(h.output.String(), "sysctl -w net.ipv4.tcp_timestamps=1") {
+		t.Errorf("no remedy in %q", h.output.String())
+	}
+}
+
+func TestAgentRefusesAHostWithMicrosecondTimestamps(t *testing.T) {
+	h := newAgentHost(t)
+	require(t, h.space.Do(func() error {
+		const tcpUsecTS = 1 << 4
+		device, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		_, clients, err := net.ParseCIDR("203.0.113.0/24")
+		return errors.Join(err, netlink.RouteAdd(&netlink.Route{LinkIndex: device.Attrs().Index, Dst: clients, Features: tcpUsecTS}))
+	}))
+	h.write(fmt.Sprintf(agentFile, 1))
+	h.start()
+	if err := h.process.Wait(); err == nil {
+		t.Error("the agent ended without an error")
+	}
+	h.process = nil
+	if !strings.Contains(h.output.String(), "ip route change it without") {
 		t.Errorf("no remedy in %q", h.output.String())
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // verify is what every test of a connection's life ends with.
@@ -150,6 +152,32 @@ func TestServiceThatLeavesKeepsItsConnections(t *testing.T) {
 	for range 3 {
 		check(t, fetch(old, 100000))
 	}
+	r.verify(w, before)
+}
+
+func TestConnectionsThatAServerLeavesBehindFollowRotations(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	r.listen(false)
+	before := r.rejects()
+	old := r.dial(r.vips[0])
+	defer old.Close()
+	check(t, fetch(old, 1000))
+	nobody := func(*model.Server) bool { return false }
+	for _, epochs := range [][]uint32{{1, 2}, {2}} { // the next key comes, then the old one goes
+		keys := map[uint32][16]byte{}
+		for _, epoch := range epochs {
+			keys[epoch] = [16]byte{byte(epoch)}
+		}
+		r.fleet.Keys = model.Keys{Placement: r.fleet.Keys.Placement, Current: 2, Cookie: keys}
+		left, err := plan.NewAgent(r.fleet, nobody)
+		check(t, err)
+		left.Rekey(r.fleet, r.agent.Served())
+		_, err = r.agent.Serve(left.Served)
+		check(t, err)
+		check(t, fetch(old, 1000)) // the client hears of it
+	}
+	w := r.watch()
+	check(t, fetch(old, 100000))
 	r.verify(w, before)
 }
 

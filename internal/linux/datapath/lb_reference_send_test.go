@@ -115,7 +115,7 @@ func (w *world) expectSent(p *refPacket, s *plan.Service, verdict lbVerdict, ids
 	return e
 }
 
-// rewritten is the packet with its timestamp option changed and its checksum computed anew.
+// rewritten is the packet with its timestamp option changed and its checksum with it: one that was wrong stays wrong.
 func (p *refPacket) rewritten(change func(option []byte)) *refPacket {
 	q := *p
 	q.ip = slices.Clone(p.ip)
@@ -123,8 +123,10 @@ func (p *refPacket) rewritten(change func(option []byte)) *refPacket {
 	for q.ip[at] != 8 {
 		at += max(1, int(q.ip[at+1])*min(1, int(q.ip[at]>>1)))
 	}
-	change(q.ip[at : at+10])
-	setTransportChecksum(q.ip[p.l4:p.length], 16, p.source, p.destination, 6)
+	from, to := at-(at-p.l4)%2, at+10+(at-p.l4)%2 // whole words of the checksum
+	changed := slices.Clone(q.ip[from:to])
+	change(changed[at-from:][:10])
+	replaceBytes(q.ip[p.l4+16:], q.ip[from:to], changed)
 	return &q
 }
 
@@ -272,8 +274,7 @@ func nattedError(p *refPacket, server *model.Server) []byte {
 		source, ports = quote[8:24], quote[40:]
 		replaceBytes(check, ip[24:40], address)
 	} else {
-		copy(ip[16:20], address)
-		setIPv4Checksum(ip)
+		replaceBytes(ip[10:], ip[16:20], address)
 		replaced := slices.Clone(quote[10:12])
 		replaceBytes(replaced, source, address)
 		copy(source, p.ip[p.l4+20:])
@@ -303,12 +304,12 @@ func natted(p *refPacket, server *model.Server) []byte {
 	if server.Port != 0 && p.fragment != laterFragment {
 		replaceBytes(check, ip[p.l4+2:], binary.BigEndian.AppendUint16(nil, server.Port))
 	}
+	if !p.v6() {
+		replaceBytes(ip[10:], slices.Clone(at), address)
+	}
 	replaceBytes(check, at, address)
 	if p.protocol == 17 && check != nil && check[0]|check[1] == 0 {
 		check[0], check[1] = 0xff, 0xff // RFC 768: 0 means "none"
-	}
-	if !p.v6() {
-		setIPv4Checksum(ip)
 	}
 	return ip
 }

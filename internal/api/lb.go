@@ -8,7 +8,8 @@ import (
 
 // Routes of a load balancer's daemon, beside those of every daemon.
 const (
-	PathServices     = "/v1/services"                            // GET
+	PathServices     = "/v1/services"                            // GET, POST a model.Service without servers; missing fields: defaults
+	PathService      = "/v1/services/{service}"                  // DELETE, PATCH fields of a model.Service; missing fields stay
 	PathServers      = "/v1/services/{service}/servers"          // POST a model.Server
 	PathServer       = "/v1/services/{service}/servers/{server}" // DELETE
 	PathServerAction = PathServer + "/{action}"                  // POST: drain, undrain, forget, weight (a Weight)

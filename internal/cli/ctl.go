@@ -45,8 +45,8 @@ They are of this node alone: say the same to the other nodes.`,
 	flags.StringVar(&c.runDir, "run-dir", "/run/ballast", "directory of sockets")
 	flags.StringVar(&c.socket, "socket", "", "path of the daemon's socket, instead of --instance")
 	flags.BoolVar(&c.json, "json", false, "print JSON")
-	cmd.AddCommand(c.statusCommand(), c.servicesCommand(), c.serversCommand(), c.countersCommand(), c.keysCommand(), c.metricsCommand(),
-		c.serverCommand(), c.keyCommand(), c.configCommand(), c.traceCommand())
+	cmd.AddCommand(c.statusCommand(), c.servicesCommand(), c.serversCommand(), c.countersCommands(), c.keysCommand(), c.metricsCommand(),
+		c.serviceCommand(), c.serverCommand(), c.keyCommand(), c.configCommand(), c.traceCommand())
 	return cmd
 }
 

@@ -20,6 +20,10 @@ func (lb *LB) routes() *api.Server {
 	s.Handle("GET "+api.PathStatus, func(*http.Request) (any, error) { return lb.status(), nil })
 	s.Handle("GET "+api.PathCounters, func(*http.Request) (any, error) { return lb.counters() })
 	s.Handle("GET "+api.PathServices, func(*http.Request) (any, error) { return lb.services() })
+	s.Handle("DELETE "+api.PathCounters, lb.resetCounters)
+	s.Handle("POST "+api.PathServices, lb.addService)
+	s.Handle("PATCH "+api.PathService, lb.setService)
+	s.Handle("DELETE "+api.PathService, lb.removeService)
 	s.Handle("POST "+api.PathServers, lb.addServer)
 	s.Handle("DELETE "+api.PathServer, func(r *http.Request) (any, error) {
 		return lb.editService(r, func(s *model.Service) error { return removeServer(s, r.PathValue("server")) })

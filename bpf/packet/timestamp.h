@@ -19,12 +19,6 @@ enum timestamp_search {
 	TIMESTAMP_AUTHENTICATED, /* TCP-AO covers the options: they must not be written */
 };
 
-struct timestamp_option {
-	__u8 offset; /* of TSval, from the start of the TCP header */
-	__be32 value; /* TSval */
-	__be32 echo; /* TSecr */
-};
-
 /* The walk works on a copy of the options, so that the verifier has one bounded index to follow. */
 struct option_bytes {
 	__u8 byte[TCP_OPTIONS_MAX + 8];

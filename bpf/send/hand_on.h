@@ -2,29 +2,35 @@
 /* hand_on.h - send an encapsulated packet to the next stop that its GUE header names. */
 #pragma once
 
-/* Takes the next stop that is not this host out of the header. 0: there is none. */
-inline_always _Bool hand_on_choose(struct gue_stops *stops, const void *end, _Bool ipv6, __be32 address[4])
+/* Takes the next stop that is not this host, and can be reached, out of the header. 0: there is none. */
+inline_always const struct stop *hand_on_choose(struct gue_stops *stops, const void *end, const struct tunnel *t,
+						__be32 address[4], _Bool *unreachable)
 {
 #pragma unroll
 	for (int i = 0; i < STOPS_MAX; i++) {
 		__u32 index = stops->next;
-		__be32 *stop = (void *)(stops + 1);
+		__be32 *at = (void *)(stops + 1);
+		const struct stop *stop;
 
 		if (index >= stops->count || index >= STOPS_MAX)
 			return 0;
 		stops->next = index + 1;
-		stop += ipv6 ? index * 4 : index;
-		if ((void *)(stop + (ipv6 ? 4 : 1)) > end)
+		at += t->outer_ipv6 ? index * 4 : index;
+		if ((void *)(at + (t->outer_ipv6 ? 4 : 1)) > end)
 			return 0;
 		__builtin_memset(address, 0, 16);
-		address[0] = stop[0];
-		if (ipv6) {
-			address[1] = stop[1];
-			address[2] = stop[2];
-			address[3] = stop[3];
+		address[0] = at[0];
+		if (t->outer_ipv6) {
+			address[1] = at[1];
+			address[2] = at[2];
+			address[3] = at[3];
 		}
-		if (!bpf_map_lookup_elem(&own_addresses, address))
-			return 1;
+		if (bpf_map_lookup_elem(&own_addresses, address))
+			continue;
+		stop = bpf_map_lookup_elem(&stop_hops, address);
+		if (stop && !stop->vlan == (t->l3 == sizeof(struct ethhdr)))
+			return stop;
+		*unreachable = 1;
 	}
 	return 0;
 }
@@ -68,15 +74,14 @@ inline_always enum agent_verdict hand_on(struct xdp_md *ctx, const struct tunnel
 	struct ethhdr *eth = data;
 	__be32 address[4], before;
 	const struct stop *stop;
+	_Bool unreachable = 0;
 
 	if ((void *)(eth + 1) + sizeof(struct vlan_header) > end || (void *)(stops + 1) > end)
 		return DROPPED_MALFORMED_TUNNEL;
 	before = *(__be32 *)stops;
-	if (!hand_on_choose(stops, end, t->outer_ipv6, address))
-		return AGENT_CONTINUE;
-	stop = bpf_map_lookup_elem(&stop_hops, address);
-	if (!stop || !stop->vlan != (t->l3 == sizeof(*eth)))
-		return DROPPED_STOP_UNREACHABLE;
+	stop = hand_on_choose(stops, end, t, address, &unreachable);
+	if (!stop)
+		return unreachable ? DROPPED_STOP_UNREACHABLE : AGENT_CONTINUE;
 	if (!hand_on_address(t, data, end, address, before, *(__be32 *)stops))
 		return DROPPED_MALFORMED_TUNNEL;
 	__builtin_memcpy(eth->h_dest, stop->destination_mac, 6);

@@ -73,7 +73,7 @@ inline_always _Bool nat_rewrite_error(const struct packet *p, void *data, void *
 	if ((void *)(ipv6 + 1) > end || (void *)(quoted_ipv4 + 1) > end || (void *)(source + 1) > end)
 		return 0;
 	if (p->ipv6) {
-		if ((void *)(quoted_ipv6 + 1) > end)
+		if ((void *)(quoted_ipv6 + 1) > end || quoted_ipv6->nexthdr == IPPROTO_FRAGMENT)
 			return 0;
 		nat_replace_address(ipv6->daddr.in6_u.u6_addr32, address, 4, 0, &icmp->checksum);
 		nat_replace_address(quoted_ipv6->saddr.in6_u.u6_addr32, address, 4, 0, &icmp->checksum);

@@ -29,6 +29,7 @@ enum server_flag {
 #define PREVIOUS_OWNERS 2
 #define NO_ID 0
 
+/* Port 0 and protocol 0 stand for the address itself, for echo requests and path errors. */
 struct vip_key {
 	__be32 address[4];
 	__be16 port;
@@ -47,9 +48,6 @@ struct vip_place {
 	__u32 pad;
 };
 _Static_assert(sizeof(struct vip_place) == 16, "vip_place");
-
-/* vips: this value stands for the address itself (port 0, protocol 0): it answers echo requests. */
-#define VIP_ADDRESS_ONLY 0
 
 struct service {
 	struct siphash_key cookie_key[2]; /* by parity of the epoch */

@@ -10,13 +10,19 @@ inline_always void connection_of(struct connection_key *key, const struct packet
 	key->service = service->number;
 }
 
-inline_always void closing_learn(const struct packet *p, const struct service *service, __u16 id)
+/* Returns whether this was news: a repeated FIN, or the RST after one, ends the connection only once. */
+inline_always _Bool closing_learn(const struct packet *p, const struct service *service, __u16 id)
 {
 	struct connection_key key;
+	const __u64 *known;
 	__u64 value = id;
 
 	connection_of(&key, p, service);
+	known = bpf_map_lookup_elem(&closing, &key);
+	if (known && *known == value)
+		return 0;
 	bpf_map_update_elem(&closing, &key, &value, BPF_ANY);
+	return 1;
 }
 
 inline_always __u16 closing_find(const struct packet *p, const struct service *service)

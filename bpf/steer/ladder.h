@@ -15,7 +15,6 @@ struct decision {
 	__u16 stops[PREVIOUS_OWNERS];
 	__u32 timestamp_at; /* offset of TSval in the TCP header, 0: none */
 	__u32 timestamp, echo; /* host order */
-	__u8 verdict;
 };
 
 inline_always _Bool is_syn(const struct packet *p)
@@ -95,7 +94,8 @@ inline_always void steer_learn(const struct packet *p, const struct decision *d,
 	if (verdict == FORWARDED_BY_COOKIE) {
 		if (!(p->tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT)))
 			return;
-		closing_learn(p, d->service, d->id);
+		if (!closing_learn(p, d->service, d->id))
+			return;
 		connections = -1;
 	} else if (verdict != FORWARDED_NEW) {
 		return;

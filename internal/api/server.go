@@ -91,7 +91,9 @@ func (l *lockedListener) Close() error {
 // Serve answers until ctx ends, then lets requests under way finish for a moment and closes the listener.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{Handler: s.mux, BaseContext: func(net.Listener) context.Context { return ctx }}
+	finished := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(finished)
 		deadline, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()
 		if server.Shutdown(deadline) != nil {
@@ -102,5 +104,6 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
+	<-finished
 	return nil
 }

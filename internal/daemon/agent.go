@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
@@ -39,14 +41,28 @@ type Agent struct {
 
 	mu         sync.Mutex
 	path       *datapath.Server
+	applied    *config.File
+	local      []netip.Addr // this host's addresses when the file was applied
 	wanted     plan.Agent
-	stops      map[netip.Addr]bool // also of servers that are gone: they may have connections yet
+	stops      map[netip.Addr]time.Time // when a file last named them
 	hops       pathTable
 	file       api.Config
 	generation uint64
-	modes      map[string]datapath.XDPMode
+	attached   map[string]attachment // by name of the device
+	unattached string                // why a device has no program, empty: all have
 	problems   []string
 }
+
+// attachment is a device as it was when the programs were attached.
+type attachment struct {
+	ifindex int
+	mac     string
+	mode    datapath.XDPMode
+}
+
+// stopLife is how long other servers that the file no longer names can be handed packets: they may have connections yet. As long
+// as load balancers keep removed servers.
+const stopLife = 24 * time.Hour
 
 // RunAgent runs until ctx ends. The data path stays attached and works on; Detach removes it.
 func RunAgent(ctx context.Context, o AgentOptions) error {
@@ -55,7 +71,7 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 		return err
 	}
 	defer listener.Close()
-	a := &Agent{options: o, log: o.Log, modes: map[string]datapath.XDPMode{}, stops: map[netip.Addr]bool{}}
+	a := &Agent{options: o, log: o.Log, attached: map[string]attachment{}, stops: map[netip.Addr]time.Time{}}
 	if err := a.start(); err != nil {
 		return err
 	}
@@ -69,6 +85,7 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 	if err := watchFile(ctx, o.Config, a.reloadLogged); err != nil {
 		return err
 	}
+	a.reloadLogged() // it may have changed before it was watched
 	var running sync.WaitGroup
 	defer running.Wait()
 	if o.Metrics != "" {
@@ -98,15 +115,15 @@ func (a *Agent) start() error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	known, err := a.path.Stops()
+	err = a.takeOverStops()
 	if err == nil {
-		for _, address := range known {
-			a.stops[address] = true
-		}
 		err = a.apply(file)
 	}
 	if err == nil {
 		err = a.attach()
+	}
+	if err == nil {
+		err = a.path.Attached()
 	}
 	if err != nil {
 		return errors.Join(err, a.path.Close())
@@ -114,6 +131,20 @@ func (a *Agent) start() error {
 	return nil
 }
 
+// takeOverStops learns an earlier process's next hops, which are good until better ones are known.
+func (a *Agent) takeOverStops() error {
+	stops, err := a.path.Stops()
+	a.hops.known = make(map[netip.Addr]plan.Path, len(stops))
+	for address, stop := range stops {
+		a.stops[address] = time.Now()
+		a.hops.known[address] = plan.Path{
+			Ifindex: stop.Ifindex, VLAN: stop.VLAN, SourceMAC: stop.SourceMAC, DestinationMAC: stop.Destination,
+		}
+	}
+	return err
+}
+
+// attach gives the programs to devices that do not have them, or not with the MAC that they have now. Callers hold mu.
 func (a *Agent) attach() error {
 	names := a.options.Interfaces
 	if len(names) == 0 {
@@ -121,27 +152,39 @@ func (a *Agent) attach() error {
 		if names, err = netdev.InterfacesOf(a.wanted.Addresses); err != nil {
 			return err
 		}
+		if len(names) == 0 && len(a.attached) > 0 {
+			return nil // what was found before is the better guess
+		}
 	}
 	devices, err := interfaces(names)
 	if err != nil {
 		return err
 	}
 	for _, device := range devices {
+		have, known := a.attached[device.Name]
+		if known && have.ifindex == device.Index && have.mac == device.HardwareAddr.String() {
+			continue
+		}
 		mode, err := a.path.Attach(device, a.options.XDPMode)
 		if err != nil {
 			return err
 		}
-		a.modes[device.Name] = mode
-		a.log.Info("attached", "interface", device.Name, "mode", mode)
+		a.attached[device.Name] = attachment{device.Index, device.HardwareAddr.String(), mode}
+		a.log.Info("attached", "interface", device.Name, "address", device.HardwareAddr, "mode", mode)
+		if known && have.ifindex != device.Index {
+			if err := a.path.Forget(have.ifindex); err != nil {
+				return err
+			}
+		}
 	}
-	return a.path.Attached()
+	return nil
 }
 
 // Reload applies the configuration file as it is now; one that cannot be applied is refused and the old state goes on.
 func (a *Agent) Reload() error {
-	file, err := config.Load(a.options.Config)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	file, err := config.Load(a.options.Config)
 	if err == nil {
 		err = a.apply(file)
 	}
@@ -159,11 +202,11 @@ func (a *Agent) reloadLogged() {
 
 // apply makes the maps follow a file. Callers hold mu.
 func (a *Agent) apply(file *config.File) error {
-	mine, err := a.mine()
+	local, err := netdev.LocalAddresses()
 	if err != nil {
 		return err
 	}
-	wanted, err := plan.NewAgent(&file.Fleet, mine)
+	wanted, err := plan.NewAgent(&file.Fleet, a.mine(local))
 	if err != nil {
 		return fmt.Errorf("%s: %w", file.Path, err)
 	}
@@ -180,44 +223,34 @@ func (a *Agent) apply(file *config.File) error {
 	if err != nil {
 		return err
 	}
-	a.wanted = wanted
+	a.applied, a.local, a.wanted = file, local, wanted
 	if len(wanted.Served) == 0 {
 		a.log.Warn("no service names this host: check --server and the servers' addresses", "file", file.Path)
-	}
-	for _, address := range wanted.Stops {
-		a.stops[address] = true
 	}
 	a.file = api.Config{Path: file.Path, SHA256: file.SHA256}
 	if changes > 0 {
 		a.generation++
 		a.log.Info("changed", "services", wanted.Marking, "rows", changes)
 	}
-	return a.follow()
+	return a.follow(local)
 }
 
 // mine tells which server entries are this host.
-func (a *Agent) mine() (func(*model.Server) bool, error) {
+func (a *Agent) mine(local []netip.Addr) func(*model.Server) bool {
 	if name := a.options.Server; name != "" {
-		return func(s *model.Server) bool { return s.Name == name }, nil
+		return func(s *model.Server) bool { return s.Name == name }
 	}
-	local, err := netdev.LocalAddresses()
-	if err != nil {
-		return nil, err
-	}
-	return func(s *model.Server) bool { return slices.Contains(local, s.Address) }, nil
+	return func(s *model.Server) bool { return slices.Contains(local, s.Address) }
 }
 
 // follow brings what depends on the host's network up to date. Callers hold mu.
-func (a *Agent) follow() error {
-	local, err := netdev.LocalAddresses()
-	if err != nil {
-		return err
-	}
+func (a *Agent) follow(local []netip.Addr) error {
 	own := append(slices.Clone(a.wanted.Addresses), local...)
 	own = slices.DeleteFunc(own, func(address netip.Addr) bool { return slices.Contains(a.wanted.VIPs, address) })
 	if err := a.path.SetOwnAddresses(own); err != nil {
 		return err
 	}
+	keepStops(a.stops, a.wanted.Stops, time.Now())
 	var addresses []netip.Addr
 	for address := range a.stops {
 		if !slices.Contains(own, address) {
@@ -238,17 +271,43 @@ func (a *Agent) follow() error {
 	return nil
 }
 
+// keepStops adds what the file names and drops what no file has named for long.
+func keepStops(stops map[netip.Addr]time.Time, named []netip.Addr, now time.Time) {
+	for _, address := range named {
+		stops[address] = now
+	}
+	maps.DeleteFunc(stops, func(_ netip.Addr, last time.Time) bool { return now.Sub(last) > stopLife })
+}
+
+// networkChanged applies the file again when other server entries may be this host now.
 func (a *Agent) networkChanged() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.follow(); err != nil {
-		a.log.Error("addresses and next hops not updated", "error", err)
+	local, err := netdev.LocalAddresses()
+	if err != nil {
+		a.log.Error("network not looked at", "error", err)
+		return
+	}
+	if a.options.Server == "" && !slices.Equal(local, a.local) {
+		refused := a.file.Error
+		err = a.apply(a.applied)
+		a.file.Error = refused
+	}
+	a.unattached = ""
+	if err := a.attach(); err != nil {
+		a.unattached = err.Error()
+	}
+	if err := errors.Join(err, a.follow(local)); err != nil {
+		a.log.Error("services, addresses and next hops not updated", "error", err)
 	}
 }
 
 // diagnose lists what is wrong with the host, and logs what is new.
 func (a *Agent) diagnose(local []netip.Addr) {
 	var problems []string
+	if a.unattached != "" {
+		problems = append(problems, a.unattached)
+	}
 	for _, vip := range a.wanted.VIPs {
 		if !slices.Contains(local, vip) {
 			problems = append(problems, fmt.Sprintf("%s is not an address of this host: ip address add %s/%d dev lo", vip, vip, vip.BitLen()))

@@ -25,8 +25,8 @@ func (a *Agent) status() api.AgentStatus {
 		Status:   api.Status{Role: "agent", Ready: true, Version: a.options.Version, Config: a.file, Generation: a.generation},
 		Services: slices.Clone(a.wanted.Marking), Interfaces: map[string]string{}, Problems: slices.Clone(a.problems),
 	}
-	for name, mode := range a.modes {
-		status.Interfaces[name] = string(mode)
+	for name, device := range a.attached {
+		status.Interfaces[name] = string(device.mode)
 	}
 	return status
 }

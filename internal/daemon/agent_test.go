@@ -185,3 +185,51 @@ func TestAgentSaysThatTheServiceAddressIsMissing(t *testing.T) {
 		return len(s.Problems) == 1 && strings.Contains(s.Problems[0], "ip address add 198.51.100.99/32 dev lo")
 	})
 }
+
+func TestAgentFollowsItsDeviceAndItsAddresses(t *testing.T) {
+	h := newAgentHost(t)
+	sum := h.write(fmt.Sprintf(agentFile, 1))
+	h.start()
+	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready && s.Config.SHA256 == sum })
+	onDevice := func(change func(netlink.Link) error) {
+		require(t, h.space.Do(func() error {
+			device, err := netlink.LinkByName("eth0")
+			return errors.Join(err, change(device))
+		}))
+	}
+	tunnelled := func(mac net.HardwareAddr) { // until one is taken off
+		frame := tunnelTo(mac)
+		for end := time.Now().Add(hostDeadline); h.counters()["decapsulated"] == 0; time.Sleep(20 * time.Millisecond) {
+			require(t, h.peer.Do(func() error { return sendFrame("eth0", frame) }))
+			if time.Now().After(end) {
+				t.Fatalf("frames for %s are not recognised: %v", mac, h.counters())
+			}
+		}
+	}
+	mac := net.HardwareAddr{2, 0, 0, 0, 9, 9}
+	onDevice(func(device netlink.Link) error { return netlink.LinkSetHardwareAddr(device, mac) })
+	tunnelled(mac)
+
+	address, err := netlink.ParseAddr("10.9.0.2/24")
+	require(t, err)
+	onDevice(func(device netlink.Link) error { return netlink.AddrDel(device, address) })
+	h.await("the address to go", func(s api.AgentStatus) bool { return len(s.Services) == 0 })
+	onDevice(func(device netlink.Link) error { return netlink.AddrAdd(device, address) })
+	h.await("the address to come back", func(s api.AgentStatus) bool { return len(s.Services) == 1 })
+
+	h.space.Do(func() error {
+		device, err := netlink.LinkByName("eth0")
+		require(t, err)
+		return netlink.LinkDel(device)
+	})
+	require(t, netspace.Connect(end(h.space, []string{"10.9.0.2/24"}), end(h.peer, []string{"10.9.0.1/24"})))
+	require(t, h.peer.Route(netip.MustParsePrefix("198.51.100.10/32"), 0, netspace.NextHop{Gateway: netip.MustParseAddr("10.9.0.2"), Interface: "eth0"}))
+	h.await("the new device", func(s api.AgentStatus) bool { return len(s.Services) == 1 && s.Interfaces["eth0"] != "" })
+	before := h.counters()["egress_marked"]
+	for end := time.Now().Add(hostDeadline); h.counters()["egress_marked"] == before; time.Sleep(20 * time.Millisecond) {
+		exchange(t, h.echoOnce())
+		if time.Now().After(end) {
+			t.Fatal("connections by the new device are not marked")
+		}
+	}
+}

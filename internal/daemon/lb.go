@@ -2,12 +2,14 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -50,6 +52,7 @@ type LB struct {
 	generation uint64
 	ready      bool
 	modes      map[string]datapath.XDPMode
+	devices    map[string]net.Interface // as they were when attached to, by name
 	trace      traceSession
 }
 
@@ -63,16 +66,16 @@ func RunLB(ctx context.Context, o LBOptions) error {
 		return err
 	}
 	defer listener.Close()
-	lb := &LB{options: o, log: o.Log, modes: map[string]datapath.XDPMode{}}
+	lb := &LB{options: o, log: o.Log, modes: map[string]datapath.XDPMode{}, devices: map[string]net.Interface{}}
 	if err := lb.start(); err != nil {
 		return err
 	}
-	defer lb.path.Close()
+	defer lb.mu.Lock() // a change under way is finished, and none begins any more: the process ends here
 
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var running sync.WaitGroup
 	defer running.Wait()
+	defer cancel()
 	running.Go(func() { lb.age(ctx) })
 	running.Go(func() { lb.probeClocks(ctx) })
 	if err := netdev.Watch(ctx, lb.networkChanged); err != nil {
@@ -91,8 +94,7 @@ func RunLB(ctx context.Context, o LBOptions) error {
 		}
 		running.Go(func() { serveMetrics(ctx, metrics, lb.metricsHandler()) })
 	}
-	lb.log.Info("ready", "instance", o.Instance, "services", len(lb.node.Running.Services), "took over", lb.path.Adopted())
-	defer cancel()
+	lb.reloadLogged() // what was edited between the first look and the watch
 	return lb.routes().Serve(ctx, listener)
 }
 
@@ -103,7 +105,7 @@ func (lb *LB) start() error {
 		return err
 	}
 	var err error
-	if lb.node, err = loadState(lb.statePath()); err != nil {
+	if lb.node, lb.probes, err = loadState(lb.statePath(), time.Now()); err != nil {
 		return err
 	}
 	file, err := config.Load(o.Config)
@@ -129,6 +131,7 @@ func (lb *LB) start() error {
 		return errors.Join(err, lb.path.Close())
 	}
 	lb.ready = true
+	lb.log.Info("ready", "instance", o.Instance, "services", len(lb.node.Running.Services), "took over", lb.path.Adopted())
 	return nil
 }
 
@@ -138,7 +141,7 @@ func (lb *LB) attach(devices []*net.Interface) error {
 		if err != nil {
 			return err
 		}
-		lb.modes[device.Name] = mode
+		lb.modes[device.Name], lb.devices[device.Name] = mode, *device
 		lb.log.Info("attached", "interface", device.Name, "mode", mode)
 	}
 	return lb.path.Attached()
@@ -159,9 +162,9 @@ func (lb *LB) reloadLogged() {
 
 // Reload applies the configuration file as it is now.
 func (lb *LB) Reload() error {
-	file, err := config.Load(lb.options.Config)
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
+	file, err := config.Load(lb.options.Config)
 	if err == nil {
 		err = lb.edit(file)
 	}
@@ -192,7 +195,7 @@ func (lb *LB) carryOut(before node.Node) error {
 		lb.node = before
 		return err
 	}
-	if err := saveState(lb.statePath(), &lb.node); err != nil {
+	if err := saveState(lb.statePath(), &lb.node, &lb.probes); err != nil {
 		lb.log.Error("state not saved: a restart will not know of removed servers and of changes made by ctl", "error", err)
 	}
 	return nil
@@ -228,13 +231,34 @@ func (lb *LB) sync() error {
 	return nil
 }
 
-// networkChanged follows routes and neighbours.
+// networkChanged follows devices, routes and neighbours.
 func (lb *LB) networkChanged() {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
+	if err := lb.followDevices(); err != nil {
+		lb.log.Error("devices not followed", "error", err)
+	}
 	if err := lb.sync(); err != nil {
 		lb.log.Error("next hops not updated", "error", err)
 	}
+}
+
+// followDevices attaches again where a device was made anew or has another MAC address.
+func (lb *LB) followDevices() error {
+	var changed []*net.Interface
+	for name, before := range lb.devices {
+		device, err := net.InterfaceByName(name)
+		if err != nil {
+			continue // gone, for now
+		}
+		if device.Index != before.Index || !bytes.Equal(device.HardwareAddr, before.HardwareAddr) {
+			changed = append(changed, device)
+		}
+	}
+	if len(changed) == 0 {
+		return nil
+	}
+	return lb.attach(changed)
 }
 
 // pathNarrowed follows what routers say about the way to a server: clients get to know by the data path.
@@ -266,8 +290,8 @@ func (lb *LB) age(ctx context.Context) {
 	}
 }
 
-// One part in decayPart of the estimated open connections is forgotten every second.
-const decayPart = 256
+// loadMemory is how long the estimate of open connections takes to forget FINs that never came.
+const loadMemory = time.Hour
 
 func (lb *LB) ageOnce(now time.Time) {
 	places := lb.tables.Places()
@@ -279,6 +303,7 @@ func (lb *LB) ageOnce(now time.Time) {
 		return traffic.Packets
 	}
 	before := lb.node
+	before.Removed = slices.Clone(before.Removed)
 	if len(before.Removed) > 0 && lb.node.Age(now, lb.options.Timing, packets) {
 		if err := lb.carryOut(before); err != nil {
 			lb.log.Error("silent servers not forgotten", "error", err)
@@ -286,7 +311,7 @@ func (lb *LB) ageOnce(now time.Time) {
 	}
 	for _, place := range places {
 		for _, index := range place.Counters {
-			lb.path.DecayOpenConnections(index, decayPart)
+			lb.path.DecayOpenConnections(index, agePeriod.Seconds()/loadMemory.Seconds())
 		}
 	}
 	lb.trace.refill(lb.path)

@@ -171,7 +171,9 @@ func (lb *LB) addKey(r *http.Request) (any, error) {
 	var key [16]byte
 	if wanted.Secret == "" {
 		rand.Read(key[:])
-	} else if n, err := hex.Decode(key[:], []byte(wanted.Secret)); err != nil || n != len(key) || len(wanted.Secret) != 32 {
+	} else if secret, err := hex.DecodeString(wanted.Secret); err == nil && len(secret) == len(key) {
+		copy(key[:], secret)
+	} else {
 		return nil, api.BadRequest("secret: it must be 32 hexadecimal digits: make one with `ballast ctl key generate`")
 	}
 	_, err := lb.change(func(fleet *model.Fleet) error {
@@ -219,10 +221,10 @@ func (lb *LB) configAction(r *http.Request) (any, error) {
 		}
 		return api.Changed{}, nil
 	case "reset":
-		lb.mu.Lock()
-		base := lb.node.Base.Clone()
-		lb.mu.Unlock()
-		return lb.change(func(fleet *model.Fleet) error { *fleet = base; return nil })
+		return lb.change(func(fleet *model.Fleet) error {
+			*fleet = lb.node.Base.Clone()
+			return nil
+		})
 	}
 	return nil, api.BadRequest("unknown action %q: use reload or reset", r.PathValue("action"))
 }

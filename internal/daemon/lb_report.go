@@ -107,10 +107,10 @@ func (lb *LB) describePath(address netip.Addr) string {
 var (
 	packetsMetric = prometheus.NewDesc("ballast_packets_total", "Packets by service and verdict.", []string{"service", "verdict"}, nil)
 	bytesMetric   = prometheus.NewDesc("ballast_bytes_total", "Bytes of IP packets by service and verdict.", []string{"service", "verdict"}, nil)
-	serverPackets = prometheus.NewDesc("ballast_server_packets_total", "Packets sent to a server.", []string{"service", "server"}, nil)
-	serverBytes   = prometheus.NewDesc("ballast_server_bytes_total", "Bytes of IP packets sent to a server.", []string{"service", "server"}, nil)
-	serverNew     = prometheus.NewDesc("ballast_server_connections_total", "Connections dispatched to a server.", []string{"service", "server"}, nil)
-	serverState   = prometheus.NewDesc("ballast_server_state", "1 for the state that a server is in.", []string{"service", "server", "state"}, nil)
+	serverPackets = prometheus.NewDesc("ballast_server_packets_total", "Packets sent to a server.", []string{"service", "server", "id"}, nil)
+	serverBytes   = prometheus.NewDesc("ballast_server_bytes_total", "Bytes of IP packets sent to a server.", []string{"service", "server", "id"}, nil)
+	serverNew     = prometheus.NewDesc("ballast_server_connections_total", "Connections dispatched to a server.", []string{"service", "server", "id"}, nil)
+	serverState   = prometheus.NewDesc("ballast_server_state", "1 for the state that a server is in.", []string{"service", "server", "id", "state"}, nil)
 	generation    = prometheus.NewDesc("ballast_generation", "Changes applied to the data path since the daemon started.", nil, nil)
 	fileRefused   = prometheus.NewDesc("ballast_config_refused", "1 while the configuration file cannot be applied.", nil, nil)
 )
@@ -144,14 +144,16 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 			counter(bytesMetric, traffic.Bytes, s.Name, verdict)
 		}
 		for _, server := range s.Servers {
-			counter(serverPackets, server.Packets, s.Name, server.Name)
-			counter(serverBytes, server.Bytes, s.Name, server.Name)
-			counter(serverNew, server.Connections, s.Name, server.Name)
+			// A removed server's name may have been given to another one, its id not.
+			id := strconv.Itoa(int(server.ID))
+			counter(serverPackets, server.Packets, s.Name, server.Name, id)
+			counter(serverBytes, server.Bytes, s.Name, server.Name, id)
+			counter(serverNew, server.Connections, s.Name, server.Name, id)
 			state := server.State.String()
 			if server.Removed {
 				state = "removed"
 			}
-			out <- prometheus.MustNewConstMetric(serverState, prometheus.GaugeValue, 1, s.Name, server.Name, state)
+			out <- prometheus.MustNewConstMetric(serverState, prometheus.GaugeValue, 1, s.Name, server.Name, id, state)
 		}
 	}
 	counter(generation, generationNow)

@@ -197,7 +197,7 @@ func TestCountersAreServedToPrometheus(t *testing.T) {
 	_, err = text.ReadFrom(stream)
 	require(t, err)
 	for _, want := range []string{`ballast_packets_total{service="web",verdict="forwarded_by_cookie"} 0`,
-		`ballast_server_state{server="s1",service="web",state="active"} 1`, "ballast_config_refused 0"} {
+		`ballast_server_state{id="1",server="s1",service="web",state="active"} 1`, "ballast_config_refused 0"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("missing: %s", want)
 		}

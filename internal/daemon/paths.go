@@ -59,8 +59,9 @@ func (t *pathTable) mtu(address netip.Addr, route uint16) uint16 {
 func (t *pathTable) refresh(addresses []netip.Addr, log *slog.Logger) {
 	before, why := t.known, t.why
 	t.known, t.why = map[netip.Addr]plan.Path{}, map[netip.Addr]string{}
+	resolver := netdev.NewResolver()
 	for _, address := range addresses {
-		hop, err := netdev.Lookup(address)
+		hop, err := resolver.Lookup(address)
 		if err == nil {
 			t.known[address] = plan.Path{
 				Ifindex: uint32(hop.Ifindex), VLAN: hop.VLAN, Source: hop.Source,

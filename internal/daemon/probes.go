@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
@@ -49,13 +50,13 @@ func probeAddress(s *model.Service, server *model.Server) netip.AddrPort {
 func (lb *LB) probeClocks(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	asked := map[netip.AddrPort]time.Time{}
+	asked := map[clockProbe]time.Time{}
 	for {
 		for _, p := range lb.serversToProbe() {
-			if time.Since(asked[p.address]) < probePeriod {
+			if time.Since(asked[p]) < probePeriod {
 				continue
 			}
-			asked[p.address] = time.Now()
+			asked[p] = time.Now()
 			offset, one, err := probeClock(ctx, p.address)
 			lb.probed(p, offset, one, err)
 		}
@@ -80,7 +81,7 @@ func (lb *LB) serversToProbe() (probes []clockProbe) {
 		if s.Return != model.ReturnThrough || s.Affinity != model.AffinityCookie {
 			continue
 		}
-		for _, server := range s.Servers {
+		for _, server := range slices.Concat(s.Servers, lb.node.Lingering(s.Name)) {
 			probes = append(probes, clockProbe{s.Name, server.ID, probeAddress(&s, &server)})
 		}
 	}
@@ -132,7 +133,7 @@ func (lb *LB) probed(p clockProbe, offset uint32, one bool, err error) {
 		lb.log.Warn("server has a clock for each connection: served by the fallback, without timestamps; "+
 			"set net.ipv4.tcp_timestamps=2 on it", "service", p.service, "server", p.address)
 	}
-	if err := lb.sync(); err != nil {
+	if err := lb.carryOut(lb.node); err != nil {
 		lb.log.Error("tables not updated", "error", err)
 	}
 }

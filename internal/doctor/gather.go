@@ -81,8 +81,7 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 	socket := api.SocketPath(o.RunDir, o.Instance)
 	_, err := os.Stat(socket)
 	d.SocketThere = err == nil
-	pins, _ := filepath.Glob(filepath.Join(o.RunDir, "bpf", o.Instance, "*", "link*"))
-	d.Pinned = len(pins) > 0
+	d.Pinned = datapath.Pinned(filepath.Join(o.RunDir, "bpf", o.Instance))
 	if !d.SocketThere {
 		return d
 	}
@@ -223,8 +222,9 @@ func (f *facts) gatherPaths(ctx context.Context) {
 	})
 	deadline := time.Now().Add(neighbourTimeout)
 	for {
+		resolver := netdev.NewResolver()
 		waiting = slices.DeleteFunc(waiting, func(address netip.Addr) bool {
-			hop, err := netdev.Lookup(address)
+			hop, err := resolver.Lookup(address)
 			f.Paths[address] = pathFacts{MTU: int(hop.MTU), Err: err}
 			return !errors.Is(err, netdev.ErrUnresolved)
 		})

@@ -94,8 +94,9 @@ func (s *Service) validateSizes(path string, found *findings) {
 	if uint32(takesNew) > s.TableSlots {
 		found.add(path+".table_slots", "choose a larger table", "%d servers do not fit %d slots", takesNew, s.TableSlots)
 	}
-	if (s.Dispatch == DispatchRR || s.Dispatch == DispatchWRR) && takesNew > MaxRoundServers {
-		found.add(path+".dispatch", "use dispatch: p2c or maglev", "%d servers, a round of %s has at most %d turns", takesNew, s.Dispatch, MaxRoundServers)
+	inTurns := s.Dispatch == DispatchRR || s.Dispatch == DispatchWRR || s.Dispatch == DispatchP2C
+	if inTurns && takesNew > MaxRoundServers {
+		found.add(path+".dispatch", "use dispatch: maglev", "%d servers, a round of %s has at most %d turns", takesNew, s.Dispatch, MaxRoundServers)
 	}
 }
 

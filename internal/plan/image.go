@@ -47,7 +47,7 @@ type image struct {
 	rounds  []uint16
 	slots   []history.Slot
 	table   table // what the slots were made of; zero after Restore
-	returns map[ReturnKey]uint16
+	returns map[ReturnKey]returning
 }
 
 // table is what decides about the owners of slots: filling them is most of the work of an update, and most updates change
@@ -71,7 +71,7 @@ func (t *table) owners(shares []model.Share) []uint16 {
 
 // compile makes the image of a service. before is the one that is published now, the zero value: none.
 func compile(want *Want, s *Service, before *image) image {
-	img := image{row: serviceRow(&want.Keys, &s.Service), servers: map[uint16]ServerRow{}, returns: map[ReturnKey]uint16{}}
+	img := image{row: serviceRow(&want.Keys, &s.Service), servers: map[uint16]ServerRow{}, returns: map[ReturnKey]returning{}}
 	for _, port := range s.Ports {
 		img.vips = append(img.vips, vipKey(s.VIP, port, uint8(s.Protocol)))
 	}
@@ -130,8 +130,14 @@ func serverRow(s *Service, server *model.Server, path Path) ServerRow {
 	return row
 }
 
+// returning is whose answers a return key recognises.
+type returning struct {
+	id      uint16
+	removed bool // it has left this service, and may be in another one by now
+}
+
 func (img *image) addReturns(want *Want, s *Service) {
-	for _, server := range slices.Concat(s.Removed, s.Servers) {
+	for i, server := range slices.Concat(s.Removed, s.Servers) {
 		for _, port := range s.Ports {
 			key := ReturnKey{Address: wireAddress(s.VIP), Port: wirePort(port), Protocol: uint8(s.Protocol)}
 			if s.Forward == model.ForwardNAT {
@@ -142,7 +148,7 @@ func (img *image) addReturns(want *Want, s *Service) {
 			} else if key.MAC = want.Paths[server.Address].DestinationMAC; key.MAC == [6]byte{} {
 				continue // without a MAC address the key would be that of any server
 			}
-			img.returns[key] = server.ID
+			img.returns[key] = returning{server.ID, i < len(s.Removed)}
 		}
 	}
 }

@@ -23,6 +23,10 @@ func (t *Tables) settle() *Tables {
 		p.name, p.image.table = "", table{}
 		p.image.vips = slices.SortedFunc(slices.Values(p.image.vips), vipOrder)
 		p.image.rounds = append([]uint16{}, p.image.rounds...)
+		p.image.returns = maps.Clone(p.image.returns)
+		for key, from := range p.image.returns { // the tables do not tell who was removed
+			p.image.returns[key] = returning{id: from.id}
+		}
 	}
 	slices.SortFunc(c.services, func(a, b *published) int { return int(a.number) - int(b.number) })
 	return c
@@ -305,4 +309,29 @@ func TestTheLargestFleetIsPlannedInTime(t *testing.T) {
 	timed("another key", 10*time.Second)
 	want.Services[77].Servers[3].State = model.StateDraining
 	timed("one drained", 10*time.Second)
+}
+
+func TestAServerThatMovedToAnotherServiceAnswersForThatOne(t *testing.T) {
+	n := newNode(t)
+	through := func(name, vip string, servers ...model.Server) Service {
+		s := Service{Service: model.Service{Name: name, VIP: netip.MustParseAddr(vip), Protocol: model.ProtocolTCP, Ports: []uint16{80},
+			Affinity: model.AffinityCookie, CookieBits: 8, Forward: model.ForwardNAT, Return: model.ReturnThrough, TableSlots: 251, Servers: servers}}
+		return s
+	}
+	moved := model.Server{Name: "s", Address: netip.MustParseAddr("10.0.0.1"), ID: 1, Weight: 1}
+	for _, order := range []bool{false, true} { // the removed one must not win by its place in the file
+		left, now := through("left", "198.51.100.1"), through("now", "198.51.100.2", moved)
+		left.Removed = []model.Server{moved}
+		want := Want{Services: []Service{left, now}}
+		if order {
+			want.Services = []Service{now, left}
+		}
+		n.update(&want)
+		number := n.tables.Places()["now"].Number
+		for _, value := range n.memory.returns.now() {
+			if value != ReturnValue(number, 1) {
+				t.Errorf("its answers are those of %d, not of service %d", value>>32, number)
+			}
+		}
+	}
 }

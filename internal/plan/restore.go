@@ -48,8 +48,13 @@ func Restore(l Limits, r Reader) (*Tables, error) {
 	}
 	for key, value := range returns {
 		if p := byNumber[uint32(value>>32)]; p != nil {
-			p.image.returns[key] = uint16(value)
+			p.image.returns[key] = returning{id: uint16(value)}
+			continue
 		}
+		if t.orphans == nil {
+			t.orphans = map[ReturnKey]uint64{}
+		}
+		t.orphans[key] = value
 	}
 	return t, nil
 }
@@ -64,7 +69,7 @@ func (t *Tables) restoreService(r Reader, number uint32) (*published, error) {
 		return nil, fmt.Errorf("restore service %d: its tables contradict each other: detach and start afresh", number)
 	}
 	row.Number, row.IDsBase, row.IDsCount, row.SlotsBase, row.SlotsCount, row.RoundsBase, row.RoundsCount = 0, 0, 0, 0, 0, 0, 0
-	p.image = image{row: row, servers: map[uint16]ServerRow{}, returns: map[ReturnKey]uint16{}, rounds: r.Rounds(p.rounds.base, p.rounds.count)}
+	p.image = image{row: row, servers: map[uint16]ServerRow{}, returns: map[ReturnKey]returning{}, rounds: r.Rounds(p.rounds.base, p.rounds.count)}
 	for _, slot := range r.Slots(p.slots.base, p.slots.count) {
 		p.image.slots = append(p.image.slots, history.Slot{Owner: slot.Owner, Previous: slot.Previous})
 	}

@@ -38,6 +38,7 @@ type Tables struct {
 
 	limits   Limits
 	services []*published
+	orphans  map[ReturnKey]uint64 // published returns of services that are gone: an update was cut off
 }
 
 // published is a service as packets see it now.
@@ -138,6 +139,8 @@ func (u *update) add(c Change) { u.changes = append(u.changes, c) }
 
 func (u *update) run(want *Want) error {
 	vipsBefore, returnsBefore := u.tables.destinations()
+	maps.Copy(returnsBefore, u.tables.orphans)
+	u.tables.orphans = nil
 	kept := make(map[*published]bool, len(want.Services))
 	find := u.tables.finder()
 	services := make([]*published, 0, len(want.Services))
@@ -247,8 +250,14 @@ func (t *Tables) destinations() (map[VIPKey]uint32, map[ReturnKey]uint64) {
 			vips[key] = p.number
 			vips[VIPKey{Address: key.Address, IPv6: key.IPv6}] = 0
 		}
-		for key, id := range p.image.returns {
-			returns[key] = ReturnValue(p.number, id)
+	}
+	for _, removed := range []bool{true, false} { // where a server has moved to another service, it is that one's
+		for _, p := range t.services {
+			for key, from := range p.image.returns {
+				if from.removed == removed {
+					returns[key] = ReturnValue(p.number, from.id)
+				}
+			}
 		}
 	}
 	return vips, returns

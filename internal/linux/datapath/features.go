@@ -120,13 +120,25 @@ func ProgramName(id uint32) (string, error) {
 	return info.Name, nil
 }
 
+// linkPins are the pins of an instance's links on a device, of either role; ifindex 0: on any device. See pins.link.
+func linkPins(dir string, ifindex int) []string {
+	device := "*"
+	if ifindex != 0 {
+		device = strconv.Itoa(ifindex)
+	}
+	found, _ := filepath.Glob(filepath.Join(dir, "link-*-"+device))
+	return found
+}
+
+// Pinned tells whether an instance, of either role, has left links under dir.
+func Pinned(dir string) bool { return len(linkPins(dir, 0)) > 0 }
+
 // PinnedPrograms returns the XDP programs of the links that an instance, of either role, has pinned under dir for a device.
 func PinnedPrograms(dir string, ifindex int) (ids []uint32) {
-	pins, _ := filepath.Glob(filepath.Join(dir, "*", "link*-"+strconv.Itoa(ifindex)))
-	for _, pin := range pins {
+	for _, pin := range linkPins(dir, ifindex) {
 		pinned, err := link.LoadPinnedLink(pin, nil)
 		if err != nil {
-			continue // a map
+			continue
 		}
 		if info, err := pinned.Info(); err == nil && info.XDP() != nil && info.XDP().Ifindex == uint32(ifindex) {
 			ids = append(ids, uint32(info.Program))

@@ -76,7 +76,7 @@ func OpenLB(dir string, limits plan.Limits) (*LB, error) {
 	options := ebpf.CollectionOptions{}
 	lb := &LB{}
 	if dir != "" {
-		lb.pins = pins{dir, lbLayout}
+		lb.pins = pins{dir: dir, layout: lbLayout}
 		if options.Maps.PinPath, err = lb.pins.maps(); err != nil {
 			return nil, err
 		}
@@ -181,10 +181,17 @@ func attachXDP(program *ebpf.Program, device *net.Interface, mode XDPMode, pin s
 	if old, err := link.LoadPinnedLink(pin, nil); err == nil {
 		defer old.Close()
 		if info, err := old.Info(); err == nil && info.XDP() != nil && info.XDP().Ifindex == uint32(device.Index) {
+			runs, err := attachedMode(device)
+			if err == nil && (mode == XDPNative || mode == XDPGeneric) && runs != mode {
+				err = fmt.Errorf("attach to %s in %s mode: a program of this instance runs in %s mode: detach it first", device.Name, mode, runs)
+			}
+			if err != nil {
+				return "", err
+			}
 			if err := old.Update(program); err != nil {
 				return "", fmt.Errorf("replace the program on %s: %w", device.Name, err)
 			}
-			return attachedMode(device)
+			return runs, nil
 		}
 		if err := old.Unpin(); err != nil { // the device it was on is gone
 			return "", fmt.Errorf("remove the pin of a device that is gone: %w", err)
@@ -224,4 +231,4 @@ func attachedMode(device *net.Interface) (XDPMode, error) {
 }
 
 // Attached says that every device has the program: what only an earlier one needed goes.
-func (lb *LB) Attached() error { return lb.pins.dropOtherLayouts() }
+func (lb *LB) Attached() error { return lb.pins.dropOthers() }

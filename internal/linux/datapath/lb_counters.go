@@ -2,7 +2,9 @@ package datapath
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/cilium/ebpf/btf"
@@ -34,7 +36,7 @@ func enumNames(types *btf.Spec, name string) ([]string, error) {
 }
 
 // VerdictNames returns the names of all verdicts by value.
-func VerdictNames() ([]string, error) {
+var VerdictNames = sync.OnceValues(func() ([]string, error) {
 	spec, err := loadLb()
 	if err != nil {
 		return nil, err
@@ -44,7 +46,7 @@ func VerdictNames() ([]string, error) {
 		return nil, err
 	}
 	return names[:lbVerdictVERDICTS], nil
-}
+})
 
 // VerdictTraffic returns what each verdict was given to, by its value, for a service number; 0: packets of no service.
 func (lb *LB) VerdictTraffic(service uint32) ([]Traffic, error) {
@@ -82,12 +84,14 @@ func (lb *LB) OpenConnections(index uint32) int32 {
 	return max(0, atomic.LoadInt32(&lb.tables.loads[index].value))
 }
 
-// DecayOpenConnections lets the estimate forget a part of itself, at least one: FINs that never came are not held against a
-// server for ever. Call it periodically.
-func (lb *LB) DecayOpenConnections(index uint32, part int32) {
-	if load := atomic.LoadInt32(&lb.tables.loads[index].value); load > 0 {
-		atomic.AddInt32(&lb.tables.loads[index].value, -max(1, load/part))
+// DecayOpenConnections lets the estimate forget a part of itself (0 to 1): FINs that never came are not held against a server for
+// ever. Fractions of a connection are rounded at random, so that small estimates decay as fast as large ones.
+func (lb *LB) DecayOpenConnections(index uint32, part float64) {
+	load := atomic.LoadInt32(&lb.tables.loads[index].value)
+	if load <= 0 {
+		return
 	}
+	atomic.AddInt32(&lb.tables.loads[index].value, -int32(float64(load)*part+rand.Float64()))
 }
 
 // SetClock tells the clock of a return: through server: its TSval less this host's monotonic clock, in ms.

@@ -125,8 +125,10 @@ func TestTwoChoicesCountWhatOpensAndCloses(t *testing.T) {
 	}
 	expectOpen(5)
 	w.check(f.frame(f.tcp(fin|ack, timestamps(1, w.cookieFor("web", f, 1, 1)), nil)))
-	expectOpen(4)
-	for range 9 {
+	w.check(f.frame(f.tcp(rst, timestamps(1, w.cookieFor("web", f, 1, 1)), nil)))
+	expectOpen(4) // it had ended
+	for i := range 9 {
+		f := flowTo(vip4, 80, 2+i)
 		w.check(f.frame(f.tcp(rst, timestamps(1, w.cookieFor("web", f, 1, 1)), nil)))
 	}
 	expectOpen(0)

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -37,6 +38,7 @@ type TraceEvent struct {
 type Trace struct {
 	lb     *LB
 	reader *ringbuf.Reader
+	close  func() error
 }
 
 // StartTrace turns tracing on. There is one trace at a time.
@@ -54,7 +56,8 @@ func (lb *LB) StartTrace(filter TraceFilter) (*Trace, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read trace events: %w", err)
 	}
-	t := &Trace{lb, reader}
+	t := &Trace{lb: lb, reader: reader}
+	t.close = sync.OnceValue(func() error { return errors.Join(lb.objects.TraceEnabled.Set(uint32(0)), reader.Close()) })
 	if err := errors.Join(t.drain(), lb.objects.TraceEnabled.Set(uint32(1))); err != nil {
 		t.Close()
 		return nil, err
@@ -111,10 +114,8 @@ func (t *Trace) Next() (TraceEvent, error) {
 	return event, nil
 }
 
-// Close turns tracing off.
-func (t *Trace) Close() error {
-	return errors.Join(t.lb.objects.TraceEnabled.Set(uint32(0)), t.reader.Close())
-}
+// Close turns tracing off. Closing again does nothing, also when another trace has begun since.
+func (t *Trace) Close() error { return t.close() }
 
 func networkOrder(port uint16) uint16 {
 	var bytes [2]byte

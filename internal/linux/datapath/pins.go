@@ -12,6 +12,7 @@ import (
 // that a program with maps of another layout replaces the one that runs and is not attached beside it.
 type pins struct {
 	dir, layout string
+	links       map[string]bool // that this process has asked for
 }
 
 // maps makes the folder of the maps and returns it.
@@ -23,14 +24,32 @@ func (p pins) maps() (string, error) {
 	return folder, nil
 }
 
-func (p pins) link(hook string, ifindex int) string {
-	return filepath.Join(p.dir, "link-"+hook+"-"+strconv.Itoa(ifindex))
+func (p *pins) link(hook string, ifindex int) string {
+	pin := filepath.Join(p.dir, "link-"+hook+"-"+strconv.Itoa(ifindex))
+	if p.links == nil {
+		p.links = map[string]bool{}
+	}
+	p.links[pin] = true
+	return pin
 }
 
-// dropOtherLayouts removes the maps of other layouts of the same role ("lb-v1": lb). Call it when no program uses them.
-func (p pins) dropOtherLayouts() error {
+// dropOthers removes what only an earlier process had: links on devices that this one was not told of, and maps of other layouts of
+// the same role ("lb-v1": lb). Call it when every device has been attached to.
+func (p *pins) dropOthers() error {
 	if p.dir == "" {
 		return nil
+	}
+	links, err := filepath.Glob(filepath.Join(p.dir, "link-*"))
+	if err != nil {
+		return err
+	}
+	for _, pin := range links {
+		if p.links[pin] {
+			continue
+		}
+		if err := os.Remove(pin); err != nil {
+			return fmt.Errorf("detach from a device that is not named any more: %w", err)
+		}
 	}
 	role, _, _ := strings.Cut(p.layout, "-")
 	folders, err := filepath.Glob(filepath.Join(p.dir, role+"-v*"))

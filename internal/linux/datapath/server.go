@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"time"
 	"unsafe"
 
@@ -61,7 +62,7 @@ func OpenServer(dir string) (*Server, error) {
 	server := &Server{rows: map[plan.VIPKey]servedRow{}}
 	options := ebpf.CollectionOptions{}
 	if dir != "" {
-		server.pins = pins{dir, serverLayout}
+		server.pins = pins{dir: dir, layout: serverLayout}
 		if options.Maps.PinPath, err = server.pins.maps(); err != nil {
 			return nil, err
 		}
@@ -77,7 +78,10 @@ func OpenServer(dir string) (*Server, error) {
 	if err := spec.LoadAndAssign(&server.objects, &options); err != nil {
 		return nil, fmt.Errorf("load the server's programs: %w", err)
 	}
-	if err := server.readRows(); err != nil {
+	if err = server.readRows(); err == nil && len(server.rows) > 0 {
+		err = server.advance() // the earlier process may have ended between publishing and this
+	}
+	if err != nil {
 		server.Close()
 		return nil, err
 	}
@@ -133,13 +137,13 @@ func (s *Server) Serve(served map[plan.VIPKey]plan.AgentRow) (changes int, err e
 		if ok && have.row == row {
 			continue
 		}
-		if err := s.publish(key, row); err != nil {
-			return changes, err
+		if err = s.publish(key, row); err != nil {
+			break
 		}
 		changes++
 	}
 	if changes > 0 {
-		err = s.advance()
+		err = errors.Join(err, s.advance())
 	}
 	return changes, err
 }
@@ -195,19 +199,22 @@ func (s *Server) SetStops(stops map[netip.Addr]Stop) error {
 	return replace(s.objects.StopHops, want)
 }
 
-// Stops returns the addresses of the stops in the map.
-func (s *Server) Stops() (addresses []netip.Addr, err error) {
+// Stops returns the stops in the map.
+func (s *Server) Stops() (map[netip.Addr]Stop, error) {
+	stops := map[netip.Addr]Stop{}
 	var key [16]byte
 	var stop serverStop
 	entries := s.objects.StopHops.Iterate()
 	for entries.Next(&key, &stop) {
+		address := netip.AddrFrom16(key)
 		if [12]byte(key[4:]) == [12]byte{} {
-			addresses = append(addresses, netip.AddrFrom4([4]byte(key[:4])))
-		} else {
-			addresses = append(addresses, netip.AddrFrom16(key))
+			address = netip.AddrFrom4([4]byte(key[:4]))
+		}
+		stops[address] = Stop{
+			Ifindex: stop.Ifindex, Destination: stop.DestinationMac, SourceMAC: stop.SourceMac, VLAN: stop.Vlan<<8 | stop.Vlan>>8,
 		}
 	}
-	return addresses, entries.Err()
+	return stops, entries.Err()
 }
 
 // SetOwnAddresses makes the map of this host's addresses hold exactly these.
@@ -269,8 +276,21 @@ func (s *Server) Attach(device *net.Interface, mode XDPMode) (XDPMode, error) {
 	return attachXDP(s.objects.ServerXdp, device, mode, s.pins.link("xdp", device.Index))
 }
 
+// Forget drops what is kept for a device that is gone.
+func (s *Server) Forget(ifindex int) error {
+	if err := s.objects.Interfaces.Delete(uint32(ifindex)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("forget device %d: %w", ifindex, err)
+	}
+	for _, pin := range linkPins(s.pins.dir, ifindex) {
+		if err := os.Remove(pin); err != nil {
+			return fmt.Errorf("remove the pin of a device that is gone: %w", err)
+		}
+	}
+	return nil
+}
+
 // Attached says that every device has the programs: what only earlier ones needed goes.
-func (s *Server) Attached() error { return s.pins.dropOtherLayouts() }
+func (s *Server) Attached() error { return s.pins.dropOthers() }
 
 func (s *Server) attachTCX(program *ebpf.Program, device *net.Interface, hook ebpf.AttachType, name string) error {
 	pin := s.pins.link(name, device.Index)

@@ -299,6 +299,9 @@ func TestSecondChanceKeepsWhatIsMineAndHandsOnTheRest(t *testing.T) {
 		{name: "last", flags: "A", next: 1, stops: []netip.Addr{stop4}, action: xdpPass, verdict: "decapsulated_last"},
 		{name: "only this host", flags: "A", stops: []netip.Addr{self, self}, action: xdpPass, verdict: "decapsulated_last"},
 		{name: "unreachable", flags: "A", stops: []netip.Addr{unreachable}, action: xdpDrop, verdict: "dropped_stop_unreachable"},
+		{name: "past an unreachable one", flags: "A", stops: []netip.Addr{unreachable, stop4}, action: xdpTX, verdict: "handed_on", hop: stop4, used: 2},
+		{name: "all unreachable", flags: "A", stops: []netip.Addr{unreachable, unreachable}, action: xdpDrop, verdict: "dropped_stop_unreachable"},
+		{name: "unreachable, then this host", flags: "A", stops: []netip.Addr{unreachable, self}, action: xdpDrop, verdict: "dropped_stop_unreachable"},
 		{name: "another VLAN", flags: "A", stops: []netip.Addr{tagged}, action: xdpDrop, verdict: "dropped_stop_unreachable"},
 	} {
 		for _, vip := range r.vips {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // LocalAddresses returns the addresses of all devices of the calling thread's network namespace, loopback's own left out.
@@ -65,7 +66,8 @@ const routeFeatureMicroseconds = 1 << 4
 
 // MicrosecondRoutes lists the routes whose connections use microsecond timestamps, which leave no room for a cookie.
 func MicrosecondRoutes() (problems []string) {
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
+	everyTable := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, everyTable, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return []string{fmt.Sprintf("list routes: %v", err)}
 	}

@@ -4,15 +4,12 @@
 package netdev
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // NextHop is how a frame leaves this host towards an address.
@@ -28,14 +25,31 @@ type NextHop struct {
 // ErrUnresolved says that the route is known and the neighbour's MAC is not (yet); the kernel has been asked to resolve it.
 var ErrUnresolved = errors.New("neighbour not resolved yet")
 
-// Lookup returns the next hop towards address from the FIB and neighbour table of the calling thread's network namespace.
-func Lookup(address netip.Addr) (NextHop, error) {
+// Lookup returns the next hop towards one address; for many, ask one Resolver.
+func Lookup(address netip.Addr) (NextHop, error) { return NewResolver().Lookup(address) }
+
+// Resolver looks up next hops in the calling thread's network namespace. Devices and neighbours are those of its first look at
+// them: make one for each round of questions.
+type Resolver struct {
+	links      map[int]netlink.Link
+	neighbours map[neighbourTable]map[netip.Addr]netlink.Neigh
+}
+
+type neighbourTable struct{ ifindex, family int }
+
+// NewResolver returns a resolver that has not looked at anything yet.
+func NewResolver() *Resolver {
+	return &Resolver{map[int]netlink.Link{}, map[neighbourTable]map[netip.Addr]netlink.Neigh{}}
+}
+
+// Lookup returns the next hop towards address from the FIB and the neighbour table.
+func (r *Resolver) Lookup(address netip.Addr) (NextHop, error) {
 	routes, err := netlink.RouteGet(address.AsSlice())
 	if err != nil || len(routes) == 0 {
 		return NextHop{}, fmt.Errorf("look up route to %s: %w: add a route", address, err)
 	}
 	route := routes[0]
-	link, err := netlink.LinkByIndex(route.LinkIndex)
+	link, err := r.link(route.LinkIndex)
 	if err != nil {
 		return NextHop{}, fmt.Errorf("look up device of route to %s: %w", address, err)
 	}
@@ -53,100 +67,71 @@ func Lookup(address netip.Addr) (NextHop, error) {
 	if vlan, ok := link.(*netlink.Vlan); ok {
 		hop.VLAN, hop.Ifindex = uint16(vlan.VlanId), vlan.ParentIndex
 	}
-	gateway := net.IP(address.AsSlice())
-	if route.Gw != nil {
-		gateway = route.Gw
+	gateway := address
+	if via, ok := route.Via.(*netlink.Via); ok { // IPv4 by way of an IPv6 neighbour
+		gateway, _ = netip.AddrFromSlice(via.Addr)
+	} else if route.Gw != nil {
+		gateway, _ = netip.AddrFromSlice(route.Gw)
 	}
-	hop.Destination, err = neighbour(route.LinkIndex, gateway)
+	hop.Destination, err = r.neighbour(route.LinkIndex, gateway.Unmap())
 	return hop, err
+}
+
+func (r *Resolver) link(ifindex int) (netlink.Link, error) {
+	if known, ok := r.links[ifindex]; ok {
+		return known, nil
+	}
+	link, err := netlink.LinkByIndex(ifindex)
+	if err == nil {
+		r.links[ifindex] = link
+	}
+	return link, err
 }
 
 // Usable neighbour states: the kernel itself would send to these without waiting.
 const usable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE | netlink.NUD_PERMANENT | netlink.NUD_NOARP
 
-func neighbour(ifindex int, address net.IP) ([6]byte, error) {
-	family := netlink.FAMILY_V6
-	if address.To4() != nil {
-		family = netlink.FAMILY_V4
+func (r *Resolver) neighbour(ifindex int, address netip.Addr) (mac [6]byte, err error) {
+	table := neighbourTable{ifindex, netlink.FAMILY_V6}
+	if address.Is4() {
+		table.family = netlink.FAMILY_V4
 	}
-	var mac [6]byte
-	neighbours, err := netlink.NeighList(ifindex, family)
+	known, ok := r.neighbours[table]
+	if !ok {
+		if known, err = listNeighbours(table); err != nil {
+			return mac, err
+		}
+		r.neighbours[table] = known
+	}
+	n, ok := known[address]
+	if !ok {
+		use(table, address)
+		return mac, fmt.Errorf("%s: %w", address, ErrUnresolved)
+	}
+	copy(mac[:], n.HardwareAddr)
+	if n.State&(netlink.NUD_STALE|netlink.NUD_DELAY) != 0 {
+		use(table, address) // keeps the entry from ageing away: our packets do not touch it
+	}
+	return mac, nil
+}
+
+// listNeighbours returns those that can be sent to.
+func listNeighbours(table neighbourTable) (map[netip.Addr]netlink.Neigh, error) {
+	list, err := netlink.NeighList(table.ifindex, table.family)
 	if err != nil {
-		return mac, fmt.Errorf("list neighbours: %w", err)
+		return nil, fmt.Errorf("list neighbours: %w", err)
 	}
-	for _, n := range neighbours {
-		if !n.IP.Equal(address) || len(n.HardwareAddr) != 6 || n.State&usable == 0 {
-			continue
+	out := make(map[netip.Addr]netlink.Neigh, len(list))
+	for _, n := range list {
+		if address, ok := netip.AddrFromSlice(n.IP); ok && len(n.HardwareAddr) == 6 && n.State&usable != 0 {
+			out[address.Unmap()] = n
 		}
-		copy(mac[:], n.HardwareAddr)
-		if n.State&(netlink.NUD_STALE|netlink.NUD_DELAY) != 0 {
-			use(ifindex, family, address) // keeps the entry from ageing away: our packets do not touch it
-		}
-		return mac, nil
 	}
-	use(ifindex, family, address)
-	return mac, fmt.Errorf("%s: %w", address, ErrUnresolved)
+	return out, nil
 }
 
 // use makes the kernel resolve or confirm a neighbour as if it had a packet for it ("ip neigh ... use").
 // Its outcome arrives as a neighbour update, so an error here needs no answer.
-func use(ifindex, family int, address net.IP) {
-	_ = netlink.NeighSet(&netlink.Neigh{LinkIndex: ifindex, Family: family, IP: address, Flags: netlink.NTF_USE})
-}
-
-// How long Watch collects changes before it reports them, and how often it reports without any: neighbours need
-// confirmation, and a lost netlink message must not stay lost.
-const (
-	settle  = 20 * time.Millisecond
-	refresh = 5 * time.Second
-)
-
-// Watch calls changed after each change of routes, neighbours, links or addresses in the calling thread's network namespace, and
-// from time to time without, until ctx ends. changed runs on one goroutine.
-func Watch(ctx context.Context, changed func()) error {
-	done := make(chan struct{})
-	routes, neighbours := make(chan netlink.RouteUpdate, 256), make(chan netlink.NeighUpdate, 256)
-	links, addresses := make(chan netlink.LinkUpdate, 64), make(chan netlink.AddrUpdate, 64)
-	err := errors.Join(netlink.RouteSubscribe(routes, done), netlink.NeighSubscribe(neighbours, done),
-		netlink.LinkSubscribe(links, done), netlink.AddrSubscribe(addresses, done))
-	if err != nil {
-		close(done)
-		return fmt.Errorf("subscribe to network changes: %w", err)
-	}
-	go func() {
-		defer close(done)
-		timer := time.NewTimer(refresh)
-		defer timer.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-timer.C:
-				timer.Reset(refresh)
-				changed()
-				continue
-			case _, ok := <-routes:
-				routes = stillOpen(routes, ok)
-			case u, ok := <-neighbours:
-				neighbours = stillOpen(neighbours, ok)
-				if ok && u.Type != unix.RTM_DELNEIGH && u.State&usable == 0 && u.State&netlink.NUD_FAILED == 0 {
-					continue // on its way to being resolved
-				}
-			case _, ok := <-links:
-				links = stillOpen(links, ok)
-			case _, ok := <-addresses:
-				addresses = stillOpen(addresses, ok)
-			}
-			timer.Reset(settle)
-		}
-	}()
-	return nil
-}
-
-// stillOpen replaces a channel that its sender closed by one that never delivers: the periodic refresh goes on.
-func stillOpen[T any](c chan T, ok bool) chan T {
-	if ok {
-		return c
-	}
-	return nil
+func use(table neighbourTable, address netip.Addr) {
+	_ = netlink.NeighSet(&netlink.Neigh{LinkIndex: table.ifindex, Family: table.family, IP: address.AsSlice(), Flags: netlink.NTF_USE})
 }

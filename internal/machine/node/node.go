@@ -5,6 +5,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -50,9 +51,8 @@ const pastDepth = 8
 // EditFile takes the file as it is now. Only what differs from the file as it was is applied: unchanged lines never undo what
 // ctl changed, and an edit overrides it. It returns what changed, one line each.
 func (n *Node) EditFile(file model.Fleet, now time.Time) ([]string, error) {
-	merged, _ := change.Merge(n.Base, file, n.Running)
-	changes, err := n.become(merged, now)
-	if err != nil {
+	merged, changes := change.Merge(n.Base, file, n.Running)
+	if _, err := n.become(merged, now); err != nil {
 		return nil, err
 	}
 	n.Base = file.Clone()
@@ -68,9 +68,6 @@ func (n *Node) Change(now time.Time, edit func(*model.Fleet) error) ([]string, e
 	return n.become(next, now)
 }
 
-// Reset drops what ctl changed: the file rules again.
-func (n *Node) Reset(now time.Time) ([]string, error) { return n.become(n.Base.Clone(), now) }
-
 // Differences tells how the desired state differs from the file.
 func (n *Node) Differences() []string { return change.Diff(n.Base, n.Running) }
 
@@ -79,7 +76,7 @@ func (n *Node) become(next model.Fleet, now time.Time) ([]string, error) {
 	if err := next.Validate(); err != nil {
 		return nil, err
 	}
-	if err := n.checkIDs(&next); err != nil {
+	if err := errors.Join(n.checkIDs(&next), n.checkCookies(&next)); err != nil {
 		return nil, err
 	}
 	changes := change.Diff(n.Running, next)
@@ -115,11 +112,35 @@ func (n *Node) checkIDs(next *model.Fleet) error {
 	return nil
 }
 
+// checkCookies refuses what would make the cookies of living connections unreadable without a word.
+func (n *Node) checkCookies(next *model.Fleet) error {
+	before := &n.Running.Keys
+	if before.Placement != [16]byte{} && before.Placement != next.Keys.Placement {
+		return &model.Invalid{Path: "keys.placement", Problem: "it has changed, and connections without cookies would be looked for elsewhere",
+			Remedy: "put the old one back; to start afresh, detach and remove the state file"}
+	}
+	for epoch, key := range next.Keys.Cookie {
+		if old, known := before.Cookie[epoch]; known && old != key {
+			return &model.Invalid{Path: fmt.Sprintf("keys.cookie.%d", epoch), Problem: "the key of an epoch in use has changed",
+				Remedy: "put the old one back and add the new key as the next epoch"}
+		}
+	}
+	for i := range next.Services {
+		after := &next.Services[i]
+		old := n.Running.Service(after.Name)
+		if old != nil && old.VIP == after.VIP && old.Affinity == model.AffinityCookie && old.CookieBits != after.CookieBits {
+			return &model.Invalid{Path: "services." + after.Name + ".cookie_bits", Problem: "living connections carry cookies of another width",
+				Remedy: fmt.Sprintf("keep %d, or move the service to another VIP", old.CookieBits)}
+		}
+	}
+	return nil
+}
+
 func (n *Node) idInUse(s *model.Service, server *model.Server, r *Removed) error {
 	return &model.Invalid{
 		Path:    "services." + s.Name + ".servers." + server.Name + ".id",
 		Problem: fmt.Sprintf("id %d is that of %s (%s), whose connections may still live", server.ID, r.Server.Name, r.Server.Address),
-		Remedy:  fmt.Sprintf("use id %d, or give the old one up with `ballast ctl server forget`", n.NextID(s)),
+		Remedy:  fmt.Sprintf("use id %d; once the old one is removed, `ballast ctl server forget` gives its id up", n.NextID(s)),
 	}
 }
 

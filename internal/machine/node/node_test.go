@@ -65,8 +65,9 @@ func TestUnchangedLinesOfTheFileDoNotUndoWhatCtlChanged(t *testing.T) {
 	if differences := n.Differences(); len(differences) != 1 || !strings.Contains(differences[0], "draining") {
 		t.Errorf("differences from the file: %q", differences)
 	}
-	if _, err := n.Reset(start); err != nil || len(n.Differences()) != 0 {
-		t.Errorf("after reset: %v, %q", err, n.Differences())
+	back := func(f *model.Fleet) error { *f = n.Base.Clone(); return nil }
+	if _, err := n.Change(start, back); err != nil || len(n.Differences()) != 0 {
+		t.Errorf("back to the file: %v, %q", err, n.Differences())
 	}
 }
 
@@ -146,5 +147,36 @@ func TestThePastOfATableIsRemembered(t *testing.T) {
 	}
 	if last := past[len(past)-1]; last[len(last)-1].ID != 21 {
 		t.Errorf("the last version was %v", last)
+	}
+}
+
+func TestWhatLivingCookiesAreMadeOfCannotBeReplaced(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit func(*model.Fleet)
+		want string
+	}{
+		"placement key":     {func(f *model.Fleet) { f.Keys.Placement = [16]byte{9} }, "keys.placement"},
+		"key of an epoch":   {func(f *model.Fleet) { f.Keys.Cookie[1] = [16]byte{9} }, "keys.cookie.1"},
+		"width of a cookie": {func(f *model.Fleet) { f.Services[0].CookieBits = 10 }, "cookie_bits"},
+	} {
+		n := started(t, 1, 2)
+		next := fleet(1, 2)
+		c.edit(&next)
+		if _, err := n.EditFile(next, start); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAnEditOfWhatCtlRemovedIsSaidToHaveNoEffect(t *testing.T) {
+	n := started(t, 1, 2)
+	remove := func(f *model.Fleet) error { f.Services[0].Servers = f.Services[0].Servers[1:]; return nil }
+	if _, err := n.Change(start, remove); err != nil {
+		t.Fatal(err)
+	}
+	heavier := fleet(1, 2)
+	heavier.Services[0].Servers[0].Weight = 7
+	if changes := edit(t, n, heavier, start); len(changes) != 1 || !strings.Contains(changes[0], "10.0.0.1") {
+		t.Errorf("the edit was reported as %q", changes)
 	}
 }

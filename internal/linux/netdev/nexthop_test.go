@@ -1,0 +1,120 @@
+package netdev_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
+)
+
+var neighbourMAC = net.HardwareAddr{2, 0, 0, 0, 0, 9}
+
+// newSpace has eth0 with 10.8.0.1/24 and fd08::1/64, and neighbours 10.8.0.2 and fd08::2.
+func newSpace(t *testing.T) *netspace.Space {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	name := fmt.Sprintf("ballast-dev-%d", os.Getpid())
+	space, err := netspace.Create(name)
+	check(t, err)
+	t.Cleanup(func() {
+		space.Close()
+		check(t, netspace.Remove(name))
+	})
+	check(t, space.AddBridge("eth0", 1600, netip.MustParsePrefix("10.8.0.1/24"), netip.MustParsePrefix("fd08::1/64")))
+	for _, address := range []string{"10.8.0.2", "fd08::2"} {
+		check(t, onDevice(space, func(index int) error { return setNeighbour(index, address, neighbourMAC) }))
+	}
+	return space
+}
+
+func onDevice(space *netspace.Space, change func(index int) error) error {
+	return space.Do(func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		return change(link.Attrs().Index)
+	})
+}
+
+func setNeighbour(index int, address string, mac net.HardwareAddr) error {
+	return netlink.NeighSet(&netlink.Neigh{LinkIndex: index, IP: net.ParseIP(address), HardwareAddr: mac, State: netlink.NUD_PERMANENT})
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLookupFindsNeighboursOfEitherFamily(t *testing.T) {
+	space := newSpace(t)
+	check(t, onDevice(space, func(index int) error {
+		_, far, _ := net.ParseCIDR("192.0.2.1/32")
+		via := &netlink.Via{AddrFamily: unix.AF_INET6, Addr: net.ParseIP("fd08::2")}
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: far, Via: via})
+	}))
+	check(t, space.Do(func() error {
+		resolver := netdev.NewResolver()
+		for _, address := range []string{"10.8.0.2", "fd08::2", "192.0.2.1"} {
+			hop, err := resolver.Lookup(netip.MustParseAddr(address))
+			if err != nil || net.HardwareAddr(hop.Destination[:]).String() != neighbourMAC.String() {
+				t.Errorf("%s: %+v, %v", address, hop, err)
+			}
+		}
+		if _, err := resolver.Lookup(netip.MustParseAddr("10.8.0.3")); !errors.Is(err, netdev.ErrUnresolved) {
+			t.Errorf("a neighbour that is not there: %v", err)
+		}
+		return nil
+	}))
+}
+
+// Changes that come closer together than Watch settles are reported all the same.
+func TestWatchReportsWhileChangesGoOn(t *testing.T) {
+	space := newSpace(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var reports atomic.Int32
+	check(t, space.Do(func() error { return netdev.Watch(ctx, func() { reports.Add(1) }) }))
+	check(t, onDevice(space, func(index int) error {
+		for i := range 200 {
+			if err := setNeighbour(index, "10.8.0.4", net.HardwareAddr{2, 0, 0, 0, 1, byte(i)}); err != nil {
+				return err
+			}
+			time.Sleep(2 * time.Millisecond)
+		}
+		return nil
+	}))
+	if reports.Load() < 3 {
+		t.Errorf("%d reports", reports.Load())
+	}
+}
+
+func TestMicrosecondRoutesOfEveryTableAreFound(t *testing.T) {
+	space := newSpace(t)
+	check(t, onDevice(space, func(index int) error {
+		const tcpUsecTS = 1 << 4
+		_, far, _ := net.ParseCIDR("203.0.113.0/24")
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: far, Table: 100, Features: tcpUsecTS})
+	}))
+	check(t, space.Do(func() error {
+		if found := netdev.MicrosecondRoutes(); len(found) != 1 {
+			t.Errorf("found %q", found)
+		}
+		return nil
+	}))
+}

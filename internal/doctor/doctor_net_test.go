@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/doctor"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 const fleet = `
@@ -254,6 +255,37 @@ func TestEachBrokenSettingIsFoundAlone(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The program of a load balancer that runs is not taken for somebody else's.
+func TestOwnProgramIsRecognised(t *testing.T) {
+	s := newSite(t)
+	root := filepath.Join(s.runDir, "bpf")
+	must(t, datapath.EnsureBPFFS(root))
+	t.Cleanup(func() { must(t, datapath.RemoveBPFFS(root)) })
+	pins := filepath.Join(root, "default")
+	t.Cleanup(func() { must(t, datapath.Detach(pins)) })
+	must(t, s.lb.Do(func() error {
+		lb, err := datapath.OpenLB(pins, plan.Limits{Services: 1, Servers: 1, ServerIDs: 256, Slots: 512, Rounds: 2})
+		if err != nil {
+			return err
+		}
+		defer lb.Close()
+		device, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		_, err = lb.Attach(device, datapath.XDPAuto)
+		return err
+	}))
+	for _, f := range s.examine(t, doctor.RoleLB) {
+		if f.Check == "xdp" && f.Severity != doctor.OK {
+			t.Errorf("the program: %s", line(f))
+		}
+		if f.Check == "daemon" && !strings.Contains(f.Remedy, "start it again") {
+			t.Errorf("the links that a daemon left: %s", line(f))
+		}
 	}
 }
 

@@ -1,0 +1,95 @@
+package daemon_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/lab/netspace"
+)
+
+func (h *agentHost) onDevice(change func(netlink.Link) error) {
+	h.t.Helper()
+	require(h.t, h.space.Do(func() error {
+		device, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		return change(device)
+	}))
+}
+
+// awaitTunnels sends frames of a load balancer to the server until one more is recognised.
+func (h *agentHost) awaitTunnels(what string) {
+	h.t.Helper()
+	before := h.counters()["decapsulated"]
+	for deadline := time.Now().Add(hostDeadline); h.counters()["decapsulated"] == before; time.Sleep(20 * time.Millisecond) {
+		var mac net.HardwareAddr
+		h.onDevice(func(device netlink.Link) error { mac = device.Attrs().HardwareAddr; return nil })
+		require(h.t, h.peer.Do(func() error { return sendTunnelled(mac) }))
+		if time.Now().After(deadline) {
+			h.t.Fatalf("%s: tunnels are not recognised: %v", what, h.counters())
+		}
+	}
+}
+
+// sendTunnelled transmits a SYN to the service in IP in IP by the calling thread's eth0.
+func sendTunnelled(mac net.HardwareAddr) error {
+	client, server, vip := net.IP{10, 9, 0, 1}, net.IP{10, 9, 0, 2}, net.IP{198, 51, 100, 10}
+	inner := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: client, DstIP: vip}
+	tcp := &layers.TCP{SrcPort: 1234, DstPort: 80, SYN: true}
+	buffer := gopacket.NewSerializeBuffer()
+	err := errors.Join(tcp.SetNetworkLayerForChecksum(inner),
+		gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
+			&layers.Ethernet{SrcMAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, DstMAC: mac, EthernetType: layers.EthernetTypeIPv4},
+			&layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolIPv4, SrcIP: client, DstIP: server}, inner, tcp))
+	if err != nil {
+		return err
+	}
+	device, err := net.InterfaceByName("eth0")
+	if err != nil {
+		return err
+	}
+	socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(socket)
+	return unix.Sendto(socket, buffer.Bytes(), 0, &unix.SockaddrLinklayer{Ifindex: device.Index})
+}
+
+func TestAgentFollowsItsDeviceAndItsAddresses(t *testing.T) {
+	h := newAgentHost(t)
+	sum := h.write(fmt.Sprintf(agentFile, 1))
+	h.start()
+	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready && s.Config.SHA256 == sum })
+	h.awaitTunnels("at first")
+	h.onDevice(func(device netlink.Link) error {
+		return netlink.LinkSetHardwareAddr(device, net.HardwareAddr{2, 0, 0, 0, 9, 9})
+	})
+	h.awaitTunnels("after a change of the MAC")
+
+	address, err := netlink.ParseAddr("10.9.0.2/24")
+	require(t, err)
+	h.onDevice(func(device netlink.Link) error { return netlink.AddrDel(device, address) })
+	h.await("the address to go", func(s api.AgentStatus) bool { return len(s.Services) == 0 })
+	h.onDevice(func(device netlink.Link) error { return netlink.AddrAdd(device, address) })
+	h.await("the address to come back", func(s api.AgentStatus) bool { return len(s.Services) == 1 })
+	h.awaitTunnels("with the address back")
+
+	h.onDevice(netlink.LinkDel)
+	require(t, netspace.Connect(end(h.space, []string{"10.9.0.2/24"}), end(h.peer, []string{"10.9.0.1/24"})))
+	h.awaitTunnels("by a new device of the same name")
+	require(t, h.peer.Route(netip.MustParsePrefix("198.51.100.10/32"), 0,
+		netspace.NextHop{Gateway: netip.MustParseAddr("10.9.0.2"), Interface: "eth0"}))
+	exchange(t, h.echo())
+}

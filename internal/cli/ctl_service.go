@@ -139,7 +139,8 @@ are given together. A combination that cannot work is refused with the reason, a
 
 Connections with cookies outlive changes of --dispatch, --fallback and --table-slots, and of --forward unless from or to nat. They
 do not outlive changes of --vip, --protocol, --affinity and --return, or of --port for ports that are taken away. Agents read
-these, and --cookie-bits, from their own files: change them there too, and say the same to the other load balancers.`,
+these from their own files: change them there too, and say the same to the other load balancers. --cookie-bits can change
+together with --vip only: connections carry cookies of the old width.`,
 		Example: `  ballast ctl service set web --dispatch p2c
   ballast ctl service set web --affinity hash --dispatch maglev
   ballast ctl service set web --table-slots 16381`,

@@ -97,6 +97,7 @@ func TestServicesThatMakeNoSenseAreRefusedWithTheReason(t *testing.T) {
 		{"PATCH", "/web", fields{"return": "through"}, "second-chance needs agents"},
 		{"PATCH", "/web", fields{"table_slots": 100}, "not a table size"},
 		{"PATCH", "/web", fields{"cookie_bits": 3}, "out of range"},
+		{"PATCH", "/web", fields{"cookie_bits": 12}, "cookies of another width"},
 		{"PATCH", "/web", fields{"name": "other"}, "cannot become"},
 		{"PATCH", "/web", fields{"servers": []fields{{"name": "s1", "address": "10.9.0.4"}}}, "server add"},
 		{"DELETE", "/none", nil, "no service"},

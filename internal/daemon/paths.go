@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
@@ -121,7 +120,7 @@ func (lb *LB) wantedAddresses() (addresses []netip.Addr) {
 // interfaces finds devices by name; without names, those of the default routes.
 func interfaces(names []string) (devices []*net.Interface, err error) {
 	if len(names) == 0 {
-		if names, err = defaultInterfaces(); err != nil {
+		if names, err = netdev.DefaultInterfaces(); err != nil {
 			return nil, err
 		}
 	}
@@ -133,20 +132,4 @@ func interfaces(names []string) (devices []*net.Interface, err error) {
 		devices = append(devices, device)
 	}
 	return devices, nil
-}
-
-func defaultInterfaces() (names []string, err error) {
-	routes, err := netdev.DefaultRoutes()
-	if err != nil {
-		return nil, err
-	}
-	for _, route := range routes {
-		if !slices.Contains(names, route.Interface) {
-			names = append(names, route.Interface)
-		}
-	}
-	if len(names) == 0 {
-		return nil, fmt.Errorf("choose interfaces: there is no default route: name them with --interface")
-	}
-	return names, nil
 }

@@ -14,12 +14,7 @@ import (
 // Whether a server of a return: through service has one clock for all connections (net.ipv4.tcp_timestamps=2). Until that is known
 // its connections go without timestamps, by the fallback: a wrong guess would break them, a late one costs nothing.
 
-const (
-	probePeriod      = 10 * time.Second
-	probeTimeout     = time.Second
-	probeConnections = 4
-	probeSpreadMS    = 50 // how far offsets of one clock may lie apart: scheduling
-)
+const probePeriod = 10 * time.Second
 
 type probeTable struct {
 	takesPart map[netip.AddrPort]bool
@@ -31,19 +26,11 @@ func (t *probeTable) cannotTakePart(s *model.Service) map[uint16]bool {
 	}
 	out := map[uint16]bool{}
 	for _, server := range s.Servers {
-		if !t.takesPart[probeAddress(s, &server)] {
+		if !t.takesPart[s.Endpoint(&server)] {
 			out[server.ID] = true
 		}
 	}
 	return out
-}
-
-func probeAddress(s *model.Service, server *model.Server) netip.AddrPort {
-	port := server.Port
-	if port == 0 {
-		port = s.Ports[0]
-	}
-	return netip.AddrPortFrom(server.Address, port)
 }
 
 // probeClocks asks every server of such services from time to time, until ctx ends.
@@ -57,7 +44,7 @@ func (lb *LB) probeClocks(ctx context.Context) {
 				continue
 			}
 			asked[p] = time.Now()
-			offset, one, err := probeClock(ctx, p.address)
+			offset, one, err := netdev.ServerClock(ctx, p.address)
 			lb.probed(p, offset, one, err)
 		}
 		select {
@@ -82,27 +69,10 @@ func (lb *LB) serversToProbe() (probes []clockProbe) {
 			continue
 		}
 		for _, server := range slices.Concat(s.Servers, lb.node.Lingering(s.Name)) {
-			probes = append(probes, clockProbe{s.Name, server.ID, probeAddress(&s, &server)})
+			probes = append(probes, clockProbe{s.Name, server.ID, s.Endpoint(&server)})
 		}
 	}
 	return probes
-}
-
-// probeClock reports the clock's offset and whether all connections have the same.
-func probeClock(ctx context.Context, server netip.AddrPort) (offset uint32, one bool, err error) {
-	for i := range probeConnections {
-		attempt, cancel := context.WithTimeout(ctx, probeTimeout)
-		next, err := netdev.TimestampOffset(attempt, server)
-		cancel()
-		if err != nil {
-			return 0, false, err
-		}
-		if i > 0 && int32(next-offset) > probeSpreadMS || i > 0 && int32(offset-next) > probeSpreadMS {
-			return 0, false, nil
-		}
-		offset = next
-	}
-	return offset, true, nil
 }
 
 func (lb *LB) probed(p clockProbe, offset uint32, one bool, err error) {

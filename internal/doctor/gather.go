@@ -199,11 +199,7 @@ func (f *facts) defaultInterfaces() (names []string) {
 			return names
 		}
 	}
-	for _, route := range f.Host.DefaultRoutes {
-		if !slices.Contains(names, route.Interface) {
-			names = append(names, route.Interface)
-		}
-	}
+	names, _ = netdev.DefaultInterfaces()
 	return names
 }
 
@@ -250,7 +246,7 @@ func (f *facts) gatherReach(ctx context.Context) {
 				continue
 			}
 			dialer := net.Dialer{Timeout: reachTimeout}
-			connection, err := dialer.DialContext(ctx, "tcp", servicePort(s, &s.Servers[i]).String())
+			connection, err := dialer.DialContext(ctx, "tcp", s.Endpoint(&s.Servers[i]).String())
 			if err == nil {
 				connection.Close()
 			}
@@ -259,12 +255,6 @@ func (f *facts) gatherReach(ctx context.Context) {
 		}
 	})
 }
-
-const (
-	clockConnections = 3
-	clockTimeout     = time.Second
-	clockSpreadMS    = 50 // scheduling
-)
 
 // gatherClocks opens a few connections to each server whose timestamps the load balancer has to understand.
 func (f *facts) gatherClocks(ctx context.Context) {
@@ -275,41 +265,12 @@ func (f *facts) gatherClocks(ctx context.Context) {
 		}
 		for i := range s.Servers {
 			if path := f.Paths[s.Servers[i].Address]; path.Err == nil {
-				address := servicePort(s, &s.Servers[i])
-				f.Clocks[address] = probeClock(ctx, address)
+				address := s.Endpoint(&s.Servers[i])
+				_, one, err := netdev.ServerClock(ctx, address)
+				f.Clocks[address] = clockFacts{Err: err, One: one}
 			}
 		}
 	})
-}
-
-func probeClock(ctx context.Context, address netip.AddrPort) (c clockFacts) {
-	var first uint32
-	for i := range clockConnections {
-		attempt, cancel := context.WithTimeout(ctx, clockTimeout)
-		offset, err := netdev.TimestampOffset(attempt, address)
-		cancel()
-		if err != nil {
-			c.Err = err
-			return c
-		}
-		if i == 0 {
-			first = offset
-		}
-		if away := int32(offset - first); away > clockSpreadMS || away < -clockSpreadMS {
-			return c
-		}
-	}
-	c.One = true
-	return c
-}
-
-// servicePort is where a server takes the service's connections.
-func servicePort(s *model.Service, server *model.Server) netip.AddrPort {
-	port := server.Port
-	if port == 0 {
-		port = s.Ports[0]
-	}
-	return netip.AddrPortFrom(server.Address, port)
 }
 
 // isTimeout tells silence from refusal: a refusal shows that the host is there.

@@ -104,7 +104,7 @@ func judgeServerClocks(f *facts) (out []Finding) {
 	good := 0
 	f.services(func(s *model.Service) {
 		for i := range s.Servers {
-			clock, asked := f.Clocks[servicePort(s, &s.Servers[i])]
+			clock, asked := f.Clocks[s.Endpoint(&s.Servers[i])]
 			subject := s.Name + "/" + s.Servers[i].Name
 			switch {
 			case !asked || s.Return != model.ReturnThrough:

@@ -131,6 +131,15 @@ func (s *Service) Server(name string) *Server {
 	return nil
 }
 
+// Endpoint is where a server takes the service's connections; of several ports, the first.
+func (s *Service) Endpoint(server *Server) netip.AddrPort {
+	port := server.Port
+	if port == 0 && len(s.Ports) > 0 {
+		port = s.Ports[0]
+	}
+	return netip.AddrPortFrom(server.Address, port)
+}
+
 // Clone returns a copy that shares no memory with f.
 func (f *Fleet) Clone() Fleet {
 	clone := Fleet{Keys: f.Keys, Services: slices.Clone(f.Services)}

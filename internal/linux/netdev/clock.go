@@ -68,6 +68,29 @@ func TimestampOffset(ctx context.Context, server netip.AddrPort) (uint32, error)
 	}
 }
 
+const (
+	clockConnections = 4
+	clockTimeout     = time.Second // for each
+	clockSpreadMS    = 50          // how far offsets of one clock may lie apart: scheduling
+)
+
+// ServerClock opens a few connections to a server and reports TimestampOffset and whether all have the same.
+func ServerClock(ctx context.Context, server netip.AddrPort) (offset uint32, one bool, err error) {
+	for i := range clockConnections {
+		attempt, cancel := context.WithTimeout(ctx, clockTimeout)
+		next, err := TimestampOffset(attempt, server)
+		cancel()
+		if err != nil {
+			return 0, false, err
+		}
+		if away := int32(next - offset); i > 0 && (away > clockSpreadMS || away < -clockSpreadMS) {
+			return 0, false, nil
+		}
+		offset = next
+	}
+	return offset, true, nil
+}
+
 func isSYNACK(segment []byte, source, destination uint16) bool {
 	const syn, ack = 0x02, 0x10
 	return len(segment) >= 20 && segment[13]&(syn|ack) == syn|ack &&

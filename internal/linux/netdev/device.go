@@ -1,6 +1,7 @@
 package netdev
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -209,6 +210,23 @@ func DefaultRoutes() (out []DefaultRoute, err error) {
 		}
 	}
 	return out, nil
+}
+
+// DefaultInterfaces returns the names of the devices of the default routes.
+func DefaultInterfaces() (names []string, err error) {
+	routes, err := DefaultRoutes()
+	if err != nil {
+		return nil, err
+	}
+	for _, route := range routes {
+		if !slices.Contains(names, route.Interface) {
+			names = append(names, route.Interface)
+		}
+	}
+	if len(names) == 0 {
+		return nil, errors.New("choose interfaces: there is no default route: name them with --interface")
+	}
+	return names, nil
 }
 
 // AddressDevices returns the device that holds each address of the calling thread's network namespace.

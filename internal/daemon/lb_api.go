@@ -80,7 +80,7 @@ func (lb *LB) editService(r *http.Request, edit func(*model.Service) error) (api
 	return lb.change(func(fleet *model.Fleet) error {
 		s := fleet.Service(r.PathValue("service"))
 		if s == nil {
-			return fmt.Errorf("there is no service %q: see `ballast ctl services`", r.PathValue("service"))
+			return noService(r.PathValue("service"))
 		}
 		return edit(s)
 	})

@@ -76,6 +76,9 @@ func report(ctx context.Context, news <-chan struct{}, changed func()) {
 			default:
 			}
 		}
+		if ctx.Err() != nil {
+			return
+		}
 		changed()
 	}
 }

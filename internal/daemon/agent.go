@@ -95,7 +95,7 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 		}
 		running.Go(func() { serveMetrics(ctx, metrics, a.metricsHandler()) })
 	}
-	a.log.Info("ready", "instance", o.Instance, "services", a.wanted.Marking)
+	a.log.Info("ready", "instance", o.Instance, "services", a.status().Services)
 	defer cancel()
 	return a.routes().Serve(ctx, listener)
 }

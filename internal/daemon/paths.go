@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
@@ -87,14 +88,14 @@ const resolveTimeout = 200 * time.Millisecond
 // awaitNeighbours waits for the kernel to resolve the neighbours that lead to addresses, so that a change does not begin with
 // packets for servers that cannot be reached yet.
 func awaitNeighbours(addresses []netip.Addr) {
-	deadline := time.Now().Add(resolveTimeout)
-	for _, address := range addresses {
-		for {
-			_, err := netdev.Lookup(address)
-			if !errors.Is(err, netdev.ErrUnresolved) || time.Now().After(deadline) {
-				break
-			}
-			time.Sleep(time.Millisecond)
+	for deadline := time.Now().Add(resolveTimeout); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+		resolver := netdev.NewResolver()
+		addresses = slices.DeleteFunc(addresses, func(address netip.Addr) bool {
+			_, err := resolver.Lookup(address)
+			return !errors.Is(err, netdev.ErrUnresolved)
+		})
+		if len(addresses) == 0 {
+			return
 		}
 	}
 }

@@ -25,9 +25,6 @@ type NextHop struct {
 // ErrUnresolved says that the route is known and the neighbour's MAC is not (yet); the kernel has been asked to resolve it.
 var ErrUnresolved = errors.New("neighbour not resolved yet")
 
-// Lookup returns the next hop towards one address; for many, ask one Resolver.
-func Lookup(address netip.Addr) (NextHop, error) { return NewResolver().Lookup(address) }
-
 // Resolver looks up next hops in the calling thread's network namespace. Devices and neighbours are those of its first look at
 // them: make one for each round of questions.
 type Resolver struct {

@@ -75,8 +75,13 @@ func brokenBy(connections []traffic.Connection) map[traffic.Class]int {
 func (l *load) state() (traffic.Progress, []traffic.Connection) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	if len(l.connections) > 0 && l.ended() {
-		l.progress.Open = 0
+	if len(l.connections) > 0 && l.ended() { // the last report came before the last connections ended
+		broken := 0
+		for _, count := range brokenBy(l.connections) {
+			broken += count
+		}
+		l.progress.Attempted, l.progress.Broken = len(l.connections), broken
+		l.progress.Completed, l.progress.Open = len(l.connections)-broken, 0
 		clear(l.progress.OpenByServer)
 	}
 	return l.progress, l.connections

@@ -22,7 +22,8 @@ const (
 // runThroughput reports what the agent's rewriting costs: the ratio with cookies to without, of medians
 // of paired runs on one network.
 func runThroughput(s *stage) error {
-	length := s.length(3 * time.Second)
+	const parts = 2 * 2 * throughputPairs // two measures of two services
+	length := s.length(parts*3*time.Second) / parts
 	with, without := cookieService(vip4), hashService(plainVIP)
 	without.Name = "plain"
 	for _, one := range []*service{with, without} {

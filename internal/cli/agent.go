@@ -2,11 +2,6 @@
 package cli
 
 import (
-	"log/slog"
-	"os"
-	"os/signal"
-	"syscall"
-
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/daemon"
@@ -26,7 +21,6 @@ func AgentCommand(version string) *cobra.Command {
 			"--detach removes it: connections that carry cookies break, so drain the server first.",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			command.SilenceUsage = true
 			if detach {
 				return daemon.Detach(options.RunDir, options.Instance)
 			}
@@ -35,11 +29,9 @@ func AgentCommand(version string) *cobra.Command {
 				return err
 			}
 			options.XDPMode = parsed
-			options.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+			options.Log = newLog(false)
 			options.Version = version
-			ctx, stop := signal.NotifyContext(command.Context(), os.Interrupt, syscall.SIGTERM)
-			defer stop()
-			return daemon.RunAgent(ctx, options)
+			return daemon.RunAgent(command.Context(), options)
 		},
 	}
 	flags := command.Flags()

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -42,10 +41,9 @@ ids cannot be given to other servers.`,
 			if o.Config == "" {
 				return errors.New("no configuration: name the file with -f")
 			}
-			switch o.XDPMode = datapath.XDPMode(mode); o.XDPMode {
-			case datapath.XDPAuto, datapath.XDPNative, datapath.XDPGeneric:
-			default:
-				return fmt.Errorf("--xdp-mode %s: use auto, native or generic", mode)
+			var err error
+			if o.XDPMode, err = parseXDPMode(mode); err != nil {
+				return err
 			}
 			o.Log = newLog(verbose)
 			return daemon.RunLB(cmd.Context(), o)
@@ -55,7 +53,7 @@ ids cannot be given to other servers.`,
 	flags.StringVarP(&o.Config, "file", "f", "", "configuration file")
 	flags.StringVar(&o.Instance, "instance", "default", "name of this node's socket, pins and state on this machine")
 	flags.StringSliceVar(&o.Interfaces, "interface", nil, "interface that packets come in by, repeatable (default: those of the default routes)")
-	flags.StringVar(&mode, "xdp-mode", "auto", "auto, native or generic; auto tries native first")
+	flags.StringVar(&mode, "xdp-mode", string(datapath.XDPAuto), "auto, native or generic; auto tries native first")
 	flags.StringVar(&o.RunDir, "run-dir", "/run/ballast", "directory of sockets and pinned maps")
 	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/ballast", "directory of what must survive a restart of the machine")
 	flags.StringVar(&o.Metrics, "metrics", "", "address:port for Prometheus (always also on the socket: ballast ctl metrics)")

@@ -19,8 +19,7 @@ func Root(version string) *cobra.Command {
 		Long: `Ballast spreads connections over servers and keeps every connection on its server, whatever happens to the set of
 servers and the set of load balancers. Each connection carries its own way home: an opaque cookie in its TCP timestamps.
 
-A fleet is described by one file (see ballast-lab's output of ` + "`ballast lab run churn --keep`" + ` for a complete one), the same
-for every node:
+A fleet is described by one file, the same for every node (deploy/ballast.yaml is a complete one):
   ballast lb -f ballast.yaml       on each load balancer
   ballast agent -f ballast.yaml    on each server (services with return: direct)
   ballast ctl ...                  looks at a running daemon and changes what it does

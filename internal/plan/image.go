@@ -90,7 +90,7 @@ func compile(want *Want, s *Service, before *image) image {
 func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
 	row := ServiceRow{
 		PlacementKey: cookie.ServiceKey(keys.Placement, s.VIP, s.Protocol),
-		VIP:          wireAddress(s.VIP),
+		VIP:          WireAddress(s.VIP),
 		Dispatch:     uint8(s.Dispatch),
 		Affinity:     uint8(s.Affinity),
 		Forward:      uint8(s.Forward),
@@ -114,7 +114,7 @@ func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
 }
 
 func serverRow(s *Service, server *model.Server, path Path) ServerRow {
-	row := ServerRow{Address: wireAddress(server.Address), Port: wirePort(server.Port), MTU: path.MTU}
+	row := ServerRow{Address: WireAddress(server.Address), Port: wirePort(server.Port), MTU: path.MTU}
 	if server.Address.Is6() {
 		row.Flags |= ServerIPv6
 	}
@@ -125,7 +125,7 @@ func serverRow(s *Service, server *model.Server, path Path) ServerRow {
 		row.Flags |= ServerNextHop
 		row.Ifindex, row.VLAN = path.Ifindex, wirePort(path.VLAN)
 		row.SourceMAC, row.DestinationMAC = path.SourceMAC, path.DestinationMAC
-		row.Source = wireAddress(path.Source)
+		row.Source = WireAddress(path.Source)
 	}
 	return row
 }
@@ -139,9 +139,9 @@ type returning struct {
 func (img *image) addReturns(want *Want, s *Service) {
 	for i, server := range slices.Concat(s.Removed, s.Servers) {
 		for _, port := range s.Ports {
-			key := ReturnKey{Address: wireAddress(s.VIP), Port: wirePort(port), Protocol: uint8(s.Protocol)}
+			key := ReturnKey{Address: WireAddress(s.VIP), Port: wirePort(port), Protocol: uint8(s.Protocol)}
 			if s.Forward == model.ForwardNAT {
-				key.Address = wireAddress(server.Address)
+				key.Address = WireAddress(server.Address)
 				if server.Port != 0 {
 					key.Port = wirePort(server.Port)
 				}

@@ -92,8 +92,8 @@ type ReturnKey struct {
 // ReturnValue packs a service number and a server id as the map has them.
 func ReturnValue(number uint32, id uint16) uint64 { return uint64(number)<<32 | uint64(id) }
 
-// wireAddress is the address as it stands in a packet, IPv4 in the first four bytes.
-func wireAddress(a netip.Addr) (out [16]byte) {
+// WireAddress is the address as it stands in a packet, IPv4 in the first four bytes.
+func WireAddress(a netip.Addr) (out [16]byte) {
 	copy(out[:], a.Unmap().AsSlice())
 	return out
 }
@@ -104,7 +104,7 @@ func wirePort(port uint16) (out [2]byte) {
 }
 
 func vipKey(address netip.Addr, port uint16, protocol uint8) VIPKey {
-	key := VIPKey{Address: wireAddress(address), Port: wirePort(port), Protocol: protocol}
+	key := VIPKey{Address: WireAddress(address), Port: wirePort(port), Protocol: protocol}
 	if address.Is6() {
 		key.IPv6 = 1
 	}

@@ -191,7 +191,7 @@ type Stop struct {
 func (s *Server) SetStops(stops map[netip.Addr]Stop) error {
 	want := make(map[[16]byte]serverStop, len(stops))
 	for address, stop := range stops {
-		want[wireAddress(address)] = serverStop{
+		want[plan.WireAddress(address)] = serverStop{
 			Ifindex: stop.Ifindex, DestinationMac: stop.Destination, SourceMac: stop.SourceMAC,
 			Vlan: stop.VLAN<<8 | stop.VLAN>>8,
 		}
@@ -221,7 +221,7 @@ func (s *Server) Stops() (map[netip.Addr]Stop, error) {
 func (s *Server) SetOwnAddresses(addresses []netip.Addr) error {
 	want := make(map[[16]byte]uint32, len(addresses))
 	for _, address := range addresses {
-		want[wireAddress(address)] = 1
+		want[plan.WireAddress(address)] = 1
 	}
 	return replace(s.objects.OwnAddresses, want)
 }
@@ -251,11 +251,6 @@ func replace[K, V comparable](m *ebpf.Map, want map[K]V) error {
 		}
 	}
 	return nil
-}
-
-func wireAddress(a netip.Addr) (out [16]byte) {
-	copy(out[:], a.Unmap().AsSlice())
-	return out
 }
 
 // Attach runs the programs on a device of the calling thread's network namespace and returns the mode that XDP got.

@@ -79,12 +79,8 @@ func TestHandshakeFromBeforeTheAgentIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestAgentRestartsInTheMidstOfTransfers(t *testing.T) {
-	r := newRig(t, rigOptions{plain: true})
-	dir := r.pins()
-	r.attach(dir)
-	r.listen(true)
-	before, w := r.rejects(), r.watch()
+// transfer keeps four connections busy with 30 MB each; the returned function waits for them.
+func (r *rig) transfer() (wait func()) {
 	var group sync.WaitGroup
 	for i := range 4 {
 		conn := r.dial(r.vips[i%2])
@@ -92,18 +88,28 @@ func TestAgentRestartsInTheMidstOfTransfers(t *testing.T) {
 			defer conn.Close()
 			for range 30 {
 				if err := fetch(conn, 1<<20); err != nil {
-					t.Error(err)
+					r.t.Error(err)
 					return
 				}
 			}
 		})
 	}
+	return group.Wait
+}
+
+func TestAgentRestartsInTheMidstOfTransfers(t *testing.T) {
+	r := newRig(t, rigOptions{plain: true})
+	dir := r.pins()
+	r.attach(dir)
+	r.listen(true)
+	before, w := r.rejects(), r.watch()
+	wait := r.transfer()
 	for range 5 {
 		r.agent.Close()
 		r.attach(dir)
 		r.browse(2, 1000)
 	}
-	group.Wait()
+	wait()
 	r.verify(w, before)
 	if n := r.count("egress_unmarked_older_than_agent"); n != 0 {
 		t.Errorf("%d packets of connections that the new process forgot", n)
@@ -115,25 +121,13 @@ func TestKeysRotateInTheMidstOfTransfers(t *testing.T) {
 	r.listen(false)
 	r.fleet.Keys.Cookie[2] = [16]byte{9, 9, 9}
 	before, w := r.rejects(), r.watch()
-	var group sync.WaitGroup
-	for i := range 4 {
-		conn := r.dial(r.vips[i%2])
-		group.Go(func() {
-			defer conn.Close()
-			for range 30 {
-				if err := fetch(conn, 1<<20); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
+	wait := r.transfer()
 	for i := range 6 {
 		r.fleet.Keys.Current = uint32(2 - i%2)
 		r.publish()
 		r.browse(2, 1000)
 	}
-	group.Wait()
+	wait()
 	r.verify(w, before)
 	if n := r.count("ingress_bad_cookie"); n != 0 {
 		t.Errorf("%d echoes of the last key were not recognised", n)

@@ -13,13 +13,14 @@ export PATH := $(PATH):/usr/local/go/bin:/usr/local/sbin:/usr/sbin:/sbin
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 SUDO     := $(if $(filter 0,$(shell id -u)),,sudo)
 DATAPATH := internal/linux/datapath
+API      := internal/api/ballastv1
 STAMP    := bin/.generated
-SOURCES  := $(wildcard bpf/*.c bpf/*.h bpf/*/*.h) $(filter-out %_test.go %_bpfel.go %_bpfeb.go,$(wildcard $(DATAPATH)/*.go))
+SOURCES  := $(wildcard $(API)/*.proto $(API)/doc.go bpf/*.c bpf/*.h bpf/*/*.h) $(filter-out %_test.go %_bpfel.go %_bpfeb.go,$(wildcard $(DATAPATH)/*.go))
 RACE     := ./internal/api/... ./internal/cli/... ./internal/daemon/... ./internal/config/... ./internal/plan/...
 FUZZTIME ?= 5s
 
 # Generated files that somebody removed are made again although the stamp is newer than the sources.
-ifeq ($(wildcard $(DATAPATH)/*_bpfel.o),)
+ifneq ($(words $(wildcard $(DATAPATH)/lb_bpfel.o $(API)/*.pb.go $(API)/*/*.connect.go)),3)
 .PHONY: $(STAMP)
 endif
 
@@ -30,7 +31,7 @@ help: ## list the targets
 
 # command or file -> Debian package that has it
 TOOLS := clang-19:clang-19 llvm-strip-19:llvm-19 /usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/linux/bpf.h:linux-libc-dev \
-	gcc:gcc /usr/include/stdlib.h:libc6-dev nginx:nginx-light wrk:wrk iperf3:iperf3 ethtool:ethtool ip:iproute2 openssl:openssl curl:curl \
+	gcc:gcc /usr/include/stdlib.h:libc6-dev nginx:nginx-light wrk:wrk iperf3:iperf3 ethtool:ethtool ip:iproute2 protoc:protobuf-compiler /usr/include/google/protobuf/duration.proto:libprotobuf-dev openssl:openssl curl:curl \
 	/etc/ssl/certs/ca-certificates.crt:ca-certificates git:git
 BACKPORTS := deb http://deb.debian.org/debian bookworm-backports main
 
@@ -74,11 +75,11 @@ install-packages:
 	if [[ " $$packages " == *" golang-go "* ]]; then apt-get install -q -y --no-install-recommends $$release golang-go; fi
 	if [[ " $$packages " == *" nginx-light "* ]]; then update-rc.d nginx disable; fi
 
-generate: $(STAMP) ## compile the BPF programs and their Go bindings, if their sources changed
+generate: $(STAMP) ## compile the BPF programs and the control protocol, if their sources changed
 
 $(STAMP): $(SOURCES) go.mod
-	@echo "generate: compile BPF with $(BPF2GO_CC)"
-	go generate ./$(DATAPATH)
+	@echo "generate: compile BPF with $(BPF2GO_CC) and the control protocol with protoc"
+	go generate ./$(DATAPATH) ./$(API)
 	mkdir -p $(@D) && touch $@
 
 build: generate ## make bin/ballast
@@ -123,7 +124,7 @@ bench: deps build need-root ## nanoseconds per packet, as a table
 
 clean: ## remove everything that make made, and what a lab left behind
 	@if [[ -x bin/ballast ]]; then bin/ballast lab clean || echo "clean: lab clean failed, continuing"; fi
-	rm -rf bin $(DATAPATH)/*_bpfel.go $(DATAPATH)/*_bpfel.o $(DATAPATH)/*_bpfeb.go $(DATAPATH)/*_bpfeb.o
+	rm -rf bin $(API)/*.pb.go $(API)/ballastv1connect $(DATAPATH)/*_bpfel.go $(DATAPATH)/*_bpfel.o $(DATAPATH)/*_bpfeb.go $(DATAPATH)/*_bpfeb.o
 
 need-root:
 	@[[ $$(id -u) -eq 0 ]] || { echo "network namespaces and BPF need root: sudo -E make ..."; exit 1; }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/netip"
 	"strconv"
+	"time"
 
 	"github.com/goccy/go-yaml/ast"
 
@@ -66,6 +67,8 @@ func (r *reader) service(node ast.Node, path string, service *model.Service) {
 		"forward":     r.choice(&service.Forward),
 		"return":      r.choice(&service.Return),
 		"table_slots": r.set(number(r, &service.TableSlots), func() bool { return service.TableSlots != 0 }),
+		"load":        func(node ast.Node, path string) { r.load(node, path, &service.Load) },
+		"health":      func(node ast.Node, path string) { r.health(node, path, &service.Health) },
 		"servers": func(node ast.Node, path string) {
 			r.sequence(node, path, func(node ast.Node, path string) {
 				server := model.NewServer()
@@ -84,6 +87,51 @@ func (r *reader) server(node ast.Node, path string, server *model.Server) {
 		"id":      r.set(number(r, &server.ID), func() bool { return server.ID != 0 }),
 		"weight":  r.set(number(r, &server.Weight), func() bool { return server.Weight != model.WeightUnset }),
 		"state":   r.choice(&server.State),
+		"deadline": func(node ast.Node, path string) {
+			text, ok := r.scalar(node, path)
+			if !ok {
+				return
+			}
+			deadline, err := time.Parse(time.RFC3339, text)
+			if err != nil {
+				r.fail(lineOf(node), path, "write it like 2026-01-31T23:00:00Z", "%q is not a time", text)
+				return
+			}
+			server.Deadline = deadline.UTC()
+		},
+	})
+}
+
+func (r *reader) load(node ast.Node, path string, load *model.Load) {
+	r.mapping(node, path, map[string]value{
+		"source":      r.choice(&load.Source),
+		"interval":    r.set(r.choice(&load.Interval), func() bool { return load.Interval != 0 }),
+		"classes":     r.set(number(r, &load.Classes), func() bool { return load.Classes != model.ClassesUnset }),
+		"queue_limit": r.set(number(r, &load.QueueLimit), func() bool { return load.QueueLimit != 0 }),
+		"endpoint":    r.text(&load.Endpoint),
+	})
+}
+
+func (r *reader) health(node ast.Node, path string, health *model.Health) {
+	r.mapping(node, path, map[string]value{
+		"check":    r.choice(&health.Check),
+		"interval": r.set(r.choice(&health.Interval), func() bool { return health.Interval != 0 }),
+		"timeout":  r.set(r.choice(&health.Timeout), func() bool { return health.Timeout != 0 }),
+		"rise":     r.set(number(r, &health.Rise), func() bool { return health.Rise != 0 }),
+		"fall":     r.set(number(r, &health.Fall), func() bool { return health.Fall != 0 }),
+		"port":     r.set(number(r, &health.Port), func() bool { return health.Port != 0 }),
+		"path":     r.text(&health.Path),
+		"host":     r.text(&health.Host),
+		"service":  r.text(&health.Service),
+		"command": func(node ast.Node, path string) {
+			r.sequence(node, path, func(node ast.Node, path string) {
+				if text, ok := r.scalar(node, path); ok {
+					health.Command = append(health.Command, text)
+				}
+			})
+		},
+		"all_down": r.choice(&health.AllDown),
+		"deadline": r.choice(&health.Deadline),
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/goccy/go-yaml"
 
@@ -33,6 +34,8 @@ type fileService struct {
 	Forward    string       `yaml:"forward"`
 	Return     string       `yaml:"return"`
 	TableSlots uint32       `yaml:"table_slots"`
+	Load       fileLoad     `yaml:"load"`
+	Health     fileHealth   `yaml:"health"`
 	Servers    []fileServer `yaml:"servers"`
 }
 
@@ -43,6 +46,31 @@ type fileServer struct {
 	ID      uint16     `yaml:"id"`
 	Weight  uint16     `yaml:"weight"`
 	State   string     `yaml:"state"`
+	// RFC 3339, in UTC
+	Deadline string `yaml:"deadline,omitempty"`
+}
+
+type fileLoad struct {
+	Source     string `yaml:"source"`
+	Interval   string `yaml:"interval"`
+	Classes    uint8  `yaml:"classes"`
+	QueueLimit uint32 `yaml:"queue_limit"`
+	Endpoint   string `yaml:"endpoint,omitempty"`
+}
+
+type fileHealth struct {
+	Check    string   `yaml:"check"`
+	Interval string   `yaml:"interval"`
+	Timeout  string   `yaml:"timeout"`
+	Rise     uint8    `yaml:"rise"`
+	Fall     uint8    `yaml:"fall"`
+	Port     uint16   `yaml:"port,omitempty"`
+	Path     string   `yaml:"path,omitempty"`
+	Host     string   `yaml:"host,omitempty"`
+	Service  string   `yaml:"service,omitempty"`
+	Command  []string `yaml:"command,flow,omitempty"`
+	AllDown  string   `yaml:"all_down"`
+	Deadline string   `yaml:"deadline"`
 }
 
 // Marshal writes a fleet as a configuration file: every value explicit, keys in the order of the documentation, secrets
@@ -72,9 +100,17 @@ func writeService(s *model.Service) fileService {
 	service := fileService{Name: s.Name, VIP: s.VIP, Protocol: s.Protocol.String(), Ports: s.Ports, Dispatch: s.Dispatch.String(),
 		Affinity: s.Affinity.String(), Fallback: s.Fallback.String(), CookieBits: s.CookieBits, Forward: s.Forward.String(),
 		Return: s.Return.String(), TableSlots: s.TableSlots, Servers: make([]fileServer, 0, len(s.Servers))}
+	service.Load = fileLoad{s.Load.Source.String(), s.Load.Interval.String(), s.Load.Classes, s.Load.QueueLimit, s.Load.Endpoint}
+	h := &s.Health
+	service.Health = fileHealth{h.Check.String(), h.Interval.String(), h.Timeout.String(), h.Rise, h.Fall, h.Port, h.Path, h.Host,
+		h.Service, h.Command, h.AllDown.String(), h.Deadline.String()}
 	for _, server := range s.Servers {
+		deadline := ""
+		if !server.Deadline.IsZero() {
+			deadline = server.Deadline.UTC().Format(time.RFC3339)
+		}
 		service.Servers = append(service.Servers, fileServer{Name: server.Name, Address: server.Address, Port: server.Port,
-			ID: server.ID, Weight: server.Weight, State: server.State.String()})
+			ID: server.ID, Weight: server.Weight, State: server.State.String(), Deadline: deadline})
 	}
 	return service
 }

@@ -21,6 +21,8 @@ func (s *Service) ApplyDefaults() {
 	setDefault(&s.Protocol, 0, ProtocolTCP)
 	setDefault(&s.Return, ReturnUnset, ReturnDirect)
 	setDefault(&s.TableSlots, 0, DefaultSlots)
+	s.Load.applyDefaults()
+	s.Health.applyDefaults()
 
 	affinity, fallback := AffinityCookie, FallbackSecondChance
 	if s.Protocol == ProtocolUDP {

@@ -29,6 +29,15 @@ type Return uint8
 // ServerState tells whether a server takes part.
 type ServerState uint8
 
+// LoadSource is what a server's load is measured by. Servers of whom it says nothing are estimated by the load balancers.
+type LoadSource uint8
+
+// Check is how a server's health is found out.
+type Check uint8
+
+// AllDown is who gets new connections when no server of a service is healthy.
+type AllDown uint8
+
 const (
 	ProtocolTCP Protocol = 6
 	ProtocolUDP Protocol = 17
@@ -38,6 +47,11 @@ const (
 	DispatchRR     Dispatch = 2
 	DispatchWRR    Dispatch = 3
 	DispatchP2C    Dispatch = 4
+	DispatchLeast  Dispatch = 5 // fewest open connections
+	DispatchAWRR   Dispatch = 6 // turns that follow the servers' load (Cheetah IV-B)
+	DispatchAWFD   Dispatch = 7 // in proportion to available capacity, in classes (Spotlight IV-B)
+	DispatchWCMP   Dispatch = 8 // slots in proportion to the weights: the baseline of Spotlight
+	DispatchLCF    Dispatch = 9 // least congested first: the baseline of Spotlight
 	DispatchUnset  Dispatch = 255
 
 	AffinityHash   Affinity = 0
@@ -60,16 +74,39 @@ const (
 
 	StateActive   ServerState = 0
 	StateDraining ServerState = 1
+	StateOff      ServerState = 2 // gets no packets at all; its id stays its own
+
+	LoadEstimate    LoadSource = 0 // open connections as the load balancers count them
+	LoadConnections LoadSource = 1 // open connections and accept queue, told by the agent
+	LoadCPU         LoadSource = 2 // CPU in use, told by the agent
+	LoadEndpoint    LoadSource = 3 // what the application says at an HTTP endpoint
+	LoadUnset       LoadSource = 255
+
+	CheckNone  Check = 0
+	CheckTCP   Check = 1
+	CheckHTTP  Check = 2
+	CheckHTTPS Check = 3
+	CheckTLS   Check = 4
+	CheckGRPC  Check = 5 // grpc.health.v1
+	CheckExec  Check = 6
+
+	AllDownKeep AllDown = 0 // the last set that was not empty
+	AllDownAll  AllDown = 1 // all servers, as if none had been checked
+	AllDownNone AllDown = 2 // nobody: new connections are dropped
 )
 
 var (
 	protocolNames = map[Protocol]string{ProtocolTCP: "tcp", ProtocolUDP: "udp"}
-	dispatchNames = map[Dispatch]string{DispatchHash: "hash", DispatchMaglev: "maglev", DispatchRR: "rr", DispatchWRR: "wrr", DispatchP2C: "p2c"}
+	dispatchNames = map[Dispatch]string{DispatchHash: "hash", DispatchMaglev: "maglev", DispatchRR: "rr", DispatchWRR: "wrr", DispatchP2C: "p2c",
+		DispatchLeast: "least", DispatchAWRR: "awrr", DispatchAWFD: "awfd", DispatchWCMP: "wcmp", DispatchLCF: "lcf"}
 	affinityNames = map[Affinity]string{AffinityHash: "hash", AffinityCookie: "cookie"}
 	fallbackNames = map[Fallback]string{FallbackHash: "hash", FallbackSecondChance: "second-chance"}
 	forwardNames  = map[Forward]string{ForwardL2: "l2", ForwardIPIP: "ipip", ForwardGUE: "gue", ForwardNAT: "nat"}
 	returnNames   = map[Return]string{ReturnDirect: "direct", ReturnThrough: "through"}
-	stateNames    = map[ServerState]string{StateActive: "active", StateDraining: "draining"}
+	stateNames    = map[ServerState]string{StateActive: "active", StateDraining: "draining", StateOff: "off"}
+	loadNames     = map[LoadSource]string{LoadEstimate: "estimate", LoadConnections: "connections", LoadCPU: "cpu", LoadEndpoint: "endpoint"}
+	checkNames    = map[Check]string{CheckNone: "none", CheckTCP: "tcp", CheckHTTP: "http", CheckHTTPS: "https", CheckTLS: "tls", CheckGRPC: "grpc", CheckExec: "exec"}
+	allDownNames  = map[AllDown]string{AllDownKeep: "keep", AllDownAll: "all", AllDownNone: "none"}
 )
 
 func (v Protocol) String() string    { return nameOf(protocolNames, v) }
@@ -79,6 +116,9 @@ func (v Fallback) String() string    { return nameOf(fallbackNames, v) }
 func (v Forward) String() string     { return nameOf(forwardNames, v) }
 func (v Return) String() string      { return nameOf(returnNames, v) }
 func (v ServerState) String() string { return nameOf(stateNames, v) }
+func (v AllDown) String() string     { return nameOf(allDownNames, v) }
+func (v Check) String() string       { return nameOf(checkNames, v) }
+func (v LoadSource) String() string  { return nameOf(loadNames, v) }
 
 func (v Protocol) MarshalText() ([]byte, error)    { return marshal(protocolNames, v) }
 func (v Dispatch) MarshalText() ([]byte, error)    { return marshal(dispatchNames, v) }
@@ -87,6 +127,9 @@ func (v Fallback) MarshalText() ([]byte, error)    { return marshal(fallbackName
 func (v Forward) MarshalText() ([]byte, error)     { return marshal(forwardNames, v) }
 func (v Return) MarshalText() ([]byte, error)      { return marshal(returnNames, v) }
 func (v ServerState) MarshalText() ([]byte, error) { return marshal(stateNames, v) }
+func (v AllDown) MarshalText() ([]byte, error)     { return marshal(allDownNames, v) }
+func (v Check) MarshalText() ([]byte, error)       { return marshal(checkNames, v) }
+func (v LoadSource) MarshalText() ([]byte, error)  { return marshal(loadNames, v) }
 
 func (v *Protocol) UnmarshalText(text []byte) error    { return unmarshal(protocolNames, v, text) }
 func (v *Dispatch) UnmarshalText(text []byte) error    { return unmarshal(dispatchNames, v, text) }
@@ -95,6 +138,9 @@ func (v *Fallback) UnmarshalText(text []byte) error    { return unmarshal(fallba
 func (v *Forward) UnmarshalText(text []byte) error     { return unmarshal(forwardNames, v, text) }
 func (v *Return) UnmarshalText(text []byte) error      { return unmarshal(returnNames, v, text) }
 func (v *ServerState) UnmarshalText(text []byte) error { return unmarshal(stateNames, v, text) }
+func (v *AllDown) UnmarshalText(text []byte) error     { return unmarshal(allDownNames, v, text) }
+func (v *Check) UnmarshalText(text []byte) error       { return unmarshal(checkNames, v, text) }
+func (v *LoadSource) UnmarshalText(text []byte) error  { return unmarshal(loadNames, v, text) }
 
 func nameOf[E ~uint8](names map[E]string, v E) string {
 	if name, ok := names[v]; ok {

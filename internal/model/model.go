@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 )
 
 // Implementation constants: bounds that the maps of the data path are sized for.
@@ -57,6 +58,8 @@ type Service struct {
 	Forward    Forward    `json:"forward"`
 	Return     Return     `json:"return"`
 	TableSlots uint32     `json:"table_slots"`
+	Load       Load       `json:"load"`
+	Health     Health     `json:"health"`
 	Servers    []Server   `json:"servers"`
 }
 
@@ -68,11 +71,14 @@ type Server struct {
 	ID      uint16      `json:"id"`             // what the cookie carries; 1..Service.MaxID()
 	Weight  uint16      `json:"weight"`         // 0 = no new connections
 	State   ServerState `json:"state"`
+	// Deadline ends a draining server's last connections: from then on it is off. Zero: never.
+	Deadline time.Time `json:"deadline,omitzero"`
 }
 
 // NewService returns a service in which every choice is unset, for ApplyDefaults to fill.
 func NewService() Service {
-	return Service{Dispatch: DispatchUnset, Affinity: AffinityUnset, Fallback: FallbackUnset, Forward: ForwardUnset, Return: ReturnUnset}
+	return Service{Dispatch: DispatchUnset, Affinity: AffinityUnset, Fallback: FallbackUnset, Forward: ForwardUnset, Return: ReturnUnset,
+		Load: Load{Source: LoadUnset, Classes: ClassesUnset}}
 }
 
 // NewServer returns an active server whose weight is unset, for ApplyDefaults to fill.
@@ -155,6 +161,7 @@ func (s *Service) Clone() Service {
 	clone := *s
 	clone.Ports = slices.Clone(s.Ports)
 	clone.Servers = slices.Clone(s.Servers)
+	clone.Health.Command = slices.Clone(s.Health.Command)
 	return clone
 }
 

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -115,7 +116,7 @@ func TestEveryContradictionIsRefusedWithPathAndRemedy(t *testing.T) {
 		{"nat without through", func(f *Fleet) { f.Services[0].Forward = ForwardNAT }, "services[0].forward", "return: through"},
 		{"through with ipip", func(f *Fleet) { f.Services[0].Return, f.Services[0].Forward = ReturnThrough, ForwardIPIP }, "services[0].forward", "nat or l2"},
 		{"through with gue", func(f *Fleet) { f.Services[0].Return, f.Services[0].Forward = ReturnThrough, ForwardGUE }, "services[0].forward", "nat or l2"},
-		{"hash affinity with rr", func(f *Fleet) { f.Services[0].Affinity, f.Services[0].Dispatch = AffinityHash, DispatchRR }, "services[0].dispatch", "maglev or hash"},
+		{"hash affinity with rr", func(f *Fleet) { f.Services[0].Affinity, f.Services[0].Dispatch = AffinityHash, DispatchRR }, "services[0].dispatch", "maglev, hash or wcmp"},
 		{"cookie on udp", func(f *Fleet) { f.Services[0].Protocol, f.Services[0].Affinity = ProtocolUDP, AffinityCookie }, "services[0].affinity", "affinity: hash"},
 		{"second chance on udp", func(f *Fleet) { f.Services[0].Protocol, f.Services[0].Fallback = ProtocolUDP, FallbackSecondChance }, "services[0].fallback", "fallback: hash"},
 		{"second chance with through", func(f *Fleet) { f.Services[0].Return, f.Services[0].Fallback = ReturnThrough, FallbackSecondChance }, "services[0].fallback", "fallback: hash"},
@@ -167,7 +168,19 @@ func TestEveryContradictionIsRefusedWithPathAndRemedy(t *testing.T) {
 		{"two epochs with one key", func(f *Fleet) { f.Keys.Cookie[2] = f.Keys.Cookie[1] }, "keys.cookie", "same key"},
 		{"epoch zero", func(f *Fleet) { f.Keys.Cookie[0] = [16]byte{3} }, "keys.cookie.0", "start at 1"},
 		{"current without key", func(f *Fleet) { f.Keys.Current = 2 }, "keys.current", "use 1"},
-		{"state unknown", func(f *Fleet) { f.Services[0].Servers[0].State = 9 }, "services[0].servers[0].state", "active, draining"},
+		{"classes too many", func(f *Fleet) { f.Services[0].Load.Classes = 17 }, "services[0].load.classes", "0 to 16"},
+		{"load too often", func(f *Fleet) { f.Services[0].Load.Interval = Duration(time.Millisecond) }, "services[0].load.interval", "10ms"},
+		{"endpoint unused", func(f *Fleet) {
+			f.Services[0].Load.Source, f.Services[0].Load.Endpoint = LoadCPU, "http://:1/"
+		}, "services[0].load.endpoint", "source: endpoint"},
+		{"endpoint missing", func(f *Fleet) { f.Services[0].Load.Source = LoadEndpoint }, "services[0].load.endpoint", "http://"},
+		{"check without command", func(f *Fleet) { f.Services[0].Health.Check = CheckExec }, "services[0].health.command", "runs a program"},
+		{"path without http", func(f *Fleet) { f.Services[0].Health.Path = "/x" }, "services[0].health.path", "no use"},
+		{"timeout above interval", func(f *Fleet) {
+			f.Services[0].Health.Interval, f.Services[0].Health.Timeout = Duration(time.Second), Duration(2*time.Second)
+		}, "services[0].health.timeout", "1s"},
+		{"deadline of an active server", func(f *Fleet) { f.Services[0].Servers[0].Deadline = time.Unix(1, 0) }, "services[0].servers[0].deadline", "draining"},
+		{"state unknown", func(f *Fleet) { f.Services[0].Servers[0].State = 9 }, "services[0].servers[0].state", "active, draining, off"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

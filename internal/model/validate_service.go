@@ -19,6 +19,8 @@ func (s *Service) validate(path string, found *findings) {
 		s.validateServer(fmt.Sprintf("%s.servers[%d]", path, i), &s.Servers[i], found)
 	}
 	s.validateTwins(path, found)
+	s.Load.validate(path+".load", found)
+	s.Health.validate(path+".health", found)
 }
 
 func (s *Service) validateValues(path string, found *findings) {
@@ -55,8 +57,8 @@ func (s *Service) validateCombination(path string, found *findings) {
 	if s.Protocol == ProtocolUDP && s.Affinity == AffinityCookie {
 		found.add(path+".affinity", "use affinity: hash", "udp packets have no TCP timestamp to carry a cookie")
 	}
-	if s.Affinity == AffinityHash && s.Dispatch != DispatchHash && s.Dispatch != DispatchMaglev {
-		found.add(path+".dispatch", "use dispatch: maglev or hash, or affinity: cookie",
+	if s.Affinity == AffinityHash && !s.Dispatch.Placed() {
+		found.add(path+".dispatch", "use dispatch: maglev, hash or wcmp, or affinity: cookie",
 			"%s with affinity hash would send the packets of one connection to different servers", s.Dispatch)
 	}
 	if s.Return == ReturnThrough && s.Forward != ForwardL2 && s.Forward != ForwardNAT {
@@ -94,8 +96,7 @@ func (s *Service) validateSizes(path string, found *findings) {
 	if uint32(takesNew) > s.TableSlots {
 		found.add(path+".table_slots", "choose a larger table", "%d servers do not fit %d slots", takesNew, s.TableSlots)
 	}
-	inTurns := s.Dispatch == DispatchRR || s.Dispatch == DispatchWRR || s.Dispatch == DispatchP2C
-	if inTurns && takesNew > MaxRoundServers {
+	if !s.Dispatch.Placed() && takesNew > MaxRoundServers {
 		found.add(path+".dispatch", "use dispatch: maglev", "%d servers, a round of %s has at most %d turns", takesNew, s.Dispatch, MaxRoundServers)
 	}
 }
@@ -127,6 +128,9 @@ func (s *Service) validateServer(path string, server *Server, found *findings) {
 	checkName(path+".name", server.Name, found)
 	checkAddress(path+".address", server.Address, found)
 	checkChoice(path+".state", stateNames, server.State, found)
+	if !server.Deadline.IsZero() && server.State == StateActive {
+		found.add(path+".deadline", "use state: draining, or remove the deadline", "an active server has no deadline")
+	}
 	if server.Weight > MaxWeight {
 		found.add(path+".weight", fmt.Sprintf("use 0 to %d", MaxWeight), "%d is out of range", server.Weight)
 	}

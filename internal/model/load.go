@@ -1,0 +1,89 @@
+package model
+
+import (
+	"fmt"
+	"time"
+)
+
+// Duration is a time.Duration that is written like 250ms in files and in JSON.
+type Duration time.Duration
+
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// MarshalText writes the duration as time.Duration.String does.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads what time.ParseDuration reads.
+func (d *Duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(string(text))
+	if err != nil {
+		return &Invalid{Problem: fmt.Sprintf("%q is not a duration", text), Remedy: "write it like 250ms, 2s or 1h30m"}
+	}
+	*d = Duration(parsed)
+	return nil
+}
+
+// Load is how the load of a service's servers is measured, and what dispatch makes of it (awrr, awfd, lcf).
+type Load struct {
+	Source     LoadSource `json:"source"`
+	Interval   Duration   `json:"interval"`           // between reports and between updates of weights; 10 ms to 10 s
+	Classes    uint8      `json:"classes"`            // awfd: m, the number of priority classes; 0: all servers alike (ECMP)
+	QueueLimit uint32     `json:"queue_limit"`        // Q of Spotlight V-B: requests that a server holds before it refuses
+	Endpoint   string     `json:"endpoint,omitempty"` // source endpoint: URL; without a host: http://:8080/load is asked of each server
+}
+
+// Health is how the health of a service's servers is found out.
+type Health struct {
+	Check    Check    `json:"check"`
+	Interval Duration `json:"interval"`           // between checks of one server by one load balancer, jittered by a tenth
+	Timeout  Duration `json:"timeout"`            // of one check
+	Rise     uint8    `json:"rise"`               // successes in a row until an unhealthy server is healthy
+	Fall     uint8    `json:"fall"`               // failures in a row until a healthy server is unhealthy
+	Port     uint16   `json:"port,omitempty"`     // 0: the service's own
+	Path     string   `json:"path,omitempty"`     // http, https
+	Host     string   `json:"host,omitempty"`     // http: Host header; https, tls, grpc: also the name in the certificate; empty: not verified
+	Service  string   `json:"service,omitempty"`  // grpc: service name, empty: the server as a whole
+	Command  []string `json:"command,omitempty"`  // exec: program and arguments; exit status 0 is healthy
+	AllDown  AllDown  `json:"all_down"`           // who gets new connections when nobody is healthy
+	Deadline Duration `json:"deadline,omitempty"` // an unhealthy server's connections are cut after that long; 0: never
+}
+
+// Implementation constants: bounds and defaults of load reports and health checks.
+const (
+	MaxClasses      = 16  // of awfd
+	DefaultClasses  = 4   // Spotlight VI: "values as small as 4 can already achieve good performance"
+	ClassesUnset    = 255 // Load.Classes that was not given
+	MinLoadInterval = Duration(10 * time.Millisecond)
+	MaxLoadInterval = Duration(10 * time.Second)
+	MinCheckTime    = Duration(10 * time.Millisecond)
+	MaxCheckTime    = Duration(time.Hour)
+)
+
+func (l *Load) applyDefaults() {
+	source := LoadConnections
+	if l.Endpoint != "" {
+		source = LoadEndpoint
+	}
+	setDefault(&l.Source, LoadUnset, source)
+	setDefault(&l.Interval, 0, Duration(250*time.Millisecond))
+	setDefault(&l.Classes, ClassesUnset, DefaultClasses)
+	setDefault(&l.QueueLimit, 0, 128)
+}
+
+func (h *Health) applyDefaults() {
+	setDefault(&h.Interval, 0, Duration(2*time.Second))
+	setDefault(&h.Timeout, 0, min(Duration(time.Second), h.Interval))
+	setDefault(&h.Rise, 0, 2)
+	setDefault(&h.Fall, 0, 3)
+	if h.Check == CheckHTTP || h.Check == CheckHTTPS {
+		setDefault(&h.Path, "", "/")
+	}
+}
+
+// FollowsLoad reports whether the policy's weights come from measured load.
+func (v Dispatch) FollowsLoad() bool {
+	return v == DispatchAWRR || v == DispatchAWFD || v == DispatchLCF
+}
+
+// Placed reports whether the policy is a fixed table of slots, which also places packets without a cookie.
+func (v Dispatch) Placed() bool { return v == DispatchHash || v == DispatchMaglev || v == DispatchWCMP }

@@ -1,0 +1,49 @@
+// Package store holds the desired state of a fleet: small documents by key that all controllers change and watch, and the list of
+// the controllers that live. memory is for a load balancer by itself, etcd for controllers.
+package store
+
+import (
+	"context"
+	"errors"
+)
+
+// Document is one value. Keys are like "services/web".
+type Document struct {
+	Key      string
+	Value    []byte // nil: there is none (any more)
+	Revision uint64 // of the last change of this document; 0: it has never been
+}
+
+// ErrConflict is returned by Commit when a document has changed since it was read: read again and decide again.
+var ErrConflict = errors.New("the fleet was changed by somebody else at the same time")
+
+// Store is safe for concurrent use.
+type Store interface {
+	// Load returns all documents, by ascending key, and the store's revision that they are of.
+	Load(ctx context.Context) (documents []Document, revision uint64, err error)
+	// Watch delivers what changed after a revision, in order; the changes of one Commit together. The channel is closed when ctx
+	// ends or when nothing more can be delivered without a gap: Load again.
+	Watch(ctx context.Context, after uint64) <-chan Batch
+	// Commit replaces the values of documents (nil: deletes them) if each still has the Revision given, and otherwise returns
+	// ErrConflict. Up to 100 documents change together; of more, what precedes a conflict may have been done.
+	Commit(ctx context.Context, documents []Document) (revision uint64, err error)
+	// Join adds a controller to the list of those that live until ctx ends, or until it was not heard of for the time to live
+	// (about 2 s). The channel delivers the list at once and whenever it changes, itself included while it is on it, and is closed
+	// when ctx ends. A controller that has dropped out joins again by itself, with a higher Term.
+	Join(ctx context.Context, self Member) (<-chan []Member, error)
+	Close() error
+}
+
+// Batch is what one Commit changed.
+type Batch struct {
+	Revision  uint64
+	Documents []Document
+}
+
+// Member is a controller that lives.
+type Member struct {
+	Name    string `json:"name"`
+	Address string `json:"address"` // where nodes and ctl reach it
+	Version string `json:"version"`
+	Term    uint64 `json:"-"` // grows with every joining of anybody
+}

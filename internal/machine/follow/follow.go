@@ -1,0 +1,81 @@
+// Package follow decides what a node takes from controllers that all tell it the same, some of them late. It is pure: time is an
+// argument, nothing here does I/O.
+package follow
+
+import (
+	"maps"
+	"time"
+)
+
+// strandedAfter is how long every controller in reach must know less than the node, until the node believes them.
+const strandedAfter = 10 * time.Second
+
+// Follower knows which revision of the desired state a node has. The zero value has none and follows nobody.
+//
+// Every controller tells every change, in order, and each message covers all changes since the one before it on its stream. So a
+// message that is newer than what the node has leaves nothing out, whoever told the node before, and any other is old news.
+type Follower struct {
+	Revision uint64 // of the state that the node has
+
+	told     map[string]uint64 // by each controller that is connected
+	stranded time.Time         // since when all of them know less than the node; zero: they do not
+}
+
+// Offer takes note of a state of some revision and reports whether the node should take it. A complete state of the revision that
+// the node has is taken, too: it mends whatever may be wrong.
+func (f *Follower) Offer(controller string, revision uint64, complete bool) (take bool) {
+	if f.told == nil {
+		f.told = map[string]uint64{}
+	}
+	f.told[controller] = max(f.told[controller], revision)
+	return revision > f.Revision || complete && revision == f.Revision
+}
+
+// Left takes note of the end of a controller's stream.
+func (f *Follower) Left(controller string) { delete(f.told, controller) }
+
+// Stranded reports whether the node has waited long enough with a revision that no controller in reach knows: their store was
+// restored from a copy, or made anew. The node then sets Revision to 0 and joins again.
+func (f *Follower) Stranded(now time.Time) bool {
+	for _, revision := range f.told {
+		if revision >= f.Revision {
+			f.stranded = time.Time{}
+			return false
+		}
+	}
+	if len(f.told) == 0 {
+		f.stranded = time.Time{}
+		return false
+	}
+	if f.stranded.IsZero() {
+		f.stranded = now
+	}
+	return now.Sub(f.stranded) >= strandedAfter
+}
+
+// Weights are the soft weights of one service. The zero value knows none.
+type Weights struct {
+	Term, Version uint64
+	Values        map[uint16]uint16 // server id -> weight; shared with nobody: replaced, never changed
+}
+
+// Take merges an update that is newer than what is known: of a later term, or of this term and a later version. Ids that an update
+// does not name keep their weight, or have none any more when it is complete. It reports whether anything changed. Updates that
+// were lost in between leave old weights behind until the next complete one (Spotlight V-D6).
+func (w *Weights) Take(term, version uint64, complete bool, ids, weights []uint32) (changed bool) {
+	if term < w.Term || term == w.Term && version <= w.Version || len(ids) != len(weights) {
+		return false
+	}
+	values := map[uint16]uint16{}
+	if !complete {
+		maps.Copy(values, w.Values)
+	}
+	for i, id := range ids {
+		if id <= 0xffff && weights[i] <= 0xffff {
+			values[uint16(id)] = uint16(weights[i])
+		}
+	}
+	changed = w.Values == nil || !maps.Equal(values, w.Values)
+	w.Term, w.Version, w.Values = term, version, values
+	return changed
+}

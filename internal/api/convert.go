@@ -1,0 +1,388 @@
+package api
+
+import (
+	"encoding"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// ServiceToProto returns the service as it is sent. What is unset stays empty. The two share no memory.
+func ServiceToProto(s *model.Service) *pb.Service {
+	m := &pb.Service{
+		Name: s.Name, Vip: addressText(s.VIP), Protocol: nameUnless(s.Protocol, 0), Ports: make([]uint32, len(s.Ports)),
+		Dispatch: nameUnless(s.Dispatch, model.DispatchUnset), Affinity: nameUnless(s.Affinity, model.AffinityUnset),
+		Fallback: nameUnless(s.Fallback, model.FallbackUnset), CookieBits: uint32(s.CookieBits),
+		Forward: nameUnless(s.Forward, model.ForwardUnset), Return: nameUnless(s.Return, model.ReturnUnset), TableSlots: s.TableSlots,
+		Load: loadToProto(&s.Load), Health: healthToProto(&s.Health), Servers: ServersToProto(s.Servers),
+	}
+	for i, port := range s.Ports {
+		m.Ports[i] = uint32(port)
+	}
+	return m
+}
+
+// ServersToProto allocates once for all servers: a fleet has tens of thousands.
+func ServersToProto(servers []model.Server) []*pb.Server {
+	made, weights, list := make([]pb.Server, len(servers)), make([]uint32, len(servers)), make([]*pb.Server, len(servers))
+	for i := range servers {
+		s, m := &servers[i], &made[i]
+		m.Name, m.Address, m.Port, m.Id, m.State = s.Name, addressText(s.Address), uint32(s.Port), uint32(s.ID), s.State.String()
+		if s.Weight != model.WeightUnset {
+			weights[i] = uint32(s.Weight)
+			m.Weight = &weights[i]
+		}
+		if !s.Deadline.IsZero() {
+			m.Deadline = timestamppb.New(s.Deadline)
+		}
+		list[i] = m
+	}
+	return list
+}
+
+// ServerToProto returns one server as it is sent.
+func ServerToProto(s *model.Server) *pb.Server { return ServersToProto([]model.Server{*s})[0] }
+
+func loadToProto(l *model.Load) *pb.Load {
+	m := &pb.Load{Source: nameUnless(l.Source, model.LoadUnset), Interval: durationUnlessZero(l.Interval), QueueLimit: l.QueueLimit, Endpoint: l.Endpoint}
+	if l.Classes != model.ClassesUnset {
+		classes := uint32(l.Classes)
+		m.Classes = &classes
+	}
+	return m
+}
+
+func healthToProto(h *model.Health) *pb.Health {
+	return &pb.Health{
+		Check: h.Check.String(), Interval: durationUnlessZero(h.Interval), Timeout: durationUnlessZero(h.Timeout), Rise: uint32(h.Rise),
+		Fall: uint32(h.Fall), Port: uint32(h.Port), Path: h.Path, Host: h.Host, Service: h.Service,
+		Command: append([]string(nil), h.Command...), AllDown: h.AllDown.String(), Deadline: durationUnlessZero(h.Deadline),
+	}
+}
+
+// KeysToProto returns the keys, secrets and all: it is for nodes, never for ctl.
+func KeysToProto(k *model.Keys) *pb.Keys {
+	m := &pb.Keys{Current: k.Current, Cookie: make(map[uint32][]byte, len(k.Cookie))}
+	if k.Placement != [16]byte{} {
+		m.Placement = append([]byte(nil), k.Placement[:]...)
+	}
+	for epoch, key := range k.Cookie {
+		m.Cookie[epoch] = append([]byte(nil), key[:]...)
+	}
+	return m
+}
+
+// SharesToProto returns the parts of a table.
+func SharesToProto(shares []model.Share) []*pb.Share {
+	made, list := make([]pb.Share, len(shares)), make([]*pb.Share, len(shares))
+	for i, share := range shares {
+		made[i].Id, made[i].Weight = uint32(share.ID), uint32(share.Weight)
+		list[i] = &made[i]
+	}
+	return list
+}
+
+// PastToProto returns what a table was made of before, oldest first.
+func PastToProto(past [][]model.Share) []*pb.Past {
+	list := make([]*pb.Past, len(past))
+	for i, shares := range past {
+		list[i] = &pb.Past{Shares: SharesToProto(shares)}
+	}
+	return list
+}
+
+// FleetFromProto reads services and keys, which may be nil, without applying defaults or looking for contradictions. Its errors are
+// joined from *model.Invalid whose paths are those of the configuration file.
+func FleetFromProto(services []*pb.Service, keys *pb.Keys) (model.Fleet, error) {
+	var in input
+	fleet := model.Fleet{Services: make([]model.Service, len(services))}
+	for i, m := range services {
+		fleet.Services[i] = model.NewService()
+		in.service(fmt.Sprintf("services[%d]", i), &fleet.Services[i], m)
+	}
+	if keys != nil {
+		in.keys("keys", &fleet.Keys, keys)
+	}
+	return fleet, errors.Join(in...)
+}
+
+// ServiceFromProto reads one service; see FleetFromProto. What is empty is unset.
+func ServiceFromProto(m *pb.Service) (model.Service, error) {
+	s := model.NewService()
+	err := setService(&s, m)
+	return s, err
+}
+
+// setService sets the fields that m has; empty ones stay as they are. Servers that m has take the place of those of s.
+func setService(s *model.Service, m *pb.Service) error {
+	var in input
+	in.service("services."+m.GetName(), s, m)
+	return errors.Join(in...)
+}
+
+// ServerFromProto reads one server; see FleetFromProto.
+func ServerFromProto(m *pb.Server) (model.Server, error) {
+	var in input
+	s := in.server("servers."+m.GetName(), m)
+	return s, errors.Join(in...)
+}
+
+// KeysFromProto reads keys. Its errors are those of FleetFromProto and never repeat a secret.
+func KeysFromProto(m *pb.Keys) (model.Keys, error) {
+	var in input
+	var k model.Keys
+	in.keys("keys", &k, m)
+	return k, errors.Join(in...)
+}
+
+// SharesFromProto reads the parts of a table.
+func SharesFromProto(list []*pb.Share) ([]model.Share, error) {
+	var in input
+	shares := make([]model.Share, len(list))
+	for i, m := range list {
+		shares[i].ID = narrow[uint16](&in, "shares.id", m.GetId())
+		shares[i].Weight = narrow[uint16](&in, "shares.weight", m.GetWeight())
+	}
+	return shares, errors.Join(in...)
+}
+
+// PastFromProto reads what a table was made of before.
+func PastFromProto(list []*pb.Past) ([][]model.Share, error) {
+	var past [][]model.Share
+	for _, m := range list {
+		shares, err := SharesFromProto(m.GetShares())
+		if err != nil {
+			return nil, err
+		}
+		past = append(past, shares)
+	}
+	return past, nil
+}
+
+// input collects what is wrong with a message.
+type input []error
+
+func (in *input) fail(path, remedy, problem string, args ...any) {
+	*in = append(*in, &model.Invalid{Path: path, Problem: fmt.Sprintf(problem, args...), Remedy: remedy})
+}
+
+func (in *input) service(path string, s *model.Service, m *pb.Service) {
+	if m.GetName() != "" {
+		s.Name = m.GetName()
+	}
+	in.address(path, "vip", &s.VIP, m.GetVip())
+	choose(in, path, "protocol", &s.Protocol, m.GetProtocol())
+	if len(m.GetPorts()) > 0 {
+		s.Ports = make([]uint16, len(m.GetPorts()))
+		for i, port := range m.GetPorts() {
+			s.Ports[i] = narrow[uint16](in, path+".ports", port)
+		}
+	}
+	choose(in, path, "dispatch", &s.Dispatch, m.GetDispatch())
+	choose(in, path, "affinity", &s.Affinity, m.GetAffinity())
+	choose(in, path, "fallback", &s.Fallback, m.GetFallback())
+	if m.GetCookieBits() != 0 {
+		s.CookieBits = narrow[uint8](in, path+".cookie_bits", m.GetCookieBits())
+	}
+	choose(in, path, "forward", &s.Forward, m.GetForward())
+	choose(in, path, "return", &s.Return, m.GetReturn())
+	if m.GetTableSlots() != 0 {
+		s.TableSlots = m.GetTableSlots()
+	}
+	in.load(path+".load", &s.Load, m.GetLoad())
+	in.health(path+".health", &s.Health, m.GetHealth())
+	if len(m.GetServers()) > 0 {
+		s.Servers = make([]model.Server, len(m.GetServers()))
+		for i, server := range m.GetServers() {
+			before := len(*in)
+			s.Servers[i] = in.server("", server)
+			for _, err := range (*in)[before:] { // a path is only made where it is needed
+				invalid := err.(*model.Invalid)
+				invalid.Path = fmt.Sprintf("%s.servers[%d]%s", path, i, invalid.Path)
+			}
+		}
+	}
+}
+
+func (in *input) server(path string, m *pb.Server) model.Server {
+	s := model.NewServer()
+	s.Name = m.GetName()
+	in.address(path, "address", &s.Address, m.GetAddress())
+	if m.GetPort() != 0 {
+		s.Port = narrow[uint16](in, path+".port", m.GetPort())
+	}
+	s.ID = narrow[uint16](in, path+".id", m.GetId())
+	if m.GetWeight() > model.MaxWeight {
+		in.fail(path+".weight", fmt.Sprintf("use 0 to %d", model.MaxWeight), "%d is out of range", m.GetWeight())
+	} else if m != nil && m.Weight != nil {
+		s.Weight = uint16(m.GetWeight())
+	}
+	choose(in, path, "state", &s.State, m.GetState())
+	if at := m.GetDeadline(); at != nil {
+		if at.CheckValid() != nil || at.AsTime().Year() > 9999 {
+			in.fail(path+".deadline", "write it like 2026-01-31T23:00:00Z", "not a time")
+		} else {
+			s.Deadline = at.AsTime()
+		}
+	}
+	return s
+}
+
+func (in *input) load(path string, l *model.Load, m *pb.Load) {
+	if m == nil {
+		return
+	}
+	choose(in, path, "source", &l.Source, m.Source)
+	in.positive(path+".interval", &l.Interval, m.Interval)
+	if m.Classes != nil {
+		l.Classes = narrow[uint8](in, path+".classes", *m.Classes)
+		if l.Classes == model.ClassesUnset {
+			in.fail(path+".classes", fmt.Sprintf("use 0 to %d", model.MaxClasses), "%d is out of range", *m.Classes)
+		}
+	}
+	if m.QueueLimit != 0 {
+		l.QueueLimit = m.QueueLimit
+	}
+	if m.Endpoint != "" {
+		l.Endpoint = m.Endpoint
+	}
+}
+
+func (in *input) health(path string, h *model.Health, m *pb.Health) {
+	if m == nil {
+		return
+	}
+	choose(in, path, "check", &h.Check, m.Check)
+	in.positive(path+".interval", &h.Interval, m.Interval)
+	in.positive(path+".timeout", &h.Timeout, m.Timeout)
+	for _, count := range []struct {
+		key   string
+		field *uint8
+		value uint32
+	}{{".rise", &h.Rise, m.Rise}, {".fall", &h.Fall, m.Fall}} {
+		if count.value != 0 {
+			*count.field = narrow[uint8](in, path+count.key, count.value)
+		}
+	}
+	if m.Port != 0 {
+		h.Port = narrow[uint16](in, path+".port", m.Port)
+	}
+	for _, text := range []struct {
+		field *string
+		value string
+	}{{&h.Path, m.Path}, {&h.Host, m.Host}, {&h.Service, m.Service}} {
+		if text.value != "" {
+			*text.field = text.value
+		}
+	}
+	if len(m.Command) > 0 {
+		h.Command = append([]string(nil), m.Command...)
+	}
+	choose(in, path, "all_down", &h.AllDown, m.AllDown)
+	in.duration(path+".deadline", &h.Deadline, m.Deadline)
+}
+
+func (in *input) keys(path string, k *model.Keys, m *pb.Keys) {
+	k.Current = m.GetCurrent()
+	if len(m.GetPlacement()) > 0 {
+		in.key(path+".placement", &k.Placement, m.GetPlacement())
+	}
+	for epoch, secret := range m.GetCookie() {
+		var key [16]byte
+		in.key(fmt.Sprintf("%s.cookie.%d", path, epoch), &key, secret)
+		if k.Cookie == nil {
+			k.Cookie = make(map[uint32][16]byte, len(m.GetCookie()))
+		}
+		k.Cookie[epoch] = key
+	}
+}
+
+func (in *input) key(path string, key *[16]byte, secret []byte) {
+	if len(secret) != len(key) {
+		in.fail(path, "create one with `ballast ctl key generate`", "a key has 16 bytes, not %d", len(secret))
+		return
+	}
+	*key = [16]byte(secret)
+}
+
+func (in *input) address(path, key string, address *netip.Addr, text string) {
+	if text == "" {
+		return
+	}
+	parsed, err := netip.ParseAddr(text)
+	if err != nil {
+		in.fail(path+"."+key, "write it like 198.51.100.10 or 2001:db8::10", "%q is not an IP address", text)
+		return
+	}
+	*address = parsed
+}
+
+// positive reads a duration that has a default: 0 would mean that, so nobody may write it.
+func (in *input) positive(path string, d *model.Duration, m *durationpb.Duration) {
+	if in.duration(path, d, m); m != nil && *d == 0 {
+		in.fail(path, "use a value within the range, or leave it out", "0s is out of range")
+	}
+}
+
+func (in *input) duration(path string, d *model.Duration, m *durationpb.Duration) {
+	if m == nil {
+		return
+	}
+	if m.CheckValid() != nil || m.Seconds > math.MaxInt64/int64(time.Second)-1 || m.Seconds < 0 {
+		in.fail(path, "use a duration from 0s to 100 years", "not such a duration")
+		return
+	}
+	*d = model.Duration(m.AsDuration())
+}
+
+// choose reads the name of a choice.
+func choose(in *input, path, key string, target encoding.TextUnmarshaler, text string) {
+	if text == "" {
+		return
+	}
+	var invalid *model.Invalid
+	if err := target.UnmarshalText([]byte(text)); errors.As(err, &invalid) {
+		in.fail(path+"."+key, invalid.Remedy, "%s", invalid.Problem)
+	}
+}
+
+// narrow refuses what does not fit the field.
+func narrow[N uint8 | uint16](in *input, path string, value uint32) N {
+	if value > uint32(^N(0)) {
+		in.fail(path, fmt.Sprintf("use 0 to %d", ^N(0)), "%d is out of range", value)
+		return 0
+	}
+	return N(value)
+}
+
+func nameUnless[E interface {
+	comparable
+	fmt.Stringer
+}](v, unset E) string {
+	if v == unset {
+		return ""
+	}
+	return v.String()
+}
+
+func addressText(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
+}
+
+func durationUnlessZero(d model.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(time.Duration(d))
+}

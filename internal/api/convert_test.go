@@ -1,0 +1,189 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"pgregory.net/rapid"
+
+	pb "github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// drawFleet makes a valid fleet with its defaults applied.
+func drawFleet(t *rapid.T) model.Fleet {
+	fleet := model.Fleet{Keys: model.Keys{Placement: [16]byte{1}, Current: 2, Cookie: map[uint32][16]byte{2: drawKey(t), 3: {0xff, 3}}}}
+	for i := range rapid.IntRange(0, 4).Draw(t, "services") {
+		fleet.Services = append(fleet.Services, drawService(t, i))
+	}
+	fleet.ApplyDefaults()
+	if err := fleet.Validate(); err != nil {
+		t.Fatalf("the generator made what is not valid: %v", err)
+	}
+	return fleet
+}
+
+func drawKey(t *rapid.T) (key [16]byte) {
+	copy(key[:], rapid.SliceOfN(rapid.Byte(), 15, 15).Draw(t, "key"))
+	key[15] = 1 // never all zeros, never that of another epoch
+	return key
+}
+
+func drawService(t *rapid.T, i int) model.Service {
+	s := model.NewService()
+	s.Name, s.VIP = fmt.Sprintf("web-%d", i), netip.AddrFrom4([4]byte{198, 51, 100, byte(i + 1)})
+	s.Protocol = rapid.SampledFrom([]model.Protocol{0, model.ProtocolTCP, model.ProtocolUDP}).Draw(t, "protocol")
+	s.Ports = rapid.SliceOfNDistinct(rapid.Uint16Range(1, 65535), 1, model.MaxPorts, rapid.ID).Draw(t, "ports")
+	s.Return = rapid.SampledFrom([]model.Return{model.ReturnUnset, model.ReturnDirect}).Draw(t, "return")
+	if s.Protocol != model.ProtocolUDP {
+		s.Dispatch = rapid.SampledFrom([]model.Dispatch{model.DispatchUnset, model.DispatchHash, model.DispatchLCF, model.DispatchAWFD}).Draw(t, "dispatch")
+		s.CookieBits = rapid.SampledFrom([]uint8{0, 8, 16}).Draw(t, "bits")
+		s.Fallback = rapid.SampledFrom([]model.Fallback{model.FallbackUnset, model.FallbackHash}).Draw(t, "fallback")
+	}
+	s.Forward = rapid.SampledFrom([]model.Forward{model.ForwardUnset, model.ForwardGUE, model.ForwardL2}).Draw(t, "forward")
+	s.TableSlots = rapid.SampledFrom(append(model.TableSizes(), 0)).Draw(t, "slots")
+	s.Load.Classes = rapid.SampledFrom([]uint8{model.ClassesUnset, 0, 1, model.MaxClasses}).Draw(t, "classes")
+	s.Load.Interval = model.Duration(rapid.SampledFrom([]time.Duration{0, 10 * time.Millisecond, 12345 * time.Microsecond}).Draw(t, "interval"))
+	if rapid.Bool().Draw(t, "endpoint") {
+		s.Load.Endpoint = "http://:8080/load"
+	}
+	drawHealth(t, &s.Health)
+	through := s.Protocol != model.ProtocolUDP && rapid.Bool().Draw(t, "through")
+	if through {
+		s.Return, s.Forward, s.Fallback, s.CookieBits, s.Ports = model.ReturnThrough, model.ForwardNAT, model.FallbackHash, model.ThroughBits, s.Ports[:1]
+	}
+	for id := range rapid.IntRange(0, 100).Draw(t, "servers") {
+		s.Servers = append(s.Servers, drawServer(t, i, uint16(id+1)))
+		if through {
+			s.Servers[id].Port = rapid.Uint16().Draw(t, "server port")
+		}
+	}
+	return s
+}
+
+func drawHealth(t *rapid.T, h *model.Health) {
+	h.Check = rapid.SampledFrom([]model.Check{model.CheckNone, model.CheckTCP, model.CheckHTTP, model.CheckGRPC, model.CheckExec}).Draw(t, "check")
+	switch h.Check {
+	case model.CheckHTTP:
+		h.Path, h.Host = "/healthz", rapid.SampledFrom([]string{"", "example.com"}).Draw(t, "host")
+	case model.CheckGRPC:
+		h.Service = "shop"
+	case model.CheckExec:
+		h.Command = []string{"/bin/check", "--fast"}
+	}
+	h.Rise, h.Fall = rapid.Uint8Max(3).Draw(t, "rise"), rapid.Uint8().Draw(t, "fall")
+	h.Port, h.AllDown = rapid.Uint16().Draw(t, "port"), rapid.SampledFrom([]model.AllDown{model.AllDownKeep, model.AllDownNone}).Draw(t, "all down")
+	h.Deadline = model.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "deadline"))
+}
+
+func drawServer(t *rapid.T, service int, id uint16) model.Server {
+	s := model.Server{Address: netip.AddrFrom4([4]byte{10, byte(service), byte(id >> 8), byte(id)}), ID: id}
+	s.Weight = rapid.SampledFrom([]uint16{0, 1, model.MaxWeight, model.WeightUnset}).Draw(t, "weight")
+	s.State = rapid.SampledFrom([]model.ServerState{model.StateActive, model.StateDraining, model.StateOff}).Draw(t, "state")
+	if s.State != model.StateActive && rapid.Bool().Draw(t, "has deadline") {
+		s.Deadline = time.Unix(rapid.Int64Range(1, 1<<35).Draw(t, "at"), 0).UTC()
+	}
+	return s
+}
+
+func fleetToProto(f *model.Fleet) (services []*pb.Service, keys *pb.Keys) {
+	for i := range f.Services {
+		services = append(services, ServiceToProto(&f.Services[i]))
+	}
+	return services, KeysToProto(&f.Keys)
+}
+
+func TestAFleetComesBackFromTheWireAsItWas(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		fleet := drawFleet(t)
+		services, keys := fleetToProto(&fleet)
+		text, err := proto.Marshal(&pb.ApplyRequest{Services: services, Keys: keys})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var read pb.ApplyRequest
+		if err := proto.Unmarshal(text, &read); err != nil {
+			t.Fatal(err)
+		}
+		back, err := FleetFromProto(read.Services, read.Keys)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(fleet.Services) == 0 {
+			fleet.Services = back.Services // nil or empty
+		}
+		if !reflect.DeepEqual(back, fleet) {
+			t.Fatalf("%+v came back as %+v", fleet, back)
+		}
+	})
+}
+
+func TestWhatIsUnsetStaysUnsetOnTheWire(t *testing.T) {
+	s := model.NewService()
+	s.Servers = []model.Server{model.NewServer()}
+	back, err := ServiceFromProto(ServiceToProto(&s))
+	if err != nil || !reflect.DeepEqual(back, s) {
+		t.Errorf("%+v came back as %+v, %v", s, back, err)
+	}
+}
+
+func TestSharesComeBackFromTheWireAsTheyWere(t *testing.T) {
+	past := [][]model.Share{{{ID: 1, Weight: 2}}, {{ID: 65535, Weight: 256}, {ID: 3}}}
+	back, err := PastFromProto(PastToProto(past))
+	if err != nil || !reflect.DeepEqual(back, past) {
+		t.Errorf("%v came back as %v, %v", past, back, err)
+	}
+}
+
+func TestMessagesThatMakeNoSenseAreRefusedWithPathAndRemedy(t *testing.T) {
+	many := uint32(999)
+	unset := uint32(model.ClassesUnset)
+	_, err := FleetFromProto([]*pb.Service{{}, {
+		Name: "web", Vip: "198.51.100", Protocol: "sctp", Ports: []uint32{70000}, Dispatch: "best", CookieBits: 300,
+		Load: &pb.Load{Classes: &unset, Interval: durationpb.New(0)}, Health: &pb.Health{Check: "ping", Rise: 256, Deadline: &durationpb.Duration{Seconds: -1}},
+		Servers: []*pb.Server{{Name: "s1"}, {Address: "x", Id: 70000, Weight: &many, State: "gone"}},
+	}}, &pb.Keys{Placement: []byte("secret")})
+	var found []string
+	for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
+		var invalid *model.Invalid
+		if !errors.As(e, &invalid) || invalid.Remedy == "" || invalid.Problem == "" {
+			t.Errorf("%v has no path, problem or remedy", e)
+			continue
+		}
+		found = append(found, invalid.Path)
+	}
+	want := "services[1].vip services[1].protocol services[1].ports services[1].dispatch services[1].cookie_bits services[1].load.interval " +
+		"services[1].load.classes services[1].health.check services[1].health.rise services[1].health.deadline services[1].servers[1].address " +
+		"services[1].servers[1].id services[1].servers[1].weight services[1].servers[1].state keys.placement"
+	if strings.Join(found, " ") != want {
+		t.Errorf("found %s, not %s", strings.Join(found, " "), want)
+	}
+	if strings.Contains(err.Error(), "secret") {
+		t.Errorf("the secret is in %v", err)
+	}
+}
+
+func BenchmarkFleetOnTheWire(b *testing.B) {
+	const servers = 1 << 16
+	var fleet model.Fleet
+	for i := range servers {
+		if i%256 == 0 {
+			fleet.Services = append(fleet.Services, model.Service{Name: fmt.Sprint(i), VIP: netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), 1}), Ports: []uint16{80}})
+		}
+		s := &fleet.Services[len(fleet.Services)-1]
+		s.Servers = append(s.Servers, model.Server{Name: fmt.Sprint(i), Address: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), ID: uint16(i%256 + 1), Weight: 1})
+	}
+	for b.Loop() {
+		services, keys := fleetToProto(&fleet)
+		if back, err := FleetFromProto(services, keys); err != nil || len(back.Services) != servers/256 {
+			b.Fatal(err)
+		}
+	}
+}

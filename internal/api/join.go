@@ -74,6 +74,15 @@ func (j *Joined) Send(message *ballastv1.FromNode) {
 	}
 }
 
+// Rejoin ends all streams and begins them anew, so that every controller tells its complete state again.
+func (j *Joined) Rejoin() {
+	j.mutex.Lock()
+	defer j.mutex.Unlock()
+	for _, stream := range j.streams {
+		stream.end()
+	}
+}
+
 // Connected returns the controllers that there is a stream to, in order.
 func (j *Joined) Connected() (controllers []string) {
 	j.mutex.Lock()
@@ -148,7 +157,7 @@ func (j *Joined) converse(ctx context.Context, controller string, client ballast
 	}
 	j.options.Log.Info("joined", "controller", controller, "name", welcome.Controller, "version", welcome.Version)
 
-	out := newOutbox()
+	out := newOutbox(cancel)
 	j.mutex.Lock()
 	j.streams[controller] = out
 	j.mutex.Unlock()
@@ -197,9 +206,12 @@ func (j *Joined) receive(controller string, stream *connect.BidiStreamForClientS
 // outbox holds the last few reports for one controller.
 type outbox struct {
 	messages chan *ballastv1.FromNode
+	end      func() // of the stream
 }
 
-func newOutbox() *outbox { return &outbox{make(chan *ballastv1.FromNode, outboxMessages)} }
+func newOutbox(end func()) *outbox {
+	return &outbox{messages: make(chan *ballastv1.FromNode, outboxMessages), end: end}
+}
 
 func (o *outbox) put(message *ballastv1.FromNode) {
 	for {

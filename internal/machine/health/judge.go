@@ -1,0 +1,263 @@
+package health
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// RepeatInterval is how often load balancers must say everything they see, besides every change at once. What has not been said for
+// ViewLife is not believed any more.
+const (
+	RepeatInterval = 5 * time.Second
+	ViewLife       = 3 * RepeatInterval
+)
+
+// States of a server, as Status tells them.
+const (
+	Healthy   = "healthy"
+	Unhealthy = "unhealthy"
+	Unknown   = "unknown"   // nobody has seen enough yet
+	Unchecked = "unchecked" // the service has no checks
+)
+
+// Judge decides for one service by what its load balancers see. The zero value knows nothing. It is not safe for concurrent use.
+//
+// The load balancers that have a say are those that are assigned and were heard of within ViewLife; a newly assigned one counts
+// from the start, so that the first to speak does not decide alone. A server falls when more than half of them see it
+// down. It rises when as many of them see it up as down: those that have seen neither yet speak for what it was.
+// When nobody with a say has seen it, it stays what it was for ViewLife, and then nothing is known of it.
+type Judge struct {
+	views    map[uint16]map[string]view
+	heard    map[string]time.Time // last word of a load balancer, about any server
+	assigned map[string]time.Time // since when
+	verdicts map[uint16]verdict
+	last     map[uint16]bool // all_down keep: the last set that was not empty
+	restored map[uint16]bool // by Restore, until the first Down
+	seen     seen
+}
+
+type view struct {
+	at      time.Time
+	healthy bool
+	detail  string
+}
+
+type verdict struct {
+	down  bool
+	since time.Time // of the state it is in
+	known time.Time // when somebody with a say had last seen the server
+}
+
+// seen is what the last Down went by, for Status.
+type seen struct {
+	now      time.Time
+	unasked  bool // no checks
+	voters   []string
+	allDown  model.AllDown
+	overrule map[uint16]bool // unhealthy, and gets new connections all the same
+}
+
+// Told takes what a load balancer sees of a server. What is older than what it said before is ignored.
+func (j *Judge) Told(now time.Time, lb string, id uint16, healthy bool, detail string) {
+	if j.views == nil {
+		j.views, j.heard = map[uint16]map[string]view{}, map[string]time.Time{}
+	}
+	if now.After(j.heard[lb]) {
+		j.heard[lb] = now
+	}
+	if j.views[id] == nil {
+		j.views[id] = map[string]view{}
+	}
+	if old, ok := j.views[id][lb]; ok && now.Before(old.at) {
+		return
+	}
+	j.views[id][lb] = view{now, healthy, detail}
+}
+
+// Restore begins with what an earlier judge of the service had decided, as another controller takes over.
+func (j *Judge) Restore(now time.Time, down []uint16) {
+	j.verdicts, j.restored = map[uint16]verdict{}, map[uint16]bool{}
+	for _, id := range down {
+		j.verdicts[id] = verdict{down: true, since: now, known: now}
+		j.restored[id] = true
+	}
+}
+
+// Down returns the ids of the servers that get no new connections because they are unhealthy, ascending. assigned are the load
+// balancers that check the service. Call it after every Told, and when time has passed.
+//
+// When all servers that might get new connections are unhealthy, all_down decides: keep leaves the last set that was not
+// empty (those of it that are still there; if none is, all), all leaves all, none leaves none.
+func (j *Judge) Down(now time.Time, svc *model.Service, assigned []string) (down []uint16) {
+	if svc.Health.Check == model.CheckNone {
+		*j = Judge{seen: seen{now: now, unasked: true}}
+		return nil
+	}
+	j.forget(now, svc)
+	j.seen = seen{now: now, voters: j.voters(now, assigned), allDown: svc.Health.AllDown, overrule: map[uint16]bool{}}
+	verdicts := make(map[uint16]verdict, len(svc.Servers))
+	candidates, healthy := map[uint16]bool{}, map[uint16]bool{}
+	for i := range svc.Servers {
+		server := &svc.Servers[i]
+		v := j.judge(now, server.ID)
+		verdicts[server.ID] = v
+		if server.TakesNew() {
+			candidates[server.ID] = true
+			healthy[server.ID] = !v.down
+		}
+	}
+	j.verdicts = verdicts
+	maps.DeleteFunc(healthy, func(_ uint16, ok bool) bool { return !ok })
+	kept := j.keep(candidates, healthy, svc.Health.AllDown)
+	for id, v := range verdicts {
+		if v.down && kept[id] {
+			j.seen.overrule[id] = true
+		} else if v.down {
+			down = append(down, id)
+		}
+	}
+	slices.Sort(down)
+	return down
+}
+
+// keep returns who gets new connections.
+func (j *Judge) keep(candidates, healthy map[uint16]bool, policy model.AllDown) map[uint16]bool {
+	if j.restored != nil && j.last == nil {
+		j.last = without(candidates, func(id uint16) bool { return j.restored[id] })
+	}
+	j.restored = nil
+	if len(healthy) > 0 {
+		j.last = healthy
+		return healthy
+	}
+	switch policy {
+	case model.AllDownNone:
+		return nil
+	case model.AllDownKeep:
+		if kept := without(candidates, func(id uint16) bool { return !j.last[id] }); len(kept) > 0 {
+			return kept
+		}
+	}
+	return candidates
+}
+
+func without(set map[uint16]bool, drop func(uint16) bool) map[uint16]bool {
+	left := maps.Clone(set)
+	maps.DeleteFunc(left, func(id uint16, _ bool) bool { return drop(id) })
+	return left
+}
+
+// voters are the load balancers that have a say, in order.
+func (j *Judge) voters(now time.Time, assigned []string) (voters []string) {
+	since := make(map[string]time.Time, len(assigned))
+	for _, lb := range assigned {
+		since[lb] = now
+		if at, ok := j.assigned[lb]; ok {
+			since[lb] = at
+		}
+	}
+	j.assigned = since
+	for _, lb := range slices.Sorted(maps.Keys(since)) {
+		if heard, ok := j.heard[lb]; now.Sub(since[lb]) < ViewLife || ok && now.Sub(heard) < ViewLife {
+			voters = append(voters, lb)
+		}
+	}
+	return voters
+}
+
+func (j *Judge) judge(now time.Time, id uint16) verdict {
+	good, bad := 0, 0
+	for _, lb := range j.seen.voters {
+		if v, ok := j.views[id][lb]; ok && v.healthy {
+			good++
+		} else if ok {
+			bad++
+		}
+	}
+	v := j.verdicts[id]
+	if good+bad == 0 {
+		if now.Sub(v.known) >= ViewLife {
+			return verdict{}
+		}
+		return v
+	}
+	down := 2*bad > len(j.seen.voters)
+	if v.down {
+		down = bad > good
+	}
+	if down != v.down || v.since.IsZero() {
+		v.down, v.since = down, now
+	}
+	v.known = now
+	return v
+}
+
+// forget drops views that nobody stands by any more, and those of servers that are gone.
+func (j *Judge) forget(now time.Time, svc *model.Service) {
+	here := make(map[uint16]bool, len(svc.Servers))
+	for i := range svc.Servers {
+		here[svc.Servers[i].ID] = true
+	}
+	maps.DeleteFunc(j.views, func(id uint16, views map[string]view) bool {
+		maps.DeleteFunc(views, func(_ string, v view) bool { return now.Sub(v.at) >= ViewLife })
+		return !here[id] || len(views) == 0
+	})
+	maps.DeleteFunc(j.heard, func(_ string, at time.Time) bool { return now.Sub(at) >= ViewLife })
+}
+
+// DownSince is when the server was judged unhealthy, whether or not all_down leaves it new connections; zero: it is not.
+func (j *Judge) DownSince(id uint16) time.Time {
+	if v := j.verdicts[id]; v.down {
+		return v.since
+	}
+	return time.Time{}
+}
+
+// Status tells the state of a server as of the last Down, and for people why.
+func (j *Judge) Status(id uint16) (state, detail string) {
+	if j.seen.unasked {
+		return Unchecked, ""
+	}
+	v := j.verdicts[id]
+	detail = j.told(id)
+	switch {
+	case v.known.IsZero():
+		state = Unknown
+		if detail == "" {
+			detail = "no load balancer has seen it answer or fail yet"
+		}
+	case v.down:
+		state = Unhealthy
+		if j.seen.overrule[id] {
+			detail += fmt.Sprintf("; gets new connections all the same: all servers are unhealthy (all_down: %s)", j.seen.allDown)
+		}
+	default:
+		state = Healthy
+	}
+	return state, detail
+}
+
+// told groups the load balancers by what they say is wrong.
+func (j *Judge) told(id uint16) string {
+	by, good := map[string][]string{}, []string{}
+	for _, lb := range j.seen.voters {
+		if v, ok := j.views[id][lb]; ok && v.healthy {
+			good = append(good, lb)
+		} else if ok {
+			by[v.detail] = append(by[v.detail], lb)
+		}
+	}
+	var parts []string
+	for _, detail := range slices.Sorted(maps.Keys(by)) {
+		parts = append(parts, fmt.Sprintf("%s (%s)", detail, strings.Join(by[detail], ", ")))
+	}
+	if len(parts) > 0 && len(good) > 0 {
+		parts = append(parts, fmt.Sprintf("healthy (%s)", strings.Join(good, ", ")))
+	}
+	return strings.Join(parts, "; ")
+}

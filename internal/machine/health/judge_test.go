@@ -1,0 +1,276 @@
+package health
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+var lbs = []string{"lb1", "lb2", "lb3"}
+
+func service(policy model.AllDown, ids ...uint16) *model.Service {
+	s := model.NewService()
+	s.Health = *settings()
+	s.Health.AllDown = policy
+	for _, id := range ids {
+		s.Servers = append(s.Servers, model.Server{ID: id, Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(id)}), Weight: 1})
+	}
+	return &s
+}
+
+// say makes all load balancers see the same of some servers.
+func say(j *Judge, now time.Time, healthy bool, ids ...uint16) {
+	for _, lb := range lbs {
+		for _, id := range ids {
+			j.Told(now, lb, id, healthy, map[bool]string{false: "connect: connection refused"}[healthy])
+		}
+	}
+}
+
+func wantDown(t *testing.T, j *Judge, now time.Time, svc *model.Service, want ...uint16) {
+	t.Helper()
+	if have := j.Down(now, svc, lbs); !slices.Equal(have, want) {
+		t.Errorf("down: %v, want %v", have, want)
+	}
+}
+
+func wantState(t *testing.T, j *Judge, id uint16, state string, details ...string) {
+	t.Helper()
+	have, detail := j.Status(id)
+	if have != state {
+		t.Errorf("server %d is %s (%s), want %s", id, have, detail, state)
+	}
+	for _, part := range details {
+		if !strings.Contains(detail, part) {
+			t.Errorf("server %d: %q, want %q in it", id, detail, part)
+		}
+	}
+}
+
+func TestMostOfTheLoadBalancersDecide(t *testing.T) {
+	j, svc := &Judge{}, service(model.AllDownKeep, 1, 2)
+	say(j, start, true, 1, 2)
+	wantDown(t, j, start, svc)
+	wantState(t, j, 1, Healthy)
+	j.Told(start, "lb1", 1, false, "HTTP 503")
+	wantDown(t, j, start, svc)
+	wantState(t, j, 1, Healthy, "HTTP 503 (lb1)", "healthy (lb2, lb3)")
+	j.Told(start, "lb3", 1, false, "HTTP 503")
+	wantDown(t, j, start, svc, 1)
+	wantState(t, j, 1, Unhealthy, "HTTP 503 (lb1, lb3)")
+	if have := j.DownSince(1); !have.Equal(start) {
+		t.Errorf("down since %s, want %s", have, start)
+	}
+	j.Told(start.Add(time.Second), "lb3", 1, true, "")
+	wantDown(t, j, start.Add(time.Second), svc)
+}
+
+func TestOneWrongLoadBalancerOfThreeNeverTakesAServerDown(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		j, svc, now := &Judge{}, service(model.AllDownNone, 1, 2, 3), start
+		wrong := rapid.SampledFrom(lbs).Draw(t, "wrong")
+		heard := map[string]time.Time{}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			now = now.Add(rapid.SampledFrom([]time.Duration{0, time.Second, RepeatInterval}).Draw(t, "pause"))
+			for _, lb := range rapid.Permutation(lbs).Draw(t, "order") {
+				// The right ones repeat themselves as they must, and may be late at the start.
+				if lb != wrong && now.Sub(heard[lb]) < RepeatInterval && rapid.Bool().Draw(t, "silent") {
+					continue
+				}
+				heard[lb] = now
+				for _, id := range []uint16{1, 2, 3} {
+					j.Told(now, lb, id, lb != wrong || rapid.Bool().Draw(t, "lie"), "lies")
+				}
+				if down := j.Down(now, svc, lbs); len(down) > 0 {
+					t.Fatalf("%s took down %v", wrong, down)
+				}
+			}
+		}
+	})
+}
+
+func TestTheFirstLoadBalancerToSpeakDoesNotDecideAlone(t *testing.T) {
+	j, svc := &Judge{}, service(model.AllDownNone, 1)
+	j.Told(start, "lb1", 1, false, "timed out")
+	wantDown(t, j, start, svc)
+	wantState(t, j, 1, Healthy, "timed out (lb1)")
+	// The others have had their time and said nothing: they are gone.
+	for now := start; now.Before(start.Add(ViewLife)); now = now.Add(RepeatInterval) {
+		j.Told(now, "lb1", 1, false, "timed out")
+		wantDown(t, j, now, svc)
+	}
+	j.Told(start.Add(ViewLife), "lb1", 1, false, "timed out")
+	wantDown(t, j, start.Add(ViewLife), svc, 1)
+}
+
+func TestWhatIsNotRepeatedIsForgottenAndUnknownIsNotDown(t *testing.T) {
+	j, svc := &Judge{}, service(model.AllDownNone, 1, 2)
+	wantDown(t, j, start, svc)
+	wantState(t, j, 1, Unknown, "no load balancer")
+	say(j, start, false, 1)
+	wantDown(t, j, start, svc, 1)
+	wantDown(t, j, start.Add(ViewLife-1), svc, 1)
+	wantDown(t, j, start.Add(2*ViewLife), svc)
+	wantState(t, j, 1, Unknown)
+	if len(j.views)+len(j.heard) > 0 {
+		t.Errorf("views of the past are kept: %v, %v", j.views, j.heard)
+	}
+}
+
+func TestNewLoadBalancersDoNotBringAServerBackBeforeTheyHaveSeenIt(t *testing.T) {
+	j, svc := &Judge{}, service(model.AllDownNone, 1, 2)
+	say(j, start, false, 1)
+	wantDown(t, j, start, svc, 1)
+	others := []string{"lb3", "lb4", "lb5"}
+	if have := j.Down(start, svc, others); !slices.Equal(have, []uint16{1}) {
+		t.Errorf("down: %v, want 1", have)
+	}
+	j.Told(start, "lb4", 1, true, "")
+	if have := j.Down(start, svc, others); len(have) > 0 {
+		t.Errorf("down: %v though as many see it up as down", have)
+	}
+}
+
+func TestATakeOverBeginsWithWhatWasDown(t *testing.T) {
+	j, svc := &Judge{}, service(model.AllDownKeep, 1, 2, 3)
+	j.Restore(start, []uint16{2})
+	wantDown(t, j, start, svc, 2)
+	wantState(t, j, 2, Unhealthy)
+	say(j, start, false, 1, 2, 3)
+	wantDown(t, j, start, svc, 2) // the last set that was not empty is 1 and 3
+	say(j, start.Add(time.Second), true, 2)
+	wantDown(t, j, start.Add(time.Second), svc, 1, 3)
+}
+
+func TestAllDownSaysWhoGetsNewConnectionsThen(t *testing.T) {
+	for _, c := range []struct {
+		policy model.AllDown
+		down   []uint16
+	}{{model.AllDownKeep, []uint16{1}}, {model.AllDownAll, nil}, {model.AllDownNone, []uint16{1, 2, 3}}} {
+		t.Run(c.policy.String(), func(t *testing.T) {
+			j, svc := &Judge{}, service(c.policy, 1, 2, 3)
+			say(j, start, true, 2, 3)
+			say(j, start, false, 1)
+			wantDown(t, j, start, svc, 1)
+			say(j, start, false, 2, 3)
+			wantDown(t, j, start, svc, c.down...)
+			if c.policy != model.AllDownNone {
+				wantState(t, j, 3, Unhealthy, "connection refused", "all the same", "all_down: "+c.policy.String())
+			}
+		})
+	}
+}
+
+func TestKeepGoesOnWithWhatIsLeftOfTheLastSet(t *testing.T) {
+	j, svc := &Judge{}, service(model.AllDownKeep, 1, 2, 3)
+	say(j, start, true, 2, 3)
+	say(j, start, false, 1)
+	wantDown(t, j, start, svc, 1)
+	say(j, start, false, 2, 3)
+	svc.Servers[2].State = model.StateDraining
+	wantDown(t, j, start, svc, 1, 3)
+	svc.Servers[1].Weight = 0
+	wantDown(t, j, start, svc, 2, 3) // nobody of the set is left: all that there are
+}
+
+func TestServersThatTakeNothingNewDoNotKeepAServiceAlive(t *testing.T) {
+	j, svc := &Judge{}, service(model.AllDownKeep, 1, 2)
+	svc.Servers[1].State = model.StateDraining
+	say(j, start, true, 2)
+	say(j, start, false, 1)
+	wantDown(t, j, start, svc)
+	wantState(t, j, 1, Unhealthy, "all the same")
+}
+
+func TestWithoutChecksNobodyIsDown(t *testing.T) {
+	j, svc := &Judge{}, service(model.AllDownNone, 1)
+	say(j, start, false, 1)
+	wantDown(t, j, start, svc, 1)
+	svc.Health.Check = model.CheckNone
+	wantDown(t, j, start, svc)
+	wantState(t, j, 1, Unchecked)
+}
+
+func TestAllDownNeverLeavesNobodyUnlessItSaysSo(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		policy := rapid.SampledFrom([]model.AllDown{model.AllDownKeep, model.AllDownAll}).Draw(t, "policy")
+		j, svc, now := &Judge{}, service(policy), start
+		for range rapid.IntRange(1, 80).Draw(t, "steps") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 8).Draw(t, "pause")) * time.Second)
+			id := uint16(rapid.IntRange(1, 6).Draw(t, "id"))
+			switch rapid.SampledFrom([]string{"add", "remove", "drain", "say", "say", "say"}).Draw(t, "what") {
+			case "add":
+				svc.Servers = append(svc.Servers, service(policy, id).Servers...)
+			case "remove":
+				svc.Servers = slices.DeleteFunc(svc.Servers, func(s model.Server) bool { return s.ID == id })
+			case "drain":
+				for i := range svc.Servers {
+					svc.Servers[i].State = model.StateDraining
+				}
+			case "say":
+				say(j, now, rapid.Bool().Draw(t, "healthy"), id)
+			}
+			down := j.Down(now, svc, lbs)
+			candidates := 0
+			left := 0
+			for i := range svc.Servers {
+				if svc.Servers[i].TakesNew() {
+					candidates++
+					if !slices.Contains(down, svc.Servers[i].ID) {
+						left++
+					}
+				}
+			}
+			if candidates > 0 && left == 0 {
+				t.Fatalf("nobody of %d is left, down: %v", candidates, down)
+			}
+		}
+	})
+}
+
+func TestTheOrderOfReportsDoesNotMatter(t *testing.T) {
+	type word struct {
+		after   time.Duration
+		lb      string
+		id      uint16
+		healthy bool
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		var words []word
+		said := map[string]bool{}
+		for range rapid.IntRange(1, 30).Draw(t, "words") {
+			w := word{time.Duration(rapid.IntRange(0, 12).Draw(t, "after")) * time.Second, rapid.SampledFrom(append(lbs, "stranger")).Draw(t, "lb"),
+				uint16(rapid.IntRange(1, 4).Draw(t, "id")), rapid.Bool().Draw(t, "healthy")}
+			if key := fmt.Sprint(w.after, w.lb, w.id); !said[key] { // nobody says two things at once
+				said[key] = true
+				words = append(words, w)
+			}
+		}
+		decide := func(words []word) ([]uint16, string) {
+			j, svc := &Judge{}, service(model.AllDownKeep, 1, 2, 3, 4)
+			j.Down(start, svc, lbs)
+			for _, w := range words {
+				j.Told(start.Add(w.after), w.lb, w.id, w.healthy, "failed")
+			}
+			down := j.Down(start.Add(13*time.Second), svc, lbs)
+			var states []string
+			for id := range uint16(5) {
+				state, detail := j.Status(id)
+				states = append(states, state+" "+detail)
+			}
+			return down, strings.Join(states, "\n")
+		}
+		down, states := decide(words)
+		again, statesAgain := decide(rapid.Permutation(words).Draw(t, "permutation"))
+		if !slices.Equal(down, again) || states != statesAgain {
+			t.Fatalf("down %v or %v\n%s\nor\n%s", down, again, states, statesAgain)
+		}
+	})
+}

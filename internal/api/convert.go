@@ -11,13 +11,13 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	pb "github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // ServiceToProto returns the service as it is sent. What is unset stays empty. The two share no memory.
-func ServiceToProto(s *model.Service) *pb.Service {
-	m := &pb.Service{
+func ServiceToProto(s *model.Service) *ballastv1.Service {
+	m := &ballastv1.Service{
 		Name: s.Name, Vip: addressText(s.VIP), Protocol: nameUnless(s.Protocol, 0), Ports: make([]uint32, len(s.Ports)),
 		Dispatch: nameUnless(s.Dispatch, model.DispatchUnset), Affinity: nameUnless(s.Affinity, model.AffinityUnset),
 		Fallback: nameUnless(s.Fallback, model.FallbackUnset), CookieBits: uint32(s.CookieBits),
@@ -31,8 +31,8 @@ func ServiceToProto(s *model.Service) *pb.Service {
 }
 
 // ServersToProto allocates once for all servers: a fleet has tens of thousands.
-func ServersToProto(servers []model.Server) []*pb.Server {
-	made, weights, list := make([]pb.Server, len(servers)), make([]uint32, len(servers)), make([]*pb.Server, len(servers))
+func ServersToProto(servers []model.Server) []*ballastv1.Server {
+	made, weights, list := make([]ballastv1.Server, len(servers)), make([]uint32, len(servers)), make([]*ballastv1.Server, len(servers))
 	for i := range servers {
 		s, m := &servers[i], &made[i]
 		m.Name, m.Address, m.Port, m.Id, m.State = s.Name, addressText(s.Address), uint32(s.Port), uint32(s.ID), s.State.String()
@@ -49,10 +49,10 @@ func ServersToProto(servers []model.Server) []*pb.Server {
 }
 
 // ServerToProto returns one server as it is sent.
-func ServerToProto(s *model.Server) *pb.Server { return ServersToProto([]model.Server{*s})[0] }
+func ServerToProto(s *model.Server) *ballastv1.Server { return ServersToProto([]model.Server{*s})[0] }
 
-func loadToProto(l *model.Load) *pb.Load {
-	m := &pb.Load{Source: nameUnless(l.Source, model.LoadUnset), Interval: durationUnlessZero(l.Interval), QueueLimit: l.QueueLimit, Endpoint: l.Endpoint}
+func loadToProto(l *model.Load) *ballastv1.Load {
+	m := &ballastv1.Load{Source: nameUnless(l.Source, model.LoadUnset), Interval: durationUnlessZero(l.Interval), QueueLimit: l.QueueLimit, Endpoint: l.Endpoint}
 	if l.Classes != model.ClassesUnset {
 		classes := uint32(l.Classes)
 		m.Classes = &classes
@@ -60,8 +60,8 @@ func loadToProto(l *model.Load) *pb.Load {
 	return m
 }
 
-func healthToProto(h *model.Health) *pb.Health {
-	return &pb.Health{
+func healthToProto(h *model.Health) *ballastv1.Health {
+	return &ballastv1.Health{
 		Check: h.Check.String(), Interval: durationUnlessZero(h.Interval), Timeout: durationUnlessZero(h.Timeout), Rise: uint32(h.Rise),
 		Fall: uint32(h.Fall), Port: uint32(h.Port), Path: h.Path, Host: h.Host, Service: h.Service,
 		Command: append([]string(nil), h.Command...), AllDown: h.AllDown.String(), Deadline: durationUnlessZero(h.Deadline),
@@ -69,8 +69,8 @@ func healthToProto(h *model.Health) *pb.Health {
 }
 
 // KeysToProto returns the keys, secrets and all: it is for nodes, never for ctl.
-func KeysToProto(k *model.Keys) *pb.Keys {
-	m := &pb.Keys{Current: k.Current, Cookie: make(map[uint32][]byte, len(k.Cookie))}
+func KeysToProto(k *model.Keys) *ballastv1.Keys {
+	m := &ballastv1.Keys{Current: k.Current, Cookie: make(map[uint32][]byte, len(k.Cookie))}
 	if k.Placement != [16]byte{} {
 		m.Placement = append([]byte(nil), k.Placement[:]...)
 	}
@@ -81,8 +81,8 @@ func KeysToProto(k *model.Keys) *pb.Keys {
 }
 
 // SharesToProto returns the parts of a table.
-func SharesToProto(shares []model.Share) []*pb.Share {
-	made, list := make([]pb.Share, len(shares)), make([]*pb.Share, len(shares))
+func SharesToProto(shares []model.Share) []*ballastv1.Share {
+	made, list := make([]ballastv1.Share, len(shares)), make([]*ballastv1.Share, len(shares))
 	for i, share := range shares {
 		made[i].Id, made[i].Weight = uint32(share.ID), uint32(share.Weight)
 		list[i] = &made[i]
@@ -91,17 +91,17 @@ func SharesToProto(shares []model.Share) []*pb.Share {
 }
 
 // PastToProto returns what a table was made of before, oldest first.
-func PastToProto(past [][]model.Share) []*pb.Past {
-	list := make([]*pb.Past, len(past))
+func PastToProto(past [][]model.Share) []*ballastv1.Past {
+	list := make([]*ballastv1.Past, len(past))
 	for i, shares := range past {
-		list[i] = &pb.Past{Shares: SharesToProto(shares)}
+		list[i] = &ballastv1.Past{Shares: SharesToProto(shares)}
 	}
 	return list
 }
 
 // FleetFromProto reads services and keys, which may be nil, without applying defaults or looking for contradictions. Its errors are
 // joined from *model.Invalid whose paths are those of the configuration file.
-func FleetFromProto(services []*pb.Service, keys *pb.Keys) (model.Fleet, error) {
+func FleetFromProto(services []*ballastv1.Service, keys *ballastv1.Keys) (model.Fleet, error) {
 	var in input
 	fleet := model.Fleet{Services: make([]model.Service, len(services))}
 	for i, m := range services {
@@ -115,28 +115,28 @@ func FleetFromProto(services []*pb.Service, keys *pb.Keys) (model.Fleet, error) 
 }
 
 // ServiceFromProto reads one service; see FleetFromProto. What is empty is unset.
-func ServiceFromProto(m *pb.Service) (model.Service, error) {
+func ServiceFromProto(m *ballastv1.Service) (model.Service, error) {
 	s := model.NewService()
 	err := setService(&s, m)
 	return s, err
 }
 
 // setService sets the fields that m has; empty ones stay as they are. Servers that m has take the place of those of s.
-func setService(s *model.Service, m *pb.Service) error {
+func setService(s *model.Service, m *ballastv1.Service) error {
 	var in input
 	in.service("services."+m.GetName(), s, m)
 	return errors.Join(in...)
 }
 
 // ServerFromProto reads one server; see FleetFromProto.
-func ServerFromProto(m *pb.Server) (model.Server, error) {
+func ServerFromProto(m *ballastv1.Server) (model.Server, error) {
 	var in input
 	s := in.server("servers."+m.GetName(), m)
 	return s, errors.Join(in...)
 }
 
 // KeysFromProto reads keys. Its errors are those of FleetFromProto and never repeat a secret.
-func KeysFromProto(m *pb.Keys) (model.Keys, error) {
+func KeysFromProto(m *ballastv1.Keys) (model.Keys, error) {
 	var in input
 	var k model.Keys
 	in.keys("keys", &k, m)
@@ -144,7 +144,7 @@ func KeysFromProto(m *pb.Keys) (model.Keys, error) {
 }
 
 // SharesFromProto reads the parts of a table.
-func SharesFromProto(list []*pb.Share) ([]model.Share, error) {
+func SharesFromProto(list []*ballastv1.Share) ([]model.Share, error) {
 	var in input
 	shares := make([]model.Share, len(list))
 	for i, m := range list {
@@ -155,7 +155,7 @@ func SharesFromProto(list []*pb.Share) ([]model.Share, error) {
 }
 
 // PastFromProto reads what a table was made of before.
-func PastFromProto(list []*pb.Past) ([][]model.Share, error) {
+func PastFromProto(list []*ballastv1.Past) ([][]model.Share, error) {
 	var past [][]model.Share
 	for _, m := range list {
 		shares, err := SharesFromProto(m.GetShares())
@@ -174,7 +174,7 @@ func (in *input) fail(path, remedy, problem string, args ...any) {
 	*in = append(*in, &model.Invalid{Path: path, Problem: fmt.Sprintf(problem, args...), Remedy: remedy})
 }
 
-func (in *input) service(path string, s *model.Service, m *pb.Service) {
+func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
 	if m.GetName() != "" {
 		s.Name = m.GetName()
 	}
@@ -212,7 +212,7 @@ func (in *input) service(path string, s *model.Service, m *pb.Service) {
 	}
 }
 
-func (in *input) server(path string, m *pb.Server) model.Server {
+func (in *input) server(path string, m *ballastv1.Server) model.Server {
 	s := model.NewServer()
 	s.Name = m.GetName()
 	in.address(path, "address", &s.Address, m.GetAddress())
@@ -236,7 +236,7 @@ func (in *input) server(path string, m *pb.Server) model.Server {
 	return s
 }
 
-func (in *input) load(path string, l *model.Load, m *pb.Load) {
+func (in *input) load(path string, l *model.Load, m *ballastv1.Load) {
 	if m == nil {
 		return
 	}
@@ -256,7 +256,7 @@ func (in *input) load(path string, l *model.Load, m *pb.Load) {
 	}
 }
 
-func (in *input) health(path string, h *model.Health, m *pb.Health) {
+func (in *input) health(path string, h *model.Health, m *ballastv1.Health) {
 	if m == nil {
 		return
 	}
@@ -290,7 +290,7 @@ func (in *input) health(path string, h *model.Health, m *pb.Health) {
 	in.duration(path+".deadline", &h.Deadline, m.Deadline)
 }
 
-func (in *input) keys(path string, k *model.Keys, m *pb.Keys) {
+func (in *input) keys(path string, k *model.Keys, m *ballastv1.Keys) {
 	k.Current = m.GetCurrent()
 	if len(m.GetPlacement()) > 0 {
 		in.key(path+".placement", &k.Placement, m.GetPlacement())

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"pgregory.net/rapid"
 
-	pb "github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -93,7 +93,7 @@ func drawServer(t *rapid.T, service int, id uint16) model.Server {
 	return s
 }
 
-func fleetToProto(f *model.Fleet) (services []*pb.Service, keys *pb.Keys) {
+func fleetToProto(f *model.Fleet) (services []*ballastv1.Service, keys *ballastv1.Keys) {
 	for i := range f.Services {
 		services = append(services, ServiceToProto(&f.Services[i]))
 	}
@@ -104,11 +104,11 @@ func TestAFleetComesBackFromTheWireAsItWas(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		fleet := drawFleet(t)
 		services, keys := fleetToProto(&fleet)
-		text, err := proto.Marshal(&pb.ApplyRequest{Services: services, Keys: keys})
+		text, err := proto.Marshal(&ballastv1.ApplyRequest{Services: services, Keys: keys})
 		if err != nil {
 			t.Fatal(err)
 		}
-		var read pb.ApplyRequest
+		var read ballastv1.ApplyRequest
 		if err := proto.Unmarshal(text, &read); err != nil {
 			t.Fatal(err)
 		}
@@ -145,11 +145,11 @@ func TestSharesComeBackFromTheWireAsTheyWere(t *testing.T) {
 func TestMessagesThatMakeNoSenseAreRefusedWithPathAndRemedy(t *testing.T) {
 	many := uint32(999)
 	unset := uint32(model.ClassesUnset)
-	_, err := FleetFromProto([]*pb.Service{{}, {
+	_, err := FleetFromProto([]*ballastv1.Service{{}, {
 		Name: "web", Vip: "198.51.100", Protocol: "sctp", Ports: []uint32{70000}, Dispatch: "best", CookieBits: 300,
-		Load: &pb.Load{Classes: &unset, Interval: durationpb.New(0)}, Health: &pb.Health{Check: "ping", Rise: 256, Deadline: &durationpb.Duration{Seconds: -1}},
-		Servers: []*pb.Server{{Name: "s1"}, {Address: "x", Id: 70000, Weight: &many, State: "gone"}},
-	}}, &pb.Keys{Placement: []byte("secret")})
+		Load: &ballastv1.Load{Classes: &unset, Interval: durationpb.New(0)}, Health: &ballastv1.Health{Check: "ping", Rise: 256, Deadline: &durationpb.Duration{Seconds: -1}},
+		Servers: []*ballastv1.Server{{Name: "s1"}, {Address: "x", Id: 70000, Weight: &many, State: "gone"}},
+	}}, &ballastv1.Keys{Placement: []byte("secret")})
 	var found []string
 	for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
 		var invalid *model.Invalid

@@ -1,0 +1,134 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/store"
+)
+
+// Desired is the desired state that a fleet API reads and changes: that of all controllers, or of one load balancer. Its errors
+// choose what clients are told: *model.Invalid, alone or joined, is a bad request; store.ErrConflict is a change by somebody
+// else at the same time; a *connect.Error is passed on; everything else is a failure of the server's own. It is safe for
+// concurrent use.
+type Desired interface {
+	// Fleet returns what is wanted now, and its revision. The caller must not change it.
+	Fleet(ctx context.Context) (fleet model.Fleet, revision uint64, err error)
+	// Change carries an edit out: the edited copy gets its defaults, is checked, and becomes what is wanted; changes tells how it
+	// differs (change.Diff). The errors of edit are returned as they are. A dry run only tells.
+	Change(ctx context.Context, dryRun bool, edit Edit) (changes []string, revision uint64, err error)
+	// Forget gives up a removed server and its id; connect.CodeNotFound if there is none of that name.
+	Forget(ctx context.Context, service, server string) (changes []string, revision uint64, err error)
+	// Servers tells what is known of the servers of a service, or of all services if it is empty, removed ones that may still have
+	// connections included.
+	Servers(ctx context.Context, service string) ([]*ballastv1.ServerStatus, error)
+	Nodes(ctx context.Context) ([]*ballastv1.NodeStatus, error)
+	// MakesKeys reports whether keys are made here and told to every node. If not, they come from the configuration file, and
+	// who adds one is told the secret, for the other nodes.
+	MakesKeys() bool
+}
+
+// An Edit alters a fleet. removed are the servers that have left (of all services), whose ids are not free. It may be called
+// again when somebody else has changed the fleet in the meantime, so it decides by its arguments alone.
+type Edit func(fleet *model.Fleet, removed []node.Removed) error
+
+// maxRequest bounds what a client may send: a fleet of 65,536 servers has some 5 MB.
+const maxRequest = 64 << 20
+
+// NewFleetHandler serves ballast.v1.Fleet: gRPC, gRPC-Web, and JSON over plain HTTP. Who may use it is for the listener to check.
+func NewFleetHandler(d Desired) (path string, handler http.Handler) {
+	return ballastv1connect.NewFleetHandler(&fleetAPI{d, time.Now}, connect.WithReadMaxBytes(maxRequest))
+}
+
+// fleetAPI turns requests into edits.
+type fleetAPI struct {
+	desired Desired
+	now     func() time.Time
+}
+
+func (f *fleetAPI) GetFleet(ctx context.Context, _ *ballastv1.GetFleetRequest) (*ballastv1.GetFleetResponse, error) {
+	fleet, revision, err := f.desired.Fleet(ctx)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	answer := &ballastv1.GetFleetResponse{Revision: revision}
+	for i := range fleet.Services {
+		answer.Services = append(answer.Services, ServiceToProto(&fleet.Services[i]))
+	}
+	return answer, nil
+}
+
+func (f *fleetAPI) ListServers(ctx context.Context, r *ballastv1.ListServersRequest) (*ballastv1.ListServersResponse, error) {
+	if r.Service != "" {
+		fleet, _, err := f.desired.Fleet(ctx)
+		if err == nil && fleet.Service(r.Service) == nil {
+			err = noService(r.Service)
+		}
+		if err != nil {
+			return nil, refusal(err)
+		}
+	}
+	servers, err := f.desired.Servers(ctx, r.Service)
+	return &ballastv1.ListServersResponse{Servers: servers}, refusal(err)
+}
+
+func (f *fleetAPI) ListNodes(ctx context.Context, _ *ballastv1.ListNodesRequest) (*ballastv1.ListNodesResponse, error) {
+	nodes, err := f.desired.Nodes(ctx)
+	return &ballastv1.ListNodesResponse{Nodes: nodes}, refusal(err)
+}
+
+// change runs an edit for a client.
+func (f *fleetAPI) change(ctx context.Context, edit Edit) (*ballastv1.ChangeResponse, error) {
+	changes, revision, err := f.desired.Change(ctx, false, edit)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	return &ballastv1.ChangeResponse{Changes: changes, Revision: revision}, nil
+}
+
+// refusal gives an error the code that clients go by; nil stays nil.
+func refusal(err error) error {
+	var coded *connect.Error
+	var invalid *model.Invalid
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &coded):
+		return coded
+	case errors.As(err, &invalid):
+		return connect.NewError(connect.CodeInvalidArgument, err)
+	case errors.Is(err, store.ErrConflict):
+		return connect.NewError(connect.CodeAborted, err)
+	case errors.Is(err, context.Canceled):
+		return connect.NewError(connect.CodeCanceled, err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return connect.NewError(connect.CodeDeadlineExceeded, err)
+	}
+	return connect.NewError(connect.CodeInternal, err)
+}
+
+func noService(name string) error {
+	return connect.NewError(connect.CodeNotFound, fmt.Errorf("there is no service %q: see `ballast ctl services`", name))
+}
+
+func noServer(service, name string) error {
+	return connect.NewError(connect.CodeNotFound, fmt.Errorf("service %s has no server %q: see `ballast ctl servers`", service, name))
+}
+
+func exists(what, name, remedy string) error {
+	return connect.NewError(connect.CodeAlreadyExists, fmt.Errorf("there is a %s %q already: %s", what, name, remedy))
+}
+
+// missing says that a request lacks a field.
+func missing(path, remedy string) error {
+	return &model.Invalid{Path: path, Problem: "missing", Remedy: remedy}
+}

@@ -1,0 +1,178 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/ballast-lb/ballast/internal/algo/change"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Apply is declarative: the fleet becomes what the request says, whatever was changed before. Only keys, and ids that are not
+// given, are kept.
+func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*ballastv1.ChangeResponse, error) {
+	wanted, err := FleetFromProto(r.Services, r.Keys)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	changes, revision, err := f.desired.Change(ctx, r.DryRun, func(fleet *model.Fleet, removed []node.Removed) error {
+		next := wanted.Clone()
+		if r.Keys == nil {
+			next.Keys = fleet.Keys
+			f.ensureKeys(&next)
+		}
+		for i := range next.Services {
+			s := &next.Services[i]
+			giveIDs(s, fleet.Service(s.Name), removed)
+		}
+		next.ApplyDefaults()
+		if err := next.Validate(); err != nil {
+			return err // with paths in the order of the request
+		}
+		inOrderOf(fleet, &next)
+		if len(r.Confirmed) > 0 {
+			if err := unlessConfirmed(change.Diff(*fleet, next), r.Confirmed); err != nil {
+				return err
+			}
+		}
+		*fleet = next
+		return nil
+	})
+	if err != nil {
+		return nil, refusal(err)
+	}
+	return &ballastv1.ChangeResponse{Changes: changes, Revision: revision}, nil
+}
+
+// unlessConfirmed refuses changes that are not those that somebody has looked at.
+func unlessConfirmed(changes, confirmed []string) error {
+	if slices.Equal(changes, confirmed) {
+		return nil
+	}
+	does := "nothing"
+	if len(changes) > 0 {
+		does = strings.Join(changes, "; ")
+	}
+	return connect.NewError(connect.CodeAborted, fmt.Errorf("the fleet was changed by somebody else in the meantime: this would now do %s: look again", does))
+}
+
+// ensureKeys makes the keys of a fleet that has none, where keys are made at all.
+func (f *fleetAPI) ensureKeys(fleet *model.Fleet) {
+	if f.desired.MakesKeys() && fleet.Keys.Placement == [16]byte{} {
+		fleet.Keys = model.Keys{Placement: randomKey(), Current: 1, Cookie: map[uint32][16]byte{1: randomKey()}}
+	}
+}
+
+func randomKey() (key [16]byte) {
+	rand.Read(key[:])
+	return key
+}
+
+// inOrderOf puts what is there already before what is new, in the order that it has: an order of servers makes a table, and tables
+// must not change because a file was sorted.
+func inOrderOf(fleet, next *model.Fleet) {
+	place := map[string]int{}
+	for i := range fleet.Services {
+		place[fleet.Services[i].Name] = i - len(fleet.Services)
+	}
+	slices.SortStableFunc(next.Services, func(a, b model.Service) int { return cmp.Compare(place[a.Name], place[b.Name]) })
+	for i := range next.Services {
+		before := fleet.Service(next.Services[i].Name)
+		if before == nil {
+			continue
+		}
+		place := map[uint16]int{}
+		for j := range before.Servers {
+			place[before.Servers[j].ID] = j - len(before.Servers)
+		}
+		slices.SortStableFunc(next.Services[i].Servers, func(a, b model.Server) int { return cmp.Compare(place[a.ID], place[b.ID]) })
+	}
+}
+
+// giveIDs gives the servers of a service their ids where they are not given: that of the server before at the same address, which
+// may have left (its connections find it again), else the next one that no server has, or had lately. Where no cookie carries
+// the id, a server of the same name keeps it, and new ones get theirs from ApplyDefaults. Cost: linear. When all ids are
+// taken it gives none, which Validate refuses.
+func giveIDs(s, before *model.Service, removed []node.Removed) {
+	known := map[netip.AddrPort]uint16{} // where -> id
+	named := map[string]uint16{}
+	taken := map[uint16]bool{} // by servers that are, or were
+	for _, r := range removed {
+		if r.Service == s.Name {
+			taken[r.Server.ID] = true
+			known[where(&r.Server)] = r.Server.ID
+		}
+	}
+	if before != nil {
+		for i := range before.Servers {
+			old := &before.Servers[i]
+			taken[old.ID] = true
+			known[where(old)], named[old.Name] = old.ID, old.ID
+		}
+	}
+	given := map[uint16]bool{} // by this list
+	for i := range s.Servers {
+		given[s.Servers[i].ID] = true
+	}
+	choices := *s
+	choices.Servers = nil
+	choices.ApplyDefaults()
+	cookies := choices.Affinity == model.AffinityCookie
+	var without []*model.Server
+	for i := range s.Servers {
+		server := &s.Servers[i]
+		if server.ID != 0 {
+			continue
+		}
+		id, ok := known[where(server)]
+		if !ok && !cookies {
+			id, ok = named[server.Name]
+		}
+		if ok && !given[id] && id <= choices.MaxID() {
+			server.ID, given[id] = id, true
+			continue
+		}
+		without = append(without, server)
+	}
+	if cookies {
+		nextIDs(without, choices.MaxID(), func(id uint16) bool { return taken[id] || given[id] })
+	}
+}
+
+// nextIDs gives ids above all that are taken, and when those are used up the smallest that are not.
+func nextIDs(servers []*model.Server, most uint16, taken func(uint16) bool) {
+	highest := most
+	for highest > 0 && !taken(highest) {
+		highest--
+	}
+	next, wrapped := highest, false
+	for _, server := range servers {
+		for {
+			if next == most {
+				if wrapped {
+					return
+				}
+				next, wrapped = 0, true
+			}
+			next++
+			if most == 0 || (wrapped && next > highest) {
+				return
+			}
+			if !taken(next) {
+				break
+			}
+		}
+		server.ID = next
+	}
+}
+
+func where(s *model.Server) netip.AddrPort { return netip.AddrPortFrom(s.Address, s.Port) }

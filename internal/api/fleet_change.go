@@ -1,0 +1,206 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+func (f *fleetAPI) PutService(ctx context.Context, r *ballastv1.PutServiceRequest) (*ballastv1.ChangeResponse, error) {
+	name := r.GetService().GetName()
+	if name == "" {
+		return nil, refusal(missing("service.name", "say which service is meant"))
+	}
+	return f.change(ctx, func(fleet *model.Fleet, removed []node.Removed) error {
+		f.ensureKeys(fleet)
+		s := fleet.Service(name)
+		switch {
+		case s == nil && r.GetExists():
+			return noService(name)
+		case s == nil:
+			added, err := ServiceFromProto(r.Service)
+			if err != nil {
+				return err
+			}
+			giveIDs(&added, nil, removed)
+			fleet.Services = append(fleet.Services, added)
+			return nil
+		case r.Exists != nil && !*r.Exists:
+			return exists("service", name, "change it with `ballast ctl service set`, or choose another name")
+		case len(r.Service.Servers) > 0:
+			return &model.Invalid{Path: "services." + name + ".servers", Problem: "they are not set with the service",
+				Remedy: "add them with `ballast ctl server add`"}
+		}
+		dropUnusable(s, r.Service)
+		return setService(s, r.Service)
+	})
+}
+
+// dropUnusable empties what belongs to a check or a load source that m replaces: it could not be taken back otherwise.
+func dropUnusable(s *model.Service, m *ballastv1.Service) {
+	if check := m.GetHealth().GetCheck(); check != "" && check != s.Health.Check.String() {
+		s.Health.Path, s.Health.Host, s.Health.Service, s.Health.Command = "", "", "", nil
+	}
+	if source := m.GetLoad().GetSource(); source != "" && source != s.Load.Source.String() {
+		s.Load.Endpoint = ""
+	}
+}
+
+func (f *fleetAPI) RemoveService(ctx context.Context, r *ballastv1.RemoveServiceRequest) (*ballastv1.ChangeResponse, error) {
+	return f.change(ctx, func(fleet *model.Fleet, _ []node.Removed) error {
+		before := len(fleet.Services)
+		fleet.Services = slices.DeleteFunc(fleet.Services, func(s model.Service) bool { return s.Name == r.Service })
+		if len(fleet.Services) == before {
+			return noService(r.Service)
+		}
+		return nil
+	})
+}
+
+func (f *fleetAPI) AddServer(ctx context.Context, r *ballastv1.AddServerRequest) (*ballastv1.ChangeResponse, error) {
+	server, err := ServerFromProto(r.Server)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	var id uint16
+	answer, err := f.change(ctx, func(fleet *model.Fleet, removed []node.Removed) error {
+		s := fleet.Service(r.Service)
+		if s == nil {
+			return noService(r.Service)
+		}
+		s.Servers = append(s.Servers, server)
+		giveIDs(s, nil, removed)
+		s.ApplyDefaults() // gives the others their ids
+		id = s.Servers[len(s.Servers)-1].ID
+		return nil
+	})
+	if err == nil {
+		answer.Id = uint32(id)
+	}
+	return answer, err
+}
+
+func (f *fleetAPI) RemoveServer(ctx context.Context, r *ballastv1.ServerRequest) (*ballastv1.ChangeResponse, error) {
+	return f.change(ctx, func(fleet *model.Fleet, _ []node.Removed) error {
+		s := fleet.Service(r.Service)
+		if s == nil {
+			return noService(r.Service)
+		}
+		before := len(s.Servers)
+		s.Servers = slices.DeleteFunc(s.Servers, func(server model.Server) bool { return server.Name == r.Server })
+		if len(s.Servers) == before {
+			return noServer(r.Service, r.Server)
+		}
+		return nil
+	})
+}
+
+// changeServer runs an edit of one server.
+func (f *fleetAPI) changeServer(ctx context.Context, service, name string, edit func(*model.Server)) (*ballastv1.ChangeResponse, error) {
+	return f.change(ctx, func(fleet *model.Fleet, _ []node.Removed) error {
+		s := fleet.Service(service)
+		if s == nil {
+			return noService(service)
+		}
+		server := s.Server(name)
+		if server == nil {
+			return noServer(service, name)
+		}
+		edit(server)
+		return nil
+	})
+}
+
+func (f *fleetAPI) DrainServer(ctx context.Context, r *ballastv1.DrainServerRequest) (*ballastv1.ChangeResponse, error) {
+	var in input
+	var after model.Duration
+	if in.duration("deadline", &after, r.Deadline); len(in) > 0 {
+		return nil, refusal(in[0])
+	}
+	var deadline time.Time
+	if r.Deadline != nil {
+		// In whole seconds, as configuration files have it, and never earlier than was asked for.
+		deadline = f.now().Add(time.Duration(after) + time.Second - 1).UTC().Truncate(time.Second)
+	}
+	return f.changeServer(ctx, r.Service, r.Server, func(s *model.Server) { s.State, s.Deadline = model.StateDraining, deadline })
+}
+
+func (f *fleetAPI) UndrainServer(ctx context.Context, r *ballastv1.ServerRequest) (*ballastv1.ChangeResponse, error) {
+	return f.changeServer(ctx, r.Service, r.Server, func(s *model.Server) { s.State, s.Deadline = model.StateActive, time.Time{} })
+}
+
+func (f *fleetAPI) WeighServer(ctx context.Context, r *ballastv1.WeighServerRequest) (*ballastv1.ChangeResponse, error) {
+	if r.Weight > model.MaxWeight {
+		return nil, refusal(&model.Invalid{Path: "weight", Problem: fmt.Sprintf("%d is out of range", r.Weight), Remedy: fmt.Sprintf("use 0 to %d", model.MaxWeight)})
+	}
+	return f.changeServer(ctx, r.Service, r.Server, func(s *model.Server) { s.Weight = uint16(r.Weight) })
+}
+
+func (f *fleetAPI) ForgetServer(ctx context.Context, r *ballastv1.ServerRequest) (*ballastv1.ChangeResponse, error) {
+	changes, revision, err := f.desired.Forget(ctx, r.Service, r.Server)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	return &ballastv1.ChangeResponse{Changes: changes, Revision: revision}, nil
+}
+
+func (f *fleetAPI) ListKeys(ctx context.Context, _ *ballastv1.ListKeysRequest) (*ballastv1.ListKeysResponse, error) {
+	fleet, _, err := f.desired.Fleet(ctx)
+	return &ballastv1.ListKeysResponse{Epochs: fleet.Keys.Epochs(), Current: fleet.Keys.Current}, refusal(err)
+}
+
+func (f *fleetAPI) AddKey(ctx context.Context, r *ballastv1.AddKeyRequest) (*ballastv1.AddKeyResponse, error) {
+	key := randomKey()
+	if len(r.Secret) > 0 {
+		var in input
+		if in.key("secret", &key, r.Secret); len(in) > 0 {
+			return nil, refusal(in[0])
+		}
+	}
+	answer := &ballastv1.AddKeyResponse{}
+	_, err := f.change(ctx, func(fleet *model.Fleet, _ []node.Removed) error {
+		if answer.Epoch = r.Epoch; answer.Epoch == 0 {
+			answer.Epoch = fleet.Keys.Current + 1
+		}
+		if _, ok := fleet.Keys.Cookie[answer.Epoch]; ok {
+			return exists("key of epoch", fmt.Sprint(answer.Epoch), "drop it first, or use the next epoch")
+		}
+		if fleet.Keys.Cookie == nil {
+			fleet.Keys.Cookie = map[uint32][16]byte{}
+		}
+		fleet.Keys.Cookie[answer.Epoch] = key
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !f.desired.MakesKeys() {
+		answer.Secret = key[:]
+	}
+	return answer, nil
+}
+
+func (f *fleetAPI) UseKey(ctx context.Context, r *ballastv1.KeyRequest) (*ballastv1.ChangeResponse, error) {
+	return f.changeKeys(ctx, r.Epoch, func(keys *model.Keys) { keys.Current = r.Epoch })
+}
+
+func (f *fleetAPI) DropKey(ctx context.Context, r *ballastv1.KeyRequest) (*ballastv1.ChangeResponse, error) {
+	return f.changeKeys(ctx, r.Epoch, func(keys *model.Keys) { delete(keys.Cookie, r.Epoch) })
+}
+
+func (f *fleetAPI) changeKeys(ctx context.Context, epoch uint32, edit func(*model.Keys)) (*ballastv1.ChangeResponse, error) {
+	return f.change(ctx, func(fleet *model.Fleet, _ []node.Removed) error {
+		if _, ok := fleet.Keys.Cookie[epoch]; !ok {
+			return connect.NewError(connect.CodeNotFound, fmt.Errorf("epoch %d has no key: see `ballast ctl keys`", epoch))
+		}
+		edit(&fleet.Keys)
+		return nil
+	})
+}

@@ -1,0 +1,227 @@
+// The authority of a fleet, and what it issues: files in a directory.
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	authorityName = "ca" // of its files
+
+	day = 24 * time.Hour
+
+	// DefaultAuthorityLife and DefaultLife are how long certificates of the authority and of nodes are valid.
+	DefaultAuthorityLife = 3650 * day
+	DefaultLife          = 365 * day
+
+	clockSkew = time.Hour // that certificates are valid before they were made
+
+	maxName = 63 // as of servers and services
+)
+
+func certificatePath(dir, name string) string { return filepath.Join(dir, name+".crt") }
+func keyPath(dir, name string) string         { return filepath.Join(dir, name+".key") }
+
+// Init makes an authority in dir: ca.crt, and ca.key that whoever has it can make certificates with. It replaces one only by force:
+// all certificates of the fleet are worth nothing then.
+func Init(dir string, life time.Duration, force bool) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make an authority: %w", err)
+	}
+	if err := mayWrite(dir, authorityName, force); err != nil {
+		return err
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		Subject:   pkix.Name{CommonName: "Ballast authority of " + now.UTC().Format("2006-01-02 15:04:05")},
+		NotBefore: now.Add(-clockSkew), NotAfter: now.Add(life),
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true,
+	}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return err
+	}
+	return writePair(dir, authorityName, certificate, key)
+}
+
+// Request is for a certificate.
+type Request struct {
+	Role      Role
+	Name      string
+	Addresses []netip.Addr
+	DNS       []string
+	Life      time.Duration // 0: DefaultLife
+	Force     bool          // replace one of the same name
+}
+
+// Issue makes NAME.crt and NAME.key with the authority in dir. The name is among the names or addresses that it is valid for.
+func Issue(dir string, request Request) error {
+	if err := checkName(request.Name); err != nil {
+		return err
+	}
+	if _, err := ParseRole(string(request.Role)); err != nil {
+		return err
+	}
+	if err := mayWrite(dir, request.Name, request.Force); err != nil {
+		return err
+	}
+	authority, signer, err := readPair(dir, authorityName)
+	if errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("issue a certificate: %w: make an authority with `ballast ctl pki init %s`", err, dir)
+	}
+	if err != nil {
+		return err
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	life := request.Life
+	if life == 0 {
+		life = DefaultLife
+	}
+	if end := now.Add(life); end.After(authority.NotAfter) {
+		return fmt.Errorf("issue a certificate until %s: the authority is valid until %s: use fewer --days, or make a new authority",
+			end.Format(time.DateOnly), authority.NotAfter.Format(time.DateOnly))
+	}
+	template := &x509.Certificate{
+		Subject:   pkix.Name{CommonName: request.Name, OrganizationalUnit: []string{string(request.Role)}},
+		NotBefore: now.Add(-clockSkew), NotAfter: now.Add(life),
+		KeyUsage: x509.KeyUsageDigitalSignature, BasicConstraintsValid: true,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		DNSNames:    slices.Clone(request.DNS),
+	}
+	addresses := slices.Clone(request.Addresses)
+	if own, err := netip.ParseAddr(request.Name); err == nil {
+		addresses = append(addresses, own)
+	} else if !strings.Contains(request.Name, ":") {
+		template.DNSNames = append(template.DNSNames, request.Name)
+	}
+	for _, address := range addresses {
+		template.IPAddresses = append(template.IPAddresses, net.IP(address.Unmap().WithZone("").AsSlice()))
+	}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, authority, key.Public(), signer)
+	if err != nil {
+		return fmt.Errorf("sign the certificate of %s: %w", request.Name, err)
+	}
+	return writePair(dir, request.Name, certificate, key)
+}
+
+// checkName allows what servers can be called: it is a file's name, too.
+func checkName(name string) error {
+	allowed := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-:", r)
+	}
+	switch {
+	case name == authorityName:
+		return fmt.Errorf("name %s: that is the authority's: choose another", name)
+	case name == "" || len(name) > maxName || strings.Trim(name[:1], "._-") == "":
+		return fmt.Errorf("name %q: use 1 to %d characters that begin with a letter, a digit or a colon", name, maxName)
+	case strings.ContainsFunc(name, func(r rune) bool { return !allowed(r) }):
+		return fmt.Errorf("name %q: use letters, digits and . _ - :", name)
+	}
+	return nil
+}
+
+// mayWrite refuses to replace what is there, unless forced.
+func mayWrite(dir, name string, force bool) error {
+	for _, path := range []string{certificatePath(dir, name), keyPath(dir, name)} {
+		if _, err := os.Lstat(path); err == nil && !force {
+			return fmt.Errorf("write %s: it is there already: use --force to replace it", path)
+		}
+	}
+	return nil
+}
+
+// writePair replaces a certificate and its key, each as a whole.
+func writePair(dir, name string, certificate []byte, key *ecdsa.PrivateKey) error {
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	if err := writeFile(keyPath(dir, name), 0o600, &pem.Block{Type: "PRIVATE KEY", Bytes: secret}); err != nil {
+		return err
+	}
+	return writeFile(certificatePath(dir, name), 0o644, &pem.Block{Type: "CERTIFICATE", Bytes: certificate})
+}
+
+func writeFile(path string, mode os.FileMode, block *pem.Block) error {
+	file, err := os.CreateTemp(filepath.Dir(path), ".new-*") // 0600
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	defer os.Remove(file.Name())
+	err = errors.Join(pem.Encode(file, block), file.Chmod(mode), file.Sync(), file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+// readPair reads a certificate and its key, and checks that they belong together.
+func readPair(dir, name string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	certificate, err := readCertificate(certificatePath(dir, name))
+	if err != nil {
+		return nil, nil, err
+	}
+	path := keyPath(dir, name)
+	block, err := readBlock(path, "PRIVATE KEY")
+	if err != nil {
+		return nil, nil, err
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block)
+	key, ok := parsed.(*ecdsa.PrivateKey)
+	if err != nil || !ok {
+		return nil, nil, fmt.Errorf("read %s: no key of ours (%v): issue it again", path, err)
+	}
+	if !key.PublicKey.Equal(certificate.PublicKey) {
+		return nil, nil, fmt.Errorf("read %s: it does not belong to %s: copy both of one `ballast ctl pki issue`", path, certificatePath(dir, name))
+	}
+	return certificate, key, nil
+}
+
+func readCertificate(path string) (*x509.Certificate, error) {
+	block, err := readBlock(path, "CERTIFICATE")
+	if err != nil {
+		return nil, err
+	}
+	certificate, err := x509.ParseCertificate(block)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w: copy it again", path, err)
+	}
+	return certificate, nil
+}
+
+func readBlock(path, kind string) ([]byte, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(content)
+	if block == nil || block.Type != kind {
+		return nil, fmt.Errorf("read %s: there is no %s in it: copy it again", path, kind)
+	}
+	return block.Bytes, nil
+}

@@ -1,0 +1,243 @@
+// Credentials: how a process of the fleet shows who it is, and whom it believes.
+package pki
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// WarnBefore is how long before the end of a certificate Warnings begin.
+const WarnBefore = 30 * day
+
+// Credentials are a certificate, its key and the authority, read again when their files change: a renewal needs no restart. A new
+// handshake takes the new files; connections that stand stay. While the files make no sense the ones before are used. Safe for
+// concurrent use.
+type Credentials struct {
+	dir, name string
+
+	mutex    sync.Mutex
+	current  loaded
+	seen     [3]stamp
+	problem  error // why the files as they are now are not used
+	identity Identity
+}
+
+type loaded struct {
+	own  tls.Certificate
+	root *x509.Certificate
+}
+
+// stamp tells whether a file has changed.
+type stamp struct {
+	changed time.Time
+	size    int64
+	inode   os.FileInfo
+}
+
+// Load reads NAME.crt, NAME.key and ca.crt in dir. Without a name it takes the only certificate there that has the role; any role
+// will do if role is empty.
+func Load(dir, name string, role Role) (*Credentials, error) {
+	if name == "" {
+		var err error
+		if name, err = only(dir, role); err != nil {
+			return nil, err
+		}
+	}
+	c := &Credentials{dir: dir, name: name}
+	c.seen = c.stamps()
+	if err := c.read(); err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			err = fmt.Errorf("%w: make certificates with `ballast ctl pki issue` and copy ca.crt, NAME.crt and NAME.key here", err)
+		}
+		return nil, fmt.Errorf("load certificates: %w", err)
+	}
+	if role != "" && c.identity.Role != role {
+		return nil, fmt.Errorf("load certificates: %s is for role %s: use one for role %s", certificatePath(dir, name), c.identity.Role, role)
+	}
+	return c, nil
+}
+
+// only finds the certificate to take where none was named.
+func only(dir string, role Role) (string, error) {
+	paths, err := filepath.Glob(filepath.Join(dir, "*.crt"))
+	if err != nil {
+		return "", err
+	}
+	var names, others []string
+	for _, path := range paths {
+		name := strings.TrimSuffix(filepath.Base(path), ".crt")
+		certificate, err := readCertificate(path)
+		if err != nil || name == authorityName {
+			continue
+		}
+		if identity, err := identityOf(certificate); err == nil && (role == "" || identity.Role == role) {
+			names = append(names, name)
+		} else {
+			others = append(others, name)
+		}
+	}
+	what := "certificate"
+	if role != "" {
+		what = fmt.Sprintf("certificate for role %s", role)
+	}
+	switch {
+	case len(names) == 1:
+		return names[0], nil
+	case len(names) > 1:
+		return "", fmt.Errorf("load certificates from %s: it could be any of %s: say which", dir, strings.Join(names, ", "))
+	case len(others) > 0:
+		return "", fmt.Errorf("load certificates from %s: there is no %s, only %s: make one with `ballast ctl pki issue`", dir, what, strings.Join(others, ", "))
+	}
+	return "", fmt.Errorf("load certificates from %s: there is no %s: make one with `ballast ctl pki issue` and copy it here with ca.crt", dir, what)
+}
+
+func (c *Credentials) stamps() (stamps [3]stamp) {
+	for i, path := range []string{certificatePath(c.dir, c.name), keyPath(c.dir, c.name), certificatePath(c.dir, authorityName)} {
+		if info, err := os.Stat(path); err == nil {
+			stamps[i] = stamp{info.ModTime(), info.Size(), info}
+		}
+	}
+	return stamps
+}
+
+func same(a, b [3]stamp) bool {
+	for i := range a {
+		if a[i].size != b[i].size || !a[i].changed.Equal(b[i].changed) || (a[i].inode != nil && b[i].inode != nil && !os.SameFile(a[i].inode, b[i].inode)) {
+			return false
+		}
+	}
+	return true
+}
+
+// read takes the files as they are. The caller holds the lock, or nobody else has c yet.
+func (c *Credentials) read() error {
+	root, err := readCertificate(certificatePath(c.dir, authorityName))
+	if err != nil {
+		return err
+	}
+	leaf, key, err := readPair(c.dir, c.name)
+	if err != nil {
+		return err
+	}
+	if info, err := os.Stat(keyPath(c.dir, c.name)); err == nil && info.Mode().Perm()&0o007 != 0 {
+		return fmt.Errorf("%s can be used by everybody on this host (%v): chmod 600 it", keyPath(c.dir, c.name), info.Mode().Perm())
+	}
+	identity, err := identityOf(leaf)
+	if err != nil {
+		return err
+	}
+	if err := leaf.CheckSignatureFrom(root); err != nil {
+		return fmt.Errorf("%s is not from the authority of %s: copy the ca.crt that it was issued with", certificatePath(c.dir, c.name), certificatePath(c.dir, authorityName))
+	}
+	if c.identity.Name != "" && (c.identity.Name != identity.Name || c.identity.Role != identity.Role) {
+		return fmt.Errorf("%s is now of %s %s, was of %s %s: restart to change that", certificatePath(c.dir, c.name),
+			identity.Role, identity.Name, c.identity.Role, c.identity.Name)
+	}
+	c.current = loaded{tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key, Leaf: leaf}, root}
+	c.identity = identity
+	return nil
+}
+
+// latest reads the files again if they have changed.
+func (c *Credentials) latest() loaded {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if now := c.stamps(); !same(now, c.seen) {
+		c.seen = now
+		c.problem = c.read()
+	}
+	return c.current
+}
+
+func (c *Credentials) pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(c.latest().root)
+	return pool
+}
+
+// Identity is who we are.
+func (c *Credentials) Identity() Identity {
+	c.latest()
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return c.identity
+}
+
+// Server is for listeners: peers must show a certificate of the fleet, of any role that is a peer of ours; PeerIdentity says which.
+func (c *Credentials) Server() *tls.Config {
+	return c.config([]Role{Controller, LB, Agent, Ctl})
+}
+
+// Client is for connections to controllers: whoever answers must be one.
+func (c *Credentials) Client() *tls.Config {
+	return c.config([]Role{Controller})
+}
+
+// config verifies by itself (VerifyConnection), for two reasons: the authority may change while the process runs, and peers are
+// known by their role and not by the address that they are reached at.
+func (c *Credentials) config(peers []Role) *tls.Config {
+	own := func() (*tls.Certificate, error) {
+		certificate := c.latest().own
+		return &certificate, nil
+	}
+	return &tls.Config{
+		MinVersion:           tls.VersionTLS13,
+		GetCertificate:       func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own() },
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own() },
+		ClientAuth:           tls.RequireAnyClientCert,
+		InsecureSkipVerify:   true, // not so: see VerifyConnection
+		VerifyConnection: func(state tls.ConnectionState) error {
+			peer, err := verify(state.PeerCertificates, c.pool(), time.Now())
+			if err != nil {
+				return err
+			}
+			if !slices.Contains(peers, peer.Role) {
+				return fmt.Errorf("the peer (%s) has role %s, which must be %s here", peer.Name, peer.Role, either(peers))
+			}
+			return nil
+		},
+	}
+}
+
+func either(roles []Role) string {
+	names := make([]string, len(roles))
+	for i, role := range roles {
+		names[i] = string(role)
+	}
+	return strings.Join(names, " or ")
+}
+
+// Warnings says what will break connections unless somebody acts: certificates that end within WarnBefore, or files that have
+// changed to what cannot be used.
+func (c *Credentials) Warnings(now time.Time) (warnings []string) {
+	current := c.latest()
+	for _, one := range []struct {
+		path, remedy string
+		certificate  *x509.Certificate
+	}{
+		{certificatePath(c.dir, c.name), "issue it again with `ballast ctl pki issue --force` and copy it here, no restart is needed", current.own.Leaf},
+		{certificatePath(c.dir, authorityName), "make a new authority in another directory and issue all certificates again", current.root},
+	} {
+		end := one.certificate.NotAfter
+		switch {
+		case !now.Before(end):
+			warnings = append(warnings, fmt.Sprintf("%s has expired on %s: %s", one.path, end.Format(time.DateOnly), one.remedy))
+		case end.Sub(now) < WarnBefore:
+			warnings = append(warnings, fmt.Sprintf("%s expires on %s: %s", one.path, end.Format(time.DateOnly), one.remedy))
+		}
+	}
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if c.problem != nil {
+		warnings = append(warnings, fmt.Sprintf("changed certificates are not used: %v", c.problem))
+	}
+	return warnings
+}

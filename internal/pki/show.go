@@ -1,0 +1,87 @@
+// What is in a directory of certificates.
+package pki
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Entry is one certificate.
+type Entry struct {
+	Name      string       `json:"name"`
+	Role      Role         `json:"role"` // "authority" for the authority itself
+	Addresses []netip.Addr `json:"addresses"`
+	DNS       []string     `json:"dns"`
+	Expires   time.Time    `json:"expires"`
+	Key       bool         `json:"key"` // its key is there, too
+	Problems  []string     `json:"problems"`
+}
+
+const authorityRole Role = "authority"
+
+// Show returns what is in dir, the authority first. It says of each certificate what keeps it from being used.
+func Show(dir string, now time.Time) ([]Entry, error) {
+	root, err := readCertificate(certificatePath(dir, authorityName))
+	if err != nil {
+		return nil, fmt.Errorf("show %s: %w: `ballast ctl pki init` makes an authority", dir, err)
+	}
+	entries := []Entry{describe(dir, authorityName, root, root, now)}
+	paths, err := filepath.Glob(filepath.Join(dir, "*.crt"))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range paths {
+		name := strings.TrimSuffix(filepath.Base(path), ".crt")
+		if name == authorityName {
+			continue
+		}
+		certificate, err := readCertificate(path)
+		if err != nil {
+			entries = append(entries, Entry{Name: name, Addresses: []netip.Addr{}, DNS: []string{}, Problems: []string{err.Error()}})
+			continue
+		}
+		entries = append(entries, describe(dir, name, certificate, root, now))
+	}
+	return entries, nil
+}
+
+func describe(dir, name string, certificate, root *x509.Certificate, now time.Time) Entry {
+	entry := Entry{Name: name, Role: authorityRole, Addresses: []netip.Addr{}, DNS: []string{}, Expires: certificate.NotAfter, Problems: []string{}}
+	problem := func(format string, args ...any) {
+		entry.Problems = append(entry.Problems, fmt.Sprintf(format, args...))
+	}
+	if certificate != root {
+		identity, err := identityOf(certificate)
+		if err != nil {
+			problem("%v", err)
+		}
+		entry.Role, entry.Addresses, entry.DNS = identity.Role, append(entry.Addresses, identity.Addresses...), append(entry.DNS, identity.DNS...)
+		if identity.Name != name && err == nil {
+			problem("it is of %s", identity.Name)
+		}
+		if certificate.CheckSignatureFrom(root) != nil {
+			problem("not from this authority: issue it again")
+		}
+	}
+	switch left := certificate.NotAfter.Sub(now); {
+	case left <= 0:
+		problem("has expired: issue it again")
+	case left < WarnBefore:
+		problem("expires soon: issue it again")
+	}
+	info, err := os.Stat(keyPath(dir, name))
+	entry.Key = err == nil
+	if err == nil && info.Mode().Perm()&0o077 != 0 {
+		problem("others can read its key: chmod 600 %s", keyPath(dir, name))
+	}
+	if _, _, err := readPair(dir, name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		problem("%v", err)
+	}
+	return entry
+}

@@ -1,0 +1,261 @@
+package controller
+
+import (
+	"bytes"
+	"cmp"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// Limits bound what one peer can do to a controller. Zero values: DefaultLimits.
+type Limits struct {
+	HelloTimeout time.Duration // from the beginning of a stream until Hello
+	WriteTimeout time.Duration // that a peer may take nothing while something waits for it
+	MessageBytes int           // of one message from a node
+	Messages     rate.Limit    // a second, in the long run; ten seconds' worth at once
+	Bytes        rate.Limit    // a second, in the long run; ten seconds' worth at once
+	Joins        rate.Limit    // a second of one name, in the long run; ten at once
+}
+
+// DefaultLimits leave room for a load balancer's report of 4,096 services x 16 servers (4 MB) twice a second, and for an agent's
+// reports at 100 Hz with every service on one host.
+var DefaultLimits = Limits{
+	HelloTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second,
+	MessageBytes: 16 << 20, Messages: 1000, Bytes: 16 << 20, Joins: 1,
+}
+
+// Reports takes what nodes report; an Engine does. Reports of one node come in order, those of several at the same time.
+type Reports interface {
+	Traffic(lb string, report *ballastv1.TrafficReport)
+	Health(lb string, report *ballastv1.HealthReport)
+	Load(agent pki.Identity, report *ballastv1.LoadReport)
+}
+
+// HubOptions say who a hub is and whom it tells.
+type HubOptions struct {
+	Name    string // of the controller, or of the load balancer whose own controller this is
+	Version string
+	Reports Reports
+	// Changed is called, if it is given, when nodes have come or gone. LoadBalancers tells which there are.
+	Changed func()
+	// Identify tells who sends a request; nil: its certificate does.
+	Identify func(*http.Request) (pki.Identity, error)
+	Limits   Limits
+	Log      *slog.Logger
+}
+
+// Hub serves the streams of load balancers and agents: it tells each what it should know, first all of it and then what changes,
+// and takes their reports. All methods are safe for concurrent use and return at once, whatever peers do: what waits for a
+// peer is a set of names, so the newest state and the newest weights of a service take the place of older ones.
+type Hub struct {
+	options HubOptions
+	metrics hubMetrics
+
+	setting sync.Mutex // held while a view is taken; services change under both locks
+
+	mutex    sync.Mutex
+	known    bool // there has been a view
+	revision uint64
+	keys     model.Keys
+	services map[string]*service
+	weights  map[string]*softWeights
+	checks   map[string][]string // by load balancer
+	peers    map[peerKey]*peer
+	joins    map[peerKey]*rate.Limiter
+	said     map[string]bool // what has been logged of peers that were refused
+}
+
+// service is one service in the form that it is sent in.
+type service struct {
+	revision  uint64
+	lbs       []byte // field of State, for load balancers
+	agents    []byte // the same for agents
+	names     map[string]bool
+	addresses map[netip.Addr]bool
+}
+
+// NewHub returns a hub that has no state to tell yet: nodes that join before there is one are welcomed and wait.
+func NewHub(o HubOptions) *Hub {
+	l := &o.Limits
+	l.HelloTimeout = cmp.Or(l.HelloTimeout, DefaultLimits.HelloTimeout)
+	l.WriteTimeout = cmp.Or(l.WriteTimeout, DefaultLimits.WriteTimeout)
+	l.MessageBytes = cmp.Or(l.MessageBytes, DefaultLimits.MessageBytes)
+	l.Messages = cmp.Or(l.Messages, DefaultLimits.Messages)
+	l.Bytes = cmp.Or(l.Bytes, DefaultLimits.Bytes)
+	l.Joins = cmp.Or(l.Joins, DefaultLimits.Joins)
+	if o.Identify == nil {
+		o.Identify = certified
+	}
+	h := &Hub{options: o, services: map[string]*service{}, weights: map[string]*softWeights{}, checks: map[string][]string{},
+		peers: map[peerKey]*peer{}, joins: map[peerKey]*rate.Limiter{}, said: map[string]bool{}}
+	h.metrics = newHubMetrics(h)
+	return h
+}
+
+func encodeService(v *ServiceView) *service {
+	s := &service{revision: v.Revision, lbs: serviceField(v.forLBs()), agents: serviceField(v.forAgents()),
+		names: map[string]bool{}, addresses: map[netip.Addr]bool{}}
+	for _, servers := range [][]model.Server{v.Service.Servers, v.Removed} {
+		for i := range servers {
+			s.names[servers[i].Name] = true
+			s.addresses[servers[i].Address] = true
+		}
+	}
+	return s
+}
+
+// concerns reports whether a node is told of the service: load balancers of all, agents of those that they are servers of.
+func (s *service) concerns(who *pki.Identity) bool {
+	if s == nil || who.Role == pki.LB {
+		return s != nil
+	}
+	return s.names[who.Name] || slices.ContainsFunc(who.Addresses, func(a netip.Addr) bool { return s.addresses[a] })
+}
+
+// serviceChange is what a service was and is; nil: it is not there.
+type serviceChange struct{ before, after *service }
+
+// SetState takes the desired state as it is now. Peers are told what has changed since what they were told last.
+func (h *Hub) SetState(view *View) {
+	h.setting.Lock()
+	defer h.setting.Unlock()
+	services := make(map[string]*service, len(view.Services)) // encoded while peers are served
+	changes := map[string]serviceChange{}
+	for i := range view.Services {
+		v := &view.Services[i]
+		before := h.services[v.Service.Name]
+		after := before
+		if before == nil || v.Revision == 0 || before.revision != v.Revision {
+			after = encodeService(v)
+		}
+		services[v.Service.Name] = after
+		if before == nil || !bytes.Equal(before.lbs, after.lbs) || !bytes.Equal(before.agents, after.agents) {
+			changes[v.Service.Name] = serviceChange{before, after}
+		}
+	}
+	for name, before := range h.services {
+		if services[name] == nil {
+			changes[name] = serviceChange{before, nil}
+		}
+	}
+
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	back := view.Revision < h.revision // the store was restored from a copy
+	newKeys := !h.known || !proto.Equal(api.KeysToProto(&view.Keys), api.KeysToProto(&h.keys))
+	h.known, h.revision, h.keys, h.services = true, view.Revision, view.Keys, services
+	for name, change := range changes {
+		if change.after == nil {
+			delete(h.weights, name)
+		}
+	}
+	for _, p := range h.peers {
+		h.tell(p, changes, newKeys, back)
+	}
+}
+
+// tell marks what has changed for a peer. The caller holds the lock.
+func (h *Hub) tell(p *peer, changes map[string]serviceChange, keys, complete bool) {
+	p.complete = p.complete || complete
+	p.keys = p.keys || keys
+	for name, change := range changes {
+		before, after := change.before, change.after
+		same := before != nil && after != nil && bytes.Equal(before.agents, after.agents)
+		if !before.concerns(&p.identity) && !after.concerns(&p.identity) || p.identity.Role == pki.Agent && same {
+			continue
+		}
+		if p.dirty[name] {
+			h.metrics.coalesced.WithLabelValues("state").Inc()
+		}
+		p.dirty[name] = true
+		if after == nil {
+			delete(p.weights, name)
+		}
+	}
+	p.wakeUp()
+}
+
+// Weigh takes an update of a service's weights for all load balancers.
+func (h *Hub) Weigh(update *ballastv1.Weights) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	if h.services[update.Service] == nil {
+		return // it is gone, or comes with the next view: weights are soft
+	}
+	w := h.weights[update.Service]
+	if w == nil {
+		w = newSoftWeights()
+		h.weights[update.Service] = w
+	}
+	if !w.take(update) {
+		return
+	}
+	for _, p := range h.peers {
+		if p.identity.Role != pki.LB {
+			continue
+		}
+		if _, waits := p.weights[update.Service]; waits {
+			h.metrics.coalesced.WithLabelValues("weights").Inc()
+			continue
+		}
+		p.weights[update.Service] = w.count - 1
+		p.queue = append(p.queue, update.Service)
+		p.wakeUp()
+	}
+}
+
+// SetChecks says which services each load balancer is to check the servers of.
+func (h *Hub) SetChecks(checks map[string][]string) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	for _, p := range h.peers {
+		if p.identity.Role == pki.LB && !slices.Equal(h.checks[p.identity.Name], checks[p.identity.Name]) {
+			p.checks = true
+			p.wakeUp()
+		}
+	}
+	h.checks = maps.Clone(checks)
+}
+
+// LoadBalancers returns the names of those that are connected, ascending.
+func (h *Hub) LoadBalancers() (names []string) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	for key := range h.peers {
+		if key.role == pki.LB {
+			names = append(names, key.name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Nodes returns the load balancers and agents that are connected, by role and name.
+func (h *Hub) Nodes() (nodes []*ballastv1.NodeStatus) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	for _, p := range h.peers {
+		nodes = append(nodes, &ballastv1.NodeStatus{
+			Role: string(p.identity.Role), Name: p.identity.Name, Address: p.address, Version: p.version,
+			Since: timestamppb.New(p.since), Revision: p.applied, Problems: slices.Clone(p.problems),
+		})
+	}
+	slices.SortFunc(nodes, func(a, b *ballastv1.NodeStatus) int {
+		return cmp.Or(-cmp.Compare(a.Role, b.Role), cmp.Compare(a.Name, b.Name))
+	})
+	return nodes
+}

@@ -1,0 +1,341 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+func asConnect(err error, to **connect.Error) bool { return errors.As(err, to) }
+
+// names lists the services of a state and what is gone.
+func names(state *ballastv1.State) (services, gone []string) {
+	for _, s := range state.Services {
+		services = append(services, s.Service.Name)
+	}
+	return services, state.Gone
+}
+
+func expectState(t *testing.T, state *ballastv1.State, revision uint64, complete bool, services, gone string) {
+	t.Helper()
+	have, left := names(state)
+	if state.Revision != revision || state.Complete != complete || strings.Join(have, " ") != services || strings.Join(left, " ") != gone {
+		t.Fatalf("have revision %d, complete %v, services %v, gone %v", state.Revision, state.Complete, have, left)
+	}
+}
+
+func TestANodeIsToldEverythingFirstAndThenWhatChanges(t *testing.T) {
+	ca, hub := newAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
+	lb := join(t, address, ca.issue(pki.LB, "lb1"))
+	web, mail := testService("web", 1, 2), testService("mail", 3)
+	hub.SetState(view(1, mail, web))
+	state := lb.state()
+	expectState(t, state, 1, true, "mail web", "")
+	if len(state.Services[1].Service.Servers) != 2 || len(state.Keys.Cookie) != 1 {
+		t.Errorf("have %v", state)
+	}
+	web = testService("web", 1, 2, 4)
+	web.Down = []uint16{2}
+	hub.SetState(view(2, mail, web))
+	state = lb.state()
+	expectState(t, state, 2, false, "web", "")
+	if !slices.Equal(state.Services[0].Down, []uint32{2}) || state.Keys != nil {
+		t.Errorf("have %v", state)
+	}
+	hub.SetState(view(3, web))
+	expectState(t, lb.state(), 3, false, "", "mail")
+	hub.SetState(view(4, web)) // nothing to tell
+	web.Cut = []uint16{2}
+	hub.SetState(view(5, web))
+	state = lb.state()
+	expectState(t, state, 5, false, "web", "")
+	if got := state.Services[0].Service.Servers[1].State; got != "off" {
+		t.Errorf("the server whose connections are cut is %s", got)
+	}
+}
+
+func TestAgentsHearOnlyOfServicesThatTheyAreServersOf(t *testing.T) {
+	ca, hub := newAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
+	web, mail, other := testService("web", 1), testService("mail", 2, 7), testService("other", 3)
+	other.Removed = testService("", 7).Service.Servers
+	hub.SetState(view(1, mail, other, web))
+	byName := join(t, address, ca.issue(pki.Agent, "s1"))
+	byAddress := join(t, address, ca.issue(pki.Agent, "host", "10.0.0.7", "192.0.2.1"))
+	expectState(t, byName.state(), 1, true, "web", "")
+	expectState(t, byAddress.state(), 1, true, "mail other", "")
+
+	mail.Down, web.Past = []uint16{2}, [][]model.Share{{{ID: 1, Weight: 1}}} // of no interest to servers
+	hub.SetState(view(2, mail, other, web))
+	mail, other = testService("mail", 1), testService("other", 3)
+	hub.SetState(view(3, mail, other, web))
+	expectState(t, byName.state(), 3, false, "mail", "")
+	expectState(t, byAddress.state(), 3, false, "", "mail other")
+}
+
+func TestOnlyNodesWithTheirOwnCertificateAndOurVersionJoin(t *testing.T) {
+	ca, hub := newAuthority(t), testHub(t, func(o *HubOptions) { o.Limits.HelloTimeout = 50 * time.Millisecond })
+	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
+	lb := ca.issue(pki.LB, "lb1")
+	is := func(change func(*ballastv1.Hello)) *ballastv1.Hello {
+		h := hello(lb)
+		change(h)
+		return h
+	}
+	for name, c := range map[string]struct {
+		credentials *pki.Credentials
+		hello       *ballastv1.Hello
+		code        connect.Code
+		why         []string
+	}{
+		"other version": {lb, is(func(h *ballastv1.Hello) { h.Protocol = 2 }), connect.CodeFailedPrecondition, []string{"protocol 2", "speaks 1", "9.9.9", "1.2.3"}},
+		"other role":    {lb, is(func(h *ballastv1.Hello) { h.Role = "agent" }), connect.CodePermissionDenied, []string{"role lb, not agent"}},
+		"other name":    {lb, is(func(h *ballastv1.Hello) { h.Name = "lb2" }), connect.CodePermissionDenied, []string{"lb lb1, not for lb2"}},
+		"no node":       {ca.issue(pki.Ctl, "me"), hello(lb), connect.CodePermissionDenied, []string{"role ctl"}},
+		"no hello":      {lb, nil, connect.CodeDeadlineExceeded, []string{"no Hello"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stream := converse(t, address, c.credentials, c.hello)
+			if c.hello == nil {
+				stream.stream.Send(nil) // the headers
+			}
+			why := stream.ends()
+			if why.Code() != c.code {
+				t.Errorf("ended with %v", why)
+			}
+			for _, part := range c.why {
+				if !strings.Contains(why.Message(), part) {
+					t.Errorf("the reason %q does not say %q", why.Message(), part)
+				}
+			}
+		})
+	}
+	t.Run("other authority", func(t *testing.T) {
+		stranger := newAuthority(t).issue(pki.LB, "lb1")
+		why := converse(t, address, stranger, hello(stranger)).ends()
+		if why.Code() != connect.CodeUnavailable {
+			t.Errorf("ended with %v", why)
+		}
+	})
+	if len(hub.Nodes()) != 0 {
+		t.Errorf("joined: %v", hub.Nodes())
+	}
+}
+
+func TestANewerStreamTakesThePlaceOfTheOlder(t *testing.T) {
+	ca, hub := newAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
+	lb := ca.issue(pki.LB, "lb1")
+	older := join(t, address, lb)
+	newer := join(t, address, lb)
+	if why := older.ends(); why.Code() != connect.CodeAborted || !strings.Contains(why.Message(), "joined anew") {
+		t.Errorf("the older stream ended with %v", why)
+	}
+	hub.SetState(view(1, testService("web", 1)))
+	expectState(t, newer.state(), 1, true, "web", "")
+	if nodes := hub.Nodes(); len(nodes) != 1 || nodes[0].Name != "lb1" || nodes[0].Version != "9.9.9" {
+		t.Errorf("nodes: %v", nodes)
+	}
+}
+
+func TestAFloodingPeerIsCutWithTheReason(t *testing.T) {
+	ca, hub := newAuthority(t), testHub(t, func(o *HubOptions) { o.Limits.Messages = 5 })
+	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
+	lb := join(t, address, ca.issue(pki.LB, "lb1"))
+	good := join(t, address, ca.issue(pki.LB, "lb2"))
+	report := &ballastv1.FromNode{Message: &ballastv1.FromNode_Traffic{Traffic: &ballastv1.TrafficReport{}}}
+	for range 1000 {
+		if lb.send(report) != nil {
+			break
+		}
+	}
+	if why := lb.ends(); why.Code() != connect.CodeResourceExhausted || !strings.Contains(why.Message(), "5 messages") {
+		t.Errorf("ended with %v", why)
+	}
+	if count := counted(hub.metrics.refused.WithLabelValues("flooding")); count != 1 {
+		t.Errorf("counted %v times", count)
+	}
+	hub.SetState(view(1, testService("web", 1)))
+	expectState(t, good.state(), 1, true, "web", "")
+}
+
+func TestAMessageThatIsTooLargeOrNotForTheRoleEndsTheStream(t *testing.T) {
+	ca, hub := newAuthority(t), testHub(t, func(o *HubOptions) { o.Limits.MessageBytes = 1000 })
+	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
+	large := join(t, address, ca.issue(pki.LB, "lb1"))
+	traffic := &ballastv1.TrafficReport{}
+	for range 100 {
+		traffic.Servers = append(traffic.Servers, &ballastv1.ServerTraffic{Service: "a service with a long name", Packets: 1 << 60})
+	}
+	large.send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Traffic{Traffic: traffic}})
+	if why := large.ends(); why.Code() != connect.CodeResourceExhausted {
+		t.Errorf("ended with %v", why)
+	}
+	agent := join(t, address, ca.issue(pki.Agent, "s1"))
+	agent.send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Health{Health: &ballastv1.HealthReport{}}})
+	if why := agent.ends(); why.Code() != connect.CodeInvalidArgument || !strings.Contains(why.Message(), "role lb, not agent") {
+		t.Errorf("ended with %v", why)
+	}
+}
+
+func weights(service string, term, version uint64, complete bool, pairs ...uint32) *ballastv1.Weights {
+	w := &ballastv1.Weights{Service: service, Term: term, Version: version, Complete: complete}
+	for i := 0; i < len(pairs); i += 2 {
+		w.Ids, w.Weights = append(w.Ids, pairs[i]), append(w.Weights, pairs[i+1])
+	}
+	return w
+}
+
+func TestAPeerThatNeverReadsHoldsNobodyUpAndGetsTheNewestOfEverything(t *testing.T) {
+	ca, hub := newAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
+	var services []ServiceView
+	for i := range 4 {
+		services = append(services, testService(fmt.Sprint("service", i), manyIDs(200)...))
+	}
+	hub.SetState(view(1, services...))
+	idle, reader := join(t, address, ca.issue(pki.LB, "idle")), join(t, address, ca.issue(pki.LB, "reader"))
+	expectState(t, reader.state(), 1, true, "service0 service1 service2 service3", "")
+
+	const updates = 10000
+	last := map[string]map[uint32]uint32{}
+	for i := range updates {
+		name := services[i%4].Service.Name
+		if i%8 < 4 {
+			var all []uint32
+			last[name] = map[uint32]uint32{}
+			for id := range uint32(200) {
+				all, last[name][id+1] = append(all, id+1, uint32(i)), uint32(i)
+			}
+			hub.Weigh(weights(name, 1, uint64(i+1), true, all...))
+		} else {
+			last[name][7] = uint32(i)
+			hub.Weigh(weights(name, 1, uint64(i+1), false, 7, uint32(i)))
+		}
+	}
+	services[0].Down = []uint16{1}
+	hub.SetState(view(2, services...))
+
+	// Whoever reads has the state soon, and in the end the newest weights.
+	for peer, c := range map[string]*conversation{"reader": reader, "idle": idle} {
+		have, revision := map[string]*ballastv1.Weights{}, uint64(0)
+		values := map[string]map[uint32]uint32{}
+		for revision < 2 || !newest(have, updates) {
+			message := c.next()
+			if s := message.GetState(); s != nil {
+				revision = s.Revision
+			}
+			if w := message.GetWeights(); w != nil {
+				have[w.Service] = w
+				if w.Complete {
+					values[w.Service] = map[uint32]uint32{}
+				}
+				for i, id := range w.Ids {
+					values[w.Service][id] = w.Weights[i]
+				}
+			}
+		}
+		for name := range last {
+			for id, want := range last[name] {
+				if values[name][id] != want {
+					t.Fatalf("%s: weight of %s %d is %d, want %d", peer, name, id, values[name][id], want)
+				}
+			}
+		}
+	}
+	hub.mutex.Lock()
+	defer hub.mutex.Unlock()
+	for _, p := range hub.peers {
+		if len(p.queue) > len(services) || cap(p.queue) > 64 {
+			t.Errorf("%s: %d weights wait (room for %d)", p.identity.Name, len(p.queue), cap(p.queue))
+		}
+	}
+	if counted(hub.metrics.coalesced.WithLabelValues("weights")) == 0 {
+		t.Error("nothing was coalesced")
+	}
+}
+
+func manyIDs(n int) (ids []int) {
+	for i := range n {
+		ids = append(ids, i+1)
+	}
+	return ids
+}
+
+// newest reports whether the last update of each of the four services has come.
+func newest(have map[string]*ballastv1.Weights, updates uint64) bool {
+	for _, w := range have {
+		if w.Version <= updates-4 {
+			return false
+		}
+	}
+	return len(have) == 4
+}
+
+func TestAPeerThatTakesNothingForLongIsCut(t *testing.T) {
+	ca, hub := newAuthority(t), testHub(t, func(o *HubOptions) { o.Limits.WriteTimeout = 200 * time.Millisecond })
+	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
+	hub.SetState(view(1, testService("web", 1)))
+	join(t, address, ca.issue(pki.LB, "lb1"))
+	ids := make([]uint32, 0, 8000)
+	for id := range uint32(4000) {
+		ids = append(ids, id+1, id)
+	}
+	version := uint64(0)
+	await(t, "the peer is cut", func() bool { // until nothing more fits into its window of 4 MB
+		for range 20 {
+			version++
+			hub.Weigh(weights("web", 1, version, true, ids...))
+		}
+		return len(hub.Nodes()) == 0
+	})
+	if count := counted(hub.metrics.refused.WithLabelValues("slow")); count != 1 {
+		t.Errorf("counted %v times", count)
+	}
+}
+
+func TestStateIsNeverDelayedByWeights(t *testing.T) {
+	hub := testHub(t, nil)
+	services := []ServiceView{testService("a", 1), testService("b", 1)}
+	hub.SetState(view(1, services...))
+	p := newPeer(pki.Identity{Role: pki.LB, Name: "lb1"}, &ballastv1.Hello{}, &call{request: httptest.NewRequest("POST", "/", nil)}, &DefaultLimits)
+	hub.enter(p)
+	decode := func(f *frame) *ballastv1.ToNode {
+		encoded, err := codec{}.Marshal(f)
+		require(t, err)
+		message := &ballastv1.ToNode{}
+		require(t, proto.Unmarshal(encoded, message))
+		return message
+	}
+	expectState(t, decode(hub.next(p)).GetState(), 1, true, "a b", "")
+	hub.Weigh(weights("a", 1, 1, true, 1, 5))
+	hub.Weigh(weights("b", 1, 1, true, 1, 5))
+	hub.Weigh(weights("b", 1, 2, false, 1, 6))
+	services[1].Down = []uint16{1}
+	hub.SetState(view(2, services...))
+	expectState(t, decode(hub.next(p)).GetState(), 2, false, "b", "")
+	if got := decode(hub.next(p)).GetWeights(); got.Service != "a" {
+		t.Errorf("first come the weights of %s", got.Service)
+	}
+	services[0].Down = []uint16{1}
+	hub.SetState(view(3, services...))
+	expectState(t, decode(hub.next(p)).GetState(), 3, false, "a", "")
+	if got := decode(hub.next(p)).GetWeights(); got.Service != "b" || got.Version != 2 || !got.Complete || got.Weights[0] != 6 {
+		t.Errorf("the sum of the updates of b is %v", got)
+	}
+	if f := hub.next(p); f != nil {
+		t.Errorf("and then %v", decode(f))
+	}
+}

@@ -1,0 +1,294 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/time/rate"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+type stream = connect.BidiStream[ballastv1.FromNode, frame]
+
+type callContext struct{}
+
+// certified tells who sends a request by the certificate of its connection.
+func certified(r *http.Request) (pki.Identity, error) {
+	if r.TLS == nil {
+		return pki.Identity{}, errors.New("nodes join by mutual TLS only")
+	}
+	return pki.PeerIdentity(*r.TLS)
+}
+
+// Handler returns the route of the streams and what answers it. It needs HTTP/2.
+func (h *Hub) Handler() (path string, handler http.Handler) {
+	join := connect.NewBidiStreamHandler(ballastv1connect.ControlJoinProcedure, h.join,
+		connect.WithSchema(ballastv1.File_ballast_proto.Services().ByName("Control").Methods().ByName("Join")),
+		connect.WithCodec(codec{}), connect.WithReadMaxBytes(h.options.Limits.MessageBytes),
+		// A compressed message costs the controller more than the network saves.
+		connect.WithCompression("gzip", nil, nil))
+	return ballastv1connect.ControlJoinProcedure, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := &call{request: r, control: http.NewResponseController(w)}
+		r.Body = &countedBody{r.Body, &c.read}
+		join.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callContext{}, c)))
+	})
+}
+
+// join is one stream from its beginning to its end. What it returns is the reason that the node is told.
+func (h *Hub) join(ctx context.Context, s *stream) error {
+	c := ctx.Value(callContext{}).(*call)
+	p, refused := h.admit(s, c)
+	if refused != nil {
+		h.refuse(c, refused)
+		return refused.error()
+	}
+	h.enter(p)
+	received := make(chan struct{})
+	go func() {
+		defer close(received)
+		p.stop(h.receive(s, p))
+	}()
+	err := h.send(ctx, s, p)
+	p.stop(nil)
+	<-received
+	h.leave(p, err)
+	return err
+}
+
+// refusal is why a peer is not served.
+type refusal struct {
+	kind string // for metrics
+	code connect.Code
+	why  string
+}
+
+func (r *refusal) error() error { return connect.NewError(r.code, errors.New(r.why)) }
+
+// admit waits for Hello and decides whether the node may join.
+func (h *Hub) admit(s *stream, c *call) (*peer, *refusal) {
+	identity, err := h.options.Identify(c.request)
+	if err != nil {
+		return nil, &refusal{"certificate", connect.CodeUnauthenticated, err.Error()}
+	}
+	if identity.Role != pki.LB && identity.Role != pki.Agent {
+		return nil, &refusal{"role", connect.CodePermissionDenied,
+			fmt.Sprintf("the certificate of %s is for role %s: only those of roles lb and agent join", identity.Name, identity.Role)}
+	}
+	c.control.SetReadDeadline(time.Now().Add(h.options.Limits.HelloTimeout)) // one that cannot be set is of a stream that has ended
+	first, err := s.Receive()
+	if err != nil {
+		return nil, &refusal{"hello", connect.CodeDeadlineExceeded, fmt.Sprintf("no Hello: %v", err)}
+	}
+	c.control.SetReadDeadline(time.Time{})
+	hello := first.GetHello()
+	switch {
+	case hello == nil:
+		return nil, &refusal{"hello", connect.CodeInvalidArgument, "the first message must be Hello"}
+	case hello.Protocol != api.ControlProtocol:
+		return nil, &refusal{"version", connect.CodeFailedPrecondition, fmt.Sprintf(
+			"%s (version %s) speaks protocol %d of control, controller %s (version %s) speaks %d: upgrade the older one",
+			identity.Name, hello.Version, hello.Protocol, h.options.Name, h.options.Version, api.ControlProtocol)}
+	case hello.Role != string(identity.Role):
+		return nil, &refusal{"role", connect.CodePermissionDenied,
+			fmt.Sprintf("the certificate of %s is for role %s, not %s", identity.Name, identity.Role, hello.Role)}
+	case hello.Name != identity.Name:
+		return nil, &refusal{"name", connect.CodePermissionDenied,
+			fmt.Sprintf("the certificate is for %s %s, not for %s: start the node under the name of its certificate", identity.Role, identity.Name, hello.Name)}
+	}
+	p := newPeer(identity, hello, c, &h.options.Limits)
+	if !h.mayJoin(p.key()) {
+		return nil, &refusal{"joins", connect.CodeResourceExhausted,
+			fmt.Sprintf("%s %s joins too often: is there another node of that name?", identity.Role, identity.Name)}
+	}
+	return p, nil
+}
+
+func (h *Hub) mayJoin(key peerKey) bool {
+	const atOnce = 10
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	limiter := h.joins[key]
+	if limiter == nil {
+		limiter = rate.NewLimiter(h.options.Limits.Joins, atOnce)
+		h.joins[key] = limiter
+	}
+	return limiter.Allow()
+}
+
+// refuse counts, and says it once for each peer and reason.
+func (h *Hub) refuse(c *call, r *refusal) {
+	const remembered = 1000
+	h.metrics.refused.WithLabelValues(r.kind).Inc()
+	h.mutex.Lock()
+	known := h.said[r.why]
+	if len(h.said) >= remembered {
+		clear(h.said)
+	}
+	h.said[r.why] = true
+	h.mutex.Unlock()
+	if !known {
+		h.options.Log.Warn("node refused", "address", c.request.RemoteAddr, "reason", r.why)
+	}
+}
+
+// enter makes p the one stream of its node.
+func (h *Hub) enter(p *peer) {
+	h.mutex.Lock()
+	before := h.peers[p.key()]
+	h.peers[p.key()] = p
+	p.checks = len(h.checks[p.identity.Name]) > 0
+	if p.identity.Role == pki.LB {
+		for name := range h.weights {
+			p.weights[name] = 0
+			p.queue = append(p.queue, name)
+		}
+	}
+	h.mutex.Unlock()
+	if before != nil {
+		before.stop(connect.NewError(connect.CodeAborted, fmt.Errorf("%s %s has joined anew from %s", p.identity.Role, p.identity.Name, p.address)))
+	}
+	h.options.Log.Info("node joined", "role", p.identity.Role, "name", p.identity.Name, "address", p.address, "version", p.version)
+	h.changed()
+}
+
+func (h *Hub) leave(p *peer, why error) {
+	h.mutex.Lock()
+	replaced := h.peers[p.key()] != p
+	if !replaced {
+		delete(h.peers, p.key())
+	}
+	h.mutex.Unlock()
+	h.options.Log.Info("node left", "role", p.identity.Role, "name", p.identity.Name, "address", p.address, "reason", why)
+	if !replaced {
+		h.changed()
+	}
+}
+
+func (h *Hub) changed() {
+	if h.options.Changed != nil {
+		h.options.Changed()
+	}
+}
+
+// send tells the peer what it should know until its stream has to end, and returns why.
+func (h *Hub) send(ctx context.Context, s *stream, p *peer) error {
+	welcome := &ballastv1.Welcome{Protocol: api.ControlProtocol, Controller: h.options.Name, Version: h.options.Version}
+	message := messageFrame(&ballastv1.ToNode{Message: &ballastv1.ToNode_Welcome{Welcome: welcome}})
+	for {
+		if message != nil {
+			if err := h.sendOne(s, p, message); err != nil {
+				return err
+			}
+			message = h.next(p)
+			continue
+		}
+		select {
+		case <-p.wake:
+			message = h.next(p)
+		case why := <-p.end:
+			return why
+		case <-ctx.Done():
+			return connect.NewError(connect.CodeUnavailable, errors.New("the controller stops, or the connection is gone"))
+		}
+	}
+}
+
+// sendOne waits for a slow peer no longer than the limit says.
+func (h *Hub) sendOne(s *stream, p *peer, message *frame) error {
+	select {
+	case why := <-p.end: // its deadlines are not ours to move any more
+		return why
+	default:
+	}
+	began := time.Now()
+	p.call.control.SetWriteDeadline(began.Add(h.options.Limits.WriteTimeout))
+	err := s.Send(message)
+	if err == nil {
+		h.metrics.sent(message.size())
+		return nil
+	}
+	if time.Since(began) >= h.options.Limits.WriteTimeout { // whatever else its end has caused
+		h.metrics.refused.WithLabelValues("slow").Inc()
+		return connect.NewError(connect.CodeAborted, fmt.Errorf("it took nothing for %v", h.options.Limits.WriteTimeout))
+	}
+	select {
+	case why := <-p.end:
+		return why
+	default:
+		return err
+	}
+}
+
+// receive takes the node's reports until its stream ends.
+func (h *Hub) receive(s *stream, p *peer) error {
+	for {
+		message, err := s.Receive()
+		if errors.Is(err, io.EOF) {
+			return connect.NewError(connect.CodeCanceled, errors.New("the node ended its stream"))
+		}
+		if err != nil {
+			if code := connect.CodeOf(err); code == connect.CodeResourceExhausted || code == connect.CodeInvalidArgument {
+				h.metrics.refused.WithLabelValues("report").Inc()
+			}
+			return err
+		}
+		read := p.call.read.Load()
+		h.metrics.received(read - p.taken)
+		allowed := p.messages.Allow() && p.bytes.AllowN(time.Now(), int(read-p.taken))
+		p.taken = read
+		if !allowed {
+			h.metrics.refused.WithLabelValues("flooding").Inc()
+			return connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("too many reports: at most %v messages and %v bytes a second are taken",
+				h.options.Limits.Messages, h.options.Limits.Bytes))
+		}
+		if err := h.take(p, message); err != nil {
+			h.metrics.refused.WithLabelValues("report").Inc()
+			return connect.NewError(connect.CodeInvalidArgument, err)
+		}
+	}
+}
+
+// take hands one report on. Kinds that we do not know are of a newer node, and ignored.
+func (h *Hub) take(p *peer, message *ballastv1.FromNode) error {
+	role := pki.LB
+	switch m := message.Message.(type) {
+	case *ballastv1.FromNode_Hello:
+		return errors.New("a second Hello")
+	case *ballastv1.FromNode_Load:
+		role = pki.Agent
+		if p.identity.Role == role {
+			h.mutex.Lock()
+			p.problems = m.Load.Unavailable
+			h.mutex.Unlock()
+			h.options.Reports.Load(p.identity, m.Load)
+		}
+	case *ballastv1.FromNode_Traffic:
+		if p.identity.Role == role {
+			h.options.Reports.Traffic(p.identity.Name, m.Traffic)
+		}
+	case *ballastv1.FromNode_Health:
+		if p.identity.Role == role {
+			h.options.Reports.Health(p.identity.Name, m.Health)
+		}
+	case *ballastv1.FromNode_Applied:
+		h.mutex.Lock()
+		p.applied = m.Applied.Revision
+		h.mutex.Unlock()
+		return nil // agents may tell it, too
+	default:
+		return nil
+	}
+	if p.identity.Role != role {
+		return fmt.Errorf("%T is sent by nodes of role %s, not %s", message.Message, role, p.identity.Role)
+	}
+	return nil
+}

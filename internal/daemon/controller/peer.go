@@ -1,0 +1,138 @@
+package controller
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// peerKey is what there is one stream of.
+type peerKey struct {
+	role pki.Role
+	name string
+}
+
+// peer is a node that is connected. What waits for it is kept as names, and looked up when it is sent.
+type peer struct {
+	identity pki.Identity
+	address  string
+	version  string
+	since    time.Time
+	call     *call
+	messages *rate.Limiter
+	bytes    *rate.Limiter
+	taken    int64 // bytes of the stream that the limiter knows of
+
+	wake chan struct{}
+	end  chan error // why the stream has to end, from outside
+
+	// Under the hub's lock.
+	applied  uint64
+	problems []string
+	complete bool // it has to be told everything
+	keys     bool
+	dirty    map[string]bool   // services that it has to be told of
+	checks   bool              // its list of checks has changed
+	weights  map[string]uint64 // services whose weights have changed -> number of the last update that it knows
+	queue    []string          // the same services in the order of their turns
+}
+
+// call is one request, as far as gRPC hides it.
+type call struct {
+	request *http.Request
+	control *http.ResponseController
+	read    atomic.Int64 // bytes of the body
+}
+
+func newPeer(identity pki.Identity, hello *ballastv1.Hello, c *call, limits *Limits) *peer {
+	const burst = 10 // seconds' worth
+	return &peer{
+		identity: identity, address: c.request.RemoteAddr, version: hello.Version, since: time.Now(), call: c,
+		messages: rate.NewLimiter(limits.Messages, int(burst*limits.Messages)), bytes: rate.NewLimiter(limits.Bytes, int(burst*limits.Bytes)),
+		wake: make(chan struct{}, 1), end: make(chan error, 1), complete: true, dirty: map[string]bool{}, weights: map[string]uint64{},
+	}
+}
+
+func (p *peer) key() peerKey { return peerKey{p.identity.Role, p.identity.Name} }
+
+func (p *peer) wakeUp() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// farewellTimeout is how long a peer may take to be told why its stream ends.
+const farewellTimeout = time.Second
+
+// stop ends the peer's stream for a reason that it is told if it reads.
+func (p *peer) stop(why error) {
+	select {
+	case p.end <- why:
+	default:
+	}
+	now := time.Now()
+	p.call.control.SetReadDeadline(now) // it reads no more; the deadlines of a stream that has ended are nobody's
+	p.call.control.SetWriteDeadline(now.Add(farewellTimeout))
+}
+
+// next returns what the peer has to be told next, nil if nothing: state before everything else, weights last.
+func (h *Hub) next(p *peer) *frame {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	switch {
+	case !h.known:
+		return nil
+	case p.complete || p.keys || len(p.dirty) > 0:
+		return h.nextState(p)
+	case p.checks:
+		p.checks = false
+		return messageFrame(&ballastv1.ToNode{Message: &ballastv1.ToNode_Checks{Checks: &ballastv1.Checks{Services: h.checks[p.identity.Name]}}})
+	}
+	for len(p.queue) > 0 {
+		name := p.queue[0]
+		p.queue = p.queue[1:]
+		known, waits := p.weights[name]
+		if w := h.weights[name]; waits && w != nil { // else the service has gone meanwhile
+			delete(p.weights, name)
+			return w.since(name, known)
+		}
+	}
+	p.queue = nil
+	return nil
+}
+
+// nextState returns what is new to the peer in one message. It tells every change up to the hub's revision.
+func (h *Hub) nextState(p *peer) *frame {
+	rest := &ballastv1.State{Revision: h.revision, Complete: p.complete}
+	if p.complete || p.keys {
+		rest.Keys = api.KeysToProto(&h.keys)
+	}
+	names := maps.Keys(p.dirty)
+	if p.complete {
+		names = maps.Keys(h.services)
+	}
+	var services [][]byte
+	for _, name := range slices.Sorted(names) {
+		s := h.services[name]
+		switch {
+		case s.concerns(&p.identity) && p.identity.Role == pki.LB:
+			services = append(services, s.lbs)
+		case s.concerns(&p.identity):
+			services = append(services, s.agents)
+		case !p.complete:
+			rest.Gone = append(rest.Gone, name)
+		}
+	}
+	p.complete, p.keys = false, false
+	clear(p.dirty)
+	return stateFrame(rest, services)
+}

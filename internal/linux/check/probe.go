@@ -1,0 +1,137 @@
+package check
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// maxHeader bounds what is read of an HTTP answer.
+const maxHeader = 64 << 10
+
+// probe makes one check. straight says why it did not take the way of traffic.
+func (p *Prober) probe(ctx context.Context, t Target) (straight string, err error) {
+	if t.Health.Check == model.CheckExec {
+		return "an exec check connects as its program likes", run(ctx, t)
+	}
+	conn, straight, err := p.connect(ctx, t)
+	if err != nil {
+		return straight, failure("connect", err)
+	}
+	defer conn.Close()
+	// The end of ctx, be it the timeout or the end of the target, ends whatever waits for the connection.
+	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
+	switch t.Health.Check {
+	case model.CheckTCP:
+		return straight, nil
+	case model.CheckHTTP:
+		return straight, checkHTTP(conn, t, "http")
+	case model.CheckTLS, model.CheckHTTPS:
+		inside, err := p.handshake(ctx, conn, t)
+		if err != nil || t.Health.Check == model.CheckTLS {
+			return straight, err
+		}
+		return straight, checkHTTP(inside, t, "https")
+	case model.CheckGRPC:
+		return straight, checkGRPC(ctx, conn, t)
+	}
+	return straight, fmt.Errorf("check %s is not known here: upgrade this load balancer", t.Health.Check)
+}
+
+// connect opens the connection, by the way of traffic or straight.
+func (p *Prober) connect(ctx context.Context, t Target) (conn net.Conn, straight string, err error) {
+	straight = "no way to the VIP through the tunnel is set up"
+	if p.options.Dial != nil {
+		if conn, straight, err = p.options.Dial(ctx, t, t.checkedPort()); straight == "" {
+			return resetting(conn), "", err
+		}
+	}
+	dialer := net.Dialer{KeepAlive: -1}
+	dialer.SetMultipathTCP(false)
+	conn, err = dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(t.Address, t.checkedPort()).String())
+	return resetting(conn), straight, err
+}
+
+// resetting makes Close a reset, which leaves nothing behind on this host.
+func resetting(conn net.Conn) net.Conn {
+	if tcp, ok := conn.(*net.TCPConn); ok && tcp != nil {
+		tcp.SetLinger(0)
+	}
+	return conn
+}
+
+func (p *Prober) handshake(ctx context.Context, conn net.Conn, t Target) (net.Conn, error) {
+	name := t.Health.Host
+	if host, _, err := net.SplitHostPort(name); err == nil {
+		name = host
+	}
+	config := &tls.Config{ServerName: name, InsecureSkipVerify: name == "", RootCAs: p.options.Roots}
+	if t.Health.Check == model.CheckHTTPS {
+		config.NextProtos = []string{"http/1.1"}
+	}
+	inside := tls.Client(conn, config)
+	if err := inside.HandshakeContext(ctx); err != nil {
+		return nil, failure("TLS handshake", err)
+	}
+	return inside, nil
+}
+
+func checkHTTP(conn net.Conn, t Target, scheme string) error {
+	host := t.Health.Host
+	if host == "" {
+		host = netip.AddrPortFrom(t.VIP, t.checkedPort()).String()
+	}
+	request, err := http.NewRequest(http.MethodGet, scheme+"://"+host+t.Health.Path, nil)
+	if err != nil {
+		return fmt.Errorf("make the HTTP request: %w: correct health.host or health.path", err)
+	}
+	request.Close = true
+	request.Header.Set("User-Agent", "ballast-check")
+	if err := request.Write(conn); err != nil {
+		return failure("send the HTTP request", err)
+	}
+	reader := bufio.NewReader(io.LimitReader(conn, maxHeader))
+	for {
+		response, err := http.ReadResponse(reader, request)
+		if err != nil {
+			return failure("wait for the HTTP answer", err)
+		}
+		switch {
+		case response.StatusCode < 200 && response.StatusCode != http.StatusSwitchingProtocols: // the answer is still to come (RFC 9110 15.2)
+		case response.StatusCode < 200 || response.StatusCode > 399:
+			return fmt.Errorf("HTTP %d", response.StatusCode)
+		default:
+			return nil
+		}
+	}
+}
+
+// failure says in words what did not work.
+func failure(doing string, err error) error {
+	var timeout net.Error
+	var errno syscall.Errno
+	var inner *net.OpError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return fmt.Errorf("%s: timed out", doing)
+	case errors.As(err, &errno):
+		return fmt.Errorf("%s: %s", doing, errno.Error())
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%s: the server closed the connection", doing)
+	case errors.As(err, &inner):
+		return fmt.Errorf("%s: %w", doing, inner.Err)
+	}
+	return fmt.Errorf("%s: %s", doing, strings.TrimPrefix(err.Error(), "tls: "))
+}

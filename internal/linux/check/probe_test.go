@@ -1,0 +1,347 @@
+package check
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	grpchealth "google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+const patience = 10 * time.Second
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// target is what listens at address, checked in that way.
+func target(address string, h model.Health) Target {
+	at := netip.MustParseAddrPort(address)
+	if h.Timeout == 0 {
+		h.Timeout = model.Duration(patience)
+	}
+	return Target{Service: "web", ID: 7, Name: "s7", VIP: netip.MustParseAddr("198.51.100.1"), Address: at.Addr(), Port: at.Port(), Health: h}
+}
+
+// expect makes one check; part of what it says is wrong, or "" for nothing.
+func expect(t *testing.T, p *Prober, target Target, part string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(target.Health.Timeout))
+	defer cancel()
+	straight, err := p.probe(ctx, target)
+	if straight == "" {
+		t.Error("a straight check does not say so")
+	}
+	switch {
+	case part == "" && err != nil:
+		t.Errorf("check %s fails: %v", target.Health.Check, err)
+	case part != "" && (err == nil || !strings.Contains(err.Error(), part)):
+		t.Errorf("check %s says %v, want %q", target.Health.Check, err, part)
+	}
+}
+
+// closed is an address where nobody listens.
+func closed(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	must(t, listener.Close())
+	return listener.Addr().String()
+}
+
+// silent accepts and never answers.
+func silent(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { listener.Close() })
+	return listener.Addr().String()
+}
+
+// answering reads one request and writes the answer.
+func answering(t *testing.T, answer string) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			conn.Read(make([]byte, 4096))
+			io.WriteString(conn, answer)
+			conn.Close()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+const soon = model.Duration(50 * time.Millisecond)
+
+func TestTCPIsHealthyWhenTheConnectionIsAccepted(t *testing.T) {
+	p := New(Options{})
+	expect(t, p, target(silent(t), model.Health{Check: model.CheckTCP}), "")
+	expect(t, p, target(closed(t), model.Health{Check: model.CheckTCP}), "connect: connection refused")
+	elsewhere := target(closed(t), model.Health{Check: model.CheckTCP})
+	elsewhere.Health.Port = netip.MustParseAddrPort(silent(t)).Port()
+	expect(t, p, elsewhere, "")
+}
+
+// What listens has no place left: the handshake gets no answer.
+func TestAConnectionThatIsNotAnsweredTimesOut(t *testing.T) {
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	must(t, err)
+	defer syscall.Close(fd)
+	must(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	must(t, syscall.Listen(fd, 0))
+	name, err := syscall.Getsockname(fd)
+	must(t, err)
+	address := fmt.Sprintf("127.0.0.1:%d", name.(*syscall.SockaddrInet4).Port)
+	filler, err := net.Dial("tcp", address)
+	must(t, err)
+	defer filler.Close()
+	expect(t, New(Options{}), target(address, model.Health{Check: model.CheckTCP, Timeout: soon}), "connect: timed out")
+}
+
+func TestHTTPGoesByTheStatus(t *testing.T) {
+	var seen *http.Request
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen = r
+		code, _ := strconv.Atoi(r.URL.Query().Get("code"))
+		if code >= 300 && code < 400 {
+			w.Header().Set("Location", "/elsewhere")
+		}
+		w.WriteHeader(code)
+	}))
+	defer server.Close()
+	p, address := New(Options{}), server.Listener.Addr().String()
+	for code, fails := range map[int]bool{200: false, 204: false, 302: false, 308: false, 400: true, 404: true, 500: true, 503: true} {
+		want := ""
+		if fails {
+			want = fmt.Sprintf("HTTP %d", code)
+		}
+		expect(t, p, target(address, model.Health{Check: model.CheckHTTP, Path: fmt.Sprintf("/health?code=%d", code)}), want)
+		if seen.URL.Path != "/health" {
+			t.Errorf("asked for %s: a redirect was followed, or the path is wrong", seen.URL.Path)
+		}
+	}
+	at := target(address, model.Health{Check: model.CheckHTTP, Path: "/?code=200"})
+	expect(t, p, at, "")
+	if want := fmt.Sprintf("198.51.100.1:%d", at.Port); seen.Host != want || !seen.Close || seen.UserAgent() != "ballast-check" {
+		t.Errorf("asked host %q, close %v, agent %q", seen.Host, seen.Close, seen.UserAgent())
+	}
+	at.Health.Host = "www.example.net"
+	expect(t, p, at, "")
+	if seen.Host != "www.example.net" {
+		t.Errorf("asked host %q, want www.example.net", seen.Host)
+	}
+}
+
+func TestHTTPSaysWhatIsWrongWithTheAnswer(t *testing.T) {
+	p := New(Options{})
+	for want, address := range map[string]string{
+		"connection refused":                       closed(t),
+		"the HTTP answer: timed out":               silent(t),
+		"malformed HTTP":                           answering(t, "SSH-2.0-OpenSSH_9.2\r\n"),
+		"the server closed the connection":         answering(t, ""),
+		"HTTP answer: the server closed":           answering(t, "HTTP/1.1 200 OK\r\nX: "+strings.Repeat("x", 2*maxHeader)),
+		"HTTP 503":                                 answering(t, "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 503 Later\r\n\r\n"),
+		"HTTP 101":                                 answering(t, "HTTP/1.1 101 Switching Protocols\r\n\r\n"),
+		"wait for the HTTP answer: the server clo": answering(t, "HTTP/1.1 100 Continue\r\n\r\n"),
+	} {
+		limit := model.Duration(patience)
+		if strings.Contains(want, "timed out") {
+			limit = soon
+		}
+		expect(t, p, target(address, model.Health{Check: model.CheckHTTP, Path: "/", Timeout: limit}), want)
+	}
+	// The body is not waited for.
+	expect(t, p, target(answering(t, "HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\nx"), model.Health{Check: model.CheckHTTP, Path: "/"}), "")
+}
+
+func TestCertificatesAreVerifiedOnlyForAHost(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/ill" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // handshakes that end are what is tested here
+	server.StartTLS()
+	defer server.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	address := server.Listener.Addr().String()
+	for _, kind := range []model.Check{model.CheckTLS, model.CheckHTTPS} {
+		check := func(p *Prober, host, want string) {
+			t.Helper()
+			h := model.Health{Check: kind, Host: host}
+			if kind == model.CheckHTTPS {
+				h.Path = "/"
+			}
+			expect(t, p, target(address, h), want)
+		}
+		check(New(Options{}), "", "")
+		check(New(Options{}), "example.com", "TLS handshake: failed to verify certificate")
+		check(New(Options{Roots: roots}), "example.com", "")
+		check(New(Options{Roots: roots}), "example.com:8443", "")
+		check(New(Options{Roots: roots}), "example.net", "valid for example.com")
+	}
+	expect(t, New(Options{}), target(address, model.Health{Check: model.CheckHTTPS, Path: "/ill"}), "HTTP 503")
+	expect(t, New(Options{}), target(silent(t), model.Health{Check: model.CheckTLS, Timeout: soon}), "TLS handshake: timed out")
+	expect(t, New(Options{}), target(answering(t, "not TLS at all"), model.Health{Check: model.CheckTLS}), "does not look like a TLS handshake")
+}
+
+func TestGRPCAsksTheHealthService(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	server, status := grpc.NewServer(), grpchealth.NewServer()
+	healthpb.RegisterHealthServer(server, status)
+	go server.Serve(listener)
+	t.Cleanup(server.Stop)
+	p, address := New(Options{}), listener.Addr().String()
+	ask := func(service, want string) {
+		t.Helper()
+		expect(t, p, target(address, model.Health{Check: model.CheckGRPC, Service: service, Host: "grpc.example.net"}), want)
+	}
+	ask("", "")
+	ask("shop", `no service "shop"`)
+	status.SetServingStatus("shop", healthpb.HealthCheckResponse_SERVING)
+	ask("shop", "")
+	status.SetServingStatus("shop", healthpb.HealthCheckResponse_NOT_SERVING)
+	ask("shop", "gRPC health: NOT_SERVING")
+
+	bare, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	without := grpc.NewServer()
+	go without.Serve(bare)
+	t.Cleanup(without.Stop)
+	expect(t, p, target(bare.Addr().String(), model.Health{Check: model.CheckGRPC}), "does not implement grpc.health.v1")
+	expect(t, p, target(closed(t), model.Health{Check: model.CheckGRPC}), "connect: connection refused")
+	expect(t, p, target(silent(t), model.Health{Check: model.CheckGRPC, Timeout: soon}), "timed out")
+	expect(t, p, target(answering(t, "HTTP/1.1 400 Bad Request\r\n\r\n"), model.Health{Check: model.CheckGRPC}), "gRPC health: Unavailable")
+}
+
+func shell(script string) model.Health {
+	return model.Health{Check: model.CheckExec, Command: []string{"/bin/sh", "-c", script}}
+}
+
+func TestExecGoesByTheExitStatus(t *testing.T) {
+	t.Setenv("SECRET", "x")
+	p := New(Options{})
+	expect(t, p, target("192.0.2.7:8080", shell("exit 0")), "")
+	expect(t, p, target("192.0.2.7:8080", shell("echo first; echo replication is 40s behind >&2; exit 3")), "exit status 3: replication is 40s behind")
+	expect(t, p, target("192.0.2.7:8080", shell("kill -9 $$")), "signal: killed")
+	expect(t, p, target("192.0.2.7:8080", model.Health{Check: model.CheckExec, Command: []string{"/nowhere/check"}}), "no such file")
+	expect(t, p, target("192.0.2.7:8080", shell(
+		`test "$BALLAST_SERVICE $BALLAST_SERVER $BALLAST_ADDRESS $BALLAST_PORT $BALLAST_VIP" = "web s7 192.0.2.7 8080 198.51.100.1" && test -z "$SECRET"`)), "")
+}
+
+func TestAProgramThatHangsIsKilledWithItsChildren(t *testing.T) {
+	mark := filepath.Join(t.TempDir(), "pid")
+	h := shell("sleep 1000 & echo $! > " + mark + "; wait")
+	h.Timeout = model.Duration(500 * time.Millisecond)
+	expect(t, New(Options{}), target("192.0.2.7:80", h), "/bin/sh: timed out")
+	content, err := os.ReadFile(mark)
+	must(t, err)
+	child, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	must(t, err)
+	await(t, "the child is gone", func() bool { return dead(child) })
+}
+
+// dead processes are gone, or wait for init to notice.
+func dead(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || strings.Contains(string(stat), ") Z ")
+}
+
+func TestAProgramThatLeavesAChildBehindIsNotWaitedFor(t *testing.T) {
+	began := time.Now()
+	expect(t, New(Options{}), target("192.0.2.7:80", shell("sleep 5 & exit 0")), "")
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("the check took %s", took)
+	}
+}
+
+func TestTheOutputOfAProgramIsBounded(t *testing.T) {
+	var output tail
+	for range 100 {
+		output.Write([]byte(strings.Repeat("y\n", 3000)))
+	}
+	output.Write([]byte("the end\n"))
+	if len(output.bytes) != maxOutput || output.lastLine() != "the end" {
+		t.Errorf("%d bytes are kept, the last line is %q", len(output.bytes), output.lastLine())
+	}
+	expect(t, New(Options{}), target("192.0.2.7:80", shell("yes | head -c 1000000; exit 1")), "exit status 1: y")
+}
+
+func TestWhatServersSayIsMadeOneShortLine(t *testing.T) {
+	if have := legible("bad\x1b[31m\nthing " + strings.Repeat("ä", 200)); len(have) > maxDetail+8 || strings.ContainsAny(have, "\x1b\n") {
+		t.Errorf("%q", have)
+	}
+}
+
+func TestNginxIsHealthyUntilItStops(t *testing.T) {
+	path, err := exec.LookPath("nginx")
+	if err != nil {
+		t.Skip("nginx is not installed: make deps")
+	}
+	dir, address := t.TempDir(), closed(t)
+	config := fmt.Sprintf(`daemon off; master_process off; user root; pid %[1]s/pid; error_log %[1]s/error.log;
+events {}
+http {
+  access_log off; client_body_temp_path %[1]s/b; proxy_temp_path %[1]s/p; fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s;
+  server { listen %[2]s; location = /ok { return 200; } location = /moved { return 301 /elsewhere; } location = /ill { return 503; } }
+}`, dir, address)
+	must(t, os.WriteFile(dir+"/nginx.conf", []byte(config), 0o600))
+	nginx := exec.Command(path, "-c", dir+"/nginx.conf", "-e", dir+"/error.log")
+	must(t, nginx.Start())
+	defer nginx.Process.Kill()
+	p := New(Options{})
+	await(t, "nginx listens", func() bool {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+	for path, want := range map[string]string{"/ok": "", "/moved": "", "/ill": "HTTP 503", "/none": "HTTP 404"} {
+		expect(t, p, target(address, model.Health{Check: model.CheckHTTP, Path: path}), want)
+	}
+	must(t, nginx.Process.Kill())
+	nginx.Wait()
+	expect(t, p, target(address, model.Health{Check: model.CheckHTTP, Path: "/ok"}), "connect: connection refused")
+}
+
+// await polls, as what it waits for is in other processes.
+func await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !done(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %s", what, patience)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}

@@ -1,0 +1,100 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// watch checks one target, once at a time, until ctx ends.
+func (p *Prober) watch(ctx context.Context, t *tracked) {
+	timer := time.NewTimer(p.wait(t, p.options.Timing.First))
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.retime:
+			timer.Reset(p.wait(t, p.options.Timing.First))
+		case began := <-timer.C:
+			p.once(ctx, t)
+			timer.Reset(max(p.wait(t, p.options.Timing.Next)-time.Since(began), 0))
+		}
+	}
+}
+
+func (p *Prober) wait(t *tracked, timing func(*model.Health, float64) time.Duration) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return timing(&t.target.Health, p.options.Random())
+}
+
+// once makes one check and takes note of it.
+func (p *Prober) once(ctx context.Context, t *tracked) {
+	p.mu.Lock()
+	target := t.target
+	p.mu.Unlock()
+	slots := p.slots
+	if target.Health.Check == model.CheckExec {
+		slots = p.execs
+	}
+	select {
+	case slots <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	limited, cancel := context.WithTimeout(ctx, time.Duration(target.Health.Timeout))
+	straight, err := p.probe(limited, target)
+	cancel()
+	<-slots
+	if ctx.Err() != nil {
+		return
+	}
+	if result, changed := p.note(t, straight, err); changed {
+		p.options.Changed(result)
+	}
+}
+
+func (p *Prober) note(t *tracked, straight string, err error) (result Result, changed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t.gone {
+		return result, false
+	}
+	now, before := time.Now(), t.result
+	changed = t.verdict.Observe(now, err == nil, &t.target.Health)
+	t.result = Result{Service: t.target.Service, ID: t.target.ID, Healthy: t.verdict.Healthy(), Straight: straight}
+	switch {
+	case t.result.Healthy:
+	case err != nil:
+		t.result.Detail = legible(err.Error())
+	default:
+		failure, _, _ := strings.Cut(before.Detail, answersAgain)
+		t.result.Detail = fmt.Sprintf("%s%s%d good checks in a row are needed", failure, answersAgain, t.verdict.Required(now, &t.target.Health))
+	}
+	return t.result, changed
+}
+
+const answersAgain = "; answers again, "
+
+// maxDetail bounds what is passed on of others' words, in bytes.
+const maxDetail = 200
+
+// legible makes one short line of it.
+func legible(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, text)
+	text = strings.TrimSpace(text)
+	if len(text) > maxDetail {
+		text = strings.ToValidUTF8(text[:maxDetail], "") + " ..."
+	}
+	return text
+}

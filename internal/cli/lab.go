@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/lab"
+	"github.com/ballast-lb/ballast/internal/lab/app"
 	"github.com/ballast-lb/ballast/internal/lab/slowlink"
 	"github.com/ballast-lb/ballast/internal/lab/traffic"
 )
@@ -26,7 +27,7 @@ func LabCommand() *cobra.Command {
 		Use:   "lab",
 		Short: "Put Ballast to the test in networks of namespaces on this machine",
 	}
-	command.AddCommand(labRun(), labList(), labClean(), labClient(), labEcho(), labSlowLink())
+	command.AddCommand(labRun(), labList(), labClean(), labClient(), labEcho(), labSlowLink(), labApp())
 	return command
 }
 
@@ -128,7 +129,7 @@ func labClean() *cobra.Command {
 	}
 }
 
-// labClient, labEcho and labSlowLink run inside a lab's namespaces; the lab starts them.
+// labClient, labEcho, labSlowLink and labApp run inside a lab's namespaces; the lab starts them.
 func labClient() *cobra.Command {
 	return &cobra.Command{
 		Use: lab.ClientCommand, Hidden: true, Args: cobra.NoArgs, SilenceUsage: true,
@@ -160,6 +161,17 @@ func labSlowLink() *cobra.Command {
 			ctx, stop := signal.NotifyContext(command.Context(), syscall.SIGTERM, os.Interrupt)
 			defer stop()
 			return slowlink.Run(ctx, arguments[0], arguments[1], delay)
+		},
+	}
+}
+
+func labApp() *cobra.Command {
+	return &cobra.Command{
+		Use: lab.AppCommand + " OPTIONS", Hidden: true, Args: cobra.ExactArgs(1), SilenceUsage: true,
+		RunE: func(command *cobra.Command, arguments []string) error {
+			ctx, stop := signal.NotifyContext(command.Context(), syscall.SIGTERM, os.Interrupt)
+			defer stop()
+			return app.Run(ctx, arguments[0])
 		},
 	}
 }

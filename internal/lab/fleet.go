@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -79,6 +80,9 @@ func (f *fleet) encode() ([]byte, error) {
 func (s *service) add(i int, address netip.Addr) {
 	s.Servers = append(s.Servers, fleetMember{Name: serverName(i), Address: address.String(), ID: uint16(i)})
 }
+
+// target is the address that clients connect to.
+func (s *service) target() string { return net.JoinHostPort(s.VIP, fmt.Sprint(s.Ports[0])) }
 
 // drain ends new connections to server i.
 func (s *service) drain(i int) {

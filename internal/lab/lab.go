@@ -48,6 +48,7 @@ type Lab struct {
 	spaces map[string]*netspace.Space
 	wire   *datapath.Wire
 	topo   Topology
+	work   string // how the work of application servers is done
 
 	mutex     sync.Mutex
 	processes []*process

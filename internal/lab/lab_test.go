@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/lab/app"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/lab/slowlink"
 	"github.com/ballast-lb/ballast/internal/lab/traffic"
@@ -22,6 +23,8 @@ func TestMain(m *testing.M) {
 	}
 	var err error
 	switch os.Args[2] {
+	case AppCommand:
+		err = app.Run(context.Background(), os.Args[3])
 	case ClientCommand:
 		err = traffic.Run(context.Background(), os.Stdin, os.Stdout)
 	case SlowLinkCommand:
@@ -77,12 +80,14 @@ func newNetworkOf(t *testing.T, topology Topology) *trial {
 			t.Errorf("namespaces are left: %v", left)
 		}
 	})
-	topology.Servers = make([]ServerNode, 1)
+	if topology.Servers == nil {
+		topology.Servers = make([]ServerNode, 1)
+	}
 	topology.VIPs = []netip.Addr{netip.MustParseAddr(vip4), netip.MustParseAddr(vip6)}
 	if err := lab.build(topology); err != nil {
 		t.Fatal(err)
 	}
-	if err := lab.startNginx(ctx, "s1"); err != nil {
+	if err := lab.startServers(ctx); err != nil {
 		t.Fatal(err)
 	}
 	return &trial{

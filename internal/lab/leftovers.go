@@ -1,4 +1,4 @@
-// Removing what labs of dead processes left behind: processes, namespaces, mounts, files.
+// Removing what labs of dead processes left behind: processes, namespaces, cgroups, mounts, files.
 package lab
 
 import (
@@ -52,7 +52,7 @@ func removeLab(id string) error {
 	for _, name := range netspace.Names(spacePrefix + id + "-") {
 		errs = append(errs, netspace.Remove(name))
 	}
-	if err := errors.Join(append(errs, unmountBelow(dir))...); err != nil {
+	if err := errors.Join(append(errs, removeCgroups(id), unmountBelow(dir))...); err != nil {
 		return err
 	}
 	return os.RemoveAll(dir)

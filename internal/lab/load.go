@@ -18,6 +18,7 @@ import (
 const (
 	ClientCommand   = "client"
 	EchoCommand     = "echo"
+	AppCommand      = "app"
 	SlowLinkCommand = "slow-link"
 )
 

@@ -8,22 +8,32 @@ import (
 
 // Result is the outcome of a scenario, as `ballast lab run --json` prints it.
 type Result struct {
-	Scenario     string             `json:"scenario"`
-	Promise      string             `json:"promise"`
-	Seed         uint64             `json:"seed"`
-	Kept         bool               `json:"promise_kept"`
-	Tally                           // of all trials but the baseline
-	Baseline     *Baseline          `json:"baseline,omitempty"`
-	Failures     []string           `json:"failures,omitempty"` // why the promise counts as broken
-	Measurements map[string]float64 `json:"measurements,omitempty"`
-	Trials       []Trial            `json:"trials"`
-	Seconds      float64            `json:"seconds"`
+	Scenario     string              `json:"scenario"`
+	Promise      string              `json:"promise"`
+	Seed         uint64              `json:"seed"`
+	Kept         bool                `json:"promise_kept"`
+	Tally                            // of all trials but the baseline
+	Baseline     *Baseline           `json:"baseline,omitempty"`
+	Failures     []string            `json:"failures,omitempty"` // why the promise counts as broken
+	Measurements map[string]float64  `json:"measurements,omitempty"`
+	Comparison   []Cell              `json:"comparison,omitempty"` // policies under the same load
+	PerSecond    map[string][]Second `json:"per_second,omitempty"` // flow -> what ended in each second
+	Trials       []Trial             `json:"trials"`
+	Seconds      float64             `json:"seconds"`
 }
 
 // Baseline is the same series of events with connections steered by hash alone.
 type Baseline struct {
 	Affinity string `json:"affinity"`
 	Tally
+}
+
+// Cell is one measurement of a comparison: a policy with its settings in one repetition.
+type Cell struct {
+	Policy     string `json:"policy"` // with its classes, interval and whatever else is varied
+	Repetition int    `json:"repetition"`
+	Completions
+	Settings map[string]float64 `json:"settings,omitempty"`
 }
 
 // fail notes a reason why the promise is broken.

@@ -75,9 +75,17 @@ func (o *Options) complete() (err error) {
 	return nil
 }
 
-// trial opens a network, lets act do its events, ends the traffic, adds the outcome to the result and
-// removes the network.
-func (s *stage) trial(what setup, act func(*trial) error) (outcome Trial, err error) {
+// trial plays and adds the outcome to the result.
+func (s *stage) trial(what setup, act func(*trial) error) (Trial, error) {
+	outcome, err := s.play(what, act)
+	if err == nil {
+		s.result.addTrial(outcome, what.baseline)
+	}
+	return outcome, err
+}
+
+// play opens a network, lets act do its events, ends the traffic, collects the outcome and removes the network.
+func (s *stage) play(what setup, act func(*trial) error) (outcome Trial, err error) {
 	t, err := newTrial(s.ctx, s.Options, what)
 	if err != nil {
 		return Trial{}, err
@@ -91,7 +99,6 @@ func (s *stage) trial(what setup, act func(*trial) error) (outcome Trial, err er
 	if err != nil {
 		return t.outcome, fmt.Errorf("%s: %w", what.name, err)
 	}
-	s.result.addTrial(t.outcome, what.baseline)
 	return t.outcome, nil
 }
 

@@ -5,6 +5,7 @@ import "time"
 
 var scenarios = []Scenario{
 	{"churn", "servers and load balancers come and go, the key rotates: no connection breaks", 4 * time.Minute, runChurn},
+	{"elastic", "the pool follows the load up and down: cookies break nothing, hash, Maglev and second chance in falling order", 4 * time.Minute, runElastic},
 	{"forwards", "l2, ipip in all four combinations of v4 and v6, and gue carry HTTP both ways", 3 * time.Minute, runForwards},
 	{"fragments", "datagrams larger than the MTU reach one server whole and are answered", time.Minute, runFragments},
 	{"idle", "connections that were silent for long go on after the pool has changed", 3 * time.Minute, runIdle},

@@ -45,6 +45,9 @@ type Topology struct {
 type ServerNode struct {
 	FarMTU  int               // not 0: in a subnet of its own behind the router, on a link with this MTU
 	Sysctls map[string]string // beyond the lab's own
+
+	App           *AppServer // what runs there; nil: nginx
+	BitsPerSecond int64      // that leave by its link; 0: not limited
 }
 
 // everyNode are the sysctls of all namespaces of a lab.
@@ -304,6 +307,11 @@ func (l *Lab) buildServer(i int) error {
 	}
 	if err := errors.Join(netspace.Connect(near, far), router.AttachXDP(name, l.wire.PassFD())); err != nil {
 		return err
+	}
+	if node.BitsPerSecond != 0 {
+		if err := server.LimitRate("eth0", node.BitsPerSecond); err != nil {
+			return err
+		}
 	}
 	if l.topo.AnswersThrough {
 		gateway4, gateway6 = l.fabricAddresses(1)[0], l.fabricAddresses(1)[1]

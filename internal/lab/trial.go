@@ -93,10 +93,8 @@ func (t *trial) bringUp() error {
 			t.setup.members = append(t.setup.members, i+1)
 		}
 	}
-	for i := range t.topo.Servers {
-		if err := t.startNginx(t.ctx, serverName(i+1)); err != nil {
-			return err
-		}
+	if err := t.startServers(t.ctx); err != nil {
+		return err
 	}
 	for _, i := range t.setup.members {
 		t.addServer(i)
@@ -197,6 +195,11 @@ func (t *trial) change(what string, edit func()) error {
 
 // generate starts traffic to the trial's services.
 func (t *trial) generate(flows ...traffic.Flow) (*load, error) {
+	return t.generatePatiently(stall, flows...)
+}
+
+// generatePatiently starts traffic whose connections may go without progress for the given time.
+func (t *trial) generatePatiently(stall time.Duration, flows ...traffic.Flow) (*load, error) {
 	v6 := t.topo.VIPs[0].Is6()
 	running, err := t.startLoad(traffic.Plan{
 		Seed: t.random.Uint64(), Sources: t.topo.sourceAddresses(v6), Stall: stall, Flows: flows,
@@ -211,9 +214,7 @@ func (t *trial) generate(flows ...traffic.Flow) (*load, error) {
 }
 
 // target is the address of the trial's first service.
-func (t *trial) target() string {
-	return net.JoinHostPort(t.fleet.Services[0].VIP, fmt.Sprint(t.fleet.Services[0].Ports[0]))
-}
+func (t *trial) target() string { return t.fleet.Services[0].target() }
 
 // until waits until the progress of a load satisfies the condition.
 func (t *trial) until(running *load, within time.Duration, what string, condition func(traffic.Progress) bool) error {

@@ -26,6 +26,7 @@ type Flow struct {
 	PerSecond  float64   `json:"per_second"` // pace of new connections; 0 = as fast as Concurrent allows
 	Requests   []Request `json:"requests"`   // on each connection, in this order
 	Repeat     bool      `json:"repeat"`     // begin again with the first request until stopped
+	Arrivals   *Arrivals `json:"arrivals"`   // not nil: an open loop; Count, Concurrent, PerSecond and Repeat say nothing then
 }
 
 // A Request is one exchange on a connection.
@@ -34,7 +35,11 @@ type Request struct {
 	Path   string        `json:"path"`
 	Bytes  int64         `json:"bytes"`  // length of the download, or of the upload
 	Upload bool          `json:"upload"` // PUT Bytes bytes instead of getting them
+	Draw   Distribution  `json:"draw"`   // open loop: a value of each connection's own, in place of Drawn in Path, else of Bytes
 }
+
+// Drawn is the place in a request's path where a drawn value goes.
+const Drawn = "{}"
 
 // Class says how a connection ended.
 type Class string
@@ -69,7 +74,7 @@ type Connection struct {
 	Detail   string    `json:"detail,omitempty"`
 	Requests int       `json:"requests"`
 	Bytes    int64     `json:"bytes"`
-	Started  time.Time `json:"started"`
+	Started  time.Time `json:"started"` // open loop: when it was due, even if the client was late
 	Ended    time.Time `json:"ended"`
 }
 

@@ -79,7 +79,11 @@ func (r *runner) obey(lines *bufio.Reader, abort func()) {
 func (r *runner) allFlows(ctx context.Context) {
 	var flows sync.WaitGroup
 	for i := range r.plan.Flows {
-		flows.Go(func() { r.flow(ctx, &r.plan.Flows[i]) })
+		if flow := &r.plan.Flows[i]; flow.Arrivals != nil {
+			flows.Go(func() { r.openLoop(ctx, flow) })
+		} else {
+			flows.Go(func() { r.flow(ctx, flow) })
+		}
 	}
 	flows.Wait()
 }

@@ -1,0 +1,123 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+)
+
+// start serves on a free port and returns its address.
+func start(t *testing.T, options Options) string {
+	t.Helper()
+	s := &server{Options: options, worker: newWorker(&options)}
+	ctx, cancel := context.WithCancel(t.Context())
+	go s.worker.run(ctx)
+	listening := httptest.NewServer(s.routes())
+	t.Cleanup(func() { listening.Close(); cancel() })
+	return listening.URL
+}
+
+func get(t *testing.T, url string) (status int, body string, took time.Duration) {
+	t.Helper()
+	begin := time.Now()
+	response, err := http.Get(url)
+	if err != nil {
+		t.Error(err)
+		return 0, "", 0
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return response.StatusCode, string(content), time.Since(begin)
+}
+
+func TestASleepingServerDoesItsWorkAtItsSpeed(t *testing.T) {
+	url := start(t, Options{Server: "s1", Sleep: true, Speed: 0.5, Shared: true})
+	begin := time.Now()
+	var clients sync.WaitGroup
+	for range 10 {
+		clients.Go(func() {
+			if status, body, _ := get(t, url+"/work?cost=10000&bytes=5"); status != 200 || len(body) != 5 {
+				t.Errorf("status %d, body %q", status, body)
+			}
+		})
+	}
+	clients.Wait()
+	if took := time.Since(begin); took < 195*time.Millisecond {
+		t.Errorf("10 x 10 ms at speed 0.5 took %v", took)
+	}
+}
+
+func TestSharedServersServeShortRequestsBesideLongOnes(t *testing.T) {
+	for _, shared := range []bool{true, false} {
+		url := start(t, Options{Server: "s1", Sleep: true, Speed: 1, Shared: shared})
+		var long time.Duration
+		var clients sync.WaitGroup
+		clients.Go(func() { _, _, long = get(t, url+"/work?cost=400000") })
+		for outstanding := 0.0; outstanding == 0; { // until the long one has begun
+			_, body, _ := get(t, url+"/load")
+			var load map[string]float64
+			if err := json.Unmarshal([]byte(body), &load); err != nil {
+				t.Fatal(err)
+			}
+			outstanding = load["outstanding"]
+		}
+		_, _, short := get(t, url+"/work?cost=1000")
+		clients.Wait()
+		if before := short < long/2; before != shared {
+			t.Errorf("shared %t: the short one took %v, the long one %v", shared, short, long)
+		}
+	}
+}
+
+func TestAFullServerRefuses(t *testing.T) {
+	url := start(t, Options{Server: "s1", Sleep: true, Speed: 1, Limit: 2})
+	var clients sync.WaitGroup
+	var mutex sync.Mutex
+	statuses := map[int]int{}
+	for range 6 {
+		clients.Go(func() {
+			status, _, _ := get(t, url+"/work?cost=300000")
+			mutex.Lock()
+			statuses[status]++
+			mutex.Unlock()
+		})
+	}
+	clients.Wait()
+	if statuses[200] != 2 || statuses[503] != 4 {
+		t.Errorf("answers: %v", statuses)
+	}
+	if _, body, _ := get(t, url+"/load"); body != `{"answered":2,"capacity":1,"failed":4,"outstanding":0}`+"\n" {
+		t.Errorf("load: %s", body)
+	}
+}
+
+func TestBurningTakesCPUTime(t *testing.T) {
+	url := start(t, Options{Server: "s1", Speed: 1})
+	if _, _, took := get(t, url+"/work?cost=30000"); took < 30*time.Millisecond {
+		t.Errorf("30 ms of CPU in %v", took)
+	}
+}
+
+func TestAnswersLastAsLongAsAsked(t *testing.T) {
+	url := start(t, Options{Server: "s1", Speed: 1})
+	for _, length := range []time.Duration{0, time.Millisecond, 300 * time.Millisecond} {
+		status, body, took := get(t, fmt.Sprintf("%s/hold?for=%d&bytes=1000", url, length.Microseconds()))
+		if status != 200 || len(body) != 1000 || took < length*9/10 {
+			t.Errorf("%v: status %d, %d bytes in %v", length, status, len(body), took)
+		}
+	}
+	for _, wrong := range []string{"/hold?for=1", "/work", "/work?cost=-1", "/work?cost=1&bytes=x"} {
+		if status, _, _ := get(t, url+wrong); status != 400 {
+			t.Errorf("%s: status %d", wrong, status)
+		}
+	}
+}

@@ -23,7 +23,7 @@ func FromQueue(q, limit float64) float64 {
 // FromCPU returns the part of the capacity that is not in use, (1 - U) * C in the notation of Spotlight's table I, where C is the
 // number of CPUs times the configured weight. It is never negative.
 func FromCPU(permille uint16, cpus float64, weight uint16) float64 {
-	return (1 - float64(min(permille, 1000))/1000) * cpus * float64(weight)
+	return float64(1000-min(permille, 1000)) * cpus * float64(weight) / 1000
 }
 
 // Penalty returns the factor, above 0 and at most 1, that the estimate of a server that fails requests is multiplied by: the square

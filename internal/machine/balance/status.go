@@ -1,0 +1,60 @@
+// What is known of a server, for people.
+package balance
+
+import (
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Status is what is known of one server.
+type Status struct {
+	Source      string  // of Load: connections, cpu, endpoint, estimate; empty: nothing is known
+	Load        float64 // requests, or the part of the CPU in use
+	Available   float64 // capacity that is left, in the same unit, after the penalty for failures
+	Weight      uint16  // as last decided; where the policy does not follow load, the configured one
+	Connections uint64  // that live
+	Exact       bool    // the agent counted Connections; otherwise the load balancers estimate them
+}
+
+// Status returns what is known of a server, configured or removed.
+func (s *Service) Status(now time.Time, svc *model.Service, id uint16) Status {
+	server := &model.Server{ID: id, State: model.StateOff}
+	for i := range svc.Servers {
+		if svc.Servers[i].ID == id {
+			server = &svc.Servers[i]
+		}
+	}
+	var status Status
+	if server.TakesNew() {
+		status.Weight = server.Weight
+		if s.weights != nil {
+			status.Weight = s.weights[id]
+		}
+	}
+	for _, source := range sources(svc.Load.Source) {
+		if m := s.measure(now, svc, server, source); m.known {
+			status.Source, status.Load = source.String(), m.load
+			status.Available = available(svc, server, source, m.load, m.size) * s.penalty(now, id)
+			break
+		}
+	}
+	status.Connections, status.Exact = s.connections(now, svc, id)
+	return status
+}
+
+// connections returns how many of a server's connections live.
+func (s *Service) connections(now time.Time, svc *model.Service, id uint16) (open uint64, exact bool) {
+	if r := s.agents[id]; r != nil && r.HasQueue && fresh(now, r.at, svc) {
+		return uint64(r.Connections) + uint64(r.AcceptQueue), true
+	}
+	t := s.traffic[id]
+	switch {
+	case t == nil || svc.Affinity == model.AffinityHash: // the data path sees the ends of connections with cookies
+		return 0, false
+	case svc.Dispatch == model.DispatchP2C || svc.Dispatch == model.DispatchLeast:
+		return t.counted(func(at time.Time) bool { return fresh(now, at, svc) }), false
+	default:
+		return uint64(max(t.open, 0)), false
+	}
+}

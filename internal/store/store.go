@@ -5,17 +5,24 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 )
 
 // Document is one value. Keys are like "services/web".
 type Document struct {
 	Key      string
 	Value    []byte // nil: there is none (any more)
-	Revision uint64 // of the last change of this document; 0: it has never been
+	Revision uint64 // of the last change of this document; 0: there is none
 }
 
 // ErrConflict is returned by Commit when a document has changed since it was read: read again and decide again.
 var ErrConflict = errors.New("the fleet was changed by somebody else at the same time")
+
+// ErrClosed is returned by what is called after Close.
+var ErrClosed = errors.New("the store is closed")
+
+// MaxTogether is how many documents a Commit changes together; more are changed in several steps, by ascending position.
+const MaxTogether = 100
 
 // Store is safe for concurrent use.
 type Store interface {
@@ -46,4 +53,16 @@ type Member struct {
 	Address string `json:"address"` // where nodes and ctl reach it
 	Version string `json:"version"`
 	Term    uint64 `json:"-"` // grows with every joining of anybody
+}
+
+// Check finds what no Commit can mean.
+func Check(documents []Document) error {
+	seen := make(map[string]bool, len(documents))
+	for _, d := range documents {
+		if d.Key == "" || seen[d.Key] {
+			return fmt.Errorf("commit: key %q is empty or there twice", d.Key)
+		}
+		seen[d.Key] = true
+	}
+	return nil
 }

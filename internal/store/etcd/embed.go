@@ -1,0 +1,172 @@
+// An etcd in this process, for one controller by itself.
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"golang.org/x/sys/unix"
+)
+
+// EmbedOptions say where it keeps its data.
+type EmbedOptions struct {
+	DataDir string // etcd's files are in the folder etcd below it, which nobody else may read: there are keys in it
+	Name    string // of the only member; "": ballast
+	// Where etcdctl can reach it, for backups: "" for the socket DataDir/etcd/client.sock, which only root can use. Anything else gives
+	// whoever reaches it all keys of the fleet.
+	ClientURL string
+	Log       *slog.Logger
+}
+
+const (
+	startTimeout = time.Minute // a large log is read
+
+	// Implementation constants. Documents are at most some 100 kB and seldom change, so the log and the history are kept short.
+	quotaBytes      = 2 << 30
+	compactAfter    = "5m"
+	snapshotEntries = 1000
+	catchUpEntries  = 100
+	defragmentMB    = 64 // at start, if as much is free
+	slow            = time.Second
+
+	maxSocketPath = 107 // sun_path
+)
+
+// Embed starts etcd in this process and returns its store.
+func Embed(ctx context.Context, o EmbedOptions) (*Store, error) {
+	dir, err := filepath.Abs(filepath.Join(o.DataDir, "etcd"))
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := takeDirectory(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open the store in %s: %w", dir, err)
+	}
+	server, err := startMember(ctx, dir, o)
+	if err != nil {
+		return nil, fmt.Errorf("open the store in %s: %w", dir, errors.Join(err, unlock()))
+	}
+	client := v3client.New(server.Server)
+	stop := func() error { server.Close(); return unlock() }
+	s, err := newStore(client, "", "the store in "+dir, "is the disk slow or full?", o.Log, stop)
+	if err != nil {
+		return nil, errors.Join(err, stop())
+	}
+	// What had no room may have it since the store was defragmented; if not, etcd says so again.
+	err = s.call(ctx, callTimeout, func(ctx context.Context) error {
+		_, err := client.AlarmDisarm(ctx, &clientv3.AlarmMember{})
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	s.group.Go(func() {
+		select {
+		case <-s.ctx.Done():
+		case <-server.Server.StopNotify():
+			o.Log.Error("the embedded etcd has stopped: the fleet cannot be changed until this controller is restarted", "directory", dir)
+		case err := <-server.Err():
+			o.Log.Error("the embedded etcd has failed", "directory", dir, "error", err)
+		}
+	})
+	return s, nil
+}
+
+// takeDirectory makes the directory of an etcd, for this user and this process alone.
+func takeDirectory(dir string) (unlock func() error, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("others may read it (%v), and it has the keys of the fleet: chmod 700 it", info.Mode().Perm())
+	}
+	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		owner := make([]byte, 20)
+		n, _ := file.Read(owner)
+		return nil, errors.Join(fmt.Errorf("another process has it (pid %s): stop that one, or give this one a --data-dir of its own", owner[:n]), file.Close())
+	}
+	// The number is for the message above only.
+	if err := errors.Join(file.Truncate(0), writeAt(file, fmt.Sprint(os.Getpid()))); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file.Close, nil
+}
+
+func writeAt(file *os.File, text string) error {
+	_, err := file.WriteAt([]byte(text), 0)
+	return err
+}
+
+func startMember(ctx context.Context, dir string, o EmbedOptions) (*embed.Etcd, error) {
+	config, err := memberConfig(dir, o)
+	if err != nil {
+		return nil, err
+	}
+	server, err := embed.StartEtcd(config)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-server.Server.ReadyNotify():
+		return server, nil
+	case <-server.Server.StopNotify():
+		err = errors.New("etcd stopped at once: see its messages above")
+	case err = <-server.Err():
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-time.After(startTimeout):
+		err = fmt.Errorf("etcd was not ready within %v: is the disk slow or full?", startTimeout)
+	}
+	server.Close()
+	return nil, err
+}
+
+func memberConfig(dir string, o EmbedOptions) (*embed.Config, error) {
+	config := embed.NewConfig()
+	config.Name, config.Dir = cmp.Or(o.Name, "ballast"), dir
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapTo(o.Log))
+	config.EnableGRPCGateway = false
+	config.QuotaBackendBytes = quotaBytes
+	config.MaxRequestBytes = maxRequestBytes
+	config.AutoCompactionMode, config.AutoCompactionRetention = embed.CompactorModePeriodic, compactAfter
+	config.SnapshotCount, config.SnapshotCatchUpEntries = snapshotEntries, catchUpEntries
+	config.BootstrapDefragThresholdMegabytes = defragmentMB
+	config.WarningApplyDuration, config.WarningUnaryRequestDuration = slow, slow
+
+	client := url.URL{Scheme: "unix", Path: filepath.Join(dir, "client.sock")}
+	if o.ClientURL != "" {
+		parsed, err := url.Parse(o.ClientURL)
+		if err != nil {
+			return nil, err
+		}
+		client = *parsed
+	}
+	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
+	if client.Scheme == "unix" && len(client.Path) > maxSocketPath {
+		config.ListenClientUrls = nil // we need none ourselves
+		o.Log.Warn("the path of the data directory is too long for a socket: etcdctl cannot reach the store", "directory", dir)
+	}
+	// A single member has no peers: it listens for none. The address is a name only.
+	config.ListenPeerUrls = nil
+	config.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: "localhost:2380"}}
+	config.InitialCluster = config.InitialClusterFromName(config.Name)
+	return config, nil
+}

@@ -1,0 +1,257 @@
+// Package etcd is a store in etcd: one that runs in this process (Embed), or a cluster elsewhere (Connect).
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/ballast-lb/ballast/internal/store"
+)
+
+const (
+	// DefaultPrefix is what all keys of a fleet begin with.
+	DefaultPrefix = "/ballast/"
+
+	callTimeout = 5 * time.Second // of one round trip; an election takes 1 to 2 s
+	retryPause  = 200 * time.Millisecond
+
+	pageDocuments = 500 // that one answer has at most
+
+	maxRequestBytes = 10 << 20 // of one Commit; etcd advises against more
+)
+
+// Store implements store.Store.
+type Store struct {
+	client *clientv3.Client
+	prefix string
+	place  string // for errors: where the store is
+	remedy string // for errors: what to look at when it does not answer
+	log    *slog.Logger
+	stop   func() error // what is there to close after the client
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	group  sync.WaitGroup
+
+	mutex  sync.Mutex // orders what joins the group and its end
+	closed func() error
+}
+
+func newStore(client *clientv3.Client, prefix, place, remedy string, log *slog.Logger, stop func() error) (*Store, error) {
+	prefix = cmp.Or(prefix, DefaultPrefix)
+	if !strings.HasPrefix(prefix, "/") || !strings.HasSuffix(prefix, "/") {
+		return nil, fmt.Errorf("prefix %q: it must begin and end with /", prefix)
+	}
+	s := &Store{client: client, prefix: prefix, place: place, remedy: remedy, log: log, stop: stop}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.closed = sync.OnceValue(s.close)
+	return s, nil
+}
+
+func (s *Store) documents() string { return s.prefix + "documents/" }
+func (s *Store) members() string   { return s.prefix + "members/" }
+
+// Close leaves the list of controllers, ends watches, and stops an embedded etcd.
+func (s *Store) Close() error { return s.closed() }
+
+func (s *Store) close() error {
+	s.mutex.Lock()
+	s.cancel()
+	s.mutex.Unlock()
+	s.group.Wait()
+	err := s.client.Close()
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	return errors.Join(err, s.stop())
+}
+
+// start runs something that Close waits for, unless the store is closed.
+func (s *Store) start(run func()) bool {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.ctx.Err() != nil {
+		return false
+	}
+	s.group.Go(run)
+	return true
+}
+
+// bound returns a context that ends with the caller's or with Close.
+func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	bound, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.ctx, cancel)
+	return bound, func() { stop(); cancel() }
+}
+
+// call makes one round trip to etcd, with a deadline.
+func (s *Store) call(ctx context.Context, timeout time.Duration, do func(ctx context.Context) error) error {
+	bound, cancel := s.bound(ctx)
+	defer cancel()
+	timed, cancelTimed := context.WithTimeout(bound, timeout)
+	defer cancelTimed()
+	err := do(timed)
+	switch {
+	case err == nil:
+		return nil
+	case s.ctx.Err() != nil:
+		return store.ErrClosed
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, rpctypes.ErrCompacted):
+		return err
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return fmt.Errorf("reach %s: %w: make room with `etcdctl compact`, `etcdctl defrag` and `etcdctl alarm disarm`", s.place, err)
+	case errors.Is(err, rpctypes.ErrRequestTooLarge), strings.Contains(err.Error(), "larger than max"):
+		return fmt.Errorf("reach %s: %w: change fewer services at once, or raise --max-request-bytes of etcd", s.place, err)
+	}
+	return fmt.Errorf("reach %s: %w: %s", s.place, err, s.remedy)
+}
+
+// value tells an empty value from none: the protocol does not.
+func value(kv *mvccpb.KeyValue) []byte {
+	if kv.Value == nil {
+		return []byte{}
+	}
+	return kv.Value
+}
+
+// Load implements store.Store: all pages are of one revision.
+func (s *Store) Load(ctx context.Context) (documents []store.Document, revision uint64, err error) {
+	for {
+		documents, revision, err = s.load(ctx)
+		if !errors.Is(err, rpctypes.ErrCompacted) { // between two pages
+			return documents, revision, err
+		}
+	}
+}
+
+func (s *Store) load(ctx context.Context) (documents []store.Document, revision uint64, err error) {
+	first, end := s.documents(), clientv3.GetPrefixRangeEnd(s.documents())
+	for more := true; more; {
+		var page *clientv3.GetResponse
+		err := s.call(ctx, callTimeout, func(ctx context.Context) (err error) {
+			page, err = s.client.Get(ctx, first, clientv3.WithRange(end), clientv3.WithLimit(pageDocuments), clientv3.WithRev(int64(revision)))
+			return err
+		})
+		if err != nil {
+			return nil, 0, err
+		}
+		if revision == 0 {
+			revision = uint64(page.Header.Revision)
+		}
+		for _, kv := range page.Kvs {
+			documents = append(documents, store.Document{
+				Key: strings.TrimPrefix(string(kv.Key), s.documents()), Value: value(kv), Revision: uint64(kv.ModRevision),
+			})
+			first = string(kv.Key) + "\x00"
+		}
+		more = page.More
+	}
+	return documents, revision, nil
+}
+
+// Commit implements store.Store. When etcd does not answer in time it is not known what has been done.
+func (s *Store) Commit(ctx context.Context, documents []store.Document) (revision uint64, err error) {
+	if err := store.Check(documents); err != nil {
+		return 0, err
+	}
+	for together := range slices.Chunk(documents, store.MaxTogether) {
+		var compare []clientv3.Cmp
+		var then []clientv3.Op
+		for _, d := range together {
+			key := s.documents() + d.Key
+			compare = append(compare, clientv3.Compare(clientv3.ModRevision(key), "=", int64(d.Revision)))
+			if d.Value == nil {
+				then = append(then, clientv3.OpDelete(key))
+			} else {
+				then = append(then, clientv3.OpPut(key, string(d.Value)))
+			}
+		}
+		var done *clientv3.TxnResponse
+		err := s.call(ctx, callTimeout, func(ctx context.Context) (err error) {
+			done, err = s.client.Txn(ctx).If(compare...).Then(then...).Commit()
+			return err
+		})
+		if err != nil {
+			return 0, err
+		}
+		if !done.Succeeded {
+			return 0, store.ErrConflict
+		}
+		revision = uint64(done.Header.Revision)
+	}
+	return revision, nil
+}
+
+// Watch implements store.Store. It outlives the loss of a member of etcd, and ends when etcd has compacted what was not delivered.
+func (s *Store) Watch(ctx context.Context, after uint64) <-chan store.Batch {
+	batches := make(chan store.Batch)
+	if !s.start(func() {
+		defer close(batches)
+		ctx, cancel := s.bound(ctx)
+		defer cancel()
+		s.follow(ctx, s.documents(), after+1, func(revision uint64, events []*clientv3.Event) {
+			batch := store.Batch{Revision: revision}
+			for _, event := range events {
+				d := store.Document{Key: strings.TrimPrefix(string(event.Kv.Key), s.documents())}
+				if event.Type == clientv3.EventTypePut {
+					d.Value, d.Revision = value(event.Kv), revision
+				}
+				batch.Documents = append(batch.Documents, d)
+			}
+			select {
+			case batches <- batch:
+			case <-ctx.Done():
+			}
+		})
+	}) {
+		close(batches)
+	}
+	return batches
+}
+
+// follow calls changed with what was changed below a prefix from a revision on, once for each revision, in order. It returns when ctx
+// ends or when the next change is not known any more.
+func (s *Store) follow(ctx context.Context, prefix string, next uint64, changed func(revision uint64, events []*clientv3.Event)) {
+	for ctx.Err() == nil {
+		// A member of etcd that has lost the others says so, and the next attempt goes to another.
+		watching, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+		for response := range s.client.Watch(watching, prefix, clientv3.WithPrefix(), clientv3.WithRev(int64(next))) {
+			if response.CompactRevision != 0 {
+				cancel()
+				s.log.Warn("etcd has compacted changes that were not seen yet: everything is loaded again", "from", next, "known from", response.CompactRevision)
+				return
+			}
+			if err := response.Err(); err != nil && ctx.Err() == nil {
+				s.log.Debug("the watch of etcd is started again", "error", err)
+			}
+			// The client never splits a revision over two responses (only WithFragment would).
+			for events := response.Events; len(events) > 0 && ctx.Err() == nil; {
+				revision := events[0].Kv.ModRevision
+				n := slices.IndexFunc(events, func(e *clientv3.Event) bool { return e.Kv.ModRevision != revision })
+				if n < 0 {
+					n = len(events)
+				}
+				changed(uint64(revision), events[:n])
+				next, events = uint64(revision)+1, events[n:]
+			}
+		}
+		cancel()
+		select {
+		case <-time.After(retryPause):
+		case <-ctx.Done():
+		}
+	}
+}

@@ -1,0 +1,300 @@
+package controller
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/balance"
+	"github.com/ballast-lb/ballast/internal/machine/health"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// account is what an engine knows of one service.
+type account struct {
+	name  string
+	due   time.Time // under the engine's lock
+	place int       // in the engine's schedule
+
+	mutex    sync.Mutex
+	view     ServiceView
+	weighed  model.Service // as weights are made for: who is unhealthy takes no new connections
+	ids      map[uint16]bool
+	lead     bool
+	term     uint64
+	balance  balance.Service
+	judge    health.Judge
+	checkers []string
+	down     []uint16 // as judged last
+	told     time.Time
+	asked    map[uint16]time.Time // Off
+	version  uint64
+	updates  uint64
+	complete bool              // the next update of weights tells all of them
+	sent     map[uint16]uint16 // weights
+	packets  map[uint16]map[string]uint64
+	activity map[uint16]uint64 // reports that showed new packets for a server
+}
+
+// decision is what an engine tells of a service.
+type decision struct {
+	weights   *ballastv1.Weights
+	health    bool
+	down, cut []uint16
+	off       []uint16
+}
+
+// setView reports whether its servers have changed, and whether it has to be looked at.
+func (a *account) setView(v *ServiceView) (servers, changed bool) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	if v.Revision != 0 && v.Revision == a.view.Revision {
+		return false, false
+	}
+	before := a.view
+	a.view = *v
+	servers = !slices.Equal(before.Service.Servers, v.Service.Servers) || !slices.Equal(before.Removed, v.Removed)
+	if servers {
+		a.ids = map[uint16]bool{}
+		for _, list := range [][]model.Server{v.Service.Servers, v.Removed} {
+			for i := range list {
+				a.ids[list[i].ID] = true
+			}
+		}
+		for id := range a.packets {
+			if !a.ids[id] {
+				delete(a.packets, id)
+				delete(a.activity, id)
+			}
+		}
+	}
+	old, now := &before.Service, &v.Service
+	changed = old.Name == "" || old.Load != now.Load || old.Dispatch != now.Dispatch || old.Health.Check != now.Health.Check
+	a.complete = a.complete || changed
+	a.weigh()
+	return servers, changed
+}
+
+// weigh works out what weights are made for. The caller holds the lock.
+func (a *account) weigh() {
+	a.weighed = a.view.Service
+	if len(a.down) == 0 {
+		return
+	}
+	a.weighed.Servers = slices.Clone(a.weighed.Servers)
+	for i := range a.weighed.Servers {
+		if _, down := slices.BinarySearch(a.down, a.weighed.Servers[i].ID); down {
+			a.weighed.Servers[i].State = model.StateDraining
+		}
+	}
+}
+
+// setLead reports whether the service is newly led, or not led any more, or in another term.
+func (a *account) setLead(lead bool, term uint64) (changed bool) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	changed = lead != a.lead || lead && term != a.term
+	a.lead, a.term = lead, term
+	if changed {
+		a.complete, a.told, a.asked = true, time.Time{}, nil
+	}
+	return changed
+}
+
+// setCheckers reports whether the service is led.
+func (a *account) setCheckers(lbs []string) bool {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	a.checkers = lbs
+	return a.lead
+}
+
+func (a *account) isChecked() bool {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	return a.view.Service.Health.Check != model.CheckNone
+}
+
+// period is how often the service has to be looked at.
+func (a *account) period() time.Duration {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	if a.lead && a.view.Service.Dispatch.FollowsLoad() {
+		return max(time.Duration(a.view.Service.Load.Interval), time.Duration(model.MinLoadInterval))
+	}
+	return lookPeriod
+}
+
+func (a *account) seen(now time.Time, lb string, servers []*ballastv1.ServerTraffic) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	for _, s := range servers {
+		id := uint16(s.Id)
+		if s.Id > 0xffff || !a.ids[id] {
+			continue
+		}
+		a.balance.Seen(now, lb, id, balance.Seen{Connections: s.Connections, Closed: s.Closed, Packets: s.Packets, Open: s.Open})
+		if a.packets == nil {
+			a.packets, a.activity = map[uint16]map[string]uint64{}, map[uint16]uint64{}
+		}
+		if a.packets[id] == nil {
+			a.packets[id] = map[string]uint64{}
+		}
+		if before, known := a.packets[id][lb]; !known || before != s.Packets {
+			a.packets[id][lb] = s.Packets
+			a.activity[id]++
+		}
+	}
+}
+
+// checked reports whether the service has to be judged now.
+func (a *account) checked(now time.Time, lb string, s *ballastv1.ServerHealth) bool {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	if s.Id > 0xffff || !a.ids[uint16(s.Id)] {
+		return false
+	}
+	a.judge.Told(now, lb, uint16(s.Id), s.Healthy, s.Detail)
+	return true
+}
+
+// toldLoad takes what an agent or an application says.
+func (a *account) toldLoad(now time.Time, id uint16, told balance.Told) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	if a.ids[id] {
+		a.balance.Told(now, id, told)
+	}
+}
+
+// look decides by what is known now.
+func (a *account) look(now time.Time) (d decision) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	down := a.judge.Down(now, &a.view.Service, a.checkers)
+	if !slices.Equal(down, a.down) {
+		a.down, a.told = down, time.Time{}
+		a.weigh()
+	}
+	shares := a.balance.Weigh(now, &a.weighed) // also where another controller leads: for Servers, and to be ready
+	if !a.lead {
+		return decision{}
+	}
+	if shares != nil {
+		d.weights = a.update(shares)
+	}
+	d.down, d.cut = a.down, a.toCut(now)
+	if (!slices.Equal(d.down, a.view.Down) || !slices.Equal(d.cut, a.view.Cut)) && now.Sub(a.told) >= repeatPeriod {
+		d.health, a.told = true, now
+	}
+	d.off = a.toSwitchOff(now)
+	return d
+}
+
+// update makes an update of what is new; nil: nothing is.
+func (a *account) update(shares []model.Share) *ballastv1.Weights {
+	complete := a.complete || a.updates%completeUpdate == 0
+	a.updates++
+	w := &ballastv1.Weights{Service: a.name, Term: a.term, Version: a.version + 1, Complete: complete}
+	sent := make(map[uint16]uint16, len(shares))
+	for _, share := range shares {
+		sent[share.ID] = share.Weight
+		if before, ok := a.sent[share.ID]; complete || !ok || before != share.Weight {
+			w.Ids, w.Weights = append(w.Ids, uint32(share.ID)), append(w.Weights, uint32(share.Weight))
+		}
+	}
+	a.sent = sent
+	if !complete && len(w.Ids) == 0 {
+		return nil
+	}
+	a.complete = false
+	a.version++
+	return w
+}
+
+// toCut returns who has been unhealthy for so long that the connections are cut. Whoever decided it before knew better since when.
+func (a *account) toCut(now time.Time) (ids []uint16) {
+	deadline := time.Duration(a.view.Service.Health.Deadline)
+	if deadline == 0 {
+		return nil
+	}
+	for _, id := range a.down {
+		_, before := slices.BinarySearch(a.view.Cut, id)
+		if since := a.judge.DownSince(id); before || !since.IsZero() && now.Sub(since) >= deadline {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// toSwitchOff returns the servers whose drain should have ended.
+func (a *account) toSwitchOff(now time.Time) (ids []uint16) {
+	for i := range a.view.Service.Servers {
+		s := &a.view.Service.Servers[i]
+		if s.State != model.StateDraining || s.Deadline.IsZero() || now.Before(s.Deadline) || now.Sub(a.asked[s.ID]) < repeatPeriod {
+			continue
+		}
+		if a.asked == nil {
+			a.asked = map[uint16]time.Time{}
+		}
+		a.asked[s.ID] = now
+		ids = append(ids, s.ID)
+	}
+	return ids
+}
+
+// status tells what is known of the service's servers.
+func (a *account) status(now time.Time) (servers []*ballastv1.ServerStatus) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	add := func(s *model.Server, removed bool) {
+		known := a.balance.Status(now, &a.weighed, s.ID)
+		status := &ballastv1.ServerStatus{
+			Service: a.name, Server: api.ServerToProto(s), Removed: removed, LoadSource: known.Source, Load: known.Load,
+			Available: known.Available, Weight: uint32(known.Weight), Connections: known.Connections, ConnectionsExact: known.Exact,
+		}
+		if !removed {
+			status.Health, status.HealthDetail = a.judge.Status(s.ID)
+		}
+		servers = append(servers, status)
+	}
+	for i := range a.view.Service.Servers {
+		add(&a.view.Service.Servers[i], false)
+	}
+	for i := range a.view.Removed {
+		add(&a.view.Removed[i], true)
+	}
+	return servers
+}
+
+// Servers tells what is known of the servers of a service, or of all services if it is empty, by service.
+func (e *Engine) Servers(service string) (servers []*ballastv1.ServerStatus) {
+	e.mutex.RLock()
+	var accounts []*account
+	for name, a := range e.accounts {
+		if service == "" || service == name {
+			accounts = append(accounts, a)
+		}
+	}
+	e.mutex.RUnlock()
+	slices.SortFunc(accounts, func(a, b *account) int { return cmp.Compare(a.name, b.name) })
+	now := time.Now()
+	for _, a := range accounts {
+		servers = append(servers, a.status(now)...)
+	}
+	return servers
+}
+
+// Activity counts the reports that showed new packets for a server, removed ones included: as long as it grows somebody speaks to it.
+func (e *Engine) Activity(service string, id uint16) uint64 {
+	a := e.account(service)
+	if a == nil {
+		return 0
+	}
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	return a.activity[id]
+}

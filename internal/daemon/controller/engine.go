@@ -1,0 +1,361 @@
+package controller
+
+import (
+	"container/heap"
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/balance"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// EngineOptions are whom an engine tells what it decides. All callbacks but Poll come from Run, one at a time and with no lock held;
+// they must not wait for long. Those that are nil are not called.
+type EngineOptions struct {
+	// Weigh takes new weights of a service that is led: only what has changed, and from time to time everything.
+	Weigh func(*ballastv1.Weights)
+	// Down takes who is unhealthy of a service that is led, whenever that differs from what the view says: ids that should get no new
+	// connections, and of those the ones whose connections should be cut. It is repeated until the view agrees.
+	Down func(service string, down, cut []uint16)
+	// Off asks for a server of a service that is led to be switched off, as the deadline of its drain has passed. It is repeated until
+	// the view agrees.
+	Off func(service string, id uint16)
+	// Checks takes what each load balancer is to check, of the services that are led.
+	Checks func(map[string][]string)
+	// Poll asks the servers of a service for their load, time and again until ctx ends.
+	Poll func(ctx context.Context, service model.Service, told func(id uint16, told balance.Told))
+	Log  *slog.Logger
+}
+
+// Implementation constants.
+const (
+	lookPeriod     = time.Second // how often a service is looked at when nothing happens
+	repeatPeriod   = time.Second // of what was asked for and is not so yet
+	completeUpdate = 8           // every so many updates of weights tell all of them: lost ones are made good
+	checkers       = 3           // load balancers that check a service
+)
+
+// Engine judges the health of servers and weighs them by their load. It knows of all services, so that it can lead one that nobody
+// leads any more at once; only of those that it leads it tells anybody. It has no store and no streams. All methods are safe for
+// concurrent use; reports of services and servers that it does not know are ignored.
+type Engine struct {
+	options EngineOptions
+	wake    chan struct{}
+
+	mutex    sync.RWMutex
+	term     uint64
+	leads    func(service string) bool
+	accounts map[string]*account
+	due      schedule
+	urgent   map[*account]bool // to be looked at now
+	lbs      []string
+	assign   bool                // who checks what has to be decided again
+	checks   map[string][]string // as told last
+	stale    bool                // byName and byAddress are
+	byName   map[string][]entry  // servers, for the reports of agents
+	byAddr   map[netip.Addr][]entry
+}
+
+// entry is one server of a service.
+type entry struct {
+	account *account
+	id      uint16
+}
+
+// NewEngine returns an engine that knows of no service and leads none.
+func NewEngine(o EngineOptions) *Engine {
+	return &Engine{options: o, wake: make(chan struct{}, 1), leads: func(string) bool { return false }, accounts: map[string]*account{},
+		urgent: map[*account]bool{}}
+}
+
+// SetState takes the desired state as it is now.
+func (e *Engine) SetState(view *View) {
+	now := time.Now()
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	here := make(map[string]bool, len(view.Services))
+	for i := range view.Services {
+		v := &view.Services[i]
+		here[v.Service.Name] = true
+		a := e.accounts[v.Service.Name]
+		if a == nil {
+			a = &account{name: v.Service.Name, place: -1}
+			a.judge.Restore(now, v.Down)
+			e.accounts[a.name] = a
+			a.setLead(e.leads(a.name), e.term)
+			e.assign = true
+		}
+		if servers, checked := a.setView(v); servers || checked {
+			e.stale = e.stale || servers
+			e.assign = e.assign || checked
+			e.schedule(a, now)
+		}
+	}
+	for name, a := range e.accounts {
+		if !here[name] {
+			delete(e.accounts, name)
+			heap.Remove(&e.due, a.place)
+			a.setLead(false, 0)
+			e.urgent[a] = true // for the last time: nobody is asked any more
+			e.stale, e.assign = true, true
+		}
+	}
+	e.wakeUp()
+}
+
+// Lead says which services this engine leads from now on, and the term of its updates: higher than of whoever led them before.
+func (e *Engine) Lead(term uint64, leads func(service string) bool) {
+	now := time.Now()
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	e.term, e.leads, e.assign = term, leads, true
+	for name, a := range e.accounts {
+		if a.setLead(leads(name), term) {
+			e.schedule(a, now)
+		}
+	}
+	e.wakeUp()
+}
+
+// SetLoadBalancers says which load balancers are connected, and so can check servers.
+func (e *Engine) SetLoadBalancers(names []string) {
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	e.lbs, e.assign = slices.Clone(names), true
+	e.wakeUp()
+}
+
+// Traffic takes what a load balancer saw.
+func (e *Engine) Traffic(lb string, report *ballastv1.TrafficReport) {
+	now := time.Now()
+	for i := 0; i < len(report.Servers); {
+		name := report.Servers[i].Service
+		end := i + 1
+		for end < len(report.Servers) && report.Servers[end].Service == name {
+			end++
+		}
+		if a := e.account(name); a != nil {
+			a.seen(now, lb, report.Servers[i:end])
+		}
+		i = end
+	}
+}
+
+// Health takes what a load balancer found out by checks.
+func (e *Engine) Health(lb string, report *ballastv1.HealthReport) {
+	now := time.Now()
+	for _, server := range report.Servers {
+		if a := e.account(server.Service); a != nil && a.checked(now, lb, server) {
+			e.mutex.Lock()
+			if e.accounts[a.name] == a {
+				e.urgent[a] = true
+			}
+			e.mutex.Unlock()
+		}
+	}
+	e.wakeUp()
+}
+
+// Load takes what an agent measured. It speaks for the servers that have the name or an address of its certificate, and no other.
+func (e *Engine) Load(agent pki.Identity, report *ballastv1.LoadReport) {
+	now := time.Now()
+	services := make(map[string]*ballastv1.ServiceLoad, len(report.Services))
+	for _, load := range report.Services {
+		services[load.Service] = load
+	}
+	for _, server := range e.serversOf(&agent) {
+		server.account.toldLoad(now, server.id, toldByAgent(report, services[server.account.name]))
+	}
+}
+
+func toldByAgent(report *ballastv1.LoadReport, load *ballastv1.ServiceLoad) (told balance.Told) {
+	if report.CpuPermille != nil {
+		told.HasCPU, told.CPUPermille, told.CPUs = true, uint16(min(*report.CpuPermille, 1000)), float64(report.Cpus)
+	}
+	if load != nil {
+		told.HasQueue, told.Connections, told.AcceptQueue, told.MeanQueue = true, load.Connections, load.AcceptQueue, float64(load.MeanQueue)
+	}
+	return told
+}
+
+// serversOf returns the servers that an agent speaks for, each once.
+func (e *Engine) serversOf(agent *pki.Identity) (servers []entry) {
+	e.mutex.RLock()
+	defer e.mutex.RUnlock()
+	if e.stale {
+		e.mutex.RUnlock()
+		e.index()
+		e.mutex.RLock()
+	}
+	servers = append(servers, e.byName[agent.Name]...)
+	for _, address := range agent.Addresses {
+		for _, server := range e.byAddr[address] {
+			if !slices.Contains(servers, server) {
+				servers = append(servers, server)
+			}
+		}
+	}
+	return servers
+}
+
+// index finds servers by name and address.
+func (e *Engine) index() {
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	e.stale, e.byName, e.byAddr = false, map[string][]entry{}, map[netip.Addr][]entry{}
+	for _, a := range e.accounts {
+		for _, servers := range [][]model.Server{a.view.Service.Servers, a.view.Removed} { // changed under both locks
+			for i := range servers {
+				server := entry{a, servers[i].ID}
+				e.byName[servers[i].Name] = append(e.byName[servers[i].Name], server)
+				e.byAddr[servers[i].Address] = append(e.byAddr[servers[i].Address], server)
+			}
+		}
+	}
+}
+
+func (e *Engine) account(name string) *account {
+	e.mutex.RLock()
+	defer e.mutex.RUnlock()
+	return e.accounts[name]
+}
+
+func (e *Engine) wakeUp() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// schedule looks at a service soon: at a random time of its period, at most a second from now. From then on it keeps its own step, so
+// that services are not looked at all at once. The caller holds the lock.
+func (e *Engine) schedule(a *account, now time.Time) {
+	a.due = now.Add(rand.N(min(a.period(), lookPeriod)))
+	if a.place < 0 {
+		heap.Push(&e.due, a)
+	} else {
+		heap.Fix(&e.due, a.place)
+	}
+}
+
+// Run decides until ctx ends.
+func (e *Engine) Run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var polls polls
+	defer polls.stop()
+	for {
+		accounts, checks, next := e.next(time.Now())
+		for _, a := range accounts {
+			polls.keep(ctx, a, e.options.Poll)
+			e.tell(a, a.look(time.Now()))
+		}
+		if checks != nil && e.options.Checks != nil {
+			e.options.Checks(checks)
+		}
+		timer.Reset(time.Until(next))
+		select {
+		case <-timer.C:
+		case <-e.wake:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// next returns the services to look at now, who is to check what if that has changed, and when to look again.
+func (e *Engine) next(now time.Time) (accounts []*account, checks map[string][]string, next time.Time) {
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	for a := range e.urgent {
+		accounts = append(accounts, a)
+	}
+	clear(e.urgent)
+	for len(e.due) > 0 && !e.due[0].due.After(now) {
+		a := e.due[0]
+		accounts = append(accounts, a)
+		period := a.period()
+		a.due = a.due.Add(period * (1 + now.Sub(a.due)/period)) // what was missed is not made up for
+		heap.Fix(&e.due, 0)
+	}
+	if e.assign {
+		e.assign = false
+		checks = e.assignChecks()
+	}
+	next = now.Add(lookPeriod)
+	if len(e.due) > 0 && e.due[0].due.Before(next) {
+		next = e.due[0].due
+	}
+	return accounts, checks, next
+}
+
+// assignChecks decides who checks what, and returns it for the services that are led; nil: it is as it was.
+func (e *Engine) assignChecks() map[string][]string {
+	checks := map[string][]string{}
+	for name, a := range e.accounts {
+		elected, lead := []string(nil), false
+		if a.isChecked() {
+			elected = elect(name, e.lbs, checkers)
+		}
+		if lead = a.setCheckers(elected); !lead {
+			continue
+		}
+		for _, lb := range elected {
+			checks[lb] = append(checks[lb], name)
+		}
+	}
+	same := len(checks) == len(e.checks)
+	for lb, services := range checks {
+		slices.Sort(services)
+		same = same && slices.Equal(services, e.checks[lb])
+	}
+	if same {
+		return nil
+	}
+	e.checks = checks
+	return checks
+}
+
+func (e *Engine) tell(a *account, d decision) {
+	if d.weights != nil && e.options.Weigh != nil {
+		e.options.Weigh(d.weights)
+	}
+	if d.health && e.options.Down != nil {
+		e.options.Down(a.name, d.down, d.cut)
+	}
+	for _, id := range d.off {
+		if e.options.Off != nil {
+			e.options.Off(a.name, id)
+		}
+	}
+}
+
+// schedule is a heap of services by when to look at them.
+type schedule []*account
+
+func (s schedule) Len() int           { return len(s) }
+func (s schedule) Less(i, j int) bool { return s[i].due.Before(s[j].due) }
+func (s schedule) Swap(i, j int) {
+	s[i], s[j] = s[j], s[i]
+	s[i].place, s[j].place = i, j
+}
+
+func (s *schedule) Push(a any) {
+	a.(*account).place = len(*s)
+	*s = append(*s, a.(*account))
+}
+
+func (s *schedule) Pop() any {
+	last := len(*s) - 1
+	a := (*s)[last]
+	*s = (*s)[:last]
+	a.place = -1
+	return a
+}

@@ -1,0 +1,470 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/balance"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/machine/health"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// decisions keeps what an engine says.
+type decisions struct {
+	mutex sync.Mutex
+	said  said
+}
+
+type said struct {
+	weights []*ballastv1.Weights
+	at      []time.Time // of weights
+	down    []string
+	off     []string
+	checks  map[string][]string
+}
+
+// take returns what was said since the last take, once nothing happens any more.
+func (d *decisions) take() said {
+	synctest.Wait()
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	taken := d.said
+	d.said = said{checks: taken.checks}
+	return taken
+}
+
+func (d *decisions) options() EngineOptions {
+	keep := func(f func(*said)) {
+		d.mutex.Lock()
+		defer d.mutex.Unlock()
+		f(&d.said)
+	}
+	return EngineOptions{
+		Weigh: func(w *ballastv1.Weights) {
+			keep(func(d *said) { d.weights, d.at = append(d.weights, w), append(d.at, time.Now()) })
+		},
+		Down: func(s string, down, cut []uint16) {
+			keep(func(d *said) { d.down = append(d.down, fmt.Sprint(s, down, cut)) })
+		},
+		Off:    func(s string, id uint16) { keep(func(d *said) { d.off = append(d.off, fmt.Sprint(s, id)) }) },
+		Checks: func(checks map[string][]string) { keep(func(d *said) { d.checks = checks }) },
+	}
+}
+
+// started runs an engine that leads everything in the bubble of the test.
+func started(t *testing.T, d *decisions, v *View) *Engine {
+	e := NewEngine(d.options())
+	e.SetState(v)
+	e.Lead(1, func(string) bool { return true })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		e.Run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	return e
+}
+
+func loadedService(name string, dispatch model.Dispatch, ids ...int) ServiceView {
+	v := testService(name, ids...)
+	v.Service.Dispatch = dispatch
+	return v
+}
+
+func agent(id int) pki.Identity { return pki.Identity{Role: pki.Agent, Name: fmt.Sprint("s", id)} }
+
+func queueOf(service string, mean float32) *ballastv1.LoadReport {
+	return &ballastv1.LoadReport{Services: []*ballastv1.ServiceLoad{{Service: service, Connections: uint32(mean), MeanQueue: mean}}}
+}
+
+func TestWeightsFollowTheReportsOfAgentsAndOnlyChangesAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var d decisions
+		e := started(t, &d, view(1, loadedService("web", model.DispatchAWFD, 1, 2, 3)))
+		var known follow.Weights
+		for round := range 40 { // 10 s
+			for id, mean := range []float32{10, 20, 40} {
+				if round >= 20 && id == 2 {
+					mean = 10
+				}
+				e.Load(agent(id+1), queueOf("web", mean))
+			}
+			time.Sleep(250 * time.Millisecond)
+		}
+		updates, complete := d.take().weights, 0
+		for i, w := range updates {
+			known.Take(w.Term, w.Version, w.Complete, w.Ids, w.Weights)
+			if w.Term != 1 || w.Version != uint64(i+1) {
+				t.Errorf("update %d is of term %d, version %d", i, w.Term, w.Version)
+			}
+			if w.Complete {
+				complete++
+			} else if len(w.Ids) == 0 || len(w.Ids) == 3 {
+				t.Errorf("an update of what changed tells %v", w.Ids)
+			}
+		}
+		if !updates[0].Complete || complete < 5 || complete > 6 || len(updates) > complete+3 {
+			t.Errorf("%d updates, %d complete", len(updates), complete)
+		}
+		if fmt.Sprint(known.Values) != "map[1:4 2:2 3:4]" {
+			t.Errorf("weights %v", known.Values)
+		}
+	})
+}
+
+func TestServicesAreNotWeighedInStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var d decisions
+		var services []ServiceView
+		for i := range 200 {
+			services = append(services, loadedService(fmt.Sprint("service", i), model.DispatchAWFD, 1))
+			services[i].Service.Load.Interval = model.Duration(100 * time.Millisecond)
+		}
+		started(t, &d, view(1, services...))
+		time.Sleep(10 * time.Second)
+		at := d.take().at
+		tenths := map[int64]int{} // of the interval
+		for _, at := range at {
+			tenths[at.UnixMilli()/10%10]++
+		}
+		for tenth := range int64(10) {
+			if share := float64(tenths[tenth]) / float64(len(at)); share < 0.02 || share > 0.3 {
+				t.Errorf("of all updates %.0f %% are in tenth %d of the interval", 100*share, tenth)
+			}
+		}
+	})
+}
+
+func TestAnAgentSpeaksOnlyForServersOfItsCertificate(t *testing.T) {
+	e := NewEngine(EngineOptions{})
+	e.SetState(view(1, loadedService("mail", model.DispatchAWFD, 1, 2), loadedService("web", model.DispatchAWFD, 1, 2)))
+	permille := uint32(500)
+	e.Load(pki.Identity{Name: "host", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")}},
+		&ballastv1.LoadReport{CpuPermille: &permille, Cpus: 2, Services: []*ballastv1.ServiceLoad{
+			{Service: "web", Connections: 7, MeanQueue: 9}, {Service: "other", Connections: 7}}})
+	for _, s := range e.Servers("") {
+		want := uint64(0)
+		if s.Service == "web" && s.Server.Id == 2 {
+			want = 7
+		}
+		if s.Connections != want || s.ConnectionsExact != (want > 0) {
+			t.Errorf("%s %s has %d connections", s.Service, s.Server.Name, s.Connections)
+		}
+	}
+}
+
+func sees(id uint32, healthy bool) *ballastv1.HealthReport {
+	return &ballastv1.HealthReport{Servers: []*ballastv1.ServerHealth{{Service: "web", Id: id, Healthy: healthy, Detail: "refused"}}}
+}
+
+func TestUnhealthyServersAreToldUntilTheViewAgrees(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var d decisions
+		web := testService("web", 1, 2)
+		web.Service.Health = model.Health{Check: model.CheckTCP, Interval: model.Duration(time.Second), Rise: 1, Fall: 1, Deadline: model.Duration(10 * time.Second)}
+		e := started(t, &d, view(1, web))
+		e.SetLoadBalancers([]string{"lb1", "lb2", "lb3"})
+		if checks := d.take().checks; len(checks) != 3 || !slices.Equal(checks["lb2"], []string{"web"}) {
+			t.Fatalf("checks: %v", checks)
+		}
+		report := func(healthy ...bool) {
+			for i, ok := range healthy {
+				e.Health(fmt.Sprint("lb", i+1), sees(2, ok))
+				e.Health(fmt.Sprint("lb", i+1), sees(1, true))
+			}
+			synctest.Wait()
+		}
+		report(true, false, true)
+		if down := d.take().down; len(down) != 0 {
+			t.Errorf("one of three took it down: %v", down)
+		}
+		report(false, false, true)
+		time.Sleep(3 * repeatPeriod)
+		if down := d.take().down; len(down) < 3 || down[0] != "web[2] []" || down[1] != down[0] {
+			t.Errorf("told %v", down)
+		}
+		web.Down = []uint16{2}
+		e.SetState(view(2, web))
+		for range 4 { // 12 s since it is down
+			report(false, false, false)
+			time.Sleep(3 * time.Second)
+		}
+		if down := d.take().down; len(down) == 0 || down[0] != "web[2] [2]" {
+			t.Errorf("told %v", down)
+		}
+		web.Cut = []uint16{2}
+		e.SetState(view(3, web))
+		report(true, true, true)
+		if down := d.take().down; len(down) != 1 || down[0] != "web[] []" {
+			t.Errorf("told %v", down)
+		}
+	})
+}
+
+func TestUnhealthyServersHaveNoPartInTheWeights(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var d decisions
+		web := loadedService("web", model.DispatchAWFD, 1, 2, 3)
+		web.Service.Health.Check = model.CheckTCP
+		e := started(t, &d, view(1, web))
+		e.SetLoadBalancers([]string{"lb1"})
+		synctest.Wait()
+		for range 20 {
+			e.Health("lb1", sees(3, false))
+			for id, mean := range []float32{10, 20, 0} { // a dead server has no load
+				e.Load(agent(id+1), queueOf("web", mean))
+			}
+			time.Sleep(250 * time.Millisecond)
+		}
+		updates := d.take().weights
+		last := updates[len(updates)-1]
+		if !last.Complete || !slices.Equal(last.Ids, []uint32{1, 2}) || !slices.Equal(last.Weights, []uint32{4, 2}) {
+			t.Errorf("the last update is %v", last)
+		}
+		for _, s := range e.Servers("web") {
+			if s.Server.Id == 3 && (s.Health != health.Unhealthy || s.Weight != 0) {
+				t.Errorf("server 3: %v", s)
+			}
+		}
+	})
+}
+
+func TestADrainEndsAtItsDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var d decisions
+		web := testService("web", 1, 2)
+		web.Service.Servers[1].State, web.Service.Servers[1].Deadline = model.StateDraining, time.Now().Add(time.Minute)
+		e := started(t, &d, view(1, web))
+		time.Sleep(time.Minute - 1)
+		if off := d.take().off; len(off) != 0 {
+			t.Errorf("too early: %v", off)
+		}
+		time.Sleep(2 * repeatPeriod)
+		if off := d.take().off; len(off) == 0 || off[0] != "web2" {
+			t.Errorf("asked for %v", off)
+		}
+		web.Service = web.Service.Clone()
+		web.Service.Servers[1].State = model.StateOff
+		e.SetState(view(2, web))
+		time.Sleep(time.Minute)
+		if off := d.take().off; len(off) != 0 {
+			t.Errorf("asked again for %v", off)
+		}
+	})
+}
+
+func TestWhoTakesOverKnowsEverythingAlready(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var one, two decisions
+		web := loadedService("web", model.DispatchAWFD, 1, 2)
+		web.Service.Health.Check = model.CheckTCP
+		first, second := started(t, &one, view(1, web)), started(t, &two, view(1, web))
+		second.Lead(0, func(string) bool { return false })
+		for _, e := range []*Engine{first, second} {
+			e.SetLoadBalancers([]string{"lb1"})
+		}
+		synctest.Wait()
+		for range 20 {
+			for _, e := range []*Engine{first, second} {
+				e.Load(agent(1), queueOf("web", 10))
+				e.Load(agent(2), queueOf("web", 20))
+				e.Health("lb1", sees(2, true))
+			}
+			time.Sleep(250 * time.Millisecond)
+		}
+		if said := two.take(); len(said.weights) != 0 || len(said.checks) != 0 {
+			t.Fatalf("who does not lead said %v, %v", said.weights, said.checks)
+		}
+		first.Lead(0, func(string) bool { return false })
+		second.Lead(7, func(string) bool { return true })
+		took, former := time.Now(), one.take().weights
+		time.Sleep(time.Second)
+		if went := one.take().weights; len(went) != 0 {
+			t.Errorf("who gave up went on: %v", went)
+		}
+		said := two.take()
+		if len(said.weights) == 0 || said.weights[0].Term != 7 || !said.weights[0].Complete || said.at[0].Sub(took) > time.Second {
+			t.Fatalf("who took over said %v", said.weights)
+		}
+		if got, last := said.weights[0], former[len(former)-1]; !slices.Equal(got.Weights, []uint32{4, 2}) || last.Term >= got.Term {
+			t.Errorf("who took over said %v after %v", got, last)
+		}
+		if len(said.checks["lb1"]) != 1 {
+			t.Errorf("checks: %v", said.checks)
+		}
+	})
+}
+
+func TestOnlyServersOfServicesThatAreLedArePolled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mutex sync.Mutex
+		polled := map[string]int{}
+		var d decisions
+		o := d.options()
+		o.Poll = func(ctx context.Context, service model.Service, told func(uint16, balance.Told)) {
+			mutex.Lock()
+			polled[service.Name]++
+			mutex.Unlock()
+			for ctx.Err() == nil {
+				told(1, balance.Told{HasQueue: true, MeanQueue: 5, FromEndpoint: true})
+				select {
+				case <-time.After(time.Duration(service.Load.Interval)):
+				case <-ctx.Done():
+				}
+			}
+			mutex.Lock()
+			polled[service.Name]--
+			mutex.Unlock()
+		}
+		web, other := loadedService("web", model.DispatchAWFD, 1), loadedService("other", model.DispatchAWFD, 1)
+		web.Service.Load.Source, other.Service.Load.Source = model.LoadEndpoint, model.LoadEndpoint
+		e := NewEngine(o)
+		e.SetState(view(1, other, web))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); e.Run(ctx) }()
+		expect := func(want string) {
+			t.Helper()
+			time.Sleep(2 * lookPeriod)
+			synctest.Wait()
+			mutex.Lock()
+			defer mutex.Unlock()
+			if fmt.Sprint(polled) != want {
+				t.Errorf("polled %v, want %v", polled, want)
+			}
+		}
+		expect("map[]")
+		e.Lead(1, func(name string) bool { return name == "web" })
+		expect("map[web:1]")
+		if s := e.Servers("web")[0]; s.LoadSource != "endpoint" || s.Load != 5 {
+			t.Errorf("known of web: %v", s)
+		}
+		web = loadedService("web", model.DispatchAWFD, 1, 2)
+		web.Service.Load.Source = model.LoadEndpoint
+		e.SetState(view(2, web)) // anew, and other is gone
+		expect("map[web:1]")
+		e.SetState(view(3))
+		expect("map[web:0]")
+		cancel()
+		<-ended
+	})
+}
+
+func TestReportsAreTakenWhileEverythingChanges(t *testing.T) {
+	var d decisions
+	e := started(t, &d, view(1))
+	var running sync.WaitGroup
+	for worker := range 4 {
+		running.Go(func() {
+			for i := range 300 {
+				web := loadedService("web", model.DispatchAWFD, manyIDs(1+i%5)...)
+				web.Service.Health.Check = model.CheckTCP
+				web.Service.Load.Interval = model.MinLoadInterval
+				switch (i + worker) % 6 {
+				case 0:
+					e.SetState(view(uint64(i+1), web, testService("other", 1)))
+				case 1:
+					e.SetState(view(uint64(i+1), testService("other", 1)))
+				case 2:
+					e.SetLoadBalancers([]string{"lb1", fmt.Sprint("lb", i)})
+				case 3:
+					e.Lead(uint64(i), func(name string) bool { return name == "web" })
+				}
+				e.Load(agent(1), queueOf("web", 3))
+				e.Health("lb1", sees(1, i%2 == 0))
+				e.Traffic("lb1", &ballastv1.TrafficReport{Servers: []*ballastv1.ServerTraffic{
+					{Service: "web", Id: 1, Packets: uint64(i)}, {Service: "web", Id: 1 << 20}, {Service: "none"}, {Service: "other", Id: 1}}})
+				e.Servers("")
+				e.Activity("web", 1)
+			}
+		})
+	}
+	running.Wait()
+}
+
+func TestActivityGrowsAsLongAsSomebodySpeaksToAServer(t *testing.T) {
+	e := NewEngine(EngineOptions{})
+	web := testService("web", 1)
+	web.Removed = testService("", 2).Service.Servers
+	e.SetState(view(1, web))
+	report := func(lb string, packets uint64) uint64 {
+		e.Traffic(lb, &ballastv1.TrafficReport{Servers: []*ballastv1.ServerTraffic{{Service: "web", Id: 2, Packets: packets}}})
+		return e.Activity("web", 2)
+	}
+	first := report("lb1", 10)
+	if second := report("lb1", 10); second != first {
+		t.Error("silence counted as activity")
+	}
+	if report("lb1", 11) == first {
+		t.Error("a packet did not count")
+	}
+	second := report("lb2", 4)
+	if report("lb2", 1) == second {
+		t.Error("a load balancer that began to count anew did not count")
+	}
+}
+
+func TestElectionsMoveOnlyWhatMust(t *testing.T) {
+	names := []string{"a", "b", "c", "d"}
+	count, moved := map[string]int{}, 0
+	const subjects = 4000
+	for i := range subjects {
+		subject := fmt.Sprint("service", i)
+		elected := elect(subject, names, 3)
+		slices.Reverse(names)
+		if again := elect(subject, names, 3); !slices.Equal(again, elected) || elect(subject, names, 1)[0] != elected[0] {
+			t.Fatalf("%v, then %v", elected, again)
+		}
+		count[elected[0]]++
+		if fewer := elect(subject, []string{"a", "b", "c"}, 1)[0]; fewer != elected[0] {
+			moved++
+		}
+	}
+	for name, n := range count {
+		if n < subjects/4*9/10 || n > subjects/4*11/10 {
+			t.Errorf("%s has %d of %d", name, n, subjects)
+		}
+	}
+	if moved != count["d"] {
+		t.Errorf("%d moved, %d had to", moved, count["d"])
+	}
+	if elect("x", nil, 1) != nil && len(elect("x", nil, 3)) != 0 {
+		t.Error("nobody was elected from nobody")
+	}
+}
+
+func TestUpdatesThatAreLostAreMadeGoodByTheNextCompleteOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var d decisions
+		e := started(t, &d, view(1, loadedService("web", model.DispatchAWFD, 1, 2, 3, 4)))
+		for round := range 80 {
+			for id := range 4 {
+				e.Load(agent(id+1), queueOf("web", float32(5+(round*(id+3))%17)))
+			}
+			time.Sleep(250 * time.Millisecond)
+		}
+		var all, lossy follow.Weights
+		for i, w := range d.take().weights {
+			w = proto.CloneOf(w)
+			all.Take(w.Term, w.Version, w.Complete, w.Ids, w.Weights)
+			if i%3 != 1 || w.Complete {
+				lossy.Take(w.Term, w.Version, w.Complete, w.Ids, w.Weights)
+			}
+			if w.Complete && fmt.Sprint(all.Values) != fmt.Sprint(lossy.Values) {
+				t.Errorf("after a complete update: %v, not %v", lossy.Values, all.Values)
+			}
+		}
+	})
+}

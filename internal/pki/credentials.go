@@ -176,9 +176,9 @@ func (c *Credentials) Server() *tls.Config {
 	return c.config([]Role{Controller, LB, Agent, Ctl})
 }
 
-// Client is for connections to controllers: whoever answers must be one.
-func (c *Credentials) Client() *tls.Config {
-	return c.config([]Role{Controller})
+// Client is for connections to controllers: whoever answers must be one, or have one of the other roles given.
+func (c *Credentials) Client(others ...Role) *tls.Config {
+	return c.config(append([]Role{Controller}, others...))
 }
 
 // config verifies by itself (VerifyConnection), for two reasons: the authority may change while the process runs, and peers are

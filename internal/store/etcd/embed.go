@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -52,12 +53,17 @@ func Embed(ctx context.Context, o EmbedOptions) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the store in %s: %w", dir, err)
 	}
-	server, err := startMember(ctx, dir, o)
+	var stopping atomic.Bool
+	server, err := startMember(ctx, dir, o, &stopping)
 	if err != nil {
 		return nil, fmt.Errorf("open the store in %s: %w", dir, errors.Join(err, unlock()))
 	}
 	client := v3client.New(server.Server)
-	stop := func() error { server.Close(); return unlock() }
+	stop := func() error {
+		stopping.Store(true)
+		server.Close()
+		return unlock()
+	}
 	s, err := newStore(client, "", "the store in "+dir, "is the disk slow or full?", o.Log, stop)
 	if err != nil {
 		return nil, errors.Join(err, stop())
@@ -115,11 +121,12 @@ func writeAt(file *os.File, text string) error {
 	return err
 }
 
-func startMember(ctx context.Context, dir string, o EmbedOptions) (*embed.Etcd, error) {
+func startMember(ctx context.Context, dir string, o EmbedOptions, stopping *atomic.Bool) (*embed.Etcd, error) {
 	config, err := memberConfig(dir, o)
 	if err != nil {
 		return nil, err
 	}
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapTo(o.Log, stopping))
 	server, err := embed.StartEtcd(config)
 	if err != nil {
 		return nil, err
@@ -142,8 +149,8 @@ func startMember(ctx context.Context, dir string, o EmbedOptions) (*embed.Etcd, 
 func memberConfig(dir string, o EmbedOptions) (*embed.Config, error) {
 	config := embed.NewConfig()
 	config.Name, config.Dir = cmp.Or(o.Name, "ballast"), dir
-	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapTo(o.Log))
 	config.EnableGRPCGateway = false
+	config.AuthToken = "" // nobody logs in
 	config.QuotaBackendBytes = quotaBytes
 	config.MaxRequestBytes = maxRequestBytes
 	config.AutoCompactionMode, config.AutoCompactionRetention = embed.CompactorModePeriodic, compactAfter

@@ -2,6 +2,7 @@
 package etcd
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -15,6 +16,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/ballast-lb/ballast/internal/store"
 )
@@ -23,8 +26,10 @@ const (
 	// DefaultPrefix is what all keys of a fleet begin with.
 	DefaultPrefix = "/ballast/"
 
-	callTimeout = 5 * time.Second // of one round trip; an election takes 1 to 2 s
-	retryPause  = 200 * time.Millisecond
+	// What a member was asked while the leader of etcd was lost is not answered: it is asked again after the 1 to 2 s of an election.
+	attemptTimeout = 2 * time.Second
+	callTimeout    = 6 * time.Second
+	retryPause     = 200 * time.Millisecond
 
 	pageDocuments = 500 // that one answer has at most
 
@@ -95,13 +100,24 @@ func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc)
 	return bound, func() { stop(); cancel() }
 }
 
-// call makes one round trip to etcd, with a deadline.
+// call asks etcd, again if it does not answer in time, until the deadline. What is asked may have been done before.
 func (s *Store) call(ctx context.Context, timeout time.Duration, do func(ctx context.Context) error) error {
 	bound, cancel := s.bound(ctx)
 	defer cancel()
 	timed, cancelTimed := context.WithTimeout(bound, timeout)
 	defer cancelTimed()
-	err := do(timed)
+	var err error
+	for {
+		attempt, cancelAttempt := context.WithTimeout(timed, attemptTimeout)
+		err = do(attempt)
+		if cancelAttempt(); !unanswered(err) || timed.Err() != nil {
+			break
+		}
+		select {
+		case <-time.After(retryPause):
+		case <-timed.Done():
+		}
+	}
 	switch {
 	case err == nil:
 		return nil
@@ -117,6 +133,16 @@ func (s *Store) call(ctx context.Context, timeout time.Duration, do func(ctx con
 		return fmt.Errorf("reach %s: %w: change fewer services at once, or raise --max-request-bytes of etcd", s.place, err)
 	}
 	return fmt.Errorf("reach %s: %w: %s", s.place, err, s.remedy)
+}
+
+// unanswered tells a failure of what is between us and etcd's members, or of one of them, from etcd's answer.
+func unanswered(err error) bool {
+	var answer rpctypes.EtcdError
+	code := status.Code(err)
+	if errors.As(err, &answer) {
+		code = answer.Code()
+	}
+	return code == codes.Unavailable || code == codes.DeadlineExceeded || errors.Is(err, context.DeadlineExceeded)
 }
 
 // value tells an empty value from none: the protocol does not.
@@ -162,37 +188,68 @@ func (s *Store) load(ctx context.Context) (documents []store.Document, revision 
 	return documents, revision, nil
 }
 
-// Commit implements store.Store. When etcd does not answer in time it is not known what has been done.
+// Commit implements store.Store. When etcd does not answer at all it is not known what has been done.
 func (s *Store) Commit(ctx context.Context, documents []store.Document) (revision uint64, err error) {
 	if err := store.Check(documents); err != nil {
 		return 0, err
 	}
 	for together := range slices.Chunk(documents, store.MaxTogether) {
-		var compare []clientv3.Cmp
-		var then []clientv3.Op
-		for _, d := range together {
-			key := s.documents() + d.Key
-			compare = append(compare, clientv3.Compare(clientv3.ModRevision(key), "=", int64(d.Revision)))
-			if d.Value == nil {
-				then = append(then, clientv3.OpDelete(key))
-			} else {
-				then = append(then, clientv3.OpPut(key, string(d.Value)))
-			}
-		}
-		var done *clientv3.TxnResponse
-		err := s.call(ctx, callTimeout, func(ctx context.Context) (err error) {
-			done, err = s.client.Txn(ctx).If(compare...).Then(then...).Commit()
-			return err
-		})
-		if err != nil {
+		if revision, err = s.commit(ctx, together); err != nil {
 			return 0, err
 		}
-		if !done.Succeeded {
-			return 0, store.ErrConflict
-		}
-		revision = uint64(done.Header.Revision)
 	}
 	return revision, nil
+}
+
+func (s *Store) commit(ctx context.Context, documents []store.Document) (revision uint64, err error) {
+	var unchanged []clientv3.Cmp
+	var change, look []clientv3.Op
+	for _, d := range documents {
+		key := s.documents() + d.Key
+		unchanged = append(unchanged, clientv3.Compare(clientv3.ModRevision(key), "=", int64(d.Revision)))
+		look = append(look, clientv3.OpGet(key))
+		if d.Value == nil {
+			change = append(change, clientv3.OpDelete(key))
+		} else {
+			change = append(change, clientv3.OpPut(key, string(d.Value)))
+		}
+	}
+	var done *clientv3.TxnResponse
+	attempts := 0
+	err = s.call(ctx, callTimeout, func(ctx context.Context) (err error) {
+		attempts++
+		done, err = s.client.Txn(ctx).If(unchanged...).Then(change...).Else(look...).Commit()
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	if done.Succeeded {
+		return uint64(done.Header.Revision), nil
+	}
+	if revision, as := asWanted(documents, done); as && attempts > 1 {
+		return revision, nil // by the attempt before, which was not answered
+	}
+	return 0, store.ErrConflict
+}
+
+// asWanted reports whether documents are what they were to become, all by one change, whose revision it returns.
+func asWanted(documents []store.Document, found *clientv3.TxnResponse) (revision uint64, as bool) {
+	for i, d := range documents {
+		switch kvs := found.Responses[i].GetResponseRange().Kvs; {
+		case d.Value == nil && len(kvs) == 0:
+		case d.Value == nil || len(kvs) == 0 || !bytes.Equal(kvs[0].Value, d.Value):
+			return 0, false
+		case uint64(kvs[0].ModRevision) <= d.Revision, revision != 0 && uint64(kvs[0].ModRevision) != revision:
+			return 0, false
+		default:
+			revision = uint64(kvs[0].ModRevision)
+		}
+	}
+	if revision == 0 {
+		revision = uint64(found.Header.Revision) // nothing but deletions
+	}
+	return revision, true
 }
 
 // Watch implements store.Store. It outlives the loss of a member of etcd, and ends when etcd has compacted what was not delivered.

@@ -6,27 +6,31 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
 
-// zapTo makes a logger of etcd's kind. What etcd informs of is for those who debug it; its warnings and errors are ours.
-func zapTo(log *slog.Logger) *zap.Logger { return zap.New(&core{log: log}) }
+// zapTo makes a logger of etcd's kind. What etcd informs of is for those who debug it; its warnings and errors are ours, unless quiet:
+// a client also returns what it warns of or gets over it by itself, and an etcd that is being stopped complains of that.
+func zapTo(log *slog.Logger, quiet *atomic.Bool) *zap.Logger {
+	return zap.New(&core{log: log, quiet: quiet})
+}
 
-// quietTo is for clients: what they warn of they also return, or get over by themselves.
-func quietTo(log *slog.Logger) *zap.Logger { return zap.New(&core{log: log, quiet: true}) }
+// usual is what etcd always warns of when it is embedded: its advice is for servers of HTTP.
+const usual = "Running http and grpc server on single port. This is not recommended for production."
 
 // core implements zapcore.Core.
 type core struct {
 	log    *slog.Logger
-	quiet  bool
+	quiet  *atomic.Bool
 	fields []zapcore.Field
 }
 
 func (c *core) level(level zapcore.Level) slog.Level {
 	switch {
-	case c.quiet || level < zapcore.WarnLevel:
+	case c.quiet.Load() || level < zapcore.WarnLevel:
 		return slog.LevelDebug
 	case level < zapcore.ErrorLevel:
 		return slog.LevelWarn
@@ -43,7 +47,7 @@ func (c *core) With(fields []zapcore.Field) zapcore.Core {
 }
 
 func (c *core) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.Enabled(entry.Level) {
+	if c.Enabled(entry.Level) && entry.Message != usual {
 		return checked.AddCore(entry, c)
 	}
 	return checked

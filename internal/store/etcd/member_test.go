@@ -1,0 +1,142 @@
+package etcd
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/server/v3/embed"
+)
+
+const patience = 15 * time.Second
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// memberVariable has the member that a process is to be, as JSON: this program is also the etcd of its tests.
+const memberVariable = "BALLAST_TEST_ETCD_MEMBER"
+
+// files are certificates in PEM; without them anybody may connect.
+type files struct{ CA, Certificate, Key string }
+
+// member is a process of an external etcd.
+type member struct {
+	Name, Dir, Initial string
+	Peer, Client       string
+	TLS                files
+	process            *exec.Cmd
+}
+
+func TestMain(m *testing.M) {
+	if text, is := os.LookupEnv(memberVariable); is {
+		fmt.Fprintln(os.Stderr, beMember(text))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// beMember runs until it is killed.
+func beMember(text string) error {
+	var m member
+	if err := json.Unmarshal([]byte(text), &m); err != nil {
+		return err
+	}
+	config := embed.NewConfig() // with the defaults of etcd
+	config.Name, config.Dir, config.InitialCluster = m.Name, m.Dir, m.Initial
+	if m.TLS != (files{}) {
+		config.ClientTLSInfo = transport.TLSInfo{TrustedCAFile: m.TLS.CA, CertFile: m.TLS.Certificate, KeyFile: m.TLS.Key, ClientCertAuth: true}
+	}
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapTo(quiet, new(atomic.Bool)))
+	config.UnsafeNoFsync = true
+	peer, errPeer := url.Parse(m.Peer)
+	client, errClient := url.Parse(m.Client)
+	if errPeer != nil || errClient != nil {
+		return fmt.Errorf("%v, %v", errPeer, errClient)
+	}
+	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{*peer}, []url.URL{*peer}
+	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{*client}, []url.URL{*client}
+	server, err := embed.StartEtcd(config)
+	if err != nil {
+		return err
+	}
+	return <-server.Err()
+}
+
+func loopbackURL(t *testing.T, scheme string) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return scheme + "://" + listener.Addr().String()
+}
+
+// cluster starts an external etcd on loopback; clients need certificates if there are files.
+func cluster(t *testing.T, size int, tls files) (members []*member, endpoints []string) {
+	t.Helper()
+	scheme := "http"
+	if tls != (files{}) {
+		scheme = "https"
+	}
+	var initial []string
+	for i := range size {
+		m := &member{Name: fmt.Sprint("etcd-", i), Dir: t.TempDir(), Peer: loopbackURL(t, "http"), Client: loopbackURL(t, scheme), TLS: tls}
+		if err := os.Chmod(m.Dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		members, endpoints = append(members, m), append(endpoints, m.Client)
+		initial = append(initial, m.Name+"="+m.Peer)
+	}
+	for _, m := range members {
+		m.Initial = strings.Join(initial, ",")
+		text, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.process = exec.Command(os.Args[0])
+		m.process.Env = append(os.Environ(), memberVariable+"="+string(text))
+		m.process.Stderr = t.Output()
+		m.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		if err := m.process.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(m.kill)
+	}
+	return members, endpoints
+}
+
+func (m *member) kill() {
+	m.process.Process.Kill()
+	m.process.Wait()
+}
+
+// connected waits for a cluster that is being started.
+func connected(t *testing.T, o ConnectOptions) *Store {
+	t.Helper()
+	o.Log = quiet
+	for deadline := time.Now().Add(patience); ; {
+		s, err := Connect(t.Context(), o)
+		if err == nil {
+			t.Cleanup(func() { s.Close() })
+			return s
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func connect(t *testing.T, endpoints ...string) *Store {
+	t.Helper()
+	return connected(t, ConnectOptions{Endpoints: endpoints})
+}

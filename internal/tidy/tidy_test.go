@@ -111,7 +111,7 @@ var layers = map[string][]string{
 	"plan":    {"algo", "model", "wire"},
 	"machine": {"plan", "wire", "algo", "model"},
 	"config":  {"algo", "model"},
-	"store":   {"model", "config", "wire"},
+	"store":   {"store", "model", "config", "wire"},
 	"linux":   {"linux", "plan", "wire", "algo", "model"},
 	"sim":     {"machine", "plan", "wire", "algo", "model"},
 }

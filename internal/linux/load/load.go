@@ -1,0 +1,275 @@
+// Package load measures how busy a server is, for its agent to report (Spotlight V-B, Cheetah IV-B): CPU in use, and for each
+// service the open connections and those that wait to be accepted, now and on average since the report before.
+//
+// # What is counted
+//
+// Connections are TCP sockets of the namespace whose local address and port are those of the service, as the kernel lists them by
+// sock_diag, IPv4 clients of IPv6 sockets included. One counts from the end of its handshake until the server has closed it and the
+// client has acknowledged everything. Those that no process has accepted yet are counted apart: they are what the accept queue of a
+// listening socket holds. The queue's own length would be that of all addresses that a wildcard socket listens on; their number is
+// that of one service. A connection of several MPTCP subflows counts once for each.
+//
+// The CPU is that of the whole host, or of one control group: of cgroup v2, or of v1's cpu and cpuacct controllers. There the
+// quotas of the group and of those around it say how much there is to use; time stolen by a hypervisor counts as in use.
+//
+// # When
+//
+// A report goes out at a random time in each interval, so that servers never report in step and nothing that happens at fixed
+// times is always missed or always hit (Spotlight V-C). Samples for the mean are taken in between, as many as the sampler can
+// afford: measuring takes at most Options.MostCPU of one CPU. When even one sample in each interval would take more, reports become
+// less frequent and say so.
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Implementation constants.
+const (
+	defaultRate    = 100.0 // samples per second
+	defaultMostCPU = 0.02
+	shortest       = time.Duration(model.MinLoadInterval)
+	longest        = time.Duration(model.MaxLoadInterval)
+	listenEvery    = time.Second // between looks at who listens
+)
+
+// Options configure a Sampler. The zero value measures the whole host.
+type Options struct {
+	Cgroup  string  // directory of the control group whose CPU counts, such as /sys/fs/cgroup/web.slice; empty: the host
+	Rate    float64 // samples per second that are wanted, for the mean; 0: 100
+	MostCPU float64 // of one CPU that measuring may take; 0: 0.02
+}
+
+// Service is what connections are counted of.
+type Service struct {
+	Name     string
+	Protocol model.Protocol // 0: TCP. Others have no connections: they are reported as unavailable
+	// VIP is the address that packets of the service have when they reach the sockets: with forward nat the server's own.
+	VIP   netip.Addr
+	Ports []uint16
+}
+
+// ServiceLoad is how busy one service is on this server.
+type ServiceLoad struct {
+	Service     string
+	Connections uint32  // open and accepted, now
+	AcceptQueue uint32  // waiting to be accepted, now
+	MeanQueue   float64 // of Connections + AcceptQueue, since the report before
+}
+
+// Report is what was measured since the report before.
+type Report struct {
+	HasCPU      bool
+	CPUPermille uint16  // of CPUs, in use
+	CPUs        float64 // of the host, or the part of them that the control group may use
+	Services    []ServiceLoad
+	Samples     int      // that MeanQueue is of
+	Unavailable []string // what is not measured as it was asked for, and why
+}
+
+// Sampler measures. Its methods may be used by several goroutines; Run must run once.
+type Sampler struct {
+	options Options
+	sockets *sockets
+	failed  error // why there are no sockets
+	cpu     cpuMeter
+	wanted  atomic.Pointer[targets]
+	changed chan struct{}
+	random  func() float64
+}
+
+// New returns a sampler of the network namespace that the calling thread is in. What does not work here, reports will say.
+func New(o Options) *Sampler {
+	if o.Rate <= 0 {
+		o.Rate = defaultRate
+	}
+	if o.MostCPU <= 0 {
+		o.MostCPU = defaultMostCPU
+	}
+	s := &Sampler{options: o, cpu: cpuMeter{cgroup: o.Cgroup}, changed: make(chan struct{}, 1), random: rand.Float64}
+	s.sockets, s.failed = openSockets()
+	s.wanted.Store(newTargets(nil))
+	return s
+}
+
+// SetServices says what connections are to be counted of; it replaces the services before, and the interval begins anew.
+func (s *Sampler) SetServices(services []Service) {
+	s.wanted.Store(newTargets(services))
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Run measures and calls report in each interval until ctx ends. interval is asked before each; it is kept within 10 ms and 10 s.
+// report must not block. Afterwards the sampler is of no use any more.
+func (s *Sampler) Run(ctx context.Context, interval func() time.Duration, report func(Report)) {
+	// The CPU time that measuring takes is that of this thread.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer s.sockets.close()
+	every := func() time.Duration { return min(max(interval(), shortest), longest) }
+	m := measurement{sampler: s}
+	m.begin(s.wanted.Load())
+	m.take(time.Now())
+	plan := newSchedule(time.Now(), m.affordable(every()), s.random)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		now := time.Now()
+		sample := now.Add(m.gap(s.random()))
+		due := !plan.report.After(sample)
+		if due {
+			sample = plan.report
+		}
+		timer.Reset(sample.Sub(now))
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.changed:
+			m.begin(s.wanted.Load())
+			plan = newSchedule(time.Now(), m.affordable(every()), s.random)
+			continue
+		case <-timer.C:
+		}
+		m.take(time.Now())
+		if due {
+			report(m.report(every()))
+			plan.next(time.Now(), m.affordable(every()))
+		}
+	}
+}
+
+// schedule draws a random time in each interval.
+type schedule struct {
+	begin, end time.Time // of the interval
+	report     time.Time // in it
+	random     func() float64
+}
+
+func newSchedule(now time.Time, every time.Duration, random func() float64) *schedule {
+	p := &schedule{end: now, random: random}
+	p.next(now, every)
+	return p
+}
+
+// next goes on to the next interval, or to the one that now is in when those before have been missed.
+func (p *schedule) next(now time.Time, every time.Duration) {
+	p.begin = p.end
+	if p.begin.Add(every).Before(now) {
+		p.begin = now
+	}
+	p.end = p.begin.Add(every)
+	p.report = p.begin.Add(time.Duration(p.random() * float64(every)))
+}
+
+// A measurement is what was sampled since the last report, and what sampling costs.
+type measurement struct {
+	sampler *Sampler
+	targets *targets
+	counts  []count // now, by service
+	sums    []float64
+	samples int
+	problem error         // of the last sample
+	cost    time.Duration // of CPU time, of one sample on average
+
+	unheard  []string // services that nobody listens for
+	listened time.Time
+}
+
+func (m *measurement) begin(t *targets) {
+	m.targets, m.counts, m.sums, m.samples = t, make([]count, len(t.services)), make([]float64, len(t.services)), 0
+	m.listened = time.Time{}
+}
+
+// take takes one sample.
+func (m *measurement) take(now time.Time) {
+	before := threadTime()
+	s := m.sampler
+	s.cpu.read(now)
+	if m.problem = s.failed; m.problem == nil && m.targets.any() {
+		m.problem = s.sockets.count(m.targets, m.counts)
+	}
+	if m.problem == nil {
+		for i, c := range m.counts {
+			m.sums[i] += float64(c.accepted) + float64(c.waiting)
+		}
+		m.samples++
+		if now.Sub(m.listened) > listenEvery && m.targets.any() {
+			m.unheard, m.problem = s.sockets.unheard(m.targets)
+			m.listened = now
+		}
+	}
+	cost := threadTime() - before
+	if m.cost == 0 {
+		m.cost = cost
+	}
+	m.cost += (cost - m.cost) / 8
+}
+
+// gap returns how long to wait until the next sample: half to one and a half times the mean.
+func (m *measurement) gap(random float64) time.Duration {
+	mean := max(time.Duration(float64(time.Second)/m.sampler.options.Rate), m.apart())
+	return time.Duration((0.5 + random) * float64(mean))
+}
+
+// apart is how far apart samples have to be to cost no more than they may.
+func (m *measurement) apart() time.Duration {
+	return time.Duration(float64(m.cost) / m.sampler.options.MostCPU)
+}
+
+// affordable returns the interval that can be kept: a report takes one sample at least.
+func (m *measurement) affordable(wanted time.Duration) time.Duration { return max(wanted, m.apart()) }
+
+// report makes a report of the samples since the last one.
+func (m *measurement) report(wanted time.Duration) Report {
+	s := m.sampler
+	r := Report{Samples: m.samples}
+	var err error
+	if r.CPUPermille, r.CPUs, err = s.cpu.permille(); err != nil && !errors.Is(err, errEarly) {
+		r.Unavailable = append(r.Unavailable, fmt.Sprintf("cpu: %v", err))
+	}
+	r.HasCPU = err == nil
+	if m.problem != nil {
+		r.Unavailable = append(r.Unavailable, fmt.Sprintf("connections: %v", m.problem))
+	}
+	for i, service := range m.targets.services {
+		switch {
+		case !isTCP(service.Protocol):
+			r.Unavailable = append(r.Unavailable, fmt.Sprintf("connections of %s: %s has none", service.Name, service.Protocol))
+		case m.samples > 0 && m.problem == nil:
+			c := m.counts[i]
+			r.Services = append(r.Services, ServiceLoad{service.Name, c.accepted, c.waiting, m.sums[i] / float64(m.samples)})
+		}
+	}
+	r.Unavailable = append(r.Unavailable, m.unheard...)
+	if kept := m.affordable(wanted); kept > wanted+wanted/10 {
+		r.Unavailable = append(r.Unavailable, fmt.Sprintf("a report every %s: one sample takes %s of CPU time, so there is one every %s, to take at most %v %% of a CPU",
+			wanted, m.cost.Round(time.Microsecond), kept.Round(time.Millisecond), 100*s.options.MostCPU))
+	}
+	clear(m.sums)
+	m.samples = 0
+	return r
+}
+
+// threadTime is the CPU time that this thread has used.
+func threadTime() time.Duration {
+	var used unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &used); err != nil {
+		panic(err) // the clock exists since Linux 2.6.12
+	}
+	return time.Duration(used.Nano())
+}
+
+func isTCP(p model.Protocol) bool { return p == 0 || p == model.ProtocolTCP }

@@ -46,7 +46,7 @@ const maxRequest = 64 << 20
 
 // NewFleetHandler serves ballast.v1.Fleet: gRPC, gRPC-Web, and JSON over plain HTTP. Who may use it is for the listener to check.
 func NewFleetHandler(d Desired) (path string, handler http.Handler) {
-	return ballastv1connect.NewFleetHandler(&fleetAPI{d, time.Now}, connect.WithReadMaxBytes(maxRequest))
+	return ballastv1connect.NewFleetHandler(&fleetAPI{d, time.Now}, connect.WithReadMaxBytes(maxRequest), withStrictJSON())
 }
 
 // fleetAPI turns requests into edits.

@@ -6,19 +6,13 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// Routes of a load balancer's daemon, beside those of every daemon.
+// Routes of a load balancer's daemon, beside those of every daemon and ballast.v1.Fleet: what is of this node alone.
 const (
-	PathServices     = "/v1/services"                            // GET, POST a model.Service without servers; missing fields: defaults
-	PathService      = "/v1/services/{service}"                  // DELETE, PATCH fields of a model.Service; missing fields stay
-	PathServers      = "/v1/services/{service}/servers"          // POST a model.Server
-	PathServer       = "/v1/services/{service}/servers/{server}" // DELETE
-	PathServerAction = PathServer + "/{action}"                  // POST: drain, undrain, forget, weight (a Weight)
-	PathKeys         = "/v1/keys"                                // GET, POST a NewKey
-	PathKeyAction    = "/v1/keys/{epoch}/{action}"               // POST: use, drop
-	PathConfigDiff   = "/v1/config/diff"                         // GET
-	PathConfigAction = "/v1/config/{action}"                     // POST: reload, reset
-	PathTrace        = "/v1/trace"                               // GET, a stream of TraceEvent
-	PathMetrics      = "/metrics"                                // GET, Prometheus
+	PathServices     = "/v1/services"        // GET
+	PathConfigDiff   = "/v1/config/diff"     // GET
+	PathConfigAction = "/v1/config/{action}" // POST: reload, reset
+	PathTrace        = "/v1/trace"           // GET, a stream of TraceEvent
+	PathMetrics      = "/metrics"            // GET, Prometheus
 )
 
 // LBStatus is what a load balancer adds to Status.
@@ -56,30 +50,6 @@ type ServerStatus struct {
 // Changed answers a change: what it did, one line each.
 type Changed struct {
 	Changes []string `json:"changes"`
-	ID      uint16   `json:"id,omitempty"` // of a server that was added
-}
-
-// Weight is the body of the action weight.
-type Weight struct {
-	Weight uint16 `json:"weight"`
-}
-
-// KeyStatus lists epochs, never secrets.
-type KeyStatus struct {
-	Epochs  []uint32 `json:"epochs"`
-	Current uint32   `json:"current"`
-}
-
-// NewKey adds the key of an epoch. Zero values: the next epoch, a random key.
-type NewKey struct {
-	Epoch  uint32 `json:"epoch,omitempty"`
-	Secret string `json:"secret,omitempty"` // 32 hexadecimal digits
-}
-
-// KeyAdded answers NewKey with what other nodes must be told.
-type KeyAdded struct {
-	Epoch  uint32 `json:"epoch"`
-	Secret string `json:"secret"`
 }
 
 // TraceEvent tells where a packet went and why.

@@ -21,8 +21,12 @@ func read[T any](c *control, use, short, path string, print func(out io.Writer, 
 	return &cobra.Command{
 		Use: use, Short: short, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			client, err := c.local()
+			if err != nil {
+				return err
+			}
 			var answer T
-			if err := c.client().Get(cmd.Context(), path, &answer); err != nil {
+			if err := client.Get(cmd.Context(), path, &answer); err != nil {
 				return err
 			}
 			if c.json {
@@ -50,36 +54,6 @@ func (c *control) statusCommand() *cobra.Command {
 	})
 }
 
-func (c *control) servicesCommand() *cobra.Command {
-	return read(c, "services", "The services and how they are served", api.PathServices, func(out io.Writer, services []api.ServiceStatus) {
-		fmt.Fprintln(out, "SERVICE\tVIP\tPROTOCOL\tPORTS\tDISPATCH\tAFFINITY\tFALLBACK\tFORWARD\tRETURN\tSERVERS")
-		for _, s := range services {
-			fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", s.Name, s.VIP, s.Protocol, strings.Trim(fmt.Sprint(s.Ports), "[]"),
-				s.Dispatch, s.Affinity, s.Fallback, s.Forward, s.Return, len(s.Servers))
-		}
-	})
-}
-
-func (c *control) serversCommand() *cobra.Command {
-	return read(c, "servers", "The servers of every service, removed ones that may still have connections included", api.PathServices,
-		func(out io.Writer, services []api.ServiceStatus) {
-			fmt.Fprintln(out, "SERVICE\tSERVER\tADDRESS\tID\tSTATE\tWEIGHT\tCONNECTIONS\tPACKETS\tBYTES\tPATH")
-			for _, s := range services {
-				for _, server := range s.Servers {
-					state := server.State.String()
-					if server.Removed {
-						state = "removed"
-					}
-					if !server.TakesPart {
-						state += ", no cookie"
-					}
-					fmt.Fprintf(out, "%s\t%s\t%s\t%d\t%s\t%d\t%d\t%d\t%d\t%s\n", s.Name, server.Name, server.Address, server.ID, state,
-						server.Weight, server.Connections, server.Packets, server.Bytes, server.Path)
-				}
-			}
-		})
-}
-
 func (c *control) countersCommand() *cobra.Command {
 	return read(c, "counters", "Packets by what became of them", api.PathCounters, func(out io.Writer, counters api.Counters) {
 		for _, name := range slices.Sorted(maps.Keys(counters.Counters)) {
@@ -90,23 +64,15 @@ func (c *control) countersCommand() *cobra.Command {
 	})
 }
 
-func (c *control) keysCommand() *cobra.Command {
-	return read(c, "keys", "The epochs whose keys are known, never the keys", api.PathKeys, func(out io.Writer, keys api.KeyStatus) {
-		for _, epoch := range keys.Epochs {
-			note := ""
-			if epoch == keys.Current {
-				note = "current"
-			}
-			fmt.Fprintf(out, "epoch %d\t%s\n", epoch, note)
-		}
-	})
-}
-
 func (c *control) metricsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "metrics", Short: "Everything that is counted, in the format of Prometheus", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			stream, err := c.client().Stream(cmd.Context(), api.PathMetrics)
+			client, err := c.local()
+			if err != nil {
+				return err
+			}
+			stream, err := client.Stream(cmd.Context(), api.PathMetrics)
 			if err != nil {
 				return err
 			}
@@ -129,8 +95,12 @@ second; how many were left out is said. Tracing costs nothing while nobody looks
   ballast ctl trace --service web --count 20 --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			local, err := c.local()
+			if err != nil {
+				return err
+			}
 			query := url.Values{"service": {service}, "client": {client}, "port": {port}}
-			stream, err := c.client().Stream(cmd.Context(), api.PathTrace+"?"+query.Encode())
+			stream, err := local.Stream(cmd.Context(), api.PathTrace+"?"+query.Encode())
 			if err != nil {
 				return err
 			}

@@ -4,109 +4,182 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // serviceField is a flag that puts its value into a request: what nobody gave is not in it.
 type serviceField struct {
-	request map[string]any
-	key     string
-	kind    string
-	parse   func(text string) (any, error)
+	kind string
+	set  func(text string) error
 }
 
-func (f *serviceField) String() string { return "" }
-func (f *serviceField) Type() string   { return f.kind }
+func (f *serviceField) String() string        { return "" }
+func (f *serviceField) Type() string          { return f.kind }
+func (f *serviceField) Set(text string) error { return f.set(text) }
 
-func (f *serviceField) Set(text string) error {
-	value, err := f.parse(text)
-	if err != nil {
-		return err
-	}
-	f.request[f.key] = value
-	return nil
-}
-
-// choice parses a T by its name.
-func choice[T any, P interface {
+// word is a choice by its name, which a T knows.
+func word[T any, P interface {
 	*T
 	encoding.TextUnmarshaler
-}](text string) (any, error) {
-	var value T
-	err := P(&value).UnmarshalText([]byte(text))
-	return value, err
+}](field *string) *serviceField {
+	return &serviceField{"name", func(text string) error {
+		var value T
+		*field = text
+		return P(&value).UnmarshalText([]byte(text))
+	}}
 }
 
-func number(text string) (any, error) { return strconv.ParseUint(text, 10, 32) }
-
-func ports(text string) (any, error) {
-	var list []uint16
-	for _, one := range strings.Split(text, ",") {
-		port, err := strconv.ParseUint(strings.TrimSpace(one), 10, 16)
-		if err != nil {
-			return nil, fmt.Errorf("port %q: use numbers from 1 to 65535, separated by commas", one)
+func count(field *uint32, kind string) *serviceField {
+	return &serviceField{kind, func(text string) error {
+		value, err := strconv.ParseUint(text, 10, 32)
+		*field = uint32(value)
+		if err == nil && value == 0 {
+			err = errors.New("0 is out of range")
 		}
-		list = append(list, uint16(port))
-	}
-	return list, nil
+		return err
+	}}
 }
 
-// serviceFlags makes a flag of every field of a service; those that are given are in the map once the command runs.
-func serviceFlags(cmd *cobra.Command) map[string]any {
-	request := map[string]any{}
-	add := func(flag, key, kind string, parse func(string) (any, error), usage string) {
-		cmd.Flags().Var(&serviceField{request, key, kind, parse}, flag, usage)
-	}
-	add("vip", "vip", "address", choice[netip.Addr], "address that clients connect to, IPv4 or IPv6")
-	add("port", "ports", "ports", ports, fmt.Sprintf("1 to %d ports, separated by commas", model.MaxPorts))
-	add("protocol", "protocol", "name", choice[model.Protocol], "tcp or udp (default tcp)")
-	add("dispatch", "dispatch", "name", choice[model.Dispatch],
-		"who gets a new connection: hash, maglev, rr, wrr or p2c (default rr; maglev with affinity hash)")
-	add("affinity", "affinity", "name", choice[model.Affinity], "how later packets find their server: cookie or hash (default cookie; hash for udp)")
-	add("fallback", "fallback", "name", choice[model.Fallback],
+func words(field *string) *serviceField {
+	return &serviceField{"text", func(text string) error {
+		if *field = text; text == "" {
+			return errors.New("empty")
+		}
+		return nil
+	}}
+}
+
+func span(field **durationpb.Duration) *serviceField {
+	return &serviceField{"duration", func(text string) error {
+		var d model.Duration
+		err := d.UnmarshalText([]byte(text))
+		*field = durationpb.New(time.Duration(d))
+		return err
+	}}
+}
+
+func ports(field *[]uint32) *serviceField {
+	return &serviceField{"ports", func(text string) error {
+		*field = nil
+		for _, one := range strings.Split(text, ",") {
+			port, err := strconv.ParseUint(strings.TrimSpace(one), 10, 16)
+			if err != nil {
+				return fmt.Errorf("port %q: use numbers from 1 to 65535, separated by commas", one)
+			}
+			*field = append(*field, uint32(port))
+		}
+		return nil
+	}}
+}
+
+// serviceFlags makes a flag of every field of a service; those that are given are in the service once the command runs.
+func serviceFlags(cmd *cobra.Command) *ballastv1.Service {
+	s := &ballastv1.Service{}
+	add := func(flag string, field *serviceField, usage string) { cmd.Flags().Var(field, flag, usage) }
+	add("vip", &serviceField{"address", func(text string) error {
+		s.Vip = text
+		_, err := netip.ParseAddr(text)
+		return err
+	}}, "address that clients connect to, IPv4 or IPv6")
+	add("port", ports(&s.Ports), fmt.Sprintf("1 to %d ports, separated by commas", model.MaxPorts))
+	add("protocol", word[model.Protocol](&s.Protocol), "tcp or udp (default tcp)")
+	add("dispatch", word[model.Dispatch](&s.Dispatch),
+		"who gets a new connection: hash, maglev, rr, wrr, p2c, least, awrr, awfd, wcmp or lcf (default rr; maglev with affinity hash)")
+	add("affinity", word[model.Affinity](&s.Affinity), "how later packets find their server: cookie or hash (default cookie; hash for udp)")
+	add("fallback", word[model.Fallback](&s.Fallback),
 		"what happens without a cookie: second-chance or hash (default second-chance; hash for udp and return through)")
-	add("forward", "forward", "name", choice[model.Forward], "how packets reach servers: l2, ipip, gue or nat (default ipip; nat with return through)")
-	add("return", "return", "name", choice[model.Return], "the way of answers: direct or through the load balancer (default direct)")
-	add("cookie-bits", "cookie_bits", "bits", number,
+	add("forward", word[model.Forward](&s.Forward), "how packets reach servers: l2, ipip, gue or nat (default ipip; nat with return through)")
+	add("return", word[model.Return](&s.Return), "the way of answers: direct or through the load balancer (default direct)")
+	add("cookie-bits", count(&s.CookieBits, "bits"),
 		fmt.Sprintf("width of the cookie, %d to %d (default %d; return through: always %d)", model.MinCookieBits, model.MaxCookieBits, model.DirectCookieBits, model.ThroughBits))
-	add("table-slots", "table_slots", "slots", number,
+	add("table-slots", count(&s.TableSlots, "slots"),
 		fmt.Sprintf("size of the placement table: %s (default %d)", strings.Trim(fmt.Sprint(model.TableSizes()), "[]"), model.DefaultSlots))
-	return request
+	load, health := &ballastv1.Load{}, &ballastv1.Health{}
+	loadFlags(add, load)
+	healthFlags(add, health)
+	cmd.PreRun = func(*cobra.Command, []string) {
+		if proto.Size(load) > 0 {
+			s.Load = load
+		}
+		if proto.Size(health) > 0 {
+			s.Health = health
+		}
+	}
+	return s
+}
+
+func loadFlags(add func(flag string, field *serviceField, usage string), load *ballastv1.Load) {
+	add("load-source", word[model.LoadSource](&load.Source), "what awrr, awfd and lcf go by: estimate, connections, cpu or endpoint (default connections)")
+	add("load-interval", span(&load.Interval), "between reports of load and updates of weights (default 250ms)")
+	add("load-classes", &serviceField{"number", func(text string) error {
+		classes, err := strconv.ParseUint(text, 10, 8)
+		value := uint32(classes)
+		load.Classes = &value
+		return err
+	}}, fmt.Sprintf("awfd: classes of servers, 0 to %d (default %d)", model.MaxClasses, model.DefaultClasses))
+	add("queue-limit", count(&load.QueueLimit, "requests"), "requests that a server holds before it refuses (default 128)")
+	add("load-endpoint", words(&load.Endpoint), "URL to ask for the load, like http://:8080/load")
+}
+
+func healthFlags(add func(flag string, field *serviceField, usage string), health *ballastv1.Health) {
+	add("check", word[model.Check](&health.Check), "how health is found out: none, tcp, http, https, tls, grpc or exec (default none)")
+	add("check-interval", span(&health.Interval), "between two checks of a server (default 2s)")
+	add("check-timeout", span(&health.Timeout), "of one check (default 1s)")
+	add("check-rise", count(&health.Rise, "number"), "successes in a row until a server is healthy again (default 2)")
+	add("check-fall", count(&health.Fall, "number"), "failures in a row until a server is unhealthy (default 3)")
+	add("check-port", count(&health.Port, "port"), "port to check (default: the first of the service)")
+	add("check-path", words(&health.Path), "http, https: path to ask for (default /)")
+	add("check-host", words(&health.Host), "http: Host header; https, tls, grpc: also the name in the certificate")
+	add("check-service", words(&health.Service), "grpc: service name")
+	add("check-command", &serviceField{"words", func(text string) error {
+		if health.Command = strings.Fields(text); len(health.Command) == 0 {
+			return errors.New("empty")
+		}
+		return nil
+	}}, "exec: program and arguments, separated by spaces")
+	add("all-down", word[model.AllDown](&health.AllDown), "who gets new connections when nobody is healthy: keep (those before), all or none (default keep)")
+	add("unhealthy-deadline", span(&health.Deadline), "cut the connections of a server that is unhealthy for that long; 0s: never (default 0s)")
 }
 
 func (c *control) serviceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "service",
 		Short: "Add, change or remove services",
-		Long: `Add, change or remove services of a load balancer. Agents know services from their file only: a service with return: direct
-must be in the agents' files, with the same choices, before clients are sent to it.`,
+		Long: `Add, change or remove services. Agents without controllers know services from their file only: a service with return: direct must
+be in the agents' files, with the same choices, before clients are sent to it.`,
 	}
 	cmd.AddCommand(c.serviceAddCommand(), c.serviceSetCommand(), &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Remove a service with its servers at once: its packets go to the host, its connections end",
 		Long: `Remove a service with its servers at once. Packets for its address are no longer steered but go to the host, so connections
-that it still has end. To end them gently, drain its servers first ("server drain") and wait until their counters stand still.`,
-		Args: cobra.ExactArgs(1),
+that it still has end. To end them gently, drain its servers first ("server drain --wait").`,
+		Example: `  ballast ctl service remove shop`,
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.do(cmd, http.MethodDelete, route(api.PathService, args[0]), nil)
+			return c.change(cmd, func(fleet ballastv1connect.FleetClient) (*ballastv1.ChangeResponse, error) {
+				return fleet.RemoveService(cmd.Context(), &ballastv1.RemoveServiceRequest{Service: args[0]})
+			})
 		},
 	})
 	return cmd
 }
 
-// do carries out a change that is not a POST.
-func (c *control) do(cmd *cobra.Command, method, path string, body any) error {
-	var answer api.Changed
-	err := c.client().Do(cmd.Context(), method, path, body, &answer)
-	return c.changed(cmd, &answer, err)
+// putService sends a service that exists, or that does not.
+func (c *control) putService(cmd *cobra.Command, s *ballastv1.Service, exists bool) error {
+	return c.change(cmd, func(fleet ballastv1connect.FleetClient) (*ballastv1.ChangeResponse, error) {
+		return fleet.PutService(cmd.Context(), &ballastv1.PutServiceRequest{Service: s, Exists: &exists})
+	})
 }
 
 func (c *control) serviceAddCommand() *cobra.Command {
@@ -117,15 +190,16 @@ func (c *control) serviceAddCommand() *cobra.Command {
 chosen as in the configuration file. A combination that cannot work is refused with the reason.`,
 		Example: `  ballast ctl service add web --vip 198.51.100.10 --port 80,443
   ballast ctl service add dns --vip 2001:db8::53 --port 53 --protocol udp
-  ballast ctl service add shop --vip 198.51.100.11 --port 443 --dispatch p2c --return through`,
+  ballast ctl service add shop --vip 198.51.100.11 --port 443 --dispatch awfd --check http --check-path /healthz
+  ballast ctl service add nat --vip 198.51.100.12 --port 443 --dispatch p2c --return through`,
 		Args: cobra.ExactArgs(1),
 	}
-	request := serviceFlags(cmd)
+	s := serviceFlags(cmd)
 	cmd.MarkFlagRequired("vip")
 	cmd.MarkFlagRequired("port")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		request["name"] = args[0]
-		return c.do(cmd, http.MethodPost, api.PathServices, request)
+		s.Name = args[0]
+		return c.putService(cmd, s, false)
 	}
 	return cmd
 }
@@ -135,40 +209,26 @@ func (c *control) serviceSetCommand() *cobra.Command {
 		Use:   "set NAME [--CHOICE VALUE]...",
 		Short: "Change choices of a service; those not given stay",
 		Long: `Change choices of a service. Those not given stay as they are: nothing falls back to a default. Several that only work together
-are given together. A combination that cannot work is refused with the reason, and nothing changes.
+are given together. A combination that cannot work is refused with the reason, and nothing changes. Another --check or
+--load-source leaves behind what only the one before had use for.
 
 Connections with cookies outlive changes of --dispatch, --fallback and --table-slots, and of --forward unless from or to nat. They
-do not outlive changes of --vip, --protocol, --affinity and --return, or of --port for ports that are taken away. Agents read
-these from their own files: change them there too, and say the same to the other load balancers. --cookie-bits can change
-together with --vip only: connections carry cookies of the old width.`,
+do not outlive changes of --vip, --protocol, --affinity and --return, or of --port for ports that are taken away. Agents without
+controllers read these from their own files: change them there too, and say the same to the other load balancers. --cookie-bits
+can change together with --vip only: connections carry cookies of the old width.`,
 		Example: `  ballast ctl service set web --dispatch p2c
   ballast ctl service set web --affinity hash --dispatch maglev
-  ballast ctl service set web --table-slots 16381`,
+  ballast ctl service set web --dispatch awfd --load-source cpu --load-interval 100ms
+  ballast ctl service set web --check tcp --all-down none`,
 		Args: cobra.ExactArgs(1),
 	}
-	request := serviceFlags(cmd)
+	s := serviceFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if len(request) == 0 {
+		if proto.Size(s) == 0 {
 			return errors.New("nothing to change is given: see `ballast ctl service set --help`")
 		}
-		return c.do(cmd, http.MethodPatch, route(api.PathService, args[0]), request)
+		s.Name = args[0]
+		return c.putService(cmd, s, true)
 	}
-	return cmd
-}
-
-// countersCommands are the counters, and their reset.
-func (c *control) countersCommands() *cobra.Command {
-	cmd := c.countersCommand()
-	cmd.AddCommand(&cobra.Command{
-		Use:   "reset",
-		Short: "Set all counters of a load balancer to 0",
-		Long: `Set all counters of services and servers of a load balancer to 0. Nothing that steers packets changes: estimates of open
-connections (p2c) and servers' clocks (return: through) stay. Removed servers count as heard of now, so that they stay for
-another --linger. Prometheus takes it for a restart.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.do(cmd, http.MethodDelete, api.PathCounters, nil)
-		},
-	})
 	return cmd
 }

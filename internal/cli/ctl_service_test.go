@@ -9,25 +9,32 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/cli"
 )
 
-// daemonThatSays serves one answer, and remembers what it was last asked.
-func daemonThatSays(t *testing.T, answer string) (socket string, asked *string) {
+// daemonThatSays gives one answer to everything, and remembers what it was last asked.
+func daemonThatSays(t *testing.T, contentType string, answer []byte) (socket string, asked func() (request string, body []byte)) {
 	t.Helper()
-	socket, asked = filepath.Join(t.TempDir(), "ctl.sock"), new(string)
+	socket = filepath.Join(t.TempDir(), "ctl.sock")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
+	var request string
+	var body []byte
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		*asked = strings.TrimSpace(r.Method + " " + r.URL.Path + " " + string(body))
-		io.WriteString(w, answer)
+		body, _ = io.ReadAll(r.Body)
+		request = r.Method + " " + r.URL.Path
+		w.Header().Set("Content-Type", contentType)
+		w.Write(answer)
 	})}
 	go server.Serve(listener)
 	t.Cleanup(func() { server.Close() })
-	return socket, asked
+	return socket, func() (string, []byte) { return request, body }
 }
 
 func run(arguments ...string) (output string, err error) {
@@ -35,26 +42,50 @@ func run(arguments ...string) (output string, err error) {
 	root := cli.Root("test")
 	root.SetOut(&out)
 	root.SetErr(&out)
+	root.SetIn(strings.NewReader(""))
 	root.SetArgs(arguments)
 	err = root.Execute()
 	return out.String(), err
 }
 
 func TestServiceCommandsSendWhatIsGivenAndNothingElse(t *testing.T) {
-	socket, asked := daemonThatSays(t, `{"changes":["done"]}`)
+	answer, err := proto.Marshal(&ballastv1.ChangeResponse{Changes: []string{"done"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket, asked := daemonThatSays(t, "application/proto", answer)
 	for line, want := range map[string]string{
-		"service add web --vip 198.51.100.10 --port 80,443": `POST /v1/services {"name":"web","ports":[80,443],"vip":"198.51.100.10"}`,
+		"service add web --vip 198.51.100.10 --port 80,443": `{"service": {"name": "web", "vip": "198.51.100.10", "ports": [80, 443]}, "exists": false}`,
 		"service add dns --vip 2001:db8::53 --port 53 --protocol udp --dispatch hash --affinity hash --fallback hash --forward gue" +
-			" --return direct --cookie-bits 12 --table-slots 251": `POST /v1/services {"affinity":"hash","cookie_bits":12,"dispatch":"hash",` +
-			`"fallback":"hash","forward":"gue","name":"dns","ports":[53],"protocol":"udp","return":"direct","table_slots":251,"vip":"2001:db8::53"}`,
-		"service set web --dispatch hash": `PATCH /v1/services/web {"dispatch":"hash"}`,
-		"service remove web":              `DELETE /v1/services/web`,
-		"counters reset":                  `DELETE /v1/counters`,
+			" --return direct --cookie-bits 12 --table-slots 251": `{"service": {"name": "dns", "vip": "2001:db8::53", "protocol": "udp", "ports": [53], "dispatch": "hash", ` +
+			`"affinity": "hash", "fallback": "hash", "cookie_bits": 12, "forward": "gue", "return": "direct", "table_slots": 251}, "exists": false}`,
+		"service set web --dispatch hash": `{"service": {"name": "web", "dispatch": "hash"}, "exists": true}`,
+		"service set web --load-source cpu --load-interval 100ms --load-classes 0 --queue-limit 7 --load-endpoint http://:80/l": `{"service": {"name": "web",
+			"load": {"source": "cpu", "interval": "0.100s", "classes": 0, "queue_limit": 7, "endpoint": "http://:80/l"}}, "exists": true}`,
+		"service set web --check exec --check-interval 3s --check-timeout 1s --check-rise 1 --check-fall 2 --check-port 8080 --check-path /x --check-host h" +
+			" --check-service s --check-command /bin/check --all-down none --unhealthy-deadline 0s": `{"service": {"name": "web", "health": {"check": "exec", "interval": "3s",
+			"timeout": "1s", "rise": 1, "fall": 2, "port": 8080, "path": "/x", "host": "h", "service": "s", "command": ["/bin/check"], "all_down": "none", "deadline": "0s"}}, "exists": true}`,
 	} {
 		output, err := run(append([]string{"ctl", "--socket", socket}, strings.Fields(line)...)...)
-		if err != nil || output != "done\n" || *asked != want {
-			t.Errorf("%s: asked %s, not %s; printed %q, %v", line, *asked, want, output, err)
+		request, body := asked()
+		var got, wanted ballastv1.PutServiceRequest
+		if err := proto.Unmarshal(body, &got); err != nil {
+			t.Fatal(err)
 		}
+		if err := protojson.Unmarshal([]byte(want), &wanted); err != nil {
+			t.Fatal(err)
+		}
+		if err != nil || output != "done\n" || request != "POST /ballast.v1.Fleet/PutService" || !proto.Equal(&got, &wanted) {
+			t.Errorf("%s: asked %s %v, not %v; printed %q, %v", line, request, &got, &wanted, output, err)
+		}
+	}
+}
+
+func TestCountersAreResetByOneRequest(t *testing.T) {
+	socket, asked := daemonThatSays(t, "application/json", []byte(`{"changes":["done"]}`))
+	output, err := run("ctl", "--socket", socket, "counters", "reset")
+	if request, _ := asked(); err != nil || output != "done\n" || request != "DELETE /v1/counters" {
+		t.Errorf("asked %s; printed %q, %v", request, output, err)
 	}
 	if output, err := run("ctl", "--socket", socket, "--json", "counters", "reset"); err != nil || !strings.Contains(output, `"changes": [`) {
 		t.Errorf("--json printed %q, %v", output, err)
@@ -69,7 +100,10 @@ func TestServiceCommandsRefuseWhatTheyCannotRead(t *testing.T) {
 		"service add web --vip 198.51.100.10 --port http": "numbers from 1 to 65535",
 		"service set web":                                 "nothing to change",
 		"service set web --dispatch best":                 "use one of hash, maglev, rr, wrr, p2c",
+		"service set web --check ping":                    "use one of none, tcp, http",
+		"service set web --load-interval soon":            "write it like 250ms",
 		"service set web --table-slots many":              "many",
+		"service set web --table-slots 0":                 "0 is out of range",
 		"service set --dispatch rr":                       "accepts 1 arg",
 		"counters reset web":                              "unknown command",
 	} {

@@ -1,104 +1,64 @@
 package daemon
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"net/http"
-	"slices"
+	"context"
+	"os"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// serviceFields is a service as clients give it: what is missing stays as it was. Servers have requests of their own: decoding a
-// list onto another would mix them.
-type serviceFields struct {
-	*model.Service
-	Servers json.RawMessage `json:"servers"`
+// desired is the desired state of one load balancer, as the fleet API reads and changes it.
+type desired struct{ lb *LB }
+
+func (d desired) Fleet(context.Context) (fleet model.Fleet, revision uint64, err error) {
+	d.lb.mu.Lock()
+	defer d.lb.mu.Unlock()
+	return d.lb.node.Running, d.lb.generation, nil // a change replaces it: what was given out stays as it is
 }
 
-// setFields sets the fields of s that body gives.
-func setFields(s *model.Service, body json.RawMessage) error {
-	given := serviceFields{Service: s}
-	decoder := json.NewDecoder(bytes.NewReader(body))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&given); err != nil {
-		return fmt.Errorf("read the request: %w", err)
-	}
-	if servers := string(given.Servers); servers != "" && servers != "null" && servers != "[]" {
-		return errors.New("servers: they are not set with the service: add them with `ballast ctl server add`")
-	}
-	return nil
+func (d desired) Change(_ context.Context, dryRun bool, edit api.Edit) (changes []string, revision uint64, err error) {
+	return d.lb.change(dryRun, edit)
 }
 
-func (lb *LB) addService(r *http.Request) (any, error) {
-	var body json.RawMessage
-	if err := decodeStrictly(r, &body); err != nil {
-		return nil, err
-	}
-	added := model.NewService()
-	if err := setFields(&added, body); err != nil {
-		return nil, api.BadRequest("%s", err)
-	}
-	return lb.change(func(fleet *model.Fleet) error {
-		if fleet.Service(added.Name) != nil {
-			return fmt.Errorf("there is a service %q already: change it with `ballast ctl service set`, or choose another name", added.Name)
+func (d desired) Forget(_ context.Context, service, server string) (changes []string, revision uint64, err error) {
+	return d.lb.forget(service, server)
+}
+
+// Servers tells what this load balancer knows by itself.
+func (d desired) Servers(_ context.Context, service string) (list []*ballastv1.ServerStatus, err error) {
+	services, err := d.lb.services()
+	for i := range services {
+		s := &services[i]
+		if service != "" && s.Name != service {
+			continue
 		}
-		fleet.Services = append(fleet.Services, added)
-		return nil
-	})
-}
-
-func (lb *LB) setService(r *http.Request) (any, error) {
-	var body json.RawMessage
-	if err := decodeStrictly(r, &body); err != nil {
-		return nil, err
-	}
-	return lb.editService(r, func(s *model.Service) error {
-		name := s.Name
-		if err := setFields(s, body); err != nil {
-			return err
-		}
-		if s.Name != name {
-			return fmt.Errorf("name: %s cannot become %s: its removed servers and history go by the name: add a service instead", name, s.Name)
-		}
-		return nil
-	})
-}
-
-func (lb *LB) removeService(r *http.Request) (any, error) {
-	name := r.PathValue("service")
-	return lb.change(func(fleet *model.Fleet) error {
-		if fleet.Service(name) == nil {
-			return noService(name)
-		}
-		fleet.Services = slices.DeleteFunc(fleet.Services, func(s model.Service) bool { return s.Name == name })
-		return nil
-	})
-}
-
-func noService(name string) error {
-	return fmt.Errorf("there is no service %q: see `ballast ctl services`", name)
-}
-
-// resetCounters zeroes what was counted, and nothing that steers packets. A removed server counts as just heard of: its linger
-// begins anew, which is the safe side.
-func (lb *LB) resetCounters(*http.Request) (any, error) {
-	lb.mu.Lock()
-	defer lb.mu.Unlock()
-	err := lb.path.ResetVerdictTraffic(0)
-	for _, place := range lb.tables.Places() {
-		err = errors.Join(err, lb.path.ResetVerdictTraffic(place.Number))
-		for _, index := range place.Counters {
-			err = errors.Join(err, lb.path.ResetServerTraffic(index))
+		for j := range s.Servers {
+			server := &s.Servers[j]
+			status := &ballastv1.ServerStatus{Service: s.Name, Server: api.ServerToProto(&server.Server), Removed: server.Removed,
+				Health: "unchecked", Connections: uint64(max(server.Open, 0))}
+			if s.Health.Check != model.CheckNone {
+				status.Health = "unknown"
+			}
+			if server.TakesNew() && !server.Removed {
+				status.Weight = uint32(server.Weight)
+			}
+			list = append(list, status)
 		}
 	}
+	return list, err
+}
+
+// Nodes knows of nobody else.
+func (d desired) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
+	name, err := os.Hostname()
 	if err != nil {
-		return nil, fmt.Errorf("reset counters: %w", err)
+		return nil, err
 	}
-	changes := []string{"counters of services and servers: reset"}
-	lb.logChanges("ctl", changes)
-	return api.Changed{Changes: changes}, nil
+	status := d.lb.status()
+	return []*ballastv1.NodeStatus{{Role: status.Role, Name: name, Version: status.Version, Revision: status.Generation, Problems: status.Problems}}, nil
 }
+
+// MakesKeys is false: they come from the file, for this and for all other nodes.
+func (d desired) MakesKeys() bool { return false }

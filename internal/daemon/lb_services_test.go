@@ -1,7 +1,6 @@
 package daemon_test
 
 import (
-	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -10,15 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/model"
 )
-
-func (h *lbHost) do(method, path string, body any) (answer api.Changed, err error) {
-	err = h.client.Do(h.t.Context(), method, path, body, &answer)
-	return answer, err
-}
 
 // service returns a service as it is served; nil: there is none.
 func (h *lbHost) service(name string) *api.ServiceStatus {
@@ -33,14 +30,24 @@ func (h *lbHost) service(name string) *api.ServiceStatus {
 	return nil
 }
 
-type fields = map[string]any
+// put adds a service, or sets what is given of one.
+func (h *lbHost) put(s *ballastv1.Service) (changes []string, err error) {
+	answer, err := h.client.Fleet().PutService(h.t.Context(), &ballastv1.PutServiceRequest{Service: s})
+	return answer.GetChanges(), err
+}
+
+func (h *lbHost) add(service, name, address string) {
+	h.t.Helper()
+	_, err := h.client.Fleet().AddServer(h.t.Context(), &ballastv1.AddServerRequest{Service: service, Server: &ballastv1.Server{Name: name, Address: address}})
+	require(h.t, err)
+}
 
 func TestServicesComeChangeAndGoByCtl(t *testing.T) {
 	h := newLBHost(t)
 	h.awaitAfterStart()
-	_, err := h.do(http.MethodPost, "/v1/services", fields{"name": "shop", "vip": "198.51.100.11", "ports": []int{80, 443}})
+	_, err := h.put(&ballastv1.Service{Name: "shop", Vip: "198.51.100.11", Ports: []uint32{80, 443}})
 	require(t, err)
-	_, err = h.do(http.MethodPost, "/v1/services", fields{"name": "dns", "vip": "198.51.100.12", "ports": []int{53}, "protocol": "udp"})
+	_, err = h.put(&ballastv1.Service{Name: "dns", Vip: "198.51.100.12", Ports: []uint32{53}, Protocol: "udp"})
 	require(t, err)
 	shop := h.service("shop")
 	if shop.Affinity != model.AffinityCookie || shop.Dispatch != model.DispatchRR || shop.Fallback != model.FallbackSecondChance ||
@@ -50,14 +57,13 @@ func TestServicesComeChangeAndGoByCtl(t *testing.T) {
 	if dns := h.service("dns"); dns.Affinity != model.AffinityHash || dns.Dispatch != model.DispatchMaglev {
 		t.Errorf("without choices dns became %+v", dns.Service)
 	}
-	_, err = h.post("/v1/services/shop/servers", fields{"name": "s1", "address": "10.9.0.2", "weight": 1})
-	require(t, err)
+	h.add("shop", "s1", "10.9.0.2")
 
-	changed, err := h.do(http.MethodPatch, "/v1/services/shop", fields{"dispatch": "hash", "fallback": "hash", "ports": []int{443}})
+	changes, err := h.put(&ballastv1.Service{Name: "shop", Dispatch: "hash", Fallback: "hash", Ports: []uint32{443}})
 	require(t, err)
 	want := []string{"service shop: ports [80 443] -> [443]", "service shop: dispatch rr -> hash", "service shop: fallback second-chance -> hash"}
-	if !slices.Equal(changed.Changes, want) {
-		t.Errorf("the change did %q, not %q", changed.Changes, want)
+	if !slices.Equal(changes, want) {
+		t.Errorf("the change did %q, not %q", changes, want)
 	}
 	h.kill()
 	h.start()
@@ -66,7 +72,7 @@ func TestServicesComeChangeAndGoByCtl(t *testing.T) {
 		t.Errorf("after kill -9 shop is %+v", shop)
 	}
 	for _, name := range []string{"shop", "web"} {
-		_, err = h.do(http.MethodDelete, "/v1/services/"+name, nil)
+		_, err = h.client.Fleet().RemoveService(t.Context(), &ballastv1.RemoveServiceRequest{Service: name})
 		require(t, err)
 		if left := h.service(name); left != nil {
 			t.Errorf("removed, but still there: %+v", left)
@@ -80,33 +86,31 @@ func TestServicesComeChangeAndGoByCtl(t *testing.T) {
 func TestServicesThatMakeNoSenseAreRefusedWithTheReason(t *testing.T) {
 	h := newLBHost(t)
 	h.awaitAfterStart()
+	vip, ports := "198.51.100.11", []uint32{80}
 	for _, c := range []struct {
-		method, path string
-		body         any
-		want         string
+		service *ballastv1.Service
+		want    string
 	}{
-		{"POST", "", fields{"name": "web", "vip": "198.51.100.11", "ports": []int{80}}, "already"},
-		{"POST", "", fields{"name": "two", "vip": "198.51.100.10", "ports": []int{80}}, "web"},
-		{"POST", "", fields{"name": "two", "vip": "198.51.100.11"}, "1 to 16 ports"},
-		{"POST", "", fields{"name": "two", "ports": []int{80}}, "vip"},
-		{"POST", "", fields{"name": "two", "vip": "198.51.100.11", "ports": []int{80}, "colour": "red"}, "colour"},
-		{"POST", "", fields{"name": "two", "vip": "198.51.100.11", "ports": []int{80}, "servers": []fields{{"address": "10.9.0.2"}}}, "server add"},
-		{"PATCH", "/none", fields{"dispatch": "p2c"}, "no service"},
-		{"PATCH", "/web", fields{"dispatch": "best"}, "use one of hash, maglev, rr"},
-		{"PATCH", "/web", fields{"affinity": "hash"}, "dispatch: maglev"},
-		{"PATCH", "/web", fields{"return": "through"}, "second-chance needs agents"},
-		{"PATCH", "/web", fields{"table_slots": 100}, "not a table size"},
-		{"PATCH", "/web", fields{"cookie_bits": 3}, "out of range"},
-		{"PATCH", "/web", fields{"cookie_bits": 12}, "cookies of another width"},
-		{"PATCH", "/web", fields{"name": "other"}, "cannot become"},
-		{"PATCH", "/web", fields{"servers": []fields{{"name": "s1", "address": "10.9.0.4"}}}, "server add"},
-		{"DELETE", "/none", nil, "no service"},
+		{&ballastv1.Service{Name: "two", Vip: "198.51.100.10", Ports: ports}, "web"},
+		{&ballastv1.Service{Name: "two", Vip: vip}, "1 to 16 ports"},
+		{&ballastv1.Service{Name: "two", Ports: ports}, "vip"},
+		{&ballastv1.Service{Vip: vip, Ports: ports}, "service.name: missing"},
+		{&ballastv1.Service{Name: "web", Dispatch: "best"}, "use one of hash, maglev, rr"},
+		{&ballastv1.Service{Name: "web", Affinity: "hash"}, "dispatch: maglev"},
+		{&ballastv1.Service{Name: "web", Return: "through"}, "second-chance needs agents"},
+		{&ballastv1.Service{Name: "web", TableSlots: 100}, "not a table size"},
+		{&ballastv1.Service{Name: "web", CookieBits: 3}, "out of range"},
+		{&ballastv1.Service{Name: "web", CookieBits: 12}, "cookies of another width"},
+		{&ballastv1.Service{Name: "web", Servers: []*ballastv1.Server{{Name: "s1", Address: "10.9.0.4"}}}, "server add"},
 	} {
-		_, err := h.do(c.method, "/v1/services"+c.path, c.body)
-		var refused *api.Error
-		if !errors.As(err, &refused) || refused.Code != http.StatusBadRequest || !strings.Contains(refused.Message, c.want) {
-			t.Errorf("%s %s %v: %v, wanted a refusal that says %q", c.method, c.path, c.body, err, c.want)
+		_, err := h.put(c.service)
+		if connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v, wanted a refusal that says %q", c.service, err, c.want)
 		}
+	}
+	_, err := h.client.Fleet().RemoveService(t.Context(), &ballastv1.RemoveServiceRequest{Service: "none"})
+	if connect.CodeOf(err) != connect.CodeNotFound {
+		t.Errorf("removing what is not there: %v", err)
 	}
 	h.expectServers("after all", "s1 active", "s2 active")
 	var diff api.Changed
@@ -120,10 +124,9 @@ func TestResetCountersBeginAtZero(t *testing.T) {
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	vip := netip.MustParseAddr("198.51.100.12")
-	_, err := h.do(http.MethodPost, "/v1/services", fields{"name": "dns", "vip": vip, "ports": []int{53}, "protocol": "udp"})
+	_, err := h.put(&ballastv1.Service{Name: "dns", Vip: vip.String(), Ports: []uint32{53}, Protocol: "udp"})
 	require(t, err)
-	_, err = h.post("/v1/services/dns/servers", fields{"name": "s1", "address": "10.9.0.2", "weight": 1})
-	require(t, err)
+	h.add("dns", "s1", "10.9.0.2")
 	require(t, h.peer.Route(netip.PrefixFrom(vip, 32), 0, netspace.NextHop{Interface: "eth0", Gateway: netip.MustParseAddr("10.9.0.1")}))
 
 	const packets = 3
@@ -133,8 +136,7 @@ func TestResetCountersBeginAtZero(t *testing.T) {
 			t.Fatalf("the packets were not counted: %+v", h.service("dns"))
 		}
 	}
-	_, err = h.do(http.MethodDelete, api.PathCounters, nil)
-	require(t, err)
+	require(t, h.client.Do(t.Context(), http.MethodDelete, api.PathCounters, nil, nil))
 	dns := h.service("dns")
 	if server := dns.Servers[0]; server.Packets != 0 || server.Bytes != 0 || dns.Verdicts["forwarded_by_hash"] != (api.Traffic{}) {
 		t.Errorf("after the reset: %+v, %+v", server, dns.Verdicts)

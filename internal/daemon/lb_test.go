@@ -13,9 +13,11 @@ import (
 	"strings"
 	"testing"
 
+	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/daemon"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 	"github.com/ballast-lb/ballast/internal/machine/node"
@@ -126,12 +128,13 @@ func (h *lbHost) awaitAfterStart() {
 func TestChangesByCtlSurviveKillAndEditsElsewhere(t *testing.T) {
 	h := newLBHost(t)
 	h.awaitAfterStart()
-	_, err := h.post("/v1/services/web/servers/s1/drain", nil)
+	fleet := h.client.Fleet()
+	_, err := fleet.DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: "s1"})
 	require(t, err)
-	added, err := h.post("/v1/services/web/servers", map[string]any{"name": "s3", "address": "10.9.0.4", "weight": 1})
+	added, err := fleet.AddServer(t.Context(), &ballastv1.AddServerRequest{Service: "web", Server: &ballastv1.Server{Name: "s3", Address: "10.9.0.4"}})
 	require(t, err)
-	if added.ID != 3 {
-		t.Errorf("the added server has id %d", added.ID)
+	if added.Id != 3 {
+		t.Errorf("the added server has id %d", added.Id)
 	}
 	h.expectServers("after ctl", "s1 draining", "s2 active", "s3 active")
 	h.kill()
@@ -151,25 +154,32 @@ func TestChangesByCtlSurviveKillAndEditsElsewhere(t *testing.T) {
 func TestRequestsThatMakeNoSenseAreRefusedWithTheReason(t *testing.T) {
 	h := newLBHost(t)
 	h.awaitAfterStart()
-	for path, c := range map[string]struct {
-		body any
-		want string
-	}{
-		"/v1/services/none/servers/s1/drain":  {nil, "no service"},
-		"/v1/services/web/servers/none/drain": {nil, "no server"},
-		"/v1/services/web/servers/s1/explode": {nil, "unknown action"},
-		"/v1/services/web/servers/s1/weight":  {map[string]any{"weight": 999}, "256"},
-		"/v1/services/web/servers":            {map[string]any{"address": "10.9.0.2"}, "10.9.0.2"},
-		"/v1/keys":                            {map[string]any{"secret": "xyz"}, "32 hexadecimal"},
-		"/v1/keys/7/use":                      {nil, "has no key"},
-		"/v1/keys/1/drop":                     {nil, "current"},
-		"/v1/config/explode":                  {nil, "unknown action"},
-	} {
-		_, err := h.post(path, c.body)
-		var refused *api.Error
-		if !errors.As(err, &refused) || refused.Code != http.StatusBadRequest || !strings.Contains(refused.Message, c.want) {
-			t.Errorf("%s: %v, wanted a refusal that says %q", path, err, c.want)
+	fleet, ctx := h.client.Fleet(), t.Context()
+	refused := func(what string, err error, code connect.Code, want string) {
+		t.Helper()
+		if connect.CodeOf(err) != code || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, wanted %s that says %q", what, err, code, want)
 		}
+	}
+	_, err := fleet.DrainServer(ctx, &ballastv1.DrainServerRequest{Service: "none", Server: "s1"})
+	refused("drain in no service", err, connect.CodeNotFound, "no service")
+	_, err = fleet.DrainServer(ctx, &ballastv1.DrainServerRequest{Service: "web", Server: "none"})
+	refused("drain nobody", err, connect.CodeNotFound, "no server")
+	_, err = fleet.ForgetServer(ctx, &ballastv1.ServerRequest{Service: "web", Server: "s1"})
+	refused("forget one that is there", err, connect.CodeNotFound, "not among the removed")
+	_, err = fleet.WeighServer(ctx, &ballastv1.WeighServerRequest{Service: "web", Server: "s1", Weight: 999})
+	refused("a large weight", err, connect.CodeInvalidArgument, "256")
+	_, err = fleet.AddServer(ctx, &ballastv1.AddServerRequest{Service: "web", Server: &ballastv1.Server{Address: "10.9.0.2"}})
+	refused("an address twice", err, connect.CodeInvalidArgument, "10.9.0.2")
+	_, err = fleet.AddKey(ctx, &ballastv1.AddKeyRequest{Secret: []byte("short")})
+	refused("a short key", err, connect.CodeInvalidArgument, "16 bytes")
+	_, err = fleet.UseKey(ctx, &ballastv1.KeyRequest{Epoch: 7})
+	refused("use no key", err, connect.CodeNotFound, "has no key")
+	_, err = fleet.DropKey(ctx, &ballastv1.KeyRequest{Epoch: 1})
+	refused("drop the current key", err, connect.CodeInvalidArgument, "current")
+	var answer *api.Error
+	if _, err = h.post("/v1/config/explode", nil); !errors.As(err, &answer) || answer.Code != http.StatusBadRequest {
+		t.Errorf("explode: %v", err)
 	}
 	h.expectServers("after all", "s1 active", "s2 active")
 }

@@ -1,0 +1,249 @@
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// ExitStatus is an error that is an answer: the process ends with that status and has nothing more to say.
+type ExitStatus int
+
+func (s ExitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+// changesWouldBeMade is the exit status of a dry run that found differences.
+const changesWouldBeMade ExitStatus = 2
+
+// application is one `ballast ctl apply`.
+type application struct {
+	file        string
+	dryRun, yes bool
+}
+
+func (c *control) applyCommand() *cobra.Command {
+	var a application
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE",
+		Short: "Make the fleet what a file says, after showing what that changes",
+		Long: `Make the fleet what a file says: services and servers that it does not name are removed, and everything that it does not state
+gets its default, a drained server without "state: draining" new connections. First it shows what changes, one line each: + is
+added, - is removed, ~ is changed. On a terminal it asks then; elsewhere it needs --yes. If somebody changes the fleet in
+between, nothing is done.
+
+The file is a configuration file (` + "`ballast ctl fleet`" + ` prints the one of now), with two differences: servers may lack their id, and
+keep the one that they have by their address, or get the next free one; and without a keys: section the keys stay as they are.
+Removed servers keep the connections that they have until they end.
+
+The exit status of --dry-run is 0 if nothing would change, 2 if something would, and 1 on errors.`,
+		Example: `  ballast ctl apply -f fleet.yaml --dry-run
+  ballast ctl apply -f fleet.yaml
+  ballast ctl --controller c1,c2,c3 apply -f - --yes < fleet.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.apply(cmd, &a) },
+	}
+	cmd.Flags().StringVarP(&a.file, "file", "f", "", "configuration file; - is the standard input")
+	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "show what would change, and change nothing")
+	cmd.Flags().BoolVar(&a.yes, "yes", false, "do not ask, and let a file without any service remove them all")
+	cmd.MarkFlagRequired("file")
+	return cmd
+}
+
+// applied is what --json prints.
+type applied struct {
+	outcome
+	Applied bool `json:"applied"`
+}
+
+func (c *control) apply(cmd *cobra.Command, a *application) error {
+	draft, err := a.read(cmd.InOrStdin())
+	if err != nil {
+		return err
+	}
+	if len(draft.Fleet.Services) == 0 && !a.yes && !a.dryRun {
+		return fmt.Errorf("%s has no services, which would remove every one there is: if that is meant, say --yes", a.file)
+	}
+	fleet, err := c.fleet()
+	if err != nil {
+		return err
+	}
+	request := &ballastv1.ApplyRequest{DryRun: true}
+	for i := range draft.Fleet.Services {
+		request.Services = append(request.Services, api.ServiceToProto(&draft.Fleet.Services[i]))
+	}
+	if draft.HasKeys {
+		request.Keys = api.KeysToProto(&draft.Fleet.Keys)
+	}
+	answer, err := fleet.Apply(cmd.Context(), request)
+	if err != nil {
+		return a.place(draft, err)
+	}
+	done := applied{outcome: outcome{Changes: nonNil(answer.Changes), Revision: answer.Revision}}
+	out := cmd.OutOrStdout()
+	if !c.json {
+		showChanges(out, done.Changes)
+	}
+	if len(done.Changes) > 0 && !a.dryRun {
+		if err := c.confirm(cmd, a); err != nil {
+			return err
+		}
+		request.DryRun, request.Confirmed = false, done.Changes
+		if answer, err = fleet.Apply(cmd.Context(), request); err != nil {
+			return a.place(draft, err)
+		}
+		done.Revision, done.Applied = answer.Revision, true
+	}
+	switch {
+	case c.json:
+		err = writeJSON(out, done)
+	case done.Applied:
+		_, err = fmt.Fprintf(out, "applied, revision %d\n", done.Revision)
+	}
+	if err == nil && a.dryRun && len(done.Changes) > 0 {
+		return changesWouldBeMade
+	}
+	return err
+}
+
+func (a *application) read(in io.Reader) (*config.Draft, error) {
+	if a.file != "-" {
+		file, err := os.Open(a.file)
+		if err != nil {
+			return nil, fmt.Errorf("read configuration: %w", err)
+		}
+		defer file.Close()
+		in = file
+	} else {
+		a.file = "standard input"
+	}
+	text, err := io.ReadAll(io.LimitReader(in, config.MaxBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	return config.ParseDraft(a.file, text)
+}
+
+// place puts the line of the file in front of every objection to it.
+func (a *application) place(draft *config.Draft, err error) error {
+	if connect.CodeOf(err) != connect.CodeInvalidArgument {
+		return err
+	}
+	var lines []error
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		path, _, _ := strings.Cut(line, ": ")
+		lines = append(lines, fmt.Errorf("%s:%d: %s", a.file, draft.Line(path), line))
+	}
+	return errors.Join(lines...)
+}
+
+// confirm asks whether to go on, where there is somebody to ask.
+func (c *control) confirm(cmd *cobra.Command, a *application) error {
+	if a.yes {
+		return nil
+	}
+	if c.json || !isTerminal(cmd.InOrStdin()) {
+		return errors.New("nothing was changed: there is no terminal to ask at: say --yes, or --dry-run to look only")
+	}
+	fmt.Fprint(cmd.OutOrStdout(), "apply? [y/N] ")
+	answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+	if err != nil && err != io.EOF {
+		return err
+	}
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		return errors.New("nothing was changed")
+	}
+	return nil
+}
+
+func isTerminal(file any) bool {
+	f, ok := file.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+func showChanges(out io.Writer, changes []string) {
+	if len(changes) == 0 {
+		fmt.Fprintln(out, "no changes")
+	}
+	for _, line := range changes {
+		fmt.Fprintln(out, sign(line), line)
+	}
+}
+
+// whatChanged takes the thing off a line of change.Diff.
+var whatChanged = regexp.MustCompile(`^(?:service \S+: (?:server \S+: )?|keys: cookie epoch \d+ )(.*)$`)
+
+// sign tells what a line does: + adds something, - removes it, ~ changes it.
+func sign(line string) string {
+	found := whatChanged.FindStringSubmatch(line)
+	switch {
+	case found == nil:
+		return "~"
+	case found[1] == "removed":
+		return "-"
+	case found[1] == "added" || strings.HasPrefix(found[1], "added with "):
+		return "+"
+	}
+	return "~"
+}
+
+func (c *control) fleetCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "fleet [-o yaml|json]",
+		Short: "Print the whole fleet, without keys, as a file for apply",
+		Long: `Print the whole fleet as it is wanted now: services, servers and every choice, the defaults too. The keys are not in it. In YAML
+it is a configuration file that ` + "`ballast ctl apply`" + ` takes.`,
+		Example: `  ballast ctl fleet > fleet.yaml
+  ballast ctl fleet -o json | jq -r '.services[].name'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if format != "yaml" && format != "json" {
+				return fmt.Errorf("output %s: use yaml or json", format)
+			}
+			wanted, err := c.wanted(cmd)
+			if err != nil {
+				return err
+			}
+			if c.json || format == "json" {
+				return writeJSON(cmd.OutOrStdout(), wanted)
+			}
+			text, err := config.Marshal(wanted)
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		},
+	}
+	cmd.Flags().StringVarP(&format, "output", "o", "yaml", "yaml or json")
+	return cmd
+}
+
+// wanted asks for the fleet.
+func (c *control) wanted(cmd *cobra.Command) (model.Fleet, error) {
+	client, err := c.fleet()
+	if err != nil {
+		return model.Fleet{}, err
+	}
+	answer, err := client.GetFleet(cmd.Context(), &ballastv1.GetFleetRequest{})
+	if err != nil {
+		return model.Fleet{}, err
+	}
+	return api.FleetFromProto(answer.Services, nil)
+}

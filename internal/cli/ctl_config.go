@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/api"
+)
+
+// do asks the daemon of this machine and prints what it changed.
+func (c *control) do(cmd *cobra.Command, method, path string) error {
+	client, err := c.local()
+	if err != nil {
+		return err
+	}
+	var answer api.Changed
+	if err := client.Do(cmd.Context(), method, path, nil, &answer); err != nil {
+		return err
+	}
+	return c.print(cmd.OutOrStdout(), outcome{Changes: nonNil(answer.Changes)})
+}
+
+func (c *control) configCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Compare what a load balancer runs with its configuration file",
+		Long:  "Compare what a load balancer runs with its configuration file. One that runs by controllers has no file.",
+	}
+	action := func(name, short string) *cobra.Command {
+		return &cobra.Command{
+			Use: name, Short: short, Args: cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				return c.do(cmd, http.MethodPost, strings.Replace(api.PathConfigAction, "{action}", name, 1))
+			},
+		}
+	}
+	cmd.AddCommand(action("reload", "Read the file again now"), action("reset", "Undo what ctl changed: the file rules"), &cobra.Command{
+		Use: "diff", Short: "Show what ctl changed since", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.do(cmd, http.MethodGet, api.PathConfigDiff) },
+	})
+	return cmd
+}
+
+// countersCommands are the counters, and their reset.
+func (c *control) countersCommands() *cobra.Command {
+	cmd := c.countersCommand()
+	cmd.AddCommand(&cobra.Command{
+		Use:   "reset",
+		Short: "Set all counters of a load balancer to 0",
+		Long: `Set all counters of services and servers of a load balancer to 0. Nothing that steers packets changes: estimates of open
+connections (p2c) and servers' clocks (return: through) stay. Removed servers count as heard of now, so that they stay for
+another --linger. Prometheus takes it for a restart.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.do(cmd, http.MethodDelete, api.PathCounters) },
+	})
+	return cmd
+}

@@ -1,0 +1,282 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+func (c *control) servicesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "services", Short: "The services and how they are served", Args: cobra.NoArgs,
+		Long: "The services and how they are served. With --json, a load balancer adds what it counted.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if c.json {
+				counted, err := c.counted(cmd.Context())
+				if err != nil {
+					return err
+				}
+				if counted != nil {
+					return writeJSON(cmd.OutOrStdout(), counted)
+				}
+			}
+			wanted, err := c.wanted(cmd)
+			if err != nil {
+				return err
+			}
+			if c.json {
+				return writeJSON(cmd.OutOrStdout(), nonNil(wanted.Services))
+			}
+			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
+			fmt.Fprintln(table, "SERVICE\tVIP\tPROTOCOL\tPORTS\tDISPATCH\tAFFINITY\tFALLBACK\tFORWARD\tRETURN\tCHECK\tSERVERS")
+			for _, s := range wanted.Services {
+				fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", s.Name, s.VIP, s.Protocol, strings.Trim(fmt.Sprint(s.Ports), "[]"),
+					s.Dispatch, s.Affinity, s.Fallback, s.Forward, s.Return, s.Health.Check, len(s.Servers))
+			}
+			return table.Flush()
+		},
+	}
+}
+
+// counted is what the load balancer of this machine counted; nil where none is asked.
+func (c *control) counted(ctx context.Context) ([]api.ServiceStatus, error) {
+	if len(c.controllers) > 0 {
+		return nil, nil
+	}
+	var services []api.ServiceStatus
+	err := api.NewClient(c.socketPath()).Get(ctx, api.PathServices, &services)
+	var refused *api.Error
+	if errors.As(err, &refused) && refused.Code == http.StatusNotFound { // a controller
+		return nil, nil
+	}
+	return services, err
+}
+
+// serverRow is what is known of one server.
+type serverRow struct {
+	Service string `json:"service"`
+	model.Server
+	Removed      bool        `json:"removed,omitempty"`
+	Health       string      `json:"health"` // healthy, unhealthy, unknown, unchecked
+	HealthDetail string      `json:"health_detail,omitempty"`
+	LoadSource   string      `json:"load_source,omitempty"`
+	Load         float64     `json:"load"`
+	Available    float64     `json:"available"`
+	WeightNow    uint32      `json:"weight_now"`
+	Live         uint64      `json:"connections"`
+	LiveExact    bool        `json:"connections_exact"`
+	Counted      *serverSeen `json:"counted,omitempty"`
+}
+
+// serverSeen is what this machine's load balancer counted.
+type serverSeen struct {
+	Dispatched uint64 `json:"dispatched"`
+	Packets    uint64 `json:"packets"`
+	Bytes      uint64 `json:"bytes"`
+	Path       string `json:"path"`
+	TakesPart  bool   `json:"takes_part"`
+}
+
+func (c *control) serversCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "servers [SERVICE]", Short: "The servers with health, load, weight and live connections", Args: cobra.MaximumNArgs(1),
+		Long: `The servers of every service, or of one, removed ones that may still have connections included: whether they are healthy, their
+load (requests in work, or CPU), the weight that new connections are dispatched by now, and how many connections live (~ is an
+estimate of the load balancers). A load balancer adds what it sent them since it was attached, and the way there.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			rows, here, err := c.serverRows(cmd.Context(), strings.Join(args, ""))
+			if err != nil {
+				return err
+			}
+			if c.json {
+				return writeJSON(cmd.OutOrStdout(), nonNil(rows))
+			}
+			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
+			printServers(table, rows, here)
+			return table.Flush()
+		},
+	}
+}
+
+// serverRows asks for everything; here says whether a load balancer of this machine was among those asked.
+func (c *control) serverRows(ctx context.Context, service string) (rows []serverRow, here bool, err error) {
+	fleet, err := c.fleet()
+	if err != nil {
+		return nil, false, err
+	}
+	answer, err := fleet.ListServers(ctx, &ballastv1.ListServersRequest{Service: service})
+	if err != nil {
+		return nil, false, err
+	}
+	counted, err := c.counted(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	type key struct {
+		service string
+		id      uint32
+		removed bool
+	}
+	seen := map[key]*serverSeen{}
+	for _, s := range counted {
+		for _, server := range s.Servers {
+			seen[key{s.Name, uint32(server.ID), server.Removed}] = &serverSeen{server.Connections, server.Packets, server.Bytes, server.Path, server.TakesPart}
+		}
+	}
+	for _, status := range answer.Servers {
+		server, err := api.ServerFromProto(status.Server)
+		if err != nil {
+			return nil, false, err
+		}
+		rows = append(rows, serverRow{Service: status.Service, Server: server, Removed: status.Removed, Health: status.Health,
+			HealthDetail: status.HealthDetail, LoadSource: status.LoadSource, Load: status.Load, Available: status.Available, WeightNow: status.Weight,
+			Live: status.Connections, LiveExact: status.ConnectionsExact, Counted: seen[key{status.Service, status.Server.GetId(), status.Removed}]})
+	}
+	return rows, counted != nil, nil
+}
+
+func printServers(out io.Writer, rows []serverRow, here bool) {
+	io.WriteString(out, "SERVICE\tSERVER\tADDRESS\tID\tSTATE\tHEALTH\tLOAD\tWEIGHT\tLIVE")
+	if here {
+		io.WriteString(out, "\tNEW\tPACKETS\tBYTES\tPATH")
+	}
+	fmt.Fprintln(out)
+	for i := range rows {
+		r := &rows[i]
+		fmt.Fprintf(out, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s", r.Service, r.Name, r.address(), r.ID, r.state(), r.health(), r.load(), r.weight(), r.live())
+		if seen := r.Counted; seen != nil {
+			fmt.Fprintf(out, "\t%d\t%d\t%d\t%s", seen.Dispatched, seen.Packets, seen.Bytes, seen.Path)
+		}
+		fmt.Fprintln(out)
+	}
+}
+
+func (r *serverRow) address() string {
+	if r.Port == 0 {
+		return r.Address.String()
+	}
+	return fmt.Sprintf("%s port %d", r.Address, r.Port)
+}
+
+func (r *serverRow) state() string {
+	state := r.State.String()
+	switch {
+	case r.Removed:
+		state = "removed"
+	case r.State == model.StateDraining && !r.Deadline.IsZero():
+		state += " until " + r.Deadline.Format(time.RFC3339)
+	}
+	if r.Counted != nil && !r.Counted.TakesPart {
+		state += ", no cookie"
+	}
+	return state
+}
+
+func (r *serverRow) health() string {
+	switch {
+	case r.Health == "unchecked":
+		return "-"
+	case r.HealthDetail == "":
+		return r.Health
+	}
+	return r.Health + ": " + r.HealthDetail
+}
+
+// load is in the unit of its source.
+func (r *serverRow) load() string {
+	switch r.LoadSource {
+	case "":
+		return "-"
+	case "cpu":
+		return fmt.Sprintf("%.0f%% cpu", 100*r.Load)
+	}
+	return fmt.Sprintf("%.1f", r.Load)
+}
+
+// weight is the one of now, and what the configuration says where that is another.
+func (r *serverRow) weight() string {
+	if r.WeightNow == uint32(r.Weight) {
+		return fmt.Sprint(r.Weight)
+	}
+	return fmt.Sprintf("%d of %d", r.WeightNow, r.Weight)
+}
+
+func (r *serverRow) live() string {
+	if r.LiveExact {
+		return fmt.Sprint(r.Live)
+	}
+	return fmt.Sprintf("~%d", r.Live)
+}
+
+// nodeRow is one node, as --json prints it.
+type nodeRow struct {
+	Role     string    `json:"role"`
+	Name     string    `json:"name"`
+	Address  string    `json:"address,omitempty"`
+	Version  string    `json:"version"`
+	Since    time.Time `json:"since,omitzero"`
+	Revision uint64    `json:"revision,omitempty"`
+	Services []string  `json:"services,omitempty"`
+	Problems []string  `json:"problems,omitempty"`
+}
+
+func (c *control) nodesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "nodes", Short: "Controllers, load balancers and agents that are connected", Args: cobra.NoArgs,
+		Long: `Controllers, load balancers and agents that are connected: since when, which revision of the fleet a load balancer's tables say,
+which services a controller leads, and what is not as wanted.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			fleet, err := c.fleet()
+			if err != nil {
+				return err
+			}
+			answer, err := fleet.ListNodes(cmd.Context(), &ballastv1.ListNodesRequest{})
+			if err != nil {
+				return err
+			}
+			rows := []nodeRow{}
+			for _, n := range answer.Nodes {
+				row := nodeRow{Role: n.Role, Name: n.Name, Address: n.Address, Version: n.Version, Revision: n.Revision, Services: n.Services, Problems: n.Problems}
+				if n.Since != nil {
+					row.Since = n.Since.AsTime()
+				}
+				rows = append(rows, row)
+			}
+			if c.json {
+				return writeJSON(cmd.OutOrStdout(), rows)
+			}
+			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
+			printNodes(table, rows)
+			return table.Flush()
+		},
+	}
+}
+
+func printNodes(out io.Writer, rows []nodeRow) {
+	fmt.Fprintln(out, "ROLE\tNAME\tADDRESS\tVERSION\tSINCE\tREVISION\tLEADS\tPROBLEMS")
+	for _, n := range rows {
+		since, revision := "-", "-"
+		if !n.Since.IsZero() {
+			since = n.Since.Format(time.RFC3339)
+		}
+		if n.Revision != 0 {
+			revision = fmt.Sprint(n.Revision)
+		}
+		leads := "-"
+		if n.Role == "controller" {
+			leads = fmt.Sprintf("%d services", len(n.Services))
+		}
+		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Role, n.Name, n.Address, n.Version, since, revision, leads, strings.Join(n.Problems, "; "))
+	}
+}

@@ -32,6 +32,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ballast-lb/ballast/internal/algo/stagger"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -86,7 +87,6 @@ type Sampler struct {
 	cpu     cpuMeter
 	wanted  atomic.Pointer[targets]
 	changed chan struct{}
-	random  func() float64
 }
 
 // New returns a sampler of the network namespace that the calling thread is in. What does not work here, reports will say.
@@ -97,7 +97,7 @@ func New(o Options) *Sampler {
 	if o.MostCPU <= 0 {
 		o.MostCPU = defaultMostCPU
 	}
-	s := &Sampler{options: o, cpu: cpuMeter{cgroup: o.Cgroup}, changed: make(chan struct{}, 1), random: rand.Float64}
+	s := &Sampler{options: o, cpu: cpuMeter{cgroup: o.Cgroup}, changed: make(chan struct{}, 1)}
 	s.sockets, s.failed = openSockets()
 	s.wanted.Store(newTargets(nil))
 	return s
@@ -123,15 +123,15 @@ func (s *Sampler) Run(ctx context.Context, interval func() time.Duration, report
 	m := measurement{sampler: s}
 	m.begin(s.wanted.Load())
 	m.take(time.Now())
-	plan := newSchedule(time.Now(), m.affordable(every()), s.random)
+	plan := stagger.New(time.Now(), m.affordable(every()), rand.Float64())
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		now := time.Now()
-		sample := now.Add(m.gap(s.random()))
-		due := !plan.report.After(sample)
+		sample := now.Add(m.gap(rand.Float64()))
+		due := !plan.At.After(sample)
 		if due {
-			sample = plan.report
+			sample = plan.At
 		}
 		timer.Reset(sample.Sub(now))
 		select {
@@ -139,39 +139,16 @@ func (s *Sampler) Run(ctx context.Context, interval func() time.Duration, report
 			return
 		case <-s.changed:
 			m.begin(s.wanted.Load())
-			plan = newSchedule(time.Now(), m.affordable(every()), s.random)
+			plan = stagger.New(time.Now(), m.affordable(every()), rand.Float64())
 			continue
 		case <-timer.C:
 		}
 		m.take(time.Now())
 		if due {
 			report(m.report(every()))
-			plan.next(time.Now(), m.affordable(every()))
+			plan.Next(time.Now(), m.affordable(every()), rand.Float64())
 		}
 	}
-}
-
-// schedule draws a random time in each interval.
-type schedule struct {
-	begin, end time.Time // of the interval
-	report     time.Time // in it
-	random     func() float64
-}
-
-func newSchedule(now time.Time, every time.Duration, random func() float64) *schedule {
-	p := &schedule{end: now, random: random}
-	p.next(now, every)
-	return p
-}
-
-// next goes on to the next interval, or to the one that now is in when those before have been missed.
-func (p *schedule) next(now time.Time, every time.Duration) {
-	p.begin = p.end
-	if p.begin.Add(every).Before(now) {
-		p.begin = now
-	}
-	p.end = p.begin.Add(every)
-	p.report = p.begin.Add(time.Duration(p.random() * float64(every)))
 }
 
 // A measurement is what was sampled since the last report, and what sampling costs.

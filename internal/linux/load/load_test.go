@@ -2,7 +2,6 @@ package load
 
 import (
 	"context"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -87,9 +86,9 @@ func TestReportsTellConnectionsAndTheirMean(t *testing.T) {
 func TestSamplersThatCannotKeepUpSaySo(t *testing.T) {
 	space := newSpace(t)
 	listen(t, space, "0.0.0.0:80", 1)
-	_, reports := start(t, space, Options{MostCPU: 1e-4}, 10*time.Millisecond, service("web", vip4, 80))
+	_, reports := start(t, space, Options{MostCPU: 1e-3}, 10*time.Millisecond, service("web", vip4, 80))
 	r := awaitReport(t, reports, "it is said", func(r Report) bool { return len(r.Unavailable) > 0 })
-	if said := r.Unavailable[0]; !strings.HasPrefix(said, "a report every 10ms: one sample takes ") || !strings.HasSuffix(said, "to take at most 0.01 % of a CPU") {
+	if said := r.Unavailable[0]; !strings.HasPrefix(said, "a report every 10ms: one sample takes ") || !strings.HasSuffix(said, "to take at most 0.1 % of a CPU") {
 		t.Errorf("it says %q", said)
 	}
 }
@@ -100,41 +99,6 @@ func TestWhatDoesNotWorkIsReported(t *testing.T) {
 	r := awaitReport(t, reports, "it is said", func(r Report) bool { return len(r.Unavailable) > 0 })
 	if r.HasCPU || !strings.HasPrefix(r.Unavailable[0], "cpu: read the CPU time of control group /none: ") {
 		t.Errorf("have %+v", r)
-	}
-}
-
-// Each interval has one report, and all times in it are alike: quarters of it by chi-square, at 0.1 %.
-func TestReportsGoOutAtRandomTimes(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 1)).Float64
-	const rounds, every = 10000, 250 * time.Millisecond
-	begin := time.Now()
-	plan := newSchedule(begin, every, random)
-	var quarters [4]float64
-	for i := range rounds {
-		at := plan.report.Sub(begin.Add(time.Duration(i) * every))
-		if at < 0 || at >= every {
-			t.Fatalf("report %d comes %s after its interval began", i, at)
-		}
-		quarters[4*at/every]++
-		plan.next(plan.report, every)
-	}
-	square := 0.0
-	for _, n := range quarters {
-		square += (n - rounds/4) * (n - rounds/4) / (rounds / 4)
-	}
-	if square > 16.27 { // 3 degrees of freedom
-		t.Errorf("quarters %v: chi-square %.1f", quarters, square)
-	}
-}
-
-func TestMissedIntervalsAreNotMadeUpFor(t *testing.T) {
-	begin := time.Now()
-	plan := newSchedule(begin, time.Second, func() float64 { return 0.5 })
-	plan.next(begin.Add(time.Minute), time.Second)
-	if have := plan.report.Sub(begin); have != time.Minute+500*time.Millisecond {
-		t.Errorf("the next report comes after %s", have)
 	}
 }
 

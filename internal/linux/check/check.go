@@ -112,6 +112,13 @@ const (
 	execConcurrency    = 64 // programs cost more than connections
 )
 
+// Skipped are checks that this host could not make, for want of descriptors, ports, memory or processes. They say nothing about servers
+// and decide nothing.
+type Skipped struct {
+	Checks uint64
+	Last   string // what was wanting
+}
+
 // A Prober checks targets. Its methods are safe for concurrent use.
 type Prober struct {
 	options      Options
@@ -119,6 +126,7 @@ type Prober struct {
 
 	mu      sync.Mutex
 	targets map[key]*tracked
+	skipped Skipped
 	running context.Context // of Run
 	group   sync.WaitGroup
 }
@@ -219,6 +227,13 @@ func (p *Prober) Run(ctx context.Context) {
 	p.mu.Lock() // a Set that saw the prober running has started what it wanted to
 	p.mu.Unlock()
 	p.group.Wait()
+}
+
+// Skipped returns how many checks could not be made so far. If that grows, the host's limits are too narrow.
+func (p *Prober) Skipped() Skipped {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.skipped
 }
 
 // All returns what is known, by service and id. Targets of which nothing is known yet are left out.

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -273,6 +275,21 @@ func TestACheckThatWentStraightSaysWhy(t *testing.T) {
 	await(t, "it is healthy", func() bool { return p.all(1).Healthy })
 	if have := p.all(1).Straight; have != "the VIP is this host's own" {
 		t.Errorf("straight because %q", have)
+	}
+}
+
+// What this host lacks is no reason to take its servers out.
+func TestAHostThatHasRunOutOfSomethingJudgesNobody(t *testing.T) {
+	p := startProber(t, Options{Dial: func(context.Context, Target, uint16) (net.Conn, string, error) {
+		return nil, "", &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}
+	}})
+	p.Set([]Target{server(1)})
+	await(t, "checks are skipped", func() bool { return p.Skipped().Checks > 5 })
+	if have := p.All(); have != nil {
+		t.Errorf("judged: %+v", have)
+	}
+	if have := p.Skipped().Last; have != "check server  of service web: connect: too many open files" {
+		t.Errorf("skipped because of %q", have)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -118,6 +119,12 @@ func checkHTTP(conn net.Conn, t Target, scheme string) error {
 	}
 }
 
+// ownFault tells failures that say nothing about the server: this host has run out of something.
+func ownFault(err error) bool {
+	return slices.ContainsFunc([]error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EAGAIN},
+		func(fault error) bool { return errors.Is(err, fault) })
+}
+
 // failure says in words what did not work.
 func failure(doing string, err error) error {
 	var timeout net.Error
@@ -127,7 +134,7 @@ func failure(doing string, err error) error {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return fmt.Errorf("%s: timed out", doing)
 	case errors.As(err, &errno):
-		return fmt.Errorf("%s: %s", doing, errno.Error())
+		return fmt.Errorf("%s: %w", doing, errno)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%s: the server closed the connection", doing)
 	case errors.As(err, &inner):

@@ -54,9 +54,21 @@ func (p *Prober) once(ctx context.Context, t *tracked) {
 	if ctx.Err() != nil {
 		return
 	}
+	if ownFault(err) {
+		p.skip(target, err)
+		return
+	}
 	if result, changed := p.note(t, straight, err); changed {
 		p.options.Changed(result)
 	}
+}
+
+// skip takes note of a check that this host could not make.
+func (p *Prober) skip(t Target, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.skipped.Checks++
+	p.skipped.Last = fmt.Sprintf("check server %s of service %s: %s", t.Name, t.Service, err)
 }
 
 func (p *Prober) note(t *tracked, straight string, err error) (result Result, changed bool) {

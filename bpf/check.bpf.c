@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* check.bpf.c - health checks take the way of traffic: from a socket of this host, addressed to the VIP, to one certain server.
+ *
+ * The prober connects to the VIP; the kernel routes that like anything else. Before the packets leave, `check_egress` finds in the
+ * storage of their socket which server they are for and sends them there as the load balancer sends a client's: only the MAC
+ * changed, or encapsulated. The server answers this host directly, as it answers clients.
+ *
+ * The way is kept with the socket and not under a mark: no range of marks has to be reserved, two processes cannot mix up their
+ * checks, and what is kept goes with the connection.
+ */
+#include "kernel.h"
+#include "packet/checksum.h"
+
+#define TC_CONTINUE (-1) /* TCX_NEXT */
+#define TC_DROP 2
+#define MACS_LENGTH (2 * ETH_ALEN)
+
+enum check_forward { CHECK_L2, CHECK_IPIP, CHECK_GUE };
+
+#define GUE_PORT 6080
+#define GUE_SOURCE_PORT_BASE 49152
+
+struct gue_header {
+	__u8 version_control_length;
+	__u8 protocol;
+	__be16 flags;
+};
+
+/* How a check gets to its server. */
+struct check_way {
+	__be32 vip[4]; /* where the socket is connected to */
+	__be32 address[4]; /* of the server */
+	__be32 source[4]; /* outer source */
+	__u8 destination_mac[6];
+	__u8 source_mac[6];
+	__u32 ifindex;
+	__u16 vlan; /* 802.1Q id in host order, 0: untagged */
+	__u8 forward; /* enum check_forward */
+	__u8 outer_ipv6;
+	__u32 packets; /* that were sent this way: without any, the kernel has routed them past us */
+};
+_Static_assert(sizeof(struct check_way) == 72, "check_way");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct check_way);
+} ways SEC(".maps");
+
+/* The inner packet, as far as the outer header needs to know it. */
+struct inner {
+	__u32 length; /* of the packet */
+	__u8 tos;
+	__u8 protocol; /* that stands for its family in an outer header */
+};
+
+/* Is the packet one to the VIP? Those that come by again, on the device they were sent on to, are not: they go to the server. */
+inline_always _Bool read_inner(struct __sk_buff *skb, const struct check_way *way, struct inner *inner)
+{
+	inner->length = skb->len - ETH_HLEN;
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr ip;
+
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
+			return 0;
+		inner->tos = ip.tos;
+		inner->protocol = IPPROTO_IPIP;
+		return ip.daddr == way->vip[0];
+	}
+	if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr ip;
+
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
+			return 0;
+		inner->tos = ip.priority << 4 | ip.flow_lbl[0] >> 4;
+		inner->protocol = IPPROTO_IPV6;
+		return !__builtin_memcmp(&ip.daddr, way->vip, sizeof(way->vip));
+	}
+	return 0;
+}
+
+/* Writes the outer headers of the way into the room that was made for them. */
+inline_always long write_outer_ipv4(struct __sk_buff *skb, const struct check_way *way, const struct inner *inner, __u8 protocol,
+				    __u32 outer)
+{
+	struct iphdr ip;
+
+	write_ipv4_header(&ip, inner->tos, inner->length + outer, 1, protocol, way->source[0], way->address[0]);
+	return bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), 0);
+}
+
+inline_always long write_outer_ipv6(struct __sk_buff *skb, const struct check_way *way, const struct inner *inner, __u8 protocol,
+				    __u32 outer, __u16 entropy)
+{
+	struct ipv6hdr ip = {};
+
+	*(__be32 *)&ip = bpf_htonl(6u << 28 | (__u32)inner->tos << 20 | entropy);
+	ip.payload_len = bpf_htons(inner->length + outer - sizeof(ip));
+	ip.nexthdr = protocol;
+	ip.hop_limit = 64;
+	__builtin_memcpy(&ip.saddr, way->source, 16);
+	__builtin_memcpy(&ip.daddr, way->address, 16);
+	return bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), 0);
+}
+
+inline_always long write_gue(struct __sk_buff *skb, const struct inner *inner, __u32 ip_length, __u16 entropy)
+{
+	struct {
+		struct udphdr udp;
+		struct gue_header gue;
+	} headers = {
+		.udp.source = bpf_htons(GUE_SOURCE_PORT_BASE | (entropy & 0x3fff)),
+		.udp.dest = bpf_htons(GUE_PORT),
+		.udp.len = bpf_htons(inner->length + sizeof(headers)), /* no checksum: RFC 6935, as send/encapsulate.h */
+		.gue.protocol = inner->protocol,
+	};
+
+	return bpf_skb_store_bytes(skb, ETH_HLEN + ip_length, &headers, sizeof(headers), 0);
+}
+
+/* 0, or the packet cannot be sent. */
+inline_always long encapsulate(struct __sk_buff *skb, const struct check_way *way, const struct inner *inner)
+{
+	__u32 ip_length = way->outer_ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr), outer = ip_length;
+	/* Segments keep their size: the prober has made it small enough. */
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | (way->outer_ipv6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
+	__be16 protocol = way->outer_ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
+	__u16 entropy = bpf_get_hash_recalc(skb) >> 16;
+	_Bool gue = way->forward == CHECK_GUE;
+
+	if (gue) {
+		outer += sizeof(struct udphdr) + sizeof(struct gue_header);
+		flags |= BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
+	}
+	if (bpf_skb_adjust_room(skb, outer, BPF_ADJ_ROOM_MAC, flags))
+		return -1;
+	if (gue && write_gue(skb, inner, ip_length, entropy))
+		return -1;
+	if (bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &protocol, sizeof(protocol), 0))
+		return -1;
+	return way->outer_ipv6 ? write_outer_ipv6(skb, way, inner, gue ? IPPROTO_UDP : inner->protocol, outer, entropy) :
+				 write_outer_ipv4(skb, way, inner, gue ? IPPROTO_UDP : inner->protocol, outer);
+}
+
+/* A packet that cannot take its way is dropped: by any other it would check another server. */
+SEC("tc")
+int check_egress(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk, *full = sk ? bpf_sk_fullsock(sk) : 0;
+	struct inner inner = {};
+	struct check_way *way;
+
+	way = full ? bpf_sk_storage_get(&ways, full, 0, 0) : 0;
+	if (!way || !read_inner(skb, way, &inner))
+		return TC_CONTINUE;
+	__sync_fetch_and_add(&way->packets, 1);
+	if (way->forward != CHECK_L2 && encapsulate(skb, way, &inner))
+		return TC_DROP;
+	if (bpf_skb_store_bytes(skb, 0, way->destination_mac, MACS_LENGTH, 0))
+		return TC_DROP;
+	if (way->vlan && !skb->vlan_present && bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), way->vlan))
+		return TC_DROP;
+	return way->ifindex == skb->ifindex ? TC_CONTINUE : bpf_redirect(way->ifindex, 0);
+}

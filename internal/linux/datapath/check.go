@@ -1,0 +1,221 @@
+package datapath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -type check_way -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" check ../../../bpf/check.bpf.c
+
+// CheckKey names a server of a service.
+type CheckKey struct {
+	Service string
+	ID      uint16
+}
+
+// CheckTarget is a server that connections to its VIP are to reach by the way of traffic.
+type CheckTarget struct {
+	VIP     netip.Addr
+	Server  netip.Addr
+	Forward model.Forward
+	Return  model.Return
+	Path    plan.Path // to the server; zero: not known
+	// Ports are those that the server's agent takes TCP from a tunnel for: the service's, and what is checked instead of them if
+	// the agent knows of it. Others are checked straight, unless forward is l2. Nil: all are taken.
+	Ports []uint16
+}
+
+// Checks lets sockets of this host reach one certain server at an address that many have (bpf/check.bpf.c): packets to the VIP are
+// encapsulated, or given the server's MAC, at tcx egress of the devices that this host's routes to the VIP lead out of. The
+// servers' answers come straight back to this host. Nothing is left when the process ends, and nothing of the host is changed:
+// no route, rule, mark or sysctl. Its methods are safe for concurrent use.
+//
+// It cannot serve VIPs that this host has itself or has no route to, nor services with forward nat or return through, whose servers
+// would answer to another address. Those checks go straight to the servers.
+type Checks struct {
+	objects checkObjects
+
+	mu      sync.Mutex
+	targets map[CheckKey]checkTarget
+	links   map[int]link.Link // by device
+}
+
+// checkTarget is what Dial needs to know.
+type checkTarget struct {
+	straight string // why not through the tunnel
+	way      checkCheckWay
+	vip      netip.Addr
+	source   netip.Addr // of the connection; zero: the kernel's choice
+	mss      int
+	ports    []uint16 // nil: any
+}
+
+// way is written as it is.
+var _ = [1]struct{}{}[unsafe.Sizeof(checkCheckWay{})-72]
+
+// OpenChecks loads the program. Nothing is attached before Set.
+func OpenChecks() (*Checks, error) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("lift the limit on locked memory: %w", err)
+	}
+	c := &Checks{links: map[int]link.Link{}}
+	if err := loadCheckObjects(&c.objects, nil); err != nil {
+		return nil, fmt.Errorf("load the program of health checks: %w", err)
+	}
+	return c, nil
+}
+
+// Set replaces the targets and attaches to the devices that their VIPs are routed by in the calling thread's network namespace,
+// to no others. Call it again when routes, neighbours or paths have changed. After an error, what could not be attached to is checked straight.
+func (c *Checks) Set(targets map[CheckKey]CheckTarget) error {
+	routes := newCheckRoutes()
+	ready := make(map[CheckKey]checkTarget, len(targets))
+	devices := map[int]bool{}
+	for key, target := range targets {
+		made := routes.prepare(&target)
+		ready[key] = made
+		if made.straight == "" {
+			for _, device := range routes.vip(target.VIP).devices {
+				devices[device] = true
+			}
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	failed, err := c.attach(devices)
+	for key, made := range ready {
+		for _, device := range routes.vip(made.vip).devices {
+			if made.straight == "" && failed[device] != "" {
+				made.straight = failed[device]
+				ready[key] = made
+			}
+		}
+	}
+	c.targets = ready
+	return err
+}
+
+// attach makes the program run on exactly these devices. failed says why it does not on some.
+func (c *Checks) attach(devices map[int]bool) (failed map[int]string, err error) {
+	failed = map[int]string{}
+	for device, attached := range c.links {
+		info, gone := attached.Info()
+		if devices[device] && gone == nil && info.TCX() != nil && info.TCX().Ifindex == uint32(device) {
+			continue
+		}
+		err = errors.Join(err, attached.Close())
+		delete(c.links, device)
+	}
+	for device := range devices {
+		if c.links[device] != nil {
+			continue
+		}
+		attached, problem := attachEgress(c.objects.CheckEgress, device)
+		if problem != nil {
+			problem = fmt.Errorf("attach health checks to device %d: %w: tcx needs Linux 6.6", device, problem)
+			failed[device], err = problem.Error(), errors.Join(err, problem)
+			continue
+		}
+		c.links[device] = attached
+	}
+	return failed, err
+}
+
+// Dial connects to the VIP's port at the target's server. straight says why that is not possible: the server's own address has to do.
+func (c *Checks) Dial(ctx context.Context, key CheckKey, port uint16) (conn net.Conn, straight string, err error) {
+	c.mu.Lock()
+	target, ok := c.targets[key]
+	c.mu.Unlock()
+	switch {
+	case !ok:
+		return nil, "its way is not set up yet", nil
+	case target.straight != "":
+		return nil, target.straight, nil
+	case target.ports != nil && !slices.Contains(target.ports, port):
+		return nil, fmt.Sprintf("port %d is not the service's: agents leave it in the tunnel", port), nil
+	case target.way.Ifindex == 0:
+		return nil, "", errors.New("the next hop to the server is not known")
+	}
+	witness := -1 // a second descriptor of the socket, for its storage
+	var unprepared error
+	dialer := net.Dialer{KeepAlive: -1, FallbackDelay: -1, Control: func(_, _ string, raw syscall.RawConn) error {
+		if err := raw.Control(func(fd uintptr) { witness, unprepared = c.prepareSocket(int(fd), &target) }); err != nil {
+			return err
+		}
+		return unprepared
+	}}
+	dialer.SetMultipathTCP(false)
+	if target.source.IsValid() {
+		dialer.LocalAddr = &net.TCPAddr{IP: target.source.AsSlice()}
+	}
+	conn, err = dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(target.vip, port).String())
+	if unprepared != nil { // says nothing about the server
+		return nil, unprepared.Error(), nil
+	}
+	if witness < 0 {
+		return nil, "", err
+	}
+	defer unix.Close(witness)
+	if !c.sawPackets(witness) {
+		if conn != nil {
+			conn.Close()
+		}
+		return nil, c.goStraight(key, fmt.Sprintf("packets to %s leave this host by another device than its route says, or by none", target.vip)), nil
+	}
+	return conn, "", err
+}
+
+// prepareSocket tells the program where packets of the socket go.
+func (c *Checks) prepareSocket(fd int, target *checkTarget) (witness int, err error) {
+	if err := c.objects.Ways.Put(uint32(fd), target.way); err != nil {
+		return -1, fmt.Errorf("keep the way to the server with the socket: %w", err)
+	}
+	// What goes through the tunnel must fit the path, in both directions.
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, target.mss); err != nil {
+		return -1, fmt.Errorf("set the segment size to %d: %w", target.mss, err)
+	}
+	// All checks of a service share one destination: ports are taken when that is known.
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1); err != nil {
+		return -1, fmt.Errorf("put off the choice of a port: %w", err)
+	}
+	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+}
+
+func (c *Checks) sawPackets(fd int) bool {
+	var way checkCheckWay
+	return c.objects.Ways.Lookup(uint32(fd), &way) == nil && way.Packets > 0
+}
+
+// goStraight is for a target whose packets do not come by: until the next Set its checks go straight.
+func (c *Checks) goStraight(key CheckKey, why string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if target, ok := c.targets[key]; ok {
+		target.straight = why
+		c.targets[key] = target
+	}
+	return why
+}
+
+// Close detaches and unloads the program. Connections that were made go on without it, which is of no use: end them first.
+func (c *Checks) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, err := c.attach(nil)
+	c.targets = nil
+	return errors.Join(err, c.objects.Close())
+}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -41,7 +42,9 @@ type JoinOptions struct {
 	OnWeights   func(*ballastv1.Weights)
 	OnChecks    func(controller string, services []string)
 	OnLeft      func(controller string) // its stream has ended
-	Log         *slog.Logger
+	// Dial connects, below TLS; nil: as usual.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	Log  *slog.Logger
 }
 
 // Joined keeps one stream to each controller until its context ends. It is safe for concurrent use.
@@ -96,6 +99,7 @@ func (j *Joined) Connected() (controllers []string) {
 
 func (j *Joined) keep(ctx context.Context, controller string) {
 	transport := nodeTransport(j.options.TLS)
+	transport.DialContext = j.options.Dial
 	defer transport.CloseIdleConnections()
 	scheme := "https://"
 	if j.options.TLS == nil {

@@ -13,10 +13,13 @@
 #include "state/service.h"
 #include "state/counters.h"
 #include "state/node.h"
+#include "state/loads.h"
 #include "state/trace.h"
 
 #include "dispatch/turns.h"
 #include "dispatch/two_choices.h"
+#include "dispatch/least.h"
+#include "dispatch/classes.h"
 
 #include "steer/cookie.h"
 #include "steer/placement.h"

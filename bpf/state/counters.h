@@ -7,7 +7,9 @@ struct traffic {
 };
 
 struct server_traffic {
-	__u64 packets, bytes, connections; /* connections: those this node dispatched */
+	__u64 packets, bytes;
+	__u64 connections; /* that this node dispatched */
+	__u64 closed; /* whose client's FIN or RST passed with a cookie */
 };
 
 /* Index: service number * VERDICTS + verdict. Service 0 is whatever belongs to none. */
@@ -35,6 +37,14 @@ inline_always void count_verdict(__u32 service, enum verdict verdict, __u32 byte
 		traffic->packets++;
 		traffic->bytes += bytes;
 	}
+}
+
+inline_always void count_closed(__u32 counter)
+{
+	struct server_traffic *traffic = bpf_map_lookup_elem(&server_counters, &counter);
+
+	if (traffic)
+		traffic->closed++;
 }
 
 inline_always void count_server(__u32 counter, _Bool new_connection, __u32 bytes)

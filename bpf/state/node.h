@@ -76,15 +76,6 @@ struct {
 	__type(value, __u64);
 } clocks SEC(".maps");
 
-/* Open connections as this node sees them (SYNs sent less FINs and RSTs seen); user space lets it decay. Index: server.counter. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 16384);
-	__type(key, __u32);
-	__type(value, __s32);
-} server_loads SEC(".maps");
-
 /* destination_mac: of six bytes, read as words. */
 inline_always _Bool addressed_to_us(const struct xdp_md *ctx, const void *destination_mac)
 {

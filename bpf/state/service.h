@@ -8,10 +8,23 @@
  *   vips: address, port, protocol -> service number      service_rows: number -> row of services
  *   services[row]:  ids -> server_rows -> servers        AllServers of Cheetah III-A: also draining and removed servers
  *                   rounds, slots                        VIPToServers: only who may get new connections
+ *
+ * Single words of rounds may change while packets read them (awfd, lcf). Whatever such a word has ever named may be chosen.
  */
 #pragma once
 
-enum dispatch { DISPATCH_HASH, DISPATCH_MAGLEV, DISPATCH_RR, DISPATCH_WRR, DISPATCH_P2C };
+enum dispatch {
+	DISPATCH_HASH,
+	DISPATCH_MAGLEV,
+	DISPATCH_RR,
+	DISPATCH_WRR,
+	DISPATCH_P2C,
+	DISPATCH_LEAST,
+	DISPATCH_AWRR,
+	DISPATCH_AWFD,
+	DISPATCH_WCMP,
+	DISPATCH_LCF,
+};
 enum affinity { AFFINITY_HASH, AFFINITY_COOKIE };
 enum forward { FORWARD_L2, FORWARD_IPIP, FORWARD_GUE, FORWARD_NAT };
 
@@ -61,9 +74,9 @@ struct service {
 	__u8 cookie_bits;
 	__u8 epochs; /* bit 0, 1: there is a key of that parity */
 	__u8 epoch_parity; /* of the key that return: through writes with */
-	__u8 pad;
+	__u8 classes; /* awfd, lcf: of weights above 0 */
 	__be16 port; /* nat with ports of the servers' own: the one port of the service */
-	__u16 pad2;
+	__u16 members; /* least, awfd, lcf: servers that may get new connections */
 };
 _Static_assert(sizeof(struct service) == 104, "service");
 
@@ -150,7 +163,7 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1048576);
 	__type(key, __u32);
-	__type(value, __u16);
+	__type(value, __u64);
 } rounds SEC(".maps");
 
 /* The number of the service of a destination. 0: not ours. */
@@ -175,6 +188,34 @@ inline_always const struct service *service_by_number(__u32 number)
 	const __u32 *row = bpf_map_lookup_elem(&service_rows, &number);
 
 	return row && *row ? bpf_map_lookup_elem(&services, row) : 0;
+}
+
+/* A word of rounds is a turn: the server's id, the weight that its load is seen against (p2c, least), and server.counter. Or, at the
+ * beginning of the ranges of awfd and lcf, a class: where its range ends, and how many members it has. NO_ID: there is no such word. */
+inline_always __u64 round_word(const struct service *service, __u32 index)
+{
+	const volatile __u64 *word;
+
+	if (index >= service->rounds_count)
+		return NO_ID;
+	index += service->rounds_base;
+	word = bpf_map_lookup_elem(&rounds, &index);
+	return word ? *word : NO_ID;
+}
+
+inline_always __u16 turn_id(__u64 word)
+{
+	return word;
+}
+
+inline_always __u16 turn_weight(__u64 word)
+{
+	return word >> 16;
+}
+
+inline_always __u32 turn_counter(__u64 word)
+{
+	return word >> 32;
 }
 
 /* Cheetah's AllServers. 0: no server has this id. */

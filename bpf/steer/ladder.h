@@ -24,7 +24,7 @@ inline_always _Bool is_syn(const struct packet *p)
 
 inline_always _Bool dispatched_by_placement(const struct service *service)
 {
-	return service->dispatch == DISPATCH_HASH || service->dispatch == DISPATCH_MAGLEV;
+	return 1ULL << (service->dispatch & 63) & (1 << DISPATCH_HASH | 1 << DISPATCH_MAGLEV | 1 << DISPATCH_WCMP);
 }
 
 inline_always void steer_by_cookie(const struct packet *p, struct decision *d)
@@ -61,7 +61,20 @@ inline_always void steer_by_dispatch(struct decision *d)
 {
 	const struct service *service = d->service;
 
-	d->id = service->dispatch == DISPATCH_P2C ? dispatch_by_two_choices(service) : dispatch_by_turns(service);
+	switch (service->dispatch) {
+	case DISPATCH_P2C:
+		d->id = dispatch_by_two_choices(service);
+		break;
+	case DISPATCH_LEAST:
+		d->id = dispatch_by_least(service);
+		break;
+	case DISPATCH_AWFD:
+	case DISPATCH_LCF:
+		d->id = dispatch_by_classes(service);
+		break;
+	default:
+		d->id = dispatch_by_turns(service);
+	}
 	d->server = server_by_id(service, d->id);
 }
 
@@ -96,12 +109,13 @@ inline_always void steer_learn(const struct packet *p, const struct decision *d,
 			return;
 		if (!closing_learn(p, d->service, d->id))
 			return;
+		count_closed(d->server->counter);
 		connections = -1;
 	} else if (verdict != FORWARDED_NEW) {
 		return;
 	}
-	if (d->service->dispatch == DISPATCH_P2C)
-		two_choices_learn(d->server, connections);
+	if (d->service->dispatch == DISPATCH_P2C || d->service->dispatch == DISPATCH_LEAST)
+		load_learn(d->server, connections);
 }
 
 inline_always enum verdict steer(const struct packet *p, struct decision *d, int search)

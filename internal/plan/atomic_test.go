@@ -97,14 +97,53 @@ func (n *node) readAs(rt *rapid.T, key VIPKey, allBefore, allAfter views, from, 
 	plain := service
 	plain.Number, plain.IDsBase, plain.IDsCount, plain.SlotsBase, plain.SlotsCount, plain.RoundsBase, plain.RoundsCount = 0, 0, 0, 0, 0, 0, 0
 	matches := func(v view) bool {
-		return v.image.row == plain && slices.Equal(slotRows(v.image.slots), slots) && slices.Equal(v.image.rounds, rounds)
+		return v.image.row == plain && slices.Equal(slotRows(v.image.slots), slots) &&
+			slices.Equal(steady(plain, withCounters(v.image.rounds, v.image.row.Classes, v.counters)), steady(plain, rounds))
 	}
 	if !matches(before) && !matches(after) {
 		rt.Fatalf("%v: a service that is neither the old nor the new one: %+v", key, plain)
 	}
-	for _, id := range idsIn(slots, rounds) {
+	for _, id := range idsIn(slots, steady(plain, rounds)) {
 		n.readServer(rt, service, id, before, after, later(), later())
 	}
+	if byClasses(plain.Dispatch) {
+		word := func(i uint32) uint64 { value, _ := m.rounds.at(later(), service.RoundsBase+i); return value }
+		chosen := draw(service, word, rapid.Uint32().Draw(rt, "random"))
+		if service.Members > 0 && !slices.Contains(steady(plain, rounds), chosen) {
+			rt.Fatalf("%v: %x was chosen of %x", key, chosen, rounds)
+		}
+	}
+}
+
+// steady is the part of a range that does not change word by word: of classes, the turns of everybody.
+func steady(row ServiceRow, words []uint64) []uint64 {
+	if byClasses(row.Dispatch) {
+		return words[row.Classes:][:row.Members]
+	}
+	return words
+}
+
+// draw is bpf/dispatch/classes.h. word reads what is there now.
+func draw(row ServiceRow, word func(i uint32) uint64, random uint32) uint64 {
+	classes, members := uint32(row.Classes), uint32(row.Members)
+	region, count, rest := uint32(0), members, random
+	if members == 0 {
+		return 0
+	}
+	if classes > 0 {
+		product := uint64(random) * uint64(uint32(word(classes-1)))
+		for i := range classes {
+			class := word(i)
+			if class>>counterShift == 0 {
+				continue
+			}
+			region, count, rest = classes-i, uint32(class>>counterShift), uint32(product)
+			if uint32(product>>32) < uint32(class) {
+				break
+			}
+		}
+	}
+	return word(classes + region*members + uint32(uint64(rest)*uint64(count)>>32))
 }
 
 func (n *node) readServer(rt *rapid.T, service ServiceRow, id uint16, before, after view, at, then int) {
@@ -123,13 +162,13 @@ func (n *node) readServer(rt *rapid.T, service ServiceRow, id uint16, before, af
 }
 
 // idsIn are the first few ids that the tables name.
-func idsIn(slots []SlotRow, rounds []uint16) []uint16 {
+func idsIn(slots []SlotRow, rounds []uint64) []uint16 {
 	ids := map[uint16]bool{}
 	for _, slot := range slots {
 		ids[slot.Owner], ids[slot.Previous[0]], ids[slot.Previous[1]] = true, true, true
 	}
-	for _, id := range rounds {
-		ids[id] = true
+	for _, word := range rounds {
+		ids[turnID(word)] = true
 	}
 	delete(ids, 0)
 	return slices.Sorted(maps.Keys(ids))

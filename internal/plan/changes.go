@@ -24,8 +24,14 @@ type WriteSlots struct {
 
 // WriteRounds fills a range that no packet can see yet.
 type WriteRounds struct {
-	Base uint32
-	IDs  []uint16
+	Base  uint32
+	Words []uint64
+}
+
+// SetTurn changes one word of a range that packets draw from.
+type SetTurn struct {
+	Index uint32
+	Word  uint64
 }
 
 // PointID makes index (ids base + id) name a server row; 0: no server.
@@ -55,6 +61,10 @@ type (
 // ClearCounter zeroes what was counted, loaded and learned under an index that a new server takes over.
 type ClearCounter struct{ Index uint32 }
 
+// CountOpen makes the estimate of open connections under an index what was counted there: connections less closed ones. Policies that
+// need no estimate do not keep it.
+type CountOpen struct{ Index uint32 }
+
 // ClearService zeroes the verdict counters of a number that a new service takes over.
 type ClearService struct{ Number uint32 }
 
@@ -65,6 +75,7 @@ func (WriteServer) change()  {}
 func (WriteService) change() {}
 func (WriteSlots) change()   {}
 func (WriteRounds) change()  {}
+func (SetTurn) change()      {}
 func (PointID) change()      {}
 func (PointService) change() {}
 func (SetVIP) change()       {}
@@ -72,5 +83,6 @@ func (DeleteVIP) change()    {}
 func (SetReturn) change()    {}
 func (DeleteReturn) change() {}
 func (ClearCounter) change() {}
+func (CountOpen) change()    {}
 func (ClearService) change() {}
 func (Grace) change()        {}

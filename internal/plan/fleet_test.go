@@ -10,6 +10,11 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
+var policies = []model.Dispatch{model.DispatchHash, model.DispatchMaglev, model.DispatchRR, model.DispatchWRR, model.DispatchP2C,
+	model.DispatchLeast, model.DispatchAWRR, model.DispatchAWFD, model.DispatchWCMP, model.DispatchLCF}
+
+var testIDs = []uint16{1, 2, 3, 17, 40, 90}
+
 var testLimits = Limits{Services: 8, Servers: 64, ServerIDs: 4096, Slots: 1 << 13, Rounds: 1 << 12}
 
 func testKeys(epochs ...uint32) model.Keys {
@@ -81,22 +86,36 @@ func anyService(t *rapid.T, i int) Service {
 	}
 	s := testService(fmt.Sprint("service", i), vip)
 	s.Ports = rapid.SampledFrom([][]uint16{{80}, {80, 443}, {443}}).Draw(t, "ports")
-	s.Dispatch = rapid.SampledFrom([]model.Dispatch{model.DispatchRR, model.DispatchMaglev, model.DispatchWRR}).Draw(t, "dispatch")
+	s.Dispatch = rapid.SampledFrom(policies).Draw(t, "dispatch")
+	s.Load.Classes = rapid.SampledFrom([]uint8{0, 1, 2, 4, model.MaxClasses}).Draw(t, "classes")
 	if rapid.Bool().Draw(t, "through") {
 		s.Return, s.Forward, s.Fallback, s.CookieBits = model.ReturnThrough, model.ForwardNAT, model.FallbackHash, model.ThroughBits
 	}
-	for _, id := range rapid.SliceOfNDistinct(rapid.SampledFrom([]uint16{1, 2, 3, 17, 40, 90}), 0, 5, rapid.ID).Draw(t, "ids") {
+	for _, id := range rapid.SliceOfNDistinct(rapid.SampledFrom(testIDs), 0, 6, rapid.ID).Draw(t, "ids") {
 		server := testServer(id)
 		server.Address = netip.AddrFrom4([4]byte{10, byte(i), 0, byte(id)})
 		server.Weight = rapid.Uint16Range(0, 3).Draw(t, "weight")
-		server.State = rapid.SampledFrom([]model.ServerState{model.StateActive, model.StateActive, model.StateDraining}).Draw(t, "state")
+		server.State = rapid.SampledFrom([]model.ServerState{model.StateActive, model.StateActive, model.StateActive, model.StateDraining, model.StateOff}).Draw(t, "state")
 		if rapid.IntRange(0, 4).Draw(t, "removed") == 0 {
 			s.Removed = append(s.Removed, server)
 		} else {
 			s.Servers = append(s.Servers, server)
 		}
 	}
+	s.Weights = anyWeights(t)
+	s.Down = map[uint16]bool{}
+	for _, id := range rapid.SliceOfN(rapid.SampledFrom(testIDs), 0, 2).Draw(t, "down") {
+		s.Down[id] = true
+	}
 	return s
+}
+
+// anyWeights are soft weights, also of servers that there are not, or none.
+func anyWeights(t *rapid.T) map[uint16]uint16 {
+	if rapid.IntRange(0, 4).Draw(t, "weighed") == 0 {
+		return nil
+	}
+	return rapid.MapOfN(rapid.SampledFrom(testIDs), rapid.Uint16Range(0, 6), 0, len(testIDs)).Draw(t, "weights")
 }
 
 // node is tables with the memory that their changes are carried out on.

@@ -8,7 +8,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/history"
 	"github.com/ballast-lb/ballast/internal/algo/maglev"
 	"github.com/ballast-lb/ballast/internal/algo/modulo"
-	"github.com/ballast-lb/ballast/internal/algo/rounds"
+	"github.com/ballast-lb/ballast/internal/algo/wcmp"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -30,6 +30,29 @@ type Service struct {
 	Past [][]model.Share
 	// NoCookie are ids of servers that cannot take part in return: through.
 	NoCookie map[uint16]bool
+	// Down are ids of servers that get no new connections, as if they were draining, because they are not healthy.
+	Down map[uint16]bool
+	// Weights are the soft weights of awrr (turns of a round), awfd and lcf (classes), by id. Where none are known awrr goes by the
+	// configured weights, and for awfd and lcf all servers are alike. Where others are, one without a weight has an average turn
+	// (awrr), or waits until it gets one.
+	Weights map[uint16]uint16
+}
+
+// takingNew are the servers that may be given new connections, with their configured weights.
+func (s *Service) takingNew() []model.Share {
+	return slices.DeleteFunc(s.Shares(), func(share model.Share) bool { return s.Down[share.ID] })
+}
+
+// withoutOff returns the service without the servers that get no packets at all.
+func (s *Service) withoutOff() *Service {
+	off := func(server model.Server) bool { return server.State == model.StateOff }
+	if !slices.ContainsFunc(s.Servers, off) && !slices.ContainsFunc(s.Removed, off) {
+		return s
+	}
+	rest := *s
+	rest.Servers = slices.DeleteFunc(slices.Clone(s.Servers), off)
+	rest.Removed = slices.DeleteFunc(slices.Clone(s.Removed), off)
+	return &rest
 }
 
 // Want is all that the tables should say.
@@ -44,7 +67,8 @@ type image struct {
 	row     ServiceRow // without number, bases and counts
 	vips    []VIPKey
 	servers map[uint16]ServerRow // without counter
-	rounds  []uint16
+	takers  []model.Share        // who may be given new connections; nil after Restore
+	rounds  []uint64             // without counters
 	slots   []history.Slot
 	table   table // what the slots were made of; zero after Restore
 	returns map[ReturnKey]returning
@@ -53,24 +77,28 @@ type image struct {
 // table is what decides about the owners of slots: filling them is most of the work of an update, and most updates change
 // other things.
 type table struct {
-	hash   bool // not Maglev
+	policy model.Dispatch // hash, wcmp, or else maglev
 	slots  uint32
 	shares []model.Share
 }
 
 func (t *table) equal(o *table) bool {
-	return t.hash == o.hash && t.slots == o.slots && slices.Equal(t.shares, o.shares)
+	return t.policy == o.policy && t.slots == o.slots && slices.Equal(t.shares, o.shares)
 }
 
 func (t *table) owners(shares []model.Share) []uint16 {
-	if t.hash {
+	switch t.policy {
+	case model.DispatchHash:
 		return modulo.Table(t.slots, shares)
+	case model.DispatchWCMP:
+		return wcmp.Table(t.slots, shares)
 	}
 	return maglev.Table(t.slots, shares)
 }
 
 // compile makes the image of a service. before is the one that is published now, the zero value: none.
 func compile(want *Want, s *Service, before *image) image {
+	s = s.withoutOff()
 	img := image{row: serviceRow(&want.Keys, &s.Service), servers: map[uint16]ServerRow{}, returns: map[ReturnKey]returning{}}
 	for _, port := range s.Ports {
 		img.vips = append(img.vips, vipKey(s.VIP, port, uint8(s.Protocol)))
@@ -81,10 +109,19 @@ func compile(want *Want, s *Service, before *image) image {
 	if s.Return == model.ReturnThrough {
 		img.addReturns(want, s)
 	}
-	img.rounds = takeTurns(want, s)
-	img.table = table{s.Dispatch == model.DispatchHash, s.TableSlots, s.Shares()}
+	img.takers = takers(want, s)
+	img.layTurns(s, before)
+	img.table = table{placement(s.Dispatch), s.TableSlots, s.takingNew()}
 	img.slots = img.placeSlots(s, before)
 	return img
+}
+
+// placement is the policy that places what carries no cookie.
+func placement(dispatch model.Dispatch) model.Dispatch {
+	if dispatch.Placed() {
+		return dispatch
+	}
+	return model.DispatchMaglev
 }
 
 func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
@@ -151,23 +188,6 @@ func (img *image) addReturns(want *Want, s *Service) {
 			img.returns[key] = returning{server.ID, i < len(s.Removed)}
 		}
 	}
-}
-
-// takeTurns is the sequence of ids for rr, wrr and p2c: only servers that may get new connections, that can take part, and that
-// there is a way to.
-func takeTurns(want *Want, s *Service) []uint16 {
-	reachable := map[uint16]bool{}
-	for _, server := range s.Servers {
-		reachable[server.ID] = want.Paths[server.Address].Ifindex != 0
-	}
-	takers := slices.DeleteFunc(s.Shares(), func(share model.Share) bool { return s.NoCookie[share.ID] || !reachable[share.ID] })
-	switch s.Dispatch {
-	case model.DispatchWRR, model.DispatchP2C:
-		return rounds.Weighted(takers)
-	case model.DispatchRR:
-		return rounds.Equal(takers)
-	}
-	return nil
 }
 
 func (img *image) placeSlots(s *Service, before *image) []history.Slot {

@@ -16,7 +16,7 @@ type memory struct {
 	serverRows  past[uint32, uint32]
 	servers     past[uint32, ServerRow]
 	slots       past[uint32, SlotRow]
-	rounds      past[uint32, uint16]
+	rounds      past[uint32, uint64]
 	cleared     map[uint32]int // counter index -> how often
 }
 
@@ -32,7 +32,7 @@ type version[V any] struct {
 func newMemory() *memory {
 	return &memory{vips: past[VIPKey, uint32]{}, returns: past[ReturnKey, uint64]{}, serviceRows: past[uint32, uint32]{},
 		services: past[uint32, ServiceRow]{}, serverRows: past[uint32, uint32]{}, servers: past[uint32, ServerRow]{},
-		slots: past[uint32, SlotRow]{}, rounds: past[uint32, uint16]{}, cleared: map[uint32]int{}}
+		slots: past[uint32, SlotRow]{}, rounds: past[uint32, uint64]{}, cleared: map[uint32]int{}}
 }
 
 func (p past[K, V]) set(step int, key K, value V) {
@@ -77,9 +77,11 @@ func (m *memory) apply(change Change) {
 			m.slots.set(m.step, c.Base+uint32(i), slot)
 		}
 	case WriteRounds:
-		for i, id := range c.IDs {
-			m.rounds.set(m.step, c.Base+uint32(i), id)
+		for i, word := range c.Words {
+			m.rounds.set(m.step, c.Base+uint32(i), word)
 		}
+	case SetTurn:
+		m.rounds.set(m.step, c.Index, c.Word)
 	case PointID:
 		m.serverRows.set(m.step, c.Index, c.Row)
 	case PointService:
@@ -94,7 +96,7 @@ func (m *memory) apply(change Change) {
 		m.returns.remove(m.step, c.Key)
 	case ClearCounter:
 		m.cleared[c.Index]++
-	case ClearService, Grace:
+	case CountOpen, ClearService, Grace:
 	default:
 		panic(fmt.Sprintf("unknown change %T", change))
 	}
@@ -127,7 +129,7 @@ func (m *memory) Server(row uint32) ServerRow {
 
 func (m *memory) Slots(base, count uint32) []SlotRow { return rangeAt(m.slots, m.step, base, count) }
 
-func (m *memory) Rounds(base, count uint32) []uint16 { return rangeAt(m.rounds, m.step, base, count) }
+func (m *memory) Rounds(base, count uint32) []uint64 { return rangeAt(m.rounds, m.step, base, count) }
 
 func rangeAt[V any](p past[uint32, V], step int, base, count uint32) []V {
 	values := make([]V, count)

@@ -20,15 +20,16 @@ func (t *Tables) settle() *Tables {
 	c := t.clone()
 	c.release()
 	for _, p := range c.services {
-		p.name, p.image.table = "", table{}
+		p.name, p.image.table, p.image.takers = "", table{}, nil
 		p.image.vips = slices.SortedFunc(slices.Values(p.image.vips), vipOrder)
-		p.image.rounds = append([]uint16{}, p.image.rounds...)
+		p.image.rounds = append([]uint64{}, p.image.rounds...)
 		p.image.returns = maps.Clone(p.image.returns)
 		for key, from := range p.image.returns { // the tables do not tell who was removed
 			p.image.returns[key] = returning{id: from.id}
 		}
 	}
 	slices.SortFunc(c.services, func(a, b *published) int { return int(a.number) - int(b.number) })
+	c.named = nil
 	return c
 }
 

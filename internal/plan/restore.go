@@ -15,7 +15,7 @@ type Reader interface {
 	ServerRow(index uint32) uint32
 	Server(row uint32) ServerRow
 	Slots(base, count uint32) []SlotRow
-	Rounds(base, count uint32) []uint16
+	Rounds(base, count uint32) []uint64
 }
 
 // Restore finds out what is published, so that a new process goes on where an earlier one ended: counters keep
@@ -69,7 +69,11 @@ func (t *Tables) restoreService(r Reader, number uint32) (*published, error) {
 		return nil, fmt.Errorf("restore service %d: its tables contradict each other: detach and start afresh", number)
 	}
 	row.Number, row.IDsBase, row.IDsCount, row.SlotsBase, row.SlotsCount, row.RoundsBase, row.RoundsCount = 0, 0, 0, 0, 0, 0, 0
-	p.image = image{row: row, servers: map[uint16]ServerRow{}, returns: map[ReturnKey]returning{}, rounds: r.Rounds(p.rounds.base, p.rounds.count)}
+	p.image = image{row: row, servers: map[uint16]ServerRow{}, returns: map[ReturnKey]returning{},
+		rounds: withoutCounters(r.Rounds(p.rounds.base, p.rounds.count), row.Classes)}
+	if !p.image.consistent() {
+		return nil, fmt.Errorf("restore service %d: its classes contradict each other: detach and start afresh", number)
+	}
 	for _, slot := range r.Slots(p.slots.base, p.slots.count) {
 		p.image.slots = append(p.image.slots, history.Slot{Owner: slot.Owner, Previous: slot.Previous})
 	}

@@ -41,9 +41,9 @@ type ServiceRow struct {
 	CookieBits   uint8
 	Epochs       uint8
 	EpochParity  uint8
-	_            uint8
+	Classes      uint8
 	Port         [2]byte
-	_            [2]byte
+	Members      uint16
 }
 
 // Flags of ServiceRow: enum service_flag.

@@ -39,6 +39,11 @@ func (s *space) take(count uint32) (span, error) {
 	return span{}, fmt.Errorf("no room for %d more %s: raise the limit (ballast lb --help) or use fewer", count, s.name)
 }
 
+// fits reports whether take would find a range.
+func (s *space) fits(count uint32) bool {
+	return count == 0 || slices.ContainsFunc(s.free, func(f span) bool { return f.count >= count })
+}
+
 // reserve takes a given range, for tables that are found in use. It reports whether the range was free.
 func (s *space) reserve(want span) bool {
 	if want.count == 0 {

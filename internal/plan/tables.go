@@ -38,6 +38,7 @@ type Tables struct {
 
 	limits   Limits
 	services []*published
+	named    map[string]*published
 	orphans  map[ReturnKey]uint64 // published returns of services that are gone: an update was cut off
 }
 
@@ -95,7 +96,7 @@ func (t *Tables) Update(want *Want) ([]Change, error) {
 	}
 	if len(u.changes) == 1 { // a grace period alone frees nothing that anybody waits for: what rests goes on resting
 		if _, only := u.changes[0].(Grace); only {
-			t.services = next.services
+			t.services, t.named = next.services, next.named
 			return nil, nil
 		}
 	}
@@ -124,6 +125,7 @@ func (t *Tables) clone() *Tables {
 		copied.serverRow, copied.counters = maps.Clone(s.serverRow), maps.Clone(s.counters)
 		c.services[i] = &copied
 	}
+	c.named = byName(c.services)
 	return &c
 }
 
@@ -158,7 +160,7 @@ func (u *update) run(want *Want) error {
 		services = append(services, p)
 	}
 	gone := slices.DeleteFunc(slices.Clone(u.tables.services), func(p *published) bool { return kept[p] })
-	u.tables.services = services
+	u.tables.services, u.tables.named = services, byName(services)
 	vips, returns := u.tables.destinations()
 	if room := u.tables.limits.Servers; len(returns) > int(room) {
 		return fmt.Errorf("no room for %d sources of answers (servers times ports of return: through services), only for %d: raise the limit of servers (ballast lb --help) or use fewer ports",
@@ -216,16 +218,15 @@ func (u *update) moveReturns(before, after map[ReturnKey]uint64, flip func()) {
 // are not known, of one of its destinations. A service that moves to another address or protocol is a new one: its keys follow
 // from those, and packets to the old address must not meet the new keys.
 func (t *Tables) finder() func(s *Service) *published {
-	byName := make(map[string]*published, len(t.services))
+	names := byName(t.services)
 	byVIP := make(map[VIPKey]*published, len(t.services))
 	for _, p := range t.services {
-		byName[p.name] = p
 		for _, key := range p.image.vips {
 			byVIP[key] = p
 		}
 	}
 	return func(s *Service) *published {
-		if p := byName[s.Name]; p != nil {
+		if p := names[s.Name]; p != nil {
 			listens := vipKey(s.VIP, 0, uint8(s.Protocol))
 			listens.Port = p.image.vips[0].Port
 			if listens == p.image.vips[0] {
@@ -240,6 +241,14 @@ func (t *Tables) finder() func(s *Service) *published {
 		}
 		return nil
 	}
+}
+
+func byName(services []*published) map[string]*published {
+	names := make(map[string]*published, len(services))
+	for _, p := range services {
+		names[p.name] = p
+	}
+	return names
 }
 
 // destinations are the contents of vips and returns that belong to the published services.
@@ -283,27 +292,46 @@ func (u *update) publish(p *published, img image) error {
 	if err != nil {
 		return err
 	}
-	old := p.image.row
+	u.countOpen(p, img, fresh)
 	p.image = img
-	if !fresh && !idsMoved && !tablesMoved && old == img.row {
+	if !fresh && !idsMoved && !tablesMoved && before.image.row == img.row {
 		return nil
 	}
 	row, err := t.serviceRows.take(1)
 	if err != nil {
 		return err
 	}
-	value := img.row
-	value.Number = p.number
-	value.IDsBase, value.IDsCount = p.ids.base, p.ids.count
-	value.RoundsBase, value.RoundsCount = p.rounds.base, p.rounds.count
-	value.SlotsBase, value.SlotsCount = p.slots.base, p.slots.count
-	u.add(WriteService{row.base, value})
+	u.add(WriteService{row.base, p.placed()})
 	u.flips = append(u.flips, PointService{p.number, row.base})
 	if !fresh {
 		t.serviceRows.give(span{before.row, 1})
 	}
 	p.row = row.base
 	return nil
+}
+
+// placed is the row with where everything lies.
+func (p *published) placed() ServiceRow {
+	row := p.image.row
+	row.Number = p.number
+	row.IDsBase, row.IDsCount = p.ids.base, p.ids.count
+	row.RoundsBase, row.RoundsCount = p.rounds.base, p.rounds.count
+	row.SlotsBase, row.SlotsCount = p.slots.base, p.slots.count
+	return row
+}
+
+// countOpen starts the estimates of open connections where the new policy needs them and the old one did not keep them.
+func (u *update) countOpen(p *published, img image, fresh bool) {
+	if fresh || !countsOpen(img.row.Dispatch) || countsOpen(p.image.row.Dispatch) {
+		return
+	}
+	for _, id := range sortedKeys(p.counters, cmp.Compare[uint16]) {
+		u.add(CountOpen{p.counters[id]})
+	}
+}
+
+func countsOpen(dispatch uint8) bool {
+	return model.Dispatch(dispatch) == model.DispatchP2C || model.Dispatch(dispatch) == model.DispatchLeast
 }
 
 // publishServers writes rows of new and changed servers and makes their ids name them; ids of servers that are gone lose their
@@ -375,14 +403,17 @@ func (u *update) publishTables(p *published, img image, fresh bool) (moved bool,
 		p.slots, moved = to, true
 		u.add(WriteSlots{to.base, slotRows(img.slots)})
 	}
-	if fresh || !slices.Equal(p.image.rounds, img.rounds) {
+	if !fresh && img.continues(&p.image) {
+		u.changes = append(u.changes, inPlace(p.rounds.base, withCounters(p.image.rounds, img.row.Classes, p.counters),
+			withCounters(img.rounds, img.row.Classes, p.counters), img.row.Classes)...)
+	} else if fresh || !slices.Equal(p.image.rounds, img.rounds) {
 		to, err := t.rounds.take(uint32(len(img.rounds)))
 		if err != nil {
 			return false, err
 		}
 		t.rounds.give(p.rounds)
 		p.rounds, moved = to, true
-		u.add(WriteRounds{to.base, img.rounds})
+		u.add(WriteRounds{to.base, withCounters(img.rounds, img.row.Classes, p.counters)})
 	}
 	return moved, nil
 }

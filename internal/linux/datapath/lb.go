@@ -22,7 +22,7 @@ import (
 
 // lbLayout names the shape of the pinned maps. A change of any map's key, value or meaning needs a new number: a process of
 // another layout then fills maps of its own and switches the program over, instead of misreading these.
-const lbLayout = "lb-v1"
+const lbLayout = "lb-v2"
 
 // The rows of plan are written as they are: their sizes must be those of the kernel's structs.
 var (
@@ -54,12 +54,9 @@ type lbTables struct {
 	}
 	vipPlaces []vipPlace
 	slots     []plan.SlotRow
-	rounds    []struct {
-		value uint16
-		_     [6]byte
-	}
-	loads []struct{ value, _ int32 }
-	unmap [][]byte
+	rounds    []uint64
+	loads     []struct{ value, _ int32 }
+	unmap     [][]byte
 }
 
 // OpenLB loads the load balancer. With dir, a directory in a BPF file system, its maps are pinned there and those of an

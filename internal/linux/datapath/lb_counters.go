@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -16,10 +17,17 @@ type Traffic struct {
 	Bytes   uint64 `json:"bytes"`
 }
 
-// ServerTraffic is what went to a server, and the connections this node dispatched to it.
+// ServerTraffic is what went to a server, the connections this node dispatched to it, and those whose client it saw close them: by a FIN
+// or RST with a cookie, which may be of a connection that another node dispatched.
 type ServerTraffic struct {
 	Traffic
 	Connections uint64 `json:"connections"`
+	Closed      uint64 `json:"closed"`
+}
+
+// Open is how many connections are left by these counters. Clients that vanish without a word are in it for ever.
+func (t ServerTraffic) Open() int32 {
+	return int32(min(max(int64(t.Connections-t.Closed), 0), math.MaxInt32))
 }
 
 // enumNames reads the names of an enumeration from a program's BTF, lower case, by value: there is no second list to keep.
@@ -75,13 +83,25 @@ func (lb *LB) ServerTraffic(index uint32) (out ServerTraffic, err error) {
 		out.Packets += t.Packets
 		out.Bytes += t.Bytes
 		out.Connections += t.Connections
+		out.Closed += t.Closed
 	}
 	return out, nil
 }
 
-// OpenConnections returns this node's estimate for the server that counts under index (p2c services only).
+// OpenConnections returns this node's estimate for the server that counts under index: SYNs less FINs and RSTs, with what DecayOpenConnections
+// took off. Only p2c and least keep it; for services of other policies there is ServerTraffic.Open.
 func (lb *LB) OpenConnections(index uint32) int32 {
 	return max(0, atomic.LoadInt32(&lb.tables.loads[index].value))
+}
+
+// countOpen lets the estimate begin with what the counters say.
+func (lb *LB) countOpen(index uint32) error {
+	traffic, err := lb.ServerTraffic(index)
+	if err != nil {
+		return err
+	}
+	atomic.StoreInt32(&lb.tables.loads[index].value, traffic.Open())
+	return nil
 }
 
 // DecayOpenConnections lets the estimate forget a part of itself (0 to 1): FINs that never came are not held against a server for

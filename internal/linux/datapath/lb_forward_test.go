@@ -184,7 +184,7 @@ func TestCountersOfServersCountPacketsBytesAndNewConnections(t *testing.T) {
 		w.check(frame)
 		bytes += len(frame) - 14
 	}
-	want := ServerTraffic{Traffic{3, uint64(bytes)}, 1}
+	want := ServerTraffic{Traffic: Traffic{3, uint64(bytes)}, Connections: 1}
 	if got := w.serverTraffic("web")[5]; got != want {
 		t.Fatalf("got %+v, want %+v", got, want)
 	}

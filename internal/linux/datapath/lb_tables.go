@@ -3,6 +3,7 @@ package datapath
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -49,9 +50,9 @@ func (lb *LB) apply(change plan.Change) error {
 	case plan.WriteSlots:
 		copy(t.slots[c.Base:], c.Slots)
 	case plan.WriteRounds:
-		for i, id := range c.IDs {
-			t.rounds[c.Base+uint32(i)].value = id
-		}
+		copy(t.rounds[c.Base:], c.Words)
+	case plan.SetTurn:
+		atomic.StoreUint64(&t.rounds[c.Index], c.Word)
 	case plan.PointID:
 		atomic.StoreUint32(&t.serverRows[c.Index].value, c.Row)
 	case plan.PointService:
@@ -73,6 +74,8 @@ func (lb *LB) apply(change plan.Change) error {
 		return o.Returns.Delete(c.Key)
 	case plan.ClearCounter:
 		return lb.clearCounter(c.Index)
+	case plan.CountOpen:
+		return lb.countOpen(c.Index)
 	case plan.ClearService:
 		return lb.clearService(c.Number)
 	case plan.Grace:
@@ -197,11 +200,5 @@ func (lb *LB) Server(row uint32) plan.ServerRow { return lb.tables.servers[row].
 // Slots returns a range of slots.
 func (lb *LB) Slots(base, count uint32) []plan.SlotRow { return lb.tables.slots[base:][:count] }
 
-// Rounds returns a range of turns.
-func (lb *LB) Rounds(base, count uint32) []uint16 {
-	ids := make([]uint16, count)
-	for i := range ids {
-		ids[i] = lb.tables.rounds[base+uint32(i)].value
-	}
-	return ids
-}
+// Rounds returns a copy of a range of turns.
+func (lb *LB) Rounds(base, count uint32) []uint64 { return slices.Clone(lb.tables.rounds[base:][:count]) }

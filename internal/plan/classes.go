@@ -1,0 +1,121 @@
+package plan
+
+import (
+	"slices"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// The two stages of Spotlight IV-B as words that change in place (bpf/dispatch/classes.h):
+//
+//	[0, classes)                 the classes, the heaviest first: end of its range | members << 32; the last end is the sum of all weights
+//	then members words           everybody: who is drawn from while no weight is above 0
+//	then members words per class the turns of its members, weight 1 first
+//
+// Every turn that was ever written names a server that may be chosen, so a packet that reads while words change finds one. Who may be
+// chosen changes only with the range as a whole.
+
+func byClasses(dispatch uint8) bool {
+	return model.Dispatch(dispatch) == model.DispatchAWFD || model.Dispatch(dispatch) == model.DispatchLCF
+}
+
+func classesOf(s *model.Service) uint8 {
+	if s.Dispatch == model.DispatchLCF {
+		return 1
+	}
+	return min(s.Load.Classes, model.MaxClasses)
+}
+
+func newClasses(takers []model.Share, classes uint8) []uint64 {
+	words := make([]uint64, int(classes)+len(takers)*(int(classes)+1))
+	for i, share := range takers {
+		words[int(classes)+i] = turn(share.ID, 0)
+	}
+	return words
+}
+
+// consistent reports whether the words are what the row says.
+func (img *image) consistent() bool {
+	classes, members := int(img.row.Classes), int(img.row.Members)
+	if !byClasses(img.row.Dispatch) {
+		return true
+	}
+	return len(img.rounds) == classes+members*(classes+1) &&
+		!slices.ContainsFunc(img.rounds[:classes], func(word uint64) bool { return word>>counterShift > uint64(members) })
+}
+
+// continues reports whether img can go on in the words of before.
+func (img *image) continues(before *image) bool {
+	a, b := &img.row, &before.row
+	everybody := int(a.Classes) + int(a.Members)
+	return byClasses(a.Dispatch) && byClasses(b.Dispatch) && a.Classes == b.Classes && a.Members == b.Members &&
+		len(img.rounds) == len(before.rounds) && slices.Equal(img.rounds[a.Classes:everybody], before.rounds[a.Classes:everybody])
+}
+
+// reclass returns the words with every server in the class of its weight, at most the heaviest; a server without one is in none. As few
+// words as possible differ: one a class, and for each server that moved one where it was and one where it is now.
+func reclass(words []uint64, classes uint8, members uint16, weights map[uint16]uint16) []uint64 {
+	next := slices.Clone(words)
+	weightOf := func(word uint64) uint16 { return min(weights[turnID(word)], uint16(classes)) }
+	everybody := words[classes:][:members]
+	bound := uint32(0)
+	for i := range int(classes) {
+		class := uint16(int(classes) - i)
+		region := next[int(classes)+int(members)*int(class):][:members]
+		count := int(words[i] >> counterShift)
+		stays := map[uint64]bool{}
+		for _, word := range region[:count] {
+			stays[word] = weightOf(word) == class
+		}
+		var came []uint64
+		for _, word := range everybody {
+			if weightOf(word) == class && !stays[word] {
+				came = append(came, word)
+			}
+		}
+		count = exchange(region, count, came, stays)
+		bound += uint32(class) * uint32(count)
+		next[i] = uint64(bound) | uint64(count)<<counterShift
+	}
+	return next
+}
+
+// exchange lets those that came take the places of those that do not stay, and closes the gaps with the last ones. A server that is
+// there twice, because an earlier process was stopped between two words, stays once.
+func exchange(region []uint64, count int, came []uint64, stays map[uint64]bool) int {
+	keep := func(word uint64) bool {
+		kept := stays[word]
+		delete(stays, word)
+		return kept
+	}
+	for i := 0; i < count; i++ {
+		if keep(region[i]) {
+			continue
+		}
+		if len(came) > 0 {
+			region[i], came = came[0], came[1:]
+			continue
+		}
+		for count--; count > i; count-- {
+			if keep(region[count]) {
+				region[i] = region[count]
+				break
+			}
+		}
+	}
+	return count + copy(region[count:], came)
+}
+
+// inPlace returns the changes from one set of words to another: turns before the classes that tell how many there are.
+func inPlace(base uint32, have, want []uint64, classes uint8) (changes []Change) {
+	set := func(from, to int) {
+		for i := from; i < to; i++ {
+			if have[i] != want[i] {
+				changes = append(changes, SetTurn{base + uint32(i), want[i]})
+			}
+		}
+	}
+	set(int(classes), len(want))
+	set(0, int(classes))
+	return changes
+}

@@ -1,0 +1,88 @@
+package plan
+
+import (
+	"slices"
+
+	"github.com/ballast-lb/ballast/internal/algo/rounds"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Reweigh returns the changes that give a service new soft weights, and takes them as done. Nothing but its dispatch changes. awfd and
+// lcf change in place: for x servers of another class at most m + 2x words. awrr gets a new round, with a grace period only when no room
+// is left. Weights of servers that may not get new connections are ignored; so is a service that is not published or whose policy does
+// not follow load. On an error (no room) nothing has changed.
+//
+// The next Update takes its weights from Service.Weights: its caller remembers them.
+func (t *Tables) Reweigh(service string, weights map[uint16]uint16) ([]Change, error) {
+	p := t.named[service]
+	if p == nil {
+		return nil, nil
+	}
+	switch row := &p.image.row; model.Dispatch(row.Dispatch) {
+	case model.DispatchAWFD, model.DispatchLCF:
+		next := reclass(p.image.rounds, row.Classes, row.Members, weights)
+		changes := inPlace(p.rounds.base, withCounters(p.image.rounds, row.Classes, p.counters), withCounters(next, row.Classes, p.counters), row.Classes)
+		p.image.rounds = next
+		return changes, nil
+	case model.DispatchAWRR:
+		return t.newRound(p, sequence(rounds.Weighted(softTurns(p.image.takers, weights))))
+	}
+	return nil, nil
+}
+
+// newRound publishes another round of a service.
+func (t *Tables) newRound(p *published, words []uint64) (changes []Change, err error) {
+	if slices.Equal(words, p.image.rounds) {
+		return nil, nil
+	}
+	if !t.rounds.fits(uint32(len(words))) || !t.serviceRows.fits(1) {
+		released := t.clone()
+		released.release()
+		if _, err := released.rounds.take(uint32(len(words))); err != nil {
+			return nil, err
+		}
+		if _, err := released.serviceRows.take(1); err != nil {
+			return nil, err
+		}
+		t.release()
+		changes = append(changes, Grace{})
+	}
+	to, err := t.rounds.take(uint32(len(words)))
+	if err != nil {
+		return nil, err
+	}
+	row, err := t.serviceRows.take(1)
+	if err != nil {
+		return nil, err
+	}
+	t.rounds.give(p.rounds)
+	t.serviceRows.give(span{p.row, 1})
+	p.rounds, p.row, p.image.rounds = to, row.base, words
+	return append(changes, WriteRounds{to.base, withCounters(words, 0, p.counters)}, WriteService{p.row, p.placed()}, PointService{p.number, p.row}), nil
+}
+
+// Weights returns the soft weights by which a published service chooses, to go on with those of an earlier process; nil: none are.
+func (t *Tables) Weights(s *model.Service) map[uint16]uint16 {
+	p := t.finder()(&Service{Service: *s})
+	if p == nil || p.image.row.Dispatch != uint8(s.Dispatch) {
+		return nil
+	}
+	weights, classes, members := map[uint16]uint16{}, int(p.image.row.Classes), int(p.image.row.Members)
+	switch s.Dispatch {
+	case model.DispatchAWRR:
+		for _, word := range p.image.rounds {
+			weights[turnID(word)]++
+		}
+	case model.DispatchAWFD, model.DispatchLCF:
+		for i := range classes {
+			class := classes - i
+			for _, word := range p.image.rounds[classes+members*class:][:p.image.rounds[i]>>counterShift] {
+				weights[turnID(word)] = uint16(class)
+			}
+		}
+	}
+	if len(weights) == 0 {
+		return nil
+	}
+	return weights
+}

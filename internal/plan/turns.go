@@ -1,0 +1,116 @@
+package plan
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/ballast-lb/ballast/internal/algo/awrr"
+	"github.com/ballast-lb/ballast/internal/algo/rounds"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// What dispatch draws from is a range of words (bpf/state/service.h, map rounds). A word is a turn, id | weight << 16 | counter << 32,
+// or, first in the ranges of awfd and lcf, one for each class. Images have turns without counters.
+const counterShift = 32
+
+func turn(id, weight uint16) uint64 { return uint64(id) | uint64(weight)<<16 }
+
+func turnID(word uint64) uint16 { return uint16(word) }
+
+// takers returns who may be given new connections, in the order of the ids: active, not down, able to take part, with a way there.
+func takers(want *Want, s *Service) []model.Share {
+	reachable := map[uint16]bool{}
+	for _, server := range s.Servers {
+		reachable[server.ID] = want.Paths[server.Address].Ifindex != 0
+	}
+	shares := slices.DeleteFunc(s.takingNew(), func(share model.Share) bool { return s.NoCookie[share.ID] || !reachable[share.ID] })
+	slices.SortFunc(shares, func(a, b model.Share) int { return cmp.Compare(a.ID, b.ID) })
+	return shares
+}
+
+// layTurns fills img.rounds, and says in the row how they are to be read.
+func (img *image) layTurns(s *Service, before *image) {
+	switch s.Dispatch {
+	case model.DispatchRR:
+		img.rounds = sequence(rounds.Equal(img.takers))
+	case model.DispatchWRR:
+		img.rounds = sequence(rounds.Weighted(img.takers))
+	case model.DispatchAWRR:
+		img.rounds = sequence(rounds.Weighted(softTurns(img.takers, s.Weights)))
+	case model.DispatchP2C:
+		img.rounds = weighed(rounds.Weighted(img.takers), img.takers)
+	case model.DispatchLeast: // who is next, then everybody once
+		img.row.Members = uint16(len(img.takers))
+		img.rounds = weighed(rounds.Weighted(img.takers), img.takers)
+		for _, share := range img.takers {
+			img.rounds = append(img.rounds, turn(share.ID, share.Weight))
+		}
+	case model.DispatchAWFD, model.DispatchLCF:
+		img.row.Members, img.row.Classes = uint16(len(img.takers)), classesOf(&s.Service)
+		img.rounds = newClasses(img.takers, img.row.Classes)
+		if img.continues(before) {
+			img.rounds = before.rounds
+		}
+		img.rounds = reclass(img.rounds, img.row.Classes, img.row.Members, s.Weights)
+	}
+}
+
+// sequence is a round whose turns only name servers.
+func sequence(ids []uint16) []uint64 {
+	words := make([]uint64, len(ids))
+	for i, id := range ids {
+		words[i] = turn(id, 0)
+	}
+	return words
+}
+
+// weighed is a round whose turns also tell the weight that a load must be seen against.
+func weighed(ids []uint16, shares []model.Share) []uint64 {
+	weights := map[uint16]uint16{}
+	for _, share := range shares {
+		weights[share.ID] = share.Weight
+	}
+	words := make([]uint64, len(ids))
+	for i, id := range ids {
+		words[i] = turn(id, weights[id])
+	}
+	return words
+}
+
+// softTurns are the takers with their soft weights; a server that those do not name yet counts as averagely loaded. Where no weight
+// is known, or all are 0, it is the configured ones that count.
+func softTurns(takers []model.Share, weights map[uint16]uint16) []model.Share {
+	if len(weights) == 0 {
+		return takers
+	}
+	soft, sum := slices.Clone(takers), 0
+	for i := range soft {
+		weight, known := weights[soft[i].ID]
+		if !known {
+			weight = awrr.Balanced
+		}
+		soft[i].Weight = weight
+		sum += int(weight)
+	}
+	if sum == 0 {
+		return takers
+	}
+	return soft
+}
+
+// withCounters returns the words as packets read them.
+func withCounters(words []uint64, classes uint8, counters map[uint16]uint32) []uint64 {
+	full := slices.Clone(words)
+	for i := int(classes); i < len(full); i++ {
+		full[i] |= uint64(counters[turnID(full[i])]) << counterShift
+	}
+	return full
+}
+
+// withoutCounters undoes withCounters, in place.
+func withoutCounters(words []uint64, classes uint8) []uint64 {
+	for i := int(classes); i < len(words); i++ {
+		words[i] &= 1<<counterShift - 1
+	}
+	return words
+}

@@ -1,6 +1,7 @@
 package datapath_test
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -425,4 +427,45 @@ func TestChecksAttachOnlyWhereTheyMustAndLeaveNothingBehind(t *testing.T) {
 	if have := n.shape(); have != before {
 		t.Errorf("after the end:\n%s\nbefore:\n%s", have, before)
 	}
+}
+
+// holder makes the test program, started with the name of a VIP in this variable, attach and wait to be killed.
+const holder = "BALLAST_TEST_HOLD_CHECKS"
+
+func TestHoldChecksUntilKilled(t *testing.T) {
+	vip, err := netip.ParseAddr(os.Getenv(holder))
+	if err != nil {
+		t.Skip("a part of TestAKilledProcessLeavesNothingBehind")
+	}
+	checks, err := datapath.OpenChecks()
+	check(t, err)
+	check(t, checks.Set(map[datapath.CheckKey]datapath.CheckTarget{
+		{Service: "web", ID: 1}: {VIP: vip, Server: netip.MustParseAddr("10.9.0.2"), Forward: model.ForwardIPIP, Path: plan.Path{Ifindex: 2, Source: netip.MustParseAddr("10.9.0.1"), MTU: 1500}},
+	}))
+	fmt.Println("attached")
+	io.Copy(io.Discard, os.Stdin)
+}
+
+func TestAKilledProcessLeavesNothingBehind(t *testing.T) {
+	n := newCheckNet(t)
+	n.path(netip.MustParseAddr("10.7.0.2"))
+	before := n.shape()
+	process := exec.Command(os.Args[0], "-test.run=^TestHoldChecksUntilKilled$")
+	process.Env = append(os.Environ(), holder+"="+n.servers[0].vips[0].String())
+	stdin, err := process.StdinPipe()
+	check(t, err)
+	defer stdin.Close()
+	stdout, err := process.StdoutPipe()
+	check(t, err)
+	check(t, n.lb.Start(process))
+	said, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil || said != "attached\n" {
+		t.Fatalf("the process says %q: %v", said, err)
+	}
+	if have := n.shape(); !strings.Contains(have, "eth2: 1 programs") {
+		t.Errorf("while it runs:\n%s", have)
+	}
+	check(t, process.Process.Kill())
+	process.Wait()
+	n.await("the host is as it was", func() bool { return n.shape() == before })
 }

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -24,27 +26,66 @@ func (c *Client) Fleet() ballastv1connect.FleetClient {
 		fmt.Sprintf("reach the daemon at %s: %%w: is it running, and is this its --instance?", c.path))))
 }
 
-// NewFleetClient asks the fleet API of controllers (host:port): the first that can be reached. It does not connect yet. A nil
-// config is without TLS, for tests.
+// NewFleetClient asks the fleet API of controllers (host:port): the first that can be reached and is able to answer. It does not
+// connect yet. A nil config is without TLS, for tests.
 func NewFleetClient(controllers []string, config *tls.Config) ballastv1connect.FleetClient {
-	dial := func(ctx context.Context, network, _ string) (conn net.Conn, err error) {
-		for _, controller := range controllers {
-			var one error
-			if conn, one = dialController(ctx, network, controller, config); one == nil {
-				return conn, nil
-			}
-			err = errors.Join(err, fmt.Errorf("%s: %w", controller, one))
-		}
-		return nil, err
-	}
-	transport := &http.Transport{DialContext: dial, DialTLSContext: dial}
+	d := &dialer{controllers: slices.Clone(controllers), config: config}
+	transport := &http.Transport{DialContext: d.dial, DialTLSContext: d.dial}
 	scheme := "https"
 	if config == nil {
 		scheme = "http"
 	}
-	return ballastv1connect.NewFleetClient(&http.Client{Transport: transport}, scheme+"://ballast", connect.WithInterceptors(inPlainWords(
-		fmt.Sprintf("reach a controller of %s: %%w: is one running there, and is the certificate (--tls-dir, --name) one of the fleet's?",
-			strings.Join(controllers, ", ")))))
+	another := func() {
+		d.turn()
+		transport.CloseIdleConnections()
+	}
+	return ballastv1connect.NewFleetClient(&http.Client{Transport: transport}, scheme+"://ballast", connect.WithInterceptors(
+		inPlainWords(fmt.Sprintf("reach a controller of %s: %%w: is one running there, and is the certificate (--tls-dir, --tls-name) one of the fleet's?",
+			strings.Join(controllers, ", "))), untilAble(len(controllers), another)))
+}
+
+// untilAble asks another controller when one has answered that it cannot do it now, as those do that have lost the others.
+func untilAble(controllers int, another func()) connect.UnaryInterceptorFunc {
+	return func(next connect.UnaryFunc) connect.UnaryFunc {
+		return func(ctx context.Context, request connect.AnyRequest) (response connect.AnyResponse, err error) {
+			for range controllers {
+				var refused *connect.Error
+				if response, err = next(ctx, request); !errors.As(err, &refused) || refused.Code() != connect.CodeUnavailable || !connect.IsWireError(refused) {
+					break
+				}
+				another()
+			}
+			return response, err
+		}
+	}
+}
+
+// dialer connects to the first controller that can be reached.
+type dialer struct {
+	config      *tls.Config
+	mutex       sync.Mutex
+	controllers []string
+}
+
+// turn puts the first controller last.
+func (d *dialer) turn() {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	d.controllers = append(d.controllers[1:len(d.controllers):len(d.controllers)], d.controllers[0])
+}
+
+func (d *dialer) dial(ctx context.Context, network, _ string) (conn net.Conn, err error) {
+	d.mutex.Lock()
+	controllers := d.controllers
+	d.mutex.Unlock()
+	for _, controller := range controllers {
+		var one error
+		if conn, one = dialController(ctx, network, controller, d.config); one == nil {
+			return conn, nil
+		}
+		err = errors.Join(err, fmt.Errorf("%s: %w", controller, one))
+	}
+	return nil, err
 }
 
 func dialController(ctx context.Context, network, controller string, config *tls.Config) (net.Conn, error) {

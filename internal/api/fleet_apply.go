@@ -30,9 +30,10 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 			next.Keys = fleet.Keys
 			f.ensureKeys(&next)
 		}
+		before := byName(fleet)
 		for i := range next.Services {
 			s := &next.Services[i]
-			giveIDs(s, fleet.Service(s.Name), removed)
+			giveIDs(s, before[s.Name], removed)
 		}
 		next.ApplyDefaults()
 		if err := next.Validate(); err != nil {
@@ -80,22 +81,32 @@ func randomKey() (key [16]byte) {
 // inOrderOf puts what is there already before what is new, in the order that it has: an order of servers makes a table, and tables
 // must not change because a file was sorted.
 func inOrderOf(fleet, next *model.Fleet) {
-	place := map[string]int{}
+	running := byName(fleet)
+	place := make(map[string]int, len(fleet.Services))
 	for i := range fleet.Services {
 		place[fleet.Services[i].Name] = i - len(fleet.Services)
 	}
 	slices.SortStableFunc(next.Services, func(a, b model.Service) int { return cmp.Compare(place[a.Name], place[b.Name]) })
 	for i := range next.Services {
-		before := fleet.Service(next.Services[i].Name)
+		before := running[next.Services[i].Name]
 		if before == nil {
 			continue
 		}
-		place := map[uint16]int{}
+		place := make(map[uint16]int, len(before.Servers))
 		for j := range before.Servers {
 			place[before.Servers[j].ID] = j - len(before.Servers)
 		}
 		slices.SortStableFunc(next.Services[i].Servers, func(a, b model.Server) int { return cmp.Compare(place[a.ID], place[b.ID]) })
 	}
+}
+
+// byName finds services of a large fleet.
+func byName(fleet *model.Fleet) map[string]*model.Service {
+	services := make(map[string]*model.Service, len(fleet.Services))
+	for i := range fleet.Services {
+		services[fleet.Services[i].Name] = &fleet.Services[i]
+	}
+	return services
 }
 
 // giveIDs gives the servers of a service their ids where they are not given: that of the server before at the same address, which
@@ -121,7 +132,7 @@ func giveIDs(s, before *model.Service, removed []node.Removed) {
 	}
 	given := map[uint16]bool{} // by this list
 	for i := range s.Servers {
-		given[s.Servers[i].ID] = true
+		given[s.Servers[i].ID], taken[s.Servers[i].ID] = true, true
 	}
 	choices := *s
 	choices.Servers = nil
@@ -144,34 +155,30 @@ func giveIDs(s, before *model.Service, removed []node.Removed) {
 		without = append(without, server)
 	}
 	if cookies {
-		nextIDs(without, choices.MaxID(), func(id uint16) bool { return taken[id] || given[id] })
+		nextIDs(without, taken, choices.MaxID())
 	}
 }
 
 // nextIDs gives ids above all that are taken, and when those are used up the smallest that are not.
-func nextIDs(servers []*model.Server, most uint16, taken func(uint16) bool) {
-	highest := most
-	for highest > 0 && !taken(highest) {
-		highest--
-	}
-	next, wrapped := highest, false
-	for _, server := range servers {
-		for {
-			if next == most {
-				if wrapped {
-					return
-				}
-				next, wrapped = 0, true
-			}
-			next++
-			if most == 0 || (wrapped && next > highest) {
-				return
-			}
-			if !taken(next) {
-				break
-			}
+func nextIDs(servers []*model.Server, taken map[uint16]bool, most uint16) {
+	highest := uint16(0)
+	for id := range taken {
+		if id <= most {
+			highest = max(highest, id)
 		}
-		server.ID = next
+	}
+	free := make([]uint16, 0, len(servers))
+	for id := highest; id < most && len(free) < len(servers); {
+		id++
+		free = append(free, id)
+	}
+	for id := uint16(1); id < highest && len(free) < len(servers); id++ {
+		if !taken[id] {
+			free = append(free, id)
+		}
+	}
+	for i, id := range free {
+		servers[i].ID = id
 	}
 }
 

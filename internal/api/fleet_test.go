@@ -26,7 +26,7 @@ import (
 )
 
 // serveFleet serves a desired state over TCP, without TLS.
-func serveFleet(t *testing.T, d api.Desired) (fleet ballastv1connect.FleetClient, url string) {
+func serveFleet(t testing.TB, d api.Desired) (fleet ballastv1connect.FleetClient, url string) {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.Handle(api.NewFleetHandler(d))
@@ -121,11 +121,23 @@ func TestIDsRunOutOnlyWhenAllAreTaken(t *testing.T) {
 		t.Errorf("the 128th server: %v", err)
 	}
 	apply(t, fleet, narrow(120))
+	_, err = fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{withoutIDs(narrow(0), 128)}})
+	if connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "missing") || strings.Contains(err.Error(), "is the id of") {
+		t.Errorf("128 others: %v", err)
+	}
 	must(t)(fleet.ForgetServer(t.Context(), &ballastv1.ServerRequest{Service: "web", Server: "10.0.0.125"}))
 	answer, err := fleet.AddServer(t.Context(), &ballastv1.AddServerRequest{Service: "web", Server: at("10.0.1.1")})
 	if err != nil || answer.Id != 125 {
 		t.Errorf("the only free id: %v, %v", answer, err)
 	}
+}
+
+// withoutIDs adds servers at other addresses than narrow's.
+func withoutIDs(s *ballastv1.Service, count int) *ballastv1.Service {
+	for i := range count {
+		s.Servers = append(s.Servers, at(fmt.Sprintf("10.1.0.%d", i+1)))
+	}
+	return s
 }
 
 func TestADryRunChangesNothing(t *testing.T) {
@@ -315,6 +327,20 @@ func TestTheNextControllerIsAskedWhenOneIsGone(t *testing.T) {
 	fleet = api.NewFleetClient([]string{gone.Listener.Addr().String()}, nil)
 	if _, err := fleet.GetFleet(t.Context(), &ballastv1.GetFleetRequest{}); connect.CodeOf(err) != connect.CodeUnavailable || !strings.Contains(err.Error(), "reach a controller") {
 		t.Errorf("all are gone: %v", err)
+	}
+}
+
+func TestTheNextControllerIsAskedWhenOneIsNotAble(t *testing.T) {
+	cut := &failing{err: connect.NewError(connect.CodeUnavailable, errors.New("no leader"))}
+	_, first := serveFleet(t, cut)
+	memory := &apitest.Memory{}
+	_, second := serveFleet(t, memory)
+	fleet := api.NewFleetClient([]string{strings.TrimPrefix(first, "http://"), strings.TrimPrefix(second, "http://")}, nil)
+	apply(t, fleet, web(at("10.0.0.1")))
+	expect(t, "what the able one has", servers(t, fleet), "10.0.0.1=1 active")
+	fleet = api.NewFleetClient([]string{strings.TrimPrefix(first, "http://")}, nil)
+	if _, err := fleet.RemoveService(t.Context(), &ballastv1.RemoveServiceRequest{Service: "web"}); err == nil || err.Error() != "no leader" {
+		t.Errorf("nobody is able: %v", err)
 	}
 }
 

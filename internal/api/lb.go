@@ -18,8 +18,10 @@ const (
 // LBStatus is what a load balancer adds to Status.
 type LBStatus struct {
 	Status
-	Interfaces map[string]string `json:"interfaces"` // name -> XDP mode
-	Problems   []string          `json:"problems"`   // what is not as wanted, in words
+	Interfaces  map[string]string `json:"interfaces"`            // name -> XDP mode
+	Problems    []string          `json:"problems"`              // what is not as wanted, in words
+	Controllers []string          `json:"controllers,omitempty"` // that are connected, of a node that runs by controllers
+	Revision    uint64            `json:"revision,omitempty"`    // of the controllers' state that the tables say
 }
 
 // ServiceStatus is one service with what it counted.
@@ -42,7 +44,7 @@ type ServerStatus struct {
 	Packets     uint64 `json:"packets"`
 	Bytes       uint64 `json:"bytes"`
 	Connections uint64 `json:"connections"` // dispatched by this node
-	Open        int32  `json:"open"`        // this node's estimate, p2c only
+	Open        int32  `json:"open"`        // this node's estimate of those that live
 	Path        string `json:"path"`        // next hop, or why there is none
 	TakesPart   bool   `json:"takes_part"`  // false: return: through, and its timestamps do not allow a cookie
 }

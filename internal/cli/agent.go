@@ -14,9 +14,11 @@ func AgentCommand(version string) *cobra.Command {
 	var mode string
 	var detach bool
 	command := &cobra.Command{
-		Use:   "agent -f FILE",
+		Use:   "agent -f FILE | --controller HOST:PORT,...",
 		Short: "Run on a server: decapsulate, and make every connection carry its own way home",
 		Long: "Run on a server: decapsulate, and make every connection carry its own way home.\n\n" +
+			"The agent runs by a configuration file, or by what controllers say. It reports the host's load (CPU, connections and\n" +
+			"accept queues of its services) to --controller: controllers, or load balancers that run by a file with --listen.\n\n" +
 			"The data path stays attached when the process ends, however it ends, and a new process takes it over.\n" +
 			"--detach removes it: connections that carry cookies break, so drain the server first.",
 		Args: cobra.NoArgs,
@@ -36,6 +38,11 @@ func AgentCommand(version string) *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVarP(&options.Config, "file", "f", "", "configuration `FILE` of the fleet")
+	flags.StringSliceVar(&options.Controllers, "controller", nil, "`HOST:PORT` to report load to, and without -f to run by, may be repeated")
+	flags.StringVar(&options.TLSDir, "tls-dir", "/etc/ballast/tls", "`DIRECTORY` of ca.crt, NAME.crt and NAME.key")
+	flags.StringVar(&options.Name, "name", "", "`NAME` of this host in its certificate (default: that of the only one for an agent)")
+	flags.StringVar(&options.Cgroup, "cgroup", "", "`DIRECTORY` of the cgroup whose CPU time is the server's (default: all of the host)")
+	flags.StringVar(&options.StateDir, "state-dir", "/var/lib/ballast", "`DIRECTORY` of the last state that controllers gave")
 	flags.StringVar(&options.Server, "server", "", "`NAME` of this host's servers in the file (default: those whose address is local)")
 	flags.StringVar(&options.Instance, "instance", "default", "`NAME` of this agent among others on the machine")
 	flags.StringSliceVar(&options.Interfaces, "interface", nil, "`DEVICE` to attach to, may be repeated (default: those of the servers' addresses)")
@@ -43,6 +50,6 @@ func AgentCommand(version string) *cobra.Command {
 	flags.StringVar(&options.RunDir, "run-dir", "/run/ballast", "`DIRECTORY` of sockets and pins")
 	flags.StringVar(&options.Metrics, "metrics", "", "`ADDRESS:PORT` to serve Prometheus metrics on")
 	flags.BoolVar(&detach, "detach", false, "remove the data path that an agent left attached")
-	command.MarkFlagsOneRequired("file", "detach")
+	command.MarkFlagsOneRequired("file", "controller", "detach")
 	return command
 }

@@ -16,10 +16,10 @@ func lbCommand(version string) *cobra.Command {
 	var mode string
 	var verbose, remove bool
 	cmd := &cobra.Command{
-		Use:   "lb -f FILE",
+		Use:   "lb -f FILE | --controller HOST:PORT,...",
 		Short: "Run a load-balancer node",
 		Long: `Run a load-balancer node: an XDP program on the interfaces that packets come in by, and a daemon that keeps its tables
-equal to the configuration file.
+equal to the configuration file, or to what controllers say.
 
 The file is read again when it changes and on SIGHUP. A file with an error is refused, with file, line and key, and the old
 state goes on. What changed in the file is applied onto what runs: unchanged lines never undo what was changed by
@@ -28,18 +28,26 @@ state goes on. What changed in the file is applied onto what runs: unchanged lin
 The data path outlives the daemon: after SIGTERM or kill -9 packets are forwarded as before, and the next daemon of the same
 --instance takes over tables, counters and program without losing a packet. --detach removes the data path.
 
+With -f, health checks, load and weights are this daemon's own business. Agents report their load to it with --listen; what
+they do not report, it estimates from what it sees.
+
+With --controller, the node keeps a stream to every controller (mutual TLS: ` + "`ballast ctl pki`" + ` makes the certificates) and takes
+whatever is newest. Without any controller it goes on with the last state, weights and health included, also after a restart.
+
 Removed servers keep getting the packets of their connections until none has come for --linger; until --quarantine later their
 ids cannot be given to other servers.`,
 		Example: `  ballast lb -f /etc/ballast/ballast.yaml --interface eth0
   ballast lb -f ballast.yaml --xdp-mode generic --metrics 127.0.0.1:9435
+  ballast lb -f ballast.yaml --listen 10.0.0.1:6443 --tls-dir /etc/ballast/tls
+  ballast lb --controller 10.0.0.21:6443,10.0.0.22:6443,10.0.0.23:6443 --tls-dir /etc/ballast/tls
   ballast lb --detach`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if remove {
 				return daemon.Detach(o.RunDir, o.Instance)
 			}
-			if o.Config == "" {
-				return errors.New("no configuration: name the file with -f")
+			if (o.Config == "") == (len(o.Controllers) == 0) {
+				return errors.New("name either a configuration file (-f) or controllers (--controller)")
 			}
 			var err error
 			if o.XDPMode, err = parseXDPMode(mode); err != nil {
@@ -51,6 +59,12 @@ ids cannot be given to other servers.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&o.Config, "file", "f", "", "configuration file")
+	flags.StringSliceVar(&o.Controllers, "controller", nil, "controllers to run by instead of a file, HOST:PORT, repeatable")
+	flags.StringVar(&o.Listen, "listen", "", "with -f: address:port where agents report their load")
+	flags.StringVar(&o.TLSDir, "tls-dir", "/etc/ballast/tls", "directory of ca.crt, NAME.crt and NAME.key")
+	flags.StringVar(&o.Name, "name", "", "name of this node in its certificate (default: that of the only one for a load balancer)")
+	flags.Float64Var(&o.LoseWeights, "lose-weights", 0, "part of weight updates to drop, for experiments")
+	flags.MarkHidden("lose-weights")
 	flags.StringVar(&o.Instance, "instance", "default", "name of this node's socket, pins and state on this machine")
 	flags.StringSliceVar(&o.Interfaces, "interface", nil, "interface that packets come in by, repeatable (default: those of the default routes)")
 	flags.StringVar(&mode, "xdp-mode", string(datapath.XDPAuto), "auto, native or generic; auto tries native first")

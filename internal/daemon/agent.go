@@ -16,14 +16,24 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/load"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // AgentOptions are what `ballast agent` is started with.
 type AgentOptions struct {
-	Config     string // path of the configuration file
+	// Config is the path of the configuration file that the agent runs by; empty: Controllers tell it.
+	Config      string
+	Controllers []string // host:port of whom it reports to: controllers, or load balancers that run by a file
+	TLSDir      string   // certificates, with Controllers
+	Name        string   // of this host in its certificate
+	Cgroup      string   // directory of the cgroup whose CPU is the server's; empty: all of the host
+	StateDir    string   // without Config: where the last state is kept
+
 	Server     string // name of this host's server entries; empty: those whose address is this host's
 	Instance   string
 	Interfaces []string // devices that packets come in by; empty: those of the servers' addresses, else of the default routes
@@ -51,6 +61,12 @@ type Agent struct {
 	attached   map[string]attachment // by name of the device
 	unattached string                // why a device has no program, empty: all have
 	problems   []string
+	ready      bool
+
+	sampler  *load.Sampler
+	follower follow.Follower
+	remote   node.Node // as controllers say; see LB
+	joined   *api.Joined
 }
 
 // attachment is a device as it was when the programs were attached.
@@ -71,7 +87,10 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 		return err
 	}
 	defer listener.Close()
-	a := &Agent{options: o, log: o.Log, attached: map[string]attachment{}, stops: map[netip.Addr]time.Time{}}
+	a := &Agent{
+		options: o, log: o.Log, attached: map[string]attachment{}, stops: map[netip.Addr]time.Time{},
+		sampler: load.New(load.Options{Cgroup: o.Cgroup}),
+	}
 	if err := a.start(); err != nil {
 		return err
 	}
@@ -82,12 +101,19 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 	if err := netdev.Watch(ctx, a.networkChanged); err != nil {
 		return err
 	}
-	if err := watchFile(ctx, o.Config, a.reloadLogged); err != nil {
-		return err
-	}
-	a.reloadLogged() // it may have changed before it was watched
 	var running sync.WaitGroup
 	defer running.Wait()
+	if o.Config != "" {
+		if err := watchFile(ctx, o.Config, a.reloadLogged); err != nil {
+			return err
+		}
+		a.reloadLogged() // it may have changed before it was watched
+	}
+	if len(o.Controllers) > 0 {
+		if err := a.runRemote(ctx, &running); err != nil {
+			return err
+		}
+	}
 	if o.Metrics != "" {
 		metrics, err := net.Listen("tcp", o.Metrics)
 		if err != nil {
@@ -103,7 +129,7 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 // start fills the maps first and attaches last.
 func (a *Agent) start() error {
 	o := &a.options
-	file, err := config.Load(o.Config)
+	file, err := a.firstFile()
 	if err != nil {
 		return err
 	}
@@ -227,6 +253,7 @@ func (a *Agent) apply(file *config.File) error {
 	if len(wanted.Served) == 0 {
 		a.log.Warn("no service names this host: check --server and the servers' addresses", "file", file.Path)
 	}
+	a.sampler.SetServices(a.sampled(&file.Fleet, local))
 	a.file = api.Config{Path: file.Path, SHA256: file.SHA256}
 	if changes > 0 {
 		a.generation++

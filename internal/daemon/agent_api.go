@@ -22,7 +22,7 @@ func (a *Agent) status() api.AgentStatus {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	status := api.AgentStatus{
-		Status:   api.Status{Role: "agent", Ready: true, Version: a.options.Version, Config: a.file, Generation: a.generation},
+		Status:   api.Status{Role: "agent", Ready: a.ready, Version: a.options.Version, Config: a.file, Generation: a.generation},
 		Services: slices.Clone(a.wanted.Marking), Interfaces: map[string]string{}, Problems: slices.Clone(a.problems),
 	}
 	for name, device := range a.attached {

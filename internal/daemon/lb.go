@@ -15,15 +15,26 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/daemon/controller"
+	"github.com/ballast-lb/ballast/internal/linux/check"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // LBOptions are what `ballast lb` is started with.
 type LBOptions struct {
-	Config     string   // path of the configuration file
+	// Config is the path of the configuration file that the node runs by; empty: Controllers are told to it.
+	Config      string
+	Controllers []string // host:port of each
+	Listen      string   // with Config: TCP address for agents' load reports, empty: none
+	TLSDir      string   // certificates, with Controllers or Listen
+	Name        string   // of this node in its certificate
+	LoseWeights float64  // part of weight updates that are dropped on purpose, for experiments
+
 	Instance   string   // names the socket, the pins and the state
 	Interfaces []string // devices that packets come in by; empty: those of the default routes
 	XDPMode    datapath.XDPMode
@@ -54,6 +65,21 @@ type LB struct {
 	modes      map[string]datapath.XDPMode
 	devices    map[string]net.Interface // as they were when attached to, by name
 	trace      traceSession
+
+	unhealthy map[string]unhealthy       // by service; replaced, never changed
+	weights   map[string]*follow.Weights // by service
+	open      map[uint32]openEstimate    // by index of a server's counters
+	prober    *check.Prober
+	checks    *datapath.Checks
+	engine    *controller.Engine // with a file: what weighs and judges servers in this process
+	remote    *remote            // without a file: the controllers
+}
+
+// unhealthy are the servers of a service that get no new connections, and of those the ones whose connections are cut, by id.
+// Controllers tell the latter as servers that are off.
+type unhealthy struct {
+	Down []uint16 `json:"down"`
+	Cut  []uint16 `json:"cut,omitempty"`
 }
 
 // How often what only time changes is looked at.
@@ -66,7 +92,13 @@ func RunLB(ctx context.Context, o LBOptions) error {
 		return err
 	}
 	defer listener.Close()
-	lb := &LB{options: o, log: o.Log, modes: map[string]datapath.XDPMode{}, devices: map[string]net.Interface{}}
+	lb := &LB{
+		options: o, log: o.Log, modes: map[string]datapath.XDPMode{}, devices: map[string]net.Interface{},
+		unhealthy: map[string]unhealthy{}, weights: map[string]*follow.Weights{}, open: map[uint32]openEstimate{},
+	}
+	if err := lb.makeBrain(); err != nil {
+		return err
+	}
 	if err := lb.start(); err != nil {
 		return err
 	}
@@ -84,7 +116,7 @@ func RunLB(ctx context.Context, o LBOptions) error {
 	if err := netdev.WatchTooBig(ctx, lb.pathNarrowed); err != nil {
 		return err
 	}
-	if err := watchFile(ctx, o.Config, lb.reloadLogged); err != nil {
+	if err := lb.runBrain(ctx, &running); err != nil {
 		return err
 	}
 	if o.Metrics != "" {
@@ -94,7 +126,6 @@ func RunLB(ctx context.Context, o LBOptions) error {
 		}
 		running.Go(func() { serveMetrics(ctx, metrics, lb.metricsHandler()) })
 	}
-	lb.reloadLogged() // what was edited between the first look and the watch
 	return lb.routes().Serve(ctx, listener)
 }
 
@@ -105,12 +136,14 @@ func (lb *LB) start() error {
 		return err
 	}
 	var err error
-	if lb.node, lb.probes, err = loadState(lb.statePath(), time.Now()); err != nil {
+	if err := lb.loadState(time.Now()); err != nil {
 		return err
 	}
-	file, err := config.Load(o.Config)
-	if err != nil {
-		return err
+	var file *config.File
+	if lb.remote == nil {
+		if file, err = config.Load(o.Config); err != nil {
+			return err
+		}
 	}
 	devices, err := interfaces(o.Interfaces)
 	if err != nil {
@@ -124,7 +157,12 @@ func (lb *LB) start() error {
 	}
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
-	if err := lb.edit(file); err != nil {
+	if file != nil {
+		err = lb.edit(file)
+	} else {
+		err = lb.carryOut(lb.node) // as the controllers last said, until they say more
+	}
+	if err != nil {
 		return errors.Join(err, lb.path.Close())
 	}
 	if err := lb.attach(devices); err != nil {
@@ -191,11 +229,16 @@ func (lb *LB) edit(file *config.File) error {
 // carryOut makes the tables follow the desired state. When they cannot, the desired state becomes what it was before.
 func (lb *LB) carryOut(before node.Node) error {
 	awaitNeighbours(lb.wantedAddresses())
+	lb.forgetWeights()
 	if err := lb.sync(); err != nil {
 		lb.node = before
 		return err
 	}
-	if err := saveState(lb.statePath(), &lb.node, &lb.probes); err != nil {
+	lb.setChecks()
+	if lb.engine != nil {
+		lb.engine.SetState(lb.view())
+	}
+	if err := lb.saveState(); err != nil {
 		lb.log.Error("state not saved: a restart will not know of removed servers and of changes made by ctl", "error", err)
 	}
 	return nil
@@ -212,23 +255,43 @@ func (lb *LB) sync() error {
 	lb.paths.refresh(lb.wantedAddresses(), lb.log)
 	want := plan.Want{Keys: lb.node.Running.Keys, Paths: lb.paths.known}
 	for _, s := range lb.node.Running.Services {
+		sick := lb.unhealthy[s.Name]
+		for i := range sick.Cut {
+			if i == 0 {
+				s = s.Clone()
+			}
+			switchOff(&s, sick.Cut[i])
+		}
 		want.Services = append(want.Services, plan.Service{
 			Service: s, Removed: lb.node.Lingering(s.Name), Past: lb.node.Past[s.Name], NoCookie: lb.probes.cannotTakePart(&s),
+			Down: set(sick.Down), Weights: lb.softWeights(s.Name),
 		})
 	}
 	changes, err := lb.tables.Update(&want)
 	if err != nil || len(changes) == 0 {
 		return err
 	}
-	if err := lb.path.Apply(changes); err != nil {
-		tables, restoreErr := plan.Restore(lb.options.Limits, lb.path)
-		if restoreErr == nil {
-			lb.tables = tables
-		}
-		return errors.Join(err, restoreErr)
+	if err := lb.apply(changes); err != nil {
+		return err
 	}
 	lb.generation++
 	return nil
+}
+
+func switchOff(s *model.Service, id uint16) {
+	for i := range s.Servers {
+		if s.Servers[i].ID == id {
+			s.Servers[i].State = model.StateOff
+		}
+	}
+}
+
+func set(ids []uint16) map[uint16]bool {
+	members := make(map[uint16]bool, len(ids))
+	for _, id := range ids {
+		members[id] = true
+	}
+	return members
 }
 
 // networkChanged follows devices, routes and neighbours.
@@ -241,6 +304,7 @@ func (lb *LB) networkChanged() {
 	if err := lb.sync(); err != nil {
 		lb.log.Error("next hops not updated", "error", err)
 	}
+	lb.setChecks()
 }
 
 // followDevices attaches again where a device was made anew or has another MAC address.
@@ -302,11 +366,12 @@ func (lb *LB) ageOnce(now time.Time) {
 		}
 		return traffic.Packets
 	}
+	lb.giveUpRevision(now)
 	before := lb.node
 	before.Removed = slices.Clone(before.Removed)
-	if len(before.Removed) > 0 && lb.node.Age(now, lb.options.Timing, packets) {
+	if lb.remote == nil && lb.node.Age(now, lb.options.Timing, packets) { // else controllers do
 		if err := lb.carryOut(before); err != nil {
-			lb.log.Error("silent servers not forgotten", "error", err)
+			lb.log.Error("what time brings was not carried out", "error", err)
 		}
 	}
 	for _, place := range places {

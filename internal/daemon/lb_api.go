@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -46,6 +47,13 @@ func (lb *LB) status() api.LBStatus {
 		status.Problems = append(status.Problems, fmt.Sprintf("server %s: %s", address, why))
 	}
 	slices.Sort(status.Problems)
+	if lb.remote != nil {
+		status.Revision = lb.remote.follower.Revision
+		status.Controllers = lb.remote.joined.Connected()
+		if len(status.Controllers) == 0 {
+			status.Problems = append(status.Problems, "no controller is connected: the last state goes on")
+		}
+	}
 	return status
 }
 
@@ -53,6 +61,9 @@ func (lb *LB) status() api.LBStatus {
 func (lb *LB) change(dryRun bool, edit api.Edit) (changes []string, revision uint64, err error) {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
+	if err := lb.refuseIfRemote(); err != nil {
+		return nil, 0, err
+	}
 	before, next := lb.node, lb.node
 	changes, err = next.Change(time.Now(), func(fleet *model.Fleet) error { return edit(fleet, before.Removed) })
 	if err != nil || dryRun {
@@ -66,10 +77,22 @@ func (lb *LB) change(dryRun bool, edit api.Edit) (changes []string, revision uin
 	return changes, lb.generation, nil
 }
 
+// refuseIfRemote: a change of one node would be undone by the next word of a controller.
+func (lb *LB) refuseIfRemote() error {
+	if lb.remote == nil {
+		return nil
+	}
+	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this load balancer runs by controllers: use `ballast ctl --controller %s`",
+		strings.Join(lb.options.Controllers, ",")))
+}
+
 // forget gives up a removed server and its id.
 func (lb *LB) forget(service, server string) (changes []string, revision uint64, err error) {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
+	if err := lb.refuseIfRemote(); err != nil {
+		return nil, 0, err
+	}
 	before := lb.node
 	before.Removed = slices.Clone(before.Removed)
 	if err := lb.node.Forget(service, server); err != nil {
@@ -84,6 +107,9 @@ func (lb *LB) forget(service, server string) (changes []string, revision uint64,
 }
 
 func (lb *LB) configAction(r *http.Request) (any, error) {
+	if lb.remote != nil {
+		return nil, api.BadRequest("this load balancer has no configuration file: it runs by controllers")
+	}
 	switch r.PathValue("action") {
 	case "reload":
 		if err := lb.Reload(); err != nil {

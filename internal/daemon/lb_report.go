@@ -78,7 +78,7 @@ func (lb *LB) services() ([]api.ServiceStatus, error) {
 				}
 				status.Servers = append(status.Servers, api.ServerStatus{
 					Server: server, Removed: removed, Packets: traffic.Packets, Bytes: traffic.Bytes, Connections: traffic.Connections,
-					Open: lb.path.OpenConnections(place.Counters[server.ID]), Path: lb.describePath(server.Address), TakesPart: !noCookie[server.ID],
+					Open: lb.openConnections(s.Dispatch, place.Counters[server.ID], traffic), Path: lb.describePath(server.Address), TakesPart: !noCookie[server.ID],
 				})
 			}
 			return nil

@@ -26,28 +26,44 @@ func (d desired) Forget(_ context.Context, service, server string) (changes []st
 	return d.lb.forget(service, server)
 }
 
-// Servers tells what this load balancer knows by itself.
+// Servers tells what the engine of this process knows; a load balancer that runs by controllers knows less than they do.
 func (d desired) Servers(_ context.Context, service string) (list []*ballastv1.ServerStatus, err error) {
+	if d.lb.engine != nil {
+		return d.lb.engine.Servers(service), nil
+	}
 	services, err := d.lb.services()
+	d.lb.mu.Lock()
+	defer d.lb.mu.Unlock()
 	for i := range services {
 		s := &services[i]
 		if service != "" && s.Name != service {
 			continue
 		}
+		down, weights := set(d.lb.unhealthy[s.Name].Down), d.lb.softWeights(s.Name)
 		for j := range s.Servers {
-			server := &s.Servers[j]
-			status := &ballastv1.ServerStatus{Service: s.Name, Server: api.ServerToProto(&server.Server), Removed: server.Removed,
-				Health: "unchecked", Connections: uint64(max(server.Open, 0))}
-			if s.Health.Check != model.CheckNone {
-				status.Health = "unknown"
-			}
-			if server.TakesNew() && !server.Removed {
-				status.Weight = uint32(server.Weight)
-			}
-			list = append(list, status)
+			list = append(list, told(s, &s.Servers[j], down, weights))
 		}
 	}
 	return list, err
+}
+
+// told is what this node was told of a server, and what it counts by itself.
+func told(s *api.ServiceStatus, server *api.ServerStatus, down map[uint16]bool, weights map[uint16]uint16) *ballastv1.ServerStatus {
+	status := &ballastv1.ServerStatus{Service: s.Name, Server: api.ServerToProto(&server.Server), Removed: server.Removed,
+		Health: "unchecked", Connections: uint64(max(server.Open, 0))}
+	if s.Health.Check != model.CheckNone {
+		status.Health = "unknown"
+	}
+	if down[server.ID] {
+		status.Health = "unhealthy"
+	}
+	if server.TakesNew() && !server.Removed && !down[server.ID] {
+		status.Weight = uint32(server.Weight)
+		if weight, ok := weights[server.ID]; ok {
+			status.Weight = uint32(weight)
+		}
+	}
+	return status
 }
 
 // Nodes knows of nobody else.

@@ -9,32 +9,41 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// savedState is the state file: fleets as configuration files, so that the two are read by the same code.
+// savedFleet is a fleet with its secrets.
+type savedFleet struct {
+	Keys     model.Keys      `json:"keys"`
+	Services []model.Service `json:"services"`
+}
+
+// savedState is the state file.
 type savedState struct {
-	Base    string                     `json:"base"`
-	Running string                     `json:"running"`
+	Base    savedFleet                 `json:"base"`
+	Running savedFleet                 `json:"running"`
 	Removed []node.Removed             `json:"removed"`
 	Past    map[string][][]model.Share `json:"past"`
 	// TakesPart is what probes found: without it every restart would take timestamps off until it has probed again.
 	TakesPart map[netip.AddrPort]bool `json:"takes_part"`
+	Revision  uint64                  `json:"revision,omitempty"` // that controllers gave the state
+	Unhealthy map[string]unhealthy    `json:"unhealthy,omitempty"`
 }
 
-// saveState replaces the state file as a whole, so that a crash leaves the old one or the new one.
-func saveState(path string, n *node.Node, probes *probeTable) error {
-	base, err := config.Marshal(n.Base)
-	if err != nil {
-		return err
+// saveState replaces the state file as a whole, so that a crash leaves the old one or the new one. Callers hold mu.
+func (lb *LB) saveState() error {
+	n := &lb.node
+	state := savedState{Base: savedFleet(n.Base), Running: savedFleet(n.Running), Removed: n.Removed, Past: n.Past, TakesPart: lb.probes.takesPart, Unhealthy: lb.unhealthy}
+	if lb.remote != nil {
+		state.Revision = lb.remote.follower.Revision
 	}
-	running, err := config.Marshal(n.Running)
-	if err != nil {
-		return err
-	}
-	content, err := json.MarshalIndent(savedState{string(base), string(running), n.Removed, n.Past, probes.takesPart}, "", "  ")
+	return replaceFile(lb.statePath(), state)
+}
+
+// replaceFile writes a value as JSON.
+func replaceFile(path string, value any) error {
+	content, err := json.Marshal(value)
 	if err != nil {
 		return err
 	}
@@ -57,33 +66,46 @@ func writeDurably(path string, content []byte) error {
 	return errors.Join(err, file.Sync(), file.Close())
 }
 
-// loadState reads the state file; without one the node knows nothing. Removed servers count as heard of now: the counters that would
-// tell may be gone, and connections with them must not be.
-func loadState(path string, now time.Time) (n node.Node, probes probeTable, err error) {
+// readFile reads what replaceFile wrote; found: there is a file.
+func readFile(path string, value any) (found bool, err error) {
 	content, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return n, probes, nil
+		return false, nil
 	}
 	if err != nil {
-		return n, probes, fmt.Errorf("load state: %w", err)
+		return false, fmt.Errorf("load state: %w", err)
 	}
+	if err := json.Unmarshal(content, value); err != nil {
+		return false, fmt.Errorf("load state %s: %w: remove the file to start from the configuration alone", path, err)
+	}
+	return true, nil
+}
+
+// loadState reads the state file; without one the node knows nothing. Removed servers count as heard of now: the counters that would
+// tell may be gone, and connections with them must not be.
+func (lb *LB) loadState(now time.Time) error {
 	var saved savedState
-	if err := json.Unmarshal(content, &saved); err != nil {
-		return n, probes, fmt.Errorf("load state %s: %w: remove the file to start from the configuration alone", path, err)
+	found, err := readFile(lb.statePath(), &saved)
+	if err != nil || !found {
+		return err
 	}
-	for _, part := range []struct {
-		text string
-		into *model.Fleet
-	}{{saved.Base, &n.Base}, {saved.Running, &n.Running}} {
-		if *part.into, err = config.Parse(path, []byte(part.text)); err != nil {
-			return node.Node{}, probes, fmt.Errorf("load state: %w: remove the file to start from the configuration alone", err)
+	n := node.Node{Base: model.Fleet(saved.Base), Running: model.Fleet(saved.Running), Removed: saved.Removed, Past: saved.Past}
+	for _, fleet := range []*model.Fleet{&n.Base, &n.Running} {
+		if err := fleet.Validate(); err != nil {
+			return fmt.Errorf("load state %s: %w: remove the file to start from the configuration alone", lb.statePath(), err)
 		}
 	}
-	n.Removed, n.Past = saved.Removed, saved.Past
 	for i := range n.Removed {
 		if !n.Removed[i].Forgotten {
 			n.Removed[i].LastSeen = now
 		}
 	}
-	return n, probeTable{saved.TakesPart}, nil
+	lb.node, lb.probes = n, probeTable{saved.TakesPart}
+	if saved.Unhealthy != nil {
+		lb.unhealthy = saved.Unhealthy
+	}
+	if lb.remote != nil {
+		lb.remote.follower.Revision = saved.Revision
+	}
+	return nil
 }

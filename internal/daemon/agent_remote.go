@@ -1,0 +1,201 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/linux/load"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// savedAgent is the state file of an agent that runs by controllers.
+type savedAgent struct {
+	Revision uint64         `json:"revision"`
+	Running  savedFleet     `json:"running"`
+	Removed  []node.Removed `json:"removed"`
+}
+
+func (a *Agent) statePath() string {
+	return filepath.Join(a.options.StateDir, a.options.Instance, "agent.json")
+}
+
+// firstFile is what the agent starts with: its file, or what controllers last said.
+func (a *Agent) firstFile() (*config.File, error) {
+	if a.options.Config != "" {
+		a.ready = true
+		return config.Load(a.options.Config)
+	}
+	var saved savedAgent
+	found, err := readFile(a.statePath(), &saved)
+	if err != nil {
+		return nil, err
+	}
+	a.ready = found // else when a controller has spoken
+	a.follower.Revision = saved.Revision
+	a.remote = node.Node{Running: model.Fleet(saved.Running), Removed: saved.Removed}
+	return a.fileOfState("the last state"), nil
+}
+
+// fileOfState makes a configuration of what controllers say. Removed servers still take part: their connections have not ended.
+func (a *Agent) fileOfState(path string) *config.File {
+	fleet := a.remote.Running.Clone()
+	for _, r := range a.remote.Removed {
+		if s := fleet.Service(r.Service); s != nil {
+			server := r.Server
+			server.State = model.StateDraining
+			s.Servers = append(s.Servers, server)
+		}
+	}
+	return &config.File{Path: path, Fleet: fleet}
+}
+
+// runRemote reports the host's load until ctx ends and, without a file, runs by what controllers say.
+func (a *Agent) runRemote(ctx context.Context, running *sync.WaitGroup) error {
+	identity, err := pki.Load(a.options.TLSDir, a.options.Name, pki.Agent)
+	if err != nil {
+		return err
+	}
+	options := api.JoinOptions{
+		Controllers: a.options.Controllers, TLS: identity.Client(pki.LB), Log: a.log,
+		Hello:     func() *ballastv1.Hello { return a.hello(identity.Identity().Name) },
+		OnState:   a.toldState,
+		OnWeights: func(*ballastv1.Weights) {},
+		OnChecks:  func(string, []string) {},
+		OnLeft: func(controller string) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.follower.Left(controller)
+		},
+	}
+	a.mu.Lock()
+	a.joined = api.Join(ctx, options)
+	a.mu.Unlock()
+	running.Go(a.joined.Wait)
+	running.Go(func() { a.sampler.Run(ctx, a.reportInterval, a.reportLoad) })
+	running.Go(func() { a.watchControllers(ctx) })
+	return nil
+}
+
+func (a *Agent) hello(name string) *ballastv1.Hello {
+	hello := &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(pki.Agent), Name: name, Version: a.options.Version}
+	if local, err := netdev.LocalAddresses(); err == nil {
+		for _, address := range local {
+			hello.Addresses = append(hello.Addresses, address.String())
+		}
+	}
+	return hello
+}
+
+// toldState takes what a controller says, unless the agent runs by a file or another controller has said newer things.
+func (a *Agent) toldState(controller string, state *ballastv1.State) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.options.Config != "" || !a.follower.Offer(controller, state.Revision, state.Complete) {
+		return
+	}
+	before := a.remote
+	next, _, err := adopt(&a.remote, nil, state)
+	if err == nil {
+		a.remote = next
+		err = a.apply(a.fileOfState("controller " + controller))
+	}
+	if err != nil {
+		a.remote = before
+		a.file.Error = fmt.Sprintf("state %d of controller %s: %s", state.Revision, controller, err)
+		a.log.Error("state of controller refused, the old state goes on", "controller", controller, "revision", state.Revision, "error", err)
+		return
+	}
+	a.ready, a.follower.Revision = true, state.Revision
+	saved := savedAgent{state.Revision, savedFleet(a.remote.Running), a.remote.Removed}
+	if err := replaceFile(a.statePath(), saved); err != nil {
+		a.log.Error("state not saved: a restart without controllers will not know it", "error", err)
+	}
+	if err := a.attach(); err != nil {
+		a.log.Error("devices not attached", "error", err)
+	}
+}
+
+// watchControllers lets older states in when no controller knows the newer one any more.
+func (a *Agent) watchControllers(ctx context.Context) {
+	ticker := time.NewTicker(agePeriod)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			a.mu.Lock()
+			if a.options.Config == "" && a.follower.Stranded(now) {
+				a.log.Warn("no controller knows the revision that runs here: taking theirs", "revision", a.follower.Revision)
+				a.follower = follow.Follower{}
+				a.joined.Rejoin()
+			}
+			a.mu.Unlock()
+		}
+	}
+}
+
+// sampled lists the services whose connections on this host are counted.
+func (a *Agent) sampled(fleet *model.Fleet, local []netip.Addr) (services []load.Service) {
+	mine := a.mine(local)
+	for i := range fleet.Services {
+		s := &fleet.Services[i]
+		for j := range s.Servers {
+			server := &s.Servers[j]
+			if !mine(server) {
+				continue
+			}
+			at := load.Service{Name: s.Name, Protocol: s.Protocol, VIP: s.VIP, Ports: s.Ports}
+			if s.Forward == model.ForwardNAT {
+				at.VIP = server.Address
+				if server.Port != 0 {
+					at.Ports = []uint16{server.Port}
+				}
+			}
+			services = append(services, at)
+			break
+		}
+	}
+	return services
+}
+
+// reportInterval is the shortest that a service of this host asks for.
+func (a *Agent) reportInterval() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	interval := time.Second
+	mine := a.mine(a.local)
+	for i := range a.applied.Fleet.Services {
+		s := &a.applied.Fleet.Services[i]
+		if slices.ContainsFunc(s.Servers, func(server model.Server) bool { return mine(&server) }) {
+			interval = min(interval, time.Duration(s.Load.Interval))
+		}
+	}
+	return interval
+}
+
+func (a *Agent) reportLoad(report load.Report) {
+	message := &ballastv1.LoadReport{Cpus: float32(report.CPUs), Unavailable: report.Unavailable}
+	if report.HasCPU {
+		permille := uint32(report.CPUPermille)
+		message.CpuPermille = &permille
+	}
+	for _, s := range report.Services {
+		message.Services = append(message.Services, &ballastv1.ServiceLoad{
+			Service: s.Service, Connections: s.Connections, AcceptQueue: s.AcceptQueue, MeanQueue: float32(s.MeanQueue),
+		})
+	}
+	a.joined.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Load{Load: message}})
+}

@@ -1,0 +1,204 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/daemon/controller"
+	"github.com/ballast-lb/ballast/internal/linux/check"
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/machine/health"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// Who decides for this node: controllers, or an engine of its own when it runs by a file.
+
+// makeBrain is called before there is anything to decide.
+func (lb *LB) makeBrain() (err error) {
+	if lb.options.Config == "" {
+		lb.remote = &remote{checks: map[string][]string{}}
+	} else {
+		lb.engine = controller.NewEngine(controller.EngineOptions{
+			Weigh: lb.toldWeights, Down: lb.judged, Off: lb.drained, Log: lb.log,
+		})
+		lb.engine.SetLoadBalancers([]string{self})
+		lb.engine.Lead(uint64(time.Now().UnixNano()), func(string) bool { return true })
+	}
+	lb.prober = check.New(check.Options{
+		NewVerdict: func() check.Verdict { return &health.Server{} },
+		Timing:     check.Timing{First: health.First, Next: health.Next},
+		Dial: func(ctx context.Context, t check.Target, port uint16) (net.Conn, string, error) {
+			return lb.checks.Dial(ctx, datapath.CheckKey{Service: t.Service, ID: t.ID}, port)
+		},
+		Changed: func(r check.Result) { lb.tell(healthReport([]check.Result{r})) },
+	})
+	lb.checks, err = datapath.OpenChecks()
+	return err
+}
+
+// self is the name of this load balancer in its own engine.
+const self = "self"
+
+// runBrain starts what decides, until ctx ends.
+func (lb *LB) runBrain(ctx context.Context, running *sync.WaitGroup) error {
+	if lb.remote != nil {
+		if err := lb.followControllers(ctx); err != nil {
+			return err
+		}
+		running.Go(lb.remote.joined.Wait)
+	} else {
+		if err := watchFile(ctx, lb.options.Config, lb.reloadLogged); err != nil {
+			return err
+		}
+		lb.reloadLogged() // what was edited between the first look and the watch
+		running.Go(func() { lb.engine.Run(ctx) })
+	}
+	if lb.options.Listen != "" {
+		if err := lb.listenForAgents(ctx, running); err != nil {
+			return err
+		}
+	}
+	running.Go(func() { lb.reportTraffic(ctx) })
+	running.Go(func() { lb.reportHealth(ctx) })
+	running.Go(func() {
+		lb.prober.Run(ctx)
+		lb.checks.Close()
+	})
+	return nil
+}
+
+// listenForAgents takes agents' load reports for the engine of this process.
+func (lb *LB) listenForAgents(ctx context.Context, running *sync.WaitGroup) error {
+	identity, err := pki.Load(lb.options.TLSDir, lb.options.Name, pki.LB)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", lb.options.Listen)
+	if err != nil {
+		return fmt.Errorf("listen for agents: %w", err)
+	}
+	hub := controller.NewHub(controller.HubOptions{
+		Name: identity.Identity().Name, Version: lb.options.Version, Reports: lb.engine, Log: lb.log,
+	})
+	mux := http.NewServeMux()
+	mux.Handle(hub.Handler())
+	running.Go(func() {
+		if err := controller.Serve(ctx, listener, identity.Server(), mux); err != nil && ctx.Err() == nil {
+			lb.log.Error("agents are not listened to any more", "error", err)
+		}
+	})
+	return nil
+}
+
+// judged takes who is unhealthy from the engine of this process.
+func (lb *LB) judged(service string, down, cut []uint16) {
+	lb.mu.Lock()
+	defer lb.mu.Unlock()
+	before := lb.unhealthy
+	lb.unhealthy = maps.Clone(before)
+	delete(lb.unhealthy, service)
+	if len(down) > 0 {
+		lb.unhealthy[service] = unhealthy{down, cut}
+	}
+	if err := lb.carryOut(lb.node); err != nil {
+		lb.unhealthy = before
+		lb.log.Error("health of servers not applied", "service", service, "error", err)
+		return
+	}
+	var names []string
+	for _, id := range down {
+		names = append(names, lb.serverName(service, id))
+	}
+	lb.log.Info("health of servers", "service", service, "unhealthy", names)
+}
+
+// drained switches a server off: the deadline of its drain has passed.
+func (lb *LB) drained(service string, id uint16) {
+	_, _, err := lb.change(false, func(fleet *model.Fleet, _ []node.Removed) error {
+		if s := fleet.Service(service); s != nil {
+			for i := range s.Servers {
+				if s.Servers[i].ID == id && s.Servers[i].State == model.StateDraining {
+					s.Servers[i].State = model.StateOff
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		lb.log.Error("drained server not switched off", "service", service, "id", id, "error", err)
+	}
+}
+
+// view is the desired state as the engine of this process sees it. Callers hold mu.
+func (lb *LB) view() *controller.View {
+	view := &controller.View{Revision: lb.generation, Keys: lb.node.Running.Keys}
+	for _, s := range lb.node.Running.Services {
+		sick := lb.unhealthy[s.Name]
+		view.Services = append(view.Services, controller.ServiceView{
+			Service: s, Removed: lb.node.Lingering(s.Name), Past: lb.node.Past[s.Name], Down: sick.Down, Cut: sick.Cut,
+		})
+	}
+	return view
+}
+
+// setChecks gives the prober the servers that this node is to check. Callers hold mu.
+func (lb *LB) setChecks() {
+	var wanted map[string]bool
+	if lb.remote != nil {
+		wanted = lb.remote.wantsChecks()
+	}
+	var targets []check.Target
+	ways := map[datapath.CheckKey]datapath.CheckTarget{}
+	for i := range lb.node.Running.Services {
+		s := &lb.node.Running.Services[i]
+		if lb.remote != nil && !wanted[s.Name] {
+			continue
+		}
+		for _, target := range check.Targets(s) {
+			targets = append(targets, target)
+			ways[datapath.CheckKey{Service: s.Name, ID: target.ID}] = datapath.CheckTarget{
+				VIP: s.VIP, Server: target.Address, Forward: s.Forward, Return: s.Return, Path: lb.paths.known[target.Address],
+			}
+		}
+	}
+	if err := lb.checks.Set(ways); err != nil {
+		lb.log.Warn("health checks do not go through the tunnel", "error", err)
+	}
+	lb.prober.Set(targets)
+}
+
+// reportHealth says everything from time to time, besides every change at once, until ctx ends.
+func (lb *LB) reportHealth(ctx context.Context) {
+	ticker := time.NewTicker(health.RepeatInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if results := lb.prober.All(); len(results) > 0 {
+			lb.tell(healthReport(results))
+		}
+	}
+}
+
+func healthReport(results []check.Result) *ballastv1.FromNode {
+	report := &ballastv1.HealthReport{}
+	for _, r := range results {
+		detail := r.Detail
+		if detail != "" && r.Straight != "" {
+			detail += " (straight: " + r.Straight + ")"
+		}
+		report.Servers = append(report.Servers, &ballastv1.ServerHealth{Service: r.Service, Id: uint32(r.ID), Healthy: r.Healthy, Detail: detail})
+	}
+	return &ballastv1.FromNode{Message: &ballastv1.FromNode_Health{Health: report}}
+}

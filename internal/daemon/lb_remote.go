@@ -1,0 +1,194 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/algo/change"
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// remote is a load balancer's side of the controllers: where its desired state is from when it does not run by a file.
+type remote struct {
+	follower follow.Follower
+	checks   map[string][]string // controller -> services that it wants checked
+	joined   *api.Joined
+}
+
+// followControllers begins a stream to each controller, until ctx ends.
+func (lb *LB) followControllers(ctx context.Context) error {
+	identity, err := pki.Load(lb.options.TLSDir, lb.options.Name, pki.LB)
+	if err != nil {
+		return err
+	}
+	lb.mu.Lock()
+	defer lb.mu.Unlock()
+	lb.remote.joined = api.Join(ctx, api.JoinOptions{
+		Controllers: lb.options.Controllers, TLS: identity.Client(), Log: lb.log,
+		Hello: func() *ballastv1.Hello {
+			return &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(pki.LB), Name: identity.Identity().Name, Version: lb.options.Version}
+		},
+		OnState:   lb.toldState,
+		OnWeights: lb.toldWeights,
+		OnChecks:  lb.toldChecks,
+		OnLeft:    lb.controllerLeft,
+	})
+	return nil
+}
+
+func (lb *LB) controllerLeft(controller string) {
+	lb.mu.Lock()
+	defer lb.mu.Unlock()
+	lb.remote.follower.Left(controller)
+	delete(lb.remote.checks, controller)
+}
+
+// toldState takes what a controller says of the desired state, unless another one has said newer things.
+func (lb *LB) toldState(controller string, state *ballastv1.State) {
+	lb.mu.Lock()
+	defer lb.mu.Unlock()
+	if !lb.remote.follower.Offer(controller, state.Revision, state.Complete) {
+		return
+	}
+	before, sickBefore, revisionBefore := lb.node, lb.unhealthy, lb.remote.follower.Revision
+	next, sick, err := adopt(&lb.node, lb.unhealthy, state)
+	if err == nil {
+		lb.node, lb.unhealthy, lb.remote.follower.Revision = next, sick, state.Revision
+		err = lb.carryOut(before)
+	}
+	if err != nil {
+		lb.node, lb.unhealthy, lb.remote.follower.Revision = before, sickBefore, revisionBefore
+		lb.file.Error = fmt.Sprintf("state %d of controller %s: %s", state.Revision, controller, err)
+		lb.log.Error("state of controller refused, the old state goes on", "controller", controller, "revision", state.Revision, "error", err)
+		return
+	}
+	lb.file = api.Config{Path: "controller " + controller}
+	lb.logChanges("controller "+controller, change.Diff(before.Running, lb.node.Running))
+	lb.remote.joined.Send(lb.applied())
+}
+
+// applied tells controllers which revision the tables say now. Callers hold mu.
+func (lb *LB) applied() *ballastv1.FromNode {
+	return &ballastv1.FromNode{Message: &ballastv1.FromNode_Applied{Applied: &ballastv1.Applied{Revision: lb.remote.follower.Revision}}}
+}
+
+// adopt returns the desired state and who is down after a message of a controller.
+func adopt(now *node.Node, sickNow map[string]unhealthy, state *ballastv1.State) (next node.Node, sick map[string]unhealthy, err error) {
+	next = node.Node{Running: model.Fleet{Keys: now.Running.Keys}, Past: map[string][][]model.Share{}}
+	if state.Keys != nil {
+		if next.Running.Keys, err = api.KeysFromProto(state.Keys); err != nil {
+			return next, nil, err
+		}
+	}
+	sick = map[string]unhealthy{}
+	told := make(map[string]bool, len(state.Services)+len(state.Gone))
+	for _, gone := range state.Gone {
+		told[gone] = true
+	}
+	for _, s := range state.Services {
+		told[s.GetService().GetName()] = true
+	}
+	if !state.Complete {
+		keepUntold(now, sickNow, told, &next, sick)
+	}
+	var errs []error
+	for _, s := range state.Services {
+		errs = append(errs, adoptService(&next, sick, s))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return next, nil, err
+	}
+	slices.SortFunc(next.Running.Services, func(a, b model.Service) int { return cmp.Compare(a.Name, b.Name) })
+	return next, sick, next.Running.Validate()
+}
+
+// keepUntold carries over the services that the message says nothing of.
+func keepUntold(now *node.Node, sickNow map[string]unhealthy, told map[string]bool, next *node.Node, sick map[string]unhealthy) {
+	for _, s := range now.Running.Services {
+		if told[s.Name] {
+			continue
+		}
+		next.Running.Services = append(next.Running.Services, s)
+		if past := now.Past[s.Name]; past != nil {
+			next.Past[s.Name] = past
+		}
+		if ids, ok := sickNow[s.Name]; ok {
+			sick[s.Name] = ids
+		}
+	}
+	for _, r := range now.Removed {
+		if !told[r.Service] {
+			next.Removed = append(next.Removed, r)
+		}
+	}
+}
+
+func adoptService(next *node.Node, sick map[string]unhealthy, state *ballastv1.ServiceState) error {
+	service, err := api.ServiceFromProto(state.GetService())
+	if err != nil {
+		return err
+	}
+	service.ApplyDefaults()
+	next.Running.Services = append(next.Running.Services, service)
+	for _, removed := range state.Removed {
+		server, err := api.ServerFromProto(removed)
+		if err != nil {
+			return err
+		}
+		next.Removed = append(next.Removed, node.Removed{Service: service.Name, Server: server})
+	}
+	for _, past := range state.Past {
+		shares, err := api.SharesFromProto(past.Shares)
+		if err != nil {
+			return err
+		}
+		next.Past[service.Name] = append(next.Past[service.Name], shares)
+	}
+	if len(state.Down) > 0 {
+		ids := make([]uint16, 0, len(state.Down))
+		for _, id := range state.Down {
+			ids = append(ids, uint16(id))
+		}
+		sick[service.Name] = unhealthy{Down: ids}
+	}
+	return nil
+}
+
+// toldChecks replaces what a controller wants checked.
+func (lb *LB) toldChecks(controller string, services []string) {
+	lb.mu.Lock()
+	defer lb.mu.Unlock()
+	lb.remote.checks[controller] = services
+	lb.setChecks()
+}
+
+// wantsChecks returns the services that some controller wants this node to check. Callers hold mu.
+func (r *remote) wantsChecks() map[string]bool {
+	wanted := map[string]bool{}
+	for services := range maps.Values(r.checks) {
+		for _, service := range services {
+			wanted[service] = true
+		}
+	}
+	return wanted
+}
+
+// giveUpRevision lets older states in when no controller knows the newer one any more. Callers hold mu.
+func (lb *LB) giveUpRevision(now time.Time) {
+	if lb.remote == nil || !lb.remote.follower.Stranded(now) {
+		return
+	}
+	lb.log.Warn("no controller knows the revision that runs here: taking theirs", "revision", lb.remote.follower.Revision)
+	lb.remote.follower = follow.Follower{}
+	lb.remote.joined.Rejoin()
+}

@@ -6,7 +6,7 @@
 // Each server is measured by the source that the service asks for. A source that has been silent for three intervals, and for a
 // second at least, is stale, and the next one counts:
 //
-//	endpoint     what the application says (Service.Told, FromEndpoint), then connections, then estimate
+//	endpoint     outstanding requests that the application tells, then CPU in use that it tells, then connections, then estimate
 //	cpu          CPU in use, told by the agent, then connections, then estimate
 //	connections  open connections with those that wait to be accepted, told by the agent, then estimate
 //	estimate     what the load balancers saw: connections that they dispatched less those that they saw end
@@ -46,7 +46,7 @@ type Told struct {
 	AcceptQueue uint32  // waiting to be accepted, now
 	MeanQueue   float64 // mean of Connections + AcceptQueue, or of outstanding requests, since the report before
 	CPUPermille uint16  // of CPUs, in use
-	CPUs        float64 // of the host, or the part of them that its control group may use
+	CPUs        float64 // of the host, or the part of them that its control group may use; an application need not say: 0
 	HasQueue    bool    // the three first fields are known
 	HasCPU      bool    // CPUPermille and CPUs are known
 	Answered    uint64  // requests answered well since the report before
@@ -110,6 +110,9 @@ func decay(after time.Duration) float64 {
 func sane(t Told) Told {
 	if !(t.MeanQueue >= 0 && t.MeanQueue <= mostRequests) {
 		t.HasQueue, t.MeanQueue = false, 0
+	}
+	if t.FromEndpoint && t.CPUs == 0 {
+		t.CPUs = 1
 	}
 	if !(t.CPUs > 0 && t.CPUs <= 1<<16) {
 		t.HasCPU, t.CPUs = false, 0

@@ -73,6 +73,15 @@ func TestWeightsFollowTheCPUAndItsSize(t *testing.T) {
 	expect(t, s.Weigh(start, newService(model.DispatchAWRR, model.LoadCPU, 5)), 9, 20, 9, 20, 6) // by U alone: Cheetah's L
 }
 
+func TestApplicationsThatOnlyKnowTheirCPUAreWeighedByIt(t *testing.T) {
+	var s Service
+	for id, permille := range []uint16{200, 600} {
+		s.Told(start, uint16(id+1), Told{FromEndpoint: true, HasCPU: true, CPUPermille: permille})
+		s.Told(start, uint16(id+1), queue(10))
+	}
+	expect(t, s.Weigh(start, newService(model.DispatchAWFD, model.LoadEndpoint, 2)), 4, 2)
+}
+
 func TestWeightsOfServersCountAsTheirSize(t *testing.T) {
 	var s Service
 	svc := newService(model.DispatchAWFD, model.LoadConnections, 2)

@@ -25,8 +25,10 @@ const (
 // sources returns where to look for a server's load, best first.
 func sources(wanted model.LoadSource) []model.LoadSource {
 	switch wanted {
-	case model.LoadEndpoint, model.LoadCPU:
-		return []model.LoadSource{wanted, model.LoadConnections, model.LoadEstimate}
+	case model.LoadEndpoint:
+		return []model.LoadSource{model.LoadEndpoint, model.LoadCPU, model.LoadConnections, model.LoadEstimate}
+	case model.LoadCPU:
+		return []model.LoadSource{model.LoadCPU, model.LoadConnections, model.LoadEstimate}
 	case model.LoadConnections:
 		return []model.LoadSource{model.LoadConnections, model.LoadEstimate}
 	default:
@@ -63,8 +65,12 @@ func (s *Service) measure(now time.Time, svc *model.Service, server *model.Serve
 			return measure{agent.MeanQueue, s.size(now, svc, server), true}
 		}
 	case model.LoadCPU:
-		if said(agent) && agent.HasCPU {
-			return measure{float64(agent.CPUPermille) / 1000, agent.CPUs, true}
+		teller := agent
+		if svc.Load.Source == model.LoadEndpoint { // an application that knows nothing of requests
+			teller = endpoint
+		}
+		if said(teller) && teller.HasCPU {
+			return measure{float64(teller.CPUPermille) / 1000, teller.CPUs, true}
 		}
 	case model.LoadEstimate:
 		if seen != nil && fresh(now, s.seenAt, svc) {

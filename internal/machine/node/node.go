@@ -80,32 +80,44 @@ func (n *Node) become(next model.Fleet, now time.Time) ([]string, error) {
 		return nil, err
 	}
 	changes := change.Diff(n.Running, next)
-	n.Removed = n.removedAfter(&next, now)
-	n.Past = n.pastAfter(&next)
+	n.Removed, n.Past = n.removedAfter(&next, now), n.pastAfter(&next)
 	n.Running = next
 	return changes, nil
 }
 
+// byName finds services: Fleet.Service would look at all of them for each.
+func byName(f *model.Fleet) map[string]*model.Service {
+	found := make(map[string]*model.Service, len(f.Services))
+	for i := range f.Services {
+		found[f.Services[i].Name] = &f.Services[i]
+	}
+	return found
+}
+
 // checkIDs refuses an id that connections of another server may still carry.
 func (n *Node) checkIDs(next *model.Fleet) error {
+	type owner struct {
+		service string
+		id      uint16
+	}
+	owners := map[owner]*Removed{}
+	for i := range n.Running.Services {
+		s := &n.Running.Services[i]
+		for j := range s.Servers {
+			owners[owner{s.Name, s.Servers[j].ID}] = &Removed{Server: s.Servers[j]}
+		}
+	}
+	for i := range n.Removed {
+		owners[owner{n.Removed[i].Service, n.Removed[i].Server.ID}] = &n.Removed[i]
+	}
 	for i := range next.Services {
 		s := &next.Services[i]
 		if s.Affinity != model.AffinityCookie {
 			continue
 		}
 		for j := range s.Servers {
-			server := &s.Servers[j]
-			for _, r := range n.Removed {
-				if r.Service == s.Name && r.Server.ID == server.ID && !same(&r.Server, server) {
-					return n.idInUse(s, server, &r)
-				}
-			}
-			if before := n.Running.Service(s.Name); before != nil {
-				for k := range before.Servers {
-					if old := &before.Servers[k]; old.ID == server.ID && !same(old, server) {
-						return n.idInUse(s, server, &Removed{Server: *old})
-					}
-				}
+			if before := owners[owner{s.Name, s.Servers[j].ID}]; before != nil && !same(&before.Server, &s.Servers[j]) {
+				return n.idInUse(s, &s.Servers[j], before)
 			}
 		}
 	}
@@ -125,9 +137,10 @@ func (n *Node) checkCookies(next *model.Fleet) error {
 				Remedy: "put the old one back and add the new key as the next epoch"}
 		}
 	}
+	running := byName(&n.Running)
 	for i := range next.Services {
 		after := &next.Services[i]
-		old := n.Running.Service(after.Name)
+		old := running[after.Name]
 		if old != nil && old.VIP == after.VIP && old.Affinity == model.AffinityCookie && old.CookieBits != after.CookieBits {
 			return &model.Invalid{Path: "services." + after.Name + ".cookie_bits", Problem: "living connections carry cookies of another width",
 				Remedy: fmt.Sprintf("keep %d, or move the service to another VIP", old.CookieBits)}
@@ -160,13 +173,14 @@ func same(a, b *model.Server) bool { return a.Address == b.Address && a.Port == 
 
 // removedAfter returns the removed servers once next is wanted: those that left just now, less those that came back.
 func (n *Node) removedAfter(next *model.Fleet, now time.Time) []Removed {
+	wanted := byName(next)
 	removed := slices.DeleteFunc(slices.Clone(n.Removed), func(r Removed) bool {
-		s := next.Service(r.Service)
+		s := wanted[r.Service]
 		return s == nil || s.Affinity != model.AffinityCookie || byID(s, r.Server.ID) != nil
 	})
 	for i := range n.Running.Services {
 		before := &n.Running.Services[i]
-		after := next.Service(before.Name)
+		after := wanted[before.Name]
 		if after == nil || after.Affinity != model.AffinityCookie || before.Affinity != model.AffinityCookie {
 			continue
 		}
@@ -181,11 +195,11 @@ func (n *Node) removedAfter(next *model.Fleet, now time.Time) []Removed {
 
 // pastAfter returns the past of the services of next: what runs now has passed where it differs.
 func (n *Node) pastAfter(next *model.Fleet) map[string][][]model.Share {
-	past := map[string][][]model.Share{}
+	past, running := map[string][][]model.Share{}, byName(&n.Running)
 	for i := range next.Services {
 		after := &next.Services[i]
 		versions := n.Past[after.Name]
-		if before := n.Running.Service(after.Name); before != nil && !slices.Equal(before.Shares(), after.Shares()) {
+		if before := running[after.Name]; before != nil && !slices.Equal(before.Shares(), after.Shares()) {
 			versions = append(slices.Clone(versions), before.Shares())
 			versions = versions[max(0, len(versions)-pastDepth):]
 		}
@@ -234,6 +248,31 @@ func (n *Node) Age(now time.Time, timing Timing, packets func(service string, id
 		}
 	}
 	return changed
+}
+
+// Remember returns removed servers with what an earlier look at them (Age) found out: who keeps them elsewhere writes that down seldom.
+func Remember(removed, looked []Removed) []Removed {
+	type key struct {
+		service string
+		id      uint16
+		since   int64
+	}
+	of := func(r *Removed) key { return key{r.Service, r.Server.ID, r.Since.UnixNano()} }
+	known := make(map[key]*Removed, len(looked))
+	for i := range looked {
+		known[of(&looked[i])] = &looked[i]
+	}
+	remembered := slices.Clone(removed)
+	for i := range remembered {
+		r := &remembered[i]
+		if before := known[of(r)]; before != nil {
+			r.packets = before.packets
+			if before.LastSeen.After(r.LastSeen) {
+				r.LastSeen = before.LastSeen
+			}
+		}
+	}
+	return remembered
 }
 
 // Forget gives up a removed server and its id at once, whatever connections it may have.

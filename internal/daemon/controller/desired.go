@@ -1,0 +1,309 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/store"
+)
+
+// Implementation constants.
+const (
+	attempts    = 20              // of a change that others get in the way of
+	catchUp     = 5 * time.Second // that a change waits to be seen here
+	reloadPause = 200 * time.Millisecond
+)
+
+// Desired is the desired state in a store: all controllers change it, and each follows what the others do. It is safe for concurrent
+// use. Before Follow has loaded it, nothing is known and nothing can be changed.
+type Desired struct {
+	store  store.Store
+	timing node.Timing
+	log    *slog.Logger
+
+	mutex   sync.Mutex
+	current *snapshot     // nil: not loaded yet
+	changed chan struct{} // closed by the next change of current
+	aged    []node.Removed
+}
+
+// NewDesired returns the state in a store, as yet unknown.
+func NewDesired(s store.Store, timing node.Timing, log *slog.Logger) *Desired {
+	return &Desired{store: s, timing: timing, log: log, changed: make(chan struct{})}
+}
+
+// Follow keeps up with the store until ctx ends. What cannot be reached is tried again.
+func (d *Desired) Follow(ctx context.Context) {
+	said := ""
+	for ctx.Err() == nil {
+		documents, revision, err := d.store.Load(ctx)
+		if err != nil {
+			if text := err.Error(); text != said && ctx.Err() == nil {
+				said = text
+				d.log.Error("the store cannot be read, the last state goes on", "error", err)
+			}
+			select {
+			case <-time.After(reloadPause):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		if said != "" {
+			said = ""
+			d.log.Info("the store can be read again")
+		}
+		d.load(documents, revision)
+		for batch := range d.store.Watch(ctx, revision) {
+			d.apply(batch)
+		}
+	}
+}
+
+func (d *Desired) load(documents []store.Document, revision uint64) {
+	next := newSnapshot()
+	next.revision = revision
+	for _, document := range documents {
+		if err := next.take(document, document.Revision); err != nil {
+			d.log.Error("left out", "error", err)
+		}
+	}
+	if before := d.now(); before != nil && before.revision > revision { // restored from a copy: revisions mean other things now
+		d.log.Warn("the store is older than it was: was it restored from a copy?", "revision", revision, "before", before.revision)
+		clear(next.seen)
+	}
+	d.become(next)
+}
+
+func (d *Desired) apply(batch store.Batch) {
+	next := d.now().clone()
+	next.revision = batch.Revision
+	for _, document := range batch.Documents {
+		if err := next.take(document, batch.Revision); err != nil {
+			d.log.Error("the change is left out", "error", err)
+		}
+	}
+	d.become(next)
+}
+
+func (d *Desired) become(next *snapshot) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	d.current = next
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+func (d *Desired) now() *snapshot {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	return d.current
+}
+
+// next returns the state and what is closed when it changes.
+func (d *Desired) next() (*snapshot, <-chan struct{}) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	return d.current, d.changed
+}
+
+// View returns the desired state as nodes are told it, nil before it is known, and what is closed when there is another.
+func (d *Desired) View() (view *View, changed <-chan struct{}) {
+	current, changed := d.next()
+	if current == nil {
+		return nil, changed
+	}
+	return current.view(), changed
+}
+
+// errUnknown is what clients are told before the store has been read.
+var errUnknown = connect.NewError(connect.CodeUnavailable, errors.New("this controller has not read the desired state yet: ask another one, or see its log"))
+
+// Fleet returns what is wanted now. The caller must not change it.
+func (d *Desired) Fleet() (fleet model.Fleet, revision uint64, err error) {
+	current := d.now()
+	if current == nil {
+		return fleet, 0, errUnknown
+	}
+	return current.fleet(), current.revision, nil
+}
+
+// update commits what decide makes of the state as it is now, and waits until it is so here. Where others were faster it decides again.
+func (d *Desired) update(ctx context.Context, decide func(*snapshot) ([]store.Document, error)) (revision uint64, err error) {
+	for range attempts {
+		now, changed := d.next()
+		if now == nil {
+			return 0, errUnknown
+		}
+		documents, err := decide(now)
+		if err != nil || len(documents) == 0 {
+			return now.revision, err
+		}
+		revision, err := d.store.Commit(ctx, documents)
+		if err == nil {
+			return revision, d.await(ctx, revision)
+		}
+		if !errors.Is(err, store.ErrConflict) {
+			if ctx.Err() == nil {
+				err = connect.NewError(connect.CodeUnavailable, err)
+			}
+			return 0, err
+		}
+		select {
+		case <-changed:
+		case <-time.After(reloadPause): // it may have changed before we looked
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+	return 0, store.ErrConflict
+}
+
+// await returns when a revision is known here; it is done already, so it is no error if that takes long.
+func (d *Desired) await(ctx context.Context, revision uint64) error {
+	late := time.After(catchUp)
+	for {
+		now, changed := d.next()
+		if now.revision >= revision {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-late:
+			d.log.Warn("a change is in the store but has not come back in time: it will", "revision", revision)
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Change carries an edit out; see api.Desired.
+func (d *Desired) Change(ctx context.Context, dryRun bool, edit api.Edit) (changes []string, revision uint64, err error) {
+	revision, err = d.update(ctx, func(now *snapshot) ([]store.Document, error) {
+		n := now.node()
+		if changes, err = n.Change(time.Now(), func(f *model.Fleet) error { return edit(f, n.Removed) }); err != nil || dryRun {
+			return nil, err
+		}
+		return now.changes(n)
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	if !dryRun && len(changes) > 0 {
+		d.log.Info("changed", "revision", revision, "changes", summary(changes))
+	}
+	return changes, revision, nil
+}
+
+// summary keeps the log short.
+func summary(changes []string) []string {
+	const most = 20
+	if len(changes) <= most {
+		return changes
+	}
+	return append(slices.Clone(changes[:most]), fmt.Sprintf("and %d more", len(changes)-most))
+}
+
+// Forget gives up a removed server and its id; see api.Desired.
+func (d *Desired) Forget(ctx context.Context, service, server string) (changes []string, revision uint64, err error) {
+	revision, err = d.update(ctx, func(now *snapshot) ([]store.Document, error) {
+		n := now.node()
+		if err := n.Forget(service, server); err != nil {
+			return nil, connect.NewError(connect.CodeNotFound, err)
+		}
+		return now.changes(n)
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	changes = []string{fmt.Sprintf("service %s: removed server %s: forgotten, its id is free", service, server)}
+	d.log.Info("changed", "revision", revision, "changes", changes)
+	return changes, revision, nil
+}
+
+// SetHealth writes down who is unhealthy, of several services at once. Services that are gone are left out.
+func (d *Desired) SetHealth(ctx context.Context, found map[string]healthDocument) error {
+	_, err := d.update(ctx, func(now *snapshot) (documents []store.Document, err error) {
+		for name, health := range found {
+			before := cmp.Or(now.health[name], &healthDocument{})
+			if now.services[name] == nil || slices.Equal(before.Down, health.Down) && slices.Equal(before.Cut, health.Cut) {
+				continue
+			}
+			key := healthPrefix + name
+			var value []byte // nobody is: no document
+			if len(health.Down) > 0 {
+				if value, err = json.Marshal(health); err != nil {
+					return nil, err
+				}
+			}
+			documents = append(documents, store.Document{Key: key, Value: value, Revision: now.own[key]})
+		}
+		return documents, nil
+	})
+	return err
+}
+
+// SwitchOff ends the drain of a server whose deadline has passed: it gets no packets any more.
+func (d *Desired) SwitchOff(ctx context.Context, service string, id uint16) error {
+	_, _, err := d.Change(ctx, false, func(fleet *model.Fleet, _ []node.Removed) error {
+		s := fleet.Service(service)
+		if s == nil {
+			return nil
+		}
+		for i := range s.Servers {
+			if server := &s.Servers[i]; server.ID == id && server.State == model.StateDraining && !server.Deadline.IsZero() && !time.Now().Before(server.Deadline) {
+				server.State = model.StateOff
+			}
+		}
+		return nil
+	})
+	return err
+}
+
+// Age forgets removed servers that nobody has spoken to for long, of the services that are ours. activity changes with every sign of
+// life of a server. What was last seen when is written down seldom: a controller that takes over counts from there.
+func (d *Desired) Age(ctx context.Context, now time.Time, ours func(service string) bool, activity func(service string, id uint16) uint64) error {
+	_, err := d.update(ctx, func(current *snapshot) ([]store.Document, error) {
+		n := current.node()
+		written := n.Removed
+		foreign := func(r node.Removed) bool { return !ours(r.Service) }
+		d.mutex.Lock()
+		looked := node.Remember(written, d.aged)
+		d.mutex.Unlock()
+		n.Removed = slices.DeleteFunc(slices.Clone(looked), foreign)
+		n.Age(now, d.timing, activity)
+		d.mutex.Lock()
+		d.aged = append(slices.DeleteFunc(looked, func(r node.Removed) bool { return ours(r.Service) }), n.Removed...)
+		d.mutex.Unlock()
+		others := slices.DeleteFunc(slices.Clone(written), func(r node.Removed) bool { return ours(r.Service) })
+		n.Removed = append(others, d.worthWriting(current, slices.Clone(n.Removed))...)
+		return current.changes(n)
+	})
+	return err
+}
+
+// worthWriting leaves small changes of LastSeen out.
+func (d *Desired) worthWriting(current *snapshot, removed []node.Removed) []node.Removed {
+	const part = 24 // of Linger
+	for i := range removed {
+		r := &removed[i]
+		for _, old := range current.services[r.Service].Removed {
+			if old.Server.ID == r.Server.ID && old.Since.Equal(r.Since) && r.LastSeen.Sub(old.LastSeen) < d.timing.Linger/part && r.Forgotten == old.Forgotten {
+				*r = old
+			}
+		}
+	}
+	return removed
+}

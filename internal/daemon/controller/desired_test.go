@@ -1,0 +1,371 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/store"
+	"github.com/ballast-lb/ballast/internal/store/memory"
+)
+
+// faultyStore is a store that can be out of reach, and whose watches can be cut.
+type faultyStore struct {
+	store.Store
+	mutex sync.Mutex
+	gone  bool
+	cut   context.CancelFunc // the watches
+	loads int
+}
+
+var errGone = errors.New("the store is out of reach")
+
+func (f *faultyStore) set(gone bool) {
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	f.gone = gone
+	if f.cut != nil {
+		f.cut()
+	}
+}
+
+func (f *faultyStore) Load(ctx context.Context) ([]store.Document, uint64, error) {
+	f.mutex.Lock()
+	gone := f.gone
+	f.loads++
+	f.mutex.Unlock()
+	if gone {
+		return nil, 0, errGone
+	}
+	return f.Store.Load(ctx)
+}
+
+func (f *faultyStore) Watch(ctx context.Context, after uint64) <-chan store.Batch {
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	ctx, f.cut = context.WithCancel(ctx)
+	return f.Store.Watch(ctx, after)
+}
+
+func (f *faultyStore) Commit(ctx context.Context, documents []store.Document) (uint64, error) {
+	f.mutex.Lock()
+	gone := f.gone
+	f.mutex.Unlock()
+	if gone {
+		return 0, errGone
+	}
+	return f.Store.Commit(ctx, documents)
+}
+
+// following returns the desired state in a store, once it is known.
+func following(t testing.TB, s store.Store) *Desired {
+	t.Helper()
+	d := NewDesired(s, node.Timing{Linger: time.Hour, Quarantine: time.Hour}, testLog(t))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); d.Follow(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	await(t, "the state is known", func() bool { return d.now() != nil })
+	return d
+}
+
+func newMemory(t testing.TB) *memory.Store {
+	s := memory.New()
+	t.Cleanup(func() { require(t, s.Close()) })
+	return s
+}
+
+func change(t testing.TB, d *Desired, edit func(*model.Fleet)) []string {
+	t.Helper()
+	changes, _, err := d.Change(context.Background(), false, func(f *model.Fleet, _ []node.Removed) error { edit(f); return nil })
+	require(t, err)
+	return changes
+}
+
+func addService(views ...ServiceView) func(*model.Fleet) {
+	return func(f *model.Fleet) {
+		f.Keys = testKeys()
+		for i, v := range views {
+			v.Service.VIP = netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)})
+			f.Services = append(f.Services, v.Service)
+		}
+	}
+}
+
+func removeServer(service string, id uint16) func(*model.Fleet) {
+	return func(f *model.Fleet) {
+		s := f.Service(service)
+		s.Servers = slices.DeleteFunc(s.Servers, func(server model.Server) bool { return server.ID == id })
+	}
+}
+
+func TestTheStateSurvivesARestartOfTheController(t *testing.T) {
+	s := newMemory(t)
+	d := following(t, s)
+	change(t, d, addService(testService("mail", 1), testService("web", 1, 2, 3)))
+	change(t, d, removeServer("web", 2))
+	require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1, 3}, Cut: []uint16{3}}}))
+	before, _ := d.View()
+	after, _ := following(t, s).View()
+	if web := after.Service("web"); len(web.Removed) != 1 || web.Removed[0].ID != 2 || len(web.Past) != 1 || len(web.Down) != 2 || len(web.Cut) != 1 {
+		t.Errorf("web: %+v", web)
+	}
+	if !reflect.DeepEqual(before, after) {
+		t.Errorf("before the restart\n%+v\nand after\n%+v", before, after)
+	}
+	if fleet, revision, err := d.Fleet(); err != nil || revision != after.Revision || !reflect.DeepEqual(fleet.Keys, testKeys()) {
+		t.Errorf("fleet at %d, %v: %+v", revision, err, fleet.Keys)
+	}
+}
+
+func TestChangesThroughTwoControllersAtOnceAllHappen(t *testing.T) {
+	s := newMemory(t)
+	controllers := []*Desired{following(t, s), following(t, s)}
+	change(t, controllers[0], addService(testService("web", 1)))
+	await(t, "both know", func() bool { view, _ := controllers[1].View(); return view.Service("web") != nil })
+	var running sync.WaitGroup
+	const each = 20
+	for i, d := range controllers {
+		running.Go(func() {
+			for j := range each {
+				_, revision, err := d.Change(t.Context(), false, func(f *model.Fleet, removed []node.Removed) error {
+					web := f.Service("web")
+					server := model.NewServer()
+					server.Address = netip.AddrFrom4([4]byte{10, 9, byte(i), byte(j)})
+					server.ID, _ = web.NextFreeID()
+					web.Servers = append(web.Servers, server)
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				} else if seen := d.now().revision; seen < revision {
+					t.Errorf("the change of revision %d is not seen at %d", revision, seen)
+				}
+			}
+		})
+	}
+	running.Wait()
+	for _, d := range controllers {
+		await(t, "all changes are known", func() bool { view, _ := d.View(); return len(view.Service("web").Service.Servers) == 1+2*each })
+	}
+}
+
+func TestADryRunAndARefusedChangeLeaveNoTrace(t *testing.T) {
+	d := following(t, newMemory(t))
+	change(t, d, addService(testService("web", 1)))
+	_, before, _ := d.Fleet()
+	changes, _, err := d.Change(t.Context(), true, func(f *model.Fleet, _ []node.Removed) error { f.Services = nil; return nil })
+	if err != nil || len(changes) != 1 {
+		t.Errorf("a dry run says %q, %v", changes, err)
+	}
+	_, _, err = d.Change(t.Context(), false, func(f *model.Fleet, _ []node.Removed) error { f.Services[0].Ports = nil; return nil })
+	var invalid *model.Invalid
+	if !errors.As(err, &invalid) {
+		t.Errorf("a service without ports: %v", err)
+	}
+	if fleet, after, _ := d.Fleet(); after != before || len(fleet.Services) != 1 || len(fleet.Services[0].Ports) != 1 {
+		t.Errorf("revision %d, then %d: %+v", before, after, fleet)
+	}
+}
+
+func TestAServiceThatIsRemovedLeavesNothingInTheStore(t *testing.T) {
+	s := newMemory(t)
+	d := following(t, s)
+	change(t, d, addService(testService("web", 1)))
+	require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1}}, "other": {Down: []uint16{1}}}))
+	change(t, d, func(f *model.Fleet) { f.Services = nil })
+	documents, _, err := s.Load(t.Context())
+	require(t, err)
+	if len(documents) != 1 || documents[0].Key != keysKey {
+		t.Errorf("left: %v", documents)
+	}
+}
+
+func TestARemovedServerIsForgottenWhenNobodyHasSpokenToItForLong(t *testing.T) {
+	s := newMemory(t)
+	d := following(t, s)
+	change(t, d, addService(testService("web", 1, 2)))
+	change(t, d, removeServer("web", 2))
+	began, packets := time.Now(), uint64(7)
+	all := func(string) bool { return true }
+	writes := 0
+	for minute := range 200 {
+		if minute < 90 {
+			packets++
+		}
+		if minute == 120 { // another controller takes over and counts anew
+			d = following(t, s)
+		}
+		_, before, _ := d.Fleet()
+		require(t, d.Age(t.Context(), began.Add(time.Duration(minute)*time.Minute), func(string) bool { return false }, nil))
+		require(t, d.Age(t.Context(), began.Add(time.Duration(minute)*time.Minute), all, func(string, uint16) uint64 { return packets }))
+		view, _ := d.View()
+		if minute <= 120+60 && len(view.Service("web").Removed) != 1 {
+			t.Fatalf("forgotten after %d minutes", minute)
+		}
+		if view.Revision != before {
+			writes++
+		}
+	}
+	view, _ := d.View()
+	if len(view.Service("web").Removed) != 0 {
+		t.Error("never forgotten")
+	}
+	if writes > 90/2 {
+		t.Errorf("%d writes: the last sign of life need not be exact", writes)
+	}
+	if _, _, err := d.Forget(t.Context(), "web", "s2"); err != nil {
+		t.Errorf("its id rests, and cannot be given up: %v", err)
+	}
+	if _, _, err := d.Forget(t.Context(), "web", "s2"); connect.CodeOf(err) != connect.CodeNotFound {
+		t.Errorf("forgotten twice: %v", err)
+	}
+}
+
+func TestADrainIsEndedOnlyIfItsDeadlineHasPassedStill(t *testing.T) {
+	d := following(t, newMemory(t))
+	change(t, d, addService(testService("web", 1, 2)))
+	change(t, d, func(f *model.Fleet) {
+		for i, deadline := range []time.Time{time.Now().Add(-time.Second), time.Now().Add(time.Hour)} {
+			f.Services[0].Servers[i].State, f.Services[0].Servers[i].Deadline = model.StateDraining, deadline.UTC().Truncate(time.Second)
+		}
+	})
+	for id := range uint16(4) {
+		require(t, d.SwitchOff(t.Context(), "web", id))
+	}
+	require(t, d.SwitchOff(t.Context(), "none", 1))
+	fleet, _, _ := d.Fleet()
+	if s := fleet.Services[0].Servers; s[0].State != model.StateOff || s[1].State != model.StateDraining {
+		t.Errorf("servers: %+v", s)
+	}
+}
+
+func TestWhatWasMissedIsLoadedAgain(t *testing.T) {
+	s := &faultyStore{Store: newMemory(t)}
+	d, other := following(t, s), following(t, s.Store)
+	change(t, d, addService(testService("web", 1)))
+	await(t, "both know", func() bool { view, _ := other.View(); return view.Service("web") != nil })
+	s.set(true)
+	if _, _, err := d.Change(t.Context(), false, func(f *model.Fleet, _ []node.Removed) error { f.Services = nil; return nil }); connect.CodeOf(err) != connect.CodeUnavailable {
+		t.Errorf("a change without a store: %v", err)
+	}
+	change(t, other, func(f *model.Fleet) {
+		f.Services[0].Servers[0].Weight = 7
+		mail := testService("mail", 2)
+		f.Services = append(f.Services, mail.Service)
+	})
+	require(t, other.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1}}}))
+	if view, _ := d.View(); len(view.Services) != 1 {
+		t.Errorf("known without a store: %+v", view)
+	}
+	s.set(false)
+	want, _ := other.View()
+	await(t, "the gap is closed", func() bool { view, _ := d.View(); return reflect.DeepEqual(view, want) })
+}
+
+// What is in the store must always be what a node by itself would have after the same changes.
+func TestAnySequenceOfChangesLeavesWhatANodeWouldHave(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Log("seed", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	s := newMemory(t)
+	controllers := []*Desired{following(t, s), following(t, s)}
+	var reference node.Node
+	for range 300 {
+		name := fmt.Sprint("service", random.IntN(4))
+		kind, id, weight, d := random.IntN(6), uint16(1+random.IntN(6)), uint16(random.IntN(5)), controllers[random.IntN(2)]
+		edit := func(f *model.Fleet) error {
+			f.Keys = testKeys()
+			service := f.Service(name)
+			switch {
+			case service == nil:
+				v := testService(name, 1, 2)
+				v.Service.VIP = netip.AddrFrom4([4]byte{198, 51, 100, name[7]})
+				f.Services = append(f.Services, v.Service)
+				slices.SortFunc(f.Services, func(a, b model.Service) int { return int(a.Name[7]) - int(b.Name[7]) })
+			case kind == 0:
+				f.Services = slices.DeleteFunc(f.Services, func(s model.Service) bool { return s.Name == name })
+			case kind < 3:
+				removeServer(name, id)(f)
+			case kind == 3 && service.Server(fmt.Sprint("s", id)) != nil:
+				service.Server(fmt.Sprint("s", id)).Weight = weight
+			case service.Server(fmt.Sprint("s", id)) == nil:
+				service.Servers = append(service.Servers, testService("", int(id)).Service.Servers...)
+			}
+			return nil
+		}
+		_, wanted := reference.Change(time.Now(), edit)
+		_, revision, err := d.Change(t.Context(), false, func(f *model.Fleet, _ []node.Removed) error { return edit(f) })
+		if (err == nil) != (wanted == nil) {
+			t.Fatalf("refused: %v, a node: %v", err, wanted)
+		}
+		for _, d := range controllers {
+			await(t, "both know", func() bool { return d.now().revision >= revision })
+			n := d.now().node()
+			if !reflect.DeepEqual(n.Running.Services, reference.Running.Services) && len(n.Running.Services)+len(reference.Running.Services) > 0 {
+				t.Fatalf("wanted\n%+v\na node has\n%+v", n.Running.Services, reference.Running.Services)
+			}
+			if len(n.Past) != len(reference.Past) || len(n.Past) > 0 && !reflect.DeepEqual(n.Past, reference.Past) {
+				t.Fatalf("past %v, of a node %v", n.Past, reference.Past)
+			}
+			for _, list := range [][]node.Removed{n.Removed, reference.Removed} {
+				slices.SortFunc(list, func(a, b node.Removed) int {
+					return 1000*(int(a.Service[7])-int(b.Service[7])) + int(a.Server.ID) - int(b.Server.ID)
+				})
+			}
+			same := slices.EqualFunc(n.Removed, reference.Removed, func(a, b node.Removed) bool { return a.Service == b.Service && a.Server == b.Server })
+			if !same {
+				t.Fatalf("removed %+v, of a node %+v", n.Removed, reference.Removed)
+			}
+		}
+	}
+}
+
+func TestAFleetOf4096ServicesIsTakenInTwoSeconds(t *testing.T) {
+	if raceDetector {
+		t.Skip("a measurement of time")
+	}
+	d := following(t, newMemory(t))
+	var services []ServiceView
+	for i := range model.MaxServices {
+		services = append(services, testService(fmt.Sprint("service", i), manyIDs(16)...))
+	}
+	hub, engine := testHub(t, nil), NewEngine(EngineOptions{})
+	took := func(what string, most time.Duration, f func()) {
+		before := processorTime(t)
+		if f(); processorTime(t)-before > most {
+			t.Errorf("%s: %v of processor time", what, processorTime(t)-before)
+		}
+		t.Logf("%s: %v of processor time", what, processorTime(t)-before)
+	}
+	spread := func() {
+		view, _ := d.View()
+		hub.SetState(view)
+		engine.SetState(view)
+	}
+	took("the fleet", 2*time.Second, func() { change(t, d, addService(services...)); spread() })
+	took("a change of one server", time.Second, func() { change(t, d, removeServer("service7", 3)); spread() })
+	took("a change of health", 100*time.Millisecond, func() {
+		require(t, d.SetHealth(t.Context(), map[string]healthDocument{"service8": {Down: []uint16{1}}}))
+		spread()
+	})
+}
+
+// processorTime is what this process has used: other processes of the machine do not count.
+func processorTime(t *testing.T) time.Duration {
+	var usage unix.Rusage
+	require(t, unix.Getrusage(unix.RUSAGE_SELF, &usage))
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}

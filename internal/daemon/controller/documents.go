@@ -1,0 +1,250 @@
+package controller
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/store"
+)
+
+// Keys of the store. A service and its health are documents of their own: checks must not get in the way of people.
+const (
+	servicesPrefix = "services/"
+	healthPrefix   = "health/"
+	keysKey        = "keys"
+	membersKey     = "controllers"
+)
+
+// serviceDocument is a service with what there was of it.
+type serviceDocument struct {
+	Service model.Service   `json:"service"`
+	Removed []node.Removed  `json:"removed,omitempty"`
+	Past    [][]model.Share `json:"past,omitempty"`
+}
+
+// healthDocument tells who is unhealthy.
+type healthDocument struct {
+	Down []uint16 `json:"down,omitempty"`
+	Cut  []uint16 `json:"cut,omitempty"` // of those, whose connections are cut
+}
+
+// membersDocument is the list of controllers that services are divided by. Its revision is the term: everybody who goes by the same
+// list has the same, and it grows with every list.
+type membersDocument struct {
+	Members []storedMember `json:"members"`
+}
+
+type storedMember struct {
+	Name string `json:"name"`
+	Term uint64 `json:"term"` // of its joining: it tells a controller from its former life
+}
+
+// keysDocument has keys in hexadecimal digits.
+type keysDocument struct {
+	Placement string            `json:"placement,omitempty"`
+	Current   uint32            `json:"current"`
+	Cookie    map[uint32]string `json:"cookie"`
+}
+
+func writeKeys(k *model.Keys) keysDocument {
+	d := keysDocument{Placement: hex.EncodeToString(k.Placement[:]), Current: k.Current, Cookie: map[uint32]string{}}
+	for epoch, key := range k.Cookie {
+		d.Cookie[epoch] = hex.EncodeToString(key[:])
+	}
+	return d
+}
+
+func (d *keysDocument) read() (k model.Keys, err error) {
+	k = model.Keys{Current: d.Current, Cookie: map[uint32][16]byte{}}
+	if k.Placement, err = readKey(d.Placement); err != nil {
+		return k, err
+	}
+	for epoch, text := range d.Cookie {
+		if k.Cookie[epoch], err = readKey(text); err != nil {
+			return k, err
+		}
+	}
+	return k, nil
+}
+
+func readKey(text string) (key [16]byte, err error) {
+	if hex.DecodedLen(len(text)) != len(key) {
+		return key, fmt.Errorf("a key of %d bytes: they have %d", hex.DecodedLen(len(text)), len(key))
+	}
+	_, err = hex.Decode(key[:], []byte(text))
+	return key, err
+}
+
+// snapshot is what the store had at one revision. It is shared: nobody changes it.
+type snapshot struct {
+	revision uint64
+	services map[string]*serviceDocument
+	health   map[string]*healthDocument
+	keys     model.Keys
+	members  membersDocument
+	own      map[string]uint64 // key -> revision of the document
+	seen     map[string]uint64 // service -> revision of the last change of anything about it
+}
+
+func (s *snapshot) clone() *snapshot {
+	return &snapshot{s.revision, maps.Clone(s.services), maps.Clone(s.health), s.keys, s.members, maps.Clone(s.own), maps.Clone(s.seen)}
+}
+
+func newSnapshot() *snapshot {
+	return &snapshot{services: map[string]*serviceDocument{}, health: map[string]*healthDocument{}, own: map[string]uint64{}, seen: map[string]uint64{}}
+}
+
+// take puts a document of a revision into a snapshot that is not shared yet. One that makes no sense changes nothing but its revision.
+func (s *snapshot) take(d store.Document, revision uint64) error {
+	if s.own[d.Key] = d.Revision; d.Value == nil {
+		delete(s.own, d.Key)
+	}
+	var err error
+	if name, ok := strings.CutPrefix(d.Key, servicesPrefix); ok {
+		s.seen[name] = max(s.seen[name], revision)
+		err = takeInto(s.services, name, d.Value)
+	} else if name, ok := strings.CutPrefix(d.Key, healthPrefix); ok {
+		s.seen[name] = max(s.seen[name], revision)
+		err = takeInto(s.health, name, d.Value)
+	} else if d.Key == membersKey {
+		err = decode(d.Value, &s.members)
+	} else if d.Key == keysKey {
+		var keys keysDocument
+		if err = decode(d.Value, &keys); err == nil && d.Value != nil {
+			var read model.Keys
+			if read, err = keys.read(); err == nil {
+				s.keys = read
+			}
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("document %s of the store: %w: it was not written by this version of Ballast", d.Key, err)
+	}
+	return nil
+}
+
+func takeInto[D any](documents map[string]*D, name string, value []byte) error {
+	if value == nil {
+		delete(documents, name)
+		return nil
+	}
+	read := new(D)
+	err := json.Unmarshal(value, read)
+	if err == nil {
+		documents[name] = read
+	}
+	return err
+}
+
+func decode[D any](value []byte, into *D) error {
+	var read D
+	if value != nil {
+		if err := json.Unmarshal(value, &read); err != nil {
+			return err
+		}
+	}
+	*into = read
+	return nil
+}
+
+// node returns the desired state for somebody who wants to change it. Services are shared with the snapshot.
+func (s *snapshot) node() *node.Node {
+	n := &node.Node{Running: s.fleet(), Past: map[string][][]model.Share{}}
+	for i := range n.Running.Services {
+		name := n.Running.Services[i].Name
+		n.Removed = append(n.Removed, s.services[name].Removed...)
+		if past := s.services[name].Past; past != nil {
+			n.Past[name] = past
+		}
+	}
+	return n
+}
+
+// fleet returns what is wanted, services by name.
+func (s *snapshot) fleet() model.Fleet {
+	f := model.Fleet{Keys: s.keys, Services: make([]model.Service, 0, len(s.services))}
+	for _, name := range slices.Sorted(maps.Keys(s.services)) {
+		f.Services = append(f.Services, s.services[name].Service)
+	}
+	return f
+}
+
+// view returns the desired state as nodes are told it.
+func (s *snapshot) view() *View {
+	v := &View{Revision: s.revision, Keys: s.keys, Services: make([]ServiceView, 0, len(s.services))}
+	for _, name := range slices.Sorted(maps.Keys(s.services)) {
+		d := s.services[name]
+		one := ServiceView{Service: d.Service, Past: d.Past, Revision: s.seen[name]}
+		for i := range d.Removed {
+			if !d.Removed[i].Forgotten {
+				one.Removed = append(one.Removed, d.Removed[i].Server)
+			}
+		}
+		if h := s.health[name]; h != nil {
+			one.Down, one.Cut = h.Down, h.Cut
+		}
+		v.Services = append(v.Services, one)
+	}
+	return v
+}
+
+// changes returns the documents that make n of what the snapshot has.
+func (s *snapshot) changes(n *node.Node) (documents []store.Document, err error) {
+	put := func(key string, value any) {
+		encoded, failed := json.Marshal(value)
+		if failed != nil {
+			err = fmt.Errorf("write document %s: %w", key, failed)
+		}
+		documents = append(documents, store.Document{Key: key, Value: encoded, Revision: s.own[key]})
+	}
+	if !reflect.DeepEqual(n.Running.Keys, s.keys) {
+		put(keysKey, writeKeys(&n.Running.Keys))
+	}
+	removed := map[string][]node.Removed{}
+	for _, r := range n.Removed {
+		removed[r.Service] = append(removed[r.Service], r)
+	}
+	here := map[string]bool{}
+	for i := range n.Running.Services {
+		service := &n.Running.Services[i]
+		here[service.Name] = true
+		next := &serviceDocument{*service, removed[service.Name], n.Past[service.Name]}
+		if before := s.services[service.Name]; before == nil || !before.same(next) {
+			put(servicesPrefix+service.Name, next)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.services)) {
+		if here[name] {
+			continue
+		}
+		documents = append(documents, store.Document{Key: servicesPrefix + name, Revision: s.own[servicesPrefix+name]})
+		if key := healthPrefix + name; s.own[key] != 0 {
+			documents = append(documents, store.Document{Key: key, Revision: s.own[key]})
+		}
+	}
+	return documents, err
+}
+
+// same compares what is written. Lists are compared apart: they are long, and reflection is slow.
+func (d *serviceDocument) same(other *serviceDocument) bool {
+	a, b := d.Service, other.Service
+	servers := slices.EqualFunc(a.Servers, b.Servers, func(a, b model.Server) bool {
+		equal := a.Deadline.Equal(b.Deadline)
+		a.Deadline, b.Deadline = time.Time{}, time.Time{}
+		return equal && a == b
+	})
+	removed := slices.EqualFunc(d.Removed, other.Removed, func(a, b node.Removed) bool {
+		return a.Server.ID == b.Server.ID && a.Server.Name == b.Server.Name && a.Since.Equal(b.Since) && a.LastSeen.Equal(b.LastSeen) && a.Forgotten == b.Forgotten
+	})
+	past := slices.EqualFunc(d.Past, other.Past, slices.Equal)
+	a.Servers, b.Servers = nil, nil
+	return servers && removed && past && reflect.DeepEqual(a, b)
+}

@@ -1,0 +1,119 @@
+package controller
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+)
+
+// findings are what the engine asks to be written down. The newest of a service counts; what fails is asked for again by the engine.
+type findings struct {
+	wake chan struct{}
+
+	mutex  sync.Mutex
+	unwell map[string]healthDocument
+	ended  map[serverOf]bool
+}
+
+type serverOf struct {
+	service string
+	id      uint16
+}
+
+func (f *findings) health(service string, down, cut []uint16) {
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	if f.unwell == nil {
+		f.unwell = map[string]healthDocument{}
+	}
+	f.unwell[service] = healthDocument{slices.Clone(down), slices.Clone(cut)}
+	f.wakeUp()
+}
+
+func (f *findings) off(service string, id uint16) {
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	if f.ended == nil {
+		f.ended = map[serverOf]bool{}
+	}
+	f.ended[serverOf{service, id}] = true
+	f.wakeUp()
+}
+
+func (f *findings) wakeUp() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (f *findings) take() (unwell map[string]healthDocument, ended map[serverOf]bool) {
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	unwell, ended = f.unwell, f.ended
+	f.unwell, f.ended = nil, nil
+	return unwell, ended
+}
+
+// write carries findings out.
+func (c *controller) write(ctx context.Context) {
+	said := ""
+	for {
+		select {
+		case <-c.findings.wake:
+		case <-ctx.Done():
+			return
+		}
+		unwell, ended := c.findings.take()
+		err := c.writeAll(ctx, unwell, ended)
+		if err == nil || ctx.Err() != nil {
+			said = ""
+			continue
+		}
+		if text := err.Error(); text != said {
+			said = text
+			c.log.Error("what checks found cannot be written down: load balancers go on with what they know", "error", err)
+		}
+	}
+}
+
+func (c *controller) writeAll(ctx context.Context, unwell map[string]healthDocument, ended map[serverOf]bool) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	before := c.desired.now()
+	if len(unwell) > 0 {
+		if err := c.desired.SetHealth(ctx, unwell); err != nil {
+			return err
+		}
+		c.logHealth(before, unwell)
+	}
+	for server := range ended {
+		if err := c.desired.SwitchOff(ctx, server.service, server.id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// logHealth says who has fallen and who is back, and why.
+func (c *controller) logHealth(before *snapshot, unwell map[string]healthDocument) {
+	for _, name := range slices.Sorted(maps.Keys(unwell)) {
+		was, is := &healthDocument{}, unwell[name]
+		if before != nil && before.health[name] != nil {
+			was = before.health[name]
+		}
+		for _, s := range c.engine.Servers(name) {
+			id := uint16(s.Server.Id)
+			fell, cut := slices.Contains(is.Down, id), slices.Contains(is.Cut, id)
+			switch {
+			case cut && !slices.Contains(was.Cut, id):
+				c.log.Warn("server unhealthy for too long: its connections are cut", "service", name, "server", s.Server.Name)
+			case fell && !slices.Contains(was.Down, id):
+				c.log.Warn("server unhealthy: no new connections", "service", name, "server", s.Server.Name, "reason", s.HealthDetail)
+			case !fell && slices.Contains(was.Down, id) && !s.Removed:
+				c.log.Info("server gets new connections again", "service", name, "server", s.Server.Name, "health", s.Health)
+			}
+		}
+	}
+}

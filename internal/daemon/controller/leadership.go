@@ -1,0 +1,142 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/store"
+)
+
+// Controllers divide the services by a list in the store, so that all of them go by the same one: each is led by the controller that
+// elect names. Whoever sees that those that live are others than the list says replaces it. The revision of the list is the term of
+// the weights made by it, so those of whoever went by an older list are told apart, however late they come.
+
+// proposeTimeout bounds an attempt to replace the list: meanwhile nothing else is noticed.
+const proposeTimeout = time.Second
+
+// leadership is what a controller may lead.
+type leadership struct {
+	term  uint64   // 0: nothing
+	names []string // of the controllers that services are divided by
+}
+
+func (l leadership) equal(other leadership) bool {
+	return l.term == other.term && slices.Equal(l.names, other.names)
+}
+
+// of reports whether self leads a service.
+func (l leadership) of(self, service string) bool {
+	return l.term != 0 && elect(service, l.names, 1)[0] == self
+}
+
+// decide returns what self leads: what falls to it by the list, if it is on the list as it is now and lives as far as it knows.
+func decide(self string, live []store.Member, current *snapshot) leadership {
+	own := slices.IndexFunc(live, func(m store.Member) bool { return m.Name == self })
+	if own < 0 || current == nil || !slices.Contains(current.members.Members, storedMember{self, live[own].Term}) {
+		return leadership{}
+	}
+	l := leadership{term: current.own[membersKey]}
+	for _, member := range current.members.Members {
+		l.names = append(l.names, member.Name)
+	}
+	return l
+}
+
+// divide keeps up with who lives until ctx ends, and leads what falls to this controller.
+func (c *controller) divide(ctx context.Context) {
+	defer c.engine.Lead(0, func(string) bool { return false })
+	live := c.join(ctx)
+	var members []store.Member
+	said := ""
+	for {
+		current, changed := c.desired.next()
+		c.lead(decide(c.name, members, current))
+		var again <-chan time.Time
+		if err := c.desired.propose(ctx, c.name, members); err != nil && ctx.Err() == nil {
+			again = time.After(reloadPause)
+			if text := err.Error(); text != said {
+				said = text
+				c.log.Warn("the list of controllers cannot be written: services may have no controller", "error", err)
+			}
+		} else {
+			said = ""
+		}
+		select {
+		case list, ok := <-live:
+			if !ok {
+				return
+			}
+			members = list
+			c.mutex.Lock()
+			c.live = list
+			c.mutex.Unlock()
+		case <-changed:
+		case <-again:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// join puts this controller on the list of those that live, and delivers the list.
+func (c *controller) join(ctx context.Context) <-chan []store.Member {
+	self := store.Member{Name: c.name, Address: c.address, Version: c.options.Version}
+	said := false
+	for {
+		live, err := c.store.Join(ctx, self)
+		if err == nil {
+			return live
+		}
+		if !said && ctx.Err() == nil {
+			said = true
+			c.log.Error("this controller cannot join the others yet, it leads nothing", "error", err)
+		}
+		select {
+		case <-time.After(reloadPause):
+		case <-ctx.Done():
+			ended := make(chan []store.Member)
+			close(ended)
+			return ended
+		}
+	}
+}
+
+// lead takes over, or gives up, and says so once.
+func (c *controller) lead(l leadership) {
+	c.mutex.Lock()
+	before := c.leads
+	c.leads = l
+	c.mutex.Unlock()
+	if l.equal(before) {
+		return
+	}
+	c.engine.Lead(l.term, func(service string) bool { return l.of(c.name, service) })
+	if l.term == 0 {
+		c.log.Warn("this controller leads no service any more: the others, if there are any, take over; nodes go on as they are")
+		return
+	}
+	c.log.Info("services are divided among the controllers", "controllers", l.names, "term", l.term)
+}
+
+// propose replaces the list of controllers in the store by those that live, if they are others.
+func (d *Desired) propose(ctx context.Context, self string, live []store.Member) error {
+	if d.now() == nil || !slices.ContainsFunc(live, func(m store.Member) bool { return m.Name == self }) {
+		return nil // who is not on the list of the living does not know it well
+	}
+	wanted := membersDocument{}
+	for _, member := range live {
+		wanted.Members = append(wanted.Members, storedMember{member.Name, member.Term})
+	}
+	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
+	defer cancel()
+	_, err := d.update(ctx, func(now *snapshot) ([]store.Document, error) {
+		if slices.Equal(now.members.Members, wanted.Members) {
+			return nil, nil
+		}
+		value, err := json.Marshal(wanted)
+		return []store.Document{{Key: membersKey, Value: value, Revision: now.own[membersKey]}}, err
+	})
+	return err
+}

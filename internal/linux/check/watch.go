@@ -48,7 +48,7 @@ func (p *Prober) once(ctx context.Context, t *tracked) {
 		return
 	}
 	limited, cancel := context.WithTimeout(ctx, time.Duration(target.Health.Timeout))
-	straight, err := p.probe(limited, target)
+	straight, err := p.attempt(limited, target)
 	cancel()
 	<-slots
 	if ctx.Err() != nil {

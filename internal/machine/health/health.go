@@ -23,7 +23,7 @@ import (
 // without a failed check of a server that is down, or a fall, takes one doubling back.
 const (
 	maxDoublings = 4
-	// memory is at least this, and at least twice the longest rise: damping must outlive the wait that it causes.
+	// memory is at least this, and at least twice the longest rise and fall: damping must outlive the wait that it causes.
 	minMemory = 5 * time.Minute
 )
 
@@ -83,7 +83,8 @@ func (s *Server) remembered(now time.Time, h *model.Health) int {
 }
 
 func memory(h *model.Health) time.Duration {
-	return max(minMemory, 2*time.Duration(int(max(h.Rise, 1))<<maxDoublings)*time.Duration(h.Interval))
+	checks := int(max(h.Rise, 1))<<maxDoublings + int(h.Fall)
+	return max(minMemory, 2*time.Duration(checks)*time.Duration(h.Interval))
 }
 
 // Next is the time from one check to the next: the interval, a tenth more or less. random is in [0, 1).

@@ -22,8 +22,8 @@ import (
 // maxHeader bounds what is read of an HTTP answer.
 const maxHeader = 64 << 10
 
-// probe makes one check. straight says why it did not take the way of traffic.
-func (p *Prober) probe(ctx context.Context, t Target) (straight string, err error) {
+// attempt makes one check. straight says why it did not take the way of traffic.
+func (p *Prober) attempt(ctx context.Context, t Target) (straight string, err error) {
 	if t.Health.Check == model.CheckExec {
 		return "an exec check connects as its program likes", run(ctx, t)
 	}

@@ -49,7 +49,7 @@ func expect(t *testing.T, p *Prober, target Target, part string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(target.Health.Timeout))
 	defer cancel()
-	straight, err := p.probe(ctx, target)
+	straight, err := p.attempt(ctx, target)
 	if straight == "" {
 		t.Error("a straight check does not say so")
 	}

@@ -26,17 +26,21 @@ import (
 
 func init() {
 	dir := os.Getenv(daemonDir)
-	if os.Getenv(daemonProcess) != "lb" {
+	role := os.Getenv(daemonProcess)
+	if role != "lb" && role != "remote-lb" {
 		return
 	}
 	limits := plan.DefaultLimits
 	limits.Slots = 1 << 16
-	err := daemon.RunLB(context.Background(), daemon.LBOptions{
+	options := daemon.LBOptions{
 		Config: filepath.Join(dir, "ballast.yaml"), Instance: "test", RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"),
 		Interfaces: []string{"eth0"}, XDPMode: datapath.XDPAuto, Limits: limits, Timing: node.DefaultTiming,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-	})
-	fmt.Fprintln(os.Stderr, "lb:", err)
+	}
+	if role == "remote-lb" {
+		options.Config, options.Controllers, options.TLSDir, options.Name = "", remoteControllers, filepath.Join(dir, "tls"), "lb1"
+	}
+	fmt.Fprintln(os.Stderr, "lb:", daemon.RunLB(context.Background(), options))
 	os.Exit(1)
 }
 

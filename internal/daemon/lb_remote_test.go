@@ -1,0 +1,171 @@
+package daemon_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/daemon/controller"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// remoteControllers are where a load balancer without a file looks for controllers.
+var remoteControllers = []string{"10.9.0.2:6443", "10.9.0.3:6443"}
+
+// remoteHost is a load balancer whose controllers the test plays.
+type remoteHost struct{ *lbHost }
+
+func newRemoteHost(t *testing.T) *remoteHost {
+	t.Helper()
+	h := &remoteHost{newLBHost(t)}
+	h.role = "remote-lb"
+	require(t, pki.Init(h.tlsDir(), pki.DefaultAuthorityLife, false))
+	for _, r := range []pki.Request{{Role: pki.LB, Name: "lb1"}, {Role: pki.Controller, Name: "c1"}, {Role: pki.Controller, Name: "c2"}} {
+		require(t, pki.Issue(h.tlsDir(), r))
+	}
+	return h
+}
+
+func (h *remoteHost) tlsDir() string { return filepath.Join(h.dir, "tls") }
+
+// control starts controller i (1 or 2); end takes it away.
+func (h *remoteHost) control(i int) (hub *controller.Hub, end func()) {
+	h.t.Helper()
+	name := fmt.Sprintf("c%d", i)
+	credentials, err := pki.Load(h.tlsDir(), name, pki.Controller)
+	require(h.t, err)
+	var listener net.Listener
+	require(h.t, h.peer.Do(func() (err error) {
+		listener, err = net.Listen("tcp", remoteControllers[i-1])
+		return err
+	}))
+	hub = controller.NewHub(controller.HubOptions{Name: name, Version: "test", Reports: nobody{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	mux := http.NewServeMux()
+	mux.Handle(hub.Handler())
+	ctx, cancel := context.WithCancel(h.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- controller.Serve(ctx, listener, credentials.Server(), mux) }()
+	end = func() {
+		cancel()
+		require(h.t, <-ended)
+	}
+	return hub, end
+}
+
+type nobody struct{}
+
+func (nobody) Traffic(string, *ballastv1.TrafficReport) {}
+func (nobody) Health(string, *ballastv1.HealthReport)   {}
+func (nobody) Load(pki.Identity, *ballastv1.LoadReport) {}
+
+// viewOf is a state with one service whose servers have the last digits of their addresses as ids.
+func viewOf(revision uint64, down []uint16, ids ...uint16) *controller.View {
+	s := model.NewService()
+	s.Name, s.VIP, s.Ports, s.Dispatch = "web", netip.MustParseAddr("198.51.100.10"), []uint16{80}, model.DispatchAWFD
+	for _, id := range ids {
+		server := model.NewServer()
+		server.Name, server.ID = fmt.Sprintf("s%d", id), id
+		server.Address = netip.AddrFrom4([4]byte{10, 9, 0, byte(id)})
+		s.Servers = append(s.Servers, server)
+	}
+	s.ApplyDefaults()
+	keys := model.Keys{Placement: [16]byte{1}, Current: 1, Cookie: map[uint32][16]byte{1: {2}}}
+	return &controller.View{Revision: revision, Keys: keys, Services: []controller.ServiceView{{Service: s, Down: down, Revision: revision}}}
+}
+
+// statuses are the servers with health and weight.
+func (h *remoteHost) statuses() (lines []string) {
+	h.t.Helper()
+	list, err := h.client.Fleet().ListServers(h.t.Context(), &ballastv1.ListServersRequest{})
+	require(h.t, err)
+	for _, s := range list.Servers {
+		lines = append(lines, fmt.Sprintf("%s %s %d", s.Server.Name, s.Health, s.Weight))
+	}
+	return lines
+}
+
+func (h *remoteHost) awaitStatuses(what string, want ...string) {
+	h.t.Helper()
+	var have []string
+	for end := time.Now().Add(hostDeadline); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if have = h.statuses(); strings.Join(have, ", ") == strings.Join(want, ", ") {
+			return
+		}
+	}
+	h.t.Fatalf("%s: have %q, want %q", what, have, want)
+}
+
+func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t *testing.T) {
+	h := newRemoteHost(t)
+	h.start()
+	h.await("life without controllers", func(s api.LBStatus) bool { return s.Ready && len(s.Problems) == 1 })
+	first, endFirst := h.control(1)
+	first.SetState(viewOf(5, nil, 2, 3))
+	h.await("the state", func(s api.LBStatus) bool { return s.Revision == 5 && len(s.Controllers) == 1 })
+	h.expectServers("as told", "s2 active", "s3 active")
+
+	second, endSecond := h.control(2)
+	second.SetState(viewOf(4, nil, 2))
+	h.await("the second controller", func(s api.LBStatus) bool { return len(s.Controllers) == 2 })
+	h.expectServers("an older state is no news", "s2 active", "s3 active")
+	second.SetState(viewOf(6, []uint16{3}, 2, 3, 4))
+	h.await("the newest state", func(s api.LBStatus) bool { return s.Revision == 6 })
+	h.awaitStatuses("weights before any are told", "s2 unchecked 1", "s3 unhealthy 0", "s4 unchecked 1")
+
+	first.Weigh(&ballastv1.Weights{Service: "web", Term: 2, Version: 1, Complete: true, Ids: []uint32{2, 4}, Weights: []uint32{1, 4}})
+	h.awaitStatuses("as weighed", "s2 unchecked 1", "s3 unhealthy 0", "s4 unchecked 4")
+	second.Weigh(&ballastv1.Weights{Service: "web", Term: 1, Version: 9, Complete: true, Ids: []uint32{2, 4}, Weights: []uint32{3, 3}})
+	second.Weigh(&ballastv1.Weights{Service: "web", Term: 3, Version: 1, Complete: true, Ids: []uint32{2, 4}, Weights: []uint32{2, 4}})
+	h.awaitStatuses("as weighed by the next leader", "s2 unchecked 2", "s3 unhealthy 0", "s4 unchecked 4")
+
+	_, err := h.client.Fleet().DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: "s2"})
+	if err == nil || !strings.Contains(err.Error(), "--controller "+strings.Join(remoteControllers, ",")) {
+		t.Errorf("a change of one node alone: %v", err)
+	}
+
+	endFirst()
+	endSecond()
+	h.await("the loss of the controllers", func(s api.LBStatus) bool { return len(s.Controllers) == 0 })
+	h.expectServers("without controllers", "s2 active", "s3 active", "s4 active")
+	h.kill()
+	h.start()
+	h.await("the new process", func(s api.LBStatus) bool { return s.Ready && s.Revision == 6 })
+	h.expectServers("in a new process without controllers", "s2 active", "s3 active", "s4 active")
+	h.awaitStatuses("who is unhealthy is remembered", "s2 unchecked 1", "s3 unhealthy 0", "s4 unchecked 1")
+
+	third, endThird := h.control(1)
+	defer endThird()
+	third.SetState(viewOf(7, nil, 4))
+	h.await("what happened meanwhile", func(s api.LBStatus) bool { return s.Revision == 7 })
+	h.expectServers("resynchronised", "s4 active")
+}
+
+func TestAStateThatMakesNoSenseIsRefusedAndTheOldOneGoesOn(t *testing.T) {
+	h := newRemoteHost(t)
+	h.start()
+	hub, end := h.control(1)
+	defer end()
+	hub.SetState(viewOf(1, nil, 2, 3))
+	h.await("the state", func(s api.LBStatus) bool { return s.Revision == 1 })
+	bad := viewOf(2, nil, 2, 3)
+	bad.Services[0].Service.Servers[1].ID = 2
+	hub.SetState(bad)
+	status := h.await("the refusal", func(s api.LBStatus) bool { return s.Config.Error != "" })
+	if !strings.Contains(status.Config.Error, "state 2 of controller 10.9.0.2:6443") || status.Revision != 1 {
+		t.Errorf("at revision %d the refusal says %q", status.Revision, status.Config.Error)
+	}
+	h.expectServers("after the refusal", "s2 active", "s3 active")
+	hub.SetState(viewOf(3, nil, 2))
+	h.await("the correction", func(s api.LBStatus) bool { return s.Revision == 3 && s.Config.Error == "" })
+}

@@ -36,6 +36,7 @@ type account struct {
 	complete bool              // the next update of weights tells all of them
 	sent     map[uint16]uint16 // weights
 	packets  map[uint16]map[string]uint64
+	silent   map[uint16]bool   // servers whose endpoint did not answer
 	activity map[uint16]uint64 // reports that showed new packets for a server
 }
 

@@ -5,19 +5,21 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/linux/poll"
 	"github.com/ballast-lb/ballast/internal/machine/balance"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// EngineOptions are whom an engine tells what it decides. All callbacks but Poll come from Run, one at a time and with no lock held;
-// they must not wait for long. Those that are nil are not called.
+// EngineOptions are whom an engine tells what it decides. Callbacks come from Run, one at a time and with no lock held; they
+// must not wait for long. Those that are nil are not called.
 type EngineOptions struct {
 	// Weigh takes new weights of a service that is led: only what has changed, and from time to time everything.
 	Weigh func(*ballastv1.Weights)
@@ -29,9 +31,9 @@ type EngineOptions struct {
 	Off func(service string, id uint16)
 	// Checks takes what each load balancer is to check, of the services that are led.
 	Checks func(map[string][]string)
-	// Poll asks the servers of a service for their load, time and again until ctx ends.
-	Poll func(ctx context.Context, service model.Service, told func(id uint16, told balance.Told))
-	Log  *slog.Logger
+	// Transport asks applications for their load; nil: an ordinary one.
+	Transport http.RoundTripper
+	Log       *slog.Logger
 }
 
 // Implementation constants.
@@ -47,6 +49,7 @@ const (
 // concurrent use; reports of services and servers that it does not know are ignored.
 type Engine struct {
 	options EngineOptions
+	poller  *poll.Poller
 	wake    chan struct{}
 
 	mutex    sync.RWMutex
@@ -58,6 +61,7 @@ type Engine struct {
 	lbs      []string
 	assign   bool                // who checks what has to be decided again
 	checks   map[string][]string // as told last
+	target   bool                // who is polled has to be decided again
 	stale    bool                // byName and byAddress are
 	byName   map[string][]entry  // servers, for the reports of agents
 	byAddr   map[netip.Addr][]entry
@@ -71,8 +75,10 @@ type entry struct {
 
 // NewEngine returns an engine that knows of no service and leads none.
 func NewEngine(o EngineOptions) *Engine {
-	return &Engine{options: o, wake: make(chan struct{}, 1), leads: func(string) bool { return false }, accounts: map[string]*account{},
+	e := &Engine{options: o, wake: make(chan struct{}, 1), leads: func(string) bool { return false }, accounts: map[string]*account{},
 		urgent: map[*account]bool{}}
+	e.poller = poll.New(poll.Options{Report: e.polled, Transport: o.Transport})
+	return e
 }
 
 // SetState takes the desired state as it is now.
@@ -92,9 +98,11 @@ func (e *Engine) SetState(view *View) {
 			a.setLead(e.leads(a.name), e.term)
 			e.assign = true
 		}
-		if servers, checked := a.setView(v); servers || checked {
-			e.stale = e.stale || servers
-			e.assign = e.assign || checked
+		servers, changed := a.setView(v)
+		e.stale = e.stale || servers
+		e.assign = e.assign || changed
+		e.target = e.target || servers || changed
+		if servers || changed {
 			e.schedule(a, now)
 		}
 	}
@@ -103,8 +111,8 @@ func (e *Engine) SetState(view *View) {
 			delete(e.accounts, name)
 			heap.Remove(&e.due, a.place)
 			a.setLead(false, 0)
-			e.urgent[a] = true // for the last time: nobody is asked any more
-			e.stale, e.assign = true, true
+			delete(e.urgent, a)
+			e.stale, e.assign, e.target = true, true, true
 		}
 	}
 	e.wakeUp()
@@ -115,7 +123,7 @@ func (e *Engine) Lead(term uint64, leads func(service string) bool) {
 	now := time.Now()
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
-	e.term, e.leads, e.assign = term, leads, true
+	e.term, e.leads, e.assign, e.target = term, leads, true, true
 	for name, a := range e.accounts {
 		if a.setLead(leads(name), term) {
 			e.schedule(a, now)
@@ -249,12 +257,14 @@ func (e *Engine) schedule(a *account, now time.Time) {
 func (e *Engine) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var polls polls
-	defer polls.stop()
+	ctx, cancel := context.WithCancel(ctx)
+	var polling sync.WaitGroup
+	defer polling.Wait()
+	defer cancel()
+	polling.Go(func() { e.poller.Run(ctx) })
 	for {
 		accounts, checks, next := e.next(time.Now())
 		for _, a := range accounts {
-			polls.keep(ctx, a, e.options.Poll)
 			e.tell(a, a.look(time.Now()))
 		}
 		if checks != nil && e.options.Checks != nil {
@@ -288,6 +298,10 @@ func (e *Engine) next(now time.Time) (accounts []*account, checks map[string][]s
 	if e.assign {
 		e.assign = false
 		checks = e.assignChecks()
+	}
+	if e.target {
+		e.target = false
+		e.poller.Set(e.targets())
 	}
 	next = now.Add(lookPeriod)
 	if len(e.due) > 0 && e.due[0].due.Before(next) {

@@ -3,8 +3,11 @@ package controller
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,7 +16,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/machine/balance"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -307,56 +309,76 @@ func TestWhoTakesOverKnowsEverythingAlready(t *testing.T) {
 	})
 }
 
+// application answers polls, and counts them by host.
+type application struct {
+	mutex  sync.Mutex
+	polled map[string]int
+	silent bool
+}
+
+func (a *application) RoundTrip(r *http.Request) (*http.Response, error) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	a.polled[r.URL.Host]++
+	if a.silent {
+		return nil, errGone
+	}
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader("outstanding 5\ncapacity 64"))}, nil
+}
+
 func TestOnlyServersOfServicesThatAreLedArePolled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mutex sync.Mutex
-		polled := map[string]int{}
 		var d decisions
+		app := &application{polled: map[string]int{}}
 		o := d.options()
-		o.Poll = func(ctx context.Context, service model.Service, told func(uint16, balance.Told)) {
-			mutex.Lock()
-			polled[service.Name]++
-			mutex.Unlock()
-			for ctx.Err() == nil {
-				told(1, balance.Told{HasQueue: true, MeanQueue: 5, FromEndpoint: true})
-				select {
-				case <-time.After(time.Duration(service.Load.Interval)):
-				case <-ctx.Done():
-				}
-			}
-			mutex.Lock()
-			polled[service.Name]--
-			mutex.Unlock()
-		}
-		web, other := loadedService("web", model.DispatchAWFD, 1), loadedService("other", model.DispatchAWFD, 1)
-		web.Service.Load.Source, other.Service.Load.Source = model.LoadEndpoint, model.LoadEndpoint
+		o.Transport, o.Log = app, testLog(t)
+		web, other := loadedService("web", model.DispatchAWFD, 1), loadedService("other", model.DispatchAWFD, 2)
+		web.Service.Load.Source, web.Service.Load.Endpoint = model.LoadEndpoint, "http://:8080/load"
+		other.Service.Load = web.Service.Load
 		e := NewEngine(o)
 		e.SetState(view(1, other, web))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); e.Run(ctx) }()
-		expect := func(want string) {
+		expect := func(hosts ...string) { // 10 s at 4 Hz
 			t.Helper()
-			time.Sleep(2 * lookPeriod)
+			time.Sleep(time.Second)
+			app.mutex.Lock()
+			clear(app.polled)
+			app.mutex.Unlock()
+			time.Sleep(10 * time.Second)
 			synctest.Wait()
-			mutex.Lock()
-			defer mutex.Unlock()
-			if fmt.Sprint(polled) != want {
-				t.Errorf("polled %v, want %v", polled, want)
+			app.mutex.Lock()
+			defer app.mutex.Unlock()
+			for _, host := range hosts {
+				if n := app.polled[host]; n < 39 || n > 41 {
+					t.Errorf("%s was polled %d times", host, n)
+				}
+			}
+			if len(app.polled) != len(hosts) {
+				t.Errorf("polled %v, want %v", app.polled, hosts)
 			}
 		}
-		expect("map[]")
+		expect()
 		e.Lead(1, func(name string) bool { return name == "web" })
-		expect("map[web:1]")
+		expect("10.0.0.1:8080")
 		if s := e.Servers("web")[0]; s.LoadSource != "endpoint" || s.Load != 5 {
 			t.Errorf("known of web: %v", s)
 		}
-		web = loadedService("web", model.DispatchAWFD, 1, 2)
-		web.Service.Load.Source = model.LoadEndpoint
-		e.SetState(view(2, web)) // anew, and other is gone
-		expect("map[web:1]")
+		next := loadedService("web", model.DispatchAWFD, 1, 3, 4)
+		next.Service.Load = web.Service.Load
+		next.Service.Servers[2].State = model.StateOff
+		e.SetState(view(2, next)) // and other is gone
+		expect("10.0.0.1:8080", "10.0.0.3:8080")
+		app.mutex.Lock()
+		app.silent = true
+		app.mutex.Unlock()
+		expect("10.0.0.1:8080", "10.0.0.3:8080")
+		if s := e.Servers("web")[0]; s.LoadSource != "" {
+			t.Errorf("known of web, which says nothing: %v", s)
+		}
 		e.SetState(view(3))
-		expect("map[web:0]")
+		expect()
 		cancel()
 		<-ended
 	})

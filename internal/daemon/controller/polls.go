@@ -1,59 +1,82 @@
 package controller
 
 import (
-	"context"
-	"slices"
-	"sync"
+	"log/slog"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/linux/poll"
 	"github.com/ballast-lb/ballast/internal/machine/balance"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// poller asks the servers of a service for their load until ctx ends.
-type poller func(ctx context.Context, service model.Service, told func(id uint16, told balance.Told))
-
-// polls are the services whose servers are being asked.
-type polls struct {
-	running sync.WaitGroup
-	asked   map[*account]asked
+// targets are the endpoints to ask: of the services that are led, so that applications are asked by one controller only. The caller
+// holds the lock.
+func (e *Engine) targets() (targets []poll.Target) {
+	for _, a := range e.accounts {
+		targets = append(targets, a.targets(e.options.Log)...)
+	}
+	return targets
 }
 
-type asked struct {
-	service model.Service
-	cancel  context.CancelFunc
-}
-
-// keep begins to ask the servers of a service that is led, or ends it, or begins anew as the service has changed.
-func (p *polls) keep(ctx context.Context, a *account, poll poller) {
+func (a *account) targets(log *slog.Logger) (targets []poll.Target) {
 	a.mutex.Lock()
-	service := a.view.Service
-	wanted := poll != nil && a.lead && service.Load.Source == model.LoadEndpoint
-	a.mutex.Unlock()
-	now, is := p.asked[a]
-	if is == wanted && (!is || now.service.Load == service.Load && slices.Equal(now.service.Ports, service.Ports) && slices.Equal(now.service.Servers, service.Servers)) {
-		return
+	defer a.mutex.Unlock()
+	s := &a.view.Service
+	if !a.lead || s.Load.Source != model.LoadEndpoint {
+		a.silent = nil
+		return nil
 	}
-	if is {
-		now.cancel()
-		delete(p.asked, a)
+	for i := range s.Servers {
+		if s.Servers[i].State == model.StateOff {
+			continue
+		}
+		url, err := poll.URL(s.Load.Endpoint, s.Servers[i].Address)
+		if err != nil {
+			log.Error("load is not polled", "service", a.name, "error", err)
+			return nil
+		}
+		targets = append(targets, poll.Target{Service: a.name, ID: s.Servers[i].ID, URL: url, Interval: time.Duration(s.Load.Interval)})
 	}
-	if !wanted {
-		return
-	}
-	if p.asked == nil {
-		p.asked = map[*account]asked{}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	p.asked[a] = asked{service, cancel}
-	p.running.Go(func() {
-		poll(ctx, service, func(id uint16, told balance.Told) { a.toldLoad(time.Now(), id, told) })
-	})
+	return targets
 }
 
-func (p *polls) stop() {
-	for _, one := range p.asked {
-		one.cancel()
+// polled takes what an application said, and says once that it says nothing.
+func (e *Engine) polled(r poll.Result) {
+	a := e.account(r.Service)
+	if a == nil {
+		return
 	}
-	p.running.Wait()
+	if r.Err == nil {
+		a.toldLoad(time.Now(), r.ID, toldByApplication(&r))
+	}
+	switch fell, rose := a.noteSilence(r.ID, r.Err != nil); {
+	case fell:
+		e.options.Log.Warn("an application does not tell its load, others' word is taken for it", "service", r.Service, "id", r.ID, "error", r.Err)
+	case rose:
+		e.options.Log.Info("an application tells its load again", "service", r.Service, "id", r.ID)
+	}
+}
+
+func toldByApplication(r *poll.Result) balance.Told {
+	s := &r.Status
+	return balance.Told{
+		FromEndpoint: true, HasQueue: s.HasOutstanding, MeanQueue: s.Outstanding, Capacity: s.Capacity,
+		HasCPU: s.HasCPU, CPUPermille: uint16(1000 * s.CPU), Answered: r.Answered, Failed: r.Failed,
+	}
+}
+
+// noteSilence reports whether a server has just fallen silent, or just speaks again.
+func (a *account) noteSilence(id uint16, silent bool) (fell, rose bool) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	was := a.silent[id]
+	if silent && a.silent == nil {
+		a.silent = map[uint16]bool{}
+	}
+	if silent {
+		a.silent[id] = true
+	} else {
+		delete(a.silent, id)
+	}
+	return silent && !was, was && !silent
 }

@@ -43,6 +43,7 @@ const (
 	shortest       = time.Duration(model.MinLoadInterval)
 	longest        = time.Duration(model.MaxLoadInterval)
 	listenEvery    = time.Second // between looks at who listens
+	never          = time.Hour   // longer than any interval
 )
 
 // Options configure a Sampler. The zero value measures the whole host.
@@ -120,15 +121,18 @@ func (s *Sampler) Run(ctx context.Context, interval func() time.Duration, report
 	defer runtime.UnlockOSThread()
 	defer s.sockets.close()
 	every := func() time.Duration { return min(max(interval(), shortest), longest) }
-	m := measurement{sampler: s}
+	m := measurement{sampler: s, used: threadTime()}
 	m.begin(s.wanted.Load())
 	m.take(time.Now())
-	plan := stagger.New(time.Now(), m.affordable(every()), rand.Float64())
+	m.cost = 0 // the first is dearer than those that follow
+	m.take(time.Now())
+	wanted := every()
+	plan := stagger.New(time.Now(), m.affordable(wanted), rand.Float64())
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		now := time.Now()
-		sample := now.Add(m.gap(rand.Float64()))
+		sample := now.Add(m.gap(m.affordable(wanted), rand.Float64()))
 		due := !plan.At.After(sample)
 		if due {
 			sample = plan.At
@@ -139,14 +143,16 @@ func (s *Sampler) Run(ctx context.Context, interval func() time.Duration, report
 			return
 		case <-s.changed:
 			m.begin(s.wanted.Load())
-			plan = stagger.New(time.Now(), m.affordable(every()), rand.Float64())
+			wanted = every()
+			plan = stagger.New(time.Now(), m.affordable(wanted), rand.Float64())
 			continue
 		case <-timer.C:
 		}
 		m.take(time.Now())
 		if due {
-			report(m.report(every()))
-			plan.Next(time.Now(), m.affordable(every()), rand.Float64())
+			report(m.report(wanted))
+			wanted = every()
+			plan.Next(time.Now(), m.affordable(wanted), rand.Float64())
 		}
 	}
 }
@@ -160,6 +166,7 @@ type measurement struct {
 	samples int
 	problem error         // of the last sample
 	cost    time.Duration // of CPU time, of one sample on average
+	used    time.Duration // CPU time of the thread, at the last sample
 
 	unheard  []string // services that nobody listens for
 	listened time.Time
@@ -172,7 +179,6 @@ func (m *measurement) begin(t *targets) {
 
 // take takes one sample.
 func (m *measurement) take(now time.Time) {
-	before := threadTime()
 	s := m.sampler
 	s.cpu.read(now)
 	if m.problem = s.failed; m.problem == nil && m.targets.any() {
@@ -188,17 +194,30 @@ func (m *measurement) take(now time.Time) {
 			m.listened = now
 		}
 	}
-	cost := threadTime() - before
+	m.account()
+}
+
+// account takes note of what the last sample cost. Waking up and reporting is part of it: all that this thread did since the one
+// before. One that is much dearer than the rest, for whatever reason, counts as four.
+func (m *measurement) account() {
+	used := threadTime()
+	cost := used - m.used
 	if m.cost == 0 {
 		m.cost = cost
 	}
-	m.cost += (cost - m.cost) / 8
+	m.cost += (min(cost, 4*m.cost) - m.cost) / 8
+	m.used = used
 }
 
-// gap returns how long to wait until the next sample: half to one and a half times the mean.
-func (m *measurement) gap(random float64) time.Duration {
+// gap returns how long to wait until the next sample between reports: half to one and a half times the mean. Each report takes a
+// sample of its own.
+func (m *measurement) gap(interval time.Duration, random float64) time.Duration {
 	mean := max(time.Duration(float64(time.Second)/m.sampler.options.Rate), m.apart())
-	return time.Duration((0.5 + random) * float64(mean))
+	if interval <= mean {
+		return never
+	}
+	between := 1 / (1/float64(mean) - 1/float64(interval))
+	return time.Duration(min((0.5+random)*between, float64(never)))
 }
 
 // apart is how far apart samples have to be to cost no more than they may.

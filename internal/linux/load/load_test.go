@@ -2,6 +2,7 @@ package load
 
 import (
 	"context"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -104,19 +105,25 @@ func TestWhatDoesNotWorkIsReported(t *testing.T) {
 
 func TestSamplesAreAsManyAsCanBeAfforded(t *testing.T) {
 	m := measurement{sampler: &Sampler{options: Options{Rate: 100, MostCPU: 0.02}}}
+	const wanted = 200 * time.Millisecond
 	for _, c := range []struct {
-		cost, least, most, interval time.Duration
+		cost, interval time.Duration
+		samples        float64 // in an interval
 	}{
-		{100 * time.Microsecond, 5 * time.Millisecond, 15 * time.Millisecond, 20 * time.Millisecond}, // 100 a second would cost 1 %
-		{time.Millisecond, 25 * time.Millisecond, 75 * time.Millisecond, 50 * time.Millisecond},      // 10 %
-		{10 * time.Millisecond, 250 * time.Millisecond, 750 * time.Millisecond, 500 * time.Millisecond},
+		{100 * time.Microsecond, wanted, 20}, // 100 a second cost 1 %
+		{time.Millisecond, wanted, 4},        // 20 a second
+		{4 * time.Millisecond, wanted, 1},
+		{10 * time.Millisecond, 500 * time.Millisecond, 1},
 	} {
 		m.cost = c.cost
-		if least, most := m.gap(0), m.gap(1); least != c.least || most != c.most {
-			t.Errorf("a sample of %s: %s to %s apart, want %s to %s", c.cost, least, most, c.least, c.most)
+		interval := m.affordable(wanted)
+		between := (m.gap(interval, 0) + m.gap(interval, 1)) / 2
+		samples := 1.0
+		if between < never {
+			samples += float64(interval) / float64(between)
 		}
-		if have := m.affordable(20 * time.Millisecond); have != c.interval {
-			t.Errorf("a sample of %s: reports every %s, want %s", c.cost, have, c.interval)
+		if interval != c.interval || math.Abs(samples-c.samples) > 0.01 {
+			t.Errorf("a sample of %s: %.2f in %s, want %v in %s", c.cost, samples, interval, c.samples, c.interval)
 		}
 	}
 }

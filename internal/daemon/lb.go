@@ -70,7 +70,7 @@ type LB struct {
 	weights   map[string]*follow.Weights // by service
 	open      map[uint32]openEstimate    // by index of a server's counters
 	prober    *check.Prober
-	checks    *datapath.Checks
+	checks    *datapath.Checks   // nil: all checks go straight to the servers
 	engine    *controller.Engine // with a file: what weighs and judges servers in this process
 	remote    *remote            // without a file: the controllers
 }
@@ -96,9 +96,7 @@ func RunLB(ctx context.Context, o LBOptions) error {
 		options: o, log: o.Log, modes: map[string]datapath.XDPMode{}, devices: map[string]net.Interface{},
 		unhealthy: map[string]unhealthy{}, weights: map[string]*follow.Weights{}, open: map[uint32]openEstimate{},
 	}
-	if err := lb.makeBrain(); err != nil {
-		return err
-	}
+	lb.makeBrain()
 	if err := lb.start(); err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ import (
 // Who decides for this node: controllers, or an engine of its own when it runs by a file.
 
 // makeBrain is called before there is anything to decide.
-func (lb *LB) makeBrain() (err error) {
+func (lb *LB) makeBrain() {
 	if lb.options.Config == "" {
 		lb.remote = &remote{checks: map[string][]string{}}
 	} else {
@@ -32,16 +32,21 @@ func (lb *LB) makeBrain() (err error) {
 		lb.engine.SetLoadBalancers([]string{self})
 		lb.engine.Lead(uint64(time.Now().UnixNano()), func(string) bool { return true })
 	}
-	lb.prober = check.New(check.Options{
+	options := check.Options{
 		NewVerdict: func() check.Verdict { return &health.Server{} },
 		Timing:     check.Timing{First: health.First, Next: health.Next},
-		Dial: func(ctx context.Context, t check.Target, port uint16) (net.Conn, string, error) {
-			return lb.checks.Dial(ctx, datapath.CheckKey{Service: t.Service, ID: t.ID}, port)
-		},
-		Changed: func(r check.Result) { lb.tell(healthReport([]check.Result{r})) },
-	})
-	lb.checks, err = datapath.OpenChecks()
-	return err
+		Changed:    func(r check.Result) { lb.tell(healthReport([]check.Result{r})) },
+	}
+	checks, err := datapath.OpenChecks()
+	if err != nil {
+		lb.log.Warn("health checks go straight to the servers, not through the tunnel", "error", err)
+	} else {
+		lb.checks = checks
+		options.Dial = func(ctx context.Context, t check.Target, port uint16) (net.Conn, string, error) {
+			return checks.Dial(ctx, datapath.CheckKey{Service: t.Service, ID: t.ID}, port)
+		}
+	}
+	lb.prober = check.New(options)
 }
 
 // self is the name of this load balancer in its own engine.
@@ -70,7 +75,9 @@ func (lb *LB) runBrain(ctx context.Context, running *sync.WaitGroup) error {
 	running.Go(func() { lb.reportHealth(ctx) })
 	running.Go(func() {
 		lb.prober.Run(ctx)
-		lb.checks.Close()
+		if lb.checks != nil {
+			lb.checks.Close()
+		}
 	})
 	return nil
 }
@@ -166,13 +173,24 @@ func (lb *LB) setChecks() {
 			targets = append(targets, target)
 			ways[datapath.CheckKey{Service: s.Name, ID: target.ID}] = datapath.CheckTarget{
 				VIP: s.VIP, Server: target.Address, Forward: s.Forward, Return: s.Return, Path: lb.paths.known[target.Address],
+				Ports: checkedPorts(s),
 			}
 		}
 	}
-	if err := lb.checks.Set(ways); err != nil {
-		lb.log.Warn("health checks do not go through the tunnel", "error", err)
+	if lb.checks != nil {
+		if err := lb.checks.Set(ways); err != nil {
+			lb.log.Warn("health checks do not go through the tunnel", "error", err)
+		}
 	}
 	lb.prober.Set(targets)
+}
+
+// checkedPorts are those that servers' agents unpack TCP for.
+func checkedPorts(s *model.Service) []uint16 {
+	if s.Protocol != model.ProtocolTCP {
+		return []uint16{}
+	}
+	return s.Ports
 }
 
 // reportHealth says everything from time to time, besides every change at once, until ctx ends.

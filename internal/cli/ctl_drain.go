@@ -13,6 +13,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Implementation constants of waiting for a server to drain.
@@ -20,6 +21,7 @@ const (
 	drainPeriod  = 500 * time.Millisecond // between two looks
 	drainRequest = 15 * time.Second       // for the order itself, which Ctrl-C does not cut in two
 	drainSteady  = 3                      // looks in a row that an estimate of 0 must hold for
+	drainUnknown = 20                     // the same while no load balancer has reported, as when a controller has just begun
 )
 
 func (c *control) serverDrainCommand() *cobra.Command {
@@ -32,7 +34,8 @@ func (c *control) serverDrainCommand() *cobra.Command {
 is left of them is cut. Without --deadline they may stay for ever; saying drain again sets another deadline.
 
 --wait stays until none is left or the deadline has passed, and shows how many remain: exactly where an agent counts them on the
-server, else "about", as the load balancers estimate it. Ctrl-C and --timeout end the waiting, not the draining.`,
+server, else "about", as the load balancers estimate it. Nobody can tell for services with affinity hash and servers without an agent: they
+need --deadline or --timeout. Ctrl-C and --timeout end the waiting, not the draining.`,
 		Example: `  ballast ctl server drain web s3
   ballast ctl server drain web s3 --deadline 10m --wait && ballast ctl server remove web s3
   ballast ctl server undrain web s3`,
@@ -50,6 +53,12 @@ server, else "about", as the load balancers estimate it. Ctrl-C and --timeout en
 		if err != nil {
 			return err
 		}
+		w := &drainWait{fleet: fleet, service: args[0], server: args[1], began: time.Now()}
+		if wait {
+			if err := w.checkCounted(cmd.Context(), deadline+timeout > 0); err != nil {
+				return err
+			}
+		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), drainRequest)
 		defer cancel()
 		answer, err := fleet.DrainServer(ctx, request)
@@ -60,7 +69,6 @@ server, else "about", as the load balancers estimate it. Ctrl-C and --timeout en
 		if !wait {
 			return c.print(cmd.OutOrStdout(), done)
 		}
-		w := &drainWait{fleet: fleet, service: args[0], server: args[1], began: time.Now()}
 		if !c.json {
 			if err := c.print(cmd.OutOrStdout(), done); err != nil {
 				return err
@@ -119,10 +127,44 @@ type drainWait struct {
 	show            io.Writer // nil: nothing is shown
 	live            bool      // show is a terminal: one line that changes
 
+	blind  bool                    // load balancers cannot tell how many connections live
 	last   *ballastv1.ServerStatus // what was told last; nil: nothing yet
 	zeros  int                     // estimates of 0 in a row
 	shown  string
 	silent error // why the last look was in vain
+}
+
+// checkCounted refuses to wait for what nobody will ever say, unless the waiting ends by itself.
+func (w *drainWait) checkCounted(ctx context.Context, ends bool) error {
+	answer, err := w.fleet.GetFleet(ctx, &ballastv1.GetFleetRequest{})
+	if err != nil {
+		return err
+	}
+	for _, s := range answer.Services {
+		w.blind = w.blind || (s.Name == w.service && s.Affinity == model.AffinityHash.String())
+	}
+	if !w.blind || ends {
+		return nil
+	}
+	status, err := w.find(ctx)
+	if err == nil && !status.GetConnectionsExact() {
+		return fmt.Errorf("wait for %s: nobody counts its connections, as service %s has affinity hash and the server no agent: give --deadline or --timeout", w.server, w.service)
+	}
+	return err
+}
+
+// find asks for the server; nil: there is none of the name any more.
+func (w *drainWait) find(ctx context.Context) (found *ballastv1.ServerStatus, err error) {
+	answer, err := w.fleet.ListServers(ctx, &ballastv1.ListServersRequest{Service: w.service})
+	if err != nil {
+		return nil, err
+	}
+	for _, status := range answer.Servers {
+		if status.Server.GetName() == w.server && (found == nil || found.Removed) {
+			found = status
+		}
+	}
+	return found, nil
 }
 
 // run returns true when the server has drained.
@@ -142,24 +184,16 @@ func (w *drainWait) run(ctx context.Context) (ended bool, err error) {
 }
 
 func (w *drainWait) look(ctx context.Context) (ended bool, err error) {
-	answer, err := w.fleet.ListServers(ctx, &ballastv1.ListServersRequest{Service: w.service})
+	found, err := w.find(ctx)
 	if ctx.Err() != nil {
 		return false, nil
 	}
-	if connect.CodeOf(err) == connect.CodeUnavailable { // another controller, or the same a little later, will know
-		w.silent = err
+	if w.silent = err; connect.CodeOf(err) == connect.CodeUnavailable { // another controller, or the same a little later, will know
 		w.sayRemaining()
 		return false, nil
 	}
 	if err != nil {
 		return false, err
-	}
-	w.silent = nil
-	var found *ballastv1.ServerStatus
-	for _, status := range answer.Servers {
-		if status.Server.GetName() == w.server && (found == nil || found.Removed) {
-			found = status
-		}
 	}
 	if found == nil {
 		return false, fmt.Errorf("server %s of %s is gone: somebody has removed it, and given up what connections it had", w.server, w.service)
@@ -169,18 +203,31 @@ func (w *drainWait) look(ctx context.Context) (ended bool, err error) {
 		return false, fmt.Errorf("server %s of %s is %s again: somebody else has changed it", w.server, w.service, state)
 	}
 	w.zeros++
-	if found.Connections > 0 {
+	if found.Connections > 0 || w.unknown() {
 		w.zeros = 0
 	}
 	w.sayRemaining()
-	return w.off() || w.zeros >= drainSteady || (w.zeros > 0 && found.ConnectionsExact), nil
+	return w.off() || w.zeros >= w.enough(), nil
 }
+
+// enough is how many looks in a row must have shown no connection.
+func (w *drainWait) enough() int {
+	switch {
+	case w.last.ConnectionsExact:
+		return 1
+	case w.last.LoadSource == "":
+		return drainUnknown
+	}
+	return drainSteady
+}
+
+func (w *drainWait) unknown() bool { return w.last == nil || (w.blind && !w.last.ConnectionsExact) }
 
 func (w *drainWait) off() bool { return w.last.GetServer().GetState() == "off" }
 
 func (w *drainWait) remaining() string {
 	switch {
-	case w.last == nil:
+	case w.unknown():
 		return "it is not known how many connections remain"
 	case w.last.ConnectionsExact:
 		return fmt.Sprintf("%d connections remain", w.last.Connections)

@@ -74,7 +74,7 @@ type serverRow struct {
 	Load         float64     `json:"load"`
 	Available    float64     `json:"available"`
 	WeightNow    uint32      `json:"weight_now"`
-	Live         uint64      `json:"connections"`
+	Live         *uint64     `json:"connections"` // null: nobody can tell
 	LiveExact    bool        `json:"connections_exact"`
 	Counted      *serverSeen `json:"counted,omitempty"`
 }
@@ -93,7 +93,7 @@ func (c *control) serversCommand() *cobra.Command {
 		Use: "servers [SERVICE]", Short: "The servers with health, load, weight and live connections", Args: cobra.MaximumNArgs(1),
 		Long: `The servers of every service, or of one, removed ones that may still have connections included: whether they are healthy, their
 load (requests in work, or CPU), the weight that new connections are dispatched by now, and how many connections live (~ is an
-estimate of the load balancers). A load balancer adds what it sent them since it was attached, and the way there.`,
+estimate of the load balancers, - that nobody can tell). A load balancer adds what it sent them since it was attached, and the way there.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			rows, here, err := c.serverRows(cmd.Context(), strings.Join(args, ""))
 			if err != nil {
@@ -123,6 +123,14 @@ func (c *control) serverRows(ctx context.Context, service string) (rows []server
 	if err != nil {
 		return nil, false, err
 	}
+	wanted, err := fleet.GetFleet(ctx, &ballastv1.GetFleetRequest{})
+	if err != nil {
+		return nil, false, err
+	}
+	uncounted := map[string]bool{} // load balancers see the ends of connections with cookies only
+	for _, s := range wanted.Services {
+		uncounted[s.Name] = s.Affinity == model.AffinityHash.String()
+	}
 	type key struct {
 		service string
 		id      uint32
@@ -141,7 +149,10 @@ func (c *control) serverRows(ctx context.Context, service string) (rows []server
 		}
 		rows = append(rows, serverRow{Service: status.Service, Server: server, Removed: status.Removed, Health: status.Health,
 			HealthDetail: status.HealthDetail, LoadSource: status.LoadSource, Load: status.Load, Available: status.Available, WeightNow: status.Weight,
-			Live: status.Connections, LiveExact: status.ConnectionsExact, Counted: seen[key{status.Service, status.Server.GetId(), status.Removed}]})
+			LiveExact: status.ConnectionsExact, Counted: seen[key{status.Service, status.Server.GetId(), status.Removed}]})
+		if status.ConnectionsExact || !uncounted[status.Service] {
+			rows[len(rows)-1].Live = &status.Connections
+		}
 	}
 	return rows, counted != nil, nil
 }
@@ -213,10 +224,13 @@ func (r *serverRow) weight() string {
 }
 
 func (r *serverRow) live() string {
-	if r.LiveExact {
-		return fmt.Sprint(r.Live)
+	switch {
+	case r.Live == nil:
+		return "-"
+	case r.LiveExact:
+		return fmt.Sprint(*r.Live)
 	}
-	return fmt.Sprintf("~%d", r.Live)
+	return fmt.Sprintf("~%d", *r.Live)
 }
 
 // nodeRow is one node, as --json prints it.

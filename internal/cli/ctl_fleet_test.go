@@ -280,6 +280,38 @@ func TestDrainStopsWaitingWhenSomebodyElseUndoesIt(t *testing.T) {
 	})
 }
 
+func TestAnEstimateOfNothingMustHold(t *testing.T) {
+	var looks atomic.Int64
+	memory := &apitest.Memory{Estimated: true, Live: func(id uint16) uint64 {
+		if id == 1 && looks.Add(1) == 2 {
+			return 1 // after a 0 that was none
+		}
+		return 0
+	}}
+	path := filepath.Join(t.TempDir(), "ctl.sock")
+	serve(t, memory, listen(t, "unix", path))
+	ctl := &terminal{t, memory, []string{"ctl", "--socket", path}}
+	ctl.must("apply", "--yes", "-f", write(t, fleetFile))
+	ctl.expect("server drain web s1 --wait", "about 0 connections remain\nabout 1 connections remain\nabout 0 connections remain\n", "is drained")
+	if looks.Load() != 5 {
+		t.Errorf("%d looks", looks.Load())
+	}
+}
+
+func TestNobodyWaitsForWhatIsNotCounted(t *testing.T) {
+	memory := &apitest.Memory{Estimated: true}
+	path := filepath.Join(t.TempDir(), "ctl.sock")
+	serve(t, memory, listen(t, "unix", path))
+	ctl := &terminal{t, memory, []string{"ctl", "--socket", path}}
+	ctl.must("apply", "--yes", "-f", write(t, strings.Replace(fleetFile, "ports: [80]", "ports: [53]\n    protocol: udp", 1)))
+	ctl.refuse("server drain web s1 --wait", "give --deadline or --timeout")
+	ctl.expect("fleet", "state: active")
+	ctl.refuse("server drain web s1 --wait --timeout 20ms", "it is not known how many connections remain")
+	ctl.expect("--json servers", `"connections": null`)
+	memory.Estimated = false
+	ctl.expect("server drain web s1 --wait", "is drained")
+}
+
 func TestControllersAreAskedOnlyWithACertificateForIt(t *testing.T) {
 	dir := certificates(t)
 	for arguments, want := range map[string]string{

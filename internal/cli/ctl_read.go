@@ -41,7 +41,13 @@ func read[T any](c *control, use, short, path string, print func(out io.Writer, 
 
 func (c *control) statusCommand() *cobra.Command {
 	return read(c, "status", "Is it ready, by which file, and what is not as wanted", api.PathStatus, func(out io.Writer, s api.LBStatus) {
-		fmt.Fprintf(out, "role\t%s\nready\t%v\nversion\t%s\nchanges applied\t%d\nfile\t%s\n", s.Role, s.Ready, s.Version, s.Generation, s.Config.Path)
+		fmt.Fprintf(out, "role\t%s\nready\t%v\nversion\t%s\nchanges applied\t%d\n", s.Role, s.Ready, s.Version, s.Generation)
+		if s.Config.Path != "" {
+			fmt.Fprintf(out, "file\t%s\n", s.Config.Path)
+		}
+		if len(s.Controllers) > 0 || s.Revision > 0 {
+			fmt.Fprintf(out, "controllers\t%s\nrevision\t%d\n", strings.Join(s.Controllers, ", "), s.Revision)
+		}
 		if s.Config.Error != "" {
 			fmt.Fprintf(out, "file refused\t%s\n", s.Config.Error)
 		}

@@ -19,6 +19,7 @@ import (
 type Memory struct {
 	KeysFromFile bool                   // as a load balancer that runs by a file
 	Live         func(id uint16) uint64 // connections of a server; nil: none
+	Estimated    bool                   // there are no agents who count them
 	Members      []*ballastv1.NodeStatus
 	// Interfere, if set, is called once in the middle of a change: what it does is what somebody else does at the same time.
 	Interfere func()
@@ -74,7 +75,7 @@ func (m *Memory) Forget(_ context.Context, service, server string) (changes []st
 	return []string{"forgotten"}, m.revision, nil
 }
 
-// Servers implements api.Desired: everybody is healthy and counts exactly.
+// Servers implements api.Desired: everybody is healthy.
 func (m *Memory) Servers(_ context.Context, service string) (list []*ballastv1.ServerStatus, err error) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -86,7 +87,7 @@ func (m *Memory) Servers(_ context.Context, service string) (list []*ballastv1.S
 		for j := range s.Servers {
 			server := &s.Servers[j]
 			status := &ballastv1.ServerStatus{Service: s.Name, Server: api.ServerToProto(server), Health: "healthy", LoadSource: "connections",
-				Weight: uint32(server.Weight), ConnectionsExact: true}
+				Weight: uint32(server.Weight), ConnectionsExact: !m.Estimated}
 			if m.Live != nil {
 				status.Connections = m.Live(server.ID)
 			}

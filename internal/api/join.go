@@ -148,6 +148,8 @@ func (j *Joined) converse(ctx context.Context, controller string, client ballast
 	}
 	defer stream.CloseResponse()
 	defer stream.CloseRequest()
+	// net/http notices the end of the context only when the request has ended, too.
+	defer context.AfterFunc(ctx, func() { stream.CloseRequest() })()
 	if err := stream.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Hello{Hello: j.options.Hello()}}); err != nil {
 		return false, reason(stream, err)
 	}

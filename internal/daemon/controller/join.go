@@ -213,6 +213,7 @@ func (h *Hub) sendOne(s *stream, p *peer, message *frame) error {
 	p.call.control.SetWriteDeadline(began.Add(h.options.Limits.WriteTimeout))
 	err := s.Send(message)
 	if err == nil {
+		p.call.control.SetWriteDeadline(time.Time{}) // or it would cut a stream that has nothing to wait for
 		h.metrics.sent(message.size())
 		return nil
 	}

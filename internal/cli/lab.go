@@ -2,6 +2,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab"
 	"github.com/ballast-lb/ballast/internal/lab/app"
+	"github.com/ballast-lb/ballast/internal/lab/member"
 	"github.com/ballast-lb/ballast/internal/lab/slowlink"
 	"github.com/ballast-lb/ballast/internal/lab/traffic"
 )
@@ -27,7 +29,7 @@ func LabCommand() *cobra.Command {
 		Use:   "lab",
 		Short: "Put Ballast to the test in networks of namespaces on this machine",
 	}
-	command.AddCommand(labRun(), labList(), labClean(), labClient(), labEcho(), labSlowLink(), labApp())
+	command.AddCommand(labRun(), labList(), labClean(), labClient(), labEcho(), labSlowLink(), labProcess(lab.AppCommand, app.Run), labProcess(lab.MemberCommand, member.Run))
 	return command
 }
 
@@ -67,7 +69,9 @@ func labRun() *cobra.Command {
 	flags.BoolVar(&options.Keep, "keep", false, "leave the network as it is at the end")
 	flags.StringVar(&seed, "seed", "", "repeat the random choices of an earlier run")
 	flags.StringVar(&options.Binary, "binary", "", "the ballast to test (default: this one)")
-	flags.DurationVar(&options.Duration, "duration", 0, "length of idle, wrap and throughput (default: short)")
+	flags.DurationVar(&options.Duration, "duration", 0, "length of idle, wrap, throughput and elastic, or of each measurement of uneven, uneven-links,\n"+
+		"bimodal and weight-loss, which then compare all policies, repeatedly (default: short)")
+	flags.StringVar(&options.Dispatch, "dispatch", "", "churn: policy of the service, or "+lab.AllPolicies+": a service of each, fewer connections")
 	return command
 }
 
@@ -129,7 +133,7 @@ func labClean() *cobra.Command {
 	}
 }
 
-// labClient, labEcho, labSlowLink and labApp run inside a lab's namespaces; the lab starts them.
+// labClient, labEcho, labSlowLink and labProcess run inside a lab's namespaces; the lab starts them.
 func labClient() *cobra.Command {
 	return &cobra.Command{
 		Use: lab.ClientCommand, Hidden: true, Args: cobra.NoArgs, SilenceUsage: true,
@@ -165,13 +169,14 @@ func labSlowLink() *cobra.Command {
 	}
 }
 
-func labApp() *cobra.Command {
+// labProcess is a process of a lab that is told all it needs in one argument.
+func labProcess(name string, run func(context.Context, string) error) *cobra.Command {
 	return &cobra.Command{
-		Use: lab.AppCommand + " OPTIONS", Hidden: true, Args: cobra.ExactArgs(1), SilenceUsage: true,
+		Use: name + " OPTIONS", Hidden: true, Args: cobra.ExactArgs(1), SilenceUsage: true,
 		RunE: func(command *cobra.Command, arguments []string) error {
 			ctx, stop := signal.NotifyContext(command.Context(), syscall.SIGTERM, os.Interrupt)
 			defer stop()
-			return app.Run(ctx, arguments[0])
+			return run(ctx, arguments[0])
 		},
 	}
 }

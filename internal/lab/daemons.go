@@ -24,25 +24,47 @@ type daemon struct {
 	*process
 	node, role string
 	down       bool // crashed on purpose; stays out of changes until it returns
+	cut        bool // off the controllers; hears of changes when that is over
 }
 
 // startDaemon starts `ballast lb` or `ballast agent` on a node by the node's current configuration file.
 func (l *Lab) startDaemon(role, node string) (*daemon, error) {
 	dir := l.nodeDir(node)
 	arguments := []string{
-		role, "-f", l.configPath(node), "--instance", instance,
-		"--run-dir", filepath.Join(dir, "run"), "--interface", "eth0",
+		role, "--instance", instance, "--run-dir", filepath.Join(dir, "run"), "--state-dir", filepath.Join(dir, "state"), "--interface", "eth0",
 	}
 	if role == "lb" {
-		arguments = append(arguments, "--interface", "eth1", "--state-dir", filepath.Join(dir, "state"))
-	} else {
-		arguments = append(arguments, "--server", node)
+		arguments = append(arguments, "--interface", "eth1")
 	}
+	arguments = append(arguments, l.controlFlags(role, node)...)
 	p, err := l.start(spawn{node: node, program: l.Binary, arguments: arguments})
 	if err != nil {
 		return nil, err
 	}
 	return &daemon{process: p, node: node, role: role}, nil
+}
+
+// controlFlags say what a daemon is told its configuration by, and whom agents tell how busy their servers are.
+func (l *Lab) controlFlags(role, node string) []string {
+	file := []string{"-f", l.configPath(node)}
+	if role == "agent" {
+		file = append(file, "--server", node)
+	}
+	switch {
+	case !l.topo.Management:
+		return file
+	case l.topo.Controllers != 0:
+		return []string{"--tls-dir", l.certificates(), "--name", node,
+			"--controller", controlAddresses(controllerName, l.topo.Controllers)}
+	case role == "lb":
+		file = append(file, "--listen", fmt.Sprintf(":%d", controlPort))
+		if l.loseWeights != 0 {
+			file = append(file, "--lose-weights", fmt.Sprint(l.loseWeights))
+		}
+	default:
+		file = append(file, "--controller", controlAddresses(lbName, l.topo.LBs))
+	}
+	return append(file, "--tls-dir", l.certificates(), "--name", node)
 }
 
 func (l *Lab) configPath(node string) string { return filepath.Join(l.nodeDir(node), "ballast.yaml") }

@@ -37,15 +37,24 @@ type service struct {
 	Forward    string        `yaml:"forward,omitempty"`
 	Return     string        `yaml:"return,omitempty"`
 	TableSlots uint32        `yaml:"table_slots,omitempty"`
+	Load       *serviceLoad  `yaml:"load,omitempty"`
 	Servers    []fleetMember `yaml:"servers"`
 
 	crossFamily bool // servers are of the other IP family than the VIP
+}
+
+// serviceLoad is how the load of a service is measured.
+type serviceLoad struct {
+	Source   string `yaml:"source"`
+	Interval string `yaml:"interval"`
+	Classes  *int   `yaml:"classes,omitempty"`
 }
 
 type fleetMember struct {
 	Name    string `yaml:"name"`
 	Address string `yaml:"address"`
 	ID      uint16 `yaml:"id"`
+	Weight  uint16 `yaml:"weight,omitempty"`
 	State   string `yaml:"state,omitempty"`
 }
 
@@ -76,9 +85,9 @@ func (f *fleet) encode() ([]byte, error) {
 	return content, nil
 }
 
-// add puts server i into a service. The id is i: never used again in one lab.
-func (s *service) add(i int, address netip.Addr) {
-	s.Servers = append(s.Servers, fleetMember{Name: serverName(i), Address: address.String(), ID: uint16(i)})
+// add puts server i into a service. The id is i: never used again in one lab. Weight 0 is the default of Ballast.
+func (s *service) add(i int, address netip.Addr, weight uint16) {
+	s.Servers = append(s.Servers, fleetMember{Name: serverName(i), Address: address.String(), ID: uint16(i), Weight: weight})
 }
 
 // target is the address that clients connect to.

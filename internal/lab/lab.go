@@ -34,6 +34,7 @@ type Options struct {
 	Binary   string        // the ballast binary; default: this program
 	Seed     uint64        // of every random choice
 	Duration time.Duration // scenario-specific length; 0 = the scenario's own
+	Dispatch string        // churn: the policy of the service, or AllPolicies; empty = Ballast's default
 	Keep     bool          // leave namespaces and processes when done, for a look around
 	Progress func(format string, arguments ...any)
 	Live     func(Snapshot) // called several times a second with the state of the traffic
@@ -42,13 +43,14 @@ type Options struct {
 // A Lab is one network with everything that runs in it.
 type Lab struct {
 	Options
-	id     string
-	dir    string
-	lock   *os.File
-	spaces map[string]*netspace.Space
-	wire   *datapath.Wire
-	topo   Topology
-	work   string // how the work of application servers is done
+	id          string
+	dir         string
+	lock        *os.File
+	spaces      map[string]*netspace.Space
+	wire        *datapath.Wire
+	topo        Topology
+	loseWeights float64 // share of the updates of weights that load balancers lose on purpose
+	work        string  // how the work of application servers is done
 
 	mutex     sync.Mutex
 	processes []*process

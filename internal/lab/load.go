@@ -19,6 +19,7 @@ const (
 	ClientCommand   = "client"
 	EchoCommand     = "echo"
 	AppCommand      = "app"
+	MemberCommand   = "etcd"
 	SlowLinkCommand = "slow-link"
 )
 

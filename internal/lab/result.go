@@ -17,6 +17,7 @@ type Result struct {
 	Failures     []string            `json:"failures,omitempty"` // why the promise counts as broken
 	Measurements map[string]float64  `json:"measurements,omitempty"`
 	Comparison   []Cell              `json:"comparison,omitempty"` // policies under the same load
+	Work         string              `json:"work,omitempty"`       // how the work of application servers is done
 	PerSecond    map[string][]Second `json:"per_second,omitempty"` // flow -> what ended in each second
 	Trials       []Trial             `json:"trials"`
 	Seconds      float64             `json:"seconds"`
@@ -33,7 +34,6 @@ type Cell struct {
 	Policy     string `json:"policy"` // with its classes, interval and whatever else is varied
 	Repetition int    `json:"repetition"`
 	Completions
-	Settings map[string]float64 `json:"settings,omitempty"`
 }
 
 // fail notes a reason why the promise is broken.

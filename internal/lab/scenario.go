@@ -17,6 +17,7 @@ type Scenario struct {
 	Name     string
 	Promise  string
 	Deadline time.Duration
+	lengths  int // how often a --duration fits into a run; 0: once
 	run      func(*stage) error
 }
 
@@ -45,7 +46,7 @@ func Run(ctx context.Context, name string, options Options) (Result, error) {
 	if err := options.complete(); err != nil {
 		return Result{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, scenario.Deadline+2*options.Duration)
+	ctx, cancel := context.WithTimeout(ctx, scenario.Deadline+2*time.Duration(max(scenario.lengths, 1))*options.Duration)
 	defer cancel()
 	result := Result{Scenario: name, Promise: scenario.Promise, Seed: options.Seed}
 	options.Progress("scenario %s, seed %d: %s", name, options.Seed, scenario.Promise)

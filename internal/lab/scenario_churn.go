@@ -3,6 +3,7 @@ package lab
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/traffic"
@@ -27,14 +28,77 @@ func hashService(vip string) *service {
 	return &service{Name: "web", VIP: vip, Ports: []uint16{80}, Dispatch: "hash", Affinity: "hash", Fallback: "hash"}
 }
 
-func runChurn(s *stage) error { return churnTwice(s, vip4) }
+// AllPolicies as Options.Dispatch stands for one service of each policy.
+const AllPolicies = "all"
 
-// churnTwice puts the cookie and the baseline through the same events.
-func churnTwice(s *stage, vip string) error {
+// policies are all of them. Those that follow load get new weights ten times a second.
+var policies = []string{"hash", "maglev", "rr", "wrr", "p2c", "least", "awrr", "awfd", "wcmp", "lcf"}
+
+const weightsInterval = 100 * time.Millisecond
+
+func followsLoad(dispatch string) bool {
+	return slices.Contains([]string{"awrr", "awfd", "lcf"}, dispatch)
+}
+
+// policyService is a service with cookies and the given policy.
+func policyService(vip, dispatch string) *service {
+	one := cookieService(vip)
+	one.Dispatch = dispatch
+	if followsLoad(dispatch) {
+		one.Load = &serviceLoad{Source: "connections", Interval: weightsInterval.String()}
+	}
+	return one
+}
+
+func runChurn(s *stage) error {
+	switch {
+	case s.Dispatch == AllPolicies:
+		return churnPolicies(s)
+	case s.Dispatch == "":
+		return churnTwice(s, cookieService(vip4))
+	case !slices.Contains(policies, s.Dispatch):
+		return fmt.Errorf("churn with dispatch %q: there is no such policy: use one of %v, or %s", s.Dispatch, policies, AllPolicies)
+	default:
+		return churnTwice(s, policyService(vip4, s.Dispatch))
+	}
+}
+
+// churnPolicies puts one service of each policy through the same events at once.
+func churnPolicies(s *stage) error {
+	what := setup{name: AllPolicies, topology: Topology{LBs: 2, Servers: make([]ServerNode, 8)}, members: []int{1, 2, 3, 4, 5, 6}, reports: true}
+	for i, dispatch := range policies {
+		one := policyService(fmt.Sprintf("198.51.100.%d", 10+i), dispatch)
+		one.Name = dispatch
+		what.services = append(what.services, one)
+	}
+	outcome, err := s.trial(what, churn)
+	if err != nil {
+		return err
+	}
+	s.unbroken(outcome)
+	for _, dispatch := range policies {
+		throughout := outcome.Throughout[flowName(what.services, dispatch, "download")]
+		s.result.measure("throughout_"+dispatch, float64(throughout))
+		s.result.expect(throughout >= churnDownloadsMin/len(policies),
+			"%s: only %d downloads lasted from before the first event until after the last", dispatch, throughout)
+	}
+	return nil
+}
+
+// flowName is the name of a service's flow where there may be several services.
+func flowName(services []*service, service, flow string) string {
+	if len(services) == 1 {
+		return flow
+	}
+	return service + " " + flow
+}
+
+// churnTwice puts a service with cookies and the baseline through the same events.
+func churnTwice(s *stage, with *service) error {
 	topology := Topology{LBs: 2, Servers: make([]ServerNode, 8)}
 	first := []int{1, 2, 3, 4, 5, 6}
 	outcome, err := s.trial(setup{
-		name: "cookie", topology: topology, services: []*service{cookieService(vip)}, members: first,
+		name: "cookie", topology: topology, services: []*service{with}, members: first, reports: with.Load != nil,
 	}, churn)
 	if err != nil {
 		return err
@@ -44,7 +108,7 @@ func churnTwice(s *stage, vip string) error {
 	s.result.expect(outcome.Throughout["download"] >= churnDownloadsMin,
 		"only %d downloads lasted from before the first event until after the last", outcome.Throughout["download"])
 	baseline, err := s.trial(setup{
-		name: "hash", topology: topology, services: []*service{hashService(vip)}, members: first, baseline: true,
+		name: "hash", topology: topology, services: []*service{hashService(with.VIP)}, members: first, baseline: true,
 	}, churn)
 	if err != nil {
 		return err
@@ -53,36 +117,55 @@ func churnTwice(s *stage, vip string) error {
 	return nil
 }
 
-// churnTraffic is what clients do during churn: downloads that outlast all events, browsing, and short requests.
-func churnTraffic(target string) []traffic.Flow {
+// churnTraffic is what the clients of all services together do during churn: downloads that outlast all events, browsing, and
+// short requests.
+func churnTraffic(services []*service) []traffic.Flow {
 	const slow, downloadSeconds = 64 << 10, 26
-	return []traffic.Flow{
-		{Name: "download", Target: target, Count: churnDownloads, Concurrent: churnDownloads, PerSecond: 80,
-			Requests: []traffic.Request{{Path: pathSlow(slow), Bytes: slow * downloadSeconds}}},
-		{Name: "short", Target: target, Concurrent: 200, PerSecond: 60, Requests: []traffic.Request{
-			{Path: pathBlob, Bytes: 2000}}},
-		{Name: "medium", Target: target, Concurrent: 100, PerSecond: 15, Requests: []traffic.Request{
-			{Path: pathSlow(200 << 10), Bytes: 400 << 10}}},
-		{Name: "browse", Target: target, Concurrent: 100, PerSecond: 10, Requests: []traffic.Request{
-			{Path: pathName}, {Path: pathBlob, Bytes: 50000, Pause: time.Second},
-			{Path: pathUpload + "browse", Bytes: 30000, Upload: true, Pause: time.Second}}},
+	var flows []traffic.Flow
+	share := len(services)
+	for _, one := range services {
+		name, target := func(flow string) string { return flowName(services, one.Name, flow) }, one.target()
+		flows = append(flows,
+			traffic.Flow{Name: name("download"), Target: target, Count: churnDownloads / share, Concurrent: churnDownloads, PerSecond: 80 / float64(share),
+				Requests: []traffic.Request{{Path: pathSlow(slow), Bytes: slow * downloadSeconds}}},
+			traffic.Flow{Name: name("short"), Target: target, Concurrent: 200, PerSecond: 60 / float64(share), Requests: []traffic.Request{
+				{Path: pathBlob, Bytes: 2000}}},
+			traffic.Flow{Name: name("medium"), Target: target, Concurrent: 100, PerSecond: 15 / float64(share), Requests: []traffic.Request{
+				{Path: pathSlow(200 << 10), Bytes: 400 << 10}}},
+			traffic.Flow{Name: name("browse"), Target: target, Concurrent: 100, PerSecond: 10 / float64(share), Requests: []traffic.Request{
+				{Path: pathName}, {Path: pathBlob, Bytes: 50000, Pause: time.Second},
+				{Path: pathUpload + "browse", Bytes: 30000, Upload: true, Pause: time.Second}}})
 	}
+	return flows
 }
 
 // idleTraffic are connections that say nothing for seconds at a time.
-func idleTraffic(target string) traffic.Flow {
-	return traffic.Flow{Name: "idle", Target: target, Count: 60, Concurrent: 60, PerSecond: 30, Requests: []traffic.Request{
-		{Path: pathName}, {Path: pathName, Pause: 6 * time.Second}, {Path: pathName, Pause: 6 * time.Second}}}
+func idleTraffic(services []*service) []traffic.Flow {
+	var flows []traffic.Flow
+	share := len(services)
+	for _, one := range services {
+		flows = append(flows, traffic.Flow{
+			Name: flowName(services, one.Name, "idle"), Target: one.target(), Count: 60 / share, Concurrent: 60, PerSecond: 30 / float64(share),
+			Requests: []traffic.Request{{Path: pathName}, {Path: pathName, Pause: 6 * time.Second}, {Path: pathName, Pause: 6 * time.Second}}})
+	}
+	return flows
+}
+
+// drain ends new connections to a server in every service.
+func (t *trial) drain(i int) {
+	for _, one := range t.fleet.Services {
+		one.drain(i)
+	}
 }
 
 // churn is the series of events. Their pace is that of the connections, not of a clock.
 func churn(t *trial) error {
-	pool := t.fleet.Services[0]
-	idle, err := t.generate(idleTraffic(t.target()))
+	services := t.fleet.Services
+	idle, err := t.generate(idleTraffic(services)...)
 	if err != nil {
 		return err
 	}
-	running, err := t.generate(churnTraffic(t.target())...)
+	running, err := t.generate(churnTraffic(services)...)
 	if err != nil {
 		return err
 	}
@@ -92,7 +175,7 @@ func churn(t *trial) error {
 		do    func() error
 	}{
 		{300, "add servers s7 and s8", func() error { t.addServer(7); t.addServer(8); return t.apply() }},
-		{450, "drain servers s1 and s2", func() error { pool.drain(1); pool.drain(2); return t.apply() }},
+		{450, "drain servers s1 and s2", func() error { t.drain(1); t.drain(2); return t.apply() }},
 		{600, "kill load balancer lb1", func() error { return t.crashLB(1) }},
 		{850, "add the next key", func() error { t.addKey(2); return t.apply() }},
 		{950, "lb1 returns", func() error { return t.returnLB(1) }},
@@ -113,7 +196,12 @@ func churn(t *trial) error {
 		}
 	}
 	return t.until(running, time.Minute, "the downloads have ended and enough was attempted", func(p traffic.Progress) bool {
-		return p.OpenByFlow["download"] == 0 && p.Attempted >= churnConnectionsMin
+		for _, one := range services {
+			if p.OpenByFlow[flowName(services, one.Name, "download")] != 0 {
+				return false
+			}
+		}
+		return p.Attempted >= churnConnectionsMin
 	})
 }
 

@@ -40,23 +40,23 @@ func elasticPolicies() []*service {
 func runElastic(s *stage) error {
 	length := s.length(elasticShort)
 	compression := float64(elasticLength) / float64(length)
-	policies := elasticPolicies()
+	compared := elasticPolicies()
 	topology := Topology{LBs: 2, Servers: make([]ServerNode, elasticServers+elasticAdded)}
 	for i := range topology.Servers {
 		topology.Servers[i].App = &AppServer{CPUs: 1, Sleep: true} // its answers only last: it does no work
 	}
-	what := setup{name: "all", topology: topology, services: policies}
+	what := setup{name: "all", topology: topology, services: compared}
 	for i := range elasticServers {
 		what.members = append(what.members, i+1)
 	}
 	s.Progress("elastic: %d -> %d -> %d requests/s for each of %d policies (those of the paper divided by %d), %v (time compressed %.2g times)",
-		elasticRate/elasticScale, elasticPeak/elasticScale, elasticRate/elasticScale, len(policies), elasticScale, length, compression)
+		elasticRate/elasticScale, elasticPeak/elasticScale, elasticRate/elasticScale, len(compared), elasticScale, length, compression)
 	s.result.measure("rate_divided_by", elasticScale)
 	s.result.measure("time_compressed_by", compression)
 	var ended []traffic.Connection
 	var began time.Time
 	outcome, err := s.play(what, func(t *trial) error {
-		running, err := t.generate(elasticTraffic(policies, s.Seed, length, compression)...)
+		running, err := t.generate(elasticTraffic(compared, s.Seed, length, compression)...)
 		if err != nil {
 			return err
 		}
@@ -73,14 +73,14 @@ func runElastic(s *stage) error {
 	if err != nil {
 		return err
 	}
-	s.judgeElastic(outcome, ended, began, policies)
+	s.judgeElastic(outcome, ended, began, compared)
 	return nil
 }
 
 // elasticTraffic are the same arrivals and durations for every policy.
-func elasticTraffic(policies []*service, seed uint64, length time.Duration, compression float64) []traffic.Flow {
+func elasticTraffic(compared []*service, seed uint64, length time.Duration, compression float64) []traffic.Flow {
 	var flows []traffic.Flow
-	for _, policy := range policies {
+	for _, policy := range compared {
 		flows = append(flows, traffic.Flow{
 			Name: policy.Name, Target: policy.target(),
 			Arrivals: &traffic.Arrivals{
@@ -108,13 +108,7 @@ func (t *trial) elasticEvents(begin time.Time, length time.Duration) error {
 	for i := range elasticDrained {
 		drained := 1 + i
 		at := half + half*time.Duration(i+1)/(elasticDrained+1)
-		err := t.atTime(begin.Add(at), fmt.Sprintf("drain server s%d", drained), func() error {
-			for _, one := range t.fleet.Services {
-				one.drain(drained)
-			}
-			return t.apply()
-		})
-		if err != nil {
+		if err := t.atTime(begin.Add(at), fmt.Sprintf("drain server s%d", drained), func() error { t.drain(drained); return t.apply() }); err != nil {
 			return err
 		}
 	}
@@ -134,10 +128,10 @@ func (t *trial) atTime(when time.Time, what string, do func() error) error {
 }
 
 // judgeElastic reports every policy as a trial of its own and compares them.
-func (s *stage) judgeElastic(outcome Trial, connections []traffic.Connection, began time.Time, policies []*service) {
+func (s *stage) judgeElastic(outcome Trial, connections []traffic.Connection, began time.Time, compared []*service) {
 	broken := map[string]float64{}
 	s.result.PerSecond = map[string][]Second{}
-	for _, policy := range policies {
+	for _, policy := range compared {
 		one := Trial{Name: policy.Name}
 		for _, connection := range connections {
 			if connection.Flow == policy.Name {

@@ -9,6 +9,7 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"runtime"
 	"time"
@@ -24,7 +25,11 @@ const (
 	fabric     = "fabric"
 )
 
-const fullMTU = 1500 // of every link outside the fabric
+// Implementation constants.
+const (
+	fullMTU = 1500 // of every link outside the fabric
+	crowd   = 16   // servers in a lab that need not be introduced to each other
+)
 
 // A Topology is one network. The zero value of a field means its default.
 type Topology struct {
@@ -39,6 +44,10 @@ type Topology struct {
 	ClientDelay    time.Duration     // of every frame to and from clients, each way
 	ClientSysctls  map[string]string // beyond the lab's own
 	AnswersThrough bool              // servers answer by an LB instead of by the router
+
+	Management  bool // there is a management network
+	Controllers int  // on it
+	EtcdMembers int  // on it
 }
 
 // A ServerNode is one server of a topology.
@@ -143,7 +152,7 @@ func (l *Lab) build(topology Topology) error {
 	defaultTo(&topology.FabricMTU, 1600)
 	defaultTo(&topology.ClientMTU, fullMTU)
 	l.topo = topology
-	steps := []func() error{l.buildRouter, l.buildClient, l.buildLBs, l.buildServers, l.routeVIPs, l.narrowClients}
+	steps := []func() error{l.buildRouter, l.buildClient, l.buildLBs, l.buildServers, l.buildManagement, l.routeVIPs, l.narrowClients}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return fmt.Errorf("build lab %s: %w", l.id, err)
@@ -278,6 +287,29 @@ func (l *Lab) fabricAddresses(lb int) []netip.Prefix {
 func (l *Lab) buildServers() error {
 	for i := range l.topo.Servers {
 		if err := l.buildServer(i + 1); err != nil {
+			return err
+		}
+	}
+	if len(l.topo.Servers) > crowd {
+		return l.introduceServers()
+	}
+	return nil
+}
+
+// introduceServers tells the servers of a large lab of each other. Agents want to know the way to every other server, and the
+// kernel's neighbour table, which all namespaces share, holds 1024 by default.
+func (l *Lab) introduceServers() error {
+	neighbours := map[netip.Addr]net.HardwareAddr{}
+	for i := range l.topo.Servers {
+		mac, err := l.space(serverName(i + 1)).MAC("eth0")
+		if err != nil {
+			return err
+		}
+		neighbours[l.topo.serverAddress(i+1, false)] = mac
+		neighbours[l.topo.serverAddress(i+1, true)] = mac
+	}
+	for i := range l.topo.Servers {
+		if err := l.space(serverName(i+1)).KnowNeighbours("eth0", neighbours); err != nil {
 			return err
 		}
 	}

@@ -22,7 +22,9 @@ type setup struct {
 	name     string
 	topology Topology
 	services []*service
-	members  []int // servers in the pool at first; default: all of the topology
+	members  []int    // servers in the pool at first; default: all of the topology
+	weights  []uint16 // of the servers, as an operator knows their size; default: all alike
+	reports  bool     // agents tell the load balancers how busy their servers are
 	noAgents bool
 	clocks   bool // the LBs write the cookies: every change is done when they know the servers' clocks
 	baseline bool // its broken connections are the comparison, not a broken promise
@@ -48,12 +50,15 @@ type Trial struct {
 // trial is a running one.
 type trial struct {
 	*Lab
-	ctx     context.Context
-	setup   setup
-	fleet   *fleet
-	random  *rand.Rand
-	lbs     map[string]*daemon
-	agents  map[string]*daemon
+	ctx    context.Context
+	setup  setup
+	fleet  *fleet
+	random *rand.Rand
+	lbs    map[string]*daemon
+	agents map[string]*daemon
+
+	members, controllers map[string]*process // of a fleet that runs by controllers
+
 	loads   []*load
 	lossy   map[string]*datapath.Wire
 	started time.Time
@@ -85,6 +90,7 @@ func (t *trial) bringUp() error {
 	for _, one := range t.setup.services {
 		t.setup.topology.VIPs = append(t.setup.topology.VIPs, netip.MustParseAddr(one.VIP))
 	}
+	t.setup.topology.Management = t.setup.topology.Management || t.setup.reports
 	if err := t.build(t.setup.topology); err != nil {
 		return err
 	}
@@ -102,13 +108,20 @@ func (t *trial) bringUp() error {
 	for i := range t.topo.LBs {
 		t.lbs[lbName(i+1)] = nil
 	}
+	if err := t.startControl(); err != nil {
+		return err
+	}
 	return t.apply()
 }
 
 // addServer adds a server to every service of the fleet; apply makes it so.
 func (t *trial) addServer(i int) {
+	weight := uint16(0)
+	if i <= len(t.setup.weights) {
+		weight = t.setup.weights[i-1]
+	}
 	for _, one := range t.fleet.Services {
-		one.add(i, t.topo.serverAddress(i, t.wantsIPv6Servers(one)))
+		one.add(i, t.topo.serverAddress(i, t.wantsIPv6Servers(one)), weight)
 	}
 	if !t.setup.noAgents {
 		t.agents[serverName(i)] = t.agents[serverName(i)] // a new entry is started by apply
@@ -134,6 +147,9 @@ func (t *trial) apply() error {
 	content, err := t.fleet.encode()
 	if err != nil {
 		return err
+	}
+	if t.topo.Controllers != 0 {
+		return t.applyByControl(content)
 	}
 	for _, group := range []struct {
 		role    string

@@ -17,3 +17,12 @@ func TestConnectionsSurviveChurn(t *testing.T) {
 	}
 	timestampsAccepted(t, result.Trials[0])
 }
+
+// Promise: the same with every policy there is, while the weights of those that follow load change ten times a second.
+func TestConnectionsSurviveChurnWithEveryPolicy(t *testing.T) {
+	result := run(t, "churn", "--dispatch", "all")
+	if result.Attempted < 2000 || result.Broken != 0 || result.Completed != result.Attempted {
+		t.Errorf("%d of %d broken: %v", result.Broken, result.Attempted, result.BrokenFlows)
+	}
+	timestampsAccepted(t, result.Trials[0])
+}

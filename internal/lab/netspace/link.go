@@ -170,6 +170,43 @@ func (s *Space) SetLink(name string, up bool) error {
 	return nil
 }
 
+// MAC is the hardware address of an interface.
+func (s *Space) MAC(name string) (mac net.HardwareAddr, err error) {
+	err = s.Do(func() error {
+		link, err := net.InterfaceByName(name)
+		if err != nil {
+			return fmt.Errorf("look up MAC of %s of %s: %w", name, s.Name, err)
+		}
+		mac = link.HardwareAddr
+		return nil
+	})
+	return mac, err
+}
+
+// KnowNeighbours tells the namespace neighbours on a link for good, so that they need no room in the kernel's table of those it
+// has asked for, which all namespaces share.
+func (s *Space) KnowNeighbours(name string, neighbours map[netip.Addr]net.HardwareAddr) error {
+	err := s.Do(func() error {
+		link, err := net.InterfaceByName(name)
+		if err != nil {
+			return err
+		}
+		for address, mac := range neighbours {
+			err := netlink.NeighSet(&netlink.Neigh{
+				LinkIndex: link.Index, State: netlink.NUD_PERMANENT, IP: address.AsSlice(), HardwareAddr: mac,
+			})
+			if err != nil {
+				return fmt.Errorf("%s: %w", address, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("tell %s of %s its neighbours: %w", name, s.Name, err)
+	}
+	return nil
+}
+
 // AttachXDP attaches a loaded program to an interface of the namespace; it outlives this process.
 func (s *Space) AttachXDP(name string, fd int) error {
 	err := s.Do(func() error {

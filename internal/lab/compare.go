@@ -1,0 +1,195 @@
+// Comparing policies under the same load: one network, one pool of servers, the policy switched live from one measurement to the
+// next, the same arrivals for each.
+package lab
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/traffic"
+)
+
+// patience is how long a request may wait in an overloaded server before it counts as broken.
+const patience = time.Minute
+
+// A contender is a policy with its settings.
+type contender struct {
+	dispatch string
+	classes  int           // awfd: m
+	interval time.Duration // of load reports; 0: the policy follows none
+	loss     float64       // share of the updates of weights that each load balancer loses
+}
+
+// name is what results call it, such as "awfd-m4-250ms".
+func (c contender) name() string {
+	name := c.dispatch
+	if c.dispatch == "awfd" {
+		name += fmt.Sprintf("-m%d", c.classes)
+	}
+	if c.interval != 0 {
+		name += fmt.Sprintf("-%v", c.interval)
+	}
+	if c.loss != 0 {
+		name += fmt.Sprintf("-lose%g", 100*c.loss)
+	}
+	return name
+}
+
+// following makes a contender of one policy at each interval.
+func following(dispatch string, classes int, intervals ...time.Duration) []contender {
+	var all []contender
+	for _, interval := range intervals {
+		all = append(all, contender{dispatch: dispatch, classes: classes, interval: interval})
+	}
+	return all
+}
+
+// plain makes contenders of policies that follow no load.
+func plain(dispatches ...string) []contender {
+	var all []contender
+	for _, dispatch := range dispatches {
+		all = append(all, contender{dispatch: dispatch})
+	}
+	return all
+}
+
+// A comparison is a list of contenders and the load that each of them is put under.
+type comparison struct {
+	setup       setup
+	contenders  []contender
+	repetitions int           // of the whole list, each with arrivals of its own
+	length      time.Duration // of the arrivals of one measurement
+	warmup      time.Duration // at its beginning, which is not counted
+	flows       func(target string, seed uint64, length time.Duration) []traffic.Flow
+	counted     []string // flows that results are about; nil: all
+}
+
+// compare measures all contenders and adds a cell to the result for each measurement. Repetitions are interleaved, so that a
+// change of the machine's own load meets all of them.
+func (s *stage) compare(c comparison) error {
+	if c.repetitions == 0 {
+		c.repetitions = 1
+	}
+	total := c.repetitions * len(c.contenders)
+	s.Progress("%s: %d measurements of %v", c.setup.name, total, c.length)
+	outcome, err := s.play(c.setup, func(t *trial) error {
+		s.result.Work = t.work
+		for repetition := range c.repetitions {
+			for i := range c.contenders {
+				one := c.contenders[(i+repetition)%len(c.contenders)]
+				cell, err := t.measure(c, one, s.Seed+uint64(repetition))
+				if err != nil {
+					return fmt.Errorf("%s: %w", one.name(), err)
+				}
+				cell.Repetition = repetition + 1
+				s.result.Comparison = append(s.result.Comparison, cell)
+				s.Progress("%s: %d of %d: %-22s %7.1f/s, mean %6.0f ms, p50 %6.0f ms, p99 %6.0f ms, %d of %d broken", c.setup.name, len(s.result.Comparison),
+					total, cell.Policy, cell.PerSecond, cell.MeanMS, cell.P50MS, cell.P99MS, cell.Broken, cell.Offered)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	s.result.addTrial(outcome, false)
+	s.unbroken(outcome)
+	s.summarize()
+	return nil
+}
+
+// measure puts one contender under the load, from a pool without connections until there are none again.
+func (t *trial) measure(c comparison, one contender, seed uint64) (Cell, error) {
+	if err := t.use(one); err != nil {
+		return Cell{}, err
+	}
+	running, err := t.generatePatiently(patience, c.flows(t.target(), seed, c.length)...)
+	if err != nil {
+		return Cell{}, err
+	}
+	begin := time.Now()
+	if err := running.wait(t.ctx); err != nil {
+		return Cell{}, err
+	}
+	counted := func(flow string) bool { return c.counted == nil || slices.Contains(c.counted, flow) }
+	return Cell{
+		Policy: one.name(), Completions: complete(running.connections, begin.Add(c.warmup), begin.Add(c.length), counted),
+	}, nil
+}
+
+// use switches every service of the trial to a contender.
+func (t *trial) use(one contender) error {
+	for _, service := range t.fleet.Services {
+		service.Dispatch = one.dispatch
+		if one.interval == 0 {
+			service.Load = nil
+			continue
+		}
+		service.Load = &serviceLoad{Source: "connections", Interval: one.interval.String()}
+		if one.dispatch == "awfd" {
+			service.Load.Classes = &one.classes
+		}
+	}
+	if one.loss != t.loseWeights {
+		t.loseWeights = one.loss
+		if err := t.restartLBs(); err != nil {
+			return err
+		}
+	}
+	return t.apply()
+}
+
+// restartLBs ends the daemons of all load balancers; apply starts them again. The data path goes on in between.
+func (t *trial) restartLBs() error {
+	deadline, cancel := context.WithTimeout(t.ctx, daemonDeadline)
+	defer cancel()
+	for node, running := range t.lbs {
+		if err := running.stop(deadline); err != nil {
+			return err
+		}
+		t.lbs[node] = nil
+	}
+	return nil
+}
+
+// summarize reports, for every contender, its medians over the repetitions and how many times better it is than hash: the
+// median of the ratios in equal repetitions, above 1 where it is better.
+func (s *stage) summarize() {
+	baseline := map[int]Cell{}
+	byPolicy := map[string][]Cell{}
+	for _, cell := range s.result.Comparison {
+		if cell.Policy == "hash" {
+			baseline[cell.Repetition] = cell
+		}
+		byPolicy[cell.Policy] = append(byPolicy[cell.Policy], cell)
+	}
+	for policy, cells := range byPolicy {
+		for name, value := range map[string]func(Cell) float64{
+			"per_second": func(c Cell) float64 { return c.PerSecond }, "bytes_per_second": func(c Cell) float64 { return c.BytesPerSecond },
+			"mean_ms": func(c Cell) float64 { return c.MeanMS }, "p99_ms": func(c Cell) float64 { return c.P99MS },
+		} {
+			var values, ratios []float64
+			for _, cell := range cells {
+				values = append(values, value(cell))
+				ratio := value(cell) / value(baseline[cell.Repetition])
+				if name == "mean_ms" || name == "p99_ms" {
+					ratio = 1 / ratio
+				}
+				ratios = append(ratios, ratio)
+			}
+			s.result.measure(policy+"_"+name, median(values))
+			s.result.measure(policy+"_"+name+"_ratio_to_hash", median(ratios))
+		}
+	}
+}
+
+// better tells by which factor a policy is better than hash, in throughput or in completion time.
+func (r *Result) better(policy string) float64 {
+	best := 0.0
+	for _, name := range []string{"per_second", "bytes_per_second", "mean_ms", "p99_ms"} {
+		best = max(best, r.Measurements[policy+"_"+name+"_ratio_to_hash"])
+	}
+	return best
+}

@@ -1,0 +1,63 @@
+// bimodal: one request in ten is slow, as in figure 8 of Cheetah.
+package lab
+
+import (
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/traffic"
+)
+
+// The experiment of Cheetah V-B, figure 8.
+const (
+	bimodalSlowShare = 0.1
+	bimodalSlow      = 500 * time.Millisecond // on an idle server
+	bimodalLoad      = 0.6                    // of the servers' capacity
+)
+
+// Implementation constants: the paper's 64 servers of one CPU each become servers of a twentieth.
+const (
+	bimodalServers = 16
+	bimodalCPUs    = 0.05
+	bimodalQuick   = 300 * time.Microsecond // of CPU: "a few hundred microseconds"
+)
+
+func runBimodal(s *stage) error {
+	topology := Topology{LBs: 2, Servers: make([]ServerNode, bimodalServers)}
+	for i := range topology.Servers {
+		topology.Servers[i].App = &AppServer{CPUs: bimodalCPUs, Shared: true}
+	}
+	slow := time.Duration(bimodalCPUs * float64(bimodalSlow))
+	mean := bimodalSlowShare*slow.Seconds() + (1-bimodalSlowShare)*bimodalQuick.Seconds()
+	rate := bimodalLoad * bimodalServers * bimodalCPUs / mean
+	s.result.measure("offered_per_second", rate)
+	work := traffic.Distribution{Points: []traffic.Point{
+		{Value: float64(bimodalQuick.Microseconds()), UpTo: 1 - bimodalSlowShare}, {Value: float64(slow.Microseconds()), UpTo: 1},
+	}}
+	c := comparison{
+		setup:  setup{name: "bimodal", topology: topology, services: []*service{cookieService(vip4)}, reports: true},
+		length: s.length(compareShort),
+		flows: func(target string, seed uint64, length time.Duration) []traffic.Flow {
+			return []traffic.Flow{{
+				Name: "work", Target: target, Arrivals: &traffic.Arrivals{Seed: seed, PerSecond: rate, Length: length},
+				Requests: []traffic.Request{{Path: "/work?bytes=1000&cost=" + traffic.Drawn, Draw: work}},
+			}}
+		},
+	}
+	c.warmup = c.length / compareWarmup
+	// The paper reports load 100 and 10 times a second.
+	often, seldom := 10*time.Millisecond, 100*time.Millisecond
+	c.contenders = append(plain("hash", "rr", "p2c"), contender{dispatch: "awrr", interval: seldom},
+		contender{dispatch: "awfd", classes: 4, interval: seldom})
+	if s.Duration != 0 {
+		c.repetitions = compareLong
+		c.contenders = plain("hash", "rr", "p2c", "least")
+		c.contenders = append(c.contenders, following("awrr", 0, often, seldom)...)
+		c.contenders = append(c.contenders, following("awfd", 4, often, seldom)...)
+		c.contenders = append(c.contenders, following("lcf", 0, often, seldom)...)
+	}
+	if err := s.compare(c); err != nil {
+		return err
+	}
+	s.expectBetter("p2c", "awrr-100ms", "awfd-m4-100ms")
+	return nil
+}

@@ -1,0 +1,49 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/lab"
+)
+
+// compared runs a scenario that compares policies and logs what it measured. A long test compares all policies repeatedly.
+func compared(t *testing.T, scenario, duration string) lab.Result {
+	t.Helper()
+	var arguments []string
+	if long() {
+		arguments = []string{"--duration", duration}
+	}
+	result := run(t, scenario, arguments...)
+	if len(result.Comparison) == 0 || result.Work == "" {
+		t.Fatalf("nothing was compared; servers work by %q", result.Work)
+	}
+	for _, cell := range result.Comparison {
+		t.Logf("%-24s %7.1f/s, %9.0f bytes/s, mean %6.0f ms, p99 %6.0f ms", cell.Policy, cell.PerSecond, cell.BytesPerSecond, cell.MeanMS, cell.P99MS)
+		if cell.Completed == 0 || cell.Broken != 0 {
+			t.Errorf("%s: %d completed, %d broken %v", cell.Policy, cell.Completed, cell.Broken, cell.BrokenBy)
+		}
+	}
+	return result
+}
+
+// Promise: where servers have unequal CPU, policies that follow their load serve requests better than hash (Spotlight, figures
+// 12 and 13). The ratio is logged; the paper's 20 % are expected less the noise of a machine that everything shares.
+func TestPoliciesThatFollowLoadBeatHashOnUnevenServers(t *testing.T) { compared(t, "uneven", "20s") }
+
+// Promise: the same where servers have links of unequal bandwidth.
+func TestPoliciesThatFollowLoadBeatHashOnUnevenLinks(t *testing.T) {
+	compared(t, "uneven-links", "20s")
+}
+
+// Promise: the same where one request in ten is slow (Cheetah, figure 8).
+func TestPoliciesThatFollowLoadBeatHashOnSlowRequests(t *testing.T) { compared(t, "bimodal", "20s") }
+
+// Promise: updates of weights may be lost on the way to load balancers (Spotlight, figure 14).
+func TestLostWeightsCostLittle(t *testing.T) {
+	result := compared(t, "weight-loss", "20s")
+	for _, loss := range []int{10, 20, 33} {
+		name := fmt.Sprintf("throughput_ratio_at_loss_%d", loss)
+		t.Logf("%s: %.3f", name, result.Measurements[name])
+	}
+}

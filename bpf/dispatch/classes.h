@@ -26,7 +26,7 @@ __noinline int dispatch_by_classes(const struct service *service)
 	__u32 classes, members, count, rest, weight = 0;
 	__u64 drawn, word;
 
-	if (!service)
+	if (!service || !service->members)
 		return NO_ID;
 	classes = service->classes;
 	members = service->members;

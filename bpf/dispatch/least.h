@@ -1,53 +1,63 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* least.h - fewest open connections for its weight; of equals, whose turn it is.
  *
- * Exact among up to LEAST_LOOKS servers. Among more it looks at the next few of a rotation and once more at the lightest that it did
- * not choose the last time: load balancing with memory (Mitzenmacher, Prabhakar, Shah, FOCS 2002). So the cost has a bound.
+ * Exact among up to LEAST_LOOKS servers. Among more it looks at the next few of a rotation and once more at the one that it chose the
+ * last time: load balancing with memory (Mitzenmacher, Prabhakar, Shah, FOCS 2002). So its cost has a bound.
  */
 #pragma once
 
 #define LEAST_LOOKS 16
+#define LEAST_LAST 31 /* stands for the one chosen last time */
 
-/* rounds: the turns by weight, then `members` words, everybody once. A global function without branches on what it compares: so the
- * verifier walks it once, and its turns not in all their orders. */
+/* Cost first, then the order of the looks: of equals the earlier one is lower. */
+inline_always __s64 least_rank(__u64 turn, __u32 look)
+{
+	return cost_of(turn) << 5 | look;
+}
+
+/* Without a branch, of which the verifier would have to follow both ways, look for look. */
+inline_always __s64 lower_rank(__s64 a, __s64 b)
+{
+	__s64 mask = (b - a) >> 63;
+
+	asm volatile("" : "+r"(mask)); /* clang would make a branch of it */
+	return a + ((b - a) & mask);
+}
+
+/* rounds: turns by weight; then a ring, everybody once and the first of them once more, so that looks in a row never wrap around. */
 __noinline int dispatch_by_least(const struct service *service)
 {
-	__u32 number, members, first, at, best_at, before_at;
+	__u32 number, members, looks, ring, at, chosen;
 	struct place *place;
-	__s64 best_load;
-	__u64 best;
+	__s64 best;
+	__u64 turn;
 
 	if (!service)
 		return NO_ID;
 	number = service->number;
 	members = service->members;
+	looks = members <= LEAST_LOOKS ? members : LEAST_LOOKS - 1;
+	ring = service->rounds_count - (members + looks - 1);
 	place = bpf_map_lookup_elem(&turns, &number);
-	if (!place || !members || service->rounds_count <= members)
+	if (!place || !members || !ring)
 		return NO_ID;
-	first = service->rounds_count - members;
-	best = next_turn(service, place, first);
-	best_load = load_of(best);
-	best_at = before_at = place->lightest;
-	at = place->look;
-	for (__u32 i = 0; i < LEAST_LOOKS && i < members; i++) {
-		__u64 word, lighter;
-		__s64 load;
-		__u32 index;
-
-		if (i == LEAST_LOOKS - 1 && members > LEAST_LOOKS)
-			at = place->lightest;
-		if (at >= members)
-			at = 0;
-		index = at++;
-		word = round_word(service, first + index);
-		load = load_of(word);
-		lighter = all_ones_if_lighter(word, load, best, best_load);
-		before_at ^= (before_at ^ best_at) & lighter;
-		best_at ^= (best_at ^ index) & lighter;
-		best ^= (best ^ word) & lighter;
-		best_load ^= (best_load ^ load) & lighter;
+	turn = next_turn(service, place, ring);
+	at = place->look < members ? place->look : 0;
+	best = least_rank(turn, 0);
+	for (__u32 look = 1; look <= LEAST_LOOKS && look <= looks; look++)
+		best = lower_rank(best, least_rank(round_word(service, ring + at + look - 1), look));
+	if (members > LEAST_LOOKS && place->last < members)
+		best = lower_rank(best, least_rank(round_word(service, ring + place->last), LEAST_LAST));
+	chosen = best & 31;
+	if (chosen == LEAST_LAST)
+		chosen = place->last;
+	else if (chosen && (chosen += at - 1) >= members)
+		chosen -= members;
+	if (best & 31) {
+		turn = round_word(service, ring + chosen);
+		place->last = chosen;
 	}
-	place->look = at;
-	place->lightest = before_at;
-	return turn_id(best);
+	at += members > LEAST_LOOKS ? looks : 1;
+	place->look = at < members ? at : at - members;
+	return turn_id(turn);
 }

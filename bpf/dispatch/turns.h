@@ -5,7 +5,7 @@
 /* Where a CPU is in the sequence of a service. */
 struct place {
 	__u32 turn; /* 0: nowhere yet */
-	__u16 look, lightest; /* least: where the next look begins; who is to be looked at again */
+	__u16 look, last; /* least: where the next look begins, and who was chosen */
 };
 _Static_assert(sizeof(struct place) == 8, "place");
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* two_choices.h - p2c: of two servers drawn at random, the one with fewer open connections (Mitzenmacher 1996, Cheetah II).
  *
- * Servers of unequal weight are drawn by their weights and compared by load / weight: drawn alike, the heaviest of many could never get
+ * Servers of unequal weight are drawn by their weights and compared by load for weight: drawn alike, the heaviest of many could never get
  * more than 2/n (Wieder 2007).
  */
 #pragma once
@@ -16,5 +16,5 @@ inline_always __u16 dispatch_by_two_choices(const struct service *service)
 		return NO_ID;
 	a = round_word(service, (random & 0xffff) * count >> 16);
 	b = round_word(service, (random >> 16) * count >> 16);
-	return turn_id(all_ones_if_lighter(b, load_of(b), a, load_of(a)) ? b : a);
+	return turn_id(cost_of(b) < cost_of(a) ? b : a);
 }

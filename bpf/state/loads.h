@@ -11,21 +11,13 @@ struct {
 	__type(value, __s32);
 } server_loads SEC(".maps");
 
-inline_always __s64 load_of(__u64 turn)
+/* Open connections for the server's weight: what p2c and least keep low. */
+inline_always __s64 cost_of(__u64 turn)
 {
 	__u32 counter = turn_counter(turn);
 	const __s32 *load = bpf_map_lookup_elem(&server_loads, &counter);
 
-	return load ? *load : 0;
-}
-
-/* Has one turn's server less load for its weight than the other's? All bits are set, or none: a mask needs no branch. */
-inline_always __u64 all_ones_if_lighter(__u64 turn, __s64 load, __u64 other, __s64 other_load)
-{
-	__u64 mask = (load * turn_weight(other) - other_load * turn_weight(turn)) >> 63;
-
-	asm volatile("" : "+r"(mask)); /* clang would make a branch of it */
-	return mask;
+	return load ? (__s64)*load * turn_price(turn) : 0;
 }
 
 /* +1 at a SYN, -1 at the client's FIN or RST. */

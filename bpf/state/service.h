@@ -190,14 +190,13 @@ inline_always const struct service *service_by_number(__u32 number)
 	return row && *row ? bpf_map_lookup_elem(&services, row) : 0;
 }
 
-/* A word of rounds is a turn: the server's id, the weight that its load is seen against (p2c, least), and server.counter. Or, at the
- * beginning of the ranges of awfd and lcf, a class: where its range ends, and how many members it has. NO_ID: there is no such word. */
+/* A word of rounds is a turn: the server's id, the price of a connection to it (the lower, the larger its weight; p2c and least) and
+ * server.counter. Or, at the beginning of the ranges of awfd and lcf, a class: where its range ends, and how many members it has.
+ * The caller keeps index below service->rounds_count. */
 inline_always __u64 round_word(const struct service *service, __u32 index)
 {
 	const volatile __u64 *word;
 
-	if (index >= service->rounds_count)
-		return NO_ID;
 	index += service->rounds_base;
 	word = bpf_map_lookup_elem(&rounds, &index);
 	return word ? *word : NO_ID;
@@ -208,7 +207,7 @@ inline_always __u16 turn_id(__u64 word)
 	return word;
 }
 
-inline_always __u16 turn_weight(__u64 word)
+inline_always __u16 turn_price(__u64 word)
 {
 	return word >> 16;
 }

@@ -201,7 +201,7 @@ func Target(program string) float64 {
 	switch program {
 	case "cookie":
 		return 2.5
-	case "syn-rr", "syn-p2c":
+	case "syn-rr", "syn-p2c", "syn-least", "syn-awrr", "syn-awfd":
 		return 3
 	}
 	return 0

@@ -22,9 +22,15 @@ const (
 
 // The services of the load balancer under test, in the order of their numbers from 1.
 var (
-	hashVIP = netip.MustParseAddr("198.51.100.1")
-	rrVIP   = netip.MustParseAddr("198.51.100.2")
-	p2cVIP  = netip.MustParseAddr("198.51.100.3")
+	hashVIP  = netip.MustParseAddr("198.51.100.1")
+	rrVIP    = netip.MustParseAddr("198.51.100.2")
+	p2cVIP   = netip.MustParseAddr("198.51.100.3")
+	leastVIP = netip.MustParseAddr("198.51.100.4")
+	awrrVIP  = netip.MustParseAddr("198.51.100.5")
+	awfdVIP  = netip.MustParseAddr("198.51.100.6")
+	vips     = []netip.Addr{hashVIP, rrVIP, p2cVIP, leastVIP, awrrVIP, awfdVIP}
+	policies = map[netip.Addr]model.Dispatch{hashVIP: model.DispatchMaglev, rrVIP: model.DispatchRR, p2cVIP: model.DispatchP2C,
+		leastVIP: model.DispatchLeast, awrrVIP: model.DispatchAWRR, awfdVIP: model.DispatchAWFD}
 )
 
 // A subject is one row of the table: a program and what it is fed.
@@ -81,7 +87,7 @@ type path struct {
 func (r *rig) fill(way path) error {
 	want := plan.Want{Keys: r.fleet.Keys, Paths: map[netip.Addr]plan.Path{}}
 	for _, s := range r.fleet.Services {
-		want.Services = append(want.Services, plan.Service{Service: s})
+		want.Services = append(want.Services, plan.Service{Service: s, Weights: softWeights()})
 		for _, server := range s.Servers {
 			want.Paths[server.Address] = plan.Path{Ifindex: way.ifindex, Source: ourAddress, SourceMAC: way.source,
 				DestinationMAC: way.destination, MTU: 1500}
@@ -97,14 +103,11 @@ func (r *rig) fill(way path) error {
 func fleet() model.Fleet {
 	f := model.Fleet{Keys: model.Keys{Placement: [16]byte{1}, Current: cookieEpoch,
 		Cookie: map[uint32][16]byte{cookieEpoch: {2, 3}}}}
-	for _, vip := range []netip.Addr{hashVIP, rrVIP, p2cVIP} {
+	for _, vip := range vips {
 		s := model.NewService()
-		s.Name, s.VIP, s.Ports = vip.String(), vip, []uint16{servicePort}
-		switch vip {
-		case hashVIP:
-			s.Affinity, s.Dispatch, s.Fallback = model.AffinityHash, model.DispatchMaglev, model.FallbackHash
-		case p2cVIP:
-			s.Dispatch = model.DispatchP2C
+		s.Name, s.VIP, s.Ports, s.Dispatch = vip.String(), vip, []uint16{servicePort}, policies[vip]
+		if vip == hashVIP {
+			s.Affinity, s.Fallback = model.AffinityHash, model.FallbackHash
 		}
 		for id := uint16(1); id <= servers; id++ {
 			server := model.NewServer()
@@ -117,6 +120,15 @@ func fleet() model.Fleet {
 	return f
 }
 
+// softWeights put the servers in all classes.
+func softWeights() map[uint16]uint16 {
+	weights := map[uint16]uint16{}
+	for id := uint16(1); id <= servers; id++ {
+		weights[id] = 1 + id%model.DefaultClasses
+	}
+	return weights
+}
+
 func serverAddress(id uint16) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, 0, byte(id)}) }
 
 // subjects lists the rows; the first is the control of rows that are fed the same frames.
@@ -125,10 +137,9 @@ func (r *rig) subjects() []subject {
 	carrying := ack
 	carrying.CookieBits, carrying.EpochParity, carrying.IDs = model.DirectCookieBits, cookieEpoch&1, servers
 	carrying.CookieKey = cookie.ServiceKey(r.fleet.Keys.Cookie[cookieEpoch], rrVIP, model.ProtocolTCP)
-	hashed, short, syn, synP2C := ack, ack, ack, ack
+	hashed, short := ack, ack
 	hashed.Frame = frame(hashVIP, false, ackOptions)
 	short.Frame = frame(rrVIP, false, nil)
-	syn.Frame, synP2C.Frame = frame(rrVIP, true, synOptions), frame(p2cVIP, true, synOptions)
 	b, lb := r.programs, r.lb.Program()
 	all := []subject{
 		{name: "empty", program: b.Empty(), cell: ack, check: func(output []byte, cell datapath.BenchCell, flow uint32) error {
@@ -138,10 +149,16 @@ func (r *rig) subjects() []subject {
 		{name: "minimal-ipip", program: b.MinimalIPIP(), cell: ack, check: checkMinimal},
 		{name: "hash", program: lb, cell: hashed, verdict: "forwarded_by_hash", service: 1, check: r.checkPlaced(hashVIP)},
 		{name: "cookie", program: lb, cell: carrying, verdict: "forwarded_by_cookie", service: 2, check: checkCookie},
-		{name: "syn-rr", program: lb, cell: syn, verdict: "forwarded_new", service: 2, check: checkAnyServer},
-		{name: "syn-p2c", program: lb, cell: synP2C, verdict: "forwarded_new", service: 3, check: checkAnyServer},
-		{name: "no-timestamp", program: lb, cell: short, verdict: "forwarded_no_timestamp", service: 2, check: r.checkPlaced(rrVIP)},
 	}
+	for i, vip := range vips {
+		if vip != hashVIP {
+			syn := ack
+			syn.Frame = frame(vip, true, synOptions)
+			all = append(all, subject{name: "syn-" + policies[vip].String(), program: lb, cell: syn, verdict: "forwarded_new",
+				service: uint32(i + 1), check: checkAnyServer})
+		}
+	}
+	all = append(all, subject{name: "no-timestamp", program: lb, cell: short, verdict: "forwarded_no_timestamp", service: 2, check: r.checkPlaced(rrVIP)})
 	for i := range all {
 		if i >= 2 {
 			all[i].cell.Growth = outerLength

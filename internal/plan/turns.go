@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/algo/awrr"
@@ -9,11 +10,11 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// What dispatch draws from is a range of words (bpf/state/service.h, map rounds). A word is a turn, id | weight << 16 | counter << 32,
+// What dispatch draws from is a range of words (bpf/state/service.h, map rounds). A word is a turn, id | price << 16 | counter << 32,
 // or, first in the ranges of awfd and lcf, one for each class. Images have turns without counters.
 const counterShift = 32
 
-func turn(id, weight uint16) uint64 { return uint64(id) | uint64(weight)<<16 }
+func turn(id, price uint16) uint64 { return uint64(id) | uint64(price)<<16 }
 
 func turnID(word uint64) uint16 { return uint16(word) }
 
@@ -38,13 +39,11 @@ func (img *image) layTurns(s *Service, before *image) {
 	case model.DispatchAWRR:
 		img.rounds = sequence(rounds.Weighted(softTurns(img.takers, s.Weights)))
 	case model.DispatchP2C:
-		img.rounds = weighed(rounds.Weighted(img.takers), img.takers)
-	case model.DispatchLeast: // who is next, then everybody once
+		img.rounds = priced(rounds.Weighted(img.takers), img.takers)
+	case model.DispatchLeast: // whose turn it is, then everybody once, and the first ones again
 		img.row.Members = uint16(len(img.takers))
-		img.rounds = weighed(rounds.Weighted(img.takers), img.takers)
-		for _, share := range img.takers {
-			img.rounds = append(img.rounds, turn(share.ID, share.Weight))
-		}
+		ring := priced(rounds.Equal(img.takers), img.takers)
+		img.rounds = slices.Concat(priced(rounds.Weighted(img.takers), img.takers), ring, ring[:max(0, leastLooks(len(ring))-1)])
 	case model.DispatchAWFD, model.DispatchLCF:
 		img.row.Members, img.row.Classes = uint16(len(img.takers)), classesOf(&s.Service)
 		img.rounds = newClasses(img.takers, img.row.Classes)
@@ -64,17 +63,49 @@ func sequence(ids []uint16) []uint64 {
 	return words
 }
 
-// weighed is a round whose turns also tell the weight that a load must be seen against.
-func weighed(ids []uint16, shares []model.Share) []uint64 {
-	weights := map[uint16]uint16{}
-	for _, share := range shares {
-		weights[share.ID] = share.Weight
+// leastLooks is how many of a ring bpf/dispatch/least.h looks at in a row.
+func leastLooks(members int) int {
+	const looks = 16 // LEAST_LOOKS: the last of them is for the one chosen before
+	if members <= looks {
+		return members
 	}
+	return looks - 1
+}
+
+// priced is a round whose turns also tell what one connection costs.
+func priced(ids []uint16, shares []model.Share) []uint64 {
+	prices := prices(shares)
 	words := make([]uint64, len(ids))
 	for i, id := range ids {
-		words[i] = turn(id, weights[id])
+		words[i] = turn(id, prices[id])
 	}
 	return words
+}
+
+// prices are in inverse proportion to the weights: exactly so where the least common multiple allows it, else rounded to 16 bits.
+func prices(shares []model.Share) map[uint16]uint16 {
+	lightest, multiple := uint64(model.MaxWeight), uint64(1)
+	for _, share := range shares {
+		weight := uint64(max(share.Weight, 1))
+		lightest = min(lightest, weight)
+		if multiple/lightest <= math.MaxUint16 {
+			multiple *= weight / gcd(multiple, weight)
+		}
+	}
+	multiple = min(multiple, math.MaxUint16*lightest)
+	out := make(map[uint16]uint16, len(shares))
+	for _, share := range shares {
+		weight := uint64(max(share.Weight, 1))
+		out[share.ID] = uint16((multiple + weight/2) / weight)
+	}
+	return out
+}
+
+func gcd(a, b uint64) uint64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 // softTurns are the takers with their soft weights; a server that those do not name yet counts as averagely loaded. Where no weight

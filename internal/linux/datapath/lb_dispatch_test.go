@@ -155,7 +155,7 @@ func TestMaglevSlotsAreThoseOfTheTable(t *testing.T) {
 }
 
 func TestHashAffinityNeverReadsCookies(t *testing.T) {
-	for _, dispatch := range []model.Dispatch{model.DispatchHash, model.DispatchMaglev} {
+	for _, dispatch := range []model.Dispatch{model.DispatchHash, model.DispatchMaglev, model.DispatchWCMP} {
 		t.Run(fmt.Sprint(dispatch), func(t *testing.T) {
 			w := newWorld(t, serviceOf("web", vip4, func(s *model.Service) { s.Affinity, s.Dispatch = model.AffinityHash, dispatch }))
 			f := flowTo(vip4, 80, 1)

@@ -107,7 +107,7 @@ func TestFallbackHashGivesNoSecondChance(t *testing.T) {
 }
 
 func TestWhenAllServersDrainOldConnectionsLiveAndNewOnesAreRefused(t *testing.T) {
-	for _, dispatch := range []model.Dispatch{model.DispatchRR, model.DispatchWRR, model.DispatchP2C, model.DispatchMaglev, model.DispatchHash} {
+	for _, dispatch := range policies {
 		t.Run(dispatch.String(), func(t *testing.T) {
 			w := newWorld(t, serviceOf("web", vip4, func(s *model.Service) { s.Dispatch = dispatch }))
 			w.update(func(want *plan.Want) {

@@ -251,7 +251,7 @@ func (w *world) byPlacement(s *plan.Service, p *refPacket) (id uint16, stops []u
 
 // byDispatch are the servers that a new connection may get: those that take part and that there is a way to.
 func (w *world) byDispatch(s *plan.Service) (ids []uint16) {
-	for _, share := range s.Shares() {
+	for _, share := range takeNew(s) {
 		if !s.NoCookie[share.ID] && w.want.Paths[serverIn(s, share.ID).Address].Ifindex != 0 {
 			ids = append(ids, share.ID)
 		}
@@ -303,12 +303,11 @@ func (w *world) ladder(s *plan.Service, p *refPacket, quoted bool) (verdict lbVe
 }
 
 func (w *world) ladderNew(s *plan.Service, place func(lbVerdict) (lbVerdict, []uint16, []uint16)) (lbVerdict, []uint16, []uint16) {
-	byTable := s.Dispatch == model.DispatchHash || s.Dispatch == model.DispatchMaglev
 	verdict, ids, stops := place(lbVerdictFORWARDED_NEW)
 	if len(ids) > 0 && s.NoCookie[ids[0]] {
 		return lbVerdictFORWARDED_STRIPPED, ids, nil
 	}
-	if byTable {
+	if s.Dispatch.Placed() {
 		return verdict, ids, stops
 	}
 	if ids = w.byDispatch(s); len(ids) == 0 {

@@ -201,4 +201,6 @@ func (lb *LB) Server(row uint32) plan.ServerRow { return lb.tables.servers[row].
 func (lb *LB) Slots(base, count uint32) []plan.SlotRow { return lb.tables.slots[base:][:count] }
 
 // Rounds returns a copy of a range of turns.
-func (lb *LB) Rounds(base, count uint32) []uint64 { return slices.Clone(lb.tables.rounds[base:][:count]) }
+func (lb *LB) Rounds(base, count uint32) []uint64 {
+	return slices.Clone(lb.tables.rounds[base:][:count])
+}

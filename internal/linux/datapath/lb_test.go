@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -12,6 +13,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/history"
 	"github.com/ballast-lb/ballast/internal/algo/maglev"
 	"github.com/ballast-lb/ballast/internal/algo/modulo"
+	"github.com/ballast-lb/ballast/internal/algo/wcmp"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -170,13 +172,17 @@ func (w *world) update(change func(*plan.Want)) {
 
 func (w *world) fillReferenceSlots(s *plan.Service) {
 	table := maglev.Table
-	if s.Dispatch == model.DispatchHash {
+	switch s.Dispatch {
+	case model.DispatchHash:
 		table = modulo.Table
+	case model.DispatchWCMP:
+		table = wcmp.Table
 	}
-	owners := table(s.TableSlots, s.Shares())
+	owners := table(s.TableSlots, takeNew(s))
 	before := w.slots[s.Name]
 	if before == nil {
-		w.slots[s.Name] = history.First(owners, table(s.TableSlots, s.SharesBeforeDrain()))
+		undrained := slices.DeleteFunc(s.SharesBeforeDrain(), func(share model.Share) bool { return serverIn(s, share.ID) == nil })
+		w.slots[s.Name] = history.First(owners, table(s.TableSlots, undrained))
 		return
 	}
 	w.slots[s.Name] = history.Push(before, owners, func(id uint16) bool { return serverIn(s, id) != nil })
@@ -192,15 +198,21 @@ func service(want *plan.Want, name string) *plan.Service {
 	return nil
 }
 
+// serverIn is the server of that id that may get packets.
 func serverIn(s *plan.Service, id uint16) *model.Server {
 	for _, list := range [][]model.Server{s.Servers, s.Removed} {
 		for i := range list {
-			if list[i].ID == id {
+			if list[i].ID == id && list[i].State != model.StateOff {
 				return &list[i]
 			}
 		}
 	}
 	return nil
+}
+
+// takeNew are the servers that may be given new connections.
+func takeNew(s *plan.Service) []model.Share {
+	return slices.DeleteFunc(s.Shares(), func(share model.Share) bool { return s.Down[share.ID] })
 }
 
 // result is what became of one frame.

@@ -130,7 +130,7 @@ func (j *Joined) keep(ctx context.Context, controller string) {
 
 func nodeTransport(config *tls.Config) *http.Transport {
 	transport := &http.Transport{
-		TLSClientConfig: config, TLSHandshakeTimeout: silenceMax, Protocols: new(http.Protocols),
+		TLSClientConfig: config.Clone(), TLSHandshakeTimeout: silenceMax, Protocols: new(http.Protocols),
 		HTTP2: &http.HTTP2Config{SendPingTimeout: silenceMax, PingTimeout: silenceMax, WriteByteTimeout: 2 * silenceMax},
 	}
 	transport.Protocols.SetHTTP2(config != nil)

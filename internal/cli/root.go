@@ -23,12 +23,18 @@ A fleet is described by one file, the same for every node (deploy/ballast.yaml i
   ballast lb -f ballast.yaml       on each load balancer
   ballast agent -f ballast.yaml    on each server (services with return: direct)
   ballast ctl ...                  looks at a running daemon and changes what it does
+
+Many nodes run by controllers instead, and nobody copies files (docs/operations.md):
+  ballast controller ...           keeps the fleet, judges health, weighs servers by their load
+  ballast lb --controller ...      and: ballast agent --controller ..., ballast ctl --controller ... apply -f ballast.yaml
+
+Before and beside all that:
   ballast doctor -f ballast.yaml   finds what breaks set-ups, with the remedy
   ballast lab run churn            shows it all in network namespaces of this machine`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(lbCommand(version), AgentCommand(version), ctlCommand(), DoctorCommand(), LabCommand(), BenchCommand(), versionCommand(version))
+	root.AddCommand(lbCommand(version), AgentCommand(version), controllerCommand(version), ctlCommand(), DoctorCommand(), LabCommand(), BenchCommand(), versionCommand(version))
 	return root
 }
 

@@ -83,7 +83,10 @@ func (d *dialer) dial(ctx context.Context, network, _ string) (conn net.Conn, er
 		if conn, one = dialController(ctx, network, controller, d.config); one == nil {
 			return conn, nil
 		}
-		err = errors.Join(err, fmt.Errorf("%s: %w", controller, one))
+		if one = fmt.Errorf("%s: %w", controller, one); err != nil {
+			one = fmt.Errorf("%w; %w", err, one)
+		}
+		err = one
 	}
 	return nil, err
 }

@@ -34,8 +34,8 @@ func (c *control) serverDrainCommand() *cobra.Command {
 is left of them is cut. Without --deadline they may stay for ever; saying drain again sets another deadline.
 
 --wait stays until none is left or the deadline has passed, and shows how many remain: exactly where an agent counts them on the
-server, else "about", as the load balancers estimate it. Nobody can tell for services with affinity hash and servers without an agent: they
-need --deadline or --timeout. Ctrl-C and --timeout end the waiting, not the draining.`,
+server, else "about", as the load balancers estimate it. Of a service with affinity hash nobody can tell without an agent: then it
+needs --deadline or --timeout. Ctrl-C and --timeout end the waiting, not the draining.`,
 		Example: `  ballast ctl server drain web s3
   ballast ctl server drain web s3 --deadline 10m --wait && ballast ctl server remove web s3
   ballast ctl server undrain web s3`,

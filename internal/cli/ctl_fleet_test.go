@@ -19,6 +19,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/apitest"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/cli"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -162,6 +163,35 @@ func TestAFleetIsRunByCtl(t *testing.T) {
 		ctl.refuse("server weight web s1 900", "use 0 to 256")
 		ctl.refuse("key use 9", "has no key")
 	})
+}
+
+func TestALoadBalancerAddsWhatItCounted(t *testing.T) {
+	memory := &apitest.Memory{Live: func(uint16) uint64 { return 5 }}
+	web := model.Service{Name: "web"}
+	web.ApplyDefaults()
+	server := api.NewServer()
+	server.HandleRaw(api.NewFleetHandler(memory))
+	server.Handle("GET "+api.PathServices, func(*http.Request) (any, error) {
+		return []api.ServiceStatus{{Service: web, Verdicts: map[string]api.Traffic{"forwarded_by_cookie": {Packets: 77}}, Servers: []api.ServerStatus{
+			{Server: model.Server{Name: "s1", ID: 1}, Packets: 1234, Bytes: 5678, Connections: 42, Path: "if2 mtu 1500", TakesPart: true},
+			{Server: model.Server{Name: "s2", ID: 2}, Path: "no neighbour"}}}}, nil
+	})
+	path := filepath.Join(t.TempDir(), "ctl.sock")
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	listener := listen(t, "unix", path)
+	go func() { done <- server.Serve(ctx, listener) }()
+	defer func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	ctl := &terminal{t, memory, []string{"ctl", "--socket", path}}
+	ctl.must("apply", "--yes", "-f", write(t, fleetFile))
+	ctl.expect("servers", "NEW  PACKETS  BYTES  PATH", "42   1234     5678   if2 mtu 1500", "active, no cookie")
+	ctl.expect("--json servers", `"packets": 1234`, `"connections": 5`)
+	ctl.expect("--json services", `"forwarded_by_cookie"`)
 }
 
 func TestEverythingIsThereAsJSON(t *testing.T) {

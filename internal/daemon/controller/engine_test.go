@@ -64,8 +64,8 @@ func (d *decisions) options() EngineOptions {
 	}
 }
 
-// started runs an engine that leads everything in the bubble of the test.
-func started(t *testing.T, d *decisions, v *View) *Engine {
+// startEngine runs an engine that leads everything in the bubble of the test.
+func startEngine(t *testing.T, d *decisions, v *View) *Engine {
 	e := NewEngine(d.options())
 	e.SetState(v)
 	e.Lead(1, func(string) bool { return true })
@@ -94,7 +94,7 @@ func queueOf(service string, mean float32) *ballastv1.LoadReport {
 func TestWeightsFollowTheReportsOfAgentsAndOnlyChangesAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d decisions
-		e := started(t, &d, view(1, loadedService("web", model.DispatchAWFD, 1, 2, 3)))
+		e := startEngine(t, &d, view(1, loadedService("web", model.DispatchAWFD, 1, 2, 3)))
 		var known follow.Weights
 		for round := range 40 { // 10 s
 			for id, mean := range []float32{10, 20, 40} {
@@ -134,7 +134,7 @@ func TestServicesAreNotWeighedInStep(t *testing.T) {
 			services = append(services, loadedService(fmt.Sprint("service", i), model.DispatchAWFD, 1))
 			services[i].Service.Load.Interval = model.Duration(100 * time.Millisecond)
 		}
-		started(t, &d, view(1, services...))
+		startEngine(t, &d, view(1, services...))
 		time.Sleep(10 * time.Second)
 		at := d.take().at
 		tenths := map[int64]int{} // of the interval
@@ -176,7 +176,7 @@ func TestUnhealthyServersAreToldUntilTheViewAgrees(t *testing.T) {
 		var d decisions
 		web := testService("web", 1, 2)
 		web.Service.Health = model.Health{Check: model.CheckTCP, Interval: model.Duration(time.Second), Rise: 1, Fall: 1, Deadline: model.Duration(10 * time.Second)}
-		e := started(t, &d, view(1, web))
+		e := startEngine(t, &d, view(1, web))
 		e.SetLoadBalancers([]string{"lb1", "lb2", "lb3"})
 		if checks := d.take().checks; len(checks) != 3 || !slices.Equal(checks["lb2"], []string{"web"}) {
 			t.Fatalf("checks: %v", checks)
@@ -220,7 +220,7 @@ func TestUnhealthyServersHaveNoPartInTheWeights(t *testing.T) {
 		var d decisions
 		web := loadedService("web", model.DispatchAWFD, 1, 2, 3)
 		web.Service.Health.Check = model.CheckTCP
-		e := started(t, &d, view(1, web))
+		e := startEngine(t, &d, view(1, web))
 		e.SetLoadBalancers([]string{"lb1"})
 		synctest.Wait()
 		for range 20 {
@@ -248,7 +248,7 @@ func TestADrainEndsAtItsDeadline(t *testing.T) {
 		var d decisions
 		web := testService("web", 1, 2)
 		web.Service.Servers[1].State, web.Service.Servers[1].Deadline = model.StateDraining, time.Now().Add(time.Minute)
-		e := started(t, &d, view(1, web))
+		e := startEngine(t, &d, view(1, web))
 		time.Sleep(time.Minute - 1)
 		if off := d.take().off; len(off) != 0 {
 			t.Errorf("too early: %v", off)
@@ -272,7 +272,7 @@ func TestWhoTakesOverKnowsEverythingAlready(t *testing.T) {
 		var one, two decisions
 		web := loadedService("web", model.DispatchAWFD, 1, 2)
 		web.Service.Health.Check = model.CheckTCP
-		first, second := started(t, &one, view(1, web)), started(t, &two, view(1, web))
+		first, second := startEngine(t, &one, view(1, web)), startEngine(t, &two, view(1, web))
 		second.Lead(0, func(string) bool { return false })
 		for _, e := range []*Engine{first, second} {
 			e.SetLoadBalancers([]string{"lb1"})
@@ -386,7 +386,7 @@ func TestOnlyServersOfServicesThatAreLedArePolled(t *testing.T) {
 
 func TestReportsAreTakenWhileEverythingChanges(t *testing.T) {
 	var d decisions
-	e := started(t, &d, view(1))
+	e := startEngine(t, &d, view(1))
 	var running sync.WaitGroup
 	for worker := range 4 {
 		running.Go(func() {
@@ -470,7 +470,7 @@ func TestElectionsMoveOnlyWhatMust(t *testing.T) {
 func TestUpdatesThatAreLostAreMadeGoodByTheNextCompleteOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d decisions
-		e := started(t, &d, view(1, loadedService("web", model.DispatchAWFD, 1, 2, 3, 4)))
+		e := startEngine(t, &d, view(1, loadedService("web", model.DispatchAWFD, 1, 2, 3, 4)))
 		for round := range 80 {
 			for id := range 4 {
 				e.Load(agent(id+1), queueOf("web", float32(5+(round*(id+3))%17)))

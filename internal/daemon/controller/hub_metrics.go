@@ -31,6 +31,10 @@ func newHubMetrics(h *Hub) hubMetrics {
 	}
 }
 
+func (m *hubMetrics) vectors() []*prometheus.CounterVec {
+	return []*prometheus.CounterVec{m.refused, m.messages, m.bytes, m.coalesced}
+}
+
 func (m *hubMetrics) sent(bytes int) {
 	m.messages.WithLabelValues("sent").Inc()
 	m.bytes.WithLabelValues("sent").Add(float64(bytes))
@@ -42,7 +46,12 @@ func (m *hubMetrics) received(bytes int64) {
 }
 
 // Describe makes a Hub a prometheus.Collector.
-func (h *Hub) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(h, out) }
+func (h *Hub) Describe(out chan<- *prometheus.Desc) {
+	out <- h.metrics.peers
+	for _, vector := range h.metrics.vectors() {
+		vector.Describe(out)
+	}
+}
 
 // Collect makes a Hub a prometheus.Collector.
 func (h *Hub) Collect(out chan<- prometheus.Metric) {
@@ -55,7 +64,7 @@ func (h *Hub) Collect(out chan<- prometheus.Metric) {
 	for _, role := range []pki.Role{pki.LB, pki.Agent} {
 		out <- prometheus.MustNewConstMetric(h.metrics.peers, prometheus.GaugeValue, float64(count[role]), string(role))
 	}
-	for _, vector := range []*prometheus.CounterVec{h.metrics.refused, h.metrics.messages, h.metrics.bytes, h.metrics.coalesced} {
+	for _, vector := range h.metrics.vectors() {
 		vector.Collect(out)
 	}
 }

@@ -13,8 +13,12 @@ import (
 // elect names. Whoever sees that those that live are others than the list says replaces it. The revision of the list is the term of
 // the weights made by it, so those of whoever went by an older list are told apart, however late they come.
 
-// proposeTimeout bounds an attempt to replace the list: meanwhile nothing else is noticed.
-const proposeTimeout = time.Second
+// Implementation constants.
+const (
+	proposeTimeout = time.Second // of an attempt to replace the list: meanwhile nothing else is noticed
+	// settleTime is how long a new list is left alone: whoever wrote it may know of a controller that we are just about to hear of.
+	settleTime = 100 * time.Millisecond
+)
 
 // leadership is what a controller may lead.
 type leadership struct {
@@ -49,19 +53,26 @@ func (c *controller) divide(ctx context.Context) {
 	defer c.engine.Lead(0, func(string) bool { return false })
 	live := c.join(ctx)
 	var members []store.Member
+	var term uint64
+	var began time.Time // of the term
 	said := ""
 	for {
 		current, changed := c.desired.next()
+		if current != nil && current.own[membersKey] != term {
+			term, began = current.own[membersKey], time.Now()
+		}
 		c.lead(decide(c.name, members, current))
 		var again <-chan time.Time
-		if err := c.desired.propose(ctx, c.name, members); err != nil && ctx.Err() == nil {
+		if agreed(members, current) {
+			said = ""
+		} else if young := settleTime - time.Since(began); young > 0 {
+			again = time.After(young)
+		} else if err := c.desired.propose(ctx, c.name, members); err != nil && ctx.Err() == nil {
 			again = time.After(reloadPause)
 			if text := err.Error(); text != said {
 				said = text
 				c.log.Warn("the list of controllers cannot be written: services may have no controller", "error", err)
 			}
-		} else {
-			said = ""
 		}
 		select {
 		case list, ok := <-live:
@@ -120,7 +131,12 @@ func (c *controller) lead(l leadership) {
 	c.log.Info("services are divided among the controllers", "controllers", l.names, "term", l.term)
 }
 
-// propose replaces the list of controllers in the store by those that live, if they are others.
+// agreed reports whether the list in the store is that of those that live.
+func agreed(live []store.Member, current *snapshot) bool {
+	return current != nil && slices.EqualFunc(live, current.members.Members, func(m store.Member, stored storedMember) bool { return stored == (storedMember{m.Name, m.Term}) })
+}
+
+// propose replaces the list of controllers in the store by those that live.
 func (d *Desired) propose(ctx context.Context, self string, live []store.Member) error {
 	if d.now() == nil || !slices.ContainsFunc(live, func(m store.Member) bool { return m.Name == self }) {
 		return nil // who is not on the list of the living does not know it well
@@ -129,14 +145,17 @@ func (d *Desired) propose(ctx context.Context, self string, live []store.Member)
 	for _, member := range live {
 		wanted.Members = append(wanted.Members, storedMember{member.Name, member.Term})
 	}
+	value, err := json.Marshal(wanted)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
 	defer cancel()
-	_, err := d.update(ctx, func(now *snapshot) ([]store.Document, error) {
-		if slices.Equal(now.members.Members, wanted.Members) {
+	_, err = d.update(ctx, func(now *snapshot) ([]store.Document, error) {
+		if agreed(live, now) {
 			return nil, nil
 		}
-		value, err := json.Marshal(wanted)
-		return []store.Document{{Key: membersKey, Value: value, Revision: now.own[membersKey]}}, err
+		return []store.Document{{Key: membersKey, Value: value, Revision: now.own[membersKey]}}, nil
 	})
 	return err
 }

@@ -1,0 +1,165 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
+	"github.com/ballast-lb/ballast/internal/store/etcd"
+)
+
+// link passes bytes on between a client and a server, unless it is held: then nothing arrives and nobody is told.
+type link struct {
+	mutex sync.Mutex
+	open  *sync.Cond
+	held  bool
+}
+
+func newLink(t *testing.T, to string) (l *link, address string) {
+	l = &link{}
+	l.open = sync.NewCond(&l.mutex)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	t.Cleanup(func() {
+		cancel()
+		listener.Close()
+		l.hold(false)
+		running.Wait()
+	})
+	running.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			running.Go(func() {
+				server, err := net.Dial("tcp", to)
+				if err != nil {
+					client.Close()
+					return
+				}
+				context.AfterFunc(ctx, func() { client.Close(); server.Close() })
+				running.Go(func() { l.pass(client, server) })
+				l.pass(server, client)
+			})
+		}
+	})
+	return l, listener.Addr().String()
+}
+
+func (l *link) pass(from, to net.Conn) {
+	defer to.Close()
+	defer from.Close()
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buffer)
+		if err != nil {
+			return
+		}
+		l.mutex.Lock()
+		for l.held {
+			l.open.Wait()
+		}
+		l.mutex.Unlock()
+		if _, err := to.Write(buffer[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func (l *link) hold(held bool) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	l.held = held
+	l.open.Broadcast()
+}
+
+func freeAddress(t *testing.T) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require(t, err)
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
+	etcdAddress := freeAddress(t)
+	embedded, err := etcd.Embed(t.Context(), etcd.EmbedOptions{DataDir: t.TempDir(), ClientURL: "http://" + etcdAddress, Log: testLog(t)})
+	require(t, err)
+	t.Cleanup(func() { require(t, embedded.Close()) })
+	way, address := newLink(t, etcdAddress)
+	distant, err := etcd.Connect(t.Context(), etcd.ConnectOptions{Endpoints: []string{"http://" + address}, Log: testLog(t)})
+	require(t, err)
+	t.Cleanup(func() { way.hold(false); require(t, distant.Close()) })
+
+	ca, dir := newAuthority(t), t.TempDir()
+	one := startController(t, ca, "c1", "127.0.0.1:0", distant, func(o *Options) { o.RunDir = dir })
+	two := startController(t, ca, "c2", "127.0.0.1:0", embedded, nil)
+	t.Cleanup(func() { way.hold(false) }) // before the controllers stop
+	lb := joinAll(t, ca.issue(pki.LB, "lb1"), one, two)
+	var services []ServiceView
+	for i := range 8 {
+		v := loadedService(fmt.Sprint("service", i), model.DispatchAWFD, 1, 2)
+		v.Service.Load.Interval = model.Duration(50 * time.Millisecond)
+		services = append(services, v)
+	}
+	operator := ca.issue(pki.Ctl, "me")
+	apply(t, one.client(operator), services...)
+	weighed := func(after uint64) (last uint64, all bool) {
+		lb.locked(func() bool {
+			all = len(lb.weights) == len(services)
+			for _, w := range lb.weights {
+				last, all = max(last, w.Term), all && w.Term > after
+			}
+			return all
+		})
+		return last, all
+	}
+	leads := func() int {
+		var s Status
+		require(t, api.NewClient(api.SocketPath(dir, "c1")).Get(t.Context(), api.PathStatus, &s))
+		return s.Leads
+	}
+	await(t, "both lead", func() bool { n := leads(); _, all := weighed(0); return all && n > 0 && n < len(services) })
+	last, _ := weighed(0)
+
+	way.hold(true)
+	began := time.Now()
+	await(t, "the other has taken over", func() bool { _, all := weighed(last); return all })
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("taking over took %v", took)
+	} else {
+		t.Logf("taking over took %v", took)
+	}
+	await(t, "who is cut off has given up", func() bool { return leads() == 0 })
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("giving up took %v", took)
+	}
+	if connected := lb.joined.Connected(); len(connected) != 2 {
+		t.Errorf("streams to %v are left", connected)
+	}
+	late := joinAll(t, ca.issue(pki.LB, "late"), one)
+	await(t, "who is cut off tells what it knows", func() bool { return late.locked(func() bool { return len(late.states) == len(services) }) })
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	if _, err := one.client(operator).RemoveService(ctx, &ballastv1.RemoveServiceRequest{Service: "service0"}); err == nil {
+		t.Error("a change that cannot be written was taken")
+	} else if code := connect.CodeOf(err); code != connect.CodeUnavailable && code != connect.CodeDeadlineExceeded {
+		t.Errorf("a change that cannot be written: %v", err)
+	}
+
+	way.hold(false)
+	await(t, "both lead again", func() bool { n := leads(); return n > 0 && n < len(services) })
+	apply(t, two.client(operator), services[:2]...)
+	await(t, "it knows what changed", func() bool { return late.locked(func() bool { return len(late.states) == 2 }) })
+}

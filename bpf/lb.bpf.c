@@ -11,6 +11,7 @@
 
 #include "state/verdict.h"
 #include "state/service.h"
+#include "state/rounds.h"
 #include "state/counters.h"
 #include "state/node.h"
 #include "state/loads.h"

@@ -8,8 +8,6 @@
  *   vips: address, port, protocol -> service number      service_rows: number -> row of services
  *   services[row]:  ids -> server_rows -> servers        AllServers of Cheetah III-A: also draining and removed servers
  *                   rounds, slots                        VIPToServers: only who may get new connections
- *
- * Single words of rounds may change while packets read them (awfd, lcf). Whatever such a word has ever named may be chosen.
  */
 #pragma once
 
@@ -158,14 +156,6 @@ struct {
 	__type(value, struct slot);
 } slots SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1048576);
-	__type(key, __u32);
-	__type(value, __u64);
-} rounds SEC(".maps");
-
 /* The number of the service of a destination. 0: not ours. */
 inline_always const __u32 *find_vip(const __be32 address[4], __be16 port, __u8 protocol, _Bool ipv6)
 {
@@ -188,33 +178,6 @@ inline_always const struct service *service_by_number(__u32 number)
 	const __u32 *row = bpf_map_lookup_elem(&service_rows, &number);
 
 	return row && *row ? bpf_map_lookup_elem(&services, row) : 0;
-}
-
-/* A word of rounds is a turn: the server's id, the price of a connection to it (the lower, the larger its weight; p2c and least) and
- * server.counter. Or, at the beginning of the ranges of awfd and lcf, a class: where its range ends, and how many members it has.
- * The caller keeps index below service->rounds_count. */
-inline_always __u64 round_word(const struct service *service, __u32 index)
-{
-	const volatile __u64 *word;
-
-	index += service->rounds_base;
-	word = bpf_map_lookup_elem(&rounds, &index);
-	return word ? *word : NO_ID;
-}
-
-inline_always __u16 turn_id(__u64 word)
-{
-	return word;
-}
-
-inline_always __u16 turn_price(__u64 word)
-{
-	return word >> 16;
-}
-
-inline_always __u32 turn_counter(__u64 word)
-{
-	return word >> 32;
 }
 
 /* Cheetah's AllServers. 0: no server has this id. */

@@ -68,11 +68,13 @@ type LB struct {
 
 	unhealthy map[string]unhealthy       // by service; replaced, never changed
 	weights   map[string]*follow.Weights // by service
-	open      map[uint32]openEstimate    // by index of a server's counters
-	prober    *check.Prober
-	checks    *datapath.Checks   // nil: all checks go straight to the servers
-	engine    *controller.Engine // with a file: what weighs and judges servers in this process
-	remote    *remote            // without a file: the controllers
+	// weightsUnsaved: they differ from those on disk.
+	weightsUnsaved bool
+	open           openEstimates
+	prober         *check.Prober
+	checks         *datapath.Checks   // nil: all checks go straight to the servers
+	engine         *controller.Engine // with a file: what weighs and judges servers in this process
+	remote         *remote            // without a file: the controllers
 }
 
 // unhealthy are the servers of a service that get no new connections, and of those the ones whose connections are cut, by id.
@@ -94,7 +96,7 @@ func RunLB(ctx context.Context, o LBOptions) error {
 	defer listener.Close()
 	lb := &LB{
 		options: o, log: o.Log, modes: map[string]datapath.XDPMode{}, devices: map[string]net.Interface{},
-		unhealthy: map[string]unhealthy{}, weights: map[string]*follow.Weights{}, open: map[uint32]openEstimate{},
+		unhealthy: map[string]unhealthy{}, weights: map[string]*follow.Weights{},
 	}
 	lb.makeBrain()
 	if err := lb.start(); err != nil {
@@ -137,6 +139,7 @@ func (lb *LB) start() error {
 	if err := lb.loadState(time.Now()); err != nil {
 		return err
 	}
+	lb.loadWeights()
 	var file *config.File
 	if lb.remote == nil {
 		if file, err = config.Load(o.Config); err != nil {
@@ -377,5 +380,6 @@ func (lb *LB) ageOnce(now time.Time) {
 			lb.path.DecayOpenConnections(index, agePeriod.Seconds()/loadMemory.Seconds())
 		}
 	}
+	lb.saveWeights()
 	lb.trace.refill(lb.path)
 }

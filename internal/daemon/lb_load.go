@@ -5,7 +5,8 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
-	"slices"
+	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
@@ -34,6 +35,7 @@ func (lb *LB) toldWeights(update *ballastv1.Weights) {
 	if !weights.Take(update.Term, update.Version, update.Complete, update.Ids, update.Weights) {
 		return
 	}
+	lb.weightsUnsaved = true
 	changes, err := lb.tables.Reweigh(update.Service, weights.Values)
 	if err == nil && len(changes) > 0 {
 		err = lb.apply(changes)
@@ -69,6 +71,33 @@ func (lb *LB) forgetWeights() {
 		s := lb.node.Running.Service(name)
 		return s == nil || !s.Dispatch.FollowsLoad()
 	})
+}
+
+func (lb *LB) weightsPath() string {
+	return filepath.Join(lb.options.StateDir, lb.options.Instance, "weights.json")
+}
+
+// saveWeights keeps soft weights for the next process: it goes on with them until it is told others. Callers hold mu.
+func (lb *LB) saveWeights() {
+	if !lb.weightsUnsaved {
+		return
+	}
+	if err := replaceFile(lb.weightsPath(), lb.weights); err != nil {
+		lb.log.Error("weights not saved: a restart begins with equal ones", "error", err)
+		return
+	}
+	lb.weightsUnsaved = false
+}
+
+// loadWeights takes what an earlier process has saved. Terms and versions begin anew: whoever weighs now knows better.
+func (lb *LB) loadWeights() {
+	saved := map[string]follow.Weights{}
+	if _, err := readFile(lb.weightsPath(), &saved); err != nil {
+		lb.log.Warn("weights begin equal", "error", err)
+	}
+	for service, w := range saved {
+		lb.weights[service] = &follow.Weights{Values: w.Values}
+	}
 }
 
 // Implementation constants of traffic reports.
@@ -109,12 +138,18 @@ type counterKey struct {
 	id      uint16
 }
 
-// trafficSince reads the counters of servers of services that follow load, or of all, and returns those that changed since told;
-// pause: until it should be called again.
-func (lb *LB) trafficSince(told map[counterKey]datapath.ServerTraffic, everything bool) (report *ballastv1.TrafficReport, pause time.Duration) {
+// counted is a server whose counters are to be read.
+type counted struct {
+	counterKey
+	dispatch model.Dispatch
+	index    uint32
+}
+
+// toCount lists the servers of services that follow load, or of all; pause: until it should be called again.
+func (lb *LB) toCount(everything bool) (servers []counted, pause time.Duration) {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
-	report, pause = &ballastv1.TrafficReport{}, trafficPeriod
+	pause = trafficPeriod
 	places := lb.tables.Places()
 	for i := range lb.node.Running.Services {
 		s := &lb.node.Running.Services[i]
@@ -123,19 +158,27 @@ func (lb *LB) trafficSince(told map[counterKey]datapath.ServerTraffic, everythin
 		} else if !everything {
 			continue
 		}
-		place := places[s.Name]
-		for _, id := range slices.Sorted(maps.Keys(place.Counters)) {
-			traffic, err := lb.path.ServerTraffic(place.Counters[id])
-			key := counterKey{s.Name, id}
-			if last, known := told[key]; err != nil || known && last == traffic {
-				continue
-			}
-			told[key] = traffic
-			report.Servers = append(report.Servers, &ballastv1.ServerTraffic{
-				Service: s.Name, Id: uint32(id), Connections: traffic.Connections, Closed: traffic.Closed,
-				Open: uint32(lb.openConnections(s.Dispatch, place.Counters[id], traffic)), Packets: traffic.Packets, Bytes: traffic.Bytes,
-			})
+		for id, index := range places[s.Name].Counters {
+			servers = append(servers, counted{counterKey{s.Name, id}, s.Dispatch, index})
 		}
+	}
+	return servers, pause
+}
+
+// trafficSince returns the counters that changed since told. They are read without the lock: there may be tens of thousands.
+func (lb *LB) trafficSince(told map[counterKey]datapath.ServerTraffic, everything bool) (report *ballastv1.TrafficReport, pause time.Duration) {
+	servers, pause := lb.toCount(everything)
+	report = &ballastv1.TrafficReport{}
+	for _, server := range servers {
+		traffic, err := lb.path.ServerTraffic(server.index)
+		if last, known := told[server.counterKey]; err != nil || known && last == traffic {
+			continue
+		}
+		told[server.counterKey] = traffic
+		report.Servers = append(report.Servers, &ballastv1.ServerTraffic{
+			Service: server.service, Id: uint32(server.id), Connections: traffic.Connections, Closed: traffic.Closed,
+			Open: uint32(lb.openConnections(server.dispatch, server.index, traffic)), Packets: traffic.Packets, Bytes: traffic.Bytes,
+		})
 	}
 	return report, pause
 }
@@ -154,21 +197,35 @@ func (lb *LB) tell(message *ballastv1.FromNode) {
 	}
 }
 
-// openEstimate follows the connections of one server of a policy that does not count them in the data path.
+// openEstimates follow the connections of servers whose policy does not count them in the data path, by index of their counters. They
+// are safe for concurrent use.
+type openEstimates struct {
+	mutex sync.Mutex
+	by    map[uint32]openEstimate
+}
+
 type openEstimate struct {
 	connections, closed uint64
 	open                float64
 	at                  time.Time
 }
 
-// openConnections estimates the connections that live: those begun less those ended, and those whose end nobody saw are forgotten
-// in the course of loadMemory. Callers hold mu.
+// openConnections estimates the connections of a server that live.
 func (lb *LB) openConnections(dispatch model.Dispatch, index uint32, traffic datapath.ServerTraffic) int32 {
 	if dispatch == model.DispatchP2C || dispatch == model.DispatchLeast {
 		return lb.path.OpenConnections(index)
 	}
-	now := time.Now()
-	e := lb.open[index]
+	return lb.open.next(time.Now(), index, traffic)
+}
+
+// next is those begun less those ended; those whose end nobody saw are forgotten in the course of loadMemory.
+func (o *openEstimates) next(now time.Time, index uint32, traffic datapath.ServerTraffic) int32 {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	if o.by == nil {
+		o.by = map[uint32]openEstimate{}
+	}
+	e := o.by[index]
 	if traffic.Connections < e.connections || traffic.Closed < e.closed {
 		e = openEstimate{} // another server counts here now
 	}
@@ -178,6 +235,6 @@ func (lb *LB) openConnections(dispatch model.Dispatch, index uint32, traffic dat
 	e.open += float64(traffic.Connections-e.connections) - float64(traffic.Closed-e.closed)
 	e.open = max(0, e.open)
 	e.connections, e.closed, e.at = traffic.Connections, traffic.Closed, now
-	lb.open[index] = e
-	return int32(e.open + 0.5)
+	o.by[index] = e
+	return int32(min(e.open+0.5, math.MaxInt32))
 }

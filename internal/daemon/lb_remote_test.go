@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -106,6 +107,18 @@ func (h *remoteHost) awaitStatuses(what string, want ...string) {
 	h.t.Fatalf("%s: have %q, want %q", what, have, want)
 }
 
+// awaitSavedWeights waits until a new process would know the weights of term 3.
+func (h *remoteHost) awaitSavedWeights() {
+	h.t.Helper()
+	var content []byte
+	for end := time.Now().Add(hostDeadline); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if content, _ = os.ReadFile(filepath.Join(h.dir, "state", "test", "weights.json")); strings.Contains(string(content), `"Term":3`) {
+			return
+		}
+	}
+	h.t.Fatalf("weights were not saved: %s", content)
+}
+
 func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t *testing.T) {
 	h := newRemoteHost(t)
 	h.start()
@@ -134,6 +147,7 @@ func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t
 		t.Errorf("a change of one node alone: %v", err)
 	}
 
+	h.awaitSavedWeights()
 	endFirst()
 	endSecond()
 	h.await("the loss of the controllers", func(s api.LBStatus) bool { return len(s.Controllers) == 0 })
@@ -142,7 +156,7 @@ func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t
 	h.start()
 	h.await("the new process", func(s api.LBStatus) bool { return s.Ready && s.Revision == 6 })
 	h.expectServers("in a new process without controllers", "s2 active", "s3 active", "s4 active")
-	h.awaitStatuses("who is unhealthy is remembered", "s2 unchecked 1", "s3 unhealthy 0", "s4 unchecked 1")
+	h.awaitStatuses("health and weights are remembered", "s2 unchecked 2", "s3 unhealthy 0", "s4 unchecked 4")
 
 	third, endThird := h.control(1)
 	defer endThird()

@@ -44,10 +44,10 @@ What is of one node only (status, counters, metrics, trace, config) is asked at 
   ballast ctl server drain web s3 --deadline 10m --wait
   ballast ctl apply -f fleet.yaml --dry-run
   ballast ctl --controller c1,c2,c3 --tls-dir ~/.ballast nodes
-  ballast ctl --instance controller keys`,
+  ballast ctl --instance c1 keys`,
 	}
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&c.instance, "instance", "default", "name of the local daemon's instance")
+	flags.StringVar(&c.instance, "instance", "default", "name of the local daemon's instance; of a controller, its name")
 	flags.StringVar(&c.runDir, "run-dir", "/run/ballast", "directory of sockets")
 	flags.StringVar(&c.socket, "socket", "", "path of the local daemon's socket, instead of --instance")
 	flags.StringSliceVar(&c.controllers, "controller", nil, "HOST[:PORT] of controllers, separated by commas: the first that answers is asked (port: "+controllerPort+")")

@@ -86,19 +86,22 @@ needs --deadline or --timeout. Ctrl-C and --timeout end the waiting, not the dra
 
 func (c *control) finishDrain(cmd *cobra.Command, w *drainWait, timeout time.Duration) error {
 	ctx := cmd.Context()
+	ended, err := w.look(ctx) // in any case: who stops waiting wants to know what is left
 	if timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	ended, err := w.run(ctx)
-	w.say("\n", "")
-	if ctx.Err() != nil && !ended {
-		return fmt.Errorf("no longer waiting, %s: server %s of %s goes on draining: undo it with `ballast ctl server undrain %s %s`",
-			w.remaining(), w.server, w.service, w.service, w.server)
+	if !ended && err == nil {
+		ended, err = w.run(ctx)
 	}
+	w.say("\n", "")
 	if err != nil {
 		return err
+	}
+	if !ended {
+		return fmt.Errorf("no longer waiting, %s: server %s of %s goes on draining: undo it with `ballast ctl server undrain %s %s`",
+			w.remaining(), w.server, w.service, w.service, w.server)
 	}
 	if c.json {
 		return writeJSON(cmd.OutOrStdout(), struct {
@@ -112,7 +115,7 @@ func (c *control) finishDrain(cmd *cobra.Command, w *drainWait, timeout time.Dur
 	}
 	out := cmd.OutOrStdout()
 	if w.off() {
-		_, err = fmt.Fprintf(out, "the deadline has passed: server %s is off, %s\n", w.server, w.remaining())
+		_, err = fmt.Fprintf(out, "the deadline has passed: server %s is off, and what was left is cut\n", w.server)
 	} else {
 		_, err = fmt.Fprintf(out, "server %s is drained: no connection is left\n", w.server)
 	}
@@ -167,18 +170,18 @@ func (w *drainWait) find(ctx context.Context) (found *ballastv1.ServerStatus, er
 	return found, nil
 }
 
-// run returns true when the server has drained.
+// run looks until the server has drained: then it returns true.
 func (w *drainWait) run(ctx context.Context) (ended bool, err error) {
 	ticker := time.NewTicker(drainPeriod)
 	defer ticker.Stop()
 	for {
-		if ended, err := w.look(ctx); ended || err != nil {
-			return ended, err
-		}
 		select {
 		case <-ctx.Done():
 			return false, nil
 		case <-ticker.C:
+		}
+		if ended, err := w.look(ctx); ended || err != nil {
+			return ended, err
 		}
 	}
 }

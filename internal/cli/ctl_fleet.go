@@ -92,8 +92,9 @@ func (c *control) serversCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "servers [SERVICE]", Short: "The servers with health, load, weight and live connections", Args: cobra.MaximumNArgs(1),
 		Long: `The servers of every service, or of one, removed ones that may still have connections included: whether they are healthy, their
-load (requests in work, or CPU), the weight that new connections are dispatched by now, and how many connections live (~ is an
-estimate of the load balancers, - that nobody can tell). A load balancer adds what it sent them since it was attached, and the way there.`,
+load (requests in work, or CPU), their weight and the one that new connections are dispatched by NOW (0: they get none; with awrr,
+awfd and lcf it follows the load), and how many connections live (~ is an estimate of the load balancers, - that nobody can
+tell). A load balancer adds what it sent them since it was attached, and the way there.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			rows, here, err := c.serverRows(cmd.Context(), strings.Join(args, ""))
 			if err != nil {
@@ -158,14 +159,14 @@ func (c *control) serverRows(ctx context.Context, service string) (rows []server
 }
 
 func printServers(out io.Writer, rows []serverRow, here bool) {
-	io.WriteString(out, "SERVICE\tSERVER\tADDRESS\tID\tSTATE\tHEALTH\tLOAD\tWEIGHT\tLIVE")
+	io.WriteString(out, "SERVICE\tSERVER\tADDRESS\tID\tSTATE\tHEALTH\tLOAD\tWEIGHT\tNOW\tLIVE")
 	if here {
 		io.WriteString(out, "\tNEW\tPACKETS\tBYTES\tPATH")
 	}
 	fmt.Fprintln(out)
 	for i := range rows {
 		r := &rows[i]
-		fmt.Fprintf(out, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s", r.Service, r.Name, r.address(), r.ID, r.state(), r.health(), r.load(), r.weight(), r.live())
+		fmt.Fprintf(out, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%d\t%d\t%s", r.Service, r.Name, r.address(), r.ID, r.state(), r.health(), r.load(), r.Weight, r.WeightNow, r.live())
 		if seen := r.Counted; seen != nil {
 			fmt.Fprintf(out, "\t%d\t%d\t%d\t%s", seen.Dispatched, seen.Packets, seen.Bytes, seen.Path)
 		}
@@ -215,17 +216,9 @@ func (r *serverRow) load() string {
 	return fmt.Sprintf("%.1f", r.Load)
 }
 
-// weight is the one of now, and what the configuration says where that is another.
-func (r *serverRow) weight() string {
-	if r.WeightNow == uint32(r.Weight) {
-		return fmt.Sprint(r.Weight)
-	}
-	return fmt.Sprintf("%d of %d", r.WeightNow, r.Weight)
-}
-
 func (r *serverRow) live() string {
 	switch {
-	case r.Live == nil:
+	case r.Live == nil || (*r.Live == 0 && !r.LiveExact && r.LoadSource == ""):
 		return "-"
 	case r.LiveExact:
 		return fmt.Sprint(*r.Live)

@@ -39,6 +39,7 @@ func (h *Hub) Handler() (path string, handler http.Handler) {
 	return ballastv1connect.ControlJoinProcedure, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := &call{request: r, control: http.NewResponseController(w)}
 		r.Body = &countedBody{r.Body, &c.read}
+		defer c.over()
 		join.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callContext{}, c)))
 	})
 }
@@ -83,12 +84,13 @@ func (h *Hub) admit(s *stream, c *call) (*peer, *refusal) {
 		return nil, &refusal{"role", connect.CodePermissionDenied,
 			fmt.Sprintf("the certificate of %s is for role %s: only those of roles lb and agent join", identity.Name, identity.Role)}
 	}
-	c.control.SetReadDeadline(time.Now().Add(h.options.Limits.HelloTimeout)) // one that cannot be set is of a stream that has ended
+	late, never := time.Now().Add(h.options.Limits.HelloTimeout), time.Time{}
+	c.deadlines(&late, nil)
 	first, err := s.Receive()
 	if err != nil {
 		return nil, &refusal{"hello", connect.CodeDeadlineExceeded, fmt.Sprintf("no Hello: %v", err)}
 	}
-	c.control.SetReadDeadline(time.Time{})
+	c.deadlines(&never, nil)
 	hello := first.GetHello()
 	switch {
 	case hello == nil:
@@ -210,10 +212,11 @@ func (h *Hub) sendOne(s *stream, p *peer, message *frame) error {
 	default:
 	}
 	began := time.Now()
-	p.call.control.SetWriteDeadline(began.Add(h.options.Limits.WriteTimeout))
+	late, never := began.Add(h.options.Limits.WriteTimeout), time.Time{}
+	p.call.deadlines(nil, &late)
 	err := s.Send(message)
 	if err == nil {
-		p.call.control.SetWriteDeadline(time.Time{}) // or it would cut a stream that has nothing to wait for
+		p.call.deadlines(nil, &never) // or it would cut a stream that has nothing to wait for
 		h.metrics.sent(message.size())
 		return nil
 	}

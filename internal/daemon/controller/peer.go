@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,8 +49,31 @@ type peer struct {
 // call is one request, as far as gRPC hides it.
 type call struct {
 	request *http.Request
-	control *http.ResponseController
 	read    atomic.Int64 // bytes of the body
+
+	mutex   sync.Mutex
+	control *http.ResponseController // nil: the request is over, and what it was made of may serve another one
+}
+
+// deadlines ends reading and writing at some time; zero: never. A nil one stays as it is.
+func (c *call) deadlines(read, write *time.Time) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if c.control == nil {
+		return
+	}
+	if read != nil {
+		c.control.SetReadDeadline(*read) // fails only on a stream that has ended
+	}
+	if write != nil {
+		c.control.SetWriteDeadline(*write)
+	}
+}
+
+func (c *call) over() {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.control = nil
 }
 
 func newPeer(identity pki.Identity, hello *ballastv1.Hello, c *call, limits *Limits) *peer {
@@ -80,8 +104,8 @@ func (p *peer) stop(why error) {
 	default:
 	}
 	now := time.Now()
-	p.call.control.SetReadDeadline(now) // it reads no more; the deadlines of a stream that has ended are nobody's
-	p.call.control.SetWriteDeadline(now.Add(farewellTimeout))
+	farewell := now.Add(farewellTimeout)
+	p.call.deadlines(&now, &farewell) // it reads no more
 }
 
 // next returns what the peer has to be told next, nil if nothing: state before everything else, weights last.

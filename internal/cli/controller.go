@@ -25,8 +25,8 @@ Everybody shows a certificate (` + "`ballast ctl pki`" + `): the name of this co
 
 Removed servers keep getting the packets of their connections until none has come for --linger; until --quarantine later their
 ids cannot be given to other servers.`,
-		Example: `  ballast controller --tls-dir /etc/ballast/pki --data-dir /var/lib/ballast/controller
-  ballast controller --tls-dir /etc/ballast/pki --etcd https://10.0.0.1:2379,https://10.0.0.2:2379,https://10.0.0.3:2379 \
+		Example: `  ballast controller --tls-dir /etc/ballast/tls --data-dir /var/lib/ballast/controller
+  ballast controller --tls-dir /etc/ballast/tls --etcd https://10.0.0.1:2379,https://10.0.0.2:2379,https://10.0.0.3:2379 \
       --etcd-ca etcd-ca.crt --etcd-cert etcd.crt --etcd-key etcd.key --public 10.0.0.1:6443`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -38,7 +38,7 @@ ids cannot be given to other servers.`,
 	flags.StringVar(&o.Name, "name", "", "name of the certificate NAME.crt in --tls-dir (default: that of the only one for a controller)")
 	flags.StringVar(&o.Listen, "listen", ":6443", "address:port for load balancers, agents and ctl")
 	flags.StringVar(&o.Public, "public", "", "host:port that others reach this controller at, for lists (default: that of --listen)")
-	flags.StringVar(&o.TLSDir, "tls-dir", "/etc/ballast/pki", "directory of ca.crt, NAME.crt and NAME.key")
+	flags.StringVar(&o.TLSDir, "tls-dir", "/etc/ballast/tls", "directory of ca.crt, NAME.crt and NAME.key")
 	flags.StringVar(&o.DataDir, "data-dir", "", "directory of the state of a controller by itself")
 	flags.StringSliceVar(&o.Etcd, "etcd", nil, "endpoints of the etcd that has the state of several controllers")
 	flags.StringVar(&o.EtcdCA, "etcd-ca", "", "certificate of the authority of etcd (default: those of this machine)")

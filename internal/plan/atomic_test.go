@@ -126,24 +126,21 @@ func steady(row ServiceRow, words []uint64) []uint64 {
 // draw is bpf/dispatch/classes.h. word reads what is there now.
 func draw(row ServiceRow, word func(i uint32) uint64, random uint32) uint64 {
 	classes, members := uint32(row.Classes), uint32(row.Members)
-	region, count, rest := uint32(0), members, random
+	region, count := uint32(0), members
 	if members == 0 {
 		return 0
 	}
-	if classes > 0 {
-		product := uint64(random) * uint64(uint32(word(classes-1)))
-		for i := range classes {
-			class := word(i)
-			if class>>counterShift == 0 {
-				continue
-			}
-			region, count, rest = classes-i, uint32(class>>counterShift), uint32(product)
-			if uint32(product>>32) < uint32(class) {
-				break
-			}
+	for i := range classes {
+		class := word(i)
+		if class>>counterShift == 0 {
+			continue
+		}
+		region, count = classes-i, uint32(class>>counterShift)
+		if random <= uint32(class) {
+			break
 		}
 	}
-	return word(classes + region*members + uint32(uint64(rest)*uint64(count)>>32))
+	return word(classes + region*members + uint32(uint64(random*0x9e3779b1)*uint64(count)>>32))
 }
 
 func (n *node) readServer(rt *rapid.T, service ServiceRow, id uint16, before, after view, at, then int) {

@@ -8,7 +8,7 @@ import (
 
 // The two stages of Spotlight IV-B as words that change in place (bpf/dispatch/classes.h):
 //
-//	[0, classes)                 the classes, the heaviest first: end of its range | members << 32; the last end is the sum of all weights
+//	[0, classes)                 the classes, the heaviest first: last of the 2^32 numbers that lead to it | members << 32
 //	then members words           everybody: who is drawn from while no weight is above 0
 //	then members words per class the turns of its members, weight 1 first
 //
@@ -58,7 +58,7 @@ func reclass(words []uint64, classes uint8, members uint16, weights map[uint16]u
 	next := slices.Clone(words)
 	weightOf := func(word uint64) uint16 { return min(weights[turnID(word)], uint16(classes)) }
 	everybody := words[classes:][:members]
-	bound := uint32(0)
+	sum := uint64(0)
 	for i := range int(classes) {
 		class := uint16(int(classes) - i)
 		region := next[int(classes)+int(members)*int(class):][:members]
@@ -74,10 +74,21 @@ func reclass(words []uint64, classes uint8, members uint16, weights map[uint16]u
 			}
 		}
 		count = exchange(region, count, came, stays)
-		bound += uint32(class) * uint32(count)
-		next[i] = uint64(bound) | uint64(count)<<counterShift
+		sum += uint64(class) * uint64(count)
+		next[i] = sum | uint64(count)<<counterShift
+	}
+	for i := range next[:classes] {
+		next[i] = next[i]>>counterShift<<counterShift | lastNumber(uint64(uint32(next[i])), sum)
 	}
 	return next
+}
+
+// lastNumber is the last of the numbers below 2^32 that belong to so much of a sum.
+func lastNumber(part, sum uint64) uint64 {
+	if part == 0 {
+		return 0
+	}
+	return (part<<counterShift+sum-1)/sum - 1
 }
 
 // exchange lets those that came take the places of those that do not stay, and closes the gaps with the last ones. A server that is

@@ -13,9 +13,9 @@ type Classes struct {
 	ranges    []classRange // of the classes that have members, the heaviest first
 }
 
-// classRange is a class and the end of its range of (0, sum of weights): Spotlight IV-B, algorithm 1.
+// classRange is a class and the last of the 2^32 numbers that lead to it: Spotlight IV-B, algorithm 1.
 type classRange struct {
-	bound   uint32
+	last    uint32
 	members []uint16
 }
 
@@ -25,7 +25,7 @@ func NewClasses(shares []model.Share) Classes {
 	sorted := slices.SortedFunc(slices.Values(shares), func(a, b model.Share) int {
 		return cmp.Or(-cmp.Compare(a.Weight, b.Weight), cmp.Compare(a.ID, b.ID))
 	})
-	bound, weight := uint32(0), uint16(0)
+	sum, weight := uint64(0), uint16(0)
 	for _, share := range sorted {
 		c.everybody = append(c.everybody, share.ID)
 		if share.Weight == 0 {
@@ -34,29 +34,34 @@ func NewClasses(shares []model.Share) Classes {
 		if len(c.ranges) == 0 || share.Weight != weight {
 			c.ranges, weight = append(c.ranges, classRange{}), share.Weight
 		}
-		bound += uint32(share.Weight)
 		last := &c.ranges[len(c.ranges)-1]
-		last.bound, last.members = bound, append(last.members, share.ID)
+		last.members = append(last.members, share.ID)
+		sum += uint64(share.Weight)
+	}
+	part := uint64(0)
+	for i := range c.ranges {
+		members := c.ranges[i].members
+		part += uint64(len(members)) * uint64(weightOf(shares, members[0]))
+		c.ranges[i].last = uint32((part<<32+sum-1)/sum - 1)
 	}
 	return c
 }
 
-// Choose returns the server that a uniformly distributed number leads to; 0: there is none. One number serves both stages: the
-// first takes its high bits, the second what they leave, so that a member's chance is off by at most sum of weights * members /
-// 2^32 of itself.
+func weightOf(shares []model.Share, id uint16) uint16 {
+	return shares[slices.IndexFunc(shares, func(s model.Share) bool { return s.ID == id })].Weight
+}
+
+// Choose returns the server that a uniformly distributed number leads to; 0: there is none. One number serves both stages.
 func (c *Classes) Choose(random uint32) uint16 {
-	members, rest := c.everybody, random
-	if len(c.ranges) > 0 {
-		product := uint64(random) * uint64(c.ranges[len(c.ranges)-1].bound)
-		rest = uint32(product)
-		i := 0
-		for uint32(product>>32) >= c.ranges[i].bound {
-			i++
+	members := c.everybody
+	for _, class := range c.ranges {
+		if members = class.members; random <= class.last {
+			break
 		}
-		members = c.ranges[i].members
 	}
 	if len(members) == 0 {
 		return 0
 	}
-	return members[uint64(rest)*uint64(len(members))>>32]
+	const golden = 0x9e3779b1 // numbers that lie together lead everywhere
+	return members[uint64(random*golden)*uint64(len(members))>>32]
 }

@@ -20,7 +20,7 @@ func wordsOfClasses(t *testing.T) map[string]string {
 	describe := func(i int, word uint64) string {
 		switch region := (i - classes) / members; {
 		case i < classes:
-			return fmt.Sprintf("class %d     its range ends at %d, members: %d\n", classes-i, uint32(word), word>>32)
+			return fmt.Sprintf("class %d     numbers up to %#x, members: %d\n", classes-i, uint32(word), word>>32)
 		case region == 0:
 			return fmt.Sprintf("everybody   id %d\n", uint16(word))
 		default:

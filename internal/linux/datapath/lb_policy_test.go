@@ -388,3 +388,25 @@ func TestPoliciesAreSwitchedUnderPackets(t *testing.T) {
 	default:
 	}
 }
+
+func TestEveryPolicySendsWhatTheReferenceSays(t *testing.T) {
+	random := seeded(t)
+	for _, dispatch := range policies {
+		t.Run(dispatch.String(), func(t *testing.T) {
+			w := newWorld(t, policy(dispatch, 1, 2, 0, 3, 1, 5))
+			for range 10 {
+				w.update(func(want *plan.Want) {
+					s := service(want, "web")
+					s.Down = map[uint16]bool{uint16(1 + random.IntN(6)): true}
+					s.Servers[random.IntN(6)].State = model.ServerState(random.IntN(3))
+				})
+				for n := range 10 {
+					f := flowTo(vip4, 80, random.IntN(40000))
+					w.check(f.frame(f.tcp(syn, synOptions(), nil)))
+					w.check(f.frame(f.tcp(syn, nil, nil)))
+					w.check(f.carrying(w.cookieFor("web", f, uint16(1+n%6), 1)))
+				}
+			}
+		})
+	}
+}

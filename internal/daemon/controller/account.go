@@ -29,7 +29,9 @@ type account struct {
 	judge    health.Judge
 	checkers []string
 	down     []uint16 // as judged last
-	told     time.Time
+	judged   time.Time
+	evidence bool                 // there is something that was not judged yet
+	told     time.Time            // Down
 	asked    map[uint16]time.Time // Off
 	version  uint64
 	updates  uint64
@@ -74,7 +76,7 @@ func (a *account) setView(v *ServiceView) (servers, changed bool) {
 	}
 	old, now := &before.Service, &v.Service
 	changed = old.Name == "" || old.Load != now.Load || old.Dispatch != now.Dispatch || old.Health.Check != now.Health.Check
-	a.complete = a.complete || changed
+	a.complete, a.evidence = a.complete || changed, true
 	a.weigh()
 	return servers, changed
 }
@@ -109,7 +111,7 @@ func (a *account) setLead(lead bool, term uint64) (changed bool) {
 func (a *account) setCheckers(lbs []string) bool {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
-	a.checkers = lbs
+	a.checkers, a.evidence = lbs, true
 	return a.lead
 }
 
@@ -159,6 +161,7 @@ func (a *account) checked(now time.Time, lb string, s *ballastv1.ServerHealth) b
 		return false
 	}
 	a.judge.Told(now, lb, uint16(s.Id), s.Healthy, s.Detail)
+	a.evidence = true
 	return true
 }
 
@@ -175,10 +178,13 @@ func (a *account) toldLoad(now time.Time, id uint16, told balance.Told) {
 func (a *account) look(now time.Time) (d decision) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
-	down := a.judge.Down(now, &a.view.Service, a.checkers)
-	if !slices.Equal(down, a.down) {
-		a.down, a.told = down, time.Time{}
-		a.weigh()
+	if a.evidence || now.Sub(a.judged) >= lookPeriod/2 { // weights may be due much more often
+		down := a.judge.Down(now, &a.view.Service, a.checkers)
+		a.judged, a.evidence = now, false
+		if !slices.Equal(down, a.down) {
+			a.down, a.told = down, time.Time{}
+			a.weigh()
+		}
 	}
 	shares := a.balance.Weigh(now, &a.weighed) // also where another controller leads: for Servers, and to be ready
 	if !a.lead {

@@ -46,27 +46,24 @@ func NewDesired(s store.Store, timing node.Timing, log *slog.Logger) *Desired {
 
 // Follow keeps up with the store until ctx ends. What cannot be reached is tried again.
 func (d *Desired) Follow(ctx context.Context) {
-	said := ""
-	for ctx.Err() == nil {
+	for said := ""; ctx.Err() == nil; {
 		documents, revision, err := d.store.Load(ctx)
-		if err != nil {
-			if text := err.Error(); text != said && ctx.Err() == nil {
-				said = text
-				d.log.Error("the store cannot be read, the last state goes on", "error", err)
+		if err == nil {
+			if said != "" {
+				said = ""
+				d.log.Info("the store can be read again")
 			}
-			select {
-			case <-time.After(reloadPause):
-			case <-ctx.Done():
+			d.load(documents, revision)
+			for batch := range d.store.Watch(ctx, revision) {
+				d.apply(batch)
 			}
-			continue
+		} else if text := err.Error(); text != said && ctx.Err() == nil {
+			said = text
+			d.log.Error("the store cannot be read, the last state goes on", "error", err)
 		}
-		if said != "" {
-			said = ""
-			d.log.Info("the store can be read again")
-		}
-		d.load(documents, revision)
-		for batch := range d.store.Watch(ctx, revision) {
-			d.apply(batch)
+		select {
+		case <-time.After(reloadPause):
+		case <-ctx.Done():
 		}
 	}
 }

@@ -75,8 +75,9 @@ type Hub struct {
 	weights  map[string]*softWeights
 	checks   map[string][]string // by load balancer
 	peers    map[peerKey]*peer
+	lbs      map[string]*peer // those of peers that are load balancers
 	joins    map[peerKey]*rate.Limiter
-	said     map[string]bool // what has been logged of peers that were refused
+	said     map[string]time.Time // when it was logged that a peer was refused, and why
 }
 
 // service is one service in the form that it is sent in.
@@ -101,7 +102,7 @@ func NewHub(o HubOptions) *Hub {
 		o.Identify = certified
 	}
 	h := &Hub{options: o, services: map[string]*service{}, weights: map[string]*softWeights{}, checks: map[string][]string{},
-		peers: map[peerKey]*peer{}, joins: map[peerKey]*rate.Limiter{}, said: map[string]bool{}}
+		peers: map[peerKey]*peer{}, lbs: map[string]*peer{}, joins: map[peerKey]*rate.Limiter{}, said: map[string]time.Time{}}
 	h.metrics = newHubMetrics(h)
 	return h
 }
@@ -204,10 +205,7 @@ func (h *Hub) Weigh(update *ballastv1.Weights) {
 	if !w.take(update) {
 		return
 	}
-	for _, p := range h.peers {
-		if p.identity.Role != pki.LB {
-			continue
-		}
+	for _, p := range h.lbs {
 		if _, waits := p.weights[update.Service]; waits {
 			h.metrics.coalesced.WithLabelValues("weights").Inc()
 			continue
@@ -222,8 +220,8 @@ func (h *Hub) Weigh(update *ballastv1.Weights) {
 func (h *Hub) SetChecks(checks map[string][]string) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
-	for _, p := range h.peers {
-		if p.identity.Role == pki.LB && !slices.Equal(h.checks[p.identity.Name], checks[p.identity.Name]) {
+	for name, p := range h.lbs {
+		if !slices.Equal(h.checks[name], checks[name]) {
 			p.checks = true
 			p.wakeUp()
 		}
@@ -235,13 +233,7 @@ func (h *Hub) SetChecks(checks map[string][]string) {
 func (h *Hub) LoadBalancers() (names []string) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
-	for key := range h.peers {
-		if key.role == pki.LB {
-			names = append(names, key.name)
-		}
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(h.lbs))
 }
 
 // Nodes returns the load balancers and agents that are connected, by role and name.

@@ -171,6 +171,26 @@ func TestAFloodingPeerIsCutWithTheReason(t *testing.T) {
 	expectState(t, good.state(), 1, true, "web", "")
 }
 
+func TestANodeThatJoinsOverAndOverIsRefusedForAWhile(t *testing.T) {
+	ca, hub := newAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
+	lb := ca.issue(pki.LB, "lb1")
+	var why *connect.Error
+	for range 20 {
+		c := converse(t, address, lb, hello(lb))
+		if message, err := c.stream.Receive(); err != nil {
+			asConnect(err, &why)
+			break
+		} else if message.GetWelcome() == nil {
+			t.Fatalf("no welcome but %v", message)
+		}
+	}
+	if why == nil || why.Code() != connect.CodeResourceExhausted || !strings.Contains(why.Message(), "another node of that name") {
+		t.Errorf("refused with %v", why)
+	}
+	join(t, address, ca.issue(pki.LB, "lb2"))
+}
+
 func TestAMessageThatIsTooLargeOrNotForTheRoleEndsTheStream(t *testing.T) {
 	ca, hub := newAuthority(t), testHub(t, func(o *HubOptions) { o.Limits.MessageBytes = 1000 })
 	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"time"
 
@@ -126,16 +127,22 @@ func (h *Hub) mayJoin(key peerKey) bool {
 	return limiter.Allow()
 }
 
-// refuse counts, and says it once for each peer and reason.
+// refuse counts, and says it once an hour for each peer and reason.
 func (h *Hub) refuse(c *call, r *refusal) {
-	const remembered = 1000
+	const remembered, again = 1000, time.Hour
 	h.metrics.refused.WithLabelValues(r.kind).Inc()
+	host, _, err := net.SplitHostPort(c.request.RemoteAddr)
+	if err != nil {
+		host = c.request.RemoteAddr
+	}
 	h.mutex.Lock()
-	known := h.said[r.why]
+	known := time.Since(h.said[host+r.why]) < again
 	if len(h.said) >= remembered {
 		clear(h.said)
 	}
-	h.said[r.why] = true
+	if !known {
+		h.said[host+r.why] = time.Now()
+	}
 	h.mutex.Unlock()
 	if !known {
 		h.options.Log.Warn("node refused", "address", c.request.RemoteAddr, "reason", r.why)
@@ -149,6 +156,7 @@ func (h *Hub) enter(p *peer) {
 	h.peers[p.key()] = p
 	p.checks = len(h.checks[p.identity.Name]) > 0
 	if p.identity.Role == pki.LB {
+		h.lbs[p.identity.Name] = p
 		for name := range h.weights {
 			p.weights[name] = 0
 			p.queue = append(p.queue, name)
@@ -167,6 +175,9 @@ func (h *Hub) leave(p *peer, why error) {
 	replaced := h.peers[p.key()] != p
 	if !replaced {
 		delete(h.peers, p.key())
+		if h.lbs[p.identity.Name] == p {
+			delete(h.lbs, p.identity.Name)
+		}
 	}
 	h.mutex.Unlock()
 	h.options.Log.Info("node left", "role", p.identity.Role, "name", p.identity.Name, "address", p.address, "reason", why)

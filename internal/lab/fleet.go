@@ -26,19 +26,20 @@ type keys struct {
 
 // service is one service; empty fields take Ballast's defaults.
 type service struct {
-	Name       string        `yaml:"name"`
-	VIP        string        `yaml:"vip"`
-	Protocol   string        `yaml:"protocol,omitempty"`
-	Ports      []uint16      `yaml:"ports"`
-	Dispatch   string        `yaml:"dispatch,omitempty"`
-	Affinity   string        `yaml:"affinity,omitempty"`
-	Fallback   string        `yaml:"fallback,omitempty"`
-	CookieBits uint8         `yaml:"cookie_bits,omitempty"`
-	Forward    string        `yaml:"forward,omitempty"`
-	Return     string        `yaml:"return,omitempty"`
-	TableSlots uint32        `yaml:"table_slots,omitempty"`
-	Load       *serviceLoad  `yaml:"load,omitempty"`
-	Servers    []fleetMember `yaml:"servers"`
+	Name       string         `yaml:"name"`
+	VIP        string         `yaml:"vip"`
+	Protocol   string         `yaml:"protocol,omitempty"`
+	Ports      []uint16       `yaml:"ports"`
+	Dispatch   string         `yaml:"dispatch,omitempty"`
+	Affinity   string         `yaml:"affinity,omitempty"`
+	Fallback   string         `yaml:"fallback,omitempty"`
+	CookieBits uint8          `yaml:"cookie_bits,omitempty"`
+	Forward    string         `yaml:"forward,omitempty"`
+	Return     string         `yaml:"return,omitempty"`
+	TableSlots uint32         `yaml:"table_slots,omitempty"`
+	Load       *serviceLoad   `yaml:"load,omitempty"`
+	Health     *serviceHealth `yaml:"health,omitempty"`
+	Servers    []fleetMember  `yaml:"servers"`
 
 	crossFamily bool // servers are of the other IP family than the VIP
 }
@@ -48,6 +49,16 @@ type serviceLoad struct {
 	Source   string `yaml:"source"`
 	Interval string `yaml:"interval"`
 	Classes  *int   `yaml:"classes,omitempty"`
+}
+
+// serviceHealth is how the servers of a service are checked.
+type serviceHealth struct {
+	Check    string `yaml:"check"`
+	Path     string `yaml:"path,omitempty"`
+	Interval string `yaml:"interval"`
+	Timeout  string `yaml:"timeout"`
+	Rise     int    `yaml:"rise"`
+	Fall     int    `yaml:"fall"`
 }
 
 type fleetMember struct {

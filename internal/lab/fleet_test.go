@@ -12,7 +12,7 @@ func TestFleetsOfScenariosAreValid(t *testing.T) {
 	udp := &service{Name: "echo", VIP: vip6, Protocol: "udp", Ports: []uint16{4000}}
 	cross := cookieService(vip4)
 	cross.Forward, cross.crossFamily = "gue", true
-	for _, one := range append(elasticPolicies(),
+	for _, one := range append(elasticPolicies(), controlService(), policyService(vip4, "awfd"),
 		cookieService(vip4), cookieService(vip6), hashService(vip4), throughService("nat"), throughService("l2"), udp, cross,
 	) {
 		changing := &trial{Lab: &Lab{topo: topology}, fleet: newFleet(newRandom(1), one), random: newRandom(2), agents: map[string]*daemon{}}

@@ -23,6 +23,14 @@ func shorts(target string, perSecond float64) traffic.Flow {
 	}
 }
 
+// restless are connections of about a second each: how many a server has changes all the time.
+func restless(target string, perSecond float64) traffic.Flow {
+	return traffic.Flow{
+		Name: "restless", Target: target, Concurrent: 200, PerSecond: perSecond,
+		Requests: []traffic.Request{{Path: pathSlow(200 << 10), Bytes: 200 << 10}},
+	}
+}
+
 // browsers are connections with pauses of a second and requests in both directions.
 func browsers(target string, count int) traffic.Flow {
 	return traffic.Flow{

@@ -20,6 +20,7 @@ const (
 	pathName   = "/name"
 	pathBlob   = "/blob"
 	pathUpload = "/upload/"
+	pathHealth = "/health" // there as long as the server is to count as healthy
 	blobBytes  = 8 << 30
 )
 
@@ -57,6 +58,7 @@ http {
     location = /name { return 200 "{{.Name}}\n"; }
     location = /blob { root {{.Root}}; }
     location ~ ^/slow/(?<rate>[0-9]+)/(?<file>.+)$ { alias {{.Root}}/$file; limit_rate $rate; }
+    location = {{.Health}} { root {{.Dir}}; }
     location /upload/ { root {{.Dir}}; dav_methods PUT; create_full_put_path on; }
   }
 }
@@ -71,10 +73,13 @@ func (l *Lab) startNginx(ctx context.Context, server string) error {
 	dir := l.nodeDir(server)
 	var text bytes.Buffer
 	err = nginxTemplate.Execute(&text, map[string]string{
-		"Dir": dir, "Name": server, "Root": root, "Header": traffic.ServerHeader,
+		"Dir": dir, "Name": server, "Root": root, "Header": traffic.ServerHeader, "Health": pathHealth,
 	})
 	if err != nil {
 		return fmt.Errorf("write nginx configuration: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, pathHealth), []byte("healthy\n"), 0o644); err != nil {
+		return fmt.Errorf("make %s healthy: %w", server, err)
 	}
 	path := filepath.Join(dir, "nginx.conf")
 	if err := os.WriteFile(path, text.Bytes(), 0o644); err != nil {

@@ -27,7 +27,7 @@ const (
 
 	compareShort  = 5 * time.Second // measurements of the short form
 	compareWarmup = 5               // the first fifth of a measurement is not counted
-	compareLong   = 5               // repetitions when a duration is given
+	compareLong   = 3               // repetitions when a duration is given
 )
 
 // betterMin is by how much a policy that follows load must beat hash in one run: the paper's 20 % less the noise of a machine

@@ -255,7 +255,7 @@ inline_always enum verdict walk(struct xdp_md *ctx, struct packet *p, struct dec
 
 		verdict = send_to_server(ctx, p, d, why);
 		if (verdict == why)
-			count_server(d->server->counter, is_syn(p), p->length);
+			count_server(d->server->counter, is_syn(p), why == FORWARDED_NEW, p->length);
 	}
 	return verdict;
 }
@@ -332,7 +332,7 @@ inline_always int usual_way(struct xdp_md *ctx, const struct packet *p)
 	    p->length + outer_length(d.server, 0, 0) > d.server->mtu)
 		return UNUSUAL;
 	steer_learn(p, &d, verdict);
-	count_server(d.server->counter, is_syn(p), p->length);
+	count_server(d.server->counter, is_syn(p), verdict == FORWARDED_NEW, p->length);
 	verdict = send_ipip(ctx, p, d.server, verdict);
 	count_verdict(d.service->number, verdict, p->length);
 	return verdict >= DROPPED_MALFORMED ? XDP_DROP : transmit(ctx, d.server);

@@ -9,7 +9,7 @@ struct traffic {
 struct server_traffic {
 	__u64 packets, bytes;
 	__u64 connections; /* that this node dispatched */
-	__u64 closed; /* whose client's FIN or RST passed with a cookie */
+	__u64 closed; /* whose client's FIN or RST passed with a cookie; at once: those without one, whose end nobody could recognise */
 };
 
 /* Index: service number * VERDICTS + verdict. Service 0 is whatever belongs to none. */
@@ -47,14 +47,16 @@ inline_always void count_closed(__u32 counter)
 		traffic->closed++;
 }
 
-inline_always void count_server(__u32 counter, _Bool new_connection, __u32 bytes)
+inline_always void count_server(__u32 counter, _Bool new_connection, _Bool followed, __u32 bytes)
 {
 	struct server_traffic *traffic = bpf_map_lookup_elem(&server_counters, &counter);
 
 	if (traffic) {
 		traffic->packets++;
 		traffic->bytes += bytes;
-		if (new_connection)
+		if (new_connection) {
 			traffic->connections++;
+			traffic->closed += !followed;
+		}
 	}
 }

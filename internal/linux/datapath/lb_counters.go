@@ -17,15 +17,16 @@ type Traffic struct {
 	Bytes   uint64 `json:"bytes"`
 }
 
-// ServerTraffic is what went to a server, the connections this node dispatched to it, and those whose client it saw close them: by a FIN
-// or RST with a cookie, which may be of a connection that another node dispatched.
+// ServerTraffic is what went to a server, the connections this node dispatched to it, and those that it knows to be closed: a FIN or RST of
+// the client passed with a cookie, maybe of a connection that another node dispatched. Connections that carry no cookie count as closed
+// at once, because nobody could tell their end.
 type ServerTraffic struct {
 	Traffic
 	Connections uint64 `json:"connections"`
 	Closed      uint64 `json:"closed"`
 }
 
-// Open is how many connections are left by these counters. Clients that vanish without a word are in it for ever.
+// Open is how many connections with a cookie are left by these counters. Clients that vanish without a word are in it for ever.
 func (t ServerTraffic) Open() int32 {
 	return int32(min(max(int64(t.Connections-t.Closed), 0), math.MaxInt32))
 }

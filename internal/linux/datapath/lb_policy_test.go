@@ -308,6 +308,17 @@ func TestEveryPolicyCountsWhatCloses(t *testing.T) {
 	}
 }
 
+func TestConnectionsWithoutACookieAreNotHeldToBeOpen(t *testing.T) {
+	w := newWorld(t, policy(model.DispatchRR, 1))
+	w.connect(2)
+	f := flowTo(vip4, 80, 7)
+	w.checkVerdict(f.frame(f.tcp(syn, nil, nil)), lbVerdictFORWARDED_NO_TIMESTAMP)
+	w.checkVerdict(f.frame(f.tcp(fin|ack, nil, nil)), lbVerdictFORWARDED_NO_TIMESTAMP)
+	if got := w.serverTraffic("web")[1]; got.Connections != 3 || got.Closed != 1 || got.Open() != 2 {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestEstimatesOfOpenConnectionsBeginWithWhatIsOpen(t *testing.T) {
 	w := newWorld(t, policy(model.DispatchRR, 1))
 	counter := w.tables.Places()["web"].Counters[1]

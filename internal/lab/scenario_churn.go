@@ -34,7 +34,11 @@ const AllPolicies = "all"
 // policies are all of them. Those that follow load get new weights ten times a second.
 var policies = []string{"hash", "maglev", "rr", "wrr", "p2c", "least", "awrr", "awfd", "wcmp", "lcf"}
 
-const weightsInterval = 100 * time.Millisecond
+// Implementation constants: between updates of weights, and how often they must be seen to change during churn.
+const (
+	weightsInterval  = 100 * time.Millisecond
+	weightChangesMin = 10
+)
 
 func followsLoad(dispatch string) bool {
 	return slices.Contains([]string{"awrr", "awfd", "lcf"}, dispatch)
@@ -71,7 +75,12 @@ func churnPolicies(s *stage) error {
 		one.Name = dispatch
 		what.services = append(what.services, one)
 	}
-	outcome, err := s.trial(what, churn)
+	var changes map[string]int
+	outcome, err := s.trial(what, func(t *trial) error {
+		stop := t.countWeightChanges(lbName(2))
+		defer func() { changes = stop() }()
+		return churn(t)
+	})
 	if err != nil {
 		return err
 	}
@@ -81,6 +90,10 @@ func churnPolicies(s *stage) error {
 		s.result.measure("throughout_"+dispatch, float64(throughout))
 		s.result.expect(throughout >= churnDownloadsMin/len(policies),
 			"%s: only %d downloads lasted from before the first event until after the last", dispatch, throughout)
+		if followsLoad(dispatch) {
+			s.result.measure("weight_changes_"+dispatch, float64(changes[dispatch]))
+			s.result.expect(changes[dispatch] >= weightChangesMin, "%s: weights changed only %d times: they did not follow load", dispatch, changes[dispatch])
+		}
 	}
 	return nil
 }

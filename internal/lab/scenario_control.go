@@ -8,8 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-
-	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 )
 
 // Implementation constants.
@@ -199,53 +197,6 @@ func (t *trial) awaitHealth(i int, sick bool, lbs ...string) error {
 			return nil
 		})
 		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// servers is what a load balancer knows of the servers.
-func (t *trial) servers(lb string) ([]*ballastv1.ServerStatus, error) {
-	answer, err := t.client(lb).Fleet().ListServers(t.ctx, &ballastv1.ListServersRequest{})
-	if err != nil {
-		return nil, err
-	}
-	return answer.Servers, nil
-}
-
-// weights are those that a load balancer dispatches by now, by server.
-func (t *trial) weights(lb string) (map[string]uint32, error) {
-	servers, err := t.servers(lb)
-	if err != nil {
-		return nil, err
-	}
-	weights := map[string]uint32{}
-	for _, server := range servers {
-		weights[server.Server.Name] = server.Weight
-	}
-	return weights, nil
-}
-
-// awaitNewWeights waits until a load balancer dispatches by other weights than before.
-func (t *trial) awaitNewWeights(lb string, before map[string]uint32, within time.Duration) error {
-	return await(t.ctx, within, lb+" has new weights", func() error {
-		now, err := t.weights(lb)
-		if err == nil && maps.Equal(now, before) {
-			err = fmt.Errorf("they are still %v", now)
-		}
-		return err
-	})
-}
-
-// awaitWeights waits until the weights at load balancers change: load is followed.
-func (t *trial) awaitWeights(within time.Duration, lbs ...string) error {
-	for _, lb := range lbs {
-		before, err := t.weights(lb)
-		if err != nil {
-			return err
-		}
-		if err := t.awaitNewWeights(lb, before, within); err != nil {
 			return err
 		}
 	}

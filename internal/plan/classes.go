@@ -56,26 +56,43 @@ func (img *image) continues(before *image) bool {
 // words as possible differ: one a class, and for each server that moved one where it was and one where it is now.
 func reclass(words []uint64, classes uint8, members uint16, weights map[uint16]uint16) []uint64 {
 	next := slices.Clone(words)
-	weightOf := func(word uint64) uint16 { return min(weights[turnID(word)], uint16(classes)) }
-	everybody := words[classes:][:members]
-	sum := uint64(0)
-	for i := range int(classes) {
-		class := uint16(int(classes) - i)
-		region := next[int(classes)+int(members)*int(class):][:members]
-		count := int(words[i] >> counterShift)
-		stays := map[uint64]bool{}
-		for _, word := range region[:count] {
-			stays[word] = weightOf(word) == class
-		}
-		var came []uint64
-		for _, word := range everybody {
-			if weightOf(word) == class && !stays[word] {
-				came = append(came, word)
+	everybody := next[classes:][:members]
+	region := func(class int) []uint64 { return next[int(classes)+int(members)*class:][:members] }
+	count := func(class int) int { return int(next[int(classes)-class] >> counterShift) }
+	largest := uint16(0)
+	for _, word := range everybody {
+		largest = max(largest, turnID(word))
+	}
+	servers := make([]struct {
+		class         uint16
+		stays, placed bool
+	}, int(largest)+1)
+	for _, word := range everybody {
+		servers[turnID(word)].class = min(weights[turnID(word)], uint16(classes))
+	}
+	for class := 1; class <= int(classes); class++ {
+		for _, word := range region(class)[:count(class)] {
+			if server := &servers[turnID(word)]; int(server.class) == class {
+				server.stays = true
 			}
 		}
-		count = exchange(region, count, came, stays)
-		sum += uint64(class) * uint64(count)
-		next[i] = sum | uint64(count)<<counterShift
+	}
+	came := make([][]uint64, int(classes)+1)
+	for _, word := range everybody {
+		if server := servers[turnID(word)]; !server.stays {
+			came[server.class] = append(came[server.class], word)
+		}
+	}
+	sum := uint64(0)
+	for class := int(classes); class > 0; class-- {
+		members := exchange(region(class), count(class), came[class], func(word uint64) bool {
+			server := &servers[turnID(word)] // one that is there twice, because an earlier process was stopped between two words, stays once
+			keep := int(server.class) == class && !server.placed
+			server.placed = server.placed || keep
+			return keep
+		})
+		sum += uint64(class) * uint64(members)
+		next[int(classes)-class] = sum | uint64(members)<<counterShift
 	}
 	for i := range next[:classes] {
 		next[i] = next[i]>>counterShift<<counterShift | lastNumber(uint64(uint32(next[i])), sum)
@@ -91,14 +108,8 @@ func lastNumber(part, sum uint64) uint64 {
 	return (part<<counterShift+sum-1)/sum - 1
 }
 
-// exchange lets those that came take the places of those that do not stay, and closes the gaps with the last ones. A server that is
-// there twice, because an earlier process was stopped between two words, stays once.
-func exchange(region []uint64, count int, came []uint64, stays map[uint64]bool) int {
-	keep := func(word uint64) bool {
-		kept := stays[word]
-		delete(stays, word)
-		return kept
-	}
+// exchange lets those that came take the places of those that are not kept, and closes the gaps with the last ones.
+func exchange(region []uint64, count int, came []uint64, keep func(word uint64) bool) int {
 	for i := 0; i < count; i++ {
 		if keep(region[i]) {
 			continue
@@ -118,15 +129,17 @@ func exchange(region []uint64, count int, came []uint64, stays map[uint64]bool) 
 }
 
 // inPlace returns the changes from one set of words to another: turns before the classes that tell how many there are.
-func inPlace(base uint32, have, want []uint64, classes uint8) (changes []Change) {
-	set := func(from, to int) {
-		for i := from; i < to; i++ {
-			if have[i] != want[i] {
-				changes = append(changes, SetTurn{base + uint32(i), want[i]})
-			}
+func (p *published) inPlace(want []uint64) (changes []Change) {
+	have, classes := p.image.rounds, int(p.image.row.Classes)
+	for i := classes; i < len(want); i++ {
+		if have[i] != want[i] {
+			changes = append(changes, SetTurn{p.rounds.base + uint32(i), want[i] | uint64(p.counters[turnID(want[i])])<<counterShift})
 		}
 	}
-	set(int(classes), len(want))
-	set(0, int(classes))
+	for i := range classes {
+		if have[i] != want[i] {
+			changes = append(changes, SetTurn{p.rounds.base + uint32(i), want[i]})
+		}
+	}
 	return changes
 }

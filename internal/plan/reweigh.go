@@ -21,7 +21,7 @@ func (t *Tables) Reweigh(service string, weights map[uint16]uint16) ([]Change, e
 	switch row := &p.image.row; model.Dispatch(row.Dispatch) {
 	case model.DispatchAWFD, model.DispatchLCF:
 		next := reclass(p.image.rounds, row.Classes, row.Members, weights)
-		changes := inPlace(p.rounds.base, withCounters(p.image.rounds, row.Classes, p.counters), withCounters(next, row.Classes, p.counters), row.Classes)
+		changes := p.inPlace(next)
 		p.image.rounds = next
 		return changes, nil
 	case model.DispatchAWRR:

@@ -404,8 +404,7 @@ func (u *update) publishTables(p *published, img image, fresh bool) (moved bool,
 		u.add(WriteSlots{to.base, slotRows(img.slots)})
 	}
 	if !fresh && img.continues(&p.image) {
-		u.changes = append(u.changes, inPlace(p.rounds.base, withCounters(p.image.rounds, img.row.Classes, p.counters),
-			withCounters(img.rounds, img.row.Classes, p.counters), img.row.Classes)...)
+		u.changes = append(u.changes, p.inPlace(img.rounds)...)
 	} else if fresh || !slices.Equal(p.image.rounds, img.rounds) {
 		to, err := t.rounds.take(uint32(len(img.rounds)))
 		if err != nil {

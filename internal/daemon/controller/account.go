@@ -51,7 +51,7 @@ type decision struct {
 }
 
 // setView reports whether its servers have changed, and whether it has to be looked at.
-func (a *account) setView(v *ServiceView) (servers, changed bool) {
+func (a *account) setView(now time.Time, v *ServiceView) (servers, changed bool) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
 	if v.Revision != 0 && v.Revision == a.view.Revision {
@@ -74,10 +74,10 @@ func (a *account) setView(v *ServiceView) (servers, changed bool) {
 			}
 		}
 	}
-	old, now := &before.Service, &v.Service
-	changed = old.Name == "" || old.Load != now.Load || old.Dispatch != now.Dispatch || old.Health.Check != now.Health.Check
-	a.complete, a.evidence = a.complete || changed, true
-	a.weigh()
+	old, next := &before.Service, &v.Service
+	changed = old.Name == "" || old.Load != next.Load || old.Dispatch != next.Dispatch || old.Health.Check != next.Health.Check
+	a.complete = a.complete || changed
+	a.judgeNow(now)
 	return servers, changed
 }
 
@@ -179,12 +179,7 @@ func (a *account) look(now time.Time) (d decision) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
 	if a.evidence || now.Sub(a.judged) >= lookPeriod/2 { // weights may be due much more often
-		down := a.judge.Down(now, &a.view.Service, a.checkers)
-		a.judged, a.evidence = now, false
-		if !slices.Equal(down, a.down) {
-			a.down, a.told = down, time.Time{}
-			a.weigh()
-		}
+		a.judgeNow(now)
 	}
 	shares := a.balance.Weigh(now, &a.weighed) // also where another controller leads: for Servers, and to be ready
 	if !a.lead {
@@ -199,6 +194,16 @@ func (a *account) look(now time.Time) (d decision) {
 	}
 	d.off = a.toSwitchOff(now)
 	return d
+}
+
+// judgeNow decides who is unhealthy. The caller holds the lock.
+func (a *account) judgeNow(now time.Time) {
+	down := a.judge.Down(now, &a.view.Service, a.checkers)
+	a.judged, a.evidence = now, false
+	if !slices.Equal(down, a.down) {
+		a.down, a.told = down, time.Time{}
+	}
+	a.weigh()
 }
 
 // update makes an update of what is new; nil: nothing is.

@@ -98,7 +98,7 @@ func (e *Engine) SetState(view *View) {
 			a.setLead(e.leads(a.name), e.term)
 			e.assign = true
 		}
-		servers, changed := a.setView(v)
+		servers, changed := a.setView(now, v)
 		e.stale = e.stale || servers
 		e.assign = e.assign || changed
 		e.target = e.target || servers || changed

@@ -157,6 +157,9 @@ func TestAnAgentSpeaksOnlyForServersOfItsCertificate(t *testing.T) {
 		&ballastv1.LoadReport{CpuPermille: &permille, Cpus: 2, Services: []*ballastv1.ServiceLoad{
 			{Service: "web", Connections: 7, MeanQueue: 9}, {Service: "other", Connections: 7}}})
 	for _, s := range e.Servers("") {
+		if s.Health != health.Unchecked {
+			t.Errorf("%s %s is %s", s.Service, s.Server.Name, s.Health)
+		}
 		want := uint64(0)
 		if s.Service == "web" && s.Server.Id == 2 {
 			want = 7

@@ -26,7 +26,7 @@ type Limits struct {
 	HelloTimeout time.Duration // from the beginning of a stream until Hello
 	WriteTimeout time.Duration // that a peer may take nothing while something waits for it
 	MessageBytes int           // of one message from a node
-	Messages     rate.Limit    // a second, in the long run; ten seconds' worth at once
+	Messages     rate.Limit    // a second, in the long run; a hundred seconds' worth at once
 	Bytes        rate.Limit    // a second, in the long run; ten seconds' worth at once
 	Joins        rate.Limit    // a second of one name, in the long run; ten at once
 }

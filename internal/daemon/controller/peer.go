@@ -77,10 +77,11 @@ func (c *call) over() {
 }
 
 func newPeer(identity pki.Identity, hello *ballastv1.Hello, c *call, limits *Limits) *peer {
-	const burst = 10 // seconds' worth
+	// Seconds' worth: a load balancer tells of every server by itself when all fail at once.
+	const messages, bytes = 100, 10
 	return &peer{
 		identity: identity, address: c.request.RemoteAddr, version: hello.Version, since: time.Now(), call: c,
-		messages: rate.NewLimiter(limits.Messages, int(burst*limits.Messages)), bytes: rate.NewLimiter(limits.Bytes, int(burst*limits.Bytes)),
+		messages: rate.NewLimiter(limits.Messages, int(messages*limits.Messages)), bytes: rate.NewLimiter(limits.Bytes, int(bytes*limits.Bytes)),
 		wake: make(chan struct{}, 1), end: make(chan error, 1), complete: true, dirty: map[string]bool{}, weights: map[string]uint64{},
 	}
 }

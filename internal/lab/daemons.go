@@ -49,6 +49,8 @@ func (l *Lab) controlFlags(role, node string) []string {
 	file := []string{"-f", l.configPath(node)}
 	if role == "agent" {
 		file = append(file, "--server", node)
+	} else {
+		file = append(file, l.lbFlags...)
 	}
 	switch {
 	case !l.topo.Management:

@@ -59,6 +59,8 @@ type serviceHealth struct {
 	Timeout  string `yaml:"timeout"`
 	Rise     int    `yaml:"rise"`
 	Fall     int    `yaml:"fall"`
+	AllDown  string `yaml:"all_down,omitempty"`
+	Deadline string `yaml:"deadline,omitempty"`
 }
 
 type fleetMember struct {

@@ -49,8 +49,9 @@ type Lab struct {
 	spaces      map[string]*netspace.Space
 	wire        *datapath.Wire
 	topo        Topology
-	loseWeights float64 // share of the updates of weights that load balancers lose on purpose
-	work        string  // how the work of application servers is done
+	lbFlags     []string // of load balancers that run by a file, beyond the lab's own
+	loseWeights float64  // share of the updates of weights that load balancers lose on purpose
+	work        string   // how the work of application servers is done
 
 	mutex     sync.Mutex
 	processes []*process

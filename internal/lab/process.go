@@ -30,6 +30,7 @@ type spawn struct {
 	environment   []string
 	stdin         io.Reader
 	stdout        io.Writer // nil: the log
+	stderr        io.Writer // nil: the log
 }
 
 // start starts a process on its node. Its log is NODE/PROGRAM.log in the lab's directory.
@@ -50,6 +51,9 @@ func (l *Lab) start(what spawn) (*process, error) {
 	p.command.Stdout, p.command.Stderr = log, log
 	if what.stdout != nil {
 		p.command.Stdout = what.stdout
+	}
+	if what.stderr != nil {
+		p.command.Stderr = what.stderr
 	}
 	if err := l.space(what.node).Start(p.command); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)

@@ -26,8 +26,9 @@ type setup struct {
 	weights  []uint16 // of the servers, as an operator knows their size; default: all alike
 	reports  bool     // agents tell the load balancers how busy their servers are
 	noAgents bool
-	clocks   bool // the LBs write the cookies: every change is done when they know the servers' clocks
-	baseline bool // its broken connections are the comparison, not a broken promise
+	lbFlags  []string // of load balancers that run by a file
+	clocks   bool     // the LBs write the cookies: every change is done when they know the servers' clocks
+	baseline bool     // its broken connections are the comparison, not a broken promise
 }
 
 // Happening is one event of a trial, as it went.
@@ -76,6 +77,7 @@ func newTrial(ctx context.Context, options Options, what setup) (*trial, error) 
 		random: newRandom(options.Seed), lossy: map[string]*datapath.Wire{},
 		lbs: map[string]*daemon{}, agents: map[string]*daemon{},
 	}
+	t.lbFlags = what.lbFlags
 	t.fleet = newFleet(t.random, what.services...)
 	if err := t.bringUp(); err != nil {
 		return nil, errors.Join(err, lab.Close())

@@ -20,6 +20,7 @@ type contender struct {
 	classes  int           // awfd: m
 	interval time.Duration // of load reports; 0: the policy follows none
 	loss     float64       // share of the updates of weights that each load balancer loses
+	endpoint string        // that the application tells its load at; empty: the agent tells of its connections
 }
 
 // name is what results call it, such as "awfd-m4-250ms".
@@ -30,6 +31,9 @@ func (c contender) name() string {
 	}
 	if c.interval != 0 {
 		name += fmt.Sprintf("-%v", c.interval)
+	}
+	if c.endpoint != "" {
+		name += "-endpoint"
 	}
 	if c.loss != 0 {
 		name += fmt.Sprintf("-lose%g", 100*c.loss)
@@ -127,7 +131,10 @@ func (t *trial) use(one contender) error {
 			service.Load = nil
 			continue
 		}
-		service.Load = &serviceLoad{Source: "connections", Interval: one.interval.String()}
+		service.Load = &serviceLoad{Source: "connections", Interval: one.interval.String(), Endpoint: one.endpoint}
+		if one.endpoint != "" {
+			service.Load.Source = "endpoint"
+		}
 		if one.dispatch == "awfd" {
 			service.Load.Classes = &one.classes
 		}

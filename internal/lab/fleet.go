@@ -49,6 +49,7 @@ type serviceLoad struct {
 	Source   string `yaml:"source"`
 	Interval string `yaml:"interval"`
 	Classes  *int   `yaml:"classes,omitempty"`
+	Endpoint string `yaml:"endpoint,omitempty"`
 }
 
 // serviceHealth is how the servers of a service are checked.

@@ -58,6 +58,7 @@ http {
     location = /name { return 200 "{{.Name}}\n"; }
     location = /blob { root {{.Root}}; }
     location ~ ^/slow/(?<rate>[0-9]+)/(?<file>.+)$ { alias {{.Root}}/$file; limit_rate $rate; }
+    location = /status { stub_status; }
     location = {{.Health}} { root {{.Dir}}; }
     location /upload/ { root {{.Dir}}; dav_methods PUT; create_full_put_path on; }
   }

@@ -56,7 +56,7 @@ func (s *stage) unevenCPUs() comparison {
 		capacity += cpus
 	}
 	work := data.SearchFlows().WithMean(workMean)
-	return s.uneven(what, unevenDemand*capacity*1e6/workMean, traffic.Request{
+	return s.uneven(what, unevenDemand*capacity*1e6/workMean, "http://:80/load", traffic.Request{
 		Path: "/work?cost=" + traffic.Drawn + "&bytes=" + traffic.Drawn, Draw: work,
 	})
 }
@@ -72,11 +72,11 @@ func (s *stage) unevenLinks() comparison {
 		capacity += float64(topology.Servers[i].BitsPerSecond) / 8
 	}
 	sizes := data.SearchFlows().Scaled(1.0 / linkShrink)
-	return s.uneven(what, unevenDemand*capacity/sizes.Mean(), traffic.Request{Path: pathBlob, Draw: sizes})
+	return s.uneven(what, unevenDemand*capacity/sizes.Mean(), "http://:8080/status", traffic.Request{Path: pathBlob, Draw: sizes})
 }
 
-// uneven compares a few policies in the short form.
-func (s *stage) uneven(what setup, rate float64, request traffic.Request) comparison {
+// uneven compares a few policies in the short form; applications tell their load at the endpoint.
+func (s *stage) uneven(what setup, rate float64, endpoint string, request traffic.Request) comparison {
 	s.result.measure("offered_per_second", rate)
 	c := comparison{
 		setup: what, length: s.length(compareShort),
@@ -92,6 +92,9 @@ func (s *stage) uneven(what setup, rate float64, request traffic.Request) compar
 	if s.Duration != 0 {
 		c.repetitions = compareLong
 	}
+	asking := spotlight(0)
+	asking.endpoint = endpoint
+	c.contenders = append(c.contenders, asking)
 	return c
 }
 
@@ -106,7 +109,7 @@ func runUnevenLinks(s *stage) error { return s.compareUneven(s.unevenLinks()) }
 // compareUneven measures all policies at every interval when a duration is given.
 func (s *stage) compareUneven(c comparison) error {
 	if s.Duration != 0 {
-		c.contenders = plain("hash", "maglev", "rr", "wrr", "wcmp", "p2c", "least")
+		c.contenders = append(c.contenders[len(c.contenders)-1:], plain("hash", "maglev", "rr", "wrr", "wcmp", "p2c", "least")...)
 		c.contenders = append(c.contenders, following("awrr", 0, spotlightIntervals...)...)
 		c.contenders = append(c.contenders, following("lcf", 0, spotlightIntervals...)...)
 		for _, classes := range []int{1, 2, 4, 8} {
@@ -116,7 +119,7 @@ func (s *stage) compareUneven(c comparison) error {
 	if err := s.compare(c); err != nil {
 		return err
 	}
-	s.expectBetter("p2c", "awrr-250ms", "awfd-m4-250ms")
+	s.expectBetter("p2c", "awrr-250ms", "awfd-m4-250ms", "awfd-m4-250ms-endpoint")
 	return nil
 }
 

@@ -10,6 +10,7 @@ var scenarios = []Scenario{
 	{"elastic", "the pool follows the load up and down: cookies break nothing, hash, Maglev and second chance in falling order", 4 * time.Minute, 0, runElastic},
 	{"forwards", "l2, ipip in all four combinations of v4 and v6, and gue carry HTTP both ways", 3 * time.Minute, 0, runForwards},
 	{"fragments", "datagrams larger than the MTU reach one server whole and are answered", time.Minute, 0, runFragments},
+	{"health", "unhealthy servers get nothing new and keep what they have, until they are healthy or the deadline cuts them", 3 * time.Minute, 0, runHealth},
 	{"idle", "connections that were silent for long go on after the pool has changed", 3 * time.Minute, 0, runIdle},
 	{"ipv6", "churn over IPv6: no connection breaks", 3 * time.Minute, 0, runIPv6},
 	{"no-timestamps", "clients without TCP timestamps keep their servers by second chance", 4 * time.Minute, 0, runNoTimestamps},

@@ -2,7 +2,7 @@
 //
 //	GET /work?cost=MICROSECONDS[&bytes=N]    an answer after that much work
 //	GET /hold?for=MICROSECONDS&bytes=N       an answer that takes that long whatever the load: a connection that lives
-//	GET /load                                {"outstanding":3,"capacity":0.05,"answered":812,"failed":0}
+//	GET /load                                {"outstanding":3,"capacity":64,"answered":812,"failed":0}
 //	GET /name                                the server's name
 package app
 
@@ -83,13 +83,13 @@ func (s *server) routes() http.Handler {
 	})
 }
 
-// load says how busy the server is; see the formats of load endpoints in docs/operations.md.
+// load says how busy the server is, in a format that docs/policies.md describes. Capacity is how many requests it can hold.
 func (s *server) load(out http.ResponseWriter, _ *http.Request) {
-	// An error here is the asker's, who has gone.
-	_ = json.NewEncoder(out).Encode(map[string]any{
-		"outstanding": s.outstanding.Load(), "capacity": s.Speed,
-		"answered": s.answered.Load(), "failed": s.failed.Load(),
-	})
+	load := map[string]int64{"outstanding": s.outstanding.Load(), "answered": s.answered.Load(), "failed": s.failed.Load()}
+	if s.Limit != 0 {
+		load["capacity"] = s.Limit
+	}
+	_ = json.NewEncoder(out).Encode(load) // an error is the asker's, who has gone
 }
 
 func (s *server) work(out http.ResponseWriter, request *http.Request) {

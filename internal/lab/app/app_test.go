@@ -95,7 +95,7 @@ func TestAFullServerRefuses(t *testing.T) {
 	if statuses[200] != 2 || statuses[503] != 4 {
 		t.Errorf("answers: %v", statuses)
 	}
-	if _, body, _ := get(t, url+"/load"); body != `{"answered":2,"capacity":1,"failed":4,"outstanding":0}`+"\n" {
+	if _, body, _ := get(t, url+"/load"); body != `{"answered":2,"capacity":2,"failed":4,"outstanding":0}`+"\n" {
 		t.Errorf("load: %s", body)
 	}
 }

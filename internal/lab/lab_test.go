@@ -271,6 +271,12 @@ func TestNextLabRemovesWhatADeadOneLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	root, noLimits := findCgroups()
+	if noLimits == nil {
+		if err := dead.limitCPU(root, sleeper, "s9", 0.1); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := dead.lock.Close(); err != nil { // as the death of its owner does
 		t.Fatal(err)
 	}
@@ -280,6 +286,9 @@ func TestNextLabRemovesWhatADeadOneLeft(t *testing.T) {
 	<-sleeper.exited
 	if left := netspace.Names(spacePrefix + dead.id); len(left) != 0 {
 		t.Errorf("namespaces are left: %v", left)
+	}
+	if _, err := os.Stat(filepath.Join(root.path, dead.cgroupName("s9"))); noLimits == nil && err == nil {
+		t.Error("its cgroup is left")
 	}
 	if _, err := os.Stat(filepath.Join(baseDir, dead.id)); err == nil {
 		t.Error("its directory is left")

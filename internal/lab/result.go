@@ -3,6 +3,7 @@ package lab
 
 import (
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -48,7 +49,11 @@ func (r *Result) expect(condition bool, format string, arguments ...any) {
 	}
 }
 
+// measure notes a figure; one that is no number, such as a ratio to nothing, is left out.
 func (r *Result) measure(name string, value float64) {
+	if math.IsNaN(value) || math.IsInf(value, 0) {
+		return
+	}
 	if r.Measurements == nil {
 		r.Measurements = map[string]float64{}
 	}

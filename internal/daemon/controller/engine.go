@@ -217,6 +217,9 @@ func (e *Engine) serversOf(agent *pki.Identity) (servers []entry) {
 func (e *Engine) index() {
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
+	if !e.stale {
+		return // reports of many agents came at once, and another has done it
+	}
 	e.stale, e.byName, e.byAddr = false, map[string][]entry{}, map[netip.Addr][]entry{}
 	for _, a := range e.accounts {
 		for _, servers := range [][]model.Server{a.view.Service.Servers, a.view.Removed} { // changed under both locks

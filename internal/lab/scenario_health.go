@@ -25,7 +25,7 @@ const (
 	healthDeadline  = 2 * time.Second
 	healthDownloads = 32
 	healthChatters  = 24
-	flapsSettled    = 14 // flaps of a check without a change: the server has settled
+	flapsSettled    = 10 // flaps of a check without a change: the server has settled
 	flapsMost       = 80
 	changesMost     = 8 // of a server whose check flaps
 )
@@ -147,7 +147,7 @@ func (h *healthTrial) failOne() error {
 	for _, lb := range h.lbs {
 		if _, detail, err := h.healthOf(lb, 1); err != nil {
 			return err
-		} else if detail != "HTTP 404 Not Found (self)" {
+		} else if detail != "HTTP 404 (self)" {
 			h.result.fail("%s says that s1 is unhealthy because of %q: the check did not go through the tunnel, or says something else", lb, detail)
 		}
 	}

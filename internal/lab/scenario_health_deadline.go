@@ -70,7 +70,8 @@ func judgePower(result *Result, dead string, begin time.Time, connections []traf
 			continue
 		}
 		cut++
-		result.expect(connection.Class == traffic.Reset, "a connection of the dead server ended as %s: %s", connection.Class, connection.Detail)
+		told := connection.Class == traffic.Reset || connection.Class == traffic.Closed // before the first byte of an answer
+		result.expect(told, "a connection of the dead server ended as %s: %s", connection.Class, connection.Detail)
 		first, last = min(first, connection.Ended.Sub(begin)), max(last, connection.Ended.Sub(begin))
 	}
 	result.expect(cut > 0, "the dead server had no connection")

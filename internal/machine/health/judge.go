@@ -36,7 +36,9 @@ type Judge struct {
 	heard    map[string]time.Time // last word of a load balancer, about any server
 	assigned map[string]time.Time // since when
 	verdicts map[uint16]verdict
-	last     map[uint16]bool // all_down keep: the last set that was not empty
+	set      map[uint16]bool // who gets new connections and is healthy; nil: nobody
+	setSince time.Time
+	last     map[uint16]bool // all_down keep: the last set that stood
 	restored map[uint16]bool // by Restore, until the first Down
 	seen     seen
 }
@@ -91,8 +93,9 @@ func (j *Judge) Restore(now time.Time, down []uint16) {
 // Down returns the ids of the servers that get no new connections because they are unhealthy, ascending. assigned are the load
 // balancers that check the service. Call it after every Told, and when time has passed.
 //
-// When all servers that might get new connections are unhealthy, all_down decides: keep leaves the last set that was not
-// empty (those of it that are still there; if none is, all), all leaves all, none leaves none.
+// When all servers that might get new connections are unhealthy, all_down decides: keep leaves the last set that stood for longer
+// than it takes until a common failure has shown at every server (those of it that are still there; if none is, all), all leaves
+// all, none leaves none. Servers that fail together fall one after the other: the last of them alone could not carry the load of all.
 func (j *Judge) Down(now time.Time, svc *model.Service, assigned []string) (down []uint16) {
 	if svc.Health.Check == model.CheckNone {
 		*j = Judge{seen: seen{now: now, unasked: true}}
@@ -113,7 +116,7 @@ func (j *Judge) Down(now time.Time, svc *model.Service, assigned []string) (down
 	}
 	j.verdicts = verdicts
 	maps.DeleteFunc(healthy, func(_ uint16, ok bool) bool { return !ok })
-	kept := j.keep(candidates, healthy, svc.Health.AllDown)
+	kept := j.keep(now, candidates, healthy, &svc.Health)
 	for id, v := range verdicts {
 		if v.down && kept[id] {
 			j.seen.overrule[id] = true
@@ -126,16 +129,21 @@ func (j *Judge) Down(now time.Time, svc *model.Service, assigned []string) (down
 }
 
 // keep returns who gets new connections.
-func (j *Judge) keep(candidates, healthy map[uint16]bool, policy model.AllDown) map[uint16]bool {
+func (j *Judge) keep(now time.Time, candidates, healthy map[uint16]bool, h *model.Health) map[uint16]bool {
 	if j.restored != nil && j.last == nil {
 		j.last = without(candidates, func(id uint16) bool { return j.restored[id] })
 	}
 	j.restored = nil
+	if !maps.Equal(healthy, j.set) {
+		if len(j.set) > 0 && (j.last == nil || now.Sub(j.setSince) > fallSpread(h)) {
+			j.last = j.set
+		}
+		j.set, j.setSince = healthy, now
+	}
 	if len(healthy) > 0 {
-		j.last = healthy
 		return healthy
 	}
-	switch policy {
+	switch h.AllDown {
 	case model.AllDownNone:
 		return nil
 	case model.AllDownKeep:
@@ -144,6 +152,12 @@ func (j *Judge) keep(candidates, healthy map[uint16]bool, policy model.AllDown) 
 		}
 	}
 	return candidates
+}
+
+// fallSpread is the longest time from the first fall to the last of servers that begin to fail at one moment: checks are anywhere in
+// their interval, come a tenth early or late, and some fail at once while others time out.
+func fallSpread(h *model.Health) time.Duration {
+	return time.Duration(h.Interval)*time.Duration(5+h.Fall)/5 + time.Duration(h.Timeout)
 }
 
 func without(set map[uint16]bool, drop func(uint16) bool) map[uint16]bool {

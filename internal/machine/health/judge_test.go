@@ -180,6 +180,24 @@ func TestKeepGoesOnWithWhatIsLeftOfTheLastSet(t *testing.T) {
 	wantDown(t, j, start, svc, 2, 3) // nobody of the set is left: all that there are
 }
 
+func TestServersThatFailTogetherAreKeptTogether(t *testing.T) {
+	j, svc := &Judge{}, service(model.AllDownKeep, 1, 2, 3, 4)
+	say(j, start, true, 1, 2, 3, 4)
+	wantDown(t, j, start, svc)
+	say(j, start, false, 1)
+	wantDown(t, j, start, svc, 1)
+	now := start.Add(fallSpread(&svc.Health) + 1)
+	for i, fallen := range [][]uint16{{1, 2}, {1, 2, 3}, {1}} { // the last of them falls: the set without 1 stood long enough
+		now = now.Add(fallSpread(&svc.Health) / 4)
+		say(j, now, false, uint16(i+2))
+		wantDown(t, j, now, svc, fallen...)
+	}
+	say(j, now, true, 4)
+	wantDown(t, j, now, svc, 1, 2, 3)
+	say(j, now.Add(fallSpread(&svc.Health)+1), false, 4)
+	wantDown(t, j, now.Add(fallSpread(&svc.Health)+1), svc, 1, 2, 3) // 4 was alone for long: it is what is left
+}
+
 func TestServersThatTakeNothingNewDoNotKeepAServiceAlive(t *testing.T) {
 	j, svc := &Judge{}, service(model.AllDownKeep, 1, 2)
 	svc.Servers[1].State = model.StateDraining

@@ -68,13 +68,10 @@ type LB struct {
 
 	unhealthy map[string]unhealthy       // by service; replaced, never changed
 	weights   map[string]*follow.Weights // by service
-	// weightsUnsaved: they differ from those on disk.
-	weightsUnsaved bool
-	open           openEstimates
-	prober         *check.Prober
-	checks         *datapath.Checks   // nil: all checks go straight to the servers
-	engine         *controller.Engine // with a file: what weighs and judges servers in this process
-	remote         *remote            // without a file: the controllers
+	prober    *check.Prober
+	checks    *datapath.Checks   // nil: all checks go straight to the servers
+	engine    *controller.Engine // with a file: what weighs and judges servers in this process
+	remote    *remote            // without a file: the controllers
 }
 
 // unhealthy are the servers of a service that get no new connections, and of those the ones whose connections are cut, by id.
@@ -139,7 +136,6 @@ func (lb *LB) start() error {
 	if err := lb.loadState(time.Now()); err != nil {
 		return err
 	}
-	lb.loadWeights()
 	var file *config.File
 	if lb.remote == nil {
 		if file, err = config.Load(o.Config); err != nil {
@@ -158,6 +154,7 @@ func (lb *LB) start() error {
 	}
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
+	lb.takeOverWeights()
 	if file != nil {
 		err = lb.edit(file)
 	} else {
@@ -380,6 +377,5 @@ func (lb *LB) ageOnce(now time.Time) {
 			lb.path.DecayOpenConnections(index, agePeriod.Seconds()/loadMemory.Seconds())
 		}
 	}
-	lb.saveWeights()
 	lb.trace.refill(lb.path)
 }

@@ -3,10 +3,7 @@ package daemon
 import (
 	"context"
 	"maps"
-	"math"
 	"math/rand/v2"
-	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
@@ -35,7 +32,6 @@ func (lb *LB) toldWeights(update *ballastv1.Weights) {
 	if !weights.Take(update.Term, update.Version, update.Complete, update.Ids, update.Weights) {
 		return
 	}
-	lb.weightsUnsaved = true
 	changes, err := lb.tables.Reweigh(update.Service, weights.Values)
 	if err == nil && len(changes) > 0 {
 		err = lb.apply(changes)
@@ -73,30 +69,10 @@ func (lb *LB) forgetWeights() {
 	})
 }
 
-func (lb *LB) weightsPath() string {
-	return filepath.Join(lb.options.StateDir, lb.options.Instance, "weights.json")
-}
-
-// saveWeights keeps soft weights for the next process: it goes on with them until it is told others. Callers hold mu.
-func (lb *LB) saveWeights() {
-	if !lb.weightsUnsaved {
-		return
-	}
-	if err := replaceFile(lb.weightsPath(), lb.weights); err != nil {
-		lb.log.Error("weights not saved: a restart begins with equal ones", "error", err)
-		return
-	}
-	lb.weightsUnsaved = false
-}
-
-// loadWeights takes what an earlier process has saved. Terms and versions begin anew: whoever weighs now knows better.
-func (lb *LB) loadWeights() {
-	saved := map[string]follow.Weights{}
-	if _, err := readFile(lb.weightsPath(), &saved); err != nil {
-		lb.log.Warn("weights begin equal", "error", err)
-	}
-	for service, w := range saved {
-		lb.weights[service] = &follow.Weights{Values: w.Values}
+// takeOverWeights goes on with the soft weights that an earlier process left in the tables, until others are told.
+func (lb *LB) takeOverWeights() {
+	for service, weights := range lb.tables.Weights(lb.node.Running.Services) {
+		lb.weights[service] = &follow.Weights{Values: weights}
 	}
 }
 
@@ -197,44 +173,10 @@ func (lb *LB) tell(message *ballastv1.FromNode) {
 	}
 }
 
-// openEstimates follow the connections of servers whose policy does not count them in the data path, by index of their counters. They
-// are safe for concurrent use.
-type openEstimates struct {
-	mutex sync.Mutex
-	by    map[uint32]openEstimate
-}
-
-type openEstimate struct {
-	connections, closed uint64
-	open                float64
-	at                  time.Time
-}
-
-// openConnections estimates the connections of a server that live.
+// openConnections estimates the connections of a server that live, as far as this node has seen their ends.
 func (lb *LB) openConnections(dispatch model.Dispatch, index uint32, traffic datapath.ServerTraffic) int32 {
 	if dispatch == model.DispatchP2C || dispatch == model.DispatchLeast {
 		return lb.path.OpenConnections(index)
 	}
-	return lb.open.next(time.Now(), index, traffic)
-}
-
-// next is those begun less those ended; those whose end nobody saw are forgotten in the course of loadMemory.
-func (o *openEstimates) next(now time.Time, index uint32, traffic datapath.ServerTraffic) int32 {
-	o.mutex.Lock()
-	defer o.mutex.Unlock()
-	if o.by == nil {
-		o.by = map[uint32]openEstimate{}
-	}
-	e := o.by[index]
-	if traffic.Connections < e.connections || traffic.Closed < e.closed {
-		e = openEstimate{} // another server counts here now
-	}
-	if !e.at.IsZero() {
-		e.open *= math.Exp(-now.Sub(e.at).Seconds() / loadMemory.Seconds())
-	}
-	e.open += float64(traffic.Connections-e.connections) - float64(traffic.Closed-e.closed)
-	e.open = max(0, e.open)
-	e.connections, e.closed, e.at = traffic.Connections, traffic.Closed, now
-	o.by[index] = e
-	return int32(min(e.open+0.5, math.MaxInt32))
+	return traffic.Open()
 }

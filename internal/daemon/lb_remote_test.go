@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -107,18 +106,6 @@ func (h *remoteHost) awaitStatuses(what string, want ...string) {
 	h.t.Fatalf("%s: have %q, want %q", what, have, want)
 }
 
-// awaitSavedWeights waits until a new process would know the weights of term 3.
-func (h *remoteHost) awaitSavedWeights() {
-	h.t.Helper()
-	var content []byte
-	for end := time.Now().Add(hostDeadline); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if content, _ = os.ReadFile(filepath.Join(h.dir, "state", "test", "weights.json")); strings.Contains(string(content), `"Term":3`) {
-			return
-		}
-	}
-	h.t.Fatalf("weights were not saved: %s", content)
-}
-
 func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t *testing.T) {
 	h := newRemoteHost(t)
 	h.start()
@@ -147,7 +134,6 @@ func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t
 		t.Errorf("a change of one node alone: %v", err)
 	}
 
-	h.awaitSavedWeights()
 	endFirst()
 	endSecond()
 	h.await("the loss of the controllers", func(s api.LBStatus) bool { return len(s.Controllers) == 0 })

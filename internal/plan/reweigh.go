@@ -61,28 +61,36 @@ func (t *Tables) newRound(p *published, words []uint64) (changes []Change, err e
 	return append(changes, WriteRounds{to.base, withCounters(words, 0, p.counters)}, WriteService{p.row, p.placed()}, PointService{p.number, p.row}), nil
 }
 
-// Weights returns the soft weights by which a published service chooses, to go on with those of an earlier process; nil: none are.
-func (t *Tables) Weights(s *model.Service) map[uint16]uint16 {
-	p := t.finder()(&Service{Service: *s})
-	if p == nil || p.image.row.Dispatch != uint8(s.Dispatch) {
-		return nil
+// Weights returns the soft weights by which published services choose, by name, to go on with those of an earlier process. Services
+// that have none are left out.
+func (t *Tables) Weights(services []model.Service) map[string]map[uint16]uint16 {
+	find, all := t.finder(), map[string]map[uint16]uint16{}
+	for i := range services {
+		p := find(&Service{Service: services[i]})
+		if p == nil || p.image.row.Dispatch != uint8(services[i].Dispatch) {
+			continue
+		}
+		if weights := p.image.weights(); len(weights) > 0 {
+			all[services[i].Name] = weights
+		}
 	}
-	weights, classes, members := map[uint16]uint16{}, int(p.image.row.Classes), int(p.image.row.Members)
-	switch s.Dispatch {
+	return all
+}
+
+func (img *image) weights() map[uint16]uint16 {
+	weights, classes, members := map[uint16]uint16{}, int(img.row.Classes), int(img.row.Members)
+	switch model.Dispatch(img.row.Dispatch) {
 	case model.DispatchAWRR:
-		for _, word := range p.image.rounds {
+		for _, word := range img.rounds {
 			weights[turnID(word)]++
 		}
 	case model.DispatchAWFD, model.DispatchLCF:
 		for i := range classes {
 			class := classes - i
-			for _, word := range p.image.rounds[classes+members*class:][:p.image.rounds[i]>>counterShift] {
+			for _, word := range img.rounds[classes+members*class:][:img.rounds[i]>>counterShift] {
 				weights[turnID(word)] = uint16(class)
 			}
 		}
-	}
-	if len(weights) == 0 {
-		return nil
 	}
 	return weights
 }

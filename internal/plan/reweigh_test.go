@@ -213,7 +213,7 @@ func TestTheNextProcessFindsTheSoftWeights(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		want.Services[0].Weights = restored.Weights(&want.Services[0].Service)
+		want.Services[0].Weights = restored.Weights([]model.Service{want.Services[0].Service})[want.Services[0].Name]
 		if changes, err := restored.Update(want); err != nil || len(changes) > 0 {
 			rt.Fatalf("with weights %v: %v %+v", want.Services[0].Weights, err, changes)
 		}

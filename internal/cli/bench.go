@@ -15,9 +15,9 @@ import (
 func BenchCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure what a packet costs",
+		Short: "Measure what packets and the control plane cost",
 	}
-	command.AddCommand(benchDatapath())
+	command.AddCommand(benchDatapath(), benchControl(), benchPeers())
 	return command
 }
 

@@ -7,6 +7,7 @@ var scenarios = []Scenario{
 	{"bimodal", "one request in ten is slow: p2c and policies that follow load beat hash", 4 * time.Minute, 50, runBimodal},
 	{"churn", "servers and load balancers come and go, the key rotates: no connection breaks", 4 * time.Minute, 0, runChurn},
 	{"controller-loss", "controllers, etcd members and the way to them are lost: no connection breaks, no server is stale", 5 * time.Minute, 0, runControllerLoss},
+	{"drain", "an operator waits for the connections of drained servers; only a deadline cuts some, and ids rest", 3 * time.Minute, 0, runDrain},
 	{"elastic", "the pool follows the load up and down: cookies break nothing, hash, Maglev and second chance in falling order", 4 * time.Minute, 0, runElastic},
 	{"forwards", "l2, ipip in all four combinations of v4 and v6, and gue carry HTTP both ways", 3 * time.Minute, 0, runForwards},
 	{"fragments", "datagrams larger than the MTU reach one server whole and are answered", time.Minute, 0, runFragments},

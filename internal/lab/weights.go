@@ -43,6 +43,29 @@ func (t *trial) awaitNewWeights(lb string, before map[string]uint32, within time
 	})
 }
 
+// standstillChanges are as many as make sure that weights follow again: those on their way when a controller died are fewer.
+const standstillChanges = 8
+
+// longestStandstill watches the weights of a load balancer until they have changed a few times, and tells the longest time that
+// they did not.
+func (t *trial) longestStandstill(lb string) (longest time.Duration, err error) {
+	before, err := t.weights(lb)
+	if err != nil {
+		return 0, err
+	}
+	last := time.Now()
+	for range standstillChanges {
+		if err := t.awaitNewWeights(lb, before, resumeMax); err != nil {
+			return 0, err
+		}
+		longest, last = max(longest, time.Since(last)), time.Now()
+		if before, err = t.weights(lb); err != nil {
+			return 0, err
+		}
+	}
+	return longest, nil
+}
+
 // awaitWeights waits until the weights at load balancers change: load is followed.
 func (t *trial) awaitWeights(within time.Duration, lbs ...string) error {
 	for _, lb := range lbs {

@@ -1,0 +1,364 @@
+// drain: servers are drained and removed by an operator who waits for their connections, while clients hold long downloads.
+package lab
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/lab/traffic"
+)
+
+// Implementation constants.
+const (
+	drainLinger     = 2 * time.Second // of the load balancers: silence until a removed server's connections count as ended
+	drainQuarantine = 3 * time.Second // and from then until its id is free
+	drainDeadline   = 3 * time.Second
+	drainSlack      = 2 * time.Second // for reports, looks once a second, and machines that are busy with other things
+	drainHolders    = 24              // downloads that last as long as the trial
+)
+
+func runDrain(s *stage) error {
+	outcome, err := s.trial(setup{
+		name: "drain", services: []*service{cookieService(vip4)}, reports: true,
+		topology: Topology{LBs: 2, Servers: make([]ServerNode, 6)},
+		lbFlags:  []string{"--linger", drainLinger.String(), "--quarantine", drainQuarantine.String()},
+	}, func(t *trial) error {
+		d := &drainTrial{trial: t, result: s.result, lbs: []string{lbName(1), lbName(2)}, accepted: map[string]time.Time{}}
+		return d.play()
+	})
+	if err != nil {
+		return err
+	}
+	cut := int(s.result.Measurements["connections_cut"])
+	s.result.expect(outcome.Broken == cut, "%d connections are broken, not only the %d that the deadline cut: %v", outcome.Broken, cut, outcome.BrokenBy)
+	return nil
+}
+
+// drainTrial is the series of events.
+type drainTrial struct {
+	*trial
+	result   *Result
+	lbs      []string
+	ending   *load // downloads that end one by one
+	holding  *load // downloads that last
+	shorts   *load
+	removed  time.Time            // when s4 was removed
+	accepted map[string]time.Time // load balancer -> when another server got the id of s4
+}
+
+func (d *drainTrial) play() (err error) {
+	const slow = 64 << 10
+	var flows []traffic.Flow
+	for _, seconds := range []int64{6, 7, 8, 9} {
+		flows = append(flows, traffic.Flow{
+			Name: fmt.Sprintf("ending after %d s", seconds), Target: d.target(), Count: 12, Concurrent: 12, PerSecond: 50,
+			Requests: []traffic.Request{{Path: pathSlow(slow), Bytes: seconds * slow}},
+		})
+	}
+	if d.ending, err = d.generate(flows...); err != nil {
+		return err
+	}
+	err = d.until(d.ending, 30*time.Second, "all downloads have a server", func(p traffic.Progress) bool { return p.Attempted == 48 && served(p) == p.Open })
+	if err != nil {
+		return err
+	}
+	for _, one := range []step{
+		{"remove s4, which has connections", d.remove4},
+		{"drain s1 and wait", d.drain1},
+		{"the id of s4 is free", d.reuse4},
+		{"drain s2 with a deadline and wait", d.drain2},
+		{"drain s3, wait in vain, undrain it", d.drain3},
+	} {
+		if err := d.event(one.what, one.do); err != nil {
+			return err
+		}
+	}
+	for _, running := range d.loads {
+		if err := running.finish(d.ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// served is how many open connections have a server.
+func served(p traffic.Progress) (count int) {
+	for _, open := range p.OpenByServer {
+		count += open
+	}
+	return count
+}
+
+func (d *drainTrial) everywhere(arguments ...string) error {
+	for _, lb := range d.lbs {
+		if _, err := d.tell(lb, arguments...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *drainTrial) remove4() error {
+	d.removed = time.Now()
+	return d.everywhere("server", "remove", "web", "s4")
+}
+
+// tryID4 tries to give the id of s4 to another server, which gets no connections.
+func (d *drainTrial) tryID4() error {
+	weight := uint32(0)
+	var refusals []error
+	for _, lb := range d.lbs {
+		if !d.accepted[lb].IsZero() {
+			continue
+		}
+		_, err := d.client(lb).Fleet().AddServer(d.ctx, &ballastv1.AddServerRequest{Service: "web", Server: &ballastv1.Server{
+			Name: "other", Address: "10.30.9.9", Id: 4, Weight: &weight,
+		}})
+		if err == nil {
+			d.accepted[lb] = time.Now()
+			continue
+		}
+		if !strings.Contains(err.Error(), "id 4 is that of s4") {
+			return stopWaiting(fmt.Errorf("%s refuses the id of a removed server for another reason: %w", lb, err))
+		}
+		refusals = append(refusals, err)
+	}
+	return errors.Join(refusals...)
+}
+
+// reuse4: a load balancer keeps the id as long as it sees packets for it, then some time more; each connection passes one of them.
+func (d *drainTrial) reuse4() error {
+	if err := await(d.ctx, time.Minute, "both load balancers give the id of s4 to another server", d.tryID4); err != nil {
+		return err
+	}
+	if err := d.ending.finish(d.ctx); err != nil {
+		return err
+	}
+	last := d.removed
+	for _, connection := range d.ending.connections {
+		if connection.Server == "s4" && connection.Ended.After(last) {
+			last = connection.Ended
+		}
+	}
+	took := slices.MaxFunc([]time.Time{d.accepted[d.lbs[0]], d.accepted[d.lbs[1]]}, time.Time.Compare).Sub(last)
+	d.result.measure("seconds_until_the_id_is_free", round(took))
+	d.result.expect(last.After(d.removed), "s4 had no connection when it was removed")
+	d.result.expect(took >= drainLinger+drainQuarantine, "the id of s4 was given to another server %v after its last packet", took)
+	return nil
+}
+
+var remaining = regexp.MustCompile(`(?m)^(about )?(\d+) connections remain$`)
+
+// drain1 drains s1 on both load balancers and waits on one of them: the agent counts, for all of them.
+func (d *drainTrial) drain1() error {
+	if _, err := d.tell(d.lbs[1], "server", "drain", "web", "s1"); err != nil {
+		return err
+	}
+	waiting, err := d.typed(d.lbs[0], "server", "drain", "web", "s1", "--wait")
+	if err != nil {
+		return err
+	}
+	err = await(d.ctx, 10*time.Second, "s1 is draining on "+d.lbs[0], func() error {
+		status, err := d.statusOf(d.lbs[0], "s1")
+		if err == nil && status.Server.State != "draining" {
+			err = errors.New("it is " + status.Server.State)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	drained := time.Now()
+	if d.shorts, err = d.generate(shorts(d.target(), 40)); err != nil {
+		return err
+	}
+	var open uint64
+	err = await(d.ctx, 10*time.Second, "the count of connections is that of the clients", func() error {
+		status, err := d.statusOf(d.lbs[0], "s1")
+		if err != nil {
+			return err
+		}
+		open = uint64(d.ending.now().OpenByServer["s1"])
+		if status.Connections != open || !status.ConnectionsExact {
+			return fmt.Errorf("%s counts %d (exactly: %t), clients have %d", d.lbs[0], status.Connections, status.ConnectionsExact, open)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	d.result.measure("connections_counted", float64(open))
+	d.result.expect(open > 0, "s1 had no connection any more when it was counted")
+	if err := d.tryID4(); err == nil {
+		d.result.fail("the id of s4 was given to another server while s4 had connections")
+	}
+	if err := waiting.wait(d.ctx, time.Minute, true); err != nil {
+		return err
+	}
+	d.judgeOutput(waiting.said.String())
+	if err := d.ending.wait(d.ctx); err != nil {
+		return err
+	}
+	last := time.Time{}
+	for _, connection := range d.ending.connections {
+		if connection.Server == "s1" && connection.Ended.After(last) {
+			last = connection.Ended
+		}
+	}
+	late := waiting.ended.Sub(last)
+	d.result.measure("seconds_of_waiting_after_the_last", round(late))
+	d.result.expect(late > -drainSlack/4 && late < drainSlack, "the wait ended %v after the last connection of s1", late)
+	if err := d.busy(d.shorts, 40); err != nil {
+		return err
+	}
+	_, connections := d.shorts.state()
+	for _, connection := range connections {
+		if connection.Server == "s1" && connection.Started.After(drained) {
+			d.result.fail("s1 got a new connection while it was draining")
+		}
+	}
+	return d.everywhere("server", "remove", "web", "s1")
+}
+
+// judgeOutput: the count falls to 0, exactly.
+func (d *drainTrial) judgeOutput(said string) {
+	before, counts := 1<<30, remaining.FindAllStringSubmatch(said, -1)
+	for _, found := range counts {
+		count, _ := strconv.Atoi(found[2])
+		d.result.expect(count < before, "the count rose: %q", said)
+		d.result.expect(found[1] == "", "the count is not exact: %q", said)
+		before = count
+	}
+	d.result.measure("counts_shown", float64(len(counts)))
+	d.result.expect(len(counts) > 2 && before == 0, "the count did not fall to 0 in steps: %q", said)
+	d.result.expect(strings.Contains(said, "server s1: state active -> draining\n") && strings.HasSuffix(said, "server s1 is drained: no connection is left\n"),
+		"the command said %q", said)
+}
+
+// statusOf is what a load balancer knows of a server.
+func (d *drainTrial) statusOf(lb, server string) (*ballastv1.ServerStatus, error) {
+	servers, err := d.servers(lb)
+	if err != nil {
+		return nil, err
+	}
+	for _, status := range servers {
+		if status.Server.Name == server {
+			return status, nil
+		}
+	}
+	return nil, fmt.Errorf("%s has no server %s", lb, server)
+}
+
+// drain2: connections that outlast the deadline are cut then, not before.
+func (d *drainTrial) drain2() (err error) {
+	if d.holding, err = d.generate(downloads(d.target(), drainHolders)); err != nil {
+		return err
+	}
+	err = d.until(d.holding, 30*time.Second, "all lasting downloads have a server", func(p traffic.Progress) bool { return served(p) == drainHolders })
+	if err != nil {
+		return err
+	}
+	held := d.holding.now().OpenByServer["s2"]
+	begin := time.Now()
+	if _, err := d.tell(d.lbs[1], "server", "drain", "web", "s2", "--deadline", drainDeadline.String()); err != nil {
+		return err
+	}
+	waiting, err := d.typed(d.lbs[0], "server", "drain", "web", "s2", "--deadline", drainDeadline.String(), "--wait", "--json")
+	if err != nil {
+		return err
+	}
+	if err := waiting.wait(d.ctx, time.Minute, true); err != nil {
+		return err
+	}
+	var said struct {
+		Connections int     `json:"connections"`
+		Exact       bool    `json:"connections_exact"`
+		Cut         bool    `json:"deadline_passed"`
+		Seconds     float64 `json:"seconds"`
+	}
+	if err := json.Unmarshal(waiting.said.Bytes(), &said); err != nil {
+		return fmt.Errorf("read what drain --wait says: %w: %q", err, waiting.said.Bytes())
+	}
+	d.result.expect(said.Cut && said.Exact && said.Connections == held && said.Seconds >= drainDeadline.Seconds() && said.Seconds <= (drainDeadline+drainSlack).Seconds(),
+		"of %d connections of s2 and a deadline of %v the command said %q", held, drainDeadline, waiting.said.Bytes())
+	if err := d.untilEmpty(stall, 2); err != nil {
+		return err
+	}
+	d.judgeCut(held, begin, waiting.began)
+	return d.everywhere("server", "remove", "web", "s2")
+}
+
+// judgeCut: all connections of s2 that lasted were reset, between the first deadline and a little after the last.
+func (d *drainTrial) judgeCut(held int, begin, last time.Time) {
+	cut, first, latest := 0, time.Hour, time.Duration(0)
+	_, connections := d.holding.state()
+	for _, connection := range connections {
+		if connection.Server != "s2" {
+			continue
+		}
+		cut++
+		d.result.expect(connection.Class == traffic.Reset || connection.Class == traffic.Closed, "a connection of s2 ended as %s: %s", connection.Class, connection.Detail)
+		first, latest = min(first, connection.Ended.Sub(begin)), max(latest, connection.Ended.Sub(last))
+	}
+	d.result.measure("connections_cut", float64(cut))
+	d.result.measure("seconds_until_first_cut", round(first))
+	d.result.measure("seconds_until_last_cut", round(latest))
+	d.result.expect(cut == held && held > 0, "%d of %d connections of s2 were cut", cut, held)
+	d.result.expect(first >= drainDeadline, "the first connection of s2 was cut after %v, the deadline is %v", first, drainDeadline)
+	d.result.expect(latest <= drainDeadline+drainSlack, "the last connection of s2 was cut after %v, the deadline is %v", latest, drainDeadline)
+}
+
+// drain3: a wait that ends in vain says what remains; undrained, the server gets new connections again.
+func (d *drainTrial) drain3() error {
+	lb := d.lbs[0]
+	if _, err := d.tell(d.lbs[1], "server", "drain", "web", "s3"); err != nil {
+		return err
+	}
+	hopeless, err := d.typed(lb, "server", "drain", "web", "s3", "--wait", "--timeout", "1s")
+	if err != nil {
+		return err
+	}
+	if err := hopeless.wait(d.ctx, daemonDeadline, false); err != nil {
+		return err
+	}
+	want := fmt.Sprintf("no longer waiting, %d connections remain", d.holding.now().OpenByServer["s3"])
+	d.result.expect(strings.Contains(hopeless.complained.String(), want), "a wait in vain said %q, not %q", hopeless.complained.Bytes(), want)
+	disturbed, err := d.typed(lb, "server", "drain", "web", "s3", "--wait")
+	if err != nil {
+		return err
+	}
+	before, err := d.dispatched(3)
+	if err != nil {
+		return err
+	}
+	if err := d.busy(d.shorts, 40); err != nil {
+		return err
+	}
+	if after, err := d.dispatched(3); err != nil || after[0] != before[0] {
+		d.result.fail("%s gave s3 %d new connections while it was draining (%v)", lb, after[0]-before[0], err)
+	}
+	if err := disturbed.died(); err != nil {
+		return err
+	}
+	if err := d.everywhere("server", "undrain", "web", "s3"); err != nil {
+		return err
+	}
+	if err := disturbed.wait(d.ctx, daemonDeadline, false); err != nil {
+		return err
+	}
+	d.result.expect(strings.Contains(disturbed.complained.String(), "s3 of web is active again"), "a wait for an undrained server said %q", disturbed.complained.Bytes())
+	return await(d.ctx, 30*time.Second, "s3 gets new connections again", func() error {
+		after, err := d.dispatched(3)
+		if err == nil && after[0] == before[0] {
+			err = errors.New("none yet")
+		}
+		return err
+	})
+}

@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var (
+	docBlock  = regexp.MustCompile("(?ms)^ *```\n(.*?)^ *```$")
+	docSpan   = regexp.MustCompile("`(ballast [^`\n]+)`")
+	docPrompt = regexp.MustCompile(`^(?:\$ )?(?:\$CTL|ballast|bin/ballast) `)
+	docEnd    = regexp.MustCompile(` +#.*$| *(?:&&|[|;>)<]).*$`) // of a command: what follows is the shell's, or somebody's remark
+)
+
+// The documents are read by people who type what they say.
+func TestCommandsInTheDocumentsAreThoseOfTheProgram(t *testing.T) {
+	names, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, name := range append(names, "../../README.md", "../../CONTRIBUTING.md") {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range docBlock.FindAllStringSubmatch(string(text), -1) {
+			for line := range strings.Lines(strings.ReplaceAll(block[1], "\\\n", "")) {
+				for part := range strings.SplitSeq(strings.TrimLeft(strings.TrimSpace(line), "("), "&& ") {
+					if docPrompt.MatchString(part) {
+						checkCommand(t, name, part, true)
+						found++
+					}
+				}
+			}
+		}
+		for _, span := range docSpan.FindAllStringSubmatch(string(text), -1) {
+			checkCommand(t, name, span[1], false)
+			found++
+		}
+	}
+	if found < 50 {
+		t.Errorf("found only %d commands", found)
+	}
+}
+
+// checkCommand looks at names and flags; at arguments only where the line is complete.
+func checkCommand(t *testing.T, document, line string, complete bool) {
+	t.Helper()
+	words := strings.Fields(docEnd.ReplaceAllString(docPrompt.ReplaceAllStringFunc(line, func(prompt string) string {
+		if strings.Contains(prompt, "$CTL") {
+			return "ctl "
+		}
+		return ""
+	}), ""))
+	if slices.Contains(words, "...") {
+		return
+	}
+	root := Root("test")
+	command, rest, err := root.Find(words)
+	if err == nil && !slices.Contains(rest, "--help") {
+		err = command.ParseFlags(rest)
+	}
+	if err == nil && complete {
+		err = command.ValidateArgs(command.Flags().Args())
+	}
+	if err != nil || command == root {
+		t.Errorf("%s: %s: %v", filepath.Base(document), line, err)
+	}
+}

@@ -68,7 +68,7 @@ func checkCommand(t *testing.T, document, line string, complete bool) {
 	if err == nil && complete {
 		err = command.ValidateArgs(command.Flags().Args())
 	}
-	if err != nil || command == root {
-		t.Errorf("%s: %s: %v", filepath.Base(document), line, err)
+	if unknown := command.HasSubCommands() && command.Flags().NArg() > 0; err != nil || unknown || command == root {
+		t.Errorf("%s: %s: there is no such command of %s (%v)", filepath.Base(document), line, command.CommandPath(), err)
 	}
 }

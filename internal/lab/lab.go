@@ -51,7 +51,7 @@ type Lab struct {
 	topo        Topology
 	lbFlags     []string // of load balancers that run by a file, beyond the lab's own
 	loseWeights float64  // share of the updates of weights that load balancers lose on purpose
-	work        string   // how the work of application servers is done
+	work        string   // how the servers' work is done
 
 	mutex     sync.Mutex
 	processes []*process

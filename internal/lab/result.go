@@ -18,7 +18,7 @@ type Result struct {
 	Failures     []string            `json:"failures,omitempty"` // why the promise counts as broken
 	Measurements map[string]float64  `json:"measurements,omitempty"`
 	Comparison   []Cell              `json:"comparison,omitempty"` // policies under the same load
-	Work         string              `json:"work,omitempty"`       // how the work of application servers is done
+	Work         string              `json:"work,omitempty"`       // how the servers of a comparison do their work
 	PerSecond    map[string][]Second `json:"per_second,omitempty"` // flow -> what ended in each second
 	Trials       []Trial             `json:"trials"`
 	Seconds      float64             `json:"seconds"`

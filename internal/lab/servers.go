@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/ballast-lb/ballast/internal/lab/app"
@@ -20,19 +21,17 @@ type AppServer struct {
 	Limit  int64   // requests at once, beyond which it refuses; 0: none
 }
 
-// How the work of application servers is done.
+// How the servers' work is done.
 const (
 	workBurns  = "CPU time, limited by cgroups"
 	workSleeps = "sleeping"
+	workSends  = "sending, limited by the links"
 )
 
 // startServers starts what is to run on all servers and waits until all of it answers.
 func (l *Lab) startServers(ctx context.Context) error {
 	root, limits := findCgroups()
-	l.work = workBurns
-	if limits != nil {
-		l.work = fmt.Sprintf("%s (%v)", workSleeps, limits)
-	}
+	l.work = l.howWorkIsDone(limits)
 	errs := make([]error, len(l.topo.Servers))
 	var starting sync.WaitGroup
 	for i, server := range l.topo.Servers {
@@ -46,6 +45,19 @@ func (l *Lab) startServers(ctx context.Context) error {
 	}
 	starting.Wait()
 	return errors.Join(errs...)
+}
+
+// howWorkIsDone tells what bounds the servers, which have no CPU limits for the given reason.
+func (l *Lab) howWorkIsDone(noLimits error) string {
+	apps := func(server ServerNode) bool { return server.App != nil }
+	switch {
+	case !slices.ContainsFunc(l.topo.Servers, apps):
+		return workSends
+	case noLimits != nil:
+		return fmt.Sprintf("%s (%v)", workSleeps, noLimits)
+	default:
+		return workBurns
+	}
 }
 
 // startApp starts an application server on port 80 and waits until it answers.

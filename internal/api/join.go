@@ -25,7 +25,8 @@ const ControlProtocol = 1
 
 // Implementation constants of a node's streams.
 const (
-	silenceMax     = 2 * time.Second // of a controller, until it is asked for a sign of life, and until it must have given it
+	silenceMax     = 2 * time.Second // of a controller, until it is asked for a sign of life
+	deadAfter      = 8 * time.Second // of silence after that: a busy controller is not dead, and meanwhile the others are heard
 	rejoinMin      = 100 * time.Millisecond
 	rejoinMax      = 2 * time.Second
 	outboxMessages = 16      // reports that wait for a controller that does not read; the oldest are dropped
@@ -99,7 +100,9 @@ func (j *Joined) Connected() (controllers []string) {
 
 func (j *Joined) keep(ctx context.Context, controller string) {
 	transport := nodeTransport(j.options.TLS)
-	transport.DialContext = j.options.Dial
+	if j.options.Dial != nil {
+		transport.DialContext = j.options.Dial
+	}
 	defer transport.CloseIdleConnections()
 	scheme := "https://"
 	if j.options.TLS == nil {
@@ -130,8 +133,9 @@ func (j *Joined) keep(ctx context.Context, controller string) {
 
 func nodeTransport(config *tls.Config) *http.Transport {
 	transport := &http.Transport{
-		TLSClientConfig: config.Clone(), TLSHandshakeTimeout: silenceMax, Protocols: new(http.Protocols),
-		HTTP2: &http.HTTP2Config{SendPingTimeout: silenceMax, PingTimeout: silenceMax, WriteByteTimeout: 2 * silenceMax},
+		TLSClientConfig: config.Clone(), TLSHandshakeTimeout: deadAfter, Protocols: new(http.Protocols),
+		HTTP2:       &http.HTTP2Config{SendPingTimeout: silenceMax, PingTimeout: deadAfter, WriteByteTimeout: silenceMax + deadAfter},
+		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, // not as long as lost SYNs take: the way may come back any time
 	}
 	transport.Protocols.SetHTTP2(config != nil)
 	transport.Protocols.SetUnencryptedHTTP2(config == nil)

@@ -58,6 +58,9 @@ type HubOptions struct {
 	Log      *slog.Logger
 }
 
+// manyChanges are not looked through for every peer to find its turn.
+const manyChanges = 16
+
 // Hub serves the streams of load balancers and agents: it tells each what it should know, first all of it and then what changes,
 // and takes their reports. All methods are safe for concurrent use and return at once, whatever peers do: what waits for a
 // peer is a set of names, so the newest state and the newest weights of a service take the place of older ones.
@@ -164,9 +167,30 @@ func (h *Hub) SetState(view *View) {
 			delete(h.weights, name)
 		}
 	}
-	for _, p := range h.peers {
+	for _, p := range h.inTurn(changes) {
 		h.tell(p, changes, newKeys, back)
 	}
+}
+
+// inTurn returns the peers in the order in which they are told: agents that a service is new to, so that they take its packets; load
+// balancers, which may send some; the other agents, whose number times that of their servers is what there is most of to send. The
+// caller holds the lock.
+func (h *Hub) inTurn(changes map[string]serviceChange) []*peer {
+	var turns [3][]*peer
+	for _, p := range h.peers {
+		turn := 2
+		if p.identity.Role == pki.LB {
+			turn = 1
+		} else if len(changes) < manyChanges {
+			for _, change := range changes {
+				if !change.before.concerns(&p.identity) && change.after.concerns(&p.identity) {
+					turn = 0
+				}
+			}
+		}
+		turns[turn] = append(turns[turn], p)
+	}
+	return slices.Concat(turns[:]...)
 }
 
 // tell marks what has changed for a peer. The caller holds the lock.

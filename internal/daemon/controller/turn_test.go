@@ -1,0 +1,28 @@
+package controller
+
+import (
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+func TestANewServersAgentIsToldFirstThenLoadBalancersThenTheOtherAgents(t *testing.T) {
+	hub := testHub(t, nil)
+	hub.SetState(view(1, testService("web", 1, 2)))
+	for _, who := range []pki.Identity{{Role: pki.Agent, Name: "s1"}, {Role: pki.LB, Name: "lb1"}, {Role: pki.Agent, Name: "s3"}, {Role: pki.Agent, Name: "s2"}} {
+		hub.enter(newPeer(who, &ballastv1.Hello{}, &call{request: httptest.NewRequest("POST", "/", nil)}, &DefaultLimits))
+	}
+	before, after := testService("web", 1, 2), testService("web", 1, 2, 3)
+	var order []string
+	for _, p := range hub.inTurn(map[string]serviceChange{"web": {encodeService(&before), encodeService(&after)}}) {
+		order = append(order, p.identity.Name)
+	}
+	slices.Sort(order[2:])
+	if have := strings.Join(order, " "); have != "s3 lb1 s1 s2" {
+		t.Errorf("told in the order %s", have)
+	}
+}

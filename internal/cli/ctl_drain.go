@@ -20,7 +20,7 @@ import (
 const (
 	drainPeriod  = 500 * time.Millisecond // between two looks
 	drainRequest = 15 * time.Second       // for the order itself, which Ctrl-C does not cut in two
-	drainSteady  = 3                      // looks in a row that an estimate of 0 must hold for
+	drainSteady  = 7                      // looks in a row that an estimate of 0 must hold for: load balancers report within 2.5 s
 	drainUnknown = 20                     // the same while no load balancer has reported, as when a controller has just begun
 )
 

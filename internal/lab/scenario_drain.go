@@ -56,6 +56,9 @@ type drainTrial struct {
 
 func (d *drainTrial) play() (err error) {
 	const slow = 64 << 10
+	if err := d.awaitCounted(); err != nil {
+		return err
+	}
 	var flows []traffic.Flow
 	for _, seconds := range []int64{6, 7, 8, 9} {
 		flows = append(flows, traffic.Flow{
@@ -83,6 +86,25 @@ func (d *drainTrial) play() (err error) {
 	}
 	for _, running := range d.loads {
 		if err := running.finish(d.ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitCounted waits until agents have joined both load balancers: some came before these, and try again after a while.
+func (d *drainTrial) awaitCounted() error {
+	for _, lb := range d.lbs {
+		err := await(d.ctx, daemonDeadline, lb+" hears of all agents", func() error {
+			servers, err := d.servers(lb)
+			for _, status := range servers {
+				if !status.ConnectionsExact {
+					err = errors.New("not of that on " + status.Server.Name)
+				}
+			}
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -290,7 +312,8 @@ func (d *drainTrial) drain2() (err error) {
 	}
 	d.result.expect(said.Cut && said.Exact && said.Connections == held && said.Seconds >= drainDeadline.Seconds() && said.Seconds <= (drainDeadline+drainSlack).Seconds(),
 		"of %d connections of s2 and a deadline of %v the command said %q", held, drainDeadline, waiting.said.Bytes())
-	if err := d.untilEmpty(stall, 2); err != nil {
+	err = d.until(d.holding, stall, "no lasting download of s2 is open", func(p traffic.Progress) bool { return p.OpenByServer["s2"] == 0 })
+	if err != nil {
 		return err
 	}
 	d.judgeCut(held, begin, waiting.began)

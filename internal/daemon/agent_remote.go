@@ -113,11 +113,13 @@ func (a *Agent) toldState(controller string, state *ballastv1.State) {
 	}
 	if err != nil {
 		a.remote = before
+		a.follower.Refuse(time.Now(), state.Revision)
 		a.file.Error = fmt.Sprintf("state %d of controller %s: %s", state.Revision, controller, err)
 		a.log.Error("state of controller refused, the old state goes on", "controller", controller, "revision", state.Revision, "error", err)
 		return
 	}
-	a.ready, a.follower.Revision = true, state.Revision
+	a.ready = true
+	a.follower.Take(state.Revision)
 	saved := savedAgent{state.Revision, savedFleet(a.remote.Running), a.remote.Removed}
 	if err := replaceFile(a.statePath(), saved); err != nil {
 		a.log.Error("state not saved: a restart without controllers will not know it", "error", err)
@@ -127,7 +129,7 @@ func (a *Agent) toldState(controller string, state *ballastv1.State) {
 	}
 }
 
-// watchControllers lets older states in when no controller knows the newer one any more.
+// watchControllers asks controllers for everything where that is needed; see LB.joinAnew.
 func (a *Agent) watchControllers(ctx context.Context) {
 	ticker := time.NewTicker(agePeriod)
 	defer ticker.Stop()
@@ -136,15 +138,26 @@ func (a *Agent) watchControllers(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
-			a.mu.Lock()
-			if a.options.Config == "" && a.follower.Stranded(now) {
-				a.log.Warn("no controller knows the revision that runs here: taking theirs", "revision", a.follower.Revision)
-				a.follower = follow.Follower{}
-				a.joined.Rejoin()
-			}
-			a.mu.Unlock()
+			a.joinAnew(now)
 		}
 	}
+}
+
+func (a *Agent) joinAnew(now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.options.Config != "":
+		return
+	case a.follower.Stranded(now):
+		a.log.Warn("no controller knows the revision that runs here: taking theirs", "revision", a.follower.Revision)
+		a.follower = follow.Follower{}
+	case a.follower.Lacks(now):
+		a.log.Info("controllers are asked for the whole state: one was refused", "revision", a.follower.Revision)
+	default:
+		return
+	}
+	a.joined.Rejoin()
 }
 
 // sampled lists the services whose connections on this host are counted.

@@ -364,7 +364,7 @@ func (lb *LB) ageOnce(now time.Time) {
 		}
 		return traffic.Packets
 	}
-	lb.giveUpRevision(now)
+	lb.joinAnew(now)
 	before := lb.node
 	before.Removed = slices.Clone(before.Removed)
 	if lb.remote == nil && lb.node.Age(now, lb.options.Timing, packets) { // else controllers do

@@ -60,14 +60,16 @@ func (lb *LB) toldState(controller string, state *ballastv1.State) {
 	if !lb.remote.follower.Offer(controller, state.Revision, state.Complete) {
 		return
 	}
-	before, sickBefore, revisionBefore := lb.node, lb.unhealthy, lb.remote.follower.Revision
+	before, sickBefore, followerBefore := lb.node, lb.unhealthy, lb.remote.follower
 	next, sick, err := adopt(&lb.node, lb.unhealthy, state)
 	if err == nil {
-		lb.node, lb.unhealthy, lb.remote.follower.Revision = next, sick, state.Revision
+		lb.node, lb.unhealthy = next, sick
+		lb.remote.follower.Take(state.Revision)
 		err = lb.carryOut(before)
 	}
 	if err != nil {
-		lb.node, lb.unhealthy, lb.remote.follower.Revision = before, sickBefore, revisionBefore
+		lb.node, lb.unhealthy, lb.remote.follower = before, sickBefore, followerBefore
+		lb.remote.follower.Refuse(time.Now(), state.Revision)
 		lb.file.Error = fmt.Sprintf("state %d of controller %s: %s", state.Revision, controller, err)
 		lb.log.Error("state of controller refused, the old state goes on", "controller", controller, "revision", state.Revision, "error", err)
 		return
@@ -147,12 +149,12 @@ func adoptService(next *node.Node, sick map[string]unhealthy, state *ballastv1.S
 		}
 		next.Removed = append(next.Removed, node.Removed{Service: service.Name, Server: server})
 	}
-	for _, past := range state.Past {
-		shares, err := api.SharesFromProto(past.Shares)
-		if err != nil {
-			return err
-		}
-		next.Past[service.Name] = append(next.Past[service.Name], shares)
+	past, err := api.PastFromProto(state.Past)
+	if err != nil {
+		return err
+	}
+	if past != nil {
+		next.Past[service.Name] = past
 	}
 	if len(state.Down) > 0 {
 		ids := make([]uint16, 0, len(state.Down))
@@ -183,12 +185,24 @@ func (r *remote) wantsChecks() map[string]bool {
 	return wanted
 }
 
-// giveUpRevision lets older states in when no controller knows the newer one any more. Callers hold mu.
-func (lb *LB) giveUpRevision(now time.Time) {
-	if lb.remote == nil || !lb.remote.follower.Stranded(now) {
+// joinAnew asks controllers for everything where what they tell by and by does not lead to their state: one was refused, or older ones
+// have to be let in because no controller knows the newer one any more. Callers hold mu.
+func (lb *LB) joinAnew(now time.Time) {
+	if lb.remote == nil {
 		return
 	}
-	lb.log.Warn("no controller knows the revision that runs here: taking theirs", "revision", lb.remote.follower.Revision)
-	lb.remote.follower = follow.Follower{}
+	follower := &lb.remote.follower
+	switch {
+	case follower.Stranded(now):
+		lb.log.Warn("no controller knows the revision that runs here: taking theirs", "revision", follower.Revision)
+		*follower = follow.Follower{}
+		for _, weights := range lb.weights { // their terms are lower, too
+			weights.Term, weights.Version = 0, 0
+		}
+	case follower.Lacks(now):
+		lb.log.Info("controllers are asked for the whole state: one was refused", "revision", follower.Revision)
+	default:
+		return
+	}
 	lb.remote.joined.Rejoin()
 }

@@ -166,6 +166,20 @@ func TestAStateThatMakesNoSenseIsRefusedAndTheOldOneGoesOn(t *testing.T) {
 		t.Errorf("at revision %d the refusal says %q", status.Revision, status.Config.Error)
 	}
 	h.expectServers("after the refusal", "s2 active", "s3 active")
-	hub.SetState(viewOf(3, nil, 2))
-	h.await("the correction", func(s api.LBStatus) bool { return s.Revision == 3 && s.Config.Error == "" })
+
+	other := viewOf(3, nil, 4).Services[0]
+	other.Service.Name, other.Service.VIP = "mail", netip.MustParseAddr("198.51.100.11")
+	bad.Revision, bad.Services = 3, append([]controller.ServiceView{other}, bad.Services...)
+	hub.SetState(bad)
+	status = h.await("the refusal of all that there is", func(s api.LBStatus) bool { return strings.Contains(s.Config.Error, "state 3 of") })
+	if status.Revision != 1 || h.service("mail") != nil {
+		t.Errorf("what came after the refused state was taken without it: revision %d", status.Revision)
+	}
+	good := viewOf(4, nil, 2)
+	good.Services = append([]controller.ServiceView{other}, good.Services...)
+	hub.SetState(good)
+	h.await("the correction", func(s api.LBStatus) bool { return s.Revision == 4 && s.Config.Error == "" })
+	if h.service("mail") == nil {
+		t.Error("what came after the refused state was lost")
+	}
 }

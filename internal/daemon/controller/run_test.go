@@ -116,7 +116,7 @@ func (n *fleetNode) onState(controller string, state *ballastv1.State) {
 	if !n.follower.Offer(controller, state.Revision, state.Complete) {
 		return
 	}
-	n.follower.Revision = state.Revision
+	n.follower.Take(state.Revision)
 	if state.Complete {
 		clear(n.states)
 	}

@@ -7,18 +7,27 @@ import (
 	"time"
 )
 
-// strandedAfter is how long every controller in reach must know less than the node, until the node believes them.
-const strandedAfter = 10 * time.Second
+// Implementation constants.
+const (
+	// strandedAfter is how long every controller in reach must know less than the node, until the node believes them.
+	strandedAfter = 10 * time.Second
+	// lackingAfter is how long after it has refused a state the node asks for it once more, if nothing newer is known anywhere.
+	lackingAfter = 10 * time.Second
+)
 
 // Follower knows which revision of the desired state a node has. The zero value has none and follows nobody.
 //
 // Every controller tells every change, in order, and each message covers all changes since the one before it on its stream. So a
-// message that is newer than what the node has leaves nothing out, whoever told the node before, and any other is old news.
+// message that is newer than what the node has leaves nothing out, whoever told the node before, and any other is old news. That holds
+// until the node refuses one: from then on it lacks what that said, and takes nothing but complete states until it has one as new.
 type Follower struct {
 	Revision uint64 // of the state that the node has
 
 	told     map[string]uint64 // by each controller that is connected
 	stranded time.Time         // since when all of them know less than the node; zero: they do not
+	lacks    uint64            // newest revision that the node has refused or let go by; 0: it lacks nothing
+	tried    uint64            // the same when it last refused one, or joined again to get it
+	triedAt  time.Time
 }
 
 // Offer takes note of a state of some revision and reports whether the node should take it. A complete state of the revision that
@@ -27,15 +36,43 @@ func (f *Follower) Offer(controller string, revision uint64, complete bool) (tak
 	if f.told == nil {
 		f.told = map[string]uint64{}
 	}
-	f.told[controller] = max(f.told[controller], revision)
+	f.told[controller] = revision // of one stream they fall only when the controller's store was restored from a copy
+	if f.lacks != 0 && !complete {
+		f.lacks = max(f.lacks, revision)
+		return false
+	}
 	return revision > f.Revision || complete && revision == f.Revision
+}
+
+// Take takes note that the node has what it was offered.
+func (f *Follower) Take(revision uint64) {
+	f.Revision = revision
+	if revision >= f.lacks {
+		f.lacks, f.tried = 0, 0
+	}
+}
+
+// Refuse takes note that the node could not do as it was offered, and goes on with what it has.
+func (f *Follower) Refuse(now time.Time, revision uint64) {
+	f.lacks = max(f.lacks, revision)
+	f.tried, f.triedAt = f.lacks, now
+}
+
+// Lacks reports whether the node should join again, to be told everything: it lacks what it has refused, and by now somebody knows
+// better, or it may be possible.
+func (f *Follower) Lacks(now time.Time) bool {
+	if f.lacks == f.tried && (f.lacks == 0 || now.Sub(f.triedAt) < lackingAfter) {
+		return false
+	}
+	f.tried, f.triedAt = f.lacks, now
+	return true
 }
 
 // Left takes note of the end of a controller's stream.
 func (f *Follower) Left(controller string) { delete(f.told, controller) }
 
 // Stranded reports whether the node has waited long enough with a revision that no controller in reach knows: their store was
-// restored from a copy, or made anew. The node then sets Revision to 0 and joins again.
+// restored from a copy, or made anew. The node then begins with a new Follower, and new Weights.Term, and joins again.
 func (f *Follower) Stranded(now time.Time) bool {
 	for _, revision := range f.told {
 		if revision >= f.Revision {

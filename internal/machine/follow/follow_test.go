@@ -8,54 +8,126 @@ import (
 	"pgregory.net/rapid"
 )
 
-// controllers tell every change in order, coalesced at random, late at random, over streams that break at random.
+// controllers tell every change in order, coalesced at random, late at random, over streams that break at random; and the node refuses
+// some of it.
 func TestNodeEndsWithTheNewestStateWhateverOrderItIsToldIn(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		history := []map[int]int{{}} // revision -> the whole state
+		history, touched := []map[int]int{{}}, []int{-1} // revision -> the whole state, and the key that was changed
 		for range rapid.IntRange(1, 30).Draw(t, "changes") {
-			next := maps.Clone(history[len(history)-1])
-			next[rapid.IntRange(0, 4).Draw(t, "key")] = rapid.IntRange(0, 100).Draw(t, "value")
-			history = append(history, next)
+			next, key := maps.Clone(history[len(history)-1]), rapid.IntRange(0, 4).Draw(t, "key")
+			next[key] = rapid.IntRange(0, 3).Draw(t, "value")
+			history, touched = append(history, next), append(touched, key)
 		}
 		var f Follower
+		now := time.Unix(1000, 0)
 		have, names := map[int]int{}, []string{"c1", "c2", "c3"}
 		sent := map[string]int{} // by stream; absent: not connected
-		take := func(name string, to int, complete bool) {
+		take := func(name string, to int, complete, able bool) {
 			if !f.Offer(name, uint64(to), complete) {
+				return
+			}
+			if !able {
+				f.Refuse(now, uint64(to))
 				return
 			}
 			if complete {
 				have = maps.Clone(history[to])
 			} else {
-				for key, value := range history[to] {
-					if old, ok := history[sent[name]][key]; !ok || old != value {
-						have[key] = value
-					}
+				for _, key := range touched[sent[name]+1 : to+1] { // also what has become again what it was
+					have[key] = history[to][key]
 				}
 			}
-			f.Revision = uint64(to)
+			f.Take(uint64(to))
+		}
+		leave := func(name string) {
+			f.Left(name)
+			delete(sent, name)
 		}
 		for range rapid.IntRange(1, 60).Draw(t, "messages") {
 			name := rapid.SampledFrom(names).Draw(t, "controller")
 			from, connected := sent[name]
+			able := rapid.IntRange(0, 4).Draw(t, "refused") > 0
 			switch {
 			case !connected:
 				to := rapid.IntRange(0, len(history)-1).Draw(t, "joined at")
-				take(name, to, true)
+				take(name, to, true, able)
 				sent[name] = to
 			case rapid.IntRange(0, 9).Draw(t, "cut") == 0:
-				f.Left(name)
-				delete(sent, name)
+				leave(name)
 			default:
 				to := rapid.IntRange(from, len(history)-1).Draw(t, "to")
-				take(name, to, false)
+				take(name, to, false, able)
 				sent[name] = to
 			}
 			if !maps.Equal(have, history[f.Revision]) {
 				t.Fatalf("at revision %d: have %v, want %v", f.Revision, have, history[f.Revision])
 			}
 		}
+		newest := len(history) - 1
+		for _, name := range names { // all know the newest state, and the node can do it
+			if from, connected := sent[name]; connected && from < newest {
+				take(name, newest, false, true)
+			}
+		}
+		for now = now.Add(lackingAfter); f.Lacks(now) || len(sent) == 0; {
+			for _, name := range names {
+				leave(name)
+				take(name, newest, true, true)
+				sent[name] = newest
+			}
+		}
+		if int(f.Revision) != newest || !maps.Equal(have, history[newest]) {
+			t.Fatalf("in the end at revision %d of %d: have %v, want %v", f.Revision, newest, have, history[newest])
+		}
 	})
+}
+
+func TestWhatComesAfterARefusalIsTakenOnlyWithWhatWasRefused(t *testing.T) {
+	now := time.Unix(1000, 0)
+	f := Follower{Revision: 10}
+	f.Offer("c1", 10, true)
+	if !f.Offer("c1", 11, false) {
+		t.Fatal("news was not offered")
+	}
+	f.Refuse(now, 11)
+	if f.Lacks(now) {
+		t.Fatal("what was refused is asked for at once, with nothing new")
+	}
+	if f.Offer("c1", 12, false) {
+		t.Fatal("took what comes after the refused state without it")
+	}
+	if !f.Lacks(now) || f.Lacks(now) {
+		t.Fatal("joins again when there is news: once")
+	}
+	if !f.Offer("c2", 10, true) {
+		t.Fatal("refused the complete state that it has")
+	}
+	f.Take(10)
+	if f.Offer("c1", 13, false) {
+		t.Fatal("a complete state that is older than the refused one does not make good for it")
+	}
+	if !f.Offer("c1", 13, true) {
+		t.Fatal("refused a complete state")
+	}
+	f.Take(13)
+	if f.Lacks(now.Add(time.Hour)) || !f.Offer("c1", 14, false) {
+		t.Fatal("still lacks something")
+	}
+	f.Refuse(now, 14)
+	if f.Lacks(now.Add(lackingAfter-1)) || !f.Lacks(now.Add(lackingAfter)) {
+		t.Fatal("a refused state is not tried again after a while")
+	}
+}
+
+func TestNodeBelievesAControllerWhoseStoreIsOlderThanItWas(t *testing.T) {
+	f := Follower{Revision: 100}
+	now := time.Unix(1000, 0)
+	f.Offer("c1", 100, true)
+	f.Offer("c1", 7, true)
+	f.Stranded(now)
+	if !f.Stranded(now.Add(strandedAfter)) {
+		t.Fatal("never gave up")
+	}
 }
 
 func TestNodeGivesUpARevisionThatNobodyKnowsAnyMore(t *testing.T) {

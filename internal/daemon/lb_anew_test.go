@@ -1,0 +1,34 @@
+package daemon
+
+import (
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
+)
+
+func TestWeightsOfControllersWhoseStoreBeganAnewAreTaken(t *testing.T) {
+	known := &follow.Weights{}
+	known.Take(500, 9, true, []uint32{1}, []uint32{4})
+	lb := &LB{
+		log: slog.New(slog.NewTextHandler(io.Discard, nil)), weights: map[string]*follow.Weights{"web": known},
+		remote: &remote{joined: api.Join(t.Context(), api.JoinOptions{})},
+	}
+	lb.remote.follower.Take(100)
+	lb.remote.follower.Offer("c1", 7, true)
+	now := time.Unix(1000, 0)
+	lb.joinAnew(now)
+	if lb.remote.follower.Revision != 100 {
+		t.Fatal("gave up at once")
+	}
+	lb.joinAnew(now.Add(time.Hour))
+	if lb.remote.follower.Revision != 0 {
+		t.Fatal("never gave up")
+	}
+	if !known.Take(3, 1, true, []uint32{1}, []uint32{2}) {
+		t.Error("the weights of a lower term were refused")
+	}
+}

@@ -145,7 +145,7 @@ func (u *update) run(want *Want) error {
 	u.tables.orphans = nil
 	kept := make(map[*published]bool, len(want.Services))
 	find := u.tables.finder()
-	services := make([]*published, 0, len(want.Services))
+	services := make([]*published, len(want.Services))
 	for i := range want.Services {
 		s := &want.Services[i]
 		p := find(s)
@@ -153,11 +153,14 @@ func (u *update) run(want *Want) error {
 			p = &published{serverRow: map[uint16]uint32{}, counters: map[uint16]uint32{}}
 		}
 		p.name = s.Name
-		if err := u.publish(p, compile(want, s, &p.image)); err != nil {
-			return fmt.Errorf("service %s: %w", s.Name, err)
-		}
 		kept[p] = true
-		services = append(services, p)
+		services[i] = p
+	}
+	images := compileAll(want, services)
+	for i, p := range services {
+		if err := u.publish(p, images[i]); err != nil {
+			return fmt.Errorf("service %s: %w", p.name, err)
+		}
 	}
 	gone := slices.DeleteFunc(slices.Clone(u.tables.services), func(p *published) bool { return kept[p] })
 	u.tables.services, u.tables.named = services, byName(services)

@@ -310,7 +310,7 @@ func (d *drainTrial) drain2() (err error) {
 	if err := json.Unmarshal(waiting.said.Bytes(), &said); err != nil {
 		return fmt.Errorf("read what drain --wait says: %w: %q", err, waiting.said.Bytes())
 	}
-	d.result.expect(said.Cut && said.Exact && said.Connections == held && said.Seconds >= drainDeadline.Seconds() && said.Seconds <= (drainDeadline+drainSlack).Seconds(),
+	d.result.expect(said.Cut && said.Exact && said.Connections > 0 && said.Connections <= held && said.Seconds >= drainDeadline.Seconds() && said.Seconds <= (drainDeadline+drainSlack).Seconds(),
 		"of %d connections of s2 and a deadline of %v the command said %q", held, drainDeadline, waiting.said.Bytes())
 	err = d.until(d.holding, stall, "no lasting download of s2 is open", func(p traffic.Progress) bool { return p.OpenByServer["s2"] == 0 })
 	if err != nil {

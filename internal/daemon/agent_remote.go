@@ -67,8 +67,12 @@ func (a *Agent) runRemote(ctx context.Context, running *sync.WaitGroup) error {
 	if err != nil {
 		return err
 	}
+	var others []pki.Role
+	if a.options.Config != "" { // a load balancer may take load reports, but not say what this server is
+		others = append(others, pki.LB)
+	}
 	options := api.JoinOptions{
-		Controllers: a.options.Controllers, TLS: identity.Client(pki.LB), Log: a.log,
+		Controllers: a.options.Controllers, TLS: identity.Client(others...), Log: a.log,
 		Hello:     func() *ballastv1.Hello { return a.hello(identity.Identity().Name) },
 		OnState:   a.toldState,
 		OnWeights: func(*ballastv1.Weights) {},
@@ -83,6 +87,9 @@ func (a *Agent) runRemote(ctx context.Context, running *sync.WaitGroup) error {
 	a.joined = api.Join(ctx, options)
 	a.mu.Unlock()
 	running.Go(a.joined.Wait)
+	if a.options.Config == "" {
+		onHangup(ctx, a.joined.Rejoin)
+	}
 	running.Go(func() { a.sampler.Run(ctx, a.reportInterval, a.reportLoad) })
 	running.Go(func() { a.watchControllers(ctx) })
 	return nil

@@ -59,6 +59,7 @@ func (lb *LB) runBrain(ctx context.Context, running *sync.WaitGroup) error {
 			return err
 		}
 		running.Go(lb.remote.joined.Wait)
+		onHangup(ctx, lb.remote.joined.Rejoin)
 	} else {
 		if err := watchFile(ctx, lb.options.Config, lb.reloadLogged); err != nil {
 			return err

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/daemon/controller"
@@ -148,7 +150,16 @@ func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t
 	defer endThird()
 	third.SetState(viewOf(7, nil, 4))
 	h.await("what happened meanwhile", func(s api.LBStatus) bool { return s.Revision == 7 })
+	since := func() (joined time.Time) {
+		for _, node := range third.Nodes() {
+			joined = node.Since.AsTime()
+		}
+		return joined
+	}
+	joined := since()
 	h.expectServers("resynchronised", "s4 active")
+	require(t, h.process.Process.Signal(unix.SIGHUP))
+	h.await("another stream", func(s api.LBStatus) bool { return since().After(joined) && s.Revision == 7 })
 }
 
 func TestAStateThatMakesNoSenseIsRefusedAndTheOldOneGoesOn(t *testing.T) {

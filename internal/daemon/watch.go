@@ -21,6 +21,23 @@ import (
 // settle is how long a file must be left alone before it is read: editors write in several steps.
 const settle = 50 * time.Millisecond
 
+// onHangup calls do at each SIGHUP until ctx ends: a node without a file asks its controllers for everything again.
+func onHangup(ctx context.Context, do func()) {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, unix.SIGHUP)
+	go func() {
+		defer signal.Stop(hangup)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-hangup:
+				do()
+			}
+		}
+	}()
+}
+
 // watchFile calls changed after each change of the file and at each SIGHUP, until ctx ends. The directory is watched,
 // so that a file that is replaced by rename, or is gone for a while, stays watched.
 func watchFile(ctx context.Context, path string, changed func()) error {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -37,6 +38,9 @@ type Desired struct {
 	current *snapshot     // nil: not loaded yet
 	changed chan struct{} // closed by the next change of current
 	aged    []node.Removed
+	shown   uint64          // revision of the view that nodes were last told; 0: none
+	skipped map[string]bool // services that had versions since that no view has shown
+	whole   bool            // there may be more of these than skipped says
 }
 
 // NewDesired returns the state in a store, as yet unknown.
@@ -80,18 +84,48 @@ func (d *Desired) load(documents []store.Document, revision uint64) {
 		d.log.Warn("the store is older than it was: was it restored from a copy?", "revision", revision, "before", before.revision)
 		clear(next.seen)
 	}
+	d.mutex.Lock()
+	d.whole = d.shown != 0
+	d.mutex.Unlock()
 	d.become(next)
 }
 
 func (d *Desired) apply(batch store.Batch) {
 	next := d.now().clone()
 	next.revision = batch.Revision
+	d.noteSkipped(next, batch.Documents)
 	for _, document := range batch.Documents {
 		if err := next.take(document, batch.Revision); err != nil {
 			d.log.Error("the change is left out", "error", err)
 		}
 	}
 	d.become(next)
+}
+
+// noteSkipped takes note of what documents are about to take the place of that no view has shown.
+func (d *Desired) noteSkipped(before *snapshot, documents []store.Document) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	if d.shown == 0 {
+		return
+	}
+	for _, document := range documents {
+		if name := serviceOf(document.Key); name != "" && before.seen[name] > d.shown {
+			d.skipped[name] = true
+		}
+		d.whole = d.whole || document.Key == keysKey && before.own[keysKey] > d.shown
+	}
+}
+
+// show says that nodes are told the view of a revision, and returns what they have to be told besides what differs from the view before:
+// services that have changed, perhaps there and back, through versions that no view has shown; whole: everything. Another
+// controller may have told nodes of such a version.
+func (d *Desired) show(revision uint64) (skipped []string, whole bool) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	skipped, whole = slices.Sorted(maps.Keys(d.skipped)), d.whole
+	d.shown, d.skipped, d.whole = revision, map[string]bool{}, false
+	return skipped, whole
 }
 
 func (d *Desired) become(next *snapshot) {

@@ -252,6 +252,43 @@ func TestADrainIsEndedOnlyIfItsDeadlineHasPassedStill(t *testing.T) {
 	}
 }
 
+func TestVersionsThatNoViewHasShownAreNoted(t *testing.T) {
+	s := &faultyStore{Store: newMemory(t)}
+	d := following(t, s)
+	expect := func(when string, whole bool, skipped ...string) {
+		t.Helper()
+		view, _ := d.View()
+		if names, everything := d.show(view.Revision); everything != whole || !slices.Equal(names, skipped) {
+			t.Fatalf("%s: skipped %q, whole %v", when, names, everything)
+		}
+	}
+	change(t, d, addService(testService("web", 1, 2)))
+	expect("before anything was shown", false)
+	require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1}}}))
+	expect("one new version", false)
+	require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {}}))
+	require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1}}}))
+	expect("down, up and down again", false, "web")
+	change(t, d, func(f *model.Fleet) {
+		mail := testService("mail", 1)
+		f.Services = append(f.Services, mail.Service)
+	})
+	change(t, d, func(f *model.Fleet) {
+		f.Services = slices.DeleteFunc(f.Services, func(s model.Service) bool { return s.Name == "mail" })
+	})
+	expect("there and gone", false, "mail")
+	change(t, d, func(f *model.Fleet) { f.Keys.Cookie[2] = [16]byte{9} })
+	change(t, d, func(f *model.Fleet) { delete(f.Keys.Cookie, 2) })
+	expect("keys there and gone", true)
+	s.set(true)
+	s.set(false)
+	await(t, "the store is read again", func() bool {
+		d.mutex.Lock()
+		defer d.mutex.Unlock()
+		return d.whole
+	})
+}
+
 func TestWhatWasMissedIsLoadedAgain(t *testing.T) {
 	s := &faultyStore{Store: newMemory(t)}
 	d, other := following(t, s), following(t, s.Store)

@@ -23,6 +23,16 @@ const (
 	membersKey     = "controllers"
 )
 
+// serviceOf returns the name of the service that a document is about, empty: of none.
+func serviceOf(key string) string {
+	for _, prefix := range []string{servicesPrefix, healthPrefix} {
+		if name, ok := strings.CutPrefix(key, prefix); ok {
+			return name
+		}
+	}
+	return ""
+}
+
 // serviceDocument is a service with what there was of it.
 type serviceDocument struct {
 	Service model.Service   `json:"service"`

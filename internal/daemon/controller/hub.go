@@ -131,7 +131,10 @@ func (s *service) concerns(who *pki.Identity) bool {
 }
 
 // serviceChange is what a service was and is; nil: it is not there.
-type serviceChange struct{ before, after *service }
+type serviceChange struct {
+	before, after *service
+	skipped       bool // it was something else in between
+}
 
 // SetState takes the desired state as it is now. Peers are told what has changed since what they were told last.
 func (h *Hub) SetState(view *View) {
@@ -148,18 +151,21 @@ func (h *Hub) SetState(view *View) {
 		}
 		services[v.Service.Name] = after
 		if before == nil || !bytes.Equal(before.lbs, after.lbs) || !bytes.Equal(before.agents, after.agents) {
-			changes[v.Service.Name] = serviceChange{before, after}
+			changes[v.Service.Name] = serviceChange{before: before, after: after}
 		}
 	}
 	for name, before := range h.services {
 		if services[name] == nil {
-			changes[name] = serviceChange{before, nil}
+			changes[name] = serviceChange{before: before}
 		}
+	}
+	for _, name := range view.Skipped {
+		changes[name] = serviceChange{h.services[name], services[name], true}
 	}
 
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
-	back := view.Revision < h.revision // the store was restored from a copy
+	complete := view.Whole || view.Revision < h.revision // the store was restored from a copy
 	newKeys := !h.known || !proto.Equal(api.KeysToProto(&view.Keys), api.KeysToProto(&h.keys))
 	h.known, h.revision, h.keys, h.services = true, view.Revision, view.Keys, services
 	for name, change := range changes {
@@ -168,7 +174,7 @@ func (h *Hub) SetState(view *View) {
 		}
 	}
 	for _, p := range h.inTurn(changes) {
-		h.tell(p, changes, newKeys, back)
+		h.tell(p, changes, newKeys, complete)
 	}
 }
 
@@ -200,7 +206,7 @@ func (h *Hub) tell(p *peer, changes map[string]serviceChange, keys, complete boo
 	for name, change := range changes {
 		before, after := change.before, change.after
 		same := before != nil && after != nil && bytes.Equal(before.agents, after.agents)
-		if !before.concerns(&p.identity) && !after.concerns(&p.identity) || p.identity.Role == pki.Agent && same {
+		if !change.skipped && (!before.concerns(&p.identity) && !after.concerns(&p.identity) || p.identity.Role == pki.Agent && same) {
 			continue
 		}
 		if p.dirty[name] {

@@ -85,6 +85,26 @@ func TestAgentsHearOnlyOfServicesThatTheyAreServersOf(t *testing.T) {
 	expectState(t, byAddress.state(), 3, false, "", "mail other")
 }
 
+func TestNodesAreToldAgainWhatWasSomethingElseInBetween(t *testing.T) {
+	ca, hub := newAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
+	web, mail := testService("web", 1), testService("mail", 2)
+	hub.SetState(view(1, mail, web))
+	lb, agent := join(t, address, ca.issue(pki.LB, "lb1")), join(t, address, ca.issue(pki.Agent, "s2"))
+	expectState(t, lb.state(), 1, true, "mail web", "")
+	expectState(t, agent.state(), 1, true, "mail", "")
+	next := view(4, mail, web) // another controller has told of web without its server at 2, and of shop at 3
+	next.Skipped = []string{"shop", "web"}
+	hub.SetState(next)
+	expectState(t, lb.state(), 4, false, "web", "shop")
+	expectState(t, agent.state(), 4, false, "", "shop web")
+	next = view(9, mail, web)
+	next.Whole = true
+	hub.SetState(next)
+	expectState(t, lb.state(), 9, true, "mail web", "")
+	expectState(t, agent.state(), 9, true, "mail", "")
+}
+
 func TestOnlyNodesWithTheirOwnCertificateAndOurVersionJoin(t *testing.T) {
 	ca, hub := newAuthority(t), testHub(t, func(o *HubOptions) { o.Limits.HelloTimeout = 50 * time.Millisecond })
 	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())

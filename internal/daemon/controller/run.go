@@ -185,6 +185,7 @@ func (c *controller) spread(ctx context.Context) {
 	for {
 		view, changed := c.desired.View()
 		if view != nil {
+			view.Skipped, view.Whole = c.desired.show(view.Revision)
 			c.engine.SetState(view)
 			c.hub.SetState(view)
 		}

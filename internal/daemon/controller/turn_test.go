@@ -18,7 +18,7 @@ func TestANewServersAgentIsToldFirstThenLoadBalancersThenTheOtherAgents(t *testi
 	}
 	before, after := testService("web", 1, 2), testService("web", 1, 2, 3)
 	var order []string
-	for _, p := range hub.inTurn(map[string]serviceChange{"web": {encodeService(&before), encodeService(&after)}}) {
+	for _, p := range hub.inTurn(map[string]serviceChange{"web": {before: encodeService(&before), after: encodeService(&after)}}) {
 		order = append(order, p.identity.Name)
 	}
 	slices.Sort(order[2:])

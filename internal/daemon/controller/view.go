@@ -13,6 +13,10 @@ type View struct {
 	Revision uint64
 	Keys     model.Keys
 	Services []ServiceView // by name
+	// Skipped are services that peers have to be told of even if they are what they were in the view before, or there in neither: they
+	// were something else in between, which another controller may have told. Whole: peers have to be told everything.
+	Skipped []string
+	Whole   bool
 }
 
 // ServiceView is a service with what is not configuration.

@@ -90,7 +90,7 @@ const (
 	CheckGRPC  Check = 5 // grpc.health.v1
 	CheckExec  Check = 6
 
-	AllDownKeep AllDown = 0 // the last set that was not empty
+	AllDownKeep AllDown = 0 // the last set that stood for a while
 	AllDownAll  AllDown = 1 // all servers, as if none had been checked
 	AllDownNone AllDown = 2 // nobody: new connections are dropped
 )

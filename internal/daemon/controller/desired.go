@@ -48,21 +48,22 @@ func NewDesired(s store.Store, timing node.Timing, log *slog.Logger) *Desired {
 	return &Desired{store: s, timing: timing, log: log, changed: make(chan struct{})}
 }
 
-// Follow keeps up with the store until ctx ends. What cannot be reached is tried again.
+// Follow keeps up with the store until ctx ends. What cannot be reached, or makes no sense, is tried again.
 func (d *Desired) Follow(ctx context.Context) {
 	for said := ""; ctx.Err() == nil; {
 		documents, revision, err := d.store.Load(ctx)
+		if err == nil {
+			err = d.load(documents, revision)
+		}
 		if err == nil {
 			if said != "" {
 				said = ""
 				d.log.Info("the store can be read again")
 			}
-			d.load(documents, revision)
-			for batch := range d.store.Watch(ctx, revision) {
-				d.apply(batch)
-			}
-		} else if text := err.Error(); text != said && ctx.Err() == nil {
-			said = text
+			err = d.watch(ctx, revision)
+		}
+		if err != nil && err.Error() != said && ctx.Err() == nil {
+			said = err.Error()
 			d.log.Error("the store cannot be read, the last state goes on", "error", err)
 		}
 		select {
@@ -72,12 +73,24 @@ func (d *Desired) Follow(ctx context.Context) {
 	}
 }
 
-func (d *Desired) load(documents []store.Document, revision uint64) {
+func (d *Desired) watch(ctx context.Context, after uint64) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for batch := range d.store.Watch(ctx, after) {
+		if err := d.apply(batch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// load takes all documents, or none: nodes would take a service that cannot be read here for one that is gone.
+func (d *Desired) load(documents []store.Document, revision uint64) error {
 	next := newSnapshot()
 	next.revision = revision
 	for _, document := range documents {
 		if err := next.take(document, document.Revision); err != nil {
-			d.log.Error("left out", "error", err)
+			return err
 		}
 	}
 	if before := d.now(); before != nil && before.revision > revision { // restored from a copy: revisions mean other things now
@@ -88,18 +101,20 @@ func (d *Desired) load(documents []store.Document, revision uint64) {
 	d.whole = d.shown != 0
 	d.mutex.Unlock()
 	d.become(next)
+	return nil
 }
 
-func (d *Desired) apply(batch store.Batch) {
+func (d *Desired) apply(batch store.Batch) error {
 	next := d.now().clone()
 	next.revision = batch.Revision
 	d.noteSkipped(next, batch.Documents)
 	for _, document := range batch.Documents {
 		if err := next.take(document, batch.Revision); err != nil {
-			d.log.Error("the change is left out", "error", err)
+			return err
 		}
 	}
 	d.become(next)
+	return nil
 }
 
 // noteSkipped takes note of what documents are about to take the place of that no view has shown.

@@ -252,6 +252,31 @@ func TestADrainIsEndedOnlyIfItsDeadlineHasPassedStill(t *testing.T) {
 	}
 }
 
+func TestADocumentThatCannotBeReadTakesNoServiceAway(t *testing.T) {
+	s := &faultyStore{Store: newMemory(t)}
+	d := following(t, s)
+	change(t, d, addService(testService("web", 1)))
+	web, before := servicesPrefix+"web", d.now()
+	bad, err := s.Commit(t.Context(), []store.Document{{Key: web, Value: []byte(`{"service": 7}`), Revision: before.own[web]}})
+	require(t, err)
+	await(t, "the store was read again, twice", func() bool {
+		s.mutex.Lock()
+		defer s.mutex.Unlock()
+		return s.loads >= 3
+	})
+	if now := d.now(); now.services["web"] == nil || now.revision != before.revision {
+		t.Errorf("at revision %d the service is %v", now.revision, now.services["web"])
+	}
+	documents, revision, err := s.Load(t.Context())
+	require(t, err)
+	if started := NewDesired(s, node.Timing{}, testLog(t)); started.load(documents, revision) == nil || started.now() != nil {
+		t.Error("a controller that has just started tells of the rest without it")
+	}
+	_, err = s.Commit(t.Context(), []store.Document{{Key: web, Revision: bad}})
+	require(t, err)
+	await(t, "the store is followed again", func() bool { return d.now().services["web"] == nil })
+}
+
 func TestVersionsThatNoViewHasShownAreNoted(t *testing.T) {
 	s := &faultyStore{Store: newMemory(t)}
 	d := following(t, s)

@@ -112,7 +112,7 @@ func newSnapshot() *snapshot {
 	return &snapshot{services: map[string]*serviceDocument{}, health: map[string]*healthDocument{}, own: map[string]uint64{}, seen: map[string]uint64{}}
 }
 
-// take puts a document of a revision into a snapshot that is not shared yet. One that makes no sense changes nothing but its revision.
+// take puts a document of a revision into a snapshot that is not shared yet.
 func (s *snapshot) take(d store.Document, revision uint64) error {
 	if s.own[d.Key] = d.Revision; d.Value == nil {
 		delete(s.own, d.Key)
@@ -136,7 +136,7 @@ func (s *snapshot) take(d store.Document, revision uint64) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("document %s of the store: %w: it was not written by this version of Ballast", d.Key, err)
+		return fmt.Errorf("document %s of the store: %w: it was not written by this version of Ballast: upgrade this controller, or put a document that it can read in its place with etcdctl", d.Key, err)
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ import (
 const (
 	mostBytes    = 4096 // of an answer
 	mostHeader   = 8 << 10
-	defaultMost  = 64 // polls under way
+	defaultMost  = 1024 // polls under way: each that is not answered takes its place for a whole interval
 	leastTimeout = 100 * time.Millisecond
 	mostTimeout  = time.Second
 	idleTimeout  = time.Minute // of connections between polls
@@ -49,7 +49,7 @@ type Result struct {
 type Options struct {
 	// Report takes results, from several goroutines at once. A target is not asked again before it returns.
 	Report func(Result)
-	Most   int // polls that may be under way at once; 0: 64
+	Most   int // polls that may be under way at once; 0: 1024
 	// Transport asks; nil: one without proxies that keeps a connection to each server.
 	Transport http.RoundTripper
 }

@@ -172,6 +172,29 @@ func TestPollsAreBounded(t *testing.T) {
 	}
 }
 
+func TestApplicationsThatDoNotAnswerHoldUpNoOthers(t *testing.T) {
+	const interval, silent = 100 * time.Millisecond, 500
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
+	check(t, err)
+	defer listener.Close()
+	url := serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "outstanding 1") })
+	all := []Target{{Service: "live", URL: url, Interval: interval}}
+	for id := range uint16(silent) {
+		all = append(all, Target{Service: "silent", ID: id, URL: "http://" + listener.Addr().String(), Interval: interval})
+	}
+	began, polls := time.Now(), 0
+	_, results := start(t, Options{}, all...)
+	await(t, results, "the live one has answered 10 times", func(r Result) bool {
+		if r.Service == "live" && r.Err == nil {
+			polls++
+		}
+		return polls == 10
+	})
+	if took := time.Since(began); took > 40*interval {
+		t.Errorf("10 polls took %v", took)
+	}
+}
+
 func TestTargetsComeAndGo(t *testing.T) {
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "outstanding %s", r.URL.Path[1:]) })
 	target := func(id uint16, answer string) Target {

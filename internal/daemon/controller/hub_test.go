@@ -123,6 +123,7 @@ func TestOnlyNodesWithTheirOwnCertificateAndOurVersionJoin(t *testing.T) {
 		"other version": {lb, is(func(h *ballastv1.Hello) { h.Protocol = 2 }), connect.CodeFailedPrecondition, []string{"protocol 2", "speaks 1", "9.9.9", "1.2.3"}},
 		"other role":    {lb, is(func(h *ballastv1.Hello) { h.Role = "agent" }), connect.CodePermissionDenied, []string{"role lb, not agent"}},
 		"other name":    {lb, is(func(h *ballastv1.Hello) { h.Name = "lb2" }), connect.CodePermissionDenied, []string{"lb lb1, not for lb2"}},
+		"long words":    {lb, is(func(h *ballastv1.Hello) { h.Version = strings.Repeat("1", 1<<20) }), connect.CodeInvalidArgument, []string{"more than 256 bytes"}},
 		"no node":       {ca.issue(pki.Ctl, "me"), hello(lb), connect.CodePermissionDenied, []string{"role ctl"}},
 		"no hello":      {lb, nil, connect.CodeDeadlineExceeded, []string{"no Hello"}},
 	} {
@@ -227,6 +228,20 @@ func TestAMessageThatIsTooLargeOrNotForTheRoleEndsTheStream(t *testing.T) {
 	agent.send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Health{Health: &ballastv1.HealthReport{}}})
 	if why := agent.ends(); why.Code() != connect.CodeInvalidArgument || !strings.Contains(why.Message(), "role lb, not agent") {
 		t.Errorf("ended with %v", why)
+	}
+}
+
+func TestOfANodesComplaintsOnlySoMuchIsKept(t *testing.T) {
+	ca, hub := newAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
+	hub.SetState(view(1))
+	agent := join(t, address, ca.issue(pki.Agent, "s1"))
+	complaints := slices.Repeat([]string{strings.Repeat("é", 10000)}, 500)
+	agent.send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Load{Load: &ballastv1.LoadReport{Unavailable: complaints}}})
+	var kept []string
+	await(t, "the report", func() bool { kept = hub.Nodes()[0].Problems; return len(kept) > 0 })
+	if bytes := len(strings.Join(kept, "")); bytes > 1<<16 {
+		t.Errorf("%d complaints of %d bytes are kept", len(kept), bytes)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -96,6 +97,8 @@ func (h *Hub) admit(s *stream, c *call) (*peer, *refusal) {
 	switch {
 	case hello == nil:
 		return nil, &refusal{"hello", connect.CodeInvalidArgument, "the first message must be Hello"}
+	case max(len(hello.Name), len(hello.Role), len(hello.Version)) > helloWord: // they are logged and remembered
+		return nil, &refusal{"hello", connect.CodeInvalidArgument, fmt.Sprintf("a name, role or version in Hello has more than %d bytes", helloWord)}
 	case hello.Protocol != api.ControlProtocol:
 		return nil, &refusal{"version", connect.CodeFailedPrecondition, fmt.Sprintf(
 			"%s (version %s) speaks protocol %d of control, controller %s (version %s) speaks %d: upgrade the older one",
@@ -272,6 +275,25 @@ func (h *Hub) receive(s *stream, p *peer) error {
 	}
 }
 
+// Implementation constants: what is kept of a node's words.
+const (
+	helloWord    = 256 // bytes
+	problems     = 64
+	problemBytes = 512
+)
+
+// problemsOf shortens what a node says is wrong with it.
+func problemsOf(told []string) []string {
+	kept := make([]string, 0, min(len(told), problems))
+	for _, problem := range told[:min(len(told), problems)] {
+		if len(problem) > problemBytes {
+			problem = strings.ToValidUTF8(problem[:problemBytes], "") + " ..."
+		}
+		kept = append(kept, strings.Clone(problem))
+	}
+	return kept
+}
+
 // take hands one report on. Kinds that we do not know are of a newer node, and ignored.
 func (h *Hub) take(p *peer, message *ballastv1.FromNode) error {
 	role := pki.LB
@@ -282,7 +304,7 @@ func (h *Hub) take(p *peer, message *ballastv1.FromNode) error {
 		role = pki.Agent
 		if p.identity.Role == role {
 			h.mutex.Lock()
-			p.problems = m.Load.Unavailable
+			p.problems = problemsOf(m.Load.Unavailable)
 			h.mutex.Unlock()
 			h.options.Reports.Load(p.identity, m.Load)
 		}

@@ -66,12 +66,13 @@ type LB struct {
 	devices    map[string]net.Interface // as they were when attached to, by name
 	trace      traceSession
 
-	unhealthy map[string]unhealthy       // by service; replaced, never changed
-	weights   map[string]*follow.Weights // by service
-	prober    *check.Prober
-	checks    *datapath.Checks   // nil: all checks go straight to the servers
-	engine    *controller.Engine // with a file: what weighs and judges servers in this process
-	remote    *remote            // without a file: the controllers
+	unhealthy  map[string]unhealthy       // by service; replaced, never changed
+	weights    map[string]*follow.Weights // by service
+	prober     *check.Prober
+	checks     *datapath.Checks   // nil: all checks go straight to the servers
+	engine     *controller.Engine // with a file: what weighs and judges servers in this process
+	judgements judgements         // of engine
+	remote     *remote            // without a file: the controllers
 }
 
 // unhealthy are the servers of a service that get no new connections, and of those the ones whose connections are cut, by id.
@@ -94,6 +95,7 @@ func RunLB(ctx context.Context, o LBOptions) error {
 	lb := &LB{
 		options: o, log: o.Log, modes: map[string]datapath.XDPMode{}, devices: map[string]net.Interface{},
 		unhealthy: map[string]unhealthy{}, weights: map[string]*follow.Weights{},
+		judgements: judgements{wake: make(chan struct{}, 1), by: map[string]unhealthy{}},
 	}
 	lb.makeBrain()
 	if err := lb.start(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -66,6 +67,7 @@ func (lb *LB) runBrain(ctx context.Context, running *sync.WaitGroup) error {
 		}
 		lb.reloadLogged() // what was edited between the first look and the watch
 		running.Go(func() { lb.engine.Run(ctx) })
+		running.Go(func() { lb.carryOutJudgements(ctx) })
 	}
 	if lb.options.Listen != "" {
 		if err := lb.listenForAgents(ctx, running); err != nil {
@@ -106,26 +108,66 @@ func (lb *LB) listenForAgents(ctx context.Context, running *sync.WaitGroup) erro
 	return nil
 }
 
-// judged takes who is unhealthy from the engine of this process.
+// judgements are what the engine of this process has found and the tables do not say yet.
+type judgements struct {
+	wake  chan struct{}
+	mutex sync.Mutex
+	by    map[string]unhealthy // service
+}
+
+// judged takes who is unhealthy from the engine of this process. A host that fails may be a server of hundreds of services, and tables
+// take their time: what is found meanwhile is carried out together.
 func (lb *LB) judged(service string, down, cut []uint16) {
-	lb.mu.Lock()
-	defer lb.mu.Unlock()
+	j := &lb.judgements
+	j.mutex.Lock()
+	j.by[service] = unhealthy{down, cut}
+	j.mutex.Unlock()
+	select {
+	case j.wake <- struct{}{}:
+	default:
+	}
+}
+
+// carryOutJudgements does as judged until ctx ends. What fails is judged again by the engine.
+func (lb *LB) carryOutJudgements(ctx context.Context) {
+	j := &lb.judgements
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-j.wake:
+		}
+		lb.mu.Lock()
+		j.mutex.Lock()
+		found := j.by
+		j.by = map[string]unhealthy{}
+		j.mutex.Unlock()
+		lb.setUnhealthy(found)
+		lb.mu.Unlock()
+	}
+}
+
+// setUnhealthy replaces who is unhealthy of some services. Callers hold mu.
+func (lb *LB) setUnhealthy(found map[string]unhealthy) {
 	before := lb.unhealthy
 	lb.unhealthy = maps.Clone(before)
-	delete(lb.unhealthy, service)
-	if len(down) > 0 {
-		lb.unhealthy[service] = unhealthy{down, cut}
+	for service, sick := range found {
+		if delete(lb.unhealthy, service); len(sick.Down) > 0 {
+			lb.unhealthy[service] = sick
+		}
 	}
 	if err := lb.carryOut(lb.node); err != nil {
 		lb.unhealthy = before
-		lb.log.Error("health of servers not applied", "service", service, "error", err)
+		lb.log.Error("health of servers not applied", "services", len(found), "error", err)
 		return
 	}
-	var names []string
-	for _, id := range down {
-		names = append(names, lb.serverName(service, id))
+	for _, service := range slices.Sorted(maps.Keys(found)) {
+		var names []string
+		for _, id := range found[service].Down {
+			names = append(names, lb.serverName(service, id))
+		}
+		lb.log.Info("health of servers", "service", service, "unhealthy", names)
 	}
-	lb.log.Info("health of servers", "service", service, "unhealthy", names)
 }
 
 // drained switches a server off: the deadline of its drain has passed.

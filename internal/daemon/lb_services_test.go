@@ -1,9 +1,13 @@
 package daemon_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -165,4 +169,36 @@ func send(t *testing.T, from *netspace.Space, to netip.Addr, count int) {
 		}
 		return nil
 	}))
+}
+
+func TestAHostThatFailsIsTakenOutOfAllItsServicesTogether(t *testing.T) {
+	h := newLBHost(t)
+	const services = 40
+	var file strings.Builder
+	keys, _, _ := strings.Cut(lbFile, "services:")
+	file.WriteString(keys + "services:\n")
+	for i := range services {
+		fmt.Fprintf(&file, "  - {name: web%d, vip: 198.51.100.%d, ports: [80], table_slots: 251, health: {check: tcp, interval: 200ms, timeout: 100ms, all_down: none}, "+
+			"servers: [{name: s1, address: 10.9.0.99, id: 1}]}\n", i, i+1)
+	}
+	sum := h.write(file.String())
+	h.start()
+	h.awaitFile(sum)
+	var before, after api.LBStatus
+	require(t, h.client.Get(t.Context(), api.PathStatus, &before))
+	down := 0
+	for end := time.Now().Add(hostDeadline); down < services; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it was taken out of %d services", down)
+		}
+		var saved struct{ Unhealthy map[string]any }
+		content, err := os.ReadFile(filepath.Join(h.dir, "state", "test", "state.json"))
+		require(t, err)
+		require(t, json.Unmarshal(content, &saved))
+		down = len(saved.Unhealthy)
+	}
+	require(t, h.client.Get(t.Context(), api.PathStatus, &after))
+	if changes := after.Generation - before.Generation; changes > services/2 {
+		t.Errorf("tables changed %d times for %d services", changes, services)
+	}
 }

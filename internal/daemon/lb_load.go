@@ -20,12 +20,12 @@ func (lb *LB) toldWeights(update *ballastv1.Weights) {
 	}
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
-	s := lb.node.Running.Service(update.Service)
-	if s == nil || !s.Dispatch.FollowsLoad() {
-		return
-	}
 	weights := lb.weights[update.Service]
 	if weights == nil {
+		s := lb.node.Running.Service(update.Service)
+		if s == nil || !s.Dispatch.FollowsLoad() {
+			return
+		}
 		weights = &follow.Weights{}
 		lb.weights[update.Service] = weights
 	}
@@ -63,10 +63,12 @@ func (lb *LB) softWeights(service string) map[uint16]uint16 {
 
 // forgetWeights drops the soft weights of services that have none (any more). Callers hold mu.
 func (lb *LB) forgetWeights() {
-	maps.DeleteFunc(lb.weights, func(name string, _ *follow.Weights) bool {
-		s := lb.node.Running.Service(name)
-		return s == nil || !s.Dispatch.FollowsLoad()
-	})
+	follows := make(map[string]bool, len(lb.weights))
+	for i := range lb.node.Running.Services {
+		s := &lb.node.Running.Services[i]
+		follows[s.Name] = s.Dispatch.FollowsLoad()
+	}
+	maps.DeleteFunc(lb.weights, func(name string, _ *follow.Weights) bool { return !follows[name] })
 }
 
 // takeOverWeights goes on with the soft weights that an earlier process left in the tables, until others are told.

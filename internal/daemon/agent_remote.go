@@ -109,7 +109,13 @@ func (a *Agent) hello(name string) *ballastv1.Hello {
 func (a *Agent) toldState(controller string, state *ballastv1.State) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.options.Config != "" || !a.follower.Offer(controller, state.Revision, state.Complete) {
+	if a.options.Config != "" {
+		return
+	}
+	if !a.follower.Offer(controller, state.Revision, state.Complete) {
+		if state.Complete && len(state.Services) == 0 { // or none that this host is a server of: going on marking does no harm
+			a.follower.Dismiss(controller)
+		}
 		return
 	}
 	before := a.remote

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 )
 
@@ -30,5 +31,26 @@ func TestWeightsOfControllersWhoseStoreBeganAnewAreTaken(t *testing.T) {
 	}
 	if !known.Take(3, 1, true, []uint32{1}, []uint32{2}) {
 		t.Error("the weights of a lower term were refused")
+	}
+}
+
+func TestAnEmptiedStoreEndsNoFleet(t *testing.T) {
+	lb := &LB{
+		log:    slog.New(slog.NewTextHandler(io.Discard, nil)),
+		remote: &remote{joined: api.Join(t.Context(), api.JoinOptions{})},
+	}
+	lb.remote.follower.Take(100)
+	lb.toldState("c1", &ballastv1.State{Revision: 2, Complete: true})
+	now := time.Unix(1000, 0)
+	lb.joinAnew(now)
+	lb.joinAnew(now.Add(time.Hour))
+	if lb.remote.follower.Revision != 100 {
+		t.Fatal("gave up its state for that of a store with nothing in it")
+	}
+	lb.toldState("c1", &ballastv1.State{Revision: 3, Services: []*ballastv1.ServiceState{{Service: &ballastv1.Service{Name: "web"}}}})
+	lb.joinAnew(now)
+	lb.joinAnew(now.Add(time.Hour))
+	if lb.remote.follower.Revision != 0 {
+		t.Error("does not take the state of a store that was filled again")
 	}
 }

@@ -58,6 +58,10 @@ func (lb *LB) toldState(controller string, state *ballastv1.State) {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
 	if !lb.remote.follower.Offer(controller, state.Revision, state.Complete) {
+		if state.Complete && len(state.Services) == 0 {
+			lb.remote.follower.Dismiss(controller)
+			lb.log.Error("controller knows no service: its store is new or was emptied, the last state goes on", "controller", controller, "revision", state.Revision)
+		}
 		return
 	}
 	before, sickBefore, followerBefore := lb.node, lb.unhealthy, lb.remote.follower

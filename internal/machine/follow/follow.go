@@ -68,6 +68,10 @@ func (f *Follower) Lacks(now time.Time) bool {
 	return true
 }
 
+// Dismiss takes note that what a controller has offered is nothing to fall back to: a store that knows no service is one that was lost
+// or has just been made, and nobody wants a whole fleet to end for that.
+func (f *Follower) Dismiss(controller string) { delete(f.told, controller) }
+
 // Left takes note of the end of a controller's stream.
 func (f *Follower) Left(controller string) { delete(f.told, controller) }
 

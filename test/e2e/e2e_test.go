@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/lab"
@@ -39,6 +40,9 @@ func TestMain(m *testing.M) {
 
 func long() bool { return os.Getenv(longVariable) != "" }
 
+// measured are the scenarios whose promise is a comparison of speeds. They run alone; the others mostly wait, and run side by side.
+var measured = []string{"bimodal", "elastic", "throughput", "uneven", "uneven-links", "weight-loss"}
+
 // run runs a scenario, fails the test when its promise is broken, and returns the result.
 func run(t *testing.T, scenario string, arguments ...string) lab.Result {
 	t.Helper()
@@ -47,6 +51,9 @@ func run(t *testing.T, scenario string, arguments ...string) lab.Result {
 	}
 	if testing.Short() {
 		t.Skip("a whole scenario takes too long for -short")
+	}
+	if !slices.Contains(measured, scenario) {
+		t.Parallel()
 	}
 	command := exec.CommandContext(t.Context(), binary, append([]string{"lab", "run", scenario, "--json"}, arguments...)...)
 	var output, progress bytes.Buffer

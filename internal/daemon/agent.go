@@ -142,8 +142,10 @@ func (a *Agent) start() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	err = a.takeOverStops()
-	if err == nil {
-		err = a.apply(file)
+	if a.ready {
+		err = errors.Join(err, a.apply(file))
+	} else { // nobody has said yet what this host serves: what an earlier process left goes on
+		a.applied = file
 	}
 	if err == nil {
 		err = a.attach()
@@ -313,6 +315,9 @@ func (a *Agent) networkChanged() {
 	local, err := netdev.LocalAddresses()
 	if err != nil {
 		a.log.Error("network not looked at", "error", err)
+		return
+	}
+	if !a.ready { // see start
 		return
 	}
 	if a.options.Server == "" && !slices.Equal(local, a.local) {

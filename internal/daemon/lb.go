@@ -65,6 +65,7 @@ type LB struct {
 	modes      map[string]datapath.XDPMode
 	devices    map[string]net.Interface // as they were when attached to, by name
 	trace      traceSession
+	cutOff     bool // a change was carried out only in part
 
 	unhealthy  map[string]unhealthy       // by service; replaced, never changed
 	weights    map[string]*follow.Weights // by service
@@ -268,13 +269,16 @@ func (lb *LB) sync() error {
 		})
 	}
 	changes, err := lb.tables.Update(&want)
-	if err != nil || len(changes) == 0 {
+	if err != nil {
 		return err
 	}
-	if err := lb.apply(changes); err != nil {
-		return err
+	if len(changes) > 0 {
+		if err := lb.apply(changes); err != nil {
+			return err
+		}
+		lb.generation++
 	}
-	lb.generation++
+	lb.cutOff = false
 	return nil
 }
 
@@ -367,6 +371,13 @@ func (lb *LB) ageOnce(now time.Time) {
 		return traffic.Packets
 	}
 	lb.joinAnew(now)
+	if lb.cutOff {
+		if err := lb.sync(); err != nil {
+			lb.log.Error("tables are still behind the desired state", "error", err)
+			return
+		}
+		places = lb.tables.Places()
+	}
 	before := lb.node
 	before.Removed = slices.Clone(before.Removed)
 	if lb.remote == nil && lb.node.Age(now, lb.options.Timing, packets) { // else controllers do

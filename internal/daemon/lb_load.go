@@ -41,12 +41,14 @@ func (lb *LB) toldWeights(update *ballastv1.Weights) {
 	}
 }
 
-// apply carries changes out. Where that fails, the plan is what the tables really say. Callers hold mu.
+// apply carries changes out. Where that fails, the plan is what the tables really say: it knows no names of services then, so that
+// the whole desired state has to be carried out again (ageOnce). Callers hold mu.
 func (lb *LB) apply(changes []plan.Change) error {
 	err := lb.path.Apply(changes)
 	if err == nil {
 		return nil
 	}
+	lb.cutOff = true
 	if tables, restoreErr := plan.Restore(lb.options.Limits, lb.path); restoreErr == nil {
 		lb.tables = tables
 	}

@@ -13,9 +13,6 @@ type Point struct {
 	UpTo  float64 `json:"up_to"`
 }
 
-// Fixed is the distribution of one value.
-func Fixed(value float64) Distribution { return Distribution{Points: []Point{{value, 1}}} }
-
 // IsZero tells whether there is no distribution.
 func (d *Distribution) IsZero() bool { return len(d.Points) == 0 }
 

@@ -21,6 +21,7 @@ type contender struct {
 	interval time.Duration // of load reports; 0: the policy follows none
 	loss     float64       // share of the updates of weights that each load balancer loses
 	endpoint string        // that the application tells its load at; empty: the agent tells of its connections
+	estimate bool          // nobody is asked: load balancers go by what they see (Spotlight V-D1)
 }
 
 // name is what results call it, such as "awfd-m4-250ms".
@@ -34,6 +35,9 @@ func (c contender) name() string {
 	}
 	if c.endpoint != "" {
 		name += "-endpoint"
+	}
+	if c.estimate {
+		name += "-estimate"
 	}
 	if c.loss != 0 {
 		name += fmt.Sprintf("-lose%g", 100*c.loss)
@@ -134,6 +138,9 @@ func (t *trial) use(one contender) error {
 		service.Load = &serviceLoad{Source: "connections", Interval: one.interval.String(), Endpoint: one.endpoint}
 		if one.endpoint != "" {
 			service.Load.Source = "endpoint"
+		}
+		if one.estimate {
+			service.Load.Source = "estimate"
 		}
 		if one.dispatch == "awfd" {
 			service.Load.Classes = &one.classes

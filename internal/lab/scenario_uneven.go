@@ -95,9 +95,9 @@ func (s *stage) uneven(what setup, rate float64, endpoint string, request traffi
 	if s.Duration != 0 {
 		c.repetitions = compareLong
 	}
-	asking := spotlight(0)
-	asking.endpoint = endpoint
-	c.contenders = append(c.contenders, asking)
+	asking, guessing := spotlight(0), spotlight(0)
+	asking.endpoint, guessing.estimate = endpoint, true
+	c.contenders = append(c.contenders, guessing, asking)
 	return c
 }
 
@@ -112,7 +112,7 @@ func runUnevenLinks(s *stage) error { return s.compareUneven(s.unevenLinks()) }
 // compareUneven measures all policies at every interval when a duration is given.
 func (s *stage) compareUneven(c comparison) error {
 	if s.Duration != 0 {
-		c.contenders = append(c.contenders[len(c.contenders)-1:], plain("hash", "maglev", "rr", "wrr", "wcmp", "p2c", "least")...)
+		c.contenders = append(c.contenders[len(c.contenders)-2:], plain("hash", "maglev", "rr", "wrr", "wcmp", "p2c", "least")...)
 		c.contenders = append(c.contenders, following("awrr", 0, spotlightIntervals...)...)
 		c.contenders = append(c.contenders, following("lcf", 0, spotlightIntervals...)...)
 		for _, classes := range []int{1, 2, 4, 8} {
@@ -122,7 +122,7 @@ func (s *stage) compareUneven(c comparison) error {
 	if err := s.compare(c); err != nil {
 		return err
 	}
-	s.expectBetter("p2c", "awrr-250ms", "awfd-m4-250ms", "awfd-m4-250ms-endpoint")
+	s.expectBetter("p2c", "awrr-250ms", "awfd-m4-250ms", "awfd-m4-250ms-endpoint", "awfd-m4-250ms-estimate")
 	return nil
 }
 

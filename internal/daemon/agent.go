@@ -21,6 +21,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
@@ -67,6 +68,8 @@ type Agent struct {
 	follower follow.Follower
 	remote   node.Node // as controllers say; see LB
 	joined   *api.Joined
+	// credentials are with Controllers.
+	credentials *pki.Credentials
 }
 
 // attachment is a device as it was when the programs were attached.
@@ -91,6 +94,11 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 		options: o, log: o.Log, attached: map[string]attachment{}, stops: map[netip.Addr]time.Time{},
 		sampler: load.New(load.Options{Cgroup: o.Cgroup}),
 	}
+	if len(o.Controllers) > 0 { // before anything is attached
+		if a.credentials, err = pki.Load(o.TLSDir, o.Name, pki.Agent); err != nil {
+			return err
+		}
+	}
 	if err := a.start(); err != nil {
 		return err
 	}
@@ -110,9 +118,7 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 		a.reloadLogged() // it may have changed before it was watched
 	}
 	if len(o.Controllers) > 0 {
-		if err := a.runRemote(ctx, &running); err != nil {
-			return err
-		}
+		a.runRemote(ctx, &running)
 	}
 	if o.Metrics != "" {
 		metrics, err := net.Listen("tcp", o.Metrics)

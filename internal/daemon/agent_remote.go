@@ -62,18 +62,14 @@ func (a *Agent) fileOfState(path string) *config.File {
 }
 
 // runRemote reports the host's load until ctx ends and, without a file, runs by what controllers say.
-func (a *Agent) runRemote(ctx context.Context, running *sync.WaitGroup) error {
-	identity, err := pki.Load(a.options.TLSDir, a.options.Name, pki.Agent)
-	if err != nil {
-		return err
-	}
+func (a *Agent) runRemote(ctx context.Context, running *sync.WaitGroup) {
 	var others []pki.Role
 	if a.options.Config != "" { // a load balancer may take load reports, but not say what this server is
 		others = append(others, pki.LB)
 	}
 	options := api.JoinOptions{
-		Controllers: a.options.Controllers, TLS: identity.Client(others...), Log: a.log,
-		Hello:     func() *ballastv1.Hello { return a.hello(identity.Identity().Name) },
+		Controllers: a.options.Controllers, TLS: a.credentials.Client(others...), Log: a.log,
+		Hello:     func() *ballastv1.Hello { return a.hello(a.credentials.Identity().Name) },
 		OnState:   a.toldState,
 		OnWeights: func(*ballastv1.Weights) {},
 		OnChecks:  func(string, []string) {},
@@ -92,7 +88,6 @@ func (a *Agent) runRemote(ctx context.Context, running *sync.WaitGroup) error {
 	}
 	running.Go(func() { a.sampler.Run(ctx, a.reportInterval, a.reportLoad) })
 	running.Go(func() { a.watchControllers(ctx) })
-	return nil
 }
 
 func (a *Agent) hello(name string) *ballastv1.Hello {

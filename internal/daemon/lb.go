@@ -22,6 +22,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
@@ -53,19 +54,20 @@ type LB struct {
 	options LBOptions
 	log     *slog.Logger
 
-	mu         sync.Mutex
-	path       *datapath.LB
-	tables     *plan.Tables
-	node       node.Node
-	paths      pathTable
-	probes     probeTable
-	file       api.Config
-	generation uint64
-	ready      bool
-	modes      map[string]datapath.XDPMode
-	devices    map[string]net.Interface // as they were when attached to, by name
-	trace      traceSession
-	cutOff     bool // a change was carried out only in part
+	mu          sync.Mutex
+	path        *datapath.LB
+	tables      *plan.Tables
+	node        node.Node
+	paths       pathTable
+	probes      probeTable
+	file        api.Config
+	generation  uint64
+	ready       bool
+	modes       map[string]datapath.XDPMode
+	devices     map[string]net.Interface // as they were when attached to, by name
+	trace       traceSession
+	credentials *pki.Credentials // with controllers or agents to talk to
+	cutOff      bool             // a change was carried out only in part
 
 	unhealthy  map[string]unhealthy       // by service; replaced, never changed
 	weights    map[string]*follow.Weights // by service
@@ -97,6 +99,11 @@ func RunLB(ctx context.Context, o LBOptions) error {
 		options: o, log: o.Log, modes: map[string]datapath.XDPMode{}, devices: map[string]net.Interface{},
 		unhealthy: map[string]unhealthy{}, weights: map[string]*follow.Weights{},
 		judgements: judgements{wake: make(chan struct{}, 1), by: map[string]unhealthy{}},
+	}
+	if len(o.Controllers) > 0 || o.Listen != "" { // before anything is attached
+		if lb.credentials, err = pki.Load(o.TLSDir, o.Name, pki.LB); err != nil {
+			return err
+		}
 	}
 	lb.makeBrain()
 	if err := lb.start(); err != nil {

@@ -17,7 +17,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
-	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 // Who decides for this node: controllers, or an engine of its own when it runs by a file.
@@ -56,9 +55,7 @@ const self = "self"
 // runBrain starts what decides, until ctx ends.
 func (lb *LB) runBrain(ctx context.Context, running *sync.WaitGroup) error {
 	if lb.remote != nil {
-		if err := lb.followControllers(ctx); err != nil {
-			return err
-		}
+		lb.followControllers(ctx)
 		running.Go(lb.remote.joined.Wait)
 		onHangup(ctx, lb.remote.joined.Rejoin)
 	} else {
@@ -87,21 +84,17 @@ func (lb *LB) runBrain(ctx context.Context, running *sync.WaitGroup) error {
 
 // listenForAgents takes agents' load reports for the engine of this process.
 func (lb *LB) listenForAgents(ctx context.Context, running *sync.WaitGroup) error {
-	identity, err := pki.Load(lb.options.TLSDir, lb.options.Name, pki.LB)
-	if err != nil {
-		return err
-	}
 	listener, err := net.Listen("tcp", lb.options.Listen)
 	if err != nil {
 		return fmt.Errorf("listen for agents: %w", err)
 	}
 	hub := controller.NewHub(controller.HubOptions{
-		Name: identity.Identity().Name, Version: lb.options.Version, Reports: lb.engine, Log: lb.log,
+		Name: lb.credentials.Identity().Name, Version: lb.options.Version, Reports: lb.engine, Log: lb.log,
 	})
 	mux := http.NewServeMux()
 	mux.Handle(hub.Handler())
 	running.Go(func() {
-		if err := controller.Serve(ctx, listener, identity.Server(), mux); err != nil && ctx.Err() == nil {
+		if err := controller.Serve(ctx, listener, lb.credentials.Server(), mux); err != nil && ctx.Err() == nil {
 			lb.log.Error("agents are not listened to any more", "error", err)
 		}
 	})

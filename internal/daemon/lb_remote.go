@@ -26,24 +26,20 @@ type remote struct {
 }
 
 // followControllers begins a stream to each controller, until ctx ends.
-func (lb *LB) followControllers(ctx context.Context) error {
-	identity, err := pki.Load(lb.options.TLSDir, lb.options.Name, pki.LB)
-	if err != nil {
-		return err
-	}
+func (lb *LB) followControllers(ctx context.Context) {
+	name := lb.credentials.Identity().Name
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
 	lb.remote.joined = api.Join(ctx, api.JoinOptions{
-		Controllers: lb.options.Controllers, TLS: identity.Client(), Log: lb.log,
+		Controllers: lb.options.Controllers, TLS: lb.credentials.Client(), Log: lb.log,
 		Hello: func() *ballastv1.Hello {
-			return &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(pki.LB), Name: identity.Identity().Name, Version: lb.options.Version}
+			return &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(pki.LB), Name: name, Version: lb.options.Version}
 		},
 		OnState:   lb.toldState,
 		OnWeights: lb.toldWeights,
 		OnChecks:  lb.toldChecks,
 		OnLeft:    lb.controllerLeft,
 	})
-	return nil
 }
 
 func (lb *LB) controllerLeft(controller string) {

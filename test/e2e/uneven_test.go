@@ -31,8 +31,12 @@ func compared(t *testing.T, scenario, duration string) lab.Result {
 // 12 and 13). The ratio is logged; the paper's 20 % are expected less the noise of a machine that everything shares.
 func TestPoliciesThatFollowLoadBeatHashOnUnevenServers(t *testing.T) { compared(t, "uneven", "20s") }
 
-// Promise: the same where servers have links of unequal bandwidth.
+// Promise: the same where servers have links of unequal bandwidth. The short form is left to TestLostWeightsCostLittle, which has the
+// same servers.
 func TestPoliciesThatFollowLoadBeatHashOnUnevenLinks(t *testing.T) {
+	if !long() {
+		t.Skip("compares for minutes: make test-long")
+	}
 	compared(t, "uneven-links", "20s")
 }
 

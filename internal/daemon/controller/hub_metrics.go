@@ -22,13 +22,18 @@ func newHubMetrics(h *Hub) hubMetrics {
 	counter := func(name, help string, label string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ballast_control_" + name, Help: help}, []string{label})
 	}
-	return hubMetrics{
+	m := hubMetrics{
 		peers:     prometheus.NewDesc("ballast_control_peers", "Nodes that are connected.", []string{"role"}, nil),
 		refused:   counter("refused_total", "Streams that were refused or cut.", "reason"),
 		messages:  counter("messages_total", "Messages of streams.", "direction"),
 		bytes:     counter("bytes_total", "Bytes of messages of streams, before encryption.", "direction"),
 		coalesced: counter("coalesced_total", "Updates that took the place of one that still waited for its peer.", "kind"),
 	}
+	for _, direction := range []string{"sent", "received"} { // there from the beginning: rates are wrong of what appears at 1
+		m.messages.WithLabelValues(direction)
+		m.bytes.WithLabelValues(direction)
+	}
+	return m
 }
 
 func (m *hubMetrics) vectors() []*prometheus.CounterVec {

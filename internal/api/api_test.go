@@ -42,7 +42,7 @@ func TestClientReadsWhatTheServerAnswers(t *testing.T) {
 func TestRefusalKeepsItsCodeAndMessage(t *testing.T) {
 	s := NewServer()
 	s.Handle("POST /v1/x", func(*http.Request) (any, error) { return nil, BadRequest("no server %q", "s9") })
-	err := serve(t, s).Post(context.Background(), "/v1/x", struct{}{}, nil)
+	err := serve(t, s).Do(context.Background(), http.MethodPost, "/v1/x", struct{}{}, nil)
 	var refused *Error
 	if !errors.As(err, &refused) || refused.Code != 400 || refused.Message != `no server "s9"` {
 		t.Fatalf("got %v", err)

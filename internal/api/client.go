@@ -31,11 +31,6 @@ func (c *Client) Get(ctx context.Context, path string, answer any) error {
 	return c.Do(ctx, http.MethodGet, path, nil, answer)
 }
 
-// Post sends body as JSON and decodes the answer. Either may be nil.
-func (c *Client) Post(ctx context.Context, path string, body, answer any) error {
-	return c.Do(ctx, http.MethodPost, path, body, answer)
-}
-
 // Do is any method. What the daemon refuses comes back as *Error.
 func (c *Client) Do(ctx context.Context, method, path string, body, answer any) error {
 	response, err := c.send(ctx, method, path, body)

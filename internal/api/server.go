@@ -91,6 +91,11 @@ func (l *lockedListener) Close() error {
 // Serve answers until ctx ends, then lets requests under way finish for a moment and closes the listener.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{Handler: s.mux, BaseContext: func(net.Listener) context.Context { return ctx }}
+	return ServeUntil(ctx, server, func() error { return server.Serve(listener) })
+}
+
+// ServeUntil runs serve, which is one of server's ways to serve, until ctx ends, and then lets requests under way finish for a moment.
+func ServeUntil(ctx context.Context, server *http.Server, serve func() error) error {
 	finished := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(finished)
@@ -101,7 +106,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		}
 	})
 	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+	if err := serve(); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	<-finished

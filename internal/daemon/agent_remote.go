@@ -87,7 +87,7 @@ func (a *Agent) runRemote(ctx context.Context, running *sync.WaitGroup) {
 		onHangup(ctx, a.joined.Rejoin)
 	}
 	running.Go(func() { a.sampler.Run(ctx, a.reportInterval, a.reportLoad) })
-	running.Go(func() { a.watchControllers(ctx) })
+	running.Go(func() { every(ctx, agePeriod, a.joinAnew) })
 }
 
 func (a *Agent) hello(name string) *ballastv1.Hello {
@@ -137,20 +137,7 @@ func (a *Agent) toldState(controller string, state *ballastv1.State) {
 	}
 }
 
-// watchControllers asks controllers for everything where that is needed; see LB.joinAnew.
-func (a *Agent) watchControllers(ctx context.Context) {
-	ticker := time.NewTicker(agePeriod)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-ticker.C:
-			a.joinAnew(now)
-		}
-	}
-}
-
+// joinAnew asks controllers for everything where that is needed; see LB.joinAnew.
 func (a *Agent) joinAnew(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

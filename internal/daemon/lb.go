@@ -351,18 +351,11 @@ func (lb *LB) pathNarrowed(found netdev.TooBig) {
 
 // age does what only time brings: forgetting silent removed servers, letting load estimates decay, filling the trace's budget.
 func (lb *LB) age(ctx context.Context) {
-	ticker := time.NewTicker(agePeriod)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	every(ctx, agePeriod, func(time.Time) {
 		lb.mu.Lock()
+		defer lb.mu.Unlock()
 		lb.ageOnce(time.Now())
-		lb.mu.Unlock()
-	}
+	})
 }
 
 // loadMemory is how long the estimate of open connections takes to forget FINs that never came.

@@ -231,18 +231,11 @@ func checkedPorts(s *model.Service) []uint16 {
 
 // reportHealth says everything from time to time, besides every change at once, until ctx ends.
 func (lb *LB) reportHealth(ctx context.Context) {
-	ticker := time.NewTicker(health.RepeatInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	every(ctx, health.RepeatInterval, func(time.Time) {
 		if results := lb.prober.All(); len(results) > 0 {
 			lb.tell(healthReport(results))
 		}
-	}
+	})
 }
 
 func healthReport(results []check.Result) *ballastv1.FromNode {

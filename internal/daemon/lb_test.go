@@ -101,7 +101,7 @@ func (h *lbHost) expectServers(when string, want ...string) {
 }
 
 func (h *lbHost) post(path string, body any) (answer api.Changed, err error) {
-	err = h.client.Post(h.t.Context(), path, body, &answer)
+	err = h.client.Do(h.t.Context(), http.MethodPost, path, body, &answer)
 	return answer, err
 }
 

@@ -21,6 +21,20 @@ import (
 // settle is how long a file must be left alone before it is read: editors write in several steps.
 const settle = 50 * time.Millisecond
 
+// every calls do in each period until ctx ends.
+func every(ctx context.Context, period time.Duration, do func(now time.Time)) {
+	ticker := time.NewTicker(period)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			do(now)
+		}
+	}
+}
+
 // onHangup calls do at each SIGHUP until ctx ends: a node without a file asks its controllers for everything again.
 func onHangup(ctx context.Context, do func()) {
 	hangup := make(chan os.Signal, 1)

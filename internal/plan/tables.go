@@ -72,11 +72,12 @@ type Place struct {
 	Counters map[uint16]uint32 // server id -> counter index
 }
 
-// Places returns where the counters of every published service are, by service name.
+// Places returns where the counters of every published service are, by service name. What is given out stays as it is, also when an
+// update changes the tables, and the caller must not change it.
 func (t *Tables) Places() map[string]Place {
 	places := make(map[string]Place, len(t.services))
 	for _, s := range t.services {
-		places[s.name] = Place{s.number, maps.Clone(s.counters)}
+		places[s.name] = Place{s.number, s.counters}
 	}
 	return places
 }

@@ -6,20 +6,20 @@ package controller
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"io"
 	"log"
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/ballast-lb/ballast/internal/api"
 )
 
 // Implementation constants of a controller's connections.
 const (
-	silenceMax      = 2 * time.Second // of a node, until it is asked for a sign of life
-	deadAfter       = 8 * time.Second // of silence after that. Nodes that were only busy would all join anew, and keep everybody busy
-	headerTimeout   = 5 * time.Second
-	shutdownTimeout = 2 * time.Second // for requests under way
+	silenceMax    = 2 * time.Second // of a node, until it is asked for a sign of life
+	deadAfter     = 8 * time.Second // of silence after that. Nodes that were only busy would all join anew, and keep everybody busy
+	headerTimeout = 5 * time.Second
 )
 
 // Serve answers nodes and ctl until ctx ends, and closes the listener. Streams end with ctx.
@@ -34,23 +34,9 @@ func Serve(ctx context.Context, listener net.Listener, config *tls.Config, handl
 	}
 	server.Protocols.SetHTTP1(true)
 	server.Protocols.SetHTTP2(true)
-	finished := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(finished)
-		deadline, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
-		defer cancel()
-		if server.Shutdown(deadline) != nil {
-			server.Close()
-		}
-	})
-	if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
-		if stop() {
-			listener.Close()
-		}
-		return err
-	}
-	<-finished
-	return nil
+	err := api.ServeUntil(ctx, server, func() error { return server.ServeTLS(listener, "", "") })
+	listener.Close() // also where it did not come to serving
+	return err
 }
 
 // quietLog drops what net/http says of single connections: peers that matter are counted and named by the hub.

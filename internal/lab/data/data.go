@@ -16,9 +16,6 @@ var files embed.FS
 // WebDurations are how long connections to web servers last, in microseconds (the experiments of Cheetah).
 func WebDurations() traffic.Distribution { return mustRead("web_server_durations_cheetah.csv", false) }
 
-// WebSizes are how long the answers of web servers are, in units of 1000 bytes (the experiments of Cheetah).
-func WebSizes() traffic.Distribution { return mustRead("web_server_sizes_cheetah.csv", false) }
-
 // SearchFlows are the sizes of flows in a data centre that serves a web search, in bytes.
 func SearchFlows() traffic.Distribution { return mustRead("websearch_flow_sizes.csv", true) }
 

@@ -29,7 +29,7 @@ func TestEveryFileSaysWhereItIsFrom(t *testing.T) {
 
 func TestDrawsHaveTheMeanOfTheirDistribution(t *testing.T) {
 	for name, distribution := range map[string]traffic.Distribution{
-		"durations": WebDurations(), "sizes": WebSizes(), "search": SearchFlows(), "scaled": SearchFlows().WithMean(7),
+		"durations": WebDurations(), "search": SearchFlows(), "scaled": SearchFlows().WithMean(7),
 	} {
 		random, sum := rand.New(rand.NewPCG(1, 2)), 0.0
 		const draws = 200_000

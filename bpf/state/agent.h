@@ -66,7 +66,8 @@ struct served {
 	__u8 cookie_bits;
 	__u8 epoch_parity; /* of the key to write with */
 	__u8 flags;
-	__u8 pad[3];
+	__u8 id_bits; /* of the cookie, for the id; above them, what a load balancer put there */
+	__u8 pad[2];
 };
 _Static_assert(sizeof(struct served) == 40, "served");
 

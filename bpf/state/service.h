@@ -23,12 +23,13 @@ enum dispatch {
 	DISPATCH_WCMP,
 	DISPATCH_LCF,
 };
-enum affinity { AFFINITY_HASH, AFFINITY_COOKIE };
+enum affinity { AFFINITY_HASH, AFFINITY_COOKIE, AFFINITY_TABLE, AFFINITY_LOCAL_TABLE };
 enum forward { FORWARD_L2, FORWARD_IPIP, FORWARD_GUE, FORWARD_NAT };
 
 enum service_flag {
 	SERVICE_THROUGH = 1, /* answers pass this node, which writes the cookie */
 	SERVICE_SECOND_CHANCE = 2, /* servers run agents that hand on what is not theirs */
+	SERVICE_FIRST_TIER = 4, /* its servers are the load balancers of the second tier */
 };
 
 enum server_flag {
@@ -75,8 +76,16 @@ struct service {
 	__u8 classes; /* awfd, lcf: of weights above 0 */
 	__be16 port; /* nat with ports of the servers' own: the one port of the service */
 	__u16 members; /* least, awfd, lcf: servers that may get new connections */
+	__u32 table_base, table_blocks; /* table: range of connection_blocks */
+	__u8 id_bits, id_shift; /* where in the cookie the id is */
+	__u8 index_bits; /* table: between node and id */
+	__u8 pad;
+	__u16 node; /* table: what this node writes into the cookie's first bits; 0: there is one tier */
+	__u16 scrubber; /* table: id of the server that suspects' packets visit first, 0: none */
+	__u16 packet_limit; /* table: of one connection, in a window; 0: none */
+	__u16 pad16[3];
 };
-_Static_assert(sizeof(struct service) == 104, "service");
+_Static_assert(sizeof(struct service) == 128, "service");
 
 struct server {
 	__be32 address[4]; /* where encapsulated packets go; nat: the new destination */

@@ -14,8 +14,15 @@ enum verdict {
 	/* Sent to a server: which rung of the ladder decided. */
 	FORWARDED_NEW, /* dispatch policy */
 	FORWARDED_BY_COOKIE,
+	FORWARDED_BY_TABLE, /* affinity table: the entry that the cookie names is this connection's */
+	FORWARDED_ADDED, /* affinity table: by the cookie, and from now on with an entry */
+	FORWARDED_TABLE_FULL, /* affinity table: by the cookie; its partition has no room for an entry */
+	FORWARDED_BY_SCRUBBER, /* affinity table: to the scrubber, with the server as the next stop */
+	FORWARDED_BY_LOCAL_TABLE,
 	FORWARDED_BY_CLOSING, /* RST without timestamp, found by the FIN or RST before it */
 	FORWARDED_BY_HASH, /* affinity hash: every packet by the table */
+	FORWARDED_UNKNOWN, /* fallback: affinity local-table, and it is not there */
+	FORWARDED_NO_NODE, /* fallback: first tier, and no node of the second has taken the connection yet */
 	FORWARDED_NO_TIMESTAMP, /* fallback: nothing to carry a cookie */
 	FORWARDED_BAD_COOKIE, /* fallback: forged, stale or out of range */
 	FORWARDED_NO_ECHO, /* fallback: TSecr is 0 */
@@ -40,6 +47,7 @@ enum verdict {
 	DROPPED_NO_NEXT_HOP,
 	DROPPED_NO_CLOCK, /* return: through: the server's clock is not known yet, so its timestamp cannot be restored */
 	DROPPED_UNKNOWN_FRAGMENT,
+	DROPPED_OVER_LIMIT, /* affinity table: more packets of one connection than its service lets pass */
 	DROPPED_NO_HEADROOM,
 	DROPPED_TOO_BIG_QUIETLY, /* an ICMP error or fragment that does not fit: never answered (RFC 1122 3.2.2) */
 

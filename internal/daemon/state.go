@@ -17,6 +17,9 @@ import (
 type savedFleet struct {
 	Keys     model.Keys      `json:"keys"`
 	Services []model.Service `json:"services"`
+
+	Nodes      []model.Node `json:"nodes,omitempty"`
+	NodeHealth model.Health `json:"node_health,omitzero"`
 }
 
 // savedState is the state file.

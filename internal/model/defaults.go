@@ -11,8 +11,16 @@ func (f *Fleet) ApplyDefaults() {
 			f.Keys.Current = epoch
 		}
 	}
+	second := slices.ContainsFunc(f.Nodes, func(n Node) bool { return n.Tier == TierSecond })
+	if second {
+		f.NodeHealth.applyDefaults()
+	}
 	for i := range f.Services {
-		f.Services[i].ApplyDefaults()
+		s := &f.Services[i]
+		if second && s.Affinity == AffinityTable {
+			setDefault(&s.Table.NodeBits, 0, DefaultNodeBits)
+		}
+		s.ApplyDefaults()
 	}
 }
 
@@ -33,6 +41,12 @@ func (s *Service) ApplyDefaults() {
 		forward, bits, fallback = ForwardNAT, ThroughBits, FallbackHash
 	}
 	setDefault(&s.Affinity, AffinityUnset, affinity)
+	if s.Affinity == AffinityTable {
+		s.Table.applyDefaults()
+		if s.Table.NodeBits > 0 {
+			bits = MaxCookieBits
+		}
+	}
 	setDefault(&s.Fallback, FallbackUnset, fallback)
 	setDefault(&s.Forward, ForwardUnset, forward)
 	setDefault(&s.CookieBits, 0, bits)

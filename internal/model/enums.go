@@ -35,6 +35,9 @@ type LoadSource uint8
 // Check is how a server's health is found out.
 type Check uint8
 
+// Tier is a load balancer's part when there are two tiers (Cheetah III-B).
+type Tier uint8
+
 // AllDown is who gets new connections when no server of a service is healthy.
 type AllDown uint8
 
@@ -56,6 +59,8 @@ const (
 
 	AffinityHash   Affinity = 0
 	AffinityCookie Affinity = 1
+	AffinityTable  Affinity = 2 // the cookie also carries the index of an entry of a connection table (Cheetah III-B)
+	AffinityLocal  Affinity = 3 // a hash map of this node alone: the baseline
 	AffinityUnset  Affinity = 255
 
 	FallbackHash         Fallback = 0
@@ -75,6 +80,9 @@ const (
 	StateActive   ServerState = 0
 	StateDraining ServerState = 1
 	StateOff      ServerState = 2 // gets no packets at all; its id stays its own
+
+	TierFirst  Tier = 1 // stateless: sends connections with affinity table to nodes of the second tier
+	TierSecond Tier = 2 // keeps their tables
 
 	LoadEstimate    LoadSource = 0 // open connections as the load balancers count them
 	LoadConnections LoadSource = 1 // open connections and accept queue, told by the agent
@@ -99,13 +107,14 @@ var (
 	protocolNames = map[Protocol]string{ProtocolTCP: "tcp", ProtocolUDP: "udp"}
 	dispatchNames = map[Dispatch]string{DispatchHash: "hash", DispatchMaglev: "maglev", DispatchRR: "rr", DispatchWRR: "wrr", DispatchP2C: "p2c",
 		DispatchLeast: "least", DispatchAWRR: "awrr", DispatchAWFD: "awfd", DispatchWCMP: "wcmp", DispatchLCF: "lcf"}
-	affinityNames = map[Affinity]string{AffinityHash: "hash", AffinityCookie: "cookie"}
+	affinityNames = map[Affinity]string{AffinityHash: "hash", AffinityCookie: "cookie", AffinityTable: "table", AffinityLocal: "local-table"}
 	fallbackNames = map[Fallback]string{FallbackHash: "hash", FallbackSecondChance: "second-chance"}
 	forwardNames  = map[Forward]string{ForwardL2: "l2", ForwardIPIP: "ipip", ForwardGUE: "gue", ForwardNAT: "nat"}
 	returnNames   = map[Return]string{ReturnDirect: "direct", ReturnThrough: "through"}
 	stateNames    = map[ServerState]string{StateActive: "active", StateDraining: "draining", StateOff: "off"}
 	loadNames     = map[LoadSource]string{LoadEstimate: "estimate", LoadConnections: "connections", LoadCPU: "cpu", LoadEndpoint: "endpoint"}
 	checkNames    = map[Check]string{CheckNone: "none", CheckTCP: "tcp", CheckHTTP: "http", CheckHTTPS: "https", CheckTLS: "tls", CheckGRPC: "grpc", CheckExec: "exec"}
+	tierNames     = map[Tier]string{TierFirst: "first", TierSecond: "second"}
 	allDownNames  = map[AllDown]string{AllDownKeep: "keep", AllDownAll: "all", AllDownNone: "none"}
 )
 
@@ -116,6 +125,7 @@ func (v Fallback) String() string    { return nameOf(fallbackNames, v) }
 func (v Forward) String() string     { return nameOf(forwardNames, v) }
 func (v Return) String() string      { return nameOf(returnNames, v) }
 func (v ServerState) String() string { return nameOf(stateNames, v) }
+func (v Tier) String() string        { return nameOf(tierNames, v) }
 func (v AllDown) String() string     { return nameOf(allDownNames, v) }
 func (v Check) String() string       { return nameOf(checkNames, v) }
 func (v LoadSource) String() string  { return nameOf(loadNames, v) }
@@ -127,6 +137,7 @@ func (v Fallback) MarshalText() ([]byte, error)    { return marshal(fallbackName
 func (v Forward) MarshalText() ([]byte, error)     { return marshal(forwardNames, v) }
 func (v Return) MarshalText() ([]byte, error)      { return marshal(returnNames, v) }
 func (v ServerState) MarshalText() ([]byte, error) { return marshal(stateNames, v) }
+func (v Tier) MarshalText() ([]byte, error)        { return marshal(tierNames, v) }
 func (v AllDown) MarshalText() ([]byte, error)     { return marshal(allDownNames, v) }
 func (v Check) MarshalText() ([]byte, error)       { return marshal(checkNames, v) }
 func (v LoadSource) MarshalText() ([]byte, error)  { return marshal(loadNames, v) }
@@ -138,6 +149,7 @@ func (v *Fallback) UnmarshalText(text []byte) error    { return unmarshal(fallba
 func (v *Forward) UnmarshalText(text []byte) error     { return unmarshal(forwardNames, v, text) }
 func (v *Return) UnmarshalText(text []byte) error      { return unmarshal(returnNames, v, text) }
 func (v *ServerState) UnmarshalText(text []byte) error { return unmarshal(stateNames, v, text) }
+func (v *Tier) UnmarshalText(text []byte) error        { return unmarshal(tierNames, v, text) }
 func (v *AllDown) UnmarshalText(text []byte) error     { return unmarshal(allDownNames, v, text) }
 func (v *Check) UnmarshalText(text []byte) error       { return unmarshal(checkNames, v, text) }
 func (v *LoadSource) UnmarshalText(text []byte) error  { return unmarshal(loadNames, v, text) }

@@ -21,6 +21,10 @@ const (
 	DirectCookieBits = 14    // default width when the server writes the cookie
 	ThroughBits      = 8     // the only width when the LB writes the cookie into a server's TSval (Cheetah IV-B)
 	DefaultSlots     = 4093  // default number of table slots
+	DefaultEntries   = 65536 // default size of a connection table
+	DefaultIndexBits = 6     // of a connection table: partitions of 63 connections, the most there can be
+	MaxIndexBits     = 6
+	DefaultNodeBits  = 3 // where there is a second tier: 7 nodes
 	WeightUnset      = 65535 // Server.Weight of a server that has not been given one: ApplyDefaults makes it 1
 )
 
@@ -35,6 +39,19 @@ func TableSizes() []uint32 { return slices.Clone(tableSizes) }
 type Fleet struct {
 	Keys     Keys      `json:"-"` // secrets never leave by way of JSON; config.Marshal writes them
 	Services []Service `json:"services"`
+	// Nodes are the load balancers that have a tier. Others are one tier by themselves.
+	Nodes []Node `json:"nodes,omitempty"`
+	// NodeHealth is how those of the first tier find out which of the second are alive.
+	NodeHealth Health `json:"node_health,omitzero"`
+}
+
+// Node is a load balancer with a tier.
+type Node struct {
+	Name    string      `json:"name"`
+	Tier    Tier        `json:"tier"`
+	Address netip.Addr  `json:"address,omitzero"` // second tier: where the first sends to
+	ID      uint16      `json:"id,omitempty"`     // second tier: what the cookie's first bits carry; from 1
+	State   ServerState `json:"state"`            // second tier: draining nodes get no new connections
 }
 
 // Keys are the secrets of a fleet. An all-zero key counts as missing.
@@ -58,9 +75,22 @@ type Service struct {
 	Forward    Forward    `json:"forward"`
 	Return     Return     `json:"return"`
 	TableSlots uint32     `json:"table_slots"`
+	Table      Table      `json:"table,omitzero"`
 	Load       Load       `json:"load"`
 	Health     Health     `json:"health"`
 	Servers    []Server   `json:"servers"`
+}
+
+// Table is how a service with affinity table keeps its connections (Cheetah III-B). The cookie's bits are, from the first:
+// the epoch, NodeBits, IndexBits, and the server's id in what is left. The zero value is that of other services.
+type Table struct {
+	Entries   uint32 `json:"entries"`    // memory, 32 bytes each; rounded up to a multiple of 64
+	IndexBits uint8  `json:"index_bits"` // r of Cheetah III-B; the table is Entries/2^r partitions of 2^r-1 connections each
+	NodeBits  uint8  `json:"node_bits"`  // for the ids of the second tier's nodes; 0: there is one tier
+	// IdleTimeout is when a silent connection's entry is freed. The connection lives on, and gets another with its next packet.
+	IdleTimeout Duration `json:"idle_timeout"`
+	PacketLimit uint32   `json:"packet_limit,omitempty"` // packets per second of one connection that pass; 0: all
+	Scrubber    string   `json:"scrubber,omitempty"`     // name of the server that suspects' packets visit first
 }
 
 // Server is one backend of a service.
@@ -84,13 +114,23 @@ func NewService() Service {
 // NewServer returns an active server whose weight is unset, for ApplyDefaults to fill.
 func NewServer() Server { return Server{Weight: WeightUnset} }
 
-// MaxID returns the largest server id that the service's cookie can carry: 2^(CookieBits-1)-1, or 0 when the width is invalid.
-func (s *Service) MaxID() uint16 {
-	if s.CookieBits < MinCookieBits || s.CookieBits > MaxCookieBits {
+// IDBits returns the width of the server's id in the cookie: what epoch, node and index leave. 0 when the widths are invalid.
+func (s *Service) IDBits() uint8 {
+	left := int(s.CookieBits) - 1
+	if s.Affinity == AffinityTable {
+		left -= int(s.Table.IndexBits) + int(s.Table.NodeBits)
+	}
+	if s.CookieBits < MinCookieBits || s.CookieBits > MaxCookieBits || left < 1 {
 		return 0
 	}
-	return uint16(1<<(s.CookieBits-1) - 1)
+	return uint8(left)
 }
+
+// MaxID returns the largest server id that the service's cookie can carry: 2^IDBits-1.
+func (s *Service) MaxID() uint16 { return uint16(1<<s.IDBits() - 1) }
+
+// MaxNodeID returns the largest id of a node of the second tier that the service's cookie can carry.
+func (s *Service) MaxNodeID() uint16 { return uint16(1<<s.Table.NodeBits - 1) }
 
 // NextFreeID returns the smallest id above every id in use, so that the id of a removed server is not given away while its
 // connections may still live; when those are used up, the smallest unused id. ok is false when all ids are taken.
@@ -148,7 +188,8 @@ func (s *Service) Endpoint(server *Server) netip.AddrPort {
 
 // Clone returns a copy that shares no memory with f.
 func (f *Fleet) Clone() Fleet {
-	clone := Fleet{Keys: f.Keys, Services: slices.Clone(f.Services)}
+	clone := Fleet{Keys: f.Keys, Services: slices.Clone(f.Services), Nodes: slices.Clone(f.Nodes), NodeHealth: f.NodeHealth}
+	clone.NodeHealth.Command = slices.Clone(f.NodeHealth.Command)
 	clone.Keys.Cookie = maps.Clone(f.Keys.Cookie)
 	for i := range clone.Services {
 		clone.Services[i] = clone.Services[i].Clone()
@@ -169,6 +210,16 @@ func (s *Service) Clone() Service {
 type Share struct {
 	ID     uint16
 	Weight uint16
+}
+
+// Node returns the node of that name for reading or changing in place, or nil.
+func (f *Fleet) Node(name string) *Node {
+	for i := range f.Nodes {
+		if f.Nodes[i].Name == name {
+			return &f.Nodes[i]
+		}
+	}
+	return nil
 }
 
 // Shares returns the servers that may be given new connections, in the order of the list.

@@ -23,7 +23,8 @@ type AgentRow struct {
 	CookieBits  uint8
 	EpochParity uint8 // of the key to write with
 	Flags       uint8
-	_           [3]uint8
+	IDBits      uint8 // of the cookie, for the id; above them, what a load balancer put there
+	_           [2]uint8
 }
 
 // Retired is the row for the connections that a service leaves behind when the server no longer takes part.

@@ -68,6 +68,12 @@ type CountOpen struct{ Index uint32 }
 // ClearService zeroes the verdict counters of a number that a new service takes over.
 type ClearService struct{ Number uint32 }
 
+// ClearTable makes a range of blocks of connections, which no packet can see, an empty table: all indices free but those of 0.
+type ClearTable struct {
+	Base, Blocks uint32
+	IndexBits    uint8
+}
+
 // Grace waits until every packet that began before has left the data path.
 type Grace struct{}
 
@@ -85,4 +91,5 @@ func (DeleteReturn) change() {}
 func (ClearCounter) change() {}
 func (CountOpen) change()    {}
 func (ClearService) change() {}
+func (ClearTable) change()   {}
 func (Grace) change()        {}

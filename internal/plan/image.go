@@ -63,6 +63,15 @@ type Want struct {
 	Keys     model.Keys
 	Services []Service
 	Paths    map[netip.Addr]Path
+	Tier     Tier
+}
+
+// Tier is the node's part in two tiers. The zero value: there is one.
+type Tier struct {
+	Tier   model.Tier
+	ID     uint16          // second tier: this node's
+	Second []model.Node    // first tier: the nodes of the second
+	Down   map[uint16]bool // first tier: ids of those that get no new connections, because they are not healthy
 }
 
 // image is the compiled form of a service: all but where in the tables it lies.

@@ -44,12 +44,23 @@ type ServiceRow struct {
 	Classes      uint8
 	Port         [2]byte
 	Members      uint16
+	TableBase    uint32
+	TableBlocks  uint32
+	IDBits       uint8
+	IDShift      uint8
+	IndexBits    uint8
+	_            uint8
+	Node         uint16
+	Scrubber     uint16
+	PacketLimit  uint16 // packets of one connection in a window of 2^30 ns
+	_            [3]uint16
 }
 
 // Flags of ServiceRow: enum service_flag.
 const (
 	ServiceThrough      = 1
 	ServiceSecondChance = 2
+	ServiceFirstTier    = 4
 )
 
 // ServerRow is struct server.

@@ -18,10 +18,13 @@ type Limits struct {
 	ServerIDs uint32
 	Slots     uint32
 	Rounds    uint32
+	Entries   uint32 // of connection tables, 32 bytes each, and 16 for IPv6; a multiple of 64
+	Local     uint32 // connections that services with affinity local-table remember
 }
 
 // DefaultLimits hold a few hundred services of the default table size in about 60 MB.
-var DefaultLimits = Limits{Services: 4096, Servers: 16384, ServerIDs: 1 << 20, Slots: 1 << 22, Rounds: 1 << 20}
+var DefaultLimits = Limits{Services: 4096, Servers: 16384, ServerIDs: 1 << 20, Slots: 1 << 22, Rounds: 1 << 20,
+	Entries: 1 << 20, Local: 1 << 16}
 
 // Destinations and Returns are the sizes of the two maps that are no arrays: old and new entries stand side by side, too.
 func (l Limits) Destinations() uint32 { return 2 * l.Services * (model.MaxPorts + 1) }
@@ -70,6 +73,13 @@ func NewTables(l Limits) *Tables {
 type Place struct {
 	Number   uint32
 	Counters map[uint16]uint32 // server id -> counter index
+	Table    TablePlace
+}
+
+// TablePlace is where a service's connection table is; the zero value: it has none.
+type TablePlace struct {
+	Base, Blocks uint32 // of 64 entries
+	IndexBits    uint8
 }
 
 // Places returns where the counters of every published service are, by service name. What is given out stays as it is, also when an

@@ -87,7 +87,7 @@ type TablePlace struct {
 func (t *Tables) Places() map[string]Place {
 	places := make(map[string]Place, len(t.services))
 	for _, s := range t.services {
-		places[s.name] = Place{s.number, s.counters}
+		places[s.name] = Place{Number: s.number, Counters: s.counters}
 	}
 	return places
 }

@@ -11,6 +11,7 @@
 #include "packet/siphash.h"
 #include "packet/timestamp.h"
 #include "packet/parse.h"
+#include "packet/gue.h"
 #include "steer/cookie.h"
 #include "state/agent.h"
 #include "packet/flow.h"

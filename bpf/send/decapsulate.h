@@ -2,28 +2,9 @@
 /* decapsulate.h - take off IPIP (RFC 2003, 2473, 4213) and GUE (draft-ietf-intarea-gue, variant 0). */
 #pragma once
 
-/* Specification constants (GUE) */
-#define GUE_PORT 6080
-#define GUE_VERSION_AND_CONTROL 0xe0
-#define GUE_HEADER_WORDS 0x1f
-#define GUE_PRIVATE_STOPS 1 /* our private data: the stops of the second chance */
-#define STOPS_MAX 2
+/* Specification constants (RFC 3168) */
 #define ECN_MASK 3
 #define ECN_CE 3
-
-struct gue_header {
-	__u8 version_control_words;
-	__u8 protocol;
-	__be16 flags;
-};
-
-struct gue_stops { /* then STOPS_MAX addresses of the outer family */
-	__u8 type;
-	__u8 next; /* index of the next stop */
-	__u8 count;
-	__u8 reserved;
-};
-_Static_assert(sizeof(struct gue_stops) == 4, "gue_stops");
 
 struct tunnel {
 	__be32 destination[4];

@@ -1,27 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* encapsulate.h - IP in IP (RFC 2003, 2473) and GUE (draft-ietf-intarea-gue), either family in either family.
- *
- * GUE carries the stops of the second chance as private data:
- *   type 1 | index of the next stop | number of stops | 0 | PREVIOUS_OWNERS addresses of the outer family
- */
+/* encapsulate.h - IP in IP (RFC 2003, 2473) and GUE (draft-ietf-intarea-gue), either family in either family. */
 #pragma once
 
-#define GUE_PORT 6080
-#define GUE_STOPS 1
 #define GUE_SOURCE_PORT_BASE 49152 /* entropy for ECMP and RSS in the dynamic range */
-
-struct gue_header {
-	__u8 version_control_length; /* length of what follows these four bytes, in words */
-	__u8 protocol;
-	__be16 flags;
-};
-
-struct gue_stops {
-	__u8 type, next, count, reserved;
-	__be32 address[0];
-};
-
-#define GUE_STOPS_LENGTH(ipv6) (sizeof(struct gue_stops) + PREVIOUS_OWNERS * ((ipv6) ? 16 : 4))
 
 inline_always __u32 outer_length(const struct server *server, _Bool gue, _Bool stops)
 {
@@ -131,7 +112,7 @@ inline_always _Bool gue_write_stops(void *at, void *end, const struct server *fi
 	__builtin_memset(at, 0, GUE_STOPS_LENGTH(0));
 	if (ipv6)
 		__builtin_memset(at, 0, GUE_STOPS_LENGTH(1));
-	stops->type = GUE_STOPS;
+	stops->type = GUE_PRIVATE_STOPS;
 	at += sizeof(*stops);
 	if (first) {
 		stops->count++;
@@ -167,7 +148,7 @@ inline_always enum verdict send_gue(struct xdp_md *ctx, const struct packet *p, 
 	udp->dest = bpf_htons(GUE_PORT);
 	udp->len = bpf_htons(p->length + outer - (ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)));
 	udp->check = 0; /* RFC 768; over IPv6 RFC 6935: the inner packet has its own */
-	gue->version_control_length = stops ? GUE_STOPS_LENGTH(ipv6) / 4 : 0;
+	gue->version_control_words = stops ? GUE_STOPS_LENGTH(ipv6) / 4 : 0;
 	gue->protocol = p->ipv6 ? IPPROTO_IPV6 : IPPROTO_IPIP;
 	gue->flags = 0;
 	if (stops && !gue_write_stops(gue + 1, end, first, second, ipv6))

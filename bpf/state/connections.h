@@ -6,7 +6,7 @@
  *
  *   free       its bit in block.free is set
  *   ended      its bit in block.ended is set: FIN or RST was seen; may be taken at once, and is swept after a while
- *   held       by whoever took one of those bits (an atomic operation returned it set), or by a connection: owner is not 0
+ *   held       by whoever took one of those bits (an atomic operation returned it set), or by a connection: owner has a state
  *
  * A connection gives its index up by one compare-and-swap of owner. So no index is ever held twice or lost, on any number of CPUs,
  * and every step takes a bounded number of instructions. User space sweeps by the same rules, in the same memory.
@@ -30,7 +30,7 @@ enum connection_state {
 
 enum connection_flag { CONNECTION_SUSPECT = 1 }; /* its packets visit the scrubber first */
 
-/* 0: no connection. One word, so that it changes as a whole. */
+/* CONNECTION_NONE: nobody; all but the generation is 0 then. One word, so that it changes as a whole. */
 union connection_owner {
 	__u64 word;
 	struct {

@@ -38,7 +38,7 @@ enum server_flag {
 	SERVER_IPV6 = 4, /* its address, and so the outer header, is IPv6 */
 };
 
-#define PREVIOUS_OWNERS 2
+#define PREVIOUS_OWNERS 2 /* as many as a packet has stops */
 #define NO_ID 0
 
 /* Port 0 and protocol 0 stand for the address itself, for echo requests and path errors. */

@@ -47,6 +47,7 @@ enum verdict {
 	DROPPED_NO_NEXT_HOP,
 	DROPPED_NO_CLOCK, /* return: through: the server's clock is not known yet, so its timestamp cannot be restored */
 	DROPPED_UNKNOWN_FRAGMENT,
+	DROPPED_CONGESTED, /* second tier: congestion was marked outside, and the inner packet cannot say so (RFC 6040) */
 	DROPPED_OVER_LIMIT, /* affinity table: more packets of one connection than its service lets pass */
 	DROPPED_NO_HEADROOM,
 	DROPPED_TOO_BIG_QUIETLY, /* an ICMP error or fragment that does not fit: never answered (RFC 1122 3.2.2) */

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* assign.h - what a packet with a valid cookie means for the table: the way through table.h, in order. */
+#pragma once
+
+/* The entry that this node gave the flow, and of which its server does not know yet. */
+inline_always struct connection *assigned(const struct service *service, const struct table_flow *f, __u64 assignment, __u32 *entry)
+{
+	struct connection *c;
+
+	*entry = assignment;
+	if (assignment >> 32 != (__u32)table_mix(f->hash) || *entry - f->base >= 1u << (service->index_bits & 7))
+		return 0;
+	c = table_entry(*entry);
+	return c && table_is_of(c, f) ? c : 0;
+}
+
+/* Is the place held by another flow whose server has only just been told? */
+inline_always _Bool assignment_is_busy(__u64 assignment)
+{
+	struct connection *c = table_entry(assignment);
+
+	return assignment && c && connection_state(c->owner) == CONNECTION_NEW && connection_clock() - c->last < TABLE_HURRY;
+}
+
+/* The cookie that d->echo carries becomes the one that names entry. */
+inline_always void assign_tag(struct decision *d, const struct table_flow *f, __u32 entry)
+{
+	const struct service *service = d->service;
+	__u16 id = d->plain & ((1u << (service->id_bits & 15)) - 1);
+	__u16 plain = ((__u32)service->node << (service->index_bits & 7) | (entry - f->base)) << (service->id_bits & 15) | id;
+
+	d->echo ^= d->plain ^ plain;
+	d->plain = plain;
+	d->echo_changed = 1;
+}
+
+/* An entry for a connection whose cookie names none of this node's. *verdict says what became of it; 0: it goes without. */
+inline_always struct connection *assign(const struct packet *p, struct decision *d, const struct table_flow *f, __u32 *entry,
+					enum verdict *verdict)
+{
+	__u32 place = f->hash >> 16 & (ASSIGNMENTS - 1);
+	__u64 *assignment = bpf_map_lookup_elem(&assignments, &place);
+	struct connection *c;
+
+	if (!assignment)
+		return 0;
+	c = assigned(d->service, f, *assignment, entry);
+	if (!c) {
+		if (p->tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT) || assignment_is_busy(*assignment))
+			return 0;
+		c = table_add(p, d, f, entry);
+		*verdict = c ? FORWARDED_ADDED : FORWARDED_TABLE_FULL;
+		if (!c)
+			return 0;
+		*assignment = (__u64)(__u32)table_mix(f->hash) << 32 | *entry;
+	}
+	assign_tag(d, f, *entry);
+	return c;
+}
+
+/* The server uses the index: it has been told. */
+inline_always void assign_confirm(struct connection *c)
+{
+	union connection_owner owner = { .word = *(volatile __u64 *)&c->owner.word };
+
+	if (connection_state(owner) == CONNECTION_NEW)
+		__sync_val_compare_and_swap(&c->owner.word, owner.word, owner.word ^ (__u64)(CONNECTION_NEW ^ CONNECTION_OPEN) << 48);
+}
+
+/* A suspect's packets visit the scrubber; the server is the next stop. */
+inline_always _Bool assign_scrubber(struct decision *d, const struct connection *c)
+{
+	const struct server *scrubber;
+
+	if (!(c->owner.word >> 52 & CONNECTION_SUSPECT) || d->id == d->service->scrubber)
+		return 0;
+	scrubber = server_by_id(d->service, d->service->scrubber);
+	if (!scrubber)
+		return 0;
+	d->stops[0] = d->id;
+	d->id = d->service->scrubber;
+	d->server = scrubber;
+	return 1;
+}
+
+static __noinline enum verdict steer_by_table(const struct packet *p, struct decision *d)
+{
+	enum verdict verdict = FORWARDED_BY_COOKIE;
+	const struct service *service = d->service;
+	struct table_flow f;
+	struct connection *c;
+	__u32 entry;
+
+	table_place(&f, p, service);
+	c = table_find(service, &f, d->plain);
+	entry = f.base + (d->plain >> (service->id_bits & 15) & ((1u << (service->index_bits & 7)) - 1));
+	if (c)
+		assign_confirm(c);
+	else
+		c = assign(p, d, &f, &entry, &verdict);
+	if (!c)
+		return verdict;
+	if (verdict != FORWARDED_ADDED)
+		verdict = FORWARDED_BY_TABLE;
+	if (!table_count(c, service, p->length))
+		verdict = DROPPED_OVER_LIMIT;
+	if (p->tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT))
+		table_end(c, entry, &f, p->tcp_flags);
+	if (verdict != DROPPED_OVER_LIMIT && assign_scrubber(d, c))
+		verdict = FORWARDED_BY_SCRUBBER;
+	return verdict;
+}

@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"slices"
 
@@ -44,13 +45,13 @@ func (w *world) expectICMP(p *refPacket) expectation {
 	if s == nil {
 		return expectation{verdict: lbVerdictPASSED_NO_SERVICE, action: xdpPass}
 	}
-	verdict, ids, stops := w.ladder(s, quote, true)
-	if verdict == lbVerdictFORWARDED_BY_COOKIE {
-		verdict = lbVerdictFORWARDED_ICMP_BY_COOKIE
-	} else if len(ids) > 0 {
-		verdict = lbVerdictFORWARDED_ICMP_BY_FALLBACK
+	d := w.ladder(s, quote, true)
+	if d.verdict == lbVerdictFORWARDED_BY_COOKIE {
+		d.verdict = lbVerdictFORWARDED_ICMP_BY_COOKIE
+	} else if len(d.ids) > 0 {
+		d.verdict = lbVerdictFORWARDED_ICMP_BY_FALLBACK
 	}
-	return w.expectSent(p, s, verdict, ids, stops)
+	return w.expectSent(p, s, d)
 }
 
 // parseQuote reads the packet that an ICMP error quotes, server to client, with the two sides swapped. nil: cannot be steered by.
@@ -81,37 +82,43 @@ func parseQuote(p *refPacket, b []byte) *refPacket {
 }
 
 // expectSent is what must leave towards a server.
-func (w *world) expectSent(p *refPacket, s *plan.Service, verdict lbVerdict, ids, stops []uint16) expectation {
-	e := expectation{verdict: verdict, service: s.Name, action: actionOf(verdict)}
-	if len(ids) == 0 {
+func (w *world) expectSent(p *refPacket, s *plan.Service, d refDecision) expectation {
+	e := expectation{verdict: d.verdict, service: s.Name, action: actionOf(d.verdict)}
+	if len(d.ids) == 0 {
 		return e
 	}
-	first := serverIn(s, ids[0])
+	if d.learn != nil {
+		e.learn = func(id uint16) { d.learn(cmp.Or(id, d.ids[0])) } // also from what was dropped on its way
+	}
+	first := serverIn(s, d.ids[0])
 	path := w.want.Paths[first.Address]
 	if path.Ifindex == 0 {
 		e.verdict, e.action = lbVerdictDROPPED_NO_NEXT_HOP, xdpDrop
 		return e
 	}
-	if mtu := int(path.MTU) - outerLength(s, first, stops); p.length > mtu {
+	if mtu := int(path.MTU) - outerLength(s, first, d.stops); p.length > mtu {
 		return w.expectTooBig(p, e, mtu)
 	}
 	if path.Ifindex != testIfindex {
 		e.action = xdpRedirect
 	}
-	if s.Return == model.ReturnThrough && verdict == lbVerdictFORWARDED_BY_COOKIE {
+	if s.Return == model.ReturnThrough && d.verdict == lbVerdictFORWARDED_BY_COOKIE {
 		_, _, echo := findTimestamp(p.options)
 		restored, ok := w.restored[echo]
 		if !ok {
 			e.verdict, e.action = lbVerdictDROPPED_NO_CLOCK, xdpDrop
 			return e
 		}
-		p = p.rewritten(func(option []byte) { binary.BigEndian.PutUint32(option[6:], restored) })
+		d.echo = &restored
 	}
-	if verdict == lbVerdictFORWARDED_STRIPPED {
+	if d.echo != nil {
+		p = p.rewritten(func(option []byte) { binary.BigEndian.PutUint32(option[6:], *d.echo) })
+	}
+	if d.verdict == lbVerdictFORWARDED_STRIPPED {
 		p = p.rewritten(func(option []byte) { copy(option, bytes.Repeat([]byte{1}, 10)) })
 	}
-	e.ids, e.stops = ids, stops
-	e.frame = func(id, entropy uint16) []byte { return w.sentFrame(p, s, serverIn(s, id), stops, entropy) }
+	e.ids, e.stops = d.ids, d.stops
+	e.frame = func(id, entropy uint16) []byte { return w.sentFrame(p, s, serverIn(s, id), d.stops, entropy) }
 	return e
 }
 

@@ -61,9 +61,17 @@ type expectation struct {
 	ids     []uint16                               // servers that it may go to
 	stops   []uint16                               // of the second chance
 	frame   func(id uint16, entropy uint16) []byte // what leaves; nil: nothing, or the frame as it came
+	learn   func(id uint16)                        // what the frame teaches about later ones, once it is known where it went; nil: nothing
 }
 
-func (p *refPacket) v6() bool { return p.source.Is6() }
+func (p *refPacket) v6() bool    { return p.source.Is6() }
+func (p *refPacket) syn() bool   { return p.protocol == 6 && p.flags&0x12 == 2 }
+func (p *refPacket) reset() bool { return p.flags&4 != 0 }
+func (p *refPacket) fin() bool   { return p.flags&1 != 0 }
+
+func connectionOf(s *plan.Service, p *refPacket) refConnection {
+	return refConnection{s.Name, netip.AddrPortFrom(p.source, p.sport), p.dport}
+}
 
 func addressIn(b []byte) netip.Addr {
 	a, _ := netip.AddrFromSlice(b)
@@ -239,7 +247,7 @@ func (w *world) byCookie(s *plan.Service, p *refPacket, timestamp uint32) uint16
 func (w *world) byPlacement(s *plan.Service, p *refPacket) (id uint16, stops []uint16) {
 	slot := w.slots[s.Name][cookie.Slot(w.flowHash(w.want.Keys.Placement, s, p), s.TableSlots)]
 	chain := []uint16{slot.Owner}
-	if s.Fallback == model.FallbackSecondChance && p.protocol == 6 && p.flags&0x12 != 2 {
+	if s.Fallback == model.FallbackSecondChance && p.protocol == 6 && !p.syn() {
 		chain = append(chain, slot.Previous[:]...)
 	}
 	chain = slices.DeleteFunc(chain, func(id uint16) bool { return id == 0 })
@@ -259,61 +267,90 @@ func (w *world) byDispatch(s *plan.Service) (ids []uint16) {
 	return ids
 }
 
+// refDecision is where a packet of a service goes, and why.
+type refDecision struct {
+	verdict    lbVerdict
+	ids, stops []uint16
+	echo       *uint32         // what the server must read as TSecr, where it is another one
+	learn      func(id uint16) // as of expectation
+}
+
+// place is where a packet goes that nothing else is known of.
+func (w *world) place(s *plan.Service, p *refPacket, why lbVerdict) refDecision {
+	id, stops := w.byPlacement(s, p)
+	if id == 0 {
+		return refDecision{verdict: lbVerdictDROPPED_NO_SERVER}
+	}
+	return refDecision{verdict: why, ids: []uint16{id}, stops: stops}
+}
+
 // ladder decides where a packet of a service goes: the reference of bpf/steer/ladder.h.
-func (w *world) ladder(s *plan.Service, p *refPacket, quoted bool) (verdict lbVerdict, ids, stops []uint16) {
-	place := func(why lbVerdict) (lbVerdict, []uint16, []uint16) {
-		id, stops := w.byPlacement(s, p)
-		if id == 0 {
-			return lbVerdictDROPPED_NO_SERVER, nil, nil
-		}
-		return why, []uint16{id}, stops
+func (w *world) ladder(s *plan.Service, p *refPacket, quoted bool) refDecision {
+	switch {
+	case s.Affinity == model.AffinityHash:
+		return w.place(s, p, lbVerdictFORWARDED_BY_HASH)
+	case s.Affinity == model.AffinityLocal:
+		return w.ladderLocal(s, p, quoted)
 	}
-	if s.Affinity == model.AffinityHash {
-		return place(lbVerdictFORWARDED_BY_HASH)
-	}
-	connection := refConnection{s.Name, netip.AddrPortFrom(p.source, p.sport), p.dport}
-	syn, reset, fin := p.flags&0x12 == 2, p.flags&4 != 0, p.flags&1 != 0
+	connection := connectionOf(s, p)
 	search, value, echo := findTimestamp(p.options)
 	if quoted {
 		echo = value
 	}
 	switch {
 	case search == optionMalformed:
-		return place(lbVerdictFORWARDED_BAD_OPTIONS)
-	case search == optionAbsent && reset:
+		return w.place(s, p, lbVerdictFORWARDED_BAD_OPTIONS)
+	case search == optionAbsent && p.reset():
 		if id := w.closing[connection]; serverIn(s, id) != nil {
-			return lbVerdictFORWARDED_BY_CLOSING, []uint16{id}, nil
+			return refDecision{verdict: lbVerdictFORWARDED_BY_CLOSING, ids: []uint16{id}}
 		}
-		return place(lbVerdictFORWARDED_RESET)
+		return w.place(s, p, lbVerdictFORWARDED_RESET)
 	case search == optionAbsent:
-		return place(lbVerdictFORWARDED_NO_TIMESTAMP)
-	case syn:
-		return w.ladderNew(s, place)
+		return w.place(s, p, lbVerdictFORWARDED_NO_TIMESTAMP)
+	case p.syn():
+		return w.ladderNew(s, p)
 	case echo == 0:
-		return place(lbVerdictFORWARDED_NO_ECHO)
+		return w.place(s, p, lbVerdictFORWARDED_NO_ECHO)
 	}
 	id := w.byCookie(s, p, echo)
 	if id == 0 {
-		return place(lbVerdictFORWARDED_BAD_COOKIE)
+		return w.place(s, p, lbVerdictFORWARDED_BAD_COOKIE)
 	}
-	if !quoted && (reset || fin) {
+	if !quoted && (p.reset() || p.fin()) {
 		w.closing[connection] = id
 	}
-	return lbVerdictFORWARDED_BY_COOKIE, []uint16{id}, nil
+	return refDecision{verdict: lbVerdictFORWARDED_BY_COOKIE, ids: []uint16{id}}
 }
 
-func (w *world) ladderNew(s *plan.Service, place func(lbVerdict) (lbVerdict, []uint16, []uint16)) (lbVerdict, []uint16, []uint16) {
-	verdict, ids, stops := place(lbVerdictFORWARDED_NEW)
-	if len(ids) > 0 && s.NoCookie[ids[0]] {
-		return lbVerdictFORWARDED_STRIPPED, ids, nil
+func (w *world) ladderNew(s *plan.Service, p *refPacket) refDecision {
+	placed := w.place(s, p, lbVerdictFORWARDED_NEW)
+	if len(placed.ids) > 0 && s.NoCookie[placed.ids[0]] {
+		return refDecision{verdict: lbVerdictFORWARDED_STRIPPED, ids: placed.ids}
 	}
 	if s.Dispatch.Placed() {
-		return verdict, ids, stops
+		return placed
 	}
-	if ids = w.byDispatch(s); len(ids) == 0 {
-		return lbVerdictDROPPED_NO_SERVER, nil, nil
+	if ids := w.byDispatch(s); len(ids) > 0 {
+		return refDecision{verdict: lbVerdictFORWARDED_NEW, ids: ids}
 	}
-	return lbVerdictFORWARDED_NEW, ids, nil
+	return refDecision{verdict: lbVerdictDROPPED_NO_SERVER}
+}
+
+// ladderLocal is the ladder of affinity local-table: the table knows, or the packet is dispatched anew.
+func (w *world) ladderLocal(s *plan.Service, p *refPacket, quoted bool) refDecision {
+	connection := connectionOf(s, p)
+	if id := w.local[connection]; serverIn(s, id) != nil {
+		if p.reset() && !quoted {
+			delete(w.local, connection)
+		}
+		return refDecision{verdict: lbVerdictFORWARDED_BY_LOCAL_TABLE, ids: []uint16{id}}
+	}
+	if quoted || p.protocol == 6 && !p.syn() {
+		return w.place(s, p, lbVerdictFORWARDED_UNKNOWN)
+	}
+	d := w.ladderNew(s, p)
+	d.learn = func(id uint16) { w.local[connection] = id }
+	return d
 }
 
 // expect says what must become of a frame now, and remembers what later frames depend on.
@@ -356,13 +393,18 @@ func (w *world) expectPacket(p *refPacket) expectation {
 		if serverIn(s, known.id) == nil {
 			return expectation{verdict: lbVerdictDROPPED_NO_SERVER, service: s.Name, action: xdpDrop}
 		}
-		return w.expectSent(p, s, lbVerdictFORWARDED_FRAGMENT, []uint16{known.id}, nil)
+		return w.expectSent(p, s, refDecision{verdict: lbVerdictFORWARDED_FRAGMENT, ids: []uint16{known.id}})
 	case s == nil:
 		return pass(lbVerdictPASSED_NO_SERVICE)
 	}
-	verdict, ids, stops := w.ladder(s, p, false)
-	if len(ids) > 0 && p.fragment == firstFragment {
-		w.fragments[refFragment{p.source, p.destination, p.fragmentID, p.protocol}] = refPlace{s.Name, ids[0]}
+	d := w.ladder(s, p, false)
+	if taught := d.learn; len(d.ids) > 0 && p.fragment == firstFragment {
+		d.learn = func(id uint16) {
+			w.fragments[refFragment{p.source, p.destination, p.fragmentID, p.protocol}] = refPlace{s.Name, id}
+			if taught != nil {
+				taught(id)
+			}
+		}
 	}
-	return w.expectSent(p, s, verdict, ids, stops)
+	return w.expectSent(p, s, d)
 }

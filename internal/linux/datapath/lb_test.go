@@ -51,7 +51,8 @@ type world struct {
 
 	fragments map[refFragment]refPlace
 	closing   map[refConnection]uint16
-	restored  map[uint32]uint32 // return: through: what a server must see for what the client echoes; other echoes: no clock
+	local     map[refConnection]uint16 // affinity local-table
+	restored  map[uint32]uint32        // return: through: what a server must see for what the client echoes; other echoes: no clock
 }
 
 var testLimits = plan.Limits{Services: 16, Servers: 128, ServerIDs: 1 << 18, Slots: 1 << 18, Rounds: 1 << 13}
@@ -69,7 +70,7 @@ func newWorld(t testing.TB, services ...model.Service) *world {
 		shared.lb, shared.tables = loadLB(t), plan.NewTables(testLimits)
 	}
 	w := &world{TB: t, lb: shared.lb, tables: shared.tables, slots: map[string][]history.Slot{},
-		fragments: map[refFragment]refPlace{}, closing: map[refConnection]uint16{}}
+		fragments: map[refFragment]refPlace{}, closing: map[refConnection]uint16{}, local: map[refConnection]uint16{}}
 	w.update(func(*plan.Want) {})
 	w.forget()
 	w.want.Keys = testKeys(1)
@@ -285,6 +286,9 @@ func (w *world) check(frame []byte) (result, expectation) {
 	want := w.expect(frame)
 	got := w.run(frame)
 	w.compare(frame, got, want)
+	if want.learn != nil {
+		want.learn(want.serverOf(got.frame))
+	}
 	return got, want
 }
 

@@ -137,7 +137,7 @@ func giveIDs(s, before *model.Service, removed []node.Removed) {
 	choices := *s
 	choices.Servers = nil
 	choices.ApplyDefaults()
-	cookies := choices.Affinity == model.AffinityCookie
+	cookies := choices.Affinity.Cookies()
 	var without []*model.Server
 	for i := range s.Servers {
 		server := &s.Servers[i]

@@ -13,7 +13,6 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
-	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Implementation constants of waiting for a server to drain.
@@ -34,8 +33,8 @@ func (c *control) serverDrainCommand() *cobra.Command {
 is left of them is cut. Without --deadline they may stay for ever; saying drain again sets another deadline.
 
 --wait stays until none is left or the deadline has passed, and shows how many remain: exactly where an agent counts them on the
-server, else "about", as the load balancers estimate it. Of a service with affinity hash nobody can tell without an agent: then it
-needs --deadline or --timeout. Ctrl-C and --timeout end the waiting, not the draining.`,
+server, else "about", as the load balancers estimate it. Of a service with affinity hash or local-table nobody can tell without an
+agent: then it needs --deadline or --timeout. Ctrl-C and --timeout end the waiting, not the draining.`,
 		Example: `  ballast ctl server drain web s3
   ballast ctl server drain web s3 --deadline 10m --wait && ballast ctl server remove web s3
   ballast ctl server undrain web s3`,
@@ -143,15 +142,18 @@ func (w *drainWait) checkCounted(ctx context.Context, ends bool) error {
 	if err != nil {
 		return err
 	}
+	affinity := ""
 	for _, s := range answer.Services {
-		w.blind = w.blind || (s.Name == w.service && s.Affinity == model.AffinityHash.String())
+		if s.Name == w.service {
+			w.blind, affinity = !endsSeen(s.Affinity), s.Affinity
+		}
 	}
 	if !w.blind || ends {
 		return nil
 	}
 	status, err := w.find(ctx)
 	if err == nil && !status.GetConnectionsExact() {
-		return fmt.Errorf("wait for %s: nobody counts its connections, as service %s has affinity hash and the server no agent: give --deadline or --timeout", w.server, w.service)
+		return fmt.Errorf("wait for %s: nobody counts its connections, as service %s has affinity %s and the server no agent: give --deadline or --timeout", w.server, w.service, affinity)
 	}
 	return err
 }

@@ -130,7 +130,7 @@ func (c *control) serverRows(ctx context.Context, service string) (rows []server
 	}
 	uncounted := map[string]bool{} // load balancers see the ends of connections with cookies only
 	for _, s := range wanted.Services {
-		uncounted[s.Name] = s.Affinity == model.AffinityHash.String()
+		uncounted[s.Name] = !endsSeen(s.Affinity)
 	}
 	type key struct {
 		service string
@@ -156,6 +156,12 @@ func (c *control) serverRows(ctx context.Context, service string) (rows []server
 		}
 	}
 	return rows, counted != nil, nil
+}
+
+// endsSeen reports whether load balancers see the ends of connections of services with such an affinity.
+func endsSeen(affinity string) bool {
+	var a model.Affinity
+	return a.UnmarshalText([]byte(affinity)) == nil && a.Cookies()
 }
 
 func printServers(out io.Writer, rows []serverRow, here bool) {

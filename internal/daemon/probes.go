@@ -21,7 +21,7 @@ type probeTable struct {
 }
 
 func (t *probeTable) cannotTakePart(s *model.Service) map[uint16]bool {
-	if s.Return != model.ReturnThrough || s.Affinity != model.AffinityCookie {
+	if s.Return != model.ReturnThrough || !s.Affinity.Cookies() {
 		return nil
 	}
 	out := map[uint16]bool{}
@@ -65,7 +65,7 @@ func (lb *LB) serversToProbe() (probes []clockProbe) {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
 	for _, s := range lb.node.Running.Services {
-		if s.Return != model.ReturnThrough || s.Affinity != model.AffinityCookie {
+		if s.Return != model.ReturnThrough || !s.Affinity.Cookies() {
 			continue
 		}
 		for _, server := range slices.Concat(s.Servers, lb.node.Lingering(s.Name)) {

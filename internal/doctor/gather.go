@@ -260,7 +260,7 @@ func (f *facts) gatherReach(ctx context.Context) {
 func (f *facts) gatherClocks(ctx context.Context) {
 	f.Clocks = map[netip.AddrPort]clockFacts{}
 	f.services(func(s *model.Service) {
-		if s.Return != model.ReturnThrough || s.Affinity != model.AffinityCookie {
+		if s.Return != model.ReturnThrough || !s.Affinity.Cookies() {
 			return
 		}
 		for i := range s.Servers {

@@ -22,7 +22,7 @@ func judgeIdentity(f *facts) (out []Finding) {
 	}
 	f.onServer(func(s *model.Service, server *model.Server) {
 		out = append(out, ok("identity", s.Name, "this host is %s, id %d", server.Name, server.ID))
-		if s.Affinity == model.AffinityCookie && server.State == model.StateDraining {
+		if s.Affinity.Cookies() && server.State == model.StateDraining {
 			out = append(out, ok("identity", s.Name, "draining: no new connections"))
 		}
 	})
@@ -57,7 +57,7 @@ func judgeVIPs(f *facts) (out []Finding) {
 
 func judgeTimestamps(f *facts) (out []Finding) {
 	cookie := false
-	f.onServer(func(s *model.Service, _ *model.Server) { cookie = cookie || s.Affinity == model.AffinityCookie })
+	f.onServer(func(s *model.Service, _ *model.Server) { cookie = cookie || s.Affinity.Cookies() })
 	if !cookie {
 		return nil
 	}

@@ -74,7 +74,7 @@ func (s *Service) defaultServers() {
 		if server.Name == "" && server.Address.IsValid() {
 			server.Name = server.Address.String()
 		}
-		if server.ID != 0 || s.Affinity != AffinityHash {
+		if server.ID != 0 || s.Affinity.Cookies() {
 			continue
 		}
 		for next < s.MaxID() {

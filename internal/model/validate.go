@@ -31,10 +31,10 @@ func (f *Fleet) validateKeys(found *findings) {
 	if len(f.Services) > 0 && f.Keys.Placement == zero {
 		found.add("keys.placement", generateKeys, "no placement key: clients could choose their server")
 	}
-	usesCookies := slices.ContainsFunc(f.Services, func(s Service) bool { return s.Affinity == AffinityCookie })
+	usesCookies := slices.ContainsFunc(f.Services, func(s Service) bool { return s.Affinity.Cookies() })
 	if len(f.Keys.Cookie) == 0 {
 		if usesCookies {
-			found.add("keys.cookie", generateKeys, "no cookie key, but a service has affinity cookie")
+			found.add("keys.cookie", generateKeys, "no cookie key, but a service needs cookies")
 		}
 		if f.Keys.Current != 0 {
 			found.add("keys.current", "remove it or add the key", "epoch %d is current but there are no cookie keys", f.Keys.Current)

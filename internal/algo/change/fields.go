@@ -69,7 +69,7 @@ func itoa[N uint8 | uint16 | uint32](n N) string { return strconv.FormatUint(uin
 // connections; else by name, as such ids follow from the position in the list.
 func identity(versions ...*model.Service) func(*model.Server) string {
 	for _, s := range versions {
-		if s.Affinity != model.AffinityCookie {
+		if !s.Affinity.Cookies() {
 			return func(server *model.Server) string { return "name " + server.Name }
 		}
 	}

@@ -50,7 +50,7 @@ func (s *Service) connections(now time.Time, svc *model.Service, id uint16) (ope
 	}
 	t := s.traffic[id]
 	switch {
-	case t == nil || svc.Affinity == model.AffinityHash: // the data path sees the ends of connections with cookies
+	case t == nil || !svc.Affinity.Cookies(): // the data path sees the ends of connections with cookies
 		return 0, false
 	case svc.Dispatch == model.DispatchP2C || svc.Dispatch == model.DispatchLeast:
 		return t.counted(func(at time.Time) bool { return fresh(now, at, svc) }), false

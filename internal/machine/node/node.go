@@ -112,7 +112,7 @@ func (n *Node) checkIDs(next *model.Fleet) error {
 	}
 	for i := range next.Services {
 		s := &next.Services[i]
-		if s.Affinity != model.AffinityCookie {
+		if !s.Affinity.Cookies() {
 			continue
 		}
 		for j := range s.Servers {
@@ -176,12 +176,12 @@ func (n *Node) removedAfter(next *model.Fleet, now time.Time) []Removed {
 	wanted := byName(next)
 	removed := slices.DeleteFunc(slices.Clone(n.Removed), func(r Removed) bool {
 		s := wanted[r.Service]
-		return s == nil || s.Affinity != model.AffinityCookie || byID(s, r.Server.ID) != nil
+		return s == nil || !s.Affinity.Cookies() || byID(s, r.Server.ID) != nil
 	})
 	for i := range n.Running.Services {
 		before := &n.Running.Services[i]
 		after := wanted[before.Name]
-		if after == nil || after.Affinity != model.AffinityCookie || before.Affinity != model.AffinityCookie {
+		if after == nil || !after.Affinity.Cookies() || !before.Affinity.Cookies() {
 			continue
 		}
 		for _, server := range before.Servers {

@@ -12,6 +12,7 @@
 //
 // A connection goes to the VIP by the way that traffic takes, when Options.Dial can do that, so that a server whose tunnel,
 // agent or VIP is missing is found out too. Otherwise it goes straight to the server's address, and Result.Straight says why.
+// Targets without a VIP are load balancers of the second tier: their own address is all there is.
 // Connections are reset when the check is done: an orderly end would leave thousands of ports waiting on this host.
 //
 // An exec check finds BALLAST_SERVICE, BALLAST_SERVER (its name), BALLAST_ADDRESS, BALLAST_PORT and BALLAST_VIP in its environment, and PATH,
@@ -37,7 +38,7 @@ type Target struct {
 	Service string
 	ID      uint16
 	Name    string
-	VIP     netip.Addr
+	VIP     netip.Addr // zero: none, it is asked at its own address
 	Address netip.Addr
 	Port    uint16 // where it serves; Health.Port, if there is one, is checked instead
 	Health  model.Health
@@ -65,6 +66,14 @@ func (t *Target) checkedPort() uint16 {
 		return t.Health.Port
 	}
 	return t.Port
+}
+
+// named is the address that is asked for.
+func (t *Target) named() netip.Addr {
+	if t.VIP.IsValid() {
+		return t.VIP
+	}
+	return t.Address
 }
 
 // Result is what is known of one target.

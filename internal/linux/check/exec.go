@@ -28,7 +28,9 @@ func run(ctx context.Context, t Target) error {
 		"BALLAST_SERVER=" + t.Name,
 		fmt.Sprintf("BALLAST_ADDRESS=%s", t.Address),
 		fmt.Sprintf("BALLAST_PORT=%d", t.checkedPort()),
-		fmt.Sprintf("BALLAST_VIP=%s", t.VIP),
+	}
+	if t.VIP.IsValid() {
+		command.Env = append(command.Env, fmt.Sprintf("BALLAST_VIP=%s", t.VIP))
 	}
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }

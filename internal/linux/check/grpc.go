@@ -31,7 +31,7 @@ func checkGRPC(ctx context.Context, conn net.Conn, t Target) error {
 	if t.Health.Host != "" {
 		options = append(options, grpc.WithAuthority(t.Health.Host))
 	}
-	client, err := grpc.NewClient("passthrough:///"+netip.AddrPortFrom(t.VIP, t.checkedPort()).String(), options...)
+	client, err := grpc.NewClient("passthrough:///"+netip.AddrPortFrom(t.named(), t.checkedPort()).String(), options...)
 	if err != nil {
 		return fmt.Errorf("make the gRPC client: %w", err)
 	}

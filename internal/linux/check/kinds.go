@@ -53,8 +53,10 @@ func (p *Prober) attempt(ctx context.Context, t Target) (straight string, err er
 
 // connect opens the connection, by the way of traffic or straight.
 func (p *Prober) connect(ctx context.Context, t Target) (conn net.Conn, straight string, err error) {
-	straight = "no way to the VIP through the tunnel is set up"
-	if p.options.Dial != nil {
+	if t.VIP.IsValid() {
+		straight = "no way to the VIP through the tunnel is set up"
+	}
+	if p.options.Dial != nil && t.VIP.IsValid() {
 		if conn, straight, err = p.options.Dial(ctx, t, t.checkedPort()); straight == "" {
 			return resetting(conn), "", err
 		}
@@ -92,7 +94,7 @@ func (p *Prober) handshake(ctx context.Context, conn net.Conn, t Target) (net.Co
 func checkHTTP(conn net.Conn, t Target, scheme string) error {
 	host := t.Health.Host
 	if host == "" {
-		host = netip.AddrPortFrom(t.VIP, t.checkedPort()).String()
+		host = netip.AddrPortFrom(t.named(), t.checkedPort()).String()
 	}
 	request, err := http.NewRequest(http.MethodGet, scheme+"://"+host+t.Health.Path, nil)
 	if err != nil {

@@ -160,6 +160,25 @@ func TestHTTPGoesByTheStatus(t *testing.T) {
 	}
 }
 
+func TestWithoutAVIPATargetIsAskedAtItsOwnAddress(t *testing.T) {
+	asked := make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r.Host }))
+	defer server.Close()
+	p := New(Options{Dial: func(context.Context, Target, uint16) (net.Conn, string, error) {
+		t.Error("it was looked for in a tunnel")
+		return nil, "no way", nil
+	}})
+	node := target(server.Listener.Addr().String(), model.Health{Check: model.CheckHTTP, Path: "/healthz"})
+	node.VIP = netip.Addr{}
+	straight, err := p.attempt(t.Context(), node)
+	if straight != "" || err != nil {
+		t.Fatalf("straight because %q, %v", straight, err)
+	}
+	if host := <-asked; host != server.Listener.Addr().String() {
+		t.Errorf("asked for %s", host)
+	}
+}
+
 func TestHTTPSaysWhatIsWrongWithTheAnswer(t *testing.T) {
 	p := New(Options{})
 	for want, address := range map[string]string{

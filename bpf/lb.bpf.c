@@ -6,6 +6,7 @@
 #include "packet/siphash.h"
 #include "packet/timestamp.h"
 #include "packet/parse.h"
+#include "packet/gue.h"
 #include "packet/usual.h"
 #include "packet/quote.h"
 
@@ -15,6 +16,8 @@
 #include "state/counters.h"
 #include "state/node.h"
 #include "state/loads.h"
+#include "state/connections.h"
+#include "state/local_table.h"
 #include "state/trace.h"
 
 #include "dispatch/turns.h"
@@ -26,20 +29,32 @@
 #include "steer/placement.h"
 #include "steer/closing.h"
 #include "steer/fragments.h"
+#include "steer/local_table.h"
 #include "steer/ladder.h"
+#include "steer/table.h"
+#include "steer/assign.h"
 
 #include "send/l2.h"
 #include "send/encapsulate.h"
 #include "send/nat.h"
 #include "send/answer.h"
 #include "send/through.h"
+#include "send/decapsulate.h"
 #include "send/route.h"
 
 /* Keeps the names of the verdicts in BTF for user space. */
 enum verdict *unused_verdict __attribute__((unused));
+/* And those of the states of connections. */
+enum connection_state *unused_state __attribute__((unused));
+enum connection_flag *unused_flag __attribute__((unused));
+struct ended_connection *unused_ended __attribute__((unused));
 
 /* Are there services with return: through? */
 volatile __u32 through_enabled;
+
+/* Second tier: where the first sends to. All 0: this node takes no tunnel for its own. */
+__be32 tier_address[4];
+volatile __u32 tier_enabled;
 
 /* Options in an order that the fast patterns do not know. */
 static __noinline int search_timestamp(struct xdp_md *ctx, __u32 offset, __u32 length, __u32 *at)
@@ -107,6 +122,8 @@ inline_always enum verdict send_to_server(struct xdp_md *ctx, const struct packe
 		outer = outer_length(server, 0, 0);
 	if (p->length + outer > server->mtu)
 		return answer_too_big(ctx, p, server->mtu - outer);
+	if (d->echo_changed && !write_echo(ctx, p, d))
+		return DROPPED_MALFORMED;
 	if (d->service->flags & SERVICE_THROUGH) {
 		if (why == FORWARDED_BY_COOKIE && !through_restore(ctx, p, d))
 			return DROPPED_NO_CLOCK;
@@ -135,18 +152,23 @@ inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p,
 	d->service = service_by_number(number);
 	if (!d->service)
 		return PASSED_NO_SERVICE;
-	if (flow->protocol == IPPROTO_TCP && d->service->affinity == AFFINITY_COOKIE)
+	if (flow->protocol == IPPROTO_TCP && carries_cookies(d->service))
 		search = read_timestamp(ctx, flow, d);
-	if (flow != p)
+	if (flow != p) {
+		d->quoted = 1;
 		d->echo = d->timestamp; /* the server wrote what it quotes */
+	}
 	verdict = steer(flow, d, search);
 	if (!d->server)
 		return verdict;
 	steer_learn(flow, d, verdict);
 	if (flow != p)
-		return verdict == FORWARDED_BY_COOKIE ? FORWARDED_ICMP_BY_COOKIE : FORWARDED_ICMP_BY_FALLBACK;
+		return verdict == FORWARDED_BY_COOKIE || verdict == FORWARDED_BY_LOCAL_TABLE ? FORWARDED_ICMP_BY_COOKIE :
+											FORWARDED_ICMP_BY_FALLBACK;
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_learn(p, number, d->id);
+	if (verdict == FORWARDED_BY_COOKIE && d->service->affinity == AFFINITY_TABLE)
+		verdict = steer_by_table(p, d);
 	return verdict;
 }
 
@@ -214,7 +236,7 @@ inline_always enum verdict walk_return(struct xdp_md *ctx, struct packet *p, str
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_learn(p, d->service->number, d->id);
 	/* A timestamp that comes back was let through with the SYN, be it by a node that knows this server better. */
-	if (d->service->affinity == AFFINITY_COOKIE && p->protocol == IPPROTO_TCP && read_timestamp(ctx, p, d) == TIMESTAMP_FOUND && through_mark(ctx, p, d))
+	if (carries_cookies(d->service) && p->protocol == IPPROTO_TCP && read_timestamp(ctx, p, d) == TIMESTAMP_FOUND && through_mark(ctx, p, d))
 		verdict = RETURNED;
 	if (d->service->forward == FORWARD_NAT &&
 	    !nat_rewrite(p, (void *)(long)ctx->data, (void *)(long)ctx->data_end, 1, d->service->vip, d->service->port))
@@ -318,6 +340,7 @@ inline_always int usual_way(struct xdp_md *ctx, const struct packet *p)
 	struct decision d = {};
 	const __u32 *number = find_vip(p->destination, p->destination_port, p->protocol, p->ipv6);
 	int search = TIMESTAMP_ABSENT;
+	struct connection *c = 0;
 	enum verdict verdict;
 
 	if (!number)
@@ -325,12 +348,25 @@ inline_always int usual_way(struct xdp_md *ctx, const struct packet *p)
 	d.service = service_by_number(*number);
 	if (!d.service || d.service->forward != FORWARD_IPIP || d.service->flags & SERVICE_THROUGH)
 		return UNUSUAL;
-	if (d.service->affinity != AFFINITY_HASH)
+	if (carries_cookies(d.service))
 		search = read_timestamp(ctx, p, &d);
 	verdict = steer(p, &d, search);
+	if (verdict == FORWARDED_BY_COOKIE && d.service->affinity == AFFINITY_TABLE) {
+		struct table_flow flow;
+
+		table_place(&flow, p, d.service);
+		c = table_find(d.service, &flow, d.plain);
+		if (!c || !table_is_usual(c, p))
+			return UNUSUAL;
+		verdict = FORWARDED_BY_TABLE;
+	}
 	if (!d.server || !(d.server->flags & SERVER_NEXT_HOP) || d.stops[0] | d.stops[1] ||
 	    p->length + outer_length(d.server, 0, 0) > d.server->mtu)
 		return UNUSUAL;
+	if (c && !table_count(c, d.service, p->length)) {
+		count_verdict(d.service->number, DROPPED_OVER_LIMIT, p->length);
+		return XDP_DROP;
+	}
 	steer_learn(p, &d, verdict);
 	count_server(d.server->counter, is_syn(p), verdict == FORWARDED_NEW, p->length);
 	verdict = send_ipip(ctx, p, d.server, verdict);
@@ -353,8 +389,26 @@ static __noinline int usual_ipv6(struct xdp_md *ctx)
 	return parse_usual_ipv6(&packet, ctx) ? usual_way(ctx, &packet) : UNUSUAL;
 }
 
-SEC("xdp.frags")
-int lb(struct xdp_md *ctx)
+/* Second tier: takes off what the first has put around the packet. VERDICT_CONTINUE: walk on, whether or not there was something. */
+static __noinline enum verdict take_off(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct tunnel t = {};
+	enum tunnel_search search;
+
+	if (data + sizeof(struct ethhdr) > end || !addressed_to_us(ctx, data))
+		return VERDICT_CONTINUE;
+	search = tunnel_parse(&t, data, end);
+	if (search == TUNNEL_ABSENT || __builtin_memcmp(t.destination, tier_address, sizeof(tier_address)))
+		return VERDICT_CONTINUE;
+	if (search == TUNNEL_MALFORMED)
+		return DROPPED_MALFORMED;
+	if (!tunnel_copy_congestion(&t, data, end))
+		return DROPPED_CONGESTED;
+	return tunnel_strip(ctx, &t) ? VERDICT_CONTINUE : DROPPED_MALFORMED;
+}
+
+inline_always int walk_frame(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	int action = UNUSUAL;
@@ -368,4 +422,18 @@ int lb(struct xdp_md *ctx)
 	else if (protocol == bpf_htons(ETH_P_IPV6))
 		action = usual_ipv6(ctx);
 	return action == UNUSUAL ? any_way(ctx) : action;
+}
+
+SEC("xdp.frags")
+int lb(struct xdp_md *ctx)
+{
+	if (tier_enabled) {
+		enum verdict verdict = take_off(ctx);
+
+		if (verdict != VERDICT_CONTINUE) {
+			count_verdict(0, verdict, ctx->data_end - ctx->data);
+			return XDP_DROP;
+		}
+	}
+	return walk_frame(ctx);
 }

@@ -18,6 +18,23 @@ inline_always void write_timestamp(struct tcphdr *tcp, __be32 *word, __u32 at, _
 	*word = new;
 }
 
+/* Client to server: TSecr = d->echo, in which the server is told its cookie. */
+inline_always _Bool write_echo(struct xdp_md *ctx, const struct packet *p, const struct decision *d)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct tcphdr *tcp = packet_at(data, p->l4);
+	__u32 at = d->timestamp_at + 4;
+	__be32 *echo;
+
+	if (at > TCP_HEADER_MAX - 4 || (void *)(tcp + 1) > end)
+		return 0;
+	echo = (void *)tcp + at;
+	if ((void *)(echo + 1) > end)
+		return 0;
+	write_timestamp(tcp, echo, at, d->echo);
+	return 1;
+}
+
 /* Client to server: TSecr = the server's T of which the client echoes W = T << c | cookie. */
 inline_always _Bool through_restore(struct xdp_md *ctx, const struct packet *p, const struct decision *d)
 {

@@ -25,6 +25,14 @@ struct connection_key {
 };
 _Static_assert(sizeof(struct connection_key) == 24, "connection_key");
 
+inline_always void connection_of(struct connection_key *key, const struct packet *p, const struct service *service)
+{
+	__builtin_memcpy(key->client, p->source, 16);
+	key->client_port = p->source_port;
+	key->service_port = p->destination_port;
+	key->service = service->number;
+}
+
 /* Connections whose FIN or RST passed with a cookie: their late RSTs have no timestamp. -> server id */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

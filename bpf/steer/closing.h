@@ -2,14 +2,6 @@
 /* closing.h - RSTs of closed sockets carry no timestamp: remember the server when a FIN or RST passes with one. */
 #pragma once
 
-inline_always void connection_of(struct connection_key *key, const struct packet *p, const struct service *service)
-{
-	__builtin_memcpy(key->client, p->source, 16);
-	key->client_port = p->source_port;
-	key->service_port = p->destination_port;
-	key->service = service->number;
-}
-
 /* Returns whether this was news: a repeated FIN, or the RST after one, ends the connection only once. */
 inline_always _Bool closing_learn(const struct packet *p, const struct service *service, __u16 id)
 {

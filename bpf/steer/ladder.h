@@ -2,8 +2,8 @@
 /* ladder.h - the order in which the server of a packet is found. The only file that decides it.
  *
  *   1. new connection            -> dispatch
- *   2. carries a valid cookie    -> its server
- *   3. known to be closing       -> its server
+ *   2. carries a valid cookie    -> its server (affinity table: and its entry, in assign.h)
+ *   3. known to be closing, or in the local table -> its server
  *   4. otherwise                 -> placement, with the previous owners as further stops
  */
 #pragma once
@@ -15,6 +15,9 @@ struct decision {
 	__u16 stops[PREVIOUS_OWNERS];
 	__u32 timestamp_at; /* offset of TSval in the TCP header, 0: none */
 	__u32 timestamp, echo; /* host order */
+	__u16 plain; /* text of the cookie */
+	_Bool echo_changed; /* echo is not what the packet says: it is to be written */
+	_Bool quoted; /* the flow is that of a packet that an ICMP error quotes: nothing is learned from it */
 };
 
 inline_always _Bool is_syn(const struct packet *p)
@@ -27,6 +30,11 @@ inline_always _Bool dispatched_by_placement(const struct service *service)
 	return 1ULL << (service->dispatch & 63) & (1 << DISPATCH_HASH | 1 << DISPATCH_MAGLEV | 1 << DISPATCH_WCMP);
 }
 
+inline_always _Bool carries_cookies(const struct service *service)
+{
+	return service->affinity == AFFINITY_COOKIE || service->affinity == AFFINITY_TABLE;
+}
+
 inline_always void steer_by_cookie(const struct packet *p, struct decision *d)
 {
 	const struct service *service = d->service;
@@ -37,8 +45,9 @@ inline_always void steer_by_cookie(const struct packet *p, struct decision *d)
 		return;
 	if (parity)
 		key = &service->cookie_key[1];
-	d->id = cookie_id(d->echo, flow_hash(key, p->source, p->source_port, p->destination_port, p->ipv6),
-			  service->cookie_bits);
+	d->plain = cookie_plain(d->echo, flow_hash(key, p->source, p->source_port, p->destination_port, p->ipv6),
+				service->cookie_bits);
+	d->id = d->plain >> (service->id_shift & 15) & ((1u << (service->id_bits & 15)) - 1);
 	d->server = server_by_id(service, d->id);
 }
 
@@ -78,11 +87,9 @@ inline_always void steer_by_dispatch(struct decision *d)
 	d->server = server_by_id(service, d->id);
 }
 
-/* Rungs 1 to 3. Sets d->server where one of them knows; says why else placement must. */
+/* Rungs 1 to 3 of a service whose connections carry cookies. Sets d->server where one of them knows; says why else placement must. */
 inline_always enum verdict steer_by_what_it_carries(const struct packet *p, struct decision *d, int search)
 {
-	if (d->service->affinity == AFFINITY_HASH)
-		return FORWARDED_BY_HASH;
 	if (search == TIMESTAMP_MALFORMED)
 		return FORWARDED_BAD_OPTIONS;
 	if (search != TIMESTAMP_FOUND) {
@@ -96,7 +103,40 @@ inline_always enum verdict steer_by_what_it_carries(const struct packet *p, stru
 	if (!d->echo)
 		return FORWARDED_NO_ECHO;
 	steer_by_cookie(p, d);
-	return d->server ? FORWARDED_BY_COOKIE : FORWARDED_BAD_COOKIE;
+	if (d->server)
+		return FORWARDED_BY_COOKIE;
+	return d->service->flags & SERVICE_FIRST_TIER && d->plain && !d->id ? FORWARDED_NO_NODE : FORWARDED_BAD_COOKIE;
+}
+
+/* Rung 1, for whatever dispatch. */
+inline_always void steer_new(const struct packet *p, struct decision *d)
+{
+	if (dispatched_by_placement(d->service))
+		steer_by_placement(p, d);
+	else
+		steer_by_dispatch(d);
+}
+
+inline_always enum verdict steer_by_local_table(const struct packet *p, struct decision *d)
+{
+	const struct service *service = d->service;
+
+	d->id = local_table_find(p, service, d->quoted);
+	d->server = server_by_id(service, d->id);
+	if (d->server) {
+		if (p->tcp_flags & TCP_FLAG_RST_BIT && !d->quoted)
+			local_table_remove(p, service);
+		return FORWARDED_BY_LOCAL_TABLE;
+	}
+	if ((p->protocol == IPPROTO_TCP && !is_syn(p)) || d->quoted) {
+		steer_by_placement(p, d);
+		return FORWARDED_UNKNOWN;
+	}
+	steer_new(p, d);
+	if (!d->server || local_table_add(p, service, d->id))
+		return FORWARDED_NEW;
+	steer_by_placement(p, d);
+	return FORWARDED_TABLE_FULL;
 }
 
 /* What this packet teaches about later ones. */
@@ -104,7 +144,9 @@ inline_always void steer_learn(const struct packet *p, const struct decision *d,
 {
 	__s32 connections = 1;
 
-	if (verdict == FORWARDED_BY_COOKIE) {
+	if (d->quoted)
+		return;
+	if (verdict == FORWARDED_BY_COOKIE || verdict == FORWARDED_BY_LOCAL_TABLE) {
 		if (!(p->tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT)))
 			return;
 		if (!closing_learn(p, d->service, d->id))
@@ -121,8 +163,12 @@ inline_always void steer_learn(const struct packet *p, const struct decision *d,
 inline_always enum verdict steer(const struct packet *p, struct decision *d, int search)
 {
 	const struct service *service = d->service;
-	enum verdict verdict = steer_by_what_it_carries(p, d, search);
+	enum verdict verdict = FORWARDED_BY_HASH;
 
+	if (service->affinity == AFFINITY_LOCAL_TABLE)
+		verdict = steer_by_local_table(p, d);
+	else if (service->affinity != AFFINITY_HASH)
+		verdict = steer_by_what_it_carries(p, d, search);
 	if (d->server)
 		return verdict;
 	if (verdict != FORWARDED_NEW || dispatched_by_placement(service) || service->flags & SERVICE_THROUGH)

@@ -2,21 +2,13 @@
 /* local_table.h - the baseline: what this node sent where, by 5-tuple, as Katran and Spotlight (V-D4) do. */
 #pragma once
 
-inline_always void local_table_key(struct connection_key *key, const struct packet *p, const struct service *service)
-{
-	__builtin_memcpy(key->client, p->source, 16);
-	key->client_port = p->source_port;
-	key->service_port = p->destination_port;
-	key->service = service->number;
-}
-
 /* The server that the flow was given; NO_ID: none is known. */
 inline_always __u16 local_table_find(const struct packet *p, const struct service *service, _Bool quoted)
 {
 	struct local_connection *c;
 	struct connection_key key;
 
-	local_table_key(&key, p, service);
+	connection_of(&key, p, service);
 	c = bpf_map_lookup_elem(&local_connections, &key);
 	if (!c)
 		return NO_ID;
@@ -35,7 +27,7 @@ inline_always _Bool local_table_add(const struct packet *p, const struct service
 	struct connection_key key;
 
 	c.first = c.last >> 10;
-	local_table_key(&key, p, service);
+	connection_of(&key, p, service);
 	return !bpf_map_update_elem(&local_connections, &key, &c, BPF_ANY);
 }
 
@@ -43,6 +35,6 @@ inline_always void local_table_remove(const struct packet *p, const struct servi
 {
 	struct connection_key key;
 
-	local_table_key(&key, p, service);
+	connection_of(&key, p, service);
 	bpf_map_delete_elem(&local_connections, &key);
 }

@@ -126,15 +126,21 @@ inline_always __u64 table_take_bit(__u64 *word, __u64 mask)
 static __noinline int table_log_ended(const struct connection *c, __u64 owner, __u32 service, __u32 entry)
 {
 	const struct connection_address *address = bpf_map_lookup_elem(&connection_addresses, &entry);
-	struct ended_connection ended = { .service = service, .entry = entry };
+	struct ended_connection *ended;
 
 	if (!c || !address)
 		return 0;
-	__builtin_memcpy(&ended.connection, c, sizeof(*c));
-	ended.connection.owner.word = owner;
-	__builtin_memcpy(ended.client, address->client, sizeof(ended.client));
-	if (bpf_ringbuf_output(&ended_connections, &ended, sizeof(ended), 0))
+	ended = bpf_ringbuf_reserve(&ended_connections, sizeof(*ended), 0);
+	if (!ended) {
 		__sync_fetch_and_add(&log_lost, 1);
+		return 0;
+	}
+	__builtin_memcpy(&ended->connection, c, sizeof(*c));
+	ended->connection.owner.word = owner;
+	__builtin_memcpy(ended->client, address->client, sizeof(ended->client));
+	ended->service = service;
+	ended->entry = entry;
+	bpf_ringbuf_submit(ended, 0);
 	return 0;
 }
 

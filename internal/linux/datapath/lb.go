@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"unsafe"
@@ -15,14 +16,15 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -type verdict -type service -type server -type slot -type vip_key -type return_key -type trace_event -type traffic -type server_traffic -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" lb ../../../bpf/lb.bpf.c
+//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -type verdict -type service -type server -type slot -type vip_key -type return_key -type trace_event -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" lb ../../../bpf/lb.bpf.c
 
 // lbLayout names the shape of the pinned maps. A change of any map's key, value or meaning needs a new number: a process of
 // another layout then fills maps of its own and switches the program over, instead of misreading these.
-const lbLayout = "lb-v2"
+const lbLayout = "lb-v3"
 
 // The rows of plan are written as they are: their sizes must be those of the kernel's structs.
 var (
@@ -56,7 +58,12 @@ type lbTables struct {
 	slots     []plan.SlotRow
 	rounds    []uint64
 	loads     []struct{ value, _ int32 }
-	unmap     [][]byte
+
+	connections         []lbConnection
+	connectionBlocks    []lbConnectionBlock
+	connectionAddresses []lbConnectionAddress
+
+	unmap [][]byte
 }
 
 // OpenLB loads the load balancer. With dir, a directory in a BPF file system, its maps are pinned there and those of an
@@ -108,6 +115,16 @@ func (lb *LB) enableThrough() error {
 	return lb.objects.ThroughEnabled.Set(uint32(1))
 }
 
+// AcceptTunnels makes the program take off the outer header of packets to address: what the first tier sends to this node of the second.
+// The zero Addr: of none. It holds for this process; the pinned maps know nothing of it.
+func (lb *LB) AcceptTunnels(address netip.Addr) error {
+	enabled := uint32(0)
+	if address.IsValid() {
+		enabled = 1
+	}
+	return errors.Join(lb.objects.TierAddress.Set(plan.WireAddress(address)), lb.objects.TierEnabled.Set(enabled))
+}
+
 // isSection tells maps of global variables (.bss, .rodata) from ours.
 func isSection(name string) bool { return len(name) > 0 && name[0] == '.' }
 
@@ -119,6 +136,8 @@ func sizeLBMaps(spec *ebpf.CollectionSpec, l plan.Limits) {
 		"services": services, "servers": servers, "server_rows": l.ServerIDs, "slots": l.Slots, "rounds": l.Rounds,
 		"server_counters": l.Servers, "clocks": l.Servers, "server_loads": l.Servers,
 		"returns": l.Returns(), "vips": l.Destinations(),
+		"connections": l.Entries, "connection_addresses": l.Entries, "connection_blocks": l.Entries / conntable.BlockEntries,
+		"local_connections": l.Local,
 	} {
 		spec.Maps[name].MaxEntries = entries
 	}
@@ -132,7 +151,9 @@ func (lb *LB) mapTables() error {
 	return errors.Join(
 		mapTable(t, o.ServiceRows, &t.serviceRows), mapTable(t, o.ServerRows, &t.serverRows),
 		mapTable(t, o.VipPlaces, &t.vipPlaces), mapTable(t, o.Services, &t.services), mapTable(t, o.Servers, &t.servers),
-		mapTable(t, o.Slots, &t.slots), mapTable(t, o.Rounds, &t.rounds), mapTable(t, o.ServerLoads, &t.loads))
+		mapTable(t, o.Slots, &t.slots), mapTable(t, o.Rounds, &t.rounds), mapTable(t, o.ServerLoads, &t.loads),
+		mapTable(t, o.Connections, &t.connections), mapTable(t, o.ConnectionBlocks, &t.connectionBlocks),
+		mapTable(t, o.ConnectionAddresses, &t.connectionAddresses))
 }
 
 // Adopted reports whether the maps of an earlier process were taken over.

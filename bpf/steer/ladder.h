@@ -108,35 +108,16 @@ inline_always enum verdict steer_by_what_it_carries(const struct packet *p, stru
 	return d->service->flags & SERVICE_FIRST_TIER && d->plain && !d->id ? FORWARDED_NO_NODE : FORWARDED_BAD_COOKIE;
 }
 
-/* Rung 1, for whatever dispatch. */
-inline_always void steer_new(const struct packet *p, struct decision *d)
-{
-	if (dispatched_by_placement(d->service))
-		steer_by_placement(p, d);
-	else
-		steer_by_dispatch(d);
-}
-
 inline_always enum verdict steer_by_local_table(const struct packet *p, struct decision *d)
 {
-	const struct service *service = d->service;
-
-	d->id = local_table_find(p, service, d->quoted);
-	d->server = server_by_id(service, d->id);
+	d->id = local_table_find(p, d->service, d->quoted);
+	d->server = server_by_id(d->service, d->id);
 	if (d->server) {
 		if (p->tcp_flags & TCP_FLAG_RST_BIT && !d->quoted)
-			local_table_remove(p, service);
+			local_table_remove(p, d->service);
 		return FORWARDED_BY_LOCAL_TABLE;
 	}
-	if ((p->protocol == IPPROTO_TCP && !is_syn(p)) || d->quoted) {
-		steer_by_placement(p, d);
-		return FORWARDED_UNKNOWN;
-	}
-	steer_new(p, d);
-	if (!d->server || local_table_add(p, service, d->id))
-		return FORWARDED_NEW;
-	steer_by_placement(p, d);
-	return FORWARDED_TABLE_FULL;
+	return d->quoted || (p->protocol == IPPROTO_TCP && !is_syn(p)) ? FORWARDED_UNKNOWN : FORWARDED_NEW;
 }
 
 /* What this packet teaches about later ones. */
@@ -179,6 +160,10 @@ inline_always enum verdict steer(const struct packet *p, struct decision *d, int
 			return FORWARDED_STRIPPED;
 		if (!dispatched_by_placement(service))
 			steer_by_dispatch(d);
+	}
+	if (verdict == FORWARDED_NEW && service->affinity == AFFINITY_LOCAL_TABLE && d->server && !local_table_add(p, service, d->id)) {
+		steer_by_placement(p, d); /* as its later packets will be */
+		verdict = FORWARDED_TABLE_FULL;
 	}
 	return d->server ? verdict : DROPPED_NO_SERVER;
 }

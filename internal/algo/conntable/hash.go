@@ -10,7 +10,6 @@ import (
 //
 // It is a mixer by multiplication under a secret, for a few ns: nobody sees its output, and what a guess gains is a partition without
 // room, which costs the connections there their statistics. With IPv4 it is one-to-one: no two flows of a service have one hash.
-// Its bits 16 to 63 are those of good quality: a bit of the input changes each with a chance of one half.
 func Hash(k0, k1 uint64, client netip.AddrPort, servicePort uint16) uint64 {
 	address := client.Addr().Unmap()
 	wire := address.AsSlice()
@@ -29,13 +28,14 @@ func word(wire []byte) uint64 { return uint64(binary.LittleEndian.Uint32(wire)) 
 
 func port(number uint16) uint64 { return uint64(number>>8 | number<<8) }
 
-// mix is degski's 64-bit mixer without its last step.
+// mix is degski's 64-bit mixer: one-to-one, and each bit of x changes each bit of the result with a chance of one half.
 func mix(x uint64) uint64 {
 	const multiplier = 0xd6e8feb86659fd93
 	x ^= x >> 32
 	x *= multiplier
 	x ^= x >> 32
-	return x * multiplier
+	x *= multiplier
+	return x ^ x>>32
 }
 
 // Check returns what an entry remembers of the hash, besides the client's port, to tell its connection from others.

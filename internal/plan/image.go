@@ -66,17 +66,9 @@ type Want struct {
 	Tier     Tier
 }
 
-// Tier is the node's part in two tiers. The zero value: there is one.
-type Tier struct {
-	Tier   model.Tier
-	ID     uint16          // second tier: this node's
-	Second []model.Node    // first tier: the nodes of the second
-	Down   map[uint16]bool // first tier: ids of those that get no new connections, because they are not healthy
-}
-
 // image is the compiled form of a service: all but where in the tables it lies.
 type image struct {
-	row     ServiceRow // without number, bases and counts
+	row     ServiceRow // without number, bases and counts, but for those of blocks
 	vips    []VIPKey
 	servers map[uint16]ServerRow // without counter
 	takers  []model.Share        // who may be given new connections; nil after Restore
@@ -127,8 +119,14 @@ func compileAll(want *Want, before []*published) []image {
 
 // compile makes the image of a service. before is the one that is published now, the zero value: none.
 func compile(want *Want, s *Service, before *image) image {
-	s = s.withoutOff()
+	configured := &s.Service
+	s = s.ofTier(&want.Tier).withoutOff()
 	img := image{row: serviceRow(&want.Keys, &s.Service), servers: map[uint16]ServerRow{}, returns: map[ReturnKey]returning{}}
+	img.row.layCookie(configured, &want.Tier)
+	img.row.keepConnections(s, &want.Tier)
+	if img.leadsToNodes() != before.leadsToNodes() { // its ids say nothing about these
+		before = &image{}
+	}
 	for _, port := range s.Ports {
 		img.vips = append(img.vips, vipKey(s.VIP, port, uint8(s.Protocol)))
 	}

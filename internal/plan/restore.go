@@ -63,12 +63,14 @@ func (t *Tables) restoreService(r Reader, number uint32) (*published, error) {
 	p := &published{number: number, row: r.ServiceRow(number), serverRow: map[uint16]uint32{}, counters: map[uint16]uint32{}}
 	row := r.Service(p.row)
 	p.ids, p.slots, p.rounds = span{row.IDsBase, row.IDsCount}, span{row.SlotsBase, row.SlotsCount}, span{row.RoundsBase, row.RoundsCount}
+	p.connections = span{row.TableBase, row.TableBlocks}
 	ok := p.row != 0 && row.Number == number && t.numbers.reserve(span{number, 1}) && t.serviceRows.reserve(span{p.row, 1}) &&
-		t.ids.reserve(p.ids) && t.slots.reserve(p.slots) && t.rounds.reserve(p.rounds)
+		t.ids.reserve(p.ids) && t.slots.reserve(p.slots) && t.rounds.reserve(p.rounds) && t.blocks.reserve(p.connections)
 	if !ok {
 		return nil, fmt.Errorf("restore service %d: its tables contradict each other: detach and start afresh", number)
 	}
 	row.Number, row.IDsBase, row.IDsCount, row.SlotsBase, row.SlotsCount, row.RoundsBase, row.RoundsCount = 0, 0, 0, 0, 0, 0, 0
+	row.TableBase = 0
 	p.image = image{row: row, servers: map[uint16]ServerRow{}, returns: map[ReturnKey]returning{},
 		rounds: withoutCounters(r.Rounds(p.rounds.base, p.rounds.count), row.Classes)}
 	if !p.image.consistent() {

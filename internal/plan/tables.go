@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/algo/history"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -37,7 +38,7 @@ func (l Limits) Rows() (services, servers uint32) { return 2*(l.Services+1) + 1,
 
 // Tables knows what is published and what is free. It is not safe for concurrent use.
 type Tables struct {
-	numbers, serviceRows, serverRows, counters, ids, slots, rounds space
+	numbers, serviceRows, serverRows, counters, ids, slots, rounds, blocks space
 
 	limits   Limits
 	services []*published
@@ -51,6 +52,7 @@ type published struct {
 	number, row         uint32
 	image               image
 	ids, slots, rounds  span
+	connections         span // blocks
 	serverRow, counters map[uint16]uint32
 }
 
@@ -65,6 +67,7 @@ func NewTables(l Limits) *Tables {
 		ids:         newSpace("server ids", 0, l.ServerIDs),
 		slots:       newSpace("table slots", 0, l.Slots),
 		rounds:      newSpace("turns", 0, l.Rounds),
+		blocks:      newSpace("blocks of table entries", 0, l.Entries/conntable.BlockEntries),
 		limits:      l,
 	}
 }
@@ -73,13 +76,8 @@ func NewTables(l Limits) *Tables {
 type Place struct {
 	Number   uint32
 	Counters map[uint16]uint32 // server id -> counter index
+	Nodes    bool              // first tier: the ids are those of nodes of the second, not of servers
 	Table    TablePlace
-}
-
-// TablePlace is where a service's connection table is; the zero value: it has none.
-type TablePlace struct {
-	Base, Blocks uint32 // of 64 entries
-	IndexBits    uint8
 }
 
 // Places returns where the counters of every published service are, by service name. What is given out stays as it is, also when an
@@ -87,7 +85,8 @@ type TablePlace struct {
 func (t *Tables) Places() map[string]Place {
 	places := make(map[string]Place, len(t.services))
 	for _, s := range t.services {
-		places[s.name] = Place{Number: s.number, Counters: s.counters}
+		places[s.name] = Place{Number: s.number, Counters: s.counters, Nodes: s.image.leadsToNodes(),
+			Table: TablePlace{s.connections.base, s.connections.count, s.image.row.IndexBits}}
 	}
 	return places
 }
@@ -97,8 +96,7 @@ func (t *Tables) Places() map[string]Place {
 func (t *Tables) Update(want *Want) ([]Change, error) {
 	next := t.clone()
 	u := update{tables: next}
-	if len(next.serverRows.resting)+len(next.slots.resting)+len(next.rounds.resting)+len(next.serviceRows.resting)+
-		len(next.ids.resting)+len(next.numbers.resting)+len(next.counters.resting) > 0 {
+	if slices.ContainsFunc(next.spaces(), func(s *space) bool { return len(s.resting) > 0 }) {
 		u.add(Grace{})
 		next.release()
 	}
@@ -116,7 +114,7 @@ func (t *Tables) Update(want *Want) ([]Change, error) {
 }
 
 func (t *Tables) spaces() []*space {
-	return []*space{&t.numbers, &t.serviceRows, &t.serverRows, &t.counters, &t.ids, &t.slots, &t.rounds}
+	return []*space{&t.numbers, &t.serviceRows, &t.serverRows, &t.counters, &t.ids, &t.slots, &t.rounds, &t.blocks}
 }
 
 func (t *Tables) release() {
@@ -298,12 +296,18 @@ func (u *update) publish(p *published, img image) error {
 		u.add(ClearService{p.number})
 	}
 	before := *p
+	if img.leadsToNodes() != p.image.leadsToNodes() {
+		u.giveServers(p) // the same ids are others now
+	}
 	idsMoved, err := u.publishServers(p, img)
 	if err != nil {
 		return err
 	}
 	tablesMoved, err := u.publishTables(p, img, fresh)
 	if err != nil {
+		return err
+	}
+	if err := u.publishConnections(p, img); err != nil {
 		return err
 	}
 	u.countOpen(p, img, fresh)
@@ -331,6 +335,7 @@ func (p *published) placed() ServiceRow {
 	row.IDsBase, row.IDsCount = p.ids.base, p.ids.count
 	row.RoundsBase, row.RoundsCount = p.rounds.base, p.rounds.count
 	row.SlotsBase, row.SlotsCount = p.slots.base, p.slots.count
+	row.TableBase, row.TableBlocks = p.connections.base, p.connections.count
 	return row
 }
 
@@ -436,13 +441,21 @@ func (u *update) retire(p *published) {
 	u.after = append(u.after, PointService{p.number, 0})
 	t.numbers.give(span{p.number, 1})
 	t.serviceRows.give(span{p.row, 1})
-	t.ids.give(p.ids)
 	t.slots.give(p.slots)
 	t.rounds.give(p.rounds)
+	t.blocks.give(p.connections)
+	u.giveServers(p)
+}
+
+// giveServers gives back what the service's servers have, where no packet of a new row looks.
+func (u *update) giveServers(p *published) {
+	t := u.tables
+	t.ids.give(p.ids)
 	for id, row := range p.serverRow {
 		t.serverRows.give(span{row, 1})
 		t.counters.give(span{p.counters[id], 1})
 	}
+	p.ids, p.serverRow, p.counters, p.image.servers = span{}, map[uint16]uint32{}, map[uint16]uint32{}, nil
 }
 
 // minIDs spares small services a move at every new id.

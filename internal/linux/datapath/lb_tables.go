@@ -78,6 +78,8 @@ func (lb *LB) apply(change plan.Change) error {
 		return lb.countOpen(c.Index)
 	case plan.ClearService:
 		return lb.clearService(c.Number)
+	case plan.ClearTable:
+		t.clearTable(c)
 	case plan.Grace:
 		return grace()
 	default:

@@ -15,6 +15,15 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
+// FleetToProto returns the fleet, without keys, as a request to make it so.
+func FleetToProto(f *model.Fleet) *ballastv1.ApplyRequest {
+	m := &ballastv1.ApplyRequest{Nodes: nodesToProto(f.Nodes), NodeHealth: nodeHealthToProto(&f.NodeHealth)}
+	for i := range f.Services {
+		m.Services = append(m.Services, ServiceToProto(&f.Services[i]))
+	}
+	return m
+}
+
 // ServiceToProto returns the service as it is sent. What is unset stays empty. The two share no memory.
 func ServiceToProto(s *model.Service) *ballastv1.Service {
 	m := &ballastv1.Service{
@@ -22,7 +31,7 @@ func ServiceToProto(s *model.Service) *ballastv1.Service {
 		Dispatch: nameUnless(s.Dispatch, model.DispatchUnset), Affinity: nameUnless(s.Affinity, model.AffinityUnset),
 		Fallback: nameUnless(s.Fallback, model.FallbackUnset), CookieBits: uint32(s.CookieBits),
 		Forward: nameUnless(s.Forward, model.ForwardUnset), Return: nameUnless(s.Return, model.ReturnUnset), TableSlots: s.TableSlots,
-		Load: loadToProto(&s.Load), Health: healthToProto(&s.Health), Servers: ServersToProto(s.Servers),
+		Table: tableToProto(&s.Table), Load: loadToProto(&s.Load), Health: healthToProto(&s.Health), Servers: ServersToProto(s.Servers),
 	}
 	for i, port := range s.Ports {
 		m.Ports[i] = uint32(port)
@@ -99,15 +108,24 @@ func PastToProto(past [][]model.Share) []*ballastv1.Past {
 	return list
 }
 
-// FleetFromProto reads services and keys, which may be nil, without applying defaults or looking for contradictions. Its errors are
+// FleetMessage is a message with a fleet: *ballastv1.ApplyRequest, *ballastv1.GetFleetResponse.
+type FleetMessage interface {
+	GetServices() []*ballastv1.Service
+	GetNodes() []*ballastv1.Node
+	GetNodeHealth() *ballastv1.Health
+}
+
+// FleetFromProto reads a fleet and its keys, which may be nil, without applying defaults or looking for contradictions. Its errors are
 // joined from *model.Invalid whose paths are those of the configuration file.
-func FleetFromProto(services []*ballastv1.Service, keys *ballastv1.Keys) (model.Fleet, error) {
+func FleetFromProto(m FleetMessage, keys *ballastv1.Keys) (model.Fleet, error) {
 	var in input
-	fleet := model.Fleet{Services: make([]model.Service, len(services))}
+	services := m.GetServices()
+	fleet := model.Fleet{Services: make([]model.Service, len(services)), Nodes: in.nodes(m.GetNodes())}
 	for i, m := range services {
 		fleet.Services[i] = model.NewService()
 		in.service(fmt.Sprintf("services[%d]", i), &fleet.Services[i], m)
 	}
+	in.health("node_health", &fleet.NodeHealth, m.GetNodeHealth())
 	if keys != nil {
 		in.keys("keys", &fleet.Keys, keys)
 	}
@@ -197,6 +215,7 @@ func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
 	if m.GetTableSlots() != 0 {
 		s.TableSlots = m.GetTableSlots()
 	}
+	in.table(path+".table", &s.Table, m.GetTable())
 	in.load(path+".load", &s.Load, m.GetLoad())
 	in.health(path+".health", &s.Health, m.GetHealth())
 	if len(m.GetServers()) > 0 {

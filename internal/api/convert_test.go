@@ -23,11 +23,34 @@ func drawFleet(t *rapid.T) model.Fleet {
 	for i := range rapid.IntRange(0, 4).Draw(t, "services") {
 		fleet.Services = append(fleet.Services, drawService(t, i))
 	}
+	drawNodes(t, &fleet)
 	fleet.ApplyDefaults()
 	if err := fleet.Validate(); err != nil {
 		t.Fatalf("the generator made what is not valid: %v", err)
 	}
 	return fleet
+}
+
+func drawNodes(t *rapid.T, f *model.Fleet) {
+	for i := range rapid.IntRange(0, 3).Draw(t, "second tier") {
+		f.Nodes = append(f.Nodes, model.Node{Name: fmt.Sprintf("second-%d", i), Tier: model.TierSecond, Address: netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}),
+			ID: uint16(i + 1), State: rapid.SampledFrom([]model.ServerState{model.StateActive, model.StateDraining, model.StateOff}).Draw(t, "node state")})
+	}
+	if len(f.Nodes) > 0 && rapid.Bool().Draw(t, "nodes are checked") {
+		drawHealth(t, &f.NodeHealth)
+		f.NodeHealth.Port, f.NodeHealth.Deadline = 9435, 0
+	}
+	for i := range rapid.IntRange(0, 2).Draw(t, "first tier") {
+		f.Nodes = append(f.Nodes, model.Node{Name: fmt.Sprintf("first-%d", i), Tier: model.TierFirst})
+	}
+}
+
+// drawTable gives a service a connection table whose cookies have room for 100 servers.
+func drawTable(t *rapid.T, s *model.Service) {
+	s.Affinity, s.CookieBits = model.AffinityTable, 16
+	s.Table = model.Table{Entries: rapid.SampledFrom([]uint32{0, model.MinEntries, model.MaxEntries}).Draw(t, "entries"), IndexBits: rapid.Uint8Range(1, 5).Draw(t, "index bits"),
+		NodeBits: rapid.SampledFrom([]uint8{0, 2, 3}).Draw(t, "node bits"), IdleTimeout: model.Duration(rapid.SampledFrom([]time.Duration{0, time.Second, 90 * time.Second}).Draw(t, "idle")),
+		PacketLimit: rapid.Uint32Range(0, model.MaxPacketLimit).Draw(t, "limit")}
 }
 
 func drawKey(t *rapid.T) (key [16]byte) {
@@ -58,6 +81,9 @@ func drawService(t *rapid.T, i int) model.Service {
 	through := s.Protocol != model.ProtocolUDP && rapid.Bool().Draw(t, "through")
 	if through {
 		s.Return, s.Forward, s.Fallback, s.CookieBits, s.Ports = model.ReturnThrough, model.ForwardNAT, model.FallbackHash, model.ThroughBits, s.Ports[:1]
+	}
+	if s.Protocol != model.ProtocolUDP && !through && rapid.Bool().Draw(t, "table") {
+		drawTable(t, &s)
 	}
 	for id := range rapid.IntRange(0, 100).Draw(t, "servers") {
 		s.Servers = append(s.Servers, drawServer(t, i, uint16(id+1)))
@@ -93,18 +119,12 @@ func drawServer(t *rapid.T, service int, id uint16) model.Server {
 	return s
 }
 
-func fleetToProto(f *model.Fleet) (services []*ballastv1.Service, keys *ballastv1.Keys) {
-	for i := range f.Services {
-		services = append(services, ServiceToProto(&f.Services[i]))
-	}
-	return services, KeysToProto(&f.Keys)
-}
-
 func TestAFleetComesBackFromTheWireAsItWas(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		fleet := drawFleet(t)
-		services, keys := fleetToProto(&fleet)
-		text, err := proto.Marshal(&ballastv1.ApplyRequest{Services: services, Keys: keys})
+		request := FleetToProto(&fleet)
+		request.Keys = KeysToProto(&fleet.Keys)
+		text, err := proto.Marshal(request)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +132,7 @@ func TestAFleetComesBackFromTheWireAsItWas(t *testing.T) {
 		if err := proto.Unmarshal(text, &read); err != nil {
 			t.Fatal(err)
 		}
-		back, err := FleetFromProto(read.Services, read.Keys)
+		back, err := FleetFromProto(&read, read.Keys)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -145,11 +165,12 @@ func TestSharesComeBackFromTheWireAsTheyWere(t *testing.T) {
 func TestMessagesThatMakeNoSenseAreRefusedWithPathAndRemedy(t *testing.T) {
 	many := uint32(999)
 	unset := uint32(model.ClassesUnset)
-	_, err := FleetFromProto([]*ballastv1.Service{{}, {
+	_, err := FleetFromProto(&ballastv1.ApplyRequest{Services: []*ballastv1.Service{{}, {
 		Name: "web", Vip: "198.51.100", Protocol: "sctp", Ports: []uint32{70000}, Dispatch: "best", CookieBits: 300,
-		Load: &ballastv1.Load{Classes: &unset, Interval: durationpb.New(0)}, Health: &ballastv1.Health{Check: "ping", Rise: 256, Deadline: &durationpb.Duration{Seconds: -1}},
+		Table: &ballastv1.Table{IndexBits: 256, NodeBits: &many, IdleTimeout: durationpb.New(0)},
+		Load:  &ballastv1.Load{Classes: &unset, Interval: durationpb.New(0)}, Health: &ballastv1.Health{Check: "ping", Rise: 256, Deadline: &durationpb.Duration{Seconds: -1}},
 		Servers: []*ballastv1.Server{{Name: "s1"}, {Address: "x", Id: 70000, Weight: &many, State: "gone"}},
-	}}, &ballastv1.Keys{Placement: []byte("secret")})
+	}}, Nodes: []*ballastv1.Node{{}, {Tier: "third", Address: "y", Id: 65536, State: "gone"}}, NodeHealth: &ballastv1.Health{Check: "ping"}}, &ballastv1.Keys{Placement: []byte("secret")})
 	var found []string
 	for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
 		var invalid *model.Invalid
@@ -159,9 +180,10 @@ func TestMessagesThatMakeNoSenseAreRefusedWithPathAndRemedy(t *testing.T) {
 		}
 		found = append(found, invalid.Path)
 	}
-	want := "services[1].vip services[1].protocol services[1].ports services[1].dispatch services[1].cookie_bits services[1].load.interval " +
+	want := "nodes[1].id nodes[1].tier nodes[1].address nodes[1].state services[1].vip services[1].protocol services[1].ports services[1].dispatch " +
+		"services[1].cookie_bits services[1].table.index_bits services[1].table.node_bits services[1].table.idle_timeout services[1].load.interval " +
 		"services[1].load.classes services[1].health.check services[1].health.rise services[1].health.deadline services[1].servers[1].address " +
-		"services[1].servers[1].id services[1].servers[1].weight services[1].servers[1].state keys.placement"
+		"services[1].servers[1].id services[1].servers[1].weight services[1].servers[1].state node_health.check keys.placement"
 	if strings.Join(found, " ") != want {
 		t.Errorf("found %s, not %s", strings.Join(found, " "), want)
 	}
@@ -181,8 +203,7 @@ func BenchmarkFleetOnTheWire(b *testing.B) {
 		s.Servers = append(s.Servers, model.Server{Name: fmt.Sprint(i), Address: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), ID: uint16(i%256 + 1), Weight: 1})
 	}
 	for b.Loop() {
-		services, keys := fleetToProto(&fleet)
-		if back, err := FleetFromProto(services, keys); err != nil || len(back.Services) != servers/256 {
+		if back, err := FleetFromProto(FleetToProto(&fleet), KeysToProto(&fleet.Keys)); err != nil || len(back.Services) != servers/256 {
 			b.Fatal(err)
 		}
 	}

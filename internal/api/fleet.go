@@ -31,6 +31,7 @@ type Desired interface {
 	// Servers tells what is known of the servers of a service, or of all services if it is empty, removed ones that may still have
 	// connections included.
 	Servers(ctx context.Context, service string) ([]*ballastv1.ServerStatus, error)
+	// Nodes tells who is connected, and of load balancers of the second tier whether they are healthy.
 	Nodes(ctx context.Context) ([]*ballastv1.NodeStatus, error)
 	// MakesKeys reports whether keys are made here and told to every node. If not, they come from the configuration file, and
 	// who adds one is told the secret, for the other nodes.
@@ -60,7 +61,7 @@ func (f *fleetAPI) GetFleet(ctx context.Context, _ *ballastv1.GetFleetRequest) (
 	if err != nil {
 		return nil, refusal(err)
 	}
-	answer := &ballastv1.GetFleetResponse{Revision: revision}
+	answer := &ballastv1.GetFleetResponse{Revision: revision, Nodes: nodesToProto(fleet.Nodes), NodeHealth: nodeHealthToProto(&fleet.NodeHealth)}
 	for i := range fleet.Services {
 		answer.Services = append(answer.Services, ServiceToProto(&fleet.Services[i]))
 	}
@@ -79,11 +80,6 @@ func (f *fleetAPI) ListServers(ctx context.Context, r *ballastv1.ListServersRequ
 	}
 	servers, err := f.desired.Servers(ctx, r.Service)
 	return &ballastv1.ListServersResponse{Servers: servers}, refusal(err)
-}
-
-func (f *fleetAPI) ListNodes(ctx context.Context, _ *ballastv1.ListNodesRequest) (*ballastv1.ListNodesResponse, error) {
-	nodes, err := f.desired.Nodes(ctx)
-	return &ballastv1.ListNodesResponse{Nodes: nodes}, refusal(err)
 }
 
 // change runs an edit for a client.

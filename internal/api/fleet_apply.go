@@ -20,7 +20,7 @@ import (
 // Apply is declarative: the fleet becomes what the request says, whatever was changed before. Only keys, and ids that are not
 // given, are kept.
 func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*ballastv1.ChangeResponse, error) {
-	wanted, err := FleetFromProto(r.Services, r.Keys)
+	wanted, err := FleetFromProto(r, r.Keys)
 	if err != nil {
 		return nil, refusal(err)
 	}
@@ -30,6 +30,8 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 			next.Keys = fleet.Keys
 			f.ensureKeys(&next)
 		}
+		next.MakeRoomForNodes()
+		giveNodeIDs(&next, fleet)
 		before := byName(fleet)
 		for i := range next.Services {
 			s := &next.Services[i]
@@ -87,6 +89,11 @@ func inOrderOf(fleet, next *model.Fleet) {
 		place[fleet.Services[i].Name] = i - len(fleet.Services)
 	}
 	slices.SortStableFunc(next.Services, func(a, b model.Service) int { return cmp.Compare(place[a.Name], place[b.Name]) })
+	nodes := make(map[string]int, len(fleet.Nodes))
+	for i := range fleet.Nodes {
+		nodes[fleet.Nodes[i].Name] = i - len(fleet.Nodes)
+	}
+	slices.SortStableFunc(next.Nodes, func(a, b model.Node) int { return cmp.Compare(nodes[a.Name], nodes[b.Name]) })
 	for i := range next.Services {
 		before := running[next.Services[i].Name]
 		if before == nil {

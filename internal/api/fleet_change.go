@@ -29,8 +29,9 @@ func (f *fleetAPI) PutService(ctx context.Context, r *ballastv1.PutServiceReques
 			if err != nil {
 				return err
 			}
-			giveIDs(&added, nil, removed)
 			fleet.Services = append(fleet.Services, added)
+			fleet.MakeRoomForNodes()
+			giveIDs(&fleet.Services[len(fleet.Services)-1], nil, removed)
 			return nil
 		case r.Exists != nil && !*r.Exists:
 			return exists("service", name, "change it with `ballast ctl service set`, or choose another name")
@@ -43,13 +44,20 @@ func (f *fleetAPI) PutService(ctx context.Context, r *ballastv1.PutServiceReques
 	})
 }
 
-// dropUnusable empties what belongs to a check or a load source that m replaces: it could not be taken back otherwise.
+// dropUnusable empties what belongs to an affinity, a check or a load source that m replaces: it could not be taken back otherwise.
 func dropUnusable(s *model.Service, m *ballastv1.Service) {
-	if check := m.GetHealth().GetCheck(); check != "" && check != s.Health.Check.String() {
-		s.Health.Path, s.Health.Host, s.Health.Service, s.Health.Command = "", "", "", nil
+	if affinity := m.GetAffinity(); affinity != "" && affinity != s.Affinity.String() {
+		s.Table = model.Table{}
 	}
+	dropUnusableCheck(&s.Health, m.GetHealth())
 	if source := m.GetLoad().GetSource(); source != "" && source != s.Load.Source.String() {
 		s.Load.Endpoint = ""
+	}
+}
+
+func dropUnusableCheck(h *model.Health, m *ballastv1.Health) {
+	if check := m.GetCheck(); check != "" && check != h.Check.String() {
+		h.Path, h.Host, h.Service, h.Command = "", "", "", nil
 	}
 }
 

@@ -12,7 +12,8 @@ const (
 	PathConfigDiff   = "/v1/config/diff"     // GET
 	PathConfigAction = "/v1/config/{action}" // POST: reload, reset
 	PathTrace        = "/v1/trace"           // GET, a stream of TraceEvent
-	PathMetrics      = "/metrics"            // GET, Prometheus
+	PathMetrics      = "/metrics"            // GET, Prometheus; also by TCP
+	PathHealth       = "/healthz"            // GET, by TCP alone: 200 while the daemon does its work
 )
 
 // LBStatus is what a load balancer adds to Status.
@@ -22,6 +23,26 @@ type LBStatus struct {
 	Problems    []string          `json:"problems"`              // what is not as wanted, in words
 	Controllers []string          `json:"controllers,omitempty"` // that are connected, of a node that runs by controllers
 	Revision    uint64            `json:"revision,omitempty"`    // of the controllers' state that the tables say
+	Name        string            `json:"name"`                  // of the node
+	Tier        *TierStatus       `json:"tier,omitempty"`        // nil: it has none
+}
+
+// TierStatus is a load balancer's part in two tiers.
+type TierStatus struct {
+	Tier    model.Tier       `json:"tier"`
+	Address netip.Addr       `json:"address,omitzero"` // second tier: where the first sends to
+	ID      uint16           `json:"id,omitempty"`     // second tier: what the cookie's first bits carry
+	Second  []SecondTierNode `json:"second,omitempty"` // first tier: the nodes of the second
+}
+
+// SecondTierNode is a node of the second tier as one of the first sees it.
+type SecondTierNode struct {
+	model.Node
+	Health       string `json:"health"` // healthy, unhealthy, unknown, unchecked
+	HealthDetail string `json:"health_detail,omitempty"`
+	Packets      uint64 `json:"packets"` // sent to it, of all services
+	Bytes        uint64 `json:"bytes"`
+	Path         string `json:"path"` // next hop, or why there is none
 }
 
 // ServiceStatus is one service with what it counted.
@@ -29,6 +50,17 @@ type ServiceStatus struct {
 	model.Service
 	Verdicts map[string]Traffic `json:"verdicts"`
 	Servers  []ServerStatus     `json:"servers"`
+	// Nodes are those of the second tier that the service's packets go to from here: servers get none then.
+	Nodes []NodeTraffic `json:"nodes,omitempty"`
+}
+
+// NodeTraffic is what a node of the first tier sent to one of the second.
+type NodeTraffic struct {
+	Name        string `json:"name"`
+	ID          uint16 `json:"id"`
+	Packets     uint64 `json:"packets"`
+	Bytes       uint64 `json:"bytes"`
+	Connections uint64 `json:"connections"` // dispatched to it
 }
 
 // Traffic counts packets and bytes of IP packets.

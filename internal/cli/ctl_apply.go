@@ -79,10 +79,8 @@ func (c *control) apply(cmd *cobra.Command, a *application) error {
 	if err != nil {
 		return err
 	}
-	request := &ballastv1.ApplyRequest{DryRun: true}
-	for i := range draft.Fleet.Services {
-		request.Services = append(request.Services, api.ServiceToProto(&draft.Fleet.Services[i]))
-	}
+	request := api.FleetToProto(&draft.Fleet)
+	request.DryRun = true
 	if draft.HasKeys {
 		request.Keys = api.KeysToProto(&draft.Fleet.Keys)
 	}
@@ -245,5 +243,5 @@ func (c *control) wanted(cmd *cobra.Command) (model.Fleet, error) {
 	if err != nil {
 		return model.Fleet{}, err
 	}
-	return api.FleetFromProto(answer.Services, nil)
+	return api.FleetFromProto(answer, nil)
 }

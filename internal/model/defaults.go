@@ -11,16 +11,12 @@ func (f *Fleet) ApplyDefaults() {
 			f.Keys.Current = epoch
 		}
 	}
-	second := slices.ContainsFunc(f.Nodes, func(n Node) bool { return n.Tier == TierSecond })
-	if second {
+	if f.HasSecondTier() {
 		f.NodeHealth.applyDefaults()
 	}
+	f.MakeRoomForNodes()
 	for i := range f.Services {
-		s := &f.Services[i]
-		if second && s.Affinity == AffinityTable {
-			setDefault(&s.Table.NodeBits, 0, DefaultNodeBits)
-		}
-		s.ApplyDefaults()
+		f.Services[i].ApplyDefaults()
 	}
 }
 

@@ -24,7 +24,7 @@ const (
 	DefaultEntries   = 65536 // default size of a connection table
 	DefaultIndexBits = 6     // of a connection table: partitions of 63 connections, the most there can be
 	MaxIndexBits     = 6
-	DefaultNodeBits  = 3 // where there is a second tier: 7 nodes
+	DefaultNodeBits  = 3     // where there is a second tier: 7 nodes
 	WeightUnset      = 65535 // Server.Weight of a server that has not been given one: ApplyDefaults makes it 1
 )
 

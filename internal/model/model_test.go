@@ -28,6 +28,12 @@ func fleet(servers int) Fleet {
 	}
 }
 
+// tiers returns a node of the first and two of the second tier.
+func tiers() []Node {
+	return []Node{{Name: "lb1", Tier: TierFirst}, {Name: "lb2", Tier: TierSecond, Address: netip.MustParseAddr("192.0.2.2"), ID: 1},
+		{Name: "lb3", Tier: TierSecond, Address: netip.MustParseAddr("192.0.2.3"), ID: 2}}
+}
+
 // problems returns the findings of Validate.
 func problems(t *testing.T, f Fleet) []*Invalid {
 	t.Helper()
@@ -180,11 +186,60 @@ func TestEveryContradictionIsRefusedWithPathAndRemedy(t *testing.T) {
 			f.Services[0].Health.Interval, f.Services[0].Health.Timeout = Duration(time.Second), Duration(2*time.Second)
 		}, "services[0].health.timeout", "1s"},
 		{"deadline of an active server", func(f *Fleet) { f.Services[0].Servers[0].Deadline = time.Unix(1, 0) }, "services[0].servers[0].deadline", "draining"},
+		{"cookie on udp by way of a table", func(f *Fleet) { f.Services[0].Protocol, f.Services[0].Affinity = ProtocolUDP, AffinityTable }, "services[0].affinity", "local-table"},
+		{"table with through", func(f *Fleet) { f.Services[0].Affinity, f.Services[0].Return = AffinityTable, ReturnThrough }, "services[0].affinity", "return: direct"},
+		{"table of a cookie service", func(f *Fleet) { f.Services[0].Table.PacketLimit = 5 }, "services[0].table", "affinity: table"},
+		{"table too small", func(f *Fleet) { f.Services[0].Affinity, f.Services[0].Table.Entries = AffinityTable, 63 }, "services[0].table.entries", "64 to 1073741824"},
+		{"table too large", func(f *Fleet) { f.Services[0].Affinity, f.Services[0].Table.Entries = AffinityTable, 1<<30+1 }, "services[0].table.entries", "64 to 1073741824"},
+		{"index too wide", func(f *Fleet) { f.Services[0].Affinity, f.Services[0].Table.IndexBits = AffinityTable, 7 }, "services[0].table.index_bits", "1 to 6"},
+		{"node too wide", func(f *Fleet) {
+			f.Services[0].Affinity, f.Services[0].Table.NodeBits, f.Services[0].CookieBits = AffinityTable, 9, 16
+		}, "services[0].table.node_bits", "to 8"},
+		{"no room for ids", func(f *Fleet) {
+			f.Services[0].Affinity, f.Services[0].Table.NodeBits, f.Services[0].CookieBits = AffinityTable, 4, 11
+		},
+			"services[0].cookie_bits", "up to 16, or smaller table.index_bits"},
+		{"idle too short", func(f *Fleet) {
+			f.Services[0].Affinity, f.Services[0].Table.IdleTimeout = AffinityTable, Duration(time.Millisecond)
+		}, "services[0].table.idle_timeout", "1s"},
+		{"limit too high", func(f *Fleet) { f.Services[0].Affinity, f.Services[0].Table.PacketLimit = AffinityTable, 60001 }, "services[0].table.packet_limit", "to 60000"},
+		{"scrubber unknown", func(f *Fleet) { f.Services[0].Affinity, f.Services[0].Table.Scrubber = AffinityTable, "x" }, "services[0].table.scrubber", "weight 0"},
+		{"scrubber with connections of its own", func(f *Fleet) {
+			f.Services[0].Affinity, f.Services[0].Table.Scrubber = AffinityTable, "10.1.0.1"
+		}, "services[0].table.scrubber", "weight 1"},
+		{"scrubber without agents", func(f *Fleet) {
+			f.Services[0].Affinity, f.Services[0].Table.Scrubber, f.Services[0].Fallback = AffinityTable, "10.1.0.1", FallbackHash
+		}, "services[0].table.scrubber", "fallback: second-chance"},
+		{"id out of range of a table's cookies", func(f *Fleet) { f.Services[0].Affinity, f.Services[0].Servers[2].ID = AffinityTable, 128 },
+			"services[0].servers[2].id", "128 is out of range 1-63 of 16 cookie bits less 9 of the table"},
+		{"more servers than a table's cookies have ids", func(f *Fleet) {
+			f.Services[0].Affinity, f.Services[0].Table.IndexBits, f.Services[0].CookieBits = AffinityTable, 6, 11
+		}, "services[0].servers[2].id", "up to 16) or smaller table.index_bits"},
+		{"node without a name", func(f *Fleet) { f.Nodes[0].Name = "" }, "nodes[0].name", "give it a name"},
+		{"node name twice", func(f *Fleet) { f.Nodes[2].Name = "lb1" }, "nodes[2].name", "nodes[0]"},
+		{"node without a tier", func(f *Fleet) { f.Nodes[0].Tier = 0 }, "nodes[0].tier", "first, second"},
+		{"node of a third tier", func(f *Fleet) { f.Nodes[0].Tier = 3 }, "nodes[0].tier", "first, second"},
+		{"first tier with an address", func(f *Fleet) { f.Nodes[0].Address = f.Nodes[1].Address }, "nodes[0].address", "tier: second"},
+		{"first tier with an id", func(f *Fleet) { f.Nodes[0].ID = 5 }, "nodes[0].id", "tier: second"},
+		{"first tier with a state", func(f *Fleet) { f.Nodes[0].State = StateDraining }, "nodes[0].state", "remove it"},
+		{"second tier without an address", func(f *Fleet) { f.Nodes[1].Address = netip.Addr{} }, "nodes[1].address", "IPv4 or IPv6"},
+		{"second tier at a vip", func(f *Fleet) { f.Nodes[1].Address = f.Services[0].VIP }, "nodes[1].address", "vip of service web"},
+		{"second tier at a server", func(f *Fleet) { f.Nodes[1].Address = f.Services[0].Servers[0].Address }, "nodes[1].address", "server 10.1.0.0 of service web"},
+		{"node address twice", func(f *Fleet) { f.Nodes[2].Address = f.Nodes[1].Address }, "nodes[2].address", "node lb2"},
+		{"second tier without an id", func(f *Fleet) { f.Nodes[1].ID = 0 }, "nodes[1].id", "next free id is 3"},
+		{"node id twice", func(f *Fleet) { f.Nodes[2].ID = 1 }, "nodes[2].id", "1 is the id of node lb2"},
+		{"node id out of range", func(f *Fleet) { f.Nodes[2].ID = 256 }, "nodes[2].id", "1-255"},
+		{"node id out of range of a service", func(f *Fleet) { f.Services[0].Affinity, f.Nodes[2].ID = AffinityTable, 8 }, "nodes[2].id", "1-7 of service web"},
+		{"nobody of the second tier to check", func(f *Fleet) { f.Nodes, f.NodeHealth.Check = f.Nodes[:1], CheckTCP }, "node_health", "remove it"},
+		{"check of nodes without a port", func(f *Fleet) { f.NodeHealth.Check = CheckTCP }, "node_health.port", "--metrics"},
+		{"check of nodes with a deadline", func(f *Fleet) { f.NodeHealth.Deadline = 1 }, "node_health.deadline", "at once"},
+		{"too many nodes", func(f *Fleet) { f.Nodes = make([]Node, MaxNodes+1) }, "nodes", "1024"},
 		{"state unknown", func(f *Fleet) { f.Services[0].Servers[0].State = 9 }, "services[0].servers[0].state", "active, draining, off"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			f := fleet(3)
+			f.Nodes = tiers()
 			c.change(&f)
 			f.ApplyDefaults()
 			for _, found := range problems(t, f) {
@@ -197,6 +252,69 @@ func TestEveryContradictionIsRefusedWithPathAndRemedy(t *testing.T) {
 			}
 			t.Errorf("want %s: ...%s..., have:\n%v", c.path, c.text, f.Validate())
 		})
+	}
+}
+
+func TestDefaultsOfATableFitOneTierOrTwo(t *testing.T) {
+	one, two := fleet(2), fleet(2)
+	one.Services[0].Affinity, two.Services[0].Affinity = AffinityTable, AffinityTable
+	two.Nodes = tiers()
+	for _, f := range []*Fleet{&one, &two} {
+		f.ApplyDefaults()
+		if err := f.Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+	s := one.Services[0]
+	if want := (Table{Entries: 65536, IndexBits: 6, IdleTimeout: Duration(5 * time.Minute)}); s.Table != want || s.CookieBits != 14 || s.MaxID() != 127 || s.Dispatch != DispatchRR {
+		t.Errorf("one tier: %+v, ids to %d", s, s.MaxID())
+	}
+	if s := two.Services[0]; s.Table.NodeBits != 3 || s.CookieBits != 16 || s.MaxID() != 63 || s.MaxNodeID() != 7 {
+		t.Errorf("two tiers: %+v, ids to %d, nodes to %d", s, s.MaxID(), s.MaxNodeID())
+	}
+	if two.NodeHealth.Interval == 0 || !one.NodeHealth.IsZero() {
+		t.Errorf("health of nodes: %+v, %+v", one.NodeHealth, two.NodeHealth)
+	}
+}
+
+func TestAScrubberIsAServerThatGetsNoConnectionsOfItsOwn(t *testing.T) {
+	f := fleet(3)
+	f.Services[0].Affinity, f.Services[0].Table.Scrubber, f.Services[0].Servers[2].Weight = AffinityTable, "10.1.0.2", 0
+	f.ApplyDefaults()
+	if err := f.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestALocalTableGoesWithEveryProtocolAndDispatch(t *testing.T) {
+	for _, protocol := range []Protocol{ProtocolTCP, ProtocolUDP} {
+		for dispatch := range DispatchLCF + 1 {
+			f := fleet(2)
+			f.Services[0].Protocol, f.Services[0].Dispatch, f.Services[0].Affinity = protocol, dispatch, AffinityLocal
+			f.Services[0].Servers[0].ID, f.Services[0].Servers[1].ID = 0, 0
+			f.Keys.Cookie, f.Keys.Current = nil, 0
+			f.ApplyDefaults()
+			if err := f.Validate(); err != nil || f.Services[0].Servers[1].ID != 2 {
+				t.Errorf("%s, %s: %v", protocol, dispatch, err)
+			}
+		}
+	}
+}
+
+func TestNodesGetIDsThatFitEveryService(t *testing.T) {
+	f := fleet(1)
+	f.Nodes = tiers()
+	f.Services[0].Affinity, f.Services[0].Table.NodeBits = AffinityTable, 2
+	if id, ok := f.NextFreeNodeID(); id != 3 || !ok {
+		t.Errorf("have %d, %v", id, ok)
+	}
+	f.Nodes[1].ID = 3
+	if id, ok := f.NextFreeNodeID(); id != 1 || !ok {
+		t.Errorf("have %d, %v", id, ok)
+	}
+	f.Nodes[0].ID = 1
+	if _, ok := f.NextFreeNodeID(); ok {
+		t.Error("an id was free among 3 of 3")
 	}
 }
 
@@ -243,6 +361,7 @@ func TestNextFreeIDDoesNotReuseGapsUntilItMust(t *testing.T) {
 
 func TestCloneSharesNothing(t *testing.T) {
 	f := fleet(2)
+	f.Nodes = tiers()
 	clone := f.Clone()
 	if !reflect.DeepEqual(f, clone) {
 		t.Fatal("the clone differs")
@@ -250,7 +369,10 @@ func TestCloneSharesNothing(t *testing.T) {
 	clone.Keys.Cookie[2] = [16]byte{9}
 	clone.Services[0].Ports[0] = 1
 	clone.Services[0].Servers[0].ID = 99
-	if !reflect.DeepEqual(f, fleet(2)) {
+	clone.Nodes[0].ID = 99
+	want := fleet(2)
+	want.Nodes = tiers()
+	if !reflect.DeepEqual(f, want) {
 		t.Error("changing the clone changed the original")
 	}
 }
@@ -300,13 +422,19 @@ func TestDefaultsAreIdempotentAndValidateNeverPanics(t *testing.T) {
 				Ports: rapid.SliceOf(rapid.Uint16()).Draw(t, "ports"), Dispatch: Dispatch(choice.Draw(t, "dispatch")),
 				Affinity: Affinity(choice.Draw(t, "affinity")), Fallback: Fallback(choice.Draw(t, "fallback")),
 				CookieBits: rapid.Uint8Range(0, 20).Draw(t, "bits"), Forward: Forward(choice.Draw(t, "forward")),
-				Return: Return(choice.Draw(t, "return")), TableSlots: rapid.Uint32().Draw(t, "slots")}
+				Return: Return(choice.Draw(t, "return")), TableSlots: rapid.Uint32().Draw(t, "slots"),
+				Table: Table{Entries: rapid.Uint32().Draw(t, "entries"), IndexBits: rapid.Uint8Range(0, 20).Draw(t, "index"), NodeBits: rapid.Uint8Range(0, 20).Draw(t, "node"),
+					Scrubber: rapid.SampledFrom([]string{"", "a"}).Draw(t, "scrubber")}}
 			for range rapid.IntRange(0, 4).Draw(t, "servers") {
 				s.Servers = append(s.Servers, Server{Name: rapid.String().Draw(t, "server"), Address: addresses.Draw(t, "address"),
 					Port: rapid.Uint16().Draw(t, "port"), ID: rapid.Uint16().Draw(t, "id"), Weight: rapid.Uint16().Draw(t, "weight"),
 					State: ServerState(choice.Draw(t, "state"))})
 			}
 			f.Services = append(f.Services, s)
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "nodes") {
+			f.Nodes = append(f.Nodes, Node{Name: rapid.String().Draw(t, "node"), Tier: Tier(choice.Draw(t, "tier")), Address: addresses.Draw(t, "node address"),
+				ID: rapid.Uint16().Draw(t, "node id"), State: ServerState(choice.Draw(t, "node state"))})
 		}
 		f.ApplyDefaults()
 		again := f.Clone()

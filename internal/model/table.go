@@ -1,9 +1,20 @@
 package model
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
-// DefaultIdleTimeout frees entries of connections that say nothing for so long. It costs them nothing but their statistics.
-const DefaultIdleTimeout = Duration(5 * time.Minute)
+// Implementation constants: bounds of connection tables.
+const (
+	MinEntries     = 64      // one block
+	MaxEntries     = 1 << 30 // 32 GB
+	MaxPacketLimit = 60000   // an entry counts packets of a window in 16 bits
+	MinIdleTimeout = Duration(time.Second)
+	MaxIdleTimeout = Duration(24 * time.Hour)
+	// DefaultIdleTimeout frees entries of connections that say nothing for so long. It costs them nothing but their statistics.
+	DefaultIdleTimeout = Duration(5 * time.Minute)
+)
 
 func (t *Table) applyDefaults() {
 	setDefault(&t.Entries, 0, DefaultEntries)
@@ -13,3 +24,56 @@ func (t *Table) applyDefaults() {
 
 // Cookies reports whether the connections of such a service carry cookies.
 func (a Affinity) Cookies() bool { return a == AffinityCookie || a == AffinityTable }
+
+func (s *Service) validateTable(path string, found *findings) {
+	t := &s.Table
+	switch {
+	case s.Affinity != AffinityTable && *t != (Table{}):
+		found.add(path+".table", "remove it, or use affinity: table", "affinity %s keeps no such table", s.Affinity)
+		return
+	case s.Affinity != AffinityTable || s.Protocol == ProtocolUDP: // no cookies: refused already
+		return
+	case s.Return == ReturnThrough:
+		found.add(path+".affinity", "use return: direct, or affinity: cookie", "the index of a table's entry is kept by agents on the servers, and return: through has none")
+		return
+	}
+	if t.Entries < MinEntries || t.Entries > MaxEntries {
+		found.add(path+".table.entries", fmt.Sprintf("use %d to %d", MinEntries, MaxEntries), "%d is out of range", t.Entries)
+	}
+	checkDuration(path+".table.idle_timeout", t.IdleTimeout, MinIdleTimeout, MaxIdleTimeout, found)
+	if t.PacketLimit > MaxPacketLimit {
+		found.add(path+".table.packet_limit", fmt.Sprintf("use 0 (none) to %d", MaxPacketLimit), "%d is out of range", t.PacketLimit)
+	}
+	s.validateLayout(path, found)
+	s.validateScrubber(path+".table.scrubber", found)
+}
+
+// validateLayout checks that node, index and id fit the cookie.
+func (s *Service) validateLayout(path string, found *findings) {
+	t := &s.Table
+	switch {
+	case t.IndexBits < 1 || t.IndexBits > MaxIndexBits:
+		found.add(path+".table.index_bits", fmt.Sprintf("use 1 to %d", MaxIndexBits), "%d is out of range", t.IndexBits)
+	case t.NodeBits > MaxNodeBits:
+		found.add(path+".table.node_bits", fmt.Sprintf("use 0 (one tier) to %d", MaxNodeBits), "%d is out of range", t.NodeBits)
+	case s.CookieBits >= MinCookieBits && s.CookieBits <= MaxCookieBits && s.IDBits() == 0:
+		found.add(path+".cookie_bits", fmt.Sprintf("use up to %d, or smaller table.index_bits or table.node_bits", MaxCookieBits),
+			"%d bits are one for the epoch, %d for the node and %d for the index, and leave none for the server's id", s.CookieBits, t.NodeBits, t.IndexBits)
+	}
+}
+
+func (s *Service) validateScrubber(path string, found *findings) {
+	if s.Table.Scrubber == "" {
+		return
+	}
+	scrubber := s.Server(s.Table.Scrubber)
+	switch {
+	case scrubber == nil:
+		found.add(path, "name a server of the service, of weight 0", "the service has no server %q", s.Table.Scrubber)
+	case scrubber.Weight != 0:
+		found.add(path, "give the scrubber weight 0, or name another server", "server %s has weight %d and would get connections of its own", scrubber.Name, scrubber.Weight)
+	}
+	if s.Fallback != FallbackSecondChance {
+		found.add(path, "use fallback: second-chance", "a scrubber hands on what it lets pass as agents do, and fallback %s has none of them", s.Fallback)
+	}
+}

@@ -23,6 +23,7 @@ func (f *Fleet) Validate() error {
 	f.validateNames(&found)
 	f.validateVIPs(&found)
 	f.validateNATServers(&found)
+	f.validateNodes(&found)
 	return found.join()
 }
 

@@ -14,6 +14,7 @@ func (s *Service) validate(path string, found *findings) {
 	s.validatePorts(path, found)
 	s.validateCombination(path, found)
 	s.validateSizes(path, found)
+	s.validateTable(path, found)
 	s.validateIDs(path, found)
 	for i := range s.Servers {
 		s.validateServer(fmt.Sprintf("%s.servers[%d]", path, i), &s.Servers[i], found)
@@ -54,11 +55,11 @@ func (s *Service) validatePorts(path string, found *findings) {
 
 // validateCombination refuses choices that cannot work together, with the reason.
 func (s *Service) validateCombination(path string, found *findings) {
-	if s.Protocol == ProtocolUDP && s.Affinity == AffinityCookie {
-		found.add(path+".affinity", "use affinity: hash", "udp packets have no TCP timestamp to carry a cookie")
+	if s.Protocol == ProtocolUDP && s.Affinity.Cookies() {
+		found.add(path+".affinity", "use affinity: hash or local-table", "udp packets have no TCP timestamp to carry a cookie")
 	}
 	if s.Affinity == AffinityHash && !s.Dispatch.Placed() {
-		found.add(path+".dispatch", "use dispatch: maglev, hash or wcmp, or affinity: cookie",
+		found.add(path+".dispatch", "use dispatch: maglev, hash or wcmp, or affinity: cookie, table or local-table",
 			"%s with affinity hash would send the packets of one connection to different servers", s.Dispatch)
 	}
 	if s.Return == ReturnThrough && s.Forward != ForwardL2 && s.Forward != ForwardNAT {
@@ -102,7 +103,12 @@ func (s *Service) validateSizes(path string, found *findings) {
 }
 
 func (s *Service) validateIDs(path string, found *findings) {
-	remedy := "remove a server or use wider cookies (cookie_bits)"
+	wider, room := "use wider cookies (cookie_bits)", fmt.Sprintf("%d cookie bits", s.CookieBits)
+	if s.Affinity == AffinityTable {
+		wider = fmt.Sprintf("use wider cookies (cookie_bits, up to %d) or smaller table.index_bits", MaxCookieBits)
+		room = fmt.Sprintf("%d cookie bits less %d of the table", s.CookieBits, s.Table.NodeBits+s.Table.IndexBits)
+	}
+	remedy := "remove a server or " + wider
 	if free, ok := s.NextFreeID(); ok {
 		remedy = fmt.Sprintf("the next free id is %d", free)
 	}
@@ -113,9 +119,9 @@ func (s *Service) validateIDs(path string, found *findings) {
 		switch {
 		case s.MaxID() == 0: // the width is wrong and already reported
 		case server.ID == 0:
-			found.add(at, remedy, "missing: a service with affinity cookie needs an id that stays with the server")
+			found.add(at, remedy, "missing: a service with affinity %s needs an id that stays with the server", s.Affinity)
 		case server.ID > s.MaxID():
-			found.add(at, remedy, "%d is out of range 1-%d of %d cookie bits", server.ID, s.MaxID(), s.CookieBits)
+			found.add(at, remedy, "%d is out of range 1-%d of %s", server.ID, s.MaxID(), room)
 		case taken:
 			found.add(at, remedy, "%d is the id of server %s", server.ID, other)
 		default:

@@ -77,7 +77,7 @@ func (t *tables) take(state *ballastv1.State) error {
 	for _, s := range state.Services {
 		list = append(list, s.Service)
 	}
-	fleet, err := api.FleetFromProto(list, state.Keys)
+	fleet, err := api.FleetFromProto(&ballastv1.ApplyRequest{Services: list}, state.Keys)
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func planAlone(f *fleetOfPeers) (planned, written time.Duration, err error) {
 		}
 		defer t.close()
 	}
-	fleet, err := api.FleetFromProto(massServices(f.Services, f.ServersEach), nil)
+	fleet, err := api.FleetFromProto(&ballastv1.ApplyRequest{Services: massServices(f.Services, f.ServersEach)}, nil)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -1,0 +1,96 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// NodesToProto returns the nodes with a tier, and how those of the second are checked, as load balancers are told them.
+func NodesToProto(f *model.Fleet) *ballastv1.Nodes {
+	return &ballastv1.Nodes{Nodes: nodesToProto(f.Nodes), Health: nodeHealthToProto(&f.NodeHealth)}
+}
+
+func nodesToProto(nodes []model.Node) (list []*ballastv1.Node) {
+	for i := range nodes {
+		list = append(list, nodeToProto(&nodes[i]))
+	}
+	return list
+}
+
+func nodeToProto(n *model.Node) *ballastv1.Node {
+	return &ballastv1.Node{Name: n.Name, Tier: nameUnless(n.Tier, 0), Address: addressText(n.Address), Id: uint32(n.ID), State: n.State.String()}
+}
+
+// nodeHealthToProto returns nil for what is not given: there may be nobody to check.
+func nodeHealthToProto(h *model.Health) *ballastv1.Health {
+	if h.IsZero() {
+		return nil
+	}
+	return healthToProto(h)
+}
+
+// NodesFromProto reads what load balancers are told of nodes; see FleetFromProto.
+func NodesFromProto(m *ballastv1.Nodes) (nodes []model.Node, health model.Health, err error) {
+	var in input
+	nodes = in.nodes(m.GetNodes())
+	in.health("node_health", &health, m.GetHealth())
+	return nodes, health, errors.Join(in...)
+}
+
+// NodeFromProto reads one node; see FleetFromProto.
+func NodeFromProto(m *ballastv1.Node) (model.Node, error) {
+	var in input
+	n := in.node("nodes."+m.GetName(), m)
+	return n, errors.Join(in...)
+}
+
+func (in *input) nodes(list []*ballastv1.Node) (nodes []model.Node) {
+	for i, m := range list {
+		nodes = append(nodes, in.node(fmt.Sprintf("nodes[%d]", i), m))
+	}
+	return nodes
+}
+
+func (in *input) node(path string, m *ballastv1.Node) model.Node {
+	n := model.Node{Name: m.GetName(), ID: narrow[uint16](in, path+".id", m.GetId())}
+	choose(in, path, "tier", &n.Tier, m.GetTier())
+	in.address(path, "address", &n.Address, m.GetAddress())
+	choose(in, path, "state", &n.State, m.GetState())
+	return n
+}
+
+// tableToProto returns nil for a service that has no connection table.
+func tableToProto(t *model.Table) *ballastv1.Table {
+	if *t == (model.Table{}) {
+		return nil
+	}
+	return &ballastv1.Table{Entries: t.Entries, IndexBits: uint32(t.IndexBits), NodeBits: proto.Uint32(uint32(t.NodeBits)),
+		IdleTimeout: durationUnlessZero(t.IdleTimeout), PacketLimit: proto.Uint32(t.PacketLimit), Scrubber: proto.String(t.Scrubber)}
+}
+
+func (in *input) table(path string, t *model.Table, m *ballastv1.Table) {
+	if m == nil {
+		return
+	}
+	if m.Entries != 0 {
+		t.Entries = m.Entries
+	}
+	if m.IndexBits != 0 {
+		t.IndexBits = narrow[uint8](in, path+".index_bits", m.IndexBits)
+	}
+	if m.NodeBits != nil {
+		t.NodeBits = narrow[uint8](in, path+".node_bits", *m.NodeBits)
+	}
+	in.positive(path+".idle_timeout", &t.IdleTimeout, m.IdleTimeout)
+	if m.PacketLimit != nil {
+		t.PacketLimit = *m.PacketLimit
+	}
+	if m.Scrubber != nil {
+		t.Scrubber = *m.Scrubber
+	}
+}

@@ -1,0 +1,147 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"connectrpc.com/connect"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// roleLB is the role of load balancers in NodeStatus.
+const roleLB = "lb"
+
+// ListNodes tells of everybody who is connected, and of everybody with a tier.
+func (f *fleetAPI) ListNodes(ctx context.Context, _ *ballastv1.ListNodesRequest) (*ballastv1.ListNodesResponse, error) {
+	list, err := f.desired.Nodes(ctx)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	fleet, _, err := f.desired.Fleet(ctx)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	known := map[string]*ballastv1.NodeStatus{}
+	for _, status := range list {
+		if status.Role == roleLB {
+			known[status.Name] = status
+		}
+	}
+	for i := range fleet.Nodes {
+		n := &fleet.Nodes[i]
+		status := known[n.Name]
+		if status == nil {
+			status = &ballastv1.NodeStatus{Role: roleLB, Name: n.Name}
+			list = append(list, status)
+		}
+		status.Node = nodeToProto(n)
+	}
+	return &ballastv1.ListNodesResponse{Nodes: list}, nil
+}
+
+func (f *fleetAPI) AddNode(ctx context.Context, r *ballastv1.AddNodeRequest) (*ballastv1.ChangeResponse, error) {
+	added, err := NodeFromProto(r.Node)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	var id uint16
+	answer, err := f.change(ctx, func(fleet *model.Fleet, _ []node.Removed) error {
+		if fleet.Node(added.Name) != nil {
+			return exists("node", added.Name, "remove it first, or choose another name")
+		}
+		fleet.Nodes = append(fleet.Nodes, added)
+		fleet.MakeRoomForNodes()
+		giveNodeIDs(fleet, fleet)
+		id = fleet.Nodes[len(fleet.Nodes)-1].ID
+		return nil
+	})
+	if err == nil {
+		answer.Id = uint32(id)
+	}
+	return answer, err
+}
+
+func (f *fleetAPI) RemoveNode(ctx context.Context, r *ballastv1.NodeRequest) (*ballastv1.ChangeResponse, error) {
+	return f.change(ctx, func(fleet *model.Fleet, _ []node.Removed) error {
+		before := len(fleet.Nodes)
+		fleet.Nodes = slices.DeleteFunc(fleet.Nodes, func(n model.Node) bool { return n.Name == r.Node })
+		if len(fleet.Nodes) == before {
+			return noNode(r.Node)
+		}
+		if !fleet.HasSecondTier() {
+			fleet.NodeHealth = model.Health{}
+		}
+		return nil
+	})
+}
+
+func (f *fleetAPI) DrainNode(ctx context.Context, r *ballastv1.NodeRequest) (*ballastv1.ChangeResponse, error) {
+	return f.setNodeState(ctx, r.Node, model.StateDraining)
+}
+
+func (f *fleetAPI) UndrainNode(ctx context.Context, r *ballastv1.NodeRequest) (*ballastv1.ChangeResponse, error) {
+	return f.setNodeState(ctx, r.Node, model.StateActive)
+}
+
+func (f *fleetAPI) setNodeState(ctx context.Context, name string, state model.ServerState) (*ballastv1.ChangeResponse, error) {
+	return f.change(ctx, func(fleet *model.Fleet, _ []node.Removed) error {
+		n := fleet.Node(name)
+		if n == nil {
+			return noNode(name)
+		}
+		n.State = state
+		return nil
+	})
+}
+
+func (f *fleetAPI) SetNodeHealth(ctx context.Context, r *ballastv1.SetNodeHealthRequest) (*ballastv1.ChangeResponse, error) {
+	return f.change(ctx, func(fleet *model.Fleet, _ []node.Removed) error {
+		dropUnusableCheck(&fleet.NodeHealth, r.Health)
+		var in input
+		in.health("node_health", &fleet.NodeHealth, r.Health)
+		if len(in) > 0 {
+			return in[0]
+		}
+		return nil
+	})
+}
+
+// giveNodeIDs gives nodes of the second tier their ids where they are not given: that of the node before of the same name, or at the same
+// address, else the next free one. When all ids are taken it gives none, which Validate refuses.
+func giveNodeIDs(next, before *model.Fleet) {
+	named, at, given := map[string]uint16{}, map[netip.Addr]uint16{}, map[uint16]bool{}
+	for _, n := range before.Nodes {
+		named[n.Name], at[n.Address] = n.ID, n.ID
+	}
+	for _, n := range next.Nodes {
+		given[n.ID] = true
+	}
+	var without []*model.Node
+	for i := range next.Nodes {
+		n := &next.Nodes[i]
+		if n.Tier != model.TierSecond || n.ID != 0 {
+			continue
+		}
+		id := named[n.Name]
+		if id == 0 {
+			id = at[n.Address]
+		}
+		if id == 0 || given[id] {
+			without = append(without, n)
+			continue
+		}
+		n.ID, given[id] = id, true
+	}
+	for _, n := range without {
+		n.ID, _ = next.NextFreeNodeID()
+	}
+}
+
+func noNode(name string) error {
+	return connect.NewError(connect.CodeNotFound, fmt.Errorf("there is no node %q with a tier: see `ballast ctl nodes`", name))
+}

@@ -1,0 +1,198 @@
+package model
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+)
+
+// Implementation constants: bounds of two tiers.
+const (
+	MaxNodes    = 1024 // with a tier, of one fleet
+	MaxNodeBits = 8    // of the cookie, for the ids of the second tier's nodes: 255 of them
+)
+
+// HasSecondTier reports whether there are nodes of the second tier.
+func (f *Fleet) HasSecondTier() bool {
+	return slices.ContainsFunc(f.Nodes, func(n Node) bool { return n.Tier == TierSecond })
+}
+
+// MakeRoomForNodes gives the cookies of services with connection tables room for the ids of the second tier's nodes, where there are any
+// and the service does not say how much.
+func (f *Fleet) MakeRoomForNodes() {
+	if !f.HasSecondTier() {
+		return
+	}
+	for i := range f.Services {
+		if s := &f.Services[i]; s.Affinity == AffinityTable {
+			setDefault(&s.Table.NodeBits, 0, DefaultNodeBits)
+		}
+	}
+}
+
+// maxNodeID returns the largest id that the cookies of every service can carry, and the service that has the least room; nil: there is none
+// with a connection table.
+func (f *Fleet) maxNodeID() (most uint16, narrowest *Service) {
+	most = 1<<MaxNodeBits - 1
+	for i := range f.Services {
+		s := &f.Services[i]
+		if s.Affinity == AffinityTable && s.Table.NodeBits > 0 && s.Table.NodeBits <= MaxNodeBits && (narrowest == nil || s.MaxNodeID() < most) {
+			most, narrowest = s.MaxNodeID(), s
+		}
+	}
+	return most, narrowest
+}
+
+// NextFreeNodeID returns an id for another node of the second tier: above all in use, and when those are used up the smallest unused one.
+// ok is false when all are taken.
+func (f *Fleet) NextFreeNodeID() (id uint16, ok bool) {
+	most, _ := f.maxNodeID()
+	used := map[uint16]bool{}
+	highest := uint16(0)
+	for _, n := range f.Nodes {
+		used[n.ID] = true
+		highest = max(highest, n.ID)
+	}
+	if highest < most {
+		return highest + 1, true
+	}
+	for id = 1; id <= most; id++ {
+		if !used[id] {
+			return id, true
+		}
+	}
+	return 0, false
+}
+
+// IsZero reports whether nothing is given.
+func (h Health) IsZero() bool { return reflect.ValueOf(h).IsZero() }
+
+func (f *Fleet) validateNodes(found *findings) {
+	if len(f.Nodes) > MaxNodes {
+		found.add("nodes", "leave load balancers without a tier out", "%d nodes, at most %d fit", len(f.Nodes), MaxNodes)
+		return
+	}
+	taken := nodesTaken{map[string]int{}, map[uint16]string{}, f.addressesInUse()}
+	for i := range f.Nodes {
+		f.validateNode(fmt.Sprintf("nodes[%d]", i), i, taken, found)
+	}
+	switch {
+	case f.HasSecondTier():
+		f.validateNodeHealth(found)
+		f.validateRoomForNodes(found)
+	case !f.NodeHealth.IsZero():
+		found.add("node_health", "remove it", "there are no nodes of the second tier to check")
+	}
+}
+
+// nodesTaken is what no two nodes may have: name -> index, id -> name, and address -> whose it is.
+type nodesTaken struct {
+	names     map[string]int
+	ids       map[uint16]string
+	addresses map[netip.Addr]string
+}
+
+func (f *Fleet) addressesInUse() map[netip.Addr]string {
+	used := map[netip.Addr]string{}
+	for i := range f.Services {
+		s := &f.Services[i]
+		for j := range s.Servers {
+			used[s.Servers[j].Address] = "the address of server " + s.Servers[j].Name + " of service " + s.Name
+		}
+	}
+	for i := range f.Services {
+		used[f.Services[i].VIP] = "the vip of service " + f.Services[i].Name
+	}
+	return used
+}
+
+func (f *Fleet) validateNode(path string, i int, taken nodesTaken, found *findings) {
+	n := &f.Nodes[i]
+	checkName(path+".name", n.Name, found)
+	if first, ok := taken.names[n.Name]; ok && n.Name != "" {
+		found.add(path+".name", "choose another name", "%q is also the name of nodes[%d]", n.Name, first)
+	} else {
+		taken.names[n.Name] = i
+	}
+	checkChoice(path+".state", stateNames, n.State, found)
+	switch n.Tier {
+	case 0:
+		found.add(path+".tier", "use one of "+choices(tierNames), "missing")
+	case TierFirst:
+		n.refuseOfFirst(path, found)
+	case TierSecond:
+		n.validateAddress(path+".address", taken, found)
+		f.validateNodeID(path+".id", n, taken, found)
+	default:
+		checkChoice(path+".tier", tierNames, n.Tier, found)
+	}
+}
+
+func (n *Node) refuseOfFirst(path string, found *findings) {
+	const why = "only nodes of the second tier have one"
+	if n.Address.IsValid() {
+		found.add(path+".address", "remove it, or use tier: second", why)
+	}
+	if n.ID != 0 {
+		found.add(path+".id", "remove it, or use tier: second", why)
+	}
+	if n.State != StateActive {
+		found.add(path+".state", "remove it, and send clients to the other load balancers", why)
+	}
+}
+
+func (n *Node) validateAddress(path string, taken nodesTaken, found *findings) {
+	checkAddress(path, n.Address, found)
+	if !n.Address.IsValid() {
+		return
+	}
+	if whose, ok := taken.addresses[n.Address]; ok {
+		found.add(path, "use an address that is the load balancer's alone", "%s is %s: what is sent there would be steered once more", n.Address, whose)
+		return
+	}
+	taken.addresses[n.Address] = "the address of node " + n.Name
+}
+
+func (f *Fleet) validateNodeID(path string, n *Node, taken nodesTaken, found *findings) {
+	remedy := "remove a node or use wider table.node_bits"
+	if free, ok := f.NextFreeNodeID(); ok {
+		remedy = fmt.Sprintf("the next free id is %d", free)
+	}
+	most, narrowest := f.maxNodeID()
+	other, used := taken.ids[n.ID]
+	switch {
+	case n.ID == 0:
+		found.add(path, remedy, "missing: cookies carry the ids of the second tier's nodes")
+	case n.ID > most && narrowest != nil:
+		found.add(path, remedy+"; the service's table.node_bits says how many there can be", "%d is out of range 1-%d of service %s", n.ID, most, narrowest.Name)
+	case n.ID > most:
+		found.add(path, remedy, "%d is out of range 1-%d", n.ID, most)
+	case used:
+		found.add(path, remedy, "%d is the id of node %s", n.ID, other)
+	default:
+		taken.ids[n.ID] = n.Name
+	}
+}
+
+func (f *Fleet) validateNodeHealth(found *findings) {
+	const path = "node_health"
+	h := &f.NodeHealth
+	h.validate(path, found)
+	if h.Check != CheckNone && h.Check != CheckExec && h.Port == 0 {
+		found.add(path+".port", "give the port that they answer at, as that of their --metrics", "missing: nodes have no port of their own")
+	}
+	if h.Deadline != 0 {
+		found.add(path+".deadline", "remove it", "connections of an unhealthy node go to the others at once")
+	}
+}
+
+// validateRoomForNodes refuses services whose connections could not tell the first tier their node.
+func (f *Fleet) validateRoomForNodes(found *findings) {
+	for i := range f.Services {
+		if s := &f.Services[i]; s.Affinity == AffinityTable && s.Table.NodeBits == 0 {
+			found.add(fmt.Sprintf("services[%d].table.node_bits", i), fmt.Sprintf("use %d, or more for more than %d nodes", DefaultNodeBits, 1<<DefaultNodeBits-1),
+				"0 leaves the ids of the second tier's nodes no room in the cookie")
+		}
+	}
+}

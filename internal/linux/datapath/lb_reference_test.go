@@ -213,8 +213,8 @@ func findTimestamp(options []byte) (search optionSearch, value, echo uint32) {
 
 // vipService is the service at a destination; isVIP: the address is one of ours.
 func (w *world) vipService(address netip.Addr, port uint16, protocol byte) (s *plan.Service, isVIP bool) {
-	for i := range w.want.Services {
-		candidate := &w.want.Services[i]
+	for i := range w.steered {
+		candidate := &w.steered[i]
 		if candidate.VIP != address {
 			continue
 		}
@@ -230,17 +230,28 @@ func (w *world) flowHash(key [16]byte, s *plan.Service, p *refPacket) uint64 {
 	return cookie.FlowHash(cookie.ServiceKey(key, s.VIP, s.Protocol), netip.AddrPortFrom(p.source, p.sport), p.dport)
 }
 
-// byCookie is the server that a timestamp names, or 0.
-func (w *world) byCookie(s *plan.Service, p *refPacket, timestamp uint32) uint16 {
+// plainOf is what a timestamp's cookie says, if one of the keys has made it.
+func (w *world) plainOf(s *plan.Service, p *refPacket, timestamp uint32) (plain uint16, ok bool) {
 	for epoch, key := range w.want.Keys.Cookie {
-		if epoch&1 != cookie.EpochBit(s.CookieBits, timestamp) {
-			continue
-		}
-		if id := cookie.Decode(s.CookieBits, timestamp, w.flowHash(key, s, p)); serverIn(s, id) != nil {
-			return id
+		if epoch&1 == cookie.EpochBit(s.CookieBits, timestamp) {
+			return cookie.Decode(s.CookieBits, timestamp, w.flowHash(key, s, p)), true
 		}
 	}
-	return 0
+	return 0, false
+}
+
+// byCookie is where a timestamp says that its packet goes, and what its cookie says besides.
+func (w *world) byCookie(s *plan.Service, p *refPacket, timestamp uint32) (d refDecision, plain uint16) {
+	plain, ok := w.plainOf(s, p, timestamp)
+	_, _, id := layoutOf(s).Split(plain)
+	why := lbVerdictFORWARDED_BAD_COOKIE
+	if ok && s.SendsToNodes(w.want.Tier.Tier) {
+		id, why = w.nodeOf(s, plain)
+	}
+	if !ok || serverIn(s, id) == nil {
+		return w.place(s, p, why), 0
+	}
+	return refDecision{verdict: lbVerdictFORWARDED_BY_COOKIE, ids: []uint16{id}}, plain
 }
 
 // byPlacement is the owner of the flow's slot and, for packets of older connections, the owners before.
@@ -312,14 +323,17 @@ func (w *world) ladder(s *plan.Service, p *refPacket, quoted bool) refDecision {
 	case echo == 0:
 		return w.place(s, p, lbVerdictFORWARDED_NO_ECHO)
 	}
-	id := w.byCookie(s, p, echo)
-	if id == 0 {
-		return w.place(s, p, lbVerdictFORWARDED_BAD_COOKIE)
+	d, plain := w.byCookie(s, p, echo)
+	if d.verdict != lbVerdictFORWARDED_BY_COOKIE || quoted {
+		return d
 	}
-	if !quoted && (p.reset() || p.fin()) {
-		w.closing[connection] = id
+	if p.reset() || p.fin() {
+		w.closing[connection] = d.ids[0]
 	}
-	return refDecision{verdict: lbVerdictFORWARDED_BY_COOKIE, ids: []uint16{id}}
+	if s.Affinity == model.AffinityTable && !s.SendsToNodes(w.want.Tier.Tier) {
+		return w.byTable(s, p, plain, echo)
+	}
+	return d
 }
 
 func (w *world) ladderNew(s *plan.Service, p *refPacket) refDecision {
@@ -386,7 +400,7 @@ func (w *world) expectPacket(p *refPacket) expectation {
 			return pass(lbVerdictPASSED_NO_SERVICE)
 		}
 		known, ok := w.fragments[refFragment{p.source, p.destination, p.fragmentID, p.protocol}]
-		s = service(&w.want, known.service)
+		s = w.steeredService(known.service)
 		if !ok || s == nil {
 			return pass(lbVerdictDROPPED_UNKNOWN_FRAGMENT)
 		}
@@ -399,7 +413,11 @@ func (w *world) expectPacket(p *refPacket) expectation {
 	}
 	d := w.ladder(s, p, false)
 	if taught := d.learn; len(d.ids) > 0 && p.fragment == firstFragment {
+		scrubbed := d.verdict == lbVerdictFORWARDED_BY_SCRUBBER
 		d.learn = func(id uint16) {
+			if scrubbed { // the others go straight to the server
+				id = d.stops[0]
+			}
 			w.fragments[refFragment{p.source, p.destination, p.fragmentID, p.protocol}] = refPlace{s.Name, id}
 			if taught != nil {
 				taught(id)

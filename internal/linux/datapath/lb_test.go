@@ -49,13 +49,18 @@ type world struct {
 	want   plan.Want
 	slots  map[string][]history.Slot // as the algorithms alone would have them
 
+	steered []plan.Service // what is wanted, as a node of this tier steers it
+
 	fragments map[refFragment]refPlace
+	refTables map[string]*refTable // affinity table
+	assigned  map[uint32]refAssignment
+	suspects  map[string][]netip.Prefix
 	closing   map[refConnection]uint16
 	local     map[refConnection]uint16 // affinity local-table
 	restored  map[uint32]uint32        // return: through: what a server must see for what the client echoes; other echoes: no clock
 }
 
-var testLimits = plan.Limits{Services: 16, Servers: 128, ServerIDs: 1 << 18, Slots: 1 << 18, Rounds: 1 << 13}
+var testLimits = plan.Limits{Services: 16, Servers: 128, ServerIDs: 1 << 18, Slots: 1 << 18, Rounds: 1 << 13, Entries: 1 << 12, Local: 1 << 10}
 
 // shared is loaded once: the verifier takes longer than all the packets of a test. Worlds empty it before they fill it.
 var shared struct {
@@ -70,7 +75,8 @@ func newWorld(t testing.TB, services ...model.Service) *world {
 		shared.lb, shared.tables = loadLB(t), plan.NewTables(testLimits)
 	}
 	w := &world{TB: t, lb: shared.lb, tables: shared.tables, slots: map[string][]history.Slot{},
-		fragments: map[refFragment]refPlace{}, closing: map[refConnection]uint16{}, local: map[refConnection]uint16{}}
+		fragments: map[refFragment]refPlace{}, closing: map[refConnection]uint16{}, local: map[refConnection]uint16{},
+		refTables: map[string]*refTable{}, assigned: map[uint32]refAssignment{}, suspects: map[string][]netip.Prefix{}}
 	w.update(func(*plan.Want) {})
 	w.forget()
 	w.want.Keys = testKeys(1)
@@ -147,10 +153,12 @@ func (w *world) update(change func(*plan.Want)) {
 		w.want.Paths = map[netip.Addr]plan.Path{}
 	}
 	change(&w.want)
-	fleet := model.Fleet{Keys: w.want.Keys}
+	fleet := model.Fleet{Keys: w.want.Keys, Nodes: w.want.Tier.Second}
+	w.steered = nil
 	for _, s := range w.want.Services {
 		fleet.Services = append(fleet.Services, s.Service)
-		for _, server := range s.Servers {
+		w.steered = append(w.steered, w.asSteered(s))
+		for _, server := range slices.Concat(s.Servers, w.steered[len(w.steered)-1].Servers) {
 			if _, ok := w.want.Paths[server.Address]; !ok {
 				w.want.Paths[server.Address] = testPath(server.Address)
 			}
@@ -166,8 +174,13 @@ func (w *world) update(change func(*plan.Want)) {
 	if err := w.lb.Apply(changes); err != nil {
 		w.Fatal(err)
 	}
-	for i := range w.want.Services {
-		w.fillReferenceSlots(&w.want.Services[i])
+	for i := range w.steered {
+		w.fillReferenceSlots(&w.steered[i])
+	}
+	for name, place := range w.tables.Places() {
+		if known := w.refTables[name]; known == nil || known.place != place.Table {
+			w.refTables[name] = newRefTable(place.Table)
+		}
 	}
 }
 
@@ -194,6 +207,16 @@ func service(want *plan.Want, name string) *plan.Service {
 	for i := range want.Services {
 		if want.Services[i].Name == name {
 			return &want.Services[i]
+		}
+	}
+	return nil
+}
+
+// steeredService is the service of that name as this node steers it.
+func (w *world) steeredService(name string) *plan.Service {
+	for i := range w.steered {
+		if w.steered[i].Name == name {
+			return &w.steered[i]
 		}
 	}
 	return nil
@@ -306,7 +329,8 @@ func (w *world) checkVerdict(frame []byte, verdict lbVerdict) (result, expectati
 func (w *world) forget() {
 	clear(w.fragments)
 	clear(w.closing)
-	for _, m := range []*ebpf.Map{w.lb.objects.Fragments, w.lb.objects.Closing} {
+	clear(w.local)
+	for _, m := range []*ebpf.Map{w.lb.objects.Fragments, w.lb.objects.Closing, w.lb.objects.LocalConnections, w.lb.objects.Suspects} {
 		var key, value []byte
 		keys := [][]byte{}
 		for entries := m.Iterate(); entries.Next(&key, &value); {

@@ -31,6 +31,7 @@ On a load balancer and on a server (agent):
   daemon        answers, runs by this very file, reports no problem; no other instance is on its interfaces
 On a load balancer:
   path          route and neighbour of every server, whether it answers, room for encapsulation around 1500 bytes
+  tier          this node is among those that have a tier, its address is this host's; the same of nodes of the second as of servers
   timestamps    servers of return: through have one clock for all connections (net.ipv4.tcp_timestamps=2)
   forwarding    is on where answers go through this node
   offloads      none merges packets before the program sees them; more than one receive queue
@@ -74,6 +75,7 @@ works, but slower or not for everybody) or problem. The exit status is 1 when th
 	flags.StringVarP(&o.Config, "file", "f", "", "configuration `FILE` of the fleet (default: the one that the daemon runs by)")
 	flags.StringVar(&role, "role", string(doctor.RoleAuto), "auto, lb or agent")
 	flags.StringVar(&o.Server, "server", "", "`NAME` of this host's servers in the file (default: those whose address is local)")
+	flags.StringVar(&o.Name, "name", "", "`NAME` of this load balancer among the file's nodes (default: that of the daemon, else of the host)")
 	flags.StringSliceVar(&o.Interfaces, "interface", nil, "`DEVICE` to look at, may be repeated (default: those that the daemon has or would take)")
 	flags.StringVar(&o.Instance, "instance", "default", "`NAME` of the daemon's instance")
 	flags.StringVar(&o.RunDir, "run-dir", "/run/ballast", "`DIRECTORY` of sockets and pins")

@@ -7,6 +7,7 @@ type Options struct {
 	Config     string // path of the fleet's file; empty: the one that the daemon runs by, else only what needs no file is checked
 	Role       Role
 	Server     string   // name of this host's server entries; empty: those whose address is local
+	Name       string   // of this load balancer among the fleet's nodes; empty: that of the daemon, else of the host
 	Interfaces []string // empty: those of the daemon, else those that it would take
 	Instance   string
 	RunDir     string
@@ -15,7 +16,7 @@ type Options struct {
 // judges in the order in which findings are shown: what others depend on comes first.
 var judges = []func(*facts) []Finding{
 	judgeFile, judgeKernel, judgePrivileges, judgeFeatures, judgePrograms, judgePlumbing, judgeClock,
-	judgeDevices, judgePaths, judgeServerClocks, judgeForwarding,
+	judgeDevices, judgePaths, judgeTier, judgeServerClocks, judgeForwarding,
 	judgeIdentity, judgeVIPs, judgeTimestamps, judgeReversePath, judgeARP, judgeReturnMTU, judgeListeners,
 	judgeDaemon,
 }

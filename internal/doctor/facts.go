@@ -61,6 +61,7 @@ type daemonFacts struct {
 	SocketThere bool
 	Err         error
 	Role        Role
+	Name        string // of a load balancer
 	Ready       bool
 	Path        string // of its configuration file
 	SHA256      string
@@ -92,6 +93,7 @@ type fileFacts struct {
 // facts are all of it. The judges read nothing else.
 type facts struct {
 	Role    Role
+	Name    string // of a load balancer, among the fleet's nodes
 	Kernel  kernelFacts
 	File    fileFacts
 	Devices []deviceFacts
@@ -103,13 +105,26 @@ type facts struct {
 	Mine    func(*model.Server) bool // is it this host?
 }
 
-// services calls visit for every service that concerns the role: an lb does all of them, an agent those that it serves directly.
+// services calls visit for every service that concerns the role: an lb does all whose servers it sends to, an agent those that it serves
+// directly.
 func (f *facts) services(visit func(s *model.Service)) {
+	var tier model.Tier
+	if self := f.self(); self != nil {
+		tier = self.Tier
+	}
 	for i := range f.File.Fleet.Services {
 		s := &f.File.Fleet.Services[i]
-		if f.Role == RoleLB || s.Return == model.ReturnDirect && f.mine(s) != nil {
+		if f.Role == RoleLB && !s.SendsToNodes(tier) || f.Role != RoleLB && s.Return == model.ReturnDirect && f.mine(s) != nil {
 			visit(s)
 		}
+	}
+}
+
+// destinations calls visit for all that packets of a load balancer go to: the services, and nodes of the second tier as one.
+func (f *facts) destinations(visit func(s *model.Service)) {
+	f.services(visit)
+	if second := f.secondTier(); second != nil {
+		visit(second)
 	}
 }
 

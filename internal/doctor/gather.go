@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -37,6 +38,7 @@ func gather(ctx context.Context, o Options) *facts {
 		return local
 	}
 	f.Role = chooseRole(o.Role, f)
+	f.Name = cmp.Or(o.Name, f.Daemon.Name, hostName())
 	f.Daemon.Others = gatherOthers(ctx, o, f.Role)
 	f.Kernel = gatherKernel(o, f.Role)
 	f.gatherDevices(o)
@@ -92,6 +94,7 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 		return d
 	}
 	d.Role, d.Ready, d.Interfaces, d.Problems = Role(status.Role), status.Ready, status.Interfaces, status.Problems
+	d.Name = status.Name
 	d.Path, d.SHA256, d.Refused = status.Config.Path, status.Config.SHA256, status.Config.Error
 	return d
 }
@@ -126,6 +129,14 @@ func gatherHost() (h hostFacts) {
 		h.Listening[protocol], _ = netdev.Listening(protocol.String())
 	}
 	return h
+}
+
+func hostName() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "this host"
+	}
+	return name
 }
 
 func sysctl(key string) int {
@@ -207,7 +218,7 @@ func (f *facts) defaultInterfaces() (names []string) {
 func (f *facts) gatherPaths(ctx context.Context) {
 	f.Paths = map[netip.Addr]pathFacts{}
 	var waiting []netip.Addr
-	f.services(func(s *model.Service) {
+	f.destinations(func(s *model.Service) {
 		for i := range s.Servers {
 			address := s.Servers[i].Address
 			if _, seen := f.Paths[address]; !seen {
@@ -236,17 +247,25 @@ const (
 	reachBudget  = 10 * time.Second // for all servers together
 )
 
-// gatherReach connects to the servers of TCP services. Any answer will do: behind a tunnel nothing need listen at a server's own address.
+// gatherReach connects to the servers of TCP services, and to nodes where they are checked. Any answer of a server will do: behind a tunnel
+// nothing need listen at its own address.
 func (f *facts) gatherReach(ctx context.Context) {
 	end := time.Now().Add(reachBudget)
-	f.services(func(s *model.Service) {
+	f.destinations(func(s *model.Service) {
 		for i := range s.Servers {
 			path := f.Paths[s.Servers[i].Address]
+			port := s.Endpoint(&s.Servers[i]).Port()
+			if !s.VIP.IsValid() { // nodes
+				port = s.Health.Port
+			}
+			if port == 0 {
+				continue
+			}
 			if s.Protocol != model.ProtocolTCP || path.Err != nil || path.Asked || time.Now().After(end) {
 				continue
 			}
 			dialer := net.Dialer{Timeout: reachTimeout}
-			connection, err := dialer.DialContext(ctx, "tcp", s.Endpoint(&s.Servers[i]).String())
+			connection, err := dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(s.Servers[i].Address, port).String())
 			if err == nil {
 				connection.Close()
 			}

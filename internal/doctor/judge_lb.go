@@ -75,19 +75,22 @@ func judgePath(s *model.Service, server *model.Server, path pathFacts) (out []Fi
 		out = append(out, Finding{"reachability", subject, Warning, fmt.Sprintf("%s does not answer TCP within %v", server.Address, reachTimeout),
 			"start the server; this is no fault when a firewall there drops connections of the load balancer"})
 	}
-	extra := overhead(s, server.Address)
-	room := path.MTU - extra
+	return append(out, judgeRoom(subject, path.MTU, overhead(s, server.Address), clientHeaders(s))...)
+}
+
+// judgeRoom is about the encapsulation of packets that have so many bytes of headers before the data.
+func judgeRoom(subject string, mtu, encapsulation, headers int) []Finding {
+	room := mtu - encapsulation
 	if room >= clientMTU {
-		return out
+		return nil
 	}
 	severity, effect := Warning, "clients are told so by ICMP, and hang where that is filtered"
 	if room < smallestMTU {
 		severity, effect = Problem, "too little even for small packets of clients"
 	}
-	return append(out, Finding{"mtu", subject, severity,
-		fmt.Sprintf("path MTU %d less %d of encapsulation leaves %d for packets of %d bytes: %s", path.MTU, extra, max(room, 0), clientMTU, effect),
-		fmt.Sprintf("raise the fabric's MTU to %d, or on the server: ip route change default ... advmss %d",
-			clientMTU+extra, max(room, 0)-clientHeaders(s))})
+	return []Finding{{"mtu", subject, severity,
+		fmt.Sprintf("path MTU %d less %d of encapsulation leaves %d for packets of %d bytes: %s", mtu, encapsulation, max(room, 0), clientMTU, effect),
+		fmt.Sprintf("raise the fabric's MTU to %d, or on the server: ip route change default ... advmss %d", clientMTU+encapsulation, max(room, 0)-headers)}}
 }
 
 // clientHeaders are what a client's packets have before the data.

@@ -398,6 +398,25 @@ static __noinline int usual_ipv6(struct xdp_md *ctx)
 	return parse_usual_ipv6(&packet, ctx) ? usual_way(ctx, &packet) : UNUSUAL;
 }
 
+/* What goes on to the host's stack keeps its outer header: somebody may have looked at that. */
+inline_always _Bool is_for_vip(const struct tunnel *t, void *data, void *end)
+{
+	struct iphdr *ip = data + (t->inner & 127);
+	struct ipv6hdr *ip6 = (void *)ip;
+	__be32 destination[4] = {};
+
+	if (t->inner_ipv6) {
+		if ((void *)(ip6 + 1) > end)
+			return 0;
+		__builtin_memcpy(destination, &ip6->daddr, sizeof(destination));
+	} else {
+		if ((void *)(ip + 1) > end)
+			return 0;
+		destination[0] = ip->daddr;
+	}
+	return find_vip(destination, 0, 0, t->inner_ipv6) != 0;
+}
+
 /* Second tier: takes off what the first has put around the packet. VERDICT_CONTINUE: walk on, whether or not there was something. */
 static __noinline enum verdict take_off(struct xdp_md *ctx)
 {
@@ -412,6 +431,8 @@ static __noinline enum verdict take_off(struct xdp_md *ctx)
 		return VERDICT_CONTINUE;
 	if (search == TUNNEL_MALFORMED)
 		return DROPPED_MALFORMED;
+	if (!is_for_vip(&t, data, end))
+		return VERDICT_CONTINUE;
 	if (!tunnel_copy_congestion(&t, data, end))
 		return DROPPED_CONGESTED;
 	return tunnel_strip(ctx, &t) ? VERDICT_CONTINUE : DROPPED_MALFORMED;

@@ -139,7 +139,7 @@ func sizeLBMaps(spec *ebpf.CollectionSpec, l plan.Limits) {
 		"connections": l.Entries, "connection_addresses": l.Entries, "connection_blocks": l.Entries / conntable.BlockEntries,
 		"local_connections": l.Local,
 	} {
-		spec.Maps[name].MaxEntries = entries
+		spec.Maps[name].MaxEntries = max(entries, 1)
 	}
 	for _, name := range []string{"returns", "vips"} { // twice what is ever there at rest
 		spec.Maps[name].Flags |= unix.BPF_F_NO_PREALLOC

@@ -29,7 +29,7 @@ struct bench_cell {
 	__u8 epoch_parity;
 	__u8 index_shift; /* of the index in the cookie's text; 0: write none */
 	__u8 listed; /* the flows are those of `listed`, in turn */
-	__u16 pad;
+	__u16 pad[3];
 	__u32 indices_base; /* of flow 0 in `indices`; a multiple of 8 */
 };
 _Static_assert(sizeof(struct bench_cell) == 120, "bench_cell");

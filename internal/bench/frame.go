@@ -29,10 +29,21 @@ var (
 	synOptions = []byte{2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7}
 )
 
+// kind is what a segment does to its connection.
+type kind int
+
+const (
+	segmentACK kind = iota
+	segmentSYN
+	segmentFIN
+	segmentRST
+)
+
 // frame builds what the wrapper repeats: a segment to vip from nobody, filled up with payload.
-func frame(vip netip.Addr, syn bool, options []byte) (out [datapath.BenchFrameLength]byte) {
+func frame(vip netip.Addr, kind kind, options []byte) (out [datapath.BenchFrameLength]byte) {
 	ip := &layers.IPv4{Version: 4, TTL: 60, Protocol: layers.IPProtocolTCP, SrcIP: net.IPv4zero, DstIP: vip.AsSlice()}
-	tcp := &layers.TCP{DstPort: servicePort, Seq: 1, SYN: syn, ACK: !syn, Window: 500, Options: tcpOptions(options)}
+	tcp := &layers.TCP{DstPort: servicePort, Seq: 1, SYN: kind == segmentSYN, ACK: kind != segmentSYN,
+		FIN: kind == segmentFIN, RST: kind == segmentRST, Window: 500, Options: tcpOptions(options)}
 	if err := tcp.SetNetworkLayerForChecksum(ip); err != nil {
 		panic(err)
 	}
@@ -70,9 +81,16 @@ func client(flow uint32) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4(address), uint16(1024+flow*0x85ebca6b>>17))
 }
 
-// checkEncapsulated compares the output of an encapsulating program with what it must be, byte by byte, for a frame of the
-// given flow. It returns the server that the frame goes to.
-func checkEncapsulated(output []byte, cell datapath.BenchCell, flow uint32) (server netip.Addr, err error) {
+// sent is a frame that the wrapper wrote.
+type sent struct {
+	cell  datapath.BenchCell
+	flow  uint32
+	index uint8 // that the flow's cookie carries
+}
+
+// checkEncapsulated compares the output of an encapsulating program with what it must be, byte by byte. It returns the server that the
+// frame goes to.
+func checkEncapsulated(output []byte, s sent) (server netip.Addr, err error) {
 	packet := gopacket.NewPacket(output, layers.LayerTypeEthernet, gopacket.NoCopy)
 	outer, ok := packet.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
 	if !ok || outer.Protocol != layers.IPProtocolIPv4 {
@@ -84,22 +102,21 @@ func checkEncapsulated(output []byte, cell datapath.BenchCell, flow uint32) (ser
 		&layers.Ethernet{SrcMAC: ourMAC, DstMAC: serverMAC, EthernetType: layers.EthernetTypeIPv4},
 		&layers.IPv4{Version: 4, TTL: 64, Flags: layers.IPv4DontFragment, Protocol: layers.IPProtocolIPv4,
 			SrcIP: ourAddress.AsSlice(), DstIP: outer.DstIP},
-		gopacket.Payload(sent(cell, flow)[14:]))
+		gopacket.Payload(s.bytes()[14:]))
 	if err != nil {
 		return server, fmt.Errorf("build the expected output: %w", err)
 	}
-	if !bytes.Equal(output, want.Bytes()) {
-		return server, fmt.Errorf("the output is\n%x, want\n%x", output, want.Bytes())
-	}
-	return server, nil
+	return server, checkSame(output, want.Bytes())
 }
 
-func checkSwapped(output []byte, cell datapath.BenchCell, flow uint32) error {
-	want := sent(cell, flow)
+func checkSwapped(output []byte, s sent) error {
+	want := s.bytes()
 	copy(want[0:6], clientMAC)
 	copy(want[6:12], ourMAC)
 	return checkSame(output, want)
 }
+
+func checkUnchanged(output []byte, s sent) error { return checkSame(output, s.bytes()) }
 
 func checkSame(output, want []byte) error {
 	if !bytes.Equal(output, want) {
@@ -108,20 +125,52 @@ func checkSame(output, want []byte) error {
 	return nil
 }
 
-// sent is the frame that the wrapper wrote for a flow.
-func sent(cell datapath.BenchCell, flow uint32) []byte {
-	out := bytes.Clone(cell.Frame[:])
-	from := client(flow)
+// Offsets in the wrapper's frames.
+const (
+	tcpChecksumAt = 14 + 20 + 16
+	echoAt        = 14 + 20 + 20 + 8
+)
+
+func (s sent) bytes() []byte {
+	out := bytes.Clone(s.cell.Frame[:])
+	from := client(s.flow)
 	copy(out[26:30], from.Addr().AsSlice())
 	binary.BigEndian.PutUint16(out[34:], from.Port())
 	binary.BigEndian.PutUint16(out[24:], 0)
 	binary.BigEndian.PutUint16(out[24:], ipv4Checksum(out[14:34]))
-	if cell.CookieBits != 0 {
-		hash := cookie.FlowHash(cell.CookieKey, from, servicePort)
-		value := cookie.Encode(cell.CookieBits, uint32(cell.EpochParity), uint16(1+flow%uint32(cell.IDs)), hash)
-		binary.BigEndian.PutUint32(out[14+20+20+8:], flow<<cell.CookieBits|uint32(value))
+	if s.cell.CookieBits != 0 {
+		binary.BigEndian.PutUint32(out[echoAt:], s.flow<<s.cell.CookieBits|uint32(s.cookie()))
 	}
 	return out
+}
+
+func (s sent) server() uint16 { return uint16(1 + s.flow%uint32(s.cell.IDs)) }
+
+// cookie is what the flow's server would write.
+func (s sent) cookie() uint16 {
+	hash := cookie.FlowHash(s.cell.CookieKey, client(s.flow), servicePort)
+	return cookie.Encode(s.cell.CookieBits, uint32(s.cell.EpochParity), uint16(s.index)<<s.cell.IndexShift|s.server(), hash)
+}
+
+// given returns the index that the output of an encapsulating program tells the server, and the frame without it: as it was sent.
+func (s sent) given(output []byte) (index uint8, without []byte) {
+	if len(output) != len(s.cell.Frame)+outerLength {
+		return 0, output
+	}
+	without = bytes.Clone(output)
+	inner := without[outerLength:]
+	had, has := binary.BigEndian.Uint32(s.bytes()[echoAt:]), binary.BigEndian.Uint32(inner[echoAt:])
+	check := binary.BigEndian.Uint16(inner[tcpChecksumAt:])
+	binary.BigEndian.PutUint32(inner[echoAt:], had)
+	binary.BigEndian.PutUint16(inner[tcpChecksumAt:], checksumReplace(check, has, had))
+	return uint8((had ^ has) >> s.cell.IndexShift), without
+}
+
+// checksumReplace is RFC 1624 equation 3.
+func checksumReplace(check uint16, before, after uint32) uint16 {
+	sum := uint32(^check) + (^before >> 16) + (^before & 0xffff) + after>>16 + after&0xffff
+	sum = sum&0xffff + sum>>16
+	return ^uint16(sum + sum>>16)
 }
 
 func ipv4Checksum(header []byte) uint16 {

@@ -33,28 +33,17 @@ var (
 		leastVIP: model.DispatchLeast, awrrVIP: model.DispatchAWRR, awfdVIP: model.DispatchAWFD}
 )
 
-// A subject is one row of the table: a program and what it is fed.
-type subject struct {
-	name    string
-	program *datapath.Program
-	cell    datapath.BenchCell
-	verdict string // that every packet must get; "": the program counts none
-	service uint32 // number
-	check   func(output []byte, cell datapath.BenchCell, flow uint32) error
-}
-
 // rig holds the loaded programs.
 type rig struct {
-	programs *datapath.Bench
-	lb       *datapath.LB
-	verdicts []string
-	fleet    model.Fleet
+	runner
+	lb    *datapath.LB
+	fleet model.Fleet
 }
 
 func openRig() (*rig, error) {
 	r := &rig{fleet: fleet()}
 	var err error
-	if r.programs, err = datapath.OpenBench(); err != nil {
+	if r.programs, err = datapath.OpenBench(0); err != nil {
 		return nil, err
 	}
 	if r.verdicts, err = datapath.VerdictNames(); err != nil {
@@ -63,7 +52,7 @@ func openRig() (*rig, error) {
 	if r.lb, err = datapath.OpenLB("", plan.DefaultLimits); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
-	if err := r.fill(path{ifindex: loopback, source: [6]byte(ourMAC), destination: [6]byte(serverMAC)}); err != nil {
+	if _, err := publish(r.lb, plan.DefaultLimits, &r.fleet); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
 	return r, nil
@@ -77,42 +66,45 @@ func (r *rig) close() error {
 	return errors.Join(append(errs, r.programs.Close())...)
 }
 
-// path is the one way to all servers.
-type path struct {
-	ifindex             uint32
-	source, destination [6]byte
-}
-
-// fill publishes the services.
-func (r *rig) fill(way path) error {
-	want := plan.Want{Keys: r.fleet.Keys, Paths: map[netip.Addr]plan.Path{}}
-	for _, s := range r.fleet.Services {
+// publish makes a load balancer serve the fleet, and tells where everything is.
+func publish(lb *datapath.LB, limits plan.Limits, fleet *model.Fleet) (map[string]plan.Place, error) {
+	want := plan.Want{Keys: fleet.Keys, Paths: map[netip.Addr]plan.Path{}}
+	for _, s := range fleet.Services {
 		want.Services = append(want.Services, plan.Service{Service: s, Weights: softWeights()})
 		for _, server := range s.Servers {
-			want.Paths[server.Address] = plan.Path{Ifindex: way.ifindex, Source: ourAddress, SourceMAC: way.source,
-				DestinationMAC: way.destination, MTU: 1500}
+			want.Paths[server.Address] = plan.Path{Ifindex: loopback, Source: ourAddress, SourceMAC: [6]byte(ourMAC),
+				DestinationMAC: [6]byte(serverMAC), MTU: 1500}
 		}
 	}
-	changes, err := plan.NewTables(plan.DefaultLimits).Update(&want)
+	tables := plan.NewTables(limits)
+	changes, err := tables.Update(&want)
 	if err != nil {
-		return fmt.Errorf("plan the measured services: %w", err)
+		return nil, fmt.Errorf("plan the measured services: %w", err)
 	}
-	return r.lb.Apply(changes)
+	return tables.Places(), lb.Apply(changes)
+}
+
+func keys() model.Keys {
+	return model.Keys{Placement: [16]byte{1}, Current: cookieEpoch, Cookie: map[uint32][16]byte{cookieEpoch: {2, 3}}}
+}
+
+func newService(vip netip.Addr, dispatch model.Dispatch) model.Service {
+	s := model.NewService()
+	s.Name, s.VIP, s.Ports, s.Dispatch = vip.String(), vip, []uint16{servicePort}, dispatch
+	for id := uint16(1); id <= servers; id++ {
+		server := model.NewServer()
+		server.ID, server.Address = id, serverAddress(id)
+		s.Servers = append(s.Servers, server)
+	}
+	return s
 }
 
 func fleet() model.Fleet {
-	f := model.Fleet{Keys: model.Keys{Placement: [16]byte{1}, Current: cookieEpoch,
-		Cookie: map[uint32][16]byte{cookieEpoch: {2, 3}}}}
+	f := model.Fleet{Keys: keys()}
 	for _, vip := range vips {
-		s := model.NewService()
-		s.Name, s.VIP, s.Ports, s.Dispatch = vip.String(), vip, []uint16{servicePort}, policies[vip]
+		s := newService(vip, policies[vip])
 		if vip == hashVIP {
 			s.Affinity, s.Fallback = model.AffinityHash, model.FallbackHash
-		}
-		for id := uint16(1); id <= servers; id++ {
-			server := model.NewServer()
-			server.ID, server.Address = id, serverAddress(id)
-			s.Servers = append(s.Servers, server)
 		}
 		f.Services = append(f.Services, s)
 	}
@@ -131,20 +123,26 @@ func softWeights() map[uint16]uint16 {
 
 func serverAddress(id uint16) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, 0, byte(id)}) }
 
+// plainCell is an established connection's segment to vip.
+func plainCell(vip netip.Addr) datapath.BenchCell {
+	return datapath.BenchCell{Frame: frame(vip, segmentACK, ackOptions), ServicePort: [2]byte{0, servicePort}}
+}
+
+// carry makes the segments carry the cookies of the service at vip.
+func carry(cell datapath.BenchCell, fleet *model.Fleet, vip netip.Addr) datapath.BenchCell {
+	cell.CookieBits, cell.EpochParity, cell.IDs = model.DirectCookieBits, cookieEpoch&1, servers
+	cell.CookieKey = cookie.ServiceKey(fleet.Keys.Cookie[cookieEpoch], vip, model.ProtocolTCP)
+	return cell
+}
+
 // subjects lists the rows; the first is the control of rows that are fed the same frames.
 func (r *rig) subjects() []subject {
-	ack := datapath.BenchCell{Frame: frame(rrVIP, false, ackOptions), ServicePort: [2]byte{0, servicePort}}
-	carrying := ack
-	carrying.CookieBits, carrying.EpochParity, carrying.IDs = model.DirectCookieBits, cookieEpoch&1, servers
-	carrying.CookieKey = cookie.ServiceKey(r.fleet.Keys.Cookie[cookieEpoch], rrVIP, model.ProtocolTCP)
-	hashed, short := ack, ack
-	hashed.Frame = frame(hashVIP, false, ackOptions)
-	short.Frame = frame(rrVIP, false, nil)
+	ack := plainCell(rrVIP)
+	carrying, hashed, short := carry(ack, &r.fleet, rrVIP), plainCell(hashVIP), ack
+	short.Frame = frame(rrVIP, segmentACK, nil)
 	b, lb := r.programs, r.lb.Program()
 	all := []subject{
-		{name: "empty", program: b.Empty(), cell: ack, check: func(output []byte, cell datapath.BenchCell, flow uint32) error {
-			return checkSame(output, sent(cell, flow))
-		}},
+		{name: "empty", program: b.Empty(), cell: ack, check: checkUnchanged},
 		{name: "parse-swap", program: b.ParseSwap(), cell: ack, check: checkSwapped},
 		{name: "minimal-ipip", program: b.MinimalIPIP(), cell: ack, check: checkMinimal},
 		{name: "hash", program: lb, cell: hashed, verdict: "forwarded_by_hash", service: 1, check: r.checkPlaced(hashVIP)},
@@ -153,13 +151,16 @@ func (r *rig) subjects() []subject {
 	for i, vip := range vips {
 		if vip != hashVIP {
 			syn := ack
-			syn.Frame = frame(vip, true, synOptions)
+			syn.Frame = frame(vip, segmentSYN, synOptions)
 			all = append(all, subject{name: "syn-" + policies[vip].String(), program: lb, cell: syn, verdict: "forwarded_new",
 				service: uint32(i + 1), check: checkAnyServer})
 		}
 	}
 	all = append(all, subject{name: "no-timestamp", program: lb, cell: short, verdict: "forwarded_no_timestamp", service: 2, check: r.checkPlaced(rrVIP)})
 	for i := range all {
+		if all[i].verdict != "" {
+			all[i].lb = r.lb
+		}
 		if i >= 2 {
 			all[i].cell.Growth = outerLength
 		}
@@ -167,34 +168,32 @@ func (r *rig) subjects() []subject {
 	return all
 }
 
-func checkMinimal(output []byte, cell datapath.BenchCell, flow uint32) error {
-	return checkServer(output, cell, flow, serverAddress(1))
+func checkMinimal(output []byte, s sent) error { return checkServer(output, s, serverAddress(1)) }
+
+func checkCookie(output []byte, s sent) error {
+	return checkServer(output, s, serverAddress(s.server()))
 }
 
-func checkCookie(output []byte, cell datapath.BenchCell, flow uint32) error {
-	return checkServer(output, cell, flow, serverAddress(uint16(1+flow%servers)))
-}
-
-func checkAnyServer(output []byte, cell datapath.BenchCell, flow uint32) error {
-	_, err := checkEncapsulated(output, cell, flow)
+func checkAnyServer(output []byte, s sent) error {
+	_, err := checkEncapsulated(output, s)
 	return err
 }
 
 // checkPlaced checks against the table that every node computes.
-func (r *rig) checkPlaced(vip netip.Addr) func([]byte, datapath.BenchCell, uint32) error {
+func (r *rig) checkPlaced(vip netip.Addr) func([]byte, sent) error {
 	key := cookie.ServiceKey(r.fleet.Keys.Placement, vip, model.ProtocolTCP)
 	owners := maglev.Table(model.DefaultSlots, r.fleet.Services[0].Shares())
 	if vip != hashVIP {
 		owners = maglev.Table(model.DefaultSlots, r.fleet.Services[1].Shares())
 	}
-	return func(output []byte, cell datapath.BenchCell, flow uint32) error {
-		slot := cookie.Slot(cookie.FlowHash(key, client(flow), servicePort), model.DefaultSlots)
-		return checkServer(output, cell, flow, serverAddress(owners[slot]))
+	return func(output []byte, s sent) error {
+		slot := cookie.Slot(cookie.FlowHash(key, client(s.flow), servicePort), model.DefaultSlots)
+		return checkServer(output, s, serverAddress(owners[slot]))
 	}
 }
 
-func checkServer(output []byte, cell datapath.BenchCell, flow uint32, want netip.Addr) error {
-	got, err := checkEncapsulated(output, cell, flow)
+func checkServer(output []byte, s sent, want netip.Addr) error {
+	got, err := checkEncapsulated(output, s)
 	if err == nil && got != want {
 		err = fmt.Errorf("the packet goes to %s, want %s", got, want)
 	}

@@ -17,6 +17,9 @@ import (
 // BenchFrameLength is the length of the frames that the wrapper writes.
 const BenchFrameLength = 80
 
+// BenchListed is how many flows a list holds at most.
+const BenchListed = 4096
+
 // BenchCell says what the wrapper writes before each run; the layout is that of struct bench_cell.
 type BenchCell struct {
 	CookieKey   cookie.Key
@@ -27,7 +30,10 @@ type BenchCell struct {
 	ServicePort [2]byte                // network order
 	CookieBits  uint8                  // 0: no cookie
 	EpochParity uint8
-	_           uint32
+	IndexShift  uint8 // of the index in the cookie's text; 0: no index
+	Listed      bool  // the flows are those that List told, in turn, not drawn at random
+	_           [3]uint16
+	IndicesBase uint32 // where the indices of this cell's flows begin; a multiple of 8
 }
 
 var _ = [1]struct{}{}[unsafe.Sizeof(BenchCell{})-unsafe.Sizeof(benchBenchCell{})]
@@ -48,10 +54,15 @@ type Program = ebpf.Program
 // Bench is the wrapper with its comparison programs. It is not safe for concurrent use.
 type Bench struct{ objects benchObjects }
 
-// OpenBench loads the programs.
-func OpenBench() (*Bench, error) {
+// OpenBench loads the programs, with room for the indices that connection tables give to so many flows.
+func OpenBench(indices uint32) (*Bench, error) {
+	spec, err := loadBench()
+	if err != nil {
+		return nil, fmt.Errorf("read the benchmark's programs: %w", err)
+	}
+	spec.Maps["indices"].MaxEntries = indices/8 + 1
 	b := &Bench{}
-	if err := loadBenchObjects(&b.objects, nil); err != nil {
+	if err := spec.LoadAndAssign(&b.objects, nil); err != nil {
 		return nil, fmt.Errorf("load the benchmark's programs: %w", err)
 	}
 	return b, nil
@@ -66,8 +77,38 @@ func (b *Bench) ParseSwap() *Program { return b.objects.ParseSwap }
 // MinimalIPIP puts an outer IPv4 header that is always the same in front of the packet: the floor.
 func (b *Bench) MinimalIPIP() *Program { return b.objects.MinimalIpip }
 
+// List tells the flows of cells whose flows are listed.
+func (b *Bench) List(flows []uint32) error {
+	all := make([]uint32, BenchListed)
+	copy(all, flows)
+	return b.objects.Listed.Set(all)
+}
+
+// Index returns the index that the cell's table has given to a flow; 0: none.
+func (b *Bench) Index(cell BenchCell, flow uint32) (uint8, error) {
+	at := cell.IndicesBase + flow
+	var eight [8]uint8
+	if err := b.objects.Indices.Lookup(at/8, &eight); err != nil {
+		return 0, fmt.Errorf("look up the index of flow %d: %w", flow, err)
+	}
+	return eight[at%8], nil
+}
+
 // Run feeds program with repeat frames. The calling goroutine must be locked to its thread.
 func (b *Bench) Run(program *Program, cell BenchCell, repeat uint32, seed uint64) (run BenchRun, err error) {
+	return b.run(b.objects.Wrapper, program, cell, repeat, seed)
+}
+
+// Open feeds program with two frames of each listed flow: one without an index, and one with the index that program wrote into the
+// first.
+func (b *Bench) Open(program *Program, cell BenchCell, flows []uint32) (run BenchRun, err error) {
+	if err := b.List(flows); err != nil {
+		return run, err
+	}
+	return b.run(b.objects.Opener, program, cell, 2*uint32(len(flows)), 0)
+}
+
+func (b *Bench) run(wrapper, program *Program, cell BenchCell, repeat uint32, seed uint64) (run BenchRun, err error) {
 	if err := b.objects.Tested.Put(uint32(0), program); err != nil {
 		return run, fmt.Errorf("put %s behind the wrapper: %w", program, err)
 	}
@@ -83,7 +124,7 @@ func (b *Bench) Run(program *Program, cell BenchCell, repeat uint32, seed uint64
 	if err != nil {
 		return run, err
 	}
-	if run.Action, err = b.objects.Wrapper.Run(&options); err != nil {
+	if run.Action, err = wrapper.Run(&options); err != nil {
 		return run, fmt.Errorf("run %s: %w", program, err)
 	}
 	after, err := threadCPU()

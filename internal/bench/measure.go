@@ -1,0 +1,263 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+)
+
+const xdpTX = 3
+
+// attempts bounds how often a measurement that a signal interrupted is repeated.
+const attempts = 10
+
+// changesPart is the part of the runs that cells get whose runs change what they meet: between their batches much is put in order.
+const changesPart = 4
+
+// A subject is one row of the table: a program and what it is fed.
+type subject struct {
+	name    string
+	program *datapath.Program
+	cell    datapath.BenchCell // but for the number of flows
+	changes *changes           // nil: what a packet meets is the same for all, and flows are drawn at random
+	lb      *datapath.LB       // whose counters count; nil: the program counts none
+	service uint32             // number
+	verdict string             // that every packet must get
+	check   func(output []byte, s sent) error
+}
+
+// changes feed a program whose runs change what the next would meet. Each flow of a batch comes once; then all is put back.
+type changes struct {
+	prepare func() error               // before each series of batches; nil: nothing
+	batches func() func() []uint32     // a new supply of batches of flows
+	restore func(batch []uint32) error // after each batch; nil: nothing
+}
+
+// measurement collects the samples of one cell, in ns per packet, one a round.
+type measurement struct {
+	subject *subject
+	flows   uint32
+	next    func() []uint32
+	raw     []float64
+	count   uint64
+	control *measurement // the empty program, fed the same frames
+	plain   *measurement // the empty program, fed drawn flows without a cookie; nil: this is only a control
+}
+
+// runner measures.
+type runner struct {
+	programs *datapath.Bench
+	verdicts []string
+}
+
+// measurements lists the cells of all subjects at all numbers of flows, and what is subtracted from them. The first subject is the empty
+// program with plain frames.
+func measurements(subjects []subject, options Options) (all []*measurement) {
+	for _, n := range options.Flows {
+		all = append(all, measureSubjects(subjects, n)...)
+	}
+	return all
+}
+
+func measureSubjects(subjects []subject, flows uint32) (all []*measurement) {
+	plain := &measurement{subject: &subjects[0], flows: flows}
+	plain.control, plain.plain = plain, plain
+	all = append(all, plain)
+	for i := range subjects[1:] {
+		m := &measurement{subject: &subjects[1+i], flows: flows, control: plain, plain: plain}
+		if m.subject.cell.CookieBits != 0 || m.subject.changes != nil {
+			m.control = m.subject.controlBy(&subjects[0], flows)
+			all = append(all, m.control)
+		}
+		if m.subject.changes != nil {
+			m.next = m.subject.changes.batches()
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// controlBy is the empty program, fed what the subject is fed.
+func (s *subject) controlBy(empty *subject, flows uint32) *measurement {
+	making := *empty
+	making.cell = s.cell
+	making.cell.Growth = 0
+	control := &measurement{subject: &making, flows: flows}
+	if s.changes != nil {
+		making.changes = &changes{}
+		control.next = s.changes.batches()
+	}
+	return control
+}
+
+// run takes one sample of every measurement in each round.
+func (r *runner) run(ctx context.Context, all []*measurement, options *Options) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	order := slices.Clone(all)
+	for round := range options.Rounds {
+		if options.Progress != nil {
+			options.Progress(round+1, options.Rounds)
+		}
+		for _, m := range order {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := r.sample(m, options.Repeat, uint64(round)*0x9e3779b97f4a7c15+1); err != nil {
+				return fmt.Errorf("measure %s at %d flows: %w", m.subject.name, m.flows, err)
+			}
+		}
+		slices.Reverse(order)
+	}
+	return nil
+}
+
+// sample runs one cell once and checks everything that can be checked.
+func (r *runner) sample(m *measurement, repeat uint32, seed uint64) error {
+	if m.subject.changes != nil {
+		return r.sampleChanges(m, max(1, repeat/changesPart))
+	}
+	for range attempts {
+		run, err := r.measure(m, repeat, seed)
+		if err != nil {
+			return err
+		}
+		if run.Runs == uint64(repeat) {
+			m.add(run.CPU, run.Runs)
+			return nil
+		}
+	}
+	return errInterrupted()
+}
+
+func errInterrupted() error {
+	return fmt.Errorf("interrupted %d times: measure on a quieter machine, or with a lower --repeat", attempts)
+}
+
+func (m *measurement) add(cpu time.Duration, runs uint64) {
+	m.raw = append(m.raw, float64(cpu.Nanoseconds())/float64(runs))
+	m.count += runs
+}
+
+// sampleChanges runs one cell batch by batch.
+func (r *runner) sampleChanges(m *measurement, repeat uint32) error {
+	var cpu time.Duration
+	var runs uint64
+	c := m.subject.changes
+	if c.prepare != nil {
+		if err := c.prepare(); err != nil {
+			return err
+		}
+	}
+	for interrupted := 0; runs < uint64(repeat); {
+		batch := m.next()
+		if err := r.programs.List(batch); err != nil {
+			return err
+		}
+		run, err := r.measure(m, uint32(len(batch)), 0)
+		if err != nil {
+			return err
+		}
+		if c.restore != nil {
+			if err := c.restore(batch); err != nil {
+				return err
+			}
+		}
+		if run.Runs != uint64(len(batch)) {
+			if interrupted++; interrupted == attempts {
+				return errInterrupted()
+			}
+			continue
+		}
+		cpu, runs = cpu+run.CPU, runs+run.Runs
+	}
+	m.add(cpu, runs)
+	return nil
+}
+
+// measure runs one cell once. A run that was interrupted has been started anew by the system call's wrapper: it has more runs
+// than asked for, and only its counters are checked; not even those when flows should have come once.
+func (r *runner) measure(m *measurement, repeat uint32, seed uint64) (run datapath.BenchRun, err error) {
+	s := m.subject
+	cell := s.cell
+	cell.Flows, cell.Listed = m.flows, s.changes != nil
+	before, err := s.counters()
+	if err != nil {
+		return run, err
+	}
+	if run, err = r.programs.Run(s.program, cell, repeat, seed); err != nil {
+		return run, err
+	}
+	after, err := s.counters()
+	if err != nil {
+		return run, err
+	}
+	interrupted := run.Runs != uint64(repeat)
+	if run.Action != xdpTX || (run.Surprises != 0 && !interrupted) {
+		return run, fmt.Errorf("%d of %d frames had another length than expected, the last action is %d (want %d)",
+			run.Surprises, run.Runs, run.Action, xdpTX)
+	}
+	if interrupted && cell.Listed {
+		return run, nil
+	}
+	if err := r.checkCounters(s, before, after, run.Runs); err != nil {
+		return run, err
+	}
+	frame, err := r.frameOf(cell, run.Flow)
+	if err != nil {
+		return run, err
+	}
+	return run, s.check(run.Output, frame)
+}
+
+func (r *runner) checkCounters(s *subject, before, after []datapath.Traffic, runs uint64) error {
+	for verdict := range after {
+		want := uint64(0)
+		if r.verdicts[verdict] == s.verdict {
+			want = runs
+		}
+		if got := after[verdict].Packets - before[verdict].Packets; got != want {
+			return fmt.Errorf("%d of %d packets were %s, want %d", got, runs, r.verdicts[verdict], want)
+		}
+	}
+	return nil
+}
+
+// frameOf tells what the wrapper wrote for a flow.
+func (r *runner) frameOf(cell datapath.BenchCell, flow uint32) (s sent, err error) {
+	s = sent{cell: cell, flow: flow}
+	if cell.IndexShift != 0 {
+		s.index, err = r.programs.Index(cell, flow)
+	}
+	return s, err
+}
+
+// counters are those of the subject's service, nil if the subject counts nothing.
+func (s *subject) counters() ([]datapath.Traffic, error) {
+	if s.lb == nil {
+		return nil, nil
+	}
+	return s.lb.VerdictTraffic(s.service)
+}
+
+func results(all []*measurement) (cells []Cell) {
+	for _, m := range all {
+		if m.plain == nil {
+			continue
+		}
+		net := less(m.raw, m.control.raw)
+		wrapped := spreadOf(plus(net, m.plain.raw))
+		verdict := m.subject.verdict
+		if verdict == "" {
+			verdict = "tx"
+		}
+		cells = append(cells, Cell{Program: m.subject.name, Flows: m.flows, MinNS: wrapped.min, MedianNS: wrapped.median,
+			MaxNS: wrapped.max, NetMedianNS: spreadOf(net).median, RawMedianNS: spreadOf(m.raw).median,
+			Verdict: verdict, VerdictCount: m.count})
+	}
+	return cells
+}

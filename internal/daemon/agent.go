@@ -125,7 +125,7 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 		if err != nil {
 			return fmt.Errorf("serve metrics: %w", err)
 		}
-		running.Go(func() { serveMetrics(ctx, metrics, a.metricsHandler()) })
+		running.Go(func() { serveMetrics(ctx, metrics, a.metricsHandler(), func() bool { return a.status().Ready }) })
 	}
 	a.log.Info("ready", "instance", o.Instance, "services", a.status().Services)
 	defer cancel()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -33,7 +34,7 @@ type LBOptions struct {
 	Controllers []string // host:port of each
 	Listen      string   // with Config: TCP address for agents' load reports, empty: none
 	TLSDir      string   // certificates, with Controllers or Listen
-	Name        string   // of this node in its certificate
+	Name        string   // of this node, in the fleet's nodes and in its certificate
 	LoseWeights float64  // part of weight updates that are dropped on purpose, for experiments
 
 	Instance   string   // names the socket, the pins and the state
@@ -53,6 +54,7 @@ type LBOptions struct {
 type LB struct {
 	options LBOptions
 	log     *slog.Logger
+	name    string // of this node
 
 	mu          sync.Mutex
 	path        *datapath.LB
@@ -68,6 +70,7 @@ type LB struct {
 	trace       traceSession
 	credentials *pki.Credentials // with controllers or agents to talk to
 	cutOff      bool             // a change was carried out only in part
+	accepts     netip.Addr       // where the first tier sends to
 
 	unhealthy  map[string]unhealthy       // by service; replaced, never changed
 	weights    map[string]*follow.Weights // by service
@@ -105,6 +108,9 @@ func RunLB(ctx context.Context, o LBOptions) error {
 			return err
 		}
 	}
+	if lb.name, err = nodeName(o.Name, lb.credentials); err != nil {
+		return err
+	}
 	lb.makeBrain()
 	if err := lb.start(); err != nil {
 		return err
@@ -131,7 +137,7 @@ func RunLB(ctx context.Context, o LBOptions) error {
 		if err != nil {
 			return fmt.Errorf("serve metrics: %w", err)
 		}
-		running.Go(func() { serveMetrics(ctx, metrics, lb.metricsHandler()) })
+		running.Go(func() { serveMetrics(ctx, metrics, lb.metricsHandler(), lb.doesItsWork) })
 	}
 	return lb.routes().Serve(ctx, listener)
 }
@@ -261,7 +267,7 @@ func (lb *LB) logChanges(source string, changes []string) {
 // sync writes what differs between the tables and the desired state. Callers hold mu.
 func (lb *LB) sync() error {
 	lb.paths.refresh(lb.wantedAddresses(), lb.log)
-	want := plan.Want{Keys: lb.node.Running.Keys, Paths: lb.paths.known}
+	want := plan.Want{Keys: lb.node.Running.Keys, Paths: lb.paths.known, Tier: lb.tier()}
 	for _, s := range lb.node.Running.Services {
 		sick := lb.unhealthy[s.Name]
 		for i := range sick.Cut {
@@ -286,7 +292,7 @@ func (lb *LB) sync() error {
 		lb.generation++
 	}
 	lb.cutOff = false
-	return nil
+	return lb.acceptTunnels()
 }
 
 func switchOff(s *model.Service, id uint16) {
@@ -364,6 +370,9 @@ const loadMemory = time.Hour
 func (lb *LB) ageOnce(now time.Time) {
 	places := lb.tables.Places()
 	packets := func(service string, id uint16) uint64 {
+		if places[service].Nodes {
+			return 0 // its servers get nothing from here
+		}
 		traffic, err := lb.path.ServerTraffic(places[service].Counters[id])
 		if err != nil {
 			return 0

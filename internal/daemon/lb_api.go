@@ -38,15 +38,20 @@ func (lb *LB) status() api.LBStatus {
 	defer lb.mu.Unlock()
 	status := api.LBStatus{
 		Status:     api.Status{Role: "lb", Ready: lb.ready, Version: lb.options.Version, Config: lb.file, Generation: lb.generation},
-		Interfaces: map[string]string{},
+		Interfaces: map[string]string{}, Name: lb.name,
 	}
 	for name, mode := range lb.modes {
 		status.Interfaces[name] = string(mode)
 	}
 	for address, why := range lb.paths.why {
-		status.Problems = append(status.Problems, fmt.Sprintf("server %s: %s", address, why))
+		status.Problems = append(status.Problems, fmt.Sprintf("%s: %s", lb.subject(address), why))
 	}
+	status.Problems = append(status.Problems, lb.tierProblems()...)
 	slices.Sort(status.Problems)
+	var err error
+	if status.Tier, err = lb.tierStatus(); err != nil {
+		status.Problems = append(status.Problems, err.Error())
+	}
 	if lb.remote != nil {
 		status.Revision = lb.remote.follower.Revision
 		status.Controllers = lb.remote.joined.Connected()
@@ -55,6 +60,13 @@ func (lb *LB) status() api.LBStatus {
 		}
 	}
 	return status
+}
+
+// doesItsWork is what first-tier nodes, and others who check, are answered.
+func (lb *LB) doesItsWork() bool {
+	lb.mu.Lock()
+	defer lb.mu.Unlock()
+	return lb.ready && !lb.cutOff && len(lb.tierProblems()) == 0
 }
 
 // change runs an edit of the desired state and carries it out, unless it is a dry run. The errors of edit are returned as they are.

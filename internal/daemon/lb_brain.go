@@ -182,8 +182,11 @@ func (lb *LB) drained(service string, id uint16) {
 
 // view is the desired state as the engine of this process sees it. Callers hold mu.
 func (lb *LB) view() *controller.View {
-	view := &controller.View{Revision: lb.generation, Keys: lb.node.Running.Keys}
+	view := &controller.View{Revision: lb.generation, Keys: lb.node.Running.Keys, Second: lb.secondTierView()}
 	for _, s := range lb.node.Running.Services {
+		if lb.sendsToNodes(&s) {
+			s.Health = model.Health{} // its servers are for the second tier to judge
+		}
 		sick := lb.unhealthy[s.Name]
 		view.Services = append(view.Services, controller.ServiceView{
 			Service: s, Removed: lb.node.Lingering(s.Name), Past: lb.node.Past[s.Name], Down: sick.Down, Cut: sick.Cut,
@@ -192,7 +195,7 @@ func (lb *LB) view() *controller.View {
 	return view
 }
 
-// setChecks gives the prober the servers that this node is to check. Callers hold mu.
+// setChecks gives the prober the servers and nodes that this node is to check. Callers hold mu.
 func (lb *LB) setChecks() {
 	var wanted map[string]bool
 	if lb.remote != nil {
@@ -200,9 +203,12 @@ func (lb *LB) setChecks() {
 	}
 	var targets []check.Target
 	ways := map[datapath.CheckKey]datapath.CheckTarget{}
+	if second := lb.secondTier(); second != nil && (lb.remote == nil || wanted[second.Name]) {
+		targets = check.Targets(second)
+	}
 	for i := range lb.node.Running.Services {
 		s := &lb.node.Running.Services[i]
-		if lb.remote != nil && !wanted[s.Name] {
+		if lb.sendsToNodes(s) || lb.remote != nil && !wanted[s.Name] {
 			continue
 		}
 		for _, target := range check.Targets(s) {

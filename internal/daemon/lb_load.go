@@ -23,7 +23,7 @@ func (lb *LB) toldWeights(update *ballastv1.Weights) {
 	weights := lb.weights[update.Service]
 	if weights == nil {
 		s := lb.node.Running.Service(update.Service)
-		if s == nil || !s.Dispatch.FollowsLoad() {
+		if s == nil || !lb.weighs(s) {
 			return
 		}
 		weights = &follow.Weights{}
@@ -55,6 +55,9 @@ func (lb *LB) apply(changes []plan.Change) error {
 	return err
 }
 
+// weighs reports whether this node shares the service's connections out by load. Callers hold mu.
+func (lb *LB) weighs(s *model.Service) bool { return s.Dispatch.FollowsLoad() && !lb.sendsToNodes(s) }
+
 // softWeights are those that the tables should say, nil: none are known. Callers hold mu.
 func (lb *LB) softWeights(service string) map[uint16]uint16 {
 	if weights := lb.weights[service]; weights != nil {
@@ -68,7 +71,7 @@ func (lb *LB) forgetWeights() {
 	follows := make(map[string]bool, len(lb.weights))
 	for i := range lb.node.Running.Services {
 		s := &lb.node.Running.Services[i]
-		follows[s.Name] = s.Dispatch.FollowsLoad()
+		follows[s.Name] = lb.weighs(s)
 	}
 	maps.DeleteFunc(lb.weights, func(name string, _ *follow.Weights) bool { return !follows[name] })
 }
@@ -133,6 +136,9 @@ func (lb *LB) toCount(everything bool) (servers []counted, pause time.Duration) 
 	places := lb.tables.Places()
 	for i := range lb.node.Running.Services {
 		s := &lb.node.Running.Services[i]
+		if places[s.Name].Nodes {
+			continue // its servers are seen by nodes of the second tier
+		}
 		if s.Dispatch.FollowsLoad() {
 			pause = min(pause, max(time.Duration(s.Load.Interval), trafficPeriodMin))
 		} else if !everything {

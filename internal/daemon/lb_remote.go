@@ -27,13 +27,12 @@ type remote struct {
 
 // followControllers begins a stream to each controller, until ctx ends.
 func (lb *LB) followControllers(ctx context.Context) {
-	name := lb.credentials.Identity().Name
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
 	lb.remote.joined = api.Join(ctx, api.JoinOptions{
 		Controllers: lb.options.Controllers, TLS: lb.credentials.Client(), Log: lb.log,
 		Hello: func() *ballastv1.Hello {
-			return &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(pki.LB), Name: name, Version: lb.options.Version}
+			return &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(pki.LB), Name: lb.name, Version: lb.options.Version}
 		},
 		OnState:   lb.toldState,
 		OnWeights: lb.toldWeights,
@@ -104,6 +103,7 @@ func adopt(now *node.Node, sickNow map[string]unhealthy, state *ballastv1.State)
 		keepUntold(now, sickNow, told, &next, sick)
 	}
 	var errs []error
+	errs = append(errs, adoptNodes(now, sickNow, state, &next, sick))
 	for _, s := range state.Services {
 		errs = append(errs, adoptService(&next, sick, s))
 	}
@@ -135,6 +135,33 @@ func keepUntold(now *node.Node, sickNow map[string]unhealthy, told map[string]bo
 	}
 }
 
+// adoptNodes takes who has a tier. A message that says nothing of it leaves it as it is, unless it tells everything.
+func adoptNodes(now *node.Node, sickNow map[string]unhealthy, state *ballastv1.State, next *node.Node, sick map[string]unhealthy) (err error) {
+	if state.Nodes == nil {
+		if !state.Complete {
+			next.Running.Nodes, next.Running.NodeHealth = now.Running.Nodes, now.Running.NodeHealth
+			if ids, ok := sickNow[model.SecondTierName]; ok {
+				sick[model.SecondTierName] = ids
+			}
+		}
+		return nil
+	}
+	adoptDown(sick, model.SecondTierName, state.Nodes.Down)
+	next.Running.Nodes, next.Running.NodeHealth, err = api.NodesFromProto(state.Nodes)
+	return err
+}
+
+func adoptDown(sick map[string]unhealthy, service string, down []uint32) {
+	if len(down) == 0 {
+		return
+	}
+	ids := make([]uint16, len(down))
+	for i, id := range down {
+		ids[i] = uint16(id)
+	}
+	sick[service] = unhealthy{Down: ids}
+}
+
 func adoptService(next *node.Node, sick map[string]unhealthy, state *ballastv1.ServiceState) error {
 	service, err := api.ServiceFromProto(state.GetService())
 	if err != nil {
@@ -156,13 +183,7 @@ func adoptService(next *node.Node, sick map[string]unhealthy, state *ballastv1.S
 	if past != nil {
 		next.Past[service.Name] = past
 	}
-	if len(state.Down) > 0 {
-		ids := make([]uint16, 0, len(state.Down))
-		for _, id := range state.Down {
-			ids = append(ids, uint16(id))
-		}
-		sick[service.Name] = unhealthy{Down: ids}
-	}
+	adoptDown(sick, service.Name, state.Down)
 	return nil
 }
 

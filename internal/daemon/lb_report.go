@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // counters sums every verdict over all services and what belongs to none.
@@ -69,16 +70,22 @@ func (lb *LB) services() ([]api.ServiceStatus, error) {
 			return nil, err
 		}
 		status := api.ServiceStatus{Service: s, Verdicts: verdicts}
+		if place.Nodes {
+			if status.Nodes, err = lb.nodeTraffic(place); err != nil {
+				return nil, err
+			}
+			place.Counters = nil // servers get nothing from here
+		}
 		noCookie := lb.probes.cannotTakePart(&s)
 		add := func(servers []model.Server, removed bool) error {
 			for _, server := range servers {
-				traffic, err := lb.path.ServerTraffic(place.Counters[server.ID])
+				traffic, open, err := lb.serverTraffic(s.Dispatch, place, server.ID)
 				if err != nil {
 					return err
 				}
 				status.Servers = append(status.Servers, api.ServerStatus{
 					Server: server, Removed: removed, Packets: traffic.Packets, Bytes: traffic.Bytes, Connections: traffic.Connections,
-					Open: lb.openConnections(s.Dispatch, place.Counters[server.ID], traffic), Path: lb.describePath(server.Address), TakesPart: !noCookie[server.ID],
+					Open: open, Path: lb.describePath(server.Address), TakesPart: !noCookie[server.ID],
 				})
 			}
 			return nil
@@ -89,6 +96,18 @@ func (lb *LB) services() ([]api.ServiceStatus, error) {
 		out = append(out, status)
 	}
 	return out, nil
+}
+
+// serverTraffic is what was sent to a server, and how many of its connections live as far as this node can tell. Callers hold mu.
+func (lb *LB) serverTraffic(dispatch model.Dispatch, place plan.Place, id uint16) (traffic datapath.ServerTraffic, open int32, err error) {
+	index, counted := place.Counters[id]
+	if !counted {
+		return traffic, 0, nil
+	}
+	if traffic, err = lb.path.ServerTraffic(index); err != nil {
+		return traffic, 0, err
+	}
+	return traffic, lb.openConnections(dispatch, index, traffic), nil
 }
 
 func (lb *LB) describePath(address netip.Addr) string {
@@ -111,6 +130,10 @@ var (
 	serverBytes   = prometheus.NewDesc("ballast_server_bytes_total", "Bytes of IP packets sent to a server.", []string{"service", "server", "id"}, nil)
 	serverNew     = prometheus.NewDesc("ballast_server_connections_total", "Connections dispatched to a server.", []string{"service", "server", "id"}, nil)
 	serverState   = prometheus.NewDesc("ballast_server_state", "1 for the state that a server is in.", []string{"service", "server", "id", "state"}, nil)
+	nodePackets   = prometheus.NewDesc("ballast_node_packets_total", "Packets sent to a node of the second tier.", []string{"service", "node", "id"}, nil)
+	nodeBytes     = prometheus.NewDesc("ballast_node_bytes_total", "Bytes of IP packets sent to a node of the second tier.", []string{"service", "node", "id"}, nil)
+	nodeNew       = prometheus.NewDesc("ballast_node_connections_total", "Connections dispatched to a node of the second tier.", []string{"service", "node", "id"}, nil)
+	nodeHealthy   = prometheus.NewDesc("ballast_node_healthy", "1: a node of the second tier gets packets; 0: it is unhealthy.", []string{"node", "id"}, nil)
 	generation    = prometheus.NewDesc("ballast_generation", "Changes applied to the data path since the daemon started.", nil, nil)
 	fileRefused   = prometheus.NewDesc("ballast_config_refused", "1 while the configuration file cannot be applied.", nil, nil)
 )
@@ -132,6 +155,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	c.lb.mu.Lock()
 	unserved, err := c.lb.verdicts(0)
 	generationNow, refused := c.lb.generation, c.lb.file.Error != ""
+	tier := c.lb.tier()
 	c.lb.mu.Unlock()
 	if err != nil {
 		out <- prometheus.NewInvalidMetric(packetsMetric, err)
@@ -142,6 +166,12 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		for verdict, traffic := range s.Verdicts {
 			counter(packetsMetric, traffic.Packets, s.Name, verdict)
 			counter(bytesMetric, traffic.Bytes, s.Name, verdict)
+		}
+		for _, node := range s.Nodes {
+			id := strconv.Itoa(int(node.ID))
+			counter(nodePackets, node.Packets, s.Name, node.Name, id)
+			counter(nodeBytes, node.Bytes, s.Name, node.Name, id)
+			counter(nodeNew, node.Connections, s.Name, node.Name, id)
 		}
 		for _, server := range s.Servers {
 			// A removed server's name may have been given to another one, its id not.
@@ -157,11 +187,18 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	counter(generation, generationNow)
-	gauge := 0.0
-	if refused {
-		gauge = 1
+	out <- prometheus.MustNewConstMetric(fileRefused, prometheus.GaugeValue, truth(refused))
+	for _, node := range tier.Second {
+		out <- prometheus.MustNewConstMetric(nodeHealthy, prometheus.GaugeValue, truth(!tier.Down[node.ID]), node.Name, strconv.Itoa(int(node.ID)))
 	}
-	out <- prometheus.MustNewConstMetric(fileRefused, prometheus.GaugeValue, gauge)
+}
+
+// truth is how Prometheus is told yes and no.
+func truth(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
 }
 
 func (lb *LB) metricsHandler() http.Handler {
@@ -297,9 +334,15 @@ func (lb *LB) explain(e datapath.TraceEvent, verdicts []string) api.TraceEvent {
 	return out
 }
 
+// serverName is the name of whom the service's packets with that id go to from here: a server, or a node of the second tier. Callers
+// hold mu.
 func (lb *LB) serverName(service string, id uint16) string {
 	servers := lb.node.Lingering(service)
-	if s := lb.node.Running.Service(service); s != nil {
+	s := lb.node.Running.Service(service)
+	if service == model.SecondTierName || s != nil && lb.sendsToNodes(s) {
+		servers, s = nil, lb.secondTier()
+	}
+	if s != nil {
 		servers = append(servers, s.Servers...)
 	}
 	for _, server := range servers {

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"os"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
@@ -66,14 +65,16 @@ func told(s *api.ServiceStatus, server *api.ServerStatus, down map[uint16]bool, 
 	return status
 }
 
-// Nodes knows of nobody else.
+// Nodes knows of nobody else, but for the nodes of the second tier that this one sends to.
 func (d desired) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
-	name, err := os.Hostname()
-	if err != nil {
-		return nil, err
-	}
 	status := d.lb.status()
-	return []*ballastv1.NodeStatus{{Role: status.Role, Name: name, Version: status.Version, Revision: status.Generation, Problems: status.Problems}}, nil
+	nodes := []*ballastv1.NodeStatus{{Role: status.Role, Name: status.Name, Version: status.Version, Revision: status.Generation, Problems: status.Problems}}
+	if status.Tier != nil {
+		for _, node := range status.Tier.Second {
+			nodes = append(nodes, &ballastv1.NodeStatus{Role: status.Role, Name: node.Name, Address: node.Address.String(), Health: node.Health, HealthDetail: node.HealthDetail})
+		}
+	}
+	return nodes, nil
 }
 
 // MakesKeys is false: they come from the file, for this and for all other nodes.

@@ -100,7 +100,7 @@ func awaitNeighbours(addresses []netip.Addr) {
 	}
 }
 
-// wantedAddresses are those of all servers that may get packets.
+// wantedAddresses are those of all servers and nodes that may get packets from here.
 func (lb *LB) wantedAddresses() (addresses []netip.Addr) {
 	seen := map[netip.Addr]bool{}
 	add := func(servers []model.Server) {
@@ -112,8 +112,13 @@ func (lb *LB) wantedAddresses() (addresses []netip.Addr) {
 		}
 	}
 	for _, s := range lb.node.Running.Services {
-		add(s.Servers)
-		add(lb.node.Lingering(s.Name))
+		if !lb.sendsToNodes(&s) {
+			add(s.Servers)
+			add(lb.node.Lingering(s.Name))
+		}
+	}
+	if second := lb.secondTier(); second != nil {
+		add(second.Servers)
 	}
 	return addresses
 }

@@ -111,10 +111,17 @@ func Detach(runDir, instance string) error {
 	return datapath.RemoveBPFFS(filepath.Join(runDir, "bpf"))
 }
 
-// serveMetrics answers Prometheus until ctx ends.
-func serveMetrics(ctx context.Context, listener net.Listener, handler http.Handler) error {
+// serveMetrics answers Prometheus, and whoever checks whether this daemon does its work, until ctx ends.
+func serveMetrics(ctx context.Context, listener net.Listener, handler http.Handler, ready func() bool) error {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", handler)
+	mux.Handle("GET "+api.PathMetrics, handler)
+	mux.HandleFunc("GET "+api.PathHealth, func(w http.ResponseWriter, _ *http.Request) {
+		if !ready() {
+			http.Error(w, "not ready: see `ballast ctl status`", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ready")
+	})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()

@@ -75,7 +75,7 @@ func (a *account) setView(now time.Time, v *ServiceView) (servers, changed bool)
 		}
 	}
 	old, next := &before.Service, &v.Service
-	changed = old.Name == "" || old.Load != next.Load || old.Dispatch != next.Dispatch || old.Health.Check != next.Health.Check
+	changed = old.Name == "" || old.Load != next.Load || old.Dispatch != next.Dispatch || old.Health.Check != next.Health.Check || old.Affinity != next.Affinity
 	a.complete = a.complete || changed
 	a.judgeNow(now)
 	return servers, changed
@@ -115,10 +115,23 @@ func (a *account) setCheckers(lbs []string) bool {
 	return a.lead
 }
 
-func (a *account) isChecked() bool {
+// checkedBy returns the load balancers that may check the servers: those that send packets to them, as their way is the one that counts.
+func (a *account) checkedBy(lbs []string, tiers map[string]model.Tier) []string {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
-	return a.view.Service.Health.Check != model.CheckNone
+	s := &a.view.Service
+	if s.Health.Check == model.CheckNone {
+		return nil
+	}
+	if len(tiers) == 0 {
+		return lbs
+	}
+	return slices.DeleteFunc(slices.Clone(lbs), func(lb string) bool {
+		if a.name == model.SecondTierName {
+			return tiers[lb] != model.TierFirst
+		}
+		return s.SendsToNodes(tiers[lb])
+	})
 }
 
 // period is how often the service has to be looked at.
@@ -282,12 +295,12 @@ func (a *account) status(now time.Time) (servers []*ballastv1.ServerStatus) {
 	return servers
 }
 
-// Servers tells what is known of the servers of a service, or of all services if it is empty, by service.
+// Servers tells what is known of the servers of a service, or of all services if it is empty, by service. The second tier is none of these.
 func (e *Engine) Servers(service string) (servers []*ballastv1.ServerStatus) {
 	e.mutex.RLock()
 	var accounts []*account
 	for name, a := range e.accounts {
-		if service == "" || service == name {
+		if service == name || service == "" && name != model.SecondTierName {
 			accounts = append(accounts, a)
 		}
 	}

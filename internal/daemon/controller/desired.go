@@ -284,7 +284,7 @@ func (d *Desired) SetHealth(ctx context.Context, found map[string]healthDocument
 	_, err := d.update(ctx, func(now *snapshot) (documents []store.Document, err error) {
 		for name, health := range found {
 			before := cmp.Or(now.health[name], &healthDocument{})
-			if now.services[name] == nil || slices.Equal(before.Down, health.Down) && slices.Equal(before.Cut, health.Cut) {
+			if !now.judges(name) || slices.Equal(before.Down, health.Down) && slices.Equal(before.Cut, health.Cut) {
 				continue
 			}
 			key := healthPrefix + name

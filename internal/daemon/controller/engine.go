@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
@@ -59,11 +60,12 @@ type Engine struct {
 	due      schedule
 	urgent   map[*account]bool // to be looked at now
 	lbs      []string
-	assign   bool                // who checks what has to be decided again
-	checks   map[string][]string // as told last
-	target   bool                // who is polled has to be decided again
-	stale    bool                // byName and byAddress are
-	byName   map[string][]entry  // servers, for the reports of agents
+	tiers    map[string]model.Tier // of load balancers that have one
+	assign   bool                  // who checks what has to be decided again
+	checks   map[string][]string   // as told last
+	target   bool                  // who is polled has to be decided again
+	stale    bool                  // byName and byAddress are
+	byName   map[string][]entry    // servers, for the reports of agents
 	byAddr   map[netip.Addr][]entry
 }
 
@@ -86,9 +88,11 @@ func (e *Engine) SetState(view *View) {
 	now := time.Now()
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
+	if tiers := view.tiers(); !maps.Equal(tiers, e.tiers) {
+		e.tiers, e.assign = tiers, true
+	}
 	here := make(map[string]bool, len(view.Services))
-	for i := range view.Services {
-		v := &view.Services[i]
+	for v := range view.judged() {
 		here[v.Service.Name] = true
 		a := e.accounts[v.Service.Name]
 		if a == nil {
@@ -317,10 +321,7 @@ func (e *Engine) next(now time.Time) (accounts []*account, checks map[string][]s
 func (e *Engine) assignChecks() map[string][]string {
 	checks := map[string][]string{}
 	for name, a := range e.accounts {
-		elected, lead := []string(nil), false
-		if a.isChecked() {
-			elected = elect(name, e.lbs, checkers)
-		}
+		elected, lead := elect(name, a.checkedBy(e.lbs, e.tiers), checkers), false
 		if lead = a.setCheckers(elected); !lead {
 			continue
 		}

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
+
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // findings are what the engine asks to be written down. The newest of a service counts; what fails is asked for again by the engine.
@@ -107,6 +109,10 @@ func (c *controller) logHealth(before *snapshot, unwell map[string]healthDocumen
 			id := uint16(s.Server.Id)
 			fell, cut := slices.Contains(is.Down, id), slices.Contains(is.Cut, id)
 			switch {
+			case name == model.SecondTierName && fell && !slices.Contains(was.Down, id):
+				c.log.Warn("node of the second tier unhealthy: its packets go to the others", "node", s.Server.Name, "reason", s.HealthDetail)
+			case name == model.SecondTierName && !fell && slices.Contains(was.Down, id):
+				c.log.Info("node of the second tier gets packets again", "node", s.Server.Name, "health", s.Health)
 			case cut && !slices.Contains(was.Cut, id):
 				c.log.Warn("server unhealthy for too long: its connections are cut", "service", name, "server", s.Server.Name)
 			case fell && !slices.Contains(was.Down, id):

@@ -74,6 +74,7 @@ type Hub struct {
 	known    bool // there has been a view
 	revision uint64
 	keys     model.Keys
+	nodes    *ballastv1.Nodes
 	services map[string]*service
 	weights  map[string]*softWeights
 	checks   map[string][]string // by load balancer
@@ -159,7 +160,13 @@ func (h *Hub) SetState(view *View) {
 			changes[name] = serviceChange{before: before}
 		}
 	}
+	nodes := view.nodes()
+	newNodes := !proto.Equal(nodes, h.nodes)
 	for _, name := range view.Skipped {
+		if name == model.SecondTierName {
+			newNodes = true
+			continue
+		}
 		changes[name] = serviceChange{h.services[name], services[name], true}
 	}
 
@@ -167,13 +174,14 @@ func (h *Hub) SetState(view *View) {
 	defer h.mutex.Unlock()
 	complete := view.Whole || view.Revision < h.revision // the store was restored from a copy
 	newKeys := !h.known || !proto.Equal(api.KeysToProto(&view.Keys), api.KeysToProto(&h.keys))
-	h.known, h.revision, h.keys, h.services = true, view.Revision, view.Keys, services
+	h.known, h.revision, h.keys, h.nodes, h.services = true, view.Revision, view.Keys, nodes, services
 	for name, change := range changes {
 		if change.after == nil {
 			delete(h.weights, name)
 		}
 	}
 	for _, p := range h.inTurn(changes) {
+		p.nodes = p.nodes || newNodes && p.identity.Role == pki.LB
 		h.tell(p, changes, newKeys, complete)
 	}
 }

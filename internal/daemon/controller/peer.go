@@ -40,6 +40,7 @@ type peer struct {
 	problems []string
 	complete bool // it has to be told everything
 	keys     bool
+	nodes    bool
 	dirty    map[string]bool   // services that it has to be told of
 	checks   bool              // its list of checks has changed
 	weights  map[string]uint64 // services whose weights have changed -> number of the last update that it knows
@@ -116,7 +117,7 @@ func (h *Hub) next(p *peer) *frame {
 	switch {
 	case !h.known:
 		return nil
-	case p.complete || p.keys || len(p.dirty) > 0:
+	case p.complete || p.keys || p.nodes || len(p.dirty) > 0:
 		return h.nextState(p)
 	case p.checks:
 		p.checks = false
@@ -141,6 +142,9 @@ func (h *Hub) nextState(p *peer) *frame {
 	if p.complete || p.keys {
 		rest.Keys = api.KeysToProto(&h.keys)
 	}
+	if p.identity.Role == pki.LB && (p.complete || p.nodes) {
+		rest.Nodes = h.nodes
+	}
 	names := maps.Keys(p.dirty)
 	if p.complete {
 		names = maps.Keys(h.services)
@@ -157,7 +161,7 @@ func (h *Hub) nextState(p *peer) *frame {
 			rest.Gone = append(rest.Gone, name)
 		}
 	}
-	p.complete, p.keys = false, false
+	p.complete, p.keys, p.nodes = false, false, false
 	clear(p.dirty)
 	return stateFrame(rest, services)
 }

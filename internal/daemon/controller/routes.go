@@ -133,7 +133,20 @@ func (f fleetOf) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
 		slices.Sort(status.Services)
 		nodes = append(nodes, status)
 	}
-	return append(nodes, f.hub.Nodes()...), nil
+	return append(nodes, f.withHealth(f.hub.Nodes())...), nil
+}
+
+// withHealth tells of the nodes of the second tier whether they are healthy, also of those that are not connected.
+func (f fleetOf) withHealth(nodes []*ballastv1.NodeStatus) []*ballastv1.NodeStatus {
+	for _, s := range f.engine.Servers(model.SecondTierName) {
+		at := slices.IndexFunc(nodes, func(n *ballastv1.NodeStatus) bool { return n.Role == string(pki.LB) && n.Name == s.Server.Name })
+		if at < 0 {
+			at = len(nodes)
+			nodes = append(nodes, &ballastv1.NodeStatus{Role: string(pki.LB), Name: s.Server.Name, Problems: []string{"not connected"}})
+		}
+		nodes[at].Health, nodes[at].HealthDetail = s.Health, s.HealthDetail
+	}
+	return nodes
 }
 
 var (

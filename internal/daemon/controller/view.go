@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"iter"
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/api"
@@ -13,6 +14,11 @@ type View struct {
 	Revision uint64
 	Keys     model.Keys
 	Services []ServiceView // by name
+	// Nodes are the load balancers with a tier, and how those of the second are checked.
+	Nodes      []model.Node
+	NodeHealth model.Health
+	// Second is the second tier, which is checked and judged like the servers of a service (model.Fleet.SecondTier); nil: there is none.
+	Second *ServiceView
 	// Skipped are services that peers have to be told of even if they are what they were in the view before, or there in neither: they
 	// were something else in between, which another controller may have told. Whole: peers have to be told everything.
 	Skipped []string
@@ -40,6 +46,42 @@ func (v *View) Service(name string) *ServiceView {
 	return nil
 }
 
+// judged are the services, and what is checked like one.
+func (v *View) judged() iter.Seq[*ServiceView] {
+	return func(yield func(*ServiceView) bool) {
+		for i := range v.Services {
+			if !yield(&v.Services[i]) {
+				return
+			}
+		}
+		if v.Second != nil {
+			yield(v.Second)
+		}
+	}
+}
+
+// nodes is what load balancers are told of those that have a tier.
+func (v *View) nodes() *ballastv1.Nodes {
+	nodes := api.NodesToProto(&model.Fleet{Nodes: v.Nodes, NodeHealth: v.NodeHealth})
+	if v.Second != nil {
+		for _, id := range v.Second.Down {
+			nodes.Down = append(nodes.Down, uint32(id))
+		}
+	}
+	return nodes
+}
+
+// tiers are those of load balancers, by name, where there are two.
+func (v *View) tiers() map[string]model.Tier {
+	tiers := map[string]model.Tier{}
+	if v.Second != nil {
+		for _, node := range v.Nodes {
+			tiers[node.Name] = node.Tier
+		}
+	}
+	return tiers
+}
+
 // forLBs is all there is to know. That connections of an unhealthy server are cut is told as its state: the configuration keeps
 // the one that people gave it.
 func (v *ServiceView) forLBs() *ballastv1.ServiceState {
@@ -64,6 +106,7 @@ func (v *ServiceView) forLBs() *ballastv1.ServiceState {
 func (v *ServiceView) forAgents() *ballastv1.ServiceState {
 	service := v.Service.Clone()
 	service.Health = model.Health{}
+	service.Table = model.Table{IndexBits: service.Table.IndexBits, NodeBits: service.Table.NodeBits} // what is in the cookie
 	for i := range service.Servers {
 		server := &service.Servers[i]
 		*server = model.Server{Name: server.Name, Address: server.Address, Port: server.Port, ID: server.ID, Weight: 1}

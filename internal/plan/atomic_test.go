@@ -89,6 +89,7 @@ func (n *node) readAs(rt *rapid.T, key VIPKey, allBefore, allAfter views, from, 
 	before, after := allBefore.services[number], allAfter.services[number]
 	row, _ := m.serviceRows.at(later(), number)
 	service, ok := m.services.at(later(), row)
+	blocks := rangeAt(m.blocks, step, service.TableBase, service.TableBlocks)
 	if row == 0 || !ok || service.Number != number || service.VIP != key.Address {
 		rt.Fatalf("%v leads to service %d, row %d, which says %d at %v", key, number, row, service.Number, service.VIP)
 	}
@@ -96,6 +97,7 @@ func (n *node) readAs(rt *rapid.T, key VIPKey, allBefore, allAfter views, from, 
 	rounds := rangeAt(m.rounds, later(), service.RoundsBase, service.RoundsCount)
 	plain := service
 	plain.Number, plain.IDsBase, plain.IDsCount, plain.SlotsBase, plain.SlotsCount, plain.RoundsBase, plain.RoundsCount = 0, 0, 0, 0, 0, 0, 0
+	plain.TableBase = 0
 	matches := func(v view) bool {
 		return v.image.row == plain && slices.Equal(slotRows(v.image.slots), slots) &&
 			slices.Equal(steady(plain, withCounters(v.image.rounds, v.image.row.Classes, v.counters)), steady(plain, rounds))
@@ -105,6 +107,14 @@ func (n *node) readAs(rt *rapid.T, key VIPKey, allBefore, allAfter views, from, 
 	}
 	for _, id := range idsIn(slots, steady(plain, rounds)) {
 		n.readServer(rt, service, id, before, after, later(), later())
+	}
+	for _, block := range blocks {
+		if block.cleared == 0 || block.indexBits != service.IndexBits {
+			rt.Fatalf("%v: a table that was not made empty for partitions of 2^%d: %+v", key, service.IndexBits, blocks)
+		}
+	}
+	if !slices.Equal(rangeAt(m.blocks, later(), service.TableBase, service.TableBlocks), blocks) {
+		rt.Fatalf("%v: its table was made empty under a packet", key)
 	}
 	if byClasses(plain.Dispatch) {
 		word := func(i uint32) uint64 { value, _ := m.rounds.at(later(), service.RoundsBase+i); return value }

@@ -15,7 +15,7 @@ var policies = []model.Dispatch{model.DispatchHash, model.DispatchMaglev, model.
 
 var testIDs = []uint16{1, 2, 3, 17, 40, 90}
 
-var testLimits = Limits{Services: 8, Servers: 64, ServerIDs: 4096, Slots: 1 << 13, Rounds: 1 << 12}
+var testLimits = Limits{Services: 8, Servers: 64, ServerIDs: 4096, Slots: 1 << 13, Rounds: 1 << 12, Entries: 64 * 64}
 
 func testKeys(epochs ...uint32) model.Keys {
 	keys := model.Keys{Placement: [16]byte{1}, Cookie: map[uint32][16]byte{}}
@@ -44,13 +44,27 @@ func testPath(id uint16) Path {
 	return Path{Ifindex: 1, Source: netip.AddrFrom4([4]byte{10, 1, 9, 9}), DestinationMAC: [6]byte{2, 0, 0, 0, byte(id >> 8), byte(id)}, MTU: 1500}
 }
 
-// withPaths gives every server of the services a way.
+func testNode(id uint16) model.Node {
+	return model.Node{Name: fmt.Sprint("n", id), Tier: model.TierSecond, ID: id, Address: netip.AddrFrom4([4]byte{10, 2, 0, byte(id)})}
+}
+
+// tableService is one whose connections have entries: cookies of 16 bits, 3 for the node, 6 for the index.
+func tableService(name string, vip netip.Addr, entries uint32, ids ...uint16) Service {
+	s := testService(name, vip, ids...)
+	s.Affinity, s.CookieBits, s.Table = model.AffinityTable, model.MaxCookieBits, model.Table{Entries: entries, IndexBits: 6, NodeBits: 3}
+	return s
+}
+
+// withPaths gives every server of the services and every node a way.
 func withPaths(want *Want) *Want {
 	want.Paths = map[netip.Addr]Path{}
 	for _, s := range want.Services {
 		for _, server := range append(s.Servers, s.Removed...) {
 			want.Paths[server.Address] = testPath(server.ID)
 		}
+	}
+	for _, node := range want.Tier.Second {
+		want.Paths[node.Address] = testPath(node.ID)
 	}
 	return want
 }
@@ -66,6 +80,7 @@ func anyWant(t *rapid.T) *Want {
 		}
 		want.Services = append(want.Services, anyService(t, i))
 	}
+	want.Tier = anyTier(t)
 	withPaths(want)
 	for address, path := range want.Paths {
 		switch rapid.IntRange(0, 9).Draw(t, "path") {
@@ -90,6 +105,8 @@ func anyService(t *rapid.T, i int) Service {
 	s.Load.Classes = rapid.SampledFrom([]uint8{0, 1, 2, 4, model.MaxClasses}).Draw(t, "classes")
 	if rapid.Bool().Draw(t, "through") {
 		s.Return, s.Forward, s.Fallback, s.CookieBits = model.ReturnThrough, model.ForwardNAT, model.FallbackHash, model.ThroughBits
+	} else if rapid.Bool().Draw(t, "table") {
+		s.Affinity, s.CookieBits, s.Table = model.AffinityTable, model.MaxCookieBits, anyTable(t)
 	}
 	for _, id := range rapid.SliceOfNDistinct(rapid.SampledFrom(testIDs), 0, 6, rapid.ID).Draw(t, "ids") {
 		server := testServer(id)
@@ -108,6 +125,26 @@ func anyService(t *rapid.T, i int) Service {
 		s.Down[id] = true
 	}
 	return s
+}
+
+func anyTable(t *rapid.T) model.Table {
+	return model.Table{Entries: rapid.SampledFrom([]uint32{64, 100, 256}).Draw(t, "entries"), IndexBits: rapid.Uint8Range(4, 6).Draw(t, "index bits"),
+		NodeBits: 2, PacketLimit: rapid.SampledFrom([]uint32{0, 100}).Draw(t, "limit"), Scrubber: rapid.SampledFrom([]string{"", "s1", "s17"}).Draw(t, "scrubber")}
+}
+
+// anyTier is one tier, the second, or the first with some nodes whose ids servers have, too.
+func anyTier(t *rapid.T) Tier {
+	tier := Tier{Tier: rapid.SampledFrom([]model.Tier{0, 0, model.TierFirst, model.TierSecond}).Draw(t, "tier"), ID: 1}
+	if tier.Tier != model.TierFirst {
+		return tier
+	}
+	for _, id := range rapid.SliceOfNDistinct(rapid.SampledFrom([]uint16{1, 2, 3}), 0, 3, rapid.ID).Draw(t, "nodes") {
+		node := testNode(id)
+		node.State = rapid.SampledFrom([]model.ServerState{model.StateActive, model.StateActive, model.StateDraining, model.StateOff}).Draw(t, "node state")
+		tier.Second = append(tier.Second, node)
+	}
+	tier.Down = map[uint16]bool{rapid.SampledFrom([]uint16{0, 1, 2}).Draw(t, "node down"): true}
+	return tier
 }
 
 // anyWeights are soft weights, also of servers that there are not, or none.

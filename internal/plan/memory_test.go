@@ -17,7 +17,14 @@ type memory struct {
 	servers     past[uint32, ServerRow]
 	slots       past[uint32, SlotRow]
 	rounds      past[uint32, uint64]
+	blocks      past[uint32, block]
 	cleared     map[uint32]int // counter index -> how often
+}
+
+// block is a block of connections: how often it was made empty, the last time for partitions of what size.
+type block struct {
+	cleared   int
+	indexBits uint8
 }
 
 // past is a table with all its earlier contents.
@@ -32,7 +39,7 @@ type version[V any] struct {
 func newMemory() *memory {
 	return &memory{vips: past[VIPKey, uint32]{}, returns: past[ReturnKey, uint64]{}, serviceRows: past[uint32, uint32]{},
 		services: past[uint32, ServiceRow]{}, serverRows: past[uint32, uint32]{}, servers: past[uint32, ServerRow]{},
-		slots: past[uint32, SlotRow]{}, rounds: past[uint32, uint64]{}, cleared: map[uint32]int{}}
+		slots: past[uint32, SlotRow]{}, rounds: past[uint32, uint64]{}, blocks: past[uint32, block]{}, cleared: map[uint32]int{}}
 }
 
 func (p past[K, V]) set(step int, key K, value V) {
@@ -94,6 +101,11 @@ func (m *memory) apply(change Change) {
 		m.returns.set(m.step, c.Key, c.Value)
 	case DeleteReturn:
 		m.returns.remove(m.step, c.Key)
+	case ClearTable:
+		for i := range c.Blocks {
+			before, _ := m.blocks.at(m.step, c.Base+i)
+			m.blocks.set(m.step, c.Base+i, block{before.cleared + 1, c.IndexBits})
+		}
 	case ClearCounter:
 		m.cleared[c.Index]++
 	case CountOpen, ClearService, Grace:
@@ -149,6 +161,7 @@ func (m *memory) forget() {
 	forget(m.servers)
 	forget(m.slots)
 	forget(m.rounds)
+	forget(m.blocks)
 }
 
 func forget[K comparable, V any](p past[K, V]) {

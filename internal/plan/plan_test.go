@@ -95,8 +95,9 @@ func TestAnUpdateThatWasCutOffCanBeFinished(t *testing.T) {
 		second := node{t, restored, n.memory}
 		second.update(want)
 		for name, p := range second.tables.Places() {
-			if len(p.Counters) != len(n.tables.Places()[name].Counters) {
-				rt.Fatalf("service %s: servers %v", name, p.Counters)
+			planned := n.tables.Places()[name]
+			if len(p.Counters) != len(planned.Counters) || p.Table.Blocks != planned.Table.Blocks || p.Nodes != planned.Nodes {
+				rt.Fatalf("service %s: %+v, planned was %+v", name, p, planned)
 			}
 		}
 		if got := second.update(want); len(got) > 0 {
@@ -130,14 +131,15 @@ func TestNothingLeaks(t *testing.T) {
 
 // checkOwners holds that no two services share a range, a row or a counter.
 func (n *node) checkOwners(rt *rapid.T) {
-	var ids, slots, rounds, rows, counters []span
+	var ids, slots, rounds, blocks, rows, counters []span
 	for _, p := range n.tables.services {
 		ids, slots, rounds = append(ids, p.ids), append(slots, p.slots), append(rounds, p.rounds)
+		blocks = append(blocks, p.connections)
 		for id, row := range p.serverRow {
 			rows, counters = append(rows, span{row, 1}), append(counters, span{p.counters[id], 1})
 		}
 	}
-	for name, spans := range map[string][]span{"ids": ids, "slots": slots, "rounds": rounds, "rows": rows, "counters": counters} {
+	for name, spans := range map[string][]span{"ids": ids, "slots": slots, "rounds": rounds, "blocks": blocks, "rows": rows, "counters": counters} {
 		slices.SortFunc(spans, func(a, b span) int { return int(a.base) - int(b.base) })
 		for i := range spans[:max(0, len(spans)-1)] {
 			if spans[i].count > 0 && spans[i].base+spans[i].count > spans[i+1].base && spans[i+1].count > 0 {
@@ -160,6 +162,12 @@ func TestServersThatStayKeepTheirCounters(t *testing.T) {
 				if _, same := before.services[number]; !same || !stayed {
 					continue
 				}
+				if was := before.services[number].image; was.leadsToNodes() != after.image.leadsToNodes() {
+					if counter == old {
+						rt.Fatalf("service %d: a node and a server of id %d both count at %d", number, id, old)
+					}
+					continue
+				}
 				if counter != old || n.memory.cleared[counter] != cleared[counter] {
 					rt.Fatalf("service %d: server %d counted at %d, now at %d", number, id, old, counter)
 				}
@@ -169,10 +177,13 @@ func TestServersThatStayKeepTheirCounters(t *testing.T) {
 }
 
 func TestWithoutRoomNothingChanges(t *testing.T) {
-	service := func(i, servers int) Service {
+	service := func(i, servers int, entries uint32) Service {
 		var ids []uint16
 		for id := range servers {
 			ids = append(ids, uint16(id+1))
+		}
+		if entries > 0 {
+			return tableService(fmt.Sprint(i), vipAt(i), 100, ids...)
 		}
 		return testService(fmt.Sprint(i), vipAt(i), ids...)
 	}
@@ -182,12 +193,13 @@ func TestWithoutRoomNothingChanges(t *testing.T) {
 		"ids":      {Services: 8, Servers: 64, ServerIDs: 16, Slots: 8192, Rounds: 4096},
 		"slots":    {Services: 8, Servers: 64, ServerIDs: 4096, Slots: 300, Rounds: 4096},
 		"rounds":   {Services: 8, Servers: 64, ServerIDs: 4096, Slots: 8192, Rounds: 4},
+		"entries":  {Services: 8, Servers: 64, ServerIDs: 4096, Slots: 8192, Rounds: 4096, Entries: 128},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := &node{t, NewTables(limits), newMemory()}
-			n.update(withPaths(&Want{Keys: testKeys(1), Services: []Service{service(0, 3)}}))
+			n.update(withPaths(&Want{Keys: testKeys(1), Services: []Service{service(0, 3, limits.Entries)}}))
 			before := n.tables.clone()
-			changes, err := n.tables.Update(withPaths(&Want{Keys: testKeys(1), Services: []Service{service(0, 3), service(1, 3)}}))
+			changes, err := n.tables.Update(withPaths(&Want{Keys: testKeys(1), Services: []Service{service(0, 3, limits.Entries), service(1, 3, limits.Entries)}}))
 			if err == nil || changes != nil {
 				t.Fatalf("found room: %v", err)
 			}
@@ -195,7 +207,7 @@ func TestWithoutRoomNothingChanges(t *testing.T) {
 			if !reflect.DeepEqual(before, n.tables) {
 				t.Fatalf("changed: %+v\n%+v", before, n.tables)
 			}
-			if changes := n.update(withPaths(&Want{Keys: testKeys(1), Services: []Service{service(0, 3)}})); len(changes) > 0 {
+			if changes := n.update(withPaths(&Want{Keys: testKeys(1), Services: []Service{service(0, 3, limits.Entries)}})); len(changes) > 0 {
 				t.Fatalf("%+v", changes)
 			}
 		})

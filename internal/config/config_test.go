@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ballast-lb/ballast/internal/algo/change"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -65,6 +66,18 @@ func TestLoadReadsEveryKey(t *testing.T) {
 	if dns.Affinity != model.AffinityHash || dns.Dispatch != model.DispatchMaglev || dns.Servers[1].ID != 2 {
 		t.Errorf("dns %+v", dns)
 	}
+	shop, game := f.Services[3], f.Services[4]
+	if want := (model.Table{Entries: 4096, IndexBits: 5, NodeBits: 4, IdleTimeout: model.Duration(90 * time.Second), PacketLimit: 1000, Scrubber: "wash"}); shop.Table != want ||
+		shop.Affinity != model.AffinityTable || shop.CookieBits != 16 {
+		t.Errorf("shop %+v", shop)
+	}
+	if game.Affinity != model.AffinityLocal || game.Dispatch != model.DispatchLeast || game.Servers[0].ID != 1 {
+		t.Errorf("game %+v", game)
+	}
+	if len(f.Nodes) != 3 || f.Nodes[0] != (model.Node{Name: "lb1", Tier: model.TierFirst}) || f.Nodes[1].Address.String() != "192.0.2.2" || f.Nodes[1].ID != 1 ||
+		f.Nodes[2].State != model.StateDraining || f.NodeHealth.Path != "/metrics" || f.NodeHealth.Fall != 3 {
+		t.Errorf("nodes %+v, %+v", f.Nodes, f.NodeHealth)
+	}
 	text, _ := os.ReadFile("testdata/full.yaml")
 	if file.SHA256 != Sum(text) || len(file.SHA256) != 64 {
 		t.Errorf("sum %s", file.SHA256)
@@ -106,7 +119,7 @@ func TestEmptyFleetSurvivesMarshalAndParse(t *testing.T) {
 // Every mistake is made in the minimal file by replacing old by new.
 func TestMistakesAreRefusedWithFileLineAndKey(t *testing.T) {
 	cases := []struct{ old, new, want string }{
-		{"ports: [80]", "prots: [80]", "test.yaml:9: services[0].prots: unknown key: use one of affinity, cookie_bits, dispatch, fallback, forward, health, load, name, ports, protocol, return, servers, table_slots, vip"},
+		{"ports: [80]", "prots: [80]", "test.yaml:9: services[0].prots: unknown key: use one of affinity, cookie_bits, dispatch, fallback, forward, health, load, name, ports, protocol, return, servers, table, table_slots, vip"},
 		{"ports: [80]", "ports: [80]\n    ports: [81]", "test.yaml:10: services[0].ports: repeated, first on line 9: remove one of them"},
 		{"ports: [80]", "dispatch: rr", "test.yaml:7: services[0].ports: 0 ports: give 1 to 16 ports"},
 		{"ports: [80]", "ports: 80", "test.yaml:9: services[0].ports: a single value instead of a list: write a list: [a, b] or lines that begin with `-`"},
@@ -129,7 +142,17 @@ func TestMistakesAreRefusedWithFileLineAndKey(t *testing.T) {
 		{"current: 1", "current: 9", "test.yaml:3: keys.current: epoch 9 has no key under keys.cookie: use 1"},
 		{"    1: 0011", "    one: 0011", `test.yaml:5: keys.cookie.one: "one" is not an epoch`},
 		{"    1: 0011", "    01: 0011", `test.yaml:5: keys.cookie.01: "01" is not an epoch`},
-		{"services:", "service:", "test.yaml:6: service: unknown key: use one of keys, services"},
+		{"services:", "service:", "test.yaml:6: service: unknown key: use one of keys, node_health, nodes, services"},
+		{"ports: [80]", "ports: [80]\n    table: {entries: 64}", "test.yaml:10: services[0].table: affinity cookie keeps no such table: remove it, or use affinity: table"},
+		{"ports: [80]", "ports: [80]\n    affinity: table\n    table:\n      index_bits: 0", "test.yaml:12: services[0].table.index_bits: 0 is out of range"},
+		{"ports: [80]", "ports: [80]\n    affinity: table\n    table:\n      packet_limit: 60001", "test.yaml:12: services[0].table.packet_limit: 60001 is out of range: use 0 (none) to 60000"},
+		{"ports: [80]", "ports: [80]\n    affinity: table\n    table: {size: 9}", "test.yaml:11: services[0].table.size: unknown key: use one of entries, idle_timeout, index_bits, node_bits, packet_limit, scrubber"},
+		{"ports: [80]", "ports: [80]\n    affinity: table\n    table: {idle_timeout: soon}", `test.yaml:11: services[0].table.idle_timeout: "soon" is not a duration`},
+		{"services:", "nodes: [{name: lb1, tier: third}]\nservices:", `test.yaml:6: nodes[0].tier: unknown value "third": use one of first, second`},
+		{"services:", "nodes:\n  - name: lb1\n    tier: first\n    id: 1\nservices:", "test.yaml:9: nodes[0].id: only nodes of the second tier have one: remove it, or use tier: second"},
+		{"services:", "nodes:\n  - name: lb1\n    tier: second\n    id: 0\nservices:", "test.yaml:9: nodes[0].id: 0 is out of range"},
+		{"services:", "nodes:\n  - tier: second\n    name: lb1\n    address: 10.1.0.11\n    id: 1\nservices:", "test.yaml:9: nodes[0].address: 10.1.0.11 is the address of server s1 of service web"},
+		{"services:", "node_health:\n  check: tcp\nservices:", "test.yaml:6: node_health: there are no nodes of the second tier to check: remove it"},
 		{minimal, "", "test.yaml:1: the file is empty: write `services: []` to remove every service"},
 		{minimal, "keys: {}", "test.yaml:1: services: missing: write `services: []` to remove every service"},
 		{minimal, "services:\n", "test.yaml:1: services: nothing instead of a list"},

@@ -15,7 +15,13 @@ import (
 
 func (r *reader) fleet(root ast.Node, fleet *model.Fleet) {
 	r.mapping(root, "", map[string]value{
-		"keys": func(node ast.Node, path string) { r.keys(node, path, &fleet.Keys) },
+		"keys":        func(node ast.Node, path string) { r.keys(node, path, &fleet.Keys) },
+		"node_health": func(node ast.Node, path string) { r.health(node, path, &fleet.NodeHealth) },
+		"nodes": func(node ast.Node, path string) {
+			r.sequence(node, path, func(node ast.Node, path string) {
+				fleet.Nodes = append(fleet.Nodes, r.node(node, path))
+			})
+		},
 		"services": func(node ast.Node, path string) {
 			r.sequence(node, path, func(node ast.Node, path string) {
 				service := model.NewService()
@@ -28,6 +34,17 @@ func (r *reader) fleet(root ast.Node, fleet *model.Fleet) {
 		// A file that an editor has only half written must not remove every service.
 		r.fail(1, "services", "write `services: []` to remove every service", "missing")
 	}
+}
+
+func (r *reader) node(node ast.Node, path string) (n model.Node) {
+	r.mapping(node, path, map[string]value{
+		"name":    r.text(&n.Name),
+		"tier":    r.choice(&n.Tier),
+		"address": r.address(&n.Address),
+		"id":      r.set(number(r, &n.ID), func() bool { return n.ID != 0 }),
+		"state":   r.choice(&n.State),
+	})
+	return n
 }
 
 func (r *reader) keys(node ast.Node, path string, keys *model.Keys) {
@@ -67,6 +84,7 @@ func (r *reader) service(node ast.Node, path string, service *model.Service) {
 		"forward":     r.choice(&service.Forward),
 		"return":      r.choice(&service.Return),
 		"table_slots": r.set(number(r, &service.TableSlots), func() bool { return service.TableSlots != 0 }),
+		"table":       func(node ast.Node, path string) { r.table(node, path, &service.Table) },
 		"load":        func(node ast.Node, path string) { r.load(node, path, &service.Load) },
 		"health":      func(node ast.Node, path string) { r.health(node, path, &service.Health) },
 		"servers": func(node ast.Node, path string) {
@@ -99,6 +117,17 @@ func (r *reader) server(node ast.Node, path string, server *model.Server) {
 			}
 			server.Deadline = deadline.UTC()
 		},
+	})
+}
+
+func (r *reader) table(node ast.Node, path string, table *model.Table) {
+	r.mapping(node, path, map[string]value{
+		"entries":      r.set(number(r, &table.Entries), func() bool { return table.Entries != 0 }),
+		"index_bits":   r.set(number(r, &table.IndexBits), func() bool { return table.IndexBits != 0 }),
+		"node_bits":    number(r, &table.NodeBits),
+		"idle_timeout": r.set(r.choice(&table.IdleTimeout), func() bool { return table.IdleTimeout != 0 }),
+		"packet_limit": number(r, &table.PacketLimit),
+		"scrubber":     r.text(&table.Scrubber),
 	})
 }
 

@@ -12,14 +12,24 @@ import (
 )
 
 type fileFleet struct {
-	Keys     *fileKeys     `yaml:"keys,omitempty"`
-	Services []fileService `yaml:"services"`
+	Keys       *fileKeys     `yaml:"keys,omitempty"`
+	Nodes      []fileNode    `yaml:"nodes,omitempty"`
+	NodeHealth *fileHealth   `yaml:"node_health,omitempty"`
+	Services   []fileService `yaml:"services"`
 }
 
 type fileKeys struct {
 	Placement string            `yaml:"placement,omitempty"`
 	Current   uint32            `yaml:"current,omitempty"`
 	Cookie    map[uint32]string `yaml:"cookie,omitempty"`
+}
+
+type fileNode struct {
+	Name    string `yaml:"name"`
+	Tier    string `yaml:"tier"`
+	Address string `yaml:"address,omitempty"`
+	ID      uint16 `yaml:"id,omitempty"`
+	State   string `yaml:"state,omitempty"`
 }
 
 type fileService struct {
@@ -34,6 +44,7 @@ type fileService struct {
 	Forward    string       `yaml:"forward"`
 	Return     string       `yaml:"return"`
 	TableSlots uint32       `yaml:"table_slots"`
+	Table      *fileTable   `yaml:"table,omitempty"`
 	Load       fileLoad     `yaml:"load"`
 	Health     fileHealth   `yaml:"health"`
 	Servers    []fileServer `yaml:"servers"`
@@ -48,6 +59,15 @@ type fileServer struct {
 	State   string     `yaml:"state"`
 	// RFC 3339, in UTC
 	Deadline string `yaml:"deadline,omitempty"`
+}
+
+type fileTable struct {
+	Entries     uint32 `yaml:"entries"`
+	IndexBits   uint8  `yaml:"index_bits"`
+	NodeBits    uint8  `yaml:"node_bits"`
+	IdleTimeout string `yaml:"idle_timeout"`
+	PacketLimit uint32 `yaml:"packet_limit"`
+	Scrubber    string `yaml:"scrubber,omitempty"`
 }
 
 type fileLoad struct {
@@ -86,6 +106,13 @@ func Marshal(fleet model.Fleet) ([]byte, error) {
 			file.Keys.Cookie[epoch] = hex.EncodeToString(key[:])
 		}
 	}
+	for i := range fleet.Nodes {
+		file.Nodes = append(file.Nodes, writeNode(&fleet.Nodes[i]))
+	}
+	if !fleet.NodeHealth.IsZero() {
+		health := writeHealth(&fleet.NodeHealth)
+		file.NodeHealth = &health
+	}
 	for i := range fleet.Services {
 		file.Services = append(file.Services, writeService(&fleet.Services[i]))
 	}
@@ -96,14 +123,28 @@ func Marshal(fleet model.Fleet) ([]byte, error) {
 	return text, nil
 }
 
+// writeNode leaves out what nodes of the first tier do not have.
+func writeNode(n *model.Node) fileNode {
+	if n.Tier != model.TierSecond {
+		return fileNode{Name: n.Name, Tier: n.Tier.String()}
+	}
+	return fileNode{n.Name, n.Tier.String(), n.Address.String(), n.ID, n.State.String()}
+}
+
+func writeHealth(h *model.Health) fileHealth {
+	return fileHealth{h.Check.String(), h.Interval.String(), h.Timeout.String(), h.Rise, h.Fall, h.Port, h.Path, h.Host,
+		h.Service, h.Command, h.AllDown.String(), h.Deadline.String()}
+}
+
 func writeService(s *model.Service) fileService {
 	service := fileService{Name: s.Name, VIP: s.VIP, Protocol: s.Protocol.String(), Ports: s.Ports, Dispatch: s.Dispatch.String(),
 		Affinity: s.Affinity.String(), Fallback: s.Fallback.String(), CookieBits: s.CookieBits, Forward: s.Forward.String(),
 		Return: s.Return.String(), TableSlots: s.TableSlots, Servers: make([]fileServer, 0, len(s.Servers))}
 	service.Load = fileLoad{s.Load.Source.String(), s.Load.Interval.String(), s.Load.Classes, s.Load.QueueLimit, s.Load.Endpoint}
-	h := &s.Health
-	service.Health = fileHealth{h.Check.String(), h.Interval.String(), h.Timeout.String(), h.Rise, h.Fall, h.Port, h.Path, h.Host,
-		h.Service, h.Command, h.AllDown.String(), h.Deadline.String()}
+	service.Health = writeHealth(&s.Health)
+	if t := &s.Table; s.Affinity == model.AffinityTable {
+		service.Table = &fileTable{t.Entries, t.IndexBits, t.NodeBits, t.IdleTimeout.String(), t.PacketLimit, t.Scrubber}
+	}
 	for _, server := range s.Servers {
 		deadline := ""
 		if !server.Deadline.IsZero() {

@@ -7,8 +7,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// Diff returns what changes from a to b, one readable line each: "service web: server s2: weight 1 -> 5". Services are told
-// apart by name, servers by id (by name where no cookie carries the id). Keys are named, never shown. nil = nothing changes.
+// Diff returns what changes from a to b, one readable line each: "service web: server s2: weight 1 -> 5". Services and
+// nodes are told apart by name, servers by id (by name where no cookie carries the id). Keys are named, never shown. nil = nothing changes.
 func Diff(a, b model.Fleet) []string {
 	lines := diffKeys(&a.Keys, &b.Keys)
 	before, after := index(a.Services, serviceName), index(b.Services, serviceName)
@@ -23,6 +23,28 @@ func Diff(a, b model.Fleet) []string {
 			lines = append(lines, diffService(from, to)...)
 		} else {
 			lines = append(lines, fmt.Sprintf("service %s: added with %d servers", to.Name, len(to.Servers)))
+		}
+	}
+	return append(append(lines, diffNodes(a.Nodes, b.Nodes)...), diffFields("node_health: ", fleetFields, &a, &b)...)
+}
+
+func diffNodes(a, b []model.Node) (lines []string) {
+	before, after := index(a, nodeName), index(b, nodeName)
+	for i := range a {
+		if after[a[i].Name] == nil {
+			lines = append(lines, fmt.Sprintf("node %s: removed", a[i].Name))
+		}
+	}
+	for i := range b {
+		to := &b[i]
+		prefix := fmt.Sprintf("node %s: ", to.Name)
+		switch from := before[to.Name]; {
+		case from != nil:
+			lines = append(lines, diffFields(prefix, nodeFields, from, to)...)
+		case to.Tier == model.TierFirst:
+			lines = append(lines, prefix+"added with tier first")
+		default:
+			lines = append(lines, fmt.Sprintf("%sadded with tier %s, address %s, id %d, %s", prefix, to.Tier, to.Address, to.ID, to.State))
 		}
 	}
 	return lines

@@ -9,14 +9,14 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// field is one value of a service or a server, as a change to it is found, shown and carried over.
+// field is one value of a service, a server or a node, as a change to it is found, shown and carried over.
 type field[T any] struct {
 	name string
 	text func(*T) string // equal texts mean equal values
 	copy func(to, from *T)
 }
 
-var serviceFields = []field[model.Service]{
+var serviceFields = append([]field[model.Service]{
 	{"vip", func(s *model.Service) string { return s.VIP.String() }, func(to, from *model.Service) { to.VIP = from.VIP }},
 	{"protocol", func(s *model.Service) string { return s.Protocol.String() }, func(to, from *model.Service) { to.Protocol = from.Protocol }},
 	{"ports", func(s *model.Service) string { return fmt.Sprint(s.Ports) }, func(to, from *model.Service) { to.Ports = slices.Clone(from.Ports) }},
@@ -32,18 +32,43 @@ var serviceFields = []field[model.Service]{
 	{"load.classes", func(s *model.Service) string { return itoa(s.Load.Classes) }, func(to, from *model.Service) { to.Load.Classes = from.Load.Classes }},
 	{"load.queue_limit", func(s *model.Service) string { return itoa(s.Load.QueueLimit) }, func(to, from *model.Service) { to.Load.QueueLimit = from.Load.QueueLimit }},
 	{"load.endpoint", func(s *model.Service) string { return strconv.Quote(s.Load.Endpoint) }, func(to, from *model.Service) { to.Load.Endpoint = from.Load.Endpoint }},
-	{"health.check", func(s *model.Service) string { return s.Health.Check.String() }, func(to, from *model.Service) { to.Health.Check = from.Health.Check }},
-	{"health.interval", func(s *model.Service) string { return s.Health.Interval.String() }, func(to, from *model.Service) { to.Health.Interval = from.Health.Interval }},
-	{"health.timeout", func(s *model.Service) string { return s.Health.Timeout.String() }, func(to, from *model.Service) { to.Health.Timeout = from.Health.Timeout }},
-	{"health.rise", func(s *model.Service) string { return itoa(s.Health.Rise) }, func(to, from *model.Service) { to.Health.Rise = from.Health.Rise }},
-	{"health.fall", func(s *model.Service) string { return itoa(s.Health.Fall) }, func(to, from *model.Service) { to.Health.Fall = from.Health.Fall }},
-	{"health.port", func(s *model.Service) string { return itoa(s.Health.Port) }, func(to, from *model.Service) { to.Health.Port = from.Health.Port }},
-	{"health.path", func(s *model.Service) string { return strconv.Quote(s.Health.Path) }, func(to, from *model.Service) { to.Health.Path = from.Health.Path }},
-	{"health.host", func(s *model.Service) string { return strconv.Quote(s.Health.Host) }, func(to, from *model.Service) { to.Health.Host = from.Health.Host }},
-	{"health.service", func(s *model.Service) string { return strconv.Quote(s.Health.Service) }, func(to, from *model.Service) { to.Health.Service = from.Health.Service }},
-	{"health.command", func(s *model.Service) string { return fmt.Sprintf("%q", s.Health.Command) }, func(to, from *model.Service) { to.Health.Command = slices.Clone(from.Health.Command) }},
-	{"health.all_down", func(s *model.Service) string { return s.Health.AllDown.String() }, func(to, from *model.Service) { to.Health.AllDown = from.Health.AllDown }},
-	{"health.deadline", func(s *model.Service) string { return s.Health.Deadline.String() }, func(to, from *model.Service) { to.Health.Deadline = from.Health.Deadline }},
+	{"table.entries", func(s *model.Service) string { return itoa(s.Table.Entries) }, func(to, from *model.Service) { to.Table.Entries = from.Table.Entries }},
+	{"table.index_bits", func(s *model.Service) string { return itoa(s.Table.IndexBits) }, func(to, from *model.Service) { to.Table.IndexBits = from.Table.IndexBits }},
+	{"table.node_bits", func(s *model.Service) string { return itoa(s.Table.NodeBits) }, func(to, from *model.Service) { to.Table.NodeBits = from.Table.NodeBits }},
+	{"table.idle_timeout", func(s *model.Service) string { return s.Table.IdleTimeout.String() }, func(to, from *model.Service) { to.Table.IdleTimeout = from.Table.IdleTimeout }},
+	{"table.packet_limit", func(s *model.Service) string { return itoa(s.Table.PacketLimit) }, func(to, from *model.Service) { to.Table.PacketLimit = from.Table.PacketLimit }},
+	{"table.scrubber", func(s *model.Service) string { return strconv.Quote(s.Table.Scrubber) }, func(to, from *model.Service) { to.Table.Scrubber = from.Table.Scrubber }},
+}, healthFields("health.", func(s *model.Service) *model.Health { return &s.Health })...)
+
+// fleetFields are those of the whole fleet that are in no list.
+var fleetFields = healthFields("", func(f *model.Fleet) *model.Health { return &f.NodeHealth })
+
+// healthFields are those of the health that of returns.
+func healthFields[T any](prefix string, of func(*T) *model.Health) []field[T] {
+	one := func(name string, text func(*model.Health) string, copy func(to, from *model.Health)) field[T] {
+		return field[T]{prefix + name, func(t *T) string { return text(of(t)) }, func(to, from *T) { copy(of(to), of(from)) }}
+	}
+	return []field[T]{
+		one("check", func(h *model.Health) string { return h.Check.String() }, func(to, from *model.Health) { to.Check = from.Check }),
+		one("interval", func(h *model.Health) string { return h.Interval.String() }, func(to, from *model.Health) { to.Interval = from.Interval }),
+		one("timeout", func(h *model.Health) string { return h.Timeout.String() }, func(to, from *model.Health) { to.Timeout = from.Timeout }),
+		one("rise", func(h *model.Health) string { return itoa(h.Rise) }, func(to, from *model.Health) { to.Rise = from.Rise }),
+		one("fall", func(h *model.Health) string { return itoa(h.Fall) }, func(to, from *model.Health) { to.Fall = from.Fall }),
+		one("port", func(h *model.Health) string { return itoa(h.Port) }, func(to, from *model.Health) { to.Port = from.Port }),
+		one("path", func(h *model.Health) string { return strconv.Quote(h.Path) }, func(to, from *model.Health) { to.Path = from.Path }),
+		one("host", func(h *model.Health) string { return strconv.Quote(h.Host) }, func(to, from *model.Health) { to.Host = from.Host }),
+		one("service", func(h *model.Health) string { return strconv.Quote(h.Service) }, func(to, from *model.Health) { to.Service = from.Service }),
+		one("command", func(h *model.Health) string { return fmt.Sprintf("%q", h.Command) }, func(to, from *model.Health) { to.Command = slices.Clone(from.Command) }),
+		one("all_down", func(h *model.Health) string { return h.AllDown.String() }, func(to, from *model.Health) { to.AllDown = from.AllDown }),
+		one("deadline", func(h *model.Health) string { return h.Deadline.String() }, func(to, from *model.Health) { to.Deadline = from.Deadline }),
+	}
+}
+
+var nodeFields = []field[model.Node]{
+	{"tier", func(n *model.Node) string { return n.Tier.String() }, func(to, from *model.Node) { to.Tier = from.Tier }},
+	{"address", func(n *model.Node) string { return n.Address.String() }, func(to, from *model.Node) { to.Address = from.Address }},
+	{"id", func(n *model.Node) string { return itoa(n.ID) }, func(to, from *model.Node) { to.ID = from.ID }},
+	{"state", func(n *model.Node) string { return n.State.String() }, func(to, from *model.Node) { to.State = from.State }},
 }
 
 var serverFields = []field[model.Server]{
@@ -77,6 +102,8 @@ func identity(versions ...*model.Service) func(*model.Server) string {
 }
 
 func serviceName(s *model.Service) string { return s.Name }
+
+func nodeName(n *model.Node) string { return n.Name }
 
 // index returns pointers to the elements of list by key.
 func index[T any](list []T, key func(*T) string) map[string]*T {

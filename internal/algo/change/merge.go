@@ -9,7 +9,7 @@ import (
 
 // Merge carries the edit of a file over to the running fleet: only what differs between base (the file as it was last applied)
 // and edited (the file as it is now) is done to running. So the last explicit change of a thing wins, and a line of the
-// file that nobody touched never undoes a change made with ctl. A change of a server or service that running no longer has does
+// file that nobody touched never undoes a change made with ctl. A change of a server, service or node that running no longer has does
 // not bring it back. Neither argument is modified.
 //
 // changes tells what merged changes in running (see Diff) and which edits had no effect. merged can be contradictory where both
@@ -34,9 +34,22 @@ func Merge(base, edited, running model.Fleet) (merged model.Fleet, changes []str
 	}
 	m.lost = func(s *model.Service) string { return "service " + s.Name }
 	m.differ = func(a, b *model.Service) bool { return len(diffService(a, b)) > 0 }
-	var notes []string
+	var notes, more []string
 	merged.Services, notes = m.lists(base.Services, edited.Services, merged.Services)
-	return merged, append(Diff(running, merged), notes...)
+	merged.Nodes, more = nodesMerge.lists(base.Nodes, edited.Nodes, merged.Nodes)
+	mergeFields(fleetFields, &base, &edited, &merged)
+	return merged, slices.Concat(Diff(running, merged), notes, more)
+}
+
+var nodesMerge = merge[model.Node]{
+	key:    nodeName,
+	clone:  func(n *model.Node) model.Node { return *n },
+	differ: func(a, b *model.Node) bool { return *a != *b },
+	change: func(from, to, target *model.Node) []string {
+		mergeFields(nodeFields, from, to, target)
+		return nil
+	},
+	lost: func(n *model.Node) string { return "node " + n.Name },
 }
 
 func mergeKeys(base, edited, target *model.Keys) {

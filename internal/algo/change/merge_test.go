@@ -161,12 +161,18 @@ func anyFleet(label string) *rapid.Generator[model.Fleet] {
 			f.Keys.Current = epoch
 		}
 		for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c"}), 0, 3, rapid.ID[string]).Draw(t, label) {
-			s := model.Service{Name: name, Affinity: model.Affinity(rapid.Uint8Range(0, 1).Draw(t, "affinity")), TableSlots: rapid.Uint32Range(0, 2).Draw(t, "slots")}
+			s := model.Service{Name: name, Affinity: model.Affinity(rapid.Uint8Range(0, 3).Draw(t, "affinity")), TableSlots: rapid.Uint32Range(0, 2).Draw(t, "slots"),
+				Table: model.Table{Entries: rapid.Uint32Range(0, 1).Draw(t, "entries"), Scrubber: rapid.SampledFrom([]string{"", "q"}).Draw(t, "scrubber")}}
 			for _, id := range rapid.SliceOfNDistinct(rapid.Uint16Range(1, 4), 0, 4, rapid.ID[uint16]).Draw(t, "ids") {
 				s.Servers = append(s.Servers, model.Server{Name: string(rune('p' + id)), ID: id, Weight: rapid.Uint16Range(0, 2).Draw(t, "weight")})
 			}
 			f.Services = append(f.Services, s)
 		}
+		for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"x", "y", "z"}), 0, 3, rapid.ID[string]).Draw(t, "nodes") {
+			f.Nodes = append(f.Nodes, model.Node{Name: name, Tier: model.Tier(rapid.Uint8Range(1, 2).Draw(t, "tier")), ID: rapid.Uint16Range(0, 2).Draw(t, "node id"),
+				State: model.ServerState(rapid.Uint8Range(0, 2).Draw(t, "state"))})
+		}
+		f.NodeHealth.Rise = rapid.Uint8Range(0, 2).Draw(t, "rise")
 		return f
 	})
 }
@@ -207,6 +213,44 @@ func TestMergeAppliedTwiceIsTheSame(t *testing.T) {
 			t.Errorf("the second merge changed %q", left)
 		}
 	})
+}
+
+const tiered = minimal + `    affinity: table
+    table:
+      entries: 1024
+nodes:
+  - name: lb1
+    tier: first
+  - name: lb2
+    tier: second
+    address: 192.0.2.2
+    id: 1
+  - name: lb3
+    tier: second
+    address: 192.0.2.3
+    id: 2
+`
+
+func TestANodeDrainedWithCtlStaysSoUnlessTheFileSaysOtherwise(t *testing.T) {
+	base, running := mustParse(t, tiered), mustParse(t, tiered)
+	running.Node("lb2").State = model.StateDraining
+	running.Services[0].Table.PacketLimit = 100
+	edited := mustParse(t, strings.Replace(tiered, "entries: 1024", "entries: 2048", 1)+"node_health:\n  rise: 7\n")
+	merged, changes := change.Merge(base, edited, running)
+	if merged.Node("lb2").State != model.StateDraining || merged.Services[0].Table.PacketLimit != 100 {
+		t.Errorf("a ctl change was undone: %+v", merged)
+	}
+	if !slices.Equal(changes, []string{"service web: table.entries 1024 -> 2048", "node_health: rise 2 -> 7"}) {
+		t.Errorf("changes %q", changes)
+	}
+	edited = mustParse(t, strings.Replace(tiered, "    id: 1\n  - name: lb3", "    id: 1\n    state: off\n  - name: lb4", 1))
+	merged, changes = change.Merge(base, edited, running)
+	if merged.Node("lb2").State != model.StateOff || merged.Node("lb3") != nil {
+		t.Errorf("the edit was not carried out: %+v", merged.Nodes)
+	}
+	if !slices.Equal(changes, []string{"node lb3: removed", "node lb2: state draining -> off", "node lb4: added with tier second, address 192.0.2.3, id 2, active"}) {
+		t.Errorf("changes %q", changes)
+	}
 }
 
 func TestDiffShowsNoKeys(t *testing.T) {

@@ -20,11 +20,16 @@ const (
 	servicesPrefix = "services/"
 	healthPrefix   = "health/"
 	keysKey        = "keys"
+	nodesKey       = "nodes"
 	membersKey     = "controllers"
 )
 
-// serviceOf returns the name of the service that a document is about, empty: of none.
+// serviceOf returns the name of the service that a document is about, empty: of none. Load balancers of the second tier are judged like
+// the servers of a service.
 func serviceOf(key string) string {
+	if key == nodesKey {
+		return model.SecondTierName
+	}
 	for _, prefix := range []string{servicesPrefix, healthPrefix} {
 		if name, ok := strings.CutPrefix(key, prefix); ok {
 			return name
@@ -44,6 +49,12 @@ type serviceDocument struct {
 type healthDocument struct {
 	Down []uint16 `json:"down,omitempty"`
 	Cut  []uint16 `json:"cut,omitempty"` // of those, whose connections are cut
+}
+
+// nodesDocument has the load balancers with a tier, and how those of the second are checked.
+type nodesDocument struct {
+	Nodes  []model.Node `json:"nodes"`
+	Health model.Health `json:"health,omitzero"`
 }
 
 // membersDocument is the list of controllers that services are divided by. Its revision is the term: everybody who goes by the same
@@ -99,13 +110,14 @@ type snapshot struct {
 	services map[string]*serviceDocument
 	health   map[string]*healthDocument
 	keys     model.Keys
+	nodes    nodesDocument
 	members  membersDocument
 	own      map[string]uint64 // key -> revision of the document
 	seen     map[string]uint64 // service -> revision of the last change of anything about it
 }
 
 func (s *snapshot) clone() *snapshot {
-	return &snapshot{s.revision, maps.Clone(s.services), maps.Clone(s.health), s.keys, s.members, maps.Clone(s.own), maps.Clone(s.seen)}
+	return &snapshot{s.revision, maps.Clone(s.services), maps.Clone(s.health), s.keys, s.nodes, s.members, maps.Clone(s.own), maps.Clone(s.seen)}
 }
 
 func newSnapshot() *snapshot {
@@ -124,6 +136,9 @@ func (s *snapshot) take(d store.Document, revision uint64) error {
 	} else if name, ok := strings.CutPrefix(d.Key, healthPrefix); ok {
 		s.seen[name] = max(s.seen[name], revision)
 		err = takeInto(s.health, name, d.Value)
+	} else if d.Key == nodesKey {
+		s.seen[model.SecondTierName] = max(s.seen[model.SecondTierName], revision)
+		err = decode(d.Value, &s.nodes)
 	} else if d.Key == membersKey {
 		err = decode(d.Value, &s.members)
 	} else if d.Key == keysKey {
@@ -180,16 +195,32 @@ func (s *snapshot) node() *node.Node {
 
 // fleet returns what is wanted, services by name.
 func (s *snapshot) fleet() model.Fleet {
-	f := model.Fleet{Keys: s.keys, Services: make([]model.Service, 0, len(s.services))}
+	f := model.Fleet{Keys: s.keys, Services: make([]model.Service, 0, len(s.services)), Nodes: s.nodes.Nodes, NodeHealth: s.nodes.Health}
 	for _, name := range slices.Sorted(maps.Keys(s.services)) {
 		f.Services = append(f.Services, s.services[name].Service)
 	}
 	return f
 }
 
+// secondTier returns the second tier as nodes are judged, nil: there is none.
+func (s *snapshot) secondTier() *model.Service {
+	return (&model.Fleet{Nodes: s.nodes.Nodes, NodeHealth: s.nodes.Health}).SecondTier()
+}
+
+// judges reports whether there is a service of that name, or a second tier.
+func (s *snapshot) judges(name string) bool {
+	return s.services[name] != nil || name == model.SecondTierName && s.secondTier() != nil
+}
+
 // view returns the desired state as nodes are told it.
 func (s *snapshot) view() *View {
-	v := &View{Revision: s.revision, Keys: s.keys, Services: make([]ServiceView, 0, len(s.services))}
+	v := &View{Revision: s.revision, Keys: s.keys, Services: make([]ServiceView, 0, len(s.services)), Nodes: s.nodes.Nodes, NodeHealth: s.nodes.Health}
+	if second := s.secondTier(); second != nil {
+		v.Second = &ServiceView{Service: *second, Revision: s.seen[model.SecondTierName]}
+		if h := s.health[model.SecondTierName]; h != nil {
+			v.Second.Down, v.Second.Cut = h.Down, h.Cut
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.services)) {
 		d := s.services[name]
 		one := ServiceView{Service: d.Service, Past: d.Past, Revision: s.seen[name]}
@@ -217,6 +248,13 @@ func (s *snapshot) changes(n *node.Node) (documents []store.Document, err error)
 	}
 	if !reflect.DeepEqual(n.Running.Keys, s.keys) {
 		put(keysKey, writeKeys(&n.Running.Keys))
+	}
+	nodes := nodesDocument{n.Running.Nodes, n.Running.NodeHealth}
+	if !slices.Equal(nodes.Nodes, s.nodes.Nodes) || !reflect.DeepEqual(nodes.Health, s.nodes.Health) {
+		put(nodesKey, nodes)
+	}
+	if key := healthPrefix + model.SecondTierName; !n.Running.HasSecondTier() && s.own[key] != 0 {
+		documents = append(documents, store.Document{Key: key, Revision: s.own[key]})
 	}
 	removed := map[string][]node.Removed{}
 	for _, r := range n.Removed {

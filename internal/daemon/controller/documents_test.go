@@ -1,0 +1,62 @@
+package controller
+
+import (
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// addTiers makes a fleet of two tiers.
+func addTiers(f *model.Fleet) {
+	f.Nodes = []model.Node{{Name: "lb1", Tier: model.TierFirst}, {Name: "lb2", Tier: model.TierSecond, Address: netip.MustParseAddr("192.0.2.2"), ID: 1},
+		{Name: "lb3", Tier: model.TierSecond, Address: netip.MustParseAddr("192.0.2.3"), ID: 2}}
+	f.NodeHealth = model.Health{Check: model.CheckHTTP, Port: 9435, Path: "/metrics"}
+}
+
+func TestNodesWithATierSurviveARestartOfTheController(t *testing.T) {
+	s := newMemory(t)
+	first := following(t, s)
+	if changes := change(t, first, addTiers); len(changes) < 3 {
+		t.Errorf("changes %q", changes)
+	}
+	change(t, first, func(f *model.Fleet) { f.Node("lb2").State = model.StateDraining })
+	want := first.now().fleet()
+	second := following(t, s)
+	if have := second.now().fleet(); !reflect.DeepEqual(have.Nodes, want.Nodes) || !reflect.DeepEqual(have.NodeHealth, want.NodeHealth) ||
+		have.Nodes[1].State != model.StateDraining || have.NodeHealth.Interval == 0 {
+		t.Errorf("have %+v, want %+v", have, want)
+	}
+	view, _ := second.View()
+	if view.Second == nil || len(view.Second.Service.Servers) != 2 || len(view.Nodes) != 3 {
+		t.Errorf("view %+v", view)
+	}
+}
+
+func TestASecondTierThatIsRemovedLeavesNobodyDown(t *testing.T) {
+	s := newMemory(t)
+	d := following(t, s)
+	change(t, d, addTiers)
+	require(t, d.SetHealth(t.Context(), map[string]healthDocument{model.SecondTierName: {Down: []uint16{2}}}))
+	view, _ := d.View()
+	if view.Second == nil || !slices.Equal(view.Second.Down, []uint16{2}) {
+		t.Fatalf("nobody is down: %+v", view.Second)
+	}
+	before := view.Second.Revision
+	change(t, d, func(f *model.Fleet) { f.Node("lb3").State = model.StateOff })
+	if view, _ = d.View(); view.Second.Revision == before {
+		t.Error("the second tier has changed, its revision has not")
+	}
+	change(t, d, func(f *model.Fleet) { f.Nodes, f.NodeHealth = f.Nodes[:1], model.Health{} })
+	require(t, d.SetHealth(t.Context(), map[string]healthDocument{model.SecondTierName: {Down: []uint16{1}}}))
+	documents, _, err := s.Load(t.Context())
+	require(t, err)
+	if len(documents) != 1 || documents[0].Key != nodesKey {
+		t.Errorf("left in the store: %+v", documents)
+	}
+	if view, _ = d.View(); view.Second != nil || len(view.Nodes) != 1 {
+		t.Errorf("view %+v", view)
+	}
+}

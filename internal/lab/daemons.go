@@ -33,7 +33,7 @@ func (l *Lab) startDaemon(role, node string) (*daemon, error) {
 	arguments := []string{
 		role, "--instance", instance, "--run-dir", filepath.Join(dir, "run"), "--state-dir", filepath.Join(dir, "state"), "--interface", "eth0",
 	}
-	if role == "lb" {
+	if role == "lb" && !l.isSecond(node) {
 		arguments = append(arguments, "--interface", "eth1")
 	}
 	arguments = append(arguments, l.controlFlags(role, node)...)
@@ -50,7 +50,7 @@ func (l *Lab) controlFlags(role, node string) []string {
 	if role == "agent" {
 		file = append(file, "--server", node)
 	} else {
-		file = append(file, l.lbFlags...)
+		file = append(append(file, l.lbFlags...), l.tierFlags(node)...)
 	}
 	switch {
 	case !l.topo.Management:

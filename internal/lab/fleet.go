@@ -14,8 +14,10 @@ import (
 
 // fleet is the file that all lbs and agents of a lab run by.
 type fleet struct {
-	Keys     keys       `yaml:"keys"`
-	Services []*service `yaml:"services"`
+	Keys       keys           `yaml:"keys"`
+	Nodes      []fleetNode    `yaml:"nodes,omitempty"`
+	NodeHealth *serviceHealth `yaml:"node_health,omitempty"`
+	Services   []*service     `yaml:"services"`
 }
 
 type keys struct {
@@ -37,6 +39,7 @@ type service struct {
 	Forward    string         `yaml:"forward,omitempty"`
 	Return     string         `yaml:"return,omitempty"`
 	TableSlots uint32         `yaml:"table_slots,omitempty"`
+	Table      *serviceTable  `yaml:"table,omitempty"`
 	Load       *serviceLoad   `yaml:"load,omitempty"`
 	Health     *serviceHealth `yaml:"health,omitempty"`
 	Servers    []fleetMember  `yaml:"servers"`
@@ -55,6 +58,7 @@ type serviceLoad struct {
 // serviceHealth is how the servers of a service are checked.
 type serviceHealth struct {
 	Check    string `yaml:"check"`
+	Port     uint16 `yaml:"port,omitempty"`
 	Path     string `yaml:"path,omitempty"`
 	Interval string `yaml:"interval"`
 	Timeout  string `yaml:"timeout"`
@@ -64,11 +68,28 @@ type serviceHealth struct {
 	Deadline string `yaml:"deadline,omitempty"`
 }
 
+// serviceTable is how a service with affinity table keeps its connections.
+type serviceTable struct {
+	Entries     uint32 `yaml:"entries,omitempty"`
+	IdleTimeout string `yaml:"idle_timeout,omitempty"`
+	PacketLimit uint32 `yaml:"packet_limit,omitempty"`
+	Scrubber    string `yaml:"scrubber,omitempty"`
+}
+
 type fleetMember struct {
+	Name    string  `yaml:"name"`
+	Address string  `yaml:"address"`
+	ID      uint16  `yaml:"id"`
+	Weight  *uint16 `yaml:"weight,omitempty"`
+	State   string  `yaml:"state,omitempty"`
+}
+
+// fleetNode is a load balancer of one of two tiers.
+type fleetNode struct {
 	Name    string `yaml:"name"`
-	Address string `yaml:"address"`
-	ID      uint16 `yaml:"id"`
-	Weight  uint16 `yaml:"weight,omitempty"`
+	Tier    string `yaml:"tier"`
+	Address string `yaml:"address,omitempty"`
+	ID      uint16 `yaml:"id,omitempty"`
 	State   string `yaml:"state,omitempty"`
 }
 
@@ -99,9 +120,14 @@ func (f *fleet) encode() ([]byte, error) {
 	return content, nil
 }
 
-// add puts server i into a service. The id is i: never used again in one lab. Weight 0 is the default of Ballast.
+// add puts server i into a service. The id is i: never used again in one lab. Weight 0 is the default of Ballast, and for
+// the scrubber, which serves nobody, it is 0.
 func (s *service) add(i int, address netip.Addr, weight uint16) {
-	s.Servers = append(s.Servers, fleetMember{Name: serverName(i), Address: address.String(), ID: uint16(i), Weight: weight})
+	member := fleetMember{Name: serverName(i), Address: address.String(), ID: uint16(i)}
+	if scrubs := s.Table != nil && s.Table.Scrubber == member.Name; weight != 0 || scrubs {
+		member.Weight = &weight
+	}
+	s.Servers = append(s.Servers, member)
 }
 
 // target is the address that clients connect to.

@@ -77,6 +77,9 @@ func (l *Lab) nodesWithDaemons() []string {
 	for i := range l.topo.LBs {
 		nodes = append(nodes, lbName(i+1))
 	}
+	for i := range l.topo.Second {
+		nodes = append(nodes, secondName(i+1))
+	}
 	for i := range l.topo.Servers {
 		nodes = append(nodes, serverName(i+1))
 	}

@@ -24,7 +24,7 @@ type Result struct {
 	Seconds      float64             `json:"seconds"`
 }
 
-// Baseline is the same series of events with connections steered by hash alone.
+// Baseline is the same series of events with connections steered by hash alone, or by tables that each load balancer has to itself.
 type Baseline struct {
 	Affinity string `json:"affinity"`
 	Tally

@@ -81,6 +81,9 @@ func (s *stage) trial(what setup, act func(*trial) error) (Trial, error) {
 	outcome, err := s.play(what, act)
 	if err == nil {
 		s.result.addTrial(outcome, what.baseline)
+		if what.baseline {
+			s.result.Baseline.Affinity = what.services[0].Affinity
+		}
 	}
 	return outcome, err
 }

@@ -28,6 +28,16 @@ func hashService(vip string) *service {
 	return &service{Name: "web", VIP: vip, Ports: []uint16{80}, Dispatch: "hash", Affinity: "hash", Fallback: "hash"}
 }
 
+// tableService is a service whose load balancers keep a table of its connections.
+func tableService(vip string, table serviceTable) *service {
+	return &service{Name: "web", VIP: vip, Ports: []uint16{80}, Dispatch: "rr", Affinity: "table", Table: &table}
+}
+
+// localService is what load balancers with tables of their own do, which no other knows; the baseline of those with tables.
+func localService(vip string) *service {
+	return &service{Name: "web", VIP: vip, Ports: []uint16{80}, Dispatch: "rr", Affinity: "local-table", Fallback: "hash"}
+}
+
 // AllPolicies as Options.Dispatch stands for one service of each policy.
 const AllPolicies = "all"
 

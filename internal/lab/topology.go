@@ -3,6 +3,7 @@
 //	client ---- router ==(ECMP)== lb1..lbN
 //	              |                   |
 //	              +----- fabric ------+---- s1..sM      (one bridge, inside the router's namespace)
+//	              |                   +---- second1..secondK
 //	              +----- own subnet ------- a far server (behind the router, with its own MTU)
 package lab
 
@@ -34,6 +35,7 @@ const (
 // A Topology is one network. The zero value of a field means its default.
 type Topology struct {
 	LBs     int
+	Second  int // load balancers behind the others, on the fabric alone
 	Servers []ServerNode
 	VIPs    []netip.Addr
 	Sources int // addresses that clients connect from; default 16
@@ -152,7 +154,7 @@ func (l *Lab) build(topology Topology) error {
 	defaultTo(&topology.FabricMTU, 1600)
 	defaultTo(&topology.ClientMTU, fullMTU)
 	l.topo = topology
-	steps := []func() error{l.buildRouter, l.buildClient, l.buildLBs, l.buildServers, l.buildManagement, l.routeVIPs, l.narrowClients}
+	steps := []func() error{l.buildRouter, l.buildClient, l.buildLBs, l.buildSecond, l.buildServers, l.buildManagement, l.routeVIPs, l.narrowClients}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return fmt.Errorf("build lab %s: %w", l.id, err)

@@ -23,6 +23,7 @@ type setup struct {
 	topology Topology
 	services []*service
 	members  []int    // servers in the pool at first; default: all of the topology
+	second   []int    // load balancers of the second tier that are there at first
 	weights  []uint16 // of the servers, as an operator knows their size; default: all alike
 	reports  bool     // agents tell the load balancers how busy their servers are
 	noAgents bool
@@ -56,6 +57,7 @@ type trial struct {
 	fleet  *fleet
 	random *rand.Rand
 	lbs    map[string]*daemon
+	second map[string]*daemon
 	agents map[string]*daemon
 
 	members, controllers map[string]*process // of a fleet that runs by controllers
@@ -75,7 +77,7 @@ func newTrial(ctx context.Context, options Options, what setup) (*trial, error) 
 	t := &trial{
 		Lab: lab, ctx: ctx, setup: what, started: time.Now(), outcome: Trial{Name: what.name},
 		random: newRandom(options.Seed), lossy: map[string]*datapath.Wire{},
-		lbs: map[string]*daemon{}, agents: map[string]*daemon{},
+		lbs: map[string]*daemon{}, second: map[string]*daemon{}, agents: map[string]*daemon{},
 	}
 	t.lbFlags = what.lbFlags
 	t.fleet = newFleet(t.random, what.services...)
@@ -110,6 +112,7 @@ func (t *trial) bringUp() error {
 	for i := range t.topo.LBs {
 		t.lbs[lbName(i+1)] = nil
 	}
+	t.divideTiers()
 	if err := t.startControl(); err != nil {
 		return err
 	}
@@ -144,7 +147,7 @@ func (t *trial) wantsIPv6Servers(one *service) bool {
 }
 
 // apply writes the fleet to every node, starts the daemons that do not run yet, agents before load
-// balancers, and waits until all run by it.
+// balancers, those of the second tier before the first, and waits until all run by it.
 func (t *trial) apply() error {
 	content, err := t.fleet.encode()
 	if err != nil {
@@ -156,7 +159,7 @@ func (t *trial) apply() error {
 	for _, group := range []struct {
 		role    string
 		daemons map[string]*daemon
-	}{{"agent", t.agents}, {"lb", t.lbs}} {
+	}{{"agent", t.agents}, {"lb", t.second}, {"lb", t.lbs}} {
 		for node, running := range group.daemons {
 			if running != nil && running.down {
 				continue
@@ -262,13 +265,18 @@ func (t *trial) untilEmpty(within time.Duration, servers ...int) error {
 	})
 }
 
-// crashLB ends an LB as a power cut would: its process is killed and its links go down.
-func (t *trial) crashLB(i int) error {
-	node := lbName(i)
-	err := errors.Join(t.space(node).SetLink("eth0", false), t.space(node).SetLink("eth1", false))
-	t.lbs[node].kill()
-	t.lbs[node].down = true
-	return errors.Join(err, unmountBelow(t.nodeDir(node)))
+// crashLB ends an LB as a power cut would.
+func (t *trial) crashLB(i int) error { return t.crash(t.lbs[lbName(i)], "eth0", "eth1") }
+
+// crash cuts a node off its links and kills its daemon; what it had in memory is gone.
+func (t *trial) crash(what *daemon, links ...string) error {
+	var errs []error
+	for _, link := range links {
+		errs = append(errs, t.space(what.node).SetLink(link, false))
+	}
+	what.kill()
+	what.down = true
+	return errors.Join(append(errs, unmountBelow(t.nodeDir(what.node)))...)
 }
 
 // returnLB boots a crashed LB: it takes traffic when it is ready, not before.
@@ -369,7 +377,7 @@ func (t *trial) livedThroughout(connection traffic.Connection) bool {
 // counters asks every daemon for its packet counters; zeros are left out.
 func (t *trial) counters() map[string]map[string]uint64 {
 	all := map[string]map[string]uint64{}
-	for _, node := range t.daemonNodes() {
+	for _, node := range t.nodesWithDaemons() {
 		counters, err := t.client(node).Counters(t.ctx)
 		if err != nil {
 			continue // not started, or crashed on purpose
@@ -382,15 +390,4 @@ func (t *trial) counters() map[string]map[string]uint64 {
 		}
 	}
 	return all
-}
-
-func (t *trial) daemonNodes() []string {
-	var nodes []string
-	for i := range t.topo.LBs {
-		nodes = append(nodes, lbName(i+1))
-	}
-	for i := range t.topo.Servers {
-		nodes = append(nodes, serverName(i+1))
-	}
-	return nodes
 }

@@ -77,6 +77,7 @@ type fleetNode struct {
 	mutex    sync.Mutex
 	follower follow.Follower
 	states   map[string]*ballastv1.ServiceState
+	nodes    *ballastv1.Nodes
 	weights  map[string]*follow.Weights
 	from     map[string]uint64 // service -> term of its last weights
 	checks   map[string][]string
@@ -125,6 +126,9 @@ func (n *fleetNode) onState(controller string, state *ballastv1.State) {
 	}
 	for _, name := range state.Gone {
 		delete(n.states, name)
+	}
+	if state.Nodes != nil {
+		n.nodes = state.Nodes
 	}
 }
 

@@ -20,11 +20,13 @@ type refEntry struct {
 	inWindow   uint32 // packets, where the service has a limit; the reference knows one window
 }
 
-// refTable is the connection table of a service: the reference of bpf/state/connections.h, with a loop where the program has a word.
-type refTable struct {
-	place       plan.TablePlace
-	entries     map[uint32]*refEntry // by number within the table; ended ones too
+// refTables are the connection tables: the reference of bpf/state/connections.h, with a loop where the program has a word. Entries are
+// numbered as in the program's memory, where the tables of all services and their former ones lie.
+type refTables struct {
+	places      map[string]plan.TablePlace
+	entries     map[uint32]*refEntry // ended ones too
 	generations map[uint32]uint8     // how often an index was given away
+	assigned    map[uint32]refAssignment
 }
 
 // refAssignment is the entry that a connection has and of which its server has not been told for sure.
@@ -33,8 +35,17 @@ type refAssignment struct {
 	entry      uint32
 }
 
-func newRefTable(place plan.TablePlace) *refTable {
-	return &refTable{place: place, entries: map[uint32]*refEntry{}, generations: map[uint32]uint8{}}
+func newRefTables() refTables {
+	return refTables{map[string]plan.TablePlace{}, map[uint32]*refEntry{}, map[uint32]uint8{}, map[uint32]refAssignment{}}
+}
+
+// move gives a service another table, which is empty.
+func (t *refTables) move(service string, place plan.TablePlace) {
+	t.places[service] = place
+	for entry := place.Base * conntable.BlockEntries; entry < (place.Base+place.Blocks)*conntable.BlockEntries; entry++ {
+		delete(t.entries, entry)
+		delete(t.generations, entry)
+	}
 }
 
 // layoutOf says what the bits of a service's cookies are.
@@ -51,16 +62,17 @@ func (w *world) tableHash(s *plan.Service, c refConnection) uint64 {
 	return conntable.Hash(key.K0, key.K1, c.client, c.servicePort)
 }
 
-// partition returns the indices that a connection may have, but for 0, as numbers of entries.
-func (t *refTable) partition(hash uint64) (first, end uint32) {
-	bits := t.place.IndexBits
-	base := conntable.Entry(conntable.PartitionOf(hash, conntable.Partitions(t.place.Blocks, bits)), 0, bits)
-	return base, base + 1<<bits
+// partition returns the entries that a connection may have, and before them the one of index 0.
+func (t *refTables) partition(service string, hash uint64) (first, end uint32) {
+	place := t.places[service]
+	partition := conntable.PartitionOf(hash, conntable.Partitions(place.Blocks, place.IndexBits))
+	first = place.Base*conntable.BlockEntries + conntable.Entry(partition, 0, place.IndexBits)
+	return first, first + 1<<place.IndexBits
 }
 
 // add gives a connection the lowest free index of its partition, or else the lowest of those that have ended.
-func (t *refTable) add(hash uint64, fresh refEntry) (entry uint32, ok bool) {
-	first, end := t.partition(hash)
+func (t *refTables) add(hash uint64, fresh refEntry) (entry uint32, ok bool) {
+	first, end := t.partition(fresh.connection.service, hash)
 	for _, ended := range []bool{false, true} {
 		for entry := first + 1; entry < end; entry++ {
 			if old := t.entries[entry]; old == nil && !ended || old != nil && ended && old.state >= ConnectionFinished {
@@ -73,15 +85,29 @@ func (t *refTable) add(hash uint64, fresh refEntry) (entry uint32, ok bool) {
 	return 0, false
 }
 
+// of returns an entry if it is that connection's.
+func (t *refTables) of(entry uint32, c refConnection) *refEntry {
+	if e := t.entries[entry]; e != nil && e.connection == c {
+		return e
+	}
+	return nil
+}
+
+// isBusy reports whether an assignment is still needed. Tests pass within the second for which it keeps its place.
+func (t *refTables) isBusy(a refAssignment) bool {
+	e := t.entries[a.entry]
+	return e != nil && e.state == ConnectionNew
+}
+
 // byTable is what the table makes of a packet whose cookie is valid and says plain.
 func (w *world) byTable(s *plan.Service, p *refPacket, plain uint16, echo uint32) refDecision {
 	layout, connection := layoutOf(s), connectionOf(s, p)
 	node, index, id := layout.Split(plain)
 	d := refDecision{verdict: lbVerdictFORWARDED_BY_COOKIE, ids: []uint16{id}}
-	t, hash := w.refTables[s.Name], w.tableHash(s, connection)
-	base, _ := t.partition(hash)
-	entry := t.entries[base+uint32(index)]
-	if entry != nil && entry.connection == connection && node == w.want.Tier.ID {
+	hash := w.tableHash(s, connection)
+	base, _ := w.connections.partition(s.Name, hash)
+	entry := w.connections.of(base+uint32(index), connection)
+	if entry != nil && node == w.want.Tier.ID {
 		if entry.state == ConnectionNew {
 			entry.state = ConnectionOpen
 		}
@@ -91,7 +117,7 @@ func (w *world) byTable(s *plan.Service, p *refPacket, plain uint16, echo uint32
 		if at, d.verdict = w.assign(s, p, hash, id); d.verdict != lbVerdictFORWARDED_BY_TABLE && d.verdict != lbVerdictFORWARDED_ADDED {
 			return d
 		}
-		entry = t.entries[at]
+		entry = w.connections.entries[at]
 		told := echo ^ uint32(plain^layout.Join(w.want.Tier.ID, uint16(at-base), id))
 		d.echo = &told
 	}
@@ -101,25 +127,22 @@ func (w *world) byTable(s *plan.Service, p *refPacket, plain uint16, echo uint32
 
 // assign finds or makes an entry for a connection whose cookie names none of this node's.
 func (w *world) assign(s *plan.Service, p *refPacket, hash uint64, id uint16) (at uint32, verdict lbVerdict) {
-	connection, t := connectionOf(s, p), w.refTables[s.Name]
+	connection, t := connectionOf(s, p), &w.connections
 	place, _ := conntable.Assignment(hash, 0)
-	if a := w.assigned[place]; a.connection == connection && t.entries[a.entry] != nil && t.entries[a.entry].connection == connection {
+	first, end := t.partition(s.Name, hash)
+	a := t.assigned[place]
+	if a.connection == connection && a.entry >= first && a.entry < end && t.of(a.entry, connection) != nil {
 		return a.entry, lbVerdictFORWARDED_BY_TABLE
-	} else if p.reset() || p.fin() || w.isBusy(a) {
+	}
+	if p.reset() || p.fin() || t.isBusy(a) {
 		return 0, lbVerdictFORWARDED_BY_COOKIE
 	}
 	at, ok := t.add(hash, refEntry{connection: connection, id: id, state: ConnectionNew, suspect: w.isSuspect(s, p.source)})
 	if !ok {
 		return 0, lbVerdictFORWARDED_TABLE_FULL
 	}
-	w.assigned[place] = refAssignment{connection, at}
+	t.assigned[place] = refAssignment{connection, at}
 	return at, lbVerdictFORWARDED_ADDED
-}
-
-// isBusy reports whether an assignment is still needed. Tests pass within the second for which it keeps its place.
-func (w *world) isBusy(a refAssignment) bool {
-	t := w.refTables[a.connection.service]
-	return t != nil && t.entries[a.entry] != nil && t.entries[a.entry].state == ConnectionNew
 }
 
 func (e *refEntry) count(p *refPacket, limit uint32, d *refDecision) {

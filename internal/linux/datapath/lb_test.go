@@ -51,13 +51,12 @@ type world struct {
 
 	steered []plan.Service // what is wanted, as a node of this tier steers it
 
-	fragments map[refFragment]refPlace
-	refTables map[string]*refTable // affinity table
-	assigned  map[uint32]refAssignment
-	suspects  map[string][]netip.Prefix
-	closing   map[refConnection]uint16
-	local     map[refConnection]uint16 // affinity local-table
-	restored  map[uint32]uint32        // return: through: what a server must see for what the client echoes; other echoes: no clock
+	fragments   map[refFragment]refPlace
+	connections refTables // affinity table
+	suspects    map[string][]netip.Prefix
+	closing     map[refConnection]uint16
+	local       map[refConnection]uint16 // affinity local-table
+	restored    map[uint32]uint32        // return: through: what a server must see for what the client echoes; other echoes: no clock
 }
 
 var testLimits = plan.Limits{Services: 16, Servers: 128, ServerIDs: 1 << 18, Slots: 1 << 18, Rounds: 1 << 13, Entries: 1 << 12, Local: 1 << 10}
@@ -76,7 +75,7 @@ func newWorld(t testing.TB, services ...model.Service) *world {
 	}
 	w := &world{TB: t, lb: shared.lb, tables: shared.tables, slots: map[string][]history.Slot{},
 		fragments: map[refFragment]refPlace{}, closing: map[refConnection]uint16{}, local: map[refConnection]uint16{},
-		refTables: map[string]*refTable{}, assigned: map[uint32]refAssignment{}, suspects: map[string][]netip.Prefix{}}
+		connections: newRefTables(), suspects: map[string][]netip.Prefix{}}
 	w.update(func(*plan.Want) {})
 	w.forget()
 	w.want.Keys = testKeys(1)
@@ -178,8 +177,8 @@ func (w *world) update(change func(*plan.Want)) {
 		w.fillReferenceSlots(&w.steered[i])
 	}
 	for name, place := range w.tables.Places() {
-		if known := w.refTables[name]; known == nil || known.place != place.Table {
-			w.refTables[name] = newRefTable(place.Table)
+		if w.connections.places[name] != place.Table {
+			w.connections.move(name, place.Table)
 		}
 	}
 }
@@ -330,6 +329,7 @@ func (w *world) forget() {
 	clear(w.fragments)
 	clear(w.closing)
 	clear(w.local)
+	clear(w.lb.tables.connections) // assignments stay, and lead nowhere
 	for _, m := range []*ebpf.Map{w.lb.objects.Fragments, w.lb.objects.Closing, w.lb.objects.LocalConnections, w.lb.objects.Suspects} {
 		var key, value []byte
 		keys := [][]byte{}

@@ -23,7 +23,7 @@ type Limits struct {
 	Local     uint32 // connections that services with affinity local-table remember
 }
 
-// DefaultLimits hold a few hundred services of the default table size in about 60 MB.
+// DefaultLimits hold a few hundred services of the default table size, and a million entries, in about 140 MB.
 var DefaultLimits = Limits{Services: 4096, Servers: 16384, ServerIDs: 1 << 20, Slots: 1 << 22, Rounds: 1 << 20,
 	Entries: 1 << 20, Local: 1 << 16}
 

@@ -139,11 +139,10 @@ func (n *Node) checkCookies(next *model.Fleet) error {
 	}
 	running := byName(&n.Running)
 	for i := range next.Services {
-		after := &next.Services[i]
-		old := running[after.Name]
-		if old != nil && old.VIP == after.VIP && old.Affinity == model.AffinityCookie && old.CookieBits != after.CookieBits {
-			return &model.Invalid{Path: "services." + after.Name + ".cookie_bits", Problem: "living connections carry cookies of another width",
-				Remedy: fmt.Sprintf("keep %d, or move the service to another VIP", old.CookieBits)}
+		if old := running[next.Services[i].Name]; old != nil && old.VIP == next.Services[i].VIP {
+			if err := n.checkLayout(old, &next.Services[i]); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -168,6 +168,91 @@ func TestWhatLivingCookiesAreMadeOfCannotBeReplaced(t *testing.T) {
 	}
 }
 
+// tabled gives the service a connection table whose ids have 7 bits.
+func tabled(f model.Fleet) model.Fleet {
+	f.Services[0].Affinity = model.AffinityTable
+	f.ApplyDefaults()
+	return f
+}
+
+func TestAServiceGetsATableWhileItsConnectionsLive(t *testing.T) {
+	n := started(t, 1, 127)
+	edit(t, n, tabled(fleet(1, 127)), start)
+	n = started(t, 1, 128)
+	if _, err := n.EditFile(tabled(fleet(1)), start); err == nil || !strings.Contains(err.Error(), "id 128") {
+		t.Errorf("a server was removed whose connections' cookies would be misread: %v", err)
+	}
+	edit(t, n, fleet(1), start)
+	if _, err := n.EditFile(tabled(fleet(1)), start); err == nil || !strings.Contains(err.Error(), "ballast ctl server forget") {
+		t.Errorf("cookies of a removed server would be misread: %v", err)
+	}
+	if err := n.Forget("web", "10.0.0.128"); err != nil {
+		t.Fatal(err)
+	}
+	edit(t, n, tabled(fleet(1)), start)
+}
+
+func TestTheLayoutOfLivingCookiesStays(t *testing.T) {
+	cases := map[string]func(*model.Fleet){
+		"services.web.cookie_bits":      func(f *model.Fleet) { f.Services[0].CookieBits = 16 },
+		"services.web.table.index_bits": func(f *model.Fleet) { f.Services[0].Table.IndexBits = 5 },
+		"services.web.table.node_bits":  func(f *model.Fleet) { f.Services[0].Table.NodeBits = 1 },
+		"services.web.affinity": func(f *model.Fleet) {
+			f.Services[0].Affinity, f.Services[0].Table = model.AffinityCookie, model.Table{}
+		},
+	}
+	for path, change := range cases {
+		n := &Node{}
+		edit(t, n, tabled(fleet(1, 2)), start)
+		next := tabled(fleet(1, 2))
+		change(&next)
+		if _, err := n.EditFile(next, start); err == nil || !strings.HasPrefix(err.Error(), path+": ") {
+			t.Errorf("%s: %v", path, err)
+		}
+		next.Services[0].VIP = netip.MustParseAddr("198.51.100.2")
+		edit(t, n, next, start)
+	}
+	n := &Node{}
+	edit(t, n, tabled(fleet(1, 2)), start)
+	next := tabled(fleet(1, 2))
+	next.Services[0].Table = model.Table{Entries: 64, IndexBits: 6, IdleTimeout: model.Duration(time.Minute), PacketLimit: 9}
+	edit(t, n, next, start)
+}
+
+func TestIDsOfAServiceWithATableAreNotGivenAway(t *testing.T) {
+	n := &Node{}
+	edit(t, n, tabled(fleet(1, 2)), start)
+	edit(t, n, tabled(fleet(2)), start)
+	if got := n.Lingering("web"); len(got) != 1 || got[0].ID != 1 {
+		t.Fatalf("lingering: %v", got)
+	}
+	other := tabled(fleet(1, 2))
+	other.Services[0].Servers[0].Address = netip.MustParseAddr("10.0.0.9")
+	if _, err := n.EditFile(other, start); err == nil || !strings.Contains(err.Error(), "use id 3") {
+		t.Errorf("another server took over the id of a removed one: %v", err)
+	}
+}
+
+func TestNodesOfASecondTierNeedRoomInLivingCookies(t *testing.T) {
+	second := []model.Node{{Name: "lb2", Tier: model.TierSecond, Address: netip.MustParseAddr("192.0.2.2"), ID: 1}}
+	n := &Node{}
+	edit(t, n, tabled(fleet(1)), start)
+	next := fleet(1)
+	next.Nodes = second
+	if _, err := n.EditFile(tabled(next), start); err == nil || !strings.HasPrefix(err.Error(), "services.web.table.node_bits: ") {
+		t.Errorf("cookies without room for nodes were given some: %v", err)
+	}
+	roomy := fleet(1)
+	roomy.Services[0].Affinity, roomy.Services[0].Table.NodeBits = model.AffinityTable, 3
+	n = &Node{}
+	edit(t, n, tabled(roomy), start)
+	roomy.Nodes = second
+	edit(t, n, tabled(roomy), start)
+	if n.Running.NodeHealth.Interval == 0 || len(n.Running.Nodes) != 1 {
+		t.Errorf("nodes %+v, %+v", n.Running.Nodes, n.Running.NodeHealth)
+	}
+}
+
 func TestAnEditOfWhatCtlRemovedIsSaidToHaveNoEffect(t *testing.T) {
 	n := started(t, 1, 2)
 	remove := func(f *model.Fleet) error { f.Services[0].Servers = f.Services[0].Servers[1:]; return nil }

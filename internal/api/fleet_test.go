@@ -219,6 +219,119 @@ func TestAnotherCheckLeavesBehindWhatOnlyTheOldOneHadUseFor(t *testing.T) {
 		`service web: health.path "/healthz" -> ""`)
 }
 
+// tiers is a fleet of two tiers with a table service of a hundred servers.
+func tiers() *ballastv1.ApplyRequest {
+	table := web()
+	table.Affinity, table.Table = "table", &ballastv1.Table{Entries: 1024}
+	return &ballastv1.ApplyRequest{Services: []*ballastv1.Service{withoutIDs(table, 60)}, Nodes: []*ballastv1.Node{{Name: "lb1", Tier: "first"},
+		{Name: "lb2", Tier: "second", Address: "192.0.2.2"}, {Name: "lb3", Tier: "second", Address: "192.0.2.3"}}}
+}
+
+// nodes returns "name=id state" of the nodes with a tier.
+func nodes(t *testing.T, fleet ballastv1connect.FleetClient) (list []string) {
+	t.Helper()
+	answer, err := fleet.GetFleet(t.Context(), &ballastv1.GetFleetRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range answer.Nodes {
+		list = append(list, fmt.Sprintf("%s=%d %s", n.Name, n.Id, n.State))
+	}
+	return list
+}
+
+func TestNodesWithoutIDKeepTheirsOrGetTheNext(t *testing.T) {
+	fleet, _ := serveFleet(t, &apitest.Memory{})
+	request := tiers()
+	must(t)(fleet.Apply(t.Context(), request))
+	expect(t, "applied", nodes(t, fleet), "lb1=0 active", "lb2=1 active", "lb3=2 active")
+	expect(t, "applied again", must(t)(fleet.Apply(t.Context(), request)))
+	request.Nodes[1].Name = "new"
+	must(t)(fleet.Apply(t.Context(), request))
+	expect(t, "renamed", nodes(t, fleet), "lb1=0 active", "lb3=2 active", "new=1 active")
+	answer, err := fleet.AddNode(t.Context(), &ballastv1.AddNodeRequest{Node: &ballastv1.Node{Name: "lb4", Tier: "second", Address: "192.0.2.4"}})
+	expect(t, "added", must(t)(answer, err), "node lb4: added with tier second, address 192.0.2.4, id 3, active")
+	if answer.Id != 3 {
+		t.Errorf("told id %d", answer.Id)
+	}
+}
+
+func TestNodesDrainAndLeave(t *testing.T) {
+	memory := &apitest.Memory{Members: []*ballastv1.NodeStatus{{Role: "agent", Name: "lb3"}, {Role: "lb", Name: "lb2", Health: "healthy"}}}
+	fleet, _ := serveFleet(t, memory)
+	must(t)(fleet.Apply(t.Context(), tiers()))
+	expect(t, "checked", must(t)(fleet.SetNodeHealth(t.Context(), &ballastv1.SetNodeHealthRequest{Health: &ballastv1.Health{Check: "http", Port: 9435, Path: "/metrics"}})),
+		"node_health: check none -> http", "node_health: port 0 -> 9435", `node_health: path "" -> "/metrics"`)
+	expect(t, "checked otherwise", must(t)(fleet.SetNodeHealth(t.Context(), &ballastv1.SetNodeHealthRequest{Health: &ballastv1.Health{Check: "tcp"}})),
+		"node_health: check http -> tcp", `node_health: path "/metrics" -> ""`)
+	expect(t, "drained", must(t)(fleet.DrainNode(t.Context(), &ballastv1.NodeRequest{Node: "lb3"})), "node lb3: state active -> draining")
+	list, err := fleet.ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	for _, n := range list.Nodes {
+		told = append(told, fmt.Sprint(n.Role, " ", n.Name, " ", n.Node.GetTier(), " ", n.Node.GetState(), " ", n.Health))
+	}
+	expect(t, "listed", told, "agent lb3   ", "lb lb2 second active healthy", "lb lb1 first active ", "lb lb3 second draining ")
+	expect(t, "undrained", must(t)(fleet.UndrainNode(t.Context(), &ballastv1.NodeRequest{Node: "lb3"})), "node lb3: state draining -> active")
+	must(t)(fleet.RemoveNode(t.Context(), &ballastv1.NodeRequest{Node: "lb3"}))
+	must(t)(fleet.RemoveNode(t.Context(), &ballastv1.NodeRequest{Node: "lb2"}))
+	expect(t, "left", nodes(t, fleet), "lb1=0 active")
+}
+
+func TestNodesThatCannotBeAreRefused(t *testing.T) {
+	fleet, _ := serveFleet(t, &apitest.Memory{})
+	must(t)(fleet.Apply(t.Context(), tiers()))
+	add := func(n *ballastv1.Node) func() (*ballastv1.ChangeResponse, error) {
+		return func() (*ballastv1.ChangeResponse, error) {
+			return fleet.AddNode(t.Context(), &ballastv1.AddNodeRequest{Node: n})
+		}
+	}
+	for want, ask := range map[string]func() (*ballastv1.ChangeResponse, error){
+		`there is a node "lb2" already`:        add(&ballastv1.Node{Name: "lb2", Tier: "second"}),
+		"nodes[3].tier: missing: use one of":   add(&ballastv1.Node{Name: "lb4"}),
+		"nodes[3].address: missing":            add(&ballastv1.Node{Name: "lb4", Tier: "second"}),
+		`nodes.lb4.tier: unknown value "both"`: add(&ballastv1.Node{Name: "lb4", Tier: "both"}),
+		"nodes[3].id: 8 is out of range 1-7":   add(&ballastv1.Node{Name: "lb4", Tier: "second", Address: "192.0.2.4", Id: 8}),
+		"nodes[0].state: only nodes of the second tier": func() (*ballastv1.ChangeResponse, error) {
+			return fleet.DrainNode(t.Context(), &ballastv1.NodeRequest{Node: "lb1"})
+		},
+		`there is no node "lb9"`: func() (*ballastv1.ChangeResponse, error) {
+			return fleet.UndrainNode(t.Context(), &ballastv1.NodeRequest{Node: "lb9"})
+		},
+		"node_health.port: missing: nodes have no port": func() (*ballastv1.ChangeResponse, error) {
+			return fleet.SetNodeHealth(t.Context(), &ballastv1.SetNodeHealthRequest{Health: &ballastv1.Health{Check: "tcp"}})
+		},
+		`there is no node "lb8"`: func() (*ballastv1.ChangeResponse, error) {
+			return fleet.RemoveNode(t.Context(), &ballastv1.NodeRequest{Node: "lb8"})
+		},
+	} {
+		if _, err := ask(); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v, not %s", err, want)
+		}
+	}
+}
+
+func TestATableIsSetFieldByFieldAndGoesWithTheAffinity(t *testing.T) {
+	fleet, _ := serveFleet(t, &apitest.Memory{})
+	must(t)(fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{web(at("10.0.0.1"), at("10.0.0.2"))}}))
+	put := func(s *ballastv1.Service) []string {
+		t.Helper()
+		s.Name = "web"
+		return must(t)(fleet.PutService(t.Context(), &ballastv1.PutServiceRequest{Service: s}))
+	}
+	limit, none := uint32(100), uint32(0)
+	expect(t, "table", put(&ballastv1.Service{Affinity: "table", Table: &ballastv1.Table{PacketLimit: &limit}}), "service web: affinity cookie -> table",
+		"service web: table.entries 0 -> 65536", "service web: table.index_bits 0 -> 6", "service web: table.idle_timeout 0s -> 5m0s", "service web: table.packet_limit 0 -> 100")
+	expect(t, "size", put(&ballastv1.Service{Table: &ballastv1.Table{Entries: 128}}), "service web: table.entries 65536 -> 128")
+	expect(t, "no limit", put(&ballastv1.Service{Table: &ballastv1.Table{PacketLimit: &none}}), "service web: table.packet_limit 100 -> 0")
+	changes := put(&ballastv1.Service{Affinity: "hash", Dispatch: "maglev"})
+	if !slices.Contains(changes, "service web: table.entries 128 -> 0") {
+		t.Errorf("the table stayed: %q", changes)
+	}
+}
+
 func TestPutServiceKeepsToWhatIsSaidOfItsExistence(t *testing.T) {
 	fleet, _ := serveFleet(t, &apitest.Memory{})
 	yes, no := true, false

@@ -363,7 +363,7 @@ inline_always int usual_way(struct xdp_md *ctx, const struct packet *p)
 	if (verdict == FORWARDED_BY_COOKIE && d.service->affinity == AFFINITY_TABLE) {
 		struct table_flow flow;
 
-		table_place(&flow, p, d.service);
+		table_place(&flow, p, d.service, d.id);
 		c = table_find(d.service, &flow, d.plain);
 		if (!c || !table_is_usual(c, p))
 			return UNUSUAL;

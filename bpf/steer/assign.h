@@ -2,7 +2,8 @@
 /* assign.h - what a packet with a valid cookie means for the table: the way through table.h, in order. */
 #pragma once
 
-/* The entry that this node gave the flow, and of which its server does not know yet. */
+/* The entry that this node gave the flow, and of which its server does not know yet. One that has ended was that of an earlier
+ * connection of the same ports. */
 inline_always struct connection *assigned(const struct service *service, const struct table_flow *f, __u64 assignment, __u32 *entry)
 {
 	struct connection *c;
@@ -11,7 +12,7 @@ inline_always struct connection *assigned(const struct service *service, const s
 	if (assignment >> 32 != (__u32)table_mix(f->hash) || *entry - f->base >= 1u << (service->index_bits & 7))
 		return 0;
 	c = table_entry(*entry);
-	return c && table_is_of(c, f) ? c : 0;
+	return c && table_is_of(c, f) && connection_state(c->owner) < CONNECTION_FINISHED ? c : 0;
 }
 
 /* Is the place held by another flow whose server has only just been told? */
@@ -26,8 +27,7 @@ inline_always _Bool assignment_is_busy(__u64 assignment)
 inline_always void assign_tag(struct decision *d, const struct table_flow *f, __u32 entry)
 {
 	const struct service *service = d->service;
-	__u16 id = d->plain & ((1u << (service->id_bits & 15)) - 1);
-	__u16 plain = ((__u32)service->node << (service->index_bits & 7) | (entry - f->base)) << (service->id_bits & 15) | id;
+	__u16 plain = ((__u32)service->node << (service->index_bits & 7) | (entry - f->base)) << (service->id_bits & 15) | d->id;
 
 	d->echo ^= d->plain ^ plain;
 	d->plain = plain;
@@ -48,7 +48,7 @@ inline_always struct connection *assign(const struct packet *p, struct decision 
 	if (!c) {
 		if (p->tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT) || assignment_is_busy(*assignment))
 			return 0;
-		c = table_add(p, d, f, entry);
+		c = table_add(p, d->service, f, entry);
 		*verdict = c ? FORWARDED_ADDED : FORWARDED_TABLE_FULL;
 		if (!c)
 			return 0;
@@ -91,7 +91,7 @@ static __noinline enum verdict steer_by_table(const struct packet *p, struct dec
 	struct connection *c;
 	__u32 entry;
 
-	table_place(&f, p, service);
+	table_place(&f, p, service, d->id);
 	c = table_find(service, &f, d->plain);
 	entry = f.base + (d->plain >> (service->id_bits & 15) & ((1u << (service->index_bits & 7)) - 1));
 	if (c)

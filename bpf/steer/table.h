@@ -8,6 +8,7 @@
 #pragma once
 
 /* Implementation constants */
+#define TABLE_OWNER ((1ULL << 48) - 1) /* of connection_owner.word: port, check and id; a connection never changes its server */
 #define TABLE_TRIES 4 /* to win a bit from other CPUs before the partition counts as full */
 #define TABLE_BYTES ((1ULL << 48) - 1) /* of connection.bytes; what is above counts packets in the window */
 #define TABLE_WINDOW_BITS 10 /* of connection.last */
@@ -16,7 +17,7 @@
 /* A flow as its service's table knows it. */
 struct table_flow {
 	__u64 hash;
-	__u32 port_and_check; /* low word of connection_owner */
+	__u64 owner; /* what connection_owner says of it: all but what changes */
 	__be32 client; /* as in struct connection */
 	__u32 base; /* the entry that index 0 of its partition would be */
 };
@@ -42,13 +43,13 @@ inline_always __u64 table_hash(const struct siphash_key *key, const struct packe
 	return table_mix(h ^ key->k1);
 }
 
-inline_always void table_place(struct table_flow *f, const struct packet *p, const struct service *service)
+inline_always void table_place(struct table_flow *f, const struct packet *p, const struct service *service, __u16 id)
 {
 	__u32 index_bits = service->index_bits & 7;
 	__u64 partitions = (__u64)service->table_blocks << ((BLOCK_BITS - index_bits) & 7);
 
 	f->hash = table_hash(&service->placement_key, p);
-	f->port_and_check = p->source_port | (__u32)f->hash << 16;
+	f->owner = p->source_port | (__u32)f->hash << 16 | (__u64)id << 32;
 	f->client = p->ipv6 ? (__u32)(f->hash >> 16) : p->source[0];
 	f->base = (service->table_base << BLOCK_BITS) + ((__u32)((f->hash >> 32) * partitions >> 32) << index_bits);
 }
@@ -67,7 +68,7 @@ inline_always _Bool table_is_of(const struct connection *c, const struct table_f
 {
 	union connection_owner owner = { .word = *(const volatile __u64 *)&c->owner.word };
 
-	return (__u32)owner.word == f->port_and_check && c->client == f->client && connection_state(owner);
+	return (owner.word & TABLE_OWNER) == f->owner && c->client == f->client && connection_state(owner);
 }
 
 /* The entry that the cookie names, if it is this connection's and not what another one, or this one long ago, had there. */
@@ -155,9 +156,10 @@ inline_always _Bool table_is_suspect(const struct packet *p, const struct servic
 }
 
 /* Gives the flow a free index of its partition, or one that its last owner has done with. 0: there is none. *entry says which. */
-inline_always struct connection *table_add(const struct packet *p, const struct decision *d, const struct table_flow *f, __u32 *entry)
+inline_always struct connection *table_add(const struct packet *p, const struct service *service, const struct table_flow *f,
+					   __u32 *entry)
 {
-	__u32 index_bits = d->service->index_bits & 7, at = f->base >> BLOCK_BITS;
+	__u32 index_bits = service->index_bits & 7, at = f->base >> BLOCK_BITS;
 	__u64 mask = (index_bits == BLOCK_BITS ? 0 : 1ULL << (1 << index_bits)) - 1, bit;
 	struct connection_block *block = bpf_map_lookup_elem(&connection_blocks, &at);
 	struct connection_address *address;
@@ -178,11 +180,11 @@ inline_always struct connection *table_add(const struct packet *p, const struct 
 	if (!c || !address) /* the maps are of one size */
 		return 0;
 	before.word = c->owner.word;
-	owner.word = f->port_and_check | (__u64)d->id << 32 | (__u64)CONNECTION_NEW << 48 | (before.word & 0xffULL << 56) + (1ULL << 56);
+	owner.word = f->owner | (__u64)CONNECTION_NEW << 48 | (before.word & 0xffULL << 56) + (1ULL << 56);
 	before.word = __sync_lock_test_and_set(&c->owner.word, before.word & 0xffULL << 56);
 	if (connection_state(before) && log_ended)
-		table_log_ended(c, before.word, d->service->number, *entry);
-	if (table_is_suspect(p, d->service))
+		table_log_ended(c, before.word, service->number, *entry);
+	if (table_is_suspect(p, service))
 		owner.word |= (__u64)CONNECTION_SUSPECT << 52;
 	c->client = f->client;
 	c->packets = 0;
@@ -203,7 +205,7 @@ inline_always void table_end(struct connection *c, __u32 entry, const struct tab
 	__u32 at = entry >> BLOCK_BITS;
 	struct connection_block *block = bpf_map_lookup_elem(&connection_blocks, &at);
 
-	if (!block || (__u32)before.word != f->port_and_check || connection_state(before) >= state || !connection_state(before))
+	if (!block || (before.word & TABLE_OWNER) != f->owner || connection_state(before) >= state || !connection_state(before))
 		return;
 	if (__sync_val_compare_and_swap(&c->owner.word, before.word, (before.word & ~(15ULL << 48)) | state << 48) != before.word)
 		return; /* another CPU was faster, and FIN and RST are sent again when they matter */

@@ -43,6 +43,7 @@ func TestDocsShowTheBytesOfThePrograms(t *testing.T) {
 	maps.Copy(blocks, formatsOfTunnels(t))
 	maps.Copy(blocks, formatsOfAnswers(t))
 	maps.Copy(blocks, wordsOfClasses(t))
+	maps.Copy(blocks, walkOfATable(t))
 	blocks["golden"] = goldenTable(t)
 	blocks["verdicts"] = verdictTable(t, "../../../bpf/state/verdict.h")
 	blocks["agent-verdicts"] = verdictTable(t, "../../../bpf/state/agent.h")

@@ -2,9 +2,11 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/daemon"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 	"github.com/ballast-lb/ballast/internal/machine/node"
@@ -35,11 +37,16 @@ With --controller, the node keeps a stream to every controller (mutual TLS: ` + 
 whatever is newest. Without any controller it goes on with the last state, weights and health included, also after a restart.
 
 Removed servers keep getting the packets of their connections until none has come for --linger; until --quarantine later their
-ids cannot be given to other servers.`,
+ids cannot be given to other servers.
+
+Services with affinity table keep an entry for each connection (` + "`ballast ctl connections`" + `): --max-entries is the room for all of them,
+taken at the start. The flow log gets a line when an entry goes, and goes on in a new file when the old one was renamed; lines that
+cannot be written are counted, and hold up nobody. --max-entries and --max-local of a running data path change with --detach alone.`,
 		Example: `  ballast lb -f /etc/ballast/ballast.yaml --interface eth0
   ballast lb -f ballast.yaml --xdp-mode generic --metrics 127.0.0.1:9435
   ballast lb -f ballast.yaml --listen 10.0.0.1:6443 --tls-dir /etc/ballast/tls
   ballast lb --controller 10.0.0.21:6443,10.0.0.22:6443,10.0.0.23:6443 --tls-dir /etc/ballast/tls
+  ballast lb -f ballast.yaml --max-entries 16777216 --flow-log /var/log/ballast/flows.json
   ballast lb --detach`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -51,6 +58,9 @@ ids cannot be given to other servers.`,
 			}
 			var err error
 			if o.XDPMode, err = parseXDPMode(mode); err != nil {
+				return err
+			}
+			if err := roundLimits(&o.Limits); err != nil {
 				return err
 			}
 			o.Log = newLog(verbose)
@@ -75,7 +85,23 @@ ids cannot be given to other servers.`,
 	flags.DurationVar(&o.Timing.Quarantine, "quarantine", o.Timing.Quarantine, "time after that until its id may be used again")
 	flags.Uint32Var(&o.Limits.Servers, "max-servers", o.Limits.Servers, "room for servers, counted once per service")
 	flags.Uint32Var(&o.Limits.Slots, "max-slots", o.Limits.Slots, "room for table slots of all services together, twice what they use")
+	flags.Uint32Var(&o.Limits.Entries, "max-entries", o.Limits.Entries, "room for connections in the tables of all services with affinity table, 48 bytes each")
+	flags.Uint32Var(&o.Limits.Local, "max-local", o.Limits.Local, "connections that all services with affinity local-table remember together")
+	flags.StringVar(&o.FlowLog, "flow-log", "", "file for a line of JSON about each connection that leaves a table, -: standard output (default: none)")
 	flags.BoolVar(&remove, "detach", false, "remove the data path of an instance whose daemon has ended")
 	flags.BoolVarP(&verbose, "verbose", "v", false, "log more")
 	return cmd
+}
+
+// roundLimits makes the room for entries whole blocks.
+func roundLimits(l *plan.Limits) error {
+	const block = conntable.BlockEntries
+	if l.Entries == 0 || l.Entries > 1<<32-block {
+		return fmt.Errorf("--max-entries %d: use %d to %d; 48 bytes are taken for each, whether or not it is used", l.Entries, block, uint32(1<<32-block))
+	}
+	if l.Local == 0 {
+		return errors.New("--max-local 0: use 1 or more")
+	}
+	l.Entries = (l.Entries + block - 1) / block * block
+	return nil
 }

@@ -43,6 +43,7 @@ type LBOptions struct {
 	RunDir     string // sockets and pins
 	StateDir   string // what must survive a restart of the machine
 	Metrics    string // TCP address for Prometheus, empty: none
+	FlowLog    string // file for connections that end, -: standard output, empty: none
 	Limits     plan.Limits
 	Timing     node.Timing
 	Version    string
@@ -71,6 +72,7 @@ type LB struct {
 	credentials *pki.Credentials // with controllers or agents to talk to
 	cutOff      bool             // a change was carried out only in part
 	accepts     netip.Addr       // where the first tier sends to
+	connections connectionTables
 
 	unhealthy  map[string]unhealthy       // by service; replaced, never changed
 	weights    map[string]*follow.Weights // by service
@@ -111,6 +113,9 @@ func RunLB(ctx context.Context, o LBOptions) error {
 	if lb.name, err = nodeName(o.Name, lb.credentials); err != nil {
 		return err
 	}
+	if lb.connections.log, err = openFlowLog(o.FlowLog, lb.name, o.Log); err != nil {
+		return err
+	}
 	lb.makeBrain()
 	if err := lb.start(); err != nil {
 		return err
@@ -123,6 +128,7 @@ func RunLB(ctx context.Context, o LBOptions) error {
 	defer cancel()
 	running.Go(func() { lb.age(ctx) })
 	running.Go(func() { lb.probeClocks(ctx) })
+	running.Go(func() { lb.runConnections(ctx) })
 	if err := netdev.Watch(ctx, lb.networkChanged); err != nil {
 		return err
 	}

@@ -27,6 +27,10 @@ func (lb *LB) routes() *api.Server {
 		return api.Changed{Changes: lb.node.Differences()}, nil
 	})
 	s.Handle("POST "+api.PathConfigAction, lb.configAction)
+	s.Handle("GET "+api.PathConnections, lb.connectionsAsked)
+	s.Handle("GET "+api.PathSuspects, lb.suspectsAsked)
+	s.Handle("POST "+api.PathSuspects, lb.suspectSet)
+	s.Handle("DELETE "+api.PathSuspects, lb.suspectCleared)
 	s.HandleRaw("GET "+api.PathTrace, http.HandlerFunc(lb.serveTrace))
 	s.HandleRaw("GET "+api.PathMetrics, lb.metricsHandler())
 	s.HandleRaw(api.NewFleetHandler(desired{lb}))

@@ -203,7 +203,7 @@ func truth(yes bool) float64 {
 
 func (lb *LB) metricsHandler() http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collector{lb})
+	registry.MustRegister(collector{lb}, tableCollector{lb})
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 

@@ -32,12 +32,14 @@ type savedState struct {
 	TakesPart map[netip.AddrPort]bool `json:"takes_part"`
 	Revision  uint64                  `json:"revision,omitempty"` // that controllers gave the state
 	Unhealthy map[string]unhealthy    `json:"unhealthy,omitempty"`
+	Suspects  []suspect               `json:"suspects,omitempty"`
 }
 
 // saveState replaces the state file as a whole, so that a crash leaves the old one or the new one. Callers hold mu.
 func (lb *LB) saveState() error {
 	n := &lb.node
-	state := savedState{Base: savedFleet(n.Base), Running: savedFleet(n.Running), Removed: n.Removed, Past: n.Past, TakesPart: lb.probes.takesPart, Unhealthy: lb.unhealthy}
+	state := savedState{Base: savedFleet(n.Base), Running: savedFleet(n.Running), Removed: n.Removed, Past: n.Past, TakesPart: lb.probes.takesPart, Unhealthy: lb.unhealthy,
+		Suspects: lb.connections.suspects.list}
 	if lb.remote != nil {
 		state.Revision = lb.remote.follower.Revision
 	}
@@ -104,6 +106,7 @@ func (lb *LB) loadState(now time.Time) error {
 		}
 	}
 	lb.node, lb.probes = n, probeTable{saved.TakesPart}
+	lb.connections.suspects.list = saved.Suspects
 	if saved.Unhealthy != nil {
 		lb.unhealthy = saved.Unhealthy
 	}

@@ -1,0 +1,257 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// Implementation constants of the sweep: all tables are gone through in sweepRound, or a fourth of the shortest idle timeout, unless
+// that would take more than sweepShare of a CPU.
+const (
+	sweepPeriod = 50 * time.Millisecond
+	sweepRound  = 10 * time.Second
+	sweepShare  = 50 // 1/50: 2 % of a CPU
+	sweepChunk  = 16 // blocks between two looks at the clock
+)
+
+// connectionTables is what a load balancer does about the tables of its services. LB.mu guards it, but for what says otherwise.
+type connectionTables struct {
+	log      *flowLog                                 // nil: none
+	numbered atomic.Pointer[map[uint32]*serviceTable] // by service number, for who does not hold mu
+	suspects suspects
+
+	list    []*serviceTable // sorted by name
+	listed  listed
+	swept   time.Time // when the last part was
+	service string    // that the sweep is at
+	block   uint32    // and the first block that it has not seen
+	part    datapath.Tally
+	counts  map[string]*sweepCounts // by service
+}
+
+// sweepCounts is what sweeps of a service's table have found.
+type sweepCounts struct {
+	place     plan.TablePlace
+	tally     datapath.Tally // of the last whole round
+	rounds    uint64
+	ended     [len(datapath.EndReasons)]uint64
+	reclaimed atomic.Uint64 // connections whose index others needed, as far as the data path tells: while there is a log
+}
+
+// serviceTable is a table that packets see.
+type serviceTable struct {
+	service string
+	number  uint32
+	table   datapath.Table
+	rules   datapath.SweepRules
+	servers map[uint16]string // names by id
+	counts  *sweepCounts
+}
+
+// listed tells when the list of tables has to be made anew.
+type listed struct {
+	generation uint64
+	tables     *plan.Tables
+	services   *model.Service
+	suspects   uint64
+	at         time.Time
+}
+
+// tablesNow returns the tables that packets see. Callers hold mu, and use the list only until they let go of it.
+func (lb *LB) tablesNow(now time.Time) []*serviceTable {
+	c := &lb.connections
+	is := listed{generation: lb.generation, tables: lb.tables, suspects: c.suspects.changes, at: now.Truncate(time.Second)}
+	services := lb.node.Running.Services
+	if len(services) > 0 {
+		is.services = &services[0]
+	}
+	if is == c.listed {
+		return c.list
+	}
+	c.listed, c.list = is, nil
+	var places map[string]plan.Place
+	numbered := map[uint32]*serviceTable{}
+	for i := range services {
+		s := &services[i]
+		if s.Affinity != model.AffinityTable {
+			continue
+		}
+		if places == nil {
+			places = lb.tables.Places()
+		}
+		if place := places[s.Name]; place.Table.Blocks > 0 {
+			t := lb.serviceTable(s, place)
+			c.list = append(c.list, t)
+			numbered[t.number] = t
+		}
+	}
+	slices.SortFunc(c.list, func(a, b *serviceTable) int { return cmp.Compare(a.service, b.service) })
+	c.numbered.Store(&numbered)
+	maps.DeleteFunc(c.counts, func(name string, _ *sweepCounts) bool {
+		return !slices.ContainsFunc(c.list, func(t *serviceTable) bool { return t.service == name })
+	})
+	return c.list
+}
+
+func (lb *LB) serviceTable(s *model.Service, place plan.Place) *serviceTable {
+	t := &serviceTable{
+		service: s.Name, number: place.Number, servers: map[uint16]string{}, counts: lb.connections.countsOf(s.Name, place.Table),
+		table: datapath.Table{TablePlace: place.Table, IPv6: s.VIP.Is6()},
+		rules: datapath.SweepRules{Ended: datapath.EndedLinger, New: datapath.NewLinger, Idle: time.Duration(s.Table.IdleTimeout)},
+	}
+	for _, servers := range [][]model.Server{lb.node.Lingering(s.Name), s.Servers} {
+		for i := range servers {
+			t.servers[servers[i].ID] = servers[i].Name
+		}
+	}
+	if networks := lb.connections.suspects.of(s.Name); len(networks) > 0 && s.Table.Scrubber != "" {
+		t.rules.Suspect = datapath.NewSuspectNetworks(networks).Contain
+	}
+	return t
+}
+
+// runConnections keeps the tables until ctx ends, and writes the log.
+func (lb *LB) runConnections(ctx context.Context) {
+	var telling, writing sync.WaitGroup
+	if log := lb.connections.log; log != nil {
+		writing.Go(func() { log.run() })
+		telling.Go(func() { lb.followReclaimed(ctx) })
+		defer writing.Wait()
+		defer log.close()
+	}
+	defer telling.Wait()
+	lb.recoverConnections()
+	every(ctx, sweepPeriod, func(now time.Time) {
+		lb.mu.Lock()
+		defer lb.mu.Unlock()
+		lb.expireSuspects(now)
+		lb.sweepPart(now)
+	})
+}
+
+// recoverConnections gives back what an earlier daemon held when it was killed.
+func (lb *LB) recoverConnections() {
+	lb.mu.Lock()
+	defer lb.mu.Unlock()
+	if !lb.path.Adopted() {
+		return
+	}
+	var tables []datapath.Table
+	for _, t := range lb.tablesNow(time.Now()) {
+		tables = append(tables, t.table)
+	}
+	freed, err := lb.path.RecoverConnections(tables)
+	if err != nil {
+		lb.log.Error("entries of connections that an earlier daemon held are not freed", "error", err)
+	} else if freed > 0 {
+		lb.log.Info("freed entries of connections that an earlier daemon held", "entries", freed)
+	}
+}
+
+// sweepPart goes on with the sweep. Callers hold mu.
+func (lb *LB) sweepPart(now time.Time) {
+	c := &lb.connections
+	tables, elapsed := lb.tablesNow(now), min(now.Sub(c.swept), time.Second)
+	c.swept = now
+	if len(tables) == 0 || lb.cutOff || elapsed <= 0 {
+		return
+	}
+	blocks, round := uint64(0), sweepRound
+	for _, t := range tables {
+		blocks += uint64(t.table.Blocks)
+		round = min(round, t.rules.Idle/4)
+	}
+	left := uint32(min(blocks, blocks*uint64(elapsed)/uint64(max(round, sweepPeriod))+1))
+	for end := time.Now().Add(elapsed / sweepShare); left > 0; {
+		part := min(left, sweepChunk)
+		lb.sweepChunk(tables, part)
+		if left -= part; time.Now().After(end) {
+			return
+		}
+	}
+}
+
+// sweepChunk sweeps as many blocks as are asked for, or up to the end of a table. Callers hold mu.
+func (lb *LB) sweepChunk(tables []*serviceTable, blocks uint32) {
+	c := &lb.connections
+	at, found := slices.BinarySearchFunc(tables, c.service, func(t *serviceTable, name string) int { return cmp.Compare(t.service, name) })
+	t := tables[at%len(tables)]
+	if moved := t.counts.place != t.table.TablePlace; moved || !found {
+		if moved {
+			t.counts.place, t.counts.tally = t.table.TablePlace, datapath.Tally{}
+		}
+		c.service, c.block, c.part = t.service, 0, datapath.Tally{}
+	}
+	c.part.Add(lb.sweepBlocks(t, c.block, blocks))
+	if c.block += blocks; c.block >= t.table.Blocks {
+		t.counts.tally = c.part
+		t.counts.rounds++
+		c.service, c.block, c.part = tables[(at+1)%len(tables)].service, 0, datapath.Tally{}
+	}
+}
+
+// sweepBlocks sweeps a part of a table, and tells who it took entries from. Callers hold mu.
+func (lb *LB) sweepBlocks(t *serviceTable, from, blocks uint32) datapath.Tally {
+	return lb.path.Connections().Sweep(t.table, from, blocks, &t.rules, func(ended *datapath.Connection, reason datapath.EndReason) {
+		t.counts.ended[reason]++
+		lb.connections.log.tell(t, ended, reason, false)
+	})
+}
+
+func (c *connectionTables) countsOf(service string, place plan.TablePlace) *sweepCounts {
+	counts := c.counts[service]
+	if counts == nil {
+		if c.counts == nil {
+			c.counts = map[string]*sweepCounts{}
+		}
+		counts = &sweepCounts{place: place}
+		c.counts[service] = counts
+	}
+	return counts
+}
+
+// followReclaimed logs the connections that the data path itself took the index from.
+func (lb *LB) followReclaimed(ctx context.Context) {
+	c := &lb.connections
+	watch, err := lb.path.WatchReclaimed()
+	if err != nil {
+		lb.log.Error("the flow log will lack connections whose entries others needed", "error", err)
+		return
+	}
+	stop := context.AfterFunc(ctx, func() { watch.Close() })
+	defer stop()
+	var t *serviceTable // of the connection that is being read
+	ipv6 := func(service uint32) bool {
+		if numbered := c.numbered.Load(); numbered != nil {
+			t = (*numbered)[service]
+		}
+		return t != nil && t.table.IPv6
+	}
+	for {
+		var ended datapath.Connection
+		t = nil
+		_, reason, err := watch.Next(ipv6, &ended)
+		switch {
+		case errors.Is(err, os.ErrClosed):
+			return
+		case err != nil:
+			lb.log.Error("an ended connection is not logged", "error", err)
+		case t == nil: // its service is gone
+			c.log.dropped[dropGone].Add(1)
+		default:
+			t.counts.reclaimed.Add(1)
+			c.log.tell(t, &ended, reason, true)
+		}
+	}
+}

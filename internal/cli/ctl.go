@@ -55,7 +55,7 @@ What is of one node only (status, counters, metrics, trace, config) is asked at 
 	flags.StringVar(&c.tlsName, "tls-name", "", "NAME of the certificate (default: the only one for role ctl in --tls-dir)")
 	flags.BoolVar(&c.json, "json", false, "print JSON")
 	cmd.AddCommand(c.statusCommand(), c.servicesCommand(), c.serversCommand(), c.countersCommands(), c.keysCommand(), c.metricsCommand(),
-		c.nodesCommand(), c.fleetCommand(), c.applyCommand(), c.serviceCommand(), c.serverCommand(), c.keyCommand(), c.configCommand(),
+		c.nodesCommand(), c.fleetCommand(), c.applyCommand(), c.serviceCommand(), c.serverCommand(), c.nodeCommand(), c.keyCommand(), c.configCommand(),
 		c.traceCommand(), pkiCommand())
 	return cmd
 }
@@ -105,7 +105,7 @@ func hasPort(address string) bool {
 type outcome struct {
 	Changes  []string `json:"changes"`
 	Revision uint64   `json:"revision,omitempty"`
-	ID       uint32   `json:"id,omitempty"` // of a server that was added
+	ID       uint32   `json:"id,omitempty"` // of a server or node that was added
 }
 
 // print says what a change did.

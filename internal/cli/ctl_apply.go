@@ -38,13 +38,13 @@ func (c *control) applyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Make the fleet what a file says, after showing what that changes",
-		Long: `Make the fleet what a file says: services and servers that it does not name are removed, and everything that it does not state
+		Long: `Make the fleet what a file says: services, servers and nodes that it does not name are removed, and everything that it does not state
 gets its default, a drained server without "state: draining" new connections. First it shows what changes, one line each: + is
 added, - is removed, ~ is changed. On a terminal it asks then; elsewhere it needs --yes. If somebody changes the fleet in
 between, nothing is done.
 
-The file is a configuration file (` + "`ballast ctl fleet`" + ` prints the one of now), with two differences: servers may lack their id, and
-keep the one that they have by their address, or get the next free one; and without a keys: section the keys stay as they are.
+The file is a configuration file (` + "`ballast ctl fleet`" + ` prints the one of now), with two differences: servers and nodes may lack their
+id, and keep the one that they have by their address, or get the next free one; and without a keys: section the keys stay as they are.
 Removed servers keep the connections that they have until they end.
 
 The exit status of --dry-run is 0 if nothing would change, 2 if something would, and 1 on errors.`,
@@ -184,7 +184,7 @@ func showChanges(out io.Writer, changes []string) {
 }
 
 // whatChanged takes the thing off a line of change.Diff.
-var whatChanged = regexp.MustCompile(`^(?:service \S+: (?:server \S+: )?|keys: cookie epoch \d+ )(.*)$`)
+var whatChanged = regexp.MustCompile(`^(?:service \S+: (?:server \S+: )?|node \S+: |keys: cookie epoch \d+ )(.*)$`)
 
 // sign tells what a line does: + adds something, - removes it, ~ changes it.
 func sign(line string) string {
@@ -205,7 +205,7 @@ func (c *control) fleetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fleet [-o yaml|json]",
 		Short: "Print the whole fleet, without keys, as a file for apply",
-		Long: `Print the whole fleet as it is wanted now: services, servers and every choice, the defaults too. The keys are not in it. In YAML
+		Long: `Print the whole fleet as it is wanted now: services, servers, nodes with a tier and every choice, the defaults too. The keys are not in it. In YAML
 it is a configuration file that ` + "`ballast ctl apply`" + ` takes.`,
 		Example: `  ballast ctl fleet > fleet.yaml
   ballast ctl fleet -o json | jq -r '.services[].name'`,

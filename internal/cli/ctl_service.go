@@ -51,6 +51,16 @@ func count(field *uint32, kind string) *serviceField {
 	}}
 }
 
+// number may be 0, which is not the same as nothing.
+func number(field **uint32, kind string) *serviceField {
+	return &serviceField{kind, func(text string) error {
+		parsed, err := strconv.ParseUint(text, 10, 32)
+		value := uint32(parsed)
+		*field = &value
+		return err
+	}}
+}
+
 func words(field *string) *serviceField {
 	return &serviceField{"text", func(text string) error {
 		if *field = text; text == "" {
@@ -96,7 +106,7 @@ func serviceFlags(cmd *cobra.Command) *ballastv1.Service {
 	add("protocol", word[model.Protocol](&s.Protocol), "tcp or udp (default tcp)")
 	add("dispatch", word[model.Dispatch](&s.Dispatch),
 		"who gets a new connection: hash, maglev, rr, wrr, p2c, least, awrr, awfd, wcmp or lcf (default rr; maglev with affinity hash)")
-	add("affinity", word[model.Affinity](&s.Affinity), "how later packets find their server: cookie or hash (default cookie; hash for udp)")
+	add("affinity", word[model.Affinity](&s.Affinity), "how later packets find their server: cookie, table, local-table or hash (default cookie; hash for udp)")
 	add("fallback", word[model.Fallback](&s.Fallback),
 		"what happens without a cookie: second-chance or hash (default second-chance; hash for udp and return through)")
 	add("forward", word[model.Forward](&s.Forward), "how packets reach servers: l2, ipip, gue or nat (default ipip; nat with return through)")
@@ -105,10 +115,15 @@ func serviceFlags(cmd *cobra.Command) *ballastv1.Service {
 		fmt.Sprintf("width of the cookie, %d to %d (default %d; return through: always %d)", model.MinCookieBits, model.MaxCookieBits, model.DirectCookieBits, model.ThroughBits))
 	add("table-slots", count(&s.TableSlots, "slots"),
 		fmt.Sprintf("size of the placement table: %s (default %d)", strings.Trim(fmt.Sprint(model.TableSizes()), "[]"), model.DefaultSlots))
-	load, health := &ballastv1.Load{}, &ballastv1.Health{}
+	table, load, health := &ballastv1.Table{}, &ballastv1.Load{}, &ballastv1.Health{}
+	tableFlags(add, table)
 	loadFlags(add, load)
-	healthFlags(add, health)
+	healthFlags(add, health, "the first of the service")
+	add("unhealthy-deadline", span(&health.Deadline), "cut the connections of a server that is unhealthy for that long; 0s: never (default 0s)")
 	cmd.PreRun = func(*cobra.Command, []string) {
+		if proto.Size(table) > 0 {
+			s.Table = table
+		}
 		if proto.Size(load) > 0 {
 			s.Load = load
 		}
@@ -119,26 +134,33 @@ func serviceFlags(cmd *cobra.Command) *ballastv1.Service {
 	return s
 }
 
+func tableFlags(add func(flag string, field *serviceField, usage string), table *ballastv1.Table) {
+	add("table-entries", count(&table.Entries, "number"), fmt.Sprintf("affinity table: connections that have an entry, %d to %d (default %d)", model.MinEntries, model.MaxEntries, model.DefaultEntries))
+	add("table-index-bits", count(&table.IndexBits, "bits"), fmt.Sprintf("affinity table: of the cookie, for the entry's index, 1 to %d (default %d)", model.MaxIndexBits, model.DefaultIndexBits))
+	add("table-node-bits", number(&table.NodeBits, "bits"), fmt.Sprintf("affinity table: of the cookie, for the second tier's nodes, 0 to %d (default 0; %d if there are any)", model.MaxNodeBits, model.DefaultNodeBits))
+	add("table-idle-timeout", span(&table.IdleTimeout), fmt.Sprintf("affinity table: free the entry of a connection that is silent for so long (default %s)", model.DefaultIdleTimeout))
+	add("table-packet-limit", number(&table.PacketLimit, "packets"), fmt.Sprintf("affinity table: of one connection in a second, 0 (all) to %d (default 0)", model.MaxPacketLimit))
+	add("table-scrubber", &serviceField{"server", func(text string) error {
+		table.Scrubber = &text
+		return nil
+	}}, "affinity table: server of weight 0 that suspects' packets visit first, empty: none (default none)")
+}
+
 func loadFlags(add func(flag string, field *serviceField, usage string), load *ballastv1.Load) {
 	add("load-source", word[model.LoadSource](&load.Source), "what awrr, awfd and lcf go by: estimate, connections, cpu or endpoint (default connections)")
 	add("load-interval", span(&load.Interval), "between reports of load and updates of weights (default 250ms)")
-	add("load-classes", &serviceField{"number", func(text string) error {
-		classes, err := strconv.ParseUint(text, 10, 8)
-		value := uint32(classes)
-		load.Classes = &value
-		return err
-	}}, fmt.Sprintf("awfd: classes of servers, 0 to %d (default %d)", model.MaxClasses, model.DefaultClasses))
+	add("load-classes", number(&load.Classes, "number"), fmt.Sprintf("awfd: classes of servers, 0 to %d (default %d)", model.MaxClasses, model.DefaultClasses))
 	add("queue-limit", count(&load.QueueLimit, "requests"), "requests that a server holds before it refuses (default 128)")
 	add("load-endpoint", words(&load.Endpoint), "URL to ask for the load, like http://:8080/load")
 }
 
-func healthFlags(add func(flag string, field *serviceField, usage string), health *ballastv1.Health) {
+func healthFlags(add func(flag string, field *serviceField, usage string), health *ballastv1.Health, ownPort string) {
 	add("check", word[model.Check](&health.Check), "how health is found out: none, tcp, http, https, tls, grpc or exec (default none)")
 	add("check-interval", span(&health.Interval), "between two checks of a server (default 2s)")
 	add("check-timeout", span(&health.Timeout), "of one check (default 1s)")
 	add("check-rise", count(&health.Rise, "number"), "successes in a row until a server is healthy again (default 2)")
 	add("check-fall", count(&health.Fall, "number"), "failures in a row until a server is unhealthy (default 3)")
-	add("check-port", count(&health.Port, "port"), "port to check (default: the first of the service)")
+	add("check-port", count(&health.Port, "port"), "port to check (default: "+ownPort+")")
 	add("check-path", words(&health.Path), "http, https: path to ask for (default /)")
 	add("check-host", words(&health.Host), "http: Host header; https, tls, grpc: also the name in the certificate")
 	add("check-service", words(&health.Service), "grpc: service name")
@@ -149,7 +171,6 @@ func healthFlags(add func(flag string, field *serviceField, usage string), healt
 		return nil
 	}}, "exec: program and arguments, separated by spaces")
 	add("all-down", word[model.AllDown](&health.AllDown), "who gets new connections when nobody is healthy: keep (those before), all or none (default keep)")
-	add("unhealthy-deadline", span(&health.Deadline), "cut the connections of a server that is unhealthy for that long; 0s: never (default 0s)")
 }
 
 func (c *control) serviceCommand() *cobra.Command {
@@ -213,12 +234,14 @@ are given together. A combination that cannot work is refused with the reason, a
 --load-source leaves behind what only the one before had use for.
 
 Connections with cookies outlive changes of --dispatch, --fallback and --table-slots, and of --forward unless from or to nat. They
-do not outlive changes of --vip, --protocol, --affinity and --return, or of --port for ports that are taken away. Agents without
-controllers read these from their own files: change them there too, and say the same to the other load balancers. --cookie-bits
-can change together with --vip only: connections carry cookies of the old width.`,
+do not outlive changes of --vip, --protocol, --affinity and --return, or of --port for ports that are taken away; but from --affinity
+cookie to table they do. Agents without controllers read these from their own files: change them there too, and say the same to
+the other load balancers. --cookie-bits, --table-index-bits and --table-node-bits can change together with --vip only: connections
+carry cookies of the old widths.`,
 		Example: `  ballast ctl service set web --dispatch p2c
   ballast ctl service set web --affinity hash --dispatch maglev
   ballast ctl service set web --dispatch awfd --load-source cpu --load-interval 100ms
+  ballast ctl service set web --affinity table --table-entries 1048576
   ballast ctl service set web --check tcp --all-down none`,
 		Args: cobra.ExactArgs(1),
 	}

@@ -59,6 +59,8 @@ func TestServiceCommandsSendWhatIsGivenAndNothingElse(t *testing.T) {
 		"service add dns --vip 2001:db8::53 --port 53 --protocol udp --dispatch hash --affinity hash --fallback hash --forward gue" +
 			" --return direct --cookie-bits 12 --table-slots 251": `{"service": {"name": "dns", "vip": "2001:db8::53", "protocol": "udp", "ports": [53], "dispatch": "hash", ` +
 			`"affinity": "hash", "fallback": "hash", "cookie_bits": 12, "forward": "gue", "return": "direct", "table_slots": 251}, "exists": false}`,
+		"service set web --affinity table --table-entries 64 --table-index-bits 5 --table-node-bits 0 --table-idle-timeout 90s --table-packet-limit 0 --table-scrubber=": `{"service":
+			{"name": "web", "affinity": "table", "table": {"entries": 64, "index_bits": 5, "node_bits": 0, "idle_timeout": "90s", "packet_limit": 0, "scrubber": ""}}, "exists": true}`,
 		"service set web --dispatch hash": `{"service": {"name": "web", "dispatch": "hash"}, "exists": true}`,
 		"service set web --load-source cpu --load-interval 100ms --load-classes 0 --queue-limit 7 --load-endpoint http://:80/l": `{"service": {"name": "web",
 			"load": {"source": "cpu", "interval": "0.100s", "classes": 0, "queue_limit": 7, "endpoint": "http://:80/l"}}, "exists": true}`,
@@ -104,6 +106,14 @@ func TestServiceCommandsRefuseWhatTheyCannotRead(t *testing.T) {
 		"service set web --load-interval soon":            "write it like 250ms",
 		"service set web --table-slots many":              "many",
 		"service set web --table-slots 0":                 "0 is out of range",
+		"service set web --affinity tables":               "cookie, table, local-table",
+		"service set web --table-entries 0":               "0 is out of range",
+		"service set web --table-packet-limit -1":         "invalid syntax",
+		"node add lb1":                                    `"tier" not set`,
+		"node add lb1 --tier third":                       "use one of first, second",
+		"node add lb1 --tier second --address x":          "unable to parse IP",
+		"node health":                                     "nothing to change",
+		"node drain":                                      "accepts 1 arg",
 		"service set --dispatch rr":                       "accepts 1 arg",
 		"counters reset web":                              "unknown command",
 	} {

@@ -1,0 +1,219 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// nodeRow is one node, as --json prints it.
+type nodeRow struct {
+	Role         string      `json:"role"`
+	Name         string      `json:"name"`
+	Address      string      `json:"address,omitempty"`
+	Version      string      `json:"version"`
+	Since        time.Time   `json:"since,omitzero"`
+	Revision     uint64      `json:"revision,omitempty"`
+	Services     []string    `json:"services,omitempty"`
+	Problems     []string    `json:"problems,omitempty"`
+	Tiered       *model.Node `json:"node,omitempty"` // of load balancers with a tier: as configured
+	Health       string      `json:"health,omitempty"`
+	HealthDetail string      `json:"health_detail,omitempty"`
+}
+
+func (c *control) nodesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "nodes", Short: "Controllers, load balancers and agents that are connected", Args: cobra.NoArgs,
+		Long: `Controllers, load balancers and agents that are connected: since when, which revision of the fleet a load balancer's tables say,
+which services a controller leads, and what is not as wanted. Where there are two tiers, load balancers that have one are listed
+whether they are connected or not, with tier, id, state and health.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			fleet, err := c.fleet()
+			if err != nil {
+				return err
+			}
+			answer, err := fleet.ListNodes(cmd.Context(), &ballastv1.ListNodesRequest{})
+			if err != nil {
+				return err
+			}
+			rows := []nodeRow{}
+			for _, n := range answer.Nodes {
+				row, err := nodeRowOf(n)
+				if err != nil {
+					return err
+				}
+				rows = append(rows, row)
+			}
+			if c.json {
+				return writeJSON(cmd.OutOrStdout(), rows)
+			}
+			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
+			printNodes(table, rows)
+			return table.Flush()
+		},
+	}
+}
+
+func nodeRowOf(n *ballastv1.NodeStatus) (nodeRow, error) {
+	row := nodeRow{Role: n.Role, Name: n.Name, Address: n.Address, Version: n.Version, Revision: n.Revision, Services: n.Services, Problems: n.Problems,
+		Health: n.Health, HealthDetail: n.HealthDetail}
+	if n.Since != nil {
+		row.Since = n.Since.AsTime()
+	}
+	if n.Node != nil {
+		node, err := api.NodeFromProto(n.Node)
+		if err != nil {
+			return row, err
+		}
+		row.Tiered = &node
+	}
+	return row, nil
+}
+
+func printNodes(out io.Writer, rows []nodeRow) {
+	tiers := slices.ContainsFunc(rows, func(n nodeRow) bool { return n.Tiered != nil })
+	fmt.Fprint(out, "ROLE\tNAME\tADDRESS\tVERSION\tSINCE\tREVISION\tLEADS")
+	if tiers {
+		fmt.Fprint(out, "\tTIER\tID\tSTATE\tHEALTH")
+	}
+	fmt.Fprintln(out, "\tPROBLEMS")
+	for i := range rows {
+		n := &rows[i]
+		since, revision := "-", "-"
+		if !n.Since.IsZero() {
+			since = n.Since.Format(time.RFC3339)
+		}
+		if n.Revision != 0 {
+			revision = fmt.Sprint(n.Revision)
+		}
+		leads := "-"
+		if n.Role == "controller" {
+			leads = fmt.Sprintf("%d services", len(n.Services))
+		}
+		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s", n.Role, n.Name, n.Address, n.Version, since, revision, leads)
+		if tiers {
+			fmt.Fprintf(out, "\t%s", n.tier())
+		}
+		fmt.Fprintf(out, "\t%s\n", strings.Join(n.Problems, "; "))
+	}
+}
+
+// tier is what printNodes says of a load balancer's part in two tiers.
+func (n *nodeRow) tier() string {
+	if n.Tiered == nil {
+		return "-\t-\t-\t-"
+	}
+	if n.Tiered.Tier == model.TierFirst {
+		return "first\t-\t-\t-"
+	}
+	health := n.Health
+	switch {
+	case health == "" || health == "unchecked":
+		health = "-"
+	case n.HealthDetail != "":
+		health += ": " + n.HealthDetail
+	}
+	return fmt.Sprintf("%s\t%d\t%s\t%s", n.Tiered.Tier, n.Tiered.ID, n.Tiered.State, health)
+}
+
+func (c *control) nodeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "Give load balancers a tier, drain or remove those of the second",
+		Long: `Give load balancers a tier, drain or remove those of the second. Load balancers of the first tier send connections of services with
+affinity table to those of the second, which keep their tables. Load balancers without a tier do everything themselves.`,
+		Example: `  ballast ctl node add lb1 --tier first
+  ballast ctl node add lb3 --tier second --address 10.0.1.3
+  ballast ctl node health --check http --check-port 9435 --check-path /metrics
+  ballast ctl node drain lb3`,
+	}
+	remove := c.nodeAction("remove", "Take a load balancer's tier away: one of the second gets no packets any more", ballastv1connect.FleetClient.RemoveNode)
+	remove.Long = `Take a load balancer's tier away. One of the second tier gets no packets from the first any more: its connections go to the others
+of its tier, and keep their servers. Drain it first where its tables matter.`
+	drain := c.nodeAction("drain", "Give a load balancer of the second tier no new connections; those it has stay", ballastv1connect.FleetClient.DrainNode)
+	undrain := c.nodeAction("undrain", "Give a load balancer of the second tier new connections again", ballastv1connect.FleetClient.UndrainNode)
+	cmd.AddCommand(c.nodeAddCommand(), drain, undrain, remove, c.nodeHealthCommand())
+	return cmd
+}
+
+type nodeCall func(ballastv1connect.FleetClient, context.Context, *ballastv1.NodeRequest) (*ballastv1.ChangeResponse, error)
+
+func (c *control) nodeAction(action, short string, call nodeCall) *cobra.Command {
+	return &cobra.Command{
+		Use:   action + " NAME",
+		Short: short,
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.change(cmd, func(fleet ballastv1connect.FleetClient) (*ballastv1.ChangeResponse, error) {
+				return call(fleet, cmd.Context(), &ballastv1.NodeRequest{Node: args[0]})
+			})
+		},
+	}
+}
+
+func (c *control) nodeAddCommand() *cobra.Command {
+	node := &ballastv1.Node{}
+	var id uint16
+	cmd := &cobra.Command{
+		Use:   "add NAME --tier first|second [--address ADDRESS]",
+		Short: "Give a load balancer a tier",
+		Long: `Give a load balancer a tier. NAME is the one that it has for controllers (of its certificate), or its --name. One of the second tier
+has an address that is its own alone, which the first tier sends to, and an id, which cookies carry: the next free one unless it
+is given. Services with affinity table must have room for ids in their cookies (table.node_bits), which they can get only when
+they are added.`,
+		Example: `  ballast ctl node add lb3 --tier second --address 10.0.1.3`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			node.Name, node.Id = args[0], uint32(id)
+			return c.change(cmd, func(fleet ballastv1connect.FleetClient) (*ballastv1.ChangeResponse, error) {
+				return fleet.AddNode(cmd.Context(), &ballastv1.AddNodeRequest{Node: node})
+			})
+		},
+	}
+	cmd.Flags().Var(word[model.Tier](&node.Tier), "tier", "first or second")
+	cmd.Flags().Var(&serviceField{"address", func(text string) error {
+		node.Address = text
+		_, err := netip.ParseAddr(text)
+		return err
+	}}, "address", "second tier: where the first sends to")
+	cmd.Flags().Uint16Var(&id, "id", 0, "second tier: what cookies carry (default: the next free one)")
+	cmd.MarkFlagRequired("tier")
+	return cmd
+}
+
+func (c *control) nodeHealthCommand() *cobra.Command {
+	health := &ballastv1.Health{}
+	cmd := &cobra.Command{
+		Use:   "health --check KIND [--CHOICE VALUE]...",
+		Short: "Say how load balancers of the second tier are checked",
+		Long: `Say how load balancers of the second tier are checked by those of the first. Choices that are not given stay as they are. Another
+--check leaves behind what only the one before had use for. An unhealthy load balancer's connections go to the others at once,
+and keep their servers.`,
+		Example: `  ballast ctl node health --check http --check-port 9435 --check-path /metrics --check-interval 500ms`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if proto.Size(health) == 0 {
+				return errors.New("nothing to change is given: see `ballast ctl node health --help`")
+			}
+			return c.change(cmd, func(fleet ballastv1connect.FleetClient) (*ballastv1.ChangeResponse, error) {
+				return fleet.SetNodeHealth(cmd.Context(), &ballastv1.SetNodeHealthRequest{Health: health})
+			})
+		},
+	}
+	healthFlags(func(flag string, field *serviceField, usage string) { cmd.Flags().Var(field, flag, usage) }, health, "none: give one, as that of --metrics")
+	return cmd
+}

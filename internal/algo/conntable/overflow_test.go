@@ -74,7 +74,7 @@ func TestPartitionsFillAsErlangTells(t *testing.T) {
 // Connections that try again: those that a Poisson distribution puts above what a partition holds are without an entry.
 func TestAsManyFlowsAreWithoutAnEntryAsChancePutsInFullPartitions(t *testing.T) {
 	random := seeded(t)
-	const indexBits, partitions, load, lines = 4, 1 << 14, 9, 1<<4 - 1
+	const indexBits, partitions, load, lines = 4, 1 << 16, 9, 1<<4 - 1
 	next, counts := anyFlows(random, partitions), make([]int, partitions)
 	for range load * partitions {
 		counts[next()]++
@@ -88,7 +88,7 @@ func TestAsManyFlowsAreWithoutAnEntryAsChancePutsInFullPartitions(t *testing.T) 
 		chance *= load / i
 		want += chance * max(0, i-lines) / load
 	}
-	if got := float64(without) / (load * partitions); math.Abs(got-want) > 0.15*want {
+	if got := float64(without) / (load * partitions); math.Abs(got-want) > 0.2*want { // 6 standard deviations
 		t.Errorf("%.5f of the flows are without, want %.5f", got, want)
 	}
 }

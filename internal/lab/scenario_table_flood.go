@@ -14,7 +14,7 @@ import (
 
 // Implementation constants.
 const (
-	floodEntries    = 256                   // of the table: few, so that it is full soon
+	floodEntries    = 256                    // of the table: few, so that it is full soon
 	floodCapacity   = floodEntries / 64 * 63 // connections that it has room for
 	floodSYNs       = 6000
 	floodForged     = 30_000

@@ -50,6 +50,7 @@ type world struct {
 	slots  map[string][]history.Slot // as the algorithms alone would have them
 
 	steered []plan.Service // what is wanted, as a node of this tier steers it
+	tunnel  netip.Addr     // second tier: whose tunnels end here
 
 	fragments   map[refFragment]refPlace
 	connections refTables // affinity table
@@ -63,8 +64,9 @@ var testLimits = plan.Limits{Services: 16, Servers: 128, ServerIDs: 1 << 18, Slo
 
 // shared is loaded once: the verifier takes longer than all the packets of a test. Worlds empty it before they fill it.
 var shared struct {
-	lb     *LB
-	tables *plan.Tables
+	lb       *LB
+	tables   *plan.Tables
+	assigned map[uint32]refAssignment // as the last world left them
 }
 
 // newWorld fills a load balancer with the services. It skips where programs cannot be loaded. One world lives at a time.
@@ -78,6 +80,8 @@ func newWorld(t testing.TB, services ...model.Service) *world {
 		connections: newRefTables(), suspects: map[string][]netip.Prefix{}}
 	w.update(func(*plan.Want) {})
 	w.forget()
+	shared.assigned = w.connections.assigned
+	w.acceptTunnels(netip.Addr{})
 	w.want.Keys = testKeys(1)
 	w.update(func(want *plan.Want) {
 		for _, s := range services {
@@ -163,6 +167,7 @@ func (w *world) update(change func(*plan.Want)) {
 			}
 		}
 	}
+	fleet.ApplyDefaults()
 	if err := fleet.Validate(); err != nil {
 		w.Fatal(err)
 	}
@@ -305,9 +310,13 @@ var verdictNames = func() []string {
 // check runs a frame and compares everything that can be seen of it with the reference.
 func (w *world) check(frame []byte) (result, expectation) {
 	w.Helper()
-	want := w.expect(frame)
+	inner, verdict := w.takeOff(frame)
+	want := expectation{verdict: verdict, action: xdpDrop}
+	if verdict == lbVerdictVERDICT_CONTINUE {
+		want = w.expect(inner)
+	}
 	got := w.run(frame)
-	w.compare(frame, got, want)
+	w.compare(inner, got, want)
 	if want.learn != nil {
 		want.learn(want.serverOf(got.frame))
 	}
@@ -329,7 +338,13 @@ func (w *world) forget() {
 	clear(w.fragments)
 	clear(w.closing)
 	clear(w.local)
-	clear(w.lb.tables.connections) // assignments stay, and lead nowhere
+	clear(w.lb.tables.connections)
+	for place := range shared.assigned {
+		if err := w.lb.objects.Assignments.Put(place, uint64(0)); err != nil {
+			w.Fatal(err)
+		}
+	}
+	clear(shared.assigned)
 	for _, m := range []*ebpf.Map{w.lb.objects.Fragments, w.lb.objects.Closing, w.lb.objects.LocalConnections, w.lb.objects.Suspects} {
 		var key, value []byte
 		keys := [][]byte{}

@@ -85,9 +85,9 @@ func (t *refTables) add(hash uint64, fresh refEntry) (entry uint32, ok bool) {
 	return 0, false
 }
 
-// of returns an entry if it is that connection's.
-func (t *refTables) of(entry uint32, c refConnection) *refEntry {
-	if e := t.entries[entry]; e != nil && e.connection == c {
+// of returns an entry if it is that connection's: no connection changes its server.
+func (t *refTables) of(entry uint32, c refConnection, id uint16) *refEntry {
+	if e := t.entries[entry]; e != nil && e.connection == c && e.id == id {
 		return e
 	}
 	return nil
@@ -106,7 +106,7 @@ func (w *world) byTable(s *plan.Service, p *refPacket, plain uint16, echo uint32
 	d := refDecision{verdict: lbVerdictFORWARDED_BY_COOKIE, ids: []uint16{id}}
 	hash := w.tableHash(s, connection)
 	base, _ := w.connections.partition(s.Name, hash)
-	entry := w.connections.of(base+uint32(index), connection)
+	entry := w.connections.of(base+uint32(index), connection, id)
 	if entry != nil && node == w.want.Tier.ID {
 		if entry.state == ConnectionNew {
 			entry.state = ConnectionOpen
@@ -131,7 +131,7 @@ func (w *world) assign(s *plan.Service, p *refPacket, hash uint64, id uint16) (a
 	place, _ := conntable.Assignment(hash, 0)
 	first, end := t.partition(s.Name, hash)
 	a := t.assigned[place]
-	if a.connection == connection && a.entry >= first && a.entry < end && t.of(a.entry, connection) != nil {
+	if e := t.of(a.entry, connection, id); a.connection == connection && a.entry >= first && a.entry < end && e != nil && e.state < ConnectionFinished {
 		return a.entry, lbVerdictFORWARDED_BY_TABLE
 	}
 	if p.reset() || p.fin() || t.isBusy(a) {

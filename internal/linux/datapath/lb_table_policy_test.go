@@ -219,7 +219,7 @@ func (w *world) tagOf(s *plan.Service, f flow) uint16 {
 	connection := refConnection{s.Name, f.client, f.service.Port()}
 	first, end := w.connections.partition(s.Name, w.tableHash(s, connection))
 	for entry := first; entry < end; entry++ {
-		if w.connections.of(entry, connection) != nil {
+		if e := w.connections.entries[entry]; e != nil && e.connection == connection {
 			return w.want.Tier.ID<<s.Table.IndexBits | uint16(entry-first)
 		}
 	}

@@ -2,52 +2,37 @@
 package lab
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net"
 	"net/netip"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 )
 
-// entry is one connection in a table.
-type entry struct {
-	Client  netip.AddrPort `json:"client"`
-	Server  string         `json:"server"`
-	State   string         `json:"state"`
-	Packets uint64         `json:"packets"`
-	Bytes   uint64         `json:"bytes"`
-	Suspect bool           `json:"suspect"`
+// entries is what a load balancer's tables hold, also of connections that have ended.
+func (t *trial) entries(lb string) ([]api.Connection, error) {
+	query := api.ConnectionQuery{Limit: api.MaxConnections}
+	var all api.Connections
+	err := t.client(lb).Get(t.ctx, api.PathConnections+"?"+query.Values().Encode(), &all)
+	return all.Connections, err
 }
 
-// open tells whether the client has not said that the connection is over.
-func (e *entry) open() bool { return e.State == "new" || e.State == "open" }
-
-// entries is what a load balancer's table holds.
-func (t *trial) entries(lb string) ([]entry, error) {
-	said, err := t.tell(lb, "connections", "list", "--limit", "0", "--json")
-	if err != nil {
-		return nil, err
-	}
-	var all []entry
-	if err := json.Unmarshal([]byte(said), &all); err != nil {
-		return nil, fmt.Errorf("read the connections of %s: %w: %.200q", lb, err, said)
-	}
-	return all, nil
-}
+// isOpen tells whether the client has not said that the connection is over.
+func isOpen(one api.Connection) bool { return one.State == "new" || one.State == "open" }
 
 // tables are the entries of open connections, by load balancer and client.
-func (t *trial) tables(lbs ...string) (map[string]map[netip.AddrPort]entry, error) {
-	all := map[string]map[netip.AddrPort]entry{}
+func (t *trial) tables(lbs ...string) (map[string]map[netip.AddrPort]api.Connection, error) {
+	all := map[string]map[netip.AddrPort]api.Connection{}
 	for _, lb := range lbs {
 		found, err := t.entries(lb)
 		if err != nil {
 			return nil, err
 		}
-		all[lb] = map[netip.AddrPort]entry{}
+		all[lb] = map[netip.AddrPort]api.Connection{}
 		for _, one := range found {
-			if one.open() {
+			if isOpen(one) {
 				all[lb][one.Client] = one
 			}
 		}
@@ -55,7 +40,7 @@ func (t *trial) tables(lbs ...string) (map[string]map[netip.AddrPort]entry, erro
 	return all, nil
 }
 
-// served is an open connection as its server has it.
+// servedConnection is an open connection as its server has it.
 type servedConnection struct {
 	netspace.TCPSocket
 	server string

@@ -197,7 +197,7 @@ func (x *tableTrial) awaitFreed(silent silentClients) error {
 				return err
 			}
 			for _, one := range all {
-				if !one.open() || silent[one.Client] {
+				if !isOpen(one) || silent[one.Client] {
 					return fmt.Errorf("%s still has %v, %s", lb, one.Client, one.State)
 				}
 			}

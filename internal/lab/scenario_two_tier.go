@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/lab/traffic"
 )
 
@@ -63,9 +64,9 @@ func (t *trial) tierLoad() (*load, error) {
 type tierTrial struct {
 	*trial
 	result *Result
-	killed map[netip.AddrPort]entry // what its table held
-	from   time.Time                // when that was asked
-	at     time.Time                // when it was dead
+	killed map[netip.AddrPort]api.Connection // what its table held
+	from   time.Time                         // when that was asked
+	at     time.Time                         // when it was dead
 }
 
 func (d *tierTrial) play(t *trial) error {

@@ -138,7 +138,7 @@ func (c *control) nodeCommand() *cobra.Command {
 affinity table to those of the second, which keep their tables. Load balancers without a tier do everything themselves.`,
 		Example: `  ballast ctl node add lb1 --tier first
   ballast ctl node add lb3 --tier second --address 10.0.1.3
-  ballast ctl node health --check http --check-port 9435 --check-path /metrics
+  ballast ctl node health --check http --check-port 9435 --check-path /healthz
   ballast ctl node drain lb3`,
 	}
 	remove := c.nodeAction("remove", "Take a load balancer's tier away: one of the second gets no packets any more", ballastv1connect.FleetClient.RemoveNode)
@@ -203,7 +203,7 @@ func (c *control) nodeHealthCommand() *cobra.Command {
 		Long: `Say how load balancers of the second tier are checked by those of the first. Choices that are not given stay as they are. Another
 --check leaves behind what only the one before had use for. An unhealthy load balancer's connections go to the others at once,
 and keep their servers.`,
-		Example: `  ballast ctl node health --check http --check-port 9435 --check-path /metrics --check-interval 500ms`,
+		Example: `  ballast ctl node health --check http --check-port 9435 --check-path /healthz --check-interval 500ms`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if proto.Size(health) == 0 {

@@ -73,9 +73,11 @@ func (f *Fleet) validateNodes(found *findings) {
 		found.add("nodes", "leave load balancers without a tier out", "%d nodes, at most %d fit", len(f.Nodes), MaxNodes)
 		return
 	}
-	taken := nodesTaken{map[string]int{}, map[uint16]string{}, f.addressesInUse()}
-	for i := range f.Nodes {
-		f.validateNode(fmt.Sprintf("nodes[%d]", i), i, taken, found)
+	if len(f.Nodes) > 0 {
+		taken := nodesTaken{map[string]int{}, map[uint16]string{}, f.addressesInUse()}
+		for i := range f.Nodes {
+			f.validateNode(fmt.Sprintf("nodes[%d]", i), i, taken, found)
+		}
 	}
 	switch {
 	case f.HasSecondTier():
@@ -93,16 +95,22 @@ type nodesTaken struct {
 	addresses map[netip.Addr]string
 }
 
+// addressesInUse returns those of nodes that are also a server's or a service's, and whose.
 func (f *Fleet) addressesInUse() map[netip.Addr]string {
-	used := map[netip.Addr]string{}
-	for i := range f.Services {
-		s := &f.Services[i]
-		for j := range s.Servers {
-			used[s.Servers[j].Address] = "the address of server " + s.Servers[j].Name + " of service " + s.Name
-		}
+	nodes, used := map[netip.Addr]bool{}, map[netip.Addr]string{}
+	for i := range f.Nodes {
+		nodes[f.Nodes[i].Address] = true
 	}
 	for i := range f.Services {
-		used[f.Services[i].VIP] = "the vip of service " + f.Services[i].Name
+		s := &f.Services[i]
+		if nodes[s.VIP] {
+			used[s.VIP] = "the vip of service " + s.Name
+		}
+		for j := range s.Servers {
+			if server := &s.Servers[j]; nodes[server.Address] {
+				used[server.Address] = "the address of server " + server.Name + " of service " + s.Name
+			}
+		}
 	}
 	return used
 }

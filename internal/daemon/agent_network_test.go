@@ -35,7 +35,7 @@ func (h *agentHost) awaitTunnels(what string) {
 	for deadline := time.Now().Add(hostDeadline); h.counters()["decapsulated"] == before; time.Sleep(20 * time.Millisecond) {
 		var mac net.HardwareAddr
 		h.onDevice(func(device netlink.Link) error { mac = device.Attrs().HardwareAddr; return nil })
-		require(h.t, h.peer.Do(func() error { return sendTunnelled(mac) }))
+		require(h.t, h.peer.Do(func() error { return sendTunnelled(mac, net.IP{10, 9, 0, 1}, net.IP{10, 9, 0, 2}) }))
 		if time.Now().After(deadline) {
 			h.t.Fatalf("%s: tunnels are not recognised: %v", what, h.counters())
 		}
@@ -43,15 +43,14 @@ func (h *agentHost) awaitTunnels(what string) {
 }
 
 // sendTunnelled transmits a SYN to the service in IP in IP by the calling thread's eth0.
-func sendTunnelled(mac net.HardwareAddr) error {
-	client, server, vip := net.IP{10, 9, 0, 1}, net.IP{10, 9, 0, 2}, net.IP{198, 51, 100, 10}
-	inner := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: client, DstIP: vip}
+func sendTunnelled(mac net.HardwareAddr, from, to net.IP) error {
+	inner := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: from, DstIP: net.IP{198, 51, 100, 10}}
 	tcp := &layers.TCP{SrcPort: 1234, DstPort: 80, SYN: true}
 	buffer := gopacket.NewSerializeBuffer()
 	err := errors.Join(tcp.SetNetworkLayerForChecksum(inner),
 		gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
 			&layers.Ethernet{SrcMAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, DstMAC: mac, EthernetType: layers.EthernetTypeIPv4},
-			&layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolIPv4, SrcIP: client, DstIP: server}, inner, tcp))
+			&layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolIPv4, SrcIP: from, DstIP: to}, inner, tcp))
 	if err != nil {
 		return err
 	}

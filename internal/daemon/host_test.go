@@ -116,6 +116,7 @@ func (h *host) write(content string) (sum string) {
 func await[S any](h *host, what string, done func(S) bool) (status S) {
 	h.t.Helper()
 	for end := time.Now().Add(hostDeadline); ; time.Sleep(5 * time.Millisecond) {
+		status = *new(S) // what is left out of an answer must not be left over from the one before
 		err := h.client.Get(h.t.Context(), api.PathStatus, &status)
 		if err == nil && done(status) {
 			return status

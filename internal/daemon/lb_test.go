@@ -27,18 +27,19 @@ import (
 func init() {
 	dir := os.Getenv(daemonDir)
 	role := os.Getenv(daemonProcess)
-	if role != "lb" && role != "remote-lb" {
+	name, isLB := map[string]string{"lb": "", "remote-lb": "lb1", "first-lb": "lb1", "second-lb": "lb2"}[role]
+	if !isLB {
 		return
 	}
 	limits := plan.DefaultLimits
 	limits.Slots = 1 << 16
 	options := daemon.LBOptions{
 		Config: filepath.Join(dir, "ballast.yaml"), Instance: "test", RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"),
-		Interfaces: []string{"eth0"}, XDPMode: datapath.XDPAuto, Limits: limits, Timing: node.DefaultTiming,
+		Name: name, Interfaces: []string{"eth0"}, XDPMode: datapath.XDPAuto, Limits: limits, Timing: node.DefaultTiming, Metrics: "10.9.0.1:9435",
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	if role == "remote-lb" {
-		options.Config, options.Controllers, options.TLSDir, options.Name = "", remoteControllers, filepath.Join(dir, "tls"), "lb1"
+		options.Config, options.Controllers, options.TLSDir = "", remoteControllers, filepath.Join(dir, "tls")
 	}
 	fmt.Fprintln(os.Stderr, "lb:", daemon.RunLB(context.Background(), options))
 	os.Exit(1)

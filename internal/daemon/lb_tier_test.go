@@ -1,0 +1,297 @@
+package daemon_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/daemon/controller"
+	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// tierFile is run by lb1 of the first tier, whose peer is the second, and by lb2 of the second, whose peer is the first.
+const tierFile = `
+keys:
+  placement: 000102030405060708090a0b0c0d0e0f
+  current: 1
+  cookie: {1: 00112233445566778899aabbccddeeff}
+nodes:
+  - {name: lb1, tier: first}
+  - {name: lb2, tier: second, address: %s, id: 1}
+  - {name: lb3, tier: second, address: 10.9.0.3, id: 2}
+node_health: {check: http, path: /healthz, port: 9435, interval: 100ms, timeout: 50ms, rise: 2, fall: 3}
+services:
+  - {name: web, vip: 198.51.100.10, ports: [80], affinity: table, table: {entries: 4096, index_bits: 4}, servers: [{name: s1, address: 10.9.0.4, id: 1}]}
+`
+
+func newTierHost(t *testing.T, role string) *lbHost {
+	t.Helper()
+	return &lbHost{newHost(t, role, []string{"10.9.0.1/24"}, []string{"10.9.0.2/24", "10.9.0.3/24", "10.9.0.4/24"})}
+}
+
+// answer says at the address of a node that it is there; end takes it away.
+func (h *lbHost) answer(address string) (end func()) {
+	h.t.Helper()
+	var listener net.Listener
+	require(h.t, h.peer.Do(func() (err error) {
+		listener, err = net.Listen("tcp", address+":9435")
+		return err
+	}))
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ready\n")) })}
+	go server.Serve(listener)
+	end = func() { server.Close() }
+	h.t.Cleanup(end)
+	return end
+}
+
+// awaitNodes waits for the health of the second tier, and returns how long that took.
+func (h *lbHost) awaitNodes(want ...string) time.Duration {
+	h.t.Helper()
+	began := time.Now()
+	h.await(fmt.Sprint(want), func(s api.LBStatus) bool {
+		if !s.Ready || s.Tier == nil {
+			return false
+		}
+		var have []string
+		for _, node := range s.Tier.Second {
+			have = append(have, node.Name+" "+node.Health)
+		}
+		return slices.Equal(have, want)
+	})
+	return time.Since(began)
+}
+
+func (h *lbHost) metrics() string {
+	h.t.Helper()
+	stream, err := h.client.Stream(h.t.Context(), api.PathMetrics)
+	require(h.t, err)
+	defer stream.Close()
+	var text bytes.Buffer
+	_, err = text.ReadFrom(stream)
+	require(h.t, err)
+	return text.String()
+}
+
+// connect sends SYNs to the service from the peer until the test ends or stop says so; nobody answers them.
+func (h *lbHost) connect(stop func() bool) {
+	h.t.Helper()
+	vip := netip.MustParseAddr("198.51.100.10")
+	require(h.t, h.peer.Route(netip.PrefixFrom(vip, 32), 0, netspace.NextHop{Interface: "eth0", Gateway: netip.MustParseAddr("10.9.0.1")}))
+	for end := time.Now().Add(hostDeadline); !stop(); {
+		if time.Now().After(end) {
+			h.t.Fatal("packets do not show")
+		}
+		require(h.t, h.peer.Do(func() error {
+			dialer := net.Dialer{Timeout: 20 * time.Millisecond}
+			if connection, err := dialer.Dial("tcp", "198.51.100.10:80"); err == nil {
+				connection.Close()
+			}
+			return nil
+		}))
+	}
+}
+
+func TestTheFirstTierNoticesInTimeWhichNodesOfTheSecondAreDead(t *testing.T) {
+	h := newTierHost(t, "first-lb")
+	endSecond, endThird := h.answer("10.9.0.2"), h.answer("10.9.0.3")
+	h.write(fmt.Sprintf(tierFile, "10.9.0.2"))
+	h.start()
+	h.awaitNodes("lb2 healthy", "lb3 healthy")
+	// Fall and rise take 3 and 2 intervals, each a tenth longer at most, and one until the first of these checks begins.
+	const interval, little = 100 * time.Millisecond, 500 * time.Millisecond
+	endThird()
+	if took := h.awaitNodes("lb2 healthy", "lb3 unhealthy"); took > 3*interval*11/10+little {
+		t.Errorf("death was noticed after %v", took)
+	}
+	for _, want := range []string{`ballast_node_healthy{id="1",node="lb2"} 1`, `ballast_node_healthy{id="2",node="lb3"} 0`, `ballast_node_packets_total{id="2",node="lb3",service="web"} 0`} {
+		if !strings.Contains(h.metrics(), want) {
+			t.Errorf("missing: %s", want)
+		}
+	}
+	packets := func(name string) (sent uint64) {
+		for _, node := range h.service("web").Nodes {
+			if node.Name == name {
+				sent = node.Packets
+			}
+		}
+		return sent
+	}
+	h.connect(func() bool { return packets("lb2") >= 8 })
+	if sent := packets("lb3"); sent != 0 {
+		t.Errorf("the dead node was sent %d packets", sent)
+	}
+
+	h.kill()
+	h.start()
+	h.awaitNodes("lb2 healthy", "lb3 unhealthy")
+	h.answer("10.9.0.3")
+	if took := h.awaitNodes("lb2 healthy", "lb3 healthy"); took > 2*interval*11/10+little {
+		t.Errorf("recovery was noticed after %v", took)
+	}
+	h.connect(func() bool { return packets("lb3") > 0 })
+	nodes, err := h.client.Fleet().ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
+	require(t, err)
+	if n := nodes.Nodes; len(n) != 3 || n[0].Name != "lb1" || n[0].Node.GetTier() != "first" || n[1].Health != "healthy" || n[1].Node.GetId() != 1 {
+		t.Errorf("nodes %v", n)
+	}
+	endSecond()
+}
+
+func TestATraceOnTheFirstTierNamesTheNode(t *testing.T) {
+	h := newTierHost(t, "first-lb")
+	h.awaitFileAfter(fmt.Sprintf(tierFile, "10.9.0.2"))
+	stream, err := h.client.Stream(t.Context(), api.PathTrace+"?service=web")
+	require(t, err)
+	defer stream.Close()
+	events := make(chan api.TraceEvent, 1)
+	go func() {
+		var event api.TraceEvent
+		if json.NewDecoder(stream).Decode(&event) == nil {
+			events <- event
+		}
+	}()
+	var event api.TraceEvent
+	h.connect(func() bool {
+		select {
+		case event = <-events:
+			return true
+		default:
+			return false
+		}
+	})
+	if want := map[uint16]string{1: "lb2", 2: "lb3"}[event.ID]; event.Server != want || want == "" || event.Verdict != "forwarded_new" {
+		t.Errorf("%+v", event)
+	}
+}
+
+// awaitFileAfter starts the daemon with a file.
+func (h *lbHost) awaitFileAfter(content string) {
+	h.t.Helper()
+	sum := h.write(content)
+	h.start()
+	h.awaitFile(sum)
+}
+
+func TestANodeOfTheSecondTierOpensWhatTheFirstSends(t *testing.T) {
+	h := newTierHost(t, "second-lb")
+	h.awaitFileAfter(fmt.Sprintf(tierFile, "10.9.0.1"))
+	var status api.LBStatus
+	require(t, h.client.Get(t.Context(), api.PathStatus, &status))
+	if s := status.Tier; status.Name != "lb2" || s == nil || s.Tier != model.TierSecond || s.ID != 1 || s.Second != nil || len(status.Problems) != 0 {
+		t.Errorf("%s is %+v, with %q", status.Name, status.Tier, status.Problems)
+	}
+	opened := func() uint64 { return h.service("web").Verdicts["forwarded_no_timestamp"].Packets }
+	h.tunnelUntil("opened", func() bool { return opened() > 0 })
+	if code := h.health(); code != http.StatusOK {
+		t.Errorf("its health is %d", code)
+	}
+
+	h.awaitFile(h.write(fmt.Sprintf(tierFile, "10.9.0.77")))
+	status = h.await("the problem", func(s api.LBStatus) bool { return len(s.Problems) == 1 })
+	if !strings.Contains(status.Problems[0], "lb2") || !strings.Contains(status.Problems[0], "10.9.0.77 is none of this host's") {
+		t.Errorf("problems %q", status.Problems)
+	}
+	if code := h.health(); code != http.StatusServiceUnavailable {
+		t.Errorf("its health is %d", code)
+	}
+	before, passed := opened(), h.counter("passed_unsupported")
+	h.tunnelUntil("left alone", func() bool { return h.counter("passed_unsupported") > passed })
+	if opened() != before {
+		t.Error("packets to an address that is not its own any more are opened")
+	}
+}
+
+func (h *lbHost) counter(name string) uint64 {
+	h.t.Helper()
+	var counters api.Counters
+	require(h.t, h.client.Get(h.t.Context(), api.PathCounters, &counters))
+	return counters.Counters[name]
+}
+
+// tunnelUntil sends SYNs as the first tier does until they show.
+func (h *lbHost) tunnelUntil(what string, shows func() bool) {
+	h.t.Helper()
+	var mac net.HardwareAddr
+	require(h.t, h.space.Do(func() error {
+		device, err := netlink.LinkByName("eth0")
+		if err == nil {
+			mac = device.Attrs().HardwareAddr
+		}
+		return err
+	}))
+	for end := time.Now().Add(hostDeadline); !shows(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			var counters api.Counters
+			require(h.t, h.client.Get(h.t.Context(), api.PathCounters, &counters))
+			maps.DeleteFunc(counters.Counters, func(_ string, packets uint64) bool { return packets == 0 })
+			h.t.Fatalf("packets are not %s: %v", what, counters.Counters)
+		}
+		require(h.t, h.peer.Do(func() error { return sendTunnelled(mac, net.IP{10, 9, 0, 2}, net.IP{10, 9, 0, 1}) }))
+	}
+}
+
+// health asks the daemon as the first tier does.
+func (h *lbHost) health() (code int) {
+	h.t.Helper()
+	require(h.t, h.peer.Do(func() error {
+		connection, err := net.Dial("tcp", "10.9.0.1:9435")
+		if err != nil {
+			return err
+		}
+		client := http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return connection, nil }}}
+		answer, err := client.Get("http://10.9.0.1:9435" + api.PathHealth)
+		if err != nil {
+			return errors.Join(err, connection.Close())
+		}
+		code = answer.StatusCode
+		return answer.Body.Close()
+	}))
+	return code
+}
+
+func TestWithoutControllersANodeKeepsItsTierAndWhoIsDown(t *testing.T) {
+	h := newRemoteHost(t)
+	hub, end := h.control(1)
+	h.start()
+	view := viewOf(1, nil, 4)
+	view.Nodes = []model.Node{{Name: "lb1", Tier: model.TierFirst}, {Name: "lb2", Tier: model.TierSecond, Address: netip.MustParseAddr("10.9.0.2"), ID: 1},
+		{Name: "lb3", Tier: model.TierSecond, Address: netip.MustParseAddr("10.9.0.3"), ID: 2}}
+	fleet := model.Fleet{Nodes: view.Nodes}
+	fleet.ApplyDefaults()
+	view.NodeHealth = fleet.NodeHealth
+	view.Second = &controller.ServiceView{Service: *fleet.SecondTier(), Down: []uint16{2}}
+	hub.SetState(view)
+	h.awaitNodes("lb2 unchecked", "lb3 unhealthy")
+	hub.SetState(withNodesOf(viewOf(2, nil, 4, 5), view))
+	h.await("the next state", func(s api.LBStatus) bool { return s.Revision == 2 })
+	h.awaitNodes("lb2 unchecked", "lb3 unhealthy")
+	end()
+	h.kill()
+	h.start()
+	h.awaitNodes("lb2 unchecked", "lb3 unhealthy")
+
+	hub, end = h.control(1)
+	defer end()
+	hub.SetState(viewOf(3, nil, 4))
+	h.await("one tier", func(s api.LBStatus) bool { return s.Revision == 3 && s.Tier == nil })
+}
+
+// withNodesOf is a view with the nodes of another.
+func withNodesOf(view, of *controller.View) *controller.View {
+	view.Nodes, view.NodeHealth, view.Second = of.Nodes, of.NodeHealth, of.Second
+	return view
+}

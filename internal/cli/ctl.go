@@ -39,7 +39,7 @@ runs by a file are of this node alone (say the same to the other nodes), survive
 somebody changes the same thing again, here or in the file: see ` + "`ballast ctl config diff`" + ` for what differs from it.
 Those that a controller takes are of the whole fleet. ` + "`ballast ctl apply -f FILE`" + ` makes a fleet what a file says, as a whole.
 
-What is of one node only (status, counters, metrics, trace, config) is asked at that node.`,
+What is of one node only (status, counters, connections, metrics, trace, config) is asked at that node.`,
 		Example: `  ballast ctl servers
   ballast ctl server drain web s3 --deadline 10m --wait
   ballast ctl apply -f fleet.yaml --dry-run
@@ -54,7 +54,7 @@ What is of one node only (status, counters, metrics, trace, config) is asked at 
 	flags.StringVar(&c.tlsDir, "tls-dir", "/etc/ballast/tls", "directory of ca.crt, NAME.crt and NAME.key, for --controller")
 	flags.StringVar(&c.tlsName, "tls-name", "", "NAME of the certificate (default: the only one for role ctl in --tls-dir)")
 	flags.BoolVar(&c.json, "json", false, "print JSON")
-	cmd.AddCommand(c.statusCommand(), c.servicesCommand(), c.serversCommand(), c.countersCommands(), c.keysCommand(), c.metricsCommand(),
+	cmd.AddCommand(c.statusCommand(), c.servicesCommand(), c.serversCommand(), c.countersCommands(), c.connectionsCommand(), c.keysCommand(), c.metricsCommand(),
 		c.nodesCommand(), c.fleetCommand(), c.applyCommand(), c.serviceCommand(), c.serverCommand(), c.nodeCommand(), c.keyCommand(), c.configCommand(),
 		c.traceCommand(), pkiCommand())
 	return cmd

@@ -9,6 +9,7 @@
 #include "packet/gue.h"
 #include "packet/usual.h"
 #include "packet/quote.h"
+#include "packet/mix.h"
 
 #include "state/verdict.h"
 #include "state/service.h"

@@ -12,16 +12,8 @@
 #pragma once
 
 enum dispatch {
-	DISPATCH_HASH,
-	DISPATCH_MAGLEV,
-	DISPATCH_RR,
-	DISPATCH_WRR,
-	DISPATCH_P2C,
-	DISPATCH_LEAST,
-	DISPATCH_AWRR,
-	DISPATCH_AWFD,
-	DISPATCH_WCMP,
-	DISPATCH_LCF,
+	DISPATCH_HASH, DISPATCH_MAGLEV, DISPATCH_RR, DISPATCH_WRR, DISPATCH_P2C,
+	DISPATCH_LEAST, DISPATCH_AWRR, DISPATCH_AWFD, DISPATCH_WCMP, DISPATCH_LCF,
 };
 enum affinity { AFFINITY_HASH, AFFINITY_COOKIE, AFFINITY_TABLE, AFFINITY_LOCAL_TABLE };
 enum forward { FORWARD_L2, FORWARD_IPIP, FORWARD_GUE, FORWARD_NAT };
@@ -78,8 +70,7 @@ struct service {
 	__u16 members; /* least, awfd, lcf: servers that may get new connections */
 	__u32 table_base, table_blocks; /* table: range of connection_blocks */
 	__u8 id_bits, id_shift; /* where in the cookie the id is */
-	__u8 index_bits; /* table: between node and id */
-	__u8 pad;
+	__u8 index_bits, pad; /* table: between node and id */
 	__u16 node; /* table: what this node writes into the cookie's first bits; 0: there is one tier */
 	__u16 scrubber; /* table: id of the server that suspects' packets visit first, 0: none */
 	__u16 packet_limit; /* table: of one connection, in a window; 0: none */

@@ -9,7 +9,7 @@ inline_always struct connection *assigned(const struct service *service, const s
 	struct connection *c;
 
 	*entry = assignment;
-	if (assignment >> 32 != (__u32)table_mix(f->hash) || *entry - f->base >= 1u << (service->index_bits & 7))
+	if (assignment >> 32 != (__u32)mix64(f->hash) || *entry - f->base >= 1u << (service->index_bits & 7))
 		return 0;
 	c = table_entry(*entry);
 	return c && table_is_of(c, f) && connection_state(c->owner) < CONNECTION_FINISHED ? c : 0;
@@ -52,7 +52,7 @@ inline_always struct connection *assign(const struct packet *p, struct decision 
 		*verdict = c ? FORWARDED_ADDED : FORWARDED_TABLE_FULL;
 		if (!c)
 			return 0;
-		*assignment = (__u64)(__u32)table_mix(f->hash) << 32 | *entry;
+		*assignment = (__u64)(__u32)mix64(f->hash) << 32 | *entry;
 	}
 	assign_tag(d, f, *entry);
 	return c;

@@ -22,33 +22,12 @@ struct table_flow {
 	__u32 base; /* the entry that index 0 of its partition would be */
 };
 
-inline_always __u64 table_mix(__u64 x)
-{
-	x ^= x >> 32;
-	x *= 0xd6e8feb86659fd93ULL;
-	x ^= x >> 32;
-	x *= 0xd6e8feb86659fd93ULL;
-	return x ^ x >> 32;
-}
-
-/* Keyed, and cheap; no PRF: nobody sees what comes out of it. The key outlives those of cookies, so that rotations move nobody. */
-inline_always __u64 table_hash(const struct siphash_key *key, const struct packet *p)
-{
-	__u64 h = (p->source[0] | (__u64)p->source_port << 32 | (__u64)p->destination_port << 48) ^ key->k0;
-
-	if (p->ipv6) {
-		h = table_mix(h) ^ (p->source[1] | (__u64)p->source[2] << 32);
-		h = table_mix(h) ^ p->source[3] ^ 6;
-	}
-	return table_mix(h ^ key->k1);
-}
-
 inline_always void table_place(struct table_flow *f, const struct packet *p, const struct service *service, __u16 id)
 {
 	__u32 index_bits = service->index_bits & 7;
 	__u64 partitions = (__u64)service->table_blocks << ((BLOCK_BITS - index_bits) & 7);
 
-	f->hash = table_hash(&service->placement_key, p);
+	f->hash = placement_mix(&service->placement_key, p);
 	f->owner = p->source_port | (__u32)f->hash << 16 | (__u64)id << 32;
 	f->client = p->ipv6 ? (__u32)(f->hash >> 16) : p->source[0];
 	f->base = (service->table_base << BLOCK_BITS) + ((__u32)((f->hash >> 32) * partitions >> 32) << index_bits);

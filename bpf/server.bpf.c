@@ -41,7 +41,7 @@ static __noinline enum agent_verdict restore_request(struct bpf_sock *sk, const 
 		bpf_map_update_elem(&exceptions, &key, &exception, BPF_ANY);
 		return INGRESS_UNMARKED;
 	}
-	if (!mark_is_mine(served, f, w))
+	if (mark_read_tag(served, f, w) < 0)
 		return INGRESS_BAD_COOKIE;
 	listener = bpf_get_listener_sock(sk);
 	if (listener)
@@ -57,7 +57,7 @@ static __noinline enum agent_verdict restore_syn_cookie(struct bpf_sock *sk, con
 	struct bpf_sock *listener = bpf_get_listener_sock(sk);
 	__u32 w = bpf_ntohl(f->echo);
 
-	if (!mark_is_mine(served, f, w))
+	if (mark_read_tag(served, f, w) < 0)
 		return INGRESS_BAD_COOKIE;
 	if (listener)
 		bpf_sk_storage_get(&hold_backs, listener, 0, BPF_SK_STORAGE_GET_F_CREATE);
@@ -73,7 +73,7 @@ static __noinline enum agent_verdict restore_time_wait(struct bpf_sock *sk, cons
 	struct flow_key key;
 	__u32 now, delta = START_DELTA, w = bpf_ntohl(f->echo);
 
-	if (!mark_is_mine(served, f, w))
+	if (mark_read_tag(served, f, w) < 0)
 		return INGRESS_BAD_COOKIE;
 	flow_key_fill(&key, f);
 	exception = bpf_map_lookup_elem(&exceptions, &key);
@@ -104,7 +104,7 @@ inline_always enum agent_verdict restore_connection(struct bpf_sock *sk, const s
 	}
 	if (h->state != HOLD_BACK_MARKED)
 		return INGRESS_UNMARKED;
-	if (!hold_back_is_mine(h, w))
+	if (hold_back_cookie(h, w) != h->cookie && !mark_adopt(h, served, f, w))
 		return INGRESS_BAD_COOKIE;
 	*restored = hold_back_restore(h, w);
 	return INGRESS_RESTORED;
@@ -191,7 +191,7 @@ inline_always enum agent_verdict mark_connection(struct __sk_buff *skb, struct f
 static __noinline enum agent_verdict mark_without_storage(struct __sk_buff *skb, struct flow *f, const struct served *served,
 						      struct bpf_sock *sk)
 {
-	__u32 v = bpf_ntohl(f->value), cookie = mark_cookie(served, f, served->epoch_parity);
+	__u32 v = bpf_ntohl(f->value), cookie = mark_cookie(served, f, served->epoch_parity, 0);
 	enum agent_verdict verdict = EGRESS_MARKED_SYN_ACK;
 
 	if (!(f->tcp_flags & TCP_FLAG_SYN_BIT)) {
@@ -207,6 +207,9 @@ static __noinline enum agent_verdict mark_without_storage(struct __sk_buff *skb,
 		if (exception)
 			delta = exception->delta;
 		v -= delta;
+		/* The connection's cookie may be greater than this one: a V newer than its last. */
+		if (!sk || (sk->state != SOCKET_LISTEN && sk->state != SOCKET_NEW_SYN_RECV))
+			v++;
 	} else if (sk && sk->state == SOCKET_NEW_SYN_RECV && request_uses_usec(socket_address(sk))) {
 		return EGRESS_UNMARKED_USEC;
 	}
@@ -225,6 +228,9 @@ inline_always enum agent_verdict mark(struct __sk_buff *skb)
 
 	if (!flow_parse(&f, skb, TO_CLIENT))
 		return EGRESS_NOT_SERVED;
+	/* Answers for connection requests are sent by the listener. Its storage is for the connections. */
+	if (full && full->state == SOCKET_LISTEN)
+		full = 0;
 	if (full)
 		h = bpf_sk_storage_get(&hold_backs, full, 0, 0);
 	if (h)

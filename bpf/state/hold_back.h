@@ -5,8 +5,12 @@
  *
  * c bits of shift make the wire clock run 2^c times too fast: a silent client would see W jump by more than 2^31 and
  * drop it (RFC 7323 5.3). Departs from Cheetah, which stalls there: V is held back at limit = 2^(30-c) ms ahead of the
- * newest echo, so that W is never more than 2^30 ahead of what the client has. Restoring needs no clock: an echo is never newer
- * than the newest V sent, and less than four limits older.
+ * newest echo, so that W is never more than 2^30 ahead of what the client has. Restoring needs no clock: an echo is at most one limit
+ * newer than the newest V sent (a SYN-ACK sent again), and less than three older.
+ *
+ * The cookie of a connection turns into another one when keys rotate, and when a load balancer has put a tag into it. It turns with a V
+ * that is newer than all before, so that W never steps back, and not again before the client has echoed one from after that: echoes
+ * of two cookies at most are under way, and V tells which of them the server sent.
  *
  * Two CPUs may work on one socket. A torn update makes one echo inexact and harms nothing else.
  */
@@ -22,13 +26,13 @@ enum hold_back_state { HOLD_BACK_NEW, HOLD_BACK_MARKED, HOLD_BACK_UNMARKED_USEC,
 
 struct hold_back {
 	__u32 delta;
-	__u32 held_from, delta_before; /* echoes from before V = held_from belong to delta_before */
+	__u32 held_from, delta_before; /* echoes from before V = held_from belong to delta_before, and to cookie_before */
 	__u32 newest_sent, newest_echo; /* as V */
 	__u32 generation; /* of the services when the cookie was made */
-	__u16 cookie, cookie_before; /* echoes of the one before a rotation are still under way */
+	__u16 cookie, cookie_before; /* echoes of the one before are still under way */
 	__u8 cookie_bits; /* never changes in the life of a connection */
 	__u8 state;
-	__u8 pad[2];
+	__u16 tag; /* what a load balancer has last put above the id; the cookie follows */
 };
 _Static_assert(sizeof(struct hold_back) == 32, "hold_back");
 
@@ -72,10 +76,35 @@ inline_always __u32 hold_back_extend(__u32 v, __u32 limit, __u8 cookie_bits)
 	return limit - ((limit - v) & mask);
 }
 
+inline_always __u32 hold_back_limit(const struct hold_back *h)
+{
+	return 1u << ((30 - h->cookie_bits) & 31);
+}
+
+/* May the packet with this T be the first one with another cookie? */
+inline_always _Bool hold_back_may_turn(const struct hold_back *h, __u32 t)
+{
+	_Bool unused = (__s32)(h->newest_sent - h->held_from) < 0, echoed = (__s32)(h->newest_echo - h->held_from) >= 0;
+
+	return (unused || echoed) && (__s32)(t - h->delta - h->newest_sent) > 0 &&
+	       (__s32)(h->newest_echo + hold_back_limit(h) - h->newest_sent) > 0;
+}
+
+/* Echoes of what was sent so far are of the cookie before. */
+inline_always void hold_back_turn(struct hold_back *h, __u32 t, __u16 cookie)
+{
+	h->cookie_before = h->cookie;
+	h->cookie = cookie;
+	if ((__s32)(h->newest_sent - h->held_from) < 0)
+		return; /* it was never sent */
+	h->delta_before = h->delta;
+	h->held_from = t - h->delta;
+}
+
 /* T -> V; holds back when the client has been silent. */
 inline_always __u32 hold_back_forward(struct hold_back *h, __u32 t, _Bool *held)
 {
-	__u32 limit = 1u << ((30 - h->cookie_bits) & 31);
+	__u32 limit = hold_back_limit(h);
 	__u32 v = t - h->delta;
 
 	if (v - h->newest_echo + BEHIND_ECHO_MS > limit + BEHIND_ECHO_MS) {
@@ -94,21 +123,25 @@ inline_always __u32 hold_back_forward(struct hold_back *h, __u32 t, _Bool *held)
 	return v;
 }
 
+/* W of an echo -> V */
+inline_always __u32 hold_back_read(const struct hold_back *h, __u32 w)
+{
+	return hold_back_extend(w >> (h->cookie_bits & 31), h->newest_sent + hold_back_limit(h), h->cookie_bits);
+}
+
 /* W of an echo -> T, exactly. */
 inline_always __u32 hold_back_restore(struct hold_back *h, __u32 w)
 {
-	__u32 v = hold_back_extend(w >> (h->cookie_bits & 31), h->newest_sent, h->cookie_bits);
+	__u32 v = hold_back_read(h, w);
 
-	if ((__s32)(v - h->newest_echo) > 0)
+	if ((__s32)(v - h->newest_echo) > 0 && (__s32)(v - h->newest_sent) <= 0)
 		h->newest_echo = v;
 	return v + ((__s32)(v - h->held_from) >= 0 ? h->delta : h->delta_before);
 }
 
-inline_always _Bool hold_back_is_mine(const struct hold_back *h, __u32 w)
+inline_always __u32 hold_back_cookie(const struct hold_back *h, __u32 w)
 {
-	__u32 cookie = w & ((1u << (h->cookie_bits & 31)) - 1);
-
-	return cookie == h->cookie || cookie == h->cookie_before;
+	return w & ((1u << (h->cookie_bits & 31)) - 1);
 }
 
 inline_always void flow_key_fill(struct flow_key *key, const struct flow *f)

@@ -9,38 +9,66 @@ inline_always __u32 current_generation(void)
 	return value ? *value : 0;
 }
 
-static __noinline __u16 mark_cookie(const struct served *served, const struct flow *f, __u8 parity)
+static __noinline __u64 mark_hash(const struct served *served, const struct flow *f, __u8 parity)
 {
-	__u64 hash = flow_hash(&served->cookie_key[parity & 1], f->client, f->client_port, f->key.port, f->key.ipv6);
-
-	return cookie_make(served->id, hash, parity, served->cookie_bits);
+	return flow_hash(&served->cookie_key[parity & 1], f->client, f->client_port, f->key.port, f->key.ipv6);
 }
 
-/* Was this echo written by this server for this flow, under either key? */
-inline_always _Bool mark_is_mine(const struct served *served, const struct flow *f, __u32 w)
+/* tag: what a load balancer has put above the id; 0 before. */
+inline_always __u16 mark_cookie(const struct served *served, const struct flow *f, __u8 parity, __u16 tag)
 {
-	__u8 parity = cookie_epoch_parity(w, served->cookie_bits);
+	__u16 plain = served->id ^ tag << (served->id_bits & 15);
 
-	return mark_cookie(served, f, parity) == (w & ((1u << (served->cookie_bits & 31)) - 1));
+	return cookie_make(plain, mark_hash(served, f, parity), parity, served->cookie_bits);
 }
 
-/* The cookie follows the services; t is the kernel's timestamp of the packet to be marked. A connection of a service that
- * is gone keeps what it has. The new cookie may be the smaller one: V steps on, so that W never steps back. */
+/* Reads an echo by the key that it names. -1: this server did not write it for this flow; else its tag. */
+inline_always int mark_read_tag(const struct served *served, const struct flow *f, __u32 w)
+{
+	__u8 bits = served->cookie_bits, id_bits = served->id_bits;
+	__u32 others = cookie_plain(w, mark_hash(served, f, cookie_epoch_parity(w, bits)), bits) ^ served->id;
+
+	if (!id_bits) /* the row is older than tags */
+		return others ? -1 : 0;
+	return others & ((1u << (id_bits & 15)) - 1) ? -1 : others >> (id_bits & 15);
+}
+
+/* The cookie follows the services and the tag; t is the kernel's timestamp of the packet to be marked. A connection of a service
+ * that is gone keeps what it has. When the cookie may not turn yet, a later packet tries again. */
 static __noinline void mark_refresh(struct hold_back *h, const struct served *served, const struct flow *f, __u32 now, __u32 t)
 {
 	__u16 cookie;
 
+	if (!served || !(served->flags & (SERVED_COOKIE | SERVED_RETIRED)) || served->cookie_bits != h->cookie_bits) {
+		h->generation = now;
+		return;
+	}
+	if (!hold_back_may_turn(h, t))
+		return;
 	h->generation = now;
-	if (!served || !(served->flags & (SERVED_COOKIE | SERVED_RETIRED)) || served->cookie_bits != h->cookie_bits)
-		return;
-	cookie = mark_cookie(served, f, served->epoch_parity);
-	if (cookie == h->cookie)
-		return;
-	h->cookie_before = h->cookie;
-	h->cookie = cookie;
-	h->delta_before = h->delta;
-	h->delta--;
-	h->held_from = t - h->delta;
+	cookie = mark_cookie(served, f, served->epoch_parity, h->tag);
+	if (cookie != h->cookie)
+		hold_back_turn(h, t, cookie);
+}
+
+/* An echo that does not have the connection's cookie. 0: this server did not write it.
+ *
+ * Departs from Cheetah III-B, where the load balancer keeps the server: one with a connection table puts its index, the tag, into the
+ * cookie of a client's packets, and the connection carries it from then on. Echoes of the cookie before, of a V from before
+ * it turned, are the client's own: they are late and ask for nothing. Tag 0 is what connections begin with: nobody puts it in. */
+static __noinline int mark_adopt(struct hold_back *h, const struct served *served, const struct flow *f, __u32 w)
+{
+	_Bool late = hold_back_cookie(h, w) == h->cookie_before && (__s32)(hold_back_read(h, w) - h->held_from) < 0;
+	int tag;
+
+	if (late || served->cookie_bits != h->cookie_bits)
+		return late;
+	tag = mark_read_tag(served, f, w);
+	if (tag > 0) {
+		h->tag = tag;
+		h->generation = current_generation() - 1;
+	}
+	return tag >= 0;
 }
 
 /* The first packet of a connection after its handshake; t is the kernel's timestamp clock for this socket, now.
@@ -75,13 +103,13 @@ static __noinline int mark_start(struct hold_back *h, const struct served *serve
 	}
 	h->cookie_bits = served->cookie_bits;
 	h->newest_echo = echo ? hold_back_extend(echo, latest, h->cookie_bits) : t;
-	h->newest_sent = latest;
+	h->newest_sent = h->newest_echo;
 	h->delta = START_DELTA;
 	h->held_from = h->newest_echo + 1; /* echoes of the handshake have no delta */
 	h->generation = current_generation();
-	h->cookie = mark_cookie(served, f, served->epoch_parity);
+	h->cookie = mark_cookie(served, f, served->epoch_parity, 0);
 	/* The handshake may have been marked just before a rotation. */
-	h->cookie_before = mark_cookie(served, f, !served->epoch_parity);
+	h->cookie_before = mark_cookie(served, f, !served->epoch_parity, 0);
 	h->state = HOLD_BACK_MARKED;
 	return 0;
 }

@@ -89,6 +89,9 @@ func (a *Agent) Rekey(fleet *model.Fleet, have map[VIPKey]AgentRow) {
 			}
 			row = row.Retired()
 			row.setKeys(fleet, service)
+			if service.Affinity.Cookies() {
+				row.IDBits = service.IDBits()
+			}
 			a.Served[key] = row
 		}
 	}
@@ -104,9 +107,9 @@ func (r *AgentRow) setKeys(fleet *model.Fleet, service *model.Service) {
 
 func (a *Agent) add(fleet *model.Fleet, service *model.Service, server *model.Server) {
 	row := AgentRow{ID: server.ID}
-	if service.Affinity == model.AffinityCookie {
+	if service.Affinity.Cookies() {
 		row.Flags = AgentCookie
-		row.CookieBits = service.CookieBits
+		row.CookieBits, row.IDBits = service.CookieBits, service.IDBits()
 		row.setKeys(fleet, service)
 		a.Marking = append(a.Marking, service.Name)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -168,7 +169,13 @@ func TestConnectionsThatAServerLeavesBehindFollowRotations(t *testing.T) {
 		left.Rekey(r.fleet, r.agent.Served())
 		_, err = r.agent.Serve(left.Served)
 		check(t, err)
-		check(t, fetch(old, 1000)) // the client hears of it
+		w := r.watch()
+		r.await("the client to hear of it", func() bool {
+			check(t, fetch(old, 1000))
+			last, ok := w.flows.Load(netip.MustParseAddrPort(old.LocalAddr().String()))
+			return ok && cookie.EpochBit(14, last.(lastSeen).value) == r.fleet.Keys.Current&1
+		})
+		w.stop()
 	}
 	w := r.watch()
 	check(t, fetch(old, 100000))

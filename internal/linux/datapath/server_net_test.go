@@ -50,6 +50,7 @@ type rigOptions struct {
 	plain   bool // no agent yet
 	mtu     int
 	lossy   bool // a router between them loses packets
+	table   bool // the services have connection tables
 }
 
 func newRig(t *testing.T, o rigOptions) *rig {
@@ -87,6 +88,9 @@ func newRig(t *testing.T, o rigOptions) *rig {
 			Name: vip.String(), VIP: vip, Protocol: model.ProtocolTCP, Ports: []uint16{servicePort}, CookieBits: o.bits,
 			Affinity: model.AffinityCookie, Servers: []model.Server{{Name: "s", ID: serverID, Address: netip.MustParseAddr("10.9.0.2")}},
 		})
+		if service := &r.fleet.Services[len(r.fleet.Services)-1]; o.table {
+			service.Affinity, service.Table.IndexBits = model.AffinityTable, model.MaxIndexBits
+		}
 	}
 	if !o.plain {
 		r.attach("")
@@ -240,9 +244,16 @@ func answer(conn net.Conn) {
 
 func (r *rig) dial(vip netip.Addr) net.Conn {
 	r.t.Helper()
+	return r.dialFrom(0, vip)
+}
+
+// dialFrom dials from this port; 0: any.
+func (r *rig) dialFrom(port int, vip netip.Addr) net.Conn {
+	r.t.Helper()
 	var conn net.Conn
 	check(r.t, r.client.Do(func() (err error) {
 		dialer := net.Dialer{Timeout: deadline, FallbackDelay: -1, KeepAlive: -1} // silence is silence
+		dialer.LocalAddr = &net.TCPAddr{Port: port}
 		dialer.SetMultipathTCP(false)
 		conn, err = dialer.Dial("tcp", netip.AddrPortFrom(vip, servicePort).String())
 		return err
@@ -309,11 +320,20 @@ func (r *rig) rejects() map[string]int {
 	return r.netstat("PAWSActive", "PAWSEstab", "PAWSOldAck", "PAWSTimewait", "TSEcrRejected", "TCPTSReorder")
 }
 
-// A watcher reads what arrives at the client and checks each TSval from the service.
+// A watcher reads what arrives at the client and checks each TSval from the service: it has a valid cookie, is not smaller than the
+// one before, and no further ahead of what the client has echoed than PAWS is sure to let pass.
 type watcher struct {
 	seen, wrong atomic.Uint64
 	first       atomic.Value // string: what was wrong first
+	flows       sync.Map     // address and port of the client -> lastSeen
+	echoes      sync.Map     // address and port of the client -> uint32, its last TSecr
 	stop        func()
+}
+
+// lastSeen is what the last packet from the service to a client carried.
+type lastSeen struct {
+	value uint32
+	tag   uint16
 }
 
 func (r *rig) watch() *watcher {
@@ -343,8 +363,8 @@ func (r *rig) watch() *watcher {
 			if err != nil {
 				return
 			}
-			if address, ok := from.(*unix.SockaddrLinklayer); ok && address.Pkttype != unix.PACKET_OUTGOING {
-				r.inspect(w, frame[:min(n, len(frame))])
+			if address, ok := from.(*unix.SockaddrLinklayer); ok {
+				r.inspect(w, frame[:min(n, len(frame))], address.Pkttype == unix.PACKET_OUTGOING)
 			}
 		}
 	}()
@@ -359,34 +379,53 @@ func (w *watcher) verify(t *testing.T) {
 	w.stop()
 	t.Logf("%d timestamps on the wire", w.seen.Load())
 	if w.wrong.Load() > 0 {
-		t.Errorf("%d of %d timestamps without a valid cookie, first: %v", w.wrong.Load(), w.seen.Load(), w.first.Load())
+		t.Errorf("%d of %d timestamps without a valid cookie, or that step back or run ahead, first: %v", w.wrong.Load(), w.seen.Load(), w.first.Load())
 	}
 	if w.seen.Load() == 0 {
 		t.Error("no timestamp was seen")
 	}
 }
 
-func (r *rig) inspect(w *watcher, frame []byte) {
+func (r *rig) inspect(w *watcher, frame []byte, outgoing bool) {
 	source, destination, tcp := segment(frame)
-	if tcp == nil || source.Port() != servicePort || !slices.Contains(r.vips, source.Addr()) {
+	if tcp != nil && outgoing && destination.Port() == servicePort {
+		if _, echo, ok := timestamps(tcp); ok && echo != 0 {
+			w.echoes.Store(source, echo)
+		}
+	}
+	if tcp == nil || outgoing || source.Port() != servicePort || !slices.Contains(r.vips, source.Addr()) {
 		return
 	}
-	value, ok := tsval(tcp)
+	value, _, ok := timestamps(tcp)
 	if !ok {
 		return
 	}
 	w.seen.Add(1)
 	service := r.fleet.Service(source.Addr().String())
+	tag, ok := r.tagIn(service, destination, value)
+	if tcp[13]&2 != 0 { // a SYN-ACK
+		w.flows.Delete(destination)
+		w.echoes.Delete(destination)
+	}
+	echo, echoed := w.echoes.Load(destination)
+	ahead := echoed && int32(value-echo.(uint32)) > 1<<30+2<<service.CookieBits
+	last, known := w.flows.Swap(destination, lastSeen{value, tag})
+	back := known && int32(value-last.(lastSeen).value) < 0
+	if (!ok || back || ahead) && w.wrong.Add(1) == 1 {
+		w.first.Store(fmt.Sprintf("%s > %s TSval %#x flags %#x, after %+v and an echo of %#x", source, destination, value, tcp[13], last, echo))
+	}
+}
+
+// tagIn reads the cookie in a timestamp of a service for a client. ok: it is a valid one of the service's first server.
+func (r *rig) tagIn(service *model.Service, client netip.AddrPort, value uint32) (tag uint16, ok bool) {
 	for epoch, key := range r.fleet.Keys.Cookie {
-		hash := cookie.FlowHash(cookie.ServiceKey(key, service.VIP, service.Protocol), destination, servicePort)
-		if cookie.EpochBit(service.CookieBits, value) == epoch&1 &&
-			cookie.Decode(service.CookieBits, value, hash) == service.Servers[0].ID {
-			return
+		hash := cookie.FlowHash(cookie.ServiceKey(key, service.VIP, service.Protocol), client, servicePort)
+		text := cookie.Decode(service.CookieBits, value, hash)
+		if cookie.EpochBit(service.CookieBits, value) == epoch&1 && text&service.MaxID() == service.Servers[0].ID {
+			return text >> service.IDBits(), true
 		}
 	}
-	if w.wrong.Add(1) == 1 {
-		w.first.Store(fmt.Sprintf("%s > %s TSval %#x flags %#x", source, destination, value, tcp[13]))
-	}
+	return 0, false
 }
 
 // segment takes a frame apart; tcp is nil when it is not TCP.
@@ -407,23 +446,23 @@ func segment(frame []byte) (source, destination netip.AddrPort, tcp []byte) {
 	return source, destination, tcp[:min(len(tcp), int(tcp[12]>>4)*4)]
 }
 
-// tsval is a plain reading of RFC 7323's option.
-func tsval(tcp []byte) (uint32, bool) {
+// timestamps is a plain reading of RFC 7323's option.
+func timestamps(tcp []byte) (value, echo uint32, ok bool) {
 	for options := tcp[20:]; len(options) > 0; {
 		switch {
 		case options[0] == 0:
-			return 0, false
+			return 0, 0, false
 		case options[0] == 1:
 			options = options[1:]
 		case len(options) < 2 || options[1] < 2 || int(options[1]) > len(options):
-			return 0, false
+			return 0, 0, false
 		case options[0] == 8 && options[1] == 10:
-			return binary.BigEndian.Uint32(options[2:]), true
+			return binary.BigEndian.Uint32(options[2:]), binary.BigEndian.Uint32(options[6:]), true
 		default:
 			options = options[options[1]:]
 		}
 	}
-	return 0, false
+	return 0, 0, false
 }
 
 func htons(v uint16) uint16 { return v<<8 | v>>8 }

@@ -88,7 +88,7 @@ func (r *rig) reference(frame []byte, vip netip.Addr) []byte {
 	}
 	hash := cookie.FlowHash(cookie.ServiceKey(r.fleet.Keys.Cookie[1], vip, service.Protocol), client, servicePort)
 	value := out[tcp+20+at+2:]
-	clock := binary.BigEndian.Uint32(value) + 1 // after the handshake
+	clock := binary.BigEndian.Uint32(value) + 2 // after the handshake, and after the connection
 	marked := clock<<service.CookieBits | uint32(cookie.Encode(service.CookieBits, 1, serverID, hash))
 	binary.BigEndian.PutUint32(value, marked)
 	copy(out[tcp+16:], []byte{0, 0})

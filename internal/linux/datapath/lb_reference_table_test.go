@@ -18,6 +18,7 @@ type refEntry struct {
 	packets    uint32
 	bytes      uint64
 	inWindow   uint32 // packets, where the service has a limit; the reference knows one window
+	last       uint32 // packet, as connectionClock tells
 }
 
 // refTables are the connection tables: the reference of bpf/state/connections.h, with a loop where the program has a word. Entries are
@@ -93,10 +94,10 @@ func (t *refTables) of(entry uint32, c refConnection, id uint16) *refEntry {
 	return nil
 }
 
-// isBusy reports whether an assignment is still needed. Tests pass within the second for which it keeps its place.
+// isBusy reports whether an assignment is still needed: for about a second it keeps its place.
 func (t *refTables) isBusy(a refAssignment) bool {
 	e := t.entries[a.entry]
-	return e != nil && e.state == ConnectionNew
+	return e != nil && e.state == ConnectionNew && connectionClock()-e.last < 1<<10
 }
 
 // byTable is what the table makes of a packet whose cookie is valid and says plain.
@@ -148,6 +149,7 @@ func (w *world) assign(s *plan.Service, p *refPacket, hash uint64, id uint16) (a
 func (e *refEntry) count(p *refPacket, limit uint32, d *refDecision) {
 	e.packets++
 	e.bytes += uint64(p.length)
+	e.last = connectionClock()
 	if limit > 0 {
 		if e.inWindow >= packetsOfWindow(limit) {
 			d.verdict, d.ids, d.echo = lbVerdictDROPPED_OVER_LIMIT, nil, nil

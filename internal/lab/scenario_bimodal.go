@@ -4,6 +4,7 @@ package lab
 import (
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/data"
 	"github.com/ballast-lb/ballast/internal/lab/traffic"
 )
 
@@ -30,7 +31,7 @@ func runBimodal(s *stage) error {
 	mean := bimodalSlowShare*slow.Seconds() + (1-bimodalSlowShare)*bimodalQuick.Seconds()
 	rate := bimodalLoad * bimodalServers * bimodalCPUs / mean
 	s.result.measure("offered_per_second", rate)
-	work := traffic.Distribution{Points: []traffic.Point{
+	work := data.Distribution{Points: []data.Point{
 		{Value: float64(bimodalQuick.Microseconds()), UpTo: 1 - bimodalSlowShare}, {Value: float64(slow.Microseconds()), UpTo: 1},
 	}}
 	c := comparison{

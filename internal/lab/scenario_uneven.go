@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab/data"
+	"github.com/ballast-lb/ballast/internal/data"
 	"github.com/ballast-lb/ballast/internal/lab/traffic"
 )
 

@@ -113,11 +113,12 @@ var layers = map[string][]string{
 	"config":  {"algo", "model"},
 	"store":   {"store", "model", "config", "wire"},
 	"linux":   {"linux", "plan", "wire", "algo", "model"},
-	"sim":     {"machine", "plan", "wire", "algo", "model"},
+	"data":    {},
+	"sim":     {"sim", "data", "machine", "plan", "wire", "algo", "model"},
 }
 
 // pure folders do no input or output and do not know the time.
-var pure = []string{"model", "algo", "wire", "plan", "machine"}
+var pure = []string{"model", "algo", "wire", "plan", "machine", "sim"}
 
 // layer returns the folder below internal that a package or file belongs to, or "".
 func layer(name string) string {

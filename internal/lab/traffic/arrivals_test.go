@@ -4,12 +4,14 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/ballast-lb/ballast/internal/data"
 )
 
 func TestEqualSeedsGiveEqualArrivalsAndDraws(t *testing.T) {
 	flow := Flow{
 		Arrivals: &Arrivals{Seed: 7, PerSecond: 100, Peak: 200, Length: 10 * time.Second},
-		Requests: []Request{{Path: "/work?cost={}us", Draw: Distribution{Points: []Point{{1, 0.5}, {1000, 1}}, Smooth: true}}},
+		Requests: []Request{{Path: "/work?cost={}us", Draw: data.Distribution{Points: []data.Point{{Value: 1, UpTo: 0.5}, {Value: 1000, UpTo: 1}}, Smooth: true}}},
 	}
 	other := flow
 	other.Arrivals = &Arrivals{Seed: 7, PerSecond: 100, Peak: 200, Length: 10 * time.Second}

@@ -3,7 +3,11 @@
 // Plan from standard input and writes Events to standard output, one JSON value a line.
 package traffic
 
-import "time"
+import (
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/data"
+)
 
 // Stop is the line that ends a running plan: no new connections, repeating ones finish their request.
 const Stop = "stop"
@@ -31,11 +35,11 @@ type Flow struct {
 
 // A Request is one exchange on a connection.
 type Request struct {
-	Pause  time.Duration `json:"pause"` // idle time of the connection before the request
-	Path   string        `json:"path"`
-	Bytes  int64         `json:"bytes"`  // length of the download, or of the upload
-	Upload bool          `json:"upload"` // PUT Bytes bytes instead of getting them
-	Draw   Distribution  `json:"draw"`   // open loop: a value of each connection's own, in place of Drawn in Path, else of Bytes
+	Pause  time.Duration     `json:"pause"` // idle time of the connection before the request
+	Path   string            `json:"path"`
+	Bytes  int64             `json:"bytes"`  // length of the download, or of the upload
+	Upload bool              `json:"upload"` // PUT Bytes bytes instead of getting them
+	Draw   data.Distribution `json:"draw"`   // open loop: a value of each connection's own, in place of Drawn in Path, else of Bytes
 }
 
 // Drawn is the place in a request's path where a drawn value goes.

@@ -1,4 +1,4 @@
-package traffic
+package data
 
 // A Distribution is given by points of its cumulative distribution function, in rising order of both. The zero value is none.
 type Distribution struct {

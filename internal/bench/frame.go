@@ -39,6 +39,13 @@ const (
 	segmentRST
 )
 
+func optionsOf(kind kind) []byte {
+	if kind == segmentSYN {
+		return synOptions
+	}
+	return ackOptions
+}
+
 // frame builds what the wrapper repeats: a segment to vip from nobody, filled up with payload.
 func frame(vip netip.Addr, kind kind, options []byte) (out [datapath.BenchFrameLength]byte) {
 	ip := &layers.IPv4{Version: 4, TTL: 60, Protocol: layers.IPProtocolTCP, SrcIP: net.IPv4zero, DstIP: vip.AsSlice()}
@@ -152,8 +159,9 @@ func (s sent) cookie() uint16 {
 	return cookie.Encode(s.cell.CookieBits, uint32(s.cell.EpochParity), uint16(s.index)<<s.cell.IndexShift|s.server(), hash)
 }
 
-// given returns the index that the output of an encapsulating program tells the server, and the frame without it: as it was sent.
-func (s sent) given(output []byte) (index uint8, without []byte) {
+// given returns the index that the output of an encapsulating program tells the server, left of so many bits of the server's id, and the
+// output without it.
+func (s sent) given(output []byte, idBits uint8) (index uint8, without []byte) {
 	if len(output) != len(s.cell.Frame)+outerLength {
 		return 0, output
 	}
@@ -163,7 +171,7 @@ func (s sent) given(output []byte) (index uint8, without []byte) {
 	check := binary.BigEndian.Uint16(inner[tcpChecksumAt:])
 	binary.BigEndian.PutUint32(inner[echoAt:], had)
 	binary.BigEndian.PutUint16(inner[tcpChecksumAt:], checksumReplace(check, has, had))
-	return uint8((had ^ has) >> s.cell.IndexShift), without
+	return uint8((had ^ has) >> idBits), without
 }
 
 // checksumReplace is RFC 1624 equation 3.

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -23,6 +24,7 @@ type subject struct {
 	name    string
 	program *datapath.Program
 	cell    datapath.BenchCell // but for the number of flows
+	prepare func() error       // before each sample; nil: nothing
 	changes *changes           // nil: what a packet meets is the same for all, and flows are drawn at random
 	lb      *datapath.LB       // whose counters count; nil: the program counts none
 	service uint32             // number
@@ -32,7 +34,6 @@ type subject struct {
 
 // changes feed a program whose runs change what the next would meet. Each flow of a batch comes once; then all is put back.
 type changes struct {
-	prepare func() error               // before each series of batches; nil: nothing
 	batches func() func() []uint32     // a new supply of batches of flows
 	restore func(batch []uint32) error // after each batch; nil: nothing
 }
@@ -118,6 +119,11 @@ func (r *runner) run(ctx context.Context, all []*measurement, options *Options) 
 
 // sample runs one cell once and checks everything that can be checked.
 func (r *runner) sample(m *measurement, repeat uint32, seed uint64) error {
+	if m.subject.prepare != nil {
+		if err := m.subject.prepare(); err != nil {
+			return err
+		}
+	}
 	if m.subject.changes != nil {
 		return r.sampleChanges(m, max(1, repeat/changesPart))
 	}
@@ -148,24 +154,17 @@ func (r *runner) sampleChanges(m *measurement, repeat uint32) error {
 	var cpu time.Duration
 	var runs uint64
 	c := m.subject.changes
-	if c.prepare != nil {
-		if err := c.prepare(); err != nil {
-			return err
-		}
-	}
 	for interrupted := 0; runs < uint64(repeat); {
 		batch := m.next()
 		if err := r.programs.List(batch); err != nil {
 			return err
 		}
 		run, err := r.measure(m, uint32(len(batch)), 0)
+		if c.restore != nil {
+			err = errors.Join(err, c.restore(batch))
+		}
 		if err != nil {
 			return err
-		}
-		if c.restore != nil {
-			if err := c.restore(batch); err != nil {
-				return err
-			}
 		}
 		if run.Runs != uint64(len(batch)) {
 			if interrupted++; interrupted == attempts {

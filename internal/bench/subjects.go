@@ -123,22 +123,23 @@ func softWeights() map[uint16]uint16 {
 
 func serverAddress(id uint16) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, 0, byte(id)}) }
 
-// plainCell is an established connection's segment to vip.
-func plainCell(vip netip.Addr) datapath.BenchCell {
-	return datapath.BenchCell{Frame: frame(vip, segmentACK, ackOptions), ServicePort: [2]byte{0, servicePort}}
+// plainCell is a segment to vip that carries no cookie.
+func plainCell(vip netip.Addr, kind kind) datapath.BenchCell {
+	return datapath.BenchCell{Frame: frame(vip, kind, optionsOf(kind)), ServicePort: [2]byte{0, servicePort}}
 }
 
-// carry makes the segments carry the cookies of the service at vip.
-func carry(cell datapath.BenchCell, fleet *model.Fleet, vip netip.Addr) datapath.BenchCell {
-	cell.CookieBits, cell.EpochParity, cell.IDs = model.DirectCookieBits, cookieEpoch&1, servers
+// carryingCell is one that carries the cookie of the service at vip.
+func carryingCell(fleet *model.Fleet, vip netip.Addr, kind kind) datapath.BenchCell {
+	cell := plainCell(vip, kind)
+	cell.CookieBits, cell.EpochParity, cell.IDs = fleet.Service(vip.String()).CookieBits, cookieEpoch&1, servers
 	cell.CookieKey = cookie.ServiceKey(fleet.Keys.Cookie[cookieEpoch], vip, model.ProtocolTCP)
 	return cell
 }
 
 // subjects lists the rows; the first is the control of rows that are fed the same frames.
 func (r *rig) subjects() []subject {
-	ack := plainCell(rrVIP)
-	carrying, hashed, short := carry(ack, &r.fleet, rrVIP), plainCell(hashVIP), ack
+	ack, hashed := plainCell(rrVIP, segmentACK), plainCell(hashVIP, segmentACK)
+	carrying, short := carryingCell(&r.fleet, rrVIP, segmentACK), ack
 	short.Frame = frame(rrVIP, segmentACK, nil)
 	b, lb := r.programs, r.lb.Program()
 	all := []subject{
@@ -150,9 +151,7 @@ func (r *rig) subjects() []subject {
 	}
 	for i, vip := range vips {
 		if vip != hashVIP {
-			syn := ack
-			syn.Frame = frame(vip, segmentSYN, synOptions)
-			all = append(all, subject{name: "syn-" + policies[vip].String(), program: lb, cell: syn, verdict: "forwarded_new",
+			all = append(all, subject{name: "syn-" + policies[vip].String(), program: lb, cell: plainCell(vip, segmentSYN), verdict: "forwarded_new",
 				service: uint32(i + 1), check: checkAnyServer})
 		}
 	}

@@ -17,7 +17,7 @@ func BenchCommand() *cobra.Command {
 		Use:   "bench",
 		Short: "Measure what packets and the control plane cost",
 	}
-	command.AddCommand(benchDatapath(), benchControl(), benchPeers())
+	command.AddCommand(benchDatapath(), benchTable(), benchControl(), benchPeers())
 	return command
 }
 
@@ -47,16 +47,9 @@ run. Needs root.`,
   ballast bench datapath --json --flows 1,1000000 --rounds 31 > cells.json`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			for _, n := range flows {
-				if n < 1 || n > bench.MaxFlows {
-					return fmt.Errorf("measure with %d flows: not possible: give 1 to %d", n, bench.MaxFlows)
-				}
-				options.Flows = append(options.Flows, uint32(n))
+			if err := checkBench(&options, flows, bench.MaxFlows); err != nil {
+				return err
 			}
-			if options.Rounds < 1 || options.Repeat < 1 {
-				return fmt.Errorf("measure %d rounds of %d runs: nothing to measure: give positive numbers", options.Rounds, options.Repeat)
-			}
-			options.Progress = func(round, rounds int) { fmt.Fprintf(os.Stderr, "\rround %d of %d ", round, rounds) }
 			cells, err := bench.Run(command.Context(), options)
 			fmt.Fprintln(os.Stderr)
 			if err != nil {
@@ -68,15 +61,36 @@ run. Needs root.`,
 			return printCells(command.OutOrStdout(), cells)
 		},
 	}
-	flags := command.Flags()
-	flags.BoolVar(&asJSON, "json", false, "print an array of cells as JSON")
-	flags.IntVar(&options.Rounds, "rounds", options.Rounds, "how often each cell is measured; fewer than 15 mean little")
-	flags.Uint32Var(&options.Repeat, "repeat", options.Repeat, "runs per measurement; fewer than 500000 mean little")
-	flags.UintSliceVar(&flows, "flows", []uint{1, 10_000, 1_000_000}, "numbers of distinct flows")
+	addBenchFlags(command, &options, &flows, &asJSON, []uint{1, 10_000, 1_000_000})
 	return command
 }
 
-func printCells(out io.Writer, cells []bench.Cell) error {
+func addBenchFlags(command *cobra.Command, options *bench.Options, flows *[]uint, asJSON *bool, usual []uint) {
+	flags := command.Flags()
+	flags.BoolVar(asJSON, "json", false, "print JSON")
+	flags.IntVar(&options.Rounds, "rounds", options.Rounds, "how often each cell is measured; fewer than 15 mean little")
+	flags.Uint32Var(&options.Repeat, "repeat", options.Repeat, "runs per measurement; fewer than 500000 mean little")
+	flags.UintSliceVar(flows, "flows", usual, "numbers of distinct flows")
+}
+
+// checkBench completes the options of a benchmark, or says what is wrong with them.
+func checkBench(options *bench.Options, flows []uint, most uint) error {
+	for _, n := range flows {
+		if n < 1 || n > most {
+			return fmt.Errorf("measure with %d flows: not possible: give 1 to %d", n, most)
+		}
+		options.Flows = append(options.Flows, uint32(n))
+	}
+	if options.Rounds < 1 || options.Repeat < 1 || len(flows) == 0 {
+		return fmt.Errorf("measure %d rounds of %d runs with %d numbers of flows: nothing to measure: give positive numbers", options.Rounds,
+			options.Repeat, len(flows))
+	}
+	options.Progress = func(round, rounds int) { fmt.Fprintf(os.Stderr, "\rround %d of %d ", round, rounds) }
+	return nil
+}
+
+// printRows prints cells as a table.
+func printRows(out io.Writer, cells []bench.Cell) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "program\tflows\tmin\tmedian\tmax\tnet\tx floor\ttarget\tnet x floor\tverdict\t")
 	for _, c := range cells {
@@ -91,7 +105,14 @@ func printCells(out io.Writer, cells []bench.Cell) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "\nTimes in ns per packet, in the wrapper; net: less the wrapper. Floor: minimal-ipip at as many flows.")
+	_, err := fmt.Fprint(out, "\nTimes in ns per packet, in the wrapper; net: less the wrapper. Floor: minimal-ipip at as many flows.\n")
+	return err
+}
+
+func printCells(out io.Writer, cells []bench.Cell) error {
+	if err := printRows(out, cells); err != nil {
+		return err
+	}
 	for _, c := range cells {
 		if one, ok := bench.Find(cells, c.Program, cells[0].Flows); ok && c.Program == "cookie" && c.Flows != one.Flows {
 			fmt.Fprintf(out, "cookie at %d flows: %+.0f %% of %d flows (target: within 10 %%)\n", c.Flows,

@@ -83,6 +83,14 @@ func (lb *LB) BenchForget(clients []netip.AddrPort, servicePort uint16, service 
 	return nil
 }
 
+// BenchUnassign makes the load balancer forget at some places which entries it gave to connections whose servers do not use them yet.
+func (lb *LB) BenchUnassign(places []uint32) error {
+	if _, err := lb.objects.Assignments.BatchUpdate(places, make([]uint64, len(places)), nil); err != nil {
+		return fmt.Errorf("forget which entries were given: %w", err)
+	}
+	return nil
+}
+
 // BenchTable is the connection table of a service whose partitions have 2^6 entries, while no packets come.
 type BenchTable struct {
 	all    *Connections
@@ -106,12 +114,14 @@ func (t *BenchTable) at(partition uint32, index int) uint32 {
 	return conntable.Entry(t.table.Base+partition, uint16(index), conntable.BlockBits)
 }
 
-// Prepare makes every partition one with so many free indices and so many of connections that have ended. The others are held.
+// Prepare makes every partition one with so many free indices and so many of connections that have ended. The others are held. Packets
+// may have changed only what was restored.
 func (t *BenchTable) Prepare(free, ended int) {
+	before := t.rest.Ended
 	t.rest = lbConnectionBlock{Free: 1<<(1+free) - 2, Ended: (1<<ended - 1) << (1 + free)}
 	for i := range t.blocks {
 		t.blocks[i] = t.rest
-		t.reset(uint32(i), t.rest.Free|t.rest.Ended)
+		t.reset(uint32(i), before|t.rest.Ended)
 	}
 }
 

@@ -35,7 +35,7 @@ func init() {
 	limits.Slots = 1 << 16
 	options := daemon.LBOptions{
 		Config: filepath.Join(dir, "ballast.yaml"), Instance: "test", RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"),
-		Name: name, Interfaces: []string{"eth0"}, XDPMode: datapath.XDPAuto, Limits: limits, Timing: node.DefaultTiming, Metrics: "10.9.0.1:9435",
+		Name: name, Interfaces: []string{"eth0"}, XDPMode: datapath.XDPAuto, Limits: limits, Timing: node.DefaultTiming, Metrics: "10.9.0.1:9435", FlowLog: filepath.Join(dir, "flows.json"),
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	if role == "remote-lb" {

@@ -1,0 +1,204 @@
+package daemon_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/algo/conntable"
+	"github.com/ballast-lb/ballast/internal/algo/cookie"
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// tableFile is lbFile with a table of 63 entries, and s2 as scrubber.
+var tableFile = strings.NewReplacer("ports: [80]", "ports: [80], affinity: table, table: {entries: 64, idle_timeout: 3s, scrubber: s2}",
+	"id: 2}%s", "id: 2, weight: 0}").Replace(lbFile)
+
+var tableClient = netip.MustParseAddrPort("203.0.113.7:1024")
+
+// say sends a packet of the client's connection to s1, whose server uses an index of the table; 0: none.
+func (h *lbHost) say(index uint16) {
+	h.t.Helper()
+	var key [16]byte
+	for i := range key {
+		key[i] = byte(i * 0x11)
+	}
+	vip := netip.MustParseAddr("198.51.100.10")
+	layout := conntable.Layout{IndexBits: model.DefaultIndexBits, IDBits: model.DirectCookieBits - 1 - model.DefaultIndexBits}
+	hash := cookie.FlowHash(cookie.ServiceKey(key, vip, model.ProtocolTCP), tableClient, 80)
+	stamps := binary.BigEndian.AppendUint32(nil, 1)
+	stamps = binary.BigEndian.AppendUint32(stamps, uint32(cookie.Encode(model.DirectCookieBits, 1, layout.Join(0, index, 1), hash)))
+	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: tableClient.Addr().AsSlice(), DstIP: vip.AsSlice()}
+	tcp := &layers.TCP{SrcPort: layers.TCPPort(tableClient.Port()), DstPort: 80, ACK: true, Options: []layers.TCPOption{
+		{OptionType: layers.TCPOptionKindNop}, {OptionType: layers.TCPOptionKindNop},
+		{OptionType: layers.TCPOptionKindTimestamps, OptionLength: 10, OptionData: stamps}}}
+	var here *net.Interface
+	require(h.t, h.space.Do(func() (err error) { here, err = net.InterfaceByName("eth0"); return err }))
+	buffer := gopacket.NewSerializeBuffer()
+	require(h.t, errors.Join(tcp.SetNetworkLayerForChecksum(ip),
+		gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
+			&layers.Ethernet{SrcMAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, DstMAC: here.HardwareAddr, EthernetType: layers.EthernetTypeIPv4}, ip, tcp)))
+	require(h.t, h.peer.Do(func() error {
+		there, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(socket)
+		return unix.Sendto(socket, buffer.Bytes(), 0, &unix.SockaddrLinklayer{Ifindex: there.Index})
+	}))
+}
+
+func (h *lbHost) connections(query api.ConnectionQuery) (answer api.Connections, err error) {
+	err = h.client.Get(h.t.Context(), api.PathConnections+"?"+query.Values().Encode(), &answer)
+	return answer, err
+}
+
+// awaitConnection waits for the one connection there is to be as wanted.
+func (h *lbHost) awaitConnection(what string, done func(api.Connection) bool) api.Connection {
+	h.t.Helper()
+	for end := time.Now().Add(hostDeadline); ; time.Sleep(5 * time.Millisecond) {
+		answer, err := h.connections(api.ConnectionQuery{})
+		if err == nil && len(answer.Connections) == 1 && done(answer.Connections[0]) {
+			return answer.Connections[0]
+		}
+		if time.Now().After(end) {
+			h.t.Fatalf("waited for %s: %+v, %v", what, answer, err)
+		}
+	}
+}
+
+func TestConnectionsAreShownFlaggedSweptAndLogged(t *testing.T) {
+	h := newLBHost(t)
+	sum := h.write(tableFile)
+	h.start()
+	h.awaitFile(sum)
+	h.say(0)
+	seen := h.awaitConnection("the connection", func(c api.Connection) bool { return c.State == "new" })
+	_, index := conntable.Index(seen.Entry, model.DefaultIndexBits)
+	h.say(index)
+	seen = h.awaitConnection("its second packet", func(c api.Connection) bool { return c.State == "open" && c.Packets == 2 })
+	if seen.Client != tableClient || seen.Server != "s1" || seen.ID != 1 || seen.Service != "web" || seen.Bytes != 2*52 || seen.Suspect {
+		t.Errorf("shown is %+v", seen)
+	}
+	network := netip.MustParsePrefix("203.0.113.0/24")
+	_, err := h.post(api.PathSuspects, api.Suspect{Service: "web", Client: network, For: 3600})
+	require(t, err)
+	h.expectQueries()
+	h.kill()
+	h.start()
+	h.await("the next daemon", func(s api.LBStatus) bool { return s.Ready })
+	h.say(index)
+	h.awaitConnection("a packet to the next daemon", func(c api.Connection) bool { return c.State == "open" && c.Packets == 3 && c.Suspect })
+	var suspects []api.Suspect
+	require(t, h.client.Get(t.Context(), api.PathSuspects, &suspects))
+	if len(suspects) != 1 || suspects[0].Client != network || time.Until(suspects[0].Until) < 50*time.Minute {
+		t.Errorf("suspects of the next daemon: %v", suspects)
+	}
+	var cleared api.Changed
+	require(t, h.client.Do(t.Context(), http.MethodDelete, api.PathSuspects, api.Suspect{Service: "web", Client: network}, &cleared))
+	h.awaitConnection("the suspicion to go", func(c api.Connection) bool { return !c.Suspect })
+	h.expectLogged()
+}
+
+// expectQueries looks for the connection by filters that it passes and others that it does not.
+func (h *lbHost) expectQueries() {
+	h.t.Helper()
+	for want, queries := range map[uint64][]api.ConnectionQuery{
+		1: {{}, {Service: "web", Server: "s1", State: "open", Client: netip.MustParsePrefix("203.0.113.7/32"), MinPackets: 2, MinBytes: 104, Suspects: true, Sort: "idle", Limit: 1}},
+		0: {{Server: "s2"}, {State: "new"}, {Client: netip.MustParsePrefix("203.0.113.8/32")}, {MinPackets: 3}, {MinBytes: 105}, {MinAge: 3600}, {MinIdle: 3600}},
+	} {
+		for _, query := range queries {
+			answer, err := h.connections(query)
+			if err != nil || answer.Matched != want || len(answer.Connections) != int(want) || len(answer.Tables) != 1 {
+				h.t.Errorf("%+v: %+v, %v", query, answer, err)
+				continue
+			}
+			table := answer.Tables[0]
+			if table.Entries != 63 || table.Used != 1 || table.Free != 62 || table.Open != 1 || table.Suspects != 1 || len(table.Servers) != 1 || table.Servers[0].Packets != 2 {
+				h.t.Errorf("%+v: table %+v", query, table)
+			}
+		}
+	}
+	for want, query := range map[string]api.ConnectionQuery{"ballast ctl services": {Service: "none"}, "ballast ctl servers": {Server: "none"},
+		"use new, open": {State: "none"}, "use packets, bytes": {Sort: "none"}, "ask for 1 to": {Limit: -1}} {
+		if _, err := h.connections(query); err == nil || !strings.Contains(err.Error(), want) {
+			h.t.Errorf("%+v: %v, which does not say %q", query, err, want)
+		}
+	}
+	for want, suspect := range map[string]api.Suspect{"by the family of its VIP": {Service: "web", Client: netip.MustParsePrefix("::1/128")}, "name a client": {Service: "web"}} {
+		if _, err := h.post(api.PathSuspects, suspect); err == nil || !strings.Contains(err.Error(), want) {
+			h.t.Errorf("%+v: %v, which does not say %q", suspect, err, want)
+		}
+	}
+}
+
+// expectLogged waits for the connection to be silent for long enough.
+func (h *lbHost) expectLogged() {
+	h.t.Helper()
+	var line api.EndedConnection
+	for end := time.Now().Add(hostDeadline); ; time.Sleep(20 * time.Millisecond) {
+		text, err := os.ReadFile(filepath.Join(h.dir, "flows.json"))
+		if err == nil && len(text) > 0 {
+			require(h.t, json.Unmarshal(text, &line))
+			break
+		}
+		if time.Now().After(end) {
+			h.t.Fatalf("nothing is logged: %v", err)
+		}
+	}
+	if line.Client != tableClient || line.Service != "web" || line.Server != "s1" || line.Reason != "idle" || line.Packets != 3 || line.Bytes != 3*52 || line.Node == "" ||
+		line.Last.Before(line.First) || time.Since(line.Last) > hostDeadline || time.Since(line.Last) < 3*time.Second {
+		h.t.Errorf("logged is %+v", line)
+	}
+	stream, err := h.client.Stream(h.t.Context(), api.PathMetrics)
+	require(h.t, err)
+	defer stream.Close()
+	var text bytes.Buffer
+	_, err = text.ReadFrom(stream)
+	require(h.t, err)
+	for _, want := range []string{`ballast_table_capacity{service="web"} 63`, `ballast_table_entries{service="web",state="free"} 63`,
+		`ballast_table_ended_total{reason="idle",service="web"} 1`, `ballast_flow_log_records_total 1`, `ballast_flow_log_dropped_total{where="datapath"} 0`} {
+		if !strings.Contains(text.String(), want) {
+			h.t.Errorf("missing: %s", want)
+		}
+	}
+}
+
+func TestServicesWithoutATableSaySo(t *testing.T) {
+	h := newLBHost(t)
+	h.awaitAfterStart()
+	if answer, err := h.connections(api.ConnectionQuery{}); err != nil || len(answer.Tables) != 0 {
+		t.Errorf("%+v, %v", answer, err)
+	}
+	_, err := h.connections(api.ConnectionQuery{Service: "web"})
+	if err == nil || !strings.Contains(err.Error(), "affinity cookie, and no table") {
+		t.Error(err)
+	}
+	_, err = h.post(api.PathSuspects, api.Suspect{Service: "web", Client: netip.MustParsePrefix("203.0.113.7/32")})
+	if err == nil || !strings.Contains(err.Error(), "give it affinity table") {
+		t.Error(err)
+	}
+	h.awaitFile(h.write(strings.NewReplacer(", scrubber: s2", "", "%s", "").Replace(tableFile)))
+	_, err = h.post(api.PathSuspects, api.Suspect{Service: "web", Client: netip.MustParsePrefix("203.0.113.7/32")})
+	if err == nil || !strings.Contains(err.Error(), "has no scrubber") {
+		t.Error(err)
+	}
+}

@@ -48,6 +48,7 @@ func (c *control) statusCommand() *cobra.Command {
 		if len(s.Controllers) > 0 || s.Revision > 0 {
 			fmt.Fprintf(out, "controllers\t%s\nrevision\t%d\n", strings.Join(s.Controllers, ", "), s.Revision)
 		}
+		printTier(out, &s)
 		if s.Config.Error != "" {
 			fmt.Fprintf(out, "file refused\t%s\n", s.Config.Error)
 		}
@@ -58,6 +59,27 @@ func (c *control) statusCommand() *cobra.Command {
 			fmt.Fprintf(out, "problem\t%s\n", problem)
 		}
 	})
+}
+
+// printTier tells of a load balancer's part in two tiers.
+func printTier(out io.Writer, s *api.LBStatus) {
+	if s.Name != "" {
+		fmt.Fprintf(out, "node\t%s\n", s.Name)
+	}
+	if s.Tier == nil {
+		return
+	}
+	fmt.Fprintf(out, "tier\t%s", s.Tier.Tier)
+	if s.Tier.ID != 0 {
+		fmt.Fprintf(out, ", with id %d at %s", s.Tier.ID, s.Tier.Address)
+	}
+	fmt.Fprintln(out)
+	for _, node := range s.Tier.Second {
+		fmt.Fprintf(out, "second tier\t%s: id %d at %s, %s, %s, %d packets sent\n", node.Name, node.ID, node.Address, node.State, node.Health, node.Packets)
+		if node.HealthDetail != "" {
+			fmt.Fprintf(out, "\t%s\n", node.HealthDetail)
+		}
+	}
 }
 
 func (c *control) countersCommand() *cobra.Command {

@@ -112,8 +112,12 @@ func (lb *LB) serverTraffic(dispatch model.Dispatch, place plan.Place, id uint16
 
 func (lb *LB) describePath(address netip.Addr) string {
 	path, ok := lb.paths.known[address]
-	if !ok {
-		return lb.paths.why[address]
+	why, unknown := lb.paths.why[address]
+	switch {
+	case !ok && unknown:
+		return why
+	case !ok:
+		return "by the second tier" // whose nodes look for it
 	}
 	mac := path.DestinationMAC
 	text := fmt.Sprintf("if%d %02x:%02x:%02x:%02x:%02x:%02x mtu %d", path.Ifindex, mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], path.MTU)

@@ -220,6 +220,7 @@ type connectionsWatch struct {
 	out    io.Writer
 	json   bool
 	live   bool // out is a terminal: the screen is drawn anew
+	looks  int
 	before map[connectionKey]watched
 }
 
@@ -269,6 +270,8 @@ func (w *connectionsWatch) show(answer *api.Connections, now time.Time) error {
 	}
 	if w.live {
 		fmt.Fprint(w.out, "\033[H\033[2J")
+	} else if w.looks++; w.looks > 1 {
+		fmt.Fprintln(w.out)
 	}
 	return printConnections(w.out, answer, rates)
 }

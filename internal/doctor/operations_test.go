@@ -39,7 +39,7 @@ func TestOperationsExplainsEveryCounter(t *testing.T) {
 			t.Errorf("%s: only %d verdicts found", header, len(names))
 		}
 	}
-	for _, source := range []string{"internal/daemon/lb_report.go", "internal/daemon/agent_api.go"} {
+	for _, source := range []string{"internal/daemon/lb_report.go", "internal/daemon/lb_connections_report.go", "internal/daemon/agent_api.go"} {
 		for _, name := range regexp.MustCompile(`"(ballast_[a-z_]+)"`).FindAllStringSubmatch(readRepository(t, source), -1) {
 			if !strings.Contains(guide, "`"+name[1]+"`") {
 				t.Errorf("docs/operations.md does not explain metric %s of %s", name[1], source)

@@ -37,7 +37,7 @@ type Connection struct {
 	Server  uint16 // id
 	State   ConnectionState
 	Suspect bool
-	First   time.Duration // since the entry was made, to 2^30 ns: at most so much too long
+	First   time.Duration // since the entry was made; of more than one packet, to 2^30 ns
 	Last    time.Duration // since the last packet, to 2^20 ns
 	Packets uint32        // of the client
 	Bytes   uint64        // of these, IP headers included; 48 bits
@@ -133,12 +133,12 @@ func (c *Connections) describe(at uint32, t *Table, now uint32, owner owner, out
 		Client: netip.AddrPortFrom(c.client(at, t), owner.port()), Server: owner.id(), State: owner.state(), Suspect: owner.suspect(),
 		Packets: atomic.LoadUint32(&entry.Packets), Bytes: atomic.LoadUint64(&entry.Bytes) & connectionBytes, Entry: at,
 	}
-	out.age(now, atomic.LoadUint32(&entry.First), atomic.LoadUint32(&entry.Last))
-}
-
-func (o *Connection) age(now, first, last uint32) {
-	o.Last = time.Duration(since(now, last, lastBits)) * lastUnit
-	o.First = max(o.Last, time.Duration(since(now>>firstOf, first, lastBits-firstOf))*(lastUnit<<firstOf))
+	out.Last = time.Duration(since(now, atomic.LoadUint32(&entry.Last), lastBits)) * lastUnit
+	out.First = out.Last
+	if out.Packets > 1 {
+		units := since(now>>firstOf, atomic.LoadUint32(&entry.First), lastBits-firstOf)
+		out.First = max(out.Last, time.Duration(units)*(lastUnit<<firstOf))
+	}
 }
 
 func (c *Connections) client(at uint32, t *Table) netip.Addr {

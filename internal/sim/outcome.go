@@ -5,32 +5,47 @@ import (
 	"slices"
 )
 
-// finish turns shares into values and checks that the run told every claim, and nothing else.
-func (r *Run) finish(experiment Experiment) (*Outcome, error) {
+// do runs an experiment, turns shares into values, and checks that the run told every claim, and nothing else.
+func (r *Run) do(experiment Experiment) (*Outcome, error) {
+	if err := experiment.Run(r); err != nil {
+		return nil, err
+	}
 	for _, claim := range experiment.Claims {
 		if share, ok := r.outcome.Shares[claim.ID]; ok {
 			r.outcome.Values[claim.ID] = share.in(claim.Unit)
 		}
-		if _, ok := r.outcome.Values[claim.ID]; !ok {
-			return nil, fmt.Errorf("run %s with seed %d: it told no value of %q", experiment.Name, r.Seed, claim.ID)
+		value, ok := r.outcome.Values[claim.ID]
+		if !ok {
+			return nil, fmt.Errorf("it told no value of %q", claim.ID)
+		}
+		if !isNumber(value) {
+			return nil, fmt.Errorf("it told %v for %q", value, claim.ID)
 		}
 	}
-	var strangers []string
-	for id := range r.outcome.Values {
-		if !slices.ContainsFunc(experiment.Claims, func(claim Claim) bool { return claim.ID == id }) {
-			strangers = append(strangers, id)
+	for _, point := range r.outcome.Points {
+		if !isNumber(point.X) || !isNumber(point.Y) {
+			return nil, fmt.Errorf("it told the point %v, %v of %q", point.X, point.Y, point.Series)
 		}
 	}
-	for id := range r.outcome.Shares {
-		if _, ok := r.outcome.Values[id]; !ok {
-			strangers = append(strangers, id)
-		}
-	}
-	if len(strangers) > 0 {
-		slices.Sort(strangers)
-		return nil, fmt.Errorf("run %s with seed %d: it told values of %q, which it does not claim", experiment.Name, r.Seed, strangers)
+	if strangers := r.outcome.strangers(experiment.Claims); len(strangers) > 0 {
+		return nil, fmt.Errorf("it told values of %q, which the experiment does not claim", strangers)
 	}
 	return r.outcome, nil
+}
+
+// strangers are the values and shares that no claim has, sorted.
+func (o *Outcome) strangers(claims []Claim) (ids []string) {
+	for id := range o.Values {
+		ids = append(ids, id)
+	}
+	for id := range o.Shares {
+		ids = append(ids, id)
+	}
+	ids = slices.DeleteFunc(ids, func(id string) bool {
+		return slices.ContainsFunc(claims, func(claim Claim) bool { return claim.ID == id })
+	})
+	slices.Sort(ids)
+	return slices.Compact(ids)
 }
 
 // in is the share in a unit; that of no trials is 0.

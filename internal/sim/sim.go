@@ -55,7 +55,7 @@ type Figure struct {
 type Run struct {
 	Seed uint64
 
-	ctx    context.Context
+	ctx     context.Context
 	outcome *Outcome
 
 	// Read by who shows progress, on another goroutine.
@@ -105,11 +105,7 @@ func (r *Run) Err() error { return r.ctx.Err() }
 
 // Once does one run of an experiment, for tests.
 func Once(ctx context.Context, experiment Experiment, seed uint64) (*Outcome, error) {
-	run := newRun(ctx, seed)
-	if err := experiment.Run(run); err != nil {
-		return nil, err
-	}
-	return run.finish(experiment)
+	return newRun(ctx, seed).do(experiment)
 }
 
 func newRun(ctx context.Context, seed uint64) *Run {

@@ -1,0 +1,207 @@
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// noisy claims the mean of a few draws and draws a parabola with noise.
+func noisy(name string) Experiment {
+	return Experiment{
+		Name: name, Title: "noise", Source: "none", Seeds: 3,
+		Claims: []Claim{
+			{ID: "mean", Low: 0.2, High: 0.8, Paper: "half"},
+			{ID: "never", Unit: "%", Low: 0, High: 0},
+		},
+		Figures: []Figure{{Name: "first"}, {Name: "second", LogY: true}},
+		Run: func(run *Run) error {
+			random := rand.New(rand.NewPCG(run.Seed, 0))
+			sum := 0.0
+			for i := range 100 {
+				sum += random.Float64()
+				run.Progress(int64(i+1), 100)
+				run.Point("second/parabola", float64(i%10), float64(i*i)+random.Float64())
+			}
+			run.Point("plain", 1, sum)
+			run.Value("mean", sum/100)
+			run.Share("never", 0, 100)
+			return run.Err()
+		},
+	}
+}
+
+func TestResultsAreTheSameOnAnyNumberOfWorkers(t *testing.T) {
+	var first []byte
+	for workers := 1; workers < 9; workers++ {
+		plan := Plan{Experiments: []Experiment{noisy("a"), noisy("b")}, Base: 7, Workers: workers}
+		results, err := NewRunner(plan).Run(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := json.Marshal(results)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == nil {
+			first = text
+		}
+		if string(text) != string(first) {
+			t.Fatalf("%d workers: %s\none: %s", workers, text, first)
+		}
+	}
+}
+
+func TestResultsComeBackFromJSON(t *testing.T) {
+	experiment := noisy("a")
+	experiment.Claims[0].High = math.Inf(1)
+	want, err := NewRunner(Plan{Experiments: []Experiment{experiment}}).Run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var have []Result
+	if err := json.Unmarshal(text, &have); err != nil || !reflect.DeepEqual(have, want) {
+		t.Errorf("%v: have %+v, want %+v", err, have, want)
+	}
+}
+
+func TestPointsBelongToTheirFigures(t *testing.T) {
+	results, err := NewRunner(Plan{Experiments: []Experiment{noisy("a")}, Seeds: 2}).Run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	diagrams := results[0].Diagrams
+	if len(diagrams) != 2 || diagrams[0].Series[0].Name != "plain" || diagrams[1].Series[0].Name != "parabola" || !diagrams[1].LogY {
+		t.Fatalf("have %+v", diagrams)
+	}
+	points := diagrams[1].Series[0].Points
+	if len(points) != 10 || points[3].X != 3 || points[3].Y.Runs != 20 {
+		t.Errorf("have %+v", points)
+	}
+}
+
+func TestVerdicts(t *testing.T) {
+	band, open := Claim{Low: 1, High: 2}, Claim{Low: math.Inf(-1), High: math.Inf(1)}
+	known := band
+	known.Known = true
+	for _, c := range []struct {
+		claim Claim
+		mean  float64
+		want  Verdict
+	}{
+		{band, 1, Pass}, {band, 2, Pass}, {band, 2.1, Fail}, {band, 0.9, Fail}, {known, 1.5, DoesNotReproduce}, {known, 3, Fail}, {open, 9, Shown},
+	} {
+		if have := c.claim.judge(c.mean); have != c.want {
+			t.Errorf("%+v of %+v: %v", c.mean, c.claim, have)
+		}
+	}
+}
+
+func TestIntervalsAreStudents(t *testing.T) {
+	// Ten values 1..10: standard error 0.95743, t of 9 degrees of freedom 2.26216 (printed tables).
+	have := Estimated([]float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10})
+	if math.Abs(have.Mean-5.5) > 1e-12 || math.Abs(have.Half-0.95743*2.26216) > 1e-4 || have.Runs != 10 {
+		t.Errorf("have %+v", have)
+	}
+	if one := Estimated([]float64{3}); one != (Estimate{Mean: 3, Runs: 1}) {
+		t.Errorf("have %+v", one)
+	}
+}
+
+func TestIntervalsCoverTheMeanNineteenTimesInTwenty(t *testing.T) {
+	seed := rand.Uint64()
+	random, covered := rand.New(rand.NewPCG(seed, 0)), 0
+	const times = 4000
+	for range times {
+		values := make([]float64, 5)
+		for i := range values {
+			values[i] = random.NormFloat64()
+		}
+		if estimate := Estimated(values); math.Abs(estimate.Mean) <= estimate.Half {
+			covered++
+		}
+	}
+	if part := float64(covered) / times; part < 0.93 || part > 0.97 {
+		t.Errorf("seed %d: %g", seed, part)
+	}
+}
+
+func TestARunMustTellWhatIsClaimedAndNothingElse(t *testing.T) {
+	for problem, run := range map[string]func(run *Run){
+		"it told no value":          func(run *Run) {},
+		"it told NaN":               func(run *Run) { run.Value("a", math.NaN()) },
+		"does not claim":            func(run *Run) { run.Value("a", 1); run.Value("b", 1) },
+		"told values of [\"c\"]":    func(run *Run) { run.Value("a", 1); run.Share("c", 1, 2) },
+		"it told the point 1, +Inf": func(run *Run) { run.Value("a", 1); run.Point("p", 1, math.Inf(1)) },
+	} {
+		experiment := Experiment{Name: "x", Claims: []Claim{{ID: "a"}}, Run: func(r *Run) error { run(r); return nil }}
+		if _, err := Once(context.Background(), experiment, 1); err == nil || !strings.Contains(err.Error(), problem) {
+			t.Errorf("%s: %v", problem, err)
+		}
+	}
+}
+
+func TestOneFailingExperimentLeavesTheOthers(t *testing.T) {
+	broken := errors.New("broken")
+	bad := Experiment{Name: "bad", Run: func(*Run) error { return broken }}
+	results, err := NewRunner(Plan{Experiments: []Experiment{bad, noisy("good")}, Workers: 2}).Run(context.Background())
+	if !errors.Is(err, broken) || len(results) != 1 || results[0].Experiment != "good" {
+		t.Errorf("%v, %+v", err, results)
+	}
+}
+
+func TestRunsStopWhenTheyAreNoLongerWanted(t *testing.T) {
+	ctx, stop := context.WithCancel(context.Background())
+	endless := Experiment{Name: "endless", Run: func(run *Run) error {
+		for run.Err() == nil {
+			stop()
+		}
+		return run.Err()
+	}}
+	if _, err := NewRunner(Plan{Experiments: []Experiment{endless}, Workers: 2}).Run(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func TestStatusCountsWhatIsDoneAndUnderWay(t *testing.T) {
+	var runner *Runner
+	var seen Status
+	watched := Experiment{Name: "watched", Run: func(run *Run) error {
+		run.Progress(30, 60)
+		if run.Seed == 1 {
+			seen = runner.Status()
+		}
+		return nil
+	}}
+	runner = NewRunner(Plan{Experiments: []Experiment{watched}, Seeds: 2})
+	if _, err := runner.Run(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	want := Status{Runs: 1, Of: 2, Part: 0.75, Events: 60, Running: []string{"watched"}}
+	if !reflect.DeepEqual(seen, want) {
+		t.Errorf("have %+v, want %+v", seen, want)
+	}
+}
+
+func TestExperimentsAreSelectedByNameAndFamily(t *testing.T) {
+	all := []Experiment{noisy("b-1"), noisy("a-1"), noisy("a-2")}
+	for names, want := range map[string]string{"all": "b-1 a-1 a-2", "a-": "a-1 a-2", "a-2 b-1": "b-1 a-2", "a": "", "b-1 all": "b-1 a-1 a-2"} {
+		selected, unknown := Select(all, strings.Fields(names))
+		var have []string
+		for _, experiment := range selected {
+			have = append(have, experiment.Name)
+		}
+		if strings.Join(have, " ") != want || (len(unknown) > 0) != (want == "") {
+			t.Errorf("%s: %v, unknown %v", names, have, unknown)
+		}
+	}
+}

@@ -13,7 +13,7 @@ import (
 type TCPSocket struct {
 	Local, Remote netip.AddrPort
 	Received      uint64 // bytes of payload
-	SegmentsIn    uint32 // without the SYN
+	SegmentsIn    uint32 // with the SYN
 	Retransmitted uint32 // segments
 }
 

@@ -81,12 +81,17 @@ inline_always __u32 hold_back_limit(const struct hold_back *h)
 	return 1u << ((30 - h->cookie_bits) & 31);
 }
 
+/* Has nothing been sent since the handshake? */
+inline_always _Bool hold_back_is_unused(const struct hold_back *h)
+{
+	return (__s32)(h->newest_sent - h->held_from) < 0;
+}
+
 /* May the packet with this T be the first one with another cookie? */
 inline_always _Bool hold_back_may_turn(const struct hold_back *h, __u32 t)
 {
-	_Bool unused = (__s32)(h->newest_sent - h->held_from) < 0, echoed = (__s32)(h->newest_echo - h->held_from) >= 0;
-
-	return (unused || echoed) && (__s32)(t - h->delta - h->newest_sent) > 0 &&
+	return (hold_back_is_unused(h) || (__s32)(h->newest_echo - h->held_from) >= 0) &&
+	       (__s32)(t - h->delta - h->newest_sent) > 0 &&
 	       (__s32)(h->newest_echo + hold_back_limit(h) - h->newest_sent) > 0;
 }
 
@@ -95,8 +100,8 @@ inline_always void hold_back_turn(struct hold_back *h, __u32 t, __u16 cookie)
 {
 	h->cookie_before = h->cookie;
 	h->cookie = cookie;
-	if ((__s32)(h->newest_sent - h->held_from) < 0)
-		return; /* it was never sent */
+	if (hold_back_is_unused(h))
+		return;
 	h->delta_before = h->delta;
 	h->held_from = t - h->delta;
 }
@@ -137,6 +142,12 @@ inline_always __u32 hold_back_restore(struct hold_back *h, __u32 w)
 	if ((__s32)(v - h->newest_echo) > 0 && (__s32)(v - h->newest_sent) <= 0)
 		h->newest_echo = v;
 	return v + ((__s32)(v - h->held_from) >= 0 ? h->delta : h->delta_before);
+}
+
+/* Was this sent before the cookie turned? */
+inline_always _Bool hold_back_is_late(const struct hold_back *h, __u32 w)
+{
+	return !hold_back_is_unused(h) && (__s32)(hold_back_read(h, w) - h->held_from) < 0;
 }
 
 inline_always __u32 hold_back_cookie(const struct hold_back *h, __u32 w)

@@ -54,17 +54,17 @@ static __noinline void mark_refresh(struct hold_back *h, const struct served *se
 /* An echo that does not have the connection's cookie. 0: this server did not write it.
  *
  * Departs from Cheetah III-B, where the load balancer keeps the server: one with a connection table puts its index, the tag, into the
- * cookie of a client's packets, and the connection carries it from then on. Echoes of the cookie before, of a V from before
- * it turned, are the client's own: they are late and ask for nothing. Tag 0 is what connections begin with: nobody puts it in. */
+ * cookie of a client's packets, and the connection carries it from then on. What was sent before the cookie turned asks for
+ * nothing: it may be late, and the next packet tells again. Tag 0 is what connections begin with: nobody puts it in. */
 static __noinline int mark_adopt(struct hold_back *h, const struct served *served, const struct flow *f, __u32 w)
 {
-	_Bool late = hold_back_cookie(h, w) == h->cookie_before && (__s32)(hold_back_read(h, w) - h->held_from) < 0;
+	_Bool late = hold_back_is_late(h, w), before = hold_back_cookie(h, w) == h->cookie_before;
 	int tag;
 
-	if (late || served->cookie_bits != h->cookie_bits)
-		return late;
+	if ((late && before) || served->cookie_bits != h->cookie_bits)
+		return before;
 	tag = mark_read_tag(served, f, w);
-	if (tag > 0) {
+	if (tag > 0 && !late) {
 		h->tag = tag;
 		h->generation = current_generation() - 1;
 	}

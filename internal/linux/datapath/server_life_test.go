@@ -80,6 +80,29 @@ func TestHandshakeFromBeforeTheAgentIsLeftAlone(t *testing.T) {
 	}
 }
 
+// The kernel answers for a connection request by its listener's socket. The listener's storage is what every connection begins with.
+func TestAnswerForARequestLeavesItsListenerAlone(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	config := net.ListenConfig{Control: setInt(unix.TCP_DEFER_ACCEPT, 30)}
+	config.SetMultipathTCP(false)
+	r.serve(r.listener(r.vips[0], config))
+	before, w := r.rejects(), r.watch()
+	first, request := r.dial(r.vips[0]), r.dial(r.vips[0])
+	defer first.Close()
+	defer request.Close()
+	check(t, fetch(first, 1000))
+	raw, err := request.(*net.TCPConn).SyscallConn()
+	check(t, err)
+	for _, mode := range []int{1, 0} { // the end of repair is announced by a segment from outside the window
+		check(t, setInt(unix.TCP_REPAIR, mode)("", "", raw))
+	}
+	r.await("an answer for the request", func() bool { return r.count("egress_marked_no_socket") > 0 })
+	for range 4 {
+		check(t, fetch(r.dial(r.vips[0]), 1000))
+	}
+	r.verify(w, before)
+}
+
 // transfer keeps four connections busy with 30 MB each; the returned function waits for them.
 func (r *rig) transfer() (wait func()) {
 	var group sync.WaitGroup
@@ -206,11 +229,12 @@ func TestLossAndSelectiveAcknowledgement(t *testing.T) {
 }
 
 func TestHalfCloseAndTimeWait(t *testing.T) {
-	r := newRig(t, rigOptions{})
+	r := newRig(t, rigOptions{table: true})
 	listener := r.listener(r.vips[0], net.ListenConfig{})
-	before, w := r.rejects(), r.watch()
-	for range 10 {
-		conn := r.dial(r.vips[0])
+	tagger, before, w := newTagger(r), r.rejects(), r.watch()
+	for i := range 16 {
+		tagger.want(firstPort+i, r.vips[0], uint16(i*4))
+		conn := r.dialFrom(firstPort+i, r.vips[0])
 		accepted, err := listener.Accept()
 		check(t, err)
 		// The server closes its half first: its end is left to a TIME_WAIT socket, which acknowledges the client's FIN.
@@ -227,9 +251,10 @@ func TestHalfCloseAndTimeWait(t *testing.T) {
 		check(t, conn.Close())
 	}
 	r.await("TIME_WAIT answers", func() bool {
-		return r.count("ingress_restored_time_wait") >= 10 && r.count("egress_marked_no_socket") >= 10
+		return r.count("ingress_restored_time_wait") >= 16 && r.count("egress_marked_no_socket") >= 16
 	})
 	r.verify(w, before)
+	r.expectRestored("half close")
 }
 
 func TestKeepalive(t *testing.T) {

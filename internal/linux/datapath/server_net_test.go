@@ -332,8 +332,9 @@ type watcher struct {
 
 // lastSeen is what the last packet from the service to a client carried.
 type lastSeen struct {
-	value uint32
-	tag   uint16
+	value  uint32
+	tag    uint16
+	synACK bool
 }
 
 func (r *rig) watch() *watcher {
@@ -403,13 +404,14 @@ func (r *rig) inspect(w *watcher, frame []byte, outgoing bool) {
 	w.seen.Add(1)
 	service := r.fleet.Service(source.Addr().String())
 	tag, ok := r.tagIn(service, destination, value)
-	if tcp[13]&2 != 0 { // a SYN-ACK
+	synACK := tcp[13]&2 != 0
+	if synACK {
 		w.flows.Delete(destination)
 		w.echoes.Delete(destination)
 	}
 	echo, echoed := w.echoes.Load(destination)
 	ahead := echoed && int32(value-echo.(uint32)) > 1<<30+2<<service.CookieBits
-	last, known := w.flows.Swap(destination, lastSeen{value, tag})
+	last, known := w.flows.Swap(destination, lastSeen{value, tag, synACK})
 	back := known && int32(value-last.(lastSeen).value) < 0
 	if (!ok || back || ahead) && w.wrong.Add(1) == 1 {
 		w.first.Store(fmt.Sprintf("%s > %s TSval %#x flags %#x, after %+v and an echo of %#x", source, destination, value, tcp[13], last, echo))

@@ -1,6 +1,8 @@
 package datapath_test
 
 import (
+	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 )
 
@@ -23,7 +25,7 @@ func TestConnectionsCarryTheTagThatIsPutIntoTheirPackets(t *testing.T) {
 			r.listen(test.multipath)
 			tagger, before, w := newTagger(r), r.rejects(), r.watch()
 			for i := range 10 {
-				port, vip, tag := 20000+i, r.vips[i%2], uint16(1+i*6)
+				port, vip, tag := firstPort+i, r.vips[i%2], uint16(1+i*6)
 				tagger.want(port, vip, tag)
 				conn := r.dialFrom(port, vip)
 				check(t, fetch(conn, 10))
@@ -40,4 +42,45 @@ func TestConnectionsCarryTheTagThatIsPutIntoTheirPackets(t *testing.T) {
 			r.expectRestored(test.name)
 		})
 	}
+}
+
+// Load balancers come and go, each with an index of its own, and keys rotate, in the midst of bulk transfers.
+func TestTagsAndKeysChangeInTheMidstOfTransfers(t *testing.T) {
+	r := newRig(t, rigOptions{table: true})
+	r.listen(false)
+	r.fleet.Keys.Cookie[2] = [16]byte{9, 9, 9}
+	tagger, before, w := newTagger(r), r.rejects(), r.watch()
+	var running atomic.Int32
+	for i := range 4 {
+		tagger.want(firstPort+i, r.vips[i%2], 1)
+		conn := r.dialFrom(firstPort+i, r.vips[i%2])
+		running.Add(1)
+		go func() {
+			defer running.Add(-1)
+			defer conn.Close()
+			for range 30 {
+				if err := fetch(conn, 1<<20); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}()
+	}
+	changes := 0
+	for ; running.Load() == 4; changes++ {
+		i, tag := rand.IntN(4), uint16(1+rand.IntN(63))
+		for range 1 + rand.IntN(3) { // some in quick succession
+			tag = 1 + tag%63
+			tagger.want(firstPort+i, r.vips[i%2], tag)
+		}
+		if changes%8 == 0 {
+			r.fleet.Keys.Current = 3 - r.fleet.Keys.Current
+			r.publish()
+		}
+		r.await("the last tag", func() bool { return w.tag(firstPort+i, r.vips[i%2]) == tag || running.Load() < 4 })
+	}
+	r.await("the transfers", func() bool { return running.Load() == 0 })
+	t.Logf("%d changes", changes)
+	r.verify(w, before)
+	r.expectRestored("transfers")
 }

@@ -26,7 +26,10 @@ type taggedFlow struct {
 	Rewritten uint64
 }
 
-const noCookie = ^uint32(0)
+const (
+	noCookie  = ^uint32(0)
+	firstPort = 20000 // of clients whose packets are tagged
+)
 
 func newTagger(r *rig) *tagger {
 	r.t.Helper()

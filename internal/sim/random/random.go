@@ -53,7 +53,7 @@ func (s *Stream) Intn(n int) int {
 }
 
 // Exp returns an exponentially distributed number >= 0 with the given mean.
-func (s *Stream) Exp(mean float64) float64 { return exponential(s.Float64(), mean) }
+func (s *Stream) Exp(mean float64) float64 { return mean * rand.New(&s.generator).ExpFloat64() }
 
 // Pareto returns a number >= least with P(X > x) = (least/x)^alpha.
 func (s *Stream) Pareto(alpha, least float64) float64 {
@@ -71,8 +71,6 @@ func (s *Stream) Shuffle(n int, swap func(i, j int)) {
 }
 
 func unit(bits uint64) float64 { return float64(bits>>11) * 0x1p-53 }
-
-func exponential(unit, mean float64) float64 { return -mean * math.Log(1-unit) }
 
 // Key gives every flow random numbers of its own, whatever has been drawn for others: SplitMix64 (Steele, Lea and Flood,
 // "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014) by index. It is a value without state.
@@ -96,7 +94,7 @@ func (k Key) At(flow uint64) uint64 {
 func (k Key) Float64At(flow uint64) float64 { return unit(k.At(flow)) }
 
 // ExpAt returns a flow's exponentially distributed number with the given mean.
-func (k Key) ExpAt(flow uint64, mean float64) float64 { return exponential(k.Float64At(flow), mean) }
+func (k Key) ExpAt(flow uint64, mean float64) float64 { return -mean * math.Log(1-k.Float64At(flow)) }
 
 // Below maps 64 random bits to [0, n), where n is so much smaller than 2^64 that nobody can tell how even it is.
 func Below(bits64 uint64, n uint32) uint32 {

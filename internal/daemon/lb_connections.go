@@ -57,6 +57,8 @@ type serviceTable struct {
 	rules   datapath.SweepRules
 	servers map[uint16]string // names by id
 	counts  *sweepCounts
+
+	suspects *serviceSuspects // nil: there are none
 }
 
 // listed tells when the list of tables has to be made anew.
@@ -115,8 +117,8 @@ func (lb *LB) serviceTable(s *model.Service, place plan.Place) *serviceTable {
 			t.servers[servers[i].ID] = servers[i].Name
 		}
 	}
-	if networks := lb.connections.suspects.of(s.Name); len(networks) > 0 && s.Table.Scrubber != "" {
-		t.rules.Suspect = datapath.NewSuspectNetworks(networks).Contain
+	if t.suspects = lb.connections.suspects.by[s.Name]; t.suspects != nil && s.Table.Scrubber != "" {
+		t.rules.Suspect = t.suspects.contain
 	}
 	return t
 }
@@ -167,24 +169,27 @@ func (lb *LB) sweepPart(now time.Time) {
 	if len(tables) == 0 || lb.cutOff || elapsed <= 0 {
 		return
 	}
+	end := time.Now().Add(elapsed / sweepShare)
+	for left := partOf(tables, elapsed); left > 0 && time.Now().Before(end); {
+		part := min(left, sweepChunk)
+		left -= part
+		c.sweepNext(tables, part, lb.sweepBlocks)
+	}
+}
+
+// partOf is how many blocks have to be swept in a time, so that a round takes as long as it shall.
+func partOf(tables []*serviceTable, elapsed time.Duration) uint32 {
 	blocks, round := uint64(0), sweepRound
 	for _, t := range tables {
 		blocks += uint64(t.table.Blocks)
 		round = min(round, t.rules.Idle/4)
 	}
-	left := uint32(min(blocks, blocks*uint64(elapsed)/uint64(max(round, sweepPeriod))+1))
-	for end := time.Now().Add(elapsed / sweepShare); left > 0; {
-		part := min(left, sweepChunk)
-		lb.sweepChunk(tables, part)
-		if left -= part; time.Now().After(end) {
-			return
-		}
-	}
+	return uint32(min(blocks, blocks*uint64(elapsed)/uint64(max(round, sweepPeriod))+1))
 }
 
-// sweepChunk sweeps as many blocks as are asked for, or up to the end of a table. Callers hold mu.
-func (lb *LB) sweepChunk(tables []*serviceTable, blocks uint32) {
-	c := &lb.connections
+// sweepNext sweeps the next so many blocks, or those up to the end of a table. A table that is another one than when its last part was
+// swept is begun anew.
+func (c *connectionTables) sweepNext(tables []*serviceTable, blocks uint32, sweep func(t *serviceTable, from, blocks uint32) datapath.Tally) {
 	at, found := slices.BinarySearchFunc(tables, c.service, func(t *serviceTable, name string) int { return cmp.Compare(t.service, name) })
 	t := tables[at%len(tables)]
 	if moved := t.counts.place != t.table.TablePlace; moved || !found {
@@ -193,7 +198,7 @@ func (lb *LB) sweepChunk(tables []*serviceTable, blocks uint32) {
 		}
 		c.service, c.block, c.part = t.service, 0, datapath.Tally{}
 	}
-	c.part.Add(lb.sweepBlocks(t, c.block, blocks))
+	c.part.Add(sweep(t, c.block, blocks))
 	if c.block += blocks; c.block >= t.table.Blocks {
 		t.counts.tally = c.part
 		t.counts.rounds++

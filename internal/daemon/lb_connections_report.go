@@ -51,7 +51,11 @@ func (c tableCollector) Collect(out chan<- prometheus.Metric) {
 		}
 		counter(tableEnded, counts.reclaimed.Load(), t.service, "reclaimed")
 		counter(tableSweeps, counts.rounds, t.service)
-		gauge(tableSuspects, float64(len(tables.suspects.of(t.service))), t.service)
+		suspects := 0
+		if t.suspects != nil {
+			suspects = len(t.suspects.networks)
+		}
+		gauge(tableSuspects, float64(suspects), t.service)
 	}
 	if log := tables.log; log != nil {
 		counter(flowLogRecords, log.written.Load())

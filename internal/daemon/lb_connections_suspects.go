@@ -28,22 +28,33 @@ func (s *suspect) is(service string, client netip.Prefix) bool {
 // suspects are those of all services. LB.mu guards them.
 type suspects struct {
 	list    []suspect // replaced, never changed
+	by      map[string]*serviceSuspects
 	changes uint64
-	told    listed // to the data path: the list of tables as it was then
+
+	seen listed             // the list of tables when the data path was told last
+	told []datapath.Suspect // what it was told
+	once bool               // it was told
 }
 
-// of returns the networks of a service's suspects.
-func (s *suspects) of(service string) (networks []netip.Prefix) {
-	for i := range s.list {
-		if s.list[i].Service == service {
-			networks = append(networks, s.list[i].Client)
-		}
-	}
-	return networks
+// serviceSuspects are those of one service.
+type serviceSuspects struct {
+	networks []netip.Prefix
+	contain  func(netip.Addr) bool
 }
 
 func (s *suspects) replace(list []suspect) {
-	s.list = list
+	s.list, s.by = list, map[string]*serviceSuspects{}
+	for i := range list {
+		by := s.by[list[i].Service]
+		if by == nil {
+			by = &serviceSuspects{}
+			s.by[list[i].Service] = by
+		}
+		by.networks = append(by.networks, list[i].Client)
+	}
+	for _, by := range s.by {
+		by.contain = datapath.NewSuspectNetworks(by.networks).Contain
+	}
 	s.changes++
 }
 
@@ -79,20 +90,25 @@ func (lb *LB) saveSuspects() {
 // tellSuspects tells the data path, which knows services by number, of suspects. Callers hold mu.
 func (lb *LB) tellSuspects(now time.Time) error {
 	c := &lb.connections
-	tables := lb.tablesNow(now)
-	if c.suspects.told == c.listed {
+	tables, s := lb.tablesNow(now), &c.suspects
+	if s.seen == c.listed {
 		return nil
 	}
 	var all []datapath.Suspect
 	for _, t := range tables {
-		for _, network := range c.suspects.of(t.service) {
-			all = append(all, datapath.Suspect{Service: t.number, Client: network})
+		if by := s.by[t.service]; by != nil {
+			for _, network := range by.networks {
+				all = append(all, datapath.Suspect{Service: t.number, Client: network})
+			}
 		}
 	}
-	if err := lb.path.SetSuspects(all); err != nil {
-		return err
+	if !s.once || !slices.Equal(all, s.told) {
+		s.once = false
+		if err := lb.path.SetSuspects(all); err != nil {
+			return err
+		}
 	}
-	c.suspects.told = c.listed
+	s.seen, s.told, s.once = c.listed, all, true
 	return nil
 }
 

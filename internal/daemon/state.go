@@ -106,7 +106,7 @@ func (lb *LB) loadState(now time.Time) error {
 		}
 	}
 	lb.node, lb.probes = n, probeTable{saved.TakesPart}
-	lb.connections.suspects.list = saved.Suspects
+	lb.connections.suspects.replace(saved.Suspects)
 	if saved.Unhealthy != nil {
 		lb.unhealthy = saved.Unhealthy
 	}

@@ -2,9 +2,9 @@
 /* bench.bpf.c - measures a packet's time in another program, and the programs that it is compared with.
  *
  * A repeated test run does not reset its packet: an encapsulating program would see its own output from the second run on.
- * So `wrapper` undoes the growth, writes the headers of a flow and tail-calls the program under test. Flows are drawn at random, or
- * taken from a short list where each may come but once. They are computed, not looked up: a table of a million flows would measure
- * the cache that it takes from others. Only what a connection table has put into their cookies must be kept, one byte each.
+ * So `wrapper` undoes the growth, writes the headers of a flow and tail-calls the program under test. Flows are drawn at random and
+ * computed, not looked up: a table of a million flows would measure the cache that it takes from others. What a connection table has put
+ * into their cookies cannot be computed: then user space draws, and lists flows in the order in which they come.
  */
 #include "kernel.h"
 
@@ -28,33 +28,35 @@ struct bench_cell {
 	__u8 cookie_bits; /* 0: write no cookie */
 	__u8 epoch_parity;
 	__u8 index_shift; /* of the index in the cookie's text; 0: write none */
-	__u8 listed; /* the flows are those of `listed`, in turn */
-	__u16 pad[3];
-	__u32 indices_base; /* of flow 0 in `indices`; a multiple of 8 */
+	__u8 listed; /* the flows are those of `lists`, in turn */
+	__u16 pad;
 };
-_Static_assert(sizeof(struct bench_cell) == 120, "bench_cell");
+_Static_assert(sizeof(struct bench_cell) == 112, "bench_cell");
 
 struct bench_state {
 	__u64 random, runs;
 	__u64 surprises; /* runs whose frame did not grow as expected */
 	__u32 grown; /* what the run before should have left */
-	__u32 flow; /* of the last run */
+	__u32 flow; /* of the last run, as in a list */
 };
 _Static_assert(sizeof(struct bench_state) == 32, "bench_state");
 
-#define LISTED 4096
-
 struct bench_cell cell;
 struct bench_state state;
-__u32 listed[LISTED];
 
-/* The indices that tables have given to flows, of eight flows each: smaller values would not be packed. */
+/* A flow, and from bit 24 on the index that a connection table has given to it. Read in order, so that none of it must be waited for. */
+#define LISTED (1 << 20)
+struct flow_list {
+	__u32 flow[LISTED];
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1); /* set by user space */
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u64);
-} indices SEC(".maps");
+	__type(value, struct flow_list);
+} lists SEC(".maps");
 
 /* A fixed index makes the tail call a direct jump. */
 struct {
@@ -76,6 +78,14 @@ inline_always __u32 draw_flow(void)
 	return ((x >> 32) * cell.flows) >> 32;
 }
 
+inline_always __u32 *listed_flow(__u32 at)
+{
+	__u32 first = 0;
+	struct flow_list *list = bpf_map_lookup_elem(&lists, &first);
+
+	return list ? &list->flow[at & (LISTED - 1)] : 0;
+}
+
 /* Odd factors permute: up to 2^24 flows have addresses of their own in 10.0.0.0/8. */
 inline_always __be32 client_address(__u32 flow)
 {
@@ -87,26 +97,13 @@ inline_always __be16 client_port(__u32 flow)
 	return bpf_htons(1024 + (flow * 0x85ebca6b >> 17));
 }
 
-inline_always __u64 *indices_of(__u32 flow)
-{
-	__u32 at = (cell.indices_base + flow) >> 3;
-
-	return bpf_map_lookup_elem(&indices, &at);
-}
-
 /* What the flow's server would write. */
-inline_always __u32 make_echo(__u32 flow, __be32 address, __be16 port)
+inline_always __u32 make_echo(__u32 flow, __u8 index, __be32 address, __be16 port)
 {
 	__be32 client[4] = { address };
 	__u64 hash = flow_hash(&cell.cookie_key, client, port, cell.service_port, 0);
-	__u16 plain = 1 + flow % cell.ids;
+	__u16 plain = 1 + flow % cell.ids | index << (cell.index_shift & 15);
 
-	if (cell.index_shift) {
-		const __u64 *eight = indices_of(flow);
-
-		if (eight)
-			plain |= (*eight >> (flow & 7) * 8 & 0xff) << (cell.index_shift & 15);
-	}
 	return flow << (cell.cookie_bits & 31) | cookie_make(plain, hash, cell.epoch_parity, cell.cookie_bits);
 }
 
@@ -125,11 +122,12 @@ inline_always void copy_frame(void *data)
 	*(__u16 *)(data + FRAME_LENGTH - 2) = *(const __u16 *)(frame + FRAME_LENGTH - 2);
 }
 
-inline_always int write_frame(struct xdp_md *ctx, __u32 flow)
+inline_always int write_frame(struct xdp_md *ctx, __u32 listed)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct iphdr *ip = data + sizeof(struct ethhdr);
 	struct tcphdr *tcp = (void *)(ip + 1);
+	__u32 flow = listed & 0xffffff;
 
 	if (data + FRAME_LENGTH > end)
 		return -1;
@@ -138,13 +136,13 @@ inline_always int write_frame(struct xdp_md *ctx, __u32 flow)
 	checksum_replace32(&ip->check, 0, ip->saddr);
 	tcp->source = client_port(flow);
 	if (cell.cookie_bits)
-		*(__be32 *)(data + ECHO_OFFSET) = bpf_htonl(make_echo(flow, ip->saddr, tcp->source));
-	state.flow = flow;
+		*(__be32 *)(data + ECHO_OFFSET) = bpf_htonl(make_echo(flow, listed >> 24, ip->saddr, tcp->source));
+	state.flow = listed;
 	return 0;
 }
 
 /* Undoes what the run before left and goes on with the next. */
-inline_always int run(struct xdp_md *ctx, __u32 flow)
+inline_always int run(struct xdp_md *ctx, __u32 listed)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 grown = end - data - FRAME_LENGTH;
@@ -154,7 +152,7 @@ inline_always int run(struct xdp_md *ctx, __u32 flow)
 	state.grown = cell.growth;
 	state.runs++;
 	/* Also where nothing grew: every program is charged the same. */
-	if (bpf_xdp_adjust_head(ctx, grown) || write_frame(ctx, flow))
+	if (bpf_xdp_adjust_head(ctx, grown) || write_frame(ctx, listed))
 		return XDP_ABORTED;
 	bpf_tail_call(ctx, &tested, 0);
 	return XDP_ABORTED;
@@ -163,7 +161,12 @@ inline_always int run(struct xdp_md *ctx, __u32 flow)
 SEC("xdp.frags")
 int wrapper(struct xdp_md *ctx)
 {
-	return run(ctx, cell.listed ? listed[state.runs & (LISTED - 1)] : draw_flow());
+	const __u32 *listed;
+
+	if (!cell.listed)
+		return run(ctx, draw_flow());
+	listed = listed_flow(state.runs);
+	return listed ? run(ctx, *listed) : XDP_ABORTED;
 }
 
 /* Does what the server's agent does: takes the index that the load balancer wrote into the echo for the flow's own. */
@@ -171,21 +174,24 @@ inline_always void learn_index(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__be32 *echo = data + (state.grown & 63) + ECHO_OFFSET;
-	__u32 flow = state.flow, given;
-	__u64 *eight = indices_of(flow);
+	__u32 *listed = listed_flow((state.runs - 1) >> 1), flow, sent;
 
-	if (!state.runs || !eight || (void *)(echo + 1) > end)
+	if (!state.runs || !listed || (void *)(echo + 1) > end)
 		return;
-	given = (bpf_ntohl(*echo) ^ make_echo(flow, client_address(flow), client_port(flow))) >> (cell.index_shift & 15);
-	*eight ^= (__u64)(given & 0xff) << (flow & 7) * 8;
+	flow = *listed & 0xffffff;
+	sent = make_echo(flow, *listed >> 24, client_address(flow), client_port(flow));
+	*listed ^= (bpf_ntohl(*echo) ^ sent) >> (cell.index_shift & 15) << 24;
 }
 
 /* Opens the listed flows' connections: of each the packet that gets an index, and one that carries it. */
 SEC("xdp.frags")
 int opener(struct xdp_md *ctx)
 {
+	const __u32 *listed;
+
 	learn_index(ctx);
-	return run(ctx, listed[state.runs >> 1 & (LISTED - 1)]);
+	listed = listed_flow(state.runs >> 1);
+	return listed ? run(ctx, *listed) : XDP_ABORTED;
 }
 
 SEC("xdp.frags")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"time"
@@ -26,6 +27,7 @@ type subject struct {
 	cell    datapath.BenchCell // but for the number of flows
 	prepare func() error       // before each sample; nil: nothing
 	changes *changes           // nil: what a packet meets is the same for all, and flows are drawn at random
+	indices []uint8            // that the flows' cookies carry; nil: none
 	lb      *datapath.LB       // whose counters count; nil: the program counts none
 	service uint32             // number
 	verdict string             // that every packet must get
@@ -53,6 +55,7 @@ type measurement struct {
 type runner struct {
 	programs *datapath.Bench
 	verdicts []string
+	listed   bool // user space draws, too
 }
 
 // measurements lists the cells of all subjects at all numbers of flows, and what is subtracted from them. The first subject is the empty
@@ -85,7 +88,7 @@ func measureSubjects(subjects []subject, flows uint32) (all []*measurement) {
 // controlBy is the empty program, fed what the subject is fed.
 func (s *subject) controlBy(empty *subject, flows uint32) *measurement {
 	making := *empty
-	making.cell = s.cell
+	making.cell, making.indices = s.cell, s.indices
 	making.cell.Growth = 0
 	control := &measurement{subject: &making, flows: flows}
 	if s.changes != nil {
@@ -127,6 +130,9 @@ func (r *runner) sample(m *measurement, repeat uint32, seed uint64) error {
 	if m.subject.changes != nil {
 		return r.sampleChanges(m, max(1, repeat/changesPart))
 	}
+	if r.listed {
+		r.programs.List(draw(seed, repeat, m.flows), m.subject.indices)
+	}
 	for range attempts {
 		run, err := r.measure(m, repeat, seed)
 		if err != nil {
@@ -156,9 +162,7 @@ func (r *runner) sampleChanges(m *measurement, repeat uint32) error {
 	c := m.subject.changes
 	for interrupted := 0; runs < uint64(repeat); {
 		batch := m.next()
-		if err := r.programs.List(batch); err != nil {
-			return err
-		}
+		r.programs.List(batch, m.subject.indices)
 		run, err := r.measure(m, uint32(len(batch)), 0)
 		if c.restore != nil {
 			err = errors.Join(err, c.restore(batch))
@@ -183,7 +187,7 @@ func (r *runner) sampleChanges(m *measurement, repeat uint32) error {
 func (r *runner) measure(m *measurement, repeat uint32, seed uint64) (run datapath.BenchRun, err error) {
 	s := m.subject
 	cell := s.cell
-	cell.Flows, cell.Listed = m.flows, s.changes != nil
+	cell.Flows, cell.Listed = m.flows, r.listed
 	before, err := s.counters()
 	if err != nil {
 		return run, err
@@ -206,11 +210,7 @@ func (r *runner) measure(m *measurement, repeat uint32, seed uint64) (run datapa
 	if err := r.checkCounters(s, before, after, run.Runs); err != nil {
 		return run, err
 	}
-	frame, err := r.frameOf(cell, run.Flow)
-	if err != nil {
-		return run, err
-	}
-	return run, s.check(run.Output, frame)
+	return run, s.check(run.Output, sent{cell, run.Flow, run.Index})
 }
 
 func (r *runner) checkCounters(s *subject, before, after []datapath.Traffic, runs uint64) error {
@@ -226,13 +226,14 @@ func (r *runner) checkCounters(s *subject, before, after []datapath.Traffic, run
 	return nil
 }
 
-// frameOf tells what the wrapper wrote for a flow.
-func (r *runner) frameOf(cell datapath.BenchCell, flow uint32) (s sent, err error) {
-	s = sent{cell: cell, flow: flow}
-	if cell.IndexShift != 0 {
-		s.index, err = r.programs.Index(cell, flow)
+// draw draws from flows that are numbered from 0.
+func draw(seed uint64, count, flows uint32) []uint32 {
+	random := rand.New(rand.NewPCG(seed, 0))
+	out := make([]uint32, count)
+	for i := range out {
+		out[i] = random.Uint32N(flows)
 	}
-	return s, err
+	return out
 }
 
 // counters are those of the subject's service, nil if the subject counts nothing.

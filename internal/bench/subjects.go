@@ -43,7 +43,7 @@ type rig struct {
 func openRig() (*rig, error) {
 	r := &rig{fleet: fleet()}
 	var err error
-	if r.programs, err = datapath.OpenBench(0); err != nil {
+	if r.programs, err = datapath.OpenBench(); err != nil {
 		return nil, err
 	}
 	if r.verdicts, err = datapath.VerdictNames(); err != nil {

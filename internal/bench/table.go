@@ -11,7 +11,10 @@ import (
 const MaxTableFlows = MaxFlows / 2 * 5 / 4
 
 // MinChangedFlows is the smallest table in which changes are measured: smaller ones have not enough flows for a batch.
-const MinChangedFlows = datapath.BenchListed
+const MinChangedFlows = 2 * changesBatch
+
+// MaxTableRepeat is how many flows can be drawn for a sample.
+const MaxTableRepeat = datapath.BenchListed
 
 // TableResult is what connection tables cost: ours, by an index in the cookie, and the ones that look up the 5-tuple.
 type TableResult struct {

@@ -19,6 +19,7 @@ const (
 	leastEntries = model.DefaultEntries // of any table
 	// Tables have so many entries for two flows that no partition overflows: every packet is measured on the same path.
 	entriesOfTwo = 5
+	fillBatch    = 65536 // flows
 	// Maps have room for five flows where there are four.
 	localOfFour = 5
 )
@@ -34,8 +35,8 @@ type tableRig struct {
 // tableSize is what is measured at one number of flows.
 type tableSize struct {
 	flows       uint32
-	indices     uint32     // where those of established begin
 	established *connTable // holds all flows
+	indices     []uint8    // of the flows in it
 	changing    *connTable // is prepared for each sample
 	local       []*localTable
 }
@@ -65,21 +66,19 @@ var (
 )
 
 func openTableRig(ctx context.Context, flows []uint32) (r *tableRig, err error) {
-	r = &tableRig{}
+	r = &tableRig{runner: runner{listed: true}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.close())
 		}
 	}()
-	indices := uint32(0)
 	for _, n := range flows {
-		r.sizes = append(r.sizes, &tableSize{flows: n, indices: indices})
-		indices += (n + 7) &^ 7
+		r.sizes = append(r.sizes, &tableSize{flows: n, indices: make([]uint8, n)})
 	}
 	if r.verdicts, err = datapath.VerdictNames(); err != nil {
 		return r, err
 	}
-	if r.programs, err = datapath.OpenBench(indices); err != nil {
+	if r.programs, err = datapath.OpenBench(); err != nil {
 		return r, err
 	}
 	if err = r.openTables(); err != nil {
@@ -182,11 +181,11 @@ func (r *tableRig) fill(ctx context.Context) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	for _, size := range r.sizes {
-		for first := uint32(0); first < size.flows; first += datapath.BenchListed {
+		for first := uint32(0); first < size.flows; first += fillBatch {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			batch := sequence(first, min(datapath.BenchListed, size.flows-first))
+			batch := sequence(first, min(fillBatch, size.flows-first))
 			if err := r.open(size, batch); err != nil {
 				return fmt.Errorf("open connections in a table for %d: %w", size.flows, err)
 			}
@@ -207,7 +206,7 @@ func (r *tableRig) open(size *tableSize, batch []uint32) error {
 	if err != nil {
 		return err
 	}
-	run, err := r.programs.Open(s.program, s.cell, batch)
+	run, err := r.programs.Open(s.program, s.cell, batch, size.indices)
 	if err != nil {
 		return err
 	}
@@ -215,12 +214,15 @@ func (r *tableRig) open(size *tableSize, batch []uint32) error {
 	if err != nil {
 		return err
 	}
+	if run.Runs != 2*uint64(len(batch)) {
+		return errors.New("interrupted by a signal: start again")
+	}
 	for verdict, name := range r.verdicts {
 		got, want := after[verdict].Packets-before[verdict].Packets, uint64(0)
 		if name == "forwarded_added" || name == "forwarded_by_table" {
 			want = uint64(len(batch))
 		}
-		if got != want && run.Runs == 2*uint64(len(batch)) {
+		if got != want {
 			return fmt.Errorf("%d of %d packets were %s, want %d", got, run.Runs, name, want)
 		}
 	}
@@ -231,9 +233,7 @@ func (r *tableRig) open(size *tableSize, batch []uint32) error {
 func (r *tableRig) sendAll(s subject, batch []uint32) error {
 	s.changes = &changes{}
 	m := &measurement{subject: &s, flows: uint32(len(batch))}
-	if err := r.programs.List(batch); err != nil {
-		return err
-	}
+	r.programs.List(batch, s.indices)
 	_, err := r.measure(m, uint32(len(batch)), 0)
 	return err
 }

@@ -39,7 +39,7 @@ func (r *tableRig) stateless(name string, kind kind) subject {
 func (r *tableRig) established(size *tableSize, name string, kind kind) subject {
 	s := r.stateful(name, size.established, kind)
 	s.verdict, s.check = "forwarded_by_table", checkCookie
-	s.cell.IndexShift, s.cell.IndicesBase = size.established.idBits, size.indices
+	s.cell.IndexShift, s.indices = size.established.idBits, size.indices
 	return s
 }
 

@@ -45,6 +45,9 @@ The tables are filled first. That takes about 2 us and 600 bytes of memory for e
 			if err := checkBench(&options, flows, bench.MaxTableFlows); err != nil {
 				return err
 			}
+			if options.Repeat > bench.MaxTableRepeat {
+				return fmt.Errorf("measure %d runs at a time: flows are drawn before: give 1 to %d", options.Repeat, bench.MaxTableRepeat)
+			}
 			result, err := bench.RunTable(command.Context(), options)
 			fmt.Fprintln(os.Stderr)
 			if err != nil {

@@ -2,6 +2,8 @@
 package datapath
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 	"unsafe"
@@ -18,7 +20,7 @@ import (
 const BenchFrameLength = 80
 
 // BenchListed is how many flows a list holds at most.
-const BenchListed = 4096
+const BenchListed = 1 << 20
 
 // BenchCell says what the wrapper writes before each run; the layout is that of struct bench_cell.
 type BenchCell struct {
@@ -32,8 +34,7 @@ type BenchCell struct {
 	EpochParity uint8
 	IndexShift  uint8 // of the index in the cookie's text; 0: no index
 	Listed      bool  // the flows are those that List told, in turn, not drawn at random
-	_           [3]uint16
-	IndicesBase uint32 // where the indices of this cell's flows begin; a multiple of 8
+	_           uint16
 }
 
 var _ = [1]struct{}{}[unsafe.Sizeof(BenchCell{})-unsafe.Sizeof(benchBenchCell{})]
@@ -45,6 +46,7 @@ type BenchRun struct {
 	Action    uint32        // of the last run
 	Output    []byte        // frame of the last run
 	Flow      uint32        // of the last run
+	Index     uint8         // that its cookie carried, where flows are listed
 	CPU       time.Duration // of the thread
 }
 
@@ -52,18 +54,20 @@ type BenchRun struct {
 type Program = ebpf.Program
 
 // Bench is the wrapper with its comparison programs. It is not safe for concurrent use.
-type Bench struct{ objects benchObjects }
+type Bench struct {
+	objects benchObjects
+	list    []byte
+}
 
-// OpenBench loads the programs, with room for the indices that connection tables give to so many flows.
-func OpenBench(indices uint32) (*Bench, error) {
-	spec, err := loadBench()
-	if err != nil {
-		return nil, fmt.Errorf("read the benchmark's programs: %w", err)
-	}
-	spec.Maps["indices"].MaxEntries = indices/8 + 1
+// OpenBench loads the programs.
+func OpenBench() (*Bench, error) {
 	b := &Bench{}
-	if err := spec.LoadAndAssign(&b.objects, nil); err != nil {
+	if err := loadBenchObjects(&b.objects, nil); err != nil {
 		return nil, fmt.Errorf("load the benchmark's programs: %w", err)
+	}
+	var err error
+	if b.list, err = unix.Mmap(b.objects.Lists.FD(), 0, 4*BenchListed, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return nil, errors.Join(fmt.Errorf("map the list of flows into memory: %w", err), b.objects.Close())
 	}
 	return b, nil
 }
@@ -77,21 +81,14 @@ func (b *Bench) ParseSwap() *Program { return b.objects.ParseSwap }
 // MinimalIPIP puts an outer IPv4 header that is always the same in front of the packet: the floor.
 func (b *Bench) MinimalIPIP() *Program { return b.objects.MinimalIpip }
 
-// List tells the flows of cells whose flows are listed.
-func (b *Bench) List(flows []uint32) error {
-	all := make([]uint32, BenchListed)
-	copy(all, flows)
-	return b.objects.Listed.Set(all)
-}
-
-// Index returns the index that the cell's table has given to a flow; 0: none.
-func (b *Bench) Index(cell BenchCell, flow uint32) (uint8, error) {
-	at := cell.IndicesBase + flow
-	var eight [8]uint8
-	if err := b.objects.Indices.Lookup(at/8, &eight); err != nil {
-		return 0, fmt.Errorf("look up the index of flow %d: %w", flow, err)
+// List tells the flows of cells whose flows are listed. indices are those that a connection table has given to all flows; nil: none.
+func (b *Bench) List(flows []uint32, indices []uint8) {
+	for i, flow := range flows {
+		if indices != nil {
+			flow |= uint32(indices[flow]) << 24
+		}
+		binary.LittleEndian.PutUint32(b.list[4*i:], flow)
 	}
-	return eight[at%8], nil
 }
 
 // Run feeds program with repeat frames. The calling goroutine must be locked to its thread.
@@ -99,13 +96,15 @@ func (b *Bench) Run(program *Program, cell BenchCell, repeat uint32, seed uint64
 	return b.run(b.objects.Wrapper, program, cell, repeat, seed)
 }
 
-// Open feeds program with two frames of each listed flow: one without an index, and one with the index that program wrote into the
-// first.
-func (b *Bench) Open(program *Program, cell BenchCell, flows []uint32) (run BenchRun, err error) {
-	if err := b.List(flows); err != nil {
-		return run, err
+// Open feeds program with two frames of each flow: one without an index, and one with the index that program wrote into the first. It
+// sets the flows' indices.
+func (b *Bench) Open(program *Program, cell BenchCell, flows []uint32, indices []uint8) (run BenchRun, err error) {
+	b.List(flows, nil)
+	run, err = b.run(b.objects.Opener, program, cell, 2*uint32(len(flows)), 0)
+	for i, flow := range flows {
+		indices[flow] = b.list[4*i+3]
 	}
-	return b.run(b.objects.Opener, program, cell, 2*uint32(len(flows)), 0)
+	return run, err
 }
 
 func (b *Bench) run(wrapper, program *Program, cell BenchCell, repeat uint32, seed uint64) (run BenchRun, err error) {
@@ -134,13 +133,13 @@ func (b *Bench) run(wrapper, program *Program, cell BenchCell, repeat uint32, se
 	if err := b.objects.State.Get(&state); err != nil {
 		return run, fmt.Errorf("read what the wrapper counted: %w", err)
 	}
-	run.Runs, run.Surprises, run.Flow = state.Runs, state.Surprises, state.Flow
+	run.Runs, run.Surprises, run.Flow, run.Index = state.Runs, state.Surprises, state.Flow&(1<<24-1), uint8(state.Flow>>24)
 	run.Output, run.CPU = options.DataOut, after-before
 	return run, nil
 }
 
 // Close unloads the programs.
-func (b *Bench) Close() error { return b.objects.Close() }
+func (b *Bench) Close() error { return errors.Join(unix.Munmap(b.list), b.objects.Close()) }
 
 func threadCPU() (time.Duration, error) {
 	var now unix.Timespec

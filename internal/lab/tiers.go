@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 )
@@ -14,7 +13,7 @@ import (
 const (
 	secondPrefix = "second"
 	metricsPort  = 9435 // of load balancers of the second tier: what the first asks whether they live
-	nodeTimeout  = time.Second
+	nodeFall     = 4    // checks in a row that fail: a node that a busy machine holds up is not dead
 )
 
 func secondName(i int) string { return fmt.Sprintf("%s%d", secondPrefix, i) }
@@ -69,7 +68,7 @@ func (t *trial) divideTiers() {
 		return
 	}
 	t.fleet.NodeHealth = &serviceHealth{
-		Check: "tcp", Port: metricsPort, Interval: checkInterval.String(), Timeout: nodeTimeout.String(), Rise: checkRise, Fall: checkFall,
+		Check: "tcp", Port: metricsPort, Interval: checkInterval.String(), Timeout: checkTimeout.String(), Rise: checkRise, Fall: nodeFall,
 	}
 	for i := range t.topo.LBs {
 		t.fleet.Nodes = append(t.fleet.Nodes, fleetNode{Name: lbName(i + 1), Tier: "first"})

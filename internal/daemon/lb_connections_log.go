@@ -17,7 +17,7 @@ import (
 
 // Implementation constants of the flow log.
 const (
-	flowLogQueue  = 1 << 14 // connections that may wait to be written
+	flowLogQueue  = 1 << 16 // connections that may wait to be written
 	flowLogBuffer = 1 << 16 // bytes
 	flowLogFlush  = 250 * time.Millisecond
 	flowLogMode   = 0o640

@@ -28,22 +28,29 @@ import (
 var tableFile = strings.NewReplacer("ports: [80]", "ports: [80], affinity: table, table: {entries: 64, idle_timeout: 3s, scrubber: s2}",
 	"id: 2}%s", "id: 2, weight: 0}").Replace(lbFile)
 
-var tableClient = netip.MustParseAddrPort("203.0.113.7:1024")
+var (
+	tableVIP    = netip.MustParseAddr("198.51.100.10")
+	tableClient = netip.MustParseAddrPort("203.0.113.7:1024")
+)
 
-// say sends a packet of the client's connection to s1, whose server uses an index of the table; 0: none.
-func (h *lbHost) say(index uint16) {
-	h.t.Helper()
+// tableKey is the service's, of keys as in lbFile: 16 bytes, each so much above the one before.
+func tableKey(step byte) cookie.Key {
 	var key [16]byte
 	for i := range key {
-		key[i] = byte(i * 0x11)
+		key[i] = byte(i) * step
 	}
-	vip := netip.MustParseAddr("198.51.100.10")
+	return cookie.ServiceKey(key, tableVIP, model.ProtocolTCP)
+}
+
+// say sends a packet of a client's connection to s1, whose server uses an index of the table; 0: none.
+func (h *lbHost) say(client netip.AddrPort, index uint16, fin bool) {
+	h.t.Helper()
 	layout := conntable.Layout{IndexBits: model.DefaultIndexBits, IDBits: model.DirectCookieBits - 1 - model.DefaultIndexBits}
-	hash := cookie.FlowHash(cookie.ServiceKey(key, vip, model.ProtocolTCP), tableClient, 80)
+	hash := cookie.FlowHash(tableKey(0x11), client, 80)
 	stamps := binary.BigEndian.AppendUint32(nil, 1)
 	stamps = binary.BigEndian.AppendUint32(stamps, uint32(cookie.Encode(model.DirectCookieBits, 1, layout.Join(0, index, 1), hash)))
-	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: tableClient.Addr().AsSlice(), DstIP: vip.AsSlice()}
-	tcp := &layers.TCP{SrcPort: layers.TCPPort(tableClient.Port()), DstPort: 80, ACK: true, Options: []layers.TCPOption{
+	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: client.Addr().AsSlice(), DstIP: tableVIP.AsSlice()}
+	tcp := &layers.TCP{SrcPort: layers.TCPPort(client.Port()), DstPort: 80, ACK: true, FIN: fin, Options: []layers.TCPOption{
 		{OptionType: layers.TCPOptionKindNop}, {OptionType: layers.TCPOptionKindNop},
 		{OptionType: layers.TCPOptionKindTimestamps, OptionLength: 10, OptionData: stamps}}}
 	var here *net.Interface
@@ -90,10 +97,10 @@ func TestConnectionsAreShownFlaggedSweptAndLogged(t *testing.T) {
 	sum := h.write(tableFile)
 	h.start()
 	h.awaitFile(sum)
-	h.say(0)
+	h.say(tableClient, 0, false)
 	seen := h.awaitConnection("the connection", func(c api.Connection) bool { return c.State == "new" })
 	_, index := conntable.Index(seen.Entry, model.DefaultIndexBits)
-	h.say(index)
+	h.say(tableClient, index, false)
 	seen = h.awaitConnection("its second packet", func(c api.Connection) bool { return c.State == "open" && c.Packets == 2 })
 	if seen.Client != tableClient || seen.Server != "s1" || seen.ID != 1 || seen.Service != "web" || seen.Bytes != 2*52 || seen.Suspect {
 		t.Errorf("shown is %+v", seen)
@@ -105,7 +112,7 @@ func TestConnectionsAreShownFlaggedSweptAndLogged(t *testing.T) {
 	h.kill()
 	h.start()
 	h.await("the next daemon", func(s api.LBStatus) bool { return s.Ready })
-	h.say(index)
+	h.say(tableClient, index, false)
 	h.awaitConnection("a packet to the next daemon", func(c api.Connection) bool { return c.State == "open" && c.Packets == 3 && c.Suspect })
 	var suspects []api.Suspect
 	require(t, h.client.Get(t.Context(), api.PathSuspects, &suspects))
@@ -150,20 +157,25 @@ func (h *lbHost) expectQueries() {
 	}
 }
 
-// expectLogged waits for the connection to be silent for long enough.
-func (h *lbHost) expectLogged() {
+// awaitLogged waits for a line of the flow log.
+func (h *lbHost) awaitLogged() (line api.EndedConnection) {
 	h.t.Helper()
-	var line api.EndedConnection
 	for end := time.Now().Add(hostDeadline); ; time.Sleep(20 * time.Millisecond) {
 		text, err := os.ReadFile(filepath.Join(h.dir, "flows.json"))
 		if err == nil && len(text) > 0 {
 			require(h.t, json.Unmarshal(text, &line))
-			break
+			return line
 		}
 		if time.Now().After(end) {
 			h.t.Fatalf("nothing is logged: %v", err)
 		}
 	}
+}
+
+// expectLogged waits for the connection to be silent for long enough.
+func (h *lbHost) expectLogged() {
+	h.t.Helper()
+	line := h.awaitLogged()
 	if line.Client != tableClient || line.Service != "web" || line.Server != "s1" || line.Reason != "idle" || line.Packets != 3 || line.Bytes != 3*52 || line.Node == "" ||
 		line.Last.Before(line.First) || time.Since(line.Last) > hostDeadline || time.Since(line.Last) < 3*time.Second {
 		h.t.Errorf("logged is %+v", line)
@@ -180,6 +192,30 @@ func (h *lbHost) expectLogged() {
 			h.t.Errorf("missing: %s", want)
 		}
 	}
+}
+
+func TestAConnectionWhoseIndexIsNeededIsLogged(t *testing.T) {
+	h := newLBHost(t)
+	sum := h.write(strings.NewReplacer("entries: 64", "entries: 64, index_bits: 1", "%s", "").Replace(tableFile))
+	h.start()
+	h.awaitFile(sum)
+	const partitions = conntable.BlockEntries / 2
+	key := tableKey(1)
+	partition := func(client netip.AddrPort) uint32 {
+		return conntable.PartitionOf(conntable.Hash(key.K0, key.K1, client, 80), partitions)
+	}
+	other := tableClient
+	for other == tableClient || partition(other) != partition(tableClient) {
+		other = netip.AddrPortFrom(other.Addr(), other.Port()+1)
+	}
+	h.say(tableClient, 0, false)
+	h.say(tableClient, 0, true)
+	h.awaitConnection("its end", func(c api.Connection) bool { return c.State == "finished" })
+	h.say(other, 0, false)
+	if line := h.awaitLogged(); line.Client != tableClient || line.Reason != "fin" || !line.Reclaimed || line.Packets != 2 || line.Service != "web" || line.Server != "s1" {
+		t.Errorf("logged is %+v", line)
+	}
+	h.awaitConnection("its successor", func(c api.Connection) bool { return c.State == "new" && c.Client == other })
 }
 
 func TestServicesWithoutATableSaySo(t *testing.T) {

@@ -1,7 +1,7 @@
 package datapath_test
 
 import (
-	"math/rand/v2"
+	"net"
 	"sync/atomic"
 	"testing"
 )
@@ -51,33 +51,37 @@ func TestTagsAndKeysChangeInTheMidstOfTransfers(t *testing.T) {
 	r.fleet.Keys.Cookie[2] = [16]byte{9, 9, 9}
 	tagger, before, w := newTagger(r), r.rejects(), r.watch()
 	var running atomic.Int32
+	running.Store(4)
+	transfer := func(conn net.Conn) {
+		defer running.Add(-1)
+		defer conn.Close()
+		for range 60 {
+			if err := fetch(conn, 1<<20); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}
+	var conns []net.Conn
 	for i := range 4 {
 		tagger.want(firstPort+i, r.vips[i%2], 1)
-		conn := r.dialFrom(firstPort+i, r.vips[i%2])
-		running.Add(1)
-		go func() {
-			defer running.Add(-1)
-			defer conn.Close()
-			for range 30 {
-				if err := fetch(conn, 1<<20); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		}()
+		conns = append(conns, r.dialFrom(firstPort+i, r.vips[i%2]))
+	}
+	for _, conn := range conns {
+		go transfer(conn)
 	}
 	changes := 0
 	for ; running.Load() == 4; changes++ {
-		i, tag := rand.IntN(4), uint16(1+rand.IntN(63))
-		for range 1 + rand.IntN(3) { // some in quick succession
-			tag = 1 + tag%63
-			tagger.want(firstPort+i, r.vips[i%2], tag)
-		}
+		i, tag, enough := changes*3%4, uint16(1+changes*13%63), uint64(1+changes%6)
+		port, vip := firstPort+i, r.vips[i%2]
+		tagger.want(port, vip, tag)
 		if changes%8 == 0 {
 			r.fleet.Keys.Current = 3 - r.fleet.Keys.Current
 			r.publish()
 		}
-		r.await("the last tag", func() bool { return w.tag(firstPort+i, r.vips[i%2]) == tag || running.Load() < 4 })
+		r.await("packets with the tag", func() bool {
+			return tagger.rewritten(port, vip) >= enough || w.tag(port, vip) == tag || running.Load() < 4
+		})
 	}
 	r.await("the transfers", func() bool { return running.Load() == 0 })
 	t.Logf("%d changes", changes)

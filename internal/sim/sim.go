@@ -22,6 +22,7 @@ type Experiment struct {
 	Claims  []Claim  // in the order of the table
 	Figures []Figure // for the points of Run.Point; may be empty, when there are none
 	Seeds   int      // how many are run unless the user says; 0: DefaultSeeds
+	Extra   bool     // not among "all", which are the papers': it is ours, or takes long
 
 	// Run does one run. It returns run.Err() soon after that is not nil. Every claim must be given its value with Run.Value or Run.Share.
 	Run func(run *Run) error

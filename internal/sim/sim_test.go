@@ -193,8 +193,9 @@ func TestStatusCountsWhatIsDoneAndUnderWay(t *testing.T) {
 }
 
 func TestExperimentsAreSelectedByNameAndFamily(t *testing.T) {
-	all := []Experiment{noisy("b-1"), noisy("a-1"), noisy("a-2")}
-	for names, want := range map[string]string{"all": "b-1 a-1 a-2", "a-": "a-1 a-2", "a-2 b-1": "b-1 a-2", "a": "", "b-1 all": "b-1 a-1 a-2"} {
+	all := []Experiment{noisy("b-1"), noisy("a-1"), noisy("a-2"), noisy("a-long")}
+	all[3].Extra = true
+	for names, want := range map[string]string{"all": "b-1 a-1 a-2", "a-": "a-1 a-2 a-long", "a-2 b-1": "b-1 a-2", "a": "", "b-1 all": "b-1 a-1 a-2"} {
 		selected, unknown := Select(all, strings.Fields(names))
 		var have []string
 		for _, experiment := range selected {

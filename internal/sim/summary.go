@@ -71,15 +71,18 @@ func figureOf(figures []Figure, series string) (int, Curve) {
 	return 0, Curve{Name: series}
 }
 
-// Select returns the experiments of the given names, in the order of all. "all" names all, and a name that ends with a dash
-// names those that begin with it: "cheetah-".
+// All is the name of all experiments but the extra ones.
+const All = "all"
+
+// Select returns the experiments of the given names, in the order of all. "all" names all but the extra ones,
+// and a name that ends with a dash names those that begin with it: "cheetah-".
 func Select(all []Experiment, names []string) (selected []Experiment, unknown []string) {
 	used := map[string]bool{}
 	for _, experiment := range all {
 		wanted := false
 		for _, name := range names {
 			family := strings.HasSuffix(name, "-") && strings.HasPrefix(experiment.Name, name)
-			if name == "all" || name == experiment.Name || family {
+			if name == All && !experiment.Extra || name == experiment.Name || family {
 				wanted, used[name] = true, true
 			}
 		}

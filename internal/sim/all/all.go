@@ -1,0 +1,13 @@
+// Package all joins the experiments of all papers, and ours.
+package all
+
+import "github.com/ballast-lb/ballast/internal/sim"
+
+// Experiments returns all experiments in the order in which they are shown.
+func Experiments() []sim.Experiment {
+	var all []sim.Experiment
+	for _, some := range [][]sim.Experiment{} {
+		all = append(all, some...)
+	}
+	return all
+}

@@ -1,0 +1,47 @@
+package all
+
+import (
+	"math"
+	"regexp"
+	"testing"
+)
+
+var name = regexp.MustCompile(`^[a-z0-9]+([-.][a-z0-9.]+)*$`)
+
+func TestExperimentsAreWellFormed(t *testing.T) {
+	names := map[string]bool{}
+	for _, experiment := range Experiments() {
+		if !name.MatchString(experiment.Name) || names[experiment.Name] || experiment.Name == "all" {
+			t.Errorf("experiment %q: not a name, or not the only one", experiment.Name)
+		}
+		names[experiment.Name] = true
+		if experiment.Title == "" || experiment.Source == "" || experiment.Run == nil || len(experiment.Claims) == 0 {
+			t.Errorf("%s: say what it is, where it is from, how it is run and what it claims", experiment.Name)
+		}
+		figures := map[string]bool{}
+		for _, figure := range experiment.Figures {
+			if figures[figure.Name] || figure.X == "" || figure.Y == "" {
+				t.Errorf("%s: figure %q: not the only one, or its axes have no names", experiment.Name, figure.Name)
+			}
+			figures[figure.Name] = true
+		}
+	}
+}
+
+func TestClaimsAreWellFormed(t *testing.T) {
+	for _, experiment := range Experiments() {
+		ids := map[string]bool{}
+		for _, claim := range experiment.Claims {
+			if !name.MatchString(claim.ID) || ids[claim.ID] || claim.What == "" {
+				t.Errorf("%s: claim %q (%s): not an id, or not the only one, or not explained", experiment.Name, claim.ID, claim.What)
+			}
+			ids[claim.ID] = true
+			if math.IsNaN(claim.Low) || math.IsNaN(claim.High) || claim.Low > claim.High {
+				t.Errorf("%s: claim %s: no band %g to %g", experiment.Name, claim.ID, claim.Low, claim.High)
+			}
+			if claim.Known && (claim.Note == "" || claim.Paper == "") {
+				t.Errorf("%s: claim %s does not reproduce: say what the paper has, and why", experiment.Name, claim.ID)
+			}
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package plot
+
+import (
+	"fmt"
+	"math"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+
+	"github.com/ballast-lb/ballast/internal/sim"
+)
+
+// placed are points with their intervals, as the plotters want them.
+type placed struct {
+	plotter.XYs
+	plotter.YErrors
+}
+
+// place returns the points of a curve that have a place on the diagram's axes. Intervals are cut where a logarithmic axis ends.
+func place(curve sim.Curve, diagram sim.Diagram, limits limits) (points placed) {
+	for _, point := range curve.Points {
+		if !fits(point, diagram) {
+			continue
+		}
+		below := point.Y.Half
+		if diagram.LogY {
+			below = min(below, point.Y.Mean-limits.y.low)
+		}
+		points.XYs = append(points.XYs, plotter.XY{X: point.X, Y: point.Y.Mean})
+		points.YErrors = append(points.YErrors, struct{ Low, High float64 }{below, point.Y.Half})
+	}
+	return points
+}
+
+// fits tells whether a point has a place on a diagram's axes.
+func fits(point sim.Place, diagram sim.Diagram) bool {
+	return (!diagram.LogX || point.X > 0) && (!diagram.LogY || point.Y.Mean > 0)
+}
+
+// limits are the ends of the axes.
+type limits struct{ x, y span }
+
+type span struct{ low, high float64 }
+
+func (s *span) add(v float64) { s.low, s.high = min(s.low, v), max(s.high, v) }
+
+func limitsOf(diagram sim.Diagram) limits {
+	nothing := span{math.Inf(1), math.Inf(-1)}
+	l := limits{nothing, nothing}
+	for _, curve := range diagram.Series {
+		for _, point := range curve.Points {
+			if fits(point, diagram) {
+				l.x.add(point.X)
+				l.y.add(point.Y.Mean)
+				l.y.add(point.Y.Mean + point.Y.Half)
+				if !diagram.LogY {
+					l.y.add(point.Y.Mean - point.Y.Half)
+				}
+			}
+		}
+	}
+	if l.empty() {
+		return l
+	}
+	l.x = l.x.rounded(diagram.LogX)
+	l.y = l.y.rounded(diagram.LogY)
+	if !diagram.LogY && l.y.low > 0 && l.y.low < l.y.high/2 {
+		l.y.low = 0 // lengths are compared from 0, unless that would hide the differences
+	}
+	return l
+}
+
+func (l limits) empty() bool { return l.x.low > l.x.high }
+
+// rounded widens a span that is a point, and one of a logarithmic axis to whole steps of 1, 2, 5.
+func (s span) rounded(logarithmic bool) span {
+	if logarithmic {
+		return span{step(s.low, false), step(s.high*1.0001, true)}
+	}
+	if s.low == s.high {
+		return span{s.low - 0.5, s.high + 0.5}
+	}
+	return s
+}
+
+// step returns the next of 1, 2, 5 times a power of ten, at or below v, or above it.
+func step(v float64, up bool) float64 {
+	decade := math.Pow(10, math.Floor(math.Log10(v)))
+	steps := []float64{1, 2, 5, 10}
+	if up {
+		for _, s := range steps {
+			if s*decade > v {
+				return s * decade
+			}
+		}
+	}
+	below := decade
+	for _, s := range steps {
+		if s*decade <= v {
+			below = s * decade
+		}
+	}
+	return below
+}
+
+func (l limits) apply(p *plot.Plot, diagram sim.Diagram) {
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = l.x.low, l.x.high, l.y.low, l.y.high
+	if diagram.LogX {
+		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, logTicks{}
+	}
+	if diagram.LogY {
+		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, logTicks{}
+	}
+	// Legends would hide the curves: make room for them above.
+	if room := float64(len(diagram.Series)) * 0.05; !diagram.LogY {
+		p.Y.Max += room * (p.Y.Max - p.Y.Min)
+	} else {
+		p.Y.Max *= math.Pow(p.Y.Max/p.Y.Min, room)
+	}
+}
+
+// logTicks labels 1, 2, 5 times powers of ten, or only the powers when they are many.
+type logTicks struct{}
+
+// Ticks implements plot.Ticker.
+func (logTicks) Ticks(low, high float64) (ticks []plot.Tick) {
+	first, last := int(math.Floor(math.Log10(low))), int(math.Ceil(math.Log10(high)))
+	for exponent := first; exponent <= last; exponent++ {
+		for digit := 1; digit < 10; digit++ {
+			at := float64(digit) * math.Pow(10, float64(exponent))
+			if at < low*0.9999 || at > high*1.0001 {
+				continue
+			}
+			label := ""
+			if digit == 1 && (last-first < 9 || exponent%2 == 0) || last-first < 4 && (digit == 2 || digit == 5) {
+				label = fmt.Sprintf("%g", at)
+			}
+			ticks = append(ticks, plot.Tick{Value: at, Label: label})
+		}
+	}
+	return ticks
+}

@@ -1,0 +1,84 @@
+package plot
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"image/png"
+	"io"
+	"math"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/ballast-lb/ballast/internal/sim"
+)
+
+func curve(name string, ys ...float64) sim.Curve {
+	c := sim.Curve{Name: name}
+	for i, y := range ys {
+		c.Points = append(c.Points, sim.Place{X: float64(i), Y: sim.Estimate{Mean: y, Half: math.Abs(y) / 10, Runs: 2}})
+	}
+	return c
+}
+
+func TestDrawingsAreTheSameEveryTime(t *testing.T) {
+	diagrams := []sim.Diagram{{Title: "one", X: "x", Y: "y", Series: []sim.Curve{curve("a", 1, 2, 3), curve("b", 3, 2, 1)}}, {LogY: true, Series: []sim.Curve{curve("c", 0, 10, 1e6)}}}
+	var first, second bytes.Buffer
+	if err := errors.Join(SVG(&first, diagrams), SVG(&second, diagrams)); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(first.Bytes(), second.Bytes()) {
+		t.Error("they differ")
+	}
+}
+
+func TestSVGIsWellFormedWhateverTheNumbers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		numbers := rapid.OneOf(rapid.SampledFrom([]float64{0, 1, -1, 1e-9, 1e12}), rapid.Float64Range(-1e6, 1e6), rapid.Float64Range(1e-6, 2e-6))
+		diagram := sim.Diagram{Title: rapid.StringOf(rapid.SampledFrom([]rune("a <&>\"é%"))).Draw(t, "title"), LogX: rapid.Bool().Draw(t, "log x"), LogY: rapid.Bool().Draw(t, "log y")}
+		for range rapid.IntRange(0, 9).Draw(t, "curves") {
+			diagram.Series = append(diagram.Series, curve("<&>", rapid.SliceOfN(numbers, 0, 5).Draw(t, "y")...))
+		}
+		var out bytes.Buffer
+		if err := SVG(&out, []sim.Diagram{diagram}); errors.Is(err, ErrNothing) {
+			return
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		decoder := xml.NewDecoder(&out)
+		for {
+			if _, err := decoder.Token(); err == io.EOF {
+				return
+			} else if err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func TestPNGIsAnImage(t *testing.T) {
+	var out bytes.Buffer
+	if err := PNG(&out, []sim.Diagram{{Series: []sim.Curve{curve("a", 1, 2)}}}); err != nil {
+		t.Fatal(err)
+	}
+	if picture, err := png.Decode(&out); err != nil || picture.Bounds().Dx() < 500 {
+		t.Error(err)
+	}
+}
+
+func TestNothingToDrawIsAnError(t *testing.T) {
+	for _, diagrams := range [][]sim.Diagram{nil, {{}}, {{LogY: true, Series: []sim.Curve{curve("zero", 0, 0)}}}} {
+		if err := SVG(io.Discard, diagrams); !errors.Is(err, ErrNothing) {
+			t.Errorf("%v: %v", diagrams, err)
+		}
+	}
+}
+
+func TestStepsAreOneTwoFive(t *testing.T) {
+	for v, want := range map[float64][2]float64{1: {1, 2}, 3: {2, 5}, 0.07: {0.05, 0.1}, 600: {500, 1000}} {
+		if below, above := step(v, false), step(v, true); math.Abs(below/want[0]-1) > 1e-9 || math.Abs(above/want[1]-1) > 1e-9 {
+			t.Errorf("%g lies between %g and %g", v, below, above)
+		}
+	}
+}

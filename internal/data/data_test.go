@@ -79,3 +79,19 @@ func TestDrawsHaveTheMeanOfTheirDistribution(t *testing.T) {
 		t.Errorf("mean %g instead of 7", scaled.Mean())
 	}
 }
+
+// The mean of what remains is E[life^2] / 2 E[life].
+func TestWhatRemainsIsThatOfARandomMoment(t *testing.T) {
+	for _, one := range everything {
+		d, squares := one.distribution, 0.0
+		const parts = 1_000_000
+		for i := range parts {
+			life := d.At((float64(i) + 0.5) / parts)
+			squares += life * life / parts
+		}
+		remaining := d.Scaled(3).Remaining()
+		if have, want := remaining.Mean(), 3*squares/2/d.Mean(); math.Abs(have-want) > 0.01*want {
+			t.Errorf("%s: %g instead of %g", one.name, have, want)
+		}
+	}
+}

@@ -61,3 +61,29 @@ func (d *Distribution) scale() float64 {
 	}
 	return d.Scale
 }
+
+// Remaining is how long what is seen at a random moment still lasts, if whole lives have distribution d: the density at x is P(life > x) /
+// mean. Exact where d has steps; where it is smooth, a span between points is cut into parts within which the density counts as constant.
+func (d Distribution) Remaining() Distribution {
+	const remainingParts = 64
+	result := Distribution{Points: []Point{{}}, Smooth: true, Scale: d.Scale}
+	mean := d.Mean() / d.scale()
+	previous, area := Point{}, 0.0
+	add := func(to Point, alive float64) {
+		area += (to.Value - result.Points[len(result.Points)-1].Value) * alive
+		result.Points = append(result.Points, Point{Value: to.Value, UpTo: min(area/mean, 1)})
+	}
+	for i, point := range d.Points {
+		if !d.Smooth || i == 0 {
+			add(point, 1-previous.UpTo)
+		} else {
+			for part := 1; part <= remainingParts; part++ {
+				at, middle := float64(part)/remainingParts, (float64(part)-0.5)/remainingParts
+				add(Point{Value: previous.Value + at*(point.Value-previous.Value)}, 1-previous.UpTo-middle*(point.UpTo-previous.UpTo))
+			}
+		}
+		previous = point
+	}
+	result.Points[len(result.Points)-1].UpTo = 1
+	return result
+}

@@ -114,6 +114,46 @@ func (q *Queue) PopBefore(limit int64) (at int64, payload uint32, ok bool) {
 	return q.take()
 }
 
+// BatchBefore takes the next events whose times are < limit out, as many as there are and fit, and writes their payloads in order. When it
+// returns less than fit, there are no more, and the time is limit from then on.
+func (q *Queue) BatchBefore(limit int64, payloads []uint32) (n int) {
+	for n < len(payloads) {
+		if q.next == len(q.leaf) {
+			if !q.advance(limit) {
+				break
+			}
+			continue
+		}
+		ready := q.leaf[q.next:min(len(q.leaf), q.next+len(payloads)-n)]
+		if last := ready[len(ready)-1]; q.timeOf(last) >= limit {
+			ready = ready[:q.before(ready, limit)]
+		}
+		if len(ready) == 0 {
+			break
+		}
+		for i, e := range ready {
+			payloads[n+i] = uint32(e)
+		}
+		n += len(ready)
+		q.next += len(ready)
+		q.now = q.timeOf(ready[len(ready)-1])
+	}
+	if n < len(payloads) {
+		q.now = max(q.now, limit)
+	}
+	q.length -= n
+	return n
+}
+
+// before returns how many of the entries in order are before a time.
+func (q *Queue) before(entries []entry, limit int64) int {
+	n := 0
+	for n < len(entries) && q.timeOf(entries[n]) < limit {
+		n++
+	}
+	return n
+}
+
 func (q *Queue) take() (at int64, payload uint32, ok bool) {
 	e := q.leaf[q.next]
 	q.next++

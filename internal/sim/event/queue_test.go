@@ -41,7 +41,7 @@ func TestEventsComeInTheOrderOfTimeAndThenOfPush(t *testing.T) {
 		queue, dumb := New(rapid.SampledFrom([]int64{0, 1, 255, 256, 70_000, 1 << 24, 1 << 40}).Draw(t, "tick")), dumbQueue{}
 		now, payload := int64(0), uint32(0)
 		for range rapid.IntRange(1, 120).Draw(t, "steps") {
-			switch rapid.IntRange(0, 3).Draw(t, "what") {
+			switch rapid.IntRange(0, 4).Draw(t, "what") {
 			case 0, 1:
 				at := now + delay(t)
 				for range rapid.SampledFrom([]int{1, 1, 2, 40, 300}).Draw(t, "times") {
@@ -58,6 +58,22 @@ func TestEventsComeInTheOrderOfTimeAndThenOfPush(t *testing.T) {
 				}
 				if now = limit; ok {
 					now = at
+				}
+			case 4:
+				limit, batch := now+delay(t), make([]uint32, rapid.IntRange(1, 60).Draw(t, "batch"))
+				n := queue.BatchBefore(limit, batch)
+				for _, have := range batch[:n] {
+					at, want, ok := dumb.popBefore(limit)
+					if !ok || have != want {
+						t.Fatalf("batch before %d: have %d, want %d %v", limit, have, want, ok)
+					}
+					now = at
+				}
+				if n < len(batch) {
+					if at, payload, ok := dumb.popBefore(limit); ok {
+						t.Fatalf("batch before %d: %d at %d is missing", limit, payload, at)
+					}
+					now = limit
 				}
 			case 3:
 				at, have, ok := queue.Pop()

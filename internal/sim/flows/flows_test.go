@@ -1,0 +1,166 @@
+package flows
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/ballast-lb/ballast/internal/data"
+	"github.com/ballast-lb/ballast/internal/sim/random"
+)
+
+// exponentialLives are lives with a mean of one second.
+func exponentialLives() data.Distribution {
+	d := data.Distribution{Smooth: true}
+	for i := range 400 {
+		p := float64(i) / 400
+		d.Points = append(d.Points, data.Point{Value: -math.Log(1 - p), UpTo: p})
+	}
+	d.Points = append(d.Points, data.Point{Value: 8, UpTo: 1})
+	return d.WithMean(1)
+}
+
+// ownEach is a table of as many cells for each server.
+func ownEach(servers, cells int) []uint32 {
+	owners := make([]uint32, servers*cells)
+	for i := range owners {
+		owners[i] = uint32(i % servers)
+	}
+	return owners
+}
+
+// turns is round robin.
+type turns struct{ next, servers uint32 }
+
+func (t *turns) Choose(uint64, []int32) uint32 {
+	t.next = (t.next + 1) % t.servers
+	return t.next
+}
+
+func TestFillIsTheEquilibrium(t *testing.T) {
+	const rate, seconds = 20_000, 20
+	w := New(Config{Seed: 3, Servers: 10, Rate: rate, Durations: exponentialLives(), Chooser: &turns{servers: 10}})
+	w.Fill()
+	for second := range seconds {
+		if live := float64(w.Live()); math.Abs(live-rate) > 5*math.Sqrt(rate) {
+			t.Errorf("after %d s: %g connections instead of %d", second, live, rate)
+		}
+		w.RunUntil(int64(second+1) * 1e9)
+	}
+	if stats := w.Stats(); math.Abs(float64(stats.Arrived)-rate*(seconds+1)) > 5*math.Sqrt(rate*seconds) {
+		t.Errorf("%d arrived", stats.Arrived)
+	}
+}
+
+// Arrivals are Poisson and servers are infinite: the loads of N servers under a perfect hash are Poisson with the mean of their share.
+func TestLoadsUnderAPerfectHashArePoisson(t *testing.T) {
+	const servers, mean = 1000, 50
+	w := New(Config{Seed: 4, Servers: servers, Rate: servers * mean, Durations: exponentialLives(), Table: &Table{Owners: ownEach(servers, 1)}})
+	w.Fill()
+	w.RunUntil(3e9)
+	variance := 0.0
+	for _, load := range w.Loads() {
+		variance += (float64(load) - mean) * (float64(load) - mean) / servers
+	}
+	if math.Abs(variance-mean) > 5*mean*math.Sqrt(2.0/servers) {
+		t.Errorf("variance %g instead of %d", variance, mean)
+	}
+}
+
+// The oracle of evaluation.md: a bucket moves when its server leaves, so that its moves are Poisson. Plain hash breaks with the first move
+// in a life, Beamer's daisy chain with the second.
+func TestBrokenConnectionsAreThoseOfTheFormula(t *testing.T) {
+	const servers, rate, perSecond, seconds = 50, 20_000, 20.0, 40
+	lives := data.Distribution{Points: []data.Point{{Value: 0.1, UpTo: 0.3}, {Value: 2, UpTo: 1}}}
+	for depth, want := range map[int]func(x float64) float64{
+		1: func(x float64) float64 { return 1 - math.Exp(-x) },
+		2: func(x float64) float64 { return 1 - math.Exp(-x)*(1+x) },
+	} {
+		const cells = 4000
+		w := New(Config{Seed: 5, Servers: servers, Rate: rate, Durations: lives, Table: &Table{Owners: ownEach(servers, cells/servers), Depth: depth}})
+		updates := random.New(5, "updates")
+		w.Fill()
+		next := uint32(servers)
+		for at := 0.0; at < seconds; at += updates.Exp(1 / perSecond / cells * servers) { // one bucket at a time: less noise
+			if at > 2 && w.stats.Arrived > 0 && w.Now() < 2e9 {
+				w.Reset()
+			}
+			w.RunUntil(int64(at * 1e9))
+			w.AddServer()
+			w.Place(updates.Intn(cells), next) // a server that never was
+			next++
+		}
+		stats := w.Stats()
+		expected := 0.3*want(0.1*perSecond/servers) + 0.7*want(2*perSecond/servers)
+		if have := float64(stats.Broken) / float64(stats.Ended); math.Abs(have-expected) > 0.04*expected {
+			t.Errorf("depth %d: %g instead of %g", depth, have, expected)
+		}
+	}
+}
+
+func TestCookiesSurviveEverythingButFailures(t *testing.T) {
+	const servers = 10
+	w := New(Config{Seed: 6, Servers: servers, Rate: 10_000, Durations: exponentialLives(), Chooser: &turns{servers: servers}})
+	w.Fill()
+	w.RunUntil(1e9)
+	if stats := w.Stats(); stats.Broken != 0 || stats.Ended == 0 {
+		t.Errorf("%+v", stats)
+	}
+	before := w.Load(3)
+	if cut := w.Fail(3); cut != int(before) || w.Load(3) != 0 {
+		t.Errorf("cut %d of %d, %d are left", cut, before, w.Load(3))
+	}
+	w.SetRate(0)
+	w.RunUntil(100e9)
+	if stats := w.Stats(); stats.Broken != int64(before) || stats.Ended != stats.Arrived || w.Live() != 0 || slices.Max(w.Loads()) != 0 {
+		t.Errorf("%+v, %d live", stats, w.Live())
+	}
+}
+
+func TestTheSameConnectionsComeWhateverThePolicy(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		seed := rapid.Uint64().Draw(t, "seed")
+		owners := ownEach(5, 2)
+		base := Config{Seed: seed, Servers: 5, Rate: 1000, Durations: exponentialLives()}
+		table, exact, cookie := base, base, base
+		table.Table, exact.Table, cookie.Chooser = &Table{Owners: owners}, &Table{Owners: owners, Depth: 3}, &turns{servers: 5}
+		exact.Imbalance = true
+		var have [3]Stats
+		for i, c := range []Config{table, exact, cookie} {
+			w := New(c)
+			w.Fill()
+			w.RunUntil(1e9)
+			w.SetRate(0)
+			w.RunUntil(2e9)
+			w.SetRate(3000)
+			w.RunUntil(3e9)
+			have[i] = w.Stats()
+			have[i].Imbalance = 0
+		}
+		if have[0] != have[1] || have[1] != have[2] {
+			t.Errorf("%+v", have)
+		}
+	})
+}
+
+func TestImbalanceIsTheTimeAverageOfTheSpread(t *testing.T) {
+	w := New(Config{Seed: 7, Servers: 20, Rate: 400, Durations: exponentialLives(), Imbalance: true, Table: &Table{Owners: ownEach(20, 3)}})
+	w.Fill()
+	w.RunUntil(1e9)
+	w.Reset()
+	sum, samples := 0.0, 0
+	for at := int64(1e9); at < 21e9; at += 1e6 {
+		w.RunUntil(at)
+		sum += w.Spread()
+		samples++
+		if at == 11e9 {
+			w.SetActive(4, false)
+			w.Fail(5)
+		}
+	}
+	if have, want := w.Stats().Imbalance, sum/float64(samples); math.Abs(have-want) > 0.005*want {
+		t.Errorf("have %g, want %g", have, want)
+	}
+}

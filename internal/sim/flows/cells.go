@@ -28,12 +28,14 @@ type change struct {
 	flow   uint32 // low bits of the number of the first flow after it
 	before uint32 // owner until then
 	older  uint32 // place of the change before; noChange: none
+	order  uint32 // among all changes of the world
 }
 
 // step is one change of owner during a flow's life.
 type step struct {
 	age   uint32 // flows that have arrived since
 	owner uint32 // from then on
+	order uint32 // among all changes of the world
 }
 
 func newOwners(first []uint32) owners {
@@ -44,11 +46,11 @@ func newOwners(first []uint32) owners {
 	return o
 }
 
-// place makes an owner that of a cell, for flows from now on. It returns whether that is a change.
-func (o *owners) place(at int, owner uint32, now uint64) bool {
+// place makes an owner that of a cell, for flows from now on. order is larger than that of the call before.
+func (o *owners) place(at int, owner uint32, now uint64, order uint32) {
 	c := &o.cells[at]
 	if c.owner == owner {
-		return false
+		return
 	}
 	place := o.free
 	if place == noChange {
@@ -57,10 +59,9 @@ func (o *owners) place(at int, owner uint32, now uint64) bool {
 	} else {
 		o.free = o.changes[place].older
 	}
-	o.changes[place] = change{flow: uint32(now), before: c.owner, older: o.latest[at]}
+	o.changes[place] = change{flow: uint32(now), before: c.owner, older: o.latest[at], order: order}
 	o.latest[at] = place
 	*c = cell{owner: owner, changed: uint32(now)}
-	return true
 }
 
 // changedSince tells whether a cell's owner has changed in the life of a flow of that age.
@@ -73,7 +74,7 @@ func (o *owners) since(at uint32, age uint32, now uint64, steps []step) (first u
 	first, since = o.cells[at].owner, steps[:0]
 	for place := o.latest[at]; place != noChange; place = o.changes[place].older {
 		c := &o.changes[place]
-		since = append(since, step{age: uint32(now) - c.flow, owner: first})
+		since = append(since, step{age: uint32(now) - c.flow, owner: first, order: c.order})
 		if since[len(since)-1].age >= age {
 			return first, since[:len(since)-1]
 		}

@@ -23,6 +23,7 @@ type tableSteerer struct {
 	flowBits uint     // of what the queue keeps of a flow: its number; above: which candidate took it
 	failedAt []uint64 // by server: number of the first flow after its last failure; 0: it never failed
 	forgot   uint64   // number of the flow when changes were last forgotten
+	order    uint32   // of the latest change
 
 	steps, nodeSteps []step // to be reused
 }
@@ -83,7 +84,7 @@ func (s *tableSteerer) age(payload uint32) uint32 {
 func (s *tableSteerer) end(payload uint32) (server uint32, broken, gone bool) {
 	age := s.age(payload)
 	flow := s.world.flow - uint64(age)
-	return s.judge(flow, age, s.cell(flow, payload>>s.flowBits&(s.choices-1)))
+	return s.judge(flow, age, s.cell(flow, payload>>s.flowBits))
 }
 
 // judge tells the server of a flow that ends, and what happened to it.
@@ -120,7 +121,7 @@ func (s *tableSteerer) everMisled(server uint32, flow uint64, age uint32) bool {
 			continue
 		}
 		latest := 0 // of the steps that the table had made by then
-		for latest < len(s.steps) && s.steps[latest].age < s.nodeSteps[i].age {
+		for latest < len(s.steps) && int32(s.steps[latest].order-s.nodeSteps[i].order) > 0 {
 			latest++
 		}
 		if !remembered(server, s.steps[latest:], s.depth) {
@@ -222,7 +223,9 @@ func (w *World) endBatch(s *tableSteerer, limit int64) int {
 
 // Place makes a server the owner of a cell from now on. Only for worlds with a table.
 func (w *World) Place(cell int, server uint32) {
-	w.steer.(*tableSteerer).owners.place(cell, server, w.flow)
+	s := w.steer.(*tableSteerer)
+	s.order++
+	s.owners.place(cell, server, w.flow, s.order)
 }
 
 // PlaceAll makes owners those of all cells from now on.
@@ -237,5 +240,7 @@ func (w *World) Owner(cell int) uint32 { return w.steer.(*tableSteerer).owners.c
 
 // PlaceNode leads the connections of a cell of Table.Nodes through another load balancer from now on.
 func (w *World) PlaceNode(cell int, node uint32) {
-	w.steer.(*tableSteerer).nodes.place(cell, node, w.flow)
+	s := w.steer.(*tableSteerer)
+	s.order++
+	s.nodes.place(cell, node, w.flow, s.order)
 }

@@ -30,11 +30,12 @@ Many nodes run by controllers instead, and nobody copies files (docs/operations.
 
 Before and beside all that:
   ballast doctor -f ballast.yaml   finds what breaks set-ups, with the remedy
-  ballast lab run churn            shows it all in network namespaces of this machine`,
+  ballast lab run churn            shows it all in network namespaces of this machine
+  ballast sim run all              checks what the papers claim, and simulates fleets that nobody has`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(lbCommand(version), AgentCommand(version), controllerCommand(version), ctlCommand(), DoctorCommand(), LabCommand(), BenchCommand(), versionCommand(version))
+	root.AddCommand(lbCommand(version), AgentCommand(version), controllerCommand(version), ctlCommand(), DoctorCommand(), LabCommand(), BenchCommand(), SimCommand(), versionCommand(version))
 	return root
 }
 

@@ -1,0 +1,146 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/sim"
+	"github.com/ballast-lb/ballast/internal/sim/report"
+)
+
+func simReport() *cobra.Command {
+	var flags simFlags
+	var folder, markdown, from string
+	command := &cobra.Command{
+		Use:   "report [EXPERIMENT...]",
+		Short: "Run experiments and write the results as a page with plots and tables",
+		Long: `Run experiments, all of the papers unless some are named, and write
+  DIR/index.html    one page with tables and plots, which needs no network and no other file
+  DIR/results.json  the numbers: the values of each seed and the points of the plots
+With --markdown, write FILE, and its plots as SVG files into the folder beside it that has its name without .md: docs/results.md
+in Ballast's source is made this way. --from takes the results of an earlier --json or results.json instead of running anything.
+
+The exit status is 1 when a claim fails; the report is written all the same.`,
+		Example: `  ballast sim report -o report --seeds 10
+  ballast sim report -o report shell- spotlight-
+  ballast sim report --from report/results.json --markdown results.md`,
+		RunE: func(command *cobra.Command, names []string) error {
+			if folder == "" && markdown == "" {
+				return errors.New("write a report: nowhere to: give -o DIR or --markdown FILE")
+			}
+			if len(names) == 0 {
+				names = []string{sim.All}
+			}
+			results, err := resultsOf(command, &flags, names, from)
+			if len(results) == 0 {
+				return err
+			}
+			about := report.About{Command: reportCommand(names, results)}
+			if folder != "" {
+				err = errors.Join(err, writePage(folder, results, about))
+			}
+			if markdown != "" {
+				err = errors.Join(err, writeMarkdown(markdown, results, about))
+			}
+			return errors.Join(err, failures(results))
+		},
+	}
+	flags.add(command)
+	command.Flags().StringVarP(&folder, "output", "o", "", "write the page into this `DIR`")
+	command.Flags().StringVar(&markdown, "markdown", "", "write Markdown into this `FILE`")
+	command.Flags().StringVar(&from, "from", "", "take the results of this `FILE` of JSON")
+	return command
+}
+
+// resultsOf runs experiments, or reads what an earlier run printed.
+func resultsOf(command *cobra.Command, flags *simFlags, names []string, from string) ([]sim.Result, error) {
+	plan, err := flags.plan(names)
+	if err != nil {
+		return nil, err
+	}
+	if from == "" {
+		return simulate(command.Context(), plan)
+	}
+	text, err := os.ReadFile(from)
+	if err != nil {
+		return nil, fmt.Errorf("read results: %w", err)
+	}
+	var stored, results []sim.Result
+	if err := json.Unmarshal(text, &stored); err != nil {
+		return nil, fmt.Errorf("read results of %s: %w", from, err)
+	}
+	for _, experiment := range plan.Experiments {
+		for _, result := range stored {
+			if result.Experiment == experiment.Name && len(result.Seeds) > 0 {
+				results = append(results, result)
+			}
+		}
+	}
+	if len(results) == 0 {
+		return nil, fmt.Errorf("read results of %s: none of %s is there: run them", from, strings.Join(names, ", "))
+	}
+	return results, nil
+}
+
+// reportCommand is the command that gives these results again.
+func reportCommand(names []string, results []sim.Result) string {
+	words := append([]string{"ballast sim report -o report"}, names...)
+	seeds := results[0].Seeds
+	if !slices.ContainsFunc(results, func(r sim.Result) bool { return len(r.Seeds) != len(seeds) }) {
+		words = append(words, fmt.Sprintf("--seeds %d", len(seeds)))
+	}
+	if seeds[0] != 1 {
+		words = append(words, fmt.Sprintf("--seed %d", seeds[0]))
+	}
+	return strings.Join(words, " ")
+}
+
+func writePage(folder string, results []sim.Result, about report.About) error {
+	var page, numbers bytes.Buffer
+	if err := errors.Join(report.HTML(&page, results, about), writeJSON(&numbers, results)); err != nil {
+		return fmt.Errorf("write page: %w", err)
+	}
+	return writeFiles(folder, map[string][]byte{"index.html": page.Bytes(), "results.json": numbers.Bytes()})
+}
+
+func writeMarkdown(name string, results []sim.Result, about report.About) error {
+	folder, base := filepath.Split(name)
+	pictures := strings.TrimSuffix(base, filepath.Ext(base))
+	var text bytes.Buffer
+	if err := report.Markdown(&text, results, about, pictures); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	files := map[string][]byte{base: text.Bytes()}
+	for _, result := range results {
+		picture, err := report.Picture(result)
+		if err != nil {
+			return fmt.Errorf("write %s: %w", name, err)
+		}
+		if picture != nil {
+			files[filepath.Join(pictures, report.PictureName(result))] = picture
+		}
+	}
+	return writeFiles(folder, files)
+}
+
+// writeFiles writes files, by path within a folder, and makes the folders that they need.
+func writeFiles(folder string, files map[string][]byte) error {
+	for name, text := range files {
+		name = filepath.Join(folder, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return fmt.Errorf("write report: %w", err)
+		}
+		if err := os.WriteFile(name, text, 0o644); err != nil {
+			return fmt.Errorf("write report: %w", err)
+		}
+	}
+	return nil
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
@@ -86,13 +87,19 @@ func (t *trial) addSecond(i int) {
 	t.second[secondName(i)] = nil
 }
 
-// setSecond changes the state of a load balancer of the second tier.
-func (t *trial) setSecond(i int, state string) {
+// drainSecond ends new connections to a load balancer of the second tier.
+func (t *trial) drainSecond(i int) {
 	for at := range t.fleet.Nodes {
 		if t.fleet.Nodes[at].Name == secondName(i) {
-			t.fleet.Nodes[at].State = state
+			t.fleet.Nodes[at].State = "draining"
 		}
 	}
+}
+
+// removeSecond takes a load balancer out of the second tier. Its daemon hears of nothing any more.
+func (t *trial) removeSecond(i int) {
+	t.fleet.Nodes = slices.DeleteFunc(t.fleet.Nodes, func(n fleetNode) bool { return n.Name == secondName(i) })
+	delete(t.second, secondName(i))
 }
 
 // returnSecond boots a crashed load balancer of the second tier: the first sees by itself that it lives.

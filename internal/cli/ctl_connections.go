@@ -39,7 +39,7 @@ func (c *control) connectionsCommand() *cobra.Command {
 		Short: "Connections of services with affinity table: who talks most, to whom, for how long",
 		Long: `Show the connections that this load balancer keeps entries for: those of services with affinity table. First come totals, by
 service and server, then the connections that the filters choose, those with the most packets first (--sort). Only clients' packets are
-seen and counted, IP headers included; answers go past the load balancer.
+counted, with their IP headers, and never the answers.
 
 It is one node's view. Where several load balancers serve a VIP, each has the connections whose packets it gets; one that has moved
 from one to another may be in both, until the idle timeout. With two tiers the nodes of the second have the tables.

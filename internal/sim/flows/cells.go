@@ -83,13 +83,13 @@ func (o *owners) since(at uint32, age uint32, now uint64, steps []step) (first u
 	return first, since
 }
 
-// forget frees changes that are older than any living flow, and keeps the numbers of flows comparable. It must be called at least once
-// every maxAge flows.
-func (o *owners) forget(now uint64) {
+// forget frees changes after which at least so many flows have arrived, which no living flow has seen, and keeps the numbers of flows
+// comparable. It must be called at least once every maxAge flows.
+func (o *owners) forget(now uint64, age uint32) {
 	for at := range o.cells {
 		c := &o.cells[at]
-		if uint32(now)-c.changed < maxAge {
-			o.shorten(&o.latest[at], now)
+		if uint32(now)-c.changed < age {
+			o.shorten(&o.latest[at], now, age)
 			continue
 		}
 		c.changed = uint32(now) - longAgo
@@ -98,8 +98,8 @@ func (o *owners) forget(now uint64) {
 }
 
 // shorten cuts a list behind the last change that is young enough.
-func (o *owners) shorten(link *uint32, now uint64) {
-	for *link != noChange && uint32(now)-o.changes[*link].flow < maxAge {
+func (o *owners) shorten(link *uint32, now uint64, age uint32) {
+	for *link != noChange && uint32(now)-o.changes[*link].flow < age {
 		link = &o.changes[*link].older
 	}
 	o.release(link)

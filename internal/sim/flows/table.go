@@ -22,8 +22,10 @@ type tableSteerer struct {
 	nodeOf   random.Key
 	flowBits uint     // of what the queue keeps of a flow: its number; above: which candidate took it
 	failedAt []uint64 // by server: number of the first flow after its last failure; 0: it never failed
-	forgot   uint64   // number of the flow when changes were last forgotten
 	order    uint32   // of the latest change
+	longest  int64    // ns, life of a connection
+	forgotAt int64    // ns, when changes were last forgotten
+	forgot   uint64   // number of the next flow then
 
 	steps, nodeSteps []step // to be reused
 }
@@ -31,6 +33,7 @@ type tableSteerer struct {
 func newTableSteerer(w *World, t Table) *tableSteerer {
 	s := &tableSteerer{
 		world: w, owners: newOwners(t.Owners), choices: uint32(max(t.Choices, 1)), depth: max(t.Depth, 1), accepts: t.Accepts,
+		longest: int64(w.config.Durations.At(1)*second) + 1,
 		bucketOf: random.Keyed(w.config.Seed, "hash"), nodeOf: random.Keyed(w.config.Seed, "node hash"),
 	}
 	s.flowBits = 32 - uint(bits.Len32(s.choices-1))
@@ -57,7 +60,7 @@ func (s *tableSteerer) cell(flow uint64, choice uint32) uint32 {
 }
 
 func (s *tableSteerer) arrive(flow uint64) (server, payload uint32) {
-	if flow-s.forgot >= maxAge>>1 {
+	if s.world.now-s.forgotAt > s.longest {
 		s.forget()
 	}
 	first := s.cell(flow, 0)
@@ -141,13 +144,15 @@ func (s *tableSteerer) knewIt(first uint32, at int) bool {
 	return first == s.nodeSteps[at].owner
 }
 
-// forget drops changes that no living flow has seen. A flow that lives longer than maxAge/2 arrivals cannot be told from a young one.
+// forget drops changes that no living flow has seen: those before it was last called, if that is longer ago than any life.
 func (s *tableSteerer) forget() {
-	s.forgot = s.world.flow
-	s.owners.forget(s.world.flow)
+	now := s.world.flow
+	age := uint32(now - s.forgot)
+	s.owners.forget(now, age)
 	if s.nodes != nil {
-		s.nodes.forget(s.world.flow)
+		s.nodes.forget(now, age)
 	}
+	s.forgot, s.forgotAt = now, s.world.now
 }
 
 // runBatches is runEvents where the order of arrivals and ends does not matter.
@@ -170,7 +175,7 @@ func (w *World) runBatches(s *tableSteerer, until int64) {
 // admitBatch lets the next connections begin that do so before limit.
 func (w *World) admitBatch(s *tableSteerer, limit float64) {
 	var found [batch]uint32
-	if w.flow-s.forgot >= maxAge>>1 {
+	if w.now-s.forgotAt > s.longest {
 		s.forget()
 	}
 	n := 0

@@ -278,3 +278,6 @@ func (w *World) Stats() Stats {
 	stats.Imbalance = w.balance.mean(w.now)
 	return stats
 }
+
+// Rate returns the arrivals per second.
+func (w *World) Rate() float64 { return w.rate * second }

@@ -337,6 +337,38 @@ func TestSecondChanceKeepsWhatIsMineAndHandsOnTheRest(t *testing.T) {
 	}
 }
 
+// A scrubber is a server of the service like any other, and gets no connections of its own: packets of all kinds come to it with their
+// server as the next stop. It listens on the service's address and answers SYNs with SYN cookies: still nothing of others stays here.
+func TestScrubberHandsOnWhatIsNotItsOwn(t *testing.T) {
+	r := newXDPRig(t)
+	check(t, r.server.Sysctl("net/ipv4/tcp_syncookies", "2"))
+	r.listen(false)
+	for _, vip := range r.vips { // SYN cookies were sent a moment ago
+		check(t, fetch(r.dial(vip), 1))
+	}
+	for _, vip := range r.vips {
+		client, header := netip.MustParseAddr("10.9.0.1"), 20
+		if vip.Is6() {
+			client, header = netip.MustParseAddr("fd09::1"), 40
+		}
+		for _, flags := range []byte{0x10, 0x18, 0x11, 0x04, 0x14, 0x12, 0x00} { // ACK, data, FIN, RST, RST+ACK, SYN+ACK, none
+			for _, options := range [][]byte{nil, bytes.Join([][]byte{nop, nop, timestampOption}, nil)} {
+				packet := questionWith(t, netip.AddrPortFrom(client, 7), vip, options)[14:]
+				packet[header+13] = flags
+				wrapped := tunnel{from: netip.MustParseAddr("10.9.0.1"), to: own4, gue: gueWithStops(0, stop4)}
+				action, frame, verdict := r.run(r.wrap(wrapped, packet))
+				wrapped.to, wrapped.gue[5] = stop4, 1
+				want := r.wrap(wrapped, packet)
+				copy(want, stopMAC)
+				copy(want[6:], r.device.HardwareAddr)
+				if action != xdpTX || verdict != "handed_on" || !bytes.Equal(frame[:len(want)], want) {
+					t.Errorf("%s, flags %#x: action %d, %s\n got %x\nwant %x", vip, flags, action, verdict, frame, want)
+				}
+			}
+		}
+	}
+}
+
 // An ICMP error goes where the connection of the quoted packet is.
 func TestErrorsFromThePathFollowTheirConnection(t *testing.T) {
 	r := newXDPRig(t)

@@ -71,6 +71,7 @@ func labRun() *cobra.Command {
 	flags.StringVar(&options.Binary, "binary", "", "the ballast to test (default: this one)")
 	flags.DurationVar(&options.Duration, "duration", 0, "length of idle, wrap, throughput and elastic, or of each measurement of uneven, uneven-links,\n"+
 		"bimodal and weight-loss, which then compare all policies, repeatedly (default: short)")
+	flags.StringVar(&options.Affinity, "affinity", "", "churn, ipv6: of the service, cookie or table (default: cookie)")
 	flags.StringVar(&options.Dispatch, "dispatch", "", "churn: policy of the service, or "+lab.AllPolicies+": a service of each, fewer connections")
 	return command
 }

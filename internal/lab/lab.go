@@ -35,6 +35,7 @@ type Options struct {
 	Seed     uint64        // of every random choice
 	Duration time.Duration // scenario-specific length; 0 = the scenario's own
 	Dispatch string        // churn: the policy of the service, or AllPolicies; empty = Ballast's default
+	Affinity string        // churn, ipv6: of the service, cookie or table; empty = cookie
 	Keep     bool          // leave namespaces and processes when done, for a look around
 	Progress func(format string, arguments ...any)
 	Live     func(Snapshot) // called several times a second with the state of the traffic

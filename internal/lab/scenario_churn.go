@@ -2,6 +2,7 @@
 package lab
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -64,24 +65,40 @@ func policyService(vip, dispatch string) *service {
 	return one
 }
 
+// withAffinity gives a service with cookies the affinity that was asked for.
+func (s *stage) withAffinity(one *service) (*service, error) {
+	switch s.Affinity {
+	case "", "cookie", "table":
+		one.Affinity = cmp.Or(s.Affinity, one.Affinity)
+		return one, nil
+	default:
+		return nil, fmt.Errorf("%s with affinity %s: it promises nothing there: use cookie or table", s.result.Scenario, s.Affinity)
+	}
+}
+
 func runChurn(s *stage) error {
+	dispatch := cmp.Or(s.Dispatch, "rr")
 	switch {
 	case s.Dispatch == AllPolicies:
 		return churnPolicies(s)
-	case s.Dispatch == "":
-		return churnTwice(s, cookieService(vip4))
-	case !slices.Contains(policies, s.Dispatch):
+	case !slices.Contains(policies, dispatch):
 		return fmt.Errorf("churn with dispatch %q: there is no such policy: use one of %v, or %s", s.Dispatch, policies, AllPolicies)
-	default:
-		return churnTwice(s, policyService(vip4, s.Dispatch))
 	}
+	one, err := s.withAffinity(policyService(vip4, dispatch))
+	if err != nil {
+		return err
+	}
+	return churnTwice(s, one)
 }
 
 // churnPolicies puts one service of each policy through the same events at once.
 func churnPolicies(s *stage) error {
 	what := setup{name: AllPolicies, topology: Topology{LBs: 2, Servers: make([]ServerNode, 8)}, members: []int{1, 2, 3, 4, 5, 6}, reports: true}
 	for i, dispatch := range policies {
-		one := policyService(fmt.Sprintf("198.51.100.%d", 10+i), dispatch)
+		one, err := s.withAffinity(policyService(fmt.Sprintf("198.51.100.%d", 10+i), dispatch))
+		if err != nil {
+			return err
+		}
 		one.Name = dispatch
 		what.services = append(what.services, one)
 	}
@@ -121,7 +138,7 @@ func churnTwice(s *stage, with *service) error {
 	topology := Topology{LBs: 2, Servers: make([]ServerNode, 8)}
 	first := []int{1, 2, 3, 4, 5, 6}
 	outcome, err := s.trial(setup{
-		name: "cookie", topology: topology, services: []*service{with}, members: first, reports: with.Load != nil,
+		name: with.Affinity, topology: topology, services: []*service{with}, members: first, reports: with.Load != nil,
 	}, churn)
 	if err != nil {
 		return err

@@ -12,8 +12,12 @@ import (
 )
 
 func runIPv6(s *stage) error {
+	one, err := s.withAffinity(cookieService(vip6))
+	if err != nil {
+		return err
+	}
 	outcome, err := s.trial(setup{
-		name: "cookie", services: []*service{cookieService(vip6)}, members: []int{1, 2, 3, 4, 5, 6},
+		name: one.Affinity, services: []*service{one}, members: []int{1, 2, 3, 4, 5, 6},
 		topology: Topology{LBs: 2, Servers: make([]ServerNode, 8)},
 	}, churn)
 	if err != nil {

@@ -99,7 +99,8 @@ func (x *tableTrial) playGreedy() error {
 	x.result.measure("dropped_over_limit", float64(dropped))
 	x.result.expect(answer.StatusCode/100 == 2, "the greedy upload was answered with %s", answer.Status)
 	x.result.expect(dropped > 0 && took > greedyLeast, "the limit dropped %d packets of an upload that took %v", dropped, took)
-	x.result.expect(dropped <= own+others && others <= own/2, "the limit dropped %d packets; the greedy connection repeated %d, all others %d", dropped, own, others)
+	// Acknowledgements are not repeated.
+	x.result.expect(dropped <= own+own/10+10 && others <= own/2, "the limit dropped %d packets; the greedy connection repeated %d, all others %d", dropped, own, others)
 	return nil
 }
 

@@ -1,12 +1,29 @@
 package e2e
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/lab"
+)
 
 // Promise: IPv6 is served as well as IPv4.
-func TestConnectionsSurviveChurnOverIPv6(t *testing.T) {
-	result := run(t, "ipv6")
+func TestConnectionsSurviveChurnOverIPv6(t *testing.T) { churnOverIPv6(t) }
+
+// Promise: the same with a table of connections on each load balancer.
+func TestConnectionsSurviveChurnOverIPv6WithTables(t *testing.T) {
+	counters := churnOverIPv6(t, "--affinity", "table").Trials[0].Counters
+	for _, lb := range []string{"lb1", "lb2"} {
+		if counters[lb]["forwarded_by_table"] == 0 || counters[lb]["forwarded_table_full"] != 0 {
+			t.Errorf("%s counted %v", lb, counters[lb])
+		}
+	}
+}
+
+func churnOverIPv6(t *testing.T, arguments ...string) lab.Result {
+	result := run(t, "ipv6", arguments...)
 	if result.Broken != 0 || result.Attempted < 2000 {
 		t.Errorf("%+v", result.Tally)
 	}
 	timestampsAccepted(t, result.Trials[0])
+	return result
 }

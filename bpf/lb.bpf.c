@@ -215,6 +215,9 @@ inline_always enum verdict walk_icmp(struct xdp_md *ctx, struct packet *p, struc
 	return *number ? VERDICT_CONTINUE : PASSED_NO_SERVICE;
 }
 
+/* How a packet came. One byte, and never 0: so the verifier does not follow the value, and walks the rest once and not twice. */
+enum { DIRECTLY = 1, BY_FIRST_TIER };
+
 /* An answer of a server whose service returns through this node? *action is set when it was sent on. */
 inline_always enum verdict walk_return(struct xdp_md *ctx, struct packet *p, struct decision *d, int *action)
 {
@@ -320,8 +323,17 @@ inline_always int transmit(struct xdp_md *ctx, const struct server *server)
 	return server->ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(server->ifindex, 0);
 }
 
+/* An answer of this node to what the first tier sent on goes to its client by our own route: the first tier would not know what to do
+ * with it. A global function: it is verified once, not for every way that leads here. */
+__noinline int route_answer(struct xdp_md *ctx, __u32 l3, __u32 ipv6)
+{
+	struct packet answer = { .l3 = l3, .ipv6 = ipv6 != 0 };
+
+	return route_to_client(ctx, &answer);
+}
+
 /* The whole walk, for every packet. */
-static __noinline int any_way(struct xdp_md *ctx)
+static __noinline int any_way(struct xdp_md *ctx, int came)
 {
 	struct packet packet = {};
 	struct decision decision = {};
@@ -335,7 +347,7 @@ static __noinline int any_way(struct xdp_md *ctx)
 	if (verdict >= DROPPED_MALFORMED)
 		return XDP_DROP;
 	if (verdict == ANSWERED_ECHO || verdict == ANSWERED_TOO_BIG)
-		return XDP_TX;
+		return came == BY_FIRST_TIER ? route_answer(ctx, packet.l3, packet.ipv6) : XDP_TX;
 	if (verdict >= FORWARDED_NEW && verdict < RETURNED && decision.server)
 		return transmit(ctx, decision.server);
 	return action;
@@ -418,8 +430,8 @@ inline_always _Bool is_for_vip(const struct tunnel *t, void *data, void *end)
 	return find_vip(destination, 0, 0, t->inner_ipv6) != 0;
 }
 
-/* Second tier: takes off what the first has put around the packet. VERDICT_CONTINUE: walk on, whether or not there was something. */
-static __noinline enum verdict take_off(struct xdp_md *ctx)
+/* Second tier: takes off what the first has put around the packet, if it has. VERDICT_CONTINUE: walk on. */
+static __noinline enum verdict take_off(struct xdp_md *ctx, volatile __u8 *came)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct tunnel t = {};
@@ -436,35 +448,38 @@ static __noinline enum verdict take_off(struct xdp_md *ctx)
 		return VERDICT_CONTINUE;
 	if (!tunnel_copy_congestion(&t, data, end))
 		return DROPPED_CONGESTED;
+	*came = BY_FIRST_TIER;
 	return tunnel_strip(ctx, &t) ? VERDICT_CONTINUE : DROPPED_MALFORMED;
 }
 
-inline_always int walk_frame(struct xdp_md *ctx)
+inline_always int walk_frame(struct xdp_md *ctx, int came)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	int action = UNUSUAL;
 	__be16 protocol;
 
 	if (data + sizeof(struct ethhdr) > end || trace_enabled || !addressed_to_us(ctx, data))
-		return any_way(ctx);
+		return any_way(ctx, came);
 	protocol = *(__be16 *)(data + offsetof(struct ethhdr, h_proto));
 	if (protocol == bpf_htons(ETH_P_IP))
 		action = usual_ipv4(ctx);
 	else if (protocol == bpf_htons(ETH_P_IPV6))
 		action = usual_ipv6(ctx);
-	return action == UNUSUAL ? any_way(ctx) : action;
+	return action == UNUSUAL ? any_way(ctx, came) : action;
 }
 
 SEC("xdp.frags")
 int lb(struct xdp_md *ctx)
 {
+	volatile __u8 came = DIRECTLY;
+
 	if (tier_enabled) {
-		enum verdict verdict = take_off(ctx);
+		enum verdict verdict = take_off(ctx, &came);
 
 		if (verdict != VERDICT_CONTINUE) {
 			count_verdict(0, verdict, ctx->data_end - ctx->data);
 			return XDP_DROP;
 		}
 	}
-	return walk_frame(ctx);
+	return walk_frame(ctx, came);
 }

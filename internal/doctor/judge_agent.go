@@ -7,6 +7,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // onServer is what the judges of the agent's role look at: direct services of this host, with this host's entry in them.
@@ -161,7 +162,7 @@ func judgeReturnMTU(f *facts) (out []Finding) {
 	type worst struct{ extra, headers int }
 	family := map[bool]worst{}
 	f.onServer(func(s *model.Service, server *model.Server) {
-		if extra := overhead(s, server.Address); s.Protocol == model.ProtocolTCP && extra > family[s.VIP.Is6()].extra {
+		if extra := plan.Overhead(s, server.Address); s.Protocol == model.ProtocolTCP && extra > family[s.VIP.Is6()].extra {
 			family[s.VIP.Is6()] = worst{extra, clientHeaders(s)}
 		}
 	})

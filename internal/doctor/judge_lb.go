@@ -3,44 +3,21 @@ package doctor
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 const (
 	clientMTU   = 1500 // of nearly every client
 	smallestMTU = 1280 // that IPv6 allows (RFC 8200), and that clients of IPv4 are all but sure to get down to
 
-	// Specification constants: lengths of headers (RFC 791, 8200, 768; GUE).
+	// Specification constants: lengths of headers (RFC 791, 8200, 9293).
 	ipv4Header = 20
 	ipv6Header = 40
-	udpHeader  = 8
-	gueHeader  = 4
 	tcpHeader  = 20
-
-	stopsHeader = 4 // of the stops of the second chance
-	stops       = 2
 )
-
-// overhead is the most that a load balancer puts around a packet to a server.
-func overhead(s *model.Service, server netip.Addr) int {
-	outer, address := ipv4Header, 4
-	if server.Is6() {
-		outer, address = ipv6Header, 16
-	}
-	gue := outer + udpHeader + gueHeader
-	switch {
-	case s.Fallback == model.FallbackSecondChance && s.Return == model.ReturnDirect:
-		return gue + stopsHeader + stops*address
-	case s.Forward == model.ForwardGUE:
-		return gue
-	case s.Forward == model.ForwardIPIP:
-		return outer
-	}
-	return 0
-}
 
 func judgePaths(f *facts) (out []Finding) {
 	if f.Role != RoleLB {
@@ -75,7 +52,7 @@ func judgePath(s *model.Service, server *model.Server, path pathFacts) (out []Fi
 		out = append(out, Finding{"reachability", subject, Warning, fmt.Sprintf("%s does not answer TCP within %v", server.Address, reachTimeout),
 			"start the server; this is no fault when a firewall there drops connections of the load balancer"})
 	}
-	return append(out, judgeRoom(subject, path.MTU, overhead(s, server.Address), clientHeaders(s))...)
+	return append(out, judgeRoom(subject, path.MTU, plan.Overhead(s, server.Address), clientHeaders(s))...)
 }
 
 // judgeRoom is about the encapsulation of packets that have so many bytes of headers before the data.

@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // healthyFacts are those of a load balancer or server that nothing is wrong with.
@@ -210,7 +211,7 @@ func TestOverheadIsThatOfTheDataPath(t *testing.T) {
 		{model.Service{Forward: model.ForwardIPIP, Fallback: model.FallbackSecondChance}, v4, 44},
 		{model.Service{Forward: model.ForwardIPIP, Fallback: model.FallbackSecondChance}, v6, 88},
 	} {
-		if have := overhead(&test.s, test.server); have != test.want {
+		if have := plan.Overhead(&test.s, test.server); have != test.want {
 			t.Errorf("%s, %s, to %s: %d, want %d", test.s.Forward, test.s.Fallback, test.server, have, test.want)
 		}
 	}

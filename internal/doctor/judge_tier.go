@@ -6,6 +6,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // self is this load balancer among those that have a tier, nil: it has none.
@@ -45,8 +46,27 @@ func judgeTier(f *facts) (out []Finding) {
 	case self.Tier == model.TierFirst:
 		return append(out, f.judgeSecondTier()...)
 	default:
-		return append(out, f.judgeTunnelEnd(self))
+		return append(append(out, f.judgeAnswers()...), f.judgeTunnelEnd(self))
 	}
+}
+
+// judgeAnswers: a node of the second tier routes what it answers to clients itself, as the packet came from the first.
+func (f *facts) judgeAnswers() (out []Finding) {
+	for _, d := range f.Devices {
+		for i := range f.File.Fleet.Services {
+			s := &f.File.Fleet.Services[i]
+			forwarding, remedy := d.Forwarding4, "sysctl -w net.ipv4.ip_forward=1"
+			if s.VIP.Is6() {
+				forwarding, remedy = d.Forwarding6, "sysctl -w net.ipv6.conf.all.forwarding=1"
+			}
+			if s.SendsToNodes(model.TierFirst) && forwarding == 0 {
+				out = append(out, Finding{"forwarding", d.Name, Warning,
+					"is off: clients of service " + s.Name + " are not told by this node that a packet is too big for the way to its server", remedy})
+				break
+			}
+		}
+	}
+	return out
 }
 
 // judgeTunnelEnd is about where the first tier sends to.
@@ -63,7 +83,7 @@ func (f *facts) judgeSecondTier() (out []Finding) {
 	second := f.secondTier()
 	for i := range second.Servers {
 		node := &second.Servers[i]
-		out = append(out, judgeWayToNode(second, node, f.Paths[node.Address])...)
+		out = append(out, f.judgeWayToNode(second, node)...)
 	}
 	if len(out) == 0 {
 		out = append(out, ok("tier", f.Name, "first; %d nodes of the second can be reached and take packets of %d bytes", len(second.Servers), clientMTU))
@@ -71,8 +91,8 @@ func (f *facts) judgeSecondTier() (out []Finding) {
 	return out
 }
 
-func judgeWayToNode(second *model.Service, node *model.Server, path pathFacts) (out []Finding) {
-	subject := "node " + node.Name
+func (f *facts) judgeWayToNode(second *model.Service, node *model.Server) (out []Finding) {
+	subject, path := "node "+node.Name, f.Paths[node.Address]
 	switch {
 	case errors.Is(path.Err, netdev.ErrUnresolved):
 		return []Finding{{"path", subject, Problem, "the next hop does not answer (ARP, neighbour discovery): " + path.Err.Error(),
@@ -83,5 +103,20 @@ func judgeWayToNode(second *model.Service, node *model.Server, path pathFacts) (
 		out = append(out, Finding{"reachability", subject, Warning, fmt.Sprintf("%s does not answer at port %d of node_health within %v", node.Address, second.Health.Port, reachTimeout),
 			"start the load balancer with --metrics, and let this host through to it"})
 	}
-	return append(out, judgeRoom(subject, path.MTU, overhead(second, node.Address), ipv6Header+tcpHeader)...)
+	return append(out, judgeRoom(subject, path.MTU, f.roomBehind(second, node), ipv6Header+tcpHeader)...)
+}
+
+// roomBehind is what the first tier leaves for encapsulation on the way to a node: as much as the node itself needs.
+func (f *facts) roomBehind(second *model.Service, node *model.Server) int {
+	most := plan.Overhead(second, node.Address)
+	for i := range f.File.Fleet.Services {
+		s := &f.File.Fleet.Services[i]
+		if !s.SendsToNodes(model.TierFirst) {
+			continue
+		}
+		for j := range s.Servers {
+			most = max(most, plan.Overhead(s, s.Servers[j].Address))
+		}
+	}
+	return most
 }

@@ -18,7 +18,7 @@ func tierFacts(tier model.Tier) *facts {
 	fleet.Nodes = []model.Node{{Name: "lb1", Tier: model.TierFirst}, {Name: "lb2", Tier: model.TierSecond, Address: address, ID: 1}}
 	fleet.NodeHealth = model.Health{Check: model.CheckHTTP, Port: 9435}
 	if f.Name = "lb1"; tier == model.TierFirst {
-		f.Paths[address] = pathFacts{MTU: 1520, Asked: true}
+		f.Paths[address] = pathFacts{MTU: 1544, Asked: true}
 	} else {
 		f.Name, f.Host.Addresses[address] = "lb2", "eth0"
 	}
@@ -54,8 +54,10 @@ func TestFaultsOfTiersAreFound(t *testing.T) {
 		{"an address that is not here", model.TierSecond, func(f *facts) { delete(f.Host.Addresses, second) }, "tier", Problem, "correct the address"},
 		{"nobody checks", model.TierSecond, func(f *facts) { f.File.Fleet.NodeHealth = model.Health{} }, "tier", Warning, "node_health: {check: http"},
 		{"no second tier", model.TierFirst, func(f *facts) { f.File.Fleet.Nodes = f.File.Fleet.Nodes[:1] }, "tier", Warning, "tier: second"},
-		{"no room", model.TierFirst, func(f *facts) { f.Paths[second] = pathFacts{MTU: 1500} }, "mtu", Warning, "MTU to 1520"},
+		{"no room", model.TierFirst, func(f *facts) { f.Paths[second] = pathFacts{MTU: 1500} }, "mtu", Warning, "MTU to 1544"},
 		{"no way", model.TierFirst, func(f *facts) { f.Paths[second] = pathFacts{Err: errors.New("network is unreachable")} }, "path", Problem, "ip route add 10.0.1.2"},
+		{"answers that end here", model.TierSecond, func(f *facts) { f.Devices[0].Forwarding4, f.File.Fleet.Services = 0, f.File.Fleet.Services[:1] },
+			"forwarding", Warning, "ip_forward=1"},
 		{"no answer", model.TierFirst, func(f *facts) { f.Paths[second] = pathFacts{MTU: 1600, Asked: true, Silent: true} }, "reachability", Warning, "--metrics"},
 	} {
 		f := tierFacts(test.tier)

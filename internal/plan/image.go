@@ -131,7 +131,7 @@ func compile(want *Want, s *Service, before *image) image {
 		img.vips = append(img.vips, vipKey(s.VIP, port, uint8(s.Protocol)))
 	}
 	for _, server := range slices.Concat(s.Removed, s.Servers) {
-		img.servers[server.ID] = serverRow(s, &server, want.Paths[server.Address])
+		img.servers[server.ID] = serverRow(s, &server, want.Paths[server.Address]).makeRoom(configured, server.Address, &want.Tier)
 	}
 	if s.Return == model.ReturnThrough {
 		img.addReturns(want, s)

@@ -1,6 +1,10 @@
 package plan
 
-import "github.com/ballast-lb/ballast/internal/model"
+import (
+	"net/netip"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
 
 // Tier is the node's part in two tiers (Cheetah III-B). The zero value: there is one.
 type Tier struct {
@@ -30,6 +34,24 @@ func (s *Service) ofTier(tier *Tier) *Service {
 		first.Servers = append(first.Servers, server)
 	}
 	return &first
+}
+
+// makeRoom takes from the way to a node what the node will need to put around a packet beyond what this one does: so clients are told by the
+// first tier, which can answer them, how large their packets may be. It takes the node's way to servers to be as wide as the one to the node.
+func (row ServerRow) makeRoom(s *model.Service, node netip.Addr, tier *Tier) ServerRow {
+	if !s.SendsToNodes(tier.Tier) || row.MTU == 0 {
+		return row
+	}
+	most := 0
+	for i := range s.Servers {
+		most = max(most, Overhead(s, s.Servers[i].Address))
+	}
+	around := ipv4Header
+	if node.Is6() {
+		around = ipv6Header
+	}
+	row.MTU -= min(row.MTU, uint16(max(most-around, 0)))
+	return row
 }
 
 // layCookie says in the row where the id is in a cookie's bits below the epoch: that of the server last, that of the node first.

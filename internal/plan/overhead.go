@@ -1,0 +1,35 @@
+package plan
+
+import (
+	"net/netip"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Specification constants: lengths of headers (RFC 791, 8200, 768; GUE, docs/packet-formats.md).
+const (
+	ipv4Header  = 20
+	ipv6Header  = 40
+	udpHeader   = 8
+	gueHeader   = 4
+	stopsHeader = 4 // of the stops of the second chance
+	stops       = 2
+)
+
+// Overhead returns the most bytes that a load balancer puts around a packet to a server of this address.
+func Overhead(s *model.Service, server netip.Addr) int {
+	outer, address := ipv4Header, 4
+	if server.Is6() {
+		outer, address = ipv6Header, 16
+	}
+	gue := outer + udpHeader + gueHeader
+	switch {
+	case s.Fallback == model.FallbackSecondChance && s.Return == model.ReturnDirect:
+		return gue + stopsHeader + stops*address
+	case s.Forward == model.ForwardGUE:
+		return gue
+	case s.Forward == model.ForwardIPIP:
+		return outer
+	}
+	return 0
+}

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
+	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -46,6 +47,7 @@ type stress struct {
 	swept   atomic.Uint64
 	sweeps  atomic.Uint64
 	failed  chan string
+	benches []*Bench // that make up packets
 
 	reclaimed, lost uint64 // connections that had ended whose indices packets took; of these, found no room in the log, before the test too
 }
@@ -57,18 +59,24 @@ func (s *stress) fail(format string, args ...any) {
 	}
 }
 
+// newStressFlow is a flow whose packets others make up.
+func (w *world) newStressFlow(name string, c refConnection, id uint16) *stressFlow {
+	x := &stressFlow{connection: c, id: id}
+	hash := w.tableHash(service(&w.want, name), c)
+	x.base, _ = w.connections.partition(name, hash)
+	x.owner = owner(networkOrder(c.client.Port())) | owner(conntable.Check(hash))<<16 | owner(id)<<32
+	return x
+}
+
 func (w *world) stressFlow(name string, n int, private bool) *stressFlow {
-	s := service(&w.want, name)
-	f := flowTo(s.VIP, 443, n)
-	x := &stressFlow{connection: refConnection{name, f.client, 443}, private: private, id: uint16(1 + n%3)}
+	f := flowTo(service(&w.want, name).VIP, 443, n)
+	x := w.newStressFlow(name, refConnection{name, f.client, 443}, uint16(1+n%3))
+	x.private = private
 	x.frame = f.frame(f.tcp(ack, timestamps(5, 0), nil))
 	x.at = len(x.frame) - 4
 	x.flags = len(x.frame) - 12 - 7
 	x.fresh = w.cookieFor(name, f, x.id, 1)
 	x.echo.Store(x.fresh)
-	hash := w.tableHash(s, x.connection)
-	x.base, _ = w.connections.partition(name, hash)
-	x.owner = owner(networkOrder(f.client.Port())) | owner(conntable.Check(hash))<<16 | owner(x.id)<<32
 	return x
 }
 
@@ -80,16 +88,21 @@ func (f *stressFlow) index(w *world, echo uint32) uint32 {
 
 // work sends packets of flows from a thread on one CPU until it is told to stop.
 func (s *stress) work(random *rand.Rand, cpu int, flows []*stressFlow) {
+	s.pin(cpu)
+	out := make([]byte, 256)
+	for packets := 0; !s.stop.Load(); packets++ {
+		s.step(random, flows[random.IntN(len(flows))], out)
+		s.packets.Add(1)
+	}
+}
+
+// pin binds the goroutine to a CPU until it ends.
+func (s *stress) pin(cpu int) {
 	runtime.LockOSThread() // and never unlocked: the thread ends with its affinity
 	var only unix.CPUSet
 	only.Set(cpu)
 	if err := unix.SchedSetaffinity(0, &only); err != nil {
 		s.fail("%v", err)
-	}
-	out := make([]byte, 256)
-	for packets := 0; !s.stop.Load(); packets++ {
-		s.step(random, flows[random.IntN(len(flows))], out)
-		s.packets.Add(1)
 	}
 }
 
@@ -150,6 +163,10 @@ func (s *stress) sweep(random *rand.Rand) {
 		}
 		s.sweepOnce(&rules)
 		s.sweeps.Add(1)
+		if s.benches != nil {
+			s.turn(s.benches[random.IntN(len(s.benches))], random)
+			time.Sleep(100 * time.Microsecond) // lets all CPUs have at what it has freed
+		}
 	}
 }
 
@@ -224,41 +241,45 @@ func (s *stress) expectKnown(state tableState) {
 	}
 }
 
-// Many threads send packets of few flows, of which too many want the same indices, while a sweeper does what it can to get in their way.
-func TestNoIndexIsHeldTwiceOrLostOnManyCPUs(t *testing.T) {
-	random := seeded(t)
-	small := func(s *model.Service) { s.Table.Entries, s.Table.IndexBits = conntable.BlockEntries, 3 }
-	s := &stress{world: newWorld(t, tableOf("web", vip4, small), tableOf("web6", vip6, func(s *model.Service) {
-		withServers(false, 1, 2, 3)(s)
-		s.Table.Entries, s.Table.IndexBits = conntable.BlockEntries, 2
-	})), failed: make(chan string, 1)}
+// newStress fills a load balancer, whose table "web" takes 63 connections, and lets it tell of the entries that it takes from connections
+// that have ended.
+func newStress(t *testing.T, more ...model.Service) *stress {
+	oneBlock := func(s *model.Service) {
+		s.Table.Entries, s.Table.IndexBits = conntable.BlockEntries, conntable.BlockBits
+	}
+	s := &stress{world: newWorld(t, append(more, tableOf("web", vip4, oneBlock))...), failed: make(chan string, 1)}
 	s.readReclaimed() // what earlier tests left unread
 	s.reclaimed = 0
 	mustSet(s.lb.objects.LogEnded.Set(uint32(1)))
-	defer func() { mustSet(s.lb.objects.LogEnded.Set(uint32(0))) }()
+	t.Cleanup(func() {
+		mustSet(s.lb.objects.LogEnded.Set(uint32(0)))
+		s.forgetAssignments()
+	})
+	return s
+}
 
-	const workers, private = 4, 24
+// forgetAssignments empties them all: the reference does not know what packets past it have left there.
+func (w *world) forgetAssignments() {
+	places := make([]uint32, conntable.Assignments)
+	for place := range places {
+		places[place] = uint32(place)
+	}
+	mustSet(w.lb.BenchUnassign(places))
+}
+
+// run lets the workers and a sweeper run until so many packets have passed while only ended connections are swept, and as many while
+// all are, and checks what is left.
+func (s *stress) run(t *testing.T, random *rand.Rand, packets uint64, workers ...func()) {
 	var group sync.WaitGroup
-	for worker := range workers {
-		for n := range private {
-			s.flows = append(s.flows, s.stressFlow([]string{"web", "web6"}[n%2], (worker+1)*private+n, true))
-		}
-	}
-	for n := range private {
-		s.flows = append(s.flows, s.stressFlow([]string{"web", "web6"}[n%2], n, false))
-	}
-	shared := s.flows[workers*private:]
 	before := s.verdicts()
-	for worker := range workers {
-		own := append(slices.Clone(shared), s.flows[worker*private:][:private]...)
-		random := rand.New(rand.NewPCG(random.Uint64(), 0))
-		group.Go(func() { s.work(random, worker%runtime.NumCPU(), own) })
+	for _, work := range workers {
+		group.Go(work)
 	}
 	sweeper := rand.New(rand.NewPCG(random.Uint64(), 0))
 	group.Go(func() { s.sweep(sweeper) })
-	s.passed(150_000)
+	s.passed(packets)
 	s.lenient.Store(true)
-	s.passed(150_000)
+	s.passed(packets)
 	s.stop.Store(true)
 	group.Wait()
 	select {
@@ -268,11 +289,10 @@ func TestNoIndexIsHeldTwiceOrLostOnManyCPUs(t *testing.T) {
 	}
 	added, all := uint64(0), uint64(0)
 	for key, packets := range s.verdicts() {
-		if delta := packets - before[key]; delta > 0 {
-			all += delta
-			if key.verdict == lbVerdictFORWARDED_ADDED {
-				added += delta
-			}
+		delta := packets - before[key]
+		all += delta
+		if key.verdict == lbVerdictFORWARDED_ADDED {
+			added += delta
 		}
 	}
 	if all != s.packets.Load() {
@@ -281,9 +301,99 @@ func TestNoIndexIsHeldTwiceOrLostOnManyCPUs(t *testing.T) {
 	s.expectSound(added)
 	s.sweepOnce(&SweepRules{})
 	s.expectSound(added)
-	for _, name := range []string{"web", "web6"} {
-		if o := s.lb.Connections().Occupancy(s.table(name)); o.Free != o.Entries {
-			t.Errorf("%s: after all have ended %+v", name, o)
+	for i := range s.want.Services {
+		if o := s.lb.Connections().Occupancy(s.table(s.want.Services[i].Name)); o.Free != o.Entries {
+			t.Errorf("%s: after all have ended %+v", s.want.Services[i].Name, o)
 		}
 	}
+}
+
+// Many threads send packets of few flows, of which too many want the same indices, while a sweeper does what it can to get in their way.
+func TestNoIndexIsHeldTwiceOrLostOnManyCPUs(t *testing.T) {
+	random := seeded(t)
+	s := newStress(t, tableOf("web6", vip6, func(s *model.Service) {
+		withServers(false, 1, 2, 3)(s)
+		s.Table.Entries, s.Table.IndexBits = conntable.BlockEntries, 2
+	}))
+	const workers, private, shared = 4, 32, 32
+	for n := range workers*private + shared {
+		s.flows = append(s.flows, s.stressFlow([]string{"web", "web", "web", "web6"}[n%4], n, n >= shared))
+	}
+	var work []func()
+	for worker := range workers {
+		own := append(slices.Clone(s.flows[:shared]), s.flows[shared+worker*private:][:private]...)
+		random := rand.New(rand.NewPCG(random.Uint64(), 0))
+		work = append(work, func() { s.work(random, worker%runtime.NumCPU(), own) })
+	}
+	s.run(t, random, 120_000, work...)
+}
+
+// feed lets the kernel itself make up packets of the flows, as fast as it can, on one CPU. To begin a series costs it grace periods.
+func (s *stress) feed(b *Bench, random *rand.Rand, cpu int) {
+	s.pin(cpu)
+	cell := s.benchCell(ack, uint32(len(s.flows)))
+	if err := errors.Join(b.objects.Tested.Put(uint32(0), s.lb.Program()), b.objects.Cell.Set(cell)); err != nil {
+		s.fail("%v", err)
+	}
+	for !s.stop.Load() {
+		state := benchBenchState{Random: random.Uint64() | 1}
+		if err := b.objects.State.Set(state); err != nil {
+			s.fail("%v", err)
+		}
+		if _, err := b.objects.Wrapper.Run(&ebpf.RunOptions{Data: cell.Frame[:], Repeat: 50_000}); err != nil {
+			s.fail("%v", err)
+		}
+		if err := b.objects.State.Get(&state); err != nil || state.Surprises > 0 {
+			s.fail("%d surprises, %v", state.Surprises, err)
+		}
+		s.packets.Add(state.Runs)
+	}
+}
+
+// turn changes which packets are being made up: of connections that come, end and come again, and in lenient times of new ones only, so
+// that all CPUs want whatever the sweeper frees.
+func (s *stress) turn(b *Bench, random *rand.Rand) {
+	cell := s.benchCell([]byte{ack, ack, fin | ack, rst}[random.IntN(4)], 250)
+	if s.lenient.Load() {
+		cell = s.benchCell(ack, uint32(len(s.flows)))
+	}
+	if err := b.objects.Cell.Set(cell); err != nil {
+		s.fail("%v", err)
+	}
+}
+
+// benchCell is what the kernel makes up: packets of the first flows to the service "web", whose cookies name no entries.
+func (w *world) benchCell(flags byte, flows uint32) BenchCell {
+	none := flow{netip.AddrPortFrom(netip.IPv4Unspecified(), 0), netip.AddrPortFrom(vip4, 443)}
+	cell := BenchCell{CookieKey: cookie.ServiceKey(w.want.Keys.Cookie[1], vip4, model.ProtocolTCP), Flows: flows, Growth: 20, IDs: 3,
+		CookieBits: service(&w.want, "web").CookieBits, EpochParity: 1}
+	binary.BigEndian.PutUint16(cell.ServicePort[:], 443)
+	copy(cell.Frame[:], none.frame(none.tcp(flags, timestamps(5, 0), make([]byte, 14))))
+	return cell
+}
+
+// benchFlow is a flow as bpf/bench.bpf.c numbers them, and its server.
+func benchFlow(n uint32) (client netip.AddrPort, id uint16) {
+	address := n * 0x9e3779b1
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(address >> 16), byte(address >> 8), byte(address)}), uint16(1024+n*0x85ebca6b>>17)), uint16(1 + n%3)
+}
+
+// As above, with packets that the kernel makes up: nothing but the program stands between two of them.
+func TestNoIndexIsHeldTwiceOrLostAtFullSpeed(t *testing.T) {
+	random := seeded(t)
+	s := newStress(t)
+	for n := range uint32(1 << 14) {
+		client, id := benchFlow(n)
+		s.flows = append(s.flows, s.newStressFlow("web", refConnection{"web", client, 443}, id))
+	}
+	var work []func()
+	for cpu := range runtime.NumCPU() {
+		b, err := OpenBench()
+		mustSet(err)
+		t.Cleanup(func() { mustSet(b.Close()) })
+		random := rand.New(rand.NewPCG(random.Uint64(), 0))
+		work = append(work, func() { s.feed(b, random, cpu) })
+		s.benches = append(s.benches, b)
+	}
+	s.run(t, random, 400_000, work...)
 }

@@ -115,23 +115,24 @@ func (o *owners) release(link *uint32) {
 	*link = noChange
 }
 
-// remembered tells whether the history of a cell still has a server: among the last depth distinct owners, the present one included, as of
-// the latest of the steps. first is the server, owner when the flow arrived.
-func remembered(first uint32, steps []step, depth int) bool {
+// rank returns the place of a server in the history of a cell, as of the latest of the steps: 1 for the owner, 2 for the last other owner before
+// it. server owned the cell when the flow arrived. Ranks above MaxDepth are not told apart.
+func rank(server uint32, steps []step) int {
+	place := 1
 	for i, s := range steps {
-		if s.owner == first {
-			return true
+		if s.owner == server {
+			break
 		}
 		seen := false
 		for _, later := range steps[:i] {
 			seen = seen || later.owner == s.owner
 		}
 		if !seen {
-			depth--
+			place++
 		}
-		if depth == 0 {
-			return false
+		if place > MaxDepth {
+			break
 		}
 	}
-	return true
+	return place
 }

@@ -18,9 +18,9 @@ func (s *choiceSteerer) arrive(flow uint64) (server, payload uint32) {
 	return server, server | s.failures[server]
 }
 
-func (s *choiceSteerer) end(payload uint32) (server uint32, broken, gone bool) {
+func (s *choiceSteerer) end(payload uint32) (server uint32, depth int, gone bool) {
 	server = payload & serverMask
-	return server, false, payload&^serverMask != s.failures[server]
+	return server, 1, payload&^serverMask != s.failures[server]
 }
 
 func (s *choiceSteerer) fail(server uint32) { s.failures[server] += 1 << serverBits }

@@ -74,26 +74,30 @@ func TestLoadsUnderAPerfectHashArePoisson(t *testing.T) {
 func TestBrokenConnectionsAreThoseOfTheFormula(t *testing.T) {
 	const servers, rate, perSecond, seconds = 50, 20_000, 20.0, 40
 	lives := data.Distribution{Points: []data.Point{{Value: 0.1, UpTo: 0.3}, {Value: 2, UpTo: 1}}}
+	const cells = 4000
+	w := New(Config{Seed: 5, Servers: servers, Rate: rate, Durations: lives, Table: &Table{Owners: ownEach(servers, cells/servers), Depth: 2}})
+	updates := random.New(5, "updates")
+	w.Fill()
+	next := uint32(servers)
+	for at := 0.0; at < seconds; at += updates.Exp(1 / perSecond / cells * servers) { // one bucket at a time: less noise
+		if w.RunUntil(int64(at * 1e9)); at < 2 {
+			w.Reset() // the longest life has not passed yet
+		}
+		w.AddServer()
+		w.Place(updates.Intn(cells), next) // a server that never was
+		next++
+	}
+	stats := w.Stats()
+	if stats.Broken != stats.BrokenAt(2) {
+		t.Errorf("%+v", stats)
+	}
 	for depth, want := range map[int]func(x float64) float64{
 		1: func(x float64) float64 { return 1 - math.Exp(-x) },
 		2: func(x float64) float64 { return 1 - math.Exp(-x)*(1+x) },
+		3: func(x float64) float64 { return 1 - math.Exp(-x)*(1+x+x*x/2) },
 	} {
-		const cells = 4000
-		w := New(Config{Seed: 5, Servers: servers, Rate: rate, Durations: lives, Table: &Table{Owners: ownEach(servers, cells/servers), Depth: depth}})
-		updates := random.New(5, "updates")
-		w.Fill()
-		next := uint32(servers)
-		for at := 0.0; at < seconds; at += updates.Exp(1 / perSecond / cells * servers) { // one bucket at a time: less noise
-			if w.RunUntil(int64(at * 1e9)); at < 2 {
-				w.Reset() // the longest life has not passed yet
-			}
-			w.AddServer()
-			w.Place(updates.Intn(cells), next) // a server that never was
-			next++
-		}
-		stats := w.Stats()
 		expected := 0.3*want(0.1*perSecond/servers) + 0.7*want(2*perSecond/servers)
-		if have := float64(stats.Broken) / float64(stats.Ended); math.Abs(have-expected) > 0.04*expected {
+		if have := float64(stats.BrokenAt(depth)) / float64(stats.Ended); math.Abs(have-expected) > 0.04*expected {
 			t.Errorf("depth %d: %g instead of %g", depth, have, expected)
 		}
 	}
@@ -136,7 +140,7 @@ func TestTheSameConnectionsComeWhateverThePolicy(t *testing.T) {
 			w.SetRate(3000)
 			w.RunUntil(3e9)
 			have[i] = w.Stats()
-			have[i].Imbalance = 0
+			have[i].Imbalance, have[i].Depths, have[i].Broken = 0, [MaxDepth + 2]int64{}, 0
 		}
 		if have[0] != have[1] || have[1] != have[2] {
 			t.Errorf("%+v", have)

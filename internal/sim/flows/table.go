@@ -1,6 +1,7 @@
 package flows
 
 import (
+	"fmt"
 	"math/bits"
 
 	"github.com/ballast-lb/ballast/internal/sim/random"
@@ -16,7 +17,6 @@ type tableSteerer struct {
 	nodes    *owners // nil: load balancers do not matter
 	buckets  uint32
 	choices  uint32
-	depth    int
 	accepts  func(server uint32, load int32) bool
 	bucketOf random.Key
 	nodeOf   random.Key
@@ -32,12 +32,15 @@ type tableSteerer struct {
 
 func newTableSteerer(w *World, t Table) *tableSteerer {
 	s := &tableSteerer{
-		world: w, owners: newOwners(t.Owners), choices: uint32(max(t.Choices, 1)), depth: max(t.Depth, 1), accepts: t.Accepts,
-		longest: int64(w.config.Durations.At(1)*second) + 1,
+		world: w, owners: newOwners(t.Owners), choices: uint32(max(t.Choices, 1)), accepts: t.Accepts,
+		longest:  int64(w.config.Durations.At(1)*second) + 1,
 		bucketOf: random.Keyed(w.config.Seed, "hash"), nodeOf: random.Keyed(w.config.Seed, "node hash"),
 	}
 	s.flowBits = 32 - uint(bits.Len32(s.choices-1))
 	s.buckets = uint32(len(t.Owners)) / s.choices
+	if t.Depth < 0 || t.Depth > MaxDepth {
+		panic(fmt.Sprintf("flows: a history of %d: at most %d are told apart", t.Depth, MaxDepth))
+	}
 	if s.choices > 4 || s.buckets == 0 || len(t.Owners)%int(s.choices) != 0 {
 		panic("flows: a table needs whole buckets of 1 to 4 cells")
 	}
@@ -84,38 +87,38 @@ func (s *tableSteerer) age(payload uint32) uint32 {
 	return (uint32(s.world.flow) - payload) & (1<<s.flowBits - 1)
 }
 
-func (s *tableSteerer) end(payload uint32) (server uint32, broken, gone bool) {
+func (s *tableSteerer) end(payload uint32) (server uint32, depth int, gone bool) {
 	age := s.age(payload)
 	flow := s.world.flow - uint64(age)
 	return s.judge(flow, age, s.cell(flow, payload>>s.flowBits))
 }
 
-// judge tells the server of a flow that ends, and what happened to it.
-func (s *tableSteerer) judge(flow uint64, age, cell uint32) (server uint32, broken, gone bool) {
-	server = s.owners.cells[cell].owner
+// judge tells the server of a flow that ends, and what would have kept it.
+func (s *tableSteerer) judge(flow uint64, age, cell uint32) (server uint32, depth int, gone bool) {
+	server, depth = s.owners.cells[cell].owner, 1
 	if s.owners.changedSince(cell, age, s.world.flow) {
 		server, s.steps = s.owners.since(cell, age, s.world.flow, s.steps)
 		if s.nodes == nil {
-			broken = s.everForgotten(server)
+			depth = s.depthOfLife(server)
 		} else {
-			broken = s.everMisled(server, flow, age)
+			depth = s.depthAtNodes(server, flow, age)
 		}
 	}
-	return server, broken, flow < s.failedAt[server]
+	return server, depth, flow < s.failedAt[server]
 }
 
-// everForgotten tells whether the history was without a server after any of the steps.
-func (s *tableSteerer) everForgotten(server uint32) bool {
-	for i := len(s.steps) - 1; i >= 0; i-- {
-		if !remembered(server, s.steps[i:], s.depth) {
-			return true
-		}
+// depthOfLife returns how deep a history has to be to have had the server after each of the steps.
+func (s *tableSteerer) depthOfLife(server uint32) int {
+	deepest := 1
+	for i := range s.steps {
+		deepest = max(deepest, rank(server, s.steps[i:]))
 	}
-	return false
+	return deepest
 }
 
-// everMisled tells whether a flow has come to a load balancer that did not know it at a moment when the history was without its server.
-func (s *tableSteerer) everMisled(server uint32, flow uint64, age uint32) bool {
+// depthAtNodes returns how deep a history has to be to have had the server whenever the flow came to a load balancer that did not know it.
+func (s *tableSteerer) depthAtNodes(server uint32, flow uint64, age uint32) int {
+	deepest := 1
 	node := random.Below(s.nodeOf.At(flow), uint32(len(s.nodes.cells)))
 	var first uint32
 	first, s.nodeSteps = s.nodes.since(node, age, s.world.flow, s.nodeSteps)
@@ -127,11 +130,9 @@ func (s *tableSteerer) everMisled(server uint32, flow uint64, age uint32) bool {
 		for latest < len(s.steps) && int32(s.steps[latest].order-s.nodeSteps[i].order) > 0 {
 			latest++
 		}
-		if !remembered(server, s.steps[latest:], s.depth) {
-			return true
-		}
+		deepest = max(deepest, rank(server, s.steps[latest:]))
 	}
-	return false
+	return deepest
 }
 
 // knewIt tells whether the load balancer of a step had the flow before.
@@ -209,19 +210,16 @@ func (w *World) endBatch(s *tableSteerer, limit int64) int {
 	}
 	for i, payload := range payloads[:n] {
 		age := s.age(payload)
-		server, broken, gone := cells[i].owner, false, w.flow-uint64(age) < s.failedAt[cells[i].owner]
+		server, depth, gone := cells[i].owner, 1, w.flow-uint64(age) < s.failedAt[cells[i].owner]
 		if uint32(w.flow)-cells[i].changed < age {
-			server, broken, gone = s.judge(w.flow-uint64(age), age, found[i])
+			server, depth, gone = s.judge(w.flow-uint64(age), age, found[i])
 		}
 		if gone {
 			continue
 		}
 		w.loads[server]--
 		w.live--
-		w.stats.Ended++
-		if broken {
-			w.stats.Broken++
-		}
+		w.stats.Depths[depth]++
 	}
 	return n
 }

@@ -20,6 +20,9 @@ import (
 
 const second = 1e9 // ns
 
+// MaxDepth is the longest history that is told apart.
+const MaxDepth = 8
+
 // Config describes a world. Exactly one of Table and Chooser must be there.
 type Config struct {
 	Seed      uint64
@@ -38,7 +41,7 @@ type Table struct {
 	Choices int      // cells of a bucket: candidates of SHELL; 0 counts as 1, at most 4
 
 	// Depth is how many distinct owners of a cell, the present one included, a connection is led to: it survives while its server is among
-	// them. 1: the owner only. 2: Beamer's daisy chain. More: SHELL's history. 0 counts as 1.
+	// them. 1: the owner only. 2: Beamer's daisy chain. More, up to MaxDepth: SHELL's history. 0 counts as 1. It matters to Stats.Broken only.
 	Depth int
 
 	// Accepts tells whether a candidate takes a connection, by its live connections. The last candidate has to. nil: the first does.
@@ -58,11 +61,25 @@ type Chooser interface {
 // Stats are counted since the last Reset.
 type Stats struct {
 	Arrived int64
-	Ended   int64 // those that broke with their server included
-	Broken  int64 // of Ended: led to another server than their first, or cut off by its failure
+	Ended   int64 // Depths and Cut together
+	Broken  int64 // of Ended: led to another server than their first with the table's depth, or cut off by its failure
+
+	// Depths counts what ended in its own time, by the least depth that would have led it to its server to the end: one run shows what plain
+	// hash (1), Beamer (2) and SHELL break. More than MaxDepth is counted as MaxDepth+1. What is chosen once needs 1.
+	Depths [MaxDepth + 2]int64
+	Cut    int64 // by the failure of a server
 
 	// Imbalance is the time average of max/mean - 1 of the active servers' live connections.
 	Imbalance float64
+}
+
+// BrokenAt returns how many connections a table of a given depth breaks, those that are cut included. depth is at most MaxDepth; 0 counts as 1.
+func (s *Stats) BrokenAt(depth int) int64 {
+	broken := s.Cut
+	for _, n := range s.Depths[max(depth, 1)+1:] {
+		broken += n
+	}
+	return broken
 }
 
 // World is a simulation. Not safe for concurrent use.
@@ -90,8 +107,8 @@ type World struct {
 type steerer interface {
 	// arrive takes a flow in and returns its server and what the queue keeps of it.
 	arrive(flow uint64) (server, payload uint32)
-	// end tells whose a connection is that ends now, whether it broke, and whether it was cut off long ago.
-	end(payload uint32) (server uint32, broken, gone bool)
+	// end tells whose a connection is that ends now, which depth it needed to survive, and whether it was cut off before.
+	end(payload uint32) (server uint32, depth int, gone bool)
 	// fail cuts off a server's connections, which the caller counts.
 	fail(server uint32)
 	// addServer is told of a new server.
@@ -184,15 +201,12 @@ func (w *World) admit(at, life int64) {
 }
 
 func (w *World) end(payload uint32) {
-	server, broken, gone := w.steer.end(payload)
+	server, depth, gone := w.steer.end(payload)
 	if gone {
 		return
 	}
 	w.live--
-	w.stats.Ended++
-	if broken {
-		w.stats.Broken++
-	}
+	w.stats.Depths[depth]++
 	load := w.loads[server]
 	w.loads[server]--
 	w.balance.change(server, load, load-1, w.now)
@@ -235,8 +249,7 @@ func (w *World) Fail(server uint32) int {
 	w.loads[server] = 0
 	w.balance.change(server, cut, 0, w.now)
 	w.live -= int64(cut)
-	w.stats.Ended += int64(cut)
-	w.stats.Broken += int64(cut)
+	w.stats.Cut += int64(cut)
 	return int(cut)
 }
 
@@ -275,6 +288,15 @@ func (w *World) Reset() {
 // Stats returns what was counted since the last Reset.
 func (w *World) Stats() Stats {
 	stats := w.stats
+	stats.Ended = stats.Cut
+	for _, n := range stats.Depths {
+		stats.Ended += n
+	}
+	depth := 1
+	if w.config.Table != nil {
+		depth = w.config.Table.Depth
+	}
+	stats.Broken = stats.BrokenAt(depth)
 	stats.Imbalance = w.balance.mean(w.now)
 	return stats
 }

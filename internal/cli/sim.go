@@ -39,7 +39,7 @@ that an honest run lies in:
   ballast sim run cheetah-2b
   ballast sim scenario my-question.yaml`,
 	}
-	command.AddCommand(simList(), simRun(), simReport())
+	command.AddCommand(simList(), simRun(), simReport(), simScenario(), simSpeedCommand())
 	return command
 }
 

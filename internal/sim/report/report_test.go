@@ -56,7 +56,7 @@ func TestTextHasOneLineForEachClaim(t *testing.T) {
 	for _, want := range []string{
 		"cheetah-2b: Imbalance & <load>\nCheetah, figure 2b; 2 seeds from 1\n",
 		"  ratio       40x    24.9 ±0.31 x              >= 1 x      DOES-NOT-REPRODUCE\n",
-		"  ratio: Because.\n", "shell-6: History\nSHELL, figure 6; seed 7\n", "2 experiments: 2 PASS, 1 DOES-NOT-REPRODUCE, 1 FAIL\n",
+		"  ratio: Because.\n", "shell-6: History\nSHELL, figure 6; seed 7\n", "2 PASS, 1 DOES-NOT-REPRODUCE, 1 FAIL\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())

@@ -27,6 +27,6 @@ func Text(out io.Writer, results []sim.Result) error {
 		}
 		fmt.Fprintln(out)
 	}
-	_, err := fmt.Fprintf(out, "%d experiments: %s\n", len(results), tally(results))
+	_, err := fmt.Fprintln(out, tally(results))
 	return err
 }

@@ -1,0 +1,127 @@
+// Package scenario is for questions of users: a YAML file says which servers there are, who connects to them for how long, what happens, and which
+// policies are to be compared. It becomes an experiment like those of the papers.
+package scenario
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/ballast-lb/ballast/internal/data"
+)
+
+// Scenario is what a file says. Make it with Parse: Run takes for granted what that has checked.
+type Scenario struct {
+	Title   string
+	Length  int64 // ns, without the warm-up
+	WarmUp  int64 // ns, before anything is counted and before time 0 of the events
+	Servers []Group
+	Traffic Traffic
+
+	LoadBalancers int // that remember connections by themselves, with affinity local-table
+	TableSlots    uint32
+	Policies      []Policy
+	Events        []Event
+	Expect        []Expectation
+}
+
+// Group is a number of equal servers: a rack, a generation of hardware.
+type Group struct {
+	Name   string
+	Count  int
+	Weight int // part of new connections that policies with weights give to one of them, and what its load is compared with
+}
+
+// Traffic is who connects. Either Rate is set, or Trace.
+type Traffic struct {
+	Rate      float64           // connections per second, Poisson
+	Lifetimes data.Distribution // in seconds
+	Trace     []Connection      // in the order of their starts
+}
+
+// Connection is a line of a trace, in ns since the start of the simulation, warm-up included.
+type Connection struct{ Start, Life int64 }
+
+// Policy is a contender: how new connections find a server, and how later packets do.
+type Policy struct {
+	Name     string
+	Dispatch string
+	Affinity string
+	Depth    int   // affinity history: distinct owners of a slot that are remembered, the present one included
+	Interval int64 // ns between reports of load: awrr, awfd, lcf
+	Classes  int   // awfd: m
+}
+
+// Event is something that happens once, or again and again.
+type Event struct {
+	At    int64 // ns after the warm-up
+	Every int64 // ns; 0: it happens once
+	Until int64 // ns; of those that repeat
+
+	Group         string  // whose servers; "": all
+	Remove        int     // servers that get no new connections from now on; those they have go on
+	Fail          int     // servers whose connections break
+	Add           int     // servers; those that are away come back first, in the order in which they went
+	Rate          float64 // connections per second from now on; below 0: unchanged
+	LoadBalancers int     // from now on; 0: unchanged
+}
+
+// Expectation is a band for a measure of a policy: a claim of the file.
+type Expectation struct {
+	Policy    string // "": all
+	Measure   string
+	Low, High float64
+}
+
+// Measures are what is measured of every policy.
+var measures = []measure{
+	{"broken", "%", "connections led to another server, or cut off"},
+	{"imbalance", "%", "load over its fair part, of the most loaded server, average over time"},
+	{"peak", "%", "the same, at the worst moment"},
+}
+
+type measure struct{ name, unit, what string }
+
+func measureNames() (names []string) {
+	for _, m := range measures {
+		names = append(names, m.name)
+	}
+	return names
+}
+
+// What a policy may be made of. Names are those of the configuration of services (docs/policies.md).
+var (
+	byTable  = []string{"maglev", "hash", "wcmp"}
+	byTurns  = []string{"rr", "wrr", "awrr"}
+	byReport = []string{"awrr", "awfd", "lcf"}
+
+	dispatches = []string{"rr", "wrr", "awrr", "awfd", "lcf", "maglev", "hash", "wcmp"}
+	affinities = []string{"cookie", "hash", "history", "local-table"}
+)
+
+// usesTable tells whether a policy finds the server of every packet, or at least of the first, by a table of slots.
+func (p Policy) usesTable() bool { return slices.Contains(byTable, p.Dispatch) }
+
+// name is what a policy is called that its file gives no name.
+func (p Policy) name() string {
+	name := p.Dispatch + "-" + p.Affinity
+	if p.Affinity == "history" {
+		name += fmt.Sprint(p.Depth)
+	}
+	return name
+}
+
+// servers returns how many there are at the start.
+func (s *Scenario) servers() (count int) {
+	for _, group := range s.Servers {
+		count += group.Count
+	}
+	return count
+}
+
+// times returns how often an event happens.
+func (e Event) times() int64 {
+	if e.Every == 0 {
+		return 1
+	}
+	return (e.Until-e.At)/e.Every + 1
+}

@@ -1,0 +1,265 @@
+package scenario
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/sim"
+)
+
+const small = `title: small
+length: 20s
+servers: [{name: a, count: 8}, {name: b, count: 2, weight: 3}]
+traffic: {connections: 500, lifetimes: {shape: exponential, mean: 5s}}
+policies:
+  - {dispatch: hash, affinity: hash}
+  - {dispatch: maglev, affinity: history, depth: 3}
+  - {dispatch: maglev, affinity: local-table}
+  - {dispatch: wcmp}
+  - {dispatch: rr}
+  - {dispatch: wrr}
+  - {dispatch: awrr, interval: 100ms}
+  - {dispatch: awfd, classes: 4}
+  - {dispatch: lcf}
+events:
+  - {at: 5s, remove: 2}
+  - {at: 6s, every: 2s, until: 10s, add: 1, remove: 1}
+  - {at: 12s, rate: 200}
+  - {at: 15s, load_balancers: 3}
+`
+
+// files opens those of a map.
+func files(all map[string]string) Opener {
+	return func(name string) ([]byte, error) {
+		text, ok := all[name]
+		if !ok {
+			return nil, errors.New("no such file")
+		}
+		return []byte(text), nil
+	}
+}
+
+func parse(t *testing.T, text string) *Scenario {
+	t.Helper()
+	s, err := Parse("test.yaml", []byte(text), files(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func once(t *testing.T, s *Scenario, seed uint64) *sim.Outcome {
+	t.Helper()
+	outcome, err := sim.Once(context.Background(), s.Experiment("test"), seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return outcome
+}
+
+func TestCookiesSurviveRemovalsAndHashesDoNot(t *testing.T) {
+	outcome := once(t, parse(t, small), 1)
+	for _, name := range []string{"wcmp-cookie", "rr-cookie", "wrr-cookie", "awrr-cookie", "awfd-cookie", "lcf-cookie"} {
+		if share := outcome.Shares[name+".broken"]; share.Hits != 0 || share.Of < 1000 {
+			t.Errorf("%s: %+v", name, share)
+		}
+	}
+	hash, history := outcome.Values["hash-hash.broken"], outcome.Values["maglev-history3.broken"]
+	if hash < 10 || history > hash/4 {
+		t.Errorf("hash breaks %g %%, with a history of three owners %g %%", hash, history)
+	}
+}
+
+func TestPoliciesMeetTheSameConnections(t *testing.T) {
+	outcome := once(t, parse(t, small), 2)
+	want := outcome.Shares["hash-hash.broken"].Of
+	for id, share := range outcome.Shares {
+		if share.Of != want {
+			t.Errorf("%s: %d connections, others %d", id, share.Of, want)
+		}
+	}
+}
+
+func TestScenariosAreDeterministic(t *testing.T) {
+	first, err := json.Marshal(once(t, parse(t, small), 3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := json.Marshal(once(t, parse(t, small), 3))
+	if err != nil || string(first) != string(second) {
+		t.Errorf("they differ (%v)", err)
+	}
+}
+
+func TestWeightsAreFollowed(t *testing.T) {
+	s := parse(t, `length: 10s
+servers: [{count: 5}, {count: 5, weight: 4}]
+traffic: {connections: 20000, lifetimes: {shape: constant, mean: 2s}}
+policies: [{dispatch: wrr}, {dispatch: rr}]
+`)
+	outcome := once(t, s, 1)
+	if weighted, plain := outcome.Values["wrr-cookie.imbalance"], outcome.Values["rr-cookie.imbalance"]; weighted > 5 || math.Abs(plain-150) > 10 {
+		t.Errorf("the most loaded server has %g %% too much with weights, %g %% without; want about 0 and 150", weighted, plain)
+	}
+}
+
+func TestFailuresBreakWhatTheServersHad(t *testing.T) {
+	s := parse(t, `length: 10s
+servers: [{name: rack, count: 10}, {count: 30}]
+traffic: {connections: 4000, lifetimes: {shape: constant, mean: 1000s}}
+policies: [{dispatch: rr}]
+events: [{at: 5s, fail: 10, group: rack}]
+`)
+	if share := once(t, s, 1).Shares["rr-cookie.broken"]; share.Hits < 900 || share.Hits > 1100 {
+		t.Errorf("%d of %d broken, a quarter of 4000 had been there", share.Hits, share.Of)
+	}
+}
+
+func TestTheLastServerStays(t *testing.T) {
+	s := parse(t, `length: 5s
+servers: [{count: 3}]
+traffic: {connections: 100}
+policies: [{dispatch: rr}, {dispatch: maglev, affinity: hash}]
+events: [{at: 1s, remove: 3}, {at: 2s, fail: 3}, {at: 3s, add: 5}]
+`)
+	once(t, s, 1)
+}
+
+func TestExpectationsBecomeBands(t *testing.T) {
+	s := parse(t, small+"expect: [{measure: broken, at_most: 3}, {policy: rr-cookie, measure: peak, at_least: 1}]\n")
+	for _, claim := range s.Experiment("x").Claims {
+		low, high := math.Inf(-1), math.Inf(1)
+		if strings.HasSuffix(claim.ID, ".broken") {
+			high = 3
+		} else if claim.ID == "rr-cookie.peak" {
+			low = 1
+		}
+		if claim.Low != low || claim.High != high {
+			t.Errorf("%s: %g to %g", claim.ID, claim.Low, claim.High)
+		}
+	}
+}
+
+func TestMistakesAreToldWithTheirLines(t *testing.T) {
+	with := func(old, new string) string { return strings.Replace(small, old, new, 1) }
+	for want, text := range map[string]string{
+		`test.yaml:1: the file is empty: see docs/simulator.md`:                          "\n",
+		`test.yaml:2: length: "5 parsecs" is not such a time`:                            with("length: 20s", "length: 5 parsecs"),
+		`test.yaml:3: server: unknown key: use one of events, expect,`:                   with("servers:", "server:"),
+		`test.yaml:3: servers[1].weight: "-3" is not such a number`:                      with("weight: 3", "weight: -3"),
+		`test.yaml:3: servers[1]: a second group "a"`:                                    with("name: b", "name: a"),
+		`test.yaml:4: traffic: 2 of them: give one of`:                                   with("traffic: {", "traffic: {rate: 3, "),
+		`test.yaml:4: traffic.lifetimes: how long do pareto lifetimes last`:              with("shape: exponential, mean: 5s", "shape: pareto"),
+		`test.yaml:6: policies[0].dispatch: "hush" is none of them`:                      with("dispatch: hash", "dispatch: hush"),
+		`test.yaml:6: policies[0].affinity: rr finds no server again`:                    with("dispatch: hash, affinity: hash", "dispatch: rr, affinity: hash"),
+		`test.yaml:6: policies[0].depth: only affinity history has one`:                  with("affinity: hash}", "affinity: hash, depth: 4}"),
+		`test.yaml:10: policies[4]: a second policy "wcmp-cookie"`:                       with("{dispatch: rr}", "{dispatch: wcmp}"),
+		`test.yaml:16: events[0]: it would happen after the end`:                         with("at: 5s", "at: 5m"),
+		`test.yaml:16: events[0].remove: "x" is not such a number`:                       with("remove: 2", "remove: x"),
+		`test.yaml:16: events[0].group: there is none called "c"`:                        with("remove: 2", "remove: 2, group: c"),
+		`test.yaml:16: events[0]: nothing happens`:                                       with(", remove: 2", ""),
+		`test.yaml:2: length: repeated, first on line 1`:                                 "length: 1s\nlength: 2s\n",
+		`test.yaml:2: not YAML`:                                                          "a: 1\nb: 2\n  c: [\n",
+		`test.yaml:1: "*" is not supported here`:                                         "a: *b\n",
+		`test.yaml:1: nested too deeply`:                                                 "a: " + strings.Repeat("[", 99),
+		`test.yaml:4: traffic: 4e+08 connections at the same time`:                       with("connections: 500", "rate: 80000000"),
+		`test.yaml:1: too much to simulate`:                                              with("length: 20s", "length: 300h\nwarm_up: 700h"),
+		`test.yaml:4: traffic.trace: no such file`:                                       with("connections: 500, lifetimes: {shape: exponential, mean: 5s}", "trace: none.csv"),
+		`test.yaml:20: expect[0].policy: there is none called "nobody"`:                  small + "expect: [{policy: nobody, measure: peak, at_most: 2}]\n",
+		`test.yaml:20: expect[0]: nothing can be judged by this`:                         small + "expect: [{measure: peak, at_most: 2, at_least: 4}]\n",
+		`test.yaml:15: events: up to 80010 servers: add fewer: at most 60000 altogether`: with("until: 10s, add: 1", "until: 15s, add: 16000"),
+	} {
+		if _, err := Parse("test.yaml", []byte(text), files(nil)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("have %v, want %s", err, want)
+		}
+	}
+}
+
+func TestLifetimesComeFromFiles(t *testing.T) {
+	text := strings.Replace(small, "{shape: exponential, mean: 5s}", "{file: lives.csv, column: s}", 1)
+	s, err := Parse("test.yaml", []byte(text), files(map[string]string{"lives.csv": "# measured\nclient,s\na,1\nb,3\nc,8\n"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mean := s.Traffic.Lifetimes.Mean(); math.Abs(mean-4) > 1e-9 || math.Abs(s.Traffic.Rate-125) > 1e-6 {
+		t.Errorf("mean %g s, %g connections/s", mean, s.Traffic.Rate)
+	}
+	for content, want := range map[string]string{
+		"client,s\na,1\nb,x\n": `test.yaml:4: traffic.lifetimes.file: lives.csv:3: s "x" is not such a number`,
+		"client,t\n":           `lives.csv: there is no column "s"`,
+		"client,s\n":           "lives.csv has no lines",
+		"client,s\na\n":        "lives.csv: record on line 2: wrong number of fields",
+		"client,s\na,-1\n":     `s "-1" is not such a number`,
+	} {
+		if _, err := Parse("test.yaml", []byte(text), files(map[string]string{"lives.csv": content})); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("have %v, want %s", err, want)
+		}
+	}
+}
+
+func TestShapesHaveTheirMeans(t *testing.T) {
+	for _, shape := range shapes {
+		d := shaped(shape, 2)
+		want := map[string]float64{"exponential": 1, "pareto": 2, "constant": 1, "web": 22, "facebook": 47}[shape]
+		if mean := d.Mean(); math.Abs(mean/want-1) > 0.3 {
+			t.Errorf("%s: mean %g s, want about %g", shape, mean, want)
+		}
+	}
+}
+
+const examples = "../../../examples/sim"
+
+func TestExamplesAreRight(t *testing.T) {
+	names, err := filepath.Glob(examples + "/*.yaml")
+	if err != nil || len(names) == 0 {
+		t.Fatal(names, err)
+	}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := Parse(name, text, func(named string) ([]byte, error) { return os.ReadFile(filepath.Join(examples, named)) })
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if steps := s.steps(); steps > 1e9 {
+			t.Errorf("%s: %.1g steps are too many for an example", name, steps)
+		}
+		if len(s.Expect) == 0 {
+			t.Errorf("%s expects nothing: say what it shows", name)
+		}
+	}
+}
+
+// Whatever a file says, it is refused or it ends.
+func FuzzScenarios(f *testing.F) {
+	f.Add(small)
+	f.Add(strings.Replace(small, "connections: 500, lifetimes: {shape: exponential, mean: 5s}", "trace: trace.csv", 1))
+	f.Add("length: 2s\nservers: [{count: 2}]\ntraffic: {rate: 9}\npolicies: [{dispatch: rr}]\nevents: [{at: 0s, every: 1ms, add: 1, fail: 1}]\n")
+	named := files(map[string]string{"trace.csv": "start,duration\n0,1\n1,3\n1,0\n", "lives.csv": "seconds\n1\n2\n"})
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := Parse("fuzz.yaml", []byte(text), named)
+		if err != nil {
+			var objection *Error
+			if !errors.As(err, &objection) || objection.Line < 1 || objection.Remedy == "" {
+				t.Errorf("%v: no line, or no remedy", err)
+			}
+			return
+		}
+		if s.steps() > 1e6 {
+			return
+		}
+		if _, err := sim.Once(context.Background(), s.Experiment("fuzz"), 1); err != nil {
+			t.Error(fmt.Errorf("%w\n%s", err, text))
+		}
+	})
+}

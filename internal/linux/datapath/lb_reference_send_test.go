@@ -96,7 +96,7 @@ func (w *world) expectSent(p *refPacket, s *plan.Service, d refDecision) expecta
 		e.verdict, e.action = lbVerdictDROPPED_NO_NEXT_HOP, xdpDrop
 		return e
 	}
-	if mtu := int(path.MTU) - outerLength(s, first, d.stops); p.length > mtu {
+	if mtu := int(path.MTU) - max(outerLength(s, first, d.stops), w.roomForNodes(s)); p.length > mtu {
 		return w.expectTooBig(p, e, mtu)
 	}
 	if path.Ifindex != testIfindex {

@@ -4,6 +4,9 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
+
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // acceptTunnels makes the node one of the second tier at that address.
@@ -13,6 +16,22 @@ func (w *world) acceptTunnels(address netip.Addr) {
 	if err := w.lb.AcceptTunnels(address); err != nil {
 		w.Fatal(err)
 	}
+}
+
+// roomForNodes is what a node of the second tier may put around a packet that the first sends to it; 0: this is not the first tier.
+func (w *world) roomForNodes(s *plan.Service) (most int) {
+	if !s.SendsToNodes(w.want.Tier.Tier) {
+		return 0
+	}
+	configured := service(&w.want, s.Name)
+	for i := range configured.Servers {
+		var stops []uint16
+		if configured.Fallback == model.FallbackSecondChance {
+			stops = []uint16{1}
+		}
+		most = max(most, outerLength(configured, &configured.Servers[i], stops))
+	}
+	return most
 }
 
 // refTunnel is the outside of a frame that carries a packet.

@@ -3,6 +3,7 @@ package datapath
 import (
 	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
@@ -120,6 +121,53 @@ func TestConnectionsOfADeadNodeGoToTheOthers(t *testing.T) {
 				c.send(ack, lbVerdictFORWARDED_BY_COOKIE) // those of others stay
 			}
 		})
+	}
+}
+
+func TestTheFirstTierTellsClientsHowLargeTheirPacketsMayBe(t *testing.T) {
+	for _, family := range families {
+		w := firstTier(t, family.vip, family.server)
+		answered := 0
+		for size := 1400; size < 1560; size += 4 {
+			c := w.talkTo(flowTo(family.vip, 443, size), 1)
+			c.echo = w.cookieFor("web", c.flow, layoutOf(service(&w.want, "web")).Join(2, 9, 1), 1)
+			got, _ := w.check(c.frame(c.tcp(ack, timestamps(5, c.echo), make([]byte, size))))
+			if got.verdict == lbVerdictANSWERED_TOO_BIG {
+				answered++
+			}
+		}
+		if answered == 0 || answered == 40 {
+			t.Errorf("%d of 40 sizes are too big: the test misses a case", answered)
+		}
+	}
+}
+
+// What the second tier has to say to a client goes there by its own route: the first tier would not know what to do with it.
+func TestAnswersOfTheSecondTierAreRoutedToTheClient(t *testing.T) {
+	space := routerSpace(t)
+	for i, vip := range []netip.Addr{vip4, vip6} {
+		w := secondNode(t, vip, nodeAddresses[i])
+		c := w.talkTo(flowTo(vip, 443, 1), 1)
+		packet := ipPacket(c.client.Addr(), vip, 6, c.tcp(ack, timestamps(5, c.echo), make([]byte, 1600)))
+		for _, way := range []struct {
+			frame  []byte
+			action uint32
+		}{{ethernet(0, packet), xdpTX}, {ethernet(0, tunnelled(nodeAddresses[i], false, 0, packet)), xdpRedirect}} {
+			var got result
+			mustSet(space.Do(func() error {
+				got = w.run(way.frame)
+				return nil
+			}))
+			if got.action != way.action || got.verdict != lbVerdictANSWERED_TOO_BIG {
+				t.Fatalf("%s: action %d, %s", vip, got.action, verdictNames[got.verdict])
+			}
+			if err := verifyFrame(got.frame); err != nil {
+				t.Error(err)
+			}
+			if mac := net.HardwareAddr(got.frame[:6]); way.action == xdpRedirect && mac.String() != clientMAC.String() {
+				t.Errorf("%s: to %s", vip, mac)
+			}
+		}
 	}
 }
 

@@ -15,8 +15,7 @@ func TestConnectionsCarryTheTagThatIsPutIntoTheirPackets(t *testing.T) {
 		multipath bool
 	}{
 		{name: "default"},
-		{name: "multipath listener", multipath: true},
-		{name: "SYN cookies", options: rigOptions{sysctls: map[string]string{"net/ipv4/tcp_syncookies": "2"}}},
+		{name: "SYN cookies, multipath listener", options: rigOptions{sysctls: map[string]string{"net/ipv4/tcp_syncookies": "2"}}, multipath: true},
 		{name: "16 bits, small MTU", options: rigOptions{bits: 16, mtu: 1300}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -179,7 +179,9 @@ func TestAnySequenceOfPacketsGoesTheWayOfTheReference(t *testing.T) {
 	behind := func(s *model.Service) { withServers(false, 21, 22)(s); s.Forward = model.ForwardL2 }
 	w := newWorld(t, serviceOf("web", vip4, nil), serviceOf("web6", vip6, withServers(true, 1, 2, 3)),
 		serviceOf("l2", netip.MustParseAddr("198.51.100.11"), behind), udpService("dns", vip4, withServers(true, 1, 2)),
-		serviceOf("hash", netip.MustParseAddr("198.51.100.12"), func(s *model.Service) { s.Affinity, s.Forward = model.AffinityHash, model.ForwardGUE }))
+		serviceOf("hash", netip.MustParseAddr("198.51.100.12"), func(s *model.Service) { s.Affinity, s.Forward = model.AffinityHash, model.ForwardGUE }),
+		tableOf("table", tableVIP, func(s *model.Service) { s.Table.IndexBits = 1 }), tableOf("table6", tableVIP6, nil),
+		serviceOf("local", localVIP, localTable(model.DispatchMaglev)))
 	w.update(func(want *plan.Want) {
 		want.Keys = testKeys(1, 2)
 		for i := range want.Services {
@@ -192,6 +194,8 @@ func TestAnySequenceOfPacketsGoesTheWayOfTheReference(t *testing.T) {
 			frame := w.anyFrame(rt)
 			w.check(frame[:rapid.OneOf(rapid.Just(len(frame)), rapid.IntRange(14, len(frame))).Draw(rt, "cut")])
 		}
+		w.checkTable("table")
+		w.checkTable("table6")
 	})
 }
 

@@ -203,9 +203,9 @@ func tunnelled(to netip.Addr, gue bool, tos byte, inner []byte, private ...byte)
 		inner, protocol = append(header, inner...), layers.IPProtocolUDP
 	}
 	if to.Is6() {
-		return serialize(&layers.IPv6{Version: 6, TrafficClass: tos, HopLimit: 64, NextHeader: protocol, SrcIP: node6.AsSlice(), DstIP: to.AsSlice()}, gopacket.Payload(inner))
+		return serialize(&layers.IPv6{Version: 6, TrafficClass: tos, HopLimit: 64, NextHeader: protocol, SrcIP: nodeAddresses[1].Prev().AsSlice(), DstIP: to.AsSlice()}, gopacket.Payload(inner))
 	}
-	return serialize(&layers.IPv4{Version: 4, TOS: tos, TTL: 64, Protocol: protocol, SrcIP: node4.AsSlice(), DstIP: to.AsSlice()}, gopacket.Payload(inner))
+	return serialize(&layers.IPv4{Version: 4, TOS: tos, TTL: 64, Protocol: protocol, SrcIP: nodeAddresses[0].Prev().AsSlice(), DstIP: to.AsSlice()}, gopacket.Payload(inner))
 }
 
 var nodeAddresses = []netip.Addr{netip.MustParseAddr("10.2.0.2"), netip.MustParseAddr("fd00:0:0:2::2")}

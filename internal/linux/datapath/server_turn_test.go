@@ -167,7 +167,7 @@ func TestTagsFollowOneAnotherAndLateEchoesChangeNothing(t *testing.T) {
 		r.fleet.Keys.Current = 3 - r.fleet.Keys.Current
 		r.publish()
 		old := c.last()
-		c.await(3) // a rotation keeps the tag
+		c.await(3)                 // a rotation keeps the tag
 		c.echo(c.rewrite(old, 40)) // sent before the rotation
 		c.await(3)
 		c.turn(40)

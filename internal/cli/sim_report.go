@@ -43,12 +43,11 @@ The exit status is 1 when a claim fails; the report is written all the same.`,
 			if len(results) == 0 {
 				return err
 			}
-			about := report.About{Command: reportCommand(names, results)}
 			if folder != "" {
-				err = errors.Join(err, writePage(folder, results, about))
+				err = errors.Join(err, writePage(folder, results, about(names, results)))
 			}
 			if markdown != "" {
-				err = errors.Join(err, writeMarkdown(markdown, results, about))
+				err = errors.Join(err, writeMarkdown(markdown, results, about(names, results)))
 			}
 			return errors.Join(err, failures(results))
 		},
@@ -60,22 +59,24 @@ The exit status is 1 when a claim fails; the report is written all the same.`,
 	return command
 }
 
-// resultsOf runs experiments, or reads what an earlier run printed.
+// resultsOf runs experiments, or takes those of an earlier run from a file.
 func resultsOf(command *cobra.Command, flags *simFlags, names []string, from string) ([]sim.Result, error) {
+	var stored, results []sim.Result
+	if from != "" {
+		text, err := os.ReadFile(from)
+		if err != nil {
+			return nil, fmt.Errorf("read results: %w", err)
+		}
+		if err := json.Unmarshal(text, &stored); err != nil {
+			return nil, fmt.Errorf("read results of %s: %w", from, err)
+		}
+	}
 	plan, err := flags.plan(names)
 	if err != nil {
 		return nil, err
 	}
 	if from == "" {
 		return simulate(command.Context(), plan)
-	}
-	text, err := os.ReadFile(from)
-	if err != nil {
-		return nil, fmt.Errorf("read results: %w", err)
-	}
-	var stored, results []sim.Result
-	if err := json.Unmarshal(text, &stored); err != nil {
-		return nil, fmt.Errorf("read results of %s: %w", from, err)
 	}
 	for _, experiment := range plan.Experiments {
 		for _, result := range stored {
@@ -90,8 +91,8 @@ func resultsOf(command *cobra.Command, flags *simFlags, names []string, from str
 	return results, nil
 }
 
-// reportCommand is the command that gives these results again.
-func reportCommand(names []string, results []sim.Result) string {
+// about names the command that gives these results again.
+func about(names []string, results []sim.Result) report.About {
 	words := append([]string{"ballast sim report -o report"}, names...)
 	seeds := results[0].Seeds
 	if !slices.ContainsFunc(results, func(r sim.Result) bool { return len(r.Seeds) != len(seeds) }) {
@@ -100,7 +101,7 @@ func reportCommand(names []string, results []sim.Result) string {
 	if seeds[0] != 1 {
 		words = append(words, fmt.Sprintf("--seed %d", seeds[0]))
 	}
-	return strings.Join(words, " ")
+	return report.About{Command: strings.Join(words, " ")}
 }
 
 func writePage(folder string, results []sim.Result, about report.About) error {

@@ -36,7 +36,7 @@ func contenderOf(s *Scenario, policy Policy, p *pool, seed uint64) contender {
 	}
 	switch policy.Dispatch {
 	case "awfd", "lcf":
-		c := &classContender{policy: policy, draws: random.Keyed(seed, "classes")}
+		c := &classContender{policy: policy, classes: dispatch.Classes{Numbers: random.Keyed(seed, "classes")}}
 		c.weigh(p, make([]int32, len(p.active)))
 		return c
 	}
@@ -145,11 +145,10 @@ func (c *turnContender) turn(p *pool, loads []int32) {
 // classContender draws a server by classes of what is available: awfd, lcf.
 type classContender struct {
 	policy  Policy
-	classes awfd.Classes
-	draws   random.Key
+	classes dispatch.Classes
 }
 
-func (c *classContender) config(config *flows.Config) { config.Chooser = c }
+func (c *classContender) config(config *flows.Config) { config.Chooser = &c.classes }
 
 func (c *classContender) changed(w *flows.World, p *pool) { c.weigh(p, w.Loads()) }
 
@@ -163,12 +162,7 @@ func (c *classContender) weigh(p *pool, loads []int32) {
 	if c.policy.Dispatch == "awfd" {
 		weights = awfd.Weights(available, uint8(c.policy.Classes))
 	}
-	c.classes = awfd.NewClasses(weights)
-}
-
-// Choose implements flows.Chooser.
-func (c *classContender) Choose(flow uint64, _ []int32) uint32 {
-	return uint32(c.classes.Choose(uint32(c.draws.At(flow)>>32))) - 1
+	c.classes.Classes = awfd.NewClasses(weights)
 }
 
 // follows tells whether a policy is told loads at intervals.

@@ -1,0 +1,112 @@
+package beyond
+
+import (
+	"fmt"
+
+	"github.com/ballast-lb/ballast/internal/algo/buckets"
+	"github.com/ballast-lb/ballast/internal/sim"
+	"github.com/ballast-lb/ballast/internal/sim/dispatch"
+	"github.com/ballast-lb/ballast/internal/sim/flows"
+	"github.com/ballast-lb/ballast/internal/sim/random"
+)
+
+// scale is the size of the largest experiment.
+type scale struct {
+	servers, bucketsPerServer int
+	connections               int64 // alive on average
+	updates                   int   // servers that leave or come back
+	seconds                   int64 // in which they do
+	downSeconds               float64
+}
+
+// fullScale takes about 1.1 GB, and a minute or two for each of two worlds.
+var fullScale = scale{servers: 100_000, bucketsPerServer: 100, connections: 100_000_000, updates: 10_000, seconds: 60, downSeconds: 10}
+
+func scaleExperiment(size scale) sim.Experiment {
+	return sim.Experiment{
+		Name: "beyond-scale", Source: source, Seeds: 1, Extra: true,
+		Title: "broken connections with 100K servers, 100M connections and 10K reconfigurations in a minute",
+		Method: "Web-server durations, an equilibrium of 100M connections at the start. Servers leave and come back (exponential, 10 s away on average), 10K " +
+			"times in 60 s; who leaves is drained. A hundred buckets for each server, moved by stable hashing to others and back home. Connections " +
+			"count that live at any time in that minute, each to its end. Cookies: servers take turns.",
+		Claims: []sim.Claim{
+			{ID: "hash", What: "broken by plain hash", Unit: "%", Low: 1.4, High: 1.9},
+			{ID: "history-2", What: "broken with one previous owner (Beamer)", Unit: "%", Low: 0.004, High: 0.02},
+			{ID: "history-3", What: "broken with a history of three owners (SHELL, h = 3)", Unit: "%", Low: 0, High: 0.001},
+			{ID: "history-4", What: "broken with a history of four owners", Unit: "%", Low: 0, High: 0.0001},
+			{ID: "cookie", What: "broken with cookies", Unit: "%", Low: 0, High: 0},
+			{ID: "connections", What: "connections alive at once, at the end", Unit: "M", Low: 0.95 * float64(size.connections) / 1e6, High: 1.05 * float64(size.connections) / 1e6},
+		},
+		Run: func(run *sim.Run) error { return runScale(run, size) },
+	}
+}
+
+func runScale(run *sim.Run, size scale) error {
+	lives, longest := webDurations()
+	config := flows.Config{Seed: run.Seed, Servers: size.servers, Durations: lives, Rate: float64(size.connections) / lives.Mean()}
+	events := int64(2*config.Rate*float64(size.seconds)) + 2*size.connections
+
+	table := buckets.New(size.servers, size.bucketsPerServer)
+	byTable := config
+	byTable.Table = &flows.Table{Owners: table.Owners()}
+	stats, live, err := size.play(run, flows.New(byTable), longest, 0, events, func(w *flows.World, _ *turnover, who uint32, back bool) {
+		follow(w, table, who, back)
+	})
+	if err != nil {
+		return err
+	}
+	run.Value("connections", float64(live)/1e6)
+	run.Share("hash", stats.BrokenAt(1), stats.Ended)
+	for _, depth := range []int{2, 3, 4} {
+		run.Share(fmt.Sprintf("history-%d", depth), stats.BrokenAt(depth), stats.Ended)
+	}
+
+	turns := &dispatch.Turns{}
+	byCookie := config
+	byCookie.Chooser = turns
+	turns.Round = newPool(size.servers).present
+	stats, _, err = size.play(run, flows.New(byCookie), longest, events, events, func(_ *flows.World, servers *turnover, _ uint32, _ bool) {
+		turns.Round = append(turns.Round[:0], servers.present...)
+	})
+	run.Share("cookie", stats.BrokenAt(1), stats.Ended)
+	return err
+}
+
+// play fills a world, changes its servers, and lets everybody's connections end. done of the run's events were before.
+func (size scale) play(run *sim.Run, w *flows.World, longest, done, events int64,
+	change func(w *flows.World, servers *turnover, who uint32, back bool)) (stats flows.Stats, live int64, err error) {
+	end := size.seconds * second
+	w.Fill()
+	servers := newServerTurnover(run.Seed, size.servers, 2*float64(end)/float64(size.updates), size.downSeconds*float64(second))
+	report := func() error {
+		stats := w.Stats()
+		run.Progress(done+stats.Arrived+stats.Ended, 2*events)
+		return run.Err()
+	}
+	changes := 0
+	for at, who, back := servers.next(); at < end && changes < size.updates; at, who, back = servers.next() {
+		w.RunUntil(at)
+		change(w, servers, who, back)
+		if err := report(); err != nil {
+			return flows.Stats{}, 0, err
+		}
+		changes++
+	}
+	w.RunUntil(end)
+	live = w.Live()
+	w.SetRate(0)
+	for at := end; at <= end+longest; at += longest / 64 {
+		w.RunUntil(at)
+		if err := report(); err != nil {
+			return flows.Stats{}, 0, err
+		}
+	}
+	w.RunUntil(end + longest + second)
+	return w.Stats(), live, nil
+}
+
+// newServerTurnover has servers leave at random, gapNS apart on average, and stay away for downNS on average.
+func newServerTurnover(seed uint64, servers int, gapNS, downNS float64) *turnover {
+	choice, gaps, downs := random.New(seed, "updates"), random.New(seed, "update gaps"), random.New(seed, "downtimes")
+	return newTurnover(servers, &choice, func() int64 { return int64(gaps.Exp(gapNS)) }, func() int64 { return int64(downs.Exp(downNS)) })
+}

@@ -17,10 +17,10 @@ const (
 	floodEntries    = 128                    // of the table: few, so that it is full soon
 	floodCapacity   = floodEntries / 64 * 63 // connections that it has room for
 	floodLasting    = 50                     // connections of trial.steady that last
-	floodSYNs       = 6000
-	floodForged     = 30_000
-	floodReplayed   = 6000
-	floodFINs       = 6000
+	floodSYNs       = 5000
+	floodForged     = 20_000
+	floodReplayed   = 5000
+	floodFINs       = 5000
 	floodBatch      = 100
 	floodPause      = 8 * time.Millisecond // between batches
 	floodOverheard  = 300                  // packets of real clients, to be repeated

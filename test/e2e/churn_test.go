@@ -44,7 +44,7 @@ func TestConnectionsSurviveChurnWithEachPolicy(t *testing.T) {
 // Promise: the same with a table of connections on each load balancer, and every policy.
 func TestConnectionsSurviveChurnWithTables(t *testing.T) {
 	if !long() {
-		t.Skipf("TestConnectionsSurviveChurnOverIPv6WithTables is the short form; set %s for every policy", longVariable)
+		t.Skipf("TestConnectionsSurviveTheLossOfATableInTheSecondTier is the short form; set %s for every policy", longVariable)
 	}
 	result := run(t, "churn", "--dispatch", "all", "--affinity", "table")
 	if result.Attempted < 2000 || result.Broken != 0 || result.Completed != result.Attempted {

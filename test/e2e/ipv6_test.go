@@ -11,6 +11,9 @@ func TestConnectionsSurviveChurnOverIPv6(t *testing.T) { churnOverIPv6(t) }
 
 // Promise: the same with a table of connections on each load balancer.
 func TestConnectionsSurviveChurnOverIPv6WithTables(t *testing.T) {
+	if !long() {
+		t.Skipf("TestConnectionsSurviveTheLossOfATableInTheSecondTier has tables under churn over IPv4; set %s for IPv6", longVariable)
+	}
 	counters := churnOverIPv6(t, "--affinity", "table").Trials[0].Counters
 	for _, lb := range []string{"lb1", "lb2"} {
 		if counters[lb]["forwarded_by_table"] == 0 || counters[lb]["forwarded_table_full"] != 0 {

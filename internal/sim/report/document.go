@@ -20,9 +20,9 @@ type About struct {
 }
 
 var (
-	//go:embed report.html
+	//go:embed report.html.tmpl
 	htmlText string
-	//go:embed report.md
+	//go:embed report.md.tmpl
 	markdownText string
 
 	page = htmltemplate.Must(htmltemplate.New("report").Funcs(htmltemplate.FuncMap{

@@ -1,12 +1,15 @@
 // Package all joins the experiments of all papers, and ours.
 package all
 
-import "github.com/ballast-lb/ballast/internal/sim"
+import (
+	"github.com/ballast-lb/ballast/internal/sim"
+	"github.com/ballast-lb/ballast/internal/sim/beyond"
+)
 
 // Experiments returns all experiments in the order in which they are shown.
 func Experiments() []sim.Experiment {
 	var all []sim.Experiment
-	for _, some := range [][]sim.Experiment{} {
+	for _, some := range [][]sim.Experiment{beyond.Experiments()} {
 		all = append(all, some...)
 	}
 	return all

@@ -20,6 +20,7 @@ func FuzzLB(f *testing.F) {
 		serviceOf("nat", node4, func(s *model.Service) { s.Return, s.Ports = model.ReturnThrough, []uint16{80}; setPorts(s, 8080) }),
 		tableOf("table", tableVIP, withScrubber(false)), tableOf("table6", tableVIP6, func(s *model.Service) { s.Table.IndexBits = 2 }),
 		serviceOf("local", localVIP, localTable(model.DispatchMaglev)))
+	w.farServers("local")
 	w.suspect("table", netip.PrefixFrom(client4, 32))
 	w.acceptTunnels(nodeAddresses[0])
 	for _, frame := range w.typicalFrames() {
@@ -47,6 +48,7 @@ func FuzzLB(f *testing.F) {
 			t.Skip("may be an answer of a server, which the reference does not know")
 		}
 		w.TB = t
+		w.age()
 		w.check(frame)
 	})
 }

@@ -182,6 +182,7 @@ func TestAnySequenceOfPacketsGoesTheWayOfTheReference(t *testing.T) {
 		serviceOf("hash", netip.MustParseAddr("198.51.100.12"), func(s *model.Service) { s.Affinity, s.Forward = model.AffinityHash, model.ForwardGUE }),
 		tableOf("table", tableVIP, func(s *model.Service) { s.Table.IndexBits = 1 }), tableOf("table6", tableVIP6, nil),
 		serviceOf("local", localVIP, localTable(model.DispatchMaglev)))
+	w.farServers("local")
 	w.update(func(want *plan.Want) {
 		want.Keys = testKeys(1, 2)
 		for i := range want.Services {
@@ -190,6 +191,7 @@ func TestAnySequenceOfPacketsGoesTheWayOfTheReference(t *testing.T) {
 	})
 	rapid.Check(t, func(rt *rapid.T) {
 		w.TB = quiet{t, rt}
+		w.age()
 		for range rapid.IntRange(1, 5).Draw(rt, "packets") {
 			frame := w.anyFrame(rt)
 			w.check(frame[:rapid.OneOf(rapid.Just(len(frame)), rapid.IntRange(14, len(frame))).Draw(rt, "cut")])

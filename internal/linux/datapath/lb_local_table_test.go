@@ -16,6 +16,20 @@ func localTable(dispatch model.Dispatch) func(*model.Service) {
 	return func(s *model.Service) { s.Affinity, s.Dispatch = model.AffinityLocal, dispatch }
 }
 
+// farServers are those of a service whose packets are never too big: what is, is looked up twice, which the reference does not know.
+func (w *world) farServers(name string) {
+	w.update(func(want *plan.Want) {
+		s := service(want, name)
+		s.Servers = []model.Server{serverOf(31, false), serverOf(32, false)}
+		for i := range s.Servers {
+			s.Servers[i].Weight = 1
+			path := testPath(s.Servers[i].Address)
+			path.MTU = 9000
+			want.Paths[s.Servers[i].Address] = path
+		}
+	})
+}
+
 func TestTheLocalTableRemembersWhereASYNWent(t *testing.T) {
 	for _, dispatch := range policies {
 		for _, vip := range []netip.Addr{vip4, vip6} {

@@ -244,6 +244,7 @@ func TestAnySequenceOfPacketsLeavesTheTableOfTheReference(t *testing.T) {
 	w.suspect("gue", netip.MustParsePrefix("203.0.113.0/24"))
 	rapid.Check(t, func(rt *rapid.T) {
 		w.TB = quiet{t, rt}
+		w.age()
 		for range rapid.IntRange(1, 12).Draw(rt, "packets") {
 			w.check(w.anyTablePacket(rt))
 		}

@@ -3,6 +3,8 @@ package report
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/ballast-lb/ballast/internal/sim"
@@ -12,12 +14,7 @@ import (
 func Text(out io.Writer, results []sim.Result) error {
 	for _, r := range results {
 		fmt.Fprintf(out, "%s: %s\n%s; %s\n", r.Experiment, r.Title, r.Source, seeds(r))
-		table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(table, "  claim\tpaper\tours\tband\tverdict")
-		for _, f := range r.Findings {
-			fmt.Fprintf(table, "  %s\t%s\t%s\t%s\t%s\n", f.What, paper(f), ours(f), band(f), f.Verdict)
-		}
-		if err := table.Flush(); err != nil {
+		if err := writeTable(out, r.Findings); err != nil {
 			return err
 		}
 		for _, f := range r.Findings {
@@ -29,4 +26,22 @@ func Text(out io.Writer, results []sim.Result) error {
 	}
 	_, err := fmt.Fprintln(out, tally(results))
 	return err
+}
+
+// writeTable writes a line for each finding. Where no paper says anything, there is no column for it.
+func writeTable(out io.Writer, findings []sim.Finding) error {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fromPaper := slices.ContainsFunc(findings, func(f sim.Finding) bool { return f.Paper != "" })
+	write := func(what, paper, ours, band, verdict string) {
+		cells := []string{what, paper, ours, band, verdict}
+		if !fromPaper {
+			cells = slices.Delete(cells, 1, 2)
+		}
+		fmt.Fprintf(table, "  %s\n", strings.Join(cells, "\t"))
+	}
+	write("claim", "paper", "ours", "band", "verdict")
+	for _, f := range findings {
+		write(f.What, paper(f), ours(f), band(f), string(f.Verdict))
+	}
+	return table.Flush()
 }

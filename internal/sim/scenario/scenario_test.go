@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/ballast-lb/ballast/internal/sim"
 )
 
@@ -260,6 +262,53 @@ func FuzzScenarios(f *testing.F) {
 		}
 		if _, err := sim.Once(context.Background(), s.Experiment("fuzz"), 1); err != nil {
 			t.Error(fmt.Errorf("%w\n%s", err, text))
+		}
+	})
+}
+
+// drawn is a random scenario that is small enough to be run.
+func drawn(t *rapid.T) string {
+	var text strings.Builder
+	seconds := func(name string, least, most int) string {
+		return fmt.Sprintf("%ds", rapid.IntRange(least, most).Draw(t, name))
+	}
+	fmt.Fprintf(&text, "length: %s\nwarm_up: %s\n", seconds("length", 10, 30), seconds("warm-up", 0, 5))
+	fmt.Fprintf(&text, "servers: [{name: a, count: %d}, {count: %d, weight: %d}]\n", rapid.IntRange(1, 20).Draw(t, "a"), rapid.IntRange(1, 9).Draw(t, "b"),
+		rapid.IntRange(1, 256).Draw(t, "weight"))
+	fmt.Fprintf(&text, "table_slots: 251\nload_balancers: %d\n", rapid.IntRange(1, 9).Draw(t, "load balancers"))
+	fmt.Fprintf(&text, "traffic: {rate: %d, lifetimes: {shape: %s, mean: %s}}\npolicies:\n", rapid.IntRange(0, 100).Draw(t, "rate"),
+		rapid.SampledFrom(shapes).Draw(t, "shape"), seconds("mean", 1, 40))
+	for i := range rapid.IntRange(1, 4).Draw(t, "policies") {
+		fmt.Fprintf(&text, "  - {name: p%d, dispatch: %s}\n", i, rapid.SampledFrom(dispatches).Draw(t, "dispatch"))
+		fmt.Fprintf(&text, "  - {name: q%d, dispatch: %s, affinity: %s}\n", i, rapid.SampledFrom(byTable).Draw(t, "table"), rapid.SampledFrom(affinities).Draw(t, "affinity"))
+	}
+	text.WriteString("events:\n  - {at: 0s, rate: 50}\n")
+	for range rapid.IntRange(0, 6).Draw(t, "events") {
+		fmt.Fprintf(&text, "  - {at: %s, every: %s, ", seconds("at", 0, 10), seconds("every", 1, 9))
+		if rapid.Bool().Draw(t, "of a group") {
+			text.WriteString("group: a, ")
+		}
+		fmt.Fprintf(&text, "%s: %d}\n", rapid.SampledFrom([]string{"add", "remove", "fail", "rate", "load_balancers"}).Draw(t, "what"), rapid.IntRange(1, 30).Draw(t, "how many"))
+	}
+	return text.String()
+}
+
+func TestEveryScenarioEndsAndCookiesBreakByFailureOnly(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		text := drawn(t)
+		s, err := Parse("drawn.yaml", []byte(text), files(nil))
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		outcome, err := sim.Once(context.Background(), s.Experiment("drawn"), rapid.Uint64().Draw(t, "seed"))
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		for _, policy := range s.Policies {
+			share := outcome.Shares[policy.Name+".broken"]
+			if cookie := policy.Affinity == "cookie"; cookie && share.Hits > 0 && !strings.Contains(text, "fail") || share.Hits > share.Of {
+				t.Errorf("%s breaks %d of %d\n%s", policy.Name, share.Hits, share.Of, text)
+			}
 		}
 	})
 }

@@ -24,7 +24,7 @@ ifneq ($(words $(wildcard $(DATAPATH)/lb_bpfel.o $(API)/*.pb.go $(API)/*/*.conne
 .PHONY: $(STAMP)
 endif
 
-.PHONY: help deps generate build demo test test-long bench clean need-root
+.PHONY: help deps generate build demo test test-long bench sim clean need-root
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -122,6 +122,9 @@ test-long: deps build need-root ## the same with full-length idle times, bulk tr
 
 bench: deps build need-root ## nanoseconds per packet, as a table
 	bin/ballast bench datapath
+
+sim: build ## every claim of the papers, simulated, as a table
+	bin/ballast sim run all --seeds 10
 
 clean: ## remove everything that make made, and what a lab left behind
 	@if [[ -x bin/ballast ]]; then bin/ballast lab clean || echo "clean: lab clean failed, continuing"; fi

@@ -308,6 +308,32 @@ func TestEveryPolicyCountsWhatCloses(t *testing.T) {
 	}
 }
 
+func TestEveryAffinityWithAMemoryCountsWhatCloses(t *testing.T) {
+	for _, affinity := range []model.Affinity{model.AffinityTable, model.AffinityLocal} {
+		for _, dispatch := range policies {
+			s := policy(dispatch, 1)
+			if s.Affinity = affinity; affinity == model.AffinityTable {
+				s.Table.Entries = 64
+			}
+			s.ApplyDefaults()
+			w := newWorld(t, s)
+			w.connect(5)
+			for i := range 3 {
+				f := flowTo(vip4, 80, i)
+				if affinity == model.AffinityLocal {
+					w.local[refConnection{"web", f.client, 80}] = 1
+				}
+				for _, flags := range []byte{ack, fin | ack, fin | ack, rst} {
+					w.check(f.frame(f.tcp(flags, timestamps(1, w.cookieFor("web", f, 1, 1)), nil)))
+				}
+			}
+			if got := w.serverTraffic("web")[1]; got.Connections != 5 || got.Closed != 3 || got.Open() != 2 {
+				t.Errorf("%s, %s: %+v", affinity, dispatch, got)
+			}
+		}
+	}
+}
+
 func TestConnectionsWithoutACookieAreNotHeldToBeOpen(t *testing.T) {
 	w := newWorld(t, policy(model.DispatchRR, 1))
 	w.connect(2)

@@ -91,6 +91,7 @@ type World struct {
 
 	now   int64   // ns
 	rate  float64 // arrivals per ns
+	gap   float64 // ns between arrivals, on average
 	next  float64 // ns, of the next arrival; infinite when the rate is 0
 	ahead float64 // mean gaps until the next arrival, while the rate is 0
 	flow  uint64  // number of the next arrival
@@ -148,21 +149,39 @@ func tick(rate float64) int64 {
 func (w *World) Fill() {
 	remaining := random.NewSampler(w.config.Durations.Scaled(second).Remaining())
 	remains, count := random.Keyed(w.config.Seed, "remaining"), random.New(w.config.Seed, "fill")
-	mean := w.rate * second * w.config.Durations.Mean()
+	life := func() int64 { return int64(remaining.At(remains.Float64At(w.flow))) }
+	connections, mean := int64(0), w.rate*second*w.config.Durations.Mean()
 	for total := count.Exp(1); total < mean; total += count.Exp(1) {
-		w.admit(w.now, int64(remaining.At(remains.Float64At(w.flow))))
+		connections++
+	}
+	if table := w.inBatches(); table != nil {
+		w.fillBatches(table, connections, life)
+		return
+	}
+	for range connections {
+		w.admit(w.now, life())
 	}
 }
 
+// Admit lets a connection begin now that lives for a number of ns, at most the longest of the durations: for arrivals that somebody recorded.
+func (w *World) Admit(life int64) { w.admit(w.now, life) }
+
 // RunUntil lets everything happen that happens before a time, in ns.
 func (w *World) RunUntil(until int64) {
-	table, ok := w.steer.(*tableSteerer)
-	if ok && table.loadBlind() && !w.config.Imbalance {
+	if table := w.inBatches(); table != nil {
 		w.runBatches(table, until)
 	} else {
 		w.runEvents(until)
 	}
 	w.now = max(w.now, until)
+}
+
+// inBatches returns the table of a world in which arrivals and ends need not take turns; else nil.
+func (w *World) inBatches() *tableSteerer {
+	if table, ok := w.steer.(*tableSteerer); ok && table.choices == 1 && !w.config.Imbalance {
+		return table
+	}
+	return nil
 }
 
 func (w *World) runEvents(until int64) {
@@ -184,7 +203,7 @@ func (w *World) runEvents(until int64) {
 		}
 		w.now = arrival
 		w.admit(arrival, int64(w.lives.At(w.lifeOf.Float64At(w.flow))))
-		w.next += w.gaps.Exp(1) / w.rate
+		w.next += w.gaps.Exp(w.gap)
 	}
 }
 
@@ -220,7 +239,7 @@ func (w *World) SetRate(perSecond float64) {
 	if w.rate > 0 {
 		w.ahead = (w.next - float64(w.now)) * w.rate
 	}
-	w.rate, w.next = perSecond/second, math.Inf(1)
+	w.rate, w.gap, w.next = perSecond/second, second/perSecond, math.Inf(1)
 	if w.rate > 0 {
 		w.next = float64(w.now) + w.ahead/w.rate
 	}

@@ -70,7 +70,8 @@ type play struct {
 	eventsBefore   int64 // of those
 
 	happenings  []happening
-	imbalances  float64 // sum over samples
+	trace       []Connection // that are to come
+	imbalances  float64      // sum over samples
 	peak        float64
 	samplesDone int
 }
@@ -82,7 +83,7 @@ type happening struct {
 }
 
 func newPlay(s *Scenario, policy Policy, run *sim.Run) *play {
-	p := &play{scenario: s, policy: policy, run: run, pool: newPool(s, run.Seed)}
+	p := &play{scenario: s, policy: policy, run: run, pool: newPool(s, run.Seed), trace: s.Traffic.Trace}
 	p.contender = contenderOf(s, policy, p.pool, run.Seed)
 	config := flows.Config{Seed: run.Seed, Servers: s.servers(), Rate: s.Traffic.Rate, Durations: s.Traffic.Lifetimes}
 	p.contender.config(&config)
@@ -137,19 +138,29 @@ func (p *play) progress(samplesDone int64) {
 	p.run.Progress(done, int64(float64(done)*float64(all)/float64(past)))
 }
 
-// runUntil lets time pass, with its reports.
+// runUntil lets time pass, with its reports and the connections of the trace.
 func (p *play) runUntil(until int64) error {
 	if p.policy.follows() {
 		for at := p.world.Now()/p.policy.Interval*p.policy.Interval + p.policy.Interval; at < until; at += p.policy.Interval {
-			p.world.RunUntil(at)
+			p.arrive(at)
 			p.contender.changed(p.world, p.pool)
 			if err := p.run.Err(); err != nil {
 				return err
 			}
 		}
 	}
-	p.world.RunUntil(until)
+	p.arrive(until)
 	return p.run.Err()
+}
+
+// arrive lets time pass between reports.
+func (p *play) arrive(until int64) {
+	for len(p.trace) > 0 && p.trace[0].Start < until {
+		p.world.RunUntil(p.trace[0].Start)
+		p.world.Admit(p.trace[0].Life)
+		p.trace = p.trace[1:]
+	}
+	p.world.RunUntil(until)
 }
 
 // happen makes an event true in the pool, the world and the policy, in the order in which operators meet it.

@@ -206,6 +206,33 @@ func TestLifetimesComeFromFiles(t *testing.T) {
 	}
 }
 
+func TestTracesAreReplayed(t *testing.T) {
+	// Two connections meet the removal of the only other server, two do not. Lines need no order.
+	text := `length: 10s
+servers: [{count: 2}]
+traffic: {trace: t.csv}
+policies: [{dispatch: hash, affinity: hash}, {dispatch: rr}, {dispatch: awfd, interval: 1s}]
+events: [{at: 5s, fail: 1}]
+`
+	s, err := Parse("test.yaml", []byte(text), files(map[string]string{"t.csv": "start,duration\n4,3\n0.5,2\n4,3\n6,1\n"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	outcome := once(t, s, 1)
+	if share := outcome.Shares["rr-cookie.broken"]; share.Of != 4 || share.Hits != 1 {
+		t.Errorf("%d of %d broken by the failure of one of two servers with a connection each", share.Hits, share.Of)
+	}
+	if share := outcome.Shares["hash-hash.broken"]; share.Of != 4 || share.Hits > 2 {
+		t.Errorf("%d of %d broken", share.Hits, share.Of)
+	}
+	for _, point := range outcome.Points {
+		want, known := map[float64]float64{1: 1, 3: 0, 4.05: 2, 8: 0}[point.X]
+		if point.Series == "connections/awfd-cookie" && known && point.Y != want && point.X < 5 {
+			t.Errorf("%g connections at %g s, want %g", point.Y, point.X, want)
+		}
+	}
+}
+
 func TestShapesHaveTheirMeans(t *testing.T) {
 	for _, shape := range shapes {
 		d := shaped(shape, 2)

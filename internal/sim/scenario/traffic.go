@@ -55,6 +55,9 @@ func (r *reader) traffic(node ast.Node, path string, traffic *Traffic) {
 	if r.lines[path+".trace"] != 0 && r.lines[path+".lifetimes"] != 0 {
 		r.failAt(path+".lifetimes", "remove it", "the trace has them")
 	}
+	if traffic.Trace != nil {
+		traffic.Lifetimes = lasting(traffic.Trace)
+	}
 	if connections > 0 {
 		traffic.Rate = connections / traffic.Lifetimes.Mean()
 	}
@@ -154,6 +157,12 @@ func (r *reader) trace(node ast.Node, path string) []Connection {
 	}
 	slices.SortStableFunc(trace, func(a, b Connection) int { return cmp.Compare(a.Start, b.Start) })
 	return trace
+}
+
+// lasting is the longest life of a trace, as a distribution: all that a world of recorded connections wants to know of lifetimes.
+func lasting(trace []Connection) data.Distribution {
+	longest := slices.MaxFunc(trace, func(a, b Connection) int { return cmp.Compare(a.Life, b.Life) }).Life
+	return data.Distribution{Points: []data.Point{{Value: float64(longest) / nsPerSecond, UpTo: 1}}}
 }
 
 // columns reads the named columns of a CSV file: numbers of seconds from 0.

@@ -1,0 +1,165 @@
+package ring
+
+import (
+	"slices"
+)
+
+// Chains says how chains are made.
+type Chains struct {
+	Length int // L; a list with fewer members makes chains of all of them
+	// TailAfter makes the next node after a key its tail. It is here to show what goes wrong then.
+	TailAfter bool
+}
+
+// At returns the chain of the keys at a position, head first. It is empty when the list is.
+func (c Chains) At(list List, at Position) []Member {
+	if len(list) == 0 {
+		return nil
+	}
+	return c.OfArc(list, list.Arc(at))
+}
+
+// OfArc returns the chain of the keys from a member to the next.
+func (c Chains) OfArc(list List, arc int) []Member {
+	if c.TailAfter {
+		arc++
+	}
+	chain := make([]Member, min(c.Length, len(list)))
+	for i := range chain {
+		chain[len(chain)-1-i] = list[(arc-i+2*len(list))%len(list)]
+	}
+	return chain
+}
+
+// FirstCommon returns the first node of the first chain that is in all others, too: the FCN of section 4.2.
+func FirstCommon(chains [][]Member) (Member, bool) {
+	if len(chains) == 0 {
+		return Member{}, false
+	}
+	for _, candidate := range chains[0] {
+		if !slices.ContainsFunc(chains[1:], func(chain []Member) bool { return !Includes(chain, candidate) }) {
+			return candidate, true
+		}
+	}
+	return Member{}, false
+}
+
+// Includes reports whether a node is in a chain.
+func Includes(chain []Member, member Member) bool {
+	return slices.ContainsFunc(chain, member.Same)
+}
+
+// Range is the positions from Low up to, but without, High. The same for both is the whole circle.
+//
+// Departs from Anolis, whose ranges are without their low end and with the high one: see the package.
+type Range struct{ Low, High Position }
+
+// Contains reports whether a position is in a range.
+func (r Range) Contains(at Position) bool {
+	return r.Low == r.High || at-r.Low < r.High-r.Low
+}
+
+// Overlaps reports whether two ranges have a position in common.
+func (r Range) Overlaps(other Range) bool { return r.Contains(other.Low) || other.Contains(r.Low) }
+
+// Sync is that one node makes all nodes of a chain agree about the keys of a range.
+type Sync struct {
+	ID    uint32
+	Range Range
+	Node  uint16 // the first common node
+	// Lost says that there is none: what the chain knew is gone. Node is then one that has been in the chain for longest.
+	Lost bool
+}
+
+// ComputeSync returns what has to be synced after a change of the peer list, and which earlier syncs are overtaken by it (figure 9).
+// lists are all from the last one that was synced to the current one. ongoing are the syncs that have not been completed. The IDs of
+// fresh ones count from nextID. One node added or removed takes exactly L syncs, as long as there are more than L.
+//
+// Departs from the listing: its line 7 looks for removed nodes in the *current* chain, where they cannot be; section 4.3.3 means the
+// preceding one. Here a range is synced when its chain is not the preceding one. And where the listing cancels a sync that overlaps a
+// fresh one, what the fresh ones leave out of its range would never be synced: here it is synced anew, too.
+func ComputeSync(chains Chains, lists []List, ongoing []Sync, nextID uint32) (fresh []Sync, cancelled []uint32) {
+	if len(lists) < 2 || len(lists[len(lists)-1]) == 0 {
+		return nil, nil
+	}
+	ranges := finestRanges(lists)
+	changed := make([]bool, len(ranges))
+	overtaken := make([]bool, len(ongoing))
+	for i, r := range ranges {
+		if changed[i] = chains.changed(lists[len(lists)-2:], r.Low); !changed[i] {
+			continue
+		}
+		for j, sync := range ongoing {
+			overtaken[j] = overtaken[j] || sync.Range.Overlaps(r)
+		}
+	}
+	for i, r := range ranges {
+		again := changed[i]
+		for j, sync := range ongoing {
+			again = again || overtaken[j] && sync.Range.Overlaps(r)
+		}
+		if again {
+			fresh = append(fresh, chains.plan(lists, r, nextID+uint32(len(fresh))))
+		}
+	}
+	for j, sync := range ongoing {
+		if overtaken[j] {
+			cancelled = append(cancelled, sync.ID)
+		}
+	}
+	return fresh, cancelled
+}
+
+// finestRanges divides the circle at all positions of all lists: within each, every list has but one chain.
+func finestRanges(lists []List) []Range {
+	var cuts []Position
+	for _, list := range lists {
+		for _, member := range list {
+			cuts = append(cuts, member.At)
+		}
+	}
+	slices.Sort(cuts)
+	cuts = slices.Compact(cuts)
+	ranges := make([]Range, len(cuts))
+	for i, low := range cuts {
+		ranges[i] = Range{low, cuts[(i+1)%len(cuts)]}
+	}
+	return ranges
+}
+
+// changed reports whether the chain of a position in the second of two lists has not the same nodes as in the first.
+func (c Chains) changed(two []List, at Position) bool {
+	return !slices.EqualFunc(c.At(two[0], at), c.At(two[1], at), Member.Same)
+}
+
+// plan returns the sync of a range.
+func (c Chains) plan(lists []List, r Range, id uint32) Sync {
+	all := make([][]Member, len(lists))
+	for i, list := range lists {
+		all[i] = c.At(list, r.Low)
+	}
+	if node, ok := FirstCommon(all); ok {
+		return Sync{ID: id, Range: r, Node: node.Node}
+	}
+	best, longest := Member{}, 0
+	for _, member := range all[len(all)-1] {
+		since := 0
+		for since < len(all) && Includes(all[len(all)-1-since], member) {
+			since++
+		}
+		if since > longest {
+			best, longest = member, since
+		}
+	}
+	return Sync{ID: id, Range: r, Node: best.Node, Lost: true}
+}
+
+// Loses reports whether some chain has no common node in all lists.
+func (c Chains) Loses(lists []List) bool {
+	for _, r := range finestRanges(lists) {
+		if c.plan(lists, r, 0).Lost {
+			return true
+		}
+	}
+	return false
+}

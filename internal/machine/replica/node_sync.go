@@ -1,0 +1,208 @@
+package replica
+
+import (
+	"slices"
+
+	"github.com/ballast-lb/ballast/internal/algo/ring"
+)
+
+// transfer is a sync that this node leads as first common node (4.3.2).
+type transfer struct {
+	id        uint32
+	low, high ring.Key // of the range
+	next      ring.Key // all before was sent
+	sentAll   bool
+	number    uint32    // of the last message
+	waiting   []Message // for their acks
+	unacked   int       // counted without looking which, when the rule CountAcks is off
+}
+
+// startSync begins a sync, unless it has begun, or tells that it is over.
+func (n *Node) startSync(m *Message) {
+	if m.View != n.view {
+		return
+	}
+	if slices.Contains(n.done, m.Sync) {
+		n.send(Message{Kind: SyncDone, To: None, View: n.view, Sync: m.Sync})
+		return
+	}
+	if slices.ContainsFunc(n.syncs, func(s *transfer) bool { return s.id == m.Sync }) {
+		return
+	}
+	low, high := bounds(m.Range)
+	s := &transfer{id: m.Sync, low: low, high: high, next: low}
+	n.syncs = append(n.syncs, s)
+	n.advance(s)
+}
+
+// advance sends further parts of a range (step 1), and finishes when nothing is left to wait for.
+func (n *Node) advance(s *transfer) {
+	chain := n.chain(s.low)
+	for !s.sentAll && len(s.waiting) <= n.config.CopyWindow*(len(chain)-1) {
+		part := n.part(s)
+		for _, to := range chain {
+			if to != n.id {
+				n.ship(s, to, part)
+			}
+		}
+	}
+	if n.finished(s) {
+		n.done = append(n.done, s.id)
+		n.syncs = slices.DeleteFunc(n.syncs, func(other *transfer) bool { return other == s })
+		n.send(Message{Kind: SyncDone, To: None, View: n.view, Sync: s.id})
+	}
+}
+
+func (n *Node) finished(s *transfer) bool {
+	if !n.config.Rules.CountAcks {
+		return s.sentAll && s.unacked <= 0
+	}
+	return s.sentAll && len(s.waiting) == 0
+}
+
+// part takes the next part of the range.
+func (n *Node) part(s *transfer) Transfer {
+	part := Transfer{Sync: s.id, Low: s.next, High: s.high}
+	n.table.each(s.next, s.high, func(r *record) bool {
+		if len(part.Entries) == n.config.CopyEntries {
+			part.High = r.key - 1
+			return false
+		}
+		part.Entries = append(part.Entries, Entry{r.key, r.owner})
+		return true
+	})
+	s.next = part.High + 1
+	s.sentAll = part.High == s.high
+	return part
+}
+
+// ship sends a transfer, and again until it is acknowledged.
+func (n *Node) ship(s *transfer, to uint16, content Transfer) {
+	s.number++
+	s.unacked++
+	content.Number = s.number
+	s.waiting = append(s.waiting, Message{Kind: Copy, To: to, View: n.view, Transfer: &content})
+	n.send(s.waiting[len(s.waiting)-1])
+}
+
+// Retry sends again what has not been answered. Call it every now and then.
+func (n *Node) Retry() []Action {
+	n.out = n.out[:0]
+	for _, s := range n.syncs {
+		for i := range s.waiting {
+			s.waiting[i].View = n.view // the chain of the range is as it was, or the sync would have been cancelled
+			n.send(s.waiting[i])
+		}
+	}
+	return n.out
+}
+
+// copied takes what the first common node says (step 2), and tells what it has left out (step 3).
+func (n *Node) copied(m *Message) {
+	if n.config.Rules.CheckView && m.View != n.view || len(n.list) == 0 {
+		n.Counters.OtherView++
+		return
+	}
+	t := m.Transfer
+	chain := n.chain(t.Low)
+	if len(t.Entries) > 0 {
+		chain = n.chain(t.Entries[0].Key)
+	}
+	place := slices.Index(chain, n.id)
+	if place < 0 {
+		n.Counters.NotMember++
+		return
+	}
+	for _, entry := range t.Entries {
+		if !n.accept(entry, place == len(chain)-1) {
+			return // not acknowledged: it comes again
+		}
+	}
+	ack := Transfer{Sync: t.Sync, Number: t.Number}
+	if !t.Second && place < slices.Index(chain, m.From) {
+		ack.Entries = n.unsaid(t)
+	}
+	n.send(Message{Kind: CopyAck, To: m.From, View: n.view, Transfer: &ack})
+}
+
+// accept makes an entry what the first common node says. It returns false when the table is full.
+func (n *Node) accept(entry Entry, isTail bool) bool {
+	cacheable := isTail || !n.config.Rules.SyncCacheableAtTail
+	own := n.table.find(entry.Key)
+	if own == nil {
+		if !n.makeRoom() {
+			return false
+		}
+		n.table.insert(record{entry.Key, entry.Owner, n.period, cacheable})
+		return true
+	}
+	if own.owner == entry.Owner {
+		own.cacheable = own.cacheable || cacheable
+	} else if n.config.Rules.SyncOverrides {
+		own.owner, own.cacheable = entry.Owner, cacheable
+	}
+	return true
+}
+
+// unsaid returns the entries of this node that a transfer should have had.
+func (n *Node) unsaid(t *Transfer) (entries []Entry) {
+	said := t.Entries
+	n.table.each(t.Low, t.High, func(r *record) bool {
+		for len(said) > 0 && said[0].Key-t.Low < r.key-t.Low {
+			said = said[1:]
+		}
+		if len(said) == 0 || said[0].Key != r.key {
+			entries = append(entries, Entry{r.key, r.owner})
+		}
+		return true
+	})
+	return entries
+}
+
+// copyAcked takes an acknowledgement, and makes what it says the same in all nodes before this one (step 4).
+func (n *Node) copyAcked(m *Message) {
+	at := slices.IndexFunc(n.syncs, func(s *transfer) bool { return s.id == m.Transfer.Sync })
+	if at < 0 {
+		return
+	}
+	s := n.syncs[at]
+	waiting := slices.IndexFunc(s.waiting, func(w Message) bool {
+		return w.Transfer.Number == m.Transfer.Number && w.To == m.From
+	})
+	if waiting < 0 && n.config.Rules.CountAcks {
+		return
+	}
+	if n.config.Rules.SyncSecondRound && len(m.Transfer.Entries) > 0 {
+		second, ok := n.decide(s, m.Transfer.Entries)
+		if !ok {
+			return
+		}
+		chain := n.chain(s.low)
+		for _, to := range chain[:max(0, slices.Index(chain, n.id))] {
+			n.ship(s, to, second)
+		}
+	}
+	s.unacked--
+	if waiting >= 0 {
+		s.waiting = slices.Delete(s.waiting, waiting, waiting+1)
+	}
+	n.advance(s)
+}
+
+// decide returns whose the entries are that a node before this one has: what this node has heard of them first.
+func (n *Node) decide(s *transfer, entries []Entry) (second Transfer, ok bool) {
+	second = Transfer{Sync: s.id, Second: true, Low: s.low, High: s.high}
+	for _, entry := range entries {
+		own := n.table.find(entry.Key)
+		if own == nil {
+			if !n.makeRoom() {
+				return second, false
+			}
+			n.table.insert(record{entry.Key, entry.Owner, n.period, false})
+		} else {
+			entry.Owner = own.owner
+		}
+		second.Entries = append(second.Entries, entry)
+	}
+	return second, true
+}

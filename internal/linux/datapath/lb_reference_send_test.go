@@ -2,7 +2,6 @@ package datapath
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/binary"
 	"slices"
 
@@ -88,7 +87,12 @@ func (w *world) expectSent(p *refPacket, s *plan.Service, d refDecision) expecta
 		return e
 	}
 	if d.learn != nil {
-		e.learn = func(id uint16) { d.learn(cmp.Or(id, d.ids[0])) } // also from what was dropped on its way
+		e.learn = func(ids []uint16) {
+			if ids == nil { // it was dropped on its way, and teaches all the same
+				ids = d.ids
+			}
+			d.learn(ids)
+		}
 	}
 	first := serverIn(s, d.ids[0])
 	path := w.want.Paths[first.Address]

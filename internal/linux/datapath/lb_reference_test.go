@@ -44,7 +44,7 @@ type refFragment struct {
 
 type refPlace struct {
 	service string
-	id      uint16
+	ids     []uint16 // several: one of them, and nothing has left to tell which
 }
 
 type refConnection struct {
@@ -61,7 +61,7 @@ type expectation struct {
 	ids     []uint16                               // servers that it may go to
 	stops   []uint16                               // of the second chance
 	frame   func(id uint16, entropy uint16) []byte // what leaves; nil: nothing, or the frame as it came
-	learn   func(id uint16)                        // what the frame teaches about later ones, once it is known where it went; nil: nothing
+	learn   func(ids []uint16)                     // what the frame teaches about later ones, once it is known where it went; nil: nothing
 }
 
 func (p *refPacket) v6() bool    { return p.source.Is6() }
@@ -282,8 +282,8 @@ func (w *world) byDispatch(s *plan.Service) (ids []uint16) {
 type refDecision struct {
 	verdict    lbVerdict
 	ids, stops []uint16
-	echo       *uint32         // what the server must read as TSecr, where it is another one
-	learn      func(id uint16) // as of expectation
+	echo       *uint32            // what the server must read as TSecr, where it is another one
+	learn      func(ids []uint16) // as of expectation
 }
 
 // place is where a packet goes that nothing else is known of.
@@ -363,7 +363,7 @@ func (w *world) ladderLocal(s *plan.Service, p *refPacket, quoted bool) refDecis
 		return w.place(s, p, lbVerdictFORWARDED_UNKNOWN)
 	}
 	d := w.ladderNew(s, p)
-	d.learn = func(id uint16) { w.local[connection] = id }
+	d.learn = func(ids []uint16) { w.local[connection] = ids[0] }
 	return d
 }
 
@@ -404,23 +404,24 @@ func (w *world) expectPacket(p *refPacket) expectation {
 		if !ok || s == nil {
 			return pass(lbVerdictDROPPED_UNKNOWN_FRAGMENT)
 		}
-		if serverIn(s, known.id) == nil {
+		ids := slices.DeleteFunc(slices.Clone(known.ids), func(id uint16) bool { return serverIn(s, id) == nil })
+		if len(ids) == 0 {
 			return expectation{verdict: lbVerdictDROPPED_NO_SERVER, service: s.Name, action: xdpDrop}
 		}
-		return w.expectSent(p, s, refDecision{verdict: lbVerdictFORWARDED_FRAGMENT, ids: []uint16{known.id}})
+		return w.expectSent(p, s, refDecision{verdict: lbVerdictFORWARDED_FRAGMENT, ids: ids})
 	case s == nil:
 		return pass(lbVerdictPASSED_NO_SERVICE)
 	}
 	d := w.ladder(s, p, false)
 	if taught := d.learn; len(d.ids) > 0 && p.fragment == firstFragment {
 		scrubbed := d.verdict == lbVerdictFORWARDED_BY_SCRUBBER
-		d.learn = func(id uint16) {
+		d.learn = func(ids []uint16) {
 			if scrubbed { // the others go straight to the server
-				id = d.stops[0]
+				ids = d.stops[:1]
 			}
-			w.fragments[refFragment{p.source, p.destination, p.fragmentID, p.protocol}] = refPlace{s.Name, id}
+			w.fragments[refFragment{p.source, p.destination, p.fragmentID, p.protocol}] = refPlace{s.Name, ids}
 			if taught != nil {
-				taught(id)
+				taught(ids)
 			}
 		}
 	}

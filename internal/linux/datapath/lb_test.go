@@ -326,7 +326,11 @@ func (w *world) check(frame []byte) (result, expectation) {
 	got := w.run(frame)
 	w.compare(inner, got, want)
 	if want.learn != nil {
-		want.learn(want.serverOf(got.frame))
+		var ids []uint16
+		if id := want.serverOf(got.frame); id != 0 {
+			ids = []uint16{id}
+		}
+		want.learn(ids)
 	}
 	return got, want
 }

@@ -44,10 +44,10 @@ The exit status is 1 when a claim fails; the report is written all the same.`,
 				return err
 			}
 			if folder != "" {
-				err = errors.Join(err, writePage(folder, results, about(names, results)))
+				err = errors.Join(err, writePage(folder, results, about("-o "+folder, names, results)))
 			}
 			if markdown != "" {
-				err = errors.Join(err, writeMarkdown(markdown, results, about(names, results)))
+				err = errors.Join(err, writeMarkdown(markdown, results, about("--markdown "+markdown, names, results)))
 			}
 			return errors.Join(err, failures(results))
 		},
@@ -92,8 +92,8 @@ func resultsOf(command *cobra.Command, flags *simFlags, names []string, from str
 }
 
 // about names the command that gives these results again.
-func about(names []string, results []sim.Result) report.About {
-	words := append([]string{"ballast sim report -o report"}, names...)
+func about(destination string, names []string, results []sim.Result) report.About {
+	words := append([]string{"ballast sim report", destination}, names...)
 	seeds := results[0].Seeds
 	if !slices.ContainsFunc(results, func(r sim.Result) bool { return len(r.Seeds) != len(seeds) }) {
 		words = append(words, fmt.Sprintf("--seeds %d", len(seeds)))

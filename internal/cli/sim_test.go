@@ -104,8 +104,8 @@ func TestReportsAreWrittenFromStoredResults(t *testing.T) {
 		Findings: []sim.Finding{{ID: "a", What: "one", Ours: estimate, Values: []float64{1}, Band: sim.Band{Low: 2, High: math.Inf(1)}, Verdict: sim.Fail}},
 		Diagrams: []sim.Diagram{{X: "x", Y: "y", Series: []sim.Curve{{Name: "c", Points: []sim.Place{{X: 1, Y: estimate}}}}}},
 	}}
-	if err := errors.Join(writePage(filepath.Join(folder, "page"), results, about([]string{"test"}, results)),
-		writeMarkdown(filepath.Join(folder, "docs", "results.md"), results, about([]string{"test"}, results))); err != nil {
+	if err := errors.Join(writePage(filepath.Join(folder, "page"), results, about("-o x", []string{"test"}, results)),
+		writeMarkdown(filepath.Join(folder, "docs", "results.md"), results, about("-o x", []string{"test"}, results))); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
@@ -116,7 +116,7 @@ func TestReportsAreWrittenFromStoredResults(t *testing.T) {
 			t.Errorf("%s has no %q (%v)", name, want, err)
 		}
 	}
-	if have, want := about([]string{"all"}, results).Command, "ballast sim report -o report all --seeds 1 --seed 3"; have != want {
+	if have, want := about("-o report", []string{"all"}, results).Command, "ballast sim report -o report all --seeds 1 --seed 3"; have != want {
 		t.Errorf("have %s, want %s", have, want)
 	}
 }

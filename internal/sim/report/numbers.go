@@ -6,6 +6,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/ballast-lb/ballast/internal/sim"
 )
@@ -16,7 +18,7 @@ func number(v float64, digits int) string {
 	switch {
 	case v == 0:
 		return "0"
-	case size < 1e-4 || size >= 1e9:
+	case size < 1e-6 || size >= 1e9:
 		return strconv.FormatFloat(v, 'g', digits, 64)
 	}
 	decimals := digits - 1 - int(math.Floor(math.Log10(size)))
@@ -114,3 +116,9 @@ func tally(results []sim.Result) string {
 
 // verdicts counts those of one result.
 func verdicts(r sim.Result) string { return tally([]sim.Result{r}) }
+
+// sentence begins a text with a capital letter.
+func sentence(text string) string {
+	first, size := utf8.DecodeRuneInString(text)
+	return string(unicode.ToUpper(first)) + text[size:]
+}

@@ -29,7 +29,7 @@ func results() []sim.Result {
 }
 
 func TestNumbersAreShort(t *testing.T) {
-	for v, want := range map[float64]string{0: "0", 24.934: "24.9", 0.0345678: "0.0346", 1234567: "1234567", 0.00001234: "1.23e-05", -2.5: "-2.50", 999.6: "1000"} {
+	for v, want := range map[float64]string{0: "0", 24.934: "24.9", 0.0345678: "0.0346", 1234567: "1234567", 0.00001234: "0.0000123", 0.00000001234: "1.23e-08", -2.5: "-2.50", 999.6: "1000"} {
 		if have := number(v, 3); have != want {
 			t.Errorf("%v: %s instead of %s", v, have, want)
 		}

@@ -32,6 +32,18 @@ func place(curve sim.Curve, diagram sim.Diagram, limits limits) (points placed) 
 	return points
 }
 
+// outline goes along the upper ends of the intervals and back along the lower ones.
+func (p placed) outline() plotter.XYs {
+	var line plotter.XYs
+	for i, point := range p.XYs {
+		line = append(line, plotter.XY{X: point.X, Y: point.Y + p.YErrors[i].High})
+	}
+	for i := len(p.XYs) - 1; i >= 0; i-- {
+		line = append(line, plotter.XY{X: p.XYs[i].X, Y: p.XYs[i].Y - p.YErrors[i].Low})
+	}
+	return line
+}
+
 // fits tells whether a point has a place on a diagram's axes.
 func fits(point sim.Place, diagram sim.Diagram) bool {
 	return (!diagram.LogX || point.X > 0) && (!diagram.LogY || point.Y.Mean > 0)

@@ -92,30 +92,48 @@ func diagramPlot(diagram sim.Diagram) (*plot.Plot, error) {
 		if len(points.XYs) == 0 {
 			continue
 		}
-		line, marks, err := plotter.NewLinePoints(points.XYs)
-		if err != nil {
+		if err := addCurve(p, curve.Name, points, inks[i%len(inks)], dashes[i/len(inks)%len(dashes)]); err != nil {
 			return nil, err
 		}
-		intervals, err := plotter.NewYErrorBars(points)
-		if err != nil {
-			return nil, err
-		}
-		ink := inks[i%len(inks)]
-		line.Color, line.Width = ink, vg.Points(1.2)
-		line.Dashes = dashes[i/len(inks)%len(dashes)]
-		marks.Color, marks.Radius, marks.Shape = ink, vg.Points(2.2), draw.CircleGlyph{}
-		intervals.Color, intervals.CapWidth = ink, vg.Points(4)
-		p.Add(line, marks, intervals)
-		p.Legend.Add(curve.Name, line, marks)
 	}
 	limits.apply(p, diagram)
 	return p, nil
 }
 
+// dense is the number of points from which on intervals are drawn as an area around the curve: bars would hide it.
+const dense = 40
+
+func addCurve(p *plot.Plot, name string, points placed, ink color.RGBA, dash []vg.Length) error {
+	line, marks, err := plotter.NewLinePoints(points.XYs)
+	if err != nil {
+		return err
+	}
+	line.Color, line.Width, line.Dashes = ink, vg.Points(1.2), dash
+	marks.Color, marks.Radius, marks.Shape = ink, vg.Points(2.2), draw.CircleGlyph{}
+	if len(points.XYs) >= dense {
+		area, err := plotter.NewPolygon(points.outline())
+		if err != nil {
+			return err
+		}
+		area.Color, area.LineStyle.Width = color.NRGBA{ink.R, ink.G, ink.B, 0x30}, 0
+		p.Add(area, line)
+		p.Legend.Add(name, line)
+		return nil
+	}
+	intervals, err := plotter.NewYErrorBars(points)
+	if err != nil {
+		return err
+	}
+	intervals.Color, intervals.CapWidth = ink, vg.Points(4)
+	p.Add(line, marks, intervals)
+	p.Legend.Add(name, line, marks)
+	return nil
+}
+
 // inks are told apart by the colour-blind too (Okabe and Ito, without yellow, which is pale on white).
-var inks = []color.Color{
-	color.RGBA{0x00, 0x72, 0xb2, 0xff}, color.RGBA{0xd5, 0x5e, 0x00, 0xff}, color.RGBA{0x00, 0x9e, 0x73, 0xff},
-	color.RGBA{0xcc, 0x79, 0xa7, 0xff}, color.RGBA{0xe6, 0x9f, 0x00, 0xff}, color.RGBA{0x56, 0xb4, 0xe9, 0xff}, color.RGBA{0x22, 0x22, 0x22, 0xff},
+var inks = []color.RGBA{
+	{0x00, 0x72, 0xb2, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0x00, 0x9e, 0x73, 0xff},
+	{0xcc, 0x79, 0xa7, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x56, 0xb4, 0xe9, 0xff}, {0x22, 0x22, 0x22, 0xff},
 }
 
 // dashes tell curves of the same ink apart.

@@ -406,26 +406,6 @@ func TestEstimatesBeginWhereAPolicyBeginsToNeedThem(t *testing.T) {
 	}
 }
 
-func TestPricesAreInInverseProportionToTheWeights(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		var shares []model.Share
-		heaviest := rapid.Uint16Range(1, model.MaxWeight).Draw(rt, "heaviest")
-		for i, weight := range rapid.SliceOfN(rapid.Uint16Range(1, heaviest), 1, 60).Draw(rt, "weights") {
-			shares = append(shares, model.Share{ID: uint16(i + 1), Weight: weight})
-		}
-		price, first := prices(shares), shares[0]
-		for _, share := range shares {
-			exact := float64(price[first.ID]) * float64(first.Weight) / float64(share.Weight)
-			if got := float64(price[share.ID]); got < 1 || math.Abs(got-exact) > 0.004*exact { // half of the 256th part at either end
-				rt.Fatalf("weight %d costs %d, weight %d %g and not %g", first.Weight, price[first.ID], share.Weight, got, exact)
-			}
-			if heaviest <= 8 && uint32(price[share.ID])*uint32(share.Weight) != uint32(price[first.ID])*uint32(first.Weight) {
-				rt.Fatalf("the prices of small weights are not exact: %v of %v", price, shares)
-			}
-		}
-	})
-}
-
 // A thousand servers, of which every tenth changes its class.
 func BenchmarkReweighing(b *testing.B) {
 	const servers = 1000

@@ -2,10 +2,10 @@ package plan
 
 import (
 	"cmp"
-	"math"
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/algo/awrr"
+	"github.com/ballast-lb/ballast/internal/algo/choice"
 	"github.com/ballast-lb/ballast/internal/algo/rounds"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -74,38 +74,12 @@ func leastLooks(members int) int {
 
 // priced is a round whose turns also tell what one connection costs.
 func priced(ids []uint16, shares []model.Share) []uint64 {
-	prices := prices(shares)
+	prices := choice.Prices(shares)
 	words := make([]uint64, len(ids))
 	for i, id := range ids {
 		words[i] = turn(id, prices[id])
 	}
 	return words
-}
-
-// prices are in inverse proportion to the weights: exactly so where the least common multiple allows it, else rounded to 16 bits.
-func prices(shares []model.Share) map[uint16]uint16 {
-	lightest, multiple := uint64(model.MaxWeight), uint64(1)
-	for _, share := range shares {
-		weight := uint64(max(share.Weight, 1))
-		lightest = min(lightest, weight)
-		if multiple/lightest <= math.MaxUint16 {
-			multiple *= weight / gcd(multiple, weight)
-		}
-	}
-	multiple = min(multiple, math.MaxUint16*lightest)
-	out := make(map[uint16]uint16, len(shares))
-	for _, share := range shares {
-		weight := uint64(max(share.Weight, 1))
-		out[share.ID] = uint16((multiple + weight/2) / weight)
-	}
-	return out
-}
-
-func gcd(a, b uint64) uint64 {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
 }
 
 // softTurns are the takers with their soft weights; a server that those do not name yet counts as averagely loaded. Where no weight

@@ -6,11 +6,24 @@ const (
 	serverMask = 1<<serverBits - 1
 )
 
+// Follower is a Chooser that is told when loads fall, so that it need not look at all of them for each connection.
+type Follower interface {
+	Chooser
+	// Ended tells that a server has one connection less than load.
+	Ended(server uint32, load int32)
+}
+
 // choiceSteerer asks a policy once for each connection. Changes of servers break none, only their failures do.
 type choiceSteerer struct {
 	chooser  Chooser
+	follower Follower // the chooser, if it is one; else nil
 	world    *World
 	failures []uint32 // by server: how often it has failed, in the bits above serverBits; the last 256 times are told apart
+}
+
+func newChoiceSteerer(w *World, chooser Chooser) *choiceSteerer {
+	follower, _ := chooser.(Follower)
+	return &choiceSteerer{chooser: chooser, follower: follower, world: w}
 }
 
 func (s *choiceSteerer) arrive(flow uint64) (server, payload uint32) {
@@ -20,10 +33,19 @@ func (s *choiceSteerer) arrive(flow uint64) (server, payload uint32) {
 
 func (s *choiceSteerer) end(payload uint32) (server uint32, depth int, gone bool) {
 	server = payload & serverMask
-	return server, 1, payload&^serverMask != s.failures[server]
+	gone = payload&^serverMask != s.failures[server]
+	if s.follower != nil && !gone {
+		s.follower.Ended(server, s.world.loads[server])
+	}
+	return server, 1, gone
 }
 
-func (s *choiceSteerer) fail(server uint32) { s.failures[server] += 1 << serverBits }
+func (s *choiceSteerer) fail(server uint32) {
+	s.failures[server] += 1 << serverBits
+	for load := s.world.loads[server]; s.follower != nil && load > 0; load-- {
+		s.follower.Ended(server, load)
+	}
+}
 
 func (s *choiceSteerer) addServer() {
 	if len(s.failures) > serverMask {

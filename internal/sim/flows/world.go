@@ -128,7 +128,7 @@ func New(c Config) *World {
 	if c.Table != nil {
 		w.steer = newTableSteerer(w, *c.Table)
 	} else {
-		w.steer = &choiceSteerer{chooser: c.Chooser, world: w}
+		w.steer = newChoiceSteerer(w, c.Chooser)
 	}
 	for range c.Servers {
 		w.AddServer()

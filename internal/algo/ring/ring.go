@@ -136,8 +136,8 @@ func (l List) arcLength(arc int) uint64 {
 }
 
 // Level returns the list with its members moved towards equal distances, in the same order, and whether anything moved. No member moves
-// to or past where a neighbour was, so the chain of a key of any length shifts by one node at most, and a chain of two or more keeps all
-// nodes but one. Repeated, it ends with even shares; one step is enough after one node was added to an even list, or removed.
+// to or past where a neighbour was, so the chain of a key shifts by one node at most: it keeps all nodes but one, in their order, as long as
+// there are more nodes than a chain has. Repeated, it ends with even shares; one step is enough after one node was added to an even list, or removed.
 //
 // Beyond Anolis, whose node ids never change: with ids that stay, one node more than N halves one share and leaves the others, 2N/(N+1)
 // too large in the worst case.

@@ -222,7 +222,7 @@ func (c *Controller) finish() {
 	c.State.Synced = c.State.Version
 	c.State.Lists = c.State.Lists[len(c.State.Lists)-1:]
 	c.State.Cancelled = nil
-	if c.config.EvenTo > 0 && c.config.Chain > 1 && c.List().Imbalance() > c.config.EvenTo {
+	if c.config.EvenTo > 0 && c.config.Chain > 1 && len(c.List()) > c.config.Chain && c.List().Imbalance() > c.config.EvenTo {
 		if _, err := c.Change(Change{Level: true}); err == nil {
 			return
 		}

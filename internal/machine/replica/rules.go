@@ -61,8 +61,8 @@ type Config struct {
 	// takes a hop less, a packet that is new to this forwarder only L-1 more.
 	DirectToHead bool
 
-	// EvenTo is the imbalance of the ring above which the controller moves nodes once all is synced; 0: never. A chain of one node
-	// is never moved.
+	// EvenTo is the imbalance of the ring above which the controller moves nodes once all is synced; 0: never. Nothing is moved when
+	// chains have one node, or all.
 	EvenTo float64
 
 	Rules Rules

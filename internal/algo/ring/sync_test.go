@@ -1,0 +1,183 @@
+package ring
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func members(nodes ...uint16) (chain []Member) {
+	for _, node := range nodes {
+		chain = append(chain, Member{Node: node})
+	}
+	return chain
+}
+
+func TestTheFirstCommonNodeOfThePapersExample(t *testing.T) {
+	// Figure 7: A2, A4 and A5 are gone, A7 and A8 have come, A6 has become the head; A3 is the first that was there all the time.
+	chains := [][]Member{members(1, 2, 3, 4, 5), members(6, 1, 3, 4, 5), members(6, 8, 3, 7, 1)}
+	if got, ok := FirstCommon(chains); !ok || got.Node != 1 {
+		t.Errorf("%v %v", got, ok)
+	}
+	chains[2] = members(6, 8, 3, 7, 9)
+	if got, ok := FirstCommon(chains); !ok || got.Node != 3 {
+		t.Errorf("%v %v", got, ok)
+	}
+	if got, ok := FirstCommon([][]Member{members(1, 2), members(2, 3), members(3, 4)}); ok {
+		t.Errorf("%v is common to chains that have nothing in common", got)
+	}
+	reborn := members(1, 2)
+	reborn[1].Life = 2
+	if got, ok := FirstCommon([][]Member{members(1, 2), members(2, 3), reborn}); ok {
+		t.Errorf("%v has forgotten everything in between", got)
+	}
+}
+
+func TestOneNodeMoreOrLessTakesExactlyLSyncs(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		length := rapid.IntRange(1, 5).Draw(t, "L")
+		before := drawList(t, length+1, length+10)
+		after := drawChange(t, before, 2)
+		if len(after) <= length {
+			t.Skip("too few nodes are left")
+		}
+		fresh, cancelled := ComputeSync(Chains{Length: length}, []List{before, after}, nil, 7)
+		if len(fresh) != length || len(cancelled) != 0 {
+			t.Fatalf("%d syncs, want %d: %v", len(fresh), length, fresh)
+		}
+		for i, sync := range fresh {
+			if sync.ID != 7+uint32(i) || sync.Lost != (length == 1) {
+				t.Fatalf("sync %d: %+v", i, sync)
+			}
+		}
+	})
+}
+
+// dumbSync returns what a position needs after a change, from all chains that it has had.
+func dumbSync(chains Chains, lists []List, at Position) (needed bool, node uint16) {
+	var all [][]Member
+	for _, list := range lists {
+		all = append(all, dumbChain(list, at, chains.Length))
+	}
+	last := len(all) - 1
+	if slices.EqualFunc(all[last-1], all[last], Member.Same) {
+		return false, 0
+	}
+	for _, candidate := range all[0] {
+		common := true
+		for _, chain := range all {
+			common = common && Includes(chain, candidate)
+		}
+		if common {
+			return true, candidate.Node
+		}
+	}
+	return true, 0
+}
+
+func TestSyncsAreThoseThatLookingAtEveryKeyFinds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		chains := Chains{Length: rapid.IntRange(1, 4).Draw(t, "L")}
+		lists := []List{drawList(t, 1, 8)}
+		for version := range rapid.Uint32Range(1, 4).Draw(t, "changes") {
+			lists = append(lists, drawChange(t, lists[version], version+2))
+		}
+		fresh, _ := ComputeSync(chains, lists, nil, 0)
+		keys := rapid.SliceOfN(rapid.Uint32(), 30, 30).Draw(t, "keys")
+		for _, member := range slices.Concat(lists...) {
+			keys = append(keys, uint32(member.At), uint32(member.At)-1)
+		}
+		for _, key := range keys {
+			needed, node := dumbSync(chains, lists, Position(key))
+			covering := slices.DeleteFunc(slices.Clone(fresh), func(s Sync) bool { return !s.Range.Contains(Position(key)) })
+			switch {
+			case !needed && len(covering) != 0 || needed && len(covering) != 1:
+				t.Fatalf("key %d: needed %v, %v", key, needed, covering)
+			case needed && node != 0 && (covering[0].Node != node || covering[0].Lost):
+				t.Fatalf("key %d: first common node %d, %v", key, node, covering)
+			case needed && node == 0 && !covering[0].Lost:
+				t.Fatalf("key %d: no common node, %v", key, covering)
+			}
+		}
+	})
+}
+
+func TestEveryKeyWhoseChainHasChangedIsSyncedInTheEnd(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		chains := Chains{Length: rapid.IntRange(1, 4).Draw(t, "L")}
+		lists := []List{drawList(t, 1, 8)}
+		dirty := map[uint32]bool{} // key: its chain has changed since it was last synced
+		for _, key := range rapid.SliceOfN(rapid.Uint32(), 30, 30).Draw(t, "keys") {
+			dirty[key] = false
+		}
+		var ongoing []Sync
+		nextID := uint32(0)
+		for version := range rapid.Uint32Range(1, 6).Draw(t, "changes") {
+			lists = append(lists, drawChange(t, lists[version], version+2))
+			fresh, cancelled := ComputeSync(chains, lists, ongoing, nextID)
+			nextID += uint32(len(fresh))
+			ongoing = append(slices.DeleteFunc(ongoing, func(s Sync) bool { return slices.Contains(cancelled, s.ID) }), fresh...)
+			for key := range dirty {
+				dirty[key] = dirty[key] || chains.changed(lists[len(lists)-2:], Position(key))
+				covering := 0
+				for _, sync := range ongoing {
+					if sync.Range.Contains(Position(key)) {
+						covering++
+					}
+				}
+				if dirty[key] != (covering > 0) || covering > 1 {
+					t.Fatalf("version %d, key %d: changed %v, in %d syncs", version, key, dirty[key], covering)
+				}
+			}
+			if len(ongoing) > 0 && rapid.Bool().Draw(t, "one ends") {
+				i := rapid.IntRange(0, len(ongoing)-1).Draw(t, "which")
+				for key := range dirty {
+					dirty[key] = dirty[key] && !ongoing[i].Range.Contains(Position(key))
+				}
+				ongoing = slices.Delete(ongoing, i, i+1)
+			}
+		}
+	})
+}
+
+func TestAPureRemovalNeedsSyncsThoughNoCurrentChainHasTheRemovedNode(t *testing.T) {
+	before := Even(numbers(5), 1)
+	after := before.Remove(3)
+	fresh, _ := ComputeSync(Chains{Length: 2}, []List{before, after}, nil, 0)
+	want := []Sync{
+		{ID: 0, Range: Range{before[2].At, before[3].At}, Node: 2}, // chain 2 3, then 1 2
+		{ID: 1, Range: Range{before[3].At, before[4].At}, Node: 4}, // chain 3 4, then 2 4
+	}
+	if !slices.Equal(fresh, want) {
+		t.Errorf("%+v, want %+v", fresh, want)
+	}
+}
+
+func TestTwoAlternateNodesOfFourMayGoAtOnceWhenChainsAreOfTwo(t *testing.T) {
+	before := Even(numbers(4), 1)
+	for name, example := range map[string]struct {
+		after List
+		loses bool
+	}{
+		"alternate":  {before.Remove(1).Remove(3), false},
+		"neighbours": {before.Remove(1).Remove(2), true},
+	} {
+		if got := (Chains{Length: 2}).Loses([]List{before, example.after}); got != example.loses {
+			t.Errorf("%s: loses %v", name, got)
+		}
+	}
+}
+
+func TestRangesReachAroundTheCircle(t *testing.T) {
+	around := Range{Low: 0xfffffff0, High: 0x10}
+	for at, want := range map[Position]bool{0xfffffff0: true, 0xffffffef: false, 0: true, 0xf: true, 0x10: false} {
+		if around.Contains(at) != want {
+			t.Errorf("%#x: %v", at, !want)
+		}
+	}
+	all := Range{7, 7}
+	if !all.Contains(6) || !all.Overlaps(around) || !around.Overlaps(all) || around.Overlaps(Range{0x10, 0x20}) {
+		t.Error("overlap")
+	}
+}

@@ -35,6 +35,14 @@ func contenderOf(s *Scenario, policy Policy, p *pool, seed uint64) contender {
 		return table
 	}
 	switch policy.Dispatch {
+	case "p2c":
+		c := &twoContender{dispatch.TwoChoices{Numbers: random.Keyed(seed, "choices")}}
+		c.changed(nil, p)
+		return c
+	case "least":
+		c := &leastContender{}
+		c.changed(nil, p)
+		return c
 	case "awfd", "lcf":
 		c := &classContender{policy: policy, classes: dispatch.Classes{Numbers: random.Keyed(seed, "classes")}}
 		c.weigh(p, make([]int32, len(p.active)))
@@ -140,6 +148,22 @@ func (c *turnContender) turn(p *pool, loads []int32) {
 	for _, id := range round {
 		c.turns.Round = append(c.turns.Round, uint32(id)-1)
 	}
+}
+
+// twoContender compares two servers: p2c.
+type twoContender struct{ dispatch.TwoChoices }
+
+func (c *twoContender) config(config *flows.Config) { config.Chooser = c }
+
+func (c *twoContender) changed(_ *flows.World, p *pool) { c.Round, _ = dispatch.Rounds(p.shares()) }
+
+// leastContender compares all servers, or some of many: least.
+type leastContender struct{ dispatch.Least }
+
+func (c *leastContender) config(config *flows.Config) { config.Chooser = c }
+
+func (c *leastContender) changed(_ *flows.World, p *pool) {
+	c.Round, c.Everybody = dispatch.Rounds(p.shares())
 }
 
 // classContender draws a server by classes of what is available: awfd, lcf.

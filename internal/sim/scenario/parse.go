@@ -203,7 +203,7 @@ func (r *reader) checkPolicy(s *Scenario, p Policy, path string) {
 	if given("classes") && p.Dispatch != "awfd" {
 		r.failAt(path+".classes", "remove it", "only awfd has them")
 	}
-	if slices.Contains(byTurns, p.Dispatch) && s.mostServers() > model.MaxRoundServers {
+	if slices.Contains(byRounds, p.Dispatch) && s.mostServers() > model.MaxRoundServers {
 		r.failAt(path+".dispatch", "use another policy, or fewer servers", "%d servers, a round has at most %d turns", s.mostServers(), model.MaxRoundServers)
 	}
 }

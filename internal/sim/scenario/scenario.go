@@ -91,10 +91,10 @@ func measureNames() (names []string) {
 // What a policy may be made of. Names are those of the configuration of services (docs/policies.md).
 var (
 	byTable  = []string{"maglev", "hash", "wcmp"}
-	byTurns  = []string{"rr", "wrr", "awrr"}
+	byRounds = []string{"rr", "wrr", "p2c", "least", "awrr"}
 	byReport = []string{"awrr", "awfd", "lcf"}
 
-	dispatches = []string{"rr", "wrr", "awrr", "awfd", "lcf", "maglev", "hash", "wcmp"}
+	dispatches = []string{"rr", "wrr", "p2c", "least", "awrr", "awfd", "lcf", "maglev", "hash", "wcmp"}
 	affinities = []string{"cookie", "hash", "history", "local-table"}
 )
 

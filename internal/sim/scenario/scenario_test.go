@@ -27,6 +27,8 @@ policies:
   - {dispatch: wcmp}
   - {dispatch: rr}
   - {dispatch: wrr}
+  - {dispatch: p2c}
+  - {dispatch: least}
   - {dispatch: awrr, interval: 100ms}
   - {dispatch: awfd, classes: 4}
   - {dispatch: lcf}
@@ -68,7 +70,7 @@ func once(t *testing.T, s *Scenario, seed uint64) *sim.Outcome {
 
 func TestCookiesSurviveRemovalsAndHashesDoNot(t *testing.T) {
 	outcome := once(t, parse(t, small), 1)
-	for _, name := range []string{"wcmp-cookie", "rr-cookie", "wrr-cookie", "awrr-cookie", "awfd-cookie", "lcf-cookie"} {
+	for _, name := range []string{"wcmp-cookie", "rr-cookie", "wrr-cookie", "p2c-cookie", "least-cookie", "awrr-cookie", "awfd-cookie", "lcf-cookie"} {
 		if share := outcome.Shares[name+".broken"]; share.Hits != 0 || share.Of < 1000 {
 			t.Errorf("%s: %+v", name, share)
 		}
@@ -104,9 +106,12 @@ func TestWeightsAreFollowed(t *testing.T) {
 	s := parse(t, `length: 10s
 servers: [{count: 5}, {count: 5, weight: 4}]
 traffic: {connections: 20000, lifetimes: {shape: constant, mean: 2s}}
-policies: [{dispatch: wrr}, {dispatch: rr}]
+policies: [{dispatch: wrr}, {dispatch: rr}, {dispatch: least}]
 `)
 	outcome := once(t, s, 1)
+	if least := outcome.Values["least-cookie.imbalance"]; least > 5 {
+		t.Errorf("least leaves an imbalance of %g %%", least)
+	}
 	if weighted, plain := outcome.Values["wrr-cookie.imbalance"], outcome.Values["rr-cookie.imbalance"]; weighted > 5 || math.Abs(plain-150) > 10 {
 		t.Errorf("the most loaded server has %g %% too much with weights, %g %% without; want about 0 and 150", weighted, plain)
 	}
@@ -163,10 +168,10 @@ func TestMistakesAreToldWithTheirLines(t *testing.T) {
 		`test.yaml:6: policies[0].affinity: rr finds no server again`:                    with("dispatch: hash, affinity: hash", "dispatch: rr, affinity: hash"),
 		`test.yaml:6: policies[0].depth: only affinity history has one`:                  with("affinity: hash}", "affinity: hash, depth: 4}"),
 		`test.yaml:10: policies[4]: a second policy "wcmp-cookie"`:                       with("{dispatch: rr}", "{dispatch: wcmp}"),
-		`test.yaml:16: events[0]: it would happen after the end`:                         with("at: 5s", "at: 5m"),
-		`test.yaml:16: events[0].remove: "x" is not such a number`:                       with("remove: 2", "remove: x"),
-		`test.yaml:16: events[0].group: there is none called "c"`:                        with("remove: 2", "remove: 2, group: c"),
-		`test.yaml:16: events[0]: nothing happens`:                                       with(", remove: 2", ""),
+		`test.yaml:18: events[0]: it would happen after the end`:                         with("at: 5s", "at: 5m"),
+		`test.yaml:18: events[0].remove: "x" is not such a number`:                       with("remove: 2", "remove: x"),
+		`test.yaml:18: events[0].group: there is none called "c"`:                        with("remove: 2", "remove: 2, group: c"),
+		`test.yaml:18: events[0]: nothing happens`:                                       with(", remove: 2", ""),
 		`test.yaml:2: length: repeated, first on line 1`:                                 "length: 1s\nlength: 2s\n",
 		`test.yaml:2: not YAML`:                                                          "a: 1\nb: 2\n  c: [\n",
 		`test.yaml:1: "*" is not supported here`:                                         "a: *b\n",
@@ -174,9 +179,9 @@ func TestMistakesAreToldWithTheirLines(t *testing.T) {
 		`test.yaml:4: traffic: 4e+08 connections at the same time`:                       with("connections: 500", "rate: 80000000"),
 		`test.yaml:1: too much to simulate`:                                              with("length: 20s", "length: 300h\nwarm_up: 700h"),
 		`test.yaml:4: traffic.trace: no such file`:                                       with("connections: 500, lifetimes: {shape: exponential, mean: 5s}", "trace: none.csv"),
-		`test.yaml:20: expect[0].policy: there is none called "nobody"`:                  small + "expect: [{policy: nobody, measure: peak, at_most: 2}]\n",
-		`test.yaml:20: expect[0]: nothing can be judged by this`:                         small + "expect: [{measure: peak, at_most: 2, at_least: 4}]\n",
-		`test.yaml:15: events: up to 80010 servers: add fewer: at most 60000 altogether`: with("until: 10s, add: 1", "until: 15s, add: 16000"),
+		`test.yaml:22: expect[0].policy: there is none called "nobody"`:                  small + "expect: [{policy: nobody, measure: peak, at_most: 2}]\n",
+		`test.yaml:22: expect[0]: nothing can be judged by this`:                         small + "expect: [{measure: peak, at_most: 2, at_least: 4}]\n",
+		`test.yaml:17: events: up to 80010 servers: add fewer: at most 60000 altogether`: with("until: 10s, add: 1", "until: 15s, add: 16000"),
 	} {
 		if _, err := Parse("test.yaml", []byte(text), files(nil)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("have %v, want %s", err, want)
@@ -250,6 +255,7 @@ func TestExamplesAreRight(t *testing.T) {
 	if err != nil || len(names) == 0 {
 		t.Fatal(names, err)
 	}
+	shown := map[string]bool{}
 	for _, name := range names {
 		text, err := os.ReadFile(name)
 		if err != nil {
@@ -263,8 +269,16 @@ func TestExamplesAreRight(t *testing.T) {
 		if steps := s.steps(); steps > 1e9 {
 			t.Errorf("%s: %.1g steps are too many for an example", name, steps)
 		}
+		for _, policy := range s.Policies {
+			shown[policy.Dispatch], shown[policy.Affinity] = true, true
+		}
 		if len(s.Expect) == 0 {
 			t.Errorf("%s expects nothing: say what it shows", name)
+		}
+	}
+	for _, what := range append(dispatches, affinities...) {
+		if !shown[what] {
+			t.Errorf("no example has %s", what)
 		}
 	}
 }

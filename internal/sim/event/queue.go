@@ -21,9 +21,9 @@ type Queue struct {
 	now    int64   // when the last event popped was
 	cursor int64   // start of the open leaf: all before is past
 	shift  uint    // log2 of the length of a leaf in ns
-	leaf   []entry // of the open leaf, in order
+	leaf   []Event // of the open leaf, in order
 	next   int     // first of leaf that has not been popped
-	spare  []entry
+	spare  []Event
 	wheels []wheel // finest first; wheel i tells digit i of time, counted from the length of a leaf
 	ring   ring
 	far    []farEvent // beyond the ring, in the order in which they were put in
@@ -31,10 +31,13 @@ type Queue struct {
 	length int
 }
 
-// entry is an event: the low 32 bits of its time, then its payload.
-type entry uint64
+// Event is what the queue keeps of an event: the low 32 bits of its time, then its payload.
+type Event uint64
 
-func (e entry) low() uint32 { return uint32(e >> turnBits) }
+// Payload returns what was pushed.
+func (e Event) Payload() uint32 { return uint32(e) }
+
+func (e Event) low() uint32 { return uint32(e >> turnBits) }
 
 // wheel has the events of one slot of the next coarser wheel, or of the ring, by the next digit of their time.
 type wheel struct {
@@ -66,13 +69,13 @@ func New(tickNS int64) *Queue {
 // Len returns the number of events in the queue.
 func (q *Queue) Len() int { return q.length }
 
-// Push puts an event in. It panics when at is before the last event popped, or before the limit of the last PopBefore that found none.
+// Push puts an event in. It panics when at is before the last event popped, or before the limit of the last PopBefore that found none, or of Drain.
 func (q *Queue) Push(at int64, payload uint32) {
 	if at < q.now {
 		panic(fmt.Sprintf("event.Push: %d ns is before now, %d ns", at, q.now))
 	}
 	q.length++
-	e := entry(uint64(uint32(at))<<turnBits | uint64(payload))
+	e := Event(uint64(uint32(at))<<turnBits | uint64(payload))
 	differing := bits.Len64(uint64(at^q.cursor) >> q.shift)
 	if differing == 0 {
 		q.insert(e)
@@ -114,59 +117,19 @@ func (q *Queue) PopBefore(limit int64) (at int64, payload uint32, ok bool) {
 	return q.take()
 }
 
-// BatchBefore takes the next events whose times are < limit out, as many as there are and fit, and writes their payloads in order. When it
-// returns less than fit, there are no more, and the time is limit from then on.
-func (q *Queue) BatchBefore(limit int64, payloads []uint32) (n int) {
-	for n < len(payloads) {
-		if q.next == len(q.leaf) {
-			if !q.advance(limit) {
-				break
-			}
-			continue
-		}
-		ready := q.leaf[q.next:min(len(q.leaf), q.next+len(payloads)-n)]
-		if last := ready[len(ready)-1]; q.timeOf(last) >= limit {
-			ready = ready[:q.before(ready, limit)]
-		}
-		if len(ready) == 0 {
-			break
-		}
-		for i, e := range ready {
-			payloads[n+i] = uint32(e)
-		}
-		n += len(ready)
-		q.next += len(ready)
-		q.now = q.timeOf(ready[len(ready)-1])
-	}
-	if n < len(payloads) {
-		q.now = max(q.now, limit)
-	}
-	q.length -= n
-	return n
-}
-
-// before returns how many of the entries in order are before a time.
-func (q *Queue) before(entries []entry, limit int64) int {
-	n := 0
-	for n < len(entries) && q.timeOf(entries[n]) < limit {
-		n++
-	}
-	return n
-}
-
 func (q *Queue) take() (at int64, payload uint32, ok bool) {
 	e := q.leaf[q.next]
 	q.next++
 	q.length--
 	q.now = q.timeOf(e)
-	return q.now, uint32(e), true
+	return q.now, e.Payload(), true
 }
 
-// timeOf completes the time of an entry of the open leaf.
-func (q *Queue) timeOf(e entry) int64 { return q.cursor>>turnBits<<turnBits | int64(e.low()) }
+// timeOf completes the time of an event of the open leaf.
+func (q *Queue) timeOf(e Event) int64 { return q.cursor>>turnBits<<turnBits | int64(e.low()) }
 
-// insert puts an entry into the open leaf, behind those of the same time.
-func (q *Queue) insert(e entry) {
+// insert puts an event into the open leaf, behind those of the same time.
+func (q *Queue) insert(e Event) {
 	if q.next == len(q.leaf) {
 		q.leaf, q.next = q.leaf[:0], 0
 	} else if q.next > 1024 && q.next > len(q.leaf)/2 {
@@ -180,51 +143,94 @@ func (q *Queue) insert(e entry) {
 	q.leaf[i] = e
 }
 
-// advance moves the cursor to the next slot with events that begins before limit: it opens a leaf, or spreads a slot over the next
-// finer wheel. It returns false when there is no such slot.
-func (q *Queue) advance(limit int64) bool {
-	for i := range q.wheels {
-		slot, ok := first(q.wheels[i].used[:], 0)
-		if !ok {
-			continue
-		}
-		shift := q.shift + uint(i)*digit
-		start := q.cursor>>(shift+digit)<<(shift+digit) | int64(slot)<<shift
-		if start >= limit {
-			return false
-		}
-		q.cursor = start
-		full := q.wheels[i].take(slot)
-		if i == 0 {
-			q.open(full)
-		} else {
-			q.spread(full, i-1)
-		}
-		return true
-	}
-	return q.turn(limit)
+// A place is where the next events are: a slot of a wheel, or of the ring.
+type place struct {
+	level int   // of the wheel; len(wheels): the ring
+	start int64 // ns
+	width uint  // log2 of its length in ns
 }
 
-// turn moves the cursor to the next slot of the ring.
-func (q *Queue) turn(limit int64) bool {
-	now := q.cursor >> turnBits
-	next, ok := q.ring.nextAfter(now)
+// find returns the place of the events that come after those of the open leaf. ok is false when there are none.
+func (q *Queue) find() (p place, ok bool) {
+	for i := range q.wheels {
+		if slot, ok := first(q.wheels[i].used[:], 0); ok {
+			width := q.shift + uint(i)*digit
+			return place{i, q.cursor>>(width+digit)<<(width+digit) | int64(slot)<<width, width}, true
+		}
+	}
+	turn, ok := q.ring.nextAfter(q.cursor >> turnBits)
 	if !ok {
 		if len(q.far) == 0 {
-			return false
+			return place{}, false
 		}
-		next = q.far[0].at >> turnBits
+		turn = q.far[0].at >> turnBits
 		for _, event := range q.far {
-			next = min(next, event.at>>turnBits)
+			turn = min(turn, event.at>>turnBits)
 		}
 	}
-	if next<<turnBits >= limit {
+	return place{len(q.wheels), turn << turnBits, turnBits}, true
+}
+
+// enter moves the cursor to a place and takes its events out.
+func (q *Queue) enter(p place) list {
+	q.cursor = p.start
+	if p.level == len(q.wheels) {
+		q.approach()
+		return q.ring.take(p.start >> turnBits)
+	}
+	return q.wheels[p.level].take(int(p.start >> p.width & (1<<digit - 1)))
+}
+
+// advance moves the cursor to the next place with events if that begins before limit: it opens a leaf, or spreads a slot over the next
+// finer wheel. It returns false when there is no such place.
+func (q *Queue) advance(limit int64) bool {
+	p, ok := q.find()
+	if !ok || p.start >= limit {
 		return false
 	}
-	q.cursor = next << turnBits
-	q.approach()
-	q.spread(q.ring.take(next), len(q.wheels)-1)
+	if full := q.enter(p); p.level == 0 {
+		q.open(full)
+	} else {
+		q.spread(full, p.level-1)
+	}
 	return true
+}
+
+// Drain takes all events out whose times are < limit and gives them to take, in pieces, in no order that means anything: it is faster than
+// PopBefore for who does not ask what came first. The time is limit from then on. take must not use the queue, nor keep what it is given.
+func (q *Queue) Drain(limit int64, take func(events []Event)) {
+	for {
+		ready := q.leaf[q.next:]
+		if n := q.before(ready, limit); n > 0 {
+			take(ready[:n])
+			q.next += n
+			q.length -= n
+		}
+		if q.next < len(q.leaf) {
+			break
+		}
+		p, ok := q.find()
+		if !ok || p.start >= limit {
+			break
+		}
+		if p.start+int64(1)<<p.width > limit {
+			q.advance(limit)
+			continue
+		}
+		full := q.enter(p)
+		q.length -= int(full.count)
+		q.store.empty(full, take)
+	}
+	q.now = max(q.now, limit)
+}
+
+// before returns how many of the events, which are in order, are before a time.
+func (q *Queue) before(events []Event, limit int64) int {
+	n := 0
+	for n < len(events) && q.timeOf(events[n]) < limit {
+		n++
+	}
+	return n
 }
 
 // approach moves the events that the ring now reaches into it. Whoever is pushed later comes behind them.
@@ -235,42 +241,36 @@ func (q *Queue) approach() {
 			rest = append(rest, event)
 			continue
 		}
-		q.ring.append(&q.store, event.at, entry(uint64(uint32(event.at))<<turnBits|uint64(event.payload)))
+		q.ring.append(&q.store, event.at, Event(uint64(uint32(event.at))<<turnBits|uint64(event.payload)))
 	}
 	q.far = rest
 }
 
-// open makes the entries of a slot the open leaf.
+// open makes the events of a slot the open leaf.
 func (q *Queue) open(full list) {
 	q.leaf, q.next = q.leaf[:0], 0
-	for !full.empty() {
-		number, part, rest := q.store.takeFirst(full)
-		q.leaf = append(q.leaf, part...)
-		q.store.put(number)
-		full = rest
-	}
+	q.store.empty(full, func(part []Event) { q.leaf = append(q.leaf, part...) })
 	q.sort()
 }
 
-// spread puts the entries of a slot into the slots of a finer wheel.
+// spread puts the events of a slot into the slots of a finer wheel.
 func (q *Queue) spread(full list, finer int) {
 	w, shift := &q.wheels[finer], q.shift+uint(finer)*digit
-	for !full.empty() {
-		number, part, rest := q.store.takeFirst(full)
+	q.store.empty(full, func(part []Event) {
 		for _, e := range part {
 			w.append(&q.store, uint8(e.low()>>shift), e)
 		}
-		q.store.put(number)
-		full = rest
-	}
+	})
 }
 
-func (w *wheel) append(s *store, slot uint8, e entry) {
+func (w *wheel) append(s *store, slot uint8, e Event) {
 	l := &w.slots[slot]
-	if l.empty() {
+	if l.count%chunkEvents == 0 {
 		w.used[slot/64] |= 1 << (slot % 64)
+		s.extend(l)
 	}
-	l.append(s, e)
+	l.tail[l.count%chunkEvents] = e
+	l.count++
 }
 
 func (w *wheel) take(slot int) list {
@@ -280,12 +280,15 @@ func (w *wheel) take(slot int) list {
 	return l
 }
 
-func (r *ring) append(s *store, at int64, e entry) {
+func (r *ring) append(s *store, at int64, e Event) {
 	slot := uint64(at) >> turnBits % ringSize
-	if r.slots[slot].empty() {
+	l := &r.slots[slot]
+	if l.count%chunkEvents == 0 {
 		r.used[slot/64] |= 1 << (slot % 64)
+		s.extend(l)
 	}
-	r.slots[slot].append(s, e)
+	l.tail[l.count%chunkEvents] = e
+	l.count++
 }
 
 // take empties the slot of a time, given as time / 2^32.

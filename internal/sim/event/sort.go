@@ -1,14 +1,14 @@
 package event
 
-// fewEntries is up to how many sorting by insertion is faster.
-const fewEntries = 24
+// fewEvents is up to how many sorting by insertion is faster.
+const fewEvents = 24
 
-// sort puts the open leaf in order of time. Entries of one time stay in the order in which they came.
+// sort puts the open leaf in order of time. Events of one time stay in the order in which they came.
 func (q *Queue) sort() {
 	if q.shift == 0 {
 		return // a leaf is one time
 	}
-	if len(q.leaf) <= fewEntries {
+	if len(q.leaf) <= fewEvents {
 		for i := 1; i < len(q.leaf); i++ {
 			e, at := q.leaf[i], i
 			for ; at > 0 && q.leaf[at-1].low() > e.low(); at-- {
@@ -35,7 +35,7 @@ func (q *Queue) countingSort(shift uint) {
 		sum += count
 	}
 	if cap(q.spare) < len(q.leaf) {
-		q.spare = make([]entry, cap(q.leaf))
+		q.spare = make([]Event, cap(q.leaf))
 	}
 	sorted := q.spare[:len(q.leaf)]
 	for _, e := range q.leaf {

@@ -2,82 +2,70 @@ package event
 
 // Implementation constants.
 const (
-	chunkEntries = 127 // with the link: 1 KB
-	blockChunks  = 64
+	chunkEvents = 128 // 1 KB
+	blockChunks = 64
 )
 
 // chunk is a piece of a list.
-type chunk struct {
-	next    uint64 // number of the next chunk; 0: none
-	entries [chunkEntries]entry
-}
+type chunk [chunkEvents]Event
 
-// list is a slot's entries in the order in which they came: chunks that are full but for the last. The zero value is empty.
+// list is a slot's events in the order in which they came: chunks that are full but for the last. The zero value is empty.
 type list struct {
 	tail  *chunk
-	used  uint32 // entries of tail
 	first uint32 // numbers of chunks
 	last  uint32
+	count uint32 // of events; what is left over by full chunks is in the tail
 }
 
-func (l *list) empty() bool { return l.tail == nil }
-
-func (l *list) append(s *store, e entry) {
-	if l.tail == nil || l.used == chunkEntries {
-		number, fresh := s.get()
-		if l.tail == nil {
-			l.first = number
-		} else {
-			l.tail.next = uint64(number)
-		}
-		l.tail, l.last, l.used = fresh, number, 0
-	}
-	l.tail.entries[l.used] = e
-	l.used++
-}
-
-// store has the chunks of a queue. Blocks have no pointers in them, so that the garbage collector does not look at them.
+// store has the chunks of a queue. Neither they nor their links have pointers in them, so that the garbage collector does not look at them.
 type store struct {
 	blocks []*[blockChunks]chunk
-	free   uint32 // number of the first free chunk; 0: none. Free chunks are linked by next
+	next   []uint32 // by chunk: number of the next one of its list, or of those that are free
+	free   uint32   // number of the first free chunk; none: 0, which is not used
 }
 
 func (s *store) at(number uint32) *chunk { return &s.blocks[number/blockChunks][number%blockChunks] }
 
-// get returns an empty chunk.
-func (s *store) get() (uint32, *chunk) {
+// extend gives a list whose chunks are full, or that has none, another one.
+func (s *store) extend(l *list) {
 	if s.free == 0 {
 		s.grow()
 	}
 	number := s.free
-	fresh := s.at(number)
-	s.free, fresh.next = uint32(fresh.next), 0
-	return number, fresh
+	s.free = s.next[number]
+	if l.count == 0 {
+		l.first = number
+	} else {
+		s.next[l.last] = number
+	}
+	l.last, l.tail = number, s.at(number)
 }
 
 func (s *store) grow() {
 	s.blocks = append(s.blocks, new([blockChunks]chunk))
-	base := uint32(len(s.blocks)-1) * blockChunks
+	base := uint32(len(s.next))
 	for i := range uint32(blockChunks) {
-		if base+i != 0 { // number 0 means none
+		s.next = append(s.next, 0)
+		if base+i != 0 {
 			s.put(base + i)
 		}
 	}
 }
 
 func (s *store) put(number uint32) {
-	s.at(number).next = uint64(s.free)
+	s.next[number] = s.free
 	s.free = number
 }
 
-// takeFirst returns the entries of a list's first chunk, and the list without it. The caller puts the chunk back once it is done
-// with the entries.
-func (s *store) takeFirst(l list) (number uint32, part []entry, rest list) {
-	number = l.first
-	c := s.at(number)
-	if number == l.last {
-		return number, c.entries[:l.used], list{}
+// empty gives the events of a list to take, chunk by chunk in order, and frees them.
+func (s *store) empty(l list, take func(part []Event)) {
+	number := l.first
+	for left := l.count; left > 0; {
+		part := s.at(number)[:min(left, chunkEvents)]
+		next := s.next[number]
+		take(part)
+		s.put(number)
+		left -= uint32(len(part))
+		number = next
 	}
-	l.first = uint32(c.next)
-	return number, c.entries[:], l
 }

@@ -7,9 +7,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/sim/random"
 )
 
-// batch is how many connections go through the table together, so that the memory answers for all of them at once.
-const batch = 256
-
 // tableSteerer finds the server of a connection by its hash, when it arrives and when it ends.
 type tableSteerer struct {
 	world    *World
@@ -50,9 +47,6 @@ func newTableSteerer(w *World, t Table) *tableSteerer {
 	}
 	return s
 }
-
-// loadBlind tells that nothing depends on loads, so that arrivals and ends need not take turns.
-func (s *tableSteerer) loadBlind() bool { return s.choices == 1 }
 
 func (s *tableSteerer) addServer() { s.failedAt = append(s.failedAt, 0) }
 
@@ -154,74 +148,6 @@ func (s *tableSteerer) forget() {
 		s.nodes.forget(now, age)
 	}
 	s.forgot, s.forgotAt = now, s.world.now
-}
-
-// runBatches is runEvents where the order of arrivals and ends does not matter.
-func (w *World) runBatches(s *tableSteerer, until int64) {
-	window := int64(max(1, batch*16/max(w.rate, 1e-9)))
-	for w.now < until {
-		limit := until
-		if until-w.now > window {
-			limit = w.now + window
-		}
-		for w.next < float64(limit) {
-			w.admitBatch(s, float64(limit))
-		}
-		for w.endBatch(s, limit) == batch {
-		}
-		w.now = limit
-	}
-}
-
-// admitBatch lets the next connections begin that do so before limit.
-func (w *World) admitBatch(s *tableSteerer, limit float64) {
-	var found [batch]uint32
-	if w.now-s.forgotAt > s.longest {
-		s.forget()
-	}
-	n := 0
-	for ; n < batch && w.next < limit; n++ {
-		found[n] = s.cell(w.flow, 0)
-		life := w.lives.At(w.lifeOf.Float64At(w.flow))
-		w.queue.Push(int64(w.next)+int64(life), s.payload(w.flow, 0))
-		w.flow++
-		w.next += w.gaps.Exp(1) / w.rate
-	}
-	for i, cell := range found[:n] {
-		found[i] = s.owners.cells[cell].owner
-	}
-	for _, server := range found[:n] {
-		w.loads[server]++
-	}
-	w.live += int64(n)
-	w.stats.Arrived += int64(n)
-}
-
-// endBatch lets the next connections end that do so before limit, and returns how many.
-func (w *World) endBatch(s *tableSteerer, limit int64) int {
-	var payloads, found [batch]uint32
-	var cells [batch]cell
-	n := w.queue.BatchBefore(limit, payloads[:])
-	for i, payload := range payloads[:n] {
-		found[i] = s.cell(w.flow-uint64(s.age(payload)), 0)
-	}
-	for i, at := range found[:n] {
-		cells[i] = s.owners.cells[at]
-	}
-	for i, payload := range payloads[:n] {
-		age := s.age(payload)
-		server, depth, gone := cells[i].owner, 1, w.flow-uint64(age) < s.failedAt[cells[i].owner]
-		if uint32(w.flow)-cells[i].changed < age {
-			server, depth, gone = s.judge(w.flow-uint64(age), age, found[i])
-		}
-		if gone {
-			continue
-		}
-		w.loads[server]--
-		w.live--
-		w.stats.Depths[depth]++
-	}
-	return n
 }
 
 // Place makes a server the owner of a cell from now on. Only for worlds with a table.

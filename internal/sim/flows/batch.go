@@ -1,0 +1,111 @@
+package flows
+
+import "github.com/ballast-lb/ballast/internal/sim/event"
+
+// Implementation constants of worlds in which the order of arrivals and ends does not matter.
+const (
+	batch      = 128     // connections that go through the table together, so that the memory answers for all of them at once
+	window     = 1 << 18 // arrivals until those that end are taken out
+	windowStep = 1 << 24 // ns: the queue is faster when windows end at multiples of this
+)
+
+// runBatches is runEvents for tables that do not ask for loads.
+func (w *World) runBatches(s *tableSteerer, until int64) {
+	end := func(events []event.Event) {
+		for ; len(events) > batch; events = events[batch:] {
+			w.endBatch(s, events[:batch])
+		}
+		w.endBatch(s, events)
+	}
+	for w.now < until {
+		limit := until
+		if w.next < float64(until) {
+			if w.now-s.forgotAt > s.longest {
+				s.forget()
+			}
+			step := int64(min(window*w.gap, second)) + 1
+			if step > windowStep {
+				step -= (w.now + step) % windowStep
+			}
+			limit = min(limit, w.now+step)
+		}
+		for w.next < float64(limit) {
+			w.admitBatch(s, float64(limit))
+		}
+		w.queue.Drain(limit, end)
+		w.now = limit
+	}
+}
+
+// admitBatch lets the next connections begin that do so before limit.
+func (w *World) admitBatch(s *tableSteerer, limit float64) {
+	var cells [batch]uint32
+	n := 0
+	for ; n < batch && w.next < limit; n++ {
+		life := w.lives.At(w.lifeOf.Float64At(w.flow))
+		cells[n] = w.begin(s, int64(w.next)+int64(life))
+		w.next += w.gaps.Exp(w.gap)
+	}
+	w.load(s, cells[:n])
+}
+
+// fillBatches is what Fill does, for as many connections.
+func (w *World) fillBatches(s *tableSteerer, connections int64, remaining func() int64) {
+	var cells [batch]uint32
+	for connections > 0 {
+		n := int(min(connections, batch))
+		for i := range n {
+			cells[i] = w.begin(s, w.now+remaining())
+		}
+		w.load(s, cells[:n])
+		connections -= int64(n)
+	}
+}
+
+// begin takes the next connection in and returns its cell.
+func (w *World) begin(s *tableSteerer, ends int64) (cell uint32) {
+	w.queue.Push(ends, s.payload(w.flow, 0))
+	cell = s.cell(w.flow, 0)
+	w.flow++
+	return cell
+}
+
+// load counts connections that have begun.
+func (w *World) load(s *tableSteerer, cells []uint32) {
+	for i, at := range cells {
+		cells[i] = s.owners.cells[at].owner
+	}
+	for _, server := range cells {
+		w.loads[server]++
+	}
+	w.live += int64(len(cells))
+	w.stats.Arrived += int64(len(cells))
+}
+
+// endBatch lets up to batch connections end.
+func (w *World) endBatch(s *tableSteerer, events []event.Event) {
+	var at, ages [batch]uint32
+	var cells [batch]cell
+	for i, e := range events {
+		ages[i] = s.age(e.Payload())
+		at[i] = s.cell(w.flow-uint64(ages[i]), 0)
+	}
+	for i := range events {
+		cells[i] = s.owners.cells[at[i]]
+	}
+	gone := 0
+	for i := range events {
+		age, server, depth := ages[i], cells[i].owner, 1
+		cut := w.flow-uint64(age) < s.failedAt[server]
+		if uint32(w.flow)-cells[i].changed < age {
+			server, depth, cut = s.judge(w.flow-uint64(age), age, at[i])
+		}
+		if cut {
+			gone++
+			continue
+		}
+		w.loads[server]--
+		w.stats.Depths[depth]++
+	}
+	w.live -= int64(len(events) - gone)
+}

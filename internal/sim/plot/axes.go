@@ -3,6 +3,7 @@ package plot
 import (
 	"fmt"
 	"math"
+	"strconv"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -16,16 +17,13 @@ type placed struct {
 	plotter.YErrors
 }
 
-// place returns the points of a curve that have a place on the diagram's axes. Intervals are cut where a logarithmic axis ends.
+// place returns the points of a curve that have a place on the diagram's axes. Intervals are cut where the axis ends.
 func place(curve sim.Curve, diagram sim.Diagram, limits limits) (points placed) {
 	for _, point := range curve.Points {
 		if !fits(point, diagram) {
 			continue
 		}
-		below := point.Y.Half
-		if diagram.LogY {
-			below = min(below, point.Y.Mean-limits.y.low)
-		}
+		below := min(point.Y.Half, point.Y.Mean-limits.y.low)
 		points.XYs = append(points.XYs, plotter.XY{X: point.X, Y: point.Y.Mean})
 		points.YErrors = append(points.YErrors, struct{ Low, High float64 }{below, point.Y.Half})
 	}
@@ -58,11 +56,12 @@ func (s *span) add(v float64) { s.low, s.high = min(s.low, v), max(s.high, v) }
 
 func limitsOf(diagram sim.Diagram) limits {
 	nothing := span{math.Inf(1), math.Inf(-1)}
-	l := limits{nothing, nothing}
+	l, means := limits{nothing, nothing}, nothing
 	for _, curve := range diagram.Series {
 		for _, point := range curve.Points {
 			if fits(point, diagram) {
 				l.x.add(point.X)
+				means.add(point.Y.Mean)
 				l.y.add(point.Y.Mean)
 				l.y.add(point.Y.Mean + point.Y.Half)
 				if !diagram.LogY {
@@ -76,8 +75,9 @@ func limitsOf(diagram sim.Diagram) limits {
 	}
 	l.x = l.x.rounded(diagram.LogX)
 	l.y = l.y.rounded(diagram.LogY)
-	if !diagram.LogY && l.y.low > 0 && l.y.low < l.y.high/2 {
-		l.y.low = 0 // lengths are compared from 0, unless that would hide the differences
+	// Lengths are compared from 0, unless that would hide the differences; and what is never negative in the mean is not in the interval, either.
+	if !diagram.LogY && (l.y.low > 0 && l.y.low < l.y.high/2 || l.y.low < 0 && means.low >= 0) {
+		l.y.low = 0
 	}
 	return l
 }
@@ -117,6 +117,7 @@ func step(v float64, up bool) float64 {
 
 func (l limits) apply(p *plot.Plot, diagram sim.Diagram) {
 	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = l.x.low, l.x.high, l.y.low, l.y.high
+	p.X.Tick.Marker, p.Y.Tick.Marker = linearTicks{}, linearTicks{}
 	if diagram.LogX {
 		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, logTicks{}
 	}
@@ -129,6 +130,20 @@ func (l limits) apply(p *plot.Plot, diagram sim.Diagram) {
 	} else {
 		p.Y.Max *= math.Pow(p.Y.Max/p.Y.Min, room)
 	}
+}
+
+// linearTicks labels about six round numbers.
+type linearTicks struct{}
+
+// Ticks implements plot.Ticker.
+func (linearTicks) Ticks(low, high float64) (ticks []plot.Tick) {
+	distance := step((high-low)/7, true)
+	for i := math.Ceil(low/distance - 1e-9); i*distance <= high+1e-9*distance; i++ {
+		digits := max(0, -int(math.Floor(math.Log10(distance)+1e-9)))
+		at := i*distance + 0 // not -0
+		ticks = append(ticks, plot.Tick{Value: at, Label: strconv.FormatFloat(at, 'f', digits, 64)})
+	}
+	return ticks
 }
 
 // logTicks labels 1, 2, 5 times powers of ten, or only the powers when they are many.

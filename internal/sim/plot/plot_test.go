@@ -7,6 +7,7 @@ import (
 	"image/png"
 	"io"
 	"math"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -79,6 +80,24 @@ func TestStepsAreOneTwoFive(t *testing.T) {
 	for v, want := range map[float64][2]float64{1: {1, 2}, 3: {2, 5}, 0.07: {0.05, 0.1}, 600: {500, 1000}} {
 		if below, above := step(v, false), step(v, true); math.Abs(below/want[0]-1) > 1e-9 || math.Abs(above/want[1]-1) > 1e-9 {
 			t.Errorf("%g lies between %g and %g", v, below, above)
+		}
+	}
+}
+
+func TestAxesHaveRoundNumbers(t *testing.T) {
+	for want, span := range map[string][2]float64{
+		"0 50 100 150":                            {-0.0, 180},
+		"0.10 0.15 0.20 0.25 0.30":                {0.1, 0.3},
+		"-2 -1 0 1 2 3":                           {-2.5, 3},
+		"1000000 1000001 1000002 1000003 1000004": {1e6, 1e6 + 4},
+		"0.00 0.05 0.10 0.15 0.20 0.25 0.30":      {0, 0.301},
+	} {
+		var labels []string
+		for _, tick := range (linearTicks{}).Ticks(span[0], span[1]) {
+			labels = append(labels, tick.Label)
+		}
+		if have := strings.Join(labels, " "); have != want {
+			t.Errorf("%v: %s, want %s", span, have, want)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 )
 
@@ -40,7 +41,7 @@ type Status struct {
 	Runs, Of int     // finished, and all
 	Part     float64 // 0 to 1: of all runs, those under way included by their own account
 	Events   int64   // that runs told as their progress, since the beginning
-	Running  []string
+	Running  []string // names of experiments, each once
 }
 
 // NewRunner lays out a plan: the first seed of all experiments, then the second of all. So the part that is done soon tells
@@ -148,7 +149,9 @@ func (r *Runner) Status() Status {
 		if total > 0 {
 			parts += min(float64(done)/float64(total), 1)
 		}
-		status.Running = append(status.Running, r.plan.Experiments[r.jobs[number].experiment].Name)
+		if name := r.plan.Experiments[r.jobs[number].experiment].Name; !slices.Contains(status.Running, name) {
+			status.Running = append(status.Running, name)
+		}
 	}
 	if len(r.jobs) > 0 {
 		status.Part = parts / float64(len(r.jobs))

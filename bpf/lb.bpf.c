@@ -34,6 +34,7 @@
 #include "steer/ladder.h"
 #include "steer/table.h"
 #include "steer/assign.h"
+#include "steer/later.h"
 
 #include "send/l2.h"
 #include "send/encapsulate.h"
@@ -362,7 +363,6 @@ inline_always int usual_way(struct xdp_md *ctx, const struct packet *p)
 	struct decision d = {};
 	const __u32 *number = find_vip(p->destination, p->destination_port, p->protocol, p->ipv6);
 	int search = TIMESTAMP_ABSENT;
-	struct connection *c = 0;
 	enum verdict verdict;
 
 	if (!number)
@@ -373,21 +373,25 @@ inline_always int usual_way(struct xdp_md *ctx, const struct packet *p)
 	if (carries_cookies(d.service))
 		search = read_timestamp(ctx, p, &d);
 	verdict = steer(p, &d, search);
-	if (verdict == FORWARDED_BY_COOKIE && d.service->affinity == AFFINITY_TABLE) {
-		struct table_flow flow;
-
-		table_place(&flow, p, d.service, d.id);
-		c = table_find(d.service, &flow, d.plain);
-		if (!c || !table_is_usual(c, p))
-			return UNUSUAL;
+	if (verdict == FORWARDED_BY_COOKIE && d.service->affinity == AFFINITY_TABLE)
 		verdict = FORWARDED_BY_TABLE;
-	}
 	if (!d.server || !(d.server->flags & SERVER_NEXT_HOP) || d.stops[0] | d.stops[1] ||
 	    p->length + outer_length(d.server, 0, 0) > d.server->mtu)
 		return UNUSUAL;
-	if (c && !table_count(c, d.service, p->length)) {
-		count_verdict(d.service->number, DROPPED_OVER_LIMIT, p->length);
-		return XDP_DROP;
+	if (verdict == FORWARDED_BY_TABLE) {
+		struct table_flow flow;
+
+		table_place(&flow, p, d.service, d.id);
+		if (!later_count(p, d.service, &flow, d.plain)) {
+			struct connection *c = table_find(d.service, &flow, d.plain);
+
+			if (!c || !table_is_usual(c, p))
+				return UNUSUAL;
+			if (!table_count(c, d.service, p->length)) {
+				count_verdict(d.service->number, DROPPED_OVER_LIMIT, p->length);
+				return XDP_DROP;
+			}
+		}
 	}
 	steer_learn(p, &d, verdict);
 	count_server(d.server->counter, is_syn(p), verdict == FORWARDED_NEW, p->length);

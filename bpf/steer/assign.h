@@ -34,6 +34,13 @@ inline_always void assign_tag(struct decision *d, const struct table_flow *f, __
 	d->echo_changed = 1;
 }
 
+/* The first packet with the index confirms it, and does not wait. Not inlined: the stack has no room for it. */
+static __noinline int assign_unsettled(__u64 hash)
+{
+	unsettle(hash);
+	return 0;
+}
+
 /* An entry for a connection whose cookie names none of this node's. *verdict says what became of it; 0: it goes without. */
 inline_always struct connection *assign(const struct packet *p, struct decision *d, const struct table_flow *f, __u32 *entry,
 					enum verdict *verdict)
@@ -53,6 +60,7 @@ inline_always struct connection *assign(const struct packet *p, struct decision 
 		if (!c)
 			return 0;
 		*assignment = (__u64)(__u32)mix64(f->hash) << 32 | *entry;
+		assign_unsettled(f->hash);
 	}
 	assign_tag(d, f, *entry);
 	return c;

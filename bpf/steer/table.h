@@ -50,15 +50,20 @@ inline_always _Bool table_is_of(const struct connection *c, const struct table_f
 	return (owner.word & TABLE_OWNER) == f->owner && c->client == f->client && connection_state(owner);
 }
 
+/* The index that the cookie has from this node; 0: none. */
+inline_always __u32 table_index(const struct service *service, __u16 plain)
+{
+	__u32 tag = plain >> (service->id_bits & 15);
+
+	return tag >> (service->index_bits & 7) == service->node ? tag & ((1u << (service->index_bits & 7)) - 1) : 0;
+}
+
 /* The entry that the cookie names, if it is this connection's and not what another one, or this one long ago, had there. */
 inline_always struct connection *table_find(const struct service *service, const struct table_flow *f, __u16 plain)
 {
-	__u32 tag = plain >> (service->id_bits & 15), index = tag & ((1u << (service->index_bits & 7)) - 1);
-	struct connection *c;
+	__u32 index = table_index(service, plain);
+	struct connection *c = index ? table_entry(f->base + index) : 0;
 
-	if (!index || tag >> (service->index_bits & 7) != service->node)
-		return 0;
-	c = table_entry(f->base + index);
 	return c && table_is_of(c, f) ? c : 0;
 }
 

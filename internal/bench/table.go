@@ -81,7 +81,7 @@ func (t *TableResult) compare(flows []uint32) {
 			}
 			t.Ratios = append(t.Ratios, ratio)
 		}
-		t.Ratios = append(t.Ratios, t.ratio("table", n, "cookie", n))
+		t.Ratios = append(t.Ratios, t.ratio("table", n, "cookie", n), t.ratio("table-at-once", n, "table", n))
 	}
 	changed := slices.DeleteFunc(slices.Clone(flows), func(n uint32) bool { return n < MinChangedFlows })
 	if len(changed) == 0 {

@@ -24,7 +24,7 @@ func testEveryTableCell(t *testing.T, r *tableRig) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	drawn := []string{"empty", "minimal-ipip", "cookie", "table", "local-hash", "local-lru"}
+	drawn := []string{"empty", "minimal-ipip", "cookie", "table", "table-at-once", "local-hash", "local-lru"}
 	changed := []string{"syn", "table-add", "table-add-scarce", "table-reuse", "table-full", "cookie-end", "table-end",
 		"hash-add", "hash-end", "hash-full", "lru-add", "lru-end", "lru-full"}
 	if want := len(drawn) + len(changed); len(result.Cells) != want {

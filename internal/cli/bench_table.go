@@ -22,7 +22,8 @@ func benchTable() *cobra.Command {
 Packets of flows drawn at random, all of which are known:
   empty, minimal-ipip  what the measurement itself costs, and the floor
   cookie               affinity cookie: nothing is kept
-  table                affinity table: the index in the cookie leads to the connection's entry, which counts the packet
+  table                affinity table: the index in the cookie leads to the connection's entry, where packets are counted several at a time
+  table-at-once        the same, but every packet is counted before it leaves, as with a packet limit or a scrubber
   local-hash           affinity local-table, a BPF hash map by 5-tuple, which counts the same
   local-lru            the same, but an LRU, as in service
 What changes the tables, with at least %d flows; each flow comes once, and all is put back between batches:

@@ -171,6 +171,9 @@ func (lb *LB) start() error {
 	if lb.path, err = datapath.OpenLB(pinDir(o.RunDir, o.Instance), o.Limits); err != nil {
 		return err
 	}
+	if err := lb.path.CountLater(true); err != nil {
+		return errors.Join(err, lb.path.Close())
+	}
 	if lb.tables, err = plan.Restore(o.Limits, lb.path); err != nil {
 		return errors.Join(err, lb.path.Close())
 	}

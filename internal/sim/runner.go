@@ -38,9 +38,9 @@ type Runner struct {
 
 // Status is how far a runner is.
 type Status struct {
-	Runs, Of int     // finished, and all
-	Part     float64 // 0 to 1: of all runs, those under way included by their own account
-	Events   int64   // that runs told as their progress, since the beginning
+	Runs, Of int      // finished, and all
+	Part     float64  // 0 to 1: of all runs, those under way included by their own account
+	Events   int64    // that runs told as their progress, since the beginning
 	Running  []string // names of experiments, each once
 }
 

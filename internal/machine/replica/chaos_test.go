@@ -1,0 +1,91 @@
+package replica
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/algo/ring"
+)
+
+// run plays a random schedule and returns the fleet, synced.
+func run(t testing.TB, config Config, nodes int, seed uint64) *chaos {
+	config.Timeout = 1 << 20 // connections are as long as the schedule; that they expire is tested apart
+	c := &chaos{fleet: newFleet(t, config, nodes), random: rand.New(rand.NewPCG(seed, 7)), next: uint16(nodes)}
+	for range 8 {
+		c.keys = append(c.keys, ring.Key(c.random.Uint64()))
+	}
+	for range 1500 {
+		c.step()
+	}
+	c.settle()
+	return c
+}
+
+func TestEveryAnswerOfAConnectionIsTheSameWhateverHappens(t *testing.T) {
+	seed := rand.Uint64()
+	for length := 2; length <= 4; length++ {
+		for i := range uint64(60) {
+			t.Run(fmt.Sprintf("L=%d,seed=%d", length, seed+i), func(t *testing.T) {
+				config := DefaultConfig(length)
+				config.CopyEntries, config.CopyWindow = 2, 1
+				config.DirectToHead = i%2 == 0
+				c := run(t, config, length+2, seed+i)
+				if c.controller.State.Lost > 0 {
+					t.Fatalf("chains were left without a common node: %v", c)
+				}
+				for _, key := range c.keys {
+					if tuple := c.tuple(key); !isPrefix(tuple) {
+						t.Errorf("after the sync the chain of %#x has %v", key, tuple)
+					}
+				}
+				for _, id := range c.ids() {
+					if got := c.nodes[id].Counters.Conflicts; got != 0 {
+						t.Errorf("node %d saw %d conflicts", id, got)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestTheSameScheduleGivesTheSameStates(t *testing.T) {
+	for seed := range uint64(5) {
+		one, two := run(t, DefaultConfig(3), 5, seed), run(t, DefaultConfig(3), 5, seed)
+		if got, want := string(two.text()), string(one.text()); got != want {
+			t.Errorf("seed %d: two runs differ", seed)
+		}
+	}
+}
+
+func (f *fleet) text() (text []byte) {
+	text = f.controller.Append(text)
+	for _, id := range f.ids() {
+		text = f.nodes[id].Append(text)
+	}
+	for i := range f.messages {
+		text = f.messages[i].Append(text)
+	}
+	return text
+}
+
+func TestAClonesFutureIsItsOwn(t *testing.T) {
+	c := run(t, DefaultConfig(2), 4, 1)
+	before := string(c.text())
+	clone := *c.fleet
+	clone.nodes, clone.messages = map[uint16]*Node{}, nil
+	clone.controller = c.controller.Clone()
+	for _, id := range c.ids() {
+		clone.nodes[id] = c.nodes[id].Clone()
+	}
+	if string(clone.text()) != before {
+		t.Fatal("a clone is not like the original")
+	}
+	other := chaos{&clone, rand.New(rand.NewPCG(1, 2)), c.keys, c.next}
+	for range 500 {
+		other.step()
+	}
+	if string(c.text()) != before {
+		t.Error("what a clone does changes the original")
+	}
+}

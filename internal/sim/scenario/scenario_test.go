@@ -248,37 +248,56 @@ func TestShapesHaveTheirMeans(t *testing.T) {
 	}
 }
 
-const examples = "../../../examples/sim"
-
-func TestExamplesAreRight(t *testing.T) {
-	names, err := filepath.Glob(examples + "/*.yaml")
+// examples are the files that users begin with.
+func examples(t *testing.T) map[string]*Scenario {
+	t.Helper()
+	const folder = "../../../examples/sim"
+	names, err := filepath.Glob(folder + "/*.yaml")
 	if err != nil || len(names) == 0 {
 		t.Fatal(names, err)
 	}
-	shown := map[string]bool{}
+	all := map[string]*Scenario{}
 	for _, name := range names {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := Parse(name, text, func(named string) ([]byte, error) { return os.ReadFile(filepath.Join(examples, named)) })
+		s, err := Parse(name, text, func(named string) ([]byte, error) { return os.ReadFile(filepath.Join(folder, named)) })
 		if err != nil {
-			t.Error(err)
-			continue
+			t.Fatal(err)
 		}
-		if steps := s.steps(); steps > 1e9 {
-			t.Errorf("%s: %.1g steps are too many for an example", name, steps)
-		}
+		all[filepath.Base(name)] = s
+	}
+	return all
+}
+
+func TestExamplesHaveEveryKindOfPolicy(t *testing.T) {
+	shown := map[string]bool{}
+	for _, s := range examples(t) {
 		for _, policy := range s.Policies {
 			shown[policy.Dispatch], shown[policy.Affinity] = true, true
-		}
-		if len(s.Expect) == 0 {
-			t.Errorf("%s expects nothing: say what it shows", name)
 		}
 	}
 	for _, what := range append(dispatches, affinities...) {
 		if !shown[what] {
 			t.Errorf("no example has %s", what)
+		}
+	}
+}
+
+func TestExamplesShowWhatTheySay(t *testing.T) {
+	for name, s := range examples(t) {
+		if len(s.Expect) == 0 {
+			t.Errorf("%s expects nothing: say what it shows", name)
+		}
+		results, err := sim.NewRunner(sim.Plan{Experiments: []sim.Experiment{s.Experiment(name)}, Seeds: 1, Base: 1}).Run(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, finding := range results[0].Findings {
+			if finding.Verdict == sim.Fail {
+				t.Errorf("%s: %s is %g, expected %v", name, finding.What, finding.Ours.Mean, finding.Band)
+			}
 		}
 	}
 }

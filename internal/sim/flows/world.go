@@ -138,9 +138,9 @@ func New(c Config) *World {
 	return w
 }
 
-// tick is a good one for the queue: some hundred events long at most.
+// tick is a good one for the queue: long enough for some events, but short beside most lives, which else end in the leaf in which they begin.
 func tick(rate float64) int64 {
-	const events = 1024
+	const events = 300
 	return int64(min(second, events*second/max(rate, 1)))
 }
 

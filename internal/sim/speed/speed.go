@@ -2,7 +2,9 @@
 package speed
 
 import (
+	"github.com/ballast-lb/ballast/internal/algo/buckets"
 	"github.com/ballast-lb/ballast/internal/data"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/sim/dispatch"
 	"github.com/ballast-lb/ballast/internal/sim/flows"
 	"github.com/ballast-lb/ballast/internal/sim/random"
@@ -13,64 +15,70 @@ const (
 	connectionsPerServer = 1000
 	mostServers          = 100_000
 	bucketsPerServer     = 100
-	updatesPerSecond     = 80.0 / 60 // the most of figure 2a of Cheetah
+	updatesPerServer     = 80.0 / 60 / 468 // per second: the most of figure 2a of Cheetah
 	seed                 = 1
 )
 
 // World is a kind of world.
 type World struct {
-	Name string
-	make func(servers int) (flows.Config, bool)
+	Name      string
+	depth     int // of the table; 0: connections carry their server
+	chooser   func(servers int) flows.Chooser
+	imbalance bool
 }
 
 // Worlds returns what is measured.
 func Worlds() []World {
-	table := func(depth int) func(int) (flows.Config, bool) {
-		return func(servers int) (flows.Config, bool) {
-			return flows.Config{Table: &flows.Table{Owners: buckets(servers), Depth: depth}}, true
+	turns := func(servers int) flows.Chooser { return &dispatch.Turns{Round: numbers(servers)} }
+	twoChoices := func(servers int) flows.Chooser {
+		shares := make([]model.Share, servers)
+		for s := range shares {
+			shares[s] = model.Share{ID: uint16(s + 1), Weight: 1}
 		}
+		round, _ := dispatch.Rounds(shares)
+		return &dispatch.TwoChoices{Round: round, Numbers: random.Keyed(seed, "choices")}
 	}
-	turns := func(imbalance bool) func(int) (flows.Config, bool) {
-		return func(servers int) (flows.Config, bool) {
-			return flows.Config{Chooser: &dispatch.Turns{Round: round(servers)}, Imbalance: imbalance}, false
-		}
+	return []World{
+		{Name: "hash", depth: 1}, {Name: "beamer", depth: 2},
+		{Name: "cookie-rr", chooser: turns}, {Name: "cookie-p2c", chooser: twoChoices}, {Name: "cookie-p2c-imbalance", chooser: twoChoices, imbalance: true},
 	}
-	return []World{{"hash", table(1)}, {"beamer", table(2)}, {"cookie-rr", turns(false)}, {"cookie-rr-imbalance", turns(true)}}
 }
 
-func buckets(servers int) []uint32 {
-	owners := make([]uint32, servers*bucketsPerServer)
-	for i := range owners {
-		owners[i] = uint32(i % servers)
+func numbers(servers int) []uint32 {
+	numbers := make([]uint32, servers)
+	for i := range numbers {
+		numbers[i] = uint32(i)
 	}
-	return owners
-}
-
-func round(servers int) []uint32 {
-	round := make([]uint32, servers)
-	for i := range round {
-		round[i] = uint32(i)
-	}
-	return round
+	return numbers
 }
 
 // Run is a world that goes on.
 type Run struct {
 	world   *flows.World
 	servers int
-	table   bool
+	table   *buckets.Table // nil: servers do not come and go
 	updates random.Stream
 	gapNS   int64 // between updates
+	next    int64 // when the next update is
 }
 
 // Make fills a world with about as many connections.
 func (k World) Make(connections int64) *Run {
-	r := &Run{updates: random.New(seed, "updates"), servers: int(min(max(connections/connectionsPerServer, 10), mostServers))}
-	r.gapNS = int64(1e9 / updatesPerSecond)
-	config, table := k.make(r.servers)
-	r.table = table
-	config.Seed, config.Servers, config.Durations = seed, r.servers, data.WebDurations().Scaled(1e-6)
+	most := int64(mostServers)
+	if k.chooser != nil {
+		most = model.MaxRoundServers
+	}
+	r := &Run{updates: random.New(seed, "updates"), servers: int(min(max(connections/connectionsPerServer, 10), most))}
+	r.gapNS = int64(1e9 / updatesPerServer / float64(r.servers))
+	r.next = r.gapNS
+	config := flows.Config{Seed: seed, Servers: r.servers, Durations: data.WebDurations().Scaled(1e-6), Imbalance: k.imbalance}
 	config.Rate = float64(connections) / config.Durations.Mean()
+	if k.depth > 0 {
+		r.table = buckets.New(r.servers, bucketsPerServer)
+		config.Table = &flows.Table{Owners: r.table.Owners(), Depth: k.depth}
+	} else {
+		config.Chooser = k.chooser(r.servers)
+	}
 	r.world = flows.New(config)
 	r.world.Fill()
 	r.world.Reset()
@@ -79,20 +87,28 @@ func (k World) Make(connections int64) *Run {
 
 // Continue goes on for about as many events.
 func (r *Run) Continue(events int64) {
-	until := r.Events() + events
-	for r.Events() < until {
-		if r.table {
-			r.update()
-		}
+	for until := r.Events() + events; r.Events() < until; {
 		left := float64(until-r.Events()) / 2 / r.world.Rate()
-		r.world.RunUntil(r.world.Now() + min(r.gapNS, int64(left*1e9)+1))
+		r.world.RunUntil(min(r.next, r.world.Now()+int64(left*1e9)+1))
+		if r.world.Now() >= r.next {
+			r.update()
+			r.next += r.gapNS
+		}
 	}
 }
 
-// update moves the buckets of a server that leaves to others.
+// update lets a server leave, or come back.
 func (r *Run) update() {
-	for range bucketsPerServer {
-		r.world.Place(r.updates.Intn(r.servers*bucketsPerServer), uint32(r.updates.Intn(r.servers)))
+	if r.table == nil {
+		return
+	}
+	server := uint32(r.updates.Intn(r.servers))
+	moves := r.table.Return
+	if r.table.Present(server) {
+		moves = r.table.Remove
+	}
+	for _, move := range moves(server) {
+		r.world.Place(move.Bucket, move.Owner)
 	}
 }
 

@@ -16,7 +16,7 @@ DATAPATH := internal/linux/datapath
 API      := internal/api/ballastv1
 STAMP    := bin/.generated
 SOURCES  := $(wildcard $(API)/*.proto $(API)/doc.go bpf/*.c bpf/*.h bpf/*/*.h) $(filter-out %_test.go %_bpfel.go %_bpfeb.go,$(wildcard $(DATAPATH)/*.go))
-RACE     := ./internal/api/... ./internal/cli/... ./internal/daemon/... ./internal/config/... ./internal/plan/... ./internal/store/... ./internal/pki/...
+RACE     := ./internal/api/... ./internal/cli/... ./internal/daemon/... ./internal/config/... ./internal/plan/... ./internal/store/... ./internal/pki/... ./internal/sim
 FUZZ     ?= 4000x
 
 # Generated files that somebody removed are made again although the stamp is newer than the sources.

@@ -18,6 +18,7 @@
 #include "state/node.h"
 #include "state/loads.h"
 #include "state/connections.h"
+#include "state/later.h"
 #include "state/local_table.h"
 #include "state/trace.h"
 
@@ -372,6 +373,8 @@ inline_always int usual_way(struct xdp_md *ctx, const struct packet *p)
 		return UNUSUAL;
 	if (carries_cookies(d.service))
 		search = read_timestamp(ctx, p, &d);
+	else if (d.service->affinity == AFFINITY_LOCAL_TABLE && p->tcp_flags & TCP_FLAG_RST_BIT)
+		return UNUSUAL; /* or it would be looked for again once it is removed */
 	verdict = steer(p, &d, search);
 	if (verdict == FORWARDED_BY_COOKIE && d.service->affinity == AFFINITY_TABLE)
 		verdict = FORWARDED_BY_TABLE;
@@ -486,4 +489,14 @@ int lb(struct xdp_md *ctx)
 		}
 	}
 	return walk_frame(ctx, came);
+}
+
+/* Run by user space on each CPU: what has been sent there is counted. The frame says nothing. */
+SEC("xdp.frags")
+int flush_counts(struct xdp_md *ctx)
+{
+	__u32 first = 0;
+
+	later_flush(bpf_map_lookup_elem(&later_lists, &first));
+	return XDP_PASS;
 }

@@ -133,26 +133,6 @@ volatile __u32 log_ended;
 /* That found no room in ended_connections. */
 __u64 log_lost;
 
-/* Connections whose next packet must look at its entry at once (see steer/later.h): bits 48-63 of their hashes, at bits 16-27. */
-#define UNSETTLED 4096
-__u16 unsettled[UNSETTLED];
-
-inline_always void unsettle(__u64 hash)
-{
-	unsettled[hash >> 16 & (UNSETTLED - 1)] = hash >> 48 | 1;
-}
-
-/* Returns whether the connection was unsettled, or another one that looks like it; it is no longer. */
-inline_always _Bool settle(__u64 hash)
-{
-	__u16 *place = &unsettled[hash >> 16 & (UNSETTLED - 1)];
-
-	if (*place != (hash >> 48 | 1))
-		return 0;
-	*place = 0;
-	return 1;
-}
-
 /* 2^20 ns */
 inline_always __u32 connection_clock(void)
 {

@@ -6,36 +6,11 @@
  * entries one right after the other: then memory is asked for all of them at once, which takes no longer than for one.
  *
  * Packets that change an entry, or that a limit or the scrubber may stop, do not wait. Nor does the first packet in each tick of the
- * kernel's clock; what was written down before is counted then. So in a quiet place all are counted at once, and nowhere is more late than
- * the last few packets before a silence. A packet whose entry turns out not to be its connection's has gone where its cookie says, as
+ * kernel's clock; what was written down before is counted then, or when user space asks (flush_counts). So in a quiet place all are
+ * counted at once, and nowhere is more late than the last few packets before a silence. A packet whose entry turns out not to be its connection's has gone where its cookie says, as
  * ever; the connection's next packet then takes the way on which it gets an entry.
  */
 #pragma once
-
-/* Implementation constants */
-#define LATER 16
-
-struct later {
-	struct table_flow flow; /* base: of the entry itself */
-	__u64 length;
-};
-
-struct later_list {
-	__u64 tick; /* in which they came */
-	__u32 clock; /* in which they came, as in struct connection */
-	__u32 count;
-	struct later at[LATER];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct later_list);
-} later_lists SEC(".maps");
-
-/* Do packets wait to be counted? */
-volatile __u32 later_enabled;
 
 /* No step of one round depends on one of another. */
 static __noinline int later_flush(struct later_list *list)
@@ -44,10 +19,11 @@ static __noinline int later_flush(struct later_list *list)
 		return 0;
 	for (int i = 0; i < LATER && i < list->count; i++) {
 		const struct later *l = &list->at[i];
-		struct connection *c = table_entry(l->flow.base);
+		const struct table_flow flow = { .hash = l->hash, .owner = l->owner, .client = l->client };
+		struct connection *c = table_entry(l->entry);
 
-		if (!c || !table_is_of(c, &l->flow)) {
-			unsettle(l->flow.hash);
+		if (!c || !table_is_of(c, &flow)) {
+			unsettle(l->hash);
 			continue;
 		}
 		assign_confirm(c);
@@ -82,8 +58,10 @@ inline_always _Bool later_count(const struct packet *p, const struct service *se
 	n = list->count;
 	if (n >= LATER)
 		return 0;
-	list->at[n].flow = *f;
-	list->at[n].flow.base += index;
+	list->at[n].hash = f->hash;
+	list->at[n].owner = f->owner;
+	list->at[n].client = f->client;
+	list->at[n].entry = f->base + index;
 	list->at[n].length = p->length;
 	list->count = n + 1;
 	if (n + 1 == LATER)

@@ -23,6 +23,7 @@ const (
 	sweepRound  = 10 * time.Second
 	sweepShare  = 50 // 1/50: 2 % of a CPU
 	sweepChunk  = 16 // blocks between two looks at the clock
+	flushPeriod = time.Second
 )
 
 // connectionTables is what a load balancer does about the tables of its services. LB.mu guards it, but for what says otherwise.
@@ -34,6 +35,7 @@ type connectionTables struct {
 	list    []*serviceTable // sorted by name
 	listed  listed
 	swept   time.Time // when the last part was
+	flushed time.Time // when packets that wait were last counted
 	service string    // that the sweep is at
 	block   uint32    // and the first block that it has not seen
 	part    datapath.Tally
@@ -169,11 +171,22 @@ func (lb *LB) sweepPart(now time.Time) {
 	if len(tables) == 0 || lb.cutOff || elapsed <= 0 {
 		return
 	}
+	if now.Sub(c.flushed) >= flushPeriod { // so that no record of what has ended lacks its last packets
+		c.flushed = now
+		lb.flushCounts()
+	}
 	end := time.Now().Add(elapsed / sweepShare)
 	for left := partOf(tables, elapsed); left > 0 && time.Now().Before(end); {
 		part := min(left, sweepChunk)
 		left -= part
 		c.sweepNext(tables, part, lb.sweepBlocks)
+	}
+}
+
+// flushCounts counts the packets that wait for it.
+func (lb *LB) flushCounts() {
+	if err := lb.path.FlushCounts(); err != nil {
+		lb.log.Error("connections are shown without their last packets", "error", err)
 	}
 }
 

@@ -152,6 +152,7 @@ func (lb *LB) lookAt(look *connectionsLook, t *serviceTable) (occupancy datapath
 	if look.query.Server != "" {
 		look.server = t.ids(look.query.Server)
 	}
+	lb.flushCounts()
 	for block := uint32(0); block < t.table.Blocks; block += lookChunk {
 		lb.mu.Lock()
 		here := lb.isThere(t)

@@ -35,7 +35,7 @@ var (
 	_ = [1]struct{}{}[unsafe.Sizeof(plan.ReturnKey{})-unsafe.Sizeof(lbReturnKey{})]
 )
 
-// LB is the load balancer's program with its maps. Its methods are not safe for concurrent use, those of Counters
+// LB is the load balancer's program with its maps. Its methods are not safe for concurrent use, those of Counters, Connections, FlushCounts
 // and Trace are.
 type LB struct {
 	objects lbObjects

@@ -1,5 +1,14 @@
 package datapath
 
+import (
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
 // CountLater says whether packets of connections that have an entry may be counted there a few packets later (bpf/steer/later.h), which is
 // several times as fast where there are many connections. It holds for this process; at first they may not.
 func (lb *LB) CountLater(enabled bool) error {
@@ -8,4 +17,39 @@ func (lb *LB) CountLater(enabled bool) error {
 		value = 1
 	}
 	return lb.objects.LaterEnabled.Set(value)
+}
+
+// FlushCounts counts the packets that wait for it, on every CPU that this process may run on: entries then tell of all packets that were sent
+// before. It takes some 10 us for each CPU.
+func (lb *LB) FlushCounts() error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and its affinity with it
+		done <- lb.flushCounts()
+	}()
+	return <-done
+}
+
+func (lb *LB) flushCounts() error {
+	var allowed unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
+		return fmt.Errorf("count packets that wait: find the CPUs: %w", err)
+	}
+	var errs []error
+	for cpu, left := 0, allowed.Count(); left > 0; cpu++ {
+		if !allowed.IsSet(cpu) {
+			continue
+		}
+		left--
+		var one unix.CPUSet
+		one.Set(cpu)
+		if err := unix.SchedSetaffinity(0, &one); err != nil {
+			errs = append(errs, fmt.Errorf("count packets that wait on CPU %d: %w", cpu, err))
+			continue
+		}
+		if _, err := lb.objects.FlushCounts.Run(&ebpf.RunOptions{Data: make([]byte, 64)}); err != nil {
+			errs = append(errs, fmt.Errorf("count packets that wait on CPU %d: %w", cpu, err))
+		}
+	}
+	return errors.Join(errs...)
 }

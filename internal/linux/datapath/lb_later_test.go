@@ -32,8 +32,8 @@ func (w *world) waiting(t *testing.T) (packets map[uint32]uint32, bytes map[uint
 	packets, bytes = map[uint32]uint32{}, map[uint32]uint64{}
 	for _, list := range lists {
 		for _, later := range list.At[:list.Count] {
-			packets[later.Flow.Base]++
-			bytes[later.Flow.Base] += later.Length
+			packets[later.Entry]++
+			bytes[later.Entry] += later.Length
 		}
 	}
 	return packets, bytes
@@ -107,6 +107,24 @@ func TestConnectionsWhoseEntryIsGoneWhilePacketsWaitGetAnother(t *testing.T) {
 		}
 	}
 	t.Error("no entry after 40 packets")
+}
+
+func TestWhatWaitsIsCountedWhenUserSpaceAsks(t *testing.T) {
+	w := newWorld(t, tableOf("web", vip4, nil))
+	w.countLater(t)
+	c := w.talkTo(flowTo(vip4, 443, 1), 2)
+	for sent := uint32(1); sent <= 50; sent++ {
+		c.again(ack)
+		if sent%7 != 0 {
+			continue
+		}
+		if err := w.lb.FlushCounts(); err != nil {
+			t.Fatal(err)
+		}
+		if _, entry := w.entryAt(c); entry.Packets != sent {
+			t.Fatalf("%d of %d packets are counted", entry.Packets, sent)
+		}
+	}
 }
 
 // What a limit or the scrubber may stop, and what changes an entry, is never late.

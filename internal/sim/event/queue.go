@@ -34,6 +34,10 @@ type Queue struct {
 // Event is what the queue keeps of an event: the low 32 bits of its time, then its payload.
 type Event uint64
 
+func newEvent(at int64, payload uint32) Event {
+	return Event(uint64(uint32(at))<<turnBits | uint64(payload))
+}
+
 // Payload returns what was pushed.
 func (e Event) Payload() uint32 { return uint32(e) }
 
@@ -75,7 +79,7 @@ func (q *Queue) Push(at int64, payload uint32) {
 		panic(fmt.Sprintf("event.Push: %d ns is before now, %d ns", at, q.now))
 	}
 	q.length++
-	e := Event(uint64(uint32(at))<<turnBits | uint64(payload))
+	e := newEvent(at, payload)
 	differing := bits.Len64(uint64(at^q.cursor) >> q.shift)
 	if differing == 0 {
 		q.insert(e)
@@ -196,43 +200,6 @@ func (q *Queue) advance(limit int64) bool {
 	return true
 }
 
-// Drain takes all events out whose times are < limit and gives them to take, in pieces, in no order that means anything: it is faster than
-// PopBefore for who does not ask what came first. The time is limit from then on. take must not use the queue, nor keep what it is given.
-func (q *Queue) Drain(limit int64, take func(events []Event)) {
-	for {
-		ready := q.leaf[q.next:]
-		if n := q.before(ready, limit); n > 0 {
-			take(ready[:n])
-			q.next += n
-			q.length -= n
-		}
-		if q.next < len(q.leaf) {
-			break
-		}
-		p, ok := q.find()
-		if !ok || p.start >= limit {
-			break
-		}
-		if p.start+int64(1)<<p.width > limit {
-			q.advance(limit)
-			continue
-		}
-		full := q.enter(p)
-		q.length -= int(full.count)
-		q.store.empty(full, take)
-	}
-	q.now = max(q.now, limit)
-}
-
-// before returns how many of the events, which are in order, are before a time.
-func (q *Queue) before(events []Event, limit int64) int {
-	n := 0
-	for n < len(events) && q.timeOf(events[n]) < limit {
-		n++
-	}
-	return n
-}
-
 // approach moves the events that the ring now reaches into it. Whoever is pushed later comes behind them.
 func (q *Queue) approach() {
 	rest := q.far[:0]
@@ -241,7 +208,7 @@ func (q *Queue) approach() {
 			rest = append(rest, event)
 			continue
 		}
-		q.ring.append(&q.store, event.at, Event(uint64(uint32(event.at))<<turnBits|uint64(event.payload)))
+		q.ring.append(&q.store, event.at, newEvent(event.at, event.payload))
 	}
 	q.far = rest
 }

@@ -87,6 +87,11 @@ func TestEventsComeInTheOrderOfTimeAndThenOfPush(t *testing.T) {
 				}
 				now = max(now, at)
 			}
+			seen := 0
+			queue.Each(func(events []Event) { seen += len(events) })
+			if seen != len(dumb.events) {
+				t.Fatalf("%d events to see instead of %d", seen, len(dumb.events))
+			}
 			if queue.Len() != len(dumb.events) {
 				t.Fatalf("%d events instead of %d", queue.Len(), len(dumb.events))
 			}

@@ -57,6 +57,15 @@ func (s *store) put(number uint32) {
 	s.free = number
 }
 
+// each gives the events of a list to look, chunk by chunk in order.
+func (s *store) each(l *list, look func(part []Event)) {
+	number := l.first
+	for left := l.count; left > 0; left -= min(left, chunkEvents) {
+		look(s.at(number)[:min(left, chunkEvents)])
+		number = s.next[number]
+	}
+}
+
 // empty gives the events of a list to take, chunk by chunk in order, and frees them.
 func (s *store) empty(l list, take func(part []Event)) {
 	number := l.first

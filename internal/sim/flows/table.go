@@ -18,6 +18,7 @@ type tableSteerer struct {
 	bucketOf random.Key
 	nodeOf   random.Key
 	flowBits uint     // of what the queue keeps of a flow: its number; above: which candidate took it
+	failed   bool     // some server has
 	failedAt []uint64 // by server: number of the first flow after its last failure; 0: it never failed
 	order    uint32   // of the latest change
 	longest  int64    // ns, life of a connection
@@ -50,7 +51,7 @@ func newTableSteerer(w *World, t Table) *tableSteerer {
 
 func (s *tableSteerer) addServer() { s.failedAt = append(s.failedAt, 0) }
 
-func (s *tableSteerer) fail(server uint32) { s.failedAt[server] = s.world.flow }
+func (s *tableSteerer) fail(server uint32) { s.failed, s.failedAt[server] = true, s.world.flow }
 
 func (s *tableSteerer) cell(flow uint64, choice uint32) uint32 {
 	return random.Below(s.bucketOf.At(flow), s.buckets)*s.choices + choice

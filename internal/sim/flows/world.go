@@ -95,9 +95,11 @@ type World struct {
 	next  float64 // ns, of the next arrival; infinite when the rate is 0
 	ahead float64 // mean gaps until the next arrival, while the rate is 0
 	flow  uint64  // number of the next arrival
-	loads []int32
 	live  int64
-	stats Stats
+	loads []int32
+	// counting tells that loads are counted.
+	counting bool
+	stats    Stats
 
 	gaps   random.Stream
 	lives  *random.Sampler // ns
@@ -130,6 +132,7 @@ func New(c Config) *World {
 	} else {
 		w.steer = newChoiceSteerer(w, c.Chooser)
 	}
+	w.counting = w.inBatches() == nil
 	for range c.Servers {
 		w.AddServer()
 	}
@@ -214,18 +217,28 @@ func (w *World) admit(at, life int64) {
 	w.flow++
 	w.live++
 	w.stats.Arrived++
+	if !w.counting {
+		return
+	}
 	load := w.loads[server]
 	w.loads[server]++
 	w.balance.change(server, load, load+1, at)
 }
 
 func (w *World) end(payload uint32) {
-	server, depth, gone := w.steer.end(payload)
+	w.settle(w.steer.end(payload))
+}
+
+// settle counts a connection that ends.
+func (w *World) settle(server uint32, depth int, gone bool) {
 	if gone {
 		return
 	}
 	w.live--
 	w.stats.Depths[depth]++
+	if !w.counting {
+		return
+	}
 	load := w.loads[server]
 	w.loads[server]--
 	w.balance.change(server, load, load-1, w.now)
@@ -263,6 +276,7 @@ func (w *World) SetActive(server uint32, active bool) {
 // Fail cuts a server's connections off now: they are broken. It returns how many they were. The server may come back, empty: that is up to
 // table and chooser, as who gets its part is.
 func (w *World) Fail(server uint32) int {
+	w.wantLoads()
 	cut := w.loads[server]
 	w.steer.fail(server)
 	w.loads[server] = 0
@@ -276,16 +290,23 @@ func (w *World) Fail(server uint32) int {
 func (w *World) Live() int64 { return w.live }
 
 // Load returns a server's connections.
-func (w *World) Load(server uint32) int32 { return w.loads[server] }
+func (w *World) Load(server uint32) int32 {
+	w.wantLoads()
+	return w.loads[server]
+}
 
 // Loads returns every server's connections. It is the world's own: read it only, and before the world goes on.
-func (w *World) Loads() []int32 { return w.loads }
+func (w *World) Loads() []int32 {
+	w.wantLoads()
+	return w.loads
+}
 
 // Now returns the time, in ns.
 func (w *World) Now() int64 { return w.now }
 
 // Spread returns max/mean - 1 of the active servers' connections as they are now. It looks at every server.
 func (w *World) Spread() float64 {
+	w.wantLoads()
 	most, sum, servers := int32(0), int64(0), 0
 	for server, load := range w.loads {
 		if w.balance.active[server] {

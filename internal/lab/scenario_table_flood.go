@@ -14,7 +14,7 @@ import (
 
 // Implementation constants.
 const (
-	floodEntries    = 128                    // of the table: few, so that it is full soon
+	floodEntries    = 64                     // of the table: few, so that it is full soon
 	floodCapacity   = floodEntries / 64 * 63 // connections that it has room for
 	floodLasting    = 50                     // connections of trial.steady that last
 	floodSYNs       = 5000

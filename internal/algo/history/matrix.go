@@ -1,5 +1,7 @@
 package history
 
+import "slices"
+
 // Matrix keeps the last owners of every cell of a table: SHELL's history matrix (section III-B), a column of some rows for every bucket and
 // choice, the present owner first. A Slot has room for what a data plane looks at, a Matrix has any depth. Not safe for concurrent use.
 type Matrix struct {
@@ -44,21 +46,22 @@ func (m *Matrix) Push(owners []uint16) {
 	}
 }
 
-// PushAsPrinted is algorithm 1 to the letter: it moves all rows back before it takes the owner's second mention out. So even a cell whose
+// PushAsPrinted is algorithm 1 as printed: it moves all rows back before it takes the owner's second mention out. So even a cell whose
 // owner stays loses its last row, and a matrix with h rows remembers h-1 owners; an h-th only until the next push.
 func (m *Matrix) PushAsPrinted(owners []uint16) {
 	for cell, owner := range owners {
 		column := m.Column(cell)
-		for row := len(column) - 1; row > 0; row-- {
-			column[row] = column[row-1]
+		last := len(column) - 1
+		if column[0] == owner {
+			column[last] = 0 // back and forth, but for the last row
+			column[0] = owner
+			continue
 		}
+		copy(column[1:], column[:last])
 		column[0] = owner
-		for row := 1; row < len(column); row++ {
-			if column[row] == owner {
-				copy(column[row:], column[row+1:])
-				column[len(column)-1] = 0
-				break
-			}
+		if again := slices.Index(column[1:], owner); again >= 0 {
+			copy(column[again+1:], column[again+2:])
+			column[last] = 0
 		}
 	}
 }

@@ -114,10 +114,14 @@ func (n *Node) receive(m *Message) {
 
 // usable returns what the node may answer from, or nil.
 func (n *Node) usable(key ring.Key) *record {
+	cached := n.cache.find(key)
+	if cached != nil && cached.period == n.period {
+		return cached
+	}
 	if entry := n.table.find(key); entry != nil && entry.cacheable {
 		return entry
 	}
-	return n.cache.find(key)
+	return cached
 }
 
 // whoOwns answers, starts to write an entry, or passes the question on.
@@ -210,14 +214,17 @@ func (n *Node) makeRoom() bool {
 
 // owns takes the answer for a packet that came to this node.
 func (n *Node) owns(m *Message) {
-	if known := n.usable(m.Key); known != nil && known.owner != m.Owner {
+	entry, cached := n.table.find(m.Key), n.cache.find(m.Key)
+	usable := entry != nil && entry.cacheable
+	if usable && entry.owner != m.Owner || !usable && cached != nil && cached.owner != m.Owner {
 		n.Counters.Conflicts++
 	}
-	if entry := n.table.find(m.Key); entry != nil && entry.cacheable && entry.owner == m.Owner {
+	switch {
+	case usable && entry.owner == m.Owner:
 		entry.period = n.period
-	} else if cached := n.cache.find(m.Key); cached != nil {
+	case cached != nil:
 		cached.owner, cached.period = m.Owner, n.period
-	} else if n.config.Cached == 0 || n.cache.count < n.config.Cached {
+	case n.config.Cached == 0 || n.cache.count < n.config.Cached:
 		n.cache.insert(record{m.Key, m.Owner, n.period, true})
 	}
 	n.forward(m.Key, m.Owner)

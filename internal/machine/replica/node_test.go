@@ -1,8 +1,11 @@
 package replica
 
 import (
+	"maps"
 	"slices"
 	"testing"
+
+	"pgregory.net/rapid"
 
 	"github.com/ballast-lb/ballast/internal/algo/ring"
 )
@@ -98,14 +101,14 @@ func TestForwardersThatAskAtTheSameTimeGetTheSameAnswer(t *testing.T) {
 func TestWritesThatAreNotForThisNodeAreDropped(t *testing.T) {
 	key := at(9, 10) // chain 3 4 5
 	for what, m := range map[string]Message{
-		"begins at a node that is not the head":   {To: 4, Last: None},
-		"goes to a node outside the chain":        {To: 1, Last: 5},
-		"comes from a node outside the chain":     {To: 4, Last: 2},
-		"belongs to another view":                 {To: 3, View: 9},
-		"asks in another view":                    {To: 5, View: 9, Kind: WhoOwns},
-		"has come a long way":                     {To: 3, Hops: 200},
-		"asks after a long way":                   {To: 5, Hops: 200, Kind: WhoOwns},
-		"goes to a node without a view": {To: 6},
+		"begins at a node that is not the head": {To: 4, Last: None},
+		"goes to a node outside the chain":      {To: 1, Last: 5},
+		"comes from a node outside the chain":   {To: 4, Last: 2},
+		"belongs to another view":               {To: 3, View: 9},
+		"asks in another view":                  {To: 5, View: 9, Kind: WhoOwns},
+		"has come a long way":                   {To: 3, Hops: 200},
+		"asks after a long way":                 {To: 5, Hops: 200, Kind: WhoOwns},
+		"goes to a node without a view":         {To: 6},
 	} {
 		f := newFleet(t, DefaultConfig(3), 5)
 		f.nodes[6] = NewNode(6, f.config)
@@ -209,4 +212,42 @@ func TestTableFindsWhatAMapHas(t *testing.T) {
 	if count != 0 {
 		t.Errorf("%d more than were walked over", count)
 	}
+}
+
+func TestTableHasWhatAMapHasWhateverIsDone(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var table table
+		twin := map[ring.Key]Owner{}
+		// Few keys, and close together: the worst for a table that trusts them to be random.
+		keys := rapid.OneOf(rapid.Uint64Range(0, 20), rapid.Uint64Range(1<<64-20, 1<<64-1), rapid.Uint64())
+		for i := range rapid.IntRange(1, 60).Draw(t, "steps") {
+			key := ring.Key(keys.Draw(t, "key"))
+			if _, ok := twin[key]; !ok && rapid.IntRange(0, 4).Draw(t, "insert") > 0 {
+				table.insert(record{key: key, owner: Owner(i + 1)})
+				twin[key] = Owner(i + 1)
+			} else {
+				high := ring.Key(keys.Draw(t, "high"))
+				inside := func(k ring.Key) bool {
+					return key <= high && key <= k && k <= high || key > high && (k >= key || k <= high)
+				}
+				table.keep(key, high, func(r *record) bool { return r.owner%2 == 0 })
+				for k, owner := range twin {
+					if inside(k) && owner%2 != 0 {
+						delete(twin, k)
+					}
+				}
+			}
+			var got []ring.Key
+			table.each(0, 1<<64-1, func(r *record) bool { got = append(got, r.key); return true })
+			want := slices.Sorted(maps.Keys(twin))
+			if !slices.Equal(got, want) || table.count != len(want) {
+				t.Fatalf("%x, want %x", got, want)
+			}
+			for k, owner := range twin {
+				if found := table.find(k); found == nil || found.owner != owner {
+					t.Fatalf("%x: %v, want %d", k, found, owner)
+				}
+			}
+		}
+	})
 }

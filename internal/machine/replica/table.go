@@ -6,72 +6,78 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/ring"
 )
 
-// bucketRecords is how many records a bucket has on average before the table doubles.
-const bucketRecords = 8
-
 // record is an entry of a table.
 type record struct {
 	key       ring.Key
-	owner     Owner
+	owner     Owner  // 0: the place is free
 	period    uint32 // when last used
 	cacheable bool   // may be answered from
 }
 
-// table has records in the order of their keys: buckets by the first bits of the key, which look random. The zero value is empty.
+// table has records in the order of their keys: an array in which each stands at the place that the first bits of its key lead to, or as
+// few places later as there is room (ordered linear probing: Amble and Knuth, "Ordered hash tables", 1974). Keys look random. The zero
+// value is empty.
 type table struct {
-	buckets [][]record // 2^bits
-	bits    uint
-	count   int
+	places []record // 2^bits, and those that the last of them needed more
+	bits   uint
+	count  int
 }
 
-func (t *table) bucket(key ring.Key) int { return int(key >> (64 - t.bits)) }
+func (t *table) home(key ring.Key) int { return int(key >> (64 - t.bits)) }
+
+// seek returns the first place from a key's own on that is free, or where a key stands that is not smaller.
+func (t *table) seek(key ring.Key) int {
+	at := t.home(key)
+	for at < len(t.places) && t.places[at].owner != 0 && t.places[at].key < key {
+		at++
+	}
+	return at
+}
 
 // find returns the record of a key, or nil. It is valid until the table changes.
 func (t *table) find(key ring.Key) *record {
-	if t.count == 0 {
-		return nil
-	}
-	bucket := t.buckets[t.bucket(key)]
-	for i := range bucket {
-		if bucket[i].key == key {
-			return &bucket[i]
-		}
+	if at := t.seek(key); at < len(t.places) && t.places[at].key == key && t.places[at].owner != 0 {
+		return &t.places[at]
 	}
 	return nil
 }
 
 // insert puts in a record whose key is new to the table.
 func (t *table) insert(r record) {
-	if t.count >= bucketRecords*len(t.buckets) {
+	if 3*(t.count+1) > 2*(1<<t.bits) || len(t.places) == 0 {
 		t.double()
 	}
-	bucket := &t.buckets[t.bucket(r.key)]
-	at := len(*bucket)
-	for at > 0 && (*bucket)[at-1].key > r.key {
-		at--
-	}
-	*bucket = slices.Insert(*bucket, at, r)
 	t.count++
+	at := t.seek(r.key)
+	for ; at < len(t.places); at++ {
+		r, t.places[at] = t.places[at], r
+		if r.owner == 0 {
+			return
+		}
+	}
+	t.places = append(t.places, r)
 }
 
 func (t *table) double() {
-	if len(t.buckets) == 0 {
-		t.buckets = make([][]record, 1)
-		return
+	old := t.places
+	t.bits += 2
+	t.places = make([]record, 1<<t.bits)
+	free := 0 // all from here on are
+	for _, r := range old {
+		if r.owner != 0 {
+			free = t.settle(r, free)
+		}
 	}
-	doubled := make([][]record, 2*len(t.buckets))
-	t.bits++
-	for i, bucket := range t.buckets {
-		middle := ring.Key(2*i+1) << (64 - t.bits)
-		at, _ := slices.BinarySearchFunc(bucket, middle, func(r record, key ring.Key) int {
-			if r.key < key {
-				return -1
-			}
-			return 1
-		})
-		doubled[2*i], doubled[2*i+1] = bucket[:at:at], slices.Clone(bucket[at:])
+}
+
+// settle puts a record at the first place from free on that may be its, and returns the next.
+func (t *table) settle(r record, free int) int {
+	at := max(t.home(r.key), free)
+	for at >= len(t.places) {
+		t.places = append(t.places, record{})
 	}
-	t.buckets = doubled
+	t.places[at] = r
+	return at + 1
 }
 
 // keep removes the records from low to high, both included, that do not stay. On a circle low may be above high.
@@ -80,19 +86,24 @@ func (t *table) keep(low, high ring.Key, stays func(r *record) bool) {
 		t.keep(low, ^ring.Key(0), stays)
 		low = 0
 	}
-	if t.count == 0 {
-		return
-	}
-	for i := t.bucket(low); i <= t.bucket(high); i++ {
-		bucket := t.buckets[i]
-		kept := bucket[:0]
-		for j := range bucket {
-			if r := &bucket[j]; r.key < low || r.key > high || stays(r) {
-				kept = append(kept, *r)
+	last := t.home(high)
+	free := t.seek(low)
+	for at := free; at < len(t.places); at++ {
+		r := &t.places[at]
+		if r.owner == 0 {
+			if at >= last {
+				return
 			}
+			continue
 		}
-		t.count -= len(bucket) - len(kept)
-		t.buckets[i] = kept
+		if r.key <= high && !stays(r) {
+			*r = record{}
+			t.count--
+			continue
+		}
+		moved := *r
+		*r = record{}
+		free = t.settle(moved, free)
 	}
 }
 
@@ -104,14 +115,14 @@ func (t *table) each(low, high ring.Key, do func(r *record) bool) bool {
 		}
 		low = 0
 	}
-	if t.count == 0 {
-		return true
-	}
-	for i := t.bucket(low); i <= t.bucket(high); i++ {
-		for j := range t.buckets[i] {
-			if r := &t.buckets[i][j]; r.key >= low && r.key <= high && !do(r) {
-				return false
-			}
+	last := t.home(high)
+	for at := t.seek(low); at < len(t.places); at++ {
+		r := &t.places[at]
+		if r.owner == 0 && at >= last || r.owner != 0 && r.key > high {
+			return true
+		}
+		if r.owner != 0 && !do(r) {
+			return false
 		}
 	}
 	return true
@@ -119,9 +130,6 @@ func (t *table) each(low, high ring.Key, do func(r *record) bool) bool {
 
 func (t *table) clone() table {
 	copied := *t
-	copied.buckets = make([][]record, len(t.buckets))
-	for i, bucket := range t.buckets {
-		copied.buckets[i] = slices.Clone(bucket)
-	}
+	copied.places = slices.Clone(t.places)
 	return copied
 }

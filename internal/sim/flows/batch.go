@@ -101,6 +101,10 @@ func (w *World) wantLoads() {
 
 // endBatch lets up to batch connections end.
 func (w *World) endBatch(s *tableSteerer, events []event.Event) {
+	if !w.counting {
+		w.endUncounted(s, events)
+		return
+	}
 	var at, ages [batch]uint32
 	var cells [batch]cell
 	for i, e := range events {
@@ -115,10 +119,31 @@ func (w *World) endBatch(s *tableSteerer, events []event.Event) {
 		if now-c.changed < ages[i] || s.failed {
 			w.settle(s.judge(w.flow-uint64(ages[i]), ages[i], at[i]))
 			judged++
-		} else if w.counting {
+		} else {
 			w.loads[c.owner]--
 		}
 	}
-	w.stats.Depths[1] += int64(len(events) - judged)
-	w.live -= int64(len(events) - judged)
+	w.survive(len(events) - judged)
+}
+
+// endUncounted is endBatch where nobody asks whose connections they were: cells that have not moved need no look.
+func (w *World) endUncounted(s *tableSteerer, events []event.Event) {
+	var at, ages [batch]uint32
+	n := 0
+	for _, e := range events {
+		age := s.age(e.Payload())
+		cell := s.cell(w.flow-uint64(age), 0)
+		at[n%batch], ages[n%batch] = cell, age
+		n += s.owners.movedLately(cell)
+	}
+	for i := range n {
+		w.settle(s.judge(w.flow-uint64(ages[i]), ages[i], at[i]))
+	}
+	w.survive(len(events) - n)
+}
+
+// survive counts connections that end and whose cells have not changed in their lives.
+func (w *World) survive(connections int) {
+	w.stats.Depths[1] += int64(connections)
+	w.live -= int64(connections)
 }

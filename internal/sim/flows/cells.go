@@ -12,6 +12,7 @@ const (
 // the first flow that arrives after it.
 type owners struct {
 	cells   []cell
+	moved   []uint64 // by cell, 1 bit: it has changed lately. It fits into a cache where cells do not
 	latest  []uint32 // by cell: place of its latest change in changes; noChange: none that matters
 	changes []change
 	free    uint32 // first free place of changes, linked by older; noChange: none
@@ -40,6 +41,7 @@ type step struct {
 
 func newOwners(first []uint32) owners {
 	o := owners{cells: make([]cell, len(first)), latest: make([]uint32, len(first)), changes: make([]change, firstChange)}
+	o.moved = make([]uint64, len(first)/64+1)
 	for i, owner := range first {
 		o.cells[i] = cell{owner: owner, changed: longAgo}
 	}
@@ -62,7 +64,11 @@ func (o *owners) place(at int, owner uint32, now uint64, order uint32) {
 	o.changes[place] = change{flow: uint32(now), before: c.owner, older: o.latest[at], order: order}
 	o.latest[at] = place
 	*c = cell{owner: owner, changed: uint32(now)}
+	o.moved[at/64] |= 1 << (at % 64)
 }
+
+// movedLately returns 0 when no living flow has seen the cell change; else 1.
+func (o *owners) movedLately(at uint32) int { return int(o.moved[at/64] >> (at % 64) & 1) }
 
 // changedSince tells whether a cell's owner has changed in the life of a flow of that age.
 func (o *owners) changedSince(at uint32, age uint32, now uint64) bool {
@@ -93,6 +99,7 @@ func (o *owners) forget(now uint64, age uint32) {
 			continue
 		}
 		c.changed = uint32(now) - longAgo
+		o.moved[at/64] &^= 1 << (at % 64)
 		o.release(&o.latest[at])
 	}
 }

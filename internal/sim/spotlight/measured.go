@@ -86,7 +86,7 @@ func figure12() sim.Experiment {
 			{ID: "awfd-4", What: "AWFD with m = 4, more than ECMP, the least of all intervals", Unit: "%", Paper: "consistently more", Low: 0, High: infinite},
 			{ID: "awfd-2-500", What: "AWFD with m = 2 and 500 ms, more than ECMP", Unit: "%", Paper: "consistently more", Low: 0, High: infinite},
 			{ID: "awfd-2-1000", What: "AWFD with m = 2 and 1 s, more than ECMP", Unit: "%", Paper: "consistently more", Low: -3, High: 3, Known: true,
-				Note: "In one second come 310 requests, and with m = 2 only the few hosts with less than twice the shortest queue get them. What that costs is about what ECMP " +
+				Note: "In one second come 330 requests, and with m = 2 only the few hosts with less than twice the shortest queue get them. What that costs is about what ECMP " +
 					"loses on the slow hosts. The test bed's ECMP loses more (see m = 4)."},
 			{ID: "awfd-4-500", What: "AWFD with m = 4 and 500 ms, more than ECMP", Unit: "%", Paper: "22 %", Low: 4, High: 11, Known: true,
 				Note: "The test bed's hosts lose capacity when they have hundreds of open connections: ECMP, which overloads the slow ones, has less than 20 of " +

@@ -71,7 +71,7 @@ func figure8(s setup) sim.Experiment {
 			{ID: "lcf-ecmp", What: "LCF less ECMP, the most of all intervals from 250 ms on", Paper: "decreases significantly", Low: -1, High: 0},
 			{ID: "crossover", What: "interval from which WCMP is better than AWFD", Unit: "s", Paper: "AWFD always outperforms WCMP", Low: 1.2, High: 1.9, Known: true,
 				Note: "WCMP knows the sizes of the instances, which are most of what there is to know of them here, and needs no news. AWFD must learn them " +
-					"from loads that grow old: with 1000 new flows a second and lives of 10 s, a seventh of all flows is dispatched by one poll at 1.5 s."},
+					"from loads that grow old: with 1000 new flows a second and lives of 10 s, a seventh of the living flows was dispatched by one poll at 1.5 s."},
 		},
 		Figures: []sim.Figure{{Title: "Spotlight figure 8", X: "update interval (ms)", Y: "service utilisation", LogX: true}},
 		Run:     s.runFigure8,

@@ -26,10 +26,10 @@ var (
 	markdownText string
 
 	page = htmltemplate.Must(htmltemplate.New("report").Funcs(htmltemplate.FuncMap{
-		"ours": ours, "band": band, "paper": paper, "seeds": seeds, "tally": tally, "verdicts": verdicts, "sentence": sentence, "class": class,
+		"ours": ours, "band": band, "paper": paper, "seeds": seeds, "tally": tally, "verdicts": verdicts, "sentence": sentence, "notes": notes, "class": class,
 	}).Parse(htmlText))
 	markdown = texttemplate.Must(texttemplate.New("report").Funcs(texttemplate.FuncMap{
-		"ours": ours, "band": band, "paper": paper, "seeds": seeds, "tally": tally, "verdicts": verdicts, "sentence": sentence, "cell": cell,
+		"ours": ours, "band": band, "paper": paper, "seeds": seeds, "tally": tally, "verdicts": verdicts, "sentence": sentence, "notes": notes, "cell": cell,
 	}).Parse(markdownText))
 )
 

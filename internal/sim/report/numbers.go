@@ -4,6 +4,7 @@ package report
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -25,12 +26,12 @@ func number(v float64, digits int) string {
 	return strconv.FormatFloat(v, 'f', max(decimals, 0), 64)
 }
 
-// bound writes the end of a band as it was given.
+// bound writes the end of a band. Six digits are more than any band has; what follows is of the arithmetic that made it.
 func bound(v float64) string {
 	if size := math.Abs(v); size >= 1e6 && size < 1e15 {
 		return strconv.FormatFloat(v, 'f', -1, 64)
 	}
-	return strconv.FormatFloat(v, 'g', -1, 64)
+	return strconv.FormatFloat(v, 'g', 6, 64)
 }
 
 // with adds a unit to a number.
@@ -121,4 +122,22 @@ func verdicts(r sim.Result) string { return tally([]sim.Result{r}) }
 func sentence(text string) string {
 	first, size := utf8.DecodeRuneInString(text)
 	return string(unicode.ToUpper(first)) + text[size:]
+}
+
+// note is what is to be said of some findings.
+type note struct{ Of, Text string }
+
+// notes returns the notes of findings, each once.
+func notes(findings []sim.Finding) (all []note) {
+	for _, f := range findings {
+		if f.Note == "" {
+			continue
+		}
+		if i := slices.IndexFunc(all, func(n note) bool { return n.Text == f.Note }); i >= 0 {
+			all[i].Of += "; " + f.What
+		} else {
+			all = append(all, note{Of: f.What, Text: f.Note})
+		}
+	}
+	return all
 }

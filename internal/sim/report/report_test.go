@@ -100,3 +100,18 @@ func TestMarkdownHasTablesAndPictures(t *testing.T) {
 		t.Errorf("a picture of nothing, or empty lines, in\n%s", out.String())
 	}
 }
+
+func TestANoteIsToldOnce(t *testing.T) {
+	have := notes([]sim.Finding{{What: "a", Note: "x"}, {What: "b"}, {What: "c", Note: "y"}, {What: "d", Note: "x"}})
+	if len(have) != 2 || have[0] != (note{"a; d", "x"}) || have[1] != (note{"c", "y"}) {
+		t.Errorf("have %+v", have)
+	}
+}
+
+func TestBoundsHaveNoDigitsOfArithmetic(t *testing.T) {
+	for v, want := range map[float64]string{6.4 * 1.1: "7.04", 100: "100", 284803000: "284803000", 0.1 + 0.2: "0.3", -1: "-1"} {
+		if have := bound(v); have != want {
+			t.Errorf("%v: %s instead of %s", v, have, want)
+		}
+	}
+}

@@ -17,10 +17,8 @@ func Text(out io.Writer, results []sim.Result) error {
 		if err := writeTable(out, r.Findings); err != nil {
 			return err
 		}
-		for _, f := range r.Findings {
-			if f.Note != "" {
-				fmt.Fprintf(out, "  %s: %s\n", f.What, f.Note)
-			}
+		for _, n := range notes(r.Findings) {
+			fmt.Fprintf(out, "  %s: %s\n", n.Of, n.Text)
 		}
 		fmt.Fprintln(out)
 	}

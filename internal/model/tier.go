@@ -21,4 +21,6 @@ func (f *Fleet) SecondTier() *Service {
 }
 
 // SendsToNodes reports whether a node of the first tier sends the service's packets to nodes of the second, and not to its servers.
-func (s *Service) SendsToNodes(tier Tier) bool { return tier == TierFirst && s.Affinity == AffinityTable }
+func (s *Service) SendsToNodes(tier Tier) bool {
+	return tier == TierFirst && s.Affinity == AffinityTable
+}

@@ -123,14 +123,24 @@ func (f *filling) fill(from, to int, turns []turn) {
 // next walks a server to the next slot that it can have, and past it; false: there is none.
 func (f *filling) next(t *turn, from int, to uint8) (slot uint32, ok bool) {
 	for !t.over {
-		slot, t.next = t.next, t.next+t.skip
-		if t.next >= f.slots { // both are below slots, whose double fits: no division
-			t.next -= f.slots
+		slot = t.next
+		for f.taken[slot] >= to {
+			if slot = f.after(slot, t.skip); slot == t.start {
+				t.over = true
+				return 0, false
+			}
 		}
+		t.next = f.after(slot, t.skip)
 		t.over = t.next == t.start
-		if f.taken[slot] < to && !slices.Contains(f.cells[int(slot)*f.choices:][:from], t.id) {
+		if from == 0 || !slices.Contains(f.cells[int(slot)*f.choices:][:from], t.id) {
 			return slot, true
 		}
 	}
 	return 0, false
+}
+
+// after returns (slot + skip) modulo slots, both below it, without a branch: a difference below 0 is a large number.
+func (f *filling) after(slot, skip uint32) uint32 {
+	slot += skip
+	return min(slot, slot-f.slots)
 }

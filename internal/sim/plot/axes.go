@@ -125,7 +125,7 @@ func (l limits) apply(p *plot.Plot, diagram sim.Diagram) {
 		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, logTicks{}
 	}
 	// Legends would hide the curves: make room for them above.
-	if room := float64(len(diagram.Series)) * 0.05; !diagram.LogY {
+	if room := min(0.02+float64(len(diagram.Series))*0.065, 0.7); !diagram.LogY {
 		p.Y.Max += room * (p.Y.Max - p.Y.Min)
 	} else {
 		p.Y.Max *= math.Pow(p.Y.Max/p.Y.Min, room)

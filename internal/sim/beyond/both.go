@@ -116,7 +116,8 @@ func playBoth(run *sim.Run, w *flows.World, before float64, nodesMove bool,
 			}
 			nodeAt, _, _ = nodes.next()
 		}
-		run.Progress(int64(1000*(before+float64(now)/float64(end)/4)), 1000)
+		all := 4 * 2 * w.Rate() * float64(end/second) // four worlds, arrivals and ends
+		run.Progress(int64(all*(before+float64(now)/float64(end)/4)), int64(all))
 		if err := run.Err(); err != nil {
 			return flows.Stats{}, err
 		}

@@ -129,7 +129,8 @@ func playRack(run *sim.Run, rate float64, world *flows.World, longest int64, ser
 			if now > rackLostAt && now < rackBackAt {
 				peak = max(peak, spread)
 			}
-			run.Progress(int64(1000*(half+float64(now)/float64(end)/2)), 1000)
+			all := 2 * 2 * w.base * float64(end/second) // two worlds, arrivals and ends
+			run.Progress(int64(all*(half+float64(now)/float64(end)/2)), int64(all))
 		}
 		if err := run.Err(); err != nil {
 			return nil, err

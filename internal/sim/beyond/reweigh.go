@@ -64,7 +64,7 @@ func runReweigh(run *sim.Run) error {
 		{intervalNS: second, table: maglev.Table, broken: "maglev-1s"},
 	}
 	for i, c := range cases {
-		stats, uneven, err := c.play(run)
+		stats, uneven, err := c.play(run, int64(i), int64(len(cases)))
 		if err != nil {
 			return fmt.Errorf("case %d: %w", i, err)
 		}
@@ -74,13 +74,13 @@ func runReweigh(run *sim.Run) error {
 		if c.uneven != "" {
 			run.Value(c.uneven, uneven)
 		}
-		run.Progress(int64(i+1), int64(len(cases)))
 	}
 	return nil
 }
 
-// play runs one world: the longest life first, then what is measured. uneven is the average of max/mean of connections per size.
-func (c *reweighCase) play(run *sim.Run) (stats flows.Stats, uneven float64, err error) {
+// play runs one world: the longest life first, then what is measured. before of the cases were run already. uneven is the average of max/mean of
+// connections per size.
+func (c *reweighCase) play(run *sim.Run, before, cases int64) (stats flows.Stats, uneven float64, err error) {
 	lives, longest := webDurations()
 	lives, longest = lives.Scaled(reweighShorter), int64(float64(longest)*reweighShorter)
 	config := flows.Config{Seed: run.Seed, Servers: reweighServers, Durations: lives, Rate: reweighConnections / lives.Mean()}
@@ -107,6 +107,8 @@ func (c *reweighCase) play(run *sim.Run) (stats flows.Stats, uneven float64, err
 		} else {
 			uneven, samples = uneven+unevenness(w.Loads()), samples+1
 		}
+		events := int64(2 * w.Rate())
+		run.Progress((before*end+now)/second*events, cases*end/second*events)
 		if err := run.Err(); err != nil {
 			return flows.Stats{}, 0, err
 		}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/ballast-lb/ballast/internal/algo/buckets"
+	"github.com/ballast-lb/ballast/internal/algo/candidates"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/sim"
 	"github.com/ballast-lb/ballast/internal/sim/dispatch"
 	"github.com/ballast-lb/ballast/internal/sim/flows"
@@ -19,8 +21,16 @@ type scale struct {
 	downSeconds               float64
 }
 
-// fullScale takes about 1.1 GB, and a minute or two for each of two worlds.
+// fullScale takes about 1.1 GB, and half a minute or more for each of two worlds.
 var fullScale = scale{servers: 100_000, bucketsPerServer: 100, connections: 100_000_000, updates: 10_000, seconds: 60, downSeconds: 10}
+
+// candidateScale is a hundredth of it. The candidates of all slots are computed anew with every change: more would take hours.
+var candidateScale = scale{servers: 1000, connections: 1_000_000, updates: 100, seconds: 60, downSeconds: 10}
+
+const (
+	candidateSlots   = 65_521 // the largest table of the data plane
+	candidateChoices = 2
+)
 
 func scaleExperiment(size scale) sim.Experiment {
 	return sim.Experiment{
@@ -28,13 +38,18 @@ func scaleExperiment(size scale) sim.Experiment {
 		Title: "broken connections with 100K servers, 100M connections and 10K reconfigurations in a minute",
 		Method: "Web-server durations, an equilibrium of 100M connections at the start. Servers leave and come back (exponential, 10 s away on average), 10K " +
 			"times in 60 s; who leaves is drained. A hundred buckets for each server, moved by stable hashing to others and back home. Connections " +
-			"count that live at any time in that minute, each to its end. Cookies: servers take turns.",
+			"count that live at any time in that minute, each to its end. Cookies: servers take turns. SHELL has tables of 65521 slots and two candidates " +
+			"by 6LB's algorithm 3, of which the first takes a connection if it has no more than the mean: at a hundredth of the size, in which as large a " +
+			"part of the servers leaves.",
 		Claims: []sim.Claim{
 			{ID: "hash", What: "broken by plain hash", Unit: "%", Low: 1.4, High: 1.9},
 			{ID: "history-2", What: "broken with one previous owner (Beamer)", Unit: "%", Low: 0.004, High: 0.02},
-			{ID: "history-3", What: "broken with a history of three owners (SHELL, h = 3)", Unit: "%", Low: 0, High: 0.001},
+			{ID: "history-3", What: "broken with a history of three owners", Unit: "%", Low: 0, High: 0.001},
 			{ID: "history-4", What: "broken with a history of four owners", Unit: "%", Low: 0, High: 0.0001},
 			{ID: "cookie", What: "broken with cookies", Unit: "%", Low: 0, High: 0},
+			{ID: "shell-1", What: "broken by SHELL, h = 1, at a hundredth of the size", Unit: "%", Low: 3.3, High: 4.5},
+			{ID: "shell-2", What: "broken by SHELL, h = 2, at a hundredth of the size", Unit: "%", Low: 0.35, High: 0.6},
+			{ID: "shell-3", What: "broken by SHELL, h = 3, at a hundredth of the size", Unit: "%", Low: 0.13, High: 0.25},
 			{ID: "connections", What: "connections alive at once, at the end", Unit: "M", Low: 0.95 * float64(size.connections) / 1e6, High: 1.05 * float64(size.connections) / 1e6},
 		},
 		Run: func(run *sim.Run) error { return runScale(run, size) },
@@ -49,7 +64,7 @@ func runScale(run *sim.Run, size scale) error {
 	table := buckets.New(size.servers, size.bucketsPerServer)
 	byTable := config
 	byTable.Table = &flows.Table{Owners: table.Owners()}
-	stats, live, err := size.play(run, flows.New(byTable), longest, 0, events, func(w *flows.World, _ *turnover, who uint32, back bool) {
+	stats, live, err := size.play(run, flows.New(byTable), longest, 0, 2*events, func(w *flows.World, _ *turnover, who uint32, back bool) {
 		follow(w, table, who, back)
 	})
 	if err != nil {
@@ -65,22 +80,54 @@ func runScale(run *sim.Run, size scale) error {
 	byCookie := config
 	byCookie.Chooser = turns
 	turns.Round = newPool(size.servers).present
-	stats, _, err = size.play(run, flows.New(byCookie), longest, events, events, func(_ *flows.World, servers *turnover, _ uint32, _ bool) {
+	stats, _, err = size.play(run, flows.New(byCookie), longest, events, 2*events, func(_ *flows.World, servers *turnover, _ uint32, _ bool) {
 		turns.Round = append(turns.Round[:0], servers.present...)
 	})
 	run.Share("cookie", stats.BrokenAt(1), stats.Ended)
+	if err != nil {
+		return err
+	}
+	return runCandidates(run, candidateScale, longest, 2*events)
+}
+
+// runCandidates plays SHELL. done are the events that were before.
+func runCandidates(run *sim.Run, size scale, longest, done int64) error {
+	lives, _ := webDurations()
+	mean := int32(size.connections / int64(size.servers))
+	w := flows.New(flows.Config{
+		Seed: run.Seed, Servers: size.servers, Durations: lives, Rate: float64(size.connections) / lives.Mean(),
+		Table: &flows.Table{
+			Owners: candidatesOf(newPool(size.servers).present), Choices: candidateChoices,
+			Accepts: func(_ uint32, load int32) bool { return load <= mean },
+		},
+	})
+	stats, _, err := size.play(run, w, longest, done, done, func(w *flows.World, servers *turnover, _ uint32, _ bool) {
+		w.PlaceAll(candidatesOf(servers.present))
+	})
+	for _, depth := range []int{1, 2, 3} {
+		run.Share(fmt.Sprintf("shell-%d", depth), stats.BrokenAt(depth), stats.Ended)
+	}
 	return err
 }
 
-// play fills a world, changes its servers, and lets everybody's connections end. done of the run's events were before.
-func (size scale) play(run *sim.Run, w *flows.World, longest, done, events int64,
+// candidatesOf returns the cells of SHELL's table for the servers that are present. The id of server s is s+1.
+func candidatesOf(present []uint32) []uint32 {
+	shares := make([]model.Share, len(present))
+	for i, server := range present {
+		shares[i] = model.Share{ID: uint16(server + 1), Weight: 1}
+	}
+	return serversOf(candidates.Table(candidateSlots, candidateChoices, shares))
+}
+
+// play fills a world, changes its servers, and lets everybody's connections end. done of all the run's events were before.
+func (size scale) play(run *sim.Run, w *flows.World, longest, done, all int64,
 	change func(w *flows.World, servers *turnover, who uint32, back bool)) (stats flows.Stats, live int64, err error) {
 	end := size.seconds * second
 	w.Fill()
 	servers := newServerTurnover(run.Seed, size.servers, 2*float64(end)/float64(size.updates), size.downSeconds*float64(second))
 	report := func() error {
 		stats := w.Stats()
-		run.Progress(done+stats.Arrived+stats.Ended, 2*events)
+		run.Progress(min(done+stats.Arrived+stats.Ended, all), all)
 		return run.Err()
 	}
 	changes := 0

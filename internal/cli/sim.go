@@ -205,7 +205,7 @@ func failures(results []sim.Result) error {
 	if len(names) == 0 {
 		return nil
 	}
-	return fmt.Errorf("judge %d experiments: %d %w: %s", len(results), len(names), errClaimsFail, strings.Join(names, ", "))
+	return fmt.Errorf("judge results: %w: %s", errClaimsFail, strings.Join(names, ", "))
 }
 
 // checkPicture refuses, before a long run, what savePicture could not do.

@@ -20,7 +20,7 @@ const (
 
 // Experiments returns them.
 func Experiments() []sim.Experiment {
-	return []sim.Experiment{scaleExperiment(fullScale), bothExperiment(), rackExperiment(), reweighExperiment()}
+	return []sim.Experiment{scaleExperiment(fullScale, candidateScale), bothExperiment(), rackExperiment(), reweighExperiment()}
 }
 
 // webDurations are how long connections last, in seconds, and the longest.

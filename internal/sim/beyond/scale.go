@@ -32,7 +32,8 @@ const (
 	candidateChoices = 2
 )
 
-func scaleExperiment(size scale) sim.Experiment {
+// scaleExperiment plays SHELL at a smaller size.
+func scaleExperiment(size, smaller scale) sim.Experiment {
 	return sim.Experiment{
 		Name: "beyond-scale", Source: source, Seeds: 1, Extra: true,
 		Title: "broken connections with 100K servers, 100M connections and 10K reconfigurations in a minute",
@@ -52,11 +53,11 @@ func scaleExperiment(size scale) sim.Experiment {
 			{ID: "shell-3", What: "broken by SHELL, h = 3, at a hundredth of the size", Unit: "%", Low: 0.13, High: 0.25},
 			{ID: "connections", What: "connections alive at once, at the end", Unit: "M", Low: 0.95 * float64(size.connections) / 1e6, High: 1.05 * float64(size.connections) / 1e6},
 		},
-		Run: func(run *sim.Run) error { return runScale(run, size) },
+		Run: func(run *sim.Run) error { return runScale(run, size, smaller) },
 	}
 }
 
-func runScale(run *sim.Run, size scale) error {
+func runScale(run *sim.Run, size, smaller scale) error {
 	lives, longest := webDurations()
 	config := flows.Config{Seed: run.Seed, Servers: size.servers, Durations: lives, Rate: float64(size.connections) / lives.Mean()}
 	events := int64(2*config.Rate*float64(size.seconds)) + 2*size.connections
@@ -87,7 +88,7 @@ func runScale(run *sim.Run, size scale) error {
 	if err != nil {
 		return err
 	}
-	return runCandidates(run, candidateScale, longest, 2*events)
+	return runCandidates(run, smaller, longest, 2*events)
 }
 
 // runCandidates plays SHELL. done are the events that were before.

@@ -2,17 +2,26 @@
 package all
 
 import (
+	"cmp"
+	"slices"
+	"strings"
+
 	"github.com/ballast-lb/ballast/internal/sim"
 	"github.com/ballast-lb/ballast/internal/sim/beyond"
 	"github.com/ballast-lb/ballast/internal/sim/shell"
 	"github.com/ballast-lb/ballast/internal/sim/spotlight"
 )
 
+// families is the order in which experiments are shown; within one, packages say it.
+var families = []string{"cheetah-", "shell-", "spotlight-", "yuz-", "anolis-", "beyond-"}
+
 // Experiments returns all experiments in the order in which they are shown.
 func Experiments() []sim.Experiment {
-	var all []sim.Experiment
-	for _, some := range [][]sim.Experiment{shell.Experiments(), spotlight.Experiments(), beyond.Experiments()} {
-		all = append(all, some...)
-	}
+	all := slices.Concat(shell.Experiments(), spotlight.Experiments(), beyond.Experiments())
+	slices.SortStableFunc(all, func(a, b sim.Experiment) int { return cmp.Compare(family(a), family(b)) })
 	return all
+}
+
+func family(e sim.Experiment) int {
+	return slices.IndexFunc(families, func(prefix string) bool { return strings.HasPrefix(e.Name, prefix) })
 }

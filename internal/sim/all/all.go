@@ -18,10 +18,17 @@ var families = []string{"cheetah-", "shell-", "spotlight-", "yuz-", "anolis-", "
 // Experiments returns all experiments in the order in which they are shown.
 func Experiments() []sim.Experiment {
 	all := slices.Concat(shell.Experiments(), spotlight.Experiments(), beyond.Experiments())
-	slices.SortStableFunc(all, func(a, b sim.Experiment) int { return cmp.Compare(family(a), family(b)) })
+	slices.SortStableFunc(all, func(a, b sim.Experiment) int {
+		order := cmp.Compare(family(a), family(b))
+		if order == 0 && family(a) == 0 { // Cheetah's figures are of two packages
+			order = strings.Compare(a.Name, b.Name)
+		}
+		return order
+	})
 	return all
 }
 
+// family returns the number of an experiment's family; -1 if there is none.
 func family(e sim.Experiment) int {
 	return slices.IndexFunc(families, func(prefix string) bool { return strings.HasPrefix(e.Name, prefix) })
 }

@@ -11,7 +11,7 @@ var name = regexp.MustCompile(`^[a-z0-9]+([-.][a-z0-9.]+)*$`)
 func TestExperimentsAreWellFormed(t *testing.T) {
 	names := map[string]bool{}
 	for _, experiment := range Experiments() {
-		if !name.MatchString(experiment.Name) || names[experiment.Name] || experiment.Name == "all" {
+		if !name.MatchString(experiment.Name) || names[experiment.Name] || experiment.Name == "all" || family(experiment) < 0 {
 			t.Errorf("experiment %q: not a name, or not the only one", experiment.Name)
 		}
 		names[experiment.Name] = true

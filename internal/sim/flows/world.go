@@ -21,7 +21,7 @@ import (
 const second = 1e9 // ns
 
 // MaxDepth is the longest history that is told apart.
-const MaxDepth = 8
+const MaxDepth = 16
 
 // Config describes a world. Exactly one of Table and Chooser must be there.
 type Config struct {

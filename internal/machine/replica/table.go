@@ -6,78 +6,106 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/ring"
 )
 
+// Implementation constants.
+const (
+	bucketRecords = 16 // more than this, and a bucket is divided
+	mostBits      = 24 // of keys that the directory looks at; only keys that are not random need more than a few
+)
+
 // record is an entry of a table.
 type record struct {
 	key       ring.Key
-	owner     Owner  // 0: the place is free
+	owner     Owner
 	period    uint32 // when last used
 	cacheable bool   // may be answered from
 }
 
-// table has records in the order of their keys: an array in which each stands at the place that the first bits of its key lead to, or as
-// few places later as there is room (ordered linear probing: Amble and Knuth, "Ordered hash tables", 1974). Keys look random. The zero
+// table has records in the order of their keys: extendible hashing (Fagin, Nievergelt, Pippenger and Strong, 1979) by the first bits of the
+// key. Keys are random within the arcs of a node, and there are none elsewhere, so that buckets must be divided where keys are. The zero
 // value is empty.
 type table struct {
-	places []record // 2^bits, and those that the last of them needed more
-	bits   uint
-	count  int
+	directory []*bucket // 2^bits; 2^(bits-depth) places in a row for each bucket
+	bits      uint
+	count     int
 }
 
-func (t *table) home(key ring.Key) int { return int(key >> (64 - t.bits)) }
-
-// seek returns the first place from a key's own on that is free, or where a key stands that is not smaller.
-func (t *table) seek(key ring.Key) int {
-	at := t.home(key)
-	for at < len(t.places) && t.places[at].owner != 0 && t.places[at].key < key {
-		at++
-	}
-	return at
+// bucket has the records whose keys begin with the same bits, in order.
+type bucket struct {
+	records []record
+	depth   uint // number of these bits
 }
+
+func (t *table) place(key ring.Key) int { return int(key >> (64 - t.bits)) }
 
 // find returns the record of a key, or nil. It is valid until the table changes.
 func (t *table) find(key ring.Key) *record {
-	if at := t.seek(key); at < len(t.places) && t.places[at].key == key && t.places[at].owner != 0 {
-		return &t.places[at]
+	if t.count == 0 {
+		return nil
+	}
+	records := t.directory[t.place(key)].records
+	for i := range records {
+		if records[i].key == key {
+			return &records[i]
+		}
 	}
 	return nil
 }
 
 // insert puts in a record whose key is new to the table.
 func (t *table) insert(r record) {
-	if 3*(t.count+1) > 2*(1<<t.bits) || len(t.places) == 0 {
-		t.double()
+	if t.directory == nil {
+		t.directory = []*bucket{{}}
 	}
+	b := t.directory[t.place(r.key)]
+	for len(b.records) >= bucketRecords && b.depth < mostBits {
+		t.divide(b, t.place(r.key))
+		b = t.directory[t.place(r.key)]
+	}
+	at := len(b.records)
+	for at > 0 && b.records[at-1].key > r.key {
+		at--
+	}
+	b.records = slices.Insert(b.records, at, r)
 	t.count++
-	at := t.seek(r.key)
-	for ; at < len(t.places); at++ {
-		r, t.places[at] = t.places[at], r
-		if r.owner == 0 {
-			return
-		}
-	}
-	t.places = append(t.places, r)
 }
 
-func (t *table) double() {
-	old := t.places
-	t.bits += 2
-	t.places = make([]record, 1<<t.bits)
-	free := 0 // all from here on are
-	for _, r := range old {
-		if r.owner != 0 {
-			free = t.settle(r, free)
+// divide makes two buckets of one, of which a place in the directory is given.
+func (t *table) divide(b *bucket, place int) {
+	if b.depth == t.bits {
+		doubled := make([]*bucket, 2*len(t.directory))
+		for i := range doubled {
+			doubled[i] = t.directory[i/2]
 		}
+		t.directory, t.bits, place = doubled, t.bits+1, 2*place
+	}
+	b.depth++
+	half := 1 << (t.bits - b.depth)
+	middle := place&^(2*half-1) + half
+	at := len(b.records)
+	for at > 0 && t.place(b.records[at-1].key) >= middle {
+		at--
+	}
+	upper := &bucket{records: append(make([]record, 0, bucketRecords), b.records[at:]...), depth: b.depth}
+	b.records = b.records[:at]
+	for i := range half {
+		t.directory[middle+i] = upper
 	}
 }
 
-// settle puts a record at the first place from free on that may be its, and returns the next.
-func (t *table) settle(r record, free int) int {
-	at := max(t.home(r.key), free)
-	for at >= len(t.places) {
-		t.places = append(t.places, record{})
+// buckets calls do with the buckets of keys from low to high, in order, until it returns false.
+func (t *table) buckets(low, high ring.Key, do func(b *bucket) bool) bool {
+	if t.directory == nil {
+		return true
 	}
-	t.places[at] = r
-	return at + 1
+	for i, last := t.place(low), t.place(high); i <= last; {
+		b := t.directory[i]
+		if !do(b) {
+			return false
+		}
+		width := 1 << (t.bits - b.depth)
+		i = i&^(width-1) + width
+	}
+	return true
 }
 
 // keep removes the records from low to high, both included, that do not stay. On a circle low may be above high.
@@ -86,25 +114,17 @@ func (t *table) keep(low, high ring.Key, stays func(r *record) bool) {
 		t.keep(low, ^ring.Key(0), stays)
 		low = 0
 	}
-	last := t.home(high)
-	free := t.seek(low)
-	for at := free; at < len(t.places); at++ {
-		r := &t.places[at]
-		if r.owner == 0 {
-			if at >= last {
-				return
+	t.buckets(low, high, func(b *bucket) bool {
+		kept := b.records[:0]
+		for i := range b.records {
+			if r := &b.records[i]; r.key < low || r.key > high || stays(r) {
+				kept = append(kept, *r)
 			}
-			continue
 		}
-		if r.key <= high && !stays(r) {
-			*r = record{}
-			t.count--
-			continue
-		}
-		moved := *r
-		*r = record{}
-		free = t.settle(moved, free)
-	}
+		t.count -= len(b.records) - len(kept)
+		b.records = kept
+		return true
+	})
 }
 
 // each calls do with the records from low to high, both included, in order around the circle, until it returns false.
@@ -115,21 +135,25 @@ func (t *table) each(low, high ring.Key, do func(r *record) bool) bool {
 		}
 		low = 0
 	}
-	last := t.home(high)
-	for at := t.seek(low); at < len(t.places); at++ {
-		r := &t.places[at]
-		if r.owner == 0 && at >= last || r.owner != 0 && r.key > high {
-			return true
+	return t.buckets(low, high, func(b *bucket) bool {
+		for i := range b.records {
+			if r := &b.records[i]; r.key >= low && r.key <= high && !do(r) {
+				return false
+			}
 		}
-		if r.owner != 0 && !do(r) {
-			return false
-		}
-	}
-	return true
+		return true
+	})
 }
 
 func (t *table) clone() table {
 	copied := *t
-	copied.places = slices.Clone(t.places)
+	copied.directory = make([]*bucket, len(t.directory))
+	for i, b := range t.directory {
+		if i > 0 && t.directory[i-1] == b {
+			copied.directory[i] = copied.directory[i-1]
+		} else {
+			copied.directory[i] = &bucket{slices.Clone(b.records), b.depth}
+		}
+	}
 	return copied
 }

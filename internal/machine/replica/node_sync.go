@@ -36,12 +36,15 @@ func (n *Node) startSync(m *Message) {
 }
 
 // advance sends further parts of a range (step 1), and finishes when nothing is left to wait for.
+//
+// Departs from Anolis, which sends to all nodes at once: if a later node had an entry that an earlier one lacks, and this node failed, the
+// earlier one would become the first common node and take another value. So nodes behind this one get a part one after the other.
 func (n *Node) advance(s *transfer) {
 	chain := n.chain(s.low)
 	for !s.sentAll && len(s.waiting) <= n.config.CopyWindow*(len(chain)-1) {
 		part := n.part(s)
-		for _, to := range chain {
-			if to != n.id {
+		for place, to := range chain {
+			if to != n.id && (!n.config.Rules.SyncInOrder || place <= slices.Index(chain, n.id)+1) {
 				n.ship(s, to, part)
 			}
 		}
@@ -184,9 +187,19 @@ func (n *Node) copyAcked(m *Message) {
 	}
 	s.unacked--
 	if waiting >= 0 {
+		n.hand(s, m.From, *s.waiting[waiting].Transfer)
 		s.waiting = slices.Delete(s.waiting, waiting, waiting+1)
 	}
 	n.advance(s)
+}
+
+// hand sends what a node behind this one has taken to the next one.
+func (n *Node) hand(s *transfer, from uint16, part Transfer) {
+	chain := n.chain(s.low)
+	place := slices.Index(chain, from)
+	if n.config.Rules.SyncInOrder && place > slices.Index(chain, n.id) && place+1 < len(chain) {
+		n.ship(s, chain[place+1], part)
+	}
 }
 
 // decide returns whose the entries are that a node before this one has: what this node has heard of them first.

@@ -69,6 +69,15 @@ func (f *fleet) text() (text []byte) {
 	return text
 }
 
+func TestACloneOfANewNodeTakesEntries(t *testing.T) {
+	config := DefaultConfig(2)
+	clone := newFleet(t, config, 4).nodes[4].Clone()
+	clone.Receive(Message{Kind: Owns, To: 4, Key: 7, Owner: 8})
+	if clone.Cached(7) != 8 {
+		t.Error("it does not")
+	}
+}
+
 func TestAClonesFutureIsItsOwn(t *testing.T) {
 	c := run(t, DefaultConfig(2), 4, 1)
 	before := string(c.text())

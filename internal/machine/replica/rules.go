@@ -71,7 +71,7 @@ type Config struct {
 
 // DefaultConfig returns what suits a keep-alive interval of two periods of which two refreshes may be lost.
 func DefaultConfig(chain int) Config {
-	return Config{Chain: chain, HopLimit: uint8(chain) + 4, Timeout: 6, Stagger: 2, CopyEntries: 512, CopyWindow: 8, EvenTo: 1.1, Rules: DefaultRules()}
+	return Config{Chain: chain, HopLimit: uint8(chain) + 4, Timeout: 6, Stagger: 2, CopyEntries: 512, CopyWindow: 8, EvenTo: 1.05, Rules: DefaultRules()}
 }
 
 func (c *Config) chains() ring.Chains {

@@ -147,6 +147,9 @@ func (t *table) each(low, high ring.Key, do func(r *record) bool) bool {
 
 func (t *table) clone() table {
 	copied := *t
+	if t.directory == nil {
+		return copied
+	}
 	copied.directory = make([]*bucket, len(t.directory))
 	for i, b := range t.directory {
 		if i > 0 && t.directory[i-1] == b {

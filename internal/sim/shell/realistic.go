@@ -16,7 +16,7 @@ type reality struct {
 	connections      float64 // in all, with the paper's rate of reconfigurations; a quarter of it with others
 }
 
-var fullReality = reality{reconfigurations: 160, connections: 1e6}
+var fullReality = reality{reconfigurations: 160, connections: 6e5}
 
 // rates are reconfigurations per minute.
 var rates = []float64{1, 4, perMinute, 40}
@@ -87,6 +87,20 @@ func (size reality) stages(seed uint64, owners []uint16) []*stage {
 	return all
 }
 
+// poisson returns the gaps before, between and after so many events of a Poisson process with a mean gap of 1 that happen in as long a time:
+// then the rate is as wanted in every run.
+func poisson(seed uint64, events int) []float64 {
+	stream, gaps, sum := random.New(seed, "update gaps"), make([]float64, events+1), 0.0
+	for i := range gaps {
+		gaps[i] = stream.Exp(1)
+		sum += gaps[i]
+	}
+	for i := range gaps {
+		gaps[i] *= float64(events) / sum
+	}
+	return gaps
+}
+
 // pass lets time pass: gap times the mean time between reconfigurations.
 func (s *stage) pass(gap float64) {
 	s.at += gap * 60 * second / s.perMinute
@@ -109,7 +123,7 @@ func runRealistic(run *sim.Run, size reality) error {
 	table := newTables(run.Seed, buckets, candidates.Table)
 	stages := size.stages(run.Seed, table.owners)
 	printed := newLegs(table.owners)
-	gaps := random.New(run.Seed, "update gaps")
+	gaps := poisson(run.Seed, size.reconfigurations)
 	var changed []int
 	for n := 1; n <= size.reconfigurations; n++ {
 		before := table.owners
@@ -120,9 +134,8 @@ func runRealistic(run *sim.Run, size reality) error {
 				changed = append(changed, cell)
 			}
 		}
-		gap := gaps.Exp(1)
 		for _, s := range stages {
-			s.pass(gap)
+			s.pass(gaps[n-1])
 			s.follow(changed, table.owners)
 		}
 		printed.update(table.owners)
@@ -132,6 +145,7 @@ func runRealistic(run *sim.Run, size reality) error {
 		}
 	}
 	for _, s := range stages {
+		s.pass(gaps[size.reconfigurations])
 		s.report(run, printed)
 	}
 	return nil

@@ -192,3 +192,15 @@ func TestRealisticRunEqualsTheAverageOverLives(t *testing.T) {
 		}
 	}
 }
+
+func TestRateOfReconfigurationsIsTheSameInEveryRun(t *testing.T) {
+	for seed := range uint64(5) {
+		sum := 0.0
+		for _, gap := range poisson(seed, 40) {
+			sum += gap
+		}
+		if math.Abs(sum-40) > 1e-9 {
+			t.Errorf("seed %d: 40 reconfigurations in %g mean gaps", seed, sum)
+		}
+	}
+}

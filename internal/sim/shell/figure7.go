@@ -30,12 +30,11 @@ func figure7Of(sizes []uint32) sim.Experiment {
 			claim.Paper = "curve of figure 7"
 		}
 		claims = append(claims, claim)
-		claim = shown(id+"-printed", what+", algorithm 1 as printed")
-		claim.Note = why
-		printed = append(printed, claim)
+		printed = append(printed, shown(id+"-printed", what+", algorithm 1 as printed"))
 		what = fmt.Sprintf("reset with realistic durations, %d buckets", size)
 		realistic = append(realistic, sim.Claim{ID: id + "-realistic", What: what, Unit: "%", Paper: "less than 1 %", Low: 0, High: 1})
 	}
+	printed[0].Note = why
 	return sim.Experiment{
 		Name: "shell-7", Source: paper + ", figure 7",
 		Title: "connections reset by n reconfigurations with 4451 to 284803 buckets, h = 3",

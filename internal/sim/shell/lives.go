@@ -10,16 +10,17 @@ import (
 type durations struct {
 	name, what string
 	lives      data.Distribution
+	paper      bool // these are the paper's
 }
 
 // perMinute is the median rate of reconfigurations in the paper's realistic case; it does not print the distribution.
 const perMinute = 13.5
 
-// digitised are two readings of how long connections of web servers last. The paper used the first.
+// digitised are two readings of how long connections of web servers last.
 func digitised() []durations {
 	return []durations{
-		{"facebook", "durations of Roy et al., figure 7a", data.FacebookDurations().Scaled(1e-3)},
-		{"web", "durations of Cheetah's web servers", data.WebDurations().Scaled(1e-6)},
+		{"facebook", "durations of Roy et al., figure 7a", data.FacebookDurations().Scaled(1e-3), true},
+		{"web", "durations of Cheetah's web servers", data.WebDurations().Scaled(1e-6), false},
 	}
 }
 

@@ -2,11 +2,8 @@
 // pure functions: the reference of the data path, and what the simulator runs.
 package choice
 
-// Specification constants of bpf/dispatch/least.h.
-const (
-	looks = 16 // LEAST_LOOKS: among so many least is exact
-	last  = 31 // LEAST_LAST: the look that stands for the server chosen the last time
-)
+// looks is LEAST_LOOKS of bpf/dispatch/least.h: among so many servers least is exact.
+const looks = 16
 
 // MaxRound is the longest round that TwoChoices draws from: it has 16 random bits for each draw.
 const MaxRound = 1 << 16
@@ -50,22 +47,21 @@ func (p *Place) Least(round, everybody []Turn, loads []int32) (server uint32) {
 	if at >= members {
 		at = 0
 	}
-	best, chosen := rank(turn, 0, loads), -1
-	consider := func(look, place int) {
-		if r := rank(everybody[place], look, loads); r < best {
-			best, turn, chosen = r, everybody[place], place
+	best, chosen := turn.Cost(loads), -1
+	consider := func(place int) {
+		if cost := everybody[place].Cost(loads); cost < best {
+			best, turn, chosen = cost, everybody[place], place
 		}
 	}
-	step := 1
-	most := members
+	most, step := members, 1
 	if members > looks {
 		most, step = looks-1, looks-1
 	}
 	for look := range most {
-		consider(look+1, (at+look)%members)
+		consider((at + look) % members)
 	}
 	if members > looks && int(p.Last) < members {
-		consider(last, int(p.Last))
+		consider(int(p.Last))
 	}
 	if chosen >= 0 {
 		p.Last = uint16(chosen)
@@ -73,6 +69,3 @@ func (p *Place) Least(round, everybody []Turn, loads []int32) (server uint32) {
 	p.Look = uint16((at + step) % members)
 	return turn.Server
 }
-
-// rank is the cost first, then the order of the looks.
-func rank(turn Turn, look int, loads []int32) int64 { return turn.Cost(loads)<<5 | int64(look) }

@@ -66,8 +66,11 @@ type cluster struct {
 	warmNS, countNS int64
 }
 
-// stalls are rare times in which the database serves nobody: a checkpoint, a lock, a slow disk.
-type stalls struct{ meanGapNS, lengthNS int64 }
+// stalls are accesses to the database that wait long: for a lock, or a slow disk. They keep none of its cores from others.
+type stalls struct {
+	part     float64 // of all accesses
+	lengthNS int64
+}
 
 // session is a user at work.
 type session struct {
@@ -101,8 +104,6 @@ const (
 // Alarms of a cluster beyond those of sessions, which are their places.
 const (
 	sessionBegins = 1<<30 + iota
-	stallBegins
-	stallEnds
 	sampling
 )
 
@@ -119,7 +120,7 @@ type shift struct {
 	thinks   random.Key
 	lengths  random.Key
 	begins   random.Stream
-	pauses   random.Stream
+	waits    random.Key
 
 	times   []int64 // of requests that end when they count, ns
 	samples []int32 // connections of a server
@@ -130,7 +131,7 @@ func (c *cluster) run(run *sim.Run) (*shift, error) {
 	s := &shift{
 		cluster: c, network: newNetwork(), turns: dispatch.Turns{Round: serversOf(rounds.Equal(alike(yuzServers)))}, active: make([]int32, yuzServers),
 		works: random.Keyed(run.Seed, "work"), thinks: random.Keyed(run.Seed, "think"), lengths: random.Keyed(run.Seed, "lengths"),
-		begins: random.New(run.Seed, "sessions"), pauses: random.New(run.Seed, "stalls"),
+		begins: random.New(run.Seed, "sessions"), waits: random.Keyed(run.Seed, "stalls"),
 	}
 	for range yuzServers {
 		s.add(1)
@@ -171,9 +172,6 @@ func (s *shift) open() {
 		one.left -= one.request
 		s.alarm(int64(s.begins.Float64()*float64(thinkNS)), at)
 	}
-	if s.stalls.lengthNS > 0 {
-		s.alarm(int64(s.pauses.Exp(float64(s.stalls.meanGapNS))), stallBegins)
-	}
 	if s.sampleNS > 0 {
 		s.alarm(s.warmNS, sampling)
 	}
@@ -205,12 +203,6 @@ func (s *shift) ring(what uint32) {
 	case sessionBegins:
 		s.step(s.begin())
 		s.alarm(s.nextSession(), sessionBegins)
-	case stallBegins:
-		s.stall(databaseStation, true)
-		s.alarm(s.now+s.stalls.lengthNS, stallEnds)
-	case stallEnds:
-		s.stall(databaseStation, false)
-		s.alarm(s.now+int64(s.pauses.Exp(float64(s.stalls.meanGapNS))), stallBegins)
 	case sampling:
 		s.samples = append(s.samples, s.active...)
 		s.alarm(s.now+s.sampleNS, sampling)
@@ -233,12 +225,12 @@ func (s *shift) step(at uint32) {
 	case balancing:
 		s.enter(balancerStation, at, s.balancer.costNS)
 	case reading:
-		s.enter(databaseStation, at, s.accessNS())
+		s.access(at)
 	case serving:
 		s.enter(int(one.home), at, s.workOf(one, shared))
 	case writing:
 		if shared {
-			s.enter(databaseStation, at, s.accessNS())
+			s.access(at)
 			return
 		}
 		s.answer(at)

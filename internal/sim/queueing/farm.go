@@ -152,7 +152,8 @@ func (a *play) window() {
 	}
 	if a.now > a.warmNS {
 		n := float64(a.servers)
-		a.spread.variance += squares/n - float64(sum/n)*(sum/n)
+		mean := sum / n
+		a.spread.variance += squares/n - float64(mean*mean) // the conversion keeps processors from rounding once instead of twice
 		a.spread.windows++
 	}
 	a.alarm(a.now+windowNS, window)

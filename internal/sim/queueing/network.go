@@ -33,12 +33,6 @@ func (n *network) enter(at int, id uint32, work int64) {
 	n.follow(at)
 }
 
-// stall stops a station, or lets it go on.
-func (n *network) stall(at int, stalled bool) {
-	n.stations[at].stall(n.now, stalled)
-	n.follow(at)
-}
-
 // busyNS is how long the cores of a station have worked until now, in sum.
 func (n *network) busyNS(at int) int64 {
 	n.stations[at].settle(n.now)

@@ -168,27 +168,6 @@ func TestBusyTimeIsTheWorkDone(t *testing.T) {
 	}
 }
 
-func TestAStalledStationServesNobody(t *testing.T) {
-	n := newNetwork()
-	n.add(1)
-	n.enter(0, 1, 100)
-	n.alarm(40, 0)
-	n.alarm(1040, 1)
-	for {
-		h, ok := n.next(never)
-		if !ok {
-			t.Fatal("the job is never done")
-		}
-		if !h.alarm {
-			break
-		}
-		n.stall(0, h.id == 0)
-	}
-	if n.now < 1100 || n.now > 1101 {
-		t.Errorf("done at %d ns, want 1100", n.now)
-	}
-}
-
 func BenchmarkVisit(b *testing.B) {
 	works := random.New(1, "works")
 	visits := poisson(2, b.N, 1, 0.8, 1e6, func() float64 { return works.Exp(1e6) })

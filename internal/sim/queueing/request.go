@@ -25,6 +25,16 @@ func (s *shift) workOf(one *session, shared bool) int64 {
 	return work
 }
 
+// access has a request get its session's data, or put them back.
+func (s *shift) access(at uint32) {
+	one := &s.sessions[at]
+	if s.waits.Float64At(one.drawn()<<3|uint64(one.stage)) < s.stalls.part {
+		s.alarm(s.now+s.stalls.lengthNS, at)
+		return
+	}
+	s.enter(databaseStation, at, s.accessNS())
+}
+
 func (c *cluster) handlingNS() int64 { return handlingNS + int64(c.dataMB*float64(perMBNS)) }
 
 func (c *cluster) accessNS() int64 { return accessNS + int64(c.dataMB*float64(accessMBNS)) }
@@ -92,10 +102,11 @@ func (s *shift) quantile(part float64) float64 {
 func (s *shift) variation() float64 {
 	sum, squares := 0.0, 0.0
 	for _, active := range s.samples {
-		sum, squares = sum+float64(active), squares+float64(active)*float64(active)
+		sum, squares = sum+float64(active), squares+float64(int64(active)*int64(active))
 	}
 	n := float64(len(s.samples))
-	return math.Sqrt(squares/n-float64(sum/n)*(sum/n)) / (sum / n)
+	mean := sum / n
+	return math.Sqrt(squares/n-float64(mean*mean)) / mean
 }
 
 // always returns the same number of requests, or the same time, whatever is drawn.

@@ -18,7 +18,6 @@ type station struct {
 	clock   uint64 // virtual time, in 2^-16 ns: service of a job that was there from the beginning
 	settled int64  // ns: when the clock was right
 	busyNS  int64  // of all cores together, until then
-	stalled bool   // nobody is served
 
 	due    int64 // ns: when the next job is done
 	queued int64 // ns: the earliest event in the queue that is for this station
@@ -29,7 +28,7 @@ func (s *station) settle(now int64) {
 	elapsed := now - s.settled
 	s.settled = now
 	n := int64(s.jobs.len())
-	if n == 0 || s.stalled {
+	if n == 0 {
 		return
 	}
 	working := min(n, s.cores)
@@ -40,7 +39,7 @@ func (s *station) settle(now int64) {
 // plan computes when the next job is done if nobody enters. The station must be settled.
 func (s *station) plan() {
 	n := uint64(s.jobs.len())
-	if n == 0 || s.stalled {
+	if n == 0 {
 		s.due = never
 		return
 	}
@@ -63,11 +62,4 @@ func (s *station) leave(now int64) (id uint32) {
 	id = s.jobs.pop().id
 	s.plan()
 	return id
-}
-
-// stall stops the station, or lets it go on.
-func (s *station) stall(now int64, stalled bool) {
-	s.settle(now)
-	s.stalled = stalled
-	s.plan()
 }

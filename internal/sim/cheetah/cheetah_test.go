@@ -101,6 +101,34 @@ func TestHashIsAsUnevenAsPoisson(t *testing.T) {
 	})
 }
 
+// Round robin at a random moment, from nothing but its definition: connection i before now went to server i modulo their number, and lives
+// still or not.
+func TestRoundRobinIsAsUnevenAsItsDefinition(t *testing.T) {
+	const active, moments = 20_000, 60
+	config, draw, want := worldOf(1, active), random.New(1, "moments"), 0.0
+	for range moments {
+		loads, sum := make([]int, servers), 0
+		for i, age := 0, 0.0; age < float64(longestLife/second); i++ {
+			if age += draw.Exp(1 / config.Rate); draw.From(&config.Durations) > age {
+				loads[i%servers]++
+				sum++
+			}
+		}
+		want += (float64(slices.Max(loads))*servers/float64(sum) - 1) / moments
+	}
+	once(t, func(progress *meter) error {
+		for _, c := range contenders(1) {
+			if c.id != "rr" {
+				continue
+			}
+			if have, err := c.imbalance(progress, active, 500*second); math.Abs(have-want) > 0.06*want || err != nil {
+				t.Errorf("%g instead of %g, %v", have, want, err)
+			}
+		}
+		return nil
+	})
+}
+
 func TestPoliciesAreAsUnevenAsTheBandsSay(t *testing.T) {
 	once(t, func(progress *meter) error {
 		for _, c := range contenders(1) {

@@ -139,8 +139,7 @@ func (l List) arcLength(arc int) uint64 {
 // to or past where a neighbour was, so the chain of a key shifts by one node at most: it keeps all nodes but one, in their order, as long as
 // there are more nodes than a chain has. Repeated, it ends with even shares; one step is enough after one node was added to an even list, or removed.
 //
-// Beyond Anolis, whose node ids never change: with ids that stay, one node more than N halves one share and leaves the others, 2N/(N+1)
-// too large in the worst case.
+// Beyond Anolis, whose node ids never change: if they stay, a list that has grown from N to 2N-1 nodes has shares of almost twice the mean.
 func (l List) Level() (List, bool) {
 	n := len(l)
 	if n < 2 {

@@ -24,11 +24,10 @@ func brokenByRebalancing() sim.Experiment {
 			"their hundred buckets to the others in turn; as soon as they have less than the mean they get them back. Broken as in figure 2a, by Beamer. " +
 			"Connections count that end in 300 s after the longest life.",
 		Claims: []sim.Claim{
-			{ID: "threshold-10", What: "broken at a threshold of 10 %", Unit: "%", Paper: "3 %", Low: 3.4, High: 4.5, Known: true,
-				Note: "somewhat more than the paper's: how often loads are looked at, and who gets the buckets, is not in it"},
+			{ID: "threshold-10", What: "broken at a threshold of 10 %", Unit: "%", Paper: "3 %", Low: 3.4, High: 4.5},
 			{ID: "threshold-20", What: "broken at a threshold of 20 %", Unit: "%", Low: 0, High: 0.1},
 			{ID: "threshold-40", What: "broken at a threshold of 40 %", Unit: "%", Paper: "0.1 %", Low: 0, High: 0.01, Known: true,
-				Note: "under Poisson arrivals hardly a server is ever 40 % above the mean, which is five standard deviations: the paper's arrivals had bursts"},
+				Note: "under Poisson arrivals hardly a server is ever 40 % above the mean, which is five standard deviations; the paper explains its value by micro-bursts"},
 		},
 		Figures: []sim.Figure{
 			{Name: "broken", Title: "what it costs to rebalance Beamer", X: "threshold, % above the mean", Y: "broken connections, %"},

@@ -338,12 +338,12 @@ func drawn(t *rapid.T) string {
 	fmt.Fprintf(&text, "table_slots: 251\nload_balancers: %d\n", rapid.IntRange(1, 9).Draw(t, "load balancers"))
 	fmt.Fprintf(&text, "traffic: {rate: %d, lifetimes: {shape: %s, mean: %s}}\npolicies:\n", rapid.IntRange(0, 100).Draw(t, "rate"),
 		rapid.SampledFrom(shapes).Draw(t, "shape"), seconds("mean", 1, 40))
-	for i := range rapid.IntRange(1, 4).Draw(t, "policies") {
+	for i := range rapid.IntRange(1, 2).Draw(t, "policies") {
 		fmt.Fprintf(&text, "  - {name: p%d, dispatch: %s}\n", i, rapid.SampledFrom(dispatches).Draw(t, "dispatch"))
 		fmt.Fprintf(&text, "  - {name: q%d, dispatch: %s, affinity: %s}\n", i, rapid.SampledFrom(byTable).Draw(t, "table"), rapid.SampledFrom(affinities).Draw(t, "affinity"))
 	}
 	text.WriteString("events:\n  - {at: 0s, rate: 50}\n")
-	for range rapid.IntRange(0, 6).Draw(t, "events") {
+	for range rapid.IntRange(0, 4).Draw(t, "events") {
 		fmt.Fprintf(&text, "  - {at: %s, every: %s, ", seconds("at", 0, 10), seconds("every", 1, 9))
 		if rapid.Bool().Draw(t, "of a group") {
 			text.WriteString("group: a, ")

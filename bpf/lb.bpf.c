@@ -172,14 +172,14 @@ inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p,
 	verdict = steer(flow, d, search);
 	if (!d->server)
 		return verdict;
-	steer_learn(flow, d, verdict);
 	if (flow != p)
 		return verdict == FORWARDED_BY_COOKIE || verdict == FORWARDED_BY_LOCAL_TABLE ? FORWARDED_ICMP_BY_COOKIE :
 											FORWARDED_ICMP_BY_FALLBACK;
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_learn(p, number, d->id);
 	if (verdict == FORWARDED_BY_COOKIE && d->service->affinity == AFFINITY_TABLE)
-		verdict = steer_by_table(p, d);
+		return steer_by_table(p, d);
+	steer_learn(p, d, verdict);
 	return verdict;
 }
 
@@ -484,7 +484,7 @@ int lb(struct xdp_md *ctx)
 		enum verdict verdict = take_off(ctx, &came);
 
 		if (verdict != VERDICT_CONTINUE) {
-			count_verdict(0, verdict, ctx->data_end - ctx->data);
+			count_verdict(0, verdict, bpf_xdp_get_buff_len(ctx) - sizeof(struct ethhdr));
 			return XDP_DROP;
 		}
 	}

@@ -75,7 +75,7 @@ inline_always void assign_confirm(struct connection *c)
 		__sync_val_compare_and_swap(&c->owner.word, owner.word, owner.word ^ (__u64)(CONNECTION_NEW ^ CONNECTION_OPEN) << 48);
 }
 
-/* A suspect's packets visit the scrubber; the server is the next stop. */
+/* A suspect's packets visit the scrubber; the server is the next stop. Without a way to the scrubber, or from it on, they go straight. */
 inline_always _Bool assign_scrubber(struct decision *d, const struct connection *c)
 {
 	const struct server *scrubber;
@@ -83,7 +83,7 @@ inline_always _Bool assign_scrubber(struct decision *d, const struct connection 
 	if (!(c->owner.word >> 52 & CONNECTION_SUSPECT) || d->id == d->service->scrubber)
 		return 0;
 	scrubber = server_by_id(d->service, d->service->scrubber);
-	if (!scrubber)
+	if (!scrubber || !(scrubber->flags & SERVER_NEXT_HOP) || (scrubber->flags ^ d->server->flags) & SERVER_IPV6)
 		return 0;
 	d->stops[0] = d->id;
 	d->id = d->service->scrubber;
@@ -106,15 +106,16 @@ static __noinline enum verdict steer_by_table(const struct packet *p, struct dec
 		assign_confirm(c);
 	else
 		c = assign(p, d, &f, &entry, &verdict);
+	if (c && !table_count(c, service, p->length))
+		return DROPPED_OVER_LIMIT; /* the server will not know of it: neither shall we */
+	steer_learn(p, d, FORWARDED_BY_COOKIE);
 	if (!c)
 		return verdict;
 	if (verdict != FORWARDED_ADDED)
 		verdict = FORWARDED_BY_TABLE;
-	if (!table_count(c, service, p->length))
-		verdict = DROPPED_OVER_LIMIT;
 	if (p->tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT))
 		table_end(c, entry, &f, p->tcp_flags);
-	if (verdict != DROPPED_OVER_LIMIT && assign_scrubber(d, c))
+	if (assign_scrubber(d, c))
 		verdict = FORWARDED_BY_SCRUBBER;
 	return verdict;
 }

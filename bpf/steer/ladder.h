@@ -125,8 +125,6 @@ inline_always void steer_learn(const struct packet *p, const struct decision *d,
 {
 	__s32 connections = 1;
 
-	if (d->quoted)
-		return;
 	if (verdict == FORWARDED_BY_COOKIE || verdict == FORWARDED_BY_LOCAL_TABLE) {
 		if (!(p->tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT)))
 			return;

@@ -29,7 +29,8 @@ static __noinline int later_flush(struct later_list *list)
 		assign_confirm(c);
 		c->bytes += l->length;
 		c->packets++;
-		c->last = list->clock;
+		if ((__s32)(list->clock - c->last) > 0) /* the flow may have moved to another CPU since */
+			c->last = list->clock;
 	}
 	list->count = 0;
 	return 0;

@@ -124,9 +124,6 @@ func compile(want *Want, s *Service, before *image) image {
 	img := image{row: serviceRow(&want.Keys, &s.Service), servers: map[uint16]ServerRow{}, returns: map[ReturnKey]returning{}}
 	img.row.layCookie(configured, &want.Tier)
 	img.row.keepConnections(s, &want.Tier)
-	if img.leadsToNodes() != before.leadsToNodes() { // its ids say nothing about these
-		before = &image{}
-	}
 	for _, port := range s.Ports {
 		img.vips = append(img.vips, vipKey(s.VIP, port, uint8(s.Protocol)))
 	}

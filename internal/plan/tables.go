@@ -158,6 +158,9 @@ func (u *update) run(want *Want) error {
 	for i := range want.Services {
 		s := &want.Services[i]
 		p := find(s)
+		if p != nil && p.image.leadsToNodes() != s.SendsToNodes(want.Tier.Tier) {
+			p = nil // it begins anew: what packets left behind under its number has ids of servers in place of nodes, or the other way round
+		}
 		if p == nil {
 			p = &published{serverRow: map[uint16]uint32{}, counters: map[uint16]uint32{}}
 		}
@@ -296,9 +299,6 @@ func (u *update) publish(p *published, img image) error {
 		u.add(ClearService{p.number})
 	}
 	before := *p
-	if img.leadsToNodes() != p.image.leadsToNodes() {
-		u.giveServers(p) // the same ids are others now
-	}
 	idsMoved, err := u.publishServers(p, img)
 	if err != nil {
 		return err
@@ -444,18 +444,11 @@ func (u *update) retire(p *published) {
 	t.slots.give(p.slots)
 	t.rounds.give(p.rounds)
 	t.blocks.give(p.connections)
-	u.giveServers(p)
-}
-
-// giveServers gives back what the service's servers have, where no packet of a new row looks.
-func (u *update) giveServers(p *published) {
-	t := u.tables
 	t.ids.give(p.ids)
 	for id, row := range p.serverRow {
 		t.serverRows.give(span{row, 1})
 		t.counters.give(span{p.counters[id], 1})
 	}
-	p.ids, p.serverRow, p.counters, p.image.servers = span{}, map[uint16]uint32{}, map[uint16]uint32{}, nil
 }
 
 // minIDs spares small services a move at every new id.

@@ -203,9 +203,11 @@ func TestTheSameSeedGivesTheSameOutcome(t *testing.T) {
 		},
 		"9": func(run *sim.Run) error {
 			for _, s := range steerings() {
-				if _, err := scale(&meter{run: run}, run.Seed, s); err != nil {
+				var total tally
+				if err := total.play(&meter{run: run}, run.Seed, s); err != nil {
 					return err
 				}
+				run.Point(s.id, float64(total.allEnded), float64(total.allBroken))
 			}
 			return nil
 		},

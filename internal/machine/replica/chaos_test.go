@@ -98,3 +98,32 @@ func TestAClonesFutureIsItsOwn(t *testing.T) {
 		t.Error("what a clone does changes the original")
 	}
 }
+
+// Found by random schedules. An entry that only the head has is copied; the copy for the second node is lost, then the head fails.
+func TestNoNodeGetsACopyBeforeThoseBetweenItAndTheFirstCommonNode(t *testing.T) {
+	for _, inOrder := range []bool{true, false} {
+		config := DefaultConfig(3)
+		config.EvenTo, config.Rules.SyncInOrder = 0, inOrder
+		f := newFleet(t, config, 6)
+		key := at(11, 12) // chain 4 5 6
+		f.packet(1, key, 77)
+		f.deliver(0) // the question
+		f.deliver(0) // the head writes
+		f.messages = nil
+		f.nodes[6] = NewNode(6, f.config)
+		f.change(Change{Restart: []uint16{6}})
+		for len(f.messages) > 0 {
+			if m := f.messages[0]; m.Kind == Copy && m.To == 5 {
+				f.messages = f.messages[1:]
+				continue
+			}
+			f.deliver(0)
+		}
+		delete(f.nodes, 4)
+		f.change(Change{Fail: []uint16{4}})
+		f.settle()
+		if tuple := f.tuple(key); isPrefix(tuple) != inOrder {
+			t.Errorf("in order: %v; the chain has %v", inOrder, tuple)
+		}
+	}
+}

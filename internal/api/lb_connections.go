@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 )
@@ -35,7 +36,15 @@ const (
 // Seconds is a duration as JSON has it.
 type Seconds float64
 
-// Duration is s in Go's own way.
+// Check tells why s cannot be a duration that somebody asks for; nil: it can.
+func (s Seconds) Check() error {
+	if s >= 0 && float64(s)*float64(time.Second) < 1<<63 { // else NaN, too
+		return nil
+	}
+	return fmt.Errorf("%g seconds: use 0 to 9223372036, which is 292 years", float64(s))
+}
+
+// Duration is s in Go's own way. Where s is somebody else's, Check it before.
 func (s Seconds) Duration() time.Duration { return time.Duration(float64(s) * float64(time.Second)) }
 
 // InSeconds is d as JSON has it.
@@ -44,9 +53,10 @@ func InSeconds(d time.Duration) Seconds { return Seconds(d.Seconds()) }
 // Connections answers PathConnections.
 type Connections struct {
 	Node        string            `json:"node"`
-	Matched     uint64            `json:"matched"`     // connections that the query chooses
-	Connections []Connection      `json:"connections"` // the first of these
-	Tables      []ConnectionTable `json:"tables"`      // as a whole, of all services asked for
+	Matched     uint64            `json:"matched"`               // connections that the query chooses
+	Connections []Connection      `json:"connections"`           // the first of these
+	Tables      []ConnectionTable `json:"tables"`                // as a whole, of all services asked for
+	SecondTier  []string          `json:"second_tier,omitempty"` // services whose tables are not here, but at nodes of the second tier
 }
 
 // Connection is one entry of a table: of a client's packets to a server, as this node saw them.

@@ -61,7 +61,10 @@ func ParseConnectionQuery(values url.Values) (q ConnectionQuery, err error) {
 
 func parseSeconds(text string) (Seconds, error) {
 	value, err := strconv.ParseFloat(text, 64)
-	return Seconds(value), err
+	if err != nil {
+		return 0, fmt.Errorf("%q is no number of seconds", text)
+	}
+	return Seconds(value), Seconds(value).Check()
 }
 
 // ParseNetwork reads an address, or a prefix of addresses, as the network that it is.
@@ -77,5 +80,17 @@ func ParseNetwork(text string) (netip.Prefix, error) {
 	if err != nil {
 		return netip.Prefix{}, fmt.Errorf("%q is neither an address (203.0.113.7) nor a network (203.0.113.0/24)", text)
 	}
-	return network.Masked(), nil
+	return Network(network)
+}
+
+// Network is a valid prefix without the bits that do not matter, and IPv4's own where it is written as IPv6's (::ffff:203.0.113.0/120).
+func Network(prefix netip.Prefix) (netip.Prefix, error) {
+	const mapped = 96 // bits before the address
+	if address := prefix.Addr(); address.Is4In6() {
+		if prefix.Bits() < mapped {
+			return netip.Prefix{}, fmt.Errorf("%s: a network of IPv4 within IPv6 has %d bits or more: use %s with 0 to 32", prefix, mapped, address.Unmap())
+		}
+		prefix = netip.PrefixFrom(address.Unmap(), prefix.Bits()-mapped)
+	}
+	return prefix.Masked(), nil
 }

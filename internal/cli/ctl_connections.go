@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -57,7 +58,7 @@ is the time since the last packet.
 
 --watch shows it all again every second, with packets and bytes a second since the look before (-: was not in the list then).
 --json prints one object, with --watch one a line for each look: node, matched (how many connections the filters choose),
-connections, tables.`,
+connections, tables, and on a node of the first tier second_tier: services whose tables the nodes of the second have.`,
 		Example: `  ballast ctl connections
   ballast ctl connections --service web --sort bytes --top 10 --watch
   ballast ctl connections --client 203.0.113.0/24 --state open --min-age 1h
@@ -89,11 +90,8 @@ func (c *control) showConnections(cmd *cobra.Command, ask *connectionsAsk) error
 	if ask.query.Limit < 1 {
 		return fmt.Errorf("--top %d: use 1 to %d", ask.query.Limit, api.MaxConnections)
 	}
-	if ask.count != 0 && !ask.watch {
-		return errors.New("--count ends a --watch: give both")
-	}
-	if ask.interval < shortestInterval {
-		return fmt.Errorf("--interval %s: use %s or more", ask.interval, shortestInterval)
+	if err := ask.checkTimes(cmd.Flags().Changed("interval")); err != nil {
+		return err
 	}
 	if ask.client != "" {
 		network, err := api.ParseNetwork(ask.client)
@@ -126,8 +124,32 @@ func (c *control) showConnections(cmd *cobra.Command, ask *connectionsAsk) error
 	return printConnections(out, &answer, nil)
 }
 
+// checkTimes refuses times and looks that make no sense.
+func (ask *connectionsAsk) checkTimes(interval bool) error {
+	switch {
+	case ask.count < 0:
+		return fmt.Errorf("--count %d: use 1 or more, or leave it out: until Ctrl-C", ask.count)
+	case ask.count > 0 && !ask.watch:
+		return errors.New("--count ends a --watch: give both")
+	case ask.interval < shortestInterval:
+		return fmt.Errorf("--interval %s: use %s or more", ask.interval, shortestInterval)
+	case interval && !ask.watch:
+		return errors.New("--interval is how often a --watch looks: give both")
+	case ask.minAge < 0:
+		return fmt.Errorf("--min-age %s: use 0 or more", ask.minAge)
+	case ask.minIdle < 0:
+		return fmt.Errorf("--min-idle %s: use 0 or more", ask.minIdle)
+	}
+	return nil
+}
+
 // printConnections writes totals and connections; rates are those of connections by their place, nil: they are not known.
 func printConnections(out io.Writer, answer *api.Connections, rates []string) error {
+	if len(answer.Tables) == 0 && len(answer.SecondTier) > 0 {
+		_, err := fmt.Fprintf(out, "node %s is of the first tier: the connections of service %s are in the tables of the second: ask its nodes\n", answer.Node,
+			strings.Join(answer.SecondTier, ", "))
+		return err
+	}
 	if len(answer.Tables) == 0 {
 		_, err := fmt.Fprintf(out, "node %s keeps no connection table: no service has affinity table here\n", answer.Node)
 		return err

@@ -61,6 +61,18 @@ func TestConnectionsAreAskedForAndShown(t *testing.T) {
 	}
 }
 
+func TestTheFirstTierIsSaidToHaveNoTables(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"node":"lb1","tables":[],"second_tier":["shop","web"]}`: "node lb1 is of the first tier: the connections of service shop, web are in the tables of the second: ask its nodes\n",
+		`{"node":"lb1","tables":[]}`:                              "node lb1 keeps no connection table: no service has affinity table here\n",
+	} {
+		socket, _ := daemonThatSays(t, "application/json", []byte(body))
+		if output, err := run("ctl", "--socket", socket, "connections"); err != nil || output != want {
+			t.Errorf("%v: %q, not %q", err, output, want)
+		}
+	}
+}
+
 func TestAWatchShowsRatesSinceTheLookBefore(t *testing.T) {
 	socket, _ := connectionsDaemon(t)
 	began := time.Now()
@@ -127,6 +139,11 @@ func TestWhatMakesNoSenseAboutConnectionsIsRefused(t *testing.T) {
 		"connections --top 0":                                     "use 1 to",
 		"connections --count 3":                                   "give both",
 		"connections --interval 0s":                               "use 10ms or more",
+		"connections --interval 5s":                               "give both",
+		"connections --watch --count -3":                          "use 1 or more",
+		"connections --min-age -1h":                               "use 0 or more",
+		"connections --min-idle -1ns":                             "use 0 or more",
+		"connections --client ::ffff:10.0.0.0/24":                 "96 bits or more",
 		"connections suspect --service web":                       `"client" not set`,
 		"connections suspect --service web --client ::1 --for 1s": "reach the daemon",
 		"connections suspect --service web --client ::1 --for 0s": "a second or more",

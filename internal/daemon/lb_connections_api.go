@@ -54,13 +54,11 @@ func (lb *LB) connectionsAsked(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	lb.mu.Lock()
-	tables, err := lb.tablesAsked(&query)
-	lb.mu.Unlock()
+	tables, elsewhere, err := lb.tablesAsked(&query)
 	if err != nil {
 		return nil, err
 	}
-	answer := api.Connections{Node: lb.name, Tables: []api.ConnectionTable{}, Connections: []api.Connection{}}
+	answer := api.Connections{Node: lb.name, Tables: []api.ConnectionTable{}, SecondTier: elsewhere, Connections: []api.Connection{}}
 	for _, t := range tables {
 		if err := r.Context().Err(); err != nil {
 			return nil, err
@@ -95,24 +93,41 @@ func newConnectionsLook(query api.ConnectionQuery) (*connectionsLook, error) {
 	return look, nil
 }
 
-// tablesAsked returns the tables that a query is about. Callers hold mu.
-func (lb *LB) tablesAsked(query *api.ConnectionQuery) ([]*serviceTable, error) {
-	tables := lb.tablesNow(time.Now())
+// tablesAsked returns the tables that a query is about, and the services of all that it leaves to the second tier.
+func (lb *LB) tablesAsked(query *api.ConnectionQuery) (tables []*serviceTable, elsewhere []string, err error) {
+	lb.mu.Lock()
+	defer lb.mu.Unlock()
 	if query.Service != "" {
 		t, err := lb.tableOf(query.Service)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		tables = []*serviceTable{t}
+	} else {
+		tables, elsewhere = lb.tablesNow(time.Now()), lb.inSecondTier()
 	}
 	if query.Server == "" {
-		return tables, nil
+		return tables, elsewhere, nil
 	}
 	named := slices.DeleteFunc(slices.Clone(tables), func(t *serviceTable) bool { return len(t.ids(query.Server)) == 0 })
-	if len(named) == 0 {
-		return nil, api.BadRequest("no service with a table has a server %q: see `ballast ctl servers`", query.Server)
+	switch {
+	case len(named) > 0:
+		return named, elsewhere, nil
+	case len(elsewhere) > 0:
+		return nil, nil, api.BadRequest("this node is of the first tier: connections of service %s are in the tables of the second: ask its nodes", strings.Join(elsewhere, ", "))
 	}
-	return named, nil
+	return nil, nil, api.BadRequest("no service with a table has a server %q: see `ballast ctl servers`", query.Server)
+}
+
+// inSecondTier names the services whose tables nodes of the second tier have. Callers hold mu.
+func (lb *LB) inSecondTier() (services []string) {
+	for i := range lb.node.Running.Services {
+		if s := &lb.node.Running.Services[i]; lb.sendsToNodes(s) {
+			services = append(services, s.Name)
+		}
+	}
+	slices.Sort(services)
+	return services
 }
 
 // tableOf returns a service's table. Callers hold mu.
@@ -153,19 +168,19 @@ func (lb *LB) lookAt(look *connectionsLook, t *serviceTable) (occupancy datapath
 		look.server = t.ids(look.query.Server)
 	}
 	lb.flushCounts()
-	for block := uint32(0); block < t.table.Blocks; block += lookChunk {
+	part := func(block uint32) bool {
 		lb.mu.Lock()
-		here := lb.isThere(t)
-		if here && block == 0 {
+		defer lb.mu.Unlock()
+		if !lb.isThere(t) {
+			return false
+		}
+		if block == 0 {
 			occupancy = lb.path.Connections().Occupancy(t.table)
 		}
-		if here {
-			lb.path.Connections().Each(t.table, block, lookChunk, look.visit)
-		}
-		lb.mu.Unlock()
-		if !here {
-			break
-		}
+		lb.path.Connections().Each(t.table, block, lookChunk, look.visit)
+		return true
+	}
+	for block := uint32(0); block < t.table.Blocks && part(block); block += lookChunk {
 	}
 	return occupancy
 }

@@ -26,7 +26,7 @@ const (
 
 // Why a connection is not in the log.
 const (
-	dropQueue = iota // the writer could not follow
+	dropQueue = iota // the writer could not follow, or had ended
 	dropFile         // the file could not be written
 	dropGone         // its service was removed
 	dropReasons
@@ -38,9 +38,10 @@ type flowLog struct {
 	path  string
 	node  string
 	log   *slog.Logger
-	queue chan flowRecord
+	queue chan flowRecord // never closed: requests may still sweep when the daemon ends
+	done  chan struct{}
 
-	file    *os.File
+	file    *lineFile
 	writer  *bufio.Writer
 	encoder *json.Encoder
 	pending uint64 // lines in writer
@@ -65,7 +66,7 @@ func openFlowLog(path, node string, log *slog.Logger) (*flowLog, error) {
 	if path == "" {
 		return nil, nil
 	}
-	l := &flowLog{path: path, node: node, log: log, queue: make(chan flowRecord, flowLogQueue)}
+	l := &flowLog{path: path, node: node, log: log, queue: make(chan flowRecord, flowLogQueue), done: make(chan struct{})}
 	file := os.Stdout
 	if path != standardOut {
 		var err error
@@ -73,12 +74,26 @@ func openFlowLog(path, node string, log *slog.Logger) (*flowLog, error) {
 			return nil, fmt.Errorf("open the flow log: %w: name a file in a directory that exists, or - for standard output", err)
 		}
 	}
-	l.writeTo(file)
+	l.writeTo(&lineFile{File: file})
 	return l, nil
 }
 
+// lineFile remembers whether what was written to it ends within a line.
+type lineFile struct {
+	*os.File
+	torn bool
+}
+
+func (f *lineFile) Write(text []byte) (int, error) {
+	n, err := f.File.Write(text)
+	if n > 0 {
+		f.torn = text[n-1] != '\n'
+	}
+	return n, err
+}
+
 // writeTo begins anew: writer and encoder remember their errors for ever.
-func (l *flowLog) writeTo(file *os.File) {
+func (l *flowLog) writeTo(file *lineFile) {
 	l.file, l.writer = file, bufio.NewWriterSize(file, flowLogBuffer)
 	l.encoder = json.NewEncoder(l.writer)
 }
@@ -87,10 +102,16 @@ func openLogFile(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, flowLogMode)
 }
 
-// tell hands a connection over. It never waits, and is safe for concurrent use.
+// tell hands a connection over. It never waits, and is safe for concurrent use, after close too.
 func (l *flowLog) tell(t *serviceTable, ended *datapath.Connection, reason datapath.EndReason, reclaimed bool) {
 	if l == nil {
 		return
+	}
+	select {
+	case <-l.done:
+		l.dropped[dropQueue].Add(1)
+		return
+	default:
 	}
 	select {
 	case l.queue <- flowRecord{*ended, time.Now(), t, reason, reclaimed}:
@@ -99,8 +120,8 @@ func (l *flowLog) tell(t *serviceTable, ended *datapath.Connection, reason datap
 	}
 }
 
-// close lets run end. Nobody may tell anything any more.
-func (l *flowLog) close() { close(l.queue) }
+// close lets run end.
+func (l *flowLog) close() { close(l.done) }
 
 // run writes until close, and then what still waits.
 func (l *flowLog) run() {
@@ -108,19 +129,31 @@ func (l *flowLog) run() {
 	defer ticker.Stop()
 	for {
 		select {
-		case record, more := <-l.queue:
-			if !more {
-				l.flush()
-				if l.path != standardOut {
-					l.file.Close()
-				}
-				return
-			}
+		case record := <-l.queue:
 			l.write(&record)
 		case <-ticker.C:
 			l.flush()
 			l.follow()
+		case <-l.done:
+			l.finish()
+			return
 		}
+	}
+}
+
+func (l *flowLog) finish() {
+	for {
+		select {
+		case record := <-l.queue:
+			l.write(&record)
+			continue
+		default:
+		}
+		l.flush()
+		if l.path != standardOut {
+			l.file.Close()
+		}
+		return
 	}
 }
 
@@ -157,12 +190,14 @@ func (l *flowLog) flush() {
 	}
 }
 
-// fail gives up what waits. Its last line may be there in part: the next begins on one of its own.
+// fail gives up what waits. If its last line is there in part, the next begins on one of its own.
 func (l *flowLog) fail(err error) {
 	l.dropped[dropFile].Add(l.pending)
 	l.pending = 0
 	l.writeTo(l.file)
-	l.writer.WriteByte('\n')
+	if l.file.torn {
+		l.writer.WriteByte('\n')
+	}
 	if !l.broken {
 		l.broken = true
 		l.log.Error("the flow log cannot be written: connections that end are not in it", "file", l.path, "error", err)
@@ -189,5 +224,5 @@ func (l *flowLog) follow() {
 	}
 	l.stuck = false
 	l.file.Close()
-	l.writeTo(file)
+	l.writeTo(&lineFile{File: file})
 }

@@ -38,9 +38,6 @@ func lines(t *testing.T, path string) (found []api.EndedConnection) {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(text)) {
-		if strings.TrimSpace(line) == "" {
-			continue
-		}
 		var c api.EndedConnection
 		if err := json.Unmarshal([]byte(line), &c); err != nil {
 			t.Fatalf("%q: %v", line, err)
@@ -88,6 +85,18 @@ func TestNobodyWaitsForTheLogAndDropsAreCounted(t *testing.T) {
 	none.tell(loggedTable, endedConnection(1), datapath.EndedIdle, false) // nobody keeps one
 }
 
+func TestWhoTellsALogThatHasEndedIsHeardByNobody(t *testing.T) {
+	l, _ := newFlowLog(t, filepath.Join(t.TempDir(), "flows.json"))
+	l.tell(loggedTable, endedConnection(1), datapath.EndedIdle, false)
+	l.close()
+	l.tell(loggedTable, endedConnection(2), datapath.EndedIdle, false)
+	l.run()
+	l.tell(loggedTable, endedConnection(3), datapath.EndedIdle, false)
+	if l.written.Load() != 1 || l.dropped[dropQueue].Load() != 2 {
+		t.Errorf("written %d, dropped %d", l.written.Load(), l.dropped[dropQueue].Load())
+	}
+}
+
 func TestTheLogGoesOnInANewFileWhenTheOldOneWasRenamed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "flows.json")
 	l, said := newFlowLog(t, path)
@@ -113,7 +122,7 @@ func TestTheLogGoesOnInANewFileWhenTheOldOneWasRenamed(t *testing.T) {
 func TestALogThatCannotBeWrittenIsSaidOnceAndGoesOn(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "flows.json")
 	l, said := newFlowLog(t, path)
-	good := l.file
+	good := l.file.File
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		t.Skip(err)
@@ -123,10 +132,10 @@ func TestALogThatCannotBeWrittenIsSaidOnceAndGoesOn(t *testing.T) {
 		l.write(&flowRecord{*endedConnection(port), time.Now(), loggedTable, datapath.EndedIdle, false})
 		l.flush()
 	}
-	l.writeTo(full)
+	l.file.File = full
 	one(1)
 	one(2)
-	l.writeTo(good)
+	l.file.File = good
 	one(3)
 	if got := lines(t, path); len(got) != 1 || l.written.Load() != 1 || l.dropped[dropFile].Load() != 2 {
 		t.Errorf("lines %v, written %d, dropped %d", got, l.written.Load(), l.dropped[dropFile].Load())
@@ -136,5 +145,21 @@ func TestALogThatCannotBeWrittenIsSaidOnceAndGoesOn(t *testing.T) {
 	}
 	if _, err := openFlowLog(filepath.Join(path, "below"), "lb1", nil); err == nil || !strings.Contains(err.Error(), "name a file") {
 		t.Error(err)
+	}
+}
+
+func TestALineThatWasWrittenInPartHasALineOfItsOwn(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "flows.json")
+	l, _ := newFlowLog(t, path)
+	const torn = `{"node":`
+	if _, err := l.file.Write([]byte(torn)); err != nil { // and then the disk was full
+		t.Fatal(err)
+	}
+	l.fail(os.ErrInvalid)
+	l.write(&flowRecord{*endedConnection(1), time.Now(), loggedTable, datapath.EndedIdle, false})
+	l.flush()
+	text, err := os.ReadFile(path)
+	if rest, found := strings.CutPrefix(string(text), torn+"\n{"); err != nil || !found || strings.Count(rest, "\n") != 1 {
+		t.Errorf("%v: %q", err, text)
 	}
 }

@@ -135,8 +135,8 @@ func (lb *LB) suspectSet(r *http.Request) (any, error) {
 		}
 		added := suspect{Service: s.Service, Client: s.Client}
 		changes = fmt.Sprintf("service %s: suspect %s visits scrubber %s", s.Service, s.Client, service.Table.Scrubber)
-		if s.For < 0 {
-			return nil, "", api.BadRequest("a suspect for %s: give a time above 0", s.For.Duration())
+		if err := s.For.Check(); err != nil {
+			return nil, "", api.BadRequest("a suspect for %s", err)
 		}
 		if s.For > 0 {
 			added.Until = time.Now().Add(s.For.Duration()).UTC().Truncate(time.Second)
@@ -164,9 +164,12 @@ func (lb *LB) changeSuspects(r *http.Request, change func(s api.Suspect, before 
 	if err := json.NewDecoder(r.Body).Decode(&s); err != nil {
 		return nil, api.BadRequest("read a suspect: %s", err)
 	}
-	s.Client = netip.PrefixFrom(s.Client.Addr().Unmap(), s.Client.Bits()).Masked()
 	if !s.Client.IsValid() {
 		return nil, api.BadRequest("name a client, or a network of them")
+	}
+	var err error
+	if s.Client, err = api.Network(s.Client); err != nil {
+		return nil, api.BadRequest("%s", err)
 	}
 	done, err := lb.replaceSuspects(s, change)
 	if err != nil {
@@ -200,14 +203,18 @@ func (lb *LB) replaceSuspects(s api.Suspect, change func(s api.Suspect, before [
 
 // sweepNow sweeps a service's table at once: what its entries say of suspects is what the list says.
 func (lb *LB) sweepNow(service string) {
-	for block := uint32(0); ; block += lookChunk {
-		lb.mu.Lock()
-		t, err := lb.tableOf(service)
-		if err != nil || lb.cutOff || block >= t.table.Blocks {
-			lb.mu.Unlock()
-			return
-		}
-		lb.sweepBlocks(t, block, lookChunk)
-		lb.mu.Unlock()
+	for block := uint32(0); lb.sweepFrom(service, block); block += lookChunk {
 	}
+}
+
+// sweepFrom sweeps a part of a service's table. It reports whether there was one.
+func (lb *LB) sweepFrom(service string, block uint32) bool {
+	lb.mu.Lock()
+	defer lb.mu.Unlock()
+	t, err := lb.tableOf(service)
+	if err != nil || lb.cutOff || block >= t.table.Blocks {
+		return false
+	}
+	lb.sweepBlocks(t, block, lookChunk)
+	return true
 }

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +33,8 @@ var tableFile = strings.NewReplacer("ports: [80]", "ports: [80], affinity: table
 var (
 	tableVIP    = netip.MustParseAddr("198.51.100.10")
 	tableClient = netip.MustParseAddrPort("203.0.113.7:1024")
+
+	tableNetwork = netip.MustParsePrefix("203.0.113.0/24") // of the client
 )
 
 // tableKey is the service's, of keys as in lbFile: 16 bytes, each so much above the one before.
@@ -104,8 +107,7 @@ func TestConnectionsAreShownFlaggedSweptAndLogged(t *testing.T) {
 	if seen.Client != tableClient || seen.Server != "s1" || seen.ID != 1 || seen.Service != "web" || seen.Bytes != 2*52 || seen.Suspect {
 		t.Errorf("shown is %+v", seen)
 	}
-	network := netip.MustParsePrefix("203.0.113.0/24")
-	_, err := h.post(api.PathSuspects, api.Suspect{Service: "web", Client: network, For: 3600})
+	_, err := h.post(api.PathSuspects, api.Suspect{Service: "web", Client: netip.MustParsePrefix("::ffff:203.0.113.0/120"), For: 3600})
 	require(t, err)
 	h.expectQueries()
 	h.kill()
@@ -115,11 +117,11 @@ func TestConnectionsAreShownFlaggedSweptAndLogged(t *testing.T) {
 	h.awaitConnection("a packet to the next daemon", func(c api.Connection) bool { return c.State == "open" && c.Packets == 3 && c.Suspect })
 	var suspects []api.Suspect
 	require(t, h.client.Get(t.Context(), api.PathSuspects, &suspects))
-	if len(suspects) != 1 || suspects[0].Client != network || time.Until(suspects[0].Until) < 50*time.Minute {
+	if len(suspects) != 1 || suspects[0].Client != tableNetwork || time.Until(suspects[0].Until) < 50*time.Minute {
 		t.Errorf("suspects of the next daemon: %v", suspects)
 	}
 	var cleared api.Changed
-	require(t, h.client.Do(t.Context(), http.MethodDelete, api.PathSuspects, api.Suspect{Service: "web", Client: network}, &cleared))
+	require(t, h.client.Do(t.Context(), http.MethodDelete, api.PathSuspects, api.Suspect{Service: "web", Client: tableNetwork}, &cleared))
 	h.awaitConnection("the suspicion to go", func(c api.Connection) bool { return !c.Suspect })
 	h.awaitFile(h.write(strings.Replace(tableFile, "idle_timeout: 1m", "idle_timeout: 1s", 1)))
 	h.expectLogged()
@@ -150,7 +152,9 @@ func (h *lbHost) expectQueries() {
 			h.t.Errorf("%+v: %v, which does not say %q", query, err, want)
 		}
 	}
-	for want, suspect := range map[string]api.Suspect{"by the family of its VIP": {Service: "web", Client: netip.MustParsePrefix("::1/128")}, "name a client": {Service: "web"}} {
+	for want, suspect := range map[string]api.Suspect{"by the family of its VIP": {Service: "web", Client: netip.MustParsePrefix("::1/128")}, "name a client": {Service: "web"},
+		"292 years": {Service: "web", Client: tableNetwork, For: 1e10}, "-1 seconds": {Service: "web", Client: tableNetwork, For: -1},
+		"96 bits or more": {Service: "web", Client: netip.MustParsePrefix("::ffff:203.0.113.0/24")}} {
 		if _, err := h.post(api.PathSuspects, suspect); err == nil || !strings.Contains(err.Error(), want) {
 			h.t.Errorf("%+v: %v, which does not say %q", suspect, err, want)
 		}
@@ -243,6 +247,13 @@ func TestTheFirstTierSaysWhoHasTheTables(t *testing.T) {
 	_, err := h.connections(api.ConnectionQuery{Service: "web"})
 	if err == nil || !strings.Contains(err.Error(), "in the tables of the second: ask its nodes") {
 		t.Error(err)
+	}
+	_, err = h.connections(api.ConnectionQuery{Server: "s1"})
+	if err == nil || !strings.Contains(err.Error(), "of service web are in the tables of the second") {
+		t.Error(err)
+	}
+	if answer, err := h.connections(api.ConnectionQuery{}); err != nil || len(answer.Tables) != 0 || !slices.Equal(answer.SecondTier, []string{"web"}) {
+		t.Errorf("%+v, %v", answer, err)
 	}
 	_, err = h.post(api.PathSuspects, api.Suspect{Service: "web", Client: netip.MustParsePrefix("203.0.113.7/32")})
 	if err == nil || !strings.Contains(err.Error(), "ask its nodes") {

@@ -127,13 +127,15 @@ func (s *sweep) freeEnded(at uint32, bit uint64, number uint32, entry *lbConnect
 	}
 }
 
-// free gives away an index that is ours and whose entry is nobody's.
+// free gives away an index that is ours and whose entry is nobody's. ended comes last: were it to panic, the index would be lost.
 func (s *sweep) free(at uint32, bit uint64, number uint32, owner owner) {
 	if s.ended != nil {
-		s.describe(number, &s.table, s.now, owner, &s.seen)
-		s.ended(&s.seen, reasonOf(owner.state()))
+		s.describe(number, &s.table, s.now, owner, &s.seen) // as long as nobody else may write the entry
 	}
 	atomic.OrUint64(&s.blocks[at].Free, bit)
+	if s.ended != nil {
+		s.ended(&s.seen, reasonOf(owner.state()))
+	}
 }
 
 func reasonOf(state ConnectionState) EndReason {

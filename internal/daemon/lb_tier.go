@@ -33,8 +33,8 @@ func nodeName(given string, credentials *pki.Credentials) (string, error) {
 	return name, nil
 }
 
-// self is this node among those that have a tier; the zero value: it has none, as a first tier without a second. Callers hold mu.
-func (lb *LB) self() model.Node {
+// thisNode is the daemon's own among those that have a tier; the zero value: it has none, as a first tier without a second. Callers hold mu.
+func (lb *LB) thisNode() model.Node {
 	fleet := &lb.node.Running
 	if node := fleet.Node(lb.name); node != nil && fleet.HasSecondTier() {
 		return *node
@@ -44,9 +44,9 @@ func (lb *LB) self() model.Node {
 
 // tier is what the tables have to know of the tiers. Callers hold mu.
 func (lb *LB) tier() plan.Tier {
-	self := lb.self()
-	tier := plan.Tier{Tier: self.Tier, ID: self.ID}
-	if self.Tier != model.TierFirst {
+	here := lb.thisNode()
+	tier := plan.Tier{Tier: here.Tier, ID: here.ID}
+	if here.Tier != model.TierFirst {
 		return tier
 	}
 	for _, node := range lb.node.Running.Nodes {
@@ -59,11 +59,11 @@ func (lb *LB) tier() plan.Tier {
 }
 
 // sendsToNodes reports whether the service's packets go to nodes of the second tier from here. Callers hold mu.
-func (lb *LB) sendsToNodes(s *model.Service) bool { return s.SendsToNodes(lb.self().Tier) }
+func (lb *LB) sendsToNodes(s *model.Service) bool { return s.SendsToNodes(lb.thisNode().Tier) }
 
 // secondTier are the nodes that this one sends to, nil: none. Callers hold mu.
 func (lb *LB) secondTier() *model.Service {
-	if lb.self().Tier != model.TierFirst {
+	if lb.thisNode().Tier != model.TierFirst {
 		return nil
 	}
 	return lb.node.Running.SecondTier()
@@ -71,7 +71,7 @@ func (lb *LB) secondTier() *model.Service {
 
 // acceptTunnels makes the data path open what the first tier sends to this node. Callers hold mu.
 func (lb *LB) acceptTunnels() error {
-	address := lb.self().Address
+	address := lb.thisNode().Address
 	if address == lb.accepts {
 		return nil
 	}
@@ -84,7 +84,7 @@ func (lb *LB) acceptTunnels() error {
 
 // tierProblems are what keeps the first tier's packets from arriving here. Callers hold mu.
 func (lb *LB) tierProblems() []string {
-	address := lb.self().Address
+	address := lb.thisNode().Address
 	if !address.IsValid() {
 		return nil
 	}
@@ -105,11 +105,11 @@ func (lb *LB) secondTierView() *controller.ServiceView {
 
 // tierStatus is nil for a node that has no tier. Callers hold mu.
 func (lb *LB) tierStatus() (*api.TierStatus, error) {
-	self := lb.self()
-	if self.Tier == 0 {
+	here := lb.thisNode()
+	if here.Tier == 0 {
 		return nil, nil
 	}
-	status := &api.TierStatus{Tier: self.Tier, ID: self.ID, Address: self.Address}
+	status := &api.TierStatus{Tier: here.Tier, ID: here.ID, Address: here.Address}
 	second := lb.secondTier()
 	if second == nil {
 		return status, nil

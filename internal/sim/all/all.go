@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/sim/anolis"
 	"github.com/ballast-lb/ballast/internal/sim/beyond"
 	"github.com/ballast-lb/ballast/internal/sim/cheetah"
+	"github.com/ballast-lb/ballast/internal/sim/check"
 	"github.com/ballast-lb/ballast/internal/sim/queueing"
 	"github.com/ballast-lb/ballast/internal/sim/shell"
 	"github.com/ballast-lb/ballast/internal/sim/spotlight"
@@ -20,7 +21,8 @@ var families = []string{"cheetah-", "shell-", "spotlight-", "yuz-", "anolis-", "
 
 // Experiments returns all experiments in the order in which they are shown.
 func Experiments() []sim.Experiment {
-	all := slices.Concat(cheetah.Experiments(), queueing.Experiments(), shell.Experiments(), spotlight.Experiments(), anolis.Experiments(), beyond.Experiments())
+	all := slices.Concat(cheetah.Experiments(), queueing.Experiments(), shell.Experiments(), spotlight.Experiments(),
+		anolis.Experiments(), check.Experiments(), beyond.Experiments())
 	slices.SortStableFunc(all, func(a, b sim.Experiment) int {
 		order := cmp.Compare(family(a), family(b))
 		if order == 0 && family(a) == 0 { // Cheetah's figures are of two packages

@@ -117,8 +117,8 @@ func byName(fleet *model.Fleet) map[string]*model.Service {
 }
 
 // giveIDs gives the servers of a service their ids where they are not given: that of the server before at the same address, which
-// may have left (its connections find it again), else the next one that no server has, or had lately. Where no cookie carries
-// the id, a server of the same name keeps it, and new ones get theirs from ApplyDefaults. Cost: linear. When all ids are
+// may have left (its connections find it again), else the next one that no server has, or had lately. Where no connection is
+// remembered by the id, a server of the same name keeps it, and new ones get theirs from ApplyDefaults. Cost: linear. When all ids are
 // taken it gives none, which Validate refuses.
 func giveIDs(s, before *model.Service, removed []node.Removed) {
 	known := map[netip.AddrPort]uint16{} // where -> id
@@ -144,7 +144,7 @@ func giveIDs(s, before *model.Service, removed []node.Removed) {
 	choices := *s
 	choices.Servers = nil
 	choices.ApplyDefaults()
-	cookies := choices.Affinity.Cookies()
+	keeps := choices.Affinity.KeepsIDs()
 	var without []*model.Server
 	for i := range s.Servers {
 		server := &s.Servers[i]
@@ -152,7 +152,7 @@ func giveIDs(s, before *model.Service, removed []node.Removed) {
 			continue
 		}
 		id, ok := known[where(server)]
-		if !ok && !cookies {
+		if !ok && !keeps {
 			id, ok = named[server.Name]
 		}
 		if ok && !given[id] && id <= choices.MaxID() {
@@ -161,7 +161,7 @@ func giveIDs(s, before *model.Service, removed []node.Removed) {
 		}
 		without = append(without, server)
 	}
-	if cookies {
+	if keeps {
 		nextIDs(without, taken, choices.MaxID())
 	}
 }

@@ -105,6 +105,18 @@ func TestServersWithoutIDKeepTheirsOrGetTheNext(t *testing.T) {
 	expect(t, "given ones", servers(t, fleet), "10.0.0.6=101 active", "10.0.0.7=100 active", "10.0.0.8=102 active")
 }
 
+func TestLocalTablesKeepTheirIDs(t *testing.T) {
+	fleet, _ := serveFleet(t, &apitest.Memory{})
+	local := func(servers ...*ballastv1.Server) *ballastv1.Service {
+		s := web(servers...)
+		s.Affinity = "local-table"
+		return s
+	}
+	apply(t, fleet, local(at("10.0.0.1"), at("10.0.0.2")))
+	apply(t, fleet, local(at("10.0.0.3"), at("10.0.0.2")))
+	expect(t, "one comes, one goes", servers(t, fleet), "10.0.0.2=2 active", "10.0.0.3=3 active")
+}
+
 func TestIDsRunOutOnlyWhenAllAreTaken(t *testing.T) {
 	fleet, _ := serveFleet(t, &apitest.Memory{})
 	narrow := func(count int) *ballastv1.Service {

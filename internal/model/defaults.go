@@ -3,7 +3,7 @@ package model
 import "slices"
 
 // ApplyDefaults fills in what is unset: choices made by NewService and NewServer, zero Protocol, CookieBits and TableSlots,
-// empty server names, and the ids of the servers of services without cookies. It is idempotent and never fails;
+// empty server names, and the ids of the servers of services that keep none. It is idempotent and never fails;
 // what makes no sense is left for Validate to refuse.
 func (f *Fleet) ApplyDefaults() {
 	if f.Keys.Current == 0 && len(f.Keys.Cookie) == 1 {
@@ -55,7 +55,7 @@ func (s *Service) ApplyDefaults() {
 	s.defaultServers()
 }
 
-// defaultServers names servers after their address, gives them weight 1 and, where no cookie carries it, an id: the smallest
+// defaultServers names servers after their address, gives them weight 1 and, where no connection is remembered by it, an id: the smallest
 // unused one in the order of the list, so that equal files give equal tables on every node.
 func (s *Service) defaultServers() {
 	var used []uint16
@@ -70,7 +70,7 @@ func (s *Service) defaultServers() {
 		if server.Name == "" && server.Address.IsValid() {
 			server.Name = server.Address.String()
 		}
-		if server.ID != 0 || s.Affinity.Cookies() {
+		if server.ID != 0 || s.Affinity.KeepsIDs() {
 			continue
 		}
 		for next < s.MaxID() {

@@ -210,6 +210,16 @@ func TestEveryContradictionIsRefusedWithPathAndRemedy(t *testing.T) {
 		{"scrubber without agents", func(f *Fleet) {
 			f.Services[0].Affinity, f.Services[0].Table.Scrubber, f.Services[0].Fallback = AffinityTable, "10.1.0.1", FallbackHash
 		}, "services[0].table.scrubber", "fallback: second-chance"},
+		{"scrubber of another family", func(f *Fleet) {
+			f.Services[0].Affinity, f.Services[0].Table.Scrubber = AffinityTable, "wash"
+			f.Services[0].Servers[2] = Server{Name: "wash", ID: 9, Address: netip.MustParseAddr("fd00::3")}
+		}, "services[0].table.scrubber", "name a server of their family"},
+		{"scrubber of the family of some servers", func(f *Fleet) {
+			f.Services[0].Affinity, f.Services[0].Table.Scrubber = AffinityTable, "10.1.0.2"
+			f.Services[0].Servers[2].Weight, f.Services[0].Servers[1].Address = 0, netip.MustParseAddr("fd00::2")
+		}, "services[0].table.scrubber", "to server fd00::2 (IPv6)"},
+		{"local table without an id", func(f *Fleet) { f.Services[0].Affinity, f.Services[0].Servers[2].ID = AffinityLocal, 0 },
+			"services[0].servers[2].id", "the next free id is 3"},
 		{"id out of range of a table's cookies", func(f *Fleet) { f.Services[0].Affinity, f.Services[0].Servers[2].ID = AffinityTable, 128 },
 			"services[0].servers[2].id", "128 is out of range 1-63 of 16 cookie bits less 9 of the table"},
 		{"more servers than a table's cookies have ids", func(f *Fleet) {
@@ -291,10 +301,9 @@ func TestALocalTableGoesWithEveryProtocolAndDispatch(t *testing.T) {
 		for dispatch := range DispatchLCF + 1 {
 			f := fleet(2)
 			f.Services[0].Protocol, f.Services[0].Dispatch, f.Services[0].Affinity = protocol, dispatch, AffinityLocal
-			f.Services[0].Servers[0].ID, f.Services[0].Servers[1].ID = 0, 0
 			f.Keys.Cookie, f.Keys.Current = nil, 0
 			f.ApplyDefaults()
-			if err := f.Validate(); err != nil || f.Services[0].Servers[1].ID != 2 {
+			if err := f.Validate(); err != nil {
 				t.Errorf("%s, %s: %v", protocol, dispatch, err)
 			}
 		}

@@ -25,6 +25,9 @@ func (t *Table) applyDefaults() {
 // Cookies reports whether the connections of such a service carry cookies.
 func (a Affinity) Cookies() bool { return a == AffinityCookie || a == AffinityTable }
 
+// KeepsIDs reports whether connections of such a service are remembered by their server's id: in cookies, or in a local table.
+func (a Affinity) KeepsIDs() bool { return a.Cookies() || a == AffinityLocal }
+
 func (s *Service) validateTable(path string, found *findings) {
 	t := &s.Table
 	switch {
@@ -72,8 +75,22 @@ func (s *Service) validateScrubber(path string, found *findings) {
 		found.add(path, "name a server of the service, of weight 0", "the service has no server %q", s.Table.Scrubber)
 	case scrubber.Weight != 0:
 		found.add(path, "give the scrubber weight 0, or name another server", "server %s has weight %d and would get connections of its own", scrubber.Name, scrubber.Weight)
+	default:
+		s.validateStops(path, scrubber, found)
 	}
 	if s.Fallback != FallbackSecondChance {
 		found.add(path, "use fallback: second-chance", "a scrubber hands on what it lets pass as agents do, and fallback %s has none of them", s.Fallback)
+	}
+}
+
+// validateStops refuses a scrubber that packets cannot visit on their way to every server: the stops of a packet are of one family.
+func (s *Service) validateStops(path string, scrubber *Server, found *findings) {
+	for i := range s.Servers {
+		server := &s.Servers[i]
+		if scrubber.Address.IsValid() && server.Address.IsValid() && server.Address.Is4() != scrubber.Address.Is4() {
+			found.add(path, "name a server of their family, and have all servers of one", "packets cannot go by way of %s (%s) to server %s (%s)",
+				scrubber.Name, family(scrubber.Address), server.Name, family(server.Address))
+			return
+		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // Diff returns what changes from a to b, one readable line each: "service web: server s2: weight 1 -> 5". Services and
-// nodes are told apart by name, servers by id (by name where no cookie carries the id). Keys are named, never shown. nil = nothing changes.
+// nodes are told apart by name, servers by id (by name where no connection is remembered by the id). Keys are named, never shown. nil = nothing changes.
 func Diff(a, b model.Fleet) []string {
 	lines := diffKeys(&a.Keys, &b.Keys)
 	before, after := index(a.Services, serviceName), index(b.Services, serviceName)

@@ -90,11 +90,11 @@ func deadline(t time.Time) string {
 
 func itoa[N uint8 | uint16 | uint32](n N) string { return strconv.FormatUint(uint64(n), 10) }
 
-// identity tells servers of a service apart: by id where cookies carry it, as a server under another id is another one to its
+// identity tells servers of a service apart: by id where connections are remembered by it, as a server under another id is another one to its
 // connections; else by name, as such ids follow from the position in the list.
 func identity(versions ...*model.Service) func(*model.Server) string {
 	for _, s := range versions {
-		if !s.Affinity.Cookies() {
+		if !s.Affinity.KeepsIDs() {
 			return func(server *model.Server) string { return "name " + server.Name }
 		}
 	}

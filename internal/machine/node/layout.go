@@ -16,6 +16,9 @@ func (n *Node) checkLayout(before, after *model.Service) error {
 	switch {
 	case !before.Affinity.Cookies():
 		return nil
+	case before.Affinity == model.AffinityTable && after.Affinity == model.AffinityTable && old.NodeBits == 0 && table.NodeBits > 0:
+		return &model.Invalid{Path: "services." + after.Name + ".table.node_bits", Problem: "a service gets room for the ids of nodes only when it is added",
+			Remedy: "move the service to another VIP, or leave nodes of the second tier (and node_bits) out"}
 	case before.CookieBits != after.CookieBits:
 		return keep("cookie_bits", before.CookieBits, "living connections carry cookies of another width")
 	case !after.Affinity.Cookies() || before.Affinity == model.AffinityCookie && after.Affinity == model.AffinityCookie:
@@ -34,7 +37,7 @@ func (n *Node) checkLayout(before, after *model.Service) error {
 
 // checkRoom refuses a table for a service some of whose connections carry ids that its cookies have no room for.
 func (n *Node) checkRoom(before, after *model.Service) error {
-	servers := append(n.Lingering(after.Name), before.Servers...)
+	servers := append(n.Lingering(before.Name), before.Servers...)
 	for i := range servers {
 		if id := servers[i].ID; id > after.MaxID() {
 			return &model.Invalid{Path: "services." + after.Name + ".affinity",

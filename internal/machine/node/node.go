@@ -7,6 +7,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -112,7 +113,7 @@ func (n *Node) checkIDs(next *model.Fleet) error {
 	}
 	for i := range next.Services {
 		s := &next.Services[i]
-		if !s.Affinity.Cookies() {
+		if !s.Affinity.KeepsIDs() {
 			continue
 		}
 		for j := range s.Servers {
@@ -137,15 +138,29 @@ func (n *Node) checkCookies(next *model.Fleet) error {
 				Remedy: "put the old one back and add the new key as the next epoch"}
 		}
 	}
-	running := byName(&n.Running)
+	running := map[netip.Addr][]*model.Service{}
+	for i := range n.Running.Services {
+		s := &n.Running.Services[i]
+		running[s.VIP] = append(running[s.VIP], s)
+	}
 	for i := range next.Services {
-		if old := running[next.Services[i].Name]; old != nil && old.VIP == next.Services[i].VIP {
+		for _, old := range running[next.Services[i].VIP] {
+			if !takesOver(old, &next.Services[i]) {
+				continue
+			}
 			if err := n.checkLayout(old, &next.Services[i]); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// takesOver reports whether connections of before would be read as those of after, at the same VIP: it is the same service, or one under
+// another name.
+func takesOver(before, after *model.Service) bool {
+	shared := func(port uint16) bool { return slices.Contains(before.Ports, port) }
+	return before.Name == after.Name || before.Protocol == after.Protocol && slices.ContainsFunc(after.Ports, shared)
 }
 
 func (n *Node) idInUse(s *model.Service, server *model.Server, r *Removed) error {
@@ -175,12 +190,12 @@ func (n *Node) removedAfter(next *model.Fleet, now time.Time) []Removed {
 	wanted := byName(next)
 	removed := slices.DeleteFunc(slices.Clone(n.Removed), func(r Removed) bool {
 		s := wanted[r.Service]
-		return s == nil || !s.Affinity.Cookies() || byID(s, r.Server.ID) != nil
+		return s == nil || !s.Affinity.KeepsIDs() || byID(s, r.Server.ID) != nil
 	})
 	for i := range n.Running.Services {
 		before := &n.Running.Services[i]
 		after := wanted[before.Name]
-		if after == nil || !after.Affinity.Cookies() || !before.Affinity.Cookies() {
+		if after == nil || !after.Affinity.KeepsIDs() || !before.Affinity.KeepsIDs() {
 			continue
 		}
 		for _, server := range before.Servers {

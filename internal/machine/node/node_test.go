@@ -233,6 +233,80 @@ func TestIDsOfAServiceWithATableAreNotGivenAway(t *testing.T) {
 	}
 }
 
+// local gives the service a local table.
+func local(f model.Fleet) model.Fleet {
+	f.Services[0].Affinity = model.AffinityLocal
+	return f
+}
+
+func TestLocalTablesKnowServersByTheSameIDsAfterAnEdit(t *testing.T) {
+	n := &Node{}
+	edit(t, n, local(fleet(1, 2, 3)), start)
+	changes := edit(t, n, local(fleet(2, 3)), start)
+	if s := n.Running.Service("web"); len(changes) != 1 || s.Servers[0].ID != 2 || s.Servers[1].ID != 3 {
+		t.Errorf("%q: servers %+v", changes, s.Servers)
+	}
+	if got := n.Lingering("web"); len(got) != 1 || got[0].ID != 1 {
+		t.Errorf("lingering: %v", got)
+	}
+	other := local(fleet(1, 2, 3))
+	other.Services[0].Servers[0].Address = netip.MustParseAddr("10.0.0.9")
+	if _, err := n.EditFile(other, start); err == nil || !strings.Contains(err.Error(), "use id 4") {
+		t.Errorf("another server took over the id of a removed one: %v", err)
+	}
+}
+
+func TestLocalTablesNeedIDsInTheFile(t *testing.T) {
+	n, next := &Node{}, local(fleet(1, 2))
+	next.Services[0].Servers[1].ID = 0
+	if _, err := n.EditFile(next, start); err == nil || !strings.Contains(err.Error(), "the next free id is 2") {
+		t.Errorf("an id would follow from the place in the file: %v", err)
+	}
+}
+
+func TestAServiceByAnotherNameKeepsTheLayoutOfItsCookies(t *testing.T) {
+	cases := map[string]struct {
+		edit    func(*model.Service)
+		refused string // path
+	}{
+		"another width":            {func(s *model.Service) { s.CookieBits = 16 }, "services.web2.cookie_bits: "},
+		"another index":            {func(s *model.Service) { s.Table.IndexBits = 4 }, "services.web2.table.index_bits: "},
+		"another port too":         {func(s *model.Service) { s.Table.IndexBits, s.Ports = 4, []uint16{8080, 80} }, "services.web2.table.index_bits: "},
+		"the same layout":          {func(*model.Service) {}, ""},
+		"no connections in common": {func(s *model.Service) { s.Table.IndexBits, s.Ports = 4, []uint16{8080} }, ""},
+		"another VIP":              {func(s *model.Service) { s.Table.IndexBits, s.VIP = 4, netip.MustParseAddr("198.51.100.2") }, ""},
+	}
+	for name, c := range cases {
+		n := &Node{}
+		edit(t, n, tabled(fleet(1, 2)), start)
+		next := tabled(fleet(1, 2))
+		next.Services[0].Name = "web2"
+		c.edit(&next.Services[0])
+		_, err := n.EditFile(next, start)
+		if (err != nil) != (c.refused != "") || err != nil && !strings.HasPrefix(err.Error(), c.refused) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestASecondTierForLivingCookiesIsRefusedOnceWithWhatHelps(t *testing.T) {
+	withNodes := func() model.Fleet {
+		f := fleet(1)
+		f.Services[0].CookieBits = 0 // as a file that does not say
+		f.Nodes = []model.Node{{Name: "lb2", Tier: model.TierSecond, Address: netip.MustParseAddr("192.0.2.2"), ID: 1}}
+		return tabled(f)
+	}
+	n := &Node{}
+	edit(t, n, tabled(fleet(1)), start)
+	_, err := n.EditFile(withNodes(), start)
+	if err == nil || !strings.HasPrefix(err.Error(), "services.web.table.node_bits: ") || strings.Contains(err.Error(), "keep") {
+		t.Errorf("one tier became two: %v", err)
+	}
+	moved := withNodes()
+	moved.Services[0].VIP = netip.MustParseAddr("198.51.100.2")
+	edit(t, n, moved, start)
+}
+
 func TestNodesOfASecondTierNeedRoomInLivingCookies(t *testing.T) {
 	second := []model.Node{{Name: "lb2", Tier: model.TierSecond, Address: netip.MustParseAddr("192.0.2.2"), ID: 1}}
 	n := &Node{}

@@ -183,7 +183,7 @@ func (s Step) String() string {
 	case RestartController:
 		return "controller starts again from what it has saved"
 	case Tick:
-		return "a quarter of a period passes"
+		return "a part of a period passes"
 	}
 	return "all is started, delivered and sent again until all is synced; then a packet of each key arrives at each node"
 }

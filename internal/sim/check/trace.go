@@ -14,7 +14,7 @@ type Trace struct {
 	setup *Setup
 }
 
-// String returns one line for each step.
+// String returns one line for each step: what happens, and what the nodes of each key's chain have then, head first.
 func (t *Trace) String() string {
 	var text strings.Builder
 	c := &t.setup.Config
@@ -28,12 +28,19 @@ func (t *Trace) String() string {
 		}
 		text.WriteByte('\n')
 	}
+	ticks := 0
 	for i := range t.Steps {
-		at := w.find(&t.Steps[i])
-		if at >= 0 {
+		if at := w.find(&t.Steps[i]); at >= 0 {
 			w.do(&t.Steps[i], at)
 		}
-		fmt.Fprintf(&text, "%3d. %s", i+1, t.Steps[i])
+		line := t.Steps[i].String()
+		if t.Steps[i].Action == Tick {
+			if ticks++; i+1 < len(t.Steps) && t.Steps[i+1].Action == Tick {
+				continue // as one line with the next
+			}
+			line, ticks = fmt.Sprintf("%.2f periods pass", float64(ticks)/phases), 0
+		}
+		fmt.Fprintf(&text, "%3d. %s", i+1, line)
 		for key := range w.keys {
 			fmt.Fprintf(&text, " %v", w.tuple(w.keys[key].key))
 		}

@@ -123,11 +123,15 @@ func (w *world) packet(id uint16, key int, proposed replica.Owner) {
 	}
 }
 
-// remove takes a message from those on their way. The order of the others does not matter but for who delivers in order.
+// remove takes a message from those on their way.
 func (w *world) remove(at int) *replica.Message {
-	m := w.messages[at]
+	m := w.messages[at].Message
+	if at == 0 {
+		w.messages = w.messages[1:] // nothing has to move
+		return m
+	}
 	w.messages = slices.Delete(w.messages, at, at+1)
-	return m.Message
+	return m
 }
 
 func (w *world) give(m *replica.Message) {

@@ -9,7 +9,12 @@
 //   - good tuples: once all is synced, the nodes of a chain say the same from the head up to some node, and the others nothing;
 //   - the end: a fleet that is left alone becomes synced and quiet.
 //
+// Assumed beyond the paper: what the controller says to a node does not outlive the node's process; a node that starts again has a new
+// life in the list before it does anything; and, with expiry, messages live for less than a period, and who does not get a view within one
+// is given up. The checker keeps its own account of who has crashed: the controller may not know.
+//
 // Two engines play the same steps. Random plays one schedule for a seed, of any size. Search visits all states of a small fleet.
+// Mutants says of each rule whether they find what is missed without it, and if not, why.
 package check
 
 import (

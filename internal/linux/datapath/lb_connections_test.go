@@ -357,3 +357,27 @@ func BenchmarkSweepOfAFullTable(b *testing.B) {
 		b.ReportMetric(float64(b.Elapsed())/float64(b.N)/float64(f.Blocks*63), "ns/entry")
 	})
 }
+
+
+func TestAnIndexIsFreeThoughWhoIsToldPanics(t *testing.T) {
+	for _, ended := range []bool{false, true} {
+		f := newFakeTable(1, 6)
+		entry := f.take(0, flowFrom(1), 1, ConnectionOpen)
+		if ended {
+			f.end(entry, ConnectionFinished)
+		}
+		func() {
+			defer func() { recover() }()
+			f.Sweep(f.Table, 0, 1, &SweepRules{}, func(c *Connection, _ EndReason) {
+				if c.Client != flowFrom(1) {
+					t.Errorf("told %v", c.Client)
+				}
+				panic("told")
+			})
+			t.Error("nobody was told")
+		}()
+		if o := f.Occupancy(f.Table); o.Free != o.Entries {
+			t.Errorf("an index is lost: %+v", o)
+		}
+	}
+}

@@ -358,7 +358,6 @@ func BenchmarkSweepOfAFullTable(b *testing.B) {
 	})
 }
 
-
 func TestAnIndexIsFreeThoughWhoIsToldPanics(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		f := newFakeTable(1, 6)

@@ -27,7 +27,7 @@ const (
 
 func reweighExperiment() sim.Experiment {
 	return sim.Experiment{
-		Name: "beyond-reweigh", Source: source, Extra: true,
+		Name: "beyond-reweigh", Source: source, Seeds: 3, Extra: true,
 		Title: "AWFD weights that follow the load every 10 ms: what it does for evenness, and what it breaks without cookies",
 		Method: "96 servers, half of them of twice the size, 20000 connections of a tenth of web-server durations; 70 % of what servers can do. Weights are " +
 			"Spotlight's, of four classes, from what each server has left, told without delay. With cookies, the weights choose for new connections only; " +

@@ -174,18 +174,29 @@ func TestTheLocalTableCountsPackets(t *testing.T) {
 	}
 }
 
-// It evicts: whoever was there longest, or nearly. The ones that are left out go to where the table of slots says.
+// It evicts: whoever was there longest, or nearly. The ones that are left out go to where the table of slots says. Every CPU keeps a few of its
+// newest entries to itself, all of them together no more than half of the table: a flood on one CPU does not get at those of another.
 func TestAFloodOfSYNsEvictsFromTheLocalTable(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, localTable(model.DispatchRR)))
-	legit := flowTo(vip4, 443, 50000-20000)
-	w.check(legit.frame(legit.tcp(syn, nil, nil)))
 	size := int(w.lb.objects.LocalConnections.MaxEntries())
+	legit := func(n int) flow { return flowTo(vip4, 443, n) }
+	for n := range size {
+		f := legit(n)
+		w.runOnly(f.frame(f.tcp(syn, nil, nil)))
+	}
 	for n := range 3 * size {
 		f := flowTo(vip4, 80, n)
 		w.runOnly(f.frame(f.tcp(syn, nil, nil)))
 	}
-	if got := w.run(legit.frame(legit.tcp(ack, nil, nil))); got.verdict != lbVerdictFORWARDED_UNKNOWN {
-		t.Errorf("%s: the baseline does better than it can", verdictNames[got.verdict])
+	evicted := 0
+	for n := range size {
+		f := legit(n)
+		if got := w.run(f.frame(f.tcp(ack, nil, nil))); got.verdict == lbVerdictFORWARDED_UNKNOWN {
+			evicted++
+		}
+	}
+	if evicted < size/4 {
+		t.Errorf("%d of %d connections were evicted: the baseline does better than it can", evicted, size)
 	}
 }
 

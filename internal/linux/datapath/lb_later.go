@@ -19,8 +19,8 @@ func (lb *LB) CountLater(enabled bool) error {
 	return lb.objects.LaterEnabled.Set(value)
 }
 
-// FlushCounts counts the packets that wait for it, on every CPU that this process may run on: entries then tell of all packets that were sent
-// before. It takes some 10 us for each CPU.
+// FlushCounts counts the packets that wait for it, on every CPU that is online and in this process's cpuset, whatever its affinity: entries then
+// tell of all packets that were sent before. It takes some 10 us for each CPU.
 func (lb *LB) FlushCounts() error {
 	done := make(chan error)
 	go func() {
@@ -31,23 +31,22 @@ func (lb *LB) FlushCounts() error {
 }
 
 func (lb *LB) flushCounts() error {
-	var allowed unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
 		return fmt.Errorf("count packets that wait: find the CPUs: %w", err)
 	}
 	var errs []error
-	for cpu, left := 0, allowed.Count(); left > 0; cpu++ {
-		if !allowed.IsSet(cpu) {
-			continue
-		}
-		left--
+	for cpu := range cpus {
 		var one unix.CPUSet
 		one.Set(cpu)
-		if err := unix.SchedSetaffinity(0, &one); err != nil {
-			errs = append(errs, fmt.Errorf("count packets that wait on CPU %d: %w", cpu, err))
+		err := unix.SchedSetaffinity(0, &one)
+		if errors.Is(err, unix.EINVAL) { // not online, or not ours
 			continue
 		}
-		if _, err := lb.objects.FlushCounts.Run(&ebpf.RunOptions{Data: make([]byte, 64)}); err != nil {
+		if err == nil {
+			_, err = lb.objects.FlushCounts.Run(&ebpf.RunOptions{Data: make([]byte, 64)})
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("count packets that wait on CPU %d: %w", cpu, err))
 		}
 	}

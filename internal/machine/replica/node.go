@@ -44,9 +44,6 @@ type Node struct {
 // NewNode returns a node that knows nothing. config is shared, and not changed.
 func NewNode(id uint16, config *Config) *Node { return &Node{id: id, config: config} }
 
-// ID returns the node's number.
-func (n *Node) ID() uint16 { return n.id }
-
 // View returns the version of the list that the node has, and the newest that it knows to be synced.
 func (n *Node) View() (view, synced uint32) { return n.view, n.synced }
 

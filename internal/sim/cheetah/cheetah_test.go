@@ -35,6 +35,11 @@ func within(t *testing.T, experiment sim.Experiment, id string, value, stray flo
 	t.Errorf("there is no claim %s", id)
 }
 
+// hashFormula is the share of connections in whose life the bucket moves.
+func hashFormula(movesPerSecond float64) float64 {
+	return expectation(func(life float64) float64 { return 1 - math.Exp(-life*movesPerSecond) })
+}
+
 // Figure 2a's oracle: the number of servers is fixed, and buckets move one by one.
 func TestBeamerBreaksWhatTheFormulaSaysWhenBucketsMoveIndependently(t *testing.T) {
 	once(t, func(progress *meter) error {

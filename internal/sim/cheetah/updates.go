@@ -181,11 +181,6 @@ func beamerFormula(movesPerSecond float64) float64 {
 	})
 }
 
-// hashFormula is the share of those in whose life the bucket moves.
-func hashFormula(movesPerSecond float64) float64 {
-	return expectation(func(life float64) float64 { return 1 - math.Exp(-life*movesPerSecond) })
-}
-
 // expectation is the mean over connections. Their durations take few values.
 func expectation(of func(lifeSeconds float64) float64) (mean float64) {
 	lives, before := lives(), 0.0

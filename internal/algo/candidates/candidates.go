@@ -5,20 +5,12 @@ package candidates
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
 
-	"github.com/ballast-lb/ballast/internal/algo/siphash"
+	"github.com/ballast-lb/ballast/internal/algo/maglev"
 	"github.com/ballast-lb/ballast/internal/model"
-)
-
-// Implementation constants: the hashes of package maglev, so that the first of the Columns is its table. They are never secret and never
-// change, as every node must build the same table.
-const (
-	offsetKey = 0x6f66667365740000 // "offset"
-	skipKey   = 0x736b697000000000 // "skip"
 )
 
 // turn is one server's walk through its permutation of the slots.
@@ -68,11 +60,8 @@ func walks(slots uint32, family uint64, shares []model.Share) []turn {
 		if share.Weight == 0 || share.ID == 0 {
 			continue
 		}
-		var name [2]byte
-		binary.LittleEndian.PutUint16(name[:], share.ID)
-		start := uint32(siphash.Sum13(offsetKey, family, name[:]) % uint64(slots))
-		skip := uint32(siphash.Sum13(skipKey, family, name[:])%uint64(slots-1)) + 1
-		turns = append(turns, turn{id: share.ID, weight: uint64(share.Weight), next: start, start: start, skip: skip})
+		start, skip := maglev.Permutation(share.ID, family, uint64(slots)) // so that the first of the Columns is maglev's table
+		turns = append(turns, turn{id: share.ID, weight: uint64(share.Weight), next: uint32(start), start: uint32(start), skip: uint32(skip)})
 	}
 	slices.SortFunc(turns, func(a, b turn) int { return cmp.Compare(a.id, b.id) })
 	return turns

@@ -1,7 +1,6 @@
 package candidates
 
 import (
-	"encoding/binary"
 	"math"
 	"slices"
 	"testing"
@@ -9,7 +8,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ballast-lb/ballast/internal/algo/maglev"
-	"github.com/ballast-lb/ballast/internal/algo/siphash"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -63,8 +61,7 @@ func dumbFill(slots, choices, from, to int, family uint64, shares []model.Share,
 	slices.SortFunc(shares, func(a, b model.Share) int { return int(a.ID) - int(b.ID) })
 	permutations := make([][]int, len(shares))
 	for i, share := range shares {
-		name := binary.LittleEndian.AppendUint16(nil, share.ID)
-		offset, skip := siphash.Sum13(offsetKey, family, name)%uint64(slots), siphash.Sum13(skipKey, family, name)%uint64(slots-1)+1
+		offset, skip := maglev.Permutation(share.ID, family, uint64(slots))
 		for j := range uint64(slots) {
 			permutations[i] = append(permutations[i], int((offset+j*skip)%uint64(slots)))
 		}

@@ -61,6 +61,14 @@ func Table(slots uint32, shares []model.Share) []uint16 {
 	}
 }
 
+// Permutation returns where a server's walk through the slots starts, and its step, 1..slots-1: algorithm 1's offset and skip. Other
+// families have other permutations; Table's is 0.
+func Permutation(id uint16, family, slots uint64) (start, skip uint64) {
+	var name [2]byte
+	binary.LittleEndian.PutUint16(name[:], id)
+	return siphash.Sum13(offsetKey, family, name[:]) % slots, siphash.Sum13(skipKey, family, name[:])%(slots-1) + 1
+}
+
 // walks returns the starting point of every server with a weight, in the order of the ids.
 func walks(slots uint64, shares []model.Share) []turn {
 	var turns []turn
@@ -68,14 +76,8 @@ func walks(slots uint64, shares []model.Share) []turn {
 		if share.Weight == 0 || share.ID == 0 {
 			continue
 		}
-		var name [2]byte
-		binary.LittleEndian.PutUint16(name[:], share.ID)
-		turns = append(turns, turn{
-			id:     share.ID,
-			weight: uint64(share.Weight),
-			next:   siphash.Sum13(offsetKey, 0, name[:]) % slots,
-			skip:   siphash.Sum13(skipKey, 0, name[:])%(slots-1) + 1,
-		})
+		start, skip := Permutation(share.ID, 0, slots)
+		turns = append(turns, turn{id: share.ID, weight: uint64(share.Weight), next: start, skip: skip})
 	}
 	slices.SortFunc(turns, func(a, b turn) int { return cmp.Compare(a.id, b.id) })
 	return turns

@@ -2,15 +2,11 @@
 package config
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"slices"
-	"strings"
 
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -66,50 +62,17 @@ func Sum(text []byte) string {
 // joined (errors.Join) from *Error in the order of the lines: unknown and repeated keys, values of the wrong kind,
 // and, when there are none of those, everything that model.Fleet.Validate objects to.
 func Parse(name string, text []byte) (model.Fleet, error) {
-	r := &reader{file: name, lines: map[string]int{"": 1}}
-	root := r.parse(text)
+	r := newReader(name)
 	var fleet model.Fleet
-	if root != nil {
+	if root := r.Parse(text); root != nil {
 		r.fleet(root, &fleet)
 	}
-	if len(r.errors) == 0 {
+	if r.Failed() == 0 {
 		fleet.ApplyDefaults()
 		r.addInvalid(fleet.Validate())
 	}
-	if len(r.errors) > 0 {
+	if r.Failed() > 0 {
 		return model.Fleet{}, r.joined()
 	}
 	return fleet, nil
-}
-
-// addInvalid places the objections of Validate at the line of the key, or of the nearest thing around a key that is not there.
-func (r *reader) addInvalid(err error) {
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return
-	}
-	for _, e := range joined.Unwrap() {
-		var invalid *model.Invalid
-		if errors.As(e, &invalid) {
-			r.errors = append(r.errors, &Error{File: r.file, Line: r.lineOf(invalid.Path), Reason: invalid})
-		}
-	}
-}
-
-func (r *reader) lineOf(path string) int {
-	for {
-		if line, ok := r.lines[path]; ok {
-			return line
-		}
-		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
-	}
-}
-
-func (r *reader) joined() error {
-	slices.SortStableFunc(r.errors, func(a, b *Error) int { return cmp.Compare(a.Line, b.Line) })
-	list := make([]error, len(r.errors))
-	for i, e := range r.errors {
-		list[i] = e
-	}
-	return errors.Join(list...)
 }

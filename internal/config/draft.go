@@ -14,16 +14,16 @@ type Draft struct {
 
 // ParseDraft reads a configuration; name is used in errors only. Its errors are those of Parse that can be found in the text alone.
 func ParseDraft(name string, text []byte) (*Draft, error) {
-	d := &Draft{reader: &reader{file: name, lines: map[string]int{"": 1}}}
-	if root := d.reader.parse(text); root != nil {
+	d := &Draft{reader: newReader(name)}
+	if root := d.reader.Parse(text); root != nil {
 		d.reader.fleet(root, &d.Fleet)
 	}
-	if len(d.reader.errors) > 0 {
+	if d.reader.Failed() > 0 {
 		return nil, d.reader.joined()
 	}
-	_, d.HasKeys = d.reader.lines["keys"]
+	d.HasKeys = d.reader.Has("keys")
 	return d, nil
 }
 
 // Line returns the line of a path like services[0].servers[2].id, or of the nearest thing around it.
-func (d *Draft) Line(path string) int { return d.reader.lineOf(path) }
+func (d *Draft) Line(path string) int { return d.reader.LineOf(path) }

@@ -11,33 +11,34 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/yamltree"
 )
 
 func (r *reader) fleet(root ast.Node, fleet *model.Fleet) {
-	r.mapping(root, "", map[string]value{
+	r.Mapping(root, "", map[string]yamltree.Value{
 		"keys":        func(node ast.Node, path string) { r.keys(node, path, &fleet.Keys) },
 		"node_health": func(node ast.Node, path string) { r.health(node, path, &fleet.NodeHealth) },
 		"nodes": func(node ast.Node, path string) {
-			r.sequence(node, path, func(node ast.Node, path string) {
+			r.Sequence(node, path, func(node ast.Node, path string) {
 				fleet.Nodes = append(fleet.Nodes, r.node(node, path))
 			})
 		},
 		"services": func(node ast.Node, path string) {
-			r.sequence(node, path, func(node ast.Node, path string) {
+			r.Sequence(node, path, func(node ast.Node, path string) {
 				service := model.NewService()
 				r.service(node, path, &service)
 				fleet.Services = append(fleet.Services, service)
 			})
 		},
 	})
-	if _, ok := r.lines["services"]; !ok {
+	if !r.Has("services") {
 		// A file that an editor has only half written must not remove every service.
-		r.fail(1, "services", "write `services: []` to remove every service", "missing")
+		r.Fail(1, "services", "write `services: []` to remove every service", "missing")
 	}
 }
 
 func (r *reader) node(node ast.Node, path string) (n model.Node) {
-	r.mapping(node, path, map[string]value{
+	r.Mapping(node, path, map[string]yamltree.Value{
 		"name":    r.text(&n.Name),
 		"tier":    r.choice(&n.Tier),
 		"address": r.address(&n.Address),
@@ -48,15 +49,15 @@ func (r *reader) node(node ast.Node, path string) (n model.Node) {
 }
 
 func (r *reader) keys(node ast.Node, path string, keys *model.Keys) {
-	r.mapping(node, path, map[string]value{
+	r.Mapping(node, path, map[string]yamltree.Value{
 		"placement": r.key(func(key [16]byte) { keys.Placement = key }),
 		"current":   number(r, &keys.Current),
 		"cookie": func(node ast.Node, path string) {
 			keys.Cookie = make(map[uint32][16]byte)
-			r.entries(node, path, func(text string, line int, child ast.Node, childPath string) {
+			r.Entries(node, path, func(text string, line int, child ast.Node, childPath string) {
 				epoch, err := strconv.ParseUint(text, 10, 32)
 				if err != nil || strconv.FormatUint(epoch, 10) != text {
-					r.fail(line, childPath, "use a number from 1", "%q is not an epoch", text)
+					r.Fail(line, childPath, "use a number from 1", "%q is not an epoch", text)
 					return
 				}
 				r.key(func(key [16]byte) { keys.Cookie[uint32(epoch)] = key })(child, childPath)
@@ -66,12 +67,12 @@ func (r *reader) keys(node ast.Node, path string, keys *model.Keys) {
 }
 
 func (r *reader) service(node ast.Node, path string, service *model.Service) {
-	r.mapping(node, path, map[string]value{
+	r.Mapping(node, path, map[string]yamltree.Value{
 		"name":     r.text(&service.Name),
 		"vip":      r.address(&service.VIP),
 		"protocol": r.choice(&service.Protocol),
 		"ports": func(node ast.Node, path string) {
-			r.sequence(node, path, func(node ast.Node, path string) {
+			r.Sequence(node, path, func(node ast.Node, path string) {
 				var port uint16
 				number(r, &port)(node, path)
 				service.Ports = append(service.Ports, port)
@@ -88,7 +89,7 @@ func (r *reader) service(node ast.Node, path string, service *model.Service) {
 		"load":        func(node ast.Node, path string) { r.load(node, path, &service.Load) },
 		"health":      func(node ast.Node, path string) { r.health(node, path, &service.Health) },
 		"servers": func(node ast.Node, path string) {
-			r.sequence(node, path, func(node ast.Node, path string) {
+			r.Sequence(node, path, func(node ast.Node, path string) {
 				server := model.NewServer()
 				r.server(node, path, &server)
 				service.Servers = append(service.Servers, server)
@@ -98,7 +99,7 @@ func (r *reader) service(node ast.Node, path string, service *model.Service) {
 }
 
 func (r *reader) server(node ast.Node, path string, server *model.Server) {
-	r.mapping(node, path, map[string]value{
+	r.Mapping(node, path, map[string]yamltree.Value{
 		"name":    r.text(&server.Name),
 		"address": r.address(&server.Address),
 		"port":    r.set(number(r, &server.Port), func() bool { return server.Port != 0 }),
@@ -106,13 +107,13 @@ func (r *reader) server(node ast.Node, path string, server *model.Server) {
 		"weight":  r.set(number(r, &server.Weight), func() bool { return server.Weight != model.WeightUnset }),
 		"state":   r.choice(&server.State),
 		"deadline": func(node ast.Node, path string) {
-			text, ok := r.scalar(node, path)
+			text, ok := r.Scalar(node, path)
 			if !ok {
 				return
 			}
 			deadline, err := time.Parse(time.RFC3339, text)
 			if err != nil {
-				r.fail(lineOf(node), path, "write it like 2026-01-31T23:00:00Z", "%q is not a time", text)
+				r.Fail(yamltree.Line(node), path, "write it like 2026-01-31T23:00:00Z", "%q is not a time", text)
 				return
 			}
 			server.Deadline = deadline.UTC()
@@ -121,7 +122,7 @@ func (r *reader) server(node ast.Node, path string, server *model.Server) {
 }
 
 func (r *reader) table(node ast.Node, path string, table *model.Table) {
-	r.mapping(node, path, map[string]value{
+	r.Mapping(node, path, map[string]yamltree.Value{
 		"entries":      r.set(number(r, &table.Entries), func() bool { return table.Entries != 0 }),
 		"index_bits":   r.set(number(r, &table.IndexBits), func() bool { return table.IndexBits != 0 }),
 		"node_bits":    number(r, &table.NodeBits),
@@ -132,7 +133,7 @@ func (r *reader) table(node ast.Node, path string, table *model.Table) {
 }
 
 func (r *reader) load(node ast.Node, path string, load *model.Load) {
-	r.mapping(node, path, map[string]value{
+	r.Mapping(node, path, map[string]yamltree.Value{
 		"source":      r.choice(&load.Source),
 		"interval":    r.set(r.choice(&load.Interval), func() bool { return load.Interval != 0 }),
 		"classes":     r.set(number(r, &load.Classes), func() bool { return load.Classes != model.ClassesUnset }),
@@ -142,7 +143,7 @@ func (r *reader) load(node ast.Node, path string, load *model.Load) {
 }
 
 func (r *reader) health(node ast.Node, path string, health *model.Health) {
-	r.mapping(node, path, map[string]value{
+	r.Mapping(node, path, map[string]yamltree.Value{
 		"check":    r.choice(&health.Check),
 		"interval": r.set(r.choice(&health.Interval), func() bool { return health.Interval != 0 }),
 		"timeout":  r.set(r.choice(&health.Timeout), func() bool { return health.Timeout != 0 }),
@@ -153,8 +154,8 @@ func (r *reader) health(node ast.Node, path string, health *model.Health) {
 		"host":     r.text(&health.Host),
 		"service":  r.text(&health.Service),
 		"command": func(node ast.Node, path string) {
-			r.sequence(node, path, func(node ast.Node, path string) {
-				if text, ok := r.scalar(node, path); ok {
+			r.Sequence(node, path, func(node ast.Node, path string) {
+				if text, ok := r.Scalar(node, path); ok {
 					health.Command = append(health.Command, text)
 				}
 			})
@@ -165,63 +166,63 @@ func (r *reader) health(node ast.Node, path string, health *model.Health) {
 }
 
 // set refuses the value that the model takes for "not given" where it was given.
-func (r *reader) set(read value, given func() bool) value {
+func (r *reader) set(read yamltree.Value, given func() bool) yamltree.Value {
 	return func(node ast.Node, path string) {
-		before := len(r.errors)
-		if read(node, path); len(r.errors) == before && !given() {
-			r.fail(lineOf(node), path, "use a value within the range, or remove the key", "%s is out of range", node.GetToken().Value)
+		before := r.Failed()
+		if read(node, path); r.Failed() == before && !given() {
+			r.Fail(yamltree.Line(node), path, "use a value within the range, or remove the key", "%s is out of range", node.GetToken().Value)
 		}
 	}
 }
 
-func (r *reader) text(target *string) value {
+func (r *reader) text(target *string) yamltree.Value {
 	return func(node ast.Node, path string) {
-		if text, ok := r.scalar(node, path); ok {
+		if text, ok := r.Scalar(node, path); ok {
 			if *target = text; text == "" {
-				r.fail(lineOf(node), path, "give a name or remove the key", "empty")
+				r.Fail(yamltree.Line(node), path, "give a name or remove the key", "empty")
 			}
 		}
 	}
 }
 
-func (r *reader) address(target *netip.Addr) value {
+func (r *reader) address(target *netip.Addr) yamltree.Value {
 	return func(node ast.Node, path string) {
-		text, ok := r.scalar(node, path)
+		text, ok := r.Scalar(node, path)
 		if !ok {
 			return
 		}
 		address, err := netip.ParseAddr(text)
 		if err != nil {
-			r.fail(lineOf(node), path, "write it like 198.51.100.10 or 2001:db8::10", "%q is not an IP address", text)
+			r.Fail(yamltree.Line(node), path, "write it like 198.51.100.10 or 2001:db8::10", "%q is not an IP address", text)
 			return
 		}
 		*target = address
 	}
 }
 
-func (r *reader) choice(target encoding.TextUnmarshaler) value {
+func (r *reader) choice(target encoding.TextUnmarshaler) yamltree.Value {
 	return func(node ast.Node, path string) {
-		text, ok := r.scalar(node, path)
+		text, ok := r.Scalar(node, path)
 		if !ok {
 			return
 		}
 		var invalid *model.Invalid
 		if err := target.UnmarshalText([]byte(text)); errors.As(err, &invalid) {
-			r.fail(lineOf(node), path, invalid.Remedy, "%s", invalid.Problem)
+			r.Fail(yamltree.Line(node), path, invalid.Remedy, "%s", invalid.Problem)
 		}
 	}
 }
 
 // key reads 16 bytes of hexadecimal. A secret is never repeated in a message.
-func (r *reader) key(store func([16]byte)) value {
+func (r *reader) key(store func([16]byte)) yamltree.Value {
 	return func(node ast.Node, path string) {
-		text, ok := r.scalar(node, path)
+		text, ok := r.Scalar(node, path)
 		if !ok {
 			return
 		}
 		raw, err := hex.DecodeString(text)
 		if err != nil || len(raw) != 16 {
-			r.fail(lineOf(node), path, "create one with `ballast ctl key generate`", "not a key of 32 hexadecimal digits")
+			r.Fail(yamltree.Line(node), path, "create one with `ballast ctl key generate`", "not a key of 32 hexadecimal digits")
 			return
 		}
 		store([16]byte(raw))
@@ -229,18 +230,6 @@ func (r *reader) key(store func([16]byte)) value {
 }
 
 // number reads a decimal number that fits the target.
-func number[N uint8 | uint16 | uint32](r *reader, target *N) value {
-	return func(node ast.Node, path string) {
-		text, ok := r.scalar(node, path)
-		if !ok {
-			return
-		}
-		largest := uint64(^N(0))
-		parsed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil || parsed > largest {
-			r.fail(lineOf(node), path, "use a decimal number from 0 to "+strconv.FormatUint(largest, 10), "%q is not such a number", text)
-			return
-		}
-		*target = N(parsed)
-	}
+func number[N uint8 | uint16 | uint32](r *reader, target *N) yamltree.Value {
+	return yamltree.Whole(r.Reader, target, 0, ^N(0))
 }

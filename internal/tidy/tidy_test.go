@@ -105,20 +105,21 @@ func isTest(name string) bool { return strings.HasSuffix(name, "_test.go") }
 
 // layers are folders of internal whose code outside tests may import of ours only what is listed ("" = nothing).
 var layers = map[string][]string{
-	"model":   {},
-	"algo":    {"algo", "model"},
-	"wire":    {"model"},
-	"plan":    {"algo", "model", "wire"},
-	"machine": {"plan", "wire", "algo", "model"},
-	"config":  {"algo", "model"},
-	"store":   {"store", "model", "config", "wire"},
-	"linux":   {"linux", "plan", "wire", "algo", "model"},
-	"data":    {},
-	"sim":     {"sim", "data", "machine", "plan", "wire", "algo", "model"},
+	"model":    {},
+	"algo":     {"algo", "model"},
+	"wire":     {"model"},
+	"plan":     {"algo", "model", "wire"},
+	"machine":  {"plan", "wire", "algo", "model"},
+	"yamltree": {},
+	"config":   {"algo", "model", "yamltree"},
+	"store":    {"store", "model", "config", "wire"},
+	"linux":    {"linux", "plan", "wire", "algo", "model"},
+	"data":     {},
+	"sim":      {"sim", "data", "machine", "plan", "wire", "algo", "model", "yamltree"},
 }
 
 // pure folders do no input or output and do not know the time.
-var pure = []string{"model", "algo", "wire", "plan", "machine", "sim"}
+var pure = []string{"model", "algo", "wire", "plan", "machine", "sim", "yamltree"}
 
 // layer returns the folder below internal that a package or file belongs to, or "".
 func layer(name string) string {

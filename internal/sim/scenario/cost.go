@@ -39,14 +39,14 @@ func (r *reader) checkCost(s *Scenario) {
 	if s.Traffic.Trace == nil {
 		mean = s.Traffic.Lifetimes.Mean()
 		if longest := s.Traffic.Lifetimes.At(1); rate*longest > maxSeen {
-			r.failAt("traffic", "make it slower or shorter", "%.3g connections begin while the longest lives, at most %d can be told apart", rate*longest, maxSeen)
+			r.FailAt("traffic", "make it slower or shorter", "%.3g connections begin while the longest lives, at most %d can be told apart", rate*longest, maxSeen)
 		}
 	}
 	if rate*mean > maxLive {
-		r.failAt("traffic", fmt.Sprintf("have at most %d", int64(maxLive)), "%.3g connections at the same time", rate*mean)
+		r.FailAt("traffic", fmt.Sprintf("have at most %d", int64(maxLive)), "%.3g connections at the same time", rate*mean)
 	}
 	if steps := s.steps(); steps > maxSteps {
-		r.failAt("", "make it shorter or smaller, or let fewer things happen", "too much to simulate: about %.2g steps, at most %.2g", steps, float64(maxSteps))
+		r.FailAt("", "make it shorter or smaller, or let fewer things happen", "too much to simulate: about %.2g steps, at most %.2g", steps, float64(maxSteps))
 	}
 }
 

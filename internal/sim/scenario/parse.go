@@ -9,6 +9,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/yamltree"
 )
 
 // Implementation constants: how large a scenario may be.
@@ -26,15 +27,15 @@ type Opener func(name string) ([]byte, error)
 // Parse reads a scenario and everything that it names. name is used in errors only. The error is nil or joined (errors.Join) from
 // *Error in the order of the lines.
 func Parse(name string, text []byte, open Opener) (*Scenario, error) {
-	r := &reader{file: name, open: open, lines: map[string]int{"": 1}}
+	r := newReader(name, open)
 	s := &Scenario{Title: name, LoadBalancers: 1, TableSlots: model.DefaultSlots}
-	if root := r.parse(text); root != nil {
+	if root := r.Parse(text); root != nil {
 		r.scenario(root, s)
 	}
-	if len(r.errors) == 0 {
+	if r.Failed() == 0 {
 		r.check(s)
 	}
-	if len(r.errors) > 0 {
+	if r.Failed() > 0 {
 		return nil, r.joined()
 	}
 	return s, nil
@@ -42,7 +43,7 @@ func Parse(name string, text []byte, open Opener) (*Scenario, error) {
 
 func (r *reader) scenario(root ast.Node, s *Scenario) {
 	slots := int(s.TableSlots)
-	r.mapping(root, "", map[string]field{
+	r.Mapping(root, "", map[string]yamltree.Value{
 		"title":          r.text(&s.Title),
 		"length":         r.duration(&s.Length, time.Second),
 		"warm_up":        r.duration(&s.WarmUp, 0),
@@ -58,15 +59,15 @@ func (r *reader) scenario(root ast.Node, s *Scenario) {
 	})
 	s.TableSlots = uint32(slots)
 	for _, needed := range []string{"length", "servers", "traffic", "policies"} {
-		if _, ok := r.lines[needed]; !ok {
-			r.fail(1, needed, "see docs/simulator.md", "missing")
+		if !r.Has(needed) {
+			r.Fail(1, needed, "see docs/simulator.md", "missing")
 		}
 	}
 }
 
 func (r *reader) group(node ast.Node, path string, number int) Group {
 	group := Group{Name: fmt.Sprint("group-", number+1), Count: 1, Weight: 1}
-	r.mapping(node, path, map[string]field{
+	r.Mapping(node, path, map[string]yamltree.Value{
 		"name":   r.text(&group.Name),
 		"count":  r.whole(&group.Count, 1, maxServers),
 		"weight": r.whole(&group.Weight, 1, model.MaxWeight),
@@ -76,7 +77,7 @@ func (r *reader) group(node ast.Node, path string, number int) Group {
 
 func (r *reader) policy(node ast.Node, path string) Policy {
 	p := Policy{Affinity: "cookie", Depth: 2, Classes: 4, Interval: 250e6}
-	r.mapping(node, path, map[string]field{
+	r.Mapping(node, path, map[string]yamltree.Value{
 		"name":     r.text(&p.Name),
 		"dispatch": r.choice(&p.Dispatch, dispatches),
 		"affinity": r.choice(&p.Affinity, affinities),
@@ -92,7 +93,7 @@ func (r *reader) policy(node ast.Node, path string) Policy {
 
 func (r *reader) event(node ast.Node, path string) Event {
 	e := Event{Rate: -1}
-	r.mapping(node, path, map[string]field{
+	r.Mapping(node, path, map[string]yamltree.Value{
 		"at":             r.duration(&e.At, 0),
 		"every":          r.duration(&e.Every, time.Millisecond),
 		"until":          r.duration(&e.Until, 0),
@@ -108,7 +109,7 @@ func (r *reader) event(node ast.Node, path string) Event {
 
 func (r *reader) expectation(node ast.Node, path string) Expectation {
 	e := Expectation{Low: math.Inf(-1), High: math.Inf(1)}
-	r.mapping(node, path, map[string]field{
+	r.Mapping(node, path, map[string]yamltree.Value{
 		"policy":   r.text(&e.Policy),
 		"measure":  r.choice(&e.Measure, measureNames()),
 		"at_least": r.number(&e.Low, 0, math.MaxFloat64),
@@ -120,31 +121,31 @@ func (r *reader) expectation(node ast.Node, path string) Expectation {
 // check objects to what is wrong although every value by itself is right.
 func (r *reader) check(s *Scenario) {
 	if !slices.Contains(model.TableSizes(), s.TableSlots) {
-		r.failAt("table_slots", fmt.Sprint("use one of ", model.TableSizes()), "%d is none of them", s.TableSlots)
+		r.FailAt("table_slots", fmt.Sprint("use one of ", model.TableSizes()), "%d is none of them", s.TableSlots)
 	}
 	r.checkGroups(s)
 	for i := range s.Events {
 		r.checkEvent(s, i)
 	}
 	if n := s.mostServers(); n > maxServers {
-		r.failAt("events", fmt.Sprintf("add fewer: at most %d altogether", maxServers), "up to %d servers", n)
+		r.FailAt("events", fmt.Sprintf("add fewer: at most %d altogether", maxServers), "up to %d servers", n)
 	}
 	for i, p := range s.Policies {
 		r.checkPolicy(s, p, fmt.Sprintf("policies[%d]", i))
 		if slices.ContainsFunc(s.Policies[:i], func(other Policy) bool { return other.Name == p.Name }) {
-			r.failAt(fmt.Sprintf("policies[%d]", i), "give it another name", "a second policy %q", p.Name)
+			r.FailAt(fmt.Sprintf("policies[%d]", i), "give it another name", "a second policy %q", p.Name)
 		}
 	}
 	for i, e := range s.Expect {
 		path := fmt.Sprintf("expect[%d]", i)
 		if e.Policy != "" && !slices.ContainsFunc(s.Policies, func(p Policy) bool { return p.Name == e.Policy }) {
-			r.failAt(path+".policy", "use the name of a policy", "there is none called %q", e.Policy)
+			r.FailAt(path+".policy", "use the name of a policy", "there is none called %q", e.Policy)
 		}
 		if e.Measure == "" || e.Low > e.High {
-			r.failAt(path, "give measure, and at_least or at_most", "nothing can be judged by this")
+			r.FailAt(path, "give measure, and at_least or at_most", "nothing can be judged by this")
 		}
 	}
-	if len(r.errors) == 0 {
+	if r.Failed() == 0 {
 		r.checkCost(s)
 	}
 }
@@ -152,14 +153,14 @@ func (r *reader) check(s *Scenario) {
 func (r *reader) checkGroups(s *Scenario) {
 	for i, group := range s.Servers {
 		if slices.ContainsFunc(s.Servers[:i], func(other Group) bool { return other.Name == group.Name }) {
-			r.failAt(fmt.Sprintf("servers[%d]", i), "give it another name", "a second group %q", group.Name)
+			r.FailAt(fmt.Sprintf("servers[%d]", i), "give it another name", "a second group %q", group.Name)
 		}
 	}
 	if n := s.servers(); n < 1 || n > maxServers {
-		r.failAt("servers", fmt.Sprintf("give 1 to %d", maxServers), "%d servers", n)
+		r.FailAt("servers", fmt.Sprintf("give 1 to %d", maxServers), "%d servers", n)
 	}
 	if len(s.Policies) == 0 {
-		r.failAt("policies", "give at least one", "there are none")
+		r.FailAt("policies", "give at least one", "there are none")
 	}
 }
 
@@ -169,41 +170,41 @@ func (r *reader) checkEvent(s *Scenario, number int) {
 		e.Until = s.Length
 	}
 	if e.Every == 0 && e.Until != 0 {
-		r.failAt(path+".until", "give every, too, or remove it", "an event that does not repeat")
+		r.FailAt(path+".until", "give every, too, or remove it", "an event that does not repeat")
 	}
 	if e.At > s.Length || e.Until > s.Length || e.Every != 0 && e.Until < e.At {
-		r.failAt(path, "give times within the length", "it would happen after the end, or end before it begins")
+		r.FailAt(path, "give times within the length", "it would happen after the end, or end before it begins")
 	}
 	if e.Group != "" && !slices.ContainsFunc(s.Servers, func(g Group) bool { return g.Name == e.Group }) {
-		r.failAt(path+".group", "use the name of a group", "there is none called %q", e.Group)
+		r.FailAt(path+".group", "use the name of a group", "there is none called %q", e.Group)
 	}
 	if e.Remove+e.Fail+e.Add+e.LoadBalancers == 0 && e.Rate < 0 {
-		r.failAt(path, "give remove, fail, add, rate or load_balancers", "nothing happens")
+		r.FailAt(path, "give remove, fail, add, rate or load_balancers", "nothing happens")
 	}
 	if e.Rate >= 0 && s.Traffic.Trace != nil {
-		r.failAt(path+".rate", "remove it", "a trace says itself when connections begin")
+		r.FailAt(path+".rate", "remove it", "a trace says itself when connections begin")
 	}
 }
 
 func (r *reader) checkPolicy(s *Scenario, p Policy, path string) {
-	given := func(key string) bool { return r.lines[path+"."+key] != 0 }
+	given := func(key string) bool { return r.Has(path + "." + key) }
 	if p.Dispatch == "" {
-		r.failAt(path, "give dispatch", "it does not say who gets new connections")
+		r.FailAt(path, "give dispatch", "it does not say who gets new connections")
 		return
 	}
 	if p.Affinity != "cookie" && !p.usesTable() {
-		r.failAt(path+".affinity", "use dispatch maglev, hash or wcmp, or affinity cookie", "%s finds no server again: it is no table", p.Dispatch)
+		r.FailAt(path+".affinity", "use dispatch maglev, hash or wcmp, or affinity cookie", "%s finds no server again: it is no table", p.Dispatch)
 	}
 	if given("depth") && p.Affinity != "history" {
-		r.failAt(path+".depth", "remove it", "only affinity history has one")
+		r.FailAt(path+".depth", "remove it", "only affinity history has one")
 	}
 	if given("interval") && !slices.Contains(byReport, p.Dispatch) {
-		r.failAt(path+".interval", "remove it", "%s follows no reports", p.Dispatch)
+		r.FailAt(path+".interval", "remove it", "%s follows no reports", p.Dispatch)
 	}
 	if given("classes") && p.Dispatch != "awfd" {
-		r.failAt(path+".classes", "remove it", "only awfd has them")
+		r.FailAt(path+".classes", "remove it", "only awfd has them")
 	}
 	if slices.Contains(byRounds, p.Dispatch) && s.mostServers() > model.MaxRoundServers {
-		r.failAt(path+".dispatch", "use another policy, or fewer servers", "%d servers, a round has at most %d turns", s.mostServers(), model.MaxRoundServers)
+		r.FailAt(path+".dispatch", "use another policy, or fewer servers", "%d servers, a round has at most %d turns", s.mostServers(), model.MaxRoundServers)
 	}
 }

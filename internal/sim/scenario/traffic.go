@@ -15,6 +15,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/ballast-lb/ballast/internal/data"
+	"github.com/ballast-lb/ballast/internal/yamltree"
 )
 
 // Implementation constants of lifetimes.
@@ -34,26 +35,26 @@ var shapes = []string{"web", "facebook", "exponential", "pareto", "constant"}
 func (r *reader) traffic(node ast.Node, path string, traffic *Traffic) {
 	var connections float64
 	traffic.Lifetimes = data.WebDurations().Scaled(1e-6)
-	r.mapping(node, path, map[string]field{
+	r.Mapping(node, path, map[string]yamltree.Value{
 		"rate":        r.number(&traffic.Rate, 0, maxRate),
 		"connections": r.number(&connections, 1, maxLive),
 		"lifetimes":   func(node ast.Node, path string) { r.lifetimes(node, path, &traffic.Lifetimes) },
 		"trace":       func(node ast.Node, path string) { traffic.Trace = r.trace(node, path) },
 	})
-	if len(r.errors) > 0 {
+	if r.Failed() > 0 {
 		return
 	}
 	given := 0
 	for _, key := range []string{".rate", ".connections", ".trace"} {
-		if r.lines[path+key] != 0 {
+		if r.Has(path + key) {
 			given++
 		}
 	}
 	if given != 1 {
-		r.failAt(path, "give one of rate, connections and trace", "%d of them", given)
+		r.FailAt(path, "give one of rate, connections and trace", "%d of them", given)
 	}
-	if r.lines[path+".trace"] != 0 && r.lines[path+".lifetimes"] != 0 {
-		r.failAt(path+".lifetimes", "remove it", "the trace has them")
+	if r.Has(path+".trace") && r.Has(path+".lifetimes") {
+		r.FailAt(path+".lifetimes", "remove it", "the trace has them")
 	}
 	if traffic.Trace != nil {
 		traffic.Lifetimes = lasting(traffic.Trace)
@@ -67,7 +68,7 @@ func (r *reader) traffic(node ast.Node, path string, traffic *Traffic) {
 func (r *reader) lifetimes(node ast.Node, path string, lifetimes *data.Distribution) {
 	var shape, name string
 	column, alpha, mean := "seconds", usualAlpha, int64(0)
-	r.mapping(node, path, map[string]field{
+	r.Mapping(node, path, map[string]yamltree.Value{
 		"shape":  r.choice(&shape, shapes),
 		"mean":   r.duration(&mean, leastLifetime),
 		"alpha":  r.number(&alpha, 1.05, 100),
@@ -75,20 +76,20 @@ func (r *reader) lifetimes(node ast.Node, path string, lifetimes *data.Distribut
 		"column": r.text(&column),
 	})
 	switch {
-	case len(r.errors) > 0:
+	case r.Failed() > 0:
 	case (shape == "") == (name == ""):
-		r.failAt(path, "give either shape or file", "lifetimes of no kind, or of two")
-	case r.lines[path+".alpha"] != 0 && shape != "pareto":
-		r.failAt(path+".alpha", "remove it", "only pareto has one")
-	case r.lines[path+".column"] != 0 && name == "":
-		r.failAt(path+".column", "remove it", "only a file has columns")
+		r.FailAt(path, "give either shape or file", "lifetimes of no kind, or of two")
+	case r.Has(path+".alpha") && shape != "pareto":
+		r.FailAt(path+".alpha", "remove it", "only pareto has one")
+	case r.Has(path+".column") && name == "":
+		r.FailAt(path+".column", "remove it", "only a file has columns")
 	case name != "":
 		*lifetimes = r.lifetimesOf(name, column, path+".file")
 		if mean > 0 && !lifetimes.IsZero() {
 			*lifetimes = lifetimes.WithMean(float64(mean) / nsPerSecond)
 		}
 	case shape != "web" && shape != "facebook" && mean == 0:
-		r.failAt(path, "give mean", "how long do %s lifetimes last", shape)
+		r.FailAt(path, "give mean", "how long do %s lifetimes last", shape)
 	default:
 		*lifetimes = shaped(shape, alpha)
 		if mean > 0 {
@@ -146,7 +147,7 @@ func (r *reader) lifetimesOf(name, column, path string) (d data.Distribution) {
 
 // trace reads connections: the columns start and duration, in seconds.
 func (r *reader) trace(node ast.Node, path string) []Connection {
-	name, ok := r.scalar(node, path)
+	name, ok := r.Scalar(node, path)
 	if !ok {
 		return nil
 	}
@@ -169,7 +170,7 @@ func lasting(trace []Connection) data.Distribution {
 func (r *reader) columns(name, path string, columns ...string) (rows [][]float64) {
 	text, err := r.open(name)
 	if err != nil {
-		r.failAt(path, "give the name of a file, as seen from this one", "%v", err)
+		r.FailAt(path, "give the name of a file, as seen from this one", "%v", err)
 		return nil
 	}
 	reader := csv.NewReader(bytes.NewReader(text))
@@ -185,21 +186,21 @@ func (r *reader) columns(name, path string, columns ...string) (rows [][]float64
 			row[i], err = strconv.ParseFloat(record[column], 64)
 			if err != nil || !(row[i] >= 0 && row[i] <= maxSeconds) {
 				line, _ := reader.FieldPos(column)
-				r.failAt(path, fmt.Sprintf("give seconds from 0 to %g", maxSeconds), "%s:%d: %s %q is not such a number", name, line, columns[i], record[column])
+				r.FailAt(path, fmt.Sprintf("give seconds from 0 to %g", maxSeconds), "%s:%d: %s %q is not such a number", name, line, columns[i], record[column])
 				return nil
 			}
 		}
 		if rows = append(rows, row); len(rows) > maxRows {
-			r.failAt(path, fmt.Sprintf("give at most %d", maxRows), "%s has more lines", name)
+			r.FailAt(path, fmt.Sprintf("give at most %d", maxRows), "%s has more lines", name)
 			return nil
 		}
 	}
 	if !errors.Is(err, io.EOF) {
-		r.failAt(path, "write CSV with a line of column names first", "%s: %v", name, err)
+		r.FailAt(path, "write CSV with a line of column names first", "%s: %v", name, err)
 		return nil
 	}
 	if len(rows) == 0 {
-		r.failAt(path, "give at least one", "%s has no lines", name)
+		r.FailAt(path, "give at least one", "%s has no lines", name)
 	}
 	return rows
 }

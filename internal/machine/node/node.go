@@ -5,6 +5,7 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -77,11 +78,12 @@ func (n *Node) become(next model.Fleet, now time.Time) ([]string, error) {
 	if err := next.Validate(); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(n.checkIDs(&next), n.checkCookies(&next)); err != nil {
+	before := n.renamed(&next)
+	if err := errors.Join(before.checkIDs(&next), before.checkCookies(&next)); err != nil {
 		return nil, err
 	}
 	changes := change.Diff(n.Running, next)
-	n.Removed, n.Past = n.removedAfter(&next, now), n.pastAfter(&next)
+	n.Removed, n.Past = before.removedAfter(&next, now), before.pastAfter(&next)
 	n.Running = next
 	return changes, nil
 }
@@ -93,6 +95,40 @@ func byName(f *model.Fleet) map[string]*model.Service {
 		found[f.Services[i].Name] = &f.Services[i]
 	}
 	return found
+}
+
+// renamed returns the node as if services had always had the names that they have in next: one whose name is gone is the new one that takes
+// over its connections.
+func (n *Node) renamed(next *model.Fleet) *Node {
+	before, after, names := byName(&n.Running), byName(next), map[string]string{}
+	for i := range next.Services {
+		added := &next.Services[i]
+		if before[added.Name] != nil {
+			continue
+		}
+		for j := range n.Running.Services {
+			gone := &n.Running.Services[j]
+			if after[gone.Name] == nil && names[gone.Name] == "" && gone.VIP == added.VIP && takesOver(gone, added) {
+				names[gone.Name] = added.Name
+				break
+			}
+		}
+	}
+	if len(names) == 0 {
+		return n
+	}
+	as := func(name string) string { return cmp.Or(names[name], name) }
+	to := &Node{Running: n.Running.Clone(), Removed: slices.Clone(n.Removed), Past: map[string][][]model.Share{}}
+	for i := range to.Running.Services {
+		to.Running.Services[i].Name = as(to.Running.Services[i].Name)
+	}
+	for i := range to.Removed {
+		to.Removed[i].Service = as(to.Removed[i].Service)
+	}
+	for name, versions := range n.Past {
+		to.Past[as(name)] = versions
+	}
+	return to
 }
 
 // checkIDs refuses an id that connections of another server may still carry.

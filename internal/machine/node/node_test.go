@@ -289,6 +289,36 @@ func TestAServiceByAnotherNameKeepsTheLayoutOfItsCookies(t *testing.T) {
 	}
 }
 
+func TestAServiceByAnotherNameStillKnowsTheServersThatItHad(t *testing.T) {
+	named := func(name string, f model.Fleet) model.Fleet {
+		f.Services[0].Name = name
+		return f
+	}
+	n := started(t, 1, 2, 3)
+	edit(t, n, fleet(2, 3), start)
+	edit(t, n, named("shop", fleet(3)), start.Add(time.Hour)) // one server leaves together with the name
+	if left := n.Lingering("shop"); len(left) != 2 || left[0].ID != 1 || left[1].ID != 2 || len(n.Lingering("web")) != 0 {
+		t.Fatalf("lingering: %v", left)
+	}
+	if len(n.Past["shop"]) != 2 || n.Past["web"] != nil {
+		t.Errorf("past: %v", n.Past)
+	}
+	other := named("store", fleet(2, 3))
+	other.Services[0].Servers[0].Address = netip.MustParseAddr("10.0.0.9")
+	if _, err := n.EditFile(other, start); err == nil || !strings.Contains(err.Error(), "services.store.servers.10.0.0.2.id: id 2 is that of") {
+		t.Errorf("another server got the id of one that the service had by another name: %v", err)
+	}
+	if len(n.Lingering("shop")) != 2 {
+		t.Errorf("a refused name was taken: %v", n.Removed)
+	}
+	elsewhere := named("store", fleet(3))
+	elsewhere.Services[0].VIP = netip.MustParseAddr("198.51.100.2")
+	edit(t, n, elsewhere, start)
+	if len(n.Removed) != 0 {
+		t.Errorf("a service at another VIP inherited %v", n.Removed)
+	}
+}
+
 func TestASecondTierForLivingCookiesIsRefusedOnceWithWhatHelps(t *testing.T) {
 	withNodes := func() model.Fleet {
 		f := fleet(1)

@@ -140,17 +140,19 @@ func killInside(path string) {
 func onThread(fn func() error) error {
 	result := make(chan error, 1)
 	go func() {
+		err := errors.New("the goroutine ended in there: t.Fatal is for the goroutine of the test")
+		defer func() { result <- err }() // also then
 		runtime.LockOSThread()
-		home, err := netns.Get()
-		if err != nil {
-			result <- fmt.Errorf("look up own namespace: %w", err)
+		home, failed := netns.Get()
+		if failed != nil {
+			err = fmt.Errorf("look up own namespace: %w", failed)
 			return
 		}
-		err = fn()
+		done := fn()
 		if netns.Set(home) == nil {
 			runtime.UnlockOSThread()
 		}
-		result <- errors.Join(err, home.Close())
+		err = errors.Join(done, home.Close())
 	}()
 	return <-result
 }

@@ -134,7 +134,7 @@ func (m *bimodal) p99(build maker) float64 {
 	}
 	m.done++
 	m.run.Progress(m.done, int64(3+len(bimodalStatic)+len(bimodalCases)*len(bimodalIntervals)))
-	return played.quantile(0.99)
+	return Quantile(played.Times(), 0.99)
 }
 
 // flat draws what does not depend on reports.

@@ -64,7 +64,7 @@ func runCompletion(run *sim.Run) error {
 			if err != nil {
 				return err
 			}
-			p99[which] = 1000 * played.quantile(0.99)
+			p99[which] = 1000 * Quantile(played.Times(), 0.99)
 		}
 		run.Point("hash", load, p99[0])
 		run.Point("rr", load, p99[1])
@@ -110,7 +110,7 @@ func runVariance(run *sim.Run) error {
 			if err != nil {
 				return err
 			}
-			variance[which] = 1e4 * played.variance()
+			variance[which] = 1e4 * played.Variance()
 		}
 		run.Point("hash", float64(servers), variance[0])
 		run.Point("rr", float64(servers), variance[1])

@@ -1,7 +1,6 @@
 package queueing
 
 import (
-	"github.com/ballast-lb/ballast/internal/algo/rounds"
 	"github.com/ballast-lb/ballast/internal/sim"
 	"github.com/ballast-lb/ballast/internal/sim/dispatch"
 	"github.com/ballast-lb/ballast/internal/sim/random"
@@ -113,7 +112,7 @@ type shift struct {
 	*network
 	sessions []session
 	free     []uint32 // of sessions
-	turns    dispatch.Turns
+	turns    dispatch.Policy
 	number   uint64 // of the next session
 	active   []int32
 	works    random.Key
@@ -129,7 +128,7 @@ type shift struct {
 // run plays the cluster.
 func (c *cluster) run(run *sim.Run) (*shift, error) {
 	s := &shift{
-		cluster: c, network: newNetwork(), turns: dispatch.Turns{Round: serversOf(rounds.Equal(alike(yuzServers)))}, active: make([]int32, yuzServers),
+		cluster: c, network: newNetwork(), turns: chooser("rr", 0, "", yuzServers), active: make([]int32, yuzServers),
 		works: random.Keyed(run.Seed, "work"), thinks: random.Keyed(run.Seed, "think"), lengths: random.Keyed(run.Seed, "lengths"),
 		begins: random.New(run.Seed, "sessions"), waits: random.Keyed(run.Seed, "stalls"),
 	}

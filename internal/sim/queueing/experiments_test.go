@@ -19,9 +19,9 @@ func once(t *testing.T, seed uint64, do func(run *sim.Run) error) {
 }
 
 // short plays the world of figure 8 for less time.
-func short(t *testing.T, seed uint64, build maker) *play {
+func short(t *testing.T, seed uint64, build maker) *World {
 	t.Helper()
-	var played *play
+	var played *World
 	once(t, seed, func(run *sim.Run) (err error) {
 		world := bimodalFarm(seed)
 		world.countNS = 40 * second
@@ -34,7 +34,7 @@ func short(t *testing.T, seed uint64, build maker) *play {
 func TestARunOfAFarmDependsOnItsSeedOnly(t *testing.T) {
 	for name, build := range map[string]maker{"awrr": weighted(100 * millisecond), "p2c": twoReported(100 * millisecond), "least": least} {
 		first, again, other := short(t, 7, build), short(t, 7, build), short(t, 8, build)
-		if !slices.Equal(first.times, again.times) || first.variance() != again.variance() {
+		if !slices.Equal(first.times, again.times) || first.Variance() != again.Variance() {
 			t.Errorf("%s: the same seed gave another result", name)
 		}
 		if slices.Equal(first.times, other.times) {
@@ -52,7 +52,7 @@ func TestPoliciesMeetTheSameRequests(t *testing.T) {
 // Which policy is better than which, with one seed and in half the time: the bands are wider than those of the experiment.
 func TestSlowRequestsAreSpreadAsCheetahSays(t *testing.T) {
 	const seed = 1
-	hashed := short(t, seed, hash).quantile(0.99)
+	hashed := Quantile(short(t, seed, hash).Times(), 0.99)
 	for _, c := range []struct {
 		name      string
 		build     maker
@@ -65,7 +65,7 @@ func TestSlowRequestsAreSpreadAsCheetahSays(t *testing.T) {
 		{"least reported at 10 Hz", leastReported(100 * millisecond), 0.2, 0.8},
 		{"least", least, 3, 7},
 	} {
-		if ratio := hashed / short(t, seed, c.build).quantile(0.99); ratio < c.low || ratio > c.high {
+		if ratio := hashed / Quantile(short(t, seed, c.build).Times(), 0.99); ratio < c.low || ratio > c.high {
 			t.Errorf("seed %d: %s: p99 of hash is %.2f times as long, want %g to %g", seed, c.name, ratio, c.low, c.high)
 		}
 	}
@@ -84,12 +84,12 @@ func TestRoundRobinIsMoreEvenThanHash(t *testing.T) {
 			return err
 		}
 		// Of a server's second, a Poisson number of requests takes 5 ms each: variance 0.6 * 0.005, times 15/16 between servers.
-		if v := hashed.variance(); math.Abs(v-0.6*0.005*15/16) > 0.3*0.6*0.005 {
+		if v := hashed.Variance(); math.Abs(v-0.6*0.005*15/16) > 0.3*0.6*0.005 {
 			t.Errorf("seed %d: variance of hash %g", seed, v)
 		}
-		if turns.variance() > hashed.variance()/100 || turns.quantile(0.99) > hashed.quantile(0.99)/2 {
-			t.Errorf("seed %d: round robin has variance %g and p99 %g, hash %g and %g", seed, turns.variance(), turns.quantile(0.99), hashed.variance(),
-				hashed.quantile(0.99))
+		if turns.Variance() > hashed.Variance()/100 || Quantile(turns.Times(), 0.99) > Quantile(hashed.Times(), 0.99)/2 {
+			t.Errorf("seed %d: round robin has variance %g and p99 %g, hash %g and %g", seed, turns.Variance(), Quantile(turns.Times(), 0.99), hashed.Variance(),
+				Quantile(hashed.Times(), 0.99))
 		}
 		return nil
 	})

@@ -33,6 +33,9 @@ func (n *network) enter(at int, id uint32, work int64) {
 	n.follow(at)
 }
 
+// drop takes all jobs out of a station and returns their ids.
+func (n *network) drop(at int) (ids []uint32) { return n.stations[at].drop(n.now) }
+
 // busyNS is how long the cores of a station have worked until now, in sum.
 func (n *network) busyNS(at int) int64 {
 	n.stations[at].settle(n.now)

@@ -84,18 +84,12 @@ func (s *shift) throughput() float64 {
 }
 
 // meanSeconds of the requests that ended.
-func (s *shift) meanSeconds() float64 {
-	sum := 0.0
-	for _, t := range s.times {
-		sum += float64(t)
-	}
-	return sum / float64(len(s.times)) / float64(second)
-}
+func (s *shift) meanSeconds() float64 { return Mean(s.times) }
 
 // quantile returns the time in seconds that a part of the requests does not exceed.
 func (s *shift) quantile(part float64) float64 {
 	slices.Sort(s.times)
-	return quantile(s.times, part)
+	return Quantile(s.times, part)
 }
 
 // variation is the coefficient of variation of the connections of a server.

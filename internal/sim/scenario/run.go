@@ -64,7 +64,7 @@ type play struct {
 	run       *sim.Run
 	pool      *pool
 	world     *flows.World
-	contender contender
+	contender *contender
 
 	past, policies int   // how many were played before, of how many
 	eventsBefore   int64 // of those
@@ -84,9 +84,8 @@ type happening struct {
 
 func newPlay(s *Scenario, policy Policy, run *sim.Run) *play {
 	p := &play{scenario: s, policy: policy, run: run, pool: newPool(s, run.Seed), trace: s.Traffic.Trace}
-	p.contender = contenderOf(s, policy, p.pool, run.Seed)
 	config := flows.Config{Seed: run.Seed, Servers: s.servers(), Rate: s.Traffic.Rate, Durations: s.Traffic.Lifetimes}
-	p.contender.config(&config)
+	p.contender = contenderOf(s, policy, p.pool, &config)
 	p.world = flows.New(config)
 	for i, event := range s.Events {
 		for time := range event.times() {

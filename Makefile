@@ -99,7 +99,7 @@ test: deps build need-root ## everything: format, vet, unit tests, races, BPF pr
 	echo "== repository rules"
 	go test -count=1 ./internal/tidy
 	echo "== races"
-	go test -race $(RACE)
+	go test -race -short $(RACE)
 	echo "== BPF programs and the kernel's edge"
 	go test -count=1 ./internal/linux/...
 	echo "== fuzzing, $(FUZZ) each"

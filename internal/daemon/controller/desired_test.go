@@ -396,7 +396,7 @@ func TestAnySequenceOfChangesLeavesWhatANodeWouldHave(t *testing.T) {
 }
 
 func TestAFleetOf4096ServicesIsTakenInTwoSeconds(t *testing.T) {
-	if raceDetector {
+	if testing.Short() {
 		t.Skip("a measurement of time")
 	}
 	d := following(t, newMemory(t))

@@ -181,7 +181,7 @@ func TestSettingTargetsLeavesThoseThatStayAlone(t *testing.T) {
 	await(t, "the new server 1 is healthy", func() bool { return p.last(1).Healthy })
 	gone := board.count(server(1).Address)
 	await(t, "the new server 1 is checked on", func() bool { return board.count(a.Address) > 3 })
-	if board.count(server(1).Address) > gone {
+	if board.count(server(1).Address) > gone+1 { // one may have been about to begin
 		t.Error("the former address is still checked")
 	}
 }

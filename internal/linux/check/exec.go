@@ -15,7 +15,7 @@ import (
 const (
 	maxOutput = 4 << 10 // bytes of a program's output that are kept: the last
 	// pipeDelay is how long the output of a program that has ended stays open for children that it left behind.
-	pipeDelay = 100 * time.Millisecond
+	pipeDelay = 500 * time.Millisecond
 )
 
 // run makes an exec check.

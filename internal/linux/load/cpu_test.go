@@ -94,15 +94,20 @@ func TestCPUIsThatOfTheLastMoments(t *testing.T) {
 
 func TestCPUOfTheHostIsMeasured(t *testing.T) {
 	var m cpuMeter
-	begin := time.Now()
-	m.read(begin)
-	for time.Since(begin) < cpuWindow { // one CPU is busy: this one
-	}
 	m.read(time.Now())
-	used, cpus, err := m.permille()
-	check(t, err)
-	if least := 800 / cpus; float64(used) < least || used > 1000 || cpus < 1 {
-		t.Errorf("%d per mille of %v CPUs, want %.0f at least", used, cpus, least)
+	for end := time.Now().Add(deadline); ; {
+		for begin := time.Now(); time.Since(begin) < cpuWindow; { // one CPU is busy: this one, unless somebody takes it away
+		}
+		m.read(time.Now())
+		used, cpus, err := m.permille()
+		check(t, err)
+		least := 800 / cpus
+		if float64(used) >= least && used <= 1000 && cpus >= 1 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d per mille of %v CPUs, want %.0f at least", used, cpus, least)
+		}
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 const (
 	vip4, other4 = "198.51.100.10", "198.51.100.11"
 	vip6, other6 = "2001:db8:51::10", "2001:db8:51::11"
-	deadline     = 10 * time.Second
+	deadline     = 30 * time.Second
 )
 
 var spaces atomic.Int32

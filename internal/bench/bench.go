@@ -41,7 +41,7 @@ type Cell struct {
 
 // Run measures every program at every number of flows. It takes about rounds * repeat * flows * 0.7 us.
 func Run(ctx context.Context, options Options) ([]Cell, error) {
-	r, err := openRig()
+	r, err := openRig(loopback)
 	if err != nil {
 		return nil, err
 	}

@@ -45,7 +45,7 @@ func TestEveryCellIsMeasuredAndEveryPacketAccountedFor(t *testing.T) {
 // A program that does something else than it is said to must not get a time.
 func TestWrongVerdictIsRefused(t *testing.T) {
 	needRoot(t)
-	r, err := openRig()
+	r, err := openRig(loopback)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,8 @@ type rig struct {
 	fleet model.Fleet
 }
 
-func openRig() (*rig, error) {
+// openRig loads all; the servers are behind the device.
+func openRig(device uint32) (*rig, error) {
 	r := &rig{fleet: fleet()}
 	var err error
 	if r.programs, err = datapath.OpenBench(); err != nil {
@@ -52,7 +53,7 @@ func openRig() (*rig, error) {
 	if r.lb, err = datapath.OpenLB("", plan.DefaultLimits); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
-	if _, err := publish(r.lb, plan.DefaultLimits, &r.fleet); err != nil {
+	if _, err := publish(r.lb, plan.DefaultLimits, &r.fleet, device); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
 	return r, nil
@@ -66,13 +67,13 @@ func (r *rig) close() error {
 	return errors.Join(append(errs, r.programs.Close())...)
 }
 
-// publish makes a load balancer serve the fleet, and tells where everything is.
-func publish(lb *datapath.LB, limits plan.Limits, fleet *model.Fleet) (map[string]plan.Place, error) {
+// publish makes a load balancer serve the fleet, whose servers are behind a device, and tells where everything is.
+func publish(lb *datapath.LB, limits plan.Limits, fleet *model.Fleet, device uint32) (map[string]plan.Place, error) {
 	want := plan.Want{Keys: fleet.Keys, Paths: map[netip.Addr]plan.Path{}}
 	for _, s := range fleet.Services {
 		want.Services = append(want.Services, plan.Service{Service: s, Weights: softWeights()})
 		for _, server := range s.Servers {
-			want.Paths[server.Address] = plan.Path{Ifindex: loopback, Source: ourAddress, SourceMAC: [6]byte(ourMAC),
+			want.Paths[server.Address] = plan.Path{Ifindex: device, Source: ourAddress, SourceMAC: [6]byte(ourMAC),
 				DestinationMAC: [6]byte(serverMAC), MTU: 1500}
 		}
 	}

@@ -137,7 +137,7 @@ func (r *tableRig) openTables() (err error) {
 	if r.lb, err = datapath.OpenBenchLB(limits, true); err != nil {
 		return err
 	}
-	places, err := publish(r.lb, limits, &r.fleet)
+	places, err := publish(r.lb, limits, &r.fleet, loopback)
 	if err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (size *tableSize) openLocal() (err error) {
 			return err
 		}
 		size.local = append(size.local, local)
-		if _, err = publish(local.LB, limits, &fleet); err != nil {
+		if _, err = publish(local.LB, limits, &fleet, loopback); err != nil {
 			return err
 		}
 	}

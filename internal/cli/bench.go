@@ -17,7 +17,7 @@ func BenchCommand() *cobra.Command {
 		Use:   "bench",
 		Short: "Measure what packets and the control plane cost",
 	}
-	command.AddCommand(benchDatapath(), benchTable(), benchControl(), benchPeers())
+	command.AddCommand(benchDatapath(), benchVeth(), benchTable(), benchControl(), benchPeers())
 	return command
 }
 

@@ -43,6 +43,19 @@ func Create(name string) (*Space, error) {
 	return space, space.Do(func() error { return linkUp("lo") })
 }
 
+// CreateUnnamed makes a namespace that is gone once it is closed, or this process is, and brings its loopback up.
+func CreateUnnamed() (*Space, error) {
+	space := &Space{}
+	err := onThread(func() (err error) {
+		space.handle, err = netns.New()
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create a namespace: %w", err)
+	}
+	return space, space.Do(func() error { return linkUp("lo") })
+}
+
 // shareDir makes Dir a shared mount on itself, as the first `ip netns add` on a machine does. If that came
 // after us it would cover our names with copies, and removing a name would fail with EBUSY.
 func shareDir() error {

@@ -185,13 +185,21 @@ const (
 // Attach runs the program on a device of the calling thread's network namespace and returns the mode it got. A link that an
 // earlier process pinned is switched over without a gap.
 func (lb *LB) Attach(device *net.Interface, mode XDPMode) (XDPMode, error) {
+	if err := lb.Know(device); err != nil {
+		return "", err
+	}
+	return attachXDP(lb.objects.Lb, device, mode, lb.pins.link("xdp", device.Index))
+}
+
+// Know tells the program the address of a device: frames that come in there for others are not for it.
+func (lb *LB) Know(device *net.Interface) error {
 	value := lbInterface{Ifindex: uint32(device.Index)}
 	copy(value.Mac[:], device.HardwareAddr)
 	slot := uint32(device.Index) % lb.objects.Interfaces.MaxEntries()
 	if err := lb.objects.Interfaces.Put(slot, value); err != nil {
-		return "", fmt.Errorf("tell the address of %s: %w", device.Name, err)
+		return fmt.Errorf("tell the address of %s: %w", device.Name, err)
 	}
-	return attachXDP(lb.objects.Lb, device, mode, lb.pins.link("xdp", device.Index))
+	return nil
 }
 
 // attachXDP attaches program or, if pin names a link that still is on the device, replaces the program in it.

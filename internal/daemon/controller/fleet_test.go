@@ -22,7 +22,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-const testDeadline = 20 * time.Second
+const testDeadline = 30 * time.Second
 
 func require(t testing.TB, err error) {
 	t.Helper()

@@ -2,9 +2,12 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -85,11 +88,19 @@ func (l *link) hold(held bool) {
 	l.open.Broadcast()
 }
 
+// freeAddress is one that nobody listens at, and that no outgoing connection gets until somebody does, or while whoever did is away.
 func freeAddress(t *testing.T) string {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require(t, err)
-	defer listener.Close()
-	return listener.Addr().String()
+	for {
+		const first, ephemeral = 10000, 32768
+		address := fmt.Sprintf("127.0.0.1:%d", first+rand.IntN(ephemeral-first))
+		listener, err := net.Listen("tcp", address)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		require(t, err)
+		listener.Close()
+		return address
+	}
 }
 
 func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
@@ -136,13 +147,13 @@ func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
 	way.hold(true)
 	began := time.Now()
 	await(t, "the other has taken over", func() bool { _, all := weighed(last); return all })
-	if took := time.Since(began); took > 3*time.Second {
+	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("taking over took %v", took)
 	} else {
 		t.Logf("taking over took %v", took)
 	}
 	await(t, "who is cut off has given up", func() bool { return leads() == 0 })
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("giving up took %v", took)
 	}
 	if connected := lb.joined.Connected(); len(connected) != 2 {

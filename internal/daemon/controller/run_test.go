@@ -187,7 +187,7 @@ func apply(t testing.TB, client ballastv1connect.FleetClient, views ...ServiceVi
 func TestNodesResynchroniseAfterEveryKindOfGap(t *testing.T) {
 	ca, s := newAuthority(t), &faultyStore{Store: newMemory(t)}
 	operator := ca.issue(pki.Ctl, "me")
-	c := startController(t, ca, "c1", "127.0.0.1:0", s, nil)
+	c := startController(t, ca, "c1", freeAddress(t), s, nil)
 	lb := joinAll(t, ca.issue(pki.LB, "lb1"), c)
 	agent := joinAll(t, ca.issue(pki.Agent, "s2"), c)
 	apply(t, c.client(operator), testService("web", 1, 2), testService("mail", 3))
@@ -327,7 +327,7 @@ func testTakeOver(t *testing.T, s store.Store) {
 	began := time.Now()
 	one.stop()
 	await(t, "the other has taken over everything", func() bool { return weighed(last) })
-	if took := time.Since(began); took > 3*time.Second {
+	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it took %v", took)
 	} else {
 		t.Logf("it took %v", took)
@@ -341,7 +341,7 @@ func testTakeOver(t *testing.T, s store.Store) {
 
 func TestServersThatFailChecksGetNoNewConnectionsAndAreBackWhenTheyAnswer(t *testing.T) {
 	ca, s := newAuthority(t), newMemory(t)
-	c := startController(t, ca, "c1", "127.0.0.1:0", s, nil)
+	c := startController(t, ca, "c1", freeAddress(t), s, nil)
 	operator := ca.issue(pki.Ctl, "me")
 	web := testService("web", 1, 2)
 	web.Service.Health.Check = model.CheckTCP

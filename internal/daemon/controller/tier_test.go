@@ -124,7 +124,7 @@ func TestLoadBalancersAreToldOfNodesAndAgentsAreNot(t *testing.T) {
 // The whole way: what a load balancer of the first tier sees is in the store, told to all, and survives the controller.
 func TestANodeThatFailsChecksIsUnhealthyForEverybody(t *testing.T) {
 	ca, s := newAuthority(t), newMemory(t)
-	c := startController(t, ca, "c1", "127.0.0.1:0", s, nil)
+	c := startController(t, ca, "c1", freeAddress(t), s, nil)
 	operator := ca.issue(pki.Ctl, "me")
 	change(t, following(t, s), addTiers)
 	first := joinAll(t, ca.issue(pki.LB, "lb1"), c)

@@ -2,8 +2,10 @@ package etcd
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -18,7 +20,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-const patience = 15 * time.Second
+const patience = 30 * time.Second
 
 var quiet = slog.New(slog.DiscardHandler)
 
@@ -71,14 +73,22 @@ func beMember(text string) error {
 	return <-server.Err()
 }
 
+// loopbackURL has a port that is free, and that no outgoing connection gets until somebody listens there.
 func loopbackURL(t *testing.T, scheme string) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		const first, ephemeral = 10000, 32768
+		address := fmt.Sprintf("127.0.0.1:%d", first+rand.IntN(ephemeral-first))
+		listener, err := net.Listen("tcp", address)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		listener.Close()
+		return scheme + "://" + address
 	}
-	defer listener.Close()
-	return scheme + "://" + listener.Addr().String()
 }
 
 // cluster starts an external etcd on loopback; clients need certificates if there are files.

@@ -105,12 +105,12 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 	defer a.path.Close()
 
 	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
 	defer cancel()
 	if err := netdev.Watch(ctx, a.networkChanged); err != nil {
 		return err
 	}
-	var running sync.WaitGroup
-	defer running.Wait()
 	if o.Config != "" {
 		if err := watchFile(ctx, o.Config, a.reloadLogged); err != nil {
 			return err
@@ -128,7 +128,6 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 		running.Go(func() { serveMetrics(ctx, metrics, a.metricsHandler(), func() bool { return a.status().Ready }) })
 	}
 	a.log.Info("ready", "instance", o.Instance, "services", a.status().Services)
-	defer cancel()
 	return a.routes().Serve(ctx, listener)
 }
 

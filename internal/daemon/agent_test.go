@@ -22,17 +22,22 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 func init() {
-	dir := os.Getenv(daemonDir)
-	if os.Getenv(daemonProcess) != "agent" {
+	dir, role := os.Getenv(daemonDir), os.Getenv(daemonProcess)
+	if role != "agent" && role != "remote-agent" {
 		return
 	}
-	err := daemon.RunAgent(context.Background(), daemon.AgentOptions{
+	options := daemon.AgentOptions{
 		Config: filepath.Join(dir, "ballast.yaml"), Instance: "test", RunDir: filepath.Join(dir, "run"),
 		XDPMode: datapath.XDPAuto, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-	})
+	}
+	if role == "remote-agent" {
+		options.Controllers, options.TLSDir, options.Metrics = []string{"10.9.0.1:6443"}, filepath.Join(dir, "tls"), agentMetrics
+	}
+	err := daemon.RunAgent(context.Background(), options)
 	fmt.Fprintln(os.Stderr, "agent:", err)
 	os.Exit(1)
 }
@@ -46,6 +51,8 @@ services:
   - {name: web, vip: 198.51.100.10, ports: [80], servers: [
       {name: s1, address: 10.9.0.2, id: 1}, {name: s2, address: 10.9.0.3, id: 2}]}
 `
+
+const agentMetrics = "10.9.0.2:9436" // where an agent of controllers serves them
 
 // agentHost is a server whose peer is its client.
 type agentHost struct{ *host }
@@ -141,15 +148,34 @@ func TestAgentServesReloadsAndSurvivesItsOwnDeath(t *testing.T) {
 	}
 }
 
+// What it has begun by then must not keep it from ending.
+func TestAnAgentEndsWhoseAddressForMetricsIsTaken(t *testing.T) {
+	h := newAgentHost(t)
+	h.role = "remote-agent"
+	tls := filepath.Join(h.dir, "tls")
+	require(t, errors.Join(pki.Init(tls, pki.DefaultAuthorityLife, false), pki.Issue(tls, pki.Request{Role: pki.Agent, Name: "s1"})))
+	require(t, h.space.Do(func() error {
+		taken, err := net.Listen("tcp", agentMetrics)
+		if err == nil {
+			t.Cleanup(func() { taken.Close() })
+		}
+		return err
+	}))
+	h.write(fmt.Sprintf(agentFile, 1))
+	h.start()
+	if err := h.wait(); err == nil || !strings.Contains(h.output.String(), "serve metrics: listen tcp "+agentMetrics) {
+		t.Errorf("%v: %s", err, h.output.String())
+	}
+}
+
 func TestAgentRefusesAHostWithoutTimestamps(t *testing.T) {
 	h := newAgentHost(t)
 	require(t, h.space.Sysctl("net/ipv4/tcp_timestamps", "0"))
 	h.write(fmt.Sprintf(agentFile, 1))
 	h.start()
-	if err := h.process.Wait(); err == nil {
+	if err := h.wait(); err == nil {
 		t.Error("the agent ended without an error")
 	}
-	h.process = nil
 	if !strings.Contains(h.output.String(), "sysctl -w net.ipv4.tcp_timestamps=1") {
 		t.Errorf("no remedy in %q", h.output.String())
 	}
@@ -168,10 +194,9 @@ func TestAgentRefusesAHostWithMicrosecondTimestamps(t *testing.T) {
 	}))
 	h.write(fmt.Sprintf(agentFile, 1))
 	h.start()
-	if err := h.process.Wait(); err == nil {
+	if err := h.wait(); err == nil {
 		t.Error("the agent ended without an error")
 	}
-	h.process = nil
 	if !strings.Contains(h.output.String(), "ip route change it without") {
 		t.Errorf("no remedy in %q", h.output.String())
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/daemon"
@@ -18,7 +20,11 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 )
 
-const hostDeadline = 20 * time.Second
+// hostDeadline is for what comes at once on a machine that has nothing else to do. hostLife is more than any daemon of a test needs.
+const (
+	hostDeadline = 30 * time.Second
+	hostLife     = 3 * time.Minute
+)
 
 // daemonProcess tells a test's child process which daemon to be, and daemonDir where its files are. A daemon needs a process of its
 // own: it works in the network namespace that it was started in.
@@ -35,6 +41,7 @@ type host struct {
 	dir         string
 	output      bytes.Buffer
 	process     *exec.Cmd
+	life        *time.Timer
 	client      *api.Client
 }
 
@@ -50,7 +57,7 @@ func newHost(t *testing.T, role string, here, there []string) *host {
 	// Mounted here, so that the test can take it away.
 	require(t, datapath.EnsureBPFFS(filepath.Join(h.runDir(), "bpf")))
 	t.Cleanup(func() {
-		h.kill()
+		h.end()
 		require(t, daemon.Detach(h.runDir(), "test"))
 		if t.Failed() {
 			t.Log(h.output.String())
@@ -91,15 +98,40 @@ func (h *host) start() {
 	h.t.Helper()
 	h.process = h.command()
 	h.process.Stderr = &h.output
-	require(h.t, h.space.Start(h.process))
+	h.life = h.launch(h.process)
+}
+
+// launch starts a daemon. One that hangs, and whoever waits for it, would hang the test: it says in time where, and ends.
+func (h *host) launch(daemon *exec.Cmd) (life *time.Timer) {
+	h.t.Helper()
+	require(h.t, h.space.Start(daemon))
+	return time.AfterFunc(hostLife, func() { daemon.Process.Signal(unix.SIGQUIT) })
+}
+
+// wait waits until a daemon has ended by itself.
+func (h *host) wait() error {
+	defer h.life.Stop()
+	err := h.process.Wait()
+	h.process = nil
+	return err
+}
+
+// end kills the daemon, which says before that what it is doing when the test has failed.
+func (h *host) end() {
+	if h.process != nil && h.t.Failed() {
+		h.process.Process.Signal(unix.SIGQUIT)
+		daemon := h.process.Process
+		defer time.AfterFunc(hostDeadline, func() { daemon.Kill() }).Stop()
+		h.wait()
+	}
+	h.kill()
 }
 
 // kill leaves the daemon no time for anything.
 func (h *host) kill() {
 	if h.process != nil {
 		h.process.Process.Kill()
-		h.process.Wait()
-		h.process = nil
+		h.wait()
 	}
 }
 

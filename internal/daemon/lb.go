@@ -128,7 +128,8 @@ func RunLB(ctx context.Context, o LBOptions) error {
 	defer cancel()
 	running.Go(func() { lb.age(ctx) })
 	running.Go(func() { lb.probeClocks(ctx) })
-	running.Go(func() { lb.runConnections(ctx) })
+	reclaimed := lb.watchReclaimed() // before anybody is told that we are here
+	running.Go(func() { lb.runConnections(ctx, reclaimed) })
 	if err := netdev.Watch(ctx, lb.networkChanged); err != nil {
 		return err
 	}

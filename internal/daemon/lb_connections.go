@@ -125,12 +125,14 @@ func (lb *LB) serviceTable(s *model.Service, place plan.Place) *serviceTable {
 	return t
 }
 
-// runConnections keeps the tables until ctx ends, and writes the log.
-func (lb *LB) runConnections(ctx context.Context) {
+// runConnections keeps the tables until ctx ends, and writes the log. reclaimed is of watchReclaimed.
+func (lb *LB) runConnections(ctx context.Context, reclaimed *datapath.Reclaimed) {
 	var telling, writing sync.WaitGroup
 	if log := lb.connections.log; log != nil {
 		writing.Go(func() { log.run() })
-		telling.Go(func() { lb.followReclaimed(ctx) })
+		if reclaimed != nil {
+			telling.Go(func() { lb.followReclaimed(ctx, reclaimed) })
+		}
 		defer writing.Wait()
 		defer log.close()
 	}
@@ -239,14 +241,21 @@ func (c *connectionTables) countsOf(service string, place plan.TablePlace) *swee
 	return counts
 }
 
-// followReclaimed logs the connections that the data path itself took the index from.
-func (lb *LB) followReclaimed(ctx context.Context) {
-	c := &lb.connections
+// watchReclaimed lets the data path tell of connections that it takes the index from; nil: it does not.
+func (lb *LB) watchReclaimed() *datapath.Reclaimed {
+	if lb.connections.log == nil {
+		return nil
+	}
 	watch, err := lb.path.WatchReclaimed()
 	if err != nil {
 		lb.log.Error("the flow log will lack connections whose entries others needed", "error", err)
-		return
 	}
+	return watch
+}
+
+// followReclaimed logs the connections that the data path itself took the index from.
+func (lb *LB) followReclaimed(ctx context.Context, watch *datapath.Reclaimed) {
+	c := &lb.connections
 	stop := context.AfterFunc(ctx, func() { watch.Close() })
 	defer stop()
 	var t *serviceTable // of the connection that is being read

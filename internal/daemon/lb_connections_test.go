@@ -166,7 +166,7 @@ func (h *lbHost) awaitLogged() (line api.EndedConnection) {
 	h.t.Helper()
 	for end := time.Now().Add(hostDeadline); ; time.Sleep(20 * time.Millisecond) {
 		text, err := os.ReadFile(filepath.Join(h.dir, "flows.json"))
-		if err == nil && len(text) > 0 {
+		if err == nil && bytes.HasSuffix(text, []byte("\n")) {
 			require(h.t, json.Unmarshal(text, &line))
 			return line
 		}
@@ -184,16 +184,17 @@ func (h *lbHost) expectLogged() {
 		line.Last.Before(line.First) || time.Since(line.Last) > hostDeadline || time.Since(line.Last) < time.Second {
 		h.t.Errorf("logged is %+v", line)
 	}
-	stream, err := h.client.Stream(h.t.Context(), api.PathMetrics)
-	require(h.t, err)
-	defer stream.Close()
-	var text bytes.Buffer
-	_, err = text.ReadFrom(stream)
-	require(h.t, err)
-	for _, want := range []string{`ballast_table_capacity{service="web"} 63`, `ballast_table_entries{service="web",state="free"} 63`,
-		`ballast_table_ended_total{reason="idle",service="web"} 1`, `ballast_flow_log_records_total 1`, `ballast_flow_log_dropped_total{where="datapath"} 0`} {
-		if !strings.Contains(text.String(), want) {
-			h.t.Errorf("missing: %s", want)
+	// The line is there a moment before it is counted.
+	for end := time.Now().Add(hostDeadline); ; time.Sleep(5 * time.Millisecond) {
+		text := h.metrics()
+		missing := slices.DeleteFunc([]string{`ballast_table_capacity{service="web"} 63`, `ballast_table_entries{service="web",state="free"} 63`,
+			`ballast_table_ended_total{reason="idle",service="web"} 1`, `ballast_flow_log_records_total 1`, `ballast_flow_log_dropped_total{where="datapath"} 0`},
+			func(want string) bool { return strings.Contains(text, want) })
+		if len(missing) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			h.t.Fatalf("missing: %q", missing)
 		}
 	}
 }

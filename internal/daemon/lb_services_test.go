@@ -135,7 +135,11 @@ func TestResetCountersBeginAtZero(t *testing.T) {
 
 	const packets = 3
 	send(t, h.peer, vip, packets)
-	for end := time.Now().Add(hostDeadline); h.service("dns").Servers[0].Packets < packets; time.Sleep(5 * time.Millisecond) {
+	counted := func() bool {
+		dns := h.service("dns")
+		return dns.Servers[0].Packets == packets && dns.Verdicts["forwarded_by_hash"].Packets == packets
+	}
+	for end := time.Now().Add(hostDeadline); !counted(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("the packets were not counted: %+v", h.service("dns"))
 		}

@@ -195,7 +195,7 @@ func TestASecondDaemonOfTheInstanceIsRefused(t *testing.T) {
 	second := h.command()
 	var output bytes.Buffer
 	second.Stderr = &output
-	require(t, h.space.Start(second))
+	defer h.launch(second).Stop()
 	if err := second.Wait(); err == nil || !strings.Contains(output.String(), "another process serves this instance") {
 		t.Errorf("%v: %s", err, output.String())
 	}

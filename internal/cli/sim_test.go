@@ -72,7 +72,7 @@ func TestAnExpectationThatFailsIsAnError(t *testing.T) {
 func TestAScenarioWithMistakesIsRefusedWithTheirLines(t *testing.T) {
 	name := scenarioFile(t, strings.Replace(quickScenario, "count: 4", "count: many", 1))
 	_, err := ballastSim("scenario", name, "--check")
-	if err == nil || !strings.Contains(err.Error(), name+`:3: servers[0].count: "many" is not such a number: use a whole number`) {
+	if err == nil || !strings.Contains(err.Error(), name+`:3: servers[0].count: "many" is not such a number: use a decimal number`) {
 		t.Error(err)
 	}
 }

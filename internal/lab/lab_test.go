@@ -66,7 +66,7 @@ func newNetworkOf(t *testing.T, topology Topology) *trial {
 	if err := options.complete(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	lab, err := New(options)
 	if err != nil {
@@ -101,7 +101,7 @@ func TestNetworkCarriesEveryKindOfTraffic(t *testing.T) {
 	for _, target := range []string{vip4 + ":80", "[" + vip6 + "]:80"} {
 		v6 := target[0] == '['
 		running, err := network.startLoad(traffic.Plan{
-			Seed: 1, Stall: 5 * time.Second, Sources: network.topo.sourceAddresses(v6),
+			Seed: 1, Stall: stall, Sources: network.topo.sourceAddresses(v6),
 			Flows: []traffic.Flow{
 				{Name: "short", Target: target, Count: 200, Concurrent: 20, Requests: []traffic.Request{{Path: pathBlob, Bytes: 3000}}},
 				{Name: "slow", Target: target, Count: 5, Concurrent: 5, Requests: []traffic.Request{{Path: pathSlow(100000), Bytes: 150000}}},
@@ -145,7 +145,7 @@ func TestTheRouterAvoidsADeadPath(t *testing.T) {
 	}
 	for _, target := range []string{vip4 + ":80", "[" + vip6 + "]:80"} {
 		running, err := network.startLoad(traffic.Plan{
-			Seed: 1, Stall: 5 * time.Second, Sources: network.topo.sourceAddresses(target[0] == '['),
+			Seed: 1, Stall: stall, Sources: network.topo.sourceAddresses(target[0] == '['),
 			Flows: []traffic.Flow{downloads(target, 20), shorts(target, 100)},
 		})
 		if err != nil {
@@ -182,7 +182,7 @@ func TestLostHandshakesAreRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	running, err := network.startLoad(traffic.Plan{
-		Seed: 1, Stall: 5 * time.Second, Sources: network.topo.sourceAddresses(false),
+		Seed: 1, Stall: stall, Sources: network.topo.sourceAddresses(false),
 		Flows: []traffic.Flow{{Name: "short", Target: vip4 + ":80", Count: 30, Concurrent: 30,
 			Requests: []traffic.Request{{Path: pathBlob, Bytes: 30000}}}},
 	})
@@ -206,7 +206,7 @@ func TestASlowLinkDelaysBothWays(t *testing.T) {
 	const oneWay = 50 * time.Millisecond
 	network := withRoutes(t, newNetworkOf(t, Topology{ClientDelay: oneWay}))
 	running, err := network.startLoad(traffic.Plan{
-		Seed: 1, Stall: 5 * time.Second, Sources: network.topo.sourceAddresses(false),
+		Seed: 1, Stall: stall, Sources: network.topo.sourceAddresses(false),
 		Flows: []traffic.Flow{{Name: "short", Target: vip4 + ":80", Count: 10, Concurrent: 10, Requests: []traffic.Request{{Path: pathName}}}},
 	})
 	if err != nil {
@@ -236,7 +236,7 @@ func TestBrokenConnectionsAreToldApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	network.loads = append(network.loads, running)
-	err = network.until(running, 5*time.Second, "the download runs", func(p traffic.Progress) bool { return p.Bytes > 150000 })
+	err = network.until(running, stall, "the download runs", func(p traffic.Progress) bool { return p.Bytes > 150000 })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,45 +56,67 @@ func TestASleepingServerDoesItsWorkAtItsSpeed(t *testing.T) {
 	}
 }
 
-func TestSharedServersServeShortRequestsBesideLongOnes(t *testing.T) {
-	for _, shared := range []bool{true, false} {
-		url := start(t, Options{Server: "s1", Sleep: true, Speed: 1, Shared: shared})
-		var long time.Duration
-		var clients sync.WaitGroup
-		clients.Go(func() { _, _, long = get(t, url+"/work?cost=400000") })
-		for outstanding := 0.0; outstanding == 0; { // until the long one has begun
-			_, body, _ := get(t, url+"/load")
-			var load map[string]float64
-			if err := json.Unmarshal([]byte(body), &load); err != nil {
-				t.Fatal(err)
-			}
-			outstanding = load["outstanding"]
+// awaitOutstanding waits until so many requests have begun.
+func awaitOutstanding(t *testing.T, url string, want float64) {
+	t.Helper()
+	var load map[string]float64
+	for end := time.Now().Add(30 * time.Second); load["outstanding"] != want; {
+		if time.Now().After(end) {
+			t.Fatalf("load: %v", load)
 		}
-		_, _, short := get(t, url+"/work?cost=1000")
-		clients.Wait()
-		if before := short < long/2; before != shared {
-			t.Errorf("shared %t: the short one took %v, the long one %v", shared, short, long)
+		_, body, _ := get(t, url+"/load")
+		if err := json.Unmarshal([]byte(body), &load); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
 
+// The long one is not waited for where the short one is served beside it.
+func TestSharedServersServeShortRequestsBesideLongOnes(t *testing.T) {
+	for shared, long := range map[bool]time.Duration{true: time.Hour, false: 300 * time.Millisecond} {
+		url := start(t, Options{Server: "s1", Sleep: true, Speed: 1, Shared: shared})
+		ctx, cancel := context.WithCancel(t.Context())
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/work?cost=%d", url, long.Microseconds()), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		var client sync.WaitGroup
+		client.Go(func() {
+			if response, err := http.DefaultClient.Do(request); err == nil {
+				response.Body.Close()
+			}
+		})
+		awaitOutstanding(t, url, 1)
+		if status, _, _ := get(t, url+"/work?cost=1000"); status != 200 {
+			t.Errorf("shared %t: status %d", shared, status)
+		}
+		if took := time.Since(begin); !shared && took < long {
+			t.Errorf("the short one was served after %v, the long one takes %v", took, long)
+		}
+		cancel()
+		client.Wait()
+	}
+}
+
 func TestAFullServerRefuses(t *testing.T) {
-	url := start(t, Options{Server: "s1", Sleep: true, Speed: 1, Limit: 2})
+	const limit, more = 2, 4
+	url := start(t, Options{Server: "s1", Sleep: true, Speed: 1, Limit: limit})
 	var clients sync.WaitGroup
-	var mutex sync.Mutex
-	statuses := map[int]int{}
-	for range 6 {
+	for range limit {
 		clients.Go(func() {
-			status, _, _ := get(t, url+"/work?cost=300000")
-			mutex.Lock()
-			statuses[status]++
-			mutex.Unlock()
+			if status, _, _ := get(t, url+"/work?cost=700000"); status != 200 {
+				t.Errorf("status %d", status)
+			}
 		})
 	}
-	clients.Wait()
-	if statuses[200] != 2 || statuses[503] != 4 {
-		t.Errorf("answers: %v", statuses)
+	awaitOutstanding(t, url, limit)
+	for range more {
+		if status, _, _ := get(t, url+"/work?cost=1000"); status != 503 {
+			t.Errorf("status %d of a full server", status)
+		}
 	}
+	clients.Wait()
 	if _, body, _ := get(t, url+"/load"); body != `{"answered":2,"capacity":2,"failed":4,"outstanding":0}`+"\n" {
 		t.Errorf("load: %s", body)
 	}

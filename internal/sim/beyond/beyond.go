@@ -20,7 +20,8 @@ const (
 
 // Experiments returns them.
 func Experiments() []sim.Experiment {
-	return []sim.Experiment{scaleExperiment(fullScale, candidateScale), bothExperiment(), rackExperiment(), reweighExperiment()}
+	return []sim.Experiment{scaleExperiment(fullScale, candidateScale), bothExperiment(), rackExperiment(), reweighExperiment(),
+		aimExperiment(), synsExperiment(synsConnections), idleExperiment()}
 }
 
 // webDurations are how long connections last, in seconds, and the longest.

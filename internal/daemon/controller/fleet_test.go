@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,6 +44,21 @@ func await(t testing.TB, what string, holds func() bool) {
 			t.Fatalf("not in %v: %s", testDeadline, what)
 		}
 	}
+}
+
+// lateness begins to add up how much later than it wanted this process was woken, and tells it: what others of the machine take away from
+// promises of time.
+func lateness(t testing.TB) (late func() time.Duration) {
+	const nap = 10 * time.Millisecond
+	var sum atomic.Int64
+	go func() {
+		for t.Context().Err() == nil {
+			began := time.Now()
+			time.Sleep(nap)
+			sum.Add(int64(time.Since(began) - nap))
+		}
+	}()
+	return func() time.Duration { return time.Duration(sum.Load()) }
 }
 
 // authority issues certificates in a directory of its own.

@@ -324,13 +324,13 @@ func testTakeOver(t *testing.T, s store.Store) {
 		}
 		return true
 	})
-	began := time.Now()
+	began, behind := time.Now(), lateness(t)
 	one.stop()
 	await(t, "the other has taken over everything", func() bool { return weighed(last) })
-	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("it took %v", took)
-	} else {
-		t.Logf("it took %v", took)
+	took := time.Since(began)
+	t.Logf("it took %v, of which the machine took %v", took, behind())
+	if took-behind() > 3*time.Second {
+		t.Error("that is more than 3 s")
 	}
 	if counts := leads(two); len(counts) != 1 || counts[0] != 16 {
 		t.Errorf("services are divided as %v", counts)

@@ -27,8 +27,9 @@ func simScenario() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "scenario FILE",
 		Short: "Answer a question of your own: servers, traffic, policies and events from a file",
-		Long: `Simulate what a YAML file describes: which servers there are, who connects and for how long, what happens to servers and load balancers, and
-which policies are to be compared. All policies meet the same connections and the same events. What the file expects is judged as
+		Long: `Simulate what a YAML file describes: which servers there are, who connects and for how long, or how much work requests are, what happens to servers
+and load balancers, and which policies are to be compared. It tells how many connections break and how even servers are, or how long requests take.
+All policies meet the same connections and requests, and the same events. What the file expects is judged as
 claims are, and the exit status is 1 when it does not come true; so a scenario can be a test.
 
 docs/simulator.md explains the keys, examples/sim has a file for each kind of policy. A file with mistakes is refused with the lines of all of them.`,

@@ -18,6 +18,8 @@ type Config struct {
 
 	Interval int64          // ns between reports; 0: there are none
 	Report   func(w *World) // is called then: ask Tell of each server
+
+	Ended func(ns int64) // is told how long every request took, whether it counts or not; may be nil
 }
 
 // Size is what a server can do.
@@ -184,6 +186,9 @@ func (w *World) arrive() {
 func (w *World) end(h happening) {
 	w.open[h.station]--
 	w.live--
+	if w.config.Ended != nil {
+		w.config.Ended(w.now - w.born[h.id])
+	}
 	w.count(h.id)
 }
 

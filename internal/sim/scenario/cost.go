@@ -1,15 +1,29 @@
 package scenario
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Implementation constants: what is simulated at most, so that no file takes a machine's memory or days of its time.
 const (
-	maxLive  = 1e8  // connections at the same time: 8 bytes each
-	maxSteps = 2e10 // of one seed, of some ten nanoseconds: minutes
-	maxSeen  = 1 << 29
+	maxLive     = 1e8            // connections at the same time: 8 bytes each
+	maxSteps    = 2e10           // of one seed, of some ten nanoseconds: minutes
+	maxRequests = 1e7            // of one seed and policy: 16 bytes each
+	maxDay      = 24 * time.Hour // of a scenario with requests
+	maxWork     = time.Hour      // of a request
+	maxSeen     = 1 << 29
+)
+
+// Implementation constants of what things cost, in steps.
+const (
+	requestSteps = 60 // of a request, from its arrival to its end
+	tellSteps    = 80 // of a server to a controller
+	turnsOfStep  = 8  // of a round that is laid out
 )
 
 // samples are the points of each curve.
@@ -24,7 +38,7 @@ func (s *Scenario) mostServers() int {
 	return int(count)
 }
 
-// highestRate returns the connections per second at the busiest time.
+// highestRate returns the connections or requests per second at the busiest time.
 func (s *Scenario) highestRate() float64 {
 	rate := s.Traffic.Rate
 	for _, e := range s.Events {
@@ -35,6 +49,18 @@ func (s *Scenario) highestRate() float64 {
 
 // checkCost objects to scenarios that would run for too long or need too much memory.
 func (r *reader) checkCost(s *Scenario) {
+	if s.requests() {
+		r.checkWork(s)
+	} else {
+		r.checkLive(s)
+	}
+	if steps := s.steps(); steps > maxSteps {
+		r.FailAt("", "make it shorter or smaller, or let fewer things happen", "too much to simulate: about %.2g steps, at most %.2g", steps, float64(maxSteps))
+	}
+}
+
+// checkLive objects to more connections than fit.
+func (r *reader) checkLive(s *Scenario) {
 	rate, mean := s.highestRate(), 0.0
 	if s.Traffic.Trace == nil {
 		mean = s.Traffic.Lifetimes.Mean()
@@ -45,32 +71,76 @@ func (r *reader) checkCost(s *Scenario) {
 	if rate*mean > maxLive {
 		r.FailAt("traffic", fmt.Sprintf("have at most %d", int64(maxLive)), "%.3g connections at the same time", rate*mean)
 	}
-	if steps := s.steps(); steps > maxSteps {
-		r.FailAt("", "make it shorter or smaller, or let fewer things happen", "too much to simulate: about %.2g steps, at most %.2g", steps, float64(maxSteps))
+}
+
+// checkWork objects to more requests than fit, and to times that the servers' clocks do not have (station.clock of internal/sim/queueing).
+func (r *reader) checkWork(s *Scenario) {
+	if s.Length < 2*int64(time.Second) {
+		r.FailAt("length", "use 2s or more", "how busy servers are is measured by the second")
+	}
+	if all := time.Duration(s.Length + s.WarmUp); all > maxDay {
+		r.FailAt("length", fmt.Sprintf("use %v at most", maxDay), "%v of requests, the warm-up included", all)
+	}
+	slowest := slices.MinFunc(s.Servers, func(a, b Group) int { return cmp.Compare(a.Speed, b.Speed) }).Speed
+	if longest := s.Traffic.Work.At(1) / slowest; longest > maxWork.Seconds() {
+		r.FailAt("traffic.work", fmt.Sprintf("use %v at most", maxWork), "a request may take %.3g s of a server's time", longest)
+	}
+	if expected := s.highestRate() * s.seconds(); expected > maxRequests {
+		r.FailAt("traffic", fmt.Sprintf("have at most %d: less traffic, or a shorter length", int64(maxRequests)), "about %.3g requests", expected)
 	}
 }
 
+// seconds are the length and the warm-up.
+func (s *Scenario) seconds() float64 { return float64(s.Length+s.WarmUp) / nsPerSecond }
+
 // steps estimates what one seed costs.
 func (s *Scenario) steps() float64 {
-	servers, seconds := float64(s.mostServers()), float64(s.Length+s.WarmUp)/nsPerSecond
-	connections := float64(len(s.Traffic.Trace))
-	if s.Traffic.Trace == nil {
-		connections = s.highestRate() * (seconds + s.Traffic.Lifetimes.Mean())
-	}
-	happenings := 0.0
+	happenings, total := 0.0, 0.0
 	for _, e := range s.Events {
 		happenings += float64(e.times())
 	}
-	total := 0.0
 	for _, p := range s.Policies {
-		change := servers
-		if p.usesTable() {
-			change += 16 * float64(s.TableSlots)
-		}
-		total += 4*connections + happenings*change + samples*servers
-		if slices.Contains(byReport, p.Dispatch) {
-			total += float64(s.Length+s.WarmUp) / float64(p.Interval) * 8 * servers
+		change := s.changeSteps(p)
+		total += s.trafficSteps() + happenings*change + samples*float64(s.mostServers())
+		if p.follows() {
+			total += float64(s.Length+s.WarmUp) / float64(p.Interval) * s.reportSteps(change)
 		}
 	}
 	return total
+}
+
+// trafficSteps is what connections or requests cost, and windows of a second.
+func (s *Scenario) trafficSteps() float64 {
+	switch {
+	case s.requests():
+		return requestSteps*s.highestRate()*s.seconds() + 4*s.seconds()*float64(s.mostServers())
+	case s.Traffic.Trace == nil:
+		return 4 * s.highestRate() * (s.seconds() + s.Traffic.Lifetimes.Mean())
+	}
+	return 4 * float64(len(s.Traffic.Trace))
+}
+
+// changeSteps is what it costs a policy to hear of other servers or weights.
+func (s *Scenario) changeSteps(p Policy) float64 {
+	servers := float64(s.mostServers())
+	switch {
+	case p.usesTable():
+		return servers + 16*float64(s.TableSlots)
+	case slices.Contains(byRounds, p.Dispatch):
+		turns := servers
+		if p.Dispatch != "rr" {
+			turns *= model.MaxWeight
+		}
+		return servers + servers*min(turns, model.MaxRoundServers)/turnsOfStep // each turn looks at everybody
+	}
+	return servers
+}
+
+// reportSteps is what it costs when all servers tell their load.
+func (s *Scenario) reportSteps(change float64) float64 {
+	servers := float64(s.mostServers())
+	if s.requests() {
+		return tellSteps*servers + change
+	}
+	return 8*servers + change
 }

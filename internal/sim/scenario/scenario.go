@@ -1,5 +1,5 @@
-// Package scenario is for questions of users: a YAML file says which servers there are, who connects to them for how long, what happens, and which
-// policies are to be compared. It becomes an experiment like those of the papers.
+// Package scenario is for questions of users: a YAML file says which servers there are, who connects to them for how long, or what work requests
+// are to them, what happens, and which policies are to be compared. It becomes an experiment like those of the papers.
 package scenario
 
 import (
@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/data"
+	"github.com/ballast-lb/ballast/internal/sim"
 )
 
 // Scenario is what a file says. Make it with Parse: Run takes for granted what that has checked.
@@ -29,13 +30,19 @@ type Group struct {
 	Name   string
 	Count  int
 	Weight int // part of new connections that policies with weights give to one of them, and what its load is compared with
+
+	// What requests run on.
+	Cores int
+	Speed float64 // of a core: work takes 1/Speed of its time
 }
 
-// Traffic is who connects. Either Rate is set, or Trace.
+// Traffic is who connects. Either Rate is set, or Trace. With Work it is requests that come, each on a connection of its own.
 type Traffic struct {
-	Rate      float64           // connections per second, Poisson
+	Rate      float64           // connections or requests per second, Poisson
+	Load      float64           // instead of Rate, until the file is read: part of what all cores can do
 	Lifetimes data.Distribution // in seconds
 	Trace     []Connection      // in the order of their starts
+	Work      data.Distribution // of a request on a core of speed 1, in seconds; zero: only connections are known
 }
 
 // Connection is a line of a trace, in ns since the start of the simulation, warm-up included.
@@ -45,10 +52,11 @@ type Connection struct{ Start, Life int64 }
 type Policy struct {
 	Name     string
 	Dispatch string
-	Affinity string
-	Depth    int   // affinity history: distinct owners of a slot that are remembered, the present one included
-	Interval int64 // ns between reports of load: awrr, awfd, lcf
-	Classes  int   // awfd: m
+	Affinity string // "": there are requests, one for each connection
+	Depth    int    // affinity history: distinct owners of a slot that are remembered, the present one included
+	Interval int64  // ns between reports of load: awrr, awfd, lcf
+	Load     string // what those reports are of: "connections" or "cpu"
+	Classes  int    // awfd: m
 }
 
 // Event is something that happens once, or again and again.
@@ -61,7 +69,7 @@ type Event struct {
 	Remove        int     // servers that get no new connections from now on; those they have go on
 	Fail          int     // servers whose connections break
 	Add           int     // servers; those that are away come back first, in the order in which they went
-	Rate          float64 // connections per second from now on; below 0: unchanged
+	Rate          float64 // connections or requests per second from now on; below 0: unchanged
 	LoadBalancers int     // from now on; 0: unchanged
 }
 
@@ -72,17 +80,34 @@ type Expectation struct {
 	Low, High float64
 }
 
-// Measures are what is measured of every policy.
-var measures = []measure{
-	{"broken", "%", "connections led to another server, or cut off"},
-	{"imbalance", "%", "load over its fair part, of the most loaded server, average over time"},
-	{"peak", "%", "the same, at the worst moment"},
+// kind is what is known of the world, and so what can be measured of every policy.
+type kind struct {
+	measures []measure
+	figures  []sim.Figure
 }
 
 type measure struct{ name, unit, what string }
 
-func measureNames() (names []string) {
-	for _, m := range measures {
+// requests tells whether servers work for requests, or only have connections.
+func (s *Scenario) requests() bool { return !s.Traffic.Work.IsZero() }
+
+func (s *Scenario) kind() *kind {
+	if s.requests() {
+		return &ofRequests
+	}
+	return &ofConnections
+}
+
+// what tells users what there is.
+func (s *Scenario) what() string {
+	if s.requests() {
+		return "requests"
+	}
+	return "connections"
+}
+
+func (k *kind) names() (names []string) {
+	for _, m := range k.measures {
 		names = append(names, m.name)
 	}
 	return names
@@ -96,6 +121,7 @@ var (
 
 	dispatches = []string{"rr", "wrr", "p2c", "least", "awrr", "awfd", "lcf", "maglev", "hash", "wcmp"}
 	affinities = []string{"cookie", "hash", "history", "local-table"}
+	sources    = []string{"connections", "cpu"}
 )
 
 // usesTable tells whether a policy finds the server of every packet, or at least of the first, by a table of slots.
@@ -103,11 +129,15 @@ func (p Policy) usesTable() bool { return slices.Contains(byTable, p.Dispatch) }
 
 // name is what a policy is called that its file gives no name.
 func (p Policy) name() string {
-	name := p.Dispatch + "-" + p.Affinity
-	if p.Affinity == "history" {
-		name += fmt.Sprint(p.Depth)
+	switch {
+	case p.Affinity == "" && p.Load == "cpu":
+		return p.Dispatch + "-cpu"
+	case p.Affinity == "":
+		return p.Dispatch
+	case p.Affinity == "history":
+		return p.Dispatch + "-history" + fmt.Sprint(p.Depth)
 	}
-	return name
+	return p.Dispatch + "-" + p.Affinity
 }
 
 // servers returns how many there are at the start.

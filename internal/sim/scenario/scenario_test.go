@@ -163,7 +163,7 @@ func TestMistakesAreToldWithTheirLines(t *testing.T) {
 		`test.yaml:3: servers[1].weight: "-3" is not such a number`:                      with("weight: 3", "weight: -3"),
 		`test.yaml:3: servers[1]: a second group "a"`:                                    with("name: b", "name: a"),
 		`test.yaml:4: traffic: 2 of them: give one of`:                                   with("traffic: {", "traffic: {rate: 3, "),
-		`test.yaml:4: traffic.lifetimes: how long do pareto lifetimes last`:              with("shape: exponential, mean: 5s", "shape: pareto"),
+		`test.yaml:4: traffic.lifetimes: pareto without a mean: give mean`:               with("shape: exponential, mean: 5s", "shape: pareto"),
 		`test.yaml:6: policies[0].dispatch: unknown value "hush": use one of rr, wrr,`:   with("dispatch: hash", "dispatch: hush"),
 		`test.yaml:6: policies[0].affinity: rr finds no server again`:                    with("dispatch: hash, affinity: hash", "dispatch: rr, affinity: hash"),
 		`test.yaml:6: policies[0].depth: only affinity history has one`:                  with("affinity: hash}", "affinity: hash, depth: 4}"),
@@ -309,6 +309,9 @@ func TestExamplesShowWhatTheySay(t *testing.T) {
 func FuzzScenarios(f *testing.F) {
 	f.Add(small)
 	f.Add(strings.Replace(small, "connections: 500, lifetimes: {shape: exponential, mean: 5s}", "trace: trace.csv", 1))
+	f.Add(serving)
+	f.Add(strings.Replace(serving, "shape: exponential", "file: lives.csv", 1))
+	f.Add("length: 2s\nservers: [{count: 2, speed: 0.01}]\ntraffic: {load: 9, work: {shape: bimodal, short: 1us, long: 30s, part: 0.5}}\npolicies: [{dispatch: lcf, interval: 1ms}]\n")
 	f.Add("length: 2s\nservers: [{count: 2}]\ntraffic: {rate: 9}\npolicies: [{dispatch: rr}]\nevents: [{at: 0s, every: 1ms, add: 1, fail: 1}]\n")
 	named := files(map[string]string{"trace.csv": "start,duration\n0,1\n1,3\n1,0\n", "lives.csv": "seconds\n1\n2\n"})
 	f.Fuzz(func(t *testing.T, text string) {

@@ -1,4 +1,5 @@
-// Package queueing has experiments about waiting: requests that share the processors of servers, of load balancers and of a database.
+// Package queueing is a world of requests that share the processors of servers, of load balancers and of a database, and has experiments about
+// waiting there.
 package queueing
 
 import "github.com/ballast-lb/ballast/internal/sim/event"

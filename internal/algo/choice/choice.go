@@ -23,10 +23,11 @@ func (t Turn) Cost(loads []int32) int64 { return int64(loads[t.Server]) * int64(
 func TwoChoices(round []Turn, random uint32, loads []int32) (server uint32) {
 	count := uint32(len(round))
 	a, b := round[(random&0xffff)*count>>16], round[(random>>16)*count>>16]
+	server = a.Server
 	if b.Cost(loads) < a.Cost(loads) {
-		return b.Server
+		server = b.Server
 	}
-	return a.Server
+	return server
 }
 
 // Place is where a CPU is in the rounds of a service. The zero value is their beginning; the data path draws one at random then.

@@ -2,6 +2,7 @@ package beyond
 
 import (
 	"fmt"
+	"runtime"
 
 	"github.com/ballast-lb/ballast/internal/algo/buckets"
 	"github.com/ballast-lb/ballast/internal/algo/candidates"
@@ -77,6 +78,7 @@ func runScale(run *sim.Run, size, smaller scale) error {
 		run.Share(fmt.Sprintf("history-%d", depth), stats.BrokenAt(depth), stats.Ended)
 	}
 
+	runtime.GC() // the first world is no longer wanted: its memory is enough for the next one
 	turns := &dispatch.Turns{}
 	byCookie := config
 	byCookie.Chooser = turns

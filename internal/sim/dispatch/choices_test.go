@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ballast-lb/ballast/internal/algo/awfd"
 	"github.com/ballast-lb/ballast/internal/data"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/sim/flows"
@@ -81,4 +82,28 @@ func TestPoliciesThatKnowLoadsShareByWeight(t *testing.T) {
 			t.Errorf("weight %d: least %d, p2c %d, want %d", share.Weight, leastLoads[i], twoLoads[i], want)
 		}
 	}
+}
+
+func TestChoosingForManyIsChoosingForEach(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		weights := rapid.SliceOfN(rapid.Uint16Range(1, 9), 1, 20).Draw(t, "weights")
+		policies := func() []flows.Oblivious {
+			var shares []model.Share
+			var round []uint32
+			for s, weight := range weights {
+				shares, round = append(shares, model.Share{ID: uint16(s + 1), Weight: weight}), append(round, uint32(s))
+			}
+			return []flows.Oblivious{&Turns{Round: round}, &Classes{Classes: awfd.NewClasses(shares), Numbers: random.Keyed(1, "choices")}}
+		}
+		many := make([]uint32, rapid.IntRange(1, 50).Draw(t, "flows"))
+		first, one := rapid.Uint64().Draw(t, "first"), policies()
+		for i, policy := range policies() {
+			policy.ChooseAll(first, many)
+			for n, server := range many {
+				if want := one[i].Choose(first+uint64(n), nil); server != want {
+					t.Fatalf("%T chose %d instead of %d", policy, server, want)
+				}
+			}
+		}
+	})
 }

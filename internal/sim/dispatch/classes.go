@@ -15,3 +15,10 @@ type Classes struct {
 func (c *Classes) Choose(flow uint64, _ []int32) uint32 {
 	return uint32(c.Classes.Choose(uint32(c.Numbers.At(flow)>>32))) - 1
 }
+
+// ChooseAll implements flows.Oblivious.
+func (c *Classes) ChooseAll(first uint64, servers []uint32) {
+	for i := range servers {
+		servers[i] = c.Choose(first+uint64(i), nil)
+	}
+}

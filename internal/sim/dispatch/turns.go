@@ -17,3 +17,10 @@ func (t *Turns) Choose(uint64, []int32) uint32 {
 	t.next++
 	return t.Round[t.next-1]
 }
+
+// ChooseAll implements flows.Oblivious.
+func (t *Turns) ChooseAll(_ uint64, servers []uint32) {
+	for i := range servers {
+		servers[i] = t.Choose(0, nil)
+	}
+}

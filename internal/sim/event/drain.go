@@ -4,11 +4,10 @@ package event
 // PopBefore for who does not ask what came first. The time is limit from then on. take must not use the queue, nor keep what it is given.
 func (q *Queue) Drain(limit int64, take func(events []Event)) {
 	for {
-		ready := q.leaf[q.next:]
-		if n := q.before(ready, limit); n > 0 {
-			take(ready[:n])
-			q.next += n
-			q.length -= n
+		if ready := q.ready(limit); len(ready) > 0 {
+			take(ready)
+			q.next += len(ready)
+			q.length -= len(ready)
 		}
 		if q.next < len(q.leaf) {
 			break
@@ -28,15 +27,6 @@ func (q *Queue) Drain(limit int64, take func(events []Event)) {
 	q.now = max(q.now, limit)
 }
 
-// before returns how many of the events, which are in order, are before a time.
-func (q *Queue) before(events []Event, limit int64) int {
-	n := 0
-	for n < len(events) && q.timeOf(events[n]) < limit {
-		n++
-	}
-	return n
-}
-
 // Each gives all events to look, in pieces, in no order that means anything. look must not use the queue, nor keep or change what it is given.
 func (q *Queue) Each(look func(events []Event)) {
 	look(q.leaf[q.next:])
@@ -44,9 +34,6 @@ func (q *Queue) Each(look func(events []Event)) {
 		for slot := range q.wheels[i].slots {
 			q.store.each(&q.wheels[i].slots[slot], look)
 		}
-	}
-	for slot := range q.ring.slots {
-		q.store.each(&q.ring.slots[slot], look)
 	}
 	for _, event := range q.far {
 		look([]Event{newEvent(event.at, event.payload)})

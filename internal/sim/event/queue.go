@@ -6,13 +6,13 @@ package event
 import (
 	"fmt"
 	"math/bits"
+	"sort"
 )
 
 // Implementation constants.
 const (
-	digit    = 8  // bits of time that one wheel tells apart
-	turnBits = 32 // of a record; the slots of the outermost ring are 2^32 ns long
-	ringSize = 4096
+	turnBits = 32 // of a record's time; the slots of the outermost ring are 2^32 ns long
+	mostLeaf = 24 // log2 of the longest leaf in ns
 )
 
 // Queue holds events: times in nanoseconds from 0, and a payload that means something to the caller. Make one by New. In steady
@@ -24,8 +24,8 @@ type Queue struct {
 	leaf   []Event // of the open leaf, in order
 	next   int     // first of leaf that has not been popped
 	spare  []Event
-	wheels []wheel // finest first; wheel i tells digit i of time, counted from the length of a leaf
-	ring   ring
+	wheels []wheel    // finest first; the last one is the ring
+	level  [65]uint8  // by how many of the low bits of its time tell an event from the cursor: the wheel it belongs to
 	far    []farEvent // beyond the ring, in the order in which they were put in
 	store  store
 	length int
@@ -43,18 +43,6 @@ func (e Event) Payload() uint32 { return uint32(e) }
 
 func (e Event) low() uint32 { return uint32(e >> turnBits) }
 
-// wheel has the events of one slot of the next coarser wheel, or of the ring, by the next digit of their time.
-type wheel struct {
-	slots [1 << digit]list
-	used  [1 << digit / 64]uint64 // bit = slot is not empty
-}
-
-// ring has the events of the next ringSize * 2^32 ns (4.9 hours), by time / 2^32.
-type ring struct {
-	slots [ringSize]list
-	used  [ringSize / 64]uint64
-}
-
 type farEvent struct {
 	at      int64
 	payload uint32
@@ -63,37 +51,38 @@ type farEvent struct {
 // New returns an empty queue. tickNS is about how far apart events are, in ns: what it is changes the speed and nothing else.
 func New(tickNS int64) *Queue {
 	q := &Queue{}
-	for q.shift+digit < turnBits && int64(1)<<(q.shift+digit) <= tickNS {
-		q.shift += digit
+	for q.shift < mostLeaf && tickNS>>(q.shift+1) > 0 {
+		q.shift++
 	}
-	q.wheels = make([]wheel, (turnBits-q.shift)/digit)
+	q.wheels = newWheels(q.shift)
+	for level, w := range q.wheels {
+		for bit := int(w.shift); bit < len(q.level)-1; bit++ {
+			q.level[bit+1] = uint8(level)
+		}
+	}
 	return q
 }
 
 // Len returns the number of events in the queue.
 func (q *Queue) Len() int { return q.length }
 
-// Push puts an event in. It panics when at is before the last event popped, or before the limit of the last PopBefore that found none, or of Drain.
+// Push puts an event in. It panics when at is before the last event popped, or before the limit of the last PopBefore or Next that found none, or of Drain.
 func (q *Queue) Push(at int64, payload uint32) {
 	if at < q.now {
 		panic(fmt.Sprintf("event.Push: %d ns is before now, %d ns", at, q.now))
 	}
 	q.length++
 	e := newEvent(at, payload)
-	differing := bits.Len64(uint64(at^q.cursor) >> q.shift)
-	if differing == 0 {
+	differing := bits.Len64(uint64(at ^ q.cursor))
+	if differing <= int(q.shift) {
 		q.insert(e)
-		return
-	}
-	if i := (differing - 1) / digit; i < len(q.wheels) {
-		q.wheels[i].append(&q.store, uint8(at>>(q.shift+uint(i)*digit)), e)
 		return
 	}
 	if at>>turnBits-q.cursor>>turnBits >= ringSize {
 		q.far = append(q.far, farEvent{at, payload})
 		return
 	}
-	q.ring.append(&q.store, at, e)
+	q.wheels[q.level[differing]].append(&q.store, at, e) // no more branches: nobody could foretell them
 }
 
 // Pop takes the next event out. ok is false when there is none.
@@ -108,29 +97,59 @@ func (q *Queue) Pop() (at int64, payload uint32, ok bool) {
 
 // PopBefore takes the next event out if its time is < limit. If not, ok is false, and the time is limit from then on.
 func (q *Queue) PopBefore(limit int64) (at int64, payload uint32, ok bool) {
-	for q.next == len(q.leaf) {
-		if !q.advance(limit) {
-			q.now = max(q.now, limit)
-			return 0, 0, false
-		}
-	}
-	if q.timeOf(q.leaf[q.next]) >= limit {
-		q.now = max(q.now, limit)
+	if !q.anyBefore(limit) {
 		return 0, 0, false
 	}
 	return q.take()
+}
+
+// Next takes the next events out whose times are < limit, in order, as many as are at hand. When it returns none there is none, and the time is
+// limit from then on. What it returns is valid until the queue is used again.
+func (q *Queue) Next(limit int64) []Event {
+	if !q.anyBefore(limit) {
+		return nil
+	}
+	ready := q.ready(limit)
+	q.next += len(ready)
+	q.length -= len(ready)
+	q.now = q.At(ready[len(ready)-1])
+	return ready
+}
+
+// At returns the time of an event that was among those that Next returned last.
+func (q *Queue) At(e Event) int64 { return q.cursor>>turnBits<<turnBits | int64(e.low()) }
+
+// anyBefore opens the next leaf if need be and tells whether there is an event before limit. If not, the time is limit from then on.
+func (q *Queue) anyBefore(limit int64) bool {
+	for q.next == len(q.leaf) {
+		if !q.advance(limit) {
+			q.now = max(q.now, limit)
+			return false
+		}
+	}
+	if q.At(q.leaf[q.next]) >= limit {
+		q.now = max(q.now, limit)
+		return false
+	}
+	return true
+}
+
+// ready returns the events of the open leaf that have not been popped and are before limit.
+func (q *Queue) ready(limit int64) []Event {
+	rest := q.leaf[q.next:]
+	if n := len(rest); n == 0 || q.At(rest[n-1]) < limit {
+		return rest
+	}
+	return rest[:sort.Search(len(rest), func(i int) bool { return q.At(rest[i]) >= limit })]
 }
 
 func (q *Queue) take() (at int64, payload uint32, ok bool) {
 	e := q.leaf[q.next]
 	q.next++
 	q.length--
-	q.now = q.timeOf(e)
+	q.now = q.At(e)
 	return q.now, e.Payload(), true
 }
-
-// timeOf completes the time of an event of the open leaf.
-func (q *Queue) timeOf(e Event) int64 { return q.cursor>>turnBits<<turnBits | int64(e.low()) }
 
 // insert puts an event into the open leaf, behind those of the same time.
 func (q *Queue) insert(e Event) {
@@ -147,22 +166,22 @@ func (q *Queue) insert(e Event) {
 	q.leaf[i] = e
 }
 
-// A place is where the next events are: a slot of a wheel, or of the ring.
+// A place is where the next events are: a slot of a wheel.
 type place struct {
-	level int   // of the wheel; len(wheels): the ring
+	level int
 	start int64 // ns
 	width uint  // log2 of its length in ns
 }
 
 // find returns the place of the events that come after those of the open leaf. ok is false when there are none.
 func (q *Queue) find() (p place, ok bool) {
-	for i := range q.wheels {
-		if slot, ok := first(q.wheels[i].used[:], 0); ok {
-			width := q.shift + uint(i)*digit
-			return place{i, q.cursor>>(width+digit)<<(width+digit) | int64(slot)<<width, width}, true
+	ring := len(q.wheels) - 1
+	for i := range q.wheels[:ring] {
+		if at, ok := q.wheels[i].firstOf(q.cursor); ok {
+			return place{i, at, q.wheels[i].shift}, true
 		}
 	}
-	turn, ok := q.ring.nextAfter(q.cursor >> turnBits)
+	turn, ok := q.wheels[ring].nextTurn(q.cursor >> turnBits)
 	if !ok {
 		if len(q.far) == 0 {
 			return place{}, false
@@ -172,17 +191,16 @@ func (q *Queue) find() (p place, ok bool) {
 			turn = min(turn, event.at>>turnBits)
 		}
 	}
-	return place{len(q.wheels), turn << turnBits, turnBits}, true
+	return place{ring, turn << turnBits, turnBits}, true
 }
 
 // enter moves the cursor to a place and takes its events out.
 func (q *Queue) enter(p place) list {
 	q.cursor = p.start
-	if p.level == len(q.wheels) {
+	if p.level == len(q.wheels)-1 {
 		q.approach()
-		return q.ring.take(p.start >> turnBits)
 	}
-	return q.wheels[p.level].take(int(p.start >> p.width & (1<<digit - 1)))
+	return q.wheels[p.level].take(p.start)
 }
 
 // advance moves the cursor to the next place with events if that begins before limit: it opens a leaf, or spreads a slot over the next
@@ -208,7 +226,7 @@ func (q *Queue) approach() {
 			rest = append(rest, event)
 			continue
 		}
-		q.ring.append(&q.store, event.at, newEvent(event.at, event.payload))
+		q.wheels[len(q.wheels)-1].append(&q.store, event.at, newEvent(event.at, event.payload))
 	}
 	q.far = rest
 }
@@ -222,71 +240,10 @@ func (q *Queue) open(full list) {
 
 // spread puts the events of a slot into the slots of a finer wheel.
 func (q *Queue) spread(full list, finer int) {
-	w, shift := &q.wheels[finer], q.shift+uint(finer)*digit
+	w := &q.wheels[finer]
 	q.store.empty(full, func(part []Event) {
 		for _, e := range part {
-			w.append(&q.store, uint8(e.low()>>shift), e)
+			w.append(&q.store, int64(e.low()), e)
 		}
 	})
-}
-
-func (w *wheel) append(s *store, slot uint8, e Event) {
-	l := &w.slots[slot]
-	if l.count%chunkEvents == 0 {
-		w.used[slot/64] |= 1 << (slot % 64)
-		s.extend(l)
-	}
-	l.tail[l.count%chunkEvents] = e
-	l.count++
-}
-
-func (w *wheel) take(slot int) list {
-	w.used[slot/64] &^= 1 << (slot % 64)
-	l := w.slots[slot]
-	w.slots[slot] = list{}
-	return l
-}
-
-func (r *ring) append(s *store, at int64, e Event) {
-	slot := uint64(at) >> turnBits % ringSize
-	l := &r.slots[slot]
-	if l.count%chunkEvents == 0 {
-		r.used[slot/64] |= 1 << (slot % 64)
-		s.extend(l)
-	}
-	l.tail[l.count%chunkEvents] = e
-	l.count++
-}
-
-// take empties the slot of a time, given as time / 2^32.
-func (r *ring) take(turn int64) list {
-	slot := uint64(turn) % ringSize
-	r.used[slot/64] &^= 1 << (slot % 64)
-	l := r.slots[slot]
-	r.slots[slot] = list{}
-	return l
-}
-
-// nextAfter returns time / 2^32 of the first slot with events after now.
-func (r *ring) nextAfter(now int64) (turn int64, ok bool) {
-	from := int((now + 1) % ringSize)
-	slot, ok := first(r.used[:], from)
-	if !ok {
-		slot, ok = first(r.used[:], 0)
-	}
-	return now + 1 + int64((slot-from+ringSize)%ringSize), ok
-}
-
-// first returns the first bit that is set, from a place on.
-func first(words []uint64, from int) (bit int, ok bool) {
-	for i := from / 64; i < len(words); i++ {
-		word := words[i]
-		if i == from/64 {
-			word &= ^uint64(0) << (from % 64)
-		}
-		if word != 0 {
-			return i*64 + bits.TrailingZeros64(word), true
-		}
-	}
-	return 0, false
 }

@@ -41,7 +41,7 @@ func TestEventsComeInTheOrderOfTimeAndThenOfPush(t *testing.T) {
 		queue, dumb := New(rapid.SampledFrom([]int64{0, 1, 255, 256, 70_000, 1 << 24, 1 << 40}).Draw(t, "tick")), dumbQueue{}
 		now, payload := int64(0), uint32(0)
 		for range rapid.IntRange(1, 120).Draw(t, "steps") {
-			switch rapid.IntRange(0, 4).Draw(t, "what") {
+			switch rapid.IntRange(0, 5).Draw(t, "what") {
 			case 0, 1:
 				at := now + delay(t)
 				for range rapid.SampledFrom([]int{1, 1, 2, 40, 300}).Draw(t, "times") {
@@ -59,6 +59,20 @@ func TestEventsComeInTheOrderOfTimeAndThenOfPush(t *testing.T) {
 				if now = limit; ok {
 					now = at
 				}
+			case 5:
+				limit := now + delay(t)
+				for ready := queue.Next(limit); len(ready) > 0; ready = queue.Next(limit) {
+					for _, e := range ready {
+						at, want, ok := dumb.popBefore(limit)
+						if !ok || at != queue.At(e) || want != e.Payload() {
+							t.Fatalf("next before %d: have %d at %d, want %d at %d %v", limit, e.Payload(), queue.At(e), want, at, ok)
+						}
+					}
+				}
+				if at, _, ok := dumb.popBefore(limit); ok {
+					t.Fatalf("before %d: nothing, want one at %d", limit, at)
+				}
+				now = limit
 			case 4:
 				limit := now + delay(t)
 				var have, want []uint32

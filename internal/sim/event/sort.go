@@ -1,36 +1,51 @@
 package event
 
-// fewEvents is up to how many sorting by insertion is faster.
-const fewEvents = 24
+import "math/bits"
+
+// Implementation constants.
+const (
+	fewEvents  = 12  // up to how many sorting by insertion is faster
+	manyEvents = 192 // from how many on it is not worth while even if little is left to do
+	mostSorted = 9   // bits of time that a counting sort looks at, at most
+)
 
 // sort puts the open leaf in order of time. Events of one time stay in the order in which they came.
 func (q *Queue) sort() {
-	if q.shift == 0 {
-		return // a leaf is one time
-	}
-	if len(q.leaf) <= fewEvents {
-		for i := 1; i < len(q.leaf); i++ {
-			e, at := q.leaf[i], i
-			for ; at > 0 && q.leaf[at-1].low() > e.low(); at-- {
-				q.leaf[at] = q.leaf[at-1]
-			}
-			q.leaf[at] = e
+	if len(q.leaf) >= manyEvents {
+		passes := (q.shift + mostSorted - 1) / mostSorted
+		for shift := uint(0); passes > 0; passes-- {
+			digit := (q.shift - shift) / passes
+			q.countingSort(shift, digit)
+			shift += digit
 		}
 		return
 	}
-	for shift := uint(0); shift < q.shift; shift += digit {
-		q.countingSort(shift)
+	if len(q.leaf) > fewEvents {
+		digit := min(uint(bits.Len(uint(len(q.leaf))))+1, mostSorted, q.shift)
+		q.countingSort(q.shift-digit, digit)
+	}
+	insertionSort(q.leaf)
+}
+
+func insertionSort(events []Event) {
+	for i := 1; i < len(events); i++ {
+		e, at := events[i], i
+		for ; at > 0 && events[at-1].low() > e.low(); at-- {
+			events[at] = events[at-1]
+		}
+		events[at] = e
 	}
 }
 
-// countingSort orders the open leaf by one digit of time, stably.
-func (q *Queue) countingSort(shift uint) {
-	var place [1 << digit]uint32
+// countingSort orders the open leaf by some bits of time, stably.
+func (q *Queue) countingSort(shift, digit uint) {
+	var place [1 << mostSorted]uint32
+	mask := uint32(1)<<min(digit, mostSorted) - 1
 	for _, e := range q.leaf {
-		place[uint8(e.low()>>shift)]++
+		place[e.low()>>shift&mask]++
 	}
 	sum := uint32(0)
-	for i, count := range place {
+	for i, count := range place[:mask+1] {
 		place[i] = sum
 		sum += count
 	}
@@ -39,7 +54,7 @@ func (q *Queue) countingSort(shift uint) {
 	}
 	sorted := q.spare[:len(q.leaf)]
 	for _, e := range q.leaf {
-		slot := uint8(e.low() >> shift)
+		slot := e.low() >> shift & mask
 		sorted[place[slot]] = e
 		place[slot]++
 	}

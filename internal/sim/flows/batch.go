@@ -4,25 +4,48 @@ import "github.com/ballast-lb/ballast/internal/sim/event"
 
 // Implementation constants of worlds in which the order of arrivals and ends does not matter.
 const (
-	batch      = 128     // connections that go through the table together, so that the memory answers for all of them at once
 	window     = 1 << 18 // arrivals until those that end are taken out
 	windowStep = 1 << 24 // ns: the queue is faster when windows end at multiples of this
 )
 
-// runBatches is runEvents for tables that do not ask for loads.
-func (w *World) runBatches(s *tableSteerer, until int64) {
+// batcher is a steerer to whom the order of arrivals and ends between two changes makes no difference.
+type batcher interface {
+	steerer
+	// arriveAll takes flows in, counts their loads if loads are counted, and sets what the queue keeps of each.
+	arriveAll(first uint64, payloads []uint32)
+	// endAll lets up to batch connections end.
+	endAll(events []event.Event)
+}
+
+// inBatches returns the steerer of a world in which arrivals and ends need not take turns; else nil.
+func (w *World) inBatches() batcher {
+	if w.config.Imbalance {
+		return nil
+	}
+	switch s := w.steer.(type) {
+	case *tableSteerer:
+		if s.choices == 1 {
+			return s
+		}
+	case *choiceSteerer:
+		if s.oblivious != nil {
+			return s
+		}
+	}
+	return nil
+}
+
+// runBatches is runEvents for such a world.
+func (w *World) runBatches(s batcher, until int64) {
 	end := func(events []event.Event) {
 		for ; len(events) > batch; events = events[batch:] {
-			w.endBatch(s, events[:batch])
+			s.endAll(events[:batch])
 		}
-		w.endBatch(s, events)
+		s.endAll(events)
 	}
 	for w.now < until {
 		limit := until
 		if w.next < float64(until) {
-			if w.now-s.forgotAt > s.longest {
-				s.forget()
-			}
 			step := int64(min(window*w.gap, second)) + 1
 			if step > windowStep {
 				step -= (w.now + step) % windowStep
@@ -30,59 +53,30 @@ func (w *World) runBatches(s *tableSteerer, until int64) {
 			limit = min(limit, w.now+step)
 		}
 		for w.next < float64(limit) {
-			w.admitBatch(s, float64(limit))
+			w.admitBatch(s, w.draw(limit, false))
 		}
 		w.queue.Drain(limit, end)
 		w.now = limit
 	}
 }
 
-// admitBatch lets the next connections begin that do so before limit.
-func (w *World) admitBatch(s *tableSteerer, limit float64) {
-	var cells [batch]uint32
-	n := 0
-	for ; n < batch && w.next < limit; n++ {
-		life := w.lives.At(w.lifeOf.Float64At(w.flow))
-		cells[n] = w.begin(s, int64(w.next)+int64(life))
-		w.next += w.gaps.Exp(w.gap)
-	}
-	w.count(s, cells[:n])
-}
-
 // fillBatches is what Fill does, for as many connections.
-func (w *World) fillBatches(s *tableSteerer, connections int64, remaining func() int64) {
-	var cells [batch]uint32
+func (w *World) fillBatches(s batcher, connections int64, remaining func(flow uint64) int64) {
 	for connections > 0 {
 		n := int(min(connections, batch))
 		for i := range n {
-			cells[i] = w.begin(s, w.now+remaining())
+			w.drawn.ends[i] = w.now + remaining(w.flow+uint64(i))
 		}
-		w.count(s, cells[:n])
+		w.admitBatch(s, n)
 		connections -= int64(n)
 	}
 }
 
-// begin takes the next connection in and returns its cell.
-func (w *World) begin(s *tableSteerer, ends int64) (cell uint32) {
-	w.queue.Push(ends, s.payload(w.flow, 0))
-	cell = s.cell(w.flow, 0)
-	w.flow++
-	return cell
-}
-
-// count counts connections that have begun.
-func (w *World) count(s *tableSteerer, cells []uint32) {
-	w.live += int64(len(cells))
-	w.stats.Arrived += int64(len(cells))
-	if !w.counting {
-		return
-	}
-	for i, at := range cells {
-		cells[i] = s.owners.cells[at].owner
-	}
-	for _, server := range cells {
-		w.loads[server]++
-	}
+// admitBatch lets connections begin that were drawn.
+func (w *World) admitBatch(s batcher, n int) {
+	s.arriveAll(w.flow, w.drawn.payloads[:n])
+	w.pushDrawn(n)
+	w.flow += uint64(n)
 }
 
 // wantLoads counts the loads of a world that has not counted them so far, because nobody asked: that saves half of the accesses to memory.
@@ -99,14 +93,33 @@ func (w *World) wantLoads() {
 	})
 }
 
-// endBatch lets up to batch connections end.
-func (w *World) endBatch(s *tableSteerer, events []event.Event) {
-	if !w.counting {
-		w.endUncounted(s, events)
+// arriveAll implements batcher.
+func (s *tableSteerer) arriveAll(first uint64, payloads []uint32) {
+	s.forgetAtTimes()
+	for i := range payloads {
+		payloads[i] = s.payload(first+uint64(i), 0)
+	}
+	if !s.world.counting {
+		return
+	}
+	var owners [batch]uint32
+	for i := range payloads {
+		owners[i] = s.owners.cells[s.cell(first+uint64(i), 0)].owner
+	}
+	for _, server := range owners[:len(payloads)] {
+		s.world.loads[server]++
+	}
+}
+
+// endAll implements batcher.
+func (s *tableSteerer) endAll(events []event.Event) {
+	if !s.world.counting {
+		s.endUncounted(events)
 		return
 	}
 	var at, ages [batch]uint32
 	var cells [batch]cell
+	w := s.world
 	for i, e := range events {
 		ages[i] = s.age(e.Payload())
 		at[i] = s.cell(w.flow-uint64(ages[i]), 0)
@@ -126,10 +139,10 @@ func (w *World) endBatch(s *tableSteerer, events []event.Event) {
 	w.survive(len(events) - judged)
 }
 
-// endUncounted is endBatch where nobody asks whose connections they were: cells that have not moved need no look.
-func (w *World) endUncounted(s *tableSteerer, events []event.Event) {
+// endUncounted is endAll where nobody asks whose connections they were: cells that have not moved need no look.
+func (s *tableSteerer) endUncounted(events []event.Event) {
 	var at, ages [batch]uint32
-	n := 0
+	n, w := 0, s.world
 	for _, e := range events {
 		age := s.age(e.Payload())
 		cell := s.cell(w.flow-uint64(age), 0)
@@ -142,7 +155,7 @@ func (w *World) endUncounted(s *tableSteerer, events []event.Event) {
 	w.survive(len(events) - n)
 }
 
-// survive counts connections that end and whose cells have not changed in their lives.
+// survive counts connections that end and that nothing has happened to.
 func (w *World) survive(connections int) {
 	w.stats.Depths[1] += int64(connections)
 	w.live -= int64(connections)

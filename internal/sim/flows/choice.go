@@ -1,5 +1,7 @@
 package flows
 
+import "github.com/ballast-lb/ballast/internal/sim/event"
+
 // Implementation constants: what the queue keeps of a connection that carries its server.
 const (
 	serverBits = 24
@@ -13,17 +15,26 @@ type Follower interface {
 	Ended(server uint32, load int32)
 }
 
+// Oblivious is a Chooser that does not look at loads: it makes no difference to it when connections end.
+type Oblivious interface {
+	Chooser
+	// ChooseAll chooses for flows that follow one another.
+	ChooseAll(first uint64, servers []uint32)
+}
+
 // choiceSteerer asks a policy once for each connection. Changes of servers break none, only their failures do.
 type choiceSteerer struct {
-	chooser  Chooser
-	follower Follower // the chooser, if it is one; else nil
-	world    *World
-	failures []uint32 // by server: how often it has failed, in the bits above serverBits; the last 256 times are told apart
+	chooser   Chooser
+	follower  Follower  // the chooser, if it is one; else nil
+	oblivious Oblivious // the same
+	world     *World
+	failures  []uint32 // by server: how often it has failed, in the bits above serverBits; the last 256 times are told apart
 }
 
 func newChoiceSteerer(w *World, chooser Chooser) *choiceSteerer {
 	follower, _ := chooser.(Follower)
-	return &choiceSteerer{chooser: chooser, follower: follower, world: w}
+	oblivious, _ := chooser.(Oblivious)
+	return &choiceSteerer{chooser: chooser, follower: follower, oblivious: oblivious, world: w}
 }
 
 func (s *choiceSteerer) arrive(flow uint64) (server, payload uint32) {
@@ -52,4 +63,33 @@ func (s *choiceSteerer) addServer() {
 		panic("flows: more servers than a connection can tell apart")
 	}
 	s.failures = append(s.failures, 0)
+}
+
+// arriveAll implements batcher.
+func (s *choiceSteerer) arriveAll(first uint64, payloads []uint32) {
+	s.oblivious.ChooseAll(first, payloads)
+	if !s.world.counting { // nor has any server failed
+		return
+	}
+	for i, server := range payloads {
+		s.world.loads[server]++
+		payloads[i] = server | s.failures[server]
+	}
+}
+
+// endAll implements batcher.
+func (s *choiceSteerer) endAll(events []event.Event) {
+	if !s.world.counting {
+		s.world.survive(len(events))
+		return
+	}
+	survived := 0
+	for _, e := range events {
+		server := e.Payload() & serverMask
+		if e.Payload()&^serverMask == s.failures[server] {
+			s.world.loads[server]--
+			survived++
+		}
+	}
+	s.world.survive(survived)
 }

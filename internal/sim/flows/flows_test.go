@@ -39,6 +39,15 @@ func (t *turns) Choose(uint64, []int32) uint32 {
 	return t.next
 }
 
+// atOnce is round robin that may be asked for many.
+type atOnce struct{ turns }
+
+func (t *atOnce) ChooseAll(_ uint64, servers []uint32) {
+	for i := range servers {
+		servers[i] = t.Choose(0, nil)
+	}
+}
+
 func TestFillIsTheEquilibrium(t *testing.T) {
 	const rate, seconds = 20_000, 20
 	w := New(Config{Seed: 3, Servers: 10, Rate: rate, Durations: exponentialLives(), Chooser: &turns{servers: 10}})
@@ -166,4 +175,87 @@ func TestImbalanceIsTheTimeAverageOfTheSpread(t *testing.T) {
 	if have, want := w.Stats().Imbalance, sum/float64(samples); math.Abs(have-want) > 0.005*want {
 		t.Errorf("have %g, want %g", have, want)
 	}
+}
+
+func TestAskingForManyAtOnceMakesNoDifference(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const servers = 5
+		base := Config{Seed: rapid.Uint64().Draw(t, "seed"), Servers: servers, Rate: 2000, Durations: exponentialLives()}
+		one, many := base, base
+		one.Chooser, many.Chooser = &turns{servers: servers}, &atOnce{turns{servers: servers}}
+		a, b := New(one), New(many)
+		a.Fill()
+		b.Fill()
+		for now := int64(0); now < 3e8; {
+			now += rapid.Int64Range(1, 1e8).Draw(t, "step")
+			a.RunUntil(now)
+			b.RunUntil(now)
+			switch rapid.IntRange(0, 3).Draw(t, "what") {
+			case 0:
+				server := rapid.Uint32Range(0, servers-1).Draw(t, "fails")
+				if x, y := a.Fail(server), b.Fail(server); x != y {
+					t.Fatalf("%d instead of %d were cut", y, x)
+				}
+			case 1:
+				rate := rapid.Float64Range(0, 4000).Draw(t, "rate")
+				a.SetRate(rate)
+				b.SetRate(rate)
+			case 2:
+				if !slices.Equal(a.Loads(), b.Loads()) {
+					t.Fatalf("%d instead of %d", b.Loads(), a.Loads())
+				}
+			}
+			if a.Stats() != b.Stats() || a.Live() != b.Live() {
+				t.Fatalf("%+v, %d live, instead of %+v, %d", b.Stats(), b.Live(), a.Stats(), a.Live())
+			}
+		}
+	})
+}
+
+// watcher writes down the loads that it is shown.
+type watcher struct {
+	turns
+	seen [][]int32
+}
+
+func (w *watcher) Choose(flow uint64, loads []int32) uint32 {
+	w.seen = append(w.seen, slices.Clone(loads))
+	return w.turns.Choose(flow, loads)
+}
+
+func TestEveryArrivalSeesWhatEndedBeforeIt(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const servers, until = 3, int64(3e7)
+		seed := rapid.Uint64().Draw(t, "seed")
+		rate := rapid.SampledFrom([]float64{50, 1000, 10_000}).Draw(t, "rate")
+		// Nanoseconds to a second: some end before the next one begins, or when it does.
+		lives := data.Distribution{Points: []data.Point{{Value: 1e-9, UpTo: 0.1}, {Value: 1e-4, UpTo: 0.4}, {Value: 3e-3, UpTo: 0.8}, {Value: 1, UpTo: 1}}}
+		chooser := &watcher{turns: turns{servers: servers}}
+		w := New(Config{Seed: seed, Servers: servers, Rate: rate, Durations: lives, Chooser: chooser})
+		for now := int64(0); now < until; w.RunUntil(now) {
+			now = min(until, now+rapid.Int64Range(1, until).Draw(t, "step"))
+		}
+		gaps, lifeOf, sampler := random.New(seed, "arrivals"), random.Keyed(seed, "durations"), random.NewSampler(lives.Scaled(second))
+		dumb := turns{servers: servers}
+		var ends []int64
+		var chosen []uint32
+		flow := uint64(0)
+		for next := gaps.Exp(1) / (rate / second); next < float64(until); next += gaps.Exp(second / rate) {
+			want := make([]int32, servers)
+			for i, end := range ends {
+				if end >= int64(next) {
+					want[chosen[i]]++
+				}
+			}
+			if !slices.Equal(chooser.seen[flow], want) {
+				t.Fatalf("connection %d: loads %d instead of %d", flow, chooser.seen[flow], want)
+			}
+			ends = append(ends, int64(next)+int64(sampler.At(lifeOf.Float64At(flow))))
+			chosen = append(chosen, dumb.Choose(flow, nil))
+			flow++
+		}
+		if int(flow) != len(chooser.seen) {
+			t.Errorf("%d arrivals instead of %d", len(chooser.seen), flow)
+		}
+	})
 }

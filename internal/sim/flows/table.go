@@ -58,9 +58,7 @@ func (s *tableSteerer) cell(flow uint64, choice uint32) uint32 {
 }
 
 func (s *tableSteerer) arrive(flow uint64) (server, payload uint32) {
-	if s.world.now-s.forgotAt > s.longest {
-		s.forget()
-	}
+	s.forgetAtTimes()
 	first := s.cell(flow, 0)
 	choice := uint32(0)
 	if s.accepts != nil {
@@ -138,6 +136,13 @@ func (s *tableSteerer) knewIt(first uint32, at int) bool {
 		}
 	}
 	return first == s.nodeSteps[at].owner
+}
+
+// forgetAtTimes forgets once in the longest life.
+func (s *tableSteerer) forgetAtTimes() {
+	if s.world.now-s.forgotAt > s.longest {
+		s.forget()
+	}
 }
 
 // forget drops changes that no living flow has seen: those before it was last called, if that is longer ago than any life.

@@ -104,6 +104,7 @@ type World struct {
 	gaps   random.Stream
 	lives  *random.Sampler // ns
 	lifeOf random.Key
+	drawn  arrivals
 }
 
 // steerer is how connections find servers: tables or choosers.
@@ -125,7 +126,7 @@ func New(c Config) *World {
 	}
 	w := &World{
 		config: c, gaps: random.New(c.Seed, "arrivals"), lifeOf: random.Keyed(c.Seed, "durations"),
-		lives: random.NewSampler(c.Durations.Scaled(second)), queue: event.New(tick(c.Rate)), balance: balance{follow: c.Imbalance},
+		lives: random.NewSampler(c.Durations.Scaled(second)), queue: event.New(tick(c.Rate, c.Durations)), balance: balance{follow: c.Imbalance},
 	}
 	if c.Table != nil {
 		w.steer = newTableSteerer(w, *c.Table)
@@ -141,10 +142,15 @@ func New(c Config) *World {
 	return w
 }
 
-// tick is a good one for the queue: long enough for some events, but short beside most lives, which else end in the leaf in which they begin.
-func tick(rate float64) int64 {
-	const events = 300
-	return int64(min(second, events*second/max(rate, 1)))
+// tick is a good one for the queue: long enough for some hundred events, but not so long that many end in the leaf in which they begin, between
+// others that are in order.
+func tick(rate float64, lives data.Distribution) int64 {
+	const most, between = 256, 16
+	tick := min(second, most*second/max(rate, 1))
+	for events := rate * tick / second; events > between && lives.At(between/events)*second < tick; events /= 2 {
+		tick /= 2
+	}
+	return int64(tick)
 }
 
 // Fill puts as many connections in as there are at a random moment, with what remains of their lives then: the equilibrium of the rate as
@@ -152,17 +158,17 @@ func tick(rate float64) int64 {
 func (w *World) Fill() {
 	remaining := random.NewSampler(w.config.Durations.Scaled(second).Remaining())
 	remains, count := random.Keyed(w.config.Seed, "remaining"), random.New(w.config.Seed, "fill")
-	life := func() int64 { return int64(remaining.At(remains.Float64At(w.flow))) }
+	life := func(flow uint64) int64 { return int64(remaining.At(remains.Float64At(flow))) }
 	connections, mean := int64(0), w.rate*second*w.config.Durations.Mean()
 	for total := count.Exp(1); total < mean; total += count.Exp(1) {
 		connections++
 	}
-	if table := w.inBatches(); table != nil {
-		w.fillBatches(table, connections, life)
+	if s := w.inBatches(); s != nil {
+		w.fillBatches(s, connections, life)
 		return
 	}
 	for range connections {
-		w.admit(w.now, life())
+		w.admit(w.now, life(w.flow))
 	}
 }
 
@@ -171,43 +177,12 @@ func (w *World) Admit(life int64) { w.admit(w.now, life) }
 
 // RunUntil lets everything happen that happens before a time, in ns.
 func (w *World) RunUntil(until int64) {
-	if table := w.inBatches(); table != nil {
-		w.runBatches(table, until)
+	if s := w.inBatches(); s != nil {
+		w.runBatches(s, until)
 	} else {
 		w.runEvents(until)
 	}
 	w.now = max(w.now, until)
-}
-
-// inBatches returns the table of a world in which arrivals and ends need not take turns; else nil.
-func (w *World) inBatches() *tableSteerer {
-	if table, ok := w.steer.(*tableSteerer); ok && table.choices == 1 && !w.config.Imbalance {
-		return table
-	}
-	return nil
-}
-
-func (w *World) runEvents(until int64) {
-	for {
-		arrival := until
-		if w.next < float64(until) {
-			arrival = int64(w.next)
-		}
-		for {
-			at, payload, ok := w.queue.PopBefore(arrival)
-			if !ok {
-				break
-			}
-			w.now = at
-			w.end(payload)
-		}
-		if w.next >= float64(until) {
-			return
-		}
-		w.now = arrival
-		w.admit(arrival, int64(w.lives.At(w.lifeOf.Float64At(w.flow))))
-		w.next += w.gaps.Exp(w.gap)
-	}
 }
 
 // admit lets a connection begin.
@@ -217,16 +192,7 @@ func (w *World) admit(at, life int64) {
 	w.flow++
 	w.live++
 	w.stats.Arrived++
-	if !w.counting {
-		return
-	}
-	load := w.loads[server]
-	w.loads[server]++
-	w.balance.change(server, load, load+1, at)
-}
-
-func (w *World) end(payload uint32) {
-	w.settle(w.steer.end(payload))
+	w.load(server, 1)
 }
 
 // settle counts a connection that ends.
@@ -236,12 +202,19 @@ func (w *World) settle(server uint32, depth int, gone bool) {
 	}
 	w.live--
 	w.stats.Depths[depth]++
+	w.load(server, -1)
+}
+
+// load counts that a server has more connections, or fewer.
+func (w *World) load(server uint32, more int32) {
 	if !w.counting {
 		return
 	}
 	load := w.loads[server]
-	w.loads[server]--
-	w.balance.change(server, load, load-1, w.now)
+	w.loads[server] = load + more
+	if w.balance.follow {
+		w.balance.change(server, load, load+more, w.now)
+	}
 }
 
 // SetRate changes the arrivals per second from now on. For a table, at most 2^30 may arrive in the longest life.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 )
 
@@ -37,4 +38,19 @@ func await(ctx context.Context, within time.Duration, what string, condition fun
 			return fmt.Errorf("wait until %s: %w: %w", what, context.Cause(ctx), err)
 		}
 	}
+}
+
+// lateness begins to add up how much later than it wanted this process was woken, until ctx ends, and tells it: what other work on the
+// machine takes away from promises of time.
+func lateness(ctx context.Context) (late func() time.Duration) {
+	const nap = 10 * time.Millisecond
+	var sum atomic.Int64
+	go func() {
+		for ctx.Err() == nil {
+			began := time.Now()
+			time.Sleep(nap)
+			sum.Add(int64(time.Since(began) - nap))
+		}
+	}()
+	return func() time.Duration { return time.Duration(sum.Load()) }
 }

@@ -3,7 +3,7 @@ package beyond
 // kernelLRU is how Linux's BPF_MAP_TYPE_LRU_HASH chooses what to push out (kernel/bpf/bpf_lru_list.c), as one CPU uses it: a bit for "has been
 // read", a list of entries that were once found read, and one of those that were not. What is read keeps to the first, so that a flood of entries
 // that nobody reads wears out the second. It is what Katran has, and our `affinity: local-table`. Given the same packets, the map of Linux 6.18
-// pushed out as many connections within a third of a percent of all.
+// pushed out as many connections within half a percent of all.
 //
 // Departs from the kernel: what is ready to be given away still counts as its connection's until it is, 128 places at most.
 type kernelLRU struct {

@@ -11,7 +11,7 @@ import (
 // A flood of SYNs and a rolling update at the same time.
 const (
 	synsConnections = 20_000
-	synsFrom        = 155 * second // longer than any life
+	synsFrom        = 180 * second // longer than any life since the local tables were full
 	synsTo          = synsFrom + 60*second
 	updatePeriod    = 2 * second  // until the next server is updated
 	updateDown      = 10 * second // how long one is away

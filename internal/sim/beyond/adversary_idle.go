@@ -41,6 +41,8 @@ func idleExperiment() sim.Experiment {
 			{ID: "unseen-idle-1", What: "unseen, 1 idle bot", Unit: "%", Low: 4.8, High: 7},
 			{ID: "unseen-idle-10", What: "unseen, 10 idle bots", Unit: "%", Low: 14, High: 20},
 			{ID: "unseen-idle-100", What: "unseen, 100 idle bots", Unit: "%", Low: 47, High: 59},
+			{ID: "peak-idle-100", What: "the most at any moment", Unit: "%", Low: 76, High: 88,
+				Note: "just before the first entries of bots have been silent for idle_timeout"},
 			{ID: "back-silent-100", What: "until 99 % are seen again, after 100 silent bots a second", Unit: "s", Low: 12, High: 20},
 			{ID: "back-idle-100", What: "until 99 % are seen again, after 100 idle bots a second", Unit: "s", Low: 275, High: 310},
 		},
@@ -58,6 +60,7 @@ type idleCase struct {
 	rate   float64
 	table  *carried
 	unseen float64 // %, in the last minute of the attack
+	peak   float64 // %, at the worst moment
 	back   int64   // ns after it, when all was well again; 0: it never was
 }
 
@@ -109,6 +112,7 @@ func idleCases(seed uint64) (cases []*idleCase, t *talks) {
 // look is taken once a second.
 func (c *idleCase) look(run *sim.Run, now int64) {
 	unseen := c.table.unseen(now)
+	c.peak = max(c.peak, 100*unseen)
 	if now > idleTo-60*second && now <= idleTo {
 		c.unseen += 100 * unseen / 60
 	}
@@ -128,6 +132,9 @@ func (c *idleCase) tell(run *sim.Run) {
 	case c.rate == idleMost:
 		run.Value(fmt.Sprintf("unseen-%s-100", c.kind), c.unseen)
 		run.Value(fmt.Sprintf("back-%s-100", c.kind), float64(c.back)/float64(second))
+		if c.kind == "idle" {
+			run.Value("peak-idle-100", c.peak)
+		}
 	case c.rate == 10 || c.rate == 1 && c.kind == "idle":
 		run.Value(fmt.Sprintf("unseen-%s-%g", c.kind, c.rate), c.unseen)
 	}

@@ -20,6 +20,9 @@ const (
 // synsRates are SYNs a second for each connection that there is.
 var synsRates = []float64{0, 0.03, 0.1, 0.3, 1}
 
+// synsOurs are those of our tables; the last one is one that makes entries at the SYN.
+var synsOurs = []float64{0, 0.1, 1, 1}
+
 func synsExperiment(connections int) sim.Experiment {
 	return sim.Experiment{
 		Name: "beyond-adversary-syns", Source: source, Extra: true,
@@ -112,11 +115,11 @@ func synsTables(seed uint64, connections int) (ours []*carried, t *talks) {
 		for _, rate := range synsRates {
 			hearers = append(hearers, newLocal(t, newExactLRU(places), places, attack(rate)), newLocal(t, newKernelLRU(places), places, attack(rate)))
 		}
-		for _, rate := range []float64{0, 1, 1} {
+		for _, rate := range synsOurs {
 			ours = append(ours, newCarried(t, uint32(connections*129/100), attack(rate)))
 			hearers = append(hearers, ours[len(ours)-1])
 		}
-		ours[2].atSYN = true
+		ours[len(ours)-1].atSYN = true
 		return hearers
 	})
 	return ours, t
@@ -147,11 +150,19 @@ func tellSyns(run *sim.Run, tallies []tally, unseen []float64) {
 			run.Share("kernel-broken-"+told, kernel.wrong, kernel.all)
 		}
 	}
-	cookies := tallies[len(tallies)-2]
-	run.Share("cookie-broken-1", cookies.wrong, cookies.all)
+	for i, rate := range synsOurs[:3] {
+		t := tallies[len(tallies)-len(synsOurs)+i]
+		if rate > 0 {
+			run.Point("broken, cookies", rate, percent(t.wrong, t.all))
+			run.Point("without an entry, ours", rate, unseen[i])
+		}
+		if rate == 1 {
+			run.Share("cookie-broken-1", t.wrong, t.all)
+		}
+	}
 	run.Value("unseen-0", unseen[0])
-	run.Value("unseen-1", unseen[1])
-	run.Value("unseen-at-syn-1", unseen[2])
+	run.Value("unseen-1", unseen[2])
+	run.Value("unseen-at-syn-1", unseen[3])
 }
 
 func percent(part, of int64) float64 { return 100 * float64(part) / float64(of) }

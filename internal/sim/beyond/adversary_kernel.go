@@ -75,7 +75,7 @@ func (l *kernelLRU) enter(place uint32, active bool) {
 
 func (l *kernelLRU) leave(place uint32) {
 	if l.hand == place {
-		l.hand = l.previous[place]
+		l.hand = l.chains[place].previous
 	}
 	l.remove(place)
 	l.count[number(l.active[place])]--
@@ -89,7 +89,7 @@ func (l *kernelLRU) move(place uint32, active bool) {
 // rotateActive lets those that nobody has read since the last time fall back among the inactive ones.
 func (l *kernelLRU) rotateActive() {
 	for range min(kernelBatch, l.count[1]) {
-		place := l.previous[l.head(true)]
+		place := l.last(l.head(true))
 		l.move(place, l.read[place])
 	}
 }
@@ -98,10 +98,10 @@ func (l *kernelLRU) rotateActive() {
 func (l *kernelLRU) rotateInactive() {
 	for range min(kernelBatch, l.count[0]) {
 		if l.hand == l.head(false) {
-			l.hand = l.previous[l.hand]
+			l.hand = l.chains[l.hand].previous
 		}
 		place := l.hand
-		l.hand = l.previous[place]
+		l.hand = l.chains[place].previous
 		if l.read[place] {
 			l.move(place, true)
 		}
@@ -110,9 +110,9 @@ func (l *kernelLRU) rotateInactive() {
 
 // shrink pushes inactive ones out that nobody has read; if it finds none, any.
 func (l *kernelLRU) shrink() {
-	place := l.previous[l.head(false)]
+	place := l.last(l.head(false))
 	for range min(kernelBatch, l.count[0]) {
-		before := l.previous[place]
+		before := l.chains[place].previous
 		if l.read[place] {
 			l.move(place, true)
 		} else if l.give(place); len(l.ready) == kernelBatch {
@@ -123,7 +123,7 @@ func (l *kernelLRU) shrink() {
 	if len(l.ready) > 0 {
 		return
 	}
-	l.give(l.previous[l.head(l.count[0] == 0)])
+	l.give(l.last(l.head(l.count[0] == 0)))
 }
 
 func (l *kernelLRU) give(place uint32) {

@@ -94,25 +94,31 @@ func (l *local) packet(n uint32, _ int64, last bool) {
 func (l *local) fate(n uint32) fate { return l.fates[n] }
 
 // chains are rings of places, doubly linked; the numbers from places on are the rings' heads.
-type chains struct{ next, previous []uint32 }
+type chains []link
+
+type link struct{ next, previous uint32 }
 
 func newChains(places, rings int) chains {
-	c := chains{make([]uint32, places+rings), make([]uint32, places+rings)}
-	for i := range c.next {
-		c.next[i], c.previous[i] = uint32(i), uint32(i)
+	c := make(chains, places+rings)
+	for i := range c {
+		c[i] = link{uint32(i), uint32(i)}
 	}
 	return c
 }
 
-func (c *chains) remove(place uint32) {
-	c.next[c.previous[place]], c.previous[c.next[place]] = c.next[place], c.previous[place]
+func (c chains) remove(place uint32) {
+	l := c[place]
+	c[l.previous].next, c[l.next].previous = l.next, l.previous
 }
 
+// last returns the last place of a ring, or the head of an empty one.
+func (c chains) last(head uint32) uint32 { return c[head].previous }
+
 // push puts a place first in a ring.
-func (c *chains) push(place, head uint32) {
-	first := c.next[head]
-	c.next[place], c.previous[place] = first, head
-	c.next[head], c.previous[first] = place, place
+func (c chains) push(place, head uint32) {
+	first := c[head].next
+	c[place] = link{first, head}
+	c[head].next, c[first].previous = place, place
 }
 
 // exactLRU keeps the order of the last packets of all entries, as textbooks have it.
@@ -135,7 +141,7 @@ func (l *exactLRU) touch(place uint32) {
 }
 
 func (l *exactLRU) take() uint32 {
-	oldest := l.previous[l.head]
+	oldest := l.last(l.head)
 	l.touch(oldest)
 	return oldest
 }

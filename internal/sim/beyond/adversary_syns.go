@@ -25,7 +25,7 @@ var synsOurs = []float64{0, 0.1, 1, 1}
 
 func synsExperiment(connections int) sim.Experiment {
 	return sim.Experiment{
-		Name: "beyond-adversary-syns", Source: source, Extra: true,
+		Name: "beyond-adversary-syns", Source: source, Seeds: 5, Extra: true,
 		Title: "a flood of SYNs during a rolling update: who remembers whom, and what breaks",
 		Method: "20000 connections of web-server durations, with a packet a round trip of 50 ms after the SYN and then every 2 s on average (exponential), to 100 servers, of which " +
 			"one after another, every 2 s, is drained and away for 10 s. For a minute SYNs of spoofed addresses: up to 1 a second for each connection (a million a second " +

@@ -199,7 +199,7 @@ func TestLinuxsMapLosesNoPlace(t *testing.T) {
 		seen := slices.Concat(lru.fresh, lru.ready, lru.pending)
 		for i, active := range []bool{false, true} {
 			count := len(seen)
-			for place := lru.next[lru.head(active)]; place != lru.head(active); place = lru.next[place] {
+			for place := lru.chains[lru.head(active)].next; place != lru.head(active); place = lru.chains[place].next {
 				seen = append(seen, place)
 			}
 			if len(seen)-count != lru.count[i] {

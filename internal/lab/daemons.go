@@ -16,7 +16,7 @@ import (
 
 const (
 	instance       = "default"
-	daemonDeadline = 20 * time.Second
+	daemonDeadline = 60 * time.Second // of what takes a second where nothing else runs
 )
 
 // daemon is a ballast process on a node, and what it should be running by.

@@ -190,7 +190,7 @@ func (d *drainTrial) drain1() error {
 	if err != nil {
 		return err
 	}
-	err = await(d.ctx, 10*time.Second, "s1 is draining on "+d.lbs[0], func() error {
+	err = await(d.ctx, daemonDeadline, "s1 is draining on "+d.lbs[0], func() error {
 		status, err := d.statusOf(d.lbs[0], "s1")
 		if err == nil && status.Server.State != "draining" {
 			err = errors.New("it is " + status.Server.State)
@@ -205,7 +205,7 @@ func (d *drainTrial) drain1() error {
 		return err
 	}
 	var open uint64
-	err = await(d.ctx, 10*time.Second, "the count of connections is that of the clients", func() error {
+	err = await(d.ctx, daemonDeadline, "the count of connections is that of the clients", func() error {
 		status, err := d.statusOf(d.lbs[0], "s1")
 		if err != nil {
 			return err

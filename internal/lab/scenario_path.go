@@ -107,7 +107,7 @@ func (t *trial) startEchoes() error {
 		if err != nil {
 			return err
 		}
-		err = await(t.ctx, 10*time.Second, echo.name+" listens", func() error {
+		err = await(t.ctx, daemonDeadline, echo.name+" listens", func() error {
 			if err := echo.died(); err != nil {
 				return stopWaiting(err)
 			}

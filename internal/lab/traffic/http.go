@@ -26,7 +26,7 @@ func (r *runner) exchangeHTTP(ctx context.Context, flow *Flow, source netip.Addr
 	var wire *watchedConn
 	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
 		if wire != nil {
-			return nil, errSecondDial
+			return nil, fmt.Errorf("%w: %s", errSecondDial, wire.fate())
 		}
 		dialer := net.Dialer{
 			Timeout: connectTimeout, LocalAddr: &net.TCPAddr{IP: source.AsSlice()}, KeepAlive: -1,
@@ -160,6 +160,28 @@ type watchedConn struct {
 	stall    time.Duration
 	received func(int)
 	watching atomic.Bool
+	failure  atomic.Pointer[string] // the first
+}
+
+// fate is why the connection is not used any more.
+func (c *watchedConn) fate() string {
+	if failure := c.failure.Load(); failure != nil {
+		return *failure
+	}
+	return "it has not failed"
+}
+
+func (c *watchedConn) note(what string, err error) {
+	if err != nil {
+		failure := what + ": " + err.Error()
+		c.failure.CompareAndSwap(nil, &failure)
+	}
+}
+
+// Close is called by net/http alone.
+func (c *watchedConn) Close() error {
+	c.note("close", errors.New("by this client"))
+	return c.Conn.Close()
 }
 
 func (c *watchedConn) watch(on bool) {
@@ -173,6 +195,7 @@ func (c *watchedConn) watch(on bool) {
 
 func (c *watchedConn) Read(into []byte) (int, error) {
 	n, err := c.Conn.Read(into)
+	c.note("read", err)
 	c.received(n)
 	c.moved(n)
 	return n, err
@@ -180,6 +203,7 @@ func (c *watchedConn) Read(into []byte) (int, error) {
 
 func (c *watchedConn) Write(from []byte) (int, error) {
 	n, err := c.Conn.Write(from)
+	c.note("write", err)
 	c.moved(n)
 	return n, err
 }

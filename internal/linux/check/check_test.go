@@ -299,7 +299,7 @@ func TestThousandsOfTargetsAreChecked(t *testing.T) {
 	var targets []Target
 	for id := range uint16(5000) {
 		s := server(id + 1)
-		s.Health.Interval = model.Duration(500 * time.Millisecond)
+		s.Health.Interval = model.Duration(time.Second)
 		if id%10 == 0 {
 			board.set(s.Address, "down")
 		}

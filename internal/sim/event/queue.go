@@ -11,7 +11,8 @@ import (
 
 // Implementation constants.
 const (
-	turnBits = 32 // of a record's time; the slots of the outermost ring are 2^32 ns long
+	timeBits = 32 // of a record
+	turnBits = 28 // log2 of the length of a slot of the ring in ns
 	mostLeaf = 24 // log2 of the longest leaf in ns
 )
 
@@ -26,6 +27,7 @@ type Queue struct {
 	spare  []Event
 	wheels []wheel    // finest first; the last one is the ring
 	level  [65]uint8  // by how many of the low bits of its time tell an event from the cursor: the wheel it belongs to
+	base   int64      // time / 2^28 where the ring begins: at most half of it is past
 	far    []farEvent // beyond the ring, in the order in which they were put in
 	store  store
 	length int
@@ -35,13 +37,13 @@ type Queue struct {
 type Event uint64
 
 func newEvent(at int64, payload uint32) Event {
-	return Event(uint64(uint32(at))<<turnBits | uint64(payload))
+	return Event(uint64(uint32(at))<<timeBits | uint64(payload))
 }
 
 // Payload returns what was pushed.
 func (e Event) Payload() uint32 { return uint32(e) }
 
-func (e Event) low() uint32 { return uint32(e >> turnBits) }
+func (e Event) low() uint32 { return uint32(e >> timeBits) }
 
 type farEvent struct {
 	at      int64
@@ -78,7 +80,7 @@ func (q *Queue) Push(at int64, payload uint32) {
 		q.insert(e)
 		return
 	}
-	if at>>turnBits-q.cursor>>turnBits >= ringSize {
+	if at>>turnBits-q.base >= ringSize {
 		q.far = append(q.far, farEvent{at, payload})
 		return
 	}
@@ -117,7 +119,7 @@ func (q *Queue) Next(limit int64) []Event {
 }
 
 // At returns the time of an event that was among those that Next returned last.
-func (q *Queue) At(e Event) int64 { return q.cursor>>turnBits<<turnBits | int64(e.low()) }
+func (q *Queue) At(e Event) int64 { return q.cursor>>timeBits<<timeBits | int64(e.low()) }
 
 // anyBefore opens the next leaf if need be and tells whether there is an event before limit. If not, the time is limit from then on.
 func (q *Queue) anyBefore(limit int64) bool {
@@ -197,8 +199,8 @@ func (q *Queue) find() (p place, ok bool) {
 // enter moves the cursor to a place and takes its events out.
 func (q *Queue) enter(p place) list {
 	q.cursor = p.start
-	if p.level == len(q.wheels)-1 {
-		q.approach()
+	if turn := p.start >> turnBits; turn-q.base >= ringSize/2 {
+		q.approach(turn)
 	}
 	return q.wheels[p.level].take(p.start)
 }
@@ -218,11 +220,12 @@ func (q *Queue) advance(limit int64) bool {
 	return true
 }
 
-// approach moves the events that the ring now reaches into it. Whoever is pushed later comes behind them.
-func (q *Queue) approach() {
+// approach has the ring begin at a turn, and moves the events that it then reaches into it. Whoever is pushed later comes behind them.
+func (q *Queue) approach(turn int64) {
+	q.base = turn
 	rest := q.far[:0]
 	for _, event := range q.far {
-		if event.at>>turnBits-q.cursor>>turnBits >= ringSize {
+		if event.at>>turnBits-turn >= ringSize {
 			rest = append(rest, event)
 			continue
 		}

@@ -5,8 +5,8 @@ import "math/bits"
 // Implementation constants.
 const (
 	fewEvents  = 12  // up to how many sorting by insertion is faster
-	manyEvents = 192 // from how many on it is not worth while even if little is left to do
-	mostSorted = 9   // bits of time that a counting sort looks at, at most
+	manyEvents = 512 // from how many on it is not worth while even if little is left to do
+	mostSorted = 10  // bits of time that a counting sort looks at, at most
 )
 
 // sort puts the open leaf in order of time. Events of one time stay in the order in which they came.

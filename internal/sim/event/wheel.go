@@ -9,7 +9,7 @@ const (
 )
 
 // wheel has the events of one slot of the next coarser wheel by the next digit of their time. The coarsest, the ring, has those of the next
-// ringSize * 2^32 ns (4.9 hours), by time / 2^32.
+// ringSize * 2^28 ns (18 minutes), by time / 2^28.
 type wheel struct {
 	shift uint     // log2 of the length of a slot in ns
 	slots []list   // 2^digit of them
@@ -65,7 +65,7 @@ func (w *wheel) firstOf(at int64) (start int64, ok bool) {
 	return at&^(turn-1) | int64(slot)<<w.shift, ok
 }
 
-// nextTurn returns time / 2^32 of the first slot of the ring with events after now.
+// nextTurn returns time / 2^28 of the first slot of the ring with events after now.
 func (w *wheel) nextTurn(now int64) (turn int64, ok bool) {
 	from := int((now + 1) % ringSize)
 	slot, ok := first(w.used, from)

@@ -1,6 +1,10 @@
 package flows
 
-import "math"
+import (
+	"math"
+
+	"github.com/ballast-lb/ballast/internal/sim/event"
+)
 
 // batch is how many connections are drawn, looked up or taken out together, so that the memory answers for all of them at once.
 const batch = 128
@@ -44,29 +48,38 @@ func (w *World) pushDrawn(n int) {
 func (w *World) runEvents(until int64) {
 	for w.next < float64(until) {
 		n := w.draw(until, true)
-		admitted, last := 0, w.drawn.at[n-1]
-		for ready := w.queue.Next(last); len(ready) > 0; ready = w.queue.Next(last) {
-			for _, e := range ready {
-				at := w.queue.At(e)
-				for w.drawn.at[admitted] <= at { // before the last one
-					w.admitDrawn(admitted)
-					admitted++
-				}
-				w.now = at
-				w.settle(w.steer.end(e.Payload()))
-			}
+		begun, last := 0, w.drawn.at[n-1]
+		for ends := w.queue.Next(last); len(ends) > 0; ends = w.queue.Next(last) {
+			begun = w.endAmong(ends, begun)
 		}
-		for ; admitted < n; admitted++ {
-			w.admitDrawn(admitted)
+		for ; begun < n; begun++ {
+			w.admitDrawn(begun)
 		}
 		w.pushDrawn(n)
 	}
-	for ready := w.queue.Next(until); len(ready) > 0; ready = w.queue.Next(until) {
-		for _, e := range ready {
+	for ends := w.queue.Next(until); len(ends) > 0; ends = w.queue.Next(until) {
+		for _, e := range ends {
 			w.now = w.queue.At(e)
 			w.settle(w.steer.end(e.Payload()))
 		}
 	}
+}
+
+// endAmong lets connections end, and before each those begin that do so until then, of those that were drawn. The last one that was drawn begins
+// after all of them. It is given and returns how many have begun.
+func (w *World) endAmong(ends []event.Event, begun int) int {
+	if s, ok := w.steer.(*choiceSteerer); ok && s.follower == nil && !w.config.Imbalance {
+		return s.endAmong(ends, begun)
+	}
+	for _, e := range ends {
+		at := w.queue.At(e)
+		for ; w.drawn.at[begun] <= at; begun++ {
+			w.admitDrawn(begun)
+		}
+		w.now = at
+		w.settle(w.steer.end(e.Payload()))
+	}
+	return begun
 }
 
 // admitDrawn lets a connection begin that was drawn.

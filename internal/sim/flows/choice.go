@@ -51,6 +51,26 @@ func (s *choiceSteerer) end(payload uint32) (server uint32, depth int, gone bool
 	return server, 1, gone
 }
 
+// endAmong is World.endAmong where nobody but the chooser wants to know the loads. What is left to do is so little that calls would be a part of it.
+func (s *choiceSteerer) endAmong(ends []event.Event, begun int) int {
+	w, loads, survived := s.world, s.world.loads, 0
+	for _, e := range ends {
+		for at := w.queue.At(e); w.drawn.at[begun] <= at; begun++ {
+			server := s.chooser.Choose(w.flow, loads)
+			w.drawn.payloads[begun] = server | s.failures[server]
+			loads[server]++
+			w.flow++
+		}
+		server := e.Payload() & serverMask
+		if e.Payload()&^serverMask == s.failures[server] {
+			loads[server]--
+			survived++
+		}
+	}
+	w.survive(survived)
+	return begun
+}
+
 func (s *choiceSteerer) fail(server uint32) {
 	s.failures[server] += 1 << serverBits
 	for load := s.world.loads[server]; s.follower != nil && load > 0; load-- {

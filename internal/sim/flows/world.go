@@ -145,7 +145,7 @@ func New(c Config) *World {
 // tick is a good one for the queue: long enough for some hundred events, but not so long that many end in the leaf in which they begin, between
 // others that are in order.
 func tick(rate float64, lives data.Distribution) int64 {
-	const most, between = 256, 16
+	const most, between = 2048, 16
 	tick := min(second, most*second/max(rate, 1))
 	for events := rate * tick / second; events > between && lives.At(between/events)*second < tick; events /= 2 {
 		tick /= 2

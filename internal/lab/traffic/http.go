@@ -2,6 +2,7 @@
 package traffic
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -18,39 +19,33 @@ import (
 // ServerHeader is the response header in which each server tells its name.
 const ServerHeader = "X-Server"
 
-var errSecondDial = errors.New("the connection was lost and net/http wanted another")
+// httpConn is the connection, with what has to be read and written on it. It is not that of net/http's Transport, which gives up a
+// connection whose writer is 50 ms late to say that it has written: on a busy machine connections would seem broken that are not.
+type httpConn struct {
+	wire     *watchedConn
+	answers  *bufio.Reader
+	requests *bufio.Writer
+}
+
+// writeBuffer is bytes of a request that are handed to TCP at a time.
+const writeBuffer = 32 << 10
 
 // exchangeHTTP opens one connection, makes the flow's requests on it and says how it ended.
 func (r *runner) exchangeHTTP(ctx context.Context, flow *Flow, source netip.Addr) Connection {
 	result := Connection{Flow: flow.Name, Started: time.Now(), Source: source.String(), Class: Completed}
-	var wire *watchedConn
-	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
-		if wire != nil {
-			return nil, fmt.Errorf("%w: %s", errSecondDial, wire.fate())
-		}
-		dialer := net.Dialer{
-			Timeout: connectTimeout, LocalAddr: &net.TCPAddr{IP: source.AsSlice()}, KeepAlive: -1,
-		}
-		dialer.SetMultipathTCP(false)
-		plain, err := dialer.DialContext(ctx, network, flow.Target)
-		if err != nil {
-			return nil, err
-		}
-		wire = &watchedConn{Conn: plain, stall: r.plan.Stall, received: r.received}
-		wire.watch(true)
-		result.Source = plain.LocalAddr().String()
-		return wire, nil
+	connection, err := r.dialHTTP(ctx, flow, source)
+	if err != nil {
+		result.Class, result.Detail = classify(err, false), err.Error()
+		return result
 	}
-	transport := &http.Transport{DialContext: dial, DisableCompression: true, MaxConnsPerHost: 1}
-	defer transport.CloseIdleConnections()
-	client := &http.Client{Transport: transport}
-
+	defer connection.wire.Close()
+	defer context.AfterFunc(ctx, func() { connection.wire.Close() })()
+	result.Source = connection.wire.LocalAddr().String()
 	for {
 		for _, request := range flow.Requests {
 			r.pause(ctx, request.Pause)
-			err := r.request(ctx, client, flow, request, &result, &wire)
-			if err != nil {
-				result.Class, result.Detail = classify(err, wire != nil), err.Error()
+			if err := r.request(connection, flow, request, &result); err != nil {
+				result.Class, result.Detail = classify(err, true), err.Error()
 				return result
 			}
 			result.Requests++
@@ -61,18 +56,36 @@ func (r *runner) exchangeHTTP(ctx context.Context, flow *Flow, source netip.Addr
 	}
 }
 
-// request makes one request; result learns the server and the bytes.
-func (r *runner) request(ctx context.Context, client *http.Client, flow *Flow, request Request,
-	result *Connection, wire **watchedConn,
-) error {
-	if *wire != nil {
-		(*wire).watch(true)
+func (r *runner) dialHTTP(ctx context.Context, flow *Flow, source netip.Addr) (*httpConn, error) {
+	dialer := net.Dialer{
+		Timeout: connectTimeout, LocalAddr: &net.TCPAddr{IP: source.AsSlice()}, KeepAlive: -1,
 	}
-	message, err := newRequest(ctx, flow.Target, request)
+	dialer.SetMultipathTCP(false)
+	plain, err := dialer.DialContext(ctx, "tcp", flow.Target)
+	if err != nil {
+		return nil, err
+	}
+	wire := &watchedConn{Conn: plain, stall: r.plan.Stall, received: r.received}
+	return &httpConn{wire, bufio.NewReader(wire), bufio.NewWriterSize(wire, writeBuffer)}, nil
+}
+
+// request makes one request; result learns the server and the bytes.
+func (r *runner) request(connection *httpConn, flow *Flow, request Request, result *Connection) error {
+	connection.wire.watch(true)
+	message, err := newRequest(flow.Target, request)
 	if err != nil {
 		return err
 	}
-	response, err := client.Do(message)
+	if err := errors.Join(message.Write(connection.requests), connection.requests.Flush()); err != nil {
+		return err
+	}
+	switch _, err := connection.answers.Peek(1); {
+	case errors.Is(err, io.EOF):
+		return &brokenError{Closed, "the server closed the connection and did not answer"}
+	case err != nil:
+		return err
+	}
+	response, err := http.ReadResponse(connection.answers, message)
 	if err != nil {
 		return err
 	}
@@ -96,16 +109,16 @@ func (r *runner) request(ctx context.Context, client *http.Client, flow *Flow, r
 	if !request.Upload && request.Bytes != 0 && length != request.Bytes {
 		return &brokenError{WrongAnswer, fmt.Sprintf("%d bytes instead of %d", length, request.Bytes)}
 	}
-	(*wire).watch(false)
+	connection.wire.watch(false)
 	return nil
 }
 
-func newRequest(ctx context.Context, target string, request Request) (*http.Request, error) {
+func newRequest(target string, request Request) (*http.Request, error) {
 	method, body := http.MethodGet, io.Reader(nil)
 	if request.Upload {
 		method, body = http.MethodPut, io.LimitReader(zeros{}, request.Bytes)
 	}
-	message, err := http.NewRequestWithContext(ctx, method, "http://"+target+request.Path, body)
+	message, err := http.NewRequest(method, "http://"+target+request.Path, body)
 	if err != nil {
 		return nil, fmt.Errorf("build request: %w", err)
 	}
@@ -134,8 +147,6 @@ func classify(err error, connected bool) Class {
 		return ConnectRefused
 	case !connected && isTimeout(err):
 		return ConnectTimeout
-	case errors.Is(err, errSecondDial):
-		return Closed
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE),
 		errors.Is(err, net.ErrClosed):
 		return Reset
@@ -160,28 +171,6 @@ type watchedConn struct {
 	stall    time.Duration
 	received func(int)
 	watching atomic.Bool
-	failure  atomic.Pointer[string] // the first
-}
-
-// fate is why the connection is not used any more.
-func (c *watchedConn) fate() string {
-	if failure := c.failure.Load(); failure != nil {
-		return *failure
-	}
-	return "it has not failed"
-}
-
-func (c *watchedConn) note(what string, err error) {
-	if err != nil {
-		failure := what + ": " + err.Error()
-		c.failure.CompareAndSwap(nil, &failure)
-	}
-}
-
-// Close is called by net/http alone.
-func (c *watchedConn) Close() error {
-	c.note("close", errors.New("by this client"))
-	return c.Conn.Close()
 }
 
 func (c *watchedConn) watch(on bool) {
@@ -195,7 +184,6 @@ func (c *watchedConn) watch(on bool) {
 
 func (c *watchedConn) Read(into []byte) (int, error) {
 	n, err := c.Conn.Read(into)
-	c.note("read", err)
 	c.received(n)
 	c.moved(n)
 	return n, err
@@ -203,7 +191,6 @@ func (c *watchedConn) Read(into []byte) (int, error) {
 
 func (c *watchedConn) Write(from []byte) (int, error) {
 	n, err := c.Conn.Write(from)
-	c.note("write", err)
 	c.moved(n)
 	return n, err
 }

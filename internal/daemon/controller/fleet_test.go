@@ -51,8 +51,9 @@ func await(t testing.TB, what string, holds func() bool) {
 func lateness(t testing.TB) (late func() time.Duration) {
 	const nap = 10 * time.Millisecond
 	var sum atomic.Int64
+	ctx := t.Context()
 	go func() {
-		for t.Context().Err() == nil {
+		for ctx.Err() == nil {
 			began := time.Now()
 			time.Sleep(nap)
 			sum.Add(int64(time.Since(began) - nap))

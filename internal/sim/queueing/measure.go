@@ -17,16 +17,20 @@ func (w *World) Tell(server int) (busy, open float64) {
 	return w.busy(server, now, then), (now.waitNS - then.waitNS) / float64(max(now.at-then.at, 1))
 }
 
-// close ends a window: it adds the mean and the variance of how busy servers were in it.
+// close ends a window: it adds the mean and the variance of how busy those servers were in it that were there for all of it. Of one that came
+// just before the end nothing would be known but that it was new. Where nobody was there for all of it, the window does not count.
 func (w *World) close() {
 	sum, squares, n := 0.0, 0.0, 0.0
-	for server := range w.windows.past {
+	for server, then := range w.windows.past {
 		now := w.sum(server)
-		part := w.busy(server, now, w.windows.past[server])
+		part := w.busy(server, now, then)
 		w.windows.past[server] = now
-		if !w.windows.away[server] {
+		if !w.windows.away[server] && then.at <= w.now-windowNS {
 			sum, squares, n = sum+part, squares+float64(part*part), n+1
 		}
+	}
+	if n == 0 {
+		return
 	}
 	mean := sum / n
 	w.windows.mean += mean
@@ -46,11 +50,12 @@ func (w *World) Broken() int64 { return w.broken }
 // Times returns how long the requests took that have ended and count, ns, in the order in which they ended; after Finish the shortest first.
 func (w *World) Times() []int64 { return w.times }
 
-// Busy is the part of the time that a core works, the mean over windows of a second and active servers. There must have been one.
-func (w *World) Busy() float64 { return w.windows.mean / w.windows.count }
+// Busy is the part of the time that a core works, the mean over windows of a second and servers that were active all the while. It is 0 where
+// no window counts.
+func (w *World) Busy() float64 { return w.windows.mean / max(w.windows.count, 1) }
 
-// Variance is that between active servers of the part of a window that their cores work, the mean over windows. There must have been one.
-func (w *World) Variance() float64 { return w.windows.variance / w.windows.count }
+// Variance is that between such servers of the part of a window that their cores work, the mean over windows. It is 0 where no window counts.
+func (w *World) Variance() float64 { return w.windows.variance / max(w.windows.count, 1) }
 
 // Quantile returns the time in seconds that a part of sorted times does not exceed. There must be some.
 func Quantile(times []int64, part float64) float64 {

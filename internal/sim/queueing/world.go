@@ -46,8 +46,7 @@ type World struct {
 	rating uint32  // how often the rate has changed
 	born   []int64 // ns, by flow
 
-	since   int64   // ns: requests count that came since
-	first   uint64  // flow of the first of them
+	first   uint64  // flow of the first request that counts
 	times   []int64 // from arrival to end, ns
 	broken  int64   // cut off by failures
 	windows windows
@@ -62,7 +61,7 @@ type told struct {
 
 // windows gather how busy servers are in each second.
 type windows struct {
-	past     []told // by server, as it was when the window began
+	past     []told // by server, as it was when the window began, or when it came in the midst of it
 	away     []bool // by server: it is none of those that count
 	number   uint32 // how often they began anew
 	mean     float64
@@ -142,7 +141,7 @@ func (w *World) expect() {
 
 // Reset has only what comes from now on count.
 func (w *World) Reset() {
-	w.since, w.first, w.times, w.broken = w.now, uint64(len(w.born)), nil, 0
+	w.first, w.times, w.broken = uint64(len(w.born)), nil, 0
 	w.windows.number++
 	w.windows.mean, w.windows.variance, w.windows.count = 0, 0, 0
 	for server := range w.windows.past {

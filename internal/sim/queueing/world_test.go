@@ -100,6 +100,43 @@ func TestServersThatComeAndGoAreComparedWhileTheyAreActive(t *testing.T) {
 	}
 }
 
+// At 10 s a window ends, and nothing is known yet of a server that comes then.
+func TestAServerCountsFromItsFirstWholeWindow(t *testing.T) {
+	for name, come := range map[string]func(w *World){
+		"new":  func(w *World) { w.AddServer(Size{1, 1}) },
+		"back": func(w *World) { w.SetActive(1, true) },
+	} {
+		for _, at := range []int64{9*second + 1, 9500 * millisecond, 10 * second} {
+			w := small(0.6, Size{1, 1}, Size{1, 1})
+			w.SetActive(1, false)
+			w.Reset()
+			w.RunUntil(at)
+			come(w)
+			w.RunUntil(10*second + 1)
+			if w.windows.count != 10 || w.Variance() != 0 {
+				t.Errorf("%s at %d ns: variance %g between one server, %g windows", name, at, w.Variance(), w.windows.count)
+			}
+			w.RunUntil(11*second + 1)
+			if w.Variance() == 0 {
+				t.Errorf("%s at %d ns: it does not count in the window that it was there for", name, at)
+			}
+		}
+	}
+}
+
+func TestAWindowDoesNotCountInWhichEverybodyIsNew(t *testing.T) {
+	w := small(0.6, Size{1, 1})
+	w.Reset()
+	for range 10 {
+		w.RunUntil(w.Now() + second/2)
+		w.SetActive(0, false)
+		w.SetActive(0, true)
+	}
+	if w.windows.count != 0 || w.Busy() != 0 || w.Variance() != 0 {
+		t.Errorf("%g windows: busy %g, variance %g", w.windows.count, w.Busy(), w.Variance())
+	}
+}
+
 func TestWhatIsNotDoneInTimeCountsAsIfItWere(t *testing.T) {
 	w := small(50, Size{1, 1})
 	w.Reset()

@@ -146,10 +146,13 @@ func (r *requests) setRate(perSecond float64) { r.queues.SetRate(gap(perSecond))
 // setLoadBalancers does nothing: check refuses it.
 func (r *requests) setLoadBalancers(int) {}
 
+// sample draws no point of p99 where no request has ended since the last one: there is no such time, and 0 would be a short one.
 func (r *requests) sample(seconds float64) {
-	slices.Sort(r.recent)
-	r.run.Point("p99/"+r.policy.Name, seconds, milliseconds(r.recent, 0.99))
-	r.recent = r.recent[:0]
+	if len(r.recent) > 0 {
+		slices.Sort(r.recent)
+		r.run.Point("p99/"+r.policy.Name, seconds, milliseconds(r.recent, 0.99))
+		r.recent = r.recent[:0]
+	}
 	r.run.Point("requests/"+r.policy.Name, seconds, float64(r.queues.Open()))
 	r.run.Point("broken/"+r.policy.Name, seconds, float64(r.queues.Broken()))
 }

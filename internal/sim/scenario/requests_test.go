@@ -158,6 +158,41 @@ events: [{at: 20s, fail: 10, group: a}]
 	}
 }
 
+// Servers are as busy as before whenever one more comes, at the end of a second or not.
+func TestAServerThatComesDoesNotMakeOthersUneven(t *testing.T) {
+	text := `length: 20s
+servers: [{count: 20}]
+traffic: {load: 0.6, work: {shape: constant, mean: 5ms}}
+policies: [{dispatch: rr}]
+events: [{at: AT, add: 1}]
+`
+	for _, at := range []string{"10s", "10001ms", "10999ms"} {
+		if spread := once(t, parse(t, strings.Replace(text, "AT", at, 1)), 1).Values["rr.spread"]; spread > 1 {
+			t.Errorf("a server that comes at %s: the spread is %g %%", at, spread)
+		}
+	}
+}
+
+func TestCurvesOfResponseTimeHaveNoPointWhereNothingEnded(t *testing.T) {
+	s := parse(t, `length: 20s
+servers: [{count: 3}]
+traffic: {rate: 2, work: {shape: constant, mean: 1s}}
+policies: [{dispatch: least}]
+`)
+	points := 0
+	for _, point := range once(t, s, 1).Points {
+		if point.Series != "p99/least" {
+			continue
+		}
+		if points++; point.Y < 1000 {
+			t.Errorf("p99 is %g ms at %g s, and no request takes less than 1000", point.Y, point.X)
+		}
+	}
+	if points < 10 || points > 40 {
+		t.Errorf("%d points, where some 35 requests end", points)
+	}
+}
+
 func TestNobodyComesIsNoMistake(t *testing.T) {
 	s := parse(t, "length: 10s\nservers: [{count: 3}]\ntraffic: {rate: 0, work: {shape: constant, mean: 1s}}\npolicies: [{dispatch: awrr}]\n")
 	if outcome := once(t, s, 1); outcome.Values["awrr.p99"] != 0 || outcome.Values["awrr.busy"] != 0 {

@@ -2,7 +2,6 @@ package check
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -38,11 +37,12 @@ func run(ctx context.Context, t Target) error {
 	var output tail
 	command.Stdout, command.Stderr = &output, &output
 	err := command.Run()
+	ended := command.ProcessState != nil && command.ProcessState.Exited() // by itself; what it left behind may still hold its output
 	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("%s: timed out", program)
-	case err == nil, errors.Is(err, exec.ErrWaitDelay): // it left a child behind, and ended well itself
+	case err == nil, ended && command.ProcessState.Success():
 		return nil
+	case ctx.Err() != nil && !ended:
+		return fmt.Errorf("%s: timed out", program)
 	}
 	if line := output.lastLine(); line != "" {
 		return fmt.Errorf("%s: %w: %s", program, err, line)

@@ -318,6 +318,26 @@ func TestAProgramThatLeavesAChildBehindIsNotWaitedFor(t *testing.T) {
 	}
 }
 
+// Its time may end while children hold its output: it has said before that all is well.
+func TestAProgramThatEndedWellInTimeIsNotTimedOut(t *testing.T) {
+	mark := filepath.Join(t.TempDir(), "pid")
+	ctx, end := context.WithCancel(t.Context())
+	said := make(chan error, 1)
+	go func() {
+		_, err := New(Options{}).attempt(ctx, target("192.0.2.7:80", shell("sleep 30 & echo $$ > "+mark)))
+		said <- err
+	}()
+	await(t, "the program is over", func() bool {
+		content, _ := os.ReadFile(mark)
+		pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
+		return err == nil && dead(pid)
+	})
+	end()
+	if err := <-said; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestTheOutputOfAProgramIsBounded(t *testing.T) {
 	var output tail
 	for range 100 {

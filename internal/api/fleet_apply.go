@@ -32,16 +32,18 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 		}
 		next.MakeRoomForNodes()
 		giveNodeIDs(&next, fleet)
-		before := byName(fleet)
+		complete := next.Clone() // ids included, which are not those that will be
+		complete.ApplyDefaults()
+		predecessors := node.Predecessors(fleet, &complete)
 		for i := range next.Services {
 			s := &next.Services[i]
-			giveIDs(s, before[s.Name], removed)
+			giveIDs(s, predecessors[s.Name], removed)
 		}
 		next.ApplyDefaults()
 		if err := next.Validate(); err != nil {
 			return err // with paths in the order of the request
 		}
-		inOrderOf(fleet, &next)
+		inOrderOf(fleet, &next, predecessors)
 		if len(r.Confirmed) > 0 {
 			if err := unlessConfirmed(change.Diff(*fleet, next), r.Confirmed); err != nil {
 				return err
@@ -82,8 +84,7 @@ func randomKey() (key [16]byte) {
 
 // inOrderOf puts what is there already before what is new, in the order that it has: an order of servers makes a table, and tables
 // must not change because a file was sorted.
-func inOrderOf(fleet, next *model.Fleet) {
-	running := byName(fleet)
+func inOrderOf(fleet, next *model.Fleet, predecessors map[string][]*model.Service) {
 	place := make(map[string]int, len(fleet.Services))
 	for i := range fleet.Services {
 		place[fleet.Services[i].Name] = i - len(fleet.Services)
@@ -95,10 +96,10 @@ func inOrderOf(fleet, next *model.Fleet) {
 	}
 	slices.SortStableFunc(next.Nodes, func(a, b model.Node) int { return cmp.Compare(nodes[a.Name], nodes[b.Name]) })
 	for i := range next.Services {
-		before := running[next.Services[i].Name]
-		if before == nil {
+		if len(predecessors[next.Services[i].Name]) == 0 {
 			continue
 		}
+		before := predecessors[next.Services[i].Name][0]
 		place := make(map[uint16]int, len(before.Servers))
 		for j := range before.Servers {
 			place[before.Servers[j].ID] = j - len(before.Servers)
@@ -107,30 +108,25 @@ func inOrderOf(fleet, next *model.Fleet) {
 	}
 }
 
-// byName finds services of a large fleet.
-func byName(fleet *model.Fleet) map[string]*model.Service {
-	services := make(map[string]*model.Service, len(fleet.Services))
-	for i := range fleet.Services {
-		services[fleet.Services[i].Name] = &fleet.Services[i]
-	}
-	return services
-}
-
 // giveIDs gives the servers of a service their ids where they are not given: that of the server before at the same address, which
-// may have left (its connections find it again), else the next one that no server has, or had lately. Where no connection is
+// may have left (its connections find it again), in this service or a predecessor, else the next one that no server has, or had lately. Where no connection is
 // remembered by the id, a server of the same name keeps it, and new ones get theirs from ApplyDefaults. Cost: linear. When all ids are
 // taken it gives none, which Validate refuses.
-func giveIDs(s, before *model.Service, removed []node.Removed) {
+func giveIDs(s *model.Service, predecessors []*model.Service, removed []node.Removed) {
 	known := map[netip.AddrPort]uint16{} // where -> id
 	named := map[string]uint16{}
 	taken := map[uint16]bool{} // by servers that are, or were
+	names := map[string]bool{s.Name: true}
+	for _, before := range predecessors {
+		names[before.Name] = true
+	}
 	for _, r := range removed {
-		if r.Service == s.Name {
+		if names[r.Service] {
 			taken[r.Server.ID] = true
 			known[where(&r.Server)] = r.Server.ID
 		}
 	}
-	if before != nil {
+	for _, before := range predecessors {
 		for i := range before.Servers {
 			old := &before.Servers[i]
 			taken[old.ID] = true

@@ -105,6 +105,21 @@ func TestServersWithoutIDKeepTheirsOrGetTheNext(t *testing.T) {
 	expect(t, "given ones", servers(t, fleet), "10.0.0.6=101 active", "10.0.0.7=100 active", "10.0.0.8=102 active")
 }
 
+func TestARenamedServiceKeepsTheIDsOfItsServers(t *testing.T) {
+	fleet, _ := serveFleet(t, &apitest.Memory{})
+	named := func(name string, servers ...*ballastv1.Server) *ballastv1.Service {
+		s := web(servers...)
+		s.Name = name
+		return s
+	}
+	apply(t, fleet, web(at("10.0.0.1"), at("10.0.0.2"), at("10.0.0.3")))
+	apply(t, fleet, web(at("10.0.0.1"), at("10.0.0.2")))
+	apply(t, fleet, named("shop", at("10.0.0.4"), at("10.0.0.2")))
+	expect(t, "another name, and one comes, one goes", servers(t, fleet), "10.0.0.2=2 active", "10.0.0.4=4 active")
+	apply(t, fleet, named("store", at("10.0.0.3"), at("10.0.0.1"), at("10.0.0.2")))
+	expect(t, "those come back that left under other names", servers(t, fleet), "10.0.0.2=2 active", "10.0.0.3=3 active", "10.0.0.1=1 active")
+}
+
 func TestLocalTablesKeepTheirIDs(t *testing.T) {
 	fleet, _ := serveFleet(t, &apitest.Memory{})
 	local := func(servers ...*ballastv1.Server) *ballastv1.Service {

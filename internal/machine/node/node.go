@@ -5,7 +5,6 @@
 package node
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -78,12 +77,12 @@ func (n *Node) become(next model.Fleet, now time.Time) ([]string, error) {
 	if err := next.Validate(); err != nil {
 		return nil, err
 	}
-	before := n.renamed(&next)
-	if err := errors.Join(before.checkIDs(&next), before.checkCookies(&next)); err != nil {
+	before := Predecessors(&n.Running, &next)
+	if err := errors.Join(n.checkIDs(&next, before), n.checkCookies(&next)); err != nil {
 		return nil, err
 	}
 	changes := change.Diff(n.Running, next)
-	n.Removed, n.Past = before.removedAfter(&next, now), before.pastAfter(&next)
+	n.Removed, n.Past = n.removedAfter(&next, before, now), n.pastAfter(&next, before)
 	n.Running = next
 	return changes, nil
 }
@@ -97,68 +96,75 @@ func byName(f *model.Fleet) map[string]*model.Service {
 	return found
 }
 
-// renamed returns the node as if services had always had the names that they have in next: one whose name is gone is the new one that takes
-// over its connections.
-func (n *Node) renamed(next *model.Fleet) *Node {
-	before, after, names := byName(&n.Running), byName(next), map[string]string{}
-	for i := range next.Services {
-		added := &next.Services[i]
-		if before[added.Name] != nil {
-			continue
+// Predecessors tells, by the name of a service of next, the services of running whose connections it takes over: the one of its name, and
+// those whose names are gone and that had its VIP, its protocol and one of its ports. So a renamed service has one, one that others were
+// merged into has several, and those that one was split into share theirs.
+func Predecessors(running, next *model.Fleet) map[string][]*model.Service {
+	before, after, predecessors := byName(running), byName(next), map[string][]*model.Service{}
+	gone := map[netip.Addr][]*model.Service{}
+	for i := range running.Services {
+		if s := &running.Services[i]; after[s.Name] == nil {
+			gone[s.VIP] = append(gone[s.VIP], s)
 		}
-		for j := range n.Running.Services {
-			gone := &n.Running.Services[j]
-			if after[gone.Name] == nil && names[gone.Name] == "" && gone.VIP == added.VIP && takesOver(gone, added) {
-				names[gone.Name] = added.Name
-				break
+	}
+	for i := range next.Services {
+		s := &next.Services[i]
+		if same := before[s.Name]; same != nil {
+			predecessors[s.Name] = append(predecessors[s.Name], same)
+		}
+		for _, old := range gone[s.VIP] {
+			if takesOver(old, s) {
+				predecessors[s.Name] = append(predecessors[s.Name], old)
 			}
 		}
 	}
-	if len(names) == 0 {
-		return n
-	}
-	as := func(name string) string { return cmp.Or(names[name], name) }
-	to := &Node{Running: n.Running.Clone(), Removed: slices.Clone(n.Removed), Past: map[string][][]model.Share{}}
-	for i := range to.Running.Services {
-		to.Running.Services[i].Name = as(to.Running.Services[i].Name)
-	}
-	for i := range to.Removed {
-		to.Removed[i].Service = as(to.Removed[i].Service)
-	}
-	for name, versions := range n.Past {
-		to.Past[as(name)] = versions
-	}
-	return to
+	return predecessors
 }
 
-// checkIDs refuses an id that connections of another server may still carry.
-func (n *Node) checkIDs(next *model.Fleet) error {
-	type owner struct {
-		service string
-		id      uint16
-	}
-	owners := map[owner]*Removed{}
-	for i := range n.Running.Services {
-		s := &n.Running.Services[i]
-		for j := range s.Servers {
-			owners[owner{s.Name, s.Servers[j].ID}] = &Removed{Server: s.Servers[j]}
-		}
-	}
+// checkIDs refuses an id that connections of another server may still carry, and services that take over connections of two servers with
+// one id.
+func (n *Node) checkIDs(next *model.Fleet, predecessors map[string][]*model.Service) error {
+	removed := map[string][]*Removed{}
 	for i := range n.Removed {
-		owners[owner{n.Removed[i].Service, n.Removed[i].Server.ID}] = &n.Removed[i]
+		removed[n.Removed[i].Service] = append(removed[n.Removed[i].Service], &n.Removed[i])
 	}
 	for i := range next.Services {
 		s := &next.Services[i]
 		if !s.Affinity.KeepsIDs() {
 			continue
 		}
+		owners := map[uint16]*Removed{}
+		for _, before := range predecessors[s.Name] {
+			if before.Name != s.Name && !before.Affinity.KeepsIDs() {
+				continue
+			}
+			carried := slices.Clone(removed[before.Name])
+			for j := range before.Servers {
+				carried = append(carried, &Removed{Service: before.Name, Server: before.Servers[j]})
+			}
+			for _, r := range carried {
+				if other := owners[r.Server.ID]; other != nil && !same(&other.Server, &r.Server) {
+					return twoOwners(s, other, r)
+				}
+				owners[r.Server.ID] = r
+			}
+		}
 		for j := range s.Servers {
-			if before := owners[owner{s.Name, s.Servers[j].ID}]; before != nil && !same(&before.Server, &s.Servers[j]) {
-				return n.idInUse(s, &s.Servers[j], before)
+			if before := owners[s.Servers[j].ID]; before != nil && !same(&before.Server, &s.Servers[j]) {
+				return n.idInUse(s, &s.Servers[j], before, predecessors[s.Name])
 			}
 		}
 	}
 	return nil
+}
+
+func twoOwners(s *model.Service, a, b *Removed) error {
+	return &model.Invalid{
+		Path: "services." + s.Name,
+		Problem: fmt.Sprintf("id %d is that of %s (%s) in service %s and that of %s (%s) in service %s, and living connections of both would become its own",
+			a.Server.ID, a.Server.Name, a.Server.Address, a.Service, b.Server.Name, b.Server.Address, b.Service),
+		Remedy: "give it another VIP, or keep the services apart",
+	}
 }
 
 // checkCookies refuses what would make the cookies of living connections unreadable without a word.
@@ -199,19 +205,22 @@ func takesOver(before, after *model.Service) bool {
 	return before.Name == after.Name || before.Protocol == after.Protocol && slices.ContainsFunc(after.Ports, shared)
 }
 
-func (n *Node) idInUse(s *model.Service, server *model.Server, r *Removed) error {
+func (n *Node) idInUse(s *model.Service, server *model.Server, r *Removed, predecessors []*model.Service) error {
 	return &model.Invalid{
 		Path:    "services." + s.Name + ".servers." + server.Name + ".id",
 		Problem: fmt.Sprintf("id %d is that of %s (%s), whose connections may still live", server.ID, r.Server.Name, r.Server.Address),
-		Remedy:  fmt.Sprintf("use id %d; once the old one is removed, `ballast ctl server forget` gives its id up", n.NextID(s)),
+		Remedy:  fmt.Sprintf("use id %d; once the old one is removed, `ballast ctl server forget` gives its id up", n.NextID(s, predecessors...)),
 	}
 }
 
-// NextID returns an id of the service that no server has, or had lately; 0: none is left.
-func (n *Node) NextID(s *model.Service) uint16 {
+// NextID returns an id of the service that no server of it or of its predecessors has, or had lately; 0: none is left.
+func (n *Node) NextID(s *model.Service, predecessors ...*model.Service) uint16 {
 	with := s.Clone()
+	for _, before := range predecessors {
+		with.Servers = append(with.Servers, before.Servers...)
+	}
 	for _, r := range n.Removed {
-		if r.Service == s.Name {
+		if r.Service == s.Name || slices.ContainsFunc(predecessors, func(before *model.Service) bool { return r.Service == before.Name }) {
 			with.Servers = append(with.Servers, r.Server)
 		}
 	}
@@ -221,35 +230,56 @@ func (n *Node) NextID(s *model.Service) uint16 {
 
 func same(a, b *model.Server) bool { return a.Address == b.Address && a.Port == b.Port }
 
-// removedAfter returns the removed servers once next is wanted: those that left just now, less those that came back.
-func (n *Node) removedAfter(next *model.Fleet, now time.Time) []Removed {
-	wanted := byName(next)
-	removed := slices.DeleteFunc(slices.Clone(n.Removed), func(r Removed) bool {
-		s := wanted[r.Service]
-		return s == nil || !s.Affinity.KeepsIDs() || byID(s, r.Server.ID) != nil
-	})
+// removedAfter returns the removed servers once next is wanted: those that left just now, less those that came back. Services take over those
+// of their predecessors.
+func (n *Node) removedAfter(next *model.Fleet, predecessors map[string][]*model.Service, now time.Time) (removed []Removed) {
+	heirs := map[string][]*model.Service{}
+	for i := range next.Services {
+		s := &next.Services[i]
+		for _, before := range predecessors[s.Name] {
+			if s.Affinity.KeepsIDs() {
+				heirs[before.Name] = append(heirs[before.Name], s)
+			}
+		}
+	}
+	type owner struct {
+		service string
+		id      uint16
+	}
+	known := map[owner]bool{}
+	leave := func(r Removed) {
+		for _, heir := range heirs[r.Service] {
+			if at := (owner{heir.Name, r.Server.ID}); byID(heir, r.Server.ID) == nil && !known[at] {
+				known[at], r.Service = true, heir.Name
+				removed = append(removed, r)
+			}
+		}
+	}
+	for _, r := range n.Removed {
+		leave(r)
+	}
 	for i := range n.Running.Services {
 		before := &n.Running.Services[i]
-		after := wanted[before.Name]
-		if after == nil || !after.Affinity.KeepsIDs() || !before.Affinity.KeepsIDs() {
-			continue
-		}
-		for _, server := range before.Servers {
-			if byID(after, server.ID) == nil {
-				removed = append(removed, Removed{Service: before.Name, Server: server, Since: now, LastSeen: now})
+		for j := range before.Servers {
+			if before.Affinity.KeepsIDs() {
+				leave(Removed{Service: before.Name, Server: before.Servers[j], Since: now, LastSeen: now})
 			}
 		}
 	}
 	return removed
 }
 
-// pastAfter returns the past of the services of next: what runs now has passed where it differs.
-func (n *Node) pastAfter(next *model.Fleet) map[string][][]model.Share {
-	past, running := map[string][][]model.Share{}, byName(&n.Running)
+// pastAfter returns the past of the services of next: what runs now has passed where it differs. Of several predecessors the first counts.
+func (n *Node) pastAfter(next *model.Fleet, predecessors map[string][]*model.Service) map[string][][]model.Share {
+	past := map[string][][]model.Share{}
 	for i := range next.Services {
 		after := &next.Services[i]
-		versions := n.Past[after.Name]
-		if before := running[after.Name]; before != nil && !slices.Equal(before.Shares(), after.Shares()) {
+		if len(predecessors[after.Name]) == 0 {
+			continue
+		}
+		before := predecessors[after.Name][0]
+		versions := n.Past[before.Name]
+		if !slices.Equal(before.Shares(), after.Shares()) {
 			versions = append(slices.Clone(versions), before.Shares())
 			versions = versions[max(0, len(versions)-pastDepth):]
 		}

@@ -319,6 +319,55 @@ func TestAServiceByAnotherNameStillKnowsTheServersThatItHad(t *testing.T) {
 	}
 }
 
+func TestASplitServiceKeepsItsServersInAllParts(t *testing.T) {
+	n := &Node{}
+	both := fleet(1, 2, 3)
+	both.Services[0].Ports = []uint16{80, 443}
+	edit(t, n, both, start)
+	part := func(name string, port uint16, ids ...uint16) model.Service {
+		s := fleet(ids...).Services[0]
+		s.Name, s.Ports = name, []uint16{port}
+		return s
+	}
+	parts := both.Clone()
+	parts.Services = []model.Service{part("web80", 80, 1, 2), part("web443", 443, 3)}
+	stranger := parts.Clone()
+	stranger.Services[1].Servers[0].ID = 1
+	if _, err := n.EditFile(stranger, start); err == nil || !strings.Contains(err.Error(), "id 1 is that of 10.0.0.1") || !strings.Contains(err.Error(), "use id 4") {
+		t.Errorf("a part gave an id to a stranger: %v", err)
+	}
+	edit(t, n, parts, start)
+	if a, b := n.Lingering("web80"), n.Lingering("web443"); len(a) != 1 || a[0].ID != 3 || len(b) != 2 || b[0].ID != 1 || b[1].ID != 2 {
+		t.Errorf("lingering: %v and %v", a, b)
+	}
+}
+
+func TestServicesAreMergedIfTheirIDsCanBe(t *testing.T) {
+	services := func(second ...uint16) model.Fleet {
+		f := fleet(1, 2)
+		other := fleet(second...).Services[0]
+		other.Name, other.Ports = "tls", []uint16{443}
+		f.Services = append(f.Services, other)
+		return f
+	}
+	merged := fleet(1, 2, 3)
+	merged.Services[0].Name, merged.Services[0].Ports = "all", []uint16{80, 443}
+	n := &Node{}
+	edit(t, n, services(2, 3, 4), start) // server 2 is in both
+	edit(t, n, merged, start)
+	if left := n.Lingering("all"); len(left) != 1 || left[0].ID != 4 {
+		t.Errorf("lingering: %v", left)
+	}
+
+	n = &Node{}
+	before := services(2, 3)
+	before.Services[1].Servers[0].Address = netip.MustParseAddr("10.0.0.9")
+	edit(t, n, before, start)
+	if _, err := n.EditFile(merged, start); err == nil || !strings.Contains(err.Error(), "services.all: id 2 is that of") {
+		t.Errorf("connections of two servers became those of one: %v", err)
+	}
+}
+
 func TestASecondTierForLivingCookiesIsRefusedOnceWithWhatHelps(t *testing.T) {
 	withNodes := func() model.Fleet {
 		f := fleet(1)

@@ -114,7 +114,7 @@ func TestTheFirstTierNoticesInTimeWhichNodesOfTheSecondAreDead(t *testing.T) {
 	h.start()
 	h.awaitNodes("lb2 healthy", "lb3 healthy")
 	// Fall and rise take 3 and 2 intervals, each a tenth longer at most; this machine may have much else to do.
-	const interval, little = 200 * time.Millisecond, 10 * time.Second
+	const interval, little = 200 * time.Millisecond, 5 * time.Second
 	endThird()
 	if took := h.awaitNodes("lb2 healthy", "lb3 unhealthy"); took > 3*interval*11/10+little {
 		t.Errorf("death was noticed after %v", took)

@@ -91,7 +91,7 @@ func (t *trial) replaceController(result *Result, i int, edit func()) error {
 	}
 	t.Progress("%s: weights stood still for %v after the death of %s", t.setup.name, took.Round(time.Millisecond), node)
 	result.measure("take_over_seconds_max", max(result.Measurements["take_over_seconds_max"], round(took)))
-	result.expect(took-late() <= takeOverMax, "weights stood still for %v after the death of %s", took, node)
+	result.expect(took-min(late(), takeOverMax) <= takeOverMax, "weights stood still for %v after the death of %s", took, node)
 	edit()
 	if err := t.apply(); err != nil {
 		return err

@@ -14,6 +14,7 @@ const (
 	maxLive     = 1e8            // connections at the same time: 8 bytes each
 	maxSteps    = 2e10           // of one seed, of some ten nanoseconds: minutes
 	maxRequests = 1e7            // of one seed and policy: 16 bytes each
+	maxChanges  = 1e7            // of the rate of requests: 8 bytes each, until the request would have come that was expected before
 	maxDay      = 24 * time.Hour // of a scenario with requests
 	maxWork     = time.Hour      // of a request
 	maxSeen     = 1 << 29
@@ -81,12 +82,27 @@ func (r *reader) checkWork(s *Scenario) {
 	if all := time.Duration(s.Length + s.WarmUp); all > maxDay {
 		r.FailAt("length", fmt.Sprintf("use %v at most", maxDay), "%v of requests, the warm-up included", all)
 	}
+	r.checkChanges(s)
 	slowest := slices.MinFunc(s.Servers, func(a, b Group) int { return cmp.Compare(a.Speed, b.Speed) }).Speed
 	if longest := s.Traffic.Work.At(1) / slowest; longest > maxWork.Seconds() {
 		r.FailAt("traffic.work", fmt.Sprintf("use %v at most", maxWork), "a request may take %.3g s of a server's time", longest)
 	}
 	if expected := s.highestRate() * s.seconds(); expected > maxRequests {
 		r.FailAt("traffic", fmt.Sprintf("have at most %d: less traffic, or a shorter length", int64(maxRequests)), "about %.3g requests", expected)
+	}
+}
+
+// checkChanges objects to the event that sets the rate of requests once too often.
+func (r *reader) checkChanges(s *Scenario) {
+	changes := int64(0)
+	for i, e := range s.Events {
+		if e.Rate < 0 {
+			continue
+		}
+		if changes += e.times(); changes > maxChanges {
+			r.FailAt(fmt.Sprintf("events[%d]", i), fmt.Sprintf("have at most %d: let it happen less often", int64(maxChanges)), "rates change %d times", changes)
+			return
+		}
 	}
 }
 

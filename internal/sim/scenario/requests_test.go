@@ -232,6 +232,7 @@ func TestMistakesWithRequestsAreToldWithTheirLines(t *testing.T) {
 		`test.yaml:22: load_balancers: each request finds its server once`:                         serving + "load_balancers: 2\n",
 		`test.yaml:22: expect[0].measure: peak is not known of requests: use one of broken, mean,`: serving + "expect: [{measure: peak, at_most: 2}]\n",
 		`test.yaml:1: length: how busy servers are is measured by the second: use 2s or more`:      "length: 1s\n" + strings.Split(serving[strings.Index(serving, "warm_up"):], "events")[0],
+		`test.yaml:22: events[3]: rates change 20000001 times: have at most 10000000`:              with("length: 20s", "length: 20000s") + "  - {at: 1ms, every: 1ms, rate: 1}\n",
 		`test.yaml:2: length: 25h0m2s of requests, the warm-up included: use 24h0m0s at most`:      with("20s", "25h"),
 		`test.yaml:3: servers[1].speed: it is for requests, and there is no traffic.work`:          without("weight: 3", "weight: 3, speed: 2"),
 		`test.yaml:4: traffic.load: it is for requests`:                                            without("connections: 500", "connections: 500, load: 0.5"),

@@ -60,7 +60,7 @@ type play struct {
 
 	past, policies int   // how many were played before, of how many
 	eventsBefore   int64 // of those
-	happenings     []happening
+	calendar       *calendar
 }
 
 // world is what a policy is measured in, with the policy at work in it.
@@ -80,25 +80,13 @@ type world interface {
 	events() int64          // that there were
 }
 
-// happening is an event at one of its times.
-type happening struct {
-	at    int64 // ns since the start of the world
-	event int
-}
-
 func newPlay(s *Scenario, policy Policy, run *sim.Run) *play {
-	p := &play{scenario: s, policy: policy, run: run, pool: newPool(s, run.Seed)}
+	p := &play{scenario: s, policy: policy, run: run, pool: newPool(s, run.Seed), calendar: newCalendar(s)}
 	if s.requests() {
 		p.world = newRequests(p)
 	} else {
 		p.world = newConnections(p)
 	}
-	for i, event := range s.Events {
-		for time := range event.times() {
-			p.happenings = append(p.happenings, happening{at: s.WarmUp + event.At + time*event.Every, event: i})
-		}
-	}
-	slices.SortStableFunc(p.happenings, func(a, b happening) int { return int(min(max(a.at-b.at, -1), 1)) })
 	return p
 }
 
@@ -111,12 +99,15 @@ func (p *play) play() error {
 	p.world.reset()
 	for i := range int64(samples) {
 		until := p.scenario.WarmUp + p.scenario.Length*(i+1)/samples
-		for len(p.happenings) > 0 && p.happenings[0].at <= until {
-			if err := p.world.runUntil(p.happenings[0].at); err != nil {
+		for {
+			h, ok := p.calendar.popUntil(p.scenario, until)
+			if !ok {
+				break
+			}
+			if err := p.world.runUntil(h.at); err != nil {
 				return err
 			}
-			p.happen(p.scenario.Events[p.happenings[0].event])
-			p.happenings = p.happenings[1:]
+			p.happen(p.scenario.Events[h.event])
 		}
 		if err := p.world.runUntil(until); err != nil {
 			return err

@@ -152,10 +152,7 @@ func (r *vethRig) run(ctx context.Context, options *Options) ([]VethCell, error)
 			options.Progress(round+1, options.Rounds)
 		}
 		for _, p := range order {
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
-			if err := r.samplePair(p, options.Repeat, round); err != nil {
+			if err := r.samplePair(ctx, p, options.Repeat, round); err != nil {
 				return nil, fmt.Errorf("measure %s at %d flows over veth: %w", p.subject.name, p.flows, err)
 			}
 		}
@@ -164,13 +161,13 @@ func (r *vethRig) run(ctx context.Context, options *Options) ([]VethCell, error)
 	return vethCells(all), nil
 }
 
-func (r *vethRig) samplePair(p *pair, frames uint32, round int) error {
+func (r *vethRig) samplePair(ctx context.Context, p *pair, frames uint32, round int) error {
 	for i := range 2 {
 		which, s := (i+round)%2, &p.subject
 		if which == 1 {
 			s = &p.empty
 		}
-		crossing, err := r.cross(s, p.flows, frames, uint64(round)*0x9e3779b97f4a7c15+1)
+		crossing, err := r.cross(ctx, s, p.flows, frames, uint64(round)*0x9e3779b97f4a7c15+1)
 		if err != nil {
 			return err
 		}
@@ -183,13 +180,16 @@ func (r *vethRig) samplePair(p *pair, frames uint32, round int) error {
 }
 
 // cross takes one sample, as often as it takes to have nearly all of it in this thread's time, and checks it.
-func (r *vethRig) cross(s *subject, flows, frames uint32, seed uint64) (c datapath.BenchCrossing, err error) {
+func (r *vethRig) cross(ctx context.Context, s *subject, flows, frames uint32, seed uint64) (c datapath.BenchCrossing, err error) {
 	cell := s.cell
 	cell.Flows = flows
 	if err := r.space.AttachXDP(testedDevice, s.program.FD()); err != nil {
 		return c, err
 	}
 	for range crossings {
+		if err := ctx.Err(); err != nil {
+			return c, err
+		}
 		before, err := s.counters()
 		if err != nil {
 			return c, err

@@ -48,7 +48,7 @@ func TestACrossingThatIsNotWhatItSaysIsRefused(t *testing.T) {
 				continue
 			}
 			test.spoil(&s)
-			if _, err := r.cross(&s, 1000, 3000, 1); err == nil || !strings.Contains(err.Error(), test.reason) {
+			if _, err := r.cross(t.Context(), &s, 1000, 3000, 1); err == nil || !strings.Contains(err.Error(), test.reason) {
 				t.Errorf("%s: %v", test.name, err)
 			}
 		}

@@ -217,7 +217,7 @@ func (s *Space) AttachXDP(name string, fd int) error {
 		return netlink.LinkSetXdpFd(link, fd)
 	})
 	if err != nil {
-		return fmt.Errorf("attach the pass program to %s in %s: %w", name, s.Name, err)
+		return fmt.Errorf("attach a program to %s of namespace %q: %w", name, s.Name, err)
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ import (
 // Dir is where named namespaces are bound, as iproute2 does, so that `ip netns` shows them.
 const Dir = "/run/netns"
 
-// A Space is one named network namespace.
+// A Space is one network namespace. Most have names.
 type Space struct {
 	Name   string
 	handle netns.NsHandle
@@ -107,7 +107,7 @@ func (s *Space) ReadFile(path string) (content []byte, err error) {
 	return content, err
 }
 
-// Close gives up the handle; the namespace lives on by its name until Remove.
+// Close gives up the handle. A namespace with a name lives on until Remove.
 func (s *Space) Close() { _ = s.handle.Close() }
 
 // Names lists the named namespaces whose name begins with prefix.

@@ -3,6 +3,8 @@ package beyond
 import (
 	"math"
 
+	"github.com/ballast-lb/ballast/internal/algo/conntable"
+	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/sim/random"
 )
 
@@ -90,4 +92,28 @@ func (b *bots) strike(c *carried) {
 		b.waiting = append(b.waiting, bot{b.at + talkRTT, flow, index})
 	}
 	b.at += 1 + int64(b.arrivals.Exp(b.meanGapNS))
+}
+
+// guesses are ACKs of addresses that nobody has, at even distances, each with a cookie of random bits. One that names a server takes an entry:
+// nothing tells it from the first packet after a handshake.
+type guesses struct {
+	flood
+	cookies     random.Stream
+	sent, valid int64
+}
+
+func newGuesses(seed uint64, perSecond float64, from, to int64) *guesses {
+	return &guesses{flood: *newFlood(seed, perSecond, from, to), cookies: random.New(seed, "guesses")}
+}
+
+func (g *guesses) strike(c *carried) {
+	now, client, keys := g.next(), clientFrom(g.flows.Uint64()), &c.talks.keys
+	g.past()
+	g.sent++
+	forged := uint16(g.cookies.Uint64() & (1<<talkCookieBits - 1))
+	_, index, id := tableLayout.Split(readCookie(forged, cookie.FlowHash(keys.cookie, client, talkPort)))
+	if id >= 1 && id <= talkServers {
+		g.valid++
+		c.entries.packet(conntable.Hash(keys.placement.K0, keys.placement.K1, client, talkPort), index, now, false)
+	}
 }

@@ -23,6 +23,26 @@ func TestWhoAimsAtAServerNeedsTheKeyOrEyes(t *testing.T) { holds(t, aimExperimen
 
 func TestIdleBotsTakeEntriesAndNoServers(t *testing.T) { holds(t, idleExperiment()) }
 
+// Half of them are of the other key, and 28 of 128 ids are nobody's.
+func TestGuessesTakeEntriesBecauseTheyAreValid(t *testing.T) {
+	g := newGuesses(1, 1000, 0, second)
+	var table *carried
+	newTalks(1, 0, maglev.Table(model.DefaultSlots, everyServer(talkServers, nil)), func(t *talks) []hearer {
+		table = newCarried(t, 4096, g)
+		return []hearer{table}
+	})
+	table.until(second)
+	taken := 0
+	for _, e := range table.entries.all {
+		if e.state == entryNew {
+			taken++
+		}
+	}
+	if g.sent != 1000 || taken != int(g.valid) || g.valid < 340 || g.valid > 440 {
+		t.Errorf("%d of %d guesses are valid, of which some 390 should be, and %d took an entry", g.valid, g.sent, taken)
+	}
+}
+
 // claimed returns a claim.
 func claimed(t *testing.T, experiment sim.Experiment, id string) sim.Claim {
 	t.Helper()

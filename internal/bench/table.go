@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
@@ -43,6 +44,9 @@ type Memory struct {
 
 // RunTable measures connection tables. Tables are filled first: that takes about 2 us and 600 bytes of memory for each flow.
 func RunTable(ctx context.Context, options Options) (*TableResult, error) {
+	if options.Repeat > MaxTableRepeat {
+		return nil, fmt.Errorf("measure %d runs at a time: flows are drawn before: give 1 to %d", options.Repeat, MaxTableRepeat)
+	}
 	r, err := openTableRig(ctx, options.Flows)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -22,10 +23,7 @@ func BenchCommand() *cobra.Command {
 }
 
 func benchDatapath() *cobra.Command {
-	options := bench.Options{Rounds: bench.DefaultRounds, Repeat: bench.DefaultRepeat}
-	var flows []uint
-	var asJSON bool
-	command := &cobra.Command{
+	return measuring(&cobra.Command{
 		Use:   "datapath",
 		Short: "Measure the load balancer's program, ns per packet, beside the least that any could do",
 		Long: `Measure the time that a packet spends in the load balancer's XDP program, and in programs to compare it with:
@@ -45,32 +43,36 @@ that is shown. Rounds are interleaved and alternate their order, yet other load 
 run. Needs root.`,
 		Example: `  ballast bench datapath
   ballast bench datapath --json --flows 1,1000000 --rounds 31 > cells.json`,
-		Args: cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			if err := checkBench(&options, flows, bench.MaxFlows); err != nil {
-				return err
-			}
-			cells, err := bench.Run(command.Context(), options)
-			fmt.Fprintln(os.Stderr)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return writeJSON(command.OutOrStdout(), cells)
-			}
-			return printCells(command.OutOrStdout(), cells)
-		},
-	}
-	addBenchFlags(command, &options, &flows, &asJSON, []uint{1, 10_000, 1_000_000})
-	return command
+	}, []uint{1, 10_000, 1_000_000}, bench.MaxFlows, bench.Run, printCells)
 }
 
-func addBenchFlags(command *cobra.Command, options *bench.Options, flows *[]uint, asJSON *bool, usual []uint) {
+// measuring completes a command that measures with the numbers of flows that are usual, or others up to most, and shows the result.
+func measuring[R any](command *cobra.Command, usual []uint, most uint, run func(context.Context, bench.Options) (R, error),
+	show func(io.Writer, R) error) *cobra.Command {
+	options := bench.Options{Rounds: bench.DefaultRounds, Repeat: bench.DefaultRepeat}
+	var flows []uint
+	var asJSON bool
 	flags := command.Flags()
-	flags.BoolVar(asJSON, "json", false, "print JSON")
+	flags.BoolVar(&asJSON, "json", false, "print JSON")
 	flags.IntVar(&options.Rounds, "rounds", options.Rounds, "how often each cell is measured; fewer than 15 mean little")
 	flags.Uint32Var(&options.Repeat, "repeat", options.Repeat, "runs per measurement; fewer than 500000 mean little")
-	flags.UintSliceVar(flows, "flows", usual, "numbers of distinct flows")
+	flags.UintSliceVar(&flows, "flows", usual, "numbers of distinct flows")
+	command.Args = cobra.NoArgs
+	command.RunE = func(command *cobra.Command, _ []string) error {
+		if err := checkBench(&options, flows, most); err != nil {
+			return err
+		}
+		result, err := run(command.Context(), options)
+		fmt.Fprintln(os.Stderr)
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			return writeJSON(command.OutOrStdout(), result)
+		}
+		return show(command.OutOrStdout(), result)
+	}
+	return command
 }
 
 // checkBench completes the options of a benchmark, or says what is wrong with them.

@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"io"
-	"os"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -12,10 +11,7 @@ import (
 )
 
 func benchTable() *cobra.Command {
-	options := bench.Options{Rounds: bench.DefaultRounds, Repeat: bench.DefaultRepeat}
-	var flows []uint
-	var asJSON bool
-	command := &cobra.Command{
+	return measuring(&cobra.Command{
 		Use:   "table",
 		Short: "Measure connection tables, ns per packet, beside the maps that look up the 5-tuple",
 		Long: fmt.Sprintf(`Measure what it costs to keep something of every connection, by the same method as "ballast bench datapath". All programs are ours.
@@ -41,27 +37,7 @@ What changes the tables, with at least %d flows; each flow comes once, and all i
 The tables are filled first. That takes about 2 us and 600 bytes of memory for each flow. Needs root.`, bench.MinChangedFlows),
 		Example: `  ballast bench table
   ballast bench table --json --flows 1000000 --rounds 31 > table.json`,
-		Args: cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			if err := checkBench(&options, flows, bench.MaxTableFlows); err != nil {
-				return err
-			}
-			if options.Repeat > bench.MaxTableRepeat {
-				return fmt.Errorf("measure %d runs at a time: flows are drawn before: give 1 to %d", options.Repeat, bench.MaxTableRepeat)
-			}
-			result, err := bench.RunTable(command.Context(), options)
-			fmt.Fprintln(os.Stderr)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return writeJSON(command.OutOrStdout(), result)
-			}
-			return printTables(command.OutOrStdout(), result)
-		},
-	}
-	addBenchFlags(command, &options, &flows, &asJSON, []uint{1, 10_000, 1_000_000, 10_000_000})
-	return command
+	}, []uint{1, 10_000, 1_000_000, 10_000_000}, bench.MaxTableFlows, bench.RunTable, printTables)
 }
 
 func printTables(out io.Writer, result *bench.TableResult) error {

@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"io"
-	"os"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -12,10 +11,7 @@ import (
 )
 
 func benchVeth() *cobra.Command {
-	options := bench.Options{Rounds: bench.DefaultRounds, Repeat: bench.DefaultRepeat}
-	var flows []uint
-	var asJSON bool
-	command := &cobra.Command{
+	return measuring(&cobra.Command{
 		Use:   "veth",
 		Short: "Measure forwarding over a pair of veth devices, beside a program that only sends back",
 		Long: `Measure what it costs to send a frame over a pair of veth devices to a program, and back: real frames, in native XDP on both
@@ -28,24 +24,7 @@ the frames that "empty" could send back the program can. Every frame must come b
 counters must have seen every packet get the verdict that is shown. Needs root.`,
 		Example: `  ballast bench veth
   ballast bench veth --json --flows 1000000 --rounds 31 > veth.json`,
-		Args: cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			if err := checkBench(&options, flows, bench.MaxFlows); err != nil {
-				return err
-			}
-			cells, err := bench.RunVeth(command.Context(), options)
-			fmt.Fprintln(os.Stderr)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return writeJSON(command.OutOrStdout(), cells)
-			}
-			return printVeth(command.OutOrStdout(), cells)
-		},
-	}
-	addBenchFlags(command, &options, &flows, &asJSON, []uint{1, 1_000_000})
-	return command
+	}, []uint{1, 1_000_000}, bench.MaxFlows, bench.RunVeth, printVeth)
 }
 
 func printVeth(out io.Writer, cells []bench.VethCell) error {

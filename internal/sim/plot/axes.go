@@ -42,9 +42,16 @@ func (p placed) outline() plotter.XYs {
 	return line
 }
 
+// Numbers of extreme size, and on a logarithmic axis those that are as close to 0, have no place: what is computed from the ends of an axis must be
+// neither infinite nor 0.
+const extreme = 1e100
+
 // fits tells whether a point has a place on a diagram's axes.
 func fits(point sim.Place, diagram sim.Diagram) bool {
-	return (!diagram.LogX || point.X > 0) && (!diagram.LogY || point.Y.Mean > 0)
+	on := func(v float64, logarithmic bool) bool {
+		return math.Abs(v) < extreme && (!logarithmic || v > 1/extreme)
+	}
+	return on(point.X, diagram.LogX) && on(point.Y.Mean, diagram.LogY) && point.Y.Half < extreme
 }
 
 // limits are the ends of the axes.
@@ -138,7 +145,12 @@ type linearTicks struct{}
 // Ticks implements plot.Ticker.
 func (linearTicks) Ticks(low, high float64) (ticks []plot.Tick) {
 	distance := step((high-low)/7, true)
-	for i := math.Ceil(low/distance - 1e-9); i*distance <= high+1e-9*distance; i++ {
+	first := math.Ceil(low/distance - 1e-9)
+	for n := range 9 { // counted in whole numbers: next to first, 1 may be nothing
+		i := first + float64(n)
+		if !(i*distance <= high+1e-9*distance) {
+			break
+		}
 		digits := max(0, -int(math.Floor(math.Log10(distance)+1e-9)))
 		at := i*distance + 0 // not -0
 		ticks = append(ticks, plot.Tick{Value: at, Label: strconv.FormatFloat(at, 'f', digits, 64)})

@@ -36,7 +36,7 @@ func TestDrawingsAreTheSameEveryTime(t *testing.T) {
 
 func TestSVGIsWellFormedWhateverTheNumbers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		numbers := rapid.OneOf(rapid.SampledFrom([]float64{0, 1, -1, 1e-9, 1e12}), rapid.Float64Range(-1e6, 1e6), rapid.Float64Range(1e-6, 2e-6))
+		numbers := rapid.OneOf(rapid.SampledFrom([]float64{0, 1, -1, 1e-9, 1e12, 5e-324, 1e-300, 1e-99, 1e99, math.MaxFloat64, -math.MaxFloat64, math.Inf(1), math.NaN()}), rapid.Float64Range(-1e6, 1e6), rapid.Float64Range(1e-6, 2e-6))
 		diagram := sim.Diagram{Title: rapid.StringOf(rapid.SampledFrom([]rune("a <&>\"é%"))).Draw(t, "title"), LogX: rapid.Bool().Draw(t, "log x"), LogY: rapid.Bool().Draw(t, "log y")}
 		for range rapid.IntRange(0, 9).Draw(t, "curves") {
 			diagram.Series = append(diagram.Series, curve("<&>", rapid.SliceOfN(numbers, 0, 5).Draw(t, "y")...))
@@ -72,6 +72,16 @@ func TestNothingToDrawIsAnError(t *testing.T) {
 	for _, diagrams := range [][]sim.Diagram{nil, {{}}, {{LogY: true, Series: []sim.Curve{curve("zero", 0, 0)}}}} {
 		if err := SVG(io.Discard, diagrams); !errors.Is(err, ErrNothing) {
 			t.Errorf("%v: %v", diagrams, err)
+		}
+	}
+}
+
+func TestAxesOfNumbersThatHardlyDifferHaveAnEnd(t *testing.T) {
+	for _, low := range []float64{0, 1, 1e12, -1e12, 1e299} {
+		for _, high := range []float64{math.Nextafter(low, math.Inf(1)), low + math.Abs(low)*1e-15, low + 1e-300} {
+			if ticks := (linearTicks{}).Ticks(low, high); len(ticks) > 9 {
+				t.Errorf("%d ticks from %g to %g", len(ticks), low, high)
+			}
 		}
 	}
 }

@@ -43,9 +43,6 @@ func (n *network) busyNS(at int) int64 {
 	return n.stations[at].busyNS
 }
 
-// jobs is how many are at a station.
-func (n *network) jobs(at int) int { return n.stations[at].jobs.len() }
-
 // alarm has next return an id < 2^31 at a time.
 func (n *network) alarm(at int64, id uint32) { n.queue.Push(at, id|alarmBit) }
 

@@ -1,7 +1,6 @@
 package scenario
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -9,8 +8,6 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
-
-	"github.com/ballast-lb/ballast/internal/sim"
 )
 
 const serving = `title: serving
@@ -288,14 +285,7 @@ func drawnRequests(t *rapid.T) string {
 func TestEveryScenarioOfRequestsEndsAndOnlyFailuresBreakThem(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := drawnRequests(t)
-		s, err := Parse("drawn.yaml", []byte(text), files(nil))
-		if err != nil {
-			t.Fatalf("%v\n%s", err, text)
-		}
-		outcome, err := sim.Once(context.Background(), s.Experiment("drawn"), rapid.Uint64().Draw(t, "seed"))
-		if err != nil {
-			t.Fatalf("%v\n%s", err, text)
-		}
+		s, outcome := playDrawn(t, text)
 		for _, policy := range s.Policies {
 			share, of := outcome.Shares[policy.Name+".broken"], func(measure string) float64 { return outcome.Values[policy.Name+"."+measure] }
 			if share.Hits > 0 && !strings.Contains(text, "fail") || share.Hits > share.Of || of("p50") > of("p99") || of("busy") < 0 || of("busy") > 100+1e-6 {

@@ -359,17 +359,23 @@ func drawn(t *rapid.T) string {
 	return text.String()
 }
 
+// playDrawn runs a scenario that was drawn, which must be a good one, once.
+func playDrawn(t *rapid.T, text string) (*Scenario, *sim.Outcome) {
+	s, err := Parse("drawn.yaml", []byte(text), files(nil))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	outcome, err := sim.Once(context.Background(), s.Experiment("drawn"), rapid.Uint64().Draw(t, "seed"))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return s, outcome
+}
+
 func TestEveryScenarioEndsAndCookiesBreakByFailureOnly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := drawn(t)
-		s, err := Parse("drawn.yaml", []byte(text), files(nil))
-		if err != nil {
-			t.Fatalf("%v\n%s", err, text)
-		}
-		outcome, err := sim.Once(context.Background(), s.Experiment("drawn"), rapid.Uint64().Draw(t, "seed"))
-		if err != nil {
-			t.Fatalf("%v\n%s", err, text)
-		}
+		s, outcome := playDrawn(t, text)
 		for _, policy := range s.Policies {
 			share := outcome.Shares[policy.Name+".broken"]
 			if cookie := policy.Affinity == "cookie"; cookie && share.Hits > 0 && !strings.Contains(text, "fail") || share.Hits > share.Of {

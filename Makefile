@@ -8,6 +8,8 @@ MAKEFLAGS   += --no-print-directory
 export GOTOOLCHAIN := auto
 export BPF2GO_CC := clang-19
 export BPF2GO_STRIP := llvm-strip-19
+# asm/types.h is in a folder named after the machine that compiles; what comes out is the same on all.
+export BPF2GO_CFLAGS := -O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/$(shell uname -m)-linux-gnu
 export PATH := $(PATH):/usr/local/go/bin:/usr/local/sbin:/usr/sbin:/sbin
 
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -18,21 +20,24 @@ STAMP    := bin/.generated
 SOURCES  := $(wildcard $(API)/*.proto $(API)/doc.go bpf/*.c bpf/*.h bpf/*/*.h) $(filter-out %_test.go %_bpfel.go %_bpfeb.go,$(wildcard $(DATAPATH)/*.go))
 RACE     := ./internal/api/... ./internal/cli/... ./internal/daemon/... ./internal/config/... ./internal/plan/... ./internal/store/... ./internal/pki/... ./internal/sim
 FUZZ     ?= 4000x
+# of test/kernels/boot; make test takes the oldest, Debian 13's and the newest
+KERNELS  ?= 6.1 6.12 newest arm64-6.12
 
 # Generated files that somebody removed are made again although the stamp is newer than the sources.
 ifneq ($(words $(wildcard $(DATAPATH)/lb_bpfel.o $(API)/*.pb.go $(API)/*/*.connect.go)),3)
 .PHONY: $(STAMP)
 endif
 
-.PHONY: help deps generate build demo test test-long bench sim clean need-root
+.PHONY: help deps generate build demo test test-long test-kernels test-kernels-long bench sim clean need-root
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # command or file -> Debian package that has it
 TOOLS := clang-19:clang-19 llvm-strip-19:llvm-19 /usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/linux/bpf.h:linux-libc-dev \
 	gcc:gcc /usr/include/stdlib.h:libc6-dev nginx:nginx-light wrk:wrk iperf3:iperf3 ethtool:ethtool ip:iproute2 protoc:protobuf-compiler /usr/include/google/protobuf/duration.proto:libprotobuf-dev openssl:openssl curl:curl \
-	/etc/ssl/certs/ca-certificates.crt:ca-certificates git:git
+	/etc/ssl/certs/ca-certificates.crt:ca-certificates git:git nft:nftables
+KERNEL_TOOLS := qemu-system-x86_64:qemu-system-x86 /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring setpriv:util-linux
 BACKPORTS := deb http://deb.debian.org/debian bookworm-backports main
 
 deps: ## install what is missing (Debian 12 packages; starts no service)
@@ -88,6 +93,7 @@ build: generate ## make bin/ballast
 demo: deps build need-root ## servers and load balancers come and go under load; watch which connections break
 	bin/ballast lab run churn --live
 
+test: TOOLS += $(KERNEL_TOOLS)
 test: deps build need-root ## everything: format, vet, unit tests, races, BPF programs, short fuzzing, end to end
 	@echo "== gofmt"
 	unformatted=$$(gofmt -l cmd internal test)
@@ -106,6 +112,8 @@ test: deps build need-root ## everything: format, vet, unit tests, races, BPF pr
 	$(MAKE) fuzz
 	echo "== end to end, in network namespaces"
 	go test -count=1 -timeout 30m ./test/e2e/...
+	echo "== other kernels, in QEMU"
+	test/kernels/matrix 6.1 6.12 newest
 	echo "== all tests passed"
 
 # go test fuzzes one target at a time. Minimising what is merely new can take a minute; it is cut short. Inputs are counted, not seconds:
@@ -119,6 +127,15 @@ fuzz:
 test-long: deps build need-root ## the same with full-length idle times, bulk transfers and fifty times the fuzzing
 	$(MAKE) test FUZZ=200000x
 	BALLAST_LONG=1 go test -count=1 -timeout 4h ./test/e2e/...
+	BALLAST_LONG=1 go test -count=1 -timeout 2h -run TestWhatControllersTellIsLinearizableWhateverHappensToThem ./internal/daemon/controller
+
+test-kernels test-kernels-long: TOOLS += $(KERNEL_TOOLS) qemu-system-aarch64:qemu-system-arm
+
+test-kernels: deps build ## on Debian's kernels 6.1, 6.12, the newest and arm64, in QEMU: programs, a fleet, doctor. One: KERNELS=6.1
+	test/kernels/matrix $(KERNELS)
+
+test-kernels-long: deps build ## all tests of the programs, and lab run churn, on these kernels: hours
+	test/kernels/matrix --long $(KERNELS)
 
 bench: deps build need-root ## nanoseconds per packet, as a table
 	bin/ballast bench datapath

@@ -273,7 +273,7 @@ int minimal_ipip(struct xdp_md *ctx)
 	*(__u32 *)eth->h_source = bpf_htonl(0x02000000);
 	*(__u16 *)(eth->h_source + 4) = bpf_htons(1);
 	eth->h_proto = bpf_htons(ETH_P_IP);
-	write_ipv4_header(ip, 0, length + sizeof(*ip), 1, IPPROTO_IPIP, bpf_htonl(10u << 24 | 1),
+	write_ipv4_header(ip, 0, length + sizeof(*ip), 0, 1, IPPROTO_IPIP, bpf_htonl(10u << 24 | 1),
 			  bpf_htonl(10u << 24 | 1 << 16 | 1));
 	return XDP_TX;
 }

@@ -11,7 +11,7 @@
 #include "kernel.h"
 #include "packet/checksum.h"
 
-#define TC_CONTINUE (-1) /* TCX_NEXT */
+#define TC_CONTINUE (-1) /* TCX_NEXT, TC_ACT_UNSPEC */
 #define TC_DROP 2
 #define MACS_LENGTH (2 * ETH_ALEN)
 
@@ -38,8 +38,10 @@ struct check_way {
 	__u8 forward; /* enum check_forward */
 	__u8 outer_ipv6;
 	__u32 packets; /* that were sent this way: without any, the kernel has routed them past us */
+	__u32 echoes; /* of them: those that told what the server's timestamp was */
+	__u32 echo; /* the newest of these */
 };
-_Static_assert(sizeof(struct check_way) == 72, "check_way");
+_Static_assert(sizeof(struct check_way) == 80, "check_way");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -51,6 +53,7 @@ struct {
 /* The inner packet, as far as the outer header needs to know it. */
 struct inner {
 	__u32 length; /* of the packet */
+	__u32 l4; /* offset of its TCP header */
 	__u8 tos;
 	__u8 protocol; /* that stands for its family in an outer header */
 };
@@ -66,6 +69,7 @@ inline_always _Bool read_inner(struct __sk_buff *skb, const struct check_way *wa
 			return 0;
 		inner->tos = ip.tos;
 		inner->protocol = IPPROTO_IPIP;
+		inner->l4 = ETH_HLEN + ip.ihl * 4;
 		return ip.daddr == way->vip[0];
 	}
 	if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
@@ -75,9 +79,25 @@ inline_always _Bool read_inner(struct __sk_buff *skb, const struct check_way *wa
 			return 0;
 		inner->tos = ip.priority << 4 | ip.flow_lbl[0] >> 4;
 		inner->protocol = IPPROTO_IPV6;
+		inner->l4 = ETH_HLEN + sizeof(ip);
 		return !__builtin_memcmp(&ip.daddr, way->vip, sizeof(way->vip));
 	}
 	return 0;
+}
+
+/* The kernel echoes the server's timestamp, which carries the server's cookie. In all but SYNs it writes the option first. */
+inline_always void note_echo(struct __sk_buff *skb, struct check_way *way, const struct inner *inner)
+{
+	struct {
+		struct tcphdr tcp;
+		__be32 kind, value, echo;
+	} head;
+
+	if (bpf_skb_load_bytes(skb, inner->l4, &head, sizeof(head)) || head.tcp.syn || !head.tcp.ack ||
+	    head.tcp.doff * 4 < sizeof(head) || head.kind != bpf_htonl(0x0101080a)) /* NOP NOP TS */
+		return;
+	way->echo = bpf_ntohl(head.echo);
+	__sync_fetch_and_add(&way->echoes, 1);
 }
 
 /* Writes the outer headers of the way into the room that was made for them. */
@@ -86,7 +106,7 @@ inline_always long write_outer_ipv4(struct __sk_buff *skb, const struct check_wa
 {
 	struct iphdr ip;
 
-	write_ipv4_header(&ip, inner->tos, inner->length + outer, 1, protocol, way->source[0], way->address[0]);
+	write_ipv4_header(&ip, inner->tos, inner->length + outer, 0, 1, protocol, way->source[0], way->address[0]);
 	return bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), 0);
 }
 
@@ -155,6 +175,7 @@ int check_egress(struct __sk_buff *skb)
 	if (!way || !read_inner(skb, way, &inner))
 		return TC_CONTINUE;
 	__sync_fetch_and_add(&way->packets, 1);
+	note_echo(skb, way, &inner);
 	if (way->forward != CHECK_L2 && encapsulate(skb, way, &inner))
 		return TC_DROP;
 	if (bpf_skb_store_bytes(skb, 0, way->destination_mac, MACS_LENGTH, 0))

@@ -25,6 +25,7 @@
 #define IP_MORE_FRAGMENTS 0x2000
 #define IP_DONT_FRAGMENT 0x4000
 #define VLAN_ID_MASK 0x0fff
+#define IPV6_MIN_MTU 1280
 
 struct vlan_header {
 	__be16 tci;

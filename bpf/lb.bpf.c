@@ -21,6 +21,7 @@
 #include "state/later.h"
 #include "state/local_table.h"
 #include "state/trace.h"
+#include "state/answers.h"
 
 #include "dispatch/turns.h"
 #include "dispatch/two_choices.h"
@@ -42,8 +43,10 @@
 #include "send/nat.h"
 #include "send/answer.h"
 #include "send/through.h"
+#include "send/to_server.h"
 #include "send/decapsulate.h"
 #include "send/route.h"
+#include "send/circle.h"
 
 /* Keeps the names of the verdicts in BTF for user space. */
 enum verdict *unused_verdict __attribute__((unused));
@@ -59,15 +62,21 @@ volatile __u32 through_enabled;
 __be32 tier_address[4];
 volatile __u32 tier_enabled;
 
-/* Options in an order that the fast patterns do not know. */
-static __noinline int search_timestamp(struct xdp_md *ctx, __u32 offset, __u32 length, __u32 *at)
+/* Options in an order that the fast patterns do not know. Returns the offset of TSval in the TCP header, or the enum timestamp_search that says
+ * why there is none. */
+static __noinline int search_timestamp(struct xdp_md *ctx, __u32 offset, __u32 length)
 {
 	struct option_bytes options = {};
+	__u32 last = length - 1, at = 0;
 	int search;
 
-	if (length - 1 >= TCP_OPTIONS_MAX || bpf_xdp_load_bytes(ctx, offset, &options, length))
+	/* Pinned: what is compared is what is passed on. */
+	asm volatile("" : "+r"(last));
+	if (last >= TCP_OPTIONS_MAX || bpf_xdp_load_bytes(ctx, offset, &options, last + 1))
 		return TIMESTAMP_MALFORMED;
-	search = timestamp_walk(&options, length, at);
+	search = timestamp_walk(&options, length, &at);
+	if (search == TIMESTAMP_FOUND)
+		return at;
 	return search == TIMESTAMP_AUTHENTICATED ? TIMESTAMP_ABSENT : search;
 }
 
@@ -82,14 +91,10 @@ inline_always int read_timestamp(struct xdp_md *ctx, const struct packet *p, str
 	if (p->header <= TCP_HEADER_MIN || (void *)(tcp + 1) > end)
 		return TIMESTAMP_ABSENT;
 	at = timestamp_fast(tcp, end);
-	if (!at) {
-		__u32 found = 0;
-		int search = search_timestamp(ctx, p->l4 + TCP_HEADER_MIN, p->header - TCP_HEADER_MIN, &found);
-
-		if (search != TIMESTAMP_FOUND)
-			return search;
-		at = found;
-	}
+	if (!at)
+		at = search_timestamp(ctx, p->l4 + TCP_HEADER_MIN, p->header - TCP_HEADER_MIN);
+	if (at < TCP_HEADER_MIN)
+		return at;
 	if (at > TCP_HEADER_MAX - 8)
 		return TIMESTAMP_MALFORMED;
 	value = (void *)tcp + at;
@@ -109,69 +114,65 @@ static const enum verdict parsed_verdict[4] = {
 };
 
 /* The same verdict, of which the verifier knows nothing: or it would walk all ways of sending once for every one of them. */
-inline_always enum verdict any_verdict(enum verdict verdict)
+inline_always enum verdict any_verdict(struct decision *d, enum verdict verdict)
 {
-	volatile __u8 byte = verdict;
+	volatile __u8 *byte = &d->verdict;
 
-	return byte;
+	*byte = verdict;
+	return *byte;
 }
 
-inline_always enum verdict send_to_server(struct xdp_md *ctx, const struct packet *p, const struct decision *d,
-					  enum verdict why)
+/* steer() for packets of every shape. A global function, as others that any_way calls: it is verified once, and not once for every way that leads here. In
+ * memory that is handed to such a function pointers do not last: it is given those of d apart, and the caller sets them again. */
+__noinline int steer_any(const struct packet *p, const struct service *service, struct decision *decided, __u32 search)
 {
-	const struct server *server = d->server;
-	__u8 forward = d->service->forward;
-	__u32 outer = 0;
+	struct decision d = { .service = service };
+	enum verdict verdict;
 
-	if (!(server->flags & SERVER_NEXT_HOP))
-		return DROPPED_NO_NEXT_HOP;
-	if (d->stops[0] | d->stops[1])
-		forward = FORWARD_GUE;
-	if (forward == FORWARD_GUE)
-		outer = outer_length(server, 1, d->stops[0] | d->stops[1]);
-	else if (forward == FORWARD_IPIP)
-		outer = outer_length(server, 0, 0);
-	if (p->length + outer > server->mtu)
-		return answer_too_big(ctx, p, server->mtu - outer);
-	if (d->echo_changed && !write_echo(ctx, p, d))
+	if (!p || !service || !decided)
 		return DROPPED_MALFORMED;
-	if (d->service->flags & SERVICE_THROUGH) {
-		if (why == FORWARDED_BY_COOKIE && !through_restore(ctx, p, d))
-			return DROPPED_NO_CLOCK;
-		if (why == FORWARDED_STRIPPED && !through_strip(ctx, p, d))
-			return DROPPED_MALFORMED;
-	}
-	switch (forward) {
-	case FORWARD_IPIP:
-		return send_ipip(ctx, p, server, why);
-	case FORWARD_GUE:
-		return send_gue(ctx, p, d, why);
-	case FORWARD_NAT:
-		return send_nat(ctx, p, server, why);
-	default:
-		return send_l2(ctx, p, server, why);
-	}
+	d.echo = decided->echo;
+	d.quoted = decided->quoted;
+	verdict = steer(p, &d, search);
+	decided->id = d.id;
+	decided->plain = d.plain;
+	decided->stops[0] = d.stops[0];
+	decided->stops[1] = d.stops[1];
+	return verdict;
+}
+
+/* Not inlined, as all that only some packets need: keys of maps then lie on the stack only as long as they are used. */
+static __noinline const __u32 *find_vip_of(const struct packet *p)
+{
+	return find_vip(p->destination, p->destination_port, p->protocol, p->ipv6);
+}
+
+static __noinline const __u32 *find_vip_address(const struct packet *p)
+{
+	return find_vip(p->destination, 0, 0, p->ipv6);
 }
 
 /* Steer `flow`: the packet itself, or the one that an ICMP error quotes. */
 inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p, const struct packet *flow, struct decision *d,
 				     __u32 number)
 {
+	const struct service *service = service_by_number(number);
 	int search = TIMESTAMP_ABSENT;
 	enum verdict verdict;
 
-	d->service = service_by_number(number);
-	if (!d->service)
+	if (!service)
 		return PASSED_NO_SERVICE;
-	if (flow->protocol == IPPROTO_TCP && carries_cookies(d->service))
+	if (flow->protocol == IPPROTO_TCP && carries_cookies(service))
 		search = read_timestamp(ctx, flow, d);
 	if (flow != p) {
 		d->quoted = 1;
 		d->echo = d->timestamp; /* the server wrote what it quotes */
 	}
-	verdict = steer(flow, d, search);
+	verdict = steer_any(flow, service, d, search);
+	d->service = service;
+	d->server = server_by_id(service, d->id);
 	if (!d->server)
-		return verdict;
+		return DROPPED_NO_SERVER;
 	if (flow != p)
 		return verdict == FORWARDED_BY_COOKIE || verdict == FORWARDED_BY_LOCAL_TABLE ? FORWARDED_ICMP_BY_COOKIE :
 											FORWARDED_ICMP_BY_FALLBACK;
@@ -203,7 +204,7 @@ inline_always enum verdict walk_icmp(struct xdp_md *ctx, struct packet *p, struc
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct icmp_header *icmp = packet_at(data, p->l4);
 
-	if (!find_vip(p->destination, 0, 0, p->ipv6))
+	if (!find_vip_address(p))
 		return PASSED_NO_SERVICE;
 	if (p->fragment)
 		return PASSED_UNSUPPORTED;
@@ -213,48 +214,81 @@ inline_always enum verdict walk_icmp(struct xdp_md *ctx, struct packet *p, struc
 		return answer_echo(ctx, p);
 	if (!is_icmp_error(p, icmp) || !parse_quote(quote, p, data, end))
 		return PASSED_UNSUPPORTED;
-	*number = find_vip(quote->destination, quote->destination_port, quote->protocol, quote->ipv6);
+	*number = find_vip_of(quote);
 	return *number ? VERDICT_CONTINUE : PASSED_NO_SERVICE;
 }
 
 /* How a packet came. One byte, and never 0: so the verifier does not follow the value, and walks the rest once and not twice. */
 enum { DIRECTLY = 1, BY_FIRST_TIER };
 
+/* Whose answer is this? */
+static __noinline const __u64 *return_find(const struct packet *p, const void *source_mac)
+{
+	struct return_key key = { .port = p->source_port, .protocol = p->protocol };
+	const __u64 *known;
+
+	__builtin_memcpy(key.address, p->source, 16);
+	known = bpf_map_lookup_elem(&returns, &key);
+	if (known)
+		return known;
+	__builtin_memcpy(key.mac, source_mac, ETH_ALEN);
+	return bpf_map_lookup_elem(&returns, &key);
+}
+
+/* Makes the server's answer the service's. */
+__noinline int mark_return(struct xdp_md *ctx, const struct packet *p, const struct service *service, const struct server *server,
+			   const struct decision *decided)
+{
+	struct decision d = { .service = service, .server = server };
+	enum verdict verdict = RETURNED_UNMARKED;
+
+	if (!p || !service || !server || !decided)
+		return DROPPED_MALFORMED;
+	d.id = decided->id;
+	d.timestamp_at = decided->timestamp_at;
+	d.timestamp = decided->timestamp;
+	if (d.timestamp_at && through_mark(ctx, p, &d))
+		verdict = RETURNED;
+	if (service->forward == FORWARD_NAT && !nat_to_client(ctx, p, service))
+		return DROPPED_MALFORMED;
+	return verdict;
+}
+
 /* An answer of a server whose service returns through this node? *action is set when it was sent on. */
 inline_always enum verdict walk_return(struct xdp_md *ctx, struct packet *p, struct decision *d, int *action)
 {
-	struct return_key key = { .port = p->source_port, .protocol = p->protocol };
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	enum verdict verdict = RETURNED_UNMARKED;
+	const struct service *service;
+	const struct server *server;
+	enum verdict verdict;
 	const __u64 *known;
 
 	if (!through_enabled || data + sizeof(struct ethhdr) > end)
 		return PASSED_NO_SERVICE;
-	__builtin_memcpy(key.address, p->source, 16);
-	known = p->fragment == FRAGMENT_LATER ? fragment_find(p) : bpf_map_lookup_elem(&returns, &key);
-	if (!known && p->fragment != FRAGMENT_LATER) {
-		__builtin_memcpy(key.mac, ((struct ethhdr *)data)->h_source, ETH_ALEN);
-		known = bpf_map_lookup_elem(&returns, &key);
-	}
+	known = p->fragment == FRAGMENT_LATER ? fragment_find(p) : return_find(p, ((struct ethhdr *)data)->h_source);
 	if (!known)
 		return PASSED_NO_SERVICE;
-	d->service = service_by_number(*known >> 32);
-	if (!d->service)
+	service = service_by_number(*known >> 32);
+	if (!service)
 		return PASSED_NO_SERVICE;
 	d->id = *known;
-	d->server = server_by_id(d->service, d->id);
-	if (!d->server)
+	server = server_by_id(service, d->id);
+	if (!server)
 		return PASSED_NO_SERVICE;
-	if (!__builtin_memcmp(p->destination, d->server->source, 16))
+	if (!__builtin_memcmp(p->destination, server->source, 16))
 		return PASSED_PROBE;
+	if (find_vip_address(p)) /* a VIP is nobody's client */
+		return PASSED_NO_SERVICE;
 	if (p->fragment == FRAGMENT_FIRST)
-		fragment_learn(p, d->service->number, d->id);
+		fragment_learn(p, service->number, d->id);
 	/* A timestamp that comes back was let through with the SYN, be it by a node that knows this server better. */
-	if (carries_cookies(d->service) && p->protocol == IPPROTO_TCP && read_timestamp(ctx, p, d) == TIMESTAMP_FOUND && through_mark(ctx, p, d))
-		verdict = RETURNED;
-	if (d->service->forward == FORWARD_NAT &&
-	    !nat_rewrite(p, (void *)(long)ctx->data, (void *)(long)ctx->data_end, 1, d->service->vip, d->service->port))
-		return DROPPED_MALFORMED;
+	if (carries_cookies(service) && p->protocol == IPPROTO_TCP && read_timestamp(ctx, p, d) != TIMESTAMP_FOUND)
+		d->timestamp_at = 0;
+	verdict = mark_return(ctx, p, service, server, d);
+	d->service = service;
+	d->server = server;
+	if (verdict >= DROPPED_MALFORMED)
+		return verdict;
 	*action = route_to_client(ctx, p);
 	return verdict;
 }
@@ -276,28 +310,32 @@ inline_always enum verdict walk(struct xdp_md *ctx, struct packet *p, struct dec
 		verdict = walk_icmp(ctx, p, &quote, &number);
 		flow = &quote;
 	} else if (p->fragment == FRAGMENT_LATER) {
-		if (!find_vip(p->destination, 0, 0, p->ipv6))
+		if (!find_vip_address(p))
 			return walk_return(ctx, p, d, action);
 		verdict = walk_later_fragment(p, d);
 	} else {
-		number = find_vip(p->destination, p->destination_port, p->protocol, p->ipv6);
+		number = find_vip_of(p);
 		if (!number)
 			return walk_return(ctx, p, d, action);
 	}
 	if (verdict == VERDICT_CONTINUE && number)
 		verdict = walk_flow(ctx, p, flow, d, *number);
-	verdict = any_verdict(verdict);
+	verdict = any_verdict(d, verdict);
 	if (verdict >= FORWARDED_NEW && verdict < RETURNED && d->server) {
+		const struct service *service = d->service;
+		const struct server *server = d->server;
 		enum verdict why = verdict;
 
-		verdict = send_to_server(ctx, p, d, why);
+		verdict = send_to_server(ctx, p, service, server, d);
+		d->service = service;
+		d->server = server;
 		if (verdict == why)
-			count_server(d->server->counter, is_syn(p), why == FORWARDED_NEW, p->length);
+			count_server(server->counter, is_syn(p), why == FORWARDED_NEW, p->length);
 	}
 	return verdict;
 }
 
-inline_always void report(const struct packet *p, const struct decision *d, __u32 service, enum verdict verdict)
+static __noinline int report(const struct packet *p, const struct decision *d, __u32 service, enum verdict verdict)
 {
 	struct trace_event event = {
 		.time_ns = bpf_ktime_get_coarse_ns(),
@@ -317,7 +355,7 @@ inline_always void report(const struct packet *p, const struct decision *d, __u3
 
 	__builtin_memcpy(event.source, p->source, 16);
 	__builtin_memcpy(event.destination, p->destination, 16);
-	trace(&event);
+	return trace(&event);
 }
 
 inline_always int transmit(struct xdp_md *ctx, const struct server *server)
@@ -343,6 +381,8 @@ static __noinline int any_way(struct xdp_md *ctx, int came)
 	enum verdict verdict = walk(ctx, &packet, &decision, &action);
 	__u32 service = decision.service ? decision.service->number : 0;
 
+	if ((verdict == PASSED_NO_SERVICE || verdict == PASSED_UNSUPPORTED) && would_circle(ctx, &packet))
+		verdict = DROPPED_NO_SERVICE;
 	count_verdict(service, verdict, packet.length);
 	if (trace_enabled)
 		report(&packet, &decision, service, verdict);

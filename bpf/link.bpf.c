@@ -127,7 +127,7 @@ static int lose_handshake(struct segment *segment, const struct link_faults *fau
 	return 1;
 }
 
-SEC("tcx/egress")
+SEC("tc")
 int lose(struct __sk_buff *skb)
 {
 	struct segment segment = {};

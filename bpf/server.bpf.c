@@ -14,16 +14,20 @@
 #include "packet/gue.h"
 #include "steer/cookie.h"
 #include "state/agent.h"
+#include "state/tunnel_sources.h"
 #include "packet/flow.h"
 #include "state/socket.h"
 #include "state/hold_back.h"
 #include "steer/mark.h"
+#include "steer/begin.h"
+#include "steer/renew.h"
+#include "steer/translated.h"
 #include "send/decapsulate.h"
 #include "send/hand_on.h"
 #include "steer/deliver.h"
 
 /* Functions off the common path are not inlined: packets meet cold caches, and the common path shall be short. */
-#define TC_CONTINUE (-1) /* TCX_NEXT: what we do is invisible to other programs */
+#define TC_CONTINUE (-1) /* TCX_NEXT, TC_ACT_UNSPEC: what we do is invisible to other programs */
 #define TSECR 4 /* from TSval */
 
 /* A connection request: the packet that completes the handshake passes here. */
@@ -95,6 +99,8 @@ inline_always enum agent_verdict restore_connection(struct bpf_sock *sk, const s
 	struct hold_back *h;
 
 	h = full ? bpf_sk_storage_get(&hold_backs, full, 0, 0) : 0;
+	if (!h && full && begins_with(socket_address(full), served, f, w))
+		h = bpf_sk_storage_get(&hold_backs, full, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!h)
 		return INGRESS_UNMARKED;
 	if (h->state == HOLD_BACK_NEW) {
@@ -128,18 +134,24 @@ inline_always enum agent_verdict restore(struct __sk_buff *skb)
 	if (!f.echo || !(f.tcp_flags & TCP_FLAG_ACK_BIT))
 		return INGRESS_NO_ECHO;
 	sk = socket_find(skb, f.client, &f.key, f.client_port);
-	if (!sk)
-		return INGRESS_NO_SOCKET;
-	if (sk->state == SOCKET_NEW_SYN_RECV)
+	if (!sk) {
+		verdict = restore_translated(served, &f, &restored);
+		goto out;
+	}
+	if (sk->state == SOCKET_NEW_SYN_RECV) {
 		verdict = restore_request(sk, served, &f, &restored);
-	else if (sk->state == SOCKET_LISTEN)
-		verdict = restore_syn_cookie(sk, served, &f, &restored);
-	else if (sk->state == SOCKET_TIME_WAIT)
+	} else if (sk->state == SOCKET_LISTEN) { /* which need not be who gets it */
+		verdict = restore_translated(served, &f, &restored);
+		if (verdict == INGRESS_NO_SOCKET)
+			verdict = restore_syn_cookie(sk, served, &f, &restored);
+	} else if (sk->state == SOCKET_TIME_WAIT) {
 		verdict = restore_time_wait(sk, served, &f, &restored);
-	else
+	} else {
 		verdict = restore_connection(sk, served, &f, &restored);
+	}
 	bpf_sk_release(sk);
-	if (verdict >= INGRESS_RESTORED_REQUEST && verdict <= INGRESS_RESTORED_TIME_WAIT)
+out:
+	if (verdict >= INGRESS_RESTORED_REQUEST && verdict <= INGRESS_RESTORED_TRANSLATED)
 		flow_write(skb, &f, f.option + TSECR, f.echo, bpf_htonl(restored));
 	return verdict;
 }
@@ -184,6 +196,8 @@ inline_always enum agent_verdict mark_connection(struct __sk_buff *skb, struct f
 	    (held && (full->state == SOCKET_FIN_WAIT1 || full->state == SOCKET_FIN_WAIT2 || full->state == SOCKET_CLOSING)))
 		mark_remember(f, delta, 0);
 	flow_write(skb, f, f->option, f->value, bpf_htonl(w));
+	if ((h->behind || h->generation != now) && renew(skb, f, full))
+		return EGRESS_MARKED_RENEWED;
 	return f->tcp_flags & TCP_FLAG_SYN_BIT ? EGRESS_MARKED_SYN_ACK : held ? EGRESS_MARKED_HELD_BACK : EGRESS_MARKED;
 }
 
@@ -194,6 +208,8 @@ static __noinline enum agent_verdict mark_without_storage(struct __sk_buff *skb,
 	__u32 v = bpf_ntohl(f->value), cookie = mark_cookie(served, f, served->epoch_parity, 0);
 	enum agent_verdict verdict = EGRESS_MARKED_SYN_ACK;
 
+	if (is_renewing())
+		return EGRESS_COPIED;
 	if (!(f->tcp_flags & TCP_FLAG_SYN_BIT)) {
 		const struct exception *exception;
 		__u32 delta = START_DELTA;
@@ -233,22 +249,29 @@ inline_always enum agent_verdict mark(struct __sk_buff *skb)
 		full = 0;
 	if (full)
 		h = bpf_sk_storage_get(&hold_backs, full, 0, 0);
-	if (h)
+	/* A child of a redirect onto a listener of ours has its storage, but the flow has its own. */
+	if (h && full->src_port == bpf_ntohs(f.key.port))
 		return mark_connection(skb, &f, full, h);
 	served = served_find(&f.key);
 	if (!served || !(served->flags & (f.tcp_flags & TCP_FLAG_SYN_BIT ? SERVED_COOKIE : SERVED_COOKIE | SERVED_RETIRED)))
 		return EGRESS_NOT_SERVED;
 	if (flow_find_timestamp(&f, skb) != TIMESTAMP_FOUND)
 		return no_timestamp(&f);
+	if (is_translated(skb, &f, sk, full) || (!sk && f.tcp_flags & TCP_FLAG_SYN_BIT && is_translated_cookie(skb, &f))) {
+		if (!(f.tcp_flags & TCP_FLAG_SYN_BIT))
+			return mark_translated(skb, &f, served);
+		translated_handshake(&f);
+		return mark_without_storage(skb, &f, served, 0);
+	}
 	/* The kernel's own sockets, which answer for TIME_WAIT before 6.13, are raw. */
 	if (!full || full->type != SOCKET_TYPE_STREAM)
 		return mark_without_storage(skb, &f, served, sk);
-	if (!(f.tcp_flags & TCP_FLAG_SYN_BIT)) {
+	if (!(f.tcp_flags & TCP_FLAG_SYN_BIT) && !begins_now(socket_address(full), served, bpf_ntohl(f.value), skb->gso_segs)) {
 		if (f.tcp_flags & TCP_FLAG_FIN_BIT)
 			mark_remember(&f, 0, 1);
 		return EGRESS_UNMARKED_OLDER_THAN_AGENT;
 	}
-	/* TCP Fast Open: the connection is there before its SYN-ACK. */
+	/* Another listener's child; or TCP Fast Open: the connection is there before its SYN-ACK. */
 	h = bpf_sk_storage_get(&hold_backs, full, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	return h ? mark_connection(skb, &f, full, h) : EGRESS_NOT_SERVED;
 }
@@ -282,7 +305,9 @@ inline_always enum agent_verdict recognise(struct xdp_md *ctx, struct tunnel *t,
 	key.protocol = p->destination_port ? p->protocol : 0;
 	if (parsed != PARSED || !bpf_map_lookup_elem(&served_rows, &key))
 		return PASSED_FOREIGN_TUNNEL;
-	return AGENT_CONTINUE;
+	if (!tunnel_lengths_agree(t, p, data, end))
+		return DROPPED_MALFORMED_TUNNEL;
+	return tunnel_source_known(t->source) ? AGENT_CONTINUE : DROPPED_FOREIGN_SOURCE;
 }
 
 inline_always enum agent_verdict take_in(struct xdp_md *ctx, int *action)
@@ -318,16 +343,75 @@ int server_xdp(struct xdp_md *ctx)
 	return verdict >= DROPPED_MALFORMED_TUNNEL && verdict <= DROPPED_CONGESTED ? XDP_DROP : action;
 }
 
+/* Where one device is made on another (VLAN, bridge, bond, macvlan), a packet passes both. What was rewritten at the first is left alone at
+ * the second; tc_index tells, which only tcindex and dsmark read, before Linux 6.3. */
+enum { REWRITTEN_AT_INGRESS = 0xba11, REWRITTEN_AT_EGRESS = 0xba57 };
+
 SEC("tc")
 int server_ingress(struct __sk_buff *skb)
 {
-	agent_count(restore(skb), skb->len);
+	enum agent_verdict verdict = INGRESS_RESTORED_BELOW;
+
+	if (skb->tc_index != REWRITTEN_AT_INGRESS) {
+		verdict = restore(skb);
+		if (verdict >= INGRESS_RESTORED_REQUEST && verdict <= INGRESS_RESTORED_TRANSLATED)
+			skb->tc_index = REWRITTEN_AT_INGRESS;
+	}
+	agent_count(verdict, skb->len);
 	return TC_CONTINUE;
 }
 
 SEC("tc")
 int server_egress(struct __sk_buff *skb)
 {
-	agent_count(mark(skb), skb->len);
+	enum agent_verdict verdict = EGRESS_MARKED_ABOVE;
+
+	if (skb->tc_index != REWRITTEN_AT_EGRESS) {
+		verdict = mark(skb);
+		if (verdict >= EGRESS_MARKED_SYN_ACK && verdict <= EGRESS_MARKED_TRANSLATED)
+			skb->tc_index = REWRITTEN_AT_EGRESS;
+	}
+	agent_count(verdict, skb->len);
 	return TC_CONTINUE;
+}
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+} __attribute__((preserve_access_index));
+
+struct bpf_iter__bpf_sk_storage_map {
+	__bpf_md_ptr(struct bpf_iter_meta *, meta);
+	__bpf_md_ptr(struct bpf_map *, map);
+	__bpf_md_ptr(struct sock *, sk);
+	__bpf_md_ptr(struct hold_back *, value);
+};
+
+/* Walks hold_backs and writes for each living connection with a cookie one byte: the parity of the epoch that its client has
+ * echoed last. */
+SEC("iter/bpf_sk_storage_map")
+int count_echoes(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	const struct hold_back *h = ctx->value;
+	struct sock *sk = ctx->sk;
+	const struct tcp_sock *tcp = (void *)sk;
+	const struct turn *last;
+	__u64 now_ns = bpf_ktime_get_ns();
+	__u32 zero = 0, t;
+	__u8 parity;
+
+	if (!sk || !h || sk->__sk_common.skc_state == SOCKET_LISTEN || sk->__sk_common.skc_state == SOCKET_CLOSE)
+		return 0;
+	if (h->state == HOLD_BACK_MARKED) {
+		parity = (h->cookie >> ((h->cookie_bits - 1) & 31) & 1) ^ h->behind;
+	} else if (h->state == HOLD_BACK_NEW && BPF_CORE_READ_BITFIELD_PROBED(tcp, rx_opt.tstamp_ok)) {
+		last = bpf_map_lookup_elem(&last_turn, &zero);
+		if (!last)
+			return 0;
+		t = now_ns / 1000000 + BPF_CORE_READ(tcp, tsoffset);
+		parity = last->parity ^ sent_before_turn(handshake_echo(tcp, now_ns, t, COOKIE_BITS_MAX), now_ns, t);
+	} else {
+		return 0;
+	}
+	bpf_seq_write(ctx->meta->seq, &parity, sizeof(parity));
+	return 0;
 }

@@ -25,12 +25,12 @@ inline_always __u16 checksum_ipv4_header(const struct iphdr *ip)
 
 /* A header without options, no fragment, with its checksum. Summed from the values: words read back right after they were
  * written in smaller pieces have to wait for those writes. */
-inline_always void write_ipv4_header(struct iphdr *ip, __u8 tos, __u16 length, _Bool dont_fragment, __u8 protocol, __be32 source,
+inline_always void write_ipv4_header(struct iphdr *ip, __u8 tos, __u16 length, __u16 id, _Bool dont_fragment, __u8 protocol, __be32 source,
 				     __be32 destination)
 {
 	__be32 word[3] = {
 		bpf_htonl(0x45u << 24 | (__u32)tos << 16 | length),
-		bpf_htonl(dont_fragment ? IP_DONT_FRAGMENT : 0),
+		bpf_htonl((__u32)id << 16 | (dont_fragment ? IP_DONT_FRAGMENT : 0)),
 		bpf_htonl(64u << 24 | (__u32)protocol << 16),
 	};
 	__be32 *at = (void *)ip;

@@ -22,13 +22,29 @@ struct flow {
 
 enum { FLOW_NOT_TCP, FLOW_NOT_LINEAR }; /* below any offset of a TCP header */
 
+/* How much of a packet that arrives is in front of its IP header: the Ethernet header, or nothing. Generic XDP on Linux >= 6.9 loses the
+ * length of the link header (skb->mac_len) when it copies a packet; then programs at tc see it from its IP header on. What the bytes
+ * look like proves nothing: clients choose their addresses. Most MACs do not begin like an IP header; for the others the kernel, which
+ * knows where its network header is, is asked whether as many bytes follow it as follow skb->data. */
+inline_always __u32 flow_link_header(struct __sk_buff *skb)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u64 linear = end - data;
+	__u8 byte;
+
+	asm volatile("" : "+r"(linear)); /* the difference of two pointers, and nothing else of them */
+	if (data + 1 > end || *(__u8 *)data >> 4 != (skb->protocol == bpf_htons(ETH_P_IP) ? 4 : 6))
+		return ETH_HLEN;
+	return bpf_skb_load_bytes_relative(skb, linear - 1, &byte, sizeof(byte), BPF_HDR_START_NET) ? ETH_HLEN : 0;
+}
+
 /* The offset of the TCP header, or FLOW_NOT_TCP (fragments too), or FLOW_NOT_LINEAR. */
-inline_always __u32 flow_addresses(struct flow *f, void *data, void *end, __be16 protocol, enum flow_direction direction)
+inline_always __u32 flow_addresses(struct flow *f, void *data, void *end, __u32 l2, __be16 protocol, enum flow_direction direction)
 {
 	__u32 *client = f->client, *service = f->key.address;
 
 	if (protocol == bpf_htons(ETH_P_IP)) {
-		struct iphdr *ip = data + ETH_HLEN;
+		struct iphdr *ip = data + l2;
 
 		if ((void *)(ip + 1) > end)
 			return FLOW_NOT_LINEAR;
@@ -37,12 +53,12 @@ inline_always __u32 flow_addresses(struct flow *f, void *data, void *end, __be16
 			return FLOW_NOT_TCP;
 		client[0] = direction == FROM_CLIENT ? ip->saddr : ip->daddr;
 		service[0] = direction == FROM_CLIENT ? ip->daddr : ip->saddr;
-		return ETH_HLEN + ip->ihl * 4;
+		return l2 + ip->ihl * 4;
 	}
 	if (protocol == bpf_htons(ETH_P_IPV6)) {
-		struct ipv6hdr *ip = data + ETH_HLEN;
+		struct ipv6hdr *ip = data + l2;
 		__u8 next;
-		__u32 l4 = ETH_HLEN + sizeof(*ip);
+		__u32 l4 = l2 + sizeof(*ip);
 
 		if ((void *)(ip + 1) > end)
 			return FLOW_NOT_LINEAR;
@@ -68,9 +84,11 @@ inline_always __u32 flow_addresses(struct flow *f, void *data, void *end, __be16
 }
 
 /* Fills the flow but for the option; answers as flow_addresses. */
-inline_always __u32 flow_parse_linear(struct flow *f, void *data, void *end, __be16 protocol, enum flow_direction direction)
+inline_always __u32 flow_parse_linear(struct flow *f, struct __sk_buff *skb, enum flow_direction direction)
 {
-	__u32 l4 = flow_addresses(f, data, end, protocol, direction);
+	__u32 l2 = direction == FROM_CLIENT ? flow_link_header(skb) : ETH_HLEN;
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 l4 = flow_addresses(f, data, end, l2, skb->protocol, direction);
 	struct tcphdr *tcp = data + l4;
 
 	if (l4 <= FLOW_NOT_LINEAR)
@@ -93,9 +111,9 @@ inline_always _Bool flow_parse(struct flow *f, struct __sk_buff *skb, enum flow_
 {
 	__u32 headers = ETH_HLEN + 60 + TCP_HEADER_MAX, l4;
 
-	l4 = flow_parse_linear(f, (void *)(long)skb->data, (void *)(long)skb->data_end, skb->protocol, direction);
+	l4 = flow_parse_linear(f, skb, direction);
 	if (l4 == FLOW_NOT_LINEAR && !bpf_skb_pull_data(skb, skb->len < headers ? skb->len : headers))
-		l4 = flow_parse_linear(f, (void *)(long)skb->data, (void *)(long)skb->data_end, skb->protocol, direction);
+		l4 = flow_parse_linear(f, skb, direction);
 	return l4 > FLOW_NOT_LINEAR;
 }
 
@@ -103,7 +121,7 @@ inline_always _Bool flow_parse(struct flow *f, struct __sk_buff *skb, enum flow_
 static __noinline int flow_walk_options(struct __sk_buff *skb, struct flow *f)
 {
 	struct option_bytes options = {};
-	__u32 length, at = 0;
+	__u32 length, last, at = 0;
 	__be32 words[2];
 
 	if (!f)
@@ -111,7 +129,9 @@ static __noinline int flow_walk_options(struct __sk_buff *skb, struct flow *f)
 	length = f->header - TCP_HEADER_MIN;
 	if (!length)
 		return TIMESTAMP_ABSENT;
-	if (length > TCP_OPTIONS_MAX || bpf_skb_load_bytes(skb, f->l4 + TCP_HEADER_MIN, options.byte, length))
+	last = length - 1;
+	asm volatile("" : "+r"(last));
+	if (last >= TCP_OPTIONS_MAX || bpf_skb_load_bytes(skb, f->l4 + TCP_HEADER_MIN, options.byte, last + 1))
 		return TIMESTAMP_MALFORMED;
 	f->search = timestamp_walk(&options, length, &at);
 	if (f->search != TIMESTAMP_FOUND)

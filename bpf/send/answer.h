@@ -5,6 +5,25 @@
 /* How much of the packet an ICMP error quotes: all headers, with every option. */
 #define QUOTE 128
 
+/* May the source be answered? Not if it stands for nobody, many, or this node (RFC 1122 3.2.1.3, RFC 4443 2.4 e), or we answer ourselves. */
+inline_always _Bool answer_possible(const struct packet *p)
+{
+	const __be32 *a = p->source;
+	__u8 first = bpf_ntohl(a[0]) >> 24;
+
+	if (p->ipv6 ? first == 0xff || (!a[0] && !a[1] && (!(a[2] & ~bpf_htonl(0xffff)))) : first == 0 || first == 127 || first >= 224)
+		return 0;
+	return !find_vip(p->source, 0, 0, p->ipv6);
+}
+
+/* VERDICT_CONTINUE: answer. */
+inline_always enum verdict answer_allowed(const struct packet *p, enum answer answer)
+{
+	if (!answer_possible(p))
+		return DROPPED_IMPOSSIBLE_SOURCE;
+	return answer_leave(answer) ? VERDICT_CONTINUE : DROPPED_ANSWER_LIMIT;
+}
+
 inline_always void swap_macs(struct ethhdr *eth)
 {
 	__u8 mac[ETH_ALEN];
@@ -14,12 +33,21 @@ inline_always void swap_macs(struct ethhdr *eth)
 	__builtin_memcpy(eth->h_source, mac, ETH_ALEN);
 }
 
-inline_always enum verdict answer_echo(struct xdp_md *ctx, const struct packet *p)
+__noinline int answer_echo(struct xdp_md *ctx, const struct packet *p)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct icmp_header *icmp = packet_at(data, p->l4);
-	__u8 request = p->ipv6 ? ICMPV6_ECHO_REQUEST : ICMP_ECHO_REQUEST, reply = p->ipv6 ? ICMPV6_ECHO_REPLY : ICMP_ECHO_REPLY;
+	struct icmp_header *icmp;
+	enum verdict verdict;
+	__u8 request, reply;
 
+	if (!p)
+		return DROPPED_MALFORMED;
+	verdict = answer_allowed(p, ANSWER_ECHO);
+	if (verdict != VERDICT_CONTINUE)
+		return verdict;
+	icmp = packet_at(data, p->l4);
+	request = p->ipv6 ? ICMPV6_ECHO_REQUEST : ICMP_ECHO_REQUEST;
+	reply = p->ipv6 ? ICMPV6_ECHO_REPLY : ICMP_ECHO_REPLY;
 	if (data + sizeof(struct ethhdr) > end || (void *)(icmp + 1) > end)
 		return DROPPED_MALFORMED;
 	swap_macs(data);
@@ -74,7 +102,7 @@ inline_always enum verdict answer_too_big_ipv4(struct xdp_md *ctx, const struct 
 
 	if (!ip || (void *)icmp + sizeof(*icmp) + QUOTE > (void *)(long)ctx->data_end)
 		return DROPPED_TOO_BIG_QUIETLY;
-	write_ipv4_header(ip, 0, sizeof(*ip) + sizeof(*icmp) + QUOTE, 0, IPPROTO_ICMP, p->destination[0], p->source[0]);
+	write_ipv4_header(ip, 0, sizeof(*ip) + sizeof(*icmp) + QUOTE, 0, 0, IPPROTO_ICMP, p->destination[0], p->source[0]);
 	icmp->type = ICMP_UNREACHABLE;
 	icmp->code = ICMP_FRAGMENTATION_NEEDED;
 	icmp->checksum = 0;
@@ -113,10 +141,15 @@ inline_always enum verdict answer_too_big_ipv6(struct xdp_md *ctx, const struct 
 	return ANSWERED_TOO_BIG;
 }
 
-inline_always enum verdict answer_too_big(struct xdp_md *ctx, const struct packet *p, __u16 mtu)
+__noinline int answer_too_big(struct xdp_md *ctx, const struct packet *p, __u32 mtu)
 {
-	if (p->protocol == IPPROTO_ICMP || p->protocol == IPPROTO_ICMPV6 || p->fragment == FRAGMENT_LATER ||
+	enum verdict verdict;
+
+	if (!p || p->protocol == IPPROTO_ICMP || p->protocol == IPPROTO_ICMPV6 || p->fragment == FRAGMENT_LATER ||
 	    p->length < QUOTE)
 		return DROPPED_TOO_BIG_QUIETLY;
-	return p->ipv6 ? answer_too_big_ipv6(ctx, p, mtu) : answer_too_big_ipv4(ctx, p, mtu);
+	verdict = answer_allowed(p, ANSWER_TOO_BIG);
+	if (verdict != VERDICT_CONTINUE)
+		return verdict;
+	return p->ipv6 ? answer_too_big_ipv6(ctx, p, mtu < IPV6_MIN_MTU ? IPV6_MIN_MTU : mtu) : answer_too_big_ipv4(ctx, p, mtu);
 }

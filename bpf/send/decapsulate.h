@@ -7,10 +7,11 @@
 #define ECN_CE 3
 
 struct tunnel {
-	__be32 destination[4];
+	__be32 source[4], destination[4];
 	__u16 l3; /* offset of the outer IP header */
 	__u16 stops; /* offset of struct gue_stops, 0: none */
 	__u16 inner; /* offset of the inner IP header */
+	__u16 length; /* of what follows the outer IP header, as that says */
 	__u8 outer_ipv6, inner_ipv6;
 	__u8 tos; /* of the outer header */
 };
@@ -79,16 +80,33 @@ inline_always enum tunnel_search tunnel_parse(struct tunnel *t, void *data, void
 		if ((void *)(ip + 1) > end || ip->version != 4 || ip->ihl != 5 ||
 		    ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET))
 			return TUNNEL_ABSENT;
+		t->source[0] = ip->saddr;
 		t->destination[0] = ip->daddr;
+		t->length = bpf_ntohs(ip->tot_len) - sizeof(*ip);
 		t->tos = ip->tos;
 		return tunnel_parse_l4(t, data, end, ip->protocol, t->l3 + sizeof(*ip));
 	}
 	if (protocol != bpf_htons(ETH_P_IPV6) || (void *)(ip6 + 1) > end || ip6->version != 6)
 		return TUNNEL_ABSENT;
 	t->outer_ipv6 = 1;
+	__builtin_memcpy(t->source, &ip6->saddr, 16);
 	__builtin_memcpy(t->destination, &ip6->daddr, 16);
+	t->length = bpf_ntohs(ip6->payload_len);
 	t->tos = ip6->priority << 4 | ip6->flow_lbl[0] >> 4;
 	return tunnel_parse_l4(t, data, end, ip6->nexthdr, t->l3 + sizeof(*ip6));
+}
+
+/* Do the headers agree on where the inner packet ends? Load balancers leave nothing behind it. */
+inline_always _Bool tunnel_lengths_agree(const struct tunnel *t, const struct packet *p, void *data, void *end)
+{
+	__u32 l4 = (t->l3 & 31) + (t->outer_ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
+	struct udphdr *udp = data + l4;
+
+	if (t->inner != l4) { /* GUE */
+		if ((void *)(udp + 1) > end || udp->len != bpf_htons(t->length))
+			return 0;
+	}
+	return t->inner + p->length == l4 + t->length;
 }
 
 /* RFC 6040 4.2: congestion met outside the inner packet shows inside it. 0: it cannot show there. */

@@ -23,11 +23,11 @@ inline_always void *outer_ipv4(void *at, void *end, const struct packet *p, cons
 
 	if ((void *)(ip + 1) > end)
 		return 0;
-	write_ipv4_header(ip, p->tos, p->length + outer, 1, protocol, server->source[0], server->address[0]);
+	write_ipv4_header(ip, p->tos, p->length + outer, server->path_secret, 1, protocol, server->source[0], server->address[0]);
 	return ip + 1;
 }
 
-/* The flow label spreads connections over equal paths and receive queues (RFC 6438). */
+/* The flow label spreads connections over equal paths and receive queues (RFC 6438), and nobody can guess it: internal/algo/pathid. */
 inline_always void *outer_ipv6(void *at, void *end, const struct packet *p, const struct server *server, __u8 protocol,
 			       __u32 outer, __u16 entropy)
 {
@@ -35,7 +35,7 @@ inline_always void *outer_ipv6(void *at, void *end, const struct packet *p, cons
 
 	if ((void *)(ip + 1) > end)
 		return 0;
-	*(__be32 *)ip = bpf_htonl(6u << 28 | (__u32)p->tos << 20 | entropy);
+	*(__be32 *)ip = bpf_htonl(6u << 28 | (__u32)p->tos << 20 | (server->path_secret ^ entropy) * 0x85ebca6b >> 12);
 	ip->payload_len = bpf_htons(p->length + outer - sizeof(*ip));
 	ip->nexthdr = protocol;
 	ip->hop_limit = 64;
@@ -95,11 +95,11 @@ inline_always _Bool gue_write_stop(void *at, void *end, const struct server *sto
 }
 
 /* A stop can be used when its outer family is that of the first server. */
-inline_always const struct server *gue_stop(const struct decision *d, __u32 index)
+inline_always const struct server *gue_stop(const struct service *service, const struct server *server, __u32 id)
 {
-	const struct server *stop = server_by_id(d->service, d->stops[index]);
+	const struct server *stop = server_by_id(service, id);
 
-	return stop && !((stop->flags ^ d->server->flags) & SERVER_IPV6) ? stop : 0;
+	return stop && !((stop->flags ^ server->flags) & SERVER_IPV6) ? stop : 0;
 }
 
 inline_always _Bool gue_write_stops(void *at, void *end, const struct server *first, const struct server *second, _Bool ipv6)
@@ -126,17 +126,21 @@ inline_always _Bool gue_write_stops(void *at, void *end, const struct server *fi
 	return gue_write_stop(at, end, second, ipv6);
 }
 
-inline_always enum verdict send_gue(struct xdp_md *ctx, const struct packet *p, const struct decision *d,
-				    enum verdict why)
+/* A global function: verified once. stops: two ids. Returns an enum verdict, VERDICT_CONTINUE if all is well. */
+__noinline int gue_wrap(struct xdp_md *ctx, const struct packet *p, const struct service *service, const struct server *server, __u32 ids)
 {
-	const struct server *server = d->server, *first = gue_stop(d, 0), *second = gue_stop(d, 1);
-	_Bool ipv6 = server->flags & SERVER_IPV6, stops = d->stops[0] | d->stops[1];
-	__u32 outer = outer_length(server, 1, stops);
-	__u16 entropy = flow_entropy(p);
+	_Bool ipv6, stops = ids != 0;
 	struct gue_header *gue;
 	struct udphdr *udp;
+	__u16 entropy;
+	__u32 outer;
 	void *end;
 
+	if (!p || !service || !server)
+		return DROPPED_MALFORMED;
+	ipv6 = server->flags & SERVER_IPV6;
+	outer = outer_length(server, 1, stops);
+	entropy = flow_entropy(p);
 	if (l2_make_room(ctx, p, server, outer))
 		return DROPPED_NO_HEADROOM;
 	udp = outer_ip(ctx, p, server, IPPROTO_UDP, outer, entropy, ipv6);
@@ -151,7 +155,15 @@ inline_always enum verdict send_gue(struct xdp_md *ctx, const struct packet *p, 
 	gue->version_control_words = stops ? GUE_STOPS_LENGTH(ipv6) / 4 : 0;
 	gue->protocol = p->ipv6 ? IPPROTO_IPV6 : IPPROTO_IPIP;
 	gue->flags = 0;
-	if (stops && !gue_write_stops(gue + 1, end, first, second, ipv6))
+	if (stops && !gue_write_stops(gue + 1, end, gue_stop(service, server, ids & 0xffff), gue_stop(service, server, ids >> 16), ipv6))
 		return DROPPED_MALFORMED;
-	return why;
+	return VERDICT_CONTINUE;
+}
+
+inline_always enum verdict send_gue(struct xdp_md *ctx, const struct packet *p, const struct decision *d,
+				    enum verdict why)
+{
+	enum verdict verdict = gue_wrap(ctx, p, d->service, d->server, d->stops[0] | (__u32)d->stops[1] << 16);
+
+	return verdict == VERDICT_CONTINUE ? why : verdict;
 }

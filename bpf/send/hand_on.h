@@ -35,6 +35,27 @@ inline_always const struct stop *hand_on_choose(struct gue_stops *stops, const v
 	return 0;
 }
 
+/* Tunnels that go in circles end. 0: it was the last hop. */
+inline_always _Bool hand_on_age(const struct tunnel *t, void *data, void *end)
+{
+	struct iphdr *ip = data + (t->l3 & 31);
+	struct ipv6hdr *ip6 = (void *)ip;
+	__be16 *word = (__be16 *)&ip->ttl, before;
+
+	if (t->outer_ipv6) {
+		if ((void *)(ip6 + 1) > end || ip6->hop_limit <= 1)
+			return 0;
+		ip6->hop_limit--;
+		return 1;
+	}
+	if ((void *)(ip + 1) > end || ip->ttl <= 1)
+		return 0;
+	before = *word;
+	ip->ttl--;
+	checksum_replace16(&ip->check, before, *word);
+	return 1;
+}
+
 /* The outer header's new destination, and every checksum that covers it. */
 inline_always _Bool hand_on_address(const struct tunnel *t, void *data, void *end, const __be32 address[4],
 				    __be32 stops_before, __be32 stops_after)
@@ -82,6 +103,8 @@ inline_always enum agent_verdict hand_on(struct xdp_md *ctx, const struct tunnel
 	stop = hand_on_choose(stops, end, t, address, &unreachable);
 	if (!stop)
 		return unreachable ? DROPPED_STOP_UNREACHABLE : AGENT_CONTINUE;
+	if (!hand_on_age(t, data, end))
+		return DROPPED_STOP_EXPIRED;
 	if (!hand_on_address(t, data, end, address, before, *(__be32 *)stops))
 		return DROPPED_MALFORMED_TUNNEL;
 	__builtin_memcpy(eth->h_dest, stop->destination_mac, 6);

@@ -40,12 +40,14 @@ inline_always _Bool nat_rewrite(const struct packet *p, void *data, void *end, _
 	__sum16 *check;
 	__be16 *ports = packet_at(data, p->l4);
 
-	if ((void *)(ipv4 + 1) > end || (p->ipv6 && (void *)(ipv6 + 1) > end))
+	if ((void *)(ipv4 + 1) > end)
 		return 0;
 	check = transport_checksum(p, data, end);
-	if (p->ipv6)
+	if (p->ipv6) {
+		if ((void *)(ipv6 + 1) > end)
+			return 0;
 		nat_replace_address(source ? ipv6->saddr.in6_u.u6_addr32 : ipv6->daddr.in6_u.u6_addr32, address, 4, 0, check);
-	else
+	} else
 		nat_replace_address(source ? &ipv4->saddr : &ipv4->daddr, address, 1, &ipv4->check, check);
 	if (port && p->fragment != FRAGMENT_LATER) {
 		if ((void *)(ports + 2) > end)
@@ -70,6 +72,7 @@ inline_always _Bool nat_rewrite_error(const struct packet *p, void *data, void *
 	__be16 *source = p->ipv6 ? (void *)(quoted_ipv6 + 1) : (void *)(quoted_ipv4 + 1);
 	__sum16 quoted_check;
 
+	asm volatile("" : "+r"(source)); /* pinned: what is compared with end is what is written to */
 	if ((void *)(ipv6 + 1) > end || (void *)(quoted_ipv4 + 1) > end || (void *)(source + 1) > end)
 		return 0;
 	if (p->ipv6) {
@@ -90,15 +93,28 @@ inline_always _Bool nat_rewrite_error(const struct packet *p, void *data, void *
 	return 1;
 }
 
-inline_always enum verdict send_nat(struct xdp_md *ctx, const struct packet *p, const struct server *server, enum verdict why)
+/* Global functions: verified once, not for every way that leads here. */
+__noinline int nat_to_server(struct xdp_md *ctx, const struct packet *p, const struct server *server)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 
-	if (p->protocol == IPPROTO_ICMP || p->protocol == IPPROTO_ICMPV6) {
-		if (!nat_rewrite_error(p, data, end, server->address, server->port))
-			return DROPPED_MALFORMED;
-	} else if (!nat_rewrite(p, data, end, 0, server->address, server->port)) {
+	if (!p || !server)
+		return 0;
+	if (p->protocol == IPPROTO_ICMP || p->protocol == IPPROTO_ICMPV6)
+		return nat_rewrite_error(p, data, end, server->address, server->port);
+	return nat_rewrite(p, data, end, 0, server->address, server->port);
+}
+
+__noinline int nat_to_client(struct xdp_md *ctx, const struct packet *p, const struct service *service)
+{
+	if (!p || !service)
+		return 0;
+	return nat_rewrite(p, (void *)(long)ctx->data, (void *)(long)ctx->data_end, 1, service->vip, service->port);
+}
+
+inline_always enum verdict send_nat(struct xdp_md *ctx, const struct packet *p, const struct server *server, enum verdict why)
+{
+	if (!nat_to_server(ctx, p, server))
 		return DROPPED_MALFORMED;
-	}
 	return send_l2(ctx, p, server, why);
 }

@@ -3,7 +3,7 @@
 #pragma once
 
 /* Returns an XDP action. What the fast way cannot do (fragmenting, resolving, tags, expired TTL) the stack does. */
-inline_always int route_to_client(struct xdp_md *ctx, const struct packet *p)
+static __noinline int route_to_client(struct xdp_md *ctx, const struct packet *p)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct bpf_fib_lookup fib = { .ifindex = ctx->ingress_ifindex, .tot_len = p->length, .l4_protocol = p->protocol };
@@ -11,10 +11,10 @@ inline_always int route_to_client(struct xdp_md *ctx, const struct packet *p)
 	struct ipv6hdr *ipv6 = (void *)(eth + 1);
 	struct iphdr *ipv4 = (void *)(eth + 1);
 
-	if (p->l3 != sizeof(*eth) || (void *)(ipv4 + 1) > end || (p->ipv6 && (void *)(ipv6 + 1) > end))
+	if (p->l3 != sizeof(*eth) || (void *)(ipv4 + 1) > end)
 		return XDP_PASS;
 	if (p->ipv6) {
-		if (ipv6->hop_limit <= 1)
+		if ((void *)(ipv6 + 1) > end || ipv6->hop_limit <= 1)
 			return XDP_PASS;
 		fib.family = AF_INET6;
 		__builtin_memcpy(fib.ipv6_src, &ipv6->saddr, 16);

@@ -4,8 +4,16 @@
  * other epoch, and Linux >= 6.15 drops such handshakes). Needs net.ipv4.tcp_timestamps=2 on the servers: one clock each. */
 #pragma once
 
-/* The clock that a server echoes may be ahead of what we last learned by our coarse clock's tick and by jitter. */
-#define CLOCK_SLACK_MS 64
+/* A server's clock may be ahead of what we last learned: by the tick of our coarse clock, and by what it gains until it is asked again. */
+#define CLOCK_SLACK_MS 1024
+
+/* What lies at an offset that has been compared with TCP_HEADER_MAX. The mask is for the verifier, the pin keeps the compiler from seeing that
+ * it changes nothing. */
+inline_always void *in_tcp_header(struct tcphdr *tcp, __u32 at)
+{
+	asm volatile("" : "+r"(at));
+	return (void *)tcp + (at & 63);
+}
 
 inline_always void write_timestamp(struct tcphdr *tcp, __be32 *word, __u32 at, __u32 new_host)
 {
@@ -28,7 +36,7 @@ inline_always _Bool write_echo(struct xdp_md *ctx, const struct packet *p, const
 
 	if (at > TCP_HEADER_MAX - 4 || (void *)(tcp + 1) > end)
 		return 0;
-	echo = (void *)tcp + at;
+	echo = in_tcp_header(tcp, at);
 	if ((void *)(echo + 1) > end)
 		return 0;
 	write_timestamp(tcp, echo, at, d->echo);
@@ -47,7 +55,7 @@ inline_always _Bool through_restore(struct xdp_md *ctx, const struct packet *p, 
 
 	if (at > TCP_HEADER_MAX - 4 || (void *)(tcp + 1) > end || !clock || !(*clock & CLOCK_KNOWN))
 		return 0;
-	echo = (void *)tcp + at;
+	echo = in_tcp_header(tcp, at);
 	if ((void *)(echo + 1) > end)
 		return 0;
 	latest = node_clock_ms() + (__u32)*clock + CLOCK_SLACK_MS;
@@ -66,7 +74,7 @@ inline_always _Bool through_strip(struct xdp_md *ctx, const struct packet *p, co
 
 	if (at > TCP_HEADER_MAX - OPTION_TIMESTAMP_LENGTH || (void *)(tcp + 1) > end)
 		return 0;
-	option = (void *)tcp + at;
+	option = in_tcp_header(tcp, at);
 	if ((void *)(option + OPTION_TIMESTAMP_LENGTH) > end)
 		return 0;
 	sum = (__u16)~tcp->check;
@@ -82,24 +90,33 @@ inline_always _Bool through_strip(struct xdp_md *ctx, const struct packet *p, co
 	return 1;
 }
 
-/* Server to client: learn the server's clock, write W. */
+/* Is the server's clock another one than we know, as after a reboot? Its answers are late by the time they waited in queues, never early. */
+inline_always void through_compare(__u64 *clock, __u32 timestamp)
+{
+	__s32 ahead = timestamp - node_clock_ms() - (__u32)*clock;
+
+	if (*clock & CLOCK_KNOWN && !(*clock & CLOCK_DOUBTED) && (ahead > CLOCK_SLACK_MS || ahead < -4 * CLOCK_SLACK_MS))
+		__sync_fetch_and_or(clock, CLOCK_DOUBTED);
+}
+
+/* Server to client: write W. */
 inline_always _Bool through_mark(struct xdp_md *ctx, const struct packet *p, const struct decision *d)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	const struct service *service = d->service;
 	const struct siphash_key *key = &service->cookie_key[0];
 	struct tcphdr *tcp = packet_at(data, p->l4);
-	__u32 counter = d->server->counter, offset = d->timestamp - node_clock_ms(), wire;
+	__u32 counter = d->server->counter, wire;
 	__u64 *clock = bpf_map_lookup_elem(&clocks, &counter);
+	__u32 at = d->timestamp_at;
 	__be32 *value;
 
-	if (d->timestamp_at > TCP_HEADER_MAX - 8 || (void *)(tcp + 1) > end || !clock)
+	if (at > TCP_HEADER_MAX - 8 || (void *)(tcp + 1) > end || !clock)
 		return 0;
-	value = (void *)tcp + d->timestamp_at;
+	value = in_tcp_header(tcp, at);
 	if ((void *)(value + 1) > end)
 		return 0;
-	if (*clock != (CLOCK_KNOWN | offset))
-		*clock = CLOCK_KNOWN | offset;
+	through_compare(clock, d->timestamp);
 	if (service->epoch_parity)
 		key = &service->cookie_key[1];
 	wire = d->timestamp << (service->cookie_bits & 31);
@@ -107,6 +124,6 @@ inline_always _Bool through_mark(struct xdp_md *ctx, const struct packet *p, con
 			    service->epoch_parity, service->cookie_bits);
 	if (!wire) /* TSval 0 means "none" to many stacks: one tick later */
 		wire = 1u << (service->cookie_bits & 31);
-	write_timestamp(tcp, value, d->timestamp_at, wire);
+	write_timestamp(tcp, value, at, wire);
 	return 1;
 }

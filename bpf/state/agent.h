@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* agent.h - every map of the server role, in packet order, and every way out of its programs. */
+/* agent.h - the maps of the server role, in packet order, and every way out of its programs. */
 #pragma once
 
 /* User space reads the names from BTF: there is no second list. */
@@ -14,7 +14,9 @@ enum agent_verdict {
 	DECAPSULATED_LAST, /* second chance: nobody further to ask */
 	HANDED_ON, /* second chance: to the next stop */
 	DROPPED_MALFORMED_TUNNEL,
+	DROPPED_FOREIGN_SOURCE, /* a tunnel to a service of ours from somebody who is no load balancer of the fleet */
 	DROPPED_STOP_UNREACHABLE,
+	DROPPED_STOP_EXPIRED, /* has been handed on too often: the outer TTL or hop limit is used up */
 	DROPPED_CONGESTED, /* RFC 6040: congestion was marked, and the inner packet cannot say so */
 
 	/* tc ingress: TSecr. */
@@ -25,6 +27,8 @@ enum agent_verdict {
 	INGRESS_RESTORED_SYN_COOKIE,
 	INGRESS_RESTORED,
 	INGRESS_RESTORED_TIME_WAIT,
+	INGRESS_RESTORED_TRANSLATED, /* a connection that this host's address translation takes elsewhere */
+	INGRESS_RESTORED_BELOW, /* at the device that this one is made on: left as it is */
 	INGRESS_BAD_COOKIE, /* not written by us: left as it is */
 	INGRESS_UNMARKED, /* a connection that is never rewritten */
 	INGRESS_NO_SOCKET,
@@ -36,7 +40,11 @@ enum agent_verdict {
 	EGRESS_MARKED_SYN_ACK,
 	EGRESS_MARKED,
 	EGRESS_MARKED_HELD_BACK, /* the client was silent for long: the wire clock waits for it */
+	EGRESS_MARKED_RENEWED, /* a probe of a keepalive, after its copy that renews the client's cookie */
+	EGRESS_COPIED, /* that copy */
 	EGRESS_MARKED_NO_SOCKET, /* TIME_WAIT, or an answer for a connection request */
+	EGRESS_MARKED_TRANSLATED, /* the same */
+	EGRESS_MARKED_ABOVE, /* at the device that is made on this one: left as it is */
 	EGRESS_UNMARKED_OLDER_THAN_AGENT,
 	EGRESS_UNMARKED_AUTHENTICATED, /* TCP-AO covers the options */
 	EGRESS_UNMARKED_USEC, /* microsecond timestamps: no room for a cookie */

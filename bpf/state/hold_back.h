@@ -20,6 +20,7 @@
 #define BEHIND_ECHO_MS (1u << 24) /* V a little behind the newest echo is reordering; farther is a wrapped clock */
 #define ECHO_AGE_SLACK_MS 2000 /* ts_recent_stamp counts seconds */
 #define START_DELTA ((__u32)-1) /* V = T + 1 after the handshake: a rotation in its midst must not make W step back */
+#define COOKIE_BITS_MAX 16
 #define CLOCK_SLACK_MS 64 /* the coarse clock may be a tick (10 ms at 100 Hz) behind the packets' */
 
 enum hold_back_state { HOLD_BACK_NEW, HOLD_BACK_MARKED, HOLD_BACK_UNMARKED_USEC, HOLD_BACK_UNMARKED_OLDER };
@@ -30,20 +31,36 @@ struct hold_back {
 	__u32 newest_sent, newest_echo; /* as V */
 	__u32 generation; /* of the services when the cookie was made */
 	__u16 cookie, cookie_before; /* echoes of the one before are still under way */
-	__u8 cookie_bits; /* never changes in the life of a connection */
+	__u8 cookie_bits : 5; /* never changes in the life of a connection */
+	__u8 behind : 1; /* the newest echo has a cookie of the other epoch */
 	__u8 state;
 	__u16 tag; /* what a load balancer has last put above the id; the cookie follows */
 };
 _Static_assert(sizeof(struct hold_back) == 32, "hold_back");
 
-/* A listener has one that stays HOLD_BACK_NEW: the kernel copies it into every connection it accepts. So a connection
- * without one is older than the agent, and was never marked. */
+/* A listener has one that stays HOLD_BACK_NEW: the kernel copies it into every connection it accepts. One without is older than the
+ * agent, unless steer/begin.h knows better. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
 	__type(key, int);
 	__type(value, struct hold_back);
 } hold_backs SEC(".maps");
+
+/* Since when cookies are written, and with the key that they are written with. */
+struct turn {
+	__u64 since_ns; /* 0: no device has the programs yet */
+	__u64 turned_ns; /* 0: since the agent came */
+	__u32 parity;
+	__u32 known; /* else the agent has not served anything yet */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct turn);
+} last_turn SEC(".maps");
 
 /* What is exceptional about a flow, for packets that the kernel sends without its socket (TIME_WAIT), and for
  * handshakes under way when the agent came. Absent: marked, START_DELTA. */
@@ -95,9 +112,15 @@ inline_always _Bool hold_back_may_turn(const struct hold_back *h, __u32 t)
 	       (__s32)(h->newest_echo + hold_back_limit(h) - h->newest_sent) > 0;
 }
 
+inline_always _Bool hold_back_other_epoch(const struct hold_back *h, __u32 w)
+{
+	return (w ^ h->cookie) >> ((h->cookie_bits - 1) & 31) & 1;
+}
+
 /* Echoes of what was sent so far are of the cookie before. */
 inline_always void hold_back_turn(struct hold_back *h, __u32 t, __u16 cookie)
 {
+	h->behind ^= hold_back_other_epoch(h, cookie);
 	h->cookie_before = h->cookie;
 	h->cookie = cookie;
 	if (hold_back_is_unused(h))
@@ -139,8 +162,11 @@ inline_always __u32 hold_back_restore(struct hold_back *h, __u32 w)
 {
 	__u32 v = hold_back_read(h, w);
 
-	if ((__s32)(v - h->newest_echo) > 0 && (__s32)(v - h->newest_sent) <= 0)
+	if ((__s32)(v - h->newest_echo) >= 0 && (__s32)(v - h->newest_sent) <= 0) {
 		h->newest_echo = v;
+		if (h->behind != hold_back_other_epoch(h, w))
+			h->behind = !h->behind;
+	}
 	return v + ((__s32)(v - h->held_from) >= 0 ? h->delta : h->delta_before);
 }
 

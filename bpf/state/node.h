@@ -75,8 +75,10 @@ struct {
 } returns SEC(".maps");
 
 #define CLOCK_KNOWN (1ULL << 32)
+#define CLOCK_DOUBTED (1ULL << 33) /* something that came from there says otherwise: user space shall ask the server */
 
-/* return: through. TSval of the server less our own clock, in ms, and CLOCK_KNOWN. Index: server.counter. */
+/* return: through. TSval of the server less our own clock, in ms, and what is known of it. User space asks servers; packets, which anybody can
+ * forge, teach nothing but doubt. Index: server.counter. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 16384);

@@ -89,8 +89,9 @@ struct server {
 	__be16 vlan; /* 802.1Q tag control, 0: untagged */
 	__be16 port; /* nat: new destination port, 0: as it is */
 	__u16 flags;
+	__u32 path_secret; /* an error about the outer packet is believed if it quotes what was made of this */
 };
-_Static_assert(sizeof(struct server) == 60, "server");
+_Static_assert(sizeof(struct server) == 64, "server");
 
 /* One slot of the table that places what carries no cookie: its owner, then the last distinct owners before. */
 struct slot {

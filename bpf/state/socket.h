@@ -7,6 +7,7 @@ enum { /* include/net/tcp_states.h */
 	SOCKET_FIN_WAIT1 = 4,
 	SOCKET_FIN_WAIT2 = 5,
 	SOCKET_TIME_WAIT = 6,
+	SOCKET_CLOSE = 7,
 	SOCKET_LISTEN = 10,
 	SOCKET_CLOSING = 11,
 	SOCKET_NEW_SYN_RECV = 12,
@@ -16,12 +17,22 @@ enum { /* include/net/tcp_states.h */
 struct tcp_options_received {
 	int ts_recent_stamp;
 	__u32 rcv_tsecr;
+	__u16 tstamp_ok : 1;
 } __attribute__((preserve_access_index));
 
 struct tcp_sock {
 	__u32 tsoffset;
+	__u32 segs_out;
 	struct tcp_options_received rx_opt;
 	__u8 tcp_usec_ts : 1; /* since 6.7 */
+} __attribute__((preserve_access_index));
+
+struct sock_common {
+	volatile unsigned char skc_state;
+} __attribute__((preserve_access_index));
+
+struct sock {
+	struct sock_common __sk_common;
 } __attribute__((preserve_access_index));
 
 struct tcp_request_sock {

@@ -3,7 +3,7 @@
 #pragma once
 
 /* Returns whether this was news: a repeated FIN, or the RST after one, ends the connection only once. */
-inline_always _Bool closing_learn(const struct packet *p, const struct service *service, __u16 id)
+static __noinline _Bool closing_learn(const struct packet *p, const struct service *service, __u16 id)
 {
 	struct connection_key key;
 	const __u64 *known;

@@ -46,9 +46,9 @@ inline_always _Bool deliver_tcp(struct xdp_md *ctx, const struct packet *p, void
 		return 1;
 	sk = deliver_lookup(ctx, p->source, p->destination, p->source_port, p->destination_port, p->ipv6);
 	if (!sk)
-		return 0;
+		return is_translated_here(p);
 	if (sk->state == SOCKET_LISTEN)
-		mine = deliver_syn_cookie(sk, p, data, end);
+		mine = deliver_syn_cookie(sk, p, data, end) || is_translated_here(p);
 	bpf_sk_release(sk);
 	return mine;
 }

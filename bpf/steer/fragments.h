@@ -10,7 +10,7 @@ inline_always void fragment_of(struct fragment_key *key, const struct packet *p)
 	key->protocol = p->protocol;
 }
 
-inline_always void fragment_learn(const struct packet *p, __u32 service, __u16 id)
+static __noinline void fragment_learn(const struct packet *p, __u32 service, __u16 id)
 {
 	struct fragment_key key;
 	__u64 value = (__u64)service << 32 | id;
@@ -19,7 +19,7 @@ inline_always void fragment_learn(const struct packet *p, __u32 service, __u16 i
 	bpf_map_update_elem(&fragments, &key, &value, BPF_ANY);
 }
 
-inline_always const __u64 *fragment_find(const struct packet *p)
+static __noinline const __u64 *fragment_find(const struct packet *p)
 {
 	struct fragment_key key;
 

@@ -21,7 +21,7 @@ inline_always __u16 local_table_find(const struct packet *p, const struct servic
 }
 
 /* 0: there is no room. */
-inline_always _Bool local_table_add(const struct packet *p, const struct service *service, __u16 id)
+static __noinline _Bool local_table_add(const struct packet *p, const struct service *service, __u16 id)
 {
 	struct local_connection c = { .id = id, .packets = 1, .bytes = p->length, .last = connection_clock() };
 	struct connection_key key;
@@ -31,10 +31,10 @@ inline_always _Bool local_table_add(const struct packet *p, const struct service
 	return !bpf_map_update_elem(&local_connections, &key, &c, BPF_ANY);
 }
 
-inline_always void local_table_remove(const struct packet *p, const struct service *service)
+static __noinline int local_table_remove(const struct packet *p, const struct service *service)
 {
 	struct connection_key key;
 
 	connection_of(&key, p, service);
-	bpf_map_delete_elem(&local_connections, &key);
+	return bpf_map_delete_elem(&local_connections, &key);
 }

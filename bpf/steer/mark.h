@@ -71,38 +71,53 @@ static __noinline int mark_adopt(struct hold_back *h, const struct served *serve
 	return tag >= 0;
 }
 
-/* The first packet of a connection after its handshake; t is the kernel's timestamp clock for this socket, now.
- *
- * What the handshake's last echo was, the socket knows; after SYN cookies only its low bits are right. The time when
- * it came bounds it, so that a client that waits for long before it speaks is held back too.
- */
+/* What the handshake's last echo was, as T. The socket knows; after SYN cookies only its low bits are right. The time when it came
+ * bounds it, so that a client that waits for long before it speaks is held back too. 0: there was none. */
+inline_always __u32 handshake_echo(const struct tcp_sock *tcp, __u64 now_ns, __u32 t, __u8 cookie_bits)
+{
+	__u32 echo = BPF_CORE_READ(tcp, rx_opt.rcv_tsecr), age;
+
+	if (!echo)
+		return 0;
+	age = now_ns / 1000000000 - BPF_CORE_READ(tcp, rx_opt.ts_recent_stamp);
+	return hold_back_extend(echo + BPF_CORE_READ(tcp, tsoffset), t - age * 1000 + ECHO_AGE_SLACK_MS, cookie_bits);
+}
+
+/* Did the server send this T before cookies turned into those of the other key? */
+inline_always _Bool sent_before_turn(__u32 sent, __u64 now_ns, __u32 t)
+{
+	__u32 zero = 0;
+	const struct turn *last = bpf_map_lookup_elem(&last_turn, &zero);
+
+	return last && last->turned_ns &&
+	       t - sent + CLOCK_SLACK_MS >= (now_ns - last->turned_ns) / 1000000;
+}
+
+/* The first packet of a connection after its handshake; t is the kernel's timestamp clock for this socket, now. */
 static __noinline int mark_start(struct hold_back *h, const struct served *served, const struct flow *f,
 				 const struct tcp_sock *tcp, __u32 t)
 {
-	__u32 echo, age, latest = t;
-	struct flow_key key;
 	const struct exception *exception;
+	__u64 now_ns = bpf_ktime_get_coarse_ns();
+	struct flow_key key;
+	__u32 echo;
 
 	if (!h || !served || !f)
 		return 0;
-	echo = BPF_CORE_READ(tcp, rx_opt.rcv_tsecr);
-	if (echo) {
-		echo += BPF_CORE_READ(tcp, tsoffset);
-		age = bpf_ktime_get_coarse_ns() / 1000000000 - BPF_CORE_READ(tcp, rx_opt.ts_recent_stamp);
-		latest = t - age * 1000 + ECHO_AGE_SLACK_MS;
-	}
-	flow_key_fill(&key, f);
-	exception = bpf_map_lookup_elem(&exceptions, &key);
 	if (socket_uses_usec(tcp)) {
 		h->state = HOLD_BACK_UNMARKED_USEC;
 		return 0;
 	}
+	echo = BPF_CORE_READ(tcp, rx_opt.rcv_tsecr) + BPF_CORE_READ(tcp, tsoffset);
+	flow_key_fill(&key, f);
+	exception = bpf_map_lookup_elem(&exceptions, &key);
 	if (exception && exception->unmarked && exception->handshake_echo == bpf_htonl(echo)) {
 		h->state = HOLD_BACK_UNMARKED_OLDER;
 		return 0;
 	}
+	echo = handshake_echo(tcp, now_ns, t, served->cookie_bits);
 	h->cookie_bits = served->cookie_bits;
-	h->newest_echo = echo ? hold_back_extend(echo, latest, h->cookie_bits) : t;
+	h->newest_echo = echo ? echo : t;
 	h->newest_sent = h->newest_echo;
 	h->delta = START_DELTA;
 	h->held_from = h->newest_echo + 1; /* echoes of the handshake have no delta */
@@ -110,6 +125,7 @@ static __noinline int mark_start(struct hold_back *h, const struct served *serve
 	h->cookie = mark_cookie(served, f, served->epoch_parity, 0);
 	/* The handshake may have been marked just before a rotation. */
 	h->cookie_before = mark_cookie(served, f, !served->epoch_parity, 0);
+	h->behind = sent_before_turn(h->newest_echo, now_ns, t);
 	h->state = HOLD_BACK_MARKED;
 	return 0;
 }

@@ -2,13 +2,7 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"os"
-	"os/signal"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/cli"
 )
@@ -16,15 +10,4 @@ import (
 // version is set by the Makefile.
 var version = "development"
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
-	defer stop()
-	if err := cli.Root(version).ExecuteContext(ctx); err != nil {
-		var status cli.ExitStatus
-		if errors.As(err, &status) {
-			os.Exit(int(status))
-		}
-		fmt.Fprintln(os.Stderr, "ballast:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(cli.Main(version, os.Args[1:], os.Stderr)) }

@@ -1,9 +1,15 @@
 package api
 
+import "net/netip"
+
 // AgentStatus answers PathStatus of an agent.
 type AgentStatus struct {
 	Status
-	Services   []string          `json:"services"`   // whose connections carry cookies here
-	Interfaces map[string]string `json:"interfaces"` // name -> XDP mode
-	Problems   []string          `json:"problems"`   // what keeps the agent from its work, each with its remedy
+	Server      string            `json:"server,omitempty"`       // name of this host's servers, if it was given
+	Services    []string          `json:"services"`               // whose connections carry cookies here
+	Interfaces  map[string]string `json:"interfaces"`             // name -> XDP mode
+	Epoch       uint32            `json:"epoch"`                  // of the key that cookies are written with
+	Echoes      map[uint32]uint64 `json:"echoes"`                 // living connections by the epoch that their client has echoed last; 0: of a key that is gone
+	TunnelsFrom []netip.Addr      `json:"tunnels_from,omitempty"` // who may open tunnels to its services; empty: anybody
+	Problems    []string          `json:"problems"`               // what keeps the agent from its work, each with its remedy
 }

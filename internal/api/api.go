@@ -6,21 +6,26 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"strings"
 )
 
 // Routes that every daemon serves.
 const (
 	PathStatus   = "/v1/status"
 	PathCounters = "/v1/counters"
+	PathRunning  = "/v1/running" // a model.Fleet: the desired state that runs, without keys
 )
 
 // Status answers PathStatus.
 type Status struct {
-	Role       string `json:"role"` // "lb" or "agent"
-	Ready      bool   `json:"ready"`
-	Version    string `json:"version"`
-	Config     Config `json:"config"`
-	Generation uint64 `json:"generation"` // counts the changes applied to the data path
+	Role     string   `json:"role"` // "lb" or "agent"
+	Ready    bool     `json:"ready"`
+	NotReady []string `json:"not_ready,omitempty"` // what keeps the daemon from its work: it is ready without any
+	Version  string   `json:"version"`
+	Config   Config   `json:"config"`
+	// ByControllers: the desired state is what they say, and Config.Path who of them said it last.
+	ByControllers bool   `json:"by_controllers,omitempty"`
+	Generation    uint64 `json:"generation"` // counts the changes applied to the data path
 }
 
 // Config says which file a daemon runs by.
@@ -28,6 +33,15 @@ type Config struct {
 	Path   string `json:"path"`
 	SHA256 string `json:"sha256"` // hex, of the content last applied
 	Error  string `json:"error"`  // why the file as it is now was refused; empty: it was not
+}
+
+// ServeHealth answers PathHealth: 200, or 503 with what keeps the daemon from its work, a line each.
+func ServeHealth(w http.ResponseWriter, stops []string) {
+	if len(stops) > 0 {
+		http.Error(w, "not ready: "+strings.Join(stops, "\nnot ready: "), http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, "ready")
 }
 
 // Counters answers PathCounters: packets by verdict since the data path was attached.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 )
 
@@ -34,7 +35,7 @@ func TestClientReadsWhatTheServerAnswers(t *testing.T) {
 	want := Status{Role: "agent", Ready: true, Generation: 7, Config: Config{Path: "x.yaml", SHA256: "00"}}
 	s.Handle("GET "+PathStatus, func(*http.Request) (any, error) { return want, nil })
 	got, err := serve(t, s).Status(context.Background())
-	if err != nil || got != want {
+	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("got %+v, %v; want %+v", got, err, want)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 )
 
@@ -88,7 +90,7 @@ func (d *dialer) dial(ctx context.Context, network, _ string) (conn net.Conn, er
 		}
 		err = one
 	}
-	return nil, err
+	return nil, &notReached{err}
 }
 
 func dialController(ctx context.Context, network, controller string, config *tls.Config) (net.Conn, error) {
@@ -110,16 +112,46 @@ func inPlainWords(unreachable string) connect.UnaryInterceptorFunc {
 			switch {
 			case !errors.As(err, &refused):
 				return response, err
-			case ctx.Err() != nil:
-				return nil, ctx.Err()
 			case connect.IsWireError(refused):
 				return nil, plainError{refused, refused.Message()}
+			case mayBeDone(request, refused):
+				return nil, outcomeUnknown(refused.Unwrap())
+			case ctx.Err() != nil:
+				return nil, ctx.Err()
 			case refused.Code() == connect.CodeUnimplemented:
 				return nil, plainError{refused, "this daemon has no fleet to look at or change: ask a load balancer that runs by a file, or a controller"}
 			}
 			return nil, plainError{refused, fmt.Errorf(unreachable, refused.Unwrap()).Error()}
 		}
 	}
+}
+
+// mayBeDone reports whether a change was sent that no answer came for.
+func mayBeDone(request connect.AnyRequest, failed *connect.Error) bool {
+	method := path.Base(request.Spec().Procedure)
+	if strings.HasPrefix(method, "Get") || strings.HasPrefix(method, "List") || failed.Code() == connect.CodeUnimplemented {
+		return false
+	}
+	if apply, ok := request.Any().(*ballastv1.ApplyRequest); ok && apply.DryRun {
+		return false
+	}
+	var unreached *notReached
+	var network *net.OpError
+	if errors.As(failed, &network) && (network.Op == "dial" || network.Op == "remote error") { // a certificate is refused after the handshake
+		return false
+	}
+	return !errors.As(failed, &unreached)
+}
+
+// notReached is why nobody was asked at all.
+type notReached struct{ error }
+
+func (n *notReached) Unwrap() error { return n.error }
+
+// outcomeUnknown is the answer of a client that got none; its code is that of a controller whose store did not answer.
+func outcomeUnknown(err error) error {
+	refused := connect.NewError(connect.CodeUnknown, err)
+	return plainError{refused, fmt.Sprintf("no answer: %v: it may or may not have been carried out: look with `ballast ctl history` before you repeat it", err)}
 }
 
 // plainError is a refusal without its code in front.

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
 
+	"github.com/ballast-lb/ballast/internal/algo/change"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/store"
 )
@@ -23,6 +26,10 @@ import (
 type Desired interface {
 	// Fleet returns what is wanted now, and its revision. The caller must not change it.
 	Fleet(ctx context.Context) (fleet model.Fleet, revision uint64, err error)
+	// Newest is Fleet when it is certain that nothing newer was acknowledged before the call; else an *Unconfirmed comes with it.
+	Newest(ctx context.Context) (fleet model.Fleet, revision uint64, err error)
+	// History returns the last changes, oldest first.
+	History(ctx context.Context) ([]*ballastv1.FleetChange, error)
 	// Change carries an edit out: the edited copy gets its defaults, is checked, and becomes what is wanted; changes tells how it
 	// differs (change.Diff). The errors of edit are returned as they are. A dry run only tells.
 	Change(ctx context.Context, dryRun bool, edit Edit) (changes []string, revision uint64, err error)
@@ -33,10 +40,17 @@ type Desired interface {
 	Servers(ctx context.Context, service string) ([]*ballastv1.ServerStatus, error)
 	// Nodes tells who is connected, and of load balancers of the second tier whether they are healthy.
 	Nodes(ctx context.Context) ([]*ballastv1.NodeStatus, error)
+	// KeyNodes tells what is known of the nodes that work with the keys, and of the connections that carry their cookies.
+	KeyNodes() *rotation.Nodes
 	// MakesKeys reports whether keys are made here and told to every node. If not, they come from the configuration file, and
 	// who adds one is told the secret, for the other nodes.
 	MakesKeys() bool
 }
+
+// Unconfirmed says why a state may not be the newest.
+type Unconfirmed struct{ Why error }
+
+func (u *Unconfirmed) Error() string { return u.Why.Error() }
 
 // An Edit alters a fleet. removed are the servers that have left (of all services), whose ids are not free. It may be called
 // again when somebody else has changed the fleet in the meantime, so it decides by its arguments alone.
@@ -57,15 +71,24 @@ type fleetAPI struct {
 }
 
 func (f *fleetAPI) GetFleet(ctx context.Context, _ *ballastv1.GetFleetRequest) (*ballastv1.GetFleetResponse, error) {
-	fleet, revision, err := f.desired.Fleet(ctx)
-	if err != nil {
+	fleet, revision, err := f.desired.Newest(ctx)
+	var unconfirmed *Unconfirmed
+	if err != nil && !errors.As(err, &unconfirmed) {
 		return nil, refusal(err)
 	}
 	answer := &ballastv1.GetFleetResponse{Revision: revision, Nodes: nodesToProto(fleet.Nodes), NodeHealth: nodeHealthToProto(&fleet.NodeHealth)}
 	for i := range fleet.Services {
 		answer.Services = append(answer.Services, ServiceToProto(&fleet.Services[i]))
 	}
+	if unconfirmed != nil {
+		answer.Unconfirmed = unconfirmed.Error()
+	}
 	return answer, nil
+}
+
+func (f *fleetAPI) ListChanges(ctx context.Context, _ *ballastv1.ListChangesRequest) (*ballastv1.ListChangesResponse, error) {
+	changes, err := f.desired.History(ctx)
+	return &ballastv1.ListChangesResponse{Changes: changes}, refusal(err)
 }
 
 func (f *fleetAPI) ListServers(ctx context.Context, r *ballastv1.ListServersRequest) (*ballastv1.ListServersResponse, error) {
@@ -82,13 +105,66 @@ func (f *fleetAPI) ListServers(ctx context.Context, r *ballastv1.ListServersRequ
 	return &ballastv1.ListServersResponse{Servers: servers}, refusal(err)
 }
 
-// change runs an edit for a client.
-func (f *fleetAPI) change(ctx context.Context, edit Edit) (*ballastv1.ChangeResponse, error) {
-	changes, revision, err := f.desired.Change(ctx, false, edit)
-	if err != nil {
-		return nil, refusal(err)
+// change runs an edit for a client who does not want to harm anybody, or says that it is meant (force).
+func (f *fleetAPI) change(ctx context.Context, force bool, edit Edit) (*ballastv1.ChangeResponse, error) {
+	answer, err := f.carefully(ctx, false, force, edit)
+	return answer, refusal(err)
+}
+
+// carefully refuses a change that harms clients or cannot be taken back, unless force is given; a dry run tells of it. What is refused for
+// another reason is refused for that.
+func (f *fleetAPI) carefully(ctx context.Context, dryRun, force bool, edit Edit) (*ballastv1.ChangeResponse, error) {
+	answer := &ballastv1.ChangeResponse{}
+	run := func(dryRun, force bool) (err error) {
+		answer.Changes, answer.Revision, err = f.desired.Change(ctx, dryRun, func(fleet *model.Fleet, removed []node.Removed) error {
+			before := fleet.Clone()
+			if err := edit(fleet, removed); err != nil {
+				return err
+			}
+			after := fleet.Clone()
+			after.ApplyDefaults()
+			if answer.Warnings = change.Dangers(&before, &after); len(answer.Warnings) > 0 && !force {
+				return errDangerous
+			}
+			return nil
+		})
+		return err
 	}
-	return &ballastv1.ChangeResponse{Changes: changes, Revision: revision}, nil
+	for {
+		if err := run(dryRun, dryRun || force); !errors.Is(err, errDangerous) {
+			return answer, err
+		}
+		if err := run(true, true); err != nil {
+			return nil, err
+		}
+		if len(answer.Warnings) > 0 {
+			break
+		} // else somebody has changed the fleet in between, and it harms nobody any more
+	}
+	refused := connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("nothing was changed: %s: if that is meant, repeat it with force (ballast ctl: --yes)",
+		strings.Join(answer.Warnings, "; ")))
+	if detail, err := connect.NewErrorDetail(&ballastv1.Warnings{Warnings: answer.Warnings}); err == nil {
+		refused.AddDetail(detail)
+	}
+	return nil, refused
+}
+
+var errDangerous = errors.New("this harms clients or cannot be taken back")
+
+// WarningsOf returns what a change was refused for until it is said that it is meant; nil: it was refused for something else.
+func WarningsOf(err error) []string {
+	var refused *connect.Error
+	if !errors.As(err, &refused) {
+		return nil
+	}
+	for _, detail := range refused.Details() {
+		if value, err := detail.Value(); err == nil {
+			if warnings, ok := value.(*ballastv1.Warnings); ok {
+				return warnings.Warnings
+			}
+		}
+	}
+	return nil
 }
 
 // refusal gives an error the code that clients go by; nil stays nil.

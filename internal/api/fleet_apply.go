@@ -24,7 +24,8 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 	if err != nil {
 		return nil, refusal(err)
 	}
-	changes, revision, err := f.desired.Change(ctx, r.DryRun, func(fleet *model.Fleet, removed []node.Removed) error {
+	var risks []string
+	answer, err := f.carefully(ctx, r.DryRun, r.Force, func(fleet *model.Fleet, removed []node.Removed) error {
 		next := wanted.Clone()
 		if r.Keys == nil {
 			next.Keys = fleet.Keys
@@ -43,6 +44,12 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 		if err := next.Validate(); err != nil {
 			return err // with paths in the order of the request
 		}
+		risks = f.desired.KeyNodes().Risks(fleet, &next.Keys)
+		if !r.DryRun && !r.ForceKeys {
+			if err := unsafe(risks, "change keys with `ballast ctl key rotate`, apply a file without keys:, or say --force-keys"); err != nil {
+				return err
+			}
+		}
 		inOrderOf(fleet, &next, predecessors)
 		if len(r.Confirmed) > 0 {
 			if err := unlessConfirmed(change.Diff(*fleet, next), r.Confirmed); err != nil {
@@ -55,7 +62,10 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 	if err != nil {
 		return nil, refusal(err)
 	}
-	return &ballastv1.ChangeResponse{Changes: changes, Revision: revision}, nil
+	if r.DryRun {
+		answer.KeyRisks = risks
+	}
+	return answer, nil
 }
 
 // unlessConfirmed refuses changes that are not those that somebody has looked at.

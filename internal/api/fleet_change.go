@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"connectrpc.com/connect"
-
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -18,7 +16,7 @@ func (f *fleetAPI) PutService(ctx context.Context, r *ballastv1.PutServiceReques
 	if name == "" {
 		return nil, refusal(missing("service.name", "say which service is meant"))
 	}
-	return f.change(ctx, func(fleet *model.Fleet, removed []node.Removed) error {
+	return f.change(ctx, r.Force, func(fleet *model.Fleet, removed []node.Removed) error {
 		f.ensureKeys(fleet)
 		s := fleet.Service(name)
 		switch {
@@ -62,7 +60,7 @@ func dropUnusableCheck(h *model.Health, m *ballastv1.Health) {
 }
 
 func (f *fleetAPI) RemoveService(ctx context.Context, r *ballastv1.RemoveServiceRequest) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, func(fleet *model.Fleet, _ []node.Removed) error {
+	return f.change(ctx, r.Force, func(fleet *model.Fleet, _ []node.Removed) error {
 		before := len(fleet.Services)
 		fleet.Services = slices.DeleteFunc(fleet.Services, func(s model.Service) bool { return s.Name == r.Service })
 		if len(fleet.Services) == before {
@@ -78,7 +76,7 @@ func (f *fleetAPI) AddServer(ctx context.Context, r *ballastv1.AddServerRequest)
 		return nil, refusal(err)
 	}
 	var id uint16
-	answer, err := f.change(ctx, func(fleet *model.Fleet, removed []node.Removed) error {
+	answer, err := f.change(ctx, false, func(fleet *model.Fleet, removed []node.Removed) error {
 		s := fleet.Service(r.Service)
 		if s == nil {
 			return noService(r.Service)
@@ -96,7 +94,7 @@ func (f *fleetAPI) AddServer(ctx context.Context, r *ballastv1.AddServerRequest)
 }
 
 func (f *fleetAPI) RemoveServer(ctx context.Context, r *ballastv1.ServerRequest) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, func(fleet *model.Fleet, _ []node.Removed) error {
+	return f.change(ctx, r.Force, func(fleet *model.Fleet, _ []node.Removed) error {
 		s := fleet.Service(r.Service)
 		if s == nil {
 			return noService(r.Service)
@@ -111,8 +109,8 @@ func (f *fleetAPI) RemoveServer(ctx context.Context, r *ballastv1.ServerRequest)
 }
 
 // changeServer runs an edit of one server.
-func (f *fleetAPI) changeServer(ctx context.Context, service, name string, edit func(*model.Server)) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, func(fleet *model.Fleet, _ []node.Removed) error {
+func (f *fleetAPI) changeServer(ctx context.Context, service, name string, force bool, edit func(*model.Server)) (*ballastv1.ChangeResponse, error) {
+	return f.change(ctx, force, func(fleet *model.Fleet, _ []node.Removed) error {
 		s := fleet.Service(service)
 		if s == nil {
 			return noService(service)
@@ -137,18 +135,18 @@ func (f *fleetAPI) DrainServer(ctx context.Context, r *ballastv1.DrainServerRequ
 		// In whole seconds, as configuration files have it, and never earlier than was asked for.
 		deadline = f.now().Add(time.Duration(after) + time.Second - 1).UTC().Truncate(time.Second)
 	}
-	return f.changeServer(ctx, r.Service, r.Server, func(s *model.Server) { s.State, s.Deadline = model.StateDraining, deadline })
+	return f.changeServer(ctx, r.Service, r.Server, r.Force, func(s *model.Server) { s.State, s.Deadline = model.StateDraining, deadline })
 }
 
 func (f *fleetAPI) UndrainServer(ctx context.Context, r *ballastv1.ServerRequest) (*ballastv1.ChangeResponse, error) {
-	return f.changeServer(ctx, r.Service, r.Server, func(s *model.Server) { s.State, s.Deadline = model.StateActive, time.Time{} })
+	return f.changeServer(ctx, r.Service, r.Server, false, func(s *model.Server) { s.State, s.Deadline = model.StateActive, time.Time{} })
 }
 
 func (f *fleetAPI) WeighServer(ctx context.Context, r *ballastv1.WeighServerRequest) (*ballastv1.ChangeResponse, error) {
 	if r.Weight > model.MaxWeight {
 		return nil, refusal(&model.Invalid{Path: "weight", Problem: fmt.Sprintf("%d is out of range", r.Weight), Remedy: fmt.Sprintf("use 0 to %d", model.MaxWeight)})
 	}
-	return f.changeServer(ctx, r.Service, r.Server, func(s *model.Server) { s.Weight = uint16(r.Weight) })
+	return f.changeServer(ctx, r.Service, r.Server, r.Force, func(s *model.Server) { s.Weight = uint16(r.Weight) })
 }
 
 func (f *fleetAPI) ForgetServer(ctx context.Context, r *ballastv1.ServerRequest) (*ballastv1.ChangeResponse, error) {
@@ -157,58 +155,4 @@ func (f *fleetAPI) ForgetServer(ctx context.Context, r *ballastv1.ServerRequest)
 		return nil, refusal(err)
 	}
 	return &ballastv1.ChangeResponse{Changes: changes, Revision: revision}, nil
-}
-
-func (f *fleetAPI) ListKeys(ctx context.Context, _ *ballastv1.ListKeysRequest) (*ballastv1.ListKeysResponse, error) {
-	fleet, _, err := f.desired.Fleet(ctx)
-	return &ballastv1.ListKeysResponse{Epochs: fleet.Keys.Epochs(), Current: fleet.Keys.Current}, refusal(err)
-}
-
-func (f *fleetAPI) AddKey(ctx context.Context, r *ballastv1.AddKeyRequest) (*ballastv1.AddKeyResponse, error) {
-	key := randomKey()
-	if len(r.Secret) > 0 {
-		var in input
-		if in.key("secret", &key, r.Secret); len(in) > 0 {
-			return nil, refusal(in[0])
-		}
-	}
-	answer := &ballastv1.AddKeyResponse{}
-	_, err := f.change(ctx, func(fleet *model.Fleet, _ []node.Removed) error {
-		if answer.Epoch = r.Epoch; answer.Epoch == 0 {
-			answer.Epoch = fleet.Keys.Current + 1
-		}
-		if _, ok := fleet.Keys.Cookie[answer.Epoch]; ok {
-			return exists("key of epoch", fmt.Sprint(answer.Epoch), "drop it first, or use the next epoch")
-		}
-		if fleet.Keys.Cookie == nil {
-			fleet.Keys.Cookie = map[uint32][16]byte{}
-		}
-		fleet.Keys.Cookie[answer.Epoch] = key
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	if !f.desired.MakesKeys() {
-		answer.Secret = key[:]
-	}
-	return answer, nil
-}
-
-func (f *fleetAPI) UseKey(ctx context.Context, r *ballastv1.KeyRequest) (*ballastv1.ChangeResponse, error) {
-	return f.changeKeys(ctx, r.Epoch, func(keys *model.Keys) { keys.Current = r.Epoch })
-}
-
-func (f *fleetAPI) DropKey(ctx context.Context, r *ballastv1.KeyRequest) (*ballastv1.ChangeResponse, error) {
-	return f.changeKeys(ctx, r.Epoch, func(keys *model.Keys) { delete(keys.Cookie, r.Epoch) })
-}
-
-func (f *fleetAPI) changeKeys(ctx context.Context, epoch uint32, edit func(*model.Keys)) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, func(fleet *model.Fleet, _ []node.Removed) error {
-		if _, ok := fleet.Keys.Cookie[epoch]; !ok {
-			return connect.NewError(connect.CodeNotFound, fmt.Errorf("epoch %d has no key: see `ballast ctl keys`", epoch))
-		}
-		edit(&fleet.Keys)
-		return nil
-	})
 }

@@ -50,7 +50,7 @@ func (f *fleetAPI) AddNode(ctx context.Context, r *ballastv1.AddNodeRequest) (*b
 		return nil, refusal(err)
 	}
 	var id uint16
-	answer, err := f.change(ctx, func(fleet *model.Fleet, _ []node.Removed) error {
+	answer, err := f.change(ctx, false, func(fleet *model.Fleet, _ []node.Removed) error {
 		if fleet.Node(added.Name) != nil {
 			return exists("node", added.Name, "remove it first, or choose another name")
 		}
@@ -67,7 +67,7 @@ func (f *fleetAPI) AddNode(ctx context.Context, r *ballastv1.AddNodeRequest) (*b
 }
 
 func (f *fleetAPI) RemoveNode(ctx context.Context, r *ballastv1.NodeRequest) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, func(fleet *model.Fleet, _ []node.Removed) error {
+	return f.change(ctx, r.Force, func(fleet *model.Fleet, _ []node.Removed) error {
 		before := len(fleet.Nodes)
 		fleet.Nodes = slices.DeleteFunc(fleet.Nodes, func(n model.Node) bool { return n.Name == r.Node })
 		if len(fleet.Nodes) == before {
@@ -81,18 +81,18 @@ func (f *fleetAPI) RemoveNode(ctx context.Context, r *ballastv1.NodeRequest) (*b
 }
 
 func (f *fleetAPI) DrainNode(ctx context.Context, r *ballastv1.NodeRequest) (*ballastv1.ChangeResponse, error) {
-	return f.setNodeState(ctx, r.Node, model.StateDraining)
+	return f.setNodeState(ctx, r, model.StateDraining)
 }
 
 func (f *fleetAPI) UndrainNode(ctx context.Context, r *ballastv1.NodeRequest) (*ballastv1.ChangeResponse, error) {
-	return f.setNodeState(ctx, r.Node, model.StateActive)
+	return f.setNodeState(ctx, r, model.StateActive)
 }
 
-func (f *fleetAPI) setNodeState(ctx context.Context, name string, state model.ServerState) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, func(fleet *model.Fleet, _ []node.Removed) error {
-		n := fleet.Node(name)
+func (f *fleetAPI) setNodeState(ctx context.Context, r *ballastv1.NodeRequest, state model.ServerState) (*ballastv1.ChangeResponse, error) {
+	return f.change(ctx, r.Force, func(fleet *model.Fleet, _ []node.Removed) error {
+		n := fleet.Node(r.Node)
 		if n == nil {
-			return noNode(name)
+			return noNode(r.Node)
 		}
 		n.State = state
 		return nil
@@ -100,7 +100,7 @@ func (f *fleetAPI) setNodeState(ctx context.Context, name string, state model.Se
 }
 
 func (f *fleetAPI) SetNodeHealth(ctx context.Context, r *ballastv1.SetNodeHealthRequest) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, func(fleet *model.Fleet, _ []node.Removed) error {
+	return f.change(ctx, true, func(fleet *model.Fleet, _ []node.Removed) error {
 		dropUnusableCheck(&fleet.NodeHealth, r.Health)
 		var in input
 		in.health("node_health", &fleet.NodeHealth, r.Health)

@@ -43,7 +43,7 @@ func at(address string) *ballastv1.Server { return &ballastv1.Server{Address: ad
 
 func apply(t *testing.T, fleet ballastv1connect.FleetClient, services ...*ballastv1.Service) []string {
 	t.Helper()
-	answer, err := fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: services})
+	answer, err := fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: services, Force: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func TestADryRunChangesNothing(t *testing.T) {
 func TestApplyEndsADrainThatTheRequestDoesNotState(t *testing.T) {
 	fleet, _ := serveFleet(t, &apitest.Memory{})
 	apply(t, fleet, web(at("10.0.0.1")))
-	must(t)(fleet.DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: "10.0.0.1"}))
+	must(t)(fleet.DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: "10.0.0.1", Force: true}))
 	expect(t, "apply", apply(t, fleet, web(at("10.0.0.1"))), "service web: server 10.0.0.1: state draining -> active")
 }
 
@@ -217,7 +217,7 @@ func TestServersDrainUntilADeadlineAndComeBack(t *testing.T) {
 	fleet, _ := serveFleet(t, &apitest.Memory{})
 	apply(t, fleet, web(at("10.0.0.1")))
 	before := time.Now()
-	must(t)(fleet.DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: "10.0.0.1", Deadline: durationpb.New(time.Minute)}))
+	must(t)(fleet.DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: "10.0.0.1", Deadline: durationpb.New(time.Minute), Force: true}))
 	answer, err := fleet.ListServers(t.Context(), &ballastv1.ListServersRequest{Service: "web"})
 	if err != nil {
 		t.Fatal(err)
@@ -346,7 +346,7 @@ func TestATableIsSetFieldByFieldAndGoesWithTheAffinity(t *testing.T) {
 	put := func(s *ballastv1.Service) []string {
 		t.Helper()
 		s.Name = "web"
-		return must(t)(fleet.PutService(t.Context(), &ballastv1.PutServiceRequest{Service: s}))
+		return must(t)(fleet.PutService(t.Context(), &ballastv1.PutServiceRequest{Service: s, Force: true}))
 	}
 	limit, none := uint32(100), uint32(0)
 	expect(t, "table", put(&ballastv1.Service{Affinity: "table", Table: &ballastv1.Table{PacketLimit: &limit}}), "service web: affinity cookie -> table",
@@ -439,7 +439,7 @@ func TestTheFleetAPIIsJSONOverPlainHTTP(t *testing.T) {
 		}
 		return response.StatusCode, answer
 	}
-	if code, answer := post("DrainServer", `{"service": "web", "server": "10.0.0.1", "deadline": "600s"}`); code != 200 || answer["revision"] != "2" {
+	if code, answer := post("DrainServer", `{"service": "web", "server": "10.0.0.1", "deadline": "600s", "force": true}`); code != 200 || answer["revision"] != "2" {
 		t.Errorf("drain: %d %v", code, answer)
 	}
 	if code, answer := post("GetFleet", `{}`); code != 200 || answer["services"].([]any)[0].(map[string]any)["name"] != "web" {
@@ -453,34 +453,6 @@ func TestTheFleetAPIIsJSONOverPlainHTTP(t *testing.T) {
 	}
 	if code, answer := post("PutService", `{"service": {"name": "web", "cookie_bits": 14, "tableSlots": 251}}`); code != 200 {
 		t.Errorf("both ways to write a name: %d %v", code, answer)
-	}
-}
-
-func TestTheNextControllerIsAskedWhenOneIsGone(t *testing.T) {
-	_, url := serveFleet(t, &apitest.Memory{})
-	gone := httptest.NewServer(http.NotFoundHandler())
-	gone.Close()
-	fleet := api.NewFleetClient([]string{gone.Listener.Addr().String(), strings.TrimPrefix(url, "http://")}, nil)
-	if _, err := fleet.GetFleet(t.Context(), &ballastv1.GetFleetRequest{}); err != nil {
-		t.Error(err)
-	}
-	fleet = api.NewFleetClient([]string{gone.Listener.Addr().String()}, nil)
-	if _, err := fleet.GetFleet(t.Context(), &ballastv1.GetFleetRequest{}); connect.CodeOf(err) != connect.CodeUnavailable || !strings.Contains(err.Error(), "reach a controller") {
-		t.Errorf("all are gone: %v", err)
-	}
-}
-
-func TestTheNextControllerIsAskedWhenOneIsNotAble(t *testing.T) {
-	cut := &failing{err: connect.NewError(connect.CodeUnavailable, errors.New("no leader"))}
-	_, first := serveFleet(t, cut)
-	memory := &apitest.Memory{}
-	_, second := serveFleet(t, memory)
-	fleet := api.NewFleetClient([]string{strings.TrimPrefix(first, "http://"), strings.TrimPrefix(second, "http://")}, nil)
-	apply(t, fleet, web(at("10.0.0.1")))
-	expect(t, "what the able one has", servers(t, fleet), "10.0.0.1=1 active")
-	fleet = api.NewFleetClient([]string{strings.TrimPrefix(first, "http://")}, nil)
-	if _, err := fleet.RemoveService(t.Context(), &ballastv1.RemoveServiceRequest{Service: "web"}); err == nil || err.Error() != "no leader" {
-		t.Errorf("nobody is able: %v", err)
 	}
 }
 

@@ -14,6 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// What a server bears from those who connect and say nothing.
+const (
+	HeaderTimeout = 5 * time.Second // from the first byte of a connection or request to the last of its header
+	IdleTimeout   = time.Minute     // without a request; streams are requests
+)
+
 // shutdownTimeout bounds how long answers under way may hold up the end of a daemon.
 const shutdownTimeout = 2 * time.Second
 
@@ -90,7 +96,10 @@ func (l *lockedListener) Close() error {
 
 // Serve answers until ctx ends, then lets requests under way finish for a moment and closes the listener.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
-	server := &http.Server{Handler: s.mux, BaseContext: func(net.Listener) context.Context { return ctx }}
+	server := &http.Server{
+		Handler: s.mux, ReadHeaderTimeout: HeaderTimeout, IdleTimeout: IdleTimeout,
+		ConnContext: localCaller, BaseContext: func(net.Listener) context.Context { return ctx },
+	}
 	return ServeUntil(ctx, server, func() error { return server.Serve(listener) })
 }
 

@@ -97,7 +97,7 @@ type sent struct {
 
 // checkEncapsulated compares the output of an encapsulating program with what it must be, byte by byte. It returns the server that the
 // frame goes to.
-func checkEncapsulated(output []byte, s sent) (server netip.Addr, err error) {
+func checkEncapsulated(output []byte, s sent, identification func(server netip.Addr) uint16) (server netip.Addr, err error) {
 	packet := gopacket.NewPacket(output, layers.LayerTypeEthernet, gopacket.NoCopy)
 	outer, ok := packet.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
 	if !ok || outer.Protocol != layers.IPProtocolIPv4 {
@@ -107,7 +107,7 @@ func checkEncapsulated(output []byte, s sent) (server netip.Addr, err error) {
 	want := gopacket.NewSerializeBuffer()
 	err = gopacket.SerializeLayers(want, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
 		&layers.Ethernet{SrcMAC: ourMAC, DstMAC: serverMAC, EthernetType: layers.EthernetTypeIPv4},
-		&layers.IPv4{Version: 4, TTL: 64, Flags: layers.IPv4DontFragment, Protocol: layers.IPProtocolIPv4,
+		&layers.IPv4{Version: 4, TTL: 64, Id: identification(server), Flags: layers.IPv4DontFragment, Protocol: layers.IPProtocolIPv4,
 			SrcIP: ourAddress.AsSlice(), DstIP: outer.DstIP},
 		gopacket.Payload(s.bytes()[14:]))
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/algo/maglev"
+	"github.com/ballast-lb/ballast/internal/algo/pathid"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -168,14 +169,21 @@ func (r *rig) subjects() []subject {
 	return all
 }
 
-func checkMinimal(output []byte, s sent) error { return checkServer(output, s, serverAddress(1)) }
+func checkMinimal(output []byte, s sent) error {
+	return checkServer(output, s, serverAddress(1), func(netip.Addr) uint16 { return 0 })
+}
+
+// identification is that of our own program's outer headers.
+func identification(server netip.Addr) uint16 {
+	return pathid.Identification(pathid.Secret(keys().Placement, server))
+}
 
 func checkCookie(output []byte, s sent) error {
-	return checkServer(output, s, serverAddress(s.server()))
+	return checkServer(output, s, serverAddress(s.server()), identification)
 }
 
 func checkAnyServer(output []byte, s sent) error {
-	_, err := checkEncapsulated(output, s)
+	_, err := checkEncapsulated(output, s, identification)
 	return err
 }
 
@@ -188,12 +196,12 @@ func (r *rig) checkPlaced(vip netip.Addr) func([]byte, sent) error {
 	}
 	return func(output []byte, s sent) error {
 		slot := cookie.Slot(cookie.FlowHash(key, client(s.flow), servicePort), model.DefaultSlots)
-		return checkServer(output, s, serverAddress(owners[slot]))
+		return checkServer(output, s, serverAddress(owners[slot]), identification)
 	}
 }
 
-func checkServer(output []byte, s sent, want netip.Addr) error {
-	got, err := checkEncapsulated(output, s)
+func checkServer(output []byte, s sent, want netip.Addr, identification func(netip.Addr) uint16) error {
+	got, err := checkEncapsulated(output, s, identification)
 	if err == nil && got != want {
 		err = fmt.Errorf("the packet goes to %s, want %s", got, want)
 	}

@@ -57,7 +57,7 @@ func measuring[R any](command *cobra.Command, usual []uint, most uint, run func(
 	flags.IntVar(&options.Rounds, "rounds", options.Rounds, "how often each cell is measured; fewer than 15 mean little")
 	flags.Uint32Var(&options.Repeat, "repeat", options.Repeat, "runs per measurement; fewer than 500000 mean little")
 	flags.UintSliceVar(&flows, "flows", usual, "numbers of distinct flows")
-	command.Args = cobra.NoArgs
+	command.Args = takes()
 	command.RunE = func(command *cobra.Command, _ []string) error {
 		if err := checkBench(&options, flows, most); err != nil {
 			return err
@@ -79,12 +79,12 @@ func measuring[R any](command *cobra.Command, usual []uint, most uint, run func(
 func checkBench(options *bench.Options, flows []uint, most uint) error {
 	for _, n := range flows {
 		if n < 1 || n > most {
-			return fmt.Errorf("measure with %d flows: not possible: give 1 to %d", n, most)
+			return usage("measure with %d flows: not possible: give 1 to %d", n, most)
 		}
 		options.Flows = append(options.Flows, uint32(n))
 	}
 	if options.Rounds < 1 || options.Repeat < 1 || len(flows) == 0 {
-		return fmt.Errorf("measure %d rounds of %d runs with %d numbers of flows: nothing to measure: give positive numbers", options.Rounds,
+		return usage("measure %d rounds of %d runs with %d numbers of flows: nothing to measure: give positive numbers", options.Rounds,
 			options.Repeat, len(flows))
 	}
 	options.Progress = func(round, rounds int) { fmt.Fprintf(os.Stderr, "\rround %d of %d ", round, rounds) }

@@ -36,7 +36,7 @@ as many machines as there are nodes, times are shorter.`,
 		Example: `  ballast bench control
   ballast bench control --json > control.json
   ballast bench control --servers 100 --load-balancers 4 --rate 20 --services 0`,
-		Args: cobra.NoArgs,
+		Args: takes(),
 		RunE: func(command *cobra.Command, _ []string) error {
 			program, err := os.Executable()
 			if err != nil {
@@ -81,7 +81,7 @@ func benchPeers() *cobra.Command {
 		Use:    peersCommand,
 		Short:  "Be the peers of `ballast bench control`, which starts this",
 		Hidden: true,
-		Args:   cobra.NoArgs,
+		Args:   takes(),
 		RunE: func(command *cobra.Command, _ []string) error {
 			return controlbench.RunPeers(command.Context(), command.InOrStdin(), command.OutOrStdout())
 		},

@@ -28,8 +28,19 @@ ids cannot be given to other servers.`,
 		Example: `  ballast controller --tls-dir /etc/ballast/tls --data-dir /var/lib/ballast/controller
   ballast controller --tls-dir /etc/ballast/tls --etcd https://10.0.0.1:2379,https://10.0.0.2:2379,https://10.0.0.3:2379 \
       --etcd-ca etcd-ca.crt --etcd-cert etcd.crt --etcd-key etcd.key --public 10.0.0.1:6443`,
-		Args: cobra.NoArgs,
+		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			err := checkAll(checkListen("listen", o.Listen), checkListen("metrics", o.Metrics),
+				notNegative("linger", o.Timing.Linger), notNegative("quarantine", o.Timing.Quarantine))
+			if err == nil && o.Public != "" {
+				err = checkEndpoints("public", []string{o.Public})
+			}
+			if err == nil && (o.DataDir == "") == (len(o.Etcd) == 0) {
+				err = usage("name one store: --data-dir for a controller by itself, or --etcd for several")
+			}
+			if err != nil {
+				return err
+			}
 			o.Log = newLog(verbose)
 			return controller.Run(cmd.Context(), o)
 		},

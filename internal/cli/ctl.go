@@ -1,11 +1,8 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"net"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -24,6 +21,7 @@ type control struct {
 	controllers              []string
 	tlsDir, tlsName          string
 	json                     bool
+	yes                      bool // what harms clients or cannot be taken back is meant
 }
 
 func ctlCommand() *cobra.Command {
@@ -55,7 +53,7 @@ What is of one node only (status, counters, connections, metrics, trace, config)
 	flags.StringVar(&c.tlsName, "tls-name", "", "NAME of the certificate (default: the only one for role ctl in --tls-dir)")
 	flags.BoolVar(&c.json, "json", false, "print JSON")
 	cmd.AddCommand(c.statusCommand(), c.servicesCommand(), c.serversCommand(), c.countersCommands(), c.connectionsCommand(), c.keysCommand(), c.metricsCommand(),
-		c.nodesCommand(), c.fleetCommand(), c.applyCommand(), c.serviceCommand(), c.serverCommand(), c.nodeCommand(), c.keyCommand(), c.configCommand(),
+		c.nodesCommand(), c.fleetCommand(), c.historyCommand(), c.applyCommand(), c.serviceCommand(), c.serverCommand(), c.nodeCommand(), c.keyCommand(), c.configCommand(),
 		c.traceCommand(), pkiCommand())
 	return cmd
 }
@@ -70,7 +68,7 @@ func (c *control) socketPath() string {
 // local asks the daemon of this machine what is of one node only.
 func (c *control) local() (*api.Client, error) {
 	if len(c.controllers) > 0 {
-		return nil, errors.New("this is of one node only, and no controller knows it: run the command on that node, without --controller")
+		return nil, usage("this is of one node only, and no controller knows it: run the command on that node, without --controller")
 	}
 	return api.NewClient(c.socketPath()), nil
 }
@@ -81,24 +79,20 @@ func (c *control) fleet() (ballastv1connect.FleetClient, error) {
 		return api.NewClient(c.socketPath()).Fleet(), nil
 	}
 	if c.socket != "" {
-		return nil, errors.New("--socket and --controller are two daemons to ask: give one of them")
+		return nil, usage("--socket and --controller are two daemons to ask: give one of them")
+	}
+	controllers := make([]string, len(c.controllers))
+	for i, controller := range c.controllers {
+		controllers[i] = withPort(controller)
+	}
+	if err := checkEndpoints("controller", controllers); err != nil {
+		return nil, err
 	}
 	credentials, err := pki.Load(c.tlsDir, c.tlsName, pki.Ctl)
 	if err != nil {
 		return nil, err
 	}
-	controllers := make([]string, len(c.controllers))
-	for i, controller := range c.controllers {
-		if controllers[i] = controller; !hasPort(controller) {
-			controllers[i] = net.JoinHostPort(strings.Trim(controller, "[]"), controllerPort)
-		}
-	}
 	return api.NewFleetClient(controllers, credentials.Client()), nil
-}
-
-func hasPort(address string) bool {
-	_, _, err := net.SplitHostPort(address)
-	return err == nil
 }
 
 // outcome is what a change did, as --json prints it.
@@ -122,17 +116,45 @@ func (c *control) print(out io.Writer, done outcome) error {
 	return nil
 }
 
-// change asks for a change of the fleet and says what it did.
-func (c *control) change(cmd *cobra.Command, ask func(ballastv1connect.FleetClient) (*ballastv1.ChangeResponse, error)) error {
+// mayHarm gives commands that may harm clients, or that cannot be taken back, the flag that says that it is meant.
+func (c *control) mayHarm(commands ...*cobra.Command) {
+	for _, cmd := range commands {
+		cmd.Flags().BoolVar(&c.yes, "yes", false, "do not ask, also where it harms clients or cannot be taken back")
+	}
+}
+
+// change asks for a change of the fleet and says what it did. force is given once somebody has said that it is meant.
+func (c *control) change(cmd *cobra.Command, ask func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error)) error {
 	fleet, err := c.fleet()
 	if err != nil {
 		return err
 	}
-	answer, err := ask(fleet)
+	answer, err := c.asked(cmd, func(force bool) (*ballastv1.ChangeResponse, error) { return ask(fleet, force) })
 	if err != nil {
 		return err
 	}
 	return c.print(cmd.OutOrStdout(), outcome{nonNil(answer.Changes), answer.Revision, answer.Id})
+}
+
+// asked asks for a change, and shows people what it harms before it is done.
+func (c *control) asked(cmd *cobra.Command, ask func(force bool) (*ballastv1.ChangeResponse, error)) (*ballastv1.ChangeResponse, error) {
+	answer, err := ask(c.yes)
+	warnings := api.WarningsOf(err)
+	if len(warnings) == 0 {
+		return answer, err
+	}
+	warn(cmd, warnings)
+	if err := c.confirm(cmd, "go on", "say --yes if that is meant"); err != nil {
+		return nil, err
+	}
+	return ask(true)
+}
+
+// warn shows what a change harms.
+func warn(cmd *cobra.Command, warnings []string) {
+	for _, line := range warnings {
+		fmt.Fprintln(cmd.ErrOrStderr(), "WARNING:", line)
+	}
 }
 
 // nonNil has no null in JSON.

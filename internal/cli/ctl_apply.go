@@ -11,18 +11,12 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/model"
 )
-
-// ExitStatus is an error that is an answer: the process ends with that status and has nothing more to say.
-type ExitStatus int
-
-func (s ExitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
 // changesWouldBeMade is the exit status of a dry run that found differences.
 const changesWouldBeMade ExitStatus = 2
@@ -31,6 +25,7 @@ const changesWouldBeMade ExitStatus = 2
 type application struct {
 	file        string
 	dryRun, yes bool
+	forceKeys   bool
 }
 
 func (c *control) applyCommand() *cobra.Command {
@@ -45,18 +40,22 @@ between, nothing is done.
 
 The file is a configuration file (` + "`ballast ctl fleet`" + ` prints the one of now), with two differences: servers and nodes may lack their
 id, and keep the one that they have by their address, or get the next free one; and without a keys: section the keys stay as they are.
-Removed servers keep the connections that they have until they end.
+Removed servers keep the connections that they have until they end. What harms clients or cannot be taken back is said in lines that begin
+with WARNING: a service that goes or loses its last server, choices that connections do not outlive, keys that go.
+Keys that nodes or living connections still need are removed, replaced or turned back by --force-keys alone.
 
 The exit status of --dry-run is 0 if nothing would change, 2 if something would, and 1 on errors.`,
 		Example: `  ballast ctl apply -f fleet.yaml --dry-run
   ballast ctl apply -f fleet.yaml
   ballast ctl --controller c1,c2,c3 apply -f - --yes < fleet.yaml`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return c.apply(cmd, &a) },
+		Args:        takes(),
+		Annotations: map[string]string{usageIsFailure: "yes"},
+		RunE:        func(cmd *cobra.Command, _ []string) error { return c.apply(cmd, &a) },
 	}
 	cmd.Flags().StringVarP(&a.file, "file", "f", "", "configuration file; - is the standard input")
 	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "show what would change, and change nothing")
 	cmd.Flags().BoolVar(&a.yes, "yes", false, "do not ask, and let a file without any service remove them all")
+	cmd.Flags().BoolVar(&a.forceKeys, "force-keys", false, "change keys even if connections break")
 	cmd.MarkFlagRequired("file")
 	return cmd
 }
@@ -64,7 +63,9 @@ The exit status of --dry-run is 0 if nothing would change, 2 if something would,
 // applied is what --json prints.
 type applied struct {
 	outcome
-	Applied bool `json:"applied"`
+	Warnings []string `json:"warnings"`
+	Applied  bool     `json:"applied"`
+	KeyRisks []string `json:"key_risks,omitempty"` // why changes of keys need --force-keys
 }
 
 func (c *control) apply(cmd *cobra.Command, a *application) error {
@@ -88,16 +89,23 @@ func (c *control) apply(cmd *cobra.Command, a *application) error {
 	if err != nil {
 		return a.place(draft, err)
 	}
-	done := applied{outcome: outcome{Changes: nonNil(answer.Changes), Revision: answer.Revision}}
+	done := applied{outcome: outcome{Changes: nonNil(answer.Changes), Revision: answer.Revision}, Warnings: nonNil(answer.Warnings), KeyRisks: answer.KeyRisks}
 	out := cmd.OutOrStdout()
 	if !c.json {
 		showChanges(out, done.Changes)
+		warn(cmd, done.Warnings)
+		warn(cmd, done.KeyRisks)
+	}
+	if len(done.KeyRisks) > 0 && !a.dryRun && !a.forceKeys {
+		return errors.New("nothing was changed: the keys of the file would break connections: take keys: out of it, or say --force-keys")
 	}
 	if len(done.Changes) > 0 && !a.dryRun {
-		if err := c.confirm(cmd, a); err != nil {
-			return err
+		if !a.yes {
+			if err := c.confirm(cmd, "apply", "say --yes, or --dry-run to look only"); err != nil {
+				return err
+			}
 		}
-		request.DryRun, request.Confirmed = false, done.Changes
+		request.DryRun, request.Confirmed, request.Force, request.ForceKeys = false, done.Changes, true, a.forceKeys
 		if answer, err = fleet.Apply(cmd.Context(), request); err != nil {
 			return a.place(draft, err)
 		}
@@ -147,14 +155,11 @@ func (a *application) place(draft *config.Draft, err error) error {
 }
 
 // confirm asks whether to go on, where there is somebody to ask.
-func (c *control) confirm(cmd *cobra.Command, a *application) error {
-	if a.yes {
-		return nil
-	}
+func (c *control) confirm(cmd *cobra.Command, question, remedy string) error {
 	if c.json || !isTerminal(cmd.InOrStdin()) {
-		return errors.New("nothing was changed: there is no terminal to ask at: say --yes, or --dry-run to look only")
+		return errors.New("nothing was changed: there is no terminal to ask at: " + remedy)
 	}
-	fmt.Fprint(cmd.OutOrStdout(), "apply? [y/N] ")
+	fmt.Fprintf(cmd.OutOrStdout(), "%s? [y/N] ", question)
 	answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
 	if err != nil && err != io.EOF {
 		return err
@@ -163,15 +168,6 @@ func (c *control) confirm(cmd *cobra.Command, a *application) error {
 		return errors.New("nothing was changed")
 	}
 	return nil
-}
-
-func isTerminal(file any) bool {
-	f, ok := file.(*os.File)
-	if !ok {
-		return false
-	}
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
 }
 
 func showChanges(out io.Writer, changes []string) {
@@ -209,10 +205,10 @@ func (c *control) fleetCommand() *cobra.Command {
 it is a configuration file that ` + "`ballast ctl apply`" + ` takes.`,
 		Example: `  ballast ctl fleet > fleet.yaml
   ballast ctl fleet -o json | jq -r '.services[].name'`,
-		Args: cobra.NoArgs,
+		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if format != "yaml" && format != "json" {
-				return fmt.Errorf("output %s: use yaml or json", format)
+				return usage("output %s: use yaml or json", format)
 			}
 			wanted, err := c.wanted(cmd)
 			if err != nil {
@@ -242,6 +238,9 @@ func (c *control) wanted(cmd *cobra.Command) (model.Fleet, error) {
 	answer, err := client.GetFleet(cmd.Context(), &ballastv1.GetFleetRequest{})
 	if err != nil {
 		return model.Fleet{}, err
+	}
+	if answer.Unconfirmed != "" {
+		fmt.Fprintf(cmd.ErrOrStderr(), "warning: this may not be the newest state: %s\n", answer.Unconfirmed)
 	}
 	return api.FleetFromProto(answer, nil)
 }

@@ -30,14 +30,14 @@ func (c *control) configCommand() *cobra.Command {
 	}
 	action := func(name, short string) *cobra.Command {
 		return &cobra.Command{
-			Use: name, Short: short, Args: cobra.NoArgs,
+			Use: name, Short: short, Args: takes(),
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				return c.do(cmd, http.MethodPost, strings.Replace(api.PathConfigAction, "{action}", name, 1))
 			},
 		}
 	}
 	cmd.AddCommand(action("reload", "Read the file again now"), action("reset", "Undo what ctl changed: the file rules"), &cobra.Command{
-		Use: "diff", Short: "Show what ctl changed since", Args: cobra.NoArgs,
+		Use: "diff", Short: "Show what ctl changed since", Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.do(cmd, http.MethodGet, api.PathConfigDiff) },
 	})
 	return cmd
@@ -52,7 +52,7 @@ func (c *control) countersCommands() *cobra.Command {
 		Long: `Set all counters of services and servers of a load balancer to 0. Nothing that steers packets changes: estimates of open
 connections (p2c) and servers' clocks (return: through) stay. Removed servers count as heard of now, so that they stay for
 another --linger. Prometheus takes it for a restart.`,
-		Args: cobra.NoArgs,
+		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.do(cmd, http.MethodDelete, api.PathCounters) },
 	})
 	return cmd

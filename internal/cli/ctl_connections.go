@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -64,7 +63,7 @@ connections, tables, and on a node of the first tier second_tier: services whose
   ballast ctl connections --client 203.0.113.0/24 --state open --min-age 1h
   ballast ctl connections --server s3 --json
   ballast ctl connections suspect --service web --client 203.0.113.7 --for 10m`,
-		Args: cobra.NoArgs,
+		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.showConnections(cmd, &ask) },
 	}
 	flags := cmd.Flags()
@@ -88,7 +87,7 @@ connections, tables, and on a node of the first tier second_tier: services whose
 
 func (c *control) showConnections(cmd *cobra.Command, ask *connectionsAsk) error {
 	if ask.query.Limit < 1 {
-		return fmt.Errorf("--top %d: use 1 to %d", ask.query.Limit, api.MaxConnections)
+		return usage("--top %d: use 1 to %d", ask.query.Limit, api.MaxConnections)
 	}
 	if err := ask.checkTimes(cmd.Flags().Changed("interval")); err != nil {
 		return err
@@ -96,7 +95,7 @@ func (c *control) showConnections(cmd *cobra.Command, ask *connectionsAsk) error
 	if ask.client != "" {
 		network, err := api.ParseNetwork(ask.client)
 		if err != nil {
-			return fmt.Errorf("--client: %w", err)
+			return usage("--client: %w", err)
 		}
 		ask.query.Client = network
 	}
@@ -128,17 +127,17 @@ func (c *control) showConnections(cmd *cobra.Command, ask *connectionsAsk) error
 func (ask *connectionsAsk) checkTimes(interval bool) error {
 	switch {
 	case ask.count < 0:
-		return fmt.Errorf("--count %d: use 1 or more, or leave it out: until Ctrl-C", ask.count)
+		return usage("--count %d: use 1 or more, or leave it out: until Ctrl-C", ask.count)
 	case ask.count > 0 && !ask.watch:
-		return errors.New("--count ends a --watch: give both")
+		return usage("--count ends a --watch: give both")
 	case ask.interval < shortestInterval:
-		return fmt.Errorf("--interval %s: use %s or more", ask.interval, shortestInterval)
+		return usage("--interval %s: use %s or more", ask.interval, shortestInterval)
 	case interval && !ask.watch:
-		return errors.New("--interval is how often a --watch looks: give both")
+		return usage("--interval is how often a --watch looks: give both")
 	case ask.minAge < 0:
-		return fmt.Errorf("--min-age %s: use 0 or more", ask.minAge)
+		return usage("--min-age %s: use 0 or more", ask.minAge)
 	case ask.minIdle < 0:
-		return fmt.Errorf("--min-idle %s: use 0 or more", ask.minIdle)
+		return usage("--min-idle %s: use 0 or more", ask.minIdle)
 	}
 	return nil
 }
@@ -291,7 +290,7 @@ func (w *connectionsWatch) show(answer *api.Connections, now time.Time) error {
 		}
 	}
 	if w.live {
-		fmt.Fprint(w.out, "\033[H\033[2J")
+		tell(w.out, eraseScreen)
 	} else if w.looks++; w.looks > 1 {
 		fmt.Fprintln(w.out)
 	}
@@ -334,10 +333,10 @@ The list is of this node alone: say the same to every load balancer that gets th
 sets another end.`,
 		Example: `  ballast ctl connections suspect --service web --client 203.0.113.7 --for 10m
   ballast ctl connections suspect --service web --client 2001:db8:f00::/48`,
-		Args: cobra.NoArgs,
+		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("for") && lasting < time.Second {
-				return fmt.Errorf("--for %s: use a second or more, or leave it out: until the client is cleared", lasting)
+				return usage("--for %s: use a second or more, or leave it out: until the client is cleared", lasting)
 			}
 			s.For = api.InSeconds(lasting)
 			return c.changeSuspect(cmd, http.MethodPost, &s, client)
@@ -357,7 +356,7 @@ func (c *control) clearSuspectCommand() *cobra.Command {
 		Long: `Take a client or network off the list of suspects, named as it is there. Its connections go straight to their servers at once, unless
 another network on the list has the client.`,
 		Example: `  ballast ctl connections clear --service web --client 203.0.113.7`,
-		Args:    cobra.NoArgs,
+		Args:    takes(),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return c.changeSuspect(cmd, http.MethodDelete, &s, client) },
 	}
 	suspectFlags(cmd, &s, &client)
@@ -376,7 +375,7 @@ func suspectFlags(cmd *cobra.Command, s *api.Suspect, client *string) {
 
 func (c *control) changeSuspect(cmd *cobra.Command, method string, s *api.Suspect, client string) (err error) {
 	if s.Client, err = api.ParseNetwork(client); err != nil {
-		return fmt.Errorf("--client: %w", err)
+		return usage("--client: %w", err)
 	}
 	local, err := c.local()
 	if err != nil {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -32,17 +31,22 @@ func (c *control) serverDrainCommand() *cobra.Command {
 		Long: `Give a server no new connections; those it has stay, until they end or the deadline has passed: then the server is off, and what
 is left of them is cut. Without --deadline they may stay for ever; saying drain again sets another deadline.
 
+A service whose last server is drained serves nobody new: that is asked about first, and elsewhere than at a terminal it needs --yes.
+
 --wait stays until none is left or the deadline has passed, and shows how many remain: exactly where an agent counts them on the
 server, else "about", as the load balancers estimate it. Of a service with affinity hash or local-table nobody can tell without an
 agent: then it needs --deadline or --timeout. Ctrl-C and --timeout end the waiting, not the draining.`,
 		Example: `  ballast ctl server drain web s3
   ballast ctl server drain web s3 --deadline 10m --wait && ballast ctl server remove web s3
   ballast ctl server undrain web s3`,
-		Args: cobra.ExactArgs(2),
+		Args: takes("SERVICE", "SERVER"),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !wait && timeout != 0 {
-			return errors.New("--timeout ends a --wait: give both")
+			return usage("--timeout ends a --wait: give both")
+		}
+		if err := checkAll(notNegative("deadline", deadline), notNegative("timeout", timeout)); err != nil {
+			return err
 		}
 		request := &ballastv1.DrainServerRequest{Service: args[0], Server: args[1]}
 		if cmd.Flags().Changed("deadline") {
@@ -58,9 +62,12 @@ agent: then it needs --deadline or --timeout. Ctrl-C and --timeout end the waiti
 				return err
 			}
 		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), drainRequest)
-		defer cancel()
-		answer, err := fleet.DrainServer(ctx, request)
+		answer, err := c.asked(cmd, func(force bool) (*ballastv1.ChangeResponse, error) {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), drainRequest)
+			defer cancel()
+			request.Force = force
+			return fleet.DrainServer(ctx, request)
+		})
 		if err != nil {
 			return err
 		}
@@ -250,7 +257,8 @@ func (w *drainWait) sayRemaining() {
 		if at := w.last.GetServer().GetDeadline(); at != nil {
 			text += fmt.Sprintf(", the deadline is in %s", max(time.Until(at.AsTime()), 0).Round(time.Second))
 		}
-		w.say("", "\r\033[K"+text)
+		tell(w.show, eraseLine)
+		w.say("", text)
 		return
 	}
 	if text != w.shown {

@@ -19,7 +19,7 @@ import (
 
 func (c *control) servicesCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "services", Short: "The services and how they are served", Args: cobra.NoArgs,
+		Use: "services", Short: "The services and how they are served", Args: takes(),
 		Long: "The services and how they are served. With --json, a load balancer adds what it counted.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if c.json {
@@ -76,6 +76,7 @@ type serverRow struct {
 	WeightNow    uint32      `json:"weight_now"`
 	Live         *uint64     `json:"connections"` // null: nobody can tell
 	LiveExact    bool        `json:"connections_exact"`
+	Agent        string      `json:"agent,omitempty"` // connected, none
 	Counted      *serverSeen `json:"counted,omitempty"`
 }
 
@@ -90,11 +91,19 @@ type serverSeen struct {
 
 func (c *control) serversCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "servers [SERVICE]", Short: "The servers with health, load, weight and live connections", Args: cobra.MaximumNArgs(1),
-		Long: `The servers of every service, or of one, removed ones that may still have connections included: whether they are healthy, their
-load (requests in work, or CPU), their weight and the one that new connections are dispatched by NOW (0: they get none; with awrr,
-awfd and lcf it follows the load), and how many connections live (~ is an estimate of the load balancers, - that nobody can
-tell). A load balancer adds what it sent them since it was attached, and the way there.`,
+		Use: "servers [SERVICE]", Short: "The servers with health, load, weight and live connections", Args: takes("[SERVICE]"),
+		Long: `The servers of every service, or of one, removed ones that may still have connections included.
+
+  HEALTH  healthy, unhealthy with the reason, unknown, or - where nothing checks it
+  AGENT   of services whose servers answer clients themselves: none is connected that speaks for the server, or one is. Agents
+          that run by a file and report to nobody are not known of
+  LOAD    requests in work, or CPU
+  WEIGHT  as configured
+  NOW     the weight that new connections are dispatched by now; 0: it gets none. With awrr, awfd and lcf it follows the load
+  LIVE    connections that live; ~ is an estimate of the load balancers, - that nobody can tell
+A load balancer adds what it did since it was attached:
+  NEW, PACKETS, BYTES  connections, packets and bytes that it sent there
+  PATH    the way: device, next hop's MAC address, MTU; or why there is none`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			rows, here, err := c.serverRows(cmd.Context(), strings.Join(args, ""))
 			if err != nil {
@@ -150,7 +159,7 @@ func (c *control) serverRows(ctx context.Context, service string) (rows []server
 		}
 		rows = append(rows, serverRow{Service: status.Service, Server: server, Removed: status.Removed, Health: status.Health,
 			HealthDetail: status.HealthDetail, LoadSource: status.LoadSource, Load: status.Load, Available: status.Available, WeightNow: status.Weight,
-			LiveExact: status.ConnectionsExact, Counted: seen[key{status.Service, status.Server.GetId(), status.Removed}]})
+			LiveExact: status.ConnectionsExact, Agent: status.Agent, Counted: seen[key{status.Service, status.Server.GetId(), status.Removed}]})
 		if status.ConnectionsExact || !uncounted[status.Service] {
 			rows[len(rows)-1].Live = &status.Connections
 		}
@@ -165,14 +174,14 @@ func endsSeen(affinity string) bool {
 }
 
 func printServers(out io.Writer, rows []serverRow, here bool) {
-	io.WriteString(out, "SERVICE\tSERVER\tADDRESS\tID\tSTATE\tHEALTH\tLOAD\tWEIGHT\tNOW\tLIVE")
+	io.WriteString(out, "SERVICE\tSERVER\tADDRESS\tID\tSTATE\tHEALTH\tAGENT\tLOAD\tWEIGHT\tNOW\tLIVE")
 	if here {
 		io.WriteString(out, "\tNEW\tPACKETS\tBYTES\tPATH")
 	}
 	fmt.Fprintln(out)
 	for i := range rows {
 		r := &rows[i]
-		fmt.Fprintf(out, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%d\t%d\t%s", r.Service, r.Name, r.address(), r.ID, r.state(), r.health(), r.load(), r.Weight, r.WeightNow, r.live())
+		fmt.Fprintf(out, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%d\t%d\t%s", r.Service, r.Name, r.address(), r.ID, r.state(), r.health(), orDash(r.Agent), r.load(), r.Weight, r.WeightNow, r.live())
 		if seen := r.Counted; seen != nil {
 			fmt.Fprintf(out, "\t%d\t%d\t%d\t%s", seen.Dispatched, seen.Packets, seen.Bytes, seen.Path)
 		}

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/apitest"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
@@ -134,6 +136,16 @@ func (ctl *terminal) refuse(command, why string) {
 	}
 }
 
+func TestHistorySaysWhoChangedWhat(t *testing.T) {
+	byEveryWay(t, func(t *testing.T, ctl *terminal) {
+		ctl.expect("--json history", "[]")
+		ctl.memory.Past = []*ballastv1.FleetChange{{Time: timestamppb.New(time.Unix(1700000000, 0)), Name: "alice", Role: "ctl", Address: "192.0.2.1:4711",
+			Changes: []string{"service web: removed", "service mail: removed"}}}
+		ctl.expect("history", "alice (ctl)", "192.0.2.1:4711", "service web: removed", "service mail: removed")
+		ctl.expect("--json history", `"name": "alice"`, `"changes": [`)
+	})
+}
+
 func TestAFleetIsRunByCtl(t *testing.T) {
 	byEveryWay(t, func(t *testing.T, ctl *terminal) {
 		ctl.memory.Live = func(id uint16) uint64 { return uint64(10 * id) }
@@ -151,13 +163,14 @@ func TestAFleetIsRunByCtl(t *testing.T) {
 		ctl.expect("servers", "removed")
 		ctl.expect("server forget web s2", "forgotten")
 		ctl.expect("service set web --dispatch awfd --load-classes 8", "dispatch rr -> awfd", "load.classes 4 -> 8")
-		ctl.expect("key add", "added; once every load balancer has it (ballast ctl nodes): ballast ctl key use 2")
+		ctl.expect("key add", "added; once every node has it (ballast ctl keys): ballast ctl key use 2")
 		ctl.expect("key use 2", "current 1 -> 2")
 		ctl.expect("key drop 1", "epoch 1 removed")
 		ctl.expect("keys", "epoch 2  current")
 		ctl.expect("nodes", "lb1", "1.0", "eth0 is down")
 		ctl.expect("fleet", "services:\n", "name: s1", "classes: 8")
-		ctl.expect("service remove web", "service web: removed")
+		ctl.refuse("service remove web", "say --yes if that is meant")
+		ctl.expect("service remove web --yes", "service web: removed")
 		ctl.refuse("service remove web", `there is no service "web"`)
 		ctl.refuse("server drain web s1", `there is no service "web"`)
 		ctl.refuse("server weight web s1 900", "use 0 to 256")
@@ -202,7 +215,7 @@ func TestEverythingIsThereAsJSON(t *testing.T) {
 			"services":               `[{"name":"web","vip":"198.51.100.10"`,
 			"servers web":            `"address":"10.0.0.1","id":1,"weight":1,"state":"active","health":"healthy"`,
 			"nodes":                  `[{"role":"controller","name":"c1"`,
-			"keys":                   `{"epochs":[1],"current":1}`,
+			"keys":                   `{"epochs":[1],"current":1,"keys":[{"epoch":1,"connections":0}],"oldest_report_seconds":0}`,
 			"fleet":                  `{"services":[{"name":"web"`,
 			"server weight web s1 1": `{"changes":[]`,
 			"apply --dry-run -f " + write(t, fleetFile): `"applied":false}`,
@@ -372,12 +385,9 @@ func TestInterruptEndsTheWaitingNotTheDraining(t *testing.T) {
 	root.SetOut(&output)
 	root.SetErr(&output)
 	root.SetArgs([]string{"ctl", "--socket", path, "server", "drain", "web", "s1", "--wait"})
-	began := time.Now()
+	// It would wait for ever: there are connections always.
 	if err := root.ExecuteContext(ctx); err == nil || !strings.Contains(err.Error(), "goes on draining") {
 		t.Errorf("interrupted: %v", err)
-	}
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("it took %s to end", took)
 	}
 	ctl.expect("fleet", "state: draining")
 }

@@ -5,8 +5,10 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"strconv"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +18,7 @@ import (
 
 func (c *control) keysCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "keys", Short: "The epochs whose keys are known, never the keys", Args: cobra.NoArgs,
+		Use: "keys", Short: "The epochs whose keys are known, never the keys", Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fleet, err := c.fleet()
 			if err != nil {
@@ -27,39 +29,93 @@ func (c *control) keysCommand() *cobra.Command {
 				return err
 			}
 			if c.json {
-				return writeJSON(cmd.OutOrStdout(), struct {
-					Epochs  []uint32 `json:"epochs"`
-					Current uint32   `json:"current"`
-				}{nonNil(keys.Epochs), keys.Current})
+				return writeJSON(cmd.OutOrStdout(), keysJSON(keys))
 			}
-			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
-			for _, epoch := range keys.Epochs {
-				note := ""
-				if epoch == keys.Current {
-					note = "current"
-				}
-				fmt.Fprintf(table, "epoch %d\t%s\n", epoch, note)
-			}
-			return table.Flush()
+			return printKeys(cmd.OutOrStdout(), keys)
 		},
 	}
+}
+
+// keyRow is one epoch, as --json prints it.
+type keyRow struct {
+	Epoch       uint32   `json:"epoch"`
+	Connections *uint64  `json:"connections"` // null: no agent has reported
+	UseRefused  []string `json:"use_refused,omitempty"`
+	DropRefused []string `json:"drop_refused,omitempty"`
+}
+
+func keysJSON(keys *ballastv1.ListKeysResponse) any {
+	out := struct {
+		Epochs       []uint32 `json:"epochs"`
+		Current      uint32   `json:"current"`
+		Keys         []keyRow `json:"keys"`
+		OldestReport *float64 `json:"oldest_report_seconds,omitempty"`
+		Uncounted    []string `json:"uncounted,omitempty"`
+	}{Epochs: nonNil(keys.Epochs), Current: keys.Current, Keys: []keyRow{}, Uncounted: keys.Uncounted}
+	if keys.OldestReport != nil {
+		seconds := keys.OldestReport.AsDuration().Seconds()
+		out.OldestReport = &seconds
+	}
+	for _, key := range keys.Keys {
+		row := keyRow{Epoch: key.Epoch, UseRefused: key.UseRefused, DropRefused: key.DropRefused}
+		if keys.OldestReport != nil {
+			row.Connections = &key.Connections
+		}
+		out.Keys = append(out.Keys, row)
+	}
+	return out
+}
+
+func printKeys(out io.Writer, keys *ballastv1.ListKeysResponse) error {
+	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	for _, key := range keys.Keys {
+		note := ""
+		if key.Epoch == keys.Current {
+			note = "current"
+		}
+		fmt.Fprintf(table, "epoch %d\t%s", key.Epoch, note)
+		if keys.OldestReport != nil {
+			fmt.Fprintf(table, "\t%d connections on it", key.Connections)
+		}
+		fmt.Fprintln(table)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if keys.OldestReport != nil {
+		fmt.Fprintf(out, "the oldest report of an agent is %v old\n", keys.OldestReport.AsDuration().Round(100*time.Millisecond))
+	}
+	for _, service := range keys.Uncounted {
+		fmt.Fprintf(out, "not counted: connections of service %s (return: through)\n", service)
+	}
+	for _, key := range keys.Keys {
+		for _, why := range key.UseRefused {
+			fmt.Fprintf(out, "key use %d waits: %s\n", key.Epoch, why)
+		}
+		for _, why := range key.DropRefused {
+			fmt.Fprintf(out, "key drop %d waits: %s\n", key.Epoch, why)
+		}
+	}
+	return nil
 }
 
 func (c *control) keyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "key",
 		Short: "Make and rotate keys",
-		Long: `Make and rotate keys. To rotate without breaking a connection, with controllers: "key add"; when every load balancer has it (the
-revision in "nodes"), "key use"; and after every connection has been heard of once, "key drop" the old one.
+		Long: `Make and rotate keys. With controllers "key rotate" does the whole of it; its steps are "key add", "key use" and "key drop". The last two
+are refused while a node lacks the key, or while a living connection's client still echoes the one to be dropped.
 
 Without controllers add the new key to every load balancer (in its file, or by "key add") and to every agent's file, then switch
-"current" in every file (or "key use" on load balancers; agents follow their files alone), and drop the old one last.`,
+"current" in every file (or "key use" on load balancers; agents follow their files alone), and drop the old one last, when "status" shows
+on no agent a connection that echoes it.`,
 		Example: `  ballast ctl key generate >> ballast.yaml
+  ballast ctl key rotate
   ballast ctl key add
   ballast ctl key use 2
   ballast ctl key drop 1`,
 	}
-	cmd.AddCommand(generateCommand(), c.keyAddCommand(),
+	cmd.AddCommand(generateCommand(), c.keyRotateCommand(), c.keyAddCommand(),
 		c.keyAction("use", "Write new cookies with an epoch's key", ballastv1connect.FleetClient.UseKey),
 		c.keyAction("drop", "Forget an epoch's key; its cookies are no longer read", ballastv1connect.FleetClient.DropKey))
 	return cmd
@@ -69,7 +125,7 @@ func generateCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "generate",
 		Short: "Print a keys: section with fresh random keys, for a new fleet's configuration",
-		Args:  cobra.NoArgs,
+		Args:  takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var keys [32]byte
 			rand.Read(keys[:])
@@ -88,10 +144,10 @@ func (c *control) keyAddCommand() *cobra.Command {
 		Short: "Read cookies of a further key",
 		Long: `Read cookies of a further key. Controllers tell it to every node. A load balancer that runs by a file prints it instead, for
 the other nodes.`,
-		Args: cobra.NoArgs,
+		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if request.Secret, err = hex.DecodeString(secret); err != nil {
-				return fmt.Errorf("secret: it must be 32 hexadecimal digits: make one with `ballast ctl key generate`")
+				return usage("--secret: it must be 32 hexadecimal digits: make one with `ballast ctl key generate`")
 			}
 			fleet, err := c.fleet()
 			if err != nil {
@@ -112,7 +168,7 @@ the other nodes.`,
 				_, err = fmt.Fprintf(out, "added; say on every other node: ballast ctl key add --epoch %d --secret %x\n", added.Epoch, added.Secret)
 				return err
 			}
-			_, err = fmt.Fprintf(out, "added; once every load balancer has it (ballast ctl nodes): ballast ctl key use %d\n", added.Epoch)
+			_, err = fmt.Fprintf(out, "added; once every node has it (ballast ctl keys): ballast ctl key use %d\n", added.Epoch)
 			return err
 		},
 	}
@@ -124,18 +180,22 @@ the other nodes.`,
 type keyCall func(ballastv1connect.FleetClient, context.Context, *ballastv1.KeyRequest) (*ballastv1.ChangeResponse, error)
 
 func (c *control) keyAction(action, short string, call keyCall) *cobra.Command {
-	return &cobra.Command{
+	request := &ballastv1.KeyRequest{}
+	cmd := &cobra.Command{
 		Use:   action + " EPOCH",
 		Short: short,
-		Args:  cobra.ExactArgs(1),
+		Args:  takes("EPOCH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			epoch, err := strconv.ParseUint(args[0], 10, 32)
 			if err != nil {
-				return fmt.Errorf("epoch %q is not a number", args[0])
+				return usage("epoch %q is not a number", args[0])
 			}
-			return c.change(cmd, func(fleet ballastv1connect.FleetClient) (*ballastv1.ChangeResponse, error) {
-				return call(fleet, cmd.Context(), &ballastv1.KeyRequest{Epoch: uint32(epoch)})
+			request.Epoch = uint32(epoch)
+			return c.change(cmd, func(fleet ballastv1connect.FleetClient, _ bool) (*ballastv1.ChangeResponse, error) {
+				return call(fleet, cmd.Context(), request)
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&request.Force, "force", false, "even if nodes lack the key or connections break")
+	return cmd
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -26,7 +25,9 @@ type nodeRow struct {
 	Name         string      `json:"name"`
 	Address      string      `json:"address,omitempty"`
 	Version      string      `json:"version"`
+	Ready        string      `json:"ready,omitempty"` // yes, no, lost
 	Since        time.Time   `json:"since,omitzero"`
+	LastSeen     time.Time   `json:"last_seen,omitzero"`
 	Revision     uint64      `json:"revision,omitempty"`
 	Services     []string    `json:"services,omitempty"`
 	Problems     []string    `json:"problems,omitempty"`
@@ -37,10 +38,18 @@ type nodeRow struct {
 
 func (c *control) nodesCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "nodes", Short: "Controllers, load balancers and agents that are connected", Args: cobra.NoArgs,
-		Long: `Controllers, load balancers and agents that are connected: since when, which revision of the fleet a load balancer's tables say,
-which services a controller leads, and what is not as wanted. Where there are two tiers, load balancers that have one are listed
-whether they are connected or not, with tier, id, state and health.`,
+		Use: "nodes", Short: "Controllers, load balancers and agents that are connected, or were", Args: takes(),
+		Long: `Controllers, load balancers and agents that are connected, and those that were within a day, as long as the controller that is asked has
+run. Where there are two tiers, load balancers that have one are listed whether they are connected or not.
+
+  READY      yes; no: it cannot do its work, PROBLEMS says why; lost: it is not connected any more, or its lease has ended;
+             -: nothing has been heard of it, or it is of an older version
+  SINCE      when it joined the controller that is asked
+  LAST SEEN  of one that is lost
+  REVISION   of the fleet that a load balancer's tables say; of the controller that is asked, the newest
+  LEADS      how many services a controller leads
+  TIER, ID, STATE, HEALTH  of load balancers that have a tier: as configured, and as checked
+  PROBLEMS   what is not as wanted, as the node itself tells it; a load balancer that is behind the fleet`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fleet, err := c.fleet()
 			if err != nil {
@@ -70,7 +79,10 @@ whether they are connected or not, with tier, id, state and health.`,
 
 func nodeRowOf(n *ballastv1.NodeStatus) (nodeRow, error) {
 	row := nodeRow{Role: n.Role, Name: n.Name, Address: n.Address, Version: n.Version, Revision: n.Revision, Services: n.Services, Problems: n.Problems,
-		Health: n.Health, HealthDetail: n.HealthDetail}
+		Health: n.Health, HealthDetail: n.HealthDetail, Ready: n.Ready}
+	if n.LastSeen != nil {
+		row.LastSeen = n.LastSeen.AsTime()
+	}
 	if n.Since != nil {
 		row.Since = n.Since.AsTime()
 	}
@@ -86,14 +98,17 @@ func nodeRowOf(n *ballastv1.NodeStatus) (nodeRow, error) {
 
 func printNodes(out io.Writer, rows []nodeRow) {
 	tiers := slices.ContainsFunc(rows, func(n nodeRow) bool { return n.Tiered != nil })
-	fmt.Fprint(out, "ROLE\tNAME\tADDRESS\tVERSION\tSINCE\tREVISION\tLEADS")
+	fmt.Fprint(out, "ROLE\tNAME\tADDRESS\tVERSION\tREADY\tSINCE\tLAST SEEN\tREVISION\tLEADS")
 	if tiers {
 		fmt.Fprint(out, "\tTIER\tID\tSTATE\tHEALTH")
 	}
 	fmt.Fprintln(out, "\tPROBLEMS")
 	for i := range rows {
 		n := &rows[i]
-		since, revision := "-", "-"
+		since, seen, revision := "-", "-", "-"
+		if n.Ready == "lost" {
+			seen = n.LastSeen.Format(time.RFC3339)
+		}
 		if !n.Since.IsZero() {
 			since = n.Since.Format(time.RFC3339)
 		}
@@ -104,7 +119,7 @@ func printNodes(out io.Writer, rows []nodeRow) {
 		if n.Role == "controller" {
 			leads = fmt.Sprintf("%d services", len(n.Services))
 		}
-		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s", n.Role, n.Name, n.Address, n.Version, since, revision, leads)
+		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", n.Role, n.Name, n.Address, n.Version, orDash(n.Ready), since, seen, revision, leads)
 		if tiers {
 			fmt.Fprintf(out, "\t%s", n.tier())
 		}
@@ -146,6 +161,7 @@ affinity table to those of the second, which keep their tables. Load balancers w
 of its tier, and keep their servers. Drain it first where its tables matter.`
 	drain := c.nodeAction("drain", "Give a load balancer of the second tier no new connections; those it has stay", ballastv1connect.FleetClient.DrainNode)
 	undrain := c.nodeAction("undrain", "Give a load balancer of the second tier new connections again", ballastv1connect.FleetClient.UndrainNode)
+	c.mayHarm(drain, remove)
 	cmd.AddCommand(c.nodeAddCommand(), drain, undrain, remove, c.nodeHealthCommand())
 	return cmd
 }
@@ -156,10 +172,10 @@ func (c *control) nodeAction(action, short string, call nodeCall) *cobra.Command
 	return &cobra.Command{
 		Use:   action + " NAME",
 		Short: short,
-		Args:  cobra.ExactArgs(1),
+		Args:  takes("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.change(cmd, func(fleet ballastv1connect.FleetClient) (*ballastv1.ChangeResponse, error) {
-				return call(fleet, cmd.Context(), &ballastv1.NodeRequest{Node: args[0]})
+			return c.change(cmd, func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
+				return call(fleet, cmd.Context(), &ballastv1.NodeRequest{Node: args[0], Force: force})
 			})
 		},
 	}
@@ -176,10 +192,10 @@ has an address that is its own alone, which the first tier sends to, and an id, 
 is given. Services with affinity table must have room for ids in their cookies (table.node_bits), which they can get only when
 they are added.`,
 		Example: `  ballast ctl node add lb3 --tier second --address 10.0.1.3`,
-		Args:    cobra.ExactArgs(1),
+		Args:    takes("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			node.Name, node.Id = args[0], uint32(id)
-			return c.change(cmd, func(fleet ballastv1connect.FleetClient) (*ballastv1.ChangeResponse, error) {
+			return c.change(cmd, func(fleet ballastv1connect.FleetClient, _ bool) (*ballastv1.ChangeResponse, error) {
 				return fleet.AddNode(cmd.Context(), &ballastv1.AddNodeRequest{Node: node})
 			})
 		},
@@ -204,12 +220,12 @@ func (c *control) nodeHealthCommand() *cobra.Command {
 --check leaves behind what only the one before had use for. An unhealthy load balancer's connections go to the others at once,
 and keep their servers.`,
 		Example: `  ballast ctl node health --check http --check-port 9435 --check-path /healthz --check-interval 500ms`,
-		Args:    cobra.NoArgs,
+		Args:    takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if proto.Size(health) == 0 {
-				return errors.New("nothing to change is given: see `ballast ctl node health --help`")
+				return usage("nothing to change is given: see `ballast ctl node health --help`")
 			}
-			return c.change(cmd, func(fleet ballastv1connect.FleetClient) (*ballastv1.ChangeResponse, error) {
+			return c.change(cmd, func(fleet ballastv1connect.FleetClient, _ bool) (*ballastv1.ChangeResponse, error) {
 				return fleet.SetNodeHealth(cmd.Context(), &ballastv1.SetNodeHealthRequest{Health: health})
 			})
 		},

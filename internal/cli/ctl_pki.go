@@ -52,7 +52,7 @@ func pkiInitCommand() *cobra.Command {
 		Long: `Make the authority of a fleet: DIR/ca.crt for every host, and DIR/ca.key, which only "issue" needs. Keep the key secret and safe:
 whoever has it can be anybody in the fleet, and without it no certificate can be made or renewed. DIR is created if need be.`,
 		Example: `  ballast ctl pki init /root/fleet`,
-		Args:    cobra.ExactArgs(1),
+		Args:    takes("DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			life, err := lifeOf(days)
 			if err != nil {
@@ -87,16 +87,16 @@ nodes and ctl know controllers by their role and compare neither. NAME itself is
   ballast ctl pki issue /root/fleet ctl alice --days 30
   ballast ctl pki issue /root/fleet etcd etcd-1 --address 10.0.0.1 --dns etcd-1.example.net
   ballast ctl pki issue /root/fleet lb lb1 --force    # renew`,
-		Args: cobra.ExactArgs(3),
+		Args: takes("DIR", "ROLE", "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if request.Role, err = pki.ParseRole(args[1]); err != nil {
-				return err
+				return usage("%w", err)
 			}
 			request.Name = args[2]
 			for _, text := range addresses {
 				address, err := netip.ParseAddr(text)
 				if err != nil {
-					return fmt.Errorf("--address %s: use an IPv4 or IPv6 address: %w", text, err)
+					return usage("--address %s: use an IPv4 or IPv6 address: %w", text, err)
 				}
 				request.Addresses = append(request.Addresses, address)
 			}
@@ -124,7 +124,7 @@ func pkiShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show DIR",
 		Short: "List the certificates in DIR: whose they are, when they end, what is wrong with them",
-		Args:  cobra.ExactArgs(1),
+		Args:  takes("DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			now := time.Now()
 			entries, err := pki.Show(args[0], now)
@@ -175,7 +175,7 @@ const maxDays = 36500 // X.509 has no dates after 9999, and time.Duration ends a
 
 func lifeOf(days uint) (time.Duration, error) {
 	if days < 1 || days > maxDays {
-		return 0, fmt.Errorf("--days %d: use 1 to %d", days, maxDays)
+		return 0, usage("--days %d: use 1 to %d", days, maxDays)
 	}
 	return time.Duration(days) * hoursPerDay * time.Hour, nil
 }

@@ -19,7 +19,7 @@ import (
 // read makes a command that gets path into a T and prints it.
 func read[T any](c *control, use, short, path string, print func(out io.Writer, answer T)) *cobra.Command {
 	return &cobra.Command{
-		Use: use, Short: short, Args: cobra.NoArgs,
+		Use: use, Short: short, Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client, err := c.local()
 			if err != nil {
@@ -39,8 +39,15 @@ func read[T any](c *control, use, short, path string, print func(out io.Writer, 
 	}
 }
 
+// anyStatus is that of a load balancer, or what an agent has in common with it and its own.
+type anyStatus struct {
+	api.LBStatus
+	Epoch  uint32            `json:"epoch,omitempty"`
+	Echoes map[uint32]uint64 `json:"echoes,omitempty"`
+}
+
 func (c *control) statusCommand() *cobra.Command {
-	return read(c, "status", "Is it ready, by which file, and what is not as wanted", api.PathStatus, func(out io.Writer, s api.LBStatus) {
+	return read(c, "status", "Is it ready, by which file, and what is not as wanted", api.PathStatus, func(out io.Writer, s anyStatus) {
 		fmt.Fprintf(out, "role\t%s\nready\t%v\nversion\t%s\nchanges applied\t%d\n", s.Role, s.Ready, s.Version, s.Generation)
 		if s.Config.Path != "" {
 			fmt.Fprintf(out, "file\t%s\n", s.Config.Path)
@@ -48,15 +55,28 @@ func (c *control) statusCommand() *cobra.Command {
 		if len(s.Controllers) > 0 || s.Revision > 0 {
 			fmt.Fprintf(out, "controllers\t%s\nrevision\t%d\n", strings.Join(s.Controllers, ", "), s.Revision)
 		}
-		printTier(out, &s)
+		printTier(out, &s.LBStatus)
 		if s.Config.Error != "" {
 			fmt.Fprintf(out, "file refused\t%s\n", s.Config.Error)
 		}
 		for _, name := range slices.Sorted(maps.Keys(s.Interfaces)) {
 			fmt.Fprintf(out, "interface\t%s (%s)\n", name, s.Interfaces[name])
 		}
+		for _, epoch := range slices.Sorted(maps.Keys(s.Echoes)) {
+			note := ""
+			if epoch == s.Epoch {
+				note = ", which is written"
+			} else if epoch == 0 {
+				note = ": of a key that is gone"
+			}
+			fmt.Fprintf(out, "connections\t%d on epoch %d%s\n", s.Echoes[epoch], epoch, note)
+		}
 		for _, problem := range s.Problems {
-			fmt.Fprintf(out, "problem\t%s\n", problem)
+			kind := "problem"
+			if slices.Contains(s.NotReady, problem) {
+				kind = "not ready"
+			}
+			fmt.Fprintf(out, "%s\t%s\n", kind, problem)
 		}
 	})
 }
@@ -94,7 +114,7 @@ func (c *control) countersCommand() *cobra.Command {
 
 func (c *control) metricsCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "metrics", Short: "Everything that is counted, in the format of Prometheus", Args: cobra.NoArgs,
+		Use: "metrics", Short: "Everything that is counted, in the format of Prometheus", Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client, err := c.local()
 			if err != nil {
@@ -121,7 +141,7 @@ func (c *control) traceCommand() *cobra.Command {
 second; how many were left out is said. Tracing costs nothing while nobody looks.`,
 		Example: `  ballast ctl trace --client 203.0.113.7
   ballast ctl trace --service web --count 20 --json`,
-		Args: cobra.NoArgs,
+		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			local, err := c.local()
 			if err != nil {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"strconv"
 
@@ -26,9 +25,10 @@ func (c *control) serverCommand() *cobra.Command {
 	remove := c.serverAction("remove", "Remove a server; the connections it has stay until they end", ballastv1connect.FleetClient.RemoveServer)
 	remove.Long = `Remove a server. It gets no new connections; those that it has stay until they end, or have been silent for long (--linger of the
 daemon). Until then "servers" lists it as removed, and nobody else gets its id.`
-	cmd.AddCommand(c.serverAddCommand(), c.serverDrainCommand(), undrain, remove,
-		c.serverAction("forget", "Give up a removed server at once: connections it still has break, its id is free", ballastv1connect.FleetClient.ForgetServer),
-		c.serverWeightCommand())
+	drain, weight := c.serverDrainCommand(), c.serverWeightCommand()
+	c.mayHarm(drain, remove, weight)
+	cmd.AddCommand(c.serverAddCommand(), drain, undrain, remove,
+		c.serverAction("forget", "Give up a removed server at once: connections it still has break, its id is free", ballastv1connect.FleetClient.ForgetServer), weight)
 	return cmd
 }
 
@@ -38,10 +38,10 @@ func (c *control) serverAction(action, short string, call serverCall) *cobra.Com
 	return &cobra.Command{
 		Use:   action + " SERVICE SERVER",
 		Short: short,
-		Args:  cobra.ExactArgs(2),
+		Args:  takes("SERVICE", "SERVER"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.change(cmd, func(fleet ballastv1connect.FleetClient) (*ballastv1.ChangeResponse, error) {
-				return call(fleet, cmd.Context(), &ballastv1.ServerRequest{Service: args[0], Server: args[1]})
+			return c.change(cmd, func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
+				return call(fleet, cmd.Context(), &ballastv1.ServerRequest{Service: args[0], Server: args[1], Force: force})
 			})
 		},
 	}
@@ -51,14 +51,14 @@ func (c *control) serverWeightCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "weight SERVICE SERVER WEIGHT",
 		Short: "Change a server's weight (0: no new connections)",
-		Args:  cobra.ExactArgs(3),
+		Args:  takes("SERVICE", "SERVER", "WEIGHT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			weight, err := strconv.ParseUint(args[2], 10, 16)
 			if err != nil {
-				return fmt.Errorf("weight %s: use a number from 0 to %d", args[2], model.MaxWeight)
+				return usage("weight %s: use a number from 0 to %d", args[2], model.MaxWeight)
 			}
-			return c.change(cmd, func(fleet ballastv1connect.FleetClient) (*ballastv1.ChangeResponse, error) {
-				return fleet.WeighServer(cmd.Context(), &ballastv1.WeighServerRequest{Service: args[0], Server: args[1], Weight: uint32(weight)})
+			return c.change(cmd, func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
+				return fleet.WeighServer(cmd.Context(), &ballastv1.WeighServerRequest{Service: args[0], Server: args[1], Weight: uint32(weight), Force: force})
 			})
 		},
 	}
@@ -72,19 +72,22 @@ func (c *control) serverAddCommand() *cobra.Command {
 		Short: "Add a server",
 		Long: `Add a server. Without --id it gets the id that it had if it was removed lately, else the next one that no server of the service
 has, or had lately. The id is printed. Without controllers it must be the same on every load balancer and in the server's own
-agent file.`,
+agent file.
+
+It gets new connections at once: a server counts as healthy until its checks have failed. To wait for the first checks, add it with
+--weight 0, and give it its weight once "servers" says healthy.`,
 		Example: `  ballast ctl server add web 10.0.0.13 --name s3 --weight 2`,
-		Args:    cobra.ExactArgs(2),
+		Args:    takes("SERVICE", "ADDRESS"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := netip.ParseAddr(args[1]); err != nil {
-				return fmt.Errorf("address %s: %w", args[1], err)
+				return usage("address %s: %w", args[1], err)
 			}
 			server.Address, server.Id, server.Port = args[1], uint32(id), uint32(port)
 			if cmd.Flags().Changed("weight") {
 				given := uint32(weight)
 				server.Weight = &given
 			}
-			return c.change(cmd, func(fleet ballastv1connect.FleetClient) (*ballastv1.ChangeResponse, error) {
+			return c.change(cmd, func(fleet ballastv1connect.FleetClient, _ bool) (*ballastv1.ChangeResponse, error) {
 				return fleet.AddServer(cmd.Context(), &ballastv1.AddServerRequest{Service: args[0], Server: server})
 			})
 		},

@@ -180,26 +180,29 @@ func (c *control) serviceCommand() *cobra.Command {
 		Long: `Add, change or remove services. Agents without controllers know services from their file only: a service with return: direct must
 be in the agents' files, with the same choices, before clients are sent to it.`,
 	}
-	cmd.AddCommand(c.serviceAddCommand(), c.serviceSetCommand(), &cobra.Command{
+	set := c.serviceSetCommand()
+	remove := &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Remove a service with its servers at once: its packets go to the host, its connections end",
 		Long: `Remove a service with its servers at once. Packets for its address are no longer steered but go to the host, so connections
 that it still has end. To end them gently, drain its servers first ("server drain --wait").`,
 		Example: `  ballast ctl service remove shop`,
-		Args:    cobra.ExactArgs(1),
+		Args:    takes("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.change(cmd, func(fleet ballastv1connect.FleetClient) (*ballastv1.ChangeResponse, error) {
-				return fleet.RemoveService(cmd.Context(), &ballastv1.RemoveServiceRequest{Service: args[0]})
+			return c.change(cmd, func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
+				return fleet.RemoveService(cmd.Context(), &ballastv1.RemoveServiceRequest{Service: args[0], Force: force})
 			})
 		},
-	})
+	}
+	c.mayHarm(set, remove)
+	cmd.AddCommand(c.serviceAddCommand(), set, remove)
 	return cmd
 }
 
 // putService sends a service that exists, or that does not.
 func (c *control) putService(cmd *cobra.Command, s *ballastv1.Service, exists bool) error {
-	return c.change(cmd, func(fleet ballastv1connect.FleetClient) (*ballastv1.ChangeResponse, error) {
-		return fleet.PutService(cmd.Context(), &ballastv1.PutServiceRequest{Service: s, Exists: &exists})
+	return c.change(cmd, func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
+		return fleet.PutService(cmd.Context(), &ballastv1.PutServiceRequest{Service: s, Exists: &exists, Force: force})
 	})
 }
 
@@ -213,7 +216,7 @@ chosen as in the configuration file. A combination that cannot work is refused w
   ballast ctl service add dns --vip 2001:db8::53 --port 53 --protocol udp
   ballast ctl service add shop --vip 198.51.100.11 --port 443 --dispatch awfd --check http --check-path /healthz
   ballast ctl service add nat --vip 198.51.100.12 --port 443 --dispatch p2c --return through`,
-		Args: cobra.ExactArgs(1),
+		Args: takes("NAME"),
 	}
 	s := serviceFlags(cmd)
 	cmd.MarkFlagRequired("vip")
@@ -237,18 +240,21 @@ Connections with cookies outlive changes of --dispatch, --fallback and --table-s
 do not outlive changes of --vip, --protocol, --affinity and --return, or of --port for ports that are taken away; but from --affinity
 cookie to table they do. Agents without controllers read these from their own files: change them there too, and say the same to
 the other load balancers. --cookie-bits, --table-index-bits and --table-node-bits can change together with --vip only: connections
-carry cookies of the old widths.`,
+carry cookies of the old widths.
+
+What connections do not outlive, and --affinity cookie to table, which cannot be taken back while the service keeps its --vip, is asked about
+first; elsewhere than at a terminal it needs --yes.`,
 		Example: `  ballast ctl service set web --dispatch p2c
   ballast ctl service set web --affinity hash --dispatch maglev
   ballast ctl service set web --dispatch awfd --load-source cpu --load-interval 100ms
   ballast ctl service set web --affinity table --table-entries 1048576
   ballast ctl service set web --check tcp --all-down none`,
-		Args: cobra.ExactArgs(1),
+		Args: takes("NAME"),
 	}
 	s := serviceFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if proto.Size(s) == 0 {
-			return errors.New("nothing to change is given: see `ballast ctl service set --help`")
+			return usage("nothing to change is given: see `ballast ctl service set --help`")
 		}
 		s.Name = args[0]
 		return c.putService(cmd, s, true)

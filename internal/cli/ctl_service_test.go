@@ -113,9 +113,9 @@ func TestServiceCommandsRefuseWhatTheyCannotRead(t *testing.T) {
 		"node add lb1 --tier third":                       "use one of first, second",
 		"node add lb1 --tier second --address x":          "unable to parse IP",
 		"node health":                                     "nothing to change",
-		"node drain":                                      "accepts 1 arg",
-		"service set --dispatch rr":                       "accepts 1 arg",
-		"counters reset web":                              "unknown command",
+		"node drain":                                      "NAME is missing",
+		"service set --dispatch rr":                       "NAME is missing",
+		"counters reset web":                              "one too many",
 	} {
 		_, err := run(append([]string{"ctl", "--socket", "/nonexistent"}, strings.Fields(line)...)...)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -23,12 +24,13 @@ func DoctorCommand() *cobra.Command {
 system stays mounted, and servers see no more than a connection attempt.
 
 On a load balancer and on a server (agent):
-  file          the configuration is valid, some server takes new connections, ids are not running out
-  kernel        version, each BPF feature that the role needs, BTF, capabilities, a trial load of the role's programs,
-                the BPF file system, the JIT
+  state, file   what the daemon runs, whatever it runs by, or the file: it is valid, others cannot read its keys, some server takes new
+                connections, ids are not running out
+  kernel        each BPF feature that the role uses, probed, BTF, capabilities, a trial load of the role's programs,
+                the BPF file system (and whether pins outlive the daemon), the JIT
   interface     is up, and is the right one of a bond or VLAN; native XDP; what is attached to it already; on veth what
                 keeps it from behaving like a wire
-  daemon        answers, runs by this very file, reports no problem; no other instance is on its interfaces
+  daemon        answers, is ready, reports no problem; with -f: runs by this very file
 On a load balancer:
   path          route and neighbour of every server, whether it answers, room for encapsulation around 1500 bytes
   tier          this node is among those that have a tier, its address is this host's; the same of nodes of the second as of servers
@@ -41,21 +43,24 @@ On a server:
   identity      which entry of the file this host is
   vip           is an address of this host
   timestamps    net.ipv4.tcp_timestamps is not 0, no route has tcp_usec_ts
+  way back      there is a route to clients that are not near, and its router answers
+  way out       the agent is attached to the devices of default routes and routes through a gateway; all have Ethernet addresses
   rp_filter     does not drop packets whose way back is another interface
   arp           is not answered for the VIP where the load balancers share the segment
   mtu           leaves room for the tunnel, or the default route announces segments that fit (advmss)
-  listener      a socket is open for every port of the VIP
+  listener      a socket is open for every port of the VIP, or where a redirect takes it
+  translation   no rule takes a service's port elsewhere (redirect, DNAT; if nft is installed): such connections carry cookies, with limits
 
 The role is that of the running daemon; without one, agent where a server's address is local, else lb. Findings are ok, warning (it
 works, but slower or not for everybody) or problem. The exit status is 1 when there is a problem, else 0.`,
 		Example: `  ballast doctor -f /etc/ballast/ballast.yaml
   ballast doctor -f ballast.yaml --role lb --interface eth0 --interface eth1
   ballast doctor --json | jq '.[] | select(.severity == "problem")'`,
-		Args: cobra.NoArgs,
+		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			roles := []doctor.Role{doctor.RoleAuto, doctor.RoleLB, doctor.RoleAgent}
 			if o.Role = doctor.Role(role); !slices.Contains(roles, o.Role) {
-				return fmt.Errorf("read --role %q: use auto, lb or agent", role)
+				return usage("read --role %q: use auto, lb or agent", role)
 			}
 			findings := doctor.Examine(cmd.Context(), o)
 			write := printFindings
@@ -72,7 +77,7 @@ works, but slower or not for everybody) or problem. The exit status is 1 when th
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&o.Config, "file", "f", "", "configuration `FILE` of the fleet (default: the one that the daemon runs by)")
+	flags.StringVarP(&o.Config, "file", "f", "", "configuration `FILE` of the fleet (default: what the daemon runs)")
 	flags.StringVar(&role, "role", string(doctor.RoleAuto), "auto, lb or agent")
 	flags.StringVar(&o.Server, "server", "", "`NAME` of this host's servers in the file (default: those whose address is local)")
 	flags.StringVar(&o.Name, "name", "", "`NAME` of this load balancer among the file's nodes (default: that of the daemon, else of the host)")
@@ -80,6 +85,7 @@ works, but slower or not for everybody) or problem. The exit status is 1 when th
 	flags.StringVar(&o.Instance, "instance", "default", "`NAME` of the daemon's instance")
 	flags.StringVar(&o.RunDir, "run-dir", "/run/ballast", "`DIRECTORY` of sockets and pins")
 	flags.BoolVar(&asJSON, "json", false, "print the findings as a JSON array")
+	flags.BoolVarP(&o.Verbose, "verbose", "v", false, "print what the kernel's verifier said of a program that it rejected, too (hundreds of lines)")
 	return cmd
 }
 
@@ -89,13 +95,19 @@ var marks = map[doctor.Severity]string{doctor.OK: "  ok", doctor.Warning: "  ! "
 func printFindings(out io.Writer, findings []doctor.Finding) error {
 	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for _, f := range findings {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", marks[f.Severity], f.Check, f.Subject, f.Found)
+		found, _, _ := strings.Cut(f.Found, "\n")
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", marks[f.Severity], f.Check, f.Subject, found)
 		if f.Remedy != "" {
 			fmt.Fprintf(table, "\t\t\t-> %s\n", f.Remedy)
 		}
 	}
 	if err := table.Flush(); err != nil {
 		return err
+	}
+	for _, f := range findings {
+		if _, log, _ := strings.Cut(f.Found, "\n"); log != "" {
+			fmt.Fprintf(out, "the verifier about %s %s:\n%s\n", f.Check, f.Subject, log)
+		}
 	}
 	_, err := fmt.Fprintf(out, "%s, %s, %d ok\n", counted(doctor.Count(findings, doctor.Problem), "problem"),
 		counted(doctor.Count(findings, doctor.Warning), "warning"), doctor.Count(findings, doctor.OK))

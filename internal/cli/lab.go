@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"strconv"
@@ -20,6 +21,9 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/slowlink"
 	"github.com/ballast-lb/ballast/internal/lab/traffic"
 )
+
+// statusNotRun is that of a scenario that could not be played to its end: its promise is neither kept nor broken.
+const statusNotRun = 2
 
 var errPromiseBroken = errors.New("the promise is broken")
 
@@ -40,16 +44,30 @@ func labRun() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "run SCENARIO",
 		Short: "Run a scenario; the exit status tells whether its promise was kept",
-		Args:  cobra.ExactArgs(1),
+		Long: `Run a scenario in network namespaces of its own, which are removed afterwards, and say whether its promise was kept.
+Limits of time follow the machine: where all work takes longer, because it is busy or emulated, they are as much longer.
+
+Exit status, and "outcome" of --json:
+  0    kept     the promise was kept
+  1    broken   the promise was broken; "failures" say how
+  2    not_run  the scenario could not be played, or not to its end, and nothing broke until then; "error" says why
+  130  not_run  interrupted by Ctrl-C (143: by SIGTERM)`,
+		Example: `  sudo ballast lab run churn --live
+  sudo ballast lab run churn --json | jq -r .seed     # a string: it has more digits than numbers of jq
+  sudo ballast lab run churn --seed 1709779227067866485`,
+		Args: takes("SCENARIO"),
 		RunE: func(command *cobra.Command, arguments []string) error {
 			command.SilenceUsage = true
+			if err := notNegative("duration", options.Duration); err != nil {
+				return err
+			}
 			options.Progress = func(format string, values ...any) {
 				fmt.Fprintf(os.Stderr, format+"\n", values...)
 			}
 			if seed != "" {
 				number, err := strconv.ParseUint(seed, 0, 64)
 				if err != nil {
-					return fmt.Errorf("read --seed %q: %w: give a number", seed, err)
+					return usage("read --seed %q: %w: give a number", seed, err)
 				}
 				options.Seed = number
 			}
@@ -57,10 +75,8 @@ func labRun() *cobra.Command {
 				table := newLiveTable(os.Stderr)
 				options.Live, options.Progress = table.show, table.say
 			}
-			ctx, stop := signal.NotifyContext(command.Context(), os.Interrupt, syscall.SIGTERM)
-			defer stop()
-			result, err := lab.Run(ctx, arguments[0], options)
-			return labReport(result, err, asJSON)
+			result, err := lab.Run(command.Context(), arguments[0], options)
+			return labReport(command.OutOrStdout(), result, err, asJSON)
 		},
 	}
 	flags := command.Flags()
@@ -76,21 +92,23 @@ func labRun() *cobra.Command {
 	return command
 }
 
-// labReport prints a result and turns a broken promise into an error.
-func labReport(result lab.Result, err error, asJSON bool) error {
-	if asJSON && result.Scenario != "" {
-		encoder := json.NewEncoder(os.Stdout)
-		encoder.SetIndent("", "  ")
-		if err := encoder.Encode(result); err != nil {
+// labReport prints a result and turns an outcome into an error with its status.
+func labReport(out io.Writer, result lab.Result, err error, asJSON bool) error {
+	switch {
+	case result.Scenario == "": // nothing was tried
+	case asJSON:
+		if err := writeJSON(out, result); err != nil {
 			return fmt.Errorf("print result: %w", err)
 		}
-	} else if result.Scenario != "" {
-		printLabResult(os.Stdout, result)
+	default:
+		printLabResult(out, result)
 	}
-	if err != nil {
-		return err
-	}
-	if !result.Kept {
+	switch {
+	case errors.Is(err, lab.ErrUsage):
+		return &withStatus{err, StatusUsage}
+	case err != nil:
+		return &withStatus{fmt.Errorf("scenario %s: its promise is not tested: %w", result.Scenario, err), statusNotRun}
+	case !result.Kept:
 		return fmt.Errorf("scenario %s: %w: repeat with --seed %d", result.Scenario, errPromiseBroken, result.Seed)
 	}
 	return nil
@@ -101,7 +119,7 @@ func labList() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "list",
 		Short: "List the scenarios and what each promises",
-		Args:  cobra.NoArgs,
+		Args:  takes(),
 		RunE: func(*cobra.Command, []string) error {
 			if asJSON {
 				type entry struct {
@@ -126,18 +144,39 @@ func labList() *cobra.Command {
 }
 
 func labClean() *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	command := &cobra.Command{
 		Use:   "clean",
 		Short: "Remove kept networks and what killed runs left behind",
-		Args:  cobra.NoArgs,
-		RunE:  func(*cobra.Command, []string) error { return lab.Clean(true) },
+		Long: `Remove the networks of runs with --keep and what killed runs left behind: processes, namespaces, programs, files. Networks of runs that
+are going on are not touched.`,
+		Args: takes(),
+		RunE: func(command *cobra.Command, _ []string) error {
+			cleaned, err := lab.Clean(true)
+			out := command.OutOrStdout()
+			if asJSON {
+				return errors.Join(writeJSON(out, cleaned), err)
+			}
+			for _, one := range cleaned.Removed {
+				fmt.Fprintln(out, "removed", one)
+			}
+			for _, id := range cleaned.Running {
+				fmt.Fprintf(out, "lab %s is running: not touched\n", id)
+			}
+			if len(cleaned.Removed) == 0 && err == nil {
+				fmt.Fprintln(out, "nothing to remove")
+			}
+			return err
+		},
 	}
+	command.Flags().BoolVar(&asJSON, "json", false, "print what was removed as JSON")
+	return command
 }
 
 // labClient, labEcho, labSlowLink and labProcess run inside a lab's namespaces; the lab starts them.
 func labClient() *cobra.Command {
 	return &cobra.Command{
-		Use: lab.ClientCommand, Hidden: true, Args: cobra.NoArgs, SilenceUsage: true,
+		Use: lab.ClientCommand, Hidden: true, Args: takes(), SilenceUsage: true,
 		RunE: func(command *cobra.Command, _ []string) error {
 			return traffic.Run(command.Context(), os.Stdin, os.Stdout)
 		},
@@ -146,7 +185,7 @@ func labClient() *cobra.Command {
 
 func labEcho() *cobra.Command {
 	return &cobra.Command{
-		Use: lab.EchoCommand + " ADDRESS SERVER", Hidden: true, Args: cobra.ExactArgs(2), SilenceUsage: true,
+		Use: lab.EchoCommand + " ADDRESS SERVER", Hidden: true, Args: takes("ADDRESS", "SERVER"), SilenceUsage: true,
 		RunE: func(command *cobra.Command, arguments []string) error {
 			ctx, stop := signal.NotifyContext(command.Context(), syscall.SIGTERM, os.Interrupt)
 			defer stop()
@@ -157,7 +196,7 @@ func labEcho() *cobra.Command {
 
 func labSlowLink() *cobra.Command {
 	return &cobra.Command{
-		Use: lab.SlowLinkCommand + " INTERFACE INTERFACE DELAY", Hidden: true, Args: cobra.ExactArgs(3), SilenceUsage: true,
+		Use: lab.SlowLinkCommand + " INTERFACE INTERFACE DELAY", Hidden: true, Args: takes("INTERFACE", "INTERFACE", "DELAY"), SilenceUsage: true,
 		RunE: func(command *cobra.Command, arguments []string) error {
 			delay, err := time.ParseDuration(arguments[2])
 			if err != nil {
@@ -173,7 +212,7 @@ func labSlowLink() *cobra.Command {
 // labProcess is a process of a lab that is told all it needs in one argument.
 func labProcess(name string, run func(context.Context, string) error) *cobra.Command {
 	return &cobra.Command{
-		Use: name + " OPTIONS", Hidden: true, Args: cobra.ExactArgs(1), SilenceUsage: true,
+		Use: name + " OPTIONS", Hidden: true, Args: takes("OPTIONS"), SilenceUsage: true,
 		RunE: func(command *cobra.Command, arguments []string) error {
 			ctx, stop := signal.NotifyContext(command.Context(), syscall.SIGTERM, os.Interrupt)
 			defer stop()

@@ -107,13 +107,12 @@ func counts[K ~string, V int | uint64](of map[K]V) string {
 
 // printLabResult prints a summary for people.
 func printLabResult(out io.Writer, result lab.Result) {
-	verdict := "KEPT"
-	if !result.Kept {
-		verdict = "BROKEN"
-	}
+	verdict := map[lab.Outcome]string{lab.PromiseKept: "KEPT", lab.PromiseBroken: "BROKEN", lab.NotRun: "NOT TESTED"}[result.Outcome]
 	fmt.Fprintf(out, "\n%s: promise %s: %s\n(seed %d, %.0f s)\n\n", result.Scenario, verdict, result.Promise, result.Seed, result.Seconds)
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(table, "TRIAL\tATTEMPTED\tCOMPLETED\tBROKEN\tHOW")
+	if len(result.Trials) > 0 {
+		fmt.Fprintln(table, "TRIAL\tATTEMPTED\tCOMPLETED\tBROKEN\tHOW")
+	}
 	for _, trial := range result.Trials {
 		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%s\n", trial.Name, trial.Attempted, trial.Completed, trial.Broken, counts(trial.BrokenBy))
 	}
@@ -123,5 +122,8 @@ func printLabResult(out io.Writer, result lab.Result) {
 	}
 	for _, failure := range result.Failures {
 		fmt.Fprintf(out, "failed: %s\n", failure)
+	}
+	if result.Outcome == lab.PromiseBroken && result.Error != "" {
+		fmt.Fprintf(out, "not played to the end: %s\n", result.Error)
 	}
 }

@@ -1,10 +1,8 @@
 package cli
 
 import (
-	"errors"
-	"fmt"
-
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/daemon"
@@ -39,6 +37,10 @@ whatever is newest. Without any controller it goes on with the last state, weigh
 Removed servers keep getting the packets of their connections until none has come for --linger; until --quarantine later their
 ids cannot be given to other servers.
 
+Exec checks run programs on this host. With --controller whoever may change the fleet would choose them, so there are none until
+--exec-checks names a directory: programs in it, which root owns and nobody else can write, run as user nobody. Services whose check is
+not made here are among the problems of ` + "`ballast ctl status`" + `, and nothing is concluded about their servers.
+
 Services with affinity table keep an entry for each connection (` + "`ballast ctl connections`" + `): --max-entries is the room for all of them,
 taken at the start. The flow log gets a line when an entry goes, and goes on in a new file when the old one was renamed; lines that
 cannot be written are counted, and hold up nobody. --max-entries and --max-local of a running data path change with --detach alone.`,
@@ -48,15 +50,22 @@ cannot be written are counted, and hold up nobody. --max-entries and --max-local
   ballast lb --controller 10.0.0.21:6443,10.0.0.22:6443,10.0.0.23:6443 --tls-dir /etc/ballast/tls
   ballast lb -f ballast.yaml --max-entries 16777216 --flow-log /var/log/ballast/flows.json
   ballast lb --detach`,
-		Args: cobra.NoArgs,
+		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkInstance(o.Instance); err != nil {
+				return err
+			}
 			if remove {
 				return daemon.Detach(o.RunDir, o.Instance)
 			}
 			if (o.Config == "") == (len(o.Controllers) == 0) {
-				return errors.New("name either a configuration file (-f) or controllers (--controller)")
+				return usage("name either a configuration file (-f) or controllers (--controller)")
 			}
-			var err error
+			err := checkAll(checkEndpoints("controller", o.Controllers), checkListen("listen", o.Listen), checkListen("metrics", o.Metrics),
+				notNegative("linger", o.Timing.Linger), notNegative("quarantine", o.Timing.Quarantine))
+			if err != nil {
+				return err
+			}
 			if o.XDPMode, err = parseXDPMode(mode); err != nil {
 				return err
 			}
@@ -83,24 +92,30 @@ cannot be written are counted, and hold up nobody. --max-entries and --max-local
 	flags.StringVar(&o.Metrics, "metrics", "", "address:port for Prometheus (always also on the socket: ballast ctl metrics)")
 	flags.DurationVar(&o.Timing.Linger, "linger", o.Timing.Linger, "silence after which a removed server's connections count as ended")
 	flags.DurationVar(&o.Timing.Quarantine, "quarantine", o.Timing.Quarantine, "time after that until its id may be used again")
-	flags.Uint32Var(&o.Limits.Servers, "max-servers", o.Limits.Servers, "room for servers, counted once per service")
-	flags.Uint32Var(&o.Limits.Slots, "max-slots", o.Limits.Slots, "room for table slots of all services together, twice what they use")
-	flags.Uint32Var(&o.Limits.Entries, "max-entries", o.Limits.Entries, "room for connections in the tables of all services with affinity table, 48 bytes each")
-	flags.Uint32Var(&o.Limits.Local, "max-local", o.Limits.Local, "connections that all services with affinity local-table remember together")
+	limitFlags(flags, &o.Limits)
 	flags.StringVar(&o.FlowLog, "flow-log", "", "file for a line of JSON about each connection that leaves a table, -: standard output (default: none)")
+	flags.StringVar(&o.ExecChecks, "exec-checks", "", "directory whose programs exec checks may run, as user nobody (default: with --controller none, with -f any program, as root)")
 	flags.BoolVar(&remove, "detach", false, "remove the data path of an instance whose daemon has ended")
 	flags.BoolVarP(&verbose, "verbose", "v", false, "log more")
 	return cmd
+}
+
+// limitFlags are how much a load balancer has room for.
+func limitFlags(flags *pflag.FlagSet, l *plan.Limits) {
+	flags.Uint32Var(&l.Servers, "max-servers", l.Servers, "room for servers, counted once per service")
+	flags.Uint32Var(&l.Slots, "max-slots", l.Slots, "room for table slots of all services together, twice what they use")
+	flags.Uint32Var(&l.Entries, "max-entries", l.Entries, "room for connections in the tables of all services with affinity table, 48 bytes each")
+	flags.Uint32Var(&l.Local, "max-local", l.Local, "connections that all services with affinity local-table remember together")
 }
 
 // roundLimits makes the room for entries whole blocks.
 func roundLimits(l *plan.Limits) error {
 	const block = conntable.BlockEntries
 	if l.Entries == 0 || l.Entries > 1<<32-block {
-		return fmt.Errorf("--max-entries %d: use %d to %d; 48 bytes are taken for each, whether or not it is used", l.Entries, block, uint32(1<<32-block))
+		return usage("--max-entries %d: use %d to %d; 48 bytes are taken for each, whether or not it is used", l.Entries, block, uint32(1<<32-block))
 	}
 	if l.Local == 0 {
-		return errors.New("--max-local 0: use 1 or more")
+		return usage("--max-local 0: use 1 or more")
 	}
 	l.Entries = (l.Entries + block - 1) / block * block
 	return nil

@@ -29,13 +29,18 @@ Many nodes run by controllers instead, and nobody copies files (docs/operations.
   ballast lb --controller ...      and: ballast agent --controller ..., ballast ctl --controller ... apply -f ballast.yaml
 
 Before and beside all that:
+  ballast validate ballast.yaml    checks a configuration file
   ballast doctor -f ballast.yaml   finds what breaks set-ups, with the remedy
   ballast lab run churn            shows it all in network namespaces of this machine
-  ballast sim run all              checks what the papers claim, and simulates fleets that nobody has`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
+  ballast sim run all              checks what the papers claim, and simulates fleets that nobody has
+
+` + statusHelp,
+		SilenceUsage:     true,
+		SilenceErrors:    true,
+		PersistentPreRun: printLegibly,
 	}
-	root.AddCommand(lbCommand(version), AgentCommand(version), controllerCommand(version), ctlCommand(), DoctorCommand(), LabCommand(), BenchCommand(), SimCommand(), versionCommand(version))
+	root.AddCommand(lbCommand(version), AgentCommand(version), passCommand(), controllerCommand(version), ctlCommand(), validateCommand(), DoctorCommand(), LabCommand(), BenchCommand(), SimCommand(), versionCommand(version))
+	strict(root)
 	return root
 }
 
@@ -43,7 +48,7 @@ func versionCommand(version string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Args:  takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), "ballast", version)
 			return err

@@ -33,8 +33,11 @@ Each experiment claims numbers. For each, what the paper says is shown beside ou
 that an honest run lies in:
   PASS                our mean lies in the band
   DOES-NOT-REPRODUCE  it does, and the paper's value is known not to come out of what the paper describes
-  FAIL                it does not
-  SHOWN               there is nothing to judge by`,
+  FAIL                it does not, nor does any of the confidence interval
+  INCONCLUSIVE        it does not, but the interval reaches the band: run more seeds
+  SHOWN               there is nothing to judge by
+
+Exit status of run, report and scenario: 1 when a claim fails, else 2 when one is inconclusive, else 0.`,
 		Example: `  ballast sim list
   ballast sim run cheetah-2b
   ballast sim scenario my-question.yaml`,
@@ -50,7 +53,7 @@ func simList() *cobra.Command {
 		Short: "List the experiments and what they claim",
 		Example: `  ballast sim list
   ballast sim list --json | jq '.[] | select(.name == "shell-6").claims'`,
-		Args: cobra.NoArgs,
+		Args: takes(),
 		RunE: func(command *cobra.Command, _ []string) error {
 			if asJSON {
 				return writeJSON(command.OutOrStdout(), listed(all.Experiments()))
@@ -133,7 +136,7 @@ const maxSeeds = 10_000
 
 func (f *simFlags) check() error {
 	if f.seeds < 0 || f.seeds > maxSeeds || f.workers < 1 || f.workers > 1024 {
-		return fmt.Errorf("run with %d seeds and %d workers: not possible: give up to %d seeds and 1 to 1024 workers", f.seeds, f.workers, maxSeeds)
+		return usage("run with %d seeds and %d workers: not possible: give up to %d seeds and 1 to 1024 workers", f.seeds, f.workers, maxSeeds)
 	}
 	return nil
 }
@@ -142,7 +145,7 @@ func (f *simFlags) check() error {
 func (f *simFlags) plan(names []string) (sim.Plan, error) {
 	selected, unknown := sim.Select(all.Experiments(), names)
 	if len(unknown) > 0 {
-		return sim.Plan{}, fmt.Errorf("find experiments %s: there are none of these names: `ballast sim list` shows all", strings.Join(unknown, ", "))
+		return sim.Plan{}, usage("find experiments %s: there are none of these names: `ballast sim list` shows all", strings.Join(unknown, ", "))
 	}
 	return sim.Plan{Experiments: selected, Seeds: f.seeds, Base: f.base, Workers: f.workers}, f.check()
 }
@@ -153,7 +156,7 @@ func simRun() *cobra.Command {
 	var picture string
 	command := &cobra.Command{
 		Use:   "run EXPERIMENT...",
-		Short: "Run experiments and judge their claims; the exit status is 1 when one fails",
+		Short: "Run experiments and judge their claims; the exit status is 1 when one fails, 2 when one is inconclusive",
 		Long: `Run experiments with several seeds, on all cores, and print for each claim what the paper says, our mean with its 95 % confidence
 interval (Student's t over the seeds), the band, and the verdict. Where none of n connections was broken, "<= 3/n" is shown instead of 0: more
 could have been missed by chance.
@@ -165,7 +168,7 @@ The same seeds give the same numbers, byte for byte, on any machine and any numb
   ballast sim run shell- anolis- --seeds 20
   ballast sim run all --seeds 10 --json > results.json
   ballast sim run beyond-scale --seeds 1 --seed 42`,
-		Args: cobra.MinimumNArgs(1),
+		Args: takes("EXPERIMENT..."),
 		RunE: func(command *cobra.Command, names []string) error {
 			plan, err := flags.plan(names)
 			if err != nil {
@@ -192,20 +195,27 @@ The same seeds give the same numbers, byte for byte, on any machine and any numb
 	return command
 }
 
-// failures is an error that names the claims that fail.
+// statusInconclusive is that of runs which cannot tell whether all claims hold.
+const statusInconclusive = 2
+
+// failures is an error that names the claims that fail, or else those that too few seeds were run for.
 func failures(results []sim.Result) error {
-	var names []string
-	for _, r := range results {
-		for _, f := range r.Findings {
-			if f.Verdict == sim.Fail {
+	named := func(verdict sim.Verdict) string {
+		var names []string
+		for _, r := range results {
+			for _, f := range r.With(verdict) {
 				names = append(names, r.Experiment+" "+f.ID)
 			}
 		}
+		return strings.Join(names, ", ")
 	}
-	if len(names) == 0 {
-		return nil
+	if failed := named(sim.Fail); failed != "" {
+		return fmt.Errorf("judge results: %w: %s", errClaimsFail, failed)
 	}
-	return fmt.Errorf("judge results: %w: %s", errClaimsFail, strings.Join(names, ", "))
+	if unclear := named(sim.Inconclusive); unclear != "" {
+		return &withStatus{fmt.Errorf("judge results: claims are inconclusive: %s: run more seeds", unclear), statusInconclusive}
+	}
+	return nil
 }
 
 // checkPicture refuses, before a long run, what savePicture could not do.
@@ -214,10 +224,10 @@ func checkPicture(name string, experiments int) error {
 		return nil
 	}
 	if extension := filepath.Ext(name); extension != ".svg" && extension != ".png" {
-		return fmt.Errorf("draw %s: not the name of a picture: end it with .svg or .png", name)
+		return usage("draw %s: not the name of a picture: end it with .svg or .png", name)
 	}
 	if experiments != 1 {
-		return fmt.Errorf("draw %s: %d experiments do not fit in one picture: run one, or use `ballast sim report`", name, experiments)
+		return usage("draw %s: %d experiments do not fit in one picture: run one, or use `ballast sim report`", name, experiments)
 	}
 	return nil
 }

@@ -28,13 +28,14 @@ func simReport() *cobra.Command {
 With --markdown, write FILE, and its plots as SVG files into the folder beside it that has its name without .md: docs/results.md
 in Ballast's source is made this way. --from takes the results of an earlier --json or results.json instead of running anything.
 
-The exit status is 1 when a claim fails; the report is written all the same.`,
+The report is written whether claims fail or not.`,
 		Example: `  ballast sim report -o report --seeds 10
   ballast sim report -o report shell- spotlight-
   ballast sim report --from report/results.json --markdown results.md`,
+		Args: takes("[EXPERIMENT...]"),
 		RunE: func(command *cobra.Command, names []string) error {
 			if folder == "" && markdown == "" {
-				return errors.New("write a report: nowhere to: give -o DIR or --markdown FILE")
+				return usage("write a report: nowhere to: give -o DIR or --markdown FILE")
 			}
 			if len(names) == 0 {
 				names = []string{sim.All}

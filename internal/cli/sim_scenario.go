@@ -36,7 +36,7 @@ docs/simulator.md explains the keys, examples/sim has a file for each kind of po
 		Example: `  ballast sim scenario examples/sim/rack-loss.yaml
   ballast sim scenario examples/sim/rolling-update.yaml --seeds 5 --plot update.svg
   ballast sim scenario my-question.yaml --check`,
-		Args: cobra.ExactArgs(1),
+		Args: takes("FILE"),
 		RunE: func(command *cobra.Command, arguments []string) error {
 			if err := errors.Join(flags.check(), checkPicture(picture, 1)); err != nil {
 				return err

@@ -53,12 +53,12 @@ An event is an arrival or an end. Filling is not counted. Each world runs on one
 caches or its other hardware thread, that still slows it down. So the run is cut into parts, and the median and the best of them are shown.`,
 		Example: `  ballast sim speed
   ballast sim speed --connections 100000000 --world hash --json`,
-		Args: cobra.NoArgs,
+		Args: takes(),
 		RunE: func(command *cobra.Command, _ []string) error {
 			var results []speedResult
 			for _, n := range connections {
 				if n < 1000 || n > 150_000_000 || events < 1 {
-					return fmt.Errorf("measure %d events with %d connections: give 1 or more, and 1000 to 150000000 connections", events, n)
+					return usage("measure %d events with %d connections: give 1 or more, and 1000 to 150000000 connections", events, n)
 				}
 				for _, world := range speed.Worlds() {
 					if only != "" && world.Name != only {
@@ -72,7 +72,7 @@ caches or its other hardware thread, that still slows it down. So the run is cut
 				}
 			}
 			if len(results) == 0 {
-				return fmt.Errorf("measure world %q: there is none: see --help", only)
+				return usage("measure world %q: there is none: see --help", only)
 			}
 			if asJSON {
 				return writeJSON(command.OutOrStdout(), results)

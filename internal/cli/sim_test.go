@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -59,7 +60,7 @@ func TestAScenarioIsSimulatedJudgedAndDrawn(t *testing.T) {
 
 func TestAnExpectationThatFailsIsAnError(t *testing.T) {
 	name := scenarioFile(t, strings.Replace(quickScenario, "measure: broken, at_most: 0", "measure: peak, at_least: 1000000", 1))
-	text, err := ballastSim("scenario", name, "--seeds", "1", "--json")
+	text, err := ballastSim("scenario", name, "--seeds", "3", "--json")
 	if !errors.Is(err, errClaimsFail) || !strings.Contains(err.Error(), "question.yaml rr-cookie.peak") {
 		t.Errorf("%v: %s", err, text)
 	}
@@ -147,6 +148,40 @@ func TestListedExperimentsHaveTheirClaims(t *testing.T) {
 	for _, one := range list {
 		if len(one.Claims) == 0 || one.Seeds == 0 || !strings.Contains(table, "\n"+one.Name) {
 			t.Errorf("%s has %d claims and %d seeds, or is not in\n%s", one.Name, len(one.Claims), one.Seeds, table)
+		}
+	}
+}
+
+func TestTheStatusTellsAFalseClaimFromOneThatTooFewSeedsWereRunFor(t *testing.T) {
+	written := func(verdicts ...sim.Verdict) string {
+		result := sim.Result{Experiment: "cheetah-2b", Title: "A test", Seeds: []uint64{1, 2, 3}}
+		for i, verdict := range verdicts {
+			result.Findings = append(result.Findings, sim.Finding{ID: fmt.Sprint("claim", i), What: "one", Values: []float64{1, 1, 1},
+				Ours: sim.Estimate{Mean: 1, Runs: 3}, Band: sim.Band{Low: 1, High: 2}, Verdict: verdict})
+		}
+		text, err := json.Marshal([]sim.Result{result})
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "results.json")
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	for _, one := range []struct {
+		file   string
+		status int
+		says   string
+	}{
+		{written(sim.Pass, sim.Shown), 0, ""},
+		{written(sim.Pass, sim.Inconclusive), 2, "cheetah-2b claim1: run more seeds"},
+		{written(sim.Inconclusive, sim.Fail), 1, "claims fail: cheetah-2b claim1"},
+	} {
+		var stderr bytes.Buffer
+		arguments := []string{"sim", "report", "cheetah-2b", "--from", one.file, "--markdown", filepath.Join(t.TempDir(), "results.md")}
+		if status := Main("test", arguments, &stderr); status != one.status || !strings.Contains(stderr.String(), one.says) {
+			t.Errorf("status %d: %s", status, &stderr)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
@@ -11,7 +10,7 @@ import (
 func parseXDPMode(text string) (datapath.XDPMode, error) {
 	mode := datapath.XDPMode(text)
 	if !slices.Contains([]datapath.XDPMode{datapath.XDPAuto, datapath.XDPNative, datapath.XDPGeneric}, mode) {
-		return "", fmt.Errorf("read --xdp-mode %q: use auto, native or generic", text)
+		return "", usage("read --xdp-mode %q: use auto, native or generic", text)
 	}
 	return mode, nil
 }

@@ -19,6 +19,8 @@ type File struct {
 	Path   string
 	SHA256 string // of the file's bytes, hexadecimal
 	Fleet  model.Fleet
+	// Exposed says that others than the owner can read the keys, and what to do; empty: they cannot.
+	Exposed string
 }
 
 // Error is one objection to a configuration file. It unwraps to *model.Invalid.
@@ -49,7 +51,16 @@ func Load(path string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &File{Path: path, SHA256: Sum(text), Fleet: fleet}, nil
+	return &File{Path: path, SHA256: Sum(text), Fleet: fleet, Exposed: exposed(file)}, nil
+}
+
+// exposed looks at the file that was read: a configuration has keys in it.
+func exposed(file *os.File) string {
+	info, err := file.Stat()
+	if err != nil || info.Mode().Perm()&0o077 == 0 || !info.Mode().IsRegular() {
+		return ""
+	}
+	return fmt.Sprintf("%s: others can read the keys (mode %04o): chmod 600 %s", file.Name(), info.Mode().Perm(), file.Name())
 }
 
 // Sum returns the hexadecimal SHA-256 of a file's text, as in File.

@@ -44,6 +44,12 @@ func mustParse(t testing.TB, text string) model.Fleet {
 	return fleet
 }
 
+func TestAByteOrderMarkSaysNothing(t *testing.T) {
+	if fleet := mustParse(t, "\ufeff"+minimal); len(fleet.Services) != 1 {
+		t.Errorf("read %d services", len(fleet.Services))
+	}
+}
+
 func TestLoadReadsEveryKey(t *testing.T) {
 	file, err := Load("testdata/full.yaml")
 	if err != nil {
@@ -123,8 +129,8 @@ func TestMistakesAreRefusedWithFileLineAndKey(t *testing.T) {
 		{"ports: [80]", "ports: [80]\n    ports: [81]", "test.yaml:10: services[0].ports: repeated, first on line 9: remove one of them"},
 		{"ports: [80]", "dispatch: rr", "test.yaml:7: services[0].ports: 0 ports: give 1 to 16 ports"},
 		{"ports: [80]", "ports: 80", "test.yaml:9: services[0].ports: a single value instead of a list: write a list: [a, b] or lines that begin with `-`"},
-		{"ports: [80]", "ports: [80, 65536]", `test.yaml:9: services[0].ports[1]: "65536" is not such a number: use a decimal number from 0 to 65535`},
-		{"ports: [80]", "ports: [0x50]", `test.yaml:9: services[0].ports[0]: "0x50" is not such a number: use a decimal number from 0 to 65535`},
+		{"ports: [80]", "ports: [80, 65536]", `test.yaml:9: services[0].ports[1]: 65536 is out of range: use 1 to 65535`},
+		{"ports: [80]", "ports: [0x50]", `test.yaml:9: services[0].ports[0]: "0x50" is not such a number: use a decimal number from 1 to 65535`},
 		{"ports: [80]", "ports:", "test.yaml:9: services[0].ports: nothing instead of a list"},
 		{"ports: [80]", "ports: [80]\n    cookie_bits: 0", "test.yaml:10: services[0].cookie_bits: 0 is out of range"},
 		{"ports: [80]", "ports: [80]\n    dispatch: random", `test.yaml:10: services[0].dispatch: unknown value "random": use one of hash, maglev, rr, wrr, p2c`},
@@ -135,7 +141,7 @@ func TestMistakesAreRefusedWithFileLineAndKey(t *testing.T) {
 		{"ports: [80]", "ports: [[[[[[[[[[[[[[[[[[[[80]]]]]]]]]]]]]]]]]]]]", "test.yaml:9: nested too deeply"},
 		{"        id: 2", "        id: 1", "test.yaml:16: services[0].servers[1].id: 1 is the id of server s1: the next free id is 4"},
 		{"        id: 2\n", "", "test.yaml:14: services[0].servers[1].id: missing: a service with affinity cookie needs an id that stays with the server: the next free id is 4"},
-		{"        id: 2", "        id: 0", "test.yaml:16: services[0].servers[1].id: 0 is out of range"},
+		{"        id: 2", "        id: 0", "test.yaml:16: services[0].servers[1].id: 0 is out of range: use 1 to 32767"},
 		{"        id: 2", "        id: two", `test.yaml:16: services[0].servers[1].id: "two" is not such a number`},
 		{"10.1.0.12", "10.1.0", `test.yaml:15: services[0].servers[1].address: "10.1.0" is not an IP address`},
 		{"000102030405060708090a0b0c0d0e0f", "00", "test.yaml:2: keys.placement: not a key of 32 hexadecimal digits"},
@@ -145,10 +151,13 @@ func TestMistakesAreRefusedWithFileLineAndKey(t *testing.T) {
 		{"services:", "service:", "test.yaml:6: service: unknown key: use one of keys, node_health, nodes, services"},
 		{"ports: [80]", "ports: [80]\n    table: {entries: 64}", "test.yaml:10: services[0].table: affinity cookie keeps no such table: remove it, or use affinity: table"},
 		{"ports: [80]", "ports: [80]\n    affinity: table\n    table:\n      index_bits: 0", "test.yaml:12: services[0].table.index_bits: 0 is out of range"},
-		{"ports: [80]", "ports: [80]\n    affinity: table\n    table:\n      packet_limit: 60001", "test.yaml:12: services[0].table.packet_limit: 60001 is out of range: use 0 (none) to 60000"},
+		{"ports: [80]", "ports: [80]\n    affinity: table\n    table:\n      packet_limit: 60001", "test.yaml:12: services[0].table.packet_limit: 60001 is out of range: use 0 to 60000"},
 		{"ports: [80]", "ports: [80]\n    affinity: table\n    table: {size: 9}", "test.yaml:11: services[0].table.size: unknown key: use one of entries, idle_timeout, index_bits, node_bits, packet_limit, scrubber"},
 		{"ports: [80]", "ports: [80]\n    affinity: table\n    table: {idle_timeout: soon}", `test.yaml:11: services[0].table.idle_timeout: "soon" is not a duration`},
 		{"services:", "nodes: [{name: lb1, tier: third}]\nservices:", `test.yaml:6: nodes[0].tier: unknown value "third": use one of first, second`},
+		{"ports: [80]", "ports: [80]\n    health: {check: tcp, interval: 1ns}", "test.yaml:10: services[0].health.interval: 1ns is out of range: use 10ms to 1h"},
+		{"ports: [80]", "ports: [80]\n    health: {check: tcp, interval: 1s, timeout: 2s}", "test.yaml:10: services[0].health.timeout: 2s is longer than the interval of 1s: make it shorter"},
+		{"        id: 2", "        id: 2\n        weight: 300", "test.yaml:17: services[0].servers[1].weight: 300 is out of range: use 0 to 256"},
 		{"services:", "nodes:\n  - name: lb1\n    tier: first\n    id: 1\nservices:", "test.yaml:9: nodes[0].id: only nodes of the second tier have one: remove it, or use tier: second"},
 		{"services:", "nodes:\n  - name: lb1\n    tier: second\n    id: 0\nservices:", "test.yaml:9: nodes[0].id: 0 is out of range"},
 		{"services:", "nodes:\n  - tier: second\n    name: lb1\n    address: 10.1.0.11\n    id: 1\nservices:", "test.yaml:9: nodes[0].address: 10.1.0.11 is the address of server s1 of service web"},

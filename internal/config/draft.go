@@ -25,5 +25,32 @@ func ParseDraft(name string, text []byte) (*Draft, error) {
 	return d, nil
 }
 
+// Validate objects to what whoever applies the draft would refuse, but for what depends on the fleet that there is. Ids that are missing are given,
+// and keys are made up: who lacks them keeps those there are.
+func (d *Draft) Validate() error {
+	fleet := d.Fleet.Clone()
+	if !d.HasKeys {
+		fleet.Keys = model.Keys{Placement: [16]byte{1}, Current: 1, Cookie: map[uint32][16]byte{1: {1}}}
+	}
+	fleet.MakeRoomForNodes()
+	for i := range fleet.Services {
+		s := &fleet.Services[i]
+		s.ApplyDefaults()
+		for j := range s.Servers {
+			if s.Servers[j].ID == 0 {
+				s.Servers[j].ID, _ = s.NextFreeID()
+			}
+		}
+	}
+	for i := range fleet.Nodes {
+		if n := &fleet.Nodes[i]; n.Tier == model.TierSecond && n.ID == 0 {
+			n.ID, _ = fleet.NextFreeNodeID()
+		}
+	}
+	fleet.ApplyDefaults()
+	d.reader.addInvalid(fleet.Validate())
+	return d.reader.joined()
+}
+
 // Line returns the line of a path like services[0].servers[2].id, or of the nearest thing around it.
 func (d *Draft) Line(path string) int { return d.reader.LineOf(path) }

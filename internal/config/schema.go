@@ -4,6 +4,8 @@ import (
 	"encoding"
 	"encoding/hex"
 	"errors"
+	"fmt"
+	"math"
 	"net/netip"
 	"strconv"
 	"time"
@@ -42,7 +44,7 @@ func (r *reader) node(node ast.Node, path string) (n model.Node) {
 		"name":    r.text(&n.Name),
 		"tier":    r.choice(&n.Tier),
 		"address": r.address(&n.Address),
-		"id":      r.set(number(r, &n.ID), func() bool { return n.ID != 0 }),
+		"id":      number(r, &n.ID, 1, 1<<model.MaxNodeBits-1),
 		"state":   r.choice(&n.State),
 	})
 	return n
@@ -51,7 +53,7 @@ func (r *reader) node(node ast.Node, path string) (n model.Node) {
 func (r *reader) keys(node ast.Node, path string, keys *model.Keys) {
 	r.Mapping(node, path, map[string]yamltree.Value{
 		"placement": r.key(func(key [16]byte) { keys.Placement = key }),
-		"current":   number(r, &keys.Current),
+		"current":   number(r, &keys.Current, 0, math.MaxUint32),
 		"cookie": func(node ast.Node, path string) {
 			keys.Cookie = make(map[uint32][16]byte)
 			r.Entries(node, path, func(text string, line int, child ast.Node, childPath string) {
@@ -74,17 +76,17 @@ func (r *reader) service(node ast.Node, path string, service *model.Service) {
 		"ports": func(node ast.Node, path string) {
 			r.Sequence(node, path, func(node ast.Node, path string) {
 				var port uint16
-				number(r, &port)(node, path)
+				number(r, &port, 1, math.MaxUint16)(node, path)
 				service.Ports = append(service.Ports, port)
 			})
 		},
 		"dispatch":    r.choice(&service.Dispatch),
 		"affinity":    r.choice(&service.Affinity),
 		"fallback":    r.choice(&service.Fallback),
-		"cookie_bits": r.set(number(r, &service.CookieBits), func() bool { return service.CookieBits != 0 }),
+		"cookie_bits": number(r, &service.CookieBits, model.MinCookieBits, model.MaxCookieBits),
 		"forward":     r.choice(&service.Forward),
 		"return":      r.choice(&service.Return),
-		"table_slots": r.set(number(r, &service.TableSlots), func() bool { return service.TableSlots != 0 }),
+		"table_slots": number(r, &service.TableSlots, 1, math.MaxUint32),
 		"table":       func(node ast.Node, path string) { r.table(node, path, &service.Table) },
 		"load":        func(node ast.Node, path string) { r.load(node, path, &service.Load) },
 		"health":      func(node ast.Node, path string) { r.health(node, path, &service.Health) },
@@ -102,9 +104,9 @@ func (r *reader) server(node ast.Node, path string, server *model.Server) {
 	r.Mapping(node, path, map[string]yamltree.Value{
 		"name":    r.text(&server.Name),
 		"address": r.address(&server.Address),
-		"port":    r.set(number(r, &server.Port), func() bool { return server.Port != 0 }),
-		"id":      r.set(number(r, &server.ID), func() bool { return server.ID != 0 }),
-		"weight":  r.set(number(r, &server.Weight), func() bool { return server.Weight != model.WeightUnset }),
+		"port":    number(r, &server.Port, 1, math.MaxUint16),
+		"id":      number(r, &server.ID, 1, 1<<(model.MaxCookieBits-1)-1),
+		"weight":  number(r, &server.Weight, 0, model.MaxWeight),
 		"state":   r.choice(&server.State),
 		"deadline": func(node ast.Node, path string) {
 			text, ok := r.Scalar(node, path)
@@ -123,11 +125,11 @@ func (r *reader) server(node ast.Node, path string, server *model.Server) {
 
 func (r *reader) table(node ast.Node, path string, table *model.Table) {
 	r.Mapping(node, path, map[string]yamltree.Value{
-		"entries":      r.set(number(r, &table.Entries), func() bool { return table.Entries != 0 }),
-		"index_bits":   r.set(number(r, &table.IndexBits), func() bool { return table.IndexBits != 0 }),
-		"node_bits":    number(r, &table.NodeBits),
-		"idle_timeout": r.set(r.choice(&table.IdleTimeout), func() bool { return table.IdleTimeout != 0 }),
-		"packet_limit": number(r, &table.PacketLimit),
+		"entries":      number(r, &table.Entries, model.MinEntries, model.MaxEntries),
+		"index_bits":   number(r, &table.IndexBits, 1, model.MaxIndexBits),
+		"node_bits":    number(r, &table.NodeBits, 0, model.MaxNodeBits),
+		"idle_timeout": r.span(&table.IdleTimeout, model.MinIdleTimeout, model.MaxIdleTimeout),
+		"packet_limit": number(r, &table.PacketLimit, 0, model.MaxPacketLimit),
 		"scrubber":     r.text(&table.Scrubber),
 	})
 }
@@ -135,9 +137,9 @@ func (r *reader) table(node ast.Node, path string, table *model.Table) {
 func (r *reader) load(node ast.Node, path string, load *model.Load) {
 	r.Mapping(node, path, map[string]yamltree.Value{
 		"source":      r.choice(&load.Source),
-		"interval":    r.set(r.choice(&load.Interval), func() bool { return load.Interval != 0 }),
-		"classes":     r.set(number(r, &load.Classes), func() bool { return load.Classes != model.ClassesUnset }),
-		"queue_limit": r.set(number(r, &load.QueueLimit), func() bool { return load.QueueLimit != 0 }),
+		"interval":    r.span(&load.Interval, model.MinLoadInterval, model.MaxLoadInterval),
+		"classes":     number(r, &load.Classes, 0, model.MaxClasses),
+		"queue_limit": number(r, &load.QueueLimit, 1, math.MaxUint32),
 		"endpoint":    r.text(&load.Endpoint),
 	})
 }
@@ -145,11 +147,11 @@ func (r *reader) load(node ast.Node, path string, load *model.Load) {
 func (r *reader) health(node ast.Node, path string, health *model.Health) {
 	r.Mapping(node, path, map[string]yamltree.Value{
 		"check":    r.choice(&health.Check),
-		"interval": r.set(r.choice(&health.Interval), func() bool { return health.Interval != 0 }),
-		"timeout":  r.set(r.choice(&health.Timeout), func() bool { return health.Timeout != 0 }),
-		"rise":     r.set(number(r, &health.Rise), func() bool { return health.Rise != 0 }),
-		"fall":     r.set(number(r, &health.Fall), func() bool { return health.Fall != 0 }),
-		"port":     r.set(number(r, &health.Port), func() bool { return health.Port != 0 }),
+		"interval": r.span(&health.Interval, model.MinCheckTime, model.MaxCheckTime),
+		"timeout":  r.span(&health.Timeout, model.MinCheckTime, model.MaxCheckTime),
+		"rise":     number(r, &health.Rise, 1, math.MaxUint8),
+		"fall":     number(r, &health.Fall, 1, math.MaxUint8),
+		"port":     number(r, &health.Port, 1, math.MaxUint16),
 		"path":     r.text(&health.Path),
 		"host":     r.text(&health.Host),
 		"service":  r.text(&health.Service),
@@ -165,12 +167,12 @@ func (r *reader) health(node ast.Node, path string, health *model.Health) {
 	})
 }
 
-// set refuses the value that the model takes for "not given" where it was given.
-func (r *reader) set(read yamltree.Value, given func() bool) yamltree.Value {
+// span reads a duration that is within a range: 0, which the model takes for "not given", never is.
+func (r *reader) span(target *model.Duration, least, most model.Duration) yamltree.Value {
 	return func(node ast.Node, path string) {
 		before := r.Failed()
-		if read(node, path); r.Failed() == before && !given() {
-			r.Fail(yamltree.Line(node), path, "use a value within the range, or remove the key", "%s is out of range", node.GetToken().Value)
+		if r.choice(target)(node, path); r.Failed() == before && (*target < least || *target > most) {
+			r.Fail(yamltree.Line(node), path, fmt.Sprintf("use %s to %s", least, most), "%s is out of range", *target)
 		}
 	}
 }
@@ -229,7 +231,7 @@ func (r *reader) key(store func([16]byte)) yamltree.Value {
 	}
 }
 
-// number reads a decimal number that fits the target.
-func number[N uint8 | uint16 | uint32](r *reader, target *N) yamltree.Value {
-	return yamltree.Whole(r.Reader, target, 0, ^N(0))
+// number reads a decimal number within a range. Where the model takes 0 for "not given", 0 is out of it.
+func number[N uint8 | uint16 | uint32](r *reader, target *N, least, most N) yamltree.Value {
+	return yamltree.Whole(r.Reader, target, least, most)
 }

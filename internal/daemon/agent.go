@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -35,14 +34,15 @@ type AgentOptions struct {
 	Cgroup      string   // directory of the cgroup whose CPU is the server's; empty: all of the host
 	StateDir    string   // without Config: where the last state is kept
 
-	Server     string // name of this host's server entries; empty: those whose address is this host's
-	Instance   string
-	Interfaces []string // devices that packets come in by; empty: those of the servers' addresses, else of the default routes
-	XDPMode    datapath.XDPMode
-	RunDir     string
-	Metrics    string // TCP address for Prometheus, empty: none
-	Version    string
-	Log        *slog.Logger
+	Server      string // name of this host's server entries; empty: those whose address is this host's
+	Instance    string
+	Interfaces  []string // devices that packets come in by; empty: those of the servers' addresses. Those that answers leave by are added, without XDP
+	XDPMode     datapath.XDPMode
+	TunnelsFrom []netip.Addr // addresses that load balancers send from; empty: tunnels of anybody are taken
+	RunDir      string
+	Metrics     string // TCP address for Prometheus, empty: none
+	Version     string
+	Log         *slog.Logger
 }
 
 // Agent keeps a server's data path equal to what the fleet says about this host. Its methods are safe for concurrent use.
@@ -50,19 +50,25 @@ type Agent struct {
 	options AgentOptions
 	log     *slog.Logger
 
-	mu         sync.Mutex
-	path       *datapath.Server
-	applied    *config.File
-	local      []netip.Addr // this host's addresses when the file was applied
-	wanted     plan.Agent
-	stops      map[netip.Addr]time.Time // when a file last named them
-	hops       pathTable
-	file       api.Config
-	generation uint64
-	attached   map[string]attachment // by name of the device
-	unattached string                // why a device has no program, empty: all have
-	problems   []string
-	ready      bool
+	mu          sync.Mutex
+	path        *datapath.Server
+	applied     *config.File
+	local       []netip.Addr // this host's addresses when the file was applied
+	wanted      plan.Agent
+	stops       map[netip.Addr]time.Time // when a file last named them
+	hops        pathTable
+	file        api.Config
+	generation  uint64
+	attachments attachments
+	unattached  string   // why the programs were not attached to a device that they should be on, empty: they were
+	unmarked    []string // devices that answers may leave by and that could not be attached to
+	problems    []string
+	serves      int    // services that name this host, 0: none
+	told        bool   // what this host serves, by a file or a controller
+	waiting     bool   // for that, with a data path of an earlier process
+	unsaved     string // why the state file is not that of now, empty: it is
+
+	keysChanged chan struct{} // has them reported
 
 	sampler  *load.Sampler
 	follower follow.Follower
@@ -72,36 +78,50 @@ type Agent struct {
 	credentials *pki.Credentials
 }
 
-// attachment is a device as it was when the programs were attached.
-type attachment struct {
-	ifindex int
-	mac     string
-	mode    datapath.XDPMode
-}
-
 // stopLife is how long other servers that the file no longer names can be handed packets: they may have connections yet. As long
 // as load balancers keep removed servers.
 const stopLife = 24 * time.Hour
 
 // RunAgent runs until ctx ends. The data path stays attached and works on; Detach removes it.
 func RunAgent(ctx context.Context, o AgentOptions) error {
+	if o.Config != "" {
+		path, err := filepath.Abs(o.Config) // others are told it
+		if err != nil {
+			return err
+		}
+		o.Config = path
+	}
 	listener, err := api.Listen(api.SocketPath(o.RunDir, o.Instance))
 	if err != nil {
 		return err
 	}
 	defer listener.Close()
 	a := &Agent{
-		options: o, log: o.Log, attached: map[string]attachment{}, stops: map[netip.Addr]time.Time{},
-		sampler: load.New(load.Options{Cgroup: o.Cgroup}),
+		options: o, log: o.Log, attachments: attachments{mode: o.XDPMode, log: o.Log}, stops: map[netip.Addr]time.Time{},
+		keysChanged: make(chan struct{}, 1), sampler: load.New(load.Options{Cgroup: o.Cgroup}),
 	}
 	if len(o.Controllers) > 0 { // before anything is attached
 		if a.credentials, err = pki.Load(o.TLSDir, o.Name, pki.Agent); err != nil {
 			return err
 		}
 	}
-	if err := a.start(); err != nil {
+	if len(o.Interfaces) > 0 {
+		if _, err := interfaces(o.Interfaces); err != nil {
+			return err
+		}
+	}
+	metrics, err := listenAt("serve metrics", o.Metrics)
+	if err != nil {
 		return err
 	}
+	undo, err := datapath.BeforeStart(pinDir(o.RunDir, o.Instance))
+	if err != nil {
+		return err
+	}
+	if err := a.start(); err != nil {
+		return errors.Join(err, undo())
+	}
+	defer func() { o.Log.Info("stopped: the data path stays attached", "instance", o.Instance) }()
 	defer a.path.Close()
 
 	ctx, cancel := context.WithCancel(ctx)
@@ -109,25 +129,23 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 	defer running.Wait()
 	defer cancel()
 	if err := netdev.Watch(ctx, a.networkChanged); err != nil {
-		return err
+		return errors.Join(err, undo())
 	}
+	running.Go(func() { every(ctx, attachPeriod, a.lookAtDevices) })
+	running.Go(func() { watchReadiness(ctx, o.Log, a.health) })
 	if o.Config != "" {
 		if err := watchFile(ctx, o.Config, a.reloadLogged); err != nil {
-			return err
+			return errors.Join(err, undo())
 		}
 		a.reloadLogged() // it may have changed before it was watched
 	}
 	if len(o.Controllers) > 0 {
 		a.runRemote(ctx, &running)
 	}
-	if o.Metrics != "" {
-		metrics, err := net.Listen("tcp", o.Metrics)
-		if err != nil {
-			return fmt.Errorf("serve metrics: %w", err)
-		}
-		running.Go(func() { serveMetrics(ctx, metrics, a.metricsHandler(), func() bool { return a.status().Ready }) })
+	if metrics != nil {
+		running.Go(func() { serveMetrics(ctx, metrics, a.metricsHandler(), a.health) })
 	}
-	a.log.Info("ready", "instance", o.Instance, "services", a.status().Services)
+	a.log.Info("started", "instance", o.Instance, "services", a.status().Services)
 	return a.routes().Serve(ctx, listener)
 }
 
@@ -141,19 +159,30 @@ func (a *Agent) start() error {
 	if err := datapath.EnsureBPFFS(filepath.Join(o.RunDir, "bpf")); err != nil {
 		return err
 	}
+	if why := datapath.PrivatePins(filepath.Join(o.RunDir, "bpf")); why != "" {
+		o.Log.Warn(why)
+	}
 	if a.path, err = datapath.OpenServer(pinDir(o.RunDir, o.Instance)); err != nil {
 		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	err = a.takeOverStops()
-	if a.ready {
+	a.attachments.hooks = a.path
+	err = errors.Join(a.takeOverStops(), a.path.SetTunnelSources(o.TunnelsFrom))
+	if a.told {
 		err = errors.Join(err, a.apply(file))
-	} else { // nobody has said yet what this host serves: what an earlier process left goes on
+	} else { // nobody has said yet what this host serves
 		a.applied = file
+		if datapath.Pinned(pinDir(o.RunDir, o.Instance)) { // what an earlier process left goes on untouched
+			a.waiting = true
+			if err == nil {
+				a.log.Warn("no state is known: what an earlier process left goes on untouched until a controller says what this host serves", "file", a.statePath())
+				return nil
+			}
+		}
 	}
 	if err == nil {
-		err = a.attach()
+		err = whileBusy(a.log, busyPatience, a.attach)
 	}
 	if err == nil {
 		err = a.path.Attached()
@@ -177,15 +206,23 @@ func (a *Agent) takeOverStops() error {
 	return err
 }
 
-// attach gives the programs to devices that do not have them, or not with the MAC that they have now. Callers hold mu.
+// attach gives the programs to devices that do not have them yet. Callers hold mu.
 func (a *Agent) attach() error {
-	names := a.options.Interfaces
+	names, mode := a.options.Interfaces, datapath.XDPNone
 	if len(names) == 0 {
-		var err error
-		if names, err = netdev.InterfacesOf(a.wanted.Addresses); err != nil {
-			return err
+		for _, address := range a.wanted.Addresses {
+			found, err := netdev.InterfacesOf([]netip.Addr{address})
+			if err != nil {
+				return err
+			}
+			if len(found) == 0 { // a loopback's: packets come in by any way
+				mode = a.options.XDPMode
+			}
+			names = append(names, found...)
 		}
-		if len(names) == 0 && len(a.attached) > 0 {
+		slices.Sort(names)
+		names = slices.Compact(names)
+		if len(a.wanted.Addresses) == 0 && len(a.attachments.devices) > 0 {
 			return nil // what was found before is the better guess
 		}
 	}
@@ -193,31 +230,46 @@ func (a *Agent) attach() error {
 	if err != nil {
 		return err
 	}
-	for _, device := range devices {
-		have, known := a.attached[device.Name]
-		if known && have.ifindex == device.Index && have.mac == device.HardwareAddr.String() {
+	if err := a.attachments.ensure(devices, a.options.XDPMode); err != nil {
+		return err
+	}
+	return a.attachWaysOut(names, mode)
+}
+
+// attachWaysOut gives the programs to the devices that answers may leave by as well, or they would leave unmarked: at tc alone, if mode says
+// that no tunnels come in there, so that XDP may be anybody's. A device that a route led out of keeps them: its route may come back, and what
+// it sent is echoed. Callers hold mu.
+func (a *Agent) attachWaysOut(names []string, mode datapath.XDPMode) error {
+	ways, _, err := netdev.WaysOut()
+	if err != nil {
+		return err
+	}
+	a.unmarked = nil
+	for _, name := range ways {
+		if slices.Contains(names, name) {
 			continue
 		}
-		mode, err := a.path.Attach(device, a.options.XDPMode)
-		if err != nil {
-			return err
+		devices, err := interfaces([]string{name})
+		if err == nil {
+			err = a.attachments.ensure(devices, datapath.XDPNone)
 		}
-		a.attached[device.Name] = attachment{device.Index, device.HardwareAddr.String(), mode}
-		a.log.Info("attached", "interface", device.Name, "address", device.HardwareAddr, "mode", mode)
-		if known && have.ifindex != device.Index {
-			if err := a.path.Forget(have.ifindex); err != nil {
-				return err
-			}
+		if err != nil { // the others do their work
+			a.unmarked = append(a.unmarked, fmt.Sprintf("answers that leave by %s are not marked, and break their connections: %v", name, err))
+		} else if err = a.attachments.ensure(devices, mode); err != nil {
+			a.unmarked = append(a.unmarked, fmt.Sprintf("tunnels that come in by %s are not taken: %v", name, err))
 		}
 	}
-	return nil
+	if len(names) == 0 {
+		return nil // a device that is gone may come back
+	}
+	return a.attachments.drop(append(ways, names...))
 }
 
 // Reload applies the configuration file as it is now; one that cannot be applied is refused and the old state goes on.
 func (a *Agent) Reload() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	file, err := config.Load(a.options.Config)
+	file, err := loadFile(a.options.Config, a.log)
 	if err == nil {
 		err = a.apply(file)
 	}
@@ -251,20 +303,21 @@ func (a *Agent) apply(file *config.File) error {
 			return fmt.Errorf("serve %s: %s", wanted.Marking[0], routes[0])
 		}
 	}
+	a.warnOfKeys(file)
 	wanted.Rekey(&file.Fleet, a.path.Served())
 	changes, err := a.path.Serve(wanted.Served)
 	if err != nil {
 		return err
 	}
 	a.applied, a.local, a.wanted = file, local, wanted
-	if len(wanted.Served) == 0 {
-		a.log.Warn("no service names this host: check --server and the servers' addresses", "file", file.Path)
-	}
-	a.sampler.SetServices(a.sampled(&file.Fleet, local))
+	sampled := a.sampled(&file.Fleet, local)
+	a.serves = len(wanted.Served) + len(sampled)
+	a.sampler.SetServices(sampled)
 	a.file = api.Config{Path: file.Path, SHA256: file.SHA256}
 	if changes > 0 {
 		a.generation++
 		a.log.Info("changed", "services", wanted.Marking, "rows", changes)
+		a.tellKeys()
 	}
 	return a.follow(local)
 }
@@ -313,6 +366,12 @@ func keepStops(stops map[netip.Addr]time.Time, named []netip.Addr, now time.Time
 	maps.DeleteFunc(stops, func(_ netip.Addr, last time.Time) bool { return now.Sub(last) > stopLife })
 }
 
+func (a *Agent) lookAtDevices(now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.attachments.look(now)
+}
+
 // networkChanged applies the file again when other server entries may be this host now.
 func (a *Agent) networkChanged() {
 	a.mu.Lock()
@@ -322,7 +381,8 @@ func (a *Agent) networkChanged() {
 		a.log.Error("network not looked at", "error", err)
 		return
 	}
-	if !a.ready { // see start
+	a.attachments.look(time.Now())
+	if !a.told { // see start
 		return
 	}
 	if a.options.Server == "" && !slices.Equal(local, a.local) {
@@ -342,9 +402,6 @@ func (a *Agent) networkChanged() {
 // diagnose lists what is wrong with the host, and logs what is new.
 func (a *Agent) diagnose(local []netip.Addr) {
 	var problems []string
-	if a.unattached != "" {
-		problems = append(problems, a.unattached)
-	}
 	for _, vip := range a.wanted.VIPs {
 		if !slices.Contains(local, vip) {
 			problems = append(problems, fmt.Sprintf("%s is not an address of this host: ip address add %s/%d dev lo", vip, vip, vip.BitLen()))
@@ -355,6 +412,7 @@ func (a *Agent) diagnose(local []netip.Addr) {
 			problems = append(problems, err.Error())
 		}
 		problems = append(problems, netdev.MicrosecondRoutes()...)
+		problems = append(problems, a.unmarked...)
 	}
 	for _, problem := range problems {
 		if !slices.Contains(a.problems, problem) {

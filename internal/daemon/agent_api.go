@@ -13,22 +13,39 @@ import (
 func (a *Agent) routes() *api.Server {
 	s := api.NewServer()
 	s.Handle("GET "+api.PathStatus, func(*http.Request) (any, error) { return a.status(), nil })
+	s.Handle("GET "+api.PathRunning, func(*http.Request) (any, error) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.applied.Fleet.Clone(), nil
+	})
 	s.Handle("GET "+api.PathCounters, func(*http.Request) (any, error) { return a.counters() })
 	s.HandleRaw("GET "+api.PathMetrics, a.metricsHandler())
 	return s
 }
 
 func (a *Agent) status() api.AgentStatus {
+	keys, connections, err := a.echoes()
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	stops := a.obstacles()
 	status := api.AgentStatus{
-		Status:   api.Status{Role: "agent", Ready: a.ready, Version: a.options.Version, Config: a.file, Generation: a.generation},
-		Services: slices.Clone(a.wanted.Marking), Interfaces: map[string]string{}, Problems: slices.Clone(a.problems),
+		Status: api.Status{Role: "agent", Ready: len(stops) == 0, NotReady: stops, Version: a.options.Version, ByControllers: a.options.Config == "", Config: a.file, Generation: a.generation},
+		Server: a.options.Server, Services: slices.Clone(a.wanted.Marking), Interfaces: a.attachments.modes(), TunnelsFrom: a.options.TunnelsFrom, Problems: a.wrong(),
 	}
-	for name, device := range a.attached {
-		status.Interfaces[name] = string(device.mode)
+	status.Epoch, status.Echoes = keys.Current, connections
+	if err != nil {
+		status.Problems = append(status.Problems, err.Error())
 	}
 	return status
+}
+
+// wrong is what is not as wanted. Callers hold mu.
+func (a *Agent) wrong() []string {
+	found := slices.Clone(a.obstacles())
+	if a.unsaved != "" {
+		found = append(found, a.unsaved)
+	}
+	return found
 }
 
 func (a *Agent) counters() (api.Counters, error) {
@@ -60,6 +77,7 @@ func (c agentCollector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(agentPackets, prometheus.CounterValue, float64(t.Packets), verdict)
 		out <- prometheus.MustNewConstMetric(agentBytes, prometheus.CounterValue, float64(t.Bytes), verdict)
 	}
+	c.agent.collectKeys(out)
 }
 
 func (a *Agent) metricsHandler() http.Handler {

@@ -34,15 +34,15 @@ func (a *Agent) statePath() string {
 // firstFile is what the agent starts with: its file, or what controllers last said.
 func (a *Agent) firstFile() (*config.File, error) {
 	if a.options.Config != "" {
-		a.ready = true
-		return config.Load(a.options.Config)
+		a.told = true
+		return loadFile(a.options.Config, a.log)
 	}
 	var saved savedAgent
-	found, err := readFile(a.statePath(), &saved)
+	found, err := readFile(a.statePath(), &saved, startFromControllers)
 	if err != nil {
 		return nil, err
 	}
-	a.ready = found // else when a controller has spoken
+	a.told = found // else when a controller has spoken
 	a.follower.Revision = saved.Revision
 	a.remote = node.Node{Running: model.Fleet(saved.Running), Removed: saved.Removed}
 	return a.fileOfState("the last state"), nil
@@ -83,11 +83,13 @@ func (a *Agent) runRemote(ctx context.Context, running *sync.WaitGroup) {
 	a.joined = api.Join(ctx, options)
 	a.mu.Unlock()
 	running.Go(a.joined.Wait)
+	running.Go(func() { tellCondition(ctx, a.joined.Send, a.condition) })
 	if a.options.Config == "" {
 		onHangup(ctx, a.joined.Rejoin)
 	}
 	running.Go(func() { a.sampler.Run(ctx, a.reportInterval, a.reportLoad) })
 	running.Go(func() { every(ctx, agePeriod, a.joinAnew) })
+	running.Go(func() { a.reportKeys(ctx) })
 }
 
 func (a *Agent) hello(name string) *ballastv1.Hello {
@@ -107,8 +109,8 @@ func (a *Agent) toldState(controller string, state *ballastv1.State) {
 	if a.options.Config != "" {
 		return
 	}
-	if !a.follower.Offer(controller, state.Revision, state.Complete) {
-		if state.Complete && len(state.Services) == 0 { // or none that this host is a server of: going on marking does no harm
+	if empty := state.Complete && len(state.Services) == 0; !a.follower.Offer(controller, state.Revision, state.Complete) || empty && a.waiting {
+		if empty { // or none that this host is a server of: going on marking does no harm
 			a.follower.Dismiss(controller)
 		}
 		return
@@ -126,14 +128,32 @@ func (a *Agent) toldState(controller string, state *ballastv1.State) {
 		a.log.Error("state of controller refused, the old state goes on", "controller", controller, "revision", state.Revision, "error", err)
 		return
 	}
-	a.ready = true
+	waited := a.waiting
+	a.told, a.waiting = true, false
 	a.follower.Take(state.Revision)
-	saved := savedAgent{state.Revision, savedFleet(a.remote.Running), a.remote.Removed}
-	if err := replaceFile(a.statePath(), saved); err != nil {
-		a.log.Error("state not saved: a restart without controllers will not know it", "error", err)
+	a.keepState()
+	err = a.attach()
+	if err == nil && waited {
+		err = a.path.Attached()
 	}
-	if err := a.attach(); err != nil {
+	if err != nil {
 		a.log.Error("devices not attached", "error", err)
+	}
+}
+
+// keepState saves what controllers say; what cannot be saved is tried again every second. Callers hold mu.
+func (a *Agent) keepState() {
+	before := a.unsaved
+	a.unsaved = ""
+	if err := replaceFile(a.statePath(), savedAgent{a.follower.Revision, savedFleet(a.remote.Running), a.remote.Removed}); err != nil {
+		a.unsaved = fmt.Sprintf("the state is not saved: %v: a restart would know an older one", err)
+	}
+	switch {
+	case a.unsaved == before:
+	case a.unsaved == "":
+		a.log.Info("the state is saved again")
+	default:
+		a.log.Error(a.unsaved)
 	}
 }
 
@@ -141,6 +161,9 @@ func (a *Agent) toldState(controller string, state *ballastv1.State) {
 func (a *Agent) joinAnew(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.unsaved != "" {
+		a.keepState()
+	}
 	switch {
 	case a.options.Config != "":
 		return

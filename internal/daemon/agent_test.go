@@ -27,7 +27,7 @@ import (
 
 func init() {
 	dir, role := os.Getenv(daemonDir), os.Getenv(daemonProcess)
-	if role != "agent" && role != "remote-agent" {
+	if role != "agent" && role != "remote-agent" && role != "told-agent" {
 		return
 	}
 	options := daemon.AgentOptions{
@@ -36,6 +36,9 @@ func init() {
 	}
 	if role == "remote-agent" {
 		options.Controllers, options.TLSDir, options.Metrics = []string{"10.9.0.1:6443"}, filepath.Join(dir, "tls"), agentMetrics
+	}
+	if role == "told-agent" {
+		options.Config, options.Controllers, options.TLSDir, options.StateDir = "", []string{"10.9.0.1:6443"}, filepath.Join(dir, "tls"), filepath.Join(dir, "state")
 	}
 	err := daemon.RunAgent(context.Background(), options)
 	fmt.Fprintln(os.Stderr, "agent:", err)
@@ -55,11 +58,14 @@ services:
 const agentMetrics = "10.9.0.2:9436" // where an agent of controllers serves them
 
 // agentHost is a server whose peer is its client.
-type agentHost struct{ *host }
+type agentHost struct {
+	*host
+	from netip.Addr // of the client; invalid: its address on the way there
+}
 
 func newAgentHost(t *testing.T) *agentHost {
 	t.Helper()
-	h := &agentHost{newHost(t, "agent", []string{"10.9.0.2/24"}, []string{"10.9.0.1/24"})}
+	h := &agentHost{host: newHost(t, "agent", []string{"10.9.0.2/24"}, []string{"10.9.0.1/24"})}
 	vip := netip.MustParsePrefix("198.51.100.10/32")
 	require(t, h.space.AddAddress("lo", vip))
 	require(t, h.peer.Route(vip, 0, netspace.NextHop{Gateway: netip.MustParseAddr("10.9.0.2"), Interface: "eth0"}))
@@ -93,8 +99,20 @@ func (h *agentHost) echo() net.Conn {
 			go func() { defer conn.Close(); io.Copy(conn, conn) }()
 		}
 	}()
-	var conn net.Conn
-	require(h.t, h.peer.Do(func() (err error) { conn, err = net.DialTimeout("tcp", "198.51.100.10:80", hostDeadline); return err }))
+	return h.dial()
+}
+
+// dial connects to what echo serves.
+func (h *agentHost) dial() (conn net.Conn) {
+	h.t.Helper()
+	require(h.t, h.peer.Do(func() (err error) {
+		dialer := net.Dialer{Timeout: hostDeadline}
+		if h.from.IsValid() {
+			dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(h.from, 0))
+		}
+		conn, err = dialer.Dial("tcp", "198.51.100.10:80")
+		return err
+	}))
 	h.t.Cleanup(func() { conn.Close() })
 	return conn
 }
@@ -207,6 +225,18 @@ func TestAgentSaysThatTheServiceAddressIsMissing(t *testing.T) {
 	h.write(strings.ReplaceAll(fmt.Sprintf(agentFile, 1), "198.51.100.10", "198.51.100.99"))
 	h.start()
 	h.await("the complaint", func(s api.AgentStatus) bool {
-		return len(s.Problems) == 1 && strings.Contains(s.Problems[0], "ip address add 198.51.100.99/32 dev lo")
+		return !s.Ready && len(s.Problems) == 1 && strings.Contains(s.Problems[0], "ip address add 198.51.100.99/32 dev lo")
+	})
+	require(t, h.space.AddAddress("lo", netip.MustParsePrefix("198.51.100.99/32")))
+	h.await("the address", func(s api.AgentStatus) bool { return s.Ready && len(s.Problems) == 0 })
+	require(t, h.space.Sysctl("net/ipv4/tcp_timestamps", "0"))
+	h.await("the sysctl to be seen", func(s api.AgentStatus) bool {
+		return !s.Ready && strings.Contains(s.Problems[0], "sysctl -w net.ipv4.tcp_timestamps=1")
+	})
+	require(t, h.space.Sysctl("net/ipv4/tcp_timestamps", "1"))
+	h.await("the sysctl to be seen again", func(s api.AgentStatus) bool { return s.Ready })
+	h.write(strings.ReplaceAll(fmt.Sprintf(agentFile, 1), "10.9.0.2", "10.9.0.9"))
+	h.await("no service", func(s api.AgentStatus) bool {
+		return !s.Ready && strings.Contains(s.Problems[0], "no service names this host")
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,10 +40,28 @@ type host struct {
 	role        string
 	space, peer *netspace.Space
 	dir         string
-	output      bytes.Buffer
+	output      output
 	process     *exec.Cmd
 	life        *time.Timer
 	client      *api.Client
+}
+
+// output is what a daemon says, which may be read while it speaks.
+type output struct {
+	mutex sync.Mutex
+	said  bytes.Buffer
+}
+
+func (o *output) Write(text []byte) (int, error) {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	return o.said.Write(text)
+}
+
+func (o *output) String() string {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	return o.said.String()
 }
 
 func newHost(t *testing.T, role string, here, there []string) *host {
@@ -58,7 +77,11 @@ func newHost(t *testing.T, role string, here, there []string) *host {
 	require(t, datapath.EnsureBPFFS(filepath.Join(h.runDir(), "bpf")))
 	t.Cleanup(func() {
 		h.end()
-		require(t, daemon.Detach(h.runDir(), "test"))
+		if err := daemon.Detach(h.runDir(), "test"); errors.Is(err, daemon.ErrNoInstance) { // it never came to attach
+			require(t, datapath.RemoveBPFFS(filepath.Join(h.runDir(), "bpf")))
+		} else {
+			require(t, err)
+		}
 		if t.Failed() {
 			t.Log(h.output.String())
 		}

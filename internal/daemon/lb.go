@@ -2,7 +2,6 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/algo/pathid"
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/daemon/controller"
@@ -43,6 +43,7 @@ type LBOptions struct {
 	RunDir     string // sockets and pins
 	StateDir   string // what must survive a restart of the machine
 	Metrics    string // TCP address for Prometheus, empty: none
+	ExecChecks string // directory of the programs that exec checks may run; empty: none with Controllers, any with Config
 	FlowLog    string // file for connections that end, -: standard output, empty: none
 	Limits     plan.Limits
 	Timing     node.Timing
@@ -65,18 +66,22 @@ type LB struct {
 	probes      probeTable
 	file        api.Config
 	generation  uint64
-	ready       bool
-	modes       map[string]datapath.XDPMode
-	devices     map[string]net.Interface // as they were when attached to, by name
+	attachments attachments
 	trace       traceSession
 	credentials *pki.Credentials // with controllers or agents to talk to
 	cutOff      bool             // a change was carried out only in part
+	// waiting: controllers say what to do, none has yet, and an earlier process has left a data path. It is not touched.
+	waiting     bool
+	devices     []*net.Interface // that are not attached to yet, for that reason
+	unattached  string           // why they are not although there is a state
+	unsaved     string           // why the state file is not that of now, empty: it is
 	accepts     netip.Addr       // where the first tier sends to
 	connections connectionTables
 
 	unhealthy  map[string]unhealthy       // by service; replaced, never changed
 	weights    map[string]*follow.Weights // by service
 	prober     *check.Prober
+	refused    []string           // exec checks that are not made here
 	checks     *datapath.Checks   // nil: all checks go straight to the servers
 	engine     *controller.Engine // with a file: what weighs and judges servers in this process
 	judgements judgements         // of engine
@@ -95,13 +100,20 @@ const agePeriod = time.Second
 
 // RunLB runs until ctx ends. The data path stays attached and forwards on; Detach removes it.
 func RunLB(ctx context.Context, o LBOptions) error {
+	if o.Config != "" {
+		path, err := filepath.Abs(o.Config) // others are told it
+		if err != nil {
+			return err
+		}
+		o.Config = path
+	}
 	listener, err := api.Listen(api.SocketPath(o.RunDir, o.Instance))
 	if err != nil {
 		return err
 	}
 	defer listener.Close()
 	lb := &LB{
-		options: o, log: o.Log, modes: map[string]datapath.XDPMode{}, devices: map[string]net.Interface{},
+		options: o, log: o.Log, attachments: attachments{mode: o.XDPMode, log: o.Log},
 		unhealthy: map[string]unhealthy{}, weights: map[string]*follow.Weights{},
 		judgements: judgements{wake: make(chan struct{}, 1), by: map[string]unhealthy{}},
 	}
@@ -116,52 +128,8 @@ func RunLB(ctx context.Context, o LBOptions) error {
 	if lb.connections.log, err = openFlowLog(o.FlowLog, lb.name, o.Log); err != nil {
 		return err
 	}
-	lb.makeBrain()
-	if err := lb.start(); err != nil {
-		return err
-	}
-	defer lb.mu.Lock() // a change under way is finished, and none begins any more: the process ends here
-
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer cancel()
-	running.Go(func() { lb.age(ctx) })
-	running.Go(func() { lb.probeClocks(ctx) })
-	reclaimed := lb.watchReclaimed() // before anybody is told that we are here
-	running.Go(func() { lb.runConnections(ctx, reclaimed) })
-	if err := netdev.Watch(ctx, lb.networkChanged); err != nil {
-		return err
-	}
-	if err := netdev.WatchTooBig(ctx, lb.pathNarrowed); err != nil {
-		return err
-	}
-	if err := lb.runBrain(ctx, &running); err != nil {
-		return err
-	}
-	if o.Metrics != "" {
-		metrics, err := net.Listen("tcp", o.Metrics)
-		if err != nil {
-			return fmt.Errorf("serve metrics: %w", err)
-		}
-		running.Go(func() { serveMetrics(ctx, metrics, lb.metricsHandler(), lb.doesItsWork) })
-	}
-	return lb.routes().Serve(ctx, listener)
-}
-
-// start brings the data path up: tables first, program last, so that no packet meets an empty table.
-func (lb *LB) start() error {
-	o := &lb.options
-	if err := datapath.EnsureBPFFS(filepath.Join(o.RunDir, "bpf")); err != nil {
-		return err
-	}
-	var err error
-	if err := lb.loadState(time.Now()); err != nil {
-		return err
-	}
-	var file *config.File
-	if lb.remote == nil {
-		if file, err = config.Load(o.Config); err != nil {
+	if o.ExecChecks != "" {
+		if err := check.CheckDir(o.ExecChecks); err != nil {
 			return err
 		}
 	}
@@ -169,9 +137,76 @@ func (lb *LB) start() error {
 	if err != nil {
 		return err
 	}
+	if err := errors.Join(tryListen("serve metrics", o.Metrics), tryListen("listen for agents", o.Listen)); err != nil {
+		return err
+	}
+	lb.makeBrain()
+	undo, err := datapath.BeforeStart(pinDir(o.RunDir, o.Instance))
+	if err != nil {
+		return err
+	}
+	if err := lb.start(devices); err != nil {
+		return errors.Join(err, undo())
+	}
+	defer func() { o.Log.Info("stopped: the data path stays attached", "instance", o.Instance) }()
+	defer lb.mu.Lock() // a change under way is finished, and none begins any more: the process ends here
+
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { lb.age(ctx) })
+	running.Go(func() { watchReadiness(ctx, o.Log, lb.health) })
+	running.Go(func() { lb.probeClocks(ctx) })
+	reclaimed := lb.watchReclaimed() // before anybody is told that we are here
+	running.Go(func() { lb.runConnections(ctx, reclaimed) })
+	metrics, err := listenAt("serve metrics", o.Metrics)
+	var agents net.Listener
+	if err == nil {
+		agents, err = listenAt("listen for agents", o.Listen)
+	}
+	if err == nil {
+		err = netdev.Watch(ctx, lb.networkChanged)
+	}
+	if err == nil {
+		err = netdev.WatchTooBig(ctx, lb.pathNarrowed)
+	}
+	if err == nil {
+		err = lb.runBrain(ctx, &running, agents)
+	}
+	if err != nil {
+		return errors.Join(err, undo())
+	}
+	if metrics != nil {
+		running.Go(func() { serveMetrics(ctx, metrics, lb.metricsHandler(), lb.health) })
+	}
+	return lb.routes().Serve(ctx, listener)
+}
+
+// start brings the data path up: tables first, program last, so that no packet meets an empty table.
+func (lb *LB) start(devices []*net.Interface) error {
+	o := &lb.options
+	if err := datapath.EnsureBPFFS(filepath.Join(o.RunDir, "bpf")); err != nil {
+		return err
+	}
+	if why := datapath.PrivatePins(filepath.Join(o.RunDir, "bpf")); why != "" {
+		o.Log.Warn(why)
+	}
+	known, err := lb.loadState(time.Now())
+	if err != nil {
+		return err
+	}
+	lb.waiting = lb.remote != nil && !known && datapath.Pinned(pinDir(o.RunDir, o.Instance))
+	var file *config.File
+	if lb.remote == nil {
+		if file, err = loadFile(o.Config, lb.log); err != nil {
+			return err
+		}
+	}
 	if lb.path, err = datapath.OpenLB(pinDir(o.RunDir, o.Instance), o.Limits); err != nil {
 		return err
 	}
+	lb.attachments.hooks = lb.path
 	if err := lb.path.CountLater(true); err != nil {
 		return errors.Join(err, lb.path.Close())
 	}
@@ -180,6 +215,11 @@ func (lb *LB) start() error {
 	}
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
+	if lb.waiting {
+		lb.devices = devices
+		lb.log.Warn("no state is known: what an earlier process left goes on untouched until a controller says what to do", "file", lb.statePath())
+		return nil
+	}
 	lb.takeOverWeights()
 	if file != nil {
 		err = lb.edit(file)
@@ -189,24 +229,35 @@ func (lb *LB) start() error {
 	if err != nil {
 		return errors.Join(err, lb.path.Close())
 	}
-	if err := lb.attach(devices); err != nil {
+	if err := lb.attach(devices, busyPatience); err != nil {
 		return errors.Join(err, lb.path.Close())
 	}
-	lb.ready = true
-	lb.log.Info("ready", "instance", o.Instance, "services", len(lb.node.Running.Services), "took over", lb.path.Adopted())
 	return nil
 }
 
-func (lb *LB) attach(devices []*net.Interface) error {
-	for _, device := range devices {
-		mode, err := lb.path.Attach(device, lb.options.XDPMode)
-		if err != nil {
-			return err
-		}
-		lb.modes[device.Name], lb.devices[device.Name] = mode, *device
-		lb.log.Info("attached", "interface", device.Name, "mode", mode)
+// attach puts the program on the devices, in the place of an earlier one.
+func (lb *LB) attach(devices []*net.Interface, patience time.Duration) error {
+	if err := whileBusy(lb.log, patience, func() error { return lb.attachments.ensure(devices, lb.attachments.mode) }); err != nil {
+		return err
 	}
-	return lb.path.Attached()
+	if err := lb.path.Attached(); err != nil {
+		return err
+	}
+	lb.devices = nil
+	lb.log.Info("started", "instance", lb.options.Instance, "services", len(lb.node.Running.Services), "took over", lb.path.Adopted())
+	return nil
+}
+
+// attachLate attaches what had to wait for a first state. Callers hold mu.
+func (lb *LB) attachLate() {
+	if lb.waiting || len(lb.devices) == 0 {
+		return
+	}
+	lb.unattached = ""
+	if err := lb.attach(lb.devices, 0); err != nil {
+		lb.unattached = err.Error()
+		lb.log.Error("not attached: an earlier program goes on", "error", err)
+	}
 }
 
 func pinDir(runDir, instance string) string { return filepath.Join(runDir, "bpf", instance) }
@@ -226,7 +277,7 @@ func (lb *LB) reloadLogged() {
 func (lb *LB) Reload() error {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
-	file, err := config.Load(lb.options.Config)
+	file, err := loadFile(lb.options.Config, lb.log)
 	if err == nil {
 		err = lb.edit(file)
 	}
@@ -262,10 +313,24 @@ func (lb *LB) carryOut(before node.Node) error {
 	if lb.engine != nil {
 		lb.engine.SetState(lb.view())
 	}
-	if err := lb.saveState(); err != nil {
-		lb.log.Error("state not saved: a restart will not know of removed servers and of changes made by ctl", "error", err)
-	}
+	lb.keepState()
 	return nil
+}
+
+// keepState saves the state. What cannot be saved is tried again every second. Callers hold mu.
+func (lb *LB) keepState() {
+	before := lb.unsaved
+	lb.unsaved = ""
+	if err := lb.saveState(); err != nil {
+		lb.unsaved = fmt.Sprintf("the state is not saved: %v: a restart would know an older one", err)
+	}
+	switch {
+	case lb.unsaved == before:
+	case lb.unsaved == "":
+		lb.log.Info("the state is saved again")
+	default:
+		lb.log.Error(lb.unsaved)
+	}
 }
 
 func (lb *LB) logChanges(source string, changes []string) {
@@ -276,6 +341,9 @@ func (lb *LB) logChanges(source string, changes []string) {
 
 // sync writes what differs between the tables and the desired state. Callers hold mu.
 func (lb *LB) sync() error {
+	if lb.waiting {
+		return nil
+	}
 	lb.paths.refresh(lb.wantedAddresses(), lb.log)
 	want := plan.Want{Keys: lb.node.Running.Keys, Paths: lb.paths.known, Tier: lb.tier()}
 	for _, s := range lb.node.Running.Services {
@@ -287,7 +355,7 @@ func (lb *LB) sync() error {
 			switchOff(&s, sick.Cut[i])
 		}
 		want.Services = append(want.Services, plan.Service{
-			Service: s, Removed: lb.node.Lingering(s.Name), Past: lb.node.Past[s.Name], NoCookie: lb.probes.cannotTakePart(&s),
+			Service: s, Removed: lb.node.Lingering(s.Name), Past: lb.node.Past[s.Name], NoCookie: lb.cannotTakePart(&s),
 			Down: set(sick.Down), Weights: lb.softWeights(s.Name),
 		})
 	}
@@ -325,44 +393,41 @@ func set(ids []uint16) map[uint16]bool {
 func (lb *LB) networkChanged() {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
-	if err := lb.followDevices(); err != nil {
-		lb.log.Error("devices not followed", "error", err)
-	}
+	lb.attachments.look(time.Now())
 	if err := lb.sync(); err != nil {
 		lb.log.Error("next hops not updated", "error", err)
 	}
 	lb.setChecks()
 }
 
-// followDevices attaches again where a device was made anew or has another MAC address.
-func (lb *LB) followDevices() error {
-	var changed []*net.Interface
-	for name, before := range lb.devices {
-		device, err := net.InterfaceByName(name)
-		if err != nil {
-			continue // gone, for now
-		}
-		if device.Index != before.Index || !bytes.Equal(device.HardwareAddr, before.HardwareAddr) {
-			changed = append(changed, device)
-		}
-	}
-	if len(changed) == 0 {
-		return nil
-	}
-	return lb.attach(changed)
-}
-
 // pathNarrowed follows what routers say about the way to a server: clients get to know by the data path.
 func (lb *LB) pathNarrowed(found netdev.TooBig) {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
-	if !lb.paths.narrow(found, time.Now()) {
+	outcome := lb.paths.narrow(found, pathid.Secret(lb.node.Running.Keys.Placement, found.Destination), time.Now())
+	lb.paths.errors[outcome]++
+	if outcome != pathErrorBelieved {
 		return
 	}
 	lb.log.Info("path to server is narrower than its route says", "address", found.Destination, "mtu", found.MTU)
+	if need := lb.ipv6Needs(found.Destination); found.MTU < need {
+		lb.log.Warn("path to server is too narrow for IPv6 clients, who send packets of 1280 bytes at the least: widen it",
+			"address", found.Destination, "mtu", found.MTU, "needs", need)
+	}
 	if err := lb.sync(); err != nil {
 		lb.log.Error("next hops not updated", "error", err)
 	}
+}
+
+// ipv6Needs is how wide the way to a server must be for the IPv6 services that it has; 0: it has none.
+func (lb *LB) ipv6Needs(address netip.Addr) (mtu uint16) {
+	for _, s := range lb.node.Running.Services {
+		has := func(server model.Server) bool { return server.Address == address }
+		if s.VIP.Is6() && slices.ContainsFunc(s.Servers, has) {
+			mtu = max(mtu, 1280+uint16(plan.Overhead(&s, address)))
+		}
+	}
+	return mtu
 }
 
 // age does what only time brings: forgetting silent removed servers, letting load estimates decay, filling the trace's budget.
@@ -389,8 +454,13 @@ func (lb *LB) ageOnce(now time.Time) {
 		}
 		return traffic.Packets
 	}
+	lb.attachments.look(now)
 	lb.joinAnew(now)
-	if lb.cutOff {
+	lb.attachLate()
+	if lb.unsaved != "" {
+		lb.keepState()
+	}
+	if lb.cutOff || lb.paths.expired(now) {
 		if err := lb.sync(); err != nil {
 			lb.log.Error("tables are still behind the desired state", "error", err)
 			return

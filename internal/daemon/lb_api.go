@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -18,6 +19,11 @@ import (
 func (lb *LB) routes() *api.Server {
 	s := api.NewServer()
 	s.Handle("GET "+api.PathStatus, func(*http.Request) (any, error) { return lb.status(), nil })
+	s.Handle("GET "+api.PathRunning, func(*http.Request) (any, error) {
+		lb.mu.Lock()
+		defer lb.mu.Unlock()
+		return lb.node.Running.Clone(), nil
+	})
 	s.Handle("GET "+api.PathCounters, func(*http.Request) (any, error) { return lb.counters() })
 	s.Handle("DELETE "+api.PathCounters, lb.resetCounters)
 	s.Handle("GET "+api.PathServices, func(*http.Request) (any, error) { return lb.services() })
@@ -40,19 +46,20 @@ func (lb *LB) routes() *api.Server {
 func (lb *LB) status() api.LBStatus {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
+	stops := lb.obstacles()
 	status := api.LBStatus{
-		Status:     api.Status{Role: "lb", Ready: lb.ready, Version: lb.options.Version, Config: lb.file, Generation: lb.generation},
-		Interfaces: map[string]string{}, Name: lb.name,
+		Status:     api.Status{Role: "lb", Ready: len(stops) == 0, NotReady: stops, Version: lb.options.Version, ByControllers: lb.remote != nil, Config: lb.file, Generation: lb.generation},
+		Interfaces: lb.attachments.modes(), Name: lb.name, Problems: slices.Clone(stops),
 	}
-	for name, mode := range lb.modes {
-		status.Interfaces[name] = string(mode)
-	}
+	var err error
 	for address, why := range lb.paths.why {
 		status.Problems = append(status.Problems, fmt.Sprintf("%s: %s", lb.subject(address), why))
 	}
-	status.Problems = append(status.Problems, lb.tierProblems()...)
-	slices.Sort(status.Problems)
-	var err error
+	status.Problems = append(append(append(status.Problems, lb.refused...), lb.foreignCookies()...), lb.unserved()...)
+	if lb.unsaved != "" {
+		status.Problems = append(status.Problems, lb.unsaved)
+	}
+	slices.Sort(status.Problems[len(stops):])
 	if status.Tier, err = lb.tierStatus(); err != nil {
 		status.Problems = append(status.Problems, err.Error())
 	}
@@ -60,21 +67,18 @@ func (lb *LB) status() api.LBStatus {
 		status.Revision = lb.remote.follower.Revision
 		status.Controllers = lb.remote.joined.Connected()
 		if len(status.Controllers) == 0 {
-			status.Problems = append(status.Problems, "no controller is connected: the last state goes on")
+			problem := "no controller is connected"
+			if status.Ready {
+				problem += ": the last state goes on"
+			}
+			status.Problems = append(status.Problems, problem)
 		}
 	}
 	return status
 }
 
-// doesItsWork is what first-tier nodes, and others who check, are answered.
-func (lb *LB) doesItsWork() bool {
-	lb.mu.Lock()
-	defer lb.mu.Unlock()
-	return lb.ready && !lb.cutOff && len(lb.tierProblems()) == 0
-}
-
 // change runs an edit of the desired state and carries it out, unless it is a dry run. The errors of edit are returned as they are.
-func (lb *LB) change(dryRun bool, edit api.Edit) (changes []string, revision uint64, err error) {
+func (lb *LB) change(ctx context.Context, dryRun bool, edit api.Edit) (changes []string, revision uint64, err error) {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
 	if err := lb.refuseIfRemote(); err != nil {
@@ -82,6 +86,9 @@ func (lb *LB) change(dryRun bool, edit api.Edit) (changes []string, revision uin
 	}
 	before, next := lb.node, lb.node
 	changes, err = next.Change(time.Now(), func(fleet *model.Fleet) error { return edit(fleet, before.Removed) })
+	if err != nil {
+		lb.log.Debug("a change was refused", "by", callerOf(ctx), "error", err)
+	}
 	if err != nil || dryRun {
 		return changes, lb.generation, err
 	}
@@ -89,8 +96,16 @@ func (lb *LB) change(dryRun bool, edit api.Edit) (changes []string, revision uin
 	if err := lb.carryOut(before); err != nil {
 		return nil, 0, err
 	}
-	lb.logChanges("ctl", changes)
+	lb.logChanges(callerOf(ctx), changes)
 	return changes, lb.generation, nil
+}
+
+// callerOf is who asks for a change, for the log.
+func callerOf(ctx context.Context) string {
+	if by, ok := api.CallerOf(ctx); ok {
+		return fmt.Sprintf("ctl, %s, %s", by.Name, by.Address)
+	}
+	return "itself"
 }
 
 // refuseIfRemote: a change of one node would be undone by the next word of a controller.
@@ -103,7 +118,7 @@ func (lb *LB) refuseIfRemote() error {
 }
 
 // forget gives up a removed server and its id.
-func (lb *LB) forget(service, server string) (changes []string, revision uint64, err error) {
+func (lb *LB) forget(ctx context.Context, service, server string) (changes []string, revision uint64, err error) {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
 	if err := lb.refuseIfRemote(); err != nil {
@@ -118,7 +133,7 @@ func (lb *LB) forget(service, server string) (changes []string, revision uint64,
 		return nil, 0, err
 	}
 	changes = []string{"service " + service + ": removed server " + server + " forgotten"}
-	lb.logChanges("ctl", changes)
+	lb.logChanges(callerOf(ctx), changes)
 	return changes, lb.generation, nil
 }
 
@@ -133,7 +148,7 @@ func (lb *LB) configAction(r *http.Request) (any, error) {
 		}
 		return api.Changed{}, nil
 	case "reset":
-		changes, _, err := lb.change(false, func(fleet *model.Fleet, _ []node.Removed) error {
+		changes, _, err := lb.change(r.Context(), false, func(fleet *model.Fleet, _ []node.Removed) error {
 			*fleet = lb.node.Base.Clone()
 			return nil
 		})
@@ -148,7 +163,7 @@ func (lb *LB) configAction(r *http.Request) (any, error) {
 
 // resetCounters zeroes what was counted, and nothing that steers packets. A removed server counts as just heard of: its linger
 // begins anew, which is the safe side.
-func (lb *LB) resetCounters(*http.Request) (any, error) {
+func (lb *LB) resetCounters(r *http.Request) (any, error) {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
 	err := lb.path.ResetVerdictTraffic(0)
@@ -162,6 +177,6 @@ func (lb *LB) resetCounters(*http.Request) (any, error) {
 		return nil, fmt.Errorf("reset counters: %w", err)
 	}
 	changes := []string{"counters of services and servers: reset"}
-	lb.logChanges("ctl", changes)
+	lb.logChanges(callerOf(r.Context()), changes)
 	return api.Changed{Changes: changes}, nil
 }

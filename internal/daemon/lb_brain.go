@@ -2,14 +2,17 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/daemon/controller"
 	"github.com/ballast-lb/ballast/internal/linux/check"
@@ -36,8 +39,10 @@ func (lb *LB) makeBrain() {
 		NewVerdict: func() check.Verdict { return &health.Server{} },
 		Timing:     check.Timing{First: health.First, Next: health.Next},
 		Changed:    func(r check.Result) { lb.tell(healthReport([]check.Result{r})) },
+		// Who writes the file is root here anyway. Who tells controllers what to check need not be.
+		Exec: check.Exec{Dir: lb.options.ExecChecks, Any: lb.options.ExecChecks == "" && lb.remote == nil},
 	}
-	checks, err := datapath.OpenChecks()
+	checks, err := datapath.OpenChecks(pinDir(lb.options.RunDir, lb.options.Instance))
 	if err != nil {
 		lb.log.Warn("health checks go straight to the servers, not through the tunnel", "error", err)
 	} else {
@@ -53,10 +58,11 @@ func (lb *LB) makeBrain() {
 const self = "self"
 
 // runBrain starts what decides, until ctx ends.
-func (lb *LB) runBrain(ctx context.Context, running *sync.WaitGroup) error {
+func (lb *LB) runBrain(ctx context.Context, running *sync.WaitGroup, agents net.Listener) error {
 	if lb.remote != nil {
 		lb.followControllers(ctx)
 		running.Go(lb.remote.joined.Wait)
+		running.Go(func() { tellCondition(ctx, lb.remote.joined.Send, lb.condition) })
 		onHangup(ctx, lb.remote.joined.Rejoin)
 	} else {
 		if err := watchFile(ctx, lb.options.Config, lb.reloadLogged); err != nil {
@@ -66,10 +72,8 @@ func (lb *LB) runBrain(ctx context.Context, running *sync.WaitGroup) error {
 		running.Go(func() { lb.engine.Run(ctx) })
 		running.Go(func() { lb.carryOutJudgements(ctx) })
 	}
-	if lb.options.Listen != "" {
-		if err := lb.listenForAgents(ctx, running); err != nil {
-			return err
-		}
+	if agents != nil {
+		lb.listenForAgents(ctx, running, agents)
 	}
 	running.Go(func() { lb.reportTraffic(ctx) })
 	running.Go(func() { lb.reportHealth(ctx) })
@@ -83,11 +87,7 @@ func (lb *LB) runBrain(ctx context.Context, running *sync.WaitGroup) error {
 }
 
 // listenForAgents takes agents' load reports for the engine of this process.
-func (lb *LB) listenForAgents(ctx context.Context, running *sync.WaitGroup) error {
-	listener, err := net.Listen("tcp", lb.options.Listen)
-	if err != nil {
-		return fmt.Errorf("listen for agents: %w", err)
-	}
+func (lb *LB) listenForAgents(ctx context.Context, running *sync.WaitGroup, listener net.Listener) {
 	hub := controller.NewHub(controller.HubOptions{
 		Name: lb.credentials.Identity().Name, Version: lb.options.Version, Reports: lb.engine, Log: lb.log,
 	})
@@ -98,7 +98,6 @@ func (lb *LB) listenForAgents(ctx context.Context, running *sync.WaitGroup) erro
 			lb.log.Error("agents are not listened to any more", "error", err)
 		}
 	})
-	return nil
 }
 
 // judgements are what the engine of this process has found and the tables do not say yet.
@@ -165,7 +164,7 @@ func (lb *LB) setUnhealthy(found map[string]unhealthy) {
 
 // drained switches a server off: the deadline of its drain has passed.
 func (lb *LB) drained(service string, id uint16) {
-	_, _, err := lb.change(false, func(fleet *model.Fleet, _ []node.Removed) error {
+	_, _, err := lb.change(context.Background(), false, func(fleet *model.Fleet, _ []node.Removed) error {
 		if s := fleet.Service(service); s != nil {
 			for i := range s.Servers {
 				if s.Servers[i].ID == id && s.Servers[i].State == model.StateDraining {
@@ -211,11 +210,12 @@ func (lb *LB) setChecks() {
 		if lb.sendsToNodes(s) || lb.remote != nil && !wanted[s.Name] {
 			continue
 		}
+		owns := lb.ownsOf(s)
 		for _, target := range check.Targets(s) {
 			targets = append(targets, target)
 			ways[datapath.CheckKey{Service: s.Name, ID: target.ID}] = datapath.CheckTarget{
 				VIP: s.VIP, Server: target.Address, Forward: s.Forward, Return: s.Return, Path: lb.paths.known[target.Address],
-				Ports: checkedPorts(s),
+				Ports: checkedPorts(s), Owns: owns(target.ID),
 			}
 		}
 	}
@@ -225,6 +225,37 @@ func (lb *LB) setChecks() {
 		}
 	}
 	lb.prober.Set(targets)
+	refused := lb.prober.Refused()
+	for _, line := range refused {
+		if !slices.Contains(lb.refused, line) {
+			lb.log.Warn(line)
+		}
+	}
+	lb.refused = refused
+}
+
+// ownsOf returns, for a server's id, what recognises its cookie in its timestamps; nil: the service's servers write none. Callers hold mu.
+func (lb *LB) ownsOf(s *model.Service) func(id uint16) func(client netip.AddrPort, port uint16, timestamp uint32) bool {
+	if !s.Affinity.Cookies() || s.Return != model.ReturnDirect {
+		return func(uint16) func(netip.AddrPort, uint16, uint32) bool { return nil }
+	}
+	read := cookie.Reader(&lb.node.Running.Keys, s)
+	return func(id uint16) func(netip.AddrPort, uint16, uint32) bool {
+		return func(client netip.AddrPort, port uint16, timestamp uint32) bool {
+			found, known := read(client, port, timestamp)
+			return known && found == id
+		}
+	}
+}
+
+// foreignCookies names the servers whose connections would break: no load balancer can read where their packets belong. Callers hold mu.
+func (lb *LB) foreignCookies() (problems []string) {
+	for _, r := range lb.prober.All() {
+		if !r.Healthy && errors.Is(r.Cause, datapath.ErrForeignCookie) {
+			problems = append(problems, fmt.Sprintf("service %s: server %s: %s", r.Service, lb.serverName(r.Service, r.ID), r.Cause))
+		}
+	}
+	return problems
 }
 
 // checkedPorts are those that servers' agents unpack TCP for.

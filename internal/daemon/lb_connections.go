@@ -137,20 +137,23 @@ func (lb *LB) runConnections(ctx context.Context, reclaimed *datapath.Reclaimed)
 		defer log.close()
 	}
 	defer telling.Wait()
+	lb.mu.Lock()
 	lb.recoverConnections()
+	lb.mu.Unlock()
 	every(ctx, sweepPeriod, func(now time.Time) {
 		lb.mu.Lock()
 		defer lb.mu.Unlock()
+		if lb.waiting {
+			return
+		}
 		lb.expireSuspects(now)
 		lb.sweepPart(now)
 	})
 }
 
-// recoverConnections gives back what an earlier daemon held when it was killed.
+// recoverConnections gives back what an earlier daemon held when it was killed. Callers hold mu.
 func (lb *LB) recoverConnections() {
-	lb.mu.Lock()
-	defer lb.mu.Unlock()
-	if !lb.path.Adopted() {
+	if !lb.path.Adopted() || lb.waiting {
 		return
 	}
 	var tables []datapath.Table

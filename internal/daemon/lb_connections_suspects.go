@@ -73,17 +73,10 @@ func (lb *LB) expireSuspects(now time.Time) {
 			}
 		}
 		c.suspects.replace(slices.DeleteFunc(slices.Clone(c.suspects.list), over))
-		lb.saveSuspects()
+		lb.keepState()
 	}
 	if err := lb.tellSuspects(now); err != nil {
 		lb.log.Error("suspects' new connections do not visit scrubbers as they should", "error", err)
-	}
-}
-
-// saveSuspects saves them with the rest of the state. Callers hold mu.
-func (lb *LB) saveSuspects() {
-	if err := lb.saveState(); err != nil {
-		lb.log.Error("state not saved: a restart will not know of suspects", "error", err)
 	}
 }
 
@@ -171,7 +164,7 @@ func (lb *LB) changeSuspects(r *http.Request, change func(s api.Suspect, before 
 	if s.Client, err = api.Network(s.Client); err != nil {
 		return nil, api.BadRequest("%s", err)
 	}
-	done, err := lb.replaceSuspects(s, change)
+	done, err := lb.replaceSuspects(callerOf(r.Context()), s, change)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +172,7 @@ func (lb *LB) changeSuspects(r *http.Request, change func(s api.Suspect, before 
 	return api.Changed{Changes: []string{done}}, nil
 }
 
-func (lb *LB) replaceSuspects(s api.Suspect, change func(s api.Suspect, before []suspect) ([]suspect, string, error)) (done string, err error) {
+func (lb *LB) replaceSuspects(by string, s api.Suspect, change func(s api.Suspect, before []suspect) ([]suspect, string, error)) (done string, err error) {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
 	if _, err := lb.tableOf(s.Service); err != nil {
@@ -196,8 +189,8 @@ func (lb *LB) replaceSuspects(s api.Suspect, change func(s api.Suspect, before [
 		list.replace(before)
 		return "", errors.Join(err, lb.tellSuspects(time.Now()))
 	}
-	lb.saveSuspects()
-	lb.log.Info("changed", "by", "ctl", "what", done)
+	lb.keepState()
+	lb.log.Info("changed", "by", by, "what", done)
 	return done, nil
 }
 

@@ -52,21 +52,25 @@ func (lb *LB) controllerLeft(controller string) {
 func (lb *LB) toldState(controller string, state *ballastv1.State) {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
-	if !lb.remote.follower.Offer(controller, state.Revision, state.Complete) {
-		if state.Complete && len(state.Services) == 0 {
+	if empty := state.Complete && len(state.Services) == 0; !lb.remote.follower.Offer(controller, state.Revision, state.Complete) || empty && lb.waiting {
+		if empty {
 			lb.remote.follower.Dismiss(controller)
 			lb.log.Error("controller knows no service: its store is new or was emptied, the last state goes on", "controller", controller, "revision", state.Revision)
 		}
 		return
 	}
-	before, sickBefore, followerBefore := lb.node, lb.unhealthy, lb.remote.follower
+	before, sickBefore, followerBefore, waited := lb.node, lb.unhealthy, lb.remote.follower, lb.waiting
 	next, sick, err := adopt(&lb.node, lb.unhealthy, state)
 	if err == nil {
 		lb.node, lb.unhealthy = next, sick
 		lb.remote.follower.Take(state.Revision)
+		if lb.waiting = false; waited {
+			lb.takeOverWeights()
+		}
 		err = lb.carryOut(before)
 	}
 	if err != nil {
+		lb.waiting = waited && !lb.cutOff
 		lb.node, lb.unhealthy, lb.remote.follower = before, sickBefore, followerBefore
 		lb.remote.follower.Refuse(time.Now(), state.Revision)
 		lb.file.Error = fmt.Sprintf("state %d of controller %s: %s", state.Revision, controller, err)
@@ -76,6 +80,10 @@ func (lb *LB) toldState(controller string, state *ballastv1.State) {
 	lb.file = api.Config{Path: "controller " + controller}
 	lb.logChanges("controller "+controller, change.Diff(before.Running, lb.node.Running))
 	lb.remote.joined.Send(lb.applied())
+	if waited {
+		lb.attachLate()
+		lb.recoverConnections()
+	}
 }
 
 // applied tells controllers which revision the tables say now. Callers hold mu.

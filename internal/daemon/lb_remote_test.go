@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/daemon/controller"
+	"github.com/ballast-lb/ballast/internal/doctor"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -44,12 +46,17 @@ func (h *remoteHost) tlsDir() string { return filepath.Join(h.dir, "tls") }
 // control starts controller i (1 or 2); end takes it away.
 func (h *remoteHost) control(i int) (hub *controller.Hub, end func()) {
 	h.t.Helper()
-	name := fmt.Sprintf("c%d", i)
-	credentials, err := pki.Load(h.tlsDir(), name, pki.Controller)
+	return h.host.control(fmt.Sprintf("c%d", i), remoteControllers[i-1])
+}
+
+// control starts a controller in the peer's namespace.
+func (h *host) control(name, address string) (hub *controller.Hub, end func()) {
+	h.t.Helper()
+	credentials, err := pki.Load(filepath.Join(h.dir, "tls"), name, pki.Controller)
 	require(h.t, err)
 	var listener net.Listener
 	require(h.t, h.peer.Do(func() (err error) {
-		listener, err = net.Listen("tcp", remoteControllers[i-1])
+		listener, err = net.Listen("tcp", address)
 		return err
 	}))
 	hub = controller.NewHub(controller.HubOptions{Name: name, Version: "test", Reports: nobody{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
@@ -97,6 +104,22 @@ func (h *remoteHost) statuses() (lines []string) {
 	return lines
 }
 
+// examine runs the doctor where the daemon runs, without a file, and returns its problems that are not the test network's.
+func (h *host) examine() (problems []string, found map[string]bool) {
+	h.t.Helper()
+	found = map[string]bool{}
+	require(h.t, h.space.Do(func() error {
+		for _, f := range doctor.Examine(h.t.Context(), doctor.Options{Role: doctor.RoleAuto, Instance: "test", RunDir: h.runDir()}) {
+			found[f.Check] = true
+			if f.Severity == doctor.Problem && f.Check != "veth" {
+				problems = append(problems, fmt.Sprint(f))
+			}
+		}
+		return nil
+	}))
+	return problems, found
+}
+
 func (h *remoteHost) awaitStatuses(what string, want ...string) {
 	h.t.Helper()
 	var have []string
@@ -111,11 +134,18 @@ func (h *remoteHost) awaitStatuses(what string, want ...string) {
 func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t *testing.T) {
 	h := newRemoteHost(t)
 	h.start()
-	h.await("life without controllers", func(s api.LBStatus) bool { return s.Ready && len(s.Problems) == 1 })
+	h.await("life without controllers", func(s api.LBStatus) bool {
+		return !s.Ready && slices.Equal(s.Problems, []string{"no controller has said yet what to forward, and no state was kept", "no controller is connected"})
+	})
+	h.awaitHealth("without any state", http.StatusServiceUnavailable)
 	first, endFirst := h.control(1)
 	first.SetState(viewOf(5, nil, 2, 3))
 	h.await("the state", func(s api.LBStatus) bool { return s.Revision == 5 && len(s.Controllers) == 1 })
 	h.expectServers("as told", "s2 active", "s3 active")
+	h.awaitHealth("with a state", http.StatusOK)
+	if problems, found := h.examine(); len(problems) > 0 || !found["state"] || !found["mtu"] { // of the ways to the servers
+		t.Errorf("doctor without a file has looked at %v, and found %q", found, problems)
+	}
 
 	second, endSecond := h.control(2)
 	second.SetState(viewOf(4, nil, 2))
@@ -140,9 +170,11 @@ func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t
 	endSecond()
 	h.await("the loss of the controllers", func(s api.LBStatus) bool { return len(s.Controllers) == 0 })
 	h.expectServers("without controllers", "s2 active", "s3 active", "s4 active")
+	h.awaitHealth("without controllers", http.StatusOK)
 	h.kill()
 	h.start()
 	h.await("the new process", func(s api.LBStatus) bool { return s.Ready && s.Revision == 6 })
+	h.awaitHealth("in a new process without controllers", http.StatusOK)
 	h.expectServers("in a new process without controllers", "s2 active", "s3 active", "s4 active")
 	h.awaitStatuses("health and weights are remembered", "s2 unchecked 2", "s3 unhealthy 0", "s4 unchecked 4")
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -76,7 +77,7 @@ func (lb *LB) services() ([]api.ServiceStatus, error) {
 			}
 			place.Counters = nil // servers get nothing from here
 		}
-		noCookie := lb.probes.cannotTakePart(&s)
+		noCookie := lb.cannotTakePart(&s)
 		add := func(servers []model.Server, removed bool) error {
 			for _, server := range servers {
 				traffic, open, err := lb.serverTraffic(s.Dispatch, place, server.ID)
@@ -120,11 +121,19 @@ func (lb *LB) describePath(address netip.Addr) string {
 		return "by the second tier" // whose nodes look for it
 	}
 	mac := path.DestinationMAC
-	text := fmt.Sprintf("if%d %02x:%02x:%02x:%02x:%02x:%02x mtu %d", path.Ifindex, mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], path.MTU)
+	text := fmt.Sprintf("%s %02x:%02x:%02x:%02x:%02x:%02x mtu %d", deviceName(path.Ifindex), mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], path.MTU)
 	if path.VLAN != 0 {
 		text += " vlan " + strconv.Itoa(int(path.VLAN))
 	}
 	return text
+}
+
+// deviceName is how people know a device; one that has gone has its index only.
+func deviceName(index uint32) string {
+	if device, err := net.InterfaceByIndex(int(index)); err == nil {
+		return device.Name
+	}
+	return fmt.Sprintf("if%d", index)
 }
 
 var (
@@ -139,6 +148,8 @@ var (
 	nodeNew       = prometheus.NewDesc("ballast_node_connections_total", "Connections dispatched to a node of the second tier.", []string{"service", "node", "id"}, nil)
 	nodeHealthy   = prometheus.NewDesc("ballast_node_healthy", "1: a node of the second tier gets packets; 0: it is unhealthy.", []string{"node", "id"}, nil)
 	generation    = prometheus.NewDesc("ballast_generation", "Changes applied to the data path since the daemon started.", nil, nil)
+	pathErrorsHad = prometheus.NewDesc("ballast_path_errors_total", "ICMP errors that say that the way to a server is narrower than its route, by what became of them.", []string{"outcome"}, nil)
+	stateUnsaved  = prometheus.NewDesc("ballast_state_unsaved", "1 while the state file cannot be written: a restart would know an older state.", nil, nil)
 	fileRefused   = prometheus.NewDesc("ballast_config_refused", "1 while the configuration file cannot be applied.", nil, nil)
 )
 
@@ -158,8 +169,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	}
 	c.lb.mu.Lock()
 	unserved, err := c.lb.verdicts(0)
-	generationNow, refused := c.lb.generation, c.lb.file.Error != ""
-	tier := c.lb.tier()
+	generationNow, refused, unsaved := c.lb.generation, c.lb.file.Error != "", c.lb.unsaved != ""
+	tier, pathErrors := c.lb.tier(), c.lb.paths.errors
 	c.lb.mu.Unlock()
 	if err != nil {
 		out <- prometheus.NewInvalidMetric(packetsMetric, err)
@@ -191,7 +202,11 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	counter(generation, generationNow)
+	for outcome, errors := range pathErrors {
+		counter(pathErrorsHad, errors, pathErrorNames[outcome])
+	}
 	out <- prometheus.MustNewConstMetric(fileRefused, prometheus.GaugeValue, truth(refused))
+	out <- prometheus.MustNewConstMetric(stateUnsaved, prometheus.GaugeValue, truth(unsaved))
 	for _, node := range tier.Second {
 		out <- prometheus.MustNewConstMetric(nodeHealthy, prometheus.GaugeValue, truth(!tier.Down[node.ID]), node.Name, strconv.Itoa(int(node.ID)))
 	}

@@ -2,9 +2,13 @@ package daemon
 
 import (
 	"context"
+	"errors"
+
+	"connectrpc.com/connect"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -17,12 +21,20 @@ func (d desired) Fleet(context.Context) (fleet model.Fleet, revision uint64, err
 	return d.lb.node.Running, d.lb.generation, nil // a change replaces it: what was given out stays as it is
 }
 
-func (d desired) Change(_ context.Context, dryRun bool, edit api.Edit) (changes []string, revision uint64, err error) {
-	return d.lb.change(dryRun, edit)
+// Newest is what this node was told last.
+func (d desired) Newest(ctx context.Context) (model.Fleet, uint64, error) { return d.Fleet(ctx) }
+
+// History is in the log.
+func (d desired) History(context.Context) ([]*ballastv1.FleetChange, error) {
+	return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("a load balancer keeps no history: who changed what is in its log, and controllers keep the last changes"))
 }
 
-func (d desired) Forget(_ context.Context, service, server string) (changes []string, revision uint64, err error) {
-	return d.lb.forget(service, server)
+func (d desired) Change(ctx context.Context, dryRun bool, edit api.Edit) (changes []string, revision uint64, err error) {
+	return d.lb.change(ctx, dryRun, edit)
+}
+
+func (d desired) Forget(ctx context.Context, service, server string) (changes []string, revision uint64, err error) {
+	return d.lb.forget(ctx, service, server)
 }
 
 // Servers tells what the engine of this process knows; a load balancer that runs by controllers knows less than they do.
@@ -68,7 +80,7 @@ func told(s *api.ServiceStatus, server *api.ServerStatus, down map[uint16]bool, 
 // Nodes knows of nobody else, but for the nodes of the second tier that this one sends to.
 func (d desired) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
 	status := d.lb.status()
-	nodes := []*ballastv1.NodeStatus{{Role: status.Role, Name: status.Name, Version: status.Version, Revision: status.Generation, Problems: status.Problems}}
+	nodes := []*ballastv1.NodeStatus{{Role: status.Role, Name: status.Name, Version: status.Version, Revision: status.Generation, Ready: yesNo(status.Ready), Problems: status.Problems}}
 	if status.Tier != nil {
 		for _, node := range status.Tier.Second {
 			nodes = append(nodes, &ballastv1.NodeStatus{Role: status.Role, Name: node.Name, Address: node.Address.String(), Health: node.Health, HealthDetail: node.HealthDetail})
@@ -77,5 +89,18 @@ func (d desired) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
 	return nodes, nil
 }
 
+func yesNo(yes bool) string {
+	if yes {
+		return "yes"
+	}
+	return "no"
+}
+
 // MakesKeys is false: they come from the file, for this and for all other nodes.
 func (d desired) MakesKeys() bool { return false }
+
+// KeyNodes knows of nobody.
+func (d desired) KeyNodes() *rotation.Nodes {
+	return &rotation.Nodes{Blind: "a load balancer that runs by a file sees no other node: look that all load balancers and agents write the new epoch, and that " +
+		"no agent counts connections of the old one (`ballast ctl status` on each)"}
+}

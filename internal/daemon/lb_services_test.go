@@ -36,7 +36,7 @@ func (h *lbHost) service(name string) *api.ServiceStatus {
 
 // put adds a service, or sets what is given of one.
 func (h *lbHost) put(s *ballastv1.Service) (changes []string, err error) {
-	answer, err := h.client.Fleet().PutService(h.t.Context(), &ballastv1.PutServiceRequest{Service: s})
+	answer, err := h.client.Fleet().PutService(h.t.Context(), &ballastv1.PutServiceRequest{Service: s, Force: true})
 	return answer.GetChanges(), err
 }
 
@@ -76,7 +76,7 @@ func TestServicesComeChangeAndGoByCtl(t *testing.T) {
 		t.Errorf("after kill -9 shop is %+v", shop)
 	}
 	for _, name := range []string{"shop", "web"} {
-		_, err = h.client.Fleet().RemoveService(t.Context(), &ballastv1.RemoveServiceRequest{Service: name})
+		_, err = h.client.Fleet().RemoveService(t.Context(), &ballastv1.RemoveServiceRequest{Service: name, Force: true})
 		require(t, err)
 		if left := h.service(name); left != nil {
 			t.Errorf("removed, but still there: %+v", left)

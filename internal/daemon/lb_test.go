@@ -27,7 +27,7 @@ import (
 func init() {
 	dir := os.Getenv(daemonDir)
 	role := os.Getenv(daemonProcess)
-	name, isLB := map[string]string{"lb": "", "remote-lb": "lb1", "first-lb": "lb1", "second-lb": "lb2"}[role]
+	name, isLB := map[string]string{"lb": "", "remote-lb": "lb1", "first-lb": "lb1", "second-lb": "lb2", "greedy-lb": ""}[role]
 	if !isLB {
 		return
 	}
@@ -37,6 +37,9 @@ func init() {
 		Config: filepath.Join(dir, "ballast.yaml"), Instance: "test", RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"),
 		Name: name, Interfaces: []string{"eth0"}, XDPMode: datapath.XDPAuto, Limits: limits, Timing: node.DefaultTiming, Metrics: "10.9.0.1:9435", FlowLog: filepath.Join(dir, "flows.json"),
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}
+	if role == "greedy-lb" {
+		options.Interfaces, options.XDPMode = []string{"eth0", "lo"}, datapath.XDPNative
 	}
 	if role == "remote-lb" {
 		options.Config, options.Controllers, options.TLSDir = "", remoteControllers, filepath.Join(dir, "tls")
@@ -76,7 +79,7 @@ func (h *lbHost) await(what string, done func(api.LBStatus) bool) api.LBStatus {
 
 func (h *lbHost) awaitFile(sum string) {
 	h.t.Helper()
-	h.await("the file to be applied", func(s api.LBStatus) bool { return s.Ready && s.Config.SHA256 == sum && s.Config.Error == "" })
+	h.await("the file to be applied", func(s api.LBStatus) bool { return s.Config.SHA256 == sum && s.Config.Error == "" })
 }
 
 func (h *lbHost) servers() (names []string) {

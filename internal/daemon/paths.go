@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -20,6 +21,9 @@ type pathTable struct {
 	known map[netip.Addr]plan.Path
 	why   map[netip.Addr]string // there is no path, or it is not confirmed
 	small map[netip.Addr]narrowPath
+
+	doubts map[netip.Addr]doubt
+	errors [pathErrors]uint64 // counters
 }
 
 // narrowPath is what a router on the way said; it is forgotten after a while, as the way may have changed (RFC 8201 4).
@@ -30,27 +34,74 @@ type narrowPath struct {
 
 const narrowPathLife = 10 * time.Minute
 
-// narrow lowers the MTU of a path that is known, and reports whether that is news.
-func (t *pathTable) narrow(found netdev.TooBig, now time.Time) bool {
+// pathError is what became of an error about the way to a server.
+type pathError int
+
+const (
+	pathErrorForeign pathError = iota // about nothing that this node sends, or it says nothing new
+	pathErrorForged                   // it does not prove that its sender has seen a packet of ours
+	pathErrorDoubted                  // not looked at, as there were many forged ones about this way
+	pathErrorBelieved
+	pathErrors
+)
+
+var pathErrorNames = [pathErrors]string{"foreign", "forged", "doubted", "believed"}
+
+// doubt counts forged errors about a way in the period that ends at until. Who tries all 65,536 proofs needs days for each success.
+type doubt struct {
+	forged int
+	until  time.Time
+}
+
+const (
+	doubtPeriod = time.Minute
+	maxForged   = 16 // in a period
+)
+
+// narrow lowers the MTU of a path that is known, if the error proves that it is about a packet that carried secret.
+func (t *pathTable) narrow(found netdev.TooBig, secret uint32, now time.Time) pathError {
 	path, known := t.known[found.Destination]
-	if !known || found.Source != path.Source || found.MTU >= path.MTU {
-		return false
+	if !known || found.Source != path.Source {
+		return pathErrorForeign
+	}
+	doubted := t.doubts[found.Destination]
+	if now.After(doubted.until) {
+		doubted = doubt{until: now.Add(doubtPeriod)}
+	}
+	if doubted.forged >= maxForged {
+		return pathErrorDoubted
+	}
+	if !found.Proves(secret) {
+		doubted.forged++
+		if t.doubts == nil {
+			t.doubts = map[netip.Addr]doubt{}
+		}
+		t.doubts[found.Destination] = doubted
+		return pathErrorForged
+	}
+	if found.MTU >= path.MTU {
+		return pathErrorForeign
 	}
 	if t.small == nil {
 		t.small = map[netip.Addr]narrowPath{}
 	}
 	t.small[found.Destination] = narrowPath{found.MTU, now.Add(narrowPathLife)}
-	return true
+	return pathErrorBelieved
+}
+
+// expired reports whether a path may be as wide as its route again.
+func (t *pathTable) expired(now time.Time) bool {
+	for _, small := range t.small {
+		if now.After(small.until) {
+			return true
+		}
+	}
+	return false
 }
 
 // mtu is that of the route, or what a router said is less.
 func (t *pathTable) mtu(address netip.Addr, route uint16) uint16 {
-	small, ok := t.small[address]
-	if ok && time.Now().After(small.until) {
-		delete(t.small, address)
-		return route
-	}
-	if ok {
+	if small, ok := t.small[address]; ok && time.Now().Before(small.until) {
 		return min(route, small.mtu)
 	}
 	return route
@@ -80,6 +131,11 @@ func (t *pathTable) refresh(addresses []netip.Addr, log *slog.Logger) {
 			log.Warn("no path to server yet", "address", address, "error", err)
 		}
 	}
+	maps.DeleteFunc(t.small, func(address netip.Addr, small narrowPath) bool {
+		_, known := t.known[address]
+		return !known || time.Now().After(small.until)
+	})
+	maps.DeleteFunc(t.doubts, func(address netip.Addr, _ doubt) bool { _, known := t.known[address]; return !known })
 }
 
 // resolveTimeout bounds how long a change waits for new servers' neighbours to answer; they are on the same link.

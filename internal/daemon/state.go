@@ -37,6 +37,9 @@ type savedState struct {
 
 // saveState replaces the state file as a whole, so that a crash leaves the old one or the new one. Callers hold mu.
 func (lb *LB) saveState() error {
+	if lb.waiting {
+		return nil // there is none
+	}
 	n := &lb.node
 	state := savedState{Base: savedFleet(n.Base), Running: savedFleet(n.Running), Removed: n.Removed, Past: n.Past, TakesPart: lb.probes.takesPart, Unhealthy: lb.unhealthy,
 		Suspects: lb.connections.suspects.list}
@@ -71,8 +74,14 @@ func writeDurably(path string, content []byte) error {
 	return errors.Join(err, file.Sync(), file.Close())
 }
 
+// What to do about a state file that cannot be read.
+const (
+	startFromFile        = "remove the file to start from the configuration alone, without what ctl changed, removed servers and their connections"
+	startFromControllers = "remove the file: the data path goes on as it is until a controller says what to do"
+)
+
 // readFile reads what replaceFile wrote; found: there is a file.
-func readFile(path string, value any) (found bool, err error) {
+func readFile(path string, value any, remedy string) (found bool, err error) {
 	content, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
@@ -81,23 +90,27 @@ func readFile(path string, value any) (found bool, err error) {
 		return false, fmt.Errorf("load state: %w", err)
 	}
 	if err := json.Unmarshal(content, value); err != nil {
-		return false, fmt.Errorf("load state %s: %w: remove the file to start from the configuration alone", path, err)
+		return false, fmt.Errorf("load state %s: %w: %s", path, err, remedy)
 	}
 	return true, nil
 }
 
-// loadState reads the state file; without one the node knows nothing. Removed servers count as heard of now: the counters that would
+// loadState reads the state file; without one (known is false) the node knows nothing. Removed servers count as heard of now: the counters that would
 // tell may be gone, and connections with them must not be.
-func (lb *LB) loadState(now time.Time) error {
+func (lb *LB) loadState(now time.Time) (known bool, err error) {
 	var saved savedState
-	found, err := readFile(lb.statePath(), &saved)
+	remedy := startFromFile
+	if lb.remote != nil {
+		remedy = startFromControllers
+	}
+	found, err := readFile(lb.statePath(), &saved, remedy)
 	if err != nil || !found {
-		return err
+		return false, err
 	}
 	n := node.Node{Base: model.Fleet(saved.Base), Running: model.Fleet(saved.Running), Removed: saved.Removed, Past: saved.Past}
 	for _, fleet := range []*model.Fleet{&n.Base, &n.Running} {
 		if err := fleet.Validate(); err != nil {
-			return fmt.Errorf("load state %s: %w: remove the file to start from the configuration alone", lb.statePath(), err)
+			return false, fmt.Errorf("load state %s: %w: %s", lb.statePath(), err, remedy)
 		}
 	}
 	for i := range n.Removed {
@@ -113,5 +126,5 @@ func (lb *LB) loadState(now time.Time) error {
 	if lb.remote != nil {
 		lb.remote.follower.Revision = saved.Revision
 	}
-	return nil
+	return true, nil
 }

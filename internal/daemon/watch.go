@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 )
 
@@ -50,6 +52,15 @@ func onHangup(ctx context.Context, do func()) {
 			}
 		}
 	}()
+}
+
+// loadFile reads a daemon's configuration, and says when others can read its keys.
+func loadFile(path string, log *slog.Logger) (*config.File, error) {
+	file, err := config.Load(path)
+	if err == nil && file.Exposed != "" {
+		log.Warn(file.Exposed)
+	}
+	return file, err
 }
 
 // watchFile calls changed after each change of the file and at each SIGHUP, until ctx ends. The directory is watched,
@@ -94,15 +105,22 @@ func watchFile(ctx context.Context, path string, changed func()) error {
 	return nil
 }
 
+// ErrNoInstance: there is nothing to detach.
+var ErrNoInstance = errors.New("no such instance")
+
 // Detach removes the data path of an instance whose daemon does not run: packets take the host's ordinary way, and on a server
 // connections that carry cookies break. With the last instance the file system of the pins goes.
 func Detach(runDir, instance string) error {
+	dir := pinDir(runDir, instance)
+	if _, err := os.Stat(dir); err != nil {
+		return fmt.Errorf("detach %s: %w: nothing is pinned in %s, as this mount namespace shows it", instance, ErrNoInstance, dir)
+	}
 	listener, err := api.Listen(api.SocketPath(runDir, instance))
 	if err != nil {
 		return fmt.Errorf("detach %s: %w", instance, err)
 	}
 	defer listener.Close()
-	if err := datapath.Detach(pinDir(runDir, instance)); err != nil {
+	if err := datapath.Detach(dir); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(filepath.Join(runDir, instance)); err != nil {
@@ -111,18 +129,36 @@ func Detach(runDir, instance string) error {
 	return datapath.RemoveBPFFS(filepath.Join(runDir, "bpf"))
 }
 
-// serveMetrics answers Prometheus, and whoever checks whether this daemon does its work, until ctx ends.
-func serveMetrics(ctx context.Context, listener net.Listener, handler http.Handler, ready func() bool) error {
+// tryListen finds out, before anything is attached, whether an address can be listened on. It does not go on listening: whoever checks a
+// load balancer by TCP must not reach one that does not forward yet.
+func tryListen(what, address string) error {
+	listener, err := listenAt(what, address)
+	if listener != nil {
+		err = listener.Close()
+	}
+	return err
+}
+
+// listenAt is a TCP listener; nil without an address.
+func listenAt(what, address string) (net.Listener, error) {
+	if address == "" {
+		return nil, nil
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return listener, nil
+}
+
+// serveMetrics answers Prometheus, and whoever checks whether something keeps this daemon from its work, until ctx ends.
+func serveMetrics(ctx context.Context, listener net.Listener, handler http.Handler, health func() []string) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET "+api.PathMetrics, handler)
 	mux.HandleFunc("GET "+api.PathHealth, func(w http.ResponseWriter, _ *http.Request) {
-		if !ready() {
-			http.Error(w, "not ready: see `ballast ctl status`", http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ready")
+		api.ServeHealth(w, health())
 	})
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: api.HeaderTimeout, IdleTimeout: api.IdleTimeout}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

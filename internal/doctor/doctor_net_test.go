@@ -2,6 +2,7 @@ package doctor_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -35,6 +36,7 @@ type site struct {
 	listener   net.Listener // the application
 	config     string
 	runDir     string
+	asleep     bool // the load balancer's peer has no program
 }
 
 func newSite(t *testing.T) *site {
@@ -66,7 +68,7 @@ func newSite(t *testing.T) *site {
 		} {
 			must(t, space.Sysctl(key, value))
 		}
-		setGRO(t, space, true)
+		setOffload(t, space, "rx-gro", true)
 	}
 	anywhere := netip.MustParsePrefix("0.0.0.0/0")
 	must(t, s.server.Route(anywhere, 0, netspace.NextHop{Gateway: netip.MustParseAddr("10.99.0.1"), Interface: "eth0"}))
@@ -99,6 +101,18 @@ func (s *site) examine(t *testing.T, role doctor.Role) (findings []doctor.Findin
 	space := s.lb
 	if role == doctor.RoleAgent {
 		space = s.server
+	} else if !s.asleep {
+		onPeer := func(do func(*net.Interface) error) {
+			must(t, s.server.Do(func() error {
+				device, err := net.InterfaceByName("eth0")
+				if err != nil {
+					return err
+				}
+				return do(device)
+			}))
+		}
+		onPeer(func(device *net.Interface) error { _, err := datapath.AttachPass(device); return err })
+		defer onPeer(datapath.DetachPass)
 	}
 	must(t, space.Do(func() error {
 		findings = doctor.Examine(context.Background(), doctor.Options{
@@ -116,7 +130,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func setGRO(t *testing.T, space *netspace.Space, on bool) {
+func setOffload(t *testing.T, space *netspace.Space, name string, on bool) {
 	t.Helper()
 	must(t, space.Do(func() error {
 		tool, err := ethtool.NewEthtool()
@@ -124,7 +138,7 @@ func setGRO(t *testing.T, space *netspace.Space, on bool) {
 			return err
 		}
 		defer tool.Close()
-		return tool.Change("eth0", map[string]bool{"rx-gro": on})
+		return tool.Change("eth0", map[string]bool{name: on})
 	}))
 }
 
@@ -157,6 +171,14 @@ func sysctl(server bool, key, bad, good string) (breakIt, mend func(*testing.T, 
 	return set(bad), set(good)
 }
 
+func (s *site) defaultRoute(t *testing.T, router string) {
+	t.Helper()
+	onLink(t, s.server, "eth0", func(l netlink.Link) error {
+		_, anywhere, err := net.ParseCIDR("0.0.0.0/0")
+		return errors.Join(err, netlink.RouteReplace(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: anywhere, Gw: net.ParseIP(router)}))
+	})
+}
+
 func vip(address string) *netlink.Addr {
 	parsed, _ := netlink.ParseAddr(address)
 	return parsed
@@ -176,14 +198,26 @@ func breakages() []breakage {
 		{"VIP missing", doctor.RoleAgent, func(t *testing.T, s *site) {
 			onLink(t, s.server, "lo", func(l netlink.Link) error { return netlink.AddrDel(l, vip("198.51.100.10/32")) })
 		}, func(t *testing.T, s *site) {
-			onLink(t, s.server, "lo", func(l netlink.Link) error { return netlink.AddrAdd(l, vip("198.51.100.10/32")) })
+			onLink(t, s.server, "lo", func(l netlink.Link) error { return netlink.AddrReplace(l, vip("198.51.100.10/32")) })
 		}, "vip", doctor.Problem, "ip address add 198.51.100.10/32 dev lo"},
 		{"small MTU at the server", doctor.RoleAgent, func(t *testing.T, s *site) { setMTU(t, s.server, 1500) },
 			func(t *testing.T, s *site) { setMTU(t, s.server, 1600) }, "mtu", doctor.Warning, "advmss"},
 		{"small MTU at the load balancer", doctor.RoleLB, func(t *testing.T, s *site) { setMTU(t, s.lb, 1500) },
 			func(t *testing.T, s *site) { setMTU(t, s.lb, 1600) }, "mtu", doctor.Warning, "raise the fabric's MTU to 1544"},
-		{"peer of veth asleep", doctor.RoleLB, func(t *testing.T, s *site) { setGRO(t, s.server, false) },
-			func(t *testing.T, s *site) { setGRO(t, s.server, true) }, "veth", doctor.Problem, "pass program"},
+		{"peer of veth with GRO alone", doctor.RoleLB, func(t *testing.T, s *site) { s.asleep = true },
+			func(t *testing.T, s *site) { s.asleep = false }, "veth", doctor.Problem, "ballast pass --interface eth0"},
+		{"wrong default route", doctor.RoleAgent, func(t *testing.T, s *site) { s.defaultRoute(t, "10.99.0.66") },
+			func(t *testing.T, s *site) { s.defaultRoute(t, "10.99.0.1") }, "way back", doctor.Warning, "ip route replace default"},
+		{"way out without Ethernet", doctor.RoleAgent, func(t *testing.T, s *site) {
+			if _, err := os.Stat("/dev/net/tun"); err != nil {
+				t.Skip("needs tun devices:", err)
+			}
+			s.run(t, doctor.RoleAgent, "", "ip", "tuntap", "add", "dev", "tun9", "mode", "tun")
+			s.run(t, doctor.RoleAgent, "", "ip", "link", "set", "tun9", "up")
+			s.run(t, doctor.RoleAgent, "", "ip", "route", "add", "default", "dev", "tun9", "table", "77")
+		}, func(t *testing.T, s *site) { s.run(t, doctor.RoleAgent, "", "ip", "link", "del", "tun9") }, "way out", doctor.Warning, "ip route get"},
+		{"checksums left to hardware", doctor.RoleLB, func(t *testing.T, s *site) { setOffload(t, s.lb, "tx-checksum-ip-generic", true) },
+			func(t *testing.T, s *site) { setOffload(t, s.lb, "tx-checksum-ip-generic", false) }, "veth", doctor.Warning, "ethtool -K eth0 tx off"},
 		{"nothing listens", doctor.RoleAgent, func(t *testing.T, s *site) { s.listener.Close() },
 			func(t *testing.T, s *site) { s.listen(t) }, "listener", doctor.Problem, "start the application"},
 		{"another program", doctor.RoleLB, func(t *testing.T, s *site) {

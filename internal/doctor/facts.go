@@ -20,11 +20,13 @@ const (
 
 // kernelFacts are what the running kernel and this process may do.
 type kernelFacts struct {
-	Major, Minor int
+	Release      string   // 6.12.117+deb13-cloud-amd64
 	Missing      []string // capabilities
 	Features     []datapath.Feature
-	Load         error // of the role's programs
+	Load         error    // of the role's programs
+	Rejected     []string // what the verifier said, if that is why
 	BPFFS        error
+	PrivatePins  string // why pins would end with the daemon
 	Grace        error
 	JIT          int // net.core.bpf_jit_enable; -1: unknown
 	Synchronised bool
@@ -33,8 +35,9 @@ type kernelFacts struct {
 // deviceFacts are an interface and who is on it.
 type deviceFacts struct {
 	netdev.Device
-	Program string // name of the attached XDP program
-	Ours    bool   // attached by this instance
+	Program  string // name of the attached XDP program
+	Ours     bool   // attached by this instance
+	Instance string // another one of the same run directory, that has attached it
 
 	// Of the interface, in this network namespace; -1: unknown. The kernel uses the larger of this and that of "all".
 	ReversePath, ARPIgnore, ARPAnnounce int
@@ -58,19 +61,22 @@ type clockFacts struct {
 
 // daemonFacts are what answered on the instance's socket.
 type daemonFacts struct {
-	SocketThere bool
-	Err         error
-	Role        Role
-	Name        string // of a load balancer
-	Ready       bool
-	Path        string // of its configuration file
-	SHA256      string
-	Refused     string
-	Interfaces  map[string]string // name -> XDP mode
-	Problems    []string
-	Pinned      bool // a data path is there, with or without daemon
-	// Others are the interfaces of daemons of the same role that answer on other sockets of the run directory.
-	Others map[string][]string
+	SocketThere   bool
+	Err           error
+	Role          Role
+	Name          string // of a load balancer
+	Ready         bool
+	NotReady      []string
+	Server        string       // name of an agent's servers, if it was given
+	TunnelsFrom   []netip.Addr // who may open tunnels to an agent; empty: anybody
+	Fleet         model.Fleet  // that runs, without keys
+	ByControllers bool
+	Path          string // of its configuration file
+	SHA256        string
+	Refused       string
+	Interfaces    map[string]string // name -> XDP mode
+	Problems      []string
+	Pinned        bool // a data path is there, with or without daemon
 }
 
 // hostFacts are the network of a server.
@@ -80,14 +86,20 @@ type hostFacts struct {
 	Addresses     map[netip.Addr]string // -> device
 	DefaultRoutes []netdev.DefaultRoute
 	Listening     map[model.Protocol][]netip.AddrPort
+	Translation   translationFacts
+	WaysOut       []string       // devices of default routes and routes through a gateway
+	WaysOutBare   []string       // those among them that have no Ethernet addresses
+	Back          map[bool]error // way to clients, of IPv6 or not: there is none, or its next hop does not answer
 }
 
-// fileFacts are the configuration file.
+// fileFacts are the configuration file, or what the daemon runs.
 type fileFacts struct {
-	Path   string
-	SHA256 string
-	Err    error
-	Fleet  model.Fleet
+	Path    string
+	SHA256  string
+	Err     error
+	Exposed string
+	Fleet   model.Fleet
+	Running bool // Fleet is what the daemon runs
 }
 
 // facts are all of it. The judges read nothing else.
@@ -95,6 +107,7 @@ type facts struct {
 	Role    Role
 	Name    string // of a load balancer, among the fleet's nodes
 	Kernel  kernelFacts
+	Verbose bool
 	File    fileFacts
 	Devices []deviceFacts
 	NoDevs  error // why there are no Devices

@@ -25,11 +25,9 @@ const (
 )
 
 func gather(ctx context.Context, o Options) *facts {
-	f := &facts{Daemon: gatherDaemon(ctx, o), Host: gatherHost()}
-	if o.Config == "" {
-		o.Config = f.Daemon.Path
-	}
-	f.File = gatherFile(o.Config)
+	f := &facts{Verbose: o.Verbose, Daemon: gatherDaemon(ctx, o), Host: gatherHost()}
+	f.File = gatherFile(o.Config, &f.Daemon)
+	o.Server = cmp.Or(o.Server, f.Daemon.Server)
 	f.Mine = func(s *model.Server) bool {
 		if o.Server != "" {
 			return s.Name == o.Server
@@ -39,9 +37,14 @@ func gather(ctx context.Context, o Options) *facts {
 	}
 	f.Role = chooseRole(o.Role, f)
 	f.Name = cmp.Or(o.Name, f.Daemon.Name, hostName())
-	f.Daemon.Others = gatherOthers(ctx, o, f.Role)
 	f.Kernel = gatherKernel(o, f.Role)
 	f.gatherDevices(o)
+	if f.Role == RoleAgent {
+		f.gatherBack(ctx)
+		if len(f.Kernel.Missing) == 0 {
+			f.Host.Translation = gatherTranslation(ctx)
+		}
+	}
 	if f.Role == RoleLB {
 		f.gatherPaths(ctx)
 		f.gatherReach(ctx)
@@ -65,17 +68,31 @@ func chooseRole(wanted Role, f *facts) Role {
 	return RoleLB
 }
 
-func gatherFile(path string) (file fileFacts) {
-	file.Path = path
-	if path == "" {
-		return file
+// gatherFile reads the file that was named or, without, the one that the daemon runs by. What is judged is what the daemon runs, unless
+// it runs by a file and another one was named.
+func gatherFile(path string, d *daemonFacts) (file fileFacts) {
+	answers := d.SocketThere && d.Err == nil
+	if file.Path = path; path == "" && !d.ByControllers {
+		file.Path = d.Path
 	}
-	loaded, err := config.Load(path)
-	if err != nil {
+	file.Running = answers && (d.ByControllers || path == "")
+	switch {
+	case file.Path == "":
+	case answers && d.ByControllers: // they complete and judge it: only its form is ours to judge
+		text, err := os.ReadFile(file.Path)
+		if err == nil {
+			_, err = config.ParseDraft(file.Path, text)
+		}
 		file.Err = err
-		return file
+	default:
+		loaded, err := config.Load(file.Path)
+		if file.Err = err; err == nil {
+			file.SHA256, file.Fleet, file.Exposed = loaded.SHA256, loaded.Fleet, loaded.Exposed
+		}
 	}
-	file.SHA256, file.Fleet = loaded.SHA256, loaded.Fleet
+	if file.Running {
+		file.Fleet = d.Fleet
+	}
 	return file
 }
 
@@ -89,34 +106,24 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, daemonTimeout)
 	defer cancel()
-	var status api.LBStatus // an agent's has the same fields
-	if d.Err = api.NewClient(socket).Get(ctx, api.PathStatus, &status); d.Err != nil {
+	var status struct { // of either role
+		api.LBStatus
+		Server      string       `json:"server"`
+		TunnelsFrom []netip.Addr `json:"tunnels_from"`
+	}
+	client := api.NewClient(socket)
+	if d.Err = client.Get(ctx, api.PathStatus, &status); d.Err != nil {
 		return d
 	}
+	if d.Err = client.Get(ctx, api.PathRunning, &d.Fleet); d.Err != nil {
+		return d
+	}
+	d.TunnelsFrom = status.TunnelsFrom
+	d.NotReady, d.Server, d.ByControllers = status.NotReady, status.Server, status.ByControllers
 	d.Role, d.Ready, d.Interfaces, d.Problems = Role(status.Role), status.Ready, status.Interfaces, status.Problems
 	d.Name = status.Name
 	d.Path, d.SHA256, d.Refused = status.Config.Path, status.Config.SHA256, status.Config.Error
 	return d
-}
-
-func gatherOthers(ctx context.Context, o Options, role Role) map[string][]string {
-	others := map[string][]string{}
-	sockets, _ := filepath.Glob(api.SocketPath(o.RunDir, "*"))
-	for _, socket := range sockets {
-		instance := filepath.Base(filepath.Dir(socket))
-		if instance == o.Instance {
-			continue
-		}
-		ctx, cancel := context.WithTimeout(ctx, daemonTimeout)
-		var status api.LBStatus
-		if err := api.NewClient(socket).Get(ctx, api.PathStatus, &status); err == nil && Role(status.Role) == role {
-			for name := range status.Interfaces {
-				others[instance] = append(others[instance], name)
-			}
-		}
-		cancel()
-	}
-	return others
 }
 
 func gatherHost() (h hostFacts) {
@@ -124,6 +131,7 @@ func gatherHost() (h hostFacts) {
 	h.Microsecond = netdev.MicrosecondRoutes()
 	h.Addresses, _ = netdev.AddressDevices()
 	h.DefaultRoutes, _ = netdev.DefaultRoutes()
+	h.WaysOut, h.WaysOutBare, _ = netdev.WaysOut()
 	h.Listening = map[model.Protocol][]netip.AddrPort{}
 	for _, protocol := range []model.Protocol{model.ProtocolTCP, model.ProtocolUDP} {
 		h.Listening[protocol], _ = netdev.Listening(protocol.String())
@@ -190,8 +198,13 @@ func (f *facts) gatherDevices(o Options) {
 		}
 		if device.XDPProgram != 0 {
 			d.Program, _ = datapath.ProgramName(device.XDPProgram)
-			ours := datapath.PinnedPrograms(filepath.Join(o.RunDir, "bpf", o.Instance), device.Index)
-			d.Ours = slices.Contains(ours, device.XDPProgram)
+			instances, _ := filepath.Glob(filepath.Join(o.RunDir, "bpf", "*"))
+			for _, dir := range instances {
+				if slices.Contains(datapath.PinnedPrograms(dir, device.Index), device.XDPProgram) {
+					d.Instance = filepath.Base(dir)
+				}
+			}
+			d.Ours = d.Instance == o.Instance
 		}
 		f.Devices = append(f.Devices, d)
 	}
@@ -212,6 +225,23 @@ func (f *facts) defaultInterfaces() (names []string) {
 	}
 	names, _ = netdev.DefaultInterfaces()
 	return names
+}
+
+// somewhere is an address as of a client that is not near (RFC 5737, RFC 3849).
+var somewhere = map[bool]netip.Addr{false: netip.MustParseAddr("192.0.2.1"), true: netip.MustParseAddr("2001:db8::1")}
+
+// gatherBack looks for the way of answers to clients.
+func (f *facts) gatherBack(ctx context.Context) {
+	f.Host.Back = map[bool]error{}
+	for ipv6, client := range somewhere {
+		for deadline := time.Now().Add(neighbourTimeout); ; time.Sleep(neighbourPeriod) {
+			_, err := netdev.NewResolver().Lookup(client)
+			f.Host.Back[ipv6] = err
+			if !errors.Is(err, netdev.ErrUnresolved) || ctx.Err() != nil || time.Now().After(deadline) {
+				break
+			}
+		}
+	}
 }
 
 // gatherPaths gives neighbours that the kernel does not know yet the time to answer.

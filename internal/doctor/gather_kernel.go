@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"bufio"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -22,7 +21,7 @@ var needed = []struct {
 func gatherKernel(o Options, role Role) (k kernelFacts) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err == nil {
-		k.Major, k.Minor = parseRelease(unix.ByteSliceToString(name.Release[:]))
+		k.Release = unix.ByteSliceToString(name.Release[:])
 	}
 	held := effectiveCapabilities()
 	for _, capability := range needed {
@@ -40,18 +39,14 @@ func gatherKernel(o Options, role Role) (k kernelFacts) {
 		return k // every probe would fail for want of rights
 	}
 	k.BPFFS = datapath.TryBPFFS(filepath.Join(o.RunDir, "bpf"))
+	k.PrivatePins = datapath.PrivatePins(filepath.Join(o.RunDir, "bpf"))
 	if role == RoleAgent {
 		k.Features, k.Load = datapath.ServerFeatures(), datapath.TryServer()
 	} else {
 		k.Features, k.Load = datapath.LBFeatures(), datapath.TryLB()
 	}
+	k.Rejected = datapath.VerifierLog(k.Load)
 	return k
-}
-
-// parseRelease reads the first two numbers of 6.18.44-fc.
-func parseRelease(release string) (major, minor int) {
-	_, _ = fmt.Sscanf(release, "%d.%d", &major, &minor)
-	return major, minor
 }
 
 func effectiveCapabilities() (held uint64) {

@@ -1,9 +1,11 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -18,7 +20,7 @@ func (f *facts) onServer(visit func(s *model.Service, server *model.Server)) {
 }
 
 func judgeIdentity(f *facts) (out []Finding) {
-	if f.Role != RoleAgent || f.File.Err != nil || f.File.Path == "" {
+	if f.Role != RoleAgent || !f.File.Running && (f.File.Err != nil || f.File.Path == "") {
 		return nil
 	}
 	f.onServer(func(s *model.Service, server *model.Server) {
@@ -35,8 +37,20 @@ func judgeIdentity(f *facts) (out []Finding) {
 			return []Finding{{"identity", s.Name, Warning, "this host serves only return: through, which needs no agent", "stop the agent here"}}
 		}
 	}
-	return []Finding{{"identity", "", Problem, "no server of the file is this host",
+	return []Finding{{"identity", "", Problem, "no server is this host",
 		"give a server the address of this host, or say which it is with --server NAME"}}
+}
+
+// judgeTunnels asks the agent that runs: who may send packets to its services past routers and load balancers?
+func judgeTunnels(f *facts) []Finding {
+	if f.Role != RoleAgent || f.Daemon.Role != RoleAgent {
+		return nil
+	}
+	if len(f.Daemon.TunnelsFrom) > 0 {
+		return []Finding{ok("tunnels", "", "only those of %d addresses are taken", len(f.Daemon.TunnelsFrom))}
+	}
+	return []Finding{{"tunnels", "", Warning, "those of anybody are taken: whoever reaches this host evades what routers filter for the VIPs",
+		"start the agent with --tunnels-from and the load balancers' addresses, or keep IP protocols 4 and 41 and UDP port 6080 of others out"}}
 }
 
 func judgeVIPs(f *facts) (out []Finding) {
@@ -75,6 +89,59 @@ func judgeTimestamps(f *facts) (out []Finding) {
 	}
 	if len(out) == 0 {
 		out = append(out, ok("timestamps", "", "net.ipv4.tcp_timestamps is %d", f.Host.Timestamps))
+	}
+	return out
+}
+
+// judgeBack: health checks come from near, and do not notice that answers to clients find no way.
+func judgeBack(f *facts) (out []Finding) {
+	seen := map[bool]bool{}
+	f.onServer(func(s *model.Service, _ *model.Server) {
+		ipv6 := s.VIP.Is6()
+		if seen[ipv6] {
+			return
+		}
+		seen[ipv6] = true
+		family := map[bool]string{false: "IPv4", true: "IPv6"}[ipv6]
+		switch err := f.Host.Back[ipv6]; {
+		case errors.Is(err, netdev.ErrUnresolved):
+			out = append(out, Finding{"way back", family, Warning, "the router of the way to clients does not answer (ARP, neighbour discovery): " + err.Error(),
+				"correct the default route: ip route replace default via ROUTER"})
+		case err != nil:
+			out = append(out, Finding{"way back", family, Warning, "answers to clients that are not near find no way: " + err.Error(), "ip route add default via ROUTER"})
+		default:
+			out = append(out, ok("way back", family, "to clients anywhere"))
+		}
+	})
+	return out
+}
+
+// judgeWaysOut: what leaves by a device without our program carries no cookie: what the client echoes leads to any server.
+func judgeWaysOut(f *facts) (out []Finding) {
+	cookie := false
+	f.onServer(func(s *model.Service, _ *model.Server) { cookie = cookie || s.Affinity.Cookies() })
+	if !cookie {
+		return nil
+	}
+	for _, name := range f.Host.WaysOutBare {
+		out = append(out, Finding{"way out", name, Warning, "a default route or a route through a gateway leads there, and the device has no Ethernet addresses: " +
+			"answers to clients that leave by it are not marked, and break their connections", "route answers to clients by a device with Ethernet addresses: ip route get CLIENT from VIP"})
+	}
+	if f.Daemon.Role != RoleAgent || !f.Daemon.Ready {
+		return out // it attaches when it starts, or says why it cannot
+	}
+	missing := 0
+	for _, name := range f.Host.WaysOut {
+		_, attached := f.Daemon.Interfaces[name]
+		if said := slices.ContainsFunc(f.Daemon.Problems, func(p string) bool { return strings.Contains(p, " by "+name+" ") }); attached || said {
+			continue
+		}
+		missing++
+		out = append(out, Finding{"way out", name, Problem, "a default route or a route through a gateway leads there, and the agent is not attached: " +
+			"answers to clients that leave by it are not marked, and break their connections", "look again in a few seconds; if it stays, read the agent's log, and start it again"})
+	}
+	if missing == 0 && len(f.Host.WaysOut) > 0 {
+		out = append(out, ok("way out", "", "the agent is attached to %s", strings.Join(f.Host.WaysOut, ", ")))
 	}
 	return out
 }
@@ -181,7 +248,7 @@ func judgeReturnMTU(f *facts) (out []Finding) {
 			out = append(out, Finding{"mtu", d.Name, Warning,
 				fmt.Sprintf("MTU %d less %d of encapsulation is too little for packets of %d bytes: clients find out by ICMP, and hang where it is filtered",
 					d.MTU, need.extra, clientMTU),
-				fmt.Sprintf("ip link set %s mtu %d (and the fabric), or ip route change default ... advmss %d", d.Name, clientMTU+need.extra, mss)})
+				fmt.Sprintf("ip link set %s mtu %d, and the fabric likewise, or ip route change default ... advmss %d", d.Name, clientMTU+need.extra, mss)})
 		}
 	}
 	return out
@@ -192,6 +259,10 @@ func judgeListeners(f *facts) (out []Finding) {
 		before := len(out)
 		for _, port := range s.Ports {
 			if listens(f.Host.Listening[s.Protocol], netip.AddrPortFrom(s.VIP, port)) {
+				continue
+			}
+			if found, elsewhere := f.judgeTranslatedListener(s, port); elsewhere {
+				out = append(out, found...)
 				continue
 			}
 			out = append(out, Finding{"listener", s.Name, Problem, fmt.Sprintf("nothing listens on %s port %d of %s", s.Protocol, port, s.VIP),

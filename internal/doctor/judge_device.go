@@ -1,10 +1,12 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"strings"
 
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 )
 
@@ -22,6 +24,10 @@ func judgeDevices(f *facts) (out []Finding) {
 		d := &f.Devices[i]
 		if !d.Up {
 			out = append(out, Finding{"interface", d.Name, Problem, "is down", "ip link set " + d.Name + " up"})
+		}
+		if f.Daemon.Role == f.Role && f.Daemon.Interfaces[d.Name] == string(datapath.XDPNone) { // the rest is for XDP
+			out = append(out, ok("xdp", d.Name, "not needed: answers only leave by it, and our programs are at tc"))
+			continue
 		}
 		out = append(out, judgeAttachment(f.Role, d), judgeNative(d))
 		out = append(out, judgeKind(f.Role, d)...)
@@ -47,12 +53,15 @@ func judgeAttachment(role Role, d *deviceFacts) Finding {
 			"start with --xdp-mode native to see why it was not taken"}
 	case d.Ours:
 		return ok("xdp", d.Name, "our program is attached, %s", mode)
+	case d.Instance != "":
+		return Finding{"xdp", d.Name, Problem, fmt.Sprintf("program %d of instance %s is attached", d.XDPProgram, d.Instance),
+			"use --instance " + d.Instance + ", or remove it with --detach once its daemon has ended"}
 	case d.Program == programNames[role]:
 		return Finding{"xdp", d.Name, Problem, fmt.Sprintf("program %d of another Ballast instance is attached", d.XDPProgram),
 			"use its --instance and --run-dir, or remove it with --detach"}
 	}
 	return Finding{"xdp", d.Name, Problem, fmt.Sprintf("another program is attached: %s (id %d), %s", d.Program, d.XDPProgram, mode),
-		fmt.Sprintf("stop what attached it, or: ip link set dev %s xdp off; ip link set dev %s xdpgeneric off", d.Name, d.Name)}
+		fmt.Sprintf("ip link set dev %s xdp off; ip link set dev %s xdpgeneric off, or stop what attached it", d.Name, d.Name)}
 }
 
 type nativeXDP uint8
@@ -81,7 +90,7 @@ func (d *deviceFacts) driver() string {
 }
 
 func judgeNative(d *deviceFacts) Finding {
-	remedy := "use an interface whose driver has it; --xdp-mode generic works, at a fraction of the speed"
+	remedy := "use an interface whose driver has it; --xdp-mode generic works, at a higher cost of each packet"
 	switch {
 	case d.native() == nativeUnknown:
 		return ok("native xdp", d.Name, "driver %s; this kernel does not tell what it can do", d.driver())
@@ -141,10 +150,7 @@ func judgeOffloads(role Role, d *deviceFacts) (out []Finding) {
 
 // judgeVeth: the ends of a veth pair leave out what a wire would need.
 func judgeVeth(role Role, d *deviceFacts) (out []Finding) {
-	if d.XDPFeaturesKnown && d.XDPFeatures&netdev.XDPTransmit == 0 {
-		out = append(out, Finding{"veth", d.Name, Problem, "the peer has neither an XDP program nor GRO: frames that a program sends there vanish or wait",
-			"attach a pass program to the peer, or: ethtool -K PEER gro on"})
-	}
+	out = append(out, judgePeer(role, d)...)
 	for _, name := range []string{"tx-checksum-ip-generic", "tx-checksum-ipv4"} {
 		if d.Offloads[name] {
 			out = append(out, Finding{"veth", d.Name, Warning, "checksums are left to hardware that is not there: programs that send such frames on send them broken",
@@ -160,6 +166,24 @@ func judgeVeth(role Role, d *deviceFacts) (out []Finding) {
 		out = append(out, ok("veth", d.Name, "behaves like a wire"))
 	}
 	return out
+}
+
+// judgePeer: a program's frames wake the peer only if it has a program of its own. With GRO alone they wait for the next ordinary packet:
+// what a load balancer sends is unusable then.
+func judgePeer(role Role, d *deviceFacts) []Finding {
+	name := cmp.Or(d.Peer.Name, "PEER")
+	remedy := fmt.Sprintf("in the peer's network namespace: ballast pass --interface %s", name)
+	switch {
+	case d.Peer.Program != 0:
+		return nil
+	case d.XDPFeaturesKnown && d.XDPFeatures&netdev.XDPTransmit == 0:
+		return []Finding{{"veth", d.Name, Problem, "the peer has no XDP program: frames that a program sends there vanish", remedy}}
+	case role != RoleLB: // few of its frames go that way, and others wake the peer
+		return nil
+	case d.Peer.Known:
+		return []Finding{{"veth", d.Name, Problem, "the peer has no XDP program, and GRO is not enough: frames that a program sends there wait for the next ordinary packet", remedy}}
+	}
+	return []Finding{{"veth", d.Name, Warning, "the peer cannot be seen from here: without an XDP program there, frames that a program sends wait or vanish", remedy}}
 }
 
 func judgeQueues(role Role, d *deviceFacts) []Finding {

@@ -1,14 +1,10 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
-)
-
-// oldest Linux that everything but tcx works on.
-const (
-	oldestMajor = 6
-	oldestMinor = 1
 )
 
 func ok(check, subject, format string, args ...any) Finding {
@@ -17,8 +13,8 @@ func ok(check, subject, format string, args ...any) Finding {
 
 func judgeFile(f *facts) (out []Finding) {
 	file := &f.File
-	if file.Path == "" {
-		return []Finding{{"file", "", Warning, "no configuration file: only what needs none was checked", "name the fleet's file with -f"}}
+	if file.Path == "" && !file.Running {
+		return []Finding{{"file", "", Warning, "no configuration file, and no daemon answers: only what needs neither was checked", "name the fleet's file with -f"}}
 	}
 	if file.Err != nil {
 		remedy := "correct the file; a running daemon goes on with what it has"
@@ -29,9 +25,20 @@ func judgeFile(f *facts) (out []Finding) {
 		for _, err := range list {
 			out = append(out, Finding{"file", file.Path, Problem, err.Error(), remedy})
 		}
-		return out
 	}
-	out = append(out, ok("file", file.Path, "%d services, valid", len(file.Fleet.Services)))
+	if file.Exposed != "" {
+		what, remedy := splitRemedy(file.Exposed)
+		out = append(out, Finding{"file", file.Path, Warning, what, remedy})
+	}
+	switch {
+	case file.Running && f.Daemon.ByControllers && file.Path != "":
+		out = append(out, Finding{"file", file.Path, Warning, "this host runs by controllers and not by this file: what runs was checked",
+			"leave out -f; `ballast ctl --controller ... apply -f FILE --dry-run` tells how the file differs"})
+	case file.Running:
+		out = append(out, ok("state", f.Daemon.source(), "%d services run", len(file.Fleet.Services)))
+	case file.Err == nil:
+		out = append(out, ok("file", file.Path, "%d services, valid", len(file.Fleet.Services)))
+	}
 	for i := range file.Fleet.Services {
 		s := &file.Fleet.Services[i]
 		highest, fresh := uint16(0), 0
@@ -55,13 +62,9 @@ func judgeFile(f *facts) (out []Finding) {
 	return out
 }
 
+// judgeKernel compares no versions: distributions bring features to old kernels. What the kernel can do is probed.
 func judgeKernel(f *facts) []Finding {
-	k := &f.Kernel
-	found := fmt.Sprintf("Linux %d.%d", k.Major, k.Minor)
-	if k.Major < oldestMajor || k.Major == oldestMajor && k.Minor < oldestMinor {
-		return []Finding{{"kernel", "", Problem, found, fmt.Sprintf("use Linux %d.%d or newer (agents: 6.6)", oldestMajor, oldestMinor)}}
-	}
-	return []Finding{ok("kernel", "", "%s", found)}
+	return []Finding{ok("kernel", "", "Linux %s", f.Kernel.Release)}
 }
 
 func judgePrivileges(f *facts) []Finding {
@@ -74,16 +77,20 @@ func judgePrivileges(f *facts) []Finding {
 
 func judgeFeatures(f *facts) (out []Finding) {
 	for _, feature := range f.Kernel.Features {
-		if feature.Err != nil {
-			remedy := "use Linux " + feature.Since + " or newer"
-			if strings.HasPrefix(feature.Name, "BTF") {
-				remedy = "use a kernel with CONFIG_DEBUG_INFO_BTF=y"
-			}
-			out = append(out, Finding{"kernel features", feature.Name, Problem, feature.Err.Error(), remedy})
+		if feature.Err == nil {
+			continue
 		}
+		finding := Finding{"kernel features", feature.Name, Problem, firstLine(feature.Err), "use Linux " + feature.Since + " or newer"}
+		if feature.Without != "" {
+			finding.Severity, finding.Found = Warning, finding.Found+": "+feature.Without
+		}
+		if strings.HasPrefix(feature.Name, "BTF") {
+			finding.Remedy = "use a kernel with CONFIG_DEBUG_INFO_BTF=y"
+		}
+		out = append(out, finding)
 	}
 	if len(out) == 0 && len(f.Kernel.Features) > 0 {
-		out = append(out, ok("kernel features", "", "all %d that are needed", len(f.Kernel.Features)))
+		out = append(out, ok("kernel features", "", "all %d that are used", len(f.Kernel.Features)))
 	}
 	return out
 }
@@ -93,11 +100,22 @@ func judgePrograms(f *facts) []Finding {
 	case len(f.Kernel.Missing) > 0:
 		return nil
 	case f.Kernel.Load != nil:
-		text, _, _ := strings.Cut(f.Kernel.Load.Error(), "\n")
-		return []Finding{{"programs", "", Problem, text,
-			"see the kernel features above; with kernel lockdown (confidentiality) BPF may not read kernel memory: boot without it"}}
+		finding := Finding{"programs", "", Problem, firstLine(f.Kernel.Load),
+			"see the kernel features above; with kernel lockdown (confidentiality) BPF may not read kernel memory: boot without it"}
+		if log := f.Kernel.Rejected; log != nil {
+			finding.Remedy = "this kernel's verifier rejects the program: report it, with what ballast doctor --verbose prints, and use a kernel that the README names"
+			if f.Verbose {
+				finding.Found += "\n" + strings.Join(log, "\n")
+			}
+		}
+		return []Finding{finding}
 	}
 	return []Finding{ok("programs", "", "the kernel accepts and loads them")}
+}
+
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
 }
 
 // judgePlumbing is about what the daemons need of the kernel beside BPF itself.
@@ -106,6 +124,9 @@ func judgePlumbing(f *facts) (out []Finding) {
 		if k.BPFFS != nil {
 			out = append(out, Finding{"bpffs", "", Problem, k.BPFFS.Error(),
 				"start outside the container, or mount one for it: mount -t bpf bpf RUN_DIR/bpf"})
+		} else if k.PrivatePins != "" {
+			what, remedy, _ := strings.Cut(k.PrivatePins, "taken over: ")
+			out = append(out, Finding{"bpffs", "", Warning, what + "taken over", remedy})
 		} else {
 			out = append(out, ok("bpffs", "", "can be mounted"))
 		}
@@ -139,16 +160,6 @@ func judgeClock(f *facts) []Finding {
 
 func judgeDaemon(f *facts) (out []Finding) {
 	d, subject := &f.Daemon, string(f.Role)
-	for instance, names := range d.Others {
-		for _, name := range names {
-			for _, own := range f.Devices {
-				if own.Name == name {
-					out = append(out, Finding{"instances", name, Problem, "instance " + instance + " runs on this interface too",
-						"stop one of them and detach it: ballast " + subject + " --detach --instance " + instance})
-				}
-			}
-		}
-	}
 	switch {
 	case !d.SocketThere && d.Pinned, d.SocketThere && d.Err != nil && d.Pinned:
 		return append(out, Finding{"daemon", subject, Warning, "does not answer; its data path goes on as it was",
@@ -160,24 +171,40 @@ func judgeDaemon(f *facts) (out []Finding) {
 	case d.Role != f.Role:
 		return append(out, Finding{"daemon", subject, Problem, "the instance is a daemon of role " + string(d.Role),
 			"give this one an --instance of its own"})
-	case !d.Ready:
-		return append(out, Finding{"daemon", subject, Problem, "runs and is not ready", "read its log"})
 	}
 	if d.Refused != "" {
-		out = append(out, Finding{"daemon", subject, Problem, "refused the file and goes on with the one before: " + d.Refused, "correct the file"})
-	} else if f.File.Err == nil && f.File.SHA256 != "" && f.File.SHA256 != d.SHA256 {
+		what, remedy := "refused the file and goes on with the one before: ", "correct the file"
+		if d.ByControllers {
+			what, remedy = "refused what controllers say and goes on with what it has: ", "change the fleet so that it is possible; upgrade this node if it is older than the controllers"
+		}
+		out = append(out, Finding{"daemon", subject, Problem, what + d.Refused, remedy})
+	} else if f.File.Err == nil && f.File.SHA256 != "" && f.File.SHA256 != d.SHA256 && !d.ByControllers {
 		out = append(out, Finding{"daemon", subject, Problem,
 			fmt.Sprintf("runs by %s (sha256 %.8s), which is not this file (%.8s)", d.Path, d.SHA256, f.File.SHA256),
-			"ballast ctl config reload, or start it with this file"})
+			"name the daemon's own file; if that was changed and not read yet: ballast ctl config reload"})
 	}
 	for _, problem := range d.Problems {
-		what, remedy := splitRemedy(problem)
-		out = append(out, Finding{"daemon", subject, Problem, "reports: " + what, remedy})
+		found := "reports: " + problem
+		if slices.Contains(d.NotReady, problem) {
+			found = "is not ready: " + problem
+		}
+		out = append(out, Finding{"daemon", subject, Problem, found, "do what it says; `ballast ctl status` tells when it is gone"})
+	}
+	if len(out) == 0 && !d.Ready {
+		return []Finding{{"daemon", subject, Problem, "runs and is not ready", "read its log"}}
 	}
 	if len(out) == 0 {
-		out = append(out, ok("daemon", subject, "ready, by %s", d.Path))
+		out = append(out, ok("daemon", subject, "ready, by %s", d.source()))
 	}
 	return out
+}
+
+// source is where the daemon has its desired state from.
+func (d *daemonFacts) source() string {
+	if d.ByControllers {
+		return cmp.Or(d.Path, "the last state of the controllers")
+	}
+	return d.Path
 }
 
 // splitRemedy takes "what: remedy" apart at the last colon that a space follows.

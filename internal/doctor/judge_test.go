@@ -27,7 +27,7 @@ func healthyFacts(role Role) *facts {
 	server, vip := netip.MustParseAddr("10.0.0.1"), fleet.Services[0].VIP
 	return &facts{
 		Role:   role,
-		Kernel: kernelFacts{Major: 6, Minor: 12, JIT: 1, Synchronised: true, Features: []datapath.Feature{{Name: "XDP programs", Since: "4.8"}}},
+		Kernel: kernelFacts{Release: "6.12.117", JIT: 1, Synchronised: true, Features: []datapath.Feature{{Name: "XDP programs", Since: "4.8"}}},
 		File:   fileFacts{Path: "ballast.yaml", SHA256: "abcdefgh", Fleet: fleet},
 		Devices: []deviceFacts{{
 			Device: netdev.Device{Name: "eth0", Index: 2, Kind: "device", Driver: "mlx5_core", Up: true, MTU: 1600, ReceiveQueues: 8, XDPFeaturesKnown: true,
@@ -37,7 +37,8 @@ func healthyFacts(role Role) *facts {
 		}},
 		Paths:  map[netip.Addr]pathFacts{server: {MTU: 1600, Asked: true}},
 		Clocks: map[netip.AddrPort]clockFacts{netip.AddrPortFrom(server, 80): {One: true}},
-		Daemon: daemonFacts{SocketThere: true, Role: role, Ready: true, SHA256: "abcdefgh", Path: "ballast.yaml"},
+		Daemon: daemonFacts{SocketThere: true, Role: role, Ready: true, SHA256: "abcdefgh", Path: "ballast.yaml",
+			TunnelsFrom: []netip.Addr{netip.MustParseAddr("10.0.0.1")}},
 		Host: hostFacts{
 			Timestamps: 1, Addresses: map[netip.Addr]string{server: "eth0", vip: "lo"},
 			DefaultRoutes: []netdev.DefaultRoute{{Interface: "eth0"}},
@@ -76,14 +77,19 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		severity Severity
 		remedy   string
 	}{
-		{"old kernel", RoleLB, func(f *facts) { f.Kernel.Major = 5 }, "kernel", Problem, "6.1"},
-		{"no tcx", RoleAgent, func(f *facts) {
-			f.Kernel.Features = append(f.Kernel.Features, datapath.Feature{Name: "tcx attachment", Since: "6.6", Err: errors.New("not supported")})
-		}, "kernel features", Problem, "Linux 6.6"},
+		{"no helper", RoleAgent, func(f *facts) {
+			f.Kernel.Features = append(f.Kernel.Features, datapath.Feature{Name: "bpf_xdp_get_buff_len", Since: "5.18", Err: errors.New("not supported")})
+		}, "kernel features", Problem, "Linux 5.18"},
+		{"no tc", RoleLB, func(f *facts) {
+			f.Kernel.Features = append(f.Kernel.Features, datapath.Feature{Name: "health checks", Since: "5.18", Err: errors.New("not supported"), Without: "straight"})
+		}, "kernel features", Warning, "Linux 5.18"},
 		{"no BTF", RoleLB, func(f *facts) {
 			f.Kernel.Features = []datapath.Feature{{Name: "BTF of the kernel", Since: "5.2", Err: errors.New("not found")}}
 		}, "kernel features", Problem, "CONFIG_DEBUG_INFO_BTF"},
 		{"verifier", RoleLB, func(f *facts) { f.Kernel.Load = errors.New("permission denied") }, "programs", Problem, "lockdown"},
+		{"rejected", RoleLB, func(f *facts) {
+			f.Kernel.Load, f.Kernel.Rejected = errors.New("invalid argument"), []string{"R1 !read_ok"}
+		}, "programs", Problem, "verifier rejects"},
 		{"no bpffs", RoleLB, func(f *facts) { f.Kernel.BPFFS = errors.New("operation not permitted") }, "bpffs", Problem, "mount -t bpf"},
 		{"nohz_full", RoleLB, func(f *facts) { f.Kernel.Grace = errors.New("invalid argument") }, "membarrier", Problem, "nohz_full"},
 		{"no JIT", RoleAgent, func(f *facts) { f.Kernel.JIT = 0 }, "BPF JIT", Warning, "bpf_jit_enable=1"},
@@ -113,7 +119,9 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"GRO in hardware", RoleLB, func(f *facts) {
 			f.Devices[0].Offloads["rx-gro-hw"], f.Devices[0].XDPProgram, f.Devices[0].Ours = true, 7, true
 		}, "offloads", Problem, "rx-gro-hw off"},
-		{"veth peer", RoleLB, func(f *facts) { f.Devices[0].Kind, f.Devices[0].XDPFeatures = "veth", netdev.XDPBasic }, "veth", Problem, "pass program"},
+		{"veth peer", RoleLB, func(f *facts) { f.Devices[0].Kind, f.Devices[0].XDPFeatures = "veth", netdev.XDPBasic }, "veth", Problem, "ballast pass --interface PEER"},
+		{"veth peer with GRO alone", RoleLB, func(f *facts) { f.Devices[0].Kind, f.Devices[0].Peer = "veth", netdev.Peer{Name: "veth7", Known: true} }, "veth", Problem, "ballast pass --interface veth7"},
+		{"veth peer that cannot be seen", RoleLB, func(f *facts) { f.Devices[0].Kind = "veth" }, "veth", Warning, "ballast pass --interface PEER"},
 		{"veth checksums", RoleAgent, func(f *facts) {
 			f.Devices[0].Kind, f.Devices[0].Offloads["tx-checksum-ip-generic"] = "veth", true
 		}, "veth", Warning, "tx off"},
@@ -166,8 +174,26 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"other role", RoleLB, func(f *facts) { f.Daemon.Role = RoleAgent }, "daemon", Problem, "--instance"},
 		{"other file", RoleLB, func(f *facts) { f.Daemon.SHA256 = "other" }, "daemon", Problem, "reload"},
 		{"refused file", RoleLB, func(f *facts) { f.Daemon.Refused = "a.yaml:3: x" }, "daemon", Problem, "correct"},
-		{"its problems", RoleAgent, func(f *facts) { f.Daemon.Problems = []string{"VIP is away: add it"} }, "daemon", Problem, "add it"},
-		{"two instances", RoleLB, func(f *facts) { f.Daemon.Others = map[string][]string{"b": {"eth0"}} }, "instances", Problem, "--instance b"},
+		{"tunnels of strangers", RoleAgent, func(f *facts) { f.Daemon.TunnelsFrom = nil }, "tunnels", Warning, "--tunnels-from"},
+		{"its problems", RoleAgent, func(f *facts) { f.Daemon.Problems = []string{"VIP is away: add it"} }, "daemon", Problem, "do what it says"},
+		{"no way back", RoleAgent, func(f *facts) { f.Host.Back = map[bool]error{false: errors.New("no route to host")} }, "way back", Warning, "ip route add default"},
+		{"dead router", RoleAgent, func(f *facts) { f.Host.Back = map[bool]error{false: netdev.ErrUnresolved} }, "way back", Warning, "ip route replace default"},
+		{"not attached to a way out", RoleAgent, func(f *facts) {
+			f.Host.WaysOut, f.Daemon.Interfaces = []string{"eth0", "eth9"}, map[string]string{"eth0": "native"}
+		}, "way out", Problem, "agent's log"},
+		{"a way out that the agent tells of", RoleAgent, func(f *facts) {
+			f.Host.WaysOut, f.Daemon.Problems = []string{"eth9"}, []string{"answers that leave by eth9 are not marked: x"}
+		}, "daemon", Problem, "do what it says"},
+		{"a way out without Ethernet", RoleAgent, func(f *facts) { f.Host.WaysOutBare = []string{"wg0"} }, "way out", Warning, "ip route get"},
+		{"private mounts", RoleLB, func(f *facts) { f.Kernel.PrivatePins = "nothing can be taken over: nsenter" }, "bpffs", Warning, "nsenter"},
+		{"another instance", RoleLB, func(f *facts) { f.Devices[0].XDPProgram, f.Devices[0].Program, f.Devices[0].Instance = 7, "lb", "b" }, "xdp", Problem, "--instance b"},
+		{"keys that others can read", RoleLB, func(f *facts) {
+			f.File.Exposed = "ballast.yaml: others can read the keys (mode 0644): chmod 600 ballast.yaml"
+		}, "file", Warning, "chmod 600 ballast.yaml"},
+		{"a file beside controllers", RoleLB, func(f *facts) { f.Daemon.ByControllers, f.File.Running, f.File.SHA256 = true, true, "" }, "file", Warning, "leave out -f"},
+		{"not ready", RoleLB, func(f *facts) {
+			f.Daemon.Ready, f.Daemon.NotReady, f.Daemon.Problems = false, []string{"x: y: z"}, []string{"x: y: z"}
+		}, "daemon", Problem, "do what it says"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f := healthyFacts(test.role)
@@ -182,6 +208,17 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 				t.Errorf("have %+v; want one %s of %s with remedy %q", bad, test.severity, test.check, test.remedy)
 			}
 		})
+	}
+}
+
+func TestDevicesThatAnswersOnlyLeaveByNeedNoXDP(t *testing.T) {
+	f := healthyFacts(RoleAgent)
+	f.Devices[0].XDPProgram, f.Devices[0].Program, f.Devices[0].XDPFeatures = 7, "cil_xdp_entry", 0
+	f.Daemon.Role, f.Daemon.Interfaces = RoleAgent, map[string]string{"eth0": string(datapath.XDPNone)}
+	for _, found := range judgeDevices(f) {
+		if found.Severity != OK {
+			t.Errorf("%+v", found)
+		}
 	}
 }
 
@@ -223,6 +260,30 @@ func TestSeveritiesKeepTheirNames(t *testing.T) {
 		var back Severity
 		if err := back.UnmarshalText(text); err != nil || back != s {
 			t.Errorf("%s: %v, %v", text, back, err)
+		}
+	}
+}
+
+// The verifier's words are told to who asks for them.
+func TestTheVerifiersLogIsOffered(t *testing.T) {
+	f := healthyFacts(RoleLB)
+	f.Kernel.Load, f.Kernel.Rejected = errors.New("load lb: permission denied"), []string{"0: (79) r0 = *(u64 *)(r2 +0)", "R2 !read_ok"}
+	if found := judgePrograms(f)[0].Found; found != "load lb: permission denied" {
+		t.Errorf("found %q", found)
+	}
+	f.Verbose = true
+	if found := judgePrograms(f)[0].Found; !strings.HasSuffix(found, "\n0: (79) r0 = *(u64 *)(r2 +0)\nR2 !read_ok") {
+		t.Errorf("found %q", found)
+	}
+}
+
+// What a kernel can do counts, not what it is called: distributions bring features to old ones.
+func TestOldKernelsWithTheFeaturesAreFine(t *testing.T) {
+	f := healthyFacts(RoleLB)
+	f.Kernel.Release = "5.14.0-503.el9"
+	for _, finding := range findings(f) {
+		if finding.Severity != OK {
+			t.Errorf("%+v", finding)
 		}
 	}
 }

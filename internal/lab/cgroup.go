@@ -89,25 +89,26 @@ func (l *Lab) limitCPU(root cgroupRoot, p *process, node string, cpus float64) e
 }
 
 // removeCgroups removes the groups of a lab, whose processes have been killed.
-func removeCgroups(id string) error {
+func removeCgroups(id string) (count int, err error) {
 	var errs []error
 	for _, root := range cgroupRoots {
 		groups, _ := filepath.Glob(filepath.Join(root.path, spacePrefix+id+"-*"))
 		for _, group := range groups {
 			errs = append(errs, removeCgroup(group))
+			count++
 		}
 	}
-	return errors.Join(errs...)
+	return count, errors.Join(errs...)
 }
 
 // removeCgroup waits for the processes that are dying in it.
 func removeCgroup(group string) error {
-	for deadline := time.Now().Add(stopGrace); ; time.Sleep(pollInterval) {
+	for begin := time.Now(); ; time.Sleep(pollInterval) {
 		err := unix.Rmdir(group)
 		if err == nil || errors.Is(err, os.ErrNotExist) {
 			return nil
 		}
-		if time.Now().After(deadline) {
+		if machine().since(begin) > stopGrace {
 			return fmt.Errorf("remove cgroup %s: %w", group, err)
 		}
 	}

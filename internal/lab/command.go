@@ -32,7 +32,7 @@ func (l *Lab) typed(node string, arguments ...string) (*command, error) {
 
 // wait waits until the command has ended; ok is what its exit status must say.
 func (c *command) wait(ctx context.Context, within time.Duration, ok bool) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := withMachineTime(ctx, within)
 	defer cancel()
 	select {
 	case <-c.exited:

@@ -3,7 +3,6 @@
 package lab
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -157,7 +156,7 @@ func (t *trial) use(one contender) error {
 
 // restartLBs ends the daemons of all load balancers; apply starts them again. The data path goes on in between.
 func (t *trial) restartLBs() error {
-	deadline, cancel := context.WithTimeout(t.ctx, daemonDeadline)
+	deadline, cancel := withMachineTime(t.ctx, daemonDeadline)
 	defer cancel()
 	for node, running := range t.lbs {
 		if err := running.stop(deadline); err != nil {

@@ -3,6 +3,7 @@ package lab
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -67,7 +68,9 @@ func (t *trial) startController(node string) (err error) {
 }
 
 func (t *trial) awaitController(node string) error {
-	return t.awaitPort(t.ctx, t.controllers[node], node, netip.AddrPortFrom(manageAddress(node), controlPort))
+	err := t.awaitPort(t.ctx, t.controllers[node], node, netip.AddrPortFrom(manageAddress(node), controlPort))
+	t.controllers[node].ready.Store(err == nil)
+	return err
 }
 
 // ctl is what the operator types; the answer is what it prints.
@@ -85,7 +88,7 @@ func (t *trial) ctl(arguments ...string) ([]byte, error) {
 	case <-p.exited:
 	case <-t.ctx.Done():
 		p.kill()
-		return nil, t.ctx.Err()
+		return nil, context.Cause(t.ctx)
 	}
 	if p.err != nil {
 		return nil, fmt.Errorf("ballast ctl %s: %w: %s", arguments[len(arguments)-1], p.err, p.lastWords())
@@ -136,6 +139,7 @@ func (t *trial) awaitReady(d *daemon) error {
 		if err == nil && !status.Ready {
 			err = fmt.Errorf("%s is not", d.name)
 		}
+		d.ready.Store(err == nil)
 		return err
 	})
 }

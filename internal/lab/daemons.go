@@ -104,6 +104,7 @@ func (l *Lab) awaitConfig(ctx context.Context, d *daemon, content []byte) error 
 		case !status.Ready:
 			return errors.New("it is not ready")
 		}
+		d.ready.Store(true)
 		return nil
 	})
 }

@@ -26,6 +26,7 @@ const (
 	spacePrefix = "ballast-"
 	lockFile    = "lock"
 	keptFile    = "kept"
+	labVariable = "BALLAST_LAB" // in the environment of all that a lab starts: its id
 	stopGrace   = 5 * time.Second
 )
 
@@ -59,18 +60,24 @@ type Lab struct {
 	faults    []*datapath.Wire
 }
 
+var errNotRoot = errors.New("start or remove a lab: not root: namespaces and BPF programs need root: run it with sudo")
+
 // New makes an empty lab after removing what dead ones left behind.
 func New(options Options) (*Lab, error) {
 	if os.Geteuid() != 0 {
-		return nil, errors.New("start a lab: not root: namespaces and BPF programs need root; run it with sudo")
+		return nil, errNotRoot
 	}
 	lab := &Lab{Options: options, spaces: map[string]*netspace.Space{}}
 	alone, err := lockAll()
 	if err != nil {
 		return nil, err
 	}
-	if err := clean(false); err != nil {
-		options.Progress("cannot remove all of what earlier labs left: %v", err)
+	cleaned, err := clean(false)
+	for _, removed := range cleaned.Removed {
+		options.Progress("removed what an earlier run left: %s", removed)
+	}
+	if err != nil {
+		options.Progress("cannot remove all of what earlier runs left: %v", err)
 	}
 	if err := errors.Join(lab.claim(), alone.Close()); err != nil {
 		return nil, err
@@ -145,7 +152,7 @@ func (l *Lab) Close() error {
 	for _, process := range processes {
 		process.interrupt()
 	}
-	deadline, cancel := context.WithTimeout(context.Background(), stopGrace)
+	deadline, cancel := withMachineTime(context.Background(), stopGrace)
 	defer cancel()
 	for _, process := range processes {
 		process.waitOrKill(deadline)
@@ -153,7 +160,13 @@ func (l *Lab) Close() error {
 	for _, space := range l.spaces {
 		space.Close()
 	}
-	return removeLab(l.id)
+	alone, err := lockAll() // whoever cleans up would make the lock anew while the directory goes
+	if err != nil {
+		return err
+	}
+	defer alone.Close()
+	_, err = removeLab(l.id)
+	return err
 }
 
 // nodeDir is where one node keeps its configuration, sockets, pins and logs.
@@ -185,5 +198,5 @@ func (l *Lab) addSpace(node string, sysctls map[string]string) error {
 			}
 		}
 	}
-	return nil
+	return space.ReceiveOn(netspace.AllCPUs())
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -271,6 +272,15 @@ func TestNextLabRemovesWhatADeadOneLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	elsewhere, err := dead.start(spawn{node: "s9", program: "unshare", arguments: []string{"--net", "--mount", "sleep", "600"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A name that was bound in a mount namespace which this one does not see into.
+	unseen := spacePrefix + dead.id + "-s10"
+	if err := os.WriteFile(filepath.Join(netspace.Dir, unseen), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	root, noLimits := findCgroups()
 	if noLimits == nil {
 		if err := dead.limitCPU(root, sleeper, "s9", 0.1); err != nil {
@@ -280,10 +290,19 @@ func TestNextLabRemovesWhatADeadOneLeft(t *testing.T) {
 	if err := dead.lock.Close(); err != nil { // as the death of its owner does
 		t.Fatal(err)
 	}
-	if err := Clean(false); err != nil {
+	cleaned, err := Clean(false)
+	if err != nil {
 		t.Fatal(err)
 	}
 	<-sleeper.exited
+	<-elsewhere.exited
+	at := slices.IndexFunc(cleaned.Removed, func(r Removed) bool { return r.Lab == dead.id })
+	if at < 0 || len(cleaned.Removed[at].Namespaces) != 2 || cleaned.Removed[at].Processes < 2 || cleaned.Removed[at].Kept {
+		t.Errorf("it says that it removed %+v", cleaned.Removed)
+	}
+	if !slices.Contains(cleaned.Running, network.id) {
+		t.Errorf("it says that these run: %v", cleaned.Running)
+	}
 	if left := netspace.Names(spacePrefix + dead.id); len(left) != 0 {
 		t.Errorf("namespaces are left: %v", left)
 	}

@@ -99,7 +99,7 @@ func (l *load) wait(ctx context.Context) error {
 	select {
 	case <-l.done:
 	case <-ctx.Done():
-		return fmt.Errorf("wait for the clients' last connections: %d are open: %w", l.now().Open, ctx.Err())
+		return fmt.Errorf("wait for the clients' last connections: %d are open: %w", l.now().Open, context.Cause(ctx))
 	}
 	<-l.exited
 	_ = l.stdin.Close()

@@ -3,6 +3,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // process is one program that runs on a node.
@@ -19,8 +22,9 @@ type process struct {
 	command *exec.Cmd
 	logPath string
 	exited  chan struct{}
-	err     error // of Wait; valid once exited is closed
-	wanted  atomic.Bool
+	err     error       // of Wait; valid once exited is closed
+	wanted  atomic.Bool // that it ends
+	ready   atomic.Bool // of a daemon: it has been
 }
 
 // spawn describes a process to start.
@@ -31,6 +35,7 @@ type spawn struct {
 	stdin         io.Reader
 	stdout        io.Writer // nil: the log
 	stderr        io.Writer // nil: the log
+	ownMounts     bool      // in a new mount namespace, which has copies of all that is mounted now
 }
 
 // start starts a process on its node. Its log is NODE/PROGRAM.log in the lab's directory.
@@ -38,10 +43,13 @@ func (l *Lab) start(what spawn) (*process, error) {
 	name := what.node + "/" + filepath.Base(what.program)
 	p := &process{name: name, exited: make(chan struct{})}
 	p.command = exec.Command(what.program, what.arguments...)
-	p.command.Env = append(os.Environ(), what.environment...)
+	p.command.Env = append(append(os.Environ(), labVariable+"="+l.id), what.environment...)
 	p.command.Stdin = what.stdin
 	// Of its own process group: an interrupt at the terminal is for the lab, which then ends its processes in order.
 	p.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if what.ownMounts {
+		p.command.SysProcAttr.Unshareflags = unix.CLONE_NEWNS
+	}
 	p.logPath = filepath.Join(l.nodeDir(what.node), filepath.Base(what.program)+".log")
 	log, err := os.OpenFile(p.logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -66,6 +74,12 @@ func (l *Lab) start(what spawn) (*process, error) {
 		close(p.exited)
 	}()
 	return p, nil
+}
+
+// copyMounts starts what containers and services with private mounts are for a lab: a process that keeps copies of the mounts there are.
+func (l *Lab) copyMounts() error {
+	_, err := l.start(spawn{node: clientNode, program: "sleep", arguments: []string{"infinity"}, ownMounts: true})
+	return err
 }
 
 // interrupt asks the process to end.
@@ -122,15 +136,21 @@ func (p *process) lastWords() string {
 	return strings.Join(lines[max(0, len(lines)-10):], "\n")
 }
 
-// unexpectedDeaths lists the processes that ended though nobody asked them to.
-func (l *Lab) unexpectedDeaths() []string {
+// deaths tells of the processes that ended though nobody asked them to. A daemon that had been ready has broken the promise with it.
+func (l *Lab) deaths() error {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	var deaths []string
+	var deaths []error
+	ready := false
 	for _, p := range l.processes {
 		if err := p.died(); err != nil && !p.wanted.Load() && !p.command.ProcessState.Success() {
-			deaths = append(deaths, err.Error())
+			deaths = append(deaths, err)
+			ready = ready || p.ready.Load()
 		}
 	}
-	return deaths
+	err := errors.Join(deaths...)
+	if ready {
+		return &brokenPromise{err}
+	}
+	return err
 }

@@ -2,6 +2,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -11,11 +12,13 @@ import (
 type Result struct {
 	Scenario     string              `json:"scenario"`
 	Promise      string              `json:"promise"`
-	Seed         uint64              `json:"seed"`
+	Seed         uint64              `json:"seed,string"` // a string: readers of JSON round numbers of 64 bits
+	Outcome      Outcome             `json:"outcome"`
 	Kept         bool                `json:"promise_kept"`
 	Tally                            // of all trials but the baseline
 	Baseline     *Baseline           `json:"baseline,omitempty"`
 	Failures     []string            `json:"failures,omitempty"` // why the promise counts as broken
+	Error        string              `json:"error,omitempty"`    // why it could not be tested, or not to the end
 	Measurements map[string]float64  `json:"measurements,omitempty"`
 	Comparison   []Cell              `json:"comparison,omitempty"` // policies under the same load
 	Work         string              `json:"work,omitempty"`       // how the servers of a comparison do their work
@@ -23,6 +26,16 @@ type Result struct {
 	Trials       []Trial             `json:"trials"`
 	Seconds      float64             `json:"seconds"`
 }
+
+// Outcome is what a run has shown of its scenario's promise.
+type Outcome string
+
+// Outcomes. A promise whose run ended early is broken if that had shown already, and else not tested.
+const (
+	PromiseKept   Outcome = "kept"
+	PromiseBroken Outcome = "broken"
+	NotRun        Outcome = "not_run"
+)
 
 // Baseline is the same series of events with connections steered by hash alone, or by tables that each load balancer has to itself.
 type Baseline struct {
@@ -35,6 +48,26 @@ type Cell struct {
 	Policy     string `json:"policy"` // with its classes, interval and whatever else is varied
 	Repetition int    `json:"repetition"`
 	Completions
+}
+
+// conclude sets the outcome of a run that ended with err, and returns err if that is why the promise was not tested.
+func (r *Result) conclude(err error) error {
+	if broken := (*brokenPromise)(nil); errors.As(err, &broken) {
+		r.fail("%v", err)
+		err = nil
+	}
+	if err != nil {
+		r.Error = err.Error()
+	}
+	switch {
+	case len(r.Failures) > 0:
+		r.Outcome, err = PromiseBroken, nil
+	case err != nil:
+		r.Outcome = NotRun
+	default:
+		r.Outcome, r.Kept = PromiseKept, true
+	}
+	return err
 }
 
 // fail notes a reason why the promise is broken.

@@ -31,8 +31,11 @@ type stage struct {
 // Scenarios lists all scenarios by name.
 func Scenarios() []Scenario { return slices.Clone(scenarios) }
 
-// Run runs a scenario to its end or its deadline. The result is valid also with an error, as far as it
-// got; a broken promise is not an error but Result.Kept false.
+// ErrUsage is what is asked for that does not exist.
+var ErrUsage = errors.New("not possible")
+
+// Run runs a scenario to its end or its deadline, which is of machine time. The result is valid also with an error, as far as it
+// got; an error says why the promise was not tested to the end. A broken promise is no error but an outcome.
 func Run(ctx context.Context, name string, options Options) (Result, error) {
 	at := slices.IndexFunc(scenarios, func(s Scenario) bool { return s.Name == name })
 	if at < 0 {
@@ -40,24 +43,21 @@ func Run(ctx context.Context, name string, options Options) (Result, error) {
 		for _, known := range scenarios {
 			names = append(names, known.Name)
 		}
-		return Result{}, fmt.Errorf("run scenario %q: there is none of that name: use one of %s", name, strings.Join(names, " "))
+		return Result{}, fmt.Errorf("run scenario %q: %w: there is none of that name: use one of %s", name, ErrUsage, strings.Join(names, " "))
 	}
 	scenario := scenarios[at]
 	if err := options.complete(); err != nil {
 		return Result{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, scenario.Deadline+2*time.Duration(max(scenario.lengths, 1))*options.Duration)
+	ctx, cancel := withMachineTime(ctx, scenario.Deadline+2*time.Duration(max(scenario.lengths, 1))*options.Duration)
 	defer cancel()
 	result := Result{Scenario: name, Promise: scenario.Promise, Seed: options.Seed}
 	options.Progress("scenario %s, seed %d: %s", name, options.Seed, scenario.Promise)
+	machine() // is measured from now on
 	begin := time.Now()
 	err := scenario.run(&stage{Options: options, ctx: ctx, result: &result})
 	result.Seconds = round(time.Since(begin))
-	if err != nil {
-		result.fail("%v", err)
-	}
-	result.Kept = len(result.Failures) == 0
-	return result, err
+	return result, result.conclude(err)
 }
 
 // complete fills in what the caller left open.
@@ -79,13 +79,19 @@ func (o *Options) complete() (err error) {
 // trial plays and adds the outcome to the result.
 func (s *stage) trial(what setup, act func(*trial) error) (Trial, error) {
 	outcome, err := s.play(what, act)
-	if err == nil {
-		s.result.addTrial(outcome, what.baseline)
-		if what.baseline {
-			s.result.Baseline.Affinity = what.services[0].Affinity
+	if err != nil {
+		// What clients have seen until then counts.
+		if outcome.Broken > 0 && !what.baseline && !what.cuts {
+			s.result.addTrial(outcome, false)
+			s.unbroken(outcome)
 		}
+		return outcome, err
 	}
-	return outcome, err
+	s.result.addTrial(outcome, what.baseline)
+	if what.baseline {
+		s.result.Baseline.Affinity = what.services[0].Affinity
+	}
+	return outcome, nil
 }
 
 // play opens a network, lets act do its events, ends the traffic, collects the outcome and removes the network.
@@ -101,6 +107,10 @@ func (s *stage) play(what setup, act func(*trial) error) (outcome Trial, err err
 		err = t.finish()
 	}
 	if err != nil {
+		if t.ctx.Err() == nil || errors.Is(context.Cause(t.ctx), errOutOfTime) {
+			err = errors.Join(err, t.deaths())
+		}
+		t.addEnded()
 		return t.outcome, fmt.Errorf("%s: %w", what.name, err)
 	}
 	return t.outcome, nil

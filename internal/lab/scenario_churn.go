@@ -3,6 +3,7 @@ package lab
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -72,7 +73,7 @@ func (s *stage) withAffinity(one *service) (*service, error) {
 		one.Affinity = cmp.Or(s.Affinity, one.Affinity)
 		return one, nil
 	default:
-		return nil, fmt.Errorf("%s with affinity %s: it promises nothing there: use cookie or table", s.result.Scenario, s.Affinity)
+		return nil, fmt.Errorf("%s with affinity %s: %w: it promises nothing there: use cookie or table", s.result.Scenario, s.Affinity, ErrUsage)
 	}
 }
 
@@ -82,7 +83,7 @@ func runChurn(s *stage) error {
 	case s.Dispatch == AllPolicies:
 		return churnPolicies(s)
 	case !slices.Contains(policies, dispatch):
-		return fmt.Errorf("churn with dispatch %q: there is no such policy: use one of %v, or %s", s.Dispatch, policies, AllPolicies)
+		return fmt.Errorf("churn with dispatch %q: %w: there is no such policy: use one of %v, or %s", s.Dispatch, ErrUsage, policies, AllPolicies)
 	}
 	one, err := s.withAffinity(policyService(vip4, dispatch))
 	if err != nil {
@@ -216,7 +217,7 @@ func churn(t *trial) error {
 	}{
 		{300, "add servers s7 and s8", func() error { t.addServer(7); t.addServer(8); return t.apply() }},
 		{450, "drain servers s1 and s2", func() error { t.drain(1); t.drain(2); return t.apply() }},
-		{600, "kill load balancer lb1", func() error { return t.crashLB(1) }},
+		{600, "kill load balancer lb1", func() error { return errors.Join(t.copyMounts(), t.crashLB(1)) }},
 		{850, "add the next key", func() error { t.addKey(2); return t.apply() }},
 		{950, "lb1 returns", func() error { return t.returnLB(1) }},
 		{1150, "use the next key", func() error { t.fleet.Keys.Current = 2; return t.apply() }},

@@ -28,7 +28,7 @@ const (
 
 func runDrain(s *stage) error {
 	outcome, err := s.trial(setup{
-		name: "drain", services: []*service{cookieService(vip4)}, reports: true,
+		name: "drain", cuts: true, services: []*service{cookieService(vip4)}, reports: true,
 		topology: Topology{LBs: 2, Servers: make([]ServerNode, 6)},
 		lbFlags:  []string{"--linger", drainLinger.String(), "--quarantine", drainQuarantine.String()},
 	}, func(t *trial) error {
@@ -159,7 +159,7 @@ func (d *drainTrial) tryID4() error {
 
 // reuse4: a load balancer keeps the id as long as it sees packets for it, then some time more; each connection passes one of them.
 func (d *drainTrial) reuse4() error {
-	if err := await(d.ctx, time.Minute, "both load balancers give the id of s4 to another server", d.tryID4); err != nil {
+	if err := awaitPromised(d.ctx, time.Minute, "both load balancers give the id of s4 to another server", d.tryID4); err != nil {
 		return err
 	}
 	if err := d.ending.finish(d.ctx); err != nil {
@@ -205,7 +205,7 @@ func (d *drainTrial) drain1() error {
 		return err
 	}
 	var open uint64
-	err = await(d.ctx, daemonDeadline, "the count of connections is that of the clients", func() error {
+	err = awaitPromised(d.ctx, daemonDeadline, "the count of connections is that of the clients", func() error {
 		status, err := d.statusOf(d.lbs[0], "s1")
 		if err != nil {
 			return err
@@ -239,7 +239,7 @@ func (d *drainTrial) drain1() error {
 	}
 	late := waiting.ended.Sub(last)
 	d.result.measure("seconds_of_waiting_after_the_last", round(late))
-	d.result.expect(late > -drainEarly && late < drainSlack, "the wait ended %v after the last connection of s1", late)
+	d.result.expect(machine().between(waiting.ended, last) < drainEarly && machine().between(last, waiting.ended) < drainSlack, "the wait ended %v after the last connection of s1", late)
 	if err := d.busy(d.shorts, 40); err != nil {
 		return err
 	}
@@ -311,7 +311,8 @@ func (d *drainTrial) drain2() (err error) {
 	if err := json.Unmarshal(waiting.said.Bytes(), &said); err != nil {
 		return fmt.Errorf("read what drain --wait says: %w: %q", err, waiting.said.Bytes())
 	}
-	d.result.expect(said.Cut && said.Exact && said.Connections > 0 && said.Connections <= held && said.Seconds >= drainDeadline.Seconds() && said.Seconds <= (drainDeadline+drainSlack).Seconds(),
+	saidAt := waiting.began.Add(time.Duration(said.Seconds * float64(time.Second)))
+	d.result.expect(said.Cut && said.Exact && said.Connections > 0 && said.Connections <= held && said.Seconds >= drainDeadline.Seconds() && machine().between(waiting.began, saidAt) <= drainDeadline+drainSlack,
 		"of %d connections of s2 and a deadline of %v the command said %q", held, drainDeadline, waiting.said.Bytes())
 	err = d.until(d.holding, stall, "no lasting download of s2 is open", func(p traffic.Progress) bool { return p.OpenByServer["s2"] == 0 })
 	if err != nil {
@@ -338,7 +339,7 @@ func (d *drainTrial) judgeCut(held int, begin, last time.Time) {
 	d.result.measure("seconds_until_last_cut", round(latest))
 	d.result.expect(cut == held && held > 0, "%d of %d connections of s2 were cut", cut, held)
 	d.result.expect(first >= drainDeadline, "the first connection of s2 was cut after %v, the deadline is %v", first, drainDeadline)
-	d.result.expect(latest <= drainDeadline+drainSlack+drainSilence, "the last connection of s2 was cut after %v, the deadline is %v", latest, drainDeadline)
+	d.result.expect(machine().between(last, last.Add(latest)) <= drainDeadline+drainSlack+drainSilence, "the last connection of s2 was cut after %v, the deadline is %v", latest, drainDeadline)
 }
 
 // drain3: a wait that ends in vain says what remains; undrained, the server gets new connections again.
@@ -380,7 +381,7 @@ func (d *drainTrial) drain3() error {
 		return err
 	}
 	d.result.expect(strings.Contains(disturbed.complained.String(), "s3 of web is active again"), "a wait for an undrained server said %q", disturbed.complained.Bytes())
-	return await(d.ctx, 30*time.Second, "s3 gets new connections again", func() error {
+	return awaitPromised(d.ctx, 30*time.Second, "s3 gets new connections again", func() error {
 		after, err := d.dispatched(3)
 		if err == nil && after[0] == before[0] {
 			err = errors.New("none yet")

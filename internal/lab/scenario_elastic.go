@@ -2,6 +2,7 @@
 package lab
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -123,7 +124,7 @@ func (t *trial) atTime(when time.Time, what string, do func() error) error {
 	case <-timer.C:
 		return t.event(what, do)
 	case <-t.ctx.Done():
-		return t.ctx.Err()
+		return context.Cause(t.ctx)
 	}
 }
 

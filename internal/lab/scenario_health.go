@@ -2,6 +2,7 @@
 package lab
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -59,7 +60,7 @@ func runHealth(s *stage) error {
 		outcome.Throughout["download"], healthDownloads)
 	with := checkedService()
 	with.Health.Deadline = healthDeadline.String()
-	_, err = s.trial(setup{name: "deadline", topology: topology, services: []*service{with}}, func(t *trial) error { return t.losePower(s.result) })
+	_, err = s.trial(setup{name: "deadline", cuts: true, topology: topology, services: []*service{with}}, func(t *trial) error { return t.losePower(s.result) })
 	return err
 }
 
@@ -115,7 +116,7 @@ func (h *healthTrial) timed(name string, since time.Time, i int, sick bool, most
 	if err := h.awaitHealth(i, sick, lbs...); err != nil {
 		return err
 	}
-	took := time.Since(since)
+	took := machine().since(since)
 	h.result.measure(name, round(took))
 	h.result.expect(took <= most+checkLate, "%s: %v, not %v at most", name, took, most)
 	return nil
@@ -211,7 +212,7 @@ func (h *healthTrial) useNone() error {
 		return err
 	}
 	for _, lb := range h.lbs {
-		err := await(h.ctx, resumeMax, lb+" gives new connections to nobody", func() error {
+		err := awaitPromised(h.ctx, resumeMax, lb+" gives new connections to nobody", func() error {
 			counters, err := h.client(lb).Counters(h.ctx)
 			if err == nil && counters["dropped_no_server"] == 0 {
 				err = fmt.Errorf("it has dropped none")
@@ -332,7 +333,7 @@ func (h *healthTrial) flap() error {
 		select {
 		case <-ticker.C:
 		case <-h.ctx.Done():
-			return h.ctx.Err()
+			return context.Cause(h.ctx)
 		}
 		h.result.measure("flaps_of_the_check", float64(flaps))
 	}

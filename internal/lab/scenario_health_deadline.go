@@ -80,5 +80,5 @@ func judgePower(result *Result, dead string, begin time.Time, connections []traf
 	result.measure("seconds_until_last_reset", round(last))
 	most := 2 * (checksTake(checkFall) + healthDeadline)
 	result.expect(first >= healthDeadline, "the first connection was cut after %v, before the deadline of %v", first, healthDeadline)
-	result.expect(last <= most+checkLate, "the last connection was reset after %v, not %v at most", last, most)
+	result.expect(machine().between(begin, begin.Add(last)) <= most+checkLate, "the last connection was reset after %v, not %v at most", last, most)
 }

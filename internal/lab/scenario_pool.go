@@ -2,7 +2,6 @@
 package lab
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -190,7 +189,7 @@ func runUpgrade(s *stage) error {
 func (t *trial) replaceDaemon(running *load, role, node string, daemons map[string]*daemon) error {
 	ways := []step{
 		{fmt.Sprintf("stop %s of %s", role, node), func() error {
-			ctx, cancel := context.WithTimeout(t.ctx, daemonDeadline)
+			ctx, cancel := withMachineTime(t.ctx, daemonDeadline)
 			defer cancel()
 			return daemons[node].stop(ctx)
 		}},

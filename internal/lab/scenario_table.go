@@ -70,7 +70,7 @@ func (x *tableTrial) playEntries() error {
 	if err != nil {
 		return err
 	}
-	err = await(x.ctx, tableSettles, "tables list the downloads", func() error { return x.listed(nil, x.lbs...) })
+	err = awaitPromised(x.ctx, tableSettles, "tables list the downloads", func() error { return x.listed(nil, x.lbs...) })
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (x *tableTrial) playEntries() error {
 // many packets and bytes as the server's TCP got.
 func (x *tableTrial) awaitCounted(silent silentClients) error {
 	exact := 0
-	err := await(x.ctx, tableSettles, "tables list the open connections with their packets and bytes", func() error {
+	err := awaitPromised(x.ctx, tableSettles, "tables list the open connections with their packets and bytes", func() error {
 		if err := x.listed(nil, x.lbs...); err != nil {
 			return err
 		}
@@ -195,7 +195,7 @@ func (x *tableTrial) endSome() error {
 // awaitFreed waits until entries are gone of connections that ended or say nothing. These live on.
 func (x *tableTrial) awaitFreed(silent silentClients) error {
 	begin := time.Now()
-	err := await(x.ctx, tableSettles, "entries of ended and silent connections are free", func() error {
+	err := awaitPromised(x.ctx, tableSettles, "entries of ended and silent connections are free", func() error {
 		if err := x.listed(silent, x.lbs...); err != nil {
 			return err
 		}
@@ -242,7 +242,7 @@ func (x *tableTrial) lose1() error {
 	if err := x.crashLB(1); err != nil {
 		return err
 	}
-	err = await(x.ctx, tableSettles, "lb2 lists all connections", func() error { return x.listed(nil, lbName(2)) })
+	err = awaitPromised(x.ctx, tableSettles, "lb2 lists all connections", func() error { return x.listed(nil, lbName(2)) })
 	x.result.measure("seconds_until_entries_elsewhere", round(time.Since(begin)))
 	return err
 }

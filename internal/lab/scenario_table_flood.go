@@ -2,6 +2,7 @@
 package lab
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -189,7 +190,7 @@ func (f *flooder) send(count int, next func(i int) frames.Segment) error {
 		select {
 		case <-ticker.C:
 		case <-f.ctx.Done():
-			return f.ctx.Err()
+			return context.Cause(f.ctx)
 		}
 	}
 	return nil
@@ -257,7 +258,7 @@ func (f *flooder) floodFINs(overheard []frames.Segment) error {
 // awaitForgotten waits until the flood has no entry any more, and all lasting connections have one.
 func (f *flooder) awaitForgotten() error {
 	begin := time.Now()
-	err := await(f.ctx, tableSettles, "no entry is the flood's, and lasting connections have theirs", func() error {
+	err := awaitPromised(f.ctx, tableSettles, "no entry is the flood's, and lasting connections have theirs", func() error {
 		flood, real, err := f.held()
 		if err == nil && (flood > 0 || real < floodLasting) {
 			err = fmt.Errorf("%d are, and %d are real", flood, real)

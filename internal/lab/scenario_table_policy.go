@@ -121,7 +121,7 @@ func (s *scrubbing) begin(suspect bool) error {
 			return err
 		}
 	}
-	return await(s.ctx, daemonDeadline, "entries tell who is suspect", func() error {
+	return awaitPromised(s.ctx, daemonDeadline, "entries tell who is suspect", func() error {
 		tables, err := s.tables(s.lbs...)
 		if err != nil {
 			return err
@@ -181,7 +181,7 @@ func (s *scrubbing) watch(running *load) error {
 	})
 	err = s.busy(running, scrubbedBefore)
 	if err == nil {
-		err = await(s.ctx, stall, "the scrubber has handed on what it was sent", func() error {
+		err = awaitPromised(s.ctx, stall, "the scrubber has handed on what it was sent", func() error {
 			on, sent, err := s.handedOn()
 			if err == nil && (on < scrubbedLeast || on+on/20 < sent) {
 				err = fmt.Errorf("it was sent %d packets and handed on %d", sent, on)

@@ -3,6 +3,7 @@ package lab
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -132,7 +133,7 @@ func (t *trial) runClientTool(length time.Duration, program string, arguments ..
 	select {
 	case <-p.exited:
 	case <-t.ctx.Done():
-		return nil, t.ctx.Err()
+		return nil, context.Cause(t.ctx)
 	case <-time.After(length + 30*time.Second):
 		p.kill()
 		return nil, fmt.Errorf("%s did not end: %s", program, p.lastWords())

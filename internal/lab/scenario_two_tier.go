@@ -180,7 +180,7 @@ func (d *tierTrial) kill(i int) error {
 // awaitElsewhere waits until all connections of the killed node that are still open have entries on others.
 func (d *tierTrial) awaitElsewhere() error {
 	moved := 0
-	err := await(d.ctx, stall, "the connections of the killed node have entries elsewhere", func() error {
+	err := awaitPromised(d.ctx, stall, "the connections of the killed node have entries elsewhere", func() error {
 		have, err := d.connections()
 		if err != nil {
 			return err

@@ -50,7 +50,7 @@ func TestAnApplicationServerGetsNoMoreCPUThanItsGroup(t *testing.T) {
 	if longest := took(t, network, 10, traffic.Request{Path: "/work?cost=10000"}); longest < 800*time.Millisecond {
 		t.Errorf("100 ms of CPU at a tenth of a CPU took %v", longest)
 	}
-	if err := removeLab(network.id); err != nil {
+	if _, err := removeLab(network.id); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(group); !errors.Is(err, os.ErrNotExist) {

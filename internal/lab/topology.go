@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"runtime"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
@@ -81,7 +80,6 @@ var everyNode = map[string]string{
 	"net.ipv6.conf.all.keep_addr_on_down":           "1",
 	"net.ipv6.conf.default.keep_addr_on_down":       "1",
 	"net.ipv6.conf.default.router_solicitations":    "0",
-	"net.core.rps_default_mask":                     allCPUs(),
 }
 
 var routerSysctls = map[string]string{
@@ -94,7 +92,6 @@ var routerSysctls = map[string]string{
 // hostSysctls are for clients and servers.
 func hostSysctls() map[string]string {
 	return map[string]string{
-		"net.core.rps_default_mask":      fmt.Sprintf("%x", 1<<min(runtime.NumCPU(), 31)-1),
 		"net.ipv4.ip_local_port_range":   "1024 65000",
 		"net.core.somaxconn":             "8192",
 		"net.ipv4.tcp_max_syn_backlog":   "8192",
@@ -109,9 +106,6 @@ var (
 	anywhere4 = netip.MustParsePrefix("0.0.0.0/0")
 	anywhere6 = netip.MustParsePrefix("::/0")
 )
-
-// allCPUs is a mask for RPS: without it one flow runs on whatever CPU its sender is on, and is reordered.
-func allCPUs() string { return fmt.Sprintf("%x", 1<<min(runtime.NumCPU(), 31)-1) }
 
 func prefix(format string, arguments ...any) netip.Prefix {
 	return netip.MustParsePrefix(fmt.Sprintf(format, arguments...))

@@ -30,6 +30,7 @@ type setup struct {
 	lbFlags  []string // of load balancers that run by a file
 	clocks   bool     // the LBs write the cookies: every change is done when they know the servers' clocks
 	baseline bool     // its broken connections are the comparison, not a broken promise
+	cuts     bool     // it breaks connections on purpose, and judges itself which
 }
 
 // Happening is one event of a trial, as it went.
@@ -276,7 +277,8 @@ func (t *trial) crash(what *daemon, links ...string) error {
 	}
 	what.kill()
 	what.down = true
-	return errors.Join(append(errs, unmountBelow(t.nodeDir(what.node)))...)
+	_, err := removePins(t.nodeDir(what.node))
+	return errors.Join(append(errs, err)...)
 }
 
 // returnLB boots a crashed LB: it takes traffic when it is ready, not before.
@@ -330,14 +332,7 @@ func (t *trial) finish() error {
 
 // collect gathers what happened to the connections and what the nodes counted.
 func (t *trial) collect() error {
-	for _, running := range t.loads {
-		for _, connection := range running.connections {
-			t.outcome.add(connection)
-			if t.livedThroughout(connection) {
-				t.outcome.Throughout = mergeCounts(t.outcome.Throughout, map[string]int{connection.Flow: 1})
-			}
-		}
-	}
+	t.addEnded()
 	t.outcome.TCP, t.outcome.Losses = map[string]map[string]uint64{}, map[string]datapath.LinkLosses{}
 	nodes := []string{clientNode}
 	for i := range t.topo.Servers {
@@ -358,10 +353,21 @@ func (t *trial) collect() error {
 		t.outcome.Losses[end] = losses
 	}
 	t.outcome.Counters = t.counters()
-	if deaths := t.unexpectedDeaths(); len(deaths) > 0 {
-		return fmt.Errorf("processes died: %v", deaths)
+	return t.deaths()
+}
+
+// addEnded adds what happened to the connections that have ended.
+func (t *trial) addEnded() {
+	t.outcome.Tally = Tally{}
+	for _, running := range t.loads {
+		_, connections := running.state()
+		for _, connection := range connections {
+			t.outcome.add(connection)
+			if t.livedThroughout(connection) {
+				t.outcome.Throughout = mergeCounts(t.outcome.Throughout, map[string]int{connection.Flow: 1})
+			}
+		}
 	}
-	return nil
 }
 
 // livedThroughout tells whether a completed connection began before the first event and ended after the last.

@@ -34,7 +34,7 @@ func (t *trial) weights(lb string) (map[string]uint32, error) {
 
 // awaitNewWeights waits until a load balancer dispatches by other weights than before.
 func (t *trial) awaitNewWeights(lb string, before map[string]uint32, within time.Duration) error {
-	return await(t.ctx, within, lb+" has new weights", func() error {
+	return awaitPromised(t.ctx, within, lb+" has new weights", func() error {
 		now, err := t.weights(lb)
 		if err == nil && maps.Equal(now, before) {
 			err = fmt.Errorf("they are still %v", now)
@@ -47,7 +47,7 @@ func (t *trial) awaitNewWeights(lb string, before map[string]uint32, within time
 const standstillChanges = 8
 
 // longestStandstill watches the weights of a load balancer until they have changed a few times, and tells the longest time that
-// they did not.
+// they did not, in machine time.
 func (t *trial) longestStandstill(lb string) (longest time.Duration, err error) {
 	before, err := t.weights(lb)
 	if err != nil {
@@ -58,7 +58,7 @@ func (t *trial) longestStandstill(lb string) (longest time.Duration, err error) 
 		if err := t.awaitNewWeights(lb, before, resumeMax); err != nil {
 			return 0, err
 		}
-		longest, last = max(longest, time.Since(last)), time.Now()
+		longest, last = max(longest, machine().since(last)), time.Now()
 		if before, err = t.weights(lb); err != nil {
 			return 0, err
 		}

@@ -151,6 +151,7 @@ func TestEveryContradictionIsRefusedWithPathAndRemedy(t *testing.T) {
 		{"nat port with two service ports", func(f *Fleet) { f.Services[0].Return, f.Services[0].Servers[0].Port = ReturnThrough, 8080 }, "services[0].servers[0].port", "one service per port"},
 		{"vip missing", func(f *Fleet) { f.Services[0].VIP = netip.Addr{} }, "services[0].vip", "IPv4 or IPv6"},
 		{"vip multicast", func(f *Fleet) { f.Services[0].VIP = netip.MustParseAddr("224.0.0.1") }, "services[0].vip", "unicast"},
+		{"vip link-local", func(f *Fleet) { f.Services[0].VIP = netip.MustParseAddr("169.254.1.1") }, "services[0].vip", "link-local"},
 		{"vip mapped", func(f *Fleet) { f.Services[0].VIP = netip.MustParseAddr("::ffff:1.2.3.4") }, "services[0].vip", "write 1.2.3.4"},
 		{"service name missing", func(f *Fleet) { f.Services[0].Name = "" }, "services[0].name", "give it a name"},
 		{"service name twice", func(f *Fleet) { f.Services = append(f.Services, f.Services[0]) }, "services[1].name", "services[0]"},

@@ -27,7 +27,9 @@ func (h *Health) validate(path string, found *findings) {
 	checkChoice(path+".check", checkNames, h.Check, found)
 	checkChoice(path+".all_down", allDownNames, h.AllDown, found)
 	checkDuration(path+".interval", h.Interval, MinCheckTime, MaxCheckTime, found)
-	checkDuration(path+".timeout", h.Timeout, MinCheckTime, h.Interval, found)
+	if checkDuration(path+".timeout", h.Timeout, MinCheckTime, MaxCheckTime, found); h.Interval >= MinCheckTime && h.Timeout > h.Interval {
+		found.add(path+".timeout", "make it shorter, or the interval longer", "%s is longer than the interval of %s", h.Timeout, h.Interval)
+	}
 	if h.Rise == 0 || h.Fall == 0 {
 		found.add(path, "use 1 or more", "rise and fall count checks")
 	}

@@ -10,6 +10,9 @@ import (
 func (s *Service) validate(path string, found *findings) {
 	checkName(path+".name", s.Name, found)
 	checkAddress(path+".vip", s.VIP, found)
+	if s.VIP.IsLinkLocalUnicast() && s.VIP.Zone() == "" {
+		found.add(path+".vip", "use an address that routers forward to", "%s is a link-local address: clients beyond one link cannot reach it, and every host may have it", s.VIP)
+	}
 	s.validateValues(path, found)
 	s.validatePorts(path, found)
 	s.validateCombination(path, found)

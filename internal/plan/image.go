@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/history"
 	"github.com/ballast-lb/ballast/internal/algo/maglev"
 	"github.com/ballast-lb/ballast/internal/algo/modulo"
+	"github.com/ballast-lb/ballast/internal/algo/pathid"
 	"github.com/ballast-lb/ballast/internal/algo/wcmp"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -128,7 +129,7 @@ func compile(want *Want, s *Service, before *image) image {
 		img.vips = append(img.vips, vipKey(s.VIP, port, uint8(s.Protocol)))
 	}
 	for _, server := range slices.Concat(s.Removed, s.Servers) {
-		img.servers[server.ID] = serverRow(s, &server, want.Paths[server.Address]).makeRoom(configured, server.Address, &want.Tier)
+		img.servers[server.ID] = serverRow(want, s, &server).makeRoom(configured, server.Address, &want.Tier)
 	}
 	if s.Return == model.ReturnThrough {
 		img.addReturns(want, s)
@@ -174,8 +175,10 @@ func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
 	return row
 }
 
-func serverRow(s *Service, server *model.Server, path Path) ServerRow {
-	row := ServerRow{Address: WireAddress(server.Address), Port: wirePort(server.Port), MTU: path.MTU}
+func serverRow(want *Want, s *Service, server *model.Server) ServerRow {
+	path := want.Paths[server.Address]
+	row := ServerRow{Address: WireAddress(server.Address), Port: wirePort(server.Port), MTU: path.MTU,
+		PathSecret: pathid.Secret(want.Keys.Placement, server.Address)}
 	if server.Address.Is6() {
 		row.Flags |= ServerIPv6
 	}

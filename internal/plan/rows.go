@@ -75,6 +75,7 @@ type ServerRow struct {
 	VLAN           [2]byte
 	Port           [2]byte
 	Flags          uint16
+	PathSecret     uint32 // internal/algo/pathid
 }
 
 // Flags of ServerRow: enum server_flag.

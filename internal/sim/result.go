@@ -8,10 +8,12 @@ import (
 // Verdict is what becomes of a claim.
 type Verdict string
 
-// All verdicts. A claim fails whenever our value is outside of its band, known not to reproduce or not.
+// All verdicts. A claim fails, known not to reproduce or not, when our mean is outside of its band and its confidence interval does not
+// reach the band.
 const (
 	Pass             Verdict = "PASS"
 	Fail             Verdict = "FAIL"
+	Inconclusive     Verdict = "INCONCLUSIVE"       // our mean is outside, and too few runs were made to tell that from chance
 	DoesNotReproduce Verdict = "DOES-NOT-REPRODUCE" // the paper's value; ours is what an honest run gives
 	Shown            Verdict = "SHOWN"              // there is no band to judge by
 )
@@ -69,19 +71,32 @@ type Place struct {
 }
 
 // Failed tells whether any claim of a result fails.
-func (r Result) Failed() bool {
+func (r Result) Failed() bool { return len(r.With(Fail)) > 0 }
+
+// With are the findings that have a verdict.
+func (r Result) With(verdict Verdict) (findings []Finding) {
 	for _, finding := range r.Findings {
-		if finding.Verdict == Fail {
-			return true
+		if finding.Verdict == verdict {
+			findings = append(findings, finding)
 		}
 	}
-	return false
+	return findings
 }
 
-// judge returns the verdict of a claim whose mean is as given.
-func (c Claim) judge(mean float64) Verdict {
+// judge returns the verdict of a claim. Certain is that the value does not vary from run to run. A band of one value claims something exactly:
+// a single run disproves it.
+func (c Claim) judge(ours Estimate, certain bool) Verdict {
+	reach := ours.Half
 	switch {
-	case mean < c.Low || mean > c.High:
+	case certain || c.Low == c.High:
+		reach = 0
+	case ours.Runs == 1: // one run has no interval, and proves nothing
+		reach = math.Inf(1)
+	}
+	switch outside := ours.Mean < c.Low || ours.Mean > c.High; {
+	case outside && ours.Mean+reach >= c.Low && ours.Mean-reach <= c.High:
+		return Inconclusive
+	case outside:
 		return Fail
 	case c.Known:
 		return DoesNotReproduce

@@ -90,19 +90,52 @@ func TestPointsBelongToTheirFigures(t *testing.T) {
 }
 
 func TestVerdicts(t *testing.T) {
-	band, open := Claim{Low: 1, High: 2}, Claim{Low: math.Inf(-1), High: math.Inf(1)}
-	known := band
+	band, open, zero := Claim{Low: 1, High: 2}, Claim{Low: math.Inf(-1), High: math.Inf(1)}, Claim{}
+	known, least := band, Claim{Low: 1.15, High: math.Inf(1)}
 	known.Known = true
 	for _, c := range []struct {
-		claim Claim
-		mean  float64
-		want  Verdict
+		claim   Claim
+		ours    Estimate
+		certain bool
+		want    Verdict
 	}{
-		{band, 1, Pass}, {band, 2, Pass}, {band, 2.1, Fail}, {band, 0.9, Fail}, {known, 1.5, DoesNotReproduce}, {known, 3, Fail}, {open, 9, Shown},
+		{band, Estimate{1, 0.1, 3}, false, Pass}, {band, Estimate{2, 0.1, 3}, false, Pass}, {band, Estimate{1.5, 9, 2}, false, Pass},
+		{band, Estimate{2.5, 0.4, 3}, false, Fail}, {band, Estimate{0.5, 0.4, 3}, false, Fail}, // the interval ends before the band
+		{band, Estimate{2.5, 0.5, 3}, false, Inconclusive}, {band, Estimate{0.5, 0.6, 3}, false, Inconclusive}, {band, Estimate{9, 20, 2}, false, Inconclusive},
+		{least, Estimate{1.13, 0.16, 3}, false, Inconclusive}, {least, Estimate{1.13, 0.01, 10}, false, Fail},
+		{band, Estimate{9, 0, 1}, false, Inconclusive}, {band, Estimate{9, 0, 1}, true, Fail}, {band, Estimate{2.1, 0.4, 3}, true, Fail}, // one run
+		{zero, Estimate{0, 0, 3}, false, Pass}, {zero, Estimate{0.3, 1.4, 3}, false, Fail}, {zero, Estimate{1, 0, 1}, false, Fail}, // exact
+		{known, Estimate{1.5, 0, 3}, false, DoesNotReproduce}, {known, Estimate{3, 0.1, 3}, false, Fail}, {open, Estimate{9, 0, 1}, false, Shown},
 	} {
-		if have := c.claim.judge(c.mean); have != c.want {
-			t.Errorf("%+v of %+v: %v", c.mean, c.claim, have)
+		if have := c.claim.judge(c.ours, c.certain); have != c.want {
+			t.Errorf("%+v of %+v, certain %t: %v, not %v", c.ours, c.claim, c.certain, have, c.want)
 		}
+	}
+}
+
+func TestAFalseClaimFailsWithEnoughSeedsAndATrueOneDoesNot(t *testing.T) {
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 0))
+	claim := Claim{Low: 1, High: math.Inf(1)}
+	verdicts := func(mean float64, runs int) map[Verdict]int {
+		count := map[Verdict]int{}
+		for range 2000 {
+			values := make([]float64, runs)
+			for i := range values {
+				values[i] = mean + 0.2*random.NormFloat64()
+			}
+			count[claim.judge(Estimated(values), false)]++
+		}
+		return count
+	}
+	if few := verdicts(0.7, 2); few[Fail] > 1000 || few[Pass] > 400 {
+		t.Errorf("seed %d: a false claim by two runs: %v", seed, few)
+	}
+	if many := verdicts(0.7, 20); many[Fail] < 1950 || many[Pass] > 0 {
+		t.Errorf("seed %d: a false claim by twenty runs: %v", seed, many)
+	}
+	if edge := verdicts(1, 5); edge[Fail] > 100 { // 2.5 % of 2000 are 50
+		t.Errorf("seed %d: a claim that is just true: %v", seed, edge)
 	}
 }
 

@@ -9,13 +9,13 @@ import (
 func summarize(experiment Experiment, seeds []uint64, outcomes []*Outcome) Result {
 	result := Result{Experiment: experiment.Name, Title: experiment.Title, Source: experiment.Source, Method: experiment.Method, Seeds: seeds}
 	for _, claim := range experiment.Claims {
-		result.Findings = append(result.Findings, find(claim, outcomes))
+		result.Findings = append(result.Findings, find(claim, outcomes, experiment.Seeds == 1))
 	}
 	result.Diagrams = diagrams(experiment.Figures, outcomes)
 	return result
 }
 
-func find(claim Claim, outcomes []*Outcome) Finding {
+func find(claim Claim, outcomes []*Outcome, certain bool) Finding {
 	finding := Finding{ID: claim.ID, What: claim.What, Unit: claim.Unit, Paper: claim.Paper, Band: Band{claim.Low, claim.High}, Note: claim.Note}
 	for _, outcome := range outcomes {
 		finding.Values = append(finding.Values, outcome.Values[claim.ID])
@@ -23,7 +23,7 @@ func find(claim Claim, outcomes []*Outcome) Finding {
 		finding.Trials += outcome.Shares[claim.ID].Of
 	}
 	finding.Ours = Estimated(finding.Values)
-	finding.Verdict = claim.judge(finding.Ours.Mean)
+	finding.Verdict = claim.judge(finding.Ours, certain)
 	return finding
 }
 

@@ -13,16 +13,23 @@ type Document struct {
 	Key      string
 	Value    []byte // nil: there is none (any more)
 	Revision uint64 // of the last change of this document; 0: there is none
+	Same     bool   // for Commit: it stays as it is, and has to be what was read
 }
 
 // ErrConflict is returned by Commit when a document has changed since it was read: read again and decide again.
 var ErrConflict = errors.New("the fleet was changed by somebody else at the same time")
 
+// ErrUnknown is returned by Commit when it is not known whether it was carried out. It may be yet, unless the error is ErrConflict, too.
+var ErrUnknown = errors.New("it may or may not have been carried out")
+
 // ErrClosed is returned by what is called after Close.
 var ErrClosed = errors.New("the store is closed")
 
-// MaxTogether is how many documents a Commit changes together; more are changed in several steps, by ascending position.
-const MaxTogether = 100
+// Limits are what one Commit has room for.
+type Limits struct {
+	Documents int
+	Bytes     int // of their keys and values
+}
 
 // Store is safe for concurrent use.
 type Store interface {
@@ -31,13 +38,15 @@ type Store interface {
 	// Watch delivers what changed after a revision, in order; the changes of one Commit together. The channel is closed when ctx
 	// ends or when nothing more can be delivered without a gap: Load again.
 	Watch(ctx context.Context, after uint64) <-chan Batch
-	// Commit replaces the values of documents (nil: deletes them) if each still has the Revision given, and otherwise returns
-	// ErrConflict. Up to 100 documents change together; of more, what precedes a conflict may have been done.
+	// Commit replaces the values of documents (nil: deletes them; Same: looks only) if each still has the Revision given, all together,
+	// and otherwise returns ErrConflict. It is linearizable: what it compares is no older than its call.
 	Commit(ctx context.Context, documents []Document) (revision uint64, err error)
 	// Join adds a controller to the list of those that live until ctx ends, or until it was not heard of for the time to live
 	// (about 2 s). The channel delivers the list at once and whenever it changes, itself included while it is on it, and is closed
 	// when ctx ends. A controller that has dropped out joins again by itself, with a higher Term.
 	Join(ctx context.Context, self Member) (<-chan []Member, error)
+	// Limits tells what Commit has room for.
+	Limits() Limits
 	Close() error
 }
 
@@ -56,7 +65,10 @@ type Member struct {
 }
 
 // Check finds what no Commit can mean.
-func Check(documents []Document) error {
+func Check(documents []Document, most Limits) error {
+	if len(documents) > most.Documents {
+		return fmt.Errorf("commit: %d documents: there is room for %d", len(documents), most.Documents)
+	}
 	seen := make(map[string]bool, len(documents))
 	for _, d := range documents {
 		if d.Key == "" || seen[d.Key] {

@@ -197,14 +197,18 @@ func TestAnyNumberOfDocumentsIsChangedAndLoaded(t *testing.T) {
 			documents = append(documents, set(fmt.Sprintf("services/%d", i), fmt.Sprint(i), 0))
 		}
 		changes := s.Watch(t.Context(), 0)
-		revision := commit(t, s, documents...)
+		most := s.Limits().Documents
+		revision := uint64(0)
+		for together := range slices.Chunk(documents, most) {
+			revision = commit(t, s, together...)
+		}
 		have, at := load(t, s)
 		if len(have) != n || at != revision {
 			t.Fatalf("%d documents at %d, want %d at %d", len(have), at, n, revision)
 		}
 		for seen := 0; seen < n; {
 			batch, ok := receive(t, changes)
-			if !ok || len(batch.Documents) < min(store.MaxTogether, n-seen) {
+			if !ok || len(batch.Documents) < min(most, n-seen) {
 				t.Fatalf("a batch of %d after %d", len(batch.Documents), seen)
 			}
 			seen += len(batch.Documents)
@@ -212,9 +216,37 @@ func TestAnyNumberOfDocumentsIsChangedAndLoaded(t *testing.T) {
 		for i := range documents {
 			documents[i] = store.Document{Key: documents[i].Key, Revision: have[documents[i].Key].Revision}
 		}
-		commit(t, s, documents...)
+		for together := range slices.Chunk(documents, most) {
+			commit(t, s, together...)
+		}
 		if have, _ := load(t, s); len(have) != 0 {
 			t.Errorf("%d documents were left behind", len(have))
+		}
+		if _, err := s.Commit(t.Context(), make([]store.Document, most+1)); err == nil || errors.Is(err, store.ErrConflict) {
+			t.Errorf("more than there is room for: %v", err)
+		}
+	})
+}
+
+func TestWhatIsOnlyLookedAtHasToBeAsItWasReadAndStays(t *testing.T) {
+	onEvery(t, func(t *testing.T, s store.Store) {
+		same := func(key string, revision uint64) store.Document {
+			return store.Document{Key: key, Revision: revision, Same: true}
+		}
+		first := commit(t, s, set("a", "1", 0), set("b", "1", 0))
+		if at := commit(t, s, same("a", first), same("none", 0)); at < first {
+			t.Errorf("looked at %d, written at %d", at, first)
+		}
+		second := commit(t, s, same("a", first), set("b", "2", first))
+		for name, documents := range map[string][]store.Document{
+			"alone": {same("b", first)}, "with a change": {same("b", first), set("a", "2", first)}, "of what is not there": {same("none", first)},
+		} {
+			if _, err := s.Commit(t.Context(), documents); !errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrUnknown) {
+				t.Errorf("an old look %s: %v", name, err)
+			}
+		}
+		if have, _ := load(t, s); len(have) != 2 || have["a"].Revision != first || have["b"].Revision != second {
+			t.Errorf("have %v", have)
 		}
 	})
 }

@@ -251,6 +251,15 @@ func TestNothingPointsAtATracker(t *testing.T) {
 	}
 }
 
+// Flags that depend on the machine are in the Makefile.
+func TestDirectivesNameNoArchitecture(t *testing.T) {
+	for _, name := range files(t, ".go") {
+		for _, directive := range regexp.MustCompile(`(?m)^//go:generate .*-linux-gnu.*`).FindAll(read(t, name), -1) {
+			t.Errorf("%s: %s: builds on one architecture only", name, directive)
+		}
+	}
+}
+
 // docs/papers.md maps sections of papers to files and tests.
 func TestPathsInTheMapOfPapersExist(t *testing.T) {
 	const papers = "docs/papers.md"

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -20,6 +21,9 @@ import (
 
 // maxNesting bounds brackets and dashes that are open at once: no schema needs as many, and the parser recurses.
 const maxNesting = 16
+
+// byteOrderMark is what some editors begin a file in UTF-8 with; it says nothing.
+const byteOrderMark = "\ufeff"
 
 // Objection is one thing that is wrong with a file.
 type Objection struct {
@@ -94,7 +98,7 @@ func (r *Reader) Parse(text []byte) (root ast.Node) {
 			root = nil
 		}
 	}()
-	tokens := lexer.Tokenize(string(text))
+	tokens := lexer.Tokenize(strings.TrimPrefix(string(text), byteOrderMark))
 	if !r.checkTokens(tokens) {
 		return nil
 	}
@@ -147,6 +151,14 @@ func (r *Reader) checkTokens(tokens token.Tokens) bool {
 	return true
 }
 
+// printable quotes a key that is not plain text: whoever reads an objection to it reads one line, and so does a terminal.
+func printable(key string) string {
+	if strings.ContainsFunc(key, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(key)
+	}
+	return key
+}
+
 func (r *Reader) syntaxError(err error) {
 	line, problem := 1, err.Error()
 	var syntax *yaml.SyntaxError
@@ -181,7 +193,7 @@ func (r *Reader) Entries(node ast.Node, path string, visit func(key string, line
 	}
 	for entry := mapping.MapRange(); entry.Next(); {
 		key := entry.Key().GetToken()
-		childPath := strings.TrimPrefix(path+"."+key.Value, ".")
+		childPath := strings.TrimPrefix(path+"."+printable(key.Value), ".")
 		if first, ok := r.lines[childPath]; ok {
 			r.Fail(key.Position.Line, childPath, "remove one of them", "repeated, first on line %d", first)
 			continue
@@ -223,8 +235,12 @@ func Whole[N ~int | ~uint8 | ~uint16 | ~uint32](r *Reader, target *N, least, mos
 			return
 		}
 		parsed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil || parsed < uint64(least) || parsed > uint64(most) {
+		if err != nil {
 			r.Fail(Line(node), path, fmt.Sprintf("use a decimal number from %d to %d", least, most), "%q is not such a number", text)
+			return
+		}
+		if parsed < uint64(least) || parsed > uint64(most) {
+			r.Fail(Line(node), path, fmt.Sprintf("use %d to %d", least, most), "%s is out of range", text)
 			return
 		}
 		*target = N(parsed)

@@ -72,7 +72,7 @@ func run(t *testing.T, scenario string, arguments ...string) lab.Result {
 		for _, trial := range result.Trials {
 			t.Logf("%s: %+v", trial.Name, trial.Tally)
 		}
-		t.Fatalf("%v: repeat with --seed %d: %q", runErr, result.Seed, result.Failures)
+		t.Fatalf("%v: repeat with --seed %d: %s: %q %s", runErr, result.Seed, result.Outcome, result.Failures, result.Error)
 	}
 	return result
 }

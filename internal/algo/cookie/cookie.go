@@ -61,6 +61,23 @@ func Decode(bits uint8, timestamp uint32, hash uint64) (id uint16) {
 	return (uint16(timestamp) ^ uint16(hash)) & idMask(bits)
 }
 
+// Reader returns what reads the id of a server from the timestamps that it sends to a client in a connection to one of the service's ports.
+// known is false where no key of that epoch is. A table's index and node, which may stand above the id, are left out.
+func Reader(keys *model.Keys, s *model.Service) func(client netip.AddrPort, port uint16, timestamp uint32) (id uint16, known bool) {
+	byParity := map[uint32]Key{}
+	for epoch, key := range keys.Cookie {
+		byParity[epoch&1] = ServiceKey(key, s.VIP, s.Protocol)
+	}
+	bits, ids := s.CookieBits, s.MaxID()
+	return func(client netip.AddrPort, port uint16, timestamp uint32) (uint16, bool) {
+		key, known := byParity[EpochBit(bits, timestamp)]
+		if !known {
+			return 0, false
+		}
+		return Decode(bits, timestamp, FlowHash(key, client, port)) & ids, true
+	}
+}
+
 // EpochBit returns the parity of the epoch whose key made the cookie in a timestamp's low bits.
 func EpochBit(bits uint8, timestamp uint32) uint32 { return timestamp >> (bits - 1) & 1 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -21,8 +22,11 @@ type Memory struct {
 	Live         func(id uint16) uint64 // connections of a server; nil: none
 	Estimated    bool                   // there are no agents who count them
 	Members      []*ballastv1.NodeStatus
+	Holders      func(*model.Fleet) *rotation.Nodes // of keys; nil: everybody has what there is, and no connection lives
 	// Interfere, if set, is called once in the middle of a change: what it does is what somebody else does at the same time.
 	Interfere func()
+	Stale     error // why what is told may be old
+	Past      []*ballastv1.FleetChange
 
 	mutex    sync.Mutex
 	node     node.Node
@@ -37,6 +41,17 @@ func (m *Memory) Fleet(context.Context) (model.Fleet, uint64, error) {
 	defer m.mutex.Unlock()
 	return m.node.Running.Clone(), m.revision, nil
 }
+
+// Newest implements api.Desired.
+func (m *Memory) Newest(ctx context.Context) (fleet model.Fleet, revision uint64, err error) {
+	if fleet, revision, err = m.Fleet(ctx); m.Stale != nil {
+		err = &api.Unconfirmed{Why: m.Stale}
+	}
+	return fleet, revision, err
+}
+
+// History implements api.Desired.
+func (m *Memory) History(context.Context) ([]*ballastv1.FleetChange, error) { return m.Past, nil }
 
 // Change implements api.Desired: it tries again when the fleet has changed under its hands, as controllers do.
 func (m *Memory) Change(_ context.Context, dryRun bool, edit api.Edit) (changes []string, revision uint64, err error) {
@@ -102,6 +117,33 @@ func (m *Memory) Servers(_ context.Context, service string) (list []*ballastv1.S
 
 // Nodes implements api.Desired.
 func (m *Memory) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) { return m.Members, nil }
+
+// KeyNodes implements api.Desired.
+func (m *Memory) KeyNodes() *rotation.Nodes {
+	m.mutex.Lock()
+	fleet := m.node.Running.Clone()
+	m.mutex.Unlock()
+	if m.Holders != nil {
+		return m.Holders(&fleet)
+	}
+	return AllHold(&fleet, 0)
+}
+
+// AllHold are a load balancer and an agent for all servers, which have the fleet's keys; so many connections live on the oldest.
+func AllHold(fleet *model.Fleet, connections uint64) *rotation.Nodes {
+	epochs := fleet.Keys.Epochs()
+	report := &rotation.Report{Epochs: epochs, Current: fleet.Keys.Current, Connections: map[uint32]uint64{}}
+	if len(epochs) > 0 {
+		report.Connections[epochs[0]] = connections
+	}
+	agent := rotation.Node{Agent: true, Name: "agent", Report: report}
+	for i := range fleet.Services {
+		for _, server := range fleet.Services[i].Servers {
+			agent.Addresses = append(agent.Addresses, server.Address)
+		}
+	}
+	return &rotation.Nodes{Keys: fleet.Keys, List: []rotation.Node{{Name: "lb", HasKeys: true}, agent}}
+}
 
 // MakesKeys implements api.Desired.
 func (m *Memory) MakesKeys() bool { return !m.KeysFromFile }

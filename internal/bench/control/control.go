@@ -195,7 +195,7 @@ func (b *bench) start(ctx context.Context) error {
 // apply makes the fleet what is said, once the controller knows its store.
 func (b *bench) apply(ctx context.Context, services ...*ballastv1.Service) error {
 	for deadline := time.Now().Add(patience); ; {
-		_, err := b.fleet.Apply(ctx, &ballastv1.ApplyRequest{Services: services})
+		_, err := b.fleet.Apply(ctx, &ballastv1.ApplyRequest{Services: services, Force: true})
 		if err == nil || time.Now().After(deadline) || ctx.Err() != nil {
 			return err
 		}
@@ -291,7 +291,7 @@ func (b *bench) mass(ctx context.Context) error {
 	}
 	services := slices.Concat([]*ballastv1.Service{followed(o.Servers+o.Events, o.Rate)}, massServices(o.Services-1, o.ServersEach))
 	began := time.Now()
-	if _, err := b.fleet.Apply(ctx, &ballastv1.ApplyRequest{Services: services}); err != nil {
+	if _, err := b.fleet.Apply(ctx, &ballastv1.ApplyRequest{Services: services, Force: true}); err != nil {
 		return err
 	}
 	m := b.result.Mass

@@ -271,6 +271,13 @@ func (a *account) toSwitchOff(now time.Time) (ids []uint16) {
 	return ids
 }
 
+// needsAgents reports whether the service's servers answer clients themselves.
+func (a *account) needsAgents() bool {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	return a.view.Service.Return == model.ReturnDirect && a.view.Service.Affinity.Cookies()
+}
+
 // status tells what is known of the service's servers.
 func (a *account) status(now time.Time) (servers []*ballastv1.ServerStatus) {
 	a.mutex.Lock()

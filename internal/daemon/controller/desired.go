@@ -22,8 +22,9 @@ import (
 
 // Implementation constants.
 const (
-	attempts    = 20              // of a change that others get in the way of
-	catchUp     = 5 * time.Second // that a change waits to be seen here
+	attempts    = 50               // of a change that others get in the way of
+	queueTime   = 15 * time.Second // that a change waits for others through this controller
+	catchUp     = 5 * time.Second  // that a change waits to be seen here
 	reloadPause = 200 * time.Millisecond
 )
 
@@ -34,8 +35,12 @@ type Desired struct {
 	timing node.Timing
 	log    *slog.Logger
 
+	turn chan struct{} // of those who change the fleet through this controller: one at a time, in order
+
 	mutex   sync.Mutex
-	current *snapshot     // nil: not loaded yet
+	current *snapshot     // what the store has; nil: not loaded yet
+	sound   *snapshot     // the newest whose fleet makes sense, which is what nodes are told; nil: there was none
+	broken  error         // what is wrong with that of current; nil: nothing
 	changed chan struct{} // closed by the next change of current
 	aged    []node.Removed
 	shown   uint64          // revision of the view that nodes were last told; 0: none
@@ -45,7 +50,7 @@ type Desired struct {
 
 // NewDesired returns the state in a store, as yet unknown.
 func NewDesired(s store.Store, timing node.Timing, log *slog.Logger) *Desired {
-	return &Desired{store: s, timing: timing, log: log, changed: make(chan struct{})}
+	return &Desired{store: s, timing: timing, log: log, changed: make(chan struct{}), turn: make(chan struct{}, 1)}
 }
 
 // Follow keeps up with the store until ctx ends. What cannot be reached, or makes no sense, is tried again.
@@ -100,7 +105,7 @@ func (d *Desired) load(documents []store.Document, revision uint64) error {
 	d.mutex.Lock()
 	d.whole = d.shown != 0
 	d.mutex.Unlock()
-	d.become(next)
+	d.become(next, true)
 	return nil
 }
 
@@ -113,7 +118,7 @@ func (d *Desired) apply(batch store.Batch) error {
 			return err
 		}
 	}
-	d.become(next)
+	d.become(next, slices.ContainsFunc(batch.Documents, func(document store.Document) bool { return ofFleet(document.Key) }))
 	return nil
 }
 
@@ -143,12 +148,44 @@ func (d *Desired) show(revision uint64) (skipped []string, whole bool) {
 	return skipped, whole
 }
 
-func (d *Desired) become(next *snapshot) {
+// become takes note of what the store has. Nodes are told only what makes sense as a whole: a fleet that contradicts itself, as an older
+// version or a hand may have written it, is none that they could take.
+func (d *Desired) become(next *snapshot, fleet bool) {
+	d.mutex.Lock()
+	broken := d.broken
+	d.mutex.Unlock()
+	if fleet {
+		wanted := next.fleet()
+		broken = wanted.Validate()
+	}
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
-	d.current = next
+	switch {
+	case broken == nil:
+		if d.broken != nil {
+			d.log.Info("the fleet in the store makes sense again: nodes are told it", "revision", next.revision)
+		}
+		d.sound = next
+	case d.broken == nil || d.broken.Error() != broken.Error():
+		d.log.Error("the fleet in the store contradicts itself: nodes are told nothing new until it is changed", "revision", next.revision, "error", broken)
+	}
+	d.current, d.broken = next, broken
 	close(d.changed)
 	d.changed = make(chan struct{})
+}
+
+// Known reports whether there is a state that nodes can be told.
+func (d *Desired) Known() bool {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	return d.sound != nil
+}
+
+// Broken tells what is wrong with the fleet in the store, nil: nothing.
+func (d *Desired) Broken() error {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	return d.broken
 }
 
 func (d *Desired) now() *snapshot {
@@ -164,13 +201,15 @@ func (d *Desired) next() (*snapshot, <-chan struct{}) {
 	return d.current, d.changed
 }
 
-// View returns the desired state as nodes are told it, nil before it is known, and what is closed when there is another.
+// View returns the desired state as nodes are told it, nil before it is known, and what is closed when there may be another.
 func (d *Desired) View() (view *View, changed <-chan struct{}) {
-	current, changed := d.next()
-	if current == nil {
+	d.mutex.Lock()
+	sound, changed := d.sound, d.changed
+	d.mutex.Unlock()
+	if sound == nil {
 		return nil, changed
 	}
-	return current.view(), changed
+	return sound.view(), changed
 }
 
 // errUnknown is what clients are told before the store has been read.
@@ -185,143 +224,132 @@ func (d *Desired) Fleet() (fleet model.Fleet, revision uint64, err error) {
 	return current.fleet(), current.revision, nil
 }
 
+// confirmTime bounds how long a reader waits for the store before it is told what is known here.
+const confirmTime = 2 * time.Second
+
+// Newest is Fleet once the store has confirmed that there is nothing newer; see api.Desired.
+func (d *Desired) Newest(ctx context.Context) (fleet model.Fleet, revision uint64, err error) {
+	asked, cancel := context.WithTimeout(ctx, confirmTime)
+	defer cancel()
+	for {
+		now, changed := d.next()
+		if now == nil {
+			return fleet, 0, errUnknown
+		}
+		err := d.confirm(asked, now)
+		if errors.Is(err, store.ErrConflict) {
+			if err = pause(asked, changed); err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			err = &api.Unconfirmed{Why: fmt.Errorf("the store did not confirm it: %w", err)}
+		}
+		return now.fleet(), now.revision, err
+	}
+}
+
 // update commits what decide makes of the state as it is now, and waits until it is so here. Where others were faster it decides again.
-func (d *Desired) update(ctx context.Context, decide func(*snapshot) ([]store.Document, error)) (revision uint64, err error) {
+// It is for what no fleet is made of, so for what is no part of a change.
+func (d *Desired) update(ctx context.Context, decide func(*snapshot) ([]store.Document, error)) error {
 	for range attempts {
 		now, changed := d.next()
 		if now == nil {
-			return 0, errUnknown
+			return errUnknown
 		}
 		documents, err := decide(now)
 		if err != nil || len(documents) == 0 {
-			return now.revision, err
+			return err
 		}
 		revision, err := d.store.Commit(ctx, documents)
 		if err == nil {
-			return revision, d.await(ctx, revision)
+			d.await(ctx, revision)
+			return nil
 		}
 		if !errors.Is(err, store.ErrConflict) {
-			if ctx.Err() == nil {
-				err = connect.NewError(connect.CodeUnavailable, err)
-			}
-			return 0, err
+			return err
 		}
-		select {
-		case <-changed:
-		case <-time.After(reloadPause): // it may have changed before we looked
-		case <-ctx.Done():
-			return 0, ctx.Err()
+		if err := pause(ctx, changed); err != nil {
+			return err
 		}
 	}
-	return 0, store.ErrConflict
+	return store.ErrConflict
+}
+
+// pause waits after a conflict until the state has changed here; it may have before we looked.
+func pause(ctx context.Context, changed <-chan struct{}) error {
+	select {
+	case <-changed:
+	case <-time.After(reloadPause):
+	case <-ctx.Done():
+	}
+	return ctx.Err()
 }
 
 // await returns when a revision is known here; it is done already, so it is no error if that takes long.
-func (d *Desired) await(ctx context.Context, revision uint64) error {
+func (d *Desired) await(ctx context.Context, revision uint64) {
 	late := time.After(catchUp)
 	for {
 		now, changed := d.next()
 		if now.revision >= revision {
-			return nil
+			return
 		}
 		select {
 		case <-changed:
 		case <-late:
 			d.log.Warn("a change is in the store but has not come back in time: it will", "revision", revision)
-			return nil
+			return
 		case <-ctx.Done():
-			return nil
+			return
 		}
 	}
-}
-
-// Change carries an edit out; see api.Desired.
-func (d *Desired) Change(ctx context.Context, dryRun bool, edit api.Edit) (changes []string, revision uint64, err error) {
-	revision, err = d.update(ctx, func(now *snapshot) ([]store.Document, error) {
-		n := now.node()
-		if changes, err = n.Change(time.Now(), func(f *model.Fleet) error { return edit(f, n.Removed) }); err != nil || dryRun {
-			return nil, err
-		}
-		return now.changes(n)
-	})
-	if err != nil {
-		return nil, 0, err
-	}
-	if !dryRun && len(changes) > 0 {
-		d.log.Info("changed", "revision", revision, "changes", summary(changes))
-	}
-	return changes, revision, nil
-}
-
-// summary keeps the log short.
-func summary(changes []string) []string {
-	const most = 20
-	if len(changes) <= most {
-		return changes
-	}
-	return append(slices.Clone(changes[:most]), fmt.Sprintf("and %d more", len(changes)-most))
-}
-
-// Forget gives up a removed server and its id; see api.Desired.
-func (d *Desired) Forget(ctx context.Context, service, server string) (changes []string, revision uint64, err error) {
-	revision, err = d.update(ctx, func(now *snapshot) ([]store.Document, error) {
-		n := now.node()
-		if err := n.Forget(service, server); err != nil {
-			return nil, connect.NewError(connect.CodeNotFound, err)
-		}
-		return now.changes(n)
-	})
-	if err != nil {
-		return nil, 0, err
-	}
-	changes = []string{fmt.Sprintf("service %s: removed server %s: forgotten, its id is free", service, server)}
-	d.log.Info("changed", "revision", revision, "changes", changes)
-	return changes, revision, nil
 }
 
 // SetHealth writes down who is unhealthy, of several services at once. Services that are gone are left out.
 func (d *Desired) SetHealth(ctx context.Context, found map[string]healthDocument) error {
-	_, err := d.update(ctx, func(now *snapshot) (documents []store.Document, err error) {
-		for name, health := range found {
-			before := cmp.Or(now.health[name], &healthDocument{})
-			if !now.judges(name) || slices.Equal(before.Down, health.Down) && slices.Equal(before.Cut, health.Cut) {
-				continue
-			}
-			key := healthPrefix + name
-			var value []byte // nobody is: no document
-			if len(health.Down) > 0 {
-				if value, err = json.Marshal(health); err != nil {
+	const documents = 2 // of each
+	for names := range slices.Chunk(slices.Sorted(maps.Keys(found)), max(1, d.store.Limits().Documents/documents)) {
+		err := d.update(ctx, func(now *snapshot) (documents []store.Document, err error) {
+			for _, name := range names {
+				changed, err := now.judged(name, found[name])
+				if err != nil {
 					return nil, err
 				}
+				documents = append(documents, changed...)
 			}
-			documents = append(documents, store.Document{Key: key, Value: value, Revision: now.own[key]})
+			return documents, nil
+		})
+		if err != nil {
+			return err
 		}
-		return documents, nil
-	})
-	return err
+	}
+	return nil
 }
 
-// SwitchOff ends the drain of a server whose deadline has passed: it gets no packets any more.
-func (d *Desired) SwitchOff(ctx context.Context, service string, id uint16) error {
-	_, _, err := d.Change(ctx, false, func(fleet *model.Fleet, _ []node.Removed) error {
-		s := fleet.Service(service)
-		if s == nil {
-			return nil
+// judged returns what writes down who of a service is unhealthy, if that is news.
+func (s *snapshot) judged(name string, health healthDocument) ([]store.Document, error) {
+	before := cmp.Or(s.health[name], &healthDocument{})
+	if !s.judges(name) || slices.Equal(before.Down, health.Down) && slices.Equal(before.Cut, health.Cut) {
+		return nil, nil
+	}
+	var value []byte // nobody is: no document
+	if len(health.Down) > 0 {
+		var err error
+		if value, err = json.Marshal(health); err != nil {
+			return nil, err
 		}
-		for i := range s.Servers {
-			if server := &s.Servers[i]; server.ID == id && server.State == model.StateDraining && !server.Deadline.IsZero() && !time.Now().Before(server.Deadline) {
-				server.State = model.StateOff
-			}
-		}
-		return nil
-	})
-	return err
+	}
+	key, of := healthPrefix+name, servicesPrefix+name
+	if name == model.SecondTierName {
+		of = nodesKey
+	}
+	return []store.Document{{Key: key, Value: value, Revision: s.own[key]}, {Key: of, Revision: s.own[of], Same: true}}, nil // of what is there still
 }
 
 // Age forgets removed servers that nobody has spoken to for long, of the services that are ours. activity changes with every sign of
 // life of a server. What was last seen when is written down seldom: a controller that takes over counts from there.
 func (d *Desired) Age(ctx context.Context, now time.Time, ours func(service string) bool, activity func(service string, id uint16) uint64) error {
-	_, err := d.update(ctx, func(current *snapshot) ([]store.Document, error) {
+	_, err := d.commit(ctx, &recordedChange{}, func(current *snapshot) ([]store.Document, error) {
 		n := current.node()
 		written := n.Removed
 		foreign := func(r node.Removed) bool { return !ours(r.Service) }

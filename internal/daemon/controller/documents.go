@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -22,7 +23,13 @@ const (
 	keysKey        = "keys"
 	nodesKey       = "nodes"
 	membersKey     = "controllers"
+	historyKey     = "history"
 )
+
+// ofFleet reports whether a document has a part of the fleet, which only makes sense as a whole (model.Fleet.Validate).
+func ofFleet(key string) bool {
+	return key == keysKey || key == nodesKey || strings.HasPrefix(key, servicesPrefix)
+}
 
 // serviceOf returns the name of the service that a document is about, empty: of none. Load balancers of the second tier are judged like
 // the servers of a service.
@@ -112,12 +119,13 @@ type snapshot struct {
 	keys     model.Keys
 	nodes    nodesDocument
 	members  membersDocument
+	history  historyDocument
 	own      map[string]uint64 // key -> revision of the document
 	seen     map[string]uint64 // service -> revision of the last change of anything about it
 }
 
 func (s *snapshot) clone() *snapshot {
-	return &snapshot{s.revision, maps.Clone(s.services), maps.Clone(s.health), s.keys, s.nodes, s.members, maps.Clone(s.own), maps.Clone(s.seen)}
+	return &snapshot{s.revision, maps.Clone(s.services), maps.Clone(s.health), s.keys, s.nodes, s.members, s.history, maps.Clone(s.own), maps.Clone(s.seen)}
 }
 
 func newSnapshot() *snapshot {
@@ -141,6 +149,8 @@ func (s *snapshot) take(d store.Document, revision uint64) error {
 		err = decode(d.Value, &s.nodes)
 	} else if d.Key == membersKey {
 		err = decode(d.Value, &s.members)
+	} else if d.Key == historyKey {
+		err = decode(d.Value, &s.history)
 	} else if d.Key == keysKey {
 		var keys keysDocument
 		if err = decode(d.Value, &keys); err == nil && d.Value != nil {
@@ -262,21 +272,33 @@ func (s *snapshot) changes(n *node.Node) (documents []store.Document, err error)
 	}
 	here := map[string]bool{}
 	for i := range n.Running.Services {
+		here[n.Running.Services[i].Name] = true
+	}
+	gone := map[netip.Addr][]string{} // a VIP is free before another service takes it
+	for _, name := range slices.Sorted(maps.Keys(s.services)) {
+		if vip := s.services[name].Service.VIP; !here[name] {
+			gone[vip] = append(gone[vip], name)
+		}
+	}
+	remove := func(vip netip.Addr) {
+		for _, name := range gone[vip] {
+			documents = append(documents, store.Document{Key: servicesPrefix + name, Revision: s.own[servicesPrefix+name]})
+			if key := healthPrefix + name; s.own[key] != 0 {
+				documents = append(documents, store.Document{Key: key, Revision: s.own[key]})
+			}
+		}
+		delete(gone, vip)
+	}
+	for i := range n.Running.Services {
 		service := &n.Running.Services[i]
-		here[service.Name] = true
 		next := &serviceDocument{*service, removed[service.Name], n.Past[service.Name]}
 		if before := s.services[service.Name]; before == nil || !before.same(next) {
+			remove(service.VIP)
 			put(servicesPrefix+service.Name, next)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.services)) {
-		if here[name] {
-			continue
-		}
-		documents = append(documents, store.Document{Key: servicesPrefix + name, Revision: s.own[servicesPrefix+name]})
-		if key := healthPrefix + name; s.own[key] != 0 {
-			documents = append(documents, store.Document{Key: key, Revision: s.own[key]})
-		}
+	for _, vip := range slices.SortedFunc(maps.Keys(gone), netip.Addr.Compare) {
+		remove(vip)
 	}
 	return documents, err
 }

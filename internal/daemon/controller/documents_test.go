@@ -53,7 +53,7 @@ func TestASecondTierThatIsRemovedLeavesNobodyDown(t *testing.T) {
 	require(t, d.SetHealth(t.Context(), map[string]healthDocument{model.SecondTierName: {Down: []uint16{1}}}))
 	documents, _, err := s.Load(t.Context())
 	require(t, err)
-	if len(documents) != 1 || documents[0].Key != nodesKey {
+	if len(documents) != 2 || documents[0].Key != historyKey || documents[1].Key != nodesKey {
 		t.Errorf("left in the store: %+v", documents)
 	}
 	if view, _ = d.View(); view.Second != nil || len(view.Nodes) != 1 {

@@ -217,6 +217,26 @@ func (e *Engine) serversOf(agent *pki.Identity) (servers []entry) {
 	return servers
 }
 
+// markAgents says of servers that need an agent whether one that speaks for them is connected.
+func (e *Engine) markAgents(servers []*ballastv1.ServerStatus, agents []pki.Identity) {
+	connected := map[entry]bool{}
+	for i := range agents {
+		for _, server := range e.serversOf(&agents[i]) {
+			connected[server] = true
+		}
+	}
+	for _, s := range servers {
+		a := e.account(s.Service)
+		switch {
+		case a == nil || !a.needsAgents():
+		case connected[entry{a, uint16(s.Server.GetId())}]:
+			s.Agent = "connected"
+		default:
+			s.Agent = "none"
+		}
+	}
+}
+
 // index finds servers by name and address.
 func (e *Engine) index() {
 	e.mutex.Lock()

@@ -6,7 +6,9 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 // findings are what the engine asks to be written down. The newest of a service counts; what fails is asked for again by the engine.
@@ -83,6 +85,7 @@ func (c *controller) write(ctx context.Context) {
 func (c *controller) writeAll(ctx context.Context, unwell map[string]healthDocument, ended map[serverOf]bool) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
+	ctx = api.WithCaller(ctx, api.Caller{Name: c.name, Role: string(pki.Controller)})
 	before := c.desired.now()
 	if len(unwell) > 0 {
 		if err := c.desired.SetHealth(ctx, unwell); err != nil {

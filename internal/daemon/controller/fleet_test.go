@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,22 +43,6 @@ func await(t testing.TB, what string, holds func() bool) {
 			t.Fatalf("not in %v: %s", testDeadline, what)
 		}
 	}
-}
-
-// lateness begins to add up how much later than it wanted this process was woken, and tells it: what others of the machine take away from
-// promises of time.
-func lateness(t testing.TB) (late func() time.Duration) {
-	const nap = 10 * time.Millisecond
-	var sum atomic.Int64
-	ctx := t.Context()
-	go func() {
-		for ctx.Err() == nil {
-			began := time.Now()
-			time.Sleep(nap)
-			sum.Add(int64(time.Since(began) - nap))
-		}
-	}()
-	return func() time.Duration { return time.Duration(sum.Load()) }
 }
 
 // authority issues certificates in a directory of its own.
@@ -138,7 +121,7 @@ func converse(t testing.TB, address string, credentials *pki.Credentials, hello 
 	protocols.SetHTTP2(true)
 	transport := &http.Transport{TLSClientConfig: credentials.Client(), Protocols: protocols}
 	client := ballastv1connect.NewControlClient(&http.Client{Transport: transport}, "https://"+address, connect.WithGRPC())
-	ctx, cancel := context.WithTimeout(context.Background(), testDeadline)
+	ctx, cancel := context.WithCancel(context.Background())
 	stream, err := client.Join(ctx)
 	require(t, err)
 	c := &conversation{t, stream, func() { cancel(); transport.CloseIdleConnections() }}
@@ -167,9 +150,15 @@ func hello(credentials *pki.Credentials) *ballastv1.Hello {
 // send may fail: why is what receiving says.
 func (c *conversation) send(message *ballastv1.FromNode) error { return c.stream.Send(message) }
 
+// receive waits for the next message or the end.
+func (c *conversation) receive() (*ballastv1.ToNode, error) {
+	defer time.AfterFunc(testDeadline, c.cancel).Stop()
+	return c.stream.Receive()
+}
+
 func (c *conversation) next() *ballastv1.ToNode {
 	c.t.Helper()
-	message, err := c.stream.Receive()
+	message, err := c.receive()
 	require(c.t, err)
 	return message
 }
@@ -187,7 +176,7 @@ func (c *conversation) state() *ballastv1.State {
 func (c *conversation) ends() *connect.Error {
 	c.t.Helper()
 	for {
-		if _, err := c.stream.Receive(); err != nil {
+		if _, err := c.receive(); err != nil {
 			var why *connect.Error
 			if !asConnect(err, &why) {
 				c.t.Fatalf("the stream ended with %v", err)

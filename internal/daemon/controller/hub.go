@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/time/rate"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
@@ -74,12 +73,14 @@ type Hub struct {
 	known    bool // there has been a view
 	revision uint64
 	keys     model.Keys
+	keyed    uint64 // revision in which keys became what they are
 	nodes    *ballastv1.Nodes
 	services map[string]*service
 	weights  map[string]*softWeights
 	checks   map[string][]string // by load balancer
 	peers    map[peerKey]*peer
-	lbs      map[string]*peer // those of peers that are load balancers
+	lost     map[peerKey]*ballastv1.NodeStatus // that were among them, see lose
+	lbs      map[string]*peer                  // those of peers that are load balancers
 	joins    map[peerKey]*rate.Limiter
 	said     map[string]time.Time // when it was logged that a peer was refused, and why
 }
@@ -106,7 +107,7 @@ func NewHub(o HubOptions) *Hub {
 		o.Identify = certified
 	}
 	h := &Hub{options: o, services: map[string]*service{}, weights: map[string]*softWeights{}, checks: map[string][]string{},
-		peers: map[peerKey]*peer{}, lbs: map[string]*peer{}, joins: map[peerKey]*rate.Limiter{}, said: map[string]time.Time{}}
+		peers: map[peerKey]*peer{}, lost: map[peerKey]*ballastv1.NodeStatus{}, lbs: map[string]*peer{}, joins: map[peerKey]*rate.Limiter{}, said: map[string]time.Time{}}
 	h.metrics = newHubMetrics(h)
 	return h
 }
@@ -174,6 +175,9 @@ func (h *Hub) SetState(view *View) {
 	defer h.mutex.Unlock()
 	complete := view.Whole || view.Revision < h.revision // the store was restored from a copy
 	newKeys := !h.known || !proto.Equal(api.KeysToProto(&view.Keys), api.KeysToProto(&h.keys))
+	if newKeys || complete {
+		h.keyed = view.Revision
+	}
 	h.known, h.revision, h.keys, h.nodes, h.services = true, view.Revision, view.Keys, nodes, services
 	for name, change := range changes {
 		if change.after == nil {
@@ -272,20 +276,4 @@ func (h *Hub) LoadBalancers() (names []string) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	return slices.Sorted(maps.Keys(h.lbs))
-}
-
-// Nodes returns the load balancers and agents that are connected, by role and name.
-func (h *Hub) Nodes() (nodes []*ballastv1.NodeStatus) {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	for _, p := range h.peers {
-		nodes = append(nodes, &ballastv1.NodeStatus{
-			Role: string(p.identity.Role), Name: p.identity.Name, Address: p.address, Version: p.version,
-			Since: timestamppb.New(p.since), Revision: p.applied, Problems: slices.Clone(p.problems),
-		})
-	}
-	slices.SortFunc(nodes, func(a, b *ballastv1.NodeStatus) int {
-		return cmp.Or(-cmp.Compare(a.Role, b.Role), cmp.Compare(a.Name, b.Name))
-	})
-	return nodes
 }

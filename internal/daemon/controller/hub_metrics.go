@@ -53,6 +53,8 @@ func (m *hubMetrics) received(bytes int64) {
 // Describe makes a Hub a prometheus.Collector.
 func (h *Hub) Describe(out chan<- *prometheus.Desc) {
 	out <- h.metrics.peers
+	out <- echoesMetric
+	out <- reportMetric
 	for _, vector := range h.metrics.vectors() {
 		vector.Describe(out)
 	}
@@ -69,6 +71,7 @@ func (h *Hub) Collect(out chan<- prometheus.Metric) {
 	for _, role := range []pki.Role{pki.LB, pki.Agent} {
 		out <- prometheus.MustNewConstMetric(h.metrics.peers, prometheus.GaugeValue, float64(count[role]), string(role))
 	}
+	h.collectKeys(out)
 	for _, vector := range h.metrics.vectors() {
 		vector.Collect(out)
 	}

@@ -261,7 +261,7 @@ func weights(service string, term, version uint64, complete bool, pairs ...uint3
 }
 
 func TestAPeerThatNeverReadsHoldsNobodyUpAndGetsTheNewestOfEverything(t *testing.T) {
-	ca, hub := newAuthority(t), testHub(t, nil)
+	ca, hub := newAuthority(t), testHub(t, func(o *HubOptions) { o.Limits.WriteTimeout = time.Hour }) // it reads in the end, however late that is
 	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
 	var services []ServiceView
 	for i := range 4 {

@@ -24,6 +24,23 @@ func TestAStreamThatNothingIsToldOnLives(t *testing.T) {
 }
 
 func TestANodeThatStopsLeavesAtOnceThoughNothingIsToldOrReported(t *testing.T) {
+	const (
+		atOnce   = silenceMax // it is found out before anybody is asked for a sign of life
+		attempts = 5          // a busy machine is late now and then
+	)
+	for attempt := 1; ; attempt++ {
+		took := leaves(t)
+		if took < atOnce {
+			return
+		}
+		if attempt == attempts {
+			t.Fatalf("it took %v, and more than %v in %d attempts", took, atOnce, attempts)
+		}
+	}
+}
+
+// leaves lets a node join and stop, and says how long it was thought to be there.
+func leaves(t *testing.T) time.Duration {
 	ca, hub := newAuthority(t), testHub(t, nil)
 	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
 	credentials := ca.issue(pki.LB, "lb1")
@@ -37,7 +54,5 @@ func TestANodeThatStopsLeavesAtOnceThoughNothingIsToldOrReported(t *testing.T) {
 	cancel()
 	joined.Wait()
 	await(t, "the node has left", func() bool { return len(hub.Nodes()) == 0 })
-	if took := time.Since(stopped); took > 5*time.Second {
-		t.Errorf("it took %v", took)
-	}
+	return time.Since(stopped)
 }

@@ -7,8 +7,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"time"
+	"unicode"
 
 	"connectrpc.com/connect"
 	"golang.org/x/time/rate"
@@ -157,6 +159,7 @@ func (h *Hub) enter(p *peer) {
 	h.mutex.Lock()
 	before := h.peers[p.key()]
 	h.peers[p.key()] = p
+	delete(h.lost, p.key())
 	p.checks = len(h.checks[p.identity.Name]) > 0
 	if p.identity.Role == pki.LB {
 		h.lbs[p.identity.Name] = p
@@ -178,6 +181,7 @@ func (h *Hub) leave(p *peer, why error) {
 	replaced := h.peers[p.key()] != p
 	if !replaced {
 		delete(h.peers, p.key())
+		h.lose(p)
 		if h.lbs[p.identity.Name] == p {
 			delete(h.lbs, p.identity.Name)
 		}
@@ -234,7 +238,8 @@ func (h *Hub) sendOne(s *stream, p *peer, message *frame) error {
 		h.metrics.sent(message.size())
 		return nil
 	}
-	if time.Since(began) >= h.options.Limits.WriteTimeout { // whatever else its end has caused
+	// Whatever else its end has caused; also when the message before was sent in the very moment in which its time was up.
+	if time.Since(began) >= h.options.Limits.WriteTimeout || errors.Is(err, os.ErrDeadlineExceeded) {
 		h.metrics.refused.WithLabelValues("slow").Inc()
 		return connect.NewError(connect.CodeAborted, fmt.Errorf("it took nothing for %v", h.options.Limits.WriteTimeout))
 	}
@@ -289,9 +294,17 @@ func problemsOf(told []string) []string {
 		if len(problem) > problemBytes {
 			problem = strings.ToValidUTF8(problem[:problemBytes], "") + " ..."
 		}
-		kept = append(kept, strings.Clone(problem))
+		kept = append(kept, strings.Map(printable, problem))
 	}
 	return kept
+}
+
+// printable keeps what a node says from doing anything to a terminal.
+func printable(r rune) rune {
+	if !unicode.IsPrint(r) {
+		return ' '
+	}
+	return r
 }
 
 // take hands one report on. Kinds that we do not know are of a newer node, and ignored.
@@ -304,7 +317,7 @@ func (h *Hub) take(p *peer, message *ballastv1.FromNode) error {
 		role = pki.Agent
 		if p.identity.Role == role {
 			h.mutex.Lock()
-			p.problems = problemsOf(m.Load.Unavailable)
+			p.sources = problemsOf(m.Load.Unavailable)
 			h.mutex.Unlock()
 			h.options.Reports.Load(p.identity, m.Load)
 		}
@@ -321,6 +334,19 @@ func (h *Hub) take(p *peer, message *ballastv1.FromNode) error {
 		p.applied = m.Applied.Revision
 		h.mutex.Unlock()
 		return nil // agents may tell it, too
+	case *ballastv1.FromNode_Keys:
+		role = pki.Agent
+		if p.identity.Role == role {
+			h.takeKeys(p, m.Keys)
+		}
+	case *ballastv1.FromNode_Condition:
+		h.mutex.Lock()
+		p.ready, p.problems = "no", problemsOf(m.Condition.Problems)
+		if m.Condition.Ready {
+			p.ready = "yes"
+		}
+		h.mutex.Unlock()
+		return nil
 	default:
 		return nil
 	}

@@ -3,9 +3,14 @@ package controller
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
 )
 
@@ -81,6 +86,7 @@ func (c *controller) divide(ctx context.Context) {
 			}
 			members = list
 			c.mutex.Lock()
+			c.gone = withoutLease(c.gone, c.live, list)
 			c.live = list
 			c.mutex.Unlock()
 		case <-changed:
@@ -89,6 +95,23 @@ func (c *controller) divide(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// withoutLease remembers who was on the list of those that live and is not any more.
+func withoutLease(gone map[string]*ballastv1.NodeStatus, before, now []store.Member) map[string]*ballastv1.NodeStatus {
+	next := maps.Clone(gone)
+	if next == nil {
+		next = map[string]*ballastv1.NodeStatus{}
+	}
+	for _, m := range before {
+		next[m.Name] = &ballastv1.NodeStatus{Role: string(pki.Controller), Name: m.Name, Address: m.Address, Version: m.Version, Ready: lost,
+			LastSeen: timestamppb.Now(), Problems: []string{"its lease has ended"}}
+	}
+	for _, m := range now {
+		delete(next, m.Name)
+	}
+	maps.DeleteFunc(next, func(_ string, n *ballastv1.NodeStatus) bool { return time.Since(n.LastSeen.AsTime()) > lostLife })
+	return next
 }
 
 // join puts this controller on the list of those that live, and delivers the list.
@@ -151,11 +174,10 @@ func (d *Desired) propose(ctx context.Context, self string, live []store.Member)
 	}
 	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
 	defer cancel()
-	_, err = d.update(ctx, func(now *snapshot) ([]store.Document, error) {
+	return d.update(ctx, func(now *snapshot) ([]store.Document, error) {
 		if agreed(live, now) {
 			return nil, nil
 		}
 		return []store.Document{{Key: membersKey, Value: value, Revision: now.own[membersKey]}}, nil
 	})
-	return err
 }

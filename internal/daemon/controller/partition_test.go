@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"sync"
 	"syscall"
 	"testing"
@@ -113,8 +114,16 @@ func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
 	require(t, err)
 	t.Cleanup(func() { way.hold(false); require(t, distant.Close()) })
 
-	ca, dir := newAuthority(t), t.TempDir()
-	one := startController(t, ca, "c1", "127.0.0.1:0", distant, func(o *Options) { o.RunDir = dir })
+	ca, dir, metrics := newAuthority(t), t.TempDir(), freeAddress(t)
+	healthy := func(code int) func() bool {
+		return func() bool {
+			answer, err := http.Get("http://" + metrics + api.PathHealth)
+			require(t, err)
+			answer.Body.Close()
+			return answer.StatusCode == code
+		}
+	}
+	one := startController(t, ca, "c1", "127.0.0.1:0", distant, func(o *Options) { o.RunDir, o.Metrics = dir, metrics })
 	two := startController(t, ca, "c2", "127.0.0.1:0", embedded, nil)
 	t.Cleanup(func() { way.hold(false) }) // before the controllers stop
 	lb := joinAll(t, ca.issue(pki.LB, "lb1"), one, two)
@@ -143,19 +152,15 @@ func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
 	}
 	await(t, "both lead", func() bool { n := leads(); _, all := weighed(0); return all && n > 0 && n < len(services) })
 	last, _ := weighed(0)
+	await(t, "it is ready", healthy(http.StatusOK))
 
 	way.hold(true)
-	began, behind := time.Now(), lateness(t)
+	began := time.Now()
 	await(t, "the other has taken over", func() bool { _, all := weighed(last); return all })
-	took := time.Since(began)
-	t.Logf("taking over took %v, of which the machine took %v", took, behind())
-	if took-min(behind(), 3*time.Second) > 3*time.Second {
-		t.Error("that is more than 3 s")
-	}
+	t.Logf("taking over took %v", time.Since(began)) // how long it may take: TestTakingOverIsDoneInASecondAfterAControllerIsOffTheList
 	await(t, "who is cut off has given up", func() bool { return leads() == 0 })
-	if took := time.Since(began); took-min(behind(), 5*time.Second) > 5*time.Second {
-		t.Errorf("giving up took %v", took)
-	}
+	t.Logf("giving up took %v", time.Since(began))
+	await(t, "it is not ready", healthy(http.StatusServiceUnavailable))
 	if connected := lb.joined.Connected(); len(connected) != 2 {
 		t.Errorf("streams to %v are left", connected)
 	}
@@ -171,6 +176,7 @@ func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
 
 	way.hold(false)
 	await(t, "both lead again", func() bool { n := leads(); return n > 0 && n < len(services) })
+	await(t, "it is ready again", healthy(http.StatusOK))
 	apply(t, two.client(operator), services[:2]...)
 	await(t, "it knows what changed", func() bool { return late.locked(func() bool { return len(late.states) == 2 }) })
 }

@@ -37,8 +37,14 @@ type peer struct {
 
 	// Under the hub's lock.
 	applied  uint64
-	problems []string
-	complete bool // it has to be told everything
+	report   *ballastv1.KeyReport // of an agent; nil: there was none yet
+	reported time.Time
+	told     uint64 // revision that it was sent last
+	toldAt   time.Time
+	ready    string   // as NodeStatus has it
+	problems []string // as it tells them
+	sources  []string // agents: of load that do not work
+	complete bool     // it has to be told everything
 	keys     bool
 	nodes    bool
 	dirty    map[string]bool   // services that it has to be told of
@@ -162,6 +168,7 @@ func (h *Hub) nextState(p *peer) *frame {
 		}
 	}
 	p.complete, p.keys, p.nodes = false, false, false
+	p.told, p.toldAt = h.revision, time.Now()
 	clear(p.dirty)
 	return stateFrame(rest, services)
 }

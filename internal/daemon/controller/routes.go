@@ -1,8 +1,10 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -14,8 +16,10 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
+	"github.com/ballast-lb/ballast/internal/store"
 )
 
 // Status answers api.PathStatus.
@@ -28,6 +32,7 @@ type Status struct {
 	Term        uint64   `json:"term"`  // 0: this controller leads nothing
 	Controllers []string `json:"controllers"`
 	Nodes       int      `json:"nodes"` // load balancers and agents that are connected
+	Problems    []string `json:"problems"`
 }
 
 // routes is what nodes and ctl are served by mutual TLS.
@@ -48,7 +53,8 @@ func forOperators(handler http.Handler) http.Handler {
 			err = fmt.Errorf("the certificate of %s is for role %s: the fleet is read and changed with one for role %s", who.Name, who.Role, pki.Ctl)
 		}
 		if err == nil {
-			handler.ServeHTTP(w, r)
+			by := api.Caller{Name: who.Name, Role: string(who.Role), Address: r.RemoteAddr}
+			handler.ServeHTTP(w, r.WithContext(api.WithCaller(r.Context(), by)))
 			return
 		}
 		refused := connect.NewError(connect.CodePermissionDenied, err)
@@ -69,14 +75,27 @@ func (c *controller) localRoutes() *api.Server {
 	return s
 }
 
+// obstacles are what keeps this controller from its work, empty: it is ready. Nodes that it has told something go on without it.
+func (c *controller) obstacles() (found []string) {
+	if !c.desired.Known() {
+		found = append(found, "no state of the store is known that makes sense")
+	}
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if !slices.ContainsFunc(c.live, func(m store.Member) bool { return m.Name == c.name }) {
+		found = append(found, "it is not among the controllers that the store takes for alive: the store cannot be reached, or has no quorum")
+	}
+	return found
+}
+
 func (c *controller) status() Status {
-	now := c.desired.now()
+	now, stops := c.desired.now(), c.obstacles()
 	c.mutex.Lock()
 	leads := c.leads
 	c.mutex.Unlock()
 	s := Status{
-		Status: api.Status{Role: string(pki.Controller), Ready: now != nil, Version: c.options.Version}, Name: c.name, Term: leads.term,
-		Controllers: leads.names, Nodes: len(c.hub.Nodes()),
+		Status: api.Status{Role: string(pki.Controller), Ready: len(stops) == 0, NotReady: slices.Clone(stops), Version: c.options.Version}, Name: c.name, Term: leads.term,
+		Controllers: leads.names, Nodes: len(c.hub.Nodes()), Problems: append(stops, c.problems()...),
 	}
 	if now != nil {
 		s.Revision, s.Services, s.Generation = now.revision, len(now.services), now.revision
@@ -89,10 +108,34 @@ func (c *controller) status() Status {
 	return s
 }
 
+// problems are what operators should know of this controller.
+func (c *controller) problems() []string {
+	problems := c.credentials.Warnings(time.Now())
+	if err := c.desired.Broken(); err != nil {
+		problems = append(problems, fmt.Sprintf("the fleet in the store contradicts itself: nodes are told nothing new until it is changed: %v", err))
+	}
+	return problems
+}
+
 // fleetOf is the desired state, with what is known of the fleet, for api.NewFleetHandler.
 type fleetOf struct{ *controller }
 
 func (f fleetOf) Fleet(context.Context) (model.Fleet, uint64, error) { return f.desired.Fleet() }
+
+func (f fleetOf) Newest(ctx context.Context) (model.Fleet, uint64, error) {
+	return f.desired.Newest(ctx)
+}
+
+func (f fleetOf) History(context.Context) (list []*ballastv1.FleetChange, err error) {
+	now := f.desired.now()
+	if now == nil {
+		return nil, errUnknown
+	}
+	for _, c := range now.history.Changes {
+		list = append(list, &ballastv1.FleetChange{Time: timestamppb.New(c.Time), Name: c.By.Name, Role: c.By.Role, Address: c.By.Address, Changes: c.Changes})
+	}
+	return list, nil
+}
 
 func (f fleetOf) Change(ctx context.Context, dryRun bool, edit api.Edit) ([]string, uint64, error) {
 	return f.desired.Change(ctx, dryRun, edit)
@@ -103,8 +146,12 @@ func (f fleetOf) Forget(ctx context.Context, service, server string) ([]string, 
 }
 
 func (f fleetOf) Servers(_ context.Context, service string) ([]*ballastv1.ServerStatus, error) {
-	return f.engine.Servers(service), nil
+	servers := f.engine.Servers(service)
+	f.engine.markAgents(servers, f.hub.Agents())
+	return servers, nil
 }
+
+func (f fleetOf) KeyNodes() *rotation.Nodes { return f.hub.keyNodes() }
 
 // MakesKeys: every node is told them by the controllers.
 func (f fleetOf) MakesKeys() bool { return true }
@@ -112,7 +159,7 @@ func (f fleetOf) MakesKeys() bool { return true }
 // Nodes lists the controllers by the list that services are divided by, and the nodes that are connected to this one.
 func (f fleetOf) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
 	f.mutex.Lock()
-	leads, live := f.leads, slices.Clone(f.live)
+	leads, live, gone := f.leads, slices.Clone(f.live), slices.Collect(maps.Values(f.gone))
 	f.mutex.Unlock()
 	now := f.desired.now()
 	if now == nil {
@@ -120,10 +167,14 @@ func (f fleetOf) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
 	}
 	var nodes []*ballastv1.NodeStatus
 	for _, member := range live {
-		status := &ballastv1.NodeStatus{Role: string(pki.Controller), Name: member.Name, Address: member.Address, Version: member.Version}
+		status := &ballastv1.NodeStatus{Role: string(pki.Controller), Name: member.Name, Address: member.Address, Version: member.Version,
+			Ready: "yes", LastSeen: timestamppb.Now()} // it keeps its lease
 		if member.Name == f.name {
 			status.Since, status.Revision = timestamppb.New(f.began), now.revision
-			status.Problems = f.credentials.Warnings(time.Now())
+			status.Problems = f.problems()
+			if !f.desired.Known() {
+				status.Ready = "no"
+			}
 		}
 		for name := range now.services {
 			if leads.of(member.Name, name) {
@@ -133,7 +184,9 @@ func (f fleetOf) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
 		slices.Sort(status.Services)
 		nodes = append(nodes, status)
 	}
-	return append(nodes, f.withHealth(f.hub.Nodes())...), nil
+	slices.SortFunc(gone, func(a, b *ballastv1.NodeStatus) int { return cmp.Compare(a.Name, b.Name) })
+	nodes = append(nodes, gone...)
+	return append(nodes, f.withHealth(append(f.hub.Nodes(), f.hub.Lost()...))...), nil
 }
 
 // withHealth tells of the nodes of the second tier whether they are healthy, also of those that are not connected.

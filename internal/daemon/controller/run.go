@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"sync"
 	"time"
@@ -63,6 +64,7 @@ type controller struct {
 	mutex sync.Mutex
 	leads leadership
 	live  []store.Member
+	gone  map[string]*ballastv1.NodeStatus // controllers that lived, by name
 }
 
 // Run serves nodes and ctl until ctx ends.
@@ -84,13 +86,20 @@ func Run(ctx context.Context, o Options) (err error) {
 		return fmt.Errorf("listen for nodes: %w: is another controller running? use another --listen", err)
 	}
 	defer listener.Close()
+	var metrics net.Listener
+	if o.Metrics != "" {
+		if metrics, err = net.Listen("tcp", o.Metrics); err != nil {
+			return fmt.Errorf("serve metrics: %w", err)
+		}
+		defer metrics.Close()
+	}
 	s, closeStore, err := openStore(ctx, &o)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeStore()) }()
 	c := newController(o, credentials, s, listener.Addr())
-	return c.run(ctx, listener, socket)
+	return c.run(ctx, listener, socket, metrics)
 }
 
 func openStore(ctx context.Context, o *Options) (s store.Store, closeStore func() error, err error) {
@@ -144,7 +153,8 @@ func public(given string, listening net.Addr) string {
 	return net.JoinHostPort(host, fmt.Sprint(address.Port))
 }
 
-func (c *controller) run(ctx context.Context, listener, socket net.Listener) error {
+func (c *controller) run(ctx context.Context, listener, socket, metrics net.Listener) error {
+	told := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -160,13 +170,10 @@ func (c *controller) run(ctx context.Context, listener, socket net.Listener) err
 	if socket != nil {
 		running.Go(func() { fail(c.localRoutes().Serve(ctx, socket)) })
 	}
-	if c.options.Metrics != "" {
-		metrics, err := net.Listen("tcp", c.options.Metrics)
-		if err != nil {
-			return fmt.Errorf("serve metrics: %w", err)
-		}
+	if metrics != nil {
 		server := api.NewServer()
 		server.HandleRaw("GET "+api.PathMetrics, c.metrics())
+		server.HandleRaw("GET "+api.PathHealth, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { api.ServeHealth(w, c.obstacles()) }))
 		running.Go(func() { fail(server.Serve(ctx, metrics)) })
 	}
 	c.log.Info("serving", "name", c.name, "address", listener.Addr(), "version", c.options.Version)
@@ -174,10 +181,10 @@ func (c *controller) run(ctx context.Context, listener, socket net.Listener) err
 		c.options.Ready(listener.Addr().String())
 	}
 	fail(Serve(ctx, listener, c.credentials.Server(), c.routes()))
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.Cause(told)) {
 		return cause
 	}
-	return nil
+	return nil // it was told to stop
 }
 
 // spread gives every new state to those who work with it.

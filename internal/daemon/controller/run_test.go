@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -27,6 +28,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
 	"github.com/ballast-lb/ballast/internal/store/etcd"
+	"github.com/ballast-lb/ballast/internal/store/memory"
 )
 
 // running is a controller of a test.
@@ -164,7 +166,7 @@ func (n *fleetNode) locked(f func() bool) bool {
 
 func apply(t testing.TB, client ballastv1connect.FleetClient, views ...ServiceView) *ballastv1.ChangeResponse {
 	t.Helper()
-	request := &ballastv1.ApplyRequest{}
+	request := &ballastv1.ApplyRequest{Force: true}
 	for i, v := range views {
 		s := api.ServiceToProto(&v.Service)
 		s.Vip = fmt.Sprintf("198.51.100.%d", i+1)
@@ -305,7 +307,7 @@ func testTakeOver(t *testing.T, s store.Store) {
 		answer, err := c.client(operator).ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
 		require(t, err)
 		for _, n := range answer.Nodes {
-			if n.Role == "controller" {
+			if n.Role == "controller" && n.Ready != "lost" {
 				counts = append(counts, len(n.Services))
 			}
 		}
@@ -324,14 +326,10 @@ func testTakeOver(t *testing.T, s store.Store) {
 		}
 		return true
 	})
-	began, behind := time.Now(), lateness(t)
+	began := time.Now()
 	one.stop()
 	await(t, "the other has taken over everything", func() bool { return weighed(last) })
-	took := time.Since(began)
-	t.Logf("it took %v, of which the machine took %v", took, behind())
-	if took-min(behind(), 3*time.Second) > 3*time.Second {
-		t.Error("that is more than 3 s")
-	}
+	t.Logf("it took %v", time.Since(began)) // how long it may take: TestTakingOverIsDoneInASecondAfterAControllerIsOffTheList
 	if counts := leads(two); len(counts) != 1 || counts[0] != 16 {
 		t.Errorf("services are divided as %v", counts)
 	}
@@ -387,14 +385,18 @@ func TestADrainedServerIsOffAfterItsDeadline(t *testing.T) {
 	client := c.client(ca.issue(pki.Ctl, "me"))
 	apply(t, client, testService("web", 1, 2))
 	lb := joinAll(t, ca.issue(pki.LB, "lb1"), c)
-	_, err := client.DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: "s2", Deadline: durationpb.New(time.Millisecond)})
-	require(t, err)
+	drain := func(deadline time.Duration) {
+		_, err := client.DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: "s2", Deadline: durationpb.New(deadline)})
+		require(t, err)
+	}
 	state := func(want string) func() bool {
 		return func() bool {
 			return lb.locked(func() bool { return lb.states["web"] != nil && lb.states["web"].Service.Servers[1].State == want })
 		}
 	}
+	drain(time.Hour) // long enough to be seen
 	await(t, "it drains", state("draining"))
+	drain(time.Millisecond)
 	await(t, "it is off", state("off"))
 }
 
@@ -474,4 +476,14 @@ func TestAControllerWithoutWhatItNeedsSaysWhatToDo(t *testing.T) {
 	if err := Run(t.Context(), Options{Name: "c1", TLSDir: ca.dir, Listen: taken.Addr().String(), Log: testLog(t)}); err == nil || !strings.Contains(err.Error(), "--listen") {
 		t.Errorf("address in use: %v", err)
 	}
+}
+
+// Whoever tells it to stop may say why, as the program does on a signal: it has not failed.
+func TestAControllerThatIsToldToStopHasNotFailed(t *testing.T) {
+	ca := newAuthority(t)
+	ca.issue(pki.Controller, "c1")
+	ctx, stop := context.WithCancelCause(t.Context())
+	o := Options{Name: "c1", TLSDir: ca.dir, Listen: "127.0.0.1:0", Store: memory.New(), Timing: node.DefaultTiming, Log: testLog(t),
+		Ready: func(string) { stop(errors.New("interrupted by SIGTERM")) }}
+	require(t, Run(ctx, o))
 }

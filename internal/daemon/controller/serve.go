@@ -17,9 +17,8 @@ import (
 
 // Implementation constants of a controller's connections.
 const (
-	silenceMax    = 2 * time.Second // of a node, until it is asked for a sign of life
-	deadAfter     = 8 * time.Second // of silence after that. Nodes that were only busy would all join anew, and keep everybody busy
-	headerTimeout = 5 * time.Second
+	silenceMax = 2 * time.Second // of a node, until it is asked for a sign of life
+	deadAfter  = 8 * time.Second // of silence after that. Nodes that were only busy would all join anew, and keep everybody busy
 )
 
 // Serve answers nodes and ctl until ctx ends, and closes the listener. Streams end with ctx.
@@ -27,7 +26,7 @@ func Serve(ctx context.Context, listener net.Listener, config *tls.Config, handl
 	config = config.Clone()
 	config.NextProtos = []string{"h2", "http/1.1"}
 	server := &http.Server{
-		Handler: handler, TLSConfig: config, ReadHeaderTimeout: headerTimeout, Protocols: new(http.Protocols),
+		Handler: handler, TLSConfig: config, ReadHeaderTimeout: api.HeaderTimeout, IdleTimeout: api.IdleTimeout, Protocols: new(http.Protocols),
 		HTTP2:       &http.HTTP2Config{SendPingTimeout: silenceMax, PingTimeout: deadAfter, WriteByteTimeout: silenceMax + deadAfter},
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ErrorLog:    quietLog(),

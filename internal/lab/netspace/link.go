@@ -49,6 +49,9 @@ func (e End) configure() error {
 		if err := behaveLikeWire(e.Interface); err != nil {
 			return err
 		}
+		if err := e.Space.spread(e.Interface); err != nil {
+			return err
+		}
 		link, err := netlink.LinkByName(e.Interface)
 		if err != nil {
 			return err

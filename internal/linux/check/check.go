@@ -16,12 +16,14 @@
 // Connections are reset when the check is done: an orderly end would leave thousands of ports waiting on this host.
 //
 // An exec check finds BALLAST_SERVICE, BALLAST_SERVER (its name), BALLAST_ADDRESS, BALLAST_PORT and BALLAST_VIP in its environment, and PATH,
-// nothing else. It runs in a process group of its own, which is killed at the timeout.
+// nothing else. It runs in a process group of its own, which is killed at the timeout. Which programs may run is for Options.Exec to say.
 package check
 
 import (
 	"context"
 	"crypto/x509"
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -82,6 +84,7 @@ type Result struct {
 	ID       uint16
 	Healthy  bool
 	Detail   string // why not
+	Cause    error  // of the last check that failed; nil: it succeeded
 	Straight string // why the last check went straight to the server's address; empty: it took the way of traffic
 }
 
@@ -109,6 +112,8 @@ type Options struct {
 	// Changed is told each verdict that is new, at once. It is called from many goroutines, for one server in order, and
 	// perhaps once more for a target that has just been taken away.
 	Changed func(Result)
+	// Exec says which programs exec checks may run. Checks of others decide nothing, see Refused.
+	Exec Exec
 	// Concurrency is how many checks run at a time; 0: DefaultConcurrency. When they are not enough, checks come later.
 	Concurrency int
 	Roots       *x509.CertPool // that certificates are verified by; nil: the system's
@@ -243,6 +248,24 @@ func (p *Prober) Skipped() Skipped {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.skipped
+}
+
+// Refused tells, a line for each service, of exec checks that this host does not make.
+func (p *Prober) Refused() (lines []string) {
+	p.mu.Lock()
+	commands := map[string][]string{}
+	for _, t := range p.targets {
+		if t.target.Health.Check == model.CheckExec {
+			commands[t.target.Service] = t.target.Health.Command
+		}
+	}
+	p.mu.Unlock()
+	for _, service := range slices.Sorted(maps.Keys(commands)) {
+		if _, err := p.options.Exec.program(commands[service]); err != nil {
+			lines = append(lines, fmt.Sprintf("service %s is not checked from here: %s", service, legible(err.Error())))
+		}
+	}
+	return lines
 }
 
 // All returns what is known, by service and id. Targets of which nothing is known yet are left out.

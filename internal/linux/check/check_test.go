@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/machine/health"
@@ -40,6 +41,10 @@ func (s *switchboard) dial(ctx context.Context, t Target, _ uint16) (net.Conn, s
 	s.most = max(s.most, s.busy)
 	why := s.down[t.Address]
 	s.mu.Unlock()
+	if why == noAnswer {
+		<-ctx.Done()
+		why = ctx.Err().Error()
+	}
 	if s.hold != nil {
 		select {
 		case <-s.hold:
@@ -57,6 +62,11 @@ func (s *switchboard) dial(ctx context.Context, t Target, _ uint16) (net.Conn, s
 	b.Close()
 	return a, "", nil
 }
+
+// silence makes a server answer nothing any more: who asks it waits until its time is up.
+func (s *switchboard) silence(address netip.Addr) { s.set(address, noAnswer) }
+
+const noAnswer = "no answer"
 
 func (s *switchboard) set(address netip.Addr, why string) {
 	s.mu.Lock()
@@ -151,6 +161,34 @@ func TestChangesAreToldAtOnceAndWhatIsKnownCanBeAskedFor(t *testing.T) {
 	defer p.mu.Unlock()
 	if len(p.told) != 4 {
 		t.Errorf("told %d times, want 4: %+v", len(p.told), p.told)
+	}
+}
+
+// The clock is the bubble's: it stands still while anybody works.
+func TestAVerdictComesWithinFallOrRiseIntervals(t *testing.T) {
+	for range 20 { // checks begin at random times
+		synctest.Test(t, func(t *testing.T) {
+			board := newSwitchboard()
+			p := startProber(t, Options{Dial: board.dial})
+			one := server(1)
+			p.Set([]Target{one})
+			told := func(healthy bool, within time.Duration) {
+				t.Helper()
+				time.Sleep(within)
+				synctest.Wait()
+				if p.last(1).Healthy != healthy {
+					t.Errorf("%v after it changed, healthy is not %t", within, healthy)
+				}
+			}
+			interval, timeout := time.Duration(one.Health.Interval)*11/10, time.Duration(one.Health.Timeout)
+			told(true, 10*interval)
+			board.set(one.Address, "connection refused")
+			told(false, time.Duration(one.Health.Fall)*interval)
+			board.set(one.Address, "")
+			told(true, time.Duration(one.Health.Rise)*interval)
+			board.silence(one.Address)
+			told(false, time.Duration(one.Health.Fall)*interval+timeout)
+		})
 	}
 }
 

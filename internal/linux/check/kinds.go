@@ -25,7 +25,7 @@ const maxHeader = 64 << 10
 // attempt makes one check. straight says why it did not take the way of traffic.
 func (p *Prober) attempt(ctx context.Context, t Target) (straight string, err error) {
 	if t.Health.Check == model.CheckExec {
-		return "an exec check connects as its program likes", run(ctx, t)
+		return "an exec check connects as its program likes", p.options.Exec.run(ctx, t)
 	}
 	conn, straight, err := p.connect(ctx, t)
 	if err != nil {
@@ -121,9 +121,9 @@ func checkHTTP(conn net.Conn, t Target, scheme string) error {
 	}
 }
 
-// ownFault tells failures that say nothing about the server: this host has run out of something.
+// ownFault tells failures that say nothing about the server: this host has run out of something, or does not make such checks.
 func ownFault(err error) bool {
-	return slices.ContainsFunc([]error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EAGAIN},
+	return errors.Is(err, errNotAllowed) || slices.ContainsFunc([]error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EAGAIN},
 		func(fault error) bool { return errors.Is(err, fault) })
 }
 
@@ -142,5 +142,8 @@ func failure(doing string, err error) error {
 	case errors.As(err, &inner):
 		return fmt.Errorf("%s: %w", doing, inner.Err)
 	}
-	return fmt.Errorf("%s: %s", doing, strings.TrimPrefix(err.Error(), "tls: "))
+	if text, ok := strings.CutPrefix(err.Error(), "tls: "); ok {
+		return fmt.Errorf("%s: %s", doing, text)
+	}
+	return fmt.Errorf("%s: %w", doing, err)
 }

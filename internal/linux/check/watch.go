@@ -79,7 +79,7 @@ func (p *Prober) note(t *tracked, straight string, err error) (result Result, ch
 	}
 	now, before := time.Now(), t.result
 	changed = t.verdict.Observe(now, err == nil, &t.target.Health)
-	t.result = Result{Service: t.target.Service, ID: t.target.ID, Healthy: t.verdict.Healthy(), Straight: straight}
+	t.result = Result{Service: t.target.Service, ID: t.target.ID, Healthy: t.verdict.Healthy(), Cause: err, Straight: straight}
 	switch {
 	case t.result.Healthy:
 	case err != nil:

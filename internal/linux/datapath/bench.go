@@ -14,7 +14,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 )
 
-//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" bench ../../../bpf/bench.bpf.c
+//go:generate go tool bpf2go -target bpfel bench ../../../bpf/bench.bpf.c
 
 // BenchFrameLength is the length of the frames that the wrapper writes.
 const BenchFrameLength = 80

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,13 +27,14 @@ func EnsureBPFFS(dir string) error {
 	return nil
 }
 
-// RemoveBPFFS unmounts dir and removes it, unless an instance still has pins there. Nothing mounted is no error.
+// RemoveBPFFS unmounts dir and removes it, unless an instance still has pins there. Where nothing is mounted it changes nothing: dir may be
+// a mount point in another mount namespace, and Linux unmounts a directory that is removed in all of them.
 func RemoveBPFFS(dir string) error {
 	mounted, err := isBPFFS(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
+	if err != nil || !mounted {
 		return err
 	}
 	entries, err := os.ReadDir(dir)
@@ -42,12 +45,54 @@ func RemoveBPFFS(dir string) error {
 	if slices.ContainsFunc(entries, os.DirEntry.IsDir) {
 		return nil
 	}
-	if mounted {
-		if err := unix.Unmount(dir, 0); err != nil {
-			return fmt.Errorf("unmount the BPF file system on %s: %w", dir, err)
+	if err := unix.Unmount(dir, 0); err != nil {
+		return fmt.Errorf("unmount the BPF file system on %s: %w", dir, err)
+	}
+	return nil
+}
+
+// PrivatePins says why what is pinned under dir ends with this process, empty: it does not, or that cannot be known. A mount namespace of
+// one's own (`ip netns exec`, PrivateTmp= and others of systemd, containers) goes with its last process, and its mounts with it.
+func PrivatePins(dir string) string {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return ""
+	}
+	const effect = "only this process's mount namespace has the pins in %s: the data path ends with the process, and nothing can be taken over: " +
+		"start it in the host's (nsenter --net=/run/netns/NAME instead of ip netns exec; no PrivateTmp= and the like), or mount bpf there first"
+	first, err := mounts("/proc/1/mountinfo")
+	if err != nil {
+		return "" // not told
+	}
+	var here unix.Stat_t
+	if mounted, err := isBPFFS(dir); err == nil && mounted && unix.Stat(dir, &here) == nil {
+		device := fmt.Sprintf("%d:%d", unix.Major(here.Dev), unix.Minor(here.Dev))
+		if slices.ContainsFunc(first, func(m mount) bool { return m.device == device }) {
+			return ""
+		}
+		return fmt.Sprintf(effect, dir)
+	}
+	own, err := mounts("/proc/thread-self/mountinfo")
+	if err != nil || len(own) == 0 || slices.ContainsFunc(first, func(m mount) bool { return m.id == own[0].id }) {
+		return ""
+	}
+	return fmt.Sprintf(effect, dir)
+}
+
+// A mount as the kernel lists it: ids are the system's, so that namespaces that share none are two.
+type mount struct{ id, device string }
+
+func mounts(path string) (found []mount, err error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Fields(line); len(fields) > 2 {
+			found = append(found, mount{fields[0], fields[2]})
 		}
 	}
-	return os.Remove(dir)
+	return found, nil
 }
 
 func isBPFFS(dir string) (bool, error) {

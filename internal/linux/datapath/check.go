@@ -9,9 +9,9 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
-	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
@@ -19,7 +19,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -type check_way -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" check ../../../bpf/check.bpf.c
+//go:generate go tool bpf2go -target bpfel -type check_way check ../../../bpf/check.bpf.c
 
 // CheckKey names a server of a service.
 type CheckKey struct {
@@ -35,14 +35,21 @@ type CheckTarget struct {
 	Return  model.Return
 	Path    plan.Path // to the server; zero: not known
 	// Ports are those that the server's agent takes TCP from a tunnel for: the service's, and what is checked instead of them if
-	// the agent knows of it. Others are checked straight, unless forward is l2. Nil: all are taken.
+	// the agent knows of it. Others are checked straight, unless forward is l2: then without a look at the cookie. Nil: all are taken.
 	Ports []uint16
+	// Owns tells whether the timestamp that the server has sent in a connection of client to port carries its own cookie. Nil: it has
+	// none to carry.
+	Owns func(client netip.AddrPort, port uint16, timestamp uint32) bool
 }
 
+// ErrForeignCookie: connections to such a server break, as load balancers cannot read where their packets belong.
+var ErrForeignCookie = errors.New("the cookie in its answer is not its own: its key or its id differs from what is known here, or its agent does not mark")
+
 // Checks lets sockets of this host reach one certain server at an address that many have (bpf/check.bpf.c): packets to the VIP are
-// encapsulated, or given the server's MAC, at tcx egress of the devices that this host's routes to the VIP lead out of. The
-// servers' answers come straight back to this host. Nothing is left when the process ends, and nothing of the host is changed:
-// no route, rule, mark or sysctl. Its methods are safe for concurrent use.
+// encapsulated, or given the server's MAC, at tc egress of the devices that this host's routes to the VIP lead out of. The
+// servers' answers come straight back to this host. Nothing of the host is changed: no route, rule, mark or sysctl. When the process
+// ends nothing is left or, without tcx, a filter that has nothing to do and that the next process deletes. Its methods are safe for
+// concurrent use.
 //
 // It cannot serve VIPs that this host has itself or has no route to, nor services with forward nat or return through, whose servers
 // would answer to another address. Those checks go straight to the servers.
@@ -51,7 +58,8 @@ type Checks struct {
 
 	mu      sync.Mutex
 	targets map[CheckKey]checkTarget
-	links   map[int]link.Link // by device
+	dir     string
+	links   map[int]*tcAttachment // by device
 }
 
 // checkTarget is what Dial needs to know.
@@ -62,17 +70,28 @@ type checkTarget struct {
 	source   netip.Addr // of the connection; zero: the kernel's choice
 	mss      int
 	ports    []uint16 // nil: any
+	tunnel   bool     // packets are encapsulated: other ports than these stay in it
+	owns     func(client netip.AddrPort, port uint16, timestamp uint32) bool
+}
+
+// takes tells whether the server's agent knows the port.
+func (t *checkTarget) takes(port uint16) bool {
+	return t.ports == nil || slices.Contains(t.ports, port)
 }
 
 // way is written as it is.
-var _ = [1]struct{}{}[unsafe.Sizeof(checkCheckWay{})-72]
+var _ = [1]struct{}{}[unsafe.Sizeof(checkCheckWay{})-80]
 
-// OpenChecks loads the program. Nothing is attached before Set.
-func OpenChecks() (*Checks, error) {
+// OpenChecks loads the program. Nothing is attached before Set. dir, the instance's directory in a BPF file system, tells what a killed
+// process has left: without tcx that is a filter, which is deleted now.
+func OpenChecks(dir string) (*Checks, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("lift the limit on locked memory: %w", err)
 	}
-	c := &Checks{links: map[int]link.Link{}}
+	if err := sweepFilters(dir, nothing); err != nil {
+		return nil, err
+	}
+	c := &Checks{dir: dir, links: map[int]*tcAttachment{}}
 	if err := loadCheckObjects(&c.objects, nil); err != nil {
 		return nil, fmt.Errorf("load the program of health checks: %w", err)
 	}
@@ -113,20 +132,19 @@ func (c *Checks) Set(targets map[CheckKey]CheckTarget) error {
 func (c *Checks) attach(devices map[int]bool) (failed map[int]string, err error) {
 	failed = map[int]string{}
 	for device, attached := range c.links {
-		info, gone := attached.Info()
-		if devices[device] && gone == nil && info.TCX() != nil && info.TCX().Ifindex == uint32(device) {
+		if devices[device] && attached.runs() == nil {
 			continue
 		}
-		err = errors.Join(err, attached.Close())
+		err = errors.Join(err, attached.detach())
 		delete(c.links, device)
 	}
 	for device := range devices {
 		if c.links[device] != nil {
 			continue
 		}
-		attached, problem := attachEgress(c.objects.CheckEgress, device)
-		if problem != nil {
-			problem = fmt.Errorf("attach health checks to device %d: %w: tcx needs Linux 6.6", device, problem)
+		attached := &tcAttachment{program: c.objects.CheckEgress, hook: tcEgress, ifindex: device, dir: c.dir}
+		if problem := attached.attach(); problem != nil {
+			problem = fmt.Errorf("health checks: %w", problem)
 			failed[device], err = problem.Error(), errors.Join(err, problem)
 			continue
 		}
@@ -145,7 +163,7 @@ func (c *Checks) Dial(ctx context.Context, key CheckKey, port uint16) (conn net.
 		return nil, "its way is not set up yet", nil
 	case target.straight != "":
 		return nil, target.straight, nil
-	case target.ports != nil && !slices.Contains(target.ports, port):
+	case target.tunnel && !target.takes(port):
 		return nil, fmt.Sprintf("port %d is not the service's: agents leave it in the tunnel", port), nil
 	case target.way.Ifindex == 0:
 		return nil, "", errors.New("the next hop to the server is not known")
@@ -176,7 +194,38 @@ func (c *Checks) Dial(ctx context.Context, key CheckKey, port uint16) (conn net.
 		}
 		return nil, c.goStraight(key, fmt.Sprintf("packets to %s leave this host by another device than its route says, or by none", target.vip)), nil
 	}
+	if err == nil && target.owns != nil && target.takes(port) { // agents mark nothing else
+		if err = c.checkCookie(witness, conn, &target, port); err != nil {
+			conn.(*net.TCPConn).SetLinger(0)
+			conn.Close()
+			return nil, "", err
+		}
+	}
 	return conn, "", err
+}
+
+// The kernel answers the SYN-ACK at about the time at which it says that the connection is there.
+const (
+	echoTries = 50
+	echoPause = time.Millisecond
+)
+
+// checkCookie looks at what the server has put into its SYN-ACK. Without timestamps there is nothing to see, and nothing to say.
+func (c *Checks) checkCookie(fd int, conn net.Conn, target *checkTarget, port uint16) error {
+	var way checkCheckWay
+	for try := 0; way.Echoes == 0; try++ {
+		if try == echoTries || c.objects.Ways.Lookup(uint32(fd), &way) != nil {
+			return nil
+		}
+		if way.Echoes == 0 {
+			time.Sleep(echoPause)
+		}
+	}
+	client := conn.LocalAddr().(*net.TCPAddr).AddrPort()
+	if !target.owns(netip.AddrPortFrom(client.Addr().Unmap(), client.Port()), port, way.Echo) {
+		return ErrForeignCookie
+	}
+	return nil
 }
 
 // prepareSocket tells the program where packets of the socket go.
@@ -211,7 +260,7 @@ func (c *Checks) goStraight(key CheckKey, why string) string {
 	return why
 }
 
-// Close detaches and unloads the program. Connections that were made go on without it, which is of no use: end them first.
+// Close detaches, in the calling thread's network namespace, and unloads the program. Connections that were made go on without it, which is of no use: end them first.
 func (c *Checks) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

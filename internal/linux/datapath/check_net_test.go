@@ -1,9 +1,9 @@
 package datapath_test
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,17 +11,12 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
-	"os/exec"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
-	"github.com/vishvananda/netlink"
-
+	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	healthcheck "github.com/ballast-lb/ballast/internal/linux/check"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
@@ -39,6 +34,7 @@ type checkNet struct {
 	servers    []*rig
 	apps       map[string]*httptest.Server // by who answers, VIP and scheme
 	checks     *datapath.Checks
+	pins       string
 }
 
 const (
@@ -78,11 +74,15 @@ func newCheckNet(t *testing.T) *checkNet {
 		check(t, r.agent.SetOwnAddresses([]netip.Addr{n.address(i, false), n.address(i, true)}))
 		n.servers = append(n.servers, r)
 	}
-	var err error
-	n.checks, err = datapath.OpenChecks()
-	check(t, err)
-	t.Cleanup(func() { n.checks.Close() })
+	n.pins = n.servers[0].pins()
+	n.open()
 	return n
+}
+
+func (n *checkNet) open() {
+	check(n, n.lb.Do(func() (err error) { n.checks, err = datapath.OpenChecks(n.pins); return err }))
+	checks := n.checks
+	n.Cleanup(func() { check(n, n.lb.Do(checks.Close)) })
 }
 
 func (n *checkNet) name(server int) string { return fmt.Sprintf("server %d", server+1) }
@@ -201,6 +201,10 @@ func (n *checkNet) fetch(server int, port uint16) (who string, err error) {
 
 // A ClientHello does not fit one segment: the tunnel has to be allowed for.
 func TestChecksReachTheirServerByTheWayOfTraffic(t *testing.T) {
+	datapath.BothWays(t, checksReachTheirServer)
+}
+
+func checksReachTheirServer(t *testing.T) {
 	n := newCheckNet(t)
 	n.balance()
 	for _, forward := range []model.Forward{model.ForwardL2, model.ForwardIPIP, model.ForwardGUE} {
@@ -210,7 +214,7 @@ func TestChecksReachTheirServerByTheWayOfTraffic(t *testing.T) {
 					before := n.servers[0].rejects()
 					n.set(vip, ipv6, func(target *datapath.CheckTarget) { target.Forward = forward })
 					for i, r := range n.servers {
-						marked, taken := r.count("egress_marked_syn_ack"), r.count("decapsulated")
+						marked, taken, restored := r.count("egress_marked_syn_ack"), r.count("decapsulated"), r.count("ingress_restored")
 						for _, port := range []uint16{plainPort, securePort} {
 							if who, err := n.fetch(i, port); who != n.name(i) {
 								t.Errorf("a check of %s on port %d is answered by %q: %v", n.name(i), port, who, err)
@@ -218,6 +222,9 @@ func TestChecksReachTheirServerByTheWayOfTraffic(t *testing.T) {
 						}
 						if r.count("egress_marked_syn_ack") == marked {
 							t.Errorf("%s marked none of the checks' connections", n.name(i))
+						}
+						if r.count("ingress_restored") == restored {
+							t.Errorf("%s restored nothing of the checks' connections", n.name(i))
 						}
 						if tunnelled := r.count("decapsulated") > taken; tunnelled != (forward != model.ForwardL2) {
 							t.Errorf("%s was reached through a tunnel: %v", n.name(i), tunnelled)
@@ -227,6 +234,105 @@ func TestChecksReachTheirServerByTheWayOfTraffic(t *testing.T) {
 						t.Errorf("rejected timestamps: %v before, %v after", before, after)
 					}
 				})
+			}
+		}
+	}
+}
+
+// own makes a target's cookie be looked at: by keys and, for the server's number, by that id.
+func (n *checkNet) own(target *datapath.CheckTarget, keys model.Keys, id func(server int) uint16) {
+	var service model.Service
+	for _, service = range n.servers[0].fleet.Services {
+		if service.VIP == target.VIP {
+			break
+		}
+	}
+	read := cookie.Reader(&keys, &service)
+	for i := range n.servers {
+		if target.Server == n.address(i, target.Server.Is6()) {
+			target.Owns = func(client netip.AddrPort, port uint16, timestamp uint32) bool {
+				found, known := read(client, port, timestamp)
+				return known && found == id(i)
+			}
+		}
+	}
+}
+
+func TestAServerWhoseKeyOrIDDiffersIsSeen(t *testing.T) {
+	datapath.BothWays(t, foreignCookiesAreSeen)
+}
+
+func foreignCookiesAreSeen(t *testing.T) {
+	n := newCheckNet(t)
+	ours := n.servers[0].fleet.Keys
+	right := func(server int) uint16 { return uint16(server + 1) }
+	for _, test := range []struct {
+		name  string
+		keys  model.Keys
+		id    func(int) uint16
+		wrong bool
+	}{
+		{"the same key and id", ours, right, false},
+		{"a newer key beside it", model.Keys{Cookie: map[uint32][16]byte{1: ours.Cookie[1], 2: {9}}}, right, false},
+		{"another key", model.Keys{Cookie: map[uint32][16]byte{1: {3, 2, 1}}}, right, true},
+		{"no key of the epoch", model.Keys{Cookie: map[uint32][16]byte{2: {1, 2, 3}}}, right, true},
+		{"the other's id", ours, func(server int) uint16 { return uint16(2 - server) }, true},
+	} {
+		for _, vip := range n.servers[0].vips {
+			for _, forward := range []model.Forward{model.ForwardL2, model.ForwardIPIP, model.ForwardGUE} {
+				n.set(vip, false, func(target *datapath.CheckTarget) {
+					target.Forward = forward
+					n.own(target, test.keys, test.id)
+				})
+				for i := range n.servers {
+					_, err := n.fetch(i, plainPort)
+					if !test.wrong && err != nil || test.wrong && !errors.Is(err, datapath.ErrForeignCookie) {
+						t.Errorf("%s, %s, %s: %s: %v", test.name, forward, vip, n.name(i), err)
+					}
+				}
+			}
+		}
+	}
+}
+
+// health.port: agents mark the service's ports alone, so the answers of another carry no cookie.
+func TestTheCookieOfAPortThatIsNotTheServicesIsNotLookedAt(t *testing.T) {
+	const other = 8081
+	n := newCheckNet(t)
+	vip := n.servers[0].vips[0]
+	for _, r := range n.servers {
+		check(t, r.server.Do(func() error {
+			config := net.ListenConfig{}
+			config.SetMultipathTCP(false)
+			listener, err := config.Listen(t.Context(), "tcp", netip.AddrPortFrom(vip, other).String())
+			if err == nil {
+				t.Cleanup(func() { listener.Close() })
+			}
+			return err
+		}))
+	}
+	for _, test := range []struct {
+		port uint16
+		id   func(server int) uint16
+		want error
+	}{
+		{other, func(server int) uint16 { return uint16(server + 1) }, nil},
+		{plainPort, func(server int) uint16 { return uint16(server + 1) }, nil},
+		{plainPort, func(server int) uint16 { return uint16(2 - server) }, datapath.ErrForeignCookie},
+	} {
+		n.set(vip, false, func(target *datapath.CheckTarget) {
+			target.Forward, target.Ports = model.ForwardL2, []uint16{plainPort, securePort}
+			n.own(target, n.servers[0].fleet.Keys, test.id)
+		})
+		for i := range n.servers {
+			ctx, cancel := context.WithTimeout(t.Context(), deadline)
+			conn, straight, err := n.dial(ctx, n.key(i), test.port)
+			cancel()
+			if conn != nil {
+				conn.Close()
+			}
+			if straight != "" || !errors.Is(err, test.want) {
+				t.Errorf("port %d of %s: %v, want %v; straight because of %q", test.port, n.name(i), err, test.want, straight)
 			}
 		}
 	}
@@ -276,8 +382,6 @@ type probing struct {
 const (
 	checkInterval = 100 * time.Millisecond
 	checkFall     = 3
-	// checkSlack is for a busy machine.
-	checkSlack = time.Second
 )
 
 func (n *checkNet) probe(vip netip.Addr) *probing {
@@ -322,17 +426,13 @@ func (p *probing) result(server int) healthcheck.Result {
 	return p.told[uint16(server+1)]
 }
 
-// falls waits for a server to be unhealthy in time, and for the reason.
+// falls waits for a server to be unhealthy, and for the reason.
 func (p *probing) falls(n *checkNet, server int, since time.Time, reason string) {
 	n.Helper()
 	n.await(n.name(server)+" is unhealthy", func() bool { return !p.result(server).Healthy })
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	took, bound := p.when[uint16(server+1)].Sub(since), checkFall*checkInterval*11/10
-	n.Logf("%s: seen after %s", reason, took)
-	if took > bound+checkSlack {
-		n.Errorf("%s was seen to be unhealthy after %s, want %s at most", n.name(server), took, bound)
-	}
+	n.Logf("%s: seen after %s", reason, p.when[uint16(server+1)].Sub(since)) // in time: TestAVerdictComesWithinFallOrRiseIntervals
 	if have := p.told[uint16(server+1)].Detail; !strings.Contains(have, reason) {
 		n.Errorf("%s is unhealthy because of %q, want %q", n.name(server), have, reason)
 	}
@@ -370,102 +470,4 @@ func TestAServerWithoutItsAgentIsSeen(t *testing.T) {
 	stopped := time.Now()
 	check(t, n.servers[0].agent.SetOwnAddresses(nil))
 	p.falls(n, 0, stopped, "timed out")
-}
-
-// shape is what a check could leave behind on the load balancer's host.
-func (n *checkNet) shape() string {
-	n.Helper()
-	var out []string
-	check(n, n.lb.Do(func() error {
-		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-			routes, err := netlink.RouteListFiltered(family, &netlink.Route{Table: 0}, netlink.RT_FILTER_TABLE)
-			check(n, err)
-			rules, err := netlink.RuleList(family)
-			check(n, err)
-			for _, route := range routes {
-				out = append(out, route.String())
-			}
-			for _, rule := range rules {
-				out = append(out, rule.String())
-			}
-		}
-		links, err := netlink.LinkList()
-		check(n, err)
-		for _, l := range links {
-			result, err := link.QueryPrograms(link.QueryOptions{Target: l.Attrs().Index, Attach: ebpf.AttachTCXEgress})
-			check(n, err)
-			out = append(out, fmt.Sprintf("%s: %d programs", l.Attrs().Name, len(result.Programs)))
-		}
-		return nil
-	}))
-	slices.Sort(out)
-	return strings.Join(out, "\n")
-}
-
-func TestChecksAttachOnlyWhereTheyMustAndLeaveNothingBehind(t *testing.T) {
-	n := newCheckNet(t)
-	vip := n.servers[0].vips[0]
-	before := n.shape()
-	n.set(vip, false, nil)
-	attached := strings.Replace(before, "eth2: 0 programs", "eth2: 1 programs", 1)
-	if have := n.shape(); have != attached {
-		t.Errorf("with targets:\n%s\nwant:\n%s", have, attached)
-	}
-	n.set(vip, false, nil)
-	if have := n.shape(); have != attached {
-		t.Errorf("with the same targets again:\n%s", have)
-	}
-	if _, err := n.fetch(0, plainPort); err != nil {
-		t.Error(err)
-	}
-	check(t, n.lb.Do(func() error { return n.checks.Set(nil) }))
-	if have := n.shape(); have != before {
-		t.Errorf("without targets:\n%s\nbefore:\n%s", have, before)
-	}
-	n.set(vip, false, nil)
-	check(t, n.checks.Close())
-	if have := n.shape(); have != before {
-		t.Errorf("after the end:\n%s\nbefore:\n%s", have, before)
-	}
-}
-
-// holder makes the test program, started with the name of a VIP in this variable, attach and wait to be killed.
-const holder = "BALLAST_TEST_HOLD_CHECKS"
-
-func TestHoldChecksUntilKilled(t *testing.T) {
-	vip, err := netip.ParseAddr(os.Getenv(holder))
-	if err != nil {
-		t.Skip("a part of TestAKilledProcessLeavesNothingBehind")
-	}
-	checks, err := datapath.OpenChecks()
-	check(t, err)
-	check(t, checks.Set(map[datapath.CheckKey]datapath.CheckTarget{
-		{Service: "web", ID: 1}: {VIP: vip, Server: netip.MustParseAddr("10.9.0.2"), Forward: model.ForwardIPIP, Path: plan.Path{Ifindex: 2, Source: netip.MustParseAddr("10.9.0.1"), MTU: 1500}},
-	}))
-	fmt.Println("attached")
-	io.Copy(io.Discard, os.Stdin)
-}
-
-func TestAKilledProcessLeavesNothingBehind(t *testing.T) {
-	n := newCheckNet(t)
-	n.path(netip.MustParseAddr("10.7.0.2"))
-	before := n.shape()
-	process := exec.Command(os.Args[0], "-test.run=^TestHoldChecksUntilKilled$")
-	process.Env = append(os.Environ(), holder+"="+n.servers[0].vips[0].String())
-	stdin, err := process.StdinPipe()
-	check(t, err)
-	defer stdin.Close()
-	stdout, err := process.StdoutPipe()
-	check(t, err)
-	check(t, n.lb.Start(process))
-	said, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil || said != "attached\n" {
-		t.Fatalf("the process says %q: %v", said, err)
-	}
-	if have := n.shape(); !strings.Contains(have, "eth2: 1 programs") {
-		t.Errorf("while it runs:\n%s", have)
-	}
-	check(t, process.Process.Kill())
-	process.Wait()
-	n.await("the host is as it was", func() bool { return n.shape() == before })
 }

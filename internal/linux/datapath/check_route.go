@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
@@ -43,10 +41,7 @@ func newCheckRoutes() *checkRoutes {
 
 // prepare works out how to dial a target.
 func (r *checkRoutes) prepare(t *CheckTarget) checkTarget {
-	made := checkTarget{vip: t.VIP}
-	if t.Forward != model.ForwardL2 {
-		made.ports = t.Ports
-	}
+	made := checkTarget{vip: t.VIP, owns: t.Owns, ports: t.Ports, tunnel: t.Forward != model.ForwardL2}
 	switch {
 	case t.Forward == model.ForwardNAT:
 		made.straight = "forward: nat leads to the server's own address anyway"
@@ -206,9 +201,4 @@ func wire32(a netip.Addr) (out [4]uint32) {
 		out[i] = uint32(bytes[4*i]) | uint32(bytes[4*i+1])<<8 | uint32(bytes[4*i+2])<<16 | uint32(bytes[4*i+3])<<24
 	}
 	return out
-}
-
-// attachEgress runs a program behind those that are there already.
-func attachEgress(program *ebpf.Program, device int) (link.Link, error) {
-	return link.AttachTCX(link.TCXOptions{Interface: device, Program: program, Attach: ebpf.AttachTCXEgress})
 }

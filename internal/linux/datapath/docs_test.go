@@ -308,7 +308,12 @@ func (a *docAgent) restore(frame []byte, client, service netip.AddrPort) (restor
 	defer far.Close()
 	defer near.Close()
 	wire := frame[14+20+20+8:]
-	storage := serverHoldBack{NewestSent: clockSYNACK, NewestEcho: clockSYNACK, HeldFrom: clockSYNACK, State: 1, CookieBits: 14,
+	storage := struct { // struct hold_back
+		Delta, HeldFrom, DeltaBefore, NewestSent, NewestEcho, Generation uint32
+		Cookie, CookieBefore                                             uint16
+		CookieBits, State                                                uint8
+		Tag                                                              uint16
+	}{NewestSent: clockSYNACK, NewestEcho: clockSYNACK, HeldFrom: clockSYNACK, State: 1, CookieBits: 14,
 		Cookie: binary.BigEndian.Uint16(wire[2:]) & 0x3fff}
 	raw, err := near.(*net.TCPConn).SyscallConn()
 	must(a.t, err)

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -10,29 +11,32 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-// A Feature is something of the kernel that the programs of a role need.
+// A Feature is something of the kernel that the programs of a role use.
 type Feature struct {
-	Name  string
-	Since string // Linux version that brought it
-	Err   error  // nil: it is there
+	Name    string
+	Since   string // Linux version that brought it
+	Err     error  // nil: it is there
+	Without string // what becomes of the role without it; empty: it cannot work
 }
 
-// LBFeatures probes what a load balancer needs of the kernel. Nothing is attached or kept.
+// LBFeatures probes what a load balancer uses of the kernel. Nothing is attached or kept.
 func LBFeatures() []Feature {
 	xdp := ebpf.XDP
 	return []Feature{
-		{"BTF of the kernel", "5.2", haveBTF()},
-		{"XDP programs", "4.8", features.HaveProgramType(xdp)},
-		{"LRU hash maps", "4.10", features.HaveMapType(ebpf.LRUHash)},
-		{"ring buffers", "5.8", features.HaveMapType(ebpf.RingBuf)},
-		{"bpf_ktime_get_coarse_ns", "5.11", features.HaveProgramHelper(xdp, asm.FnKtimeGetCoarseNs)},
-		{"bpf_fib_lookup in XDP", "4.18", features.HaveProgramHelper(xdp, asm.FnFibLookup)},
-		{"bpf_xdp_load_bytes", "5.18", features.HaveProgramHelper(xdp, asm.FnXdpLoadBytes)},
+		{Name: "BTF of the kernel", Since: "5.2", Err: haveBTF()},
+		{Name: "XDP programs", Since: "4.8", Err: features.HaveProgramType(xdp)},
+		{Name: "LRU hash maps", Since: "4.10", Err: features.HaveMapType(ebpf.LRUHash)},
+		{Name: "ring buffers", Since: "5.8", Err: features.HaveMapType(ebpf.RingBuf)},
+		{Name: "bpf_ktime_get_coarse_ns", Since: "5.11", Err: features.HaveProgramHelper(xdp, asm.FnKtimeGetCoarseNs)},
+		{Name: "bpf_fib_lookup in XDP", Since: "4.18", Err: features.HaveProgramHelper(xdp, asm.FnFibLookup)},
+		{Name: "bpf_xdp_load_bytes", Since: "5.18", Err: features.HaveProgramHelper(xdp, asm.FnXdpLoadBytes)},
+		{Name: "health checks through the tunnel", Since: "5.18", Err: tryChecks(), Without: "checks go straight to the servers' addresses"},
 	}
 }
 
@@ -40,15 +44,15 @@ func LBFeatures() []Feature {
 func ServerFeatures() []Feature {
 	xdp, tc := ebpf.XDP, ebpf.SchedCLS
 	return []Feature{
-		{"BTF of the kernel", "5.2", haveBTF()},
-		{"XDP programs", "4.8", features.HaveProgramType(xdp)},
-		{"tc programs", "4.1", features.HaveProgramType(tc)},
-		{"tcx attachment", "6.6", haveTCX()},
-		{"socket storage", "5.2", features.HaveMapType(ebpf.SkStorage)},
-		{"bpf_sk_storage_get in tc", "5.2", features.HaveProgramHelper(tc, asm.FnSkStorageGet)},
-		{"bpf_skc_lookup_tcp in tc", "5.2", features.HaveProgramHelper(tc, asm.FnSkcLookupTcp)},
-		{"bpf_skc_lookup_tcp in XDP", "5.2", features.HaveProgramHelper(xdp, asm.FnSkcLookupTcp)},
-		{"bpf_xdp_get_buff_len", "5.18", features.HaveProgramHelper(xdp, asm.FnXdpGetBuffLen)},
+		{Name: "BTF of the kernel", Since: "5.2", Err: haveBTF()},
+		{Name: "XDP programs", Since: "4.8", Err: features.HaveProgramType(xdp)},
+		{Name: "tc programs", Since: "4.1", Err: features.HaveProgramType(tc)},
+		{Name: "attachment at tc: tcx, or clsact", Since: "4.5", Err: haveTC()},
+		{Name: "socket storage", Since: "5.2", Err: features.HaveMapType(ebpf.SkStorage)},
+		{Name: "bpf_sk_storage_get in tc", Since: "5.2", Err: features.HaveProgramHelper(tc, asm.FnSkStorageGet)},
+		{Name: "bpf_skc_lookup_tcp in tc", Since: "5.2", Err: features.HaveProgramHelper(tc, asm.FnSkcLookupTcp)},
+		{Name: "bpf_skc_lookup_tcp in XDP", Since: "5.2", Err: features.HaveProgramHelper(xdp, asm.FnSkcLookupTcp)},
+		{Name: "bpf_xdp_get_buff_len", Since: "5.18", Err: features.HaveProgramHelper(xdp, asm.FnXdpGetBuffLen)},
 	}
 }
 
@@ -60,9 +64,21 @@ func haveBTF() error {
 // loopback exists in every network namespace, with this number.
 const loopback = 1
 
-func haveTCX() error {
-	_, err := link.QueryPrograms(link.QueryOptions{Target: loopback, Attach: ebpf.AttachTCXIngress})
-	return err
+// haveTC is nil if programs can be attached at tc one way or the other.
+func haveTC() error {
+	if haveTCX() == nil {
+		return nil
+	}
+	return inNewNamespace(tryClsact)
+}
+
+// tryChecks has the kernel load the program of health checks, and tells whether it can be attached.
+func tryChecks() error {
+	var objects checkObjects
+	if err := errors.Join(rlimit.RemoveMemlock(), loadCheckObjects(&objects, nil)); err != nil {
+		return err
+	}
+	return errors.Join(haveTC(), objects.Close())
 }
 
 // TryLB has the kernel verify and load the load balancer's program with small maps, and lets go of it.
@@ -81,6 +97,15 @@ func TryServer() error {
 		return err
 	}
 	return server.Close()
+}
+
+// VerifierLog returns what the verifier said of a program that it rejected; nil if err is of another kind.
+func VerifierLog(err error) []string {
+	var rejected *ebpf.VerifierError
+	if errors.As(err, &rejected) {
+		return rejected.Log
+	}
+	return nil
 }
 
 // TryBPFFS tells whether dir is, or could be made, a BPF file system. Nothing stays mounted.

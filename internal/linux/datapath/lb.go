@@ -10,21 +10,18 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -type verdict -type service -type server -type slot -type vip_key -type return_key -type trace_event -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -type later_list -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" lb ../../../bpf/lb.bpf.c
+//go:generate go tool bpf2go -target bpfel -type verdict -type service -type server -type slot -type vip_key -type return_key -type trace_event -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -type later_list lb ../../../bpf/lb.bpf.c
 
 // lbLayout names the shape of the pinned maps. A change of any map's key, value or meaning needs a new number: a process of
 // another layout then fills maps of its own and switches the program over, instead of misreading these.
-const lbLayout = "lb-v3"
+const lbLayout = "lb-v4"
 
 // The rows of plan are written as they are: their sizes must be those of the kernel's structs.
 var (
@@ -50,14 +47,11 @@ type LB struct {
 type lbTables struct {
 	serviceRows, serverRows []struct{ value, _ uint32 }
 	services                []plan.ServiceRow
-	servers                 []struct {
-		value plan.ServerRow
-		_     uint32
-	}
-	vipPlaces []vipPlace
-	slots     []plan.SlotRow
-	rounds    []uint64
-	loads     []struct{ value, _ int32 }
+	servers                 []plan.ServerRow
+	vipPlaces               []vipPlace
+	slots                   []plan.SlotRow
+	rounds                  []uint64
+	loads                   []struct{ value, _ int32 }
 
 	connections         []lbConnection
 	connectionBlocks    []lbConnectionBlock
@@ -96,6 +90,9 @@ func OpenLB(dir string, limits plan.Limits) (*LB, error) {
 	if err := spec.LoadAndAssign(&lb.objects, &options); err != nil {
 		if errors.Is(err, ebpf.ErrMapIncompatible) {
 			return nil, fmt.Errorf("take over the maps pinned in %s: %w: start with the limits they were made with, or detach first", options.Maps.PinPath, err)
+		}
+		if errors.Is(err, unix.ENOMEM) {
+			return nil, fmt.Errorf("load the load balancer's program: %w: no room for its maps: lower --max-slots, --max-servers, --max-entries or --max-local", err)
 		}
 		return nil, fmt.Errorf("load the load balancer's program: %w", err)
 	}
@@ -169,18 +166,8 @@ func (lb *LB) Close() error {
 		errs = append(errs, unix.Munmap(memory))
 	}
 	lb.tables = lbTables{}
-	return errors.Join(append(errs, lb.objects.Close())...)
+	return errors.Join(append(errs, lb.pins.release(), lb.objects.Close())...)
 }
-
-// XDPMode is how the program is attached.
-type XDPMode string
-
-// Ways to attach: auto tries native first.
-const (
-	XDPAuto    XDPMode = "auto"
-	XDPNative  XDPMode = "native"
-	XDPGeneric XDPMode = "generic"
-)
 
 // Attach runs the program on a device of the calling thread's network namespace and returns the mode it got. A link that an
 // earlier process pinned is switched over without a gap.
@@ -188,8 +175,20 @@ func (lb *LB) Attach(device *net.Interface, mode XDPMode) (XDPMode, error) {
 	if err := lb.Know(device); err != nil {
 		return "", err
 	}
-	return attachXDP(lb.objects.Lb, device, mode, lb.pins.link("xdp", device.Index))
+	lb.pins.ask(lb.pins.link(hookXDP, device.Index))
+	return lb.pins.attachXDP(lb.objects.Lb, device, mode)
 }
+
+// Runs is nil if a device that was attached has the program still; else it says what is amiss. Attach mends it.
+func (lb *LB) Runs(ifindex int) error {
+	return lb.pins.runs(hookXDP, ifindex, lb.objects.Lb)
+}
+
+// Forget drops what is kept for a device that is gone.
+func (lb *LB) Forget(ifindex int) error { return lb.pins.forget(ifindex) }
+
+// Repin pins again what somebody has removed the pins of, and reports whether there was any: without, all of it ends with the process.
+func (lb *LB) Repin() (missed bool, err error) { return lb.pins.repin(&lb.objects.lbMaps) }
 
 // Know tells the program the address of a device: frames that come in there for others are not for it.
 func (lb *LB) Know(device *net.Interface) error {
@@ -200,60 +199,6 @@ func (lb *LB) Know(device *net.Interface) error {
 		return fmt.Errorf("tell the address of %s: %w", device.Name, err)
 	}
 	return nil
-}
-
-// attachXDP attaches program or, if pin names a link that still is on the device, replaces the program in it.
-func attachXDP(program *ebpf.Program, device *net.Interface, mode XDPMode, pin string) (XDPMode, error) {
-	if old, err := link.LoadPinnedLink(pin, nil); err == nil {
-		defer old.Close()
-		if info, err := old.Info(); err == nil && info.XDP() != nil && info.XDP().Ifindex == uint32(device.Index) {
-			runs, err := attachedMode(device)
-			if err == nil && (mode == XDPNative || mode == XDPGeneric) && runs != mode {
-				err = fmt.Errorf("attach to %s in %s mode: a program of this instance runs in %s mode: detach it first", device.Name, mode, runs)
-			}
-			if err != nil {
-				return "", err
-			}
-			if err := old.Update(program); err != nil {
-				return "", fmt.Errorf("replace the program on %s: %w", device.Name, err)
-			}
-			return runs, nil
-		}
-		if err := old.Unpin(); err != nil { // the device it was on is gone
-			return "", fmt.Errorf("remove the pin of a device that is gone: %w", err)
-		}
-	}
-	flags := map[XDPMode]link.XDPAttachFlags{XDPNative: link.XDPDriverMode, XDPGeneric: link.XDPGenericMode}
-	tries := []XDPMode{mode}
-	if mode == XDPAuto || mode == "" {
-		tries = []XDPMode{XDPNative, XDPGeneric}
-	}
-	var errs error
-	for _, try := range tries {
-		l, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: device.Index, Flags: flags[try]})
-		if err != nil {
-			errs = errors.Join(errs, fmt.Errorf("attach to %s in %s mode: %w", device.Name, try, err))
-			continue
-		}
-		defer l.Close()
-		if err := l.Pin(pin); err != nil {
-			return "", fmt.Errorf("pin the link on %s: %w", device.Name, err)
-		}
-		return try, nil
-	}
-	return "", fmt.Errorf("%w: detach what else is on the device (ip link show), or use --xdp-mode generic", errs)
-}
-
-// attachedMode asks the kernel how the program on a device runs.
-func attachedMode(device *net.Interface) (XDPMode, error) {
-	l, err := netlink.LinkByIndex(device.Index)
-	if err != nil {
-		return "", fmt.Errorf("look up how %s runs its program: %w", device.Name, err)
-	}
-	if xdp := l.Attrs().Xdp; xdp != nil && xdp.AttachMode == nl.XDP_ATTACHED_SKB {
-		return XDPGeneric, nil
-	}
-	return XDPNative, nil
 }
 
 // Attached says that every device has the program: what only an earlier one needed goes.

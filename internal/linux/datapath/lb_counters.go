@@ -117,6 +117,18 @@ func (lb *LB) DecayOpenConnections(index uint32, part float64) {
 
 // SetClock tells the clock of a return: through server: its TSval less this host's monotonic clock, in ms.
 func (lb *LB) SetClock(index uint32, offset uint32) error {
-	const known = 1 << 32 // CLOCK_KNOWN
-	return lb.objects.Clocks.Put(index, uint64(known)|uint64(offset))
+	return lb.objects.Clocks.Put(index, uint64(clockKnown)|uint64(offset))
+}
+
+// CLOCK_KNOWN and CLOCK_DOUBTED.
+const (
+	clockKnown   = 1 << 32
+	clockDoubted = 1 << 33
+)
+
+// Clock reports whether SetClock has told that clock, and whether packets that claim to be that server's do not go with it.
+func (lb *LB) Clock(index uint32) (known, doubted bool, err error) {
+	var clock uint64
+	err = lb.objects.Clocks.Lookup(index, &clock)
+	return clock&clockKnown != 0, clock&clockDoubted != 0, err
 }

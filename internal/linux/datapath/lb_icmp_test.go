@@ -3,9 +3,12 @@ package datapath
 import (
 	"encoding/binary"
 	"net/netip"
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/gopacket/gopacket/layers"
+	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -44,6 +47,87 @@ func TestPingsToAVIPAreAnswered(t *testing.T) {
 	}
 	tagged := icmpFrame(client4, vip4, 8, 0, 1, nil)
 	w.checkVerdict(ethernet(5, tagged[14:]), lbVerdictANSWERED_ECHO)
+}
+
+func TestNobodyIsAnsweredWhoseAddressIsNotThatOfOneHost(t *testing.T) {
+	w := newWorld(t, serviceOf("web", vip4, nil), serviceOf("web6", vip6, nil), serviceOf("own", tableVIP, nil))
+	setMTU(w, 1400)
+	for source, impossible := range map[string]bool{
+		"224.0.0.1": true, "239.255.255.250": true, "255.255.255.255": true, "240.0.0.1": true, "127.0.0.1": true, "0.0.0.0": true, "0.1.2.3": true,
+		vip4.String(): true, tableVIP.String(): true, "::": true, "::1": true, "ff02::1": true, "ff0e::1": true, "::ffff:192.0.2.1": true,
+		vip6.String(): true, "223.255.255.254": false, "128.0.0.1": false, "126.1.1.1": false, "fe80::1": false, "64:ff9b::c000:201": false,
+	} {
+		from := netip.MustParseAddr(source)
+		vip, kind := vip4, byte(8)
+		if from.Is6() {
+			vip, kind = vip6, 128
+		}
+		echo, tooBig := lbVerdictANSWERED_ECHO, lbVerdictANSWERED_TOO_BIG
+		if impossible {
+			echo, tooBig = lbVerdictDROPPED_IMPOSSIBLE_SOURCE, lbVerdictDROPPED_IMPOSSIBLE_SOURCE
+		}
+		w.checkVerdict(icmpFrame(from, vip, kind, 0, 1, make([]byte, 56)), echo)
+		f := flow{netip.AddrPortFrom(from, 999), netip.AddrPortFrom(vip, 80)}
+		w.checkVerdict(f.frame(f.tcp(ack, nil, make([]byte, 1400))), tooBig)
+	}
+}
+
+func TestAnswersOfTheNodeItselfAreLimited(t *testing.T) {
+	w := newWorld(t, serviceOf("web", vip4, nil))
+	setMTU(w, 1400)
+	f := flowTo(vip4, 80, 1)
+	for name, c := range map[string]struct {
+		frame    []byte
+		service  string
+		answered lbVerdict
+	}{
+		"echo":    {icmpFrame(client4, vip4, 8, 0, 1, nil), "", lbVerdictANSWERED_ECHO},
+		"too big": {f.frame(f.tcp(ack, nil, make([]byte, 1400))), "web", lbVerdictANSWERED_TOO_BIG},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w.TB = t
+			onOneCPU(t)
+			before := w.verdicts()
+			count := func(verdict lbVerdict) uint64 {
+				key := verdictKey{c.service, verdict}
+				return w.verdicts()[key] - before[key]
+			}
+			w.payAnswers()
+			began := time.Now()
+			for deadline := began.Add(20 * time.Second); count(lbVerdictDROPPED_ANSWER_LIMIT) == 0; {
+				if time.Now().After(deadline) {
+					t.Fatal("there is no limit")
+				}
+				for range 500 {
+					w.runOnly(c.frame)
+				}
+			}
+			answered, most := count(c.answered), 250+uint64(time.Since(began)/time.Millisecond)+20 // a tick of the coarse clock
+			if answered < 250 || answered > most {
+				t.Errorf("%d answers, want at least 250 and at most %d", answered, most)
+			}
+			w.checkVerdict(c.frame, c.answered) // which pays first
+		})
+	}
+}
+
+// onOneCPU keeps the test where counters and limits are those of one CPU.
+func onOneCPU(t *testing.T) {
+	t.Helper()
+	runtime.LockOSThread()
+	var before, one unix.CPUSet
+	mustSet(unix.SchedGetaffinity(0, &before))
+	for cpu := range len(before) * 64 {
+		if before.IsSet(cpu) {
+			one.Set(cpu)
+			break
+		}
+	}
+	mustSet(unix.SchedSetaffinity(0, &one))
+	t.Cleanup(func() {
+		mustSet(unix.SchedSetaffinity(0, &before))
+		runtime.UnlockOSThread()
+	})
 }
 
 func TestOtherICMPPasses(t *testing.T) {

@@ -3,11 +3,13 @@ package datapath
 import (
 	"bytes"
 	"encoding/binary"
+	"net/netip"
 	"slices"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 
+	"github.com/ballast-lb/ballast/internal/algo/pathid"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -23,6 +25,18 @@ func stopsLength(ipv6 bool) int {
 	return 4 + 2*4
 }
 
+// mayBeAnswered reports whether the source of a packet is one host, and another than this one.
+func (w *world) mayBeAnswered(p *refPacket) bool {
+	a := p.source
+	_, isVIP := w.vipService(a, 0, 0)
+	for _, prefix := range []string{"0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3", "::/96", "::ffff:0:0/96", "ff00::/8"} {
+		if prefix := netip.MustParsePrefix(prefix); prefix.Addr().BitLen() == a.BitLen() && prefix.Masked().Addr() == netip.PrefixFrom(a, prefix.Bits()).Masked().Addr() {
+			return false
+		}
+	}
+	return !isVIP
+}
+
 // expectICMP is what must become of an ICMP message to a VIP.
 func (w *world) expectICMP(p *refPacket) expectation {
 	body := p.ip[p.l4:p.length]
@@ -34,7 +48,10 @@ func (w *world) expectICMP(p *refPacket) expectation {
 		echo, errors = 128, []byte{1, 2, 3, 4}
 	}
 	if body[0] == echo && body[1] == 0 {
-		return expectation{verdict: lbVerdictANSWERED_ECHO, action: xdpTX, frame: func(uint16, uint16) []byte { return echoReply(p) }}
+		if !w.mayBeAnswered(p) {
+			return expectation{verdict: lbVerdictDROPPED_IMPOSSIBLE_SOURCE, action: xdpDrop}
+		}
+		return expectation{verdict: lbVerdictANSWERED_ECHO, action: xdpTX, frame: func(uint16) []byte { return echoReply(p) }}
 	}
 	quote := parseQuote(p, p.ip[p.l4+8:])
 	if !slices.Contains(errors, body[0]) || quote == nil {
@@ -100,7 +117,7 @@ func (w *world) expectSent(p *refPacket, s *plan.Service, d refDecision) expecta
 		e.verdict, e.action = lbVerdictDROPPED_NO_NEXT_HOP, xdpDrop
 		return e
 	}
-	if mtu := int(path.MTU) - max(outerLength(s, first, d.stops), w.roomForNodes(s)); p.length > mtu {
+	if mtu := int(path.MTU) - max(outerLength(s, first, d.stops), w.roomForNodes(s)); p.length > mtu && !(p.v6() && p.length <= 1280) {
 		return w.expectTooBig(p, e, mtu)
 	}
 	if path.Ifindex != testIfindex {
@@ -122,7 +139,7 @@ func (w *world) expectSent(p *refPacket, s *plan.Service, d refDecision) expecta
 		p = p.rewritten(func(option []byte) { copy(option, bytes.Repeat([]byte{1}, 10)) })
 	}
 	e.ids, e.stops = d.ids, d.stops
-	e.frame = func(id, entropy uint16) []byte { return w.sentFrame(p, s, serverIn(s, id), d.stops, entropy) }
+	e.frame = func(id uint16) []byte { return w.sentFrame(p, s, serverIn(s, id), d.stops) }
 	return e
 }
 
@@ -162,8 +179,15 @@ func (w *world) expectTooBig(p *refPacket, e expectation, mtu int) expectation {
 		e.verdict, e.action = lbVerdictDROPPED_TOO_BIG_QUIETLY, xdpDrop
 		return e
 	}
+	if !w.mayBeAnswered(p) {
+		e.verdict, e.action = lbVerdictDROPPED_IMPOSSIBLE_SOURCE, xdpDrop
+		return e
+	}
+	if p.v6() {
+		mtu = max(mtu, 1280)
+	}
 	e.verdict, e.action = lbVerdictANSWERED_TOO_BIG, xdpTX
-	e.frame = func(uint16, uint16) []byte { return tooBigReply(p, mtu) }
+	e.frame = func(uint16) []byte { return tooBigReply(p, mtu) }
 	return e
 }
 
@@ -210,8 +234,9 @@ func tooBigReply(p *refPacket, mtu int) []byte {
 }
 
 // sentFrame is the frame that must reach a server.
-func (w *world) sentFrame(p *refPacket, s *plan.Service, server *model.Server, stops []uint16, entropy uint16) []byte {
+func (w *world) sentFrame(p *refPacket, s *plan.Service, server *model.Server, stops []uint16) []byte {
 	path := w.want.Paths[server.Address]
+	entropy := pathid.Entropy(netip.AddrPortFrom(p.source, p.sport), p.dport)
 	inner, protocol, padding := p.ip[:p.length], layers.IPProtocolIPv4, p.ip[p.length:]
 	if p.v6() {
 		protocol = layers.IPProtocolIPv6
@@ -223,7 +248,7 @@ func (w *world) sentFrame(p *refPacket, s *plan.Service, server *model.Server, s
 		protocol = layers.IPProtocolUDP
 		fallthrough
 	case s.Forward == model.ForwardIPIP:
-		inner = outerIP(path, server, protocol, p.tos, inner, entropy)
+		inner = w.outerIP(path, server, protocol, p.tos, inner, entropy)
 		kind = etherType(server.Address.Is6())
 	case s.Forward == model.ForwardNAT && (p.protocol == 1 || p.protocol == 58):
 		inner = nattedError(p, server)
@@ -244,12 +269,13 @@ func etherType(ipv6 bool) layers.EthernetType {
 	return layers.EthernetTypeIPv4
 }
 
-func outerIP(path plan.Path, server *model.Server, protocol layers.IPProtocol, tos byte, inner []byte, entropy uint16) []byte {
+func (w *world) outerIP(path plan.Path, server *model.Server, protocol layers.IPProtocol, tos byte, inner []byte, entropy uint16) []byte {
+	secret := pathid.Secret(w.want.Keys.Placement, server.Address)
 	if server.Address.Is6() {
-		return serialize(&layers.IPv6{Version: 6, TrafficClass: tos, FlowLabel: uint32(entropy), HopLimit: 64, NextHeader: protocol,
+		return serialize(&layers.IPv6{Version: 6, TrafficClass: tos, FlowLabel: pathid.Label(secret, entropy), HopLimit: 64, NextHeader: protocol,
 			SrcIP: path.Source.AsSlice(), DstIP: server.Address.AsSlice()}, gopacket.Payload(inner))
 	}
-	return serialize(&layers.IPv4{Version: 4, TOS: tos, TTL: 64, Protocol: protocol, Flags: layers.IPv4DontFragment,
+	return serialize(&layers.IPv4{Version: 4, TOS: tos, TTL: 64, Id: pathid.Identification(secret), Protocol: protocol, Flags: layers.IPv4DontFragment,
 		SrcIP: path.Source.AsSlice(), DstIP: server.Address.AsSlice()}, gopacket.Payload(inner))
 }
 

@@ -58,10 +58,10 @@ type expectation struct {
 	verdict lbVerdict
 	service string
 	action  uint32
-	ids     []uint16                               // servers that it may go to
-	stops   []uint16                               // of the second chance
-	frame   func(id uint16, entropy uint16) []byte // what leaves; nil: nothing, or the frame as it came
-	learn   func(ids []uint16)                     // what the frame teaches about later ones, once it is known where it went; nil: nothing
+	ids     []uint16               // servers that it may go to
+	stops   []uint16               // of the second chance
+	frame   func(id uint16) []byte // what leaves; nil: nothing, or the frame as it came
+	learn   func(ids []uint16)     // what the frame teaches about later ones, once it is known where it went; nil: nothing
 }
 
 func (p *refPacket) v6() bool    { return p.source.Is6() }
@@ -115,10 +115,10 @@ func (p *refPacket) parseIPv4() lbVerdict {
 	if len(b) < 20 || b[0]>>4 != 4 || b[0]&15 < 5 {
 		return lbVerdictDROPPED_MALFORMED
 	}
+	p.source, p.destination = addressIn(b[12:16]), addressIn(b[16:20])
 	if b[0]&15 > 5 {
 		return lbVerdictPASSED_UNSUPPORTED
 	}
-	p.source, p.destination = addressIn(b[12:16]), addressIn(b[16:20])
 	p.tos, p.protocol, p.l4 = b[1], b[9], 20
 	p.length = int(binary.BigEndian.Uint16(b[2:]))
 	if at := binary.BigEndian.Uint16(b[6:]) & 0x3fff; at != 0 {
@@ -370,10 +370,16 @@ func (w *world) ladderLocal(s *plan.Service, p *refPacket, quoted bool) refDecis
 // expect says what must become of a frame now, and remembers what later frames depend on.
 func (w *world) expect(frame []byte) expectation {
 	p, verdict := parseRef(frame)
+	e := expectation{verdict: verdict, action: actionOf(verdict)}
 	if verdict == lbVerdictVERDICT_CONTINUE {
-		return w.expectPacket(p)
+		e = w.expectPacket(p)
 	}
-	return expectation{verdict: verdict, action: actionOf(verdict)}
+	if w.forwards && p != nil && (e.verdict == lbVerdictPASSED_NO_SERVICE || e.verdict == lbVerdictPASSED_UNSUPPORTED) {
+		if _, isVIP := w.vipService(p.destination, 0, 0); isVIP {
+			e = expectation{verdict: lbVerdictDROPPED_NO_SERVICE, action: xdpDrop}
+		}
+	}
+	return e
 }
 
 func actionOf(verdict lbVerdict) uint32 {
@@ -397,7 +403,7 @@ func (w *world) expectPacket(p *refPacket) expectation {
 		return w.expectICMP(p)
 	case p.fragment == laterFragment:
 		if !isVIP {
-			return pass(lbVerdictPASSED_NO_SERVICE)
+			return w.expectOther(p)
 		}
 		known, ok := w.fragments[refFragment{p.source, p.destination, p.fragmentID, p.protocol}]
 		s = w.steeredService(known.service)
@@ -410,7 +416,7 @@ func (w *world) expectPacket(p *refPacket) expectation {
 		}
 		return w.expectSent(p, s, refDecision{verdict: lbVerdictFORWARDED_FRAGMENT, ids: ids})
 	case s == nil:
-		return pass(lbVerdictPASSED_NO_SERVICE)
+		return w.expectOther(p)
 	}
 	d := w.ladder(s, p, false)
 	if taught := d.learn; len(d.ids) > 0 && p.fragment == firstFragment {

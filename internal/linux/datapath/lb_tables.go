@@ -44,7 +44,7 @@ func (lb *LB) apply(change plan.Change) error {
 	t, o := &lb.tables, &lb.objects
 	switch c := change.(type) {
 	case plan.WriteServer:
-		t.servers[c.Row].value = c.Value
+		t.servers[c.Row] = c.Value
 	case plan.WriteService:
 		t.services[c.Row] = c.Value
 	case plan.WriteSlots:
@@ -197,7 +197,7 @@ func (lb *LB) ServerRow(index uint32) uint32 {
 }
 
 // Server returns a server row.
-func (lb *LB) Server(row uint32) plan.ServerRow { return lb.tables.servers[row].value }
+func (lb *LB) Server(row uint32) plan.ServerRow { return lb.tables.servers[row] }
 
 // Slots returns a range of slots.
 func (lb *LB) Slots(base, count uint32) []plan.SlotRow { return lb.tables.slots[base:][:count] }

@@ -50,7 +50,9 @@ type world struct {
 	slots  map[string][]history.Slot // as the algorithms alone would have them
 
 	steered []plan.Service // what is wanted, as a node of this tier steers it
-	tunnel  netip.Addr     // second tier: whose tunnels end here
+	// forwards: test runs come in at a host that is a router, with routes to VIPs.
+	forwards bool
+	tunnel   netip.Addr // second tier: whose tunnels end here
 
 	fragments   map[refFragment]refPlace
 	connections refTables // affinity table
@@ -254,6 +256,7 @@ type result struct {
 // run sends a frame through the program and finds out, from the counters, what the program says it did: exactly one verdict.
 func (w *world) run(frame []byte) result {
 	w.Helper()
+	w.payAnswers()
 	before := w.verdicts()
 	out := make([]byte, len(frame)+256)
 	options := ebpf.RunOptions{Data: frame, DataOut: out}
@@ -273,6 +276,16 @@ func (w *world) run(frame []byte) result {
 		w.Fatalf("one packet was counted under %d verdicts", found)
 	}
 	return got
+}
+
+// payAnswers lets the next packet be answered, however many have been.
+func (w *world) payAnswers() {
+	w.Helper()
+	for answer := range w.lb.objects.AnswerDebts.MaxEntries() {
+		if err := w.lb.objects.AnswerDebts.Put(answer, make([]uint64, ebpf.MustPossibleCPU())); err != nil {
+			w.Fatal(err)
+		}
+	}
 }
 
 // runOnly sends a frame through the program where the counters tell the rest.

@@ -81,7 +81,7 @@ func TestTheServersTimestampIsRestoredExactly(t *testing.T) {
 	throughCases(t, func(t *testing.T, w *world, f flow) {
 		for _, now := range []uint32{1 << 20, 0xfffffff0, 10, 1<<24 + 5, 1 << 31} { // wraps of the clock and of its 24 bits
 			w.setClock(2, now)
-			for _, age := range []uint32{0, 1, 200, 1 << 16, 1<<24 - 1000} {
+			for _, age := range []uint32{0, 1, 200, 1 << 16, 1<<24 - 1<<15} {
 				echo := w.wire(f, 2, now-age)
 				if echo == 0 {
 					continue
@@ -95,14 +95,46 @@ func TestTheServersTimestampIsRestoredExactly(t *testing.T) {
 	})
 }
 
-func TestWithoutAClockNothingIsGuessed(t *testing.T) {
+func TestPacketsTeachNoClock(t *testing.T) {
 	throughCases(t, func(t *testing.T, w *world, f flow) {
+		clock := func(known, doubted bool) {
+			t.Helper()
+			if k, d, err := w.lb.Clock(w.tables.Places()["web"].Counters[2]); err != nil || k != known || d != doubted {
+				t.Fatalf("known %t, doubted %t: %v; want %t, %t", k, d, err, known, doubted)
+			}
+		}
 		w.checkVerdict(f.carrying(w.wire(f, 2, 1000)), lbVerdictDROPPED_NO_CLOCK)
-		w.run(w.answered(f, 2, timestamps(clockNow()+77, 1))) // teaches it
+		w.run(w.answered(f, 2, timestamps(clockNow()+77, 1)))
+		clock(false, false)
+		w.checkVerdict(f.carrying(w.wire(f, 2, 1000)), lbVerdictDROPPED_NO_CLOCK)
+
+		const hour = 3600 * 1000
 		now := clockNow() + 77
-		echo := w.wire(f, 2, now-5)
-		w.restored[echo] = now - 5
-		w.checkVerdict(f.carrying(echo), lbVerdictFORWARDED_BY_COOKIE)
+		for _, lie := range []uint32{hour, 1 << 31, 5000, 0xffffffff - hour, 0xffffffff - 5000} {
+			w.setClock(2, now)
+			w.run(w.answered(f, 2, timestamps(now+lie, 1)))
+			clock(true, true)
+			for _, age := range []uint32{0, 1, 1 << 16, 1<<24 - 1<<15} { // this test may take a while
+				echo := w.wire(f, 2, now-age)
+				w.restored[echo] = now - age
+				w.checkVerdict(f.carrying(echo), lbVerdictFORWARDED_BY_COOKIE)
+			}
+		}
+		w.setClock(2, clockNow()+77)
+		for _, late := range []uint32{0, 30, 1000} {
+			w.run(w.answered(f, 2, timestamps(clockNow()+77-late, 1)))
+			clock(true, false)
+		}
+	})
+}
+
+func TestAnAnswerToAVIPIsNone(t *testing.T) {
+	throughCases(t, func(t *testing.T, w *world, f flow) {
+		f.client = netip.AddrPortFrom(f.service.Addr(), 9999)
+		frame := w.answered(f, 2, timestamps(clockNow(), 1))
+		if got := w.run(frame); got.verdict != lbVerdictPASSED_NO_SERVICE || !bytes.Equal(got.frame, frame) {
+			t.Errorf("%s %x", verdictNames[got.verdict], got.frame)
+		}
 	})
 }
 
@@ -125,6 +157,7 @@ func TestAnswersLeaveWithTheCookie(t *testing.T) {
 						t.Fatalf("got  %x\nwant %x", got.frame[14:], ipPacket(f.service.Addr(), f.client.Addr(), 6, expected))
 					}
 					// Whatever left comes back to the same server, exactly restored.
+					w.setClock(id, value)
 					w.restored[want] = value
 					w.checkVerdict(f.carrying(want), lbVerdictFORWARDED_BY_COOKIE)
 				}

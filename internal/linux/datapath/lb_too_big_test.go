@@ -46,6 +46,48 @@ func TestPacketsThatDoNotFitAreAnsweredWithTheMTUThatWould(t *testing.T) {
 	}
 }
 
+func TestNoIPv6ClientIsToldLessThanItCanUse(t *testing.T) {
+	for _, ipv6 := range []bool{false, true} {
+		w := newWorld(t, serviceOf("web", vip6, withServers(ipv6, 1)))
+		f := flowTo(vip6, 80, 1)
+		frame := func(length int) []byte {
+			options := timestamps(1, w.cookieFor("web", f, 1, 1))
+			return f.frame(f.tcp(ack, options, make([]byte, length-40-20-len(options))))
+		}
+		for _, mtu := range []uint16{100, 1280, 1299, 1320} {
+			setMTU(w, mtu)
+			w.checkVerdict(frame(1280), lbVerdictFORWARDED_BY_COOKIE)
+			if outer := outerLength(service(&w.want, "web"), &service(&w.want, "web").Servers[0], nil); int(mtu) < 1281+outer {
+				got, _ := w.checkVerdict(frame(1281), lbVerdictANSWERED_TOO_BIG)
+				w.checkMTU(got.frame, 1280)
+			}
+		}
+	}
+}
+
+func TestWhatTunnelsCarryAgainstForgedErrorsDiffersByServerAndKey(t *testing.T) {
+	for _, ipv6 := range []bool{false, true} {
+		seen := map[string]bool{}
+		for _, placement := range []byte{1, 2} {
+			w := newWorld(t, serviceOf("web", vip4, withServers(ipv6, 1, 2, 3)))
+			w.update(func(want *plan.Want) { want.Keys.Placement[5] = placement })
+			f := flowTo(vip4, 80, 1)
+			for id := uint16(1); id <= 3; id++ {
+				got, _ := w.checkVerdict(f.carrying(w.cookieFor("web", f, id, 1)), lbVerdictFORWARDED_BY_COOKIE)
+				ip := got.frame[14:]
+				if ipv6 {
+					seen[string(ip[1:4])] = true
+				} else {
+					seen[string(ip[4:6])] = true
+				}
+			}
+		}
+		if len(seen) != 6 {
+			t.Errorf("6 servers under 2 keys have %d values", len(seen))
+		}
+	}
+}
+
 // checkMTU reads a "too big" by gopacket.
 func (w *world) checkMTU(frame []byte, mtu int) {
 	w.Helper()

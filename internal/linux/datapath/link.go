@@ -3,12 +3,9 @@ package datapath
 
 import (
 	"fmt"
-
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 )
 
-//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" link ../../../bpf/link.bpf.c
+//go:generate go tool bpf2go -target bpfel link ../../../bpf/link.bpf.c
 
 // LinkFaults says what one end of a link loses; the layout is that of struct link_faults.
 type LinkFaults struct {
@@ -28,7 +25,7 @@ type LinkLosses struct {
 // A Wire holds the loaded programs of one link end.
 type Wire struct {
 	objects linkObjects
-	egress  link.Link
+	egress  *tcAttachment
 }
 
 // LoadWire loads the programs. Nothing is attached yet.
@@ -45,11 +42,9 @@ func (w *Wire) PassFD() int { return w.objects.Pass.FD() }
 
 // AttachLoss puts the losing program at the egress of an interface of the calling thread's namespace.
 func (w *Wire) AttachLoss(ifindex int) error {
-	attached, err := link.AttachTCX(link.TCXOptions{
-		Interface: ifindex, Program: w.objects.Lose, Attach: ebpf.AttachTCXEgress,
-	})
-	if err != nil {
-		return fmt.Errorf("attach the losing program to interface %d: %w", ifindex, err)
+	attached := &tcAttachment{program: w.objects.Lose, hook: tcEgress, ifindex: ifindex}
+	if err := attached.attach(); err != nil {
+		return fmt.Errorf("lose packets: %w", err)
 	}
 	w.egress = attached
 	return nil
@@ -65,10 +60,11 @@ func (w *Wire) Losses() (losses LinkLosses, err error) {
 	return losses, w.objects.Losses.Lookup(uint32(0), &losses)
 }
 
-// Close detaches the losing program and unloads both; a pass program attached by netlink stays.
+// Close detaches the losing program and unloads both; a pass program attached by netlink stays, and without tcx (attach_clsact.go) a filter
+// in another network namespace than the caller's: those of labs go with their namespaces.
 func (w *Wire) Close() error {
 	if w.egress != nil {
-		_ = w.egress.Close()
+		_ = w.egress.detach()
 	}
 	return w.objects.Close()
 }

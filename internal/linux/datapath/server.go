@@ -5,22 +5,23 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -type agent_verdict -type served -type served_key -type stop -type interface -type agent_traffic -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" server ../../../bpf/server.bpf.c
+//go:generate go tool bpf2go -target bpfel -type agent_verdict -type served -type served_key -type stop -type interface -type agent_traffic -type tunnel_place -type turn server ../../../bpf/server.bpf.c
 
-// serverLayout names the shape of the pinned maps, the sockets' storage included: see lbLayout. Connections that live
-// across a change of layout lose their marks.
-const serverLayout = "agent-v1"
+// serverLayout names the shape of the pinned maps: see lbLayout.
+const serverLayout = "agent-v3"
+
+// keptMaps hold what connections need for life. A process with another layout goes on with those of the one before, where they have
+// the same shape; else connections lose their marks.
+var keptMaps = []string{"hold_backs", "exceptions", "translated", "translated_handshakes", "generation", "last_turn"}
 
 // rowRest is how long a row that packets no longer find is left alone: one may still be reading it.
 const rowRest = time.Second
@@ -37,6 +38,8 @@ type Server struct {
 	rows    map[plan.VIPKey]servedRow
 	free    []freeRow
 	names   []string
+	// withoutXDP are devices that were attached to at tc alone.
+	withoutXDP map[int]bool
 }
 
 type servedRow struct {
@@ -59,7 +62,7 @@ func OpenServer(dir string) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the server's programs: %w", err)
 	}
-	server := &Server{rows: map[plan.VIPKey]servedRow{}}
+	server := &Server{rows: map[plan.VIPKey]servedRow{}, withoutXDP: map[int]bool{}}
 	options := ebpf.CollectionOptions{}
 	if dir != "" {
 		server.pins = pins{dir: dir, layout: serverLayout}
@@ -70,6 +73,9 @@ func OpenServer(dir string) (*Server, error) {
 			if !isSection(name) {
 				m.Pinning = ebpf.PinByName
 			}
+		}
+		if err := server.pins.keep(spec, keptMaps); err != nil {
+			return nil, err
 		}
 	}
 	if server.names, err = enumNames(spec.Types, "agent_verdict"); err != nil {
@@ -143,7 +149,7 @@ func (s *Server) Serve(served map[plan.VIPKey]plan.AgentRow) (changes int, err e
 		changes++
 	}
 	if changes > 0 {
-		err = errors.Join(err, s.advance())
+		err = errors.Join(err, s.turn(served), s.advance())
 	}
 	return changes, err
 }
@@ -254,63 +260,96 @@ func replace[K, V comparable](m *ebpf.Map, want map[K]V) error {
 }
 
 // Attach runs the programs on a device of the calling thread's network namespace and returns the mode that XDP got.
-// Links that an earlier process pinned are switched over without a gap.
-func (s *Server) Attach(device *net.Interface, mode XDPMode) (XDPMode, error) {
+// Links that an earlier process pinned are switched over without a gap. With XDPNone whatever else has the device's XDP hook keeps it.
+// After an error nothing is on the device that was not there before.
+func (s *Server) Attach(device *net.Interface, mode XDPMode) (got XDPMode, err error) {
+	var undo []func() error
+	defer func() {
+		if err != nil {
+			for _, step := range undo {
+				err = errors.Join(err, step())
+			}
+		}
+	}()
 	value := serverInterface{}
+	if errors.Is(s.objects.Interfaces.Lookup(uint32(device.Index), &value), ebpf.ErrKeyNotExist) {
+		undo = append(undo, func() error { return s.objects.Interfaces.Delete(uint32(device.Index)) })
+	}
+	value = serverInterface{}
 	copy(value.Mac[:], device.HardwareAddr)
 	if err := s.objects.Interfaces.Put(uint32(device.Index), value); err != nil {
+		undo = nil
 		return "", fmt.Errorf("tell the address of %s: %w", device.Name, err)
 	}
-	// Restore before mark: what is marked comes back only later.
-	if err := s.attachTCX(s.objects.ServerIngress, device, ebpf.AttachTCXIngress, "ingress"); err != nil {
+	for _, place := range s.places(device.Index) {
+		s.pins.ask(s.pins.link(place.hook.name, device.Index))
+		there, err := place.there()
+		if err != nil {
+			return "", err
+		}
+		if !there {
+			undo = append(undo, place.undo)
+		}
+		if err := place.attach(); err != nil {
+			return "", err
+		}
+	}
+	if err := s.begin(); err != nil {
 		return "", err
 	}
-	if err := s.attachTCX(s.objects.ServerEgress, device, ebpf.AttachTCXEgress, "egress"); err != nil {
+	if mode == XDPNone {
+		s.withoutXDP[device.Index] = true
+		return mode, nil
+	}
+	s.pins.ask(s.pins.link(hookXDP, device.Index))
+	there, err := s.pins.there(hookXDP, device.Index)
+	if err != nil {
 		return "", err
 	}
-	return attachXDP(s.objects.ServerXdp, device, mode, s.pins.link("xdp", device.Index))
+	if !there {
+		undo = append(undo, func() error { return s.pins.undo(hookXDP, device.Index) })
+	}
+	if got, err = s.pins.attachXDP(s.objects.ServerXdp, device, mode); err == nil {
+		delete(s.withoutXDP, device.Index)
+	}
+	return got, err
+}
+
+// places are where the programs run. Restore before mark: what is marked comes back only later.
+func (s *Server) places(ifindex int) []*tcAttachment {
+	return []*tcAttachment{
+		{program: s.objects.ServerIngress, hook: tcIngress, ifindex: ifindex, dir: s.pins.dir, pins: &s.pins},
+		{program: s.objects.ServerEgress, hook: tcEgress, ifindex: ifindex, dir: s.pins.dir, pins: &s.pins},
+	}
 }
 
 // Forget drops what is kept for a device that is gone.
 func (s *Server) Forget(ifindex int) error {
+	delete(s.withoutXDP, ifindex)
 	if err := s.objects.Interfaces.Delete(uint32(ifindex)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("forget device %d: %w", ifindex, err)
 	}
-	for _, pin := range linkPins(s.pins.dir, ifindex) {
-		if err := os.Remove(pin); err != nil {
-			return fmt.Errorf("remove the pin of a device that is gone: %w", err)
-		}
-	}
-	return nil
+	return s.pins.forget(ifindex)
 }
 
 // Attached says that every device has the programs: what only earlier ones needed goes.
 func (s *Server) Attached() error { return s.pins.dropOthers() }
 
-func (s *Server) attachTCX(program *ebpf.Program, device *net.Interface, hook ebpf.AttachType, name string) error {
-	pin := s.pins.link(name, device.Index)
-	if old, err := link.LoadPinnedLink(pin, nil); err == nil {
-		defer old.Close()
-		if info, err := old.Info(); err == nil && info.TCX() != nil && info.TCX().Ifindex == uint32(device.Index) {
-			if err := old.Update(program); err != nil {
-				return fmt.Errorf("replace the %s program on %s: %w", name, device.Name, err)
-			}
-			return nil
-		}
-		if err := old.Unpin(); err != nil {
-			return fmt.Errorf("remove the pin of a device that is gone: %w", err)
+// Runs is nil if a device that was attached has all programs still that Attach was asked for; else it says what is amiss. Attach mends it.
+func (s *Server) Runs(ifindex int) error {
+	for _, place := range s.places(ifindex) {
+		if err := place.runs(); err != nil {
+			return err
 		}
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: device.Index, Program: program, Attach: hook})
-	if err != nil {
-		return fmt.Errorf("attach to %s of %s: %w: tcx needs Linux 6.6", name, device.Name, err)
+	if s.withoutXDP[ifindex] {
+		return nil
 	}
-	defer l.Close()
-	if err := l.Pin(pin); err != nil {
-		return fmt.Errorf("pin the %s link on %s: %w", name, device.Name, err)
-	}
-	return nil
+	return s.pins.runs(hookXDP, ifindex, s.objects.ServerXdp)
 }
+
+// Repin pins again what somebody has removed the pins of, and reports whether there was any: without, all of it ends with the process.
+func (s *Server) Repin() (missed bool, err error) { return s.pins.repin(&s.objects.serverMaps) }
 
 // Counters returns packets and bytes by verdict name.
 func (s *Server) Counters() (map[string]Traffic, error) {
@@ -338,4 +377,4 @@ func (s *Server) Programs() (xdp, ingress, egress *ebpf.Program) {
 }
 
 // Close lets go of everything. What is pinned or attached stays.
-func (s *Server) Close() error { return s.objects.Close() }
+func (s *Server) Close() error { return errors.Join(s.pins.release(), s.objects.Close()) }

@@ -122,6 +122,10 @@ func (r *rig) transfer() (wait func()) {
 }
 
 func TestAgentRestartsInTheMidstOfTransfers(t *testing.T) {
+	datapath.BothWays(t, restartInTransfers)
+}
+
+func restartInTransfers(t *testing.T) {
 	r := newRig(t, rigOptions{plain: true})
 	dir := r.pins()
 	r.attach(dir)
@@ -206,6 +210,10 @@ func TestConnectionsThatAServerLeavesBehindFollowRotations(t *testing.T) {
 }
 
 func TestLossAndSelectiveAcknowledgement(t *testing.T) {
+	datapath.BothWays(t, lossAndSelectiveAcknowledgement)
+}
+
+func lossAndSelectiveAcknowledgement(t *testing.T) {
 	r := newRig(t, rigOptions{lossy: true})
 	r.listen(true)
 	for _, wire := range r.wires {

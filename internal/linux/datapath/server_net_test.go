@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
@@ -38,10 +39,12 @@ var spaces atomic.Int32
 type rig struct {
 	t              *testing.T
 	client, server *netspace.Space
+	router         *netspace.Space // if there is one
 	agent          *datapath.Server
 	fleet          *model.Fleet
 	vips           []netip.Addr
 	wires          []*datapath.Wire // of the lossy router
+	mode           datapath.XDPMode // empty: auto
 }
 
 type rigOptions struct {
@@ -51,6 +54,8 @@ type rigOptions struct {
 	mtu     int
 	lossy   bool // a router between them loses packets
 	table   bool // the services have connection tables
+	mode    datapath.XDPMode
+	mac     net.HardwareAddr // of the server's device; nil: any
 }
 
 func newRig(t *testing.T, o rigOptions) *rig {
@@ -61,11 +66,11 @@ func newRig(t *testing.T, o rigOptions) *rig {
 	if o.bits == 0 {
 		o.bits = 14
 	}
-	r := &rig{t: t, vips: []netip.Addr{netip.MustParseAddr("198.51.100.10"), netip.MustParseAddr("2001:db8:51::10")}}
+	r := &rig{t: t, mode: o.mode, vips: []netip.Addr{netip.MustParseAddr("198.51.100.10"), netip.MustParseAddr("2001:db8:51::10")}}
 	r.client, r.server = newSpace(t, "c"), newSpace(t, "s")
 	// One CPU receives for each end: two would reorder the packets of a connection.
-	check(t, r.client.Sysctl("net/core/rps_default_mask", "1"))
-	check(t, r.server.Sysctl("net/core/rps_default_mask", "2"))
+	check(t, r.client.ReceiveOn("1"))
+	check(t, r.server.ReceiveOn("2"))
 	for _, space := range []*netspace.Space{r.client, r.server} {
 		check(t, space.Sysctl("net/ipv6/conf/default/accept_dad", "0"))
 	}
@@ -78,6 +83,11 @@ func newRig(t *testing.T, o rigOptions) *rig {
 		check(t, r.server.AddAddress("lo", netip.PrefixFrom(r.vips[i], r.vips[i].BitLen())))
 		check(t, r.client.Route(netip.PrefixFrom(r.vips[i], r.vips[i].BitLen()), 0,
 			netspace.NextHop{Gateway: netip.MustParseAddr(gateway), Interface: "eth0"}))
+	}
+	if o.mac != nil {
+		check(t, r.server.Do(func() error {
+			return netlink.LinkSetHardwareAddr(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}}, o.mac)
+		}))
 	}
 	for key, value := range o.sysctls {
 		check(t, r.server.Sysctl(key, value))
@@ -113,7 +123,8 @@ func (r *rig) connectByRouter(mtu int) {
 	t := r.t
 	t.Helper()
 	router := newSpace(t, "r")
-	check(t, router.Sysctl("net/core/rps_default_mask", "1"))
+	r.router = router
+	check(t, router.ReceiveOn("1"))
 	check(t, router.Sysctl("net/ipv6/conf/default/accept_dad", "0"))
 	connect(t, r.client, "eth0", 1, router, "eth0", 2, 9, mtu)
 	connect(t, router, "eth1", 1, r.server, "eth0", 2, 8, mtu)
@@ -168,7 +179,7 @@ func (r *rig) attach(dir string) {
 		if err != nil {
 			return err
 		}
-		_, err = r.agent.Attach(device, datapath.XDPAuto)
+		_, err = r.agent.Attach(device, r.mode)
 		return err
 	}))
 }
@@ -250,10 +261,15 @@ func (r *rig) dial(vip netip.Addr) net.Conn {
 // dialFrom dials from this port; 0: any.
 func (r *rig) dialFrom(port int, vip netip.Addr) net.Conn {
 	r.t.Helper()
+	return r.dialBy(&net.TCPAddr{Port: port}, vip)
+}
+
+func (r *rig) dialBy(local *net.TCPAddr, vip netip.Addr) net.Conn {
+	r.t.Helper()
 	var conn net.Conn
 	check(r.t, r.client.Do(func() (err error) {
 		dialer := net.Dialer{Timeout: deadline, FallbackDelay: -1, KeepAlive: -1} // silence is silence
-		dialer.LocalAddr = &net.TCPAddr{Port: port}
+		dialer.LocalAddr = local
 		dialer.SetMultipathTCP(false)
 		conn, err = dialer.Dial("tcp", netip.AddrPortFrom(vip, servicePort).String())
 		return err

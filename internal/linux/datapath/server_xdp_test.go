@@ -84,6 +84,7 @@ type tunnel struct {
 	tos      uint8
 	gue      []byte // GUE header; nil: IPIP
 	checksum bool   // of the outer UDP
+	hops     uint8  // of 64 that it has made
 }
 
 func (r *xdpRig) wrap(t tunnel, inner []byte) []byte {
@@ -99,7 +100,14 @@ func (r *xdpRig) wrap(t tunnel, inner []byte) []byte {
 		payload = append(header, inner...)
 		protocol = layers.IPProtocolUDP
 	}
-	list = append(list, ipLayer(t.from, t.to, protocol, t.tos))
+	switch outer := ipLayer(t.from, t.to, protocol, t.tos).(type) {
+	case *layers.IPv4:
+		outer.TTL -= t.hops
+		list = append(list, outer)
+	case *layers.IPv6:
+		outer.HopLimit -= t.hops
+		list = append(list, outer)
+	}
 	if t.gue != nil {
 		udp := &layers.UDP{SrcPort: 50000, DstPort: guePort}
 		udp.SetNetworkLayerForChecksum(list[len(list)-1].(gopacket.NetworkLayer))
@@ -322,7 +330,7 @@ func TestSecondChanceKeepsWhatIsMineAndHandsOnTheRest(t *testing.T) {
 				var want []byte
 				switch {
 				case test.hop.IsValid():
-					out.to, out.gue[5] = test.hop, test.used
+					out.to, out.gue[5], out.hops = test.hop, test.used, 1
 					want = r.wrap(out, packet)
 					copy(want, stopMAC)
 					copy(want[6:], r.device.HardwareAddr)
@@ -357,7 +365,7 @@ func TestScrubberHandsOnWhatIsNotItsOwn(t *testing.T) {
 				packet[header+13] = flags
 				wrapped := tunnel{from: netip.MustParseAddr("10.9.0.1"), to: own4, gue: gueWithStops(0, stop4)}
 				action, frame, verdict := r.run(r.wrap(wrapped, packet))
-				wrapped.to, wrapped.gue[5] = stop4, 1
+				wrapped.to, wrapped.gue[5], wrapped.hops = stop4, 1, 1
 				want := r.wrap(wrapped, packet)
 				copy(want, stopMAC)
 				copy(want[6:], r.device.HardwareAddr)

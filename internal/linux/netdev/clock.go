@@ -24,24 +24,40 @@ func NodeClockMS() uint32 {
 // ErrNoTimestamp says that a server's SYN-ACK has no timestamp option.
 var ErrNoTimestamp = errors.New("the server does not use TCP timestamps")
 
-// TimestampOffset opens a connection to the server and returns the TSval of its SYN-ACK less NodeClockMS at its arrival. A server
-// with net.ipv4.tcp_timestamps=2 gives the same offset to every connection; the default, 1, a random one to each 4-tuple.
-func TimestampOffset(ctx context.Context, server netip.AddrPort) (uint32, error) {
+// Offset is between what bounds TSval of a server less NodeClockMS lies. It is as wide as an answer took, and as long as nobody looked at it: on a
+// busy host that may be long, and says nothing about the server.
+type Offset struct{ low, high uint32 }
+
+// meet returns what both allow; ok: they may be of one clock.
+func (o Offset) meet(other Offset) (both Offset, ok bool) {
+	if int32(other.low-o.low) > 0 {
+		o.low = other.low
+	}
+	if int32(other.high-o.high) < 0 {
+		o.high = other.high
+	}
+	return o, int32(o.high-o.low) >= -clockTickMS
+}
+
+// timestampOffset opens a connection to the server and compares the TSval of its SYN-ACK with the clock before and after. A server
+// with net.ipv4.tcp_timestamps=2 has the same offset for every connection; the default, 1, a random one for each 4-tuple.
+func timestampOffset(ctx context.Context, server netip.AddrPort) (offset Offset, err error) {
 	network := "ip4:tcp"
 	if server.Addr().Is6() {
 		network = "ip6:tcp"
 	}
 	raw, err := net.ListenPacket(network, "")
 	if err != nil {
-		return 0, fmt.Errorf("listen for the answer of %s: %w: root is needed", server, err)
+		return offset, fmt.Errorf("listen for the answer of %s: %w: root is needed", server, err)
 	}
 	defer raw.Close()
 	// Closing the connection with a reset leaves nothing behind on the server.
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{}}
 	dialer.SetMultipathTCP(false)
+	before := NodeClockMS()
 	connection, err := dialer.DialContext(ctx, "tcp", server.String())
 	if err != nil {
-		return 0, err
+		return offset, err
 	}
 	defer connection.Close()
 	_ = connection.(*net.TCPConn).SetLinger(0)
@@ -51,44 +67,50 @@ func TimestampOffset(ctx context.Context, server netip.AddrPort) (uint32, error)
 		deadline = time.Now().Add(time.Second)
 	}
 	if err := raw.SetReadDeadline(deadline); err != nil {
-		return 0, err
+		return offset, err
 	}
 	segment := make([]byte, 128)
 	for {
 		n, from, err := raw.ReadFrom(segment)
 		if err != nil {
-			return 0, fmt.Errorf("wait for the answer of %s: %w", server, err)
+			return offset, fmt.Errorf("wait for the answer of %s: %w", server, err)
 		}
 		source, _ := netip.AddrFromSlice(from.(*net.IPAddr).IP)
 		if source.Unmap() != server.Addr() || !isSYNACK(segment[:n], server.Port(), port) {
 			continue
 		}
 		value, err := timestampValue(segment[20:n])
-		return value - NodeClockMS(), err
+		return Offset{value - NodeClockMS(), value - before}, err
 	}
 }
 
 const (
 	clockConnections = 4
 	clockTimeout     = time.Second // for each
-	clockSpreadMS    = 50          // how far offsets of one clock may lie apart: scheduling
+	clockTickMS      = 20          // NodeClockMS stands still for up to 10 ms
 )
 
-// ServerClock opens a few connections to a server and reports TimestampOffset and whether all have the same.
+// ServerClock opens a few connections to a server and reports whether all may have the same clock, and the most that its offset can be: the data
+// path restores what servers sent before now, so too much does no harm, and too little would.
 func ServerClock(ctx context.Context, server netip.AddrPort) (offset uint32, one bool, err error) {
+	var all Offset
 	for i := range clockConnections {
 		attempt, cancel := context.WithTimeout(ctx, clockTimeout)
-		next, err := TimestampOffset(attempt, server)
+		next, err := timestampOffset(attempt, server)
 		cancel()
 		if err != nil {
 			return 0, false, err
 		}
-		if away := int32(next - offset); i > 0 && (away > clockSpreadMS || away < -clockSpreadMS) {
+		if i == 0 {
+			all = next
+			continue
+		}
+		var same bool
+		if all, same = all.meet(next); !same {
 			return 0, false, nil
 		}
-		offset = next
 	}
-	return offset, true, nil
+	return all.high, true, nil
 }
 
 func isSYNACK(segment []byte, source, destination uint16) bool {

@@ -39,6 +39,7 @@ type Device struct {
 	Master     string // device that this one is a part of
 	MasterKind string
 	Parent     string // of a VLAN device
+	Peer       Peer   // of a veth device
 	Prefixes   []netip.Prefix
 
 	XDPProgram       uint32 // id, 0: none
@@ -72,6 +73,9 @@ func ReadDevice(name string) (Device, error) {
 		if parent, err := netlink.LinkByIndex(attrs.ParentIndex); err == nil {
 			d.Parent = parent.Attrs().Name
 		}
+	}
+	if found.Type() == "veth" {
+		d.Peer = readPeer(found)
 	}
 	addresses, err := netlink.AddrList(found, netlink.FAMILY_ALL)
 	if err != nil {

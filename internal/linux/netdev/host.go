@@ -79,3 +79,44 @@ func MicrosecondRoutes() (problems []string) {
 	}
 	return problems
 }
+
+// WaysOut returns the devices that routes through a gateway, and default routes, lead out of, in whatever table: answers to clients that are
+// not neighbours leave there. Those without Ethernet addresses (tun, WireGuard, IP tunnels) are told apart: no program of ours reads their frames.
+func WaysOut() (names, bare []string, err error) {
+	everyTable := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, everyTable, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list this host's routes: %w", err)
+	}
+	found := map[int]bool{}
+	for _, route := range routes {
+		if route.Type != unix.RTN_UNICAST {
+			continue
+		}
+		everywhere := route.Dst == nil || isDefault(route.Dst)
+		if route.LinkIndex != 0 && (everywhere || route.Gw != nil || route.Via != nil) {
+			found[route.LinkIndex] = true
+		}
+		for _, hop := range route.MultiPath {
+			found[hop.LinkIndex] = true
+		}
+	}
+	for index := range found {
+		device, err := net.InterfaceByIndex(index)
+		switch {
+		case err != nil || device.Flags&net.FlagLoopback != 0:
+		case len(device.HardwareAddr) == 6:
+			names = append(names, device.Name)
+		default:
+			bare = append(bare, device.Name)
+		}
+	}
+	slices.Sort(names)
+	slices.Sort(bare)
+	return names, bare, nil
+}
+
+func isDefault(destination *net.IPNet) bool {
+	ones, _ := destination.Mask.Size()
+	return ones == 0
+}

@@ -107,7 +107,7 @@ func tally(results []sim.Result) string {
 		}
 	}
 	var parts []string
-	for _, verdict := range []sim.Verdict{sim.Pass, sim.DoesNotReproduce, sim.Fail, sim.Shown} {
+	for _, verdict := range []sim.Verdict{sim.Pass, sim.DoesNotReproduce, sim.Fail, sim.Inconclusive, sim.Shown} {
 		if n := count[verdict]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, verdict))
 		}

@@ -68,7 +68,7 @@ func Connect(ctx context.Context, o ConnectOptions) (*Store, error) {
 		return nil, fmt.Errorf("reach etcd at %s: %w", strings.Join(o.Endpoints, ", "), err)
 	}
 	place := "etcd at " + strings.Join(o.Endpoints, ", ")
-	s, err := newStore(client, o.Prefix, place, "is it running, and most of its members? see `etcdctl endpoint status --cluster`", o.Log, func() error { return nil })
+	s, err := newStore(client, o.Prefix, place, "is it running, and most of its members? see `etcdctl endpoint status --cluster`", othersLimits, o.Log, func() error { return nil })
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}

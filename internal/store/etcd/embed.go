@@ -64,7 +64,7 @@ func Embed(ctx context.Context, o EmbedOptions) (*Store, error) {
 		server.Close()
 		return unlock()
 	}
-	s, err := newStore(client, "", "the store in "+dir, "is the disk slow or full?", o.Log, stop)
+	s, err := newStore(client, "", "the store in "+dir, "is the disk slow or full?", ownLimits, o.Log, stop)
 	if err != nil {
 		return nil, errors.Join(err, stop())
 	}
@@ -122,11 +122,14 @@ func writeAt(file *os.File, text string) error {
 }
 
 func startMember(ctx context.Context, dir string, o EmbedOptions, stopping *atomic.Bool) (*embed.Etcd, error) {
+	if err := checkFiles(dir); err != nil {
+		return nil, err
+	}
 	config, err := memberConfig(dir, o)
 	if err != nil {
 		return nil, err
 	}
-	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapTo(o.Log, stopping))
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapTo(o.Log, stopping, endingWith(end{o.Log, dir})...))
 	server, err := embed.StartEtcd(config)
 	if err != nil {
 		return nil, err
@@ -152,7 +155,7 @@ func memberConfig(dir string, o EmbedOptions) (*embed.Config, error) {
 	config.EnableGRPCGateway = false
 	config.AuthToken = "" // nobody logs in
 	config.QuotaBackendBytes = quotaBytes
-	config.MaxRequestBytes = maxRequestBytes
+	config.MaxRequestBytes, config.MaxTxnOps = maxRequestBytes, uint(ownLimits.Documents)
 	config.AutoCompactionMode, config.AutoCompactionRetention = embed.CompactorModePeriodic, compactAfter
 	config.SnapshotCount, config.SnapshotCatchUpEntries = snapshotEntries, catchUpEntries
 	config.BootstrapDefragThresholdMegabytes = defragmentMB

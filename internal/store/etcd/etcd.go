@@ -36,12 +36,20 @@ const (
 	maxRequestBytes = 10 << 20 // of one Commit; etcd advises against more
 )
 
+// What one transaction has room for: that of an etcd of our own is as large as a fleet is, that of others is as large as etcd's defaults
+// allow, --max-txn-ops and --max-request-bytes.
+var (
+	ownLimits    = store.Limits{Documents: 10000, Bytes: maxRequestBytes - 1<<20}
+	othersLimits = store.Limits{Documents: 120, Bytes: 1 << 20}
+)
+
 // Store implements store.Store.
 type Store struct {
 	client *clientv3.Client
 	prefix string
 	place  string // for errors: where the store is
 	remedy string // for errors: what to look at when it does not answer
+	limits store.Limits
 	log    *slog.Logger
 	stop   func() error // what is there to close after the client
 
@@ -53,12 +61,12 @@ type Store struct {
 	closed func() error
 }
 
-func newStore(client *clientv3.Client, prefix, place, remedy string, log *slog.Logger, stop func() error) (*Store, error) {
+func newStore(client *clientv3.Client, prefix, place, remedy string, limits store.Limits, log *slog.Logger, stop func() error) (*Store, error) {
 	prefix = cmp.Or(prefix, DefaultPrefix)
 	if !strings.HasPrefix(prefix, "/") || !strings.HasSuffix(prefix, "/") {
 		return nil, fmt.Errorf("prefix %q: it must begin and end with /", prefix)
 	}
-	s := &Store{client: client, prefix: prefix, place: place, remedy: remedy, log: log, stop: stop}
+	s := &Store{client: client, prefix: prefix, place: place, remedy: remedy, limits: limits, log: log, stop: stop}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.closed = sync.OnceValue(s.close)
 	return s, nil
@@ -145,6 +153,19 @@ func unanswered(err error) bool {
 	return code == codes.Unavailable || code == codes.DeadlineExceeded || errors.Is(err, context.DeadlineExceeded)
 }
 
+// refused tells what etcd has certainly not begun with.
+func refused(err error) bool {
+	var answer rpctypes.EtcdError
+	if errors.As(err, &answer) && answer.Code() != codes.Unavailable && answer.Code() != codes.DeadlineExceeded {
+		return true
+	}
+	if errors.Is(err, rpctypes.ErrNoLeader) {
+		return true
+	}
+	text := err.Error() // what did not leave this process has no type of its own
+	return strings.Contains(text, "larger than max") || strings.Contains(text, "Error while dialing") || strings.Contains(text, "no address available")
+}
+
 // value tells an empty value from none: the protocol does not.
 func value(kv *mvccpb.KeyValue) []byte {
 	if kv.Value == nil {
@@ -188,54 +209,56 @@ func (s *Store) load(ctx context.Context) (documents []store.Document, revision 
 	return documents, revision, nil
 }
 
-// Commit implements store.Store. When etcd does not answer at all it is not known what has been done.
+// Limits implements store.Store.
+func (s *Store) Limits() store.Limits { return s.limits }
+
+// Commit implements store.Store.
 func (s *Store) Commit(ctx context.Context, documents []store.Document) (revision uint64, err error) {
-	if err := store.Check(documents); err != nil {
+	if err := store.Check(documents, s.limits); err != nil {
 		return 0, err
 	}
-	for together := range slices.Chunk(documents, store.MaxTogether) {
-		if revision, err = s.commit(ctx, together); err != nil {
-			return 0, err
-		}
-	}
-	return revision, nil
-}
-
-func (s *Store) commit(ctx context.Context, documents []store.Document) (revision uint64, err error) {
 	var unchanged []clientv3.Cmp
 	var change, look []clientv3.Op
 	for _, d := range documents {
 		key := s.documents() + d.Key
 		unchanged = append(unchanged, clientv3.Compare(clientv3.ModRevision(key), "=", int64(d.Revision)))
-		look = append(look, clientv3.OpGet(key))
-		if d.Value == nil {
+		switch {
+		case d.Same:
+			continue
+		case d.Value == nil:
 			change = append(change, clientv3.OpDelete(key))
-		} else {
+		default:
 			change = append(change, clientv3.OpPut(key, string(d.Value)))
 		}
+		look = append(look, clientv3.OpGet(key))
 	}
 	var done *clientv3.TxnResponse
-	attempts := 0
+	open := false // an attempt that was not answered may be carried out
 	err = s.call(ctx, callTimeout, func(ctx context.Context) (err error) {
-		attempts++
 		done, err = s.client.Txn(ctx).If(unchanged...).Then(change...).Else(look...).Commit()
+		open = open || len(change) > 0 && err != nil && !refused(err)
 		return err
 	})
-	if err != nil {
+	switch {
+	case err != nil && open:
+		return 0, fmt.Errorf("%w: %w", err, store.ErrUnknown)
+	case err != nil:
 		return 0, err
-	}
-	if done.Succeeded {
+	case done.Succeeded:
 		return uint64(done.Header.Revision), nil
+	case !open:
+		return 0, store.ErrConflict
 	}
-	if revision, as := asWanted(documents, done); as && attempts > 1 {
+	if revision, as := asWanted(documents, done); as {
 		return revision, nil // by the attempt before, which was not answered
 	}
-	return 0, store.ErrConflict
+	return 0, fmt.Errorf("%w: %w", store.ErrConflict, store.ErrUnknown)
 }
 
 // asWanted reports whether documents are what they were to become, all by one change, whose revision it returns.
 func asWanted(documents []store.Document, found *clientv3.TxnResponse) (revision uint64, as bool) {
-	for i, d := range documents {
+	changed := slices.DeleteFunc(slices.Clone(documents), func(d store.Document) bool { return d.Same })
+	for i, d := range changed {
 		switch kvs := found.Responses[i].GetResponseRange().Kvs; {
 		case d.Value == nil && len(kvs) == 0:
 		case d.Value == nil || len(kvs) == 0 || !bytes.Equal(kvs[0].Value, d.Value):

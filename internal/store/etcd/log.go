@@ -14,12 +14,15 @@ import (
 
 // zapTo makes a logger of etcd's kind. What etcd informs of is for those who debug it; its warnings and errors are ours, unless quiet:
 // a client also returns what it warns of or gets over it by itself, and an etcd that is being stopped complains of that.
-func zapTo(log *slog.Logger, quiet *atomic.Bool) *zap.Logger {
-	return zap.New(&core{log: log, quiet: quiet})
+func zapTo(log *slog.Logger, quiet *atomic.Bool, options ...zap.Option) *zap.Logger {
+	return zap.New(&core{log: log, quiet: quiet}, options...)
 }
 
 // usual is what etcd always warns of when it is embedded: its advice is for servers of HTTP.
 const usual = "Running http and grpc server on single port. This is not recommended for production."
+
+// database is the logger of etcd's database, which returns the errors that it logs.
+const database = "bbolt"
 
 // core implements zapcore.Core.
 type core struct {
@@ -47,7 +50,8 @@ func (c *core) With(fields []zapcore.Field) zapcore.Core {
 }
 
 func (c *core) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.Enabled(entry.Level) && entry.Message != usual {
+	said := entry.LoggerName == database || entry.Level >= zapcore.PanicLevel // by etcd; by the end of the process
+	if c.Enabled(entry.Level) && entry.Message != usual && !said {
 		return checked.AddCore(entry, c)
 	}
 	return checked

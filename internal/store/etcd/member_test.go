@@ -39,6 +39,10 @@ type member struct {
 }
 
 func TestMain(m *testing.M) {
+	if dir, is := os.LookupEnv(damagedVariable); is {
+		fmt.Fprintln(os.Stderr, openAndFill(dir, os.Getenv(roomVariable)))
+		os.Exit(1)
+	}
 	if text, is := os.LookupEnv(memberVariable); is {
 		fmt.Fprintln(os.Stderr, beMember(text))
 		os.Exit(1)

@@ -11,6 +11,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/store"
 )
 
+var limits = store.Limits{Documents: 1 << 20, Bytes: 1 << 30}
+
 // maxHistory is how many changes a watcher may lag behind.
 const maxHistory = 1000
 
@@ -67,9 +69,12 @@ func (s *Store) Load(ctx context.Context) (documents []store.Document, revision 
 	return documents, s.revision, nil
 }
 
-// Commit implements store.Store; any number of documents change together.
+// Limits implements store.Store.
+func (s *Store) Limits() store.Limits { return limits }
+
+// Commit implements store.Store.
 func (s *Store) Commit(ctx context.Context, documents []store.Document) (revision uint64, err error) {
-	if err := store.Check(documents); err != nil {
+	if err := store.Check(documents, limits); err != nil {
 		return 0, err
 	}
 	s.mutex.Lock()
@@ -84,6 +89,7 @@ func (s *Store) Commit(ctx context.Context, documents []store.Document) (revisio
 			return 0, store.ErrConflict
 		}
 		switch {
+		case d.Same:
 		case d.Value != nil:
 			batch.Documents = append(batch.Documents, store.Document{Key: d.Key, Value: bytes.Clone(d.Value), Revision: batch.Revision})
 		case before.Value != nil:

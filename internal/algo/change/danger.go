@@ -1,0 +1,109 @@
+package change
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Dangers returns what of a change from a to b harms clients or cannot be taken back, one line each: a service whose last server stops taking
+// new connections, a service or port that goes, choices that connections do not outlive, keys. nil: nothing does. Both have their defaults.
+// What is no change of something that was there is none: a new service without servers harms nobody.
+func Dangers(a, b *model.Fleet) (lines []string) {
+	lines = keyDangers(&a.Keys, &b.Keys)
+	after, ports := index(b.Services, serviceName), portsOf(b)
+	for i := range a.Services {
+		from := &a.Services[i]
+		to := after[from.Name]
+		var gone []string
+		for _, port := range from.Ports {
+			if !ports[served{from.VIP, from.Protocol, port}] {
+				gone = append(gone, fmt.Sprint(port))
+			}
+		}
+		switch {
+		case to == nil && len(gone) > 0 && len(from.Servers) > 0:
+			lines = append(lines, fmt.Sprintf("service %s: it goes: its packets go to the host, and its connections end", from.Name))
+		case to != nil:
+			lines = append(lines, serviceDangers(from, to, gone)...)
+		}
+	}
+	if a.HasSecondTier() && b.HasSecondTier() && takers(a.Nodes) > 0 && takers(b.Nodes) == 0 {
+		lines = append(lines, "nodes: none of the second tier takes new connections any more: those of services with affinity table fail")
+	}
+	return lines
+}
+
+// served is where packets come in for a service.
+type served struct {
+	vip      netip.Addr
+	protocol model.Protocol
+	port     uint16
+}
+
+func portsOf(f *model.Fleet) map[served]bool {
+	ports := map[served]bool{}
+	for i := range f.Services {
+		for _, port := range f.Services[i].Ports {
+			ports[served{f.Services[i].VIP, f.Services[i].Protocol, port}] = true
+		}
+	}
+	return ports
+}
+
+func takers(nodes []model.Node) (n int) {
+	for i := range nodes {
+		if nodes[i].Tier == model.TierSecond && nodes[i].State == model.StateActive {
+			n++
+		}
+	}
+	return n
+}
+
+func serviceDangers(from, to *model.Service, gone []string) (lines []string) {
+	add := func(format string, values ...any) {
+		lines = append(lines, fmt.Sprintf("service "+to.Name+": "+format, values...))
+	}
+	takesNew := func(s model.Server) bool { return s.TakesNew() }
+	if slices.ContainsFunc(from.Servers, takesNew) && !slices.ContainsFunc(to.Servers, takesNew) {
+		add("no server is left that takes new connections: they fail")
+	}
+	if len(from.Servers) == 0 {
+		return lines // nobody is connected
+	}
+	nat := func(s *model.Service) bool { return s.Forward == model.ForwardNAT }
+	switch {
+	case from.VIP != to.VIP || from.Protocol != to.Protocol:
+		add("vip or protocol changes: the connections that it has break")
+	case from.Affinity == model.AffinityCookie && to.Affinity == model.AffinityTable:
+		add("affinity cookie -> table cannot be taken back while it keeps its vip")
+	case from.Affinity != to.Affinity || from.Return != to.Return || nat(from) != nat(to):
+		add("affinity, return or nat changes: the connections that it has break")
+	case len(gone) > 0:
+		add("port %s goes: its connections end", strings.Join(gone, ", "))
+	}
+	key := identity(from, to)
+	before := index(from.Servers, key)
+	for i := range to.Servers {
+		server := &to.Servers[i]
+		if old := before[key(server)]; old != nil && old.State != model.StateOff && server.State == model.StateOff {
+			add("server %s: off: its connections are cut", server.Name)
+		}
+	}
+	return lines
+}
+
+func keyDangers(a, b *model.Keys) (lines []string) {
+	for _, epoch := range a.Epochs() {
+		if _, ok := b.Cookie[epoch]; !ok {
+			lines = append(lines, fmt.Sprintf("keys: epoch %d goes: connections whose cookies are of it break", epoch))
+		}
+	}
+	if a.Current != 0 && a.Current != b.Current {
+		lines = append(lines, fmt.Sprintf("keys: current %d -> %d: every load balancer and agent must have the key of epoch %d by now", a.Current, b.Current, b.Current))
+	}
+	return lines
+}

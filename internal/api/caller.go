@@ -1,0 +1,50 @@
+// Who asks a daemon for something.
+package api
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+// Caller is who asks, as far as the connection proves it.
+type Caller struct {
+	Name    string `json:"name"`              // of the certificate; of a local socket, its user
+	Role    string `json:"role"`              // of the certificate, "local" for a local socket, "controller" for what controllers do by themselves
+	Address string `json:"address,omitempty"` // where the request came from
+}
+
+// LogValue implements slog.LogValuer.
+func (c Caller) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("name", c.Name), slog.String("role", c.Role), slog.String("address", c.Address))
+}
+
+type callerKey struct{}
+
+// WithCaller returns a context for what somebody asks for.
+func WithCaller(ctx context.Context, c Caller) context.Context {
+	return context.WithValue(ctx, callerKey{}, c)
+}
+
+// CallerOf returns who asks; ok is false if nobody does: a daemon acts by itself.
+func CallerOf(ctx context.Context) (c Caller, ok bool) {
+	c, ok = ctx.Value(callerKey{}).(Caller)
+	return c, ok
+}
+
+// localCaller is for http.Server.ConnContext of a unix socket: the kernel says which process connected.
+func localCaller(ctx context.Context, connection net.Conn) context.Context {
+	c := Caller{Name: "unknown", Role: "local"}
+	if socket, ok := connection.(*net.UnixConn); ok {
+		if raw, err := socket.SyscallConn(); err == nil {
+			var peer *unix.Ucred
+			if raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }) == nil && err == nil {
+				c.Name, c.Address = fmt.Sprintf("uid %d", peer.Uid), fmt.Sprintf("pid %d", peer.Pid)
+			}
+		}
+	}
+	return WithCaller(ctx, c)
+}

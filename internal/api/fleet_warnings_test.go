@@ -1,0 +1,118 @@
+package api_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/apitest"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+)
+
+// harm is a change that needs force, and what is said of it.
+type harm struct {
+	change  func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error)
+	warning string
+}
+
+func put(t *testing.T, s *ballastv1.Service) func(ballastv1connect.FleetClient, bool) (*ballastv1.ChangeResponse, error) {
+	return func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
+		s.Name = "web"
+		return fleet.PutService(t.Context(), &ballastv1.PutServiceRequest{Service: s, Force: force})
+	}
+}
+
+func TestWhatHarmsClientsOrCannotBeTakenBackNeedsForce(t *testing.T) {
+	zero := uint32(0)
+	draining := at("10.0.0.2")
+	draining.State = "draining"
+	idle := at("10.0.0.3")
+	idle.Weight = &zero
+	cases := map[string]harm{
+		"drain of the last": {func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
+			return fleet.DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: "10.0.0.1", Force: force})
+		}, "service web: no server is left that takes new connections"},
+		"removal of the last": {func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
+			return fleet.RemoveServer(t.Context(), &ballastv1.ServerRequest{Service: "web", Server: "10.0.0.1", Force: force})
+		}, "no server is left"},
+		"weight 0 of the last": {func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
+			return fleet.WeighServer(t.Context(), &ballastv1.WeighServerRequest{Service: "web", Server: "10.0.0.1", Force: force})
+		}, "no server is left"},
+		"removal of the service": {func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
+			return fleet.RemoveService(t.Context(), &ballastv1.RemoveServiceRequest{Service: "web", Force: force})
+		}, "service web: it goes"},
+		"a table": {put(t, &ballastv1.Service{Affinity: "table"}), "affinity cookie -> table cannot be taken back"},
+		"a hash":  {put(t, &ballastv1.Service{Affinity: "hash", Dispatch: "maglev"}), "the connections that it has break"},
+		"a vip":   {put(t, &ballastv1.Service{Vip: "198.51.100.99"}), "vip or protocol changes"},
+		"a port":  {put(t, &ballastv1.Service{Ports: []uint32{443}}), "port 80 goes"},
+		"apply without the service": {func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
+			return fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Force: force})
+		}, "service web: it goes"},
+		"apply with old keys": {func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
+			current, err := fleet.GetFleet(t.Context(), &ballastv1.GetFleetRequest{})
+			if err != nil {
+				return nil, err
+			}
+			return fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: current.Services, Force: force, ForceKeys: true,
+				Keys: &ballastv1.Keys{Placement: make16(9), Current: 1, Cookie: map[uint32][]byte{1: make16(1)}}})
+		}, "keys: epoch 2 goes"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			fleet, _ := serveFleet(t, &apitest.Memory{})
+			must(t)(fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{web(at("10.0.0.1"), draining, idle)},
+				Keys: &ballastv1.Keys{Placement: make16(9), Current: 2, Cookie: map[uint32][]byte{1: make16(1), 2: make16(2)}}}))
+			before, _ := fleet.GetFleet(t.Context(), &ballastv1.GetFleetRequest{})
+			_, err := c.change(fleet, false)
+			warnings := api.WarningsOf(err)
+			if connect.CodeOf(err) != connect.CodeFailedPrecondition || len(warnings) == 0 || !strings.Contains(strings.Join(warnings, "; "), c.warning) ||
+				!strings.Contains(err.Error(), "repeat it with force") {
+				t.Errorf("without force: %v, warnings %q", err, warnings)
+			}
+			if after, _ := fleet.GetFleet(t.Context(), &ballastv1.GetFleetRequest{}); after.Revision != before.Revision {
+				t.Error("it was done all the same")
+			}
+			if answer, err := c.change(fleet, true); err != nil || !slices.Equal(answer.Warnings, warnings) || len(answer.Changes) == 0 {
+				t.Errorf("with force: %v, %v", answer, err)
+			}
+		})
+	}
+}
+
+func make16(b byte) []byte { return slices.Repeat([]byte{b}, 16) }
+
+func TestWhatHarmsNobodyNeedsNoForce(t *testing.T) {
+	fleet, _ := serveFleet(t, &apitest.Memory{})
+	must(t)(fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{web(at("10.0.0.1"), at("10.0.0.2"))}}))
+	must(t)(fleet.DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: "10.0.0.1"}))
+	must(t)(fleet.UndrainServer(t.Context(), &ballastv1.ServerRequest{Service: "web", Server: "10.0.0.1"}))
+	must(t)(fleet.RemoveServer(t.Context(), &ballastv1.ServerRequest{Service: "web", Server: "10.0.0.2"}))
+	must(t)(put(t, &ballastv1.Service{Dispatch: "p2c"})(fleet, false))
+	must(t)(put(t, &ballastv1.Service{Ports: []uint32{80, 443}})(fleet, false))
+	must(t)(fleet.PutService(t.Context(), &ballastv1.PutServiceRequest{Service: &ballastv1.Service{Name: "empty", Vip: "198.51.100.11", Ports: []uint32{80}}}))
+	must(t)(fleet.RemoveService(t.Context(), &ballastv1.RemoveServiceRequest{Service: "empty"}))
+	if _, err := fleet.AddKey(t.Context(), &ballastv1.AddKeyRequest{}); err != nil {
+		t.Error(err)
+	}
+	renamed := web(at("10.0.0.1"))
+	renamed.Name, renamed.Ports, renamed.Dispatch = "shop", []uint32{80, 443}, "p2c"
+	must(t)(fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{renamed}}))
+}
+
+// A dry run tells what needs force; what is refused anyway is refused for what is wrong with it.
+func TestADryRunTellsOfHarmAndMistakesComeFirst(t *testing.T) {
+	fleet, _ := serveFleet(t, &apitest.Memory{})
+	must(t)(fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{web(at("10.0.0.1"))}}))
+	answer, err := fleet.Apply(t.Context(), &ballastv1.ApplyRequest{DryRun: true})
+	if err != nil || len(answer.Warnings) != 1 || len(answer.Changes) != 1 {
+		t.Errorf("dry run: %v, %v", answer, err)
+	}
+	_, err = put(t, &ballastv1.Service{Vip: "198.51.100.12", Affinity: "hash", Dispatch: "rr"})(fleet, false)
+	if connect.CodeOf(err) != connect.CodeInvalidArgument || api.WarningsOf(err) != nil {
+		t.Errorf("a change that harms and makes no sense: %v", err)
+	}
+}

@@ -1,0 +1,220 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// TestMain is the program itself where it is given a command: for tests that look at an exit status, and so that nothing that a command
+// starts by its own name, as a lab does, ever runs all the tests again.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
+		os.Exit(Main("test", os.Args[1:], os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+// program is the program as a process.
+func program(t *testing.T, arguments ...string) *exec.Cmd {
+	t.Helper()
+	return exec.Command("/proc/self/exe", arguments...)
+}
+
+// harmless is the tree with commands that do nothing but say that they ran.
+func harmless(t *testing.T, ran *string) *cobra.Command {
+	t.Helper()
+	root := Root("test")
+	root.SetOut(io.Discard)
+	root.SetErr(io.Discard)
+	everyCommand(root, func(cmd *cobra.Command) {
+		if !group(cmd) && cmd.Name() != "help" {
+			cmd.Run, cmd.PreRun, cmd.PreRunE = nil, nil, nil
+			cmd.RunE = func(*cobra.Command, []string) error { *ran = cmd.CommandPath(); return nil }
+		}
+	})
+	return root
+}
+
+// group reports whether a command is nothing but the name of others.
+func group(cmd *cobra.Command) bool {
+	return slices.Contains([]string{"ballast", "ctl", "server", "service", "node", "key", "config", "pki", "lab", "sim", "bench", "completion"}, cmd.Name())
+}
+
+func everyCommand(cmd *cobra.Command, do func(*cobra.Command)) {
+	do(cmd)
+	for _, child := range cmd.Commands() {
+		everyCommand(child, do)
+	}
+}
+
+// run returns the status that a command line of the harmless tree ends with, what it says, and which command ran.
+func run(t *testing.T, arguments ...string) (status int, said, ran string) {
+	t.Helper()
+	root := harmless(t, &ran)
+	root.SetArgs(arguments)
+	cmd, err := root.ExecuteContextC(t.Context())
+	var text bytes.Buffer
+	status = finish(nil, cmd, err, &text)
+	return status, text.String(), ran
+}
+
+var positional = regexp.MustCompile(` \[?[A-Z]+(\.\.\.)?\]?`)
+
+// Whoever adds a command finds here that it refuses what it does not know.
+func TestEveryCommandRefusesWhatItDoesNotKnow(t *testing.T) {
+	commands := 0
+	everyCommand(Root("test"), func(cmd *cobra.Command) {
+		path := strings.Fields(cmd.CommandPath())[1:]
+		commands++
+		if cmd.Annotations[usageIsFailure] != "" {
+			return // TestApplyKeepsItsStatuses
+		}
+		usage := flagsAndGroups.ReplaceAllString(cmd.Use, "")
+		if !strings.Contains(cmd.Use, "...") || group(cmd) {
+			surplus := append(slices.Clone(path), strings.Fields(strings.Repeat("nonsense ", 9))...)
+			if status, said, ran := run(t, surplus...); status != StatusUsage || ran != "" || !strings.Contains(said, "nonsense") {
+				t.Errorf("ballast %s: status %d, said %q, ran %q", strings.Join(surplus, " "), status, said, ran)
+			}
+		}
+		if mandatory := positional.FindString(usage); group(cmd) || (mandatory != "" && !strings.Contains(mandatory, "[")) {
+			status, said, ran := run(t, path...)
+			if status != StatusUsage || ran != "" || !strings.Contains(said, "is missing") {
+				t.Errorf("ballast %s: status %d, said %q, ran %q", strings.Join(path, " "), status, said, ran)
+			}
+		}
+		flag := append(slices.Clone(path), "--nonsense")
+		if status, said, ran := run(t, flag...); !cmd.DisableFlagParsing && (status != StatusUsage || ran != "" || !strings.Contains(said, "--nonsense")) {
+			t.Errorf("ballast %s: status %d, said %q, ran %q", strings.Join(flag, " "), status, said, ran)
+		}
+	})
+	if commands < 60 {
+		t.Errorf("looked at %d commands only", commands)
+	}
+}
+
+// flagsAndGroups is what a Use says of flags, whose values look like arguments.
+var flagsAndGroups = regexp.MustCompile(`\[?--?[A-Za-z]+ [A-Za-z|:,\[\]]+(\.\.\.)?\]?`)
+
+func TestMisspeltCommandsFailWithASuggestion(t *testing.T) {
+	for line, want := range map[string]string{
+		"lbb":                                  "`ballast lb`",
+		"lbb -f x.yaml":                        "`ballast lb`",
+		"ctl sevrers":                          "`ballast ctl servers`",
+		"ctl --json sevrers web":               "`ballast ctl servers`",
+		"ctl server list":                      "`ballast ctl servers`",
+		"ctl service ls":                       "`ballast ctl services`",
+		"ctl key show":                         "`ballast ctl keys`",
+		"ctl get servers":                      "`ballast ctl servers`",
+		"ctl list node":                        "`ballast ctl nodes`",
+		"ctl server ad web 1.2.3.4":            "`ballast ctl server add`",
+		"ctl server drian web s1":              "`ballast ctl server drain`",
+		"ctl server drian web s1 --wait":       "`ballast ctl server drain`",
+		"ctl counters rest":                    "`ballast ctl counters reset`",
+		"lab rnu churn":                        "`ballast lab run`",
+		"sim rnu all":                          "`ballast sim run`",
+		"help ctl sevrers":                     "`ballast ctl servers`",
+		"ctl server drain web":                 "SERVER is missing: the form is `ballast ctl server drain SERVICE SERVER",
+		"ctl server drain":                     "SERVICE is missing",
+		"ctl server weight web s1":             "WEIGHT is missing",
+		"ctl server weight web s1 -1":          "-1 is taken for a flag, and no number here may be negative",
+		"ctl server weight web s1 1 2":         `argument "2" is one too many`,
+		"ctl server drain web s1 --dedline":    "did you mean --deadline?",
+		"ctl server drain web s1 --deadline 5": "invalid argument \"5\"",
+		"ctl node add lb3":                     `"tier" not set`,
+		"agent":                                "[file controller detach]",
+		"ctl frobnicate":                       "see `ballast ctl --help`",
+		"completion nosuchshell":               "nosuchshell",
+		"sim run":                              "EXPERIMENT is missing",
+	} {
+		if status, said, ran := run(t, strings.Fields(line)...); status != StatusUsage || ran != "" || !strings.Contains(said, want) {
+			t.Errorf("ballast %s: status %d, ran %q, said %q, which lacks %q", line, status, ran, said, want)
+		}
+	}
+	for _, line := range []string{"ctl servers", "ctl servers web", "ctl counters", "ctl counters reset", "sim run a b c", "help", "help ctl server", "ctl server --help", "completion bash"} {
+		if status, said, _ := run(t, strings.Fields(line)...); status != 0 {
+			t.Errorf("ballast %s: status %d: %s", line, status, said)
+		}
+	}
+}
+
+func TestApplyKeepsItsStatuses(t *testing.T) {
+	for _, line := range []string{"ctl apply", "ctl apply --nonsense", "ctl apply -f x surplus"} {
+		if status, said, ran := run(t, strings.Fields(line)...); status != StatusFailed || ran != "" {
+			t.Errorf("ballast %s: status %d, said %q: 2 would tell that something would change", line, status, said)
+		}
+	}
+	open := fmt.Errorf("add: %w", connect.NewError(connect.CodeUnknown, errors.New("it may or may not have been carried out")))
+	if status := finish(nil, &cobra.Command{}, open, io.Discard); status != 3 {
+		t.Errorf("an outcome that is not known ends with %d", status)
+	}
+	if status := finish(nil, &cobra.Command{}, changesWouldBeMade, io.Discard); status != 2 {
+		t.Errorf("a dry run that found differences: status %d", status)
+	}
+}
+
+func TestTheProcessEndsWithTheStatusOfItsCommand(t *testing.T) {
+	for line, want := range map[string]int{
+		"version":                            0,
+		"ctl sevrers":                        StatusUsage,
+		"ctl --socket /nonexistent servers":  StatusFailed,
+		"lb -f a --controller b":             StatusUsage,
+		"ctl --socket /nonexistent apply -x": StatusFailed,
+	} {
+		var exit *exec.ExitError
+		status := 0
+		if err := program(t, strings.Fields(line)...).Run(); errors.As(err, &exit) {
+			status = exit.ExitCode()
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if status != want {
+			t.Errorf("ballast %s: status %d, want %d", line, status, want)
+		}
+	}
+}
+
+func TestWhatIsInterruptedEndsWithTheSignalsStatus(t *testing.T) {
+	for signal, want := range map[unix.Signal]int{unix.SIGINT: 130, unix.SIGTERM: 143} {
+		socket := filepath.Join(t.TempDir(), "silent.sock")
+		silent, err := net.Listen("unix", socket) // takes a question and never answers
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer silent.Close()
+		command := program(t, "ctl", "--socket", socket, "servers")
+		said, err := command.StderrPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := command.Start(); err != nil {
+			t.Fatal(err)
+		}
+		asked, err := silent.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer asked.Close()
+		if err := command.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(said)
+		var exit *exec.ExitError
+		if err := command.Wait(); !errors.As(err, &exit) || exit.ExitCode() != want || !strings.Contains(string(text), "interrupted by "+unix.SignalName(signal)) {
+			t.Errorf("%s: %v, want status %d; said %q", unix.SignalName(signal), err, want, text)
+		}
+	}
+}

@@ -1,0 +1,190 @@
+// Attachments: devices keep their programs, whoever detaches them.
+package daemon
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+)
+
+// hooks are a role's programs, for the devices that they run on: *datapath.LB or *datapath.Server.
+type hooks interface {
+	Attach(device *net.Interface, mode datapath.XDPMode) (datapath.XDPMode, error)
+	Runs(ifindex int) error
+	Forget(ifindex int) error
+	Repin() (missed bool, err error)
+}
+
+// attachments keep a daemon's programs on its devices: also where somebody detaches them, or a device is made anew. Who takes the place
+// for a program of his own is not fought: we ask for it again, less and less often, and say meanwhile who has it.
+type attachments struct {
+	hooks   hooks
+	mode    datapath.XDPMode
+	log     *slog.Logger
+	devices map[string]*attached
+	pins    string // why they are not all there, empty: they are
+}
+
+// attached is a device as it was when the programs were attached.
+type attached struct {
+	net.Interface
+	asked datapath.XDPMode
+	mode  datapath.XDPMode // that it got
+	why   string           // it has no program, empty: it has
+	since time.Time
+	next  time.Time     // of the next attempt, when it has none
+	wait  time.Duration // before that
+}
+
+// How often it is looked whether the programs are still there, and how long one that is lost again and again has to wait. One that stayed for
+// attachCalm begins anew.
+const (
+	attachPeriod  = time.Second
+	attachMaxWait = 30 * time.Second
+	attachCalm    = 5 * time.Minute
+)
+
+// ensure attaches to the devices that have no program of ours yet, or at tc alone what is to have XDP too. None loses its XDP program.
+func (a *attachments) ensure(devices []*net.Interface, mode datapath.XDPMode) error {
+	for _, device := range devices {
+		have := a.devices[device.Name]
+		if have != nil && (have.asked == mode || mode == datapath.XDPNone) {
+			continue
+		}
+		if have == nil {
+			have = &attached{}
+		}
+		before := have.asked
+		have.asked = mode
+		if err := a.attach(have, device); err != nil {
+			have.asked = before
+			return err
+		}
+		if a.devices == nil {
+			a.devices = map[string]*attached{}
+		}
+		a.devices[device.Name] = have
+	}
+	return nil
+}
+
+// drop forgets devices that are not wanted and are gone.
+func (a *attachments) drop(wanted []string) error {
+	for name, have := range a.devices {
+		if slices.Contains(wanted, name) {
+			continue
+		}
+		if _, err := net.InterfaceByName(name); err == nil {
+			continue
+		}
+		delete(a.devices, name)
+		if err := a.hooks.Forget(have.Index); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *attachments) attach(have *attached, device *net.Interface) error {
+	mode, err := a.hooks.Attach(device, have.asked)
+	if err != nil {
+		return err
+	}
+	if mode == datapath.XDPGeneric && a.mode != mode {
+		a.log.Warn("the driver takes no native XDP program: generic mode costs more CPU for each packet; ballast doctor tells what can be done",
+			"interface", device.Name)
+	}
+	before := have.Index
+	have.Interface, have.mode, have.why, have.since = *device, mode, "", time.Now()
+	a.log.Info("attached", "interface", device.Name, "address", device.HardwareAddr.String(), "mode", mode)
+	if before != 0 && before != device.Index {
+		return a.hooks.Forget(before)
+	}
+	return nil
+}
+
+// look finds what is no longer attached or pinned, and mends it.
+func (a *attachments) look(now time.Time) {
+	missed, err := a.hooks.Repin()
+	before := a.pins
+	a.pins = ""
+	switch {
+	case err != nil:
+		if a.pins = err.Error(); a.pins != before {
+			a.log.Error("pins are gone: the data path would end with this process", "error", err)
+		}
+	case missed:
+		a.log.Warn("pins were gone, and are made again: somebody has removed them or unmounted their file system")
+	}
+	for _, have := range a.devices {
+		a.lookAt(have, now)
+	}
+}
+
+// lookAt attaches again where the program was detached or the device was made anew or has another MAC address.
+func (a *attachments) lookAt(have *attached, now time.Time) {
+	device, err := net.InterfaceByName(have.Name)
+	if err != nil {
+		a.lose(have, fmt.Sprintf("interface %s is gone", have.Name), now)
+		have.next, have.wait = now, 0 // nobody has taken it from us
+		return
+	}
+	if have.why == "" && device.Index == have.Index {
+		if missing := a.hooks.Runs(have.Index); missing != nil {
+			a.lose(have, missing.Error(), now)
+		} else if bytes.Equal(device.HardwareAddr, have.HardwareAddr) {
+			return
+		}
+	}
+	if now.Before(have.next) {
+		return
+	}
+	if err := a.attach(have, device); err != nil {
+		a.lose(have, err.Error(), now)
+	}
+}
+
+// lose takes note that a device has no program, and when to try again: at once, and from then on after longer and longer.
+func (a *attachments) lose(have *attached, why string, now time.Time) {
+	if have.why != why {
+		a.log.Error("not attached", "interface", have.Name, "why", why)
+	}
+	if have.why == "" && now.Sub(have.since) > attachCalm {
+		have.wait = 0
+	}
+	have.why, have.next = why, now.Add(have.wait)
+	have.wait = min(max(2*have.wait, attachPeriod), attachMaxWait)
+}
+
+// problems say which devices have no program, and why.
+func (a *attachments) problems() (problems []string) {
+	if a.pins != "" {
+		problems = append(problems, a.pins)
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.devices)) {
+		if why := a.devices[name].why; why != "" {
+			problems = append(problems, why)
+		}
+	}
+	return problems
+}
+
+// notAttached is the mode of a device that has lost the program.
+const notAttached = "not attached"
+
+// modes tells how each device runs the program, by name.
+func (a *attachments) modes() map[string]string {
+	modes := make(map[string]string, len(a.devices))
+	for name, device := range a.devices {
+		if modes[name] = string(device.mode); device.why != "" {
+			modes[name] = notAttached
+		}
+	}
+	return modes
+}

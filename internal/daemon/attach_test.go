@@ -1,0 +1,213 @@
+package daemon_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/daemon"
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+)
+
+func (h *host) pinDir() string { return filepath.Join(h.runDir(), "bpf", "test") }
+
+// detach does what `bpftool link detach pinned` does.
+func (h *host) detach(hook string) {
+	h.t.Helper()
+	pins, err := filepath.Glob(filepath.Join(h.pinDir(), "link-"+hook+"-*"))
+	if err != nil || len(pins) != 1 {
+		h.t.Fatalf("pinned links of hook %q: %q, %v", hook, pins, err)
+	}
+	path := append([]byte(pins[0]), 0)
+	pinned := struct {
+		path      *byte
+		fd, flags uint32
+	}{path: &path[0]}
+	fd, err := bpf(unix.BPF_OBJ_GET, unsafe.Pointer(&pinned), unsafe.Sizeof(pinned))
+	require(h.t, err)
+	defer unix.Close(fd)
+	link := uint32(fd)
+	_, err = bpf(unix.BPF_LINK_DETACH, unsafe.Pointer(&link), unsafe.Sizeof(link))
+	require(h.t, err)
+}
+
+func bpf(command uintptr, attributes unsafe.Pointer, size uintptr) (fd int, err error) {
+	result, _, errno := unix.Syscall(unix.SYS_BPF, command, uintptr(attributes), size)
+	if errno != 0 {
+		return -1, fmt.Errorf("bpf command %d: %w", command, errno)
+	}
+	return int(result), nil
+}
+
+// program is the XDP program that runs on eth0, 0: none.
+func (h *host) program() (id uint32) {
+	h.t.Helper()
+	require(h.t, h.space.Do(func() error {
+		device, err := netlink.LinkByName("eth0")
+		if err == nil && device.Attrs().Xdp != nil {
+			id = device.Attrs().Xdp.ProgId
+		}
+		return err
+	}))
+	return id
+}
+
+func (h *host) eventually(what string, done func() bool) {
+	h.t.Helper()
+	for end := time.Now().Add(hostDeadline); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			h.t.Fatalf("waited for %s", what)
+		}
+	}
+}
+
+func TestAProgramThatSomebodyDetachesIsAttachedAgain(t *testing.T) {
+	h := newLBHost(t)
+	h.awaitAfterStart()
+	ours := h.program()
+	for range 2 {
+		h.detach("xdp")
+		h.eventually("the program to be back", func() bool { return h.program() == ours })
+	}
+	h.await("the load balancer to be ready", func(s api.LBStatus) bool { return s.Ready && s.Interfaces["eth0"] == "native" })
+	h.kill()
+	if h.program() != ours {
+		t.Error("the new link ended with the process: it is not pinned")
+	}
+}
+
+func TestAProgramInThePlaceOfOursIsNamedAndNotFought(t *testing.T) {
+	h := newLBHost(t)
+	h.awaitAfterStart()
+	if code := h.health(); code != http.StatusOK {
+		t.Fatalf("/healthz says %d at first", code)
+	}
+	wire, err := datapath.LoadWire()
+	require(t, err)
+	defer wire.Close()
+	put := func(fd int) (err error) {
+		return h.space.Do(func() error {
+			device, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			return netlink.LinkSetXdpFdWithFlags(device, fd, nl.XDP_FLAGS_DRV_MODE)
+		})
+	}
+	h.eventually("the other program to get the place", func() bool {
+		h.detach("xdp")
+		return put(wire.PassFD()) == nil // else the daemon was quicker
+	})
+	theirs := h.program()
+	h.await("the complaint", func(s api.LBStatus) bool {
+		return !s.Ready && s.Interfaces["eth0"] == "not attached" && len(s.NotReady) == 1 &&
+			strings.Contains(s.NotReady[0], fmt.Sprintf("program pass (id %d, native) is there", theirs))
+	})
+	if code := h.health(); code != http.StatusServiceUnavailable {
+		t.Errorf("/healthz says %d without a program", code)
+	}
+	if h.program() != theirs {
+		t.Error("the other program was thrown out")
+	}
+	require(t, put(-1))
+	h.await("the load balancer to be back", func(s api.LBStatus) bool { return s.Ready && len(s.Problems) == 0 })
+	if code := h.health(); code != http.StatusOK {
+		t.Errorf("/healthz says %d with the program back", code)
+	}
+}
+
+func TestPinsThatAreTakenAwayAreMadeAgain(t *testing.T) {
+	h := newLBHost(t)
+	h.awaitAfterStart()
+	ours := h.program()
+	for what, takeAway := range map[string]func() error{
+		"the pins are removed":         func() error { return os.RemoveAll(h.pinDir()) },
+		"the file system is unmounted": func() error { return unix.Unmount(filepath.Join(h.runDir(), "bpf"), unix.MNT_DETACH) },
+	} {
+		before := pinned(t, h.pinDir())
+		require(t, takeAway())
+		h.eventually("the pins after "+what, func() bool { return pinned(t, h.pinDir()) == before })
+		if h.program() != ours {
+			t.Errorf("%s: the program is not attached any more", what)
+		}
+	}
+	h.kill()
+	if h.program() != ours {
+		t.Error("the program ended with the process")
+	}
+	h.start()
+	h.await("the next process", func(s api.LBStatus) bool { return s.Ready })
+	if !strings.Contains(h.output.String(), `"took over"=true`) {
+		t.Errorf("the maps were not taken over: %s", h.output.String())
+	}
+}
+
+// pinned names all that is pinned under dir.
+func pinned(t *testing.T, dir string) string {
+	t.Helper()
+	var names []string
+	require(t, filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		if err == nil && !entry.IsDir() {
+			names = append(names, path)
+		}
+		return err
+	}))
+	return strings.Join(names, "\n")
+}
+
+func TestAnAgentsProgramsAreAttachedAgain(t *testing.T) {
+	h := newAgentHost(t)
+	h.write(fmt.Sprintf(agentFile, 1))
+	h.start()
+	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready })
+	exchange(t, h.echo())
+	for hook, counter := range map[string]string{"ingress": "ingress_restored", "egress": "egress_marked"} {
+		h.detach(hook)
+		before := h.counters()[counter]
+		h.eventually("hook "+hook, func() bool {
+			conn := h.dial()
+			defer conn.Close()
+			conn.SetDeadline(time.Now().Add(time.Second)) // one that met a gap may stall for ever
+			_, err := conn.Write([]byte("x"))
+			if err == nil {
+				_, err = conn.Read(make([]byte, 1))
+			}
+			return err == nil && h.counters()[counter] > before
+		})
+	}
+	h.detach("xdp")
+	h.awaitTunnels("after the XDP program was detached")
+}
+
+func TestDetachOfAnInstanceThatIsNotThereChangesNothing(t *testing.T) {
+	h := newLBHost(t)
+	h.awaitAfterStart()
+	ours, before := h.program(), pinned(t, h.pinDir())
+	err := daemon.Detach(h.runDir(), "nosuch")
+	if !errors.Is(err, daemon.ErrNoInstance) {
+		t.Errorf("detach of an unknown instance: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(h.runDir(), "nosuch")); !os.IsNotExist(err) {
+		t.Errorf("it left a directory: %v", err)
+	}
+	if h.program() != ours || pinned(t, h.pinDir()) != before {
+		t.Error("another instance lost something")
+	}
+	if err := daemon.Detach(h.runDir(), "test"); err == nil {
+		t.Error("a running instance was detached")
+	}
+}

@@ -1,0 +1,60 @@
+// What a node tells controllers of its own condition.
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// conditionRepeat is how often a node tells its condition although nothing has changed: a controller may have come.
+const conditionRepeat = 5 * time.Second
+
+// tellCondition tells whether the node is ready, and what is not as wanted, until ctx ends.
+func tellCondition(ctx context.Context, tell func(*ballastv1.FromNode), look func() (ready bool, problems []string)) {
+	var ready bool
+	var problems []string
+	var told time.Time
+	every(ctx, agePeriod, func(now time.Time) {
+		nowReady, found := look()
+		if nowReady == ready && slices.Equal(found, problems) && now.Sub(told) < conditionRepeat {
+			return
+		}
+		ready, problems, told = nowReady, found, now
+		tell(&ballastv1.FromNode{Message: &ballastv1.FromNode_Condition{Condition: &ballastv1.Condition{Ready: ready, Problems: problems}}})
+	})
+}
+
+// condition is what controllers are told: they know themselves whether they are connected.
+func (lb *LB) condition() (ready bool, problems []string) {
+	status := lb.status()
+	if status.Config.Error != "" {
+		status.Problems = append(status.Problems, status.Config.Error)
+	}
+	return status.Ready, status.Problems
+}
+
+func (a *Agent) condition() (ready bool, problems []string) {
+	status := a.status()
+	if status.Config.Error != "" {
+		status.Problems = append(status.Problems, status.Config.Error)
+	}
+	return status.Ready, status.Problems
+}
+
+// unserved are services whose new connections are dropped, as none of their servers takes any. Callers hold mu.
+func (lb *LB) unserved() (problems []string) {
+	for i := range lb.node.Running.Services {
+		s := &lb.node.Running.Services[i]
+		down := lb.unhealthy[s.Name].Down
+		takesNew := func(server model.Server) bool { return server.TakesNew() && !slices.Contains(down, server.ID) }
+		if !lb.sendsToNodes(s) && !slices.ContainsFunc(s.Servers, takesNew) {
+			problems = append(problems, fmt.Sprintf("service %s: no server takes new connections: they are dropped (dropped_no_server)", s.Name))
+		}
+	}
+	return problems
+}

@@ -1,0 +1,70 @@
+package controller
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/rotation"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// reportedEpochs bounds what is kept of an agent's report: it has two keys, and what is older is one number.
+const reportedEpochs = 4
+
+// takeKeys keeps what an agent says of keys. What makes no sense is cut short.
+func (h *Hub) takeKeys(p *peer, told *ballastv1.KeyReport) {
+	report := &ballastv1.KeyReport{Epochs: slices.Clone(told.Epochs[:min(len(told.Epochs), reportedEpochs)]), Current: told.Current,
+		Connections: map[uint32]uint64{}}
+	for _, epoch := range slices.Sorted(maps.Keys(told.Connections))[:min(len(told.Connections), reportedEpochs)] {
+		report.Connections[epoch] = told.Connections[epoch]
+	}
+	if told.Unavailable != "" {
+		report.Unavailable = problemsOf([]string{told.Unavailable})[0]
+	}
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	p.report, p.reported = report, time.Now()
+}
+
+// keyNodes tells what is known of nodes' keys.
+func (h *Hub) keyNodes() *rotation.Nodes {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	nodes := &rotation.Nodes{Keys: h.keys}
+	for _, p := range h.peers {
+		n := rotation.Node{Agent: p.identity.Role == pki.Agent, Name: p.identity.Name, Addresses: p.identity.Addresses, HasKeys: h.known && p.applied >= h.keyed}
+		if r := p.report; r != nil {
+			n.Report = &rotation.Report{Age: time.Since(p.reported), Epochs: r.Epochs, Current: r.Current, Connections: r.Connections, Unavailable: r.Unavailable}
+		}
+		nodes.List = append(nodes.List, n)
+	}
+	h.forgetLost()
+	for key := range h.lost {
+		nodes.Lost = append(nodes.Lost, rotation.Node{Agent: key.role == pki.Agent, Name: key.name})
+	}
+	slices.SortFunc(nodes.List, rotation.Compare)
+	slices.SortFunc(nodes.Lost, rotation.Compare)
+	return nodes
+}
+
+var (
+	echoesMetric = prometheus.NewDesc("ballast_control_key_connections",
+		"Living connections by the epoch of the key whose cookie their client has echoed last, as connected agents report; 0: of a key that is gone.", []string{"epoch"}, nil)
+	reportMetric = prometheus.NewDesc("ballast_control_key_report_age_seconds", "Age of the oldest of these reports.", nil, nil)
+)
+
+// collectKeys tells how far a rotation is.
+func (h *Hub) collectKeys(out chan<- prometheus.Metric) {
+	nodes := h.keyNodes()
+	for _, epoch := range append(nodes.Keys.Epochs(), 0) {
+		out <- prometheus.MustNewConstMetric(echoesMetric, prometheus.GaugeValue, float64(nodes.Connections(epoch)), strconv.FormatUint(uint64(epoch), 10))
+	}
+	if age, ok := nodes.OldestReport(); ok {
+		out <- prometheus.MustNewConstMetric(reportMetric, prometheus.GaugeValue, age.Seconds())
+	}
+}

@@ -1,0 +1,95 @@
+// Who is connected, and who was.
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// Implementation constants of lists of nodes.
+const (
+	lostNodes  = 1024            // that are remembered: those that were lost last
+	lostLife   = 24 * time.Hour  // and for so long
+	behindTime = 5 * time.Second // that a load balancer may take for a state before it is called behind
+)
+
+// Nodes that were lost, as NodeStatus.Ready has it.
+const lost = "lost"
+
+// Nodes returns the load balancers and agents that are connected, by role and name.
+func (h *Hub) Nodes() (nodes []*ballastv1.NodeStatus) {
+	now := time.Now()
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	for _, p := range h.peers {
+		nodes = append(nodes, p.status(now))
+	}
+	slices.SortFunc(nodes, byRoleAndName)
+	return nodes
+}
+
+func byRoleAndName(a, b *ballastv1.NodeStatus) int {
+	return cmp.Or(-cmp.Compare(a.Role, b.Role), cmp.Compare(a.Name, b.Name))
+}
+
+// Lost returns those that are not connected, but were within a day.
+func (h *Hub) Lost() (nodes []*ballastv1.NodeStatus) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	h.forgetLost()
+	return slices.SortedFunc(maps.Values(h.lost), byRoleAndName)
+}
+
+// forgetLost forgets whom nobody has seen for long. The caller holds the lock.
+func (h *Hub) forgetLost() {
+	maps.DeleteFunc(h.lost, func(_ peerKey, n *ballastv1.NodeStatus) bool { return time.Since(n.LastSeen.AsTime()) > lostLife })
+}
+
+// status tells of a peer. The caller holds the hub's lock.
+func (p *peer) status(now time.Time) *ballastv1.NodeStatus {
+	n := &ballastv1.NodeStatus{
+		Role: string(p.identity.Role), Name: p.identity.Name, Address: p.address, Version: p.version, Since: timestamppb.New(p.since),
+		Revision: p.applied, Ready: p.ready, LastSeen: timestamppb.New(now), Problems: slices.Concat(p.problems, p.sources),
+	}
+	if p.identity.Role == pki.LB && p.applied < p.told && now.Sub(p.toldAt) > behindTime {
+		n.Problems = append(n.Problems, fmt.Sprintf("its tables say revision %d, it was told %d", p.applied, p.told))
+	}
+	return n
+}
+
+// lose remembers a peer whose stream has ended. The caller holds the lock.
+func (h *Hub) lose(p *peer) {
+	now := time.Now()
+	n := p.status(now)
+	n.Ready, n.Problems = lost, []string{"not connected any more"}
+	h.lost[p.key()] = n
+	if len(h.lost) > lostNodes {
+		oldest := p.key()
+		for key, n := range h.lost {
+			if n.LastSeen.AsTime().Before(h.lost[oldest].LastSeen.AsTime()) {
+				oldest = key
+			}
+		}
+		delete(h.lost, oldest)
+	}
+}
+
+// Agents returns whom the agents that are connected are.
+func (h *Hub) Agents() (agents []pki.Identity) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	for _, p := range h.peers {
+		if p.identity.Role == pki.Agent {
+			agents = append(agents, p.identity)
+		}
+	}
+	return agents
+}

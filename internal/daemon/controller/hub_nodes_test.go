@@ -1,0 +1,123 @@
+package controller
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/pki"
+	"github.com/ballast-lb/ballast/internal/store"
+)
+
+func condition(ready bool, problems ...string) *ballastv1.FromNode {
+	return &ballastv1.FromNode{Message: &ballastv1.FromNode_Condition{Condition: &ballastv1.Condition{Ready: ready, Problems: problems}}}
+}
+
+func TestWhatNodesSayOfThemselvesIsListedUntilTheySayOtherwise(t *testing.T) {
+	ca, hub := newAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
+	hub.SetState(view(1))
+	agent := join(t, address, ca.issue(pki.Agent, "s1"))
+	told := func(ready string, problems ...string) func() bool {
+		return func() bool {
+			nodes := hub.Nodes()
+			return len(nodes) == 1 && nodes[0].Ready == ready && slices.Equal(nodes[0].Problems, problems)
+		}
+	}
+	await(t, "nothing known", told(""))
+	agent.send(condition(false, "198.51.100.1 is not an address of this host", "\x1b]0;owned\a"))
+	await(t, "its problems, with nothing that a terminal would obey", told("no", "198.51.100.1 is not an address of this host", " ]0;owned "))
+	agent.send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Load{Load: &ballastv1.LoadReport{Unavailable: []string{"cpu: no cgroup"}}}})
+	await(t, "what it cannot measure, too", told("no", "198.51.100.1 is not an address of this host", " ]0;owned ", "cpu: no cgroup"))
+	agent.send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Load{Load: &ballastv1.LoadReport{}}})
+	agent.send(condition(true))
+	await(t, "all well", told("yes"))
+	agent.send(condition(true, slices.Repeat([]string{strings.Repeat("é", 10000)}, 500)...))
+	await(t, "a flood of problems", func() bool { return len(hub.Nodes()[0].Problems) > 0 })
+	if kept := hub.Nodes()[0].Problems; len(strings.Join(kept, "")) > 1<<16 {
+		t.Errorf("%d problems are kept", len(kept))
+	}
+}
+
+func TestNodesThatLeaveAreListedAsLostUntilTheyAreBack(t *testing.T) {
+	ca, hub := newAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
+	hub.SetState(view(1))
+	began := time.Now()
+	agent := join(t, address, ca.issue(pki.Agent, "s1"))
+	agent.send(condition(false, "broken"))
+	await(t, "the agent", func() bool { nodes := hub.Nodes(); return len(nodes) == 1 && nodes[0].Ready == "no" })
+	agent.stream.CloseRequest()
+	await(t, "the loss", func() bool { return len(hub.Nodes()) == 0 && len(hub.Lost()) == 1 })
+	if n := hub.Lost()[0]; n.Name != "s1" || n.Role != "agent" || n.Ready != lost || n.LastSeen.AsTime().Before(began) || !slices.Equal(n.Problems, []string{"not connected any more"}) {
+		t.Errorf("lost is %v", n)
+	}
+	join(t, address, ca.issue(pki.Agent, "s1"))
+	await(t, "the agent again", func() bool { return len(hub.Nodes()) == 1 && len(hub.Lost()) == 0 })
+
+	for i := range 2 * lostNodes { // whoever makes up names is not remembered for ever
+		hub.mutex.Lock()
+		hub.lose(&peer{identity: pki.Identity{Role: pki.Agent, Name: fmt.Sprint("made-up-", i)}})
+		hub.mutex.Unlock()
+	}
+	if n := len(hub.Lost()); n != lostNodes {
+		t.Errorf("%d are remembered", n)
+	}
+	hub.mutex.Lock()
+	for _, n := range hub.lost {
+		n.LastSeen = timestamppb.New(time.Now().Add(-lostLife - time.Second))
+	}
+	hub.mutex.Unlock()
+	if n := len(hub.Lost()); n != 0 {
+		t.Errorf("%d are remembered after a day", n)
+	}
+}
+
+func TestALoadBalancerThatDoesNotTakeWhatItIsToldIsMarked(t *testing.T) {
+	now := time.Now()
+	p := &peer{identity: pki.Identity{Role: pki.LB, Name: "lb1"}, told: 7, toldAt: now.Add(-behindTime / 2), applied: 6}
+	if n := p.status(now); len(n.Problems) != 0 {
+		t.Errorf("marked at once: %q", n.Problems)
+	}
+	p.toldAt = now.Add(-2 * behindTime)
+	if n := p.status(now); !slices.Equal(n.Problems, []string{"its tables say revision 6, it was told 7"}) {
+		t.Errorf("not marked: %q", n.Problems)
+	}
+	p.applied = 7
+	if n := p.status(now); len(n.Problems) != 0 {
+		t.Errorf("marked although it has it: %q", n.Problems)
+	}
+}
+
+func TestServersWithoutTheirAgentAreMarked(t *testing.T) {
+	e := NewEngine(EngineOptions{})
+	through := testService("through", 1)
+	through.Service.Return = 1
+	e.SetState(view(1, testService("web", 1, 2, 3), through))
+	servers := e.Servers("")
+	e.markAgents(servers, []pki.Identity{{Role: pki.Agent, Name: "s1"}, {Role: pki.Agent, Name: "host", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.3")}}})
+	var got []string
+	for _, s := range servers {
+		got = append(got, s.Service+" "+s.Server.Name+" "+s.Agent)
+	}
+	if want := []string{"through s1 ", "web s1 connected", "web s2 none", "web s3 connected"}; !slices.Equal(got, want) {
+		t.Errorf("%q, not %q", got, want)
+	}
+}
+
+func TestControllersWhoseLeaseHasEndedAreListedAsLost(t *testing.T) {
+	a, b := store.Member{Name: "c1"}, store.Member{Name: "c2", Address: "10.0.0.2:6443"}
+	gone := withoutLease(nil, []store.Member{a, b}, []store.Member{a})
+	if len(gone) != 1 || gone["c2"].Ready != lost || gone["c2"].Address != b.Address {
+		t.Errorf("gone are %v", gone)
+	}
+	if gone = withoutLease(gone, []store.Member{a}, []store.Member{a, b}); len(gone) != 0 {
+		t.Errorf("back, but gone are %v", gone)
+	}
+}

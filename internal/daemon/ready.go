@@ -1,0 +1,80 @@
+// Readiness: what keeps a daemon from its work. Who answers for a VIP in the network may go by it.
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+)
+
+// obstacles are what keeps this node from forwarding, empty: it is ready. A refused file, servers that are unhealthy and the loss of
+// controllers are not among them: what was known goes on. Callers hold mu.
+func (lb *LB) obstacles() (found []string) {
+	found = append(lb.attachments.problems(), lb.tierProblems()...)
+	if lb.unattached != "" {
+		found = append(found, lb.unattached)
+	}
+	switch {
+	case lb.waiting:
+		return append(found, "no controller has said yet what to forward, and no state was kept: what an earlier process left goes on untouched")
+	case len(lb.tables.Places()) > 0:
+	case lb.remote != nil && lb.remote.follower.Revision == 0:
+		found = append(found, "no controller has said yet what to forward, and no state was kept")
+	default:
+		found = append(found, "there is no service to forward for")
+	}
+	if lb.cutOff {
+		found = append(found, "the tables are behind the desired state: a change was carried out only in part")
+	}
+	if len(lb.paths.known) == 0 && len(lb.paths.why) > 0 {
+		found = append(found, fmt.Sprintf("no way is known to any of %d servers", len(lb.paths.why)))
+	}
+	return found
+}
+
+func (lb *LB) health() []string {
+	lb.mu.Lock()
+	defer lb.mu.Unlock()
+	return lb.obstacles()
+}
+
+// obstacles are what keeps connections from carrying cookies, or the host from taking the services' packets, empty: it is ready. Callers hold mu.
+func (a *Agent) obstacles() (found []string) {
+	if !a.told {
+		found = append(found, "no controller has said yet what this host serves, and no state was kept: what an earlier process left, if anything, goes on untouched")
+	} else if a.serves == 0 {
+		found = append(found, "no service names this host: check --server and the servers' addresses")
+	}
+	if a.unattached != "" {
+		found = append(found, a.unattached)
+	}
+	return append(append(found, a.attachments.problems()...), a.problems...)
+}
+
+func (a *Agent) health() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.obstacles()
+}
+
+// watchReadiness logs what comes and goes of that.
+func watchReadiness(ctx context.Context, log *slog.Logger, health func() []string) {
+	first, before := true, []string(nil)
+	look := func(time.Time) {
+		stops := health()
+		if !first && slices.Equal(stops, before) {
+			return
+		}
+		first, before = false, stops
+		if len(stops) > 0 {
+			log.Warn("not ready", "why", strings.Join(stops, "; "))
+			return
+		}
+		log.Info("ready")
+	}
+	look(time.Time{})
+	every(ctx, agePeriod, look)
+}

@@ -1,0 +1,205 @@
+// Daemons that run by controllers, and have lost their state.
+package daemon_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/daemon/controller"
+	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// forwards sends packets for the service until the data path has dispatched one.
+func (h *remoteHost) forwards(when string) {
+	h.t.Helper()
+	dispatched := func() uint64 {
+		counters, err := h.client.Counters(h.t.Context())
+		require(h.t, err)
+		return counters["forwarded_new"]
+	}
+	before := dispatched()
+	for end := time.Now().Add(hostDeadline); dispatched() == before; {
+		if time.Now().After(end) {
+			counters, _ := h.client.Counters(h.t.Context())
+			h.t.Fatalf("%s: nothing is forwarded: %v", when, counters)
+		}
+		h.peer.Do(func() error {
+			if conn, err := net.DialTimeout("tcp", "198.51.100.10:80", 50*time.Millisecond); err == nil {
+				conn.Close()
+			}
+			return nil
+		})
+	}
+}
+
+// programs are the XDP programs that run on the host's link.
+func (h *host) programs() (ids []uint32) {
+	h.t.Helper()
+	require(h.t, h.space.Do(func() error {
+		for ifindex := range 16 {
+			ids = append(ids, datapath.PinnedPrograms(filepath.Join(h.runDir(), "bpf", "test"), ifindex)...)
+		}
+		return nil
+	}))
+	return ids
+}
+
+func saysThatItWaits(problems []string) bool {
+	return slices.ContainsFunc(problems, func(p string) bool { return strings.Contains(p, "no state was kept: what an earlier process left") })
+}
+
+func TestALoadBalancerWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
+	h := newRemoteHost(t)
+	hub, end := h.control(1)
+	hub.SetState(viewOf(5, nil, 2, 3))
+	h.start()
+	h.await("the state", func(s api.LBStatus) bool { return s.Ready && s.Revision == 5 })
+	require(t, h.peer.Route(netip.MustParsePrefix("198.51.100.10/32"), 0, netspace.NextHop{Gateway: netip.MustParseAddr("10.9.0.1"), Interface: "eth0"}))
+	h.forwards("as told")
+	h.kill()
+	end()
+	programs := h.programs()
+	if len(programs) == 0 {
+		t.Fatal("no program is pinned")
+	}
+	untouched := func(when string) {
+		t.Helper()
+		if p := h.programs(); !slices.Equal(p, programs) {
+			t.Errorf("%s: programs %v, were %v", when, p, programs)
+		}
+	}
+
+	state := filepath.Join(h.dir, "state", "test", "state.json")
+	content, err := os.ReadFile(state)
+	require(t, err)
+	require(t, os.WriteFile(state, content[:len(content)/2], 0o600))
+	h.start()
+	if err := h.wait(); err == nil || !strings.Contains(h.output.String(), "remove the file: the data path goes on as it is until a controller says what to do") {
+		t.Errorf("a truncated state: %v: %s", err, h.output.String())
+	}
+	untouched("with a truncated state")
+
+	require(t, os.Remove(state))
+	h.start()
+	h.await("the second process", func(s api.LBStatus) bool { return !s.Ready && saysThatItWaits(s.Problems) })
+	h.awaitHealth("without a state", http.StatusServiceUnavailable)
+	require(t, h.space.AddAddress("eth0", netip.MustParsePrefix("10.9.0.77/24"))) // it follows the network
+	empty, endEmpty := h.control(2)
+	empty.SetState(&controller.View{Revision: 2, Keys: viewOf(1, nil).Keys})
+	h.await("a controller that knows nothing", func(s api.LBStatus) bool {
+		return len(s.Controllers) == 1 && strings.Contains(h.output.String(), "controller knows no service")
+	})
+	untouched("told by a controller that knows no service")
+	h.forwards("told by a controller that knows no service")
+	endEmpty()
+	h.kill()
+	h.start()
+	h.await("the third process", func(s api.LBStatus) bool { return !s.Ready && saysThatItWaits(s.Problems) })
+	untouched("started again")
+	h.forwards("started again")
+
+	hub, end = h.control(1)
+	defer end()
+	hub.SetState(viewOf(6, nil, 3))
+	h.await("the new state", func(s api.LBStatus) bool { return s.Ready && s.Revision == 6 && s.Interfaces["eth0"] != "" })
+	h.expectServers("as told", "s3 active")
+	if slices.Equal(h.programs(), programs) {
+		t.Error("the program is that of an earlier process still")
+	}
+	h.kill()
+	h.start()
+	h.await("the state was kept", func(s api.LBStatus) bool { return s.Ready && s.Revision == 6 })
+}
+
+func TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
+	h := newAgentHost(t)
+	h.write(fmt.Sprintf(agentFile, 1))
+	h.start()
+	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready })
+	conn := h.echo()
+	exchange(t, conn)
+	h.kill()
+	programs := h.programs()
+
+	tls := filepath.Join(h.dir, "tls")
+	require(t, errors.Join(pki.Init(tls, pki.DefaultAuthorityLife, false), pki.Issue(tls, pki.Request{Role: pki.Controller, Name: "c1"}),
+		pki.Issue(tls, pki.Request{Role: pki.Agent, Name: "s1", Addresses: []netip.Addr{netip.MustParseAddr("10.9.0.2")}})))
+	h.role = "told-agent"
+	h.start()
+	h.await("the agent without a state", func(s api.AgentStatus) bool { return !s.Ready && saysThatItWaits(s.Problems) })
+	require(t, h.space.AddAddress("eth0", netip.MustParsePrefix("10.9.0.77/24")))
+	exchange(t, conn)
+	exchange(t, h.dial())
+	if p := h.programs(); !slices.Equal(p, programs) {
+		t.Errorf("programs %v, were %v", p, programs)
+	}
+
+	hub, end := h.control("c1", "10.9.0.1:6443")
+	defer end()
+	view := viewOf(3, nil, 2, 3)
+	view.Keys = model.Keys{Current: 1, Cookie: map[uint32][16]byte{1: {0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff}}}
+	for i := range view.Keys.Placement {
+		view.Keys.Placement[i] = byte(i)
+	}
+	hub.SetState(view)
+	status := h.await("the agent with a state", func(s api.AgentStatus) bool { return s.Ready })
+	if len(status.Services) != 1 || status.Interfaces["eth0"] == "" || slices.Equal(h.programs(), programs) {
+		t.Errorf("told a state: %+v, programs %v, were %v", status, h.programs(), programs)
+	}
+	exchange(t, conn)
+	if bad := h.counters()["ingress_bad_cookie"]; bad != 0 {
+		t.Errorf("%d bad cookies", bad)
+	}
+}
+
+func TestAStateThatCannotBeSavedIsAProblemUntilItIs(t *testing.T) {
+	h := newRemoteHost(t)
+	hub, end := h.control(1)
+	hub.SetState(viewOf(1, nil, 2, 3))
+	h.start()
+	h.await("the state", func(s api.LBStatus) bool { return s.Ready && s.Revision == 1 })
+	dir := filepath.Join(h.dir, "state", "test")
+	require(t, os.Rename(dir, dir+".away"))
+	require(t, os.WriteFile(dir, nil, 0o600)) // root could write anywhere else
+	hub.SetState(viewOf(2, nil, 2))
+	unsaved := func(problems []string) bool {
+		return slices.ContainsFunc(problems, func(p string) bool { return strings.Contains(p, "the state is not saved") })
+	}
+	h.await("the problem", func(s api.LBStatus) bool { return s.Ready && s.Revision == 2 && unsaved(s.Problems) })
+	h.awaitNode("the controllers know", hub, unsaved)
+	require(t, os.Remove(dir))
+	require(t, os.Rename(dir+".away", dir))
+	h.await("the end of the problem", func(s api.LBStatus) bool { return !unsaved(s.Problems) })
+	h.awaitNode("the controllers know the end", hub, func(problems []string) bool { return !unsaved(problems) })
+	h.kill()
+	end()
+	h.start()
+	h.await("what was saved late", func(s api.LBStatus) bool { return s.Revision == 2 })
+}
+
+// awaitNode waits for what a controller knows of the problems of its only node.
+func (h *host) awaitNode(what string, hub *controller.Hub, done func(problems []string) bool) {
+	h.t.Helper()
+	for end := time.Now().Add(hostDeadline); ; time.Sleep(5 * time.Millisecond) {
+		nodes := hub.Nodes()
+		if len(nodes) == 1 && done(nodes[0].Problems) {
+			return
+		}
+		if time.Now().After(end) {
+			h.t.Fatalf("%s: nodes are %v", what, nodes)
+		}
+	}
+}

@@ -1,0 +1,252 @@
+package doctor
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// likely is how sure it is that a rule, or a condition of it, takes a packet.
+type likely uint8
+
+const (
+	never likely = iota
+	perhaps
+	surely
+)
+
+// judgeTranslation: connections whose destination this host rewrites have no socket at the service's address and port.
+func judgeTranslation(f *facts) (out []Finding) {
+	if f.Role != RoleAgent || !f.Host.Translation.Known && f.Host.Translation.Err == nil {
+		return nil
+	}
+	if err := f.Host.Translation.Err; err != nil {
+		return []Finding{{"translation", "", Warning, "not known: " + err.Error(), "look for redirects and DNAT of the services' ports: nft list ruleset"}}
+	}
+	cookies := false
+	f.onServer(func(s *model.Service, _ *model.Server) {
+		if !s.Affinity.Cookies() || s.Protocol != model.ProtocolTCP {
+			return
+		}
+		cookies = true
+		for _, port := range s.Ports {
+			rule, sure := f.translated(s, port)
+			if sure != surely {
+				continue
+			}
+			out = append(out, Finding{"translation", s.Name, Warning,
+				fmt.Sprintf("a rule of nftables takes tcp port %d elsewhere (%s): connections work and keep their cookies by entries per flow, at most 65536; "+
+					"keepalives of the server do not renew their cookies, and `key drop` is not refused for silent ones, which it may break", port, rule.Text),
+				"let the application listen at the service's port itself, or keep an old key as long as connections may be silent"})
+		}
+	})
+	if cookies && len(out) == 0 {
+		out = append(out, ok("translation", "", "no rule of nftables names a service's port"))
+	}
+	return out
+}
+
+// translated returns the rule that takes a service's port elsewhere, the surest of them.
+func (f *facts) translated(s *model.Service, port uint16) (best translationRule, sure likely) {
+	p := packet{protocol: s.Protocol.String(), to: netip.AddrPortFrom(s.VIP, port)}
+	for _, rule := range f.Host.Translation.Rules {
+		if l, more := p.taken(rule); l > sure {
+			if more {
+				rule.Text += ", on further conditions"
+			}
+			best, sure = rule, l
+		}
+	}
+	return best, sure
+}
+
+// packet is what conditions are put to.
+type packet struct {
+	protocol string
+	to       netip.AddrPort
+}
+
+// taken: a rule that names the port or address is sure, though there may be more that it asks for and that is not known here
+// (interfaces, marks).
+func (p packet) taken(rule translationRule) (sure likely, more bool) {
+	if rule.Family == "ip" && p.to.Addr().Is6() || rule.Family == "ip6" && p.to.Addr().Is4() {
+		return never, false
+	}
+	named := false
+	for _, c := range rule.Conditions {
+		switch p.meets(c) {
+		case never:
+			return never, false
+		case perhaps:
+			more = true
+		case surely:
+			named = named || !isProtocol(c.Left)
+		}
+	}
+	if more && !named {
+		return perhaps, more
+	}
+	return surely, more
+}
+
+func (p packet) meets(c condition) likely {
+	if !p.has(c.Left) {
+		return never
+	}
+	met := p.contains(c.Left, c.Right)
+	switch {
+	case c.Op == "==":
+		return met
+	case c.Op == "!=" && met != perhaps:
+		return surely - met
+	}
+	return perhaps
+}
+
+// has is false for fields of headers that the packet lacks: no comparison with them holds.
+func (p packet) has(left any) bool {
+	if parts, ok := field(left, "concat").([]any); ok {
+		return !slices.ContainsFunc(parts, func(part any) bool { return !p.has(part) })
+	}
+	protocol, _ := field(field(left, "payload"), "protocol").(string)
+	switch protocol {
+	case "ip", "ip6":
+		return (protocol == "ip6") == p.to.Addr().Is6()
+	case "tcp", "udp", "udplite", "sctp", "dccp", "icmp", "icmpv6":
+		return protocol == p.protocol
+	}
+	return true
+}
+
+// contains tells whether what the left side takes from the packet is the right side or in it.
+func (p packet) contains(left, right any) likely {
+	if set, ok := right.(map[string]any); ok {
+		if elements, ok := set["set"]; ok {
+			right = elements
+		}
+	}
+	if elements, ok := right.([]any); ok {
+		sure := never
+		for _, element := range elements {
+			sure = max(sure, p.equals(left, element))
+		}
+		return sure
+	}
+	return p.equals(left, right)
+}
+
+func (p packet) equals(left, right any) likely {
+	if element, ok := field(right, "elem").(map[string]any); ok {
+		right = element["val"]
+	}
+	if lefts, ok := field(left, "concat").([]any); ok {
+		rights, _ := field(right, "concat").([]any)
+		if len(rights) != len(lefts) {
+			return perhaps
+		}
+		sure := surely
+		for i := range lefts {
+			sure = min(sure, p.equals(lefts[i], rights[i]))
+		}
+		return sure
+	}
+	switch name := field(field(left, "payload"), "field"); {
+	case isProtocol(left):
+		return same(right, p.protocol)
+	case name == "daddr" && field(field(left, "payload"), "protocol") != "ether":
+		return hasAddress(right, p.to.Addr())
+	case name == "dport":
+		return hasPort(right, p.to.Port())
+	}
+	return perhaps
+}
+
+func isProtocol(left any) bool {
+	name := field(field(left, "payload"), "field")
+	return field(field(left, "meta"), "key") == "l4proto" || name == "protocol" || name == "nexthdr"
+}
+
+// field returns a member of a JSON object, nil if there is none.
+func field(value any, name string) any {
+	object, _ := value.(map[string]any)
+	return object[name]
+}
+
+func same(value any, want string) likely {
+	switch text, ok := value.(string); {
+	case !ok:
+		return perhaps
+	case text == want:
+		return surely
+	}
+	return never
+}
+
+func certain(is bool) likely {
+	if is {
+		return surely
+	}
+	return never
+}
+
+func hasPort(value any, port uint16) likely {
+	if bounds, ok := field(value, "range").([]any); ok && len(bounds) == 2 {
+		low, isLow := bounds[0].(float64)
+		high, isHigh := bounds[1].(float64)
+		if isLow && isHigh {
+			return certain(float64(port) >= low && float64(port) <= high)
+		}
+	}
+	if one, ok := value.(float64); ok {
+		return certain(one == float64(port))
+	}
+	return perhaps
+}
+
+func hasAddress(value any, address netip.Addr) likely {
+	if prefix := field(value, "prefix"); prefix != nil {
+		first, known := asAddress(field(prefix, "addr"))
+		bits, isNumber := field(prefix, "len").(float64)
+		if known && isNumber {
+			return certain(netip.PrefixFrom(first, int(bits)).Contains(address))
+		}
+		return perhaps
+	}
+	if bounds, ok := field(value, "range").([]any); ok && len(bounds) == 2 {
+		low, isLow := asAddress(bounds[0])
+		high, isHigh := asAddress(bounds[1])
+		if isLow && isHigh {
+			return certain(!address.Less(low) && !high.Less(address))
+		}
+		return perhaps
+	}
+	if one, known := asAddress(value); known {
+		return certain(one == address)
+	}
+	return perhaps
+}
+
+func asAddress(value any) (netip.Addr, bool) {
+	text, _ := value.(string)
+	address, err := netip.ParseAddr(text)
+	return address, err == nil
+}
+
+// judgeTranslatedListener is about a port of a service at which no socket is open. It returns false if no rule takes the port elsewhere.
+func (f *facts) judgeTranslatedListener(s *model.Service, port uint16) (out []Finding, elsewhere bool) {
+	switch rule, sure := f.translated(s, port); {
+	case sure == never:
+		return nil, false
+	case sure == perhaps:
+		return []Finding{{"listener", s.Name, Warning,
+			fmt.Sprintf("nothing listens on %s port %d of %s, unless address translation takes it elsewhere (%s, on conditions that are not known)",
+				s.Protocol, port, s.VIP, rule.Text), "if it does not: start the application, bound to the VIP or to all addresses"}}, true
+	case rule.Port != 0 && !slices.ContainsFunc(f.Host.Listening[s.Protocol], func(have netip.AddrPort) bool { return have.Port() == rule.Port }):
+		return []Finding{{"listener", s.Name, Problem,
+			fmt.Sprintf("nothing listens on %s port %d, where a rule of nftables takes port %d of %s", s.Protocol, rule.Port, port, s.VIP),
+			"start the application there, or remove the rule"}}, true
+	}
+	return nil, true
+}

@@ -1,0 +1,116 @@
+package doctor
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// rulesOf are those of a chain at prerouting that jumps to another one, as nft prints them.
+func rulesOf(hooked, other string) string {
+	rule := func(chain, expr string) string {
+		return fmt.Sprintf(`,{"rule": {"family": "inet", "table": "t", "chain": %q, "handle": 9, "expr": [%s]}}`, chain, expr)
+	}
+	text := `{"nftables": [{"metainfo": {"version": "1.0.6", "json_schema_version": 1}}, {"table": {"family": "inet", "name": "t"}},
+		{"set": {"family": "inet", "name": "s", "table": "t", "type": "inet_service", "elem": [80, {"range": [90, 99]}]}},
+		{"map": {"family": "inet", "name": "m", "table": "t", "type": "inet_service", "map": "verdict", "elem": [[80, {"goto": {"target": "other"}}]]}},
+		{"chain": {"family": "inet", "table": "t", "name": "hooked", "type": "nat", "hook": "prerouting", "prio": -100, "policy": "accept"}},
+		{"chain": {"family": "inet", "table": "t", "name": "other"}}`
+	return text + rule("hooked", hooked) + rule("other", other) + "]}"
+}
+
+// What a rule does to TCP port 80 of a service is known, or it is known that it is not.
+func TestRulesThatTakeAServicesPortElsewhereAreRead(t *testing.T) {
+	match := func(op, left, right string) string {
+		return fmt.Sprintf(`{"match": {"op": %q, "left": %s, "right": %s}}, `, op, left, right)
+	}
+	payload := func(protocol, name string) string {
+		return fmt.Sprintf(`{"payload": {"protocol": %q, "field": %q}}`, protocol, name)
+	}
+	const redirect, jump = `{"redirect": {"port": 8080}}`, `{"jump": {"target": "other"}}`
+	port, address := payload("tcp", "dport"), payload("ip", "daddr")
+	device := match("!=", `{"meta": {"key": "iifname"}}`, `"docker0"`)
+	for _, test := range []struct {
+		name, hooked, other string
+		want                likely
+	}{
+		{"no condition", redirect, "", surely},
+		{"port", match("==", port, "80") + redirect, "", surely},
+		{"another port", match("==", port, "81") + redirect, "", never},
+		{"all but the port", match("!=", port, "80") + redirect, "", never},
+		{"all but another", match("!=", port, "22") + redirect, "", surely},
+		{"range", match("==", port, `{"range": [1, 100]}`) + redirect, "", surely},
+		{"set", match("==", port, `{"set": [443, {"range": [1000, 1005]}]}`) + redirect, "", never},
+		{"named set", match("==", port, `"@s"`) + redirect, "", surely},
+		{"counted element", match("==", port, `{"set": [{"elem": {"val": 80, "counter": {}}}]}`) + redirect, "", surely},
+		{"UDP", match("==", payload("udp", "dport"), "80") + redirect, "", never},
+		{"UDP but one", match("!=", payload("udp", "dport"), "53") + redirect, "", never},
+		{"TCP in general", match("==", `{"meta": {"key": "l4proto"}}`, `"tcp"`) + redirect, "", surely},
+		{"any transport", match("==", `{"meta": {"key": "l4proto"}}`, `"tcp"`) + match("==", payload("th", "dport"), "80") + redirect, "", surely},
+		{"address", match("==", address, `"198.51.100.10"`) + `{"dnat": {"family": "ip", "addr": "10.0.0.9", "port": 80}}`, "", surely},
+		{"another address", match("==", address, `"198.51.100.11"`) + redirect, "", never},
+		{"prefix", match("==", address, `{"prefix": {"addr": "198.51.100.0", "len": 24}}`) + `{"redirect": null}`, "", surely},
+		{"range of addresses", match("==", address, `{"range": ["198.51.100.0", "198.51.100.9"]}`) + redirect, "", never},
+		{"IPv6", match("!=", payload("ip6", "daddr"), `"2001:db8::1"`) + redirect, "", never},
+		{"DNAT to IPv6", `{"dnat": {"family": "ip6", "addr": "2001:db8::1"}}`, "", never},
+		{"both", match("==", `{"concat": [`+address+`, `+port+`]}`, `{"set": [{"concat": ["198.51.100.10", 80]}]}`) + redirect, "", surely},
+		{"jump", match("==", `{"fib": {"result": "type", "flags": ["daddr"]}}`, `"local"`) + jump, device + match("==", port, "80") + redirect, surely},
+		{"jump on another port", match("==", port, "81") + jump, redirect, never},
+		{"verdict map", `{"vmap": {"key": ` + port + `, "data": {"set": [[80, ` + jump + `]]}}}`, match("==", port, "80") + redirect, surely},
+		{"named verdict map", `{"vmap": {"key": ` + port + `, "data": "@m"}}`, match("==", port, "80") + redirect, surely},
+		{"no jump", `{"accept": null}`, redirect, never},
+		{"a circle", jump, jump, never},
+		{"device alone", device + redirect, "", perhaps},
+		{"of iptables", match("==", port, "80") + `{"counter": {}}, {"xt": {"type": "target", "name": "REDIRECT"}}`, "", surely},
+		{"multiport", `{"xt": {"type": "match", "name": "multiport"}}, {"xt": {"type": "target", "name": "DNAT"}}`, "", perhaps},
+		{"another target", `{"xt": {"type": "target", "name": "TCPMSS"}}`, "", never},
+		{"nonsense", `{"match": 5}, {"match": {"op": "==", "left": [], "right": {"set": {}}}}, {"redirect": 7}`, "", perhaps},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			rules, err := parseTranslation([]byte(rulesOf(test.hooked, test.other)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := healthyFacts(RoleAgent)
+			f.Host.Translation = translationFacts{Known: true, Rules: rules}
+			if rule, have := f.translated(&f.File.Fleet.Services[0], 80); have != test.want {
+				t.Errorf("%d by %+v, want %d; rules %+v", have, rule, test.want, rules)
+			}
+		})
+	}
+}
+
+func TestRulesThatCannotBeReadAreAnError(t *testing.T) {
+	for _, text := range []string{"", "Error: syntax", `{"nftables": 1}`, `{"nftables": [{"rule": 1}]}`} {
+		if _, err := parseTranslation([]byte(text)); err == nil {
+			t.Errorf("%q is taken", text)
+		}
+	}
+}
+
+// A port at which nothing listens is no fault where a rule takes it to a socket.
+func TestListenersBehindARedirectCount(t *testing.T) {
+	for _, test := range []struct {
+		condition []condition
+		listening string
+		want      string
+		severity  Severity
+	}{
+		{nil, "0.0.0.0:8080", "on every port", OK},
+		{nil, "0.0.0.0:80", "on every port", OK},
+		{nil, "0.0.0.0:22", "nothing listens on tcp port 8080, where", Problem},
+		{[]condition{{}}, "0.0.0.0:22", "unless address translation", Warning},
+		{[]condition{{Op: "!=", Left: map[string]any{"meta": map[string]any{"key": "l4proto"}}, Right: "tcp"}}, "0.0.0.0:22", "nothing listens on tcp port 80 of", Problem},
+	} {
+		f := healthyFacts(RoleAgent)
+		f.File.Fleet.Services[0].Ports = []uint16{80}
+		f.Host.Listening[model.ProtocolTCP] = []netip.AddrPort{netip.MustParseAddrPort(test.listening)}
+		f.Host.Translation = translationFacts{Known: true, Rules: []translationRule{{Family: "ip", Text: "redirect to port 8080", Port: 8080, Conditions: test.condition}}}
+		if found := judgeListeners(f); len(found) != 1 || found[0].Severity != test.severity || !strings.Contains(found[0].Found, test.want) {
+			t.Errorf("%+v, %s: %+v", test.condition, test.listening, found)
+		}
+	}
+}

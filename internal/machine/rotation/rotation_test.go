@@ -1,0 +1,127 @@
+package rotation_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/machine/rotation"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+var server = netip.MustParseAddr("10.0.0.1")
+
+func fleetOf(current uint32, epochs ...uint32) *model.Fleet {
+	keys := model.Keys{Current: current, Cookie: map[uint32][16]byte{}}
+	for _, epoch := range epochs {
+		keys.Cookie[epoch] = [16]byte{byte(epoch)}
+	}
+	return &model.Fleet{Keys: keys, Services: []model.Service{{Name: "web", Affinity: model.AffinityCookie,
+		Servers: []model.Server{{Name: "s1", Address: server}}}}}
+}
+
+// nodes are a load balancer and the agent of the one server, which have taken what the fleet says.
+func nodes(fleet *model.Fleet, connections map[uint32]uint64) *rotation.Nodes {
+	return &rotation.Nodes{Keys: fleet.Keys, List: []rotation.Node{
+		{Name: "lb1", HasKeys: true},
+		{Agent: true, Name: "host", Addresses: []netip.Addr{server},
+			Report: &rotation.Report{Epochs: fleet.Keys.Epochs(), Current: fleet.Keys.Current, Connections: connections}},
+	}}
+}
+
+func TestAKeyIsUsedOnlyWhenEveryNodeHasIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*model.Fleet, *rotation.Nodes)
+		want   string // empty: it may be used
+	}{
+		"all have it":                 {func(*model.Fleet, *rotation.Nodes) {}, ""},
+		"a load balancer is behind":   {func(_ *model.Fleet, n *rotation.Nodes) { n.List[0].HasKeys = false }, "load balancer lb1 does not have the key of epoch 2"},
+		"an agent is behind":          {func(_ *model.Fleet, n *rotation.Nodes) { n.List[1].Report.Epochs = []uint32{1} }, "agent host does not have the key of epoch 2"},
+		"an agent has not reported":   {func(_ *model.Fleet, n *rotation.Nodes) { n.List[1].Report = nil }, "agent host has not reported"},
+		"an agent is gone":            {func(_ *model.Fleet, n *rotation.Nodes) { n.List = n.List[:1] }, "server s1 of service web: no agent"},
+		"every load balancer is gone": {func(_ *model.Fleet, n *rotation.Nodes) { n.List = n.List[1:] }, "no load balancer is connected"},
+		"one with a tier is gone":     {func(f *model.Fleet, _ *rotation.Nodes) { f.Nodes = []model.Node{{Name: "lb2"}} }, "load balancer lb2 is not connected"},
+		"a load balancer is lost":     {func(_ *model.Fleet, n *rotation.Nodes) { n.Lost = []rotation.Node{{Name: "lb2"}} }, "load balancer lb2 is lost"},
+		"an agent is lost":            {func(_ *model.Fleet, n *rotation.Nodes) { n.Lost = []rotation.Node{{Agent: true, Name: "s2"}} }, "agent s2 is lost"},
+		"nodes were not told yet":     {func(_ *model.Fleet, n *rotation.Nodes) { n.Keys = fleetOf(1, 1).Keys }, "not been told"},
+		"the service needs no agents": {func(f *model.Fleet, n *rotation.Nodes) {
+			f.Services[0].Return = model.ReturnThrough
+			n.List = n.List[:1]
+		}, ""},
+		"the server is off": {func(f *model.Fleet, n *rotation.Nodes) {
+			f.Services[0].Servers[0].State = model.StateOff
+			n.List = n.List[:1]
+		}, ""},
+		"the agent is known by name":       {func(_ *model.Fleet, n *rotation.Nodes) { n.List[1].Name, n.List[1].Addresses = "s1", nil }, ""},
+		"nobody else can be asked":         {func(_ *model.Fleet, n *rotation.Nodes) { *n = rotation.Nodes{Blind: "by a file"} }, ""},
+		"it is current, and one is behind": {func(f *model.Fleet, n *rotation.Nodes) { f.Keys.Current = 2; n.List[0].HasKeys = false }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fleet := fleetOf(1, 1, 2)
+			n := nodes(fleet, nil)
+			c.change(fleet, n)
+			expect(t, n.UseRefused(fleet, 2), c.want)
+		})
+	}
+}
+
+func TestAKeyIsDroppedOnlyWhenNobodyEchoesIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*rotation.Nodes)
+		want   string
+	}{
+		"nobody does":                  {func(*rotation.Nodes) {}, ""},
+		"one does":                     {func(n *rotation.Nodes) { n.List[1].Report.Connections[1] = 1 }, "agent host has 1 living connection whose client still echoes epoch 1"},
+		"some do":                      {func(n *rotation.Nodes) { n.List[1].Report.Connections[1] = 7 }, "7 living connections"},
+		"others echo the current one":  {func(n *rotation.Nodes) { n.List[1].Report.Connections[2] = 7 }, ""},
+		"the report is old":            {func(n *rotation.Nodes) { n.List[1].Report.Age = 41 * time.Second }, "has not reported its connections for 41s"},
+		"there is no report":           {func(n *rotation.Nodes) { n.List[1].Report = nil }, "has not reported its connections"},
+		"they cannot be counted":       {func(n *rotation.Nodes) { n.List[1].Report.Unavailable = "no iterator" }, "cannot count its connections: no iterator"},
+		"the agent writes the old one": {func(n *rotation.Nodes) { n.List[1].Report.Current = 1 }, "still writes cookies of epoch 1"},
+		"a load balancer is behind":    {func(n *rotation.Nodes) { n.List[0].HasKeys = false }, "load balancer lb1 does not have the keys"},
+		"a load balancer is lost":      {func(n *rotation.Nodes) { n.Lost = []rotation.Node{{Name: "lb2"}} }, "load balancer lb2 is lost"},
+		"the agent is gone":            {func(n *rotation.Nodes) { n.List = n.List[:1] }, "server s1 of service web: no agent"},
+		"nobody else can be asked":     {func(n *rotation.Nodes) { *n = rotation.Nodes{Blind: "by a file"} }, "by a file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fleet := fleetOf(2, 1, 2)
+			n := nodes(fleet, map[uint32]uint64{2: 3})
+			c.change(n)
+			expect(t, n.DropRefused(fleet, 1), c.want)
+		})
+	}
+}
+
+func TestReplacingKeysAsAWholeHasTheRisksOfItsSteps(t *testing.T) {
+	one, both, other := fleetOf(1, 1).Keys, fleetOf(2, 1, 2).Keys, fleetOf(1, 1).Keys
+	other.Cookie = map[uint32][16]byte{1: {99}}
+	moved := both
+	moved.Placement = [16]byte{1}
+	for name, c := range map[string]struct {
+		now  *model.Fleet
+		next model.Keys
+		want string
+	}{
+		"nothing changes":       {fleetOf(2, 1, 2), both, ""},
+		"there were none":       {&model.Fleet{}, one, ""},
+		"the current goes":      {fleetOf(2, 1, 2), one, "the key of epoch 2 is removed: cookies are written with it"},
+		"the old goes":          {fleetOf(2, 1, 2), fleetOf(2, 2).Keys, "the key of epoch 1 is removed: agent host has 5"},
+		"another under it":      {fleetOf(1, 1), other, "becomes another one"},
+		"placement":             {fleetOf(2, 1, 2), moved, "placement"},
+		"added and used":        {fleetOf(1, 1), both, "no node has its key yet"},
+		"added and not used":    {fleetOf(1, 1), fleetOf(1, 1, 2).Keys, ""},
+		"used when all have it": {fleetOf(1, 1, 2), both, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			expect(t, nodes(c.now, map[uint32]uint64{1: 5}).Risks(c.now, &c.next), c.want)
+		})
+	}
+}
+
+func expect(t *testing.T, found []string, want string) {
+	t.Helper()
+	if want == "" && len(found) > 0 || want != "" && !strings.Contains(strings.Join(found, "; "), want) {
+		t.Errorf("found %q, want %q", found, want)
+	}
+}

@@ -25,10 +25,13 @@ func (h *host) pinDir() string { return filepath.Join(h.runDir(), "bpf", "test")
 // detach does what `bpftool link detach pinned` does.
 func (h *host) detach(hook string) {
 	h.t.Helper()
-	pins, err := filepath.Glob(filepath.Join(h.pinDir(), "link-"+hook+"-*"))
-	if err != nil || len(pins) != 1 {
-		h.t.Fatalf("pinned links of hook %q: %q, %v", hook, pins, err)
-	}
+	var pins []string
+	h.eventually("one pinned link of hook "+hook, func() bool { // a link is attached before it is pinned
+		var err error
+		pins, err = filepath.Glob(filepath.Join(h.pinDir(), "link-"+hook+"-*"))
+		require(h.t, err)
+		return len(pins) == 1
+	})
 	path := append([]byte(pins[0]), 0)
 	pinned := struct {
 		path      *byte

@@ -24,13 +24,13 @@ func DoctorCommand() *cobra.Command {
 system stays mounted, and servers see no more than a connection attempt.
 
 On a load balancer and on a server (agent):
-  state, file   what the daemon runs, whatever it runs by, or the file: it is valid, others cannot read its keys, some server takes new
+  state, file   what the daemon runs or has run last, whatever it runs by, or the file: it is valid, others cannot read its keys, some server takes new
                 connections, ids are not running out
   kernel        each BPF feature that the role uses, probed, BTF, capabilities, a trial load of the role's programs,
                 the BPF file system (and whether pins outlive the daemon), the JIT
   interface     is up, and is the right one of a bond or VLAN; native XDP; what is attached to it already; on veth what
                 keeps it from behaving like a wire
-  daemon        answers, is ready, reports no problem; with -f: runs by this very file
+  daemon        runs, answers, is ready, reports no problem; with -f: runs by this very file
 On a load balancer:
   path          route and neighbour of every server, whether it answers, room for encapsulation around 1500 bytes
   tier          this node is among those that have a tier, its address is this host's; the same of nodes of the second as of servers
@@ -51,8 +51,10 @@ On a server:
   listener      a socket is open for every port of the VIP, or where a redirect takes it
   translation   no rule takes a service's port elsewhere (redirect, DNAT; if nft is installed): such connections carry cookies, with limits
 
-The role is that of the running daemon; without one, agent where a server's address is local, else lb. Findings are ok, warning (it
-works, but slower or not for everybody) or problem. The exit status is 1 when there is a problem, else 0.`,
+The role is that of the daemon that runs, or of the one that has left its data path or state here; else, by the file, agent where a
+server's address is local and lb where none is. Without any of these it is unknown, and only what both roles need is checked. A daemon
+that does not run where one has run before is a problem.
+Findings are ok, warning (it works, but slower or not for everybody) or problem. The exit status is 1 when there is a problem, else 0.`,
 		Example: `  ballast doctor -f /etc/ballast/ballast.yaml
   ballast doctor -f ballast.yaml --role lb --interface eth0 --interface eth1
   ballast doctor --json | jq '.[] | select(.severity == "problem")'`,
@@ -77,13 +79,14 @@ works, but slower or not for everybody) or problem. The exit status is 1 when th
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&o.Config, "file", "f", "", "configuration `FILE` of the fleet (default: what the daemon runs)")
+	flags.StringVarP(&o.Config, "file", "f", "", "configuration `FILE` of the fleet (default: what the daemon runs, or has run last)")
 	flags.StringVar(&role, "role", string(doctor.RoleAuto), "auto, lb or agent")
 	flags.StringVar(&o.Server, "server", "", "`NAME` of this host's servers in the file (default: those whose address is local)")
 	flags.StringVar(&o.Name, "name", "", "`NAME` of this load balancer among the file's nodes (default: that of the daemon, else of the host)")
 	flags.StringSliceVar(&o.Interfaces, "interface", nil, "`DEVICE` to look at, may be repeated (default: those that the daemon has or would take)")
 	flags.StringVar(&o.Instance, "instance", "default", "`NAME` of the daemon's instance")
 	flags.StringVar(&o.RunDir, "run-dir", "/run/ballast", "`DIRECTORY` of sockets and pins")
+	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/ballast", "`DIRECTORY` of what daemons keep for the next")
 	flags.BoolVar(&asJSON, "json", false, "print the findings as a JSON array")
 	flags.BoolVarP(&o.Verbose, "verbose", "v", false, "print what the kernel's verifier said of a program that it rejected, too (hundreds of lines)")
 	return cmd

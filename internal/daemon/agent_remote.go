@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -27,9 +26,7 @@ type savedAgent struct {
 	Removed  []node.Removed `json:"removed"`
 }
 
-func (a *Agent) statePath() string {
-	return filepath.Join(a.options.StateDir, a.options.Instance, "agent.json")
-}
+func (a *Agent) statePath() string { return agentState(a.options.StateDir, a.options.Instance) }
 
 // firstFile is what the agent starts with: its file, or what controllers last said.
 func (a *Agent) firstFile() (*config.File, error) {

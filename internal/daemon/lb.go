@@ -262,9 +262,7 @@ func (lb *LB) attachLate() {
 
 func pinDir(runDir, instance string) string { return filepath.Join(runDir, "bpf", instance) }
 
-func (lb *LB) statePath() string {
-	return filepath.Join(lb.options.StateDir, lb.options.Instance, "state.json")
-}
+func (lb *LB) statePath() string { return lbState(lb.options.StateDir, lb.options.Instance) }
 
 // reloadLogged applies the file as it is now; a file that cannot be applied is refused and the old state goes on.
 func (lb *LB) reloadLogged() {

@@ -109,7 +109,7 @@ func (h *host) examine() (problems []string, found map[string]bool) {
 	h.t.Helper()
 	found = map[string]bool{}
 	require(h.t, h.space.Do(func() error {
-		for _, f := range doctor.Examine(h.t.Context(), doctor.Options{Role: doctor.RoleAuto, Instance: "test", RunDir: h.runDir()}) {
+		for _, f := range doctor.Examine(h.t.Context(), doctor.Options{Role: doctor.RoleAuto, Instance: "test", RunDir: h.runDir(), StateDir: filepath.Join(h.dir, "state")}) {
 			found[f.Check] = true
 			if f.Severity == doctor.Problem && f.Check != "veth" {
 				problems = append(problems, fmt.Sprint(f))

@@ -82,18 +82,29 @@ const (
 
 // readFile reads what replaceFile wrote; found: there is a file.
 func readFile(path string, value any, remedy string) (found bool, err error) {
-	content, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
+	var unread *os.PathError
+	switch err = decodeFile(path, value); {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, os.ErrNotExist):
 		return false, nil
-	}
-	if err != nil {
+	case errors.As(err, &unread):
 		return false, fmt.Errorf("load state: %w", err)
 	}
-	if err := json.Unmarshal(content, value); err != nil {
-		return false, fmt.Errorf("load state %s: %w: %s", path, err, remedy)
-	}
-	return true, nil
+	return false, fmt.Errorf("load state %s: %w: %s", path, err, remedy)
 }
+
+func decodeFile(path string, value any) error {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(content, value)
+}
+
+// What daemons keep state in.
+func lbState(dir, instance string) string    { return filepath.Join(dir, instance, "state.json") }
+func agentState(dir, instance string) string { return filepath.Join(dir, instance, "agent.json") }
 
 // loadState reads the state file; without one (known is false) the node knows nothing. Removed servers count as heard of now: the counters that would
 // tell may be gone, and connections with them must not be.

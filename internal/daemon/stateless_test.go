@@ -85,12 +85,17 @@ func TestALoadBalancerWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T
 	state := filepath.Join(h.dir, "state", "test", "state.json")
 	content, err := os.ReadFile(state)
 	require(t, err)
+	if _, found := h.examine(); found["role"] || !found["mtu"] {
+		t.Errorf("without a daemon doctor checks %v, not what a load balancer of that state needs", found)
+	}
+	h.expectProblems("killed", "does not run; the data path that it left")
 	require(t, os.WriteFile(state, content[:len(content)/2], 0o600))
 	h.start()
 	if err := h.wait(); err == nil || !strings.Contains(h.output.String(), "remove the file: the data path goes on as it is until a controller says what to do") {
 		t.Errorf("a truncated state: %v: %s", err, h.output.String())
 	}
 	untouched("with a truncated state")
+	h.expectProblems("with a truncated state", state+" problem cannot be used", "does not run; the data path that it left")
 
 	require(t, os.Remove(state))
 	h.start()
@@ -124,6 +129,19 @@ func TestALoadBalancerWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T
 	h.await("the state was kept", func(s api.LBStatus) bool { return s.Ready && s.Revision == 6 })
 }
 
+// expectProblems is what doctor finds, in that order.
+func (h *host) expectProblems(when string, want ...string) {
+	h.t.Helper()
+	problems, _ := h.examine()
+	same := len(problems) == len(want)
+	for i := range want {
+		same = same && strings.Contains(problems[i], want[i])
+	}
+	if !same {
+		h.t.Errorf("%s: doctor finds %q, want %q", when, problems, want)
+	}
+}
+
 func TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
 	h := newAgentHost(t)
 	h.write(fmt.Sprintf(agentFile, 1))
@@ -133,6 +151,7 @@ func TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
 	exchange(t, conn)
 	h.kill()
 	programs := h.programs()
+	h.expectProblems("killed", "does not run; the data path that it left")
 
 	tls := filepath.Join(h.dir, "tls")
 	require(t, errors.Join(pki.Init(tls, pki.DefaultAuthorityLife, false), pki.Issue(tls, pki.Request{Role: pki.Controller, Name: "c1"}),

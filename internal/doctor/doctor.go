@@ -11,12 +11,13 @@ type Options struct {
 	Interfaces []string // empty: those of the daemon, else those that it would take
 	Instance   string
 	RunDir     string
+	StateDir   string
 	Verbose    bool // what the verifier says of a program that it rejects follows the first line of Found
 }
 
 // judges in the order in which findings are shown: what others depend on comes first.
 var judges = []func(*facts) []Finding{
-	judgeFile, judgeKernel, judgePrivileges, judgeFeatures, judgePrograms, judgePlumbing, judgeClock,
+	judgeRole, judgeFile, judgeStates, judgeKernel, judgePrivileges, judgeFeatures, judgePrograms, judgePlumbing, judgeClock,
 	judgeDevices, judgePaths, judgeTier, judgeServerClocks, judgeForwarding,
 	judgeIdentity, judgeTunnels, judgeVIPs, judgeTimestamps, judgeBack, judgeWaysOut, judgeReversePath, judgeARP, judgeReturnMTU, judgeListeners,
 	judgeTranslation,

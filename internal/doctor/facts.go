@@ -3,6 +3,7 @@ package doctor
 import (
 	"net/netip"
 
+	"github.com/ballast-lb/ballast/internal/daemon"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -11,11 +12,12 @@ import (
 // Role is what a host is in the fleet.
 type Role string
 
-// Roles. Auto: that of the daemon that runs; without one, agent where a server's address is local, else lb.
+// Roles. Auto: that of the daemon that runs or has run; else, by the file, agent where a server's address is local, else lb.
 const (
-	RoleAuto  Role = "auto"
-	RoleLB    Role = "lb"
-	RoleAgent Role = "agent"
+	RoleUnknown Role = "" // nothing tells it
+	RoleAuto    Role = "auto"
+	RoleLB      Role = "lb"
+	RoleAgent   Role = "agent"
 )
 
 // kernelFacts are what the running kernel and this process may do.
@@ -62,6 +64,7 @@ type clockFacts struct {
 // daemonFacts are what answered on the instance's socket.
 type daemonFacts struct {
 	SocketThere   bool
+	Dead          bool // the socket is what a killed one left
 	Err           error
 	Role          Role
 	Name          string // of a load balancer
@@ -79,6 +82,27 @@ type daemonFacts struct {
 	Pinned        bool // a data path is there, with or without daemon
 }
 
+// runs tells whether a process holds the socket, whatever it answers.
+func (d *daemonFacts) runs() bool { return d.SocketThere && !d.Dead }
+
+// keptFacts are what earlier daemons of the instance have left, and who else is here.
+type keptFacts struct {
+	Pinned    Role // whose the pins are
+	States    []daemon.KeptState
+	Instances []string // others of the same run directory
+}
+
+// role is that of the instance's last daemon, if that is sure.
+func (k *keptFacts) role() Role {
+	switch {
+	case k.Pinned != RoleUnknown:
+		return k.Pinned
+	case len(k.States) == 1:
+		return Role(k.States[0].Role)
+	}
+	return RoleUnknown
+}
+
 // hostFacts are the network of a server.
 type hostFacts struct {
 	Timestamps    int // net.ipv4.tcp_timestamps; -1: unknown
@@ -92,15 +116,19 @@ type hostFacts struct {
 	Back          map[bool]error // way to clients, of IPv6 or not: there is none, or its next hop does not answer
 }
 
-// fileFacts are the configuration file, or what the daemon runs.
+// fileFacts are the configuration file, or what the daemon runs or has run.
 type fileFacts struct {
 	Path    string
 	SHA256  string
 	Err     error
 	Exposed string
 	Fleet   model.Fleet
-	Running bool // Fleet is what the daemon runs
+	Running bool   // Fleet is what the daemon runs
+	Kept    string // the state file that Fleet is from, as no daemon answers
 }
+
+// known tells whether Fleet is what this host is to do.
+func (f *fileFacts) known() bool { return f.Running || f.Kept != "" || f.Path != "" && f.Err == nil }
 
 // facts are all of it. The judges read nothing else.
 type facts struct {
@@ -114,6 +142,7 @@ type facts struct {
 	Paths   map[netip.Addr]pathFacts
 	Clocks  map[netip.AddrPort]clockFacts
 	Daemon  daemonFacts
+	Kept    keptFacts
 	Host    hostFacts
 	Mine    func(*model.Server) bool // is it this host?
 }

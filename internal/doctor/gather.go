@@ -11,8 +11,11 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/daemon"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -25,7 +28,7 @@ const (
 )
 
 func gather(ctx context.Context, o Options) *facts {
-	f := &facts{Verbose: o.Verbose, Daemon: gatherDaemon(ctx, o), Host: gatherHost()}
+	f := &facts{Verbose: o.Verbose, Daemon: gatherDaemon(ctx, o), Kept: gatherKept(o), Host: gatherHost()}
 	f.File = gatherFile(o.Config, &f.Daemon)
 	o.Server = cmp.Or(o.Server, f.Daemon.Server)
 	f.Mine = func(s *model.Server) bool {
@@ -36,6 +39,7 @@ func gather(ctx context.Context, o Options) *facts {
 		return local
 	}
 	f.Role = chooseRole(o.Role, f)
+	f.fileOfState()
 	f.Name = cmp.Or(o.Name, f.Daemon.Name, hostName())
 	f.Kernel = gatherKernel(o, f.Role)
 	f.gatherDevices(o)
@@ -57,8 +61,12 @@ func chooseRole(wanted Role, f *facts) Role {
 	switch {
 	case wanted == RoleLB || wanted == RoleAgent:
 		return wanted
-	case f.Daemon.Role != "":
+	case f.Daemon.Role != RoleUnknown:
 		return f.Daemon.Role
+	case f.Kept.role() != RoleUnknown:
+		return f.Kept.role()
+	case !f.File.known():
+		return RoleUnknown
 	}
 	for i := range f.File.Fleet.Services {
 		if f.mine(&f.File.Fleet.Services[i]) != nil {
@@ -96,6 +104,35 @@ func gatherFile(path string, d *daemonFacts) (file fileFacts) {
 	return file
 }
 
+// fileOfState has what ran here last judged, where neither a file nor a daemon tells what should.
+func (f *facts) fileOfState() {
+	if f.File.Path != "" || f.File.Running {
+		return
+	}
+	for _, state := range f.Kept.States {
+		if Role(state.Role) == f.Role && state.Err == nil {
+			f.File.Kept, f.File.Fleet = state.Path, state.Fleet
+		}
+	}
+}
+
+func gatherKept(o Options) (k keptFacts) {
+	pins := filepath.Join(o.RunDir, "bpf")
+	k.Pinned = Role(datapath.PinnedRole(filepath.Join(pins, o.Instance)))
+	k.States = daemon.KeptStates(o.StateDir, o.Instance)
+	sockets, _ := filepath.Glob(api.SocketPath(o.RunDir, "*"))
+	for _, socket := range sockets {
+		k.Instances = append(k.Instances, filepath.Base(filepath.Dir(socket)))
+	}
+	links, _ := filepath.Glob(filepath.Join(pins, "*", "link-*"))
+	for _, link := range links {
+		k.Instances = append(k.Instances, filepath.Base(filepath.Dir(link)))
+	}
+	slices.Sort(k.Instances)
+	k.Instances = slices.DeleteFunc(slices.Compact(k.Instances), func(name string) bool { return name == o.Instance })
+	return k
+}
+
 func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 	socket := api.SocketPath(o.RunDir, o.Instance)
 	_, err := os.Stat(socket)
@@ -113,6 +150,7 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 	}
 	client := api.NewClient(socket)
 	if d.Err = client.Get(ctx, api.PathStatus, &status); d.Err != nil {
+		d.Dead = errors.Is(d.Err, unix.ECONNREFUSED)
 		return d
 	}
 	if d.Err = client.Get(ctx, api.PathRunning, &d.Fleet); d.Err != nil {
@@ -172,6 +210,9 @@ func (f *facts) gatherDevices(o Options) {
 			names = append(names, name)
 		}
 		slices.Sort(names)
+	}
+	if len(names) == 0 && !f.Daemon.runs() {
+		names = datapath.PinnedDevices(filepath.Join(o.RunDir, "bpf", o.Instance))
 	}
 	if len(names) == 0 {
 		names = f.defaultInterfaces()

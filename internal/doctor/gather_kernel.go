@@ -2,8 +2,10 @@ package doctor
 
 import (
 	"bufio"
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -40,10 +42,16 @@ func gatherKernel(o Options, role Role) (k kernelFacts) {
 	}
 	k.BPFFS = datapath.TryBPFFS(filepath.Join(o.RunDir, "bpf"))
 	k.PrivatePins = datapath.PrivatePins(filepath.Join(o.RunDir, "bpf"))
-	if role == RoleAgent {
+	if role != RoleLB {
 		k.Features, k.Load = datapath.ServerFeatures(), datapath.TryServer()
-	} else {
-		k.Features, k.Load = datapath.LBFeatures(), datapath.TryLB()
+	}
+	if role != RoleAgent {
+		k.Load = errors.Join(k.Load, datapath.TryLB())
+		for _, feature := range datapath.LBFeatures() {
+			if !slices.ContainsFunc(k.Features, func(have datapath.Feature) bool { return have.Name == feature.Name }) {
+				k.Features = append(k.Features, feature)
+			}
+		}
 	}
 	k.Rejected = datapath.VerifierLog(k.Load)
 	return k

@@ -20,7 +20,7 @@ func (f *facts) onServer(visit func(s *model.Service, server *model.Server)) {
 }
 
 func judgeIdentity(f *facts) (out []Finding) {
-	if f.Role != RoleAgent || !f.File.Running && (f.File.Err != nil || f.File.Path == "") {
+	if f.Role != RoleAgent || !f.File.known() {
 		return nil
 	}
 	f.onServer(func(s *model.Service, server *model.Server) {
@@ -29,7 +29,7 @@ func judgeIdentity(f *facts) (out []Finding) {
 			out = append(out, ok("identity", s.Name, "draining: no new connections"))
 		}
 	})
-	if len(out) > 0 {
+	if len(out) > 0 || len(f.File.Fleet.Services) == 0 && (f.Daemon.ByControllers || f.File.Kept != "") { // controllers have told nothing of this host: the daemon says so
 		return out
 	}
 	for i := range f.File.Fleet.Services {

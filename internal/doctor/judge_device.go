@@ -111,7 +111,7 @@ func judgeKind(role Role, d *deviceFacts) (out []Finding) {
 	case d.Kind == "vlan" && role == RoleLB:
 		out = append(out, Finding{"interface", d.Name, Warning, "is a VLAN device: programs on it run in generic mode",
 			"attach to the device below, which reads tags itself: --interface " + d.Parent})
-	case d.Kind == "vlan":
+	case d.Kind == "vlan" && role == RoleAgent:
 		out = append(out, Finding{"interface", d.Name, Warning, "is a VLAN device: decapsulation runs in generic mode",
 			"no fault below a few Gbit/s; beyond that use an untagged interface"})
 	case d.Kind == "bridge":

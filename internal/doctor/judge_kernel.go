@@ -1,9 +1,7 @@
 package doctor
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -13,8 +11,12 @@ func ok(check, subject, format string, args ...any) Finding {
 
 func judgeFile(f *facts) (out []Finding) {
 	file := &f.File
-	if file.Path == "" && !file.Running {
-		return []Finding{{"file", "", Warning, "no configuration file, and no daemon answers: only what needs neither was checked", "name the fleet's file with -f"}}
+	if file.Path == "" && !file.known() {
+		if f.Role == RoleUnknown || len(f.Kept.States) > 0 { // judgeRole and judgeStates say what is missing
+			return nil
+		}
+		return []Finding{{"file", "", Warning, "neither a daemon nor a file tells what this host is to do: services were not checked",
+			"name the file that the daemon runs by with -f; if it runs by controllers, start it"}}
 	}
 	if file.Err != nil {
 		remedy := "correct the file; a running daemon goes on with what it has"
@@ -34,6 +36,9 @@ func judgeFile(f *facts) (out []Finding) {
 	case file.Running && f.Daemon.ByControllers && file.Path != "":
 		out = append(out, Finding{"file", file.Path, Warning, "this host runs by controllers and not by this file: what runs was checked",
 			"leave out -f; `ballast ctl --controller ... apply -f FILE --dry-run` tells how the file differs"})
+	case file.Kept != "":
+		out = append(out, ok("state", file.Kept, "%d services, as they ran last", len(file.Fleet.Services)))
+	case file.Running && f.Daemon.ByControllers && len(file.Fleet.Services) == 0: // judgeDaemon tells why
 	case file.Running:
 		out = append(out, ok("state", f.Daemon.source(), "%d services run", len(file.Fleet.Services)))
 	case file.Err == nil:
@@ -156,61 +161,4 @@ func judgeClock(f *facts) []Finding {
 			"run chrony or systemd-timesyncd"}}
 	}
 	return []Finding{ok("clock", "", "synchronised")}
-}
-
-func judgeDaemon(f *facts) (out []Finding) {
-	d, subject := &f.Daemon, string(f.Role)
-	switch {
-	case !d.SocketThere && d.Pinned, d.SocketThere && d.Err != nil && d.Pinned:
-		return append(out, Finding{"daemon", subject, Warning, "does not answer; its data path goes on as it was",
-			"start it again with the same --instance: it takes over; or remove the data path with --detach"})
-	case !d.SocketThere:
-		return append(out, Finding{"daemon", subject, Warning, "does not run yet", "ballast " + subject + " -f FILE"})
-	case d.Err != nil:
-		return append(out, Finding{"daemon", subject, Problem, d.Err.Error(), "read its log; start it again"})
-	case d.Role != f.Role:
-		return append(out, Finding{"daemon", subject, Problem, "the instance is a daemon of role " + string(d.Role),
-			"give this one an --instance of its own"})
-	}
-	if d.Refused != "" {
-		what, remedy := "refused the file and goes on with the one before: ", "correct the file"
-		if d.ByControllers {
-			what, remedy = "refused what controllers say and goes on with what it has: ", "change the fleet so that it is possible; upgrade this node if it is older than the controllers"
-		}
-		out = append(out, Finding{"daemon", subject, Problem, what + d.Refused, remedy})
-	} else if f.File.Err == nil && f.File.SHA256 != "" && f.File.SHA256 != d.SHA256 && !d.ByControllers {
-		out = append(out, Finding{"daemon", subject, Problem,
-			fmt.Sprintf("runs by %s (sha256 %.8s), which is not this file (%.8s)", d.Path, d.SHA256, f.File.SHA256),
-			"name the daemon's own file; if that was changed and not read yet: ballast ctl config reload"})
-	}
-	for _, problem := range d.Problems {
-		found := "reports: " + problem
-		if slices.Contains(d.NotReady, problem) {
-			found = "is not ready: " + problem
-		}
-		out = append(out, Finding{"daemon", subject, Problem, found, "do what it says; `ballast ctl status` tells when it is gone"})
-	}
-	if len(out) == 0 && !d.Ready {
-		return []Finding{{"daemon", subject, Problem, "runs and is not ready", "read its log"}}
-	}
-	if len(out) == 0 {
-		out = append(out, ok("daemon", subject, "ready, by %s", d.source()))
-	}
-	return out
-}
-
-// source is where the daemon has its desired state from.
-func (d *daemonFacts) source() string {
-	if d.ByControllers {
-		return cmp.Or(d.Path, "the last state of the controllers")
-	}
-	return d.Path
-}
-
-// splitRemedy takes "what: remedy" apart at the last colon that a space follows.
-func splitRemedy(text string) (what, remedy string) {
-	if at := strings.LastIndex(text, ": "); at > 0 {
-		return text[:at], text[at+2:]
-	}
-	return text, "see the daemon's log"
 }

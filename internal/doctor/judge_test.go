@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/ballast-lb/ballast/internal/daemon"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -169,7 +171,17 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"nothing listens", RoleAgent, func(f *facts) { f.Host.Listening = nil; f.File.Fleet.Services[0].Ports = []uint16{80} }, "listener", Problem, "start the application"},
 
 		{"not running", RoleLB, func(f *facts) { f.Daemon = daemonFacts{} }, "daemon", Warning, "ballast lb -f"},
-		{"died", RoleLB, func(f *facts) { f.Daemon = daemonFacts{Pinned: true} }, "daemon", Warning, "start it again"},
+		{"stopped", RoleLB, func(f *facts) { f.Daemon = daemonFacts{Pinned: true} }, "daemon", Problem, "start it again, as it was started before (systemctl start ballast-lb): it takes"},
+		{"killed", RoleAgent, func(f *facts) { f.Daemon = daemonFacts{SocketThere: true, Dead: true, Pinned: true} }, "daemon", Problem, "ballast-agent): it takes"},
+		{"killed, with what it pinned", RoleAgent, func(f *facts) { f.Daemon = daemonFacts{SocketThere: true, Dead: true} }, "daemon", Problem, "start it again"},
+		{"not started after a reboot", RoleLB, func(f *facts) {
+			f.Daemon, f.Kept.States = daemonFacts{}, []daemon.KeptState{{Role: "lb", Path: "state.json"}}
+		}, "daemon", Problem, "start it again"},
+		{"unknown role", RoleUnknown, func(f *facts) { f.Daemon, f.File = daemonFacts{}, fileFacts{} }, "role", Warning, "--role lb or --role agent, or -f FILE"},
+		{"another instance runs", RoleUnknown, func(f *facts) {
+			f.Daemon, f.File, f.Kept.Instances = daemonFacts{}, fileFacts{}, []string{"lb1"}
+		}, "role", Warning, "--instance with one that is here: lb1"},
+		{"hung, with a data path", RoleLB, func(f *facts) { f.Daemon.Err, f.Daemon.Pinned = errors.New("timeout"), true }, "daemon", Problem, "log"},
 		{"hung", RoleLB, func(f *facts) { f.Daemon.Err = errors.New("timeout") }, "daemon", Problem, "log"},
 		{"other role", RoleLB, func(f *facts) { f.Daemon.Role = RoleAgent }, "daemon", Problem, "--instance"},
 		{"other file", RoleLB, func(f *facts) { f.Daemon.SHA256 = "other" }, "daemon", Problem, "reload"},
@@ -208,6 +220,39 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 				t.Errorf("have %+v; want one %s of %s with remedy %q", bad, test.severity, test.check, test.remedy)
 			}
 		})
+	}
+}
+
+// A daemon that died and cannot start again: both are said, and neither remedy takes anything away from clients.
+func TestAStateThatNoDaemonCanUseIsNamed(t *testing.T) {
+	f := healthyFacts(RoleLB)
+	f.Daemon, f.File = daemonFacts{Pinned: true}, fileFacts{}
+	f.Kept.States = []daemon.KeptState{{Role: "lb", Path: "/var/lib/ballast/default/state.json", Err: errors.New("unexpected end of JSON input")}}
+	var bad []string
+	for _, found := range findings(f) {
+		if found.Severity != OK {
+			bad = append(bad, found.Check+" "+found.Subject+" "+found.Severity.String())
+		}
+		if strings.Contains(found.Remedy, "--detach") || strings.Contains(found.Remedy, "-f FILE") {
+			t.Errorf("%+v", found)
+		}
+	}
+	if want := []string{"state /var/lib/ballast/default/state.json problem", "daemon lb problem"}; !slices.Equal(bad, want) {
+		t.Errorf("have %q, want %q", bad, want)
+	}
+}
+
+// An agent of controllers that have told it nothing says so itself: what is wrong is not a name or an address.
+func TestAnAgentThatWasToldNothingHasNoWrongIdentity(t *testing.T) {
+	f := healthyFacts(RoleAgent)
+	f.File = fileFacts{Running: true}
+	f.Daemon.ByControllers, f.Daemon.Ready, f.Daemon.Path = true, false, ""
+	f.Daemon.NotReady = []string{"no controller has said yet what this host serves, and no state was kept"}
+	f.Daemon.Problems = f.Daemon.NotReady
+	for _, found := range findings(f) {
+		if found.Severity == Problem && found.Check != "daemon" || found.Check == "state" {
+			t.Errorf("%+v", found)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
 	"strconv"
 
@@ -157,6 +158,33 @@ func linkPins(dir string, ifindex int) []string {
 
 // Pinned tells whether an instance, of either role, has left links under dir.
 func Pinned(dir string) bool { return len(linkPins(dir, 0)) > 0 }
+
+// PinnedRole returns lb or agent, as the maps that an instance has left under dir are named for; empty: there are none, or of both.
+func PinnedRole(dir string) string {
+	lb, _ := filepath.Glob(filepath.Join(dir, "lb-v*"))
+	agent, _ := filepath.Glob(filepath.Join(dir, "agent-v*"))
+	switch {
+	case len(lb) > 0 && len(agent) == 0:
+		return "lb"
+	case len(agent) > 0 && len(lb) == 0:
+		return "agent"
+	}
+	return ""
+}
+
+// PinnedDevices returns the devices of the calling thread's network namespace that links under dir are on.
+func PinnedDevices(dir string) (names []string) {
+	devices, err := net.Interfaces()
+	if err != nil {
+		return nil
+	}
+	for _, device := range devices {
+		if len(linkPins(dir, device.Index)) > 0 {
+			names = append(names, device.Name)
+		}
+	}
+	return names
+}
 
 // PinnedPrograms returns the XDP programs of the links that an instance, of either role, has pinned under dir for a device.
 func PinnedPrograms(dir string, ifindex int) (ids []uint32) {

@@ -1,0 +1,112 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// judgeRole says when nothing tells what this host is: it guesses nothing.
+func judgeRole(f *facts) []Finding {
+	if f.Role != RoleUnknown {
+		return nil
+	}
+	return []Finding{{"role", "", Warning, "unknown: no daemon answers, and none of this instance has left anything: only what load balancers and servers have in common was checked",
+		"say --role lb or --role agent, or -f FILE" + f.otherInstances()}}
+}
+
+func (f *facts) otherInstances() string {
+	if len(f.Kept.Instances) == 0 {
+		return ""
+	}
+	return "; or --instance with one that is here: " + strings.Join(f.Kept.Instances, ", ")
+}
+
+// judgeStates is about what the next daemon begins with. One that runs has read it.
+func judgeStates(f *facts) (out []Finding) {
+	if f.Daemon.SocketThere && f.Daemon.Err == nil {
+		return nil
+	}
+	for _, state := range f.Kept.States {
+		if state.Err != nil {
+			out = append(out, Finding{"state", state.Path, Problem, "cannot be used, and the daemon does not start with it: " + state.Err.Error(),
+				"move the file away and start the daemon: by a file it begins with that alone, without what ctl changed and removed servers; " +
+					"by controllers the data path goes on until one tells what to do"})
+		}
+	}
+	return out
+}
+
+// judgeAbsent is about a daemon that does not run. Where one has run, it is missed.
+func (f *facts) judgeAbsent() []Finding {
+	d, role := &f.Daemon, string(f.Role)
+	unit := ""
+	if f.Role != RoleUnknown {
+		unit = " (systemctl start ballast-" + role + ")"
+	}
+	switch {
+	case d.Pinned:
+		return []Finding{{"daemon", role, Problem, "does not run; the data path that it left goes on as it was: changes, failures of servers and of the network are not followed",
+			"start it again, as it was started before" + unit + ": it takes the data path over"}}
+	case d.Dead || len(f.Kept.States) > 0:
+		return []Finding{{"daemon", role, Problem, "does not run, has run before, and has left no data path here", "start it again, as it was started before" + unit}}
+	case f.Role == RoleUnknown:
+		return nil
+	}
+	return []Finding{{"daemon", role, Warning, "does not run yet", "ballast " + role + " -f FILE, or --controller HOST:PORT if controllers tell it what to do" + f.otherInstances()}}
+}
+
+func judgeDaemon(f *facts) (out []Finding) {
+	d, subject := &f.Daemon, string(f.Role)
+	switch {
+	case !d.runs():
+		return f.judgeAbsent()
+	case d.Err != nil:
+		return append(out, Finding{"daemon", subject, Problem, d.Err.Error(), "read its log; start it again"})
+	case d.Role != f.Role:
+		return append(out, Finding{"daemon", subject, Problem, "the instance is a daemon of role " + string(d.Role),
+			"give this one an --instance of its own"})
+	}
+	if d.Refused != "" {
+		what, remedy := "refused the file and goes on with the one before: ", "correct the file"
+		if d.ByControllers {
+			what, remedy = "refused what controllers say and goes on with what it has: ", "change the fleet so that it is possible; upgrade this node if it is older than the controllers"
+		}
+		out = append(out, Finding{"daemon", subject, Problem, what + d.Refused, remedy})
+	} else if f.File.Err == nil && f.File.SHA256 != "" && f.File.SHA256 != d.SHA256 && !d.ByControllers {
+		out = append(out, Finding{"daemon", subject, Problem,
+			fmt.Sprintf("runs by %s (sha256 %.8s), which is not this file (%.8s)", d.Path, d.SHA256, f.File.SHA256),
+			"name the daemon's own file; if that was changed and not read yet: ballast ctl config reload"})
+	}
+	for _, problem := range d.Problems {
+		found := "reports: " + problem
+		if slices.Contains(d.NotReady, problem) {
+			found = "is not ready: " + problem
+		}
+		out = append(out, Finding{"daemon", subject, Problem, found, "do what it says; `ballast ctl status` tells when it is gone"})
+	}
+	if len(out) == 0 && !d.Ready {
+		return []Finding{{"daemon", subject, Problem, "runs and is not ready", "read its log"}}
+	}
+	if len(out) == 0 {
+		out = append(out, ok("daemon", subject, "ready, by %s", d.source()))
+	}
+	return out
+}
+
+// source is where the daemon has its desired state from.
+func (d *daemonFacts) source() string {
+	if d.ByControllers {
+		return cmp.Or(d.Path, "the last state of the controllers")
+	}
+	return d.Path
+}
+
+// splitRemedy takes "what: remedy" apart at the last colon that a space follows.
+func splitRemedy(text string) (what, remedy string) {
+	if at := strings.LastIndex(text, ": "); at > 0 {
+		return text[:at], text[at+2:]
+	}
+	return text, "see the daemon's log"
+}

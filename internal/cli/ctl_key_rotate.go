@@ -110,9 +110,12 @@ func (r *keyRotation) run(ctx context.Context) error {
 		}
 		select {
 		case <-time.After(rotatePeriod):
-			keys, err = r.fleet.ListKeys(ctx, &ballastv1.ListKeysRequest{})
+			var now *ballastv1.ListKeysResponse
+			if now, err = r.fleet.ListKeys(ctx, &ballastv1.ListKeysRequest{}); err == nil {
+				keys = now
+			}
 		case <-ctx.Done():
-			return r.interrupted(ctx.Err(), keys)
+			return r.interrupted(context.Cause(ctx), keys)
 		}
 	}
 }

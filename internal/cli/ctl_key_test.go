@@ -1,8 +1,12 @@
 package cli_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -124,6 +128,29 @@ func TestKeyRotateThatIsInterruptedGoesOnOrBack(t *testing.T) {
 	ctl.must("key", "rotate", "--abort")
 	ctl.expectEpochs(1, 1)
 	ctl.refuse("key rotate --abort", "there is none")
+}
+
+func TestWhoInterruptsKeyRotateIsToldHowToGoOn(t *testing.T) {
+	ctl, _ := rotated(t)
+	command := exec.Command("/proc/self/exe", append(slices.Clone(ctl.reach), "key", "rotate")...)
+	var complained bytes.Buffer
+	command.Stderr = &complained
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ctl.awaitEpochs(1, 2, 2)
+	if err := command.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	err := command.Wait()
+	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 130 {
+		t.Errorf("%v, want status 130", err)
+	}
+	for _, want := range []string{"interrupted by SIGINT", "is read too", "go on with `ballast ctl key rotate`"} {
+		if !strings.Contains(complained.String(), want) {
+			t.Errorf("said %q, without %q", complained.String(), want)
+		}
+	}
 }
 
 func TestTwoWhoRotateAtOnceDoTheSameRotation(t *testing.T) {

@@ -6,22 +6,50 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
-// command is a `ballast ctl` that speaks to the daemon of its node.
+// command is a running `ballast ctl`.
 type command struct {
 	*process
-	said, complained bytes.Buffer // complete when the process has ended
+	said, complained transcript
 	began, ended     time.Time
 }
 
-// typed starts `ballast ctl` with arguments on a node.
+// transcript is what a process has printed until now.
+type transcript struct {
+	mutex sync.Mutex
+	text  bytes.Buffer
+}
+
+func (t *transcript) Write(more []byte) (int, error) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	return t.text.Write(more)
+}
+
+func (t *transcript) String() string {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	return t.text.String()
+}
+
+// typed starts `ballast ctl` with arguments on a node. It speaks to the daemon there.
 func (l *Lab) typed(node string, arguments ...string) (*command, error) {
+	return l.typedWith(node, []string{"--run-dir", filepath.Join(l.nodeDir(node), "run"), "--instance", instance}, arguments)
+}
+
+// operated starts `ballast ctl` at the operator's. It speaks to the controllers, in that order.
+func (l *Lab) operated(controllers string, arguments ...string) (*command, error) {
+	return l.typedWith(operatorNode, []string{"--controller", controllers, "--tls-dir", l.certificates(), "--tls-name", operatorNode}, arguments)
+}
+
+func (l *Lab) typedWith(node string, flags, arguments []string) (*command, error) {
 	c := &command{began: time.Now()}
-	arguments = append([]string{"ctl", "--run-dir", filepath.Join(l.nodeDir(node), "run"), "--instance", instance}, arguments...)
-	p, err := l.start(spawn{node: node, program: l.Binary, arguments: arguments, stdout: &c.said, stderr: &c.complained})
+	p, err := l.start(spawn{node: node, program: l.Binary, arguments: slices.Concat([]string{"ctl"}, flags, arguments), stdout: &c.said, stderr: &c.complained})
 	if err != nil {
 		return nil, err
 	}
@@ -38,11 +66,11 @@ func (c *command) wait(ctx context.Context, within time.Duration, ok bool) error
 	case <-c.exited:
 	case <-ctx.Done():
 		c.kill()
-		return fmt.Errorf("ballast %s: not done within %v: %s%s", c.line(), within, c.said.Bytes(), c.complained.Bytes())
+		return fmt.Errorf("ballast %s: not done within %v: %s%s", c.line(), within, c.said.String(), c.complained.String())
 	}
 	c.ended = time.Now()
 	if c.command.ProcessState.Success() != ok {
-		return fmt.Errorf("ballast %s: %s: %s%s", c.line(), c.command.ProcessState, c.said.Bytes(), c.complained.Bytes())
+		return fmt.Errorf("ballast %s: %s: %s%s", c.line(), c.command.ProcessState, c.said.String(), c.complained.String())
 	}
 	return nil
 }

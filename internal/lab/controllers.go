@@ -2,8 +2,6 @@
 package lab
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -73,27 +71,16 @@ func (t *trial) awaitController(node string) error {
 	return err
 }
 
-// ctl is what the operator types; the answer is what it prints.
-func (t *trial) ctl(arguments ...string) ([]byte, error) {
-	arguments = append([]string{
-		"ctl", "--controller", controlAddresses(controllerName, t.topo.Controllers), "--tls-dir", t.certificates(), "--tls-name", operatorNode,
-	}, arguments...)
-	var output bytes.Buffer
-	p, err := t.start(spawn{node: operatorNode, program: t.Binary, arguments: arguments, stdout: &output})
+// ctl is what the operator types, and must succeed; the answer is what it prints.
+func (t *trial) ctl(arguments ...string) (string, error) {
+	c, err := t.operated(controlAddresses(controllerName, t.topo.Controllers), arguments...)
+	if err == nil {
+		err = c.wait(t.ctx, daemonDeadline, true)
+	}
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	p.wanted.Store(true)
-	select {
-	case <-p.exited:
-	case <-t.ctx.Done():
-		p.kill()
-		return nil, context.Cause(t.ctx)
-	}
-	if p.err != nil {
-		return nil, fmt.Errorf("ballast ctl %s: %w: %s", arguments[len(arguments)-1], p.err, p.lastWords())
-	}
-	return output.Bytes(), nil
+	return c.said.String(), nil
 }
 
 // applyByControl makes the fleet what t.fleet says as an operator would, starts the daemons that do not run yet, and waits until

@@ -308,12 +308,12 @@ func (d *drainTrial) drain2() (err error) {
 		Cut         bool    `json:"deadline_passed"`
 		Seconds     float64 `json:"seconds"`
 	}
-	if err := json.Unmarshal(waiting.said.Bytes(), &said); err != nil {
-		return fmt.Errorf("read what drain --wait says: %w: %q", err, waiting.said.Bytes())
+	if err := json.Unmarshal([]byte(waiting.said.String()), &said); err != nil {
+		return fmt.Errorf("read what drain --wait says: %w: %q", err, waiting.said.String())
 	}
 	saidAt := waiting.began.Add(time.Duration(said.Seconds * float64(time.Second)))
 	d.result.expect(said.Cut && said.Exact && said.Connections > 0 && said.Connections <= held && said.Seconds >= drainDeadline.Seconds() && machine().between(waiting.began, saidAt) <= drainDeadline+drainSlack,
-		"of %d connections of s2 and a deadline of %v the command said %q", held, drainDeadline, waiting.said.Bytes())
+		"of %d connections of s2 and a deadline of %v the command said %q", held, drainDeadline, waiting.said.String())
 	err = d.until(d.holding, stall, "no lasting download of s2 is open", func(p traffic.Progress) bool { return p.OpenByServer["s2"] == 0 })
 	if err != nil {
 		return err
@@ -356,7 +356,7 @@ func (d *drainTrial) drain3() error {
 		return err
 	}
 	want := fmt.Sprintf("no longer waiting, %d connections remain", d.holding.now().OpenByServer["s3"])
-	d.result.expect(strings.Contains(hopeless.complained.String(), want), "a wait in vain said %q, not %q", hopeless.complained.Bytes(), want)
+	d.result.expect(strings.Contains(hopeless.complained.String(), want), "a wait in vain said %q, not %q", hopeless.complained.String(), want)
 	disturbed, err := d.typed(lb, "server", "drain", "web", "s3", "--wait")
 	if err != nil {
 		return err
@@ -380,7 +380,7 @@ func (d *drainTrial) drain3() error {
 	if err := disturbed.wait(d.ctx, daemonDeadline, false); err != nil {
 		return err
 	}
-	d.result.expect(strings.Contains(disturbed.complained.String(), "s3 of web is active again"), "a wait for an undrained server said %q", disturbed.complained.Bytes())
+	d.result.expect(strings.Contains(disturbed.complained.String(), "s3 of web is active again"), "a wait for an undrained server said %q", disturbed.complained.String())
 	return awaitPromised(d.ctx, 30*time.Second, "s3 gets new connections again", func() error {
 		after, err := d.dispatched(3)
 		if err == nil && after[0] == before[0] {

@@ -17,6 +17,7 @@ var scenarios = []Scenario{
 	{"no-timestamps", "clients without TCP timestamps keep their servers by second chance", 4 * time.Minute, 0, runNoTimestamps},
 	{"pmtu", "uploads and downloads complete across a smaller MTU on either side", 3 * time.Minute, 0, runPMTU},
 	{"return-through", "answers by the LB: another one takes over in mid-connection", 4 * time.Minute, 0, runReturnThrough},
+	{"rotation", "operators rotate the key: it waits for silent clients and lost agents, and breaks nothing unless forced", 3 * time.Minute, 0, runRotation},
 	{"syn-loss", "handshakes with lost SYNs and SYN-ACKs complete", 4 * time.Minute, 0, runSYNLoss},
 	{"syncookies", "servers that answer every SYN with a SYN cookie keep their connections", 2 * time.Minute, 0, runSYNCookies},
 	{"table", "tables hold exactly the open connections; floods, limits, scrubbing and lost load balancers: no connection breaks", 4 * time.Minute, 0, runTable},

@@ -49,7 +49,9 @@ type anyStatus struct {
 func (c *control) statusCommand() *cobra.Command {
 	return read(c, "status", "Is it ready, by which file, and what is not as wanted", api.PathStatus, func(out io.Writer, s anyStatus) {
 		fmt.Fprintf(out, "role\t%s\nready\t%v\nversion\t%s\nchanges applied\t%d\n", s.Role, s.Ready, s.Version, s.Generation)
-		if s.Config.Path != "" {
+		if teller, told := strings.CutPrefix(s.Config.Path, "controller "); told && s.ByControllers {
+			fmt.Fprintf(out, "told by\t%s\n", teller)
+		} else if s.Config.Path != "" {
 			fmt.Fprintf(out, "file\t%s\n", s.Config.Path)
 		}
 		if len(s.Controllers) > 0 || s.Revision > 0 {
@@ -57,7 +59,7 @@ func (c *control) statusCommand() *cobra.Command {
 		}
 		printTier(out, &s.LBStatus)
 		if s.Config.Error != "" {
-			fmt.Fprintf(out, "file refused\t%s\n", s.Config.Error)
+			fmt.Fprintf(out, "refused\t%s\n", s.Config.Error)
 		}
 		for _, name := range slices.Sorted(maps.Keys(s.Interfaces)) {
 			fmt.Fprintf(out, "interface\t%s (%s)\n", name, s.Interfaces[name])

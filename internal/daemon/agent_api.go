@@ -33,10 +33,27 @@ func (a *Agent) status() api.AgentStatus {
 		Server: a.options.Server, Services: slices.Clone(a.wanted.Marking), Interfaces: a.attachments.modes(), TunnelsFrom: a.options.TunnelsFrom, Problems: a.wrong(),
 	}
 	status.Epoch, status.Echoes = keys.Current, connections
+	if a.joined != nil {
+		status.Revision, status.Controllers = a.follower.Revision, a.joined.Connected()
+		if len(status.Controllers) == 0 {
+			status.Problems = append(status.Problems, a.alone())
+		}
+	}
 	if err != nil {
 		status.Problems = append(status.Problems, err.Error())
 	}
 	return status
+}
+
+// alone is what it means that nobody is connected. Callers hold mu.
+func (a *Agent) alone() string {
+	switch {
+	case a.options.Config != "":
+		return "nobody is connected that this host's load is reported to"
+	case a.told:
+		return noController + ": the last state goes on"
+	}
+	return noController
 }
 
 // wrong is what is not as wanted. Callers hold mu.

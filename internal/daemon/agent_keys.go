@@ -17,11 +17,15 @@ import (
 // keyPeriod is how often an agent counts which connections carry cookies of which key; see rotation.ReportLife.
 const keyPeriod = 5 * time.Second
 
-// echoes counts the living connections by the epoch that their client has echoed last; 0: of a key that is not known any more.
+// echoes counts the living connections by the epoch that their client has echoed last; 0: of a key that is not known any more. Who has
+// been told no keys cannot tell.
 func (a *Agent) echoes() (keys model.Keys, connections map[uint32]uint64, err error) {
 	a.mu.Lock()
 	keys = a.applied.Fleet.Keys
 	a.mu.Unlock()
+	if len(keys.Cookie) == 0 {
+		return keys, nil, nil
+	}
 	byParity, err := a.path.Echoes()
 	if err != nil {
 		return keys, nil, err

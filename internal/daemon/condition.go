@@ -29,6 +29,9 @@ func tellCondition(ctx context.Context, tell func(*ballastv1.FromNode), look fun
 	})
 }
 
+// noController is told to everybody else.
+const noController = "no controller is connected"
+
 // condition is what controllers are told: they know themselves whether they are connected.
 func (lb *LB) condition() (ready bool, problems []string) {
 	status := lb.status()

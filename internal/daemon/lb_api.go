@@ -67,7 +67,7 @@ func (lb *LB) status() api.LBStatus {
 		status.Revision = lb.remote.follower.Revision
 		status.Controllers = lb.remote.joined.Connected()
 		if len(status.Controllers) == 0 {
-			problem := "no controller is connected"
+			problem := noController
 			if status.Ready {
 				problem += ": the last state goes on"
 			}

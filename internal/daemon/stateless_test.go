@@ -158,7 +158,11 @@ func TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
 		pki.Issue(tls, pki.Request{Role: pki.Agent, Name: "s1", Addresses: []netip.Addr{netip.MustParseAddr("10.9.0.2")}})))
 	h.role = "told-agent"
 	h.start()
-	h.await("the agent without a state", func(s api.AgentStatus) bool { return !s.Ready && saysThatItWaits(s.Problems) })
+	alone := h.await("the agent without a state", func(s api.AgentStatus) bool { return !s.Ready && saysThatItWaits(s.Problems) })
+	if !slices.Contains(alone.Problems, "no controller is connected") || len(alone.Echoes) > 0 {
+		t.Errorf("an agent that was told nothing: %+v", alone)
+	}
+	h.expectProblems("told nothing", "is not ready: no controller has said yet", "no controller is connected")
 	require(t, h.space.AddAddress("eth0", netip.MustParsePrefix("10.9.0.77/24")))
 	exchange(t, conn)
 	exchange(t, h.dial())
@@ -167,7 +171,6 @@ func TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
 	}
 
 	hub, end := h.control("c1", "10.9.0.1:6443")
-	defer end()
 	view := viewOf(3, nil, 2, 3)
 	view.Keys = model.Keys{Current: 1, Cookie: map[uint32][16]byte{1: {0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff}}}
 	for i := range view.Keys.Placement {
@@ -175,6 +178,9 @@ func TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
 	}
 	hub.SetState(view)
 	status := h.await("the agent with a state", func(s api.AgentStatus) bool { return s.Ready })
+	if !slices.Equal(status.Controllers, []string{"10.9.0.1:6443"}) || status.Revision != 3 || len(status.Problems) > 0 || len(status.Echoes) == 0 {
+		t.Errorf("told a state: %+v", status)
+	}
 	if len(status.Services) != 1 || status.Interfaces["eth0"] == "" || slices.Equal(h.programs(), programs) {
 		t.Errorf("told a state: %+v, programs %v, were %v", status, h.programs(), programs)
 	}
@@ -182,6 +188,11 @@ func TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
 	if bad := h.counters()["ingress_bad_cookie"]; bad != 0 {
 		t.Errorf("%d bad cookies", bad)
 	}
+	end()
+	h.await("the loss of the controller", func(s api.AgentStatus) bool {
+		return s.Ready && slices.Contains(s.Problems, "no controller is connected: the last state goes on")
+	})
+	h.expectProblems("without the controller", "reports: no controller is connected: the last state goes on")
 }
 
 func TestAStateThatCannotBeSavedIsAProblemUntilItIs(t *testing.T) {

@@ -211,7 +211,7 @@ func (f *facts) gatherDevices(o Options) {
 		}
 		slices.Sort(names)
 	}
-	if len(names) == 0 && !f.Daemon.runs() {
+	if len(names) == 0 {
 		names = datapath.PinnedDevices(filepath.Join(o.RunDir, "bpf", o.Instance))
 	}
 	if len(names) == 0 {

@@ -2,8 +2,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"maps"
 	"net"
 	"net/http"
@@ -47,7 +45,7 @@ func (lb *LB) makeBrain() {
 		lb.log.Warn("health checks go straight to the servers, not through the tunnel", "error", err)
 	} else {
 		lb.checks = checks
-		options.Dial = func(ctx context.Context, t check.Target, port uint16) (net.Conn, string, error) {
+		options.Dial = func(ctx context.Context, t check.Target, port uint16) (net.Conn, check.Remarks, error) {
 			return checks.Dial(ctx, datapath.CheckKey{Service: t.Service, ID: t.ID}, port)
 		}
 	}
@@ -215,7 +213,7 @@ func (lb *LB) setChecks() {
 			targets = append(targets, target)
 			ways[datapath.CheckKey{Service: s.Name, ID: target.ID}] = datapath.CheckTarget{
 				VIP: s.VIP, Server: target.Address, Forward: s.Forward, Return: s.Return, Path: lb.paths.known[target.Address],
-				Ports: checkedPorts(s), Owns: owns(target.ID),
+				Ports: checkedPorts(s), Owns: owns(target.ID), Placed: s.Dispatch.Placed(),
 			}
 		}
 	}
@@ -236,7 +234,7 @@ func (lb *LB) setChecks() {
 
 // ownsOf returns, for a server's id, what recognises its cookie in its timestamps; nil: the service's servers write none. Callers hold mu.
 func (lb *LB) ownsOf(s *model.Service) func(id uint16) func(client netip.AddrPort, port uint16, timestamp uint32) bool {
-	if !s.Affinity.Cookies() || s.Return != model.ReturnDirect {
+	if !serversMark(s) {
 		return func(uint16) func(netip.AddrPort, uint16, uint32) bool { return nil }
 	}
 	read := cookie.Reader(&lb.node.Running.Keys, s)
@@ -246,16 +244,6 @@ func (lb *LB) ownsOf(s *model.Service) func(id uint16) func(client netip.AddrPor
 			return known && found == id
 		}
 	}
-}
-
-// foreignCookies names the servers whose connections would break: no load balancer can read where their packets belong. Callers hold mu.
-func (lb *LB) foreignCookies() (problems []string) {
-	for _, r := range lb.prober.All() {
-		if !r.Healthy && errors.Is(r.Cause, datapath.ErrForeignCookie) {
-			problems = append(problems, fmt.Sprintf("service %s: server %s: %s", r.Service, lb.serverName(r.Service, r.ID), r.Cause))
-		}
-	}
-	return problems
 }
 
 // checkedPorts are those that servers' agents unpack TCP for.
@@ -279,6 +267,9 @@ func healthReport(results []check.Result) *ballastv1.FromNode {
 	report := &ballastv1.HealthReport{}
 	for _, r := range results {
 		detail := r.Detail
+		if r.Healthy && r.Cookie == check.CookieMissing {
+			detail = datapath.ErrNoTimestamps.Error()
+		}
 		if detail != "" && r.Straight != "" {
 			detail += " (straight: " + r.Straight + ")"
 		}

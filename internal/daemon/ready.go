@@ -32,6 +32,9 @@ func (lb *LB) obstacles() (found []string) {
 	if len(lb.paths.known) == 0 && len(lb.paths.why) > 0 {
 		found = append(found, fmt.Sprintf("no way is known to any of %d servers", len(lb.paths.why)))
 	}
+	if why := lb.misreads(); why != "" {
+		found = append(found, why)
+	}
 	return found
 }
 

@@ -78,7 +78,7 @@ func judgeTimestamps(f *facts) (out []Finding) {
 	}
 	switch f.Host.Timestamps {
 	case 0:
-		out = append(out, Finding{"timestamps", "", Problem, "net.ipv4.tcp_timestamps is 0: connections cannot carry cookies, and the agent refuses to start",
+		out = append(out, Finding{"timestamps", "", Problem, "net.ipv4.tcp_timestamps is 0: new connections cannot carry cookies, and the agent is not ready, or refuses to start",
 			"sysctl -w net.ipv4.tcp_timestamps=1, or give the service affinity: hash"})
 	case -1:
 		out = append(out, Finding{"timestamps", "", Warning, "net.ipv4.tcp_timestamps cannot be read", "mount /proc"})

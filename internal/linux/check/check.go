@@ -78,14 +78,29 @@ func (t *Target) named() netip.Addr {
 	return t.Address
 }
 
+// Cookie is what there was to see of a server's cookie in its answer.
+type Cookie uint8
+
+const (
+	CookieNotSeen Cookie = iota // nobody looked, or there was no answer
+	CookieOwn
+	CookieForeign // what is there is not the server's own
+	CookieMissing // the answer has no TCP timestamps
+)
+
+// Remarks are what there is to say of a check besides whether it succeeded.
+type Remarks struct {
+	Straight string // why it went straight to the server's address; empty: it took the way of traffic
+	Cookie   Cookie
+}
+
 // Result is what is known of one target.
 type Result struct {
-	Service  string
-	ID       uint16
-	Healthy  bool
-	Detail   string // why not
-	Cause    error  // of the last check that failed; nil: it succeeded
-	Straight string // why the last check went straight to the server's address; empty: it took the way of traffic
+	Service string
+	ID      uint16
+	Healthy bool
+	Detail  string // why not
+	Remarks        // of the last check
 }
 
 // Verdict is the machine that results of checks are fed to; *health.Server of internal/machine/health is one.
@@ -106,9 +121,9 @@ type Timing struct {
 type Options struct {
 	NewVerdict func() Verdict
 	Timing     Timing
-	// Dial opens a connection to that port of the target's VIP by the way that traffic takes. straight says why it cannot: the
-	// prober then connects to the server's address itself. Without Dial it always does.
-	Dial func(ctx context.Context, t Target, port uint16) (conn net.Conn, straight string, err error)
+	// Dial opens a connection to that port of the target's VIP by the way that traffic takes. Where remarks say Straight, the
+	// prober connects to the server's address itself. Without Dial it always does.
+	Dial func(ctx context.Context, t Target, port uint16) (conn net.Conn, remarks Remarks, err error)
 	// Changed is told each verdict that is new, at once. It is called from many goroutines, for one server in order, and
 	// perhaps once more for a target that has just been taken away.
 	Changed func(Result)

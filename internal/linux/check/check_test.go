@@ -32,7 +32,7 @@ func newSwitchboard() *switchboard {
 	return &switchboard{down: map[netip.Addr]string{}, checks: map[netip.Addr]int{}, active: map[netip.Addr]bool{}}
 }
 
-func (s *switchboard) dial(ctx context.Context, t Target, _ uint16) (net.Conn, string, error) {
+func (s *switchboard) dial(ctx context.Context, t Target, _ uint16) (net.Conn, Remarks, error) {
 	s.mu.Lock()
 	s.checks[t.Address]++
 	s.overlapping = s.overlapping || s.active[t.Address]
@@ -56,11 +56,11 @@ func (s *switchboard) dial(ctx context.Context, t Target, _ uint16) (net.Conn, s
 	s.busy--
 	s.mu.Unlock()
 	if why != "" {
-		return nil, "", fmt.Errorf("%s", why)
+		return nil, Remarks{}, fmt.Errorf("%s", why)
 	}
 	a, b := net.Pipe()
 	b.Close()
-	return a, "", nil
+	return a, Remarks{}, nil
 }
 
 // silence makes a server answer nothing any more: who asks it waits until its time is up.
@@ -303,8 +303,8 @@ func TestAServerThatAnswersAgainIsToldToWait(t *testing.T) {
 func TestACheckThatWentStraightSaysWhy(t *testing.T) {
 	listener := silent(t)
 	at := netip.MustParseAddrPort(listener)
-	p := startProber(t, Options{Dial: func(context.Context, Target, uint16) (net.Conn, string, error) {
-		return nil, "the VIP is this host's own", nil
+	p := startProber(t, Options{Dial: func(context.Context, Target, uint16) (net.Conn, Remarks, error) {
+		return nil, Remarks{Straight: "the VIP is this host's own"}, nil
 	}})
 	s := server(1)
 	s.Address, s.Port = at.Addr(), at.Port()
@@ -318,8 +318,8 @@ func TestACheckThatWentStraightSaysWhy(t *testing.T) {
 
 // What this host lacks is no reason to take its servers out.
 func TestAHostThatHasRunOutOfSomethingJudgesNobody(t *testing.T) {
-	p := startProber(t, Options{Dial: func(context.Context, Target, uint16) (net.Conn, string, error) {
-		return nil, "", &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}
+	p := startProber(t, Options{Dial: func(context.Context, Target, uint16) (net.Conn, Remarks, error) {
+		return nil, Remarks{}, &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}
 	}})
 	p.Set([]Target{server(1)})
 	await(t, "checks are skipped", func() bool { return p.Skipped().Checks > 5 })

@@ -22,49 +22,49 @@ import (
 // maxHeader bounds what is read of an HTTP answer.
 const maxHeader = 64 << 10
 
-// attempt makes one check. straight says why it did not take the way of traffic.
-func (p *Prober) attempt(ctx context.Context, t Target) (straight string, err error) {
+// attempt makes one check.
+func (p *Prober) attempt(ctx context.Context, t Target) (remarks Remarks, err error) {
 	if t.Health.Check == model.CheckExec {
-		return "an exec check connects as its program likes", p.options.Exec.run(ctx, t)
+		return Remarks{Straight: "an exec check connects as its program likes"}, p.options.Exec.run(ctx, t)
 	}
-	conn, straight, err := p.connect(ctx, t)
+	conn, remarks, err := p.connect(ctx, t)
 	if err != nil {
-		return straight, failure("connect", err)
+		return remarks, failure("connect", err)
 	}
 	defer conn.Close()
 	// The end of ctx, be it the timeout or the end of the target, ends whatever waits for the connection.
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
 	switch t.Health.Check {
 	case model.CheckTCP:
-		return straight, nil
+		return remarks, nil
 	case model.CheckHTTP:
-		return straight, checkHTTP(conn, t, "http")
+		return remarks, checkHTTP(conn, t, "http")
 	case model.CheckTLS, model.CheckHTTPS:
 		inside, err := p.handshake(ctx, conn, t)
 		if err != nil || t.Health.Check == model.CheckTLS {
-			return straight, err
+			return remarks, err
 		}
-		return straight, checkHTTP(inside, t, "https")
+		return remarks, checkHTTP(inside, t, "https")
 	case model.CheckGRPC:
-		return straight, checkGRPC(ctx, conn, t)
+		return remarks, checkGRPC(ctx, conn, t)
 	}
-	return straight, fmt.Errorf("check %s is not known here: upgrade this load balancer", t.Health.Check)
+	return remarks, fmt.Errorf("check %s is not known here: upgrade this load balancer", t.Health.Check)
 }
 
 // connect opens the connection, by the way of traffic or straight.
-func (p *Prober) connect(ctx context.Context, t Target) (conn net.Conn, straight string, err error) {
+func (p *Prober) connect(ctx context.Context, t Target) (conn net.Conn, remarks Remarks, err error) {
 	if t.VIP.IsValid() {
-		straight = "no way to the VIP through the tunnel is set up"
+		remarks.Straight = "no way to the VIP through the tunnel is set up"
 	}
 	if p.options.Dial != nil && t.VIP.IsValid() {
-		if conn, straight, err = p.options.Dial(ctx, t, t.checkedPort()); straight == "" {
-			return resetting(conn), "", err
+		if conn, remarks, err = p.options.Dial(ctx, t, t.checkedPort()); remarks.Straight == "" {
+			return resetting(conn), remarks, err
 		}
 	}
 	dialer := net.Dialer{KeepAlive: -1}
 	dialer.SetMultipathTCP(false)
 	conn, err = dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(t.Address, t.checkedPort()).String())
-	return resetting(conn), straight, err
+	return resetting(conn), remarks, err
 }
 
 // resetting makes Close a reset, which leaves nothing behind on this host.

@@ -51,10 +51,10 @@ func expect(t *testing.T, p *Prober, target Target, part string) {
 	t.Helper()
 	for limit := time.Duration(target.Health.Timeout); ; limit *= 4 {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
-		straight, err := p.attempt(ctx, target)
+		remarks, err := p.attempt(ctx, target)
 		tooShort := ctx.Err() != nil
 		cancel()
-		if straight == "" {
+		if remarks.Straight == "" {
 			t.Error("a straight check does not say so")
 		}
 		if part == "" && err == nil || part != "" && err != nil && strings.Contains(err.Error(), part) {
@@ -170,15 +170,15 @@ func TestWithoutAVIPATargetIsAskedAtItsOwnAddress(t *testing.T) {
 	asked := make(chan string, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r.Host }))
 	defer server.Close()
-	p := New(Options{Dial: func(context.Context, Target, uint16) (net.Conn, string, error) {
+	p := New(Options{Dial: func(context.Context, Target, uint16) (net.Conn, Remarks, error) {
 		t.Error("it was looked for in a tunnel")
-		return nil, "no way", nil
+		return nil, Remarks{Straight: "no way"}, nil
 	}})
 	node := target(server.Listener.Addr().String(), model.Health{Check: model.CheckHTTP, Path: "/healthz"})
 	node.VIP = netip.Addr{}
-	straight, err := p.attempt(t.Context(), node)
-	if straight != "" || err != nil {
-		t.Fatalf("straight because %q, %v", straight, err)
+	remarks, err := p.attempt(t.Context(), node)
+	if remarks.Straight != "" || err != nil {
+		t.Fatalf("straight because %q, %v", remarks.Straight, err)
 	}
 	if host := <-asked; host != server.Listener.Addr().String() {
 		t.Errorf("asked for %s", host)

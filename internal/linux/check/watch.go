@@ -48,7 +48,7 @@ func (p *Prober) once(ctx context.Context, t *tracked) {
 		return
 	}
 	limited, cancel := context.WithTimeout(ctx, time.Duration(target.Health.Timeout))
-	straight, err := p.attempt(limited, target)
+	remarks, err := p.attempt(limited, target)
 	cancel()
 	<-slots
 	if ctx.Err() != nil {
@@ -58,7 +58,7 @@ func (p *Prober) once(ctx context.Context, t *tracked) {
 		p.skip(target, err)
 		return
 	}
-	if result, changed := p.note(t, straight, err); changed {
+	if result, changed := p.note(t, remarks, err); changed {
 		p.options.Changed(result)
 	}
 }
@@ -71,7 +71,7 @@ func (p *Prober) skip(t Target, err error) {
 	p.skipped.Last = fmt.Sprintf("check server %s of service %s: %s", t.Name, t.Service, err)
 }
 
-func (p *Prober) note(t *tracked, straight string, err error) (result Result, changed bool) {
+func (p *Prober) note(t *tracked, remarks Remarks, err error) (result Result, changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if t.gone {
@@ -79,7 +79,7 @@ func (p *Prober) note(t *tracked, straight string, err error) (result Result, ch
 	}
 	now, before := time.Now(), t.result
 	changed = t.verdict.Observe(now, err == nil, &t.target.Health)
-	t.result = Result{Service: t.target.Service, ID: t.target.ID, Healthy: t.verdict.Healthy(), Cause: err, Straight: straight}
+	t.result = Result{Service: t.target.Service, ID: t.target.ID, Healthy: t.verdict.Healthy(), Remarks: remarks}
 	switch {
 	case t.result.Healthy:
 	case err != nil:

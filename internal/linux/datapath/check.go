@@ -15,6 +15,8 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
+	"github.com/ballast-lb/ballast/internal/linux/check"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -40,10 +42,15 @@ type CheckTarget struct {
 	// Owns tells whether the timestamp that the server has sent in a connection of client to port carries its own cookie. Nil: it has
 	// none to carry.
 	Owns func(client netip.AddrPort, port uint16, timestamp uint32) bool
+	// Placed: new connections go by placement, which finds their later packets without a cookie too.
+	Placed bool
 }
 
-// ErrForeignCookie: connections to such a server break, as load balancers cannot read where their packets belong.
-var ErrForeignCookie = errors.New("the cookie in its answer is not its own: its key or its id differs from what is known here, or its agent does not mark")
+// Connections to such servers break, as load balancers cannot read where their packets belong.
+var (
+	ErrForeignCookie = errors.New("the cookie in its answer is not its own: its key or its id differs from what is known here, or its agent does not mark")
+	ErrNoTimestamps  = errors.New("its answer has no TCP timestamps, so its new connections carry no cookies: set net.ipv4.tcp_timestamps=1 there")
+)
 
 // Checks lets sockets of this host reach one certain server at an address that many have (bpf/check.bpf.c): packets to the VIP are
 // encapsulated, or given the server's MAC, at tc egress of the devices that this host's routes to the VIP lead out of. The
@@ -72,6 +79,7 @@ type checkTarget struct {
 	ports    []uint16 // nil: any
 	tunnel   bool     // packets are encapsulated: other ports than these stay in it
 	owns     func(client netip.AddrPort, port uint16, timestamp uint32) bool
+	placed   bool
 }
 
 // takes tells whether the server's agent knows the port.
@@ -153,20 +161,21 @@ func (c *Checks) attach(devices map[int]bool) (failed map[int]string, err error)
 	return failed, err
 }
 
-// Dial connects to the VIP's port at the target's server. straight says why that is not possible: the server's own address has to do.
-func (c *Checks) Dial(ctx context.Context, key CheckKey, port uint16) (conn net.Conn, straight string, err error) {
+// Dial connects to the VIP's port at the target's server. Remarks that say Straight: the server's own address has to do.
+func (c *Checks) Dial(ctx context.Context, key CheckKey, port uint16) (conn net.Conn, remarks check.Remarks, err error) {
+	straight := func(why string) (net.Conn, check.Remarks, error) { return nil, check.Remarks{Straight: why}, nil }
 	c.mu.Lock()
 	target, ok := c.targets[key]
 	c.mu.Unlock()
 	switch {
 	case !ok:
-		return nil, "its way is not set up yet", nil
+		return straight("its way is not set up yet")
 	case target.straight != "":
-		return nil, target.straight, nil
+		return straight(target.straight)
 	case target.tunnel && !target.takes(port):
-		return nil, fmt.Sprintf("port %d is not the service's: agents leave it in the tunnel", port), nil
+		return straight(fmt.Sprintf("port %d is not the service's: agents leave it in the tunnel", port))
 	case target.way.Ifindex == 0:
-		return nil, "", errors.New("the next hop to the server is not known")
+		return nil, remarks, errors.New("the next hop to the server is not known")
 	}
 	witness := -1 // a second descriptor of the socket, for its storage
 	var unprepared error
@@ -182,40 +191,51 @@ func (c *Checks) Dial(ctx context.Context, key CheckKey, port uint16) (conn net.
 	}
 	conn, err = dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(target.vip, port).String())
 	if unprepared != nil { // says nothing about the server
-		return nil, unprepared.Error(), nil
+		return straight(unprepared.Error())
 	}
 	if witness < 0 {
-		return nil, "", err
+		return nil, remarks, err
 	}
 	defer unix.Close(witness)
 	if !c.sawPackets(witness) {
 		if conn != nil {
 			conn.Close()
 		}
-		return nil, c.goStraight(key, fmt.Sprintf("packets to %s leave this host by another device than its route says, or by none", target.vip)), nil
+		return straight(c.goStraight(key, fmt.Sprintf("packets to %s leave this host by another device than its route says, or by none", target.vip)))
 	}
 	if err == nil && target.owns != nil && target.takes(port) { // agents mark nothing else
-		if err = c.checkCookie(witness, conn, &target, port); err != nil {
+		if remarks.Cookie, err = c.readCookie(witness, conn, &target, port); err != nil {
 			conn.(*net.TCPConn).SetLinger(0)
 			conn.Close()
-			return nil, "", err
+			return nil, remarks, err
 		}
 	}
-	return conn, "", err
+	return conn, remarks, err
 }
 
 // The kernel answers the SYN-ACK at about the time at which it says that the connection is there.
 const (
 	echoTries = 50
 	echoPause = time.Millisecond
+
+	tcpInfoTimestamps = 1 // TCPI_OPT_TIMESTAMPS
 )
 
-// checkCookie looks at what the server has put into its SYN-ACK. Without timestamps there is nothing to see, and nothing to say.
-func (c *Checks) checkCookie(fd int, conn net.Conn, target *checkTarget, port uint16) error {
+// readCookie looks at what the server has put into its SYN-ACK.
+func (c *Checks) readCookie(fd int, conn net.Conn, target *checkTarget, port uint16) (found check.Cookie, err error) {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	switch {
+	case err != nil || info.Options&tcpInfoTimestamps == 0 && netdev.CheckTimestamps() != nil: // this host has offered none
+		return check.CookieNotSeen, nil
+	case info.Options&tcpInfoTimestamps == 0 && target.placed:
+		return check.CookieMissing, nil
+	case info.Options&tcpInfoTimestamps == 0:
+		return check.CookieMissing, ErrNoTimestamps
+	}
 	var way checkCheckWay
 	for try := 0; way.Echoes == 0; try++ {
 		if try == echoTries || c.objects.Ways.Lookup(uint32(fd), &way) != nil {
-			return nil
+			return check.CookieNotSeen, nil
 		}
 		if way.Echoes == 0 {
 			time.Sleep(echoPause)
@@ -223,9 +243,9 @@ func (c *Checks) checkCookie(fd int, conn net.Conn, target *checkTarget, port ui
 	}
 	client := conn.LocalAddr().(*net.TCPAddr).AddrPort()
 	if !target.owns(netip.AddrPortFrom(client.Addr().Unmap(), client.Port()), port, way.Echo) {
-		return ErrForeignCookie
+		return check.CookieForeign, ErrForeignCookie
 	}
-	return nil
+	return check.CookieOwn, nil
 }
 
 // prepareSocket tells the program where packets of the socket go.

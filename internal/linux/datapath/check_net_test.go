@@ -164,15 +164,15 @@ func (n *checkNet) key(server int) datapath.CheckKey {
 	return datapath.CheckKey{Service: "web", ID: uint16(server + 1)}
 }
 
-func (n *checkNet) dial(ctx context.Context, key datapath.CheckKey, port uint16) (conn net.Conn, straight string, err error) {
+func (n *checkNet) dial(ctx context.Context, key datapath.CheckKey, port uint16) (conn net.Conn, remarks healthcheck.Remarks, err error) {
 	failed := n.lb.Do(func() error {
-		conn, straight, err = n.checks.Dial(ctx, key, port)
+		conn, remarks, err = n.checks.Dial(ctx, key, port)
 		return nil
 	})
 	if err == nil {
 		err = failed
 	}
-	return conn, straight, err
+	return conn, remarks, err
 }
 
 // fetch asks who answers a check.
@@ -180,9 +180,9 @@ func (n *checkNet) fetch(server int, port uint16) (who string, err error) {
 	ctx, cancel := context.WithTimeout(n.Context(), deadline)
 	defer cancel()
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		conn, straight, err := n.dial(ctx, n.key(server), port)
-		if err == nil && straight != "" {
-			err = fmt.Errorf("straight: %s", straight)
+		conn, remarks, err := n.dial(ctx, n.key(server), port)
+		if err == nil && remarks.Straight != "" {
+			err = fmt.Errorf("straight: %s", remarks.Straight)
 		}
 		return conn, err
 	}}
@@ -326,13 +326,13 @@ func TestTheCookieOfAPortThatIsNotTheServicesIsNotLookedAt(t *testing.T) {
 		})
 		for i := range n.servers {
 			ctx, cancel := context.WithTimeout(t.Context(), deadline)
-			conn, straight, err := n.dial(ctx, n.key(i), test.port)
+			conn, remarks, err := n.dial(ctx, n.key(i), test.port)
 			cancel()
 			if conn != nil {
 				conn.Close()
 			}
-			if straight != "" || !errors.Is(err, test.want) {
-				t.Errorf("port %d of %s: %v, want %v; straight because of %q", test.port, n.name(i), err, test.want, straight)
+			if remarks.Straight != "" || !errors.Is(err, test.want) {
+				t.Errorf("port %d of %s: %v, want %v; straight because of %q", test.port, n.name(i), err, test.want, remarks.Straight)
 			}
 		}
 	}
@@ -389,7 +389,7 @@ func (n *checkNet) probe(vip netip.Addr) *probing {
 	prober := healthcheck.New(healthcheck.Options{
 		NewVerdict: func() healthcheck.Verdict { return &health.Server{} },
 		Timing:     healthcheck.Timing{First: health.First, Next: health.Next},
-		Dial: func(ctx context.Context, t healthcheck.Target, port uint16) (net.Conn, string, error) {
+		Dial: func(ctx context.Context, t healthcheck.Target, port uint16) (net.Conn, healthcheck.Remarks, error) {
 			return n.dial(ctx, datapath.CheckKey{Service: t.Service, ID: t.ID}, port)
 		},
 		Changed: func(r healthcheck.Result) {

@@ -41,7 +41,7 @@ func newCheckRoutes() *checkRoutes {
 
 // prepare works out how to dial a target.
 func (r *checkRoutes) prepare(t *CheckTarget) checkTarget {
-	made := checkTarget{vip: t.VIP, owns: t.Owns, ports: t.Ports, tunnel: t.Forward != model.ForwardL2}
+	made := checkTarget{vip: t.VIP, owns: t.Owns, placed: t.Placed, ports: t.Ports, tunnel: t.Forward != model.ForwardL2}
 	switch {
 	case t.Forward == model.ForwardNAT:
 		made.straight = "forward: nat leads to the server's own address anyway"

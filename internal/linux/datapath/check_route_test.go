@@ -101,12 +101,12 @@ func (n *checkNet) straight(what string, key datapath.CheckKey, reason string) {
 	n.Helper()
 	ctx, cancel := context.WithTimeout(n.Context(), deadline)
 	defer cancel()
-	conn, straight, err := n.dial(ctx, key, plainPort)
+	conn, remarks, err := n.dial(ctx, key, plainPort)
 	if conn != nil {
 		conn.Close()
 	}
-	if err != nil || reason == "" && straight != "" || !strings.Contains(straight, reason) {
-		n.Errorf("%s: straight because of %q, want %q (%v)", what, straight, reason, err)
+	if err != nil || reason == "" && remarks.Straight != "" || !strings.Contains(remarks.Straight, reason) {
+		n.Errorf("%s: straight because of %q, want %q (%v)", what, remarks.Straight, reason, err)
 	}
 }
 
@@ -165,8 +165,8 @@ func TestAChangedRouteIsNoticed(t *testing.T) {
 func TestAServerThatCannotBeReachedIsNotDialled(t *testing.T) {
 	n := newCheckNet(t)
 	n.set(n.servers[0].vips[0], false, func(target *datapath.CheckTarget) { target.Path = plan.Path{} })
-	_, straight, err := n.dial(t.Context(), n.key(0), plainPort)
-	if straight != "" || err == nil || !strings.Contains(err.Error(), "next hop") {
-		t.Errorf("straight %q, error %v", straight, err)
+	_, remarks, err := n.dial(t.Context(), n.key(0), plainPort)
+	if remarks.Straight != "" || err == nil || !strings.Contains(err.Error(), "next hop") {
+		t.Errorf("straight %q, error %v", remarks.Straight, err)
 	}
 }

@@ -64,7 +64,7 @@ type seen struct {
 	overrule map[uint16]bool // unhealthy, and gets new connections all the same
 }
 
-// Told takes what a load balancer sees of a server. What is older than what it said before is ignored.
+// Told takes what a load balancer sees of a server; detail is what is wrong, also with one that is healthy. What is older than what it said before is ignored.
 func (j *Judge) Told(now time.Time, lb string, id uint16, healthy bool, detail string) {
 	if j.views == nil {
 		j.views, j.heard = map[uint16]map[string]view{}, map[string]time.Time{}
@@ -260,7 +260,7 @@ func (j *Judge) Status(id uint16) (state, detail string) {
 func (j *Judge) told(id uint16) string {
 	by, good := map[string][]string{}, []string{}
 	for _, lb := range j.seen.voters {
-		if v, ok := j.views[id][lb]; ok && v.healthy {
+		if v, ok := j.views[id][lb]; ok && v.healthy && v.detail == "" {
 			good = append(good, lb)
 		} else if ok {
 			by[v.detail] = append(by[v.detail], lb)

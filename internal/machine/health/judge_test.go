@@ -72,6 +72,15 @@ func TestMostOfTheLoadBalancersDecide(t *testing.T) {
 	wantDown(t, j, start.Add(time.Second), svc)
 }
 
+func TestWhatIsWrongWithAHealthyServerIsTold(t *testing.T) {
+	j, svc := &Judge{}, service(model.AllDownNone, 1)
+	j.Told(start, "lb1", 1, true, "no timestamps")
+	j.Told(start, "lb2", 1, true, "no timestamps")
+	j.Told(start, "lb3", 1, true, "")
+	wantDown(t, j, start, svc)
+	wantState(t, j, 1, Healthy, "no timestamps (lb1, lb2); healthy (lb3)")
+}
+
 func TestOneWrongLoadBalancerOfThreeNeverTakesAServerDown(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		j, svc, now := &Judge{}, service(model.AllDownNone, 1, 2, 3), start

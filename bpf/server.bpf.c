@@ -307,7 +307,7 @@ inline_always enum agent_verdict recognise(struct xdp_md *ctx, struct tunnel *t,
 		return PASSED_FOREIGN_TUNNEL;
 	if (!tunnel_lengths_agree(t, p, data, end))
 		return DROPPED_MALFORMED_TUNNEL;
-	return tunnel_source_known(t->source) ? AGENT_CONTINUE : DROPPED_FOREIGN_SOURCE;
+	return tunnel_taken(t->source) ? AGENT_CONTINUE : DROPPED_FOREIGN_SOURCE;
 }
 
 inline_always enum agent_verdict take_in(struct xdp_md *ctx, int *action)

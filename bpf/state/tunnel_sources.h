@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* tunnel_sources.h - who may open tunnels to services of this host. */
+/* tunnel_sources.h - who may open tunnels to services of this host, and who else tries. */
 #pragma once
 
-struct { /* all of them, if that is limited */
+struct { /* all of them */
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -10,10 +10,16 @@ struct { /* all of them, if that is limited */
 	__type(value, __u32);
 } tunnel_sources SEC(".maps");
 
+enum tunnel_limit {
+	TUNNELS_OF_ANYBODY, /* nobody is looked up */
+	TUNNELS_NOTED, /* those of strangers are taken and noted */
+	TUNNELS_DROPPED, /* those of strangers are dropped and noted */
+};
+
 #define TUNNEL_PLACE_BITS 10
 struct tunnel_place {
 	__be32 address[4]; /* 0: of nobody */
-	__u32 limited; /* the same in all places. 0: anybody may open tunnels */
+	enum tunnel_limit limit; /* the same in all places */
 };
 _Static_assert(sizeof(struct tunnel_place) == 20, "tunnel_place");
 
@@ -24,14 +30,46 @@ struct { /* a faster copy of tunnel_sources: a source is in its place, unless an
 	__type(value, struct tunnel_place);
 } tunnel_places SEC(".maps");
 
-inline_always _Bool tunnel_source_known(const __be32 source[4])
+struct tunnel_stranger {
+	__be32 address[4]; /* of the last one */
+	__u64 seen_ns; /* when it was, by the clock since boot; 0: never */
+	__u64 packets; /* of all */
+};
+_Static_assert(sizeof(struct tunnel_stranger) == 32, "tunnel_stranger");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tunnel_stranger);
+} tunnel_strangers SEC(".maps");
+
+/* Off the usual way: whose place another one has, or a stranger. */
+static __noinline int tunnel_taken_slowly(const __be32 source[4], enum tunnel_limit limit)
+{
+	struct tunnel_stranger *stranger;
+	__u32 first = 0;
+
+	if (bpf_map_lookup_elem(&tunnel_sources, source))
+		return 1;
+	stranger = bpf_map_lookup_elem(&tunnel_strangers, &first);
+	if (stranger) {
+		__builtin_memcpy(stranger->address, source, sizeof(stranger->address));
+		stranger->seen_ns = bpf_ktime_get_coarse_ns();
+		stranger->packets++;
+	}
+	return limit != TUNNELS_DROPPED;
+}
+
+inline_always _Bool tunnel_taken(const __be32 source[4])
 {
 	__u32 mixed = source[0] ^ source[1] ^ source[2] ^ source[3], place = mixed * 0x9e3779b1u >> (32 - TUNNEL_PLACE_BITS);
 	const struct tunnel_place *known = bpf_map_lookup_elem(&tunnel_places, &place);
 
-	if (!known || !known->limited)
+	if (!known || known->limit == TUNNELS_OF_ANYBODY)
 		return 1;
-	if (known->address[0] == source[0] && known->address[1] == source[1] && known->address[2] == source[2] && known->address[3] == source[3])
-		return mixed || source[0] || source[1] || source[2];
-	return bpf_map_lookup_elem(&tunnel_sources, source) != 0;
+	if (known->address[0] == source[0] && known->address[1] == source[1] && known->address[2] == source[2] && known->address[3] == source[3] &&
+	    (mixed || source[0] || source[1] || source[2]))
+		return 1;
+	return tunnel_taken_slowly(source, known->limit);
 }

@@ -5,13 +5,23 @@ import "net/netip"
 // AgentStatus answers PathStatus of an agent.
 type AgentStatus struct {
 	Status
-	Server      string            `json:"server,omitempty"`       // name of this host's servers, if it was given
-	Controllers []string          `json:"controllers,omitempty"`  // that are connected, and load balancers that take its reports
-	Revision    uint64            `json:"revision,omitempty"`     // of the controllers' state that runs
-	Services    []string          `json:"services"`               // whose connections carry cookies here
-	Interfaces  map[string]string `json:"interfaces"`             // name -> XDP mode
-	Epoch       uint32            `json:"epoch,omitempty"`        // of the key that cookies are written with; 0: none is known
-	Echoes      map[uint32]uint64 `json:"echoes"`                 // living connections by the epoch that their client has echoed last; 0: of a key that is gone
-	TunnelsFrom []netip.Addr      `json:"tunnels_from,omitempty"` // who may open tunnels to its services; empty: anybody
-	Problems    []string          `json:"problems"`               // what keeps the agent from its work, each with its remedy
+	Server      string            `json:"server,omitempty"`      // name of this host's servers, if it was given
+	Controllers []string          `json:"controllers,omitempty"` // that are connected, and load balancers that take its reports
+	Revision    uint64            `json:"revision,omitempty"`    // of the controllers' state that runs
+	Services    []string          `json:"services"`              // whose connections carry cookies here
+	Interfaces  map[string]string `json:"interfaces"`            // name -> XDP mode
+	Epoch       uint32            `json:"epoch,omitempty"`       // of the key that cookies are written with; 0: none is known
+	Echoes      map[uint32]uint64 `json:"echoes"`                // living connections by the epoch that their client has echoed last; 0: of a key that is gone
+	Tunnels     Tunnels           `json:"tunnels"`
+	Problems    []string          `json:"problems"` // what keeps the agent from its work, each with its remedy
+}
+
+// Tunnels says whose tunnels to its services an agent takes.
+type Tunnels struct {
+	Limited   bool         `json:"limited"`             // those of others than From are dropped
+	Open      string       `json:"open,omitempty"`      // why they are not, and what to do
+	From      []netip.Addr `json:"from,omitempty"`      // addresses of load balancers, as far as they are known
+	Source    string       `json:"source"`              // that the addresses are from: file, controllers
+	Strangers uint64       `json:"strangers,omitempty"` // packets of others that were dropped, or would have been
+	Last      netip.Addr   `json:"last,omitzero"`       // that the last of them came from
 }

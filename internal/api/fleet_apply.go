@@ -27,6 +27,7 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 	var risks []string
 	answer, err := f.carefully(ctx, r.DryRun, r.Force, func(fleet *model.Fleet, removed []node.Removed) error {
 		next := wanted.Clone()
+		next.TunnelsFrom = fleet.TunnelsFrom // is told by files alone
 		if r.Keys == nil {
 			next.Keys = fleet.Keys
 			f.ensureKeys(&next)

@@ -12,7 +12,6 @@ import (
 func AgentCommand(version string) *cobra.Command {
 	var options daemon.AgentOptions
 	var mode string
-	var tunnelsFrom []string
 	var detach bool
 	command := &cobra.Command{
 		Use:   "agent -f FILE | --controller HOST:PORT,...",
@@ -21,8 +20,7 @@ func AgentCommand(version string) *cobra.Command {
 			"The agent runs by a configuration file, or by what controllers say. It reports the host's load (CPU, connections and\n" +
 			"accept queues of its services) to --controller: controllers, or load balancers that run by a file with --listen.\n\n" +
 			"The data path stays attached when the process ends, however it ends, and a new process takes it over.\n" +
-			"Tunnels to its services are taken of anybody who reaches the host, unless --tunnels-from names the load balancers: the\n" +
-			"address of theirs that is on the way to this server. Name a new load balancer here before it forwards.\n\n" +
+			"Tunnels to its services are taken of anybody who reaches the host, unless tunnels_from in the file names the load balancers.\n\n" +
 			"--detach removes it: connections that carry cookies break, so drain the server first.",
 		Args: takes(),
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -40,9 +38,6 @@ func AgentCommand(version string) *cobra.Command {
 				return err
 			}
 			options.XDPMode = parsed
-			if options.TunnelsFrom, err = parseAddresses("tunnels-from", tunnelsFrom); err != nil {
-				return err
-			}
 			options.Log = newLog(false)
 			options.Version = version
 			return daemon.RunAgent(command.Context(), options)
@@ -59,7 +54,6 @@ func AgentCommand(version string) *cobra.Command {
 	flags.StringVar(&options.Instance, "instance", "default", "`NAME` of this agent among others on the machine")
 	flags.StringSliceVar(&options.Interfaces, "interface", nil, "`DEVICE` that packets come in by, may be repeated (default: those of the servers' addresses); devices of routes that answers take are added, at tc alone, without XDP")
 	flags.StringVar(&mode, "xdp-mode", string(datapath.XDPAuto), "auto, native or generic")
-	flags.StringSliceVar(&tunnelsFrom, "tunnels-from", nil, "`ADDRESS` that a load balancer sends from, may be repeated: tunnels of others are dropped\n(default: tunnels of anybody are taken)")
 	flags.StringVar(&options.RunDir, "run-dir", "/run/ballast", "`DIRECTORY` of sockets and pins")
 	flags.StringVar(&options.Metrics, "metrics", "", "`ADDRESS:PORT` to serve Prometheus metrics on")
 	flags.BoolVar(&detach, "detach", false, "remove the data path that an agent left attached")

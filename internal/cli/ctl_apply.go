@@ -91,6 +91,9 @@ func (c *control) apply(cmd *cobra.Command, a *application) error {
 	}
 	done := applied{outcome: outcome{Changes: nonNil(answer.Changes), Revision: answer.Revision}, Warnings: nonNil(answer.Warnings), KeyRisks: answer.KeyRisks}
 	out := cmd.OutOrStdout()
+	if len(draft.Fleet.TunnelsFrom) > 0 {
+		warn(cmd, []string{"tunnels_from is for agents that run by a file, and is left out: controllers know the load balancers"})
+	}
 	if !c.json {
 		showChanges(out, done.Changes)
 		warn(cmd, done.Warnings)

@@ -42,8 +42,9 @@ func read[T any](c *control, use, short, path string, print func(out io.Writer, 
 // anyStatus is that of a load balancer, or what an agent has in common with it and its own.
 type anyStatus struct {
 	api.LBStatus
-	Epoch  uint32            `json:"epoch,omitempty"`
-	Echoes map[uint32]uint64 `json:"echoes,omitempty"`
+	Epoch   uint32            `json:"epoch,omitempty"`
+	Echoes  map[uint32]uint64 `json:"echoes,omitempty"`
+	Tunnels api.Tunnels       `json:"tunnels,omitzero"`
 }
 
 func (c *control) statusCommand() *cobra.Command {
@@ -64,6 +65,7 @@ func (c *control) statusCommand() *cobra.Command {
 		for _, name := range slices.Sorted(maps.Keys(s.Interfaces)) {
 			fmt.Fprintf(out, "interface\t%s (%s)\n", name, s.Interfaces[name])
 		}
+		printTunnels(out, &s.Tunnels)
 		for _, epoch := range slices.Sorted(maps.Keys(s.Echoes)) {
 			note := ""
 			if epoch == s.Epoch {
@@ -81,6 +83,24 @@ func (c *control) statusCommand() *cobra.Command {
 			fmt.Fprintf(out, "%s\t%s\n", kind, problem)
 		}
 	})
+}
+
+// printTunnels tells whose an agent takes.
+func printTunnels(out io.Writer, t *api.Tunnels) {
+	switch {
+	case t.Source == "":
+		return
+	case t.Limited:
+		fmt.Fprintf(out, "tunnels\tonly from %d addresses, known from %s\n", len(t.From), t.Source)
+	default:
+		fmt.Fprintf(out, "tunnels\tfrom anybody: %s\n", t.Open)
+	}
+	for _, from := range t.From {
+		fmt.Fprintf(out, "tunnels from\t%s\n", from)
+	}
+	if t.Last.IsValid() {
+		fmt.Fprintf(out, "strangers\t%d packets of tunnels, the last from %s\n", t.Strangers, t.Last)
+	}
 }
 
 // printTier tells of a load balancer's part in two tiers.

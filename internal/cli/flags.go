@@ -3,7 +3,6 @@ package cli
 
 import (
 	"net"
-	"net/netip"
 	"regexp"
 	"strconv"
 	"strings"
@@ -50,18 +49,6 @@ func checkListen(flag, address string) error {
 		return usage("--%s %q: use ADDRESS:PORT with a port from 1 to 65535, like 127.0.0.1:9435 or :9435", flag, address)
 	}
 	return nil
-}
-
-// parseAddresses reads addresses of hosts.
-func parseAddresses(flag string, texts []string) (addresses []netip.Addr, err error) {
-	for _, text := range texts {
-		address, err := netip.ParseAddr(text)
-		if err != nil || address.Zone() != "" || !address.Unmap().IsGlobalUnicast() {
-			return nil, usage("--%s %q: use an address of a host, like 10.0.0.21 or 2001:db8::21", flag, text)
-		}
-		addresses = append(addresses, address.Unmap())
-	}
-	return addresses, nil
 }
 
 func isPort(text string) bool {

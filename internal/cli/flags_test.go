@@ -29,8 +29,6 @@ func TestFlagsThatCannotBeRightAreRefusedBeforeAnythingIsMade(t *testing.T) {
 		"agent --controller 10.0.0.21:notaport":        "use HOST:PORT",
 		"agent -f x.yaml --instance a/b":               `--instance "a/b"`,
 		"agent --detach --instance ..":                 `--instance ".."`,
-		"agent -f x.yaml --tunnels-from 10.0.0.0/8":    `--tunnels-from "10.0.0.0/8": use an address`,
-		"agent -f x.yaml --tunnels-from 0.0.0.0":       `--tunnels-from "0.0.0.0"`,
 		"agent -f x.yaml --metrics 99999":              `--metrics "99999"`,
 		"controller --linger -5s --data-dir D":         "--linger -5s",
 		"controller --listen 6443 --data-dir D":        `--listen "6443"`,

@@ -84,6 +84,9 @@ func TestLoadReadsEveryKey(t *testing.T) {
 		f.Nodes[2].State != model.StateDraining || f.NodeHealth.Path != "/metrics" || f.NodeHealth.Fall != 3 {
 		t.Errorf("nodes %+v, %+v", f.Nodes, f.NodeHealth)
 	}
+	if fmt.Sprint(f.TunnelsFrom) != "[192.0.2.1 2001:db8::1]" {
+		t.Errorf("tunnels from %s", f.TunnelsFrom)
+	}
 	text, _ := os.ReadFile("testdata/full.yaml")
 	if file.SHA256 != Sum(text) || len(file.SHA256) != 64 {
 		t.Errorf("sum %s", file.SHA256)

@@ -25,6 +25,16 @@ func (r *reader) fleet(root ast.Node, fleet *model.Fleet) {
 				fleet.Nodes = append(fleet.Nodes, r.node(node, path))
 			})
 		},
+		"tunnels_from": func(node ast.Node, path string) {
+			r.Sequence(node, path, func(node ast.Node, path string) {
+				var address netip.Addr
+				r.address(&address)(node, path)
+				fleet.TunnelsFrom = append(fleet.TunnelsFrom, address)
+			})
+			if len(fleet.TunnelsFrom) == 0 {
+				r.Fail(yamltree.Line(node), path, "name the load balancers, or remove the key: then tunnels of anybody are taken", "empty")
+			}
+		},
 		"services": func(node ast.Node, path string) {
 			r.Sequence(node, path, func(node ast.Node, path string) {
 				service := model.NewService()

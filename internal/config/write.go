@@ -15,6 +15,7 @@ type fileFleet struct {
 	Keys       *fileKeys     `yaml:"keys,omitempty"`
 	Nodes      []fileNode    `yaml:"nodes,omitempty"`
 	NodeHealth *fileHealth   `yaml:"node_health,omitempty"`
+	Tunnels    []netip.Addr  `yaml:"tunnels_from,flow,omitempty"`
 	Services   []fileService `yaml:"services"`
 }
 
@@ -96,7 +97,7 @@ type fileHealth struct {
 // Marshal writes a fleet as a configuration file: every value explicit, keys in the order of the documentation, secrets
 // included. Parse gives the same fleet back if it is valid and has its defaults applied.
 func Marshal(fleet model.Fleet) ([]byte, error) {
-	file := fileFleet{Services: make([]fileService, 0, len(fleet.Services))}
+	file := fileFleet{Tunnels: fleet.TunnelsFrom, Services: make([]fileService, 0, len(fleet.Services))}
 	if keys := fleet.Keys; keys.Placement != [16]byte{} || len(keys.Cookie) > 0 {
 		file.Keys = &fileKeys{Current: keys.Current, Cookie: make(map[uint32]string, len(keys.Cookie))}
 		if keys.Placement != [16]byte{} {

@@ -34,15 +34,14 @@ type AgentOptions struct {
 	Cgroup      string   // directory of the cgroup whose CPU is the server's; empty: all of the host
 	StateDir    string   // without Config: where the last state is kept
 
-	Server      string // name of this host's server entries; empty: those whose address is this host's
-	Instance    string
-	Interfaces  []string // devices that packets come in by; empty: those of the servers' addresses. Those that answers leave by are added, without XDP
-	XDPMode     datapath.XDPMode
-	TunnelsFrom []netip.Addr // addresses that load balancers send from; empty: tunnels of anybody are taken
-	RunDir      string
-	Metrics     string // TCP address for Prometheus, empty: none
-	Version     string
-	Log         *slog.Logger
+	Server     string // name of this host's server entries; empty: those whose address is this host's
+	Instance   string
+	Interfaces []string // devices that packets come in by; empty: those of the servers' addresses. Those that answers leave by are added, without XDP
+	XDPMode    datapath.XDPMode
+	RunDir     string
+	Metrics    string // TCP address for Prometheus, empty: none
+	Version    string
+	Log        *slog.Logger
 }
 
 // Agent keeps a server's data path equal to what the fleet says about this host. Its methods are safe for concurrent use.
@@ -67,6 +66,7 @@ type Agent struct {
 	told        bool   // what this host serves, by a file or a controller
 	waiting     bool   // for that, with a data path of an earlier process
 	unsaved     string // why the state file is not that of now, empty: it is
+	tunnels     tunnels
 
 	keysChanged chan struct{} // has them reported
 
@@ -132,6 +132,7 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 		return errors.Join(err, undo())
 	}
 	running.Go(func() { every(ctx, attachPeriod, a.lookAtDevices) })
+	running.Go(func() { every(ctx, agePeriod, a.lookAtStrangers) })
 	running.Go(func() { watchReadiness(ctx, o.Log, a.health) })
 	if o.Config != "" {
 		if err := watchFile(ctx, o.Config, a.reloadLogged); err != nil {
@@ -168,11 +169,15 @@ func (a *Agent) start() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.attachments.hooks = a.path
-	err = errors.Join(a.takeOverStops(), a.path.SetTunnelSources(o.TunnelsFrom))
+	if a.tunnels.strangers, err = a.path.Strangers(); err != nil { // what an earlier process has counted is no news
+		return errors.Join(err, a.path.Close())
+	}
+	err = a.takeOverStops()
 	if a.told {
 		err = errors.Join(err, a.apply(file))
 	} else { // nobody has said yet what this host serves
 		a.applied = file
+		err = errors.Join(err, a.limitTunnels())
 		if datapath.Pinned(pinDir(o.RunDir, o.Instance)) { // what an earlier process left goes on untouched
 			a.waiting = true
 			if err == nil {
@@ -310,6 +315,9 @@ func (a *Agent) apply(file *config.File) error {
 		return err
 	}
 	a.applied, a.local, a.wanted = file, local, wanted
+	if err := a.limitTunnels(); err != nil {
+		return err
+	}
 	sampled := a.sampled(&file.Fleet, local)
 	a.serves = len(wanted.Served) + len(sampled)
 	a.sampler.SetServices(sampled)

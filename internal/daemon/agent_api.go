@@ -3,6 +3,7 @@ package daemon
 import (
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -30,7 +31,7 @@ func (a *Agent) status() api.AgentStatus {
 	stops := a.obstacles()
 	status := api.AgentStatus{
 		Status: api.Status{Role: "agent", Ready: len(stops) == 0, NotReady: stops, Version: a.options.Version, ByControllers: a.options.Config == "", Config: a.file, Generation: a.generation},
-		Server: a.options.Server, Services: slices.Clone(a.wanted.Marking), Interfaces: a.attachments.modes(), TunnelsFrom: a.options.TunnelsFrom, Problems: a.wrong(),
+		Server: a.options.Server, Services: slices.Clone(a.wanted.Marking), Interfaces: a.attachments.modes(), Tunnels: a.tunnels.status(a.options.Config != ""), Problems: a.wrong(),
 	}
 	status.Epoch, status.Echoes = keys.Current, connections
 	if a.joined != nil {
@@ -61,6 +62,9 @@ func (a *Agent) wrong() []string {
 	found := slices.Clone(a.obstacles())
 	if a.unsaved != "" {
 		found = append(found, a.unsaved)
+	}
+	if problem := a.tunnels.problem(a.options.Config != "", time.Now()); problem != "" {
+		found = append(found, problem)
 	}
 	return found
 }

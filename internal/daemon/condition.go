@@ -4,6 +4,8 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -58,6 +60,31 @@ func (lb *LB) unserved() (problems []string) {
 		if !lb.sendsToNodes(s) && !slices.ContainsFunc(s.Servers, takesNew) {
 			problems = append(problems, fmt.Sprintf("service %s: no server takes new connections: they are dropped (dropped_no_server)", s.Name))
 		}
+	}
+	return problems
+}
+
+// unnamed are addresses of this load balancer that the file does not name: agents that run by it drop the tunnels from there. Callers hold mu.
+func (lb *LB) unnamed() (problems []string) {
+	fleet := &lb.node.Running
+	if len(fleet.TunnelsFrom) == 0 {
+		return nil
+	}
+	lacking := map[netip.Addr]netip.Addr{} // address of ours -> a server that is reached from it
+	for i := range fleet.Services {
+		s := &fleet.Services[i]
+		if s.Forward != model.ForwardIPIP && s.Forward != model.ForwardGUE || lb.sendsToNodes(s) {
+			continue
+		}
+		for j := range s.Servers {
+			to := s.Servers[j].Address
+			if path, known := lb.paths.known[to]; known && !slices.Contains(fleet.TunnelsFrom, path.Source) {
+				lacking[path.Source] = to
+			}
+		}
+	}
+	for _, from := range slices.SortedFunc(maps.Keys(lacking), netip.Addr.Compare) {
+		problems = append(problems, fmt.Sprintf("tunnels_from lacks %s, which packets to %s come from: agents drop them: add it to the file on all nodes", from, lacking[from]))
 	}
 	return problems
 }

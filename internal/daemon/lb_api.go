@@ -55,7 +55,7 @@ func (lb *LB) status() api.LBStatus {
 	for address, why := range lb.paths.why {
 		status.Problems = append(status.Problems, fmt.Sprintf("%s: %s", lb.subject(address), why))
 	}
-	status.Problems = append(append(append(status.Problems, lb.refused...), lb.cookieProblems()...), lb.unserved()...)
+	status.Problems = slices.Concat(status.Problems, lb.refused, lb.cookieProblems(), lb.unserved(), lb.unnamed())
 	if lb.unsaved != "" {
 		status.Problems = append(status.Problems, lb.unsaved)
 	}

@@ -240,3 +240,16 @@ func TestAnUpgradeToAnotherLayoutOfMapsReplacesTheProgramInPlace(t *testing.T) {
 		t.Errorf("layouts after the upgrade: %q", left)
 	}
 }
+
+func TestALoadBalancerThatTheFileDoesNotNameSaysSo(t *testing.T) {
+	h := newLBHost(t)
+	lacks := func(s api.LBStatus) bool { return says(s.Problems, "tunnels_from lacks 10.9.0.1,") }
+	file := fmt.Sprintf(lbFile, "")
+	h.write(file + "tunnels_from: [10.9.0.9]\n")
+	h.start()
+	h.await("the problem", lacks)
+	h.awaitFile(h.write(file + "tunnels_from: [10.9.0.9, 10.9.0.1]\n"))
+	h.await("its end", func(s api.LBStatus) bool { return !lacks(s) })
+	h.awaitFile(h.write(file))
+	h.await("no list", func(s api.LBStatus) bool { return s.Ready && !lacks(s) })
+}

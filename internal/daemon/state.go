@@ -20,6 +20,8 @@ type savedFleet struct {
 
 	Nodes      []model.Node `json:"nodes,omitempty"`
 	NodeHealth model.Health `json:"node_health,omitzero"`
+
+	TunnelsFrom []netip.Addr `json:"tunnels_from,omitempty"`
 }
 
 // savedState is the state file.

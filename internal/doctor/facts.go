@@ -3,6 +3,7 @@ package doctor
 import (
 	"net/netip"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/daemon"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
@@ -70,9 +71,9 @@ type daemonFacts struct {
 	Name          string // of a load balancer
 	Ready         bool
 	NotReady      []string
-	Server        string       // name of an agent's servers, if it was given
-	TunnelsFrom   []netip.Addr // who may open tunnels to an agent; empty: anybody
-	Fleet         model.Fleet  // that runs, without keys
+	Server        string      // name of an agent's servers, if it was given
+	Tunnels       api.Tunnels // who may open some to an agent
+	Fleet         model.Fleet // that runs, without keys
 	ByControllers bool
 	Path          string // of its configuration file
 	SHA256        string

@@ -145,8 +145,8 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 	defer cancel()
 	var status struct { // of either role
 		api.LBStatus
-		Server      string       `json:"server"`
-		TunnelsFrom []netip.Addr `json:"tunnels_from"`
+		Server  string      `json:"server"`
+		Tunnels api.Tunnels `json:"tunnels"`
 	}
 	client := api.NewClient(socket)
 	if d.Err = client.Get(ctx, api.PathStatus, &status); d.Err != nil {
@@ -156,7 +156,7 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 	if d.Err = client.Get(ctx, api.PathRunning, &d.Fleet); d.Err != nil {
 		return d
 	}
-	d.TunnelsFrom = status.TunnelsFrom
+	d.Tunnels = status.Tunnels
 	d.NotReady, d.Server, d.ByControllers = status.NotReady, status.Server, status.ByControllers
 	d.Role, d.Ready, d.Interfaces, d.Problems = Role(status.Role), status.Ready, status.Interfaces, status.Problems
 	d.Name = status.Name

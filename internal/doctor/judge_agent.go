@@ -46,11 +46,12 @@ func judgeTunnels(f *facts) []Finding {
 	if f.Role != RoleAgent || f.Daemon.Role != RoleAgent {
 		return nil
 	}
-	if len(f.Daemon.TunnelsFrom) > 0 {
-		return []Finding{ok("tunnels", "", "only those of %d addresses are taken", len(f.Daemon.TunnelsFrom))}
+	t := &f.Daemon.Tunnels
+	if t.Limited {
+		return []Finding{ok("tunnels", "", "only those of %d addresses are taken, known from %s", len(t.From), t.Source)}
 	}
 	return []Finding{{"tunnels", "", Warning, "those of anybody are taken: whoever reaches this host evades what routers filter for the VIPs",
-		"start the agent with --tunnels-from and the load balancers' addresses, or keep IP protocols 4 and 41 and UDP port 6080 of others out"}}
+		t.Open + "; or keep IP protocols 4 and 41 and UDP port 6080 of others out"}}
 }
 
 func judgeVIPs(f *facts) (out []Finding) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/daemon"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
@@ -40,7 +41,7 @@ func healthyFacts(role Role) *facts {
 		Paths:  map[netip.Addr]pathFacts{server: {MTU: 1600, Asked: true}},
 		Clocks: map[netip.AddrPort]clockFacts{netip.AddrPortFrom(server, 80): {One: true}},
 		Daemon: daemonFacts{SocketThere: true, Role: role, Ready: true, SHA256: "abcdefgh", Path: "ballast.yaml",
-			TunnelsFrom: []netip.Addr{netip.MustParseAddr("10.0.0.1")}},
+			Tunnels: api.Tunnels{Limited: true, From: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Source: "file"}},
 		Host: hostFacts{
 			Timestamps: 1, Addresses: map[netip.Addr]string{server: "eth0", vip: "lo"},
 			DefaultRoutes: []netdev.DefaultRoute{{Interface: "eth0"}},
@@ -186,7 +187,7 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"other role", RoleLB, func(f *facts) { f.Daemon.Role = RoleAgent }, "daemon", Problem, "--instance"},
 		{"other file", RoleLB, func(f *facts) { f.Daemon.SHA256 = "other" }, "daemon", Problem, "reload"},
 		{"refused file", RoleLB, func(f *facts) { f.Daemon.Refused = "a.yaml:3: x" }, "daemon", Problem, "correct"},
-		{"tunnels of strangers", RoleAgent, func(f *facts) { f.Daemon.TunnelsFrom = nil }, "tunnels", Warning, "--tunnels-from"},
+		{"tunnels of strangers", RoleAgent, func(f *facts) { f.Daemon.Tunnels = api.Tunnels{Open: "name them"} }, "tunnels", Warning, "name them; or keep"},
 		{"its problems", RoleAgent, func(f *facts) { f.Daemon.Problems = []string{"VIP is away: add it"} }, "daemon", Problem, "do what it says"},
 		{"no way back", RoleAgent, func(f *facts) { f.Host.Back = map[bool]error{false: errors.New("no route to host")} }, "way back", Warning, "ip route add default"},
 		{"dead router", RoleAgent, func(f *facts) { f.Host.Back = map[bool]error{false: netdev.ErrUnresolved} }, "way back", Warning, "ip route replace default"},

@@ -25,6 +25,7 @@ const (
 	DefaultIndexBits = 6     // of a connection table: partitions of 63 connections, the most there can be
 	MaxIndexBits     = 6
 	DefaultNodeBits  = 3     // where there is a second tier: 7 nodes
+	MaxTunnelSources = 16384 // addresses of load balancers that an agent has room for
 	WeightUnset      = 65535 // Server.Weight of a server that has not been given one: ApplyDefaults makes it 1
 )
 
@@ -43,6 +44,9 @@ type Fleet struct {
 	Nodes []Node `json:"nodes,omitempty"`
 	// NodeHealth is how those of the first tier find out which of the second are alive.
 	NodeHealth Health `json:"node_health,omitzero"`
+	// TunnelsFrom are the addresses that load balancers send tunnels from: agents that run by a file drop those of others. None: they take
+	// them of anybody.
+	TunnelsFrom []netip.Addr `json:"tunnels_from,omitempty"`
 }
 
 // Node is a load balancer with a tier.
@@ -188,7 +192,8 @@ func (s *Service) Endpoint(server *Server) netip.AddrPort {
 
 // Clone returns a copy that shares no memory with f.
 func (f *Fleet) Clone() Fleet {
-	clone := Fleet{Keys: f.Keys, Services: slices.Clone(f.Services), Nodes: slices.Clone(f.Nodes), NodeHealth: f.NodeHealth}
+	clone := Fleet{Keys: f.Keys, Services: slices.Clone(f.Services), Nodes: slices.Clone(f.Nodes), NodeHealth: f.NodeHealth,
+		TunnelsFrom: slices.Clone(f.TunnelsFrom)}
 	clone.NodeHealth.Command = slices.Clone(f.NodeHealth.Command)
 	clone.Keys.Cookie = maps.Clone(f.Keys.Cookie)
 	for i := range clone.Services {

@@ -245,6 +245,12 @@ func TestEveryContradictionIsRefusedWithPathAndRemedy(t *testing.T) {
 		{"check of nodes without a port", func(f *Fleet) { f.NodeHealth.Check = CheckTCP }, "node_health.port", "--metrics"},
 		{"check of nodes with a deadline", func(f *Fleet) { f.NodeHealth.Deadline = 1 }, "node_health.deadline", "at once"},
 		{"too many nodes", func(f *Fleet) { f.Nodes = make([]Node, MaxNodes+1) }, "nodes", "1024"},
+		{"tunnels from anywhere", func(f *Fleet) { f.TunnelsFrom = []netip.Addr{netip.IPv6Unspecified()} }, "tunnels_from[0]", "address of a host"},
+		{"tunnels from everybody", func(f *Fleet) { f.TunnelsFrom = []netip.Addr{netip.MustParseAddr("224.0.0.1")} }, "tunnels_from[0]", "address of a host"},
+		{"tunnels from one twice", func(f *Fleet) {
+			f.TunnelsFrom = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.1")}
+		}, "tunnels_from[1]", "remove it"},
+		{"tunnels from too many", func(f *Fleet) { f.TunnelsFrom = make([]netip.Addr, MaxTunnelSources+1) }, "tunnels_from", "at most"},
 		{"state unknown", func(f *Fleet) { f.Services[0].Servers[0].State = 9 }, "services[0].servers[0].state", "active, draining, off"},
 	}
 	for _, c := range cases {
@@ -371,7 +377,7 @@ func TestNextFreeIDDoesNotReuseGapsUntilItMust(t *testing.T) {
 
 func TestCloneSharesNothing(t *testing.T) {
 	f := fleet(2)
-	f.Nodes = tiers()
+	f.Nodes, f.TunnelsFrom = tiers(), []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 	clone := f.Clone()
 	if !reflect.DeepEqual(f, clone) {
 		t.Fatal("the clone differs")
@@ -380,8 +386,9 @@ func TestCloneSharesNothing(t *testing.T) {
 	clone.Services[0].Ports[0] = 1
 	clone.Services[0].Servers[0].ID = 99
 	clone.Nodes[0].ID = 99
+	clone.TunnelsFrom[0] = netip.IPv6Unspecified()
 	want := fleet(2)
-	want.Nodes = tiers()
+	want.Nodes, want.TunnelsFrom = tiers(), []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 	if !reflect.DeepEqual(f, want) {
 		t.Error("changing the clone changed the original")
 	}

@@ -24,7 +24,24 @@ func (f *Fleet) Validate() error {
 	f.validateVIPs(&found)
 	f.validateNATServers(&found)
 	f.validateNodes(&found)
+	f.validateTunnelsFrom(&found)
 	return found.join()
+}
+
+func (f *Fleet) validateTunnelsFrom(found *findings) {
+	if len(f.TunnelsFrom) > MaxTunnelSources {
+		found.add("tunnels_from", "name load balancers alone", "%d addresses, at most %d fit", len(f.TunnelsFrom), MaxTunnelSources)
+	}
+	seen := make(map[netip.Addr]int, len(f.TunnelsFrom))
+	for i, address := range f.TunnelsFrom {
+		path := fmt.Sprintf("tunnels_from[%d]", i)
+		if address.Zone() != "" || address.Is4In6() || !address.IsGlobalUnicast() {
+			found.add(path, "use an address of a host, like 10.0.0.11 or 2001:db8::11", "%s is none that packets come from", address)
+		} else if first, ok := seen[address]; ok {
+			found.add(path, "remove it", "%s is also tunnels_from[%d]", address, first)
+		}
+		seen[address] = i
+	}
 }
 
 func (f *Fleet) validateKeys(found *findings) {

@@ -25,7 +25,7 @@ func Diff(a, b model.Fleet) []string {
 			lines = append(lines, fmt.Sprintf("service %s: added with %d servers", to.Name, len(to.Servers)))
 		}
 	}
-	return append(append(lines, diffNodes(a.Nodes, b.Nodes)...), diffFields("node_health: ", fleetFields, &a, &b)...)
+	return append(append(lines, diffNodes(a.Nodes, b.Nodes)...), diffFields("", fleetFields, &a, &b)...)
 }
 
 func diffNodes(a, b []model.Node) (lines []string) {

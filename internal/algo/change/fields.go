@@ -40,8 +40,9 @@ var serviceFields = append([]field[model.Service]{
 	{"table.scrubber", func(s *model.Service) string { return strconv.Quote(s.Table.Scrubber) }, func(to, from *model.Service) { to.Table.Scrubber = from.Table.Scrubber }},
 }, healthFields("health.", func(s *model.Service) *model.Health { return &s.Health })...)
 
-// fleetFields are those of the whole fleet that are in no list.
-var fleetFields = healthFields("", func(f *model.Fleet) *model.Health { return &f.NodeHealth })
+// fleetFields are those of the whole fleet that are told apart by nothing else.
+var fleetFields = append(healthFields("node_health: ", func(f *model.Fleet) *model.Health { return &f.NodeHealth }),
+	field[model.Fleet]{"tunnels_from", func(f *model.Fleet) string { return fmt.Sprint(f.TunnelsFrom) }, func(to, from *model.Fleet) { to.TunnelsFrom = slices.Clone(from.TunnelsFrom) }})
 
 // healthFields are those of the health that of returns.
 func healthFields[T any](prefix string, of func(*T) *model.Health) []field[T] {

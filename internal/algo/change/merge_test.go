@@ -1,6 +1,7 @@
 package change_test
 
 import (
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -173,6 +174,7 @@ func anyFleet(label string) *rapid.Generator[model.Fleet] {
 				State: model.ServerState(rapid.Uint8Range(0, 2).Draw(t, "state"))})
 		}
 		f.NodeHealth.Rise = rapid.Uint8Range(0, 2).Draw(t, "rise")
+		f.TunnelsFrom = rapid.SampledFrom([][]netip.Addr{nil, {netip.MustParseAddr("192.0.2.1")}, {netip.MustParseAddr("192.0.2.2")}}).Draw(t, "tunnels from")
 		return f
 	})
 }

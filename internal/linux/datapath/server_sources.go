@@ -9,9 +9,18 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-// SetTunnelSources makes tunnels from other addresses than these be dropped. None: those of anybody are taken. A source that stays is known
-// at every moment.
-func (s *Server) SetTunnelSources(addresses []netip.Addr) error {
+// TunnelLimit says what becomes of tunnels from addresses that are not named.
+type TunnelLimit uint32
+
+// What becomes of them.
+const (
+	TunnelsOfAnybody = TunnelLimit(serverTunnelLimitTUNNELS_OF_ANYBODY) // they are taken
+	StrangersNoted   = TunnelLimit(serverTunnelLimitTUNNELS_NOTED)      // taken, and Strangers tells of them
+	StrangersDropped = TunnelLimit(serverTunnelLimitTUNNELS_DROPPED)    // dropped, and Strangers tells of them
+)
+
+// SetTunnelSources says who may open tunnels, and what becomes of those of others. A source that stays is known at every moment.
+func (s *Server) SetTunnelSources(addresses []netip.Addr, limit TunnelLimit) error {
 	want := make(map[[16]byte]uint32, len(addresses))
 	places := make([]serverTunnelPlace, s.objects.TunnelPlaces.MaxEntries())
 	for _, address := range addresses {
@@ -19,19 +28,17 @@ func (s *Server) SetTunnelSources(addresses []netip.Addr) error {
 		want[wire] = 1
 		places[sourcePlace(wire, uint32(len(places)))].Address = wire32(address)
 	}
-	limit := func() error {
+	put := func() error {
 		for i := range places {
-			if len(addresses) > 0 {
-				places[i].Limited = 1
-			}
+			places[i].Limit = serverTunnelLimit(limit)
 			if err := s.objects.TunnelPlaces.Put(uint32(i), places[i]); err != nil {
 				return fmt.Errorf("write place %d of the tunnels' sources: %w", i, err)
 			}
 		}
 		return nil
 	}
-	if len(addresses) == 0 { // anybody is taken before the known ones go
-		if err := limit(); err != nil {
+	if limit != StrangersDropped { // strangers are taken before the known ones go
+		if err := put(); err != nil {
 			return err
 		}
 		return replace(s.objects.TunnelSources, want)
@@ -39,14 +46,42 @@ func (s *Server) SetTunnelSources(addresses []netip.Addr) error {
 	if err := replace(s.objects.TunnelSources, want); err != nil {
 		return err
 	}
-	return limit()
+	return put()
 }
 
-// sourcePlace is tunnel_source_known's index (bpf/state/tunnel_sources.h) among a power of two.
+// sourcePlace is tunnel_taken's index (bpf/state/tunnel_sources.h) among a power of two.
 func sourcePlace(wire [16]byte, places uint32) uint32 {
 	var mixed uint32
 	for at := 0; at < len(wire); at += 4 {
 		mixed ^= binary.LittleEndian.Uint32(wire[at:])
 	}
 	return uint32(uint64(mixed*0x9e3779b1) * uint64(places) >> 32)
+}
+
+// Strangers are tunnels from addresses that are not named, as far as they were looked at.
+type Strangers struct {
+	Packets uint64
+	Last    netip.Addr // that the last one came from; invalid: there was none
+}
+
+// Strangers tells of them since the maps were made. It may be called at any time.
+func (s *Server) Strangers() (found Strangers, err error) {
+	var perCPU []serverTunnelStranger
+	if err := s.objects.TunnelStrangers.Lookup(uint32(0), &perCPU); err != nil {
+		return found, fmt.Errorf("read where strangers' tunnels come from: %w", err)
+	}
+	var newest uint64
+	for _, stranger := range perCPU {
+		if found.Packets += stranger.Packets; stranger.SeenNs > newest {
+			newest, found.Last = stranger.SeenNs, addressOf(stranger.Address)
+		}
+	}
+	return found, nil
+}
+
+func addressOf(words [4]uint32) netip.Addr {
+	if [3]uint32(words[1:]) == [3]uint32{} {
+		return ipv4(words[0])
+	}
+	return ipv6(words)
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"testing"
+
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
 )
 
 // Whose headers contradict one another is dropped, by whatever tunnel it comes and whether or not it would be handed on.
@@ -80,7 +82,7 @@ func TestOnlyKnownSourcesOpenTunnels(t *testing.T) {
 		t.Errorf("nobody is named, and a tunnel is %s", verdict)
 	}
 	for range 2 { // the second time nothing changes
-		check(t, r.agent.SetTunnelSources([]netip.Addr{known, known6}))
+		check(t, r.agent.SetTunnelSources([]netip.Addr{known, known6}, datapath.StrangersDropped))
 		for from, want := range map[netip.Addr]string{
 			known: "decapsulated", known6: "decapsulated", stranger: "dropped_foreign_source", stranger6: "dropped_foreign_source",
 			netip.MustParseAddr("0.0.0.0"): "dropped_foreign_source", netip.IPv6Unspecified(): "dropped_foreign_source",
@@ -96,13 +98,53 @@ func TestOnlyKnownSourcesOpenTunnels(t *testing.T) {
 			t.Errorf("a tunnel of the host's own: %s", verdict)
 		}
 	}
-	check(t, r.agent.SetTunnelSources([]netip.Addr{stranger}))
+	check(t, r.agent.SetTunnelSources([]netip.Addr{stranger}, datapath.StrangersDropped))
 	if verdict := verdictOf(known, nil, servicePort); verdict != "dropped_foreign_source" {
 		t.Errorf("from one that is named no longer: %s", verdict)
 	}
-	check(t, r.agent.SetTunnelSources(nil))
+	check(t, r.agent.SetTunnelSources(nil, datapath.TunnelsOfAnybody))
 	if verdict := verdictOf(known, nil, servicePort); verdict != "decapsulated" {
 		t.Errorf("nobody is named any more: %s", verdict)
+	}
+}
+
+// Whoever lacks an address in the list learns it from the last tunnel, also before any is dropped.
+func TestStrangersThatOpenTunnelsAreNamed(t *testing.T) {
+	r := newXDPRig(t)
+	known := []netip.Addr{netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("fd09::1")}
+	strangers := []netip.Addr{netip.MustParseAddr("203.0.113.250"), netip.MustParseAddr("2001:db8::bad")}
+	run := func(from netip.Addr) string {
+		to := own4
+		if from.Is6() {
+			to = own6
+		}
+		_, _, verdict := r.run(r.wrap(tunnel{from: from, to: to}, inner(t, r.vips[0], servicePort, 7, "A", 0)))
+		return verdict
+	}
+	before, err := r.agent.Strangers()
+	check(t, err)
+	if before.Last.IsValid() {
+		t.Fatalf("before there was any: %+v", before)
+	}
+	for limit, want := range map[datapath.TunnelLimit]string{
+		datapath.TunnelsOfAnybody: "decapsulated", datapath.StrangersNoted: "decapsulated", datapath.StrangersDropped: "dropped_foreign_source",
+	} {
+		check(t, r.agent.SetTunnelSources(known, limit))
+		for i, from := range strangers {
+			before, err := r.agent.Strangers()
+			check(t, err)
+			if verdict := run(known[i]); verdict != "decapsulated" {
+				t.Errorf("limit %d: from %s: %s", limit, known[i], verdict)
+			}
+			if verdict := run(from); verdict != want {
+				t.Errorf("limit %d: from %s: %s, want %s", limit, from, verdict, want)
+			}
+			after, err := r.agent.Strangers()
+			check(t, err)
+			if noted := after.Packets - before.Packets; limit == datapath.TunnelsOfAnybody && noted != 0 || limit != datapath.TunnelsOfAnybody && (noted == 0 || after.Last != from) {
+				t.Errorf("limit %d: after a tunnel from %s: %+v, before it %+v", limit, from, after, before)
+			}
+		}
 	}
 }
 
@@ -113,7 +155,7 @@ func TestManySourcesAreKnown(t *testing.T) {
 	for i := range 3000 {
 		known = append(known, netip.AddrFrom4([4]byte{10, 77, byte(i >> 8), byte(i)}))
 	}
-	check(t, r.agent.SetTunnelSources(known))
+	check(t, r.agent.SetTunnelSources(known, datapath.StrangersDropped))
 	for i := 0; i < len(known); i += 7 {
 		for from, want := range map[netip.Addr]string{known[i]: "decapsulated", netip.AddrFrom4([4]byte{10, 78, byte(i >> 8), byte(i)}): "dropped_foreign_source"} {
 			if _, _, verdict := r.run(r.wrap(tunnel{from: from, to: own4}, inner(t, r.vips[0], servicePort, 7, "A", 0))); verdict != want {

@@ -301,6 +301,12 @@ func (lb *LB) edit(file *config.File) error {
 
 // carryOut makes the tables follow the desired state. When they cannot, the desired state becomes what it was before.
 func (lb *LB) carryOut(before node.Node) error {
+	if lb.remote == nil {
+		if err := lb.checkOwnListeners(); err != nil {
+			lb.node = before
+			return err
+		}
+	}
 	awaitNeighbours(lb.wantedAddresses())
 	lb.forgetWeights()
 	if err := lb.sync(); err != nil {

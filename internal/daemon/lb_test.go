@@ -126,6 +126,28 @@ func TestAFileThatCannotBeAppliedIsRefusedAndTheOldStateGoesOn(t *testing.T) {
 	h.expectServers("after removal", "s1 active", "s2 active", "s3 removed")
 }
 
+// A VIP may be an address of the load balancer, as long as no port of the service is one that the daemon listens at.
+func TestAServiceTakesNothingThatIsForTheDaemonItself(t *testing.T) {
+	h := newLBHost(t)
+	h.awaitAfterStart()
+	add := func(port uint32) error {
+		_, err := h.client.Fleet().PutService(t.Context(), &ballastv1.PutServiceRequest{Service: &ballastv1.Service{Name: "own", Vip: "10.9.0.1", Ports: []uint32{port}}})
+		return err
+	}
+	taken := "services[1].vip: 10.9.0.1 port 9435 is where this load balancer listens by --metrics"
+	if err := add(9435); connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), taken) {
+		t.Errorf("by ctl: %v", err)
+	}
+	file := fmt.Sprintf(lbFile, "")
+	h.write(file + "  - {name: own, vip: 10.9.0.1, ports: [9435]}\n")
+	status := h.await("the refusal", func(s api.LBStatus) bool { return s.Config.Error != "" })
+	if !strings.Contains(status.Config.Error, taken) {
+		t.Errorf("by the file: %q", status.Config.Error)
+	}
+	h.awaitFile(h.write(file))
+	require(t, add(80))
+}
+
 func (h *lbHost) awaitAfterStart() {
 	h.t.Helper()
 	sum := h.with("")

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 )
 
 // Document is one value. Keys are like "services/web".
@@ -62,6 +63,8 @@ type Member struct {
 	Address string `json:"address"` // where nodes and ctl reach it
 	Version string `json:"version"`
 	Term    uint64 `json:"-"` // grows with every joining of anybody
+
+	Addresses []netip.Addr `json:"addresses,omitempty"` // that its certificate names
 }
 
 // Check finds what no Commit can mean.

@@ -116,7 +116,7 @@ func withoutLease(gone map[string]*ballastv1.NodeStatus, before, now []store.Mem
 
 // join puts this controller on the list of those that live, and delivers the list.
 func (c *controller) join(ctx context.Context) <-chan []store.Member {
-	self := store.Member{Name: c.name, Address: c.address, Version: c.options.Version}
+	self := store.Member{Name: c.name, Address: c.address, Version: c.options.Version, Addresses: c.credentials.Identity().Addresses}
 	said := false
 	for {
 		live, err := c.store.Join(ctx, self)

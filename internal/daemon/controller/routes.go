@@ -16,6 +16,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -138,7 +139,13 @@ func (f fleetOf) History(context.Context) (list []*ballastv1.FleetChange, err er
 }
 
 func (f fleetOf) Change(ctx context.Context, dryRun bool, edit api.Edit) ([]string, uint64, error) {
-	return f.desired.Change(ctx, dryRun, edit)
+	return f.desired.Change(ctx, dryRun, func(fleet *model.Fleet, removed []node.Removed) error {
+		before := vipsOf(fleet)
+		if err := edit(fleet, removed); err != nil {
+			return err
+		}
+		return f.checkVIPs(before, fleet)
+	})
 }
 
 func (f fleetOf) Forget(ctx context.Context, service, server string) ([]string, uint64, error) {

@@ -46,11 +46,13 @@ func (m *membership) publish() {
 			members = append(members, member)
 		}
 	}
-	if list := store.Listed(members); m.last == nil || !slices.Equal(list, m.last) {
+	if list := store.Listed(members); m.last == nil || !slices.EqualFunc(list, m.last, sameJoining) {
 		m.last = slices.Clip(list)
 		store.Publish(m.told, slices.Clone(list))
 	}
 }
+
+func sameJoining(a, b store.Member) bool { return a.Name == b.Name && a.Term == b.Term }
 
 // Join implements store.Store. The Term is etcd's revision at which the member has joined.
 func (s *Store) Join(ctx context.Context, self store.Member) (<-chan []store.Member, error) {

@@ -1,0 +1,45 @@
+package controller
+
+import (
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/pki"
+	"github.com/ballast-lb/ballast/internal/store/memory"
+)
+
+// Load balancers would take what is said to a controller or a node for a service's packets.
+func TestAVIPIsNoAddressOfTheFleetItself(t *testing.T) {
+	ca, s := newAuthority(t), memory.New()
+	ca.issue(pki.Controller, "c1", "127.0.0.1", "203.0.113.1")
+	c := startController(t, ca, "c1", "127.0.0.1:0", s, nil)
+	client := c.client(ca.issue(pki.Ctl, "alice"))
+	apply(t, client, testService("web", 1)) // 198.51.100.1
+	ca.issue(pki.Controller, "c2", "2001:db8::2", "198.51.100.1")
+	startController(t, ca, "c2", "127.0.0.1:0", s, nil)
+	join(t, c.address, ca.issue(pki.LB, "lb1"))
+	await(t, "the first controller to know of the second and of the load balancer", func() bool {
+		answer, err := client.ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
+		require(t, err)
+		return len(answer.Nodes) == 3
+	})
+	put := func(vip string) error {
+		view := testService("other")
+		service := api.ServiceToProto(&view.Service)
+		service.Vip = vip
+		_, err := client.PutService(t.Context(), &ballastv1.PutServiceRequest{Service: service})
+		return err
+	}
+	for vip, owner := range map[string]string{"203.0.113.1": "controller c1", "2001:db8::2": "controller c2", "127.0.0.1": "load balancer lb1"} {
+		if err := put(vip); connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "services[1].vip: "+vip+" is the address of "+owner) {
+			t.Errorf("%s: %v, want a refusal", vip, err)
+		}
+	}
+	require(t, put("203.0.113.2"))
+	// What was there before a controller had the address does not keep others from being changed.
+	require(t, put("203.0.113.3"))
+}

@@ -8,7 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 )
 
 func serve(t *testing.T, s *Server) *Client {
@@ -47,6 +52,26 @@ func TestRefusalKeepsItsCodeAndMessage(t *testing.T) {
 	var refused *Error
 	if !errors.As(err, &refused) || refused.Code != 400 || refused.Message != `no server "s9"` {
 		t.Fatalf("got %v", err)
+	}
+}
+
+// Whoever asks the wrong daemon is told which it is, by a client of either API.
+func TestWhatNoRouteIsForIsRefusedWithTheReason(t *testing.T) {
+	s := NewServer()
+	s.Handle("GET /v1/x", func(*http.Request) (any, error) { return nil, nil })
+	s.Otherwise("this is another daemon")
+	client := serve(t, s)
+	for what, err := range map[string]error{
+		"no such path":   client.Get(t.Context(), PathTrace, nil),
+		"no such method": client.Do(t.Context(), http.MethodDelete, "/v1/x", nil, nil),
+	} {
+		if err == nil || err.Error() != "this is another daemon" {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, err := client.Fleet().ListServers(t.Context(), &ballastv1.ListServersRequest{})
+	if connect.CodeOf(err) != connect.CodeUnimplemented || !strings.HasSuffix(err.Error(), "this is another daemon") {
+		t.Errorf("no such service: %v", err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 )
 
@@ -47,6 +48,19 @@ func (s *Server) Handle(pattern string, f func(*http.Request) (any, error)) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
 		json.NewEncoder(w).Encode(answer) // the client may have gone: nobody to tell
+	})
+}
+
+// Otherwise has requests that no route is for refused with the reason: which daemon this is, and who serves what it does not.
+func (s *Server) Otherwise(why string) {
+	s.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		json.NewEncoder(w).Encode(struct {
+			Error   string `json:"error"`
+			Code    string `json:"code"` // these two for clients of ballast.v1.Fleet
+			Message string `json:"message"`
+		}{why, connect.CodeUnimplemented.String(), why})
 	})
 }
 

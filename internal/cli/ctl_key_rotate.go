@@ -127,7 +127,7 @@ func (r *keyRotation) begin(ctx context.Context) (*ballastv1.ListKeysResponse, e
 	case err != nil:
 		return nil, err
 	case keys.Blind != "":
-		return nil, fmt.Errorf("rotate keys: %s: rotate by hand, see \"Rotating keys\" in docs/operations.md", keys.Blind)
+		return nil, fmt.Errorf("rotate keys: %s", keys.Blind)
 	case len(keys.Epochs) == 0:
 		return nil, errors.New("rotate keys: there are none yet: they come with the first service")
 	case len(keys.Epochs) == 1 && r.abort:

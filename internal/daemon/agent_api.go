@@ -21,6 +21,7 @@ func (a *Agent) routes() *api.Server {
 	})
 	s.Handle("GET "+api.PathCounters, func(*http.Request) (any, error) { return a.counters() })
 	s.HandleRaw("GET "+api.PathMetrics, a.metricsHandler())
+	s.Otherwise("this is an agent: `ballast ctl` status, counters and metrics work here; the rest is asked at a load balancer, or with --controller")
 	return s
 }
 

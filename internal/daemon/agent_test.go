@@ -166,6 +166,18 @@ func TestAgentServesReloadsAndSurvivesItsOwnDeath(t *testing.T) {
 	}
 }
 
+func TestAnAgentSaysThatItIsOne(t *testing.T) {
+	h := newAgentHost(t)
+	h.write(fmt.Sprintf(agentFile, 1))
+	h.start()
+	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready })
+	for _, path := range []string{api.PathTrace, api.PathConnections, api.PathConfigDiff} {
+		if err := h.client.Get(t.Context(), path, nil); err == nil || !strings.Contains(err.Error(), "this is an agent") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
 // What it has begun by then must not keep it from ending.
 func TestAnAgentEndsWhoseAddressForMetricsIsTaken(t *testing.T) {
 	h := newAgentHost(t)

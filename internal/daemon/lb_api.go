@@ -30,7 +30,7 @@ func (lb *LB) routes() *api.Server {
 	s.Handle("GET "+api.PathConfigDiff, func(*http.Request) (any, error) {
 		lb.mu.Lock()
 		defer lb.mu.Unlock()
-		return api.Changed{Changes: lb.node.Differences()}, nil
+		return api.Changed{Changes: lb.node.Differences()}, lb.refuseWithoutFile()
 	})
 	s.Handle("POST "+api.PathConfigAction, lb.configAction)
 	s.Handle("GET "+api.PathConnections, lb.connectionsAsked)
@@ -40,6 +40,7 @@ func (lb *LB) routes() *api.Server {
 	s.HandleRaw("GET "+api.PathTrace, http.HandlerFunc(lb.serveTrace))
 	s.HandleRaw("GET "+api.PathMetrics, lb.metricsHandler())
 	s.HandleRaw(api.NewFleetHandler(desired{lb}))
+	s.Otherwise("this load balancer does not know that command: it is of another version than this ballast")
 	return s
 }
 
@@ -113,8 +114,21 @@ func (lb *LB) refuseIfRemote() error {
 	if lb.remote == nil {
 		return nil
 	}
-	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this load balancer runs by controllers: use `ballast ctl --controller %s`",
-		strings.Join(lb.options.Controllers, ",")))
+	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this load balancer runs by controllers: use `%s`", lb.askControllers()))
+}
+
+// askControllers begins commands for whoever keeps the fleet, of a load balancer that runs by them.
+func (lb *LB) askControllers() string {
+	return "ballast ctl --controller " + strings.Join(lb.options.Controllers, ",")
+}
+
+func (lb *LB) refuseWithoutFile() error {
+	if lb.remote == nil {
+		return nil
+	}
+	ask := lb.askControllers()
+	return api.BadRequest("this load balancer has no configuration file, as it runs by controllers: `%s apply -f FILE --dry-run` tells how the fleet differs from a file, "+
+		"`%s history` who changed what", ask, ask)
 }
 
 // forget gives up a removed server and its id.
@@ -138,8 +152,8 @@ func (lb *LB) forget(ctx context.Context, service, server string) (changes []str
 }
 
 func (lb *LB) configAction(r *http.Request) (any, error) {
-	if lb.remote != nil {
-		return nil, api.BadRequest("this load balancer has no configuration file: it runs by controllers")
+	if err := lb.refuseWithoutFile(); err != nil {
+		return nil, err
 	}
 	switch r.PathValue("action") {
 	case "reload":

@@ -165,6 +165,7 @@ func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t
 	if err == nil || !strings.Contains(err.Error(), "--controller "+strings.Join(remoteControllers, ",")) {
 		t.Errorf("a change of one node alone: %v", err)
 	}
+	h.expectControllersNamed()
 
 	endFirst()
 	endSecond()
@@ -192,6 +193,24 @@ func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t
 	h.expectServers("resynchronised", "s4 active")
 	require(t, h.process.Process.Signal(unix.SIGHUP))
 	h.await("another stream", func(s api.LBStatus) bool { return since().After(joined) && s.Revision == 7 })
+}
+
+// expectControllersNamed is about what a load balancer without a file cannot tell.
+func (h *remoteHost) expectControllersNamed() {
+	h.t.Helper()
+	ask := "ballast ctl --controller " + strings.Join(remoteControllers, ",")
+	var diff api.Changed
+	if err := h.client.Get(h.t.Context(), api.PathConfigDiff, &diff); err == nil || !strings.Contains(err.Error(), "no configuration file") || !strings.Contains(err.Error(), ask+" apply -f FILE --dry-run") {
+		h.t.Errorf("what differs from no file: %q, %v", diff.Changes, err)
+	}
+	keys, err := h.client.Fleet().ListKeys(h.t.Context(), &ballastv1.ListKeysRequest{})
+	if err != nil || strings.Contains(keys.Blind, "by a file") || !strings.Contains(keys.Blind, ask) {
+		h.t.Errorf("who knows of keys: %v, %v", keys, err)
+	}
+	nodes, err := h.client.Fleet().ListNodes(h.t.Context(), &ballastv1.ListNodesRequest{})
+	if err != nil || nodes.Nodes[0].Revision != 6 {
+		h.t.Errorf("nodes that a node knows: %v, %v", nodes, err)
+	}
 }
 
 func TestAStateThatMakesNoSenseIsRefusedAndTheOldOneGoesOn(t *testing.T) {

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"connectrpc.com/connect"
 
@@ -80,7 +81,11 @@ func told(s *api.ServiceStatus, server *api.ServerStatus, down map[uint16]bool, 
 // Nodes knows of nobody else, but for the nodes of the second tier that this one sends to.
 func (d desired) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
 	status := d.lb.status()
-	nodes := []*ballastv1.NodeStatus{{Role: status.Role, Name: status.Name, Version: status.Version, Revision: status.Generation, Ready: yesNo(status.Ready), Problems: status.Problems}}
+	revision := status.Generation
+	if status.ByControllers {
+		revision = status.Revision
+	}
+	nodes := []*ballastv1.NodeStatus{{Role: status.Role, Name: status.Name, Version: status.Version, Revision: revision, Ready: yesNo(status.Ready), Problems: status.Problems}}
 	if status.Tier != nil {
 		for _, node := range status.Tier.Second {
 			nodes = append(nodes, &ballastv1.NodeStatus{Role: status.Role, Name: node.Name, Address: node.Address.String(), Health: node.Health, HealthDetail: node.HealthDetail})
@@ -101,6 +106,9 @@ func (d desired) MakesKeys() bool { return false }
 
 // KeyNodes knows of nobody.
 func (d desired) KeyNodes() *rotation.Nodes {
+	if d.lb.remote != nil {
+		return &rotation.Nodes{Blind: fmt.Sprintf("this load balancer runs by controllers, and they know what the nodes have: use `%s`", d.lb.askControllers())}
+	}
 	return &rotation.Nodes{Blind: "a load balancer that runs by a file sees no other node: look that all load balancers and agents write the new epoch, and that " +
-		"no agent counts connections of the old one (`ballast ctl status` on each)"}
+		"no agent counts connections of the old one (`ballast ctl status` on each); see \"Rotating keys\" in docs/operations.md"}
 }

@@ -73,6 +73,8 @@ func (c *controller) localRoutes() *api.Server {
 	s.Handle("GET "+api.PathStatus, func(*http.Request) (any, error) { return c.status(), nil })
 	s.HandleRaw("GET "+api.PathMetrics, c.metrics())
 	s.HandleRaw(api.NewFleetHandler(fleetOf{c}))
+	s.Otherwise("this is a controller, which sees no packets and has no configuration file: counters, connections, trace and config are of one load balancer: " +
+		"run the command there; `ballast ctl history` and `apply --dry-run` tell what changed and what differs from a file")
 	return s
 }
 

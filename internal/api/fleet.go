@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/change"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -123,7 +125,7 @@ func (f *fleetAPI) carefully(ctx context.Context, dryRun, force bool, edit Edit)
 			}
 			after := fleet.Clone()
 			after.ApplyDefaults()
-			if answer.Warnings = change.Dangers(&before, &after); len(answer.Warnings) > 0 && !force {
+			if answer.Warnings = change.Dangers(&before, &after, f.unhealthy(ctx)); len(answer.Warnings) > 0 && !force {
 				return errDangerous
 			}
 			return nil
@@ -147,6 +149,20 @@ func (f *fleetAPI) carefully(ctx context.Context, dryRun, force bool, edit Edit)
 		refused.AddDetail(detail)
 	}
 	return nil, refused
+}
+
+// unhealthy goes by what is known of health now; where nothing is, nobody is unhealthy.
+func (f *fleetAPI) unhealthy(ctx context.Context) change.Unhealthy {
+	return func(service string) map[netip.Addr]bool {
+		found := map[netip.Addr]bool{}
+		servers, _ := f.desired.Servers(ctx, service)
+		for _, s := range servers {
+			if address, err := netip.ParseAddr(s.Server.Address); err == nil && s.Health == health.Unhealthy {
+				found[address] = true
+			}
+		}
+		return found
+	}
 }
 
 var errDangerous = errors.New("this harms clients or cannot be taken back")

@@ -83,6 +83,30 @@ func TestWhatHarmsClientsOrCannotBeTakenBackNeedsForce(t *testing.T) {
 	}
 }
 
+// Servers that are active and unhealthy are no reason to let the last healthy one go.
+func TestTheLastHealthyServerGoesByForceAlone(t *testing.T) {
+	memory := &apitest.Memory{Unhealthy: map[string]bool{"10.0.0.2": true}}
+	fleet, _ := serveFleet(t, memory)
+	checked := web(at("10.0.0.1"), at("10.0.0.2"), at("10.0.0.3"))
+	checked.Health = &ballastv1.Health{Check: "tcp"}
+	must(t)(fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{checked}}))
+	drain := func(server string, force bool) (*ballastv1.ChangeResponse, error) {
+		return fleet.DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: server, Force: force})
+	}
+	must(t)(drain("10.0.0.3", false))
+	const warning = "service web: no healthy server is left that takes new connections: all_down (keep) decides who gets them"
+	if _, err := drain("10.0.0.1", false); !slices.Equal(api.WarningsOf(err), []string{warning}) {
+		t.Errorf("without force: %v", err)
+	}
+	must(t)(drain("10.0.0.2", false)) // which had no new connections anyway
+	must(t)(fleet.UndrainServer(t.Context(), &ballastv1.ServerRequest{Service: "web", Server: "10.0.0.2"}))
+	if answer, err := drain("10.0.0.1", true); err != nil || !slices.Equal(answer.Warnings, []string{warning}) {
+		t.Errorf("with force: %v, %v", answer, err)
+	}
+	// Nobody is healthy any more, and no worse.
+	must(t)(fleet.RemoveServer(t.Context(), &ballastv1.ServerRequest{Service: "web", Server: "10.0.0.1"}))
+}
+
 func make16(b byte) []byte { return slices.Repeat([]byte{b}, 16) }
 
 func TestWhatHarmsNobodyNeedsNoForce(t *testing.T) {

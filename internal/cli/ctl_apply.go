@@ -41,7 +41,7 @@ between, nothing is done.
 The file is a configuration file (` + "`ballast ctl fleet`" + ` prints the one of now), with two differences: servers and nodes may lack their
 id, and keep the one that they have by their address, or get the next free one; and without a keys: section the keys stay as they are.
 Removed servers keep the connections that they have until they end. What harms clients or cannot be taken back is said in lines that begin
-with WARNING: a service that goes or loses its last server, choices that connections do not outlive, keys that go.
+with WARNING: a service that goes or loses its last (healthy) server, choices that connections do not outlive, keys that go.
 Keys that nodes or living connections still need are removed, replaced or turned back by --force-keys alone.
 
 The exit status of --dry-run is 0 if nothing would change, 2 if something would, and 1 on errors.`,

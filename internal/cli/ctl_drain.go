@@ -31,7 +31,8 @@ func (c *control) serverDrainCommand() *cobra.Command {
 		Long: `Give a server no new connections; those it has stay, until they end or the deadline has passed: then the server is off, and what
 is left of them is cut. Without --deadline they may stay for ever; saying drain again sets another deadline.
 
-A service whose last server is drained serves nobody new: that is asked about first, and elsewhere than at a terminal it needs --yes.
+A service whose last server is drained serves nobody new; where it is the last healthy one, all_down decides who does. Both are asked
+about first, and elsewhere than at a terminal need --yes.
 
 --wait stays until none is left or the deadline has passed, and shows how many remain: exactly where an agent counts them on the
 server, else "about", as the load balancers estimate it. Of a service with affinity hash or local-table nobody can tell without an

@@ -132,6 +132,9 @@ func TestTheFirstTierNoticesWhichNodesOfTheSecondAreDead(t *testing.T) {
 	if sent := packets("lb3"); sent != 0 {
 		t.Errorf("the dead node was sent %d packets", sent)
 	}
+	if _, err := h.client.Fleet().DrainNode(t.Context(), &ballastv1.NodeRequest{Node: "lb2"}); err == nil || !strings.Contains(err.Error(), "no healthy one of the second tier") {
+		t.Errorf("drain of the last healthy one: %v", err)
+	}
 
 	h.kill()
 	h.start()

@@ -9,10 +9,14 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// Dangers returns what of a change from a to b harms clients or cannot be taken back, one line each: a service whose last server stops taking
-// new connections, a service or port that goes, choices that connections do not outlive, keys. nil: nothing does. Both have their defaults.
-// What is no change of something that was there is none: a new service without servers harms nobody.
-func Dangers(a, b *model.Fleet) (lines []string) {
+// Unhealthy tells the addresses of a service's servers that are known to be unhealthy.
+type Unhealthy func(service string) map[netip.Addr]bool
+
+// Dangers returns what of a change from a to b harms clients or cannot be taken back, one line each: a service whose last server, or last
+// healthy one, stops taking new connections, a service or port that goes, choices that connections do not outlive, keys. nil: nothing does.
+// Both have their defaults. unhealthy is asked only about services that lose a server. What is no change of something that was there is
+// no danger: a new service without servers harms nobody.
+func Dangers(a, b *model.Fleet, unhealthy Unhealthy) (lines []string) {
 	lines = keyDangers(&a.Keys, &b.Keys)
 	after, ports := index(b.Services, serviceName), portsOf(b)
 	for i := range a.Services {
@@ -28,13 +32,29 @@ func Dangers(a, b *model.Fleet) (lines []string) {
 		case to == nil && len(gone) > 0 && len(from.Servers) > 0:
 			lines = append(lines, fmt.Sprintf("service %s: it goes: its packets go to the host, and its connections end", from.Name))
 		case to != nil:
-			lines = append(lines, serviceDangers(from, to, gone)...)
+			lines = append(lines, serviceDangers(from, to, gone, unhealthy)...)
 		}
 	}
-	if a.HasSecondTier() && b.HasSecondTier() && takers(a.Nodes) > 0 && takers(b.Nodes) == 0 {
-		lines = append(lines, "nodes: none of the second tier takes new connections any more: those of services with affinity table fail")
+	if a.HasSecondTier() && b.HasSecondTier() {
+		switch before, after := nodesTaking(a.Nodes), nodesTaking(b.Nodes); {
+		case len(before) > 0 && len(after) == 0:
+			lines = append(lines, "nodes: none of the second tier takes new connections any more: those of services with affinity table fail")
+		case losesHealth(before, after, model.SecondTierName, unhealthy):
+			lines = append(lines, "nodes: no healthy one of the second tier takes new connections any more: all_down decides who gets them")
+		}
 	}
 	return lines
+}
+
+// losesHealth reports whether the last healthy ones of those that take new connections go, and others stay.
+func losesHealth(before, after []netip.Addr, service string, unhealthy Unhealthy) bool {
+	stays := func(one netip.Addr) bool { return slices.Contains(after, one) }
+	if !slices.ContainsFunc(before, func(one netip.Addr) bool { return !stays(one) }) {
+		return false
+	}
+	sick := unhealthy(service)
+	healthy := func(one netip.Addr) bool { return !sick[one] }
+	return slices.ContainsFunc(before, healthy) && len(after) > 0 && !slices.ContainsFunc(after, healthy)
 }
 
 // served is where packets come in for a service.
@@ -54,22 +74,34 @@ func portsOf(f *model.Fleet) map[served]bool {
 	return ports
 }
 
-func takers(nodes []model.Node) (n int) {
+// nodesTaking and serversTaking are the addresses of those that take new connections while they are healthy.
+func nodesTaking(nodes []model.Node) (addresses []netip.Addr) {
 	for i := range nodes {
 		if nodes[i].Tier == model.TierSecond && nodes[i].State == model.StateActive {
-			n++
+			addresses = append(addresses, nodes[i].Address)
 		}
 	}
-	return n
+	return addresses
 }
 
-func serviceDangers(from, to *model.Service, gone []string) (lines []string) {
+func serversTaking(s *model.Service) (addresses []netip.Addr) {
+	for i := range s.Servers {
+		if s.Servers[i].TakesNew() {
+			addresses = append(addresses, s.Servers[i].Address)
+		}
+	}
+	return addresses
+}
+
+func serviceDangers(from, to *model.Service, gone []string, unhealthy Unhealthy) (lines []string) {
 	add := func(format string, values ...any) {
 		lines = append(lines, fmt.Sprintf("service "+to.Name+": "+format, values...))
 	}
-	takesNew := func(s model.Server) bool { return s.TakesNew() }
-	if slices.ContainsFunc(from.Servers, takesNew) && !slices.ContainsFunc(to.Servers, takesNew) {
+	switch before, after := serversTaking(from), serversTaking(to); {
+	case len(before) > 0 && len(after) == 0:
 		add("no server is left that takes new connections: they fail")
+	case to.Health.Check != model.CheckNone && losesHealth(before, after, from.Name, unhealthy):
+		add("no healthy server is left that takes new connections: all_down (%s) decides who gets them", to.Health.AllDown)
 	}
 	if len(from.Servers) == 0 {
 		return lines // nobody is connected

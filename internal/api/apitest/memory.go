@@ -22,6 +22,7 @@ type Memory struct {
 	Live         func(id uint16) uint64 // connections of a server; nil: none
 	Estimated    bool                   // there are no agents who count them
 	Members      []*ballastv1.NodeStatus
+	Unhealthy    map[string]bool                    // servers, by name
 	Holders      func(*model.Fleet) *rotation.Nodes // of keys; nil: everybody has what there is, and no connection lives
 	// Interfere, if set, is called once in the middle of a change: what it does is what somebody else does at the same time.
 	Interfere func()
@@ -90,7 +91,7 @@ func (m *Memory) Forget(_ context.Context, service, server string) (changes []st
 	return []string{"forgotten"}, m.revision, nil
 }
 
-// Servers implements api.Desired: everybody is healthy.
+// Servers implements api.Desired: everybody else is healthy.
 func (m *Memory) Servers(_ context.Context, service string) (list []*ballastv1.ServerStatus, err error) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -103,6 +104,9 @@ func (m *Memory) Servers(_ context.Context, service string) (list []*ballastv1.S
 			server := &s.Servers[j]
 			status := &ballastv1.ServerStatus{Service: s.Name, Server: api.ServerToProto(server), Health: "healthy", LoadSource: "connections",
 				Weight: uint32(server.Weight), ConnectionsExact: !m.Estimated}
+			if m.Unhealthy[server.Name] {
+				status.Health = "unhealthy"
+			}
 			if m.Live != nil {
 				status.Connections = m.Live(server.ID)
 			}

@@ -150,6 +150,9 @@ func TestANodeThatFailsChecksIsUnhealthyForEverybody(t *testing.T) {
 	if known["lb1"] != "first  " || known["lb2"] != "second unknown " || known["lb3"] != "second unhealthy not connected" {
 		t.Errorf("nodes %q", known)
 	}
+	if _, err := c.client(operator).DrainNode(t.Context(), &ballastv1.NodeRequest{Node: "lb2"}); err == nil || !strings.Contains(err.Error(), "no healthy one of the second tier") {
+		t.Errorf("drain of the last that is not unhealthy: %v", err)
+	}
 	c.stop()
 	c = startController(t, ca, "c1", c.address, s, nil)
 	late := joinAll(t, ca.issue(pki.LB, "late"), c)

@@ -63,6 +63,7 @@ type LB struct {
 	tables      *plan.Tables
 	node        node.Node
 	paths       pathTable
+	heard       map[netip.Addr]heard // for addresses without a way
 	probes      probeTable
 	file        api.Config
 	generation  uint64
@@ -114,7 +115,7 @@ func RunLB(ctx context.Context, o LBOptions) error {
 	defer listener.Close()
 	lb := &LB{
 		options: o, log: o.Log, attachments: attachments{mode: o.XDPMode, log: o.Log},
-		unhealthy: map[string]unhealthy{}, weights: map[string]*follow.Weights{},
+		heard: map[netip.Addr]heard{}, unhealthy: map[string]unhealthy{}, weights: map[string]*follow.Weights{},
 		judgements: judgements{wake: make(chan struct{}, 1), by: map[string]unhealthy{}},
 	}
 	if len(o.Controllers) > 0 || o.Listen != "" { // before anything is attached
@@ -471,6 +472,7 @@ func (lb *LB) ageOnce(now time.Time) {
 		}
 		places = lb.tables.Places()
 	}
+	lb.listen(now, packets)
 	before := lb.node
 	before.Removed = slices.Clone(before.Removed)
 	if lb.remote == nil && lb.node.Age(now, lb.options.Timing, packets) { // else controllers do

@@ -53,10 +53,7 @@ func (lb *LB) status() api.LBStatus {
 		Interfaces: lb.attachments.modes(), Name: lb.name, Problems: slices.Clone(stops),
 	}
 	var err error
-	for address, why := range lb.paths.why {
-		status.Problems = append(status.Problems, fmt.Sprintf("%s: %s", lb.subject(address), why))
-	}
-	status.Problems = slices.Concat(status.Problems, lb.refused, lb.cookieProblems(), lb.unserved(), lb.unnamed())
+	status.Problems = slices.Concat(status.Problems, lb.unreachable(time.Now()), lb.refused, lb.cookieProblems(), lb.unserved(), lb.unnamed())
 	if lb.unsaved != "" {
 		status.Problems = append(status.Problems, lb.unsaved)
 	}

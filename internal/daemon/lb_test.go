@@ -181,6 +181,24 @@ func TestChangesByCtlSurviveKillAndEditsElsewhere(t *testing.T) {
 	h.expectServers("after reset", "s1 active", "s2 active", "s3 removed")
 }
 
+func TestAServerThatLeftAndDiedIsNoProblem(t *testing.T) {
+	h := newLBHost(t)
+	missed := func(s api.LBStatus) bool {
+		return slices.ContainsFunc(s.Problems, func(p string) bool { return strings.HasPrefix(p, "server 10.9.0.9: ") })
+	}
+	h.awaitFileAfter(strings.Replace(lbFile, "%s", ", {name: s9, address: 10.9.0.9, id: 9}", 1))
+	h.await("the missing server to be a problem", missed)
+	_, err := h.client.Fleet().DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: "s9"})
+	require(t, err)
+	h.await("no problem of a draining one", func(s api.LBStatus) bool { return !missed(s) })
+	_, err = h.client.Fleet().RemoveServer(t.Context(), &ballastv1.ServerRequest{Service: "web", Server: "s9", Force: true})
+	require(t, err)
+	h.expectServers("removed", "s1 active", "s2 active", "s9 removed")
+	if s := h.await("no problem of a removed one", func(s api.LBStatus) bool { return !missed(s) }); !s.Ready {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestRequestsThatMakeNoSenseAreRefusedWithTheReason(t *testing.T) {
 	h := newLBHost(t)
 	h.awaitAfterStart()

@@ -43,6 +43,9 @@ func judgePaths(f *facts) (out []Finding) {
 func judgePath(s *model.Service, server *model.Server, path pathFacts) (out []Finding) {
 	subject := s.Name + "/" + server.Name
 	switch {
+	case path.Err != nil && !server.TakesNew(): // the daemon reports it if packets come for it all the same
+		return []Finding{{"path", subject, Warning, "no way to a server that gets no new connections: " + path.Err.Error(),
+			"remove the server, or start it again if it has connections left"}}
 	case errors.Is(path.Err, netdev.ErrUnresolved):
 		return []Finding{{"path", subject, Problem, "the next hop does not answer (ARP, neighbour discovery): " + path.Err.Error(),
 			"start the server or its router, and check the cabling, VLAN and subnet of this host"}}

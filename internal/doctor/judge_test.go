@@ -137,6 +137,11 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 			f.File.Fleet.Services = f.File.Fleet.Services[:1]
 			f.Paths[server] = pathFacts{Err: errors.New("network is unreachable")}
 		}, "path", Problem, "ip route add 10.0.0.1"},
+		{"gone after a drain", RoleLB, func(f *facts) {
+			s := &f.File.Fleet.Services[0]
+			s.Servers = append(s.Servers, model.Server{Name: "s2", Address: vip, ID: 2, Weight: 1, State: model.StateDraining})
+			f.Paths[vip] = pathFacts{Err: netdev.ErrUnresolved}
+		}, "path", Warning, "remove the server"},
 		{"silent", RoleLB, func(f *facts) {
 			f.File.Fleet.Services = f.File.Fleet.Services[:1]
 			f.Paths[server] = pathFacts{MTU: 1600, Silent: true}

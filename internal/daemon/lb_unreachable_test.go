@@ -1,0 +1,51 @@
+package daemon
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// A server that has left and has no way any more is a problem while packets come for it, and no longer.
+func TestAServerThatHasLeftIsMissedWhilePacketsComeForIt(t *testing.T) {
+	at := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, last}) }
+	server := func(id uint16, state model.ServerState) model.Server {
+		return model.Server{Name: "s", ID: id, Address: at(byte(id)), Weight: 1, State: state}
+	}
+	lb := &LB{heard: map[netip.Addr]heard{}}
+	lb.node.Running.Services = []model.Service{{Name: "web", Servers: []model.Server{server(1, model.StateActive), server(2, model.StateDraining), server(3, model.StateOff)}}}
+	lb.node.Removed = []node.Removed{{Service: "web", Server: server(4, model.StateActive)}}
+	lb.paths.why = map[netip.Addr]string{at(1): "gone", at(2): "gone", at(3): "gone", at(4): "gone"}
+	came := map[uint16]uint64{2: 5, 4: 7}
+	now := time.Unix(1000, 0)
+	expect := func(when string, want ...string) {
+		t.Helper()
+		lb.listen(now, func(_ string, id uint16) uint64 { return came[id] })
+		have := lb.unreachable(now)
+		if slices.Sort(have); !slices.Equal(have, want) {
+			t.Errorf("%s: %q, want %q", when, have, want)
+		}
+	}
+	expect("at first", "server 10.0.0.1: gone")
+	came[4]++
+	expect("a packet for the removed one", "server 10.0.0.1: gone", "server 10.0.0.4: gone")
+	now = now.Add(leaverSilence / 2)
+	came[2]++
+	expect("a packet for the draining one", "server 10.0.0.1: gone", "server 10.0.0.2: gone", "server 10.0.0.4: gone")
+	now = now.Add(leaverSilence / 2)
+	expect("the removed one is silent", "server 10.0.0.1: gone", "server 10.0.0.2: gone")
+	now = now.Add(leaverSilence)
+	expect("all that have left are silent", "server 10.0.0.1: gone")
+	delete(lb.paths.why, at(1))
+	expect("the active one is there again")
+	if lb.paths.why = nil; len(lb.heard) != 3 {
+		t.Errorf("%v", lb.heard)
+	}
+	if expect("all have a way"); len(lb.heard) != 0 {
+		t.Errorf("what needs no answer is remembered: %v", lb.heard)
+	}
+}

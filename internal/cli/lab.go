@@ -61,6 +61,9 @@ Exit status, and "outcome" of --json:
 			if err := notNegative("duration", options.Duration); err != nil {
 				return err
 			}
+			if options.Rate < 0.01 || options.Rate > 1 {
+				return usage("read --rate %v: out of range: use 0.01 to 1", options.Rate)
+			}
 			options.Progress = func(format string, values ...any) {
 				fmt.Fprintf(os.Stderr, format+"\n", values...)
 			}
@@ -88,6 +91,7 @@ Exit status, and "outcome" of --json:
 	flags.DurationVar(&options.Duration, "duration", 0, "length of idle, wrap, throughput and elastic, or of each measurement of uneven, uneven-links,\n"+
 		"bimodal and weight-loss, which then compare all policies, repeatedly (default: short)")
 	flags.StringVar(&options.Affinity, "affinity", "", "churn, ipv6: of the service, cookie or table (default: cookie)")
+	flags.Float64Var(&options.Rate, "rate", 1, "churn, ipv6: share of the usual connections and bytes per second, for machines that cannot carry them")
 	flags.StringVar(&options.Dispatch, "dispatch", "", "churn: policy of the service, or "+lab.AllPolicies+": a service of each, fewer connections")
 	return command
 }

@@ -38,6 +38,7 @@ func TestALabThatCannotRunHasBrokenNoPromise(t *testing.T) {
 		{"lab run churn", "not root", true},
 		{"lab run nosuch", "there is none of that name", false},
 		{"lab run churn --duration -5s", "use 0s or more", false},
+		{"lab run churn --rate 2", "use 0.01 to 1", false},
 		{"lab run churn --seed x", "give a number", false},
 		{"lab run churn --dispatch nosuch", "there is no such policy", true},
 	} {

@@ -6,6 +6,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,9 +38,18 @@ type Options struct {
 	Duration time.Duration // scenario-specific length; 0 = the scenario's own
 	Dispatch string        // churn: the policy of the service, or AllPolicies; empty = Ballast's default
 	Affinity string        // churn, ipv6: of the service, cookie or table; empty = cookie
+	Rate     float64       // churn, ipv6: share of the usual traffic, over 0, at most 1; 0 = 1
 	Keep     bool          // leave namespaces and processes when done, for a look around
 	Progress func(format string, arguments ...any)
 	Live     func(Snapshot) // called several times a second with the state of the traffic
+}
+
+// rate is the share of the usual traffic that clients offer.
+func (o *Options) rate() float64 { return cmp.Or(o.Rate, 1) }
+
+// stretched is how long what takes a time at the usual rate may take.
+func (o *Options) stretched(usual time.Duration) time.Duration {
+	return time.Duration(float64(usual) / o.rate())
 }
 
 // A Lab is one network with everything that runs in it.

@@ -5,6 +5,7 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 )
@@ -50,4 +51,26 @@ func parseNetstat(content []byte) map[string]uint64 {
 		}
 	}
 	return watched
+}
+
+// overflowed counts the packets that found a CPU's queue full since the machine started, in all namespaces. 0 where the kernel does not tell.
+func overflowed() (packets uint64) {
+	content, err := os.ReadFile("/proc/net/softnet_stat")
+	if err != nil {
+		return 0
+	}
+	return parseOverflowed(content)
+}
+
+// parseOverflowed adds up the second column of /proc/net/softnet_stat, which has a line for each CPU.
+func parseOverflowed(content []byte) (packets uint64) {
+	for line := range strings.Lines(string(content)) {
+		if fields := strings.Fields(line); len(fields) > 1 {
+			lost, err := strconv.ParseUint(fields[1], 16, 64)
+			if err == nil {
+				packets += lost
+			}
+		}
+	}
+	return packets
 }

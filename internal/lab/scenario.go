@@ -49,7 +49,7 @@ func Run(ctx context.Context, name string, options Options) (Result, error) {
 	if err := options.complete(); err != nil {
 		return Result{}, err
 	}
-	ctx, cancel := withMachineTime(ctx, scenario.Deadline+2*time.Duration(max(scenario.lengths, 1))*options.Duration)
+	ctx, cancel := withMachineTime(ctx, options.stretched(scenario.Deadline)+2*time.Duration(max(scenario.lengths, 1))*options.Duration)
 	defer cancel()
 	result := Result{Scenario: name, Promise: scenario.Promise, Seed: options.Seed}
 	options.Progress("scenario %s, seed %d: %s", name, options.Seed, scenario.Promise)
@@ -96,6 +96,7 @@ func (s *stage) trial(what setup, act func(*trial) error) (Trial, error) {
 
 // play opens a network, lets act do its events, ends the traffic, collects the outcome and removes the network.
 func (s *stage) play(what setup, act func(*trial) error) (outcome Trial, err error) {
+	before := overflowed()
 	t, err := newTrial(s.ctx, s.Options, what)
 	if err != nil {
 		return Trial{}, err
@@ -106,6 +107,7 @@ func (s *stage) play(what setup, act func(*trial) error) (outcome Trial, err err
 	if err = act(t); err == nil {
 		err = t.finish()
 	}
+	t.outcome.Overflowed = overflowed() - before
 	if err != nil {
 		if t.ctx.Err() == nil || errors.Is(context.Cause(t.ctx), errOutOfTime) {
 			err = errors.Join(err, t.deaths())
@@ -121,4 +123,7 @@ func (s *stage) unbroken(outcome Trial) {
 	s.result.expect(outcome.Attempted > 0, "%s: no connection was attempted", outcome.Name)
 	s.result.expect(outcome.Broken == 0, "%s: %d of %d connections broken: %v",
 		outcome.Name, outcome.Broken, outcome.Attempted, outcome.BrokenBy)
+	s.result.expect(outcome.Broken == 0 || outcome.Overflowed == 0,
+		"%s: this machine lost %d packets, for which its CPUs had no time (softnet_stat): it cannot carry this traffic, and that alone breaks connections",
+		outcome.Name, outcome.Overflowed)
 }

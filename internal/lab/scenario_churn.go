@@ -160,20 +160,21 @@ func churnTwice(s *stage, with *service) error {
 
 // churnTraffic is what the clients of all services together do during churn: downloads that outlast all events, however long these take on
 // a busy machine, browsing, and short requests.
-func churnTraffic(services []*service) []traffic.Flow {
-	const slow, downloadSeconds = 64 << 10, 4
+func (t *trial) churnTraffic() []traffic.Flow {
+	const downloadSeconds = 4
+	services, rate := t.fleet.Services, t.rate()
+	slow, medium, share := int(64<<10*rate), int(200<<10*rate), float64(len(services))/rate
 	var flows []traffic.Flow
-	share := len(services)
 	for _, one := range services {
 		name, target := func(flow string) string { return flowName(services, one.Name, flow) }, one.target()
 		flows = append(flows,
-			traffic.Flow{Name: name("download"), Target: target, Count: churnDownloads / share, Concurrent: churnDownloads, PerSecond: 80 / float64(share), Repeat: true,
-				Requests: []traffic.Request{{Path: pathSlow(slow), Bytes: slow * downloadSeconds}}},
-			traffic.Flow{Name: name("short"), Target: target, Concurrent: 200, PerSecond: 60 / float64(share), Requests: []traffic.Request{
+			traffic.Flow{Name: name("download"), Target: target, Count: churnDownloads / len(services), Concurrent: churnDownloads, PerSecond: 80 / share, Repeat: true,
+				Requests: []traffic.Request{{Path: pathSlow(slow), Bytes: int64(slow) * downloadSeconds}}},
+			traffic.Flow{Name: name("short"), Target: target, Concurrent: 200, PerSecond: 60 / share, Requests: []traffic.Request{
 				{Path: pathBlob, Bytes: 2000}}},
-			traffic.Flow{Name: name("medium"), Target: target, Concurrent: 100, PerSecond: 15 / float64(share), Requests: []traffic.Request{
-				{Path: pathSlow(200 << 10), Bytes: 400 << 10}}},
-			traffic.Flow{Name: name("browse"), Target: target, Concurrent: 100, PerSecond: 10 / float64(share), Requests: []traffic.Request{
+			traffic.Flow{Name: name("medium"), Target: target, Concurrent: 100, PerSecond: 15 / share, Requests: []traffic.Request{
+				{Path: pathSlow(medium), Bytes: 2 * int64(medium)}}},
+			traffic.Flow{Name: name("browse"), Target: target, Concurrent: 100, PerSecond: 10 / share, Requests: []traffic.Request{
 				{Path: pathName}, {Path: pathBlob, Bytes: 50000, Pause: time.Second},
 				{Path: pathUpload + "browse", Bytes: 30000, Upload: true, Pause: time.Second}}})
 	}
@@ -181,12 +182,13 @@ func churnTraffic(services []*service) []traffic.Flow {
 }
 
 // idleTraffic are connections that say nothing for seconds at a time.
-func idleTraffic(services []*service) []traffic.Flow {
+func (t *trial) idleTraffic() []traffic.Flow {
+	services := t.fleet.Services
 	var flows []traffic.Flow
 	share := len(services)
 	for _, one := range services {
 		flows = append(flows, traffic.Flow{
-			Name: flowName(services, one.Name, "idle"), Target: one.target(), Count: 60 / share, Concurrent: 60, PerSecond: 30 / float64(share),
+			Name: flowName(services, one.Name, "idle"), Target: one.target(), Count: 60 / share, Concurrent: 60, PerSecond: 30 * t.rate() / float64(share),
 			Requests: []traffic.Request{{Path: pathName}, {Path: pathName, Pause: 6 * time.Second}, {Path: pathName, Pause: 6 * time.Second}}})
 	}
 	return flows
@@ -201,12 +203,11 @@ func (t *trial) drain(i int) {
 
 // churn is the series of events. Their pace is that of the connections, not of a clock.
 func churn(t *trial) error {
-	services := t.fleet.Services
-	idle, err := t.generate(idleTraffic(services)...)
+	idle, err := t.generate(t.idleTraffic()...)
 	if err != nil {
 		return err
 	}
-	running, err := t.generate(churnTraffic(services)...)
+	running, err := t.generate(t.churnTraffic()...)
 	if err != nil {
 		return err
 	}
@@ -227,7 +228,7 @@ func churn(t *trial) error {
 		{1500, "wait for connections that were idle across the rotation", func() error { return idle.wait(t.ctx) }},
 		{1600, "drop the old key", func() error { delete(t.fleet.Keys.Cookie, 1); return t.apply() }},
 	} {
-		err := t.until(running, 30*time.Second, fmt.Sprintf("%d connections were attempted", one.after),
+		err := t.until(running, t.stretched(30*time.Second), fmt.Sprintf("%d connections were attempted", one.after),
 			func(p traffic.Progress) bool { return p.Attempted >= one.after })
 		if err != nil {
 			return err
@@ -236,7 +237,7 @@ func churn(t *trial) error {
 			return err
 		}
 	}
-	return t.until(running, time.Minute, "enough was attempted", func(p traffic.Progress) bool { return p.Attempted >= churnConnectionsMin })
+	return t.until(running, t.stretched(time.Minute), "enough was attempted", func(p traffic.Progress) bool { return p.Attempted >= churnConnectionsMin })
 }
 
 // addKey adds the cookie key of an epoch that nobody writes yet.

@@ -48,6 +48,8 @@ type Trial struct {
 	Counters map[string]map[string]uint64   `json:"counters,omitempty"` // node -> verdict -> packets
 	TCP      map[string]map[string]uint64   `json:"tcp,omitempty"`      // node -> netstat counter
 	Losses   map[string]datapath.LinkLosses `json:"losses,omitempty"`   // end of a link -> frames lost on purpose
+
+	Overflowed uint64 `json:"overflowed,omitempty"` // packets of the machine that found a CPU's queue full
 }
 
 // trial is a running one.

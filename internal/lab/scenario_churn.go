@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/lab/traffic"
 )
 
@@ -226,6 +227,7 @@ func churn(t *trial) error {
 		{1250, "remove servers s1 and s2", func() error { t.removeServer(1); t.removeServer(2); return t.apply() }},
 		// A connection that is silent keeps the cookie of the old key, so that an operator drops it last.
 		{1500, "wait for connections that were idle across the rotation", func() error { return idle.wait(t.ctx) }},
+		{1500, "wait until no client echoes the old key", func() error { return t.awaitRenewed(1) }},
 		{1600, "drop the old key", func() error { delete(t.fleet.Keys.Cookie, 1); return t.apply() }},
 	} {
 		err := t.until(running, t.stretched(30*time.Second), fmt.Sprintf("%d connections were attempted", one.after),
@@ -238,6 +240,23 @@ func churn(t *trial) error {
 		}
 	}
 	return t.until(running, t.stretched(time.Minute), "enough was attempted", func(p traffic.Progress) bool { return p.Attempted >= churnConnectionsMin })
+}
+
+// awaitRenewed waits until no living connection echoes the key of an epoch, as operators do before they drop it.
+func (t *trial) awaitRenewed(epoch uint32) error {
+	return await(t.ctx, t.stretched(30*time.Second), fmt.Sprintf("no client echoes the key of epoch %d", epoch), func() error {
+		for i := range t.topo.Servers { // also those that were removed: they have connections to end
+			node := serverName(i + 1)
+			var status api.AgentStatus
+			if err := t.client(node).Get(t.ctx, api.PathStatus, &status); err != nil {
+				return err
+			}
+			if n := status.Echoes[epoch]; n > 0 {
+				return fmt.Errorf("%d connections of %s do", n, node)
+			}
+		}
+		return nil
+	})
 }
 
 // addKey adds the cookie key of an epoch that nobody writes yet.

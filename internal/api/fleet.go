@@ -42,6 +42,8 @@ type Desired interface {
 	Servers(ctx context.Context, service string) ([]*ballastv1.ServerStatus, error)
 	// Nodes tells who is connected, and of load balancers of the second tier whether they are healthy.
 	Nodes(ctx context.Context) ([]*ballastv1.NodeStatus, error)
+	// ForgetNode forgets nodes of that name that are lost; connect.CodeNotFound if none is, connect.CodeFailedPrecondition if one is connected.
+	ForgetNode(ctx context.Context, name string) (changes []string, err error)
 	// KeyNodes tells what is known of the nodes that work with the keys, and of the connections that carry their cookies.
 	KeyNodes() *rotation.Nodes
 	// MakesKeys reports whether keys are made here and told to every node. If not, they come from the configuration file, and

@@ -80,6 +80,15 @@ func (f *fleetAPI) RemoveNode(ctx context.Context, r *ballastv1.NodeRequest) (*b
 	})
 }
 
+// ForgetNode changes what one controller remembers, and nothing of the fleet.
+func (f *fleetAPI) ForgetNode(ctx context.Context, r *ballastv1.NodeRequest) (*ballastv1.ChangeResponse, error) {
+	changes, err := f.desired.ForgetNode(ctx, r.Node)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	return &ballastv1.ChangeResponse{Changes: changes}, nil
+}
+
 func (f *fleetAPI) DrainNode(ctx context.Context, r *ballastv1.NodeRequest) (*ballastv1.ChangeResponse, error) {
 	return f.setNodeState(ctx, r, model.StateDraining)
 }

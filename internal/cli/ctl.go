@@ -78,21 +78,26 @@ func (c *control) fleet() (ballastv1connect.FleetClient, error) {
 	if len(c.controllers) == 0 {
 		return api.NewClient(c.socketPath()).Fleet(), nil
 	}
-	if c.socket != "" {
-		return nil, usage("--socket and --controller are two daemons to ask: give one of them")
-	}
-	controllers := make([]string, len(c.controllers))
-	for i, controller := range c.controllers {
-		controllers[i] = withPort(controller)
-	}
-	if err := checkEndpoints("controller", controllers); err != nil {
-		return nil, err
-	}
-	credentials, err := pki.Load(c.tlsDir, c.tlsName, pki.Ctl)
+	controllers, credentials, err := c.named()
 	if err != nil {
 		return nil, err
 	}
 	return api.NewFleetClient(controllers, credentials.Client()), nil
+}
+
+// named are the controllers of --controller, and how to ask them.
+func (c *control) named() (controllers []string, credentials *pki.Credentials, err error) {
+	if c.socket != "" {
+		return nil, nil, usage("--socket and --controller are two daemons to ask: give one of them")
+	}
+	for _, controller := range c.controllers {
+		controllers = append(controllers, withPort(controller))
+	}
+	if err := checkEndpoints("controller", controllers); err != nil {
+		return nil, nil, err
+	}
+	credentials, err = pki.Load(c.tlsDir, c.tlsName, pki.Ctl)
+	return controllers, credentials, err
 }
 
 // outcome is what a change did, as --json prints it.

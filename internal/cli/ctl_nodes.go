@@ -30,6 +30,8 @@ type nodeRow struct {
 	LastSeen     time.Time   `json:"last_seen,omitzero"`
 	Revision     uint64      `json:"revision,omitempty"`
 	Services     []string    `json:"services,omitempty"`
+	Epochs       []uint32    `json:"epochs,omitempty"` // of the keys that it has
+	Epoch        uint32      `json:"epoch,omitempty"`  // of these, the one that is written
 	Problems     []string    `json:"problems,omitempty"`
 	Tiered       *model.Node `json:"node,omitempty"` // of load balancers with a tier: as configured
 	Health       string      `json:"health,omitempty"`
@@ -40,13 +42,18 @@ func (c *control) nodesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "nodes", Short: "Controllers, load balancers and agents that are connected, or were", Args: takes(),
 		Long: `Controllers, load balancers and agents that are connected, and those that were within a day, as long as the controller that is asked has
-run. Where there are two tiers, load balancers that have one are listed whether they are connected or not.
+run: "node forget" takes one that does not come back off the list. Where there are two tiers, load balancers that have one are listed
+whether they are connected or not.
 
   READY      yes; no: it cannot do its work, PROBLEMS says why; lost: it is not connected any more, or its lease has ended;
              -: nothing has been heard of it, or it is of an older version
   SINCE      when it joined the controller that is asked
   LAST SEEN  of one that is lost
-  REVISION   of the fleet that a load balancer's tables say; of the controller that is asked, the newest
+  REVISION   of the fleet that a load balancer's tables say; of the controller that is asked, the newest. After a controller has
+             started, its own and that of the nodes may be ahead of what other controllers say, until the next change: it
+             counts what else was written to the store
+  KEYS       epochs of the cookie keys that a node has, a star after the one that it writes; -: not known, or a load balancer
+             that does not have the keys as they are now
   LEADS      how many services a controller leads
   TIER, ID, STATE, HEALTH  of load balancers that have a tier: as configured, and as checked
   PROBLEMS   what is not as wanted, as the node itself tells it; a load balancer that is behind the fleet`,
@@ -79,7 +86,7 @@ run. Where there are two tiers, load balancers that have one are listed whether 
 
 func nodeRowOf(n *ballastv1.NodeStatus) (nodeRow, error) {
 	row := nodeRow{Role: n.Role, Name: n.Name, Address: n.Address, Version: n.Version, Revision: n.Revision, Services: n.Services, Problems: n.Problems,
-		Health: n.Health, HealthDetail: n.HealthDetail, Ready: n.Ready}
+		Epochs: n.Epochs, Epoch: n.Epoch, Health: n.Health, HealthDetail: n.HealthDetail, Ready: n.Ready}
 	if n.LastSeen != nil {
 		row.LastSeen = n.LastSeen.AsTime()
 	}
@@ -98,7 +105,7 @@ func nodeRowOf(n *ballastv1.NodeStatus) (nodeRow, error) {
 
 func printNodes(out io.Writer, rows []nodeRow) {
 	tiers := slices.ContainsFunc(rows, func(n nodeRow) bool { return n.Tiered != nil })
-	fmt.Fprint(out, "ROLE\tNAME\tADDRESS\tVERSION\tREADY\tSINCE\tLAST SEEN\tREVISION\tLEADS")
+	fmt.Fprint(out, "ROLE\tNAME\tADDRESS\tVERSION\tREADY\tSINCE\tLAST SEEN\tREVISION\tKEYS\tLEADS")
 	if tiers {
 		fmt.Fprint(out, "\tTIER\tID\tSTATE\tHEALTH")
 	}
@@ -119,12 +126,23 @@ func printNodes(out io.Writer, rows []nodeRow) {
 		if n.Role == "controller" {
 			leads = fmt.Sprintf("%d services", len(n.Services))
 		}
-		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", n.Role, n.Name, n.Address, n.Version, orDash(n.Ready), since, seen, revision, leads)
+		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", n.Role, n.Name, n.Address, n.Version, orDash(n.Ready), since, seen, revision, n.keys(), leads)
 		if tiers {
 			fmt.Fprintf(out, "\t%s", n.tier())
 		}
 		fmt.Fprintf(out, "\t%s\n", strings.Join(n.Problems, "; "))
 	}
+}
+
+// keys are the epochs that it has.
+func (n *nodeRow) keys() string {
+	epochs := make([]string, len(n.Epochs))
+	for i, epoch := range n.Epochs {
+		if epochs[i] = fmt.Sprint(epoch); epoch == n.Epoch {
+			epochs[i] += "*"
+		}
+	}
+	return orDash(strings.Join(epochs, ","))
 }
 
 // tier is what printNodes says of a load balancer's part in two tiers.
@@ -148,7 +166,7 @@ func (n *nodeRow) tier() string {
 func (c *control) nodeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "Give load balancers a tier, drain or remove those of the second",
+		Short: "Give load balancers a tier, drain or remove those of the second; forget nodes that are lost",
 		Long: `Give load balancers a tier, drain or remove those of the second. Load balancers of the first tier send connections of services with
 affinity table to those of the second, which keep their tables. Load balancers without a tier do everything themselves.`,
 		Example: `  ballast ctl node add lb1 --tier first
@@ -162,7 +180,7 @@ of its tier, and keep their servers. Drain it first where its tables matter.`
 	drain := c.nodeAction("drain", "Give a load balancer of the second tier no new connections; those it has stay", ballastv1connect.FleetClient.DrainNode)
 	undrain := c.nodeAction("undrain", "Give a load balancer of the second tier new connections again", ballastv1connect.FleetClient.UndrainNode)
 	c.mayHarm(drain, remove)
-	cmd.AddCommand(c.nodeAddCommand(), drain, undrain, remove, c.nodeHealthCommand())
+	cmd.AddCommand(c.nodeAddCommand(), drain, undrain, remove, c.nodeHealthCommand(), c.nodeForgetCommand())
 	return cmd
 }
 

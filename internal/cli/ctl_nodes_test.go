@@ -1,9 +1,13 @@
 package cli_test
 
 import (
+	"crypto/tls"
+	"strings"
 	"testing"
 
+	"github.com/ballast-lb/ballast/internal/api/apitest"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 const tieredFile = `nodes:
@@ -42,6 +46,43 @@ func TestTiersAreRunByCtl(t *testing.T) {
 		ctl.expect("apply -f "+printed+" --dry-run", "no changes")
 		ctl.expect("fleet -o json", `"node_bits": 3`, `"node_health"`)
 	})
+}
+
+func TestALostNodeIsForgottenByAllControllersThatAreNamed(t *testing.T) {
+	lost := func() *ballastv1.NodeStatus { return &ballastv1.NodeStatus{Role: "lb", Name: "lb7", Ready: "lost"} }
+	lives := func(name string) *ballastv1.NodeStatus {
+		return &ballastv1.NodeStatus{Role: "controller", Name: name, Ready: "yes"}
+	}
+	byEveryWay(t, func(t *testing.T, ctl *terminal) {
+		ctl.memory.Members = []*ballastv1.NodeStatus{lives("c1"), lives("c2"), lost(), {Role: "agent", Name: "s1", Epochs: []uint32{3, 4}, Epoch: 4}}
+		ctl.expect("nodes", "REVISION  KEYS", "3,4*")
+		ctl.expect("node forget lb7", "lb7: forgotten", "only 1 of 2 controllers were asked")
+		ctl.refuse("node forget lb7", "not lost")
+		ctl.refuse("node forget s1", "not lost")
+	})
+
+	dir := certificates(t)
+	credentials, err := pki.Load(dir, "c1", pki.Controller)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var addresses []string
+	var memories []*apitest.Memory
+	for range 3 {
+		memory := &apitest.Memory{Members: []*ballastv1.NodeStatus{lives("c1"), lives("c2"), lives("c3")}}
+		listener := listen(t, "tcp", "127.0.0.1:0")
+		serve(t, memory, tls.NewListener(listener, credentials.Server()))
+		memories, addresses = append(memories, memory), append(addresses, listener.Addr().String())
+	}
+	for _, i := range []int{0, 2} { // the second has been started since
+		memories[i].Members = append(memories[i].Members, lost())
+	}
+	ctl := &terminal{t, nil, []string{"ctl", "--controller", strings.Join(addresses, ","), "--tls-dir", dir}}
+	out := ctl.must("node", "forget", "lb7")
+	if out != addresses[0]+": lb7: forgotten\n"+addresses[2]+": lb7: forgotten\n" {
+		t.Errorf("%q", out)
+	}
+	ctl.refuse("node forget lb7", "not lost")
 }
 
 func TestWhatIsWrongWithNodesOfAFileIsSaidWithItsLine(t *testing.T) {

@@ -86,12 +86,20 @@ func (d desired) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
 		revision = status.Revision
 	}
 	nodes := []*ballastv1.NodeStatus{{Role: status.Role, Name: status.Name, Version: status.Version, Revision: revision, Ready: yesNo(status.Ready), Problems: status.Problems}}
+	d.lb.mu.Lock()
+	nodes[0].Epochs, nodes[0].Epoch = d.lb.node.Running.Keys.Epochs(), d.lb.node.Running.Keys.Current
+	d.lb.mu.Unlock()
 	if status.Tier != nil {
 		for _, node := range status.Tier.Second {
 			nodes = append(nodes, &ballastv1.NodeStatus{Role: status.Role, Name: node.Name, Address: node.Address.String(), Health: node.Health, HealthDetail: node.HealthDetail})
 		}
 	}
 	return nodes, nil
+}
+
+// ForgetNode has nothing to forget.
+func (d desired) ForgetNode(context.Context, string) ([]string, error) {
+	return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("a load balancer remembers no other nodes: controllers do"))
 }
 
 func yesNo(yes bool) string {

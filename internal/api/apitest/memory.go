@@ -3,6 +3,7 @@ package apitest
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -121,6 +122,16 @@ func (m *Memory) Servers(_ context.Context, service string) (list []*ballastv1.S
 
 // Nodes implements api.Desired.
 func (m *Memory) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) { return m.Members, nil }
+
+// ForgetNode implements api.Desired.
+func (m *Memory) ForgetNode(_ context.Context, name string) ([]string, error) {
+	at := slices.IndexFunc(m.Members, func(n *ballastv1.NodeStatus) bool { return n.Name == name && n.Ready == "lost" })
+	if at < 0 {
+		return nil, connect.NewError(connect.CodeNotFound, errors.New("not lost"))
+	}
+	m.Members = slices.Delete(m.Members, at, at+1)
+	return []string{name + ": forgotten"}, nil
+}
 
 // KeyNodes implements api.Desired.
 func (m *Memory) KeyNodes() *rotation.Nodes {

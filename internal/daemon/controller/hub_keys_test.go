@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -47,9 +48,26 @@ func TestKeysAreUsedAndDroppedOnlyWhenTheNodesOfTheFleetAreReady(t *testing.T) {
 	require(t, err)
 	refused(use(), "load balancer lb1 does not have the key of epoch 2 yet")
 	refused(use(), "agent s1 has not reported which keys it has")
+	hasKeys := func(want string) {
+		t.Helper()
+		list, err := client.ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
+		require(t, err)
+		have := ""
+		for _, n := range list.Nodes {
+			if n.Role != string(pki.Controller) {
+				have += fmt.Sprintf("%s %v %d ", n.Name, n.Epochs, n.Epoch)
+			}
+		}
+		if have != want {
+			t.Errorf("nodes have keys %q, want %q", have, want)
+		}
+	}
+	hasKeys("lb1 [] 0 s1 [] 0 ")
 	agent.send(says([]uint32{1}, 1, nil))
 	await(t, "the agent's report", func() bool { return strings.Contains(use().Error(), "agent s1 does not have the key of epoch 2") })
 	lb.send(applied())
+	await(t, "the load balancer to have the key", func() bool { return !strings.Contains(use().Error(), "load balancer") })
+	hasKeys("lb1 [1 2] 1 s1 [1] 1 ")
 	agent.send(says([]uint32{1, 2}, 1, map[uint32]uint64{1: 4}))
 	await(t, "all to have the key", func() bool { return use() == nil })
 

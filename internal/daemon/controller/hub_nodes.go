@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
@@ -30,10 +31,50 @@ func (h *Hub) Nodes() (nodes []*ballastv1.NodeStatus) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	for _, p := range h.peers {
-		nodes = append(nodes, p.status(now))
+		n := p.status(now)
+		n.Epochs, n.Epoch = h.epochs(p)
+		nodes = append(nodes, n)
 	}
 	slices.SortFunc(nodes, byRoleAndName)
 	return nodes
+}
+
+// epochs are those of the keys that a peer has: agents report them, load balancers have those of the state that they have applied.
+// The caller holds the lock.
+func (h *Hub) epochs(p *peer) (all []uint32, current uint32) {
+	switch {
+	case p.report != nil:
+		return p.report.Epochs, p.report.Current
+	case p.identity.Role == pki.LB && h.hasKeys(p):
+		return h.keys.Epochs(), h.keys.Current
+	}
+	return nil, 0
+}
+
+// hasKeys tells whether a load balancer works with the keys as they are now. The caller holds the lock.
+func (h *Hub) hasKeys(p *peer) bool { return h.known && p.applied >= h.keyed }
+
+// Forget takes nodes of a name off those that are lost.
+func (h *Hub) Forget(name string) (forgotten []string, err error) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	connected := ""
+	for _, role := range []pki.Role{pki.LB, pki.Agent} {
+		key := peerKey{role, name}
+		if h.lost[key] != nil {
+			delete(h.lost, key)
+			forgotten = append(forgotten, fmt.Sprintf("%s %s: forgotten", role, name))
+		} else if h.peers[key] != nil {
+			connected = string(role)
+		}
+	}
+	switch {
+	case len(forgotten) > 0:
+		return forgotten, nil
+	case connected != "":
+		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("%s %s is connected: stop it first", connected, name))
+	}
+	return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("no node %q is lost: see `ballast ctl nodes`", name))
 }
 
 func byRoleAndName(a, b *ballastv1.NodeStatus) int {

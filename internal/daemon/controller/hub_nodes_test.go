@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
@@ -77,6 +78,34 @@ func TestNodesThatLeaveAreListedAsLostUntilTheyAreBack(t *testing.T) {
 	if n := len(hub.Lost()); n != 0 {
 		t.Errorf("%d are remembered after a day", n)
 	}
+}
+
+func TestALostNodeIsForgottenAndAConnectedOneIsNot(t *testing.T) {
+	ca, hub := newAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
+	hub.SetState(view(1))
+	refused := func(code connect.Code) {
+		t.Helper()
+		if _, err := hub.Forget("s1"); connect.CodeOf(err) != code {
+			t.Errorf("%v, want %v", err, code)
+		}
+	}
+	refused(connect.CodeNotFound)
+	agent := join(t, address, ca.issue(pki.Agent, "s1"))
+	await(t, "the agent", func() bool { return len(hub.Nodes()) == 1 })
+	refused(connect.CodeFailedPrecondition)
+	agent.stream.CloseRequest()
+	await(t, "the loss", func() bool { return len(hub.Lost()) == 1 })
+	if lost := hub.keyNodes().Lost; len(lost) != 1 {
+		t.Errorf("%v", lost)
+	}
+	if forgotten, err := hub.Forget("s1"); err != nil || !slices.Equal(forgotten, []string{"agent s1: forgotten"}) {
+		t.Errorf("%q, %v", forgotten, err)
+	}
+	if n := len(hub.Lost()) + len(hub.keyNodes().Lost); n != 0 {
+		t.Errorf("%d are remembered", n)
+	}
+	refused(connect.CodeNotFound)
 }
 
 func TestALoadBalancerThatDoesNotTakeWhatItIsToldIsMarked(t *testing.T) {

@@ -53,6 +53,12 @@ func (s *Server) AttachTC(ifindex int) error {
 	return nil
 }
 
+// AttachEgress runs a test's program as ours are run. The caller detaches it in the same network namespace.
+func AttachEgress(program *ebpf.Program, ifindex int) (detach func() error, err error) {
+	attached := &tcAttachment{program: program, hook: tcEgress, ifindex: ifindex}
+	return attached.detach, attached.attach()
+}
+
 // SweepFilters deletes all filters of an instance.
 func SweepFilters(dir string) error {
 	return sweepFilters(dir, nothing)

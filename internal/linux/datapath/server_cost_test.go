@@ -169,16 +169,6 @@ func (r *rig) empty() *ebpf.Program {
 	})
 	check(r.t, err)
 	r.t.Cleanup(func() { program.Close() })
-	check(r.t, r.server.Do(func() error {
-		device, err := net.InterfaceByName("eth0")
-		if err != nil {
-			return err
-		}
-		attached, err := link.AttachTCX(link.TCXOptions{Interface: device.Index, Program: program, Attach: ebpf.AttachTCXEgress})
-		if err == nil {
-			r.t.Cleanup(func() { attached.Close() })
-		}
-		return err
-	}))
+	r.atEgress(r.server, program)
 	return program
 }

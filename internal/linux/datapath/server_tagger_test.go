@@ -8,9 +8,10 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
+	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
 )
 
 // A tagger does what a load balancer with a connection table does to a client's packets: whatever the echo's cookie is, it makes it
@@ -41,18 +42,23 @@ func newTagger(r *rig) *tagger {
 	})
 	check(r.t, err)
 	r.t.Cleanup(func() { program.Close() })
-	check(r.t, r.client.Do(func() error {
+	r.atEgress(r.client, program)
+	return &tagger{r, flows}
+}
+
+// atEgress runs a program at the egress of an end's device.
+func (r *rig) atEgress(end *netspace.Space, program *ebpf.Program) {
+	r.t.Helper()
+	var detach func() error
+	check(r.t, end.Do(func() error {
 		device, err := net.InterfaceByName("eth0")
 		if err != nil {
 			return err
 		}
-		attached, err := link.AttachTCX(link.TCXOptions{Interface: device.Index, Program: program, Attach: ebpf.AttachTCXEgress})
-		if err == nil {
-			r.t.Cleanup(func() { attached.Close() })
-		}
+		detach, err = datapath.AttachEgress(program, device.Index)
 		return err
 	}))
-	return &tagger{r, flows}
+	r.t.Cleanup(func() { check(r.t, end.Do(detach)) })
 }
 
 // tagging writes the cookie of a flow into TSecr of every segment but SYNs and RSTs whose timestamp is where Linux puts it.

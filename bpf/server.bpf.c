@@ -19,6 +19,7 @@
 #include "state/socket.h"
 #include "state/hold_back.h"
 #include "steer/mark.h"
+#include "steer/rewrite.h"
 #include "steer/begin.h"
 #include "steer/renew.h"
 #include "steer/translated.h"
@@ -28,7 +29,6 @@
 
 /* Functions off the common path are not inlined: packets meet cold caches, and the common path shall be short. */
 #define TC_CONTINUE (-1) /* TCX_NEXT, TC_ACT_UNSPEC: what we do is invisible to other programs */
-#define TSECR 4 /* from TSval */
 
 /* A connection request: the packet that completes the handshake passes here. */
 static __noinline enum agent_verdict restore_request(struct bpf_sock *sk, const struct served *served, const struct flow *f,
@@ -41,6 +41,8 @@ static __noinline enum agent_verdict restore_request(struct bpf_sock *sk, const 
 	__u32 w = bpf_ntohl(f->echo);
 
 	if (request_was_unmarked(request, w)) {
+		if (rewritten_is(restored_request(f), f, f->echo))
+			return INGRESS_RESTORED_BELOW;
 		flow_key_fill(&key, f);
 		bpf_map_update_elem(&exceptions, &key, &exception, BPF_ANY);
 		return INGRESS_UNMARKED;
@@ -51,6 +53,7 @@ static __noinline enum agent_verdict restore_request(struct bpf_sock *sk, const 
 	if (listener)
 		bpf_sk_storage_get(&hold_backs, listener, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	*restored = mark_restore_request(request, served, w);
+	rewritten_note(restored_request(f), f, bpf_htonl(*restored));
 	return INGRESS_RESTORED_REQUEST;
 }
 
@@ -133,6 +136,8 @@ inline_always enum agent_verdict restore(struct __sk_buff *skb)
 		return INGRESS_NO_TIMESTAMP;
 	if (!f.echo || !(f.tcp_flags & TCP_FLAG_ACK_BIT))
 		return INGRESS_NO_ECHO;
+	if (rewritten_before(skb, &f, FROM_CLIENT))
+		return INGRESS_RESTORED_BELOW;
 	sk = socket_find(skb, f.client, &f.key, f.client_port);
 	if (!sk) {
 		verdict = restore_translated(served, &f, &restored);
@@ -152,7 +157,7 @@ inline_always enum agent_verdict restore(struct __sk_buff *skb)
 	bpf_sk_release(sk);
 out:
 	if (verdict >= INGRESS_RESTORED_REQUEST && verdict <= INGRESS_RESTORED_TRANSLATED)
-		flow_write(skb, &f, f.option + TSECR, f.echo, bpf_htonl(restored));
+		rewrite(skb, &f, FROM_CLIENT, bpf_htonl(restored));
 	return verdict;
 }
 
@@ -172,6 +177,8 @@ inline_always enum agent_verdict mark_connection(struct __sk_buff *skb, struct f
 
 	if (flow_find_timestamp(f, skb) != TIMESTAMP_FOUND)
 		return no_timestamp(f);
+	if (rewritten_before(skb, f, TO_CLIENT))
+		return EGRESS_MARKED_ABOVE;
 	t = bpf_ntohl(f->value);
 	if (h->state != HOLD_BACK_MARKED || h->generation != now) {
 		const struct served *served = served_find(&f->key);
@@ -195,7 +202,7 @@ inline_always enum agent_verdict mark_connection(struct __sk_buff *skb, struct f
 	if (f->tcp_flags & TCP_FLAG_FIN_BIT ||
 	    (held && (full->state == SOCKET_FIN_WAIT1 || full->state == SOCKET_FIN_WAIT2 || full->state == SOCKET_CLOSING)))
 		mark_remember(f, delta, 0);
-	flow_write(skb, f, f->option, f->value, bpf_htonl(w));
+	rewrite(skb, f, TO_CLIENT, bpf_htonl(w));
 	if ((h->behind || h->generation != now) && renew(skb, f, full))
 		return EGRESS_MARKED_RENEWED;
 	return f->tcp_flags & TCP_FLAG_SYN_BIT ? EGRESS_MARKED_SYN_ACK : held ? EGRESS_MARKED_HELD_BACK : EGRESS_MARKED;
@@ -208,8 +215,6 @@ static __noinline enum agent_verdict mark_without_storage(struct __sk_buff *skb,
 	__u32 v = bpf_ntohl(f->value), cookie = mark_cookie(served, f, served->epoch_parity, 0);
 	enum agent_verdict verdict = EGRESS_MARKED_SYN_ACK;
 
-	if (is_renewing())
-		return EGRESS_COPIED;
 	if (!(f->tcp_flags & TCP_FLAG_SYN_BIT)) {
 		const struct exception *exception;
 		__u32 delta = START_DELTA;
@@ -231,7 +236,7 @@ static __noinline enum agent_verdict mark_without_storage(struct __sk_buff *skb,
 	}
 	if (!(v << (served->cookie_bits & 31) | cookie))
 		v++;
-	flow_write(skb, f, f->option, f->value, bpf_htonl(v << (served->cookie_bits & 31) | cookie));
+	rewrite(skb, f, TO_CLIENT, bpf_htonl(v << (served->cookie_bits & 31) | cookie));
 	return verdict;
 }
 
@@ -257,6 +262,8 @@ inline_always enum agent_verdict mark(struct __sk_buff *skb)
 		return EGRESS_NOT_SERVED;
 	if (flow_find_timestamp(&f, skb) != TIMESTAMP_FOUND)
 		return no_timestamp(&f);
+	if (rewritten_before(skb, &f, TO_CLIENT))
+		return is_renewing() ? EGRESS_COPIED : EGRESS_MARKED_ABOVE;
 	if (is_translated(skb, &f, sk, full) || (!sk && f.tcp_flags & TCP_FLAG_SYN_BIT && is_translated_cookie(skb, &f))) {
 		if (!(f.tcp_flags & TCP_FLAG_SYN_BIT))
 			return mark_translated(skb, &f, served);
@@ -343,35 +350,17 @@ int server_xdp(struct xdp_md *ctx)
 	return verdict >= DROPPED_MALFORMED_TUNNEL && verdict <= DROPPED_CONGESTED ? XDP_DROP : action;
 }
 
-/* Where one device is made on another (VLAN, bridge, bond, macvlan), a packet passes both. What was rewritten at the first is left alone at
- * the second; tc_index tells, which only tcindex and dsmark read, before Linux 6.3. */
-enum { REWRITTEN_AT_INGRESS = 0xba11, REWRITTEN_AT_EGRESS = 0xba57 };
-
 SEC("tc")
 int server_ingress(struct __sk_buff *skb)
 {
-	enum agent_verdict verdict = INGRESS_RESTORED_BELOW;
-
-	if (skb->tc_index != REWRITTEN_AT_INGRESS) {
-		verdict = restore(skb);
-		if (verdict >= INGRESS_RESTORED_REQUEST && verdict <= INGRESS_RESTORED_TRANSLATED)
-			skb->tc_index = REWRITTEN_AT_INGRESS;
-	}
-	agent_count(verdict, skb->len);
+	agent_count(restore(skb), skb->len);
 	return TC_CONTINUE;
 }
 
 SEC("tc")
 int server_egress(struct __sk_buff *skb)
 {
-	enum agent_verdict verdict = EGRESS_MARKED_ABOVE;
-
-	if (skb->tc_index != REWRITTEN_AT_EGRESS) {
-		verdict = mark(skb);
-		if (verdict >= EGRESS_MARKED_SYN_ACK && verdict <= EGRESS_MARKED_TRANSLATED)
-			skb->tc_index = REWRITTEN_AT_EGRESS;
-	}
-	agent_count(verdict, skb->len);
+	agent_count(mark(skb), skb->len);
 	return TC_CONTINUE;
 }
 

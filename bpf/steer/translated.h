@@ -86,7 +86,7 @@ static __noinline enum agent_verdict mark_translated(struct __sk_buff *skb, cons
 	if (h->generation != now)
 		mark_refresh(h, served, f, now, t);
 	w = hold_back_forward(h, t, &held) << (h->cookie_bits & 31) | h->cookie;
-	flow_write(skb, f, f->option, f->value, bpf_htonl(w));
+	rewrite(skb, f, TO_CLIENT, bpf_htonl(w));
 	return EGRESS_MARKED_TRANSLATED;
 }
 

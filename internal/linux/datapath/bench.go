@@ -114,17 +114,26 @@ func (b *Bench) run(wrapper, program *Program, cell BenchCell, repeat uint32, se
 	if err := b.objects.Cell.Set(cell); err != nil {
 		return run, fmt.Errorf("describe the frames: %w", err)
 	}
-	state := benchBenchState{Random: seed | 1}
-	if err := b.objects.State.Set(state); err != nil {
-		return run, fmt.Errorf("seed the flows: %w", err)
+	var state benchBenchState
+	var before time.Duration
+	begin := func() (err error) {
+		if err := b.objects.State.Set(benchBenchState{Random: seed | 1}); err != nil {
+			return fmt.Errorf("seed the flows: %w", err)
+		}
+		before, err = threadCPU()
+		return err
 	}
-	options := ebpf.RunOptions{Data: cell.Frame[:], DataOut: make([]byte, 256), Repeat: repeat}
-	before, err := threadCPU()
-	if err != nil {
+	if err := begin(); err != nil {
 		return run, err
 	}
+	var again error // a signal has ended the run, and it begins anew
+	options := ebpf.RunOptions{Data: cell.Frame[:], DataOut: make([]byte, 256), Repeat: repeat,
+		Reset: func() { again = errors.Join(again, begin()) }}
 	if run.Action, err = wrapper.Run(&options); err != nil {
 		return run, fmt.Errorf("run %s: %w", program, err)
+	}
+	if again != nil {
+		return run, again
 	}
 	after, err := threadCPU()
 	if err != nil {

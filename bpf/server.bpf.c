@@ -265,6 +265,8 @@ inline_always enum agent_verdict mark(struct __sk_buff *skb)
 	if (rewritten_before(skb, &f, TO_CLIENT))
 		return is_renewing() ? EGRESS_COPIED : EGRESS_MARKED_ABOVE;
 	if (is_translated(skb, &f, sk, full) || (!sk && f.tcp_flags & TCP_FLAG_SYN_BIT && is_translated_cookie(skb, &f))) {
+		if (h) /* its listener's, as the kernel copied it */
+			h->state = HOLD_BACK_TRANSLATED;
 		if (!(f.tcp_flags & TCP_FLAG_SYN_BIT))
 			return mark_translated(skb, &f, served);
 		translated_handshake(&f);

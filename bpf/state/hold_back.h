@@ -23,7 +23,7 @@
 #define COOKIE_BITS_MAX 16
 #define CLOCK_SLACK_MS 64 /* the coarse clock may be a tick (10 ms at 100 Hz) behind the packets' */
 
-enum hold_back_state { HOLD_BACK_NEW, HOLD_BACK_MARKED, HOLD_BACK_UNMARKED_USEC, HOLD_BACK_UNMARKED_OLDER };
+enum hold_back_state { HOLD_BACK_NEW, HOLD_BACK_MARKED, HOLD_BACK_UNMARKED_USEC, HOLD_BACK_UNMARKED_OLDER, HOLD_BACK_TRANSLATED };
 
 struct hold_back {
 	__u32 delta;

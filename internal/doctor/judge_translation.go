@@ -38,8 +38,8 @@ func judgeTranslation(f *facts) (out []Finding) {
 			}
 			out = append(out, Finding{"translation", s.Name, Warning,
 				fmt.Sprintf("a rule of nftables takes tcp port %d elsewhere (%s): connections work and keep their cookies by entries per flow, at most 65536; "+
-					"keepalives of the server do not renew their cookies, and `key drop` is not refused for silent ones, which it may break", port, rule.Text),
-				"let the application listen at the service's port itself, or keep an old key as long as connections may be silent"})
+					"keepalives of the server do not renew their cookies: silent ones hold `key rotate` up", port, rule.Text),
+				"let the application listen at the service's port itself"})
 		}
 	})
 	if cookies && len(out) == 0 {

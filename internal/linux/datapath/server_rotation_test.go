@@ -62,9 +62,10 @@ func (r *rig) awaitEchoes(want [2]uint64) {
 	var have [2]uint64
 	defer func() { r.t.Logf("echoes by parity %v", have) }()
 	r.await("echoes", func() bool {
-		var err error
-		have, err = r.agent.Echoes()
-		check(r.t, err)
+		check(r.t, r.server.Do(func() (err error) {
+			have, err = r.agent.Echoes()
+			return err
+		}))
 		return have == want
 	})
 }
@@ -163,5 +164,39 @@ func TestAnUpgradeWithAnotherLayoutKeepsTheMarks(t *testing.T) {
 	r.verify(w, before)
 	if n := r.count("egress_unmarked_older_than_agent"); n != 0 {
 		t.Errorf("%d packets of connections that the new process forgot", n)
+	}
+}
+
+// They have no socket at the service's address: the kernel's connection tracking knows which of them live. A listener that is a service's
+// itself gives its storage to those that are redirected to it, which is not for them.
+func TestConnectionsThatTheServerTranslatesAreCountedByTheirEpoch(t *testing.T) {
+	for name, served := range map[string]bool{"to a port of no service": false, "to another service's port": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, rigOptions{})
+			if served {
+				r.serveToo(17011)
+			}
+			r.translate(prerouting("inet", "tcp dport 80 redirect to :17011"))
+			r.listenAt(r.server, ":17011")
+			if served {
+				check(t, r.dialDirectly(17011).Close())
+			}
+			connections := []net.Conn{r.dial(r.vips[0]), r.dial(r.vips[1]), r.dial(r.vips[0])}
+			for _, conn := range connections {
+				check(t, fetch(conn, 1000))
+			}
+			r.awaitEchoes([2]uint64{0, 3})
+			r.rotateTo(2)
+			check(t, fetch(connections[0], 1000))
+			r.awaitEchoes([2]uint64{1, 2})
+			check(t, connections[2].Close())
+			r.awaitEchoes([2]uint64{1, 1})
+			check(t, fetch(connections[1], 1000))
+			r.awaitEchoes([2]uint64{2, 0})
+			for _, conn := range connections[:2] {
+				check(t, conn.Close())
+			}
+			r.awaitEchoes([2]uint64{})
+		})
 	}
 }

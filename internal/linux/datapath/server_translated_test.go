@@ -116,6 +116,7 @@ func TestConnectionsThatTheServerTakesToAContainerCarryCookies(t *testing.T) {
 	if r.count("ingress_restored_translated") == 0 || r.count("egress_marked_translated") == 0 {
 		t.Error("no connection was translated")
 	}
+	r.awaitEchoes([2]uint64{0, 1}) // those that have ended are in no way alive
 	r.verify(w, before)
 }
 
@@ -138,26 +139,37 @@ func TestConnectionsThatTheServerTakesToAnotherAddressCarryCookies(t *testing.T)
 	r.verify(w, before)
 }
 
-// The listener of a port that is served too gives its storage to the children of a redirect, whose state is the flow's.
-func TestConnectionsThatARedirectTakesToAServedPortHaveOneState(t *testing.T) {
-	r := newRig(t, rigOptions{})
+// serveToo adds services at another port.
+func (r *rig) serveToo(port uint16) {
+	r.t.Helper()
 	for _, service := range r.fleet.Services {
 		service.Name += "-other"
-		service.Ports = []uint16{17011}
+		service.Ports = []uint16{port}
 		service.Servers = slices.Clone(service.Servers)
 		r.fleet.Services = append(r.fleet.Services, service)
 	}
 	r.publish()
+}
+
+// dialDirectly makes a connection of another port, which marks its listener.
+func (r *rig) dialDirectly(port uint16) (direct net.Conn) {
+	r.t.Helper()
+	check(r.t, r.client.Do(func() (err error) {
+		direct, err = net.Dial("tcp", netip.AddrPortFrom(r.vips[0], port).String())
+		return err
+	}))
+	check(r.t, fetch(direct, 1000))
+	return direct
+}
+
+// The listener of a port that is served too gives its storage to the children of a redirect, whose state is the flow's.
+func TestConnectionsThatARedirectTakesToAServedPortHaveOneState(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	r.serveToo(17011)
 	r.translate(prerouting("inet", "tcp dport 80 redirect to :17011"))
 	r.listenAt(r.server, ":17011")
-	check(t, r.client.Do(func() error { // a connection of the port itself marks the listener
-		direct, err := net.Dial("tcp", netip.AddrPortFrom(r.vips[0], 17011).String())
-		if err != nil {
-			return err
-		}
-		t.Cleanup(func() { direct.Close() }) // silent from now on
-		return fetch(direct, 1000)
-	}))
+	direct := r.dialDirectly(17011)
+	defer direct.Close() // silent until then
 	marked := r.count("egress_marked")
 	conn := r.dial(r.vips[0])
 	defer conn.Close()

@@ -134,6 +134,9 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 	running.Go(func() { every(ctx, attachPeriod, a.lookAtDevices) })
 	running.Go(func() { every(ctx, agePeriod, a.lookAtStrangers) })
 	running.Go(func() { watchReadiness(ctx, o.Log, a.health) })
+	if a.credentials != nil {
+		running.Go(func() { a.credentials.Watch(ctx, o.Log) })
+	}
 	if o.Config != "" {
 		if err := watchFile(ctx, o.Config, a.reloadLogged); err != nil {
 			return errors.Join(err, undo())

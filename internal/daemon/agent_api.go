@@ -64,6 +64,9 @@ func (a *Agent) wrong() []string {
 	if a.unsaved != "" {
 		found = append(found, a.unsaved)
 	}
+	if a.credentials != nil {
+		found = append(found, a.credentials.Warnings(time.Now())...)
+	}
 	if problem := a.tunnels.problem(a.options.Config != "", time.Now()); problem != "" {
 		found = append(found, problem)
 	}

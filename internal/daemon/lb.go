@@ -158,6 +158,9 @@ func RunLB(ctx context.Context, o LBOptions) error {
 	defer cancel()
 	running.Go(func() { lb.age(ctx) })
 	running.Go(func() { watchReadiness(ctx, o.Log, lb.health) })
+	if lb.credentials != nil {
+		running.Go(func() { lb.credentials.Watch(ctx, o.Log) })
+	}
 	running.Go(func() { lb.probeClocks(ctx) })
 	reclaimed := lb.watchReclaimed() // before anybody is told that we are here
 	running.Go(func() { lb.runConnections(ctx, reclaimed) })

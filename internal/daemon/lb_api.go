@@ -57,6 +57,9 @@ func (lb *LB) status() api.LBStatus {
 	if lb.unsaved != "" {
 		status.Problems = append(status.Problems, lb.unsaved)
 	}
+	if lb.credentials != nil {
+		status.Problems = append(status.Problems, lb.credentials.Warnings(time.Now())...)
+	}
 	slices.Sort(status.Problems[len(stops):])
 	if status.Tier, err = lb.tierStatus(); err != nil {
 		status.Problems = append(status.Problems, err.Error())

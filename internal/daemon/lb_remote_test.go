@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -211,6 +212,24 @@ func (h *remoteHost) expectControllersNamed() {
 	if err != nil || nodes.Nodes[0].Revision != 6 {
 		h.t.Errorf("nodes that a node knows: %v, %v", nodes, err)
 	}
+}
+
+func TestAKeyThatDoesNotFitIsAProblemUntilItDoes(t *testing.T) {
+	h := newRemoteHost(t)
+	h.start()
+	own := filepath.Join(h.tlsDir(), "lb1.key")
+	right, err := os.ReadFile(own)
+	require(t, err)
+	wrong, err := os.ReadFile(filepath.Join(h.tlsDir(), "c1.key"))
+	require(t, err)
+	unfit := func(s api.LBStatus) bool {
+		return slices.ContainsFunc(s.Problems, func(p string) bool { return strings.Contains(p, "lb1.key: it does not belong to") })
+	}
+	h.await("the daemon", func(s api.LBStatus) bool { return !unfit(s) })
+	require(t, os.WriteFile(own, append(wrong, '\n'), 0o600))
+	h.await("the problem", unfit)
+	require(t, os.WriteFile(own, right, 0o600))
+	h.await("the end of the problem", func(s api.LBStatus) bool { return !unfit(s) })
 }
 
 func TestAStateThatMakesNoSenseIsRefusedAndTheOldOneGoesOn(t *testing.T) {

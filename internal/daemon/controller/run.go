@@ -42,9 +42,8 @@ type Options struct {
 
 // Implementation constants.
 const (
-	agePeriod     = time.Minute
-	writeTimeout  = 5 * time.Second
-	warningPeriod = 24 * time.Hour
+	agePeriod    = time.Minute
+	writeTimeout = 5 * time.Second
 )
 
 // controller is the process.
@@ -164,7 +163,8 @@ func (c *controller) run(ctx context.Context, listener, socket, metrics net.List
 			cancel(err)
 		}
 	}
-	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.divide, c.engine.Run, c.write, c.age, c.warn} {
+	running.Go(func() { c.credentials.Watch(ctx, c.log) })
+	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.divide, c.engine.Run, c.write, c.age} {
 		running.Go(func() { job(ctx) })
 	}
 	if socket != nil {
@@ -229,22 +229,6 @@ func (c *controller) age(ctx context.Context) {
 			if err != nil && ctx.Err() == nil {
 				c.log.Warn("removed servers are not forgotten yet", "error", err)
 			}
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// warn says in time when certificates end.
-func (c *controller) warn(ctx context.Context) {
-	tick := time.NewTicker(warningPeriod)
-	defer tick.Stop()
-	for {
-		for _, warning := range c.credentials.Warnings(time.Now()) {
-			c.log.Warn(warning)
-		}
-		select {
-		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}

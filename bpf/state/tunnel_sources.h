@@ -12,7 +12,7 @@ struct { /* all of them */
 
 enum tunnel_limit {
 	TUNNELS_OF_ANYBODY, /* nobody is looked up */
-	TUNNELS_NOTED, /* those of strangers are taken and noted */
+	TUNNELS_NOTED, /* those of strangers are taken; all are noted */
 	TUNNELS_DROPPED, /* those of strangers are dropped and noted */
 };
 
@@ -30,33 +30,48 @@ struct { /* a faster copy of tunnel_sources: a source is in its place, unless an
 	__type(value, struct tunnel_place);
 } tunnel_places SEC(".maps");
 
-struct tunnel_stranger {
-	__be32 address[4]; /* of the last one */
+struct tunnel_note {
+	__be32 address[4]; /* of the last stranger */
 	__u64 seen_ns; /* when it was, by the clock since boot; 0: never */
-	__u64 packets; /* of all */
+	__u64 strangers, known; /* packets */
 };
-_Static_assert(sizeof(struct tunnel_stranger) == 32, "tunnel_stranger");
+_Static_assert(sizeof(struct tunnel_note) == 40, "tunnel_note");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct tunnel_stranger);
-} tunnel_strangers SEC(".maps");
+	__type(value, struct tunnel_note);
+} tunnel_notes SEC(".maps");
 
-/* Off the usual way: whose place another one has, or a stranger. */
-static __noinline int tunnel_taken_slowly(const __be32 source[4], enum tunnel_limit limit)
+inline_always struct tunnel_note *tunnel_notes_here(void)
 {
-	struct tunnel_stranger *stranger;
 	__u32 first = 0;
 
+	return bpf_map_lookup_elem(&tunnel_notes, &first);
+}
+
+static __noinline int tunnel_note_known(void)
+{
+	struct tunnel_note *notes = tunnel_notes_here();
+
+	if (notes)
+		notes->known++;
+	return 1;
+}
+
+/* Whose place another one has, or a stranger. */
+static __noinline int tunnel_taken_slowly(const __be32 source[4], enum tunnel_limit limit)
+{
+	struct tunnel_note *notes;
+
 	if (bpf_map_lookup_elem(&tunnel_sources, source))
-		return 1;
-	stranger = bpf_map_lookup_elem(&tunnel_strangers, &first);
-	if (stranger) {
-		__builtin_memcpy(stranger->address, source, sizeof(stranger->address));
-		stranger->seen_ns = bpf_ktime_get_coarse_ns();
-		stranger->packets++;
+		return limit == TUNNELS_DROPPED ? 1 : tunnel_note_known();
+	notes = tunnel_notes_here();
+	if (notes) {
+		__builtin_memcpy(notes->address, source, sizeof(notes->address));
+		notes->seen_ns = bpf_ktime_get_coarse_ns();
+		notes->strangers++;
 	}
 	return limit != TUNNELS_DROPPED;
 }
@@ -70,6 +85,6 @@ inline_always _Bool tunnel_taken(const __be32 source[4])
 		return 1;
 	if (known->address[0] == source[0] && known->address[1] == source[1] && known->address[2] == source[2] && known->address[3] == source[3] &&
 	    (mixed || source[0] || source[1] || source[2]))
-		return 1;
+		return known->limit == TUNNELS_DROPPED ? 1 : tunnel_note_known();
 	return tunnel_taken_slowly(source, known->limit);
 }

@@ -42,6 +42,7 @@ type JoinOptions struct {
 	OnState     func(controller string, state *ballastv1.State)
 	OnWeights   func(*ballastv1.Weights)
 	OnChecks    func(controller string, services []string)
+	OnSources   func(controller string, sources *ballastv1.TunnelSources)
 	OnLeft      func(controller string) // its stream has ended
 	// Dial connects, below TLS; nil: as usual.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -209,6 +210,8 @@ func (j *Joined) receive(controller string, stream *connect.BidiStreamForClientS
 			j.options.OnWeights(m.Weights)
 		case *ballastv1.ToNode_Checks:
 			j.options.OnChecks(controller, m.Checks.Services)
+		case *ballastv1.ToNode_Sources:
+			j.options.OnSources(controller, m.Sources)
 		}
 	}
 }

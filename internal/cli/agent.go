@@ -20,7 +20,8 @@ func AgentCommand(version string) *cobra.Command {
 			"The agent runs by a configuration file, or by what controllers say. It reports the host's load (CPU, connections and\n" +
 			"accept queues of its services) to --controller: controllers, or load balancers that run by a file with --listen.\n\n" +
 			"The data path stays attached when the process ends, however it ends, and a new process takes it over.\n" +
-			"Tunnels to its services are taken of anybody who reaches the host, unless tunnels_from in the file names the load balancers.\n\n" +
+			"Tunnels to its services are taken of anybody who reaches the host, unless tunnels_from in the file names the load balancers;\n" +
+			"controllers tell it who they are.\n\n" +
 			"--detach removes it: connections that carry cookies break, so drain the server first.",
 		Args: takes(),
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -54,6 +55,8 @@ func AgentCommand(version string) *cobra.Command {
 	flags.StringVar(&options.Instance, "instance", "default", "`NAME` of this agent among others on the machine")
 	flags.StringSliceVar(&options.Interfaces, "interface", nil, "`DEVICE` that packets come in by, may be repeated (default: those of the servers' addresses); devices of routes that answers take are added, at tc alone, without XDP")
 	flags.StringVar(&mode, "xdp-mode", string(datapath.XDPAuto), "auto, native or generic")
+	flags.DurationVar(&options.TunnelsSettle, "tunnels-settle", 0, "how long controllers tell of load balancers until tunnels of others are dropped, for experiments")
+	flags.MarkHidden("tunnels-settle")
 	flags.StringVar(&options.RunDir, "run-dir", "/run/ballast", "`DIRECTORY` of sockets and pins")
 	flags.StringVar(&options.Metrics, "metrics", "", "`ADDRESS:PORT` to serve Prometheus metrics on")
 	flags.BoolVar(&detach, "detach", false, "remove the data path that an agent left attached")

@@ -19,6 +19,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/sources"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -38,10 +39,12 @@ type AgentOptions struct {
 	Instance   string
 	Interfaces []string // devices that packets come in by; empty: those of the servers' addresses. Those that answers leave by are added, without XDP
 	XDPMode    datapath.XDPMode
-	RunDir     string
-	Metrics    string // TCP address for Prometheus, empty: none
-	Version    string
-	Log        *slog.Logger
+	// TunnelsSettle is sources.Settle for tests; zero: as it is.
+	TunnelsSettle time.Duration
+	RunDir        string
+	Metrics       string // TCP address for Prometheus, empty: none
+	Version       string
+	Log           *slog.Logger
 }
 
 // Agent keeps a server's data path equal to what the fleet says about this host. Its methods are safe for concurrent use.
@@ -72,7 +75,8 @@ type Agent struct {
 
 	sampler  *load.Sampler
 	follower follow.Follower
-	remote   node.Node // as controllers say; see LB
+	sources  sources.Sources // by controllers
+	remote   node.Node       // as controllers say; see LB
 	joined   *api.Joined
 	// credentials are with Controllers.
 	credentials *pki.Credentials
@@ -98,7 +102,7 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 	defer listener.Close()
 	a := &Agent{
 		options: o, log: o.Log, attachments: attachments{mode: o.XDPMode, log: o.Log}, stops: map[netip.Addr]time.Time{},
-		keysChanged: make(chan struct{}, 1), sampler: load.New(load.Options{Cgroup: o.Cgroup}),
+		keysChanged: make(chan struct{}, 1), sampler: load.New(load.Options{Cgroup: o.Cgroup}), sources: sources.Sources{Settle: o.TunnelsSettle},
 	}
 	if len(o.Controllers) > 0 { // before anything is attached
 		if a.credentials, err = pki.Load(o.TLSDir, o.Name, pki.Agent); err != nil {
@@ -132,7 +136,7 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 		return errors.Join(err, undo())
 	}
 	running.Go(func() { every(ctx, attachPeriod, a.lookAtDevices) })
-	running.Go(func() { every(ctx, agePeriod, a.lookAtStrangers) })
+	running.Go(func() { every(ctx, agePeriod, a.ageTunnels) })
 	running.Go(func() { watchReadiness(ctx, o.Log, a.health) })
 	if a.credentials != nil {
 		running.Go(func() { a.credentials.Watch(ctx, o.Log) })
@@ -172,7 +176,7 @@ func (a *Agent) start() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.attachments.hooks = a.path
-	if a.tunnels.strangers, err = a.path.Strangers(); err != nil { // what an earlier process has counted is no news
+	if a.tunnels.notes, err = a.path.TunnelNotes(); err != nil { // what an earlier process has counted is no news
 		return errors.Join(err, a.path.Close())
 	}
 	err = a.takeOverStops()

@@ -32,7 +32,7 @@ func (a *Agent) status() api.AgentStatus {
 	stops := a.obstacles()
 	status := api.AgentStatus{
 		Status: api.Status{Role: "agent", Ready: len(stops) == 0, NotReady: stops, Version: a.options.Version, ByControllers: a.options.Config == "", Config: a.file, Generation: a.generation},
-		Server: a.options.Server, Services: slices.Clone(a.wanted.Marking), Interfaces: a.attachments.modes(), Tunnels: a.tunnels.status(a.options.Config != ""), Problems: a.wrong(),
+		Server: a.options.Server, Services: slices.Clone(a.wanted.Marking), Interfaces: a.attachments.modes(), Tunnels: a.tunnelStatus(time.Now()), Problems: a.wrong(),
 	}
 	status.Epoch, status.Echoes = keys.Current, connections
 	if a.joined != nil {
@@ -67,7 +67,7 @@ func (a *Agent) wrong() []string {
 	if a.credentials != nil {
 		found = append(found, a.credentials.Warnings(time.Now())...)
 	}
-	if problem := a.tunnels.problem(a.options.Config != "", time.Now()); problem != "" {
+	if problem := a.strangerProblem(time.Now()); problem != "" {
 		found = append(found, problem)
 	}
 	return found

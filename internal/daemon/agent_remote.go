@@ -24,6 +24,9 @@ type savedAgent struct {
 	Revision uint64         `json:"revision"`
 	Running  savedFleet     `json:"running"`
 	Removed  []node.Removed `json:"removed"`
+	// TunnelsFrom are the addresses of load balancers; Limited: tunnels of others are dropped.
+	TunnelsFrom []netip.Addr `json:"tunnels_from,omitempty"`
+	Limited     bool         `json:"limited,omitempty"`
 }
 
 func (a *Agent) statePath() string { return agentState(a.options.StateDir, a.options.Instance) }
@@ -41,6 +44,8 @@ func (a *Agent) firstFile() (*config.File, error) {
 	}
 	a.told = found // else when a controller has spoken
 	a.follower.Revision = saved.Revision
+	a.sources.Limited = saved.Limited
+	a.sources.Know(saved.TunnelsFrom, time.Now())
 	a.remote = node.Node{Running: model.Fleet(saved.Running), Removed: saved.Removed}
 	return a.fileOfState("the last state"), nil
 }
@@ -70,10 +75,12 @@ func (a *Agent) runRemote(ctx context.Context, running *sync.WaitGroup) {
 		OnState:   a.toldState,
 		OnWeights: func(*ballastv1.Weights) {},
 		OnChecks:  func(string, []string) {},
+		OnSources: a.toldSources,
 		OnLeft: func(controller string) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			a.follower.Left(controller)
+			a.sources.Leave(controller, time.Now())
 		},
 	}
 	a.mu.Lock()
@@ -142,7 +149,7 @@ func (a *Agent) toldState(controller string, state *ballastv1.State) {
 func (a *Agent) keepState() {
 	before := a.unsaved
 	a.unsaved = ""
-	if err := replaceFile(a.statePath(), savedAgent{a.follower.Revision, savedFleet(a.remote.Running), a.remote.Removed}); err != nil {
+	if err := replaceFile(a.statePath(), savedAgent{a.follower.Revision, savedFleet(a.remote.Running), a.remote.Removed, a.tunnels.from, a.sources.Limited}); err != nil {
 		a.unsaved = fmt.Sprintf("the state is not saved: %v: a restart would know an older one", err)
 	}
 	switch {

@@ -39,6 +39,7 @@ func init() {
 	}
 	if role == "told-agent" {
 		options.Config, options.Controllers, options.TLSDir, options.StateDir = "", []string{"10.9.0.1:6443"}, filepath.Join(dir, "tls"), filepath.Join(dir, "state")
+		options.Name, options.Interfaces, options.TunnelsSettle = "s2", []string{"eth0"}, time.Second
 	}
 	err := daemon.RunAgent(context.Background(), options)
 	fmt.Fprintln(os.Stderr, "agent:", err)

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/machine/sources"
 )
 
 // Implementation constants of what is said about strangers' tunnels.
@@ -23,68 +25,140 @@ type tunnels struct {
 	limit datapath.TunnelLimit
 	set   bool // the data path knows both
 
-	strangers datapath.Strangers // as they were counted last
-	dropped   time.Time          // when one was dropped last, zero: never
-	named     netip.Addr         // whose it was
-	namedAt   time.Time
+	notes   datapath.TunnelNotes // as they were counted last
+	seen    time.Time            // when there was another one, zero: never
+	named   netip.Addr           // whose it was
+	namedAt time.Time
 }
 
 // limitTunnels has the data path take tunnels as it is known now. Callers hold mu.
 func (a *Agent) limitTunnels() error {
 	from, limit := a.applied.Fleet.TunnelsFrom, datapath.TunnelsOfAnybody
-	if len(from) > 0 {
+	if a.options.Config == "" {
+		from = a.sources.Addresses()
+	}
+	switch {
+	case a.options.Config != "" && len(from) > 0 || a.sources.Limited:
 		limit = datapath.StrangersDropped
+	case a.options.Config == "" && a.sources.Doubt() == "":
+		limit = datapath.StrangersNoted
 	}
 	t := &a.tunnels
 	if t.set && t.limit == limit && slices.Equal(t.from, from) {
 		return nil
 	}
+	before := t.limit
 	t.set = false
 	if err := a.path.SetTunnelSources(from, limit); err != nil {
 		return err
 	}
-	t.from, t.limit, t.set = slices.Clone(from), limit, true
+	if t.from, t.limit, t.set = slices.Clone(from), limit, true; limit != before {
+		a.log.Info("whose tunnels are taken", "limited", limit == datapath.StrangersDropped, "load_balancers", len(from))
+	}
 	return nil
 }
 
-// lookAtStrangers notices tunnels that were dropped.
-func (a *Agent) lookAtStrangers(now time.Time) {
-	found, err := a.path.Strangers()
-	if err != nil {
-		a.log.Warn("strangers' tunnels not looked at", "error", err)
-		return
+// toldSources takes a controller's list of load balancers.
+func (a *Agent) toldSources(controller string, told *ballastv1.TunnelSources) {
+	list := sources.List{Controller: told.Controller, Alive: told.Alive, Silent: told.Silent}
+	for _, text := range told.Addresses {
+		if address, err := netip.ParseAddr(text); err == nil {
+			list.Addresses = append(list.Addresses, address.Unmap())
+		}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.tunnels.notice(found, now)
+	if a.options.Config == "" {
+		a.sources.Tell(controller, list, time.Now())
+		a.followSources()
+	}
 }
 
-func (t *tunnels) notice(found datapath.Strangers, now time.Time) {
-	more := found.Packets != t.strangers.Packets
-	t.strangers = found
-	if !more || t.limit != datapath.StrangersDropped {
-		return
+// followSources does as is known of load balancers by now, and keeps it. Callers hold mu.
+func (a *Agent) followSources() {
+	before := a.tunnels
+	if err := a.limitTunnels(); err != nil {
+		a.log.Error("whose tunnels are taken cannot be changed", "error", err)
 	}
-	if t.dropped = now; now.Sub(t.namedAt) >= strangerPeriod {
+	same := a.tunnels.limit == before.limit && slices.Equal(a.tunnels.from, before.from)
+	if !same && a.told { // else there is no state to keep it with
+		a.keepState()
+	}
+}
+
+// ageTunnels notices strangers, and what time does to the list.
+func (a *Agent) ageTunnels(now time.Time) {
+	found, err := a.path.TunnelNotes()
+	if err != nil {
+		a.log.Warn("strangers' tunnels not looked at", "error", err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err == nil {
+		known := found.Known != a.tunnels.notes.Known
+		a.sources.Came(known, a.tunnels.notice(found, now), now)
+	}
+	if a.options.Config == "" {
+		a.sources.Step(now)
+		a.followSources()
+	}
+}
+
+// notice reports whether there were strangers since it was called last.
+func (t *tunnels) notice(found datapath.TunnelNotes, now time.Time) (more bool) {
+	more = found.Strangers != t.notes.Strangers
+	t.notes = found
+	if !more {
+		return false
+	}
+	if t.seen = now; now.Sub(t.namedAt) >= strangerPeriod {
 		t.named, t.namedAt = found.Last, now
 	}
+	return true
 }
 
-func (t *tunnels) status(byFile bool) api.Tunnels {
-	s := api.Tunnels{Limited: t.limit == datapath.StrangersDropped, From: t.from, Source: "controllers", Strangers: t.strangers.Packets, Last: t.strangers.Last}
-	if byFile {
+// tunnelStatus tells whose are taken. Callers hold mu.
+func (a *Agent) tunnelStatus(now time.Time) api.Tunnels {
+	t := &a.tunnels
+	s := api.Tunnels{Limited: t.limit == datapath.StrangersDropped, From: t.from, Source: "controllers", Strangers: t.notes.Strangers, Last: t.notes.Last}
+	if a.options.Config != "" {
 		s.Source = "file"
 	}
-	if !s.Limited {
+	if s.Limited {
+		return s
+	}
+	if s.Open = a.sources.Doubt(); a.options.Config != "" {
 		s.Open = "name the load balancers in the file, under tunnels_from"
+	} else if s.Open == "" {
+		s.Open = "those of others are dropped " + a.limitBegins(now)
 	}
 	return s
 }
 
-// problem tells of tunnels that were dropped lately: a load balancer may be lacking. Empty: there were none.
-func (t *tunnels) problem(byFile bool, now time.Time) string {
-	if t.dropped.IsZero() || now.Sub(t.dropped) > strangerLife || t.limit != datapath.StrangersDropped || slices.Contains(t.from, t.named) {
+// limitBegins tells when strangers' tunnels will be dropped. Callers hold mu.
+func (a *Agent) limitBegins(now time.Time) string {
+	earliest, latest := a.sources.Until()
+	if !a.sources.Proven() {
+		return "once there are some of the load balancers that the controllers know"
+	}
+	if now.Before(earliest) {
+		return fmt.Sprintf("from %s on, if all controllers go on to tell of the load balancers", earliest.UTC().Format(time.RFC3339))
+	}
+	return fmt.Sprintf("when none has come for a while, from %s on at the latest", latest.UTC().Format(time.RFC3339))
+}
+
+// strangerProblem tells of tunnels of strangers lately: a load balancer may be lacking. Empty: there were none. Callers hold mu.
+func (a *Agent) strangerProblem(now time.Time) string {
+	t := &a.tunnels
+	if t.seen.IsZero() || now.Sub(t.seen) > strangerLife || t.limit == datapath.TunnelsOfAnybody || slices.Contains(t.from, t.named) {
 		return ""
 	}
-	return fmt.Sprintf("tunnels from %s are dropped (dropped_foreign_source): if it is a load balancer of this fleet, add it to tunnels_from in the file", t.named)
+	found, remedy := "are dropped (dropped_foreign_source)", "add it to tunnels_from in the file"
+	if t.limit == datapath.StrangersNoted {
+		found = "are of no load balancer that the controllers know, and are dropped " + a.limitBegins(now)
+	}
+	if a.options.Config == "" {
+		remedy = "start it with --controller and the certificate of a load balancer"
+	}
+	return fmt.Sprintf("tunnels from %s %s: if it is a load balancer of this fleet, %s", t.named, found, remedy)
 }

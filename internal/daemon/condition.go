@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -17,17 +19,16 @@ import (
 const conditionRepeat = 5 * time.Second
 
 // tellCondition tells whether the node is ready, and what is not as wanted, until ctx ends.
-func tellCondition(ctx context.Context, tell func(*ballastv1.FromNode), look func() (ready bool, problems []string)) {
-	var ready bool
-	var problems []string
+func tellCondition(ctx context.Context, tell func(*ballastv1.FromNode), look func() *ballastv1.Condition) {
+	var last *ballastv1.Condition
 	var told time.Time
 	every(ctx, agePeriod, func(now time.Time) {
-		nowReady, found := look()
-		if nowReady == ready && slices.Equal(found, problems) && now.Sub(told) < conditionRepeat {
+		found := look()
+		if proto.Equal(found, last) && now.Sub(told) < conditionRepeat {
 			return
 		}
-		ready, problems, told = nowReady, found, now
-		tell(&ballastv1.FromNode{Message: &ballastv1.FromNode_Condition{Condition: &ballastv1.Condition{Ready: ready, Problems: problems}}})
+		last, told = found, now
+		tell(&ballastv1.FromNode{Message: &ballastv1.FromNode_Condition{Condition: found}})
 	})
 }
 
@@ -35,20 +36,20 @@ func tellCondition(ctx context.Context, tell func(*ballastv1.FromNode), look fun
 const noController = "no controller is connected"
 
 // condition is what controllers are told: they know themselves whether they are connected.
-func (lb *LB) condition() (ready bool, problems []string) {
+func (lb *LB) condition() *ballastv1.Condition {
 	status := lb.status()
 	if status.Config.Error != "" {
 		status.Problems = append(status.Problems, status.Config.Error)
 	}
-	return status.Ready, status.Problems
+	return &ballastv1.Condition{Ready: status.Ready, Problems: status.Problems, Addresses: lb.sources()}
 }
 
-func (a *Agent) condition() (ready bool, problems []string) {
+func (a *Agent) condition() *ballastv1.Condition {
 	status := a.status()
 	if status.Config.Error != "" {
 		status.Problems = append(status.Problems, status.Config.Error)
 	}
-	return status.Ready, status.Problems
+	return &ballastv1.Condition{Ready: status.Ready, Problems: status.Problems}
 }
 
 // unserved are services whose new connections are dropped, as none of their servers takes any. Callers hold mu.

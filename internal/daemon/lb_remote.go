@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/algo/change"
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -32,13 +34,34 @@ func (lb *LB) followControllers(ctx context.Context) {
 	lb.remote.joined = api.Join(ctx, api.JoinOptions{
 		Controllers: lb.options.Controllers, TLS: lb.credentials.Client(), Log: lb.log,
 		Hello: func() *ballastv1.Hello {
-			return &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(pki.LB), Name: lb.name, Version: lb.options.Version}
+			return &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(pki.LB), Name: lb.name, Version: lb.options.Version, Addresses: lb.sources()}
 		},
 		OnState:   lb.toldState,
 		OnWeights: lb.toldWeights,
 		OnChecks:  lb.toldChecks,
+		OnSources: func(string, *ballastv1.TunnelSources) {},
 		OnLeft:    lb.controllerLeft,
 	})
+}
+
+// sources are the addresses that tunnels may come from: those there are now, and those of ways that were resolved before.
+func (lb *LB) sources() (texts []string) {
+	addresses, err := netdev.LocalAddresses()
+	if err != nil {
+		lb.log.Warn("agents are not told all addresses of this host", "error", err)
+	}
+	lb.mu.Lock()
+	defer lb.mu.Unlock()
+	for _, path := range lb.paths.known {
+		addresses = append(addresses, path.Source)
+	}
+	slices.SortFunc(addresses, netip.Addr.Compare)
+	for _, address := range slices.Compact(addresses) {
+		if address.IsGlobalUnicast() {
+			texts = append(texts, address.String())
+		}
+	}
+	return texts
 }
 
 func (lb *LB) controllerLeft(controller string) {

@@ -155,7 +155,7 @@ func TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
 
 	tls := filepath.Join(h.dir, "tls")
 	require(t, errors.Join(pki.Init(tls, pki.DefaultAuthorityLife, false), pki.Issue(tls, pki.Request{Role: pki.Controller, Name: "c1"}),
-		pki.Issue(tls, pki.Request{Role: pki.Agent, Name: "s1", Addresses: []netip.Addr{netip.MustParseAddr("10.9.0.2")}})))
+		pki.Issue(tls, pki.Request{Role: pki.Agent, Name: "s2", Addresses: []netip.Addr{netip.MustParseAddr("10.9.0.2")}})))
 	h.role = "told-agent"
 	h.start()
 	alone := h.await("the agent without a state", func(s api.AgentStatus) bool { return !s.Ready && saysThatItWaits(s.Problems) })

@@ -56,8 +56,12 @@ func (l *Lab) controlFlags(role, node string) []string {
 	case !l.topo.Management:
 		return file
 	case l.topo.Controllers != 0:
-		return []string{"--tls-dir", l.certificates(), "--name", node,
+		told := []string{"--tls-dir", l.certificates(), "--name", node,
 			"--controller", controlAddresses(controllerName, l.topo.Controllers)}
+		if role == "agent" { // the scenario shall not end before tunnels are limited
+			told = append(told, "--tunnels-settle", "1s")
+		}
+		return told
 	case role == "lb":
 		file = append(file, "--listen", fmt.Sprintf(":%d", controlPort))
 		if l.loseWeights != 0 {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/ballast-lb/ballast/internal/api"
 )
 
 // Implementation constants.
@@ -49,6 +51,9 @@ func (t *trial) loseControl(result *Result, cut time.Duration) error {
 	if err := t.awaitWeights(resumeMax, lbName(1), lbName(2)); err != nil {
 		return err
 	}
+	if err := t.awaitLimits(); err != nil {
+		return err
+	}
 	return t.series(running,
 		step{"server s1 becomes unhealthy", func() error { return t.sicken(1, true, lbName(1), lbName(2)) }},
 		step{"server s1 recovers", func() error { return t.sicken(1, false, lbName(1), lbName(2)) }},
@@ -73,7 +78,48 @@ func (t *trial) loseControl(result *Result, cut time.Duration) error {
 		step{"server s5 recovers", func() error { return t.sicken(5, false, lbName(1), lbName(2)) }},
 		step{"the fleet is what it should be everywhere", func() error {
 			return errors.Join(t.differs(lbName(1)), t.differs(lbName(2)))
-		}})
+		}},
+		step{"no agent has dropped a load balancer's tunnel", func() error { return t.expectNoStrangers(result) }})
+}
+
+// awaitLimits waits until agents drop tunnels of others than the load balancers that controllers tell.
+func (t *trial) awaitLimits() error {
+	for node := range t.agents {
+		err := await(t.ctx, daemonDeadline, node+" takes tunnels of both load balancers alone", func() error {
+			status, err := t.agentStatus(node)
+			if err == nil && !status.Tunnels.Limited {
+				err = errors.New(status.Tunnels.Open)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// expectNoStrangers sees that agents go on dropping strangers' tunnels, and have dropped none.
+func (t *trial) expectNoStrangers(result *Result) error {
+	for node := range t.agents {
+		status, err := t.agentStatus(node)
+		if err != nil {
+			return err
+		}
+		result.expect(status.Tunnels.Limited, "%s takes tunnels of anybody: %s", node, status.Tunnels.Open)
+		counters, err := t.client(node).Counters(t.ctx)
+		if err != nil {
+			return err
+		}
+		dropped := counters["dropped_foreign_source"]
+		result.expect(dropped == 0, "%s has dropped %d packets in tunnels, the last from %s", node, dropped, status.Tunnels.Last)
+	}
+	return nil
+}
+
+func (t *trial) agentStatus(node string) (status api.AgentStatus, err error) {
+	err = t.client(node).Get(t.ctx, api.PathStatus, &status)
+	return status, err
 }
 
 // replaceController kills a controller, changes the fleet by the others, and starts it again. It measures how long weights stood

@@ -37,7 +37,7 @@ func (c *company) startLB(ctx context.Context, i int) error {
 	lb.joined = api.Join(ctx, api.JoinOptions{
 		Controllers: []string{c.fleet.Controller}, TLS: credentials.Client(), Hello: hello, Log: c.log, Dial: dial(&c.lbTraffic),
 		OnState:   func(_ string, state *ballastv1.State) { lb.state(ctx, state, send) },
-		OnWeights: lb.weights, OnChecks: func(string, []string) {},
+		OnWeights: lb.weights, OnChecks: func(string, []string) {}, OnSources: func(string, *ballastv1.TunnelSources) {},
 		OnLeft: func(string) { c.lose(ctx, fmt.Errorf("load balancer %s: its stream has ended", lbName(i))) },
 	})
 	c.running.Go(lb.joined.Wait)

@@ -156,11 +156,31 @@ func (c *conversation) receive() (*ballastv1.ToNode, error) {
 	return c.stream.Receive()
 }
 
+// next passes over where tunnels come from, see sources.
 func (c *conversation) next() *ballastv1.ToNode {
 	c.t.Helper()
-	message, err := c.receive()
-	require(c.t, err)
-	return message
+	for {
+		message, err := c.receive()
+		require(c.t, err)
+		if message.GetSources() == nil {
+			return message
+		}
+	}
+}
+
+// sources waits until where tunnels come from is as wanted.
+func (c *conversation) sources(what string, wanted func(*ballastv1.TunnelSources) bool) {
+	c.t.Helper()
+	var last *ballastv1.TunnelSources
+	for {
+		message, err := c.receive()
+		if err != nil {
+			c.t.Fatalf("%s: %v, after %v", what, err, last)
+		}
+		if last = message.GetSources(); last != nil && wanted(last) {
+			return
+		}
+	}
 }
 
 func (c *conversation) state() *ballastv1.State {

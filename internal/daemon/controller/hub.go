@@ -83,6 +83,10 @@ type Hub struct {
 	lbs      map[string]*peer                  // those of peers that are load balancers
 	joins    map[peerKey]*rate.Limiter
 	said     map[string]time.Time // when it was logged that a peer was refused, and why
+
+	alive   []string             // controllers, by name
+	sources map[string]lbSources // by load balancer
+	tunnels *ballastv1.TunnelSources
 }
 
 // service is one service in the form that it is sent in.
@@ -107,7 +111,8 @@ func NewHub(o HubOptions) *Hub {
 		o.Identify = certified
 	}
 	h := &Hub{options: o, services: map[string]*service{}, weights: map[string]*softWeights{}, checks: map[string][]string{},
-		peers: map[peerKey]*peer{}, lost: map[peerKey]*ballastv1.NodeStatus{}, lbs: map[string]*peer{}, joins: map[peerKey]*rate.Limiter{}, said: map[string]time.Time{}}
+		peers: map[peerKey]*peer{}, lost: map[peerKey]*ballastv1.NodeStatus{}, lbs: map[string]*peer{}, joins: map[peerKey]*rate.Limiter{}, said: map[string]time.Time{},
+		sources: map[string]lbSources{}, tunnels: &ballastv1.TunnelSources{Controller: o.Name}}
 	h.metrics = newHubMetrics(h)
 	return h
 }

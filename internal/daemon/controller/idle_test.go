@@ -48,6 +48,7 @@ func leaves(t *testing.T) time.Duration {
 	joined := api.Join(ctx, api.JoinOptions{
 		Controllers: []string{address}, TLS: credentials.Client(), Hello: func() *ballastv1.Hello { return hello(credentials) }, Log: testLog(t),
 		OnState: func(string, *ballastv1.State) {}, OnWeights: func(*ballastv1.Weights) {}, OnChecks: func(string, []string) {}, OnLeft: func(string) {},
+		OnSources: func(string, *ballastv1.TunnelSources) {},
 	})
 	await(t, "the node has joined", func() bool { return len(joined.Connected()) == 1 && len(hub.Nodes()) == 1 })
 	stopped := time.Now()

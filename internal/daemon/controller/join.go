@@ -161,6 +161,8 @@ func (h *Hub) enter(p *peer) {
 	h.peers[p.key()] = p
 	delete(h.lost, p.key())
 	p.checks = len(h.checks[p.identity.Name]) > 0
+	p.tunnels = p.identity.Role == pki.Agent
+	h.takeSources(p, p.addresses) // agents are told before it can forward what it is told
 	if p.identity.Role == pki.LB {
 		h.lbs[p.identity.Name] = p
 		for name := range h.weights {
@@ -184,6 +186,7 @@ func (h *Hub) leave(p *peer, why error) {
 		h.lose(p)
 		if h.lbs[p.identity.Name] == p {
 			delete(h.lbs, p.identity.Name)
+			h.loseSources(p.identity.Name)
 		}
 	}
 	h.mutex.Unlock()
@@ -345,6 +348,7 @@ func (h *Hub) take(p *peer, message *ballastv1.FromNode) error {
 		if m.Condition.Ready {
 			p.ready = "yes"
 		}
+		h.takeSources(p, m.Condition.Addresses)
 		h.mutex.Unlock()
 		return nil
 	default:

@@ -89,12 +89,24 @@ func (c *controller) divide(ctx context.Context) {
 			c.gone = withoutLease(c.gone, c.live, list)
 			c.live = list
 			c.mutex.Unlock()
+			c.hub.SetControllers(alive(c.name, list))
 		case <-changed:
 		case <-again:
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// alive are the names of the controllers that live; none if self is not among them, as it may have missed who came.
+func alive(self string, live []store.Member) (names []string) {
+	for _, m := range live {
+		names = append(names, m.Name)
+	}
+	if !slices.Contains(names, self) {
+		return nil
+	}
+	return names
 }
 
 // withoutLease remembers who was on the list of those that live and is not any more.

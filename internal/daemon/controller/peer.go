@@ -26,11 +26,13 @@ type peer struct {
 	identity pki.Identity
 	address  string
 	version  string
-	since    time.Time
-	call     *call
-	messages *rate.Limiter
-	bytes    *rate.Limiter
-	taken    int64 // bytes of the stream that the limiter knows of
+	// addresses are those that it told when it joined.
+	addresses []string
+	since     time.Time
+	call      *call
+	messages  *rate.Limiter
+	bytes     *rate.Limiter
+	taken     int64 // bytes of the stream that the limiter knows of
 
 	wake chan struct{}
 	end  chan error // why the stream has to end, from outside
@@ -49,6 +51,7 @@ type peer struct {
 	nodes    bool
 	dirty    map[string]bool   // services that it has to be told of
 	checks   bool              // its list of checks has changed
+	tunnels  bool              // agents: the list of where tunnels come from has changed
 	weights  map[string]uint64 // services whose weights have changed -> number of the last update that it knows
 	queue    []string          // the same services in the order of their turns
 }
@@ -87,7 +90,7 @@ func newPeer(identity pki.Identity, hello *ballastv1.Hello, c *call, limits *Lim
 	// Seconds' worth: a load balancer tells of every server by itself when all fail at once.
 	const messages, bytes = 100, 10
 	return &peer{
-		identity: identity, address: c.request.RemoteAddr, version: hello.Version, since: time.Now(), call: c,
+		identity: identity, address: c.request.RemoteAddr, version: hello.Version, addresses: hello.Addresses, since: time.Now(), call: c,
 		messages: rate.NewLimiter(limits.Messages, int(messages*limits.Messages)), bytes: rate.NewLimiter(limits.Bytes, int(bytes*limits.Bytes)),
 		wake: make(chan struct{}, 1), end: make(chan error, 1), complete: true, dirty: map[string]bool{}, weights: map[string]uint64{},
 	}
@@ -116,11 +119,15 @@ func (p *peer) stop(why error) {
 	p.call.deadlines(&now, &farewell) // it reads no more
 }
 
-// next returns what the peer has to be told next, nil if nothing: state before everything else, weights last.
+// next returns what the peer has to be told next, nil if nothing: where tunnels come from and state before everything else,
+// weights last.
 func (h *Hub) next(p *peer) *frame {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	switch {
+	case p.tunnels:
+		p.tunnels = false
+		return messageFrame(&ballastv1.ToNode{Message: &ballastv1.ToNode_Sources{Sources: h.tunnels}})
 	case !h.known:
 		return nil
 	case p.complete || p.keys || p.nodes || len(p.dirty) > 0:

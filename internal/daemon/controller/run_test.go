@@ -83,11 +83,12 @@ type fleetNode struct {
 	weights  map[string]*follow.Weights
 	from     map[string]uint64 // service -> term of its last weights
 	checks   map[string][]string
+	sources  map[string]*ballastv1.TunnelSources
 }
 
 // joinAll keeps streams to controllers until the test ends.
 func joinAll(t testing.TB, credentials *pki.Credentials, controllers ...*running) *fleetNode {
-	n := &fleetNode{states: map[string]*ballastv1.ServiceState{}, weights: map[string]*follow.Weights{}, from: map[string]uint64{}, checks: map[string][]string{}}
+	n := &fleetNode{states: map[string]*ballastv1.ServiceState{}, weights: map[string]*follow.Weights{}, from: map[string]uint64{}, checks: map[string][]string{}, sources: map[string]*ballastv1.TunnelSources{}}
 	var addresses []string
 	for _, c := range controllers {
 		addresses = append(addresses, c.address)
@@ -100,6 +101,11 @@ func joinAll(t testing.TB, credentials *pki.Credentials, controllers ...*running
 			n.mutex.Lock()
 			defer n.mutex.Unlock()
 			n.checks[controller] = services
+		},
+		OnSources: func(controller string, list *ballastv1.TunnelSources) {
+			n.mutex.Lock()
+			defer n.mutex.Unlock()
+			n.sources[controller] = list
 		},
 		OnLeft: func(controller string) {
 			n.mutex.Lock()

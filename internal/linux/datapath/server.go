@@ -14,7 +14,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-//go:generate go tool bpf2go -target bpfel -type agent_verdict -type served -type served_key -type stop -type interface -type agent_traffic -type tunnel_limit -type tunnel_place -type tunnel_stranger -type turn server ../../../bpf/server.bpf.c
+//go:generate go tool bpf2go -target bpfel -type agent_verdict -type served -type served_key -type stop -type interface -type agent_traffic -type tunnel_limit -type tunnel_place -type tunnel_note -type turn server ../../../bpf/server.bpf.c
 
 // serverLayout names the shape of the pinned maps: see lbLayout.
 const serverLayout = "agent-v4"

@@ -15,8 +15,8 @@ type TunnelLimit uint32
 // What becomes of them.
 const (
 	TunnelsOfAnybody = TunnelLimit(serverTunnelLimitTUNNELS_OF_ANYBODY) // they are taken
-	StrangersNoted   = TunnelLimit(serverTunnelLimitTUNNELS_NOTED)      // taken, and Strangers tells of them
-	StrangersDropped = TunnelLimit(serverTunnelLimitTUNNELS_DROPPED)    // dropped, and Strangers tells of them
+	StrangersNoted   = TunnelLimit(serverTunnelLimitTUNNELS_NOTED)      // taken, and TunnelNotes tells of all
+	StrangersDropped = TunnelLimit(serverTunnelLimitTUNNELS_DROPPED)    // dropped, and TunnelNotes tells of them
 )
 
 // SetTunnelSources says who may open tunnels, and what becomes of those of others. A source that stays is known at every moment.
@@ -37,7 +37,7 @@ func (s *Server) SetTunnelSources(addresses []netip.Addr, limit TunnelLimit) err
 		}
 		return nil
 	}
-	if limit != StrangersDropped { // strangers are taken before the known ones go
+	if limit == TunnelsOfAnybody { // before the known ones go
 		if err := put(); err != nil {
 			return err
 		}
@@ -58,22 +58,24 @@ func sourcePlace(wire [16]byte, places uint32) uint32 {
 	return uint32(uint64(mixed*0x9e3779b1) * uint64(places) >> 32)
 }
 
-// Strangers are tunnels from addresses that are not named, as far as they were looked at.
-type Strangers struct {
-	Packets uint64
-	Last    netip.Addr // that the last one came from; invalid: there was none
+// TunnelNotes are counters of tunnels since the maps were made.
+type TunnelNotes struct {
+	Strangers uint64     // packets from addresses that are not named, while the limit is not TunnelsOfAnybody
+	Last      netip.Addr // that the last of them came from; invalid: there was none
+	Known     uint64     // packets from addresses that are named, while the limit is StrangersNoted
 }
 
-// Strangers tells of them since the maps were made. It may be called at any time.
-func (s *Server) Strangers() (found Strangers, err error) {
-	var perCPU []serverTunnelStranger
-	if err := s.objects.TunnelStrangers.Lookup(uint32(0), &perCPU); err != nil {
-		return found, fmt.Errorf("read where strangers' tunnels come from: %w", err)
+// TunnelNotes tells of them. It may be called at any time.
+func (s *Server) TunnelNotes() (found TunnelNotes, err error) {
+	var perCPU []serverTunnelNote
+	if err := s.objects.TunnelNotes.Lookup(uint32(0), &perCPU); err != nil {
+		return found, fmt.Errorf("read what was noted of tunnels: %w", err)
 	}
 	var newest uint64
-	for _, stranger := range perCPU {
-		if found.Packets += stranger.Packets; stranger.SeenNs > newest {
-			newest, found.Last = stranger.SeenNs, addressOf(stranger.Address)
+	for _, notes := range perCPU {
+		found.Known += notes.Known
+		if found.Strangers += notes.Strangers; notes.SeenNs > newest {
+			newest, found.Last = notes.SeenNs, addressOf(notes.Address)
 		}
 	}
 	return found, nil

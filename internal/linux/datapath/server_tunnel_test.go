@@ -121,7 +121,7 @@ func TestStrangersThatOpenTunnelsAreNamed(t *testing.T) {
 		_, _, verdict := r.run(r.wrap(tunnel{from: from, to: to}, inner(t, r.vips[0], servicePort, 7, "A", 0)))
 		return verdict
 	}
-	before, err := r.agent.Strangers()
+	before, err := r.agent.TunnelNotes()
 	check(t, err)
 	if before.Last.IsValid() {
 		t.Fatalf("before there was any: %+v", before)
@@ -131,7 +131,7 @@ func TestStrangersThatOpenTunnelsAreNamed(t *testing.T) {
 	} {
 		check(t, r.agent.SetTunnelSources(known, limit))
 		for i, from := range strangers {
-			before, err := r.agent.Strangers()
+			before, err := r.agent.TunnelNotes()
 			check(t, err)
 			if verdict := run(known[i]); verdict != "decapsulated" {
 				t.Errorf("limit %d: from %s: %s", limit, known[i], verdict)
@@ -139,10 +139,13 @@ func TestStrangersThatOpenTunnelsAreNamed(t *testing.T) {
 			if verdict := run(from); verdict != want {
 				t.Errorf("limit %d: from %s: %s, want %s", limit, from, verdict, want)
 			}
-			after, err := r.agent.Strangers()
+			after, err := r.agent.TunnelNotes()
 			check(t, err)
-			if noted := after.Packets - before.Packets; limit == datapath.TunnelsOfAnybody && noted != 0 || limit != datapath.TunnelsOfAnybody && (noted == 0 || after.Last != from) {
+			if noted := after.Strangers - before.Strangers; limit == datapath.TunnelsOfAnybody && noted != 0 || limit != datapath.TunnelsOfAnybody && (noted == 0 || after.Last != from) {
 				t.Errorf("limit %d: after a tunnel from %s: %+v, before it %+v", limit, from, after, before)
+			}
+			if (after.Known > before.Known) != (limit == datapath.StrangersNoted) {
+				t.Errorf("limit %d: after a tunnel from %s: %+v, before it %+v", limit, known[i], after, before)
 			}
 		}
 	}

@@ -1,0 +1,84 @@
+// Where load balancers' tunnels come from, which agents are told.
+package controller
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// sourcesOfOne is how many addresses a load balancer may tell: a stolen key does not fill agents' tables.
+const sourcesOfOne = 1024
+
+// lbSources are the addresses of one load balancer. Those of one that is gone are told for a day: it may forward without controllers.
+type lbSources struct {
+	addresses []netip.Addr
+	left      time.Time // when its stream has ended; zero: it is connected
+}
+
+// SetControllers takes the names of the controllers that live, this one included. None: it does not know.
+func (h *Hub) SetControllers(names []string) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	h.alive = slices.Clone(names)
+	h.spreadSources()
+}
+
+// takeSources takes a peer's word for its addresses, if its certificate is a load balancer's and its stream the newest of it. The caller
+// holds the lock.
+func (h *Hub) takeSources(p *peer, told []string) {
+	if p.identity.Role == pki.LB && h.peers[p.key()] == p {
+		h.sources[p.identity.Name] = lbSources{addresses: hostAddresses(told)}
+		h.spreadSources()
+	}
+}
+
+// loseSources takes note of the end of a load balancer's stream. The caller holds the lock.
+func (h *Hub) loseSources(name string) {
+	gone := h.sources[name]
+	gone.left = time.Now()
+	h.sources[name] = gone
+	h.spreadSources()
+}
+
+// hostAddresses reads addresses that a host can have, and leaves out what else there is.
+func hostAddresses(texts []string) (addresses []netip.Addr) {
+	for _, text := range texts[:min(len(texts), sourcesOfOne)] {
+		if address, err := netip.ParseAddr(text); err == nil && address.Zone() == "" && address.Unmap().IsGlobalUnicast() {
+			addresses = append(addresses, address.Unmap())
+		}
+	}
+	return addresses
+}
+
+// spreadSources has agents told if there is anything new. The caller holds the lock.
+func (h *Hub) spreadSources() {
+	maps.DeleteFunc(h.sources, func(_ string, s lbSources) bool { return !s.left.IsZero() && time.Since(s.left) > lostLife })
+	list := &ballastv1.TunnelSources{Controller: h.options.Name, Alive: h.alive}
+	for _, name := range slices.Sorted(maps.Keys(h.sources)) {
+		if len(h.sources[name].addresses) == 0 {
+			list.Silent = append(list.Silent, name)
+		}
+		for _, address := range h.sources[name].addresses {
+			list.Addresses = append(list.Addresses, address.String())
+		}
+	}
+	slices.Sort(list.Addresses)
+	list.Addresses = slices.Compact(list.Addresses)
+	if proto.Equal(list, h.tunnels) {
+		return
+	}
+	h.tunnels = list
+	for _, p := range h.peers {
+		if p.identity.Role == pki.Agent {
+			p.tunnels = true
+			p.wakeUp()
+		}
+	}
+}

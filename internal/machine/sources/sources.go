@@ -1,0 +1,162 @@
+// Package sources decides whose tunnels a server takes, by what controllers tell of the load balancers. It is pure: time is an argument,
+// nothing here does I/O.
+package sources
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Settle is how long lists have to be good before others' tunnels are dropped: load balancers join again meanwhile.
+const Settle = 10 * time.Minute
+
+// Implementation constants.
+const (
+	settleDoubted = 24 * time.Hour // the same while tunnels of strangers come: they may be load balancers that are yet to join
+	patience      = time.Minute    // without good lists, until tunnels of anybody are taken again
+	life          = 24 * time.Hour // of good lists without an address, until it is forgotten
+)
+
+// List is what one controller tells of load balancers, each time all of it.
+type List struct {
+	Controller string       // its name
+	Alive      []string     // the controllers that live, itself included; empty: it does not know
+	Addresses  []netip.Addr // of load balancers
+	Silent     []string     // load balancers whose addresses it does not know
+}
+
+// Sources are whom a server takes tunnels from. Addresses are added at once. They are forgotten late, and those of others are dropped only
+// while the lists must be complete: whoever is in doubt takes a tunnel.
+type Sources struct {
+	Limited bool          // tunnels of others are to be dropped
+	Settle  time.Duration // zero: as the constant
+
+	lists    map[string]List          // by stream
+	told     map[netip.Addr]time.Time // when an address was last told, or could have been
+	good     bool                     // the lists are
+	since    time.Time                // when they became what they are, good or not
+	stranger time.Time                // when a stranger's tunnel came last
+	known    time.Time                // when one of an address that is known came last
+}
+
+// Know adds what was known in an earlier life.
+func (s *Sources) Know(addresses []netip.Addr, now time.Time) {
+	if s.told == nil {
+		s.told = map[netip.Addr]time.Time{}
+	}
+	for _, address := range addresses {
+		s.told[address] = now
+	}
+}
+
+// Tell takes a controller's list in place of the one before on the same stream.
+func (s *Sources) Tell(stream string, list List, now time.Time) {
+	if s.lists == nil {
+		s.lists = map[string]List{}
+	}
+	s.lists[stream] = list
+	s.Know(list.Addresses, now)
+	s.Step(now)
+}
+
+// Leave takes note of the end of a stream. What was told on it stays known.
+func (s *Sources) Leave(stream string, now time.Time) {
+	delete(s.lists, stream)
+	s.Step(now)
+}
+
+// Came takes note of tunnels that came lately, from addresses that are known and from others.
+func (s *Sources) Came(known, strangers bool, now time.Time) {
+	if known {
+		s.known = now
+	}
+	if strangers {
+		s.stranger = now
+	}
+}
+
+// Step decides by what is known now. It wants to be called every second or so.
+func (s *Sources) Step(now time.Time) {
+	if good := s.Doubt() == ""; good != s.good || s.since.IsZero() {
+		s.good, s.since = good, now
+	}
+	if !s.good {
+		for address := range s.told { // nobody could have told it
+			s.told[address] = now
+		}
+		s.Limited = s.Limited && now.Sub(s.since) < patience
+		return
+	}
+	for _, list := range s.lists {
+		s.Know(list.Addresses, now)
+	}
+	maps.DeleteFunc(s.told, func(_ netip.Addr, last time.Time) bool { return now.Sub(last) > life })
+	s.Limited = s.Limited || s.settled(now)
+}
+
+// settled reports whether good lists have been good for long enough, and are those of whoever sends tunnels here: their addresses may be
+// translated on the way.
+func (s *Sources) settled(now time.Time) bool {
+	settle, good := s.settle(), now.Sub(s.since)
+	return good >= settle && s.Proven() && (now.Sub(s.stranger) >= settle || good >= settleDoubted)
+}
+
+func (s *Sources) settle() time.Duration {
+	if s.Settle != 0 {
+		return s.Settle
+	}
+	return Settle
+}
+
+// Proven reports whether a tunnel of an address that is known has come since the lists became good.
+func (s *Sources) Proven() bool { return s.known.After(s.since) }
+
+// Addresses returns those that are known, ascending.
+func (s *Sources) Addresses() []netip.Addr {
+	return slices.SortedFunc(maps.Keys(s.told), netip.Addr.Compare)
+}
+
+// Until tells when tunnels of others will be dropped if the lists stay good: at the earliest, and if strangers' tunnels go on to come.
+func (s *Sources) Until() (earliest, latest time.Time) {
+	return s.since.Add(s.settle()), s.since.Add(max(s.settle(), settleDoubted))
+}
+
+// Doubt says why the lists may lack a load balancer, and what to do; empty: they cannot, as far as can be known.
+func (s *Sources) Doubt() string {
+	connected, alive := map[string]bool{}, map[string]bool{}
+	var silent []string
+	for _, list := range s.lists {
+		connected[list.Controller] = true
+		silent = append(silent, list.Silent...)
+		for _, name := range list.Alive {
+			alive[name] = true
+		}
+	}
+	var away []string
+	for name := range alive {
+		if !connected[name] {
+			away = append(away, name)
+		}
+	}
+	slices.Sort(away)
+	slices.Sort(silent)
+	switch {
+	case len(alive) == 0:
+		return "no controller that is connected tells of the load balancers: connect this agent to all of them, and upgrade those that are older"
+	case len(away) > 0:
+		return fmt.Sprintf("controllers %s live and tell nothing here: name them with --controller, and upgrade those that are older", strings.Join(away, ", "))
+	case len(silent) > 0:
+		return fmt.Sprintf("load balancers %s do not tell their addresses: upgrade them", strings.Join(slices.Compact(silent), ", "))
+	case len(s.told) == 0:
+		return "the controllers know no load balancer: start them with --controller"
+	case len(s.told) > model.MaxTunnelSources:
+		return fmt.Sprintf("the load balancers have %d addresses, and %d fit: take some off their hosts", len(s.told), model.MaxTunnelSources)
+	}
+	return ""
+}

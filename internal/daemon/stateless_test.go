@@ -192,7 +192,7 @@ func TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
 	h.await("the loss of the controller", func(s api.AgentStatus) bool {
 		return s.Ready && slices.Contains(s.Problems, "no controller is connected: the last state goes on")
 	})
-	h.expectProblems("without the controller", "reports: no controller is connected: the last state goes on")
+	h.expectProblems("without the controller", "way back", "reports: no controller is connected: the last state goes on")
 }
 
 func TestAStateThatCannotBeSavedIsAProblemUntilItIs(t *testing.T) {

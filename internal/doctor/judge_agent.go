@@ -108,8 +108,11 @@ func judgeBack(f *facts) (out []Finding) {
 		case errors.Is(err, netdev.ErrUnresolved):
 			out = append(out, Finding{"way back", family, Warning, "the router of the way to clients does not answer (ARP, neighbour discovery): " + err.Error(),
 				"correct the default route: ip route replace default via ROUTER"})
+		case err != nil && len(f.Host.WaysOut)+len(f.Host.WaysOutBare) == 0:
+			out = append(out, Finding{"way back", family, Problem, "no answer reaches clients that are not on a link of this host: " + err.Error(), "ip route add default via ROUTER"})
 		case err != nil:
-			out = append(out, Finding{"way back", family, Warning, "answers to clients that are not near find no way: " + err.Error(), "ip route add default via ROUTER"})
+			out = append(out, Finding{"way back", family, Warning, "only clients on links of this host, and behind the routes that there are, get answers: " + err.Error(),
+				"ip route add default via ROUTER"})
 		default:
 			out = append(out, ok("way back", family, "to clients anywhere"))
 		}

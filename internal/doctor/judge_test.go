@@ -194,7 +194,11 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"refused file", RoleLB, func(f *facts) { f.Daemon.Refused = "a.yaml:3: x" }, "daemon", Problem, "correct"},
 		{"tunnels of strangers", RoleAgent, func(f *facts) { f.Daemon.Tunnels = api.Tunnels{Open: "name them"} }, "tunnels", Warning, "name them; or keep"},
 		{"its problems", RoleAgent, func(f *facts) { f.Daemon.Problems = []string{"VIP is away: add it"} }, "daemon", Problem, "do what it says"},
-		{"no way back", RoleAgent, func(f *facts) { f.Host.Back = map[bool]error{false: errors.New("no route to host")} }, "way back", Warning, "ip route add default"},
+		{"no way back", RoleAgent, func(f *facts) { f.Host.Back = map[bool]error{false: errors.New("no route to host")} }, "way back", Problem, "ip route add default"},
+		{"a way back to some", RoleAgent, func(f *facts) {
+			f.Host.Back, f.Host.WaysOut = map[bool]error{false: errors.New("no route to host")}, []string{"eth0"}
+			f.Daemon.Interfaces = map[string]string{"eth0": "native"}
+		}, "way back", Warning, "ip route add default"},
 		{"dead router", RoleAgent, func(f *facts) { f.Host.Back = map[bool]error{false: netdev.ErrUnresolved} }, "way back", Warning, "ip route replace default"},
 		{"not attached to a way out", RoleAgent, func(f *facts) {
 			f.Host.WaysOut, f.Daemon.Interfaces = []string{"eth0", "eth9"}, map[string]string{"eth0": "native"}

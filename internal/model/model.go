@@ -138,24 +138,38 @@ func (s *Service) MaxNodeID() uint16 { return uint16(1<<s.Table.NodeBits - 1) }
 
 // NextFreeID returns the smallest id above every id in use, so that the id of a removed server is not given away while its
 // connections may still live; when those are used up, the smallest unused id. ok is false when all ids are taken.
-func (s *Service) NextFreeID() (id uint16, ok bool) {
+func (s *Service) NextFreeID() (id uint16, ok bool) { return s.freeIDs()() }
+
+// freeIDs returns what gives ids for further servers, one after the other.
+func (s *Service) freeIDs() (next func() (id uint16, ok bool)) {
 	used := make(map[uint16]bool, len(s.Servers))
-	var highest uint16
 	for _, server := range s.Servers {
 		used[server.ID] = true
-		if server.ID <= s.MaxID() {
-			highest = max(highest, server.ID)
+	}
+	return freeIDs(used, s.MaxID())
+}
+
+// freeIDs gives those above all that are used, up to most, and when they are used up the smallest unused ones.
+func freeIDs(used map[uint16]bool, most uint16) (next func() (id uint16, ok bool)) {
+	var highest, lowest uint16
+	for id := range used {
+		if id <= most {
+			highest = max(highest, id)
 		}
 	}
-	if highest < s.MaxID() {
-		return highest + 1, true
-	}
-	for id := uint16(1); id <= s.MaxID(); id++ {
-		if !used[id] {
-			return id, true
+	return func() (id uint16, ok bool) {
+		if highest < most {
+			highest++
+			used[highest] = true
+			return highest, true
 		}
+		for lowest < most {
+			if lowest++; !used[lowest] {
+				return lowest, true
+			}
+		}
+		return 0, false
 	}
-	return 0, false
 }
 
 // TakesNew reports whether the server may be given new connections: active, with a weight above 0.

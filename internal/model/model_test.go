@@ -344,6 +344,24 @@ func TestOneMistakeGivesOneFinding(t *testing.T) {
 	}
 }
 
+func TestEachMissingIDIsOfferedAnotherOne(t *testing.T) {
+	f := fleet(4)
+	f.ApplyDefaults()
+	for i := range 3 {
+		f.Services[0].Servers[i].ID = 0
+	}
+	f.Services[0].Servers[3].ID = f.Services[0].MaxID() - 1
+	found := problems(t, f)
+	if len(found) != 3 {
+		t.Fatalf("have %v", found)
+	}
+	for i, want := range []uint16{f.Services[0].MaxID(), 1, 2} { // above all first, then the smallest
+		if !strings.HasSuffix(found[i].Error(), fmt.Sprintf(" id is %d", want)) {
+			t.Errorf("%v, want id %d", found[i], want)
+		}
+	}
+}
+
 func TestTwoServicesMayShareAddressOrPort(t *testing.T) {
 	f := fleet(2)
 	other := f.Services[0].Clone()

@@ -46,23 +46,16 @@ func (f *Fleet) maxNodeID() (most uint16, narrowest *Service) {
 
 // NextFreeNodeID returns an id for another node of the second tier: above all in use, and when those are used up the smallest unused one.
 // ok is false when all are taken.
-func (f *Fleet) NextFreeNodeID() (id uint16, ok bool) {
+func (f *Fleet) NextFreeNodeID() (id uint16, ok bool) { return f.freeNodeIDs()() }
+
+// freeNodeIDs returns what gives ids for further nodes, one after the other.
+func (f *Fleet) freeNodeIDs() (next func() (id uint16, ok bool)) {
 	most, _ := f.maxNodeID()
 	used := map[uint16]bool{}
-	highest := uint16(0)
 	for _, n := range f.Nodes {
 		used[n.ID] = true
-		highest = max(highest, n.ID)
 	}
-	if highest < most {
-		return highest + 1, true
-	}
-	for id = 1; id <= most; id++ {
-		if !used[id] {
-			return id, true
-		}
-	}
-	return 0, false
+	return freeIDs(used, most)
 }
 
 // IsZero reports whether nothing is given.
@@ -74,7 +67,7 @@ func (f *Fleet) validateNodes(found *findings) {
 		return
 	}
 	if len(f.Nodes) > 0 {
-		taken := nodesTaken{map[string]int{}, map[uint16]string{}, f.addressesInUse()}
+		taken := nodesTaken{map[string]int{}, map[uint16]string{}, f.addressesInUse(), f.freeNodeIDs()}
 		for i := range f.Nodes {
 			f.validateNode(fmt.Sprintf("nodes[%d]", i), i, taken, found)
 		}
@@ -93,6 +86,7 @@ type nodesTaken struct {
 	names     map[string]int
 	ids       map[uint16]string
 	addresses map[netip.Addr]string
+	free      func() (id uint16, ok bool)
 }
 
 // addressesInUse returns those of nodes that are also a server's or a service's, and whose.
@@ -163,21 +157,23 @@ func (n *Node) validateAddress(path string, taken nodesTaken, found *findings) {
 }
 
 func (f *Fleet) validateNodeID(path string, n *Node, taken nodesTaken, found *findings) {
-	remedy := "remove a node or use wider table.node_bits"
-	if free, ok := f.NextFreeNodeID(); ok {
-		remedy = fmt.Sprintf("the next free id is %d", free)
+	remedy := func() string { // another one for each node
+		if id, ok := taken.free(); ok {
+			return fmt.Sprintf("the next free id is %d", id)
+		}
+		return "remove a node or use wider table.node_bits"
 	}
 	most, narrowest := f.maxNodeID()
 	other, used := taken.ids[n.ID]
 	switch {
 	case n.ID == 0:
-		found.add(path, remedy, "missing: cookies carry the ids of the second tier's nodes")
+		found.add(path, remedy(), "missing: cookies carry the ids of the second tier's nodes")
 	case n.ID > most && narrowest != nil:
-		found.add(path, remedy+"; the service's table.node_bits says how many there can be", "%d is out of range 1-%d of service %s", n.ID, most, narrowest.Name)
+		found.add(path, remedy()+"; the service's table.node_bits says how many there can be", "%d is out of range 1-%d of service %s", n.ID, most, narrowest.Name)
 	case n.ID > most:
-		found.add(path, remedy, "%d is out of range 1-%d", n.ID, most)
+		found.add(path, remedy(), "%d is out of range 1-%d", n.ID, most)
 	case used:
-		found.add(path, remedy, "%d is the id of node %s", n.ID, other)
+		found.add(path, remedy(), "%d is the id of node %s", n.ID, other)
 	default:
 		taken.ids[n.ID] = n.Name
 	}

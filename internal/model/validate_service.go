@@ -111,9 +111,12 @@ func (s *Service) validateIDs(path string, found *findings) {
 		wider = fmt.Sprintf("use wider cookies (cookie_bits, up to %d) or smaller table.index_bits", MaxCookieBits)
 		room = fmt.Sprintf("%d cookie bits less %d of the table", s.CookieBits, s.Table.NodeBits+s.Table.IndexBits)
 	}
-	remedy := "remove a server or " + wider
-	if free, ok := s.NextFreeID(); ok {
-		remedy = fmt.Sprintf("the next free id is %d", free)
+	free := s.freeIDs()
+	remedy := func() string { // another one for each server
+		if id, ok := free(); ok {
+			return fmt.Sprintf("the next free id is %d", id)
+		}
+		return "remove a server or " + wider
 	}
 	owner := make(map[uint16]string)
 	for i, server := range s.Servers {
@@ -122,11 +125,11 @@ func (s *Service) validateIDs(path string, found *findings) {
 		switch {
 		case s.MaxID() == 0: // the width is wrong and already reported
 		case server.ID == 0:
-			found.add(at, remedy, "missing: a service with affinity %s needs an id that stays with the server", s.Affinity)
+			found.add(at, remedy(), "missing: a service with affinity %s needs an id that stays with the server", s.Affinity)
 		case server.ID > s.MaxID():
-			found.add(at, remedy, "%d is out of range 1-%d of %s", server.ID, s.MaxID(), room)
+			found.add(at, remedy(), "%d is out of range 1-%d of %s", server.ID, s.MaxID(), room)
 		case taken:
-			found.add(at, remedy, "%d is the id of server %s", server.ID, other)
+			found.add(at, remedy(), "%d is the id of server %s", server.ID, other)
 		default:
 			owner[server.ID] = server.Name
 		}

@@ -172,7 +172,7 @@ func (n *Node) checkCookies(next *model.Fleet) error {
 	before := &n.Running.Keys
 	if before.Placement != [16]byte{} && before.Placement != next.Keys.Placement {
 		return &model.Invalid{Path: "keys.placement", Problem: "it has changed, and connections without cookies would be looked for elsewhere",
-			Remedy: "put the old one back; to start afresh, detach and remove the state file"}
+			Remedy: "put the old one back: it stays as long as the fleet lives"}
 	}
 	for epoch, key := range next.Keys.Cookie {
 		if old, known := before.Cookie[epoch]; known && old != key {

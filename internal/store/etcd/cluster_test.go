@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"errors"
 	"net"
 	"slices"
 	"strings"
@@ -90,6 +91,31 @@ func TestTheStoreGoesOnWithoutAMemberOfEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	list(t, seen, "a", "b")
+}
+
+func TestAMemberThatIsCutOffConfirmsNothing(t *testing.T) {
+	members, endpoints := cluster(t, 3, files{})
+	all, alone := connect(t, endpoints...), connect(t, endpoints[0])
+	known := []store.Document{{Key: "services/web", Value: []byte("here")}}
+	revision, err := all.Commit(t.Context(), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	confirm := func() error {
+		_, err := alone.Commit(t.Context(), []store.Document{{Key: "services/web", Revision: revision, Same: true}})
+		return err
+	}
+	if err := confirm(); err != nil {
+		t.Fatalf("with all members: %v", err)
+	}
+	if _, err := alone.Commit(t.Context(), []store.Document{{Key: "services/web", Revision: revision - 1, Same: true}}); !errors.Is(err, store.ErrConflict) {
+		t.Errorf("another revision than the newest: %v", err)
+	}
+	members[1].kill()
+	members[2].kill()
+	if err := confirm(); err == nil || errors.Is(err, store.ErrConflict) {
+		t.Errorf("a member without the others confirmed that nothing had changed: %v", err)
+	}
 }
 
 // link is a way to etcd that can be cut, or swallow everything.

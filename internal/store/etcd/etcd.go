@@ -232,11 +232,18 @@ func (s *Store) Commit(ctx context.Context, documents []store.Document) (revisio
 		}
 		look = append(look, clientv3.OpGet(key))
 	}
+	changes := len(change) > 0
+	if !changes {
+		// etcd answers a transaction of comparisons alone from the member that is asked, which may be cut off and know no better.
+		// With a read in it, it asks the majority.
+		change = append(change, clientv3.OpGet(s.documents(), clientv3.WithCountOnly()))
+		look = change
+	}
 	var done *clientv3.TxnResponse
 	open := false // an attempt that was not answered may be carried out
 	err = s.call(ctx, callTimeout, func(ctx context.Context) (err error) {
 		done, err = s.client.Txn(ctx).If(unchanged...).Then(change...).Else(look...).Commit()
-		open = open || len(change) > 0 && err != nil && !refused(err)
+		open = open || changes && err != nil && !refused(err)
 		return err
 	})
 	switch {

@@ -13,7 +13,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/linux/load"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
-	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -97,13 +96,19 @@ func (a *Agent) runRemote(ctx context.Context, running *sync.WaitGroup) {
 }
 
 func (a *Agent) hello(name string) *ballastv1.Hello {
-	hello := &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(pki.Agent), Name: name, Version: a.options.Version}
+	hello := &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(pki.Agent), Name: name, Version: a.options.Version, Revision: a.revision()}
 	if local, err := netdev.LocalAddresses(); err == nil {
 		for _, address := range local {
 			hello.Addresses = append(hello.Addresses, address.String())
 		}
 	}
 	return hello
+}
+
+func (a *Agent) revision() uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.follower.Revision
 }
 
 // toldState takes what a controller says, unless the agent runs by a file or another controller has said newer things.
@@ -113,7 +118,7 @@ func (a *Agent) toldState(controller string, state *ballastv1.State) {
 	if a.options.Config != "" {
 		return
 	}
-	if empty := state.Complete && len(state.Services) == 0; !a.follower.Offer(controller, state.Revision, state.Complete) || empty && a.waiting {
+	if empty := state.Complete && len(state.Services) == 0; !a.follower.Offer(controller, state.Revision, state.Complete) || empty && (a.waiting || state.Revision < a.follower.Revision) {
 		if empty { // or none that this host is a server of: going on marking does no harm
 			a.follower.Dismiss(controller)
 		}
@@ -172,8 +177,8 @@ func (a *Agent) joinAnew(now time.Time) {
 	case a.options.Config != "":
 		return
 	case a.follower.Stranded(now):
-		a.log.Warn("no controller knows the revision that runs here: taking theirs", "revision", a.follower.Revision)
-		a.follower = follow.Follower{}
+		a.log.Warn("no controller knows the revision that runs here: asking those in reach whether theirs is the newest that their store has", "revision", a.follower.Revision)
+		a.follower.Yield()
 	case a.follower.Lacks(now):
 		a.log.Info("controllers are asked for the whole state: one was refused", "revision", a.follower.Revision)
 	default:

@@ -34,7 +34,7 @@ func (lb *LB) followControllers(ctx context.Context) {
 	lb.remote.joined = api.Join(ctx, api.JoinOptions{
 		Controllers: lb.options.Controllers, TLS: lb.credentials.Client(), Log: lb.log,
 		Hello: func() *ballastv1.Hello {
-			return &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(pki.LB), Name: lb.name, Version: lb.options.Version, Addresses: lb.sources()}
+			return &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(pki.LB), Name: lb.name, Version: lb.options.Version, Addresses: lb.sources(), Revision: lb.revision()}
 		},
 		OnState:   lb.toldState,
 		OnWeights: lb.toldWeights,
@@ -64,6 +64,12 @@ func (lb *LB) sources() (texts []string) {
 	return texts
 }
 
+func (lb *LB) revision() uint64 {
+	lb.mu.Lock()
+	defer lb.mu.Unlock()
+	return lb.remote.follower.Revision
+}
+
 func (lb *LB) controllerLeft(controller string) {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
@@ -75,7 +81,7 @@ func (lb *LB) controllerLeft(controller string) {
 func (lb *LB) toldState(controller string, state *ballastv1.State) {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
-	if empty := state.Complete && len(state.Services) == 0; !lb.remote.follower.Offer(controller, state.Revision, state.Complete) || empty && lb.waiting {
+	if empty := state.Complete && len(state.Services) == 0; !lb.remote.follower.Offer(controller, state.Revision, state.Complete) || empty && (lb.waiting || state.Revision < lb.remote.follower.Revision) {
 		if empty {
 			lb.remote.follower.Dismiss(controller)
 			lb.log.Error("controller knows no service: its store is new or was emptied, the last state goes on", "controller", controller, "revision", state.Revision)
@@ -246,8 +252,8 @@ func (lb *LB) joinAnew(now time.Time) {
 	follower := &lb.remote.follower
 	switch {
 	case follower.Stranded(now):
-		lb.log.Warn("no controller knows the revision that runs here: taking theirs", "revision", follower.Revision)
-		*follower = follow.Follower{}
+		lb.log.Warn("no controller knows the revision that runs here: asking those in reach whether theirs is the newest that their store has", "revision", follower.Revision)
+		follower.Yield()
 		for _, weights := range lb.weights { // their terms are lower, too
 			weights.Term, weights.Version = 0, 0
 		}

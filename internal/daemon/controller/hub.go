@@ -3,6 +3,7 @@ package controller
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -51,6 +52,8 @@ type HubOptions struct {
 	Reports Reports
 	// Changed is called, if it is given, when nodes have come or gone. LoadBalancers tells which there are.
 	Changed func()
+	// Newest is the revision of the desired state that its store confirms to be the newest; nil: there is no store.
+	Newest func(context.Context) (uint64, error)
 	// Identify tells who sends a request; nil: its certificate does.
 	Identify func(*http.Request) (pki.Identity, error)
 	Limits   Limits

@@ -80,6 +80,35 @@ func TestNodesThatLeaveAreListedAsLostUntilTheyAreBack(t *testing.T) {
 	}
 }
 
+func TestNodesAddNoRowsToTables(t *testing.T) {
+	told := make(chan string, 1)
+	hub := testHub(t, func(o *HubOptions) { o.Reports = healthTold{ignored{}, told} })
+	ca := newAuthority(t)
+	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
+	hub.SetState(view(1))
+	lb := ca.issue(pki.LB, "lb1")
+	forged := hello(lb)
+	forged.Version = "1\nlb9\tyes\x1b[2J"
+	node := converse(t, address, lb, forged)
+	node.send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Health{Health: &ballastv1.HealthReport{Servers: []*ballastv1.ServerHealth{{Id: 1, Detail: "down\ns9\tactive"}}}}})
+	if detail := <-told; detail != "down s9 active" {
+		t.Errorf("why a server is down: %q", detail)
+	}
+	if nodes := hub.Nodes(); len(nodes) != 1 || nodes[0].Version != "1 lb9 yes [2J" {
+		t.Errorf("%v", nodes)
+	}
+}
+
+// healthTold passes on what the first server's health is said to be.
+type healthTold struct {
+	ignored
+	told chan string
+}
+
+func (h healthTold) Health(_ string, report *ballastv1.HealthReport) {
+	h.told <- report.Servers[0].Detail
+}
+
 func TestALostNodeIsForgottenAndAConnectedOneIsNot(t *testing.T) {
 	ca, hub := newAuthority(t), testHub(t, nil)
 	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())

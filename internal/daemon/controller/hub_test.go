@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http/httptest"
@@ -103,6 +104,43 @@ func TestNodesAreToldAgainWhatWasSomethingElseInBetween(t *testing.T) {
 	hub.SetState(next)
 	expectState(t, lb.state(), 9, true, "mail web", "")
 	expectState(t, agent.state(), 9, true, "mail", "")
+}
+
+// What it would tell was given up since: keys that were dropped, servers that are gone.
+func TestAControllerThatIsCutOffFromItsStoreServesNobodyWhoKnowsMore(t *testing.T) {
+	newest, confirmed := uint64(7), errors.New("etcd has no leader")
+	hub := testHub(t, func(o *HubOptions) {
+		o.Newest = func(context.Context) (uint64, error) { return newest, confirmed }
+	})
+	ca := newAuthority(t)
+	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
+	lb := ca.issue(pki.LB, "lb1")
+	as := func(revision uint64) *ballastv1.Hello {
+		h := hello(lb)
+		h.Revision = revision
+		return h
+	}
+	welcome := func(what string, h *ballastv1.Hello) {
+		t.Helper()
+		c := converse(t, address, lb, h)
+		if c.next().GetWelcome() == nil {
+			t.Fatalf("%s is not welcome", what)
+		}
+		c.cancel()
+	}
+	welcome("who joins before the store was read", as(8))
+	hub.SetState(view(7))
+	welcome("who knows as much", as(7))
+	why := converse(t, address, lb, as(8)).ends()
+	if why.Code() != connect.CodeUnavailable || !strings.Contains(why.Message(), "knows revision 7 of the desired state, lb lb1 runs by 8: etcd has no leader") {
+		t.Errorf("who knows more ended with %v", why)
+	}
+	newest, confirmed = 9, nil // the answer is there before the state
+	if why := converse(t, address, lb, as(8)).ends(); why.Code() != connect.CodeUnavailable {
+		t.Errorf("before the newest state was read who knows more ended with %v", why)
+	}
+	newest = 7 // the store was restored from a copy
+	welcome("who knows what is no more", as(8))
 }
 
 func TestOnlyNodesWithTheirOwnCertificateAndOurVersionJoin(t *testing.T) {

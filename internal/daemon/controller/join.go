@@ -56,6 +56,10 @@ func (h *Hub) join(ctx context.Context, s *stream) error {
 		h.refuse(c, refused)
 		return refused.error()
 	}
+	if refused := h.confirm(ctx, p); refused != nil {
+		h.refuse(c, refused)
+		return refused.error()
+	}
 	h.enter(p)
 	received := make(chan struct{})
 	go func() {
@@ -118,6 +122,29 @@ func (h *Hub) admit(s *stream, c *call) (*peer, *refusal) {
 			fmt.Sprintf("%s %s joins too often: is there another node of that name?", identity.Role, identity.Name)}
 	}
 	return p, nil
+}
+
+// confirm refuses a node that knows a newer state than this controller, unless the store has none newer: it was restored from a copy. A
+// controller that is cut off from the store would lead the node back to a state that was given up, keys included.
+func (h *Hub) confirm(ctx context.Context, p *peer) *refusal {
+	told := func() (revision uint64, known bool) {
+		h.mutex.Lock()
+		defer h.mutex.Unlock()
+		return h.revision, h.known
+	}
+	if revision, known := told(); !known || revision >= p.revision || h.options.Newest == nil {
+		return nil // the first that is read of the store is confirmed
+	}
+	newest, err := h.options.Newest(ctx)
+	revision, _ := told()
+	if err == nil && revision < newest {
+		err = errors.New("it has just read a newer one")
+	}
+	if err != nil {
+		return &refusal{"behind", connect.CodeUnavailable, fmt.Sprintf("controller %s knows revision %d of the desired state, %s %s runs by %d: %v",
+			h.options.Name, revision, p.identity.Role, p.identity.Name, p.revision, err)}
+	}
+	return nil
 }
 
 func (h *Hub) mayJoin(key peerKey) bool {
@@ -290,19 +317,23 @@ const (
 	problemBytes = 512
 )
 
+// legible shortens what a node says, and keeps it from doing anything to a terminal or to a table.
+func legible(text string) string {
+	if len(text) > problemBytes {
+		text = strings.ToValidUTF8(text[:problemBytes], "") + " ..."
+	}
+	return strings.Map(printable, text)
+}
+
 // problemsOf shortens what a node says is wrong with it.
 func problemsOf(told []string) []string {
 	kept := make([]string, 0, min(len(told), problems))
 	for _, problem := range told[:min(len(told), problems)] {
-		if len(problem) > problemBytes {
-			problem = strings.ToValidUTF8(problem[:problemBytes], "") + " ..."
-		}
-		kept = append(kept, strings.Map(printable, problem))
+		kept = append(kept, legible(problem))
 	}
 	return kept
 }
 
-// printable keeps what a node says from doing anything to a terminal.
 func printable(r rune) rune {
 	if !unicode.IsPrint(r) {
 		return ' '
@@ -330,6 +361,9 @@ func (h *Hub) take(p *peer, message *ballastv1.FromNode) error {
 		}
 	case *ballastv1.FromNode_Health:
 		if p.identity.Role == role {
+			for _, server := range m.Health.Servers {
+				server.Detail = legible(server.Detail)
+			}
 			h.options.Reports.Health(p.identity.Name, m.Health)
 		}
 	case *ballastv1.FromNode_Applied:

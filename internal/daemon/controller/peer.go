@@ -28,6 +28,7 @@ type peer struct {
 	version  string
 	// addresses are those that it told when it joined.
 	addresses []string
+	revision  uint64 // of the state that the node ran by when it joined
 	since     time.Time
 	call      *call
 	messages  *rate.Limiter
@@ -90,7 +91,8 @@ func newPeer(identity pki.Identity, hello *ballastv1.Hello, c *call, limits *Lim
 	// Seconds' worth: a load balancer tells of every server by itself when all fail at once.
 	const messages, bytes = 100, 10
 	return &peer{
-		identity: identity, address: c.request.RemoteAddr, version: hello.Version, addresses: hello.Addresses, since: time.Now(), call: c,
+		identity: identity, address: c.request.RemoteAddr, version: legible(hello.Version), addresses: hello.Addresses, revision: hello.Revision,
+		since: time.Now(), call: c,
 		messages: rate.NewLimiter(limits.Messages, int(messages*limits.Messages)), bytes: rate.NewLimiter(limits.Bytes, int(bytes*limits.Bytes)),
 		wake: make(chan struct{}, 1), end: make(chan error, 1), complete: true, dirty: map[string]bool{}, weights: map[string]uint64{},
 	}

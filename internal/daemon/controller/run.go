@@ -132,7 +132,11 @@ func newController(o Options, credentials *pki.Credentials, s store.Store, liste
 		Log:    o.Log,
 	})
 	c.hub = NewHub(HubOptions{Name: c.name, Version: o.Version, Reports: c.engine, Limits: o.Limits, Log: o.Log,
-		Changed: func() { c.engine.SetLoadBalancers(c.hub.LoadBalancers()) }})
+		Changed: func() { c.engine.SetLoadBalancers(c.hub.LoadBalancers()) },
+		Newest: func(ctx context.Context) (uint64, error) {
+			_, revision, err := c.desired.Newest(ctx)
+			return revision, err
+		}})
 	return c
 }
 

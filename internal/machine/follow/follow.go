@@ -28,6 +28,7 @@ type Follower struct {
 	lacks    uint64            // newest revision that the node has refused or let go by; 0: it lacks nothing
 	tried    uint64            // the same when it last refused one, or joined again to get it
 	triedAt  time.Time
+	yields   bool // the next complete state is taken, however old
 }
 
 // Offer takes note of a state of some revision and reports whether the node should take it. A complete state of the revision that
@@ -41,12 +42,12 @@ func (f *Follower) Offer(controller string, revision uint64, complete bool) (tak
 		f.lacks = max(f.lacks, revision)
 		return false
 	}
-	return revision > f.Revision || complete && revision == f.Revision
+	return revision > f.Revision || complete && (revision == f.Revision || f.yields)
 }
 
 // Take takes note that the node has what it was offered.
 func (f *Follower) Take(revision uint64) {
-	f.Revision = revision
+	f.Revision, f.yields = revision, false
 	if revision >= f.lacks {
 		f.lacks, f.tried = 0, 0
 	}
@@ -76,7 +77,8 @@ func (f *Follower) Dismiss(controller string) { delete(f.told, controller) }
 func (f *Follower) Left(controller string) { delete(f.told, controller) }
 
 // Stranded reports whether the node has waited long enough with a revision that no controller in reach knows: their store was
-// restored from a copy, or made anew. The node then begins with a new Follower, and new Weights.Term, and joins again.
+// restored from a copy, or made anew, or they are cut off from it. The node then yields, begins with new Weights.Term, and joins again
+// with its revision: who is cut off refuses it.
 func (f *Follower) Stranded(now time.Time) bool {
 	for _, revision := range f.told {
 		if revision >= f.Revision {
@@ -92,6 +94,11 @@ func (f *Follower) Stranded(now time.Time) bool {
 		f.stranded = now
 	}
 	return now.Sub(f.stranded) >= strandedAfter
+}
+
+// Yield lets the next complete state in, however old it is: that of a controller whose store knows none as new as the node's.
+func (f *Follower) Yield() {
+	*f = Follower{Revision: f.Revision, yields: true}
 }
 
 // Weights are the soft weights of one service. The zero value knows none.

@@ -130,6 +130,25 @@ func TestNodeBelievesAControllerWhoseStoreIsOlderThanItWas(t *testing.T) {
 	}
 }
 
+func TestNodeThatYieldsKeepsWhatItHasUntilItHasAnother(t *testing.T) {
+	f := Follower{Revision: 100}
+	f.Offer("c1", 7, true)
+	f.Yield()
+	if f.Revision != 100 || f.Stranded(time.Unix(1000, 0)) {
+		t.Fatalf("it has revision %d and still counts what was told before", f.Revision)
+	}
+	if f.Offer("c1", 8, false) {
+		t.Fatal("took changes of a state that it does not have")
+	}
+	if !f.Offer("c1", 8, true) {
+		t.Fatal("refused a complete state")
+	}
+	f.Take(8)
+	if f.Offer("c2", 7, true) {
+		t.Fatal("took a second older state")
+	}
+}
+
 func TestNodeGivesUpARevisionThatNobodyKnowsAnyMore(t *testing.T) {
 	f := Follower{Revision: 100}
 	now := time.Unix(1000, 0)

@@ -33,7 +33,9 @@ enum server_flag {
 #define PREVIOUS_OWNERS 2 /* as many as a packet has stops */
 #define NO_ID 0
 
-/* Port 0 and protocol 0 stand for the address itself, for echo requests and path errors. */
+/* Port 0 and protocol 0 stand for the address itself, for echo requests and path errors; port 0 and FORMER_VIP for one that was a VIP and is none
+ * now. No packet has that protocol (reserved by IANA) and is looked for. */
+#define FORMER_VIP 255
 struct vip_key {
 	__be32 address[4];
 	__be16 port;

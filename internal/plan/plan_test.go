@@ -118,8 +118,13 @@ func TestNothingLeaks(t *testing.T) {
 		if got := n.tables.settle(); !reflect.DeepEqual(got.spaces(), fresh.spaces()) {
 			rt.Fatalf("left: %+v", got)
 		}
-		if len(n.memory.vips.now())+len(n.memory.returns.now()) > 0 {
-			rt.Fatal("destinations are left")
+		if len(n.memory.returns.now()) > 0 {
+			rt.Fatal("returns are left")
+		}
+		for key := range n.memory.vips.now() {
+			if key != key.former() {
+				rt.Fatalf("destination %v is left", key)
+			}
 		}
 		for index, row := range n.memory.serverRows.now() {
 			if row != 0 && len(n.tables.services) > 0 {
@@ -127,6 +132,47 @@ func TestNothingLeaks(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Routers may send on what is for a VIP that is none any more.
+func TestAnAddressThatWasAVIPIsRememberedUntilItIsOneAgain(t *testing.T) {
+	n := newNode(t)
+	both, one := largeFleet(2), largeFleet(1)
+	gone := both.Services[1].VIP
+	isFormer := func(tables *Tables) bool {
+		vips, _ := tables.destinations()
+		_, is := vips[vipKey(gone, 0, formerVIP)]
+		return is
+	}
+	for i, step := range []struct {
+		want   *Want
+		former bool
+	}{{one, false}, {both, false}, {one, true}, {one, true}, {both, false}, {&Want{}, true}} {
+		n.update(step.want)
+		restored, err := Restore(testLimits, n.memory)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if isFormer(n.tables) != step.former || isFormer(restored) != step.former {
+			t.Errorf("step %d: former is %v, restored %v, want %v", i, isFormer(n.tables), isFormer(restored), step.former)
+		}
+	}
+}
+
+func TestFormerVIPsTakeNoRoomFromServices(t *testing.T) {
+	n := newNode(t)
+	for i := range 100 {
+		want := largeFleet(1)
+		want.Services[0].VIP = netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})
+		for port := range uint16(model.MaxPorts) {
+			want.Services[0].Ports = append(want.Services[0].Ports[:port], port+1)
+		}
+		before := len(n.memory.vips.now())
+		n.update(want)
+		if after := len(n.memory.vips.now()); before+after > int(testLimits.Destinations()) {
+			t.Fatalf("%d destinations before and %d after do not fit in %d", before, after, testLimits.Destinations())
+		}
+	}
 }
 
 // checkOwners holds that no two services share a range, a row or a counter.

@@ -34,6 +34,9 @@ func Restore(l Limits, r Reader) (*Tables, error) {
 	for _, key := range sortedKeys(vips, vipOrder) {
 		number := vips[key]
 		if number == 0 {
+			if key == key.former() {
+				t.former[key] = 0
+			}
 			continue
 		}
 		p := byNumber[number]

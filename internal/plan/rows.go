@@ -14,13 +14,19 @@ import (
 
 // The rows have the layout of bpf/state/service.h; the loader checks their sizes against BTF.
 
-// VIPKey is struct vip_key. A zero port and protocol stand for the address itself.
+// VIPKey is struct vip_key. A zero port and protocol stand for the address itself, a zero port and formerVIP for one that was a VIP.
 type VIPKey struct {
 	Address  [16]byte // IPv4: the first four bytes
 	Port     [2]byte  // network order
 	Protocol uint8
 	IPv6     uint8
 }
+
+// formerVIP is FORMER_VIP.
+const formerVIP = 255
+
+func (k VIPKey) address() VIPKey { return VIPKey{Address: k.Address, IPv6: k.IPv6} }
+func (k VIPKey) former() VIPKey  { return VIPKey{Address: k.Address, IPv6: k.IPv6, Protocol: formerVIP} }
 
 // ServiceRow is struct service.
 type ServiceRow struct {

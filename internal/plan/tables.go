@@ -44,6 +44,7 @@ type Tables struct {
 	services []*published
 	named    map[string]*published
 	orphans  map[ReturnKey]uint64 // published returns of services that are gone: an update was cut off
+	former   map[VIPKey]uint32    // addresses that were VIPs: routers may still send here what is for them
 }
 
 // published is a service as packets see it now.
@@ -69,6 +70,7 @@ func NewTables(l Limits) *Tables {
 		rounds:      newSpace("turns", 0, l.Rounds),
 		blocks:      newSpace("blocks of table entries", 0, l.Entries/conntable.BlockEntries),
 		limits:      l,
+		former:      map[VIPKey]uint32{},
 	}
 }
 
@@ -176,7 +178,9 @@ func (u *update) run(want *Want) error {
 	}
 	gone := slices.DeleteFunc(slices.Clone(u.tables.services), func(p *published) bool { return kept[p] })
 	u.tables.services, u.tables.named = services, byName(services)
+	u.tables.former = map[VIPKey]uint32{}
 	vips, returns := u.tables.destinations()
+	u.tables.rememberVIPs(vipsBefore, vips)
 	if room := u.tables.limits.Servers; len(returns) > int(room) {
 		return fmt.Errorf("no room for %d sources of answers (servers times ports of return: through services), only for %d: raise the limit of servers (ballast lb --help) or use fewer ports",
 			len(returns), room)
@@ -193,6 +197,16 @@ func (u *update) run(want *Want) error {
 		u.changes = append(u.changes, u.after...)
 	}
 	return nil
+}
+
+// rememberVIPs makes those former that are none now, as far as there is room: live and former ones have half of the map, so that those before and
+// after an update fit in it together.
+func (t *Tables) rememberVIPs(before, after map[VIPKey]uint32) {
+	for _, key := range sortedKeys(before, vipOrder) {
+		if _, lives := after[key.address()]; !lives && len(after) < int(t.limits.Destinations()/2) {
+			t.former[key.former()], after[key.former()] = 0, 0
+		}
+	}
 }
 
 func (u *update) moveVIPs(before, after map[VIPKey]uint32) {
@@ -266,13 +280,13 @@ func byName(services []*published) map[string]*published {
 	return names
 }
 
-// destinations are the contents of vips and returns that belong to the published services.
+// destinations are the contents of vips and returns.
 func (t *Tables) destinations() (map[VIPKey]uint32, map[ReturnKey]uint64) {
-	vips, returns := map[VIPKey]uint32{}, map[ReturnKey]uint64{}
+	vips, returns := maps.Clone(t.former), map[ReturnKey]uint64{}
 	for _, p := range t.services {
 		for _, key := range p.image.vips {
 			vips[key] = p.number
-			vips[VIPKey{Address: key.Address, IPv6: key.IPv6}] = 0
+			vips[key.address()] = 0
 		}
 	}
 	for _, removed := range []bool{true, false} { // where a server has moved to another service, it is that one's

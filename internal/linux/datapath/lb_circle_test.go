@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // routerAndLB are two hosts on one wire that send each other what they have no use for: the router has routes to the VIPs by the load
@@ -114,17 +115,20 @@ func forwarded(t *testing.T, space *netspace.Space) (ipv4, ipv6 string) {
 func TestWhatNobodyServesCrossesTheWireToARouterOnce(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, nil), serviceOf("web6", vip6, nil))
 	router, lb := routerAndLB(t, w)
-	for _, vip := range []netip.Addr{vip4, vip6} {
-		before := w.unserved(lbVerdictDROPPED_NO_SERVICE)
-		sendDatagram(t, router, netip.AddrPortFrom(vip, 9999))
-		for deadline := time.Now().Add(20 * time.Second); w.unserved(lbVerdictDROPPED_NO_SERVICE) == before; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: nothing was dropped", vip)
+	for _, services := range []string{"of other ports", "removed"} {
+		for _, vip := range []netip.Addr{vip4, vip6} {
+			before := w.unserved(lbVerdictDROPPED_NO_SERVICE)
+			sendDatagram(t, router, netip.AddrPortFrom(vip, 9999))
+			for deadline := time.Now().Add(20 * time.Second); w.unserved(lbVerdictDROPPED_NO_SERVICE) == before; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("%s, services %s: nothing was dropped", vip, services)
+				}
+			}
+			if got := w.unserved(lbVerdictDROPPED_NO_SERVICE) - before; got != 1 {
+				t.Errorf("%s, services %s: the datagram came %d times", vip, services, got)
 			}
 		}
-		if got := w.unserved(lbVerdictDROPPED_NO_SERVICE) - before; got != 1 {
-			t.Errorf("%s: the datagram came %d times", vip, got)
-		}
+		w.update(func(want *plan.Want) { want.Services = nil })
 	}
 	if ipv4, ipv6 := forwarded(t, lb); ipv4 != "0" || ipv6 != "0" {
 		t.Errorf("the load balancer forwarded %s IPv4 and %s IPv6 packets", ipv4, ipv6)
@@ -215,5 +219,35 @@ func TestARouterDropsWhateverIsForAVIPAndNoServiceOfIt(t *testing.T) {
 	}))
 	if got.verdict != lbVerdictPASSED_NO_SERVICE {
 		t.Errorf("what is not for a VIP: %s", verdictNames[got.verdict])
+	}
+}
+
+// The host may be the way to who has the address now.
+func TestWhatIsForAFormerVIPIsDroppedOnlyOnItsWayBack(t *testing.T) {
+	space := routerSpace(t)
+	w := newWorld(t, serviceOf("web", vip4, nil), serviceOf("web6", vip6, nil))
+	w.update(func(want *plan.Want) { want.Services = nil })
+	for _, vip := range []netip.Addr{vip4, vip6} {
+		if err := space.Route(netip.PrefixFrom(vip, vip.BitLen()), 0, netspace.NextHop{Interface: "out"}); err != nil {
+			t.Fatal(err)
+		}
+		frame := flowTo(vip, 80, 1).frame(flowTo(vip, 80, 1).tcp(syn, synOptions(), nil))
+		for _, step := range []struct {
+			hop  net.HardwareAddr
+			want lbVerdict
+		}{{clientMAC, lbVerdictPASSED_NO_SERVICE}, {net.HardwareAddr(frame[6:12]), lbVerdictDROPPED_NO_SERVICE}} {
+			var got result
+			mustSet(space.Do(func() error {
+				out, err := netlink.LinkByName("out")
+				if err == nil {
+					err = netlink.NeighSet(&netlink.Neigh{LinkIndex: out.Attrs().Index, IP: vip.AsSlice(), HardwareAddr: step.hop, State: netlink.NUD_PERMANENT})
+				}
+				got = w.run(frame)
+				return err
+			}))
+			if got.verdict != step.want {
+				t.Errorf("%s, on its way from %s to %s: %s, want %s", vip, net.HardwareAddr(frame[6:12]), step.hop, verdictNames[got.verdict], verdictNames[step.want])
+			}
+		}
 	}
 }

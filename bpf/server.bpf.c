@@ -23,12 +23,14 @@
 #include "steer/begin.h"
 #include "steer/renew.h"
 #include "steer/translated.h"
+#include "steer/stray.h"
 #include "send/decapsulate.h"
 #include "send/hand_on.h"
 #include "steer/deliver.h"
 
 /* Functions off the common path are not inlined: packets meet cold caches, and the common path shall be short. */
 #define TC_CONTINUE (-1) /* TCX_NEXT, TC_ACT_UNSPEC: what we do is invisible to other programs */
+#define TC_DROP 2
 
 /* A connection request: the packet that completes the handshake passes here. */
 static __noinline enum agent_verdict restore_request(struct bpf_sock *sk, const struct served *served, const struct flow *f,
@@ -65,10 +67,11 @@ static __noinline enum agent_verdict restore_syn_cookie(struct bpf_sock *sk, con
 	__u32 w = bpf_ntohl(f->echo);
 
 	if (mark_read_tag(served, f, w) < 0)
-		return INGRESS_BAD_COOKIE;
+		return rewritten_is(restored_request(f), f, f->echo) ? INGRESS_RESTORED_BELOW : INGRESS_BAD_COOKIE;
 	if (listener)
 		bpf_sk_storage_get(&hold_backs, listener, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	*restored = w >> (served->cookie_bits & 31);
+	rewritten_note(restored_request(f), f, bpf_htonl(*restored));
 	return INGRESS_RESTORED_SYN_COOKIE;
 }
 
@@ -125,6 +128,7 @@ inline_always enum agent_verdict restore(struct __sk_buff *skb)
 	struct flow f = {};
 	enum agent_verdict verdict;
 	struct bpf_sock *sk;
+	_Bool connected = 0;
 	__u32 restored = 0;
 
 	if (skb->pkt_type != 0 /* PACKET_HOST */ || !flow_parse(&f, skb, FROM_CLIENT))
@@ -141,23 +145,29 @@ inline_always enum agent_verdict restore(struct __sk_buff *skb)
 	sk = socket_find(skb, f.client, &f.key, f.client_port);
 	if (!sk) {
 		verdict = restore_translated(served, &f, &restored);
+		connected = verdict != INGRESS_NO_SOCKET;
 		goto out;
 	}
 	if (sk->state == SOCKET_NEW_SYN_RECV) {
 		verdict = restore_request(sk, served, &f, &restored);
 	} else if (sk->state == SOCKET_LISTEN) { /* which need not be who gets it */
 		verdict = restore_translated(served, &f, &restored);
-		if (verdict == INGRESS_NO_SOCKET)
+		connected = verdict != INGRESS_NO_SOCKET;
+		if (!connected)
 			verdict = restore_syn_cookie(sk, served, &f, &restored);
 	} else if (sk->state == SOCKET_TIME_WAIT) {
+		connected = 1;
 		verdict = restore_time_wait(sk, served, &f, &restored);
 	} else {
+		connected = 1;
 		verdict = restore_connection(sk, served, &f, &restored);
 	}
 	bpf_sk_release(sk);
 out:
 	if (verdict >= INGRESS_RESTORED_REQUEST && verdict <= INGRESS_RESTORED_TRANSLATED)
 		rewrite(skb, &f, FROM_CLIENT, bpf_htonl(restored));
+	if (!connected && (verdict == INGRESS_NO_SOCKET || verdict == INGRESS_BAD_COOKIE) && is_first_stray(skb, served, &f))
+		return INGRESS_DROPPED_STRAY;
 	return verdict;
 }
 
@@ -355,8 +365,10 @@ int server_xdp(struct xdp_md *ctx)
 SEC("tc")
 int server_ingress(struct __sk_buff *skb)
 {
-	agent_count(restore(skb), skb->len);
-	return TC_CONTINUE;
+	enum agent_verdict verdict = restore(skb);
+
+	agent_count(verdict, skb->len);
+	return verdict == INGRESS_DROPPED_STRAY ? TC_DROP : TC_CONTINUE;
 }
 
 SEC("tc")

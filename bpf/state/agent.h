@@ -32,6 +32,7 @@ enum agent_verdict {
 	INGRESS_BAD_COOKIE, /* not written by us: left as it is */
 	INGRESS_UNMARKED, /* a connection that is never rewritten */
 	INGRESS_NO_SOCKET,
+	INGRESS_DROPPED_STRAY, /* an empty ACK that no connection here explains, for the first time */
 
 	/* tc egress: TSval. */
 	EGRESS_NOT_SERVED,

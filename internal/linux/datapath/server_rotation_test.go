@@ -101,7 +101,7 @@ func TestServersKeepalivesRenewTheCookieAfterLongSilence(t *testing.T) {
 	r := newRig(t, rigOptions{plain: true})
 	dir := r.pins()
 	r.attach(dir)
-	storage, err := ebpf.LoadPinnedMap(dir+"/agent-v4/hold_backs", nil)
+	storage, err := ebpf.LoadPinnedMap(dir+"/agent-v5/hold_backs", nil)
 	check(t, err)
 	defer storage.Close()
 	before, w := r.rejects(), r.watch()
@@ -150,7 +150,7 @@ func TestAnUpgradeWithAnotherLayoutKeepsTheMarks(t *testing.T) {
 	r.attach(dir)
 	before, w := r.rejects(), r.watch()
 	connections := r.hold()
-	check(t, os.Rename(dir+"/agent-v4", dir+"/agent-v0"))
+	check(t, os.Rename(dir+"/agent-v5", dir+"/agent-v0"))
 	old := r.agent
 	r.attach(dir)
 	check(t, old.Close())

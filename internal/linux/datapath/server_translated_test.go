@@ -14,13 +14,13 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 )
 
-// translate loads rules of nftables in the server's namespace.
-func (r *rig) translate(rules string) {
-	r.t.Helper()
+// nft loads rules of nftables in a namespace.
+func nft(t *testing.T, space *netspace.Space, rules string) {
+	t.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
-		r.t.Skip("needs nftables:", err)
+		t.Skip("needs nftables:", err)
 	}
-	check(r.t, r.server.Do(func() error {
+	check(t, space.Do(func() error {
 		command := exec.Command("nft", "-f", "-")
 		command.Stdin = strings.NewReader(rules)
 		if out, err := command.CombinedOutput(); err != nil {
@@ -28,6 +28,11 @@ func (r *rig) translate(rules string) {
 		}
 		return nil
 	}))
+}
+
+func (r *rig) translate(rules string) {
+	r.t.Helper()
+	nft(r.t, r.server, rules)
 }
 
 // listenAt serves in a namespace.

@@ -76,7 +76,7 @@ func (a *tcAttachment) setFilter() error {
 		}
 	}
 	if err := netlink.FilterReplace(want); err != nil {
-		return fmt.Errorf("add a filter at %s of %s: %w", a.hook.name, deviceName(a.ifindex), err)
+		return errors.Join(fmt.Errorf("add a filter at %s of %s: %w", a.hook.name, deviceName(a.ifindex), err), a.dropClsact())
 	}
 	return nil
 }

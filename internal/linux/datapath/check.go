@@ -67,6 +67,7 @@ type Checks struct {
 	targets map[CheckKey]checkTarget
 	dir     string
 	links   map[int]*tcAttachment // by device
+	closed  bool
 }
 
 // checkTarget is what Dial needs to know.
@@ -123,6 +124,9 @@ func (c *Checks) Set(targets map[CheckKey]CheckTarget) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
 	failed, err := c.attach(devices)
 	for key, made := range ready {
 		for _, device := range routes.vip(made.vip).devices {
@@ -285,6 +289,6 @@ func (c *Checks) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, err := c.attach(nil)
-	c.targets = nil
+	c.targets, c.closed = nil, true
 	return errors.Join(err, c.objects.Close())
 }

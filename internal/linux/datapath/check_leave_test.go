@@ -91,6 +91,10 @@ func checksLeaveNothingBehind(t *testing.T) {
 	if have := n.shape(); have != before {
 		t.Errorf("after the end:\n%s\nbefore:\n%s", have, before)
 	}
+	n.set(vip, false, nil) // by who does not know of the end yet
+	if have := n.shape(); have != before {
+		t.Errorf("set after the end:\n%s\nbefore:\n%s", have, before)
+	}
 }
 
 // holder makes the test program, started with the name of a VIP in this variable, attach and wait to be killed.

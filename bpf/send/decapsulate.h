@@ -7,7 +7,8 @@
 #define ECN_CE 3
 
 struct tunnel {
-	__be32 source[4], destination[4];
+	__be32 source[4]; /* IPv4: mapped, so that it is no IPv6 source's (RFC 4291 2.5.5.2) */
+	__be32 destination[4];
 	__u16 l3; /* offset of the outer IP header */
 	__u16 stops; /* offset of struct gue_stops, 0: none */
 	__u16 inner; /* offset of the inner IP header */
@@ -55,12 +56,19 @@ inline_always enum tunnel_search tunnel_parse_l4(struct tunnel *t, void *data, v
 	return TUNNEL_FOUND;
 }
 
+/* No packet comes from a mapped address; the stack drops such, too. */
+inline_always _Bool is_mapped(const __be32 address[4])
+{
+	return !address[0] && !address[1] && address[2] == bpf_htonl(0xffff);
+}
+
 /* Looks no further into the frames of others than it must. */
 inline_always enum tunnel_search tunnel_parse(struct tunnel *t, void *data, void *end)
 {
 	struct ethhdr *eth = data;
 	struct vlan_header *vlan = (void *)(eth + 1);
 	struct iphdr *ip;
+	enum tunnel_search search;
 	struct ipv6hdr *ip6;
 	__be16 protocol;
 
@@ -80,7 +88,8 @@ inline_always enum tunnel_search tunnel_parse(struct tunnel *t, void *data, void
 		if ((void *)(ip + 1) > end || ip->version != 4 || ip->ihl != 5 ||
 		    ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET))
 			return TUNNEL_ABSENT;
-		t->source[0] = ip->saddr;
+		t->source[2] = bpf_htonl(0xffff);
+		t->source[3] = ip->saddr;
 		t->destination[0] = ip->daddr;
 		t->length = bpf_ntohs(ip->tot_len) - sizeof(*ip);
 		t->tos = ip->tos;
@@ -93,7 +102,8 @@ inline_always enum tunnel_search tunnel_parse(struct tunnel *t, void *data, void
 	__builtin_memcpy(t->destination, &ip6->daddr, 16);
 	t->length = bpf_ntohs(ip6->payload_len);
 	t->tos = ip6->priority << 4 | ip6->flow_lbl[0] >> 4;
-	return tunnel_parse_l4(t, data, end, ip6->nexthdr, t->l3 + sizeof(*ip6));
+	search = tunnel_parse_l4(t, data, end, ip6->nexthdr, t->l3 + sizeof(*ip6));
+	return search == TUNNEL_FOUND && is_mapped(t->source) ? TUNNEL_MALFORMED : search;
 }
 
 /* Do the headers agree on where the inner packet ends? Load balancers leave nothing behind it. */

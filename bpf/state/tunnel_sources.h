@@ -6,7 +6,7 @@ struct { /* all of them */
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __be32[4]);
+	__type(key, __be32[4]); /* as in struct tunnel: IPv4 is mapped */
 	__type(value, __u32);
 } tunnel_sources SEC(".maps");
 

@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-
-	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // TunnelLimit says what becomes of tunnels from addresses that are not named.
@@ -24,9 +22,12 @@ func (s *Server) SetTunnelSources(addresses []netip.Addr, limit TunnelLimit) err
 	want := make(map[[16]byte]uint32, len(addresses))
 	places := make([]serverTunnelPlace, s.objects.TunnelPlaces.MaxEntries())
 	for _, address := range addresses {
-		wire := plan.WireAddress(address)
-		want[wire] = 1
-		places[sourcePlace(wire, uint32(len(places)))].Address = wire32(address)
+		mapped := address.As16()
+		want[mapped] = 1
+		at := &places[sourcePlace(mapped, uint32(len(places)))]
+		for i := range at.Address {
+			at.Address[i] = binary.LittleEndian.Uint32(mapped[4*i:])
+		}
 	}
 	put := func() error {
 		for i := range places {
@@ -50,10 +51,10 @@ func (s *Server) SetTunnelSources(addresses []netip.Addr, limit TunnelLimit) err
 }
 
 // sourcePlace is tunnel_taken's index (bpf/state/tunnel_sources.h) among a power of two.
-func sourcePlace(wire [16]byte, places uint32) uint32 {
+func sourcePlace(mapped [16]byte, places uint32) uint32 {
 	var mixed uint32
-	for at := 0; at < len(wire); at += 4 {
-		mixed ^= binary.LittleEndian.Uint32(wire[at:])
+	for at := 0; at < len(mapped); at += 4 {
+		mixed ^= binary.LittleEndian.Uint32(mapped[at:])
 	}
 	return uint32(uint64(mixed*0x9e3779b1) * uint64(places) >> 32)
 }
@@ -75,15 +76,8 @@ func (s *Server) TunnelNotes() (found TunnelNotes, err error) {
 	for _, notes := range perCPU {
 		found.Known += notes.Known
 		if found.Strangers += notes.Strangers; notes.SeenNs > newest {
-			newest, found.Last = notes.SeenNs, addressOf(notes.Address)
+			newest, found.Last = notes.SeenNs, ipv6(notes.Address).Unmap()
 		}
 	}
 	return found, nil
-}
-
-func addressOf(words [4]uint32) netip.Addr {
-	if [3]uint32(words[1:]) == [3]uint32{} {
-		return ipv4(words[0])
-	}
-	return ipv6(words)
 }

@@ -167,3 +167,26 @@ func TestManySourcesAreKnown(t *testing.T) {
 		}
 	}
 }
+
+// An IPv4 address lies in maps as the first bytes of an IPv6 one would.
+func TestAnIPv4SourceIsNoIPv6Source(t *testing.T) {
+	r := newXDPRig(t)
+	known := netip.MustParseAddr("10.77.0.11")
+	check(t, r.agent.SetTunnelSources([]netip.Addr{known}, datapath.StrangersDropped))
+	for from, want := range map[netip.Addr]string{
+		known:                                    "decapsulated",
+		netip.MustParseAddr("a4d:b::"):           "dropped_foreign_source",
+		netip.MustParseAddr("::10.77.0.11"):      "dropped_foreign_source",
+		netip.MustParseAddr("::ffff:10.77.0.11"): "passed_foreign_tunnel", // to the stack, which drops it
+	} {
+		to := own4
+		if from.Is6() {
+			to = own6
+		}
+		for name, gue := range map[string][]byte{"IP in IP": nil, "GUE": plainGUE()} {
+			if _, _, verdict := r.run(r.wrap(tunnel{from: from, to: to, gue: gue}, inner(t, r.vips[0], servicePort, 7, "A", 0))); verdict != want {
+				t.Errorf("%s from %s: %s, want %s", name, from, verdict, want)
+			}
+		}
+	}
+}

@@ -283,6 +283,9 @@ func (a *Agent) Reload() error {
 	defer a.mu.Unlock()
 	file, err := loadFile(a.options.Config, a.log)
 	if err == nil {
+		err = a.keepsCookies(file)
+	}
+	if err == nil {
 		err = a.apply(file)
 	}
 	if err != nil {

@@ -167,6 +167,30 @@ func TestAgentServesReloadsAndSurvivesItsOwnDeath(t *testing.T) {
 	}
 }
 
+// Load balancers go on with the old ones.
+func TestAnAgentRefusesAFileThatReplacesAKeyOrItsId(t *testing.T) {
+	h := newAgentHost(t)
+	file := fmt.Sprintf(agentFile, 1)
+	sum := h.write(file)
+	h.start()
+	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready })
+	conn := h.echo()
+	exchange(t, conn)
+	for what, change := range map[string]string{"the key of an epoch in use has changed": strings.Replace(file, "00112233", "ffffffff", 1), "it has changed from 1 to 5": strings.Replace(file, "id: 1}", "id: 5}", 1)} {
+		if change == file {
+			t.Fatalf("%s: the file is as it was", what)
+		}
+		h.write(change)
+		refused := h.await(what, func(s api.AgentStatus) bool { return strings.Contains(s.Config.Error, what) })
+		if refused.Config.SHA256 != sum {
+			t.Errorf("%s: it runs by %+v", what, refused.Config)
+		}
+		exchange(t, conn)
+		h.write(file)
+		h.await("the old file", func(s api.AgentStatus) bool { return s.Config.Error == "" })
+	}
+}
+
 func TestAnAgentSaysThatItIsOne(t *testing.T) {
 	h := newAgentHost(t)
 	h.write(fmt.Sprintf(agentFile, 1))

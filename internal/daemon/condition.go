@@ -65,7 +65,7 @@ func (lb *LB) unserved() (problems []string) {
 	return problems
 }
 
-// unnamed are addresses of this load balancer that the file does not name: agents that run by it drop the tunnels from there. Callers hold mu.
+// unnamed are addresses of this load balancer that the file does not name: agents that run by it drop all that it sends. Callers hold mu.
 func (lb *LB) unnamed() (problems []string) {
 	fleet := &lb.node.Running
 	if len(fleet.TunnelsFrom) == 0 {

@@ -53,7 +53,7 @@ func (lb *LB) status() api.LBStatus {
 		Interfaces: lb.attachments.modes(), Name: lb.name, Problems: slices.Clone(stops),
 	}
 	var err error
-	status.Problems = slices.Concat(status.Problems, lb.unreachable(time.Now()), lb.refused, lb.cookieProblems(), lb.unserved(), lb.unnamed())
+	status.Problems = slices.Concat(status.Problems, lb.unreachable(time.Now()), lb.refused, lb.cookieProblems(), lb.unserved())
 	if lb.unsaved != "" {
 		status.Problems = append(status.Problems, lb.unsaved)
 	}

@@ -281,13 +281,13 @@ func TestAnUpgradeToAnotherLayoutOfMapsReplacesTheProgramInPlace(t *testing.T) {
 	}
 }
 
-func TestALoadBalancerThatTheFileDoesNotNameSaysSo(t *testing.T) {
+func TestALoadBalancerThatTheFileDoesNotNameIsNotReady(t *testing.T) {
 	h := newLBHost(t)
-	lacks := func(s api.LBStatus) bool { return says(s.Problems, "tunnels_from lacks 10.9.0.1,") }
+	lacks := func(s api.LBStatus) bool { return says(s.NotReady, "tunnels_from lacks 10.9.0.1,") }
 	file := fmt.Sprintf(lbFile, "")
 	h.write(file + "tunnels_from: [10.9.0.9]\n")
 	h.start()
-	h.await("the problem", lacks)
+	h.await("the reason", func(s api.LBStatus) bool { return !s.Ready && lacks(s) })
 	h.awaitFile(h.write(file + "tunnels_from: [10.9.0.9, 10.9.0.1]\n"))
 	h.await("its end", func(s api.LBStatus) bool { return !lacks(s) })
 	h.awaitFile(h.write(file))

@@ -35,7 +35,7 @@ func (lb *LB) obstacles() (found []string) {
 	if why := lb.misreads(); why != "" {
 		found = append(found, why)
 	}
-	return found
+	return append(found, lb.unnamed()...)
 }
 
 func (lb *LB) health() []string {

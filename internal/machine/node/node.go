@@ -169,16 +169,8 @@ func twoOwners(s *model.Service, a, b *Removed) error {
 
 // checkCookies refuses what would make the cookies of living connections unreadable without a word.
 func (n *Node) checkCookies(next *model.Fleet) error {
-	before := &n.Running.Keys
-	if before.Placement != [16]byte{} && before.Placement != next.Keys.Placement {
-		return &model.Invalid{Path: "keys.placement", Problem: "it has changed, and connections without cookies would be looked for elsewhere",
-			Remedy: "put the old one back: it stays as long as the fleet lives"}
-	}
-	for epoch, key := range next.Keys.Cookie {
-		if old, known := before.Cookie[epoch]; known && old != key {
-			return &model.Invalid{Path: fmt.Sprintf("keys.cookie.%d", epoch), Problem: "the key of an epoch in use has changed",
-				Remedy: "put the old one back and add the new key as the next epoch"}
-		}
+	if err := KeysKept(&n.Running.Keys, &next.Keys); err != nil {
+		return err
 	}
 	running := map[netip.Addr][]*model.Service{}
 	for i := range n.Running.Services {
@@ -193,6 +185,21 @@ func (n *Node) checkCookies(next *model.Fleet) error {
 			if err := n.checkLayout(old, &next.Services[i]); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// KeysKept refuses keys that are others than those before under the same name: nobody could read what was written with them.
+func KeysKept(before, next *model.Keys) error {
+	if before.Placement != [16]byte{} && before.Placement != next.Placement {
+		return &model.Invalid{Path: "keys.placement", Problem: "it has changed, and connections without cookies would be looked for elsewhere",
+			Remedy: "put the old one back: it stays as long as the fleet lives"}
+	}
+	for epoch, key := range next.Cookie {
+		if old, known := before.Cookie[epoch]; known && old != key {
+			return &model.Invalid{Path: fmt.Sprintf("keys.cookie.%d", epoch), Problem: "the key of an epoch in use has changed",
+				Remedy: "put the old one back and add the new key as the next epoch"}
 		}
 	}
 	return nil

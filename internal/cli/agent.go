@@ -22,7 +22,8 @@ func AgentCommand(version string) *cobra.Command {
 			"The data path stays attached when the process ends, however it ends, and a new process takes it over.\n" +
 			"Tunnels to its services are taken of anybody who reaches the host, unless tunnels_from in the file names the load balancers;\n" +
 			"controllers tell it who they are.\n\n" +
-			"--detach removes it: connections that carry cookies break, so drain the server first.",
+			"--detach removes it: connections that carry cookies break, so drain the server first. Run it in the network namespace that the\n" +
+			"agent ran in: kernels without tcx (before Linux 6.6) show filters there alone.",
 		Args: takes(),
 		RunE: func(command *cobra.Command, _ []string) error {
 			if err := checkInstance(options.Instance); err != nil {

@@ -26,7 +26,8 @@ state goes on. What changed in the file is applied onto what runs: unchanged lin
 ` + "`ballast ctl`" + `, and an edit overrides it. The last explicit change of a thing wins.
 
 The data path outlives the daemon: after SIGTERM or kill -9 packets are forwarded as before, and the next daemon of the same
---instance takes over tables, counters and program without losing a packet. --detach removes the data path.
+--instance takes over tables, counters and program without losing a packet. --detach removes the data path; run it in
+the network namespace that the daemon ran in: kernels without tcx (before Linux 6.6) show filters there alone.
 
 With -f, health checks, load and weights are this daemon's own business. Agents report their load to it with --listen; what
 they do not report, it estimates from what it sees.

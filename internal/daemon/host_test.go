@@ -77,7 +77,8 @@ func newHost(t *testing.T, role string, here, there []string) *host {
 	require(t, datapath.EnsureBPFFS(filepath.Join(h.runDir(), "bpf")))
 	t.Cleanup(func() {
 		h.end()
-		if err := daemon.Detach(h.runDir(), "test"); errors.Is(err, daemon.ErrNoInstance) { // it never came to attach
+		err := h.space.Do(func() error { return daemon.Detach(h.runDir(), "test") })
+		if errors.Is(err, daemon.ErrNoInstance) { // it never came to attach
 			require(t, datapath.RemoveBPFFS(filepath.Join(h.runDir(), "bpf")))
 		} else {
 			require(t, err)

@@ -120,6 +120,9 @@ func Detach(runDir, instance string) error {
 		return fmt.Errorf("detach %s: %w", instance, err)
 	}
 	defer listener.Close()
+	if err := datapath.FiltersElsewhere(dir); err != nil {
+		return fmt.Errorf("detach %s: %w", instance, err)
+	}
 	if err := datapath.Detach(dir); err != nil {
 		return err
 	}

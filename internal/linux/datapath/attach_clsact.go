@@ -11,6 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -215,6 +216,31 @@ func ownFilters(dir string) (map[tcPlace]bool, error) {
 		}
 	}
 	return found, nil
+}
+
+// FiltersElsewhere is an error where the programs that an instance has pinned under dir run on a device of another network namespace than
+// the calling thread's, and may have filters beside them: those are found in their own namespace alone.
+func FiltersElsewhere(dir string) error {
+	if haveTCX() == nil {
+		return nil // pins are all there is
+	}
+	for _, pin := range linkPins(dir, 0) {
+		l, err := link.LoadPinnedLink(pin, nil)
+		if err != nil {
+			continue
+		}
+		ifindex, program := linkIsOn(l)
+		l.Close()
+		if ifindex == 0 {
+			continue // the device is gone, and its filters with it
+		}
+		device, err := netlink.LinkByIndex(ifindex)
+		if err != nil || device.Attrs().Xdp == nil || device.Attrs().Xdp.ProgId != uint32(program) {
+			return fmt.Errorf("a program pinned in %s runs on a device of another network namespace, and filters of clsact beside it are found there alone: "+
+				"run this in the namespace that the daemon ran in (nsenter --net=/run/netns/NAME)", dir)
+		}
+	}
+	return nil
 }
 
 // sweepFilters deletes those that keep does not want.

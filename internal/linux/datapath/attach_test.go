@@ -274,6 +274,20 @@ func TestTheQdiscGoesWithTheLastProgram(t *testing.T) {
 	})
 }
 
+func TestFiltersInAnotherNetworkNamespaceAreMissed(t *testing.T) {
+	datapath.Clsact(t, func(t *testing.T) {
+		r := newRig(t, rigOptions{plain: true})
+		dir := r.pins()
+		r.attach(dir)
+		if err := datapath.FiltersElsewhere(dir); err == nil || !strings.Contains(err.Error(), "run this in the namespace that the daemon ran in") {
+			t.Errorf("from another namespace: %v", err)
+		}
+		check(t, r.server.Do(func() error { return datapath.FiltersElsewhere(dir) }))
+		check(t, r.server.Do(func() error { return datapath.Detach(dir) }))
+		check(t, datapath.FiltersElsewhere(dir))
+	})
+}
+
 func TestTwoProcessesAtOnceMakeOneFilter(t *testing.T) {
 	datapath.Clsact(t, func(t *testing.T) {
 		r := newRig(t, rigOptions{plain: true})

@@ -27,7 +27,12 @@ var judges = []func(*facts) []Finding{
 // Examine gathers facts in the calling thread's network namespace and judges them. Nothing is changed: no program is attached, nothing
 // is mounted, and servers see no more than a connection attempt.
 func Examine(ctx context.Context, o Options) []Finding {
-	f := gather(ctx, o)
+	daemon := gatherDaemon(ctx, o)
+	if daemon.Role == RoleController {
+		return []Finding{{"role", o.Instance, Problem, "this is a controller, and doctor looks at what forwards and marks packets",
+			"ask the controller how the fleet is: `ballast ctl --instance " + o.Instance + " nodes`; other instances here: --instance"}}
+	}
+	f := gather(ctx, o, daemon)
 	findings := []Finding{}
 	for _, judge := range judges {
 		findings = append(findings, judge(f)...)

@@ -19,6 +19,8 @@ const (
 	RoleAuto    Role = "auto"
 	RoleLB      Role = "lb"
 	RoleAgent   Role = "agent"
+
+	RoleController Role = "controller" // of a daemon that sees no packets
 )
 
 // kernelFacts are what the running kernel and this process may do.

@@ -27,8 +27,8 @@ const (
 	neighbourPeriod  = 50 * time.Millisecond
 )
 
-func gather(ctx context.Context, o Options) *facts {
-	f := &facts{Verbose: o.Verbose, Daemon: gatherDaemon(ctx, o), Kept: gatherKept(o), Host: gatherHost()}
+func gather(ctx context.Context, o Options, daemon daemonFacts) *facts {
+	f := &facts{Verbose: o.Verbose, Daemon: daemon, Kept: gatherKept(o), Host: gatherHost()}
 	f.File = gatherFile(o.Config, &f.Daemon)
 	o.Server = cmp.Or(o.Server, f.Daemon.Server)
 	f.Mine = func(s *model.Server) bool {
@@ -151,6 +151,10 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 	client := api.NewClient(socket)
 	if d.Err = client.Get(ctx, api.PathStatus, &status); d.Err != nil {
 		d.Dead = errors.Is(d.Err, unix.ECONNREFUSED)
+		return d
+	}
+	if Role(status.Role) == RoleController {
+		d.Role = RoleController
 		return d
 	}
 	if d.Err = client.Get(ctx, api.PathRunning, &d.Fleet); d.Err != nil {

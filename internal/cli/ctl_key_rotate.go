@@ -50,7 +50,7 @@ Clients take the new cookie with the next data of their server, or with its keep
 keepalive holds the rotation up until it speaks or ends: "ballast ctl keys" says where such connections are, and ` + "`ballast ctl key drop\nEPOCH --force`" + ` gives them up.
 
 A load balancer or agent that is lost ("ballast ctl nodes") holds it up too, because what it has pinned goes on with the keys that it had:
-start it again, or take it out of the routers and use --force with "ballast ctl key use" and "ballast ctl key drop".
+start it again, or, if it will not come back, take it out of the routers and "ballast ctl node forget NAME".
 
 Ctrl-C and --deadline end the waiting between two steps, where no connection is in danger however long it lasts. Saying it again goes
 on; two who say it at once do the same rotation. --abort goes the way back: to the old key, and drops the new one.`,
@@ -72,7 +72,7 @@ on; two who say it at once do the same rotation. --abort goes the way back: to t
 			ctx := cmd.Context()
 			if deadline > 0 {
 				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, deadline)
+				ctx, cancel = context.WithTimeoutCause(ctx, deadline, fmt.Errorf("%v have passed", deadline))
 				defer cancel()
 			}
 			if err := r.run(ctx); err != nil {

@@ -48,7 +48,7 @@ type CheckTarget struct {
 
 // Connections to such servers break, as load balancers cannot read where their packets belong.
 var (
-	ErrForeignCookie = errors.New("the cookie in its answer is not its own: its key or its id differs from what is known here, or its agent does not mark")
+	ErrForeignCookie = errors.New("the cookie in its answer is not its own: its key or its id differs from what is known here, or its agent does not mark: compare keys and ids of both, and start its agent")
 	ErrNoTimestamps  = errors.New("its answer has no TCP timestamps, so its new connections carry no cookies: set net.ipv4.tcp_timestamps=1 there")
 )
 

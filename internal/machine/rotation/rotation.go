@@ -145,10 +145,10 @@ func (n *Nodes) absent(fleet *model.Fleet) (found []string) {
 	}
 	for i := range n.Lost {
 		node := &n.Lost[i]
-		where := "or use --force with `key use` and `key drop` if its host is gone"
+		where := "or, if its host is gone, `ballast ctl node forget " + node.Name + "`"
 		if !node.Agent {
 			lost[node.Name] = true
-			where = "or take it out of the routers and use --force with `key use` and `key drop`"
+			where = "or take it out of the routers and `ballast ctl node forget " + node.Name + "`"
 		}
 		found = append(found, fmt.Sprintf("%s is lost, and what it has pinned goes on with the keys that it had: start it again, %s", node, where))
 	}

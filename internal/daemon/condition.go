@@ -33,7 +33,7 @@ func tellCondition(ctx context.Context, tell func(*ballastv1.FromNode), look fun
 }
 
 // noController is told to everybody else.
-const noController = "no controller is connected: `controller not joined` in the log says why"
+const noController = "no controller is connected"
 
 // condition is what controllers are told: they know themselves whether they are connected.
 func (lb *LB) condition() *ballastv1.Condition {

@@ -84,7 +84,11 @@ func judgeDaemon(f *facts) (out []Finding) {
 		if slices.Contains(d.NotReady, problem) {
 			found = "is not ready: " + problem
 		}
-		out = append(out, Finding{"daemon", subject, Problem, found, "do what it says; `ballast ctl status` tells when it is gone"})
+		remedy := "do what it says; `ballast ctl status` tells when it is gone"
+		if strings.HasPrefix(problem, "no controller is connected") {
+			remedy = "read `controller not joined` in its log: the network, the certificate (`ballast pki show`), or controllers that are down"
+		}
+		out = append(out, Finding{"daemon", subject, Problem, found, remedy})
 	}
 	if len(out) == 0 && !d.Ready {
 		return []Finding{{"daemon", subject, Problem, "runs and is not ready", "read its log"}}

@@ -1,7 +1,6 @@
 package pki
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"os"
@@ -29,17 +28,21 @@ func TestAKeyThatDoesNotFitItsCertificateIsSaidOnceWithTheReason(t *testing.T) {
 	right, wrong := read("lb"), read("controller")
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
-		var said bytes.Buffer
+		said := make(chan string, 10)
 		ended := make(chan struct{})
-		go func() { credentials.Watch(ctx, slog.New(slog.NewTextHandler(&said, nil))); close(ended) }()
+		go func() { credentials.Watch(ctx, slog.New(slog.NewTextHandler(writerTo(said), nil))); close(ended) }()
 		look := func(what string, after time.Duration, lines int, part string) {
 			t.Helper()
 			time.Sleep(after) // of the bubble: no time passes
 			synctest.Wait()
-			if text := said.String(); strings.Count(text, "\n") != lines || !strings.Contains(text, part) {
+			text := ""
+			have := len(said)
+			for range have {
+				text += <-said
+			}
+			if have != lines || !strings.Contains(text, part) {
 				t.Errorf("%s: said %q, want %d lines and %q", what, text, lines, part)
 			}
-			said.Reset()
 		}
 		look("in order", 3*watchPeriod, 0, "")
 		write(append(wrong, '\n')) // of another size: the clock of files is not that of the bubble
@@ -50,4 +53,12 @@ func TestAKeyThatDoesNotFitItsCertificateIsSaidOnceWithTheReason(t *testing.T) {
 		end()
 		<-ended
 	})
+}
+
+// writerTo sends each line.
+type writerTo chan<- string
+
+func (w writerTo) Write(line []byte) (int, error) {
+	w <- string(line)
+	return len(line), nil
 }

@@ -46,6 +46,7 @@ func TestKeysAreUsedAndDroppedOnlyWhenTheNodesOfTheFleetAreReady(t *testing.T) {
 
 	_, err := client.AddKey(t.Context(), &ballastv1.AddKeyRequest{})
 	require(t, err)
+	await(t, "the new key to be told", func() bool { return !strings.Contains(use().Error(), "nodes have not been told") })
 	refused(use(), "load balancer lb1 does not have the key of epoch 2 yet")
 	refused(use(), "agent s1 has not reported which keys it has")
 	hasKeys := func(want string) {
@@ -71,6 +72,7 @@ func TestKeysAreUsedAndDroppedOnlyWhenTheNodesOfTheFleetAreReady(t *testing.T) {
 	agent.send(says([]uint32{1, 2}, 1, map[uint32]uint64{1: 4}))
 	await(t, "all to have the key", func() bool { return use() == nil })
 
+	await(t, "the turn to be told", func() bool { return !strings.Contains(drop().Error(), "nodes have not been told") })
 	refused(drop(), "load balancer lb1 does not have the keys as they are now yet")
 	lb.send(applied())
 	agent.send(says([]uint32{1, 2}, 2, map[uint32]uint64{1: 4, 2: 1}))

@@ -61,6 +61,9 @@ func (a *Agent) alone() string {
 // wrong is what is not as wanted. Callers hold mu.
 func (a *Agent) wrong() []string {
 	found := slices.Clone(a.obstacles())
+	if down, all := a.attachments.down(); !all {
+		found = append(found, down...)
+	}
 	if a.unsaved != "" {
 		found = append(found, a.unsaved)
 	}

@@ -135,6 +135,10 @@ func (a *attachments) lookAt(have *attached, now time.Time) {
 		have.next, have.wait = now, 0 // nobody has taken it from us
 		return
 	}
+	if isUp, wasUp := up(device), up(&have.Interface); isUp != wasUp {
+		a.log.Warn("interface has changed", "interface", have.Name, "up", isUp)
+	}
+	have.Flags = device.Flags
 	if have.why == "" && device.Index == have.Index {
 		if missing := a.hooks.Runs(have.Index); missing != nil {
 			a.lose(have, missing.Error(), now)
@@ -173,6 +177,27 @@ func (a *attachments) problems() (problems []string) {
 		}
 	}
 	return problems
+}
+
+// up: with a carrier, too.
+func up(device *net.Interface) bool {
+	const both = net.FlagUp | net.FlagRunning
+	return device.Flags&both == both
+}
+
+// down are the devices that no packet for the programs can come in by, and whether there is no other.
+func (a *attachments) down() (problems []string, all bool) {
+	all = true
+	for _, name := range slices.Sorted(maps.Keys(a.devices)) {
+		switch have := a.devices[name]; {
+		case have.asked == datapath.XDPNone || have.why != "":
+		case up(&have.Interface):
+			all = false
+		default:
+			problems = append(problems, fmt.Sprintf("interface %s is down or has no carrier: no packet comes in by it", name))
+		}
+	}
+	return problems, all
 }
 
 // notAttached is the mode of a device that has lost the program.

@@ -54,6 +54,9 @@ func (lb *LB) status() api.LBStatus {
 	}
 	var err error
 	status.Problems = slices.Concat(status.Problems, lb.unreachable(time.Now()), lb.refused, lb.cookieProblems(), lb.unserved())
+	if down, all := lb.attachments.down(); !all {
+		status.Problems = append(status.Problems, down...)
+	}
 	if lb.unsaved != "" {
 		status.Problems = append(status.Problems, lb.unsaved)
 	}

@@ -58,6 +58,16 @@ const (
 	maxForged   = 16 // in a period
 )
 
+// confirmed: the kernel knows a way to some address now.
+func (t *pathTable) confirmed() bool {
+	for address := range t.known {
+		if t.why[address] == "" {
+			return true
+		}
+	}
+	return false
+}
+
 // narrow lowers the MTU of a path that is known, if the error proves that it is about a packet that carried secret.
 func (t *pathTable) narrow(found netdev.TooBig, secret uint32, now time.Time) pathError {
 	path, known := t.known[found.Destination]

@@ -14,6 +14,9 @@ import (
 // controllers are not among them: what was known goes on. Callers hold mu.
 func (lb *LB) obstacles() (found []string) {
 	found = append(lb.attachments.problems(), lb.tierProblems()...)
+	if down, all := lb.attachments.down(); all {
+		found = append(found, down...)
+	}
 	if lb.unattached != "" {
 		found = append(found, lb.unattached)
 	}
@@ -29,7 +32,7 @@ func (lb *LB) obstacles() (found []string) {
 	if lb.cutOff {
 		found = append(found, "the tables are behind the desired state: a change was carried out only in part")
 	}
-	if len(lb.paths.known) == 0 && len(lb.paths.why) > 0 {
+	if len(lb.paths.why) > 0 && !lb.paths.confirmed() {
 		found = append(found, fmt.Sprintf("no way is known to any of %d servers", len(lb.paths.why)))
 	}
 	if why := lb.misreads(); why != "" {
@@ -53,6 +56,9 @@ func (a *Agent) obstacles() (found []string) {
 	}
 	if a.unattached != "" {
 		found = append(found, a.unattached)
+	}
+	if down, all := a.attachments.down(); all {
+		found = append(found, down...)
 	}
 	return append(append(found, a.attachments.problems()...), a.problems...)
 }

@@ -96,10 +96,18 @@ func readFile(path string, value any, remedy string) (found bool, err error) {
 	return false, fmt.Errorf("load state %s: %w: %s", path, err, remedy)
 }
 
+// decodeFile refuses also what is well-formed but no state: it would be taken for one without services.
 func decodeFile(path string, value any) error {
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return err
+	}
+	var state struct{ Running *struct{} }
+	switch err := json.Unmarshal(content, &state); {
+	case err != nil:
+		return err
+	case state.Running == nil:
+		return errors.New("it does not say what ran")
 	}
 	return json.Unmarshal(content, value)
 }

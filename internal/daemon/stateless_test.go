@@ -89,13 +89,16 @@ func TestALoadBalancerWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T
 		t.Errorf("without a daemon doctor checks %v, not what a load balancer of that state needs", found)
 	}
 	h.expectProblems("killed", "does not run; the data path that it left")
-	require(t, os.WriteFile(state, content[:len(content)/2], 0o600))
-	h.start()
-	if err := h.wait(); err == nil || !strings.Contains(h.output.String(), "remove the file: the data path goes on as it is until a controller says what to do") {
-		t.Errorf("a truncated state: %v: %s", err, h.output.String())
+	for i, damaged := range []string{string(content[:len(content)/2]), "{}", "null"} {
+		require(t, os.WriteFile(state, []byte(damaged), 0o600))
+		h.start()
+		const remedy = "remove the file: the data path goes on as it is until a controller says what to do"
+		if err := h.wait(); err == nil || strings.Count(h.output.String(), remedy) != i+1 {
+			t.Errorf("the state is %.10s: %v: %s", damaged, err, h.output.String())
+		}
+		untouched("with a damaged state")
+		h.expectProblems("with a damaged state", state+" problem cannot be used", "does not run; the data path that it left")
 	}
-	untouched("with a truncated state")
-	h.expectProblems("with a truncated state", state+" problem cannot be used", "does not run; the data path that it left")
 
 	require(t, os.Remove(state))
 	h.start()

@@ -46,7 +46,8 @@ run: "node forget" takes one that does not come back off the list. Where there a
 whether they are connected or not.
 
   READY      yes; no: it cannot do its work, PROBLEMS says why; lost: it is not connected any more, or its lease has ended;
-             -: nothing has been heard of it, or it is of an older version
+             -: nothing has been heard of it, it is of an older version, or another controller, and the one that is asked is cut off
+             from the store or that has no quorum
   SINCE      when it joined the controller that is asked
   LAST SEEN  of one that is lost
   REVISION   of the fleet that a load balancer's tables say; of the controller that is asked, the newest. After a controller has

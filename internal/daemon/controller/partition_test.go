@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -153,6 +154,20 @@ func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
 	await(t, "both lead", func() bool { n := leads(); _, all := weighed(0); return all && n > 0 && n < len(services) })
 	last, _ := weighed(0)
 	await(t, "it is ready", healthy(http.StatusOK))
+	controllers := func() (listed string) {
+		answer, err := one.client(operator).ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
+		require(t, err)
+		for _, n := range answer.Nodes {
+			if n.Role == string(pki.Controller) {
+				listed += fmt.Sprintf("%s %q: %s\n", n.Name, n.Ready, strings.Join(n.Problems, "; "))
+			}
+		}
+		return listed
+	}
+	const bothReady = "c1 \"yes\": \nc2 \"yes\": \n"
+	if listed := controllers(); listed != bothReady {
+		t.Errorf("the controllers are listed as\n%s", listed)
+	}
 
 	way.hold(true)
 	began := time.Now()
@@ -161,6 +176,11 @@ func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
 	await(t, "who is cut off has given up", func() bool { return leads() == 0 })
 	t.Logf("giving up took %v", time.Since(began))
 	await(t, "it is not ready", healthy(http.StatusServiceUnavailable))
+	const cutOff = "c1 \"no\": it is not among the controllers that the store takes for alive: the store cannot be reached, or has no quorum\n" +
+		"c2 \"\": as last known: c1, which was asked, hears nothing of the store\n"
+	if listed := controllers(); listed != cutOff {
+		t.Errorf("cut off, the controllers are listed as\n%s", listed)
+	}
 	if connected := lb.joined.Connected(); len(connected) != 2 {
 		t.Errorf("streams to %v are left", connected)
 	}
@@ -177,6 +197,7 @@ func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
 	way.hold(false)
 	await(t, "both lead again", func() bool { n := leads(); return n > 0 && n < len(services) })
 	await(t, "it is ready again", healthy(http.StatusOK))
+	await(t, "the others are heard of again", func() bool { return controllers() == bothReady })
 	apply(t, two.client(operator), services[:2]...)
 	await(t, "it knows what changed", func() bool { return late.locked(func() bool { return len(late.states) == 2 }) })
 }

@@ -85,10 +85,15 @@ func (c *controller) obstacles() (found []string) {
 	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	if !slices.ContainsFunc(c.live, func(m store.Member) bool { return m.Name == c.name }) {
+	if !c.lives() {
 		found = append(found, "it is not among the controllers that the store takes for alive: the store cannot be reached, or has no quorum")
 	}
 	return found
+}
+
+// lives: the store takes this controller for alive, as far as is known here. Callers hold mutex.
+func (c *controller) lives() bool {
+	return slices.ContainsFunc(c.live, func(m store.Member) bool { return m.Name == c.name })
 }
 
 func (c *controller) status() Status {
@@ -165,11 +170,17 @@ func (f fleetOf) KeyNodes() *rotation.Nodes { return f.hub.keyNodes() }
 // MakesKeys: every node is told them by the controllers.
 func (f fleetOf) MakesKeys() bool { return true }
 
-// Nodes lists the controllers by the list that services are divided by, and the nodes that are connected to this one.
+// Nodes lists this controller, the others whose leases stand as far as it knows, and the nodes that are connected to it.
 func (f fleetOf) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
+	stops := f.obstacles()
 	f.mutex.Lock()
-	leads, live, gone := f.leads, slices.Clone(f.live), slices.Collect(maps.Values(f.gone))
+	leads, live, gone, lives := f.leads, slices.Clone(f.live), maps.Clone(f.gone), f.lives()
 	f.mutex.Unlock()
+	if !lives {
+		delete(gone, f.name) // it answers
+		live = append(live, store.Member{Name: f.name, Address: f.address, Version: f.options.Version})
+		slices.SortFunc(live, func(a, b store.Member) int { return cmp.Compare(a.Name, b.Name) })
+	}
 	now := f.desired.now()
 	if now == nil {
 		return nil, errUnknown
@@ -178,12 +189,16 @@ func (f fleetOf) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
 	for _, member := range live {
 		status := &ballastv1.NodeStatus{Role: string(pki.Controller), Name: member.Name, Address: member.Address, Version: member.Version,
 			Ready: "yes", LastSeen: timestamppb.Now()} // it keeps its lease
-		if member.Name == f.name {
+		switch {
+		case member.Name == f.name:
 			status.Since, status.Revision = timestamppb.New(f.began), now.revision
-			status.Problems = f.problems()
-			if !f.desired.Known() {
+			status.Problems = append(stops, f.problems()...)
+			if len(stops) > 0 {
 				status.Ready = "no"
 			}
+		case !lives:
+			status.Ready, status.LastSeen = "", nil
+			status.Problems = []string{fmt.Sprintf("as last known: %s, which was asked, hears nothing of the store", f.name)}
 		}
 		for name := range now.services {
 			if leads.of(member.Name, name) {
@@ -193,8 +208,9 @@ func (f fleetOf) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
 		slices.Sort(status.Services)
 		nodes = append(nodes, status)
 	}
-	slices.SortFunc(gone, func(a, b *ballastv1.NodeStatus) int { return cmp.Compare(a.Name, b.Name) })
-	nodes = append(nodes, gone...)
+	for _, name := range slices.Sorted(maps.Keys(gone)) {
+		nodes = append(nodes, gone[name])
+	}
 	return append(nodes, f.withHealth(append(f.hub.Nodes(), f.hub.Lost()...))...), nil
 }
 

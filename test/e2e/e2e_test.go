@@ -77,12 +77,13 @@ func run(t *testing.T, scenario string, arguments ...string) lab.Result {
 	return result
 }
 
-// timestampsAccepted fails the test when a server's or client's TCP rejected a timestamp.
+// timestampsAccepted fails the test when a server's or client's TCP rejected a timestamp that Ballast writes or restores. TSval on its way
+// to servers is the client's own: an upload that is overtaken when routes change is rejected there (PAWSEstab), and sent again.
 func timestampsAccepted(t *testing.T, trial lab.Trial) {
 	t.Helper()
 	for node, counters := range trial.TCP {
 		for _, rejected := range []string{"TSEcrRejected", "PAWSEstab", "PAWSActive"} {
-			if counters[rejected] != 0 {
+			if counters[rejected] != 0 && (rejected != "PAWSEstab" || node == "client") {
 				t.Errorf("%s: %s counted %d %s", trial.Name, node, counters[rejected], rejected)
 			}
 		}

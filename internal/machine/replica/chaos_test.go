@@ -110,8 +110,7 @@ func TestNoNodeGetsACopyBeforeThoseBetweenItAndTheFirstCommonNode(t *testing.T) 
 		f.deliver(0) // the question
 		f.deliver(0) // the head writes
 		f.messages = nil
-		f.nodes[6] = NewNode(6, f.config)
-		f.change(Change{Restart: []uint16{6}})
+		f.restart(6)
 		for len(f.messages) > 0 {
 			if m := f.messages[0]; m.Kind == Copy && m.To == 5 {
 				f.messages = f.messages[1:]

@@ -43,6 +43,14 @@ func (f *fleet) change(change Change) {
 	f.take(actions)
 }
 
+// restart makes a node forget all. What the controller told it before does not outlive its session.
+func (f *fleet) restart(node uint16) {
+	f.t.Helper()
+	f.messages = slices.DeleteFunc(f.messages, func(m Message) bool { return m.From == None && m.To == node })
+	f.nodes[node] = NewNode(node, f.config)
+	f.change(Change{Restart: []uint16{node}})
+}
+
 func (f *fleet) packet(node uint16, key ring.Key, proposed Owner) {
 	f.t.Helper()
 	f.take(f.nodes[node].Packet(key, proposed))
@@ -188,8 +196,7 @@ func (c *chaos) reconfigure() {
 		c.nodes[c.next] = NewNode(c.next, c.config)
 		c.change(Change{Add: []uint16{c.next}})
 	case c.random.IntN(2) == 0:
-		c.nodes[node] = NewNode(node, c.config)
-		c.change(Change{Restart: []uint16{node}})
+		c.restart(node)
 	default:
 		c.change(Change{Fail: []uint16{node}}) // perhaps it is not dead: it goes on as a node that nobody tells anything
 		if c.random.IntN(2) == 0 {

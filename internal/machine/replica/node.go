@@ -41,7 +41,8 @@ type Node struct {
 	out   []Action
 }
 
-// NewNode returns a node that knows nothing. config is shared, and not changed.
+// NewNode returns a node that knows nothing. config is shared, and not changed. A node that has started again must not receive what the
+// controller sent before Change.Restart: an older view says that it still has its entries. A session ends with its process and sees to it.
 func NewNode(id uint16, config *Config) *Node { return &Node{id: id, config: config} }
 
 // View returns the version of the list that the node has, and the newest that it knows to be synced.

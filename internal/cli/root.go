@@ -24,7 +24,7 @@ A fleet is described by one file, the same for every node (deploy/ballast.yaml i
   ballast agent -f ballast.yaml    on each server (services with return: direct)
   ballast ctl ...                  looks at a running daemon and changes what it does
 
-Many nodes run by controllers instead, and nobody copies files (docs/operations.md):
+Many nodes run by controllers instead, and nobody copies files (docs/install.md):
   ballast controller ...           keeps the fleet, judges health, weighs servers by their load
   ballast lb --controller ...      and: ballast agent --controller ..., ballast ctl --controller ... apply -f ballast.yaml
 

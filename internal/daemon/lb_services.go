@@ -118,5 +118,5 @@ func (d desired) KeyNodes() *rotation.Nodes {
 		return &rotation.Nodes{Blind: fmt.Sprintf("this load balancer runs by controllers, and they know what the nodes have: use `%s`", d.lb.askControllers())}
 	}
 	return &rotation.Nodes{Blind: "a load balancer that runs by a file sees no other node: look that all load balancers and agents write the new epoch, and that " +
-		"no agent counts connections of the old one (`ballast ctl status` on each); see \"Rotating keys\" in docs/operations.md"}
+		"no agent counts connections of the old one (`ballast ctl status` on each); see \"Rotating keys\" in docs/operate.md"}
 }

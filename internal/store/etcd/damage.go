@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const restore = "restore the store from a backup (docs/operations.md)"
+const restore = "restore the store from a backup (docs/operate.md)"
 
 // checkFiles finds what etcd would end this process for: where its database lacks its end, touching that is a fault of memory.
 func checkFiles(dir string) error {

@@ -17,8 +17,8 @@ func readRepository(t *testing.T, name string) string {
 }
 
 // The operators' guide explains every counter and every metric, and no other.
-func TestOperationsExplainsEveryCounter(t *testing.T) {
-	guide := readRepository(t, "docs/operations.md")
+func TestMonitorExplainsEveryCounter(t *testing.T) {
+	guide := readRepository(t, "docs/monitor.md")
 	explained := map[string]bool{}
 	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllStringSubmatch(guide, -1) {
 		explained[row[1]] = true
@@ -32,7 +32,7 @@ func TestOperationsExplainsEveryCounter(t *testing.T) {
 				continue
 			}
 			if !explained[lower] {
-				t.Errorf("docs/operations.md does not explain %s of %s", lower, header)
+				t.Errorf("docs/monitor.md does not explain %s of %s", lower, header)
 			}
 		}
 		if len(names) < 20 {
@@ -42,7 +42,7 @@ func TestOperationsExplainsEveryCounter(t *testing.T) {
 	for _, source := range []string{"internal/daemon/lb_report.go", "internal/daemon/lb_connections_report.go", "internal/daemon/agent_api.go"} {
 		for _, name := range regexp.MustCompile(`"(ballast_[a-z_]+)"`).FindAllStringSubmatch(readRepository(t, source), -1) {
 			if !strings.Contains(guide, "`"+name[1]+"`") {
-				t.Errorf("docs/operations.md does not explain metric %s of %s", name[1], source)
+				t.Errorf("docs/monitor.md does not explain metric %s of %s", name[1], source)
 			}
 		}
 	}

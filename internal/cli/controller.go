@@ -3,7 +3,7 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/ballast-lb/ballast/internal/daemon/controller"
+	"github.com/ballast-lb/ballast/internal/controller"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 )
 

@@ -16,7 +16,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/pathid"
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
-	"github.com/ballast-lb/ballast/internal/daemon/controller"
+	"github.com/ballast-lb/ballast/internal/controller"
 	"github.com/ballast-lb/ballast/internal/linux/check"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"

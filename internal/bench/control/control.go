@@ -18,7 +18,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
-	"github.com/ballast-lb/ballast/internal/daemon/controller"
+	"github.com/ballast-lb/ballast/internal/controller"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/pki"
 )

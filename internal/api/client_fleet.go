@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -23,14 +22,14 @@ import (
 const dialTimeout = 2 * time.Second
 
 // Fleet asks the fleet API of the daemon. What it refuses comes back as *connect.Error whose text is the daemon's.
-func (c *Client) Fleet() ballastv1connect.FleetClient {
+func (c *Client) Fleet(options ...connect.ClientOption) ballastv1connect.FleetClient {
 	return ballastv1connect.NewFleetClient(&c.http, "http://ballast", connect.WithInterceptors(inPlainWords(
-		fmt.Sprintf("reach the daemon at %s: %%w: is it running, and is this its --instance?", c.path))))
+		fmt.Sprintf("reach the daemon at %s: %%w: is it running, and is this its --instance?", c.path))), connect.WithClientOptions(options...))
 }
 
 // NewFleetClient asks the fleet API of controllers (host:port): the first that can be reached and is able to answer. It does not
 // connect yet. A nil config is without TLS, for tests.
-func NewFleetClient(controllers []string, config *tls.Config) ballastv1connect.FleetClient {
+func NewFleetClient(controllers []string, config *tls.Config, options ...connect.ClientOption) ballastv1connect.FleetClient {
 	d := &dialer{controllers: slices.Clone(controllers), config: config}
 	transport := &http.Transport{DialContext: d.dial, DialTLSContext: d.dial}
 	scheme := "https"
@@ -43,7 +42,7 @@ func NewFleetClient(controllers []string, config *tls.Config) ballastv1connect.F
 	}
 	return ballastv1connect.NewFleetClient(&http.Client{Transport: transport}, scheme+"://ballast", connect.WithInterceptors(
 		inPlainWords(fmt.Sprintf("reach a controller of %s: %%w: is one running there, and is the certificate (--tls-dir, --tls-name) one of the fleet's?",
-			strings.Join(controllers, ", "))), untilAble(len(controllers), another)))
+			strings.Join(controllers, ", "))), untilAble(len(controllers), another)), connect.WithClientOptions(options...))
 }
 
 // untilAble asks another controller when one has answered that it cannot do it now, as those do that have lost the others.
@@ -128,8 +127,7 @@ func inPlainWords(unreachable string) connect.UnaryInterceptorFunc {
 
 // mayBeDone reports whether a change was sent that no answer came for.
 func mayBeDone(request connect.AnyRequest, failed *connect.Error) bool {
-	method := path.Base(request.Spec().Procedure)
-	if strings.HasPrefix(method, "Get") || strings.HasPrefix(method, "List") || failed.Code() == connect.CodeUnimplemented {
+	if reads(request.Spec()) || failed.Code() == connect.CodeUnimplemented {
 		return false
 	}
 	if apply, ok := request.Any().(*ballastv1.ApplyRequest); ok && apply.DryRun {

@@ -78,14 +78,3 @@ func TestAChangeThatWasNotAnsweredMayHaveBeenCarriedOut(t *testing.T) {
 		t.Errorf("another controller was asked to do it again: %v", err)
 	}
 }
-
-func TestAStateThatMayBeOldIsToldWithAWarning(t *testing.T) {
-	memory := &apitest.Memory{}
-	fleet, _ := serveFleet(t, memory)
-	apply(t, fleet, web(at("10.0.0.1")))
-	memory.Stale = errors.New("no leader")
-	answer, err := fleet.GetFleet(t.Context(), &ballastv1.GetFleetRequest{})
-	if err != nil || answer.Unconfirmed != "no leader" || len(answer.Services) != 1 {
-		t.Errorf("%v, %v", answer, err)
-	}
-}

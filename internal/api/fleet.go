@@ -28,8 +28,9 @@ import (
 type Desired interface {
 	// Fleet returns what is wanted now, and its revision. The caller must not change it.
 	Fleet(ctx context.Context) (fleet model.Fleet, revision uint64, err error)
-	// Newest is Fleet when it is certain that nothing newer was acknowledged before the call; else an *Unconfirmed comes with it.
-	Newest(ctx context.Context) (fleet model.Fleet, revision uint64, err error)
+	// Newest waits until what is read here is no older than anything that was acknowledged before the call, and returns the revision
+	// of it. An *Unconfirmed says that it may be older.
+	Newest(ctx context.Context) (revision uint64, err error)
 	// History returns the last changes, oldest first.
 	History(ctx context.Context) ([]*ballastv1.FleetChange, error)
 	// Change carries an edit out: the edited copy gets its defaults, is checked, and becomes what is wanted; changes tells how it
@@ -51,11 +52,6 @@ type Desired interface {
 	MakesKeys() bool
 }
 
-// Unconfirmed says why a state may not be the newest.
-type Unconfirmed struct{ Why error }
-
-func (u *Unconfirmed) Error() string { return u.Why.Error() }
-
 // An Edit alters a fleet. removed are the servers that have left (of all services), whose ids are not free. It may be called
 // again when somebody else has changed the fleet in the meantime, so it decides by its arguments alone.
 type Edit func(fleet *model.Fleet, removed []node.Removed) error
@@ -65,7 +61,8 @@ const maxRequest = 64 << 20
 
 // NewFleetHandler serves ballast.v1.Fleet: gRPC, gRPC-Web, and JSON over plain HTTP. Who may use it is for the listener to check.
 func NewFleetHandler(d Desired) (path string, handler http.Handler) {
-	return ballastv1connect.NewFleetHandler(&fleetAPI{d, time.Now}, connect.WithReadMaxBytes(maxRequest), withStrictJSON())
+	return ballastv1connect.NewFleetHandler(&fleetAPI{d, time.Now}, connect.WithReadMaxBytes(maxRequest), withStrictJSON(),
+		connect.WithInterceptors(confirmed(d)))
 }
 
 // fleetAPI turns requests into edits.
@@ -75,17 +72,13 @@ type fleetAPI struct {
 }
 
 func (f *fleetAPI) GetFleet(ctx context.Context, _ *ballastv1.GetFleetRequest) (*ballastv1.GetFleetResponse, error) {
-	fleet, revision, err := f.desired.Newest(ctx)
-	var unconfirmed *Unconfirmed
-	if err != nil && !errors.As(err, &unconfirmed) {
+	fleet, revision, err := f.desired.Fleet(ctx)
+	if err != nil {
 		return nil, refusal(err)
 	}
 	answer := &ballastv1.GetFleetResponse{Revision: revision, Nodes: nodesToProto(fleet.Nodes), NodeHealth: nodeHealthToProto(&fleet.NodeHealth)}
 	for i := range fleet.Services {
 		answer.Services = append(answer.Services, ServiceToProto(&fleet.Services[i]))
-	}
-	if unconfirmed != nil {
-		answer.Unconfirmed = unconfirmed.Error()
 	}
 	return answer, nil
 }

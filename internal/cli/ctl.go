@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/api"
@@ -74,15 +75,26 @@ func (c *control) local() (*api.Client, error) {
 }
 
 // fleet asks whoever keeps the fleet: controllers, or the daemon of this machine.
-func (c *control) fleet() (ballastv1connect.FleetClient, error) {
+func (c *control) fleet(cmd *cobra.Command) (ballastv1connect.FleetClient, error) {
 	if len(c.controllers) == 0 {
-		return api.NewClient(c.socketPath()).Fleet(), nil
+		return api.NewClient(c.socketPath()).Fleet(warnOfOld(cmd)), nil
 	}
 	controllers, credentials, err := c.named()
 	if err != nil {
 		return nil, err
 	}
-	return api.NewFleetClient(controllers, credentials.Client()), nil
+	return api.NewFleetClient(controllers, credentials.Client(), warnOfOld(cmd)), nil
+}
+
+// warnOfOld says when what is read may be old, once for each reason.
+func warnOfOld(cmd *cobra.Command) connect.ClientOption {
+	said := ""
+	return api.OnRead(func(unconfirmed string) {
+		if unconfirmed != "" && unconfirmed != said {
+			fmt.Fprintf(cmd.ErrOrStderr(), "warning: this may not be the newest state: %s\n", unconfirmed)
+		}
+		said = unconfirmed
+	})
 }
 
 // named are the controllers of --controller, and how to ask them.
@@ -130,7 +142,7 @@ func (c *control) mayHarm(commands ...*cobra.Command) {
 
 // change asks for a change of the fleet and says what it did. force is given once somebody has said that it is meant.
 func (c *control) change(cmd *cobra.Command, ask func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error)) error {
-	fleet, err := c.fleet()
+	fleet, err := c.fleet(cmd)
 	if err != nil {
 		return err
 	}

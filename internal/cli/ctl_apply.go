@@ -76,7 +76,7 @@ func (c *control) apply(cmd *cobra.Command, a *application) error {
 	if len(draft.Fleet.Services) == 0 && !a.yes && !a.dryRun {
 		return fmt.Errorf("%s has no services, which would remove every one there is: if that is meant, say --yes", a.file)
 	}
-	fleet, err := c.fleet()
+	fleet, err := c.fleet(cmd)
 	if err != nil {
 		return err
 	}
@@ -234,16 +234,13 @@ it is a configuration file that ` + "`ballast ctl apply`" + ` takes.`,
 
 // wanted asks for the fleet.
 func (c *control) wanted(cmd *cobra.Command) (model.Fleet, error) {
-	client, err := c.fleet()
+	client, err := c.fleet(cmd)
 	if err != nil {
 		return model.Fleet{}, err
 	}
 	answer, err := client.GetFleet(cmd.Context(), &ballastv1.GetFleetRequest{})
 	if err != nil {
 		return model.Fleet{}, err
-	}
-	if answer.Unconfirmed != "" {
-		fmt.Fprintf(cmd.ErrOrStderr(), "warning: this may not be the newest state: %s\n", answer.Unconfirmed)
 	}
 	return api.FleetFromProto(answer, nil)
 }

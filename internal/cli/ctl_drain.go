@@ -53,7 +53,7 @@ agent: then it needs --deadline or --timeout. Ctrl-C and --timeout end the waiti
 		if cmd.Flags().Changed("deadline") {
 			request.Deadline = durationpb.New(deadline)
 		}
-		fleet, err := c.fleet()
+		fleet, err := c.fleet(cmd)
 		if err != nil {
 			return err
 		}

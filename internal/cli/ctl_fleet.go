@@ -105,7 +105,7 @@ A load balancer adds what it did since it was attached:
   NEW, PACKETS, BYTES  connections, packets and bytes that it sent there
   PATH    the way: device, next hop's MAC address, MTU; or why there is none`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			rows, here, err := c.serverRows(cmd.Context(), strings.Join(args, ""))
+			rows, here, err := c.serverRows(cmd, strings.Join(args, ""))
 			if err != nil {
 				return err
 			}
@@ -120,8 +120,9 @@ A load balancer adds what it did since it was attached:
 }
 
 // serverRows asks for everything; here says whether a load balancer of this machine was among those asked.
-func (c *control) serverRows(ctx context.Context, service string) (rows []serverRow, here bool, err error) {
-	fleet, err := c.fleet()
+func (c *control) serverRows(cmd *cobra.Command, service string) (rows []serverRow, here bool, err error) {
+	ctx := cmd.Context()
+	fleet, err := c.fleet(cmd)
 	if err != nil {
 		return nil, false, err
 	}

@@ -28,7 +28,7 @@ func (c *control) historyCommand() *cobra.Command {
 user of a controller's own socket (role local); or the controller that did it by itself. Controllers keep them; a load balancer that
 runs by a file has them in its log.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			fleet, err := c.fleet()
+			fleet, err := c.fleet(cmd)
 			if err != nil {
 				return err
 			}

@@ -20,7 +20,7 @@ func (c *control) keysCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "keys", Short: "The epochs whose keys are known, never the keys", Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			fleet, err := c.fleet()
+			fleet, err := c.fleet(cmd)
 			if err != nil {
 				return err
 			}
@@ -149,7 +149,7 @@ the other nodes.`,
 			if request.Secret, err = hex.DecodeString(secret); err != nil {
 				return usage("--secret: it must be 32 hexadecimal digits: make one with `ballast ctl key generate`")
 			}
-			fleet, err := c.fleet()
+			fleet, err := c.fleet(cmd)
 			if err != nil {
 				return err
 			}

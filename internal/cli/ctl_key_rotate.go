@@ -62,7 +62,7 @@ on; two who say it at once do the same rotation. --abort goes the way back: to t
 			if err := checkAll(notNegative("deadline", deadline)); err != nil {
 				return err
 			}
-			if r.fleet, err = c.fleet(); err != nil {
+			if r.fleet, err = c.fleet(cmd); err != nil {
 				return err
 			}
 			if !c.json {

@@ -25,7 +25,7 @@ remembers for itself: all of those given by --controller are asked. It is refuse
 		Example: `  ballast ctl --controller c1,c2,c3 node forget lb7`,
 		Args:    takes("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			asked, err := c.everyController()
+			asked, err := c.everyController(cmd)
 			if err != nil {
 				return err
 			}
@@ -47,9 +47,9 @@ type askedController struct {
 	fleet ballastv1connect.FleetClient
 }
 
-func (c *control) everyController() (asked []askedController, err error) {
+func (c *control) everyController(cmd *cobra.Command) (asked []askedController, err error) {
 	if len(c.controllers) == 0 {
-		fleet, err := c.fleet()
+		fleet, err := c.fleet(cmd)
 		return []askedController{{fleet: fleet}}, err
 	}
 	var names []string
@@ -58,7 +58,7 @@ func (c *control) everyController() (asked []askedController, err error) {
 		return nil, err
 	}
 	for _, name := range names {
-		asked = append(asked, askedController{name, api.NewFleetClient([]string{name}, credentials.Client())})
+		asked = append(asked, askedController{name, api.NewFleetClient([]string{name}, credentials.Client(), warnOfOld(cmd))})
 	}
 	return asked, nil
 }

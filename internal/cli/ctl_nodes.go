@@ -59,7 +59,7 @@ whether they are connected or not.
   TIER, ID, STATE, HEALTH  of load balancers that have a tier: as configured, and as checked
   PROBLEMS   what is not as wanted, as the node itself tells it; a load balancer that is behind the fleet`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			fleet, err := c.fleet()
+			fleet, err := c.fleet(cmd)
 			if err != nil {
 				return err
 			}

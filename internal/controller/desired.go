@@ -227,14 +227,14 @@ func (d *Desired) Fleet() (fleet model.Fleet, revision uint64, err error) {
 // confirmTime bounds how long a reader waits for the store before it is told what is known here.
 const confirmTime = 2 * time.Second
 
-// Newest is Fleet once the store has confirmed that there is nothing newer; see api.Desired.
-func (d *Desired) Newest(ctx context.Context) (fleet model.Fleet, revision uint64, err error) {
+// Newest waits until the store has confirmed that there is nothing newer; see api.Desired.
+func (d *Desired) Newest(ctx context.Context) (revision uint64, err error) {
 	asked, cancel := context.WithTimeout(ctx, confirmTime)
 	defer cancel()
 	for {
 		now, changed := d.next()
 		if now == nil {
-			return fleet, 0, errUnknown
+			return 0, errUnknown
 		}
 		err := d.confirm(asked, now)
 		if errors.Is(err, store.ErrConflict) {
@@ -245,7 +245,7 @@ func (d *Desired) Newest(ctx context.Context) (fleet model.Fleet, revision uint6
 		if err != nil {
 			err = &api.Unconfirmed{Why: fmt.Errorf("the store did not confirm it: %w", err)}
 		}
-		return now.fleet(), now.revision, err
+		return now.revision, err
 	}
 }
 

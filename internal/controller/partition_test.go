@@ -181,6 +181,9 @@ func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
 	if listed := controllers(); listed != cutOff {
 		t.Errorf("cut off, the controllers are listed as\n%s", listed)
 	}
+	if answer, err := one.client(operator).ListServers(t.Context(), &ballastv1.ListServersRequest{}); err != nil || !strings.Contains(answer.Unconfirmed, "did not confirm") {
+		t.Errorf("cut off, it says of what it knows %q, %v", answer.GetUnconfirmed(), err)
+	}
 	if connected := lb.joined.Connected(); len(connected) != 2 {
 		t.Errorf("streams to %v are left", connected)
 	}

@@ -130,9 +130,7 @@ type fleetOf struct{ *controller }
 
 func (f fleetOf) Fleet(context.Context) (model.Fleet, uint64, error) { return f.desired.Fleet() }
 
-func (f fleetOf) Newest(ctx context.Context) (model.Fleet, uint64, error) {
-	return f.desired.Newest(ctx)
-}
+func (f fleetOf) Newest(ctx context.Context) (uint64, error) { return f.desired.Newest(ctx) }
 
 func (f fleetOf) History(context.Context) (list []*ballastv1.FleetChange, err error) {
 	now := f.desired.now()

@@ -133,10 +133,7 @@ func newController(o Options, credentials *pki.Credentials, s store.Store, liste
 	})
 	c.hub = NewHub(HubOptions{Name: c.name, Version: o.Version, Reports: c.engine, Limits: o.Limits, Log: o.Log,
 		Changed: func() { c.engine.SetLoadBalancers(c.hub.LoadBalancers()) },
-		Newest: func(ctx context.Context) (uint64, error) {
-			_, revision, err := c.desired.Newest(ctx)
-			return revision, err
-		}})
+		Newest:  c.desired.Newest})
 	return c
 }
 

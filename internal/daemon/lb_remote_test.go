@@ -173,6 +173,9 @@ func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t
 	h.await("the loss of the controllers", func(s api.LBStatus) bool { return len(s.Controllers) == 0 })
 	h.expectServers("without controllers", "s2 active", "s3 active", "s4 active")
 	h.awaitHealth("without controllers", http.StatusOK)
+	if answer, err := h.client.Fleet().GetFleet(t.Context(), &ballastv1.GetFleetRequest{}); err != nil || answer.Unconfirmed != "no controller is connected" {
+		t.Errorf("without controllers it says of what it knows %q, %v", answer.GetUnconfirmed(), err)
+	}
 	h.kill()
 	h.start()
 	h.await("the new process", func(s api.LBStatus) bool { return s.Ready && s.Revision == 6 })

@@ -23,7 +23,13 @@ func (d desired) Fleet(context.Context) (fleet model.Fleet, revision uint64, err
 }
 
 // Newest is what this node was told last.
-func (d desired) Newest(ctx context.Context) (model.Fleet, uint64, error) { return d.Fleet(ctx) }
+func (d desired) Newest(ctx context.Context) (uint64, error) {
+	_, revision, err := d.Fleet(ctx)
+	if d.lb.remote != nil && len(d.lb.remote.joined.Connected()) == 0 {
+		err = &api.Unconfirmed{Why: errors.New(noController)}
+	}
+	return revision, err
+}
 
 // History is in the log.
 func (d desired) History(context.Context) ([]*ballastv1.FleetChange, error) {

@@ -45,11 +45,11 @@ func (m *Memory) Fleet(context.Context) (model.Fleet, uint64, error) {
 }
 
 // Newest implements api.Desired.
-func (m *Memory) Newest(ctx context.Context) (fleet model.Fleet, revision uint64, err error) {
-	if fleet, revision, err = m.Fleet(ctx); m.Stale != nil {
+func (m *Memory) Newest(ctx context.Context) (revision uint64, err error) {
+	if _, revision, err = m.Fleet(ctx); m.Stale != nil {
 		err = &api.Unconfirmed{Why: m.Stale}
 	}
-	return fleet, revision, err
+	return revision, err
 }
 
 // History implements api.Desired.

@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/store"
@@ -57,16 +58,16 @@ func (m *meeting) arm() {
 func fleetIn(t testing.TB, s store.Store) model.Fleet {
 	t.Helper()
 	documents, revision, err := s.Load(context.Background())
-	require(t, err)
+	fleettest.Require(t, err)
 	have := newSnapshot()
 	for _, document := range documents {
-		require(t, have.take(document, revision))
+		fleettest.Require(t, have.take(document, revision))
 	}
 	return have.fleet()
 }
 
 func serviceAt(name, vip string, ids ...int) model.Service {
-	s := testService(name, ids...).Service
+	s := fleettest.Service(name, ids...).Service
 	s.VIP = netip.MustParseAddr(vip)
 	return s
 }
@@ -109,10 +110,10 @@ func TestTwoChangesAtOnceNeverLeaveAFleetThatContradictsItself(t *testing.T) {
 					two = following(t, s)
 				}
 				change(t, one, func(f *model.Fleet) {
-					f.Keys = testKeys()
+					f.Keys = fleettest.Keys()
 					f.Services = []model.Service{serviceAt("web", "198.51.100.1", 1), serviceAt("mail", "198.51.100.2", 1)}
 				})
-				await(t, "both know", func() bool { return two.now().revision == one.now().revision })
+				fleettest.Await(t, "both know", func() bool { return two.now().revision == one.now().revision })
 				s.arm()
 				var running sync.WaitGroup
 				var refused [2]error
@@ -139,15 +140,15 @@ func TestNodesAreNotToldAFleetThatContradictsItselfAndItCanBeMended(t *testing.T
 	s := newMemory(t)
 	d := following(t, s)
 	change(t, d, func(f *model.Fleet) {
-		f.Keys = testKeys()
+		f.Keys = fleettest.Keys()
 		f.Services = []model.Service{serviceAt("mail", "198.51.100.1", 1), serviceAt("web", "198.51.100.2", 1, 2)}
 	})
 	good, _ := d.View()
 	wrong, err := json.Marshal(serviceDocument{Service: serviceAt("shop", "198.51.100.2", 1)})
-	require(t, err)
+	fleettest.Require(t, err)
 	_, err = s.Commit(t.Context(), []store.Document{{Key: servicesPrefix + "shop", Value: wrong}})
-	require(t, err)
-	await(t, "it is noticed", func() bool { return d.Broken() != nil })
+	fleettest.Require(t, err)
+	fleettest.Await(t, "it is noticed", func() bool { return d.Broken() != nil })
 	if view, _ := d.View(); view.Revision != good.Revision || len(view.Services) != 2 {
 		t.Errorf("nodes are told %+v", view)
 	}
@@ -227,12 +228,12 @@ func TestAControllerThatIsBehindDoesNotSayThatThereIsNothingToDo(t *testing.T) {
 	s := newMemory(t)
 	behind := &stalled{Store: s}
 	d, late := following(t, s), following(t, behind)
-	change(t, d, addService(testService("web", 1)))
-	await(t, "both know", func() bool { return late.now().revision == d.now().revision })
+	change(t, d, addService(fleettest.Service("web", 1)))
+	fleettest.Await(t, "both know", func() bool { return late.now().revision == d.now().revision })
 	for name, dryRun := range map[string]bool{"a change": false, "a dry run": true} {
 		behind.hold(true)
 		_, _, err := d.Change(t.Context(), false, state("web", model.StateDraining))
-		require(t, err)
+		fleettest.Require(t, err)
 		type answer struct {
 			changes []string
 			err     error
@@ -253,7 +254,7 @@ func TestAControllerThatIsBehindDoesNotSayThatThereIsNothingToDo(t *testing.T) {
 			}
 		}
 		_, _, err = d.Change(t.Context(), false, state("web", model.StateActive))
-		require(t, err)
+		fleettest.Require(t, err)
 	}
 	behind.hold(true)
 	change(t, d, func(f *model.Fleet) {
@@ -285,7 +286,7 @@ func TestAControllerThatIsBehindDoesNotSayThatThereIsNothingToDo(t *testing.T) {
 func TestNothingIsAnsweredAsDoneOrRefusedWithoutTheStore(t *testing.T) {
 	s := &faultyStore{Store: newMemory(t)}
 	d := following(t, s)
-	change(t, d, addService(testService("web", 1)))
+	change(t, d, addService(fleettest.Service("web", 1)))
 	s.set(true)
 	for name, edit := range map[string]api.Edit{
 		"a change": state("web", model.StateDraining), "nothing to do": state("web", model.StateActive), "what is not there": state("none", model.StateActive),

@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/store"
@@ -202,7 +203,7 @@ func (d *Desired) next() (*snapshot, <-chan struct{}) {
 }
 
 // View returns the desired state as nodes are told it, nil before it is known, and what is closed when there may be another.
-func (d *Desired) View() (view *View, changed <-chan struct{}) {
+func (d *Desired) View() (view *engine.View, changed <-chan struct{}) {
 	d.mutex.Lock()
 	sound, changed := d.sound, d.changed
 	d.mutex.Unlock()

@@ -15,6 +15,9 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
+	"github.com/ballast-lb/ballast/internal/engine"
+	"github.com/ballast-lb/ballast/internal/fleettest"
+	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/store"
@@ -72,32 +75,32 @@ func (f *faultyStore) Commit(ctx context.Context, documents []store.Document) (u
 // following returns the desired state in a store, once it is known.
 func following(t testing.TB, s store.Store) *Desired {
 	t.Helper()
-	d := NewDesired(s, node.Timing{Linger: time.Hour, Quarantine: time.Hour}, testLog(t))
+	d := NewDesired(s, node.Timing{Linger: time.Hour, Quarantine: time.Hour}, fleettest.Log(t))
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { defer close(ended); d.Follow(ctx) }()
 	t.Cleanup(func() { cancel(); <-ended })
-	await(t, "the state is known", func() bool { return d.now() != nil })
+	fleettest.Await(t, "the state is known", func() bool { return d.now() != nil })
 	return d
 }
 
 func newMemory(t testing.TB) *memory.Store {
 	s := memory.New()
-	t.Cleanup(func() { require(t, s.Close()) })
+	t.Cleanup(func() { fleettest.Require(t, s.Close()) })
 	return s
 }
 
 func change(t testing.TB, d *Desired, edit func(*model.Fleet)) []string {
 	t.Helper()
 	changes, revision, err := d.Change(context.Background(), false, func(f *model.Fleet, _ []node.Removed) error { edit(f); return nil })
-	require(t, err)
-	await(t, "the change has come back", func() bool { return d.now().revision >= revision })
+	fleettest.Require(t, err)
+	fleettest.Await(t, "the change has come back", func() bool { return d.now().revision >= revision })
 	return changes
 }
 
-func addService(views ...ServiceView) func(*model.Fleet) {
+func addService(views ...engine.ServiceView) func(*model.Fleet) {
 	return func(f *model.Fleet) {
-		f.Keys = testKeys()
+		f.Keys = fleettest.Keys()
 		for i, v := range views {
 			v.Service.VIP = netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)})
 			f.Services = append(f.Services, v.Service)
@@ -115,9 +118,9 @@ func removeServer(service string, id uint16) func(*model.Fleet) {
 func TestTheStateSurvivesARestartOfTheController(t *testing.T) {
 	s := newMemory(t)
 	d := following(t, s)
-	change(t, d, addService(testService("mail", 1), testService("web", 1, 2, 3)))
+	change(t, d, addService(fleettest.Service("mail", 1), fleettest.Service("web", 1, 2, 3)))
 	change(t, d, removeServer("web", 2))
-	require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1, 3}, Cut: []uint16{3}}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1, 3}, Cut: []uint16{3}}}))
 	before, _ := d.View()
 	after, _ := following(t, s).View()
 	if web := after.Service("web"); len(web.Removed) != 1 || web.Removed[0].ID != 2 || len(web.Past) != 1 || len(web.Down) != 2 || len(web.Cut) != 1 {
@@ -126,7 +129,7 @@ func TestTheStateSurvivesARestartOfTheController(t *testing.T) {
 	if !reflect.DeepEqual(before, after) {
 		t.Errorf("before the restart\n%+v\nand after\n%+v", before, after)
 	}
-	if fleet, revision, err := d.Fleet(); err != nil || revision != after.Revision || !reflect.DeepEqual(fleet.Keys, testKeys()) {
+	if fleet, revision, err := d.Fleet(); err != nil || revision != after.Revision || !reflect.DeepEqual(fleet.Keys, fleettest.Keys()) {
 		t.Errorf("fleet at %d, %v: %+v", revision, err, fleet.Keys)
 	}
 }
@@ -134,8 +137,8 @@ func TestTheStateSurvivesARestartOfTheController(t *testing.T) {
 func TestChangesThroughTwoControllersAtOnceAllHappen(t *testing.T) {
 	s := newMemory(t)
 	controllers := []*Desired{following(t, s), following(t, s)}
-	change(t, controllers[0], addService(testService("web", 1)))
-	await(t, "both know", func() bool { view, _ := controllers[1].View(); return view.Service("web") != nil })
+	change(t, controllers[0], addService(fleettest.Service("web", 1)))
+	fleettest.Await(t, "both know", func() bool { view, _ := controllers[1].View(); return view.Service("web") != nil })
 	var running sync.WaitGroup
 	const each = 20
 	for i, d := range controllers {
@@ -159,13 +162,13 @@ func TestChangesThroughTwoControllersAtOnceAllHappen(t *testing.T) {
 	}
 	running.Wait()
 	for _, d := range controllers {
-		await(t, "all changes are known", func() bool { view, _ := d.View(); return len(view.Service("web").Service.Servers) == 1+2*each })
+		fleettest.Await(t, "all changes are known", func() bool { view, _ := d.View(); return len(view.Service("web").Service.Servers) == 1+2*each })
 	}
 }
 
 func TestADryRunAndARefusedChangeLeaveNoTrace(t *testing.T) {
 	d := following(t, newMemory(t))
-	change(t, d, addService(testService("web", 1)))
+	change(t, d, addService(fleettest.Service("web", 1)))
 	_, before, _ := d.Fleet()
 	changes, _, err := d.Change(t.Context(), true, func(f *model.Fleet, _ []node.Removed) error { f.Services = nil; return nil })
 	if err != nil || len(changes) != 1 {
@@ -184,11 +187,11 @@ func TestADryRunAndARefusedChangeLeaveNoTrace(t *testing.T) {
 func TestAServiceThatIsRemovedLeavesNothingInTheStore(t *testing.T) {
 	s := newMemory(t)
 	d := following(t, s)
-	change(t, d, addService(testService("web", 1)))
-	require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1}}, "other": {Down: []uint16{1}}}))
+	change(t, d, addService(fleettest.Service("web", 1)))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1}}, "other": {Down: []uint16{1}}}))
 	change(t, d, func(f *model.Fleet) { f.Services = nil })
 	documents, _, err := s.Load(t.Context())
-	require(t, err)
+	fleettest.Require(t, err)
 	if len(documents) != 2 || documents[0].Key != historyKey || documents[1].Key != keysKey {
 		t.Errorf("left: %v", documents)
 	}
@@ -197,7 +200,7 @@ func TestAServiceThatIsRemovedLeavesNothingInTheStore(t *testing.T) {
 func TestARemovedServerIsForgottenWhenNobodyHasSpokenToItForLong(t *testing.T) {
 	s := newMemory(t)
 	d := following(t, s)
-	change(t, d, addService(testService("web", 1, 2)))
+	change(t, d, addService(fleettest.Service("web", 1, 2)))
 	change(t, d, removeServer("web", 2))
 	began, packets := time.Now(), uint64(7)
 	all := func(string) bool { return true }
@@ -210,8 +213,8 @@ func TestARemovedServerIsForgottenWhenNobodyHasSpokenToItForLong(t *testing.T) {
 			d = following(t, s)
 		}
 		_, before, _ := d.Fleet()
-		require(t, d.Age(t.Context(), began.Add(time.Duration(minute)*time.Minute), func(string) bool { return false }, nil))
-		require(t, d.Age(t.Context(), began.Add(time.Duration(minute)*time.Minute), all, func(string, uint16) uint64 { return packets }))
+		fleettest.Require(t, d.Age(t.Context(), began.Add(time.Duration(minute)*time.Minute), func(string) bool { return false }, nil))
+		fleettest.Require(t, d.Age(t.Context(), began.Add(time.Duration(minute)*time.Minute), all, func(string, uint16) uint64 { return packets }))
 		view, _ := d.View()
 		if minute <= 120+60 && len(view.Service("web").Removed) != 1 {
 			t.Fatalf("forgotten after %d minutes", minute)
@@ -237,16 +240,16 @@ func TestARemovedServerIsForgottenWhenNobodyHasSpokenToItForLong(t *testing.T) {
 
 func TestADrainIsEndedOnlyIfItsDeadlineHasPassedStill(t *testing.T) {
 	d := following(t, newMemory(t))
-	change(t, d, addService(testService("web", 1, 2)))
+	change(t, d, addService(fleettest.Service("web", 1, 2)))
 	change(t, d, func(f *model.Fleet) {
 		for i, deadline := range []time.Time{time.Now().Add(-time.Second), time.Now().Add(time.Hour)} {
 			f.Services[0].Servers[i].State, f.Services[0].Servers[i].Deadline = model.StateDraining, deadline.UTC().Truncate(time.Second)
 		}
 	})
 	for id := range uint16(4) {
-		require(t, d.SwitchOff(t.Context(), "web", id))
+		fleettest.Require(t, d.SwitchOff(t.Context(), "web", id))
 	}
-	require(t, d.SwitchOff(t.Context(), "none", 1))
+	fleettest.Require(t, d.SwitchOff(t.Context(), "none", 1))
 	fleet, _, _ := d.Fleet()
 	if s := fleet.Services[0].Servers; s[0].State != model.StateOff || s[1].State != model.StateDraining {
 		t.Errorf("servers: %+v", s)
@@ -256,11 +259,11 @@ func TestADrainIsEndedOnlyIfItsDeadlineHasPassedStill(t *testing.T) {
 func TestADocumentThatCannotBeReadTakesNoServiceAway(t *testing.T) {
 	s := &faultyStore{Store: newMemory(t)}
 	d := following(t, s)
-	change(t, d, addService(testService("web", 1)))
+	change(t, d, addService(fleettest.Service("web", 1)))
 	web, before := servicesPrefix+"web", d.now()
 	bad, err := s.Commit(t.Context(), []store.Document{{Key: web, Value: []byte(`{"service": 7}`), Revision: before.own[web]}})
-	require(t, err)
-	await(t, "the store was read again, twice", func() bool {
+	fleettest.Require(t, err)
+	fleettest.Await(t, "the store was read again, twice", func() bool {
 		s.mutex.Lock()
 		defer s.mutex.Unlock()
 		return s.loads >= 3
@@ -269,13 +272,13 @@ func TestADocumentThatCannotBeReadTakesNoServiceAway(t *testing.T) {
 		t.Errorf("at revision %d the service is %v", now.revision, now.services["web"])
 	}
 	documents, revision, err := s.Load(t.Context())
-	require(t, err)
-	if started := NewDesired(s, node.Timing{}, testLog(t)); started.load(documents, revision) == nil || started.now() != nil {
+	fleettest.Require(t, err)
+	if started := NewDesired(s, node.Timing{}, fleettest.Log(t)); started.load(documents, revision) == nil || started.now() != nil {
 		t.Error("a controller that has just started tells of the rest without it")
 	}
 	_, err = s.Commit(t.Context(), []store.Document{{Key: web, Revision: bad}})
-	require(t, err)
-	await(t, "the store is followed again", func() bool { return d.now().services["web"] == nil })
+	fleettest.Require(t, err)
+	fleettest.Await(t, "the store is followed again", func() bool { return d.now().services["web"] == nil })
 }
 
 func TestVersionsThatNoViewHasShownAreNoted(t *testing.T) {
@@ -288,15 +291,15 @@ func TestVersionsThatNoViewHasShownAreNoted(t *testing.T) {
 			t.Fatalf("%s: skipped %q, whole %v", when, names, everything)
 		}
 	}
-	change(t, d, addService(testService("web", 1, 2)))
+	change(t, d, addService(fleettest.Service("web", 1, 2)))
 	expect("before anything was shown", false)
-	require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1}}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1}}}))
 	expect("one new version", false)
-	require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {}}))
-	require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1}}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1}}}))
 	expect("down, up and down again", false, "web")
 	change(t, d, func(f *model.Fleet) {
-		mail := testService("mail", 1)
+		mail := fleettest.Service("mail", 1)
 		f.Services = append(f.Services, mail.Service)
 	})
 	change(t, d, func(f *model.Fleet) {
@@ -308,7 +311,7 @@ func TestVersionsThatNoViewHasShownAreNoted(t *testing.T) {
 	expect("keys there and gone", true)
 	s.set(true)
 	s.set(false)
-	await(t, "the store is read again", func() bool {
+	fleettest.Await(t, "the store is read again", func() bool {
 		d.mutex.Lock()
 		defer d.mutex.Unlock()
 		return d.whole
@@ -318,24 +321,24 @@ func TestVersionsThatNoViewHasShownAreNoted(t *testing.T) {
 func TestWhatWasMissedIsLoadedAgain(t *testing.T) {
 	s := &faultyStore{Store: newMemory(t)}
 	d, other := following(t, s), following(t, s.Store)
-	change(t, d, addService(testService("web", 1)))
-	await(t, "both know", func() bool { view, _ := other.View(); return view.Service("web") != nil })
+	change(t, d, addService(fleettest.Service("web", 1)))
+	fleettest.Await(t, "both know", func() bool { view, _ := other.View(); return view.Service("web") != nil })
 	s.set(true)
 	if _, _, err := d.Change(t.Context(), false, func(f *model.Fleet, _ []node.Removed) error { f.Services = nil; return nil }); connect.CodeOf(err) != connect.CodeUnavailable {
 		t.Errorf("a change without a store: %v", err)
 	}
 	change(t, other, func(f *model.Fleet) {
 		f.Services[0].Servers[0].Weight = 7
-		mail := testService("mail", 2)
+		mail := fleettest.Service("mail", 2)
 		f.Services = append(f.Services, mail.Service)
 	})
-	require(t, other.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1}}}))
+	fleettest.Require(t, other.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1}}}))
 	if view, _ := d.View(); len(view.Services) != 1 {
 		t.Errorf("known without a store: %+v", view)
 	}
 	s.set(false)
 	want, _ := other.View()
-	await(t, "the gap is closed", func() bool { view, _ := d.View(); return reflect.DeepEqual(view, want) })
+	fleettest.Await(t, "the gap is closed", func() bool { view, _ := d.View(); return reflect.DeepEqual(view, want) })
 }
 
 // What is in the store must always be what a node by itself would have after the same changes.
@@ -350,11 +353,11 @@ func TestAnySequenceOfChangesLeavesWhatANodeWouldHave(t *testing.T) {
 		name := fmt.Sprint("service", random.IntN(4))
 		kind, id, weight, d := random.IntN(6), uint16(1+random.IntN(6)), uint16(random.IntN(5)), controllers[random.IntN(2)]
 		edit := func(f *model.Fleet) error {
-			f.Keys = testKeys()
+			f.Keys = fleettest.Keys()
 			service := f.Service(name)
 			switch {
 			case service == nil:
-				v := testService(name, 1, 2)
+				v := fleettest.Service(name, 1, 2)
 				v.Service.VIP = netip.AddrFrom4([4]byte{198, 51, 100, name[7]})
 				f.Services = append(f.Services, v.Service)
 				slices.SortFunc(f.Services, func(a, b model.Service) int { return int(a.Name[7]) - int(b.Name[7]) })
@@ -365,7 +368,7 @@ func TestAnySequenceOfChangesLeavesWhatANodeWouldHave(t *testing.T) {
 			case kind == 3 && service.Server(fmt.Sprint("s", id)) != nil:
 				service.Server(fmt.Sprint("s", id)).Weight = weight
 			case service.Server(fmt.Sprint("s", id)) == nil:
-				service.Servers = append(service.Servers, testService("", int(id)).Service.Servers...)
+				service.Servers = append(service.Servers, fleettest.Service("", int(id)).Service.Servers...)
 			}
 			return nil
 		}
@@ -375,7 +378,7 @@ func TestAnySequenceOfChangesLeavesWhatANodeWouldHave(t *testing.T) {
 			t.Fatalf("refused: %v, a node: %v", err, wanted)
 		}
 		for _, d := range controllers {
-			await(t, "both know", func() bool { return d.now().revision >= revision })
+			fleettest.Await(t, "both know", func() bool { return d.now().revision >= revision })
 			n := d.now().node()
 			if !reflect.DeepEqual(n.Running.Services, reference.Running.Services) && len(n.Running.Services)+len(reference.Running.Services) > 0 {
 				t.Fatalf("wanted\n%+v\na node has\n%+v", n.Running.Services, reference.Running.Services)
@@ -411,11 +414,11 @@ func TestAFleetOf4096ServicesIsTakenInTwoSeconds(t *testing.T) {
 // takesAFleetInTime takes the largest fleet and small changes of it, and says what took too long.
 func takesAFleetInTime(t *testing.T) bool {
 	d := following(t, newMemory(t))
-	var services []ServiceView
+	var services []engine.ServiceView
 	for i := range model.MaxServices {
-		services = append(services, testService(fmt.Sprint("service", i), manyIDs(16)...))
+		services = append(services, fleettest.Service(fmt.Sprint("service", i), fleettest.ManyIDs(16)...))
 	}
-	hub, engine := testHub(t, nil), NewEngine(EngineOptions{})
+	hub, engine := hub.New(hub.Options{Name: "c1", Log: fleettest.Log(t)}), engine.New(engine.Options{})
 	took := func(what string, most time.Duration, f func()) bool {
 		before := processorTime(t)
 		f()
@@ -431,7 +434,7 @@ func takesAFleetInTime(t *testing.T) bool {
 	fleet := took("the fleet", 2*time.Second, func() { change(t, d, addService(services...)); spread() })
 	server := took("a change of one server", time.Second, func() { change(t, d, removeServer("service7", 3)); spread() })
 	health := took("a change of health", 100*time.Millisecond, func() {
-		require(t, d.SetHealth(t.Context(), map[string]healthDocument{"service8": {Down: []uint16{1}}}))
+		fleettest.Require(t, d.SetHealth(t.Context(), map[string]healthDocument{"service8": {Down: []uint16{1}}}))
 		spread()
 	})
 	return fleet && server && health
@@ -440,6 +443,6 @@ func takesAFleetInTime(t *testing.T) bool {
 // processorTime is what this process has used: other processes of the machine do not count.
 func processorTime(t *testing.T) time.Duration {
 	var usage unix.Rusage
-	require(t, unix.Getrusage(unix.RUSAGE_SELF, &usage))
+	fleettest.Require(t, unix.Getrusage(unix.RUSAGE_SELF, &usage))
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

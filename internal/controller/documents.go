@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/store"
@@ -223,17 +224,17 @@ func (s *snapshot) judges(name string) bool {
 }
 
 // view returns the desired state as nodes are told it.
-func (s *snapshot) view() *View {
-	v := &View{Revision: s.revision, Keys: s.keys, Services: make([]ServiceView, 0, len(s.services)), Nodes: s.nodes.Nodes, NodeHealth: s.nodes.Health}
+func (s *snapshot) view() *engine.View {
+	v := &engine.View{Revision: s.revision, Keys: s.keys, Services: make([]engine.ServiceView, 0, len(s.services)), Nodes: s.nodes.Nodes, NodeHealth: s.nodes.Health}
 	if second := s.secondTier(); second != nil {
-		v.Second = &ServiceView{Service: *second, Revision: s.seen[model.SecondTierName]}
+		v.Second = &engine.ServiceView{Service: *second, Revision: s.seen[model.SecondTierName]}
 		if h := s.health[model.SecondTierName]; h != nil {
 			v.Second.Down, v.Second.Cut = h.Down, h.Cut
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.services)) {
 		d := s.services[name]
-		one := ServiceView{Service: d.Service, Past: d.Past, Revision: s.seen[name]}
+		one := engine.ServiceView{Service: d.Service, Past: d.Past, Revision: s.seen[name]}
 		for i := range d.Removed {
 			if !d.Removed[i].Forgotten {
 				one.Removed = append(one.Removed, d.Removed[i].Server)

@@ -1,25 +1,18 @@
 package controller
 
 import (
-	"net/netip"
 	"reflect"
 	"slices"
 	"testing"
 
+	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/model"
 )
-
-// addTiers makes a fleet of two tiers.
-func addTiers(f *model.Fleet) {
-	f.Nodes = []model.Node{{Name: "lb1", Tier: model.TierFirst}, {Name: "lb2", Tier: model.TierSecond, Address: netip.MustParseAddr("192.0.2.2"), ID: 1},
-		{Name: "lb3", Tier: model.TierSecond, Address: netip.MustParseAddr("192.0.2.3"), ID: 2}}
-	f.NodeHealth = model.Health{Check: model.CheckHTTP, Port: 9435, Path: "/metrics"}
-}
 
 func TestNodesWithATierSurviveARestartOfTheController(t *testing.T) {
 	s := newMemory(t)
 	first := following(t, s)
-	if changes := change(t, first, addTiers); len(changes) < 3 {
+	if changes := change(t, first, fleettest.AddTiers); len(changes) < 3 {
 		t.Errorf("changes %q", changes)
 	}
 	change(t, first, func(f *model.Fleet) { f.Node("lb2").State = model.StateDraining })
@@ -38,8 +31,8 @@ func TestNodesWithATierSurviveARestartOfTheController(t *testing.T) {
 func TestASecondTierThatIsRemovedLeavesNobodyDown(t *testing.T) {
 	s := newMemory(t)
 	d := following(t, s)
-	change(t, d, addTiers)
-	require(t, d.SetHealth(t.Context(), map[string]healthDocument{model.SecondTierName: {Down: []uint16{2}}}))
+	change(t, d, fleettest.AddTiers)
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]healthDocument{model.SecondTierName: {Down: []uint16{2}}}))
 	view, _ := d.View()
 	if view.Second == nil || !slices.Equal(view.Second.Down, []uint16{2}) {
 		t.Fatalf("nobody is down: %+v", view.Second)
@@ -50,9 +43,9 @@ func TestASecondTierThatIsRemovedLeavesNobodyDown(t *testing.T) {
 		t.Error("the second tier has changed, its revision has not")
 	}
 	change(t, d, func(f *model.Fleet) { f.Nodes, f.NodeHealth = f.Nodes[:1], model.Health{} })
-	require(t, d.SetHealth(t.Context(), map[string]healthDocument{model.SecondTierName: {Down: []uint16{1}}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]healthDocument{model.SecondTierName: {Down: []uint16{1}}}))
 	documents, _, err := s.Load(t.Context())
-	require(t, err)
+	fleettest.Require(t, err)
 	if len(documents) != 2 || documents[0].Key != historyKey || documents[1].Key != nodesKey {
 		t.Errorf("left in the store: %+v", documents)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -40,14 +41,14 @@ func (l *lines) with(all ...string) (found []string) {
 }
 
 func TestTheLogAndTheHistorySayWhoChangedWhat(t *testing.T) {
-	ca, dir, log := newAuthority(t), t.TempDir(), &lines{}
+	ca, dir, log := fleettest.NewAuthority(t), t.TempDir(), &lines{}
 	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), func(o *Options) {
 		o.RunDir, o.Log = dir, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
-	alice, local := c.client(ca.issue(pki.Ctl, "alice")), api.NewClient(api.SocketPath(dir, "c1")).Fleet()
-	apply(t, alice, testService("web", 1, 2))
+	alice, local := c.client(ca.Issue(pki.Ctl, "alice")), api.NewClient(api.SocketPath(dir, "c1")).Fleet()
+	apply(t, alice, fleettest.Service("web", 1, 2))
 	_, err := local.DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: "s1"})
-	require(t, err)
+	fleettest.Require(t, err)
 	if _, err := alice.RemoveService(t.Context(), &ballastv1.RemoveServiceRequest{Service: "none"}); err == nil {
 		t.Error("a service was removed that is not there")
 	}
@@ -62,7 +63,7 @@ func TestTheLogAndTheHistorySayWhoChangedWhat(t *testing.T) {
 		}
 	}
 	history, err := alice.ListChanges(t.Context(), &ballastv1.ListChangesRequest{})
-	require(t, err)
+	fleettest.Require(t, err)
 	if len(history.Changes) != 2 || history.Changes[0].Name != "alice" || history.Changes[0].Role != "ctl" || history.Changes[0].Address == "" ||
 		history.Changes[1].Role != "local" || !strings.Contains(strings.Join(history.Changes[1].Changes, ""), "draining") || time.Since(history.Changes[1].Time.AsTime()) > time.Hour {
 		t.Errorf("history: %v", history)

@@ -9,7 +9,9 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ballast-lb/ballast/internal/algo/rendezvous"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
 )
@@ -37,7 +39,7 @@ func (l leadership) equal(other leadership) bool {
 
 // of reports whether self leads a service.
 func (l leadership) of(self, service string) bool {
-	return l.term != 0 && elect(service, l.names, 1)[0] == self
+	return l.term != 0 && rendezvous.Elect(service, l.names, 1)[0] == self
 }
 
 // decide returns what self leads: what falls to it by the list, if it is on the list as it is now and lives as far as it knows.
@@ -116,13 +118,13 @@ func withoutLease(gone map[string]*ballastv1.NodeStatus, before, now []store.Mem
 		next = map[string]*ballastv1.NodeStatus{}
 	}
 	for _, m := range before {
-		next[m.Name] = &ballastv1.NodeStatus{Role: string(pki.Controller), Name: m.Name, Address: m.Address, Version: m.Version, Ready: lost,
+		next[m.Name] = &ballastv1.NodeStatus{Role: string(pki.Controller), Name: m.Name, Address: m.Address, Version: m.Version, Ready: hub.ReadyLost,
 			LastSeen: timestamppb.Now(), Problems: []string{"its lease has ended"}}
 	}
 	for _, m := range now {
 		delete(next, m.Name)
 	}
-	maps.DeleteFunc(next, func(_ string, n *ballastv1.NodeStatus) bool { return time.Since(n.LastSeen.AsTime()) > lostLife })
+	maps.DeleteFunc(next, func(_ string, n *ballastv1.NodeStatus) bool { return time.Since(n.LastSeen.AsTime()) > hub.LostLife })
 	return next
 }
 

@@ -8,27 +8,28 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store/memory"
 )
 
 // Load balancers would take what is said to a controller or a node for a service's packets.
 func TestAVIPIsNoAddressOfTheFleetItself(t *testing.T) {
-	ca, s := newAuthority(t), memory.New()
-	ca.issue(pki.Controller, "c1", "127.0.0.1", "203.0.113.1")
+	ca, s := fleettest.NewAuthority(t), memory.New()
+	ca.Issue(pki.Controller, "c1", "127.0.0.1", "203.0.113.1")
 	c := startController(t, ca, "c1", "127.0.0.1:0", s, nil)
-	client := c.client(ca.issue(pki.Ctl, "alice"))
-	apply(t, client, testService("web", 1)) // 198.51.100.1
-	ca.issue(pki.Controller, "c2", "2001:db8::2", "198.51.100.1")
+	client := c.client(ca.Issue(pki.Ctl, "alice"))
+	apply(t, client, fleettest.Service("web", 1)) // 198.51.100.1
+	ca.Issue(pki.Controller, "c2", "2001:db8::2", "198.51.100.1")
 	startController(t, ca, "c2", "127.0.0.1:0", s, nil)
-	join(t, c.address, ca.issue(pki.LB, "lb1"))
-	await(t, "the first controller to know of the second and of the load balancer", func() bool {
+	fleettest.Join(t, c.address, ca.Issue(pki.LB, "lb1"))
+	fleettest.Await(t, "the first controller to know of the second and of the load balancer", func() bool {
 		answer, err := client.ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
-		require(t, err)
+		fleettest.Require(t, err)
 		return len(answer.Nodes) == 3
 	})
 	put := func(vip string) error {
-		view := testService("other")
+		view := fleettest.Service("other")
 		service := api.ServiceToProto(&view.Service)
 		service.Vip = vip
 		_, err := client.PutService(t.Context(), &ballastv1.PutServiceRequest{Service: service})
@@ -39,7 +40,7 @@ func TestAVIPIsNoAddressOfTheFleetItself(t *testing.T) {
 			t.Errorf("%s: %v, want a refusal", vip, err)
 		}
 	}
-	require(t, put("203.0.113.2"))
+	fleettest.Require(t, put("203.0.113.2"))
 	// What was there before a controller had the address does not keep others from being changed.
-	require(t, put("203.0.113.3"))
+	fleettest.Require(t, put("203.0.113.3"))
 }

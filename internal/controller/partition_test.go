@@ -17,6 +17,8 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/engine"
+	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store/etcd"
@@ -33,7 +35,7 @@ func newLink(t *testing.T, to string) (l *link, address string) {
 	l = &link{}
 	l.open = sync.NewCond(&l.mutex)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require(t, err)
+	fleettest.Require(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	t.Cleanup(func() {
@@ -99,7 +101,7 @@ func freeAddress(t *testing.T) string {
 		if errors.Is(err, syscall.EADDRINUSE) {
 			continue
 		}
-		require(t, err)
+		fleettest.Require(t, err)
 		listener.Close()
 		return address
 	}
@@ -107,19 +109,19 @@ func freeAddress(t *testing.T) string {
 
 func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
 	etcdAddress := freeAddress(t)
-	embedded, err := etcd.Embed(t.Context(), etcd.EmbedOptions{DataDir: t.TempDir(), ClientURL: "http://" + etcdAddress, Log: testLog(t)})
-	require(t, err)
-	t.Cleanup(func() { require(t, embedded.Close()) })
+	embedded, err := etcd.Embed(t.Context(), etcd.EmbedOptions{DataDir: t.TempDir(), ClientURL: "http://" + etcdAddress, Log: fleettest.Log(t)})
+	fleettest.Require(t, err)
+	t.Cleanup(func() { fleettest.Require(t, embedded.Close()) })
 	way, address := newLink(t, etcdAddress)
-	distant, err := etcd.Connect(t.Context(), etcd.ConnectOptions{Endpoints: []string{"http://" + address}, Log: testLog(t)})
-	require(t, err)
-	t.Cleanup(func() { way.hold(false); require(t, distant.Close()) })
+	distant, err := etcd.Connect(t.Context(), etcd.ConnectOptions{Endpoints: []string{"http://" + address}, Log: fleettest.Log(t)})
+	fleettest.Require(t, err)
+	t.Cleanup(func() { way.hold(false); fleettest.Require(t, distant.Close()) })
 
-	ca, dir, metrics := newAuthority(t), t.TempDir(), freeAddress(t)
+	ca, dir, metrics := fleettest.NewAuthority(t), t.TempDir(), freeAddress(t)
 	healthy := func(code int) func() bool {
 		return func() bool {
 			answer, err := http.Get("http://" + metrics + api.PathHealth)
-			require(t, err)
+			fleettest.Require(t, err)
 			answer.Body.Close()
 			return answer.StatusCode == code
 		}
@@ -127,14 +129,14 @@ func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
 	one := startController(t, ca, "c1", "127.0.0.1:0", distant, func(o *Options) { o.RunDir, o.Metrics = dir, metrics })
 	two := startController(t, ca, "c2", "127.0.0.1:0", embedded, nil)
 	t.Cleanup(func() { way.hold(false) }) // before the controllers stop
-	lb := joinAll(t, ca.issue(pki.LB, "lb1"), one, two)
-	var services []ServiceView
+	lb := joinAll(t, ca.Issue(pki.LB, "lb1"), one, two)
+	var services []engine.ServiceView
 	for i := range 8 {
-		v := loadedService(fmt.Sprint("service", i), model.DispatchAWFD, 1, 2)
+		v := fleettest.LoadedService(fmt.Sprint("service", i), model.DispatchAWFD, 1, 2)
 		v.Service.Load.Interval = model.Duration(50 * time.Millisecond)
 		services = append(services, v)
 	}
-	operator := ca.issue(pki.Ctl, "me")
+	operator := ca.Issue(pki.Ctl, "me")
 	apply(t, one.client(operator), services...)
 	weighed := func(after uint64) (last uint64, all bool) {
 		lb.locked(func() bool {
@@ -148,15 +150,15 @@ func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
 	}
 	leads := func() int {
 		var s Status
-		require(t, api.NewClient(api.SocketPath(dir, "c1")).Get(t.Context(), api.PathStatus, &s))
+		fleettest.Require(t, api.NewClient(api.SocketPath(dir, "c1")).Get(t.Context(), api.PathStatus, &s))
 		return s.Leads
 	}
-	await(t, "both lead", func() bool { n := leads(); _, all := weighed(0); return all && n > 0 && n < len(services) })
+	fleettest.Await(t, "both lead", func() bool { n := leads(); _, all := weighed(0); return all && n > 0 && n < len(services) })
 	last, _ := weighed(0)
-	await(t, "it is ready", healthy(http.StatusOK))
+	fleettest.Await(t, "it is ready", healthy(http.StatusOK))
 	controllers := func() (listed string) {
 		answer, err := one.client(operator).ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
-		require(t, err)
+		fleettest.Require(t, err)
 		for _, n := range answer.Nodes {
 			if n.Role == string(pki.Controller) {
 				listed += fmt.Sprintf("%s %q: %s\n", n.Name, n.Ready, strings.Join(n.Problems, "; "))
@@ -171,11 +173,11 @@ func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
 
 	way.hold(true)
 	began := time.Now()
-	await(t, "the other has taken over", func() bool { _, all := weighed(last); return all })
+	fleettest.Await(t, "the other has taken over", func() bool { _, all := weighed(last); return all })
 	t.Logf("taking over took %v", time.Since(began)) // how long it may take: TestTakingOverIsDoneInASecondAfterAControllerIsOffTheList
-	await(t, "who is cut off has given up", func() bool { return leads() == 0 })
+	fleettest.Await(t, "who is cut off has given up", func() bool { return leads() == 0 })
 	t.Logf("giving up took %v", time.Since(began))
-	await(t, "it is not ready", healthy(http.StatusServiceUnavailable))
+	fleettest.Await(t, "it is not ready", healthy(http.StatusServiceUnavailable))
 	const cutOff = "c1 \"no\": it is not among the controllers that the store takes for alive: the store cannot be reached, or has no quorum\n" +
 		"c2 \"\": as last known: c1, which was asked, hears nothing of the store\n"
 	if listed := controllers(); listed != cutOff {
@@ -187,8 +189,8 @@ func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
 	if connected := lb.joined.Connected(); len(connected) != 2 {
 		t.Errorf("streams to %v are left", connected)
 	}
-	late := joinAll(t, ca.issue(pki.LB, "late"), one)
-	await(t, "who is cut off tells what it knows", func() bool { return late.locked(func() bool { return len(late.states) == len(services) }) })
+	late := joinAll(t, ca.Issue(pki.LB, "late"), one)
+	fleettest.Await(t, "who is cut off tells what it knows", func() bool { return late.locked(func() bool { return len(late.states) == len(services) }) })
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	if _, err := one.client(operator).RemoveService(ctx, &ballastv1.RemoveServiceRequest{Service: "service0"}); err == nil {
@@ -198,9 +200,9 @@ func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
 	}
 
 	way.hold(false)
-	await(t, "both lead again", func() bool { n := leads(); return n > 0 && n < len(services) })
-	await(t, "it is ready again", healthy(http.StatusOK))
-	await(t, "the others are heard of again", func() bool { return controllers() == bothReady })
+	fleettest.Await(t, "both lead again", func() bool { n := leads(); return n > 0 && n < len(services) })
+	fleettest.Await(t, "it is ready again", healthy(http.StatusOK))
+	fleettest.Await(t, "the others are heard of again", func() bool { return controllers() == bothReady })
 	apply(t, two.client(operator), services[:2]...)
-	await(t, "it knows what changed", func() bool { return late.locked(func() bool { return len(late.states) == 2 }) })
+	fleettest.Await(t, "it knows what changed", func() bool { return late.locked(func() bool { return len(late.states) == 2 }) })
 }

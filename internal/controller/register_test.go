@@ -24,6 +24,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
@@ -62,12 +63,12 @@ type contender struct {
 
 func (c *contender) start(t *testing.T) {
 	text, err := json.Marshal(map[string]any{"Name": c.Name, "Listen": c.Listen, "TLSDir": c.TLSDir, "Etcd": c.Etcd, "Version": c.Version})
-	require(t, err)
+	fleettest.Require(t, err)
 	c.process = exec.Command("/proc/self/exe")
 	c.process.Env = append(os.Environ(), controllerVariable+"="+string(text))
 	c.process.Stderr = t.Output()
 	c.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	require(t, c.process.Start())
+	fleettest.Require(t, c.process.Start())
 }
 
 func (c *contender) kill() {
@@ -92,20 +93,20 @@ type race struct {
 func newRace(t *testing.T, seed uint64) *race {
 	address := freeAddress(t)
 	embedded, err := etcd.Embed(t.Context(), etcd.EmbedOptions{DataDir: t.TempDir(), ClientURL: "http://" + address, Log: slog.New(slog.DiscardHandler)})
-	require(t, err)
-	t.Cleanup(func() { require(t, embedded.Close()) })
-	ca := newAuthority(t)
+	fleettest.Require(t, err)
+	t.Cleanup(func() { fleettest.Require(t, embedded.Close()) })
+	ca := fleettest.NewAuthority(t)
 	r := &race{t: t, random: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), told: map[string]int{}}
 	for i := range raceControllers {
 		way, at := newLink(t, address)
 		name := fmt.Sprint("c", i+1)
-		ca.issue(pki.Controller, name)
-		c := &contender{Options: Options{Name: name, Listen: freeAddress(t), TLSDir: ca.dir, Etcd: []string{"http://" + at}, Version: "1.2.3"}, way: way}
+		ca.Issue(pki.Controller, name)
+		c := &contender{Options: Options{Name: name, Listen: freeAddress(t), TLSDir: ca.Dir, Etcd: []string{"http://" + at}, Version: "1.2.3"}, way: way}
 		c.start(t)
 		t.Cleanup(func() { c.process.Process.Signal(syscall.SIGCONT); c.kill() })
 		r.controllers = append(r.controllers, c)
 	}
-	operator := ca.issue(pki.Ctl, "me")
+	operator := ca.Issue(pki.Ctl, "me")
 	r.client = func(i int) ballastv1connect.FleetClient {
 		return api.NewFleetClient([]string{r.controllers[i].Listen}, operator.Client())
 	}
@@ -165,7 +166,7 @@ func (r *race) read(ctx context.Context, fleet ballastv1connect.FleetClient) (se
 			}
 		default:
 			number, err := strconv.Atoi(s.Name[1:])
-			require(r.t, err)
+			fleettest.Require(r.t, err)
 			vips.of[number] = vip(s.Vip)
 		}
 	}
@@ -328,7 +329,7 @@ func (r *race) settle() (servers [raceServers]serverState, vips vipState) {
 		answer, err := fleet.WeighServer(r.t.Context(), &ballastv1.WeighServerRequest{Service: "web", Server: fmt.Sprint("s", raceServers), Weight: 1 + r.random.Uint32N(1000)})
 		return err == nil && len(answer.Changes) > 0
 	}
-	await(r.t, "every controller works", func() bool {
+	fleettest.Await(r.t, "every controller works", func() bool {
 		for i := range r.controllers {
 			if !fence(r.client(i)) {
 				return false
@@ -345,7 +346,7 @@ func (r *race) settle() (servers [raceServers]serverState, vips vipState) {
 		}
 	}
 	call := r.now()
-	await(r.t, "the fleet is read", func() bool {
+	fleettest.Await(r.t, "the fleet is read", func() bool {
 		var confirmed bool
 		servers, vips, confirmed = r.read(r.t.Context(), r.client(0))
 		return confirmed
@@ -362,7 +363,7 @@ func TestWhatControllersTellIsLinearizableWhateverHappensToThem(t *testing.T) {
 	if text := os.Getenv("BALLAST_SEED"); text != "" {
 		var err error
 		seed, err = strconv.ParseUint(text, 10, 64)
-		require(t, err)
+		fleettest.Require(t, err)
 	}
 	if os.Getenv("BALLAST_LONG") != "" {
 		end = time.Now().Add(time.Hour)
@@ -370,7 +371,7 @@ func TestWhatControllersTellIsLinearizableWhateverHappensToThem(t *testing.T) {
 	t.Logf("seed %d: BALLAST_SEED repeats the same troubles", seed)
 	r := newRace(t, seed)
 	var last error
-	await(t, "the fleet is there", func() bool {
+	fleettest.Await(t, "the fleet is there", func() bool {
 		_, last = r.client(0).Apply(t.Context(), raceFleet())
 		var refused *connect.Error
 		if errors.As(last, &refused) && refused.Code() != notNow && refused.Code() != unknown {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -49,7 +50,7 @@ func (c *controller) routes() http.Handler {
 func forOperators(handler http.Handler) http.Handler {
 	errorsTo := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who, err := certified(r)
+		who, err := hub.Certified(r)
 		if err == nil && who.Role != pki.Ctl && who.Role != pki.Controller {
 			err = fmt.Errorf("the certificate of %s is for role %s: the fleet is read and changed with one for role %s", who.Name, who.Role, pki.Ctl)
 		}
@@ -159,11 +160,11 @@ func (f fleetOf) Forget(ctx context.Context, service, server string) ([]string, 
 
 func (f fleetOf) Servers(_ context.Context, service string) ([]*ballastv1.ServerStatus, error) {
 	servers := f.engine.Servers(service)
-	f.engine.markAgents(servers, f.hub.Agents())
+	f.engine.MarkAgents(servers, f.hub.Agents())
 	return servers, nil
 }
 
-func (f fleetOf) KeyNodes() *rotation.Nodes { return f.hub.keyNodes() }
+func (f fleetOf) KeyNodes() *rotation.Nodes { return f.hub.KeyNodes() }
 
 // MakesKeys: every node is told them by the controllers.
 func (f fleetOf) MakesKeys() bool { return true }

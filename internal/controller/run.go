@@ -1,3 +1,5 @@
+// Package controller is the process `ballast controller`: the desired state in a store, a hub that nodes are connected to, an engine that
+// judges and weighs, and the services that this one of several leads.
 package controller
 
 import (
@@ -13,6 +15,8 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/engine"
+	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
@@ -34,7 +38,7 @@ type Options struct {
 	EtcdPrefix string
 	Store      store.Store // instead of both, for tests: it is not closed
 	Timing     node.Timing
-	Limits     Limits
+	Limits     hub.Limits
 	Version    string
 	Log        *slog.Logger
 	Ready      func(address string) // if given: called when nodes can join
@@ -55,8 +59,8 @@ type controller struct {
 	credentials *pki.Credentials
 	store       store.Store
 	desired     *Desired
-	hub         *Hub
-	engine      *Engine
+	hub         *hub.Hub
+	engine      *engine.Engine
 	began       time.Time
 	findings    findings
 
@@ -125,13 +129,13 @@ func newController(o Options, credentials *pki.Credentials, s store.Store, liste
 		store: s, began: time.Now()}
 	c.desired = NewDesired(s, o.Timing, o.Log)
 	c.findings.wake = make(chan struct{}, 1)
-	c.engine = NewEngine(EngineOptions{
+	c.engine = engine.New(engine.Options{
 		Weigh: func(w *ballastv1.Weights) { c.hub.Weigh(w) },
 		Down:  c.findings.health, Off: c.findings.off,
 		Checks: func(checks map[string][]string) { c.hub.SetChecks(checks) },
 		Log:    o.Log,
 	})
-	c.hub = NewHub(HubOptions{Name: c.name, Version: o.Version, Reports: c.engine, Limits: o.Limits, Log: o.Log,
+	c.hub = hub.New(hub.Options{Name: c.name, Version: o.Version, Reports: c.engine, Limits: o.Limits, Log: o.Log,
 		Changed: func() { c.engine.SetLoadBalancers(c.hub.LoadBalancers()) },
 		Newest:  c.desired.Newest})
 	return c
@@ -181,7 +185,7 @@ func (c *controller) run(ctx context.Context, listener, socket, metrics net.List
 	if c.options.Ready != nil {
 		c.options.Ready(listener.Addr().String())
 	}
-	fail(Serve(ctx, listener, c.credentials.Server(), c.routes()))
+	fail(hub.Serve(ctx, listener, c.credentials.Server(), c.routes()))
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.Cause(told)) {
 		return cause
 	}

@@ -22,7 +22,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
-	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/engine"
+	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -39,13 +40,13 @@ type running struct {
 }
 
 // startController runs a controller of that name with a store until the test ends, or stop is called.
-func startController(t testing.TB, ca *authority, name, listen string, s store.Store, change func(*Options)) *running {
+func startController(t testing.TB, ca *fleettest.Authority, name, listen string, s store.Store, change func(*Options)) *running {
 	t.Helper()
-	if _, err := os.Stat(filepath.Join(ca.dir, name+".crt")); err != nil {
-		ca.issue(pki.Controller, name)
+	if _, err := os.Stat(filepath.Join(ca.Dir, name+".crt")); err != nil {
+		ca.Issue(pki.Controller, name)
 	}
 	ready := make(chan string, 1)
-	o := Options{Name: name, Listen: listen, TLSDir: ca.dir, Store: s, Timing: node.DefaultTiming, Version: "1.2.3", Log: testLog(t).With("controller", name),
+	o := Options{Name: name, Listen: listen, TLSDir: ca.Dir, Store: s, Timing: node.DefaultTiming, Version: "1.2.3", Log: fleettest.Log(t).With("controller", name),
 		Ready: func(address string) { ready <- address }}
 	if change != nil {
 		change(&o)
@@ -53,7 +54,7 @@ func startController(t testing.TB, ca *authority, name, listen string, s store.S
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- Run(ctx, o) }()
-	r := &running{t: t, stop: sync.OnceFunc(func() { cancel(); require(t, <-ended) })}
+	r := &running{t: t, stop: sync.OnceFunc(func() { cancel(); fleettest.Require(t, <-ended) })}
 	t.Cleanup(r.stop)
 	select {
 	case r.address = <-ready:
@@ -71,106 +72,7 @@ func (r *running) client(credentials *pki.Credentials) ballastv1connect.FleetCli
 	return ballastv1connect.NewFleetClient(&http.Client{Transport: transport}, "https://"+r.address)
 }
 
-// fleetNode is a load balancer or an agent, as far as controllers see it.
-type fleetNode struct {
-	joined *api.Joined
-	stop   func()
-
-	mutex    sync.Mutex
-	follower follow.Follower
-	states   map[string]*ballastv1.ServiceState
-	nodes    *ballastv1.Nodes
-	weights  map[string]*follow.Weights
-	from     map[string]uint64 // service -> term of its last weights
-	checks   map[string][]string
-	sources  map[string]*ballastv1.TunnelSources
-}
-
-// joinAll keeps streams to controllers until the test ends.
-func joinAll(t testing.TB, credentials *pki.Credentials, controllers ...*running) *fleetNode {
-	n := &fleetNode{states: map[string]*ballastv1.ServiceState{}, weights: map[string]*follow.Weights{}, from: map[string]uint64{}, checks: map[string][]string{}, sources: map[string]*ballastv1.TunnelSources{}}
-	var addresses []string
-	for _, c := range controllers {
-		addresses = append(addresses, c.address)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	n.joined = api.Join(ctx, api.JoinOptions{
-		Controllers: addresses, TLS: credentials.Client(), Hello: func() *ballastv1.Hello { return hello(credentials) }, Log: testLog(t).With("node", credentials.Identity().Name),
-		OnState: n.onState, OnWeights: n.onWeights,
-		OnChecks: func(controller string, services []string) {
-			n.mutex.Lock()
-			defer n.mutex.Unlock()
-			n.checks[controller] = services
-		},
-		OnSources: func(controller string, list *ballastv1.TunnelSources) {
-			n.mutex.Lock()
-			defer n.mutex.Unlock()
-			n.sources[controller] = list
-		},
-		OnLeft: func(controller string) {
-			n.mutex.Lock()
-			defer n.mutex.Unlock()
-			n.follower.Left(controller)
-			delete(n.checks, controller)
-		},
-	})
-	n.stop = func() { cancel(); n.joined.Wait() }
-	t.Cleanup(n.stop)
-	return n
-}
-
-func (n *fleetNode) onState(controller string, state *ballastv1.State) {
-	n.mutex.Lock()
-	defer n.mutex.Unlock()
-	if !n.follower.Offer(controller, state.Revision, state.Complete) {
-		return
-	}
-	n.follower.Take(state.Revision)
-	if state.Complete {
-		clear(n.states)
-	}
-	for _, s := range state.Services {
-		n.states[s.Service.Name] = s
-	}
-	for _, name := range state.Gone {
-		delete(n.states, name)
-	}
-	if state.Nodes != nil {
-		n.nodes = state.Nodes
-	}
-}
-
-func (n *fleetNode) onWeights(w *ballastv1.Weights) {
-	n.mutex.Lock()
-	defer n.mutex.Unlock()
-	if n.weights[w.Service] == nil {
-		n.weights[w.Service] = &follow.Weights{}
-	}
-	known := n.weights[w.Service]
-	if known.Take(w.Term, w.Version, w.Complete, w.Ids, w.Weights); known.Version == w.Version && known.Term == w.Term {
-		n.from[w.Service] = w.Term
-	}
-}
-
-// has reports whether the node knows the services with that many servers each, and no other.
-func (n *fleetNode) has(servers map[string]int) bool {
-	n.mutex.Lock()
-	defer n.mutex.Unlock()
-	for name, count := range servers {
-		if s := n.states[name]; s == nil || len(s.Service.Servers) != count {
-			return false
-		}
-	}
-	return len(n.states) == len(servers)
-}
-
-func (n *fleetNode) locked(f func() bool) bool {
-	n.mutex.Lock()
-	defer n.mutex.Unlock()
-	return f()
-}
-
-func apply(t testing.TB, client ballastv1connect.FleetClient, views ...ServiceView) *ballastv1.ChangeResponse {
+func apply(t testing.TB, client ballastv1connect.FleetClient, views ...engine.ServiceView) *ballastv1.ChangeResponse {
 	t.Helper()
 	request := &ballastv1.ApplyRequest{Force: true}
 	for i, v := range views {
@@ -178,29 +80,29 @@ func apply(t testing.TB, client ballastv1connect.FleetClient, views ...ServiceVi
 		s.Vip = fmt.Sprintf("198.51.100.%d", i+1)
 		request.Services = append(request.Services, s)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), testDeadline)
+	ctx, cancel := context.WithTimeout(context.Background(), fleettest.Deadline)
 	defer cancel()
 	var answer *ballastv1.ChangeResponse
-	await(t, "the controller knows the state", func() (done bool) { // which it has to read first
+	fleettest.Await(t, "the controller knows the state", func() (done bool) { // which it has to read first
 		var err error
 		if answer, err = client.Apply(ctx, request); connect.CodeOf(err) == connect.CodeUnavailable {
 			return false
 		}
-		require(t, err)
+		fleettest.Require(t, err)
 		return true
 	})
 	return answer
 }
 
 func TestNodesResynchroniseAfterEveryKindOfGap(t *testing.T) {
-	ca, s := newAuthority(t), &faultyStore{Store: newMemory(t)}
-	operator := ca.issue(pki.Ctl, "me")
+	ca, s := fleettest.NewAuthority(t), &faultyStore{Store: newMemory(t)}
+	operator := ca.Issue(pki.Ctl, "me")
 	c := startController(t, ca, "c1", freeAddress(t), s, nil)
-	lb := joinAll(t, ca.issue(pki.LB, "lb1"), c)
-	agent := joinAll(t, ca.issue(pki.Agent, "s2"), c)
-	apply(t, c.client(operator), testService("web", 1, 2), testService("mail", 3))
-	await(t, "the load balancer knows all", func() bool { return lb.has(map[string]int{"web": 2, "mail": 1}) })
-	await(t, "the agent knows its own", func() bool { return agent.has(map[string]int{"web": 2}) })
+	lb := joinAll(t, ca.Issue(pki.LB, "lb1"), c)
+	agent := joinAll(t, ca.Issue(pki.Agent, "s2"), c)
+	apply(t, c.client(operator), fleettest.Service("web", 1, 2), fleettest.Service("mail", 3))
+	fleettest.Await(t, "the load balancer knows all", func() bool { return lb.has(map[string]int{"web": 2, "mail": 1}) })
+	fleettest.Await(t, "the agent knows its own", func() bool { return agent.has(map[string]int{"web": 2}) })
 
 	// The store goes, is changed by somebody else, and comes back.
 	other := following(t, s.Store)
@@ -213,13 +115,13 @@ func TestNodesResynchroniseAfterEveryKindOfGap(t *testing.T) {
 		t.Error("without the store the load balancer lost something")
 	}
 	s.set(false)
-	await(t, "the load balancer knows what was missed", func() bool { return lb.has(map[string]int{"web": 1, "mail": 1}) })
+	fleettest.Await(t, "the load balancer knows what was missed", func() bool { return lb.has(map[string]int{"web": 1, "mail": 1}) })
 
 	// The controller goes, the fleet is changed, and another life of it comes.
 	c.stop()
-	await(t, "the load balancer notices", func() bool { return len(lb.joined.Connected()) == 0 })
+	fleettest.Await(t, "the load balancer notices", func() bool { return len(lb.joined.Connected()) == 0 })
 	change(t, other, func(f *model.Fleet) {
-		fresh := testService("new", 2)
+		fresh := fleettest.Service("new", 2)
 		fresh.Service.Ports = []uint16{81}
 		f.Services = append(f.Services, fresh.Service)
 	})
@@ -227,22 +129,22 @@ func TestNodesResynchroniseAfterEveryKindOfGap(t *testing.T) {
 		t.Error("without the controller the load balancer lost something")
 	}
 	startController(t, ca, "c1", c.address, s, nil)
-	await(t, "the load balancer knows what was missed", func() bool { return lb.has(map[string]int{"web": 1, "mail": 1, "new": 1}) })
-	await(t, "the agent knows what was missed", func() bool { return agent.has(map[string]int{"web": 1, "new": 1}) })
+	fleettest.Await(t, "the load balancer knows what was missed", func() bool { return lb.has(map[string]int{"web": 1, "mail": 1, "new": 1}) })
+	fleettest.Await(t, "the agent knows what was missed", func() bool { return agent.has(map[string]int{"web": 1, "new": 1}) })
 
 	// The stream is cut in the midst of changes.
 	change(t, other, removeServer("web", 2))
 	lb.joined.Rejoin()
 	change(t, other, func(f *model.Fleet) {
 		web := f.Service("web")
-		web.Servers = append(web.Servers, testService("", 5, 6).Service.Servers...)
+		web.Servers = append(web.Servers, fleettest.Service("", 5, 6).Service.Servers...)
 	})
-	await(t, "the load balancer knows everything after its stream was cut", func() bool { return lb.has(map[string]int{"web": 2, "mail": 1, "new": 1}) })
-	await(t, "the agent still hears of the service that it leaves", func() bool { return agent.has(map[string]int{"web": 2, "new": 1}) })
+	fleettest.Await(t, "the load balancer knows everything after its stream was cut", func() bool { return lb.has(map[string]int{"web": 2, "mail": 1, "new": 1}) })
+	fleettest.Await(t, "the agent still hears of the service that it leaves", func() bool { return agent.has(map[string]int{"web": 2, "new": 1}) })
 }
 
 // report sends what the servers' agents and the load balancer say, once.
-func report(agents []*fleetNode, lb *fleetNode, services []ServiceView) {
+func report(agents []*fleetNode, lb *fleetNode, services []engine.ServiceView) {
 	for i, agent := range agents {
 		load := &ballastv1.LoadReport{}
 		for _, s := range services {
@@ -263,9 +165,9 @@ func TestControllersDivideTheServicesAndTakeOverFromOneThatIsGone(t *testing.T) 
 	for name, open := range map[string]func(t *testing.T) store.Store{
 		"memory": func(t *testing.T) store.Store { return newMemory(t) },
 		"etcd": func(t *testing.T) store.Store {
-			s, err := etcd.Embed(t.Context(), etcd.EmbedOptions{DataDir: t.TempDir(), Log: testLog(t)})
-			require(t, err)
-			t.Cleanup(func() { require(t, s.Close()) })
+			s, err := etcd.Embed(t.Context(), etcd.EmbedOptions{DataDir: t.TempDir(), Log: fleettest.Log(t)})
+			fleettest.Require(t, err)
+			t.Cleanup(func() { fleettest.Require(t, s.Close()) })
 			return s
 		},
 	} {
@@ -274,21 +176,21 @@ func TestControllersDivideTheServicesAndTakeOverFromOneThatIsGone(t *testing.T) 
 }
 
 func testTakeOver(t *testing.T, s store.Store) {
-	ca := newAuthority(t)
+	ca := fleettest.NewAuthority(t)
 	one, two := startController(t, ca, "c1", "127.0.0.1:0", s, nil), startController(t, ca, "c2", "127.0.0.1:0", s, nil)
-	lb := joinAll(t, ca.issue(pki.LB, "lb1"), one, two)
-	agents := []*fleetNode{joinAll(t, ca.issue(pki.Agent, "s1"), one, two), joinAll(t, ca.issue(pki.Agent, "s2"), one, two)}
-	var services []ServiceView
+	lb := joinAll(t, ca.Issue(pki.LB, "lb1"), one, two)
+	agents := []*fleetNode{joinAll(t, ca.Issue(pki.Agent, "s1"), one, two), joinAll(t, ca.Issue(pki.Agent, "s2"), one, two)}
+	var services []engine.ServiceView
 	all := map[string]int{}
 	for i := range 16 {
-		v := loadedService(fmt.Sprint("service", i), model.DispatchAWFD, 1, 2)
+		v := fleettest.LoadedService(fmt.Sprint("service", i), model.DispatchAWFD, 1, 2)
 		v.Service.Load.Interval = model.Duration(100 * time.Millisecond)
 		v.Service.Health.Check = model.CheckTCP
 		services, all[v.Service.Name] = append(services, v), 2
 	}
-	operator := ca.issue(pki.Ctl, "me")
+	operator := ca.Issue(pki.Ctl, "me")
 	apply(t, one.client(operator), services...)
-	await(t, "the load balancer knows all", func() bool { return lb.has(all) })
+	fleettest.Await(t, "the load balancer knows all", func() bool { return lb.has(all) })
 
 	// weighed tells whether all services have weights by the load, of a term after the one given, and are checked.
 	weighed := func(after uint64) bool {
@@ -311,7 +213,7 @@ func testTakeOver(t *testing.T, s store.Store) {
 	}
 	leads := func(c *running) (counts []int) {
 		answer, err := c.client(operator).ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
-		require(t, err)
+		fleettest.Require(t, err)
 		for _, n := range answer.Nodes {
 			if n.Role == "controller" && n.Ready != "lost" {
 				counts = append(counts, len(n.Services))
@@ -319,11 +221,11 @@ func testTakeOver(t *testing.T, s store.Store) {
 		}
 		return counts
 	}
-	await(t, "both lead services", func() bool {
+	fleettest.Await(t, "both lead services", func() bool {
 		counts := leads(two)
 		return len(counts) == 2 && counts[0] >= 2 && counts[1] >= 2 && counts[0]+counts[1] == 16
 	})
-	await(t, "all services have weights and are checked", func() bool { return weighed(0) })
+	fleettest.Await(t, "all services have weights and are checked", func() bool { return weighed(0) })
 
 	last := uint64(0)
 	lb.locked(func() bool {
@@ -334,36 +236,37 @@ func testTakeOver(t *testing.T, s store.Store) {
 	})
 	began := time.Now()
 	one.stop()
-	await(t, "the other has taken over everything", func() bool { return weighed(last) })
+	fleettest.Await(t, "the other has taken over everything", func() bool { return weighed(last) })
 	t.Logf("it took %v", time.Since(began)) // how long it may take: TestTakingOverIsDoneInASecondAfterAControllerIsOffTheList
 	if counts := leads(two); len(counts) != 1 || counts[0] != 16 {
 		t.Errorf("services are divided as %v", counts)
 	}
 	apply(t, two.client(operator), services[:3]...)
-	await(t, "changes go on", func() bool { return lb.has(map[string]int{"service0": 2, "service1": 2, "service2": 2}) })
+	fleettest.Await(t, "changes go on", func() bool { return lb.has(map[string]int{"service0": 2, "service1": 2, "service2": 2}) })
 }
 
 func TestServersThatFailChecksGetNoNewConnectionsAndAreBackWhenTheyAnswer(t *testing.T) {
-	ca, s := newAuthority(t), newMemory(t)
+	ca, s := fleettest.NewAuthority(t), newMemory(t)
 	c := startController(t, ca, "c1", freeAddress(t), s, nil)
-	operator := ca.issue(pki.Ctl, "me")
-	web := testService("web", 1, 2)
+	operator := ca.Issue(pki.Ctl, "me")
+	web := fleettest.Service("web", 1, 2)
 	web.Service.Health.Check = model.CheckTCP
 	apply(t, c.client(operator), web)
 	var lbs []*fleetNode
 	for i := range 3 {
-		lbs = append(lbs, joinAll(t, ca.issue(pki.LB, fmt.Sprint("lb", i)), c))
+		lbs = append(lbs, joinAll(t, ca.Issue(pki.LB, fmt.Sprint("lb", i)), c))
 	}
-	await(t, "all three check", func() bool {
+	fleettest.Await(t, "all three check", func() bool {
 		return !slices.ContainsFunc(lbs, func(n *fleetNode) bool { return !n.locked(func() bool { return len(n.checks[c.address]) == 1 }) })
 	})
 	down := func(healthy bool, want ...uint32) {
 		t.Helper()
-		await(t, fmt.Sprint("down is ", want), func() bool {
+		fleettest.Await(t, fmt.Sprint("down is ", want), func() bool {
 			agreed := true
 			for _, lb := range lbs {
 				for id := range uint32(2) {
-					lb.joined.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Health{Health: sees(id+1, healthy || id == 0)}})
+					report := &ballastv1.HealthReport{Servers: []*ballastv1.ServerHealth{{Service: "web", Id: id + 1, Healthy: healthy || id == 0, Detail: "refused"}}}
+					lb.joined.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Health{Health: report}})
 				}
 				agreed = agreed && lb.locked(func() bool { return lb.states["web"] != nil && slices.Equal(lb.states["web"].Down, want) })
 			}
@@ -372,28 +275,28 @@ func TestServersThatFailChecksGetNoNewConnectionsAndAreBackWhenTheyAnswer(t *tes
 	}
 	down(false, 2)
 	answer, err := c.client(operator).ListServers(t.Context(), &ballastv1.ListServersRequest{Service: "web"})
-	require(t, err)
+	fleettest.Require(t, err)
 	if s := answer.Servers[1]; s.Health != "unhealthy" || !strings.Contains(s.HealthDetail, "refused") || s.Weight != 0 {
 		t.Errorf("server 2: %v", s)
 	}
 	c.stop() // what was found out survives its life
 	c = startController(t, ca, "c1", c.address, s, nil)
-	late := joinAll(t, ca.issue(pki.LB, "late"), c)
-	await(t, "a new load balancer knows", func() bool {
+	late := joinAll(t, ca.Issue(pki.LB, "late"), c)
+	fleettest.Await(t, "a new load balancer knows", func() bool {
 		return late.locked(func() bool { return late.states["web"] != nil && slices.Equal(late.states["web"].Down, []uint32{2}) })
 	})
 	down(true)
 }
 
 func TestADrainedServerIsOffAfterItsDeadline(t *testing.T) {
-	ca := newAuthority(t)
+	ca := fleettest.NewAuthority(t)
 	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), nil)
-	client := c.client(ca.issue(pki.Ctl, "me"))
-	apply(t, client, testService("web", 1, 2))
-	lb := joinAll(t, ca.issue(pki.LB, "lb1"), c)
+	client := c.client(ca.Issue(pki.Ctl, "me"))
+	apply(t, client, fleettest.Service("web", 1, 2))
+	lb := joinAll(t, ca.Issue(pki.LB, "lb1"), c)
 	drain := func(deadline time.Duration) {
 		_, err := client.DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: "s2", Deadline: durationpb.New(deadline)})
-		require(t, err)
+		fleettest.Require(t, err)
 	}
 	state := func(want string) func() bool {
 		return func() bool {
@@ -401,17 +304,17 @@ func TestADrainedServerIsOffAfterItsDeadline(t *testing.T) {
 		}
 	}
 	drain(time.Hour) // long enough to be seen
-	await(t, "it drains", state("draining"))
+	fleettest.Await(t, "it drains", state("draining"))
 	drain(time.Millisecond)
-	await(t, "it is off", state("off"))
+	fleettest.Await(t, "it is off", state("off"))
 }
 
 func TestOnlyOperatorsUseTheFleetAPI(t *testing.T) {
-	ca := newAuthority(t)
+	ca := fleettest.NewAuthority(t)
 	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), nil)
-	apply(t, c.client(ca.issue(pki.Controller, "c2")), testService("web", 1))
+	apply(t, c.client(ca.Issue(pki.Controller, "c2")), fleettest.Service("web", 1))
 	for _, role := range []pki.Role{pki.LB, pki.Agent} {
-		client := c.client(ca.issue(role, "node"))
+		client := c.client(ca.Issue(role, "node"))
 		_, err := client.RemoveService(t.Context(), &ballastv1.RemoveServiceRequest{Service: "web"})
 		_, reading := client.GetFleet(t.Context(), &ballastv1.GetFleetRequest{})
 		for _, err := range []error{err, reading} {
@@ -420,7 +323,7 @@ func TestOnlyOperatorsUseTheFleetAPI(t *testing.T) {
 			}
 		}
 	}
-	stranger := newAuthority(t).issue(pki.Ctl, "me")
+	stranger := fleettest.NewAuthority(t).Issue(pki.Ctl, "me")
 	insecure := &tls.Config{InsecureSkipVerify: true, GetClientCertificate: stranger.Client().GetClientCertificate}
 	client := ballastv1connect.NewFleetClient(&http.Client{Transport: &http.Transport{TLSClientConfig: insecure}}, "https://"+c.address)
 	if _, err := client.GetFleet(t.Context(), &ballastv1.GetFleetRequest{}); err == nil {
@@ -429,24 +332,24 @@ func TestOnlyOperatorsUseTheFleetAPI(t *testing.T) {
 }
 
 func TestRootIsServedOnASocket(t *testing.T) {
-	ca, dir := newAuthority(t), t.TempDir()
+	ca, dir := fleettest.NewAuthority(t), t.TempDir()
 	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), func(o *Options) { o.RunDir = dir; o.Metrics = "127.0.0.1:0" })
 	client := api.NewClient(api.SocketPath(dir, "c1"))
-	answer := apply(t, client.Fleet(), testService("web", 1), testService("mail", 2))
+	answer := apply(t, client.Fleet(), fleettest.Service("web", 1), fleettest.Service("mail", 2))
 	if len(answer.Changes) == 0 || answer.Revision == 0 {
 		t.Errorf("applied: %v", answer)
 	}
-	join(t, c.address, ca.issue(pki.LB, "lb1"))
-	await(t, "the status tells all", func() bool {
+	fleettest.Join(t, c.address, ca.Issue(pki.LB, "lb1"))
+	fleettest.Await(t, "the status tells all", func() bool {
 		var s Status
-		require(t, client.Get(t.Context(), api.PathStatus, &s))
+		fleettest.Require(t, client.Get(t.Context(), api.PathStatus, &s))
 		return s.Role == "controller" && s.Ready && s.Services == 2 && s.Leads == 2 && s.Nodes == 1 && s.Term > 0 && slices.Equal(s.Controllers, []string{"c1"})
 	})
 	stream, err := client.Stream(t.Context(), api.PathMetrics)
-	require(t, err)
+	fleettest.Require(t, err)
 	defer stream.Close()
 	text, err := io.ReadAll(stream)
-	require(t, err)
+	fleettest.Require(t, err)
 	for _, line := range []string{`ballast_control_peers{role="lb"} 1`, "ballast_controller_services_led 2", `ballast_control_messages_total{direction="sent"}`} {
 		if !strings.Contains(string(text), line) {
 			t.Errorf("no %s in\n%s", line, text)
@@ -458,9 +361,9 @@ func TestRootIsServedOnASocket(t *testing.T) {
 }
 
 func TestAControllerWithoutWhatItNeedsSaysWhatToDo(t *testing.T) {
-	ca := newAuthority(t)
-	ca.issue(pki.LB, "lb1")
-	ca.issue(pki.Controller, "c1")
+	ca := fleettest.NewAuthority(t)
+	ca.Issue(pki.LB, "lb1")
+	ca.Issue(pki.Controller, "c1")
 	for name, c := range map[string]struct {
 		change func(*Options)
 		want   string
@@ -470,26 +373,26 @@ func TestAControllerWithoutWhatItNeedsSaysWhatToDo(t *testing.T) {
 		"no store":       {func(*Options) {}, "--data-dir"},
 		"two stores":     {func(o *Options) { o.DataDir, o.Etcd = "x", []string{"y"} }, "not both"},
 	} {
-		o := Options{Name: "c1", TLSDir: ca.dir, Listen: "127.0.0.1:0", Log: testLog(t)}
+		o := Options{Name: "c1", TLSDir: ca.Dir, Listen: "127.0.0.1:0", Log: fleettest.Log(t)}
 		c.change(&o)
 		if err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	require(t, err)
+	fleettest.Require(t, err)
 	defer taken.Close()
-	if err := Run(t.Context(), Options{Name: "c1", TLSDir: ca.dir, Listen: taken.Addr().String(), Log: testLog(t)}); err == nil || !strings.Contains(err.Error(), "--listen") {
+	if err := Run(t.Context(), Options{Name: "c1", TLSDir: ca.Dir, Listen: taken.Addr().String(), Log: fleettest.Log(t)}); err == nil || !strings.Contains(err.Error(), "--listen") {
 		t.Errorf("address in use: %v", err)
 	}
 }
 
 // Whoever tells it to stop may say why, as the program does on a signal: it has not failed.
 func TestAControllerThatIsToldToStopHasNotFailed(t *testing.T) {
-	ca := newAuthority(t)
-	ca.issue(pki.Controller, "c1")
+	ca := fleettest.NewAuthority(t)
+	ca.Issue(pki.Controller, "c1")
 	ctx, stop := context.WithCancelCause(t.Context())
-	o := Options{Name: "c1", TLSDir: ca.dir, Listen: "127.0.0.1:0", Store: memory.New(), Timing: node.DefaultTiming, Log: testLog(t),
+	o := Options{Name: "c1", TLSDir: ca.Dir, Listen: "127.0.0.1:0", Store: memory.New(), Timing: node.DefaultTiming, Log: fleettest.Log(t),
 		Ready: func(string) { stop(errors.New("interrupted by SIGTERM")) }}
-	require(t, Run(ctx, o))
+	fleettest.Require(t, Run(ctx, o))
 }

@@ -9,6 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/api/apitest"
+	"github.com/ballast-lb/ballast/internal/engine"
+	"github.com/ballast-lb/ballast/internal/fleettest"
+	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
@@ -19,52 +23,62 @@ const takeOverMax = time.Second
 
 // The clock is the bubble's: it stands still while anybody works, so that how busy the machine is does not matter.
 func TestTakingOverIsDoneInASecondAfterAControllerIsOffTheList(t *testing.T) {
-	ca := newAuthority(t)
-	credentials := []*pki.Credentials{ca.issue(pki.Controller, "c1"), ca.issue(pki.Controller, "c2")}
 	synctest.Test(t, func(t *testing.T) {
+		ca := fleettest.NewAuthority(t)
+		credentials := []*pki.Credentials{ca.Issue(pki.Controller, "c1"), ca.Issue(pki.Controller, "c2")}
+		node := ca.Issue(pki.LB, "lb1")
 		s := newMemory(t)
-		one, stop := runWithoutNetwork(t, credentials[0], s)
-		two, _ := runWithoutNetwork(t, credentials[1], s)
+		one, atOne, stop := runWithoutNetwork(t, credentials[0], s)
+		_, atTwo, _ := runWithoutNetwork(t, credentials[1], s)
+		lb := joinAt(t, node, func(_ context.Context, _, address string) (net.Conn, error) {
+			return map[string]func() net.Conn{"c1:1": atOne, "c2:1": atTwo}[address](), nil
+		}, "c1:1", "c2:1")
 		time.Sleep(10 * time.Second)
-		var services []ServiceView
+		var services []engine.ServiceView
 		for i := range 16 {
-			services = append(services, loadedService(fmt.Sprint("service", i), model.DispatchAWFD, 1, 2))
+			services = append(services, fleettest.LoadedService(fmt.Sprint("service", i), model.DispatchAWFD, 1, 2))
 		}
 		change(t, one.desired, addService(services...))
 		time.Sleep(10 * time.Second)
-		led := func(c *controller) (count int, last uint64) {
-			c.hub.mutex.Lock()
-			defer c.hub.mutex.Unlock()
-			for i := range services {
-				if w := c.hub.weights[fmt.Sprint("service", i)]; w != nil {
-					count, last = count+1, max(last, w.term)
+		weighed := func(after uint64) (count int, last uint64) {
+			lb.locked(func() bool {
+				for _, w := range lb.weights {
+					last = max(last, w.Term)
+					if w.Term > after {
+						count++
+					}
 				}
-			}
+				return true
+			})
 			return count, last
 		}
-		first, term := led(one)
-		second, _ := led(two)
-		if first == 0 || second == 0 || first+second != len(services) {
-			t.Fatalf("they lead %d and %d services", first, second)
+		if status := one.status(); status.Leads == 0 || status.Leads == len(services) {
+			t.Fatalf("one leads %d services", status.Leads)
+		}
+		count, term := weighed(0)
+		if count != len(services) {
+			t.Fatalf("%d services have weights", count)
 		}
 		stop()
 		time.Sleep(takeOverMax)
 		synctest.Wait()
-		if count, last := led(two); count != len(services) || last <= term {
-			t.Errorf("%v after the other has gone, %d services of %d have weights, of term %d after %d", takeOverMax, count, len(services), last, term)
+		if count, last := weighed(term); count != len(services) {
+			t.Errorf("%v after the other has gone, %d services of %d have weights of a later term than %d: %d", takeOverMax, count, len(services), term, last)
 		}
 	})
 }
 
-// runWithoutNetwork runs all of a controller that decides, until the test ends or stop is called.
-func runWithoutNetwork(t *testing.T, credentials *pki.Credentials, s store.Store) (c *controller, stop func()) {
-	c = newController(Options{Log: testLog(t)}, credentials, s, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 6443})
+// runWithoutNetwork runs all of a controller that decides, and serves nodes, until the test ends or stop is called.
+func runWithoutNetwork(t *testing.T, credentials *pki.Credentials, s store.Store) (c *controller, connect func() net.Conn, stop func()) {
+	c = newController(Options{Log: fleettest.Log(t)}, credentials, s, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 6443})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.divide, c.engine.Run, c.write} {
 		running.Go(func() { job(ctx) })
 	}
+	listener := apitest.NewPipes()
+	running.Go(func() { hub.Serve(ctx, listener, credentials.Server(), c.routes()) })
 	stop = func() { cancel(); running.Wait() }
 	t.Cleanup(stop)
-	return c, stop
+	return c, listener.Connect, stop
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/pathid"
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
-	"github.com/ballast-lb/ballast/internal/controller"
+	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/linux/check"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
@@ -82,11 +82,11 @@ type LB struct {
 	unhealthy  map[string]unhealthy       // by service; replaced, never changed
 	weights    map[string]*follow.Weights // by service
 	prober     *check.Prober
-	refused    []string           // exec checks that are not made here
-	checks     *datapath.Checks   // nil: all checks go straight to the servers
-	engine     *controller.Engine // with a file: what weighs and judges servers in this process
-	judgements judgements         // of engine
-	remote     *remote            // without a file: the controllers
+	refused    []string         // exec checks that are not made here
+	checks     *datapath.Checks // nil: all checks go straight to the servers
+	engine     *engine.Engine   // with a file: what weighs and judges servers in this process
+	judgements judgements       // of engine
+	remote     *remote          // without a file: the controllers
 }
 
 // unhealthy are the servers of a service that get no new connections, and of those the ones whose connections are cut, by id.

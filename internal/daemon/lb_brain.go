@@ -12,7 +12,8 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/controller"
+	"github.com/ballast-lb/ballast/internal/engine"
+	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/linux/check"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 	"github.com/ballast-lb/ballast/internal/machine/health"
@@ -27,7 +28,7 @@ func (lb *LB) makeBrain() {
 	if lb.options.Config == "" {
 		lb.remote = &remote{checks: map[string][]string{}}
 	} else {
-		lb.engine = controller.NewEngine(controller.EngineOptions{
+		lb.engine = engine.New(engine.Options{
 			Weigh: lb.toldWeights, Down: lb.judged, Off: lb.drained, Log: lb.log,
 		})
 		lb.engine.SetLoadBalancers([]string{self})
@@ -86,13 +87,13 @@ func (lb *LB) runBrain(ctx context.Context, running *sync.WaitGroup, agents net.
 
 // listenForAgents takes agents' load reports for the engine of this process.
 func (lb *LB) listenForAgents(ctx context.Context, running *sync.WaitGroup, listener net.Listener) {
-	hub := controller.NewHub(controller.HubOptions{
+	served := hub.New(hub.Options{
 		Name: lb.credentials.Identity().Name, Version: lb.options.Version, Reports: lb.engine, Log: lb.log,
 	})
 	mux := http.NewServeMux()
-	mux.Handle(hub.Handler())
+	mux.Handle(served.Handler())
 	running.Go(func() {
-		if err := controller.Serve(ctx, listener, lb.credentials.Server(), mux); err != nil && ctx.Err() == nil {
+		if err := hub.Serve(ctx, listener, lb.credentials.Server(), mux); err != nil && ctx.Err() == nil {
 			lb.log.Error("agents are not listened to any more", "error", err)
 		}
 	})
@@ -178,14 +179,14 @@ func (lb *LB) drained(service string, id uint16) {
 }
 
 // view is the desired state as the engine of this process sees it. Callers hold mu.
-func (lb *LB) view() *controller.View {
-	view := &controller.View{Revision: lb.generation, Keys: lb.node.Running.Keys, Second: lb.secondTierView()}
+func (lb *LB) view() *engine.View {
+	view := &engine.View{Revision: lb.generation, Keys: lb.node.Running.Keys, Second: lb.secondTierView()}
 	for _, s := range lb.node.Running.Services {
 		if lb.sendsToNodes(&s) {
 			s.Health = model.Health{} // its servers are for the second tier to judge
 		}
 		sick := lb.unhealthy[s.Name]
-		view.Services = append(view.Services, controller.ServiceView{
+		view.Services = append(view.Services, engine.ServiceView{
 			Service: s, Removed: lb.node.Lingering(s.Name), Past: lb.node.Past[s.Name], Down: sick.Down, Cut: sick.Cut,
 		})
 	}

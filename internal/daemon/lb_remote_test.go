@@ -19,8 +19,9 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/controller"
 	"github.com/ballast-lb/ballast/internal/doctor"
+	"github.com/ballast-lb/ballast/internal/engine"
+	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -45,13 +46,13 @@ func newRemoteHost(t *testing.T) *remoteHost {
 func (h *remoteHost) tlsDir() string { return filepath.Join(h.dir, "tls") }
 
 // control starts controller i (1 or 2); end takes it away.
-func (h *remoteHost) control(i int) (hub *controller.Hub, end func()) {
+func (h *remoteHost) control(i int) (controller *hub.Hub, end func()) {
 	h.t.Helper()
 	return h.host.control(fmt.Sprintf("c%d", i), remoteControllers[i-1])
 }
 
 // control starts a controller in the peer's namespace.
-func (h *host) control(name, address string) (hub *controller.Hub, end func()) {
+func (h *host) control(name, address string) (controller *hub.Hub, end func()) {
 	h.t.Helper()
 	credentials, err := pki.Load(filepath.Join(h.dir, "tls"), name, pki.Controller)
 	require(h.t, err)
@@ -60,17 +61,17 @@ func (h *host) control(name, address string) (hub *controller.Hub, end func()) {
 		listener, err = net.Listen("tcp", address)
 		return err
 	}))
-	hub = controller.NewHub(controller.HubOptions{Name: name, Version: "test", Reports: nobody{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	controller = hub.New(hub.Options{Name: name, Version: "test", Reports: nobody{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	mux := http.NewServeMux()
-	mux.Handle(hub.Handler())
+	mux.Handle(controller.Handler())
 	ctx, cancel := context.WithCancel(h.t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- controller.Serve(ctx, listener, credentials.Server(), mux) }()
+	go func() { ended <- hub.Serve(ctx, listener, credentials.Server(), mux) }()
 	end = func() {
 		cancel()
 		require(h.t, <-ended)
 	}
-	return hub, end
+	return controller, end
 }
 
 type nobody struct{}
@@ -80,7 +81,7 @@ func (nobody) Health(string, *ballastv1.HealthReport)   {}
 func (nobody) Load(pki.Identity, *ballastv1.LoadReport) {}
 
 // viewOf is a state with one service whose servers have the last digits of their addresses as ids.
-func viewOf(revision uint64, down []uint16, ids ...uint16) *controller.View {
+func viewOf(revision uint64, down []uint16, ids ...uint16) *engine.View {
 	s := model.NewService()
 	s.Name, s.VIP, s.Ports, s.Dispatch = "web", netip.MustParseAddr("198.51.100.10"), []uint16{80}, model.DispatchAWFD
 	for _, id := range ids {
@@ -91,7 +92,7 @@ func viewOf(revision uint64, down []uint16, ids ...uint16) *controller.View {
 	}
 	s.ApplyDefaults()
 	keys := model.Keys{Placement: [16]byte{1}, Current: 1, Cookie: map[uint32][16]byte{1: {2}}}
-	return &controller.View{Revision: revision, Keys: keys, Services: []controller.ServiceView{{Service: s, Down: down, Revision: revision}}}
+	return &engine.View{Revision: revision, Keys: keys, Services: []engine.ServiceView{{Service: s, Down: down, Revision: revision}}}
 }
 
 // statuses are the servers with health and weight.
@@ -253,14 +254,14 @@ func TestAStateThatMakesNoSenseIsRefusedAndTheOldOneGoesOn(t *testing.T) {
 
 	other := viewOf(3, nil, 4).Services[0]
 	other.Service.Name, other.Service.VIP = "mail", netip.MustParseAddr("198.51.100.11")
-	bad.Revision, bad.Services = 3, append([]controller.ServiceView{other}, bad.Services...)
+	bad.Revision, bad.Services = 3, append([]engine.ServiceView{other}, bad.Services...)
 	hub.SetState(bad)
 	status = h.await("the refusal of all that there is", func(s api.LBStatus) bool { return strings.Contains(s.Config.Error, "state 3 of") })
 	if status.Revision != 1 || h.service("mail") != nil {
 		t.Errorf("what came after the refused state was taken without it: revision %d", status.Revision)
 	}
 	good := viewOf(4, nil, 2)
-	good.Services = append([]controller.ServiceView{other}, good.Services...)
+	good.Services = append([]engine.ServiceView{other}, good.Services...)
 	hub.SetState(good)
 	h.await("the correction", func(s api.LBStatus) bool { return s.Revision == 4 && s.Config.Error == "" })
 	if h.service("mail") == nil {

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/controller"
+	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -95,12 +95,12 @@ func (lb *LB) tierProblems() []string {
 }
 
 // secondTierView is the second tier as the engine of this process sees it, nil: it is not for this node to judge. Callers hold mu.
-func (lb *LB) secondTierView() *controller.ServiceView {
+func (lb *LB) secondTierView() *engine.ServiceView {
 	second := lb.secondTier()
 	if second == nil {
 		return nil
 	}
-	return &controller.ServiceView{Service: *second, Down: lb.unhealthy[model.SecondTierName].Down}
+	return &engine.ServiceView{Service: *second, Down: lb.unhealthy[model.SecondTierName].Down}
 }
 
 // tierStatus is nil for a node that has no tier. Callers hold mu.

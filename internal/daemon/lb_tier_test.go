@@ -22,7 +22,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/pathid"
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/controller"
+	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -325,7 +325,7 @@ func TestWithoutControllersANodeKeepsItsTierAndWhoIsDown(t *testing.T) {
 	fleet := model.Fleet{Nodes: view.Nodes}
 	fleet.ApplyDefaults()
 	view.NodeHealth = fleet.NodeHealth
-	view.Second = &controller.ServiceView{Service: *fleet.SecondTier(), Down: []uint16{2}}
+	view.Second = &engine.ServiceView{Service: *fleet.SecondTier(), Down: []uint16{2}}
 	hub.SetState(view)
 	h.awaitNodes("lb2 unchecked", "lb3 unhealthy")
 	hub.SetState(withNodesOf(viewOf(2, nil, 4, 5), view))
@@ -343,7 +343,7 @@ func TestWithoutControllersANodeKeepsItsTierAndWhoIsDown(t *testing.T) {
 }
 
 // withNodesOf is a view with the nodes of another.
-func withNodesOf(view, of *controller.View) *controller.View {
+func withNodesOf(view, of *engine.View) *engine.View {
 	view.Nodes, view.NodeHealth, view.Second = of.Nodes, of.NodeHealth, of.Second
 	return view
 }

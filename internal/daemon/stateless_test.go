@@ -15,7 +15,8 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/controller"
+	"github.com/ballast-lb/ballast/internal/engine"
+	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -106,7 +107,7 @@ func TestALoadBalancerWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T
 	h.awaitHealth("without a state", http.StatusServiceUnavailable)
 	require(t, h.space.AddAddress("eth0", netip.MustParsePrefix("10.9.0.77/24"))) // it follows the network
 	empty, endEmpty := h.control(2)
-	empty.SetState(&controller.View{Revision: 2, Keys: viewOf(1, nil).Keys})
+	empty.SetState(&engine.View{Revision: 2, Keys: viewOf(1, nil).Keys})
 	h.await("a controller that knows nothing", func(s api.LBStatus) bool {
 		return len(s.Controllers) == 1 && strings.Contains(h.output.String(), "controller knows no service")
 	})
@@ -224,7 +225,7 @@ func TestAStateThatCannotBeSavedIsAProblemUntilItIs(t *testing.T) {
 }
 
 // awaitNode waits for what a controller knows of the problems of its only node.
-func (h *host) awaitNode(what string, hub *controller.Hub, done func(problems []string) bool) {
+func (h *host) awaitNode(what string, hub *hub.Hub, done func(problems []string) bool) {
 	h.t.Helper()
 	for end := time.Now().Add(hostDeadline); ; time.Sleep(5 * time.Millisecond) {
 		nodes := hub.Nodes()

@@ -15,10 +15,14 @@ type Pipes struct {
 // NewPipes returns a listener that nobody has connected to.
 func NewPipes() *Pipes { return &Pipes{accepted: make(chan net.Conn), closed: make(chan struct{})} }
 
-// Connect waits until it is accepted.
+// Connect waits until it is accepted. With a listener that is closed it returns a connection that has ended.
 func (p *Pipes) Connect() net.Conn {
 	mine, its := net.Pipe()
-	p.accepted <- its
+	select {
+	case p.accepted <- its:
+	case <-p.closed:
+		its.Close()
+	}
 	return mine
 }
 

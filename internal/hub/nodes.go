@@ -1,5 +1,5 @@
 // Who is connected, and who was.
-package controller
+package hub
 
 import (
 	"cmp"
@@ -18,12 +18,12 @@ import (
 // Implementation constants of lists of nodes.
 const (
 	lostNodes  = 1024            // that are remembered: those that were lost last
-	lostLife   = 24 * time.Hour  // and for so long
+	LostLife   = 24 * time.Hour  // and for so long
 	behindTime = 5 * time.Second // that a load balancer may take for a state before it is called behind
 )
 
-// Nodes that were lost, as NodeStatus.Ready has it.
-const lost = "lost"
+// ReadyLost is NodeStatus.Ready of nodes that were lost.
+const ReadyLost = "lost"
 
 // Nodes returns the load balancers and agents that are connected, by role and name.
 func (h *Hub) Nodes() (nodes []*ballastv1.NodeStatus) {
@@ -91,7 +91,7 @@ func (h *Hub) Lost() (nodes []*ballastv1.NodeStatus) {
 
 // forgetLost forgets whom nobody has seen for long. The caller holds the lock.
 func (h *Hub) forgetLost() {
-	maps.DeleteFunc(h.lost, func(_ peerKey, n *ballastv1.NodeStatus) bool { return time.Since(n.LastSeen.AsTime()) > lostLife })
+	maps.DeleteFunc(h.lost, func(_ peerKey, n *ballastv1.NodeStatus) bool { return time.Since(n.LastSeen.AsTime()) > LostLife })
 }
 
 // status tells of a peer. The caller holds the hub's lock.
@@ -110,7 +110,7 @@ func (p *peer) status(now time.Time) *ballastv1.NodeStatus {
 func (h *Hub) lose(p *peer) {
 	now := time.Now()
 	n := p.status(now)
-	n.Ready, n.Problems = lost, []string{"not connected any more"}
+	n.Ready, n.Problems = ReadyLost, []string{"not connected any more"}
 	h.lost[p.key()] = n
 	if len(h.lost) > lostNodes {
 		oldest := p.key()

@@ -1,7 +1,8 @@
-package controller
+package engine_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,6 +17,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/engine"
+	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -46,13 +49,13 @@ func (d *decisions) take() said {
 	return taken
 }
 
-func (d *decisions) options() EngineOptions {
+func (d *decisions) options() engine.Options {
 	keep := func(f func(*said)) {
 		d.mutex.Lock()
 		defer d.mutex.Unlock()
 		f(&d.said)
 	}
-	return EngineOptions{
+	return engine.Options{
 		Weigh: func(w *ballastv1.Weights) {
 			keep(func(d *said) { d.weights, d.at = append(d.weights, w), append(d.at, time.Now()) })
 		},
@@ -65,8 +68,8 @@ func (d *decisions) options() EngineOptions {
 }
 
 // startEngine runs an engine that leads everything in the bubble of the test.
-func startEngine(t *testing.T, d *decisions, v *View) *Engine {
-	e := NewEngine(d.options())
+func startEngine(t *testing.T, d *decisions, v *engine.View) *engine.Engine {
+	e := engine.New(d.options())
 	e.SetState(v)
 	e.Lead(1, func(string) bool { return true })
 	ctx, cancel := context.WithCancel(t.Context())
@@ -79,12 +82,6 @@ func startEngine(t *testing.T, d *decisions, v *View) *Engine {
 	return e
 }
 
-func loadedService(name string, dispatch model.Dispatch, ids ...int) ServiceView {
-	v := testService(name, ids...)
-	v.Service.Dispatch = dispatch
-	return v
-}
-
 func agent(id int) pki.Identity { return pki.Identity{Role: pki.Agent, Name: fmt.Sprint("s", id)} }
 
 func queueOf(service string, mean float32) *ballastv1.LoadReport {
@@ -94,7 +91,7 @@ func queueOf(service string, mean float32) *ballastv1.LoadReport {
 func TestWeightsFollowTheReportsOfAgentsAndOnlyChangesAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d decisions
-		e := startEngine(t, &d, view(1, loadedService("web", model.DispatchAWFD, 1, 2, 3)))
+		e := startEngine(t, &d, fleettest.View(1, fleettest.LoadedService("web", model.DispatchAWFD, 1, 2, 3)))
 		var known follow.Weights
 		for round := range 40 { // 10 s
 			for id, mean := range []float32{10, 20, 40} {
@@ -129,12 +126,12 @@ func TestWeightsFollowTheReportsOfAgentsAndOnlyChangesAreTold(t *testing.T) {
 func TestServicesAreNotWeighedInStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d decisions
-		var services []ServiceView
+		var services []engine.ServiceView
 		for i := range 200 {
-			services = append(services, loadedService(fmt.Sprint("service", i), model.DispatchAWFD, 1))
+			services = append(services, fleettest.LoadedService(fmt.Sprint("service", i), model.DispatchAWFD, 1))
 			services[i].Service.Load.Interval = model.Duration(100 * time.Millisecond)
 		}
-		startEngine(t, &d, view(1, services...))
+		startEngine(t, &d, fleettest.View(1, services...))
 		time.Sleep(10 * time.Second)
 		at := d.take().at
 		tenths := map[int64]int{} // of the interval
@@ -150,8 +147,8 @@ func TestServicesAreNotWeighedInStep(t *testing.T) {
 }
 
 func TestAnAgentSpeaksOnlyForServersOfItsCertificate(t *testing.T) {
-	e := NewEngine(EngineOptions{})
-	e.SetState(view(1, loadedService("mail", model.DispatchAWFD, 1, 2), loadedService("web", model.DispatchAWFD, 1, 2)))
+	e := engine.New(engine.Options{})
+	e.SetState(fleettest.View(1, fleettest.LoadedService("mail", model.DispatchAWFD, 1, 2), fleettest.LoadedService("web", model.DispatchAWFD, 1, 2)))
 	permille := uint32(500)
 	e.Load(pki.Identity{Name: "host", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")}},
 		&ballastv1.LoadReport{CpuPermille: &permille, Cpus: 2, Services: []*ballastv1.ServiceLoad{
@@ -177,9 +174,9 @@ func sees(id uint32, healthy bool) *ballastv1.HealthReport {
 func TestUnhealthyServersAreToldUntilTheViewAgrees(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d decisions
-		web := testService("web", 1, 2)
+		web := fleettest.Service("web", 1, 2)
 		web.Service.Health = model.Health{Check: model.CheckTCP, Interval: model.Duration(time.Second), Rise: 1, Fall: 1, Deadline: model.Duration(10 * time.Second)}
-		e := startEngine(t, &d, view(1, web))
+		e := startEngine(t, &d, fleettest.View(1, web))
 		e.SetLoadBalancers([]string{"lb1", "lb2", "lb3"})
 		if checks := d.take().checks; len(checks) != 3 || !slices.Equal(checks["lb2"], []string{"web"}) {
 			t.Fatalf("checks: %v", checks)
@@ -196,12 +193,12 @@ func TestUnhealthyServersAreToldUntilTheViewAgrees(t *testing.T) {
 			t.Errorf("one of three took it down: %v", down)
 		}
 		report(false, false, true)
-		time.Sleep(3 * repeatPeriod)
+		time.Sleep(3 * engine.RepeatPeriod)
 		if down := d.take().down; len(down) < 3 || down[0] != "web[2] []" || down[1] != down[0] {
 			t.Errorf("told %v", down)
 		}
 		web.Down = []uint16{2}
-		e.SetState(view(2, web))
+		e.SetState(fleettest.View(2, web))
 		for range 4 { // 12 s since it is down
 			report(false, false, false)
 			time.Sleep(3 * time.Second)
@@ -210,7 +207,7 @@ func TestUnhealthyServersAreToldUntilTheViewAgrees(t *testing.T) {
 			t.Errorf("told %v", down)
 		}
 		web.Cut = []uint16{2}
-		e.SetState(view(3, web))
+		e.SetState(fleettest.View(3, web))
 		report(true, true, true)
 		if down := d.take().down; len(down) != 1 || down[0] != "web[] []" {
 			t.Errorf("told %v", down)
@@ -221,9 +218,9 @@ func TestUnhealthyServersAreToldUntilTheViewAgrees(t *testing.T) {
 func TestUnhealthyServersHaveNoPartInTheWeights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d decisions
-		web := loadedService("web", model.DispatchAWFD, 1, 2, 3)
+		web := fleettest.LoadedService("web", model.DispatchAWFD, 1, 2, 3)
 		web.Service.Health.Check = model.CheckTCP
-		e := startEngine(t, &d, view(1, web))
+		e := startEngine(t, &d, fleettest.View(1, web))
 		e.SetLoadBalancers([]string{"lb1"})
 		synctest.Wait()
 		for range 20 {
@@ -249,20 +246,20 @@ func TestUnhealthyServersHaveNoPartInTheWeights(t *testing.T) {
 func TestADrainEndsAtItsDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d decisions
-		web := testService("web", 1, 2)
+		web := fleettest.Service("web", 1, 2)
 		web.Service.Servers[1].State, web.Service.Servers[1].Deadline = model.StateDraining, time.Now().Add(time.Minute)
-		e := startEngine(t, &d, view(1, web))
+		e := startEngine(t, &d, fleettest.View(1, web))
 		time.Sleep(time.Minute - 1)
 		if off := d.take().off; len(off) != 0 {
 			t.Errorf("too early: %v", off)
 		}
-		time.Sleep(2 * repeatPeriod)
+		time.Sleep(2 * engine.RepeatPeriod)
 		if off := d.take().off; len(off) == 0 || off[0] != "web2" {
 			t.Errorf("asked for %v", off)
 		}
 		web.Service = web.Service.Clone()
 		web.Service.Servers[1].State = model.StateOff
-		e.SetState(view(2, web))
+		e.SetState(fleettest.View(2, web))
 		time.Sleep(time.Minute)
 		if off := d.take().off; len(off) != 0 {
 			t.Errorf("asked again for %v", off)
@@ -273,16 +270,16 @@ func TestADrainEndsAtItsDeadline(t *testing.T) {
 func TestWhoTakesOverKnowsEverythingAlready(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var one, two decisions
-		web := loadedService("web", model.DispatchAWFD, 1, 2)
+		web := fleettest.LoadedService("web", model.DispatchAWFD, 1, 2)
 		web.Service.Health.Check = model.CheckTCP
-		first, second := startEngine(t, &one, view(1, web)), startEngine(t, &two, view(1, web))
+		first, second := startEngine(t, &one, fleettest.View(1, web)), startEngine(t, &two, fleettest.View(1, web))
 		second.Lead(0, func(string) bool { return false })
-		for _, e := range []*Engine{first, second} {
+		for _, e := range []*engine.Engine{first, second} {
 			e.SetLoadBalancers([]string{"lb1"})
 		}
 		synctest.Wait()
 		for range 20 {
-			for _, e := range []*Engine{first, second} {
+			for _, e := range []*engine.Engine{first, second} {
 				e.Load(agent(1), queueOf("web", 10))
 				e.Load(agent(2), queueOf("web", 20))
 				e.Health("lb1", sees(2, true))
@@ -324,7 +321,7 @@ func (a *application) RoundTrip(r *http.Request) (*http.Response, error) {
 	defer a.mutex.Unlock()
 	a.polled[r.URL.Host]++
 	if a.silent {
-		return nil, errGone
+		return nil, errors.New("silent")
 	}
 	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader("outstanding 5\ncapacity 64"))}, nil
 }
@@ -334,12 +331,12 @@ func TestOnlyServersOfServicesThatAreLedArePolled(t *testing.T) {
 		var d decisions
 		app := &application{polled: map[string]int{}}
 		o := d.options()
-		o.Transport, o.Log = app, testLog(t)
-		web, other := loadedService("web", model.DispatchAWFD, 1), loadedService("other", model.DispatchAWFD, 2)
+		o.Transport, o.Log = app, fleettest.Log(t)
+		web, other := fleettest.LoadedService("web", model.DispatchAWFD, 1), fleettest.LoadedService("other", model.DispatchAWFD, 2)
 		web.Service.Load.Source, web.Service.Load.Endpoint = model.LoadEndpoint, "http://:8080/load"
 		other.Service.Load = web.Service.Load
-		e := NewEngine(o)
-		e.SetState(view(1, other, web))
+		e := engine.New(o)
+		e.SetState(fleettest.View(1, other, web))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); e.Run(ctx) }()
@@ -368,10 +365,10 @@ func TestOnlyServersOfServicesThatAreLedArePolled(t *testing.T) {
 		if s := e.Servers("web")[0]; s.LoadSource != "endpoint" || s.Load != 5 {
 			t.Errorf("known of web: %v", s)
 		}
-		next := loadedService("web", model.DispatchAWFD, 1, 3, 4)
+		next := fleettest.LoadedService("web", model.DispatchAWFD, 1, 3, 4)
 		next.Service.Load = web.Service.Load
 		next.Service.Servers[2].State = model.StateOff
-		e.SetState(view(2, next)) // and other is gone
+		e.SetState(fleettest.View(2, next)) // and other is gone
 		expect("10.0.0.1:8080", "10.0.0.3:8080")
 		app.mutex.Lock()
 		app.silent = true
@@ -380,7 +377,7 @@ func TestOnlyServersOfServicesThatAreLedArePolled(t *testing.T) {
 		if s := e.Servers("web")[0]; s.LoadSource != "" {
 			t.Errorf("known of web, which says nothing: %v", s)
 		}
-		e.SetState(view(3))
+		e.SetState(fleettest.View(3))
 		expect()
 		cancel()
 		<-ended
@@ -389,19 +386,19 @@ func TestOnlyServersOfServicesThatAreLedArePolled(t *testing.T) {
 
 func TestReportsAreTakenWhileEverythingChanges(t *testing.T) {
 	var d decisions
-	e := startEngine(t, &d, view(1))
+	e := startEngine(t, &d, fleettest.View(1))
 	var running sync.WaitGroup
 	for worker := range 4 {
 		running.Go(func() {
 			for i := range 300 {
-				web := loadedService("web", model.DispatchAWFD, manyIDs(1+i%5)...)
+				web := fleettest.LoadedService("web", model.DispatchAWFD, fleettest.ManyIDs(1+i%5)...)
 				web.Service.Health.Check = model.CheckTCP
 				web.Service.Load.Interval = model.MinLoadInterval
 				switch (i + worker) % 6 {
 				case 0:
-					e.SetState(view(uint64(i+1), web, testService("other", 1)))
+					e.SetState(fleettest.View(uint64(i+1), web, fleettest.Service("other", 1)))
 				case 1:
-					e.SetState(view(uint64(i+1), testService("other", 1)))
+					e.SetState(fleettest.View(uint64(i+1), fleettest.Service("other", 1)))
 				case 2:
 					e.SetLoadBalancers([]string{"lb1", fmt.Sprint("lb", i)})
 				case 3:
@@ -420,10 +417,10 @@ func TestReportsAreTakenWhileEverythingChanges(t *testing.T) {
 }
 
 func TestActivityGrowsAsLongAsSomebodySpeaksToAServer(t *testing.T) {
-	e := NewEngine(EngineOptions{})
-	web := testService("web", 1)
-	web.Removed = testService("", 2).Service.Servers
-	e.SetState(view(1, web))
+	e := engine.New(engine.Options{})
+	web := fleettest.Service("web", 1)
+	web.Removed = fleettest.Service("", 2).Service.Servers
+	e.SetState(fleettest.View(1, web))
 	report := func(lb string, packets uint64) uint64 {
 		e.Traffic(lb, &ballastv1.TrafficReport{Servers: []*ballastv1.ServerTraffic{{Service: "web", Id: 2, Packets: packets}}})
 		return e.Activity("web", 2)
@@ -441,39 +438,10 @@ func TestActivityGrowsAsLongAsSomebodySpeaksToAServer(t *testing.T) {
 	}
 }
 
-func TestElectionsMoveOnlyWhatMust(t *testing.T) {
-	names := []string{"a", "b", "c", "d"}
-	count, moved := map[string]int{}, 0
-	const subjects = 4000
-	for i := range subjects {
-		subject := fmt.Sprint("service", i)
-		elected := elect(subject, names, 3)
-		slices.Reverse(names)
-		if again := elect(subject, names, 3); !slices.Equal(again, elected) || elect(subject, names, 1)[0] != elected[0] {
-			t.Fatalf("%v, then %v", elected, again)
-		}
-		count[elected[0]]++
-		if fewer := elect(subject, []string{"a", "b", "c"}, 1)[0]; fewer != elected[0] {
-			moved++
-		}
-	}
-	for name, n := range count {
-		if n < subjects/4*9/10 || n > subjects/4*11/10 {
-			t.Errorf("%s has %d of %d", name, n, subjects)
-		}
-	}
-	if moved != count["d"] {
-		t.Errorf("%d moved, %d had to", moved, count["d"])
-	}
-	if elect("x", nil, 1) != nil && len(elect("x", nil, 3)) != 0 {
-		t.Error("nobody was elected from nobody")
-	}
-}
-
 func TestUpdatesThatAreLostAreMadeGoodByTheNextCompleteOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d decisions
-		e := startEngine(t, &d, view(1, loadedService("web", model.DispatchAWFD, 1, 2, 3, 4)))
+		e := startEngine(t, &d, fleettest.View(1, fleettest.LoadedService("web", model.DispatchAWFD, 1, 2, 3, 4)))
 		for round := range 80 {
 			for id := range 4 {
 				e.Load(agent(id+1), queueOf("web", float32(5+(round*(id+3))%17)))
@@ -492,4 +460,20 @@ func TestUpdatesThatAreLostAreMadeGoodByTheNextCompleteOne(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestServersWithoutTheirAgentAreMarked(t *testing.T) {
+	e := engine.New(engine.Options{})
+	through := fleettest.Service("through", 1)
+	through.Service.Return = 1
+	e.SetState(fleettest.View(1, fleettest.Service("web", 1, 2, 3), through))
+	servers := e.Servers("")
+	e.MarkAgents(servers, []pki.Identity{{Role: pki.Agent, Name: "s1"}, {Role: pki.Agent, Name: "host", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.3")}}})
+	var got []string
+	for _, s := range servers {
+		got = append(got, s.Service+" "+s.Server.Name+" "+s.Agent)
+	}
+	if want := []string{"through s1 ", "web s1 connected", "web s2 none", "web s3 connected"}; !slices.Equal(got, want) {
+		t.Errorf("%q, not %q", got, want)
+	}
 }

@@ -1,4 +1,4 @@
-package controller
+package hub
 
 import (
 	"net/http/httptest"
@@ -7,16 +7,17 @@ import (
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 func TestANewServersAgentIsToldFirstThenLoadBalancersThenTheOtherAgents(t *testing.T) {
 	hub := testHub(t, nil)
-	hub.SetState(view(1, testService("web", 1, 2)))
+	hub.SetState(fleettest.View(1, fleettest.Service("web", 1, 2)))
 	for _, who := range []pki.Identity{{Role: pki.Agent, Name: "s1"}, {Role: pki.LB, Name: "lb1"}, {Role: pki.Agent, Name: "s3"}, {Role: pki.Agent, Name: "s2"}} {
 		hub.enter(newPeer(who, &ballastv1.Hello{}, &call{request: httptest.NewRequest("POST", "/", nil)}, &DefaultLimits))
 	}
-	before, after := testService("web", 1, 2), testService("web", 1, 2, 3)
+	before, after := fleettest.Service("web", 1, 2), fleettest.Service("web", 1, 2, 3)
 	var order []string
 	for _, p := range hub.inTurn(map[string]serviceChange{"web": {before: encodeService(&before), after: encodeService(&after)}}) {
 		order = append(order, p.identity.Name)

@@ -1,5 +1,5 @@
 // Where load balancers' tunnels come from, which agents are told.
-package controller
+package hub
 
 import (
 	"maps"
@@ -59,7 +59,7 @@ func hostAddresses(texts []string) (addresses []netip.Addr) {
 
 // spreadSources has agents told if there is anything new. The caller holds the lock.
 func (h *Hub) spreadSources() {
-	maps.DeleteFunc(h.sources, func(_ string, s lbSources) bool { return !s.left.IsZero() && time.Since(s.left) > lostLife })
+	maps.DeleteFunc(h.sources, func(_ string, s lbSources) bool { return !s.left.IsZero() && time.Since(s.left) > LostLife })
 	list := &ballastv1.TunnelSources{Controller: h.options.Name, Alive: h.alive}
 	for _, name := range slices.Sorted(maps.Keys(h.sources)) {
 		if len(h.sources[name].addresses) == 0 {

@@ -1,4 +1,4 @@
-package controller
+package hub
 
 import (
 	"context"
@@ -25,8 +25,8 @@ type stream = connect.BidiStream[ballastv1.FromNode, frame]
 
 type callContext struct{}
 
-// certified tells who sends a request by the certificate of its connection.
-func certified(r *http.Request) (pki.Identity, error) {
+// Certified tells who sends a request by the certificate of its connection.
+func Certified(r *http.Request) (pki.Identity, error) {
 	if r.TLS == nil {
 		return pki.Identity{}, errors.New("nodes join by mutual TLS only")
 	}

@@ -1,4 +1,6 @@
-package controller
+// Package engine judges the health of servers, asks them for their load, and weighs them. Controllers run one, and a load balancer that
+// runs by a file.
+package engine
 
 import (
 	"container/heap"
@@ -12,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/algo/rendezvous"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/linux/poll"
 	"github.com/ballast-lb/ballast/internal/machine/balance"
@@ -19,9 +22,9 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// EngineOptions are whom an engine tells what it decides. Callbacks come from Run, one at a time and with no lock held; they
+// Options are whom an engine tells what it decides. Callbacks come from Run, one at a time and with no lock held; they
 // must not wait for long. Those that are nil are not called.
-type EngineOptions struct {
+type Options struct {
 	// Weigh takes new weights of a service that is led: only what has changed, and from time to time everything.
 	Weigh func(*ballastv1.Weights)
 	// Down takes who is unhealthy of a service that is led, whenever that differs from what the view says: ids that should get no new
@@ -49,7 +52,7 @@ const (
 // leads any more at once; only of those that it leads it tells anybody. It has no store and no streams. All methods are safe for
 // concurrent use; reports of services and servers that it does not know are ignored.
 type Engine struct {
-	options EngineOptions
+	options Options
 	poller  *poll.Poller
 	wake    chan struct{}
 
@@ -75,8 +78,8 @@ type entry struct {
 	id      uint16
 }
 
-// NewEngine returns an engine that knows of no service and leads none.
-func NewEngine(o EngineOptions) *Engine {
+// New returns an engine that knows of no service and leads none.
+func New(o Options) *Engine {
 	e := &Engine{options: o, wake: make(chan struct{}, 1), leads: func(string) bool { return false }, accounts: map[string]*account{},
 		urgent: map[*account]bool{}}
 	e.poller = poll.New(poll.Options{Report: e.polled, Transport: o.Transport})
@@ -217,8 +220,8 @@ func (e *Engine) serversOf(agent *pki.Identity) (servers []entry) {
 	return servers
 }
 
-// markAgents says of servers that need an agent whether one that speaks for them is connected.
-func (e *Engine) markAgents(servers []*ballastv1.ServerStatus, agents []pki.Identity) {
+// MarkAgents says of servers that need an agent whether one that speaks for them is connected.
+func (e *Engine) MarkAgents(servers []*ballastv1.ServerStatus, agents []pki.Identity) {
 	connected := map[entry]bool{}
 	for i := range agents {
 		for _, server := range e.serversOf(&agents[i]) {
@@ -341,7 +344,7 @@ func (e *Engine) next(now time.Time) (accounts []*account, checks map[string][]s
 func (e *Engine) assignChecks() map[string][]string {
 	checks := map[string][]string{}
 	for name, a := range e.accounts {
-		elected, lead := elect(name, a.checkedBy(e.lbs, e.tiers), checkers), false
+		elected, lead := rendezvous.Elect(name, a.checkedBy(e.lbs, e.tiers), checkers), false
 		if lead = a.setCheckers(elected); !lead {
 			continue
 		}

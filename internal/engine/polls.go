@@ -1,4 +1,4 @@
-package controller
+package engine
 
 import (
 	"log/slog"

@@ -1,4 +1,4 @@
-package controller
+package hub
 
 import (
 	"io"
@@ -9,8 +9,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// hubMetrics count what goes over the streams.
-type hubMetrics struct {
+// metrics count what goes over the streams.
+type metrics struct {
 	peers     *prometheus.Desc
 	refused   *prometheus.CounterVec
 	messages  *prometheus.CounterVec
@@ -18,11 +18,11 @@ type hubMetrics struct {
 	coalesced *prometheus.CounterVec
 }
 
-func newHubMetrics(h *Hub) hubMetrics {
+func newMetrics(h *Hub) metrics {
 	counter := func(name, help string, label string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ballast_control_" + name, Help: help}, []string{label})
 	}
-	m := hubMetrics{
+	m := metrics{
 		peers:     prometheus.NewDesc("ballast_control_peers", "Nodes that are connected.", []string{"role"}, nil),
 		refused:   counter("refused_total", "Streams that were refused or cut.", "reason"),
 		messages:  counter("messages_total", "Messages of streams.", "direction"),
@@ -36,16 +36,16 @@ func newHubMetrics(h *Hub) hubMetrics {
 	return m
 }
 
-func (m *hubMetrics) vectors() []*prometheus.CounterVec {
+func (m *metrics) vectors() []*prometheus.CounterVec {
 	return []*prometheus.CounterVec{m.refused, m.messages, m.bytes, m.coalesced}
 }
 
-func (m *hubMetrics) sent(bytes int) {
+func (m *metrics) sent(bytes int) {
 	m.messages.WithLabelValues("sent").Inc()
 	m.bytes.WithLabelValues("sent").Add(float64(bytes))
 }
 
-func (m *hubMetrics) received(bytes int64) {
+func (m *metrics) received(bytes int64) {
 	m.messages.WithLabelValues("received").Inc()
 	m.bytes.WithLabelValues("received").Add(float64(bytes))
 }

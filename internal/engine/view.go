@@ -1,11 +1,8 @@
-package controller
+package engine
 
 import (
 	"iter"
-	"slices"
 
-	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -60,17 +57,6 @@ func (v *View) judged() iter.Seq[*ServiceView] {
 	}
 }
 
-// nodes is what load balancers are told of those that have a tier.
-func (v *View) nodes() *ballastv1.Nodes {
-	nodes := api.NodesToProto(&model.Fleet{Nodes: v.Nodes, NodeHealth: v.NodeHealth})
-	if v.Second != nil {
-		for _, id := range v.Second.Down {
-			nodes.Down = append(nodes.Down, uint32(id))
-		}
-	}
-	return nodes
-}
-
 // tiers are those of load balancers, by name, where there are two.
 func (v *View) tiers() map[string]model.Tier {
 	tiers := map[string]model.Tier{}
@@ -80,41 +66,4 @@ func (v *View) tiers() map[string]model.Tier {
 		}
 	}
 	return tiers
-}
-
-// forLBs is all there is to know. That connections of an unhealthy server are cut is told as its state: the configuration keeps
-// the one that people gave it.
-func (v *ServiceView) forLBs() *ballastv1.ServiceState {
-	service := v.Service
-	if len(v.Cut) > 0 {
-		service = service.Clone()
-		for i := range service.Servers {
-			if slices.Contains(v.Cut, service.Servers[i].ID) {
-				service.Servers[i].State = model.StateOff
-			}
-		}
-	}
-	state := &ballastv1.ServiceState{Service: api.ServiceToProto(&service), Removed: api.ServersToProto(v.Removed), Past: api.PastToProto(v.Past)}
-	for _, id := range v.Down {
-		state.Down = append(state.Down, uint32(id))
-	}
-	return state
-}
-
-// forAgents is what servers need to know of the service that they share: not how its connections are dispatched, so that they hear
-// nothing when only that changes.
-func (v *ServiceView) forAgents() *ballastv1.ServiceState {
-	service := v.Service.Clone()
-	service.Health = model.Health{}
-	service.Table = model.Table{IndexBits: service.Table.IndexBits, NodeBits: service.Table.NodeBits} // what is in the cookie
-	for i := range service.Servers {
-		server := &service.Servers[i]
-		*server = model.Server{Name: server.Name, Address: server.Address, Port: server.Port, ID: server.ID, Weight: 1}
-	}
-	state := &ballastv1.ServiceState{Service: api.ServiceToProto(&service)}
-	for _, server := range v.Removed {
-		server = model.Server{Name: server.Name, Address: server.Address, Port: server.Port, ID: server.ID, Weight: 1}
-		state.Removed = append(state.Removed, api.ServerToProto(&server))
-	}
-	return state
 }

@@ -1,4 +1,4 @@
-package controller
+package hub
 
 import (
 	"maps"
@@ -31,8 +31,8 @@ func (h *Hub) takeKeys(p *peer, told *ballastv1.KeyReport) {
 	p.report, p.reported = report, time.Now()
 }
 
-// keyNodes tells what is known of nodes' keys.
-func (h *Hub) keyNodes() *rotation.Nodes {
+// KeyNodes tells what is known of nodes' keys.
+func (h *Hub) KeyNodes() *rotation.Nodes {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	nodes := &rotation.Nodes{Keys: h.keys}
@@ -60,7 +60,7 @@ var (
 
 // collectKeys tells how far a rotation is.
 func (h *Hub) collectKeys(out chan<- prometheus.Metric) {
-	nodes := h.keyNodes()
+	nodes := h.KeyNodes()
 	for _, epoch := range append(nodes.Keys.Epochs(), 0) {
 		out <- prometheus.MustNewConstMetric(echoesMetric, prometheus.GaugeValue, float64(nodes.Connections(epoch)), strconv.FormatUint(uint64(epoch), 10))
 	}

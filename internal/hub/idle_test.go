@@ -1,4 +1,4 @@
-package controller
+package hub
 
 import (
 	"context"
@@ -7,20 +7,21 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 func TestAStreamThatNothingIsToldOnLives(t *testing.T) {
 	const limit = 500 * time.Millisecond
-	ca, hub := newAuthority(t), testHub(t, func(o *HubOptions) { o.Limits.WriteTimeout = limit })
-	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
-	lb := join(t, address, ca.issue(pki.LB, "lb1"))
-	hub.SetState(view(1, testService("web", 1)))
-	lb.state()
+	ca, hub := fleettest.NewAuthority(t), testHub(t, func(o *Options) { o.Limits.WriteTimeout = limit })
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
+	hub.SetState(fleettest.View(1, fleettest.Service("web", 1)))
+	lb.State()
 	told := time.Now()
-	await(t, "much more than the limit has passed", func() bool { return time.Since(told) > 2*limit })
-	hub.SetState(view(2, testService("web", 1, 2)))
-	expectState(t, lb.state(), 2, false, "web", "")
+	fleettest.Await(t, "much more than the limit has passed", func() bool { return time.Since(told) > 2*limit })
+	hub.SetState(fleettest.View(2, fleettest.Service("web", 1, 2)))
+	expectState(t, lb.State(), 2, false, "web", "")
 }
 
 func TestANodeThatStopsLeavesAtOnceThoughNothingIsToldOrReported(t *testing.T) {
@@ -41,19 +42,19 @@ func TestANodeThatStopsLeavesAtOnceThoughNothingIsToldOrReported(t *testing.T) {
 
 // leaves lets a node join and stop, and says how long it was thought to be there.
 func leaves(t *testing.T) time.Duration {
-	ca, hub := newAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
-	credentials := ca.issue(pki.LB, "lb1")
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	credentials := ca.Issue(pki.LB, "lb1")
 	ctx, cancel := context.WithCancel(t.Context())
 	joined := api.Join(ctx, api.JoinOptions{
-		Controllers: []string{address}, TLS: credentials.Client(), Hello: func() *ballastv1.Hello { return hello(credentials) }, Log: testLog(t),
+		Controllers: []string{address}, TLS: credentials.Client(), Hello: func() *ballastv1.Hello { return fleettest.Hello(credentials) }, Log: fleettest.Log(t),
 		OnState: func(string, *ballastv1.State) {}, OnWeights: func(*ballastv1.Weights) {}, OnChecks: func(string, []string) {}, OnLeft: func(string) {},
 		OnSources: func(string, *ballastv1.TunnelSources) {},
 	})
-	await(t, "the node has joined", func() bool { return len(joined.Connected()) == 1 && len(hub.Nodes()) == 1 })
+	fleettest.Await(t, "the node has joined", func() bool { return len(joined.Connected()) == 1 && len(hub.Nodes()) == 1 })
 	stopped := time.Now()
 	cancel()
 	joined.Wait()
-	await(t, "the node has left", func() bool { return len(hub.Nodes()) == 0 })
+	fleettest.Await(t, "the node has left", func() bool { return len(hub.Nodes()) == 0 })
 	return time.Since(stopped)
 }

@@ -1,7 +1,6 @@
-// Package controller is the brain of a fleet: the hub that nodes are connected to, the engine that judges health and weighs servers,
-// the desired state in a store, and the process `ballast controller` that is made of them. Hub and Engine also work inside a load
-// balancer that runs by a file.
-package controller
+// Package hub serves the streams of a fleet's nodes: it tells them the desired state and weights, and takes their reports. Controllers run
+// one, and a load balancer that runs by a file, for its agents.
+package hub
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package controller
+package hub
 
 import (
 	"bytes"
@@ -17,6 +17,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -45,8 +46,8 @@ type Reports interface {
 	Load(agent pki.Identity, report *ballastv1.LoadReport)
 }
 
-// HubOptions say who a hub is and whom it tells.
-type HubOptions struct {
+// Options say who a hub is and whom it tells.
+type Options struct {
 	Name    string // of the controller, or of the load balancer whose own controller this is
 	Version string
 	Reports Reports
@@ -67,8 +68,8 @@ const manyChanges = 16
 // and takes their reports. All methods are safe for concurrent use and return at once, whatever peers do: what waits for a
 // peer is a set of names, so the newest state and the newest weights of a service take the place of older ones.
 type Hub struct {
-	options HubOptions
-	metrics hubMetrics
+	options Options
+	metrics metrics
 
 	setting sync.Mutex // held while a view is taken; services change under both locks
 
@@ -101,8 +102,8 @@ type service struct {
 	addresses map[netip.Addr]bool
 }
 
-// NewHub returns a hub that has no state to tell yet: nodes that join before there is one are welcomed and wait.
-func NewHub(o HubOptions) *Hub {
+// New returns a hub that has no state to tell yet: nodes that join before there is one are welcomed and wait.
+func New(o Options) *Hub {
 	l := &o.Limits
 	l.HelloTimeout = cmp.Or(l.HelloTimeout, DefaultLimits.HelloTimeout)
 	l.WriteTimeout = cmp.Or(l.WriteTimeout, DefaultLimits.WriteTimeout)
@@ -111,17 +112,17 @@ func NewHub(o HubOptions) *Hub {
 	l.Bytes = cmp.Or(l.Bytes, DefaultLimits.Bytes)
 	l.Joins = cmp.Or(l.Joins, DefaultLimits.Joins)
 	if o.Identify == nil {
-		o.Identify = certified
+		o.Identify = Certified
 	}
 	h := &Hub{options: o, services: map[string]*service{}, weights: map[string]*softWeights{}, checks: map[string][]string{},
 		peers: map[peerKey]*peer{}, lost: map[peerKey]*ballastv1.NodeStatus{}, lbs: map[string]*peer{}, joins: map[peerKey]*rate.Limiter{}, said: map[string]time.Time{},
 		sources: map[string]lbSources{}, tunnels: &ballastv1.TunnelSources{Controller: o.Name}}
-	h.metrics = newHubMetrics(h)
+	h.metrics = newMetrics(h)
 	return h
 }
 
-func encodeService(v *ServiceView) *service {
-	s := &service{revision: v.Revision, lbs: serviceField(v.forLBs()), agents: serviceField(v.forAgents()),
+func encodeService(v *engine.ServiceView) *service {
+	s := &service{revision: v.Revision, lbs: serviceField(forLBs(v)), agents: serviceField(forAgents(v)),
 		names: map[string]bool{}, addresses: map[netip.Addr]bool{}}
 	for _, servers := range [][]model.Server{v.Service.Servers, v.Removed} {
 		for i := range servers {
@@ -147,7 +148,7 @@ type serviceChange struct {
 }
 
 // SetState takes the desired state as it is now. Peers are told what has changed since what they were told last.
-func (h *Hub) SetState(view *View) {
+func (h *Hub) SetState(view *engine.View) {
 	h.setting.Lock()
 	defer h.setting.Unlock()
 	services := make(map[string]*service, len(view.Services)) // encoded while peers are served
@@ -169,7 +170,7 @@ func (h *Hub) SetState(view *View) {
 			changes[name] = serviceChange{before: before}
 		}
 	}
-	nodes := view.nodes()
+	nodes := nodesOf(view)
 	newNodes := !proto.Equal(nodes, h.nodes)
 	for _, name := range view.Skipped {
 		if name == model.SecondTierName {

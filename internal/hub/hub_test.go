@@ -1,4 +1,4 @@
-package controller
+package hub
 
 import (
 	"context"
@@ -14,11 +14,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/engine"
+	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
-
-func asConnect(err error, to **connect.Error) bool { return errors.As(err, to) }
 
 // names lists the services of a state and what is gone.
 func names(state *ballastv1.State) (services, gone []string) {
@@ -37,30 +37,30 @@ func expectState(t *testing.T, state *ballastv1.State, revision uint64, complete
 }
 
 func TestANodeIsToldEverythingFirstAndThenWhatChanges(t *testing.T) {
-	ca, hub := newAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
-	lb := join(t, address, ca.issue(pki.LB, "lb1"))
-	web, mail := testService("web", 1, 2), testService("mail", 3)
-	hub.SetState(view(1, mail, web))
-	state := lb.state()
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
+	web, mail := fleettest.Service("web", 1, 2), fleettest.Service("mail", 3)
+	hub.SetState(fleettest.View(1, mail, web))
+	state := lb.State()
 	expectState(t, state, 1, true, "mail web", "")
 	if len(state.Services[1].Service.Servers) != 2 || len(state.Keys.Cookie) != 1 {
 		t.Errorf("have %v", state)
 	}
-	web = testService("web", 1, 2, 4)
+	web = fleettest.Service("web", 1, 2, 4)
 	web.Down = []uint16{2}
-	hub.SetState(view(2, mail, web))
-	state = lb.state()
+	hub.SetState(fleettest.View(2, mail, web))
+	state = lb.State()
 	expectState(t, state, 2, false, "web", "")
 	if !slices.Equal(state.Services[0].Down, []uint32{2}) || state.Keys != nil {
 		t.Errorf("have %v", state)
 	}
-	hub.SetState(view(3, web))
-	expectState(t, lb.state(), 3, false, "", "mail")
-	hub.SetState(view(4, web)) // nothing to tell
+	hub.SetState(fleettest.View(3, web))
+	expectState(t, lb.State(), 3, false, "", "mail")
+	hub.SetState(fleettest.View(4, web)) // nothing to tell
 	web.Cut = []uint16{2}
-	hub.SetState(view(5, web))
-	state = lb.state()
+	hub.SetState(fleettest.View(5, web))
+	state = lb.State()
 	expectState(t, state, 5, false, "web", "")
 	if got := state.Services[0].Service.Servers[1].State; got != "off" {
 		t.Errorf("the server whose connections are cut is %s", got)
@@ -68,75 +68,75 @@ func TestANodeIsToldEverythingFirstAndThenWhatChanges(t *testing.T) {
 }
 
 func TestAgentsHearOnlyOfServicesThatTheyAreServersOf(t *testing.T) {
-	ca, hub := newAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
-	web, mail, other := testService("web", 1), testService("mail", 2, 7), testService("other", 3)
-	other.Removed = testService("", 7).Service.Servers
-	hub.SetState(view(1, mail, other, web))
-	byName := join(t, address, ca.issue(pki.Agent, "s1"))
-	byAddress := join(t, address, ca.issue(pki.Agent, "host", "10.0.0.7", "192.0.2.1"))
-	expectState(t, byName.state(), 1, true, "web", "")
-	expectState(t, byAddress.state(), 1, true, "mail other", "")
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	web, mail, other := fleettest.Service("web", 1), fleettest.Service("mail", 2, 7), fleettest.Service("other", 3)
+	other.Removed = fleettest.Service("", 7).Service.Servers
+	hub.SetState(fleettest.View(1, mail, other, web))
+	byName := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
+	byAddress := fleettest.Join(t, address, ca.Issue(pki.Agent, "host", "10.0.0.7", "192.0.2.1"))
+	expectState(t, byName.State(), 1, true, "web", "")
+	expectState(t, byAddress.State(), 1, true, "mail other", "")
 
 	mail.Down, web.Past = []uint16{2}, [][]model.Share{{{ID: 1, Weight: 1}}} // of no interest to servers
-	hub.SetState(view(2, mail, other, web))
-	mail, other = testService("mail", 1), testService("other", 3)
-	hub.SetState(view(3, mail, other, web))
-	expectState(t, byName.state(), 3, false, "mail", "")
-	expectState(t, byAddress.state(), 3, false, "", "mail other")
+	hub.SetState(fleettest.View(2, mail, other, web))
+	mail, other = fleettest.Service("mail", 1), fleettest.Service("other", 3)
+	hub.SetState(fleettest.View(3, mail, other, web))
+	expectState(t, byName.State(), 3, false, "mail", "")
+	expectState(t, byAddress.State(), 3, false, "", "mail other")
 }
 
 func TestNodesAreToldAgainWhatWasSomethingElseInBetween(t *testing.T) {
-	ca, hub := newAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
-	web, mail := testService("web", 1), testService("mail", 2)
-	hub.SetState(view(1, mail, web))
-	lb, agent := join(t, address, ca.issue(pki.LB, "lb1")), join(t, address, ca.issue(pki.Agent, "s2"))
-	expectState(t, lb.state(), 1, true, "mail web", "")
-	expectState(t, agent.state(), 1, true, "mail", "")
-	next := view(4, mail, web) // another controller has told of web without its server at 2, and of shop at 3
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	web, mail := fleettest.Service("web", 1), fleettest.Service("mail", 2)
+	hub.SetState(fleettest.View(1, mail, web))
+	lb, agent := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1")), fleettest.Join(t, address, ca.Issue(pki.Agent, "s2"))
+	expectState(t, lb.State(), 1, true, "mail web", "")
+	expectState(t, agent.State(), 1, true, "mail", "")
+	next := fleettest.View(4, mail, web) // another controller has told of web without its server at 2, and of shop at 3
 	next.Skipped = []string{"shop", "web"}
 	hub.SetState(next)
-	expectState(t, lb.state(), 4, false, "web", "shop")
-	expectState(t, agent.state(), 4, false, "", "shop web")
-	next = view(9, mail, web)
+	expectState(t, lb.State(), 4, false, "web", "shop")
+	expectState(t, agent.State(), 4, false, "", "shop web")
+	next = fleettest.View(9, mail, web)
 	next.Whole = true
 	hub.SetState(next)
-	expectState(t, lb.state(), 9, true, "mail web", "")
-	expectState(t, agent.state(), 9, true, "mail", "")
+	expectState(t, lb.State(), 9, true, "mail web", "")
+	expectState(t, agent.State(), 9, true, "mail", "")
 }
 
 // What it would tell was given up since: keys that were dropped, servers that are gone.
 func TestAControllerThatIsCutOffFromItsStoreServesNobodyWhoKnowsMore(t *testing.T) {
 	newest, confirmed := uint64(7), errors.New("etcd has no leader")
-	hub := testHub(t, func(o *HubOptions) {
+	hub := testHub(t, func(o *Options) {
 		o.Newest = func(context.Context) (uint64, error) { return newest, confirmed }
 	})
-	ca := newAuthority(t)
-	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
-	lb := ca.issue(pki.LB, "lb1")
+	ca := fleettest.NewAuthority(t)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	lb := ca.Issue(pki.LB, "lb1")
 	as := func(revision uint64) *ballastv1.Hello {
-		h := hello(lb)
+		h := fleettest.Hello(lb)
 		h.Revision = revision
 		return h
 	}
 	welcome := func(what string, h *ballastv1.Hello) {
 		t.Helper()
-		c := converse(t, address, lb, h)
-		if c.next().GetWelcome() == nil {
+		c := fleettest.Converse(t, address, lb, h)
+		if c.Next().GetWelcome() == nil {
 			t.Fatalf("%s is not welcome", what)
 		}
-		c.cancel()
+		c.Cancel()
 	}
 	welcome("who joins before the store was read", as(8))
-	hub.SetState(view(7))
+	hub.SetState(fleettest.View(7))
 	welcome("who knows as much", as(7))
-	why := converse(t, address, lb, as(8)).ends()
+	why := fleettest.Converse(t, address, lb, as(8)).Ends()
 	if why.Code() != connect.CodeUnavailable || !strings.Contains(why.Message(), "knows revision 7 of the desired state, lb lb1 runs by 8: etcd has no leader") {
 		t.Errorf("who knows more ended with %v", why)
 	}
 	newest, confirmed = 9, nil // the answer is there before the state
-	if why := converse(t, address, lb, as(8)).ends(); why.Code() != connect.CodeUnavailable {
+	if why := fleettest.Converse(t, address, lb, as(8)).Ends(); why.Code() != connect.CodeUnavailable {
 		t.Errorf("before the newest state was read who knows more ended with %v", why)
 	}
 	newest = 7 // the store was restored from a copy
@@ -144,14 +144,14 @@ func TestAControllerThatIsCutOffFromItsStoreServesNobodyWhoKnowsMore(t *testing.
 }
 
 func TestOnlyNodesWithTheirOwnCertificateAndOurVersionJoin(t *testing.T) {
-	ca, hub := newAuthority(t), testHub(t, nil)
-	impatient := testHub(t, func(o *HubOptions) { o.Limits.HelloTimeout = 50 * time.Millisecond })
-	server := ca.issue(pki.Controller, "c1").Server()
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	impatient := testHub(t, func(o *Options) { o.Limits.HelloTimeout = 50 * time.Millisecond })
+	server := ca.Issue(pki.Controller, "c1").Server()
 	address, _ := serveHub(t, hub, server)
 	addressOfImpatient, _ := serveHub(t, impatient, server)
-	lb := ca.issue(pki.LB, "lb1")
+	lb := ca.Issue(pki.LB, "lb1")
 	is := func(change func(*ballastv1.Hello)) *ballastv1.Hello {
-		h := hello(lb)
+		h := fleettest.Hello(lb)
 		change(h)
 		return h
 	}
@@ -165,7 +165,7 @@ func TestOnlyNodesWithTheirOwnCertificateAndOurVersionJoin(t *testing.T) {
 		"other role":    {lb, is(func(h *ballastv1.Hello) { h.Role = "agent" }), connect.CodePermissionDenied, []string{"role lb, not agent"}},
 		"other name":    {lb, is(func(h *ballastv1.Hello) { h.Name = "lb2" }), connect.CodePermissionDenied, []string{"lb lb1, not for lb2"}},
 		"long words":    {lb, is(func(h *ballastv1.Hello) { h.Version = strings.Repeat("1", 1<<20) }), connect.CodeInvalidArgument, []string{"more than 256 bytes"}},
-		"no node":       {ca.issue(pki.Ctl, "me"), hello(lb), connect.CodePermissionDenied, []string{"role ctl"}},
+		"no node":       {ca.Issue(pki.Ctl, "me"), fleettest.Hello(lb), connect.CodePermissionDenied, []string{"role ctl"}},
 		"no hello":      {lb, nil, connect.CodeDeadlineExceeded, []string{"no Hello"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -173,11 +173,11 @@ func TestOnlyNodesWithTheirOwnCertificateAndOurVersionJoin(t *testing.T) {
 			if c.hello == nil {
 				at = addressOfImpatient
 			}
-			stream := converse(t, at, c.credentials, c.hello)
+			stream := fleettest.Converse(t, at, c.credentials, c.hello)
 			if c.hello == nil {
-				stream.stream.Send(nil) // the headers
+				stream.Stream.Send(nil) // the headers
 			}
-			why := stream.ends()
+			why := stream.Ends()
 			if why.Code() != c.code {
 				t.Errorf("ended with %v", why)
 			}
@@ -189,8 +189,8 @@ func TestOnlyNodesWithTheirOwnCertificateAndOurVersionJoin(t *testing.T) {
 		})
 	}
 	t.Run("other authority", func(t *testing.T) {
-		stranger := newAuthority(t).issue(pki.LB, "lb1")
-		why := converse(t, address, stranger, hello(stranger)).ends()
+		stranger := fleettest.NewAuthority(t).Issue(pki.LB, "lb1")
+		why := fleettest.Converse(t, address, stranger, fleettest.Hello(stranger)).Ends()
 		if why.Code() != connect.CodeUnavailable {
 			t.Errorf("ended with %v", why)
 		}
@@ -201,51 +201,51 @@ func TestOnlyNodesWithTheirOwnCertificateAndOurVersionJoin(t *testing.T) {
 }
 
 func TestANewerStreamTakesThePlaceOfTheOlder(t *testing.T) {
-	ca, hub := newAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
-	lb := ca.issue(pki.LB, "lb1")
-	older := join(t, address, lb)
-	newer := join(t, address, lb)
-	if why := older.ends(); why.Code() != connect.CodeAborted || !strings.Contains(why.Message(), "joined anew") {
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	lb := ca.Issue(pki.LB, "lb1")
+	older := fleettest.Join(t, address, lb)
+	newer := fleettest.Join(t, address, lb)
+	if why := older.Ends(); why.Code() != connect.CodeAborted || !strings.Contains(why.Message(), "joined anew") {
 		t.Errorf("the older stream ended with %v", why)
 	}
-	hub.SetState(view(1, testService("web", 1)))
-	expectState(t, newer.state(), 1, true, "web", "")
+	hub.SetState(fleettest.View(1, fleettest.Service("web", 1)))
+	expectState(t, newer.State(), 1, true, "web", "")
 	if nodes := hub.Nodes(); len(nodes) != 1 || nodes[0].Name != "lb1" || nodes[0].Version != "9.9.9" {
 		t.Errorf("nodes: %v", nodes)
 	}
 }
 
 func TestAFloodingPeerIsCutWithTheReason(t *testing.T) {
-	ca, hub := newAuthority(t), testHub(t, func(o *HubOptions) { o.Limits.Messages = 5 })
-	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
-	lb := join(t, address, ca.issue(pki.LB, "lb1"))
-	good := join(t, address, ca.issue(pki.LB, "lb2"))
+	ca, hub := fleettest.NewAuthority(t), testHub(t, func(o *Options) { o.Limits.Messages = 5 })
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
+	good := fleettest.Join(t, address, ca.Issue(pki.LB, "lb2"))
 	report := &ballastv1.FromNode{Message: &ballastv1.FromNode_Traffic{Traffic: &ballastv1.TrafficReport{}}}
 	for range 1000 {
-		if lb.send(report) != nil {
+		if lb.Send(report) != nil {
 			break
 		}
 	}
-	if why := lb.ends(); why.Code() != connect.CodeResourceExhausted || !strings.Contains(why.Message(), "5 messages") {
+	if why := lb.Ends(); why.Code() != connect.CodeResourceExhausted || !strings.Contains(why.Message(), "5 messages") {
 		t.Errorf("ended with %v", why)
 	}
 	if count := counted(hub.metrics.refused.WithLabelValues("flooding")); count != 1 {
 		t.Errorf("counted %v times", count)
 	}
-	hub.SetState(view(1, testService("web", 1)))
-	expectState(t, good.state(), 1, true, "web", "")
+	hub.SetState(fleettest.View(1, fleettest.Service("web", 1)))
+	expectState(t, good.State(), 1, true, "web", "")
 }
 
 func TestANodeThatJoinsOverAndOverIsRefusedForAWhile(t *testing.T) {
-	ca, hub := newAuthority(t), testHub(t, func(o *HubOptions) { o.Limits.Joins = 0.001 })
-	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
-	lb := ca.issue(pki.LB, "lb1")
+	ca, hub := fleettest.NewAuthority(t), testHub(t, func(o *Options) { o.Limits.Joins = 0.001 })
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	lb := ca.Issue(pki.LB, "lb1")
 	var why *connect.Error
 	for range 20 {
-		c := converse(t, address, lb, hello(lb))
-		if message, err := c.stream.Receive(); err != nil {
-			asConnect(err, &why)
+		c := fleettest.Converse(t, address, lb, fleettest.Hello(lb))
+		if message, err := c.Stream.Receive(); err != nil {
+			errors.As(err, &why)
 			break
 		} else if message.GetWelcome() == nil {
 			t.Fatalf("no welcome but %v", message)
@@ -254,37 +254,37 @@ func TestANodeThatJoinsOverAndOverIsRefusedForAWhile(t *testing.T) {
 	if why == nil || why.Code() != connect.CodeResourceExhausted || !strings.Contains(why.Message(), "another node of that name") {
 		t.Errorf("refused with %v", why)
 	}
-	join(t, address, ca.issue(pki.LB, "lb2"))
+	fleettest.Join(t, address, ca.Issue(pki.LB, "lb2"))
 }
 
 func TestAMessageThatIsTooLargeOrNotForTheRoleEndsTheStream(t *testing.T) {
-	ca, hub := newAuthority(t), testHub(t, func(o *HubOptions) { o.Limits.MessageBytes = 1000 })
-	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
-	large := join(t, address, ca.issue(pki.LB, "lb1"))
+	ca, hub := fleettest.NewAuthority(t), testHub(t, func(o *Options) { o.Limits.MessageBytes = 1000 })
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	large := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
 	traffic := &ballastv1.TrafficReport{}
 	for range 100 {
 		traffic.Servers = append(traffic.Servers, &ballastv1.ServerTraffic{Service: "a service with a long name", Packets: 1 << 60})
 	}
-	large.send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Traffic{Traffic: traffic}})
-	if why := large.ends(); why.Code() != connect.CodeResourceExhausted {
+	large.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Traffic{Traffic: traffic}})
+	if why := large.Ends(); why.Code() != connect.CodeResourceExhausted {
 		t.Errorf("ended with %v", why)
 	}
-	agent := join(t, address, ca.issue(pki.Agent, "s1"))
-	agent.send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Health{Health: &ballastv1.HealthReport{}}})
-	if why := agent.ends(); why.Code() != connect.CodeInvalidArgument || !strings.Contains(why.Message(), "role lb, not agent") {
+	agent := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
+	agent.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Health{Health: &ballastv1.HealthReport{}}})
+	if why := agent.Ends(); why.Code() != connect.CodeInvalidArgument || !strings.Contains(why.Message(), "role lb, not agent") {
 		t.Errorf("ended with %v", why)
 	}
 }
 
 func TestOfANodesComplaintsOnlySoMuchIsKept(t *testing.T) {
-	ca, hub := newAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
-	hub.SetState(view(1))
-	agent := join(t, address, ca.issue(pki.Agent, "s1"))
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	hub.SetState(fleettest.View(1))
+	agent := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
 	complaints := slices.Repeat([]string{strings.Repeat("é", 10000)}, 500)
-	agent.send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Load{Load: &ballastv1.LoadReport{Unavailable: complaints}}})
+	agent.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Load{Load: &ballastv1.LoadReport{Unavailable: complaints}}})
 	var kept []string
-	await(t, "the report", func() bool { kept = hub.Nodes()[0].Problems; return len(kept) > 0 })
+	fleettest.Await(t, "the report", func() bool { kept = hub.Nodes()[0].Problems; return len(kept) > 0 })
 	if bytes := len(strings.Join(kept, "")); bytes > 1<<16 {
 		t.Errorf("%d complaints of %d bytes are kept", len(kept), bytes)
 	}
@@ -299,15 +299,15 @@ func weights(service string, term, version uint64, complete bool, pairs ...uint3
 }
 
 func TestAPeerThatNeverReadsHoldsNobodyUpAndGetsTheNewestOfEverything(t *testing.T) {
-	ca, hub := newAuthority(t), testHub(t, func(o *HubOptions) { o.Limits.WriteTimeout = time.Hour }) // it reads in the end, however late that is
-	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
-	var services []ServiceView
+	ca, hub := fleettest.NewAuthority(t), testHub(t, func(o *Options) { o.Limits.WriteTimeout = time.Hour }) // it reads in the end, however late that is
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	var services []engine.ServiceView
 	for i := range 4 {
-		services = append(services, testService(fmt.Sprint("service", i), manyIDs(200)...))
+		services = append(services, fleettest.Service(fmt.Sprint("service", i), fleettest.ManyIDs(200)...))
 	}
-	hub.SetState(view(1, services...))
-	idle, reader := join(t, address, ca.issue(pki.LB, "idle")), join(t, address, ca.issue(pki.LB, "reader"))
-	expectState(t, reader.state(), 1, true, "service0 service1 service2 service3", "")
+	hub.SetState(fleettest.View(1, services...))
+	idle, reader := fleettest.Join(t, address, ca.Issue(pki.LB, "idle")), fleettest.Join(t, address, ca.Issue(pki.LB, "reader"))
+	expectState(t, reader.State(), 1, true, "service0 service1 service2 service3", "")
 
 	const updates = 10000
 	last := map[string]map[uint32]uint32{}
@@ -326,14 +326,14 @@ func TestAPeerThatNeverReadsHoldsNobodyUpAndGetsTheNewestOfEverything(t *testing
 		}
 	}
 	services[0].Down = []uint16{1}
-	hub.SetState(view(2, services...))
+	hub.SetState(fleettest.View(2, services...))
 
 	// Whoever reads has the state soon, and in the end the newest weights.
-	for peer, c := range map[string]*conversation{"reader": reader, "idle": idle} {
+	for peer, c := range map[string]*fleettest.Conversation{"reader": reader, "idle": idle} {
 		have, revision := map[string]*ballastv1.Weights{}, uint64(0)
 		values := map[string]map[uint32]uint32{}
 		for revision < 2 || !newest(have, updates) {
-			message := c.next()
+			message := c.Next()
 			if s := message.GetState(); s != nil {
 				revision = s.Revision
 			}
@@ -367,13 +367,6 @@ func TestAPeerThatNeverReadsHoldsNobodyUpAndGetsTheNewestOfEverything(t *testing
 	}
 }
 
-func manyIDs(n int) (ids []int) {
-	for i := range n {
-		ids = append(ids, i+1)
-	}
-	return ids
-}
-
 // newest reports whether the last update of each of the four services has come.
 func newest(have map[string]*ballastv1.Weights, updates uint64) bool {
 	for _, w := range have {
@@ -385,16 +378,16 @@ func newest(have map[string]*ballastv1.Weights, updates uint64) bool {
 }
 
 func TestAPeerThatTakesNothingForLongIsCut(t *testing.T) {
-	ca, hub := newAuthority(t), testHub(t, func(o *HubOptions) { o.Limits.WriteTimeout = 200 * time.Millisecond })
-	address, _ := serveHub(t, hub, ca.issue(pki.Controller, "c1").Server())
-	hub.SetState(view(1, testService("web", 1)))
-	join(t, address, ca.issue(pki.LB, "lb1"))
+	ca, hub := fleettest.NewAuthority(t), testHub(t, func(o *Options) { o.Limits.WriteTimeout = 200 * time.Millisecond })
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	hub.SetState(fleettest.View(1, fleettest.Service("web", 1)))
+	fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
 	ids := make([]uint32, 0, 8000)
 	for id := range uint32(4000) {
 		ids = append(ids, id+1, id)
 	}
 	version := uint64(0)
-	await(t, "the peer is cut", func() bool { // until nothing more fits into its window of 4 MB
+	fleettest.Await(t, "the peer is cut", func() bool { // until nothing more fits into its window of 4 MB
 		for range 20 {
 			version++
 			hub.Weigh(weights("web", 1, version, true, ids...))
@@ -408,15 +401,15 @@ func TestAPeerThatTakesNothingForLongIsCut(t *testing.T) {
 
 func TestStateIsNeverDelayedByWeights(t *testing.T) {
 	hub := testHub(t, nil)
-	services := []ServiceView{testService("a", 1), testService("b", 1)}
-	hub.SetState(view(1, services...))
+	services := []engine.ServiceView{fleettest.Service("a", 1), fleettest.Service("b", 1)}
+	hub.SetState(fleettest.View(1, services...))
 	p := newPeer(pki.Identity{Role: pki.LB, Name: "lb1"}, &ballastv1.Hello{}, &call{request: httptest.NewRequest("POST", "/", nil)}, &DefaultLimits)
 	hub.enter(p)
 	decode := func(f *frame) *ballastv1.ToNode {
 		encoded, err := codec{}.Marshal(f)
-		require(t, err)
+		fleettest.Require(t, err)
 		message := &ballastv1.ToNode{}
-		require(t, proto.Unmarshal(encoded, message))
+		fleettest.Require(t, proto.Unmarshal(encoded, message))
 		return message
 	}
 	expectState(t, decode(hub.next(p)).GetState(), 1, true, "a b", "")
@@ -424,13 +417,13 @@ func TestStateIsNeverDelayedByWeights(t *testing.T) {
 	hub.Weigh(weights("b", 1, 1, true, 1, 5))
 	hub.Weigh(weights("b", 1, 2, false, 1, 6))
 	services[1].Down = []uint16{1}
-	hub.SetState(view(2, services...))
+	hub.SetState(fleettest.View(2, services...))
 	expectState(t, decode(hub.next(p)).GetState(), 2, false, "b", "")
 	if got := decode(hub.next(p)).GetWeights(); got.Service != "a" {
 		t.Errorf("first come the weights of %s", got.Service)
 	}
 	services[0].Down = []uint16{1}
-	hub.SetState(view(3, services...))
+	hub.SetState(fleettest.View(3, services...))
 	expectState(t, decode(hub.next(p)).GetState(), 3, false, "a", "")
 	if got := decode(hub.next(p)).GetWeights(); got.Service != "b" || got.Version != 2 || !got.Complete || got.Weights[0] != 6 {
 		t.Errorf("the sum of the updates of b is %v", got)

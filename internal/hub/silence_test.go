@@ -1,5 +1,5 @@
 // How long a controller bears peers that connect and say nothing, whatever their certificate.
-package controller
+package hub
 
 import (
 	"context"
@@ -13,13 +13,14 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/apitest"
+	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 // served runs f with a way to connect to a controller's server, at a time of its own.
 func served(t *testing.T, f func(t *testing.T, connect func() net.Conn, operator *tls.Config)) {
 	synctest.Test(t, func(t *testing.T) {
-		ca := newAuthority(t)
+		ca := fleettest.NewAuthority(t)
 		listener, ended := apitest.NewPipes(), make(chan error)
 		mux := http.NewServeMux()
 		mux.HandleFunc("GET /once", func(http.ResponseWriter, *http.Request) {})
@@ -28,9 +29,9 @@ func served(t *testing.T, f func(t *testing.T, connect func() net.Conn, operator
 			<-r.Context().Done()
 		})
 		ctx, cancel := context.WithCancel(t.Context())
-		server := ca.issue(pki.Controller, "c1").Server()
+		server := ca.Issue(pki.Controller, "c1").Server()
 		go func() { ended <- Serve(ctx, listener, server, mux) }()
-		f(t, listener.Connect, ca.issue(pki.Ctl, "me").Client())
+		f(t, listener.Connect, ca.Issue(pki.Ctl, "me").Client())
 		cancel()
 		<-ended
 	})
@@ -46,7 +47,7 @@ func TestPeersThatSayNothingAreNotKept(t *testing.T) {
 					config := operator.Clone()
 					config.NextProtos, config.ServerName = []string{protocol}, "c1"
 					secure := tls.Client(connection, config)
-					require(t, secure.HandshakeContext(t.Context()))
+					fleettest.Require(t, secure.HandshakeContext(t.Context()))
 					connection = secure
 				}
 				defer connection.Close()
@@ -73,9 +74,9 @@ func TestConnectionsWithoutRequestsEndAndStreamsStay(t *testing.T) {
 				return secure, secure.HandshakeContext(ctx)
 			}}
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://c1/"+path, nil)
-			require(t, err)
+			fleettest.Require(t, err)
 			answer, err := transport.RoundTrip(request)
-			require(t, err)
+			fleettest.Require(t, err)
 			select {
 			case <-dropped:
 				if stays {

@@ -1,4 +1,5 @@
-package controller
+// Package rendezvous elects by the highest hash of name and subject.
+package rendezvous
 
 import (
 	"cmp"
@@ -7,10 +8,10 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/siphash"
 )
 
-// elect returns the names that a subject falls to, at most most of them, best first: those with the highest hash of name and subject
+// Elect returns the names that a subject falls to, at most most of them, best first
 // (Thaler and Ravishankar 1998, "Using name-based mappings to increase hit rates"). Everybody who knows the same names elects the
 // same, and when a name comes or goes only what falls to it moves.
-func elect(subject string, names []string, most int) []string {
+func Elect(subject string, names []string, most int) []string {
 	if most == 1 && len(names) > 0 {
 		return []string{slices.MaxFunc(names, func(a, b string) int { return byScore(subject, a, b) })}
 	}

@@ -1,0 +1,117 @@
+package controller
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/fleettest"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// fleetNode is a load balancer or an agent, as far as controllers see it.
+type fleetNode struct {
+	joined *api.Joined
+	stop   func()
+
+	mutex    sync.Mutex
+	follower follow.Follower
+	states   map[string]*ballastv1.ServiceState
+	nodes    *ballastv1.Nodes
+	weights  map[string]*follow.Weights
+	from     map[string]uint64 // service -> term of its last weights
+	checks   map[string][]string
+	sources  map[string]*ballastv1.TunnelSources
+}
+
+// joinAll keeps streams to controllers until the test ends.
+func joinAll(t testing.TB, credentials *pki.Credentials, controllers ...*running) *fleetNode {
+	var addresses []string
+	for _, c := range controllers {
+		addresses = append(addresses, c.address)
+	}
+	return joinAt(t, credentials, nil, addresses...)
+}
+
+func joinAt(t testing.TB, credentials *pki.Credentials, dial func(context.Context, string, string) (net.Conn, error), addresses ...string) *fleetNode {
+	n := &fleetNode{states: map[string]*ballastv1.ServiceState{}, weights: map[string]*follow.Weights{}, from: map[string]uint64{}, checks: map[string][]string{}, sources: map[string]*ballastv1.TunnelSources{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	n.joined = api.Join(ctx, api.JoinOptions{
+		Controllers: addresses, TLS: credentials.Client(), Dial: dial, Hello: func() *ballastv1.Hello { return fleettest.Hello(credentials) }, Log: fleettest.Log(t).With("node", credentials.Identity().Name),
+		OnState: n.onState, OnWeights: n.onWeights,
+		OnChecks: func(controller string, services []string) {
+			n.mutex.Lock()
+			defer n.mutex.Unlock()
+			n.checks[controller] = services
+		},
+		OnSources: func(controller string, list *ballastv1.TunnelSources) {
+			n.mutex.Lock()
+			defer n.mutex.Unlock()
+			n.sources[controller] = list
+		},
+		OnLeft: func(controller string) {
+			n.mutex.Lock()
+			defer n.mutex.Unlock()
+			n.follower.Left(controller)
+			delete(n.checks, controller)
+		},
+	})
+	n.stop = func() { cancel(); n.joined.Wait() }
+	t.Cleanup(n.stop)
+	return n
+}
+
+func (n *fleetNode) onState(controller string, state *ballastv1.State) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	if !n.follower.Offer(controller, state.Revision, state.Complete) {
+		return
+	}
+	n.follower.Take(state.Revision)
+	if state.Complete {
+		clear(n.states)
+	}
+	for _, s := range state.Services {
+		n.states[s.Service.Name] = s
+	}
+	for _, name := range state.Gone {
+		delete(n.states, name)
+	}
+	if state.Nodes != nil {
+		n.nodes = state.Nodes
+	}
+}
+
+func (n *fleetNode) onWeights(w *ballastv1.Weights) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	if n.weights[w.Service] == nil {
+		n.weights[w.Service] = &follow.Weights{}
+	}
+	known := n.weights[w.Service]
+	if known.Take(w.Term, w.Version, w.Complete, w.Ids, w.Weights); known.Version == w.Version && known.Term == w.Term {
+		n.from[w.Service] = w.Term
+	}
+}
+
+// has reports whether the node knows the services with that many servers each, and no other.
+func (n *fleetNode) has(servers map[string]int) bool {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	for name, count := range servers {
+		if s := n.states[name]; s == nil || len(s.Service.Servers) != count {
+			return false
+		}
+	}
+	return len(n.states) == len(servers)
+}
+
+func (n *fleetNode) locked(f func() bool) bool {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	return f()
+}

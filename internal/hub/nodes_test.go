@@ -1,0 +1,153 @@
+package hub
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/fleettest"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+func condition(ready bool, problems ...string) *ballastv1.FromNode {
+	return &ballastv1.FromNode{Message: &ballastv1.FromNode_Condition{Condition: &ballastv1.Condition{Ready: ready, Problems: problems}}}
+}
+
+func TestWhatNodesSayOfThemselvesIsListedUntilTheySayOtherwise(t *testing.T) {
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	hub.SetState(fleettest.View(1))
+	agent := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
+	told := func(ready string, problems ...string) func() bool {
+		return func() bool {
+			nodes := hub.Nodes()
+			return len(nodes) == 1 && nodes[0].Ready == ready && slices.Equal(nodes[0].Problems, problems)
+		}
+	}
+	fleettest.Await(t, "nothing known", told(""))
+	agent.Send(condition(false, "198.51.100.1 is not an address of this host", "\x1b]0;owned\a"))
+	fleettest.Await(t, "its problems, with nothing that a terminal would obey", told("no", "198.51.100.1 is not an address of this host", " ]0;owned "))
+	agent.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Load{Load: &ballastv1.LoadReport{Unavailable: []string{"cpu: no cgroup"}}}})
+	fleettest.Await(t, "what it cannot measure, too", told("no", "198.51.100.1 is not an address of this host", " ]0;owned ", "cpu: no cgroup"))
+	agent.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Load{Load: &ballastv1.LoadReport{}}})
+	agent.Send(condition(true))
+	fleettest.Await(t, "all well", told("yes"))
+	agent.Send(condition(true, slices.Repeat([]string{strings.Repeat("é", 10000)}, 500)...))
+	fleettest.Await(t, "a flood of problems", func() bool { return len(hub.Nodes()[0].Problems) > 0 })
+	if kept := hub.Nodes()[0].Problems; len(strings.Join(kept, "")) > 1<<16 {
+		t.Errorf("%d problems are kept", len(kept))
+	}
+}
+
+func TestNodesThatLeaveAreListedAsLostUntilTheyAreBack(t *testing.T) {
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	hub.SetState(fleettest.View(1))
+	began := time.Now()
+	agent := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
+	agent.Send(condition(false, "broken"))
+	fleettest.Await(t, "the agent", func() bool { nodes := hub.Nodes(); return len(nodes) == 1 && nodes[0].Ready == "no" })
+	agent.Stream.CloseRequest()
+	fleettest.Await(t, "the loss", func() bool { return len(hub.Nodes()) == 0 && len(hub.Lost()) == 1 })
+	if n := hub.Lost()[0]; n.Name != "s1" || n.Role != "agent" || n.Ready != ReadyLost || n.LastSeen.AsTime().Before(began) || !slices.Equal(n.Problems, []string{"not connected any more"}) {
+		t.Errorf("lost is %v", n)
+	}
+	fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
+	fleettest.Await(t, "the agent again", func() bool { return len(hub.Nodes()) == 1 && len(hub.Lost()) == 0 })
+
+	for i := range 2 * lostNodes { // whoever makes up names is not remembered for ever
+		hub.mutex.Lock()
+		hub.lose(&peer{identity: pki.Identity{Role: pki.Agent, Name: fmt.Sprint("made-up-", i)}})
+		hub.mutex.Unlock()
+	}
+	if n := len(hub.Lost()); n != lostNodes {
+		t.Errorf("%d are remembered", n)
+	}
+	hub.mutex.Lock()
+	for _, n := range hub.lost {
+		n.LastSeen = timestamppb.New(time.Now().Add(-LostLife - time.Second))
+	}
+	hub.mutex.Unlock()
+	if n := len(hub.Lost()); n != 0 {
+		t.Errorf("%d are remembered after a day", n)
+	}
+}
+
+func TestNodesAddNoRowsToTables(t *testing.T) {
+	told := make(chan string, 1)
+	hub := testHub(t, func(o *Options) { o.Reports = healthTold{ignored{}, told} })
+	ca := fleettest.NewAuthority(t)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	hub.SetState(fleettest.View(1))
+	lb := ca.Issue(pki.LB, "lb1")
+	forged := fleettest.Hello(lb)
+	forged.Version = "1\nlb9\tyes\x1b[2J"
+	node := fleettest.Converse(t, address, lb, forged)
+	node.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Health{Health: &ballastv1.HealthReport{Servers: []*ballastv1.ServerHealth{{Id: 1, Detail: "down\ns9\tactive"}}}}})
+	if detail := <-told; detail != "down s9 active" {
+		t.Errorf("why a server is down: %q", detail)
+	}
+	if nodes := hub.Nodes(); len(nodes) != 1 || nodes[0].Version != "1 lb9 yes [2J" {
+		t.Errorf("%v", nodes)
+	}
+}
+
+// healthTold passes on what the first server's health is said to be.
+type healthTold struct {
+	ignored
+	told chan string
+}
+
+func (h healthTold) Health(_ string, report *ballastv1.HealthReport) {
+	h.told <- report.Servers[0].Detail
+}
+
+func TestALostNodeIsForgottenAndAConnectedOneIsNot(t *testing.T) {
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	hub.SetState(fleettest.View(1))
+	refused := func(code connect.Code) {
+		t.Helper()
+		if _, err := hub.Forget("s1"); connect.CodeOf(err) != code {
+			t.Errorf("%v, want %v", err, code)
+		}
+	}
+	refused(connect.CodeNotFound)
+	agent := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
+	fleettest.Await(t, "the agent", func() bool { return len(hub.Nodes()) == 1 })
+	refused(connect.CodeFailedPrecondition)
+	agent.Stream.CloseRequest()
+	fleettest.Await(t, "the loss", func() bool { return len(hub.Lost()) == 1 })
+	if lost := hub.KeyNodes().Lost; len(lost) != 1 {
+		t.Errorf("%v", lost)
+	}
+	if forgotten, err := hub.Forget("s1"); err != nil || !slices.Equal(forgotten, []string{"agent s1: forgotten"}) {
+		t.Errorf("%q, %v", forgotten, err)
+	}
+	if n := len(hub.Lost()) + len(hub.KeyNodes().Lost); n != 0 {
+		t.Errorf("%d are remembered", n)
+	}
+	refused(connect.CodeNotFound)
+}
+
+func TestALoadBalancerThatDoesNotTakeWhatItIsToldIsMarked(t *testing.T) {
+	now := time.Now()
+	p := &peer{identity: pki.Identity{Role: pki.LB, Name: "lb1"}, told: 7, toldAt: now.Add(-behindTime / 2), applied: 6}
+	if n := p.status(now); len(n.Problems) != 0 {
+		t.Errorf("marked at once: %q", n.Problems)
+	}
+	p.toldAt = now.Add(-2 * behindTime)
+	if n := p.status(now); !slices.Equal(n.Problems, []string{"its tables say revision 6, it was told 7"}) {
+		t.Errorf("not marked: %q", n.Problems)
+	}
+	p.applied = 7
+	if n := p.status(now); len(n.Problems) != 0 {
+		t.Errorf("marked although it has it: %q", n.Problems)
+	}
+}

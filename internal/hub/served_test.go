@@ -1,0 +1,62 @@
+// What the tests of hubs share.
+package hub
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/fleettest"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// serveHub answers by TLS on loopback until the test ends, or stop is called.
+func serveHub(t testing.TB, hub *Hub, config *tls.Config) (address string, stop func()) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	fleettest.Require(t, err)
+	mux := http.NewServeMux()
+	mux.Handle(hub.Handler())
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(ctx, listener, config, mux) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		fleettest.Require(t, <-ended)
+	}
+	t.Cleanup(stop)
+	return listener.Addr().String(), stop
+}
+
+// ignored takes reports and forgets them.
+type ignored struct{}
+
+func (ignored) Traffic(string, *ballastv1.TrafficReport) {}
+func (ignored) Health(string, *ballastv1.HealthReport)   {}
+func (ignored) Load(pki.Identity, *ballastv1.LoadReport) {}
+func testHub(t testing.TB, change func(o *Options)) *Hub {
+	o := Options{Name: "c1", Version: "1.2.3", Reports: ignored{}, Log: fleettest.Log(t)}
+	if change != nil {
+		change(&o)
+	}
+	return New(o)
+}
+
+func counted(counter prometheus.Counter) float64 {
+	var metric dto.Metric
+	if err := counter.Write(&metric); err != nil {
+		panic(err)
+	}
+	return metric.Counter.GetValue()
+}

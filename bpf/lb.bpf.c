@@ -373,7 +373,7 @@ __noinline int route_answer(struct xdp_md *ctx, __u32 l3, __u32 ipv6)
 }
 
 /* The whole walk, for every packet. */
-static __noinline int any_way(struct xdp_md *ctx, int came)
+inline_always int any_way(struct xdp_md *ctx, int came)
 {
 	struct packet packet = {};
 	struct decision decision = {};
@@ -443,15 +443,14 @@ inline_always int usual_way(struct xdp_md *ctx, const struct packet *p)
 	return verdict >= DROPPED_MALFORMED ? XDP_DROP : transmit(ctx, d.server);
 }
 
-/* Functions of their own: with any_way they would not fit on one stack. */
-static __noinline int usual_ipv4(struct xdp_md *ctx)
+inline_always int usual_ipv4(struct xdp_md *ctx)
 {
 	struct packet packet = {};
 
 	return parse_usual_ipv4(&packet, ctx) ? usual_way(ctx, &packet) : UNUSUAL;
 }
 
-static __noinline int usual_ipv6(struct xdp_md *ctx)
+inline_always int usual_ipv6(struct xdp_md *ctx)
 {
 	struct packet packet = {};
 
@@ -499,26 +498,45 @@ static __noinline enum verdict take_off(struct xdp_md *ctx, volatile __u8 *came)
 	return tunnel_strip(ctx, &t) ? VERDICT_CONTINUE : DROPPED_MALFORMED;
 }
 
-inline_always int walk_frame(struct xdp_md *ctx, int came)
+inline_always int usual_frame(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	int action = UNUSUAL;
 	__be16 protocol;
 
 	if (data + sizeof(struct ethhdr) > end || trace_enabled || !addressed_to_us(ctx, data))
-		return any_way(ctx, came);
+		return UNUSUAL;
 	protocol = *(__be16 *)(data + offsetof(struct ethhdr, h_proto));
 	if (protocol == bpf_htons(ETH_P_IP))
-		action = usual_ipv4(ctx);
-	else if (protocol == bpf_htons(ETH_P_IPV6))
-		action = usual_ipv6(ctx);
-	return action == UNUSUAL ? any_way(ctx, came) : action;
+		return usual_ipv4(ctx);
+	return protocol == bpf_htons(ETH_P_IPV6) ? usual_ipv6(ctx) : UNUSUAL;
 }
+
+SEC("xdp.frags")
+int lb_any(struct xdp_md *ctx)
+{
+	return any_way(ctx, DIRECTLY);
+}
+
+SEC("xdp.frags")
+int lb_any_of_tier(struct xdp_md *ctx)
+{
+	return any_way(ctx, BY_FIRST_TIER);
+}
+
+/* Where packets go on that are not usual, by how they came. By a tail call: both walks do not fit on one stack, and a jump costs less than a call
+ * that returns. The kernel empties an array that neither a process nor a pin has: user space pins that of each program that is attached. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 2);
+	__uint(key_size, sizeof(__u32));
+	__array(values, int(struct xdp_md *));
+} ways SEC(".maps") = { .values = { [DIRECTLY - 1] = lb_any, [BY_FIRST_TIER - 1] = lb_any_of_tier } };
 
 SEC("xdp.frags")
 int lb(struct xdp_md *ctx)
 {
 	volatile __u8 came = DIRECTLY;
+	int action;
 
 	if (tier_enabled) {
 		enum verdict verdict = take_off(ctx, &came);
@@ -528,7 +546,13 @@ int lb(struct xdp_md *ctx)
 			return XDP_DROP;
 		}
 	}
-	return walk_frame(ctx, came);
+	action = usual_frame(ctx);
+	if (action != UNUSUAL)
+		return action;
+	if (came == BY_FIRST_TIER) /* constants: a known index is a jump */
+		bpf_tail_call(ctx, &ways, BY_FIRST_TIER - 1);
+	bpf_tail_call(ctx, &ways, DIRECTLY - 1);
+	return XDP_PASS;
 }
 
 /* Run by user space on each CPU: what has been sent there is counted. The frame says nothing. */

@@ -3,9 +3,11 @@ package daemon_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -154,6 +156,62 @@ func TestPinsThatAreTakenAwayAreMadeAgain(t *testing.T) {
 	if !strings.Contains(h.output.String(), `"took over"=true`) {
 		t.Errorf("the maps were not taken over: %s", h.output.String())
 	}
+}
+
+// answersEcho sends an echo request to the VIP: the program answers it, in the part that packets of no usual shape go to by a tail call.
+func (h *lbHost) answersEcho() (answered bool) {
+	h.t.Helper()
+	require(h.t, h.peer.Do(func() error {
+		socket, err := net.Dial("ip4:icmp", "198.51.100.10")
+		if err != nil {
+			return err
+		}
+		defer socket.Close()
+		if _, err := socket.Write([]byte{8, 0, 0xf7, 0xfd, 0, 1, 0, 1}); err != nil {
+			return err
+		}
+		require(h.t, socket.SetReadDeadline(time.Now().Add(hostDeadline)))
+		answer := make([]byte, 64)
+		n, err := socket.Read(answer)
+		answered = err == nil && n >= 8 && answer[n-8] == 0
+		return nil
+	}))
+	return answered
+}
+
+func TestPacketsOfEveryShapeGoOnWithoutTheDaemon(t *testing.T) {
+	h := newLBHost(t)
+	require(t, h.peer.Do(func() error {
+		device, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		_, vip, _ := net.ParseCIDR("198.51.100.10/32")
+		_, err = datapath.AttachPass(device) // or what comes back by XDP_TX waits
+		return errors.Join(err, netlink.RouteAdd(&netlink.Route{LinkIndex: device.Index, Dst: vip, Gw: net.IPv4(10, 9, 0, 1)}))
+	}))
+	started := func(when string) (arrays []string) {
+		t.Helper()
+		h.awaitAfterStart()
+		h.await("the load balancer", func(s api.LBStatus) bool { return s.Ready })
+		h.kill()
+		if !h.answersEcho() {
+			t.Errorf("%s: no answer without the daemon", when)
+		}
+		arrays, err := filepath.Glob(filepath.Join(h.pinDir(), "program-*"))
+		require(t, err)
+		if len(arrays) != 1 {
+			t.Errorf("%s: pins of programs are %q", when, arrays)
+		}
+		return arrays
+	}
+	first := started("at first")
+	second := started("after a restart")
+	if slices.Equal(first, second) {
+		t.Errorf("two processes had the same pin %q", first)
+	}
+	require(t, os.Remove(second[0])) // a version whose program was one, and needed none
+	started("after an upgrade")
 }
 
 // pinned names all that is pinned under dir.

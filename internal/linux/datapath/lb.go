@@ -82,7 +82,7 @@ func OpenLB(dir string, limits plan.Limits) (*LB, error) {
 		lb.adopted = err == nil
 		lb.displaced = lb.adopted
 		for name, m := range spec.Maps {
-			if m.Type != ebpf.Array || !isSection(name) {
+			if (m.Type != ebpf.Array || !isSection(name)) && m.Type != ebpf.ProgramArray {
 				m.Pinning = ebpf.PinByName
 			}
 		}
@@ -173,6 +173,9 @@ func (lb *LB) Close() error {
 // earlier process pinned is switched over without a gap.
 func (lb *LB) Attach(device *net.Interface, mode XDPMode) (XDPMode, error) {
 	if err := lb.Know(device); err != nil {
+		return "", err
+	}
+	if err := lb.pins.pinOwn(lb.objects.Lb, lb.objects.Ways); err != nil {
 		return "", err
 	}
 	lb.pins.ask(lb.pins.link(hookXDP, device.Index))

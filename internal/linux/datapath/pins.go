@@ -21,6 +21,7 @@ type pins struct {
 	dir, layout string
 	links       map[string]bool      // that this process has asked for
 	held        map[string]link.Link // by pin
+	own         map[*ebpf.Map]string // pins of maps that this process's programs alone use
 }
 
 // maps makes the folder of the maps and returns it.
@@ -151,6 +152,50 @@ func (p *pins) hold(hook string, ifindex int, l link.Link) error {
 	return nil
 }
 
+// ownPin is where a map is pinned that program alone uses. Each has its own: that of an earlier process runs on with it until it is replaced.
+func ownPin(dir string, program ebpf.ProgramID) string {
+	return filepath.Join(dir, "program-"+strconv.Itoa(int(program)))
+}
+
+// pinOwn pins a map that program alone uses, before it runs.
+func (p *pins) pinOwn(program *ebpf.Program, m *ebpf.Map) error {
+	if p.own[m] != "" {
+		return nil
+	}
+	info, err := program.Info()
+	if err != nil {
+		return fmt.Errorf("read the id of %s: %w", program, err)
+	}
+	id, _ := info.ID()
+	pin := ownPin(p.dir, id)
+	if err := m.Pin(pin); err != nil {
+		return fmt.Errorf("pin what %s needs: %w", program, err)
+	}
+	p.own = map[*ebpf.Map]string{m: pin}
+	return nil
+}
+
+// dropUnused removes the maps of programs that no link pinned under dir runs.
+func dropUnused(dir string) error {
+	runs := map[string]bool{}
+	for _, pin := range linkPins(dir, 0) {
+		l, err := link.LoadPinnedLink(pin, nil)
+		if err != nil {
+			return fmt.Errorf("look which program the link pinned at %s runs: %w", pin, err)
+		}
+		_, program := linkIsOn(l)
+		l.Close()
+		runs[ownPin(dir, program)] = true
+	}
+	pins, err := filepath.Glob(filepath.Join(dir, "program-*"))
+	for _, pin := range pins {
+		if !runs[pin] {
+			err = errors.Join(err, os.Remove(pin))
+		}
+	}
+	return err
+}
+
 // there tells whether this instance has a link on a device. One of an earlier process is held from now on.
 func (p *pins) there(hook string, ifindex int) (bool, error) {
 	l, err := p.linkOn(hook, ifindex)
@@ -228,7 +273,10 @@ func (p *pins) repin(maps any) (missed bool, err error) {
 	}
 	fields := reflect.ValueOf(maps).Elem()
 	for i := range fields.NumField() {
-		if m := fields.Field(i).Interface().(*ebpf.Map); m.IsPinned() {
+		m := fields.Field(i).Interface().(*ebpf.Map)
+		if pin, own := p.own[m]; own {
+			look(pin, m)
+		} else if m.IsPinned() {
 			look(filepath.Join(p.dir, p.layout, fields.Type().Field(i).Tag.Get("ebpf")), m)
 		}
 	}
@@ -252,8 +300,8 @@ func (p *pins) repin(maps any) (missed bool, err error) {
 	return true, nil
 }
 
-// dropOthers removes what only an earlier process had: links on devices that this one was not told of, and maps of other layouts of
-// the same role ("lb-v1": lb). Call it when every device has been attached to.
+// dropOthers removes what only an earlier process had: links on devices that this one was not told of, maps of its programs, and maps of
+// other layouts of the same role ("lb-v1": lb). Call it when every device has been attached to.
 func (p *pins) dropOthers() error {
 	if p.dir == "" {
 		return nil
@@ -272,6 +320,9 @@ func (p *pins) dropOthers() error {
 	}
 	if err := sweepFilters(p.dir, func(at tcPlace) bool { return p.links[p.link(at.hook.name, at.ifindex)] }); err != nil {
 		return fmt.Errorf("detach from a device that is not named any more: %w", err)
+	}
+	if err := dropUnused(p.dir); err != nil {
+		return fmt.Errorf("remove what an earlier program needed: %w", err)
 	}
 	folders, err := p.others()
 	if err != nil {
@@ -324,7 +375,7 @@ func BeforeStart(dir string) (undo func() error, err error) {
 				return fmt.Errorf("undo the start: %w", err)
 			}
 		}
-		return nil
+		return dropUnused(dir)
 	}, nil
 }
 

@@ -16,10 +16,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/lab"
-	"github.com/ballast-lb/ballast/internal/lab/app"
-	"github.com/ballast-lb/ballast/internal/lab/member"
-	"github.com/ballast-lb/ballast/internal/lab/slowlink"
-	"github.com/ballast-lb/ballast/internal/lab/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/process/app"
+	"github.com/ballast-lb/ballast/internal/lab/process/member"
+	"github.com/ballast-lb/ballast/internal/lab/process/slowlink"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
 
 // statusNotRun is that of a scenario that could not be played to its end: its promise is neither kept nor broken.

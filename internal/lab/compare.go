@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
 
 // patience is how long a request may wait in an overloaded server before it counts as broken.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
 
 // Completions sums up the connections of one flow that came in a span of time. Each was one request; its time is from when it

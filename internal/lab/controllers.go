@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/lab/member"
+	"github.com/ballast-lb/ballast/internal/lab/process/member"
 )
 
 // startControl starts all etcd members and controllers and waits until the controllers answer.

@@ -4,7 +4,7 @@ package lab
 import (
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
 
 // downloads are connections that stay busy until the traffic ends, at a limited rate.

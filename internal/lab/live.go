@@ -4,7 +4,7 @@ package lab
 import (
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
 
 const liveInterval = 500 * time.Millisecond

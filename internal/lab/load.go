@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
 
 // The hidden subcommands of `ballast lab`, which run inside a lab.

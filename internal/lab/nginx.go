@@ -12,7 +12,7 @@ import (
 	"text/template"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
 
 // Paths that every nginx of a lab serves. Blob is as long as a request's Range wants.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/lab/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
 
 // What churn promises to carry.

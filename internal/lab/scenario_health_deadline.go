@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
 
 // chatters are connections with a small request every tenth of a second: clients that speak, and so can be told that they are cut.

@@ -11,7 +11,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
 
 // Implementation constants.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/data"
-	"github.com/ballast-lb/ballast/internal/lab/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
 
 // The experiment of Spotlight VI-B: half of the servers are larger, demand is close to the capacity of all, the sizes of requests

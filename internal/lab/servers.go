@@ -10,7 +10,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/ballast-lb/ballast/internal/lab/app"
+	"github.com/ballast-lb/ballast/internal/lab/process/app"
 )
 
 // AppServer describes an application server (`ballast lab app`).

@@ -87,8 +87,8 @@ $(STAMP): $(SOURCES) go.mod
 	go generate ./$(DATAPATH) ./$(API)
 	mkdir -p $(@D) && touch $@
 
-build: generate ## make bin/ballast
-	CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ballast ./cmd/ballast
+build: generate ## make bin/ballast, and bin/ballast-lab for `ballast lab`
+	CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/...
 
 demo: deps build need-root ## servers and load balancers come and go under load; watch which connections break
 	bin/ballast lab run churn --live

@@ -17,11 +17,16 @@ import (
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/lab/process"
 )
 
 // TestMain is the program itself where it is given a command: for tests that look at an exit status, and so that nothing that a command
-// starts by its own name, as a lab does, ever runs all the tests again.
+// starts by its own name, as a lab does, ever runs all the tests again. By another name it is that of the lab's processes.
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == process.Program {
+		os.Exit(process.Main(os.Args[1:], os.Stderr))
+	}
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
 		os.Exit(Main("test", os.Args[1:], os.Stderr))
 	}

@@ -2,24 +2,16 @@
 package cli
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strconv"
-	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/lab"
-	"github.com/ballast-lb/ballast/internal/lab/process/app"
-	"github.com/ballast-lb/ballast/internal/lab/process/member"
-	"github.com/ballast-lb/ballast/internal/lab/process/slowlink"
-	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
 
 // statusNotRun is that of a scenario that could not be played to its end: its promise is neither kept nor broken.
@@ -33,7 +25,7 @@ func LabCommand() *cobra.Command {
 		Use:   "lab",
 		Short: "Put Ballast to the test in networks of namespaces on this machine",
 	}
-	command.AddCommand(labRun(), labList(), labClean(), labClient(), labEcho(), labSlowLink(), labProcess(lab.AppCommand, app.Run), labProcess(lab.MemberCommand, member.Run))
+	command.AddCommand(labRun(), labList(), labClean())
 	return command
 }
 
@@ -175,52 +167,4 @@ are going on are not touched.`,
 	}
 	command.Flags().BoolVar(&asJSON, "json", false, "print what was removed as JSON")
 	return command
-}
-
-// labClient, labEcho, labSlowLink and labProcess run inside a lab's namespaces; the lab starts them.
-func labClient() *cobra.Command {
-	return &cobra.Command{
-		Use: lab.ClientCommand, Hidden: true, Args: takes(), SilenceUsage: true,
-		RunE: func(command *cobra.Command, _ []string) error {
-			return traffic.Run(command.Context(), os.Stdin, os.Stdout)
-		},
-	}
-}
-
-func labEcho() *cobra.Command {
-	return &cobra.Command{
-		Use: lab.EchoCommand + " ADDRESS SERVER", Hidden: true, Args: takes("ADDRESS", "SERVER"), SilenceUsage: true,
-		RunE: func(command *cobra.Command, arguments []string) error {
-			ctx, stop := signal.NotifyContext(command.Context(), syscall.SIGTERM, os.Interrupt)
-			defer stop()
-			return traffic.Echo(ctx, arguments[0], arguments[1])
-		},
-	}
-}
-
-func labSlowLink() *cobra.Command {
-	return &cobra.Command{
-		Use: lab.SlowLinkCommand + " INTERFACE INTERFACE DELAY", Hidden: true, Args: takes("INTERFACE", "INTERFACE", "DELAY"), SilenceUsage: true,
-		RunE: func(command *cobra.Command, arguments []string) error {
-			delay, err := time.ParseDuration(arguments[2])
-			if err != nil {
-				return fmt.Errorf("read delay: %w", err)
-			}
-			ctx, stop := signal.NotifyContext(command.Context(), syscall.SIGTERM, os.Interrupt)
-			defer stop()
-			return slowlink.Run(ctx, arguments[0], arguments[1], delay)
-		},
-	}
-}
-
-// labProcess is a process of a lab that is told all it needs in one argument.
-func labProcess(name string, run func(context.Context, string) error) *cobra.Command {
-	return &cobra.Command{
-		Use: name + " OPTIONS", Hidden: true, Args: takes("OPTIONS"), SilenceUsage: true,
-		RunE: func(command *cobra.Command, arguments []string) error {
-			ctx, stop := signal.NotifyContext(command.Context(), syscall.SIGTERM, os.Interrupt)
-			defer stop()
-			return run(ctx, arguments[0])
-		},
-	}
 }

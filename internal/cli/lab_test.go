@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,15 +16,39 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/lab/process"
 )
 
-// ballast is a command line in a process of its own, which can be run without root and be interrupted. The processes that a lab starts
-// from the same binary inherit the environment, so it says only that they are the program: which command is in their arguments.
+// ballast is a command line in a process of its own, which can be run without root and be interrupted.
 func ballast(line string) (command *exec.Cmd, stdout, stderr *bytes.Buffer) {
 	command, stdout, stderr = exec.Command("/proc/self/exe", strings.Fields(line)...), &bytes.Buffer{}, &bytes.Buffer{}
-	command.Env = append(os.Environ(), "BALLAST_MAIN=yes")
 	command.Stdout, command.Stderr = stdout, stderr
 	return command, stdout, stderr
+}
+
+// processesBeside puts ballast-lab beside the program: the same file by another name.
+func processesBeside(t *testing.T) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	beside := filepath.Join(filepath.Dir(self), process.Program)
+	if err := os.Link(self, beside); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(beside) })
+}
+
+func TestALabWithoutItsProcessesSaysWhatIsMissing(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	command, _, stderr := ballast("lab run forwards")
+	var exit *exec.ExitError
+	if err := command.Run(); !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(stderr.String(), "ballast-lab") {
+		t.Errorf("%v: %s", err, stderr)
+	}
 }
 
 func TestALabThatCannotRunHasBrokenNoPromise(t *testing.T) {
@@ -70,6 +95,7 @@ func TestAnInterruptedLabHasBrokenNoPromiseAndLeavesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it builds a network")
 	}
+	processesBeside(t)
 	command, stdout, _ := ballast("lab run forwards --json --seed 18446744073709551615")
 	command.Stderr = nil
 	progress, err := command.StderrPipe()

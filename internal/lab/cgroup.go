@@ -68,7 +68,7 @@ func findCgroups() (cgroupRoot, error) {
 func (l *Lab) cgroupName(node string) string { return spacePrefix + l.id + "-" + node }
 
 // limitCPU puts a process that has just started into a group that gets cpus CPUs, and all its threads and children.
-func (l *Lab) limitCPU(root cgroupRoot, p *process, node string, cpus float64) error {
+func (l *Lab) limitCPU(root cgroupRoot, p *Process, node string, cpus float64) error {
 	dir := filepath.Join(root.path, l.cgroupName(node))
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("make cgroup: %w", err)

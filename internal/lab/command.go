@@ -14,7 +14,7 @@ import (
 
 // command is a running `ballast ctl`.
 type command struct {
-	*process
+	*Process
 	said, complained transcript
 	began, ended     time.Time
 }
@@ -53,7 +53,7 @@ func (l *Lab) typedWith(node string, flags, arguments []string) (*command, error
 	if err != nil {
 		return nil, err
 	}
-	c.process = p
+	c.Process = p
 	c.wanted.Store(true)
 	return c, nil
 }

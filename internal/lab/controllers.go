@@ -11,12 +11,13 @@ import (
 	"strings"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/member"
 )
 
 // startControl starts all etcd members and controllers and waits until the controllers answer.
 func (t *trial) startControl() error {
-	t.members, t.controllers = map[string]*process{}, map[string]*process{}
+	t.members, t.controllers = map[string]*Process{}, map[string]*Process{}
 	for i := range t.topo.EtcdMembers {
 		if err := t.startMember(memberName(i + 1)); err != nil {
 			return err
@@ -48,7 +49,7 @@ func (t *trial) startMember(node string) error {
 	if err != nil {
 		return fmt.Errorf("encode options: %w", err)
 	}
-	t.members[node], err = t.start(spawn{node: node, program: t.Binary, arguments: []string{"lab", MemberCommand, string(options)}})
+	t.members[node], err = t.start(spawn{node: node, program: t.Processes, arguments: []string{process.Member, string(options)}})
 	return err
 }
 

@@ -45,7 +45,7 @@ func TestACrashLeavesNoProgramWhereOthersHaveCopiedTheMounts(t *testing.T) {
 	if err := network.copyMounts(); err != nil {
 		t.Fatal(err)
 	}
-	if err := network.crash(&daemon{process: process, node: "lb1"}, "eth0", "eth1"); err != nil {
+	if err := network.crash(&daemon{Process: process, node: "lb1"}, "eth0", "eth1"); err != nil {
 		t.Fatal(err)
 	}
 	err = await(network.ctx, 10*time.Second, "the program is gone", func() error { return attachLB(t, network) })

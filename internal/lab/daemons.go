@@ -21,7 +21,7 @@ const (
 
 // daemon is a ballast process on a node, and what it should be running by.
 type daemon struct {
-	*process
+	*Process
 	node, role string
 	down       bool // crashed on purpose; stays out of changes until it returns
 	cut        bool // off the controllers; hears of changes when that is over
@@ -41,7 +41,7 @@ func (l *Lab) startDaemon(role, node string) (*daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &daemon{process: p, node: node, role: role}, nil
+	return &daemon{Process: p, node: node, role: role}, nil
 }
 
 // controlFlags say what a daemon is told its configuration by, and whom agents tell how busy their servers are.

@@ -33,15 +33,16 @@ const (
 
 // Options are what the caller of a scenario may choose.
 type Options struct {
-	Binary   string        // the ballast binary; default: this program
-	Seed     uint64        // of every random choice
-	Duration time.Duration // scenario-specific length; 0 = the scenario's own
-	Dispatch string        // churn: the policy of the service, or AllPolicies; empty = Ballast's default
-	Affinity string        // churn, ipv6: of the service, cookie or table; empty = cookie
-	Rate     float64       // churn, ipv6: share of the usual traffic, over 0, at most 1; 0 = 1
-	Keep     bool          // leave namespaces and processes when done, for a look around
-	Progress func(format string, arguments ...any)
-	Live     func(Snapshot) // called several times a second with the state of the traffic
+	Binary    string        // the ballast binary; default: this program
+	Processes string        // the ballast-lab binary; default: the one beside this program
+	Seed      uint64        // of every random choice
+	Duration  time.Duration // scenario-specific length; 0 = the scenario's own
+	Dispatch  string        // churn: the policy of the service, or AllPolicies; empty = Ballast's default
+	Affinity  string        // churn, ipv6: of the service, cookie or table; empty = cookie
+	Rate      float64       // churn, ipv6: share of the usual traffic, over 0, at most 1; 0 = 1
+	Keep      bool          // leave namespaces and processes when done, for a look around
+	Progress  func(format string, arguments ...any)
+	Live      func(Snapshot) // called several times a second with the state of the traffic
 }
 
 // rate is the share of the usual traffic that clients offer.
@@ -66,7 +67,7 @@ type Lab struct {
 	work        string   // how the servers' work is done
 
 	mutex     sync.Mutex
-	processes []*process
+	processes []*Process
 	faults    []*datapath.Wire
 }
 
@@ -76,6 +77,9 @@ var errNotRoot = errors.New("start or remove a lab: not root: namespaces and BPF
 func New(options Options) (*Lab, error) {
 	if os.Geteuid() != 0 {
 		return nil, errNotRoot
+	}
+	if err := unix.Access(options.Processes, unix.X_OK); err != nil {
+		return nil, fmt.Errorf("find the processes of labs: %s: %w: `make build` makes it, and it belongs beside ballast", options.Processes, err)
 	}
 	lab := &Lab{Options: options, spaces: map[string]*netspace.Space{}}
 	alone, err := lockAll()

@@ -2,42 +2,26 @@ package lab
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
-	"github.com/ballast-lb/ballast/internal/lab/process/app"
-	"github.com/ballast-lb/ballast/internal/lab/process/slowlink"
+	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 )
 
-// The test binary stands in for ballast inside the lab: it is its own client.
+// The test binary stands in for ballast-lab inside the lab.
 func TestMain(m *testing.M) {
-	if len(os.Args) < 3 || os.Args[1] != "lab" {
-		os.Exit(m.Run())
+	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
+		os.Exit(process.Main(os.Args[1:], os.Stderr))
 	}
-	var err error
-	switch os.Args[2] {
-	case AppCommand:
-		err = app.Run(context.Background(), os.Args[3])
-	case ClientCommand:
-		err = traffic.Run(context.Background(), os.Stdin, os.Stdout)
-	case SlowLinkCommand:
-		var delay time.Duration
-		if delay, err = time.ParseDuration(os.Args[5]); err == nil {
-			err = slowlink.Run(context.Background(), os.Args[3], os.Args[4], delay)
-		}
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	os.Exit(m.Run())
 }
 
 // newNetwork builds a lab whose router leads the VIPs straight to server s1.
@@ -63,7 +47,7 @@ func newNetworkOf(t *testing.T, topology Topology) *trial {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root for network namespaces")
 	}
-	options := Options{Progress: t.Logf}
+	options := Options{Progress: t.Logf, Processes: "/proc/self/exe"}
 	if err := options.complete(); err != nil {
 		t.Fatal(err)
 	}

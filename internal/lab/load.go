@@ -11,21 +11,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
-)
-
-// The hidden subcommands of `ballast lab`, which run inside a lab.
-const (
-	ClientCommand   = "client"
-	EchoCommand     = "echo"
-	AppCommand      = "app"
-	MemberCommand   = "etcd"
-	SlowLinkCommand = "slow-link"
 )
 
 // load is one running client process.
 type load struct {
-	*process
+	*Process
 	stdin *os.File
 	done  chan struct{} // closed after the last event
 
@@ -43,12 +35,12 @@ func (l *Lab) startLoad(plan traffic.Plan) (*load, error) {
 	defer input.Close()
 	reader, writer := io.Pipe()
 	p, err := l.start(spawn{
-		node: clientNode, program: l.Binary, arguments: []string{"lab", ClientCommand}, stdin: input, stdout: writer,
+		node: clientNode, program: l.Processes, arguments: []string{process.Client}, stdin: input, stdout: writer,
 	})
 	if err != nil {
 		return nil, err
 	}
-	result := &load{process: p, stdin: stdin, done: make(chan struct{})}
+	result := &load{Process: p, stdin: stdin, done: make(chan struct{})}
 	go func() {
 		<-p.exited
 		writer.Close()

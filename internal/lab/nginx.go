@@ -111,7 +111,7 @@ func (l *Lab) webRoot() (string, error) {
 }
 
 // awaitPort waits until something listens at address on the node, or the process has died.
-func (l *Lab) awaitPort(ctx context.Context, p *process, node string, address netip.AddrPort) error {
+func (l *Lab) awaitPort(ctx context.Context, p *Process, node string, address netip.AddrPort) error {
 	what := fmt.Sprintf("%s listens on %s", p.name, address)
 	return await(ctx, daemonDeadline, what, func() error {
 		if err := p.died(); err != nil {

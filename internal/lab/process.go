@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is one program that runs on a node.
-type process struct {
+// Process is one program that runs on a node.
+type Process struct {
 	name    string // node/program
 	command *exec.Cmd
 	logPath string
@@ -39,9 +39,9 @@ type spawn struct {
 }
 
 // start starts a process on its node. Its log is NODE/PROGRAM.log in the lab's directory.
-func (l *Lab) start(what spawn) (*process, error) {
+func (l *Lab) start(what spawn) (*Process, error) {
 	name := what.node + "/" + filepath.Base(what.program)
-	p := &process{name: name, exited: make(chan struct{})}
+	p := &Process{name: name, exited: make(chan struct{})}
 	p.command = exec.Command(what.program, what.arguments...)
 	p.command.Env = append(append(os.Environ(), labVariable+"="+l.id), what.environment...)
 	p.command.Stdin = what.stdin
@@ -83,20 +83,20 @@ func (l *Lab) copyMounts() error {
 }
 
 // interrupt asks the process to end.
-func (p *process) interrupt() { p.signal(syscall.SIGTERM) }
+func (p *Process) interrupt() { p.signal(syscall.SIGTERM) }
 
 // kill ends the process as a crash would.
-func (p *process) kill() {
+func (p *Process) kill() {
 	p.signal(syscall.SIGKILL)
 	<-p.exited
 }
 
-func (p *process) signal(signal syscall.Signal) {
+func (p *Process) signal(signal syscall.Signal) {
 	p.wanted.Store(true)
 	_ = p.command.Process.Signal(signal)
 }
 
-func (p *process) waitOrKill(ctx context.Context) {
+func (p *Process) waitOrKill(ctx context.Context) {
 	select {
 	case <-p.exited:
 	case <-ctx.Done():
@@ -105,7 +105,7 @@ func (p *process) waitOrKill(ctx context.Context) {
 }
 
 // stop asks the process to end and waits until it has.
-func (p *process) stop(ctx context.Context) error {
+func (p *Process) stop(ctx context.Context) error {
 	p.interrupt()
 	select {
 	case <-p.exited:
@@ -117,7 +117,7 @@ func (p *process) stop(ctx context.Context) error {
 }
 
 // died says why a process that should be running is not; nil while it runs.
-func (p *process) died() error {
+func (p *Process) died() error {
 	select {
 	case <-p.exited:
 		return fmt.Errorf("%s ended: %w; its last words:\n%s", p.name, p.err, p.lastWords())
@@ -127,7 +127,7 @@ func (p *process) died() error {
 }
 
 // lastWords is the end of the process's log.
-func (p *process) lastWords() string {
+func (p *Process) lastWords() string {
 	content, err := os.ReadFile(p.logPath)
 	if err != nil {
 		return err.Error()

@@ -2,14 +2,18 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/process"
 )
 
 // A Scenario puts one promise of Ballast to the test in a real network.
@@ -61,18 +65,19 @@ func Run(ctx context.Context, name string, options Options) (Result, error) {
 }
 
 // complete fills in what the caller left open.
-func (o *Options) complete() (err error) {
+func (o *Options) complete() error {
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}
 	}
 	if o.Seed == 0 {
 		o.Seed = rand.Uint64()>>1 | 1
 	}
-	if o.Binary == "" {
-		if o.Binary, err = os.Executable(); err != nil {
-			return fmt.Errorf("find own program: %w", err)
-		}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find own program: %w", err)
 	}
+	o.Binary = cmp.Or(o.Binary, self)
+	o.Processes = cmp.Or(o.Processes, filepath.Join(filepath.Dir(self), process.Program))
 	return nil
 }
 

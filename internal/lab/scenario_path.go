@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/linux/datapath"
 )
@@ -103,7 +104,7 @@ func (t *trial) startEchoes() error {
 	address := netip.MustParseAddrPort(t.target())
 	for i := range t.topo.Servers {
 		node := serverName(i + 1)
-		echo, err := t.start(spawn{node: node, program: t.Binary, arguments: []string{"lab", EchoCommand, address.String(), node}})
+		echo, err := t.start(spawn{node: node, program: t.Processes, arguments: []string{process.Echo, address.String(), node}})
 		if err != nil {
 			return err
 		}

@@ -10,10 +10,11 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/app"
 )
 
-// AppServer describes an application server (`ballast lab app`).
+// AppServer describes an application server (`internal/lab/process/app`).
 type AppServer struct {
 	CPUs   float64 // that it gets; if the machine limits no CPU, its work is sleeping at this speed instead
 	Sleep  bool    // its work is sleeping in any case
@@ -70,7 +71,7 @@ func (l *Lab) startApp(ctx context.Context, node string, what AppServer, root cg
 		return fmt.Errorf("encode options: %w", err)
 	}
 	// Two threads of Go code: the one that works and one for the network.
-	p, err := l.start(spawn{node: node, program: l.Binary, arguments: []string{"lab", AppCommand, string(options)}, environment: []string{"GOMAXPROCS=2"}})
+	p, err := l.start(spawn{node: node, program: l.Processes, arguments: []string{process.App, string(options)}, environment: []string{"GOMAXPROCS=2"}})
 	if err != nil {
 		return err
 	}

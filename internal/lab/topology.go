@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/lab/process"
 )
 
 // Names of the nodes that every lab has.
@@ -212,8 +213,8 @@ func (l *Lab) connectClient(client, router netspace.End) error {
 	if err != nil {
 		return err
 	}
-	_, err = l.start(spawn{node: wireNode, program: l.Binary,
-		arguments: []string{"lab", SlowLinkCommand, "near", "far", l.topo.ClientDelay.String()}})
+	_, err = l.start(spawn{node: wireNode, program: l.Processes,
+		arguments: []string{process.SlowLink, "near", "far", l.topo.ClientDelay.String()}})
 	return err
 }
 

@@ -63,7 +63,7 @@ type trial struct {
 	second map[string]*daemon
 	agents map[string]*daemon
 
-	members, controllers map[string]*process // of a fleet that runs by controllers
+	members, controllers map[string]*Process // of a fleet that runs by controllers
 
 	loads   []*load
 	lossy   map[string]*datapath.Wire

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "ballast-e2e-")
 	if err == nil {
 		binary = filepath.Join(dir, "ballast")
-		build := exec.Command("go", "build", "-o", binary, "github.com/ballast-lb/ballast/cmd/ballast")
+		build := exec.Command("go", "build", "-o", dir+"/", "github.com/ballast-lb/ballast/cmd/...")
 		build.Stderr = os.Stderr
 		err = build.Run()
 	}

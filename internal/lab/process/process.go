@@ -1,0 +1,72 @@
+// Package process is the program `ballast-lab`: what runs inside the namespaces of a lab beside Ballast itself. Nobody but a lab starts it.
+package process
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/process/app"
+	"github.com/ballast-lb/ballast/internal/lab/process/member"
+	"github.com/ballast-lb/ballast/internal/lab/process/slowlink"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
+)
+
+// Program is its file, beside that of `ballast`.
+const Program = "ballast-lab"
+
+// Names of the processes: the first argument of the program.
+const (
+	App      = "app"       // OPTIONS: an application server
+	Client   = "client"    // the plan is on standard input
+	Echo     = "echo"      // ADDRESS SERVER
+	Member   = "etcd"      // OPTIONS: a member of an etcd cluster
+	SlowLink = "slow-link" // INTERFACE INTERFACE DELAY
+)
+
+// a process is what its name stands for, and how many arguments it takes.
+type process struct {
+	arguments int
+	run       func(ctx context.Context, arguments []string) error
+}
+
+var processes = map[string]process{
+	App:    {1, func(ctx context.Context, a []string) error { return app.Run(ctx, a[0]) }},
+	Client: {0, func(ctx context.Context, _ []string) error { return traffic.Run(ctx, os.Stdin, os.Stdout) }},
+	Echo:   {2, func(ctx context.Context, a []string) error { return traffic.Echo(ctx, a[0], a[1]) }},
+	Member: {1, func(ctx context.Context, a []string) error { return member.Run(ctx, a[0]) }},
+	SlowLink: {3, func(ctx context.Context, a []string) error {
+		delay, err := time.ParseDuration(a[2])
+		if err != nil {
+			return fmt.Errorf("read delay: %w", err)
+		}
+		return slowlink.Run(ctx, a[0], a[1], delay)
+	}},
+}
+
+// Main runs the process that the arguments name until it ends or is told to, and returns its exit status.
+func Main(arguments []string, complaints io.Writer) int {
+	var one process
+	if len(arguments) > 0 {
+		one = processes[arguments[0]]
+	}
+	if one.run == nil || len(arguments) != 1+one.arguments {
+		names := strings.Join(slices.Sorted(maps.Keys(processes)), ", ")
+		fmt.Fprintf(complaints, "%s %s: not one of %s with its arguments: `ballast lab` starts these\n", Program, strings.Join(arguments, " "), names)
+		return 2
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	if err := one.run(ctx, arguments[1:]); err != nil {
+		fmt.Fprintf(complaints, "%s %s: %v\n", Program, arguments[0], err)
+		return 1
+	}
+	return 0
+}

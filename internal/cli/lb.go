@@ -83,8 +83,6 @@ cannot be written are counted, and hold up nobody. --max-entries and --max-local
 	flags.StringVar(&o.Listen, "listen", "", "with -f: address:port where agents report their load")
 	flags.StringVar(&o.TLSDir, "tls-dir", "/etc/ballast/tls", "directory of ca.crt, NAME.crt and NAME.key")
 	flags.StringVar(&o.Name, "name", "", "name of this node, among the fleet's nodes and in its certificate (default: that of the only certificate for a load balancer; without TLS that of the host)")
-	flags.Float64Var(&o.LoseWeights, "lose-weights", 0, "part of weight updates to drop, for experiments")
-	flags.MarkHidden("lose-weights")
 	flags.StringVar(&o.Instance, "instance", "default", "name of this node's socket, pins and state on this machine")
 	flags.StringSliceVar(&o.Interfaces, "interface", nil, "interface that packets come in by, repeatable (default: those of the default routes)")
 	flags.StringVar(&mode, "xdp-mode", string(datapath.XDPAuto), "auto, native or generic; auto tries native first")

@@ -35,7 +35,6 @@ type LBOptions struct {
 	Listen      string   // with Config: TCP address for agents' load reports, empty: none
 	TLSDir      string   // certificates, with Controllers or Listen
 	Name        string   // of this node, in the fleet's nodes and in its certificate
-	LoseWeights float64  // part of weight updates that are dropped on purpose, for experiments
 
 	Instance   string   // names the socket, the pins and the state
 	Interfaces []string // devices that packets come in by; empty: those of the default routes

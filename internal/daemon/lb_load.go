@@ -15,9 +15,6 @@ import (
 
 // toldWeights takes soft weights of one service. What it cannot apply is forgotten: newer ones come soon.
 func (lb *LB) toldWeights(update *ballastv1.Weights) {
-	if lb.options.LoseWeights > 0 && rand.Float64() < lb.options.LoseWeights {
-		return
-	}
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
 	weights := lb.weights[update.Service]

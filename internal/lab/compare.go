@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -18,7 +19,7 @@ type contender struct {
 	dispatch string
 	classes  int           // awfd: m
 	interval time.Duration // of load reports; 0: the policy follows none
-	loss     float64       // share of the updates of weights that each load balancer loses
+	loss     float64       // share of the updates of weights that is lost on the way to each load balancer
 	endpoint string        // that the application tells its load at; empty: the agent tells of its connections
 	estimate bool          // nobody is asked: load balancers go by what they see (Spotlight V-D1)
 }
@@ -145,26 +146,7 @@ func (t *trial) use(one contender) error {
 			service.Load.Classes = &one.classes
 		}
 	}
-	if one.loss != t.loseWeights {
-		t.loseWeights = one.loss
-		if err := t.restartLBs(); err != nil {
-			return err
-		}
-	}
-	return t.apply()
-}
-
-// restartLBs ends the daemons of all load balancers; apply starts them again. The data path goes on in between.
-func (t *trial) restartLBs() error {
-	deadline, cancel := withMachineTime(t.ctx, daemonDeadline)
-	defer cancel()
-	for node, running := range t.lbs {
-		if err := running.stop(deadline); err != nil {
-			return err
-		}
-		t.lbs[node] = nil
-	}
-	return nil
+	return errors.Join(t.loseWeights(one.loss), t.apply())
 }
 
 // summarize reports, for every contender, its medians over the repetitions and how many times better it is than hash: the

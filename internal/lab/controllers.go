@@ -33,6 +33,9 @@ func (t *trial) startControl() error {
 			return err
 		}
 	}
+	if t.topo.Relays {
+		return t.startRelays()
+	}
 	return nil
 }
 
@@ -132,7 +135,8 @@ func (t *trial) awaitReady(d *daemon) error {
 	})
 }
 
-// awaitFleet waits until a load balancer has exactly the servers that the fleet has, in their states. One that is cut off cannot.
+// awaitFleet waits until a load balancer has exactly the servers that the fleet has, in their states, and dispatches as it says. One that
+// is cut off cannot.
 func (t *trial) awaitFleet(node string) error {
 	running := t.lbs[node]
 	if running.down || running.cut {
@@ -144,7 +148,7 @@ func (t *trial) awaitFleet(node string) error {
 	return await(t.ctx, daemonDeadline, node+" has the servers of the fleet", func() error { return t.differs(node) })
 }
 
-// differs tells how the servers of a load balancer differ from those of the fleet.
+// differs tells how the servers of a load balancer and their dispatch differ from those of the fleet.
 func (t *trial) differs(node string) error {
 	var services []api.ServiceStatus
 	if err := t.client(node).Get(t.ctx, api.PathServices, &services); err != nil {
@@ -152,6 +156,7 @@ func (t *trial) differs(node string) error {
 	}
 	have, want := map[string]string{}, map[string]string{}
 	for _, service := range services {
+		have[service.Name] = service.Dispatch.String()
 		for _, server := range service.Servers {
 			if !server.Removed {
 				have[service.Name+"/"+server.Name] = server.State.String()
@@ -159,6 +164,7 @@ func (t *trial) differs(node string) error {
 		}
 	}
 	for _, service := range t.fleet.Services {
+		want[service.Name] = service.Dispatch
 		for _, server := range service.Servers {
 			want[service.Name+"/"+server.Name] = "active"
 			if server.State != "" {

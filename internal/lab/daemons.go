@@ -56,17 +56,16 @@ func (l *Lab) controlFlags(role, node string) []string {
 	case !l.topo.Management:
 		return file
 	case l.topo.Controllers != 0:
-		told := []string{"--tls-dir", l.certificates(), "--name", node,
-			"--controller", controlAddresses(controllerName, l.topo.Controllers)}
+		told := []string{"--tls-dir", l.certificates(), "--name", node}
+		if role == "lb" && l.topo.Relays {
+			return append(told, "--controller", relayAddress)
+		}
 		if role == "agent" { // the scenario shall not end before tunnels are limited
 			told = append(told, "--tunnels-settle", "1s")
 		}
-		return told
+		return append(told, "--controller", controlAddresses(controllerName, l.topo.Controllers))
 	case role == "lb":
 		file = append(file, "--listen", fmt.Sprintf(":%d", controlPort))
-		if l.loseWeights != 0 {
-			file = append(file, "--lose-weights", fmt.Sprint(l.loseWeights))
-		}
 	default:
 		file = append(file, "--controller", controlAddresses(lbName, l.topo.LBs))
 	}

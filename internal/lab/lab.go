@@ -56,15 +56,14 @@ func (o *Options) stretched(usual time.Duration) time.Duration {
 // A Lab is one network with everything that runs in it.
 type Lab struct {
 	Options
-	id          string
-	dir         string
-	lock        *os.File
-	spaces      map[string]*netspace.Space
-	wire        *datapath.Wire
-	topo        Topology
-	lbFlags     []string // of load balancers that run by a file, beyond the lab's own
-	loseWeights float64  // share of the updates of weights that load balancers lose on purpose
-	work        string   // how the servers' work is done
+	id      string
+	dir     string
+	lock    *os.File
+	spaces  map[string]*netspace.Space
+	wire    *datapath.Wire
+	topo    Topology
+	lbFlags []string // of load balancers that run by a file, beyond the lab's own
+	work    string   // how the servers' work is done
 
 	mutex     sync.Mutex
 	processes []*Process

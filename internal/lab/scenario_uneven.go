@@ -143,10 +143,11 @@ var spotlightLosses = []float64{0, 0.1, 0.2, 0.33}
 
 const keptMin = 0.75
 
-// runWeightLoss: weights that are lost on the way to load balancers cost little throughput.
+// runWeightLoss: weights that are lost on the way to load balancers cost little throughput. So there is a way: a controller weighs.
 func runWeightLoss(s *stage) error {
 	c := s.unevenLinks()
 	c.setup.name, c.contenders = "weight-loss", plain("hash")
+	c.setup.topology.Management, c.setup.topology.Controllers, c.setup.topology.EtcdMembers, c.setup.topology.Relays = true, 1, 1, true
 	for _, loss := range spotlightLosses {
 		c.contenders = append(c.contenders, spotlight(loss))
 	}

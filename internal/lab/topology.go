@@ -50,6 +50,7 @@ type Topology struct {
 	Management  bool // there is a management network
 	Controllers int  // on it
 	EtcdMembers int  // on it
+	Relays      bool // load balancers hear of their one controller by relays, which can lose weights
 }
 
 // A ServerNode is one server of a topology.

@@ -64,6 +64,7 @@ type trial struct {
 	agents map[string]*daemon
 
 	members, controllers map[string]*Process // of a fleet that runs by controllers
+	relays               []relayed           // between it and its load balancers
 
 	loads   []*load
 	lossy   map[string]*datapath.Wire

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/process/app"
 	"github.com/ballast-lb/ballast/internal/lab/process/member"
+	"github.com/ballast-lb/ballast/internal/lab/process/relay"
 	"github.com/ballast-lb/ballast/internal/lab/process/slowlink"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
@@ -28,6 +29,7 @@ const (
 	Client   = "client"    // the plan is on standard input
 	Echo     = "echo"      // ADDRESS SERVER
 	Member   = "etcd"      // OPTIONS: a member of an etcd cluster
+	Relay    = "relay"     // OPTIONS; shares of weights to lose are on standard input
 	SlowLink = "slow-link" // INTERFACE INTERFACE DELAY
 )
 
@@ -42,6 +44,7 @@ var processes = map[string]process{
 	Client: {0, func(ctx context.Context, _ []string) error { return traffic.Run(ctx, os.Stdin, os.Stdout) }},
 	Echo:   {2, func(ctx context.Context, a []string) error { return traffic.Echo(ctx, a[0], a[1]) }},
 	Member: {1, func(ctx context.Context, a []string) error { return member.Run(ctx, a[0]) }},
+	Relay:  {1, func(ctx context.Context, a []string) error { return relay.Run(ctx, os.Stdin, a[0]) }},
 	SlowLink: {3, func(ctx context.Context, a []string) error {
 		delay, err := time.ParseDuration(a[2])
 		if err != nil {

@@ -11,7 +11,7 @@
 #include "packet/checksum.h"
 #include "packet/siphash.h"
 
-#include "steer/cookie.h"
+#include "carrier/cookie.h"
 
 #define FRAME_LENGTH 80
 #define IN_FLIGHT 192 /* a veth device's queue holds 256 */

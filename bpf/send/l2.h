@@ -47,3 +47,8 @@ inline_always enum verdict send_l2(struct xdp_md *ctx, const struct packet *p, c
 		return DROPPED_MALFORMED;
 	return why;
 }
+
+inline_always int transmit(struct xdp_md *ctx, const struct server *server)
+{
+	return server->ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(server->ifindex, 0);
+}

@@ -7,42 +7,6 @@
 /* A server's clock may be ahead of what we last learned: by the tick of our coarse clock, and by what it gains until it is asked again. */
 #define CLOCK_SLACK_MS 1024
 
-/* What lies at an offset that has been compared with TCP_HEADER_MAX. The mask is for the verifier, the pin keeps the compiler from seeing that
- * it changes nothing. */
-inline_always void *in_tcp_header(struct tcphdr *tcp, __u32 at)
-{
-	asm volatile("" : "+r"(at));
-	return (void *)tcp + (at & 63);
-}
-
-inline_always void write_timestamp(struct tcphdr *tcp, __be32 *word, __u32 at, __u32 new_host)
-{
-	__be32 old = *word, new = bpf_htonl(new_host);
-
-	if (at & 1)
-		checksum_replace32(&tcp->check, checksum_at_odd_offset(old), checksum_at_odd_offset(new));
-	else
-		checksum_replace32(&tcp->check, old, new);
-	*word = new;
-}
-
-/* Client to server: TSecr = d->echo, in which the server is told its cookie. */
-inline_always _Bool write_echo(struct xdp_md *ctx, const struct packet *p, const struct decision *d)
-{
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct tcphdr *tcp = packet_at(data, p->l4);
-	__u32 at = d->timestamp_at + 4;
-	__be32 *echo;
-
-	if (at > TCP_HEADER_MAX - 4 || (void *)(tcp + 1) > end)
-		return 0;
-	echo = in_tcp_header(tcp, at);
-	if ((void *)(echo + 1) > end)
-		return 0;
-	write_timestamp(tcp, echo, at, d->echo);
-	return 1;
-}
-
 /* Client to server: TSecr = the server's T of which the client echoes W = T << c | cookie. */
 inline_always _Bool through_restore(struct xdp_md *ctx, const struct packet *p, const struct decision *d)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* later.h - packets that each CPU has sent and not counted yet, for steer/later.h. */
+/* later.h - packets that each CPU has sent and not counted yet, for affinity/later.h. */
 #pragma once
 
 /* Implementation constants */

@@ -8,32 +8,9 @@
  */
 #pragma once
 
-struct decision {
-	const struct service *service;
-	const struct server *server;
-	__u16 id;
-	__u16 stops[PREVIOUS_OWNERS];
-	__u8 timestamp_at; /* offset of TSval in the TCP header, 0: none */
-	__u8 verdict; /* enum verdict: why this server */
-	__u32 timestamp, echo; /* host order */
-	__u16 plain; /* text of the cookie */
-	_Bool echo_changed; /* echo is not what the packet says: it is to be written */
-	_Bool quoted; /* the flow is that of a packet that an ICMP error quotes: nothing is learned from it */
-};
-
-inline_always _Bool is_syn(const struct packet *p)
-{
-	return (p->tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_ACK_BIT)) == TCP_FLAG_SYN_BIT;
-}
-
 inline_always _Bool dispatched_by_placement(const struct service *service)
 {
 	return 1ULL << (service->dispatch & 63) & (1 << DISPATCH_HASH | 1 << DISPATCH_MAGLEV | 1 << DISPATCH_WCMP);
-}
-
-inline_always _Bool carries_cookies(const struct service *service)
-{
-	return service->affinity == AFFINITY_COOKIE || service->affinity == AFFINITY_TABLE;
 }
 
 inline_always void steer_by_cookie(const struct packet *p, struct decision *d)

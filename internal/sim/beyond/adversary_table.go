@@ -37,7 +37,7 @@ type entry struct {
 	state entryState
 }
 
-// entries is a connection table under the rules of bpf/steer/table.h and assign.h and of its sweeper, with the words and the arithmetic of
+// entries is a connection table under the rules of bpf/affinity/table.h and assign.h and of its sweeper, with the words and the arithmetic of
 // internal/algo/conntable. Every tag is told at once: packets of a connection do not overtake one another here.
 type entries struct {
 	blocks, partitions uint32

@@ -26,3 +26,17 @@ static __noinline const __u64 *fragment_find(const struct packet *p)
 	fragment_of(&key, p);
 	return bpf_map_lookup_elem(&fragments, &key);
 }
+
+inline_always enum verdict walk_later_fragment(const struct packet *p, struct decision *d)
+{
+	const __u64 *known = fragment_find(p);
+
+	if (!known)
+		return DROPPED_UNKNOWN_FRAGMENT;
+	d->service = service_by_number(*known >> 32);
+	if (!d->service)
+		return DROPPED_UNKNOWN_FRAGMENT;
+	d->id = *known;
+	d->server = server_by_id(d->service, d->id);
+	return d->server ? FORWARDED_FRAGMENT : DROPPED_NO_SERVER;
+}

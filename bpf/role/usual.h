@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* usual.h - the walk for nearly all packets. */
+#pragma once
+
+#define UNUSUAL (-1)
+
+/* The same walk for a segment of the usual shape that goes to its server by IP in IP: nearly all there are. What is known of
+ * them is constant here, so that it takes half the instructions. Does nothing to those that turn out to be others. */
+inline_always int usual_way(struct xdp_md *ctx, const struct packet *p)
+{
+	struct decision d = {};
+	const __u32 *number = find_vip(p->destination, p->destination_port, p->protocol, p->ipv6);
+	int search = TIMESTAMP_ABSENT;
+	enum verdict verdict;
+
+	if (!number)
+		return UNUSUAL;
+	d.service = service_by_number(*number);
+	if (!d.service || d.service->forward != FORWARD_IPIP || d.service->flags & SERVICE_THROUGH)
+		return UNUSUAL;
+	if (carries_cookies(d.service))
+		search = read_timestamp(ctx, p, &d);
+	else if (d.service->affinity == AFFINITY_LOCAL_TABLE && p->tcp_flags & TCP_FLAG_RST_BIT)
+		return UNUSUAL; /* or it would be looked for again once it is removed */
+	verdict = steer(p, &d, search);
+	if (verdict == FORWARDED_BY_COOKIE && d.service->affinity == AFFINITY_TABLE)
+		verdict = FORWARDED_BY_TABLE;
+	if (!d.server || !(d.server->flags & SERVER_NEXT_HOP) || d.stops[0] | d.stops[1] ||
+	    p->length + outer_length(d.server, 0, 0) > d.server->mtu)
+		return UNUSUAL;
+	if (verdict == FORWARDED_BY_TABLE) {
+		struct table_flow flow;
+
+		table_place(&flow, p, d.service, d.id);
+		if (!later_count(p, d.service, &flow, d.plain)) {
+			struct connection *c = table_find(d.service, &flow, d.plain);
+
+			if (!c || !table_is_usual(c, p))
+				return UNUSUAL;
+			if (!table_count(c, d.service, p->length)) {
+				count_verdict(d.service->number, DROPPED_OVER_LIMIT, p->length);
+				return XDP_DROP;
+			}
+		}
+	}
+	steer_learn(p, &d, verdict);
+	count_server(d.server->counter, is_syn(p), verdict == FORWARDED_NEW, p->length);
+	verdict = send_ipip(ctx, p, d.server, verdict);
+	count_verdict(d.service->number, verdict, p->length);
+	return verdict >= DROPPED_MALFORMED ? XDP_DROP : transmit(ctx, d.server);
+}
+
+inline_always int usual_ipv4(struct xdp_md *ctx)
+{
+	struct packet packet = {};
+
+	return parse_usual_ipv4(&packet, ctx) ? usual_way(ctx, &packet) : UNUSUAL;
+}
+
+inline_always int usual_ipv6(struct xdp_md *ctx)
+{
+	struct packet packet = {};
+
+	return parse_usual_ipv6(&packet, ctx) ? usual_way(ctx, &packet) : UNUSUAL;
+}
+
+inline_always int usual_frame(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__be16 protocol;
+
+	if (data + sizeof(struct ethhdr) > end || trace_enabled || !addressed_to_us(ctx, data))
+		return UNUSUAL;
+	protocol = *(__be16 *)(data + offsetof(struct ethhdr, h_proto));
+	if (protocol == bpf_htons(ETH_P_IP))
+		return usual_ipv4(ctx);
+	return protocol == bpf_htons(ETH_P_IPV6) ? usual_ipv6(ctx) : UNUSUAL;
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* any.h - how packets of any shape are steered: by functions that are not inlined, for the sake of the stack and of the verifier. */
+#pragma once
+
+/* Keys of maps lie on the stack only as long as they are used. */
+static __noinline const __u32 *find_vip_of(const struct packet *p)
+{
+	return find_vip(p->destination, p->destination_port, p->protocol, p->ipv6);
+}
+
+static __noinline const __u32 *find_vip_address(const struct packet *p)
+{
+	return find_vip(p->destination, 0, 0, p->ipv6);
+}
+
+/* The same verdict, of which the verifier knows nothing: or it would walk all ways of sending once for every one of them. */
+inline_always enum verdict any_verdict(struct decision *d, enum verdict verdict)
+{
+	volatile __u8 *byte = &d->verdict;
+
+	*byte = verdict;
+	return *byte;
+}
+
+/* steer() for packets of every shape. A global function, as others that any_way calls: it is verified once, and not once for every way that leads here. In
+ * memory that is handed to such a function pointers do not last: it is given those of d apart, and the caller sets them again. */
+__noinline int steer_any(const struct packet *p, const struct service *service, struct decision *decided, __u32 search)
+{
+	struct decision d = { .service = service };
+	enum verdict verdict;
+
+	if (!p || !service || !decided)
+		return DROPPED_MALFORMED;
+	d.echo = decided->echo;
+	d.quoted = decided->quoted;
+	verdict = steer(p, &d, search);
+	decided->id = d.id;
+	decided->plain = d.plain;
+	decided->stops[0] = d.stops[0];
+	decided->stops[1] = d.stops[1];
+	return verdict;
+}
+
+/* Steer `flow`: the packet itself, or the one that an ICMP error quotes. */
+inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p, const struct packet *flow, struct decision *d,
+				     __u32 number)
+{
+	const struct service *service = service_by_number(number);
+	int search = TIMESTAMP_ABSENT;
+	enum verdict verdict;
+
+	if (!service)
+		return PASSED_NO_SERVICE;
+	if (flow->protocol == IPPROTO_TCP && carries_cookies(service))
+		search = read_timestamp(ctx, flow, d);
+	if (flow != p) {
+		d->quoted = 1;
+		d->echo = d->timestamp; /* the server wrote what it quotes */
+	}
+	verdict = steer_any(flow, service, d, search);
+	d->service = service;
+	d->server = server_by_id(service, d->id);
+	if (!d->server)
+		return DROPPED_NO_SERVER;
+	if (flow != p)
+		return verdict == FORWARDED_BY_COOKIE || verdict == FORWARDED_BY_LOCAL_TABLE ? FORWARDED_ICMP_BY_COOKIE :
+											FORWARDED_ICMP_BY_FALLBACK;
+	if (p->fragment == FRAGMENT_FIRST)
+		fragment_learn(p, number, d->id);
+	if (verdict == FORWARDED_BY_COOKIE && d->service->affinity == AFFINITY_TABLE)
+		return steer_by_table(p, d);
+	steer_learn(p, d, verdict);
+	return verdict;
+}

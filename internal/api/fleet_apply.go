@@ -137,7 +137,7 @@ func giveIDs(s *model.Service, predecessors []*model.Service, removed []node.Rem
 			known[where(&r.Server)] = r.Server.ID
 		}
 	}
-	for _, before := range predecessors {
+	for _, before := range slices.Backward(predecessors) { // the first has the last word
 		for i := range before.Servers {
 			old := &before.Servers[i]
 			taken[old.ID] = true

@@ -120,6 +120,36 @@ func TestARenamedServiceKeepsTheIDsOfItsServers(t *testing.T) {
 	expect(t, "those come back that left under other names", servers(t, fleet), "10.0.0.2=2 active", "10.0.0.3=3 active", "10.0.0.1=1 active")
 }
 
+func TestAPortThatBecomesAServiceOfItsOwnKeepsTheIDsOfItsServers(t *testing.T) {
+	fleet, _ := serveFleet(t, &apitest.Memory{})
+	named := func(name string, ports []uint32, servers ...*ballastv1.Server) *ballastv1.Service {
+		s := web(servers...)
+		s.Name, s.Ports = name, ports
+		return s
+	}
+	a := named("a", []uint32{8081}, at("10.0.0.1"), at("10.0.0.2"))
+	apply(t, fleet, named("web", []uint32{8080, 9090}, at("10.0.0.2"), at("10.0.0.1")), a)
+	expect(t, "in the order of the file", servers(t, fleet), "10.0.0.2=1 active", "10.0.0.1=2 active")
+	apply(t, fleet, named("web", []uint32{8080}, at("10.0.0.1"), at("10.0.0.2")), named("tls", []uint32{9090}, at("10.0.0.1"), at("10.0.0.2")), a)
+	answer, err := fleet.GetFleet(t.Context(), &ballastv1.GetFleetRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, service := range answer.Services {
+		for _, server := range service.Servers {
+			if want := map[string]uint32{"10.0.0.2": 1, "10.0.0.1": 2}[server.Address]; service.Name != "a" && server.Id != want {
+				t.Errorf("%s of %s has id %d, want %d", server.Address, service.Name, server.Id, want)
+			}
+		}
+	}
+	_, err = fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{
+		named("web", []uint32{8080}, at("10.0.0.1"), at("10.0.0.2")), named("a", []uint32{8081, 9090}, at("10.0.0.1"), at("10.0.0.2")),
+	}})
+	if err == nil || !strings.Contains(err.Error(), "service of their own") {
+		t.Errorf("a port moved to a service whose ids are others: %v", err)
+	}
+}
+
 func TestLocalTablesKeepTheirIDs(t *testing.T) {
 	fleet, _ := serveFleet(t, &apitest.Memory{})
 	local := func(servers ...*ballastv1.Server) *ballastv1.Service {

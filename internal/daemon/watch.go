@@ -161,10 +161,10 @@ func serveMetrics(ctx context.Context, listener net.Listener, handler http.Handl
 	mux.HandleFunc("GET "+api.PathHealth, func(w http.ResponseWriter, _ *http.Request) {
 		api.ServeHealth(w, health())
 	})
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: api.HeaderTimeout, IdleTimeout: api.IdleTimeout}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: api.HeaderTimeout, WriteTimeout: metricsWriteTimeout, IdleTimeout: api.IdleTimeout}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(limitMetrics(listener)); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

@@ -97,23 +97,21 @@ func byName(f *model.Fleet) map[string]*model.Service {
 }
 
 // Predecessors tells, by the name of a service of next, the services of running whose connections it takes over: the one of its name, and
-// those whose names are gone and that had its VIP, its protocol and one of its ports. So a renamed service has one, one that others were
-// merged into has several, and those that one was split into share theirs.
+// those that lose one of its ports at its VIP to it, by the same protocol. So a renamed service has one, one that others were merged into has
+// several, those that one was split into share theirs, and one that gets a port of another has both.
 func Predecessors(running, next *model.Fleet) map[string][]*model.Service {
-	before, after, predecessors := byName(running), byName(next), map[string][]*model.Service{}
-	gone := map[netip.Addr][]*model.Service{}
+	before, predecessors := map[netip.Addr][]*model.Service{}, map[string][]*model.Service{}
 	for i := range running.Services {
-		if s := &running.Services[i]; after[s.Name] == nil {
-			gone[s.VIP] = append(gone[s.VIP], s)
-		}
+		before[running.Services[i].VIP] = append(before[running.Services[i].VIP], &running.Services[i])
 	}
+	named := byName(running)
 	for i := range next.Services {
 		s := &next.Services[i]
-		if same := before[s.Name]; same != nil {
+		if same := named[s.Name]; same != nil {
 			predecessors[s.Name] = append(predecessors[s.Name], same)
 		}
-		for _, old := range gone[s.VIP] {
-			if takesOver(old, s) {
+		for _, old := range before[s.VIP] {
+			if old.Name != s.Name && takesOver(old, s) {
 				predecessors[s.Name] = append(predecessors[s.Name], old)
 			}
 		}
@@ -163,7 +161,7 @@ func twoOwners(s *model.Service, a, b *Removed) error {
 		Path: "services." + s.Name,
 		Problem: fmt.Sprintf("id %d is that of %s (%s) in service %s and that of %s (%s) in service %s, and living connections of both would become its own",
 			a.Server.ID, a.Server.Name, a.Server.Address, a.Service, b.Server.Name, b.Server.Address, b.Service),
-		Remedy: "give it another VIP, or keep the services apart",
+		Remedy: "make the ports that it would get a service of their own, or give it another VIP; or take those ports away first, which ends their connections",
 	}
 }
 

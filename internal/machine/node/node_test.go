@@ -1,7 +1,9 @@
 package node
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -339,6 +341,50 @@ func TestASplitServiceKeepsItsServersInAllParts(t *testing.T) {
 	edit(t, n, parts, start)
 	if a, b := n.Lingering("web80"), n.Lingering("web443"); len(a) != 1 || a[0].ID != 3 || len(b) != 2 || b[0].ID != 1 || b[1].ID != 2 {
 		t.Errorf("lingering: %v and %v", a, b)
+	}
+}
+
+func TestAPortThatMovesBetweenServicesKeepsItsConnections(t *testing.T) {
+	service := func(name string, ports []uint16, addresses ...byte) model.Service { // ids by order
+		s := fleet(1, 2, 3, 4, 5)
+		s.Services[0].Name, s.Services[0].Ports = name, ports
+		s.Services[0].Servers = s.Services[0].Servers[:len(addresses)]
+		for i, address := range addresses {
+			server := &s.Services[0].Servers[i]
+			server.Address, server.Name = netip.AddrFrom4([4]byte{10, 0, 0, address}), fmt.Sprint("s", address)
+		}
+		return s.Services[0]
+	}
+	running := fleet(1)
+	running.Services = []model.Service{service("a", []uint16{8081}, 1, 2, 3), service("b", []uint16{8080, 9090}, 3, 1, 2)}
+	for name, test := range map[string]struct {
+		services []model.Service
+		refused  string
+		left     []uint16 // ids that the second service still knows of the one whose port it got
+	}{
+		"to one with other ids":       {[]model.Service{service("b", []uint16{9090}, 3, 1, 2), service("a", []uint16{8081, 8080}, 1, 2, 3)}, "services.a: id 1 is that of", nil},
+		"to a new one with other ids": {[]model.Service{service("b", []uint16{9090}, 3, 1, 2), service("c", []uint16{8080}, 1, 2, 3)}, "services.c.servers.s1.id: id 1 is that of s3", nil},
+		"to a new one with fewer":     {[]model.Service{service("b", []uint16{9090}, 3, 1, 2), service("c", []uint16{8080}, 3, 1)}, "", []uint16{3}},
+		"in turn":                     {[]model.Service{service("a", []uint16{8080}, 1, 2, 3), service("b", []uint16{8081, 9090}, 3, 1, 2)}, "services.a: id 1 is that of", nil},
+		"nowhere, and another comes":  {[]model.Service{service("b", []uint16{9090}, 3, 1, 2), service("a", []uint16{8081, 7070}, 1, 2, 3)}, "", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := &Node{}
+			edit(t, n, running, start)
+			next := fleet(1)
+			next.Services = test.services
+			_, err := n.EditFile(next, start)
+			if (err != nil) != (test.refused != "") || err != nil && !strings.HasPrefix(err.Error(), test.refused) {
+				t.Fatalf("%v, want %q", err, test.refused)
+			}
+			var left []uint16
+			for _, server := range n.Lingering(test.services[1].Name) {
+				left = append(left, server.ID)
+			}
+			if !slices.Equal(left, test.left) {
+				t.Errorf("it still knows %v, want %v", left, test.left)
+			}
+		})
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/lab"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/world"
 )
 
 // statusNotRun is that of a scenario that could not be played to its end: its promise is neither kept nor broken.
@@ -30,7 +32,7 @@ func LabCommand() *cobra.Command {
 }
 
 func labRun() *cobra.Command {
-	var options lab.Options
+	var options scenario.Options
 	var asJSON, live bool
 	var seed string
 	command := &cobra.Command{
@@ -84,12 +86,12 @@ Exit status, and "outcome" of --json:
 		"bimodal and weight-loss, which then compare all policies, repeatedly (default: short)")
 	flags.StringVar(&options.Affinity, "affinity", "", "churn, ipv6: of the service, cookie or table (default: cookie)")
 	flags.Float64Var(&options.Rate, "rate", 1, "churn, ipv6: share of the usual connections and bytes per second, for machines that cannot carry them")
-	flags.StringVar(&options.Dispatch, "dispatch", "", "churn: policy of the service, or "+lab.AllPolicies+": a service of each, fewer connections")
+	flags.StringVar(&options.Dispatch, "dispatch", "", "churn: policy of the service, or "+scenario.AllPolicies+": a service of each, fewer connections")
 	return command
 }
 
 // labReport prints a result and turns an outcome into an error with its status.
-func labReport(out io.Writer, result lab.Result, err error, asJSON bool) error {
+func labReport(out io.Writer, result scenario.Result, err error, asJSON bool) error {
 	switch {
 	case result.Scenario == "": // nothing was tried
 	case asJSON:
@@ -100,7 +102,7 @@ func labReport(out io.Writer, result lab.Result, err error, asJSON bool) error {
 		printLabResult(out, result)
 	}
 	switch {
-	case errors.Is(err, lab.ErrUsage):
+	case errors.Is(err, scenario.ErrUsage):
 		return &withStatus{err, StatusUsage}
 	case err != nil:
 		return &withStatus{fmt.Errorf("scenario %s: its promise is not tested: %w", result.Scenario, err), statusNotRun}
@@ -148,7 +150,7 @@ func labClean() *cobra.Command {
 are going on are not touched.`,
 		Args: takes(),
 		RunE: func(command *cobra.Command, _ []string) error {
-			cleaned, err := lab.Clean(true)
+			cleaned, err := world.Clean(true)
 			out := command.OutOrStdout()
 			if asJSON {
 				return errors.Join(writeJSON(out, cleaned), err)

@@ -12,7 +12,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/world"
 )
 
 // A file that is no terminal gets a line at this interval instead of a table that redraws itself.
@@ -26,14 +27,14 @@ type liveTable struct {
 	mutex sync.Mutex
 	drawn int // lines of the table on the screen
 	last  time.Time
-	trial map[string]lab.Snapshot // the last state of each trial, by name
+	trial map[string]world.Snapshot // the last state of each trial, by name
 	order []string
 }
 
 func newLiveTable(out *os.File) *liveTable {
 	info, err := out.Stat()
 	terminal := err == nil && info.Mode()&os.ModeCharDevice != 0
-	return &liveTable{out: out, terminal: terminal, trial: map[string]lab.Snapshot{}}
+	return &liveTable{out: out, terminal: terminal, trial: map[string]world.Snapshot{}}
 }
 
 // say prints a line above the table.
@@ -45,7 +46,7 @@ func (t *liveTable) say(format string, values ...any) {
 }
 
 // show draws the state of the running trial and the final states of those before it.
-func (t *liveTable) show(now lab.Snapshot) {
+func (t *liveTable) show(now world.Snapshot) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	if _, known := t.trial[now.Trial]; !known {
@@ -76,7 +77,7 @@ func (t *liveTable) erase() {
 	}
 }
 
-func (t *liveTable) draw(out io.Writer, now lab.Snapshot) {
+func (t *liveTable) draw(out io.Writer, now world.Snapshot) {
 	fmt.Fprintf(out, "\n%s  %.0f s  %s\n\n", now.Scenario, now.Elapsed.Seconds(), now.Event)
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(table, "AFFINITY\tATTEMPTED\tOPEN\tCOMPLETED\tBROKEN\tHOW")
@@ -106,8 +107,8 @@ func counts[K ~string, V int | uint64](of map[K]V) string {
 }
 
 // printLabResult prints a summary for people.
-func printLabResult(out io.Writer, result lab.Result) {
-	verdict := map[lab.Outcome]string{lab.PromiseKept: "KEPT", lab.PromiseBroken: "BROKEN", lab.NotRun: "NOT TESTED"}[result.Outcome]
+func printLabResult(out io.Writer, result scenario.Result) {
+	verdict := map[scenario.Outcome]string{scenario.PromiseKept: "KEPT", scenario.PromiseBroken: "BROKEN", scenario.NotRun: "NOT TESTED"}[result.Outcome]
 	fmt.Fprintf(out, "\n%s: promise %s: %s\n(seed %d, %.0f s)\n\n", result.Scenario, verdict, result.Promise, result.Seed, result.Seconds)
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	if len(result.Trials) > 0 {
@@ -123,7 +124,7 @@ func printLabResult(out io.Writer, result lab.Result) {
 	for _, failure := range result.Failures {
 		fmt.Fprintf(out, "failed: %s\n", failure)
 	}
-	if result.Outcome == lab.PromiseBroken && result.Error != "" {
+	if result.Outcome == scenario.PromiseBroken && result.Error != "" {
 		fmt.Fprintf(out, "not played to the end: %s\n", result.Error)
 	}
 }

@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ballast-lb/ballast/internal/lab"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/lab/process"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
 )
 
 // ballast is a command line in a process of its own, which can be run without root and be interrupted.
@@ -74,9 +74,9 @@ func TestALabThatCannotRunHasBrokenNoPromise(t *testing.T) {
 		if !errors.As(err, &exit) || exit.ExitCode() != 2 {
 			t.Errorf("%s: %v", one.line, err)
 		}
-		var result lab.Result
+		var result scenario.Result
 		if one.asked {
-			if err := json.Unmarshal(stdout.Bytes(), &result); err != nil || result.Outcome != lab.NotRun || result.Kept || len(result.Failures) > 0 || !strings.Contains(result.Error, one.says) {
+			if err := json.Unmarshal(stdout.Bytes(), &result); err != nil || result.Outcome != scenario.NotRun || result.Kept || len(result.Failures) > 0 || !strings.Contains(result.Error, one.says) {
 				t.Errorf("%s: %v: %s", one.line, err, stdout)
 			}
 		} else if stdout.Len() > 0 {

@@ -1,215 +1,49 @@
-// Package lab builds whole networks out of namespaces on one machine (clients, a router with ECMP, load
-// balancers, servers), runs the real ballast, nginx and clients in them, and breaks things on purpose.
+// Package lab has all scenarios: what `ballast lab` lists and runs.
 //
-// A lab never touches the machine's own interfaces, routes, firewall or sysctls, and removes all that
-// it made on every way out; what a killed lab leaves behind is removed by the next.
+// A lab is a whole network of namespaces on one machine (package world) with the real Ballast, clients and servers in it. A scenario
+// breaks things in it on purpose.
 package lab
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"sync"
-	"time"
+	"slices"
+	"strings"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/scenario/churn"
+	"github.com/ballast-lb/ballast/internal/lab/scenario/compare"
+	"github.com/ballast-lb/ballast/internal/lab/scenario/control"
+	"github.com/ballast-lb/ballast/internal/lab/scenario/drain"
+	"github.com/ballast-lb/ballast/internal/lab/scenario/elastic"
+	"github.com/ballast-lb/ballast/internal/lab/scenario/health"
+	"github.com/ballast-lb/ballast/internal/lab/scenario/path"
+	"github.com/ballast-lb/ballast/internal/lab/scenario/pool"
+	"github.com/ballast-lb/ballast/internal/lab/scenario/rotation"
+	"github.com/ballast-lb/ballast/internal/lab/scenario/table"
+	"github.com/ballast-lb/ballast/internal/lab/scenario/through"
+	"github.com/ballast-lb/ballast/internal/lab/scenario/throughput"
+	"github.com/ballast-lb/ballast/internal/lab/scenario/twotier"
 )
 
-// Implementation constants.
-const (
-	baseDir     = "/run/ballast-lab"
-	spacePrefix = "ballast-"
-	lockFile    = "lock"
-	keptFile    = "kept"
-	labVariable = "BALLAST_LAB" // in the environment of all that a lab starts: its id
-	stopGrace   = 5 * time.Second
-)
-
-// Options are what the caller of a scenario may choose.
-type Options struct {
-	Binary    string        // the ballast binary; default: this program
-	Processes string        // the ballast-lab binary; default: the one beside this program
-	Seed      uint64        // of every random choice
-	Duration  time.Duration // scenario-specific length; 0 = the scenario's own
-	Dispatch  string        // churn: the policy of the service, or AllPolicies; empty = Ballast's default
-	Affinity  string        // churn, ipv6: of the service, cookie or table; empty = cookie
-	Rate      float64       // churn, ipv6: share of the usual traffic, over 0, at most 1; 0 = 1
-	Keep      bool          // leave namespaces and processes when done, for a look around
-	Progress  func(format string, arguments ...any)
-	Live      func(Snapshot) // called several times a second with the state of the traffic
+// Scenarios lists all scenarios by name.
+func Scenarios() []scenario.Scenario {
+	all := slices.Concat(
+		churn.Scenarios, compare.Scenarios, control.Scenarios, drain.Scenarios, elastic.Scenarios, health.Scenarios, path.Scenarios, pool.Scenarios, rotation.Scenarios, table.Scenarios, through.Scenarios, throughput.Scenarios, twotier.Scenarios,
+	)
+	slices.SortFunc(all, func(a, b scenario.Scenario) int { return cmp.Compare(a.Name, b.Name) })
+	return all
 }
 
-// rate is the share of the usual traffic that clients offer.
-func (o *Options) rate() float64 { return cmp.Or(o.Rate, 1) }
-
-// stretched is how long what takes a time at the usual rate may take.
-func (o *Options) stretched(usual time.Duration) time.Duration {
-	return time.Duration(float64(usual) / o.rate())
-}
-
-// A Lab is one network with everything that runs in it.
-type Lab struct {
-	Options
-	id      string
-	dir     string
-	lock    *os.File
-	spaces  map[string]*netspace.Space
-	wire    *datapath.Wire
-	topo    Topology
-	lbFlags []string // of load balancers that run by a file, beyond the lab's own
-	work    string   // how the servers' work is done
-
-	mutex     sync.Mutex
-	processes []*Process
-	faults    []*datapath.Wire
-}
-
-var errNotRoot = errors.New("start or remove a lab: not root: namespaces and BPF programs need root: run it with sudo")
-
-// New makes an empty lab after removing what dead ones left behind.
-func New(options Options) (*Lab, error) {
-	if os.Geteuid() != 0 {
-		return nil, errNotRoot
-	}
-	if err := unix.Access(options.Processes, unix.X_OK); err != nil {
-		return nil, fmt.Errorf("find the processes of labs: %s: %w: `make build` makes it, and it belongs beside ballast", options.Processes, err)
-	}
-	lab := &Lab{Options: options, spaces: map[string]*netspace.Space{}}
-	alone, err := lockAll()
-	if err != nil {
-		return nil, err
-	}
-	cleaned, err := clean(false)
-	for _, removed := range cleaned.Removed {
-		options.Progress("removed what an earlier run left: %s", removed)
-	}
-	if err != nil {
-		options.Progress("cannot remove all of what earlier runs left: %v", err)
-	}
-	if err := errors.Join(lab.claim(), alone.Close()); err != nil {
-		return nil, err
-	}
-	if lab.wire, err = datapath.LoadWire(); err != nil {
-		return nil, errors.Join(err, lab.Close())
-	}
-	return lab, nil
-}
-
-// lockAll keeps labs from coming and going until the returned file is closed: a directory is made before
-// it is locked, and must not look abandoned in between.
-func lockAll() (*os.File, error) {
-	if err := os.MkdirAll(baseDir, 0o755); err != nil {
-		return nil, fmt.Errorf("make %s: %w", baseDir, err)
-	}
-	dir, err := os.Open(baseDir)
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", baseDir, err)
-	}
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", baseDir, err), dir.Close())
-	}
-	return dir, nil
-}
-
-// claim takes a free lab id by locking its directory; the lock tells others that this lab is alive.
-func (l *Lab) claim() error {
-	for number := 0; ; number++ {
-		l.id = fmt.Sprintf("%d.%d", os.Getpid(), number)
-		l.dir = filepath.Join(baseDir, l.id)
-		err := os.Mkdir(l.dir, 0o755)
-		if errors.Is(err, os.ErrExist) {
-			continue
+// Run runs a scenario by its name.
+func Run(ctx context.Context, name string, options scenario.Options) (scenario.Result, error) {
+	var names []string
+	for _, known := range Scenarios() {
+		if known.Name == name {
+			return known.Run(ctx, options)
 		}
-		if err != nil {
-			return fmt.Errorf("make lab directory: %w", err)
-		}
-		l.lock, err = tryLock(l.dir)
-		return err
+		names = append(names, known.Name)
 	}
-}
-
-// tryLock locks a lab's directory; an error means that its owner lives.
-func tryLock(dir string) (*os.File, error) {
-	file, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("open lab lock: %w", err)
-	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), file.Close())
-	}
-	return file, nil
-}
-
-// Close ends every process and removes every namespace, mount and file of the lab, unless it is to be kept.
-func (l *Lab) Close() error {
-	if l.wire != nil {
-		defer l.wire.Close()
-	}
-	defer l.lock.Close()
-	if l.Keep {
-		l.Progress("kept: namespaces %s%s-*, files in %s; remove with `ballast lab clean`", spacePrefix, l.id, l.dir)
-		return os.WriteFile(filepath.Join(l.dir, keptFile), nil, 0o644)
-	}
-	l.mutex.Lock()
-	processes, faults := l.processes, l.faults
-	l.mutex.Unlock()
-	for _, fault := range faults {
-		_ = fault.Close()
-	}
-	for _, process := range processes {
-		process.interrupt()
-	}
-	deadline, cancel := withMachineTime(context.Background(), stopGrace)
-	defer cancel()
-	for _, process := range processes {
-		process.waitOrKill(deadline)
-	}
-	for _, space := range l.spaces {
-		space.Close()
-	}
-	alone, err := lockAll() // whoever cleans up would make the lock anew while the directory goes
-	if err != nil {
-		return err
-	}
-	defer alone.Close()
-	_, err = removeLab(l.id)
-	return err
-}
-
-// nodeDir is where one node keeps its configuration, sockets, pins and logs.
-func (l *Lab) nodeDir(node string) string { return filepath.Join(l.dir, node) }
-
-// space returns a node's namespace; a wrong name is a mistake in a scenario.
-func (l *Lab) space(node string) *netspace.Space {
-	space, found := l.spaces[node]
-	if !found {
-		panic("lab has no node " + node)
-	}
-	return space
-}
-
-// addSpace creates the namespace of a node with the sysctls that every node needs.
-func (l *Lab) addSpace(node string, sysctls map[string]string) error {
-	space, err := netspace.Create(spacePrefix + l.id + "-" + node)
-	if err != nil {
-		return err
-	}
-	l.spaces[node] = space
-	if err := os.MkdirAll(l.nodeDir(node), 0o755); err != nil {
-		return fmt.Errorf("make directory of %s: %w", node, err)
-	}
-	for _, defaults := range []map[string]string{everyNode, sysctls} {
-		for key, value := range defaults {
-			if err := space.Sysctl(key, value); err != nil {
-				return err
-			}
-		}
-	}
-	return space.ReceiveOn(netspace.AllCPUs())
+	return scenario.Result{}, fmt.Errorf("run scenario %q: %w: there is none of that name: use one of %s", name, scenario.ErrUsage, strings.Join(names, " "))
 }

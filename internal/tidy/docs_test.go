@@ -11,7 +11,7 @@ import (
 var (
 	testName     = regexp.MustCompile(`^(Test|Fuzz|Benchmark)[A-Z]\w*$`)
 	testDeclared = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
-	scenarioRow  = regexp.MustCompile(`(?m)^\t\{"([a-z0-9-]+)", "`)
+	scenarioRow  = regexp.MustCompile(`(?m)^\t\tName: "([a-z0-9-]+)", Deadline: `)
 	scenarioSpan = regexp.MustCompile("scenarios? `([a-z0-9-]+)`(?:(?: and|,) `([a-z0-9-]+)`)?")
 )
 
@@ -41,8 +41,12 @@ func TestTestsAndScenariosInTheDocumentsExist(t *testing.T) {
 		}
 	}
 	scenarios := map[string]bool{}
-	for _, row := range scenarioRow.FindAllStringSubmatch(string(read(t, "internal/lab/scenarios.go")), -1) {
-		scenarios[row[1]] = true
+	for _, name := range files(t, ".go") {
+		if strings.HasPrefix(name, "internal/lab/scenario/") {
+			for _, row := range scenarioRow.FindAllStringSubmatch(string(read(t, name)), -1) {
+				scenarios[row[1]] = true
+			}
+		}
 	}
 	if len(declared) == 0 || len(scenarios) == 0 {
 		t.Fatal("found no tests or no scenarios")

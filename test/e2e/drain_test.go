@@ -3,7 +3,7 @@ package e2e
 import (
 	"testing"
 
-	"github.com/ballast-lb/ballast/internal/lab"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
 )
 
 // Promise: `ballast ctl server drain --wait` ends when the last connection has, and counts them exactly; a deadline cuts what is left
@@ -16,7 +16,7 @@ func TestDrainedServersKeepTheirConnectionsUntilTheyEndOrTheDeadline(t *testing.
 	}
 }
 
-func logMeasured(t *testing.T, result lab.Result) {
+func logMeasured(t *testing.T, result scenario.Result) {
 	for name, value := range result.Measurements {
 		t.Logf("%s: %.3f", name, value)
 	}

@@ -13,7 +13,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/ballast-lb/ballast/internal/lab"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/world"
 )
 
 // longVariable makes the tests that have a longer form take it (make test-long).
@@ -44,7 +45,7 @@ func long() bool { return os.Getenv(longVariable) != "" }
 var measured = []string{"bimodal", "elastic", "throughput", "uneven", "uneven-links", "weight-loss"}
 
 // run runs a scenario, fails the test when its promise is broken, and returns the result.
-func run(t *testing.T, scenario string, arguments ...string) lab.Result {
+func run(t *testing.T, name string, arguments ...string) scenario.Result {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root for network namespaces and BPF")
@@ -52,15 +53,15 @@ func run(t *testing.T, scenario string, arguments ...string) lab.Result {
 	if testing.Short() {
 		t.Skip("a whole scenario takes too long for -short")
 	}
-	if !slices.Contains(measured, scenario) {
+	if !slices.Contains(measured, name) {
 		t.Parallel()
 	}
-	command := exec.CommandContext(t.Context(), binary, append([]string{"lab", "run", scenario, "--json"}, arguments...)...)
+	command := exec.CommandContext(t.Context(), binary, append([]string{"lab", "run", name, "--json"}, arguments...)...)
 	var output, progress bytes.Buffer
 	command.Stdout, command.Stderr = &output, &progress
 	runErr := command.Run()
 	t.Logf("%s", progress.Bytes())
-	var result lab.Result
+	var result scenario.Result
 	if err := json.Unmarshal(output.Bytes(), &result); err != nil {
 		t.Fatalf("%v; no result: %v: %s", runErr, err, output.Bytes())
 	}
@@ -79,7 +80,7 @@ func run(t *testing.T, scenario string, arguments ...string) lab.Result {
 
 // timestampsAccepted fails the test when a server's or client's TCP rejected a timestamp that Ballast writes or restores. TSval on its way
 // to servers is the client's own: an upload that is overtaken when routes change is rejected there (PAWSEstab), and sent again.
-func timestampsAccepted(t *testing.T, trial lab.Trial) {
+func timestampsAccepted(t *testing.T, trial world.Result) {
 	t.Helper()
 	for node, counters := range trial.TCP {
 		for _, rejected := range []string{"TSEcrRejected", "PAWSEstab", "PAWSActive"} {

@@ -3,7 +3,7 @@ package e2e
 import (
 	"testing"
 
-	"github.com/ballast-lb/ballast/internal/lab"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
 )
 
 // Promise: IPv6 is served as well as IPv4.
@@ -22,7 +22,7 @@ func TestConnectionsSurviveChurnOverIPv6WithTables(t *testing.T) {
 	}
 }
 
-func churnOverIPv6(t *testing.T, arguments ...string) lab.Result {
+func churnOverIPv6(t *testing.T, arguments ...string) scenario.Result {
 	result := run(t, "ipv6", arguments...)
 	if result.Broken != 0 || result.Attempted < 2000 {
 		t.Errorf("%+v", result.Tally)

@@ -4,17 +4,17 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/ballast-lb/ballast/internal/lab"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
 )
 
 // compared runs a scenario that compares policies and logs what it measured. A long test compares all policies repeatedly.
-func compared(t *testing.T, scenario, duration string) lab.Result {
+func compared(t *testing.T, name, duration string) scenario.Result {
 	t.Helper()
 	var arguments []string
 	if long() {
 		arguments = []string{"--duration", duration}
 	}
-	result := run(t, scenario, arguments...)
+	result := run(t, name, arguments...)
 	if len(result.Comparison) == 0 || result.Work == "" {
 		t.Fatalf("nothing was compared; servers work by %q", result.Work)
 	}

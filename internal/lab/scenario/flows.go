@@ -1,0 +1,63 @@
+// Traffic that several scenarios share.
+package scenario
+
+import (
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/world"
+)
+
+// Downloads are connections that stay busy until the traffic ends, at a limited rate.
+func Downloads(target string, count int) traffic.Flow {
+	return traffic.Flow{
+		Name: "download", Target: target, Count: count, Concurrent: count, PerSecond: 100, Repeat: true,
+		Requests: []traffic.Request{{Path: world.PathSlow(128 << 10), Bytes: 256 << 10}},
+	}
+}
+
+// Shorts are connections of one small request each, until the traffic ends.
+func Shorts(target string, perSecond float64) traffic.Flow {
+	return traffic.Flow{
+		Name: "short", Target: target, Concurrent: 200, PerSecond: perSecond,
+		Requests: []traffic.Request{{Path: world.PathBlob, Bytes: 4000}},
+	}
+}
+
+// ShortLived are connections of about a second each: how many a server has changes all the time.
+func ShortLived(target string, perSecond float64) traffic.Flow {
+	return traffic.Flow{
+		Name: "restless", Target: target, Concurrent: 200, PerSecond: perSecond,
+		Requests: []traffic.Request{{Path: world.PathSlow(200 << 10), Bytes: 200 << 10}},
+	}
+}
+
+// Browsers are connections with pauses of a second and requests in both directions.
+func Browsers(target string, count int) traffic.Flow {
+	return traffic.Flow{
+		Name: "browse", Target: target, Count: count, Concurrent: count, PerSecond: 50, Repeat: true,
+		Requests: []traffic.Request{
+			{Path: world.PathName}, {Path: world.PathBlob, Bytes: 100_000, Pause: time.Second},
+			{Path: world.PathUpload + "browse", Bytes: 100_000, Upload: true, Pause: time.Second},
+		},
+	}
+}
+
+// Exchanges are a fixed number of connections, each with a download and an upload as fast as they go.
+func Exchanges(target string, count int, bytes int64) traffic.Flow {
+	return traffic.Flow{
+		Name: "exchange", Target: target, Count: count, Concurrent: 20,
+		Requests: []traffic.Request{
+			{Path: world.PathBlob, Bytes: bytes}, {Path: world.PathUpload + "exchange", Bytes: bytes, Upload: true},
+		},
+	}
+}
+
+// Steady starts downloads, browsers and shorts and waits until they are under way.
+func Steady(t *world.Trial) (*world.Load, error) {
+	running, err := t.Generate(Downloads(t.Target(), 30), Browsers(t.Target(), 20), Shorts(t.Target(), 40))
+	if err != nil {
+		return nil, err
+	}
+	return running, t.Busy(running, 100)
+}

@@ -1,0 +1,387 @@
+// Package health has checks take servers out and bring them back; connections that servers have stay.
+package health
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/world"
+)
+
+// Scenarios are those of this package.
+var Scenarios = []scenario.Scenario{
+	{
+		Name: "health", Deadline: 3 * time.Minute, Do: runHealth,
+		Promise: "unhealthy servers get nothing new and keep what they have, until they are healthy or the deadline cuts them",
+	},
+}
+
+// Implementation constants.
+const (
+	checkSlack      = 1500 * time.Millisecond // for machines that are busy with other things
+	checkLate       = 4 * time.Second         // and for those that are very busy: nothing waits for it
+	healthDeadline  = 2 * time.Second
+	healthDownloads = 32
+	healthChatters  = 24
+	flapsSettled    = 10 // flaps of a check without a change: the server has settled
+	flapsMost       = 80
+	changesMost     = 8 // of a server whose check flaps
+)
+
+// checksTake is how long so many checks in a row take at most: each comes a tenth early or late.
+func checksTake(checks int) time.Duration {
+	return time.Duration(checks)*world.CheckInterval*11/10 + world.CheckTimeout + checkSlack
+}
+
+func runHealth(run *scenario.Run) error {
+	topology := world.Topology{LBs: 2, Servers: make([]world.ServerNode, 4)}
+	outcome, err := run.Trial(world.Setup{Name: "checks", Topology: topology, Services: []*fleet.Service{scenario.CheckedService()}}, func(t *world.Trial) error {
+		h := &healthTrial{Trial: t, result: run.Result, lbs: []string{world.LBName(1), world.LBName(2)}}
+		return h.run()
+	})
+	if err != nil {
+		return err
+	}
+	run.Unbroken(outcome)
+	run.Result.Expect(outcome.Throughout["download"] == healthDownloads, "only %d of %d downloads lasted through all events and completed",
+		outcome.Throughout["download"], healthDownloads)
+	with := scenario.CheckedService()
+	with.Health.Deadline = healthDeadline.String()
+	_, err = run.Trial(world.Setup{Name: "deadline", Cuts: true, Topology: topology, Services: []*fleet.Service{with}}, func(t *world.Trial) error { return losePower(t, run.Result) })
+	return err
+}
+
+// healthTrial is the series of events and what has to be true of connections that began in between.
+type healthTrial struct {
+	*world.Trial
+	result  *scenario.Result
+	lbs     []string
+	running *world.Load
+	spans   []span
+}
+
+// span is a time in which new connections must go to some servers and to others not.
+type span struct {
+	what       string
+	from, to   time.Time
+	none, some []string
+	unanswered bool // until its end
+}
+
+func (h *healthTrial) run() (err error) {
+	if h.running, err = h.Generate(scenario.Downloads(h.Target(), healthDownloads), scenario.Shorts(h.Target(), 40)); err != nil {
+		return err
+	}
+	if err := h.Busy(h.running, 100); err != nil {
+		return err
+	}
+	for _, one := range []world.Step{
+		{What: "s1 fails its checks and goes on serving", Do: h.failOne},
+		{What: "s1 answers checks again", Do: h.recoverOne},
+		{What: "all servers fail their checks, s1 before the others: all_down is keep", Do: h.keepLast},
+		{What: "all_down is all", Do: h.useAll},
+		{What: "all_down is none", Do: h.useNone},
+		{What: "all servers answer checks again", Do: h.recoverAll},
+		{What: "the way of lb1 to s3 is cut", Do: h.cutWay},
+		{What: "the way is whole again", Do: h.healWay},
+		{What: "the check of s2 flaps", Do: h.flap},
+		{What: "s2 answers checks for good", Do: h.settle},
+	} {
+		if err := h.Event(one.What, one.Do); err != nil {
+			return err
+		}
+	}
+	if err := h.running.Finish(h.Context); err != nil {
+		return err
+	}
+	h.judge()
+	return nil
+}
+
+// timed waits until load balancers were told of a server's health, and measures how long that took since a time.
+func (h *healthTrial) timed(name string, since time.Time, i int, sick bool, most time.Duration, lbs ...string) error {
+	if err := h.AwaitHealth(i, sick, lbs...); err != nil {
+		return err
+	}
+	took := pace.Machine().Since(since)
+	h.result.Measure(name, world.Round(took))
+	h.result.Expect(took <= most+checkLate, "%s: %v, not %v at most", name, took, most)
+	return nil
+}
+
+// since is when what began at a time must have taken effect, where load balancers were just told of it.
+func (h *healthTrial) since(begin time.Time, checks int) time.Time {
+	told := time.Now().Add(checkSlack)
+	if expected := begin.Add(checksTake(checks)); expected.After(told) {
+		return expected
+	}
+	return told
+}
+
+// during watches new connections from a time on until enough of them have begun.
+func (h *healthTrial) during(one span) error {
+	const connections = 60
+	for time.Now().Before(one.from) {
+		if err := h.Busy(h.running, 5); err != nil {
+			return err
+		}
+	}
+	if err := h.Busy(h.running, connections); err != nil {
+		return err
+	}
+	one.to = time.Now()
+	h.spans = append(h.spans, one)
+	return nil
+}
+
+func (h *healthTrial) failOne() error {
+	begin := time.Now()
+	if err := h.Sicken(1, true); err != nil {
+		return err
+	}
+	if err := h.timed("seconds_until_unhealthy", begin, 1, true, checksTake(world.CheckFall), h.lbs...); err != nil {
+		return err
+	}
+	for _, lb := range h.lbs {
+		if _, detail, err := h.HealthOf(lb, 1); err != nil {
+			return err
+		} else if detail != "HTTP 404 (self)" {
+			h.result.Fail("%s says that s1 is unhealthy because of %q: the check did not go through the tunnel, or says something else", lb, detail)
+		}
+	}
+	return h.during(span{what: "s1 is unhealthy", from: h.since(begin, world.CheckFall), none: []string{"s1"}, some: []string{"s2", "s3", "s4"}})
+}
+
+func (h *healthTrial) recoverOne() error {
+	begin := time.Now()
+	if err := h.Sicken(1, false); err != nil {
+		return err
+	}
+	if err := h.timed("seconds_until_healthy", begin, 1, false, checksTake(world.CheckRise), h.lbs...); err != nil {
+		return err
+	}
+	return h.during(span{what: "s1 is healthy again", from: h.since(begin, world.CheckRise), some: []string{"s1", "s2", "s3", "s4"}})
+}
+
+// keepLast: the servers fail within one interval of each other, and the set that is kept is the one before that.
+func (h *healthTrial) keepLast() error {
+	if err := h.Sicken(1, true, h.lbs...); err != nil {
+		return err
+	}
+	if err := h.Busy(h.running, 40); err != nil { // the set without s1 stands for a while
+		return err
+	}
+	for _, i := range []int{2, 3, 4} {
+		if err := h.Sicken(i, true); err != nil {
+			return err
+		}
+	}
+	for _, i := range []int{2, 3, 4} {
+		if err := h.AwaitHealth(i, true, h.lbs...); err != nil {
+			return err
+		}
+	}
+	return h.during(span{what: "all are unhealthy, the last set is kept", from: time.Now().Add(checkSlack), none: []string{"s1"}, some: []string{"s2", "s3", "s4"}})
+}
+
+func (h *healthTrial) useAll() error {
+	h.Fleet.Services[0].Health.AllDown = "all"
+	if err := h.Apply(); err != nil {
+		return err
+	}
+	return h.during(span{what: "all are unhealthy, all are used", from: time.Now().Add(checkSlack), some: []string{"s1", "s2", "s3", "s4"}})
+}
+
+// useNone: new connections are refused by silence, so that those that are still trying when a server is back succeed.
+func (h *healthTrial) useNone() error {
+	h.Fleet.Services[0].Health.AllDown = "none"
+	if err := h.Apply(); err != nil {
+		return err
+	}
+	for _, lb := range h.lbs {
+		err := world.AwaitPromised(h.Context, world.ResumeMax, lb+" gives new connections to nobody", func() error {
+			counters, err := h.Client(lb).Counters(h.Context)
+			if err == nil && counters["dropped_no_server"] == 0 {
+				err = fmt.Errorf("it has dropped none")
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if open := h.running.Now().OpenByFlow["download"]; open != healthDownloads {
+		h.result.Fail("of %d downloads %d are open while no server gets new connections", healthDownloads, open)
+	}
+	one := span{what: "all are unhealthy, nobody is used", from: time.Now(), none: []string{"s1", "s2", "s3", "s4"}, unanswered: true}
+	if err := h.Busy(h.running, 20); err != nil {
+		return err
+	}
+	one.to = time.Now()
+	h.spans = append(h.spans, one)
+	return nil
+}
+
+func (h *healthTrial) recoverAll() error {
+	for i := 1; i <= 4; i++ {
+		if err := h.Sicken(i, false); err != nil {
+			return err
+		}
+	}
+	for i := 1; i <= 4; i++ {
+		if err := h.AwaitHealth(i, false, h.lbs...); err != nil {
+			return err
+		}
+	}
+	return h.Until(h.running, world.Stall, "the connections that nobody answered have ended", func(p traffic.Progress) bool {
+		return p.Open < healthDownloads+20
+	})
+}
+
+// misleadLB makes a load balancer send what is for a server to itself, where the bridge drops it; whole: to the server again.
+func (h *healthTrial) misleadLB(whole bool) error {
+	wrong, err := h.Space(world.LBName(1)).MAC("eth1")
+	if whole {
+		wrong, err = h.Space(world.ServerName(3)).MAC("eth0")
+	}
+	if err != nil {
+		return err
+	}
+	return h.Space(world.LBName(1)).KnowNeighbours("eth1", map[netip.Addr]net.HardwareAddr{h.Topology.ServerAddress(3, false): wrong})
+}
+
+// cutWay: the load balancer whose way is cut gives the server nothing new, the other one goes on.
+func (h *healthTrial) cutWay() error {
+	begin := time.Now()
+	if err := h.misleadLB(false); err != nil {
+		return err
+	}
+	if err := h.timed("seconds_until_unhealthy_behind_a_cut", begin, 3, true, checksTake(world.CheckFall), world.LBName(1)); err != nil {
+		return err
+	}
+	before, err := h.Dispatched(3)
+	if err != nil {
+		return err
+	}
+	if err := h.Busy(h.running, 60); err != nil {
+		return err
+	}
+	after, err := h.Dispatched(3)
+	if err != nil {
+		return err
+	}
+	h.result.Expect(after[0] <= before[0]+1, "lb1 gave s3 %d connections though it cannot reach it", after[0]-before[0])
+	h.result.Expect(after[1] > before[1], "lb2 gave s3 no connection while only lb1 could not reach it")
+	state, detail, err := h.HealthOf(world.LBName(2), 3)
+	h.result.Expect(state == "healthy", "for lb2, which reaches it, s3 is %s: %s", state, detail)
+	return err
+}
+
+func (h *healthTrial) healWay() error {
+	if err := h.misleadLB(true); err != nil {
+		return err
+	}
+	return h.AwaitHealth(3, false, world.LBName(1))
+}
+
+// flap makes a check fail and succeed in turns, with thresholds of one, until the server has stayed as it is for long.
+func (h *healthTrial) flap() error {
+	health := h.Fleet.Services[0].Health
+	health.AllDown, health.Rise, health.Fall = "", 1, 1
+	if err := h.Apply(); err != nil {
+		return err
+	}
+	path := filepath.Join(h.NodeDir(world.ServerName(2)), world.PathHealth)
+	states, changes := []string{"healthy", "healthy"}, []int{0, 0}
+	ticker := time.NewTicker(world.PollInterval)
+	defer ticker.Stop()
+	for flaps, lastChange, next := 0, 0, time.Now(); flaps-lastChange < flapsSettled; {
+		if flaps == flapsMost {
+			h.result.Fail("s2 did not settle: it changed %v times while its check flapped %d times", changes, flaps)
+			return nil
+		}
+		if !time.Now().Before(next) {
+			next = time.Now().Add(world.CheckInterval)
+			flaps++
+			if err := flip(path); err != nil {
+				return err
+			}
+		}
+		for i, lb := range h.lbs {
+			state, _, err := h.HealthOf(lb, 2)
+			if err != nil {
+				return err
+			}
+			if state != states[i] {
+				states[i], lastChange = state, flaps
+				changes[i]++
+			}
+		}
+		select {
+		case <-ticker.C:
+		case <-h.Context.Done():
+			return context.Cause(h.Context)
+		}
+		h.result.Measure("flaps_of_the_check", float64(flaps))
+	}
+	for i, lb := range h.lbs {
+		h.result.Measure("changes_at_"+lb, float64(changes[i]))
+	}
+	h.result.Expect(slices.Max(changes) <= changesMost, "s2 changed %v times, not %d at most", changes, changesMost)
+	h.result.Expect(slices.Min(changes) > 0 && !slices.Contains(states, "healthy"), "s2 settled as %v after %v changes, though its check fails every other time", states, changes)
+	return nil
+}
+
+// flip takes the page that checks ask for away, or puts it back.
+func flip(path string) error {
+	err := os.Remove(path)
+	if os.IsNotExist(err) {
+		err = os.WriteFile(path, []byte("healthy\n"), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("flip the health of a server: %w", err)
+	}
+	return nil
+}
+
+// settle: what was damped comes back, after more good checks.
+func (h *healthTrial) settle() error {
+	path := filepath.Join(h.NodeDir(world.ServerName(2)), world.PathHealth)
+	if err := os.WriteFile(path, []byte("healthy\n"), 0o644); err != nil {
+		return fmt.Errorf("make a server healthy: %w", err)
+	}
+	const longest = 16 // rise, doubled as often as it ever is
+	return h.timed("seconds_until_healthy_after_flaps", time.Now(), 2, false, checksTake(longest), h.lbs...)
+}
+
+// judge looks at where connections went that began in each span.
+func (h *healthTrial) judge() {
+	for _, one := range h.spans {
+		began := map[string]int{}
+		for _, connection := range h.running.Connections {
+			if connection.Started.Before(one.from) || connection.Started.After(one.to) {
+				continue
+			}
+			if !one.unanswered || connection.Ended.Before(one.to) {
+				began[connection.Server]++
+			}
+		}
+		h.Progress("%s: %s: new connections by server: %v", h.Setup.Name, one.what, began)
+		for _, server := range one.none {
+			h.result.Expect(began[server] == 0, "%s: %s got %d new connections", one.what, server, began[server])
+		}
+		for _, server := range one.some {
+			h.result.Expect(began[server] > 0, "%s: %s got no new connection", one.what, server)
+		}
+	}
+}

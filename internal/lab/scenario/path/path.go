@@ -1,0 +1,196 @@
+// Package path is about the path: tunnels, MTU, fragments, loss, the wrap of the cookie's clock.
+package path
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+)
+
+// Scenarios are those of this package.
+var Scenarios = []scenario.Scenario{
+	{
+		Name: "forwards", Deadline: 3 * time.Minute, Do: runForwards,
+		Promise: "l2, ipip in all four combinations of v4 and v6, and gue carry HTTP both ways",
+	},
+	{
+		Name: "fragments", Deadline: time.Minute, Do: runFragments,
+		Promise: "datagrams larger than the MTU reach one server whole and are answered",
+	},
+	{
+		Name: "pmtu", Deadline: 3 * time.Minute, Do: runPMTU,
+		Promise: "uploads and downloads complete across a smaller MTU on either side",
+	},
+	{
+		Name: "syn-loss", Deadline: 4 * time.Minute, Do: runSYNLoss,
+		Promise: "handshakes with lost SYNs and SYN-ACKs complete",
+	},
+	{
+		Name: "wrap", Deadline: 3 * time.Minute, Do: runWrap,
+		Promise: "bulk transfers cross the wrap of the cookie's clock",
+	},
+}
+
+// runForwards: every way to a server carries HTTP in both directions.
+func runForwards(run *scenario.Run) error {
+	for _, way := range []struct {
+		name, vip, forward string
+		crossFamily        bool
+	}{
+		{"l2 v4", scenario.VIP4, "l2", false}, {"l2 v6", scenario.VIP6, "l2", false},
+		{"ipip v4 in v4", scenario.VIP4, "ipip", false}, {"ipip v6 in v6", scenario.VIP6, "ipip", false},
+		{"ipip v4 in v6", scenario.VIP4, "ipip", true}, {"ipip v6 in v4", scenario.VIP6, "ipip", true},
+		{"gue v4 in v4", scenario.VIP4, "gue", false}, {"gue v6 in v6", scenario.VIP6, "gue", false},
+	} {
+		one := scenario.CookieService(way.vip)
+		one.Forward, one.CrossFamily = way.forward, way.crossFamily
+		outcome, err := run.Trial(world.Setup{
+			Name: way.name, Services: []*fleet.Service{one}, Topology: world.Topology{LBs: 1, Servers: make([]world.ServerNode, 2)},
+		}, func(t *world.Trial) error { return exchange(t, 100, 200_000) })
+		if err != nil {
+			return err
+		}
+		run.Unbroken(outcome)
+	}
+	return nil
+}
+
+// exchange runs a fixed number of connections to their end.
+func exchange(t *world.Trial, connections int, bytes int64) error {
+	running, err := t.Generate(scenario.Exchanges(t.Target(), connections, bytes))
+	if err != nil {
+		return err
+	}
+	return running.Wait(t.Context)
+}
+
+// runPMTU: uploads to a server behind a smaller MTU, downloads to clients behind one.
+func runPMTU(run *scenario.Run) error {
+	const smaller = 1400
+	for _, vip := range []string{scenario.VIP4, scenario.VIP6} {
+		topologies := []struct {
+			name     string
+			topology world.Topology
+		}{
+			{"server behind 1400", world.Topology{LBs: 2, Servers: []world.ServerNode{{FarMTU: smaller}, {FarMTU: smaller}}}},
+			{"server behind 1400 that no route knows of", world.Topology{
+				LBs: 2, Servers: []world.ServerNode{{FarMTU: smaller}, {FarMTU: smaller}}, RoutesHideMTU: true}},
+			{"clients behind 1400", world.Topology{LBs: 2, Servers: make([]world.ServerNode, 3), ClientMTU: smaller}},
+		}
+		for _, one := range topologies {
+			outcome, err := run.Trial(world.Setup{
+				Name: one.name + " to " + vip, Services: []*fleet.Service{scenario.CookieService(vip)}, Topology: one.topology,
+			}, func(t *world.Trial) error { return exchange(t, 60, 1_000_000) })
+			if err != nil {
+				return err
+			}
+			run.Unbroken(outcome)
+		}
+	}
+	return nil
+}
+
+// runFragments: datagrams larger than the MTU reach one server whole.
+func runFragments(run *scenario.Run) error {
+	for _, vip := range []string{scenario.VIP4, scenario.VIP6} {
+		one := &fleet.Service{Name: "echo", VIP: vip, Protocol: "udp", Ports: []uint16{4000}}
+		outcome, err := run.Trial(world.Setup{
+			Name: "udp to " + vip, Services: []*fleet.Service{one}, Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 3)},
+		}, func(t *world.Trial) error {
+			if err := t.StartEchoes(); err != nil {
+				return err
+			}
+			running, err := t.Generate(traffic.Flow{
+				// Few at once: nobody repeats a datagram that a full queue of the lab's links has dropped.
+				Name: "datagrams", Target: t.Target(), UDP: true, Count: 200, Concurrent: 4,
+				Requests: []traffic.Request{{Bytes: 100}, {Bytes: 3000}, {Bytes: 1400}, {Bytes: 9000}},
+			})
+			if err != nil {
+				return err
+			}
+			return running.Wait(t.Context)
+		})
+		if err != nil {
+			return err
+		}
+		run.Unbroken(outcome)
+	}
+	return nil
+}
+
+// runSYNLoss: handshakes whose SYN or SYN-ACK is lost are completed by a repetition, whatever server it reaches.
+func runSYNLoss(run *scenario.Run) error {
+	for _, one := range []struct {
+		name         string
+		client, back datapath.LinkFaults
+		delay        time.Duration
+	}{
+		{"first SYN lost", datapath.LinkFaults{DropSYNsPerFlow: 1}, datapath.LinkFaults{}, 0},
+		{"first SYN-ACK lost", datapath.LinkFaults{}, datapath.LinkFaults{DropSYNACKsPerFlow: 1}, 0},
+		{"two SYN-ACKs lost", datapath.LinkFaults{}, datapath.LinkFaults{DropSYNACKsPerFlow: 2}, 0},
+		{"2 % of everything lost, 40 ms", datapath.LinkFaults{DropPermille: 20}, datapath.LinkFaults{DropPermille: 20}, 20 * time.Millisecond},
+	} {
+		outcome, err := run.Trial(world.Setup{
+			Name: one.name, Services: []*fleet.Service{scenario.CookieService(scenario.VIP4)},
+			Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 4), ClientDelay: one.delay},
+		}, func(t *world.Trial) error {
+			if err := t.Lose(world.ClientNode, "eth0", one.client); err != nil {
+				return err
+			}
+			if err := t.Lose(world.RouterNode, world.ClientNode, one.back); err != nil {
+				return err
+			}
+			return exchange(t, 100, 50_000)
+		})
+		if err != nil {
+			return err
+		}
+		run.Unbroken(outcome)
+		var lost uint64
+		for _, losses := range outcome.Losses {
+			lost += losses.DroppedRandom + losses.DroppedSYNs + losses.DroppedSYNACKs
+		}
+		run.Result.Expect(lost > 0, "%s: nothing was lost", one.name)
+	}
+	return nil
+}
+
+// runWrap: bulk transfers, and connections that speak now and then, across the wrap of the cookie's
+// clock: 2^(32-16) ms with the widest cookie, and with the default one if there is time.
+func runWrap(run *scenario.Run) error {
+	length := run.Length(75 * time.Second)
+	one := scenario.CookieService(scenario.VIP4)
+	one.CookieBits = 16
+	if length > wrapSeconds(14)*time.Second {
+		one.CookieBits = 14
+	}
+	outcome, err := run.Trial(world.Setup{
+		Name: fmt.Sprintf("cookie of %d bits", one.CookieBits), Services: []*fleet.Service{one}, Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 3)},
+	}, func(t *world.Trial) error {
+		const rate = 2 << 20
+		seconds := int64(length.Seconds())
+		running, err := t.Generate(
+			traffic.Flow{Name: "bulk", Target: t.Target(), Count: 6, Concurrent: 6,
+				Requests: []traffic.Request{{Path: world.PathSlow(rate), Bytes: rate * seconds}}},
+			traffic.Flow{Name: "now-and-then", Target: t.Target(), Count: 12, Concurrent: 12, Requests: []traffic.Request{
+				{Path: world.PathName}, {Path: world.PathName, Pause: length / 2}, {Path: world.PathBlob, Bytes: 50_000, Pause: length / 2}}})
+		if err != nil {
+			return err
+		}
+		return running.Wait(t.Context)
+	})
+	if err != nil {
+		return err
+	}
+	run.Unbroken(outcome)
+	run.Result.Expect(outcome.LongestSecond > float64(wrapSeconds(one.CookieBits)), "the longest transfer lasted %.0f s and saw no wrap", outcome.LongestSecond)
+	return nil
+}
+
+// wrapSeconds is how long the clock above a cookie runs until it wraps.
+func wrapSeconds(cookieBits uint8) time.Duration { return 1<<(32-cookieBits)/1000 + 1 }

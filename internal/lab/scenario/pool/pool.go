@@ -1,0 +1,176 @@
+// Package pool changes the pool, the load balancers or the processes under steady traffic.
+package pool
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/world"
+)
+
+// Scenarios are those of this package.
+var Scenarios = []scenario.Scenario{
+	{
+		Name: "idle", Deadline: 3 * time.Minute, Do: runIdle,
+		Promise: "connections that were silent for long go on after the pool has changed",
+	},
+	{
+		Name: "no-timestamps", Deadline: 4 * time.Minute, Do: runNoTimestamps,
+		Promise: "clients without TCP timestamps keep their servers by second chance",
+	},
+	{
+		Name: "syncookies", Deadline: 2 * time.Minute, Do: runSYNCookies,
+		Promise: "servers that answer every SYN with a SYN cookie keep their connections",
+	},
+	{
+		Name: "upgrade", Deadline: 3 * time.Minute, Do: runUpgrade,
+		Promise: "every process is stopped, killed and replaced under load: no connection breaks",
+	},
+}
+
+// runNoTimestamps: clients that cannot carry a cookie keep their servers by second chance.
+func runNoTimestamps(run *scenario.Run) error {
+	what := world.Setup{
+		Name: "cookie", Members: []int{1, 2, 3, 4}, Services: []*fleet.Service{scenario.CookieService(scenario.VIP4)},
+		Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 5),
+			ClientSysctls: map[string]string{"net.ipv4.tcp_timestamps": "0"}},
+	}
+	outcome, err := run.Trial(what, poolChanges)
+	if err != nil {
+		return err
+	}
+	run.Unbroken(outcome)
+	what.Name, what.Baseline, what.Services = "hash", true, []*fleet.Service{scenario.HashService(scenario.VIP4)}
+	baseline, err := run.Trial(what, poolChanges)
+	if err != nil {
+		return err
+	}
+	run.Result.Expect(baseline.Broken > 0, "the baseline broke nothing: the events prove nothing")
+	return nil
+}
+
+func poolChanges(t *world.Trial) error {
+	running, err := scenario.Steady(t)
+	if err != nil {
+		return err
+	}
+	return t.Series(running,
+		world.Step{What: "add server s5", Do: func() error { t.AddServer(5); return t.Apply() }},
+		world.Step{What: "drain server s1", Do: func() error { t.Fleet.Services[0].Drain(1); return t.Apply() }},
+		world.Step{What: "kill lb1", Do: func() error { return t.CrashLB(1) }},
+		world.Step{What: "lb1 returns", Do: func() error { return t.ReturnLB(1) }})
+}
+
+// runUpgrade: every process is replaced under load, politely and not.
+func runUpgrade(run *scenario.Run) error {
+	outcome, err := run.Trial(world.Setup{
+		Name: "cookie", Services: []*fleet.Service{scenario.CookieService(scenario.VIP4)}, Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 3)},
+	}, func(t *world.Trial) error {
+		running, err := scenario.Steady(t)
+		if err != nil {
+			return err
+		}
+		for _, group := range []struct {
+			role    string
+			daemons map[string]*world.Daemon
+		}{{"lb", t.LBs}, {"agent", t.Agents}} {
+			for i := range len(group.daemons) {
+				node := world.ServerName(i + 1)
+				if group.role == "lb" {
+					node = world.LBName(i + 1)
+				}
+				if err := replaceDaemon(t, running, group.role, node, group.daemons); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	run.Unbroken(outcome)
+	return nil
+}
+
+// replaceDaemon stops a node's process by SIGTERM and by SIGKILL; each time traffic flows without it,
+// then a new process takes over.
+func replaceDaemon(t *world.Trial, running *world.Load, role, node string, daemons map[string]*world.Daemon) error {
+	ways := []world.Step{
+		{What: fmt.Sprintf("stop %s of %s", role, node), Do: func() error {
+			ctx, cancel := pace.WithTimeout(t.Context, world.DaemonDeadline)
+			defer cancel()
+			return daemons[node].Stop(ctx)
+		}},
+		{What: fmt.Sprintf("kill %s of %s", role, node), Do: func() error { daemons[node].Kill(); return nil }},
+	}
+	for _, way := range ways {
+		err := t.Series(running, way, world.Step{What: fmt.Sprintf("start %s of %s", role, node), Do: func() error {
+			daemons[node] = nil
+			return t.Apply()
+		}})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// runIdle: connections that say nothing for a long time go on where they were, though the pool changed.
+func runIdle(run *scenario.Run) error {
+	length := run.Length(20 * time.Second)
+	outcome, err := run.Trial(world.Setup{
+		Name: "cookie", Members: []int{1, 2, 3}, Services: []*fleet.Service{scenario.CookieService(scenario.VIP4)},
+		Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 4)},
+	}, func(t *world.Trial) error {
+		idle, err := t.Generate(traffic.Flow{
+			Name: "idle", Target: t.Target(), Count: 100, Concurrent: 100, PerSecond: 100,
+			Requests: []traffic.Request{{Path: world.PathName}, {Path: world.PathBlob, Bytes: 100_000, Pause: length},
+				{Path: world.PathUpload + "idle", Bytes: 100_000, Upload: true}},
+		})
+		if err != nil {
+			return err
+		}
+		err = t.Until(idle, 20*time.Second, "all connections are idle", func(p traffic.Progress) bool {
+			return p.OpenByServer["s1"]+p.OpenByServer["s2"]+p.OpenByServer["s3"] == 100
+		})
+		if err != nil {
+			return err
+		}
+		if err := t.Change("add server s4", func() { t.AddServer(4) }); err != nil {
+			return err
+		}
+		if err := t.Change("drain server s1", func() { t.Fleet.Services[0].Drain(1) }); err != nil {
+			return err
+		}
+		return idle.Wait(t.Context)
+	})
+	if err != nil {
+		return err
+	}
+	run.Unbroken(outcome)
+	run.Result.Expect(outcome.LongestSecond >= 0.75*length.Seconds(), "the longest connection lasted only %.0f s", outcome.LongestSecond)
+	return nil
+}
+
+// runSYNCookies: servers that answer every SYN with a SYN cookie.
+func runSYNCookies(run *scenario.Run) error {
+	outcome, err := run.Trial(world.Setup{
+		Name: "cookie", Members: []int{1, 2, 3, 4}, Services: []*fleet.Service{scenario.CookieService(scenario.VIP4)},
+		Topology: world.Topology{LBs: 2, Servers: scenario.Servers(5, map[string]string{"net.ipv4.tcp_syncookies": "2"})},
+	}, poolChanges)
+	if err != nil {
+		return err
+	}
+	run.Unbroken(outcome)
+	var received uint64
+	for _, counters := range outcome.TCP {
+		received += counters["SyncookiesRecv"]
+	}
+	run.Result.Expect(received > 0, "no server accepted a SYN cookie")
+	return nil
+}

@@ -1,0 +1,107 @@
+// What a scenario reports.
+package scenario
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/ballast-lb/ballast/internal/lab/world"
+)
+
+// Result is the outcome of a scenario, as `ballast lab run --json` prints it.
+type Result struct {
+	Scenario     string              `json:"scenario"`
+	Promise      string              `json:"promise"`
+	Seed         uint64              `json:"seed,string"` // a string: readers of JSON round numbers of 64 bits
+	Outcome      Outcome             `json:"outcome"`
+	Kept         bool                `json:"promise_kept"`
+	world.Tally                      // of all trials but the baseline
+	Baseline     *Baseline           `json:"baseline,omitempty"`
+	Failures     []string            `json:"failures,omitempty"` // why the promise counts as broken
+	Error        string              `json:"error,omitempty"`    // why it could not be tested, or not to the end
+	Measurements map[string]float64  `json:"measurements,omitempty"`
+	Comparison   []Cell              `json:"comparison,omitempty"` // policies under the same load
+	Work         string              `json:"work,omitempty"`       // how the servers of a comparison do their work
+	PerSecond    map[string][]Second `json:"per_second,omitempty"` // flow -> what ended in each second
+	Trials       []world.Result      `json:"trials"`
+	Seconds      float64             `json:"seconds"`
+}
+
+// Outcome is what a run has shown of its scenario's promise.
+type Outcome string
+
+// Outcomes. A promise whose run ended early is broken if that had shown already, and else not tested.
+const (
+	PromiseKept   Outcome = "kept"
+	PromiseBroken Outcome = "broken"
+	NotRun        Outcome = "not_run"
+)
+
+// Baseline is the same series of events with connections steered by hash alone, or by tables that each load balancer has to itself.
+type Baseline struct {
+	Affinity string `json:"affinity"`
+	world.Tally
+}
+
+// Cell is one measurement of a comparison: a policy with its settings in one repetition.
+type Cell struct {
+	Policy     string `json:"policy"` // with its classes, interval and whatever else is varied
+	Repetition int    `json:"repetition"`
+	Completions
+}
+
+// conclude sets the outcome of a run that ended with err, and returns err if that is why the promise was not tested.
+func (r *Result) conclude(err error) error {
+	if broken := (*world.BrokenPromise)(nil); errors.As(err, &broken) {
+		r.Fail("%v", err)
+		err = nil
+	}
+	if err != nil {
+		r.Error = err.Error()
+	}
+	switch {
+	case len(r.Failures) > 0:
+		r.Outcome, err = PromiseBroken, nil
+	case err != nil:
+		r.Outcome = NotRun
+	default:
+		r.Outcome, r.Kept = PromiseKept, true
+	}
+	return err
+}
+
+// Fail notes a reason why the promise is broken.
+func (r *Result) Fail(format string, arguments ...any) {
+	r.Failures = append(r.Failures, fmt.Sprintf(format, arguments...))
+}
+
+// Expect notes a failure unless the condition holds.
+func (r *Result) Expect(condition bool, format string, arguments ...any) {
+	if !condition {
+		r.Fail(format, arguments...)
+	}
+}
+
+// Measure notes a figure; one that is no number, such as a ratio to nothing, is left out.
+func (r *Result) Measure(name string, value float64) {
+	if math.IsNaN(value) || math.IsInf(value, 0) {
+		return
+	}
+	if r.Measurements == nil {
+		r.Measurements = map[string]float64{}
+	}
+	r.Measurements[name] = value
+}
+
+func (r *Result) AddTrial(outcome world.Result, baseline bool) {
+	r.Trials = append(r.Trials, outcome)
+	if baseline {
+		if r.Baseline == nil {
+			r.Baseline = &Baseline{Affinity: "hash"}
+		}
+		r.Baseline.Merge(outcome.Tally)
+		return
+	}
+	r.Merge(outcome.Tally)
+}

@@ -1,0 +1,328 @@
+// Package rotation has operators rotate the key with `ballast ctl key rotate` while connections are silent, nodes die and commands are
+// interrupted.
+package rotation
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/world"
+)
+
+// Scenarios are those of this package.
+var Scenarios = []scenario.Scenario{
+	{
+		Name: "rotation", Deadline: 3 * time.Minute, Do: runRotation,
+		Promise: "operators rotate the key: it waits for silent clients and lost agents, and breaks nothing unless forced",
+	},
+}
+
+const rotationKept = 6 // connections that their servers' keepalives alone hold, throughout
+
+func runRotation(run *scenario.Run) error {
+	one := scenario.CookieService(scenario.VIP4)
+	one.Ports, one.Fallback = []uint16{80, world.HolderPort}, "hash"
+	outcome, err := run.Trial(world.Setup{
+		Name: "rotation", Services: []*fleet.Service{one},
+		Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 3), Management: true, Controllers: 2, EtcdMembers: 1},
+	}, func(t *world.Trial) error {
+		r := &rotationTrial{Trial: t, result: run.Result}
+		return r.run()
+	})
+	if err != nil {
+		return err
+	}
+	run.Unbroken(outcome)
+	return nil
+}
+
+// rotationTrial is the series of events.
+type rotationTrial struct {
+	*world.Trial
+	result  *scenario.Result
+	holders *world.Holders
+	kept    []world.Holder
+	quiet   []world.Holder // that hold the first rotation up
+}
+
+func (r *rotationTrial) run() (err error) {
+	if r.holders, err = r.NewHolders(); err != nil {
+		return err
+	}
+	defer r.holders.Close()
+	for range rotationKept {
+		one, err := r.holders.Open()
+		if err == nil {
+			err = world.KeepAlive(one.Server)
+		}
+		if err != nil {
+			return err
+		}
+		r.kept = append(r.kept, one)
+	}
+	running, err := r.Generate(scenario.ShortLived(r.Target(), 20), scenario.Browsers(r.Target(), 20), scenario.Shorts(r.Target(), 40))
+	if err != nil {
+		return err
+	}
+	return r.Series(running,
+		world.Step{What: "rotate to 2, and interrupt it while clients are silent", Do: r.interrupt},
+		world.Step{What: "two operators go on, silent clients speak", Do: r.goOn},
+		world.Step{What: "rotate to 3 while agents are dead", Do: r.rotateWithoutAgents},
+		world.Step{What: "rotate to 4, and force it on a silent client", Do: r.force},
+		world.Step{What: "all connections but that one speak", Do: func() error { return r.talk(r.kept...) }})
+}
+
+// controllersFrom are the controllers in turn, beginning with one of them.
+func (r *rotationTrial) controllersFrom(i int) string {
+	return world.ControlAddresses(func(j int) string { return world.ControllerName((i+j-2)%r.Topology.Controllers + 1) }, r.Topology.Controllers)
+}
+
+// rotate starts `ballast ctl key rotate`, by one of the controllers.
+func (r *rotationTrial) rotate(controller int) (*world.Command, error) {
+	return r.Operated(r.controllersFrom(controller), "key", "rotate")
+}
+
+// refused types a command that must fail, and say why.
+func (r *rotationTrial) refused(why string, arguments ...string) error {
+	c, err := r.Operated(r.controllersFrom(1), arguments...)
+	if err == nil {
+		err = c.Wait(r.Context, world.DaemonDeadline, false)
+	}
+	if err != nil {
+		return err
+	}
+	r.result.Expect(strings.Contains(c.Complained.String(), why), "ballast %s said %q, not %q", c.Line(), c.Complained.String(), why)
+	return nil
+}
+
+// keyState is what `ballast ctl keys --json` says.
+type keyState struct {
+	Epochs  []uint32
+	Current uint32
+	Keys    []struct {
+		Epoch       uint32
+		Connections *int
+		UseRefused  []string `json:"use_refused"`
+		DropRefused []string `json:"drop_refused"`
+	}
+}
+
+// awaitKeys waits until what is known of the keys is what it should be.
+func (r *rotationTrial) awaitKeys(what string, right func(keyState) bool) error {
+	return world.AwaitPromised(r.Context, world.DaemonDeadline, what, func() error {
+		printed, err := r.Ctl("keys", "--json")
+		if err != nil {
+			return err
+		}
+		var keys keyState
+		if err := json.Unmarshal([]byte(printed), &keys); err != nil {
+			return fmt.Errorf("read what keys says: %w: %q", err, printed)
+		}
+		if !right(keys) {
+			return fmt.Errorf("it is %s", printed)
+		}
+		return nil
+	})
+}
+
+// awaitSilent waits until exactly so many connections hold up that an old key is dropped, and nothing else does.
+func (r *rotationTrial) awaitSilent(current uint32, count int) error {
+	return r.awaitKeys(fmt.Sprintf("%d silent connections alone keep the key of epoch %d", count, current-1), func(keys keyState) bool {
+		return keys.Current == current && len(keys.Keys) == 2 && keys.Keys[0].Connections != nil && *keys.Keys[0].Connections == count &&
+			*keys.Keys[1].Connections >= len(r.kept) &&
+			!slices.ContainsFunc(keys.Keys[0].DropRefused, func(why string) bool { return !strings.Contains(why, "still echo") })
+	})
+}
+
+// awaitSaid waits until a command that goes on has said something.
+func (r *rotationTrial) awaitSaid(c *world.Command, what string) error {
+	return world.AwaitPromised(r.Context, world.DaemonDeadline, fmt.Sprintf("ballast %s says %q", c.Line(), what), func() error {
+		said := c.Said.String()
+		if strings.Contains(said, what) {
+			return nil
+		}
+		if err := c.Died(); err != nil {
+			return world.StopWaiting(world.Broken(err))
+		}
+		return fmt.Errorf("it has said %q", said)
+	})
+}
+
+// done waits until rotations have come to their end.
+func (r *rotationTrial) done(epoch uint32, rotations ...*world.Command) error {
+	for _, c := range rotations {
+		if err := c.Wait(r.Context, world.DaemonDeadline, true); err != nil {
+			return world.Broken(err)
+		}
+		want := fmt.Sprintf("done: epoch %d is the only one\n", epoch)
+		r.result.Expect(strings.HasSuffix(c.Said.String(), want), "ballast %s said %q, not %q at last", c.Line(), c.Said.String(), want)
+	}
+	return r.awaitKeys(fmt.Sprintf("epoch %d is the only one", epoch), func(keys keyState) bool {
+		return keys.Current == epoch && slices.Equal(keys.Epochs, []uint32{epoch})
+	})
+}
+
+// talk has connections say something, which must come back.
+func (r *rotationTrial) talk(connections ...world.Holder) error {
+	for _, one := range connections {
+		if err := one.Talk(); err != nil {
+			return world.Broken(fmt.Errorf("the connection of %v with %s is broken: %w", one.Client.LocalAddr(), one.At, err))
+		}
+	}
+	return nil
+}
+
+// silent are connections that say nothing, and that no keepalive holds.
+func (r *rotationTrial) silent(servers ...int) (all []world.Holder, err error) {
+	for _, i := range servers {
+		one, err := r.holders.OpenAt(world.ServerName(i))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+func (r *rotationTrial) interrupt() (err error) {
+	if r.quiet, err = r.silent(1, 2); err != nil {
+		return err
+	}
+	rotation, err := r.rotate(1)
+	if err != nil {
+		return err
+	}
+	if err := r.awaitSilent(2, len(r.quiet)); err != nil {
+		return err
+	}
+	if err := r.refused("1 living connection whose client still echoes epoch 1", "key", "drop", "1"); err != nil {
+		return err
+	}
+	if err := rotation.Died(); err != nil {
+		return world.Broken(err)
+	}
+	rotation.Signal(syscall.SIGINT)
+	if err := rotation.Wait(r.Context, world.DaemonDeadline, false); err != nil {
+		return err
+	}
+	complained := rotation.Complained.String()
+	r.result.Expect(strings.Contains(complained, "still echo") && strings.Contains(complained, "go on with `ballast ctl key rotate`"),
+		"ballast %s that was interrupted said %q", rotation.Line(), complained)
+	return nil
+}
+
+// goOn: data and a keepalive of clients that were silent let two rotations come to their end, which ask different controllers.
+func (r *rotationTrial) goOn() error {
+	var rotations []*world.Command
+	for controller := 1; controller <= 2; controller++ {
+		rotation, err := r.rotate(controller)
+		if err != nil {
+			return err
+		}
+		if err := r.awaitSaid(rotation, "going on: epochs 1 and 2 are known, 2 is current"); err != nil {
+			return err
+		}
+		rotations = append(rotations, rotation)
+	}
+	if err := r.talk(r.quiet[0]); err != nil {
+		return err
+	}
+	if err := r.awaitSilent(2, 1); err != nil {
+		return err
+	}
+	if err := world.KeepAlive(r.quiet[1].Client); err != nil {
+		return err
+	}
+	if err := r.done(2, rotations...); err != nil {
+		return err
+	}
+	err := r.talk(r.quiet...)
+	for _, one := range r.quiet {
+		one.Client.Close()
+	}
+	return err
+}
+
+// rotateWithoutAgents: one is dead before the key is used, another before the old key is dropped.
+func (r *rotationTrial) rotateWithoutAgents() error {
+	silent, err := r.silent(2)
+	if err != nil {
+		return err
+	}
+	r.Agents[world.ServerName(3)].Kill()
+	rotation, err := r.rotate(1)
+	if err != nil {
+		return err
+	}
+	if err := r.awaitSaid(rotation, "agent s3 is lost"); err != nil {
+		return err
+	}
+	err = r.awaitKeys("the agent of s3 alone holds up that the key is used", func(keys keyState) bool {
+		return keys.Current == 2 && len(keys.Keys) == 2 && all(keys.Keys[1].UseRefused, "s3")
+	})
+	if err := errors.Join(err, r.refused("agent s3 is lost", "key", "use", "3"), r.startAgent(3)); err != nil {
+		return err
+	}
+	if err := r.awaitSilent(3, len(silent)); err != nil {
+		return err
+	}
+	r.Agents[world.ServerName(2)].Kill()
+	if err := r.talk(silent...); err != nil {
+		return err
+	}
+	silent[0].Client.Close()
+	err = r.awaitKeys("the agent of s2 alone holds up that the key is dropped", func(keys keyState) bool {
+		return keys.Current == 3 && len(keys.Keys) == 2 && all(keys.Keys[0].DropRefused, "s2")
+	})
+	if err := errors.Join(err, r.refused("agent s2 is lost", "key", "drop", "2"), rotation.Died(), r.startAgent(2)); err != nil {
+		return err
+	}
+	return r.done(3, rotation)
+}
+
+// all tells whether there are reasons, and each is about one thing.
+func all(reasons []string, about string) bool {
+	return len(reasons) > 0 && !slices.ContainsFunc(reasons, func(why string) bool { return !strings.Contains(why, about) })
+}
+
+func (r *rotationTrial) startAgent(i int) (err error) {
+	r.Agents[world.ServerName(i)], err = r.StartDaemon("agent", world.ServerName(i))
+	return err
+}
+
+// force: no table knows the way to a draining server, so a connection there whose cookie is not read any more ends.
+func (r *rotationTrial) force() error {
+	silent, err := r.silent(1)
+	if err != nil {
+		return err
+	}
+	if _, err := r.Ctl("server", "drain", "web", world.ServerName(1)); err != nil {
+		return err
+	}
+	rotation, err := r.rotate(2)
+	if err != nil {
+		return err
+	}
+	if err := r.awaitSilent(4, len(silent)); err != nil {
+		return err
+	}
+	if err := r.refused("1 living connection whose client still echoes epoch 3", "key", "drop", "3"); err != nil {
+		return err
+	}
+	if _, err := r.Ctl("key", "drop", "3", "--force"); err != nil {
+		return err
+	}
+	if err := r.done(4, rotation); err != nil {
+		return err
+	}
+	err = silent[0].Talk()
+	r.result.Expect(errors.Is(err, syscall.ECONNRESET), "the connection that the force was for: %v", err)
+	return nil
+}

@@ -1,0 +1,41 @@
+package scenario
+
+import (
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+func TestFleetsOfScenariosAreValid(t *testing.T) {
+	topology := world.Topology{Servers: make([]world.ServerNode, 3)}
+	udp := &fleet.Service{Name: "echo", VIP: VIP6, Protocol: "udp", Ports: []uint16{4000}}
+	cross := CookieService(VIP4)
+	cross.Forward, cross.CrossFamily = "gue", true
+	table := TableService(VIP4, fleet.Table{Entries: 1024, IdleTimeout: "5s", PacketLimit: 250, Scrubber: world.ServerName(3)})
+	for _, one := range append(ElasticPolicies(), table, LocalService(VIP4), TableService(VIP6, fleet.Table{}), ControlService(), PolicyService(VIP4, "awfd"),
+		CookieService(VIP4), CookieService(VIP6), HashService(VIP4), ThroughService("nat"), ThroughService("l2"), udp, cross,
+	) {
+		changing := world.Prepare(t.Context(), &world.Lab{Topology: topology}, world.Setup{Services: []*fleet.Service{one}})
+		for i := 1; i <= 3; i++ {
+			changing.AddServer(i)
+		}
+		one.Drain(1)
+		changing.RemoveServer(2)
+		changing.AddKey(2)
+		content, err := changing.Fleet.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		parsed, err := config.Parse("lab.yaml", content)
+		if err != nil {
+			t.Errorf("%v in\n%s", err, content)
+			continue
+		}
+		if servers := parsed.Services[0].Servers; len(servers) != 2 || servers[0].State != model.StateDraining || servers[1].ID != 3 {
+			t.Errorf("servers %+v of\n%s", servers, content)
+		}
+	}
+}

@@ -1,0 +1,264 @@
+// table: floods of what no TCP sends, while real clients work.
+package table
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/frames"
+	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/world"
+)
+
+// Implementation constants.
+const (
+	floodEntries    = 64                     // of the table: few, so that it is full soon
+	floodCapacity   = floodEntries / 64 * 63 // connections that it has room for
+	floodLasting    = 50                     // connections of trial.steady that last
+	floodSYNs       = 5000
+	floodForged     = 20_000
+	floodReplayed   = 5000
+	floodFINs       = 5000
+	floodBatch      = 100
+	floodPause      = 8 * time.Millisecond // between batches
+	floodOverheard  = 300                  // packets of real clients, to be repeated
+	floodDelivered  = 0.8                  // of a flood that must come through: queues are short
+	farSequence     = 1 << 30              // outside of every window
+	floodClientsNet = "203.0.113.0/24"
+)
+
+func floodSetup() world.Setup {
+	return world.Setup{
+		Name: "floods", Services: []*fleet.Service{scenario.TableService(scenario.VIP4, fleet.Table{Entries: floodEntries})},
+		// With SYN cookies always: servers keep nothing of a flood either.
+		Topology: tableTopology(scenario.Servers(4, map[string]string{"net.ipv4.tcp_syncookies": "2"})...),
+	}
+}
+
+// flooder sends frames to the router as if they came from clients far away.
+type flooder struct {
+	*tableTrial
+	random   *rand.Rand
+	socket   *frames.Socket
+	from, to net.HardwareAddr
+	service  netip.AddrPort
+}
+
+// openFlooder also leads what is sent back to nowhere: the clients' host does not forward.
+func (x *tableTrial) openFlooder() (*flooder, error) {
+	f := &flooder{tableTrial: x, random: x.Random, service: netip.MustParseAddrPort(x.Target())}
+	var err error
+	if f.from, err = x.Space(world.ClientNode).MAC("eth0"); err != nil {
+		return nil, err
+	}
+	if f.to, err = x.Space(world.RouterNode).MAC(world.ClientNode); err != nil {
+		return nil, err
+	}
+	back := netspace.NextHop{Gateway: netip.MustParseAddr(x.Topology.SourceAddresses(false)[0]), Interface: world.ClientNode}
+	if err := x.Space(world.RouterNode).Route(netip.MustParsePrefix(floodClientsNet), 0, back); err != nil {
+		return nil, err
+	}
+	f.socket, err = x.OpenFrames(world.ClientNode, "eth0")
+	return f, err
+}
+
+func (x *tableTrial) runFloods() error {
+	running, err := scenario.Steady(x.Trial)
+	if err != nil {
+		return err
+	}
+	f, err := x.openFlooder()
+	if err != nil {
+		return err
+	}
+	defer f.socket.Close()
+	overheard, err := f.overhear()
+	if err != nil {
+		return err
+	}
+	return x.Series(running,
+		world.Step{What: "flood of SYNs", Do: f.floodSYNs},
+		world.Step{What: "flood of forged cookies", Do: f.floodForged},
+		world.Step{What: "flood of repeated packets", Do: func() error { return f.floodReplayed(overheard) }},
+		world.Step{What: "flood of FINs, forged and with cookies of real connections", Do: func() error { return f.floodFINs(overheard) }},
+		world.Step{What: "the flood's entries are free again", Do: f.awaitForgotten})
+}
+
+// overhear collects packets that real clients send within their connections.
+func (f *flooder) overhear() ([]frames.Segment, error) {
+	ear, err := f.OpenFrames(world.ClientNode, "eth0")
+	if err != nil {
+		return nil, err
+	}
+	defer ear.Close()
+	var heard []frames.Segment
+	err = world.Await(f.Context, world.Stall, fmt.Sprintf("%d packets are overheard", floodOverheard), func() error {
+		for {
+			frame, err := ear.Receive()
+			if err != nil {
+				return world.StopWaiting(err)
+			}
+			if frame == nil {
+				return fmt.Errorf("only %d", len(heard))
+			}
+			segment, ok := frames.Parse(frame)
+			if ok && segment.Service == f.service && !segment.SYN && !segment.FIN && segment.Echo != 0 {
+				segment.From, segment.To = f.from, f.to
+				heard = append(heard, segment)
+			}
+			if len(heard) == floodOverheard {
+				return nil
+			}
+		}
+	})
+	return heard, err
+}
+
+// stranger is the next packet of a client that does not exist.
+func (f *flooder) stranger() frames.Segment {
+	address := netip.MustParsePrefix(floodClientsNet).Addr().As4()
+	address[3] = byte(f.random.Uint32())
+	return frames.Segment{
+		From: f.from, To: f.to, Client: netip.AddrPortFrom(netip.AddrFrom4(address), uint16(1024+f.random.IntN(64000))), Service: f.service,
+		Sequence: f.random.Uint32(), Acknowledged: f.random.Uint32(), Value: f.random.Uint32(), Echo: f.random.Uint32() | 1,
+	}
+}
+
+// flood sends packets at the flood's pace, waits until most of them were counted by the verdicts that they must get, and measures what
+// they did. It returns all that was counted meanwhile, of real clients too.
+func (f *flooder) flood(name string, count int, next func(i int) frames.Segment, verdicts ...string) (counted map[string]uint64, err error) {
+	before, err := f.Verdicts(f.lbs...)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.send(count, next); err != nil {
+		return nil, err
+	}
+	err = world.Await(f.Context, world.Stall, fmt.Sprintf("most of the %d packets are counted as %v", count, verdicts), func() error {
+		if counted, err = f.Verdicts(f.lbs...); err != nil {
+			return err
+		}
+		sum := uint64(0)
+		for verdict, packets := range before {
+			counted[verdict] -= packets
+		}
+		for _, verdict := range verdicts {
+			sum += counted[verdict]
+		}
+		if float64(sum) < floodDelivered*float64(count) {
+			return fmt.Errorf("%d are", sum)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	flood, real, err := f.held()
+	f.result.Measure(name+"_sent", float64(count))
+	f.result.Measure(name+"_entries", float64(flood))
+	f.result.Measure(name+"_real_entries", float64(real))
+	return counted, err
+}
+
+func (f *flooder) send(count int, next func(i int) frames.Segment) error {
+	ticker := time.NewTicker(floodPause)
+	defer ticker.Stop()
+	for i := range count {
+		segment := next(i)
+		frame, err := segment.Frame()
+		if err == nil {
+			err = f.socket.Send(frame)
+		}
+		if err != nil {
+			return err
+		}
+		if i%floodBatch != 0 {
+			continue
+		}
+		select {
+		case <-ticker.C:
+		case <-f.Context.Done():
+			return context.Cause(f.Context)
+		}
+	}
+	return nil
+}
+
+// held are how many entries the flood has, and how many real connections that are open, of all load balancers.
+func (f *flooder) held() (flood, real int, err error) {
+	for _, lb := range f.lbs {
+		entries, err := f.Entries(lb)
+		if err != nil {
+			return 0, 0, err
+		}
+		f.result.Expect(len(entries) <= floodCapacity, "%s lists %d connections, it has room for %d", lb, len(entries), floodCapacity)
+		for _, one := range entries {
+			switch {
+			case netip.MustParsePrefix(floodClientsNet).Contains(one.Client.Addr()):
+				flood++
+			case world.IsOpen(one):
+				real++
+			}
+		}
+	}
+	return flood, real, nil
+}
+
+func (f *flooder) floodSYNs() error {
+	_, err := f.flood("syn_flood", floodSYNs, func(int) frames.Segment {
+		segment := f.stranger()
+		segment.SYN, segment.Echo = true, 0
+		return segment
+	}, "forwarded_new")
+	taken := f.result.Measurements["syn_flood_entries"]
+	f.result.Expect(taken == 0, "SYNs took %.0f entries", taken)
+	return err
+}
+
+func (f *flooder) floodForged() error {
+	counted, err := f.flood("forged", floodForged, func(int) frames.Segment { return f.stranger() },
+		"forwarded_bad_cookie", "forwarded_added", "forwarded_table_full")
+	f.result.Measure("forged_table_full", float64(counted["forwarded_table_full"]))
+	f.result.Expect(counted["forwarded_table_full"] > 0, "the table was never full: the flood proves nothing")
+	return err
+}
+
+func (f *flooder) floodReplayed(overheard []frames.Segment) error {
+	// Those of connections that have ended meanwhile may not find their entry.
+	_, err := f.flood("replayed", floodReplayed, func(i int) frames.Segment { return overheard[i%len(overheard)] },
+		"forwarded_by_table", "forwarded_added", "forwarded_table_full")
+	return err
+}
+
+func (f *flooder) floodFINs(overheard []frames.Segment) error {
+	_, err := f.flood("fin_flood", floodFINs, func(i int) frames.Segment {
+		segment := f.stranger()
+		if i%2 == 0 {
+			segment = overheard[i/2%len(overheard)]
+			segment.Sequence += farSequence // a server's TCP does not believe it; a load balancer cannot know
+		}
+		segment.FIN = true
+		return segment
+	}, "forwarded_by_table", "forwarded_added", "forwarded_table_full", "forwarded_by_cookie", "forwarded_bad_cookie")
+	return err
+}
+
+// awaitForgotten waits until the flood has no entry any more, and all lasting connections have one.
+func (f *flooder) awaitForgotten() error {
+	begin := time.Now()
+	err := world.AwaitPromised(f.Context, tableSettles, "no entry is the flood's, and lasting connections have theirs", func() error {
+		flood, real, err := f.held()
+		if err == nil && (flood > 0 || real < floodLasting) {
+			err = fmt.Errorf("%d are, and %d are real", flood, real)
+		}
+		return err
+	})
+	f.result.Measure("seconds_until_flood_is_forgotten", world.Round(time.Since(begin)))
+	return err
+}

@@ -1,0 +1,221 @@
+// table: a limit on the packets of one connection, and a client whose packets visit a scrubber first.
+package table
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/frames"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/world"
+)
+
+// Implementation constants.
+const (
+	policyLimit    = 250             // packets of a connection in a second
+	greedyBytes    = 1_500_000       // 1040 packets: four windows of the limit
+	greedyLeast    = 2 * time.Second // that they take: of the first and of the last there may be only a part
+	scrubber       = 5               // server
+	scrubbedLeast  = 100             // packets
+	scrubbedBefore = 60              // connections of all clients while one is scrubbed
+)
+
+func policySetup() world.Setup {
+	return world.Setup{
+		Name: "policies", Services: []*fleet.Service{scenario.TableService(scenario.VIP4, fleet.Table{PacketLimit: policyLimit, Scrubber: world.ServerName(scrubber)})},
+		Topology: tableTopology(make([]world.ServerNode, scrubber)...),
+	}
+}
+
+func (x *tableTrial) runPolicies() error {
+	running, err := x.Generate(scenario.Downloads(x.Target(), 24), scenario.Browsers(x.Target(), 12), scenario.Shorts(x.Target(), 40))
+	if err != nil {
+		return err
+	}
+	if err := x.Busy(running, 60); err != nil {
+		return err
+	}
+	suspect := netip.MustParseAddr(x.Topology.SourceAddresses(false)[1])
+	s := &scrubbing{tableTrial: x, suspect: suspect}
+	return x.Series(running,
+		world.Step{What: "one connection is greedy", Do: x.uploadGreedily},
+		world.Step{What: fmt.Sprintf("%s is suspect", suspect), Do: func() error { return s.begin(true) }},
+		world.Step{What: "its packets visit the scrubber, no others do", Do: func() error { return s.watch(running) }},
+		world.Step{What: fmt.Sprintf("%s is suspect no more", suspect), Do: func() error { return s.begin(false) }},
+		world.Step{What: "nothing visits the scrubber", Do: func() error { return s.judgeQuiet(running) }})
+}
+
+// uploadGreedily uploads as fast as it goes. What is dropped must be its own: it repeats it.
+func (x *tableTrial) uploadGreedily() error {
+	before, err := x.Verdicts(x.lbs...)
+	if err != nil {
+		return err
+	}
+	greedy, err := x.Dial(x.Topology.SourceAddresses(false)[0])
+	if err != nil {
+		return err
+	}
+	defer greedy.Close()
+	begin := time.Now()
+	if err := greedy.SetDeadline(begin.Add(time.Minute)); err != nil {
+		return err
+	}
+	request, err := http.NewRequest(http.MethodPut, "http://"+x.Target()+world.PathUpload+"greedy", bytes.NewReader(make([]byte, greedyBytes)))
+	if err == nil {
+		err = request.Write(greedy)
+	}
+	if err != nil {
+		return fmt.Errorf("upload greedily: %w", err)
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(greedy), request)
+	if err != nil {
+		return fmt.Errorf("upload greedily: %w", err)
+	}
+	took := time.Since(begin)
+	after, err := x.Verdicts(x.lbs...)
+	if err != nil {
+		return err
+	}
+	own, others := 0, 0
+	sockets, err := x.Space(world.ClientNode).Established()
+	if err != nil {
+		return err
+	}
+	for _, socket := range sockets {
+		if socket.Local.String() == greedy.LocalAddr().String() {
+			own = int(socket.Retransmitted)
+		} else {
+			others += int(socket.Retransmitted)
+		}
+	}
+	dropped := int(after["dropped_over_limit"] - before["dropped_over_limit"])
+	x.result.Measure("greedy_seconds", world.Round(took))
+	x.result.Measure("greedy_retransmitted", float64(own))
+	x.result.Measure("others_retransmitted", float64(others))
+	x.result.Measure("dropped_over_limit", float64(dropped))
+	x.result.Expect(answer.StatusCode/100 == 2, "the greedy upload was answered with %s", answer.Status)
+	x.result.Expect(dropped > 0 && took > greedyLeast, "the limit dropped %d packets of an upload that took %v", dropped, took)
+	// Acknowledgements are not repeated.
+	x.result.Expect(dropped <= own+own/10+10 && others <= own/2, "the limit dropped %d packets; the greedy connection repeated %d, all others %d", dropped, own, others)
+	return nil
+}
+
+// scrubbing is the suspicion against one client.
+type scrubbing struct {
+	*tableTrial
+	suspect netip.Addr
+}
+
+// begin makes the client suspect on every load balancer, or ends that, and waits until its entries say so.
+func (s *scrubbing) begin(suspect bool) error {
+	verb := "suspect"
+	if !suspect {
+		verb = "clear"
+	}
+	for _, lb := range s.lbs {
+		if _, err := s.Tell(lb, "connections", verb, "--service", "web", "--client", s.suspect.String()); err != nil {
+			return err
+		}
+	}
+	return world.AwaitPromised(s.Context, world.DaemonDeadline, "entries tell who is suspect", func() error {
+		tables, err := s.Tables(s.lbs...)
+		if err != nil {
+			return err
+		}
+		found := 0
+		for lb, table := range tables {
+			for client, one := range table {
+				if want := suspect && client.Addr() == s.suspect; one.Suspect != want {
+					return fmt.Errorf("%s lists %v as suspect: %t", lb, client, one.Suspect)
+				}
+				if one.Suspect {
+					found++
+				}
+			}
+		}
+		if suspect && found == 0 {
+			return errors.New("no entry is suspect")
+		}
+		return nil
+	})
+}
+
+// handedOn is what the scrubber's agent sent on, and what the load balancers sent there.
+func (s *scrubbing) handedOn() (on, sent uint64, err error) {
+	counters, err := s.Client(world.ServerName(scrubber)).Counters(s.Context)
+	if err != nil {
+		return 0, 0, err
+	}
+	verdicts, err := s.Verdicts(s.lbs...)
+	return counters["handed_on"], verdicts["forwarded_by_scrubber"], err
+}
+
+// watch looks at what passes the scrubber's link while clients open connections.
+func (s *scrubbing) watch(running *world.Load) error {
+	link, err := s.OpenFrames(world.RouterNode, world.ServerName(scrubber))
+	if err != nil {
+		return err
+	}
+	defer link.Close()
+	visits, done := map[netip.Addr]int{}, make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for {
+			frame, err := link.Receive()
+			if err != nil {
+				return
+			}
+			if segment, ok := frames.Tunnelled(frame); ok {
+				visits[segment.Client.Addr()]++
+			}
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+	})
+	err = s.Busy(running, scrubbedBefore)
+	if err == nil {
+		err = world.AwaitPromised(s.Context, world.Stall, "the scrubber has handed on what it was sent", func() error {
+			on, sent, err := s.handedOn()
+			if err == nil && (on < scrubbedLeast || on+on/20 < sent) {
+				err = fmt.Errorf("it was sent %d packets and handed on %d", sent, on)
+			}
+			return err
+		})
+	}
+	close(done)
+	watching.Wait()
+	if err != nil {
+		return err
+	}
+	s.result.Measure("scrubber_packets_of_the_suspect", float64(visits[s.suspect]))
+	s.result.Expect(visits[s.suspect] > 0, "nothing of %s passed the scrubber's link", s.suspect)
+	delete(visits, s.suspect)
+	s.result.Expect(len(visits) == 0, "packets of others passed the scrubber's link: %v", visits)
+	return nil
+}
+
+// judgeQuiet: nothing is sent to the scrubber any more.
+func (s *scrubbing) judgeQuiet(running *world.Load) error {
+	_, before, err := s.handedOn()
+	if err != nil {
+		return err
+	}
+	if err := s.Busy(running, scrubbedBefore); err != nil {
+		return err
+	}
+	on, after, err := s.handedOn()
+	s.result.Measure("scrubber_handed_on", float64(on))
+	s.result.Measure("scrubber_was_sent", float64(after))
+	s.result.Expect(before == after, "%d packets were sent to the scrubber though nobody is suspect", after-before)
+	return err
+}

@@ -1,0 +1,259 @@
+// Package table holds what a table of connections says against the truth, through ends, silence, floods, limits, scrubbing and the loss of
+// a load balancer.
+package table
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/world"
+)
+
+// Scenarios are those of this package.
+var Scenarios = []scenario.Scenario{
+	{
+		Name: "table", Deadline: 4 * time.Minute, Do: runTable,
+		Promise: "tables hold exactly the open connections; floods, limits, scrubbing and lost load balancers: no connection breaks",
+	},
+}
+
+// Implementation constants.
+const (
+	tableIdle      = 5 * time.Second
+	tableSettles   = 30 * time.Second // until ended entries are swept, on a machine that is busy with other things
+	tableHolders   = 12               // connections that say something and are silent then
+	tableUpload    = 300_000          // bytes of it
+	tableDownloads = 24
+	tableResets    = 8
+	headerBytes    = 52   // of IP and TCP with timestamps
+	countedShare   = 0.02 // that counters may be off: CPUs may overwrite each other's
+)
+
+// tableTopology has two load balancers. The router spreads connections by the hash that their sockets put on packets: without rehash each
+// keeps its way also when it repeats packets, and so its one entry.
+func tableTopology(servers ...world.ServerNode) world.Topology {
+	return world.Topology{LBs: 2, Servers: servers, ClientSysctls: map[string]string{"net.core.txrehash": "0"}}
+}
+
+// tableTrial is a trial of a service with a table on every load balancer.
+type tableTrial struct {
+	*world.Trial
+	result *scenario.Result
+	lbs    []string
+}
+
+func runTable(run *scenario.Run) error {
+	for _, one := range []struct {
+		what world.Setup
+		run  func(*tableTrial) error
+	}{
+		{world.Setup{
+			Name: "entries", Services: []*fleet.Service{scenario.TableService(scenario.VIP4, fleet.Table{Entries: 4096, IdleTimeout: tableIdle.String()})},
+			Topology: tableTopology(make([]world.ServerNode, 4)...),
+		}, (*tableTrial).runEntries},
+		{floodSetup(), (*tableTrial).runFloods},
+		{policySetup(), (*tableTrial).runPolicies},
+	} {
+		outcome, err := run.Trial(one.what, func(t *world.Trial) error {
+			return one.run(&tableTrial{Trial: t, result: run.Result, lbs: []string{world.LBName(1), world.LBName(2)}})
+		})
+		if err != nil {
+			return err
+		}
+		run.Unbroken(outcome)
+	}
+	return nil
+}
+
+// silentClients are the clients of the holders, once all have their answers.
+type silentClients map[netip.AddrPort]bool
+
+func (x *tableTrial) runEntries() error {
+	running, err := x.Generate(scenario.Downloads(x.Target(), tableDownloads))
+	if err != nil {
+		return err
+	}
+	err = world.AwaitPromised(x.Context, tableSettles, "tables list the downloads", func() error { return x.Listed(nil, x.lbs...) })
+	if err != nil {
+		return err
+	}
+	holders, err := x.Generate(traffic.Flow{
+		Name: "hold", Target: x.Target(), Count: tableHolders, Concurrent: tableHolders, PerSecond: 50, Requests: []traffic.Request{
+			{Path: world.PathUpload + "hold", Bytes: tableUpload, Upload: true}, {Path: world.PathName, Pause: time.Hour}},
+	})
+	if err != nil {
+		return err
+	}
+	silent := silentClients{}
+	for _, one := range []world.Step{
+		{What: "tables are equal to the servers' sockets", Do: func() error { return x.awaitCounted(silent) }},
+		{What: "reset connections", Do: x.resetSome},
+		{What: "end connections", Do: x.endSome},
+		{What: "tables hold nothing that has ended, nor what is silent", Do: func() error { return x.awaitFreed(silent) }},
+		{What: "silent connections go on", Do: func() error { return x.speak(holders, silent) }},
+		{What: "kill lb1; all its connections get entries on lb2", Do: x.lose1},
+		{What: "lb1 returns", Do: func() error { return x.ReturnLB(1) }},
+	} {
+		if err := x.Event(one.What, one.Do); err != nil {
+			return err
+		}
+	}
+	return running.Finish(x.Context)
+}
+
+// awaitCounted waits until every open connection is in exactly one table, with its server, and those that have fallen silent with as
+// many packets and bytes as the server's TCP got.
+func (x *tableTrial) awaitCounted(silent silentClients) error {
+	exact := 0
+	err := world.AwaitPromised(x.Context, tableSettles, "tables list the open connections with their packets and bytes", func() error {
+		if err := x.Listed(nil, x.lbs...); err != nil {
+			return err
+		}
+		have, err := x.Connections()
+		if err != nil {
+			return err
+		}
+		tables, err := x.Tables(x.lbs...)
+		if err != nil {
+			return err
+		}
+		clear(silent)
+		exact = 0
+		for client, socket := range have {
+			if socket.Received < tableUpload {
+				continue
+			}
+			silent[client] = true
+			one, listed := tables[world.LBName(1)][client]
+			if !listed {
+				one = tables[world.LBName(2)][client]
+			}
+			packets := float64(socket.SegmentsIn - 1) // a SYN has no entry
+			bytes := float64(socket.Received) + headerBytes*packets
+			if !near(float64(one.Packets), packets) || !near(float64(one.Bytes), bytes) {
+				return fmt.Errorf("%v: %d packets, %d bytes in the table, %.0f and %.0f at %s", client, one.Packets, one.Bytes, packets, bytes, socket.Server)
+			}
+			if float64(one.Packets) == packets && float64(one.Bytes) == bytes {
+				exact++
+			}
+		}
+		if len(silent) != tableHolders || len(have) != tableHolders+tableDownloads {
+			return fmt.Errorf("%d of %d have uploaded all, %d are open", len(silent), tableHolders, len(have))
+		}
+		return nil
+	})
+	x.result.Measure("connections_listed", tableHolders+tableDownloads)
+	x.result.Measure("uploads_counted_exactly", float64(exact))
+	return err
+}
+
+func near(is, want float64) bool { return is >= want*(1-countedShare) && is <= want*(1+countedShare) }
+
+// resetSome opens connections that the clients then reset.
+func (x *tableTrial) resetSome() error {
+	for i := range tableResets {
+		connection, err := x.Dial(x.Topology.SourceAddresses(false)[i])
+		if err != nil {
+			return err
+		}
+		request, err := http.NewRequest(http.MethodGet, "http://"+x.Target()+world.PathName, nil)
+		if err == nil {
+			err = request.Write(connection)
+		}
+		if err == nil {
+			_, err = http.ReadResponse(bufio.NewReader(connection), request)
+		}
+		if err == nil {
+			err = connection.(*net.TCPConn).SetLinger(0)
+		}
+		if err := errors.Join(err, connection.Close()); err != nil {
+			return fmt.Errorf("reset a connection: %w", err)
+		}
+	}
+	return nil
+}
+
+// endSome opens connections that the clients end.
+func (x *tableTrial) endSome() error {
+	before, err := x.Verdicts(x.lbs...)
+	if err != nil {
+		return err
+	}
+	ended, err := x.Generate(scenario.Exchanges(x.Target(), 60, 20_000))
+	if err != nil {
+		return err
+	}
+	if err := ended.Wait(x.Context); err != nil {
+		return err
+	}
+	after, err := x.Verdicts(x.lbs...)
+	if err != nil {
+		return err
+	}
+	added := after["forwarded_added"] - before["forwarded_added"]
+	x.result.Expect(added >= 60, "60 connections got %d entries", added)
+	return nil
+}
+
+// awaitFreed waits until entries are gone of connections that ended or say nothing. These live on.
+func (x *tableTrial) awaitFreed(silent silentClients) error {
+	begin := time.Now()
+	err := world.AwaitPromised(x.Context, tableSettles, "entries of ended and silent connections are free", func() error {
+		if err := x.Listed(silent, x.lbs...); err != nil {
+			return err
+		}
+		for _, lb := range x.lbs {
+			all, err := x.Entries(lb)
+			if err != nil {
+				return err
+			}
+			for _, one := range all {
+				if !world.IsOpen(one) || silent[one.Client] {
+					return fmt.Errorf("%s still has %v, %s", lb, one.Client, one.State)
+				}
+			}
+		}
+		return nil
+	})
+	x.result.Measure("seconds_until_ended_are_free", world.Round(time.Since(begin)))
+	return err
+}
+
+// speak lets the silent connections speak and end.
+func (x *tableTrial) speak(holders *world.Load, silent silentClients) error {
+	have, err := x.Connections()
+	if err != nil {
+		return err
+	}
+	for client := range silent {
+		x.result.Expect(have[client].Server != "", "%v has no connection any more: it was to be silent only", client)
+	}
+	clear(silent)
+	return holders.Finish(x.Context)
+}
+
+// lose1 ends lb1 as a power cut would.
+func (x *tableTrial) lose1() error {
+	before, err := x.Tables(world.LBName(1))
+	if err != nil {
+		return err
+	}
+	moved := len(before[world.LBName(1)])
+	x.result.Measure("killed_lb_connections", float64(moved))
+	x.result.Expect(moved > 0, "lb1 had no connection: its death proves nothing")
+	begin := time.Now()
+	if err := x.CrashLB(1); err != nil {
+		return err
+	}
+	err = world.AwaitPromised(x.Context, tableSettles, "lb2 lists all connections", func() error { return x.Listed(nil, world.LBName(2)) })
+	x.result.Measure("seconds_until_entries_elsewhere", world.Round(time.Since(begin)))
+	return err
+}

@@ -1,0 +1,71 @@
+// Package through has answers pass a load balancer, which writes the cookies; another one takes over in mid-connection.
+package through
+
+import (
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/world"
+)
+
+// Scenarios are those of this package.
+var Scenarios = []scenario.Scenario{
+	{
+		Name: "return-through", Deadline: 4 * time.Minute, Do: runReturnThrough,
+		Promise: "answers by the LB: another one takes over in mid-connection",
+	},
+}
+
+// runReturnThrough: the cookie is the load balancer's work, another one takes over in mid-connection.
+func runReturnThrough(run *scenario.Run) error {
+	for _, forward := range []string{"nat", "l2"} {
+		outcome, err := run.Trial(world.Setup{
+			Name: forward, NoAgents: true, Clocks: true, Services: []*fleet.Service{scenario.ThroughService(forward)}, Members: []int{1, 2, 3},
+			Topology: world.Topology{LBs: 2, AnswersThrough: true,
+				Servers: scenario.Servers(4, map[string]string{"net.ipv4.tcp_timestamps": "2"})},
+		}, throughChanges)
+		if err != nil {
+			return err
+		}
+		run.Unbroken(outcome)
+	}
+	outcome, err := run.Trial(world.Setup{
+		Name: "default timestamps", NoAgents: true, Services: []*fleet.Service{scenario.ThroughService("nat")},
+		Topology: world.Topology{LBs: 2, AnswersThrough: true,
+			Servers: scenario.Servers(3, map[string]string{"net.ipv4.tcp_timestamps": "1"})},
+	}, throughTakeOver)
+	if err != nil {
+		return err
+	}
+	run.Unbroken(outcome)
+	return nil
+}
+
+func throughChanges(t *world.Trial) error {
+	running, err := scenario.Steady(t)
+	if err != nil {
+		return err
+	}
+	return t.Series(running,
+		world.Step{What: "add server s4", Do: func() error { t.AddServer(4); return t.Apply() }},
+		world.Step{What: "drain server s1", Do: func() error { t.Fleet.Services[0].Drain(1); return t.Apply() }},
+		world.Step{What: "kill lb1, lb2 takes over", Do: func() error { return takeOver(t, 1, 2) }},
+		world.Step{What: "lb1 returns", Do: func() error { return t.ReturnLB(1) }})
+}
+
+func throughTakeOver(t *world.Trial) error {
+	running, err := scenario.Steady(t)
+	if err != nil {
+		return err
+	}
+	return t.Series(running, world.Step{What: "kill lb1, lb2 takes over", Do: func() error { return takeOver(t, 1, 2) }})
+}
+
+// takeOver crashes one LB and leads the servers' answers by the other, as their gateway protocol would.
+func takeOver(t *world.Trial, from, to int) error {
+	if err := t.CrashLB(from); err != nil {
+		return err
+	}
+	return t.AnswerByLB(to)
+}

@@ -1,0 +1,157 @@
+// Package throughput measures with wrk and iperf3 through Ballast, with and without cookies in turn.
+package throughput
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/world"
+)
+
+// Scenarios are those of this package.
+var Scenarios = []scenario.Scenario{
+	{
+		Name: "throughput", Deadline: 3 * time.Minute, Do: runThroughput,
+		Promise: "wrk and iperf3 work; what cookies cost is reported, not judged",
+	},
+}
+
+const (
+	throughputPairs = 3
+	iperfPort       = 5201
+	plainVIP        = "198.51.100.11"
+)
+
+// runThroughput reports what the agent's rewriting costs: the ratio with cookies to without, of medians
+// of paired runs on one network.
+func runThroughput(run *scenario.Run) error {
+	const parts = 2 * 2 * throughputPairs // two measures of two services
+	length := run.Length(parts*3*time.Second) / parts
+	with, without := scenario.CookieService(scenario.VIP4), scenario.HashService(plainVIP)
+	without.Name = "plain"
+	for _, one := range []*fleet.Service{with, without} {
+		one.Ports = []uint16{80, iperfPort}
+	}
+	_, err := run.Trial(world.Setup{
+		Name: "paired", Services: []*fleet.Service{with, without}, Topology: world.Topology{LBs: 1, Servers: make([]world.ServerNode, 1)},
+	}, func(t *world.Trial) error {
+		server, err := t.Start(world.Spawn{Node: "s1", Program: "iperf3", Arguments: []string{"-s"}})
+		if err != nil {
+			return fmt.Errorf("%w: install iperf3", err)
+		}
+		listening := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), iperfPort)
+		if err := t.AwaitPort(t.Context, server, "s1", listening); err != nil {
+			return err
+		}
+		for _, one := range []struct {
+			name    string
+			measure func(t *world.Trial, vip string, length time.Duration) (float64, error)
+		}{{"bulk_bits_per_second", iperf}, {"connections_per_second", wrk}} {
+			if err := pairs(t, run.Result, one.name, length, one.measure); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return err
+}
+
+// pairs measures both services in turn and reports medians and their ratio.
+func pairs(t *world.Trial, result *scenario.Result, name string, length time.Duration, measure func(*world.Trial, string, time.Duration) (float64, error)) error {
+	values := map[string][]float64{}
+	for range throughputPairs {
+		for _, one := range t.Fleet.Services {
+			value, err := measure(t, one.VIP, length)
+			if err != nil {
+				return err
+			}
+			t.Progress("%s with affinity %s: %.4g", name, one.Affinity, value)
+			values[one.Affinity] = append(values[one.Affinity], value)
+		}
+	}
+	with, without := Median(values["cookie"]), Median(values["hash"])
+	result.Measure(name+"_cookie", with)
+	result.Measure(name+"_plain", without)
+	result.Measure(name+"_ratio", with/without)
+	return nil
+}
+
+func Median(values []float64) float64 {
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
+// iperf measures a bulk download in bits per second.
+func iperf(t *world.Trial, vip string, length time.Duration) (float64, error) {
+	output, err := runClientTool(t, length, "iperf3", "-J", "-R", "-c", vip, "-t", fmt.Sprint(int(length.Seconds())))
+	if err != nil {
+		return 0, err
+	}
+	var report struct {
+		End struct {
+			Received struct {
+				BitsPerSecond float64 `json:"bits_per_second"`
+			} `json:"sum_received"`
+		} `json:"end"`
+	}
+	if err := json.Unmarshal(output, &report); err != nil {
+		return 0, fmt.Errorf("decode iperf3's report: %w", err)
+	}
+	return report.End.Received.BitsPerSecond, nil
+}
+
+var (
+	wrkRate   = regexp.MustCompile(`Requests/sec:\s+([0-9.]+)`)
+	wrkErrors = regexp.MustCompile(`Socket errors: (.*)`)
+)
+
+// wrk measures new connections per second: each request has its own.
+func wrk(t *world.Trial, vip string, length time.Duration) (float64, error) {
+	output, err := runClientTool(t, length, "wrk", "-t", "1", "-c", "32", "-d", fmt.Sprintf("%ds", int(length.Seconds())),
+		"-H", "Connection: close", "http://"+vip+world.PathName)
+	if err != nil {
+		return 0, err
+	}
+	if broken := wrkErrors.FindSubmatch(output); broken != nil {
+		return 0, fmt.Errorf("wrk to %s: socket errors: %s", vip, broken[1])
+	}
+	rate := wrkRate.FindSubmatch(output)
+	if rate == nil {
+		return 0, fmt.Errorf("wrk to %s reported no rate: %s", vip, output)
+	}
+	return strconv.ParseFloat(string(rate[1]), 64)
+}
+
+// runClientTool runs a program on the client node to its end.
+func runClientTool(t *world.Trial, length time.Duration, program string, arguments ...string) ([]byte, error) {
+	if _, err := exec.LookPath(program); err != nil {
+		return nil, fmt.Errorf("measure throughput: %w: install %s", err, program)
+	}
+	var output bytes.Buffer
+	p, err := t.Start(world.Spawn{Node: world.ClientNode, Program: program, Arguments: arguments, Stdout: &output})
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-p.Exited:
+	case <-t.Context.Done():
+		return nil, context.Cause(t.Context)
+	case <-time.After(length + 30*time.Second):
+		p.Kill()
+		return nil, fmt.Errorf("%s did not end: %s", program, p.LastWords())
+	}
+	if p.Err != nil {
+		return nil, fmt.Errorf("%s: %w: %s%s", program, p.Err, p.LastWords(), output.Bytes())
+	}
+	return output.Bytes(), nil
+}

@@ -1,0 +1,86 @@
+// Waiting for conditions: never for time to pass.
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/ballast-lb/ballast/internal/lab/pace"
+)
+
+const PollInterval = 20 * time.Millisecond
+
+// hopeless marks a condition that can no longer come true.
+type hopeless struct{ error }
+
+func StopWaiting(err error) error { return hopeless{err} }
+
+// overdue is a condition that has not come true in time.
+type overdue struct {
+	what   string
+	within time.Duration
+	last   error // why it was not true when it was last looked at
+}
+
+func (o *overdue) Error() string {
+	return fmt.Sprintf("wait until %s: not within %v of machine time: %v", o.what, o.within, o.last)
+}
+
+// Await polls until condition returns nil, for so long of machine time; what names the condition in the error.
+func Await(ctx context.Context, within time.Duration, what string, condition func() error) error {
+	begin := time.Now()
+	ticker := time.NewTicker(PollInterval)
+	defer ticker.Stop()
+	for {
+		err := condition()
+		if err == nil {
+			return nil
+		}
+		if never := (hopeless{}); errors.As(err, &never) {
+			return fmt.Errorf("wait until %s: %w", what, never.error)
+		}
+		select {
+		case <-ticker.C:
+			if pace.Machine().Since(begin) > within {
+				return &overdue{what, within, err}
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("wait until %s: %w: %w", what, context.Cause(ctx), err)
+		}
+	}
+}
+
+// BrokenPromise is an error that breaks the scenario's promise. Any other tells that the scenario could not be played.
+type BrokenPromise struct{ error }
+
+// Broken makes an error one that breaks the promise.
+func Broken(err error) error { return &BrokenPromise{err} }
+
+func (b *BrokenPromise) Unwrap() error { return b.error }
+
+// AwaitPromised is await for what is promised. A daemon that does not answer has broken nothing yet.
+func AwaitPromised(ctx context.Context, within time.Duration, what string, condition func() error) error {
+	err := Await(ctx, within, what, condition)
+	if late := (*overdue)(nil); errors.As(err, &late) && !unanswered(late.last) {
+		return Broken(err)
+	}
+	return err
+}
+
+// unanswered tells that a question did not reach a daemon, or its answer did not come in time.
+func unanswered(err error) bool {
+	var transport *url.Error
+	if errors.As(err, &transport) {
+		return true
+	}
+	switch connect.CodeOf(err) {
+	case connect.CodeUnavailable, connect.CodeDeadlineExceeded, connect.CodeCanceled:
+		return true
+	}
+	return errors.Is(err, context.DeadlineExceeded)
+}

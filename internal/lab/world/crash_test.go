@@ -1,0 +1,55 @@
+package world
+
+import (
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// attachLB attaches a load balancer's program to eth0 of lb1, pinned as the daemon pins it, and lets go of it.
+func attachLB(t *testing.T, network *Trial) error {
+	t.Helper()
+	dir := filepath.Join(network.NodeDir("lb1"), "run", "bpf")
+	if err := datapath.EnsureBPFFS(dir); err != nil {
+		t.Fatal(err)
+	}
+	limits := plan.DefaultLimits
+	limits.Slots = 1 << 16
+	lb, err := datapath.OpenLB(filepath.Join(dir, instance), limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lb.Close()
+	return network.Space("lb1").Do(func() error {
+		device, err := net.InterfaceByName("eth0")
+		if err == nil {
+			_, err = lb.Attach(device, datapath.XDPNative)
+		}
+		return err
+	})
+}
+
+func TestACrashLeavesNoProgramWhereOthersHaveCopiedTheMounts(t *testing.T) {
+	network := newNetworkOf(t, Topology{LBs: 1})
+	if err := attachLB(t, network); err != nil {
+		t.Fatal(err)
+	}
+	process, err := network.Start(Spawn{Node: "lb1", Program: "sleep", Arguments: []string{"infinity"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := network.CopyMounts(); err != nil {
+		t.Fatal(err)
+	}
+	if err := network.Crash(&Daemon{Process: process, node: "lb1"}, "eth0", "eth1"); err != nil {
+		t.Fatal(err)
+	}
+	err = Await(network.Context, 10*time.Second, "the program is gone", func() error { return attachLB(t, network) })
+	if err != nil {
+		t.Fatal(err)
+	}
+}

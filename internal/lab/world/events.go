@@ -1,0 +1,100 @@
+// What happens in a trial: events one after the other, and waiting for its traffic in between.
+package world
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
+)
+
+// Event does one thing to the network and records when it happened and how long it took.
+func (t *Trial) Event(what string, do func() error) error {
+	begin := time.Now()
+	t.Progress("%s: %5.1f s: %s", t.Setup.Name, begin.Sub(t.started).Seconds(), what)
+	if err := do(); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	t.outcome.Events = append(t.outcome.Events, Event{
+		What: what, At: Round(begin.Sub(t.started)), Seconds: Round(time.Since(begin)),
+	})
+	return nil
+}
+
+// Change is an event that edits the fleet and waits until everyone runs by it.
+func (t *Trial) Change(what string, edit func()) error {
+	return t.Event(what, func() error {
+		edit()
+		return t.Apply()
+	})
+}
+
+// Until waits until the progress of a load satisfies the condition.
+func (t *Trial) Until(running *Load, within time.Duration, what string, condition func(traffic.Progress) bool) error {
+	return Await(t.Context, within, what, func() error {
+		now := running.Now()
+		if condition(now) {
+			return nil
+		}
+		if err := running.Died(); err != nil {
+			return StopWaiting(err)
+		}
+		return fmt.Errorf("%d connections attempted, %d open", now.Attempted, now.Open)
+	})
+}
+
+// UntilEmpty waits until no client has an open connection to the servers.
+func (t *Trial) UntilEmpty(within time.Duration, servers ...int) error {
+	return Await(t.Context, within, fmt.Sprintf("no connection to servers %v is open", servers), func() error {
+		for _, i := range servers {
+			for _, running := range t.Loads {
+				if open := running.Now().OpenByServer[ServerName(i)]; open != 0 {
+					return fmt.Errorf("%s has %d", ServerName(i), open)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// Busy waits until as many connections were attempted since the call.
+func (t *Trial) Busy(running *Load, connections int) error {
+	before := running.Now().Attempted
+	return t.Until(running, 30*time.Second, "more connections were attempted",
+		func(p traffic.Progress) bool { return p.Attempted >= before+connections })
+}
+
+// Step is one event of a series, followed by as many connections before the next.
+type Step struct {
+	What string
+	Do   func() error
+}
+
+// Series does events one after the other; between them clients open some connections.
+func (t *Trial) Series(running *Load, steps ...Step) error {
+	const between = 40
+	for _, one := range steps {
+		if err := t.Event(one.What, one.Do); err != nil {
+			return err
+		}
+		if err := t.Busy(running, between); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AtTime is an event of a series whose times are part of the experiment.
+func (t *Trial) AtTime(when time.Time, what string, do func() error) error {
+	timer := time.NewTimer(time.Until(when))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return t.Event(what, do)
+	case <-t.Context.Done():
+		return context.Cause(t.Context)
+	}
+}

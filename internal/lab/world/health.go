@@ -1,0 +1,86 @@
+// The health of servers, as it is and as load balancers know it.
+package world
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+)
+
+// Implementation constants of health checks.
+const (
+	CheckInterval = 300 * time.Millisecond
+	CheckTimeout  = 300 * time.Millisecond
+	CheckRise     = 2
+	CheckFall     = 2
+	ResumeMax     = 10 * time.Second // until weights and health follow again, at most
+)
+
+// Sicken makes the health checks of a server fail, or succeed again, and waits until load balancers were told.
+func (t *Trial) Sicken(i int, sick bool, lbs ...string) error {
+	path := filepath.Join(t.NodeDir(ServerName(i)), PathHealth)
+	if sick {
+		if err := os.Remove(path); err != nil {
+			return fmt.Errorf("make server %d unhealthy: %w", i, err)
+		}
+	} else if err := os.WriteFile(path, []byte("healthy\n"), 0o644); err != nil {
+		return fmt.Errorf("make server %d healthy: %w", i, err)
+	}
+	return t.AwaitHealth(i, sick, lbs...)
+}
+
+// AwaitHealth waits until load balancers were told that a server is unhealthy, or that it is not.
+func (t *Trial) AwaitHealth(i int, sick bool, lbs ...string) error {
+	for _, lb := range lbs {
+		err := AwaitPromised(t.Context, ResumeMax, fmt.Sprintf("%s was told that server %d is unhealthy: %t", lb, i, sick), func() error {
+			servers, err := t.Servers(lb)
+			if err != nil {
+				return err
+			}
+			for _, server := range servers {
+				if server.Server.Name == ServerName(i) && (server.Health == "unhealthy") != sick {
+					return fmt.Errorf("for it the server is %s", server.Health)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// HealthOf is what a load balancer thinks of a server.
+func (t *Trial) HealthOf(lb string, i int) (state, detail string, err error) {
+	servers, err := t.Servers(lb)
+	at := slices.IndexFunc(servers, func(s *ballastv1.ServerStatus) bool { return s.Server.Name == ServerName(i) })
+	if err == nil && at < 0 {
+		err = fmt.Errorf("%s has no server %d", lb, i)
+	}
+	if err != nil {
+		return "", "", err
+	}
+	return servers[at].Health, servers[at].HealthDetail, nil
+}
+
+// Dispatched is how many connections lb1 and lb2 have given to a server.
+func (t *Trial) Dispatched(i int) (counts []uint64, err error) {
+	for _, lb := range []string{LBName(1), LBName(2)} {
+		var services []api.ServiceStatus
+		if err := t.Client(lb).Get(t.Context, api.PathServices, &services); err != nil {
+			return nil, err
+		}
+		for _, server := range services[0].Servers {
+			if server.Name == ServerName(i) {
+				counts = append(counts, server.Connections)
+			}
+		}
+	}
+	return counts, nil
+}

@@ -1,0 +1,205 @@
+// The lab's side of a client process: starts it, follows its events, adds them up.
+package world
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/process"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
+)
+
+// Load is one running client process.
+type Load struct {
+	*Process
+	stdin *os.File
+	done  chan struct{} // closed after the last event
+
+	mutex       sync.Mutex
+	progress    traffic.Progress
+	Connections []traffic.Connection
+}
+
+// startLoad starts a client process that carries out a plan.
+func (l *Lab) startLoad(plan traffic.Plan) (*Load, error) {
+	input, stdin, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("make pipe for client: %w", err)
+	}
+	defer input.Close()
+	reader, writer := io.Pipe()
+	p, err := l.Start(Spawn{
+		Node: ClientNode, Program: l.Processes, Arguments: []string{process.Client}, stdin: input, Stdout: writer,
+	})
+	if err != nil {
+		return nil, err
+	}
+	result := &Load{Process: p, stdin: stdin, done: make(chan struct{})}
+	go func() {
+		<-p.Exited
+		writer.Close()
+	}()
+	go result.follow(reader)
+	if err := json.NewEncoder(stdin).Encode(plan); err != nil {
+		return nil, fmt.Errorf("send plan to client: %w", err)
+	}
+	return result, nil
+}
+
+func (l *Load) follow(events io.Reader) {
+	defer close(l.done)
+	decoder := json.NewDecoder(events)
+	for {
+		var event traffic.Event
+		if decoder.Decode(&event) != nil {
+			return
+		}
+		l.mutex.Lock()
+		if event.Progress != nil {
+			l.progress = *event.Progress
+		}
+		if event.Connection != nil {
+			l.Connections = append(l.Connections, *event.Connection)
+		}
+		l.mutex.Unlock()
+	}
+}
+
+// Now is the latest progress.
+func (l *Load) Now() traffic.Progress {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	return l.progress
+}
+
+// Finish asks for no new connections and waits until the open ones have ended.
+func (l *Load) Finish(ctx context.Context) error {
+	// A client that has ended already cannot be told; wait says how it ended.
+	_, _ = io.WriteString(l.stdin, traffic.Stop+"\n")
+	return l.Wait(ctx)
+}
+
+// Wait waits until every connection of the plan has ended.
+func (l *Load) Wait(ctx context.Context) error {
+	l.wanted.Store(true)
+	select {
+	case <-l.done:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the clients' last connections: %d are open: %w", l.Now().Open, context.Cause(ctx))
+	}
+	<-l.Exited
+	_ = l.stdin.Close()
+	if l.Err != nil {
+		return fmt.Errorf("client process: %w: %s", l.Err, l.LastWords())
+	}
+	return nil
+}
+
+// Tally adds up the fates of connections.
+type Tally struct {
+	Attempted     int                   `json:"attempted"`
+	Completed     int                   `json:"completed"`
+	Broken        int                   `json:"broken"`
+	BrokenBy      map[traffic.Class]int `json:"broken_by,omitempty"`
+	BrokenFlows   map[string]int        `json:"broken_flows,omitempty"`
+	Flows         map[string]int        `json:"flows,omitempty"`
+	Throughout    map[string]int        `json:"throughout,omitempty"` // flow -> connections that lived through all events and completed
+	ServedBy      map[string]int        `json:"served_by,omitempty"`
+	Bytes         int64                 `json:"bytes"`
+	LongestSecond float64               `json:"longest_seconds"`
+	Examples      []traffic.Connection  `json:"broken_examples,omitempty"`
+}
+
+const examplesMax = 8
+
+func (t *Tally) Add(c traffic.Connection) {
+	if t.BrokenBy == nil {
+		t.BrokenBy, t.BrokenFlows = map[traffic.Class]int{}, map[string]int{}
+		t.Flows, t.ServedBy = map[string]int{}, map[string]int{}
+	}
+	t.Attempted++
+	t.Flows[c.Flow]++
+	t.Bytes += c.Bytes
+	t.LongestSecond = max(t.LongestSecond, c.Ended.Sub(c.Started).Round(time.Millisecond).Seconds())
+	if c.Server != "" {
+		t.ServedBy[c.Server]++
+	}
+	if c.Class == traffic.Completed {
+		t.Completed++
+		return
+	}
+	t.Broken++
+	t.BrokenBy[c.Class]++
+	t.BrokenFlows[c.Flow]++
+	if len(t.Examples) < examplesMax {
+		t.Examples = append(t.Examples, c)
+	}
+}
+
+// Merge adds another tally to this one.
+func (t *Tally) Merge(other Tally) {
+	t.Attempted += other.Attempted
+	t.Completed += other.Completed
+	t.Broken += other.Broken
+	t.Bytes += other.Bytes
+	t.LongestSecond = max(t.LongestSecond, other.LongestSecond)
+	t.BrokenBy = mergeCounts(t.BrokenBy, other.BrokenBy)
+	t.BrokenFlows = mergeCounts(t.BrokenFlows, other.BrokenFlows)
+	t.Flows = mergeCounts(t.Flows, other.Flows)
+	t.Throughout = mergeCounts(t.Throughout, other.Throughout)
+	t.ServedBy = mergeCounts(t.ServedBy, other.ServedBy)
+	t.Examples = append(t.Examples, other.Examples...)
+	t.Examples = t.Examples[:min(len(t.Examples), examplesMax)]
+}
+
+func mergeCounts[K comparable](a, b map[K]int) map[K]int {
+	sum := maps.Clone(a)
+	if sum == nil {
+		sum = map[K]int{}
+	}
+	for key, count := range b {
+		sum[key] += count
+	}
+	return sum
+}
+
+func brokenBy(connections []traffic.Connection) map[traffic.Class]int {
+	broken := map[traffic.Class]int{}
+	for _, connection := range connections {
+		if connection.Class != traffic.Completed {
+			broken[connection.Class]++
+		}
+	}
+	return broken
+}
+
+// State is the latest progress and the connections that have ended.
+func (l *Load) State() (traffic.Progress, []traffic.Connection) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	if len(l.Connections) > 0 && l.ended() { // the last report came before the last connections ended
+		broken := 0
+		for _, count := range brokenBy(l.Connections) {
+			broken += count
+		}
+		l.progress.Attempted, l.progress.Broken = len(l.Connections), broken
+		l.progress.Completed, l.progress.Open = len(l.Connections)-broken, 0
+		clear(l.progress.OpenByServer)
+	}
+	return l.progress, l.Connections
+}
+
+func (l *Load) ended() bool {
+	select {
+	case <-l.done:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,76 @@
+// TCP's own account of what went wrong, read inside each namespace.
+package world
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// netstat reads TCP's extended counters inside a node's namespace.
+func (l *Lab) netstat(node string) (map[string]uint64, error) {
+	content, err := l.Space(node).ReadFile("/proc/thread-self/net/netstat")
+	if err != nil {
+		return nil, fmt.Errorf("read TCP counters of %s: %w", node, err)
+	}
+	return parseNetstat(content), nil
+}
+
+// watchedTCPCounters are those that a wrong timestamp, a lost connection or a wrong server shows in.
+var watchedTCPCounters = []string{
+	"PAWSActive", "PAWSEstab", "PAWSOldAck", "BeyondWindow", "TSEcrRejected", "PAWSTimewait",
+	"TCPTimeouts", "TCPSpuriousRTOs", "TCPAbortOnTimeout", "TCPAbortOnData", "TCPRetransFail",
+	"EmbryonicRsts", "SyncookiesSent", "SyncookiesRecv", "SyncookiesFailed", "TCPLossUndo", "TCPFullUndo",
+	"TCPOFOQueue", "TCPRcvCollapsed", "TCPSynRetrans", "TCPACKSkippedPAWS", "TCPACKSkippedSeq",
+}
+
+// parseNetstat picks the watched counters that are not zero out of /proc/net/netstat.
+func parseNetstat(content []byte) map[string]uint64 {
+	all := map[string]uint64{}
+	scanner := bufio.NewScanner(bytes.NewReader(content))
+	scanner.Buffer(nil, 1<<20)
+	var names []string
+	for scanner.Scan() {
+		fields := strings.Fields(scanner.Text())
+		if len(names) == len(fields) && names[0] == fields[0] {
+			for i := 1; i < len(fields); i++ {
+				all[names[i]], _ = strconv.ParseUint(fields[i], 10, 64)
+			}
+			names = nil
+			continue
+		}
+		names = fields
+	}
+	watched := map[string]uint64{}
+	for _, name := range watchedTCPCounters {
+		if value := all[name]; value != 0 {
+			watched[name] = value
+		}
+	}
+	return watched
+}
+
+// overflowed counts the packets that found a CPU's queue full since the machine started, in all namespaces. 0 where the kernel does not tell.
+func overflowed() (packets uint64) {
+	content, err := os.ReadFile("/proc/net/softnet_stat")
+	if err != nil {
+		return 0
+	}
+	return parseOverflowed(content)
+}
+
+// parseOverflowed adds up the second column of /proc/net/softnet_stat, which has a line for each CPU.
+func parseOverflowed(content []byte) (packets uint64) {
+	for line := range strings.Lines(string(content)) {
+		if fields := strings.Fields(line); len(fields) > 1 {
+			lost, err := strconv.ParseUint(fields[1], 16, 64)
+			if err == nil {
+				packets += lost
+			}
+		}
+	}
+	return packets
+}

@@ -1,0 +1,128 @@
+// The servers' nginx: stock, one worker, its whole configuration in the lab's directory.
+package world
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"text/template"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
+)
+
+// Paths that every nginx of a lab serves. Blob is as long as a request's Range wants.
+const (
+	PathName   = "/name"
+	PathBlob   = "/blob"
+	PathUpload = "/upload/"
+	PathHealth = "/health" // there as long as the server is to count as healthy
+	blobBytes  = 8 << 30
+)
+
+// PathSlow is the blob at a limited rate.
+func PathSlow(bytesPerSecond int) string { return fmt.Sprintf("/slow/%d/blob", bytesPerSecond) }
+
+var nginxTemplate = template.Must(template.New("nginx").Parse(`
+daemon off;
+master_process off;
+user root;
+pid {{.Dir}}/nginx.pid;
+error_log {{.Dir}}/nginx-error.log warn;
+events { worker_connections 16384; }
+http {
+  access_log off;
+  sendfile on;
+  tcp_nopush on;
+  default_type application/octet-stream;
+  keepalive_timeout 3600s;
+  keepalive_requests 1000000;
+  client_body_timeout 3600s;
+  send_timeout 3600s;
+  client_max_body_size 0;
+  client_body_temp_path {{.Dir}}/body;
+  proxy_temp_path {{.Dir}}/proxy;
+  fastcgi_temp_path {{.Dir}}/fastcgi;
+  uwsgi_temp_path {{.Dir}}/uwsgi;
+  scgi_temp_path {{.Dir}}/scgi;
+  server {
+    listen 0.0.0.0:80 backlog=8192;
+    listen [::]:80 ipv6only=on backlog=8192;
+    listen 0.0.0.0:8080;
+    listen [::]:8080 ipv6only=on;
+    add_header {{.Header}} {{.Name}} always;
+    location = /name { return 200 "{{.Name}}\n"; }
+    location = /blob { root {{.Root}}; }
+    location ~ ^/slow/(?<rate>[0-9]+)/(?<file>.+)$ { alias {{.Root}}/$file; limit_rate $rate; }
+    location = /status { stub_status; }
+    location = {{.Health}} { root {{.Dir}}; }
+    location /upload/ { root {{.Dir}}; dav_methods PUT; create_full_put_path on; }
+  }
+}
+`))
+
+// startNginx starts nginx on a server and waits until it answers.
+func (l *Lab) startNginx(ctx context.Context, server string) error {
+	root, err := l.webRoot()
+	if err != nil {
+		return err
+	}
+	dir := l.NodeDir(server)
+	var text bytes.Buffer
+	err = nginxTemplate.Execute(&text, map[string]string{
+		"Dir": dir, "Name": server, "Root": root, "Header": traffic.ServerHeader, "Health": PathHealth,
+	})
+	if err != nil {
+		return fmt.Errorf("write nginx configuration: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, PathHealth), []byte("healthy\n"), 0o644); err != nil {
+		return fmt.Errorf("make %s healthy: %w", server, err)
+	}
+	path := filepath.Join(dir, "nginx.conf")
+	if err := os.WriteFile(path, text.Bytes(), 0o644); err != nil {
+		return fmt.Errorf("write nginx configuration: %w", err)
+	}
+	nginx, err := l.Start(Spawn{Node: server, Program: "nginx", Arguments: []string{"-p", dir, "-c", path}})
+	if err != nil {
+		return fmt.Errorf("%w: install nginx", err)
+	}
+	return l.AwaitPort(ctx, nginx, server, netip.MustParseAddrPort("127.0.0.1:80"))
+}
+
+// webRoot makes the directory that all servers serve; the blob is sparse.
+func (l *Lab) webRoot() (string, error) {
+	root := filepath.Join(l.dir, "www")
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return "", fmt.Errorf("make web root: %w", err)
+	}
+	blob, err := os.OpenFile(filepath.Join(root, "blob"), os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return "", fmt.Errorf("make blob: %w", err)
+	}
+	defer blob.Close()
+	if err := blob.Truncate(blobBytes); err != nil {
+		return "", fmt.Errorf("make blob: %w", err)
+	}
+	return root, nil
+}
+
+// AwaitPort waits until something listens at address on the node, or the process has died.
+func (l *Lab) AwaitPort(ctx context.Context, p *Process, node string, address netip.AddrPort) error {
+	what := fmt.Sprintf("%s listens on %s", p.name, address)
+	return Await(ctx, DaemonDeadline, what, func() error {
+		if err := p.Died(); err != nil {
+			return StopWaiting(err)
+		}
+		return l.Space(node).Do(func() error {
+			connection, err := net.DialTimeout("tcp", address.String(), time.Second)
+			if err == nil {
+				err = connection.Close()
+			}
+			return err
+		})
+	})
+}

@@ -1,0 +1,126 @@
+// What runs on the servers of a lab: nginx, or an application server of known capacity.
+package world
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/process"
+	"github.com/ballast-lb/ballast/internal/lab/process/app"
+)
+
+// AppServer describes an application server (`internal/lab/process/app`).
+type AppServer struct {
+	CPUs   float64 // that it gets; if the machine limits no CPU, its work is sleeping at this speed instead
+	Sleep  bool    // its work is sleeping in any case
+	Shared bool    // requests share it; else they are served in order
+	Limit  int64   // requests at once, beyond which it refuses; 0: none
+}
+
+// How the servers' work is done.
+const (
+	workBurns  = "CPU time, limited by cgroups"
+	workSleeps = "sleeping"
+	workSends  = "sending, limited by the links"
+)
+
+// startServers starts what is to run on all servers and waits until all of it answers.
+func (l *Lab) startServers(ctx context.Context) error {
+	root, limits := findCgroups()
+	l.Work = l.howWorkIsDone(limits)
+	errs := make([]error, len(l.Topology.Servers))
+	var starting sync.WaitGroup
+	for i, server := range l.Topology.Servers {
+		starting.Go(func() {
+			if name := ServerName(i + 1); server.App == nil {
+				errs[i] = l.startNginx(ctx, name)
+			} else {
+				errs[i] = l.startApp(ctx, name, *server.App, root, limits == nil)
+			}
+		})
+	}
+	starting.Wait()
+	return errors.Join(errs...)
+}
+
+// howWorkIsDone tells what bounds the servers, which have no CPU limits for the given reason.
+func (l *Lab) howWorkIsDone(noLimits error) string {
+	apps := func(server ServerNode) bool { return server.App != nil }
+	switch {
+	case !slices.ContainsFunc(l.Topology.Servers, apps):
+		return workSends
+	case noLimits != nil:
+		return fmt.Sprintf("%s (%v)", workSleeps, noLimits)
+	default:
+		return workBurns
+	}
+}
+
+// startApp starts an application server on port 80 and waits until it answers.
+func (l *Lab) startApp(ctx context.Context, node string, what AppServer, root cgroupRoot, limits bool) error {
+	limits = limits && !what.Sleep
+	options, err := json.Marshal(app.Options{
+		Address: ":80", Server: node, Sleep: !limits, Speed: what.CPUs, Shared: what.Shared, Limit: what.Limit,
+	})
+	if err != nil {
+		return fmt.Errorf("encode options: %w", err)
+	}
+	// Two threads of Go code: the one that works and one for the network.
+	p, err := l.Start(Spawn{Node: node, Program: l.Processes, Arguments: []string{process.App, string(options)}, environment: []string{"GOMAXPROCS=2"}})
+	if err != nil {
+		return err
+	}
+	if err := l.AwaitPort(ctx, p, node, netip.MustParseAddrPort("127.0.0.1:80")); err != nil {
+		return err
+	}
+	if limits {
+		return l.limitCPU(root, p, node, what.CPUs)
+	}
+	return nil
+}
+
+// StartEchoes starts an echo server for the trial's service on every server.
+func (t *Trial) StartEchoes() error {
+	address := netip.MustParseAddrPort(t.Target())
+	for i := range t.Topology.Servers {
+		node := ServerName(i + 1)
+		echo, err := t.Start(Spawn{Node: node, Program: t.Processes, Arguments: []string{process.Echo, address.String(), node}})
+		if err != nil {
+			return err
+		}
+		err = Await(t.Context, DaemonDeadline, echo.name+" listens", func() error {
+			if err := echo.Died(); err != nil {
+				return StopWaiting(err)
+			}
+			return t.Space(node).Do(func() error { return askEcho(address) })
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// askEcho sends one datagram to a local echo server and waits for the answer.
+func askEcho(address netip.AddrPort) error {
+	socket, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(address))
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	if err := socket.SetDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		return err
+	}
+	if _, err := socket.Write([]byte("?")); err != nil {
+		return err
+	}
+	_, err = socket.Read(make([]byte, 64))
+	return err
+}

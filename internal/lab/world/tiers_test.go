@@ -1,0 +1,32 @@
+package world
+
+import (
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+func TestFleetsOfTwoTiersAreValid(t *testing.T) {
+	changing := &Trial{
+		Lab: &Lab{Topology: Topology{LBs: 2, Second: 3, Servers: make([]ServerNode, 3)}}, Setup: Setup{Second: []int{1, 2, 3}},
+		Fleet: fleet.New(newRandom(1), &fleet.Service{Name: "web", VIP: vipA, Ports: []uint16{80}, Dispatch: "rr", Affinity: "table"}), Agents: map[string]*Daemon{}, Second: map[string]*Daemon{},
+	}
+	changing.AddServer(1)
+	changing.divideTiers()
+	changing.DrainSecond(1)
+	changing.RemoveSecond(2)
+	content, err := changing.Fleet.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := config.Parse("lab.yaml", content)
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, content)
+	}
+	first, drained, last := parsed.Node("lb1"), parsed.Node("second1"), parsed.Node("second3")
+	if len(parsed.Nodes) != 4 || first.Tier != model.TierFirst || drained.State != model.StateDraining || last.ID != 3 || last.Tier != model.TierSecond {
+		t.Errorf("nodes %+v of\n%s", parsed.Nodes, content)
+	}
+}

@@ -1,0 +1,222 @@
+// Package world builds whole networks out of namespaces on one machine (clients, a router with ECMP, load
+// balancers, servers), runs the real ballast, nginx and clients in them, and breaks things on purpose.
+//
+// A lab never touches the machine's own interfaces, routes, firewall or sysctls, and removes all that
+// it made on every way out; what a killed lab leaves behind is removed by the next.
+package world
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/process"
+	"github.com/ballast-lb/ballast/internal/linux/datapath"
+)
+
+// Implementation constants.
+const (
+	baseDir     = "/run/ballast-lab"
+	spacePrefix = "ballast-"
+	lockFile    = "lock"
+	keptFile    = "kept"
+	labVariable = "BALLAST_LAB" // in the environment of all that a lab starts: its id
+	stopGrace   = 5 * time.Second
+)
+
+// Options are what a lab is made with.
+type Options struct {
+	Binary    string // the ballast binary; default: this program
+	Processes string // the ballast-lab binary; default: the one beside this program
+	Seed      uint64 // of every random choice
+	Keep      bool   // leave namespaces and processes when done, for a look around
+	Progress  func(format string, arguments ...any)
+}
+
+// A Lab is one network with everything that runs in it.
+type Lab struct {
+	Options
+	id       string
+	dir      string
+	lock     *os.File
+	spaces   map[string]*netspace.Space
+	wire     *datapath.Wire
+	Topology Topology
+	lbFlags  []string // of load balancers that run by a file, beyond the lab's own
+	Work     string   // how the servers' work is done
+
+	mutex     sync.Mutex
+	processes []*Process
+	faults    []*datapath.Wire
+}
+
+var errNotRoot = errors.New("start or remove a lab: not root: namespaces and BPF programs need root: run it with sudo")
+
+// New makes an empty lab after removing what dead ones left behind.
+func New(options Options) (*Lab, error) {
+	if os.Geteuid() != 0 {
+		return nil, errNotRoot
+	}
+	if err := unix.Access(options.Processes, unix.X_OK); err != nil {
+		return nil, fmt.Errorf("find the processes of labs: %s: %w: `make build` makes it, and it belongs beside ballast", options.Processes, err)
+	}
+	lab := &Lab{Options: options, spaces: map[string]*netspace.Space{}}
+	alone, err := lockAll()
+	if err != nil {
+		return nil, err
+	}
+	cleaned, err := clean(false)
+	for _, removed := range cleaned.Removed {
+		options.Progress("removed what an earlier run left: %s", removed)
+	}
+	if err != nil {
+		options.Progress("cannot remove all of what earlier runs left: %v", err)
+	}
+	if err := errors.Join(lab.claim(), alone.Close()); err != nil {
+		return nil, err
+	}
+	if lab.wire, err = datapath.LoadWire(); err != nil {
+		return nil, errors.Join(err, lab.Close())
+	}
+	return lab, nil
+}
+
+// lockAll keeps labs from coming and going until the returned file is closed: a directory is made before
+// it is locked, and must not look abandoned in between.
+func lockAll() (*os.File, error) {
+	if err := os.MkdirAll(baseDir, 0o755); err != nil {
+		return nil, fmt.Errorf("make %s: %w", baseDir, err)
+	}
+	dir, err := os.Open(baseDir)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", baseDir, err)
+	}
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", baseDir, err), dir.Close())
+	}
+	return dir, nil
+}
+
+// claim takes a free lab id by locking its directory; the lock tells others that this lab is alive.
+func (l *Lab) claim() error {
+	for number := 0; ; number++ {
+		l.id = fmt.Sprintf("%d.%d", os.Getpid(), number)
+		l.dir = filepath.Join(baseDir, l.id)
+		err := os.Mkdir(l.dir, 0o755)
+		if errors.Is(err, os.ErrExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("make lab directory: %w", err)
+		}
+		l.lock, err = tryLock(l.dir)
+		return err
+	}
+}
+
+// tryLock locks a lab's directory; an error means that its owner lives.
+func tryLock(dir string) (*os.File, error) {
+	file, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("open lab lock: %w", err)
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), file.Close())
+	}
+	return file, nil
+}
+
+// Close ends every process and removes every namespace, mount and file of the lab, unless it is to be kept.
+func (l *Lab) Close() error {
+	if l.wire != nil {
+		defer l.wire.Close()
+	}
+	defer l.lock.Close()
+	if l.Keep {
+		l.Progress("kept: namespaces %s%s-*, files in %s; remove with `ballast lab clean`", spacePrefix, l.id, l.dir)
+		return os.WriteFile(filepath.Join(l.dir, keptFile), nil, 0o644)
+	}
+	l.mutex.Lock()
+	processes, faults := l.processes, l.faults
+	l.mutex.Unlock()
+	for _, fault := range faults {
+		_ = fault.Close()
+	}
+	for _, process := range processes {
+		process.interrupt()
+	}
+	deadline, cancel := pace.WithTimeout(context.Background(), stopGrace)
+	defer cancel()
+	for _, process := range processes {
+		process.waitOrKill(deadline)
+	}
+	for _, space := range l.spaces {
+		space.Close()
+	}
+	alone, err := lockAll() // whoever cleans up would make the lock anew while the directory goes
+	if err != nil {
+		return err
+	}
+	defer alone.Close()
+	_, err = removeLab(l.id)
+	return err
+}
+
+// NodeDir is where one node keeps its configuration, sockets, pins and logs.
+func (l *Lab) NodeDir(node string) string { return filepath.Join(l.dir, node) }
+
+// Space returns a node's namespace; a wrong name is a mistake in a scenario.
+func (l *Lab) Space(node string) *netspace.Space {
+	space, found := l.spaces[node]
+	if !found {
+		panic("lab has no node " + node)
+	}
+	return space
+}
+
+// addSpace creates the namespace of a node with the sysctls that every node needs.
+func (l *Lab) addSpace(node string, sysctls map[string]string) error {
+	space, err := netspace.Create(spacePrefix + l.id + "-" + node)
+	if err != nil {
+		return err
+	}
+	l.spaces[node] = space
+	if err := os.MkdirAll(l.NodeDir(node), 0o755); err != nil {
+		return fmt.Errorf("make directory of %s: %w", node, err)
+	}
+	for _, defaults := range []map[string]string{everyNode, sysctls} {
+		for key, value := range defaults {
+			if err := space.Sysctl(key, value); err != nil {
+				return err
+			}
+		}
+	}
+	return space.ReceiveOn(netspace.AllCPUs())
+}
+
+// Complete fills in what the caller left open.
+func (o *Options) Complete() error {
+	if o.Progress == nil {
+		o.Progress = func(string, ...any) {}
+	}
+	if o.Seed == 0 {
+		o.Seed = rand.Uint64()>>1 | 1
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find own program: %w", err)
+	}
+	o.Binary = cmp.Or(o.Binary, self)
+	o.Processes = cmp.Or(o.Processes, filepath.Join(filepath.Dir(self), process.Program))
+	return nil
+}

@@ -14,17 +14,18 @@ export PATH := $(PATH):/usr/local/go/bin:/usr/local/sbin:/usr/sbin:/sbin
 
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 SUDO     := $(if $(filter 0,$(shell id -u)),,sudo)
-DATAPATH := internal/linux/datapath
+# a package for each BPF program
+PROGRAMS := $(addprefix internal/linux/,lb server checkroute link) internal/bench/wrapper
 API      := internal/api/ballastv1
 STAMP    := bin/.generated
-SOURCES  := $(wildcard $(API)/*.proto $(API)/doc.go bpf/*.c bpf/*.h bpf/*/*.h) $(filter-out %_test.go %_bpfel.go %_bpfeb.go,$(wildcard $(DATAPATH)/*.go))
+SOURCES  := $(wildcard $(API)/*.proto $(API)/doc.go bpf/*.c bpf/*.h bpf/*/*.h) $(shell grep -l '^//go:generate' $(addsuffix /*.go,$(PROGRAMS)))
 RACE     := ./internal/api/... ./internal/cli/... ./internal/daemon/... ./internal/config/... ./internal/plan/... ./internal/store/... ./internal/pki/... ./internal/sim
 FUZZ     ?= 4000x
 # of test/kernels/boot; make test takes the oldest, Debian 13's and the newest
 KERNELS  ?= 6.1 6.12 newest arm64-6.12
 
 # Generated files that somebody removed are made again although the stamp is newer than the sources.
-ifneq ($(words $(wildcard $(DATAPATH)/lb_bpfel.o $(API)/*.pb.go $(API)/*/*.connect.go)),3)
+ifneq ($(words $(wildcard $(addsuffix /*_bpfel.o,$(PROGRAMS)) $(API)/*.pb.go $(API)/*/*.connect.go)),7)
 .PHONY: $(STAMP)
 endif
 
@@ -84,7 +85,7 @@ generate: $(STAMP) ## compile the BPF programs and the control protocol, if thei
 
 $(STAMP): $(SOURCES) go.mod
 	@echo "generate: compile BPF with $(BPF2GO_CC) and the control protocol with protoc"
-	go generate ./$(DATAPATH) ./$(API)
+	go generate $(addprefix ./,$(PROGRAMS) $(API))
 	mkdir -p $(@D) && touch $@
 
 build: generate ## make bin/ballast, and bin/ballast-lab for `ballast lab`
@@ -145,7 +146,7 @@ sim: build ## every claim of the papers, simulated, as a table
 
 clean: ## remove everything that make made, and what a lab left behind
 	@if [[ -x bin/ballast ]]; then bin/ballast lab clean || echo "clean: lab clean failed, continuing"; fi
-	rm -rf bin $(API)/*.pb.go $(API)/ballastv1connect $(DATAPATH)/*_bpfel.go $(DATAPATH)/*_bpfel.o $(DATAPATH)/*_bpfeb.go $(DATAPATH)/*_bpfeb.o
+	rm -rf bin $(API)/*.pb.go $(API)/ballastv1connect $(addsuffix /*_bpfe?.*,$(PROGRAMS))
 
 need-root:
 	@[[ $$(id -u) -eq 0 ]] || { echo "network namespaces and BPF need root: sudo -E make ..."; exit 1; }

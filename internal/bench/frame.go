@@ -11,7 +11,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/bench/wrapper"
 )
 
 const servicePort = 80
@@ -47,7 +47,7 @@ func optionsOf(kind kind) []byte {
 }
 
 // frame builds what the wrapper repeats: a segment to vip from nobody, filled up with payload.
-func frame(vip netip.Addr, kind kind, options []byte) (out [datapath.BenchFrameLength]byte) {
+func frame(vip netip.Addr, kind kind, options []byte) (out [wrapper.FrameLength]byte) {
 	ip := &layers.IPv4{Version: 4, TTL: 60, Protocol: layers.IPProtocolTCP, SrcIP: net.IPv4zero, DstIP: vip.AsSlice()}
 	tcp := &layers.TCP{DstPort: servicePort, Seq: 1, SYN: kind == segmentSYN, ACK: kind != segmentSYN,
 		FIN: kind == segmentFIN, RST: kind == segmentRST, Window: 500, Options: tcpOptions(options)}
@@ -90,7 +90,7 @@ func client(flow uint32) netip.AddrPort {
 
 // sent is a frame that the wrapper wrote.
 type sent struct {
-	cell  datapath.BenchCell
+	cell  wrapper.Cell
 	flow  uint32
 	index uint8 // that the flow's cookie carries
 }

@@ -9,7 +9,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/bench/wrapper"
+	"github.com/ballast-lb/ballast/internal/linux/lb"
+	"github.com/ballast-lb/ballast/internal/linux/verdict"
 )
 
 const xdpTX = 3
@@ -23,14 +25,14 @@ const changesPart = 4
 // A subject is one row of the table: a program and what it is fed.
 type subject struct {
 	name    string
-	program *datapath.Program
-	cell    datapath.BenchCell // but for the number of flows
-	prepare func() error       // before each sample; nil: nothing
-	changes *changes           // nil: what a packet meets is the same for all, and flows are drawn at random
-	indices []uint8            // that the flows' cookies carry; nil: none
-	lb      *datapath.LB       // whose counters count; nil: the program counts none
-	service uint32             // number
-	verdict string             // that every packet must get
+	program *wrapper.Program
+	cell    wrapper.Cell // but for the number of flows
+	prepare func() error // before each sample; nil: nothing
+	changes *changes     // nil: what a packet meets is the same for all, and flows are drawn at random
+	indices []uint8      // that the flows' cookies carry; nil: none
+	lb      *lb.LB       // whose counters count; nil: the program counts none
+	service uint32       // number
+	verdict string       // that every packet must get
 	check   func(output []byte, s sent) error
 }
 
@@ -53,7 +55,7 @@ type measurement struct {
 
 // runner measures.
 type runner struct {
-	programs *datapath.Bench
+	programs *wrapper.Wrapper
 	verdicts []string
 	listed   bool // user space draws, too
 }
@@ -184,7 +186,7 @@ func (r *runner) sampleChanges(m *measurement, repeat uint32) error {
 
 // measure runs one cell once. A run that was interrupted has been started anew by the system call's wrapper: it has more runs
 // than asked for, and only its counters are checked; not even those when flows should have come once.
-func (r *runner) measure(m *measurement, repeat uint32, seed uint64) (run datapath.BenchRun, err error) {
+func (r *runner) measure(m *measurement, repeat uint32, seed uint64) (run wrapper.Result, err error) {
 	s := m.subject
 	cell := s.cell
 	cell.Flows, cell.Listed = m.flows, r.listed
@@ -213,7 +215,7 @@ func (r *runner) measure(m *measurement, repeat uint32, seed uint64) (run datapa
 	return run, s.check(run.Output, sent{cell, run.Flow, run.Index})
 }
 
-func (r *runner) checkCounters(s *subject, before, after []datapath.Traffic, runs uint64) error {
+func (r *runner) checkCounters(s *subject, before, after []verdict.Traffic, runs uint64) error {
 	for verdict := range after {
 		want := uint64(0)
 		if r.verdicts[verdict] == s.verdict {
@@ -237,7 +239,7 @@ func draw(seed uint64, count, flows uint32) []uint32 {
 }
 
 // counters are those of the subject's service, nil if the subject counts nothing.
-func (s *subject) counters() ([]datapath.Traffic, error) {
+func (s *subject) counters() ([]verdict.Traffic, error) {
 	if s.lb == nil {
 		return nil, nil
 	}

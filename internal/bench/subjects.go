@@ -8,7 +8,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/algo/maglev"
 	"github.com/ballast-lb/ballast/internal/algo/pathid"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/bench/wrapper"
+	"github.com/ballast-lb/ballast/internal/linux/lb"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -37,7 +38,7 @@ var (
 // rig holds the loaded programs.
 type rig struct {
 	runner
-	lb    *datapath.LB
+	lb    *lb.LB
 	fleet model.Fleet
 }
 
@@ -45,13 +46,13 @@ type rig struct {
 func openRig(device uint32) (*rig, error) {
 	r := &rig{fleet: fleet()}
 	var err error
-	if r.programs, err = datapath.OpenBench(); err != nil {
+	if r.programs, err = wrapper.Open(); err != nil {
 		return nil, err
 	}
-	if r.verdicts, err = datapath.VerdictNames(); err != nil {
+	if r.verdicts, err = lb.VerdictNames(); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
-	if r.lb, err = datapath.OpenLB("", plan.DefaultLimits); err != nil {
+	if r.lb, err = lb.Open("", plan.DefaultLimits); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
 	if _, err := publish(r.lb, plan.DefaultLimits, &r.fleet, device); err != nil {
@@ -69,7 +70,7 @@ func (r *rig) close() error {
 }
 
 // publish makes a load balancer serve the fleet, whose servers are behind a device, and tells where everything is.
-func publish(lb *datapath.LB, limits plan.Limits, fleet *model.Fleet, device uint32) (map[string]plan.Place, error) {
+func publish(lb *lb.LB, limits plan.Limits, fleet *model.Fleet, device uint32) (map[string]plan.Place, error) {
 	want := plan.Want{Keys: fleet.Keys, Paths: map[netip.Addr]plan.Path{}}
 	for _, s := range fleet.Services {
 		want.Services = append(want.Services, plan.Service{Service: s, Weights: softWeights()})
@@ -126,12 +127,12 @@ func softWeights() map[uint16]uint16 {
 func serverAddress(id uint16) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, 0, byte(id)}) }
 
 // plainCell is a segment to vip that carries no cookie.
-func plainCell(vip netip.Addr, kind kind) datapath.BenchCell {
-	return datapath.BenchCell{Frame: frame(vip, kind, optionsOf(kind)), ServicePort: [2]byte{0, servicePort}}
+func plainCell(vip netip.Addr, kind kind) wrapper.Cell {
+	return wrapper.Cell{Frame: frame(vip, kind, optionsOf(kind)), ServicePort: [2]byte{0, servicePort}}
 }
 
 // carryingCell is one that carries the cookie of the service at vip.
-func carryingCell(fleet *model.Fleet, vip netip.Addr, kind kind) datapath.BenchCell {
+func carryingCell(fleet *model.Fleet, vip netip.Addr, kind kind) wrapper.Cell {
 	cell := plainCell(vip, kind)
 	cell.CookieBits, cell.EpochParity, cell.IDs = fleet.Service(vip.String()).CookieBits, cookieEpoch&1, servers
 	cell.CookieKey = cookie.ServiceKey(fleet.Keys.Cookie[cookieEpoch], vip, model.ProtocolTCP)

@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/bench/wrapper"
+	"github.com/ballast-lb/ballast/internal/linux/lb"
 )
 
 // MaxTableFlows leaves as many flows again that no table holds yet.
@@ -15,7 +16,7 @@ const MaxTableFlows = MaxFlows / 2 * 5 / 4
 const MinChangedFlows = 2 * changesBatch
 
 // MaxTableRepeat is how many flows can be drawn for a sample.
-const MaxTableRepeat = datapath.BenchListed
+const MaxTableRepeat = wrapper.Listed
 
 // TableResult is what connection tables cost: ours, by an index in the cookie, and the ones that look up the 5-tuple.
 type TableResult struct {
@@ -39,7 +40,7 @@ type Ratio struct {
 type Memory struct {
 	Table string `json:"table"`
 	Flows uint32 `json:"flows,omitempty"` // that it was made for; 0: for all
-	datapath.BenchMemory
+	lb.BenchMemory
 }
 
 // RunTable measures connection tables. Tables are filled first: that takes about 2 us and 600 bytes of memory for each flow.

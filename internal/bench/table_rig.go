@@ -9,7 +9,8 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/bench/wrapper"
+	"github.com/ballast-lb/ballast/internal/linux/lb"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -27,7 +28,7 @@ const (
 // tableRig holds the load balancers with their tables.
 type tableRig struct {
 	runner
-	lb    *datapath.LB // has all connection tables, and a service without
+	lb    *lb.LB // has all connection tables, and a service without
 	fleet model.Fleet
 	sizes []*tableSize
 }
@@ -43,7 +44,7 @@ type tableSize struct {
 
 // connTable is a service with a connection table.
 type connTable struct {
-	*datapath.BenchTable
+	*lb.BenchTable
 	vip    netip.Addr
 	number uint32
 	blocks uint32
@@ -53,7 +54,7 @@ type connTable struct {
 
 // localTable is a load balancer with one service, by affinity local-table.
 type localTable struct {
-	*datapath.LB
+	*lb.LB
 	name string
 	lru  bool
 	full bool
@@ -75,10 +76,10 @@ func openTableRig(ctx context.Context, flows []uint32) (r *tableRig, err error) 
 	for _, n := range flows {
 		r.sizes = append(r.sizes, &tableSize{flows: n, indices: make([]uint8, n)})
 	}
-	if r.verdicts, err = datapath.VerdictNames(); err != nil {
+	if r.verdicts, err = lb.VerdictNames(); err != nil {
 		return r, err
 	}
-	if r.programs, err = datapath.OpenBench(); err != nil {
+	if r.programs, err = wrapper.Open(); err != nil {
 		return r, err
 	}
 	if err = r.openTables(); err != nil {
@@ -134,7 +135,7 @@ func (r *tableRig) openTables() (err error) {
 		size.established, size.changing = table(entries), table(entries)
 	}
 	r.fleet.ApplyDefaults()
-	if r.lb, err = datapath.OpenBenchLB(limits, true); err != nil {
+	if r.lb, err = lb.OpenBench(limits, true); err != nil {
 		return err
 	}
 	places, err := publish(r.lb, limits, &r.fleet, loopback)
@@ -165,7 +166,7 @@ func (size *tableSize) openLocal() (err error) {
 				continue
 			}
 		}
-		if local.LB, err = datapath.OpenBenchLB(limits, local.lru); err != nil {
+		if local.LB, err = lb.OpenBench(limits, local.lru); err != nil {
 			return err
 		}
 		size.local = append(size.local, local)
@@ -239,7 +240,7 @@ func (r *tableRig) sendAll(s subject, batch []uint32) error {
 }
 
 func (r *tableRig) memory() (all []Memory, err error) {
-	add := func(table string, flows uint32, lb *datapath.LB, local bool) error {
+	add := func(table string, flows uint32, lb *lb.LB, local bool) error {
 		maps, err := lb.BenchMemory(local)
 		for _, m := range maps {
 			all = append(all, Memory{table, flows, m})

@@ -10,8 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/ballast-lb/ballast/internal/bench/wrapper"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
 )
 
 // VethTarget is the least median ratio that a load balancer aims at.
@@ -180,7 +180,7 @@ func (r *vethRig) samplePair(ctx context.Context, p *pair, frames uint32, round 
 }
 
 // cross takes one sample, as often as it takes to have nearly all of it in this thread's time, and checks it.
-func (r *vethRig) cross(ctx context.Context, s *subject, flows, frames uint32, seed uint64) (c datapath.BenchCrossing, err error) {
+func (r *vethRig) cross(ctx context.Context, s *subject, flows, frames uint32, seed uint64) (c wrapper.Crossing, err error) {
 	cell := s.cell
 	cell.Flows = flows
 	if err := r.space.AttachXDP(testedDevice, s.program.FD()); err != nil {

@@ -5,7 +5,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/daemon"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
 )
 
 // AgentCommand makes `ballast agent`.
@@ -55,7 +55,7 @@ func AgentCommand(version string) *cobra.Command {
 	flags.StringVar(&options.Server, "server", "", "`NAME` of this host's servers in the file (default: those whose address is local)")
 	flags.StringVar(&options.Instance, "instance", "default", "`NAME` of this agent among others on the machine")
 	flags.StringSliceVar(&options.Interfaces, "interface", nil, "`DEVICE` that packets come in by, may be repeated (default: those of the servers' addresses); devices of routes that answers take are added, at tc alone, without XDP")
-	flags.StringVar(&mode, "xdp-mode", string(datapath.XDPAuto), "auto, native or generic")
+	flags.StringVar(&mode, "xdp-mode", string(attach.XDPAuto), "auto, native or generic")
 	flags.DurationVar(&options.TunnelsSettle, "tunnels-settle", 0, "how long controllers tell of load balancers until tunnels of others are dropped, for experiments")
 	flags.MarkHidden("tunnels-settle")
 	flags.StringVar(&options.RunDir, "run-dir", "/run/ballast", "`DIRECTORY` of sockets and pins")

@@ -6,7 +6,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/daemon"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -85,7 +85,7 @@ cannot be written are counted, and hold up nobody. --max-entries and --max-local
 	flags.StringVar(&o.Name, "name", "", "name of this node, among the fleet's nodes and in its certificate (default: that of the only certificate for a load balancer; without TLS that of the host)")
 	flags.StringVar(&o.Instance, "instance", "default", "name of this node's socket, pins and state on this machine")
 	flags.StringSliceVar(&o.Interfaces, "interface", nil, "interface that packets come in by, repeatable (default: those of the default routes)")
-	flags.StringVar(&mode, "xdp-mode", string(datapath.XDPAuto), "auto, native or generic; auto tries native first")
+	flags.StringVar(&mode, "xdp-mode", string(attach.XDPAuto), "auto, native or generic; auto tries native first")
 	flags.StringVar(&o.RunDir, "run-dir", "/run/ballast", "directory of sockets and pinned maps")
 	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/ballast", "directory of what must survive a restart of the machine")
 	flags.StringVar(&o.Metrics, "metrics", "", "address:port for Prometheus (always also on the socket: ballast ctl metrics)")

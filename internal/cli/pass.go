@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/link"
 )
 
 func passCommand() *cobra.Command {
@@ -36,8 +36,8 @@ removed; run it again when the pair is made anew. Another native program does as
 				}
 				said := "the pass program is detached"
 				if detach {
-					err = datapath.DetachPass(device)
-				} else if said, err = datapath.AttachPass(device); said == "" {
+					err = link.DetachPass(device)
+				} else if said, err = link.AttachPass(device); said == "" {
 					said = "the pass program is attached"
 				}
 				if err != nil {

@@ -14,9 +14,11 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/load"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/linux/pin"
+	"github.com/ballast-lb/ballast/internal/linux/server"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/machine/sources"
@@ -38,7 +40,7 @@ type AgentOptions struct {
 	Server     string // name of this host's server entries; empty: those whose address is this host's
 	Instance   string
 	Interfaces []string // devices that packets come in by; empty: those of the servers' addresses. Those that answers leave by are added, without XDP
-	XDPMode    datapath.XDPMode
+	XDPMode    attach.XDPMode
 	// TunnelsSettle is sources.Settle for tests; zero: as it is.
 	TunnelsSettle time.Duration
 	RunDir        string
@@ -53,7 +55,7 @@ type Agent struct {
 	log     *slog.Logger
 
 	mu          sync.Mutex
-	path        *datapath.Server
+	path        *server.Server
 	applied     *config.File
 	local       []netip.Addr // this host's addresses when the file was applied
 	wanted      plan.Agent
@@ -118,7 +120,7 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 	if err != nil {
 		return err
 	}
-	undo, err := datapath.BeforeStart(pinDir(o.RunDir, o.Instance))
+	undo, err := attach.BeforeStart(pinDir(o.RunDir, o.Instance))
 	if err != nil {
 		return err
 	}
@@ -164,13 +166,13 @@ func (a *Agent) start() error {
 	if err != nil {
 		return err
 	}
-	if err := datapath.EnsureBPFFS(filepath.Join(o.RunDir, "bpf")); err != nil {
+	if err := pin.EnsureBPFFS(filepath.Join(o.RunDir, "bpf")); err != nil {
 		return err
 	}
-	if why := datapath.PrivatePins(filepath.Join(o.RunDir, "bpf")); why != "" {
+	if why := pin.Private(filepath.Join(o.RunDir, "bpf")); why != "" {
 		o.Log.Warn(why)
 	}
-	if a.path, err = datapath.OpenServer(pinDir(o.RunDir, o.Instance)); err != nil {
+	if a.path, err = server.Open(pinDir(o.RunDir, o.Instance)); err != nil {
 		return err
 	}
 	a.mu.Lock()
@@ -185,7 +187,7 @@ func (a *Agent) start() error {
 	} else { // nobody has said yet what this host serves
 		a.applied = file
 		err = errors.Join(err, a.limitTunnels())
-		if datapath.Pinned(pinDir(o.RunDir, o.Instance)) { // what an earlier process left goes on untouched
+		if pin.Any(pinDir(o.RunDir, o.Instance)) { // what an earlier process left goes on untouched
 			a.waiting = true
 			if err == nil {
 				a.log.Warn("no state is known: what an earlier process left goes on untouched until a controller says what this host serves", "file", a.statePath())
@@ -220,7 +222,7 @@ func (a *Agent) takeOverStops() error {
 
 // attach gives the programs to devices that do not have them yet. Callers hold mu.
 func (a *Agent) attach() error {
-	names, mode := a.options.Interfaces, datapath.XDPNone
+	names, mode := a.options.Interfaces, attach.XDPNone
 	if len(names) == 0 {
 		for _, address := range a.wanted.Addresses {
 			found, err := netdev.InterfacesOf([]netip.Addr{address})
@@ -251,7 +253,7 @@ func (a *Agent) attach() error {
 // attachWaysOut gives the programs to the devices that answers may leave by as well, or they would leave unmarked: at tc alone, if mode says
 // that no tunnels come in there, so that XDP may be anybody's. A device that a route led out of keeps them: its route may come back, and what
 // it sent is echoed. Callers hold mu.
-func (a *Agent) attachWaysOut(names []string, mode datapath.XDPMode) error {
+func (a *Agent) attachWaysOut(names []string, mode attach.XDPMode) error {
 	ways, _, err := netdev.WaysOut()
 	if err != nil {
 		return err
@@ -263,7 +265,7 @@ func (a *Agent) attachWaysOut(names []string, mode datapath.XDPMode) error {
 		}
 		devices, err := interfaces([]string{name})
 		if err == nil {
-			err = a.attachments.ensure(devices, datapath.XDPNone)
+			err = a.attachments.ensure(devices, attach.XDPNone)
 		}
 		if err != nil { // the others do their work
 			a.unmarked = append(a.unmarked, fmt.Sprintf("answers that leave by %s are not marked, and break their connections: %v", name, err))
@@ -363,9 +365,9 @@ func (a *Agent) follow(local []netip.Addr) error {
 		}
 	}
 	a.hops.refresh(addresses, a.log)
-	stops := make(map[netip.Addr]datapath.Stop, len(a.hops.known))
+	stops := make(map[netip.Addr]server.Stop, len(a.hops.known))
 	for address, hop := range a.hops.known {
-		stops[address] = datapath.Stop{
+		stops[address] = server.Stop{
 			Ifindex: hop.Ifindex, Destination: hop.DestinationMAC, SourceMAC: hop.SourceMAC, VLAN: hop.VLAN,
 		}
 	}

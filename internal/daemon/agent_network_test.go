@@ -15,7 +15,8 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/linux/link"
 )
 
 func (h *agentHost) onDevice(change func(netlink.Link) error) {
@@ -120,7 +121,7 @@ func answersLeaveByAnotherDevice(t *testing.T, taken bool) {
 		require(t, h.space.Do(func() error {
 			device, err := net.InterfaceByName("eth9")
 			if err == nil {
-				_, err = datapath.AttachPass(device)
+				_, err = link.AttachPass(device)
 			}
 			return err
 		}))
@@ -140,7 +141,7 @@ func answersLeaveByAnotherDevice(t *testing.T, taken bool) {
 		}))
 	}
 	way("10.19.0.1", "eth9")
-	h.await("the device of the new route", func(s api.AgentStatus) bool { return s.Interfaces["eth9"] == string(datapath.XDPNone) })
+	h.await("the device of the new route", func(s api.AgentStatus) bool { return s.Interfaces["eth9"] == string(attach.XDPNone) })
 	h.from = client.Addr()
 	conn := h.echo()
 	exchange(t, conn)
@@ -150,7 +151,7 @@ func answersLeaveByAnotherDevice(t *testing.T, taken bool) {
 	exchange(t, conn)
 	time.Sleep(2 * time.Second) // it is looked whether all is there every second
 	h.await("the agent on both devices", func(s api.AgentStatus) bool {
-		return s.Ready && len(s.Problems) == 0 && s.Interfaces["eth9"] == string(datapath.XDPNone)
+		return s.Ready && len(s.Problems) == 0 && s.Interfaces["eth9"] == string(attach.XDPNone)
 	})
 	counters := h.counters()
 	if counters["egress_marked"] < 400 || counters["ingress_restored"] < 400 || counters["ingress_unmarked"] != 0 || counters["ingress_bad_cookie"] != 0 {

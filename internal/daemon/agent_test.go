@@ -21,7 +21,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/daemon"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -32,7 +32,7 @@ func init() {
 	}
 	options := daemon.AgentOptions{
 		Config: filepath.Join(dir, "ballast.yaml"), Instance: "test", RunDir: filepath.Join(dir, "run"),
-		XDPMode: datapath.XDPAuto, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		XDPMode: attach.XDPAuto, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	if role == "remote-agent" {
 		options.Controllers, options.TLSDir, options.Metrics = []string{"10.9.0.1:6443"}, filepath.Join(dir, "tls"), agentMetrics

@@ -9,7 +9,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/server"
 	"github.com/ballast-lb/ballast/internal/machine/sources"
 )
 
@@ -22,26 +22,26 @@ const (
 // tunnels are those of load balancers, and of others.
 type tunnels struct {
 	from  []netip.Addr // whose the data path takes
-	limit datapath.TunnelLimit
+	limit server.TunnelLimit
 	set   bool // the data path knows both
 
-	notes   datapath.TunnelNotes // as they were counted last
-	seen    time.Time            // when there was another one, zero: never
-	named   netip.Addr           // whose it was
+	notes   server.TunnelNotes // as they were counted last
+	seen    time.Time          // when there was another one, zero: never
+	named   netip.Addr         // whose it was
 	namedAt time.Time
 }
 
 // limitTunnels has the data path take tunnels as it is known now. Callers hold mu.
 func (a *Agent) limitTunnels() error {
-	from, limit := a.applied.Fleet.TunnelsFrom, datapath.TunnelsOfAnybody
+	from, limit := a.applied.Fleet.TunnelsFrom, server.TunnelsOfAnybody
 	if a.options.Config == "" {
 		from = a.sources.Addresses()
 	}
 	switch {
 	case a.options.Config != "" && len(from) > 0 || a.sources.Limited:
-		limit = datapath.StrangersDropped
+		limit = server.StrangersDropped
 	case a.options.Config == "" && a.sources.Doubt() == "":
-		limit = datapath.StrangersNoted
+		limit = server.StrangersNoted
 	}
 	t := &a.tunnels
 	if t.set && t.limit == limit && slices.Equal(t.from, from) {
@@ -53,7 +53,7 @@ func (a *Agent) limitTunnels() error {
 		return err
 	}
 	if t.from, t.limit, t.set = slices.Clone(from), limit, true; limit != before {
-		a.log.Info("whose tunnels are taken", "limited", limit == datapath.StrangersDropped, "load_balancers", len(from))
+		a.log.Info("whose tunnels are taken", "limited", limit == server.StrangersDropped, "load_balancers", len(from))
 	}
 	return nil
 }
@@ -105,7 +105,7 @@ func (a *Agent) ageTunnels(now time.Time) {
 }
 
 // notice reports whether there were strangers since it was called last.
-func (t *tunnels) notice(found datapath.TunnelNotes, now time.Time) (more bool) {
+func (t *tunnels) notice(found server.TunnelNotes, now time.Time) (more bool) {
 	more = found.Strangers != t.notes.Strangers
 	t.notes = found
 	if !more {
@@ -120,7 +120,7 @@ func (t *tunnels) notice(found datapath.TunnelNotes, now time.Time) (more bool) 
 // tunnelStatus tells whose are taken. Callers hold mu.
 func (a *Agent) tunnelStatus(now time.Time) api.Tunnels {
 	t := &a.tunnels
-	s := api.Tunnels{Limited: t.limit == datapath.StrangersDropped, From: t.from, Source: "controllers", Strangers: t.notes.Strangers, Last: t.notes.Last}
+	s := api.Tunnels{Limited: t.limit == server.StrangersDropped, From: t.from, Source: "controllers", Strangers: t.notes.Strangers, Last: t.notes.Last}
 	if a.options.Config != "" {
 		s.Source = "file"
 	}
@@ -150,11 +150,11 @@ func (a *Agent) limitBegins(now time.Time) string {
 // strangerProblem tells of tunnels of strangers lately: a load balancer may be lacking. Empty: there were none. Callers hold mu.
 func (a *Agent) strangerProblem(now time.Time) string {
 	t := &a.tunnels
-	if t.seen.IsZero() || now.Sub(t.seen) > strangerLife || t.limit == datapath.TunnelsOfAnybody || slices.Contains(t.from, t.named) {
+	if t.seen.IsZero() || now.Sub(t.seen) > strangerLife || t.limit == server.TunnelsOfAnybody || slices.Contains(t.from, t.named) {
 		return ""
 	}
 	found, remedy := "are dropped (dropped_foreign_source)", "add it to tunnels_from in the file"
-	if t.limit == datapath.StrangersNoted {
+	if t.limit == server.StrangersNoted {
 		found = "are of no load balancer that the controllers know, and are dropped " + a.limitBegins(now)
 	}
 	if a.options.Config == "" {

@@ -10,12 +10,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
 )
 
 // hooks are a role's programs, for the devices that they run on: *datapath.LB or *datapath.Server.
 type hooks interface {
-	Attach(device *net.Interface, mode datapath.XDPMode) (datapath.XDPMode, error)
+	Attach(device *net.Interface, mode attach.XDPMode) (attach.XDPMode, error)
 	Runs(ifindex int) error
 	Forget(ifindex int) error
 	Repin() (missed bool, err error)
@@ -25,7 +25,7 @@ type hooks interface {
 // for a program of his own is not fought: we ask for it again, less and less often, and say meanwhile who has it.
 type attachments struct {
 	hooks   hooks
-	mode    datapath.XDPMode
+	mode    attach.XDPMode
 	log     *slog.Logger
 	devices map[string]*attached
 	pins    string // why they are not all there, empty: they are
@@ -34,9 +34,9 @@ type attachments struct {
 // attached is a device as it was when the programs were attached.
 type attached struct {
 	net.Interface
-	asked datapath.XDPMode
-	mode  datapath.XDPMode // that it got
-	why   string           // it has no program, empty: it has
+	asked attach.XDPMode
+	mode  attach.XDPMode // that it got
+	why   string         // it has no program, empty: it has
 	since time.Time
 	next  time.Time     // of the next attempt, when it has none
 	wait  time.Duration // before that
@@ -51,10 +51,10 @@ const (
 )
 
 // ensure attaches to the devices that have no program of ours yet, or at tc alone what is to have XDP too. None loses its XDP program.
-func (a *attachments) ensure(devices []*net.Interface, mode datapath.XDPMode) error {
+func (a *attachments) ensure(devices []*net.Interface, mode attach.XDPMode) error {
 	for _, device := range devices {
 		have := a.devices[device.Name]
-		if have != nil && (have.asked == mode || mode == datapath.XDPNone) {
+		if have != nil && (have.asked == mode || mode == attach.XDPNone) {
 			continue
 		}
 		if have == nil {
@@ -96,7 +96,7 @@ func (a *attachments) attach(have *attached, device *net.Interface) error {
 	if err != nil {
 		return err
 	}
-	if mode == datapath.XDPGeneric && a.mode != mode {
+	if mode == attach.XDPGeneric && a.mode != mode {
 		a.log.Warn("the driver takes no native XDP program: generic mode costs more CPU for each packet; ballast doctor tells what can be done",
 			"interface", device.Name)
 	}
@@ -190,7 +190,7 @@ func (a *attachments) down() (problems []string, all bool) {
 	all = true
 	for _, name := range slices.Sorted(maps.Keys(a.devices)) {
 		switch have := a.devices[name]; {
-		case have.asked == datapath.XDPNone || have.why != "":
+		case have.asked == attach.XDPNone || have.why != "":
 		case up(&have.Interface):
 			all = false
 		default:

@@ -19,7 +19,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/daemon"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/link"
 )
 
 func (h *host) pinDir() string { return filepath.Join(h.runDir(), "bpf", "test") }
@@ -98,7 +98,7 @@ func TestAProgramInThePlaceOfOursIsNamedAndNotFought(t *testing.T) {
 	if code := h.health(); code != http.StatusOK {
 		t.Fatalf("/healthz says %d at first", code)
 	}
-	wire, err := datapath.LoadWire()
+	wire, err := link.Load()
 	require(t, err)
 	defer wire.Close()
 	put := func(fd int) (err error) {
@@ -187,7 +187,7 @@ func TestPacketsOfEveryShapeGoOnWithoutTheDaemon(t *testing.T) {
 			return err
 		}
 		_, vip, _ := net.ParseCIDR("198.51.100.10/32")
-		_, err = datapath.AttachPass(device) // or what comes back by XDP_TX waits
+		_, err = link.AttachPass(device) // or what comes back by XDP_TX waits
 		return errors.Join(err, netlink.RouteAdd(&netlink.Route{LinkIndex: device.Index, Dst: vip, Gw: net.IPv4(10, 9, 0, 1)}))
 	}))
 	started := func(when string) (arrays []string) {

@@ -18,7 +18,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/daemon"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/pin"
 )
 
 // hostDeadline is for what comes at once on a machine that has nothing else to do. hostLife is more than any daemon of a test needs.
@@ -74,12 +74,12 @@ func newHost(t *testing.T, role string, here, there []string) *host {
 	h.space, h.peer = newSpace(t, role), newSpace(t, role+"-peer")
 	require(t, netspace.Connect(end(h.space, here), end(h.peer, there)))
 	// Mounted here, so that the test can take it away.
-	require(t, datapath.EnsureBPFFS(filepath.Join(h.runDir(), "bpf")))
+	require(t, pin.EnsureBPFFS(filepath.Join(h.runDir(), "bpf")))
 	t.Cleanup(func() {
 		h.end()
 		err := h.space.Do(func() error { return daemon.Detach(h.runDir(), "test") })
 		if errors.Is(err, daemon.ErrNoInstance) { // it never came to attach
-			require(t, datapath.RemoveBPFFS(filepath.Join(h.runDir(), "bpf")))
+			require(t, pin.RemoveBPFFS(filepath.Join(h.runDir(), "bpf")))
 		} else {
 			require(t, err)
 		}

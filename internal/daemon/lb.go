@@ -17,9 +17,12 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/engine"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/check"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/checkroute"
+	datapath "github.com/ballast-lb/ballast/internal/linux/lb"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -38,7 +41,7 @@ type LBOptions struct {
 
 	Instance   string   // names the socket, the pins and the state
 	Interfaces []string // devices that packets come in by; empty: those of the default routes
-	XDPMode    datapath.XDPMode
+	XDPMode    attach.XDPMode
 	RunDir     string // sockets and pins
 	StateDir   string // what must survive a restart of the machine
 	Metrics    string // TCP address for Prometheus, empty: none
@@ -81,11 +84,11 @@ type LB struct {
 	unhealthy  map[string]unhealthy       // by service; replaced, never changed
 	weights    map[string]*follow.Weights // by service
 	prober     *check.Prober
-	refused    []string         // exec checks that are not made here
-	checks     *datapath.Checks // nil: all checks go straight to the servers
-	engine     *engine.Engine   // with a file: what weighs and judges servers in this process
-	judgements judgements       // of engine
-	remote     *remote          // without a file: the controllers
+	refused    []string           // exec checks that are not made here
+	checks     *checkroute.Checks // nil: all checks go straight to the servers
+	engine     *engine.Engine     // with a file: what weighs and judges servers in this process
+	judgements judgements         // of engine
+	remote     *remote            // without a file: the controllers
 }
 
 // unhealthy are the servers of a service that get no new connections, and of those the ones whose connections are cut, by id.
@@ -141,7 +144,7 @@ func RunLB(ctx context.Context, o LBOptions) error {
 		return err
 	}
 	lb.makeBrain()
-	undo, err := datapath.BeforeStart(pinDir(o.RunDir, o.Instance))
+	undo, err := attach.BeforeStart(pinDir(o.RunDir, o.Instance))
 	if err != nil {
 		return err
 	}
@@ -189,24 +192,24 @@ func RunLB(ctx context.Context, o LBOptions) error {
 // start brings the data path up: tables first, program last, so that no packet meets an empty table.
 func (lb *LB) start(devices []*net.Interface) error {
 	o := &lb.options
-	if err := datapath.EnsureBPFFS(filepath.Join(o.RunDir, "bpf")); err != nil {
+	if err := pin.EnsureBPFFS(filepath.Join(o.RunDir, "bpf")); err != nil {
 		return err
 	}
-	if why := datapath.PrivatePins(filepath.Join(o.RunDir, "bpf")); why != "" {
+	if why := pin.Private(filepath.Join(o.RunDir, "bpf")); why != "" {
 		o.Log.Warn(why)
 	}
 	known, err := lb.loadState(time.Now())
 	if err != nil {
 		return err
 	}
-	lb.waiting = lb.remote != nil && !known && datapath.Pinned(pinDir(o.RunDir, o.Instance))
+	lb.waiting = lb.remote != nil && !known && pin.Any(pinDir(o.RunDir, o.Instance))
 	var file *config.File
 	if lb.remote == nil {
 		if file, err = loadFile(o.Config, lb.log); err != nil {
 			return err
 		}
 	}
-	if lb.path, err = datapath.OpenLB(pinDir(o.RunDir, o.Instance), o.Limits); err != nil {
+	if lb.path, err = datapath.Open(pinDir(o.RunDir, o.Instance), o.Limits); err != nil {
 		return err
 	}
 	lb.attachments.hooks = lb.path

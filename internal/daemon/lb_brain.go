@@ -15,7 +15,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/linux/check"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/checkroute"
 	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -41,13 +41,13 @@ func (lb *LB) makeBrain() {
 		// Who writes the file is root here anyway. Who tells controllers what to check need not be.
 		Exec: check.Exec{Dir: lb.options.ExecChecks, Any: lb.options.ExecChecks == "" && lb.remote == nil},
 	}
-	checks, err := datapath.OpenChecks(pinDir(lb.options.RunDir, lb.options.Instance))
+	checks, err := checkroute.Open(pinDir(lb.options.RunDir, lb.options.Instance))
 	if err != nil {
 		lb.log.Warn("health checks go straight to the servers, not through the tunnel", "error", err)
 	} else {
 		lb.checks = checks
 		options.Dial = func(ctx context.Context, t check.Target, port uint16) (net.Conn, check.Remarks, error) {
-			return checks.Dial(ctx, datapath.CheckKey{Service: t.Service, ID: t.ID}, port)
+			return checks.Dial(ctx, checkroute.Key{Service: t.Service, ID: t.ID}, port)
 		}
 	}
 	lb.prober = check.New(options)
@@ -200,7 +200,7 @@ func (lb *LB) setChecks() {
 		wanted = lb.remote.wantsChecks()
 	}
 	var targets []check.Target
-	ways := map[datapath.CheckKey]datapath.CheckTarget{}
+	ways := map[checkroute.Key]checkroute.Target{}
 	if second := lb.secondTier(); second != nil && (lb.remote == nil || wanted[second.Name]) {
 		targets = check.Targets(second)
 	}
@@ -212,7 +212,7 @@ func (lb *LB) setChecks() {
 		owns := lb.ownsOf(s)
 		for _, target := range check.Targets(s) {
 			targets = append(targets, target)
-			ways[datapath.CheckKey{Service: s.Name, ID: target.ID}] = datapath.CheckTarget{
+			ways[checkroute.Key{Service: s.Name, ID: target.ID}] = checkroute.Target{
 				VIP: s.VIP, Server: target.Address, Forward: s.Forward, Return: s.Return, Path: lb.paths.known[target.Address],
 				Ports: checkedPorts(s), Owns: owns(target.ID), Placed: s.Dispatch.Placed(),
 			}
@@ -269,7 +269,7 @@ func healthReport(results []check.Result) *ballastv1.FromNode {
 	for _, r := range results {
 		detail := r.Detail
 		if r.Healthy && r.Cookie == check.CookieMissing {
-			detail = datapath.ErrNoTimestamps.Error()
+			detail = checkroute.ErrNoTimestamps.Error()
 		}
 		if detail != "" && r.Straight != "" {
 			detail += " (straight: " + r.Straight + ")"

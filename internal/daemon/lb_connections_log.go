@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	datapath "github.com/ballast-lb/ballast/internal/linux/lb"
 )
 
 // Implementation constants of the flow log.

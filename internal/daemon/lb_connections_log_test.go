@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	datapath "github.com/ballast-lb/ballast/internal/linux/lb"
 )
 
 func newFlowLog(t *testing.T, path string) (*flowLog, *bytes.Buffer) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	datapath "github.com/ballast-lb/ballast/internal/linux/lb"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/ballast-lb/ballast/internal/linux/check"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/checkroute"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -16,9 +16,9 @@ func (lb *LB) cookieProblems() (problems []string) {
 		var what error
 		switch {
 		case isForeign(&r):
-			what = datapath.ErrForeignCookie
+			what = checkroute.ErrForeignCookie
 		case r.Cookie == check.CookieMissing:
-			what = datapath.ErrNoTimestamps
+			what = checkroute.ErrNoTimestamps
 		default:
 			continue
 		}

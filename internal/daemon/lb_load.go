@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	datapath "github.com/ballast-lb/ballast/internal/linux/lb"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"

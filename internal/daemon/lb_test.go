@@ -19,7 +19,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/daemon"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -35,11 +35,11 @@ func init() {
 	limits.Slots = 1 << 16
 	options := daemon.LBOptions{
 		Config: filepath.Join(dir, "ballast.yaml"), Instance: "test", RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"),
-		Name: name, Interfaces: []string{"eth0"}, XDPMode: datapath.XDPAuto, Limits: limits, Timing: node.DefaultTiming, Metrics: "10.9.0.1:9435", FlowLog: filepath.Join(dir, "flows.json"),
+		Name: name, Interfaces: []string{"eth0"}, XDPMode: attach.XDPAuto, Limits: limits, Timing: node.DefaultTiming, Metrics: "10.9.0.1:9435", FlowLog: filepath.Join(dir, "flows.json"),
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	if role == "greedy-lb" {
-		options.Interfaces, options.XDPMode = []string{"eth0", "lo"}, datapath.XDPNative
+		options.Interfaces, options.XDPMode = []string{"eth0", "lo"}, attach.XDPNative
 	}
 	if role == "remote-lb" {
 		options.Config, options.Controllers, options.TLSDir = "", remoteControllers, filepath.Join(dir, "tls")

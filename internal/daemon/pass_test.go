@@ -13,7 +13,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/doctor"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/link"
 )
 
 // vethFindings are what the doctor says of the pair.
@@ -60,7 +60,7 @@ func TestThePassProgramMakesAVethPairAWire(t *testing.T) {
 	}
 	for range 2 { // twice does no harm
 		h.onPeer(func(device *net.Interface) error {
-			other, err := datapath.AttachPass(device)
+			other, err := link.AttachPass(device)
 			if other != "" {
 				err = fmt.Errorf("somebody else's: %s", other)
 			}
@@ -71,9 +71,9 @@ func TestThePassProgramMakesAVethPairAWire(t *testing.T) {
 		t.Errorf("with the program doctor still has %q", remedy)
 	}
 	h.expectTunnelled()
-	h.onPeer(datapath.DetachPass)
+	h.onPeer(link.DetachPass)
 	h.onPeer(func(device *net.Interface) error {
-		if datapath.DetachPass(device) == nil {
+		if link.DetachPass(device) == nil {
 			return errors.New("detached what was not there")
 		}
 		return nil

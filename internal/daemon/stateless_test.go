@@ -18,7 +18,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -51,7 +51,7 @@ func (h *host) programs() (ids []uint32) {
 	h.t.Helper()
 	require(h.t, h.space.Do(func() error {
 		for ifindex := range 16 {
-			ids = append(ids, datapath.PinnedPrograms(filepath.Join(h.runDir(), "bpf", "test"), ifindex)...)
+			ids = append(ids, pin.Programs(filepath.Join(h.runDir(), "bpf", "test"), ifindex)...)
 		}
 		return nil
 	}))

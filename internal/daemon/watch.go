@@ -17,7 +17,8 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/linux/pin"
 )
 
 // settle is how long a file must be left alone before it is read: editors write in several steps.
@@ -120,16 +121,16 @@ func Detach(runDir, instance string) error {
 		return fmt.Errorf("detach %s: %w", instance, err)
 	}
 	defer listener.Close()
-	if err := datapath.FiltersElsewhere(dir); err != nil {
+	if err := attach.FiltersElsewhere(dir); err != nil {
 		return fmt.Errorf("detach %s: %w", instance, err)
 	}
-	if err := datapath.Detach(dir); err != nil {
+	if err := attach.Detach(dir); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(filepath.Join(runDir, instance)); err != nil {
 		return err
 	}
-	return datapath.RemoveBPFFS(filepath.Join(runDir, "bpf"))
+	return pin.RemoveBPFFS(filepath.Join(runDir, "bpf"))
 }
 
 // tryListen finds out, before anything is attached, whether an address can be listened on. It does not go on listening: whoever checks a

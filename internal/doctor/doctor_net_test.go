@@ -16,7 +16,10 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/doctor"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/linux/lb"
+	"github.com/ballast-lb/ballast/internal/linux/link"
+	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
@@ -111,8 +114,8 @@ func (s *site) examine(t *testing.T, role doctor.Role) (findings []doctor.Findin
 				return do(device)
 			}))
 		}
-		onPeer(func(device *net.Interface) error { _, err := datapath.AttachPass(device); return err })
-		defer onPeer(datapath.DetachPass)
+		onPeer(func(device *net.Interface) error { _, err := link.AttachPass(device); return err })
+		defer onPeer(link.DetachPass)
 	}
 	must(t, space.Do(func() error {
 		findings = doctor.Examine(context.Background(), doctor.Options{
@@ -221,7 +224,7 @@ func breakages() []breakage {
 		{"nothing listens", doctor.RoleAgent, func(t *testing.T, s *site) { s.listener.Close() },
 			func(t *testing.T, s *site) { s.listen(t) }, "listener", doctor.Problem, "start the application"},
 		{"another program", doctor.RoleLB, func(t *testing.T, s *site) {
-			wire, err := datapath.LoadWire()
+			wire, err := link.Load()
 			must(t, err)
 			defer wire.Close()
 			must(t, s.lb.AttachXDP("eth0", wire.PassFD()))
@@ -296,12 +299,12 @@ func TestEachBrokenSettingIsFoundAlone(t *testing.T) {
 func TestOwnProgramIsRecognised(t *testing.T) {
 	s := newSite(t)
 	root := filepath.Join(s.runDir, "bpf")
-	must(t, datapath.EnsureBPFFS(root))
-	t.Cleanup(func() { must(t, datapath.RemoveBPFFS(root)) })
+	must(t, pin.EnsureBPFFS(root))
+	t.Cleanup(func() { must(t, pin.RemoveBPFFS(root)) })
 	pins := filepath.Join(root, "default")
-	t.Cleanup(func() { must(t, datapath.Detach(pins)) })
+	t.Cleanup(func() { must(t, attach.Detach(pins)) })
 	must(t, s.lb.Do(func() error {
-		lb, err := datapath.OpenLB(pins, plan.Limits{Services: 1, Servers: 1, ServerIDs: 256, Slots: 512, Rounds: 2})
+		lb, err := lb.Open(pins, plan.Limits{Services: 1, Servers: 1, ServerIDs: 256, Slots: 512, Rounds: 2})
 		if err != nil {
 			return err
 		}
@@ -310,7 +313,7 @@ func TestOwnProgramIsRecognised(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		_, err = lb.Attach(device, datapath.XDPAuto)
+		_, err = lb.Attach(device, attach.XDPAuto)
 		return err
 	}))
 	for _, f := range s.examine(t, doctor.RoleLB) {

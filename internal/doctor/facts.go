@@ -5,7 +5,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/daemon"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/features"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -27,7 +27,7 @@ const (
 type kernelFacts struct {
 	Release      string   // 6.12.117+deb13-cloud-amd64
 	Missing      []string // capabilities
-	Features     []datapath.Feature
+	Features     []features.Feature
 	Load         error    // of the role's programs
 	Rejected     []string // what the verifier said, if that is why
 	BPFFS        error

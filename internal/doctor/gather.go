@@ -16,8 +16,9 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/daemon"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -118,7 +119,7 @@ func (f *facts) fileOfState() {
 
 func gatherKept(o Options) (k keptFacts) {
 	pins := filepath.Join(o.RunDir, "bpf")
-	k.Pinned = Role(datapath.PinnedRole(filepath.Join(pins, o.Instance)))
+	k.Pinned = Role(pin.Role(filepath.Join(pins, o.Instance)))
 	k.States = daemon.KeptStates(o.StateDir, o.Instance)
 	sockets, _ := filepath.Glob(api.SocketPath(o.RunDir, "*"))
 	for _, socket := range sockets {
@@ -137,7 +138,7 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 	socket := api.SocketPath(o.RunDir, o.Instance)
 	_, err := os.Stat(socket)
 	d.SocketThere = err == nil
-	d.Pinned = datapath.Pinned(filepath.Join(o.RunDir, "bpf", o.Instance))
+	d.Pinned = pin.Any(filepath.Join(o.RunDir, "bpf", o.Instance))
 	if !d.SocketThere {
 		return d
 	}
@@ -216,7 +217,7 @@ func (f *facts) gatherDevices(o Options) {
 		slices.Sort(names)
 	}
 	if len(names) == 0 {
-		names = datapath.PinnedDevices(filepath.Join(o.RunDir, "bpf", o.Instance))
+		names = pin.Devices(filepath.Join(o.RunDir, "bpf", o.Instance))
 	}
 	if len(names) == 0 {
 		names = f.defaultInterfaces()
@@ -242,10 +243,10 @@ func (f *facts) gatherDevices(o Options) {
 			d.Forwarding6 = value
 		}
 		if device.XDPProgram != 0 {
-			d.Program, _ = datapath.ProgramName(device.XDPProgram)
+			d.Program, _ = attach.ProgramName(device.XDPProgram)
 			instances, _ := filepath.Glob(filepath.Join(o.RunDir, "bpf", "*"))
 			for _, dir := range instances {
-				if slices.Contains(datapath.PinnedPrograms(dir, device.Index), device.XDPProgram) {
+				if slices.Contains(pin.Programs(dir, device.Index), device.XDPProgram) {
 					d.Instance = filepath.Base(dir)
 				}
 			}

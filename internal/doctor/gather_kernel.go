@@ -11,7 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/features"
+	"github.com/ballast-lb/ballast/internal/linux/pin"
 )
 
 // needed capabilities, by the number of their bit.
@@ -32,7 +33,7 @@ func gatherKernel(o Options, role Role) (k kernelFacts) {
 		}
 	}
 	k.JIT = sysctl("net.core.bpf_jit_enable")
-	k.Grace = datapath.TryGrace()
+	k.Grace = features.TryGrace()
 	var state unix.Timex
 	if _, err := unix.Adjtimex(&state); err == nil {
 		k.Synchronised = state.Status&unix.STA_UNSYNC == 0
@@ -40,20 +41,20 @@ func gatherKernel(o Options, role Role) (k kernelFacts) {
 	if len(k.Missing) > 0 {
 		return k // every probe would fail for want of rights
 	}
-	k.BPFFS = datapath.TryBPFFS(filepath.Join(o.RunDir, "bpf"))
-	k.PrivatePins = datapath.PrivatePins(filepath.Join(o.RunDir, "bpf"))
+	k.BPFFS = pin.TryBPFFS(filepath.Join(o.RunDir, "bpf"))
+	k.PrivatePins = pin.Private(filepath.Join(o.RunDir, "bpf"))
 	if role != RoleLB {
-		k.Features, k.Load = datapath.ServerFeatures(), datapath.TryServer()
+		k.Features, k.Load = features.Server(), features.TryServer()
 	}
 	if role != RoleAgent {
-		k.Load = errors.Join(k.Load, datapath.TryLB())
-		for _, feature := range datapath.LBFeatures() {
-			if !slices.ContainsFunc(k.Features, func(have datapath.Feature) bool { return have.Name == feature.Name }) {
+		k.Load = errors.Join(k.Load, features.TryLB())
+		for _, feature := range features.LB() {
+			if !slices.ContainsFunc(k.Features, func(have features.Feature) bool { return have.Name == feature.Name }) {
 				k.Features = append(k.Features, feature)
 			}
 		}
 	}
-	k.Rejected = datapath.VerifierLog(k.Load)
+	k.Rejected = features.VerifierLog(k.Load)
 	return k
 }
 

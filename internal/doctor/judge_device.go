@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 )
 
@@ -25,7 +25,7 @@ func judgeDevices(f *facts) (out []Finding) {
 		if !d.Up {
 			out = append(out, Finding{"interface", d.Name, Problem, "is down", "ip link set " + d.Name + " up"})
 		}
-		if f.Daemon.Role == f.Role && f.Daemon.Interfaces[d.Name] == string(datapath.XDPNone) { // the rest is for XDP
+		if f.Daemon.Role == f.Role && f.Daemon.Interfaces[d.Name] == string(attach.XDPNone) { // the rest is for XDP
 			out = append(out, ok("xdp", d.Name, "not needed: answers only leave by it, and our programs are at tc"))
 			continue
 		}

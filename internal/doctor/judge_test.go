@@ -10,7 +10,8 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/daemon"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/linux/features"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -30,7 +31,7 @@ func healthyFacts(role Role) *facts {
 	server, vip := netip.MustParseAddr("10.0.0.1"), fleet.Services[0].VIP
 	return &facts{
 		Role:   role,
-		Kernel: kernelFacts{Release: "6.12.117", JIT: 1, Synchronised: true, Features: []datapath.Feature{{Name: "XDP programs", Since: "4.8"}}},
+		Kernel: kernelFacts{Release: "6.12.117", JIT: 1, Synchronised: true, Features: []features.Feature{{Name: "XDP programs", Since: "4.8"}}},
 		File:   fileFacts{Path: "ballast.yaml", SHA256: "abcdefgh", Fleet: fleet},
 		Devices: []deviceFacts{{
 			Device: netdev.Device{Name: "eth0", Index: 2, Kind: "device", Driver: "mlx5_core", Up: true, MTU: 1600, ReceiveQueues: 8, XDPFeaturesKnown: true,
@@ -81,13 +82,13 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		remedy   string
 	}{
 		{"no helper", RoleAgent, func(f *facts) {
-			f.Kernel.Features = append(f.Kernel.Features, datapath.Feature{Name: "bpf_xdp_get_buff_len", Since: "5.18", Err: errors.New("not supported")})
+			f.Kernel.Features = append(f.Kernel.Features, features.Feature{Name: "bpf_xdp_get_buff_len", Since: "5.18", Err: errors.New("not supported")})
 		}, "kernel features", Problem, "Linux 5.18"},
 		{"no tc", RoleLB, func(f *facts) {
-			f.Kernel.Features = append(f.Kernel.Features, datapath.Feature{Name: "health checks", Since: "5.18", Err: errors.New("not supported"), Without: "straight"})
+			f.Kernel.Features = append(f.Kernel.Features, features.Feature{Name: "health checks", Since: "5.18", Err: errors.New("not supported"), Without: "straight"})
 		}, "kernel features", Warning, "Linux 5.18"},
 		{"no BTF", RoleLB, func(f *facts) {
-			f.Kernel.Features = []datapath.Feature{{Name: "BTF of the kernel", Since: "5.2", Err: errors.New("not found")}}
+			f.Kernel.Features = []features.Feature{{Name: "BTF of the kernel", Since: "5.2", Err: errors.New("not found")}}
 		}, "kernel features", Problem, "CONFIG_DEBUG_INFO_BTF"},
 		{"verifier", RoleLB, func(f *facts) { f.Kernel.Load = errors.New("permission denied") }, "programs", Problem, "lockdown"},
 		{"rejected", RoleLB, func(f *facts) {
@@ -269,7 +270,7 @@ func TestAnAgentThatWasToldNothingHasNoWrongIdentity(t *testing.T) {
 func TestDevicesThatAnswersOnlyLeaveByNeedNoXDP(t *testing.T) {
 	f := healthyFacts(RoleAgent)
 	f.Devices[0].XDPProgram, f.Devices[0].Program, f.Devices[0].XDPFeatures = 7, "cil_xdp_entry", 0
-	f.Daemon.Role, f.Daemon.Interfaces = RoleAgent, map[string]string{"eth0": string(datapath.XDPNone)}
+	f.Daemon.Role, f.Daemon.Interfaces = RoleAgent, map[string]string{"eth0": string(attach.XDPNone)}
 	for _, found := range judgeDevices(f) {
 		if found.Severity != OK {
 			t.Errorf("%+v", found)

@@ -19,7 +19,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/doctor"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/linux/link"
 )
 
 var binary = flag.String("ballast", "../../bin/ballast", "the `BINARY` that is tested")
@@ -43,13 +44,13 @@ var vips = []netip.Addr{netip.MustParseAddr("198.51.100.10"), netip.MustParseAdd
 //	client ---- router ==(bridge)== lb, s1, s2
 type fleet struct {
 	t      *testing.T
-	mode   datapath.XDPMode
+	mode   attach.XDPMode
 	spaces map[string]*netspace.Space
 	file   string
-	wire   *datapath.Wire
+	wire   *link.Wire
 }
 
-func newFleet(t *testing.T, mode datapath.XDPMode) *fleet {
+func newFleet(t *testing.T, mode attach.XDPMode) *fleet {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root for network namespaces and BPF")
 	}
@@ -59,7 +60,7 @@ func newFleet(t *testing.T, mode datapath.XDPMode) *fleet {
 	f := &fleet{t: t, mode: mode, spaces: map[string]*netspace.Space{}, file: filepath.Join(t.TempDir(), "ballast.yaml")}
 	f.must(os.WriteFile(f.file, []byte(fleetFile), 0o600))
 	var err error
-	f.wire, err = datapath.LoadWire()
+	f.wire, err = link.Load()
 	f.must(err)
 	t.Cleanup(func() { f.wire.Close() })
 	router := f.space("router")

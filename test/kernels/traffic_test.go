@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
 )
 
 const (
@@ -167,12 +167,12 @@ func attachments(space *netspace.Space, device string) (found []string, err erro
 // TestFleetsWork: requests complete, every packet of an established connection is forwarded by its cookie and restored by the agent, health
 // checks take the way of traffic, doctor finds nothing, and after --detach nothing is left.
 func TestFleetsWork(t *testing.T) {
-	for _, mode := range []datapath.XDPMode{datapath.XDPNative, datapath.XDPGeneric} {
+	for _, mode := range []attach.XDPMode{attach.XDPNative, attach.XDPGeneric} {
 		t.Run(string(mode), func(t *testing.T) { fleetWorks(t, mode) })
 	}
 }
 
-func fleetWorks(t *testing.T, mode datapath.XDPMode) {
+func fleetWorks(t *testing.T, mode attach.XDPMode) {
 	f := newFleet(t, mode)
 	echo1, echo2 := f.serve("s1"), f.serve("s2")
 	stops := map[string]func(){"s1": f.start("agent", "s1"), "s2": f.start("agent", "s2"), "lb": f.start("lb", "lb")}

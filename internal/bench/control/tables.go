@@ -10,7 +10,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/lb"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -18,7 +18,7 @@ import (
 
 // tables are plan and maps of a data path that is attached to nothing.
 type tables struct {
-	path     *datapath.LB
+	path     *lb.LB
 	plan     *plan.Tables
 	keys     model.Keys
 	services map[string]plan.Service
@@ -35,7 +35,7 @@ func limitsOf(f *fleetOfPeers) plan.Limits {
 
 func openTables(f *fleetOfPeers) (*tables, error) {
 	limits := limitsOf(f)
-	path, err := datapath.OpenLB("", limits)
+	path, err := lb.Open("", limits)
 	if err != nil {
 		return nil, fmt.Errorf("open the maps of a load balancer: %w: run as root, or without --maps", err)
 	}

@@ -6,7 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/linux/lb"
+	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
@@ -14,12 +16,12 @@ import (
 func attachLB(t *testing.T, network *Trial) error {
 	t.Helper()
 	dir := filepath.Join(network.NodeDir("lb1"), "run", "bpf")
-	if err := datapath.EnsureBPFFS(dir); err != nil {
+	if err := pin.EnsureBPFFS(dir); err != nil {
 		t.Fatal(err)
 	}
 	limits := plan.DefaultLimits
 	limits.Slots = 1 << 16
-	lb, err := datapath.OpenLB(filepath.Join(dir, instance), limits)
+	lb, err := lb.Open(filepath.Join(dir, instance), limits)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +29,7 @@ func attachLB(t *testing.T, network *Trial) error {
 	return network.Space("lb1").Do(func() error {
 		device, err := net.InterfaceByName("eth0")
 		if err == nil {
-			_, err = lb.Attach(device, datapath.XDPNative)
+			_, err = lb.Attach(device, attach.XDPNative)
 		}
 		return err
 	})

@@ -17,7 +17,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/lab/pace"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
 )
 
 // Removed is what there was of a lab.
@@ -154,7 +154,7 @@ func removePins(dir string) (count int, err error) {
 		errs = append(errs, err)
 		for _, entry := range entries {
 			if entry.IsDir() { // beside them are files of the kernel's own
-				errs = append(errs, datapath.Detach(filepath.Join(points[i], entry.Name())))
+				errs = append(errs, attach.Detach(filepath.Join(points[i], entry.Name())))
 			}
 		}
 		if err := unix.Unmount(points[i], unix.MNT_DETACH); err != nil {

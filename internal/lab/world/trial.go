@@ -14,7 +14,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/lab/pace"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/link"
 )
 
 const Stall = 15 * time.Second
@@ -46,10 +46,10 @@ type Event struct {
 type Result struct {
 	Name string `json:"name"`
 	Tally
-	Events   []Event                        `json:"events,omitempty"`
-	Counters map[string]map[string]uint64   `json:"counters,omitempty"` // node -> verdict -> packets
-	TCP      map[string]map[string]uint64   `json:"tcp,omitempty"`      // node -> netstat counter
-	Losses   map[string]datapath.LinkLosses `json:"losses,omitempty"`   // end of a link -> frames lost on purpose
+	Events   []Event                      `json:"events,omitempty"`
+	Counters map[string]map[string]uint64 `json:"counters,omitempty"` // node -> verdict -> packets
+	TCP      map[string]map[string]uint64 `json:"tcp,omitempty"`      // node -> netstat counter
+	Losses   map[string]link.Losses       `json:"losses,omitempty"`   // end of a link -> frames lost on purpose
 
 	Overflowed uint64 `json:"overflowed,omitempty"` // packets of the machine that found a CPU's queue full
 }
@@ -69,7 +69,7 @@ type Trial struct {
 	relays               []relayed           // between it and its load balancers
 
 	Loads   []*Load
-	lossy   map[string]*datapath.Wire
+	lossy   map[string]*link.Wire
 	started time.Time
 	outcome Result
 }
@@ -115,7 +115,7 @@ func newTrial(ctx context.Context, options Options, what Setup) (*Trial, error) 
 func Prepare(ctx context.Context, lab *Lab, what Setup) *Trial {
 	t := &Trial{
 		Lab: lab, Context: ctx, Setup: what, started: time.Now(), outcome: Result{Name: what.Name},
-		Random: newRandom(lab.Seed), lossy: map[string]*datapath.Wire{},
+		Random: newRandom(lab.Seed), lossy: map[string]*link.Wire{},
 		LBs: map[string]*Daemon{}, Second: map[string]*Daemon{}, Agents: map[string]*Daemon{},
 	}
 	t.lbFlags = what.LBFlags
@@ -282,10 +282,10 @@ func (t *Trial) ReturnLB(i int) error {
 }
 
 // Lose makes one end of a link lose frames on their way out; faults of zero make it whole again.
-func (t *Trial) Lose(node, name string, faults datapath.LinkFaults) error {
+func (t *Trial) Lose(node, name string, faults link.Faults) error {
 	end := node + "/" + name
 	if t.lossy[end] == nil {
-		wire, err := datapath.LoadWire()
+		wire, err := link.Load()
 		if err != nil {
 			return err
 		}
@@ -317,7 +317,7 @@ func (t *Trial) finish() error {
 // collect gathers what happened to the connections and what the nodes counted.
 func (t *Trial) collect() error {
 	t.addEnded()
-	t.outcome.TCP, t.outcome.Losses = map[string]map[string]uint64{}, map[string]datapath.LinkLosses{}
+	t.outcome.TCP, t.outcome.Losses = map[string]map[string]uint64{}, map[string]link.Losses{}
 	nodes := []string{ClientNode}
 	for i := range t.Topology.Servers {
 		nodes = append(nodes, ServerName(i+1))

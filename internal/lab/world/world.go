@@ -21,7 +21,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/lab/pace"
 	"github.com/ballast-lb/ballast/internal/lab/process"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/link"
 )
 
 // Implementation constants.
@@ -50,14 +50,14 @@ type Lab struct {
 	dir      string
 	lock     *os.File
 	spaces   map[string]*netspace.Space
-	wire     *datapath.Wire
+	wire     *link.Wire
 	Topology Topology
 	lbFlags  []string // of load balancers that run by a file, beyond the lab's own
 	Work     string   // how the servers' work is done
 
 	mutex     sync.Mutex
 	processes []*Process
-	faults    []*datapath.Wire
+	faults    []*link.Wire
 }
 
 var errNotRoot = errors.New("start or remove a lab: not root: namespaces and BPF programs need root: run it with sudo")
@@ -85,7 +85,7 @@ func New(options Options) (*Lab, error) {
 	if err := errors.Join(lab.claim(), alone.Close()); err != nil {
 		return nil, err
 	}
-	if lab.wire, err = datapath.LoadWire(); err != nil {
+	if lab.wire, err = link.Load(); err != nil {
 		return nil, errors.Join(err, lab.Close())
 	}
 	return lab, nil

@@ -13,7 +13,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/link"
 )
 
 // The test binary stands in for ballast-lab inside the lab.
@@ -76,7 +76,7 @@ func newNetworkOf(t *testing.T, topology Topology) *Trial {
 		t.Fatal(err)
 	}
 	return &Trial{
-		Lab: lab, Context: ctx, started: time.Now(), lossy: map[string]*datapath.Wire{},
+		Lab: lab, Context: ctx, started: time.Now(), lossy: map[string]*link.Wire{},
 		Setup: Setup{Name: "plain"}, Random: newRandom(1),
 	}
 }
@@ -165,7 +165,7 @@ func TestTheRouterAvoidsADeadPath(t *testing.T) {
 
 func TestLostHandshakesAreRepeated(t *testing.T) {
 	network := newNetwork(t)
-	err := network.Lose(RouterNode, ClientNode, datapath.LinkFaults{DropSYNACKsPerFlow: 1, DropPermille: 20})
+	err := network.Lose(RouterNode, ClientNode, link.Faults{DropSYNACKsPerFlow: 1, DropPermille: 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
-	"github.com/ballast-lb/ballast/internal/linux/datapath"
+	"github.com/ballast-lb/ballast/internal/linux/link"
 )
 
 // Scenarios are those of this package.
@@ -127,13 +127,13 @@ func runFragments(run *scenario.Run) error {
 func runSYNLoss(run *scenario.Run) error {
 	for _, one := range []struct {
 		name         string
-		client, back datapath.LinkFaults
+		client, back link.Faults
 		delay        time.Duration
 	}{
-		{"first SYN lost", datapath.LinkFaults{DropSYNsPerFlow: 1}, datapath.LinkFaults{}, 0},
-		{"first SYN-ACK lost", datapath.LinkFaults{}, datapath.LinkFaults{DropSYNACKsPerFlow: 1}, 0},
-		{"two SYN-ACKs lost", datapath.LinkFaults{}, datapath.LinkFaults{DropSYNACKsPerFlow: 2}, 0},
-		{"2 % of everything lost, 40 ms", datapath.LinkFaults{DropPermille: 20}, datapath.LinkFaults{DropPermille: 20}, 20 * time.Millisecond},
+		{"first SYN lost", link.Faults{DropSYNsPerFlow: 1}, link.Faults{}, 0},
+		{"first SYN-ACK lost", link.Faults{}, link.Faults{DropSYNACKsPerFlow: 1}, 0},
+		{"two SYN-ACKs lost", link.Faults{}, link.Faults{DropSYNACKsPerFlow: 2}, 0},
+		{"2 % of everything lost, 40 ms", link.Faults{DropPermille: 20}, link.Faults{DropPermille: 20}, 20 * time.Millisecond},
 	} {
 		outcome, err := run.Trial(world.Setup{
 			Name: one.name, Services: []*fleet.Service{scenario.CookieService(scenario.VIP4)},

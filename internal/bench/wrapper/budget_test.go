@@ -1,0 +1,9 @@
+package wrapper
+
+import (
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/linux/budgettest"
+)
+
+func TestProgramsLeaveTheVerifierRoom(t *testing.T) { budgettest.Check(t, loadBench) }

@@ -1,0 +1,72 @@
+package wrapper
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// arrivalTimeout is for how long nothing comes back until the rest counts as lost.
+const arrivalTimeout = time.Second
+
+// Crossing is what became of frames that were sent over a pair of devices.
+type Crossing struct {
+	Sent, Arrived uint64
+	Strays        uint64        // of those that arrived, not as long as the program under test should have made them
+	Elsewhere     uint64        // of those that arrived, handled in the time of another thread
+	CPU           time.Duration // of the thread
+}
+
+// xdpContext is struct xdp_md of linux/bpf.h.
+type xdpContext struct{ Data, DataEnd, DataMeta, IngressIfindex, RxQueueIndex, EgressIfindex uint32 }
+
+// Sink counts and drops what comes back.
+func (b *Wrapper) Sink() *Program { return b.objects.Sink }
+
+// Cross sends at least so many frames out of a device of the thread's network namespace, on which Sink is attached, and waits until all have come
+// back, or none does any more. They are real frames (BPF_PROG_RUN in live mode), of flows drawn at random. The calling goroutine must be
+// locked to its thread: the kernel does the work of both ends in that thread's time, unless it is busy with others.
+func (b *Wrapper) Cross(ifindex int, cell Cell, frames uint32, seed uint64) (c Crossing, err error) {
+	err = errors.Join(b.objects.Cell.Set(cell), b.objects.State.Set(benchBenchState{Random: seed | 1}), b.objects.Crossing.Set(benchBenchCrossing{}))
+	if err != nil {
+		return c, fmt.Errorf("describe the frames: %w", err)
+	}
+	options := ebpf.RunOptions{Data: cell.Frame[:], Context: xdpContext{DataEnd: uint32(len(cell.Frame)), IngressIfindex: uint32(ifindex)},
+		Repeat: frames, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES}
+	start, err := threadCPU()
+	if err != nil {
+		return c, err
+	}
+	for news := time.Now(); c.Sent < uint64(frames) || c.Arrived < c.Sent; {
+		if c.Sent < uint64(frames) {
+			if _, err := b.objects.Sender.Run(&options); err != nil {
+				return c, fmt.Errorf("send frames: %w", err)
+			}
+		}
+		before := c
+		if err := b.readCrossing(&c); err != nil {
+			return c, err
+		}
+		if c != before {
+			news = time.Now()
+		} else if time.Since(news) > arrivalTimeout {
+			break
+		}
+	}
+	end, err := threadCPU()
+	c.CPU = end - start
+	return c, err
+}
+
+func (b *Wrapper) readCrossing(c *Crossing) error {
+	var state benchBenchState
+	var crossing benchBenchCrossing
+	if err := errors.Join(b.objects.State.Get(&state), b.objects.Crossing.Get(&crossing)); err != nil {
+		return fmt.Errorf("read what has crossed: %w", err)
+	}
+	c.Sent, c.Arrived, c.Strays, c.Elsewhere = state.Runs, crossing.Arrived, crossing.Strays, crossing.Elsewhere
+	return nil
+}

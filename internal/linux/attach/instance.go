@@ -1,0 +1,114 @@
+// What an instance leaves behind, links, filters and maps: undone when a start fails, dropped when it is not needed any more, removed.
+package attach
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+
+	"github.com/ballast-lb/ballast/internal/linux/internal/tcx"
+	"github.com/ballast-lb/ballast/internal/linux/pin"
+)
+
+// DropOthers removes what only an earlier process had: links on devices that this one was not told of, maps of its programs, and maps of
+// other layouts of the same role ("lb-v1": lb). Call it when every device has been attached to.
+func DropOthers(p *pin.Instance) error {
+	if p.Dir == "" {
+		return nil
+	}
+	if err := p.DropLinks(); err != nil {
+		return fmt.Errorf("detach from a device that is not named any more: %w", err)
+	}
+	if err := sweepFilters(p.Dir, func(at place) bool { return p.Asked(at.hook.Name, at.ifindex) }); err != nil {
+		return fmt.Errorf("detach from a device that is not named any more: %w", err)
+	}
+	if err := pin.DropUnused(p.Dir); err != nil {
+		return fmt.Errorf("remove what an earlier program needed: %w", err)
+	}
+	return p.DropLayouts()
+}
+
+// BeforeStart looks at what is pinned under dir. undo removes what has been pinned since: what a start that fails has attached, and, if
+// it took nothing over, its maps.
+func BeforeStart(dir string) (undo func() error, err error) {
+	look := func() (pins []string, err error) {
+		for _, pattern := range []string{"link-*", "*-v*"} { // links first: no program runs on maps that are gone
+			found, err := filepath.Glob(filepath.Join(dir, pattern))
+			if err != nil {
+				return nil, err
+			}
+			pins = append(pins, found...)
+		}
+		return pins, nil
+	}
+	before, err := look()
+	if err != nil {
+		return nil, err
+	}
+	filters, err := ownFilters(dir)
+	if err != nil {
+		return nil, err
+	}
+	return func() error {
+		if err := sweepFilters(dir, func(at place) bool { return filters[at] }); err != nil {
+			return fmt.Errorf("undo the start: %w", err)
+		}
+		after, err := look()
+		if err != nil {
+			return err
+		}
+		isLink := func(pin string) bool { return strings.HasPrefix(filepath.Base(pin), "link-") }
+		tookOver := slices.ContainsFunc(before, isLink)
+		for _, pin := range after {
+			if slices.Contains(before, pin) || (tookOver && !isLink(pin)) {
+				continue
+			}
+			if err := os.RemoveAll(pin); err != nil {
+				return fmt.Errorf("undo the start: %w", err)
+			}
+		}
+		return pin.DropUnused(dir)
+	}, nil
+}
+
+// Detach removes links, filters and maps of any role and layout that an instance has left under dir; filters in the calling thread's
+// network namespace. Nothing there is no error.
+func Detach(dir string) error {
+	if err := RemoveFilters(dir); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove the pins in %s: %w", dir, err)
+	}
+	return nil
+}
+
+// FiltersElsewhere is an error where the programs that an instance has pinned under dir run on a device of another network namespace than
+// the calling thread's, and may have filters beside them: those are found in their own namespace alone.
+func FiltersElsewhere(dir string) error {
+	if tcx.Have() == nil {
+		return nil // pins are all there is
+	}
+	for _, path := range pin.Links(dir, 0) {
+		l, err := link.LoadPinnedLink(path, nil)
+		if err != nil {
+			continue
+		}
+		ifindex, program := pin.LinkIsOn(l)
+		l.Close()
+		if ifindex == 0 {
+			continue // the device is gone, and its filters with it
+		}
+		device, err := netlink.LinkByIndex(ifindex)
+		if err != nil || device.Attrs().Xdp == nil || device.Attrs().Xdp.ProgId != uint32(program) {
+			return fmt.Errorf("a program pinned in %s runs on a device of another network namespace, and filters of clsact beside it are found there alone: "+
+				"run this in the namespace that the daemon ran in (nsenter --net=/run/netns/NAME)", dir)
+		}
+	}
+	return nil
+}

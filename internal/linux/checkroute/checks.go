@@ -1,0 +1,305 @@
+// Package checkroute loads bpf/check.bpf.c and attaches it: health checks reach one certain server by the way of traffic.
+package checkroute
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/linux/check"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+//go:generate go tool bpf2go -target bpfel -type check_way check ../../../bpf/check.bpf.c
+
+// Key names a server of a service.
+type Key struct {
+	Service string
+	ID      uint16
+}
+
+// Target is a server that connections to its VIP are to reach by the way of traffic.
+type Target struct {
+	VIP     netip.Addr
+	Server  netip.Addr
+	Forward model.Forward
+	Return  model.Return
+	Path    plan.Path // to the server; zero: not known
+	// Ports are those that the server's agent takes TCP from a tunnel for: the service's, and what is checked instead of them if
+	// the agent knows of it. Others are checked straight, unless forward is l2: then without a look at the cookie. Nil: all are taken.
+	Ports []uint16
+	// Owns tells whether the timestamp that the server has sent in a connection of client to port carries its own cookie. Nil: it has
+	// none to carry.
+	Owns func(client netip.AddrPort, port uint16, timestamp uint32) bool
+	// Placed: new connections go by placement, which finds their later packets without a cookie too.
+	Placed bool
+}
+
+// Connections to such servers break, as load balancers cannot read where their packets belong.
+var (
+	ErrForeignCookie = errors.New("the cookie in its answer is not its own: its key or its id differs from what is known here, or its agent does not mark: compare keys and ids of both, and start its agent")
+	ErrNoTimestamps  = errors.New("its answer has no TCP timestamps, so its new connections carry no cookies: set net.ipv4.tcp_timestamps=1 there")
+)
+
+// Checks lets sockets of this host reach one certain server at an address that many have (bpf/check.bpf.c): packets to the VIP are
+// encapsulated, or given the server's MAC, at tc egress of the devices that this host's routes to the VIP lead out of. The
+// servers' answers come straight back to this host. Nothing of the host is changed: no route, rule, mark or sysctl. When the process
+// ends nothing is left or, without tcx, a filter that has nothing to do and that the next process deletes. Its methods are safe for
+// concurrent use.
+//
+// It cannot serve VIPs that this host has itself or has no route to, nor services with forward nat or return through, whose servers
+// would answer to another address. Those checks go straight to the servers.
+type Checks struct {
+	objects checkObjects
+
+	mu      sync.Mutex
+	targets map[Key]checkTarget
+	dir     string
+	links   map[int]*attach.TC // by device
+	closed  bool
+}
+
+// checkTarget is what Dial needs to know.
+type checkTarget struct {
+	straight string // why not through the tunnel
+	way      checkCheckWay
+	vip      netip.Addr
+	source   netip.Addr // of the connection; zero: the kernel's choice
+	mss      int
+	ports    []uint16 // nil: any
+	tunnel   bool     // packets are encapsulated: other ports than these stay in it
+	owns     func(client netip.AddrPort, port uint16, timestamp uint32) bool
+	placed   bool
+}
+
+// takes tells whether the server's agent knows the port.
+func (t *checkTarget) takes(port uint16) bool {
+	return t.ports == nil || slices.Contains(t.ports, port)
+}
+
+// way is written as it is.
+var _ = [1]struct{}{}[unsafe.Sizeof(checkCheckWay{})-80]
+
+// Open loads the program. Nothing is attached before Set. dir, the instance's directory in a BPF file system, tells what a killed
+// process has left: without tcx that is a filter, which is deleted now.
+func Open(dir string) (*Checks, error) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("lift the limit on locked memory: %w", err)
+	}
+	if err := attach.RemoveFilters(dir); err != nil {
+		return nil, err
+	}
+	c := &Checks{dir: dir, links: map[int]*attach.TC{}}
+	if err := loadCheckObjects(&c.objects, nil); err != nil {
+		return nil, fmt.Errorf("load the program of health checks: %w", err)
+	}
+	return c, nil
+}
+
+// Set replaces the targets and attaches to the devices that their VIPs are routed by in the calling thread's network namespace,
+// to no others. Call it again when routes, neighbours or paths have changed. After an error, what could not be attached to is checked straight.
+func (c *Checks) Set(targets map[Key]Target) error {
+	routes := newCheckRoutes()
+	ready := make(map[Key]checkTarget, len(targets))
+	devices := map[int]bool{}
+	for key, target := range targets {
+		made := routes.prepare(&target)
+		ready[key] = made
+		if made.straight == "" {
+			for _, device := range routes.vip(target.VIP).devices {
+				devices[device] = true
+			}
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	failed, err := c.attach(devices)
+	for key, made := range ready {
+		for _, device := range routes.vip(made.vip).devices {
+			if made.straight == "" && failed[device] != "" {
+				made.straight = failed[device]
+				ready[key] = made
+			}
+		}
+	}
+	c.targets = ready
+	return err
+}
+
+// attach makes the program run on exactly these devices. failed says why it does not on some.
+func (c *Checks) attach(devices map[int]bool) (failed map[int]string, err error) {
+	failed = map[int]string{}
+	for device, attached := range c.links {
+		if devices[device] && attached.Runs() == nil {
+			continue
+		}
+		err = errors.Join(err, attached.Detach())
+		delete(c.links, device)
+	}
+	for device := range devices {
+		if c.links[device] != nil {
+			continue
+		}
+		attached := &attach.TC{Program: c.objects.CheckEgress, Hook: attach.Egress, Ifindex: device, Dir: c.dir}
+		if problem := attached.Attach(); problem != nil {
+			problem = fmt.Errorf("health checks: %w", problem)
+			failed[device], err = problem.Error(), errors.Join(err, problem)
+			continue
+		}
+		c.links[device] = attached
+	}
+	return failed, err
+}
+
+// Dial connects to the VIP's port at the target's server. Remarks that say Straight: the server's own address has to do.
+func (c *Checks) Dial(ctx context.Context, key Key, port uint16) (conn net.Conn, remarks check.Remarks, err error) {
+	straight := func(why string) (net.Conn, check.Remarks, error) { return nil, check.Remarks{Straight: why}, nil }
+	c.mu.Lock()
+	target, ok := c.targets[key]
+	c.mu.Unlock()
+	switch {
+	case !ok:
+		return straight("its way is not set up yet")
+	case target.straight != "":
+		return straight(target.straight)
+	case target.tunnel && !target.takes(port):
+		return straight(fmt.Sprintf("port %d is not the service's: agents leave it in the tunnel", port))
+	case target.way.Ifindex == 0:
+		return nil, remarks, errors.New("the next hop to the server is not known")
+	}
+	witness := -1 // a second descriptor of the socket, for its storage
+	var unprepared error
+	dialer := net.Dialer{KeepAlive: -1, FallbackDelay: -1, Control: func(_, _ string, raw syscall.RawConn) error {
+		if err := raw.Control(func(fd uintptr) { witness, unprepared = c.prepareSocket(int(fd), &target) }); err != nil {
+			return err
+		}
+		return unprepared
+	}}
+	dialer.SetMultipathTCP(false)
+	if target.source.IsValid() {
+		dialer.LocalAddr = &net.TCPAddr{IP: target.source.AsSlice()}
+	}
+	conn, err = dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(target.vip, port).String())
+	if unprepared != nil { // says nothing about the server
+		return straight(unprepared.Error())
+	}
+	if witness < 0 {
+		return nil, remarks, err
+	}
+	defer unix.Close(witness)
+	if !c.sawPackets(witness) {
+		if conn != nil {
+			conn.Close()
+		}
+		return straight(c.goStraight(key, fmt.Sprintf("packets to %s leave this host by another device than its route says, or by none", target.vip)))
+	}
+	if err == nil && target.owns != nil && target.takes(port) { // agents mark nothing else
+		if remarks.Cookie, err = c.readCookie(witness, conn, &target, port); err != nil {
+			conn.(*net.TCPConn).SetLinger(0)
+			conn.Close()
+			return nil, remarks, err
+		}
+	}
+	return conn, remarks, err
+}
+
+// The kernel answers the SYN-ACK at about the time at which it says that the connection is there.
+const (
+	echoTries = 50
+	echoPause = time.Millisecond
+
+	tcpInfoTimestamps = 1 // TCPI_OPT_TIMESTAMPS
+)
+
+// readCookie looks at what the server has put into its SYN-ACK.
+func (c *Checks) readCookie(fd int, conn net.Conn, target *checkTarget, port uint16) (found check.Cookie, err error) {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	switch {
+	case err != nil || info.Options&tcpInfoTimestamps == 0 && netdev.CheckTimestamps() != nil: // this host has offered none
+		return check.CookieNotSeen, nil
+	case info.Options&tcpInfoTimestamps == 0 && target.placed:
+		return check.CookieMissing, nil
+	case info.Options&tcpInfoTimestamps == 0:
+		return check.CookieMissing, ErrNoTimestamps
+	}
+	var way checkCheckWay
+	for try := 0; way.Echoes == 0; try++ {
+		if try == echoTries || c.objects.Ways.Lookup(uint32(fd), &way) != nil {
+			return check.CookieNotSeen, nil
+		}
+		if way.Echoes == 0 {
+			time.Sleep(echoPause)
+		}
+	}
+	client := conn.LocalAddr().(*net.TCPAddr).AddrPort()
+	if !target.owns(netip.AddrPortFrom(client.Addr().Unmap(), client.Port()), port, way.Echo) {
+		return check.CookieForeign, ErrForeignCookie
+	}
+	return check.CookieOwn, nil
+}
+
+// prepareSocket tells the program where packets of the socket go.
+func (c *Checks) prepareSocket(fd int, target *checkTarget) (witness int, err error) {
+	if err := c.objects.Ways.Put(uint32(fd), target.way); err != nil {
+		return -1, fmt.Errorf("keep the way to the server with the socket: %w", err)
+	}
+	// What goes through the tunnel must fit the path, in both directions.
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, target.mss); err != nil {
+		return -1, fmt.Errorf("set the segment size to %d: %w", target.mss, err)
+	}
+	// All checks of a service share one destination: ports are taken when that is known.
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1); err != nil {
+		return -1, fmt.Errorf("put off the choice of a port: %w", err)
+	}
+	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+}
+
+func (c *Checks) sawPackets(fd int) bool {
+	var way checkCheckWay
+	return c.objects.Ways.Lookup(uint32(fd), &way) == nil && way.Packets > 0
+}
+
+// goStraight is for a target whose packets do not come by: until the next Set its checks go straight.
+func (c *Checks) goStraight(key Key, why string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if target, ok := c.targets[key]; ok {
+		target.straight = why
+		c.targets[key] = target
+	}
+	return why
+}
+
+// Close detaches, in the calling thread's network namespace, and unloads the program. Connections that were made go on without it, which is of no use: end them first.
+func (c *Checks) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, err := c.attach(nil)
+	c.targets, c.closed = nil, true
+	return errors.Join(err, c.objects.Close())
+}
+
+// Try has the kernel load the program of health checks, and tells whether it can be attached.
+func Try() error {
+	var objects checkObjects
+	if err := errors.Join(rlimit.RemoveMemlock(), loadCheckObjects(&objects, nil)); err != nil {
+		return err
+	}
+	return errors.Join(attach.HaveTC(), objects.Close())
+}

@@ -1,0 +1,214 @@
+// The sweeper of connection tables, and what a killed one has lost.
+package lb
+
+import (
+	"math/bits"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/algo/conntable"
+)
+
+// EndReason is why a connection is not in the table any more.
+type EndReason uint8
+
+// Reasons. A connection of the last two may live on: it gets another entry with its next packet.
+const (
+	EndedByFIN EndReason = iota
+	EndedByRST
+	EndedIdle
+	EndedUnused // its server never used the index
+	endReasons
+)
+
+// EndReasons are the names of the reasons.
+var EndReasons = [endReasons]string{"fin", "rst", "idle", "never-used"}
+
+func (r EndReason) String() string { return EndReasons[r] }
+
+// SweepRules say when an entry is freed: after so long without a packet. 0: at once.
+type SweepRules struct {
+	Ended time.Duration // FIN or RST was seen
+	New   time.Duration // its server has not used the index yet
+	Idle  time.Duration // all others
+	// Suspect tells who is one: entries are flagged by it. nil: nobody is.
+	Suspect func(client netip.Addr) bool
+}
+
+// Implementation constants: an entry that may be taken all the same is kept for packets that come late, a new one until the server's
+// answer to it has surely come.
+const (
+	EndedLinger = 5 * time.Second
+	NewLinger   = 10 * time.Second
+)
+
+// Tally counts the connections of a table by state, after a sweep. Add those of parts.
+type Tally [connectionStates]uint32
+
+// Add adds another part's.
+func (t *Tally) Add(part Tally) {
+	for state := range part {
+		t[state] += part[state]
+	}
+}
+
+// sweep is one call of Sweep.
+type sweep struct {
+	*Connections
+	table Table
+	now   uint32
+	limit [connectionStates]uint32 // idle time, in units of last
+	rules *SweepRules
+	ended func(*Connection, EndReason)
+	seen  Connection
+	tally Tally
+}
+
+// Sweep frees entries by the rules, in count blocks of a table, and tells ended, which may be nil, what they said. What it passes is
+// overwritten for the next. Ranges are as for Each. Packets may pass meanwhile: whoever wins the bit or the word has the index.
+//
+// There must be one sweeper at a time, and its process must not end within Sweep: see Recover.
+func (c *Connections) Sweep(t Table, from, count uint32, rules *SweepRules, ended func(*Connection, EndReason)) Tally {
+	s := sweep{Connections: c, table: t, now: connectionClock(), rules: rules, ended: ended}
+	units := func(d time.Duration) uint32 { return uint32(min(int64(d/lastUnit), 1<<31)) }
+	s.limit = [connectionStates]uint32{ConnectionNew: units(rules.New), ConnectionOpen: units(rules.Idle),
+		ConnectionFinished: units(rules.Ended), ConnectionReset: units(rules.Ended)}
+	usable := conntable.FreeMask(t.IndexBits)
+	for block := from; block < min(t.Blocks, from+count); block++ {
+		at := t.Base + block
+		for used := usable &^ atomic.LoadUint64(&c.blocks[at].Free); used != 0; used &= used - 1 {
+			s.look(at, uint32(bits.TrailingZeros64(used)))
+		}
+	}
+	return s.tally
+}
+
+func (s *sweep) look(at, index uint32) {
+	number := at<<conntable.BlockBits + index
+	entry := &s.entries[number]
+	owner := ownerOf(entry)
+	state := owner.state()
+	switch {
+	case state == ConnectionNone || state >= connectionStates: // its new owner is about to write it
+		return
+	case !s.isDue(entry, state):
+		s.flag(number, entry, owner)
+	case state >= ConnectionFinished:
+		if s.freeEnded(at, 1<<index, number, entry) {
+			return
+		}
+	case swapOwner(entry, owner, owner.nobody()):
+		s.free(at, 1<<index, number, owner)
+		return
+	}
+	s.tally[state]++
+}
+
+func (s *sweep) isDue(entry *lbConnection, state ConnectionState) bool {
+	return since(s.now, atomic.LoadUint32(&entry.Last), lastBits) >= s.limit[state]
+}
+
+// freeEnded frees an entry that any packet may take as well. It reports whether it was free to.
+func (s *sweep) freeEnded(at uint32, bit uint64, number uint32, entry *lbConnection) bool {
+	word := &s.blocks[at].Ended
+	if atomic.LoadUint64(word)&bit == 0 || atomic.AndUint64(word, ^bit)&bit == 0 {
+		return false // somebody has just taken it, or is about to set the bit
+	}
+	for { // the index is ours; an RST after the FIN may still change the word
+		owner := ownerOf(entry)
+		if owner.state() < ConnectionFinished || !s.isDue(entry, owner.state()) { // it was taken and ended again since we looked
+			atomic.OrUint64(word, bit)
+			return false
+		}
+		if swapOwner(entry, owner, owner.nobody()) {
+			s.free(at, bit, number, owner)
+			return true
+		}
+	}
+}
+
+// free gives away an index that is ours and whose entry is nobody's. ended comes last: were it to panic, the index would be lost.
+func (s *sweep) free(at uint32, bit uint64, number uint32, owner owner) {
+	if s.ended != nil {
+		s.describe(number, &s.table, s.now, owner, &s.seen) // as long as nobody else may write the entry
+	}
+	atomic.OrUint64(&s.blocks[at].Free, bit)
+	if s.ended != nil {
+		s.ended(&s.seen, reasonOf(owner.state()))
+	}
+}
+
+func reasonOf(state ConnectionState) EndReason {
+	return [connectionStates]EndReason{ConnectionNew: EndedUnused, ConnectionOpen: EndedIdle, ConnectionFinished: EndedByFIN, ConnectionReset: EndedByRST}[state]
+}
+
+// flag makes an entry say whether its client is a suspect.
+func (s *sweep) flag(number uint32, entry *lbConnection, owner owner) {
+	suspect := s.rules.Suspect != nil && s.rules.Suspect(s.client(number, &s.table))
+	if suspect != owner.suspect() {
+		swapOwner(entry, owner, owner^ownerSuspect) // a packet was faster: the next sweep will see
+	}
+}
+
+// lost is an index that nobody seems to hold.
+type lost struct {
+	block, entry uint32
+	bit          uint64
+	owner        owner
+}
+
+// Recover frees the indices that an earlier sweeper held when it was killed. No other sweeper may run; grace waits until every packet
+// that began before has passed.
+//
+// Whoever takes an index gives it another owner before its packet has passed. So one without a bit and without a connection, whose owner
+// is the same after a grace period, is nobody's; if its connection has ended, the first look may have come just before the bit was set and
+// the second just after it was taken, which a third tells.
+func (c *Connections) Recover(tables []Table, grace func() error) (freed int, err error) {
+	var suspected []lost
+	for _, t := range tables {
+		usable := conntable.FreeMask(t.IndexBits)
+		for at := t.Base; at < t.Base+t.Blocks; at++ {
+			for unmarked := usable &^ c.marked(at); unmarked != 0; unmarked &= unmarked - 1 {
+				index := uint32(bits.TrailingZeros64(unmarked))
+				l := lost{block: at, entry: at<<conntable.BlockBits + index, bit: 1 << index}
+				l.owner = ownerOf(&c.entries[l.entry])
+				if c.isLost(l) {
+					suspected = append(suspected, l)
+				}
+			}
+		}
+	}
+	for range 2 {
+		if len(suspected) == 0 {
+			return 0, nil
+		}
+		if err := grace(); err != nil {
+			return 0, err
+		}
+		still := suspected[:0]
+		for _, l := range suspected {
+			if c.isLost(l) {
+				still = append(still, l)
+			}
+		}
+		suspected = still
+	}
+	for _, l := range suspected {
+		if swapOwner(&c.entries[l.entry], l.owner, l.owner.nobody()) {
+			atomic.OrUint64(&c.blocks[l.block].Free, l.bit)
+			freed++
+		}
+	}
+	return freed, nil
+}
+
+func (c *Connections) marked(block uint32) uint64 {
+	return atomic.LoadUint64(&c.blocks[block].Free) | atomic.LoadUint64(&c.blocks[block].Ended)
+}
+
+// isLost reports whether an index is as it was found: with no bit, and no connection that lives.
+func (c *Connections) isLost(l lost) bool {
+	state := l.owner.state()
+	return c.marked(l.block)&l.bit == 0 && (state == ConnectionNone || state >= ConnectionFinished) && ownerOf(&c.entries[l.entry]) == l.owner
+}

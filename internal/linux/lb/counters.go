@@ -1,0 +1,115 @@
+// Traffic by verdict and by server, open connections, clocks of servers.
+package lb
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+
+	"github.com/ballast-lb/ballast/internal/linux/verdict"
+)
+
+// ServerTraffic is what went to a server, the connections this node dispatched to it, and those that it knows to be closed: a FIN or RST of
+// the client passed with a cookie, maybe of a connection that another node dispatched. Connections that carry no cookie count as closed
+// at once, because nobody could tell their end.
+type ServerTraffic struct {
+	verdict.Traffic
+	Connections uint64 `json:"connections"`
+	Closed      uint64 `json:"closed"`
+}
+
+// Open is how many connections with a cookie are left by these counters. Clients that vanish without a word are in it for ever.
+func (t ServerTraffic) Open() int32 {
+	return int32(min(max(int64(t.Connections-t.Closed), 0), math.MaxInt32))
+}
+
+// VerdictNames returns the names of all verdicts by value.
+var VerdictNames = sync.OnceValues(func() ([]string, error) {
+	spec, err := loadLb()
+	if err != nil {
+		return nil, err
+	}
+	names, err := verdict.Names(spec.Types, "verdict")
+	if err != nil {
+		return nil, err
+	}
+	return names[:lbVerdictVERDICTS], nil
+})
+
+// VerdictTraffic returns what each verdict was given to, by its value, for a service number; 0: packets of no service.
+func (lb *LB) VerdictTraffic(service uint32) ([]verdict.Traffic, error) {
+	out := make([]verdict.Traffic, lbVerdictVERDICTS)
+	for verdict := range out {
+		var perCPU []lbTraffic
+		index := service*uint32(lbVerdictVERDICTS) + uint32(verdict)
+		if err := lb.objects.VerdictCounters.Lookup(index, &perCPU); err != nil {
+			return nil, fmt.Errorf("read counters of service %d: %w", service, err)
+		}
+		for _, t := range perCPU {
+			out[verdict].Packets += t.Packets
+			out[verdict].Bytes += t.Bytes
+		}
+	}
+	return out, nil
+}
+
+// ServerTraffic returns what went to the server that counts under index.
+func (lb *LB) ServerTraffic(index uint32) (out ServerTraffic, err error) {
+	var perCPU []lbServerTraffic
+	if err := lb.objects.ServerCounters.Lookup(index, &perCPU); err != nil {
+		return out, fmt.Errorf("read counters of server at %d: %w", index, err)
+	}
+	for _, t := range perCPU {
+		out.Packets += t.Packets
+		out.Bytes += t.Bytes
+		out.Connections += t.Connections
+		out.Closed += t.Closed
+	}
+	return out, nil
+}
+
+// OpenConnections returns this node's estimate for the server that counts under index: SYNs less FINs and RSTs, with what DecayOpenConnections
+// took off. Only p2c and least keep it; for services of other policies there is ServerTraffic.Open.
+func (lb *LB) OpenConnections(index uint32) int32 {
+	return max(0, atomic.LoadInt32(&lb.tables.loads[index].value))
+}
+
+// countOpen lets the estimate begin with what the counters say.
+func (lb *LB) countOpen(index uint32) error {
+	traffic, err := lb.ServerTraffic(index)
+	if err != nil {
+		return err
+	}
+	atomic.StoreInt32(&lb.tables.loads[index].value, traffic.Open())
+	return nil
+}
+
+// DecayOpenConnections lets the estimate forget a part of itself (0 to 1): FINs that never came are not held against a server for
+// ever. Fractions of a connection are rounded at random, so that small estimates decay as fast as large ones.
+func (lb *LB) DecayOpenConnections(index uint32, part float64) {
+	load := atomic.LoadInt32(&lb.tables.loads[index].value)
+	if load <= 0 {
+		return
+	}
+	atomic.AddInt32(&lb.tables.loads[index].value, -int32(float64(load)*part+rand.Float64()))
+}
+
+// SetClock tells the clock of a return: through server: its TSval less this host's monotonic clock, in ms.
+func (lb *LB) SetClock(index uint32, offset uint32) error {
+	return lb.objects.Clocks.Put(index, uint64(clockKnown)|uint64(offset))
+}
+
+// CLOCK_KNOWN and CLOCK_DOUBTED.
+const (
+	clockKnown   = 1 << 32
+	clockDoubted = 1 << 33
+)
+
+// Clock reports whether SetClock has told that clock, and whether packets that claim to be that server's do not go with it.
+func (lb *LB) Clock(index uint32) (known, doubted bool, err error) {
+	var clock uint64
+	err = lb.objects.Clocks.Lookup(index, &clock)
+	return clock&clockKnown != 0, clock&clockDoubted != 0, err
+}

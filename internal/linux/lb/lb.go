@@ -1,0 +1,208 @@
+// Package lb loads, fills, attaches and reads the program of a load balancer (bpf/lb.bpf.c).
+package lb
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/algo/conntable"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/linux/pin"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+//go:generate go tool bpf2go -target bpfel -type verdict -type service -type server -type slot -type vip_key -type return_key -type trace_event -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -type later_list lb ../../../bpf/lb.bpf.c
+
+// lbLayout names the shape of the pinned maps. A change of any map's key, value or meaning needs a new number: a process of
+// another layout then fills maps of its own and switches the program over, instead of misreading these.
+const lbLayout = "lb-v4"
+
+// The rows of plan are written as they are: their sizes must be those of the kernel's structs.
+var (
+	_ = [1]struct{}{}[unsafe.Sizeof(plan.ServiceRow{})-unsafe.Sizeof(lbService{})]
+	_ = [1]struct{}{}[unsafe.Sizeof(plan.ServerRow{})-unsafe.Sizeof(lbServer{})]
+	_ = [1]struct{}{}[unsafe.Sizeof(plan.SlotRow{})-unsafe.Sizeof(lbSlot{})]
+	_ = [1]struct{}{}[unsafe.Sizeof(plan.VIPKey{})-unsafe.Sizeof(lbVipKey{})]
+	_ = [1]struct{}{}[unsafe.Sizeof(plan.ReturnKey{})-unsafe.Sizeof(lbReturnKey{})]
+)
+
+// LB is the load balancer's program with its maps. Its methods are not safe for concurrent use, those of Counters, Connections, FlushCounts
+// and Trace are.
+type LB struct {
+	objects lbObjects
+	pins    pin.Instance
+	tables  lbTables
+	adopted bool
+	// displaced: places of vips were given up since the last grace period.
+	displaced bool
+}
+
+// lbTables are the maps that packets read by index, as memory. The kernel rounds elements up to eight bytes.
+type lbTables struct {
+	serviceRows, serverRows []struct{ value, _ uint32 }
+	services                []plan.ServiceRow
+	servers                 []plan.ServerRow
+	vipPlaces               []vipPlace
+	slots                   []plan.SlotRow
+	rounds                  []uint64
+	loads                   []struct{ value, _ int32 }
+
+	connections         []lbConnection
+	connectionBlocks    []lbConnectionBlock
+	connectionAddresses []lbConnectionAddress
+
+	unmap [][]byte
+}
+
+// Open loads the load balancer. With dir, a directory in a BPF file system, its maps are pinned there and those of an
+// earlier process are taken over.
+func Open(dir string, limits plan.Limits) (*LB, error) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("lift the limit on locked memory: %w", err)
+	}
+	spec, err := loadLb()
+	if err != nil {
+		return nil, fmt.Errorf("read the load balancer's program: %w", err)
+	}
+	sizeLBMaps(spec, limits)
+	options := ebpf.CollectionOptions{}
+	lb := &LB{}
+	if dir != "" {
+		lb.pins = pin.Instance{Dir: dir, Layout: lbLayout}
+		if options.Maps.PinPath, err = lb.pins.Maps(); err != nil {
+			return nil, err
+		}
+		_, err := os.Stat(filepath.Join(options.Maps.PinPath, "vips"))
+		lb.adopted = err == nil
+		lb.displaced = lb.adopted
+		for name, m := range spec.Maps {
+			if (m.Type != ebpf.Array || !pin.IsSection(name)) && m.Type != ebpf.ProgramArray {
+				m.Pinning = ebpf.PinByName
+			}
+		}
+	}
+	if err := spec.LoadAndAssign(&lb.objects, &options); err != nil {
+		if errors.Is(err, ebpf.ErrMapIncompatible) {
+			return nil, fmt.Errorf("take over the maps pinned in %s: %w: start with the limits they were made with, or detach first", options.Maps.PinPath, err)
+		}
+		if errors.Is(err, unix.ENOMEM) {
+			return nil, fmt.Errorf("load the load balancer's program: %w: no room for its maps: lower --max-slots, --max-servers, --max-entries or --max-local", err)
+		}
+		return nil, fmt.Errorf("load the load balancer's program: %w", err)
+	}
+	if err := errors.Join(lb.mapTables(), lb.enableThrough()); err != nil {
+		lb.Close()
+		return nil, err
+	}
+	return lb, nil
+}
+
+// enableThrough sets the switch, which is this process's own, as the pinned maps need it.
+func (lb *LB) enableThrough() error {
+	returns, err := lb.Returns()
+	if err != nil || len(returns) == 0 {
+		return err
+	}
+	return lb.objects.ThroughEnabled.Set(uint32(1))
+}
+
+// AcceptTunnels makes the program take off the outer header of packets to address: what the first tier sends to this node of the second.
+// The zero Addr: of none. It holds for this process; the pinned maps know nothing of it.
+func (lb *LB) AcceptTunnels(address netip.Addr) error {
+	enabled := uint32(0)
+	if address.IsValid() {
+		enabled = 1
+	}
+	return errors.Join(lb.objects.TierAddress.Set(plan.WireAddress(address)), lb.objects.TierEnabled.Set(enabled))
+}
+
+func sizeLBMaps(spec *ebpf.CollectionSpec, l plan.Limits) {
+	services, servers := l.Rows()
+	verdicts := spec.Maps["verdict_counters"].MaxEntries / 4097
+	for name, entries := range map[string]uint32{
+		"service_rows": l.Services + 1, "turns": l.Services + 1, "verdict_counters": (l.Services + 1) * verdicts,
+		"services": services, "servers": servers, "server_rows": l.ServerIDs, "slots": l.Slots, "rounds": l.Rounds,
+		"server_counters": l.Servers, "clocks": l.Servers, "server_loads": l.Servers,
+		"returns": l.Returns(), "vips": l.Destinations(),
+		"connections": l.Entries, "connection_addresses": l.Entries, "connection_blocks": l.Entries / conntable.BlockEntries,
+		"local_connections": l.Local,
+	} {
+		spec.Maps[name].MaxEntries = max(entries, 1)
+	}
+	for _, name := range []string{"returns", "vips"} { // twice what is ever there at rest
+		spec.Maps[name].Flags |= unix.BPF_F_NO_PREALLOC
+	}
+}
+
+func (lb *LB) mapTables() error {
+	o, t := &lb.objects, &lb.tables
+	return errors.Join(
+		mapTable(t, o.ServiceRows, &t.serviceRows), mapTable(t, o.ServerRows, &t.serverRows),
+		mapTable(t, o.VipPlaces, &t.vipPlaces), mapTable(t, o.Services, &t.services), mapTable(t, o.Servers, &t.servers),
+		mapTable(t, o.Slots, &t.slots), mapTable(t, o.Rounds, &t.rounds), mapTable(t, o.ServerLoads, &t.loads),
+		mapTable(t, o.Connections, &t.connections), mapTable(t, o.ConnectionBlocks, &t.connectionBlocks),
+		mapTable(t, o.ConnectionAddresses, &t.connectionAddresses))
+}
+
+// Adopted reports whether the maps of an earlier process were taken over.
+func (lb *LB) Adopted() bool { return lb.adopted }
+
+// Program is the XDP program, for test runs.
+func (lb *LB) Program() *ebpf.Program { return lb.objects.Lb }
+
+// Close lets go of everything. What is pinned or attached stays.
+func (lb *LB) Close() error {
+	var errs []error
+	for _, memory := range lb.tables.unmap {
+		errs = append(errs, unix.Munmap(memory))
+	}
+	lb.tables = lbTables{}
+	return errors.Join(append(errs, lb.pins.Release(), lb.objects.Close())...)
+}
+
+// Attach runs the program on a device of the calling thread's network namespace and returns the mode it got. A link that an
+// earlier process pinned is switched over without a gap.
+func (lb *LB) Attach(device *net.Interface, mode attach.XDPMode) (attach.XDPMode, error) {
+	if err := lb.Know(device); err != nil {
+		return "", err
+	}
+	if err := lb.pins.PinOwn(lb.objects.Lb, lb.objects.Ways); err != nil {
+		return "", err
+	}
+	lb.pins.Ask(attach.HookXDP, device.Index)
+	return attach.XDP(&lb.pins, lb.objects.Lb, device, mode)
+}
+
+// Runs is nil if a device that was attached has the program still; else it says what is amiss. Attach mends it.
+func (lb *LB) Runs(ifindex int) error {
+	return lb.pins.Runs(attach.HookXDP, ifindex, lb.objects.Lb)
+}
+
+// Forget drops what is kept for a device that is gone.
+func (lb *LB) Forget(ifindex int) error { return lb.pins.Forget(ifindex) }
+
+// Repin pins again what somebody has removed the pins of, and reports whether there was any: without, all of it ends with the process.
+func (lb *LB) Repin() (missed bool, err error) { return lb.pins.Repin(&lb.objects.lbMaps) }
+
+// Know tells the program the address of a device: frames that come in there for others are not for it.
+func (lb *LB) Know(device *net.Interface) error {
+	value := lbInterface{Ifindex: uint32(device.Index)}
+	copy(value.Mac[:], device.HardwareAddr)
+	slot := uint32(device.Index) % lb.objects.Interfaces.MaxEntries()
+	if err := lb.objects.Interfaces.Put(slot, value); err != nil {
+		return fmt.Errorf("tell the address of %s: %w", device.Name, err)
+	}
+	return nil
+}
+
+// Attached says that every device has the program: what only an earlier one needed goes.
+func (lb *LB) Attached() error { return attach.DropOthers(&lb.pins) }

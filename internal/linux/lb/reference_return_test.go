@@ -1,0 +1,87 @@
+package lb
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/ballast-lb/ballast/internal/algo/cookie"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// returner is the service by NAT and the server that a packet claims to be an answer of, by its source alone.
+func (w *world) returner(p *refPacket) (s *plan.Service, id uint16) {
+	if p.fragment == laterFragment {
+		known := w.fragments[refFragment{p.source, p.destination, p.fragmentID, p.protocol}]
+		if s = w.steeredService(known.service); s == nil || s.Return != model.ReturnThrough {
+			return nil, 0
+		}
+		return s, known.ids[0]
+	}
+	for i := range w.steered {
+		s := &w.steered[i]
+		if s.Return != model.ReturnThrough || s.Forward != model.ForwardNAT || byte(s.Protocol) != p.protocol {
+			continue
+		}
+		for _, server := range s.Servers {
+			port := server.Port
+			if port == 0 {
+				port = s.Ports[0]
+			}
+			if server.Address == p.source && port == p.sport {
+				return s, server.ID
+			}
+		}
+	}
+	return nil, 0
+}
+
+// expectOther is what must become of what is for no service: a server's answer by way of this node is made the service's. Nothing else comes of
+// it: anybody may have sent it.
+func (w *world) expectOther(p *refPacket) expectation {
+	s, id := w.returner(p)
+	_, toVIP := w.vipService(p.destination, 0, 0)
+	switch {
+	case s == nil:
+		return expectation{verdict: lbVerdictPASSED_NO_SERVICE, action: xdpPass}
+	case p.destination == w.want.Paths[serverIn(s, id).Address].Source:
+		return expectation{verdict: lbVerdictPASSED_PROBE, action: xdpPass}
+	case toVIP:
+		return expectation{verdict: lbVerdictPASSED_NO_SERVICE, action: xdpPass}
+	}
+	e := expectation{verdict: lbVerdictRETURNED_UNMARKED, service: s.Name, action: xdpPass}
+	if p.fragment == firstFragment {
+		w.fragments[refFragment{p.source, p.destination, p.fragmentID, p.protocol}] = refPlace{s.Name, []uint16{id}}
+	}
+	if search, value, _ := findTimestamp(p.options); search == optionFound {
+		e.verdict = lbVerdictRETURNED
+		hash := cookie.FlowHash(cookie.ServiceKey(w.want.Keys.Cookie[w.want.Keys.Current], s.VIP, s.Protocol), netip.AddrPortFrom(p.destination, p.dport), s.Ports[0])
+		wire := value<<s.CookieBits | uint32(cookie.Encode(s.CookieBits, w.want.Keys.Current, id, hash))
+		if wire == 0 {
+			wire = 1 << s.CookieBits
+		}
+		p = p.rewritten(func(option []byte) { binary.BigEndian.PutUint32(option[2:], wire) })
+	}
+	e.frame = func(uint16) []byte { return slices.Concat(p.l2(), nattedBack(p, s), p.ip[p.length:]) }
+	return e
+}
+
+// nattedBack is an answer with the service's address and port in place of the server's.
+func nattedBack(p *refPacket, s *plan.Service) []byte {
+	ip := slices.Clone(p.ip[:p.length])
+	at, check := ip[12:16], []byte(nil)
+	if p.v6() {
+		at = ip[8:24]
+	}
+	if p.fragment != laterFragment {
+		check = ip[p.l4+16:]
+		replaceBytes(check, ip[p.l4:], binary.BigEndian.AppendUint16(nil, s.Ports[0]))
+	}
+	address := s.VIP.AsSlice()
+	if !p.v6() {
+		replaceBytes(ip[10:], slices.Clone(at), address)
+	}
+	replaceBytes(check, at, address)
+	return ip
+}

@@ -1,0 +1,209 @@
+// The tables in memory: changes are carried out here, and read back.
+package lb
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// mapTable makes an array map's values visible as a slice.
+func mapTable[T any](t *lbTables, m *ebpf.Map, table *[]T) error {
+	var value T
+	stride := (uintptr(m.ValueSize()) + 7) &^ 7
+	memory, err := unix.Mmap(m.FD(), 0, int(stride)*int(m.MaxEntries()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map %s into memory: %w", m, err)
+	}
+	t.unmap = append(t.unmap, memory)
+	if stride != unsafe.Sizeof(value) {
+		return fmt.Errorf("map %s: elements of %d bytes cannot be addressed as %d", m, stride, unsafe.Sizeof(value))
+	}
+	*table = unsafe.Slice((*T)(unsafe.Pointer(&memory[0])), m.MaxEntries())
+	return nil
+}
+
+// Apply carries out changes in order. An error leaves the changes before it done: packets see a consistent state, and the
+// caller must Restore its plan before it goes on.
+func (lb *LB) Apply(changes []plan.Change) error {
+	for _, change := range changes {
+		if err := lb.apply(change); err != nil {
+			return fmt.Errorf("apply %T: %w", change, err)
+		}
+	}
+	return nil
+}
+
+func (lb *LB) apply(change plan.Change) error {
+	t, o := &lb.tables, &lb.objects
+	switch c := change.(type) {
+	case plan.WriteServer:
+		t.servers[c.Row] = c.Value
+	case plan.WriteService:
+		t.services[c.Row] = c.Value
+	case plan.WriteSlots:
+		copy(t.slots[c.Base:], c.Slots)
+	case plan.WriteRounds:
+		copy(t.rounds[c.Base:], c.Words)
+	case plan.SetTurn:
+		atomic.StoreUint64(&t.rounds[c.Index], c.Word)
+	case plan.PointID:
+		atomic.StoreUint32(&t.serverRows[c.Index].value, c.Row)
+	case plan.PointService:
+		atomic.StoreUint32(&t.serviceRows[c.Number].value, c.Row)
+	case plan.SetVIP:
+		if err := o.Vips.Put(c.Key, c.Number); err != nil {
+			return err
+		}
+		return lb.placeVIP(c.Key, c.Number)
+	case plan.DeleteVIP:
+		lb.displaceVIP(c.Key)
+		return o.Vips.Delete(c.Key)
+	case plan.SetReturn:
+		if err := o.Returns.Put(c.Key, c.Value); err != nil {
+			return err
+		}
+		return o.ThroughEnabled.Set(uint32(1))
+	case plan.DeleteReturn:
+		return o.Returns.Delete(c.Key)
+	case plan.ClearCounter:
+		return lb.clearCounter(c.Index)
+	case plan.CountOpen:
+		return lb.countOpen(c.Index)
+	case plan.ClearService:
+		return lb.clearService(c.Number)
+	case plan.ClearTable:
+		t.clearTable(c)
+	case plan.Grace:
+		return Grace()
+	default:
+		panic(fmt.Sprintf("lb: unknown change %T", change))
+	}
+	return nil
+}
+
+// vipPlace is struct vip_place.
+type vipPlace struct {
+	destination uint64
+	number, _   uint32
+}
+
+// vipPlace returns where an IPv4 destination would lie and the word that stands for it there; nil for IPv6.
+func (lb *LB) vipPlace(key plan.VIPKey) (place *vipPlace, destination uint64) {
+	if key.IPv6 != 0 {
+		return nil, 0
+	}
+	word := [8]byte{4: key.Port[0], key.Port[1], key.Protocol, 1}
+	copy(word[:4], key.Address[:])
+	destination = binary.LittleEndian.Uint64(word[:])
+	return &lb.tables.vipPlaces[destination*0x9e3779b97f4a7c15>>48], destination
+}
+
+// placeVIP lets packets find a destination that is in vips faster, unless its place is another's.
+func (lb *LB) placeVIP(key plan.VIPKey, number uint32) error {
+	place, destination := lb.vipPlace(key)
+	if place == nil {
+		return nil
+	}
+	switch atomic.LoadUint64(&place.destination) {
+	case destination:
+		atomic.StoreUint32(&place.number, number)
+	case 0:
+		if lb.displaced { // a packet may have seen the former owner here and not its number yet
+			if err := Grace(); err != nil {
+				return err
+			}
+			lb.displaced = false
+		}
+		atomic.StoreUint32(&place.number, number)
+		atomic.StoreUint64(&place.destination, destination)
+	}
+	return nil
+}
+
+func (lb *LB) displaceVIP(key plan.VIPKey) {
+	if place, destination := lb.vipPlace(key); place != nil && atomic.CompareAndSwapUint64(&place.destination, destination, 0) {
+		lb.displaced = true
+	}
+}
+
+// Grace waits until every program that was running has ended: the command is defined as a full RCU grace period.
+func Grace() error {
+	const membarrierGlobal = 1
+	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0); errno != 0 {
+		return fmt.Errorf("wait for running programs to end: %w", errno)
+	}
+	return nil
+}
+
+func (lb *LB) clearCounter(index uint32) error {
+	atomic.StoreInt32(&lb.tables.loads[index].value, 0)
+	if err := lb.objects.Clocks.Put(index, uint64(0)); err != nil {
+		return err
+	}
+	return lb.objects.ServerCounters.Put(index, make([]lbServerTraffic, ebpf.MustPossibleCPU()))
+}
+
+func (lb *LB) clearService(number uint32) error {
+	zero := make([]lbTraffic, ebpf.MustPossibleCPU())
+	for verdict := range uint32(lbVerdictVERDICTS) {
+		if err := lb.objects.VerdictCounters.Put(number*uint32(lbVerdictVERDICTS)+verdict, zero); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// The methods below make LB a plan.Reader.
+
+// VIPs returns the published destinations.
+func (lb *LB) VIPs() (map[plan.VIPKey]uint32, error) {
+	return readMap[plan.VIPKey, uint32](lb.objects.Vips)
+}
+
+// Returns returns whose answers are recognised.
+func (lb *LB) Returns() (map[plan.ReturnKey]uint64, error) {
+	return readMap[plan.ReturnKey, uint64](lb.objects.Returns)
+}
+
+func readMap[K comparable, V any](m *ebpf.Map) (map[K]V, error) {
+	var key K
+	var value V
+	out := map[K]V{}
+	entries := m.Iterate()
+	for entries.Next(&key, &value) {
+		out[key] = value
+	}
+	return out, entries.Err()
+}
+
+// ServiceRow returns the row that a service number names.
+func (lb *LB) ServiceRow(number uint32) uint32 {
+	return atomic.LoadUint32(&lb.tables.serviceRows[number].value)
+}
+
+// Service returns a service row.
+func (lb *LB) Service(row uint32) plan.ServiceRow { return lb.tables.services[row] }
+
+// ServerRow returns the row that an id's index names.
+func (lb *LB) ServerRow(index uint32) uint32 {
+	return atomic.LoadUint32(&lb.tables.serverRows[index].value)
+}
+
+// Server returns a server row.
+func (lb *LB) Server(row uint32) plan.ServerRow { return lb.tables.servers[row] }
+
+// Slots returns a range of slots.
+func (lb *LB) Slots(base, count uint32) []plan.SlotRow { return lb.tables.slots[base:][:count] }
+
+// Rounds returns a copy of a range of turns.
+func (lb *LB) Rounds(base, count uint32) []uint64 {
+	return slices.Clone(lb.tables.rounds[base:][:count])
+}

@@ -1,0 +1,128 @@
+// The trace: a stream of what became of packets.
+package lb
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf/ringbuf"
+
+	"github.com/ballast-lb/ballast/internal/linux/internal/wire"
+)
+
+// TraceFilter chooses packets; zero fields match anything.
+type TraceFilter struct {
+	Service    uint32 // number
+	Client     netip.Addr
+	ClientPort uint16
+}
+
+// TraceEvent tells where a packet went and why.
+type TraceEvent struct {
+	Source, Destination netip.AddrPort
+	Protocol            uint8
+	Service             uint32 // number, 0: none
+	Server              uint16 // id, 0: none
+	Stops               []uint16
+	Verdict             uint8
+	TCPFlags            string
+	Length              uint16
+	Timestamp, Echo     uint32 // TSval and TSecr
+}
+
+// A Trace is the stream of events while tracing is on.
+type Trace struct {
+	lb     *LB
+	reader *ringbuf.Reader
+	close  func() error
+}
+
+// StartTrace turns tracing on. There is one trace at a time.
+func (lb *LB) StartTrace(filter TraceFilter) (*Trace, error) {
+	value := lbTraceFilter{Service: filter.Service, ClientPort: wire.Port(filter.ClientPort)}
+	if filter.Client.IsValid() {
+		value.Client = wire.Words(filter.Client.Unmap())
+	}
+	if err := lb.objects.TraceFilters.Put(uint32(0), value); err != nil {
+		return nil, fmt.Errorf("set the trace's filter: %w", err)
+	}
+	reader, err := ringbuf.NewReader(lb.objects.TraceEvents)
+	if err != nil {
+		return nil, fmt.Errorf("read trace events: %w", err)
+	}
+	t := &Trace{lb: lb, reader: reader}
+	t.close = sync.OnceValue(func() error { return errors.Join(lb.objects.TraceEnabled.Set(uint32(0)), reader.Close()) })
+	if err := errors.Join(t.drain(), lb.objects.TraceEnabled.Set(uint32(1))); err != nil {
+		t.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// drain drops what an earlier trace left unread.
+func (t *Trace) drain() error {
+	t.reader.SetDeadline(time.Unix(1, 0))
+	for {
+		if _, err := t.reader.Read(); err != nil {
+			t.reader.SetDeadline(time.Time{})
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+// Allow sets how many events may come until it is called again; a flood of packets is not a flood of events.
+func (t *Trace) Allow(events int32) (suppressed uint32, err error) {
+	var value lbTraceFilter
+	if err := t.lb.objects.TraceFilters.Lookup(uint32(0), &value); err != nil {
+		return 0, err
+	}
+	suppressed, value.Suppressed, value.Budget = value.Suppressed, 0, events
+	return suppressed, t.lb.objects.TraceFilters.Put(uint32(0), value)
+}
+
+// Next waits for an event. After Close it returns os.ErrClosed.
+func (t *Trace) Next() (TraceEvent, error) {
+	record, err := t.reader.Read()
+	if err != nil {
+		return TraceEvent{}, err
+	}
+	var raw lbTraceEvent
+	if len(record.RawSample) < int(unsafe.Sizeof(raw)) {
+		return TraceEvent{}, fmt.Errorf("read trace event: %d bytes are too few", len(record.RawSample))
+	}
+	raw = *(*lbTraceEvent)(unsafe.Pointer(&record.RawSample[0]))
+	event := TraceEvent{
+		Source:      wire.AddrPort(raw.Source, raw.SourcePort, raw.Ipv6 != 0),
+		Destination: wire.AddrPort(raw.Destination, raw.DestinationPort, raw.Ipv6 != 0),
+		Protocol:    raw.Protocol, Service: raw.Service, Server: raw.Server, Verdict: raw.Verdict,
+		TCPFlags: tcpFlags(raw.TcpFlags), Length: raw.Length, Timestamp: raw.Timestamp, Echo: raw.Echo,
+	}
+	for _, stop := range []uint16{uint16(raw.Stops), uint16(raw.Stops >> 16)} {
+		if stop != 0 {
+			event.Stops = append(event.Stops, stop)
+		}
+	}
+	return event, nil
+}
+
+// Close turns tracing off. Closing again does nothing, also when another trace has begun since.
+func (t *Trace) Close() error { return t.close() }
+
+func tcpFlags(bits uint8) string {
+	var names []string
+	for i, name := range []string{"FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"} {
+		if bits&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ",")
+}

@@ -1,0 +1,9 @@
+package link
+
+import (
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/linux/budgettest"
+)
+
+func TestProgramsLeaveTheVerifierRoom(t *testing.T) { budgettest.Check(t, loadLink) }

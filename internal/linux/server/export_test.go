@@ -1,0 +1,12 @@
+// What tests of the other package need of this one's inside.
+package server
+
+// AttachTC runs the programs at tc only.
+func (s *Server) AttachTC(ifindex int) error {
+	for _, place := range s.places(ifindex) {
+		if err := place.Attach(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

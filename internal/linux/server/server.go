@@ -1,0 +1,384 @@
+// Package server loads, fills, attaches and reads the programs of a server (bpf/server.bpf.c).
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+
+	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/linux/pin"
+	"github.com/ballast-lb/ballast/internal/linux/verdict"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+//go:generate go tool bpf2go -target bpfel -type agent_verdict -type served -type served_key -type stop -type interface -type agent_traffic -type tunnel_limit -type tunnel_place -type tunnel_note -type turn server ../../../bpf/server.bpf.c
+
+// serverLayout names the shape of the pinned maps: see lbLayout.
+const serverLayout = "agent-v5"
+
+// keptMaps hold what connections need for life. A process with another layout goes on with those of the one before, where they have
+// the same shape; else connections lose their marks.
+var keptMaps = []string{"hold_backs", "exceptions", "translated", "translated_handshakes", "generation", "last_turn"}
+
+// rowRest is how long a row that packets no longer find is left alone: one may still be reading it.
+const rowRest = time.Second
+
+var (
+	_ = [1]struct{}{}[unsafe.Sizeof(plan.AgentRow{})-unsafe.Sizeof(serverServed{})]
+	_ = [1]struct{}{}[unsafe.Sizeof(plan.VIPKey{})-unsafe.Sizeof(serverServedKey{})]
+)
+
+// Server is the server role's programs with their maps. Its methods are not safe for concurrent use, but for Counters.
+type Server struct {
+	objects serverObjects
+	pins    pin.Instance
+	rows    map[plan.VIPKey]servedRow
+	free    []freeRow
+	names   []string
+	// withoutXDP are devices that were attached to at tc alone.
+	withoutXDP map[int]bool
+}
+
+type servedRow struct {
+	index uint32
+	row   plan.AgentRow
+}
+
+type freeRow struct {
+	index uint32
+	since time.Time
+}
+
+// Open loads the programs. With dir, a directory in a BPF file system, the maps are pinned there and those of an
+// earlier process are taken over.
+func Open(dir string) (*Server, error) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("lift the limit on locked memory: %w", err)
+	}
+	spec, err := loadServer()
+	if err != nil {
+		return nil, fmt.Errorf("read the server's programs: %w", err)
+	}
+	server := &Server{rows: map[plan.VIPKey]servedRow{}, withoutXDP: map[int]bool{}}
+	options := ebpf.CollectionOptions{}
+	if dir != "" {
+		server.pins = pin.Instance{Dir: dir, Layout: serverLayout}
+		if options.Maps.PinPath, err = server.pins.Maps(); err != nil {
+			return nil, err
+		}
+		for name, m := range spec.Maps {
+			if !pin.IsSection(name) {
+				m.Pinning = ebpf.PinByName
+			}
+		}
+		if err := server.pins.Keep(spec, keptMaps); err != nil {
+			return nil, err
+		}
+	}
+	if server.names, err = verdict.Names(spec.Types, "agent_verdict"); err != nil {
+		return nil, err
+	}
+	if err := spec.LoadAndAssign(&server.objects, &options); err != nil {
+		return nil, fmt.Errorf("load the server's programs: %w", err)
+	}
+	if err = server.readRows(); err == nil && len(server.rows) > 0 {
+		err = server.advance() // the earlier process may have ended between publishing and this
+	}
+	if err != nil {
+		server.Close()
+		return nil, err
+	}
+	return server, nil
+}
+
+// readRows learns what an earlier process has published.
+func (s *Server) readRows() error {
+	used := map[uint32]bool{0: true} // row 0 is the zero row
+	var key plan.VIPKey
+	var index uint32
+	entries := s.objects.ServedRows.Iterate()
+	for entries.Next(&key, &index) {
+		row := servedRow{index: index}
+		if err := s.objects.ServedServices.Lookup(index, &row.row); err != nil {
+			return fmt.Errorf("read row %d of the served services: %w", index, err)
+		}
+		s.rows[key] = row
+		used[index] = true
+	}
+	for i := range s.objects.ServedServices.MaxEntries() {
+		if !used[i] {
+			s.free = append(s.free, freeRow{index: i})
+		}
+	}
+	return entries.Err()
+}
+
+// Served returns the rows that are published, by destination.
+func (s *Server) Served() map[plan.VIPKey]plan.AgentRow {
+	rows := make(map[plan.VIPKey]plan.AgentRow, len(s.rows))
+	for key, have := range s.rows {
+		rows[key] = have.row
+	}
+	return rows
+}
+
+// Serve makes the maps hold these services. A packet sees each of them as it was or as it is to be. Services that are
+// gone stay, retired, for their connections.
+func (s *Server) Serve(served map[plan.VIPKey]plan.AgentRow) (changes int, err error) {
+	want := make(map[plan.VIPKey]plan.AgentRow, len(served))
+	for key, have := range s.rows {
+		want[key] = have.row.Retired()
+	}
+	for key, row := range served {
+		if have, ok := s.rows[key]; ok && row.Flags == 0 && have.row.Flags != 0 {
+			continue // no longer by cookie
+		}
+		want[key] = row
+	}
+	for key, row := range want {
+		have, ok := s.rows[key]
+		if ok && have.row == row {
+			continue
+		}
+		if err = s.publish(key, row); err != nil {
+			break
+		}
+		changes++
+	}
+	if changes > 0 {
+		err = errors.Join(err, s.turn(served), s.advance())
+	}
+	return changes, err
+}
+
+// publish writes a new row, then lets packets find it.
+func (s *Server) publish(key plan.VIPKey, row plan.AgentRow) error {
+	index := uint32(0)
+	if row != (plan.AgentRow{}) {
+		if len(s.free) == 0 || time.Since(s.free[0].since) < rowRest {
+			return errors.New("publish a service: too many changes at once: try again in a second")
+		}
+		index = s.free[0].index
+		if err := s.objects.ServedServices.Put(index, row); err != nil {
+			return fmt.Errorf("write row %d of the served services: %w", index, err)
+		}
+		s.free = s.free[1:]
+	}
+	if err := s.objects.ServedRows.Put(key, index); err != nil {
+		return fmt.Errorf("publish a served service: %w", err)
+	}
+	if old, ok := s.rows[key]; ok && old.index != 0 {
+		s.free = append(s.free, freeRow{old.index, time.Now()})
+	}
+	s.rows[key] = servedRow{index, row}
+	return nil
+}
+
+// advance makes sockets ask for their cookie again.
+func (s *Server) advance() error {
+	var generation uint32
+	if err := s.objects.Generation.Lookup(uint32(0), &generation); err != nil {
+		return fmt.Errorf("read the generation of the services: %w", err)
+	}
+	return s.objects.Generation.Put(uint32(0), generation+1)
+}
+
+// A Stop is how another server is reached, for second chances.
+type Stop struct {
+	Ifindex                uint32
+	Destination, SourceMAC [6]byte
+	VLAN                   uint16 // 802.1Q id, 0: untagged
+}
+
+// SetStops makes the map of stops hold exactly these.
+func (s *Server) SetStops(stops map[netip.Addr]Stop) error {
+	want := make(map[[16]byte]serverStop, len(stops))
+	for address, stop := range stops {
+		want[plan.WireAddress(address)] = serverStop{
+			Ifindex: stop.Ifindex, DestinationMac: stop.Destination, SourceMac: stop.SourceMAC,
+			Vlan: stop.VLAN<<8 | stop.VLAN>>8,
+		}
+	}
+	return replace(s.objects.StopHops, want)
+}
+
+// Stops returns the stops in the map.
+func (s *Server) Stops() (map[netip.Addr]Stop, error) {
+	stops := map[netip.Addr]Stop{}
+	var key [16]byte
+	var stop serverStop
+	entries := s.objects.StopHops.Iterate()
+	for entries.Next(&key, &stop) {
+		address := netip.AddrFrom16(key)
+		if [12]byte(key[4:]) == [12]byte{} {
+			address = netip.AddrFrom4([4]byte(key[:4]))
+		}
+		stops[address] = Stop{
+			Ifindex: stop.Ifindex, Destination: stop.DestinationMac, SourceMAC: stop.SourceMac, VLAN: stop.Vlan<<8 | stop.Vlan>>8,
+		}
+	}
+	return stops, entries.Err()
+}
+
+// SetOwnAddresses makes the map of this host's addresses hold exactly these.
+func (s *Server) SetOwnAddresses(addresses []netip.Addr) error {
+	want := make(map[[16]byte]uint32, len(addresses))
+	for _, address := range addresses {
+		want[plan.WireAddress(address)] = 1
+	}
+	return replace(s.objects.OwnAddresses, want)
+}
+
+// replace makes a hash map hold exactly want, without ever missing an entry that stays.
+func replace[K, V comparable](m *ebpf.Map, want map[K]V) error {
+	var gone []K
+	var key K
+	var value V
+	entries := m.Iterate()
+	for entries.Next(&key, &value) {
+		if _, ok := want[key]; !ok {
+			gone = append(gone, key)
+		}
+	}
+	if err := entries.Err(); err != nil {
+		return fmt.Errorf("read map %s: %w", m, err)
+	}
+	for key, value := range want {
+		if err := m.Put(key, value); err != nil {
+			return fmt.Errorf("write map %s: %w", m, err)
+		}
+	}
+	for _, key := range gone {
+		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("delete from map %s: %w", m, err)
+		}
+	}
+	return nil
+}
+
+// Attach runs the programs on a device of the calling thread's network namespace and returns the mode that XDP got.
+// Links that an earlier process pinned are switched over without a gap. With XDPNone whatever else has the device's XDP hook keeps it.
+// After an error nothing is on the device that was not there before.
+func (s *Server) Attach(device *net.Interface, mode attach.XDPMode) (got attach.XDPMode, err error) {
+	var undo []func() error
+	defer func() {
+		if err != nil {
+			for _, step := range undo {
+				err = errors.Join(err, step())
+			}
+		}
+	}()
+	value := serverInterface{}
+	if errors.Is(s.objects.Interfaces.Lookup(uint32(device.Index), &value), ebpf.ErrKeyNotExist) {
+		undo = append(undo, func() error { return s.objects.Interfaces.Delete(uint32(device.Index)) })
+	}
+	value = serverInterface{}
+	copy(value.Mac[:], device.HardwareAddr)
+	if err := s.objects.Interfaces.Put(uint32(device.Index), value); err != nil {
+		undo = nil
+		return "", fmt.Errorf("tell the address of %s: %w", device.Name, err)
+	}
+	for _, place := range s.places(device.Index) {
+		s.pins.Ask(place.Hook.Name, device.Index)
+		there, err := place.There()
+		if err != nil {
+			return "", err
+		}
+		if !there {
+			undo = append(undo, place.Undo)
+		}
+		if err := place.Attach(); err != nil {
+			return "", err
+		}
+	}
+	if err := s.begin(); err != nil {
+		return "", err
+	}
+	if mode == attach.XDPNone {
+		s.withoutXDP[device.Index] = true
+		return mode, nil
+	}
+	s.pins.Ask(attach.HookXDP, device.Index)
+	there, err := s.pins.There(attach.HookXDP, device.Index)
+	if err != nil {
+		return "", err
+	}
+	if !there {
+		undo = append(undo, func() error { return s.pins.Undo(attach.HookXDP, device.Index) })
+	}
+	if got, err = attach.XDP(&s.pins, s.objects.ServerXdp, device, mode); err == nil {
+		delete(s.withoutXDP, device.Index)
+	}
+	return got, err
+}
+
+// places are where the programs run. Restore before mark: what is marked comes back only later.
+func (s *Server) places(ifindex int) []*attach.TC {
+	return []*attach.TC{
+		{Program: s.objects.ServerIngress, Hook: attach.Ingress, Ifindex: ifindex, Dir: s.pins.Dir, Pins: &s.pins},
+		{Program: s.objects.ServerEgress, Hook: attach.Egress, Ifindex: ifindex, Dir: s.pins.Dir, Pins: &s.pins},
+	}
+}
+
+// Forget drops what is kept for a device that is gone.
+func (s *Server) Forget(ifindex int) error {
+	delete(s.withoutXDP, ifindex)
+	if err := s.objects.Interfaces.Delete(uint32(ifindex)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("forget device %d: %w", ifindex, err)
+	}
+	return s.pins.Forget(ifindex)
+}
+
+// Attached says that every device has the programs: what only earlier ones needed goes.
+func (s *Server) Attached() error { return attach.DropOthers(&s.pins) }
+
+// Runs is nil if a device that was attached has all programs still that Attach was asked for; else it says what is amiss. Attach mends it.
+func (s *Server) Runs(ifindex int) error {
+	for _, place := range s.places(ifindex) {
+		if err := place.Runs(); err != nil {
+			return err
+		}
+	}
+	if s.withoutXDP[ifindex] {
+		return nil
+	}
+	return s.pins.Runs(attach.HookXDP, ifindex, s.objects.ServerXdp)
+}
+
+// Repin pins again what somebody has removed the pins of, and reports whether there was any: without, all of it ends with the process.
+func (s *Server) Repin() (missed bool, err error) { return s.pins.Repin(&s.objects.serverMaps) }
+
+// Counters returns packets and bytes by verdict name.
+func (s *Server) Counters() (map[string]verdict.Traffic, error) {
+	out := make(map[string]verdict.Traffic, len(s.names))
+	for value, name := range s.names[:serverAgentVerdictAGENT_VERDICTS] {
+		var perCPU []serverAgentTraffic
+		if err := s.objects.AgentCounters.Lookup(uint32(value), &perCPU); err != nil {
+			return nil, fmt.Errorf("read counter %s: %w", name, err)
+		}
+		var sum verdict.Traffic
+		for _, t := range perCPU {
+			sum.Packets += t.Packets
+			sum.Bytes += t.Bytes
+		}
+		if value > 0 {
+			out[name] = sum
+		}
+	}
+	return out, nil
+}
+
+// Programs returns the XDP, the ingress and the egress program, for test runs.
+func (s *Server) Programs() (xdp, ingress, egress *ebpf.Program) {
+	return s.objects.ServerXdp, s.objects.ServerIngress, s.objects.ServerEgress
+}
+
+// Close lets go of everything. What is pinned or attached stays.
+func (s *Server) Close() error { return errors.Join(s.pins.Release(), s.objects.Close()) }

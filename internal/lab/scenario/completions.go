@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"gonum.org/v1/gonum/stat"
+
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
 
@@ -48,21 +50,21 @@ func Complete(connections []traffic.Connection, begin, end time.Time, wanted fun
 		}
 		result.Completed++
 		times = append(times, milliseconds(one.Ended.Sub(one.Started)))
-		result.MeanMS += times[len(times)-1]
 	}
 	seconds := end.Sub(begin).Seconds()
 	result.PerSecond, result.BytesPerSecond = float64(within)/seconds, float64(bytes)/seconds
 	if len(times) > 0 {
 		slices.Sort(times)
-		result.MeanMS /= float64(len(times))
-		result.P50MS, result.P99MS = quantile(times, 0.5), quantile(times, 0.99)
+		result.MeanMS = stat.Mean(times, nil)
+		result.P50MS, result.P99MS = stat.Quantile(0.5, stat.Empirical, times, nil), stat.Quantile(0.99, stat.Empirical, times, nil)
 	}
 	return result
 }
 
-// quantile is the smallest of sorted values that is not below the given share of them.
-func quantile(sorted []float64, share float64) float64 {
-	return sorted[min(int(share*float64(len(sorted))), len(sorted)-1)]
+// Median sorts the values.
+func Median(values []float64) float64 {
+	slices.Sort(values)
+	return stat.Quantile(0.5, stat.Empirical, values, nil)
 }
 
 func milliseconds(d time.Duration) float64 { return d.Seconds() * 1000 }

@@ -11,7 +11,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
-	"github.com/ballast-lb/ballast/internal/lab/scenario/throughput"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 )
 
@@ -198,8 +197,8 @@ func summarize(run *scenario.Run) {
 				}
 				ratios = append(ratios, ratio)
 			}
-			run.Result.Measure(policy+"_"+name, throughput.Median(values))
-			run.Result.Measure(policy+"_"+name+"_ratio_to_hash", throughput.Median(ratios))
+			run.Result.Measure(policy+"_"+name, scenario.Median(values))
+			run.Result.Measure(policy+"_"+name+"_ratio_to_hash", scenario.Median(ratios))
 		}
 	}
 }

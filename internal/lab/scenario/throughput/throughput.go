@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os/exec"
 	"regexp"
-	"slices"
 	"strconv"
 	"time"
 
@@ -79,16 +78,11 @@ func pairs(t *world.Trial, result *scenario.Result, name string, length time.Dur
 			values[one.Affinity] = append(values[one.Affinity], value)
 		}
 	}
-	with, without := Median(values["cookie"]), Median(values["hash"])
+	with, without := scenario.Median(values["cookie"]), scenario.Median(values["hash"])
 	result.Measure(name+"_cookie", with)
 	result.Measure(name+"_plain", without)
 	result.Measure(name+"_ratio", with/without)
 	return nil
-}
-
-func Median(values []float64) float64 {
-	slices.Sort(values)
-	return values[len(values)/2]
 }
 
 // iperf measures a bulk download in bits per second.

@@ -75,7 +75,7 @@ func newAgentHost(t *testing.T) *agentHost {
 
 func (h *agentHost) await(what string, done func(api.AgentStatus) bool) api.AgentStatus {
 	h.t.Helper()
-	return await(h.host, what, done)
+	return awaitStatus(h.host, what, done)
 }
 
 func (h *agentHost) counters() map[string]uint64 {

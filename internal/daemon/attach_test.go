@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/daemon"
 	"github.com/ballast-lb/ballast/internal/linux/link"
 )
@@ -70,11 +71,7 @@ func (h *host) program() (id uint32) {
 
 func (h *host) eventually(what string, done func() bool) {
 	h.t.Helper()
-	for end := time.Now().Add(hostDeadline); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			h.t.Fatalf("waited for %s", what)
-		}
-	}
+	await.True(h.t, what, done)
 }
 
 func TestAProgramThatSomebodyDetachesIsAttachedAgain(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/daemon"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
@@ -168,19 +169,18 @@ func (h *host) write(content string) (sum string) {
 	return config.Sum([]byte(content))
 }
 
-// await asks for the daemon's status, an S, until it is as wanted.
-func await[S any](h *host, what string, done func(S) bool) (status S) {
+// awaitStatus asks for the daemon's status, an S, until it is as wanted.
+func awaitStatus[S any](h *host, what string, done func(S) bool) (status S) {
 	h.t.Helper()
-	for end := time.Now().Add(hostDeadline); ; time.Sleep(5 * time.Millisecond) {
+	await.Nil(h.t, what, func() error {
 		status = *new(S) // what is left out of an answer must not be left over from the one before
 		err := h.client.Get(h.t.Context(), api.PathStatus, &status)
-		if err == nil && done(status) {
-			return status
+		if err == nil && !done(status) {
+			err = fmt.Errorf("status %+v", status)
 		}
-		if time.Now().After(end) {
-			h.t.Fatalf("waited for %s: %+v, %v", what, status, errors.Join(err))
-		}
-	}
+		return err
+	})
+	return status
 }
 
 func require(t testing.TB, err error) {

@@ -74,7 +74,7 @@ func (h *lbHost) with(servers string) (sum string) {
 
 func (h *lbHost) await(what string, done func(api.LBStatus) bool) api.LBStatus {
 	h.t.Helper()
-	return await(h.host, what, done)
+	return awaitStatus(h.host, what, done)
 }
 
 func (h *lbHost) awaitFile(sum string) {

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -146,9 +147,9 @@ func TestChangesAreToldAtOnceAndWhatIsKnownCanBeAskedFor(t *testing.T) {
 	p := startProber(t, Options{Dial: board.dial})
 	a, b := server(1), server(2)
 	p.Set([]Target{a, b})
-	await(t, "both are healthy", func() bool { return p.last(1).Healthy && p.last(2).Healthy })
+	await.True(t, "both are healthy", func() bool { return p.last(1).Healthy && p.last(2).Healthy })
 	board.set(a.Address, "no route to host")
-	await(t, "server 1 is unhealthy", func() bool { return !p.last(1).Healthy })
+	await.True(t, "server 1 is unhealthy", func() bool { return !p.last(1).Healthy })
 	if have := p.last(1); have.Service != "web" || have.Detail != "connect: no route to host" || have.Straight != "" {
 		t.Errorf("told %+v", have)
 	}
@@ -156,7 +157,7 @@ func TestChangesAreToldAtOnceAndWhatIsKnownCanBeAskedFor(t *testing.T) {
 		t.Errorf("known: %+v", have)
 	}
 	board.set(a.Address, "")
-	await(t, "server 1 is healthy again", func() bool { return p.last(1).Healthy })
+	await.True(t, "server 1 is healthy again", func() bool { return p.last(1).Healthy })
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.told) != 4 {
@@ -198,27 +199,27 @@ func TestSettingTargetsLeavesThoseThatStayAlone(t *testing.T) {
 	a, b := server(1), server(2)
 	board.set(a.Address, "down")
 	p.Set([]Target{a, b})
-	await(t, "server 1 is unhealthy", func() bool { return p.last(1).Detail != "" })
+	await.True(t, "server 1 is unhealthy", func() bool { return p.last(1).Detail != "" })
 	// Configured anew: what is known stays, the new interval holds at once.
 	a.Health.Interval, a.Health.Rise = model.Duration(time.Hour), 3
 	p.Set([]Target{a, server(3)})
 	if have := p.all(1); have.Healthy || have.Detail == "" {
 		t.Errorf("server 1 is forgotten: %+v", have)
 	}
-	await(t, "the new server is known", func() bool { return p.all(3).Healthy })
+	await.True(t, "the new server is known", func() bool { return p.all(3).Healthy })
 	if have := p.all(2); have.ID != 0 {
 		t.Errorf("the server that has gone is still known: %+v", have)
 	}
 	a.Health.Interval = quick().Interval
 	p.Set([]Target{a})
 	before := board.count(a.Address)
-	await(t, "the shorter interval holds", func() bool { return board.count(a.Address) > before+3 })
+	await.True(t, "the shorter interval holds", func() bool { return board.count(a.Address) > before+3 })
 	// Another address is another server.
 	a.Address = netip.MustParseAddr("10.0.9.9")
 	p.Set([]Target{a})
-	await(t, "the new server 1 is healthy", func() bool { return p.last(1).Healthy })
+	await.True(t, "the new server 1 is healthy", func() bool { return p.last(1).Healthy })
 	gone := board.count(server(1).Address)
-	await(t, "the new server 1 is checked on", func() bool { return board.count(a.Address) > 3 })
+	await.True(t, "the new server 1 is checked on", func() bool { return board.count(a.Address) > 3 })
 	if board.count(server(1).Address) > gone+1 { // one may have been about to begin
 		t.Error("the former address is still checked")
 	}
@@ -235,7 +236,7 @@ func TestOneCheckOfAServerAtATimeAndSoManyOfAll(t *testing.T) {
 		targets = append(targets, s)
 	}
 	p.Set(targets)
-	await(t, "seven checks run", func() bool {
+	await.True(t, "seven checks run", func() bool {
 		board.mu.Lock()
 		defer board.mu.Unlock()
 		return board.busy == 7
@@ -257,7 +258,7 @@ func TestChecksBeginAtRandomTimesOfTheInterval(t *testing.T) {
 	late := server(1)
 	late.Health.Interval = model.Duration(time.Hour)
 	p.Set([]Target{late, server(2)})
-	await(t, "server 2 is checked", func() bool { return board.count(server(2).Address) > 5 })
+	await.True(t, "server 2 is checked", func() bool { return board.count(server(2).Address) > 5 })
 	if board.count(late.Address) > 0 {
 		t.Error("the first check of an interval of an hour was at once")
 	}
@@ -273,7 +274,7 @@ func TestTheEndOfTheProberEndsChecksThatRun(t *testing.T) {
 	s := server(1)
 	s.Health.Timeout = model.Duration(time.Hour)
 	p.Set([]Target{s})
-	await(t, "a check runs", func() bool { return board.count(s.Address) == 1 })
+	await.True(t, "a check runs", func() bool { return board.count(s.Address) == 1 })
 	p.end()
 	<-p.ended
 	p.Set([]Target{server(2)})
@@ -289,12 +290,12 @@ func TestAServerThatAnswersAgainIsToldToWait(t *testing.T) {
 	s.Health.Rise = 200
 	board.set(s.Address, "connection refused")
 	p.Set([]Target{s})
-	await(t, "it is unhealthy", func() bool { return p.last(1).Detail != "" })
+	await.True(t, "it is unhealthy", func() bool { return p.last(1).Detail != "" })
 	board.set(s.Address, "")
 	const want = "connect: connection refused; answers again, 200 good checks in a row are needed"
-	await(t, "its detail says so", func() bool { return p.all(1).Detail == want })
+	await.True(t, "its detail says so", func() bool { return p.all(1).Detail == want })
 	before := board.count(s.Address)
-	await(t, "it stays so", func() bool { return board.count(s.Address) > before+5 })
+	await.True(t, "it stays so", func() bool { return board.count(s.Address) > before+5 })
 	if have := p.all(1); have.Detail != want || have.Healthy {
 		t.Errorf("%+v", have)
 	}
@@ -310,7 +311,7 @@ func TestACheckThatWentStraightSaysWhy(t *testing.T) {
 	s.Address, s.Port = at.Addr(), at.Port()
 	s.Health.Timeout = model.Duration(patience)
 	p.Set([]Target{s})
-	await(t, "it is healthy", func() bool { return p.all(1).Healthy })
+	await.True(t, "it is healthy", func() bool { return p.all(1).Healthy })
 	if have := p.all(1).Straight; have != "the VIP is this host's own" {
 		t.Errorf("straight because %q", have)
 	}
@@ -322,7 +323,7 @@ func TestAHostThatHasRunOutOfSomethingJudgesNobody(t *testing.T) {
 		return nil, Remarks{}, &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}
 	}})
 	p.Set([]Target{server(1)})
-	await(t, "checks are skipped", func() bool { return p.Skipped().Checks > 5 })
+	await.True(t, "checks are skipped", func() bool { return p.Skipped().Checks > 5 })
 	if have := p.All(); have != nil {
 		t.Errorf("judged: %+v", have)
 	}
@@ -344,7 +345,7 @@ func TestThousandsOfTargetsAreChecked(t *testing.T) {
 		targets = append(targets, s)
 	}
 	p.Set(targets)
-	await(t, "all are known", func() bool { return len(p.All()) == 5000 })
+	await.True(t, "all are known", func() bool { return len(p.All()) == 5000 })
 	down := 0
 	for _, r := range p.All() {
 		if !r.Healthy {

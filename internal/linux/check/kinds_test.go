@@ -23,6 +23,7 @@ import (
 	grpchealth "google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -359,7 +360,7 @@ func TestAProgramThatHangsIsKilledWithItsChildren(t *testing.T) {
 		said <- err
 	}()
 	var content []byte
-	await(t, "the child runs", func() bool {
+	await.True(t, "the child runs", func() bool {
 		content, _ = os.ReadFile(mark)
 		return strings.HasSuffix(string(content), "\n")
 	})
@@ -369,7 +370,7 @@ func TestAProgramThatHangsIsKilledWithItsChildren(t *testing.T) {
 	}
 	child, err := strconv.Atoi(strings.TrimSpace(string(content)))
 	must(t, err)
-	await(t, "the child is gone", func() bool { return dead(child) })
+	await.True(t, "the child is gone", func() bool { return dead(child) })
 }
 
 // dead processes are gone, or wait for init to notice.
@@ -395,7 +396,7 @@ func TestAProgramThatEndedWellInTimeIsNotTimedOut(t *testing.T) {
 		_, err := New(Options{Exec: Exec{Any: true}}).attempt(ctx, target("192.0.2.7:80", shell("sleep 30 & echo $$ > "+mark)))
 		said <- err
 	}()
-	await(t, "the program is over", func() bool {
+	await.True(t, "the program is over", func() bool {
 		content, _ := os.ReadFile(mark)
 		pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
 		return err == nil && dead(pid)
@@ -441,7 +442,7 @@ http {
 	must(t, nginx.Start())
 	defer nginx.Process.Kill()
 	p := New(Options{Exec: Exec{Any: true}})
-	await(t, "nginx listens", func() bool {
+	await.True(t, "nginx listens", func() bool {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			conn.Close()
@@ -454,15 +455,4 @@ http {
 	must(t, nginx.Process.Kill())
 	nginx.Wait()
 	expect(t, p, target(address, model.Health{Check: model.CheckHTTP, Path: "/ok"}), "connect: connection refused")
-}
-
-// await polls, as what it waits for is in other processes.
-func await(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !done(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %s", what, patience)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
 }

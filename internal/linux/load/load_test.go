@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -39,29 +40,13 @@ func start(t *testing.T, space *netspace.Space, o Options, interval time.Duratio
 	return s, reports
 }
 
-// awaitReport returns the first report that is as wanted.
-func awaitReport(t *testing.T, reports <-chan Report, what string, wanted func(Report) bool) Report {
-	t.Helper()
-	var last Report
-	for end := time.After(deadline); ; {
-		select {
-		case last = <-reports:
-			if wanted(last) {
-				return last
-			}
-		case <-end:
-			t.Fatalf("no report in which %s; the last one: %+v", what, last)
-		}
-	}
-}
-
 func TestReportsTellConnectionsAndTheirMean(t *testing.T) {
 	space := newSpace(t)
 	listener := listen(t, space, "0.0.0.0:80", 16)
 	slow := Options{MostCPU: 100} // a machine on which a sample takes long still takes all of them
 	s, reports := start(t, space, slow, 50*time.Millisecond, service("web", vip4, 80), service("six", vip6, 80),
 		Service{Name: "dns", Protocol: model.ProtocolUDP, VIP: service("", vip4).VIP, Ports: []uint16{53}})
-	r := awaitReport(t, reports, "web is idle", func(r Report) bool { return len(r.Services) == 2 && r.HasCPU })
+	r := await.Value(t, reports, "web is idle", func(r Report) bool { return len(r.Services) == 2 && r.HasCPU })
 	if r.Services[0] != (ServiceLoad{Service: "web"}) || r.CPUs < 1 || r.Samples < 1 {
 		t.Errorf("have %+v", r)
 	}
@@ -73,22 +58,22 @@ func TestReportsTellConnectionsAndTheirMean(t *testing.T) {
 	}
 	dial(t, space, vip4+":80", 6)
 	accept(t, listener, 4)
-	awaitReport(t, reports, "four are accepted, two wait, and the mean has come up", func(r Report) bool {
+	await.Value(t, reports, "four are accepted, two wait, and the mean has come up", func(r Report) bool {
 		return len(r.Services) > 0 && r.Services[0] == ServiceLoad{"web", 4, 2, 6}
 	})
 	s.SetServices([]Service{service("other", vip4, 80)})
-	awaitReport(t, reports, "there is the other service", func(r Report) bool {
+	await.Value(t, reports, "there is the other service", func(r Report) bool {
 		return len(r.Services) == 1 && r.Services[0] == ServiceLoad{"other", 4, 2, 6}
 	})
 	s.SetServices(nil)
-	awaitReport(t, reports, "there are no services", func(r Report) bool { return len(r.Services) == 0 && len(r.Unavailable) == 0 })
+	await.Value(t, reports, "there are no services", func(r Report) bool { return len(r.Services) == 0 && len(r.Unavailable) == 0 })
 }
 
 func TestSamplersThatCannotKeepUpSaySo(t *testing.T) {
 	space := newSpace(t)
 	listen(t, space, "0.0.0.0:80", 1)
 	_, reports := start(t, space, Options{MostCPU: 1e-3}, 10*time.Millisecond, service("web", vip4, 80))
-	r := awaitReport(t, reports, "it is said", func(r Report) bool { return len(r.Unavailable) > 0 })
+	r := await.Value(t, reports, "it is said", func(r Report) bool { return len(r.Unavailable) > 0 })
 	if said := r.Unavailable[0]; !strings.HasPrefix(said, "a report every 10ms: one sample takes ") || !strings.HasSuffix(said, "to take at most 0.1 % of a CPU") {
 		t.Errorf("it says %q", said)
 	}
@@ -97,7 +82,7 @@ func TestSamplersThatCannotKeepUpSaySo(t *testing.T) {
 func TestWhatDoesNotWorkIsReported(t *testing.T) {
 	space := newSpace(t)
 	_, reports := start(t, space, Options{Cgroup: "/none"}, 10*time.Millisecond, service("web", vip4, 80))
-	r := awaitReport(t, reports, "it is said", func(r Report) bool { return len(r.Unavailable) > 0 })
+	r := await.Value(t, reports, "it is said", func(r Report) bool { return len(r.Unavailable) > 0 })
 	if r.HasCPU || !strings.HasPrefix(r.Unavailable[0], "cpu: read the CPU time of control group /none: ") {
 		t.Errorf("have %+v", r)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -53,18 +54,14 @@ func newSpace(t testing.TB) *netspace.Space {
 // awaitLocal waits until an IPv6 address takes packets, which is a moment after it has been added.
 func awaitLocal(t testing.TB, space *netspace.Space, address net.IP) {
 	t.Helper()
-	for end := time.Now().Add(deadline); time.Now().Before(end); {
-		var local bool
+	await.True(t, address.String()+" takes packets", func() (local bool) {
 		check(t, space.Do(func() error {
 			routes, err := netlink.RouteGet(address)
 			local = err == nil && routes[0].Type == unix.RTN_LOCAL
 			return nil
 		}))
-		if local {
-			return
-		}
-	}
-	t.Fatalf("%s takes no packets", address)
+		return local
+	})
 }
 
 func check(t testing.TB, err error) {
@@ -137,44 +134,44 @@ func service(name, vip string, ports ...uint16) Service {
 	return Service{Name: name, VIP: netip.MustParseAddr(vip), Ports: ports}
 }
 
-// await counts until it is what is wanted: the last segments of a handshake may be under way.
-func await(t *testing.T, s *sockets, services []Service, want ...count) {
+// awaitCounts counts until it is what is wanted: the last segments of a handshake may be under way.
+func awaitCounts(t *testing.T, s *sockets, services []Service, want ...count) {
 	t.Helper()
 	target := newTargets(services)
 	have := make([]count, len(services))
-	for end := time.Now().Add(deadline); time.Now().Before(end); {
+	await.Nil(t, "the counts are right", func() error {
 		check(t, s.count(target, have))
-		if slices.Equal(have, want) {
-			return
+		if !slices.Equal(have, want) {
+			return fmt.Errorf("have %v, want %v", have, want)
 		}
-	}
-	t.Fatalf("have %v, want %v", have, want)
+		return nil
+	})
 }
 
 func TestConnectionsOfAServiceAreCounted(t *testing.T) {
 	space := newSpace(t)
 	s := inSpace(t, space)
 	services := []Service{service("four", vip4, 80, 81), service("six", vip6, 80), service("other", other4, 80)}
-	await(t, s, services, count{}, count{}, count{})
+	awaitCounts(t, s, services, count{}, count{}, count{})
 	wild4, wild6 := listen(t, space, "0.0.0.0:80", 64), listen(t, space, "[::1]:9", 64)
 	both := listen(t, space, "[::]:81", 64) // takes IPv4, too
 	six := listen(t, space, "["+vip6+"]:80", 64)
 	_ = wild6
 	dial(t, space, vip4+":80", 5)
 	accept(t, wild4, 5)
-	await(t, s, services, count{accepted: 5}, count{}, count{})
+	awaitCounts(t, s, services, count{accepted: 5}, count{}, count{})
 	dial(t, space, vip4+":81", 2)
-	await(t, s, services, count{accepted: 5, waiting: 2}, count{}, count{})
+	awaitCounts(t, s, services, count{accepted: 5, waiting: 2}, count{}, count{})
 	accept(t, both, 1)
-	await(t, s, services, count{accepted: 6, waiting: 1}, count{}, count{})
+	awaitCounts(t, s, services, count{accepted: 6, waiting: 1}, count{}, count{})
 	dial(t, space, "["+vip6+"]:80", 3)
 	accept(t, six, 3)
-	await(t, s, services, count{accepted: 6, waiting: 1}, count{accepted: 3}, count{})
+	awaitCounts(t, s, services, count{accepted: 6, waiting: 1}, count{accepted: 3}, count{})
 	dial(t, space, other4+":80", 4) // the same listening socket, another service
-	await(t, s, services, count{accepted: 6, waiting: 1}, count{accepted: 3}, count{waiting: 4})
+	awaitCounts(t, s, services, count{accepted: 6, waiting: 1}, count{accepted: 3}, count{waiting: 4})
 	dial(t, space, other4+":81", 1) // no service at all
 	dial(t, space, "["+vip6+"]:81", 1)
-	await(t, s, services, count{accepted: 6, waiting: 1}, count{accepted: 3}, count{waiting: 4})
+	awaitCounts(t, s, services, count{accepted: 6, waiting: 1}, count{accepted: 3}, count{waiting: 4})
 }
 
 func TestAFullAcceptQueueIsCountedAsTheKernelDoes(t *testing.T) {
@@ -182,7 +179,7 @@ func TestAFullAcceptQueueIsCountedAsTheKernelDoes(t *testing.T) {
 	s := inSpace(t, space)
 	listener := listen(t, space, "0.0.0.0:80", 6)
 	dial(t, space, vip4+":80", 7) // the kernel lets one more in than the backlog says
-	await(t, s, []Service{service("web", vip4, 80)}, count{waiting: 7})
+	awaitCounts(t, s, []Service{service("web", vip4, 80)}, count{waiting: 7})
 	var queue uint32
 	check(t, space.Do(func() error {
 		list, err := netlink.SocketDiagTCP(unix.AF_INET)
@@ -197,7 +194,7 @@ func TestAFullAcceptQueueIsCountedAsTheKernelDoes(t *testing.T) {
 		t.Errorf("the queue is %d long", queue)
 	}
 	accept(t, listener, 7)
-	await(t, s, []Service{service("web", vip4, 80)}, count{accepted: 7})
+	awaitCounts(t, s, []Service{service("web", vip4, 80)}, count{accepted: 7})
 }
 
 func TestClosedConnectionsCountUntilTheClientHasEverything(t *testing.T) {
@@ -208,9 +205,9 @@ func TestClosedConnectionsCountUntilTheClientHasEverything(t *testing.T) {
 	clients := dial(t, space, vip4+":80", 2)
 	servers := accept(t, listener, 2)
 	check(t, clients[0].Close()) // the server has not noticed: CLOSE_WAIT
-	await(t, s, web, count{accepted: 2})
+	awaitCounts(t, s, web, count{accepted: 2})
 	check(t, unix.Close(servers[0]))
-	await(t, s, web, count{accepted: 1})
+	awaitCounts(t, s, web, count{accepted: 1})
 
 	check(t, unix.SetNonblock(servers[1], true))
 	var err error
@@ -218,9 +215,9 @@ func TestClosedConnectionsCountUntilTheClientHasEverything(t *testing.T) {
 		_, err = unix.Write(servers[1], block)
 	}
 	check(t, unix.Close(servers[1]))
-	await(t, s, web, count{accepted: 1}) // what was written is on its way: FIN_WAIT1
+	awaitCounts(t, s, web, count{accepted: 1}) // what was written is on its way: FIN_WAIT1
 	go io.Copy(io.Discard, clients[1])
-	await(t, s, web, count{})
+	awaitCounts(t, s, web, count{})
 }
 
 // Beyond mostConditions the kernel lists everything and this package looks it up.
@@ -242,7 +239,7 @@ func TestConnectionsOfManyServicesAreCounted(t *testing.T) {
 				listen(t, space, address, 4)
 				want[i].waiting = uint32(len(dial(t, space, address, 3)))
 			}
-			await(t, s, services, want...)
+			awaitCounts(t, s, services, want...)
 		})
 	}
 }

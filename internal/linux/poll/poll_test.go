@@ -16,6 +16,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/ballast-lb/ballast/internal/await"
 )
 
 const deadline = 30 * time.Second
@@ -45,22 +47,6 @@ func start(t *testing.T, o Options, targets ...Target) (p *Poller, results <-cha
 		<-done
 	})
 	return p, channel
-}
-
-// await returns the first result that is as wanted.
-func await(t *testing.T, results <-chan Result, what string, wanted func(Result) bool) Result {
-	t.Helper()
-	var last Result
-	for end := time.After(deadline); ; {
-		select {
-		case last = <-results:
-			if wanted(last) {
-				return last
-			}
-		case <-end:
-			t.Fatalf("no result in which %s; the last one: %+v", what, last)
-		}
-	}
 }
 
 func serve(t *testing.T, handler http.HandlerFunc) string {
@@ -109,7 +95,7 @@ func TestRatesSurviveARestartOfTheApplication(t *testing.T) {
 		})
 		_, results := start(t, Options{Transport: app}, Target{Service: "web", ID: 3, URL: "http://s3/load", Interval: 10 * time.Millisecond})
 		for i, want := range [][2]uint64{{0, 0}, {50, 1}, {0, 0}, {30, 0}, {7, 2}, {0, 0}} {
-			r := await(t, results, "there is one", func(Result) bool { return true })
+			r := await.Value(t, results, "there is one", func(Result) bool { return true })
 			if (r.Err != nil) != (i == 2) || r.Answered != want[0] || r.Failed != want[1] || r.Service != "web" || r.ID != 3 {
 				t.Errorf("result %d: %+v", i, r)
 			}
@@ -140,7 +126,7 @@ func TestErrorsNameTheURL(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			_, results := start(t, Options{}, Target{URL: c.url, Interval: 100 * time.Millisecond})
 			tooLate := func(err error) bool { return err != nil && strings.HasSuffix(err.Error(), "context deadline exceeded") }
-			r := await(t, results, "it says "+c.want, func(r Result) bool { // on a busy machine others may take too long, too
+			r := await.Value(t, results, "it says "+c.want, func(r Result) bool { // on a busy machine others may take too long, too
 				return !tooLate(r.Err) || strings.HasSuffix(r.Err.Error(), c.want)
 			})
 			if r.Err == nil || !strings.HasSuffix(r.Err.Error(), c.want) || !strings.HasPrefix(r.Err.Error(), "poll "+c.url+": ") {
@@ -182,7 +168,7 @@ func TestPollsAreBounded(t *testing.T) {
 		}
 		_, results := start(t, Options{Most: most, Transport: app}, all...)
 		counts := make(map[uint16]int)
-		await(t, results, "all have answered", func(r Result) bool {
+		await.Value(t, results, "all have answered", func(r Result) bool {
 			check(t, r.Err)
 			counts[r.ID]++
 			return len(counts) == targets && counts[1] > 3
@@ -210,7 +196,7 @@ func TestApplicationsThatDoNotAnswerHoldUpNoOthers(t *testing.T) {
 		}
 		began, polls := time.Now(), 0
 		_, results := start(t, Options{Transport: app}, all...)
-		await(t, results, "the live one has answered 10 times", func(r Result) bool {
+		await.Value(t, results, "the live one has answered 10 times", func(r Result) bool {
 			if r.Service == "live" && r.Err == nil {
 				polls++
 			}
@@ -231,15 +217,15 @@ func TestTargetsComeAndGo(t *testing.T) {
 	says := func(id uint16, outstanding float64) func(Result) bool {
 		return func(r Result) bool { return r.Err == nil && r.ID == id && r.Status.Outstanding == outstanding }
 	}
-	await(t, results, "2 says 20", says(2, 20))
+	await.Value(t, results, "2 says 20", says(2, 20))
 	p.Set([]Target{target(2, "21"), target(3, "30")})
-	await(t, results, "2 says 21", says(2, 21))
-	await(t, results, "3 says 30", says(3, 30))
+	await.Value(t, results, "2 says 21", says(2, 21))
+	await.Value(t, results, "3 says 30", says(3, 30))
 	for len(results) > 0 {
 		<-results
 	}
 	seen := 0
-	await(t, results, "some time has passed", func(r Result) bool {
+	await.Value(t, results, "some time has passed", func(r Result) bool {
 		if r.ID == 1 {
 			t.Error("1 is still asked")
 		}
@@ -266,7 +252,7 @@ func TestServersAreNotAskedInStep(t *testing.T) {
 		}
 		_, results := start(t, Options{Transport: app}, all...)
 		for range servers * rounds {
-			await(t, results, "there is one", func(Result) bool { return true })
+			await.Value(t, results, "there is one", func(Result) bool { return true })
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -344,7 +330,7 @@ server { listen %[2]s; location = /load { stub_status; } location = /blob { root
 func TestOutstandingRequestsOfNginxAreThoseThatItWorksOn(t *testing.T) {
 	address := startNginx(t)
 	_, results := start(t, Options{}, Target{URL: "http://" + address + "/load", Interval: 20 * time.Millisecond})
-	first := await(t, results, "nginx is idle", func(r Result) bool { return r.Err == nil && r.Status.Outstanding == 0 })
+	first := await.Value(t, results, "nginx is idle", func(r Result) bool { return r.Err == nil && r.Status.Outstanding == 0 })
 	for range 2 { // kept alive, without a request
 		idle, err := net.Dial("tcp", address)
 		check(t, err)
@@ -361,7 +347,7 @@ func TestOutstandingRequestsOfNginxAreThoseThatItWorksOn(t *testing.T) {
 		_, err = io.ReadFull(slow.Body, make([]byte, 16))
 		check(t, err)
 	}
-	r := await(t, results, "three requests are outstanding", func(r Result) bool { return r.Err == nil && r.Status.Outstanding == 3 })
+	r := await.Value(t, results, "three requests are outstanding", func(r Result) bool { return r.Err == nil && r.Status.Outstanding == 3 })
 	if r.Status.Answered < first.Status.Answered+5 || r.Status.Failed != 0 {
 		t.Errorf("first %+v, then %+v", first, r)
 	}

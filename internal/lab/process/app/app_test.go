@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/ballast-lb/ballast/internal/await"
 )
 
 // start serves on a free port and returns its address.
@@ -59,16 +61,17 @@ func TestASleepingServerDoesItsWorkAtItsSpeed(t *testing.T) {
 // awaitOutstanding waits until so many requests have begun.
 func awaitOutstanding(t *testing.T, url string, want float64) {
 	t.Helper()
-	var load map[string]float64
-	for end := time.Now().Add(30 * time.Second); load["outstanding"] != want; {
-		if time.Now().After(end) {
-			t.Fatalf("load: %v", load)
-		}
+	await.Nil(t, fmt.Sprintf("%g requests have begun", want), func() error {
+		var load map[string]float64
 		_, body, _ := get(t, url+"/load")
 		if err := json.Unmarshal([]byte(body), &load); err != nil {
 			t.Fatal(err)
 		}
-	}
+		if load["outstanding"] != want {
+			return fmt.Errorf("load: %v", load)
+		}
+		return nil
+	})
 }
 
 // The long one is not waited for where the short one is served beside it.

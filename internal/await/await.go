@@ -1,0 +1,56 @@
+// Package await is how tests wait: for conditions, never for time to pass. Its deadline is one that only a failure reaches.
+package await
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// Implementation constants.
+const (
+	deadline = time.Minute
+	interval = 2 * time.Millisecond // between two looks
+)
+
+var errNotYet = errors.New("it is not")
+
+// Nil looks until the condition returns nil. What it returned last is why the test fails.
+func Nil(t testing.TB, what string, condition func() error) {
+	t.Helper()
+	for end := time.Now().Add(deadline); ; time.Sleep(interval) {
+		err := condition()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("wait until %s: not within %v: %v", what, deadline, err)
+		}
+	}
+}
+
+// True looks until the condition is true.
+func True(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	Nil(t, what, func() error {
+		if condition() {
+			return nil
+		}
+		return errNotYet
+	})
+}
+
+// Value returns the first of the values that is as wanted.
+func Value[T any](t testing.TB, values <-chan T, what string, wanted func(T) bool) (value T) {
+	t.Helper()
+	for end := time.After(deadline); ; {
+		select {
+		case value = <-values:
+			if wanted(value) {
+				return value
+			}
+		case <-end:
+			t.Fatalf("wait until %s: not within %v; the last: %+v", what, deadline, value)
+		}
+	}
+}

@@ -20,6 +20,7 @@ type Fleet struct {
 	Services   []*Service `yaml:"services"`
 }
 
+// Keys are the keys of placement and of cookies, in hexadecimal.
 type Keys struct {
 	Placement string            `yaml:"placement"`
 	Current   uint32            `yaml:"current"`
@@ -76,6 +77,7 @@ type Table struct {
 	Scrubber    string `yaml:"scrubber,omitempty"`
 }
 
+// Member is a server of a service.
 type Member struct {
 	Name    string  `yaml:"name"`
 	Address string  `yaml:"address"`
@@ -93,6 +95,7 @@ type Node struct {
 	State   string `yaml:"state,omitempty"`
 }
 
+// New makes a fleet of services with keys of its own.
 func New(random *rand.Rand, services ...*Service) *Fleet {
 	return &Fleet{
 		Keys: Keys{
@@ -103,6 +106,7 @@ func New(random *rand.Rand, services ...*Service) *Fleet {
 	}
 }
 
+// RandomKey makes a key of placement or of an epoch.
 func RandomKey(random *rand.Rand) string {
 	key := make([]byte, 16)
 	for i := range key {
@@ -142,6 +146,7 @@ func (s *Service) Drain(i int) {
 	}
 }
 
+// Remove takes server i out of a service.
 func (s *Service) Remove(i int) {
 	s.Servers = slices.DeleteFunc(s.Servers, func(m Member) bool { return m.ID == uint16(i) })
 }

@@ -94,6 +94,7 @@ func (r *Result) Measure(name string, value float64) {
 	r.Measurements[name] = value
 }
 
+// AddTrial adds what a trial showed, apart for those of the baseline.
 func (r *Result) AddTrial(outcome world.Result, baseline bool) {
 	r.Trials = append(r.Trials, outcome)
 	if baseline {

@@ -60,7 +60,7 @@ func (s *Scenario) Run(ctx context.Context, options Options) (Result, error) {
 	defer cancel()
 	result := Result{Scenario: s.Name, Promise: s.Promise, Seed: options.Seed}
 	options.Progress("scenario %s, seed %d: %s", s.Name, options.Seed, s.Promise)
-	pace.Machine() // is measured from now on
+	pace.Begin()
 	begin := time.Now()
 	err := s.Do(&Run{Options: options, Context: ctx, Result: &result})
 	result.Seconds = world.Round(time.Since(begin))

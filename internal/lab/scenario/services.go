@@ -41,6 +41,7 @@ func LocalService(vip string) *fleet.Service {
 // Policies are all of them. Those that follow load get new weights ten times a second.
 var Policies = []string{"hash", "maglev", "rr", "wrr", "p2c", "least", "awrr", "awfd", "wcmp", "lcf"}
 
+// FollowsLoad tells whether a policy goes by the load of servers.
 func FollowsLoad(dispatch string) bool {
 	return slices.Contains([]string{"awrr", "awfd", "lcf"}, dispatch)
 }
@@ -55,6 +56,7 @@ func PolicyService(vip, dispatch string) *fleet.Service {
 	return one
 }
 
+// ThroughService has its answers pass the load balancers, which write its cookies.
 func ThroughService(forward string) *fleet.Service {
 	return &fleet.Service{Name: "web", VIP: VIP4, Ports: []uint16{80}, Forward: forward, Return: "through",
 		Dispatch: "rr", Affinity: "cookie", CookieBits: 8}

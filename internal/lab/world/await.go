@@ -13,11 +13,13 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/pace"
 )
 
+// PollInterval is between two looks at a condition.
 const PollInterval = 20 * time.Millisecond
 
 // hopeless marks a condition that can no longer come true.
 type hopeless struct{ error }
 
+// StopWaiting makes an error one that ends the wait: the condition can no longer come true.
 func StopWaiting(err error) error { return hopeless{err} }
 
 // overdue is a condition that has not come true in time.
@@ -46,7 +48,7 @@ func Await(ctx context.Context, within time.Duration, what string, condition fun
 		}
 		select {
 		case <-ticker.C:
-			if pace.Machine().Since(begin) > within {
+			if pace.Since(begin) > within {
 				return &overdue{what, within, err}
 			}
 		case <-ctx.Done():

@@ -110,7 +110,7 @@ func removeCgroup(group string) error {
 		if err == nil || errors.Is(err, os.ErrNotExist) {
 			return nil
 		}
-		if pace.Machine().Since(begin) > stopGrace {
+		if pace.Since(begin) > stopGrace {
 			return fmt.Errorf("remove cgroup %s: %w", group, err)
 		}
 	}

@@ -77,6 +77,7 @@ func (c *Command) Wait(ctx context.Context, within time.Duration, ok bool) error
 	return nil
 }
 
+// Line is what was typed, but for the name of the program.
 func (c *Command) Line() string { return strings.Join(c.command.Args[1:], " ") }
 
 // Tell types a command that must succeed, and returns what it says.

@@ -56,6 +56,7 @@ func (t *Trial) StartMember(node string) error {
 	return err
 }
 
+// StartController starts a controller, or starts it again.
 func (t *Trial) StartController(node string) (err error) {
 	var etcd []string
 	for i := range t.Topology.EtcdMembers {
@@ -69,6 +70,7 @@ func (t *Trial) StartController(node string) (err error) {
 	return err
 }
 
+// AwaitController waits until a controller listens.
 func (t *Trial) AwaitController(node string) error {
 	err := t.AwaitPort(t.Context, t.Controllers[node], node, netip.AddrPortFrom(manageAddress(node), controlPort))
 	t.Controllers[node].ready.Store(err == nil)

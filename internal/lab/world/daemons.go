@@ -112,6 +112,7 @@ func (l *Lab) awaitConfig(ctx context.Context, d *Daemon, content []byte) error 
 	})
 }
 
+// AgentStatus asks the agent of a node how it is.
 func (t *Trial) AgentStatus(node string) (status api.AgentStatus, err error) {
 	err = t.Client(node).Get(t.Context, api.PathStatus, &status)
 	return status, err

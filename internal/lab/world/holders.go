@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/pace"
 )
 
+// HolderPort is where servers accept them.
 const HolderPort = 7000
 
 // Holder is one of them.
@@ -70,6 +71,7 @@ func (h *Holders) accept(listener net.Listener, name string) {
 	}
 }
 
+// Close ends them all.
 func (h *Holders) Close() {
 	for _, listener := range h.listeners {
 		listener.Close()

@@ -106,7 +106,7 @@ func removeLab(id string) (Removed, error) {
 // still be dying, and writing.
 func removeDir(dir string) error {
 	var err error
-	for begin := time.Now(); pace.Machine().Since(begin) < stopGrace; time.Sleep(PollInterval) {
+	for begin := time.Now(); pace.Since(begin) < stopGrace; time.Sleep(PollInterval) {
 		if err = os.RemoveAll(dir); err == nil {
 			return nil
 		}

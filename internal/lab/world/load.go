@@ -118,6 +118,7 @@ type Tally struct {
 
 const examplesMax = 8
 
+// Add counts a connection that has ended.
 func (t *Tally) Add(c traffic.Connection) {
 	if t.BrokenBy == nil {
 		t.BrokenBy, t.BrokenFlows = map[traffic.Class]int{}, map[string]int{}

@@ -22,6 +22,7 @@ const (
 	certificatesLife = 24 * time.Hour
 )
 
+// ControllerName and MemberName are the nodes of controller and etcd member i (1-based).
 func ControllerName(i int) string { return fmt.Sprintf("c%d", i) }
 func MemberName(i int) string     { return fmt.Sprintf("e%d", i) }
 

@@ -91,6 +91,7 @@ func (p *Process) Kill() {
 	<-p.Exited
 }
 
+// Signal sends a signal to the process, which may end of it.
 func (p *Process) Signal(signal syscall.Signal) {
 	p.wanted.Store(true)
 	_ = p.command.Process.Signal(signal)

@@ -18,6 +18,7 @@ const (
 	nodeFall     = 4    // checks in a row that fail: a node that a busy machine holds up is not dead
 )
 
+// SecondName is the node of load balancer i (1-based) of the second tier.
 func SecondName(i int) string { return fmt.Sprintf("%s%d", secondPrefix, i) }
 
 // isSecond tells whether a node is a load balancer of the second tier.

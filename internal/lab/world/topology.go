@@ -113,6 +113,7 @@ func prefix(format string, arguments ...any) netip.Prefix {
 	return netip.MustParsePrefix(fmt.Sprintf(format, arguments...))
 }
 
+// LBName and ServerName are the nodes of load balancer and server i (1-based).
 func LBName(i int) string     { return fmt.Sprintf("lb%d", i) }
 func ServerName(i int) string { return fmt.Sprintf("s%d", i) }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/link"
 )
 
+// Stall is how long a connection may go without progress.
 const Stall = 15 * time.Second
 
 // Setup says what a trial starts with.
@@ -225,6 +226,7 @@ func (t *Trial) Apply() error {
 	return nil
 }
 
+// Round is a time in seconds, to the millisecond.
 func Round(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
 
 // Generate starts traffic to the trial's services.
@@ -392,6 +394,7 @@ func (t *Trial) Drain(i int) {
 // AddKey adds the cookie key of an epoch that nobody writes yet.
 func (t *Trial) AddKey(epoch uint32) { t.Fleet.Keys.Cookie[epoch] = fleet.RandomKey(t.Random) }
 
+// Snapshot is the state of the trial now.
 func (t *Trial) Snapshot(scenario string) Snapshot {
 	now := Snapshot{
 		Scenario: scenario, Trial: t.Setup.Name, Baseline: t.Setup.Baseline,

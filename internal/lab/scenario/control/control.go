@@ -204,7 +204,7 @@ func resumes(t *world.Trial, result *scenario.Result, what string, wait func() e
 	if err := wait(); err != nil {
 		return err
 	}
-	took := pace.Machine().Since(begin)
+	took := pace.Since(begin)
 	result.Measure("resume_seconds_after_"+what, world.Round(took))
 	result.Expect(took <= world.ResumeMax, "it took %v until weights and health followed after %s", took, what)
 	return nil
@@ -225,7 +225,7 @@ func longestStandstill(t *world.Trial, lb string) (longest time.Duration, err er
 		if err := t.AwaitNewWeights(lb, before, world.ResumeMax); err != nil {
 			return 0, err
 		}
-		longest, last = max(longest, pace.Machine().Since(last)), time.Now()
+		longest, last = max(longest, pace.Since(last)), time.Now()
 		if before, err = t.Weights(lb); err != nil {
 			return 0, err
 		}

@@ -251,7 +251,7 @@ func (d *drainTrial) drain1() error {
 	}
 	late := waiting.Ended.Sub(last)
 	d.result.Measure("seconds_of_waiting_after_the_last", world.Round(late))
-	d.result.Expect(pace.Machine().Between(waiting.Ended, last) < drainEarly && pace.Machine().Between(last, waiting.Ended) < drainSlack, "the wait ended %v after the last connection of s1", late)
+	d.result.Expect(pace.Between(waiting.Ended, last) < drainEarly && pace.Between(last, waiting.Ended) < drainSlack, "the wait ended %v after the last connection of s1", late)
 	if err := d.Busy(d.shorts, 40); err != nil {
 		return err
 	}
@@ -324,7 +324,7 @@ func (d *drainTrial) drain2() (err error) {
 		return fmt.Errorf("read what drain --wait says: %w: %q", err, waiting.Said.String())
 	}
 	saidAt := waiting.Began.Add(time.Duration(said.Seconds * float64(time.Second)))
-	d.result.Expect(said.Cut && said.Exact && said.Connections > 0 && said.Connections <= held && said.Seconds >= drainDeadline.Seconds() && pace.Machine().Between(waiting.Began, saidAt) <= drainDeadline+drainSlack,
+	d.result.Expect(said.Cut && said.Exact && said.Connections > 0 && said.Connections <= held && said.Seconds >= drainDeadline.Seconds() && pace.Between(waiting.Began, saidAt) <= drainDeadline+drainSlack,
 		"of %d connections of s2 and a deadline of %v the command said %q", held, drainDeadline, waiting.Said.String())
 	err = d.Until(d.holding, world.Stall, "no lasting download of s2 is open", func(p traffic.Progress) bool { return p.OpenByServer["s2"] == 0 })
 	if err != nil {
@@ -351,7 +351,7 @@ func (d *drainTrial) judgeCut(held int, begin, last time.Time) {
 	d.result.Measure("seconds_until_last_cut", world.Round(latest))
 	d.result.Expect(cut == held && held > 0, "%d of %d connections of s2 were cut", cut, held)
 	d.result.Expect(first >= drainDeadline, "the first connection of s2 was cut after %v, the deadline is %v", first, drainDeadline)
-	d.result.Expect(pace.Machine().Between(last, last.Add(latest)) <= drainDeadline+drainSlack+drainSilence, "the last connection of s2 was cut after %v, the deadline is %v", latest, drainDeadline)
+	d.result.Expect(pace.Between(last, last.Add(latest)) <= drainDeadline+drainSlack+drainSilence, "the last connection of s2 was cut after %v, the deadline is %v", latest, drainDeadline)
 }
 
 // drain3: a wait that ends in vain says what remains; undrained, the server gets new connections again.

@@ -83,5 +83,5 @@ func judgePower(result *scenario.Result, dead string, begin time.Time, connectio
 	result.Measure("seconds_until_last_reset", world.Round(last))
 	most := 2 * (checksTake(world.CheckFall) + healthDeadline)
 	result.Expect(first >= healthDeadline, "the first connection was cut after %v, before the deadline of %v", first, healthDeadline)
-	result.Expect(pace.Machine().Between(begin, begin.Add(last)) <= most+checkLate, "the last connection was reset after %v, not %v at most", last, most)
+	result.Expect(pace.Between(begin, begin.Add(last)) <= most+checkLate, "the last connection was reset after %v, not %v at most", last, most)
 }

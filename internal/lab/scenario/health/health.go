@@ -113,7 +113,7 @@ func (h *healthTrial) timed(name string, since time.Time, i int, sick bool, most
 	if err := h.AwaitHealth(i, sick, lbs...); err != nil {
 		return err
 	}
-	took := pace.Machine().Since(since)
+	took := pace.Since(since)
 	h.result.Measure(name, world.Round(took))
 	h.result.Expect(took <= most+checkLate, "%s: %v, not %v at most", name, took, most)
 	return nil

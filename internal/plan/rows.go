@@ -12,7 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 )
 
-// The rows have the layout of bpf/state/service.h; the loader checks their sizes against BTF.
+// The rows have the layout of bpf/state/service.h; tests of internal/linux/lb and server compare every field with BTF.
 
 // VIPKey is struct vip_key. A zero port and protocol stand for the address itself, a zero port and formerVIP for one that was a VIP.
 type VIPKey struct {

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
@@ -25,15 +24,6 @@ import (
 // lbLayout names the shape of the pinned maps. A change of any map's key, value or meaning needs a new number: a process of
 // another layout then fills maps of its own and switches the program over, instead of misreading these.
 const lbLayout = "lb-v4"
-
-// The rows of plan are written as they are: their sizes must be those of the kernel's structs.
-var (
-	_ = [1]struct{}{}[unsafe.Sizeof(plan.ServiceRow{})-unsafe.Sizeof(lbService{})]
-	_ = [1]struct{}{}[unsafe.Sizeof(plan.ServerRow{})-unsafe.Sizeof(lbServer{})]
-	_ = [1]struct{}{}[unsafe.Sizeof(plan.SlotRow{})-unsafe.Sizeof(lbSlot{})]
-	_ = [1]struct{}{}[unsafe.Sizeof(plan.VIPKey{})-unsafe.Sizeof(lbVipKey{})]
-	_ = [1]struct{}{}[unsafe.Sizeof(plan.ReturnKey{})-unsafe.Sizeof(lbReturnKey{})]
-)
 
 // LB is the load balancer's program with its maps. Its methods are not safe for concurrent use, those of Counters, Connections, FlushCounts
 // and Trace are.
@@ -127,7 +117,7 @@ func (lb *LB) AcceptTunnels(address netip.Addr) error {
 
 func sizeLBMaps(spec *ebpf.CollectionSpec, l plan.Limits) {
 	services, servers := l.Rows()
-	verdicts := spec.Maps["verdict_counters"].MaxEntries / 4097
+	const verdicts = uint32(lbVerdictVERDICTS)
 	for name, entries := range map[string]uint32{
 		"service_rows": l.Services + 1, "turns": l.Services + 1, "verdict_counters": (l.Services + 1) * verdicts,
 		"services": services, "servers": servers, "server_rows": l.ServerIDs, "slots": l.Slots, "rounds": l.Rounds,

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"time"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
@@ -29,11 +28,6 @@ var keptMaps = []string{"hold_backs", "exceptions", "translated", "translated_ha
 
 // rowRest is how long a row that packets no longer find is left alone: one may still be reading it.
 const rowRest = time.Second
-
-var (
-	_ = [1]struct{}{}[unsafe.Sizeof(plan.AgentRow{})-unsafe.Sizeof(serverServed{})]
-	_ = [1]struct{}{}[unsafe.Sizeof(plan.VIPKey{})-unsafe.Sizeof(serverServedKey{})]
-)
 
 // Server is the server role's programs with their maps. Its methods are not safe for concurrent use, but for Counters.
 type Server struct {

@@ -35,14 +35,14 @@
 #include "carrier/carried.h"
 
 #include "affinity/placement.h"
+#include "affinity/cookie.h"
 #include "affinity/closing.h"
 #include "affinity/local_table.h"
-
-#include "steer/ladder.h"
-
 #include "affinity/table.h"
 #include "affinity/assign.h"
 #include "affinity/later.h"
+
+#include "steer/ladder.h"
 
 #include "role/fragments.h"
 

@@ -75,8 +75,8 @@ inline_always void assign_confirm(struct connection *c)
 		__sync_val_compare_and_swap(&c->owner.word, owner.word, owner.word ^ (__u64)(CONNECTION_NEW ^ CONNECTION_OPEN) << 48);
 }
 
-/* A suspect's packets visit the scrubber; the server is the next stop. Without a way to the scrubber, or from it on, they go straight. */
-inline_always _Bool assign_scrubber(struct decision *d, const struct connection *c)
+/* A suspect's packets visit the scrubber; the server is the next stop. Without a way to the scrubber, or from it on, they go straight: 0. */
+inline_always const struct server *assign_scrubber(const struct decision *d, const struct connection *c)
 {
 	const struct server *scrubber;
 
@@ -85,13 +85,11 @@ inline_always _Bool assign_scrubber(struct decision *d, const struct connection 
 	scrubber = server_by_id(d->service, d->service->scrubber);
 	if (!scrubber || !(scrubber->flags & SERVER_NEXT_HOP) || (scrubber->flags ^ d->server->flags) & SERVER_IPV6)
 		return 0;
-	d->stops[0] = d->id;
-	d->id = d->service->scrubber;
-	d->server = scrubber;
-	return 1;
+	return scrubber;
 }
 
-static __noinline enum verdict steer_by_table(const struct packet *p, struct decision *d)
+/* *scrubber: where the packet goes first. */
+inline_always enum verdict table_commit(const struct packet *p, struct decision *d, const struct server **scrubber)
 {
 	enum verdict verdict = FORWARDED_BY_COOKIE;
 	const struct service *service = d->service;
@@ -108,14 +106,13 @@ static __noinline enum verdict steer_by_table(const struct packet *p, struct dec
 		c = assign(p, d, &f, &entry, &verdict);
 	if (c && !table_count(c, service, p->length))
 		return DROPPED_OVER_LIMIT; /* the server will not know of it: neither shall we */
-	steer_learn(p, d, FORWARDED_BY_COOKIE);
+	closing_commit(p, d);
 	if (!c)
 		return verdict;
 	if (verdict != FORWARDED_ADDED)
 		verdict = FORWARDED_BY_TABLE;
 	if (p->tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT))
 		table_end(c, entry, &f, p->tcp_flags);
-	if (assign_scrubber(d, c))
-		verdict = FORWARDED_BY_SCRUBBER;
+	*scrubber = assign_scrubber(d, c);
 	return verdict;
 }

@@ -69,3 +69,18 @@ inline_always _Bool later_count(const struct packet *p, const struct service *se
 		later_flush(list);
 	return 1;
 }
+
+/* table_commit for the usual way, on which nothing about an entry changes but its counters. VERDICT_CONTINUE: this packet is another one. */
+inline_always enum verdict table_commit_usual(const struct packet *p, const struct decision *d)
+{
+	struct connection *c;
+	struct table_flow f;
+
+	table_place(&f, p, d->service, d->id);
+	if (later_count(p, d->service, &f, d->plain))
+		return FORWARDED_BY_TABLE;
+	c = table_find(d->service, &f, d->plain);
+	if (!c || !table_is_usual(c, p))
+		return VERDICT_CONTINUE;
+	return table_count(c, d->service, p->length) ? FORWARDED_BY_TABLE : DROPPED_OVER_LIMIT;
+}

@@ -2,22 +2,13 @@
 /* local_table.h - the baseline: what this node sent where, by 5-tuple, as Katran and Spotlight (V-D4) do. */
 #pragma once
 
-/* The server that the flow was given; NO_ID: none is known. */
-inline_always __u16 local_table_find(const struct packet *p, const struct service *service, _Bool quoted)
+/* What is known of the flow. */
+inline_always struct local_connection *local_table_find(const struct packet *p, const struct service *service)
 {
-	struct local_connection *c;
 	struct connection_key key;
 
 	connection_of(&key, p, service);
-	c = bpf_map_lookup_elem(&local_connections, &key);
-	if (!c)
-		return NO_ID;
-	if (!quoted) {
-		c->packets++;
-		c->bytes += p->length;
-		c->last = connection_clock();
-	}
-	return c->id;
+	return bpf_map_lookup_elem(&local_connections, &key);
 }
 
 /* 0: there is no room. */
@@ -37,4 +28,13 @@ static __noinline int local_table_remove(const struct packet *p, const struct se
 
 	connection_of(&key, p, service);
 	return bpf_map_delete_elem(&local_connections, &key);
+}
+
+inline_always void local_table_commit(const struct packet *p, const struct service *service, struct local_connection *c)
+{
+	c->packets++;
+	c->bytes += p->length;
+	c->last = connection_clock();
+	if (p->tcp_flags & TCP_FLAG_RST_BIT)
+		local_table_remove(p, service);
 }

@@ -16,19 +16,24 @@ struct {
 	__type(value, struct place);
 } turns SEC(".maps");
 
-/* Each CPU of each node begins at a place of its own: together they would all start with the same server. */
+inline_always struct place *place_in_turns(const struct service *service)
+{
+	__u32 number = service->number;
+
+	return bpf_map_lookup_elem(&turns, &number);
+}
+
+/* Whose turn it is; it is taken by place->turn++. Each CPU of each node begins at a place of its own: together they would all start with the same
+ * server. */
 inline_always __u64 next_turn(const struct service *service, struct place *place, __u32 count)
 {
 	if (!place->turn)
 		place->turn = bpf_get_prandom_u32();
-	return round_word(service, place->turn++ % count);
+	return round_word(service, place->turn % count);
 }
 
-inline_always __u16 dispatch_by_turns(const struct service *service)
+inline_always __u16 dispatch_by_turns(const struct service *service, struct place *place)
 {
-	__u32 number = service->number;
-	struct place *place = bpf_map_lookup_elem(&turns, &number);
-
 	if (!place || !service->rounds_count)
 		return NO_ID;
 	return turn_id(next_turn(service, place, service->rounds_count));

@@ -5,10 +5,11 @@
 #define UNUSUAL (-1)
 
 /* The same walk for a segment of the usual shape that goes to its server by IP in IP: nearly all there are. What is known of
- * them is constant here, so that it takes half the instructions. Does nothing to those that turn out to be others. */
+ * them is constant here, so that it takes half the instructions. Does nothing to those that turn out to be others: it first finds, then commits. */
 inline_always int usual_way(struct xdp_md *ctx, const struct packet *p)
 {
 	struct decision d = {};
+	struct finding f = {};
 	const __u32 *number = find_vip(p->destination, p->destination_port, p->protocol, p->ipv6);
 	int search = TIMESTAMP_ABSENT;
 	enum verdict verdict;
@@ -20,32 +21,17 @@ inline_always int usual_way(struct xdp_md *ctx, const struct packet *p)
 		return UNUSUAL;
 	if (carries_cookies(d.service))
 		search = read_timestamp(ctx, p, &d);
-	else if (d.service->affinity == AFFINITY_LOCAL_TABLE && p->tcp_flags & TCP_FLAG_RST_BIT)
-		return UNUSUAL; /* or it would be looked for again once it is removed */
-	verdict = steer(p, &d, search);
-	if (verdict == FORWARDED_BY_COOKIE && d.service->affinity == AFFINITY_TABLE)
-		verdict = FORWARDED_BY_TABLE;
+	verdict = steer_find(p, &d, &f, search);
 	if (!d.server || !(d.server->flags & SERVER_NEXT_HOP) || d.stops[0] | d.stops[1] ||
 	    p->length + outer_length(d.server, 0, 0) > d.server->mtu)
 		return UNUSUAL;
-	if (verdict == FORWARDED_BY_TABLE) {
-		struct table_flow flow;
-
-		table_place(&flow, p, d.service, d.id);
-		if (!later_count(p, d.service, &flow, d.plain)) {
-			struct connection *c = table_find(d.service, &flow, d.plain);
-
-			if (!c || !table_is_usual(c, p))
-				return UNUSUAL;
-			if (!table_count(c, d.service, p->length)) {
-				count_verdict(d.service->number, DROPPED_OVER_LIMIT, p->length);
-				return XDP_DROP;
-			}
-		}
+	verdict = steer_commit_usual(p, &d, &f, verdict);
+	if (verdict == VERDICT_CONTINUE)
+		return UNUSUAL;
+	if (verdict != DROPPED_OVER_LIMIT) {
+		count_server(d.server->counter, is_syn(p), verdict == FORWARDED_NEW, p->length);
+		verdict = send_ipip(ctx, p, d.server, verdict);
 	}
-	steer_learn(p, &d, verdict);
-	count_server(d.server->counter, is_syn(p), verdict == FORWARDED_NEW, p->length);
-	verdict = send_ipip(ctx, p, d.server, verdict);
 	count_verdict(d.service->number, verdict, p->length);
 	return verdict >= DROPPED_MALFORMED ? XDP_DROP : transmit(ctx, d.server);
 }

@@ -4,7 +4,7 @@
 
 struct local_connection {
 	__u64 id; /* server */
-	__u64 packets, bytes; /* those that turn out to be too big for the way count twice */
+	__u64 packets, bytes;
 	__u32 first, last; /* as in struct connection */
 };
 _Static_assert(sizeof(struct local_connection) == 32, "local_connection");

@@ -69,6 +69,5 @@ inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p,
 		fragment_learn(p, number, d->id);
 	if (verdict == FORWARDED_BY_COOKIE && d->service->affinity == AFFINITY_TABLE)
 		return steer_by_table(p, d);
-	steer_learn(p, d, verdict);
 	return verdict;
 }

@@ -2,9 +2,11 @@
 /* ladder.h - the order in which the server of a packet is found. The only file that decides it.
  *
  *   1. new connection            -> dispatch
- *   2. carries a valid cookie    -> its server (affinity table: and its entry, in assign.h)
+ *   2. carries a valid cookie    -> its server (affinity table: a suspect's packets visit the scrubber first)
  *   3. known to be closing, or in the local table -> its server
  *   4. otherwise                 -> placement, with the previous owners as further stops
+ *
+ * steer_find decides and changes nothing, steer_commit changes and decides nothing: so a packet that turns out not to be usual is steered anew.
  */
 #pragma once
 
@@ -13,26 +15,17 @@ inline_always _Bool dispatched_by_placement(const struct service *service)
 	return 1ULL << (service->dispatch & 63) & (1 << DISPATCH_HASH | 1 << DISPATCH_MAGLEV | 1 << DISPATCH_WCMP);
 }
 
-inline_always void steer_by_cookie(const struct packet *p, struct decision *d)
-{
-	const struct service *service = d->service;
-	const struct siphash_key *key = &service->cookie_key[0];
-	__u8 parity = cookie_epoch_parity(d->echo, service->cookie_bits);
+/* What commit changes. */
+struct finding {
+	struct local_connection *entry; /* local-table: of the flow */
+	struct place *place; /* by turns: where the next one is */
+	__u32 chosen; /* least: as dispatch_by_least said */
+};
 
-	if (!(service->epochs & 1 << parity))
-		return;
-	if (parity)
-		key = &service->cookie_key[1];
-	d->plain = cookie_plain(d->echo, flow_hash(key, p->source, p->source_port, p->destination_port, p->ipv6),
-				service->cookie_bits);
-	d->id = d->plain >> (service->id_shift & 15) & ((1u << (service->id_bits & 15)) - 1);
-	d->server = server_by_id(service, d->id);
-}
-
-inline_always void steer_by_closing(const struct packet *p, struct decision *d)
+inline_always void steer_to(struct decision *d, __u16 id)
 {
-	d->id = closing_find(p, d->service);
-	d->server = server_by_id(d->service, d->id);
+	d->id = id;
+	d->server = server_by_id(d->service, id);
 }
 
 inline_always void steer_by_placement(const struct packet *p, struct decision *d)
@@ -40,29 +33,32 @@ inline_always void steer_by_placement(const struct packet *p, struct decision *d
 	const struct service *service = d->service;
 	_Bool may_be_older = service->flags & SERVICE_SECOND_CHANCE && p->protocol == IPPROTO_TCP && !is_syn(p);
 
-	d->id = place(placement_slot(service, p->source, p->source_port, p->destination_port, p->ipv6), may_be_older, d->stops);
-	d->server = server_by_id(service, d->id);
+	steer_to(d, place(placement_slot(service, p->source, p->source_port, p->destination_port, p->ipv6), may_be_older, d->stops));
 }
 
-inline_always void steer_by_dispatch(struct decision *d)
+inline_always void steer_by_dispatch(struct decision *d, struct finding *f)
 {
 	const struct service *service = d->service;
+	__u32 id;
 
 	switch (service->dispatch) {
 	case DISPATCH_P2C:
-		d->id = dispatch_by_two_choices(service);
+		id = dispatch_by_two_choices(service);
 		break;
 	case DISPATCH_LEAST:
-		d->id = dispatch_by_least(service);
+		id = dispatch_by_least(service);
+		f->place = place_in_turns(service);
+		f->chosen = id >> 16;
 		break;
 	case DISPATCH_AWFD:
 	case DISPATCH_LCF:
-		d->id = dispatch_by_classes(service);
+		id = dispatch_by_classes(service);
 		break;
 	default:
-		d->id = dispatch_by_turns(service);
+		f->place = place_in_turns(service);
+		id = dispatch_by_turns(service, f->place);
 	}
-	d->server = server_by_id(service, d->id);
+	steer_to(d, id);
 }
 
 /* Rungs 1 to 3 of a service whose connections carry cookies. Sets d->server where one of them knows; says why else placement must. */
@@ -73,57 +69,36 @@ inline_always enum verdict steer_by_what_it_carries(const struct packet *p, stru
 	if (search != TIMESTAMP_FOUND) {
 		if (!(p->tcp_flags & TCP_FLAG_RST_BIT))
 			return FORWARDED_NO_TIMESTAMP;
-		steer_by_closing(p, d);
+		steer_to(d, closing_find(p, d->service));
 		return d->server ? FORWARDED_BY_CLOSING : FORWARDED_RESET;
 	}
 	if (is_syn(p))
 		return FORWARDED_NEW;
 	if (!d->echo)
 		return FORWARDED_NO_ECHO;
-	steer_by_cookie(p, d);
+	steer_to(d, cookie_find(p, d->service, d->echo, &d->plain));
 	if (d->server)
 		return FORWARDED_BY_COOKIE;
 	return d->service->flags & SERVICE_FIRST_TIER && d->plain && !d->id ? FORWARDED_NO_NODE : FORWARDED_BAD_COOKIE;
 }
 
-inline_always enum verdict steer_by_local_table(const struct packet *p, struct decision *d)
+inline_always enum verdict steer_by_local_table(const struct packet *p, struct decision *d, struct finding *f)
 {
-	d->id = local_table_find(p, d->service, d->quoted);
-	d->server = server_by_id(d->service, d->id);
-	if (d->server) {
-		if (p->tcp_flags & TCP_FLAG_RST_BIT && !d->quoted)
-			local_table_remove(p, d->service);
+	f->entry = local_table_find(p, d->service);
+	steer_to(d, f->entry ? f->entry->id : NO_ID);
+	if (d->server)
 		return FORWARDED_BY_LOCAL_TABLE;
-	}
 	return d->quoted || (p->protocol == IPPROTO_TCP && !is_syn(p)) ? FORWARDED_UNKNOWN : FORWARDED_NEW;
 }
 
-/* What this packet teaches about later ones. */
-inline_always void steer_learn(const struct packet *p, const struct decision *d, enum verdict verdict)
-{
-	__s32 connections = 1;
-
-	if (verdict == FORWARDED_BY_COOKIE || verdict == FORWARDED_BY_LOCAL_TABLE) {
-		if (!(p->tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT)))
-			return;
-		if (!closing_learn(p, d->service, d->id))
-			return;
-		count_closed(d->server->counter);
-		connections = -1;
-	} else if (verdict != FORWARDED_NEW) {
-		return;
-	}
-	if (d->service->dispatch == DISPATCH_P2C || d->service->dispatch == DISPATCH_LEAST)
-		load_learn(d->server, connections);
-}
-
-inline_always enum verdict steer(const struct packet *p, struct decision *d, int search)
+/* Where the packet goes, and why. Changes nothing: that does steer_commit, once it is known that the packet goes there. */
+inline_always enum verdict steer_find(const struct packet *p, struct decision *d, struct finding *f, int search)
 {
 	const struct service *service = d->service;
 	enum verdict verdict = FORWARDED_BY_HASH;
 
 	if (service->affinity == AFFINITY_LOCAL_TABLE)
-		verdict = steer_by_local_table(p, d);
+		verdict = steer_by_local_table(p, d, f);
 	else if (service->affinity != AFFINITY_HASH)
 		verdict = steer_by_what_it_carries(p, d, search);
 	if (d->server)
@@ -135,11 +110,69 @@ inline_always enum verdict steer(const struct packet *p, struct decision *d, int
 		if (d->server && d->server->flags & SERVER_NO_COOKIE)
 			return FORWARDED_STRIPPED;
 		if (!dispatched_by_placement(service))
-			steer_by_dispatch(d);
-	}
-	if (verdict == FORWARDED_NEW && service->affinity == AFFINITY_LOCAL_TABLE && d->server && !local_table_add(p, service, d->id)) {
-		steer_by_placement(p, d); /* as its later packets will be */
-		verdict = FORWARDED_TABLE_FULL;
+			steer_by_dispatch(d, f);
 	}
 	return d->server ? verdict : DROPPED_NO_SERVER;
+}
+
+/* 0: the local table has no room, and nothing has changed. */
+inline_always _Bool steer_commit_new(const struct packet *p, const struct decision *d, const struct finding *f)
+{
+	const struct service *service = d->service;
+
+	if (service->affinity == AFFINITY_LOCAL_TABLE && !local_table_add(p, service, d->id))
+		return 0;
+	if (f->place && service->dispatch == DISPATCH_LEAST)
+		least_commit(service, f->place, f->chosen);
+	else if (f->place)
+		f->place->turn++;
+	if (learns_load(service))
+		load_learn(d->server, 1);
+	return 1;
+}
+
+/* What a packet that goes where steer_find said changes, for itself and for later ones; of a connection table steer_by_table does it. 0: see
+ * steer_commit_new. */
+inline_always _Bool steer_commit(const struct packet *p, const struct decision *d, const struct finding *f, enum verdict verdict)
+{
+	if (verdict == FORWARDED_NEW)
+		return steer_commit_new(p, d, f);
+	if (verdict == FORWARDED_BY_LOCAL_TABLE && f->entry)
+		local_table_commit(p, d->service, f->entry);
+	if (verdict == FORWARDED_BY_LOCAL_TABLE || (verdict == FORWARDED_BY_COOKIE && d->service->affinity != AFFINITY_TABLE))
+		closing_commit(p, d);
+	return 1;
+}
+
+/* The same for the usual way. VERDICT_CONTINUE: this packet is not usual, and nothing has changed. */
+inline_always enum verdict steer_commit_usual(const struct packet *p, const struct decision *d, const struct finding *f, enum verdict verdict)
+{
+	if (verdict == FORWARDED_BY_COOKIE && d->service->affinity == AFFINITY_TABLE)
+		return table_commit_usual(p, d);
+	return steer_commit(p, d, f, verdict) ? verdict : VERDICT_CONTINUE;
+}
+
+inline_always enum verdict steer(const struct packet *p, struct decision *d, int search)
+{
+	struct finding f = {};
+	enum verdict verdict = steer_find(p, d, &f, search);
+
+	if (!d->server || d->quoted || steer_commit(p, d, &f, verdict))
+		return verdict;
+	steer_by_placement(p, d); /* as its later packets will be */
+	return d->server ? FORWARDED_TABLE_FULL : DROPPED_NO_SERVER;
+}
+
+/* Affinity table, and a cookie has told the server. */
+static __noinline enum verdict steer_by_table(const struct packet *p, struct decision *d)
+{
+	const struct server *scrubber = 0;
+	enum verdict verdict = table_commit(p, d, &scrubber);
+
+	if (!scrubber)
+		return verdict;
+	d->stops[0] = d->id;
+	d->id = d->service->scrubber;
+	d->server = scrubber;
+	return FORWARDED_BY_SCRUBBER;
 }

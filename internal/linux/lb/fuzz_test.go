@@ -20,7 +20,6 @@ func FuzzLB(f *testing.F) {
 		serviceOf("nat", node4, func(s *model.Service) { s.Return, s.Ports = model.ReturnThrough, []uint16{80}; setPorts(s, 8080) }),
 		tableOf("table", tableVIP, withScrubber(false)), tableOf("table6", tableVIP6, func(s *model.Service) { s.Table.IndexBits = 2 }),
 		serviceOf("local", localVIP, localTable(model.DispatchMaglev)))
-	w.farServers("local")
 	w.suspect("table", netip.PrefixFrom(client4, 32))
 	w.acceptTunnels(nodeAddresses[0])
 	for _, frame := range w.typicalFrames() {

@@ -182,7 +182,6 @@ func TestAnySequenceOfPacketsGoesTheWayOfTheReference(t *testing.T) {
 		serviceOf("hash", netip.MustParseAddr("198.51.100.12"), func(s *model.Service) { s.Affinity, s.Forward = model.AffinityHash, model.ForwardGUE }),
 		tableOf("table", tableVIP, func(s *model.Service) { s.Table.IndexBits = 1 }), tableOf("table6", tableVIP6, nil),
 		serviceOf("local", localVIP, localTable(model.DispatchMaglev)))
-	w.farServers("local")
 	w.update(func(want *plan.Want) {
 		want.Keys = testKeys(1, 2)
 		for i := range want.Services {

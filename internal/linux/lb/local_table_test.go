@@ -17,20 +17,6 @@ func localTable(dispatch model.Dispatch) func(*model.Service) {
 	return func(s *model.Service) { s.Affinity, s.Dispatch = model.AffinityLocal, dispatch }
 }
 
-// farServers are those of a service whose packets are never too big: what is, is looked up twice, which the reference does not know.
-func (w *world) farServers(name string) {
-	w.update(func(want *plan.Want) {
-		s := service(want, name)
-		s.Servers = []model.Server{serverOf(31, false), serverOf(32, false)}
-		for i := range s.Servers {
-			s.Servers[i].Weight = 1
-			path := testPath(s.Servers[i].Address)
-			path.MTU = 9000
-			want.Paths[s.Servers[i].Address] = path
-		}
-	})
-}
-
 func TestTheLocalTableRemembersWhereASYNWent(t *testing.T) {
 	for _, dispatch := range policies {
 		for _, vip := range []netip.Addr{vip4, vip6} {
@@ -50,6 +36,22 @@ func TestTheLocalTableRemembersWhereASYNWent(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+func TestThePacketsThatTheLocalTableCountsAreCountedOnce(t *testing.T) {
+	w := newWorld(t, serviceOf("web", vip4, localTable(model.DispatchMaglev)))
+	f := flowTo(vip4, 443, 1)
+	w.checkVerdict(f.frame(f.tcp(syn, nil, make([]byte, 1600))), lbVerdictANSWERED_TOO_BIG)
+	w.checkVerdict(f.frame(f.tcp(ack, nil, nil)), lbVerdictFORWARDED_BY_LOCAL_TABLE)
+	w.checkVerdict(f.frame(f.tcp(ack, nil, make([]byte, 1600))), lbVerdictANSWERED_TOO_BIG)
+	var key [24]byte
+	var entry struct {
+		ID, Packets, Bytes uint64
+		First, Last        uint32
+	}
+	if entries := w.lb.objects.LocalConnections.Iterate(); !entries.Next(&key, &entry) || entry.Packets != 3 {
+		t.Errorf("%+v (%v), want 3 packets", entry, entries.Err())
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/gopacket/gopacket/layers"
@@ -43,6 +44,24 @@ func TestPacketsThatDoNotFitAreAnsweredWithTheMTUThatWould(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+func TestASYNThatIsTooBigTakesOneTurn(t *testing.T) {
+	w := newWorld(t, serviceOf("web", vip4, func(s *model.Service) { withServers(false, 1, 2, 3)(s); s.Dispatch = model.DispatchRR }))
+	onOneCPU(t)
+	var servers []uint16
+	for n := range 6 {
+		f := flowTo(vip4, 80, n)
+		if n == 3 {
+			w.checkVerdict(f.frame(f.tcp(syn, synOptions(), make([]byte, 1600))), lbVerdictANSWERED_TOO_BIG)
+			continue
+		}
+		got, want := w.checkVerdict(f.frame(f.tcp(syn, synOptions(), nil)), lbVerdictFORWARDED_NEW)
+		servers = append(servers, want.serverOf(got.frame))
+	}
+	if !slices.Equal(servers[3:], servers[1:3]) {
+		t.Errorf("%d: the fourth SYN, which was too big, did not take one turn", servers)
 	}
 }
 

@@ -48,7 +48,7 @@ On a server:
   rp_filter     does not drop packets whose way back is another interface
   arp           is not answered for the VIP where the load balancers share the segment
   mtu           leaves room for the tunnel, or the default route announces segments that fit (advmss)
-  listener      a socket is open for every port of the VIP, or where a redirect takes it
+  listener      a socket is open for every port of the VIP, or where a rule takes it (redirect, DNAT)
   translation   no rule takes a service's port elsewhere (redirect, DNAT; if nft is installed): such connections carry cookies, with limits
 
 The role is that of the daemon that runs, or of the one that has left its data path or state here; else, by the file, agent where a

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os/exec"
 	"strings"
 	"time"
@@ -30,7 +31,8 @@ type translationFacts struct {
 type translationRule struct {
 	Family     string // ip, ip6, inet
 	Text       string // redirect to port 8080
-	Port       uint16 // that a redirect goes to, 0: not known or no redirect
+	Known      bool   // where it leads: to To; its port is 0 where that stays, its address is not valid where it is any of this host's
+	To         netip.AddrPort
 	Conditions []condition
 }
 
@@ -179,13 +181,18 @@ func (w *nftRules) translates(family, name string, argument any, conditions *[]c
 	switch kind, _ := parts["name"].(string); {
 	case name == "redirect":
 		rule.Text = "redirect"
-		if port, ok := parts["port"].(float64); ok {
-			rule.Port, rule.Text = uint16(port), fmt.Sprintf("redirect to port %d", uint16(port))
+		port, known := portOf(parts)
+		if rule.Known, rule.To = known, netip.AddrPortFrom(netip.Addr{}, port); port != 0 {
+			rule.Text = fmt.Sprintf("redirect to port %d", port)
 		}
 	case name == "dnat":
 		rule.Text = "dnat"
-		if address, ok := parts["addr"].(string); ok {
-			rule.Text = "dnat to " + address
+		port, known := portOf(parts)
+		if address, ok := asAddress(parts["addr"]); ok {
+			rule.Known, rule.To, rule.Text = known, netip.AddrPortFrom(address, port), "dnat to "+address.String()
+			if port != 0 {
+				rule.Text = "dnat to " + rule.To.String()
+			}
 		}
 		if to, ok := parts["family"].(string); ok {
 			rule.Family = to
@@ -200,6 +207,13 @@ func (w *nftRules) translates(family, name string, argument any, conditions *[]c
 	}
 	rule.Conditions = *conditions
 	w.found = append(w.found, rule)
+}
+
+// portOf returns what a redirect or DNAT makes the port, 0: it stays. A range or a map of ports is not known.
+func portOf(parts map[string]any) (port uint16, known bool) {
+	value, named := parts["port"]
+	number, known := value.(float64)
+	return uint16(number), known || !named
 }
 
 // targets are the chains that a statement may go on in: those of a jump or goto, also as a value of a verdict map.

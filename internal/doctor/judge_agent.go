@@ -262,15 +262,7 @@ func judgeListeners(f *facts) (out []Finding) {
 	f.onServer(func(s *model.Service, _ *model.Server) {
 		before := len(out)
 		for _, port := range s.Ports {
-			if listens(f.Host.Listening[s.Protocol], netip.AddrPortFrom(s.VIP, port)) {
-				continue
-			}
-			if found, elsewhere := f.judgeTranslatedListener(s, port); elsewhere {
-				out = append(out, found...)
-				continue
-			}
-			out = append(out, Finding{"listener", s.Name, Problem, fmt.Sprintf("nothing listens on %s port %d of %s", s.Protocol, port, s.VIP),
-				"start the application, bound to the VIP or to all addresses"})
+			out = append(out, f.judgeListener(s, port)...)
 		}
 		if len(out) == before {
 			out = append(out, ok("listener", s.Name, "on every port"))

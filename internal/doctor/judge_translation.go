@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -32,12 +33,12 @@ func judgeTranslation(f *facts) (out []Finding) {
 		}
 		cookies = true
 		for _, port := range s.Ports {
-			rule, sure := f.translated(s, port)
+			rule, sure, _ := f.translated(s, port)
 			if sure != surely {
 				continue
 			}
 			out = append(out, Finding{"translation", s.Name, Warning,
-				fmt.Sprintf("a rule of nftables takes tcp port %d elsewhere (%s): connections work and keep their cookies by entries per flow, at most 65536; "+
+				fmt.Sprintf("a rule of nftables takes tcp port %d elsewhere (%s): connections keep their cookies by entries per flow, at most 65536; "+
 					"keepalives of the server do not renew their cookies: silent ones hold `key rotate` up", port, rule.Text),
 				"let the application listen at the service's port itself"})
 		}
@@ -48,18 +49,18 @@ func judgeTranslation(f *facts) (out []Finding) {
 	return out
 }
 
-// translated returns the rule that takes a service's port elsewhere, the surest of them.
-func (f *facts) translated(s *model.Service, port uint16) (best translationRule, sure likely) {
+// translated returns the rule that takes a service's port elsewhere, the surest of them, and whether it asks for more than is known here.
+func (f *facts) translated(s *model.Service, port uint16) (best translationRule, sure likely, more bool) {
 	p := packet{protocol: s.Protocol.String(), to: netip.AddrPortFrom(s.VIP, port)}
 	for _, rule := range f.Host.Translation.Rules {
-		if l, more := p.taken(rule); l > sure {
-			if more {
+		if l, asks := p.taken(rule); l > sure {
+			if asks {
 				rule.Text += ", on further conditions"
 			}
-			best, sure = rule, l
+			best, sure, more = rule, l, asks
 		}
 	}
-	return best, sure
+	return best, sure, more
 }
 
 // packet is what conditions are put to.
@@ -234,19 +235,36 @@ func asAddress(value any) (netip.Addr, bool) {
 	return address, err == nil
 }
 
-// judgeTranslatedListener is about a port of a service at which no socket is open. It returns false if no rule takes the port elsewhere.
-func (f *facts) judgeTranslatedListener(s *model.Service, port uint16) (out []Finding, elsewhere bool) {
-	switch rule, sure := f.translated(s, port); {
+// judgeListener is about one port of a service: a rule may take it to another socket, also where one is open at the port itself.
+func (f *facts) judgeListener(s *model.Service, port uint16) []Finding {
+	rule, sure, more := f.translated(s, port)
+	here := listens(f.Host.Listening[s.Protocol], netip.AddrPortFrom(s.VIP, port))
+	switch {
+	case here && sure != surely, sure == surely && f.reaches(rule, s.Protocol, port):
+		return nil
 	case sure == never:
-		return nil, false
+		return []Finding{{"listener", s.Name, Problem, fmt.Sprintf("nothing listens on %s port %d of %s", s.Protocol, port, s.VIP),
+			"start the application, bound to the VIP or to all addresses"}}
 	case sure == perhaps:
 		return []Finding{{"listener", s.Name, Warning,
 			fmt.Sprintf("nothing listens on %s port %d of %s, unless address translation takes it elsewhere (%s, on conditions that are not known)",
-				s.Protocol, port, s.VIP, rule.Text), "if it does not: start the application, bound to the VIP or to all addresses"}}, true
-	case rule.Port != 0 && !slices.ContainsFunc(f.Host.Listening[s.Protocol], func(have netip.AddrPort) bool { return have.Port() == rule.Port }):
-		return []Finding{{"listener", s.Name, Problem,
-			fmt.Sprintf("nothing listens on %s port %d, where a rule of nftables takes port %d of %s", s.Protocol, rule.Port, port, s.VIP),
-			"start the application there, or remove the rule"}}, true
+				s.Protocol, port, s.VIP, rule.Text), "if it does not: start the application, bound to the VIP or to all addresses"}}
 	}
-	return nil, true
+	severity := Problem
+	if here && more { // connections that the rule leaves alone are taken
+		severity = Warning
+	}
+	return []Finding{{"listener", s.Name, severity,
+		fmt.Sprintf("nothing listens where a rule of nftables takes %s port %d of %s (%s): connections are refused", s.Protocol, port, s.VIP, rule.Text),
+		"start the application there, or remove the rule"}}
+}
+
+// reaches is false if it is sure that no socket is where a rule takes a port: other hosts and containers are not looked at.
+func (f *facts) reaches(rule translationRule, protocol model.Protocol, port uint16) bool {
+	port = cmp.Or(rule.To.Port(), port)
+	if to := rule.To.Addr(); to.IsValid() {
+		_, local := f.Host.Addresses[to]
+		return !rule.Known || !local || listens(f.Host.Listening[protocol], netip.AddrPortFrom(to, port))
+	}
+	return !rule.Known || slices.ContainsFunc(f.Host.Listening[protocol], func(have netip.AddrPort) bool { return have.Port() == port })
 }

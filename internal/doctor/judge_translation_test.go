@@ -76,7 +76,7 @@ func TestRulesThatTakeAServicesPortElsewhereAreRead(t *testing.T) {
 			}
 			f := healthyFacts(RoleAgent)
 			f.Host.Translation = translationFacts{Known: true, Rules: rules}
-			if rule, have := f.translated(&f.File.Fleet.Services[0], 80); have != test.want {
+			if rule, have, _ := f.translated(&f.File.Fleet.Services[0], 80); have != test.want {
 				t.Errorf("%d by %+v, want %d; rules %+v", have, rule, test.want, rules)
 			}
 		})
@@ -91,26 +91,43 @@ func TestRulesThatCannotBeReadAreAnError(t *testing.T) {
 	}
 }
 
-// A port at which nothing listens is no fault where a rule takes it to a socket.
+// What counts is whether something listens where a rule takes a port, not at the port itself.
 func TestListenersBehindARedirectCount(t *testing.T) {
+	const redirect, dnat = `{"redirect": {"port": 8080}}`, `{"dnat": {"family": "ip", "addr": "%s", "port": 8081}}`
+	const port, device = `{"match": {"op": "==", "left": {"payload": {"protocol": "tcp", "field": "dport"}}, "right": 80}}, `,
+		`{"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "eth0"}}, `
 	for _, test := range []struct {
-		condition []condition
-		listening string
-		want      string
-		severity  Severity
+		rule, listening, want string
+		severity              Severity
 	}{
-		{nil, "0.0.0.0:8080", "on every port", OK},
-		{nil, "0.0.0.0:80", "on every port", OK},
-		{nil, "0.0.0.0:22", "nothing listens on tcp port 8080, where", Problem},
-		{[]condition{{}}, "0.0.0.0:22", "unless address translation", Warning},
-		{[]condition{{Op: "!=", Left: map[string]any{"meta": map[string]any{"key": "l4proto"}}, Right: "tcp"}}, "0.0.0.0:22", "nothing listens on tcp port 80 of", Problem},
+		{redirect, "0.0.0.0:8080", "on every port", OK},
+		{redirect, "0.0.0.0:80", "port 80 of 198.51.100.10 (redirect to port 8080): connections are refused", Problem},
+		{redirect, "0.0.0.0:22", "(redirect to port 8080): connections are refused", Problem},
+		{`{"redirect": null}`, "0.0.0.0:80", "on every port", OK},
+		{`{"redirect": {"port": {"range": [8080, 8089]}}}`, "0.0.0.0:22", "on every port", OK},
+		{fmt.Sprintf(dnat, "10.0.0.1"), "10.0.0.1:8081", "on every port", OK},
+		{fmt.Sprintf(dnat, "10.0.0.1"), "0.0.0.0:80", "(dnat to 10.0.0.1:8081): connections are refused", Problem},
+		{fmt.Sprintf(dnat, "172.17.0.2"), "0.0.0.0:22", "on every port", OK},
+		{port + device + redirect, "0.0.0.0:80", "on further conditions): connections are refused", Warning},
+		{device + redirect, "0.0.0.0:80", "on every port", OK},
+		{device + redirect, "0.0.0.0:22", "unless address translation", Warning},
+		{strings.Replace(port, "80", "81", 1) + redirect, "0.0.0.0:22", "nothing listens on tcp port 80 of", Problem},
 	} {
+		rules, err := parseTranslation([]byte(rulesOf(test.rule, "")))
+		if err != nil {
+			t.Fatal(err)
+		}
 		f := healthyFacts(RoleAgent)
 		f.File.Fleet.Services[0].Ports = []uint16{80}
 		f.Host.Listening[model.ProtocolTCP] = []netip.AddrPort{netip.MustParseAddrPort(test.listening)}
-		f.Host.Translation = translationFacts{Known: true, Rules: []translationRule{{Family: "ip", Text: "redirect to port 8080", Port: 8080, Conditions: test.condition}}}
+		f.Host.Translation = translationFacts{Known: true, Rules: rules}
 		if found := judgeListeners(f); len(found) != 1 || found[0].Severity != test.severity || !strings.Contains(found[0].Found, test.want) {
-			t.Errorf("%+v, %s: %+v", test.condition, test.listening, found)
+			t.Errorf("%s, %s: %+v", test.rule, test.listening, found)
+		}
+		for _, found := range judgeTranslation(f) {
+			if strings.Contains(found.Found, "connections work") {
+				t.Errorf("%+v", found)
+			}
 		}
 	}
 }

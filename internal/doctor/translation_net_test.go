@@ -59,4 +59,11 @@ ip daddr 198.51.100.10 tcp dport { 443, 8443 } redirect to :80
 		!strings.HasPrefix(have[2], "warning translation web: a rule of nftables takes tcp port 443 elsewhere (redirect to port 80)") {
 		t.Errorf("with a redirect of one service's port: %q", have)
 	}
+	// A rule for the port takes connections away from the socket that is open there.
+	s.writeConfig(t, fleet)
+	s.run(t, doctor.RoleAgent, "add rule inet t c ip daddr 198.51.100.10 tcp dport 80 dnat ip to 10.99.0.2:81\n", "nft", "-f", "-")
+	if have := of("listener"); len(have) != 2 || !strings.HasPrefix(have[0], "problem listener web: nothing listens where a rule of nftables takes tcp port 80 of "+
+		"198.51.100.10 (dnat to 10.99.0.2:81)") || !strings.HasPrefix(have[1], "ok listener flat") {
+		t.Errorf("with DNAT to a port that nothing listens on: %q", have)
+	}
 }

@@ -47,6 +47,8 @@ type Desired struct {
 	shown   uint64          // revision of the view that nodes were last told; 0: none
 	skipped map[string]bool // services that had versions since that no view has shown
 	whole   bool            // there may be more of these than skipped says
+
+	restored bool // the store was restored from a copy, and the fleet has not been changed since
 }
 
 // NewDesired returns the state in a store, as yet unknown.
@@ -99,14 +101,21 @@ func (d *Desired) load(documents []store.Document, revision uint64) error {
 			return err
 		}
 	}
-	if before := d.now(); before != nil && before.revision > revision { // restored from a copy: revisions mean other things now
-		d.log.Warn("the store is older than it was: was it restored from a copy?", "revision", revision, "before", before.revision)
-		clear(next.seen)
+	before := d.now()
+	if before.equal(next) {
+		return nil
+	}
+	restored := before != nil && next.rewrites(before)
+	if restored {
+		d.log.Error(storeRestored, "revision", revision, "before", before.revision)
 	}
 	d.mutex.Lock()
 	d.whole = d.shown != 0
 	d.mutex.Unlock()
 	d.become(next, true)
+	d.mutex.Lock()
+	d.restored = d.restored || restored
+	d.mutex.Unlock()
 	return nil
 }
 
@@ -170,6 +179,7 @@ func (d *Desired) become(next *snapshot, fleet bool) {
 	case d.broken == nil || d.broken.Error() != broken.Error():
 		d.log.Error("the fleet in the store contradicts itself: nodes are told nothing new until it is changed", "revision", next.revision, "error", broken)
 	}
+	d.restored = d.restored && next.own[historyKey] == d.current.own[historyKey]
 	d.current, d.broken = next, broken
 	close(d.changed)
 	d.changed = make(chan struct{})
@@ -180,6 +190,16 @@ func (d *Desired) Known() bool {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	return d.sound != nil
+}
+
+// storeRestored is for people.
+const storeRestored = "the store was restored from a copy: what was changed since the copy was made is undone: `apply` the present file"
+
+// Restored reports whether the store was restored from a copy, and the fleet has not been changed since.
+func (d *Desired) Restored() bool {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	return d.restored
 }
 
 // Broken tells what is wrong with the fleet in the store, nil: nothing.

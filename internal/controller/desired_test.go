@@ -58,6 +58,11 @@ func (f *faultyStore) Load(ctx context.Context) ([]store.Document, uint64, error
 func (f *faultyStore) Watch(ctx context.Context, after uint64) <-chan store.Batch {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
+	if f.gone {
+		ended := make(chan store.Batch)
+		close(ended)
+		return ended
+	}
 	ctx, f.cut = context.WithCancel(ctx)
 	return f.Store.Watch(ctx, after)
 }
@@ -309,7 +314,16 @@ func TestVersionsThatNoViewHasShownAreNoted(t *testing.T) {
 	change(t, d, func(f *model.Fleet) { f.Keys.Cookie[2] = [16]byte{9} })
 	change(t, d, func(f *model.Fleet) { delete(f.Keys.Cookie, 2) })
 	expect("keys there and gone", true)
+	fleettest.Await(t, "the store is read again, and what was read was taken", func() bool {
+		s.set(false)
+		s.mutex.Lock()
+		defer s.mutex.Unlock()
+		return s.loads >= 3
+	})
+	expect("read again, and nothing was missed", false)
 	s.set(true)
+	_, err := s.Store.Commit(t.Context(), []store.Document{{Key: healthPrefix + "mail", Value: []byte("{}")}})
+	fleettest.Require(t, err)
 	s.set(false)
 	fleettest.Await(t, "the store is read again", func() bool {
 		d.mutex.Lock()

@@ -129,6 +129,21 @@ func (s *snapshot) clone() *snapshot {
 	return &snapshot{s.revision, maps.Clone(s.services), maps.Clone(s.health), s.keys, s.nodes, s.members, s.history, maps.Clone(s.own), maps.Clone(s.seen)}
 }
 
+// equal reports whether both are of one revision and say the same.
+func (s *snapshot) equal(other *snapshot) bool {
+	return s != nil && s.revision == other.revision && maps.Equal(s.own, other.own) && reflect.DeepEqual(s.content(), other.content())
+}
+
+func (s *snapshot) content() []any {
+	return []any{s.services, s.health, s.keys, s.nodes, s.members, s.history}
+}
+
+// rewrites reports whether a snapshot cannot have come of the one before, as revisions grow: the store was restored from a copy.
+func (s *snapshot) rewrites(before *snapshot) bool {
+	last, known := s.own[historyKey], before.own[historyKey]
+	return s.revision < before.revision || last < known || last == known && s.history.Last != before.history.Last
+}
+
 func newSnapshot() *snapshot {
 	return &snapshot{services: map[string]*serviceDocument{}, health: map[string]*healthDocument{}, own: map[string]uint64{}, seen: map[string]uint64{}}
 }

@@ -41,7 +41,12 @@ func joinAt(t testing.TB, credentials *pki.Credentials, dial func(context.Contex
 	n := &fleetNode{states: map[string]*ballastv1.ServiceState{}, weights: map[string]*follow.Weights{}, from: map[string]uint64{}, checks: map[string][]string{}, sources: map[string]*ballastv1.TunnelSources{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	n.joined = api.Join(ctx, api.JoinOptions{
-		Controllers: addresses, TLS: credentials.Client(), Dial: dial, Hello: func() *ballastv1.Hello { return fleettest.Hello(credentials) }, Log: fleettest.Log(t).With("node", credentials.Identity().Name),
+		Controllers: addresses, TLS: credentials.Client(), Dial: dial, Log: fleettest.Log(t).With("node", credentials.Identity().Name),
+		Hello: func() *ballastv1.Hello {
+			hello := fleettest.Hello(credentials)
+			n.locked(func() bool { hello.Revision = n.follower.Revision; return true })
+			return hello
+		},
 		OnState: n.onState, OnWeights: n.onWeights,
 		OnChecks: func(controller string, services []string) {
 			n.mutex.Lock()

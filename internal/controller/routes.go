@@ -120,6 +120,9 @@ func (c *controller) status() Status {
 // problems are what operators should know of this controller.
 func (c *controller) problems() []string {
 	problems := c.credentials.Warnings(time.Now())
+	if c.desired.Restored() {
+		problems = append(problems, storeRestored)
+	}
 	if err := c.desired.Broken(); err != nil {
 		problems = append(problems, fmt.Sprintf("the fleet in the store contradicts itself: nodes are told nothing new until it is changed: %v", err))
 	}

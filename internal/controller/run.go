@@ -197,7 +197,9 @@ func (c *controller) spread(ctx context.Context) {
 	for {
 		view, changed := c.desired.View()
 		if view != nil {
-			view.Skipped, view.Whole = c.desired.show(view.Revision)
+			if view.Skipped, view.Whole = c.desired.show(view.Revision); view.Whole {
+				view.CompareAll() // revisions may mean other things now
+			}
 			c.engine.SetState(view)
 			c.hub.SetState(view)
 		}

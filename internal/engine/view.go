@@ -43,6 +43,13 @@ func (v *View) Service(name string) *ServiceView {
 	return nil
 }
 
+// CompareAll has everything looked at, whatever its revision is.
+func (v *View) CompareAll() {
+	for service := range v.judged() {
+		service.Revision = 0
+	}
+}
+
 // judged are the services, and what is checked like one.
 func (v *View) judged() iter.Seq[*ServiceView] {
 	return func(yield func(*ServiceView) bool) {

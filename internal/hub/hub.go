@@ -183,6 +183,11 @@ func (h *Hub) SetState(view *engine.View) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	complete := view.Whole || view.Revision < h.revision // the store was restored from a copy
+	if complete {
+		for _, w := range h.weights {
+			w.term, w.version = 0, 0 // those that come may be lower
+		}
+	}
 	newKeys := !h.known || !proto.Equal(api.KeysToProto(&view.Keys), api.KeysToProto(&h.keys))
 	if newKeys || complete {
 		h.keyed = view.Revision

@@ -99,11 +99,19 @@ func TestNodesAreToldAgainWhatWasSomethingElseInBetween(t *testing.T) {
 	hub.SetState(next)
 	expectState(t, lb.State(), 4, false, "web", "shop")
 	expectState(t, agent.State(), 4, false, "", "shop web")
+	hub.Weigh(weights("web", 8, 2, true, 1, 5))
+	if told := lb.Next().GetWeights(); told.GetTerm() != 8 {
+		t.Errorf("told %v", told)
+	}
 	next = fleettest.View(9, mail, web)
 	next.Whole = true
 	hub.SetState(next)
 	expectState(t, lb.State(), 9, true, "mail web", "")
 	expectState(t, agent.State(), 9, true, "mail", "")
+	hub.Weigh(weights("web", 7, 1, true, 1, 6)) // the store was restored from a copy
+	if told := lb.Next().GetWeights(); told.GetTerm() != 7 {
+		t.Errorf("told %v", told)
+	}
 }
 
 // What it would tell was given up since: keys that were dropped, servers that are gone.

@@ -38,8 +38,6 @@ func TestTheStoreGoesOnWithoutAMemberOfEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	list(t, told, "a")
-	changes := s.Watch(t.Context(), 0)
-
 	leader := -1 // the worst one to lose
 	for deadline := time.Now().Add(patience); leader < 0; {
 		if time.Now().After(deadline) {
@@ -73,16 +71,13 @@ func TestTheStoreGoesOnWithoutAMemberOfEtcd(t *testing.T) {
 	start := time.Now()
 	change("after")
 	t.Logf("changed again %v after the loss of the leader", time.Since(start))
-	for seen := ""; seen != "after"; {
-		select {
-		case batch, ok := <-changes:
-			if !ok {
-				t.Fatal("the watch ended")
-			}
-			seen = string(batch.Documents[len(batch.Documents)-1].Value)
-		case <-time.After(patience):
-			t.Fatal("the watch does not go on")
+	select {
+	case batch := <-s.Watch(t.Context(), 0):
+		if value := string(batch.Documents[0].Value); value != "before" {
+			t.Errorf("the first change is %q", value)
 		}
+	case <-time.After(patience):
+		t.Fatal("cannot be watched")
 	}
 	// It may have dropped out for a moment, but is there again.
 	other := connect(t, endpoints[(leader+1)%3], endpoints[(leader+2)%3])
@@ -289,5 +284,33 @@ func TestFleetsInOneClusterAreApart(t *testing.T) {
 	list(t, told, "other")
 	if _, err := Connect(t.Context(), ConnectOptions{Endpoints: endpoints, Prefix: "other", Log: quiet}); err == nil || !strings.Contains(err.Error(), "begin and end with /") {
 		t.Errorf("a prefix without slashes: %v", err)
+	}
+}
+
+// An etcd that is restored from a copy meanwhile has other changes by the numbers that come next, or none yet.
+func TestAWatchEndsWithItsConnection(t *testing.T) {
+	_, endpoints := cluster(t, 1, files{})
+	way := newLink(t, endpoints[0])
+	direct, s := connect(t, endpoints...), connect(t, "http://"+way.listener.Addr().String())
+	revision, err := direct.Commit(t.Context(), []store.Document{{Key: "services/web", Value: []byte("one")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes := s.Watch(t.Context(), revision-1)
+	next := func() (batch store.Batch, ok bool) {
+		select {
+		case batch, ok = <-changes:
+		case <-time.After(patience):
+			t.Fatal("the watch says nothing")
+		}
+		return batch, ok
+	}
+	if batch, ok := next(); !ok || batch.Revision != revision {
+		t.Fatalf("%v, %v", batch, ok)
+	}
+	way.set(true, false)
+	way.set(false, false)
+	if batch, ok := next(); ok {
+		t.Errorf("it went on with %v", batch)
 	}
 }

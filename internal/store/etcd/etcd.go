@@ -11,11 +11,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -282,7 +285,7 @@ func asWanted(documents []store.Document, found *clientv3.TxnResponse) (revision
 	return revision, true
 }
 
-// Watch implements store.Store. It outlives the loss of a member of etcd, and ends when etcd has compacted what was not delivered.
+// Watch implements store.Store. It ends with its connection to a member of etcd, and when etcd has compacted what was not delivered.
 func (s *Store) Watch(ctx context.Context, after uint64) <-chan store.Batch {
 	batches := make(chan store.Batch)
 	if !s.start(func() {
@@ -310,35 +313,53 @@ func (s *Store) Watch(ctx context.Context, after uint64) <-chan store.Batch {
 }
 
 // follow calls changed with what was changed below a prefix from a revision on, once for each revision, in order. It returns when ctx
-// ends or when the next change is not known any more.
-func (s *Store) follow(ctx context.Context, prefix string, next uint64, changed func(revision uint64, events []*clientv3.Event)) {
-	for ctx.Err() == nil {
-		// A member of etcd that has lost the others says so, and the next attempt goes to another.
-		watching, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
-		for response := range s.client.Watch(watching, prefix, clientv3.WithPrefix(), clientv3.WithRev(int64(next))) {
-			if response.CompactRevision != 0 {
-				cancel()
-				s.log.Warn("etcd has compacted changes that were not seen yet: everything is loaded again", "from", next, "known from", response.CompactRevision)
-				return
-			}
-			if err := response.Err(); err != nil && ctx.Err() == nil {
-				s.log.Debug("the watch of etcd is started again", "error", err)
-			}
-			// The client never splits a revision over two responses (only WithFragment would).
-			for events := response.Events; len(events) > 0 && ctx.Err() == nil; {
-				revision := events[0].Kv.ModRevision
-				n := slices.IndexFunc(events, func(e *clientv3.Event) bool { return e.Kv.ModRevision != revision })
-				if n < 0 {
-					n = len(events)
-				}
-				changed(uint64(revision), events[:n])
-				next, events = uint64(revision)+1, events[n:]
-			}
+// ends or when what comes next is not certain, which does not happen at once.
+func (s *Store) follow(ctx context.Context, prefix string, from uint64, changed func(revision uint64, events []*clientv3.Event)) {
+	// A member of etcd that has lost the others says so, and the next attempt goes to another.
+	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	for response := range s.watcher().Watch(watching, prefix, clientv3.WithPrefix(), clientv3.WithRev(int64(from))) {
+		if response.CompactRevision != 0 {
+			s.log.Warn("etcd has compacted changes that were not seen yet: everything is loaded again", "from", from, "known from", response.CompactRevision)
+		} else if err := response.Err(); err != nil && ctx.Err() == nil {
+			s.log.Debug("the watch of etcd has ended: everything is loaded again", "error", err)
 		}
-		cancel()
-		select {
-		case <-time.After(retryPause):
-		case <-ctx.Done():
+		// The client never splits a revision over two responses (only WithFragment would).
+		for events := response.Events; len(events) > 0 && ctx.Err() == nil; {
+			revision := events[0].Kv.ModRevision
+			n := slices.IndexFunc(events, func(e *clientv3.Event) bool { return e.Kv.ModRevision != revision })
+			if n < 0 {
+				n = len(events)
+			}
+			changed(uint64(revision), events[:n])
+			events = events[n:]
 		}
 	}
+	select {
+	case <-time.After(retryPause):
+	case <-ctx.Done():
+	}
+}
+
+// watcher is for one watch, which ends with its connection. The client would go on by another, from the revision that it has come to:
+// an etcd that was restored from a copy in between has other changes by these numbers, or none yet and is silent.
+func (s *Store) watcher() clientv3.Watcher {
+	connection := s.client.ActiveConnection()
+	if connection == nil {
+		return s.client // in this process
+	}
+	return clientv3.NewWatchFromWatchClient(&watchOnce{WatchClient: etcdserverpb.NewWatchClient(connection)}, s.client)
+}
+
+// watchOnce opens one stream.
+type watchOnce struct {
+	etcdserverpb.WatchClient
+	opened atomic.Bool
+}
+
+func (w *watchOnce) Watch(ctx context.Context, options ...grpc.CallOption) (etcdserverpb.Watch_WatchClient, error) {
+	if w.opened.Swap(true) {
+		return nil, status.Error(codes.Aborted, "the connection to this member of etcd has ended")
+	}
+	return w.WatchClient.Watch(ctx, options...)
 }

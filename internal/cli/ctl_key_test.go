@@ -12,9 +12,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ballast-lb/ballast/internal/api/apitest"
+	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -50,12 +50,12 @@ func (ctl *terminal) expectEpochs(want ...uint32) {
 
 func (ctl *terminal) awaitEpochs(want ...uint32) {
 	ctl.t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if slices.Equal(ctl.epochs(), want) || time.Now().After(end) {
-			break
+	await.Nil(ctl.t, "epochs are right", func() error {
+		if have := ctl.epochs(); !slices.Equal(have, want) {
+			return fmt.Errorf("%v, want %v", have, want)
 		}
-	}
-	ctl.expectEpochs(want...)
+		return nil
+	})
 }
 
 func TestAKeyIsDroppedByForceAloneWhileClientsEchoIt(t *testing.T) {
@@ -85,11 +85,7 @@ func TestKeyRotateDoesAllStepsAndWaitsBetweenThem(t *testing.T) {
 	}
 	done := make(chan string)
 	go func() { done <- ctl.must("key", "rotate") }()
-	for end := time.Now().Add(20 * time.Second); looks.Load() == 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("epochs %v", ctl.epochs())
-		}
-	}
+	await.True(t, "the new key is used", func() bool { return looks.Load() > 0 })
 	echo.Store(0)
 	said := <-done
 	ctl.expectEpochs(2, 2)

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/await"
 )
 
 // Other software copies mounts into namespaces of its own (containers, services with PrivateTmp=). A copy of the file system of the pins
@@ -27,11 +27,7 @@ func TestADaemonWaitsForTheProgramOfADeadOneToGo(t *testing.T) {
 	h.kill()
 	require(t, unix.Unmount(filepath.Join(h.runDir(), "bpf"), unix.MNT_DETACH))
 	h.start()
-	for end := time.Now().Add(hostDeadline); !strings.Contains(h.output.String(), "waiting for it to go"); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("it does not say that the device is busy")
-		}
-	}
+	await.True(t, "it says that the device is busy", func() bool { return strings.Contains(h.output.String(), "waiting for it to go") })
 	if connection, err := h.dialMetrics(); err == nil {
 		connection.Close()
 		t.Error("whoever checks it by TCP finds it alive while it forwards nothing")

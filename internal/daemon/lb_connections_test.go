@@ -23,6 +23,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -83,17 +84,17 @@ func (h *lbHost) connections(query api.ConnectionQuery) (answer api.Connections,
 }
 
 // awaitConnection waits for the one connection there is to be as wanted.
-func (h *lbHost) awaitConnection(what string, done func(api.Connection) bool) api.Connection {
+func (h *lbHost) awaitConnection(what string, done func(api.Connection) bool) (one api.Connection) {
 	h.t.Helper()
-	for end := time.Now().Add(hostDeadline); ; time.Sleep(5 * time.Millisecond) {
+	await.Nil(h.t, what, func() error {
 		answer, err := h.connections(api.ConnectionQuery{})
-		if err == nil && len(answer.Connections) == 1 && done(answer.Connections[0]) {
-			return answer.Connections[0]
+		if err != nil || len(answer.Connections) != 1 || !done(answer.Connections[0]) {
+			return fmt.Errorf("%+v, %v", answer, err)
 		}
-		if time.Now().After(end) {
-			h.t.Fatalf("waited for %s: %+v, %v", what, answer, err)
-		}
-	}
+		one = answer.Connections[0]
+		return nil
+	})
+	return one
 }
 
 func TestConnectionsAreShownFlaggedSweptAndLogged(t *testing.T) {
@@ -164,16 +165,15 @@ func (h *lbHost) expectQueries() {
 // awaitLogged waits for a line of the flow log.
 func (h *lbHost) awaitLogged() (line api.EndedConnection) {
 	h.t.Helper()
-	for end := time.Now().Add(hostDeadline); ; time.Sleep(20 * time.Millisecond) {
+	await.True(h.t, "a line is logged", func() bool {
 		text, err := os.ReadFile(filepath.Join(h.dir, "flows.json"))
-		if err == nil && bytes.HasSuffix(text, []byte("\n")) {
-			require(h.t, json.Unmarshal(text, &line))
-			return line
+		if err != nil || !bytes.HasSuffix(text, []byte("\n")) {
+			return false
 		}
-		if time.Now().After(end) {
-			h.t.Fatalf("nothing is logged: %v", err)
-		}
-	}
+		require(h.t, json.Unmarshal(text, &line))
+		return true
+	})
+	return line
 }
 
 // expectLogged waits for the connection to be silent for long enough.
@@ -185,18 +185,16 @@ func (h *lbHost) expectLogged() {
 		h.t.Errorf("logged is %+v", line)
 	}
 	// The line is there a moment before it is counted.
-	for end := time.Now().Add(hostDeadline); ; time.Sleep(5 * time.Millisecond) {
+	await.Nil(h.t, "it is counted", func() error {
 		text := h.metrics()
 		missing := slices.DeleteFunc([]string{`ballast_table_capacity{service="web"} 63`, `ballast_table_entries{service="web",state="free"} 63`,
 			`ballast_table_ended_total{reason="idle",service="web"} 1`, `ballast_flow_log_records_total 1`, `ballast_flow_log_dropped_total{where="datapath"} 0`},
 			func(want string) bool { return strings.Contains(text, want) })
-		if len(missing) == 0 {
-			return
+		if len(missing) > 0 {
+			return fmt.Errorf("missing: %q", missing)
 		}
-		if time.Now().After(end) {
-			h.t.Fatalf("missing: %q", missing)
-		}
-	}
+		return nil
+	})
 }
 
 func TestAConnectionWhoseIndexIsNeededIsLogged(t *testing.T) {

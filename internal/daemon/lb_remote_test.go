@@ -19,6 +19,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/doctor"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/hub"
@@ -124,13 +125,12 @@ func (h *host) examine() (problems []string, found map[string]bool) {
 
 func (h *remoteHost) awaitStatuses(what string, want ...string) {
 	h.t.Helper()
-	var have []string
-	for end := time.Now().Add(hostDeadline); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if have = h.statuses(); strings.Join(have, ", ") == strings.Join(want, ", ") {
-			return
+	await.Nil(h.t, what, func() error {
+		if have := h.statuses(); !slices.Equal(have, want) {
+			return fmt.Errorf("have %q, want %q", have, want)
 		}
-	}
-	h.t.Fatalf("%s: have %q, want %q", what, have, want)
+		return nil
+	})
 }
 
 func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t *testing.T) {

@@ -11,12 +11,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"connectrpc.com/connect"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -135,26 +135,20 @@ func TestResetCountersBeginAtZero(t *testing.T) {
 
 	const packets = 3
 	send(t, h.peer, vip, packets)
-	counted := func() bool {
+	await.Nil(t, "the packets are counted", func() error {
 		dns := h.service("dns")
-		return dns.Servers[0].Packets == packets && dns.Verdicts["forwarded_by_hash"].Packets == packets
-	}
-	for end := time.Now().Add(hostDeadline); !counted(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("the packets were not counted: %+v", h.service("dns"))
+		if dns.Servers[0].Packets != packets || dns.Verdicts["forwarded_by_hash"].Packets != packets {
+			return fmt.Errorf("they are not: %+v", dns)
 		}
-	}
+		return nil
+	})
 	require(t, h.client.Do(t.Context(), http.MethodDelete, api.PathCounters, nil, nil))
 	dns := h.service("dns")
 	if server := dns.Servers[0]; server.Packets != 0 || server.Bytes != 0 || dns.Verdicts["forwarded_by_hash"] != (api.Traffic{}) {
 		t.Errorf("after the reset: %+v, %+v", server, dns.Verdicts)
 	}
 	send(t, h.peer, vip, 1)
-	for end := time.Now().Add(hostDeadline); h.service("dns").Servers[0].Packets != 1; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("after the reset counting does not go on: %+v", h.service("dns"))
-		}
-	}
+	await.True(t, "counting goes on after the reset", func() bool { return h.service("dns").Servers[0].Packets == 1 })
 }
 
 // send sends datagrams to port 53.
@@ -190,17 +184,16 @@ func TestAHostThatFailsIsTakenOutOfAllItsServicesTogether(t *testing.T) {
 	h.awaitFile(sum)
 	var before, after api.LBStatus
 	require(t, h.client.Get(t.Context(), api.PathStatus, &before))
-	down := 0
-	for end := time.Now().Add(hostDeadline); down < services; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("it was taken out of %d services", down)
-		}
+	await.Nil(t, "it is taken out of all services", func() error {
 		var saved struct{ Unhealthy map[string]any }
 		content, err := os.ReadFile(filepath.Join(h.dir, "state", "test", "state.json"))
 		require(t, err)
 		require(t, json.Unmarshal(content, &saved))
-		down = len(saved.Unhealthy)
-	}
+		if down := len(saved.Unhealthy); down < services {
+			return fmt.Errorf("of %d only", down)
+		}
+		return nil
+	})
 	require(t, h.client.Get(t.Context(), api.PathStatus, &after))
 	if changes := after.Generation - before.Generation; changes > services/2 {
 		t.Errorf("tables changed %d times for %d services", changes, services)

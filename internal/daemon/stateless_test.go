@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
@@ -227,13 +228,11 @@ func TestAStateThatCannotBeSavedIsAProblemUntilItIs(t *testing.T) {
 // awaitNode waits for what a controller knows of the problems of its only node.
 func (h *host) awaitNode(what string, hub *hub.Hub, done func(problems []string) bool) {
 	h.t.Helper()
-	for end := time.Now().Add(hostDeadline); ; time.Sleep(5 * time.Millisecond) {
+	await.Nil(h.t, what, func() error {
 		nodes := hub.Nodes()
-		if len(nodes) == 1 && done(nodes[0].Problems) {
-			return
+		if len(nodes) != 1 || !done(nodes[0].Problems) {
+			return fmt.Errorf("nodes are %v", nodes)
 		}
-		if time.Now().After(end) {
-			h.t.Fatalf("%s: nodes are %v", what, nodes)
-		}
-	}
+		return nil
+	})
 }

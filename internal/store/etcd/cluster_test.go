@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/store"
 )
 
@@ -39,32 +40,28 @@ func TestTheStoreGoesOnWithoutAMemberOfEtcd(t *testing.T) {
 	}
 	list(t, told, "a")
 	leader := -1 // the worst one to lose
-	for deadline := time.Now().Add(patience); leader < 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("etcd has no leader")
-		}
+	await.True(t, "etcd has a leader", func() bool {
 		leader = slices.IndexFunc(endpoints, func(endpoint string) bool {
 			status, err := s.client.Status(t.Context(), endpoint)
 			return err == nil && status.Leader == status.Header.MemberId
 		})
-	}
+		return leader >= 0
+	})
 	revision := uint64(0)
 	change := func(value string) {
 		t.Helper()
-		for deadline := time.Now().Add(patience); ; {
+		await.Nil(t, "it is "+value, func() error {
 			done, err := s.Commit(t.Context(), []store.Document{{Key: "services/web", Value: []byte(value), Revision: revision}})
 			if err == nil {
 				revision = done
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatal(err)
+				return nil
 			}
 			// One that was not answered may have been done.
 			if documents, _, err := s.Load(t.Context()); err == nil && len(documents) == 1 {
 				revision = documents[0].Revision
 			}
-		}
+			return err
+		})
 	}
 	change("before")
 	members[leader].kill()

@@ -18,6 +18,8 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/ballast-lb/ballast/internal/await"
 )
 
 const patience = 30 * time.Second
@@ -135,19 +137,15 @@ func (m *member) kill() {
 }
 
 // connected waits for a cluster that is being started.
-func connected(t *testing.T, o ConnectOptions) *Store {
+func connected(t *testing.T, o ConnectOptions) (s *Store) {
 	t.Helper()
 	o.Log = quiet
-	for deadline := time.Now().Add(patience); ; {
-		s, err := Connect(t.Context(), o)
-		if err == nil {
-			t.Cleanup(func() { s.Close() })
-			return s
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+	await.Nil(t, "the cluster answers", func() (err error) {
+		s, err = Connect(t.Context(), o)
+		return err
+	})
+	t.Cleanup(func() { s.Close() })
+	return s
 }
 
 func connect(t *testing.T, endpoints ...string) *Store {

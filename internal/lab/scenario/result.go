@@ -5,7 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
+	"gonum.org/v1/gonum/stat"
+
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 )
 
@@ -49,6 +53,26 @@ type Cell struct {
 	Policy     string `json:"policy"` // with its classes, interval and whatever else is varied
 	Repetition int    `json:"repetition"`
 	Completions
+}
+
+// Completions sums up the connections of one flow that came in a span of time. Each was one request; its time is from when it
+// was due until its last byte.
+type Completions struct {
+	Offered        int                   `json:"offered"`
+	Completed      int                   `json:"completed"`
+	Broken         int                   `json:"broken"`
+	BrokenBy       map[traffic.Class]int `json:"broken_by,omitempty"`
+	PerSecond      float64               `json:"per_second"`       // that ended well within the span, whenever they came
+	BytesPerSecond float64               `json:"bytes_per_second"` // of those
+	MeanMS         float64               `json:"mean_ms"`          // of those that came within the span and ended well, whenever
+	P50MS          float64               `json:"p50_ms"`
+	P99MS          float64               `json:"p99_ms"`
+}
+
+// Second is what ended in one second of a run.
+type Second struct {
+	Completed int `json:"completed"`
+	Broken    int `json:"broken"`
 }
 
 // conclude sets the outcome of a run that ended with err, and returns err if that is why the promise was not tested.
@@ -105,4 +129,10 @@ func (r *Result) AddTrial(outcome world.Result, baseline bool) {
 		return
 	}
 	r.Merge(outcome.Tally)
+}
+
+// Median sorts the values.
+func Median(values []float64) float64 {
+	slices.Sort(values)
+	return stat.Quantile(0.5, stat.Empirical, values, nil)
 }

@@ -5,7 +5,6 @@ package compare
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
@@ -94,7 +93,6 @@ type comparison struct {
 	length      time.Duration // of the arrivals of one measurement
 	warmup      time.Duration // at its beginning, which is not counted
 	flows       func(target string, seed uint64, length time.Duration) []traffic.Flow
-	counted     []string // flows that results are about; nil: all
 }
 
 // compare measures all contenders and adds a cell to the result for each measurement. Repetitions are interleaved, so that a
@@ -144,10 +142,7 @@ func measure(t *world.Trial, c comparison, one contender, seed uint64) (scenario
 	if err := running.Wait(t.Context); err != nil {
 		return scenario.Cell{}, err
 	}
-	counted := func(flow string) bool { return c.counted == nil || slices.Contains(c.counted, flow) }
-	return scenario.Cell{
-		Policy: one.name(), Completions: scenario.Complete(running.Connections, begin.Add(c.warmup), begin.Add(c.length), counted),
-	}, nil
+	return scenario.Cell{Policy: one.name(), Completions: complete(running.Connections, begin.Add(c.warmup), begin.Add(c.length))}, nil
 }
 
 // use switches every service of the trial to a contender.

@@ -133,7 +133,7 @@ func judgeElastic(run *scenario.Run, outcome world.Result, connections []traffic
 			run.Unbroken(one)
 		}
 		run.Result.AddTrial(one, !cookie)
-		run.Result.PerSecond[policy.Name] = scenario.PerSecond(connections, began, policy.Name)
+		run.Result.PerSecond[policy.Name] = perSecond(connections, began, policy.Name)
 		broken[policy.Name] = 100 * float64(one.Broken) / float64(max(one.Attempted, 1))
 		run.Result.Measure("broken_percent_"+policy.Name, broken[policy.Name])
 		worst := 0.0
@@ -145,4 +145,24 @@ func judgeElastic(run *scenario.Run, outcome world.Result, connections []traffic
 	run.Result.Expect(broken["hash"] > broken["maglev"] && broken["maglev"] > broken["second-chance"],
 		"hash broke %.3g %%, maglev %.3g %%, with second chance %.3g %%: not in that order",
 		broken["hash"], broken["maglev"], broken["second-chance"])
+}
+
+// perSecond counts the ends of a flow's connections by the second after begin. What ends before counts for the first.
+func perSecond(connections []traffic.Connection, begin time.Time, flow string) []scenario.Second {
+	var seconds []scenario.Second
+	for _, one := range connections {
+		if one.Flow != flow {
+			continue
+		}
+		at := max(int(one.Ended.Sub(begin).Seconds()), 0)
+		for len(seconds) <= at {
+			seconds = append(seconds, scenario.Second{})
+		}
+		if one.Class == traffic.Completed {
+			seconds[at].Completed++
+		} else {
+			seconds[at].Broken++
+		}
+	}
+	return seconds
 }

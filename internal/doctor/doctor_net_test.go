@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +15,8 @@ import (
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/doctor"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
@@ -322,6 +325,38 @@ func TestOwnProgramIsRecognised(t *testing.T) {
 		}
 		if f.Check == "daemon" && !strings.Contains(f.Remedy, "start it again") {
 			t.Errorf("the links that a daemon left: %s", line(f))
+		}
+	}
+}
+
+// What a daemon in a mount namespace of its own has attached is its own, though its pins are not seen.
+func TestADaemonInAPrivateMountNamespaceIsNamed(t *testing.T) {
+	if _, err := exec.LookPath("unshare"); err != nil {
+		t.Skip("needs it:", err)
+	}
+	s := newSite(t)
+	executable, err := os.Executable()
+	must(t, err)
+	ballast := filepath.Join(t.TempDir(), "ballast")
+	must(t, os.Symlink(executable, ballast))
+	daemon := exec.Command("unshare", "--mount", ballast, "lb", "-f", s.config, "--interface", "eth0", "--run-dir", s.runDir, "--state-dir", t.TempDir())
+	must(t, s.lb.Do(daemon.Start))
+	t.Cleanup(func() {
+		must(t, daemon.Process.Signal(os.Interrupt))
+		must(t, daemon.Wait())
+	})
+	client := api.NewClient(api.SocketPath(s.runDir, "default"))
+	var status api.LBStatus
+	await.True(t, "the daemon is attached", func() bool {
+		return client.Get(t.Context(), api.PathStatus, &status) == nil && len(status.Interfaces) > 0
+	})
+	have := map[string]string{}
+	for _, f := range s.examine(t, doctor.RoleLB) {
+		have[f.Check] = line(f)
+	}
+	for check, want := range map[string]string{"xdp": "ok xdp eth0: our program is attached", "bpffs": "warning bpffs : the daemon runs in a mount namespace of its own"} {
+		if !strings.HasPrefix(have[check], want) {
+			t.Errorf("%q, want %q", have[check], want)
 		}
 	}
 }

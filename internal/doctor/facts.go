@@ -88,6 +88,11 @@ type daemonFacts struct {
 // runs tells whether a process holds the socket, whatever it answers.
 func (d *daemonFacts) runs() bool { return d.SocketThere && !d.Dead }
 
+// hidden tells whether the daemon's pins are where they are not seen from here: one that is attached always has some.
+func (d *daemonFacts) hidden() bool {
+	return d.runs() && d.Err == nil && len(d.Interfaces) > 0 && !d.Pinned
+}
+
 // keptFacts are what earlier daemons of the instance have left, and who else is here.
 type keptFacts struct {
 	Pinned    Role // whose the pins are

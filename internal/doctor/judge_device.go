@@ -29,7 +29,7 @@ func judgeDevices(f *facts) (out []Finding) {
 			out = append(out, ok("xdp", d.Name, "not needed: answers only leave by it, and our programs are at tc"))
 			continue
 		}
-		out = append(out, judgeAttachment(f.Role, d), judgeNative(d))
+		out = append(out, judgeAttachment(f, d), judgeNative(d))
 		out = append(out, judgeKind(f.Role, d)...)
 		out = append(out, judgeOffloads(f.Role, d)...)
 		out = append(out, judgeQueues(f.Role, d)...)
@@ -40,7 +40,8 @@ func judgeDevices(f *facts) (out []Finding) {
 	return out
 }
 
-func judgeAttachment(role Role, d *deviceFacts) Finding {
+func judgeAttachment(f *facts, d *deviceFacts) Finding {
+	ours := d.Ours || f.Daemon.hidden() && f.Daemon.Interfaces[d.Name] != "" && d.Program == programNames[f.Role]
 	mode := "native"
 	if d.XDPGeneric {
 		mode = "generic"
@@ -48,15 +49,15 @@ func judgeAttachment(role Role, d *deviceFacts) Finding {
 	switch {
 	case d.XDPProgram == 0:
 		return ok("xdp", d.Name, "no program attached yet")
-	case d.Ours && d.XDPGeneric && d.native() == nativeYes:
+	case ours && d.XDPGeneric && d.native() == nativeYes:
 		return Finding{"xdp", d.Name, Warning, "our program is attached in generic mode, though the driver has native XDP",
 			"start with --xdp-mode native to see why it was not taken"}
-	case d.Ours:
+	case ours:
 		return ok("xdp", d.Name, "our program is attached, %s", mode)
 	case d.Instance != "":
 		return Finding{"xdp", d.Name, Problem, fmt.Sprintf("program %d of instance %s is attached", d.XDPProgram, d.Instance),
 			"use --instance " + d.Instance + ", or remove it with --detach once its daemon has ended"}
-	case d.Program == programNames[role]:
+	case d.Program == programNames[f.Role]:
 		return Finding{"xdp", d.Name, Problem, fmt.Sprintf("program %d of another Ballast instance is attached", d.XDPProgram),
 			"use its --instance and --run-dir, or remove it with --detach"}
 	}

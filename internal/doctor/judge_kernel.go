@@ -129,6 +129,9 @@ func judgePlumbing(f *facts) (out []Finding) {
 		if k.BPFFS != nil {
 			out = append(out, Finding{"bpffs", "", Problem, k.BPFFS.Error(),
 				"start outside the container, or mount one for it: mount -t bpf bpf RUN_DIR/bpf"})
+		} else if f.Daemon.hidden() {
+			out = append(out, Finding{"bpffs", "", Warning, "the daemon runs in a mount namespace of its own: its pins are not seen here, the data path ends with it, and nothing can be taken over",
+				"start the daemon again in the host's mount namespace (nsenter --net=/run/netns/NAME instead of ip netns exec; no PrivateTmp= and the like), or mount bpf there first"})
 		} else if k.PrivatePins != "" {
 			what, remedy, _ := strings.Cut(k.PrivatePins, "taken over: ")
 			out = append(out, Finding{"bpffs", "", Warning, what + "taken over", remedy})

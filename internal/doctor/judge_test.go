@@ -41,7 +41,7 @@ func healthyFacts(role Role) *facts {
 		}},
 		Paths:  map[netip.Addr]pathFacts{server: {MTU: 1600, Asked: true}},
 		Clocks: map[netip.AddrPort]clockFacts{netip.AddrPortFrom(server, 80): {One: true}},
-		Daemon: daemonFacts{SocketThere: true, Role: role, Ready: true, SHA256: "abcdefgh", Path: "ballast.yaml",
+		Daemon: daemonFacts{SocketThere: true, Role: role, Ready: true, Pinned: true, SHA256: "abcdefgh", Path: "ballast.yaml",
 			Tunnels: api.Tunnels{Limited: true, From: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Source: "file"}},
 		Host: hostFacts{
 			Timestamps: 1, Addresses: map[netip.Addr]string{server: "eth0", vip: "lo"},
@@ -209,6 +209,10 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		}, "daemon", Problem, "do what it says"},
 		{"a way out without Ethernet", RoleAgent, func(f *facts) { f.Host.WaysOutBare = []string{"wg0"} }, "way out", Warning, "ip route get"},
 		{"private mounts", RoleLB, func(f *facts) { f.Kernel.PrivatePins = "nothing can be taken over: nsenter" }, "bpffs", Warning, "nsenter"},
+		{"a daemon with private mounts", RoleLB, func(f *facts) {
+			f.Devices[0].XDPProgram, f.Devices[0].Program = 7, "lb"
+			f.Daemon.Interfaces, f.Daemon.Pinned = map[string]string{"eth0": "native"}, false
+		}, "bpffs", Warning, "start the daemon again in the host's mount namespace"},
 		{"another instance", RoleLB, func(f *facts) { f.Devices[0].XDPProgram, f.Devices[0].Program, f.Devices[0].Instance = 7, "lb", "b" }, "xdp", Problem, "--instance b"},
 		{"keys that others can read", RoleLB, func(f *facts) {
 			f.File.Exposed = "ballast.yaml: others can read the keys (mode 0644): chmod 600 ballast.yaml"

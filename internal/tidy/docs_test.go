@@ -1,11 +1,13 @@
 package tidy
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 var (
@@ -81,6 +83,78 @@ func TestLinksBetweenDocumentsLeadSomewhere(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(root, filepath.Dir(name), link[1])); err != nil {
 				t.Errorf("%s: link to %s, which does not exist", name, link[1])
 			}
+		}
+	}
+}
+
+const maxColumns = 100 // of text in a document
+
+// written are documents whose text has no rules: results.md is generated, and an entry of the changelog is one line.
+func written(name string) bool { return name == "docs/results.md" || name == "CHANGELOG.md" }
+
+// longLines may only become fewer.
+var longLines = map[string]int{"bpf/README.md": 50, "docs/performance.md": 58}
+
+// text returns the lines of a document, with those of code left empty.
+func text(document string) []string {
+	lines, code := strings.Split(document, "\n"), false
+	for i, line := range lines {
+		fence := strings.HasPrefix(strings.TrimSpace(line), "```")
+		if code = code != fence; code || fence {
+			lines[i] = ""
+		}
+	}
+	return lines
+}
+
+func TestDocumentsAreNarrow(t *testing.T) {
+	for name, document := range markdown(t) {
+		var long []string
+		for i, line := range text(document) {
+			words := strings.Fields(codeSpan.ReplaceAllString(line, "`")) // a span or link is not broken
+			if utf8.RuneCountInString(line) > maxColumns && len(words) > 2 && !strings.HasPrefix(line, "|") {
+				long = append(long, fmt.Sprintf("%s:%d: %d columns, at most %d", name, i+1, utf8.RuneCountInString(line), maxColumns))
+			}
+		}
+		if len(long) > longLines[name] && !written(name) {
+			t.Errorf("%s", strings.Join(long, "\n"))
+		}
+	}
+}
+
+// homeMade are words that the field has others for.
+var homeMade = map[string]string{
+	"brain": "the engine", "sick": "unhealthy", "told": "sent, or knows", "straight": "direct", "stranded": "ahead of all controllers",
+	"stranger": "foreign", "strangers": "foreign",
+}
+
+func TestDocumentsSpeakTheWordsOfTheField(t *testing.T) {
+	for name, document := range markdown(t) {
+		if written(name) {
+			continue
+		}
+		for i, line := range text(document) {
+			for _, word := range regexp.MustCompile(`\w+`).FindAllString(codeSpan.ReplaceAllString(line, "`"), -1) {
+				if better, forbidden := homeMade[strings.ToLower(word)]; forbidden {
+					t.Errorf("%s:%d: %s: say %s", name, i+1, word, better)
+				}
+			}
+		}
+	}
+}
+
+func TestEveryDocumentIsReachable(t *testing.T) {
+	documents := markdown(t)
+	for _, name := range files(t) {
+		if !strings.HasPrefix(name, "docs/") {
+			continue
+		}
+		named := false
+		for other, document := range documents {
+			named = named || other != name && (strings.Contains(document, name) || strings.Contains(document, "]("+strings.TrimPrefix(name, "docs/")))
+		}
+		if !named {
+			t.Errorf("%s: no other document leads to it", name)
 		}
 	}
 }

@@ -102,6 +102,9 @@ func TestMarshalSurvivesParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if golden, err := os.ReadFile("testdata/written.yaml"); err != nil || string(golden) != string(text) {
+		t.Errorf("testdata/written.yaml is not what is written now, %v:\n%s", err, text)
+	}
 	back, err := Parse("marshalled.yaml", text)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text)

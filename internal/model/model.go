@@ -71,7 +71,7 @@ type Service struct {
 	Name       string     `json:"name"`
 	VIP        netip.Addr `json:"vip"`
 	Protocol   Protocol   `json:"protocol"`
-	Ports      []uint16   `json:"ports"`
+	Ports      []uint16   `json:"ports" yaml:"ports,flow"`
 	Dispatch   Dispatch   `json:"dispatch"`
 	Affinity   Affinity   `json:"affinity"`
 	Fallback   Fallback   `json:"fallback"`
@@ -93,8 +93,8 @@ type Table struct {
 	NodeBits  uint8  `json:"node_bits"`  // for the ids of the second tier's nodes; 0: there is one tier
 	// IdleTimeout is when a silent connection's entry is freed. The connection lives on, and gets another with its next packet.
 	IdleTimeout Duration `json:"idle_timeout"`
-	PacketLimit uint32   `json:"packet_limit,omitempty"` // packets per second of one connection that pass; 0: all
-	Scrubber    string   `json:"scrubber,omitempty"`     // name of the server that suspects' packets visit first
+	PacketLimit uint32   `json:"packet_limit,omitempty" yaml:"packet_limit"` // packets per second of one connection that pass; 0: all
+	Scrubber    string   `json:"scrubber,omitempty"`                         // name of the server that suspects' packets visit first
 }
 
 // Server is one backend of a service.

@@ -48,8 +48,6 @@ func TestDocsShowTheBytesOfThePrograms(t *testing.T) {
 	maps.Copy(blocks, wordsOfClasses(t))
 	maps.Copy(blocks, walkOfATable(t))
 	blocks["golden"] = goldenTable(t)
-	blocks["verdicts"] = verdictTable(t, "../../../bpf/state/verdict.h")
-	blocks["agent-verdicts"] = verdictTable(t, "../../../bpf/state/agent.h")
 	used := map[string]bool{}
 	for _, name := range docs {
 		text, err := os.ReadFile(name)
@@ -114,22 +112,6 @@ func goldenTable(t *testing.T) string {
 			fmt.Fprintf(&b, "%-4d %-6d %-33s %-5d %-33s %-5d %-16s %5d = 0x%04x\n", v.CookieBits, v.Epoch, v.Key, v.ID, v.Client, v.ServicePort,
 				v.FlowHash, v.Cookie, v.Cookie)
 		}
-	}
-	return b.String()
-}
-
-// verdictTable lists the enum of a header with what its comments say.
-func verdictTable(t *testing.T, header string) string {
-	text, err := os.ReadFile(header)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b strings.Builder
-	for _, line := range regexp.MustCompile(`(?m)^\t([A-Z][A-Z_]+),(?: /\* (.*) \*/)?$`).FindAllStringSubmatch(string(text), -1) {
-		if strings.HasSuffix(line[1], "_CONTINUE") || strings.HasSuffix(line[1], "VERDICTS") {
-			continue // not a way out
-		}
-		b.WriteString(strings.TrimRight(fmt.Sprintf("%-34s%s", strings.ToLower(line[1]), line[2]), " ") + "\n")
 	}
 	return b.String()
 }

@@ -77,6 +77,15 @@ func run(t *testing.T, arguments ...string) (status int, said, ran string) {
 	return status, text.String(), ran
 }
 
+// What is for tests and experiments is not in this program.
+func TestNoCommandIsHidden(t *testing.T) {
+	everyCommand(Root("test"), func(cmd *cobra.Command) {
+		if cmd.Hidden {
+			t.Errorf("%s is hidden: it belongs to ballast-lab", cmd.CommandPath())
+		}
+	})
+}
+
 var positional = regexp.MustCompile(` \[?[A-Z]+(\.\.\.)?\]?`)
 
 // Whoever adds a command finds here that it refuses what it does not know.

@@ -18,7 +18,7 @@ func BenchCommand() *cobra.Command {
 		Use:   "bench",
 		Short: "Measure what packets and the control plane cost",
 	}
-	command.AddCommand(benchDatapath(), benchVeth(), benchTable(), benchControl(), benchPeers())
+	command.AddCommand(benchDatapath(), benchVeth(), benchTable(), benchControl())
 	return command
 }
 

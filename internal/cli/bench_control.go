@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	controlbench "github.com/ballast-lb/ballast/internal/bench/control"
+	"github.com/ballast-lb/ballast/internal/lab/process"
 )
 
 func benchControl() *cobra.Command {
@@ -38,11 +39,14 @@ as many machines as there are nodes, times are shorter.`,
   ballast bench control --servers 100 --load-balancers 4 --rate 20 --services 0`,
 		Args: takes(),
 		RunE: func(command *cobra.Command, _ []string) error {
-			program, err := os.Executable()
+			program, err := process.Beside()
+			if err == nil {
+				err = process.Check(program)
+			}
 			if err != nil {
 				return err
 			}
-			options.Peers = []string{program, "bench", peersCommand}
+			options.Peers = []string{program, process.Peers}
 			options.Maps = os.Geteuid() == 0 && !noMaps
 			options.Progress = func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 			options.Log = slog.New(slog.DiscardHandler)
@@ -71,21 +75,6 @@ as many machines as there are nodes, times are shorter.`,
 	flags.BoolVar(&asJSON, "json", false, "print the result as JSON")
 	flags.BoolVar(&verbose, "verbose", false, "print the controller's log")
 	return command
-}
-
-const peersCommand = "control-peers"
-
-// benchPeers is the process with the peers.
-func benchPeers() *cobra.Command {
-	return &cobra.Command{
-		Use:    peersCommand,
-		Short:  "Be the peers of `ballast bench control`, which starts this",
-		Hidden: true,
-		Args:   takes(),
-		RunE: func(command *cobra.Command, _ []string) error {
-			return controlbench.RunPeers(command.Context(), command.InOrStdin(), command.OutOrStdout())
-		},
-	}
 }
 
 func printControl(out io.Writer, r *controlbench.Result) error {

@@ -1,4 +1,5 @@
-// Package process is the program `ballast-lab`: what runs inside the namespaces of a lab beside Ballast itself. Nobody but a lab starts it.
+// Package process is the program `ballast-lab`: what runs inside the namespaces of a lab beside Ballast itself, and the other end of a
+// benchmark. Nobody else starts it.
 package process
 
 import (
@@ -8,11 +9,15 @@ import (
 	"maps"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/bench/control"
 	"github.com/ballast-lb/ballast/internal/lab/process/app"
 	"github.com/ballast-lb/ballast/internal/lab/process/member"
 	"github.com/ballast-lb/ballast/internal/lab/process/relay"
@@ -28,6 +33,7 @@ const (
 	App      = "app"       // OPTIONS: an application server
 	Client   = "client"    // the plan is on standard input
 	Echo     = "echo"      // ADDRESS SERVER
+	Peers    = "peers"     // of `ballast bench control`; what they do is on standard input
 	Member   = "etcd"      // OPTIONS: a member of an etcd cluster
 	Relay    = "relay"     // OPTIONS; shares of weights to lose are on standard input
 	SlowLink = "slow-link" // INTERFACE INTERFACE DELAY
@@ -43,6 +49,7 @@ var processes = map[string]process{
 	App:    {1, func(ctx context.Context, a []string) error { return app.Run(ctx, a[0]) }},
 	Client: {0, func(ctx context.Context, _ []string) error { return traffic.Run(ctx, os.Stdin, os.Stdout) }},
 	Echo:   {2, func(ctx context.Context, a []string) error { return traffic.Echo(ctx, a[0], a[1]) }},
+	Peers:  {0, func(ctx context.Context, _ []string) error { return control.RunPeers(ctx, os.Stdin, os.Stdout) }},
 	Member: {1, func(ctx context.Context, a []string) error { return member.Run(ctx, a[0]) }},
 	Relay:  {1, func(ctx context.Context, a []string) error { return relay.Run(ctx, os.Stdin, a[0]) }},
 	SlowLink: {3, func(ctx context.Context, a []string) error {
@@ -54,6 +61,23 @@ var processes = map[string]process{
 	}},
 }
 
+// Beside is the program's path where it is beside this one.
+func Beside() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find own program: %w", err)
+	}
+	return filepath.Join(filepath.Dir(self), Program), nil
+}
+
+// Check tells whether there is such a program.
+func Check(path string) error {
+	if err := unix.Access(path, unix.X_OK); err != nil {
+		return fmt.Errorf("find the processes of labs: %s: %w: `make build` makes it, and it belongs beside ballast", path, err)
+	}
+	return nil
+}
+
 // Main runs the process that the arguments name until it ends or is told to, and returns its exit status.
 func Main(arguments []string, complaints io.Writer) int {
 	var one process
@@ -62,7 +86,7 @@ func Main(arguments []string, complaints io.Writer) int {
 	}
 	if one.run == nil || len(arguments) != 1+one.arguments {
 		names := strings.Join(slices.Sorted(maps.Keys(processes)), ", ")
-		fmt.Fprintf(complaints, "%s %s: not one of %s with its arguments: `ballast lab` starts these\n", Program, strings.Join(arguments, " "), names)
+		fmt.Fprintf(complaints, "%s %s: not one of %s with its arguments: `ballast lab` and `ballast bench` start these\n", Program, strings.Join(arguments, " "), names)
 		return 2
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)

@@ -67,8 +67,8 @@ func New(options Options) (*Lab, error) {
 	if os.Geteuid() != 0 {
 		return nil, errNotRoot
 	}
-	if err := unix.Access(options.Processes, unix.X_OK); err != nil {
-		return nil, fmt.Errorf("find the processes of labs: %s: %w: `make build` makes it, and it belongs beside ballast", options.Processes, err)
+	if err := process.Check(options.Processes); err != nil {
+		return nil, err
 	}
 	lab := &Lab{Options: options, spaces: map[string]*netspace.Space{}}
 	alone, err := lockAll()
@@ -216,7 +216,7 @@ func (o *Options) Complete() error {
 	if err != nil {
 		return fmt.Errorf("find own program: %w", err)
 	}
-	o.Binary = cmp.Or(o.Binary, self)
-	o.Processes = cmp.Or(o.Processes, filepath.Join(filepath.Dir(self), process.Program))
-	return nil
+	beside, err := process.Beside()
+	o.Binary, o.Processes = cmp.Or(o.Binary, self), cmp.Or(o.Processes, beside)
+	return err
 }

@@ -52,7 +52,7 @@ func (a *Agent) obstacles() (found []string) {
 	if !a.told {
 		found = append(found, "no controller has said yet what this host serves, and no state was kept: what an earlier process left, if anything, goes on untouched")
 	} else if a.serves == 0 {
-		found = append(found, "no service names this host: check --server and the servers' addresses")
+		found = append(found, a.unnamed())
 	}
 	if a.unattached != "" {
 		found = append(found, a.unattached)
@@ -61,6 +61,20 @@ func (a *Agent) obstacles() (found []string) {
 		found = append(found, down...)
 	}
 	return append(append(found, a.attachments.problems()...), a.problems...)
+}
+
+// unnamed says why this host serves nothing. Controllers tell an agent only of the servers that its certificate speaks for. Callers hold mu.
+func (a *Agent) unnamed() string {
+	if a.options.Config != "" || len(a.remote.Running.Services) > 0 {
+		return "no service names this host: check --server and the servers' addresses"
+	}
+	who := a.credentials.Identity()
+	addresses := "without an address"
+	if len(who.Addresses) > 0 {
+		addresses = "of " + strings.Trim(fmt.Sprint(who.Addresses), "[]")
+	}
+	return fmt.Sprintf("the controllers know no server by the certificate of this host (%s, %s): add the server, or make a certificate with its name or address "+
+		"(`ballast ctl pki issue DIR agent NAME --address ADDRESS`)", who.Name, addresses)
 }
 
 func (a *Agent) health() []string {

@@ -200,6 +200,23 @@ func TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
 	h.expectProblems("without the controller", "way back", "reports: no controller is connected: the last state goes on")
 }
 
+// Which servers an agent is told of is up to its certificate, and not to --server or its addresses.
+func TestAnAgentWhoseCertificateSpeaksForNoServerNamesIt(t *testing.T) {
+	h := newAgentHost(t)
+	tls := filepath.Join(h.dir, "tls")
+	require(t, errors.Join(pki.Init(tls, pki.DefaultAuthorityLife, false), pki.Issue(tls, pki.Request{Role: pki.Controller, Name: "c1"}),
+		pki.Issue(tls, pki.Request{Role: pki.Agent, Name: "s2"})))
+	h.role = "told-agent"
+	hub, end := h.control("c1", "10.9.0.1:6443")
+	defer end()
+	hub.SetState(viewOf(3, nil, 3, 4))
+	h.start()
+	const want = "the controllers know no server by the certificate of this host (s2, without an address)"
+	h.await("the reason", func(s api.AgentStatus) bool { return !s.Ready && says(s.NotReady, want) })
+	h.awaitNode("the controllers know the reason", hub, func(problems []string) bool { return says(problems, want) })
+	h.expectProblems("by that certificate", "is not ready: "+want)
+}
+
 func TestAStateThatCannotBeSavedIsAProblemUntilItIs(t *testing.T) {
 	h := newRemoteHost(t)
 	hub, end := h.control(1)

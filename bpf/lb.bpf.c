@@ -12,6 +12,7 @@
 
 #include "carrier/timestamp.h"
 #include "carrier/cookie.h"
+#include "carrier/carried.h"
 
 #include "state/verdict.h"
 #include "state/service.h"
@@ -31,8 +32,6 @@
 #include "dispatch/classes.h"
 
 #include "steer/decision.h"
-
-#include "carrier/carried.h"
 
 #include "affinity/placement.h"
 #include "affinity/cookie.h"

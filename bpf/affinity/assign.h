@@ -23,15 +23,15 @@ inline_always _Bool assignment_is_busy(__u64 assignment)
 	return assignment && c && connection_state(c->owner) == CONNECTION_NEW && connection_clock() - c->last < TABLE_HURRY;
 }
 
-/* The cookie that d->echo carries becomes the one that names entry. */
+/* The cookie that d->carried.echo carries becomes the one that names entry. */
 inline_always void assign_tag(struct decision *d, const struct table_flow *f, __u32 entry)
 {
 	const struct service *service = d->service;
 	__u16 plain = ((__u32)service->node << (service->index_bits & 7) | (entry - f->base)) << (service->id_bits & 15) | d->id;
 
-	d->echo ^= d->plain ^ plain;
-	d->plain = plain;
-	d->echo_changed = 1;
+	d->carried.echo ^= d->carried.plain ^ plain;
+	d->carried.plain = plain;
+	d->carried.changed = 1;
 }
 
 /* The first packet with the index confirms it, and does not wait. Not inlined: the stack has no room for it. */
@@ -98,8 +98,8 @@ inline_always enum verdict table_commit(const struct packet *p, struct decision 
 	__u32 entry;
 
 	table_place(&f, p, service, d->id);
-	c = table_find(service, &f, d->plain);
-	entry = f.base + (d->plain >> (service->id_bits & 15) & ((1u << (service->index_bits & 7)) - 1));
+	c = table_find(service, &f, d->carried.plain);
+	entry = f.base + (d->carried.plain >> (service->id_bits & 15) & ((1u << (service->index_bits & 7)) - 1));
 	if (c)
 		assign_confirm(c);
 	else

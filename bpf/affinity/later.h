@@ -77,9 +77,9 @@ inline_always enum verdict table_commit_usual(const struct packet *p, const stru
 	struct table_flow f;
 
 	table_place(&f, p, d->service, d->id);
-	if (later_count(p, d->service, &f, d->plain))
+	if (later_count(p, d->service, &f, d->carried.plain))
 		return FORWARDED_BY_TABLE;
-	c = table_find(d->service, &f, d->plain);
+	c = table_find(d->service, &f, d->carried.plain);
 	if (!c || !table_is_usual(c, p))
 		return VERDICT_CONTINUE;
 	return table_count(c, d->service, p->length) ? FORWARDED_BY_TABLE : DROPPED_OVER_LIMIT;

@@ -2,6 +2,14 @@
 /* carried.h - what a packet to or from a client carries for us in its TCP timestamps: reads it, and writes what the server shall learn. */
 #pragma once
 
+struct carried {
+	__u32 timestamp, echo; /* TSval, TSecr, host order */
+	__u16 plain; /* text of the cookie, once it is known */
+	__u8 at; /* offset of TSval in the TCP header, 0: there is none */
+	_Bool malformed; /* none, as the options cannot be read */
+	_Bool changed; /* echo is not what the packet says: it is to be written */
+};
+
 /* Options in an order that the fast patterns do not know. Returns the offset of TSval in the TCP header, or the enum timestamp_search that says
  * why there is none. */
 static __noinline int search_timestamp(struct xdp_md *ctx, __u32 offset, __u32 length)
@@ -20,8 +28,8 @@ static __noinline int search_timestamp(struct xdp_md *ctx, __u32 offset, __u32 l
 	return search == TIMESTAMP_AUTHENTICATED ? TIMESTAMP_ABSENT : search;
 }
 
-/* Find the timestamp option of the TCP header at p->l4 and take its values into d. Returns an enum timestamp_search. */
-inline_always int read_timestamp(struct xdp_md *ctx, const struct packet *p, struct decision *d)
+/* Finds the timestamp option of the TCP header at p->l4. */
+inline_always void read_timestamp(struct xdp_md *ctx, const struct packet *p, struct carried *c)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct tcphdr *tcp = packet_at(data, p->l4);
@@ -29,21 +37,20 @@ inline_always int read_timestamp(struct xdp_md *ctx, const struct packet *p, str
 	__u32 at;
 
 	if (p->header <= TCP_HEADER_MIN || (void *)(tcp + 1) > end)
-		return TIMESTAMP_ABSENT;
+		return;
 	at = timestamp_fast(tcp, end);
 	if (!at)
 		at = search_timestamp(ctx, p->l4 + TCP_HEADER_MIN, p->header - TCP_HEADER_MIN);
-	if (at < TCP_HEADER_MIN)
-		return at;
-	if (at > TCP_HEADER_MAX - 8)
-		return TIMESTAMP_MALFORMED;
+	if (at < TCP_HEADER_MIN || at > TCP_HEADER_MAX - 8) {
+		c->malformed = at != TIMESTAMP_ABSENT;
+		return;
+	}
 	value = (void *)tcp + at;
 	if ((void *)(value + 2) > end)
-		return TIMESTAMP_ABSENT;
-	d->timestamp_at = at;
-	d->timestamp = bpf_ntohl(value[0]);
-	d->echo = bpf_ntohl(value[1]);
-	return TIMESTAMP_FOUND;
+		return;
+	c->at = at;
+	c->timestamp = bpf_ntohl(value[0]);
+	c->echo = bpf_ntohl(value[1]);
 }
 
 /* What lies at an offset that has been compared with TCP_HEADER_MAX. The mask is for the verifier, the pin keeps the compiler from seeing that
@@ -65,12 +72,12 @@ inline_always void write_timestamp(struct tcphdr *tcp, __be32 *word, __u32 at, _
 	*word = new;
 }
 
-/* Client to server: TSecr = d->echo, in which the server is told its cookie. */
-inline_always _Bool write_echo(struct xdp_md *ctx, const struct packet *p, const struct decision *d)
+/* Client to server: TSecr = c->echo, in which the server is told its cookie. */
+inline_always _Bool write_echo(struct xdp_md *ctx, const struct packet *p, const struct carried *c)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct tcphdr *tcp = packet_at(data, p->l4);
-	__u32 at = d->timestamp_at + 4;
+	__u32 at = c->at + 4;
 	__be32 *echo;
 
 	if (at > TCP_HEADER_MAX - 4 || (void *)(tcp + 1) > end)
@@ -78,6 +85,6 @@ inline_always _Bool write_echo(struct xdp_md *ctx, const struct packet *p, const
 	echo = in_tcp_header(tcp, at);
 	if ((void *)(echo + 1) > end)
 		return 0;
-	write_timestamp(tcp, echo, at, d->echo);
+	write_timestamp(tcp, echo, at, c->echo);
 	return 1;
 }

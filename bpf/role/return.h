@@ -29,9 +29,8 @@ __noinline int mark_return(struct xdp_md *ctx, const struct packet *p, const str
 	if (!p || !service || !server || !decided)
 		return DROPPED_MALFORMED;
 	d.id = decided->id;
-	d.timestamp_at = decided->timestamp_at;
-	d.timestamp = decided->timestamp;
-	if (d.timestamp_at && through_mark(ctx, p, &d))
+	d.carried = decided->carried;
+	if (d.carried.at && through_mark(ctx, p, &d))
 		verdict = RETURNED;
 	if (service->forward == FORWARD_NAT && !nat_to_client(ctx, p, service))
 		return DROPPED_MALFORMED;
@@ -66,8 +65,8 @@ inline_always enum verdict walk_return(struct xdp_md *ctx, struct packet *p, str
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_learn(p, service->number, d->id);
 	/* A timestamp that comes back was let through with the SYN, be it by a node that knows this server better. */
-	if (carries_cookies(service) && p->protocol == IPPROTO_TCP && read_timestamp(ctx, p, d) != TIMESTAMP_FOUND)
-		d->timestamp_at = 0;
+	if (carries_cookies(service) && p->protocol == IPPROTO_TCP)
+		read_timestamp(ctx, p, &d->carried);
 	verdict = mark_return(ctx, p, service, server, d);
 	d->service = service;
 	d->server = server;

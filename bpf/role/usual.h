@@ -11,7 +11,6 @@ inline_always int usual_way(struct xdp_md *ctx, const struct packet *p)
 	struct decision d = {};
 	struct finding f = {};
 	const __u32 *number = find_vip(p->destination, p->destination_port, p->protocol, p->ipv6);
-	int search = TIMESTAMP_ABSENT;
 	enum verdict verdict;
 
 	if (!number)
@@ -20,8 +19,8 @@ inline_always int usual_way(struct xdp_md *ctx, const struct packet *p)
 	if (!d.service || d.service->forward != FORWARD_IPIP || d.service->flags & SERVICE_THROUGH)
 		return UNUSUAL;
 	if (carries_cookies(d.service))
-		search = read_timestamp(ctx, p, &d);
-	verdict = steer_find(p, &d, &f, search);
+		read_timestamp(ctx, p, &d.carried);
+	verdict = steer_find(p, &d, &f);
 	if (!d.server || !(d.server->flags & SERVER_NEXT_HOP) || d.stops[0] | d.stops[1] ||
 	    p->length + outer_length(d.server, 0, 0) > d.server->mtu)
 		return UNUSUAL;

@@ -12,7 +12,7 @@ inline_always _Bool through_restore(struct xdp_md *ctx, const struct packet *p, 
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct tcphdr *tcp = packet_at(data, p->l4);
-	__u32 counter = d->server->counter, at = d->timestamp_at + 4, shift = d->service->cookie_bits & 31;
+	__u32 counter = d->server->counter, at = d->carried.at + 4, shift = d->service->cookie_bits & 31;
 	__u32 mask = ((__u32)1 << ((32 - shift) & 31)) - 1, latest;
 	const __u64 *clock = bpf_map_lookup_elem(&clocks, &counter);
 	__be32 *echo;
@@ -23,7 +23,7 @@ inline_always _Bool through_restore(struct xdp_md *ctx, const struct packet *p, 
 	if ((void *)(echo + 1) > end)
 		return 0;
 	latest = node_clock_ms() + (__u32)*clock + CLOCK_SLACK_MS;
-	write_timestamp(tcp, echo, at, latest - ((latest - (d->echo >> shift)) & mask));
+	write_timestamp(tcp, echo, at, latest - ((latest - (d->carried.echo >> shift)) & mask));
 	return 1;
 }
 
@@ -32,7 +32,7 @@ inline_always _Bool through_strip(struct xdp_md *ctx, const struct packet *p, co
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct tcphdr *tcp = packet_at(data, p->l4);
-	__u32 at = d->timestamp_at - 2;
+	__u32 at = d->carried.at - 2;
 	__u64 sum;
 	__u8 *option;
 
@@ -72,7 +72,7 @@ inline_always _Bool through_mark(struct xdp_md *ctx, const struct packet *p, con
 	struct tcphdr *tcp = packet_at(data, p->l4);
 	__u32 counter = d->server->counter, wire;
 	__u64 *clock = bpf_map_lookup_elem(&clocks, &counter);
-	__u32 at = d->timestamp_at;
+	__u32 at = d->carried.at;
 	__be32 *value;
 
 	if (at > TCP_HEADER_MAX - 8 || (void *)(tcp + 1) > end || !clock)
@@ -80,10 +80,10 @@ inline_always _Bool through_mark(struct xdp_md *ctx, const struct packet *p, con
 	value = in_tcp_header(tcp, at);
 	if ((void *)(value + 1) > end)
 		return 0;
-	through_compare(clock, d->timestamp);
+	through_compare(clock, d->carried.timestamp);
 	if (service->epoch_parity)
 		key = &service->cookie_key[1];
-	wire = d->timestamp << (service->cookie_bits & 31);
+	wire = d->carried.timestamp << (service->cookie_bits & 31);
 	wire |= cookie_make(d->id, flow_hash(key, p->destination, p->destination_port, service->port ?: p->source_port, p->ipv6),
 			    service->epoch_parity, service->cookie_bits);
 	if (!wire) /* TSval 0 means "none" to many stacks: one tick later */

@@ -26,7 +26,7 @@ __noinline int send_to_server(struct xdp_md *ctx, const struct packet *p, const 
 		outer = outer_length(server, 0, 0);
 	if (p->length + outer > server->mtu && (!p->ipv6 || p->length > IPV6_MIN_MTU))
 		return answer_too_big(ctx, p, server->mtu - outer);
-	if (d.echo_changed && !write_echo(ctx, p, &d))
+	if (d.carried.changed && !write_echo(ctx, p, &d.carried))
 		return DROPPED_MALFORMED;
 	if (service->flags & SERVICE_THROUGH) {
 		if (d.verdict == FORWARDED_BY_COOKIE && !through_restore(ctx, p, &d))

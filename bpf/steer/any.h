@@ -24,18 +24,18 @@ inline_always enum verdict any_verdict(struct decision *d, enum verdict verdict)
 
 /* steer() for packets of every shape. A global function, as others that any_way calls: it is verified once, and not once for every way that leads here. In
  * memory that is handed to such a function pointers do not last: it is given those of d apart, and the caller sets them again. */
-__noinline int steer_any(const struct packet *p, const struct service *service, struct decision *decided, __u32 search)
+__noinline int steer_any(const struct packet *p, const struct service *service, struct decision *decided)
 {
 	struct decision d = { .service = service };
 	enum verdict verdict;
 
 	if (!p || !service || !decided)
 		return DROPPED_MALFORMED;
-	d.echo = decided->echo;
+	d.carried = decided->carried;
 	d.quoted = decided->quoted;
-	verdict = steer(p, &d, search);
+	verdict = steer(p, &d);
 	decided->id = d.id;
-	decided->plain = d.plain;
+	decided->carried.plain = d.carried.plain;
 	decided->stops[0] = d.stops[0];
 	decided->stops[1] = d.stops[1];
 	return verdict;
@@ -46,18 +46,17 @@ inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p,
 				     __u32 number)
 {
 	const struct service *service = service_by_number(number);
-	int search = TIMESTAMP_ABSENT;
 	enum verdict verdict;
 
 	if (!service)
 		return PASSED_NO_SERVICE;
 	if (flow->protocol == IPPROTO_TCP && carries_cookies(service))
-		search = read_timestamp(ctx, flow, d);
+		read_timestamp(ctx, flow, &d->carried);
 	if (flow != p) {
 		d->quoted = 1;
-		d->echo = d->timestamp; /* the server wrote what it quotes */
+		d->carried.echo = d->carried.timestamp; /* the server wrote what it quotes */
 	}
-	verdict = steer_any(flow, service, d, search);
+	verdict = steer_any(flow, service, d);
 	d->service = service;
 	d->server = server_by_id(service, d->id);
 	if (!d->server)

@@ -7,12 +7,9 @@ struct decision {
 	const struct server *server;
 	__u16 id;
 	__u16 stops[PREVIOUS_OWNERS];
-	__u8 timestamp_at; /* offset of TSval in the TCP header, 0: none */
 	__u8 verdict; /* enum verdict: why this server */
-	__u32 timestamp, echo; /* host order */
-	__u16 plain; /* text of the cookie */
-	_Bool echo_changed; /* echo is not what the packet says: it is to be written */
 	_Bool quoted; /* the flow is that of a packet that an ICMP error quotes: nothing is learned from it */
+	struct carried carried;
 };
 
 inline_always _Bool is_syn(const struct packet *p)

@@ -62,11 +62,11 @@ inline_always void steer_by_dispatch(struct decision *d, struct finding *f)
 }
 
 /* Rungs 1 to 3 of a service whose connections carry cookies. Sets d->server where one of them knows; says why else placement must. */
-inline_always enum verdict steer_by_what_it_carries(const struct packet *p, struct decision *d, int search)
+inline_always enum verdict steer_by_what_it_carries(const struct packet *p, struct decision *d)
 {
-	if (search == TIMESTAMP_MALFORMED)
+	if (d->carried.malformed)
 		return FORWARDED_BAD_OPTIONS;
-	if (search != TIMESTAMP_FOUND) {
+	if (!d->carried.at) {
 		if (!(p->tcp_flags & TCP_FLAG_RST_BIT))
 			return FORWARDED_NO_TIMESTAMP;
 		steer_to(d, closing_find(p, d->service));
@@ -74,12 +74,12 @@ inline_always enum verdict steer_by_what_it_carries(const struct packet *p, stru
 	}
 	if (is_syn(p))
 		return FORWARDED_NEW;
-	if (!d->echo)
+	if (!d->carried.echo)
 		return FORWARDED_NO_ECHO;
-	steer_to(d, cookie_find(p, d->service, d->echo, &d->plain));
+	steer_to(d, cookie_find(p, d->service, d->carried.echo, &d->carried.plain));
 	if (d->server)
 		return FORWARDED_BY_COOKIE;
-	return d->service->flags & SERVICE_FIRST_TIER && d->plain && !d->id ? FORWARDED_NO_NODE : FORWARDED_BAD_COOKIE;
+	return d->service->flags & SERVICE_FIRST_TIER && d->carried.plain && !d->id ? FORWARDED_NO_NODE : FORWARDED_BAD_COOKIE;
 }
 
 inline_always enum verdict steer_by_local_table(const struct packet *p, struct decision *d, struct finding *f)
@@ -92,7 +92,7 @@ inline_always enum verdict steer_by_local_table(const struct packet *p, struct d
 }
 
 /* Where the packet goes, and why. Changes nothing: that does steer_commit, once it is known that the packet goes there. */
-inline_always enum verdict steer_find(const struct packet *p, struct decision *d, struct finding *f, int search)
+inline_always enum verdict steer_find(const struct packet *p, struct decision *d, struct finding *f)
 {
 	const struct service *service = d->service;
 	enum verdict verdict = FORWARDED_BY_HASH;
@@ -100,7 +100,7 @@ inline_always enum verdict steer_find(const struct packet *p, struct decision *d
 	if (service->affinity == AFFINITY_LOCAL_TABLE)
 		verdict = steer_by_local_table(p, d, f);
 	else if (service->affinity != AFFINITY_HASH)
-		verdict = steer_by_what_it_carries(p, d, search);
+		verdict = steer_by_what_it_carries(p, d);
 	if (d->server)
 		return verdict;
 	if (verdict != FORWARDED_NEW || dispatched_by_placement(service) || service->flags & SERVICE_THROUGH)
@@ -152,10 +152,10 @@ inline_always enum verdict steer_commit_usual(const struct packet *p, const stru
 	return steer_commit(p, d, f, verdict) ? verdict : VERDICT_CONTINUE;
 }
 
-inline_always enum verdict steer(const struct packet *p, struct decision *d, int search)
+inline_always enum verdict steer(const struct packet *p, struct decision *d)
 {
 	struct finding f = {};
-	enum verdict verdict = steer_find(p, d, &f, search);
+	enum verdict verdict = steer_find(p, d, &f);
 
 	if (!d->server || d->quoted || steer_commit(p, d, &f, verdict))
 		return verdict;

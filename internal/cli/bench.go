@@ -107,7 +107,8 @@ func printRows(out io.Writer, cells []bench.Cell) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprint(out, "\nTimes in ns per packet, in the wrapper; net: less the wrapper. Floor: minimal-ipip at as many flows.\n")
+	_, err := fmt.Fprintf(out, "\nTimes in ns per packet, in the wrapper; net: less the wrapper. Floor: minimal-ipip at as many flows.\n"+
+		"Returns (spec_rstack_overflow): %s\n", bench.Returns())
 	return err
 }
 

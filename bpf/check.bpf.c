@@ -10,21 +10,11 @@
  */
 #include "kernel.h"
 #include "packet/checksum.h"
+#include "packet/gue.h"
 
-#define TC_CONTINUE (-1) /* TCX_NEXT, TC_ACT_UNSPEC */
-#define TC_DROP 2
 #define MACS_LENGTH (2 * ETH_ALEN)
 
 enum check_forward { CHECK_L2, CHECK_IPIP, CHECK_GUE };
-
-#define GUE_PORT 6080
-#define GUE_SOURCE_PORT_BASE 49152
-
-struct gue_header {
-	__u8 version_control_length;
-	__u8 protocol;
-	__be16 flags;
-};
 
 /* How a check gets to its server. */
 struct check_way {

@@ -27,6 +27,9 @@
 #define VLAN_ID_MASK 0x0fff
 #define IPV6_MIN_MTU 1280
 
+#define TC_CONTINUE (-1) /* TCX_NEXT, TC_ACT_UNSPEC: what we do is invisible to other programs */
+#define TC_DROP 2
+
 struct vlan_header {
 	__be16 tci;
 	__be16 protocol;

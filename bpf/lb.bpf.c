@@ -105,7 +105,7 @@ inline_always enum verdict walk(struct xdp_md *ctx, struct packet *p, struct dec
 	if (verdict == VERDICT_CONTINUE && number)
 		verdict = walk_flow(ctx, p, flow, d, *number);
 	verdict = any_verdict(d, verdict);
-	if (verdict >= FORWARDED_NEW && verdict < RETURNED && d->server) {
+	if (is_forwarded(verdict) && d->server) {
 		const struct service *service = d->service;
 		const struct server *server = d->server;
 		enum verdict why = verdict;
@@ -133,11 +133,11 @@ inline_always int any_way(struct xdp_md *ctx, int came)
 	count_verdict(service, verdict, packet.length);
 	if (trace_enabled)
 		report(&packet, &decision, service, verdict);
-	if (verdict >= DROPPED_MALFORMED)
+	if (is_dropped(verdict))
 		return XDP_DROP;
 	if (verdict == ANSWERED_ECHO || verdict == ANSWERED_TOO_BIG)
 		return came == BY_FIRST_TIER ? route_answer(ctx, packet.l3, packet.ipv6) : XDP_TX;
-	if (verdict >= FORWARDED_NEW && verdict < RETURNED && decision.server)
+	if (is_forwarded(verdict) && decision.server)
 		return transmit(ctx, decision.server);
 	return action;
 }

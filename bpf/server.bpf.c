@@ -29,8 +29,6 @@
 #include "steer/deliver.h"
 
 /* Functions off the common path are not inlined: packets meet cold caches, and the common path shall be short. */
-#define TC_CONTINUE (-1) /* TCX_NEXT, TC_ACT_UNSPEC: what we do is invisible to other programs */
-#define TC_DROP 2
 
 /* A connection request: the packet that completes the handshake passes here. */
 static __noinline enum agent_verdict restore_request(struct bpf_sock *sk, const struct served *served, const struct flow *f,

@@ -11,7 +11,7 @@ _Static_assert(sizeof(struct place) == 8, "place");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 4097);
+	__uint(max_entries, SERVICE_NUMBERS);
 	__type(key, __u32);
 	__type(value, struct place);
 } turns SEC(".maps");

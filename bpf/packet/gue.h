@@ -4,6 +4,7 @@
 
 /* Specification constants (GUE) */
 #define GUE_PORT 6080
+#define GUE_SOURCE_PORT_BASE 49152 /* entropy for ECMP and RSS in the dynamic range */
 #define GUE_VERSION_AND_CONTROL 0xe0
 #define GUE_HEADER_WORDS 0x1f
 

@@ -70,7 +70,7 @@ inline_always enum verdict walk_return(struct xdp_md *ctx, struct packet *p, str
 	verdict = mark_return(ctx, p, service, server, d);
 	d->service = service;
 	d->server = server;
-	if (verdict >= DROPPED_MALFORMED)
+	if (is_dropped(verdict))
 		return verdict;
 	*action = route_to_client(ctx, p);
 	return verdict;

@@ -32,7 +32,7 @@ inline_always int usual_way(struct xdp_md *ctx, const struct packet *p)
 		verdict = send_ipip(ctx, p, d.server, verdict);
 	}
 	count_verdict(d.service->number, verdict, p->length);
-	return verdict >= DROPPED_MALFORMED ? XDP_DROP : transmit(ctx, d.server);
+	return is_dropped(verdict) ? XDP_DROP : transmit(ctx, d.server);
 }
 
 inline_always int usual_ipv4(struct xdp_md *ctx)

@@ -2,8 +2,6 @@
 /* encapsulate.h - IP in IP (RFC 2003, 2473) and GUE (draft-ietf-intarea-gue), either family in either family. */
 #pragma once
 
-#define GUE_SOURCE_PORT_BASE 49152 /* entropy for ECMP and RSS in the dynamic range */
-
 inline_always __u32 outer_length(const struct server *server, _Bool gue, _Bool stops)
 {
 	_Bool ipv6 = server->flags & SERVER_IPV6;

@@ -15,7 +15,7 @@ struct server_traffic {
 /* Index: service number * VERDICTS + verdict. Service 0 is whatever belongs to none. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 4097 * VERDICTS);
+	__uint(max_entries, SERVICE_NUMBERS * VERDICTS);
 	__type(key, __u32);
 	__type(value, struct traffic);
 } verdict_counters SEC(".maps");

@@ -32,6 +32,7 @@ enum server_flag {
 
 #define PREVIOUS_OWNERS 2 /* as many as a packet has stops */
 #define NO_ID 0
+#define SERVICE_NUMBERS 4097 /* 0 is none */
 
 /* Port 0 and protocol 0 stand for the address itself, for echo requests and path errors; port 0 and FORMER_VIP for one that was a VIP and is none
  * now. No packet has that protocol (reserved by IANA) and is looked for. */
@@ -122,7 +123,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 4097);
+	__uint(max_entries, SERVICE_NUMBERS);
 	__type(key, __u32);
 	__type(value, __u32);
 } service_rows SEC(".maps");
@@ -130,7 +131,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 8194);
+	__uint(max_entries, 2 * SERVICE_NUMBERS);
 	__type(key, __u32);
 	__type(value, struct service);
 } services SEC(".maps");

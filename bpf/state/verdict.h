@@ -57,3 +57,14 @@ enum verdict {
 
 	VERDICTS,
 };
+
+/* Goes to a server. */
+inline_always _Bool is_forwarded(enum verdict verdict)
+{
+	return verdict >= FORWARDED_NEW && verdict < RETURNED;
+}
+
+inline_always _Bool is_dropped(enum verdict verdict)
+{
+	return verdict >= DROPPED_MALFORMED;
+}

@@ -44,21 +44,33 @@ func (lb *LB) followControllers(ctx context.Context) {
 	})
 }
 
-// sources are the addresses that tunnels may come from: those there are now, and those of ways that were resolved before.
+// mostSources is how many addresses are told. A host may have more, VIPs for example; controllers take a few times as many of one load
+// balancer within a day.
+const mostSources = 256
+
+// sources are the addresses that tunnels may come from, at most mostSources: those of ways that were resolved before, then those there are now.
 func (lb *LB) sources() (texts []string) {
-	addresses, err := netdev.LocalAddresses()
+	local, err := netdev.LocalAddresses()
 	if err != nil {
 		lb.log.Warn("agents are not told all addresses of this host", "error", err)
 	}
 	lb.mu.Lock()
-	defer lb.mu.Unlock()
+	var used []netip.Addr
 	for _, path := range lb.paths.known {
-		addresses = append(addresses, path.Source)
+		used = append(used, path.Source)
 	}
-	slices.SortFunc(addresses, netip.Addr.Compare)
-	for _, address := range slices.Compact(addresses) {
-		if address.IsGlobalUnicast() {
-			texts = append(texts, address.String())
+	lb.mu.Unlock()
+	return sourceTexts(used, local)
+}
+
+// sourceTexts writes used addresses, then local ones, each once.
+func sourceTexts(used, local []netip.Addr) (texts []string) {
+	slices.SortFunc(used, netip.Addr.Compare)
+	slices.SortFunc(local, netip.Addr.Compare)
+	told := map[netip.Addr]bool{}
+	for _, address := range slices.Concat(used, local) {
+		if address.IsGlobalUnicast() && !told[address] && len(texts) < mostSources {
+			told[address], texts = true, append(texts, address.String())
 		}
 	}
 	return texts

@@ -70,6 +70,10 @@ func (h *Hub) Forget(name string) (forgotten []string, err error) {
 	}
 	switch {
 	case len(forgotten) > 0:
+		if h.peers[peerKey{pki.LB, name}] == nil {
+			delete(h.sources, name)
+			h.spreadSources()
+		}
 		return forgotten, nil
 	case connected != "":
 		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("%s %s is connected: stop it first", connected, name))

@@ -13,13 +13,33 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// sourcesOfOne is how many addresses a load balancer may tell: a stolen key does not fill agents' tables.
+// sourcesOfOne is how many addresses a load balancer may tell within a day, LostLife: a stolen key does not fill agents' tables, which keep
+// each for as long.
 const sourcesOfOne = 1024
 
 // lbSources are the addresses of one load balancer. Those of one that is gone are told for a day: it may forward without controllers.
 type lbSources struct {
-	addresses []netip.Addr
-	left      time.Time // when its stream has ended; zero: it is connected
+	addresses []netip.Addr             // as it told them last, but for those that are too many
+	known     map[netip.Addr]time.Time // all within a day, and when they were told last
+	tooMany   bool                     // some were left out
+	left      time.Time                // when its stream has ended; zero: it is connected
+}
+
+// take takes what the load balancer tells in place of what it told before.
+func (s *lbSources) take(told []netip.Addr, now time.Time) {
+	maps.DeleteFunc(s.known, func(_ netip.Addr, last time.Time) bool { return now.Sub(last) > LostLife })
+	if s.known == nil {
+		s.known = map[netip.Addr]time.Time{}
+	}
+	s.addresses, s.tooMany, s.left = nil, false, time.Time{}
+	for _, address := range told {
+		if _, known := s.known[address]; !known && len(s.known) >= sourcesOfOne {
+			s.tooMany = true
+			continue
+		}
+		s.known[address] = now
+		s.addresses = append(s.addresses, address)
+	}
 }
 
 // SetControllers takes the names of the controllers that live, this one included. None: it does not know.
@@ -33,10 +53,16 @@ func (h *Hub) SetControllers(names []string) {
 // takeSources takes a peer's word for its addresses, if its certificate is a load balancer's and its stream the newest of it. The caller
 // holds the lock.
 func (h *Hub) takeSources(p *peer, told []string) {
-	if p.identity.Role == pki.LB && h.peers[p.key()] == p {
-		h.sources[p.identity.Name] = lbSources{addresses: hostAddresses(told)}
-		h.spreadSources()
+	if p.identity.Role != pki.LB || h.peers[p.key()] != p {
+		return
 	}
+	s := h.sources[p.identity.Name]
+	before := s.tooMany
+	if s.take(hostAddresses(told), time.Now()); s.tooMany && !before {
+		h.options.Log.Warn("a load balancer tells more addresses than agents are told of one within a day: the others are left out", "name", p.identity.Name, "most", sourcesOfOne)
+	}
+	h.sources[p.identity.Name] = s
+	h.spreadSources()
 }
 
 // loseSources takes note of the end of a load balancer's stream. The caller holds the lock.

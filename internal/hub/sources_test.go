@@ -104,7 +104,22 @@ func TestOnlyAddressesOfHostsAreTakenAndNotWithoutEnd(t *testing.T) {
 		many = append(many, fmt.Sprintf("10.1.%d.%d", i>>8, i&255))
 	}
 	lb.Send(conditionAt(many...))
-	agent.Sources("many", func(list *ballastv1.TunnelSources) bool { return len(list.Addresses) == sourcesOfOne })
+	agent.Sources("many", func(list *ballastv1.TunnelSources) bool { return len(list.Addresses) == sourcesOfOne-1 }) // 10.0.0.11 counts for a day
+	lb.Send(conditionAt("10.2.0.1", "10.1.0.7"))
+	agent.Sources("others the same day", hasSources("10.1.0.7", ""))
+	hub.mutex.Lock()
+	for known := range hub.sources["lb1"].known {
+		hub.sources["lb1"].known[known] = time.Now().Add(-LostLife - time.Second)
+	}
+	hub.mutex.Unlock()
+	lb.Send(conditionAt("10.2.0.1", "10.1.0.7"))
+	agent.Sources("a day later", hasSources("10.1.0.7 10.2.0.1", ""))
+	lb.Stream.CloseRequest()
+	fleettest.Await(t, "the loss", func() bool { return len(hub.Lost()) == 1 })
+	if _, err := hub.Forget("lb1"); err != nil {
+		t.Fatal(err)
+	}
+	agent.Sources("forgotten", hasSources("", ""))
 }
 
 // Of two streams of one name the newer one speaks.

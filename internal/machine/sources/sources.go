@@ -3,6 +3,7 @@
 package sources
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -43,6 +44,7 @@ type Sources struct {
 	since    time.Time                // when they became what they are, good or not
 	stranger time.Time                // when a stranger's tunnel came last
 	known    time.Time                // when one of an address that is known came last
+	overflow time.Time                // when addresses had to go because no more fit, zero: not lately
 }
 
 // Know adds what was known in an earlier life.
@@ -53,6 +55,34 @@ func (s *Sources) Know(addresses []netip.Addr, now time.Time) {
 	for _, address := range addresses {
 		s.told[address] = now
 	}
+	s.bound(now)
+}
+
+// bound forgets what does not fit, first what no list has. Whoever was forgotten may be a load balancer.
+func (s *Sources) bound(now time.Time) {
+	over := len(s.told) - model.MaxTunnelSources
+	if over <= 0 {
+		return
+	}
+	listed := map[netip.Addr]bool{}
+	for _, list := range s.lists {
+		for _, address := range list.Addresses {
+			listed[address] = true
+		}
+	}
+	addresses := slices.SortedFunc(maps.Keys(s.told), func(a, b netip.Addr) int {
+		if listed[a] != listed[b] {
+			if listed[a] {
+				return 1
+			}
+			return -1
+		}
+		return cmp.Or(s.told[a].Compare(s.told[b]), a.Compare(b))
+	})
+	for _, address := range addresses[:over] {
+		delete(s.told, address)
+	}
+	s.overflow = now
 }
 
 // Tell takes a controller's list in place of the one before on the same stream.
@@ -83,6 +113,9 @@ func (s *Sources) Came(known, strangers bool, now time.Time) {
 
 // Step decides by what is known now. It wants to be called every second or so.
 func (s *Sources) Step(now time.Time) {
+	if now.Sub(s.overflow) > life {
+		s.overflow = time.Time{}
+	}
 	if good := s.Doubt() == ""; good != s.good || s.since.IsZero() {
 		s.good, s.since = good, now
 	}
@@ -122,9 +155,17 @@ func (s *Sources) Addresses() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(s.told), netip.Addr.Compare)
 }
 
-// Until tells when tunnels of others will be dropped if the lists stay good: at the earliest, and if strangers' tunnels go on to come.
+// Until tells when tunnels of others will be dropped if the lists stay good: if no stranger's tunnel comes any more, and if they go on to come.
 func (s *Sources) Until() (earliest, latest time.Time) {
-	return s.since.Add(s.settle()), s.since.Add(max(s.settle(), settleDoubted))
+	latest = s.since.Add(max(s.settle(), settleDoubted))
+	earliest = s.since.Add(s.settle())
+	if silent := s.stranger.Add(s.settle()); silent.After(earliest) {
+		earliest = silent
+	}
+	if earliest.After(latest) {
+		earliest = latest
+	}
+	return earliest, latest
 }
 
 // Doubt says why the lists may lack a load balancer, and what to do; empty: they cannot, as far as can be known.
@@ -150,13 +191,13 @@ func (s *Sources) Doubt() string {
 	case len(alive) == 0:
 		return "no controller that is connected tells of the load balancers: connect this agent to all of them, and upgrade those that are older"
 	case len(away) > 0:
-		return fmt.Sprintf("controllers %s live and tell nothing here: name them with --controller, and upgrade those that are older", strings.Join(away, ", "))
+		return fmt.Sprintf("controllers %s live and tell nothing here: where they are not connected, this agent's log says why; name all with --controller, and upgrade those that are older", strings.Join(away, ", "))
 	case len(silent) > 0:
-		return fmt.Sprintf("load balancers %s do not tell their addresses: upgrade them", strings.Join(slices.Compact(silent), ", "))
+		return fmt.Sprintf("load balancers %s do not tell their addresses: upgrade them, or, if they are gone, `ballast ctl node forget` them", strings.Join(slices.Compact(silent), ", "))
 	case len(s.told) == 0:
 		return "the controllers know no load balancer: start them with --controller"
-	case len(s.told) > model.MaxTunnelSources:
-		return fmt.Sprintf("the load balancers have %d addresses, and %d fit: take some off their hosts", len(s.told), model.MaxTunnelSources)
+	case !s.overflow.IsZero():
+		return fmt.Sprintf("the load balancers told more addresses within a day than the %d that fit: find out which one has so many (its log, and those of controllers)", model.MaxTunnelSources)
 	}
 	return ""
 }

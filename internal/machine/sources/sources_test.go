@@ -96,7 +96,7 @@ func TestEachDoubtKeepsTheDoorOpenAndSaysWhatToDo(t *testing.T) {
 				s.Tell("s"+c[1:], l, now)
 			}
 		},
-		"16384 fit": func(s *Sources, now time.Time) {
+		"the 16384 that fit": func(s *Sources, now time.Time) {
 			all := make([]int, model.MaxTunnelSources+1)
 			for i := range all {
 				all[i] = i + 1
@@ -204,6 +204,35 @@ func TestAfterARestartWhatWasKnownHoldsUntilControllersAreMissing(t *testing.T) 
 	}
 }
 
+func TestNoMoreAddressesAreKnownThanFitHoweverManyAreTold(t *testing.T) {
+	now := start
+	s := limited(t, &now, 1, 2)
+	addresses := make([]int, 1024)
+	for round := range 20 {
+		for i := range addresses {
+			addresses[i] = 100 + round*len(addresses) + i
+		}
+		s.Tell("s2", list("c2", append([]int{2}, addresses...)...), now)
+		s.pass(&now, time.Second)
+	}
+	known := s.Addresses()
+	if len(known) != model.MaxTunnelSources {
+		t.Errorf("%d addresses are known", len(known))
+	}
+	for _, address := range slices.Concat(list("c1", 1).Addresses, list("c2", addresses...).Addresses) {
+		if !slices.Contains(known, address) {
+			t.Fatalf("%s is forgotten, which is told", address)
+		}
+	}
+	if doubt := s.Doubt(); !strings.Contains(doubt, "more addresses within a day") {
+		t.Errorf("doubt: %q", doubt)
+	}
+	s.Tell("s2", list("c2", 2), now)
+	if s.pass(&now, life+2*Settle); !s.Limited {
+		t.Errorf("a day later: %s", s.Doubt())
+	}
+}
+
 // Load balancers by a file, beside controllers, are strangers too: there is a day to connect them.
 func TestStrangersTunnelsPutTheLimitOffForADay(t *testing.T) {
 	now := start
@@ -229,7 +258,7 @@ func TestStrangersTunnelsPutTheLimitOffForADay(t *testing.T) {
 			t.Fatal("strangers keep the door open for ever")
 		}
 	}
-	if earliest, latest := s.Until(); now.Before(latest) || earliest != start.Add(Settle) {
+	if earliest, latest := s.Until(); now.Before(latest) || earliest != latest {
 		t.Errorf("limited at %v, told %v, %v", now, earliest, latest)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
@@ -254,7 +256,7 @@ func (a *Agent) attach() error {
 // that no tunnels come in there, so that XDP may be anybody's. A device that a route led out of keeps them: its route may come back, and what
 // it sent is echoed. Callers hold mu.
 func (a *Agent) attachWaysOut(names []string, mode attach.XDPMode) error {
-	ways, _, err := netdev.WaysOut()
+	ways, _, err := netdev.WaysOut(unix.AF_UNSPEC)
 	if err != nil {
 		return err
 	}

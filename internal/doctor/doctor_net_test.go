@@ -214,6 +214,15 @@ func breakages() []breakage {
 			func(t *testing.T, s *site) { s.asleep = false }, "veth", doctor.Problem, "ballast pass --interface eth0"},
 		{"wrong default route", doctor.RoleAgent, func(t *testing.T, s *site) { s.defaultRoute(t, "10.99.0.66") },
 			func(t *testing.T, s *site) { s.defaultRoute(t, "10.99.0.1") }, "way back", doctor.Warning, "ip route replace default"},
+		{"answers by another device, and strict", doctor.RoleAgent, func(t *testing.T, s *site) {
+			must(t, s.server.Sysctl("net.ipv4.conf.eth0.rp_filter", "1"))
+			s.run(t, doctor.RoleAgent, "", "ip", "link", "add", "eth1", "type", "veth", "peer", "name", "eth1p")
+			s.run(t, doctor.RoleAgent, "", "ip", "link", "set", "eth1", "up")
+			s.run(t, doctor.RoleAgent, "", "ip", "route", "add", "203.0.113.0/24", "via", "10.98.0.1", "dev", "eth1", "onlink")
+		}, func(t *testing.T, s *site) {
+			must(t, s.server.Sysctl("net.ipv4.conf.eth0.rp_filter", "0"))
+			s.run(t, doctor.RoleAgent, "", "ip", "link", "del", "eth1")
+		}, "rp_filter", doctor.Problem, "net.ipv4.conf.eth0.rp_filter=0"},
 		{"way out without Ethernet", doctor.RoleAgent, func(t *testing.T, s *site) {
 			if _, err := os.Stat("/dev/net/tun"); err != nil {
 				t.Skip("needs tun devices:", err)

@@ -121,6 +121,7 @@ type hostFacts struct {
 	Translation   translationFacts
 	WaysOut       []string       // devices of default routes and routes through a gateway
 	WaysOutBare   []string       // those among them that have no Ethernet addresses
+	WaysBack      []string       // both, of IPv4 alone
 	Back          map[bool]error // way to clients, of IPv6 or not: there is none, or its next hop does not answer
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -150,7 +151,8 @@ func judgeWaysOut(f *facts) (out []Finding) {
 	return out
 }
 
-// judgeReversePath: packets of clients come in by the fabric. Strict filtering drops them where the way back is another one.
+// judgeReversePath: packets of clients come in by the fabric. Strict filtering drops them where the way back is another one. Devices that
+// answers only leave by do not matter.
 func judgeReversePath(f *facts) (out []Finding) {
 	ipv4 := false
 	f.onServer(func(s *model.Service, _ *model.Server) { ipv4 = ipv4 || s.VIP.Is4() })
@@ -158,31 +160,25 @@ func judgeReversePath(f *facts) (out []Finding) {
 		return nil
 	}
 	for _, d := range f.Devices {
+		if f.Daemon.Interfaces[d.Name] == string(attach.XDPNone) {
+			continue
+		}
 		if d.ReversePath != 1 {
 			out = append(out, ok("rp_filter", d.Name, "%s", map[int]string{0: "off", 2: "loose", -1: "unknown"}[d.ReversePath]))
 			continue
 		}
-		back := f.defaultDevices(false)
-		severity, found := Problem, "strict, and the way back to clients is another interface: their packets are dropped"
+		others := slices.DeleteFunc(slices.Clone(f.Host.WaysBack), func(way string) bool { return way == d.Name })
+		severity, found := Warning, "strict: clients whose way back is not this interface lose their packets"
 		switch {
-		case slices.Equal(back, []string{d.Name}):
-			severity, found = Warning, "strict: clients whose way back is not this interface lose their packets"
-		case len(back) == 0:
-			found = "strict, and there is no default route back to clients: their packets are dropped"
+		case len(f.Host.WaysBack) == 0:
+			severity, found = Problem, "strict, and there is no route back to clients: their packets are dropped"
+		case len(others) > 0:
+			severity, found = Problem, "strict, and routes lead back by "+strings.Join(others, ", ")+": packets of the clients behind them are dropped"
 		}
 		out = append(out, Finding{"rp_filter", d.Name, severity, found,
 			fmt.Sprintf("sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.%s.rp_filter=0", d.Name)})
 	}
 	return out
-}
-
-func (f *facts) defaultDevices(ipv6 bool) (names []string) {
-	for _, route := range f.Host.DefaultRoutes {
-		if route.IPv6 == ipv6 && !slices.Contains(names, route.Interface) {
-			names = append(names, route.Interface)
-		}
-	}
-	return names
 }
 
 // judgeARP: a server that answers ARP for a VIP takes the router's packets away from the load balancers.

@@ -45,7 +45,7 @@ func healthyFacts(role Role) *facts {
 			Tunnels: api.Tunnels{Limited: true, From: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Source: "file"}},
 		Host: hostFacts{
 			Timestamps: 1, Addresses: map[netip.Addr]string{server: "eth0", vip: "lo"},
-			DefaultRoutes: []netdev.DefaultRoute{{Interface: "eth0"}},
+			DefaultRoutes: []netdev.DefaultRoute{{Interface: "eth0"}}, WaysBack: []string{"eth0"},
 			Listening: map[model.Protocol][]netip.AddrPort{
 				model.ProtocolTCP: {netip.MustParseAddrPort("198.51.100.10:80"), netip.MustParseAddrPort("[::]:443")}},
 		},
@@ -165,8 +165,8 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"timestamps off", RoleAgent, func(f *facts) { f.Host.Timestamps = 0 }, "timestamps", Problem, "tcp_timestamps=1"},
 		{"microseconds", RoleAgent, func(f *facts) { f.Host.Microsecond = []string{"route x has it: change it"} }, "timestamps", Problem, "change it"},
 		{"strict, one way", RoleAgent, func(f *facts) { f.Devices[0].ReversePath = 1 }, "rp_filter", Warning, "rp_filter=0"},
-		{"strict, other way", RoleAgent, func(f *facts) { f.Devices[0].ReversePath = 1; f.Host.DefaultRoutes[0].Interface = "eth1" }, "rp_filter", Problem, "rp_filter=0"},
-		{"strict, no way", RoleAgent, func(f *facts) { f.Devices[0].ReversePath = 1; f.Host.DefaultRoutes = nil }, "rp_filter", Problem, "rp_filter=0"},
+		{"strict, other way", RoleAgent, func(f *facts) { f.Devices[0].ReversePath = 1; f.Host.WaysBack = []string{"eth1"} }, "rp_filter", Problem, "rp_filter=0"},
+		{"strict, no way", RoleAgent, func(f *facts) { f.Devices[0].ReversePath = 1; f.Host.WaysBack = nil }, "rp_filter", Problem, "rp_filter=0"},
 		{"ARP on the segment", RoleAgent, func(f *facts) { f.File.Fleet.Services[0].Forward, f.Devices[0].ARPIgnore = model.ForwardL2, 0 }, "arp", Problem, "arp_ignore=1"},
 		{"announces", RoleAgent, func(f *facts) { f.File.Fleet.Services[0].Forward, f.Devices[0].ARPAnnounce = model.ForwardL2, 0 }, "arp", Problem, "arp_announce=2"},
 		{"VIP on the segment", RoleAgent, func(f *facts) { f.File.Fleet.Services[0].Forward = model.ForwardL2; f.Host.Addresses[vip] = "eth0" }, "arp", Problem, "dev lo"},
@@ -268,6 +268,19 @@ func TestAnAgentThatWasToldNothingHasNoWrongIdentity(t *testing.T) {
 		if found.Severity == Problem && found.Check != "daemon" || found.Check == "state" {
 			t.Errorf("%+v", found)
 		}
+	}
+}
+
+// Strict filtering drops packets where they come in, not where their answers leave.
+func TestReversePathsAreThoseOfTheDevicesThatPacketsComeInBy(t *testing.T) {
+	f := healthyFacts(RoleAgent)
+	f.Devices = append(f.Devices, f.Devices[0])
+	f.Devices[0].ReversePath, f.Devices[1].ReversePath, f.Devices[1].Name = 1, 1, "eth1"
+	f.Host.WaysBack = []string{"eth0", "eth1"}
+	f.Daemon.Interfaces = map[string]string{"eth0": "native", "eth1": string(attach.XDPNone)}
+	found := judgeReversePath(f)
+	if len(found) != 1 || found[0].Subject != "eth0" || found[0].Severity != Problem || !strings.Contains(found[0].Found, "lead back by eth1:") {
+		t.Errorf("%+v", found)
 	}
 }
 

@@ -82,9 +82,10 @@ func MicrosecondRoutes() (problems []string) {
 
 // WaysOut returns the devices that routes through a gateway, and default routes, lead out of, in whatever table: answers to clients that are
 // not neighbours leave there. Those without Ethernet addresses (tun, WireGuard, IP tunnels) are told apart: no program of ours reads their frames.
-func WaysOut() (names, bare []string, err error) {
+// The family is AF_INET, AF_INET6, or AF_UNSPEC for both.
+func WaysOut(family int) (names, bare []string, err error) {
 	everyTable := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, everyTable, netlink.RT_FILTER_TABLE)
+	routes, err := netlink.RouteListFiltered(family, everyTable, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list this host's routes: %w", err)
 	}

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
-	"github.com/ballast-lb/ballast/internal/linux/lb"
+	"github.com/ballast-lb/ballast/internal/linux/connections"
 )
 
 // Implementation constants
@@ -84,7 +84,7 @@ func (r *tableRig) restore(t *connTable, batch []uint32) error {
 func (t *connTable) checkAdded(output []byte, s sent) error {
 	index, without := s.given(output, t.idBits)
 	c, ok := t.Connection(t.partition(s.flow), index)
-	if index == 0 || !ok || c.Client != client(s.flow) || c.Server != s.server() || c.State != lb.ConnectionNew || c.Packets != 1 {
+	if index == 0 || !ok || c.Client != client(s.flow) || c.Server != s.server() || c.State != connections.StateNew || c.Packets != 1 {
 		return fmt.Errorf("flow %d of %s to server %d was given index %d, whose entry is %+v", s.flow, client(s.flow), s.server(), index, c)
 	}
 	return checkCookie(without, s)

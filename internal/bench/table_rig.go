@@ -44,7 +44,7 @@ type tableSize struct {
 
 // connTable is a service with a connection table.
 type connTable struct {
-	*lb.BenchTable
+	*tableState
 	vip    netip.Addr
 	number uint32
 	blocks uint32
@@ -145,7 +145,7 @@ func (r *tableRig) openTables() (err error) {
 	for _, size := range r.sizes {
 		for _, t := range []*connTable{size.established, size.changing} {
 			place := places[t.vip.String()]
-			t.BenchTable, t.number, t.blocks = r.lb.BenchTable(place.Table), place.Number, place.Table.Blocks
+			t.tableState, t.number, t.blocks = newTableState(r.lb, place.Table), place.Number, place.Table.Blocks
 			t.idBits = r.fleet.Service(t.vip.String()).IDBits()
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/linux/connections"
 	datapath "github.com/ballast-lb/ballast/internal/linux/lb"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -38,16 +39,16 @@ type connectionTables struct {
 	flushed time.Time // when packets that wait were last counted
 	service string    // that the sweep is at
 	block   uint32    // and the first block that it has not seen
-	part    datapath.Tally
+	part    connections.Tally
 	counts  map[string]*sweepCounts // by service
 }
 
 // sweepCounts is what sweeps of a service's table have found.
 type sweepCounts struct {
 	place     plan.TablePlace
-	tally     datapath.Tally // of the last whole round
+	tally     connections.Tally // of the last whole round
 	rounds    uint64
-	ended     [len(datapath.EndReasons)]uint64
+	ended     [len(connections.EndReasons)]uint64
 	reclaimed atomic.Uint64 // connections whose index others needed, as far as the data path tells: while there is a log
 }
 
@@ -55,8 +56,8 @@ type sweepCounts struct {
 type serviceTable struct {
 	service string
 	number  uint32
-	table   datapath.Table
-	rules   datapath.SweepRules
+	table   connections.Table
+	rules   connections.SweepRules
 	servers map[uint16]string // names by id
 	counts  *sweepCounts
 
@@ -111,8 +112,8 @@ func (lb *LB) tablesNow(now time.Time) []*serviceTable {
 func (lb *LB) serviceTable(s *model.Service, place plan.Place) *serviceTable {
 	t := &serviceTable{
 		service: s.Name, number: place.Number, servers: map[uint16]string{}, counts: lb.connections.countsOf(s.Name, place.Table),
-		table: datapath.Table{TablePlace: place.Table, IPv6: s.VIP.Is6()},
-		rules: datapath.SweepRules{Ended: datapath.EndedLinger, New: datapath.NewLinger, Idle: time.Duration(s.Table.IdleTimeout)},
+		table: connections.Table{TablePlace: place.Table, IPv6: s.VIP.Is6()},
+		rules: connections.SweepRules{Ended: connections.EndedLinger, New: connections.NewLinger, Idle: time.Duration(s.Table.IdleTimeout)},
 	}
 	for _, servers := range [][]model.Server{lb.node.Lingering(s.Name), s.Servers} {
 		for i := range servers {
@@ -156,7 +157,7 @@ func (lb *LB) recoverConnections() {
 	if !lb.path.Adopted() || lb.waiting {
 		return
 	}
-	var tables []datapath.Table
+	var tables []connections.Table
 	for _, t := range lb.tablesNow(time.Now()) {
 		tables = append(tables, t.table)
 	}
@@ -207,26 +208,26 @@ func partOf(tables []*serviceTable, elapsed time.Duration) uint32 {
 
 // sweepNext sweeps the next so many blocks, or those up to the end of a table. A table that is another one than when its last part was
 // swept is begun anew.
-func (c *connectionTables) sweepNext(tables []*serviceTable, blocks uint32, sweep func(t *serviceTable, from, blocks uint32) datapath.Tally) {
+func (c *connectionTables) sweepNext(tables []*serviceTable, blocks uint32, sweep func(t *serviceTable, from, blocks uint32) connections.Tally) {
 	at, found := slices.BinarySearchFunc(tables, c.service, func(t *serviceTable, name string) int { return cmp.Compare(t.service, name) })
 	t := tables[at%len(tables)]
 	if moved := t.counts.place != t.table.TablePlace; moved || !found {
 		if moved {
-			t.counts.place, t.counts.tally = t.table.TablePlace, datapath.Tally{}
+			t.counts.place, t.counts.tally = t.table.TablePlace, connections.Tally{}
 		}
-		c.service, c.block, c.part = t.service, 0, datapath.Tally{}
+		c.service, c.block, c.part = t.service, 0, connections.Tally{}
 	}
 	c.part.Add(sweep(t, c.block, blocks))
 	if c.block += blocks; c.block >= t.table.Blocks {
 		t.counts.tally = c.part
 		t.counts.rounds++
-		c.service, c.block, c.part = tables[(at+1)%len(tables)].service, 0, datapath.Tally{}
+		c.service, c.block, c.part = tables[(at+1)%len(tables)].service, 0, connections.Tally{}
 	}
 }
 
 // sweepBlocks sweeps a part of a table, and tells who it took entries from. Callers hold mu.
-func (lb *LB) sweepBlocks(t *serviceTable, from, blocks uint32) datapath.Tally {
-	return lb.path.Connections().Sweep(t.table, from, blocks, &t.rules, func(ended *datapath.Connection, reason datapath.EndReason) {
+func (lb *LB) sweepBlocks(t *serviceTable, from, blocks uint32) connections.Tally {
+	return lb.path.Connections().Sweep(t.table, from, blocks, &t.rules, func(ended *connections.Connection, reason connections.EndReason) {
 		t.counts.ended[reason]++
 		lb.connections.log.tell(t, ended, reason, false)
 	})
@@ -269,7 +270,7 @@ func (lb *LB) followReclaimed(ctx context.Context, watch *datapath.Reclaimed) {
 		return t != nil && t.table.IPv6
 	}
 	for {
-		var ended datapath.Connection
+		var ended connections.Connection
 		t = nil
 		_, reason, err := watch.Next(ipv6, &ended)
 		switch {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	datapath "github.com/ballast-lb/ballast/internal/linux/lb"
+	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -18,29 +18,29 @@ import (
 const lookChunk = 512
 
 // connectionOrders are by what connections can be sorted, the first first.
-var connectionOrders = map[string]func(a, b *datapath.Connection) int{
-	"packets": func(a, b *datapath.Connection) int { return cmp.Compare(b.Packets, a.Packets) },
-	"bytes":   func(a, b *datapath.Connection) int { return cmp.Compare(b.Bytes, a.Bytes) },
-	"age":     func(a, b *datapath.Connection) int { return cmp.Compare(b.First, a.First) },
-	"idle":    func(a, b *datapath.Connection) int { return cmp.Compare(b.Last, a.Last) },
+var connectionOrders = map[string]func(a, b *connections.Connection) int{
+	"packets": func(a, b *connections.Connection) int { return cmp.Compare(b.Packets, a.Packets) },
+	"bytes":   func(a, b *connections.Connection) int { return cmp.Compare(b.Bytes, a.Bytes) },
+	"age":     func(a, b *connections.Connection) int { return cmp.Compare(b.First, a.First) },
+	"idle":    func(a, b *connections.Connection) int { return cmp.Compare(b.Last, a.Last) },
 }
 
 // connectionsLook goes through tables for one request.
 type connectionsLook struct {
 	query  api.ConnectionQuery
-	state  datapath.ConnectionState // ConnectionNone: any
+	state  connections.State // StateNone: any
 	table  *serviceTable
 	server map[uint16]bool // ids of the server asked for in table; nil: any
-	order  func(a, b *datapath.Connection) int
+	order  func(a, b *connections.Connection) int
 
 	matched uint64
 	found   []foundConnection
-	worst   *datapath.Connection // of those that would be in the answer; nil: all would
+	worst   *connections.Connection // of those that would be in the answer; nil: all would
 	counts  []api.ConnectionCounts
 }
 
 type foundConnection struct {
-	datapath.Connection
+	connections.Connection
 	table *serviceTable
 }
 
@@ -84,11 +84,11 @@ func newConnectionsLook(query api.ConnectionQuery) (*connectionsLook, error) {
 	}
 	look.query.Limit = cmp.Or(query.Limit, api.DefaultConnections)
 	if query.State != "" {
-		state := slices.Index(datapath.ConnectionStates[:], query.State)
-		if state <= int(datapath.ConnectionNone) {
+		state := slices.Index(connections.States[:], query.State)
+		if state <= int(connections.StateNone) {
 			return nil, api.BadRequest("connections have no state %q: use new, open, finished or reset", query.State)
 		}
-		look.state = datapath.ConnectionState(state)
+		look.state = connections.State(state)
 	}
 	return look, nil
 }
@@ -162,7 +162,7 @@ func (t *serviceTable) ids(server string) map[uint16]bool {
 }
 
 // lookAt goes through a table. Where the table is replaced meanwhile, the rest is left out.
-func (lb *LB) lookAt(look *connectionsLook, t *serviceTable) (occupancy datapath.Occupancy) {
+func (lb *LB) lookAt(look *connectionsLook, t *serviceTable) (occupancy connections.Occupancy) {
 	look.table, look.counts, look.server = t, nil, nil
 	if look.query.Server != "" {
 		look.server = t.ids(look.query.Server)
@@ -192,7 +192,7 @@ func (lb *LB) isThere(t *serviceTable) bool {
 	})
 }
 
-func (l *connectionsLook) visit(c *datapath.Connection) {
+func (l *connectionsLook) visit(c *connections.Connection) {
 	if int(c.Server) >= len(l.counts) {
 		l.counts = append(l.counts, make([]api.ConnectionCounts, int(c.Server)+1-len(l.counts))...)
 	}
@@ -210,9 +210,9 @@ func (l *connectionsLook) visit(c *datapath.Connection) {
 	}
 }
 
-func (l *connectionsLook) matches(c *datapath.Connection) bool {
+func (l *connectionsLook) matches(c *connections.Connection) bool {
 	q := &l.query
-	return (l.state == datapath.ConnectionNone || c.State == l.state) && (l.server == nil || l.server[c.Server]) && (c.Suspect || !q.Suspects) &&
+	return (l.state == connections.StateNone || c.State == l.state) && (l.server == nil || l.server[c.Server]) && (c.Suspect || !q.Suspects) &&
 		uint64(c.Packets) >= q.MinPackets && c.Bytes >= q.MinBytes && c.First >= q.MinAge.Duration() && c.Last >= q.MinIdle.Duration() &&
 		(!q.Client.IsValid() || q.Client.Contains(c.Client.Addr()))
 }
@@ -228,15 +228,15 @@ func (l *connectionsLook) prune() {
 	}
 }
 
-func count(counts *api.ConnectionCounts, c *datapath.Connection) {
+func count(counts *api.ConnectionCounts, c *connections.Connection) {
 	switch c.State {
-	case datapath.ConnectionNew:
+	case connections.StateNew:
 		counts.New++
-	case datapath.ConnectionOpen:
+	case connections.StateOpen:
 		counts.Open++
-	case datapath.ConnectionFinished:
+	case connections.StateFinished:
 		counts.Finished++
-	case datapath.ConnectionReset:
+	case connections.StateReset:
 		counts.Reset++
 	}
 	if c.Suspect {
@@ -247,7 +247,7 @@ func count(counts *api.ConnectionCounts, c *datapath.Connection) {
 }
 
 // summary is the table that was looked at last, as a whole.
-func (l *connectionsLook) summary(o datapath.Occupancy) api.ConnectionTable {
+func (l *connectionsLook) summary(o connections.Occupancy) api.ConnectionTable {
 	t := api.ConnectionTable{Service: l.table.service, Entries: o.Entries, Used: o.Used(), Free: o.Free, Ended: o.Ended, Servers: []api.ServerConnections{}}
 	for id, counts := range l.counts {
 		if counts == (api.ConnectionCounts{}) {

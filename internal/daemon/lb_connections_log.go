@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	datapath "github.com/ballast-lb/ballast/internal/linux/lb"
+	"github.com/ballast-lb/ballast/internal/linux/connections"
 )
 
 // Implementation constants of the flow log.
@@ -54,10 +54,10 @@ type flowLog struct {
 
 // flowRecord is a connection that has ended, and when that was found.
 type flowRecord struct {
-	datapath.Connection
+	connections.Connection
 	at        time.Time
 	table     *serviceTable
-	reason    datapath.EndReason
+	reason    connections.EndReason
 	reclaimed bool
 }
 
@@ -103,7 +103,7 @@ func openLogFile(path string) (*os.File, error) {
 }
 
 // tell hands a connection over. It never waits, and is safe for concurrent use, after close too.
-func (l *flowLog) tell(t *serviceTable, ended *datapath.Connection, reason datapath.EndReason, reclaimed bool) {
+func (l *flowLog) tell(t *serviceTable, ended *connections.Connection, reason connections.EndReason, reclaimed bool) {
 	if l == nil {
 		return
 	}

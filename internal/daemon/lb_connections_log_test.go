@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	datapath "github.com/ballast-lb/ballast/internal/linux/lb"
+	"github.com/ballast-lb/ballast/internal/linux/connections"
 )
 
 func newFlowLog(t *testing.T, path string) (*flowLog, *bytes.Buffer) {
@@ -27,8 +27,8 @@ func newFlowLog(t *testing.T, path string) (*flowLog, *bytes.Buffer) {
 
 var loggedTable = &serviceTable{service: "web", servers: map[uint16]string{1: "s1"}}
 
-func endedConnection(port uint16) *datapath.Connection {
-	return &datapath.Connection{Client: netip.AddrPortFrom(netip.MustParseAddr("203.0.113.7"), port), Server: 1, First: time.Minute, Last: 10 * time.Second, Packets: 5, Bytes: 300}
+func endedConnection(port uint16) *connections.Connection {
+	return &connections.Connection{Client: netip.AddrPortFrom(netip.MustParseAddr("203.0.113.7"), port), Server: 1, First: time.Minute, Last: 10 * time.Second, Packets: 5, Bytes: 300}
 }
 
 func lines(t *testing.T, path string) (found []api.EndedConnection) {
@@ -51,7 +51,7 @@ func TestAConnectionThatEndedIsALineOfTheLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "flows.json")
 	l, _ := newFlowLog(t, path)
 	before := time.Now()
-	l.tell(loggedTable, endedConnection(1), datapath.EndedByRST, true)
+	l.tell(loggedTable, endedConnection(1), connections.EndedByRST, true)
 	l.close()
 	l.run()
 	got := lines(t, path)
@@ -72,7 +72,7 @@ func TestNobodyWaitsForTheLogAndDropsAreCounted(t *testing.T) {
 	l, _ := newFlowLog(t, filepath.Join(t.TempDir(), "flows.json"))
 	const more = 3
 	for range flowLogQueue + more { // nobody writes
-		l.tell(loggedTable, endedConnection(1), datapath.EndedIdle, false)
+		l.tell(loggedTable, endedConnection(1), connections.EndedIdle, false)
 	}
 	if dropped := l.dropped[dropQueue].Load(); dropped != more {
 		t.Errorf("dropped %d, not %d", dropped, more)
@@ -82,16 +82,16 @@ func TestNobodyWaitsForTheLogAndDropsAreCounted(t *testing.T) {
 		t.Errorf("written %d", l.written.Load())
 	}
 	var none *flowLog
-	none.tell(loggedTable, endedConnection(1), datapath.EndedIdle, false) // nobody keeps one
+	none.tell(loggedTable, endedConnection(1), connections.EndedIdle, false) // nobody keeps one
 }
 
 func TestWhoTellsALogThatHasEndedIsHeardByNobody(t *testing.T) {
 	l, _ := newFlowLog(t, filepath.Join(t.TempDir(), "flows.json"))
-	l.tell(loggedTable, endedConnection(1), datapath.EndedIdle, false)
+	l.tell(loggedTable, endedConnection(1), connections.EndedIdle, false)
 	l.close()
-	l.tell(loggedTable, endedConnection(2), datapath.EndedIdle, false)
+	l.tell(loggedTable, endedConnection(2), connections.EndedIdle, false)
 	l.run()
-	l.tell(loggedTable, endedConnection(3), datapath.EndedIdle, false)
+	l.tell(loggedTable, endedConnection(3), connections.EndedIdle, false)
 	if l.written.Load() != 1 || l.dropped[dropQueue].Load() != 2 {
 		t.Errorf("written %d, dropped %d", l.written.Load(), l.dropped[dropQueue].Load())
 	}
@@ -101,7 +101,7 @@ func TestTheLogGoesOnInANewFileWhenTheOldOneWasRenamed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "flows.json")
 	l, said := newFlowLog(t, path)
 	one := func(port uint16) {
-		l.write(&flowRecord{*endedConnection(port), time.Now(), loggedTable, datapath.EndedIdle, false})
+		l.write(&flowRecord{*endedConnection(port), time.Now(), loggedTable, connections.EndedIdle, false})
 		l.flush()
 		l.follow()
 	}
@@ -129,7 +129,7 @@ func TestALogThatCannotBeWrittenIsSaidOnceAndGoesOn(t *testing.T) {
 	}
 	defer full.Close()
 	one := func(port uint16) {
-		l.write(&flowRecord{*endedConnection(port), time.Now(), loggedTable, datapath.EndedIdle, false})
+		l.write(&flowRecord{*endedConnection(port), time.Now(), loggedTable, connections.EndedIdle, false})
 		l.flush()
 	}
 	l.file.File = full
@@ -156,7 +156,7 @@ func TestALineThatWasWrittenInPartHasALineOfItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.fail(os.ErrInvalid)
-	l.write(&flowRecord{*endedConnection(1), time.Now(), loggedTable, datapath.EndedIdle, false})
+	l.write(&flowRecord{*endedConnection(1), time.Now(), loggedTable, connections.EndedIdle, false})
 	l.flush()
 	text, err := os.ReadFile(path)
 	if rest, found := strings.CutPrefix(string(text), torn+"\n{"); err != nil || !found || strings.Count(rest, "\n") != 1 {

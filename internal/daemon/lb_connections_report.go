@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	datapath "github.com/ballast-lb/ballast/internal/linux/lb"
+	"github.com/ballast-lb/ballast/internal/linux/connections"
 )
 
 var (
@@ -42,12 +42,12 @@ func (c tableCollector) Collect(out chan<- prometheus.Metric) {
 		gauge(tableCapacity, float64(occupancy.Entries), t.service)
 		gauge(tableEntries, float64(occupancy.Free), t.service, "free")
 		for state, entries := range counts.tally {
-			if state := datapath.ConnectionState(state); state != datapath.ConnectionNone {
+			if state := connections.State(state); state != connections.StateNone {
 				gauge(tableEntries, float64(entries), t.service, state.String())
 			}
 		}
 		for reason, ended := range counts.ended {
-			counter(tableEnded, ended, t.service, datapath.EndReason(reason).String())
+			counter(tableEnded, ended, t.service, connections.EndReason(reason).String())
 		}
 		counter(tableEnded, counts.reclaimed.Load(), t.service, "reclaimed")
 		counter(tableSweeps, counts.rounds, t.service)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/linux/connections"
 	datapath "github.com/ballast-lb/ballast/internal/linux/lb"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -53,7 +54,7 @@ func (s *suspects) replace(list []suspect) {
 		by.networks = append(by.networks, list[i].Client)
 	}
 	for _, by := range s.by {
-		by.contain = datapath.NewSuspectNetworks(by.networks).Contain
+		by.contain = connections.NewSuspectNetworks(by.networks).Contain
 	}
 	s.changes++
 }

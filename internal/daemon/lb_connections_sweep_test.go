@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	datapath "github.com/ballast-lb/ballast/internal/linux/lb"
+	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
@@ -18,8 +18,8 @@ func (c *connectionTables) fakeTables(blocks map[string]uint32) (tables []*servi
 			continue
 		}
 		place := plan.TablePlace{Base: base, Blocks: blocks[name], IndexBits: 6}
-		tables = append(tables, &serviceTable{service: name, table: datapath.Table{TablePlace: place}, counts: c.countsOf(name, place),
-			rules: datapath.SweepRules{Idle: 5 * time.Minute}})
+		tables = append(tables, &serviceTable{service: name, table: connections.Table{TablePlace: place}, counts: c.countsOf(name, place),
+			rules: connections.SweepRules{Idle: 5 * time.Minute}})
 		base += blocks[name]
 	}
 	return tables
@@ -28,10 +28,10 @@ func (c *connectionTables) fakeTables(blocks map[string]uint32) (tables []*servi
 // sweeps remembers how often each block was swept.
 type sweeps map[string]int
 
-func (s sweeps) sweep(t *serviceTable, from, blocks uint32) (tally datapath.Tally) {
+func (s sweeps) sweep(t *serviceTable, from, blocks uint32) (tally connections.Tally) {
 	for block := from; block < min(t.table.Blocks, from+blocks); block++ {
 		s[fmt.Sprint(t.service, t.table.Base+block)]++
-		tally[datapath.ConnectionOpen]++
+		tally[connections.StateOpen]++
 	}
 	return tally
 }
@@ -50,7 +50,7 @@ func TestARoundSweepsEveryBlockOnce(t *testing.T) {
 		t.Errorf("swept %v", swept)
 	}
 	for _, table := range tables {
-		if table.counts.rounds != 1 || table.counts.tally[datapath.ConnectionOpen] != table.table.Blocks {
+		if table.counts.rounds != 1 || table.counts.tally[connections.StateOpen] != table.table.Blocks {
 			t.Errorf("%s: %+v", table.service, table.counts)
 		}
 	}
@@ -64,7 +64,7 @@ func TestTablesMayComeGoAndMoveDuringASweep(t *testing.T) {
 	moved := c.fakeTables(map[string]uint32{"b": 8, "c": 4})
 	swept := sweeps{}
 	c.sweepNext(moved, 8, swept.sweep)
-	if len(swept) != 8 || moved[0].counts.tally[datapath.ConnectionOpen] != 8 {
+	if len(swept) != 8 || moved[0].counts.tally[connections.StateOpen] != 8 {
 		t.Errorf("a table that was made anew was swept in part: %v", swept)
 	}
 	c.sweepNext(moved, 2, swept.sweep) // half of c

@@ -4,13 +4,11 @@ package lb
 import (
 	"errors"
 	"fmt"
-	"math/bits"
 	"net/netip"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 
-	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
@@ -89,66 +87,4 @@ func (lb *LB) BenchUnassign(places []uint32) error {
 		return fmt.Errorf("forget which entries were given: %w", err)
 	}
 	return nil
-}
-
-// BenchTable is the connection table of a service whose partitions have 2^6 entries, while no packets come.
-type BenchTable struct {
-	all    *Connections
-	table  Table
-	blocks []lbConnectionBlock
-	rest   lbConnectionBlock // of every block, as it was prepared
-}
-
-// BenchTable returns the table at place.
-func (lb *LB) BenchTable(place plan.TablePlace) *BenchTable {
-	return &BenchTable{all: lb.Connections(), table: Table{TablePlace: place}, blocks: lb.tables.connectionBlocks[place.Base:][:place.Blocks]}
-}
-
-// Connection returns what an entry says; ok: it is one connection's.
-func (t *BenchTable) Connection(partition uint32, index uint8) (c Connection, ok bool) {
-	ok = t.all.read(t.at(partition, int(index)), &t.table, connectionClock(), &c)
-	return c, ok
-}
-
-func (t *BenchTable) at(partition uint32, index int) uint32 {
-	return conntable.Entry(t.table.Base+partition, uint16(index), conntable.BlockBits)
-}
-
-// Prepare makes every partition one with so many free indices and so many of connections that have ended. The others are held. Packets
-// may have changed only what was restored.
-func (t *BenchTable) Prepare(free, ended int) {
-	before := t.rest.Ended
-	t.rest = lbConnectionBlock{Free: 1<<(1+free) - 2, Ended: (1<<ended - 1) << (1 + free)}
-	for i := range t.blocks {
-		t.blocks[i] = t.rest
-		t.reset(uint32(i), before|t.rest.Ended)
-	}
-}
-
-// Restore puts a partition back into the state that Prepare gave to all.
-func (t *BenchTable) Restore(partition uint32) {
-	b := &t.blocks[partition]
-	t.reset(partition, (b.Free^t.rest.Free)|(b.Ended^t.rest.Ended))
-	*b = t.rest
-}
-
-// reset writes the entries of some bits of a partition as they are at rest.
-func (t *BenchTable) reset(partition uint32, changed uint64) {
-	for ; changed != 0; changed &= changed - 1 {
-		bit := bits.TrailingZeros64(changed)
-		var c lbConnection
-		if t.rest.Ended>>bit&1 != 0 {
-			c.Owner.Word = uint64(ConnectionFinished) << ownerStateAt
-		}
-		t.all.entries[t.at(partition, bit)] = c
-	}
-}
-
-// Reopen makes the connections of a partition that have ended open again.
-func (t *BenchTable) Reopen(partition uint32) {
-	b := &t.blocks[partition]
-	for ; b.Ended != 0; b.Ended &= b.Ended - 1 {
-		word := &t.all.entries[t.at(partition, bits.TrailingZeros64(b.Ended))].Owner.Word
-		*word = *word&^uint64(ownerStateMask) | uint64(ConnectionOpen)<<ownerStateAt
-	}
 }

@@ -8,19 +8,20 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
+	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // table is where the connections of a service are.
-func (w *world) table(name string) Table {
-	return Table{TablePlace: w.tables.Places()[name].Table, IPv6: service(&w.want, name).VIP.Is6()}
+func (w *world) table(name string) connections.Table {
+	return connections.Table{TablePlace: w.tables.Places()[name].Table, IPv6: service(&w.want, name).VIP.Is6()}
 }
 
 // connectionsOf are the connections of a service, by client.
-func (w *world) connectionsOf(name string) map[netip.AddrPort]Connection {
-	found := map[netip.AddrPort]Connection{}
+func (w *world) connectionsOf(name string) map[netip.AddrPort]connections.Connection {
+	found := map[netip.AddrPort]connections.Connection{}
 	t := w.table(name)
-	w.lb.Connections().Each(t, 0, t.Blocks, func(c *Connection) { found[c.Client] = *c })
+	w.lb.Connections().Each(t, 0, t.Blocks, func(c *connections.Connection) { found[c.Client] = *c })
 	return found
 }
 
@@ -53,7 +54,7 @@ func TestWhatPacketsSaidOfAConnectionCanBeRead(t *testing.T) {
 		found := w.connectionsOf("web")
 		for i, c := range crowd {
 			packets := uint32(1+i) + uint32(i/2)
-			want := Connection{Client: c.client, Server: uint16(i + 1), State: []ConnectionState{ConnectionNew, ConnectionOpen, ConnectionReset}[i],
+			want := connections.Connection{Client: c.client, Server: uint16(i + 1), State: []connections.State{connections.StateNew, connections.StateOpen, connections.StateReset}[i],
 				Packets: packets, Bytes: uint64(packets) * headers}
 			got := found[c.client]
 			if got.First < got.Last || got.First > 10*time.Second+time.Since(began) {
@@ -64,7 +65,7 @@ func TestWhatPacketsSaidOfAConnectionCanBeRead(t *testing.T) {
 				t.Errorf("got %+v, want %+v of index %d", got, want, c.index())
 			}
 		}
-		if o := w.lb.Connections().Occupancy(w.table("web")); o != (Occupancy{Entries: 126, Free: 123, Ended: 1}) {
+		if o := w.lb.Connections().Occupancy(w.table("web")); o != (connections.Occupancy{Entries: 126, Free: 123, Ended: 1}) {
 			t.Errorf("occupancy %+v", o)
 		}
 	}
@@ -77,14 +78,14 @@ func TestAConnectionThatWasSweptGetsAnotherEntryAndKeepsItsServer(t *testing.T) 
 		c.again(ack)
 	}
 	var told []string
-	rules := &SweepRules{New: time.Hour, Ended: time.Hour}
-	sweep := func() Tally {
+	rules := &connections.SweepRules{New: time.Hour, Ended: time.Hour}
+	sweep := func() connections.Tally {
 		table := w.table("web")
-		return w.lb.Connections().Sweep(table, 0, table.Blocks, rules, func(c *Connection, reason EndReason) {
+		return w.lb.Connections().Sweep(table, 0, table.Blocks, rules, func(c *connections.Connection, reason connections.EndReason) {
 			told = append(told, c.Client.String()+" "+reason.String())
 		})
 	}
-	if tally := sweep(); !slices.Equal(told, []string{c.client.String() + " idle"}) || tally != (Tally{}) {
+	if tally := sweep(); !slices.Equal(told, []string{c.client.String() + " idle"}) || tally != (connections.Tally{}) {
 		t.Fatalf("told %v, tally %v", told, tally)
 	}
 	for _, want := range []lbVerdict{lbVerdictFORWARDED_ADDED, lbVerdictFORWARDED_BY_TABLE, lbVerdictFORWARDED_BY_TABLE} {
@@ -92,7 +93,7 @@ func TestAConnectionThatWasSweptGetsAnotherEntryAndKeepsItsServer(t *testing.T) 
 			t.Errorf("after a sweep: %s, not %s", verdictNames[got], verdictNames[want])
 		}
 	}
-	if got := w.connectionsOf("web")[c.client]; got.Packets != 3 || got.Server != 2 || got.State != ConnectionOpen {
+	if got := w.connectionsOf("web")[c.client]; got.Packets != 3 || got.Server != 2 || got.State != connections.StateOpen {
 		t.Errorf("its entry is %+v", got)
 	}
 	c.again(fin | ack)
@@ -100,7 +101,7 @@ func TestAConnectionThatWasSweptGetsAnotherEntryAndKeepsItsServer(t *testing.T) 
 	if sweep(); !slices.Equal(told, []string{c.client.String() + " fin"}) {
 		t.Errorf("told %v", told)
 	}
-	if freed, err := w.lb.RecoverConnections([]Table{w.table("web")}); freed != 0 || err != nil {
+	if freed, err := w.lb.RecoverConnections([]connections.Table{w.table("web")}); freed != 0 || err != nil {
 		t.Errorf("recovered %d, %v", freed, err)
 	}
 	if o := w.lb.Connections().Occupancy(w.table("web")); o.Free != o.Entries {
@@ -125,8 +126,8 @@ func TestWhoWatchesIsToldOfConnectionsWhoseIndexWasNeeded(t *testing.T) {
 		}
 		end(crowd[2], rst)
 		end(crowd[3], fin|ack)
-		for i, want := range []EndReason{EndedByFIN, EndedByRST} {
-			var c Connection
+		for i, want := range []connections.EndReason{connections.EndedByFIN, connections.EndedByRST} {
+			var c connections.Connection
 			service, reason, err := watch.Next(func(uint32) bool { return vip.Is6() }, &c)
 			if err != nil || service != w.tables.Places()["web"].Number || reason != want || c.Client != crowd[1+i].client || c.Packets != 3 || c.Server != uint16(2+i) {
 				t.Errorf("told of %+v of service %d, %s: %v; want %s", c, service, reason, err, crowd[1+i].client)
@@ -158,9 +159,9 @@ func TestSuspectsAreThoseThatWereSetLast(t *testing.T) {
 			if err := w.lb.SetSuspects(suspects); err != nil {
 				t.Fatal(err)
 			}
-			rules := SweepRules{New: time.Hour, Idle: time.Hour, Ended: time.Hour}
+			rules := connections.SweepRules{New: time.Hour, Idle: time.Hour, Ended: time.Hour}
 			if len(suspects) > 0 {
-				rules.Suspect = NewSuspectNetworks([]netip.Prefix{suspects[0].Client}).Contain
+				rules.Suspect = connections.NewSuspectNetworks([]netip.Prefix{suspects[0].Client}).Contain
 			}
 			w.lb.Connections().Sweep(table, 0, table.Blocks, &rules, nil)
 		}

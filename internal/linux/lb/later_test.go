@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/ballast-lb/ballast/internal/linux/connections"
 )
 
 // countLater lets packets wait while a test runs; none of earlier ones do.
@@ -40,11 +42,11 @@ func (w *world) waiting(t *testing.T) (packets map[uint32]uint32, bytes map[uint
 }
 
 // entryAt returns the number and the entry of which the connection's server knows.
-func (w *world) entryAt(c *talk) (uint32, *lbConnection) {
+func (w *world) entryAt(c *talk) (uint32, *connections.Entry) {
 	s := service(&w.want, "web")
 	first, _ := w.connections.partition("web", w.tableHash(s, refConnection{"web", c.client, c.flow.service.Port()}))
 	at := first + uint32(c.index())
-	return at, &w.lb.tables.connections[at]
+	return at, &w.lb.tables.connections.Entries[at]
 }
 
 func TestPacketsThatWaitAreCountedOnce(t *testing.T) {
@@ -93,7 +95,7 @@ func TestConnectionsWhoseEntryIsGoneWhilePacketsWaitGetAnother(t *testing.T) {
 	}
 	before := c.index()
 	_, entry := w.entryAt(c)
-	entry.Owner.Word = uint64(owner(entry.Owner.Word).nobody()) // as the sweeper does, but the index stays taken
+	entry.Owner = entry.Owner.Nobody() // as the sweeper does, but the index stays taken
 	for range 40 {
 		switch got := c.again(ack); got {
 		case lbVerdictFORWARDED_BY_TABLE: // whoever waits cannot know
@@ -136,7 +138,7 @@ func TestPacketsThatMayNotWaitDoNot(t *testing.T) {
 		c.again(ack)
 	}
 	c.again(fin | ack)
-	if state := w.stateOf(c); state != ConnectionFinished {
+	if state := w.stateOf(c); state != connections.StateFinished {
 		t.Errorf("%s after FIN", state)
 	}
 }

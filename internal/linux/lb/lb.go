@@ -15,6 +15,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -46,9 +47,7 @@ type lbTables struct {
 	rounds                  []uint64
 	loads                   []struct{ value, _ int32 }
 
-	connections         []lbConnection
-	connectionBlocks    []lbConnectionBlock
-	connectionAddresses []lbConnectionAddress
+	connections connections.Memory
 
 	unmap [][]byte
 }
@@ -139,12 +138,18 @@ func (lb *LB) mapTables() error {
 		mapTable(t, o.ServiceRows, &t.serviceRows), mapTable(t, o.ServerRows, &t.serverRows),
 		mapTable(t, o.VipPlaces, &t.vipPlaces), mapTable(t, o.Services, &t.services), mapTable(t, o.Servers, &t.servers),
 		mapTable(t, o.Slots, &t.slots), mapTable(t, o.Rounds, &t.rounds), mapTable(t, o.ServerLoads, &t.loads),
-		mapTable(t, o.Connections, &t.connections), mapTable(t, o.ConnectionBlocks, &t.connectionBlocks),
-		mapTable(t, o.ConnectionAddresses, &t.connectionAddresses))
+		mapTable(t, o.Connections, &t.connections.Entries), mapTable(t, o.ConnectionBlocks, &t.connections.Blocks),
+		mapTable(t, o.ConnectionAddresses, &t.connections.Addresses))
 }
 
 // Adopted reports whether the maps of an earlier process were taken over.
 func (lb *LB) Adopted() bool { return lb.adopted }
+
+// Connections returns the connection tables.
+func (lb *LB) Connections() *connections.Memory {
+	tables := lb.tables.connections
+	return &tables
+}
 
 // Program is the XDP program, for test runs.
 func (lb *LB) Program() *ebpf.Program { return lb.objects.Lb }

@@ -363,7 +363,7 @@ func (w *world) forget() {
 	clear(w.fragments)
 	clear(w.closing)
 	clear(w.local)
-	clear(w.lb.tables.connections)
+	clear(w.lb.tables.connections.Entries)
 	for place := range shared.assigned {
 		if err := w.lb.objects.Assignments.Put(place, uint64(0)); err != nil {
 			w.Fatal(err)

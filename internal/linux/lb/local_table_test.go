@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/linux/internal/wire"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -160,7 +161,7 @@ func TestFragmentsFollowTheLocalTable(t *testing.T) {
 
 func TestTheLocalTableCountsPackets(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, localTable(model.DispatchMaglev)))
-	before := connectionClock()
+	before := connections.Clock()
 	f := flowTo(vip4, 443, 1)
 	for _, flags := range []byte{syn, ack, psh | ack, fin | ack} {
 		w.check(f.frame(f.tcp(flags, nil, nil)))
@@ -172,7 +173,7 @@ func TestTheLocalTableCountsPackets(t *testing.T) {
 	if err := w.lb.objects.LocalConnections.Lookup(key, &entry); err != nil {
 		t.Fatal(err)
 	}
-	if entry.Packets != 4 || entry.Bytes != 4*40 || entry.Last-before > connectionClock()-before || entry.First > entry.Last>>10 {
+	if entry.Packets != 4 || entry.Bytes != 4*40 || entry.Last-before > connections.Clock()-before || entry.First > entry.Last>>10 {
 		t.Errorf("%+v", entry)
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
+	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -13,7 +14,7 @@ import (
 type refEntry struct {
 	connection refConnection
 	id         uint16
-	state      ConnectionState
+	state      connections.State
 	suspect    bool
 	packets    uint32
 	bytes      uint64
@@ -76,7 +77,7 @@ func (t *refTables) add(hash uint64, fresh refEntry) (entry uint32, ok bool) {
 	first, end := t.partition(fresh.connection.service, hash)
 	for _, ended := range []bool{false, true} {
 		for entry := first + 1; entry < end; entry++ {
-			if old := t.entries[entry]; old == nil && !ended || old != nil && ended && old.state >= ConnectionFinished {
+			if old := t.entries[entry]; old == nil && !ended || old != nil && ended && old.state >= connections.StateFinished {
 				t.entries[entry] = &fresh
 				t.generations[entry]++
 				return entry, true
@@ -97,7 +98,7 @@ func (t *refTables) of(entry uint32, c refConnection, id uint16) *refEntry {
 // isBusy reports whether an assignment is still needed: for about a second it keeps its place.
 func (t *refTables) isBusy(a refAssignment) bool {
 	e := t.entries[a.entry]
-	return e != nil && e.state == ConnectionNew && connectionClock()-e.last < 1<<10
+	return e != nil && e.state == connections.StateNew && connections.Clock()-e.last < 1<<10
 }
 
 // byTable is what the table makes of a packet whose cookie is valid and says plain.
@@ -109,8 +110,8 @@ func (w *world) byTable(s *plan.Service, p *refPacket, plain uint16, echo uint32
 	base, _ := w.connections.partition(s.Name, hash)
 	entry := w.connections.of(base+uint32(index), connection, id)
 	if entry != nil && node == w.want.Tier.ID {
-		if entry.state == ConnectionNew {
-			entry.state = ConnectionOpen
+		if entry.state == connections.StateNew {
+			entry.state = connections.StateOpen
 		}
 		d.verdict = lbVerdictFORWARDED_BY_TABLE
 	} else {
@@ -132,13 +133,13 @@ func (w *world) assign(s *plan.Service, p *refPacket, hash uint64, id uint16) (a
 	place, _ := conntable.Assignment(hash, 0)
 	first, end := t.partition(s.Name, hash)
 	a := t.assigned[place]
-	if e := t.of(a.entry, connection, id); a.connection == connection && a.entry >= first && a.entry < end && e != nil && e.state < ConnectionFinished {
+	if e := t.of(a.entry, connection, id); a.connection == connection && a.entry >= first && a.entry < end && e != nil && e.state < connections.StateFinished {
 		return a.entry, lbVerdictFORWARDED_BY_TABLE
 	}
 	if p.reset() || p.fin() || t.isBusy(a) {
 		return 0, lbVerdictFORWARDED_BY_COOKIE
 	}
-	at, ok := t.add(hash, refEntry{connection: connection, id: id, state: ConnectionNew, suspect: w.isSuspect(s, p.source)})
+	at, ok := t.add(hash, refEntry{connection: connection, id: id, state: connections.StateNew, suspect: w.isSuspect(s, p.source)})
 	if !ok {
 		return 0, lbVerdictFORWARDED_TABLE_FULL
 	}
@@ -149,7 +150,7 @@ func (w *world) assign(s *plan.Service, p *refPacket, hash uint64, id uint16) (a
 func (e *refEntry) count(p *refPacket, limit uint32, d *refDecision) {
 	e.packets++
 	e.bytes += uint64(p.length)
-	e.last = connectionClock()
+	e.last = connections.Clock()
 	if limit > 0 {
 		if e.inWindow >= packetsOfWindow(limit) {
 			d.verdict, d.ids, d.echo = lbVerdictDROPPED_OVER_LIMIT, nil, nil
@@ -159,9 +160,9 @@ func (e *refEntry) count(p *refPacket, limit uint32, d *refDecision) {
 	}
 	switch {
 	case p.reset():
-		e.state = ConnectionReset
+		e.state = connections.StateReset
 	case p.fin():
-		e.state = max(e.state, ConnectionFinished)
+		e.state = max(e.state, connections.StateFinished)
 	}
 }
 

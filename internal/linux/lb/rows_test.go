@@ -1,9 +1,12 @@
 package lb
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/linux/rowtest"
+	"github.com/ballast-lb/ballast/internal/linux/verdict"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
@@ -14,4 +17,24 @@ func TestRowsAreThoseOfTheProgram(t *testing.T) {
 	rowtest.Same(t, plan.VIPKey{}, lbVipKey{})
 	rowtest.Same(t, plan.ReturnKey{}, lbReturnKey{})
 	rowtest.Same(t, vipPlace{}, lbVipPlace{})
+	rowtest.Same(t, connections.Entry{}, lbConnection{})
+	rowtest.Same(t, connections.Block{}, lbConnectionBlock{})
+	rowtest.Same(t, connections.Address{}, lbConnectionAddress{})
+	rowtest.Same(t, endedConnection{}, lbEndedConnection{})
+}
+
+func TestTheStatesOfConnectionsAreThoseOfTheDataPath(t *testing.T) {
+	spec, err := loadLb()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := verdict.Names(spec.Types, "connection_state")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range names {
+		if want := strings.TrimPrefix(name, "connection_"); len(names) != len(connections.States) || connections.State(i).String() != want {
+			t.Errorf("state %d is %s here and %s there", i, connections.State(i), want)
+		}
+	}
 }

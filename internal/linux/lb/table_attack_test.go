@@ -12,6 +12,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/bench/wrapper"
+	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -106,8 +107,8 @@ func (a *attacked) counted() map[lbVerdict]uint64 {
 func (a *attacked) expectEntries(least, most uint64) {
 	a.Helper()
 	state := a.stateOfTable("web")
-	if owned := state.owned(); owned < least || owned > most || len(state.faults()) > 0 {
-		a.Errorf("%d entries are in use, want %d to %d; faults %v", owned, least, most, state.faults())
+	if owned := state.Owned(); owned < least || owned > most || len(state.Faults()) > 0 {
+		a.Errorf("%d entries are in use, want %d to %d; faults %v", owned, least, most, state.Faults())
 	}
 }
 
@@ -168,7 +169,7 @@ func TestPacketsThatAreSentAgainHarmNobody(t *testing.T) {
 	}
 	for _, c := range a.legitimate {
 		a.expectUnharmed(c)
-		if state := a.stateOf(c); state != ConnectionOpen {
+		if state := a.stateOf(c); state != connections.StateOpen {
 			t.Fatalf("%s is %s", c.client, state)
 		}
 	}
@@ -198,7 +199,7 @@ func TestAFloodOfFINsEndsNobodysConnection(t *testing.T) {
 	}
 	for _, c := range a.legitimate {
 		a.expectUnharmed(c)
-		if state := a.stateOf(c); state != ConnectionOpen {
+		if state := a.stateOf(c); state != connections.StateOpen {
 			t.Fatalf("%s is %s", c.client, state)
 		}
 	}
@@ -234,7 +235,7 @@ func TestATableThatIsFullHarmsNobody(t *testing.T) {
 	}
 	t.Log(counts)
 	table := a.table("web") // the flood is over: nobody uses its indices, and they are swept
-	a.lb.Connections().Sweep(table, 0, table.Blocks, &SweepRules{Idle: 1 << 40}, nil)
+	a.lb.Connections().Sweep(table, 0, table.Blocks, &connections.SweepRules{Idle: 1 << 40}, nil)
 	a.expectEntries(100, 100)
 	c := a.talkTo(flowTo(vip4, 443, 5000), 2)
 	if out := a.runBare(c.frame(c.tcp(ack, timestamps(5, c.echo), nil))); echoIn(out) == c.echo {
@@ -259,7 +260,7 @@ func TestAnyFloodLeavesASoundTable(t *testing.T) {
 	}
 	a.counted()
 	state := a.stateOfTable("web")
-	if faults := state.faults(); len(faults) > 0 {
+	if faults := state.Faults(); len(faults) > 0 {
 		t.Error(faults)
 	}
 }

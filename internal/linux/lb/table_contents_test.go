@@ -4,9 +4,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
+	"github.com/ballast-lb/ballast/internal/linux/connections"
+	"github.com/ballast-lb/ballast/internal/linux/connections/tabletest"
 	"github.com/ballast-lb/ballast/internal/linux/internal/wire"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -69,10 +72,10 @@ func (c *talk) index() uint16 {
 }
 
 // tableMemory is what the memory of a service's table says.
-func (w *world) tableMemory(name string) (entries []lbConnection, addresses []lbConnectionAddress, blocks []lbConnectionBlock) {
+func (w *world) tableMemory(name string) (entries []connections.Entry, addresses []connections.Address, blocks []connections.Block) {
 	place := w.tables.Places()[name].Table
 	t, from, end := &w.lb.tables, place.Base<<conntable.BlockBits, (place.Base+place.Blocks)<<conntable.BlockBits
-	return t.connections[from:end], t.connectionAddresses[from:end], t.connectionBlocks[place.Base:][:place.Blocks]
+	return t.connections.Entries[from:end], t.connections.Addresses[from:end], t.connections.Blocks[place.Base:][:place.Blocks]
 }
 
 // checkTable compares all entries of a service and its words of free and ended indices with the reference's.
@@ -83,13 +86,13 @@ func (w *world) checkTable(name string) {
 	place := t.places[name]
 	for i := range entries {
 		at := place.Base*conntable.BlockEntries + uint32(i)
-		want, generation := t.entries[at], owner(entries[i].Owner.Word).generation()
+		want, generation := t.entries[at], generationOf(entries[i].Owner)
 		if have := w.describe(s, &entries[i], addresses[i]); have != want.String() || generation != t.generations[at] {
 			w.Fatalf("entry %d, generation %d: %s\nwant generation %d: %s", at, generation, have, t.generations[at], want)
 		}
 		block, bit := conntable.Bit(uint32(i))
 		_, index := conntable.Index(uint32(i), place.IndexBits)
-		free, ended := want == nil && index != 0, want != nil && want.state >= ConnectionFinished
+		free, ended := want == nil && index != 0, want != nil && want.state >= connections.StateFinished
 		if blocks[block].Free&bit != 0 != free || blocks[block].Ended&bit != 0 != ended {
 			w.Fatalf("entry %d: free %016x, ended %016x: want %t, %t", at, blocks[block].Free, blocks[block].Ended, free, ended)
 		}
@@ -99,22 +102,22 @@ func (w *world) checkTable(name string) {
 // age lets two seconds pass for entries that might make others wait, so that no test depends on when exactly they do.
 func (w *world) age() {
 	for at, e := range w.connections.entries {
-		if e.state == ConnectionNew {
+		if e.state == connections.StateNew {
 			e.last -= 1 << 11
-			w.lb.tables.connections[at].Last -= 1 << 11
+			w.lb.tables.connections.Entries[at].Last -= 1 << 11
 		}
 	}
 }
 
-func (o owner) generation() uint8 { return uint8(o >> 56) }
-func (o owner) check() uint16     { return uint16(o >> 16) }
+func generationOf(o connections.Owner) uint8 { return uint8(o >> 56) }
+func checkOf(o connections.Owner) uint16     { return uint16(o >> 16) }
 
 // describe says what an entry says, and that what it remembers of the flow is that flow's.
-func (w *world) describe(s *plan.Service, c *lbConnection, address lbConnectionAddress) string {
-	o := owner(c.Owner.Word)
-	if o.state() == ConnectionNone {
-		if o.nobody() != o {
-			return fmt.Sprintf("nobody's owner word is %016x", c.Owner.Word)
+func (w *world) describe(s *plan.Service, c *connections.Entry, address connections.Address) string {
+	o := c.Owner
+	if o.State() == connections.StateNone {
+		if o.Nobody() != o {
+			return fmt.Sprintf("nobody's owner word is %016x", c.Owner)
 		}
 		return (*refEntry)(nil).String()
 	}
@@ -122,15 +125,15 @@ func (w *world) describe(s *plan.Service, c *lbConnection, address lbConnectionA
 	if s.VIP.Is6() {
 		client = wire.IPv6(address.Client)
 	}
-	e := refEntry{id: o.id(), state: o.state(), suspect: o.suspect(), packets: c.Packets, bytes: c.Bytes & connectionBytes, inWindow: uint32(c.Bytes >> 48)}
+	e := refEntry{id: o.ID(), state: o.State(), suspect: o.Suspect(), packets: c.Packets, bytes: c.Bytes & connections.BytesMask, inWindow: uint32(c.Bytes >> 48)}
 	for _, port := range s.Ports { // which of the ports it is only the hash knows
-		e.connection = refConnection{s.Name, netip.AddrPortFrom(client, o.port()), port}
+		e.connection = refConnection{s.Name, netip.AddrPortFrom(client, o.Port()), port}
 		hash := w.tableHash(s, e.connection)
-		if conntable.Check(hash) == o.check() && (!s.VIP.Is6() || conntable.ClientWord(hash) == c.Client) {
+		if conntable.Check(hash) == checkOf(o) && (!s.VIP.Is6() || conntable.ClientWord(hash) == c.Client) {
 			return e.String()
 		}
 	}
-	return fmt.Sprintf("%s port %d, whose check is not %04x", client, o.port(), o.check())
+	return fmt.Sprintf("%s port %d, whose check is not %04x", client, o.Port(), checkOf(o))
 }
 
 func (e *refEntry) String() string {
@@ -142,9 +145,9 @@ func (e *refEntry) String() string {
 }
 
 // checkClocks holds the times of an entry to those of the test.
-func (w *world) checkClocks(t *testing.T, c *lbConnection, before uint32) {
+func (w *world) checkClocks(t *testing.T, c *connections.Entry, before uint32) {
 	t.Helper()
-	now := connectionClock()
+	now := connections.Clock()
 	if c.Last-before > now-before || c.First != c.Last>>10 && c.First < before>>10 {
 		t.Errorf("first %d, last %d: between %d and %d", c.First, c.Last, before, now)
 	}
@@ -171,4 +174,9 @@ func (w *world) flowsOfPartition(name string, count int) []flow {
 		}
 	}
 	return flows
+}
+
+func (w *world) stateOfTable(name string) tabletest.Copy {
+	entries, _, blocks := w.tableMemory(name)
+	return tabletest.Copy{Place: w.tables.Places()[name].Table, Entries: slices.Clone(entries), Blocks: slices.Clone(blocks)}
 }

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
+	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -87,8 +88,8 @@ func TestPathErrorsAndFragmentsOfSuspectsGoStraight(t *testing.T) {
 func inOneWindow(t *testing.T, f func(again bool) bool) {
 	t.Helper()
 	for try := range 20 {
-		window := connectionClock() >> 10
-		if good := f(try > 0); connectionClock()>>10 == window {
+		window := connections.Clock() >> 10
+		if good := f(try > 0); connections.Clock()>>10 == window {
 			if !good {
 				t.Error("in one window")
 			}
@@ -104,7 +105,7 @@ func TestAConnectionHasItsLimitInEveryWindow(t *testing.T) {
 			w := newWorld(t, tableOf("web", vip4, func(s *model.Service) { s.Table.PacketLimit, s.Forward = 10, forward }))
 			limit := int(packetsOfWindow(10))
 			c, other := w.talkTo(flowTo(vip4, 443, 1), 2), w.talkTo(flowTo(vip4, 443, 2), 2)
-			window := connectionClock() >> 10
+			window := connections.Clock() >> 10
 			verdicts := func(c *talk, packets int, flags byte) (passed int) {
 				for range packets {
 					got := w.run(c.frame(c.tcp(flags, timestamps(5, c.echo), nil)))
@@ -120,8 +121,8 @@ func TestAConnectionHasItsLimitInEveryWindow(t *testing.T) {
 			good = good && entry.Packets == uint32(limit+5) && entry.Bytes>>48 == uint64(limit)
 			entry.Last -= 1 << 10 // a window has passed
 			good = good && verdicts(c, limit+3, ack) == limit && verdicts(c, 1, fin|ack) == 0
-			good = good && w.stateOf(c) == ConnectionOpen && entry.Packets == uint32(2*limit+5+3+1)
-			if connectionClock()>>10 == window && !good {
+			good = good && w.stateOf(c) == connections.StateOpen && entry.Packets == uint32(2*limit+5+3+1)
+			if connections.Clock()>>10 == window && !good {
 				t.Errorf("%+v", entry)
 			}
 			return good
@@ -130,9 +131,9 @@ func TestAConnectionHasItsLimitInEveryWindow(t *testing.T) {
 }
 
 // entryOf is the memory of the entry of which the connection's server knows.
-func (w *world) entryOf(c *talk) *lbConnection {
+func (w *world) entryOf(c *talk) *connections.Entry {
 	first, _ := w.connections.partition("web", w.tableHash(service(&w.want, "web"), refConnection{"web", c.client, c.flow.service.Port()}))
-	return &w.lb.tables.connections[first+uint32(c.index())]
+	return &w.lb.tables.connections.Entries[first+uint32(c.index())]
 }
 
 func TestPathErrorsNeitherUseNorChangeEntries(t *testing.T) {

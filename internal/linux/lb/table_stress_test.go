@@ -21,6 +21,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/bench/wrapper"
+	"github.com/ballast-lb/ballast/internal/linux/connections"
+	"github.com/ballast-lb/ballast/internal/linux/connections/tabletest"
 	"github.com/ballast-lb/ballast/internal/linux/internal/wire"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -30,11 +32,11 @@ type stressFlow struct {
 	connection refConnection
 	private    bool
 	id         uint16
-	base       uint32 // entry of index 0 of its partition
-	owner      owner  // what entries of its say: port, check and id
-	frame      []byte // without flags and echo
-	flags, at  int    // where those are in it
-	fresh      uint32 // an echo that names no entry
+	base       uint32            // entry of index 0 of its partition
+	owner      connections.Owner // what entries of its say: port, check and id
+	frame      []byte            // without flags and echo
+	flags, at  int               // where those are in it
+	fresh      uint32            // an echo that names no entry
 	echo       atomic.Uint32
 	held       uint32 // by a private one, as long as it sends no FIN or RST and nothing but those ends entries; 0: none
 }
@@ -66,7 +68,7 @@ func (w *world) newStressFlow(name string, c refConnection, id uint16) *stressFl
 	x := &stressFlow{connection: c, id: id}
 	hash := w.tableHash(service(&w.want, name), c)
 	x.base, _ = w.connections.partition(name, hash)
-	x.owner = owner(wire.Port(c.client.Port())) | owner(conntable.Check(hash))<<16 | owner(id)<<32
+	x.owner = connections.Owner(wire.Port(c.client.Port())) | connections.Owner(conntable.Check(hash))<<16 | connections.Owner(id)<<32
 	return x
 }
 
@@ -149,8 +151,8 @@ func (s *stress) expectHeld(f *stressFlow, flags byte, echo, told uint32) {
 	if f.held == 0 {
 		return
 	}
-	o := ownerOf(&s.lb.tables.connections[f.held])
-	if state := o.state(); o&(1<<48-1) != f.owner || state != ConnectionNew && state != ConnectionOpen {
+	o := connections.LoadOwner(&s.lb.tables.connections.Entries[f.held])
+	if state := o.State(); o&(1<<48-1) != f.owner || state != connections.StateNew && state != connections.StateOpen {
 		s.fail("entry %d of %s is that of %016x", f.held, f.connection.client, uint64(o))
 	}
 }
@@ -159,9 +161,9 @@ func (s *stress) expectHeld(f *stressFlow, flags byte, echo, told uint32) {
 func (s *stress) sweep(random *rand.Rand) {
 	const never = 1 << 40
 	for !s.stop.Load() {
-		rules := SweepRules{New: never, Idle: never, Suspect: func(netip.Addr) bool { return random.IntN(2) == 0 }}
+		rules := connections.SweepRules{New: never, Idle: never, Suspect: func(netip.Addr) bool { return random.IntN(2) == 0 }}
 		if s.lenient.Load() {
-			rules = SweepRules{}
+			rules = connections.SweepRules{}
 		}
 		s.sweepOnce(&rules)
 		s.sweeps.Add(1)
@@ -172,10 +174,10 @@ func (s *stress) sweep(random *rand.Rand) {
 	}
 }
 
-func (s *stress) sweepOnce(rules *SweepRules) {
+func (s *stress) sweepOnce(rules *connections.SweepRules) {
 	for i := range s.want.Services {
 		t := s.table(s.want.Services[i].Name)
-		s.lb.Connections().Sweep(t, 0, t.Blocks, rules, func(*Connection, EndReason) { s.swept.Add(1) })
+		s.lb.Connections().Sweep(t, 0, t.Blocks, rules, func(*connections.Connection, connections.EndReason) { s.swept.Add(1) })
 	}
 }
 
@@ -215,28 +217,28 @@ func (s *stress) passed(count uint64) {
 func (s *stress) expectSound(added uint64) {
 	s.Helper()
 	s.readReclaimed()
-	l := ledger{added: added, swept: s.swept.Load(), reclaimed: s.reclaimed}
+	l := tabletest.Ledger{Added: added, Swept: s.swept.Load(), Reclaimed: s.reclaimed}
 	for i := range s.want.Services {
 		state := s.stateOfTable(s.want.Services[i].Name)
-		l.owned += state.owned()
-		for _, fault := range state.faults() {
+		l.Owned += state.Owned()
+		for _, fault := range state.Faults() {
 			s.Errorf("%s: %s", s.want.Services[i].Name, fault)
 		}
 		s.expectKnown(state)
 	}
-	if !l.balances() {
+	if !l.Balances() {
 		s.Errorf("an index was held twice, or lost: %+v", l)
 	}
 	s.Logf("%d packets, %d sweeps: %+v", s.packets.Load(), s.sweeps.Load(), l)
 }
 
 // expectKnown holds every entry to be that of a flow whose partition it is in.
-func (s *stress) expectKnown(state tableState) {
+func (s *stress) expectKnown(state tabletest.Copy) {
 	s.Helper()
-	for i := range state.entries {
-		o, at := ownerOf(&state.entries[i]), state.place.Base*conntable.BlockEntries+uint32(i)
-		if o.state() != ConnectionNone && !slices.ContainsFunc(s.flows, func(f *stressFlow) bool {
-			return o&(1<<48-1) == f.owner && at > f.base && at < f.base+1<<state.place.IndexBits
+	for i := range state.Entries {
+		o, at := connections.LoadOwner(&state.Entries[i]), state.Place.Base*conntable.BlockEntries+uint32(i)
+		if o.State() != connections.StateNone && !slices.ContainsFunc(s.flows, func(f *stressFlow) bool {
+			return o&(1<<48-1) == f.owner && at > f.base && at < f.base+1<<state.Place.IndexBits
 		}) {
 			s.Errorf("entry %d is nobody's that there is: %016x", at, uint64(o))
 		}
@@ -302,7 +304,7 @@ func (s *stress) run(t *testing.T, random *rand.Rand, packets uint64, workers ..
 		t.Errorf("%d packets were counted of %d", all, s.packets.Load())
 	}
 	s.expectSound(added)
-	s.sweepOnce(&SweepRules{})
+	s.sweepOnce(&connections.SweepRules{})
 	s.expectSound(added)
 	for i := range s.want.Services {
 		if o := s.lb.Connections().Occupancy(s.table(s.want.Services[i].Name)); o.Free != o.Entries {

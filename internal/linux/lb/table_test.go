@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -17,7 +18,7 @@ func TestAConnectionHasAnEntryAfterItsHandshake(t *testing.T) {
 					withServers(family.server, 1, 2, 3)(s)
 					s.Forward = forward
 				}))
-				before := connectionClock()
+				before := connections.Clock()
 				for n := range 6 {
 					c := w.talkTo(flowTo(family.vip, 443, n), uint16(1+n%3))
 					w.checkVerdict(c.frame(c.tcp(syn, synOptions(), nil)), lbVerdictFORWARDED_NEW)
@@ -37,7 +38,7 @@ func TestAConnectionHasAnEntryAfterItsHandshake(t *testing.T) {
 				w.checkTable("web")
 				entries, _, _ := w.tableMemory("web")
 				for i := range entries {
-					if owner(entries[i].Owner.Word).state() != ConnectionNone {
+					if entries[i].Owner.State() != connections.StateNone {
 						w.checkClocks(t, &entries[i], before)
 					}
 				}
@@ -61,11 +62,11 @@ func TestUntilItsServerUsesTheIndexAConnectionIsToldItAgain(t *testing.T) {
 			}
 		}
 		w.checkTable("web")
-		if state := w.stateOf(c); state != ConnectionNew {
+		if state := w.stateOf(c); state != connections.StateNew {
 			t.Fatalf("%s before its server used the index", state)
 		}
 		c.send(ack, lbVerdictFORWARDED_BY_TABLE)
-		if state := w.stateOf(c); state != ConnectionOpen {
+		if state := w.stateOf(c); state != connections.StateOpen {
 			t.Fatalf("%s after its server used the index", state)
 		}
 		c.echo = without // an old segment, sent again
@@ -78,10 +79,10 @@ func TestUntilItsServerUsesTheIndexAConnectionIsToldItAgain(t *testing.T) {
 }
 
 // stateOf is the state of the entry of which the connection's server knows.
-func (w *world) stateOf(c *talk) ConnectionState {
+func (w *world) stateOf(c *talk) connections.State {
 	s := service(&w.want, "web")
 	first, _ := w.connections.partition("web", w.tableHash(s, refConnection{"web", c.client, c.flow.service.Port()}))
-	return owner(w.lb.tables.connections[first+uint32(c.index())].Owner.Word).state()
+	return w.lb.tables.connections.Entries[first+uint32(c.index())].Owner.State()
 }
 
 func TestTheIndexIsToldInEveryOrderOfOptions(t *testing.T) {
@@ -142,7 +143,7 @@ func TestAnEndBeforeItsServerUsesTheIndexIsSeenToo(t *testing.T) {
 	c.echo = without
 	c.send(fin|ack, lbVerdictFORWARDED_BY_TABLE)
 	w.checkTable("web")
-	if state := w.stateOf(c); state != ConnectionFinished {
+	if state := w.stateOf(c); state != connections.StateFinished {
 		t.Errorf("%s after FIN", state)
 	}
 }
@@ -260,7 +261,7 @@ func TestTagsOfOthersChangeNothing(t *testing.T) {
 		}
 	}
 	victim.send(ack, lbVerdictFORWARDED_BY_TABLE)
-	if state := w.stateOf(victim); state != ConnectionOpen {
+	if state := w.stateOf(victim); state != connections.StateOpen {
 		t.Errorf("the victim is %s", state)
 	}
 }

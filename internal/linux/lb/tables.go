@@ -80,7 +80,7 @@ func (lb *LB) apply(change plan.Change) error {
 	case plan.ClearService:
 		return lb.clearService(c.Number)
 	case plan.ClearTable:
-		t.clearTable(c)
+		t.connections.Clear(c)
 	case plan.Grace:
 		return Grace()
 	default:

@@ -9,7 +9,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/sim/dispatch"
 )
 
-// When the sweeper frees an entry (internal/linux/lb/connections_sweep.go, internal/daemon/lb_connections.go).
+// When the sweeper frees an entry (internal/linux/connections/sweep.go, internal/daemon/lb_connections.go).
 const (
 	sweepRound  = 10 * second // it has seen all blocks once
 	newLinger   = 10 * second // the server has not used the index yet

@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf/ringbuf"
+
+	"github.com/ballast-lb/ballast/internal/linux/connections"
 )
 
 // Reclaimed tells of connections that had ended and whose index packets of others took before a sweep came by.
@@ -34,24 +36,27 @@ func (lb *LB) WatchReclaimed() (*Reclaimed, error) {
 
 // Next waits for a connection and returns its service's number; ipv6 tells the family of a service by it. After Close it returns
 // os.ErrClosed.
-func (r *Reclaimed) Next(ipv6 func(service uint32) bool, out *Connection) (service uint32, reason EndReason, err error) {
+func (r *Reclaimed) Next(ipv6 func(service uint32) bool, out *connections.Connection) (service uint32, reason connections.EndReason, err error) {
 	if err := r.reader.ReadInto(&r.record); err != nil {
 		return 0, 0, err
 	}
-	var raw lbEndedConnection
+	var raw endedConnection
 	if len(r.record.RawSample) < int(unsafe.Sizeof(raw)) {
 		return 0, 0, fmt.Errorf("read an ended connection: %d bytes are too few", len(r.record.RawSample))
 	}
-	raw = *(*lbEndedConnection)(unsafe.Pointer(&r.record.RawSample[0]))
-	// One entry of its own is a table, too.
-	lone := Connections{entries: []lbConnection{raw.Connection}, addresses: []lbConnectionAddress{{Client: raw.Client}}}
-	owner := ownerOf(&raw.Connection)
-	if owner.state() < ConnectionFinished || owner.state() >= connectionStates {
-		return 0, 0, fmt.Errorf("read an ended connection: it is in state %d", owner.state())
+	raw = *(*endedConnection)(unsafe.Pointer(&r.record.RawSample[0]))
+	if reason, err = connections.DescribeEnded(&raw.connection, raw.client, ipv6(raw.service), out); err != nil {
+		return 0, 0, fmt.Errorf("read an ended connection: %w", err)
 	}
-	lone.describe(0, &Table{IPv6: ipv6(raw.Service)}, connectionClock(), owner, out)
-	out.Entry = raw.Entry
-	return raw.Service, reasonOf(owner.state()), nil
+	out.Entry = raw.entry
+	return raw.service, reason, nil
+}
+
+// endedConnection is struct ended_connection.
+type endedConnection struct {
+	connection     connections.Entry
+	client         connections.Address
+	service, entry uint32
 }
 
 // Close ends the watch.
@@ -66,6 +71,6 @@ func (lb *LB) ReclaimedLost() (lost uint64, err error) {
 }
 
 // RecoverConnections is Connections().Recover with this kernel's grace periods.
-func (lb *LB) RecoverConnections(tables []Table) (freed int, err error) {
+func (lb *LB) RecoverConnections(tables []connections.Table) (freed int, err error) {
 	return lb.Connections().Recover(tables, Grace)
 }

@@ -1,5 +1,5 @@
 // The sweeper of connection tables, and what a killed one has lost.
-package lb
+package connections
 
 import (
 	"math/bits"
@@ -44,7 +44,7 @@ const (
 )
 
 // Tally counts the connections of a table by state, after a sweep. Add those of parts.
-type Tally [connectionStates]uint32
+type Tally [states]uint32
 
 // Add adds another part's.
 func (t *Tally) Add(part Tally) {
@@ -55,10 +55,10 @@ func (t *Tally) Add(part Tally) {
 
 // sweep is one call of Sweep.
 type sweep struct {
-	*Connections
+	*Memory
 	table Table
 	now   uint32
-	limit [connectionStates]uint32 // idle time, in units of last
+	limit [states]uint32 // idle time, in units of last
 	rules *SweepRules
 	ended func(*Connection, EndReason)
 	seen  Connection
@@ -69,15 +69,15 @@ type sweep struct {
 // overwritten for the next. Ranges are as for Each. Packets may pass meanwhile: whoever wins the bit or the word has the index.
 //
 // There must be one sweeper at a time, and its process must not end within Sweep: see Recover.
-func (c *Connections) Sweep(t Table, from, count uint32, rules *SweepRules, ended func(*Connection, EndReason)) Tally {
-	s := sweep{Connections: c, table: t, now: connectionClock(), rules: rules, ended: ended}
-	units := func(d time.Duration) uint32 { return uint32(min(int64(d/lastUnit), 1<<31)) }
-	s.limit = [connectionStates]uint32{ConnectionNew: units(rules.New), ConnectionOpen: units(rules.Idle),
-		ConnectionFinished: units(rules.Ended), ConnectionReset: units(rules.Ended)}
+func (c *Memory) Sweep(t Table, from, count uint32, rules *SweepRules, ended func(*Connection, EndReason)) Tally {
+	s := sweep{Memory: c, table: t, now: Clock(), rules: rules, ended: ended}
+	units := func(d time.Duration) uint32 { return uint32(min(int64(d/LastUnit), 1<<31)) }
+	s.limit = [states]uint32{StateNew: units(rules.New), StateOpen: units(rules.Idle),
+		StateFinished: units(rules.Ended), StateReset: units(rules.Ended)}
 	usable := conntable.FreeMask(t.IndexBits)
 	for block := from; block < min(t.Blocks, from+count); block++ {
 		at := t.Base + block
-		for used := usable &^ atomic.LoadUint64(&c.blocks[at].Free); used != 0; used &= used - 1 {
+		for used := usable &^ atomic.LoadUint64(&c.Blocks[at].Free); used != 0; used &= used - 1 {
 			s.look(at, uint32(bits.TrailingZeros64(used)))
 		}
 	}
@@ -86,42 +86,42 @@ func (c *Connections) Sweep(t Table, from, count uint32, rules *SweepRules, ende
 
 func (s *sweep) look(at, index uint32) {
 	number := at<<conntable.BlockBits + index
-	entry := &s.entries[number]
-	owner := ownerOf(entry)
-	state := owner.state()
+	entry := &s.Entries[number]
+	owner := LoadOwner(entry)
+	state := owner.State()
 	switch {
-	case state == ConnectionNone || state >= connectionStates: // its new owner is about to write it
+	case state == StateNone || state >= states: // its new owner is about to write it
 		return
 	case !s.isDue(entry, state):
 		s.flag(number, entry, owner)
-	case state >= ConnectionFinished:
+	case state >= StateFinished:
 		if s.freeEnded(at, 1<<index, number, entry) {
 			return
 		}
-	case swapOwner(entry, owner, owner.nobody()):
+	case SwapOwner(entry, owner, owner.Nobody()):
 		s.free(at, 1<<index, number, owner)
 		return
 	}
 	s.tally[state]++
 }
 
-func (s *sweep) isDue(entry *lbConnection, state ConnectionState) bool {
+func (s *sweep) isDue(entry *Entry, state State) bool {
 	return since(s.now, atomic.LoadUint32(&entry.Last), lastBits) >= s.limit[state]
 }
 
 // freeEnded frees an entry that any packet may take as well. It reports whether it was free to.
-func (s *sweep) freeEnded(at uint32, bit uint64, number uint32, entry *lbConnection) bool {
-	word := &s.blocks[at].Ended
+func (s *sweep) freeEnded(at uint32, bit uint64, number uint32, entry *Entry) bool {
+	word := &s.Blocks[at].Ended
 	if atomic.LoadUint64(word)&bit == 0 || atomic.AndUint64(word, ^bit)&bit == 0 {
 		return false // somebody has just taken it, or is about to set the bit
 	}
 	for { // the index is ours; an RST after the FIN may still change the word
-		owner := ownerOf(entry)
-		if owner.state() < ConnectionFinished || !s.isDue(entry, owner.state()) { // it was taken and ended again since we looked
+		owner := LoadOwner(entry)
+		if owner.State() < StateFinished || !s.isDue(entry, owner.State()) { // it was taken and ended again since we looked
 			atomic.OrUint64(word, bit)
 			return false
 		}
-		if swapOwner(entry, owner, owner.nobody()) {
+		if SwapOwner(entry, owner, owner.Nobody()) {
 			s.free(at, bit, number, owner)
 			return true
 		}
@@ -129,25 +129,25 @@ func (s *sweep) freeEnded(at uint32, bit uint64, number uint32, entry *lbConnect
 }
 
 // free gives away an index that is ours and whose entry is nobody's. ended comes last: were it to panic, the index would be lost.
-func (s *sweep) free(at uint32, bit uint64, number uint32, owner owner) {
+func (s *sweep) free(at uint32, bit uint64, number uint32, owner Owner) {
 	if s.ended != nil {
 		s.describe(number, &s.table, s.now, owner, &s.seen) // as long as nobody else may write the entry
 	}
-	atomic.OrUint64(&s.blocks[at].Free, bit)
+	atomic.OrUint64(&s.Blocks[at].Free, bit)
 	if s.ended != nil {
-		s.ended(&s.seen, reasonOf(owner.state()))
+		s.ended(&s.seen, reasonOf(owner.State()))
 	}
 }
 
-func reasonOf(state ConnectionState) EndReason {
-	return [connectionStates]EndReason{ConnectionNew: EndedUnused, ConnectionOpen: EndedIdle, ConnectionFinished: EndedByFIN, ConnectionReset: EndedByRST}[state]
+func reasonOf(state State) EndReason {
+	return [states]EndReason{StateNew: EndedUnused, StateOpen: EndedIdle, StateFinished: EndedByFIN, StateReset: EndedByRST}[state]
 }
 
 // flag makes an entry say whether its client is a suspect.
-func (s *sweep) flag(number uint32, entry *lbConnection, owner owner) {
+func (s *sweep) flag(number uint32, entry *Entry, owner Owner) {
 	suspect := s.rules.Suspect != nil && s.rules.Suspect(s.client(number, &s.table))
-	if suspect != owner.suspect() {
-		swapOwner(entry, owner, owner^ownerSuspect) // a packet was faster: the next sweep will see
+	if suspect != owner.Suspect() {
+		SwapOwner(entry, owner, owner^ownerSuspect) // a packet was faster: the next sweep will see
 	}
 }
 
@@ -155,7 +155,7 @@ func (s *sweep) flag(number uint32, entry *lbConnection, owner owner) {
 type lost struct {
 	block, entry uint32
 	bit          uint64
-	owner        owner
+	owner        Owner
 }
 
 // Recover frees the indices that an earlier sweeper held when it was killed. No other sweeper may run; grace waits until every packet
@@ -164,7 +164,7 @@ type lost struct {
 // Whoever takes an index gives it another owner before its packet has passed. So one without a bit and without a connection, whose owner
 // is the same after a grace period, is nobody's; if its connection has ended, the first look may have come just before the bit was set and
 // the second just after it was taken, which a third tells.
-func (c *Connections) Recover(tables []Table, grace func() error) (freed int, err error) {
+func (c *Memory) Recover(tables []Table, grace func() error) (freed int, err error) {
 	var suspected []lost
 	for _, t := range tables {
 		usable := conntable.FreeMask(t.IndexBits)
@@ -172,7 +172,7 @@ func (c *Connections) Recover(tables []Table, grace func() error) (freed int, er
 			for unmarked := usable &^ c.marked(at); unmarked != 0; unmarked &= unmarked - 1 {
 				index := uint32(bits.TrailingZeros64(unmarked))
 				l := lost{block: at, entry: at<<conntable.BlockBits + index, bit: 1 << index}
-				l.owner = ownerOf(&c.entries[l.entry])
+				l.owner = LoadOwner(&c.Entries[l.entry])
 				if c.isLost(l) {
 					suspected = append(suspected, l)
 				}
@@ -195,20 +195,20 @@ func (c *Connections) Recover(tables []Table, grace func() error) (freed int, er
 		suspected = still
 	}
 	for _, l := range suspected {
-		if swapOwner(&c.entries[l.entry], l.owner, l.owner.nobody()) {
-			atomic.OrUint64(&c.blocks[l.block].Free, l.bit)
+		if SwapOwner(&c.Entries[l.entry], l.owner, l.owner.Nobody()) {
+			atomic.OrUint64(&c.Blocks[l.block].Free, l.bit)
 			freed++
 		}
 	}
 	return freed, nil
 }
 
-func (c *Connections) marked(block uint32) uint64 {
-	return atomic.LoadUint64(&c.blocks[block].Free) | atomic.LoadUint64(&c.blocks[block].Ended)
+func (c *Memory) marked(block uint32) uint64 {
+	return atomic.LoadUint64(&c.Blocks[block].Free) | atomic.LoadUint64(&c.Blocks[block].Ended)
 }
 
 // isLost reports whether an index is as it was found: with no bit, and no connection that lives.
-func (c *Connections) isLost(l lost) bool {
-	state := l.owner.state()
-	return c.marked(l.block)&l.bit == 0 && (state == ConnectionNone || state >= ConnectionFinished) && ownerOf(&c.entries[l.entry]) == l.owner
+func (c *Memory) isLost(l lost) bool {
+	state := l.owner.State()
+	return c.marked(l.block)&l.bit == 0 && (state == StateNone || state >= StateFinished) && LoadOwner(&c.Entries[l.entry]) == l.owner
 }

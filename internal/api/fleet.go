@@ -104,8 +104,12 @@ func (f *fleetAPI) ListServers(ctx context.Context, r *ballastv1.ListServersRequ
 
 // change runs an edit for a client who does not want to harm anybody, or says that it is meant (force).
 func (f *fleetAPI) change(ctx context.Context, force bool, edit Edit) (*ballastv1.ChangeResponse, error) {
-	answer, err := f.carefully(ctx, false, force, edit)
-	return answer, refusal(err)
+	edited := &model.Fleet{}
+	answer, err := f.carefully(ctx, false, force, func(fleet *model.Fleet, removed []node.Removed) error {
+		edited = fleet
+		return edit(fleet, removed)
+	})
+	return answer, refusal(named(err, edited))
 }
 
 // carefully refuses a change that harms clients or cannot be taken back, unless force is given; a dry run tells of it. What is refused for

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -25,18 +26,27 @@ func (c *control) do(cmd *cobra.Command, method, path string) error {
 func (c *control) configCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Compare what a load balancer runs with its configuration file",
-		Long:  "Compare what a load balancer runs with its configuration file. One that runs by controllers has no file.",
+		Short: "Compare what a daemon runs with its configuration file, and have the file read",
+		Long:  "Compare what a daemon runs with its configuration file, and have the file read. One that runs by controllers has no file.",
 	}
-	action := func(name, short string) *cobra.Command {
-		return &cobra.Command{
-			Use: name, Short: short, Args: takes(),
-			RunE: func(cmd *cobra.Command, _ []string) error {
-				return c.do(cmd, http.MethodPost, strings.Replace(api.PathConfigAction, "{action}", name, 1))
-			},
-		}
+	act := func(name string) string { return strings.Replace(api.PathConfigAction, "{action}", name, 1) }
+	var force bool
+	reload := &cobra.Command{
+		Use: "reload", Short: "Read the file of a load balancer or agent again now",
+		Long: `Read the file of a load balancer or agent again now.
+
+A file is refused that gives an epoch in use another key, or a server's id to another: living connections would lose their servers. If it
+is the old keys or ids that were wrong, --force takes the file all the same. How many connections live here is in the refusal.`,
+		Args: takes(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.do(cmd, http.MethodPost, fmt.Sprintf("%s?%s=%t", act("reload"), api.Force, force))
+		},
 	}
-	cmd.AddCommand(action("reload", "Read the file again now"), action("reset", "Undo what ctl changed: the file rules"), &cobra.Command{
+	reload.Flags().BoolVar(&force, "force", false, "even if living connections lose their servers")
+	cmd.AddCommand(reload, &cobra.Command{
+		Use: "reset", Short: "Undo what ctl changed: the file rules", Args: takes(),
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.do(cmd, http.MethodPost, act("reset")) },
+	}, &cobra.Command{
 		Use: "diff", Short: "Show what ctl changed since", Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.do(cmd, http.MethodGet, api.PathConfigDiff) },
 	})

@@ -146,10 +146,10 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 		running.Go(func() { a.credentials.Watch(ctx, o.Log) })
 	}
 	if o.Config != "" {
-		if err := watchFile(ctx, o.Config, a.reloadLogged); err != nil {
+		if err := watchFile(ctx, o.Config, func() { a.Reload(false) }); err != nil {
 			return errors.Join(err, undo())
 		}
-		a.reloadLogged() // it may have changed before it was watched
+		a.Reload(false) // it may have changed before it was watched
 	}
 	if len(o.Controllers) > 0 {
 		a.runRemote(ctx, &running)
@@ -183,7 +183,9 @@ func (a *Agent) start() error {
 	if a.tunnels.notes, err = a.path.TunnelNotes(); err != nil { // what an earlier process has counted is no news
 		return errors.Join(err, a.path.Close())
 	}
-	err = a.takeOverStops()
+	if err = a.takeOverStops(); err == nil && o.Config != "" {
+		file = a.refuseAtStart(file)
+	}
 	if a.told {
 		err = errors.Join(err, a.apply(file))
 	} else { // nobody has said yet what this host serves
@@ -191,8 +193,10 @@ func (a *Agent) start() error {
 		err = errors.Join(err, a.limitTunnels())
 		if pin.Any(pinDir(o.RunDir, o.Instance)) { // what an earlier process left goes on untouched
 			a.waiting = true
-			if err == nil {
+			if err == nil && o.Config == "" {
 				a.log.Warn("no state is known: what an earlier process left goes on untouched until a controller says what this host serves", "file", a.statePath())
+			}
+			if err == nil {
 				return nil
 			}
 		}
@@ -279,29 +283,6 @@ func (a *Agent) attachWaysOut(names []string, mode attach.XDPMode) error {
 		return nil // a device that is gone may come back
 	}
 	return a.attachments.drop(append(ways, names...))
-}
-
-// Reload applies the configuration file as it is now; one that cannot be applied is refused and the old state goes on.
-func (a *Agent) Reload() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	file, err := loadFile(a.options.Config, a.log)
-	if err == nil {
-		err = a.keepsCookies(file)
-	}
-	if err == nil {
-		err = a.apply(file)
-	}
-	if err != nil {
-		a.file.Error = err.Error()
-	}
-	return err
-}
-
-func (a *Agent) reloadLogged() {
-	if err := a.Reload(); err != nil {
-		a.log.Error("configuration refused, the old state goes on", "error", err)
-	}
 }
 
 // apply makes the maps follow a file. Callers hold mu.

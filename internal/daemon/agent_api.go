@@ -20,8 +20,14 @@ func (a *Agent) routes() *api.Server {
 		return a.applied.Fleet.Clone(), nil
 	})
 	s.Handle("GET "+api.PathCounters, func(*http.Request) (any, error) { return a.counters() })
+	s.Handle("POST "+api.PathConfigAction, func(r *http.Request) (any, error) {
+		if a.options.Config == "" || r.PathValue("action") != "reload" {
+			return nil, api.BadRequest("this is an agent: what can be asked of it is `ballast ctl config reload`, if it runs by a file")
+		}
+		return reload(r, a.log, a.Reload)
+	})
 	s.HandleRaw("GET "+api.PathMetrics, a.metricsHandler())
-	s.Otherwise("this is an agent: `ballast ctl` status, counters and metrics work here; the rest is asked at a load balancer, or with --controller")
+	s.Otherwise("this is an agent: `ballast ctl` status, counters, metrics and config reload work here; the rest is asked at a load balancer, or with --controller")
 	return s
 }
 

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/config"
-	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -68,35 +66,6 @@ func (a *Agent) keyReport() *ballastv1.KeyReport {
 		report.Unavailable = err.Error()
 	}
 	return report
-}
-
-// keepsCookies refuses what would give living connections another cookie than load balancers read. The caller holds mu.
-func (a *Agent) keepsCookies(next *config.File) error {
-	if a.applied == nil {
-		return nil
-	}
-	if err := node.KeysKept(&a.applied.Fleet.Keys, &next.Fleet.Keys); err != nil {
-		return fmt.Errorf("%s: %w", next.Path, err)
-	}
-	mine := a.mine(a.local)
-	for i := range a.applied.Fleet.Services {
-		before := &a.applied.Fleet.Services[i]
-		after := next.Fleet.Service(before.Name)
-		if after == nil {
-			continue
-		}
-		for _, was := range before.Servers {
-			is := slices.IndexFunc(after.Servers, func(s model.Server) bool { return s.Name == was.Name && s.Address == was.Address })
-			if is >= 0 && mine(&was) && after.Servers[is].ID != was.ID {
-				return fmt.Errorf("%s: %w", next.Path, &model.Invalid{
-					Path:    "services." + before.Name + ".servers." + was.Name + ".id",
-					Problem: fmt.Sprintf("it has changed from %d to %d, and living connections carry the old one", was.ID, after.Servers[is].ID),
-					Remedy:  "put the old one back: ids are the same on all nodes, as long as the server is there",
-				})
-			}
-		}
-	}
-	return nil
 }
 
 // warnOfKeys says that a file drops a key too early: nobody else can know by a file. The caller holds mu.

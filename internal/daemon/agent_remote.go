@@ -137,11 +137,16 @@ func (a *Agent) toldState(controller string, state *ballastv1.State) {
 		a.log.Error("state of controller refused, the old state goes on", "controller", controller, "revision", state.Revision, "error", err)
 		return
 	}
-	waited := a.waiting
-	a.told, a.waiting = true, false
 	a.follower.Take(state.Revision)
 	a.keepState()
-	err = a.attach()
+	a.attachLate()
+}
+
+// attachLate attaches what may have had to wait until it was known what this host serves. Callers hold mu.
+func (a *Agent) attachLate() {
+	waited := a.waiting
+	a.told, a.waiting = true, false
+	err := a.attach()
 	if err == nil && waited {
 		err = a.path.Attached()
 	}

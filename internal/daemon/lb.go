@@ -228,9 +228,15 @@ func (lb *LB) start(devices []*net.Interface) error {
 	}
 	lb.takeOverWeights()
 	if file != nil {
-		err = lb.edit(file)
-	} else {
-		err = lb.carryOut(lb.node) // as the controllers last said, until they say more
+		err = lb.edit(file, false)
+	}
+	var breaks *node.Breaks
+	if errors.As(err, &breaks) { // what connections live by goes on, and somebody can be asked for the rest
+		lb.file.Path = o.Config
+		noteFile(&lb.file, "", err, lb.log)
+	}
+	if file == nil || breaks != nil { // as it was last wanted, until there is more
+		err = lb.carryOut(lb.node)
 	}
 	if err != nil {
 		return errors.Join(err, lb.path.Close())
@@ -269,41 +275,6 @@ func (lb *LB) attachLate() {
 func pinDir(runDir, instance string) string { return filepath.Join(runDir, "bpf", instance) }
 
 func (lb *LB) statePath() string { return lbState(lb.options.StateDir, lb.options.Instance) }
-
-// reloadLogged applies the file as it is now; a file that cannot be applied is refused and the old state goes on.
-func (lb *LB) reloadLogged() {
-	if err := lb.Reload(); err != nil {
-		lb.log.Error("configuration refused, the old state goes on", "error", err)
-	}
-}
-
-// Reload applies the configuration file as it is now.
-func (lb *LB) Reload() error {
-	lb.mu.Lock()
-	defer lb.mu.Unlock()
-	file, err := loadFile(lb.options.Config, lb.log)
-	if err == nil {
-		err = lb.edit(file)
-	}
-	if err != nil {
-		lb.file.Error = err.Error()
-	}
-	return err
-}
-
-func (lb *LB) edit(file *config.File) error {
-	before := lb.node
-	changes, err := lb.node.EditFile(file.Fleet, time.Now())
-	if err == nil {
-		err = lb.carryOut(before)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", file.Path, err)
-	}
-	lb.file = api.Config{Path: file.Path, SHA256: file.SHA256}
-	lb.logChanges("file", changes)
-	return nil
-}
 
 // carryOut makes the tables follow the desired state. When they cannot, the desired state becomes what it was before.
 func (lb *LB) carryOut(before node.Node) error {

@@ -160,10 +160,7 @@ func (lb *LB) configAction(r *http.Request) (any, error) {
 	}
 	switch r.PathValue("action") {
 	case "reload":
-		if err := lb.Reload(); err != nil {
-			return nil, api.BadRequest("%s", err)
-		}
-		return api.Changed{}, nil
+		return reload(r, lb.log, lb.Reload)
 	case "reset":
 		changes, _, err := lb.change(r.Context(), false, func(fleet *model.Fleet, _ []node.Removed) error {
 			*fleet = lb.node.Base.Clone()

@@ -64,10 +64,10 @@ func (lb *LB) runBrain(ctx context.Context, running *sync.WaitGroup, agents net.
 		running.Go(func() { tellCondition(ctx, lb.remote.joined.Send, lb.condition) })
 		onHangup(ctx, lb.remote.joined.Rejoin)
 	} else {
-		if err := watchFile(ctx, lb.options.Config, lb.reloadLogged); err != nil {
+		if err := watchFile(ctx, lb.options.Config, func() { lb.Reload(false) }); err != nil {
 			return err
 		}
-		lb.reloadLogged() // what was edited between the first look and the watch
+		lb.Reload(false) // what was edited between the first look and the watch
 		running.Go(func() { lb.engine.Run(ctx) })
 		running.Go(func() { lb.carryOutJudgements(ctx) })
 	}

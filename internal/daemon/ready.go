@@ -49,7 +49,9 @@ func (lb *LB) health() []string {
 
 // obstacles are what keeps connections from carrying cookies, or the host from taking the services' packets, empty: it is ready. Callers hold mu.
 func (a *Agent) obstacles() (found []string) {
-	if !a.told {
+	if !a.told && a.options.Config != "" {
+		found = append(found, "the file is refused: what an earlier process left goes on untouched")
+	} else if !a.told {
 		found = append(found, "no controller has said yet what this host serves, and no state was kept: what an earlier process left, if anything, goes on untouched")
 	} else if a.serves == 0 {
 		found = append(found, a.unnamed())

@@ -70,6 +70,9 @@ func judgeDaemon(f *facts) (out []Finding) {
 	}
 	if d.Refused != "" {
 		what, remedy := "refused the file and goes on with the one before: ", "correct the file"
+		if strings.Contains(d.Refused, "config reload --force") {
+			remedy += "; or, if it is right, ballast ctl config reload --force"
+		}
 		if d.ByControllers {
 			what, remedy = "refused what controllers say and goes on with what it has: ", "change the fleet so that it is possible; upgrade this node if it is older than the controllers"
 		}

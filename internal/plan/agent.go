@@ -97,6 +97,30 @@ func (a *Agent) Rekey(fleet *model.Fleet, have map[VIPKey]AgentRow) {
 	}
 }
 
+// Keeps refuses what gives connections another cookie than they carry by the rows published so far. Rows know epochs by their parity alone.
+func (a *Agent) Keeps(fleet *model.Fleet, have map[VIPKey]AgentRow) error {
+	for i := range fleet.Services {
+		service := &fleet.Services[i]
+		for _, port := range service.Ports {
+			key := vipKey(service.VIP, port, uint8(service.Protocol))
+			before, after := have[key], a.Served[key]
+			if before.Flags != AgentCookie || after.Flags != AgentCookie {
+				continue
+			}
+			if before.ID != after.ID {
+				return &model.Invalid{Path: "services." + service.Name, Problem: fmt.Sprintf("the id of this server has changed from %d to %d, and living connections carry the old one", before.ID, after.ID),
+					Remedy: "put the old one back: ids are the same on all nodes, as long as the server is there"}
+			}
+			parity := before.EpochParity
+			if key := after.CookieKey[parity]; key != (cookie.Key{}) && key != before.CookieKey[parity] {
+				return &model.Invalid{Path: "keys.cookie", Problem: "the key that living connections carry has changed under its epoch",
+					Remedy: "put the old one back and add the new key as the next epoch"}
+			}
+		}
+	}
+	return nil
+}
+
 func (r *AgentRow) setKeys(fleet *model.Fleet, service *model.Service) {
 	r.CookieKey = [2]cookie.Key{}
 	r.EpochParity = uint8(fleet.Keys.Current & 1)

@@ -51,7 +51,11 @@ func diffNodes(a, b []model.Node) (lines []string) {
 }
 
 func diffKeys(a, b *model.Keys) (lines []string) {
-	if a.Placement != b.Placement {
+	switch none := ([16]byte{}); {
+	case a.Placement == b.Placement:
+	case a.Placement == none:
+		lines = append(lines, "keys: placement added")
+	default:
 		lines = append(lines, "keys: placement changed")
 	}
 	for _, epoch := range a.Epochs() {

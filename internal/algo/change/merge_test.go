@@ -261,4 +261,7 @@ func TestDiffShowsNoKeys(t *testing.T) {
 	if lines := strings.Join(change.Diff(a, b), "\n"); lines != "keys: placement changed\nkeys: cookie epoch 1 changed" {
 		t.Errorf("have %s", lines)
 	}
+	if lines := change.Diff(model.Fleet{}, model.Fleet{Keys: b.Keys}); !slices.Contains(lines, "keys: placement added") {
+		t.Errorf("for a first key: %q", lines)
+	}
 }

@@ -50,10 +50,27 @@ type Node struct {
 const pastDepth = 8
 
 // EditFile takes the file as it is now. Only what differs from the file as it was is applied: unchanged lines never undo what
-// ctl changed, and an edit overrides it. It returns what changed, one line each.
+// ctl changed, and an edit overrides it. It returns what changed, one line each. What living connections would not survive is *Breaks.
 func (n *Node) EditFile(file model.Fleet, now time.Time) ([]string, error) {
+	return n.editFile(file, false, now)
+}
+
+// ForceFile is EditFile, whatever becomes of living connections.
+func (n *Node) ForceFile(file model.Fleet, now time.Time) ([]string, error) {
+	return n.editFile(file, true, now)
+}
+
+// Breaks refuses what would take living connections from their servers.
+type Breaks struct{ Why error }
+
+func (b *Breaks) Error() string { return b.Why.Error() }
+
+// Unwrap returns *model.Invalid, alone or joined.
+func (b *Breaks) Unwrap() error { return b.Why }
+
+func (n *Node) editFile(file model.Fleet, force bool, now time.Time) ([]string, error) {
 	merged, changes := change.Merge(n.Base, file, n.Running)
-	if _, err := n.become(merged, now); err != nil {
+	if _, err := n.become(merged, force, now); err != nil {
 		return nil, err
 	}
 	n.Base = file.Clone()
@@ -66,20 +83,20 @@ func (n *Node) Change(now time.Time, edit func(*model.Fleet) error) ([]string, e
 	if err := edit(&next); err != nil {
 		return nil, err
 	}
-	return n.become(next, now)
+	return n.become(next, false, now)
 }
 
 // Differences tells how the desired state differs from the file.
 func (n *Node) Differences() []string { return change.Diff(n.Base, n.Running) }
 
-func (n *Node) become(next model.Fleet, now time.Time) ([]string, error) {
+func (n *Node) become(next model.Fleet, force bool, now time.Time) ([]string, error) {
 	next.ApplyDefaults()
 	if err := next.Validate(); err != nil {
 		return nil, err
 	}
 	before := Predecessors(&n.Running, &next)
-	if err := errors.Join(n.checkIDs(&next, before), n.checkCookies(&next)); err != nil {
-		return nil, err
+	if err := errors.Join(n.checkIDs(&next, before), n.checkCookies(&next)); err != nil && !force {
+		return nil, &Breaks{err}
 	}
 	changes := change.Diff(n.Running, next)
 	n.Removed, n.Past = n.removedAfter(&next, before, now), n.pastAfter(&next, before)

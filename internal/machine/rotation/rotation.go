@@ -40,6 +40,8 @@ type Report struct {
 type Nodes struct {
 	// Blind says why nothing is known of other nodes; empty: the rest is.
 	Blind string
+	// BlindUnused is said instead of a key that is newer than the current one.
+	BlindUnused string
 	// Keys are those that nodes were told last.
 	Keys model.Keys
 	List []Node
@@ -95,6 +97,9 @@ func (n *Nodes) UseRefused(fleet *model.Fleet, epoch uint32) []string {
 func (n *Nodes) DropRefused(fleet *model.Fleet, epoch uint32) []string {
 	if epoch == fleet.Keys.Current {
 		return nil // it cannot be dropped at all: model.Fleet.Validate
+	}
+	if n.BlindUnused != "" && epoch > fleet.Keys.Current {
+		return []string{n.BlindUnused}
 	}
 	if n.Blind != "" {
 		return []string{n.Blind}

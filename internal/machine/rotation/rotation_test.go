@@ -2,6 +2,7 @@ package rotation_test
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -123,5 +124,18 @@ func expect(t *testing.T, found []string, want string) {
 	t.Helper()
 	if want == "" && len(found) > 0 || want != "" && !strings.Contains(strings.Join(found, "; "), want) {
 		t.Errorf("found %q, want %q", found, want)
+	}
+}
+
+// Who sees no other node is not told to look for connections of the old key before the new one is used.
+func TestAKeyThatIsNotInUseYetIsUsedNext(t *testing.T) {
+	nodes := rotation.Nodes{Blind: "look at the old one", BlindUnused: "use it next"}
+	fleet := model.Fleet{Keys: model.Keys{Current: 1, Cookie: map[uint32][16]byte{1: {1}, 2: {2}}}}
+	if why := nodes.DropRefused(&fleet, 2); !slices.Equal(why, []string{"use it next"}) {
+		t.Errorf("the new key: %q", why)
+	}
+	fleet.Keys.Current = 2
+	if why := nodes.DropRefused(&fleet, 1); !slices.Equal(why, []string{"look at the old one"}) {
+		t.Errorf("the old key: %q", why)
 	}
 }

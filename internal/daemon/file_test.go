@@ -1,0 +1,103 @@
+package daemon_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/api"
+)
+
+const reloadByForce = "/v1/config/reload?" + api.Force + "=true"
+
+// A load balancer that began with the wrong key, or with ids that are swapped, is put right by the command that the refusal names, also after a
+// restart, which goes on with what it had.
+func TestALoadBalancerTakesAFileThatBreaksConnectionsByForceAlone(t *testing.T) {
+	h := newLBHost(t)
+	h.awaitAfterStart()
+	file := fmt.Sprintf(lbFile, "")
+	for what, right := range map[string]string{
+		"the key of an epoch in use has changed": strings.Replace(file, "00112233", "ffffffff", 1),
+		"whose connections may still live":       strings.NewReplacer("id: 1", "id: 2", "id: 2", "id: 1").Replace(file),
+	} {
+		sum := h.write(right)
+		refused := h.await(what, func(s api.LBStatus) bool { return strings.Contains(s.Config.Error, what) })
+		if !strings.Contains(refused.Config.Error, "`ballast ctl config reload --force`") {
+			t.Errorf("the refusal names no way: %s", refused.Config.Error)
+		}
+		if _, err := h.post("/v1/config/reload", nil); err == nil {
+			t.Error("it was taken without force")
+		}
+		h.kill()
+		h.start()
+		h.await(what+" after a restart", func(s api.LBStatus) bool { return s.Ready && strings.Contains(s.Config.Error, what) })
+		if _, err := h.post(reloadByForce, nil); err != nil {
+			t.Error(err)
+		}
+		h.awaitFile(sum)
+		h.kill()
+		h.start()
+		h.awaitFile(sum)
+		h.expectServers("after force", "s1 active", "s2 active")
+		h.write(file)
+		h.await("the refusal of the way back", func(s api.LBStatus) bool { return s.Config.Error != "" })
+		if _, err := h.post(reloadByForce, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	if log := h.output.String(); !strings.Contains(log, "read by force") || strings.Count(log, "the configuration is in order again") != 4 {
+		t.Errorf("the log says: %s", log)
+	}
+}
+
+// What living connections carry is in the maps, which outlive the agent.
+func TestAnAgentThatRestartsKeepsTheKeyAndTheIDOfLivingConnections(t *testing.T) {
+	h := newAgentHost(t)
+	file := fmt.Sprintf(agentFile, 1)
+	h.write(file)
+	h.start()
+	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready })
+	conn := h.echo()
+	exchange(t, conn)
+	for what, change := range map[string]string{
+		"carry has changed under its epoch": strings.Replace(file, "00112233", "ffffffff", 1), "has changed from 1 to 5": strings.Replace(file, "id: 1}", "id: 5}", 1),
+	} {
+		h.kill()
+		h.write(change)
+		h.start()
+		refused := h.await(what, func(s api.AgentStatus) bool { return !s.Ready && strings.Contains(s.Config.Error, what) })
+		if !strings.Contains(refused.Config.Error, "`ballast ctl config reload --force`") || strings.Contains(refused.Config.Error, "about 0 live") {
+			t.Errorf("the refusal names no way, or not what is at stake: %s", refused.Config.Error)
+		}
+		exchange(t, conn)
+		exchange(t, h.dial())
+		sum := h.write(file)
+		h.await("the old file", func(s api.AgentStatus) bool { return s.Ready && s.Config.SHA256 == sum && s.Config.Error == "" })
+		exchange(t, conn)
+	}
+	if bad := h.counters()["ingress_bad_cookie"]; bad != 0 {
+		t.Errorf("%d bad cookies", bad)
+	}
+	h.kill()
+	sum := h.write(strings.Replace(file, "00112233", "ffffffff", 1))
+	h.start()
+	h.await("the refusal", func(s api.AgentStatus) bool { return s.Config.Error != "" })
+	require(t, h.client.Do(t.Context(), "POST", reloadByForce, nil, nil))
+	h.await("force", func(s api.AgentStatus) bool { return s.Ready && s.Config.SHA256 == sum && s.Config.Error == "" })
+	if !strings.Contains(h.output.String(), "the configuration is in order again") {
+		t.Error("the log does not say that the file is in order again")
+	}
+}
+
+// Nobody is harmed: no connection lives.
+func TestAnAgentWithoutConnectionsTakesWhateverFileItStartsWith(t *testing.T) {
+	h := newAgentHost(t)
+	file := fmt.Sprintf(agentFile, 1)
+	h.write(file)
+	h.start()
+	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready })
+	h.kill()
+	sum := h.write(strings.Replace(file, "00112233", "ffffffff", 1))
+	h.start()
+	h.await("the other key", func(s api.AgentStatus) bool { return s.Ready && s.Config.SHA256 == sum })
+}

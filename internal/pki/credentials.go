@@ -229,7 +229,8 @@ func (c *Credentials) Warnings(now time.Time) (warnings []string) {
 		end := one.certificate.NotAfter
 		switch {
 		case !now.Before(end):
-			warnings = append(warnings, fmt.Sprintf("%s has expired on %s: %s", one.path, end.Format(time.DateOnly), one.remedy))
+			warnings = append(warnings, fmt.Sprintf("%s has expired on %s, by this host's clock, which says %s: set the clock, or %s",
+				one.path, end.Format(time.DateOnly), now.Format(time.DateOnly), one.remedy))
 		case end.Sub(now) < WarnBefore:
 			warnings = append(warnings, fmt.Sprintf("%s expires on %s: %s", one.path, end.Format(time.DateOnly), one.remedy))
 		}

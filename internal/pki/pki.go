@@ -92,8 +92,8 @@ func verify(chain []*x509.Certificate, roots *x509.CertPool, now time.Time) (Ide
 		return Identity{}, fmt.Errorf("the peer's certificate (%s) is valid from %s only: are the clocks right?",
 			leaf.Subject.CommonName, leaf.NotBefore.Format(time.RFC3339))
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return Identity{}, fmt.Errorf("the peer's certificate (%s) has expired on %s: issue a new one with `ballast ctl pki issue`",
-			leaf.Subject.CommonName, leaf.NotAfter.Format(time.RFC3339))
+		return Identity{}, fmt.Errorf("the peer's certificate (%s) has expired on %s, by the clock here, which says %s: set the clock, or issue a new one with `ballast ctl pki issue`",
+			leaf.Subject.CommonName, leaf.NotAfter.Format(time.RFC3339), now.Format(time.RFC3339))
 	case errors.As(err, &unknown):
 		return Identity{}, fmt.Errorf("the peer's certificate (%s) is not from our authority: is its ca.crt the same as ours?", leaf.Subject.CommonName)
 	case err != nil:

@@ -51,7 +51,11 @@ func (c *control) statusCommand() *cobra.Command {
 	return read(c, "status", "Is it ready, by which file, and what is not as wanted", api.PathStatus, func(out io.Writer, s anyStatus) {
 		fmt.Fprintf(out, "role\t%s\nready\t%v\nversion\t%s\nchanges applied\t%d\n", s.Role, s.Ready, s.Version, s.Generation)
 		if teller, told := strings.CutPrefix(s.Config.Path, "controller "); told && s.ByControllers {
-			fmt.Fprintf(out, "told by\t%s\n", teller)
+			how := "told by"
+			if !slices.Contains(s.Controllers, teller) {
+				how = "last told by"
+			}
+			fmt.Fprintf(out, "%s\t%s\n", how, teller)
 		} else if s.Config.Path != "" {
 			fmt.Fprintf(out, "file\t%s\n", s.Config.Path)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-func TestStatusTellsWhichTierANodeIsOfAndHowTheSecondIs(t *testing.T) {
+func TestStatusTellsWhichTierANodeIsOfAndWhoToldIt(t *testing.T) {
 	second := model.Node{Name: "lb3", Tier: model.TierSecond, Address: netip.MustParseAddr("10.0.1.3"), ID: 1}
 	var status atomic.Pointer[api.LBStatus]
 	status.Store(&api.LBStatus{Status: api.Status{Role: "lb", Ready: true}, Name: "lb1", Tier: &api.TierStatus{Tier: model.TierFirst,
@@ -35,4 +35,10 @@ func TestStatusTellsWhichTierANodeIsOfAndHowTheSecondIs(t *testing.T) {
 	ctl.expect("--json status", `"tier": "first"`, `"packets": 1234`)
 	status.Store(&api.LBStatus{Name: "lb3", Tier: &api.TierStatus{Tier: model.TierSecond, ID: 1, Address: second.Address}})
 	ctl.expect("status", "second, with id 1 at 10.0.1.3")
+
+	told := api.Status{ByControllers: true, Config: api.Config{Path: "controller 10.0.3.22:6443"}}
+	status.Store(&api.LBStatus{Status: told})
+	ctl.expect("status", "last told by     10.0.3.22:6443")
+	status.Store(&api.LBStatus{Status: told, Controllers: []string{"10.0.3.22:6443"}})
+	ctl.expect("status", "\ntold by          10.0.3.22:6443")
 }

@@ -189,7 +189,7 @@ func (s *Sources) Doubt() string {
 	slices.Sort(silent)
 	switch {
 	case len(alive) == 0:
-		return "no controller that is connected tells of the load balancers: connect this agent to all of them, and upgrade those that are older"
+		return "no controller tells of the load balancers: start one, look whether it reaches its store, and upgrade those that are older than this agent"
 	case len(away) > 0:
 		return fmt.Sprintf("controllers %s live and tell nothing here: where they are not connected, this agent's log says why; name all with --controller, and upgrade those that are older", strings.Join(away, ", "))
 	case len(silent) > 0:

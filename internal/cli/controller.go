@@ -21,7 +21,7 @@ One controller by itself keeps the state in --data-dir. Several share an etcd cl
 over within three seconds from one that is gone: start each with the same --etcd.
 
 Everybody shows a certificate (` + "`ballast ctl pki`" + `): the name of this controller is that of its certificate in --tls-dir. Change the fleet with
-` + "`ballast ctl apply -f`" + `, on this machine as root over a socket, from elsewhere with a certificate for the role ctl.
+` + "`ballast ctl apply -f FILE`" + `, on this machine as root over a socket, from elsewhere with a certificate for the role ctl.
 
 Removed servers keep getting the packets of their connections until none has come for --linger; until --quarantine later their
 ids cannot be given to other servers.`,

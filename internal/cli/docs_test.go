@@ -1,10 +1,15 @@
 package cli
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -13,6 +18,7 @@ var (
 	docBlock  = regexp.MustCompile("(?ms)^ *```\n(.*?)^ *```$")
 	docSpan   = regexp.MustCompile("`(ballast [^`\n]+)`")
 	docPrompt = regexp.MustCompile(`^(?:\$ )?(?:\$CTL|ballast|bin/ballast) `)
+	docVerb   = regexp.MustCompile(`(\w)%s`)                     // of fmt, where more flags may follow
 	docEnd    = regexp.MustCompile(` +#.*$| *(?:&&|[|;>)<]).*$`) // of a command: what follows is the shell's, or somebody's remark
 )
 
@@ -45,6 +51,34 @@ func TestCommandsInTheDocumentsAreThoseOfTheProgram(t *testing.T) {
 	}
 	if found < 50 {
 		t.Errorf("found only %d commands", found)
+	}
+}
+
+// Remedies, help and errors name commands as well.
+func TestCommandsInTheProgramsTextsAreThoseOfTheProgram(t *testing.T) {
+	found := 0
+	look := func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if literal, ok := n.(*ast.BasicLit); ok && literal.Kind == token.STRING {
+				text, _ := strconv.Unquote(literal.Value)
+				for _, span := range docSpan.FindAllStringSubmatch(docVerb.ReplaceAllString(text, "$1"), -1) {
+					checkCommand(t, path, span[1], false)
+					found++
+				}
+			}
+			return true
+		})
+		return nil
+	}
+	if err := filepath.WalkDir("..", look); err != nil || found < 10 {
+		t.Errorf("found only %d commands: %v", found, err)
 	}
 }
 

@@ -89,7 +89,7 @@ func judgeDaemon(f *facts) (out []Finding) {
 		}
 		remedy := "do what it says; `ballast ctl status` tells when it is gone"
 		if strings.HasPrefix(problem, "no controller is connected") {
-			remedy = "read `controller not joined` in its log: the network, the certificate (`ballast pki show`), or controllers that are down"
+			remedy = "read `controller not joined` in its log: the network, the certificate (`ballast ctl pki show DIR`), or controllers that are down"
 		}
 		out = append(out, Finding{"daemon", subject, Problem, found, remedy})
 	}

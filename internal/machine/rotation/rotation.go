@@ -155,7 +155,7 @@ func (n *Nodes) absent(fleet *model.Fleet) (found []string) {
 			lost[node.Name] = true
 			where = "or take it out of the routers and `ballast ctl node forget " + node.Name + "`"
 		}
-		found = append(found, fmt.Sprintf("%s is lost, and what it has pinned goes on with the keys that it had: start it again, %s", node, where))
+		found = append(found, fmt.Sprintf("%s is lost, and what it has pinned goes on with the keys that it had: start it again, ask another controller if it is connected to that one, %s", node, where))
 	}
 	for i := range fleet.Nodes {
 		if node := &fleet.Nodes[i]; !balancers[node.Name] && !lost[node.Name] {

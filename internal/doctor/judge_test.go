@@ -193,6 +193,7 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"other role", RoleLB, func(f *facts) { f.Daemon.Role = RoleAgent }, "daemon", Problem, "--instance"},
 		{"other file", RoleLB, func(f *facts) { f.Daemon.SHA256 = "other" }, "daemon", Problem, "reload"},
 		{"refused file", RoleLB, func(f *facts) { f.Daemon.Refused = "a.yaml:3: x" }, "daemon", Problem, "correct"},
+		{"refused for its connections", RoleAgent, func(f *facts) { f.Daemon.Refused = "keys: if the file is right: `ballast ctl config reload --force`" }, "daemon", Problem, "if it is right, ballast ctl config reload --force"},
 		{"tunnels of strangers", RoleAgent, func(f *facts) { f.Daemon.Tunnels = api.Tunnels{Open: "name them"} }, "tunnels", Warning, "name them; or keep"},
 		{"its problems", RoleAgent, func(f *facts) { f.Daemon.Problems = []string{"VIP is away: add it"} }, "daemon", Problem, "do what it says"},
 		{"no way back", RoleAgent, func(f *facts) { f.Host.Back = map[bool]error{false: errors.New("no route to host")} }, "way back", Problem, "ip route add default"},

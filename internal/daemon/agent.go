@@ -69,7 +69,8 @@ type Agent struct {
 	unattached  string   // why the programs were not attached to a device that they should be on, empty: they were
 	unmarked    []string // devices that answers may leave by and that could not be attached to
 	problems    []string
-	serves      int    // services that name this host, 0: none
+	serves      int    // services that name this host, or have left connections here, 0: none
+	left        bool   // all of them have only left connections
 	told        bool   // what this host serves, by a file or a controller
 	waiting     bool   // for that, with a data path of an earlier process
 	unsaved     string // why the state file is not that of now, empty: it is
@@ -304,6 +305,7 @@ func (a *Agent) apply(file *config.File) error {
 		}
 	}
 	a.warnOfKeys(file)
+	named := len(wanted.Served)
 	wanted.Rekey(&file.Fleet, a.path.Served())
 	changes, err := a.path.Serve(wanted.Served)
 	if err != nil {
@@ -315,6 +317,7 @@ func (a *Agent) apply(file *config.File) error {
 	}
 	sampled := a.sampled(&file.Fleet, local)
 	a.serves = len(wanted.Served) + len(sampled)
+	a.left = named+len(sampled) == 0
 	a.sampler.SetServices(sampled)
 	a.file = api.Config{Path: file.Path, SHA256: file.SHA256}
 	if changes > 0 {

@@ -70,6 +70,9 @@ func (a *Agent) wrong() []string {
 	if down, all := a.attachments.down(); !all {
 		found = append(found, down...)
 	}
+	if a.left && a.serves > 0 {
+		found = append(found, "only connections of before go on: "+a.unnamed())
+	}
 	if a.unsaved != "" {
 		found = append(found, a.unsaved)
 	}

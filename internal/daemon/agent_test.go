@@ -273,7 +273,13 @@ func TestAgentSaysThatTheServiceAddressIsMissing(t *testing.T) {
 	require(t, h.space.Sysctl("net/ipv4/tcp_timestamps", "1"))
 	h.await("the sysctl to be seen again", func(s api.AgentStatus) bool { return s.Ready })
 	h.write(strings.ReplaceAll(fmt.Sprintf(agentFile, 1), "10.9.0.2", "10.9.0.9"))
-	h.await("no service", func(s api.AgentStatus) bool {
-		return !s.Ready && strings.Contains(s.Problems[0], "no service names this host")
+	h.await("no service", func(s api.AgentStatus) bool { return !s.Ready && says(s.NotReady, "no service names this host") })
+	h.write(strings.ReplaceAll(fmt.Sprintf(agentFile, 1), "198.51.100.10", "198.51.100.99"))
+	h.await("the service again", func(s api.AgentStatus) bool { return s.Ready && len(s.Problems) == 0 })
+	address, err := netlink.ParseAddr("10.9.0.2/24")
+	require(t, err)
+	h.onDevice(func(l netlink.Link) error { return netlink.AddrDel(l, address) })
+	h.await("the loss of the address", func(s api.AgentStatus) bool {
+		return says(s.Problems, "only connections of before go on: no service names this host")
 	})
 }

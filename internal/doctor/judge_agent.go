@@ -248,7 +248,7 @@ func judgeReturnMTU(f *facts) (out []Finding) {
 			out = append(out, Finding{"mtu", d.Name, Warning,
 				fmt.Sprintf("MTU %d less %d of encapsulation is too little for packets of %d bytes: clients find out by ICMP, and hang where it is filtered",
 					d.MTU, need.extra, clientMTU),
-				fmt.Sprintf("ip link set %s mtu %d, and the fabric likewise, or ip route change default ... advmss %d", d.Name, clientMTU+need.extra, mss)})
+				fmt.Sprintf("ip link set %s mtu %d, and the fabric likewise, or ip route change default via ROUTER advmss %d", d.Name, clientMTU+need.extra, mss)})
 		}
 	}
 	return out

@@ -70,7 +70,7 @@ func judgeRoom(subject string, mtu, encapsulation, headers int) []Finding {
 	}
 	return []Finding{{"mtu", subject, severity,
 		fmt.Sprintf("path MTU %d less %d of encapsulation leaves %d for packets of %d bytes: %s", mtu, encapsulation, max(room, 0), clientMTU, effect),
-		fmt.Sprintf("raise the fabric's MTU to %d, or on the server: ip route change default ... advmss %d", clientMTU+encapsulation, max(room, 0)-headers)}}
+		fmt.Sprintf("raise the fabric's MTU to %d, or on the server: ip route change default via ROUTER advmss %d", clientMTU+encapsulation, max(room, 0)-headers)}}
 }
 
 // clientHeaders are what a client's packets have before the data.

@@ -147,7 +147,7 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 			f.File.Fleet.Services = f.File.Fleet.Services[:1]
 			f.Paths[server] = pathFacts{MTU: 1600, Silent: true}
 		}, "reachability", Warning, "firewall"},
-		{"MTU 1500", RoleLB, func(f *facts) { f.Paths[server] = pathFacts{MTU: 1500} }, "mtu", Warning, "MTU to 1544, or on the server: ip route change default ... advmss 1416"},
+		{"MTU 1500", RoleLB, func(f *facts) { f.Paths[server] = pathFacts{MTU: 1500} }, "mtu", Warning, "MTU to 1544, or on the server: ip route change default via ROUTER advmss 1416"},
 		{"MTU far too small", RoleLB, func(f *facts) {
 			f.File.Fleet.Services = f.File.Fleet.Services[:1]
 			f.Paths[server] = pathFacts{MTU: 1300}

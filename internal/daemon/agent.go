@@ -69,11 +69,12 @@ type Agent struct {
 	unattached  string   // why the programs were not attached to a device that they should be on, empty: they were
 	unmarked    []string // devices that answers may leave by and that could not be attached to
 	problems    []string
-	serves      int    // services that name this host, or have left connections here, 0: none
-	left        bool   // all of them have only left connections
-	told        bool   // what this host serves, by a file or a controller
-	waiting     bool   // for that, with a data path of an earlier process
-	unsaved     string // why the state file is not that of now, empty: it is
+	serves      int      // services that name this host, or have left connections here, 0: none
+	left        bool     // all of them have only left connections
+	told        bool     // what this host serves, by a file or a controller
+	waiting     bool     // for that, with a data path of an earlier process
+	unmeasured  []string // of the load that was reported last, and why
+	unsaved     string   // why the state file is not that of now, empty: it is
 	tunnels     tunnels
 
 	keysChanged chan struct{} // has them reported

@@ -13,7 +13,13 @@ import (
 
 func (a *Agent) routes() *api.Server {
 	s := api.NewServer()
-	s.Handle("GET "+api.PathStatus, func(*http.Request) (any, error) { return a.status(), nil })
+	s.Handle("GET "+api.PathStatus, func(*http.Request) (any, error) {
+		status := a.status()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		status.Problems = append(status.Problems, a.unmeasured...) // controllers have them from the report of load
+		return status, nil
+	})
 	s.Handle("GET "+api.PathRunning, func(*http.Request) (any, error) {
 		a.mu.Lock()
 		defer a.mu.Unlock()

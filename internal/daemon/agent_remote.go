@@ -232,6 +232,9 @@ func (a *Agent) reportInterval() time.Duration {
 }
 
 func (a *Agent) reportLoad(report load.Report) {
+	a.mu.Lock()
+	a.unmeasured = report.Unavailable
+	a.mu.Unlock()
 	message := &ballastv1.LoadReport{Cpus: float32(report.CPUs), Unavailable: report.Unavailable}
 	if report.HasCPU {
 		permille := uint32(report.CPUPermille)

@@ -217,6 +217,22 @@ func TestAnAgentWhoseCertificateSpeaksForNoServerNamesIt(t *testing.T) {
 	h.expectProblems("by that certificate", "is not ready: "+want)
 }
 
+// What a controller knows to be wrong with an agent, the agent's own status says as well.
+func TestAnAgentsStatusHasTheProblemsThatControllersAreTold(t *testing.T) {
+	h := newAgentHost(t)
+	tls := filepath.Join(h.dir, "tls")
+	require(t, errors.Join(pki.Init(tls, pki.DefaultAuthorityLife, false), pki.Issue(tls, pki.Request{Role: pki.Controller, Name: "c1"}),
+		pki.Issue(tls, pki.Request{Role: pki.Agent, Name: "s2", Addresses: []netip.Addr{netip.MustParseAddr("10.9.0.2")}})))
+	h.role = "told-agent"
+	hub, end := h.control("c1", "10.9.0.1:6443")
+	defer end()
+	hub.SetState(viewOf(3, nil, 2, 3))
+	h.start()
+	const want = "nothing listens on 198.51.100.10:80"
+	h.awaitNode("the controllers know that nothing listens", hub, func(problems []string) bool { return says(problems, want) })
+	h.await("the agent says so", func(s api.AgentStatus) bool { return s.Ready && says(s.Problems, want) })
+}
+
 func TestAStateThatCannotBeSavedIsAProblemUntilItIs(t *testing.T) {
 	h := newRemoteHost(t)
 	hub, end := h.control(1)

@@ -71,7 +71,29 @@ func newXDP(p *pin.Instance, program *ebpf.Program, device *net.Interface, mode 
 	if other := OtherProgram(device); other != "" {
 		return "", fmt.Errorf("%w: %s: stop what attached it (bpftool net show dev %s)", errs, other, device.Name)
 	}
+	if upper := upperWithProgram(device); upper != "" {
+		return "", fmt.Errorf("%w: the kernel takes no program below %s, which has one: remove that first (of an earlier agent or load balancer here: --detach), or name %s with --interface",
+			errs, upper, upper)
+	}
 	return "", fmt.Errorf("%w: use --xdp-mode generic, or another interface", errs)
+}
+
+// upperWithProgram names a device that is made on this one (VLAN, macvlan, bond, bridge) and has an XDP program, empty: there is none.
+func upperWithProgram(device *net.Interface) string {
+	links, _ := netlink.LinkList()
+	master := 0
+	for _, l := range links {
+		if l.Attrs().Index == device.Index {
+			master = l.Attrs().MasterIndex
+		}
+	}
+	for _, l := range links {
+		a := l.Attrs()
+		if (a.ParentIndex == device.Index && l.Type() != "veth" || a.Index == master) && a.Xdp != nil && a.Xdp.Attached {
+			return a.Name
+		}
+	}
+	return ""
 }
 
 // OtherProgram says what XDP program is on a device, empty: none.

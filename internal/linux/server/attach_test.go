@@ -359,6 +359,33 @@ func TestAnIngressQdiscIsRefusedWithTheRemedy(t *testing.T) {
 	})
 }
 
+// The kernel takes no XDP program on a device below one that has some, and says "file exists".
+func TestAProgramOnADeviceAboveIsNamed(t *testing.T) {
+	r := newRig(t, rigOptions{plain: true})
+	agent, err := server.Open(r.pins())
+	progtest.Check(t, err)
+	defer agent.Close()
+	progtest.Check(t, r.server.Do(func() error {
+		for _, command := range []string{"link add br0 type bridge", "link set eth0 master br0", "link set br0 up"} {
+			if out, err := exec.Command("ip", strings.Fields(command)...).CombinedOutput(); err != nil {
+				return fmt.Errorf("%s: %w: %s", command, err, out)
+			}
+		}
+		above, err := net.InterfaceByName("br0")
+		if err != nil {
+			return err
+		}
+		_, err = agent.Attach(above, attach.XDPAuto)
+		return err
+	}))
+	r.on(func(device *net.Interface) error {
+		if _, err := agent.Attach(device, attach.XDPAuto); err == nil || !strings.Contains(err.Error(), "the kernel takes no program below br0") {
+			t.Errorf("attached below a program: %v", err)
+		}
+		return nil
+	})
+}
+
 func TestAStartThatFailsTakesItsFiltersAlong(t *testing.T) {
 	progtest.Clsact(t, func(t *testing.T) {
 		r := newRig(t, rigOptions{plain: true})

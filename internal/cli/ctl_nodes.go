@@ -125,7 +125,7 @@ func printNodes(out io.Writer, rows []nodeRow) {
 		}
 		leads := "-"
 		if n.Role == "controller" {
-			leads = fmt.Sprintf("%d services", len(n.Services))
+			leads = counted(len(n.Services), "service")
 		}
 		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", n.Role, n.Name, n.Address, n.Version, orDash(n.Ready), since, seen, revision, n.keys(), leads)
 		if tiers {

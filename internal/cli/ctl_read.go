@@ -95,7 +95,7 @@ func printTunnels(out io.Writer, t *api.Tunnels) {
 	case t.Source == "":
 		return
 	case t.Limited:
-		fmt.Fprintf(out, "tunnels\tonly from %d addresses, known from %s\n", len(t.From), t.Source)
+		fmt.Fprintf(out, "tunnels\tonly from these, known from %s\n", t.Source)
 	default:
 		fmt.Fprintf(out, "tunnels\tfrom anybody: %s\n", t.Open)
 	}

@@ -56,3 +56,11 @@ func TestFlagsThatCannotBeRightAreRefusedBeforeAnythingIsMade(t *testing.T) {
 		}
 	}
 }
+
+func TestOneOfAThingIsNotCountedAsSeveral(t *testing.T) {
+	for n, want := range []string{"0 services", "1 service", "2 services"} {
+		if have := counted(n, "service"); have != want {
+			t.Errorf("%q, want %q", have, want)
+		}
+	}
+}

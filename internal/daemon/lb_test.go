@@ -134,7 +134,7 @@ func TestAServiceTakesNothingThatIsForTheDaemonItself(t *testing.T) {
 		_, err := h.client.Fleet().PutService(t.Context(), &ballastv1.PutServiceRequest{Service: &ballastv1.Service{Name: "own", Vip: "10.9.0.1", Ports: []uint32{port}}})
 		return err
 	}
-	taken := "services[1].vip: 10.9.0.1 port 9435 is where this load balancer listens by --metrics"
+	taken := ".vip: 10.9.0.1 port 9435 is where this load balancer listens by --metrics"
 	if err := add(9435); connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), taken) {
 		t.Errorf("by ctl: %v", err)
 	}

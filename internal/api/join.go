@@ -18,6 +18,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
 )
 
 // ControlProtocol is the version of the control protocol that this program speaks.
@@ -40,7 +41,7 @@ type JoinOptions struct {
 	TLS         *tls.Config // of the node; nil: without TLS, for tests
 	Hello       func() *ballastv1.Hello
 	OnState     func(controller string, state *ballastv1.State)
-	OnWeights   func(*ballastv1.Weights)
+	OnWeights   func(service string, update *follow.Update)
 	OnChecks    func(controller string, services []string)
 	OnSources   func(controller string, sources *ballastv1.TunnelSources)
 	OnLeft      func(controller string) // its stream has ended
@@ -207,7 +208,9 @@ func (j *Joined) receive(controller string, stream *connect.BidiStreamForClientS
 		case *ballastv1.ToNode_State:
 			j.options.OnState(controller, m.State)
 		case *ballastv1.ToNode_Weights:
-			j.options.OnWeights(m.Weights)
+			if update := WeightsFromProto(m.Weights); update != nil {
+				j.options.OnWeights(m.Weights.Service, update)
+			}
 		case *ballastv1.ToNode_Checks:
 			j.options.OnChecks(controller, m.Checks.Services)
 		case *ballastv1.ToNode_Sources:

@@ -109,7 +109,7 @@ func (c *controller) logHealth(before *snapshot, unwell map[string]healthDocumen
 			was = before.health[name]
 		}
 		for _, s := range c.engine.Servers(name) {
-			id := uint16(s.Server.Id)
+			id := s.Server.ID
 			fell, cut := slices.Contains(is.Down, id), slices.Contains(is.Cut, id)
 			switch {
 			case name == model.SecondTierName && fell && !slices.Contains(was.Down, id):

@@ -91,15 +91,14 @@ func (n *fleetNode) onState(controller string, state *ballastv1.State) {
 	}
 }
 
-func (n *fleetNode) onWeights(w *ballastv1.Weights) {
+func (n *fleetNode) onWeights(service string, update *follow.Update) {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
-	if n.weights[w.Service] == nil {
-		n.weights[w.Service] = &follow.Weights{}
+	if n.weights[service] == nil {
+		n.weights[service] = &follow.Weights{}
 	}
-	known := n.weights[w.Service]
-	if known.Take(w.Term, w.Version, w.Complete, w.Ids, w.Weights); known.Version == w.Version && known.Term == w.Term {
-		n.from[w.Service] = w.Term
+	if newer, _ := n.weights[service].Merge(update); newer {
+		n.from[service] = update.Term
 	}
 }
 

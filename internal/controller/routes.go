@@ -164,7 +164,7 @@ func (f fleetOf) Forget(ctx context.Context, service, server string) ([]string, 
 func (f fleetOf) Servers(_ context.Context, service string) ([]*ballastv1.ServerStatus, error) {
 	servers := f.engine.Servers(service)
 	f.engine.MarkAgents(servers, f.hub.Agents())
-	return servers, nil
+	return hub.ServersToProto(servers), nil
 }
 
 func (f fleetOf) KeyNodes() *rotation.Nodes { return f.hub.KeyNodes() }

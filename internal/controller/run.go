@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/hub"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
@@ -130,7 +131,7 @@ func newController(o Options, credentials *pki.Credentials, s store.Store, liste
 	c.desired = NewDesired(s, o.Timing, o.Log)
 	c.findings.wake = make(chan struct{}, 1)
 	c.engine = engine.New(engine.Options{
-		Weigh: func(w *ballastv1.Weights) { c.hub.Weigh(w) },
+		Weigh: func(service string, update *follow.Update) { c.hub.Weigh(service, update) },
 		Down:  c.findings.health, Off: c.findings.off,
 		Checks: func(checks map[string][]string) { c.hub.SetChecks(checks) },
 		Log:    o.Log,

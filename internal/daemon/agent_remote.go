@@ -13,6 +13,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/linux/load"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -72,7 +73,7 @@ func (a *Agent) runRemote(ctx context.Context, running *sync.WaitGroup) {
 		Controllers: a.options.Controllers, TLS: a.credentials.Client(others...), Log: a.log,
 		Hello:     func() *ballastv1.Hello { return a.hello(a.credentials.Identity().Name) },
 		OnState:   a.toldState,
-		OnWeights: func(*ballastv1.Weights) {},
+		OnWeights: func(string, *follow.Update) {},
 		OnChecks:  func(string, []string) {},
 		OnSources: a.toldSources,
 		OnLeft: func(controller string) {

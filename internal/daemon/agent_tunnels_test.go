@@ -20,6 +20,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -125,7 +126,7 @@ func (h *host) joins(controller string, role pki.Role, name string, told func(*b
 			})
 			return conn, err
 		},
-		OnState: func(string, *ballastv1.State) {}, OnWeights: func(*ballastv1.Weights) {}, OnChecks: func(string, []string) {},
+		OnState: func(string, *ballastv1.State) {}, OnWeights: func(string, *follow.Update) {}, OnChecks: func(string, []string) {},
 		OnSources: func(_ string, list *ballastv1.TunnelSources) { told(list) }, OnLeft: func(string) {},
 	})
 	leave = func() { cancel(); joined.Wait() }

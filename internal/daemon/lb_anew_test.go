@@ -9,11 +9,12 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 func TestWeightsOfControllersWhoseStoreBeganAnewAreTaken(t *testing.T) {
 	known := &follow.Weights{}
-	known.Take(500, 9, true, []uint32{1}, []uint32{4})
+	known.Merge(&follow.Update{Term: 500, Version: 9, Complete: true, Weights: []model.Share{{ID: 1, Weight: 4}}})
 	lb := &LB{
 		log: slog.New(slog.NewTextHandler(io.Discard, nil)), weights: map[string]*follow.Weights{"web": known},
 		remote: &remote{joined: api.Join(t.Context(), api.JoinOptions{})},
@@ -30,7 +31,7 @@ func TestWeightsOfControllersWhoseStoreBeganAnewAreTaken(t *testing.T) {
 	if !older() {
 		t.Fatal("never gave up")
 	}
-	if !known.Take(3, 1, true, []uint32{1}, []uint32{2}) {
+	if newer, _ := known.Merge(&follow.Update{Term: 3, Version: 1, Complete: true, Weights: []model.Share{{ID: 1, Weight: 2}}}); !newer {
 		t.Error("the weights of a lower term were refused")
 	}
 }

@@ -29,7 +29,7 @@ func (lb *LB) makeBrain() {
 		lb.remote = &remote{checks: map[string][]string{}}
 	} else {
 		lb.engine = engine.New(engine.Options{
-			Weigh: lb.toldWeights, Down: lb.judged, Off: lb.drained, Log: lb.log,
+			Weigh: lb.onWeights, Down: lb.judged, Off: lb.drained, Log: lb.log,
 		})
 		lb.engine.SetLoadBalancers([]string{self})
 		lb.engine.Lead(uint64(time.Now().UnixNano()), func(string) bool { return true })
@@ -37,7 +37,7 @@ func (lb *LB) makeBrain() {
 	options := check.Options{
 		NewVerdict: func() check.Verdict { return &health.Server{} },
 		Timing:     check.Timing{First: health.First, Next: health.Next},
-		Changed:    func(r check.Result) { lb.tell(healthReport([]check.Result{r})) },
+		Changed:    func(r check.Result) { lb.tellHealth([]check.Result{r}) },
 		// Who writes the file is root here anyway. Who tells controllers what to check need not be.
 		Exec: check.Exec{Dir: lb.options.ExecChecks, Any: lb.options.ExecChecks == "" && lb.remote == nil},
 	}
@@ -259,22 +259,30 @@ func checkedPorts(s *model.Service) []uint16 {
 func (lb *LB) reportHealth(ctx context.Context) {
 	every(ctx, health.RepeatInterval, func(time.Time) {
 		if results := lb.prober.All(); len(results) > 0 {
-			lb.tell(healthReport(results))
+			lb.tellHealth(results)
 		}
 	})
 }
 
-func healthReport(results []check.Result) *ballastv1.FromNode {
-	report := &ballastv1.HealthReport{}
-	for _, r := range results {
-		detail := r.Detail
+// tellHealth gives what checks found to the engine in this process, or to the controllers.
+func (lb *LB) tellHealth(results []check.Result) {
+	servers := make([]engine.ServerHealth, len(results))
+	for i, r := range results {
+		servers[i] = engine.ServerHealth{Service: r.Service, ID: r.ID, Healthy: r.Healthy, Detail: r.Detail}
 		if r.Healthy && r.Cookie == check.CookieMissing {
-			detail = checkroute.ErrNoTimestamps.Error()
+			servers[i].Detail = checkroute.ErrNoTimestamps.Error()
 		}
-		if detail != "" && r.Straight != "" {
-			detail += " (straight: " + r.Straight + ")"
+		if servers[i].Detail != "" && r.Straight != "" {
+			servers[i].Detail += " (straight: " + r.Straight + ")"
 		}
-		report.Servers = append(report.Servers, &ballastv1.ServerHealth{Service: r.Service, Id: uint32(r.ID), Healthy: r.Healthy, Detail: detail})
 	}
-	return &ballastv1.FromNode{Message: &ballastv1.FromNode_Health{Health: report}}
+	if lb.engine != nil {
+		lb.engine.Health(self, servers)
+		return
+	}
+	report := &ballastv1.HealthReport{Servers: make([]*ballastv1.ServerHealth, len(servers))}
+	for i, s := range servers {
+		report.Servers[i] = &ballastv1.ServerHealth{Service: s.Service, Id: uint32(s.ID), Healthy: s.Healthy, Detail: s.Detail}
+	}
+	lb.remote.joined.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Health{Health: report}})
 }

@@ -7,34 +7,36 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/engine"
 	datapath "github.com/ballast-lb/ballast/internal/linux/lb"
+	"github.com/ballast-lb/ballast/internal/machine/balance"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-// toldWeights takes soft weights of one service. What it cannot apply is forgotten: newer ones come soon.
-func (lb *LB) toldWeights(update *ballastv1.Weights) {
+// onWeights takes soft weights of one service. What it cannot apply is forgotten: newer ones come soon.
+func (lb *LB) onWeights(service string, update *follow.Update) {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
-	weights := lb.weights[update.Service]
+	weights := lb.weights[service]
 	if weights == nil {
-		s := lb.node.Running.Service(update.Service)
+		s := lb.node.Running.Service(service)
 		if s == nil || !lb.weighs(s) {
 			return
 		}
 		weights = &follow.Weights{}
-		lb.weights[update.Service] = weights
+		lb.weights[service] = weights
 	}
-	if !weights.Take(update.Term, update.Version, update.Complete, update.Ids, update.Weights) {
+	if _, changed := weights.Merge(update); !changed {
 		return
 	}
-	changes, err := lb.tables.Reweigh(update.Service, weights.Values)
+	changes, err := lb.tables.Reweigh(service, weights.Values)
 	if err == nil && len(changes) > 0 {
 		err = lb.apply(changes)
 	}
 	if err != nil {
-		lb.log.Error("weights not applied, the old ones go on", "service", update.Service, "error", err)
+		lb.log.Error("weights not applied, the old ones go on", "service", service, "error", err)
 	}
 }
 
@@ -89,21 +91,21 @@ const (
 
 // reportTraffic tells whoever weighs the servers what this node sees of them, until ctx ends.
 func (lb *LB) reportTraffic(ctx context.Context) {
-	told := map[counterKey]datapath.ServerTraffic{}
+	reported := map[counterKey]datapath.ServerTraffic{}
 	var full, slow time.Time
 	for {
 		now := time.Now()
 		if now.Sub(full) >= trafficFull {
 			full = now
-			clear(told)
+			clear(reported)
 		}
 		everything := now.Sub(slow) >= trafficPeriod
 		if everything {
 			slow = now
 		}
-		report, pause := lb.trafficSince(told, everything)
-		if len(report.Servers) > 0 {
-			lb.tell(&ballastv1.FromNode{Message: &ballastv1.FromNode_Traffic{Traffic: report}})
+		seen, pause := lb.trafficSince(reported, everything)
+		if len(seen) > 0 {
+			lb.tellTraffic(seen)
 		}
 		select {
 		case <-time.After(pause/2 + rand.N(pause)): // never in step with other nodes
@@ -148,36 +150,44 @@ func (lb *LB) toCount(everything bool) (servers []counted, pause time.Duration) 
 	return servers, pause
 }
 
-// trafficSince returns the counters that changed since told. They are read without the lock: there may be tens of thousands.
-func (lb *LB) trafficSince(told map[counterKey]datapath.ServerTraffic, everything bool) (report *ballastv1.TrafficReport, pause time.Duration) {
-	servers, pause := lb.toCount(everything)
-	report = &ballastv1.TrafficReport{}
-	for _, server := range servers {
-		traffic, err := lb.path.ServerTraffic(server.index)
-		if last, known := told[server.counterKey]; err != nil || known && last == traffic {
-			continue
-		}
-		told[server.counterKey] = traffic
-		report.Servers = append(report.Servers, &ballastv1.ServerTraffic{
-			Service: server.service, Id: uint32(server.id), Connections: traffic.Connections, Closed: traffic.Closed,
-			Open: uint32(lb.openConnections(server.dispatch, server.index, traffic)), Packets: traffic.Packets, Bytes: traffic.Bytes,
-		})
-	}
-	return report, pause
+// seenServer is what this node saw of a server since it started.
+type seenServer struct {
+	counterKey
+	datapath.ServerTraffic
+	open uint32
 }
 
-// tell gives a report to the engine in this process, or to the controllers.
-func (lb *LB) tell(message *ballastv1.FromNode) {
-	if lb.remote != nil {
-		lb.remote.joined.Send(message)
+// trafficSince returns the counters that changed since reported. They are read without the lock: there may be tens of thousands.
+func (lb *LB) trafficSince(reported map[counterKey]datapath.ServerTraffic, everything bool) (seen []seenServer, pause time.Duration) {
+	servers, pause := lb.toCount(everything)
+	for _, server := range servers {
+		traffic, err := lb.path.ServerTraffic(server.index)
+		if last, known := reported[server.counterKey]; err != nil || known && last == traffic {
+			continue
+		}
+		reported[server.counterKey] = traffic
+		seen = append(seen, seenServer{server.counterKey, traffic, uint32(lb.openConnections(server.dispatch, server.index, traffic))})
+	}
+	return seen, pause
+}
+
+// tellTraffic gives what was seen to the engine in this process, or to the controllers.
+func (lb *LB) tellTraffic(seen []seenServer) {
+	if lb.engine != nil {
+		servers := make([]engine.ServerTraffic, len(seen))
+		for i, s := range seen {
+			servers[i] = engine.ServerTraffic{Service: s.service, ID: s.id,
+				Seen: balance.Seen{Connections: s.Connections, Closed: s.Closed, Packets: s.Packets, Open: s.open}}
+		}
+		lb.engine.Traffic(self, servers)
 		return
 	}
-	switch m := message.Message.(type) {
-	case *ballastv1.FromNode_Traffic:
-		lb.engine.Traffic(self, m.Traffic)
-	case *ballastv1.FromNode_Health:
-		lb.engine.Health(self, m.Health)
+	report := &ballastv1.TrafficReport{Servers: make([]*ballastv1.ServerTraffic, len(seen))}
+	for i, s := range seen {
+		report.Servers[i] = &ballastv1.ServerTraffic{Service: s.service, Id: uint32(s.id), Connections: s.Connections, Closed: s.Closed,
+			Open: s.open, Packets: s.Packets, Bytes: s.Bytes}
 	}
+	lb.remote.joined.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Traffic{Traffic: report}})
 }
 
 // openConnections estimates the connections of a server that live, as far as this node has seen their ends.

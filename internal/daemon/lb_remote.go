@@ -37,7 +37,7 @@ func (lb *LB) followControllers(ctx context.Context) {
 			return &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(pki.LB), Name: lb.name, Version: lb.options.Version, Addresses: lb.sources(), Revision: lb.revision()}
 		},
 		OnState:   lb.toldState,
-		OnWeights: lb.toldWeights,
+		OnWeights: lb.onWeights,
 		OnChecks:  lb.toldChecks,
 		OnSources: func(string, *ballastv1.TunnelSources) {},
 		OnLeft:    lb.controllerLeft,

@@ -23,6 +23,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/doctor"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/hub"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -77,9 +78,9 @@ func (h *host) control(name, address string) (controller *hub.Hub, end func()) {
 
 type nobody struct{}
 
-func (nobody) Traffic(string, *ballastv1.TrafficReport) {}
-func (nobody) Health(string, *ballastv1.HealthReport)   {}
-func (nobody) Load(pki.Identity, *ballastv1.LoadReport) {}
+func (nobody) Traffic(string, []engine.ServerTraffic) {}
+func (nobody) Health(string, []engine.ServerHealth)   {}
+func (nobody) Load(pki.Identity, *engine.Load)        {}
 
 // viewOf is a state with one service whose servers have the last digits of their addresses as ids.
 func viewOf(revision uint64, down []uint16, ids ...uint16) *engine.View {
@@ -157,10 +158,10 @@ func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t
 	h.await("the newest state", func(s api.LBStatus) bool { return s.Revision == 6 })
 	h.awaitStatuses("weights before any are told", "s2 unchecked 1", "s3 unhealthy 0", "s4 unchecked 1")
 
-	first.Weigh(&ballastv1.Weights{Service: "web", Term: 2, Version: 1, Complete: true, Ids: []uint32{2, 4}, Weights: []uint32{1, 4}})
+	first.Weigh("web", &follow.Update{Term: 2, Version: 1, Complete: true, Weights: []model.Share{{ID: 2, Weight: 1}, {ID: 4, Weight: 4}}})
 	h.awaitStatuses("as weighed", "s2 unchecked 1", "s3 unhealthy 0", "s4 unchecked 4")
-	second.Weigh(&ballastv1.Weights{Service: "web", Term: 1, Version: 9, Complete: true, Ids: []uint32{2, 4}, Weights: []uint32{3, 3}})
-	second.Weigh(&ballastv1.Weights{Service: "web", Term: 3, Version: 1, Complete: true, Ids: []uint32{2, 4}, Weights: []uint32{2, 4}})
+	second.Weigh("web", &follow.Update{Term: 1, Version: 9, Complete: true, Weights: []model.Share{{ID: 2, Weight: 3}, {ID: 4, Weight: 3}}})
+	second.Weigh("web", &follow.Update{Term: 3, Version: 1, Complete: true, Weights: []model.Share{{ID: 2, Weight: 2}, {ID: 4, Weight: 4}}})
 	h.awaitStatuses("as weighed by the next leader", "s2 unchecked 2", "s3 unhealthy 0", "s4 unchecked 4")
 
 	_, err := h.client.Fleet().DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: "s2"})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -47,7 +48,7 @@ func (d desired) Forget(ctx context.Context, service, server string) (changes []
 // Servers tells what the engine of this process knows; a load balancer that runs by controllers knows less than they do.
 func (d desired) Servers(_ context.Context, service string) (list []*ballastv1.ServerStatus, err error) {
 	if d.lb.engine != nil {
-		return d.lb.engine.Servers(service), nil
+		return hub.ServersToProto(d.lb.engine.Servers(service)), nil
 	}
 	services, err := d.lb.services()
 	d.lb.mu.Lock()

@@ -155,7 +155,7 @@ func (lb *LB) nodeHealth(second *model.Service) map[uint16]judgedState {
 	states := map[uint16]judgedState{}
 	if lb.engine != nil {
 		for _, s := range lb.engine.Servers(model.SecondTierName) {
-			states[uint16(s.Server.Id)] = judgedState{s.Health, s.HealthDetail}
+			states[s.Server.ID] = judgedState{s.Health, s.HealthDetail}
 		}
 		return states
 	}

@@ -1,14 +1,12 @@
 package engine
 
 import (
-	"cmp"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/machine/balance"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -44,7 +42,7 @@ type account struct {
 
 // decision is what an engine tells of a service.
 type decision struct {
-	weights   *ballastv1.Weights
+	weights   *follow.Update
 	health    bool
 	down, cut []uint16
 	off       []uint16
@@ -144,15 +142,15 @@ func (a *account) period() time.Duration {
 	return lookPeriod
 }
 
-func (a *account) seen(now time.Time, lb string, servers []*ballastv1.ServerTraffic) {
+func (a *account) seen(now time.Time, lb string, servers []ServerTraffic) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
-	for _, s := range servers {
-		id := uint16(s.Id)
-		if s.Id > 0xffff || !a.ids[id] {
+	for i := range servers {
+		s, id := &servers[i], servers[i].ID
+		if !a.ids[id] {
 			continue
 		}
-		a.balance.Seen(now, lb, id, balance.Seen{Connections: s.Connections, Closed: s.Closed, Packets: s.Packets, Open: s.Open})
+		a.balance.Seen(now, lb, id, s.Seen)
 		if a.packets == nil {
 			a.packets, a.activity = map[uint16]map[string]uint64{}, map[uint16]uint64{}
 		}
@@ -167,13 +165,13 @@ func (a *account) seen(now time.Time, lb string, servers []*ballastv1.ServerTraf
 }
 
 // checked reports whether the service has to be judged now.
-func (a *account) checked(now time.Time, lb string, s *ballastv1.ServerHealth) bool {
+func (a *account) checked(now time.Time, lb string, s *ServerHealth) bool {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
-	if s.Id > 0xffff || !a.ids[uint16(s.Id)] {
+	if !a.ids[s.ID] {
 		return false
 	}
-	a.judge.Told(now, lb, uint16(s.Id), s.Healthy, s.Detail)
+	a.judge.Told(now, lb, s.ID, s.Healthy, s.Detail)
 	a.evidence = true
 	return true
 }
@@ -220,24 +218,24 @@ func (a *account) judgeNow(now time.Time) {
 }
 
 // update makes an update of what is new; nil: nothing is.
-func (a *account) update(shares []model.Share) *ballastv1.Weights {
+func (a *account) update(shares []model.Share) *follow.Update {
 	complete := a.complete || a.updates%completeUpdate == 0
 	a.updates++
-	w := &ballastv1.Weights{Service: a.name, Term: a.term, Version: a.version + 1, Complete: complete}
+	u := &follow.Update{Term: a.term, Version: a.version + 1, Complete: complete}
 	sent := make(map[uint16]uint16, len(shares))
 	for _, share := range shares {
 		sent[share.ID] = share.Weight
 		if before, ok := a.sent[share.ID]; complete || !ok || before != share.Weight {
-			w.Ids, w.Weights = append(w.Ids, uint32(share.ID)), append(w.Weights, uint32(share.Weight))
+			u.Weights = append(u.Weights, share)
 		}
 	}
 	a.sent = sent
-	if !complete && len(w.Ids) == 0 {
+	if !complete && len(u.Weights) == 0 {
 		return nil
 	}
 	a.complete = false
 	a.version++
-	return w
+	return u
 }
 
 // toCut returns who has been unhealthy for so long that the connections are cut. Whoever decided it before knew better since when.
@@ -279,54 +277,16 @@ func (a *account) needsAgents() bool {
 }
 
 // status tells what is known of the service's servers.
-func (a *account) status(now time.Time) (servers []*ballastv1.ServerStatus) {
+func (a *account) status(now time.Time) (servers []ServerStatus) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
-	add := func(s *model.Server, removed bool) {
-		known := a.balance.Status(now, &a.weighed, s.ID)
-		status := &ballastv1.ServerStatus{
-			Service: a.name, Server: api.ServerToProto(s), Removed: removed, LoadSource: known.Source, Load: known.Load,
-			Available: known.Available, Weight: uint32(known.Weight), Connections: known.Connections, ConnectionsExact: known.Exact,
-		}
-		if !removed {
-			status.Health, status.HealthDetail = a.judge.Status(s.ID)
-		}
-		servers = append(servers, status)
-	}
 	for i := range a.view.Service.Servers {
-		add(&a.view.Service.Servers[i], false)
+		server := a.view.Service.Servers[i]
+		state, detail := a.judge.Status(server.ID)
+		servers = append(servers, ServerStatus{Service: a.name, Server: server, Status: a.balance.Status(now, &a.weighed, server.ID), Health: state, HealthDetail: detail})
 	}
-	for i := range a.view.Removed {
-		add(&a.view.Removed[i], true)
-	}
-	return servers
-}
-
-// Servers tells what is known of the servers of a service, or of all services if it is empty, by service. The second tier is none of these.
-func (e *Engine) Servers(service string) (servers []*ballastv1.ServerStatus) {
-	e.mutex.RLock()
-	var accounts []*account
-	for name, a := range e.accounts {
-		if service == name || service == "" && name != model.SecondTierName {
-			accounts = append(accounts, a)
-		}
-	}
-	e.mutex.RUnlock()
-	slices.SortFunc(accounts, func(a, b *account) int { return cmp.Compare(a.name, b.name) })
-	now := time.Now()
-	for _, a := range accounts {
-		servers = append(servers, a.status(now)...)
+	for _, server := range a.view.Removed {
+		servers = append(servers, ServerStatus{Service: a.name, Server: server, Removed: true, Status: a.balance.Status(now, &a.weighed, server.ID)})
 	}
 	return servers
-}
-
-// Activity counts the reports that showed new packets for a server, removed ones included: as long as it grows somebody speaks to it.
-func (e *Engine) Activity(service string, id uint16) uint64 {
-	a := e.account(service)
-	if a == nil {
-		return 0
-	}
-	a.mutex.Lock()
-	defer a.mutex.Unlock()
-	return a.activity[id]
 }

@@ -15,9 +15,8 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/algo/rendezvous"
-	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/linux/poll"
-	"github.com/ballast-lb/ballast/internal/machine/balance"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -26,7 +25,7 @@ import (
 // must not wait for long. Those that are nil are not called.
 type Options struct {
 	// Weigh takes new weights of a service that is led: only what has changed, and from time to time everything.
-	Weigh func(*ballastv1.Weights)
+	Weigh func(service string, update *follow.Update)
 	// Down takes who is unhealthy of a service that is led, whenever that differs from what the view says: ids that should get no new
 	// connections, and of those the ones whose connections should be cut. It is repeated until the view agrees.
 	Down func(service string, down, cut []uint16)
@@ -147,59 +146,6 @@ func (e *Engine) SetLoadBalancers(names []string) {
 	e.wakeUp()
 }
 
-// Traffic takes what a load balancer saw.
-func (e *Engine) Traffic(lb string, report *ballastv1.TrafficReport) {
-	now := time.Now()
-	for i := 0; i < len(report.Servers); {
-		name := report.Servers[i].Service
-		end := i + 1
-		for end < len(report.Servers) && report.Servers[end].Service == name {
-			end++
-		}
-		if a := e.account(name); a != nil {
-			a.seen(now, lb, report.Servers[i:end])
-		}
-		i = end
-	}
-}
-
-// Health takes what a load balancer found out by checks.
-func (e *Engine) Health(lb string, report *ballastv1.HealthReport) {
-	now := time.Now()
-	for _, server := range report.Servers {
-		if a := e.account(server.Service); a != nil && a.checked(now, lb, server) {
-			e.mutex.Lock()
-			if e.accounts[a.name] == a {
-				e.urgent[a] = true
-			}
-			e.mutex.Unlock()
-		}
-	}
-	e.wakeUp()
-}
-
-// Load takes what an agent measured. It speaks for the servers that have the name or an address of its certificate, and no other.
-func (e *Engine) Load(agent pki.Identity, report *ballastv1.LoadReport) {
-	now := time.Now()
-	services := make(map[string]*ballastv1.ServiceLoad, len(report.Services))
-	for _, load := range report.Services {
-		services[load.Service] = load
-	}
-	for _, server := range e.serversOf(&agent) {
-		server.account.toldLoad(now, server.id, toldByAgent(report, services[server.account.name]))
-	}
-}
-
-func toldByAgent(report *ballastv1.LoadReport, load *ballastv1.ServiceLoad) (told balance.Told) {
-	if report.CpuPermille != nil {
-		told.HasCPU, told.CPUPermille, told.CPUs = true, uint16(min(*report.CpuPermille, 1000)), float64(report.Cpus)
-	}
-	if load != nil {
-		told.HasQueue, told.Connections, told.AcceptQueue, told.MeanQueue = true, load.Connections, load.AcceptQueue, float64(load.MeanQueue)
-	}
-	return told
-}
-
 // serversOf returns the servers that an agent speaks for, each once.
 func (e *Engine) serversOf(agent *pki.Identity) (servers []entry) {
 	e.mutex.RLock()
@@ -218,26 +164,6 @@ func (e *Engine) serversOf(agent *pki.Identity) (servers []entry) {
 		}
 	}
 	return servers
-}
-
-// MarkAgents says of servers that need an agent whether one that speaks for them is connected.
-func (e *Engine) MarkAgents(servers []*ballastv1.ServerStatus, agents []pki.Identity) {
-	connected := map[entry]bool{}
-	for i := range agents {
-		for _, server := range e.serversOf(&agents[i]) {
-			connected[server] = true
-		}
-	}
-	for _, s := range servers {
-		a := e.account(s.Service)
-		switch {
-		case a == nil || !a.needsAgents():
-		case connected[entry{a, uint16(s.Server.GetId())}]:
-			s.Agent = "connected"
-		default:
-			s.Agent = "none"
-		}
-	}
 }
 
 // index finds servers by name and address.
@@ -366,7 +292,7 @@ func (e *Engine) assignChecks() map[string][]string {
 
 func (e *Engine) tell(a *account, d decision) {
 	if d.weights != nil && e.options.Weigh != nil {
-		e.options.Weigh(d.weights)
+		e.options.Weigh(a.name, d.weights)
 	}
 	if d.health && e.options.Down != nil {
 		e.options.Down(a.name, d.down, d.cut)

@@ -14,11 +14,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
-	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/fleettest"
+	"github.com/ballast-lb/ballast/internal/machine/balance"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -32,7 +30,7 @@ type decisions struct {
 }
 
 type said struct {
-	weights []*ballastv1.Weights
+	weights []*follow.Update
 	at      []time.Time // of weights
 	down    []string
 	off     []string
@@ -56,7 +54,7 @@ func (d *decisions) options() engine.Options {
 		f(&d.said)
 	}
 	return engine.Options{
-		Weigh: func(w *ballastv1.Weights) {
+		Weigh: func(_ string, w *follow.Update) {
 			keep(func(d *said) { d.weights, d.at = append(d.weights, w), append(d.at, time.Now()) })
 		},
 		Down: func(s string, down, cut []uint16) {
@@ -84,8 +82,8 @@ func startEngine(t *testing.T, d *decisions, v *engine.View) *engine.Engine {
 
 func agent(id int) pki.Identity { return pki.Identity{Role: pki.Agent, Name: fmt.Sprint("s", id)} }
 
-func queueOf(service string, mean float32) *ballastv1.LoadReport {
-	return &ballastv1.LoadReport{Services: []*ballastv1.ServiceLoad{{Service: service, Connections: uint32(mean), MeanQueue: mean}}}
+func queueOf(service string, mean float64) *engine.Load {
+	return &engine.Load{Queues: map[string]engine.Queue{service: {Connections: uint32(mean), Mean: mean}}}
 }
 
 func TestWeightsFollowTheReportsOfAgentsAndOnlyChangesAreTold(t *testing.T) {
@@ -94,7 +92,7 @@ func TestWeightsFollowTheReportsOfAgentsAndOnlyChangesAreTold(t *testing.T) {
 		e := startEngine(t, &d, fleettest.View(1, fleettest.LoadedService("web", model.DispatchAWFD, 1, 2, 3)))
 		var known follow.Weights
 		for round := range 40 { // 10 s
-			for id, mean := range []float32{10, 20, 40} {
+			for id, mean := range []float64{10, 20, 40} {
 				if round >= 20 && id == 2 {
 					mean = 10
 				}
@@ -104,14 +102,14 @@ func TestWeightsFollowTheReportsOfAgentsAndOnlyChangesAreTold(t *testing.T) {
 		}
 		updates, complete := d.take().weights, 0
 		for i, w := range updates {
-			known.Take(w.Term, w.Version, w.Complete, w.Ids, w.Weights)
+			known.Merge(w)
 			if w.Term != 1 || w.Version != uint64(i+1) {
 				t.Errorf("update %d is of term %d, version %d", i, w.Term, w.Version)
 			}
 			if w.Complete {
 				complete++
-			} else if len(w.Ids) == 0 || len(w.Ids) == 3 {
-				t.Errorf("an update of what changed tells %v", w.Ids)
+			} else if len(w.Weights) == 0 || len(w.Weights) == 3 {
+				t.Errorf("an update of what changed tells %v", w.Weights)
 			}
 		}
 		if !updates[0].Complete || complete < 5 || complete > 6 || len(updates) > complete+3 {
@@ -149,26 +147,24 @@ func TestServicesAreNotWeighedInStep(t *testing.T) {
 func TestAnAgentSpeaksOnlyForServersOfItsCertificate(t *testing.T) {
 	e := engine.New(engine.Options{})
 	e.SetState(fleettest.View(1, fleettest.LoadedService("mail", model.DispatchAWFD, 1, 2), fleettest.LoadedService("web", model.DispatchAWFD, 1, 2)))
-	permille := uint32(500)
 	e.Load(pki.Identity{Name: "host", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")}},
-		&ballastv1.LoadReport{CpuPermille: &permille, Cpus: 2, Services: []*ballastv1.ServiceLoad{
-			{Service: "web", Connections: 7, MeanQueue: 9}, {Service: "other", Connections: 7}}})
+		&engine.Load{HasCPU: true, CPUPermille: 500, CPUs: 2, Queues: map[string]engine.Queue{"web": {Connections: 7, Mean: 9}, "other": {Connections: 7}}})
 	for _, s := range e.Servers("") {
 		if s.Health != health.Unchecked {
 			t.Errorf("%s %s is %s", s.Service, s.Server.Name, s.Health)
 		}
 		want := uint64(0)
-		if s.Service == "web" && s.Server.Id == 2 {
+		if s.Service == "web" && s.Server.ID == 2 {
 			want = 7
 		}
-		if s.Connections != want || s.ConnectionsExact != (want > 0) {
+		if s.Connections != want || s.Exact != (want > 0) {
 			t.Errorf("%s %s has %d connections", s.Service, s.Server.Name, s.Connections)
 		}
 	}
 }
 
-func sees(id uint32, healthy bool) *ballastv1.HealthReport {
-	return &ballastv1.HealthReport{Servers: []*ballastv1.ServerHealth{{Service: "web", Id: id, Healthy: healthy, Detail: "refused"}}}
+func sees(id uint16, healthy bool) []engine.ServerHealth {
+	return []engine.ServerHealth{{Service: "web", ID: id, Healthy: healthy, Detail: "refused"}}
 }
 
 func TestUnhealthyServersAreToldUntilTheViewAgrees(t *testing.T) {
@@ -225,18 +221,18 @@ func TestUnhealthyServersHaveNoPartInTheWeights(t *testing.T) {
 		synctest.Wait()
 		for range 20 {
 			e.Health("lb1", sees(3, false))
-			for id, mean := range []float32{10, 20, 0} { // a dead server has no load
+			for id, mean := range []float64{10, 20, 0} { // a dead server has no load
 				e.Load(agent(id+1), queueOf("web", mean))
 			}
 			time.Sleep(250 * time.Millisecond)
 		}
 		updates := d.take().weights
 		last := updates[len(updates)-1]
-		if !last.Complete || !slices.Equal(last.Ids, []uint32{1, 2}) || !slices.Equal(last.Weights, []uint32{4, 2}) {
+		if !last.Complete || !slices.Equal(last.Weights, []model.Share{{ID: 1, Weight: 4}, {ID: 2, Weight: 2}}) {
 			t.Errorf("the last update is %v", last)
 		}
 		for _, s := range e.Servers("web") {
-			if s.Server.Id == 3 && (s.Health != health.Unhealthy || s.Weight != 0) {
+			if s.Server.ID == 3 && (s.Health != health.Unhealthy || s.Weight != 0) {
 				t.Errorf("server 3: %v", s)
 			}
 		}
@@ -300,7 +296,7 @@ func TestWhoTakesOverKnowsEverythingAlready(t *testing.T) {
 		if len(said.weights) == 0 || said.weights[0].Term != 7 || !said.weights[0].Complete || said.at[0].Sub(took) > time.Second {
 			t.Fatalf("who took over said %v", said.weights)
 		}
-		if got, last := said.weights[0], former[len(former)-1]; !slices.Equal(got.Weights, []uint32{4, 2}) || last.Term >= got.Term {
+		if got, last := said.weights[0], former[len(former)-1]; !slices.Equal(got.Weights, []model.Share{{ID: 1, Weight: 4}, {ID: 2, Weight: 2}}) || last.Term >= got.Term {
 			t.Errorf("who took over said %v after %v", got, last)
 		}
 		if len(said.checks["lb1"]) != 1 {
@@ -362,7 +358,7 @@ func TestOnlyServersOfServicesThatAreLedArePolled(t *testing.T) {
 		expect()
 		e.Lead(1, func(name string) bool { return name == "web" })
 		expect("10.0.0.1:8080")
-		if s := e.Servers("web")[0]; s.LoadSource != "endpoint" || s.Load != 5 {
+		if s := e.Servers("web")[0]; s.Source != "endpoint" || s.Load != 5 {
 			t.Errorf("known of web: %v", s)
 		}
 		next := fleettest.LoadedService("web", model.DispatchAWFD, 1, 3, 4)
@@ -374,7 +370,7 @@ func TestOnlyServersOfServicesThatAreLedArePolled(t *testing.T) {
 		app.silent = true
 		app.mutex.Unlock()
 		expect("10.0.0.1:8080", "10.0.0.3:8080")
-		if s := e.Servers("web")[0]; s.LoadSource != "" {
+		if s := e.Servers("web")[0]; s.Source != "" {
 			t.Errorf("known of web, which says nothing: %v", s)
 		}
 		e.SetState(fleettest.View(3))
@@ -406,8 +402,8 @@ func TestReportsAreTakenWhileEverythingChanges(t *testing.T) {
 				}
 				e.Load(agent(1), queueOf("web", 3))
 				e.Health("lb1", sees(1, i%2 == 0))
-				e.Traffic("lb1", &ballastv1.TrafficReport{Servers: []*ballastv1.ServerTraffic{
-					{Service: "web", Id: 1, Packets: uint64(i)}, {Service: "web", Id: 1 << 20}, {Service: "none"}, {Service: "other", Id: 1}}})
+				e.Traffic("lb1", []engine.ServerTraffic{
+					{Service: "web", ID: 1, Seen: balance.Seen{Packets: uint64(i)}}, {Service: "web", ID: 1 << 15}, {Service: "none"}, {Service: "other", ID: 1}})
 				e.Servers("")
 				e.Activity("web", 1)
 			}
@@ -422,7 +418,7 @@ func TestActivityGrowsAsLongAsSomebodySpeaksToAServer(t *testing.T) {
 	web.Removed = fleettest.Service("", 2).Service.Servers
 	e.SetState(fleettest.View(1, web))
 	report := func(lb string, packets uint64) uint64 {
-		e.Traffic(lb, &ballastv1.TrafficReport{Servers: []*ballastv1.ServerTraffic{{Service: "web", Id: 2, Packets: packets}}})
+		e.Traffic(lb, []engine.ServerTraffic{{Service: "web", ID: 2, Seen: balance.Seen{Packets: packets}}})
 		return e.Activity("web", 2)
 	}
 	first := report("lb1", 10)
@@ -444,16 +440,15 @@ func TestUpdatesThatAreLostAreMadeGoodByTheNextCompleteOne(t *testing.T) {
 		e := startEngine(t, &d, fleettest.View(1, fleettest.LoadedService("web", model.DispatchAWFD, 1, 2, 3, 4)))
 		for round := range 80 {
 			for id := range 4 {
-				e.Load(agent(id+1), queueOf("web", float32(5+(round*(id+3))%17)))
+				e.Load(agent(id+1), queueOf("web", float64(5+(round*(id+3))%17)))
 			}
 			time.Sleep(250 * time.Millisecond)
 		}
 		var all, lossy follow.Weights
 		for i, w := range d.take().weights {
-			w = proto.CloneOf(w)
-			all.Take(w.Term, w.Version, w.Complete, w.Ids, w.Weights)
+			all.Merge(w)
 			if i%3 != 1 || w.Complete {
-				lossy.Take(w.Term, w.Version, w.Complete, w.Ids, w.Weights)
+				lossy.Merge(w)
 			}
 			if w.Complete && fmt.Sprint(all.Values) != fmt.Sprint(lossy.Values) {
 				t.Errorf("after a complete update: %v, not %v", lossy.Values, all.Values)

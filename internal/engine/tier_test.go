@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -50,8 +49,8 @@ func TestADeadNodeIsToldAtOnceAndSoIsItsReturn(t *testing.T) {
 		report := func(healthy bool) (after time.Duration) {
 			d.take()
 			began := time.Now()
-			e.Health("lb1", &ballastv1.HealthReport{Servers: []*ballastv1.ServerHealth{
-				{Service: model.SecondTierName, Id: 1, Healthy: true}, {Service: model.SecondTierName, Id: 2, Healthy: healthy, Detail: "refused"}}})
+			e.Health("lb1", []engine.ServerHealth{
+				{Service: model.SecondTierName, ID: 1, Healthy: true}, {Service: model.SecondTierName, ID: 2, Healthy: healthy, Detail: "refused"}})
 			synctest.Wait()
 			return time.Since(began)
 		}

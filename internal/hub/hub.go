@@ -18,6 +18,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/engine"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -41,9 +42,9 @@ var DefaultLimits = Limits{
 
 // Reports takes what nodes report; an Engine does. Reports of one node come in order, those of several at the same time.
 type Reports interface {
-	Traffic(lb string, report *ballastv1.TrafficReport)
-	Health(lb string, report *ballastv1.HealthReport)
-	Load(agent pki.Identity, report *ballastv1.LoadReport)
+	Traffic(lb string, servers []engine.ServerTraffic)
+	Health(lb string, servers []engine.ServerHealth)
+	Load(agent pki.Identity, load *engine.Load)
 }
 
 // Options say who a hub is and whom it tells.
@@ -185,7 +186,7 @@ func (h *Hub) SetState(view *engine.View) {
 	complete := view.Whole || view.Revision < h.revision // the store was restored from a copy
 	if complete {
 		for _, w := range h.weights {
-			w.term, w.version = 0, 0 // those that come may be lower
+			w.Term, w.Version = 0, 0 // those that come may be lower
 		}
 	}
 	newKeys := !h.known || !proto.Equal(api.KeysToProto(&view.Keys), api.KeysToProto(&h.keys))
@@ -247,27 +248,27 @@ func (h *Hub) tell(p *peer, changes map[string]serviceChange, keys, complete boo
 }
 
 // Weigh takes an update of a service's weights for all load balancers.
-func (h *Hub) Weigh(update *ballastv1.Weights) {
+func (h *Hub) Weigh(service string, update *follow.Update) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
-	if h.services[update.Service] == nil {
+	if h.services[service] == nil {
 		return // it is gone, or comes with the next view: weights are soft
 	}
-	w := h.weights[update.Service]
+	w := h.weights[service]
 	if w == nil {
-		w = newSoftWeights()
-		h.weights[update.Service] = w
+		w = newSoftWeights(service)
+		h.weights[service] = w
 	}
 	if !w.take(update) {
 		return
 	}
 	for _, p := range h.lbs {
-		if _, waits := p.weights[update.Service]; waits {
+		if _, waits := p.weights[service]; waits {
 			h.metrics.coalesced.WithLabelValues("weights").Inc()
 			continue
 		}
-		p.weights[update.Service] = w.count - 1
-		p.queue = append(p.queue, update.Service)
+		p.weights[service] = w.count - 1
+		p.queue = append(p.queue, service)
 		p.wakeUp()
 	}
 }

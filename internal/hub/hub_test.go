@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/fleettest"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -99,7 +100,7 @@ func TestNodesAreToldAgainWhatWasSomethingElseInBetween(t *testing.T) {
 	hub.SetState(next)
 	expectState(t, lb.State(), 4, false, "web", "shop")
 	expectState(t, agent.State(), 4, false, "", "shop web")
-	hub.Weigh(weights("web", 8, 2, true, 1, 5))
+	hub.Weigh("web", weights(8, 2, true, model.Share{ID: 1, Weight: 5}))
 	if told := lb.Next().GetWeights(); told.GetTerm() != 8 {
 		t.Errorf("told %v", told)
 	}
@@ -108,7 +109,7 @@ func TestNodesAreToldAgainWhatWasSomethingElseInBetween(t *testing.T) {
 	hub.SetState(next)
 	expectState(t, lb.State(), 9, true, "mail web", "")
 	expectState(t, agent.State(), 9, true, "mail", "")
-	hub.Weigh(weights("web", 7, 1, true, 1, 6)) // the store was restored from a copy
+	hub.Weigh("web", weights(7, 1, true, model.Share{ID: 1, Weight: 6})) // the store was restored from a copy
 	if told := lb.Next().GetWeights(); told.GetTerm() != 7 {
 		t.Errorf("told %v", told)
 	}
@@ -298,12 +299,8 @@ func TestOfANodesComplaintsOnlySoMuchIsKept(t *testing.T) {
 	}
 }
 
-func weights(service string, term, version uint64, complete bool, pairs ...uint32) *ballastv1.Weights {
-	w := &ballastv1.Weights{Service: service, Term: term, Version: version, Complete: complete}
-	for i := 0; i < len(pairs); i += 2 {
-		w.Ids, w.Weights = append(w.Ids, pairs[i]), append(w.Weights, pairs[i+1])
-	}
-	return w
+func weights(term, version uint64, complete bool, shares ...model.Share) *follow.Update {
+	return &follow.Update{Term: term, Version: version, Complete: complete, Weights: shares}
 }
 
 func TestAPeerThatNeverReadsHoldsNobodyUpAndGetsTheNewestOfEverything(t *testing.T) {
@@ -322,15 +319,15 @@ func TestAPeerThatNeverReadsHoldsNobodyUpAndGetsTheNewestOfEverything(t *testing
 	for i := range updates {
 		name := services[i%4].Service.Name
 		if i%8 < 4 {
-			var all []uint32
+			var all []model.Share
 			last[name] = map[uint32]uint32{}
 			for id := range uint32(200) {
-				all, last[name][id+1] = append(all, id+1, uint32(i)), uint32(i)
+				all, last[name][id+1] = append(all, model.Share{ID: uint16(id + 1), Weight: uint16(i)}), uint32(i)
 			}
-			hub.Weigh(weights(name, 1, uint64(i+1), true, all...))
+			hub.Weigh(name, weights(1, uint64(i+1), true, all...))
 		} else {
 			last[name][7] = uint32(i)
-			hub.Weigh(weights(name, 1, uint64(i+1), false, 7, uint32(i)))
+			hub.Weigh(name, weights(1, uint64(i+1), false, model.Share{ID: 7, Weight: uint16(i)}))
 		}
 	}
 	services[0].Down = []uint16{1}
@@ -390,15 +387,15 @@ func TestAPeerThatTakesNothingForLongIsCut(t *testing.T) {
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
 	hub.SetState(fleettest.View(1, fleettest.Service("web", 1)))
 	fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
-	ids := make([]uint32, 0, 8000)
-	for id := range uint32(4000) {
-		ids = append(ids, id+1, id)
+	var all []model.Share
+	for id := range uint16(4000) {
+		all = append(all, model.Share{ID: id + 1, Weight: id})
 	}
 	version := uint64(0)
 	fleettest.Await(t, "the peer is cut", func() bool { // until nothing more fits into its window of 4 MB
 		for range 20 {
 			version++
-			hub.Weigh(weights("web", 1, version, true, ids...))
+			hub.Weigh("web", weights(1, version, true, all...))
 		}
 		return len(hub.Nodes()) == 0
 	})
@@ -421,9 +418,9 @@ func TestStateIsNeverDelayedByWeights(t *testing.T) {
 		return message
 	}
 	expectState(t, decode(hub.next(p)).GetState(), 1, true, "a b", "")
-	hub.Weigh(weights("a", 1, 1, true, 1, 5))
-	hub.Weigh(weights("b", 1, 1, true, 1, 5))
-	hub.Weigh(weights("b", 1, 2, false, 1, 6))
+	hub.Weigh("a", weights(1, 1, true, model.Share{ID: 1, Weight: 5}))
+	hub.Weigh("b", weights(1, 1, true, model.Share{ID: 1, Weight: 5}))
+	hub.Weigh("b", weights(1, 2, false, model.Share{ID: 1, Weight: 6}))
 	services[1].Down = []uint16{1}
 	hub.SetState(fleettest.View(2, services...))
 	expectState(t, decode(hub.next(p)).GetState(), 2, false, "b", "")

@@ -8,6 +8,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/fleettest"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -48,7 +49,7 @@ func leaves(t *testing.T) time.Duration {
 	ctx, cancel := context.WithCancel(t.Context())
 	joined := api.Join(ctx, api.JoinOptions{
 		Controllers: []string{address}, TLS: credentials.Client(), Hello: func() *ballastv1.Hello { return fleettest.Hello(credentials) }, Log: fleettest.Log(t),
-		OnState: func(string, *ballastv1.State) {}, OnWeights: func(*ballastv1.Weights) {}, OnChecks: func(string, []string) {}, OnLeft: func(string) {},
+		OnState: func(string, *ballastv1.State) {}, OnWeights: func(string, *follow.Update) {}, OnChecks: func(string, []string) {}, OnLeft: func(string) {},
 		OnSources: func(string, *ballastv1.TunnelSources) {},
 	})
 	fleettest.Await(t, "the node has joined", func() bool { return len(joined.Connected()) == 1 && len(hub.Nodes()) == 1 })

@@ -353,18 +353,15 @@ func (h *Hub) take(p *peer, message *ballastv1.FromNode) error {
 			h.mutex.Lock()
 			p.sources = problemsOf(m.Load.Unavailable)
 			h.mutex.Unlock()
-			h.options.Reports.Load(p.identity, m.Load)
+			h.options.Reports.Load(p.identity, loadFromProto(m.Load))
 		}
 	case *ballastv1.FromNode_Traffic:
 		if p.identity.Role == role {
-			h.options.Reports.Traffic(p.identity.Name, m.Traffic)
+			h.options.Reports.Traffic(p.identity.Name, trafficFromProto(m.Traffic))
 		}
 	case *ballastv1.FromNode_Health:
 		if p.identity.Role == role {
-			for _, server := range m.Health.Servers {
-				server.Detail = legible(server.Detail)
-			}
-			h.options.Reports.Health(p.identity.Name, m.Health)
+			h.options.Reports.Health(p.identity.Name, healthFromProto(m.Health))
 		}
 	case *ballastv1.FromNode_Applied:
 		h.mutex.Lock()

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -104,8 +105,8 @@ type healthTold struct {
 	told chan string
 }
 
-func (h healthTold) Health(_ string, report *ballastv1.HealthReport) {
-	h.told <- report.Servers[0].Detail
+func (h healthTold) Health(_ string, servers []engine.ServerHealth) {
+	h.told <- servers[0].Detail
 }
 
 func TestALostNodeIsForgottenAndAConnectedOneIsNot(t *testing.T) {

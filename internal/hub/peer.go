@@ -144,7 +144,7 @@ func (h *Hub) next(p *peer) *frame {
 		known, waits := p.weights[name]
 		if w := h.weights[name]; waits && w != nil { // else the service has gone meanwhile
 			delete(p.weights, name)
-			return w.since(name, known)
+			return w.since(known)
 		}
 	}
 	p.queue = nil

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -42,9 +42,9 @@ func serveHub(t testing.TB, hub *Hub, config *tls.Config) (address string, stop 
 // ignored takes reports and forgets them.
 type ignored struct{}
 
-func (ignored) Traffic(string, *ballastv1.TrafficReport) {}
-func (ignored) Health(string, *ballastv1.HealthReport)   {}
-func (ignored) Load(pki.Identity, *ballastv1.LoadReport) {}
+func (ignored) Traffic(string, []engine.ServerTraffic) {}
+func (ignored) Health(string, []engine.ServerHealth)   {}
+func (ignored) Load(pki.Identity, *engine.Load)        {}
 func testHub(t testing.TB, change func(o *Options)) *Hub {
 	o := Options{Name: "c1", Version: "1.2.3", Reports: ignored{}, Log: fleettest.Log(t)}
 	if change != nil {

@@ -118,6 +118,8 @@ var layers = map[string][]string{
 	"store":    {"store", "model", "config", "wire"},
 	"linux":    {"linux", "plan", "wire", "algo", "model"},
 	"data":     {},
+	"engine":   {"linux", "machine", "pki", "algo", "model"},
+	"hub":      {"engine", "api", "machine", "pki", "model"},
 	"sim":      {"sim", "data", "machine", "plan", "wire", "algo", "model", "yamltree"},
 }
 

@@ -9,6 +9,8 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -87,16 +89,16 @@ func (lb *loadBalancer) state(ctx context.Context, state *ballastv1.State, send 
 	tracker.applied(lb.index, len(lb.services), lb.ids, time.Now())
 }
 
-func (lb *loadBalancer) weights(w *ballastv1.Weights) {
+func (lb *loadBalancer) weights(service string, update *follow.Update) {
 	c := lb.company
 	c.updates.Add(1)
-	c.weights.Add(int64(len(w.Ids)))
-	c.tracker.weighed(lb.index, w.Ids, time.Now())
+	c.weights.Add(int64(len(update.Weights)))
+	c.tracker.weighed(lb.index, update.Weights, time.Now())
 	if lb.maps == nil {
 		return
 	}
 	began := time.Now()
-	if err := lb.maps.reweigh(w); err != nil {
+	if err := lb.maps.reweigh(service, update); err != nil {
 		c.tracker.fail(err)
 	}
 	c.reweigh.add(microseconds(time.Since(began)))
@@ -178,7 +180,7 @@ func (t *tracker) written(services int, ids map[uint32]bool, now time.Time) {
 	})
 }
 
-func (t *tracker) weighed(lb int, ids []uint32, now time.Time) {
+func (t *tracker) weighed(lb int, weights []model.Share, now time.Time) {
 	t.mutex.Lock()
 	waits := t.id != 0 && !t.haveWeight[lb]
 	id := t.id
@@ -186,8 +188,8 @@ func (t *tracker) weighed(lb int, ids []uint32, now time.Time) {
 	if !waits {
 		return
 	}
-	for _, one := range ids {
-		if one == id {
+	for _, share := range weights {
+		if uint32(share.ID) == id {
 			t.note(func() { t.haveWeight[lb], t.at.weighed = true, now })
 			return
 		}

@@ -110,16 +110,16 @@ func (t *tables) update() (planned, written time.Duration, err error) {
 }
 
 // reweigh writes an update of weights.
-func (t *tables) reweigh(w *ballastv1.Weights) error {
-	soft := t.soft[w.Service]
+func (t *tables) reweigh(service string, update *follow.Update) error {
+	soft := t.soft[service]
 	if soft == nil {
 		soft = &follow.Weights{}
-		t.soft[w.Service] = soft
+		t.soft[service] = soft
 	}
-	if !soft.Take(w.Term, w.Version, w.Complete, w.Ids, w.Weights) {
+	if _, changed := soft.Merge(update); !changed {
 		return nil
 	}
-	changes, err := t.plan.Reweigh(w.Service, soft.Values)
+	changes, err := t.plan.Reweigh(service, soft.Values)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,8 @@ package follow
 import (
 	"maps"
 	"time"
+
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Implementation constants.
@@ -101,29 +103,34 @@ func (f *Follower) Yield() {
 	*f = Follower{Revision: f.Revision, yields: true}
 }
 
+// Update is news of the soft weights of one service. Later terms begin anew with versions.
+type Update struct {
+	Term, Version uint64
+	Complete      bool // it names all servers that have a weight, else those whose weight has changed
+	Weights       []model.Share
+}
+
 // Weights are the soft weights of one service. The zero value knows none.
 type Weights struct {
 	Term, Version uint64
 	Values        map[uint16]uint16 // server id -> weight; shared with nobody: replaced, never changed
 }
 
-// Take merges an update that is newer than what is known: of a later term, or of this term and a later version. Ids that an update
-// does not name keep their weight, or have none any more when it is complete. It reports whether anything changed. Updates that
-// were lost in between leave old weights behind until the next complete one (Spotlight V-D6).
-func (w *Weights) Take(term, version uint64, complete bool, ids, weights []uint32) (changed bool) {
-	if term < w.Term || term == w.Term && version <= w.Version || len(ids) != len(weights) {
-		return false
+// Merge takes an update that is newer than what is known: of a later term, or of this term and a later version. Ids that an update
+// does not name keep their weight, or have none any more when it is complete. It reports whether the update was newer, and whether
+// it changed anything. Updates that were lost in between leave old weights behind until the next complete one (Spotlight V-D6).
+func (w *Weights) Merge(u *Update) (newer, changed bool) {
+	if u.Term < w.Term || u.Term == w.Term && u.Version <= w.Version {
+		return false, false
 	}
 	values := map[uint16]uint16{}
-	if !complete {
+	if !u.Complete {
 		maps.Copy(values, w.Values)
 	}
-	for i, id := range ids {
-		if id <= 0xffff && weights[i] <= 0xffff {
-			values[uint16(id)] = uint16(weights[i])
-		}
+	for _, share := range u.Weights {
+		values[share.ID] = share.Weight
 	}
 	changed = w.Values == nil || !maps.Equal(values, w.Values)
-	w.Term, w.Version, w.Values = term, version, values
-	return changed
+	w.Term, w.Version, w.Values = u.Term, u.Version, values
+	return true, changed
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // controllers tell every change in order, coalesced at random, late at random, over streams that break at random; and the node refuses
@@ -173,24 +175,21 @@ func TestNodeGivesUpARevisionThatNobodyKnowsAnyMore(t *testing.T) {
 func TestOlderWeightsAreIgnoredAndLostOnesMendedByACompleteUpdate(t *testing.T) {
 	var w Weights
 	steps := []struct {
-		term, version uint64
-		complete      bool
-		ids, weights  []uint32
-		changed       bool
-		want          map[uint16]uint16
+		Update
+		newer, changed bool
+		want           map[uint16]uint16
 	}{
-		{1, 1, true, []uint32{1, 2}, []uint32{4, 3}, true, map[uint16]uint16{1: 4, 2: 3}},
-		{1, 2, false, []uint32{2}, []uint32{0}, true, map[uint16]uint16{1: 4, 2: 0}},
-		{1, 2, false, []uint32{2}, []uint32{9}, false, map[uint16]uint16{1: 4, 2: 0}},
-		{0, 9, true, nil, nil, false, map[uint16]uint16{1: 4, 2: 0}},
-		{1, 4, false, []uint32{1}, []uint32{4}, false, map[uint16]uint16{1: 4, 2: 0}},
-		{1, 5, true, []uint32{1, 3}, []uint32{1, 1}, true, map[uint16]uint16{1: 1, 3: 1}},
-		{2, 1, false, []uint32{1 << 20, 1}, []uint32{1, 2}, true, map[uint16]uint16{1: 2, 3: 1}},
-		{2, 2, false, []uint32{1}, nil, false, map[uint16]uint16{1: 2, 3: 1}},
+		{Update{1, 1, true, []model.Share{{ID: 1, Weight: 4}, {ID: 2, Weight: 3}}}, true, true, map[uint16]uint16{1: 4, 2: 3}},
+		{Update{1, 2, false, []model.Share{{ID: 2, Weight: 0}}}, true, true, map[uint16]uint16{1: 4, 2: 0}},
+		{Update{1, 2, false, []model.Share{{ID: 2, Weight: 9}}}, false, false, map[uint16]uint16{1: 4, 2: 0}},
+		{Update{0, 9, true, nil}, false, false, map[uint16]uint16{1: 4, 2: 0}},
+		{Update{1, 4, false, []model.Share{{ID: 1, Weight: 4}}}, true, false, map[uint16]uint16{1: 4, 2: 0}},
+		{Update{1, 5, true, []model.Share{{ID: 1, Weight: 1}, {ID: 3, Weight: 1}}}, true, true, map[uint16]uint16{1: 1, 3: 1}},
+		{Update{2, 1, false, []model.Share{{ID: 1, Weight: 2}}}, true, true, map[uint16]uint16{1: 2, 3: 1}},
 	}
 	for i, s := range steps {
-		if changed := w.Take(s.term, s.version, s.complete, s.ids, s.weights); changed != s.changed || !maps.Equal(w.Values, s.want) {
-			t.Fatalf("step %d: changed %v, have %v; want %v, %v", i, changed, w.Values, s.changed, s.want)
+		if newer, changed := w.Merge(&s.Update); newer != s.newer || changed != s.changed || !maps.Equal(w.Values, s.want) {
+			t.Fatalf("step %d: newer %v, changed %v, have %v; want %v, %v, %v", i, newer, changed, w.Values, s.newer, s.changed, s.want)
 		}
 	}
 }

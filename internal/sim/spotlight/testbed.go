@@ -177,14 +177,14 @@ func (b *testbed) weigh(now int64) {
 
 // hear has a load balancer get the weights that are not lost.
 func (b *testbed) hear(lb int, version uint64, shares []model.Share, loss float64) {
-	var ids, weights []uint32
+	update := &follow.Update{Term: 1, Version: version}
 	for _, share := range shares {
 		if b.lost.Float64() >= loss {
-			ids, weights = append(ids, uint32(share.ID)), append(weights, uint32(share.Weight))
+			update.Weights = append(update.Weights, share)
 		}
 	}
 	known := &b.weights[lb]
-	known.Take(1, version, false, ids, weights)
+	known.Merge(update)
 	current := alike(hosts)
 	for i := range current {
 		current[i].Weight = known.Values[current[i].ID]

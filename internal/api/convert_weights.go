@@ -1,0 +1,32 @@
+// Conversion of weights.
+package api
+
+import (
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// WeightsToProto returns an update as nodes are sent it.
+func WeightsToProto(service string, u *follow.Update) *ballastv1.Weights {
+	w := &ballastv1.Weights{Service: service, Term: u.Term, Version: u.Version, Complete: u.Complete,
+		Ids: make([]uint32, len(u.Weights)), Weights: make([]uint32, len(u.Weights))}
+	for i, share := range u.Weights {
+		w.Ids[i], w.Weights[i] = uint32(share.ID), uint32(share.Weight)
+	}
+	return w
+}
+
+// WeightsFromProto leaves out what no server can have; nil: it makes no sense at all.
+func WeightsFromProto(w *ballastv1.Weights) *follow.Update {
+	if len(w.Ids) != len(w.Weights) {
+		return nil
+	}
+	u := &follow.Update{Term: w.Term, Version: w.Version, Complete: w.Complete, Weights: make([]model.Share, 0, len(w.Ids))}
+	for i, id := range w.Ids {
+		if id <= 0xffff && w.Weights[i] <= 0xffff {
+			u.Weights = append(u.Weights, model.Share{ID: uint16(id), Weight: uint16(w.Weights[i])})
+		}
+	}
+	return u
+}

@@ -1,0 +1,144 @@
+// What nodes report, and what is known of servers.
+package engine
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/machine/balance"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// ServerTraffic is what a load balancer saw of a server since it started.
+type ServerTraffic struct {
+	Service string
+	ID      uint16
+	balance.Seen
+}
+
+// ServerHealth is what a load balancer found out by checks of a server.
+type ServerHealth struct {
+	Service string
+	ID      uint16
+	Healthy bool
+	Detail  string // why not
+}
+
+// Load is what an agent measured.
+type Load struct {
+	HasCPU      bool
+	CPUPermille uint16
+	CPUs        float64
+	Queues      map[string]Queue // by service
+}
+
+// Queue is what an agent measured of one service.
+type Queue struct {
+	Connections, AcceptQueue uint32
+	Mean                     float64 // of both, since the report before
+}
+
+// ServerStatus is what is known of a server.
+type ServerStatus struct {
+	Service string
+	Server  model.Server
+	Removed bool
+	balance.Status
+	Health, HealthDetail string
+	Agent                string // "connected" or "none"; empty: it needs none, or it is not known (MarkAgents)
+}
+
+// Traffic takes what a load balancer saw.
+func (e *Engine) Traffic(lb string, servers []ServerTraffic) {
+	now := time.Now()
+	for i := 0; i < len(servers); {
+		name := servers[i].Service
+		end := i + 1
+		for end < len(servers) && servers[end].Service == name {
+			end++
+		}
+		if a := e.account(name); a != nil {
+			a.seen(now, lb, servers[i:end])
+		}
+		i = end
+	}
+}
+
+// Health takes what a load balancer found out by checks.
+func (e *Engine) Health(lb string, servers []ServerHealth) {
+	now := time.Now()
+	for i := range servers {
+		if a := e.account(servers[i].Service); a != nil && a.checked(now, lb, &servers[i]) {
+			e.mutex.Lock()
+			if e.accounts[a.name] == a {
+				e.urgent[a] = true
+			}
+			e.mutex.Unlock()
+		}
+	}
+	e.wakeUp()
+}
+
+// Load takes what an agent measured. It speaks for the servers that have the name or an address of its certificate, and no other.
+func (e *Engine) Load(agent pki.Identity, load *Load) {
+	now := time.Now()
+	for _, server := range e.serversOf(&agent) {
+		told := balance.Told{HasCPU: load.HasCPU, CPUPermille: load.CPUPermille, CPUs: load.CPUs}
+		if queue, ok := load.Queues[server.account.name]; ok {
+			told.HasQueue, told.Connections, told.AcceptQueue, told.MeanQueue = true, queue.Connections, queue.AcceptQueue, queue.Mean
+		}
+		server.account.toldLoad(now, server.id, told)
+	}
+}
+
+// Servers tells what is known of the servers of a service, or of all services if it is empty, by service. The second tier is none of these.
+func (e *Engine) Servers(service string) (servers []ServerStatus) {
+	e.mutex.RLock()
+	var accounts []*account
+	for name, a := range e.accounts {
+		if service == name || service == "" && name != model.SecondTierName {
+			accounts = append(accounts, a)
+		}
+	}
+	e.mutex.RUnlock()
+	slices.SortFunc(accounts, func(a, b *account) int { return cmp.Compare(a.name, b.name) })
+	now := time.Now()
+	for _, a := range accounts {
+		servers = append(servers, a.status(now)...)
+	}
+	return servers
+}
+
+// Activity counts the reports that showed new packets for a server, removed ones included: as long as it grows somebody speaks to it.
+func (e *Engine) Activity(service string, id uint16) uint64 {
+	a := e.account(service)
+	if a == nil {
+		return 0
+	}
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	return a.activity[id]
+}
+
+// MarkAgents says of servers that need an agent whether one that speaks for them is connected.
+func (e *Engine) MarkAgents(servers []ServerStatus, agents []pki.Identity) {
+	connected := map[entry]bool{}
+	for i := range agents {
+		for _, server := range e.serversOf(&agents[i]) {
+			connected[server] = true
+		}
+	}
+	for i := range servers {
+		s := &servers[i]
+		a := e.account(s.Service)
+		switch {
+		case a == nil || !a.needsAgents():
+		case connected[entry{a, s.Server.ID}]:
+			s.Agent = "connected"
+		default:
+			s.Agent = "none"
+		}
+	}
+}

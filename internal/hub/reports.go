@@ -1,0 +1,57 @@
+// What nodes report, and what is known of servers, to and from the form of the streams.
+package hub
+
+import (
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/engine"
+	"github.com/ballast-lb/ballast/internal/machine/balance"
+)
+
+// idMax bounds the ids of servers: reports of others are of nobody.
+const idMax = 1<<16 - 1
+
+func trafficFromProto(report *ballastv1.TrafficReport) []engine.ServerTraffic {
+	servers := make([]engine.ServerTraffic, 0, len(report.Servers))
+	for _, s := range report.Servers {
+		if s.Id <= idMax {
+			servers = append(servers, engine.ServerTraffic{Service: s.Service, ID: uint16(s.Id),
+				Seen: balance.Seen{Connections: s.Connections, Closed: s.Closed, Packets: s.Packets, Open: s.Open}})
+		}
+	}
+	return servers
+}
+
+func healthFromProto(report *ballastv1.HealthReport) []engine.ServerHealth {
+	servers := make([]engine.ServerHealth, 0, len(report.Servers))
+	for _, s := range report.Servers {
+		if s.Id <= idMax {
+			servers = append(servers, engine.ServerHealth{Service: s.Service, ID: uint16(s.Id), Healthy: s.Healthy, Detail: legible(s.Detail)})
+		}
+	}
+	return servers
+}
+
+func loadFromProto(report *ballastv1.LoadReport) *engine.Load {
+	load := &engine.Load{Queues: make(map[string]engine.Queue, len(report.Services))}
+	if report.CpuPermille != nil {
+		load.HasCPU, load.CPUPermille, load.CPUs = true, uint16(min(*report.CpuPermille, 1000)), float64(report.Cpus)
+	}
+	for _, s := range report.Services {
+		load.Queues[s.Service] = engine.Queue{Connections: s.Connections, AcceptQueue: s.AcceptQueue, Mean: float64(s.MeanQueue)}
+	}
+	return load
+}
+
+// ServersToProto returns what an engine knows of servers in the form that clients of the fleet API are told it.
+func ServersToProto(servers []engine.ServerStatus) (list []*ballastv1.ServerStatus) {
+	for i := range servers {
+		s := &servers[i]
+		list = append(list, &ballastv1.ServerStatus{
+			Service: s.Service, Server: api.ServerToProto(&s.Server), Removed: s.Removed, Health: s.Health, HealthDetail: s.HealthDetail,
+			LoadSource: s.Source, Load: s.Load, Available: s.Available, Weight: uint32(s.Weight), Connections: s.Connections,
+			ConnectionsExact: s.Exact, Agent: s.Agent,
+		})
+	}
+	return list
+}

@@ -1,5 +1,5 @@
-// Package api is how the processes of Ballast are asked and told things on one machine: HTTP and JSON over a unix
-// socket. Daemons serve it, ctl and the lab are its clients.
+// Package api is what the processes of Ballast say to each other: HTTP and JSON over a unix socket of a daemon; the fleet service, which
+// reads and changes the desired state; and the conversions between messages (ballastv1) and the model.
 package api
 
 import (

@@ -6,16 +6,16 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 // fleetNode is a load balancer or an agent, as far as controllers see it.
 type fleetNode struct {
-	joined *api.Joined
+	joined *nodeclient.Joined
 	stop   func()
 
 	mutex    sync.Mutex
@@ -40,7 +40,7 @@ func joinAll(t testing.TB, credentials *pki.Credentials, controllers ...*running
 func joinAt(t testing.TB, credentials *pki.Credentials, dial func(context.Context, string, string) (net.Conn, error), addresses ...string) *fleetNode {
 	n := &fleetNode{states: map[string]*ballastv1.ServiceState{}, weights: map[string]*follow.Weights{}, from: map[string]uint64{}, checks: map[string][]string{}, sources: map[string]*ballastv1.TunnelSources{}}
 	ctx, cancel := context.WithCancel(context.Background())
-	n.joined = api.Join(ctx, api.JoinOptions{
+	n.joined = nodeclient.Join(ctx, nodeclient.Options{
 		Controllers: addresses, TLS: credentials.Client(), Dial: dial, Log: fleettest.Log(t).With("node", credentials.Identity().Name),
 		Hello: func() *ballastv1.Hello {
 			hello := fleettest.Hello(credentials)

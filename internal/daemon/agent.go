@@ -25,6 +25,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/machine/sources"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -83,7 +84,7 @@ type Agent struct {
 	follower follow.Follower
 	sources  sources.Sources // by controllers
 	remote   node.Node       // as controllers say; see LB
-	joined   *api.Joined
+	joined   *nodeclient.Joined
 	// credentials are with Controllers.
 	credentials *pki.Credentials
 }

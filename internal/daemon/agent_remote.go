@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -69,7 +70,7 @@ func (a *Agent) runRemote(ctx context.Context, running *sync.WaitGroup) {
 	if a.options.Config != "" { // a load balancer may take load reports, but not say what this server is
 		others = append(others, pki.LB)
 	}
-	options := api.JoinOptions{
+	options := nodeclient.Options{
 		Controllers: a.options.Controllers, TLS: a.credentials.Client(others...), Log: a.log,
 		Hello:     func() *ballastv1.Hello { return a.hello(a.credentials.Identity().Name) },
 		OnState:   a.toldState,
@@ -84,7 +85,7 @@ func (a *Agent) runRemote(ctx context.Context, running *sync.WaitGroup) {
 		},
 	}
 	a.mu.Lock()
-	a.joined = api.Join(ctx, options)
+	a.joined = nodeclient.Join(ctx, options)
 	a.mu.Unlock()
 	running.Go(a.joined.Wait)
 	running.Go(func() { tellCondition(ctx, a.joined.Send, a.condition) })

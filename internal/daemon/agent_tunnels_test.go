@@ -21,6 +21,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -114,7 +115,7 @@ func (h *host) joins(controller string, role pki.Role, name string, told func(*b
 	credentials, err := pki.Load(filepath.Join(h.dir, "tls"), name, role)
 	require(h.t, err)
 	ctx, cancel := context.WithCancel(h.t.Context())
-	joined := api.Join(ctx, api.JoinOptions{
+	joined := nodeclient.Join(ctx, nodeclient.Options{
 		Controllers: []string{controller}, TLS: credentials.Client(), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Hello: func() *ballastv1.Hello {
 			return &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(role), Name: name, Addresses: addresses}

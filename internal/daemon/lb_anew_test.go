@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/nodeclient"
 )
 
 func TestWeightsOfControllersWhoseStoreBeganAnewAreTaken(t *testing.T) {
@@ -17,7 +17,7 @@ func TestWeightsOfControllersWhoseStoreBeganAnewAreTaken(t *testing.T) {
 	known.Merge(&follow.Update{Term: 500, Version: 9, Complete: true, Weights: []model.Share{{ID: 1, Weight: 4}}})
 	lb := &LB{
 		log: slog.New(slog.NewTextHandler(io.Discard, nil)), weights: map[string]*follow.Weights{"web": known},
-		remote: &remote{joined: api.Join(t.Context(), api.JoinOptions{})},
+		remote: &remote{joined: nodeclient.Join(t.Context(), nodeclient.Options{})},
 	}
 	lb.remote.follower.Take(100)
 	older := func() bool { return lb.remote.follower.Offer("c1", 7, true) }
@@ -39,7 +39,7 @@ func TestWeightsOfControllersWhoseStoreBeganAnewAreTaken(t *testing.T) {
 func TestAnEmptiedStoreEndsNoFleet(t *testing.T) {
 	lb := &LB{
 		log:    slog.New(slog.NewTextHandler(io.Discard, nil)),
-		remote: &remote{joined: api.Join(t.Context(), api.JoinOptions{})},
+		remote: &remote{joined: nodeclient.Join(t.Context(), nodeclient.Options{})},
 	}
 	lb.remote.follower.Take(100)
 	lb.toldState("c1", &ballastv1.State{Revision: 2, Complete: true})

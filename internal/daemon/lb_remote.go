@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -24,14 +25,14 @@ import (
 type remote struct {
 	follower follow.Follower
 	checks   map[string][]string // controller -> services that it wants checked
-	joined   *api.Joined
+	joined   *nodeclient.Joined
 }
 
 // followControllers begins a stream to each controller, until ctx ends.
 func (lb *LB) followControllers(ctx context.Context) {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
-	lb.remote.joined = api.Join(ctx, api.JoinOptions{
+	lb.remote.joined = nodeclient.Join(ctx, nodeclient.Options{
 		Controllers: lb.options.Controllers, TLS: lb.credentials.Client(), Log: lb.log,
 		Hello: func() *ballastv1.Hello {
 			return &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(pki.LB), Name: lb.name, Version: lb.options.Version, Addresses: lb.sources(), Revision: lb.revision()}

@@ -9,6 +9,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -27,8 +28,8 @@ func TestAStreamThatNothingIsToldOnLives(t *testing.T) {
 
 func TestANodeThatStopsLeavesAtOnceThoughNothingIsToldOrReported(t *testing.T) {
 	const (
-		atOnce   = silenceMax // it is found out before anybody is asked for a sign of life
-		attempts = 5          // a busy machine is late now and then
+		atOnce   = api.StreamSilence // it is found out before anybody is asked for a sign of life
+		attempts = 5                 // a busy machine is late now and then
 	)
 	for attempt := 1; ; attempt++ {
 		took := leaves(t)
@@ -47,7 +48,7 @@ func leaves(t *testing.T) time.Duration {
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
 	credentials := ca.Issue(pki.LB, "lb1")
 	ctx, cancel := context.WithCancel(t.Context())
-	joined := api.Join(ctx, api.JoinOptions{
+	joined := nodeclient.Join(ctx, nodeclient.Options{
 		Controllers: []string{address}, TLS: credentials.Client(), Hello: func() *ballastv1.Hello { return fleettest.Hello(credentials) }, Log: fleettest.Log(t),
 		OnState: func(string, *ballastv1.State) {}, OnWeights: func(string, *follow.Update) {}, OnChecks: func(string, []string) {}, OnLeft: func(string) {},
 		OnSources: func(string, *ballastv1.TunnelSources) {},

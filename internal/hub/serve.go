@@ -9,15 +9,8 @@ import (
 	"log"
 	"net"
 	"net/http"
-	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
-)
-
-// Implementation constants of a controller's connections.
-const (
-	silenceMax = 2 * time.Second // of a node, until it is asked for a sign of life
-	deadAfter  = 8 * time.Second // of silence after that. Nodes that were only busy would all join anew, and keep everybody busy
 )
 
 // Serve answers nodes and ctl until ctx ends, and closes the listener. Streams end with ctx.
@@ -26,7 +19,7 @@ func Serve(ctx context.Context, listener net.Listener, config *tls.Config, handl
 	config.NextProtos = []string{"h2", "http/1.1"}
 	server := &http.Server{
 		Handler: handler, TLSConfig: config, ReadHeaderTimeout: api.HeaderTimeout, IdleTimeout: api.IdleTimeout, Protocols: new(http.Protocols),
-		HTTP2:       &http.HTTP2Config{SendPingTimeout: silenceMax, PingTimeout: deadAfter, WriteByteTimeout: silenceMax + deadAfter},
+		HTTP2:       api.StreamHTTP2(),
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ErrorLog:    quietLog(),
 	}

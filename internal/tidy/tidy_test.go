@@ -108,19 +108,20 @@ func isTest(name string) bool {
 
 // layers are folders of internal whose code outside tests may import of ours only what is listed ("" = nothing).
 var layers = map[string][]string{
-	"model":    {},
-	"algo":     {"algo", "model"},
-	"wire":     {"model"},
-	"plan":     {"algo", "model", "wire"},
-	"machine":  {"plan", "wire", "algo", "model"},
-	"yamltree": {},
-	"config":   {"algo", "model", "yamltree"},
-	"store":    {"store", "model", "config", "wire"},
-	"linux":    {"linux", "plan", "wire", "algo", "model"},
-	"data":     {},
-	"engine":   {"linux", "machine", "pki", "algo", "model"},
-	"hub":      {"engine", "api", "machine", "pki", "model"},
-	"sim":      {"sim", "data", "machine", "plan", "wire", "algo", "model", "yamltree"},
+	"model":      {},
+	"algo":       {"algo", "model"},
+	"wire":       {"model"},
+	"plan":       {"algo", "model", "wire"},
+	"machine":    {"plan", "wire", "algo", "model"},
+	"yamltree":   {},
+	"config":     {"algo", "model", "yamltree"},
+	"store":      {"store", "model", "config", "wire"},
+	"linux":      {"linux", "plan", "wire", "algo", "model"},
+	"data":       {},
+	"engine":     {"linux", "machine", "pki", "algo", "model"},
+	"hub":        {"engine", "api", "machine", "pki", "model"},
+	"nodeclient": {"api", "machine", "model"},
+	"sim":        {"sim", "data", "machine", "plan", "wire", "algo", "model", "yamltree"},
 }
 
 // pure folders do no input or output and do not know the time.

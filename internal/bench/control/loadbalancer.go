@@ -7,10 +7,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -18,7 +18,7 @@ import (
 type loadBalancer struct {
 	company *company
 	index   int
-	joined  *api.Joined
+	joined  *nodeclient.Joined
 	maps    *tables // nil: it has none
 
 	// Callbacks of one controller come one at a time.
@@ -36,7 +36,7 @@ func (c *company) startLB(ctx context.Context, i int) error {
 		lb.maps = c.maps
 	}
 	send := make(chan *ballastv1.FromNode, 1) // the callbacks may come before Join returns
-	lb.joined = api.Join(ctx, api.JoinOptions{
+	lb.joined = nodeclient.Join(ctx, nodeclient.Options{
 		Controllers: []string{c.fleet.Controller}, TLS: credentials.Client(), Hello: hello, Log: c.log, Dial: dial(&c.lbTraffic),
 		OnState:   func(_ string, state *ballastv1.State) { lb.state(ctx, state, send) },
 		OnWeights: lb.weights, OnChecks: func(string, []string) {}, OnSources: func(string, *ballastv1.TunnelSources) {},

@@ -13,9 +13,10 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -98,7 +99,7 @@ func TestARelayLosesTheShareOfWeightsAndNothingElse(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			states, weights := 0, 0
-			joined := api.Join(ctx, api.JoinOptions{
+			joined := nodeclient.Join(ctx, nodeclient.Options{
 				Controllers: []string{address}, TLS: node.Client(), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 				Hello: func() *ballastv1.Hello { return &ballastv1.Hello{Name: "lb1"} },
 				OnState: func(string, *ballastv1.State) {
@@ -106,7 +107,7 @@ func TestARelayLosesTheShareOfWeightsAndNothingElse(t *testing.T) {
 						cancel()
 					}
 				},
-				OnWeights: func(*ballastv1.Weights) { weights++ }, OnLeft: func(string) {},
+				OnWeights: func(string, *follow.Update) { weights++ }, OnLeft: func(string) {},
 			})
 			joined.Wait()
 			if states != 2 || weights < one.least || weights > one.most {

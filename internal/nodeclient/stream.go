@@ -1,4 +1,5 @@
-package api
+// Package nodeclient is the nodes' side of the control plane: streams to controllers.
+package nodeclient
 
 import (
 	"context"
@@ -16,27 +17,24 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 )
 
-// ControlProtocol is the version of the control protocol that this program speaks.
-const ControlProtocol = 1
-
 // Implementation constants of a node's streams.
 const (
-	silenceMax     = 2 * time.Second // of a controller, until it is asked for a sign of life
-	deadAfter      = 8 * time.Second // of silence after that: a busy controller is not dead, and meanwhile the others are heard
+	dialTimeout    = 2 * time.Second // not as long as lost SYNs take: the way may come back any time
 	rejoinMin      = 100 * time.Millisecond
 	rejoinMax      = 2 * time.Second
 	outboxMessages = 16      // reports that wait for a controller that does not read; the oldest are dropped
 	stateBytesMax  = 1 << 28 // of one message from a controller
 )
 
-// JoinOptions say whom a node joins and what it does with what it is told. The callbacks of one controller come in order; those of
+// Options say whom a node joins and what it does with what it is told. The callbacks of one controller come in order; those of
 // several come at the same time.
-type JoinOptions struct {
+type Options struct {
 	Controllers []string    // host:port of every controller
 	TLS         *tls.Config // of the node; nil: without TLS, for tests
 	Hello       func() *ballastv1.Hello
@@ -52,7 +50,7 @@ type JoinOptions struct {
 
 // Joined keeps one stream to each controller until its context ends. It is safe for concurrent use.
 type Joined struct {
-	options JoinOptions
+	options Options
 	running sync.WaitGroup
 
 	mutex   sync.Mutex
@@ -60,7 +58,7 @@ type Joined struct {
 }
 
 // Join starts joining all controllers, and joins them again whenever their streams end.
-func Join(ctx context.Context, o JoinOptions) *Joined {
+func Join(ctx context.Context, o Options) *Joined {
 	j := &Joined{options: o, streams: map[string]*outbox{}}
 	for _, controller := range o.Controllers {
 		j.running.Go(func() { j.keep(ctx, controller) })
@@ -135,9 +133,9 @@ func (j *Joined) keep(ctx context.Context, controller string) {
 
 func nodeTransport(config *tls.Config) *http.Transport {
 	transport := &http.Transport{
-		TLSClientConfig: config.Clone(), TLSHandshakeTimeout: deadAfter, Protocols: new(http.Protocols),
-		HTTP2:       &http.HTTP2Config{SendPingTimeout: silenceMax, PingTimeout: deadAfter, WriteByteTimeout: silenceMax + deadAfter},
-		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, // not as long as lost SYNs take: the way may come back any time
+		TLSClientConfig: config.Clone(), TLSHandshakeTimeout: api.StreamDead, Protocols: new(http.Protocols),
+		HTTP2:       api.StreamHTTP2(),
+		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
 	}
 	transport.Protocols.SetHTTP2(config != nil)
 	transport.Protocols.SetUnencryptedHTTP2(config == nil)
@@ -208,7 +206,7 @@ func (j *Joined) receive(controller string, stream *connect.BidiStreamForClientS
 		case *ballastv1.ToNode_State:
 			j.options.OnState(controller, m.State)
 		case *ballastv1.ToNode_Weights:
-			if update := WeightsFromProto(m.Weights); update != nil {
+			if update := api.WeightsFromProto(m.Weights); update != nil {
 				j.options.OnWeights(m.Weights.Service, update)
 			}
 		case *ballastv1.ToNode_Checks:

@@ -36,7 +36,7 @@ func TestAVIPIsNoAddressOfTheFleetItself(t *testing.T) {
 		return err
 	}
 	for vip, owner := range map[string]string{"203.0.113.1": "controller c1", "2001:db8::2": "controller c2", "127.0.0.1": "load balancer lb1"} {
-		if err := put(vip); connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "services[1].vip: "+vip+" is the address of "+owner) {
+		if err := put(vip); connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "services.other.vip: "+vip+" is the address of "+owner) {
 			t.Errorf("%s: %v, want a refusal", vip, err)
 		}
 	}

@@ -378,6 +378,9 @@ func (a *Agent) lookAtDevices(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.attachments.look(now)
+	if a.unattached != "" && a.told {
+		a.attachLate()
+	}
 }
 
 // networkChanged applies the file again when other server entries may be this host now.
@@ -398,10 +401,7 @@ func (a *Agent) networkChanged() {
 		err = a.apply(a.applied)
 		a.file.Error = refused
 	}
-	a.unattached = ""
-	if err := a.attach(); err != nil {
-		a.unattached = err.Error()
-	}
+	a.attachLate()
 	if err := errors.Join(err, a.follow(local)); err != nil {
 		a.log.Error("services, addresses and next hops not updated", "error", err)
 	}

@@ -25,7 +25,7 @@ func (a *Agent) Reload(force bool) error {
 	if err == nil {
 		err = a.apply(file)
 	}
-	if err == nil && a.waiting {
+	if err == nil && !a.told {
 		a.attachLate()
 	}
 	noteFile(&a.file, refused, err, a.log)

@@ -51,11 +51,13 @@ func (a *Agent) firstFile() (*config.File, error) {
 	return a.fileOfState("the last state"), nil
 }
 
-// fileOfState makes a configuration of what controllers say. Removed servers still take part: their connections have not ended.
+// fileOfState makes a configuration of what controllers say. Removed servers still take part: their connections have not ended. One at the
+// address of a server that is there, by another id, does not: its packets come to this host anyway, and get the id of today.
 func (a *Agent) fileOfState(path string) *config.File {
 	fleet := a.remote.Running.Clone()
 	for _, r := range a.remote.Removed {
-		if s := fleet.Service(r.Service); s != nil {
+		here := func(s model.Server) bool { return s.Address == r.Server.Address }
+		if s := fleet.Service(r.Service); s != nil && !slices.ContainsFunc(s.Servers, here) {
 			server := r.Server
 			server.State = model.StateDraining
 			s.Servers = append(s.Servers, server)
@@ -144,17 +146,22 @@ func (a *Agent) toldState(controller string, state *ballastv1.State) {
 	a.attachLate()
 }
 
-// attachLate attaches what may have had to wait until it was known what this host serves. Callers hold mu.
+// attachLate attaches what may have had to wait until it was known what this host serves. Where it fails it wants to be called again.
+// Callers hold mu.
 func (a *Agent) attachLate() {
-	waited := a.waiting
-	a.told, a.waiting = true, false
+	a.told = true
 	err := a.attach()
-	if err == nil && waited {
+	if err == nil && a.waiting {
 		err = a.path.Attached()
 	}
-	if err != nil {
+	if err == nil {
+		a.waiting, a.unattached = false, ""
+		return
+	}
+	if a.unattached != err.Error() {
 		a.log.Error("devices not attached", "error", err)
 	}
+	a.unattached = err.Error()
 }
 
 // keepState saves what controllers say; what cannot be saved is tried again every second. Callers hold mu.

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/await"
+	"github.com/ballast-lb/ballast/internal/daemon"
 )
 
 const reloadByForce = "/v1/config/reload?" + api.Force + "=true"
@@ -45,9 +47,28 @@ func TestALoadBalancerTakesAFileThatBreaksConnectionsByForceAlone(t *testing.T) 
 			t.Error(err)
 		}
 	}
-	if log := h.output.String(); !strings.Contains(log, "read by force") || strings.Count(log, "the configuration is in order again") != 4 {
-		t.Errorf("the log says: %s", log)
+	await.True(t, "the log", func() bool {
+		log := h.output.String()
+		return strings.Contains(log, "read by force") && strings.Count(log, "the configuration is in order again") == 4
+	})
+}
+
+// The state of a load balancer that was off for long may be older than what all others forward by.
+func TestALoadBalancerWhoseFileIsRefusedAfterARebootIsNotReady(t *testing.T) {
+	h := newLBHost(t)
+	h.awaitAfterStart()
+	h.kill()
+	require(t, h.space.Do(func() error { return daemon.Detach(h.runDir(), "test") }))
+	sum := h.write(strings.Replace(fmt.Sprintf(lbFile, ""), "00112233", "ffffffff", 1))
+	h.start()
+	h.await("what keeps it from being ready", func(s api.LBStatus) bool {
+		return !s.Ready && s.Config.Error != "" && strings.Contains(strings.Join(s.Problems, "\n"), "of before the last reboot")
+	})
+	if _, err := h.post(reloadByForce, nil); err != nil {
+		t.Error(err)
 	}
+	h.awaitFile(sum)
+	h.await("ready", func(s api.LBStatus) bool { return s.Ready })
 }
 
 // What living connections carry is in the maps, which outlive the agent.

@@ -77,6 +77,7 @@ type LB struct {
 	waiting     bool
 	devices     []*net.Interface // that are not attached to yet, for that reason
 	unattached  string           // why they are not although there is a state
+	stale       bool             // the state is of before a reboot, and the file that would replace it is refused
 	unsaved     string           // why the state file is not that of now, empty: it is
 	accepts     netip.Addr       // where the first tier sends to
 	connections connectionTables
@@ -232,7 +233,7 @@ func (lb *LB) start(devices []*net.Interface) error {
 	}
 	var breaks *node.Breaks
 	if errors.As(err, &breaks) { // what connections live by goes on, and somebody can be asked for the rest
-		lb.file.Path = o.Config
+		lb.file.Path, lb.stale = o.Config, !lb.path.Adopted()
 		noteFile(&lb.file, "", err, lb.log)
 	}
 	if file == nil || breaks != nil { // as it was last wanted, until there is more

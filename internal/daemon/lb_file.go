@@ -60,7 +60,7 @@ func (lb *LB) edit(file *config.File, force bool) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", file.Path, err)
 	}
-	lb.file = api.Config{Path: file.Path, SHA256: file.SHA256}
+	lb.file, lb.stale = api.Config{Path: file.Path, SHA256: file.SHA256}, false
 	lb.logChanges("file", changes)
 	return nil
 }

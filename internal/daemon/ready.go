@@ -29,6 +29,9 @@ func (lb *LB) obstacles() (found []string) {
 	default:
 		found = append(found, "there is no service to forward for")
 	}
+	if lb.stale {
+		found = append(found, "the file is refused, and what is forwarded by is of before the last reboot: look whether it is still right")
+	}
 	if lb.cutOff {
 		found = append(found, "the tables are behind the desired state: a change was carried out only in part")
 	}

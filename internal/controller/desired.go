@@ -109,33 +109,29 @@ func (d *Desired) load(documents []store.Document, revision uint64) error {
 	if restored {
 		d.log.Error(storeRestored, "revision", revision, "before", before.revision)
 	}
-	d.mutex.Lock()
-	d.whole = d.shown != 0
-	d.mutex.Unlock()
-	d.become(next, true)
-	d.mutex.Lock()
-	d.restored = d.restored || restored
-	d.mutex.Unlock()
+	d.become(next, true, func() {
+		d.whole = d.shown != 0
+		d.restored = d.restored || restored
+	})
 	return nil
 }
 
 func (d *Desired) apply(batch store.Batch) error {
-	next := d.now().clone()
+	before := d.now()
+	next := before.clone()
 	next.revision = batch.Revision
-	d.noteSkipped(next, batch.Documents)
 	for _, document := range batch.Documents {
 		if err := next.take(document, batch.Revision); err != nil {
 			return err
 		}
 	}
-	d.become(next, slices.ContainsFunc(batch.Documents, func(document store.Document) bool { return ofFleet(document.Key) }))
+	fleet := slices.ContainsFunc(batch.Documents, func(document store.Document) bool { return ofFleet(document.Key) })
+	d.become(next, fleet, func() { d.noteSkipped(before, batch.Documents) })
 	return nil
 }
 
-// noteSkipped takes note of what documents are about to take the place of that no view has shown.
+// noteSkipped takes note of what documents take the place of that no view has shown. Callers hold the lock.
 func (d *Desired) noteSkipped(before *snapshot, documents []store.Document) {
-	d.mutex.Lock()
-	defer d.mutex.Unlock()
 	if d.shown == 0 {
 		return
 	}
@@ -160,7 +156,9 @@ func (d *Desired) show(revision uint64) (skipped []string, whole bool) {
 
 // become takes note of what the store has. Nodes are told only what makes sense as a whole: a fleet that contradicts itself, as an older
 // version or a hand may have written it, is none that they could take.
-func (d *Desired) become(next *snapshot, fleet bool) {
+//
+// note takes note, under the lock, of what nodes have to be told besides: no view may come in between.
+func (d *Desired) become(next *snapshot, fleet bool, note func()) {
 	d.mutex.Lock()
 	broken := d.broken
 	d.mutex.Unlock()
@@ -180,6 +178,7 @@ func (d *Desired) become(next *snapshot, fleet bool) {
 		d.log.Error("the fleet in the store contradicts itself: nodes are told nothing new until it is changed", "revision", next.revision, "error", broken)
 	}
 	d.restored = d.restored && next.own[historyKey] == d.current.own[historyKey]
+	note()
 	d.current, d.broken = next, broken
 	close(d.changed)
 	d.changed = make(chan struct{})

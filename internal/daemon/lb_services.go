@@ -126,5 +126,6 @@ func (d desired) KeyNodes() *rotation.Nodes {
 	}
 	return &rotation.Nodes{Blind: "a load balancer that runs by a file sees no other node: look that all load balancers and agents write the new epoch, and that " +
 		"no agent counts connections of the old one (`ballast ctl status` on each); see \"Rotating keys\" in docs/operate.md",
-		BlindUnused: "it is not in use yet: `ballast ctl key use`, or `current` in the files, is next, once all load balancers and agents have the key"}
+		BlindUnused: "it is newer than the one in use: `ballast ctl key use`, or `current` in the files, is next, once all load balancers and agents have the key; " +
+			"if it was in use before, look that no agent counts connections of it (`ballast ctl status` on each)"}
 }

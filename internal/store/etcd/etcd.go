@@ -113,6 +113,9 @@ func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc)
 
 // call asks etcd, again if it does not answer in time, until the deadline. What is asked may have been done before.
 func (s *Store) call(ctx context.Context, timeout time.Duration, do func(ctx context.Context) error) error {
+	if s.ctx.Err() == nil && ctx.Err() != nil { // an etcd in this process may answer all the same
+		return ctx.Err()
+	}
 	bound, cancel := s.bound(ctx)
 	defer cancel()
 	timed, cancelTimed := context.WithTimeout(bound, timeout)

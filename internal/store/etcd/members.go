@@ -3,6 +3,7 @@ package etcd
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,6 +22,12 @@ const (
 	leaveTimeout = time.Second
 )
 
+// entry is a member as etcd has it.
+type entry struct {
+	store.Member
+	Joining string `json:"joining,omitempty"` // drawn at random for each Join
+}
+
 // lease is a stay on the list.
 type lease struct {
 	id   clientv3.LeaseID
@@ -31,19 +38,19 @@ type lease struct {
 // membership puts the list together from what the two goroutines of a Join find.
 type membership struct {
 	told   chan []store.Member
-	listed map[string]store.Member // by key, as etcd has them
-	own    lease                   // zero: not on the list as far as we know
-	ours   map[string]bool         // keys that we had and have
+	self   entry
+	listed map[string]entry // by key, as etcd has them
+	own    lease            // zero: not on the list as far as we know
 	last   []store.Member
 }
 
-// publish tells the list if it has changed. Our own keys count only while their lease is known to stand: who cannot reach etcd must
-// take itself off the list when the others do.
+// publish tells the list if it has changed. Our own entries count only while their lease is known to stand: who cannot reach etcd must
+// take itself off the list when the others do, also if etcd has an entry whose making was not answered.
 func (m *membership) publish() {
 	var members []store.Member
-	for key, member := range m.listed {
-		if !m.ours[key] || key == m.own.key {
-			members = append(members, member)
+	for key, found := range m.listed {
+		if found.Joining != m.self.Joining || key == m.own.key {
+			members = append(members, found.Member)
 		}
 	}
 	if list := store.Listed(members); m.last == nil || !slices.EqualFunc(list, m.last, sameJoining) {
@@ -59,23 +66,23 @@ func (s *Store) Join(ctx context.Context, self store.Member) (<-chan []store.Mem
 	if self.Name == "" {
 		return nil, errors.New("join the controllers: a name is missing")
 	}
-	first, err := s.enter(ctx, callTimeout, self)
+	m := &membership{told: make(chan []store.Member, 1), self: entry{self, rand.Text()}}
+	first, err := s.enter(ctx, callTimeout, m.self)
 	if err != nil {
 		return nil, fmt.Errorf("join the controllers: %w", err)
 	}
-	m := &membership{told: make(chan []store.Member, 1), ours: map[string]bool{}}
-	if !s.start(func() { s.belong(ctx, self, first, m) }) {
+	if !s.start(func() { s.belong(ctx, first, m) }) {
 		return nil, store.ErrClosed
 	}
 	return m.told, nil
 }
 
 // belong keeps a membership until ctx ends, and leaves properly.
-func (s *Store) belong(ctx context.Context, self store.Member, first lease, m *membership) {
+func (s *Store) belong(ctx context.Context, first lease, m *membership) {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	own, listed := make(chan lease), make(chan map[string]store.Member)
-	s.group.Go(func() { defer close(own); s.stay(ctx, self, first, own) })
+	own, listed := make(chan lease), make(chan map[string]entry)
+	s.group.Go(func() { defer close(own); s.stay(ctx, m.self, first, own) })
 	s.group.Go(func() { s.observe(ctx, listed) })
 	defer close(m.told)
 	for {
@@ -84,11 +91,8 @@ func (s *Store) belong(ctx context.Context, self store.Member, first lease, m *m
 			if !ok {
 				return
 			}
-			if m.own = current; current.key != "" {
-				m.ours[current.key] = true
-			}
+			m.own = current
 		case m.listed = <-listed:
-			maps.DeleteFunc(m.ours, func(key string, _ bool) bool { _, there := m.listed[key]; return !there && key != m.own.key })
 		}
 		if m.listed != nil {
 			m.publish()
@@ -97,7 +101,7 @@ func (s *Store) belong(ctx context.Context, self store.Member, first lease, m *m
 }
 
 // enter adds a member to the list.
-func (s *Store) enter(ctx context.Context, timeout time.Duration, self store.Member) (lease, error) {
+func (s *Store) enter(ctx context.Context, timeout time.Duration, self entry) (lease, error) {
 	content, err := json.Marshal(self)
 	if err != nil {
 		return lease{}, err
@@ -120,7 +124,7 @@ func (s *Store) enter(ctx context.Context, timeout time.Duration, self store.Mem
 }
 
 // stay reports the lease that stands, or none when it was lost, and gets a new one then.
-func (s *Store) stay(ctx context.Context, self store.Member, current lease, report chan<- lease) {
+func (s *Store) stay(ctx context.Context, self entry, current lease, report chan<- lease) {
 	for {
 		report <- current
 		s.keep(ctx, current.id)
@@ -179,7 +183,7 @@ func (s *Store) leave(id clientv3.LeaseID) {
 }
 
 // observe reports all members, at first and whenever they change, until ctx ends.
-func (s *Store) observe(ctx context.Context, report chan<- map[string]store.Member) {
+func (s *Store) observe(ctx context.Context, report chan<- map[string]entry) {
 	for ctx.Err() == nil {
 		var found *clientv3.GetResponse
 		err := s.call(ctx, callTimeout, func(ctx context.Context) (err error) {
@@ -194,7 +198,7 @@ func (s *Store) observe(ctx context.Context, report chan<- map[string]store.Memb
 			}
 			continue
 		}
-		members := map[string]store.Member{}
+		members := map[string]entry{}
 		tell := func() {
 			select {
 			case report <- maps.Clone(members):
@@ -218,8 +222,8 @@ func (s *Store) observe(ctx context.Context, report chan<- map[string]store.Memb
 	}
 }
 
-func (s *Store) note(members map[string]store.Member, key string, content []byte, term int64) {
-	var member store.Member
+func (s *Store) note(members map[string]entry, key string, content []byte, term int64) {
+	var member entry
 	if err := json.Unmarshal(content, &member); err != nil {
 		s.log.Warn("an entry of the list of controllers makes no sense", "key", key, "error", err)
 		return

@@ -35,6 +35,14 @@ func CallerOf(ctx context.Context) (c Caller, ok bool) {
 	return c, ok
 }
 
+// CallerName is who asks, for a log.
+func CallerName(ctx context.Context) string {
+	if by, ok := CallerOf(ctx); ok {
+		return fmt.Sprintf("ctl, %s, %s", by.Name, by.Address)
+	}
+	return "itself"
+}
+
 // localCaller is for http.Server.ConnContext of a unix socket: the kernel says which process connected.
 func localCaller(ctx context.Context, connection net.Conn) context.Context {
 	c := Caller{Name: "unknown", Role: "local"}

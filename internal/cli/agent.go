@@ -5,6 +5,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/daemon"
+	"github.com/ballast-lb/ballast/internal/daemon/instance"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 )
 
@@ -30,7 +31,7 @@ func AgentCommand(version string) *cobra.Command {
 				return err
 			}
 			if detach {
-				return daemon.Detach(options.RunDir, options.Instance)
+				return instance.Detach(options.RunDir, options.Instance)
 			}
 			if err := checkAll(checkEndpoints("controller", options.Controllers), checkListen("metrics", options.Metrics)); err != nil {
 				return err

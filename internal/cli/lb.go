@@ -6,6 +6,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/daemon"
+	"github.com/ballast-lb/ballast/internal/daemon/instance"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -57,7 +58,7 @@ cannot be written are counted, and hold up nobody. --max-entries and --max-local
 				return err
 			}
 			if remove {
-				return daemon.Detach(o.RunDir, o.Instance)
+				return instance.Detach(o.RunDir, o.Instance)
 			}
 			if (o.Config == "") == (len(o.Controllers) == 0) {
 				return usage("name either a configuration file (-f) or controllers (--controller)")

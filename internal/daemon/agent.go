@@ -16,6 +16,14 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/daemon/configfile"
+	"github.com/ballast-lb/ballast/internal/daemon/devices"
+	"github.com/ballast-lb/ballast/internal/daemon/instance"
+	"github.com/ballast-lb/ballast/internal/daemon/listen"
+	"github.com/ballast-lb/ballast/internal/daemon/paths"
+	"github.com/ballast-lb/ballast/internal/daemon/periodic"
+	"github.com/ballast-lb/ballast/internal/daemon/readiness"
+	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/load"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
@@ -63,10 +71,10 @@ type Agent struct {
 	local       []netip.Addr // this host's addresses when the file was applied
 	wanted      plan.Agent
 	stops       map[netip.Addr]time.Time // when a file last named them
-	hops        pathTable
+	hops        paths.Table
 	file        api.Config
 	generation  uint64
-	attachments attachments
+	attachments devices.Attachments
 	unattached  string   // why the programs were not attached to a device that they should be on, empty: they were
 	unmarked    []string // devices that answers may leave by and that could not be attached to
 	problems    []string
@@ -75,7 +83,7 @@ type Agent struct {
 	told        bool     // what this host serves, by a file or a controller
 	waiting     bool     // for that, with a data path of an earlier process
 	unmeasured  []string // of the load that was reported last, and why
-	unsaved     string   // why the state file is not that of now, empty: it is
+	kept        statefile.File
 	tunnels     tunnels
 
 	keysChanged chan struct{} // has them reported
@@ -108,7 +116,7 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 	}
 	defer listener.Close()
 	a := &Agent{
-		options: o, log: o.Log, attachments: attachments{mode: o.XDPMode, log: o.Log}, stops: map[netip.Addr]time.Time{},
+		options: o, log: o.Log, kept: statefile.File{Path: statefile.Agent(o.StateDir, o.Instance), Log: o.Log}, attachments: devices.Attachments{Mode: o.XDPMode, Log: o.Log}, stops: map[netip.Addr]time.Time{},
 		keysChanged: make(chan struct{}, 1), sampler: load.New(load.Options{Cgroup: o.Cgroup}), sources: sources.Sources{Settle: o.TunnelsSettle},
 	}
 	if len(o.Controllers) > 0 { // before anything is attached
@@ -117,15 +125,15 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 		}
 	}
 	if len(o.Interfaces) > 0 {
-		if _, err := interfaces(o.Interfaces); err != nil {
+		if _, err := devices.Find(o.Interfaces); err != nil {
 			return err
 		}
 	}
-	metrics, err := listenAt("serve metrics", o.Metrics)
+	metrics, err := listen.TCP("serve metrics", o.Metrics)
 	if err != nil {
 		return err
 	}
-	undo, err := attach.BeforeStart(pinDir(o.RunDir, o.Instance))
+	undo, err := attach.BeforeStart(instance.PinDir(o.RunDir, o.Instance))
 	if err != nil {
 		return err
 	}
@@ -142,14 +150,14 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 	if err := netdev.Watch(ctx, a.networkChanged); err != nil {
 		return errors.Join(err, undo())
 	}
-	running.Go(func() { every(ctx, attachPeriod, a.lookAtDevices) })
-	running.Go(func() { every(ctx, agePeriod, a.ageTunnels) })
-	running.Go(func() { watchReadiness(ctx, o.Log, a.health) })
+	running.Go(func() { periodic.Every(ctx, devices.Period, a.lookAtDevices) })
+	running.Go(func() { periodic.Every(ctx, agePeriod, a.ageTunnels) })
+	running.Go(func() { readiness.Log(ctx, o.Log, a.health) })
 	if a.credentials != nil {
 		running.Go(func() { a.credentials.Watch(ctx, o.Log) })
 	}
 	if o.Config != "" {
-		if err := watchFile(ctx, o.Config, func() { a.Reload(false) }); err != nil {
+		if err := configfile.Watch(ctx, o.Config, func() { a.Reload(false) }); err != nil {
 			return errors.Join(err, undo())
 		}
 		a.Reload(false) // it may have changed before it was watched
@@ -158,7 +166,7 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 		a.runRemote(ctx, &running)
 	}
 	if metrics != nil {
-		running.Go(func() { serveMetrics(ctx, metrics, a.metricsHandler(), a.health) })
+		running.Go(func() { listen.ServeMetrics(ctx, metrics, a.metricsHandler(), a.health) })
 	}
 	a.log.Info("started", "instance", o.Instance, "services", a.status().Services)
 	return a.routes().Serve(ctx, listener)
@@ -171,18 +179,15 @@ func (a *Agent) start() error {
 	if err != nil {
 		return err
 	}
-	if err := pin.EnsureBPFFS(filepath.Join(o.RunDir, "bpf")); err != nil {
+	if err := instance.Prepare(o.RunDir, o.Log); err != nil {
 		return err
 	}
-	if why := pin.Private(filepath.Join(o.RunDir, "bpf")); why != "" {
-		o.Log.Warn(why)
-	}
-	if a.path, err = server.Open(pinDir(o.RunDir, o.Instance)); err != nil {
+	if a.path, err = server.Open(instance.PinDir(o.RunDir, o.Instance)); err != nil {
 		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.attachments.hooks = a.path
+	a.attachments.Hooks = a.path
 	if a.tunnels.notes, err = a.path.TunnelNotes(); err != nil { // what an earlier process has counted is no news
 		return errors.Join(err, a.path.Close())
 	}
@@ -194,10 +199,10 @@ func (a *Agent) start() error {
 	} else { // nobody has said yet what this host serves
 		a.applied = file
 		err = errors.Join(err, a.limitTunnels())
-		if pin.Any(pinDir(o.RunDir, o.Instance)) { // what an earlier process left goes on untouched
+		if pin.Any(instance.PinDir(o.RunDir, o.Instance)) { // what an earlier process left goes on untouched
 			a.waiting = true
 			if err == nil && o.Config == "" {
-				a.log.Warn("no state is known: what an earlier process left goes on untouched until a controller says what this host serves", "file", a.statePath())
+				a.log.Warn("no state is known: what an earlier process left goes on untouched until a controller says what this host serves", "file", a.kept.Path)
 			}
 			if err == nil {
 				return nil
@@ -205,7 +210,7 @@ func (a *Agent) start() error {
 		}
 	}
 	if err == nil {
-		err = whileBusy(a.log, busyPatience, a.attach)
+		err = devices.WhileBusy(a.log, devices.BusyPatience, a.attach)
 	}
 	if err == nil {
 		err = a.path.Attached()
@@ -219,10 +224,10 @@ func (a *Agent) start() error {
 // takeOverStops learns an earlier process's next hops, which are good until better ones are known.
 func (a *Agent) takeOverStops() error {
 	stops, err := a.path.Stops()
-	a.hops.known = make(map[netip.Addr]plan.Path, len(stops))
+	a.hops.Known = make(map[netip.Addr]plan.Path, len(stops))
 	for address, stop := range stops {
 		a.stops[address] = time.Now()
-		a.hops.known[address] = plan.Path{
+		a.hops.Known[address] = plan.Path{
 			Ifindex: stop.Ifindex, VLAN: stop.VLAN, SourceMAC: stop.SourceMAC, DestinationMAC: stop.Destination,
 		}
 	}
@@ -245,15 +250,15 @@ func (a *Agent) attach() error {
 		}
 		slices.Sort(names)
 		names = slices.Compact(names)
-		if len(a.wanted.Addresses) == 0 && len(a.attachments.devices) > 0 {
+		if len(a.wanted.Addresses) == 0 && a.attachments.Any() {
 			return nil // what was found before is the better guess
 		}
 	}
-	devices, err := interfaces(names)
+	devices, err := devices.Find(names)
 	if err != nil {
 		return err
 	}
-	if err := a.attachments.ensure(devices, a.options.XDPMode); err != nil {
+	if err := a.attachments.Ensure(devices, a.options.XDPMode); err != nil {
 		return err
 	}
 	return a.attachWaysOut(names, mode)
@@ -272,20 +277,20 @@ func (a *Agent) attachWaysOut(names []string, mode attach.XDPMode) error {
 		if slices.Contains(names, name) {
 			continue
 		}
-		devices, err := interfaces([]string{name})
+		devices, err := devices.Find([]string{name})
 		if err == nil {
-			err = a.attachments.ensure(devices, attach.XDPNone)
+			err = a.attachments.Ensure(devices, attach.XDPNone)
 		}
 		if err != nil { // the others do their work
 			a.unmarked = append(a.unmarked, fmt.Sprintf("answers that leave by %s are not marked, and break their connections: %v", name, err))
-		} else if err = a.attachments.ensure(devices, mode); err != nil {
+		} else if err = a.attachments.Ensure(devices, mode); err != nil {
 			a.unmarked = append(a.unmarked, fmt.Sprintf("tunnels that come in by %s are not taken: %v", name, err))
 		}
 	}
 	if len(names) == 0 {
 		return nil // a device that is gone may come back
 	}
-	return a.attachments.drop(append(ways, names...))
+	return a.attachments.Drop(append(ways, names...))
 }
 
 // apply makes the maps follow a file. Callers hold mu.
@@ -352,9 +357,9 @@ func (a *Agent) follow(local []netip.Addr) error {
 			addresses = append(addresses, address)
 		}
 	}
-	a.hops.refresh(addresses, a.log)
-	stops := make(map[netip.Addr]server.Stop, len(a.hops.known))
-	for address, hop := range a.hops.known {
+	a.hops.Refresh(addresses, a.log)
+	stops := make(map[netip.Addr]server.Stop, len(a.hops.Known))
+	for address, hop := range a.hops.Known {
 		stops[address] = server.Stop{
 			Ifindex: hop.Ifindex, Destination: hop.DestinationMAC, SourceMAC: hop.SourceMAC, VLAN: hop.VLAN,
 		}
@@ -377,7 +382,7 @@ func keepStops(stops map[netip.Addr]time.Time, named []netip.Addr, now time.Time
 func (a *Agent) lookAtDevices(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.attachments.look(now)
+	a.attachments.Look(now)
 	if a.unattached != "" && a.told {
 		a.attachLate()
 	}
@@ -392,7 +397,7 @@ func (a *Agent) networkChanged() {
 		a.log.Error("network not looked at", "error", err)
 		return
 	}
-	a.attachments.look(time.Now())
+	a.attachments.Look(time.Now())
 	if !a.told { // see start
 		return
 	}

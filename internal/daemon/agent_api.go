@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 )
 
 func (a *Agent) routes() *api.Server {
@@ -30,7 +31,7 @@ func (a *Agent) routes() *api.Server {
 		if a.options.Config == "" || r.PathValue("action") != "reload" {
 			return nil, api.BadRequest("this is an agent: what can be asked of it is `ballast ctl config reload`, if it runs by a file")
 		}
-		return reload(r, a.log, a.Reload)
+		return configfile.Reload(r, a.log, a.Reload)
 	})
 	s.HandleRaw("GET "+api.PathMetrics, a.metricsHandler())
 	s.Otherwise("this is an agent: `ballast ctl` status, counters, metrics and config reload work here; the rest is asked at a load balancer, or with --controller")
@@ -44,7 +45,7 @@ func (a *Agent) status() api.AgentStatus {
 	stops := a.obstacles()
 	status := api.AgentStatus{
 		Status: api.Status{Role: "agent", Ready: len(stops) == 0, NotReady: stops, Version: a.options.Version, ByControllers: a.options.Config == "", Config: a.file, Generation: a.generation},
-		Server: a.options.Server, Services: slices.Clone(a.wanted.Marking), Interfaces: a.attachments.modes(), Tunnels: a.tunnelStatus(time.Now()), Problems: a.wrong(),
+		Server: a.options.Server, Services: slices.Clone(a.wanted.Marking), Interfaces: a.attachments.Modes(), Tunnels: a.tunnelStatus(time.Now()), Problems: a.wrong(),
 	}
 	status.Epoch, status.Echoes = keys.Current, connections
 	if a.joined != nil {
@@ -73,14 +74,14 @@ func (a *Agent) alone() string {
 // wrong is what is not as wanted. Callers hold mu.
 func (a *Agent) wrong() []string {
 	found := slices.Clone(a.obstacles())
-	if down, all := a.attachments.down(); !all {
+	if down, all := a.attachments.Down(); !all {
 		found = append(found, down...)
 	}
 	if a.left && a.serves > 0 {
 		found = append(found, "only connections of before go on: "+a.unnamed())
 	}
-	if a.unsaved != "" {
-		found = append(found, a.unsaved)
+	if a.kept.Unsaved() != "" {
+		found = append(found, a.kept.Unsaved())
 	}
 	if a.credentials != nil {
 		found = append(found, a.credentials.Warnings(time.Now())...)

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -18,7 +19,7 @@ func (a *Agent) Reload(force bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	refused := a.file.Error
-	file, err := loadFile(a.options.Config, a.log)
+	file, err := configfile.Load(a.options.Config, a.log)
 	if err == nil && !force {
 		err = a.keepsCookies(file)
 	}
@@ -28,7 +29,7 @@ func (a *Agent) Reload(force bool) error {
 	if err == nil && !a.told {
 		a.attachLate()
 	}
-	noteFile(&a.file, refused, err, a.log)
+	configfile.Note(&a.file, refused, err, a.log)
 	return err
 }
 
@@ -41,7 +42,7 @@ func (a *Agent) refuseAtStart(file *config.File) *config.File {
 	}
 	a.told = false
 	a.file.Path = file.Path
-	noteFile(&a.file, "", err, a.log)
+	configfile.Note(&a.file, "", err, a.log)
 	return &config.File{Path: file.Path, Fleet: model.Fleet{TunnelsFrom: file.Fleet.TunnelsFrom}}
 }
 
@@ -60,7 +61,7 @@ func (a *Agent) keepsCookies(next *config.File) error {
 	if !running && living == 0 && uncounted == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %w", next.Path, byForce(err, living))
+	return fmt.Errorf("%s: %w", next.Path, configfile.ByForce(err, living))
 }
 
 // keepsPinned compares with what an earlier process has left; what no living connection carries may change.

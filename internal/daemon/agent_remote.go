@@ -11,6 +11,10 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/daemon/configfile"
+	"github.com/ballast-lb/ballast/internal/daemon/periodic"
+	"github.com/ballast-lb/ballast/internal/daemon/readiness"
+	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/linux/load"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
@@ -22,24 +26,22 @@ import (
 
 // savedAgent is the state file of an agent that runs by controllers.
 type savedAgent struct {
-	Revision uint64         `json:"revision"`
-	Running  savedFleet     `json:"running"`
-	Removed  []node.Removed `json:"removed"`
+	Revision uint64          `json:"revision"`
+	Running  statefile.Fleet `json:"running"`
+	Removed  []node.Removed  `json:"removed"`
 	// TunnelsFrom are the addresses of load balancers; Limited: tunnels of others are dropped.
 	TunnelsFrom []netip.Addr `json:"tunnels_from,omitempty"`
 	Limited     bool         `json:"limited,omitempty"`
 }
 
-func (a *Agent) statePath() string { return agentState(a.options.StateDir, a.options.Instance) }
-
 // firstFile is what the agent starts with: its file, or what controllers last said.
 func (a *Agent) firstFile() (*config.File, error) {
 	if a.options.Config != "" {
 		a.told = true
-		return loadFile(a.options.Config, a.log)
+		return configfile.Load(a.options.Config, a.log)
 	}
 	var saved savedAgent
-	found, err := readFile(a.statePath(), &saved, startFromControllers)
+	found, err := a.kept.Load(&saved, statefile.StartFromControllers)
 	if err != nil {
 		return nil, err
 	}
@@ -90,12 +92,12 @@ func (a *Agent) runRemote(ctx context.Context, running *sync.WaitGroup) {
 	a.joined = nodeclient.Join(ctx, options)
 	a.mu.Unlock()
 	running.Go(a.joined.Wait)
-	running.Go(func() { tellCondition(ctx, a.joined.Send, a.condition) })
+	running.Go(func() { readiness.Report(ctx, a.joined.Send, a.condition) })
 	if a.options.Config == "" {
-		onHangup(ctx, a.joined.Rejoin)
+		configfile.OnHangup(ctx, a.joined.Rejoin)
 	}
 	running.Go(func() { a.sampler.Run(ctx, a.reportInterval, a.reportLoad) })
-	running.Go(func() { every(ctx, agePeriod, a.joinAnew) })
+	running.Go(func() { periodic.Every(ctx, agePeriod, a.joinAnew) })
 	running.Go(func() { a.reportKeys(ctx) })
 }
 
@@ -164,27 +166,16 @@ func (a *Agent) attachLate() {
 	a.unattached = err.Error()
 }
 
-// keepState saves what controllers say; what cannot be saved is tried again every second. Callers hold mu.
+// keepState saves what controllers say. Callers hold mu.
 func (a *Agent) keepState() {
-	before := a.unsaved
-	a.unsaved = ""
-	if err := replaceFile(a.statePath(), savedAgent{a.follower.Revision, savedFleet(a.remote.Running), a.remote.Removed, a.tunnels.from, a.sources.Limited}); err != nil {
-		a.unsaved = fmt.Sprintf("the state is not saved: %v: a restart would know an older one", err)
-	}
-	switch {
-	case a.unsaved == before:
-	case a.unsaved == "":
-		a.log.Info("the state is saved again")
-	default:
-		a.log.Error(a.unsaved)
-	}
+	a.kept.Save(savedAgent{a.follower.Revision, statefile.Fleet(a.remote.Running), a.remote.Removed, a.tunnels.from, a.sources.Limited})
 }
 
 // joinAnew asks controllers for everything where that is needed; see LB.joinAnew.
 func (a *Agent) joinAnew(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.unsaved != "" {
+	if a.kept.Unsaved() != "" {
 		a.keepState()
 	}
 	switch {

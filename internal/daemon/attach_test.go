@@ -19,7 +19,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/await"
-	"github.com/ballast-lb/ballast/internal/daemon"
+	"github.com/ballast-lb/ballast/internal/daemon/instance"
 	"github.com/ballast-lb/ballast/internal/linux/link"
 )
 
@@ -255,8 +255,8 @@ func TestDetachOfAnInstanceThatIsNotThereChangesNothing(t *testing.T) {
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	ours, before := h.program(), pinned(t, h.pinDir())
-	err := daemon.Detach(h.runDir(), "nosuch")
-	if !errors.Is(err, daemon.ErrNoInstance) {
+	err := instance.Detach(h.runDir(), "nosuch")
+	if !errors.Is(err, instance.ErrNoInstance) {
 		t.Errorf("detach of an unknown instance: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(h.runDir(), "nosuch")); !os.IsNotExist(err) {
@@ -265,7 +265,7 @@ func TestDetachOfAnInstanceThatIsNotThereChangesNothing(t *testing.T) {
 	if h.program() != ours || pinned(t, h.pinDir()) != before {
 		t.Error("another instance lost something")
 	}
-	if err := daemon.Detach(h.runDir(), "test"); err == nil {
+	if err := instance.Detach(h.runDir(), "test"); err == nil {
 		t.Error("a running instance was detached")
 	}
 }

@@ -2,35 +2,14 @@
 package daemon
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
-	"time"
-
-	"google.golang.org/protobuf/proto"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/model"
 )
-
-// conditionRepeat is how often a node tells its condition although nothing has changed: a controller may have come.
-const conditionRepeat = 5 * time.Second
-
-// tellCondition tells whether the node is ready, and what is not as wanted, until ctx ends.
-func tellCondition(ctx context.Context, tell func(*ballastv1.FromNode), look func() *ballastv1.Condition) {
-	var last *ballastv1.Condition
-	var told time.Time
-	every(ctx, agePeriod, func(now time.Time) {
-		found := look()
-		if proto.Equal(found, last) && now.Sub(told) < conditionRepeat {
-			return
-		}
-		last, told = found, now
-		tell(&ballastv1.FromNode{Message: &ballastv1.FromNode_Condition{Condition: found}})
-	})
-}
 
 // noController is told to everybody else.
 const noController = "no controller is connected"
@@ -79,7 +58,7 @@ func (lb *LB) unnamed() (problems []string) {
 		}
 		for j := range s.Servers {
 			to := s.Servers[j].Address
-			if path, known := lb.paths.known[to]; known && !slices.Contains(fleet.TunnelsFrom, path.Source) {
+			if path, known := lb.paths.Known[to]; known && !slices.Contains(fleet.TunnelsFrom, path.Source) {
 				lacking[path.Source] = to
 			}
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/config"
-	"github.com/ballast-lb/ballast/internal/daemon"
+	"github.com/ballast-lb/ballast/internal/daemon/instance"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
 )
@@ -78,8 +78,8 @@ func newHost(t *testing.T, role string, here, there []string) *host {
 	require(t, pin.EnsureBPFFS(filepath.Join(h.runDir(), "bpf")))
 	t.Cleanup(func() {
 		h.end()
-		err := h.space.Do(func() error { return daemon.Detach(h.runDir(), "test") })
-		if errors.Is(err, daemon.ErrNoInstance) { // it never came to attach
+		err := h.space.Do(func() error { return instance.Detach(h.runDir(), "test") })
+		if errors.Is(err, instance.ErrNoInstance) { // it never came to attach
 			require(t, pin.RemoveBPFFS(filepath.Join(h.runDir(), "bpf")))
 		} else {
 			require(t, err)

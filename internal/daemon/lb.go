@@ -4,7 +4,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -16,6 +15,14 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/pathid"
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/daemon/configfile"
+	"github.com/ballast-lb/ballast/internal/daemon/devices"
+	"github.com/ballast-lb/ballast/internal/daemon/instance"
+	"github.com/ballast-lb/ballast/internal/daemon/listen"
+	"github.com/ballast-lb/ballast/internal/daemon/paths"
+	"github.com/ballast-lb/ballast/internal/daemon/periodic"
+	"github.com/ballast-lb/ballast/internal/daemon/readiness"
+	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/check"
@@ -64,12 +71,12 @@ type LB struct {
 	path        *datapath.LB
 	tables      *plan.Tables
 	node        node.Node
-	paths       pathTable
+	paths       paths.Table
 	heard       map[netip.Addr]heard // for addresses without a way
 	probes      probeTable
 	file        api.Config
 	generation  uint64
-	attachments attachments
+	attachments devices.Attachments
 	trace       traceSession
 	credentials *pki.Credentials // with controllers or agents to talk to
 	cutOff      bool             // a change was carried out only in part
@@ -78,8 +85,8 @@ type LB struct {
 	devices     []*net.Interface // that are not attached to yet, for that reason
 	unattached  string           // why they are not although there is a state
 	stale       bool             // the state is of before a reboot, and the file that would replace it is refused
-	unsaved     string           // why the state file is not that of now, empty: it is
-	accepts     netip.Addr       // where the first tier sends to
+	kept        statefile.File
+	accepts     netip.Addr // where the first tier sends to
 	connections connectionTables
 
 	unhealthy  map[string]unhealthy       // by service; replaced, never changed
@@ -117,7 +124,7 @@ func RunLB(ctx context.Context, o LBOptions) error {
 	}
 	defer listener.Close()
 	lb := &LB{
-		options: o, log: o.Log, attachments: attachments{mode: o.XDPMode, log: o.Log},
+		options: o, log: o.Log, kept: statefile.File{Path: statefile.LB(o.StateDir, o.Instance), Log: o.Log}, attachments: devices.Attachments{Mode: o.XDPMode, Log: o.Log},
 		heard: map[netip.Addr]heard{}, unhealthy: map[string]unhealthy{}, weights: map[string]*follow.Weights{},
 		judgements: judgements{wake: make(chan struct{}, 1), by: map[string]unhealthy{}},
 	}
@@ -137,19 +144,19 @@ func RunLB(ctx context.Context, o LBOptions) error {
 			return err
 		}
 	}
-	devices, err := interfaces(o.Interfaces)
+	interfaces, err := devices.Find(o.Interfaces)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(tryListen("serve metrics", o.Metrics), tryListen("listen for agents", o.Listen)); err != nil {
+	if err := errors.Join(listen.Try("serve metrics", o.Metrics), listen.Try("listen for agents", o.Listen)); err != nil {
 		return err
 	}
 	lb.makeBrain()
-	undo, err := attach.BeforeStart(pinDir(o.RunDir, o.Instance))
+	undo, err := attach.BeforeStart(instance.PinDir(o.RunDir, o.Instance))
 	if err != nil {
 		return err
 	}
-	if err := lb.start(devices); err != nil {
+	if err := lb.start(interfaces); err != nil {
 		return errors.Join(err, undo())
 	}
 	defer func() { o.Log.Info("stopped: the data path stays attached", "instance", o.Instance) }()
@@ -160,17 +167,17 @@ func RunLB(ctx context.Context, o LBOptions) error {
 	defer running.Wait()
 	defer cancel()
 	running.Go(func() { lb.age(ctx) })
-	running.Go(func() { watchReadiness(ctx, o.Log, lb.health) })
+	running.Go(func() { readiness.Log(ctx, o.Log, lb.health) })
 	if lb.credentials != nil {
 		running.Go(func() { lb.credentials.Watch(ctx, o.Log) })
 	}
 	running.Go(func() { lb.probeClocks(ctx) })
 	reclaimed := lb.watchReclaimed() // before anybody is told that we are here
 	running.Go(func() { lb.runConnections(ctx, reclaimed) })
-	metrics, err := listenAt("serve metrics", o.Metrics)
+	metrics, err := listen.TCP("serve metrics", o.Metrics)
 	var agents net.Listener
 	if err == nil {
-		agents, err = listenAt("listen for agents", o.Listen)
+		agents, err = listen.TCP("listen for agents", o.Listen)
 	}
 	if err == nil {
 		err = netdev.Watch(ctx, lb.networkChanged)
@@ -185,35 +192,32 @@ func RunLB(ctx context.Context, o LBOptions) error {
 		return errors.Join(err, undo())
 	}
 	if metrics != nil {
-		running.Go(func() { serveMetrics(ctx, metrics, lb.metricsHandler(), lb.health) })
+		running.Go(func() { listen.ServeMetrics(ctx, metrics, lb.metricsHandler(), lb.health) })
 	}
 	return lb.routes().Serve(ctx, listener)
 }
 
 // start brings the data path up: tables first, program last, so that no packet meets an empty table.
-func (lb *LB) start(devices []*net.Interface) error {
+func (lb *LB) start(interfaces []*net.Interface) error {
 	o := &lb.options
-	if err := pin.EnsureBPFFS(filepath.Join(o.RunDir, "bpf")); err != nil {
+	if err := instance.Prepare(o.RunDir, o.Log); err != nil {
 		return err
-	}
-	if why := pin.Private(filepath.Join(o.RunDir, "bpf")); why != "" {
-		o.Log.Warn(why)
 	}
 	known, err := lb.loadState(time.Now())
 	if err != nil {
 		return err
 	}
-	lb.waiting = lb.remote != nil && !known && pin.Any(pinDir(o.RunDir, o.Instance))
+	lb.waiting = lb.remote != nil && !known && pin.Any(instance.PinDir(o.RunDir, o.Instance))
 	var file *config.File
 	if lb.remote == nil {
-		if file, err = loadFile(o.Config, lb.log); err != nil {
+		if file, err = configfile.Load(o.Config, lb.log); err != nil {
 			return err
 		}
 	}
-	if lb.path, err = datapath.Open(pinDir(o.RunDir, o.Instance), o.Limits); err != nil {
+	if lb.path, err = datapath.Open(instance.PinDir(o.RunDir, o.Instance), o.Limits); err != nil {
 		return err
 	}
-	lb.attachments.hooks = lb.path
+	lb.attachments.Hooks = lb.path
 	if err := lb.path.CountLater(true); err != nil {
 		return errors.Join(err, lb.path.Close())
 	}
@@ -223,8 +227,8 @@ func (lb *LB) start(devices []*net.Interface) error {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
 	if lb.waiting {
-		lb.devices = devices
-		lb.log.Warn("no state is known: what an earlier process left goes on untouched until a controller says what to do", "file", lb.statePath())
+		lb.devices = interfaces
+		lb.log.Warn("no state is known: what an earlier process left goes on untouched until a controller says what to do", "file", lb.kept.Path)
 		return nil
 	}
 	lb.takeOverWeights()
@@ -234,7 +238,7 @@ func (lb *LB) start(devices []*net.Interface) error {
 	var breaks *node.Breaks
 	if errors.As(err, &breaks) { // what connections live by goes on, and somebody can be asked for the rest
 		lb.file.Path, lb.stale = o.Config, !lb.path.Adopted()
-		noteFile(&lb.file, "", err, lb.log)
+		configfile.Note(&lb.file, "", err, lb.log)
 	}
 	if file == nil || breaks != nil { // as it was last wanted, until there is more
 		err = lb.carryOut(lb.node)
@@ -242,15 +246,15 @@ func (lb *LB) start(devices []*net.Interface) error {
 	if err != nil {
 		return errors.Join(err, lb.path.Close())
 	}
-	if err := lb.attach(devices, busyPatience); err != nil {
+	if err := lb.attach(interfaces, devices.BusyPatience); err != nil {
 		return errors.Join(err, lb.path.Close())
 	}
 	return nil
 }
 
 // attach puts the program on the devices, in the place of an earlier one.
-func (lb *LB) attach(devices []*net.Interface, patience time.Duration) error {
-	if err := whileBusy(lb.log, patience, func() error { return lb.attachments.ensure(devices, lb.attachments.mode) }); err != nil {
+func (lb *LB) attach(interfaces []*net.Interface, patience time.Duration) error {
+	if err := devices.WhileBusy(lb.log, patience, func() error { return lb.attachments.Ensure(interfaces, lb.attachments.Mode) }); err != nil {
 		return err
 	}
 	if err := lb.path.Attached(); err != nil {
@@ -273,10 +277,6 @@ func (lb *LB) attachLate() {
 	}
 }
 
-func pinDir(runDir, instance string) string { return filepath.Join(runDir, "bpf", instance) }
-
-func (lb *LB) statePath() string { return lbState(lb.options.StateDir, lb.options.Instance) }
-
 // carryOut makes the tables follow the desired state. When they cannot, the desired state becomes what it was before.
 func (lb *LB) carryOut(before node.Node) error {
 	if lb.remote == nil {
@@ -285,7 +285,7 @@ func (lb *LB) carryOut(before node.Node) error {
 			return err
 		}
 	}
-	awaitNeighbours(lb.wantedAddresses())
+	paths.AwaitNeighbours(lb.wantedAddresses())
 	lb.forgetWeights()
 	if err := lb.sync(); err != nil {
 		lb.node = before
@@ -299,22 +299,6 @@ func (lb *LB) carryOut(before node.Node) error {
 	return nil
 }
 
-// keepState saves the state. What cannot be saved is tried again every second. Callers hold mu.
-func (lb *LB) keepState() {
-	before := lb.unsaved
-	lb.unsaved = ""
-	if err := lb.saveState(); err != nil {
-		lb.unsaved = fmt.Sprintf("the state is not saved: %v: a restart would know an older one", err)
-	}
-	switch {
-	case lb.unsaved == before:
-	case lb.unsaved == "":
-		lb.log.Info("the state is saved again")
-	default:
-		lb.log.Error(lb.unsaved)
-	}
-}
-
 func (lb *LB) logChanges(source string, changes []string) {
 	for _, change := range changes {
 		lb.log.Info("changed", "by", source, "what", change)
@@ -326,8 +310,8 @@ func (lb *LB) sync() error {
 	if lb.waiting {
 		return nil
 	}
-	lb.paths.refresh(lb.wantedAddresses(), lb.log)
-	want := plan.Want{Keys: lb.node.Running.Keys, Paths: lb.paths.known, Tier: lb.tier()}
+	lb.paths.Refresh(lb.wantedAddresses(), lb.log)
+	want := plan.Want{Keys: lb.node.Running.Keys, Paths: lb.paths.Known, Tier: lb.tier()}
 	for _, s := range lb.node.Running.Services {
 		sick := lb.unhealthy[s.Name]
 		for i := range sick.Cut {
@@ -375,7 +359,7 @@ func set(ids []uint16) map[uint16]bool {
 func (lb *LB) networkChanged() {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
-	lb.attachments.look(time.Now())
+	lb.attachments.Look(time.Now())
 	if err := lb.sync(); err != nil {
 		lb.log.Error("next hops not updated", "error", err)
 	}
@@ -386,9 +370,7 @@ func (lb *LB) networkChanged() {
 func (lb *LB) pathNarrowed(found netdev.TooBig) {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
-	outcome := lb.paths.narrow(found, pathid.Secret(lb.node.Running.Keys.Placement, found.Destination), time.Now())
-	lb.paths.errors[outcome]++
-	if outcome != pathErrorBelieved {
+	if lb.paths.Narrow(found, pathid.Secret(lb.node.Running.Keys.Placement, found.Destination), time.Now()) != paths.Believed {
 		return
 	}
 	lb.log.Info("path to server is narrower than its route says", "address", found.Destination, "mtu", found.MTU)
@@ -414,7 +396,7 @@ func (lb *LB) ipv6Needs(address netip.Addr) (mtu uint16) {
 
 // age does what only time brings: forgetting silent removed servers, letting load estimates decay, filling the trace's budget.
 func (lb *LB) age(ctx context.Context) {
-	every(ctx, agePeriod, func(time.Time) {
+	periodic.Every(ctx, agePeriod, func(time.Time) {
 		lb.mu.Lock()
 		defer lb.mu.Unlock()
 		lb.ageOnce(time.Now())
@@ -436,13 +418,13 @@ func (lb *LB) ageOnce(now time.Time) {
 		}
 		return traffic.Packets
 	}
-	lb.attachments.look(now)
+	lb.attachments.Look(now)
 	lb.joinAnew(now)
 	lb.attachLate()
-	if lb.unsaved != "" {
+	if lb.kept.Unsaved() != "" {
 		lb.keepState()
 	}
-	if lb.cutOff || lb.paths.expired(now) {
+	if lb.cutOff || lb.paths.Expired(now) {
 		if err := lb.sync(); err != nil {
 			lb.log.Error("tables are still behind the desired state", "error", err)
 			return

@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -50,15 +51,15 @@ func (lb *LB) status() api.LBStatus {
 	stops := lb.obstacles()
 	status := api.LBStatus{
 		Status:     api.Status{Role: "lb", Ready: len(stops) == 0, NotReady: stops, Version: lb.options.Version, ByControllers: lb.remote != nil, Config: lb.file, Generation: lb.generation},
-		Interfaces: lb.attachments.modes(), Name: lb.name, Problems: slices.Clone(stops),
+		Interfaces: lb.attachments.Modes(), Name: lb.name, Problems: slices.Clone(stops),
 	}
 	var err error
 	status.Problems = slices.Concat(status.Problems, lb.unreachable(time.Now()), lb.refused, lb.cookieProblems(), lb.unserved())
-	if down, all := lb.attachments.down(); !all {
+	if down, all := lb.attachments.Down(); !all {
 		status.Problems = append(status.Problems, down...)
 	}
-	if lb.unsaved != "" {
-		status.Problems = append(status.Problems, lb.unsaved)
+	if lb.kept.Unsaved() != "" {
+		status.Problems = append(status.Problems, lb.kept.Unsaved())
 	}
 	if lb.credentials != nil {
 		status.Problems = append(status.Problems, lb.credentials.Warnings(time.Now())...)
@@ -91,7 +92,7 @@ func (lb *LB) change(ctx context.Context, dryRun bool, edit api.Edit) (changes [
 	before, next := lb.node, lb.node
 	changes, err = next.Change(time.Now(), func(fleet *model.Fleet) error { return edit(fleet, before.Removed) })
 	if err != nil {
-		lb.log.Debug("a change was refused", "by", callerOf(ctx), "error", err)
+		lb.log.Debug("a change was refused", "by", api.CallerName(ctx), "error", err)
 	}
 	if err != nil || dryRun {
 		return changes, lb.generation, err
@@ -100,16 +101,8 @@ func (lb *LB) change(ctx context.Context, dryRun bool, edit api.Edit) (changes [
 	if err := lb.carryOut(before); err != nil {
 		return nil, 0, err
 	}
-	lb.logChanges(callerOf(ctx), changes)
+	lb.logChanges(api.CallerName(ctx), changes)
 	return changes, lb.generation, nil
-}
-
-// callerOf is who asks for a change, for the log.
-func callerOf(ctx context.Context) string {
-	if by, ok := api.CallerOf(ctx); ok {
-		return fmt.Sprintf("ctl, %s, %s", by.Name, by.Address)
-	}
-	return "itself"
 }
 
 // refuseIfRemote: a change of one node would be undone by the next word of a controller.
@@ -150,7 +143,7 @@ func (lb *LB) forget(ctx context.Context, service, server string) (changes []str
 		return nil, 0, err
 	}
 	changes = []string{"service " + service + ": removed server " + server + " forgotten"}
-	lb.logChanges(callerOf(ctx), changes)
+	lb.logChanges(api.CallerName(ctx), changes)
 	return changes, lb.generation, nil
 }
 
@@ -160,7 +153,7 @@ func (lb *LB) configAction(r *http.Request) (any, error) {
 	}
 	switch r.PathValue("action") {
 	case "reload":
-		return reload(r, lb.log, lb.Reload)
+		return configfile.Reload(r, lb.log, lb.Reload)
 	case "reset":
 		changes, _, err := lb.change(r.Context(), false, func(fleet *model.Fleet, _ []node.Removed) error {
 			*fleet = lb.node.Base.Clone()
@@ -191,6 +184,6 @@ func (lb *LB) resetCounters(r *http.Request) (any, error) {
 		return nil, fmt.Errorf("reset counters: %w", err)
 	}
 	changes := []string{"counters of services and servers: reset"}
-	lb.logChanges(callerOf(r.Context()), changes)
+	lb.logChanges(api.CallerName(r.Context()), changes)
 	return api.Changed{Changes: changes}, nil
 }

@@ -12,6 +12,10 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/daemon/configfile"
+	"github.com/ballast-lb/ballast/internal/daemon/instance"
+	"github.com/ballast-lb/ballast/internal/daemon/periodic"
+	"github.com/ballast-lb/ballast/internal/daemon/readiness"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/linux/check"
@@ -41,7 +45,7 @@ func (lb *LB) makeBrain() {
 		// Who writes the file is root here anyway. Who tells controllers what to check need not be.
 		Exec: check.Exec{Dir: lb.options.ExecChecks, Any: lb.options.ExecChecks == "" && lb.remote == nil},
 	}
-	checks, err := checkroute.Open(pinDir(lb.options.RunDir, lb.options.Instance))
+	checks, err := checkroute.Open(instance.PinDir(lb.options.RunDir, lb.options.Instance))
 	if err != nil {
 		lb.log.Warn("health checks go straight to the servers, not through the tunnel", "error", err)
 	} else {
@@ -61,10 +65,10 @@ func (lb *LB) runBrain(ctx context.Context, running *sync.WaitGroup, agents net.
 	if lb.remote != nil {
 		lb.followControllers(ctx)
 		running.Go(lb.remote.joined.Wait)
-		running.Go(func() { tellCondition(ctx, lb.remote.joined.Send, lb.condition) })
-		onHangup(ctx, lb.remote.joined.Rejoin)
+		running.Go(func() { readiness.Report(ctx, lb.remote.joined.Send, lb.condition) })
+		configfile.OnHangup(ctx, lb.remote.joined.Rejoin)
 	} else {
-		if err := watchFile(ctx, lb.options.Config, func() { lb.Reload(false) }); err != nil {
+		if err := configfile.Watch(ctx, lb.options.Config, func() { lb.Reload(false) }); err != nil {
 			return err
 		}
 		lb.Reload(false) // what was edited between the first look and the watch
@@ -213,7 +217,7 @@ func (lb *LB) setChecks() {
 		for _, target := range check.Targets(s) {
 			targets = append(targets, target)
 			ways[checkroute.Key{Service: s.Name, ID: target.ID}] = checkroute.Target{
-				VIP: s.VIP, Server: target.Address, Forward: s.Forward, Return: s.Return, Path: lb.paths.known[target.Address],
+				VIP: s.VIP, Server: target.Address, Forward: s.Forward, Return: s.Return, Path: lb.paths.Known[target.Address],
 				Ports: checkedPorts(s), Owns: owns(target.ID), Placed: s.Dispatch.Placed(),
 			}
 		}
@@ -257,7 +261,7 @@ func checkedPorts(s *model.Service) []uint16 {
 
 // reportHealth says everything from time to time, besides every change at once, until ctx ends.
 func (lb *LB) reportHealth(ctx context.Context) {
-	every(ctx, health.RepeatInterval, func(time.Time) {
+	periodic.Every(ctx, health.RepeatInterval, func(time.Time) {
 		if results := lb.prober.All(); len(results) > 0 {
 			lb.tellHealth(results)
 		}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/daemon/periodic"
 	"github.com/ballast-lb/ballast/internal/linux/connections"
 	datapath "github.com/ballast-lb/ballast/internal/linux/lb"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -141,7 +142,7 @@ func (lb *LB) runConnections(ctx context.Context, reclaimed *datapath.Reclaimed)
 	lb.mu.Lock()
 	lb.recoverConnections()
 	lb.mu.Unlock()
-	every(ctx, sweepPeriod, func(now time.Time) {
+	periodic.Every(ctx, sweepPeriod, func(now time.Time) {
 		lb.mu.Lock()
 		defer lb.mu.Unlock()
 		if lb.waiting {

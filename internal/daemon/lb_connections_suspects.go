@@ -165,7 +165,7 @@ func (lb *LB) changeSuspects(r *http.Request, change func(s api.Suspect, before 
 	if s.Client, err = api.Network(s.Client); err != nil {
 		return nil, api.BadRequest("%s", err)
 	}
-	done, err := lb.replaceSuspects(callerOf(r.Context()), s, change)
+	done, err := lb.replaceSuspects(api.CallerName(r.Context()), s, change)
 	if err != nil {
 		return nil, err
 	}

@@ -1,15 +1,14 @@
-// The configuration file of a daemon that runs by one: what is taken of it, what is refused, and what force takes.
+// The configuration file of a load balancer that runs by one: what is taken of it, and what force takes.
 package daemon
 
 import (
 	"errors"
 	"fmt"
-	"log/slog"
-	"net/http"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 )
 
@@ -19,29 +18,12 @@ func (lb *LB) Reload(force bool) error {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
 	refused := lb.file.Error
-	file, err := loadFile(lb.options.Config, lb.log)
+	file, err := configfile.Load(lb.options.Config, lb.log)
 	if err == nil {
 		err = lb.edit(file, force)
 	}
-	noteFile(&lb.file, refused, err, lb.log)
+	configfile.Note(&lb.file, refused, err, lb.log)
 	return err
-}
-
-// noteFile says what has become of a file that may have been refused before: why it is, once, and once that it is in order again.
-func noteFile(file *api.Config, refused string, err error, log *slog.Logger) {
-	switch {
-	case err != nil:
-		if file.Error = err.Error(); file.Error != refused {
-			log.Error("configuration refused, the old state goes on", "error", err)
-		}
-	case refused != "":
-		log.Info("the configuration is in order again", "file", file.Path)
-	}
-}
-
-// byForce adds how a file is taken all the same that living connections, about so many, would not survive.
-func byForce(err error, connections uint64) error {
-	return fmt.Errorf("%w; if the file is right: `ballast ctl config reload --force` takes it, and connections that carry what it replaces lose their servers (about %d live here)", err, connections)
 }
 
 func (lb *LB) edit(file *config.File, force bool) error {
@@ -52,7 +34,7 @@ func (lb *LB) edit(file *config.File, force bool) error {
 	changes, err := take(file.Fleet, time.Now())
 	var breaks *node.Breaks
 	if errors.As(err, &breaks) {
-		err = byForce(err, lb.living())
+		err = configfile.ByForce(err, lb.living())
 	}
 	if err == nil {
 		err = lb.carryOut(before)
@@ -75,16 +57,4 @@ func (lb *LB) living() (connections uint64) {
 		}
 	}
 	return connections
-}
-
-// reload reads the file because somebody asks for it.
-func reload(r *http.Request, log *slog.Logger, read func(force bool) error) (any, error) {
-	force := r.URL.Query().Get(api.Force) == "true"
-	if force {
-		log.Warn("the configuration is read by force: living connections may lose their servers", "by", callerOf(r.Context()))
-	}
-	if err := read(force); err != nil {
-		return nil, api.BadRequest("%s", err)
-	}
-	return api.Changed{}, nil
 }

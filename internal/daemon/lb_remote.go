@@ -57,7 +57,7 @@ func (lb *LB) sources() (texts []string) {
 	}
 	lb.mu.Lock()
 	var used []netip.Addr
-	for _, path := range lb.paths.known {
+	for _, path := range lb.paths.Known {
 		used = append(used, path.Source)
 	}
 	lb.mu.Unlock()

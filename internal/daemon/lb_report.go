@@ -112,8 +112,8 @@ func (lb *LB) serverTraffic(dispatch model.Dispatch, place plan.Place, id uint16
 }
 
 func (lb *LB) describePath(address netip.Addr) string {
-	path, ok := lb.paths.known[address]
-	why, unknown := lb.paths.why[address]
+	path, ok := lb.paths.Known[address]
+	why, unknown := lb.paths.Why[address]
 	switch {
 	case !ok && unknown:
 		return why
@@ -169,8 +169,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	}
 	c.lb.mu.Lock()
 	unserved, err := c.lb.verdicts(0)
-	generationNow, refused, unsaved := c.lb.generation, c.lb.file.Error != "", c.lb.unsaved != ""
-	tier, pathErrors := c.lb.tier(), c.lb.paths.errors
+	generationNow, refused, unsaved := c.lb.generation, c.lb.file.Error != "", c.lb.kept.Unsaved() != ""
+	tier, pathErrors := c.lb.tier(), c.lb.paths.Outcomes()
 	c.lb.mu.Unlock()
 	if err != nil {
 		out <- prometheus.NewInvalidMetric(packetsMetric, err)
@@ -203,7 +203,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	}
 	counter(generation, generationNow)
 	for outcome, errors := range pathErrors {
-		counter(pathErrorsHad, errors, pathErrorNames[outcome])
+		counter(pathErrorsHad, errors, outcome)
 	}
 	out <- prometheus.MustNewConstMetric(fileRefused, prometheus.GaugeValue, truth(refused))
 	out <- prometheus.MustNewConstMetric(stateUnsaved, prometheus.GaugeValue, truth(unsaved))

@@ -23,15 +23,15 @@ type heard struct {
 
 // listen notes for which addresses without a known way packets come. Callers hold mu.
 func (lb *LB) listen(now time.Time, packets func(service string, id uint16) uint64) {
-	maps.DeleteFunc(lb.heard, func(address netip.Addr, _ heard) bool { return lb.paths.why[address] == "" })
-	if len(lb.paths.why) == 0 {
+	maps.DeleteFunc(lb.heard, func(address netip.Addr, _ heard) bool { return lb.paths.Why[address] == "" })
+	if len(lb.paths.Why) == 0 {
 		return
 	}
 	count := map[netip.Addr]uint64{}
 	for i := range lb.node.Running.Services {
 		s := &lb.node.Running.Services[i]
 		for _, server := range slices.Concat(s.Servers, lb.node.Lingering(s.Name)) {
-			if lb.paths.why[server.Address] != "" {
+			if lb.paths.Why[server.Address] != "" {
 				count[server.Address] += packets(s.Name, server.ID)
 			}
 		}
@@ -60,10 +60,33 @@ func (lb *LB) unreachable(now time.Time) (problems []string) {
 	if second := lb.secondTier(); second != nil {
 		add(second)
 	}
-	for address, why := range lb.paths.why {
+	for address, why := range lb.paths.Why {
 		if wanted[address] || now.Sub(lb.heard[address].last) < leaverSilence {
 			problems = append(problems, fmt.Sprintf("%s: %s", lb.subject(address), why))
 		}
 	}
 	return problems
+}
+
+// wantedAddresses are those of all servers and nodes that may get packets from here.
+func (lb *LB) wantedAddresses() (addresses []netip.Addr) {
+	seen := map[netip.Addr]bool{}
+	add := func(servers []model.Server) {
+		for _, s := range servers {
+			if !seen[s.Address] {
+				seen[s.Address] = true
+				addresses = append(addresses, s.Address)
+			}
+		}
+	}
+	for _, s := range lb.node.Running.Services {
+		if !lb.sendsToNodes(&s) {
+			add(s.Servers)
+			add(lb.node.Lingering(s.Name))
+		}
+	}
+	if second := lb.secondTier(); second != nil {
+		add(second.Servers)
+	}
+	return addresses
 }

@@ -19,7 +19,7 @@ func TestAServerThatHasLeftIsMissedWhilePacketsComeForIt(t *testing.T) {
 	lb := &LB{heard: map[netip.Addr]heard{}}
 	lb.node.Running.Services = []model.Service{{Name: "web", Servers: []model.Server{server(1, model.StateActive), server(2, model.StateDraining), server(3, model.StateOff)}}}
 	lb.node.Removed = []node.Removed{{Service: "web", Server: server(4, model.StateActive)}}
-	lb.paths.why = map[netip.Addr]string{at(1): "gone", at(2): "gone", at(3): "gone", at(4): "gone"}
+	lb.paths.Why = map[netip.Addr]string{at(1): "gone", at(2): "gone", at(3): "gone", at(4): "gone"}
 	came := map[uint16]uint64{2: 5, 4: 7}
 	now := time.Unix(1000, 0)
 	expect := func(when string, want ...string) {
@@ -40,9 +40,9 @@ func TestAServerThatHasLeftIsMissedWhilePacketsComeForIt(t *testing.T) {
 	expect("the removed one is silent", "server 10.0.0.1: gone", "server 10.0.0.2: gone")
 	now = now.Add(leaverSilence)
 	expect("all that have left are silent", "server 10.0.0.1: gone")
-	delete(lb.paths.why, at(1))
+	delete(lb.paths.Why, at(1))
 	expect("the active one is there again")
-	if lb.paths.why = nil; len(lb.heard) != 3 {
+	if lb.paths.Why = nil; len(lb.heard) != 3 {
 		t.Errorf("%v", lb.heard)
 	}
 	if expect("all have a way"); len(lb.heard) != 0 {

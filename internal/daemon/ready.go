@@ -2,19 +2,15 @@
 package daemon
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
-	"slices"
 	"strings"
-	"time"
 )
 
 // obstacles are what keeps this node from forwarding, empty: it is ready. A refused file, servers that are unhealthy and the loss of
 // controllers are not among them: what was known goes on. Callers hold mu.
 func (lb *LB) obstacles() (found []string) {
-	found = append(lb.attachments.problems(), lb.tierProblems()...)
-	if down, all := lb.attachments.down(); all {
+	found = append(lb.attachments.Problems(), lb.tierProblems()...)
+	if down, all := lb.attachments.Down(); all {
 		found = append(found, down...)
 	}
 	if lb.unattached != "" {
@@ -35,8 +31,8 @@ func (lb *LB) obstacles() (found []string) {
 	if lb.cutOff {
 		found = append(found, "the tables are behind the desired state: a change was carried out only in part")
 	}
-	if len(lb.paths.why) > 0 && !lb.paths.confirmed() {
-		found = append(found, fmt.Sprintf("no way is known to any of %d servers", len(lb.paths.why)))
+	if len(lb.paths.Why) > 0 && !lb.paths.Confirmed() {
+		found = append(found, fmt.Sprintf("no way is known to any of %d servers", len(lb.paths.Why)))
 	}
 	if why := lb.misreads(); why != "" {
 		found = append(found, why)
@@ -62,10 +58,10 @@ func (a *Agent) obstacles() (found []string) {
 	if a.unattached != "" {
 		found = append(found, a.unattached)
 	}
-	if down, all := a.attachments.down(); all {
+	if down, all := a.attachments.Down(); all {
 		found = append(found, down...)
 	}
-	return append(append(found, a.attachments.problems()...), a.problems...)
+	return append(append(found, a.attachments.Problems()...), a.problems...)
 }
 
 // unnamed says why this host serves nothing. Controllers tell an agent only of the servers that its certificate speaks for. Callers hold mu.
@@ -86,23 +82,4 @@ func (a *Agent) health() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.obstacles()
-}
-
-// watchReadiness logs what comes and goes of that.
-func watchReadiness(ctx context.Context, log *slog.Logger, health func() []string) {
-	first, before := true, []string(nil)
-	look := func(time.Time) {
-		stops := health()
-		if !first && slices.Equal(stops, before) {
-			return
-		}
-		first, before = false, stops
-		if len(stops) > 0 {
-			log.Warn("not ready", "why", strings.Join(stops, "; "))
-			return
-		}
-		log.Info("ready")
-	}
-	look(time.Time{})
-	every(ctx, agePeriod, look)
 }

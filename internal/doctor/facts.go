@@ -4,7 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/daemon"
+	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/linux/features"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -96,7 +96,7 @@ func (d *daemonFacts) hidden() bool {
 // keptFacts are what earlier daemons of the instance have left, and who else is here.
 type keptFacts struct {
 	Pinned    Role // whose the pins are
-	States    []daemon.KeptState
+	States    []statefile.Kept
 	Instances []string // others of the same run directory
 }
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/daemon"
+	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/features"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
@@ -182,7 +182,7 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"killed", RoleAgent, func(f *facts) { f.Daemon = daemonFacts{SocketThere: true, Dead: true, Pinned: true} }, "daemon", Problem, "ballast-agent): it takes"},
 		{"killed, with what it pinned", RoleAgent, func(f *facts) { f.Daemon = daemonFacts{SocketThere: true, Dead: true} }, "daemon", Problem, "start it again"},
 		{"not started after a reboot", RoleLB, func(f *facts) {
-			f.Daemon, f.Kept.States = daemonFacts{}, []daemon.KeptState{{Role: "lb", Path: "state.json"}}
+			f.Daemon, f.Kept.States = daemonFacts{}, []statefile.Kept{{Role: "lb", Path: "state.json"}}
 		}, "daemon", Problem, "start it again"},
 		{"unknown role", RoleUnknown, func(f *facts) { f.Daemon, f.File = daemonFacts{}, fileFacts{} }, "role", Warning, "--role lb or --role agent, or -f FILE"},
 		{"another instance runs", RoleUnknown, func(f *facts) {
@@ -243,7 +243,7 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 func TestAStateThatNoDaemonCanUseIsNamed(t *testing.T) {
 	f := healthyFacts(RoleLB)
 	f.Daemon, f.File = daemonFacts{Pinned: true}, fileFacts{}
-	f.Kept.States = []daemon.KeptState{{Role: "lb", Path: "/var/lib/ballast/default/state.json", Err: errors.New("unexpected end of JSON input")}}
+	f.Kept.States = []statefile.Kept{{Role: "lb", Path: "/var/lib/ballast/default/state.json", Err: errors.New("unexpected end of JSON input")}}
 	var bad []string
 	for _, found := range findings(f) {
 		if found.Severity != OK {

@@ -1,4 +1,4 @@
-package daemon
+package listen
 
 import (
 	"bufio"
@@ -19,7 +19,7 @@ func TestAPeerThatReadsNoMetricsTakesNoMoreThanItsShare(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	big := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, 1<<20)) })
-	go func() { served <- serveMetrics(ctx, listener, big, func() []string { return nil }) }()
+	go func() { served <- ServeMetrics(ctx, listener, big, func() []string { return nil }) }()
 
 	var opened []net.Conn
 	for range 10 * metricsPerPeer {

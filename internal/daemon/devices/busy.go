@@ -1,5 +1,5 @@
 // Attaching to a device whose earlier program is still on its way out.
-package daemon
+package devices
 
 import (
 	"errors"
@@ -12,12 +12,12 @@ import (
 // Implementation constants. The kernel frees links some time after their last pin has gone: after a grace period, by a worker, and
 // both take long on a busy machine.
 const (
-	busyPatience = 10 * time.Second
+	BusyPatience = 10 * time.Second
 	busyInterval = 50 * time.Millisecond
 )
 
-// whileBusy repeats attach for as long as another program is on the device, at most for patience.
-func whileBusy(log *slog.Logger, patience time.Duration, attach func() error) error {
+// WhileBusy repeats attach for as long as another program is on the device, at most for patience.
+func WhileBusy(log *slog.Logger, patience time.Duration, attach func() error) error {
 	for end, said := time.Now().Add(patience), false; ; time.Sleep(busyInterval) {
 		err := attach()
 		if !errors.Is(err, unix.EBUSY) || !time.Now().Before(end) {

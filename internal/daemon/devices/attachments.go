@@ -1,5 +1,5 @@
-// Attachments: devices keep their programs, whoever detaches them.
-package daemon
+// Package devices keeps a daemon's programs on its devices, whoever detaches them.
+package devices
 
 import (
 	"bytes"
@@ -13,20 +13,21 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 )
 
-// hooks are a role's programs, for the devices that they run on: *datapath.LB or *datapath.Server.
-type hooks interface {
+// Hooks are a role's programs, for the devices that they run on.
+type Hooks interface {
 	Attach(device *net.Interface, mode attach.XDPMode) (attach.XDPMode, error)
 	Runs(ifindex int) error
 	Forget(ifindex int) error
 	Repin() (missed bool, err error)
 }
 
-// attachments keep a daemon's programs on its devices: also where somebody detaches them, or a device is made anew. Who takes the place
+// Attachments keep a daemon's programs on its devices: also where somebody detaches them, or a device is made anew. Who takes the place
 // for a program of his own is not fought: we ask for it again, less and less often, and say meanwhile who has it.
-type attachments struct {
-	hooks   hooks
-	mode    attach.XDPMode
-	log     *slog.Logger
+type Attachments struct {
+	Hooks Hooks
+	Mode  attach.XDPMode
+	Log   *slog.Logger
+
 	devices map[string]*attached
 	pins    string // why they are not all there, empty: they are
 }
@@ -43,15 +44,15 @@ type attached struct {
 }
 
 // How often it is looked whether the programs are still there, and how long one that is lost again and again has to wait. One that stayed for
-// attachCalm begins anew.
+// calm begins anew.
 const (
-	attachPeriod  = time.Second
-	attachMaxWait = 30 * time.Second
-	attachCalm    = 5 * time.Minute
+	Period  = time.Second
+	maxWait = 30 * time.Second
+	calm    = 5 * time.Minute
 )
 
-// ensure attaches to the devices that have no program of ours yet, or at tc alone what is to have XDP too. None loses its XDP program.
-func (a *attachments) ensure(devices []*net.Interface, mode attach.XDPMode) error {
+// Ensure attaches to the devices that have no program of ours yet, or at tc alone what is to have XDP too. None loses its XDP program.
+func (a *Attachments) Ensure(devices []*net.Interface, mode attach.XDPMode) error {
 	for _, device := range devices {
 		have := a.devices[device.Name]
 		if have != nil && (have.asked == mode || mode == attach.XDPNone) {
@@ -74,8 +75,8 @@ func (a *attachments) ensure(devices []*net.Interface, mode attach.XDPMode) erro
 	return nil
 }
 
-// drop forgets devices that are not wanted and are gone.
-func (a *attachments) drop(wanted []string) error {
+// Drop forgets devices that are not wanted and are gone.
+func (a *Attachments) Drop(wanted []string) error {
 	for name, have := range a.devices {
 		if slices.Contains(wanted, name) {
 			continue
@@ -84,43 +85,43 @@ func (a *attachments) drop(wanted []string) error {
 			continue
 		}
 		delete(a.devices, name)
-		if err := a.hooks.Forget(have.Index); err != nil {
+		if err := a.Hooks.Forget(have.Index); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (a *attachments) attach(have *attached, device *net.Interface) error {
-	mode, err := a.hooks.Attach(device, have.asked)
+func (a *Attachments) attach(have *attached, device *net.Interface) error {
+	mode, err := a.Hooks.Attach(device, have.asked)
 	if err != nil {
 		return err
 	}
-	if mode == attach.XDPGeneric && a.mode != mode {
-		a.log.Warn("the driver takes no native XDP program: generic mode costs more CPU for each packet; ballast doctor tells what can be done",
+	if mode == attach.XDPGeneric && a.Mode != mode {
+		a.Log.Warn("the driver takes no native XDP program: generic mode costs more CPU for each packet; ballast doctor tells what can be done",
 			"interface", device.Name)
 	}
 	before := have.Index
 	have.Interface, have.mode, have.why, have.since = *device, mode, "", time.Now()
-	a.log.Info("attached", "interface", device.Name, "address", device.HardwareAddr.String(), "mode", mode)
+	a.Log.Info("attached", "interface", device.Name, "address", device.HardwareAddr.String(), "mode", mode)
 	if before != 0 && before != device.Index {
-		return a.hooks.Forget(before)
+		return a.Hooks.Forget(before)
 	}
 	return nil
 }
 
-// look finds what is no longer attached or pinned, and mends it.
-func (a *attachments) look(now time.Time) {
-	missed, err := a.hooks.Repin()
+// Look finds what is no longer attached or pinned, and mends it.
+func (a *Attachments) Look(now time.Time) {
+	missed, err := a.Hooks.Repin()
 	before := a.pins
 	a.pins = ""
 	switch {
 	case err != nil:
 		if a.pins = err.Error(); a.pins != before {
-			a.log.Error("pins are gone: the data path would end with this process", "error", err)
+			a.Log.Error("pins are gone: the data path would end with this process", "error", err)
 		}
 	case missed:
-		a.log.Warn("pins were gone, and are made again: somebody has removed them or unmounted their file system")
+		a.Log.Warn("pins were gone, and are made again: somebody has removed them or unmounted their file system")
 	}
 	for _, have := range a.devices {
 		a.lookAt(have, now)
@@ -128,7 +129,7 @@ func (a *attachments) look(now time.Time) {
 }
 
 // lookAt attaches again where the program was detached or the device was made anew or has another MAC address.
-func (a *attachments) lookAt(have *attached, now time.Time) {
+func (a *Attachments) lookAt(have *attached, now time.Time) {
 	device, err := net.InterfaceByName(have.Name)
 	if err != nil {
 		a.lose(have, fmt.Sprintf("interface %s is gone", have.Name), now)
@@ -136,11 +137,11 @@ func (a *attachments) lookAt(have *attached, now time.Time) {
 		return
 	}
 	if isUp, wasUp := up(device), up(&have.Interface); isUp != wasUp {
-		a.log.Warn("interface has changed", "interface", have.Name, "up", isUp)
+		a.Log.Warn("interface has changed", "interface", have.Name, "up", isUp)
 	}
 	have.Flags = device.Flags
 	if have.why == "" && device.Index == have.Index {
-		if missing := a.hooks.Runs(have.Index); missing != nil {
+		if missing := a.Hooks.Runs(have.Index); missing != nil {
 			a.lose(have, missing.Error(), now)
 		} else if bytes.Equal(device.HardwareAddr, have.HardwareAddr) {
 			return
@@ -155,19 +156,19 @@ func (a *attachments) lookAt(have *attached, now time.Time) {
 }
 
 // lose takes note that a device has no program, and when to try again: at once, and from then on after longer and longer.
-func (a *attachments) lose(have *attached, why string, now time.Time) {
+func (a *Attachments) lose(have *attached, why string, now time.Time) {
 	if have.why != why {
-		a.log.Error("not attached", "interface", have.Name, "why", why)
+		a.Log.Error("not attached", "interface", have.Name, "why", why)
 	}
-	if have.why == "" && now.Sub(have.since) > attachCalm {
+	if have.why == "" && now.Sub(have.since) > calm {
 		have.wait = 0
 	}
 	have.why, have.next = why, now.Add(have.wait)
-	have.wait = min(max(2*have.wait, attachPeriod), attachMaxWait)
+	have.wait = min(max(2*have.wait, Period), maxWait)
 }
 
-// problems say which devices have no program, and why.
-func (a *attachments) problems() (problems []string) {
+// Problems say which devices have no program, and why.
+func (a *Attachments) Problems() (problems []string) {
 	if a.pins != "" {
 		problems = append(problems, a.pins)
 	}
@@ -185,8 +186,8 @@ func up(device *net.Interface) bool {
 	return device.Flags&both == both
 }
 
-// down are the devices that no packet for the programs can come in by, and whether there is no other.
-func (a *attachments) down() (problems []string, all bool) {
+// Down are the devices that no packet for the programs can come in by, and whether there is no other.
+func (a *Attachments) Down() (problems []string, all bool) {
 	all = true
 	for _, name := range slices.Sorted(maps.Keys(a.devices)) {
 		switch have := a.devices[name]; {
@@ -200,11 +201,14 @@ func (a *attachments) down() (problems []string, all bool) {
 	return problems, all
 }
 
+// Any reports whether there are devices to keep the programs on.
+func (a *Attachments) Any() bool { return len(a.devices) > 0 }
+
 // notAttached is the mode of a device that has lost the program.
 const notAttached = "not attached"
 
-// modes tells how each device runs the program, by name.
-func (a *attachments) modes() map[string]string {
+// Modes tells how each device runs the program, by name.
+func (a *Attachments) Modes() map[string]string {
 	modes := make(map[string]string, len(a.devices))
 	for name, device := range a.devices {
 		if modes[name] = string(device.mode); device.why != "" {

@@ -1,4 +1,5 @@
-package daemon
+// Bounds of what one peer takes of the metrics port.
+package listen
 
 import (
 	"net"

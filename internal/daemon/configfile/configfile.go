@@ -1,0 +1,119 @@
+// Package configfile is the configuration file of a daemon that runs by one: read, watched, and refused.
+package configfile
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/config"
+)
+
+// settle is how long a file must be left alone before it is read: editors write in several steps.
+const settle = 50 * time.Millisecond
+
+// OnHangup calls do at each SIGHUP until ctx ends: a node without a file asks its controllers for everything again.
+func OnHangup(ctx context.Context, do func()) {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, unix.SIGHUP)
+	go func() {
+		defer signal.Stop(hangup)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-hangup:
+				do()
+			}
+		}
+	}()
+}
+
+// Load reads a daemon's configuration, and says when others can read its keys.
+func Load(path string, log *slog.Logger) (*config.File, error) {
+	file, err := config.Load(path)
+	if err == nil && file.Exposed != "" {
+		log.Warn(file.Exposed)
+	}
+	return file, err
+}
+
+// Watch calls changed after each change of the file and at each SIGHUP, until ctx ends. The directory is watched,
+// so that a file that is replaced by rename, or is gone for a while, stays watched.
+func Watch(ctx context.Context, path string, changed func()) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", path, err)
+	}
+	path, err = filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	if err := watcher.Add(filepath.Dir(path)); err != nil {
+		watcher.Close()
+		return fmt.Errorf("watch %s: %w", filepath.Dir(path), err)
+	}
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, unix.SIGHUP)
+	go func() {
+		defer watcher.Close()
+		defer signal.Stop(hangup)
+		timer := time.NewTimer(0)
+		<-timer.C
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case event := <-watcher.Events:
+				if event.Name == path && !event.Has(fsnotify.Remove) && !event.Has(fsnotify.Chmod) {
+					timer.Reset(settle)
+				}
+			case <-watcher.Errors: // events were lost
+				timer.Reset(settle)
+			case <-hangup:
+				timer.Reset(0)
+			case <-timer.C:
+				changed()
+			}
+		}
+	}()
+	return nil
+}
+
+// Note says what has become of a file that may have been refused before: why it is, once, and once that it is in order again.
+func Note(file *api.Config, refused string, err error, log *slog.Logger) {
+	switch {
+	case err != nil:
+		if file.Error = err.Error(); file.Error != refused {
+			log.Error("configuration refused, the old state goes on", "error", err)
+		}
+	case refused != "":
+		log.Info("the configuration is in order again", "file", file.Path)
+	}
+}
+
+// ByForce adds how a file is taken all the same that living connections, about so many, would not survive.
+func ByForce(err error, connections uint64) error {
+	return fmt.Errorf("%w; if the file is right: `ballast ctl config reload --force` takes it, and connections that carry what it replaces lose their servers (about %d live here)", err, connections)
+}
+
+// Reload reads the file because somebody asks for it.
+func Reload(r *http.Request, log *slog.Logger, read func(force bool) error) (any, error) {
+	force := r.URL.Query().Get(api.Force) == "true"
+	if force {
+		log.Warn("the configuration is read by force: living connections may lose their servers", "by", api.CallerName(r.Context()))
+	}
+	if err := read(force); err != nil {
+		return nil, api.BadRequest("%s", err)
+	}
+	return api.Changed{}, nil
+}

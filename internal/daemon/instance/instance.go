@@ -1,0 +1,57 @@
+// Package instance has the place of a daemon on its host: the pins of its name.
+package instance
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/linux/pin"
+)
+
+// PinDir is where an instance's links and maps are.
+func PinDir(runDir, instance string) string { return filepath.Join(bpffs(runDir), instance) }
+
+func bpffs(runDir string) string { return filepath.Join(runDir, "bpf") }
+
+// Prepare makes the file system of the pins.
+func Prepare(runDir string, log *slog.Logger) error {
+	if err := pin.EnsureBPFFS(bpffs(runDir)); err != nil {
+		return err
+	}
+	if why := pin.Private(bpffs(runDir)); why != "" {
+		log.Warn(why)
+	}
+	return nil
+}
+
+// ErrNoInstance: there is nothing to detach.
+var ErrNoInstance = errors.New("no such instance")
+
+// Detach removes the data path of an instance whose daemon does not run: packets take the host's ordinary way, and on a server
+// connections that carry cookies break. With the last instance the file system of the pins goes.
+func Detach(runDir, instance string) error {
+	dir := PinDir(runDir, instance)
+	if _, err := os.Stat(dir); err != nil {
+		return fmt.Errorf("detach %s: %w: nothing is pinned in %s, as this mount namespace shows it", instance, ErrNoInstance, dir)
+	}
+	listener, err := api.Listen(api.SocketPath(runDir, instance))
+	if err != nil {
+		return fmt.Errorf("detach %s: %w", instance, err)
+	}
+	defer listener.Close()
+	if err := attach.FiltersElsewhere(dir); err != nil {
+		return fmt.Errorf("detach %s: %w", instance, err)
+	}
+	if err := attach.Detach(dir); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(filepath.Join(runDir, instance)); err != nil {
+		return err
+	}
+	return pin.RemoveBPFFS(bpffs(runDir))
+}

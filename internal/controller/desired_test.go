@@ -21,7 +21,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/store"
-	"github.com/ballast-lb/ballast/internal/store/memory"
+	"github.com/ballast-lb/ballast/internal/store/storetest"
 )
 
 // faultyStore is a store that can be out of reach, and whose watches can be cut.
@@ -89,8 +89,8 @@ func following(t testing.TB, s store.Store) *Desired {
 	return d
 }
 
-func newMemory(t testing.TB) *memory.Store {
-	s := memory.New()
+func newMemory(t testing.TB) *storetest.Store {
+	s := storetest.New()
 	t.Cleanup(func() { fleettest.Require(t, s.Close()) })
 	return s
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/pki"
-	"github.com/ballast-lb/ballast/internal/store/memory"
+	"github.com/ballast-lb/ballast/internal/store/storetest"
 )
 
 func says(epochs []uint32, current uint32, connections map[uint32]uint64) *ballastv1.FromNode {
@@ -22,7 +22,7 @@ func says(epochs []uint32, current uint32, connections map[uint32]uint64) *balla
 // Two changes of keys in a row, each as soon as the controller lets it: never before every node has taken the one before.
 func TestKeysAreUsedAndDroppedOnlyWhenTheNodesOfTheFleetAreReady(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
-	c := startController(t, ca, "c1", "127.0.0.1:0", memory.New(), nil)
+	c := startController(t, ca, "c1", "127.0.0.1:0", storetest.New(), nil)
 	client := c.client(ca.Issue(pki.Ctl, "alice"))
 	apply(t, client, fleettest.Service("web", 1))
 	lb, agent := fleettest.Join(t, c.address, ca.Issue(pki.LB, "lb1")), fleettest.Join(t, c.address, ca.Issue(pki.Agent, "s1"))
@@ -92,7 +92,7 @@ func TestKeysAreUsedAndDroppedOnlyWhenTheNodesOfTheFleetAreReady(t *testing.T) {
 // What a lost load balancer has pinned goes on with the keys that it had.
 func TestALostLoadBalancerHoldsARotationUpUntilItIsBackOrItIsForced(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
-	c := startController(t, ca, "c1", "127.0.0.1:0", memory.New(), nil)
+	c := startController(t, ca, "c1", "127.0.0.1:0", storetest.New(), nil)
 	client := c.client(ca.Issue(pki.Ctl, "alice"))
 	apply(t, client, fleettest.Service("web", 1))
 	lb1, lb2, agent := fleettest.Join(t, c.address, ca.Issue(pki.LB, "lb1")), fleettest.Join(t, c.address, ca.Issue(pki.LB, "lb2")), fleettest.Join(t, c.address, ca.Issue(pki.Agent, "s1"))

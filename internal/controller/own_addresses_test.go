@@ -10,12 +10,12 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/pki"
-	"github.com/ballast-lb/ballast/internal/store/memory"
+	"github.com/ballast-lb/ballast/internal/store/storetest"
 )
 
 // Load balancers would take what is said to a controller or a node for a service's packets.
 func TestAVIPIsNoAddressOfTheFleetItself(t *testing.T) {
-	ca, s := fleettest.NewAuthority(t), memory.New()
+	ca, s := fleettest.NewAuthority(t), storetest.New()
 	ca.Issue(pki.Controller, "c1", "127.0.0.1", "203.0.113.1")
 	c := startController(t, ca, "c1", "127.0.0.1:0", s, nil)
 	client := c.client(ca.Issue(pki.Ctl, "alice"))

@@ -29,7 +29,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
 	"github.com/ballast-lb/ballast/internal/store/etcd"
-	"github.com/ballast-lb/ballast/internal/store/memory"
+	"github.com/ballast-lb/ballast/internal/store/storetest"
 )
 
 // running is a controller of a test.
@@ -392,7 +392,7 @@ func TestAControllerThatIsToldToStopHasNotFailed(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
 	ca.Issue(pki.Controller, "c1")
 	ctx, stop := context.WithCancelCause(t.Context())
-	o := Options{Name: "c1", TLSDir: ca.Dir, Listen: "127.0.0.1:0", Store: memory.New(), Timing: node.DefaultTiming, Log: fleettest.Log(t),
+	o := Options{Name: "c1", TLSDir: ca.Dir, Listen: "127.0.0.1:0", Store: storetest.New(), Timing: node.DefaultTiming, Log: fleettest.Log(t),
 		Ready: func(string) { stop(errors.New("interrupted by SIGTERM")) }}
 	fleettest.Require(t, Run(ctx, o))
 }

@@ -1,5 +1,5 @@
 // Package store holds the desired state of a fleet: small documents by key that all controllers change and watch, and the list of
-// the controllers that live. memory is for a load balancer by itself, etcd for controllers.
+// the controllers that live. Package etcd keeps it.
 package store
 
 import (

@@ -17,7 +17,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/store"
 	"github.com/ballast-lb/ballast/internal/store/etcd"
-	"github.com/ballast-lb/ballast/internal/store/memory"
+	"github.com/ballast-lb/ballast/internal/store/storetest"
 )
 
 const patience = 30 * time.Second
@@ -42,7 +42,7 @@ func onEvery(t *testing.T, test func(t *testing.T, s store.Store)) {
 		s, err := etcd.Embed(t.Context(), etcd.EmbedOptions{DataDir: dir, Log: quiet})
 		return closing(t, s, err)
 	}
-	t.Run("memory", func(t *testing.T) { test(t, closing(t, memory.New(), nil)) })
+	t.Run("memory", func(t *testing.T) { test(t, closing(t, storetest.New(), nil)) })
 	t.Run("embedded", func(t *testing.T) { test(t, embed(t, t.TempDir())) })
 	t.Run("connected", func(t *testing.T) {
 		dir := t.TempDir()

@@ -1,5 +1,5 @@
-// Package memory is a store in the memory of one process, for a load balancer by itself and for tests.
-package memory
+// Package storetest is a store in memory, for tests of those that keep something in one.
+package storetest
 
 import (
 	"bytes"

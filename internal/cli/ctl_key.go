@@ -92,6 +92,9 @@ func printKeys(out io.Writer, keys *ballastv1.ListKeysResponse) error {
 		for _, why := range key.UseRefused {
 			fmt.Fprintf(out, "key use %d waits: %s\n", key.Epoch, why)
 		}
+		if len(key.UseRefused) > 0 && key.Epoch > keys.Current {
+			continue // it is used before it is dropped
+		}
 		for _, why := range key.DropRefused {
 			fmt.Fprintf(out, "key drop %d waits: %s\n", key.Epoch, why)
 		}

@@ -73,6 +73,21 @@ func TestAKeyIsDroppedByForceAloneWhileClientsEchoIt(t *testing.T) {
 	echo.Store(0)
 }
 
+// A key that was just added waits to be used: that it cannot be dropped either is no news.
+func TestAKeyThatNodesLackYetWaitsToBeUsed(t *testing.T) {
+	ctl, _ := rotated(t)
+	ctl.memory.Holders = func(fleet *model.Fleet) *rotation.Nodes {
+		nodes := apitest.AllHold(fleet, 0)
+		nodes.List[1].Report.Epochs = []uint32{1}
+		nodes.Keys = model.Keys{}
+		return nodes
+	}
+	ctl.must("key", "add")
+	if said := ctl.must("keys"); !strings.Contains(said, "key use 2 waits") || strings.Contains(said, "key drop 2 waits") {
+		t.Errorf("keys says %q", said)
+	}
+}
+
 func TestKeyRotateDoesAllStepsAndWaitsBetweenThem(t *testing.T) {
 	ctl, echo := rotated(t)
 	var looks atomic.Int32 // at the connections that hold it up

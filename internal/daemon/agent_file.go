@@ -2,8 +2,10 @@
 package daemon
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
@@ -14,8 +16,8 @@ import (
 )
 
 // Reload applies the configuration file as it is now; one that cannot be applied is refused and the old state goes on. By force it is taken
-// although living connections lose their server.
-func (a *Agent) Reload(force bool) error {
+// although living connections lose their server. It returns what changed, a line each.
+func (a *Agent) Reload(force bool) (changes []string, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	refused := a.file.Error
@@ -24,13 +26,16 @@ func (a *Agent) Reload(force bool) error {
 		err = a.keepsCookies(file)
 	}
 	if err == nil {
-		err = a.apply(file)
+		generation := a.generation
+		if err = a.apply(file); a.generation != generation {
+			changes = append(changes, fmt.Sprintf("serves %s", cmp.Or(strings.Join(a.wanted.Marking, ", "), "nothing")))
+		}
 	}
 	if err == nil && !a.told {
 		a.attachLate()
 	}
 	configfile.Note(&a.file, refused, err, a.log)
-	return err
+	return changes, err
 }
 
 // refuseAtStart returns the file that an agent begins with. One that would give living connections another cookie is refused: nothing is

@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,8 +34,8 @@ func TestALoadBalancerTakesAFileThatBreaksConnectionsByForceAlone(t *testing.T) 
 		h.kill()
 		h.start()
 		h.await(what+" after a restart", func(s api.LBStatus) bool { return s.Ready && strings.Contains(s.Config.Error, what) })
-		if _, err := h.post(reloadByForce, nil); err != nil {
-			t.Error(err)
+		if answer, err := h.post(reloadByForce, nil); err != nil || len(answer.Changes) == 0 {
+			t.Errorf("force says %q, %v", answer.Changes, err)
 		}
 		h.awaitFile(sum)
 		h.kill()
@@ -103,7 +104,11 @@ func TestAnAgentThatRestartsKeepsTheKeyAndTheIDOfLivingConnections(t *testing.T)
 	sum := h.write(strings.Replace(file, "00112233", "ffffffff", 1))
 	h.start()
 	h.await("the refusal", func(s api.AgentStatus) bool { return s.Config.Error != "" })
-	require(t, h.client.Do(t.Context(), "POST", reloadByForce, nil, nil))
+	var answer api.Changed
+	require(t, h.client.Do(t.Context(), "POST", reloadByForce, nil, &answer))
+	if want := []string{"serves web"}; !slices.Equal(answer.Changes, want) {
+		t.Errorf("force says %q, want %q", answer.Changes, want)
+	}
 	h.await("force", func(s api.AgentStatus) bool { return s.Ready && s.Config.SHA256 == sum && s.Config.Error == "" })
 	if !strings.Contains(h.output.String(), "the configuration is in order again") {
 		t.Error("the log does not say that the file is in order again")

@@ -233,7 +233,7 @@ func (lb *LB) start(interfaces []*net.Interface) error {
 	}
 	lb.takeOverWeights()
 	if file != nil {
-		err = lb.edit(file, false)
+		_, err = lb.edit(file, false)
 	}
 	var breaks *node.Breaks
 	if errors.As(err, &breaks) { // what connections live by goes on, and somebody can be asked for the rest

@@ -13,20 +13,20 @@ import (
 )
 
 // Reload applies the configuration file as it is now; one that cannot be applied is refused and the old state goes on. By force it is taken
-// although living connections lose their servers.
-func (lb *LB) Reload(force bool) error {
+// although living connections lose their servers. It returns what changed, a line each.
+func (lb *LB) Reload(force bool) (changes []string, err error) {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
 	refused := lb.file.Error
 	file, err := configfile.Load(lb.options.Config, lb.log)
 	if err == nil {
-		err = lb.edit(file, force)
+		changes, err = lb.edit(file, force)
 	}
 	configfile.Note(&lb.file, refused, err, lb.log)
-	return err
+	return changes, err
 }
 
-func (lb *LB) edit(file *config.File, force bool) error {
+func (lb *LB) edit(file *config.File, force bool) ([]string, error) {
 	before, take := lb.node, lb.node.EditFile
 	if force {
 		take = lb.node.ForceFile
@@ -40,11 +40,11 @@ func (lb *LB) edit(file *config.File, force bool) error {
 		err = lb.carryOut(before)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", file.Path, err)
+		return nil, fmt.Errorf("%s: %w", file.Path, err)
 	}
 	lb.file, lb.stale = api.Config{Path: file.Path, SHA256: file.SHA256}, false
 	lb.logChanges("file", changes)
-	return nil
+	return changes, nil
 }
 
 // living is about how many connections this load balancer sends on. Callers hold mu.

@@ -107,13 +107,14 @@ func ByForce(err error, connections uint64) error {
 }
 
 // Reload reads the file because somebody asks for it.
-func Reload(r *http.Request, log *slog.Logger, read func(force bool) error) (any, error) {
+func Reload(r *http.Request, log *slog.Logger, read func(force bool) ([]string, error)) (any, error) {
 	force := r.URL.Query().Get(api.Force) == "true"
 	if force {
 		log.Warn("the configuration is read by force: living connections may lose their servers", "by", api.CallerName(r.Context()))
 	}
-	if err := read(force); err != nil {
+	changes, err := read(force)
+	if err != nil {
 		return nil, api.BadRequest("%s", err)
 	}
-	return api.Changed{}, nil
+	return api.Changed{Changes: changes}, nil
 }

@@ -193,7 +193,7 @@ func (s *Sources) Doubt() string {
 	case len(away) > 0:
 		return fmt.Sprintf("controllers %s live and tell nothing here: where they are not connected, this agent's log says why; name all with --controller, and upgrade those that are older", strings.Join(away, ", "))
 	case len(silent) > 0:
-		return fmt.Sprintf("load balancers %s do not tell their addresses: upgrade them, or, if they are gone, `ballast ctl node forget` them", strings.Join(slices.Compact(silent), ", "))
+		return fmt.Sprintf("no address is known of load balancers %s: controllers' logs name those that told too many within a day; upgrade those that tell none, or, if they are gone, `ballast ctl node forget` them", strings.Join(slices.Compact(silent), ", "))
 	case len(s.told) == 0:
 		return "the controllers know no load balancer: start them with --controller"
 	case !s.overflow.IsZero():

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/ballast-lb/ballast/internal/bench/wrapper"
 )
 
 func needRoot(t *testing.T) {
@@ -81,7 +83,7 @@ func TestWrongVerdictIsRefused(t *testing.T) {
 func TestFlowsAreDistinct(t *testing.T) {
 	seen := map[string]bool{}
 	for flow := range uint32(100_000) {
-		seen[client(flow).String()] = true
+		seen[wrapper.Client(flow).String()] = true
 	}
 	if len(seen) != 100_000 {
 		t.Errorf("100000 flows have %d addresses", len(seen))

@@ -10,7 +10,6 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 
-	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/bench/wrapper"
 )
 
@@ -81,13 +80,6 @@ func tcpOptions(raw []byte) (options []layers.TCPOption) {
 	return options
 }
 
-// client is the address of a flow, as the wrapper computes it.
-func client(flow uint32) netip.AddrPort {
-	var address [4]byte
-	binary.BigEndian.PutUint32(address[:], 10<<24|flow*0x9e3779b1&0xffffff)
-	return netip.AddrPortFrom(netip.AddrFrom4(address), uint16(1024+flow*0x85ebca6b>>17))
-}
-
 // sent is a frame that the wrapper wrote.
 type sent struct {
 	cell  wrapper.Cell
@@ -132,32 +124,12 @@ func checkSame(output, want []byte) error {
 	return nil
 }
 
-// Offsets in the wrapper's frames.
-const (
-	tcpChecksumAt = 14 + 20 + 16
-	echoAt        = 14 + 20 + 20 + 8
-)
+// tcpChecksumAt is where the frames have it.
+const tcpChecksumAt = 14 + 20 + 16
 
-func (s sent) bytes() []byte {
-	out := bytes.Clone(s.cell.Frame[:])
-	from := client(s.flow)
-	copy(out[26:30], from.Addr().AsSlice())
-	binary.BigEndian.PutUint16(out[34:], from.Port())
-	binary.BigEndian.PutUint16(out[24:], 0)
-	binary.BigEndian.PutUint16(out[24:], ipv4Checksum(out[14:34]))
-	if s.cell.CookieBits != 0 {
-		binary.BigEndian.PutUint32(out[echoAt:], s.flow<<s.cell.CookieBits|uint32(s.cookie()))
-	}
-	return out
-}
+func (s sent) bytes() []byte { return s.cell.FrameOf(s.flow, s.index) }
 
-func (s sent) server() uint16 { return uint16(1 + s.flow%uint32(s.cell.IDs)) }
-
-// cookie is what the flow's server would write.
-func (s sent) cookie() uint16 {
-	hash := cookie.FlowHash(s.cell.CookieKey, client(s.flow), servicePort)
-	return cookie.Encode(s.cell.CookieBits, uint32(s.cell.EpochParity), uint16(s.index)<<s.cell.IndexShift|s.server(), hash)
-}
+func (s sent) server() uint16 { return s.cell.Server(s.flow) }
 
 // given returns the index that the output of an encapsulating program tells the server, left of so many bits of the server's id, and the
 // output without it.
@@ -167,9 +139,9 @@ func (s sent) given(output []byte, idBits uint8) (index uint8, without []byte) {
 	}
 	without = bytes.Clone(output)
 	inner := without[outerLength:]
-	had, has := binary.BigEndian.Uint32(s.bytes()[echoAt:]), binary.BigEndian.Uint32(inner[echoAt:])
+	had, has := binary.BigEndian.Uint32(s.bytes()[wrapper.EchoAt:]), binary.BigEndian.Uint32(inner[wrapper.EchoAt:])
 	check := binary.BigEndian.Uint16(inner[tcpChecksumAt:])
-	binary.BigEndian.PutUint32(inner[echoAt:], had)
+	binary.BigEndian.PutUint32(inner[wrapper.EchoAt:], had)
 	binary.BigEndian.PutUint16(inner[tcpChecksumAt:], checksumReplace(check, has, had))
 	return uint8((had ^ has) >> idBits), without
 }
@@ -177,15 +149,6 @@ func (s sent) given(output []byte, idBits uint8) (index uint8, without []byte) {
 // checksumReplace is RFC 1624 equation 3.
 func checksumReplace(check uint16, before, after uint32) uint16 {
 	sum := uint32(^check) + (^before >> 16) + (^before & 0xffff) + after>>16 + after&0xffff
-	sum = sum&0xffff + sum>>16
-	return ^uint16(sum + sum>>16)
-}
-
-func ipv4Checksum(header []byte) uint16 {
-	var sum uint32
-	for i := 0; i < len(header); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(header[i:]))
-	}
 	sum = sum&0xffff + sum>>16
 	return ^uint16(sum + sum>>16)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"time"
@@ -28,7 +27,7 @@ type subject struct {
 	program *wrapper.Program
 	cell    wrapper.Cell // but for the number of flows
 	prepare func() error // before each sample; nil: nothing
-	changes *changes     // nil: what a packet meets is the same for all, and flows are drawn at random
+	changes *changes     // nil: what a packet meets is the same for all
 	indices []uint8      // that the flows' cookies carry; nil: none
 	lb      *lb.LB       // whose counters count; nil: the program counts none
 	service uint32       // number
@@ -50,14 +49,13 @@ type measurement struct {
 	raw     []float64
 	count   uint64
 	control *measurement // the empty program, fed the same frames
-	plain   *measurement // the empty program, fed drawn flows without a cookie; nil: this is only a control
+	plain   *measurement // the empty program, fed flows drawn at random; nil: this is only a control
 }
 
 // runner measures.
 type runner struct {
 	programs *wrapper.Wrapper
 	verdicts []string
-	listed   bool // user space draws, too
 }
 
 // measurements lists the cells of all subjects at all numbers of flows, and what is subtracted from them. The first subject is the empty
@@ -75,11 +73,9 @@ func measureSubjects(subjects []subject, flows uint32) (all []*measurement) {
 	all = append(all, plain)
 	for i := range subjects[1:] {
 		m := &measurement{subject: &subjects[1+i], flows: flows, control: plain, plain: plain}
-		if m.subject.cell.CookieBits != 0 || m.subject.changes != nil {
+		if m.subject.changes != nil {
 			m.control = m.subject.controlBy(&subjects[0], flows)
 			all = append(all, m.control)
-		}
-		if m.subject.changes != nil {
 			m.next = m.subject.changes.batches()
 		}
 		all = append(all, m)
@@ -87,17 +83,12 @@ func measureSubjects(subjects []subject, flows uint32) (all []*measurement) {
 	return all
 }
 
-// controlBy is the empty program, fed what the subject is fed.
+// controlBy is the empty program, fed the batches that the subject is fed.
 func (s *subject) controlBy(empty *subject, flows uint32) *measurement {
 	making := *empty
-	making.cell, making.indices = s.cell, s.indices
+	making.cell, making.indices, making.changes = s.cell, s.indices, &changes{}
 	making.cell.Growth = 0
-	control := &measurement{subject: &making, flows: flows}
-	if s.changes != nil {
-		making.changes = &changes{}
-		control.next = s.changes.batches()
-	}
-	return control
+	return &measurement{subject: &making, flows: flows, next: s.changes.batches()}
 }
 
 // run takes one sample of every measurement in each round.
@@ -132,11 +123,10 @@ func (r *runner) sample(m *measurement, repeat uint32, seed uint64) error {
 	if m.subject.changes != nil {
 		return r.sampleChanges(m, max(1, repeat/changesPart))
 	}
-	if r.listed {
-		r.programs.List(draw(seed, repeat, m.flows), m.subject.indices)
-	}
+	cell := m.cell()
+	flows := cell.Draw(repeat, seed)
 	for range attempts {
-		run, err := r.measure(m, repeat, seed)
+		run, err := r.measure(m, flows, repeat)
 		if err != nil {
 			return err
 		}
@@ -164,8 +154,7 @@ func (r *runner) sampleChanges(m *measurement, repeat uint32) error {
 	c := m.subject.changes
 	for interrupted := 0; runs < uint64(repeat); {
 		batch := m.next()
-		r.programs.List(batch, m.subject.indices)
-		run, err := r.measure(m, uint32(len(batch)), 0)
+		run, err := r.measure(m, batch, uint32(len(batch)))
 		if c.restore != nil {
 			err = errors.Join(err, c.restore(batch))
 		}
@@ -184,17 +173,18 @@ func (r *runner) sampleChanges(m *measurement, repeat uint32) error {
 	return nil
 }
 
-// measure runs one cell once. A run that was interrupted has been started anew by the system call's wrapper: it has more runs
+// measure runs one cell once, on frames of these flows. A run that was interrupted has been started anew by the system call's wrapper: it has more runs
 // than asked for, and only its counters are checked; not even those when flows should have come once.
-func (r *runner) measure(m *measurement, repeat uint32, seed uint64) (run wrapper.Result, err error) {
-	s := m.subject
-	cell := s.cell
-	cell.Flows, cell.Listed = m.flows, r.listed
+func (r *runner) measure(m *measurement, flows []uint32, repeat uint32) (run wrapper.Result, err error) {
+	s, cell := m.subject, m.cell()
+	if err := errors.Join(r.programs.Put(s.program), r.programs.List(&cell, flows, s.indices)); err != nil {
+		return run, err
+	}
 	before, err := s.counters()
 	if err != nil {
 		return run, err
 	}
-	if run, err = r.programs.Run(s.program, cell, repeat, seed); err != nil {
+	if run, err = r.programs.Run(repeat); err != nil {
 		return run, err
 	}
 	after, err := s.counters()
@@ -206,7 +196,7 @@ func (r *runner) measure(m *measurement, repeat uint32, seed uint64) (run wrappe
 		return run, fmt.Errorf("%d of %d frames had another length than expected, the last action is %d (want %d)",
 			run.Surprises, run.Runs, run.Action, xdpTX)
 	}
-	if interrupted && cell.Listed {
+	if interrupted && s.changes != nil {
 		return run, nil
 	}
 	if err := r.checkCounters(s, before, after, run.Runs); err != nil {
@@ -228,14 +218,11 @@ func (r *runner) checkCounters(s *subject, before, after []verdict.Traffic, runs
 	return nil
 }
 
-// draw draws from flows that are numbered from 0.
-func draw(seed uint64, count, flows uint32) []uint32 {
-	random := rand.New(rand.NewPCG(seed, 0))
-	out := make([]uint32, count)
-	for i := range out {
-		out[i] = random.Uint32N(flows)
-	}
-	return out
+// cell is what the subject is fed at the measurement's number of flows.
+func (m *measurement) cell() wrapper.Cell {
+	cell := m.subject.cell
+	cell.Flows = m.flows
+	return cell
 }
 
 // counters are those of the subject's service, nil if the subject counts nothing.

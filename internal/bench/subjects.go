@@ -128,7 +128,7 @@ func serverAddress(id uint16) netip.Addr { return netip.AddrFrom4([4]byte{10, 1,
 
 // plainCell is a segment to vip that carries no cookie.
 func plainCell(vip netip.Addr, kind kind) wrapper.Cell {
-	return wrapper.Cell{Frame: frame(vip, kind, optionsOf(kind)), ServicePort: [2]byte{0, servicePort}}
+	return wrapper.Cell{Frame: frame(vip, kind, optionsOf(kind))}
 }
 
 // carryingCell is one that carries the cookie of the service at vip.
@@ -196,7 +196,7 @@ func (r *rig) checkPlaced(vip netip.Addr) func([]byte, sent) error {
 		owners = maglev.Table(model.DefaultSlots, r.fleet.Services[1].Shares())
 	}
 	return func(output []byte, s sent) error {
-		slot := cookie.Slot(cookie.FlowHash(key, client(s.flow), servicePort), model.DefaultSlots)
+		slot := cookie.Slot(cookie.FlowHash(key, wrapper.Client(s.flow), servicePort), model.DefaultSlots)
 		return checkServer(output, s, serverAddress(owners[slot]), identification)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
+	"github.com/ballast-lb/ballast/internal/bench/wrapper"
 	"github.com/ballast-lb/ballast/internal/linux/connections"
 )
 
@@ -84,14 +85,14 @@ func (r *tableRig) restore(t *connTable, batch []uint32) error {
 func (t *connTable) checkAdded(output []byte, s sent) error {
 	index, without := s.given(output, t.idBits)
 	c, ok := t.Connection(t.partition(s.flow), index)
-	if index == 0 || !ok || c.Client != client(s.flow) || c.Server != s.server() || c.State != connections.StateNew || c.Packets != 1 {
-		return fmt.Errorf("flow %d of %s to server %d was given index %d, whose entry is %+v", s.flow, client(s.flow), s.server(), index, c)
+	if index == 0 || !ok || c.Client != wrapper.Client(s.flow) || c.Server != s.server() || c.State != connections.StateNew || c.Packets != 1 {
+		return fmt.Errorf("flow %d of %s to server %d was given index %d, whose entry is %+v", s.flow, wrapper.Client(s.flow), s.server(), index, c)
 	}
 	return checkCookie(without, s)
 }
 
 func (t *connTable) hash(flow uint32) uint64 {
-	return conntable.Hash(t.key.K0, t.key.K1, client(flow), servicePort)
+	return conntable.Hash(t.key.K0, t.key.K1, wrapper.Client(flow), servicePort)
 }
 
 func (t *connTable) partition(flow uint32) uint32 {
@@ -155,7 +156,7 @@ func sequence(first, count uint32) []uint32 {
 func clients(flows []uint32) []netip.AddrPort {
 	out := make([]netip.AddrPort, len(flows))
 	for i, flow := range flows {
-		out[i] = client(flow)
+		out[i] = wrapper.Client(flow)
 	}
 	return out
 }

@@ -67,7 +67,7 @@ var (
 )
 
 func openTableRig(ctx context.Context, flows []uint32) (r *tableRig, err error) {
-	r = &tableRig{runner: runner{listed: true}}
+	r = &tableRig{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.close())
@@ -207,7 +207,7 @@ func (r *tableRig) open(size *tableSize, batch []uint32) error {
 	if err != nil {
 		return err
 	}
-	run, err := r.programs.Open(s.program, s.cell, batch, size.indices)
+	run, err := r.programs.Open(s.program, &s.cell, batch, size.indices)
 	if err != nil {
 		return err
 	}
@@ -234,8 +234,7 @@ func (r *tableRig) open(size *tableSize, batch []uint32) error {
 func (r *tableRig) sendAll(s subject, batch []uint32) error {
 	s.changes = &changes{}
 	m := &measurement{subject: &s, flows: uint32(len(batch))}
-	r.programs.List(batch, s.indices)
-	_, err := r.measure(m, uint32(len(batch)), 0)
+	_, err := r.measure(m, batch, uint32(len(batch)))
 	return err
 }
 

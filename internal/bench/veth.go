@@ -183,7 +183,7 @@ func (r *vethRig) samplePair(ctx context.Context, p *pair, frames uint32, round 
 func (r *vethRig) cross(ctx context.Context, s *subject, flows, frames uint32, seed uint64) (c wrapper.Crossing, err error) {
 	cell := s.cell
 	cell.Flows = flows
-	if err := r.space.AttachXDP(testedDevice, s.program.FD()); err != nil {
+	if err := errors.Join(r.programs.List(&cell, cell.Draw(frames, seed), nil), r.space.AttachXDP(testedDevice, s.program.FD())); err != nil {
 		return c, err
 	}
 	for range crossings {
@@ -195,7 +195,7 @@ func (r *vethRig) cross(ctx context.Context, s *subject, flows, frames uint32, s
 			return c, err
 		}
 		err = r.space.Do(func() (err error) { // on a thread of its own
-			c, err = r.programs.Cross(r.sender.Index, cell, frames, seed)
+			c, err = r.programs.Cross(r.sender.Index, frames)
 			return err
 		})
 		if err != nil {

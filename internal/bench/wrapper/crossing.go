@@ -27,13 +27,14 @@ type xdpContext struct{ Data, DataEnd, DataMeta, IngressIfindex, RxQueueIndex, E
 func (b *Wrapper) Sink() *Program { return b.objects.Sink }
 
 // Cross sends at least so many frames out of a device of the thread's network namespace, on which Sink is attached, and waits until all have come
-// back, or none does any more. They are real frames (BPF_PROG_RUN in live mode), of flows drawn at random. The calling goroutine must be
+// back, or none does any more. They are real frames (BPF_PROG_RUN in live mode), those that were listed. The calling goroutine must be
 // locked to its thread: the kernel does the work of both ends in that thread's time, unless it is busy with others.
-func (b *Wrapper) Cross(ifindex int, cell Cell, frames uint32, seed uint64) (c Crossing, err error) {
-	err = errors.Join(b.objects.Cell.Set(cell), b.objects.State.Set(benchBenchState{Random: seed | 1}), b.objects.Crossing.Set(benchBenchCrossing{}))
+func (b *Wrapper) Cross(ifindex int, frames uint32) (c Crossing, err error) {
+	err = errors.Join(b.objects.State.Set(benchBenchState{}), b.objects.Crossing.Set(benchBenchCrossing{}))
 	if err != nil {
-		return c, fmt.Errorf("describe the frames: %w", err)
+		return c, fmt.Errorf("begin the list: %w", err)
 	}
+	cell := b.listed.Load().cell
 	options := ebpf.RunOptions{Data: cell.Frame[:], Context: xdpContext{DataEnd: uint32(len(cell.Frame)), IngressIfindex: uint32(ifindex)},
 		Repeat: frames, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES}
 	start, err := threadCPU()

@@ -2,39 +2,20 @@
 package wrapper
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
-
-	"github.com/ballast-lb/ballast/internal/algo/cookie"
 )
 
-//go:generate go tool bpf2go -target bpfel bench ../../../bpf/bench.bpf.c
+//go:generate go tool bpf2go -target bpfel -type bench_flow bench ../../../bpf/bench.bpf.c
 
-// FrameLength is the length of the frames that the wrapper writes.
-const FrameLength = 80
-
-// Listed is how many flows a list holds at most.
+// Listed is how many frames a list holds at most. Longer series begin it again.
 const Listed = 1 << 20
-
-// Cell says what the wrapper writes before each run; the layout is that of struct bench_cell.
-type Cell struct {
-	CookieKey   cookie.Key
-	Frame       [FrameLength]byte // the client's address and port are 0
-	Flows       uint32            // distinct ones, up to 2^24
-	Growth      uint16            // of the frame, by the program under test
-	IDs         uint16            // the flow's server is 1 + flow % IDs
-	ServicePort [2]byte           // network order
-	CookieBits  uint8             // 0: no cookie
-	EpochParity uint8
-	IndexShift  uint8 // of the index in the cookie's text; 0: no index
-	Listed      bool  // the flows are those that List told, in turn, not drawn at random
-	_           uint16
-}
 
 // Result is what a measured series of runs left behind.
 type Result struct {
@@ -43,17 +24,33 @@ type Result struct {
 	Action    uint32        // of the last run
 	Output    []byte        // frame of the last run
 	Flow      uint32        // of the last run
-	Index     uint8         // that its cookie carried, where flows are listed
+	Index     uint8         // that its cookie carried
 	CPU       time.Duration // of the thread
 }
 
 // Program is a loaded program, for those who only hand it on.
 type Program = ebpf.Program
 
-// Wrapper is the wrapper with its comparison programs. It is not safe for concurrent use.
+// Wrapper is the wrapper with its comparison programs. It is not safe for concurrent use, but for List while a series runs.
 type Wrapper struct {
 	objects benchObjects
-	list    []byte
+	memory  []byte
+	list    []benchBenchFlow // in that memory
+	listed  atomic.Pointer[listed]
+}
+
+// listed is whose frames are in the list.
+type listed struct {
+	cell    *Cell
+	flows   []uint32
+	indices []uint8 // of all flows; nil: none
+}
+
+func (l *listed) index(flow uint32) uint8 {
+	if l.indices == nil {
+		return 0
+	}
+	return l.indices[flow]
 }
 
 // Open loads the programs.
@@ -63,9 +60,10 @@ func Open() (*Wrapper, error) {
 		return nil, fmt.Errorf("load the benchmark's programs: %w", err)
 	}
 	var err error
-	if b.list, err = unix.Mmap(b.objects.Lists.FD(), 0, 4*Listed, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+	if b.memory, err = unix.Mmap(b.objects.Lists.FD(), 0, Listed*int(unsafe.Sizeof(b.list[0])), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return nil, errors.Join(fmt.Errorf("map the list of flows into memory: %w", err), b.objects.Close())
 	}
+	b.list = unsafe.Slice((*benchBenchFlow)(unsafe.Pointer(&b.memory[0])), Listed)
 	return b, nil
 }
 
@@ -78,37 +76,30 @@ func (b *Wrapper) ParseSwap() *Program { return b.objects.ParseSwap }
 // MinimalIPIP puts an outer IPv4 header that is always the same in front of the packet: the floor.
 func (b *Wrapper) MinimalIPIP() *Program { return b.objects.MinimalIpip }
 
-// List tells the flows of cells whose flows are listed. indices are those that a connection table has given to all flows; nil: none.
-func (b *Wrapper) List(flows []uint32, indices []uint8) {
+// List makes the frames of flows, in turn, also while a series runs. indices are those that a connection table has given to all flows; nil: none.
+func (b *Wrapper) List(cell *Cell, flows []uint32, indices []uint8) error {
+	l := &listed{cell, flows, indices}
 	for i, flow := range flows {
-		if indices != nil {
-			flow |= uint32(indices[flow]) << 24
-		}
-		binary.LittleEndian.PutUint32(b.list[4*i:], flow)
+		b.list[i] = cell.own(flow, l.index(flow))
 	}
-}
-
-// Run feeds program with repeat frames. The calling goroutine must be locked to its thread.
-func (b *Wrapper) Run(program *Program, cell Cell, repeat uint32, seed uint64) (run Result, err error) {
-	return b.run(b.objects.Wrapper, program, cell, repeat, seed)
+	b.listed.Store(l)
+	if err := b.objects.Cell.Set(benchBenchCell{Frame: cell.Frame, Growth: cell.Growth, Listed: uint32(len(flows))}); err != nil {
+		return fmt.Errorf("describe the frames: %w", err)
+	}
+	return nil
 }
 
 // Open feeds program with two frames of each flow: one without an index, and one with the index that program wrote into the first. It
 // sets the flows' indices.
-func (b *Wrapper) Open(program *Program, cell Cell, flows []uint32, indices []uint8) (run Result, err error) {
-	b.List(flows, nil)
-	run, err = b.run(b.objects.Opener, program, cell, 2*uint32(len(flows)), 0)
-	for i, flow := range flows {
-		indices[flow] = b.list[4*i+3]
-	}
-	return run, err
-}
-
-func (b *Wrapper) run(wrapper, program *Program, cell Cell, repeat uint32, seed uint64) (run Result, err error) {
-	if err := errors.Join(b.Put(program), b.Describe(cell)); err != nil {
+func (b *Wrapper) Open(program *Program, cell *Cell, flows []uint32, indices []uint8) (run Result, err error) {
+	if err := errors.Join(b.Put(program), b.List(cell, flows, nil)); err != nil {
 		return run, err
 	}
-	return b.series(wrapper, cell.Frame[:], repeat, seed)
+	run, err = b.series(b.objects.Opener, 2*uint32(len(flows)))
+	for i, flow := range flows {
+		indices[flow] = uint8(wire32(b.list[i].Echo^cell.own(flow, 0).Echo) >> cell.IndexShift)
+	}
+	return run, err
 }
 
 // Put puts program behind the wrapper, which costs grace periods.
@@ -119,25 +110,17 @@ func (b *Wrapper) Put(program *Program) error {
 	return nil
 }
 
-// Describe says what frames are written from the next one on, also while a series runs.
-func (b *Wrapper) Describe(cell Cell) error {
-	if err := b.objects.Cell.Set(cell); err != nil {
-		return fmt.Errorf("describe the frames: %w", err)
-	}
-	return nil
+// Run feeds the program that was Put with so many of the frames that were listed. The calling goroutine must be locked to its thread.
+func (b *Wrapper) Run(repeat uint32) (run Result, err error) {
+	return b.series(b.objects.Wrapper, repeat)
 }
 
-// Series is Run with the program that was Put and the frames that were described.
-func (b *Wrapper) Series(cell Cell, repeat uint32, seed uint64) (run Result, err error) {
-	return b.series(b.objects.Wrapper, cell.Frame[:], repeat, seed)
-}
-
-func (b *Wrapper) series(wrapper *Program, frame []byte, repeat uint32, seed uint64) (run Result, err error) {
+func (b *Wrapper) series(wrapper *Program, repeat uint32) (run Result, err error) {
 	var state benchBenchState
 	var before time.Duration
 	begin := func() (err error) {
-		if err := b.objects.State.Set(benchBenchState{Random: seed | 1}); err != nil {
-			return fmt.Errorf("seed the flows: %w", err)
+		if err := b.objects.State.Set(benchBenchState{}); err != nil {
+			return fmt.Errorf("begin the list: %w", err)
 		}
 		before, err = threadCPU()
 		return err
@@ -146,7 +129,7 @@ func (b *Wrapper) series(wrapper *Program, frame []byte, repeat uint32, seed uin
 		return run, err
 	}
 	var again error // a signal has ended the run, and it begins anew
-	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, 256), Repeat: repeat,
+	options := ebpf.RunOptions{Data: b.listed.Load().cell.Frame[:], DataOut: make([]byte, 256), Repeat: repeat,
 		Reset: func() { again = errors.Join(again, begin()) }}
 	if run.Action, err = wrapper.Run(&options); err != nil {
 		return run, fmt.Errorf("run %s: %w", wrapper, err)
@@ -161,13 +144,16 @@ func (b *Wrapper) series(wrapper *Program, frame []byte, repeat uint32, seed uin
 	if err := b.objects.State.Get(&state); err != nil {
 		return run, fmt.Errorf("read what the wrapper counted: %w", err)
 	}
-	run.Runs, run.Surprises, run.Flow, run.Index = state.Runs, state.Surprises, state.Flow&(1<<24-1), uint8(state.Flow>>24)
+	run.Runs, run.Surprises = state.Runs, state.Surprises
+	l := b.listed.Load()
+	run.Flow = l.flows[(state.Runs-1)%uint64(len(l.flows))]
+	run.Index = l.index(run.Flow)
 	run.Output, run.CPU = options.DataOut, after-before
 	return run, nil
 }
 
 // Close unloads the programs.
-func (b *Wrapper) Close() error { return errors.Join(unix.Munmap(b.list), b.objects.Close()) }
+func (b *Wrapper) Close() error { return errors.Join(unix.Munmap(b.memory), b.objects.Close()) }
 
 func threadCPU() (time.Duration, error) {
 	var now unix.Timespec

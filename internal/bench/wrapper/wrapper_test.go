@@ -1,6 +1,7 @@
 package wrapper
 
 import (
+	"errors"
 	"os"
 	"runtime"
 	"testing"
@@ -22,7 +23,11 @@ func TestARunThatASignalEndsBeginsAnew(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	thread := unix.Gettid()
 	const repeat = 1_000_000
-	for seed := range uint64(10) {
+	cell := Cell{Frame: [FrameLength]byte{12: 8}, Flows: 1 << 20, Growth: 20}
+	if err := errors.Join(b.Put(b.MinimalIPIP()), b.List(&cell, cell.Draw(repeat, 1), nil)); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
 		if err := b.objects.State.Set(benchBenchState{}); err != nil {
 			t.Fatal(err)
 		}
@@ -37,7 +42,7 @@ func TestARunThatASignalEndsBeginsAnew(t *testing.T) {
 			}
 			sent <- unix.Tgkill(os.Getpid(), thread, unix.SIGURG)
 		}()
-		run, err := b.Run(b.MinimalIPIP(), Cell{Frame: [FrameLength]byte{12: 8}, Flows: 1 << 20, Growth: 20}, repeat, seed)
+		run, err := b.Run(repeat)
 		if err := <-sent; err != nil {
 			t.Fatal(err)
 		}

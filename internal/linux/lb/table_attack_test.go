@@ -54,8 +54,10 @@ func (a *attacked) flood(cell wrapper.Cell, packets int, seed uint64) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	const rounds = 10
+	mustSet(a.bench.Put(a.lb.Program()))
 	for round := range rounds {
-		run, err := a.bench.Run(a.lb.Program(), cell, uint32(packets/rounds), seed+uint64(round))
+		mustSet(a.bench.List(&cell, cell.Draw(uint32(packets/rounds), seed+uint64(round)), nil))
+		run, err := a.bench.Run(uint32(packets / rounds))
 		if err != nil || run.Surprises > 0 {
 			a.Fatalf("%d surprises, %v", run.Surprises, err)
 		}

@@ -334,14 +334,13 @@ func TestNoIndexIsHeldTwiceOrLostOnManyCPUs(t *testing.T) {
 }
 
 // feed lets the kernel itself make up packets of the flows, as fast as it can, on one CPU. To begin a series costs it grace periods.
-func (s *stress) feed(b *wrapper.Wrapper, random *rand.Rand, cpu int) {
+func (s *stress) feed(b *wrapper.Wrapper, cpu int) {
 	s.pin(cpu)
-	cell := s.benchCell(ack, uint32(len(s.flows)))
-	if err := errors.Join(b.Put(s.lb.Program()), b.Describe(cell)); err != nil {
+	if err := b.Put(s.lb.Program()); err != nil {
 		s.fail("%v", err)
 	}
 	for !s.stop.Load() {
-		run, err := b.Series(cell, 50_000, random.Uint64())
+		run, err := b.Run(50_000)
 		if err != nil || run.Surprises > 0 {
 			s.fail("%d surprises, %v", run.Surprises, err)
 		}
@@ -356,9 +355,7 @@ func (s *stress) turn(b *wrapper.Wrapper, random *rand.Rand) {
 	if s.lenient.Load() {
 		cell = s.benchCell(ack, uint32(len(s.flows)))
 	}
-	if err := b.Describe(cell); err != nil {
-		s.fail("%v", err)
-	}
+	mustSet(b.List(&cell, cell.Draw(1<<12, random.Uint64()), nil))
 }
 
 // benchCell is what the kernel makes up: packets of the first flows to the service "web", whose cookies name no entries.
@@ -366,32 +363,25 @@ func (w *world) benchCell(flags byte, flows uint32) wrapper.Cell {
 	none := flow{netip.AddrPortFrom(netip.IPv4Unspecified(), 0), netip.AddrPortFrom(vip4, 443)}
 	cell := wrapper.Cell{CookieKey: cookie.ServiceKey(w.want.Keys.Cookie[1], vip4, model.ProtocolTCP), Flows: flows, Growth: 20, IDs: 3,
 		CookieBits: service(&w.want, "web").CookieBits, EpochParity: 1}
-	binary.BigEndian.PutUint16(cell.ServicePort[:], 443)
 	copy(cell.Frame[:], none.frame(none.tcp(flags, timestamps(5, 0), make([]byte, 14))))
 	return cell
-}
-
-// benchFlow is a flow as bpf/bench.bpf.c numbers them, and its server.
-func benchFlow(n uint32) (client netip.AddrPort, id uint16) {
-	address := n * 0x9e3779b1
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(address >> 16), byte(address >> 8), byte(address)}), uint16(1024+n*0x85ebca6b>>17)), uint16(1 + n%3)
 }
 
 // As above, with packets that the kernel makes up: nothing but the program stands between two of them.
 func TestNoIndexIsHeldTwiceOrLostAtFullSpeed(t *testing.T) {
 	random := seeded(t)
 	s := newStress(t)
-	for n := range uint32(1 << 14) {
-		client, id := benchFlow(n)
-		s.flows = append(s.flows, s.newStressFlow("web", refConnection{"web", client, 443}, id))
+	cell := s.benchCell(ack, 1<<14)
+	for n := range cell.Flows {
+		s.flows = append(s.flows, s.newStressFlow("web", refConnection{"web", wrapper.Client(n), 443}, cell.Server(n)))
 	}
 	var work []func()
 	for cpu := range runtime.NumCPU() {
 		b, err := wrapper.Open()
 		mustSet(err)
 		t.Cleanup(func() { mustSet(b.Close()) })
-		random := rand.New(rand.NewPCG(random.Uint64(), 0))
-		work = append(work, func() { s.feed(b, random, cpu) })
+		mustSet(b.List(&cell, cell.Draw(50_000, random.Uint64()), nil))
+		work = append(work, func() { s.feed(b, cpu) })
 		s.benches = append(s.benches, b)
 	}
 	s.run(t, random, 400_000, work...)

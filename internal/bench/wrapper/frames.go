@@ -1,0 +1,93 @@
+package wrapper
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+
+	"github.com/ballast-lb/ballast/internal/algo/cookie"
+)
+
+// FrameLength is the length of the frames that the wrapper writes.
+const FrameLength = 80
+
+// Offsets in frames.
+const (
+	ipChecksumAt  = 14 + 10
+	clientAt      = 14 + 12
+	clientPortAt  = 14 + 20
+	servicePortAt = clientPortAt + 2
+	EchoAt        = 14 + 20 + 20 + 8 // behind NOP NOP TS and TSval
+)
+
+// Cell says what frames a program is fed.
+type Cell struct {
+	Frame       [FrameLength]byte // the client's address and port are 0
+	Growth      uint16            // of the frame, by the program under test
+	Flows       uint32            // distinct ones, up to 2^24
+	CookieKey   cookie.Key
+	CookieBits  uint8 // 0: no cookie
+	EpochParity uint8
+	IDs         uint16 // the flow's server is 1 + flow % IDs
+	IndexShift  uint8  // of the index in the cookie's text; 0: no index
+}
+
+// Client is the address of a flow. Odd factors permute: up to 2^24 flows have addresses of their own in 10.0.0.0/8.
+func Client(flow uint32) netip.AddrPort {
+	var address [4]byte
+	binary.BigEndian.PutUint32(address[:], 10<<24|flow*0x9e3779b1&0xffffff)
+	return netip.AddrPortFrom(netip.AddrFrom4(address), uint16(1024+flow*0x85ebca6b>>17))
+}
+
+// Server is the id of a flow's server.
+func (c *Cell) Server(flow uint32) uint16 { return uint16(1 + flow%uint32(c.IDs)) }
+
+// FrameOf returns the frame of a flow, with the cookie that the flow's server would write. index is that of a connection table.
+func (c *Cell) FrameOf(flow uint32, index uint8) []byte {
+	frame, own := bytes.Clone(c.Frame[:]), c.own(flow, index)
+	binary.NativeEndian.PutUint32(frame[clientAt:], own.Address)
+	binary.NativeEndian.PutUint16(frame[clientPortAt:], own.Port[0])
+	binary.NativeEndian.PutUint32(frame[EchoAt:], own.Echo)
+	binary.NativeEndian.PutUint16(frame[ipChecksumAt:], own.Check)
+	return frame
+}
+
+// own is what the flow's frame has of its own.
+func (c *Cell) own(flow uint32, index uint8) (own benchBenchFlow) {
+	client := Client(flow)
+	address, service := client.Addr().As4(), c.Frame[servicePortAt:]
+	own.Address = binary.NativeEndian.Uint32(address[:])
+	own.Port = [2]uint16{wire16(client.Port()), binary.NativeEndian.Uint16(service)}
+	own.Echo = binary.NativeEndian.Uint32(c.Frame[EchoAt:])
+	if c.CookieBits != 0 {
+		hash := cookie.FlowHash(c.CookieKey, client, binary.BigEndian.Uint16(service))
+		text := uint16(index)<<c.IndexShift | c.Server(flow)
+		own.Echo = wire32(flow<<c.CookieBits | uint32(cookie.Encode(c.CookieBits, uint32(c.EpochParity), text, hash)))
+	}
+	sum := uint32(binary.BigEndian.Uint16(address[:2])) + uint32(binary.BigEndian.Uint16(address[2:]))
+	for at := 14; at < clientPortAt; at += 2 {
+		if at != ipChecksumAt {
+			sum += uint32(binary.BigEndian.Uint16(c.Frame[at:]))
+		}
+	}
+	sum = sum&0xffff + sum>>16
+	own.Check = wire16(^uint16(sum + sum>>16))
+	return own
+}
+
+func wire16(host uint16) uint16 { return host<<8 | host>>8 }
+
+func wire32(host uint32) uint32 {
+	return uint32(wire16(uint16(host)))<<16 | uint32(wire16(uint16(host>>16)))
+}
+
+// Draw draws from the cell's flows, which are numbered from 0, as many as count, or as a list holds.
+func (c *Cell) Draw(count uint32, seed uint64) []uint32 {
+	random := rand.New(rand.NewPCG(seed, 0))
+	out := make([]uint32, min(count, Listed))
+	for i := range out {
+		out[i] = random.Uint32N(c.Flows)
+	}
+	return out
+}

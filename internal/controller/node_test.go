@@ -15,7 +15,7 @@ import (
 
 // fleetNode is a load balancer or an agent, as far as controllers see it.
 type fleetNode struct {
-	joined *nodeclient.Joined
+	joined *nodeclient.Streams
 	stop   func()
 
 	mutex    sync.Mutex
@@ -40,7 +40,7 @@ func joinAll(t testing.TB, credentials *pki.Credentials, controllers ...*running
 func joinAt(t testing.TB, credentials *pki.Credentials, dial func(context.Context, string, string) (net.Conn, error), addresses ...string) *fleetNode {
 	n := &fleetNode{states: map[string]*ballastv1.ServiceState{}, weights: map[string]*follow.Weights{}, from: map[string]uint64{}, checks: map[string][]string{}, sources: map[string]*ballastv1.TunnelSources{}}
 	ctx, cancel := context.WithCancel(context.Background())
-	n.joined = nodeclient.Join(ctx, nodeclient.Options{
+	n.joined = nodeclient.New(nodeclient.Options{
 		Controllers: addresses, TLS: credentials.Client(), Dial: dial, Log: fleettest.Log(t).With("node", credentials.Identity().Name),
 		Hello: func() *ballastv1.Hello {
 			hello := fleettest.Hello(credentials)
@@ -61,11 +61,13 @@ func joinAt(t testing.TB, credentials *pki.Credentials, dial func(context.Contex
 		OnLeft: func(controller string) {
 			n.mutex.Lock()
 			defer n.mutex.Unlock()
-			n.follower.Left(controller)
+			n.follower.Forget(controller)
 			delete(n.checks, controller)
 		},
 	})
-	n.stop = func() { cancel(); n.joined.Wait() }
+	var running sync.WaitGroup
+	running.Go(func() { n.joined.Run(ctx) })
+	n.stop = func() { cancel(); running.Wait() }
 	t.Cleanup(n.stop)
 	return n
 }

@@ -144,7 +144,7 @@ func liveThroughARestore(t *testing.T, since int) {
 		}
 		fleettest.Await(t, "no controller knows what the node has", func() bool {
 			return lb.locked(func() bool {
-				return lb.follower.Stranded(time.Now()) || lb.follower.Stranded(time.Now().Add(time.Hour))
+				return lb.follower.AheadOfAllControllers(time.Now()) || lb.follower.AheadOfAllControllers(time.Now().Add(time.Hour))
 			})
 		})
 		lb.locked(func() bool {

@@ -29,7 +29,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/linux/server"
-	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/machine/sources"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -80,7 +79,7 @@ type Agent struct {
 	problems    []string
 	serves      int      // services that name this host, or have left connections here, 0: none
 	left        bool     // all of them have only left connections
-	told        bool     // what this host serves, by a file or a controller
+	stateKnown  bool     // what this host serves, by a file or a controller
 	waiting     bool     // for that, with a data path of an earlier process
 	unmeasured  []string // of the load that was reported last, and why
 	kept        statefile.File
@@ -89,10 +88,10 @@ type Agent struct {
 	keysChanged chan struct{} // has them reported
 
 	sampler  *load.Sampler
-	follower follow.Follower
-	sources  sources.Sources // by controllers
-	remote   node.Node       // as controllers say; see LB
-	joined   *nodeclient.Joined
+	sources  sources.Sources    // by controllers
+	remote   node.Node          // as controllers say; see LB
+	client   *nodeclient.Client // nil: without controllers
+	revision uint64             // of theirs that runs
 	// credentials are with Controllers.
 	credentials *pki.Credentials
 }
@@ -123,6 +122,7 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 		if a.credentials, err = pki.Load(o.TLSDir, o.Name, pki.Agent); err != nil {
 			return err
 		}
+		a.client = a.newClient()
 	}
 	if len(o.Interfaces) > 0 {
 		if _, err := devices.Find(o.Interfaces); err != nil {
@@ -162,7 +162,7 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 		}
 		a.Reload(false) // it may have changed before it was watched
 	}
-	if len(o.Controllers) > 0 {
+	if a.client != nil {
 		a.runRemote(ctx, &running)
 	}
 	if metrics != nil {
@@ -194,7 +194,7 @@ func (a *Agent) start() error {
 	if err = a.takeOverStops(); err == nil && o.Config != "" {
 		file = a.refuseAtStart(file)
 	}
-	if a.told {
+	if a.stateKnown {
 		err = errors.Join(err, a.apply(file))
 	} else { // nobody has said yet what this host serves
 		a.applied = file
@@ -383,7 +383,7 @@ func (a *Agent) lookAtDevices(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.attachments.Look(now)
-	if a.unattached != "" && a.told {
+	if a.unattached != "" && a.stateKnown {
 		a.attachLate()
 	}
 }
@@ -398,7 +398,7 @@ func (a *Agent) networkChanged() {
 		return
 	}
 	a.attachments.Look(time.Now())
-	if !a.told { // see start
+	if !a.stateKnown { // see start
 		return
 	}
 	if a.options.Server == "" && !slices.Equal(local, a.local) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
+	"github.com/ballast-lb/ballast/internal/nodeclient"
 )
 
 func (a *Agent) routes() *api.Server {
@@ -48,8 +49,8 @@ func (a *Agent) status() api.AgentStatus {
 		Server: a.options.Server, Services: slices.Clone(a.wanted.Marking), Interfaces: a.attachments.Modes(), Tunnels: a.tunnelStatus(time.Now()), Problems: a.wrong(),
 	}
 	status.Epoch, status.Echoes = keys.Current, connections
-	if a.joined != nil {
-		status.Revision, status.Controllers = a.follower.Revision, a.joined.Connected()
+	if a.client != nil {
+		status.Revision, status.Controllers = a.revision, a.client.Connected()
 		if len(status.Controllers) == 0 {
 			status.Problems = append(status.Problems, a.alone())
 		}
@@ -65,10 +66,10 @@ func (a *Agent) alone() string {
 	switch {
 	case a.options.Config != "":
 		return "nobody is connected that this host's load is reported to"
-	case a.told:
-		return noController + ": the last state goes on"
+	case a.stateKnown:
+		return nodeclient.NoController + ": the last state goes on"
 	}
-	return noController
+	return nodeclient.NoController
 }
 
 // wrong is what is not as wanted. Callers hold mu.

@@ -31,7 +31,7 @@ func (a *Agent) Reload(force bool) (changes []string, err error) {
 			changes = append(changes, fmt.Sprintf("serves %s", cmp.Or(strings.Join(a.wanted.Marking, ", "), "nothing")))
 		}
 	}
-	if err == nil && !a.told {
+	if err == nil && !a.stateKnown {
 		a.attachLate()
 	}
 	configfile.Note(&a.file, refused, err, a.log)
@@ -45,7 +45,7 @@ func (a *Agent) refuseAtStart(file *config.File) *config.File {
 	if err == nil {
 		return file
 	}
-	a.told = false
+	a.stateKnown = false
 	a.file.Path = file.Path
 	configfile.Note(&a.file, "", err, a.log)
 	return &config.File{Path: file.Path, Fleet: model.Fleet{TunnelsFrom: file.Fleet.TunnelsFrom}}
@@ -53,7 +53,7 @@ func (a *Agent) refuseAtStart(file *config.File) *config.File {
 
 // keepsCookies refuses what would give living connections another cookie than load balancers read. The caller holds mu.
 func (a *Agent) keepsCookies(next *config.File) error {
-	keeps, running := a.keepsPinned, a.told && a.applied != nil
+	keeps, running := a.keepsPinned, a.stateKnown && a.applied != nil
 	if running {
 		keeps = a.keepsApplied
 	}

@@ -49,7 +49,7 @@ func (a *Agent) reportKeys(ctx context.Context) {
 	tick := time.NewTicker(keyPeriod)
 	defer tick.Stop()
 	for {
-		a.joined.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Keys{Keys: a.keyReport()}})
+		a.client.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Keys{Keys: a.keyReport()}})
 		select {
 		case <-tick.C:
 		case <-a.keysChanged:

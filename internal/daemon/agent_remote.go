@@ -17,7 +17,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/linux/load"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
-	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
@@ -37,7 +36,7 @@ type savedAgent struct {
 // firstFile is what the agent starts with: its file, or what controllers last said.
 func (a *Agent) firstFile() (*config.File, error) {
 	if a.options.Config != "" {
-		a.told = true
+		a.stateKnown = true
 		return configfile.Load(a.options.Config, a.log)
 	}
 	var saved savedAgent
@@ -45,8 +44,9 @@ func (a *Agent) firstFile() (*config.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.told = found // else when a controller has spoken
-	a.follower.Revision = saved.Revision
+	a.stateKnown = found // else when a controller has spoken
+	a.revision = saved.Revision
+	a.client.Resume(a.revision)
 	a.sources.Limited = saved.Limited
 	a.sources.Know(saved.TunnelsFrom, time.Now())
 	a.remote = node.Node{Running: model.Fleet(saved.Running), Removed: saved.Removed}
@@ -68,41 +68,36 @@ func (a *Agent) fileOfState(path string) *config.File {
 	return &config.File{Path: path, Fleet: fleet}
 }
 
+// newClient returns streams that begin with Run.
+func (a *Agent) newClient() *nodeclient.Client {
+	o := nodeclient.Options{Controllers: a.options.Controllers, TLS: a.credentials.Client(), Log: a.log, Hello: a.hello}
+	if a.options.Config != "" { // a load balancer may take load reports, but not say what this server is
+		o.TLS = a.credentials.Client(pki.LB)
+		return nodeclient.NewClient(o)
+	}
+	o.OnState, o.OnSources = a.onState, a.onSources
+	o.OnLeft = func(controller string) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.sources.Leave(controller, time.Now())
+	}
+	return nodeclient.NewClient(o)
+}
+
 // runRemote reports the host's load until ctx ends and, without a file, runs by what controllers say.
 func (a *Agent) runRemote(ctx context.Context, running *sync.WaitGroup) {
-	var others []pki.Role
-	if a.options.Config != "" { // a load balancer may take load reports, but not say what this server is
-		others = append(others, pki.LB)
-	}
-	options := nodeclient.Options{
-		Controllers: a.options.Controllers, TLS: a.credentials.Client(others...), Log: a.log,
-		Hello:     func() *ballastv1.Hello { return a.hello(a.credentials.Identity().Name) },
-		OnState:   a.toldState,
-		OnWeights: func(string, *follow.Update) {},
-		OnChecks:  func(string, []string) {},
-		OnSources: a.toldSources,
-		OnLeft: func(controller string) {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			a.follower.Left(controller)
-			a.sources.Leave(controller, time.Now())
-		},
-	}
-	a.mu.Lock()
-	a.joined = nodeclient.Join(ctx, options)
-	a.mu.Unlock()
-	running.Go(a.joined.Wait)
-	running.Go(func() { readiness.Report(ctx, a.joined.Send, a.condition) })
+	running.Go(func() { a.client.Run(ctx) })
+	running.Go(func() { readiness.Report(ctx, a.client.Send, a.condition) })
 	if a.options.Config == "" {
-		configfile.OnHangup(ctx, a.joined.Rejoin)
+		configfile.OnHangup(ctx, a.client.Rejoin)
+		running.Go(func() { periodic.Every(ctx, agePeriod, a.resyncIfNeeded) })
 	}
 	running.Go(func() { a.sampler.Run(ctx, a.reportInterval, a.reportLoad) })
-	running.Go(func() { periodic.Every(ctx, agePeriod, a.joinAnew) })
 	running.Go(func() { a.reportKeys(ctx) })
 }
 
-func (a *Agent) hello(name string) *ballastv1.Hello {
-	hello := &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(pki.Agent), Name: name, Version: a.options.Version, Revision: a.revision()}
+func (a *Agent) hello() *ballastv1.Hello {
+	hello := &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(pki.Agent), Name: a.credentials.Identity().Name, Version: a.options.Version}
 	if local, err := netdev.LocalAddresses(); err == nil {
 		for _, address := range local {
 			hello.Addresses = append(hello.Addresses, address.String())
@@ -111,47 +106,40 @@ func (a *Agent) hello(name string) *ballastv1.Hello {
 	return hello
 }
 
-func (a *Agent) revision() uint64 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.follower.Revision
+// onState takes what a controller says, unless another one has said newer things. One that knows no service may know none that this host is a
+// server of: going on marking does no harm.
+func (a *Agent) onState(controller string, state *ballastv1.State) {
+	a.client.Follow(controller, state, func() error { return a.adopt(controller, state) })
 }
 
-// toldState takes what a controller says, unless the agent runs by a file or another controller has said newer things.
-func (a *Agent) toldState(controller string, state *ballastv1.State) {
+// adopt carries a state out, or goes on with the old one.
+func (a *Agent) adopt(controller string, state *ballastv1.State) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.options.Config != "" {
-		return
-	}
-	if empty := state.Complete && len(state.Services) == 0; !a.follower.Offer(controller, state.Revision, state.Complete) || empty && (a.waiting || state.Revision < a.follower.Revision) {
-		if empty { // or none that this host is a server of: going on marking does no harm
-			a.follower.Dismiss(controller)
-		}
-		return
+	if a.waiting && nodeclient.KnowsNothing(state) {
+		return nodeclient.ErrKnowsNothing
 	}
 	before := a.remote
-	next, _, err := adopt(&a.remote, nil, state)
+	next, err := nodeclient.State{Node: before}.After(state)
 	if err == nil {
-		a.remote = next
+		a.remote = next.Node
 		err = a.apply(a.fileOfState("controller " + controller))
 	}
 	if err != nil {
 		a.remote = before
-		a.follower.Refuse(time.Now(), state.Revision)
 		a.file.Error = fmt.Sprintf("state %d of controller %s: %s", state.Revision, controller, err)
-		a.log.Error("state of controller refused, the old state goes on", "controller", controller, "revision", state.Revision, "error", err)
-		return
+		return err
 	}
-	a.follower.Take(state.Revision)
+	a.revision = state.Revision
 	a.keepState()
 	a.attachLate()
+	return nil
 }
 
 // attachLate attaches what may have had to wait until it was known what this host serves. Where it fails it wants to be called again.
 // Callers hold mu.
 func (a *Agent) attachLate() {
-	a.told = true
+	a.stateKnown = true
 	err := a.attach()
 	if err == nil && a.waiting {
 		err = a.path.Attached()
@@ -168,28 +156,17 @@ func (a *Agent) attachLate() {
 
 // keepState saves what controllers say. Callers hold mu.
 func (a *Agent) keepState() {
-	a.kept.Save(savedAgent{a.follower.Revision, statefile.Fleet(a.remote.Running), a.remote.Removed, a.tunnels.from, a.sources.Limited})
+	a.kept.Save(savedAgent{a.revision, statefile.Fleet(a.remote.Running), a.remote.Removed, a.tunnels.from, a.sources.Limited})
 }
 
-// joinAnew asks controllers for everything where that is needed; see LB.joinAnew.
-func (a *Agent) joinAnew(now time.Time) {
+// resyncIfNeeded asks controllers for everything where that is needed, and saves what could not be saved.
+func (a *Agent) resyncIfNeeded(now time.Time) {
+	a.client.ResyncIfNeeded(now, func() {})
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.kept.Unsaved() != "" {
 		a.keepState()
 	}
-	switch {
-	case a.options.Config != "":
-		return
-	case a.follower.Stranded(now):
-		a.log.Warn("no controller knows the revision that runs here: asking those in reach whether theirs is the newest that their store has", "revision", a.follower.Revision)
-		a.follower.Yield()
-	case a.follower.Lacks(now):
-		a.log.Info("controllers are asked for the whole state: one was refused", "revision", a.follower.Revision)
-	default:
-		return
-	}
-	a.joined.Rejoin()
 }
 
 // sampled lists the services whose connections on this host are counted.
@@ -245,5 +222,5 @@ func (a *Agent) reportLoad(report load.Report) {
 			Service: s.Service, Connections: s.Connections, AcceptQueue: s.AcceptQueue, MeanQueue: float32(s.MeanQueue),
 		})
 	}
-	a.joined.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Load{Load: message}})
+	a.client.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Load{Load: message}})
 }

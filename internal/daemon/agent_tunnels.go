@@ -58,10 +58,10 @@ func (a *Agent) limitTunnels() error {
 	return nil
 }
 
-// toldSources takes a controller's list of load balancers.
-func (a *Agent) toldSources(controller string, told *ballastv1.TunnelSources) {
-	list := sources.List{Controller: told.Controller, Alive: told.Alive, Silent: told.Silent}
-	for _, text := range told.Addresses {
+// onSources takes a controller's list of load balancers.
+func (a *Agent) onSources(controller string, message *ballastv1.TunnelSources) {
+	list := sources.List{Controller: message.Controller, Alive: message.Alive, Silent: message.Silent}
+	for _, text := range message.Addresses {
 		if address, err := netip.ParseAddr(text); err == nil {
 			list.Addresses = append(list.Addresses, address.Unmap())
 		}
@@ -81,7 +81,7 @@ func (a *Agent) followSources() {
 		a.log.Error("whose tunnels are taken cannot be changed", "error", err)
 	}
 	same := a.tunnels.limit == before.limit && slices.Equal(a.tunnels.from, before.from)
-	if !same && a.told { // else there is no state to keep it with
+	if !same && a.stateKnown { // else there is no state to keep it with
 		a.keepState()
 	}
 }

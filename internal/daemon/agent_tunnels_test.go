@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,7 +21,6 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -115,7 +115,7 @@ func (h *host) joins(controller string, role pki.Role, name string, told func(*b
 	credentials, err := pki.Load(filepath.Join(h.dir, "tls"), name, role)
 	require(h.t, err)
 	ctx, cancel := context.WithCancel(h.t.Context())
-	joined := nodeclient.Join(ctx, nodeclient.Options{
+	joined := nodeclient.New(nodeclient.Options{
 		Controllers: []string{controller}, TLS: credentials.Client(), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Hello: func() *ballastv1.Hello {
 			return &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(role), Name: name, Addresses: addresses}
@@ -127,10 +127,11 @@ func (h *host) joins(controller string, role pki.Role, name string, told func(*b
 			})
 			return conn, err
 		},
-		OnState: func(string, *ballastv1.State) {}, OnWeights: func(string, *follow.Update) {}, OnChecks: func(string, []string) {},
-		OnSources: func(_ string, list *ballastv1.TunnelSources) { told(list) }, OnLeft: func(string) {},
+		OnSources: func(_ string, list *ballastv1.TunnelSources) { told(list) },
 	})
-	leave = func() { cancel(); joined.Wait() }
+	var running sync.WaitGroup
+	running.Go(func() { joined.Run(ctx) })
+	leave = func() { cancel(); running.Wait() }
 	h.t.Cleanup(leave)
 	return leave
 }

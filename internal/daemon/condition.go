@@ -11,9 +11,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// noController is told to everybody else.
-const noController = "no controller is connected"
-
 // condition is what controllers are told: they know themselves whether they are connected.
 func (lb *LB) condition() *ballastv1.Condition {
 	status := lb.status()

@@ -67,19 +67,19 @@ type LB struct {
 	log     *slog.Logger
 	name    string // of this node
 
-	mu          sync.Mutex
-	path        *datapath.LB
-	tables      *plan.Tables
-	node        node.Node
-	paths       paths.Table
-	heard       map[netip.Addr]heard // for addresses without a way
-	probes      probeTable
-	file        api.Config
-	generation  uint64
-	attachments devices.Attachments
-	trace       traceSession
-	credentials *pki.Credentials // with controllers or agents to talk to
-	cutOff      bool             // a change was carried out only in part
+	mu              sync.Mutex
+	path            *datapath.LB
+	tables          *plan.Tables
+	node            node.Node
+	paths           paths.Table
+	heard           map[netip.Addr]heard // for addresses without a way
+	probes          probeTable
+	file            api.Config
+	generation      uint64
+	attachments     devices.Attachments
+	trace           traceSession
+	credentials     *pki.Credentials // with controllers or agents to talk to
+	applyIncomplete bool             // of the last change
 	// waiting: controllers say what to do, none has yet, and an earlier process has left a data path. It is not touched.
 	waiting     bool
 	devices     []*net.Interface // that are not attached to yet, for that reason
@@ -89,7 +89,7 @@ type LB struct {
 	accepts     netip.Addr // where the first tier sends to
 	connections connectionTables
 
-	unhealthy  map[string]unhealthy       // by service; replaced, never changed
+	unhealthy  map[string]node.Unhealthy  // by service; replaced, never changed
 	weights    map[string]*follow.Weights // by service
 	prober     *check.Prober
 	refused    []string           // exec checks that are not made here
@@ -97,13 +97,7 @@ type LB struct {
 	engine     *engine.Engine     // with a file: what weighs and judges servers in this process
 	judgements judgements         // of engine
 	remote     *remote            // without a file: the controllers
-}
-
-// unhealthy are the servers of a service that get no new connections, and of those the ones whose connections are cut, by id.
-// Controllers tell the latter as servers that are off.
-type unhealthy struct {
-	Down []uint16 `json:"down"`
-	Cut  []uint16 `json:"cut,omitempty"`
+	revision   uint64             // of theirs that runs
 }
 
 // How often what only time changes is looked at.
@@ -125,8 +119,8 @@ func RunLB(ctx context.Context, o LBOptions) error {
 	defer listener.Close()
 	lb := &LB{
 		options: o, log: o.Log, kept: statefile.File{Path: statefile.LB(o.StateDir, o.Instance), Log: o.Log}, attachments: devices.Attachments{Mode: o.XDPMode, Log: o.Log},
-		heard: map[netip.Addr]heard{}, unhealthy: map[string]unhealthy{}, weights: map[string]*follow.Weights{},
-		judgements: judgements{wake: make(chan struct{}, 1), by: map[string]unhealthy{}},
+		heard: map[netip.Addr]heard{}, unhealthy: map[string]node.Unhealthy{}, weights: map[string]*follow.Weights{},
+		judgements: judgements{wake: make(chan struct{}, 1), by: map[string]node.Unhealthy{}},
 	}
 	if len(o.Controllers) > 0 || o.Listen != "" { // before anything is attached
 		if lb.credentials, err = pki.Load(o.TLSDir, o.Name, pki.LB); err != nil {
@@ -151,7 +145,7 @@ func RunLB(ctx context.Context, o LBOptions) error {
 	if err := errors.Join(listen.Try("serve metrics", o.Metrics), listen.Try("listen for agents", o.Listen)); err != nil {
 		return err
 	}
-	lb.makeBrain()
+	lb.newDecider()
 	undo, err := attach.BeforeStart(instance.PinDir(o.RunDir, o.Instance))
 	if err != nil {
 		return err
@@ -186,7 +180,7 @@ func RunLB(ctx context.Context, o LBOptions) error {
 		err = netdev.WatchTooBig(ctx, lb.pathNarrowed)
 	}
 	if err == nil {
-		err = lb.runBrain(ctx, &running, agents)
+		err = lb.startDecider(ctx, &running, agents)
 	}
 	if err != nil {
 		return errors.Join(err, undo())
@@ -335,7 +329,7 @@ func (lb *LB) sync() error {
 		}
 		lb.generation++
 	}
-	lb.cutOff = false
+	lb.applyIncomplete = false
 	return lb.acceptTunnels()
 }
 
@@ -396,7 +390,8 @@ func (lb *LB) ipv6Needs(address netip.Addr) (mtu uint16) {
 
 // age does what only time brings: forgetting silent removed servers, letting load estimates decay, filling the trace's budget.
 func (lb *LB) age(ctx context.Context) {
-	periodic.Every(ctx, agePeriod, func(time.Time) {
+	periodic.Every(ctx, agePeriod, func(now time.Time) {
+		lb.resyncIfNeeded(now)
 		lb.mu.Lock()
 		defer lb.mu.Unlock()
 		lb.ageOnce(time.Now())
@@ -419,12 +414,11 @@ func (lb *LB) ageOnce(now time.Time) {
 		return traffic.Packets
 	}
 	lb.attachments.Look(now)
-	lb.joinAnew(now)
 	lb.attachLate()
 	if lb.kept.Unsaved() != "" {
 		lb.keepState()
 	}
-	if lb.cutOff || lb.paths.Expired(now) {
+	if lb.applyIncomplete || lb.paths.Expired(now) {
 		if err := lb.sync(); err != nil {
 			lb.log.Error("tables are still behind the desired state", "error", err)
 			return

@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/nodeclient"
 )
 
 func (lb *LB) routes() *api.Server {
@@ -69,10 +70,10 @@ func (lb *LB) status() api.LBStatus {
 		status.Problems = append(status.Problems, err.Error())
 	}
 	if lb.remote != nil {
-		status.Revision = lb.remote.follower.Revision
-		status.Controllers = lb.remote.joined.Connected()
+		status.Revision = lb.revision
+		status.Controllers = lb.remote.Connected()
 		if len(status.Controllers) == 0 {
-			problem := noController
+			problem := nodeclient.NoController
 			if status.Ready {
 				problem += ": the last state goes on"
 			}

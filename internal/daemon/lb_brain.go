@@ -27,10 +27,10 @@ import (
 
 // Who decides for this node: controllers, or an engine of its own when it runs by a file.
 
-// makeBrain is called before there is anything to decide.
-func (lb *LB) makeBrain() {
+// newDecider is called before there is anything to decide.
+func (lb *LB) newDecider() {
 	if lb.options.Config == "" {
-		lb.remote = &remote{checks: map[string][]string{}}
+		lb.remote = &remote{lb.newClient(), map[string][]string{}}
 	} else {
 		lb.engine = engine.New(engine.Options{
 			Weigh: lb.onWeights, Down: lb.judged, Off: lb.drained, Log: lb.log,
@@ -60,13 +60,12 @@ func (lb *LB) makeBrain() {
 // self is the name of this load balancer in its own engine.
 const self = "self"
 
-// runBrain starts what decides, until ctx ends.
-func (lb *LB) runBrain(ctx context.Context, running *sync.WaitGroup, agents net.Listener) error {
+// startDecider starts what decides, until ctx ends.
+func (lb *LB) startDecider(ctx context.Context, running *sync.WaitGroup, agents net.Listener) error {
 	if lb.remote != nil {
-		lb.followControllers(ctx)
-		running.Go(lb.remote.joined.Wait)
-		running.Go(func() { readiness.Report(ctx, lb.remote.joined.Send, lb.condition) })
-		configfile.OnHangup(ctx, lb.remote.joined.Rejoin)
+		running.Go(func() { lb.remote.Run(ctx) })
+		running.Go(func() { readiness.Report(ctx, lb.remote.Send, lb.condition) })
+		configfile.OnHangup(ctx, lb.remote.Rejoin)
 	} else {
 		if err := configfile.Watch(ctx, lb.options.Config, func() { lb.Reload(false) }); err != nil {
 			return err
@@ -107,7 +106,7 @@ func (lb *LB) listenForAgents(ctx context.Context, running *sync.WaitGroup, list
 type judgements struct {
 	wake  chan struct{}
 	mutex sync.Mutex
-	by    map[string]unhealthy // service
+	by    map[string]node.Unhealthy // service
 }
 
 // judged takes who is unhealthy from the engine of this process. A host that fails may be a server of hundreds of services, and tables
@@ -115,7 +114,7 @@ type judgements struct {
 func (lb *LB) judged(service string, down, cut []uint16) {
 	j := &lb.judgements
 	j.mutex.Lock()
-	j.by[service] = unhealthy{down, cut}
+	j.by[service] = node.Unhealthy{Down: down, Cut: cut}
 	j.mutex.Unlock()
 	select {
 	case j.wake <- struct{}{}:
@@ -135,7 +134,7 @@ func (lb *LB) carryOutJudgements(ctx context.Context) {
 		lb.mu.Lock()
 		j.mutex.Lock()
 		found := j.by
-		j.by = map[string]unhealthy{}
+		j.by = map[string]node.Unhealthy{}
 		j.mutex.Unlock()
 		lb.setUnhealthy(found)
 		lb.mu.Unlock()
@@ -143,7 +142,7 @@ func (lb *LB) carryOutJudgements(ctx context.Context) {
 }
 
 // setUnhealthy replaces who is unhealthy of some services. Callers hold mu.
-func (lb *LB) setUnhealthy(found map[string]unhealthy) {
+func (lb *LB) setUnhealthy(found map[string]node.Unhealthy) {
 	before := lb.unhealthy
 	lb.unhealthy = maps.Clone(before)
 	for service, sick := range found {
@@ -288,5 +287,5 @@ func (lb *LB) tellHealth(results []check.Result) {
 	for i, s := range servers {
 		report.Servers[i] = &ballastv1.ServerHealth{Service: s.Service, Id: uint32(s.ID), Healthy: s.Healthy, Detail: s.Detail}
 	}
-	lb.remote.joined.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Health{Health: report}})
+	lb.remote.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Health{Health: report}})
 }

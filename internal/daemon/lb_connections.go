@@ -175,7 +175,7 @@ func (lb *LB) sweepPart(now time.Time) {
 	c := &lb.connections
 	tables, elapsed := lb.tablesNow(now), min(now.Sub(c.swept), time.Second)
 	c.swept = now
-	if len(tables) == 0 || lb.cutOff || elapsed <= 0 {
+	if len(tables) == 0 || lb.applyIncomplete || elapsed <= 0 {
 		return
 	}
 	if now.Sub(c.flushed) >= flushPeriod { // so that no record of what has ended lacks its last packets

@@ -206,7 +206,7 @@ func (lb *LB) sweepFrom(service string, block uint32) bool {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
 	t, err := lb.tableOf(service)
-	if err != nil || lb.cutOff || block >= t.table.Blocks {
+	if err != nil || lb.applyIncomplete || block >= t.table.Blocks {
 		return false
 	}
 	lb.sweepBlocks(t, block, lookChunk)

@@ -47,7 +47,7 @@ func (lb *LB) apply(changes []plan.Change) error {
 	if err == nil {
 		return nil
 	}
-	lb.cutOff = true
+	lb.applyIncomplete = true
 	if tables, restoreErr := plan.Restore(lb.options.Limits, lb.path); restoreErr == nil {
 		lb.tables = tables
 	}
@@ -187,7 +187,7 @@ func (lb *LB) tellTraffic(seen []seenServer) {
 		report.Servers[i] = &ballastv1.ServerTraffic{Service: s.service, Id: uint32(s.id), Connections: s.Connections, Closed: s.Closed,
 			Open: s.open, Packets: s.Packets, Bytes: s.Bytes}
 	}
-	lb.remote.joined.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Traffic{Traffic: report}})
+	lb.remote.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Traffic{Traffic: report}})
 }
 
 // openConnections estimates the connections of a server that live, as far as this node has seen their ends.

@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/nodeclient"
 )
 
 // desired is the desired state of one load balancer, as the fleet API reads and changes it.
@@ -26,8 +27,8 @@ func (d desired) Fleet(context.Context) (fleet model.Fleet, revision uint64, err
 // Newest is what this node was told last.
 func (d desired) Newest(ctx context.Context) (uint64, error) {
 	_, revision, err := d.Fleet(ctx)
-	if d.lb.remote != nil && len(d.lb.remote.joined.Connected()) == 0 {
-		err = &api.Unconfirmed{Why: errors.New(noController)}
+	if d.lb.remote != nil && len(d.lb.remote.Connected()) == 0 {
+		err = &api.Unconfirmed{Why: errors.New(nodeclient.NoController)}
 	}
 	return revision, err
 }

@@ -18,10 +18,10 @@ type savedState struct {
 	Removed []node.Removed             `json:"removed"`
 	Past    map[string][][]model.Share `json:"past"`
 	// TakesPart is what probes found: without it every restart would take timestamps off until it has probed again.
-	TakesPart map[netip.AddrPort]bool `json:"takes_part"`
-	Revision  uint64                  `json:"revision,omitempty"` // that controllers gave the state
-	Unhealthy map[string]unhealthy    `json:"unhealthy,omitempty"`
-	Suspects  []suspect               `json:"suspects,omitempty"`
+	TakesPart map[netip.AddrPort]bool   `json:"takes_part"`
+	Revision  uint64                    `json:"revision,omitempty"` // that controllers gave the state
+	Unhealthy map[string]node.Unhealthy `json:"unhealthy,omitempty"`
+	Suspects  []suspect                 `json:"suspects,omitempty"`
 }
 
 // keepState saves the state. Callers hold mu.
@@ -30,12 +30,8 @@ func (lb *LB) keepState() {
 		return // there is none
 	}
 	n := &lb.node
-	state := savedState{Base: statefile.Fleet(n.Base), Running: statefile.Fleet(n.Running), Removed: n.Removed, Past: n.Past, TakesPart: lb.probes.takesPart,
-		Unhealthy: lb.unhealthy, Suspects: lb.connections.suspects.list}
-	if lb.remote != nil {
-		state.Revision = lb.remote.follower.Revision
-	}
-	lb.kept.Save(state)
+	lb.kept.Save(savedState{Base: statefile.Fleet(n.Base), Running: statefile.Fleet(n.Running), Removed: n.Removed, Past: n.Past, TakesPart: lb.probes.takesPart,
+		Unhealthy: lb.unhealthy, Suspects: lb.connections.suspects.list, Revision: lb.revision})
 }
 
 // loadState reads the state file; without one (known is false) the node knows nothing. Removed servers count as heard of now: the counters that would
@@ -67,7 +63,8 @@ func (lb *LB) loadState(now time.Time) (known bool, err error) {
 		lb.unhealthy = saved.Unhealthy
 	}
 	if lb.remote != nil {
-		lb.remote.follower.Revision = saved.Revision
+		lb.revision = saved.Revision
+		lb.remote.Resume(lb.revision)
 	}
 	return true, nil
 }

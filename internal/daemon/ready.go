@@ -20,7 +20,7 @@ func (lb *LB) obstacles() (found []string) {
 	case lb.waiting:
 		return append(found, "no controller has said yet what to forward, and no state was kept: what an earlier process left goes on untouched")
 	case len(lb.tables.Places()) > 0:
-	case lb.remote != nil && lb.remote.follower.Revision == 0:
+	case lb.remote != nil && lb.revision == 0:
 		found = append(found, "no controller has said yet what to forward, and no state was kept")
 	default:
 		found = append(found, "there is no service to forward for")
@@ -28,7 +28,7 @@ func (lb *LB) obstacles() (found []string) {
 	if lb.stale {
 		found = append(found, "the file is refused, and what is forwarded by is of before the last reboot: look whether it is still right")
 	}
-	if lb.cutOff {
+	if lb.applyIncomplete {
 		found = append(found, "the tables are behind the desired state: a change was carried out only in part")
 	}
 	if len(lb.paths.Why) > 0 && !lb.paths.Confirmed() {
@@ -48,9 +48,9 @@ func (lb *LB) health() []string {
 
 // obstacles are what keeps connections from carrying cookies, or the host from taking the services' packets, empty: it is ready. Callers hold mu.
 func (a *Agent) obstacles() (found []string) {
-	if !a.told && a.options.Config != "" {
+	if !a.stateKnown && a.options.Config != "" {
 		found = append(found, "the file is refused: what an earlier process left goes on untouched")
-	} else if !a.told {
+	} else if !a.stateKnown {
 		found = append(found, "no controller has said yet what this host serves, and no state was kept: what an earlier process left, if anything, goes on untouched")
 	} else if a.serves == 0 {
 		found = append(found, a.unnamed())

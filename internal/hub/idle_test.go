@@ -2,13 +2,13 @@ package hub
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/fleettest"
-	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -48,15 +48,15 @@ func leaves(t *testing.T) time.Duration {
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
 	credentials := ca.Issue(pki.LB, "lb1")
 	ctx, cancel := context.WithCancel(t.Context())
-	joined := nodeclient.Join(ctx, nodeclient.Options{
+	joined := nodeclient.New(nodeclient.Options{
 		Controllers: []string{address}, TLS: credentials.Client(), Hello: func() *ballastv1.Hello { return fleettest.Hello(credentials) }, Log: fleettest.Log(t),
-		OnState: func(string, *ballastv1.State) {}, OnWeights: func(string, *follow.Update) {}, OnChecks: func(string, []string) {}, OnLeft: func(string) {},
-		OnSources: func(string, *ballastv1.TunnelSources) {},
 	})
+	var running sync.WaitGroup
+	running.Go(func() { joined.Run(ctx) })
 	fleettest.Await(t, "the node has joined", func() bool { return len(joined.Connected()) == 1 && len(hub.Nodes()) == 1 })
 	stopped := time.Now()
 	cancel()
-	joined.Wait()
+	running.Wait()
 	fleettest.Await(t, "the node has left", func() bool { return len(hub.Nodes()) == 0 })
 	return time.Since(stopped)
 }

@@ -1,4 +1,4 @@
-// Package nodeclient is the nodes' side of the control plane: streams to controllers.
+// Package nodeclient is the nodes' side of the control plane: streams to controllers, and what a node takes of what they say.
 package nodeclient
 
 import (
@@ -32,8 +32,8 @@ const (
 	stateBytesMax  = 1 << 28 // of one message from a controller
 )
 
-// Options say whom a node joins and what it does with what it is told. The callbacks of one controller come in order; those of
-// several come at the same time.
+// Options say whom a node joins and what it does with what controllers send; nil: it ignores that. The callbacks of one controller come in
+// order; those of several come at the same time.
 type Options struct {
 	Controllers []string    // host:port of every controller
 	TLS         *tls.Config // of the node; nil: without TLS, for tests
@@ -48,80 +48,79 @@ type Options struct {
 	Log  *slog.Logger
 }
 
-// Joined keeps one stream to each controller until its context ends. It is safe for concurrent use.
-type Joined struct {
+// Streams are a node's streams to its controllers. They are safe for concurrent use.
+type Streams struct {
 	options Options
-	running sync.WaitGroup
 
 	mutex   sync.Mutex
 	streams map[string]*outbox // of the controllers that are connected
 }
 
-// Join starts joining all controllers, and joins them again whenever their streams end.
-func Join(ctx context.Context, o Options) *Joined {
-	j := &Joined{options: o, streams: map[string]*outbox{}}
-	for _, controller := range o.Controllers {
-		j.running.Go(func() { j.keep(ctx, controller) })
+// New returns streams that begin with Run.
+func New(o Options) *Streams { return &Streams{options: o, streams: map[string]*outbox{}} }
+
+// Run keeps a stream to every controller until ctx ends. When it returns, no callback runs any more.
+func (s *Streams) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	for _, controller := range s.options.Controllers {
+		running.Go(func() { s.keep(ctx, controller) })
 	}
-	return j
+	running.Wait()
 }
 
-// Wait returns when the context of Join has ended and no callback runs any more.
-func (j *Joined) Wait() { j.running.Wait() }
-
 // Send gives a report to every controller that is connected. It never waits: a controller that does not read loses the oldest.
-func (j *Joined) Send(message *ballastv1.FromNode) {
-	j.mutex.Lock()
-	defer j.mutex.Unlock()
-	for _, stream := range j.streams {
+func (s *Streams) Send(message *ballastv1.FromNode) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	for _, stream := range s.streams {
 		stream.put(message)
 	}
 }
 
 // Rejoin ends all streams and begins them anew, so that every controller tells its complete state again.
-func (j *Joined) Rejoin() {
-	j.mutex.Lock()
-	defer j.mutex.Unlock()
-	for _, stream := range j.streams {
+func (s *Streams) Rejoin() {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	for _, stream := range s.streams {
 		stream.end()
 	}
 }
 
 // Connected returns the controllers that there is a stream to, in order.
-func (j *Joined) Connected() (controllers []string) {
-	j.mutex.Lock()
-	defer j.mutex.Unlock()
-	for controller := range j.streams {
+func (s *Streams) Connected() (controllers []string) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	for controller := range s.streams {
 		controllers = append(controllers, controller)
 	}
 	slices.Sort(controllers)
 	return controllers
 }
 
-func (j *Joined) keep(ctx context.Context, controller string) {
-	transport := nodeTransport(j.options.TLS)
-	if j.options.Dial != nil {
-		transport.DialContext = j.options.Dial
+func (s *Streams) keep(ctx context.Context, controller string) {
+	transport := nodeTransport(s.options.TLS)
+	if s.options.Dial != nil {
+		transport.DialContext = s.options.Dial
 	}
 	defer transport.CloseIdleConnections()
 	scheme := "https://"
-	if j.options.TLS == nil {
+	if s.options.TLS == nil {
 		scheme = "http://"
 	}
 	client := ballastv1connect.NewControlClient(&http.Client{Transport: transport}, scheme+controller, connect.WithGRPC(),
 		connect.WithReadMaxBytes(stateBytesMax))
 	wait, said := rejoinMin, ""
 	for ctx.Err() == nil {
-		welcomed, err := j.converse(ctx, controller, client)
+		welcomed, err := s.converse(ctx, controller, client)
 		if ctx.Err() != nil {
 			return
 		}
 		if welcomed {
 			wait, said = rejoinMin, ""
-			j.options.Log.Warn("controller lost, the last state goes on", "controller", controller, "error", err)
+			s.options.Log.Warn("controller lost, the last state goes on", "controller", controller, "error", err)
 		} else if text := fmt.Sprint(err); text != said { // once for every reason
 			said = text
-			j.options.Log.Warn("controller not joined", "controller", controller, "error", err)
+			s.options.Log.Warn("controller not joined", "controller", controller, "error", err)
 		}
 		select {
 		case <-time.After(wait/2 + rand.N(wait)):
@@ -143,7 +142,7 @@ func nodeTransport(config *tls.Config) *http.Transport {
 }
 
 // converse is one stream from its beginning to its end.
-func (j *Joined) converse(ctx context.Context, controller string, client ballastv1connect.ControlClient) (welcomed bool, err error) {
+func (s *Streams) converse(ctx context.Context, controller string, client ballastv1connect.ControlClient) (welcomed bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := client.Join(ctx)
@@ -154,7 +153,7 @@ func (j *Joined) converse(ctx context.Context, controller string, client ballast
 	defer stream.CloseRequest()
 	// net/http notices the end of the context only when the request has ended, too.
 	defer context.AfterFunc(ctx, func() { stream.CloseRequest() })()
-	if err := stream.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Hello{Hello: j.options.Hello()}}); err != nil {
+	if err := stream.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Hello{Hello: s.options.Hello()}}); err != nil {
 		return false, reason(stream, err)
 	}
 	first, err := stream.Receive()
@@ -165,24 +164,26 @@ func (j *Joined) converse(ctx context.Context, controller string, client ballast
 	if welcome == nil {
 		return false, errors.New("it did not welcome us: is this a controller of Ballast?")
 	}
-	j.options.Log.Info("joined", "controller", controller, "name", welcome.Controller, "version", welcome.Version)
+	s.options.Log.Info("joined", "controller", controller, "name", welcome.Controller, "version", welcome.Version)
 
 	out := newOutbox(cancel)
-	j.mutex.Lock()
-	j.streams[controller] = out
-	j.mutex.Unlock()
+	s.mutex.Lock()
+	s.streams[controller] = out
+	s.mutex.Unlock()
 	sending := make(chan struct{})
 	go func() {
 		defer close(sending)
 		out.drain(ctx, stream.Send)
 	}()
-	err = j.receive(controller, stream)
-	j.mutex.Lock()
-	delete(j.streams, controller)
-	j.mutex.Unlock()
+	err = s.receive(controller, stream)
+	s.mutex.Lock()
+	delete(s.streams, controller)
+	s.mutex.Unlock()
 	cancel()
 	<-sending
-	j.options.OnLeft(controller)
+	if s.options.OnLeft != nil {
+		s.options.OnLeft(controller)
+	}
 	return true, err
 }
 
@@ -196,7 +197,7 @@ func reason(stream *connect.BidiStreamForClientSimple[ballastv1.FromNode, ballas
 	return err
 }
 
-func (j *Joined) receive(controller string, stream *connect.BidiStreamForClientSimple[ballastv1.FromNode, ballastv1.ToNode]) error {
+func (s *Streams) receive(controller string, stream *connect.BidiStreamForClientSimple[ballastv1.FromNode, ballastv1.ToNode]) error {
 	for {
 		message, err := stream.Receive()
 		if err != nil {
@@ -204,16 +205,22 @@ func (j *Joined) receive(controller string, stream *connect.BidiStreamForClientS
 		}
 		switch m := message.Message.(type) {
 		case *ballastv1.ToNode_State:
-			j.options.OnState(controller, m.State)
+			call(s.options.OnState, controller, m.State)
 		case *ballastv1.ToNode_Weights:
 			if update := api.WeightsFromProto(m.Weights); update != nil {
-				j.options.OnWeights(m.Weights.Service, update)
+				call(s.options.OnWeights, m.Weights.Service, update)
 			}
 		case *ballastv1.ToNode_Checks:
-			j.options.OnChecks(controller, m.Checks.Services)
+			call(s.options.OnChecks, controller, m.Checks.Services)
 		case *ballastv1.ToNode_Sources:
-			j.options.OnSources(controller, m.Sources)
+			call(s.options.OnSources, controller, m.Sources)
 		}
+	}
+}
+
+func call[T any](callback func(string, T), from string, message T) {
+	if callback != nil {
+		callback(from, message)
 	}
 }
 

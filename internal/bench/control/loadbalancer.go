@@ -18,7 +18,7 @@ import (
 type loadBalancer struct {
 	company *company
 	index   int
-	joined  *nodeclient.Joined
+	streams *nodeclient.Streams
 	maps    *tables // nil: it has none
 
 	// Callbacks of one controller come one at a time.
@@ -36,18 +36,18 @@ func (c *company) startLB(ctx context.Context, i int) error {
 		lb.maps = c.maps
 	}
 	send := make(chan *ballastv1.FromNode, 1) // the callbacks may come before Join returns
-	lb.joined = nodeclient.Join(ctx, nodeclient.Options{
+	lb.streams = nodeclient.New(nodeclient.Options{
 		Controllers: []string{c.fleet.Controller}, TLS: credentials.Client(), Hello: hello, Log: c.log, Dial: dial(&c.lbTraffic),
 		OnState:   func(_ string, state *ballastv1.State) { lb.state(ctx, state, send) },
-		OnWeights: lb.weights, OnChecks: func(string, []string) {}, OnSources: func(string, *ballastv1.TunnelSources) {},
-		OnLeft: func(string) { c.lose(ctx, fmt.Errorf("load balancer %s: its stream has ended", lbName(i))) },
+		OnWeights: lb.weights,
+		OnLeft:    func(string) { c.lose(ctx, fmt.Errorf("load balancer %s: its stream has ended", lbName(i))) },
 	})
-	c.running.Go(lb.joined.Wait)
+	c.running.Go(func() { lb.streams.Run(ctx) })
 	c.running.Go(func() {
 		for {
 			select {
 			case message := <-send:
-				lb.joined.Send(message)
+				lb.streams.Send(message)
 			case <-ctx.Done():
 				return
 			}
@@ -115,7 +115,7 @@ func (lb *loadBalancer) reportTraffic(ctx context.Context) {
 				Service: followedName, Id: uint32(id + 1), Connections: 100 * seen, Closed: 90 * seen, Open: uint32(10 * seen), Packets: 1000 * seen, Bytes: 100_000 * seen,
 			})
 		}
-		lb.joined.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Traffic{Traffic: report}})
+		lb.streams.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Traffic{Traffic: report}})
 		lb.company.reports.Add(1)
 	})
 }

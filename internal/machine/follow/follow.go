@@ -11,10 +11,10 @@ import (
 
 // Implementation constants.
 const (
-	// strandedAfter is how long every controller in reach must know less than the node, until the node believes them.
-	strandedAfter = 10 * time.Second
-	// lackingAfter is how long after it has refused a state the node asks for it once more, if nothing newer is known anywhere.
-	lackingAfter = 10 * time.Second
+	// aheadMax is how long every controller in reach must have an older revision than the node, until the node believes them.
+	aheadMax = 10 * time.Second
+	// resyncInterval is how long after it has refused a state the node asks for it once more, if nothing newer is known anywhere.
+	resyncInterval = 10 * time.Second
 )
 
 // Follower knows which revision of the desired state a node has. The zero value has none and follows nobody.
@@ -25,23 +25,23 @@ const (
 type Follower struct {
 	Revision uint64 // of the state that the node has
 
-	told     map[string]uint64 // by each controller that is connected
-	stranded time.Time         // since when all of them know less than the node; zero: they do not
-	lacks    uint64            // newest revision that the node has refused or let go by; 0: it lacks nothing
-	tried    uint64            // the same when it last refused one, or joined again to get it
-	triedAt  time.Time
-	yields   bool // the next complete state is taken, however old
+	offered    map[string]uint64 // by each controller that is connected
+	aheadSince time.Time         // of all of them; zero: the node is not
+	refused    uint64            // newest revision that the node has refused or let go by; 0: none
+	tried      uint64            // the same when it last refused one, or joined again to get it
+	triedAt    time.Time
+	yields     bool // the next complete state is taken, however old
 }
 
 // Offer takes note of a state of some revision and reports whether the node should take it. A complete state of the revision that
 // the node has is taken, too: it mends whatever may be wrong.
 func (f *Follower) Offer(controller string, revision uint64, complete bool) (take bool) {
-	if f.told == nil {
-		f.told = map[string]uint64{}
+	if f.offered == nil {
+		f.offered = map[string]uint64{}
 	}
-	f.told[controller] = revision // of one stream they fall only when the controller's store was restored from a copy
-	if f.lacks != 0 && !complete {
-		f.lacks = max(f.lacks, revision)
+	f.offered[controller] = revision // of one stream they fall only when the controller's store was restored from a copy
+	if f.refused != 0 && !complete {
+		f.refused = max(f.refused, revision)
 		return false
 	}
 	return revision > f.Revision || complete && (revision == f.Revision || f.yields)
@@ -50,52 +50,49 @@ func (f *Follower) Offer(controller string, revision uint64, complete bool) (tak
 // Take takes note that the node has what it was offered.
 func (f *Follower) Take(revision uint64) {
 	f.Revision, f.yields = revision, false
-	if revision >= f.lacks {
-		f.lacks, f.tried = 0, 0
+	if revision >= f.refused {
+		f.refused, f.tried = 0, 0
 	}
 }
 
 // Refuse takes note that the node could not do as it was offered, and goes on with what it has.
 func (f *Follower) Refuse(now time.Time, revision uint64) {
-	f.lacks = max(f.lacks, revision)
-	f.tried, f.triedAt = f.lacks, now
+	f.refused = max(f.refused, revision)
+	f.tried, f.triedAt = f.refused, now
 }
 
-// Lacks reports whether the node should join again, to be told everything: it lacks what it has refused, and by now somebody knows
-// better, or it may be possible.
-func (f *Follower) Lacks(now time.Time) bool {
-	if f.lacks == f.tried && (f.lacks == 0 || now.Sub(f.triedAt) < lackingAfter) {
+// NeedsFullState reports whether the node should join again for the complete state: it has refused one, and by now somebody has a newer
+// one, or it may be possible.
+func (f *Follower) NeedsFullState(now time.Time) bool {
+	if f.refused == f.tried && (f.refused == 0 || now.Sub(f.triedAt) < resyncInterval) {
 		return false
 	}
-	f.tried, f.triedAt = f.lacks, now
+	f.tried, f.triedAt = f.refused, now
 	return true
 }
 
-// Dismiss takes note that what a controller has offered is nothing to fall back to: a store that knows no service is one that was lost
-// or has just been made, and nobody wants a whole fleet to end for that.
-func (f *Follower) Dismiss(controller string) { delete(f.told, controller) }
+// Forget takes note that a controller says nothing any more, or nothing to fall back to: a store that knows no service is one that was
+// lost or has just been made, and nobody wants a whole fleet to end for that.
+func (f *Follower) Forget(controller string) { delete(f.offered, controller) }
 
-// Left takes note of the end of a controller's stream.
-func (f *Follower) Left(controller string) { delete(f.told, controller) }
-
-// Stranded reports whether the node has waited long enough with a revision that no controller in reach knows: their store was
+// AheadOfAllControllers reports whether the node has waited long enough with a revision that no controller in reach knows: their store was
 // restored from a copy, or made anew, or they are cut off from it. The node then yields, begins with new Weights.Term, and joins again
 // with its revision: who is cut off refuses it.
-func (f *Follower) Stranded(now time.Time) bool {
-	for _, revision := range f.told {
+func (f *Follower) AheadOfAllControllers(now time.Time) bool {
+	for _, revision := range f.offered {
 		if revision >= f.Revision {
-			f.stranded = time.Time{}
+			f.aheadSince = time.Time{}
 			return false
 		}
 	}
-	if len(f.told) == 0 {
-		f.stranded = time.Time{}
+	if len(f.offered) == 0 {
+		f.aheadSince = time.Time{}
 		return false
 	}
-	if f.stranded.IsZero() {
-		f.stranded = now
+	if f.aheadSince.IsZero() {
+		f.aheadSince = now
 	}
-	return now.Sub(f.stranded) >= strandedAfter
+	return now.Sub(f.aheadSince) >= aheadMax
 }
 
 // Yield lets the next complete state in, however old it is: that of a controller whose store knows none as new as the node's.

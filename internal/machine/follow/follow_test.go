@@ -42,7 +42,7 @@ func TestNodeEndsWithTheNewestStateWhateverOrderItIsToldIn(t *testing.T) {
 			f.Take(uint64(to))
 		}
 		leave := func(name string) {
-			f.Left(name)
+			f.Forget(name)
 			delete(sent, name)
 		}
 		for range rapid.IntRange(1, 60).Draw(t, "messages") {
@@ -71,7 +71,7 @@ func TestNodeEndsWithTheNewestStateWhateverOrderItIsToldIn(t *testing.T) {
 				take(name, newest, false, true)
 			}
 		}
-		for now = now.Add(lackingAfter); f.Lacks(now) || len(sent) == 0; {
+		for now = now.Add(resyncInterval); f.NeedsFullState(now) || len(sent) == 0; {
 			for _, name := range names {
 				leave(name)
 				take(name, newest, true, true)
@@ -92,13 +92,13 @@ func TestWhatComesAfterARefusalIsTakenOnlyWithWhatWasRefused(t *testing.T) {
 		t.Fatal("news was not offered")
 	}
 	f.Refuse(now, 11)
-	if f.Lacks(now) {
+	if f.NeedsFullState(now) {
 		t.Fatal("what was refused is asked for at once, with nothing new")
 	}
 	if f.Offer("c1", 12, false) {
 		t.Fatal("took what comes after the refused state without it")
 	}
-	if !f.Lacks(now) || f.Lacks(now) {
+	if !f.NeedsFullState(now) || f.NeedsFullState(now) {
 		t.Fatal("joins again when there is news: once")
 	}
 	if !f.Offer("c2", 10, true) {
@@ -112,11 +112,11 @@ func TestWhatComesAfterARefusalIsTakenOnlyWithWhatWasRefused(t *testing.T) {
 		t.Fatal("refused a complete state")
 	}
 	f.Take(13)
-	if f.Lacks(now.Add(time.Hour)) || !f.Offer("c1", 14, false) {
+	if f.NeedsFullState(now.Add(time.Hour)) || !f.Offer("c1", 14, false) {
 		t.Fatal("still lacks something")
 	}
 	f.Refuse(now, 14)
-	if f.Lacks(now.Add(lackingAfter-1)) || !f.Lacks(now.Add(lackingAfter)) {
+	if f.NeedsFullState(now.Add(resyncInterval-1)) || !f.NeedsFullState(now.Add(resyncInterval)) {
 		t.Fatal("a refused state is not tried again after a while")
 	}
 }
@@ -126,8 +126,8 @@ func TestNodeBelievesAControllerWhoseStoreIsOlderThanItWas(t *testing.T) {
 	now := time.Unix(1000, 0)
 	f.Offer("c1", 100, true)
 	f.Offer("c1", 7, true)
-	f.Stranded(now)
-	if !f.Stranded(now.Add(strandedAfter)) {
+	f.AheadOfAllControllers(now)
+	if !f.AheadOfAllControllers(now.Add(aheadMax)) {
 		t.Fatal("never gave up")
 	}
 }
@@ -136,7 +136,7 @@ func TestNodeThatYieldsKeepsWhatItHasUntilItHasAnother(t *testing.T) {
 	f := Follower{Revision: 100}
 	f.Offer("c1", 7, true)
 	f.Yield()
-	if f.Revision != 100 || f.Stranded(time.Unix(1000, 0)) {
+	if f.Revision != 100 || f.AheadOfAllControllers(time.Unix(1000, 0)) {
 		t.Fatalf("it has revision %d and still counts what was told before", f.Revision)
 	}
 	if f.Offer("c1", 8, false) {
@@ -154,20 +154,20 @@ func TestNodeThatYieldsKeepsWhatItHasUntilItHasAnother(t *testing.T) {
 func TestNodeGivesUpARevisionThatNobodyKnowsAnyMore(t *testing.T) {
 	f := Follower{Revision: 100}
 	now := time.Unix(1000, 0)
-	if f.Stranded(now) || f.Stranded(now.Add(time.Hour)) {
+	if f.AheadOfAllControllers(now) || f.AheadOfAllControllers(now.Add(time.Hour)) {
 		t.Fatal("stranded without a controller")
 	}
 	f.Offer("c1", 7, true)
-	if f.Stranded(now) || f.Stranded(now.Add(strandedAfter-1)) {
+	if f.AheadOfAllControllers(now) || f.AheadOfAllControllers(now.Add(aheadMax-1)) {
 		t.Fatal("gave up at once")
 	}
 	f.Offer("c2", 100, true)
-	if f.Stranded(now.Add(strandedAfter)) {
+	if f.AheadOfAllControllers(now.Add(aheadMax)) {
 		t.Fatal("gave up although one controller knows the revision")
 	}
-	f.Left("c2")
-	f.Stranded(now.Add(strandedAfter))
-	if !f.Stranded(now.Add(2 * strandedAfter)) {
+	f.Forget("c2")
+	f.AheadOfAllControllers(now.Add(aheadMax))
+	if !f.AheadOfAllControllers(now.Add(2 * aheadMax)) {
 		t.Fatal("never gave up")
 	}
 }

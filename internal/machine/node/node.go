@@ -27,6 +27,13 @@ type Removed struct {
 	packets uint64 // when last looked at
 }
 
+// Unhealthy are the servers of a service that get no new connections, and of those the ones whose connections are cut, by id.
+// Controllers send the latter as servers that are off.
+type Unhealthy struct {
+	Down []uint16 `json:"down"`
+	Cut  []uint16 `json:"cut,omitempty"`
+}
+
 // Timing bounds how long removed servers are remembered.
 type Timing struct {
 	Linger     time.Duration // without a packet, until a removed server's connections count as ended

@@ -99,7 +99,7 @@ func TestARelayLosesTheShareOfWeightsAndNothingElse(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			states, weights := 0, 0
-			joined := nodeclient.Join(ctx, nodeclient.Options{
+			nodeclient.New(nodeclient.Options{
 				Controllers: []string{address}, TLS: node.Client(), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 				Hello: func() *ballastv1.Hello { return &ballastv1.Hello{Name: "lb1"} },
 				OnState: func(string, *ballastv1.State) {
@@ -107,9 +107,8 @@ func TestARelayLosesTheShareOfWeightsAndNothingElse(t *testing.T) {
 						cancel()
 					}
 				},
-				OnWeights: func(string, *follow.Update) { weights++ }, OnLeft: func(string) {},
-			})
-			joined.Wait()
+				OnWeights: func(string, *follow.Update) { weights++ },
+			}).Run(ctx)
 			if states != 2 || weights < one.least || weights > one.most {
 				t.Errorf("%d of 2 states and %d of %d weights arrived", states, weights, updates)
 			}

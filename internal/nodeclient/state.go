@@ -1,0 +1,123 @@
+// What a state of controllers makes of the one that a node has.
+package nodeclient
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// State is the desired state as controllers send it.
+type State struct {
+	node.Node
+	Unhealthy map[string]node.Unhealthy // by service
+}
+
+// After returns the state after a message. It shares with s what has not changed.
+func (s State) After(message *ballastv1.State) (next State, err error) {
+	next.Running.Keys, next.Past, next.Unhealthy = s.Running.Keys, map[string][][]model.Share{}, map[string]node.Unhealthy{}
+	if message.Keys != nil {
+		if next.Running.Keys, err = api.KeysFromProto(message.Keys); err != nil {
+			return next, err
+		}
+	}
+	if !message.Complete {
+		next.mergePartial(&s, message)
+	}
+	errs := []error{next.takeNodes(&s, message)}
+	for _, service := range message.Services {
+		errs = append(errs, next.takeService(service))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return next, err
+	}
+	slices.SortFunc(next.Running.Services, func(a, b model.Service) int { return cmp.Compare(a.Name, b.Name) })
+	return next, next.Running.Validate()
+}
+
+// mergePartial carries over the services that a message does not name.
+func (s *State) mergePartial(before *State, message *ballastv1.State) {
+	named := make(map[string]bool, len(message.Services)+len(message.Gone))
+	for _, gone := range message.Gone {
+		named[gone] = true
+	}
+	for _, service := range message.Services {
+		named[service.GetService().GetName()] = true
+	}
+	for _, service := range before.Running.Services {
+		if named[service.Name] {
+			continue
+		}
+		s.Running.Services = append(s.Running.Services, service)
+		if past := before.Past[service.Name]; past != nil {
+			s.Past[service.Name] = past
+		}
+		s.keepUnhealthy(before, service.Name)
+	}
+	for _, r := range before.Removed {
+		if !named[r.Service] {
+			s.Removed = append(s.Removed, r)
+		}
+	}
+}
+
+// takeNodes takes who has a tier. A message without nodes leaves them as they are, unless it is complete.
+func (s *State) takeNodes(before *State, message *ballastv1.State) (err error) {
+	if message.Nodes == nil {
+		if !message.Complete {
+			s.Running.Nodes, s.Running.NodeHealth = before.Running.Nodes, before.Running.NodeHealth
+			s.keepUnhealthy(before, model.SecondTierName)
+		}
+		return nil
+	}
+	s.setUnhealthy(model.SecondTierName, message.Nodes.Down)
+	s.Running.Nodes, s.Running.NodeHealth, err = api.NodesFromProto(message.Nodes)
+	return err
+}
+
+func (s *State) takeService(message *ballastv1.ServiceState) error {
+	service, err := api.ServiceFromProto(message.GetService())
+	if err != nil {
+		return err
+	}
+	service.ApplyDefaults() // of an older controller's
+	s.Running.Services = append(s.Running.Services, service)
+	for _, removed := range message.Removed {
+		server, err := api.ServerFromProto(removed)
+		if err != nil {
+			return err
+		}
+		s.Removed = append(s.Removed, node.Removed{Service: service.Name, Server: server})
+	}
+	past, err := api.PastFromProto(message.Past)
+	if err != nil {
+		return err
+	}
+	if past != nil {
+		s.Past[service.Name] = past
+	}
+	s.setUnhealthy(service.Name, message.Down)
+	return nil
+}
+
+func (s *State) keepUnhealthy(before *State, service string) {
+	if unhealthy, ok := before.Unhealthy[service]; ok {
+		s.Unhealthy[service] = unhealthy
+	}
+}
+
+func (s *State) setUnhealthy(service string, down []uint32) {
+	if len(down) == 0 {
+		return
+	}
+	ids := make([]uint16, len(down))
+	for i, id := range down {
+		ids[i] = uint16(id)
+	}
+	s.Unhealthy[service] = node.Unhealthy{Down: ids}
+}

@@ -31,7 +31,7 @@ func ServiceToProto(s *model.Service) *ballastv1.Service {
 		Dispatch: nameUnless(s.Dispatch, model.DispatchUnset), Affinity: nameUnless(s.Affinity, model.AffinityUnset),
 		Fallback: nameUnless(s.Fallback, model.FallbackUnset), CookieBits: uint32(s.CookieBits),
 		Forward: nameUnless(s.Forward, model.ForwardUnset), Return: nameUnless(s.Return, model.ReturnUnset), TableSlots: s.TableSlots,
-		Table: tableToProto(&s.Table), Load: loadToProto(&s.Load), Health: healthToProto(&s.Health), Servers: ServersToProto(s.Servers),
+		Table: tableToProto(&s.Table), Load: loadToProto(&s.Load), Health: HealthToProto(&s.Health), Servers: ServersToProto(s.Servers),
 	}
 	for i, port := range s.Ports {
 		m.Ports[i] = uint32(port)
@@ -69,7 +69,8 @@ func loadToProto(l *model.Load) *ballastv1.Load {
 	return m
 }
 
-func healthToProto(h *model.Health) *ballastv1.Health {
+// HealthToProto returns how servers are checked as it is sent.
+func HealthToProto(h *model.Health) *ballastv1.Health {
 	return &ballastv1.Health{
 		Check: h.Check.String(), Interval: durationUnlessZero(h.Interval), Timeout: durationUnlessZero(h.Timeout), Rise: uint32(h.Rise),
 		Fall: uint32(h.Fall), Port: uint32(h.Port), Path: h.Path, Host: h.Host, Service: h.Service,
@@ -336,11 +337,8 @@ func (in *input) address(path, key string, address *netip.Addr, text string) {
 	if text == "" {
 		return
 	}
-	parsed, err := netip.ParseAddr(text)
-	if err != nil {
-		in.fail(path+"."+key, "write it like 198.51.100.10 or 2001:db8::10", "%q is not an IP address", text)
-		return
-	}
+	parsed, err := model.ParseAddress(text)
+	in.refuse(path, key, err)
 	*address = parsed
 }
 
@@ -367,8 +365,13 @@ func choose(in *input, path, key string, target encoding.TextUnmarshaler, text s
 	if text == "" {
 		return
 	}
+	in.refuse(path, key, target.UnmarshalText([]byte(text)))
+}
+
+// refuse notes an error of the model, nil: there is none.
+func (in *input) refuse(path, key string, err error) {
 	var invalid *model.Invalid
-	if err := target.UnmarshalText([]byte(text)); errors.As(err, &invalid) {
+	if errors.As(err, &invalid) {
 		in.fail(path+"."+key, invalid.Remedy, "%s", invalid.Problem)
 	}
 }

@@ -17,12 +17,13 @@ func NodesToProto(f *model.Fleet) *ballastv1.Nodes {
 
 func nodesToProto(nodes []model.Node) (list []*ballastv1.Node) {
 	for i := range nodes {
-		list = append(list, nodeToProto(&nodes[i]))
+		list = append(list, NodeToProto(&nodes[i]))
 	}
 	return list
 }
 
-func nodeToProto(n *model.Node) *ballastv1.Node {
+// NodeToProto returns one node as it is sent.
+func NodeToProto(n *model.Node) *ballastv1.Node {
 	return &ballastv1.Node{Name: n.Name, Tier: nameUnless(n.Tier, 0), Address: addressText(n.Address), Id: uint32(n.ID), State: n.State.String()}
 }
 
@@ -31,7 +32,7 @@ func nodeHealthToProto(h *model.Health) *ballastv1.Health {
 	if h.IsZero() {
 		return nil
 	}
-	return healthToProto(h)
+	return HealthToProto(h)
 }
 
 // NodesFromProto reads what load balancers are told of nodes; see FleetFromProto.

@@ -39,7 +39,7 @@ func (f *fleetAPI) ListNodes(ctx context.Context, _ *ballastv1.ListNodesRequest)
 			status = &ballastv1.NodeStatus{Role: roleLB, Name: n.Name}
 			list = append(list, status)
 		}
-		status.Node = nodeToProto(n)
+		status.Node = NodeToProto(n)
 	}
 	return &ballastv1.ListNodesResponse{Nodes: list}, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/netip"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -17,6 +16,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/schema"
 )
 
 // nodeRow is one node, as --json prints it.
@@ -202,7 +202,6 @@ func (c *control) nodeAction(action, short string, call nodeCall) *cobra.Command
 
 func (c *control) nodeAddCommand() *cobra.Command {
 	node := &ballastv1.Node{}
-	var id uint16
 	cmd := &cobra.Command{
 		Use:   "add NAME --tier first|second [--address ADDRESS]",
 		Short: "Give a load balancer a tier",
@@ -213,25 +212,19 @@ they are added.`,
 		Example: `  ballast ctl node add lb3 --tier second --address 10.0.1.3`,
 		Args:    takes("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			node.Name, node.Id = args[0], uint32(id)
+			node.Name = args[0]
 			return c.change(cmd, func(fleet ballastv1connect.FleetClient, _ bool) (*ballastv1.ChangeResponse, error) {
 				return fleet.AddNode(cmd.Context(), &ballastv1.AddNodeRequest{Node: node})
 			})
 		},
 	}
-	cmd.Flags().Var(word[model.Tier](&node.Tier), "tier", "first or second")
-	cmd.Flags().Var(&serviceField{"address", func(text string) error {
-		node.Address = text
-		_, err := netip.ParseAddr(text)
-		return err
-	}}, "address", "second tier: where the first sends to")
-	cmd.Flags().Uint16Var(&id, "id", 0, "second tier: what cookies carry (default: the next free one)")
+	fieldFlags(cmd, schema.Named(schema.Node, "tier", "address", "id"), model.Node{}, node, api.NodeToProto)
 	cmd.MarkFlagRequired("tier")
 	return cmd
 }
 
 func (c *control) nodeHealthCommand() *cobra.Command {
-	health := &ballastv1.Health{}
+	request := &ballastv1.SetNodeHealthRequest{}
 	cmd := &cobra.Command{
 		Use:   "health --check KIND [--CHOICE VALUE]...",
 		Short: "Say how load balancers of the second tier are checked",
@@ -241,14 +234,18 @@ and keep their servers.`,
 		Example: `  ballast ctl node health --check http --check-port 9435 --check-path /healthz --check-interval 500ms`,
 		Args:    takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if proto.Size(health) == 0 {
+			if proto.Size(request) == 0 {
 				return usage("nothing to change is given: see `ballast ctl node health --help`")
 			}
 			return c.change(cmd, func(fleet ballastv1connect.FleetClient, _ bool) (*ballastv1.ChangeResponse, error) {
-				return fleet.SetNodeHealth(cmd.Context(), &ballastv1.SetNodeHealthRequest{Health: health})
+				return fleet.SetNodeHealth(cmd.Context(), request)
 			})
 		},
 	}
-	healthFlags(func(flag string, field *serviceField, usage string) { cmd.Flags().Var(field, flag, usage) }, health, "none: give one, as that of --metrics")
+	fields := schema.Section("health", schema.Health, func(h *model.Health) *model.Health { return h })
+	fields = slices.DeleteFunc(fields, func(f schema.Field[model.Health]) bool { return f.Key == "health.deadline" }) // nodes have none
+	fieldFlags(cmd, fields, model.Health{}, request, func(h *model.Health) *ballastv1.SetNodeHealthRequest {
+		return &ballastv1.SetNodeHealthRequest{Health: api.HealthToProto(h)}
+	})
 	return cmd
 }

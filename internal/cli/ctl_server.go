@@ -7,9 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/schema"
 )
 
 func (c *control) serverCommand() *cobra.Command {
@@ -66,7 +68,6 @@ func (c *control) serverWeightCommand() *cobra.Command {
 
 func (c *control) serverAddCommand() *cobra.Command {
 	server := &ballastv1.Server{}
-	var id, port, weight uint16
 	cmd := &cobra.Command{
 		Use:   "add SERVICE ADDRESS",
 		Short: "Add a server",
@@ -82,19 +83,12 @@ It gets new connections at once: a server counts as healthy until its checks hav
 			if _, err := netip.ParseAddr(args[1]); err != nil {
 				return usage("address %s: %w", args[1], err)
 			}
-			server.Address, server.Id, server.Port = args[1], uint32(id), uint32(port)
-			if cmd.Flags().Changed("weight") {
-				given := uint32(weight)
-				server.Weight = &given
-			}
+			server.Address = args[1]
 			return c.change(cmd, func(fleet ballastv1connect.FleetClient, _ bool) (*ballastv1.ChangeResponse, error) {
 				return fleet.AddServer(cmd.Context(), &ballastv1.AddServerRequest{Service: args[0], Server: server})
 			})
 		},
 	}
-	cmd.Flags().StringVar(&server.Name, "name", "", "name (default: the address)")
-	cmd.Flags().Uint16Var(&id, "id", 0, "id (default: the one it had, or the next free one)")
-	cmd.Flags().Uint16Var(&port, "port", 0, "port of the server (forward: nat; default: the port that the client asked for)")
-	cmd.Flags().Uint16Var(&weight, "weight", 1, "weight, 0 to 256")
+	fieldFlags(cmd, schema.Named(schema.Server, "name", "id", "port", "weight"), model.NewServer(), server, api.ServerToProto)
 	return cmd
 }

@@ -109,12 +109,13 @@ func isTest(name string) bool {
 // layers are folders of internal whose code outside tests may import of ours only what is listed ("" = nothing).
 var layers = map[string][]string{
 	"model":      {},
-	"algo":       {"algo", "model"},
+	"schema":     {"model"},
+	"algo":       {"algo", "model", "schema"},
 	"wire":       {"model"},
 	"plan":       {"algo", "model", "wire"},
 	"machine":    {"plan", "wire", "algo", "model"},
-	"yamltree":   {},
-	"config":     {"algo", "model", "yamltree"},
+	"yamltree":   {"model"},
+	"config":     {"model", "schema", "yamltree"},
 	"store":      {"store", "model", "config", "wire"},
 	"linux":      {"linux", "plan", "wire", "algo", "model"},
 	"data":       {},
@@ -125,7 +126,7 @@ var layers = map[string][]string{
 }
 
 // pure folders do no input or output and do not know the time.
-var pure = []string{"model", "algo", "wire", "plan", "machine", "sim", "yamltree"}
+var pure = []string{"model", "algo", "wire", "plan", "machine", "schema", "sim", "yamltree"}
 
 // layer returns the folder below internal that a package or file belongs to, or "".
 func layer(name string) string {

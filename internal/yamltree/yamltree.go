@@ -17,6 +17,8 @@ import (
 	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // maxNesting bounds brackets and dashes that are open at once: no schema needs as many, and the parser recurses.
@@ -227,23 +229,17 @@ func (r *Reader) Scalar(node ast.Node, path string) (text string, ok bool) {
 	return "", false
 }
 
-// Whole reads a decimal number from least to most.
-func Whole[N ~int | ~uint8 | ~uint16 | ~uint32](r *Reader, target *N, least, most N) Value {
+// Value reads a single value by set, whose *model.Invalid is objected.
+func (r *Reader) Value(set func(text string) error) Value {
 	return func(node ast.Node, path string) {
 		text, ok := r.Scalar(node, path)
 		if !ok {
 			return
 		}
-		parsed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			r.Fail(Line(node), path, fmt.Sprintf("use a decimal number from %d to %d", least, most), "%q is not such a number", text)
-			return
+		var invalid *model.Invalid
+		if err := set(text); errors.As(err, &invalid) {
+			r.Fail(Line(node), path, invalid.Remedy, "%s", invalid.Problem)
 		}
-		if parsed < uint64(least) || parsed > uint64(most) {
-			r.Fail(Line(node), path, fmt.Sprintf("use %d to %d", least, most), "%s is out of range", text)
-			return
-		}
-		*target = N(parsed)
 	}
 }
 

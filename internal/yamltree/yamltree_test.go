@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/goccy/go-yaml/ast"
+
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // read reads a file with the keys size, from 2 to 9, and names, and returns its objections.
@@ -13,7 +15,10 @@ func read(text string) (size int, names []string, r *Reader) {
 	r = New(Rules{Bytes: 1000, TooLarge: "make it smaller", Empty: "write something"})
 	if root := r.Parse([]byte(text)); root != nil {
 		r.Mapping(root, "", map[string]Value{
-			"size": Whole(r, &size, 2, 9),
+			"size": r.Value(func(text string) (err error) {
+				size, err = model.ParseNumber(text, 2, 9)
+				return err
+			}),
 			"names": func(node ast.Node, path string) {
 				r.Sequence(node, path, func(node ast.Node, path string) {
 					if name, ok := r.Scalar(node, path); ok {

@@ -3,8 +3,10 @@ package change
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/schema"
 )
 
 // Diff returns what changes from a to b, one readable line each: "service web: server s2: weight 1 -> 5". Services and
@@ -25,7 +27,8 @@ func Diff(a, b model.Fleet) []string {
 			lines = append(lines, fmt.Sprintf("service %s: added with %d servers", to.Name, len(to.Servers)))
 		}
 	}
-	return append(append(lines, diffNodes(a.Nodes, b.Nodes)...), diffFields("", fleetFields, &a, &b)...)
+	return slices.Concat(lines, diffNodes(a.Nodes, b.Nodes), diffFields("node_health: ", schema.Health, &a.NodeHealth, &b.NodeHealth),
+		diffFields("", schema.Fleet, &a, &b))
 }
 
 func diffNodes(a, b []model.Node) (lines []string) {
@@ -40,7 +43,7 @@ func diffNodes(a, b []model.Node) (lines []string) {
 		prefix := fmt.Sprintf("node %s: ", to.Name)
 		switch from := before[to.Name]; {
 		case from != nil:
-			lines = append(lines, diffFields(prefix, nodeFields, from, to)...)
+			lines = append(lines, diffFields(prefix, schema.Node, from, to)...)
 		case to.Tier == model.TierFirst:
 			lines = append(lines, prefix+"added with tier first")
 		default:
@@ -78,7 +81,7 @@ func diffKeys(a, b *model.Keys) (lines []string) {
 
 func diffService(from, to *model.Service) []string {
 	prefix := fmt.Sprintf("service %s: ", to.Name)
-	lines := diffFields(prefix, serviceFields, from, to)
+	lines := diffFields(prefix, schema.Service, from, to)
 	key := identity(from, to)
 	before, after := index(from.Servers, key), index(to.Servers, key)
 	for i := range from.Servers {
@@ -89,7 +92,7 @@ func diffService(from, to *model.Service) []string {
 	for i := range to.Servers {
 		server := &to.Servers[i]
 		if old := before[key(server)]; old != nil {
-			lines = append(lines, diffFields(fmt.Sprintf("%sserver %s: ", prefix, old.Name), serverFields, old, server)...)
+			lines = append(lines, diffFields(fmt.Sprintf("%sserver %s: ", prefix, old.Name), schema.Server, old, server)...)
 		} else {
 			lines = append(lines, fmt.Sprintf("%sserver %s: added with address %s, id %d, weight %d, %s",
 				prefix, server.Name, server.Address, server.ID, server.Weight, server.State))
@@ -98,10 +101,10 @@ func diffService(from, to *model.Service) []string {
 	return lines
 }
 
-func diffFields[T any](prefix string, fields []field[T], from, to *T) (lines []string) {
+func diffFields[T any](prefix string, fields []schema.Field[T], from, to *T) (lines []string) {
 	for _, f := range fields {
-		if old, new := f.text(from), f.text(to); old != new {
-			lines = append(lines, fmt.Sprintf("%s%s %s -> %s", prefix, f.name, old, new))
+		if old, new := f.Text(from), f.Text(to); old != new {
+			lines = append(lines, fmt.Sprintf("%s%s %s -> %s", prefix, f.Key, old, new))
 		}
 	}
 	return lines

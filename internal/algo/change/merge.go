@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/schema"
 )
 
 // Merge carries the edit of a file over to the running fleet: only what differs between base (the file as it was last applied)
@@ -19,7 +20,7 @@ func Merge(base, edited, running model.Fleet) (merged model.Fleet, changes []str
 	mergeKeys(&base.Keys, &edited.Keys, &merged.Keys)
 	m := merge[model.Service]{key: serviceName, clone: (*model.Service).Clone}
 	m.change = func(from, to, target *model.Service) []string {
-		mergeFields(serviceFields, from, to, target)
+		mergeFields(schema.Service, from, to, target)
 		prefix := fmt.Sprintf("service %s: server ", to.Name)
 		servers := merge[model.Server]{
 			key:    identity(from, to, target),
@@ -37,7 +38,8 @@ func Merge(base, edited, running model.Fleet) (merged model.Fleet, changes []str
 	var notes, more []string
 	merged.Services, notes = m.lists(base.Services, edited.Services, merged.Services)
 	merged.Nodes, more = nodesMerge.lists(base.Nodes, edited.Nodes, merged.Nodes)
-	mergeFields(fleetFields, &base, &edited, &merged)
+	mergeFields(schema.Health, &base.NodeHealth, &edited.NodeHealth, &merged.NodeHealth)
+	mergeFields(schema.Fleet, &base, &edited, &merged)
 	return merged, slices.Concat(Diff(running, merged), notes, more)
 }
 
@@ -46,7 +48,7 @@ var nodesMerge = merge[model.Node]{
 	clone:  func(n *model.Node) model.Node { return *n },
 	differ: func(a, b *model.Node) bool { return *a != *b },
 	change: func(from, to, target *model.Node) []string {
-		mergeFields(nodeFields, from, to, target)
+		mergeFields(schema.Node, from, to, target)
 		return nil
 	},
 	lost: func(n *model.Node) string { return "node " + n.Name },
@@ -75,14 +77,14 @@ func mergeKeys(base, edited, target *model.Keys) {
 }
 
 func mergeServer(from, to, target *model.Server) []string {
-	mergeFields(serverFields, from, to, target)
+	mergeFields(schema.Server, from, to, target)
 	return nil
 }
 
-func mergeFields[T any](fields []field[T], from, to, target *T) {
+func mergeFields[T any](fields []schema.Field[T], from, to, target *T) {
 	for _, f := range fields {
-		if f.text(from) != f.text(to) {
-			f.copy(target, to)
+		if f.Text(from) != f.Text(to) {
+			f.Copy(target, to)
 		}
 	}
 }

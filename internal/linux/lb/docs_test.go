@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -20,22 +19,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
+	"github.com/ballast-lb/ballast/internal/doctest"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/internal/progtest"
 	"github.com/ballast-lb/ballast/internal/linux/server"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
-)
-
-// The bytes in docs/ are those of the programs. UPDATE_DOCS=1 writes them anew, between marks like these.
-const (
-	markBegin = "<!-- bytes: %s -->\n```\n"
-	markEnd   = "```\n<!-- end -->"
-)
-
-var (
-	markAny = regexp.MustCompile(`(?s)<!-- bytes: ([a-z0-9-]+) -->\n.*?<!-- end -->`)
-	docs    = []string{"../../../docs/data-path.md", "../../../docs/packet-formats.md"}
 )
 
 func TestDocsShowTheBytesOfThePrograms(t *testing.T) {
@@ -48,35 +37,10 @@ func TestDocsShowTheBytesOfThePrograms(t *testing.T) {
 	maps.Copy(blocks, wordsOfClasses(t))
 	maps.Copy(blocks, walkOfATable(t))
 	blocks["golden"] = goldenTable(t)
-	used := map[string]bool{}
-	for _, name := range docs {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fresh := markAny.ReplaceAllStringFunc(string(text), func(old string) string {
-			block := markAny.FindStringSubmatch(old)[1]
-			used[block] = true
-			if blocks[block] == "" {
-				t.Errorf("%s: nothing makes the bytes of %s", name, block)
-				return old
-			}
-			return fmt.Sprintf(markBegin, block) + blocks[block] + markEnd
-		})
-		if fresh == string(text) {
-			continue
-		}
-		if os.Getenv("UPDATE_DOCS") == "" {
-			t.Errorf("%s does not show what the programs do: run UPDATE_DOCS=1 go test ./internal/linux/lb -run %s", name, t.Name())
-		} else if err := os.WriteFile(name, []byte(fresh), 0o644); err != nil {
-			t.Fatal(err)
-		}
+	for name, block := range blocks {
+		blocks[name] = "```\n" + block + "```\n"
 	}
-	for block := range blocks {
-		if !used[block] {
-			t.Errorf("no document shows %s", block)
-		}
-	}
+	doctest.Show(t, "bytes", blocks, "../../../docs/data-path.md", "../../../docs/packet-formats.md")
 }
 
 // golden is one vector of test/golden/cookie.json: the connection that docs/data-path.md follows.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/yamltree"
 )
 
@@ -88,7 +89,10 @@ func (r *reader) choice(target *string, choices []string) yamltree.Value {
 
 // whole reads a whole number.
 func (r *reader) whole(target *int, least, most int) yamltree.Value {
-	return yamltree.Whole(r.Reader, target, least, most)
+	return r.Value(func(text string) (err error) {
+		*target, err = model.ParseNumber(text, least, most)
+		return err
+	})
 }
 
 // number reads a number that may have a fraction.

@@ -1,0 +1,102 @@
+package config
+
+import (
+	"encoding/hex"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/schema"
+	"github.com/ballast-lb/ballast/internal/yamltree"
+)
+
+func (r *reader) fleet(root ast.Node, fleet *model.Fleet) {
+	keys := values(r, schema.Fleet, fleet)
+	keys["keys"] = func(node ast.Node, path string) { r.keys(node, path, &fleet.Keys) }
+	keys["node_health"] = func(node ast.Node, path string) { r.Mapping(node, path, values(r, schema.Health, &fleet.NodeHealth)) }
+	keys["nodes"] = list(r, &fleet.Nodes, func() model.Node { return model.Node{} }, func(n *model.Node) map[string]yamltree.Value {
+		return values(r, schema.Node, n)
+	})
+	keys["services"] = list(r, &fleet.Services, model.NewService, func(s *model.Service) map[string]yamltree.Value {
+		keys := values(r, schema.Service, s)
+		keys["servers"] = list(r, &s.Servers, model.NewServer, func(s *model.Server) map[string]yamltree.Value {
+			return values(r, schema.Server, s)
+		})
+		return keys
+	})
+	r.Mapping(root, "", keys)
+	if r.Has("tunnels_from") && len(fleet.TunnelsFrom) == 0 {
+		r.FailAt("tunnels_from", "name the load balancers, or remove the key: then tunnels of anybody are taken", "empty")
+	}
+	if !r.Has("services") {
+		// A file that an editor has only half written must not remove every service.
+		r.Fail(1, "services", "write `services: []` to remove every service", "missing")
+	}
+}
+
+// list reads a list of mappings; those of an element are keys.
+func list[T any](r *reader, target *[]T, fresh func() T, keys func(*T) map[string]yamltree.Value) yamltree.Value {
+	return func(node ast.Node, path string) {
+		r.Sequence(node, path, func(node ast.Node, path string) {
+			element := fresh()
+			r.Mapping(node, path, keys(&element))
+			*target = append(*target, element)
+		})
+	}
+}
+
+// values reads fields of a T into target.
+func values[T any](r *reader, fields []schema.Field[T], target *T) map[string]yamltree.Value {
+	keys, sections := make(map[string]yamltree.Value, len(fields)), make(map[string][]schema.Field[T])
+	for _, f := range fields {
+		if section, key, nested := strings.Cut(f.Key, "."); nested {
+			f.Key = key
+			sections[section] = append(sections[section], f)
+			continue
+		}
+		keys[f.Key] = r.Value(func(text string) error { return f.Set(target, text) })
+		if element := keys[f.Key]; f.List != "" {
+			keys[f.Key] = func(node ast.Node, path string) { r.Sequence(node, path, element) }
+		}
+	}
+	for section, fields := range sections {
+		keys[section] = func(node ast.Node, path string) { r.Mapping(node, path, values(r, fields, target)) }
+	}
+	return keys
+}
+
+func (r *reader) keys(node ast.Node, path string, keys *model.Keys) {
+	r.Mapping(node, path, map[string]yamltree.Value{
+		"placement": r.key(func(key [16]byte) { keys.Placement = key }),
+		"current": r.Value(func(text string) (err error) {
+			keys.Current, err = model.ParseNumber[uint32](text, 0, math.MaxUint32)
+			return err
+		}),
+		"cookie": func(node ast.Node, path string) {
+			keys.Cookie = make(map[uint32][16]byte)
+			r.Entries(node, path, func(text string, line int, child ast.Node, childPath string) {
+				epoch, err := strconv.ParseUint(text, 10, 32)
+				if err != nil || strconv.FormatUint(epoch, 10) != text {
+					r.Fail(line, childPath, "use a number from 1", "%q is not an epoch", text)
+					return
+				}
+				r.key(func(key [16]byte) { keys.Cookie[uint32(epoch)] = key })(child, childPath)
+			})
+		},
+	})
+}
+
+// key reads 16 bytes of hexadecimal. A secret is never repeated in a message.
+func (r *reader) key(store func([16]byte)) yamltree.Value {
+	return r.Value(func(text string) error {
+		raw, err := hex.DecodeString(text)
+		if err != nil || len(raw) != 16 {
+			return &model.Invalid{Problem: "not a key of 32 hexadecimal digits", Remedy: "create one with `ballast ctl key generate`"}
+		}
+		store([16]byte(raw))
+		return nil
+	})
+}

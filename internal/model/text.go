@@ -1,0 +1,28 @@
+package model
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+)
+
+// ParseNumber reads a decimal number from least to most. Where 0 stands for "not given", it is out of the range. The error is *Invalid.
+func ParseNumber[N ~int | ~uint8 | ~uint16 | ~uint32](text string, least, most N) (N, error) {
+	parsed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, &Invalid{Problem: fmt.Sprintf("%q is not such a number", text), Remedy: fmt.Sprintf("use a decimal number from %d to %d", least, most)}
+	}
+	if parsed < uint64(least) || parsed > uint64(most) {
+		return 0, &Invalid{Problem: text + " is out of range", Remedy: fmt.Sprintf("use %d to %d", least, most)}
+	}
+	return N(parsed), nil
+}
+
+// ParseAddress reads an IP address. The error is *Invalid.
+func ParseAddress(text string) (netip.Addr, error) {
+	address, err := netip.ParseAddr(text)
+	if err != nil {
+		return address, &Invalid{Problem: fmt.Sprintf("%q is not an IP address", text), Remedy: "write it like 198.51.100.10 or 2001:db8::10"}
+	}
+	return address, nil
+}

@@ -1,0 +1,156 @@
+package schema
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+type (
+	fleet   = model.Fleet
+	service = model.Service
+	table   = model.Table
+	load    = model.Load
+	health  = model.Health
+	server  = model.Server
+	node    = model.Node
+)
+
+// Service are the fields of a service but its servers.
+var Service = slices.Concat([]Field[service]{
+	{Key: "name", Value: name(func(s *service) *string { return &s.Name }),
+		Doc: "its name in `ctl`, metrics and logs"},
+	{Key: "vip", Value: address(func(s *service) *netip.Addr { return &s.VIP }),
+		Doc: "address that clients connect to, IPv4 or IPv6", More: "Not one that controllers and nodes use among themselves"},
+	{Key: "protocol", Value: choice(func(s *service) *model.Protocol { return &s.Protocol }), Default: "tcp",
+		Doc: "what clients speak"},
+	{Key: "ports", Value: list(func(s *service) *[]uint16 { return &s.Ports }, "ports", fmt.Sprintf("1 to %d ports", model.MaxPorts), ",", "%v",
+		func(text string) (uint16, error) { return model.ParseNumber[uint16](text, 1, math.MaxUint16) }),
+		Doc: "ports that clients connect to"},
+	{Key: "dispatch", Value: choice(func(s *service) *model.Dispatch { return &s.Dispatch }), Default: "rr; maglev with `affinity: hash`",
+		Doc: "who gets a new connection", More: "See `docs/policies.md`. With `affinity: hash` only `maglev`, `hash` and `wcmp`"},
+	{Key: "affinity", Value: choice(func(s *service) *model.Affinity { return &s.Affinity }), Default: "cookie; hash for udp",
+		Doc: "how later packets find their server",
+		More: "`table`: a cookie and an entry per connection (`docs/connection-table.md`), TCP with `return: direct` only. " +
+			"`hash` and `local-table` are baselines: they lose connections when servers, or load balancers, change"},
+	{Key: "fallback", Value: choice(func(s *service) *model.Fallback { return &s.Fallback }), Default: "second-chance; hash for udp and `return: through`",
+		Doc: "what happens without a cookie", More: "`second-chance`: servers hand on what is not theirs"},
+	{Key: "cookie_bits", Value: number(func(s *service) *uint8 { return &s.CookieBits }, "bits", model.MinCookieBits, model.MaxCookieBits),
+		Default: fmt.Sprintf("%d; %d with `return: through`, always; %d with `table.node_bits`", model.DirectCookieBits, model.ThroughBits, model.MaxCookieBits),
+		Doc:     "width of the cookie", More: "2^(bits-1)-1 ids; with `affinity: table` 2^(bits-1-node_bits-index_bits)-1"},
+	{Key: "forward", Value: choice(func(s *service) *model.Forward { return &s.Forward }), Default: "ipip; nat with `return: through`",
+		Doc: "how packets reach servers"},
+	{Key: "return", Value: choice(func(s *service) *model.Return { return &s.Return }), Default: "direct",
+		Doc: "the way of answers", More: "Past the load balancer, or through it"},
+	{Key: "table_slots", Value: number(func(s *service) *uint32 { return &s.TableSlots }, "slots", 1, math.MaxUint32), Default: fmt.Sprint(model.DefaultSlots),
+		Values: strings.ReplaceAll(strings.Trim(fmt.Sprint(model.TableSizes()), "[]"), " ", ", "),
+		Doc:    "size of the placement table"},
+},
+	Section("table", Table, func(s *service) *table { return &s.Table }),
+	Section("load", Load, func(s *service) *load { return &s.Load }),
+	Section("health", Health, func(s *service) *health { return &s.Health }),
+)
+
+// Table are the fields of a service's connection table.
+var Table = []Field[table]{
+	{Key: "entries", Value: number(func(t *table) *uint32 { return &t.Entries }, "number", model.MinEntries, model.MaxEntries), Default: fmt.Sprint(model.DefaultEntries),
+		Doc: "connections with an entry at a time, with `affinity: table`", More: "32 bytes each (48 for IPv6). Further connections work without an entry. " +
+			"The sum over all services is limited by `--max-entries`"},
+	{Key: "index_bits", Value: number(func(t *table) *uint8 { return &t.IndexBits }, "bits", 1, model.MaxIndexBits), Default: fmt.Sprint(model.DefaultIndexBits),
+		Doc: "of the cookie, for the entry's index in its partition", More: "Fewer leave room for more ids, but the table fills unevenly"},
+	{Key: "node_bits", Value: number(func(t *table) *uint8 { return &t.NodeBits }, "bits", 0, model.MaxNodeBits), Default: fmt.Sprintf("0; %d with a second tier", model.DefaultNodeBits),
+		Doc: "of the cookie, for a second-tier node's id", More: "2^bits-1 nodes"},
+	{Key: "idle_timeout", Value: span(func(t *table) *model.Duration { return &t.IdleTimeout }, model.MinIdleTimeout, model.MaxIdleTimeout), Default: short(model.DefaultIdleTimeout),
+		Doc: "a connection silent for this long loses its entry", More: "It gets another with its next packet"},
+	{Key: "packet_limit", Value: number(func(t *table) *uint32 { return &t.PacketLimit }, "packets", 0, model.MaxPacketLimit), Default: "0: none",
+		Doc: "packets per connection and second", More: "More are dropped. A second is 1.07 s"},
+	{Key: "scrubber", Value: text(func(t *table) *string { return &t.Scrubber }), Clear: true,
+		Doc: "server of weight 0 that suspects' packets visit first", More: "Its address is of the other servers' family. Needs `fallback: second-chance`"},
+}
+
+// Load are the fields of how the load of servers is measured.
+var Load = []Field[load]{
+	{Key: "source", Value: choice(func(l *load) *model.LoadSource { return &l.Source }), Default: "connections",
+		Doc: "the load that `awrr`, `awfd` and `lcf` go by", More: "Other policies ignore it"},
+	{Key: "interval", Value: span(func(l *load) *model.Duration { return &l.Interval }, model.MinLoadInterval, model.MaxLoadInterval), Default: "250ms",
+		Doc: "between reports of load, and between updates of weights"},
+	{Key: "classes", Value: number(func(l *load) *uint8 { return &l.Classes }, "number", 0, model.MaxClasses), Default: fmt.Sprint(model.DefaultClasses),
+		Doc: "classes of servers of `awfd`", More: "0 is ECMP, 1 is `lcf`"},
+	{Key: "queue_limit", Value: number(func(l *load) *uint32 { return &l.QueueLimit }, "requests", 1, math.MaxUint32), Default: "128",
+		Doc: "requests that a server of weight 1 can hold"},
+	{Key: "endpoint", Value: text(func(l *load) *string { return &l.Endpoint }), Values: "URL",
+		Doc: "where applications report load, with `source: endpoint`", More: "`http://:8080/load` is asked of each server, `http://host:8080/load` once for all"},
+}
+
+// Health are the fields of how servers are checked.
+var Health = []Field[health]{
+	{Key: "check", Value: choice(func(h *health) *model.Check { return &h.Check }), Default: "none",
+		Doc: "how health is found out", More: "See \"Health checks\""},
+	{Key: "interval", Value: span(func(h *health) *model.Duration { return &h.Interval }, model.MinCheckTime, model.MaxCheckTime), Default: "2s",
+		Doc: "between checks of a server by one load balancer", More: "Jitter: a tenth"},
+	{Key: "timeout", Value: span(func(h *health) *model.Duration { return &h.Timeout }, model.MinCheckTime, model.MaxCheckTime), Default: "1s",
+		Doc: "of one check", More: "At most the interval"},
+	{Key: "rise", Value: number(func(h *health) *uint8 { return &h.Rise }, "number", 1, math.MaxUint8), Default: "2",
+		Doc: "successes in a row until a server is healthy again"},
+	{Key: "fall", Value: number(func(h *health) *uint8 { return &h.Fall }, "number", 1, math.MaxUint8), Default: "3",
+		Doc: "failures in a row until a server is unhealthy"},
+	{Key: "port", Value: number(func(h *health) *uint16 { return &h.Port }, "port", 1, math.MaxUint16), Default: "the service's first; the server's with `nat`; none for nodes",
+		Doc: "port that is checked"},
+	{Key: "path", Value: text(func(h *health) *string { return &h.Path }), Default: "/",
+		Doc: "`http`, `https`: path to ask for"},
+	{Key: "host", Value: text(func(h *health) *string { return &h.Host }),
+		Doc: "`http`: Host header; `https`, `tls`, `grpc`: also the name in the certificate"},
+	{Key: "service", Value: text(func(h *health) *string { return &h.Service }),
+		Doc: "`grpc`: service name"},
+	{Key: "command", Value: list(func(h *health) *[]string { return &h.Command }, "words", "", " ", "%q", func(text string) (string, error) { return text, nil }),
+		Doc: "`exec`: program and arguments"},
+	{Key: "all_down", Value: choice(func(h *health) *model.AllDown { return &h.AllDown }), Default: "keep",
+		Doc: "who gets new connections when nobody is healthy", More: "The last healthy set, all, none"},
+	{Key: "deadline", Value: scalar(func(h *health) *model.Duration { return &h.Deadline }, "duration", "", parseDuration, model.Duration.String), Default: "0s: never",
+		Doc: "the connections of a server that is unhealthy for that long are cut"},
+}
+
+// Server are the fields of a server.
+var Server = []Field[server]{
+	{Key: "name", Value: name(func(s *server) *string { return &s.Name }), Default: "the address",
+		Doc: "its name in `ctl`, metrics and logs"},
+	{Key: "address", Value: address(func(s *server) *netip.Addr { return &s.Address }),
+		Doc: "its own address, not a VIP"},
+	{Key: "port", Value: number(func(s *server) *uint16 { return &s.Port }, "port", 1, math.MaxUint16), Default: "the port that the client asked for",
+		Doc: "port of the server, with `forward: nat`"},
+	{Key: "id", Value: number(func(s *server) *uint16 { return &s.ID }, "number", 1, 1<<(model.MaxCookieBits-1)-1), Values: "1 to what `cookie_bits` leave room for",
+		Default: "by `ctl` the one it had, or the next free one",
+		Doc:     "what cookies and the local table carry", More: "Required for `affinity: cookie`, `table` and `local-table`. " +
+			"The same on every node. Never given to another server while the old one's connections may live"},
+	{Key: "weight", Value: number(func(s *server) *uint16 { return &s.Weight }, "number", 0, model.MaxWeight), Default: "1",
+		Doc: "its part of new connections", More: "0: none, and those that it has stay"},
+	{Key: "state", Value: choice(func(s *server) *model.ServerState { return &s.State }), Default: "active",
+		Doc: "whether it gets connections", More: "`draining`: no new ones, those that it has stay; `off`: no packets at all, the id stays reserved"},
+	{Key: "deadline", Value: moment(func(s *server) *time.Time { return &s.Deadline }), Values: "time like `2026-01-31T23:00:00Z`", Default: "never",
+		Doc: "from then on a draining server is off"},
+}
+
+// Node are the fields of a load balancer with a tier.
+var Node = []Field[node]{
+	{Key: "name", Value: name(func(n *node) *string { return &n.Name }),
+		Doc: "by its certificate, or `--name`"},
+	{Key: "tier", Value: choice(func(n *node) *model.Tier { return &n.Tier }),
+		Doc: "its tier", More: "`first` sends connections of services with `affinity: table` to nodes of the second tier, which keep their tables"},
+	{Key: "address", Value: address(func(n *node) *netip.Addr { return &n.Address }),
+		Doc: "where the first tier sends to", More: "Second tier only. An own address of the node, not a VIP's or a server's"},
+	{Key: "id", Value: number(func(n *node) *uint16 { return &n.ID }, "number", 1, 1<<model.MaxNodeBits-1), Values: "1 to 2^node_bits-1", Default: "by `ctl` the next free one",
+		Doc: "what cookies carry", More: "Second tier only. The same on every node. Should not change, but nothing breaks if it does"},
+	{Key: "state", Value: choice(func(n *node) *model.ServerState { return &n.State }), Default: "active",
+		Doc: "whether it gets connections", More: "Second tier only. `draining`: no new ones, those that it has stay; `off`: no packets from the first tier"},
+}
+
+// Fleet are the fields of a fleet but its lists, keys and the check of nodes.
+var Fleet = []Field[fleet]{
+	{Key: "tunnels_from", Value: list(func(f *fleet) *[]netip.Addr { return &f.TunnelsFrom }, "addresses", "", ",", "%v", model.ParseAddress), Default: "accept all",
+		Doc: "load balancers: agents by the file drop tunnels from other addresses", More: "See \"Who may open tunnels\""},
+}

@@ -104,7 +104,7 @@ var Health = []Field[health]{
 	{Key: "path", Value: text(func(h *health) *string { return &h.Path }), Default: "/",
 		Doc: "`http`, `https`: path to ask for"},
 	{Key: "host", Value: text(func(h *health) *string { return &h.Host }),
-		Doc: "`http`: Host header; `https`, `tls`, `grpc`: also the name in the certificate"},
+		Doc: "`http`, `https`: Host header; `https`, `tls`: also the name in the certificate, not verified without; `grpc`: the authority"},
 	{Key: "service", Value: text(func(h *health) *string { return &h.Service }),
 		Doc: "`grpc`: service name"},
 	{Key: "command", Value: list(func(h *health) *[]string { return &h.Command }, "words", "", " ", "%q", func(text string) (string, error) { return text, nil }),

@@ -4,7 +4,6 @@ package daemon
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/ballast-lb/ballast/internal/config"
@@ -53,11 +52,14 @@ func (a *Agent) refuseAtStart(file *config.File) *config.File {
 
 // keepsCookies refuses what would give living connections another cookie than load balancers read. The caller holds mu.
 func (a *Agent) keepsCookies(next *config.File) error {
-	keeps, running := a.keepsPinned, a.stateKnown && a.applied != nil
+	running := a.stateKnown && a.applied != nil
+	var err error
 	if running {
-		keeps = a.keepsApplied
+		err = node.KeysKept(&a.applied.Fleet.Keys, &next.Fleet.Keys)
 	}
-	err := keeps(next)
+	if err == nil {
+		err = a.keepsServed(next)
+	}
 	if err == nil {
 		return nil
 	}
@@ -69,8 +71,8 @@ func (a *Agent) keepsCookies(next *config.File) error {
 	return fmt.Errorf("%s: %w", next.Path, configfile.ByForce(err, living))
 }
 
-// keepsPinned compares with what an earlier process has left; what no living connection carries may change.
-func (a *Agent) keepsPinned(next *config.File) error {
+// keepsServed compares with the rows that are published, by this process or an earlier one, whatever services and servers are called.
+func (a *Agent) keepsServed(next *config.File) error {
 	local, err := netdev.LocalAddresses()
 	if err != nil {
 		return err
@@ -80,34 +82,4 @@ func (a *Agent) keepsPinned(next *config.File) error {
 		return nil // apply says it
 	}
 	return wanted.Keeps(&next.Fleet, a.path.Served())
-}
-
-// keepsApplied compares with the file that runs.
-func (a *Agent) keepsApplied(next *config.File) error {
-	if err := node.KeysKept(&a.applied.Fleet.Keys, &next.Fleet.Keys); err != nil {
-		return err
-	}
-	mine := a.mine(a.local)
-	for i := range a.applied.Fleet.Services {
-		before := &a.applied.Fleet.Services[i]
-		after := next.Fleet.Service(before.Name)
-		if after == nil {
-			continue
-		}
-		for _, was := range before.Servers {
-			is := slices.IndexFunc(after.Servers, func(s model.Server) bool { return s.Name == was.Name && s.Address == was.Address })
-			if is >= 0 && mine(&was) && after.Servers[is].ID != was.ID {
-				return idChanged(before.Name, was.Name, was.ID, after.Servers[is].ID)
-			}
-		}
-	}
-	return nil
-}
-
-func idChanged(service, server string, from, to uint16) error {
-	return &model.Invalid{
-		Path:    "services." + service + ".servers." + server + ".id",
-		Problem: fmt.Sprintf("it has changed from %d to %d, and living connections carry the old one", from, to),
-		Remedy:  "put the old one back: ids are the same on all nodes, as long as the server is there",
-	}
 }

@@ -176,7 +176,14 @@ func TestAnAgentRefusesAFileThatReplacesAKeyOrItsId(t *testing.T) {
 	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready })
 	conn := h.echo()
 	exchange(t, conn)
-	for what, change := range map[string]string{"the key of an epoch in use has changed": strings.Replace(file, "00112233", "ffffffff", 1), "it has changed from 1 to 5": strings.Replace(file, "id: 1}", "id: 5}", 1)} {
+	swap := strings.NewReplacer("id: 1}", "id: 2}", "id: 2}", "id: 1}")
+	for what, change := range map[string]string{
+		"the key of an epoch in use has changed":                      strings.Replace(file, "00112233", "ffffffff", 1),
+		"has changed from 1 to 5":                                     strings.Replace(file, "id: 1}", "id: 5}", 1),
+		"services.web: the id of this server":                         swap.Replace(file),
+		"services.api: the id of this server":                         strings.Replace(swap.Replace(file), "name: web", "name: api", 1),
+		"services.web: the id of this server has changed from 1 to 3": strings.NewReplacer("name: s1", "name: s7", "id: 1}", "id: 3}").Replace(file),
+	} {
 		if change == file {
 			t.Fatalf("%s: the file is as it was", what)
 		}

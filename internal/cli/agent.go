@@ -4,14 +4,14 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/ballast-lb/ballast/internal/daemon"
+	"github.com/ballast-lb/ballast/internal/daemon/agent"
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 )
 
 // AgentCommand makes `ballast agent`.
 func AgentCommand(version string) *cobra.Command {
-	var options daemon.AgentOptions
+	var options agent.Options
 	var mode string
 	var detach bool
 	command := &cobra.Command{
@@ -43,7 +43,7 @@ func AgentCommand(version string) *cobra.Command {
 			options.XDPMode = parsed
 			options.Log = newLog(false)
 			options.Version = version
-			return daemon.RunAgent(command.Context(), options)
+			return agent.Run(command.Context(), options)
 		},
 	}
 	flags := command.Flags()

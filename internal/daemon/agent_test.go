@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/daemon"
+	"github.com/ballast-lb/ballast/internal/daemon/agent"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -30,7 +30,7 @@ func init() {
 	if role != "agent" && role != "remote-agent" && role != "told-agent" {
 		return
 	}
-	options := daemon.AgentOptions{
+	options := agent.Options{
 		Config: filepath.Join(dir, "ballast.yaml"), Instance: "test", RunDir: filepath.Join(dir, "run"),
 		XDPMode: attach.XDPAuto, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
@@ -41,7 +41,7 @@ func init() {
 		options.Config, options.Controllers, options.TLSDir, options.StateDir = "", []string{"10.9.0.1:6443"}, filepath.Join(dir, "tls"), filepath.Join(dir, "state")
 		options.Name, options.Interfaces, options.TunnelsSettle = "s2", []string{"eth0"}, time.Second
 	}
-	err := daemon.RunAgent(context.Background(), options)
+	err := agent.Run(context.Background(), options)
 	fmt.Fprintln(os.Stderr, "agent:", err)
 	os.Exit(1)
 }

@@ -20,14 +20,6 @@ func (lb *LB) condition() *ballastv1.Condition {
 	return &ballastv1.Condition{Ready: status.Ready, Problems: status.Problems, Addresses: lb.sources()}
 }
 
-func (a *Agent) condition() *ballastv1.Condition {
-	status := a.status()
-	if status.Config.Error != "" {
-		status.Problems = append(status.Problems, status.Config.Error)
-	}
-	return &ballastv1.Condition{Ready: status.Ready, Problems: status.Problems}
-}
-
 // unserved are services whose new connections are dropped, as none of their servers takes any. Callers hold mu.
 func (lb *LB) unserved() (problems []string) {
 	for i := range lb.node.Running.Services {

@@ -1,4 +1,4 @@
-// Package daemon glues the pure parts to the kernel: the processes `ballast lb` and `ballast agent`.
+// Package daemon glues the pure parts to the kernel: the process `ballast lb`.
 package daemon
 
 import (

@@ -1,7 +1,9 @@
 package doctor_test
 
 import (
+	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -39,12 +41,20 @@ func TestMonitorExplainsEveryCounter(t *testing.T) {
 			t.Errorf("%s: only %d verdicts found", header, len(names))
 		}
 	}
-	for _, source := range []string{"internal/daemon/lb_report.go", "internal/daemon/lb_connections_report.go", "internal/daemon/agent_api.go"} {
-		for _, name := range regexp.MustCompile(`"(ballast_[a-z_]+)"`).FindAllStringSubmatch(readRepository(t, source), -1) {
+	metrics := regexp.MustCompile(`"(ballast_[a-z_]+)"`)
+	err := filepath.WalkDir("../daemon", func(source string, entry fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(source, ".go") || strings.HasSuffix(source, "_test.go") {
+			return err
+		}
+		for _, name := range metrics.FindAllStringSubmatch(readRepository(t, filepath.Join("internal/doctor", source)), -1) {
 			if !strings.Contains(guide, "`"+name[1]+"`") {
 				t.Errorf("docs/monitor.md does not explain metric %s of %s", name[1], source)
 			}
 		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,4 +1,4 @@
-package daemon
+package agent
 
 import (
 	"context"
@@ -23,8 +23,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// savedAgent is the state file of an agent that runs by controllers.
-type savedAgent struct {
+// saved is the state file of an agent that runs by controllers.
+type saved struct {
 	Revision uint64          `json:"revision"`
 	Running  statefile.Fleet `json:"running"`
 	Removed  []node.Removed  `json:"removed"`
@@ -33,29 +33,35 @@ type savedAgent struct {
 	Limited     bool         `json:"limited,omitempty"`
 }
 
+// Kept returns the state file of an instance, none if there is no such file.
+func Kept(stateDir, instance string) []statefile.Kept {
+	var last saved
+	return statefile.Examine("agent", statefile.Agent(stateDir, instance), &last, &last.Running)
+}
+
 // firstFile is what the agent starts with: its file, or what controllers last said.
-func (a *Agent) firstFile() (*config.File, error) {
+func (a *agent) firstFile() (*config.File, error) {
 	if a.options.Config != "" {
 		a.stateKnown = true
 		return configfile.Load(a.options.Config, a.log)
 	}
-	var saved savedAgent
-	found, err := a.kept.Load(&saved, statefile.StartFromControllers)
+	var last saved
+	found, err := a.kept.Load(&last, statefile.StartFromControllers)
 	if err != nil {
 		return nil, err
 	}
 	a.stateKnown = found // else when a controller has spoken
-	a.revision = saved.Revision
+	a.revision = last.Revision
 	a.client.Resume(a.revision)
-	a.sources.Limited = saved.Limited
-	a.sources.Know(saved.TunnelsFrom, time.Now())
-	a.remote = node.Node{Running: model.Fleet(saved.Running), Removed: saved.Removed}
+	a.sources.Limited = last.Limited
+	a.sources.Know(last.TunnelsFrom, time.Now())
+	a.remote = node.Node{Running: model.Fleet(last.Running), Removed: last.Removed}
 	return a.fileOfState("the last state"), nil
 }
 
 // fileOfState makes a configuration of what controllers say. Removed servers still take part: their connections have not ended. One at the
 // address of a server that is there, by another id, does not: its packets come to this host anyway, and get the id of today.
-func (a *Agent) fileOfState(path string) *config.File {
+func (a *agent) fileOfState(path string) *config.File {
 	fleet := a.remote.Running.Clone()
 	for _, r := range a.remote.Removed {
 		here := func(s model.Server) bool { return s.Address == r.Server.Address }
@@ -69,7 +75,7 @@ func (a *Agent) fileOfState(path string) *config.File {
 }
 
 // newClient returns streams that begin with Run.
-func (a *Agent) newClient() *nodeclient.Client {
+func (a *agent) newClient() *nodeclient.Client {
 	o := nodeclient.Options{Controllers: a.options.Controllers, TLS: a.credentials.Client(), Log: a.log, Hello: a.hello}
 	if a.options.Config != "" { // a load balancer may take load reports, but not say what this server is
 		o.TLS = a.credentials.Client(pki.LB)
@@ -85,7 +91,7 @@ func (a *Agent) newClient() *nodeclient.Client {
 }
 
 // runRemote reports the host's load until ctx ends and, without a file, runs by what controllers say.
-func (a *Agent) runRemote(ctx context.Context, running *sync.WaitGroup) {
+func (a *agent) runRemote(ctx context.Context, running *sync.WaitGroup) {
 	running.Go(func() { a.client.Run(ctx) })
 	running.Go(func() { readiness.Report(ctx, a.client.Send, a.condition) })
 	if a.options.Config == "" {
@@ -96,7 +102,7 @@ func (a *Agent) runRemote(ctx context.Context, running *sync.WaitGroup) {
 	running.Go(func() { a.reportKeys(ctx) })
 }
 
-func (a *Agent) hello() *ballastv1.Hello {
+func (a *agent) hello() *ballastv1.Hello {
 	hello := &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(pki.Agent), Name: a.credentials.Identity().Name, Version: a.options.Version}
 	if local, err := netdev.LocalAddresses(); err == nil {
 		for _, address := range local {
@@ -108,12 +114,12 @@ func (a *Agent) hello() *ballastv1.Hello {
 
 // onState takes what a controller says, unless another one has said newer things. One that knows no service may know none that this host is a
 // server of: going on marking does no harm.
-func (a *Agent) onState(controller string, state *ballastv1.State) {
+func (a *agent) onState(controller string, state *ballastv1.State) {
 	a.client.Follow(controller, state, func() error { return a.adopt(controller, state) })
 }
 
 // adopt carries a state out, or goes on with the old one.
-func (a *Agent) adopt(controller string, state *ballastv1.State) error {
+func (a *agent) adopt(controller string, state *ballastv1.State) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.waiting && nodeclient.KnowsNothing(state) {
@@ -138,7 +144,7 @@ func (a *Agent) adopt(controller string, state *ballastv1.State) error {
 
 // attachLate attaches what may have had to wait until it was known what this host serves. Where it fails it wants to be called again.
 // Callers hold mu.
-func (a *Agent) attachLate() {
+func (a *agent) attachLate() {
 	a.stateKnown = true
 	err := a.attach()
 	if err == nil && a.waiting {
@@ -155,12 +161,12 @@ func (a *Agent) attachLate() {
 }
 
 // keepState saves what controllers say. Callers hold mu.
-func (a *Agent) keepState() {
-	a.kept.Save(savedAgent{a.revision, statefile.Fleet(a.remote.Running), a.remote.Removed, a.tunnels.from, a.sources.Limited})
+func (a *agent) keepState() {
+	a.kept.Save(saved{a.revision, statefile.Fleet(a.remote.Running), a.remote.Removed, a.tunnels.from, a.sources.Limited})
 }
 
 // resyncIfNeeded asks controllers for everything where that is needed, and saves what could not be saved.
-func (a *Agent) resyncIfNeeded(now time.Time) {
+func (a *agent) resyncIfNeeded(now time.Time) {
 	a.client.ResyncIfNeeded(now, func() {})
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -170,7 +176,7 @@ func (a *Agent) resyncIfNeeded(now time.Time) {
 }
 
 // sampled lists the services whose connections on this host are counted.
-func (a *Agent) sampled(fleet *model.Fleet, local []netip.Addr) (services []load.Service) {
+func (a *agent) sampled(fleet *model.Fleet, local []netip.Addr) (services []load.Service) {
 	mine := a.mine(local)
 	for i := range fleet.Services {
 		s := &fleet.Services[i]
@@ -194,7 +200,7 @@ func (a *Agent) sampled(fleet *model.Fleet, local []netip.Addr) (services []load
 }
 
 // reportInterval is the shortest that a service of this host asks for.
-func (a *Agent) reportInterval() time.Duration {
+func (a *agent) reportInterval() time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	interval := time.Second
@@ -208,7 +214,7 @@ func (a *Agent) reportInterval() time.Duration {
 	return interval
 }
 
-func (a *Agent) reportLoad(report load.Report) {
+func (a *agent) reportLoad(report load.Report) {
 	a.mu.Lock()
 	a.unmeasured = report.Unavailable
 	a.mu.Unlock()

@@ -1,5 +1,5 @@
 // The configuration file of an agent that runs by one.
-package daemon
+package agent
 
 import (
 	"cmp"
@@ -16,7 +16,7 @@ import (
 
 // Reload applies the configuration file as it is now; one that cannot be applied is refused and the old state goes on. By force it is taken
 // although living connections lose their server. It returns what changed, a line each.
-func (a *Agent) Reload(force bool) (changes []string, err error) {
+func (a *agent) Reload(force bool) (changes []string, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	refused := a.file.Error
@@ -39,7 +39,7 @@ func (a *Agent) Reload(force bool) (changes []string, err error) {
 
 // refuseAtStart returns the file that an agent begins with. One that would give living connections another cookie is refused: nothing is
 // served by it, and what an earlier process left goes on untouched until the file is in order, or taken by force. The caller holds mu.
-func (a *Agent) refuseAtStart(file *config.File) *config.File {
+func (a *agent) refuseAtStart(file *config.File) *config.File {
 	err := a.keepsCookies(file)
 	if err == nil {
 		return file
@@ -51,7 +51,7 @@ func (a *Agent) refuseAtStart(file *config.File) *config.File {
 }
 
 // keepsCookies refuses what would give living connections another cookie than load balancers read. The caller holds mu.
-func (a *Agent) keepsCookies(next *config.File) error {
+func (a *agent) keepsCookies(next *config.File) error {
 	running := a.stateKnown && a.applied != nil
 	var err error
 	if running {
@@ -72,7 +72,7 @@ func (a *Agent) keepsCookies(next *config.File) error {
 }
 
 // keepsServed compares with the rows that are published, by this process or an earlier one, whatever services and servers are called.
-func (a *Agent) keepsServed(next *config.File) error {
+func (a *agent) keepsServed(next *config.File) error {
 	local, err := netdev.LocalAddresses()
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package daemon
+package agent
 
 import (
 	"net/netip"
@@ -20,7 +20,7 @@ func TestAServerThatIsRememberedByAnotherIDIsThisHostOnce(t *testing.T) {
 	service := model.NewService()
 	service.Name, service.VIP, service.Ports = "b", netip.MustParseAddr("198.51.100.1"), []uint16{80}
 	service.Servers = []model.Server{server("s1", 3, "10.0.0.1"), server("s2", 4, "10.0.0.2")}
-	a := &Agent{remote: node.Node{
+	a := &agent{remote: node.Node{
 		Running: model.Fleet{Services: []model.Service{service}},
 		Removed: []node.Removed{{Service: "b", Server: server("s1", 1, "10.0.0.1")}, {Service: "b", Server: server("s9", 9, "10.0.0.9")}},
 	}}

@@ -1,4 +1,4 @@
-package daemon
+package agent
 
 import (
 	"net/http"
@@ -13,7 +13,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/nodeclient"
 )
 
-func (a *Agent) routes() *api.Server {
+func (a *agent) routes() *api.Server {
 	s := api.NewServer()
 	s.Handle("GET "+api.PathStatus, func(*http.Request) (any, error) {
 		status := a.status()
@@ -39,7 +39,7 @@ func (a *Agent) routes() *api.Server {
 	return s
 }
 
-func (a *Agent) status() api.AgentStatus {
+func (a *agent) status() api.AgentStatus {
 	keys, connections, err := a.echoes()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -62,7 +62,7 @@ func (a *Agent) status() api.AgentStatus {
 }
 
 // alone is what it means that nobody is connected. Callers hold mu.
-func (a *Agent) alone() string {
+func (a *agent) alone() string {
 	switch {
 	case a.options.Config != "":
 		return "nobody is connected that this host's load is reported to"
@@ -73,7 +73,7 @@ func (a *Agent) alone() string {
 }
 
 // wrong is what is not as wanted. Callers hold mu.
-func (a *Agent) wrong() []string {
+func (a *agent) wrong() []string {
 	found := slices.Clone(a.obstacles())
 	if down, all := a.attachments.Down(); !all {
 		found = append(found, down...)
@@ -93,7 +93,7 @@ func (a *Agent) wrong() []string {
 	return found
 }
 
-func (a *Agent) counters() (api.Counters, error) {
+func (a *agent) counters() (api.Counters, error) {
 	traffic, err := a.path.Counters()
 	out := api.Counters{Counters: make(map[string]uint64, len(traffic))}
 	for name, t := range traffic {
@@ -103,30 +103,30 @@ func (a *Agent) counters() (api.Counters, error) {
 }
 
 var (
-	agentPackets = prometheus.NewDesc("ballast_agent_packets_total", "Packets by verdict of the server's programs.", []string{"verdict"}, nil)
-	agentBytes   = prometheus.NewDesc("ballast_agent_bytes_total", "Bytes of frames by verdict of the server's programs.", []string{"verdict"}, nil)
+	packetsMetric = prometheus.NewDesc("ballast_agent_packets_total", "Packets by verdict of the server's programs.", []string{"verdict"}, nil)
+	bytesMetric   = prometheus.NewDesc("ballast_agent_bytes_total", "Bytes of frames by verdict of the server's programs.", []string{"verdict"}, nil)
 )
 
-// agentCollector reads the maps when Prometheus asks.
-type agentCollector struct{ agent *Agent }
+// collector reads the maps when Prometheus asks.
+type collector struct{ agent *agent }
 
-func (c agentCollector) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, out) }
+func (c collector) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, out) }
 
-func (c agentCollector) Collect(out chan<- prometheus.Metric) {
+func (c collector) Collect(out chan<- prometheus.Metric) {
 	traffic, err := c.agent.path.Counters()
 	if err != nil {
-		out <- prometheus.NewInvalidMetric(agentPackets, err)
+		out <- prometheus.NewInvalidMetric(packetsMetric, err)
 		return
 	}
 	for verdict, t := range traffic {
-		out <- prometheus.MustNewConstMetric(agentPackets, prometheus.CounterValue, float64(t.Packets), verdict)
-		out <- prometheus.MustNewConstMetric(agentBytes, prometheus.CounterValue, float64(t.Bytes), verdict)
+		out <- prometheus.MustNewConstMetric(packetsMetric, prometheus.CounterValue, float64(t.Packets), verdict)
+		out <- prometheus.MustNewConstMetric(bytesMetric, prometheus.CounterValue, float64(t.Bytes), verdict)
 	}
 	c.agent.collectKeys(out)
 }
 
-func (a *Agent) metricsHandler() http.Handler {
+func (a *agent) metricsHandler() http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(agentCollector{a})
+	registry.MustRegister(collector{a})
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }

@@ -1,4 +1,5 @@
-package daemon
+// Package agent is the process `ballast agent`: it keeps a server's data path equal to what the fleet says about this host.
+package agent
 
 import (
 	"context"
@@ -37,8 +38,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-// AgentOptions are what `ballast agent` is started with.
-type AgentOptions struct {
+// Options are what `ballast agent` is started with.
+type Options struct {
 	// Config is the path of the configuration file that the agent runs by; empty: Controllers tell it.
 	Config      string
 	Controllers []string // host:port of whom it reports to: controllers, or load balancers that run by a file
@@ -59,9 +60,9 @@ type AgentOptions struct {
 	Log           *slog.Logger
 }
 
-// Agent keeps a server's data path equal to what the fleet says about this host. Its methods are safe for concurrent use.
-type Agent struct {
-	options AgentOptions
+// agent keeps a server's data path equal to what the fleet says about this host. Its methods are safe for concurrent use.
+type agent struct {
+	options Options
 	log     *slog.Logger
 
 	mu          sync.Mutex
@@ -100,8 +101,11 @@ type Agent struct {
 // as load balancers keep removed servers.
 const stopLife = 24 * time.Hour
 
-// RunAgent runs until ctx ends. The data path stays attached and works on; Detach removes it.
-func RunAgent(ctx context.Context, o AgentOptions) error {
+// agePeriod is how often what only time changes is looked at.
+const agePeriod = time.Second
+
+// Run runs until ctx ends. The data path stays attached and works on; Detach removes it.
+func Run(ctx context.Context, o Options) error {
 	if o.Config != "" {
 		path, err := filepath.Abs(o.Config) // others are told it
 		if err != nil {
@@ -114,7 +118,7 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 		return err
 	}
 	defer listener.Close()
-	a := &Agent{
+	a := &agent{
 		options: o, log: o.Log, kept: statefile.File{Path: statefile.Agent(o.StateDir, o.Instance), Log: o.Log}, attachments: devices.Attachments{Mode: o.XDPMode, Log: o.Log}, stops: map[netip.Addr]time.Time{},
 		keysChanged: make(chan struct{}, 1), sampler: load.New(load.Options{Cgroup: o.Cgroup}), sources: sources.Sources{Settle: o.TunnelsSettle},
 	}
@@ -173,7 +177,7 @@ func RunAgent(ctx context.Context, o AgentOptions) error {
 }
 
 // start fills the maps first and attaches last.
-func (a *Agent) start() error {
+func (a *agent) start() error {
 	o := &a.options
 	file, err := a.firstFile()
 	if err != nil {
@@ -222,7 +226,7 @@ func (a *Agent) start() error {
 }
 
 // takeOverStops learns an earlier process's next hops, which are good until better ones are known.
-func (a *Agent) takeOverStops() error {
+func (a *agent) takeOverStops() error {
 	stops, err := a.path.Stops()
 	a.hops.Known = make(map[netip.Addr]plan.Path, len(stops))
 	for address, stop := range stops {
@@ -235,7 +239,7 @@ func (a *Agent) takeOverStops() error {
 }
 
 // attach gives the programs to devices that do not have them yet. Callers hold mu.
-func (a *Agent) attach() error {
+func (a *agent) attach() error {
 	names, mode := a.options.Interfaces, attach.XDPNone
 	if len(names) == 0 {
 		for _, address := range a.wanted.Addresses {
@@ -267,7 +271,7 @@ func (a *Agent) attach() error {
 // attachWaysOut gives the programs to the devices that answers may leave by as well, or they would leave unmarked: at tc alone, if mode says
 // that no tunnels come in there, so that XDP may be anybody's. A device that a route led out of keeps them: its route may come back, and what
 // it sent is echoed. Callers hold mu.
-func (a *Agent) attachWaysOut(names []string, mode attach.XDPMode) error {
+func (a *agent) attachWaysOut(names []string, mode attach.XDPMode) error {
 	ways, _, err := netdev.WaysOut(unix.AF_UNSPEC)
 	if err != nil {
 		return err
@@ -294,7 +298,7 @@ func (a *Agent) attachWaysOut(names []string, mode attach.XDPMode) error {
 }
 
 // apply makes the maps follow a file. Callers hold mu.
-func (a *Agent) apply(file *config.File) error {
+func (a *agent) apply(file *config.File) error {
 	local, err := netdev.LocalAddresses()
 	if err != nil {
 		return err
@@ -336,7 +340,7 @@ func (a *Agent) apply(file *config.File) error {
 }
 
 // mine tells which server entries are this host.
-func (a *Agent) mine(local []netip.Addr) func(*model.Server) bool {
+func (a *agent) mine(local []netip.Addr) func(*model.Server) bool {
 	if name := a.options.Server; name != "" {
 		return func(s *model.Server) bool { return s.Name == name }
 	}
@@ -344,7 +348,7 @@ func (a *Agent) mine(local []netip.Addr) func(*model.Server) bool {
 }
 
 // follow brings what depends on the host's network up to date. Callers hold mu.
-func (a *Agent) follow(local []netip.Addr) error {
+func (a *agent) follow(local []netip.Addr) error {
 	own := append(slices.Clone(a.wanted.Addresses), local...)
 	own = slices.DeleteFunc(own, func(address netip.Addr) bool { return slices.Contains(a.wanted.VIPs, address) })
 	if err := a.path.SetOwnAddresses(own); err != nil {
@@ -379,7 +383,7 @@ func keepStops(stops map[netip.Addr]time.Time, named []netip.Addr, now time.Time
 	maps.DeleteFunc(stops, func(_ netip.Addr, last time.Time) bool { return now.Sub(last) > stopLife })
 }
 
-func (a *Agent) lookAtDevices(now time.Time) {
+func (a *agent) lookAtDevices(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.attachments.Look(now)
@@ -389,7 +393,7 @@ func (a *Agent) lookAtDevices(now time.Time) {
 }
 
 // networkChanged applies the file again when other server entries may be this host now.
-func (a *Agent) networkChanged() {
+func (a *agent) networkChanged() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	local, err := netdev.LocalAddresses()
@@ -413,7 +417,7 @@ func (a *Agent) networkChanged() {
 }
 
 // diagnose lists what is wrong with the host, and logs what is new.
-func (a *Agent) diagnose(local []netip.Addr) {
+func (a *agent) diagnose(local []netip.Addr) {
 	var problems []string
 	for _, vip := range a.wanted.VIPs {
 		if !slices.Contains(local, vip) {

@@ -1,5 +1,5 @@
 // Whose tunnels an agent takes.
-package daemon
+package agent
 
 import (
 	"fmt"
@@ -32,7 +32,7 @@ type tunnels struct {
 }
 
 // limitTunnels has the data path take tunnels as it is known now. Callers hold mu.
-func (a *Agent) limitTunnels() error {
+func (a *agent) limitTunnels() error {
 	from, limit := a.applied.Fleet.TunnelsFrom, server.TunnelsOfAnybody
 	if a.options.Config == "" {
 		from = a.sources.Addresses()
@@ -59,7 +59,7 @@ func (a *Agent) limitTunnels() error {
 }
 
 // onSources takes a controller's list of load balancers.
-func (a *Agent) onSources(controller string, message *ballastv1.TunnelSources) {
+func (a *agent) onSources(controller string, message *ballastv1.TunnelSources) {
 	list := sources.List{Controller: message.Controller, Alive: message.Alive, Silent: message.Silent}
 	for _, text := range message.Addresses {
 		if address, err := netip.ParseAddr(text); err == nil {
@@ -75,7 +75,7 @@ func (a *Agent) onSources(controller string, message *ballastv1.TunnelSources) {
 }
 
 // followSources does as is known of load balancers by now, and keeps it. Callers hold mu.
-func (a *Agent) followSources() {
+func (a *agent) followSources() {
 	before := a.tunnels
 	if err := a.limitTunnels(); err != nil {
 		a.log.Error("whose tunnels are taken cannot be changed", "error", err)
@@ -87,7 +87,7 @@ func (a *Agent) followSources() {
 }
 
 // ageTunnels notices strangers, and what time does to the list.
-func (a *Agent) ageTunnels(now time.Time) {
+func (a *agent) ageTunnels(now time.Time) {
 	found, err := a.path.TunnelNotes()
 	if err != nil {
 		a.log.Warn("strangers' tunnels not looked at", "error", err)
@@ -118,7 +118,7 @@ func (t *tunnels) notice(found server.TunnelNotes, now time.Time) (more bool) {
 }
 
 // tunnelStatus tells whose are taken. Callers hold mu.
-func (a *Agent) tunnelStatus(now time.Time) api.Tunnels {
+func (a *agent) tunnelStatus(now time.Time) api.Tunnels {
 	t := &a.tunnels
 	s := api.Tunnels{Limited: t.limit == server.StrangersDropped, From: t.from, Source: "controllers", Strangers: t.notes.Strangers, Last: t.notes.Last}
 	if a.options.Config != "" {
@@ -136,7 +136,7 @@ func (a *Agent) tunnelStatus(now time.Time) api.Tunnels {
 }
 
 // limitBegins tells when strangers' tunnels will be dropped. Callers hold mu.
-func (a *Agent) limitBegins(now time.Time) string {
+func (a *agent) limitBegins(now time.Time) string {
 	earliest, latest := a.sources.Until()
 	if !a.sources.Proven() {
 		return "once there are some of the load balancers that the controllers know"
@@ -148,7 +148,7 @@ func (a *Agent) limitBegins(now time.Time) string {
 }
 
 // strangerProblem tells of tunnels of strangers lately: a load balancer may be lacking. Empty: there were none. Callers hold mu.
-func (a *Agent) strangerProblem(now time.Time) string {
+func (a *agent) strangerProblem(now time.Time) string {
 	t := &a.tunnels
 	if t.seen.IsZero() || now.Sub(t.seen) > strangerLife || t.limit == server.TunnelsOfAnybody || slices.Contains(t.from, t.named) {
 		return ""

@@ -1,4 +1,4 @@
-package daemon
+package agent
 
 import (
 	"context"
@@ -19,7 +19,7 @@ const keyPeriod = 5 * time.Second
 
 // echoes counts the living connections by the epoch that their client has echoed last; 0: of a key that is not known any more. Who has
 // been told no keys cannot tell.
-func (a *Agent) echoes() (keys model.Keys, connections map[uint32]uint64, err error) {
+func (a *agent) echoes() (keys model.Keys, connections map[uint32]uint64, err error) {
 	a.mu.Lock()
 	keys = a.applied.Fleet.Keys
 	a.mu.Unlock()
@@ -45,7 +45,7 @@ func (a *Agent) echoes() (keys model.Keys, connections map[uint32]uint64, err er
 }
 
 // reportKeys tells controllers until ctx ends, at every change and from time to time.
-func (a *Agent) reportKeys(ctx context.Context) {
+func (a *agent) reportKeys(ctx context.Context) {
 	tick := time.NewTicker(keyPeriod)
 	defer tick.Stop()
 	for {
@@ -59,7 +59,7 @@ func (a *Agent) reportKeys(ctx context.Context) {
 	}
 }
 
-func (a *Agent) keyReport() *ballastv1.KeyReport {
+func (a *agent) keyReport() *ballastv1.KeyReport {
 	keys, connections, err := a.echoes()
 	report := &ballastv1.KeyReport{Epochs: keys.Epochs(), Current: keys.Current, Connections: connections}
 	if err != nil {
@@ -69,7 +69,7 @@ func (a *Agent) keyReport() *ballastv1.KeyReport {
 }
 
 // warnOfKeys says that a file drops a key too early: nobody else can know by a file. The caller holds mu.
-func (a *Agent) warnOfKeys(next *config.File) {
+func (a *agent) warnOfKeys(next *config.File) {
 	if a.applied == nil {
 		return
 	}
@@ -83,23 +83,23 @@ func (a *Agent) warnOfKeys(next *config.File) {
 }
 
 // tellKeys has the keys reported at once.
-func (a *Agent) tellKeys() {
+func (a *agent) tellKeys() {
 	select {
 	case a.keysChanged <- struct{}{}:
 	default:
 	}
 }
 
-var agentConnections = prometheus.NewDesc("ballast_agent_key_connections",
+var connectionsMetric = prometheus.NewDesc("ballast_agent_key_connections",
 	"Living connections by the epoch of the key whose cookie their client has echoed last; 0: of a key that is gone.", []string{"epoch"}, nil)
 
-func (a *Agent) collectKeys(out chan<- prometheus.Metric) {
+func (a *agent) collectKeys(out chan<- prometheus.Metric) {
 	_, connections, err := a.echoes()
 	if err != nil {
-		out <- prometheus.NewInvalidMetric(agentConnections, err)
+		out <- prometheus.NewInvalidMetric(connectionsMetric, err)
 		return
 	}
 	for _, epoch := range slices.Sorted(maps.Keys(connections)) {
-		out <- prometheus.MustNewConstMetric(agentConnections, prometheus.GaugeValue, float64(connections[epoch]), strconv.FormatUint(uint64(epoch), 10))
+		out <- prometheus.MustNewConstMetric(connectionsMetric, prometheus.GaugeValue, float64(connections[epoch]), strconv.FormatUint(uint64(epoch), 10))
 	}
 }

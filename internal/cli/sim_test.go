@@ -110,7 +110,7 @@ func TestReportsAreWrittenFromStoredResults(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"page/index.html": "<svg", "page/results.json": `"verdict": "FAIL"`, "docs/results.md": "![A test](results/test.svg)",
+		"page/index.html": "<svg", "page/results.json": `"verdict": "FAIL"`, "docs/results.md": "![test](results/test.svg)",
 		"docs/results/test.svg": "</svg>",
 	} {
 		if text, err := os.ReadFile(filepath.Join(folder, name)); err != nil || !bytes.Contains(text, []byte(want)) {

@@ -78,7 +78,7 @@ func yuzSizeExperiment() sim.Experiment {
 	return sim.Experiment{
 		Name: "yuz-11", Source: "Yuz, figure 11",
 		Title: "most requests a second that a cluster carries, by the size of session data",
-		Method: yuzMethod + " Sessions of ten requests, a fixed number of them, 1.3 times as many as it takes, with pauses of 1 s. Data that stay at their " +
+		Method: "The model of yuz-7. Sessions of ten requests, a fixed number of them, 1.3 times as many as it takes, with pauses of 1 s. Data that stay at their " +
 			"server are taken to cost nothing, so that the lines of Yuz and L7 are flat by assumption.",
 		Claims: []sim.Claim{
 			{ID: "l4-l7-1mb", What: "L4 for L7, 1 MB", Unit: "x", Paper: "L4 higher", Low: 1, High: math.Inf(1)},

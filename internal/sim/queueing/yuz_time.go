@@ -15,7 +15,7 @@ func yuzTimeExperiment() sim.Experiment {
 	return sim.Experiment{
 		Name: "yuz-9", Source: "Yuz, figures 9 and 10",
 		Title: "response time by requests a second, mean and 99th percentile",
-		Method: yuzMethod + " Sessions of ten requests begin at random (Poisson) and pause for 1 s after each answer; 0.6 ms of each response time is the network. " +
+		Method: "The model of yuz-7. Sessions of ten requests begin at random (Poisson) and pause for 1 s after each answer; 0.6 ms of each response time is the network. " +
 			"Curves end where the balancer, the database or the servers can do no more. With stalls 0.7 % of all accesses to the database wait for 280 ms, for a lock or a disk.",
 		Claims: []sim.Claim{
 			{ID: "mean-l7", What: "mean of L7 for that of Yuz, 3000 requests a second", Unit: "x", Paper: "Yuz outperforms", Low: 1, High: math.Inf(1)},
@@ -90,7 +90,7 @@ func yuzBalanceExperiment() sim.Experiment {
 	return sim.Experiment{
 		Name: "yuz-12", Source: "Yuz, figure 12",
 		Title: "how even the active connections of servers are when sessions keep their server, and when connections take turns",
-		Method: yuzMethod + " Sessions of 1 to 19 requests, all equally likely, with pauses of 1 s on average (exponential), servers busy 60 % of their time. Connections " +
+		Method: "The model of yuz-7. Sessions of 1 to 19 requests, all equally likely, with pauses of 1 s on average (exponential), servers busy 60 % of their time. Connections " +
 			"of each server are counted every 10 ms for 10 s, from a request's first packet on.",
 		Claims: []sim.Claim{
 			{ID: "yuz", What: "coefficient of variation, Yuz", Low: 1, High: 1.3},

@@ -137,7 +137,7 @@ func figure13() sim.Experiment {
 	return sim.Experiment{
 		Name: "spotlight-13", Source: source("figure 13"),
 		Title:  "mean completion time of the test bed's requests by polling interval",
-		Method: testbedMethod,
+		Method: "The test bed of spotlight-12.",
 		Claims: []sim.Claim{
 			{ID: "awfd-4-250", What: "AWFD with m = 4 and 250 ms, sooner than ECMP", Unit: "%", Paper: "20 to 30 %", Low: 20, High: 85},
 			{ID: "awfd-4-500", What: "AWFD with m = 4 and 500 ms, sooner than ECMP", Unit: "%", Paper: "20 to 30 %", Low: 20, High: 75},
@@ -179,7 +179,7 @@ func figure14() sim.Experiment {
 	return sim.Experiment{
 		Name: "spotlight-14", Source: source("figure 14"),
 		Title:  "throughput of the test bed when weights get lost on their way to load balancers",
-		Method: testbedMethod + "AWFD with m = 4 and 250 ms. A message has one weight for one load balancer, which keeps the old one when it is lost.",
+		Method: "The test bed of spotlight-12, AWFD with m = 4 and 250 ms. A message has one weight for one load balancer, which keeps the old one when it is lost.",
 		Claims: []sim.Claim{
 			{ID: "loss-10", What: "throughput with 10 % loss, more than without", Unit: "%", Paper: "marginally less", Low: -1, High: 1},
 			{ID: "loss-20", What: "throughput with 20 % loss, more than without", Unit: "%", Paper: "negligible under 20 %", Low: -1, High: 1},

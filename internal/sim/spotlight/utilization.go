@@ -134,7 +134,7 @@ func figure10(s setup) sim.Experiment {
 	return sim.Experiment{
 		Name: "spotlight-10", Source: source("figure 10"),
 		Title:  "utilisation of services by the largest weight m of AWFD, polls every 500 ms",
-		Method: method + "Infinite m is 255.",
+		Method: "As spotlight-8. Infinite m is 255.",
 		Claims: []sim.Claim{
 			{ID: "m-1", What: "utilisation with m = 1", Low: 0.53, High: 0.59},
 			{ID: "m-1-lcf", What: "m = 1 less LCF: they are the same", Low: 0, High: 0},

@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/pace"
 	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // A Scenario puts one promise of Ballast to the test in a real network.
@@ -80,7 +81,7 @@ func (run *Run) Trial(what world.Setup, act func(*world.Trial) error) (world.Res
 	}
 	run.Result.AddTrial(outcome, what.Baseline)
 	if what.Baseline {
-		run.Result.Baseline.Affinity = what.Services[0].Affinity
+		run.Result.Baseline.Affinity = what.Services[0].Affinity.String()
 	}
 	return outcome, nil
 }
@@ -103,8 +104,10 @@ func (run *Run) Unbroken(outcome world.Result) {
 // WithAffinity gives a service with cookies the affinity that was asked for.
 func (run *Run) WithAffinity(one *fleet.Service) (*fleet.Service, error) {
 	switch run.Affinity {
-	case "", "cookie", "table":
-		one.Affinity = cmp.Or(run.Affinity, one.Affinity)
+	case "", "cookie":
+		return one, nil
+	case "table":
+		one.Affinity = model.AffinityTable
 		return one, nil
 	default:
 		return nil, fmt.Errorf("%s with affinity %s: %w: it promises nothing there: use cookie or table", run.Result.Scenario, run.Affinity, ErrUsage)

@@ -2,11 +2,11 @@
 package scenario
 
 import (
-	"slices"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // The addresses of the first service of a trial.
@@ -18,73 +18,83 @@ const AllPolicies = "all"
 // WeightsInterval is between updates of weights of services that follow load.
 const WeightsInterval = 100 * time.Millisecond
 
+// newService makes a service of port 80 with choices that scenarios differ in, and else Ballast's defaults.
+func newService(name, vip string, dispatch model.Dispatch, affinity model.Affinity) *fleet.Service {
+	one := fleet.NewService(name, vip)
+	one.Dispatch, one.Affinity = dispatch, affinity
+	if !affinity.Cookies() {
+		one.Fallback = model.FallbackHash
+	}
+	return one
+}
+
 // CookieService is a service with Ballast's defaults.
 func CookieService(vip string) *fleet.Service {
-	return &fleet.Service{Name: "web", VIP: vip, Ports: []uint16{80}, Dispatch: "rr", Affinity: "cookie"}
+	return newService("web", vip, model.DispatchRR, model.AffinityCookie)
 }
 
 // HashService is what load balancers without cookies or tables do; the baseline.
 func HashService(vip string) *fleet.Service {
-	return &fleet.Service{Name: "web", VIP: vip, Ports: []uint16{80}, Dispatch: "hash", Affinity: "hash", Fallback: "hash"}
+	return newService("web", vip, model.DispatchHash, model.AffinityHash)
 }
 
 // TableService is a service whose load balancers keep a table of its connections.
-func TableService(vip string, table fleet.Table) *fleet.Service {
-	return &fleet.Service{Name: "web", VIP: vip, Ports: []uint16{80}, Dispatch: "rr", Affinity: "table", Table: &table}
+func TableService(vip string, table model.Table) *fleet.Service {
+	one := newService("web", vip, model.DispatchRR, model.AffinityTable)
+	one.Table = table
+	return one
 }
 
 // LocalService is what load balancers with tables of their own do, which no other knows; the baseline of those with tables.
 func LocalService(vip string) *fleet.Service {
-	return &fleet.Service{Name: "web", VIP: vip, Ports: []uint16{80}, Dispatch: "rr", Affinity: "local-table", Fallback: "hash"}
+	return newService("web", vip, model.DispatchRR, model.AffinityLocal)
 }
 
 // Policies are all of them. Those that follow load get new weights ten times a second.
-var Policies = []string{"hash", "maglev", "rr", "wrr", "p2c", "least", "awrr", "awfd", "wcmp", "lcf"}
-
-// FollowsLoad tells whether a policy goes by the load of servers.
-func FollowsLoad(dispatch string) bool {
-	return slices.Contains([]string{"awrr", "awfd", "lcf"}, dispatch)
-}
+var Policies = []model.Dispatch{model.DispatchHash, model.DispatchMaglev, model.DispatchRR, model.DispatchWRR, model.DispatchP2C, model.DispatchLeast,
+	model.DispatchAWRR, model.DispatchAWFD, model.DispatchWCMP, model.DispatchLCF}
 
 // PolicyService is a service with cookies and the given policy.
-func PolicyService(vip, dispatch string) *fleet.Service {
-	one := CookieService(vip)
-	one.Dispatch = dispatch
-	if FollowsLoad(dispatch) {
-		one.Load = &fleet.Load{Source: "connections", Interval: WeightsInterval.String()}
+func PolicyService(vip string, dispatch model.Dispatch) *fleet.Service {
+	one := newService("web", vip, dispatch, model.AffinityCookie)
+	if dispatch.FollowsLoad() {
+		one.Load.Interval = model.Duration(WeightsInterval)
 	}
 	return one
 }
 
 // ThroughService has its answers pass the load balancers, which write its cookies.
-func ThroughService(forward string) *fleet.Service {
-	return &fleet.Service{Name: "web", VIP: VIP4, Ports: []uint16{80}, Forward: forward, Return: "through",
-		Dispatch: "rr", Affinity: "cookie", CookieBits: 8}
+func ThroughService(forward model.Forward) *fleet.Service {
+	one := CookieService(VIP4)
+	one.Forward, one.Return = forward, model.ReturnThrough
+	return one
 }
 
 // ControlService follows load ten times a second and has its servers' health checked five times a second.
 func ControlService() *fleet.Service {
-	one := PolicyService(VIP4, "awrr")
-	one.Health = &fleet.Health{Check: "http", Path: world.PathHealth, Interval: "200ms", Timeout: "200ms", Rise: 2, Fall: 2}
+	one := PolicyService(VIP4, model.DispatchAWRR)
+	often := model.Duration(200 * time.Millisecond)
+	one.Health = model.Health{Check: model.CheckHTTP, Path: world.PathHealth, Interval: often, Timeout: often, Rise: 2, Fall: 2}
 	return one
 }
 
 // CheckedService has its servers asked for a page that the lab can take away.
 func CheckedService() *fleet.Service {
 	one := CookieService(VIP4)
-	one.Health = &fleet.Health{
-		Check: "http", Path: world.PathHealth, Interval: world.CheckInterval.String(), Timeout: world.CheckTimeout.String(), Rise: world.CheckRise, Fall: world.CheckFall,
-	}
+	one.Health = world.Checks(model.CheckHTTP)
+	one.Health.Path = world.PathHealth
 	return one
 }
 
 // ElasticPolicies are services of the same servers, which see the same arrivals and the same events.
 func ElasticPolicies() []*fleet.Service {
+	again := newService("second-chance", "198.51.100.12", model.DispatchMaglev, model.AffinityHash)
+	again.Fallback = model.FallbackSecondChance
 	return []*fleet.Service{
-		{Name: "hash", VIP: "198.51.100.10", Ports: []uint16{80}, Dispatch: "hash", Affinity: "hash", Fallback: "hash"},
-		{Name: "maglev", VIP: "198.51.100.11", Ports: []uint16{80}, Dispatch: "maglev", Affinity: "hash", Fallback: "hash"},
-		{Name: "second-chance", VIP: "198.51.100.12", Ports: []uint16{80}, Dispatch: "maglev", Affinity: "hash", Fallback: "second-chance"},
-		{Name: "cookie", VIP: "198.51.100.13", Ports: []uint16{80}, Dispatch: "rr", Affinity: "cookie"},
+		newService("hash", "198.51.100.10", model.DispatchHash, model.AffinityHash),
+		newService("maglev", "198.51.100.11", model.DispatchMaglev, model.AffinityHash),
+		again,
+		newService("cookie", "198.51.100.13", model.DispatchRR, model.AffinityCookie),
 	}
 }
 

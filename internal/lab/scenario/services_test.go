@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"testing"
+	"time"
 
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
@@ -11,12 +12,13 @@ import (
 
 func TestFleetsOfScenariosAreValid(t *testing.T) {
 	topology := world.Topology{Servers: make([]world.ServerNode, 3)}
-	udp := &fleet.Service{Name: "echo", VIP: VIP6, Protocol: "udp", Ports: []uint16{4000}}
+	udp := fleet.NewService("echo", VIP6)
+	udp.Protocol = model.ProtocolUDP
 	cross := CookieService(VIP4)
-	cross.Forward, cross.CrossFamily = "gue", true
-	table := TableService(VIP4, fleet.Table{Entries: 1024, IdleTimeout: "5s", PacketLimit: 250, Scrubber: world.ServerName(3)})
-	for _, one := range append(ElasticPolicies(), table, LocalService(VIP4), TableService(VIP6, fleet.Table{}), ControlService(), PolicyService(VIP4, "awfd"),
-		CookieService(VIP4), CookieService(VIP6), HashService(VIP4), ThroughService("nat"), ThroughService("l2"), udp, cross,
+	cross.Forward, cross.CrossFamily = model.ForwardGUE, true
+	table := TableService(VIP4, model.Table{Entries: 1024, IdleTimeout: model.Duration(5 * time.Second), PacketLimit: 250, Scrubber: world.ServerName(3)})
+	for _, one := range append(ElasticPolicies(), table, LocalService(VIP4), TableService(VIP6, model.Table{}), ControlService(), PolicyService(VIP4, model.DispatchAWFD),
+		CookieService(VIP4), CookieService(VIP6), HashService(VIP4), ThroughService(model.ForwardNAT), ThroughService(model.ForwardL2), udp, cross,
 	) {
 		changing := world.Prepare(t.Context(), &world.Lab{Topology: topology}, world.Setup{Services: []*fleet.Service{one}})
 		for i := 1; i <= 3; i++ {

@@ -166,12 +166,9 @@ func (t *Trial) Differs(node string) error {
 		}
 	}
 	for _, service := range t.Fleet.Services {
-		want[service.Name] = service.Dispatch
+		want[service.Name] = service.Dispatch.String()
 		for _, server := range service.Servers {
-			want[service.Name+"/"+server.Name] = "active"
-			if server.State != "" {
-				want[service.Name+"/"+server.Name] = server.State
-			}
+			want[service.Name+"/"+server.Name] = server.State.String()
 		}
 	}
 	if !maps.Equal(have, want) {

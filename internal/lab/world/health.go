@@ -10,6 +10,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Implementation constants of health checks.
@@ -20,6 +21,11 @@ const (
 	CheckFall     = 2
 	ResumeMax     = 10 * time.Second // until weights and health follow again, at most
 )
+
+// Checks is how what the lab has checked is checked.
+func Checks(kind model.Check) model.Health {
+	return model.Health{Check: kind, Interval: model.Duration(CheckInterval), Timeout: model.Duration(CheckTimeout), Rise: CheckRise, Fall: CheckFall}
+}
 
 // Sicken makes the health checks of a server fail, or succeed again, and waits until load balancers were told.
 func (t *Trial) Sicken(i int, sick bool, lbs ...string) error {

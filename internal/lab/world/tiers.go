@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 const (
@@ -70,11 +70,10 @@ func (t *Trial) divideTiers() {
 	if t.Topology.Second == 0 {
 		return
 	}
-	t.Fleet.NodeHealth = &fleet.Health{
-		Check: "tcp", Port: metricsPort, Interval: CheckInterval.String(), Timeout: CheckTimeout.String(), Rise: CheckRise, Fall: nodeFall,
-	}
+	t.Fleet.NodeHealth = Checks(model.CheckTCP)
+	t.Fleet.NodeHealth.Port, t.Fleet.NodeHealth.Fall = metricsPort, nodeFall
 	for i := range t.Topology.LBs {
-		t.Fleet.Nodes = append(t.Fleet.Nodes, fleet.Node{Name: LBName(i + 1), Tier: "first"})
+		t.Fleet.Nodes = append(t.Fleet.Nodes, model.Node{Name: LBName(i + 1), Tier: model.TierFirst})
 	}
 	for _, i := range t.Setup.Second {
 		t.AddSecond(i)
@@ -83,24 +82,18 @@ func (t *Trial) divideTiers() {
 
 // AddSecond adds a load balancer to the second tier; apply makes it so.
 func (t *Trial) AddSecond(i int) {
-	t.Fleet.Nodes = append(t.Fleet.Nodes, fleet.Node{
-		Name: SecondName(i), Tier: "second", Address: secondAddress(i).Addr().String(), ID: uint16(i), State: "active",
-	})
+	t.Fleet.Nodes = append(t.Fleet.Nodes, model.Node{Name: SecondName(i), Tier: model.TierSecond, Address: secondAddress(i).Addr(), ID: uint16(i)})
 	t.Second[SecondName(i)] = nil
 }
 
 // DrainSecond ends new connections to a load balancer of the second tier.
 func (t *Trial) DrainSecond(i int) {
-	for at := range t.Fleet.Nodes {
-		if t.Fleet.Nodes[at].Name == SecondName(i) {
-			t.Fleet.Nodes[at].State = "draining"
-		}
-	}
+	t.Fleet.Node(SecondName(i)).State = model.StateDraining
 }
 
 // RemoveSecond takes a load balancer out of the second tier. Its daemon hears of nothing any more.
 func (t *Trial) RemoveSecond(i int) {
-	t.Fleet.Nodes = slices.DeleteFunc(t.Fleet.Nodes, func(n fleet.Node) bool { return n.Name == SecondName(i) })
+	t.Fleet.Nodes = slices.DeleteFunc(t.Fleet.Nodes, func(n model.Node) bool { return n.Name == SecondName(i) })
 	delete(t.Second, SecondName(i))
 }
 

@@ -9,9 +9,11 @@ import (
 )
 
 func TestFleetsOfTwoTiersAreValid(t *testing.T) {
+	service := fleet.NewService("web", vipA)
+	service.Affinity = model.AffinityTable
 	changing := &Trial{
 		Lab: &Lab{Topology: Topology{LBs: 2, Second: 3, Servers: make([]ServerNode, 3)}}, Setup: Setup{Second: []int{1, 2, 3}},
-		Fleet: fleet.New(newRandom(1), &fleet.Service{Name: "web", VIP: vipA, Ports: []uint16{80}, Dispatch: "rr", Affinity: "table"}), Agents: map[string]*Daemon{}, Second: map[string]*Daemon{},
+		Fleet: fleet.New(newRandom(1), service), Agents: map[string]*Daemon{}, Second: map[string]*Daemon{},
 	}
 	changing.AddServer(1)
 	changing.divideTiers()

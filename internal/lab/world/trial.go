@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"net/netip"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
@@ -129,7 +128,7 @@ func newRandom(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, seed)
 func (t *Trial) bringUp() error {
 	t.Progress("%s: building %d load balancers and %d servers", t.Setup.Name, t.Setup.Topology.LBs, len(t.Setup.Topology.Servers))
 	for _, one := range t.Setup.Services {
-		t.Setup.Topology.VIPs = append(t.Setup.Topology.VIPs, netip.MustParseAddr(one.VIP))
+		t.Setup.Topology.VIPs = append(t.Setup.Topology.VIPs, one.VIP)
 	}
 	t.Setup.Topology.Management = t.Setup.Topology.Management || t.Setup.Reports
 	if err := t.build(t.Setup.Topology); err != nil {
@@ -180,7 +179,7 @@ func (t *Trial) RemoveServer(i int) {
 
 // wantsIPv6Servers: servers are of the VIP's family unless the service's tunnel crosses families.
 func (t *Trial) wantsIPv6Servers(one *fleet.Service) bool {
-	return netip.MustParseAddr(one.VIP).Is6() != one.CrossFamily
+	return one.VIP.Is6() != one.CrossFamily
 }
 
 // Apply writes the fleet to every node, starts the daemons that do not run yet, agents before load

@@ -2,10 +2,8 @@
 package churn
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Scenarios are those of this package.
@@ -39,11 +38,11 @@ const (
 const weightChangesMin = 10
 
 func runChurn(run *scenario.Run) error {
-	dispatch := cmp.Or(run.Dispatch, "rr")
-	switch {
-	case run.Dispatch == scenario.AllPolicies:
+	if run.Dispatch == scenario.AllPolicies {
 		return churnPolicies(run)
-	case !slices.Contains(scenario.Policies, dispatch):
+	}
+	dispatch := model.DispatchRR
+	if run.Dispatch != "" && dispatch.UnmarshalText([]byte(run.Dispatch)) != nil {
 		return fmt.Errorf("churn with dispatch %q: %w: there is no such policy: use one of %v, or %s", run.Dispatch, scenario.ErrUsage, scenario.Policies, scenario.AllPolicies)
 	}
 	one, err := run.WithAffinity(scenario.PolicyService(scenario.VIP4, dispatch))
@@ -61,7 +60,7 @@ func churnPolicies(run *scenario.Run) error {
 		if err != nil {
 			return err
 		}
-		one.Name = dispatch
+		one.Name = dispatch.String()
 		what.Services = append(what.Services, one)
 	}
 	var changes map[string]int
@@ -74,12 +73,13 @@ func churnPolicies(run *scenario.Run) error {
 		return err
 	}
 	run.Unbroken(outcome)
-	for _, dispatch := range scenario.Policies {
+	for _, policy := range scenario.Policies {
+		dispatch := policy.String()
 		throughout := outcome.Throughout[flowName(what.Services, dispatch, "download")]
 		run.Result.Measure("throughout_"+dispatch, float64(throughout))
 		run.Result.Expect(throughout >= churnDownloadsMin/len(scenario.Policies),
 			"%s: only %d downloads lasted from before the first event until after the last", dispatch, throughout)
-		if scenario.FollowsLoad(dispatch) {
+		if policy.FollowsLoad() {
 			run.Result.Measure("weight_changes_"+dispatch, float64(changes[dispatch]))
 			run.Result.Expect(changes[dispatch] >= weightChangesMin, "%s: weights changed only %d times: they did not follow load", dispatch, changes[dispatch])
 		}
@@ -101,7 +101,7 @@ func churnTwice(run *scenario.Run, with *fleet.Service) error {
 	topology := world.Topology{LBs: 2, Servers: make([]world.ServerNode, 8)}
 	first := []int{1, 2, 3, 4, 5, 6}
 	outcome, err := run.Trial(world.Setup{
-		Name: with.Affinity, Topology: topology, Services: []*fleet.Service{with}, Members: first, Reports: with.Load != nil,
+		Name: with.Affinity.String(), Topology: topology, Services: []*fleet.Service{with}, Members: first, Reports: with.Dispatch.FollowsLoad(),
 	}, events)
 	if err != nil {
 		return err
@@ -111,7 +111,7 @@ func churnTwice(run *scenario.Run, with *fleet.Service) error {
 	run.Result.Expect(outcome.Throughout["download"] >= churnDownloadsMin,
 		"only %d downloads lasted from before the first event until after the last", outcome.Throughout["download"])
 	baseline, err := run.Trial(world.Setup{
-		Name: "hash", Topology: topology, Services: []*fleet.Service{scenario.HashService(with.VIP)}, Members: first, Baseline: true,
+		Name: "hash", Topology: topology, Services: []*fleet.Service{scenario.HashService(with.VIP.String())}, Members: first, Baseline: true,
 	}, events)
 	if err != nil {
 		return err

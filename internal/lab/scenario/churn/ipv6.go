@@ -13,7 +13,7 @@ func runIPv6(run *scenario.Run) error {
 		return err
 	}
 	outcome, err := run.Trial(world.Setup{
-		Name: one.Affinity, Services: []*fleet.Service{one}, Members: []int{1, 2, 3, 4, 5, 6},
+		Name: one.Affinity.String(), Services: []*fleet.Service{one}, Members: []int{1, 2, 3, 4, 5, 6},
 		Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 8)},
 	}, func(t *world.Trial) error { return churn(run, t) })
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // The experiment of Cheetah V-B, figure 8.
@@ -50,14 +51,14 @@ func runBimodal(run *scenario.Run) error {
 	c.warmup = c.length / compareWarmup
 	// The paper reports load 100 and 10 times a second.
 	often, seldom := 10*time.Millisecond, 100*time.Millisecond
-	c.contenders = append(plain("hash", "rr", "p2c"), contender{dispatch: "awrr", interval: seldom},
-		contender{dispatch: "awfd", classes: 4, interval: seldom})
+	c.contenders = append(plain(model.DispatchHash, model.DispatchRR, model.DispatchP2C), contender{dispatch: model.DispatchAWRR, interval: seldom},
+		contender{dispatch: model.DispatchAWFD, classes: 4, interval: seldom})
 	if run.Duration != 0 {
 		c.repetitions = compareLong
-		c.contenders = plain("hash", "rr", "p2c", "least")
-		c.contenders = append(c.contenders, following("awrr", 0, often, seldom)...)
-		c.contenders = append(c.contenders, following("awfd", 4, often, seldom)...)
-		c.contenders = append(c.contenders, following("lcf", 0, often, seldom)...)
+		c.contenders = plain(model.DispatchHash, model.DispatchRR, model.DispatchP2C, model.DispatchLeast)
+		c.contenders = append(c.contenders, following(model.DispatchAWRR, 0, often, seldom)...)
+		c.contenders = append(c.contenders, following(model.DispatchAWFD, 4, often, seldom)...)
+		c.contenders = append(c.contenders, following(model.DispatchLCF, 0, often, seldom)...)
 	}
 	if err := compare(run, c); err != nil {
 		return err

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Scenarios are those of this package.
@@ -38,7 +38,7 @@ const patience = time.Minute
 
 // A contender is a policy with its settings.
 type contender struct {
-	dispatch string
+	dispatch model.Dispatch
 	classes  int           // awfd: m
 	interval time.Duration // of load reports; 0: the policy follows none
 	loss     float64       // share of the updates of weights that is lost on the way to each load balancer
@@ -48,8 +48,8 @@ type contender struct {
 
 // name is what results call it, such as "awfd-m4-250ms".
 func (c contender) name() string {
-	name := c.dispatch
-	if c.dispatch == "awfd" {
+	name := c.dispatch.String()
+	if c.dispatch == model.DispatchAWFD {
 		name += fmt.Sprintf("-m%d", c.classes)
 	}
 	if c.interval != 0 {
@@ -68,7 +68,7 @@ func (c contender) name() string {
 }
 
 // following makes a contender of one policy at each interval.
-func following(dispatch string, classes int, intervals ...time.Duration) []contender {
+func following(dispatch model.Dispatch, classes int, intervals ...time.Duration) []contender {
 	var all []contender
 	for _, interval := range intervals {
 		all = append(all, contender{dispatch: dispatch, classes: classes, interval: interval})
@@ -77,7 +77,7 @@ func following(dispatch string, classes int, intervals ...time.Duration) []conte
 }
 
 // plain makes contenders of policies that follow no load.
-func plain(dispatches ...string) []contender {
+func plain(dispatches ...model.Dispatch) []contender {
 	var all []contender
 	for _, dispatch := range dispatches {
 		all = append(all, contender{dispatch: dispatch})
@@ -149,19 +149,9 @@ func measure(t *world.Trial, c comparison, one contender, seed uint64) (scenario
 func use(t *world.Trial, one contender) error {
 	for _, service := range t.Fleet.Services {
 		service.Dispatch = one.dispatch
-		if one.interval == 0 {
-			service.Load = nil
-			continue
-		}
-		service.Load = &fleet.Load{Source: "connections", Interval: one.interval.String(), Endpoint: one.endpoint}
-		if one.endpoint != "" {
-			service.Load.Source = "endpoint"
-		}
+		service.Load = model.Load{Source: model.LoadUnset, Interval: model.Duration(one.interval), Endpoint: one.endpoint, Classes: uint8(one.classes)}
 		if one.estimate {
-			service.Load.Source = "estimate"
-		}
-		if one.dispatch == "awfd" {
-			service.Load.Classes = &one.classes
+			service.Load.Source = model.LoadEstimate
 		}
 	}
 	return errors.Join(t.LoseWeights(one.loss), t.Apply())

@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // The experiment of Spotlight VI-B: half of the servers are larger, demand is close to the capacity of all, the sizes of requests
@@ -86,7 +87,7 @@ func uneven(run *scenario.Run, what world.Setup, rate float64, endpoint string, 
 	run.Result.Measure("offered_per_second", rate)
 	c := comparison{
 		setup: what, length: run.Length(compareShort),
-		contenders: append(plain("hash", "p2c"), contender{dispatch: "awrr", interval: 250 * time.Millisecond}, spotlight(0)),
+		contenders: append(plain(model.DispatchHash, model.DispatchP2C), contender{dispatch: model.DispatchAWRR, interval: 250 * time.Millisecond}, spotlight(0)),
 		flows: func(target string, seed uint64, length time.Duration) []traffic.Flow {
 			return []traffic.Flow{{
 				Name: "request", Target: target, Arrivals: &traffic.Arrivals{Seed: seed, PerSecond: rate, Length: length},
@@ -106,7 +107,7 @@ func uneven(run *scenario.Run, what world.Setup, rate float64, endpoint string, 
 
 // spotlight is what Spotlight recommends, with a share of the updates lost.
 func spotlight(loss float64) contender {
-	return contender{dispatch: "awfd", classes: 4, interval: 250 * time.Millisecond, loss: loss}
+	return contender{dispatch: model.DispatchAWFD, classes: 4, interval: 250 * time.Millisecond, loss: loss}
 }
 
 func runUneven(run *scenario.Run) error      { return compareUneven(run, unevenCPUs(run)) }
@@ -115,11 +116,11 @@ func runUnevenLinks(run *scenario.Run) error { return compareUneven(run, unevenL
 // compareUneven measures all policies at every interval when a duration is given.
 func compareUneven(run *scenario.Run, c comparison) error {
 	if run.Duration != 0 {
-		c.contenders = append(c.contenders[len(c.contenders)-2:], plain("hash", "maglev", "rr", "wrr", "wcmp", "p2c", "least")...)
-		c.contenders = append(c.contenders, following("awrr", 0, spotlightIntervals...)...)
-		c.contenders = append(c.contenders, following("lcf", 0, spotlightIntervals...)...)
+		c.contenders = append(c.contenders[len(c.contenders)-2:], plain(model.DispatchHash, model.DispatchMaglev, model.DispatchRR, model.DispatchWRR, model.DispatchWCMP, model.DispatchP2C, model.DispatchLeast)...)
+		c.contenders = append(c.contenders, following(model.DispatchAWRR, 0, spotlightIntervals...)...)
+		c.contenders = append(c.contenders, following(model.DispatchLCF, 0, spotlightIntervals...)...)
 		for _, classes := range []int{1, 2, 4, 8} {
-			c.contenders = append(c.contenders, following("awfd", classes, spotlightIntervals...)...)
+			c.contenders = append(c.contenders, following(model.DispatchAWFD, classes, spotlightIntervals...)...)
 		}
 	}
 	if err := compare(run, c); err != nil {
@@ -149,7 +150,7 @@ const keptMin = 0.75
 // runWeightLoss: weights that are lost on the way to load balancers cost little throughput. So there is a way: a controller weighs.
 func runWeightLoss(run *scenario.Run) error {
 	c := unevenLinks(run)
-	c.setup.Name, c.contenders = "weight-loss", plain("hash")
+	c.setup.Name, c.contenders = "weight-loss", plain(model.DispatchHash)
 	c.setup.Topology.Management, c.setup.Topology.Controllers, c.setup.Topology.EtcdMembers, c.setup.Topology.Relays = true, 1, 1, true
 	for _, loss := range spotlightLosses {
 		c.contenders = append(c.contenders, spotlight(loss))

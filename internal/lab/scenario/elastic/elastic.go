@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Scenarios are those of this package.
@@ -127,7 +128,7 @@ func judgeElastic(run *scenario.Run, outcome world.Result, connections []traffic
 				one.Add(connection)
 			}
 		}
-		cookie := policy.Affinity == "cookie"
+		cookie := policy.Affinity == model.AffinityCookie
 		if cookie {
 			one.Events, one.Counters, one.TCP = outcome.Events, outcome.Counters, outcome.TCP
 			run.Unbroken(one)

@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Scenarios are those of this package.
@@ -56,7 +57,7 @@ func runHealth(run *scenario.Run) error {
 	run.Result.Expect(outcome.Throughout["download"] == healthDownloads, "only %d of %d downloads lasted through all events and completed",
 		outcome.Throughout["download"], healthDownloads)
 	with := scenario.CheckedService()
-	with.Health.Deadline = healthDeadline.String()
+	with.Health.Deadline = model.Duration(healthDeadline)
 	_, err = run.Trial(world.Setup{Name: "deadline", Cuts: true, Topology: topology, Services: []*fleet.Service{with}}, func(t *world.Trial) error { return losePower(t, run.Result) })
 	return err
 }
@@ -195,7 +196,7 @@ func (h *healthTrial) keepLast() error {
 }
 
 func (h *healthTrial) useAll() error {
-	h.Fleet.Services[0].Health.AllDown = "all"
+	h.Fleet.Services[0].Health.AllDown = model.AllDownAll
 	if err := h.Apply(); err != nil {
 		return err
 	}
@@ -204,7 +205,7 @@ func (h *healthTrial) useAll() error {
 
 // useNone: new connections are refused by silence, so that those that are still trying when a server is back succeed.
 func (h *healthTrial) useNone() error {
-	h.Fleet.Services[0].Health.AllDown = "none"
+	h.Fleet.Services[0].Health.AllDown = model.AllDownNone
 	if err := h.Apply(); err != nil {
 		return err
 	}
@@ -296,8 +297,8 @@ func (h *healthTrial) healWay() error {
 
 // flap makes a check fail and succeed in turns, with thresholds of one, until the server has stayed as it is for long.
 func (h *healthTrial) flap() error {
-	health := h.Fleet.Services[0].Health
-	health.AllDown, health.Rise, health.Fall = "", 1, 1
+	health := &h.Fleet.Services[0].Health
+	health.AllDown, health.Rise, health.Fall = model.AllDownKeep, 1, 1
 	if err := h.Apply(); err != nil {
 		return err
 	}

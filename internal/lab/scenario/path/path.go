@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/linux/link"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Scenarios are those of this package.
@@ -39,13 +40,14 @@ var Scenarios = []scenario.Scenario{
 // runForwards: every way to a server carries HTTP in both directions.
 func runForwards(run *scenario.Run) error {
 	for _, way := range []struct {
-		name, vip, forward string
-		crossFamily        bool
+		name, vip   string
+		forward     model.Forward
+		crossFamily bool
 	}{
-		{"l2 v4", scenario.VIP4, "l2", false}, {"l2 v6", scenario.VIP6, "l2", false},
-		{"ipip v4 in v4", scenario.VIP4, "ipip", false}, {"ipip v6 in v6", scenario.VIP6, "ipip", false},
-		{"ipip v4 in v6", scenario.VIP4, "ipip", true}, {"ipip v6 in v4", scenario.VIP6, "ipip", true},
-		{"gue v4 in v4", scenario.VIP4, "gue", false}, {"gue v6 in v6", scenario.VIP6, "gue", false},
+		{"l2 v4", scenario.VIP4, model.ForwardL2, false}, {"l2 v6", scenario.VIP6, model.ForwardL2, false},
+		{"ipip v4 in v4", scenario.VIP4, model.ForwardIPIP, false}, {"ipip v6 in v6", scenario.VIP6, model.ForwardIPIP, false},
+		{"ipip v4 in v6", scenario.VIP4, model.ForwardIPIP, true}, {"ipip v6 in v4", scenario.VIP6, model.ForwardIPIP, true},
+		{"gue v4 in v4", scenario.VIP4, model.ForwardGUE, false}, {"gue v6 in v6", scenario.VIP6, model.ForwardGUE, false},
 	} {
 		one := scenario.CookieService(way.vip)
 		one.Forward, one.CrossFamily = way.forward, way.crossFamily
@@ -98,7 +100,8 @@ func runPMTU(run *scenario.Run) error {
 // runFragments: datagrams larger than the MTU reach one server whole.
 func runFragments(run *scenario.Run) error {
 	for _, vip := range []string{scenario.VIP4, scenario.VIP6} {
-		one := &fleet.Service{Name: "echo", VIP: vip, Protocol: "udp", Ports: []uint16{4000}}
+		one := fleet.NewService("echo", vip)
+		one.Protocol, one.Ports = model.ProtocolUDP, []uint16{4000}
 		outcome, err := run.Trial(world.Setup{
 			Name: "udp to " + vip, Services: []*fleet.Service{one}, Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 3)},
 		}, func(t *world.Trial) error {

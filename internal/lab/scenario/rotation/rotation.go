@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Scenarios are those of this package.
@@ -28,7 +29,7 @@ const rotationKept = 6 // connections that their servers' keepalives alone hold,
 
 func runRotation(run *scenario.Run) error {
 	one := scenario.CookieService(scenario.VIP4)
-	one.Ports, one.Fallback = []uint16{80, world.HolderPort}, "hash"
+	one.Ports, one.Fallback = []uint16{80, world.HolderPort}, model.FallbackHash
 	outcome, err := run.Trial(world.Setup{
 		Name: "rotation", Services: []*fleet.Service{one},
 		Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 3), Management: true, Controllers: 2, EtcdMembers: 1},

@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Implementation constants.
@@ -35,7 +36,7 @@ const (
 
 func floodSetup() world.Setup {
 	return world.Setup{
-		Name: "floods", Services: []*fleet.Service{scenario.TableService(scenario.VIP4, fleet.Table{Entries: floodEntries})},
+		Name: "floods", Services: []*fleet.Service{scenario.TableService(scenario.VIP4, model.Table{Entries: floodEntries})},
 		// With SYN cookies always: servers keep nothing of a flood either.
 		Topology: tableTopology(scenario.Servers(4, map[string]string{"net.ipv4.tcp_syncookies": "2"})...),
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/frames"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Implementation constants.
@@ -29,7 +30,7 @@ const (
 
 func policySetup() world.Setup {
 	return world.Setup{
-		Name: "policies", Services: []*fleet.Service{scenario.TableService(scenario.VIP4, fleet.Table{PacketLimit: policyLimit, Scrubber: world.ServerName(scrubber)})},
+		Name: "policies", Services: []*fleet.Service{scenario.TableService(scenario.VIP4, model.Table{PacketLimit: policyLimit, Scrubber: world.ServerName(scrubber)})},
 		Topology: tableTopology(make([]world.ServerNode, scrubber)...),
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Scenarios are those of this package.
@@ -56,7 +57,7 @@ func runTable(run *scenario.Run) error {
 		run  func(*tableTrial) error
 	}{
 		{world.Setup{
-			Name: "entries", Services: []*fleet.Service{scenario.TableService(scenario.VIP4, fleet.Table{Entries: 4096, IdleTimeout: tableIdle.String()})},
+			Name: "entries", Services: []*fleet.Service{scenario.TableService(scenario.VIP4, model.Table{Entries: 4096, IdleTimeout: model.Duration(tableIdle)})},
 			Topology: tableTopology(make([]world.ServerNode, 4)...),
 		}, (*tableTrial).runEntries},
 		{floodSetup(), (*tableTrial).runFloods},

@@ -7,6 +7,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Scenarios are those of this package.
@@ -19,9 +20,9 @@ var Scenarios = []scenario.Scenario{
 
 // runReturnThrough: the cookie is the load balancer's work, another one takes over in mid-connection.
 func runReturnThrough(run *scenario.Run) error {
-	for _, forward := range []string{"nat", "l2"} {
+	for _, forward := range []model.Forward{model.ForwardNAT, model.ForwardL2} {
 		outcome, err := run.Trial(world.Setup{
-			Name: forward, NoAgents: true, Clocks: true, Services: []*fleet.Service{scenario.ThroughService(forward)}, Members: []int{1, 2, 3},
+			Name: forward.String(), NoAgents: true, Clocks: true, Services: []*fleet.Service{scenario.ThroughService(forward)}, Members: []int{1, 2, 3},
 			Topology: world.Topology{LBs: 2, AnswersThrough: true,
 				Servers: scenario.Servers(4, map[string]string{"net.ipv4.tcp_timestamps": "2"})},
 		}, throughChanges)
@@ -31,7 +32,7 @@ func runReturnThrough(run *scenario.Run) error {
 		run.Unbroken(outcome)
 	}
 	outcome, err := run.Trial(world.Setup{
-		Name: "default timestamps", NoAgents: true, Services: []*fleet.Service{scenario.ThroughService("nat")},
+		Name: "default timestamps", NoAgents: true, Services: []*fleet.Service{scenario.ThroughService(model.ForwardNAT)},
 		Topology: world.Topology{LBs: 2, AnswersThrough: true,
 			Servers: scenario.Servers(3, map[string]string{"net.ipv4.tcp_timestamps": "1"})},
 	}, throughTakeOver)

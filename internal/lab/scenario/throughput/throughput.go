@@ -70,12 +70,12 @@ func pairs(t *world.Trial, result *scenario.Result, name string, length time.Dur
 	values := map[string][]float64{}
 	for range throughputPairs {
 		for _, one := range t.Fleet.Services {
-			value, err := measure(t, one.VIP, length)
+			value, err := measure(t, one.VIP.String(), length)
 			if err != nil {
 				return err
 			}
 			t.Progress("%s with affinity %s: %.4g", name, one.Affinity, value)
-			values[one.Affinity] = append(values[one.Affinity], value)
+			values[one.Affinity.String()] = append(values[one.Affinity.String()], value)
 		}
 	}
 	with, without := scenario.Median(values["cookie"]), scenario.Median(values["hash"])

@@ -13,6 +13,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Scenarios are those of this package.
@@ -36,7 +37,7 @@ func runTwoTier(run *scenario.Run) error {
 	death := &tierTrial{result: run.Result}
 	servers, first := make([]world.ServerNode, 8), []int{1, 2, 3, 4, 5, 6}
 	outcome, err := run.Trial(world.Setup{
-		Name: "two tiers", Services: []*fleet.Service{scenario.TableService(scenario.VIP4, fleet.Table{})}, Members: first, Second: []int{1, 2, 3},
+		Name: "two tiers", Services: []*fleet.Service{scenario.TableService(scenario.VIP4, model.Table{})}, Members: first, Second: []int{1, 2, 3},
 		Topology: world.Topology{LBs: 2, Second: 4, Servers: servers},
 	}, death.run)
 	if err != nil {

@@ -25,12 +25,15 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 		return nil, refusal(err)
 	}
 	var risks []string
+	remedy := "change keys with `ballast ctl key rotate`, apply a file without keys:, or say --force-keys"
 	answer, err := f.carefully(ctx, r.DryRun, r.Force, func(fleet *model.Fleet, removed []node.Removed) error {
 		next := wanted.Clone()
 		next.TunnelsFrom = fleet.TunnelsFrom // is told by files alone
 		if r.Keys == nil {
 			next.Keys = fleet.Keys
-			f.ensureKeys(&next)
+			if f.ensureKeys(&next) {
+				risks, remedy = f.desired.KeyNodes().Orphans(), "say --force-keys to lose them"
+			}
 		}
 		next.MakeRoomForNodes()
 		giveNodeIDs(&next, fleet)
@@ -45,9 +48,9 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 		if err := next.Validate(); err != nil {
 			return err // with paths in the order of the request
 		}
-		risks = f.desired.KeyNodes().Risks(fleet, &next.Keys)
+		risks = append(risks, f.desired.KeyNodes().Risks(fleet, &next.Keys)...)
 		if !r.DryRun && !r.ForceKeys {
-			if err := unsafe(risks, "change keys with `ballast ctl key rotate`, apply a file without keys:, or say --force-keys"); err != nil {
+			if err := unsafe(risks, remedy); err != nil {
 				return err
 			}
 		}
@@ -81,11 +84,13 @@ func unlessConfirmed(changes, confirmed []string) error {
 	return connect.NewError(connect.CodeAborted, fmt.Errorf("the fleet was changed by somebody else in the meantime: this would now do %s: look again", does))
 }
 
-// ensureKeys makes the keys of a fleet that has none, where keys are made at all.
-func (f *fleetAPI) ensureKeys(fleet *model.Fleet) {
-	if f.desired.MakesKeys() && fleet.Keys.Placement == [16]byte{} {
-		fleet.Keys = model.Keys{Placement: randomKey(), Current: 1, Cookie: map[uint32][16]byte{1: randomKey()}}
+// ensureKeys makes the keys of a fleet that has none, where keys are made at all, and reports whether it did.
+func (f *fleetAPI) ensureKeys(fleet *model.Fleet) bool {
+	if !f.desired.MakesKeys() || fleet.Keys.Placement != [16]byte{} {
+		return false
 	}
+	fleet.Keys = model.Keys{Placement: randomKey(), Current: 1, Cookie: map[uint32][16]byte{1: randomKey()}}
+	return true
 }
 
 func randomKey() (key [16]byte) {

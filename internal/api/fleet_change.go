@@ -17,7 +17,11 @@ func (f *fleetAPI) PutService(ctx context.Context, r *ballastv1.PutServiceReques
 		return nil, refusal(missing("service.name", "say which service is meant"))
 	}
 	return f.change(ctx, r.Force, func(fleet *model.Fleet, removed []node.Removed) error {
-		f.ensureKeys(fleet)
+		if f.ensureKeys(fleet) && !r.Force {
+			if err := unsafe(f.desired.KeyNodes().Orphans(), "say --yes to lose them"); err != nil {
+				return err
+			}
+		}
 		s := fleet.Service(name)
 		switch {
 		case s == nil && r.GetExists():

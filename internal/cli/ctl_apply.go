@@ -100,6 +100,9 @@ func (c *control) apply(cmd *cobra.Command, a *application) error {
 		warn(cmd, done.KeyRisks)
 	}
 	if len(done.KeyRisks) > 0 && !a.dryRun && !a.forceKeys {
+		if !draft.HasKeys {
+			return errors.New("nothing was changed: new keys would break connections; --force-keys makes them")
+		}
 		return errors.New("nothing was changed: the keys of the file would break connections: take keys: out of it, or say --force-keys")
 	}
 	if len(done.Changes) > 0 && !a.dryRun {

@@ -202,6 +202,27 @@ func TestKeyRotateNeedsControllers(t *testing.T) {
 	ctl.must("key", "drop", "1", "--force")
 }
 
+// Whose store was lost has nodes that go on with its keys: new ones would break their connections.
+func TestAStoreThatWasLostGetsNoNewKeysWhileConnectionsLive(t *testing.T) {
+	report := &rotation.Report{Epochs: []uint32{2}, Current: 2, Connections: map[uint32]uint64{2: 24}}
+	memory := &apitest.Memory{Holders: func(*model.Fleet) *rotation.Nodes {
+		return &rotation.Nodes{List: []rotation.Node{{Name: "lb1"}, {Agent: true, Name: "s1", Report: report}, {Agent: true, Name: "s2"}}}
+	}}
+	path := filepath.Join(t.TempDir(), "ctl.sock")
+	serve(t, memory, listen(t, "unix", path))
+	ctl := &terminal{t, memory, []string{"ctl", "--socket", path}}
+	file := write(t, fleetFile)
+	const why = "24 living connections carry keys that the store does not have"
+	if shown, err := ctl.try("apply", "-f", file, "--dry-run"); !strings.Contains(shown, "WARNING: "+why) {
+		t.Errorf("dry run: %v, %q", err, shown)
+	}
+	ctl.refuse("apply --yes -f "+file, "--force-keys")
+	ctl.refuse("service add other --vip 198.51.100.77 --port 80", why)
+	keys := "keys:\n  placement: 000102030405060708090a0b0c0d0e0f\n  current: 2\n  cookie: {2: 00112233445566778899aabbccddeeff}\n"
+	ctl.must("apply", "--yes", "-f", write(t, keys+fleetFile))
+	ctl.expectEpochs(2, 2)
+}
+
 func TestAFileThatTurnsKeysBackIsRefusedWithoutForceKeys(t *testing.T) {
 	ctl, _ := rotated(t)
 	fleet, _, err := ctl.memory.Fleet(t.Context())

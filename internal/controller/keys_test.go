@@ -8,6 +8,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/hub"
@@ -139,4 +140,28 @@ func TestALostLoadBalancerHoldsARotationUpUntilItIsBackOrItIsForced(t *testing.T
 		return err == nil || strings.Contains(err.Error(), "load balancer lb1 is lost")
 	})
 	fleettest.Require(t, drop(true))
+}
+
+// Nodes go on with the keys of a store that was lost.
+func TestAnEmptyStoreGetsNoNewKeysWhileAgentsCountConnections(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	c := startController(t, ca, "c1", "127.0.0.1:0", storetest.New(), nil)
+	client := c.client(ca.Issue(pki.Ctl, "alice"))
+	agent := fleettest.Join(t, c.address, ca.Issue(pki.Agent, "s1"))
+	agent.Send(says([]uint32{2}, 2, map[uint32]uint64{2: 5}))
+	view := fleettest.Service("web", 1)
+	service := api.ServiceToProto(&view.Service)
+	service.Vip = "198.51.100.1"
+	request := &ballastv1.ApplyRequest{Services: []*ballastv1.Service{service}, Force: true, DryRun: true}
+	fleettest.Await(t, "the risk", func() bool {
+		answer, err := client.Apply(t.Context(), request)
+		return err == nil && strings.Contains(strings.Join(answer.KeyRisks, "\n"), "5 living connections carry keys that the store does not have")
+	})
+	request.DryRun = false
+	if _, err := client.Apply(t.Context(), request); connect.CodeOf(err) != connect.CodeFailedPrecondition {
+		t.Errorf("new keys: %v", err)
+	}
+	request.ForceKeys = true
+	_, err := client.Apply(t.Context(), request)
+	fleettest.Require(t, err)
 }

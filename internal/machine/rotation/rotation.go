@@ -203,6 +203,22 @@ func (n *Nodes) Connections(epoch uint32) (sum uint64) {
 	return sum
 }
 
+// Orphans says why a fleet that has no keys should not get new ones; nil: it may. Nodes go on with those of a store that was lost.
+func (n *Nodes) Orphans() []string {
+	var sum uint64
+	for i := range n.List {
+		if r := n.List[i].Report; r != nil {
+			for _, connections := range r.Connections {
+				sum += connections
+			}
+		}
+	}
+	if sum == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%d living connections carry keys that the store does not have. If it was lost, apply the file with the `keys:` in a load balancer's state file (docs/operate.md, \"Backup and restore\")", sum)}
+}
+
 // OldestReport is the age of the oldest; ok: there is one.
 func (n *Nodes) OldestReport() (age time.Duration, ok bool) {
 	for i := range n.List {

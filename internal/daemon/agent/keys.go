@@ -1,32 +1,47 @@
+// Which keys living connections carry cookies of.
 package agent
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/linux/server"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // keyPeriod is how often an agent counts which connections carry cookies of which key; see rotation.ReportLife.
 const keyPeriod = 5 * time.Second
 
+// keyReporter counts connections by key. It is safe for concurrent use.
+type keyReporter struct {
+	path    *server.Server
+	log     *slog.Logger
+	keys    atomic.Pointer[model.Keys]
+	changed chan struct{} // has them reported
+}
+
+func newKeyReporter(path *server.Server, log *slog.Logger) *keyReporter {
+	k := &keyReporter{path: path, log: log, changed: make(chan struct{}, 1)}
+	k.keys.Store(&model.Keys{})
+	return k
+}
+
 // echoes counts the living connections by the epoch that their client has echoed last; 0: of a key that is not known any more. Who has
 // been told no keys cannot tell.
-func (a *agent) echoes() (keys model.Keys, connections map[uint32]uint64, err error) {
-	a.mu.Lock()
-	keys = a.applied.Fleet.Keys
-	a.mu.Unlock()
+func (k *keyReporter) echoes() (keys *model.Keys, connections map[uint32]uint64, err error) {
+	keys = k.keys.Load()
 	if len(keys.Cookie) == 0 {
 		return keys, nil, nil
 	}
-	byParity, err := a.path.Echoes()
+	byParity, err := k.path.Echoes()
 	if err != nil {
 		return keys, nil, err
 	}
@@ -44,57 +59,55 @@ func (a *agent) echoes() (keys model.Keys, connections map[uint32]uint64, err er
 	return keys, connections, nil
 }
 
-// reportKeys tells controllers until ctx ends, at every change and from time to time.
-func (a *agent) reportKeys(ctx context.Context) {
+// run reports until ctx ends, at every change and from time to time.
+func (k *keyReporter) run(ctx context.Context, send func(*ballastv1.FromNode)) {
 	tick := time.NewTicker(keyPeriod)
 	defer tick.Stop()
 	for {
-		a.client.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Keys{Keys: a.keyReport()}})
+		keys, connections, err := k.echoes()
+		report := &ballastv1.KeyReport{Epochs: keys.Epochs(), Current: keys.Current, Connections: connections}
+		if err != nil {
+			report.Unavailable = err.Error()
+		}
+		send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Keys{Keys: report}})
 		select {
 		case <-tick.C:
-		case <-a.keysChanged:
+		case <-k.changed:
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-func (a *agent) keyReport() *ballastv1.KeyReport {
-	keys, connections, err := a.echoes()
-	report := &ballastv1.KeyReport{Epochs: keys.Epochs(), Current: keys.Current, Connections: connections}
-	if err != nil {
-		report.Unavailable = err.Error()
-	}
-	return report
-}
-
-// warnOfKeys says that a file drops a key too early: nobody else can know by a file. The caller holds mu.
-func (a *agent) warnOfKeys(next *config.File) {
-	if a.applied == nil {
-		return
-	}
-	before := a.applied.Fleet.Keys
-	byParity, err := a.path.Echoes()
+// set takes other keys, and has them reported at once where the maps have changed for it.
+func (k *keyReporter) set(next *model.Keys, changed bool) {
+	before := k.keys.Swap(next)
 	for epoch := range before.Cookie {
-		if _, kept := next.Fleet.Keys.Cookie[epoch]; !kept && err == nil && byParity[epoch&1] > 0 {
-			a.log.Warn("a key is dropped that living connections still carry: they break where load balancers drop it, too", "epoch", epoch, "connections", byParity[epoch&1])
+		if _, kept := next.Cookie[epoch]; !kept {
+			k.warnOfDropped(epoch)
 		}
 	}
+	if !changed {
+		return
+	}
+	select {
+	case k.changed <- struct{}{}:
+	default:
+	}
 }
 
-// tellKeys has the keys reported at once.
-func (a *agent) tellKeys() {
-	select {
-	case a.keysChanged <- struct{}{}:
-	default:
+// warnOfDropped says that a key is dropped too early: nobody else can know by a file.
+func (k *keyReporter) warnOfDropped(epoch uint32) {
+	if byParity, err := k.path.Echoes(); err == nil && byParity[epoch&1] > 0 {
+		k.log.Warn("a key is dropped that living connections still carry: they break where load balancers drop it, too", "epoch", epoch, "connections", byParity[epoch&1])
 	}
 }
 
 var connectionsMetric = prometheus.NewDesc("ballast_agent_key_connections",
 	"Living connections by the epoch of the key whose cookie their client has echoed last; 0: of a key that is gone.", []string{"epoch"}, nil)
 
-func (a *agent) collectKeys(out chan<- prometheus.Metric) {
-	_, connections, err := a.echoes()
+func (k *keyReporter) collect(out chan<- prometheus.Metric) {
+	_, connections, err := k.echoes()
 	if err != nil {
 		out <- prometheus.NewInvalidMetric(connectionsMetric, err)
 		return

@@ -3,6 +3,7 @@ package agent
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"time"
@@ -21,9 +22,15 @@ const (
 
 // tunnels are those of load balancers, and of others.
 type tunnels struct {
-	from  []netip.Addr // whose the data path takes
-	limit server.TunnelLimit
-	set   bool // the data path knows both
+	path   *server.Server
+	log    *slog.Logger
+	byFile bool
+
+	inFile  []netip.Addr    // whose the file names
+	sources sources.Sources // by controllers
+	from    []netip.Addr    // whose the data path takes
+	limit   server.TunnelLimit
+	set     bool // the data path knows both
 
 	notes   server.TunnelNotes // as they were counted last
 	seen    time.Time          // when there was another one, zero: never
@@ -31,77 +38,74 @@ type tunnels struct {
 	namedAt time.Time
 }
 
-// limitTunnels has the data path take tunnels as it is known now. Callers hold mu.
-func (a *agent) limitTunnels() error {
-	from, limit := a.applied.Fleet.TunnelsFrom, server.TunnelsOfAnybody
-	if a.options.Config == "" {
-		from = a.sources.Addresses()
+// open begins with a data path. What an earlier process has counted is no news.
+func (t *tunnels) open(path *server.Server) (err error) {
+	t.path = path
+	t.notes, err = path.TunnelNotes()
+	return err
+}
+
+// apply has the data path take tunnels as it is known now.
+func (t *tunnels) apply() error {
+	from, limit := t.inFile, server.TunnelsOfAnybody
+	if !t.byFile {
+		from = t.sources.Addresses()
 	}
 	switch {
-	case a.options.Config != "" && len(from) > 0 || a.sources.Limited:
+	case t.byFile && len(from) > 0 || t.sources.Limited:
 		limit = server.StrangersDropped
-	case a.options.Config == "" && a.sources.Doubt() == "":
+	case !t.byFile && t.sources.Doubt() == "":
 		limit = server.StrangersNoted
 	}
-	t := &a.tunnels
 	if t.set && t.limit == limit && slices.Equal(t.from, from) {
 		return nil
 	}
 	before := t.limit
 	t.set = false
-	if err := a.path.SetTunnelSources(from, limit); err != nil {
+	if err := t.path.SetTunnelSources(from, limit); err != nil {
 		return err
 	}
 	if t.from, t.limit, t.set = slices.Clone(from), limit, true; limit != before {
-		a.log.Info("whose tunnels are taken", "limited", limit == server.StrangersDropped, "load_balancers", len(from))
+		t.log.Info("whose tunnels are taken", "limited", limit == server.StrangersDropped, "load_balancers", len(from))
 	}
 	return nil
 }
 
 // onSources takes a controller's list of load balancers.
-func (a *agent) onSources(controller string, message *ballastv1.TunnelSources) {
+func (t *tunnels) onSources(controller string, message *ballastv1.TunnelSources) (changed bool) {
 	list := sources.List{Controller: message.Controller, Alive: message.Alive, Silent: message.Silent}
 	for _, text := range message.Addresses {
 		if address, err := netip.ParseAddr(text); err == nil {
 			list.Addresses = append(list.Addresses, address.Unmap())
 		}
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.options.Config == "" {
-		a.sources.Tell(controller, list, time.Now())
-		a.followSources()
-	}
+	t.sources.Tell(controller, list, time.Now())
+	return t.follow()
 }
 
-// followSources does as is known of load balancers by now, and keeps it. Callers hold mu.
-func (a *agent) followSources() {
-	before := a.tunnels
-	if err := a.limitTunnels(); err != nil {
-		a.log.Error("whose tunnels are taken cannot be changed", "error", err)
+// follow does as is known of load balancers by now.
+func (t *tunnels) follow() (changed bool) {
+	from, limit := t.from, t.limit
+	if err := t.apply(); err != nil {
+		t.log.Error("whose tunnels are taken cannot be changed", "error", err)
 	}
-	same := a.tunnels.limit == before.limit && slices.Equal(a.tunnels.from, before.from)
-	if !same && a.stateKnown { // else there is no state to keep it with
-		a.keepState()
-	}
+	return t.limit != limit || !slices.Equal(t.from, from)
 }
 
-// ageTunnels notices strangers, and what time does to the list.
-func (a *agent) ageTunnels(now time.Time) {
-	found, err := a.path.TunnelNotes()
+// age notices strangers, and what time does to the list.
+func (t *tunnels) age(now time.Time) (changed bool) {
+	found, err := t.path.TunnelNotes()
 	if err != nil {
-		a.log.Warn("strangers' tunnels not looked at", "error", err)
+		t.log.Warn("strangers' tunnels not looked at", "error", err)
+	} else {
+		known := found.Known != t.notes.Known
+		t.sources.Came(known, t.notice(found, now), now)
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if err == nil {
-		known := found.Known != a.tunnels.notes.Known
-		a.sources.Came(known, a.tunnels.notice(found, now), now)
+	if t.byFile {
+		return false
 	}
-	if a.options.Config == "" {
-		a.sources.Step(now)
-		a.followSources()
-	}
+	t.sources.Step(now)
+	return t.follow()
 }
 
 // notice reports whether there were strangers since it was called last.
@@ -117,28 +121,27 @@ func (t *tunnels) notice(found server.TunnelNotes, now time.Time) (more bool) {
 	return true
 }
 
-// tunnelStatus tells whose are taken. Callers hold mu.
-func (a *agent) tunnelStatus(now time.Time) api.Tunnels {
-	t := &a.tunnels
+// status tells whose are taken.
+func (t *tunnels) status(now time.Time) api.Tunnels {
 	s := api.Tunnels{Limited: t.limit == server.StrangersDropped, From: t.from, Source: "controllers", Strangers: t.notes.Strangers, Last: t.notes.Last}
-	if a.options.Config != "" {
+	if t.byFile {
 		s.Source = "file"
 	}
 	if s.Limited {
 		return s
 	}
-	if s.Open = a.sources.Doubt(); a.options.Config != "" {
+	if s.Open = t.sources.Doubt(); t.byFile {
 		s.Open = "name the load balancers in the file, under tunnels_from"
 	} else if s.Open == "" {
-		s.Open = "those of others are dropped " + a.limitBegins(now)
+		s.Open = "those of others are dropped " + t.limitBegins(now)
 	}
 	return s
 }
 
-// limitBegins tells when strangers' tunnels will be dropped. Callers hold mu.
-func (a *agent) limitBegins(now time.Time) string {
-	earliest, latest := a.sources.Until()
-	if !a.sources.Proven() {
+// limitBegins tells when strangers' tunnels will be dropped.
+func (t *tunnels) limitBegins(now time.Time) string {
+	earliest, latest := t.sources.Until()
+	if !t.sources.Proven() {
 		return "once there are some of the load balancers that the controllers know"
 	}
 	if now.Before(earliest) {
@@ -147,17 +150,16 @@ func (a *agent) limitBegins(now time.Time) string {
 	return fmt.Sprintf("when none has come for a while, from %s on at the latest", latest.UTC().Format(time.RFC3339))
 }
 
-// strangerProblem tells of tunnels of strangers lately: a load balancer may be lacking. Empty: there were none. Callers hold mu.
-func (a *agent) strangerProblem(now time.Time) string {
-	t := &a.tunnels
+// problem tells of tunnels of strangers lately: a load balancer may be lacking. Empty: there were none.
+func (t *tunnels) problem(now time.Time) string {
 	if t.seen.IsZero() || now.Sub(t.seen) > strangerLife || t.limit == server.TunnelsOfAnybody || slices.Contains(t.from, t.named) {
 		return ""
 	}
 	found, remedy := "are dropped (dropped_foreign_source)", "add it to tunnels_from in the file"
 	if t.limit == server.StrangersNoted {
-		found = "are of no load balancer that the controllers know, and are dropped " + a.limitBegins(now)
+		found = "are of no load balancer that the controllers know, and are dropped " + t.limitBegins(now)
 	}
-	if a.options.Config == "" {
+	if !t.byFile {
 		remedy = "start it with --controller and the certificate of a load balancer"
 	}
 	return fmt.Sprintf("tunnels from %s %s: if it is a load balancer of this fleet, %s", t.named, found, remedy)

@@ -3,6 +3,7 @@ package devices
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -10,7 +11,10 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
 )
 
 // Hooks are a role's programs, for the devices that they run on.
@@ -216,4 +220,42 @@ func (a *Attachments) Modes() map[string]string {
 		}
 	}
 	return modes
+}
+
+// Implementation constants. The kernel frees links some time after their last pin has gone: after a grace period, by a worker, and
+// both take long on a busy machine.
+const (
+	BusyPatience = 10 * time.Second
+	busyInterval = 50 * time.Millisecond
+)
+
+// WhileBusy repeats attach for as long as another program is on the device, at most for patience.
+func WhileBusy(log *slog.Logger, patience time.Duration, attach func() error) error {
+	for end, said := time.Now().Add(patience), false; ; time.Sleep(busyInterval) {
+		err := attach()
+		if !errors.Is(err, unix.EBUSY) || !time.Now().Before(end) {
+			return err
+		}
+		if !said {
+			log.Warn("another program is on the device: waiting for it to go", "for at most", patience, "error", err)
+			said = true
+		}
+	}
+}
+
+// Find finds devices by name; without names, those of the default routes.
+func Find(names []string) (devices []*net.Interface, err error) {
+	if len(names) == 0 {
+		if names, err = netdev.DefaultInterfaces(); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range names {
+		device, err := net.InterfaceByName(name)
+		if err != nil {
+			return nil, fmt.Errorf("find interface %s: %w: see `ip link`", name, err)
+		}
+		devices = append(devices, device)
+	}
+	return devices, nil
 }

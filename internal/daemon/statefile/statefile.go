@@ -115,3 +115,24 @@ func decode(path string, value any) error {
 // LB and Agent are where daemons keep their state.
 func LB(dir, instance string) string    { return filepath.Join(dir, instance, "state.json") }
 func Agent(dir, instance string) string { return filepath.Join(dir, instance, "agent.json") }
+
+// Kept is a state file.
+type Kept struct {
+	Role  string // lb or agent
+	Path  string
+	Fleet model.Fleet // that ran
+	Err   error       // why no daemon could begin with it
+}
+
+// Examine reads a role's state file into saved, which has running; none: there is no such file.
+func Examine(role, path string, saved any, running *Fleet) (kept []Kept) {
+	err := decode(path, saved)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	fleet := model.Fleet(*running)
+	if err == nil {
+		err = fleet.Validate()
+	}
+	return []Kept{{Role: role, Path: path, Fleet: fleet, Err: err}}
+}

@@ -20,11 +20,11 @@ func TestAServerThatIsRememberedByAnotherIDIsThisHostOnce(t *testing.T) {
 	service := model.NewService()
 	service.Name, service.VIP, service.Ports = "b", netip.MustParseAddr("198.51.100.1"), []uint16{80}
 	service.Servers = []model.Server{server("s1", 3, "10.0.0.1"), server("s2", 4, "10.0.0.2")}
-	a := &agent{remote: node.Node{
+	d := desired{node: node.Node{
 		Running: model.Fleet{Services: []model.Service{service}},
 		Removed: []node.Removed{{Service: "b", Server: server("s1", 1, "10.0.0.1")}, {Service: "b", Server: server("s9", 9, "10.0.0.9")}},
 	}}
-	file := a.fileOfState("the test")
+	file := d.file("the test")
 	var ids []uint16
 	for _, s := range file.Fleet.Services[0].Servers {
 		ids = append(ids, s.ID)

@@ -1,0 +1,212 @@
+// What the maps of a server's data path say: the services that it marks for, its addresses, and the next hops of other servers.
+package agent
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/daemon/configfile"
+	"github.com/ballast-lb/ballast/internal/daemon/paths"
+	"github.com/ballast-lb/ballast/internal/linux/load"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/linux/server"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// serving keeps the maps equal to a file.
+type serving struct {
+	name string // of this host's server entries; empty: those whose address is this host's
+	path *server.Server
+	log  *slog.Logger
+
+	applied    *config.File
+	local      []netip.Addr // this host's addresses when the file was applied
+	wanted     plan.Agent
+	counted    []load.Service // whose connections on this host are counted
+	interval   time.Duration  // of load reports, the shortest that one of them asks for
+	left       bool           // no service names this host: there are only connections of before, if any
+	generation uint64
+	stops      map[netip.Addr]time.Time // when a file last named them
+	hops       paths.Table
+	problems   []string
+}
+
+// stopLife is how long other servers that the file no longer names can be handed packets: they may have connections yet. As long
+// as load balancers keep removed servers.
+const stopLife = 24 * time.Hour
+
+// takeOverStops learns an earlier process's next hops, which are good until better ones are known.
+func (s *serving) takeOverStops() error {
+	stops, err := s.path.Stops()
+	s.stops = make(map[netip.Addr]time.Time, len(stops))
+	s.hops.Known = make(map[netip.Addr]plan.Path, len(stops))
+	for address, stop := range stops {
+		s.stops[address] = time.Now()
+		s.hops.Known[address] = plan.Path{
+			Ifindex: stop.Ifindex, VLAN: stop.VLAN, SourceMAC: stop.SourceMAC, DestinationMAC: stop.Destination,
+		}
+	}
+	return err
+}
+
+// any reports whether this host serves anything, new connections or those of before.
+func (s *serving) any() bool { return len(s.wanted.Served)+len(s.counted) > 0 }
+
+// apply makes the maps follow a file. What depends on the host's network follows with follow.
+func (s *serving) apply(file *config.File) (changed bool, err error) {
+	local, err := netdev.LocalAddresses()
+	if err != nil {
+		return false, err
+	}
+	wanted, err := plan.NewAgent(&file.Fleet, s.mine(local))
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", file.Path, err)
+	}
+	if len(wanted.Marking) > 0 {
+		if err := netdev.CheckTimestamps(); err != nil {
+			return false, fmt.Errorf("serve %s: %w", wanted.Marking[0], err)
+		}
+		if routes := netdev.MicrosecondRoutes(); len(routes) > 0 {
+			return false, fmt.Errorf("serve %s: %s", wanted.Marking[0], routes[0])
+		}
+	}
+	named := len(wanted.Served)
+	wanted.Rekey(&file.Fleet, s.path.Served())
+	rows, err := s.path.Serve(wanted.Served)
+	if err != nil {
+		return false, err
+	}
+	s.applied, s.local, s.wanted = file, local, wanted
+	s.count(&file.Fleet)
+	s.left = named+len(s.counted) == 0
+	if rows > 0 {
+		s.generation++
+		s.log.Info("changed", "services", wanted.Marking, "rows", rows)
+	}
+	return rows > 0, nil
+}
+
+// mine tells which server entries are this host.
+func (s *serving) mine(local []netip.Addr) func(*model.Server) bool {
+	if s.name != "" {
+		return func(server *model.Server) bool { return server.Name == s.name }
+	}
+	return func(server *model.Server) bool { return slices.Contains(local, server.Address) }
+}
+
+// count lists the services of this host.
+func (s *serving) count(fleet *model.Fleet) {
+	s.counted, s.interval = nil, time.Second
+	mine := s.mine(s.local)
+	for i := range fleet.Services {
+		service := &fleet.Services[i]
+		here := slices.IndexFunc(service.Servers, func(server model.Server) bool { return mine(&server) })
+		if here < 0 {
+			continue
+		}
+		at := load.Service{Name: service.Name, Protocol: service.Protocol, VIP: service.VIP, Ports: service.Ports}
+		if server := &service.Servers[here]; service.Forward == model.ForwardNAT {
+			at.VIP = server.Address
+			if server.Port != 0 {
+				at.Ports = []uint16{server.Port}
+			}
+		}
+		s.counted = append(s.counted, at)
+		s.interval = min(s.interval, time.Duration(service.Load.Interval))
+	}
+}
+
+// follow brings what depends on the host's network up to date.
+func (s *serving) follow(local []netip.Addr) error {
+	own := append(slices.Clone(s.wanted.Addresses), local...)
+	own = slices.DeleteFunc(own, func(address netip.Addr) bool { return slices.Contains(s.wanted.VIPs, address) })
+	if err := s.path.SetOwnAddresses(own); err != nil {
+		return err
+	}
+	keepStops(s.stops, s.wanted.Stops, time.Now())
+	var addresses []netip.Addr
+	for address := range s.stops {
+		if !slices.Contains(own, address) {
+			addresses = append(addresses, address)
+		}
+	}
+	s.hops.Refresh(addresses, s.log)
+	stops := make(map[netip.Addr]server.Stop, len(s.hops.Known))
+	for address, hop := range s.hops.Known {
+		stops[address] = server.Stop{
+			Ifindex: hop.Ifindex, Destination: hop.DestinationMAC, SourceMAC: hop.SourceMAC, VLAN: hop.VLAN,
+		}
+	}
+	return s.path.SetStops(stops)
+}
+
+// keepStops adds what the file names and drops what no file has named for long.
+func keepStops(stops map[netip.Addr]time.Time, named []netip.Addr, now time.Time) {
+	for _, address := range named {
+		stops[address] = now
+	}
+	maps.DeleteFunc(stops, func(_ netip.Addr, last time.Time) bool { return now.Sub(last) > stopLife })
+}
+
+// diagnose lists what is wrong with the host, answers that are not marked among it, and logs what is new.
+func (s *serving) diagnose(local []netip.Addr, unmarked []string) {
+	var problems []string
+	for _, vip := range s.wanted.VIPs {
+		if !slices.Contains(local, vip) {
+			problems = append(problems, fmt.Sprintf("%s is not an address of this host: ip address add %s/%d dev lo", vip, vip, vip.BitLen()))
+		}
+	}
+	if len(s.wanted.Marking) > 0 {
+		if err := netdev.CheckTimestamps(); err != nil {
+			problems = append(problems, err.Error())
+		}
+		problems = append(problems, netdev.MicrosecondRoutes()...)
+		problems = append(problems, unmarked...)
+	}
+	for _, problem := range problems {
+		if !slices.Contains(s.problems, problem) {
+			s.log.Warn(problem)
+		}
+	}
+	s.problems = problems
+}
+
+// keepsCookies refuses what would give living connections another cookie than load balancers read. running: a file has been applied.
+func (s *serving) keepsCookies(next *config.File, running bool) error {
+	var err error
+	if running {
+		err = node.KeysKept(&s.applied.Fleet.Keys, &next.Fleet.Keys)
+	}
+	if err == nil {
+		err = s.keepsServed(next)
+	}
+	if err == nil {
+		return nil
+	}
+	byParity, uncounted := s.path.Echoes()
+	living := byParity[0] + byParity[1]
+	if !running && living == 0 && uncounted == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", next.Path, configfile.ByForce(err, living))
+}
+
+// keepsServed compares with the rows that are published, by this process or an earlier one, whatever services and servers are called.
+func (s *serving) keepsServed(next *config.File) error {
+	local, err := netdev.LocalAddresses()
+	if err != nil {
+		return err
+	}
+	wanted, err := plan.NewAgent(&next.Fleet, s.mine(local))
+	if err != nil {
+		return nil // apply says it
+	}
+	return wanted.Keeps(&next.Fleet, s.path.Served())
+}

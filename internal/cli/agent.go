@@ -16,13 +16,13 @@ func AgentCommand(version string) *cobra.Command {
 	var detach bool
 	command := &cobra.Command{
 		Use:   "agent -f FILE | --controller HOST:PORT,...",
-		Short: "Run on a server: decapsulate, and make every connection carry its own way home",
-		Long: "Run on a server: decapsulate, and make every connection carry its own way home.\n\n" +
+		Short: "Run on a server: decapsulate, and write the server's cookie into connections",
+		Long: "Run on a server: decapsulate, and write the server's cookie into connections.\n\n" +
 			"The agent runs by a configuration file, or by what controllers say. It reports the host's load (CPU, connections and\n" +
 			"accept queues of its services) to --controller: controllers, or load balancers that run by a file with --listen.\n\n" +
 			"The data path stays attached when the process ends, however it ends, and a new process takes it over.\n" +
-			"Tunnels to its services are taken of anybody who reaches the host, unless tunnels_from in the file names the load balancers;\n" +
-			"controllers tell it who they are.\n\n" +
+			"Tunnels to its services are accepted from any address, unless tunnels_from in the file lists the load balancers.\n" +
+			"Controllers send the agent their addresses.\n\n" +
 			"--detach removes it: connections that carry cookies break, so drain the server first. Run it in the network namespace that the\n" +
 			"agent ran in: kernels without tcx (before Linux 6.6) show filters there alone.",
 		Args: takes(),
@@ -57,7 +57,7 @@ func AgentCommand(version string) *cobra.Command {
 	flags.StringVar(&options.Instance, "instance", "default", "`NAME` of this agent among others on the machine")
 	flags.StringSliceVar(&options.Interfaces, "interface", nil, "`DEVICE` that packets come in by, may be repeated (default: those of the servers' addresses); devices of routes that answers take are added, at tc alone, without XDP")
 	flags.StringVar(&mode, "xdp-mode", string(attach.XDPAuto), "auto, native or generic")
-	flags.DurationVar(&options.TunnelsSettle, "tunnels-settle", 0, "how long controllers tell of load balancers until tunnels of others are dropped, for experiments")
+	flags.DurationVar(&options.TunnelsSettle, "tunnels-settle", 0, "how long controllers list load balancers until tunnels of others are dropped, for experiments")
 	flags.MarkHidden("tunnels-settle")
 	flags.StringVar(&options.RunDir, "run-dir", "/run/ballast", "`DIRECTORY` of sockets and pins")
 	flags.StringVar(&options.Metrics, "metrics", "", "`ADDRESS:PORT` to serve Prometheus metrics on")

@@ -13,9 +13,9 @@ func controllerCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "controller --tls-dir DIR (--data-dir DIR | --etcd URL,...)",
 		Short: "Run a controller: desired state, health, load and weights for many nodes",
-		Long: `Run a controller. It keeps the desired state of a fleet, tells it to load balancers and agents, judges the health of servers, and
-weighs them by their load. Load balancers and agents keep a stream to every controller; when all controllers are gone they go on with
-what they know.
+		Long: `Run a controller. It keeps the desired state of a fleet, sends it to load balancers and agents, judges the health of servers, and
+weighs them by their load. Load balancers and agents keep a stream to every controller; when all controllers are gone they keep
+the last state.
 
 One controller by itself keeps the state in --data-dir. Several share an etcd cluster, divide the services among themselves, and take
 over within three seconds from one that is gone: start each with the same --etcd.

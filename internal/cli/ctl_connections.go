@@ -352,8 +352,8 @@ func (c *control) clearSuspectCommand() *cobra.Command {
 	var client string
 	cmd := &cobra.Command{
 		Use:   "clear --service SERVICE --client ADDRESS|NETWORK",
-		Short: "Send a suspect's packets straight to the servers again",
-		Long: `Take a client or network off the list of suspects, named as it is there. Its connections go straight to their servers at once, unless
+		Short: "Send a suspect's packets directly to the servers again",
+		Long: `Take a client or network off the list of suspects, named as it is there. Its connections go directly to their servers at once, unless
 another network on the list has the client.`,
 		Example: `  ballast ctl connections clear --service web --client 203.0.113.7`,
 		Args:    takes(),

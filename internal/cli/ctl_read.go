@@ -51,9 +51,9 @@ func (c *control) statusCommand() *cobra.Command {
 	return read(c, "status", "Is it ready, by which file, and what is not as wanted", api.PathStatus, func(out io.Writer, s anyStatus) {
 		fmt.Fprintf(out, "role\t%s\nready\t%v\nversion\t%s\nchanges applied\t%d\n", s.Role, s.Ready, s.Version, s.Generation)
 		if teller, told := strings.CutPrefix(s.Config.Path, "controller "); told && s.ByControllers {
-			how := "told by"
+			how := "state from"
 			if !slices.Contains(s.Controllers, teller) {
-				how = "last told by"
+				how = "last state from"
 			}
 			fmt.Fprintf(out, "%s\t%s\n", how, teller)
 		} else if s.Config.Path != "" {

@@ -38,7 +38,7 @@ func TestStatusTellsWhichTierANodeIsOfAndWhoToldIt(t *testing.T) {
 
 	told := api.Status{ByControllers: true, Config: api.Config{Path: "controller 10.0.3.22:6443"}}
 	status.Store(&api.LBStatus{Status: told})
-	ctl.expect("status", "last told by     10.0.3.22:6443")
+	ctl.expect("status", "last state from  10.0.3.22:6443")
 	status.Store(&api.LBStatus{Status: told, Controllers: []string{"10.0.3.22:6443"}})
-	ctl.expect("status", "\ntold by          10.0.3.22:6443")
+	ctl.expect("status", "\nstate from       10.0.3.22:6443")
 }

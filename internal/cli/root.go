@@ -17,12 +17,12 @@ func Root(version string) *cobra.Command {
 		Use:   "ballast",
 		Short: "A layer-4 load balancer that never breaks a connection",
 		Long: `Ballast spreads connections over servers and keeps every connection on its server, whatever happens to the set of
-servers and the set of load balancers. Each connection carries its own way home: an opaque cookie in its TCP timestamps.
+servers and the set of load balancers. Each connection names its server by an opaque cookie in its TCP timestamps.
 
 A fleet is described by one file, the same for every node (deploy/ballast.yaml is a complete one):
   ballast lb -f ballast.yaml       on each load balancer
   ballast agent -f ballast.yaml    on each server (services with return: direct)
-  ballast ctl ...                  looks at a running daemon and changes what it does
+  ballast ctl ...                  shows a running daemon and changes what it does
 
 Many nodes run by controllers instead, and nobody copies files (docs/install.md):
   ballast controller ...           keeps the fleet, judges health, weighs servers by their load

@@ -23,7 +23,7 @@ const (
 )
 
 const statusHelp = `Exit status of every command:
-  0    done; of a daemon: told to stop
+  0    done; of a daemon: asked to stop
   1    failed or refused; of lab, sim and doctor: a promise is broken, a claim fails, there is a problem
   2    the command line is wrong: nothing was tried; of ` + "`ballast ctl apply --dry-run`" + `: something would change;
        of ` + "`ballast lab run`" + `: the scenario could not be played; of ` + "`ballast sim`" + `: a claim is inconclusive

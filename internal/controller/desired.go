@@ -171,11 +171,11 @@ func (d *Desired) become(next *snapshot, fleet bool, note func()) {
 	switch {
 	case broken == nil:
 		if d.broken != nil {
-			d.log.Info("the fleet in the store makes sense again: nodes are told it", "revision", next.revision)
+			d.log.Info("the fleet in the store is consistent again: nodes are sent it", "revision", next.revision)
 		}
 		d.sound = next
 	case d.broken == nil || d.broken.Error() != broken.Error():
-		d.log.Error("the fleet in the store contradicts itself: nodes are told nothing new until it is changed", "revision", next.revision, "error", broken)
+		d.log.Error("the fleet in the store contradicts itself: nodes are sent nothing new until it is changed", "revision", next.revision, "error", broken)
 	}
 	d.restored = d.restored && next.own[historyKey] == d.current.own[historyKey]
 	note()

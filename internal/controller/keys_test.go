@@ -49,7 +49,7 @@ func TestKeysAreUsedAndDroppedOnlyWhenTheNodesOfTheFleetAreReady(t *testing.T) {
 
 	_, err := client.AddKey(t.Context(), &ballastv1.AddKeyRequest{})
 	fleettest.Require(t, err)
-	fleettest.Await(t, "the new key to be told", func() bool { return !strings.Contains(use().Error(), "nodes have not been told") })
+	fleettest.Await(t, "the new key to be told", func() bool { return !strings.Contains(use().Error(), "nodes have not been sent") })
 	refused(use(), "load balancer lb1 does not have the key of epoch 2 yet")
 	refused(use(), "agent s1 has not reported which keys it has")
 	hasKeys := func(want string) {
@@ -75,7 +75,7 @@ func TestKeysAreUsedAndDroppedOnlyWhenTheNodesOfTheFleetAreReady(t *testing.T) {
 	agent.Send(says([]uint32{1, 2}, 1, map[uint32]uint64{1: 4}))
 	fleettest.Await(t, "all to have the key", func() bool { return use() == nil })
 
-	fleettest.Await(t, "the turn to be told", func() bool { return !strings.Contains(drop().Error(), "nodes have not been told") })
+	fleettest.Await(t, "the turn to be told", func() bool { return !strings.Contains(drop().Error(), "nodes have not been sent") })
 	refused(drop(), "load balancer lb1 does not have the keys as they are now yet")
 	lb.Send(applied())
 	agent.Send(says([]uint32{1, 2}, 2, map[uint32]uint64{1: 4, 2: 1}))

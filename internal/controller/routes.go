@@ -124,7 +124,7 @@ func (c *controller) problems() []string {
 		problems = append(problems, storeRestored)
 	}
 	if err := c.desired.Broken(); err != nil {
-		problems = append(problems, fmt.Sprintf("the fleet in the store contradicts itself: nodes are told nothing new until it is changed: %v", err))
+		problems = append(problems, fmt.Sprintf("the fleet in the store contradicts itself: nodes are sent nothing new until it is changed: %v", err))
 	}
 	return problems
 }

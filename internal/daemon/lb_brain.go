@@ -47,7 +47,7 @@ func (lb *LB) newDecider() {
 	}
 	checks, err := checkroute.Open(instance.PinDir(lb.options.RunDir, lb.options.Instance))
 	if err != nil {
-		lb.log.Warn("health checks go straight to the servers, not through the tunnel", "error", err)
+		lb.log.Warn("health checks go directly to the servers, not through the tunnel", "error", err)
 	} else {
 		lb.checks = checks
 		options.Dial = func(ctx context.Context, t check.Target, port uint16) (net.Conn, check.Remarks, error) {
@@ -276,7 +276,7 @@ func (lb *LB) tellHealth(results []check.Result) {
 			servers[i].Detail = checkroute.ErrNoTimestamps.Error()
 		}
 		if servers[i].Detail != "" && r.Straight != "" {
-			servers[i].Detail += " (straight: " + r.Straight + ")"
+			servers[i].Detail += " (direct: " + r.Straight + ")"
 		}
 	}
 	if lb.engine != nil {

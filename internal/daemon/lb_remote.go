@@ -48,7 +48,7 @@ const mostSources = 256
 func (lb *LB) sources() (texts []string) {
 	local, err := netdev.LocalAddresses()
 	if err != nil {
-		lb.log.Warn("agents are not told all addresses of this host", "error", err)
+		lb.log.Warn("agents do not learn all addresses of this host", "error", err)
 	}
 	lb.mu.Lock()
 	var used []netip.Addr

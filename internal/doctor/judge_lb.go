@@ -64,7 +64,7 @@ func judgeRoom(subject string, mtu, encapsulation, headers int) []Finding {
 	if room >= clientMTU {
 		return nil
 	}
-	severity, effect := Warning, "clients are told so by ICMP, and hang where that is filtered"
+	severity, effect := Warning, "clients learn it by ICMP, and hang where that is filtered"
 	if room < smallestMTU {
 		severity, effect = Problem, "too little even for small packets of clients"
 	}

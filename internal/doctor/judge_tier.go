@@ -61,7 +61,7 @@ func (f *facts) judgeAnswers() (out []Finding) {
 			}
 			if s.SendsToNodes(model.TierFirst) && forwarding == 0 {
 				out = append(out, Finding{"forwarding", d.Name, Warning,
-					"is off: clients of service " + s.Name + " are not told by this node that a packet is too big for the way to its server", remedy})
+					"is off: clients of service " + s.Name + " do not learn from this node that a packet is too big for the way to its server", remedy})
 				break
 			}
 		}

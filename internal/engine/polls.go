@@ -51,9 +51,9 @@ func (e *Engine) polled(r poll.Result) {
 	}
 	switch fell, rose := a.noteSilence(r.ID, r.Err != nil); {
 	case fell:
-		e.options.Log.Warn("an application does not tell its load, others' word is taken for it", "service", r.Service, "id", r.ID, "error", r.Err)
+		e.options.Log.Warn("an application does not report its load: the next source is used", "service", r.Service, "id", r.ID, "error", r.Err)
 	case rose:
-		e.options.Log.Info("an application tells its load again", "service", r.Service, "id", r.ID)
+		e.options.Log.Info("an application reports its load again", "service", r.Service, "id", r.ID)
 	}
 }
 

@@ -215,7 +215,7 @@ func TestANewerStreamTakesThePlaceOfTheOlder(t *testing.T) {
 	lb := ca.Issue(pki.LB, "lb1")
 	older := fleettest.Join(t, address, lb)
 	newer := fleettest.Join(t, address, lb)
-	if why := older.Ends(); why.Code() != connect.CodeAborted || !strings.Contains(why.Message(), "joined anew") {
+	if why := older.Ends(); why.Code() != connect.CodeAborted || !strings.Contains(why.Message(), "joined again") {
 		t.Errorf("the older stream ended with %v", why)
 	}
 	hub.SetState(fleettest.View(1, fleettest.Service("web", 1)))

@@ -199,7 +199,7 @@ func (h *Hub) enter(p *peer) {
 	}
 	h.mutex.Unlock()
 	if before != nil {
-		before.stop(connect.NewError(connect.CodeAborted, fmt.Errorf("%s %s has joined anew from %s", p.identity.Role, p.identity.Name, p.address)))
+		before.stop(connect.NewError(connect.CodeAborted, fmt.Errorf("%s %s has joined again from %s", p.identity.Role, p.identity.Name, p.address)))
 	}
 	h.options.Log.Info("node joined", "role", p.identity.Role, "name", p.identity.Name, "address", p.address, "version", p.version)
 	h.changed()

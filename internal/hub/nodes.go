@@ -105,7 +105,7 @@ func (p *peer) status(now time.Time) *ballastv1.NodeStatus {
 		Revision: p.applied, Ready: p.ready, LastSeen: timestamppb.New(now), Problems: slices.Concat(p.problems, p.sources),
 	}
 	if p.identity.Role == pki.LB && p.applied < p.told && now.Sub(p.toldAt) > behindTime {
-		n.Problems = append(n.Problems, fmt.Sprintf("its tables say revision %d, it was told %d", p.applied, p.told))
+		n.Problems = append(n.Problems, fmt.Sprintf("its tables have revision %d, it was sent %d", p.applied, p.told))
 	}
 	return n
 }

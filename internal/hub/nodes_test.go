@@ -144,7 +144,7 @@ func TestALoadBalancerThatDoesNotTakeWhatItIsToldIsMarked(t *testing.T) {
 		t.Errorf("marked at once: %q", n.Problems)
 	}
 	p.toldAt = now.Add(-2 * behindTime)
-	if n := p.status(now); !slices.Equal(n.Problems, []string{"its tables say revision 6, it was told 7"}) {
+	if n := p.status(now); !slices.Equal(n.Problems, []string{"its tables have revision 6, it was sent 7"}) {
 		t.Errorf("not marked: %q", n.Problems)
 	}
 	p.applied = 7

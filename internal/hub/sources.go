@@ -59,7 +59,7 @@ func (h *Hub) takeSources(p *peer, told []string) {
 	s := h.sources[p.identity.Name]
 	before := s.tooMany
 	if s.take(hostAddresses(told), time.Now()); s.tooMany && !before {
-		h.options.Log.Warn("a load balancer tells more addresses than agents are told of one within a day: the others are left out", "name", p.identity.Name, "most", sourcesOfOne)
+		h.options.Log.Warn("a load balancer reports more addresses than agents are sent of one within a day: the others are left out", "name", p.identity.Name, "most", sourcesOfOne)
 	}
 	h.sources[p.identity.Name] = s
 	h.spreadSources()

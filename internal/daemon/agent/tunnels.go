@@ -145,7 +145,7 @@ func (t *tunnels) limitBegins(now time.Time) string {
 		return "once there are some of the load balancers that the controllers know"
 	}
 	if now.Before(earliest) {
-		return fmt.Sprintf("from %s on, if all controllers go on to tell of the load balancers", earliest.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("from %s on, if all controllers go on to list the load balancers", earliest.UTC().Format(time.RFC3339))
 	}
 	return fmt.Sprintf("when none has come for a while, from %s on at the latest", latest.UTC().Format(time.RFC3339))
 }

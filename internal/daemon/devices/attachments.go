@@ -102,7 +102,7 @@ func (a *Attachments) attach(have *attached, device *net.Interface) error {
 		return err
 	}
 	if mode == attach.XDPGeneric && a.Mode != mode {
-		a.Log.Warn("the driver takes no native XDP program: generic mode costs more CPU for each packet; ballast doctor tells what can be done",
+		a.Log.Warn("the driver takes no native XDP program: generic mode costs more CPU for each packet; `ballast doctor` has the remedy",
 			"interface", device.Name)
 	}
 	before := have.Index

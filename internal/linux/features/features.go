@@ -35,7 +35,7 @@ func LB() []Feature {
 		{Name: "bpf_ktime_get_coarse_ns", Since: "5.11", Err: features.HaveProgramHelper(xdp, asm.FnKtimeGetCoarseNs)},
 		{Name: "bpf_fib_lookup in XDP", Since: "4.18", Err: features.HaveProgramHelper(xdp, asm.FnFibLookup)},
 		{Name: "bpf_xdp_load_bytes", Since: "5.18", Err: features.HaveProgramHelper(xdp, asm.FnXdpLoadBytes)},
-		{Name: "health checks through the tunnel", Since: "5.18", Err: checkroute.Try(), Without: "checks go straight to the servers' addresses"},
+		{Name: "health checks through the tunnel", Since: "5.18", Err: checkroute.Try(), Without: "checks go directly to the servers' addresses"},
 	}
 }
 

@@ -140,7 +140,7 @@ func (r *Report) holds(node *Node, current, epoch uint32) []string {
 // absent names who would have to be heard and is not there.
 func (n *Nodes) absent(fleet *model.Fleet) (found []string) {
 	if !sameKeys(&n.Keys, &fleet.Keys) {
-		found = append(found, "nodes have not been told of the keys as they are now yet: try again in a second")
+		found = append(found, "nodes have not been sent the keys as they are now yet: try again in a second")
 	}
 	balancers, lost := map[string]bool{}, map[string]bool{}
 	for i := range n.List {

@@ -45,7 +45,7 @@ func TestAKeyIsUsedOnlyWhenEveryNodeHasIt(t *testing.T) {
 		"one with a tier is gone":     {func(f *model.Fleet, _ *rotation.Nodes) { f.Nodes = []model.Node{{Name: "lb2"}} }, "load balancer lb2 is not connected"},
 		"a load balancer is lost":     {func(_ *model.Fleet, n *rotation.Nodes) { n.Lost = []rotation.Node{{Name: "lb2"}} }, "load balancer lb2 is lost"},
 		"an agent is lost":            {func(_ *model.Fleet, n *rotation.Nodes) { n.Lost = []rotation.Node{{Agent: true, Name: "s2"}} }, "agent s2 is lost"},
-		"nodes were not told yet":     {func(_ *model.Fleet, n *rotation.Nodes) { n.Keys = fleetOf(1, 1).Keys }, "not been told"},
+		"nodes were not told yet":     {func(_ *model.Fleet, n *rotation.Nodes) { n.Keys = fleetOf(1, 1).Keys }, "not been sent"},
 		"the service needs no agents": {func(f *model.Fleet, n *rotation.Nodes) {
 			f.Services[0].Return = model.ReturnThrough
 			n.List = n.List[:1]

@@ -189,15 +189,15 @@ func (s *Sources) Doubt() string {
 	slices.Sort(silent)
 	switch {
 	case len(alive) == 0:
-		return "no controller tells of the load balancers: start one, look whether it reaches its store, and upgrade those that are older than this agent"
+		return "no controller lists the load balancers: start one, check that it reaches its store, and upgrade those that are older than this agent"
 	case len(away) > 0:
-		return fmt.Sprintf("controllers %s live and tell nothing here: where they are not connected, this agent's log says why; name all with --controller, and upgrade those that are older", strings.Join(away, ", "))
+		return fmt.Sprintf("controllers %s live and send nothing here: where they are not connected, this agent's log says why; name all with --controller, and upgrade those that are older", strings.Join(away, ", "))
 	case len(silent) > 0:
-		return fmt.Sprintf("no address is known of load balancers %s: controllers' logs name those that told too many within a day; upgrade those that tell none, or, if they are gone, `ballast ctl node forget` them", strings.Join(slices.Compact(silent), ", "))
+		return fmt.Sprintf("no address is known of load balancers %s: controllers' logs name those that reported too many within a day; upgrade those that report none, or, if they are gone, `ballast ctl node forget` them", strings.Join(slices.Compact(silent), ", "))
 	case len(s.told) == 0:
 		return "the controllers know no load balancer: start them with --controller"
 	case !s.overflow.IsZero():
-		return fmt.Sprintf("the load balancers told more addresses within a day than the %d that fit: find out which one has so many (its log, and those of controllers)", model.MaxTunnelSources)
+		return fmt.Sprintf("the load balancers reported more addresses within a day than the %d that fit: find out which one has so many (its log, and those of controllers)", model.MaxTunnelSources)
 	}
 	return ""
 }

@@ -86,10 +86,10 @@ func TestStrangersAreKeptOutOnlyAfterListsHaveBeenGoodForLong(t *testing.T) {
 
 func TestEachDoubtKeepsTheDoorOpenAndSaysWhatToDo(t *testing.T) {
 	for want, doubtful := range map[string]func(*Sources, time.Time){
-		"no controller tells":                       func(s *Sources, now time.Time) { s.Leave("s1", now); s.Leave("s2", now) },
-		"controllers c2 live and tell nothing":      func(s *Sources, now time.Time) { s.Leave("s2", now) },
+		"no controller lists":                       func(s *Sources, now time.Time) { s.Leave("s1", now); s.Leave("s2", now) },
+		"controllers c2 live and send nothing":      func(s *Sources, now time.Time) { s.Leave("s2", now) },
 		"no address is known of load balancers lb7": func(s *Sources, now time.Time) { l := list("c2", 1); l.Silent = []string{"lb7"}; s.Tell("s2", l, now) },
-		"look whether it reaches its store": func(s *Sources, now time.Time) { // they are cut off from the store
+		"check that it reaches its store": func(s *Sources, now time.Time) { // they are cut off from the store
 			for _, c := range []string{"c1", "c2"} {
 				l := list(c, 1)
 				l.Alive = nil

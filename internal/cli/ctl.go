@@ -34,7 +34,7 @@ func ctlCommand() *cobra.Command {
 run by controllers, over a controller's local socket or with --controller and a certificate for role ctl from anywhere.
 
 Commands named by a noun read; those named by a noun and a verb change. Changes take effect at once. Those of a load balancer that
-runs by a file are of this node alone (say the same to the other nodes), survive restarts of the daemon, and stay until
+runs by a file are of this node alone (repeat them on the other nodes), survive restarts of the daemon, and stay until
 somebody changes the same thing again, here or in the file: see ` + "`ballast ctl config diff`" + ` for what differs from it.
 Those that a controller takes are of the whole fleet. ` + "`ballast ctl apply -f FILE`" + ` makes a fleet what a file says, as a whole.
 

@@ -329,8 +329,8 @@ func (c *control) suspectCommand() *cobra.Command {
 weight 0; what it lets pass goes on to the server that the connection has, as before. It holds at once, for the connections that are there
 and for those that come, but never for the packets of a handshake, and for connections that have no entry.
 
-The list is of this node alone: say the same to every load balancer that gets the client's packets. It survives restarts. Saying it again
-sets another end.`,
+The list belongs to this node: repeat the command on every load balancer that gets the client's packets. It survives restarts. A second
+command sets another end.`,
 		Example: `  ballast ctl connections suspect --service web --client 203.0.113.7 --for 10m
   ballast ctl connections suspect --service web --client 2001:db8:f00::/48`,
 		Args: takes(),

@@ -30,7 +30,7 @@ with --tls-dir. A certificate says who its owner is:
   etcd        is a member of an etcd cluster; controllers take no connection from it
 
 Renew a certificate with "issue --force" before it ends, and copy the new files over the old: daemons notice, nothing restarts and
-no stream is cut. A certificate cannot be called back: when a key is lost to somebody, make a new authority in another directory,
+no stream is cut. A certificate cannot be revoked: when a key is lost, make a new authority in another directory,
 issue every certificate with it, and copy them to all hosts.`,
 		Example: `  ballast ctl pki init /root/fleet
   ballast ctl pki issue /root/fleet controller c1 --address 10.0.0.1

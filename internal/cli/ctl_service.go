@@ -83,7 +83,7 @@ are given together. A combination that cannot work is refused with the reason, a
 
 Connections with cookies outlive changes of --dispatch, --fallback and --table-slots, and of --forward unless from or to nat. They
 do not outlive changes of --vip, --protocol, --affinity and --return, or of --port for ports that are taken away; but from --affinity
-cookie to table they do. Agents without controllers read these from their own files: change them there too, and say the same to
+cookie to table they do. Agents without controllers read these from their own files: change them there too, and repeat the command on
 the other load balancers. --cookie-bits, --table-index-bits and --table-node-bits can change together with --vip only: connections
 carry cookies of the old widths.
 

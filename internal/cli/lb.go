@@ -30,8 +30,8 @@ The data path outlives the daemon: after SIGTERM or kill -9 packets are forwarde
 --instance takes over tables, counters and program without losing a packet. --detach removes the data path; run it in
 the network namespace that the daemon ran in: kernels without tcx (before Linux 6.6) show filters there alone.
 
-With -f, health checks, load and weights are this daemon's own business. Agents report their load to it with --listen; what
-they do not report, it estimates from what it sees.
+With -f, this daemon judges health and computes weights alone. Agents report their load to it with --listen; what they do not
+report, it estimates.
 
 With --controller, the node keeps a stream to every controller (mutual TLS: ` + "`ballast ctl pki`" + ` makes the certificates) and takes
 whatever is newest. Without any controller it goes on with the last state, weights and health included, also after a restart.
@@ -45,7 +45,7 @@ not made here are among the problems of ` + "`ballast ctl status`" + `, and noth
 
 Services with affinity table keep an entry for each connection (` + "`ballast ctl connections`" + `): --max-entries is the room for all of them,
 taken at the start. The flow log gets a line when an entry goes, and goes on in a new file when the old one was renamed; lines that
-cannot be written are counted, and hold up nobody. --max-entries and --max-local of a running data path change with --detach alone.`,
+cannot be written are counted, and delay nothing. --max-entries and --max-local of a running data path change with --detach alone.`,
 		Example: `  ballast lb -f /etc/ballast/ballast.yaml --interface eth0
   ballast lb -f ballast.yaml --xdp-mode generic --metrics 127.0.0.1:9435
   ballast lb -f ballast.yaml --listen 10.0.0.1:6443 --tls-dir /etc/ballast/tls

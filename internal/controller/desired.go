@@ -317,7 +317,7 @@ func (d *Desired) await(ctx context.Context, revision uint64) {
 		select {
 		case <-changed:
 		case <-late:
-			d.log.Warn("a change is in the store but has not come back in time: it will", "revision", revision)
+			d.log.Warn("a change is in the store, but the watch has not delivered it in time", "revision", revision)
 			return
 		case <-ctx.Done():
 			return

@@ -77,7 +77,7 @@ func (c *controller) write(ctx context.Context) {
 		}
 		if text := err.Error(); text != said {
 			said = text
-			c.log.Error("what checks found cannot be written down: load balancers go on with what they know", "error", err)
+			c.log.Error("results of health checks cannot be stored: load balancers keep the last ones", "error", err)
 		}
 	}
 }

@@ -430,7 +430,7 @@ func (lb *LB) ageOnce(now time.Time) {
 	before.Removed = slices.Clone(before.Removed)
 	if lb.remote == nil && lb.node.Age(now, lb.options.Timing, packets) { // else controllers do
 		if err := lb.carryOut(before); err != nil {
-			lb.log.Error("what time brings was not carried out", "error", err)
+			lb.log.Error("timed changes not applied", "error", err)
 		}
 	}
 	for _, place := range places {

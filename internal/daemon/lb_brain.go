@@ -97,7 +97,7 @@ func (lb *LB) listenForAgents(ctx context.Context, running *sync.WaitGroup, list
 	mux.Handle(served.Handler())
 	running.Go(func() {
 		if err := hub.Serve(ctx, listener, lb.credentials.Server(), mux); err != nil && ctx.Err() == nil {
-			lb.log.Error("agents are not listened to any more", "error", err)
+			lb.log.Error("the listener for agents has ended", "error", err)
 		}
 	})
 }

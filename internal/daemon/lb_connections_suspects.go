@@ -77,7 +77,7 @@ func (lb *LB) expireSuspects(now time.Time) {
 		lb.keepState()
 	}
 	if err := lb.tellSuspects(now); err != nil {
-		lb.log.Error("suspects' new connections do not visit scrubbers as they should", "error", err)
+		lb.log.Error("suspects' new connections do not visit scrubbers", "error", err)
 	}
 }
 

@@ -66,7 +66,7 @@ func (t *tunnels) apply() error {
 		return err
 	}
 	if t.from, t.limit, t.set = slices.Clone(from), limit, true; limit != before {
-		t.log.Info("whose tunnels are taken", "limited", limit == server.StrangersDropped, "load_balancers", len(from))
+		t.log.Info("tunnel sources", "limited", limit == server.StrangersDropped, "load_balancers", len(from))
 	}
 	return nil
 }
@@ -87,7 +87,7 @@ func (t *tunnels) onSources(controller string, message *ballastv1.TunnelSources)
 func (t *tunnels) follow() (changed bool) {
 	from, limit := t.from, t.limit
 	if err := t.apply(); err != nil {
-		t.log.Error("whose tunnels are taken cannot be changed", "error", err)
+		t.log.Error("tunnel sources not updated", "error", err)
 	}
 	return t.limit != limit || !slices.Equal(t.from, from)
 }
@@ -96,7 +96,7 @@ func (t *tunnels) follow() (changed bool) {
 func (t *tunnels) age(now time.Time) (changed bool) {
 	found, err := t.path.TunnelNotes()
 	if err != nil {
-		t.log.Warn("strangers' tunnels not looked at", "error", err)
+		t.log.Warn("foreign tunnels not read", "error", err)
 	} else {
 		known := found.Known != t.notes.Known
 		t.sources.Came(known, t.notice(found, now), now)

@@ -132,7 +132,7 @@ func (s *Store) stay(ctx context.Context, self entry, current lease, report chan
 			s.leave(current.id)
 			return
 		}
-		s.log.Warn("this controller was not heard of by etcd in time: it joins again", "name", self.Name)
+		s.log.Warn("the lease of this controller has expired: it joins again", "name", self.Name)
 		report <- lease{}
 		for {
 			var err error
@@ -225,7 +225,7 @@ func (s *Store) observe(ctx context.Context, report chan<- map[string]entry) {
 func (s *Store) note(members map[string]entry, key string, content []byte, term int64) {
 	var member entry
 	if err := json.Unmarshal(content, &member); err != nil {
-		s.log.Warn("an entry of the list of controllers makes no sense", "key", key, "error", err)
+		s.log.Warn("an entry of the list of controllers cannot be read", "key", key, "error", err)
 		return
 	}
 	member.Term = uint64(term)

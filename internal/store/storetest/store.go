@@ -133,7 +133,7 @@ func (s *Store) Watch(ctx context.Context, after uint64) <-chan store.Batch {
 	batches := make(chan store.Batch)
 	if !s.start(func() {
 		defer close(batches)
-		for {
+		for ctx.Err() == nil {
 			found, known, changed := s.since(after)
 			if !known {
 				return

@@ -35,7 +35,7 @@ type Desired interface {
 	History(ctx context.Context) ([]*ballastv1.FleetChange, error)
 	// Change carries an edit out: the edited copy gets its defaults, is checked, and becomes what is wanted; changes tells how it
 	// differs (change.Diff). The errors of edit are returned as they are. A dry run only tells.
-	Change(ctx context.Context, dryRun bool, edit Edit) (changes []string, revision uint64, err error)
+	Change(ctx context.Context, dryRun bool, edit node.Edit) (changes []string, revision uint64, err error)
 	// Forget gives up a removed server and its id; connect.CodeNotFound if there is none of that name.
 	Forget(ctx context.Context, service, server string) (changes []string, revision uint64, err error)
 	// Servers tells what is known of the servers of a service, or of all services if it is empty, removed ones that may still have
@@ -51,10 +51,6 @@ type Desired interface {
 	// who adds one is told the secret, for the other nodes.
 	MakesKeys() bool
 }
-
-// An Edit alters a fleet. removed are the servers that have left (of all services), whose ids are not free. It may be called
-// again when somebody else has changed the fleet in the meantime, so it decides by its arguments alone.
-type Edit func(fleet *model.Fleet, removed []node.Removed) error
 
 // maxRequest bounds what a client may send: a fleet of 65,536 servers has some 5 MB.
 const maxRequest = 64 << 20
@@ -103,26 +99,26 @@ func (f *fleetAPI) ListServers(ctx context.Context, r *ballastv1.ListServersRequ
 }
 
 // change runs an edit for a client who does not want to harm anybody, or says that it is meant (force).
-func (f *fleetAPI) change(ctx context.Context, force bool, edit Edit) (*ballastv1.ChangeResponse, error) {
+func (f *fleetAPI) change(ctx context.Context, force bool, edit func(fleet *model.Fleet, removed []node.Removed) error) (*ballastv1.ChangeResponse, error) {
 	edited := &model.Fleet{}
-	answer, err := f.carefully(ctx, false, force, func(fleet *model.Fleet, removed []node.Removed) error {
-		edited = fleet
-		return edit(fleet, removed)
+	answer, err := f.carefully(ctx, false, force, func(next *node.Node) error {
+		edited = &next.Running
+		return edit(edited, next.Removed)
 	})
 	return answer, refusal(named(err, edited))
 }
 
 // carefully refuses a change that harms clients or cannot be taken back, unless force is given; a dry run tells of it. What is refused for
 // another reason is refused for that.
-func (f *fleetAPI) carefully(ctx context.Context, dryRun, force bool, edit Edit) (*ballastv1.ChangeResponse, error) {
+func (f *fleetAPI) carefully(ctx context.Context, dryRun, force bool, edit node.Edit) (*ballastv1.ChangeResponse, error) {
 	answer := &ballastv1.ChangeResponse{}
 	run := func(dryRun, force bool) (err error) {
-		answer.Changes, answer.Revision, err = f.desired.Change(ctx, dryRun, func(fleet *model.Fleet, removed []node.Removed) error {
-			before := fleet.Clone()
-			if err := edit(fleet, removed); err != nil {
+		answer.Changes, answer.Revision, err = f.desired.Change(ctx, dryRun, func(next *node.Node) error {
+			before := next.Running.Clone()
+			if err := edit(next); err != nil {
 				return err
 			}
-			after := fleet.Clone()
+			after := next.Running.Clone()
 			after.ApplyDefaults()
 			if answer.Warnings = change.Dangers(&before, &after, f.unhealthy(ctx)); len(answer.Warnings) > 0 && !force {
 				return errDangerous

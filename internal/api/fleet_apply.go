@@ -11,23 +11,23 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/ballast-lb/ballast/internal/algo/change"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// Apply is declarative: the fleet becomes what the request says, whatever was changed before. Only keys, and ids that are not
-// given, are kept.
+// Apply is declarative: the fleet becomes what the request says, whatever was changed before. Kept are keys and ids that are not given, and
+// the weights, states and deadlines that were set since a request that said the same of them.
 func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*ballastv1.ChangeResponse, error) {
 	wanted, err := FleetFromProto(r, r.Keys)
 	if err != nil {
 		return nil, refusal(err)
 	}
-	var risks []string
+	var risks, kept []string
 	remedy := "change keys with `ballast ctl key rotate`, apply a file without keys:, or say --force-keys"
-	answer, err := f.carefully(ctx, r.DryRun, r.Force, func(fleet *model.Fleet, removed []node.Removed) error {
-		next := wanted.Clone()
+	answer, err := f.carefully(ctx, r.DryRun, r.Force, func(n *node.Node) error {
+		fleet, next := &n.Running, wanted.Clone()
+		risks = nil                          // of an earlier try
 		next.TunnelsFrom = fleet.TunnelsFrom // is told by files alone
 		if r.Keys == nil {
 			next.Keys = fleet.Keys
@@ -42,7 +42,7 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 		predecessors := node.Predecessors(fleet, &complete)
 		for i := range next.Services {
 			s := &next.Services[i]
-			giveIDs(s, predecessors[s.Name], removed)
+			giveIDs(s, predecessors[s.Name], n.Removed)
 		}
 		next.ApplyDefaults()
 		if err := next.Validate(); err != nil {
@@ -54,18 +54,20 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 				return err
 			}
 		}
-		inOrderOf(fleet, &next, predecessors)
-		if len(r.Confirmed) > 0 {
-			if err := unlessConfirmed(change.Diff(*fleet, next), r.Confirmed); err != nil {
+		inOrderOf(&next, predecessors)
+		var changes []string
+		changes, kept = n.Apply(next)
+		if len(r.Confirmed) > 0 || r.Unchanged {
+			if err := unlessConfirmed(changes, r.Confirmed); err != nil {
 				return err
 			}
 		}
-		*fleet = next
 		return nil
 	})
 	if err != nil {
 		return nil, refusal(err)
 	}
+	answer.Kept = kept
 	if r.DryRun {
 		answer.KeyRisks = risks
 	}
@@ -98,19 +100,9 @@ func randomKey() (key [16]byte) {
 	return key
 }
 
-// inOrderOf puts what is there already before what is new, in the order that it has: an order of servers makes a table, and tables
-// must not change because a file was sorted.
-func inOrderOf(fleet, next *model.Fleet, predecessors map[string][]*model.Service) {
-	place := make(map[string]int, len(fleet.Services))
-	for i := range fleet.Services {
-		place[fleet.Services[i].Name] = i - len(fleet.Services)
-	}
-	slices.SortStableFunc(next.Services, func(a, b model.Service) int { return cmp.Compare(place[a.Name], place[b.Name]) })
-	nodes := make(map[string]int, len(fleet.Nodes))
-	for i := range fleet.Nodes {
-		nodes[fleet.Nodes[i].Name] = i - len(fleet.Nodes)
-	}
-	slices.SortStableFunc(next.Nodes, func(a, b model.Node) int { return cmp.Compare(nodes[a.Name], nodes[b.Name]) })
+// inOrderOf puts servers that are there already, in a service of this name or of another one, before those that are new, in the order that
+// they have: an order of servers makes a table, and tables must not change because a file was sorted.
+func inOrderOf(next *model.Fleet, predecessors map[string][]*model.Service) {
 	for i := range next.Services {
 		if len(predecessors[next.Services[i].Name]) == 0 {
 			continue

@@ -22,6 +22,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/apitest"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/store"
 )
 
@@ -203,30 +204,6 @@ func TestADryRunChangesNothing(t *testing.T) {
 	answer, err := fleet.Apply(t.Context(), &ballastv1.ApplyRequest{DryRun: true})
 	expect(t, "what it would do", must(t)(answer, err), "service web: removed")
 	expect(t, "what is there", servers(t, fleet), "10.0.0.1=1 active")
-}
-
-func TestApplyEndsADrainThatTheRequestDoesNotState(t *testing.T) {
-	fleet, _ := serveFleet(t, &apitest.Memory{})
-	apply(t, fleet, web(at("10.0.0.1")))
-	must(t)(fleet.DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: "10.0.0.1", Force: true}))
-	expect(t, "apply", apply(t, fleet, web(at("10.0.0.1"))), "service web: server 10.0.0.1: state draining -> active")
-}
-
-func TestWhatWasConfirmedIsWhatIsDone(t *testing.T) {
-	fleet, _ := serveFleet(t, &apitest.Memory{})
-	apply(t, fleet, web(at("10.0.0.1")))
-	request := &ballastv1.ApplyRequest{Services: []*ballastv1.Service{web(at("10.0.0.2"))}, DryRun: true}
-	confirmed := must(t)(fleet.Apply(t.Context(), request))
-	must(t)(fleet.AddServer(t.Context(), &ballastv1.AddServerRequest{Service: "web", Server: at("10.0.0.3")}))
-	request.DryRun, request.Confirmed = false, confirmed
-	if _, err := fleet.Apply(t.Context(), request); connect.CodeOf(err) != connect.CodeAborted || !strings.Contains(err.Error(), "10.0.0.3: removed") {
-		t.Errorf("somebody else came in between: %v", err)
-	}
-	must(t)(fleet.RemoveServer(t.Context(), &ballastv1.ServerRequest{Service: "web", Server: "10.0.0.3"}))
-	request.DryRun, request.Confirmed = true, nil
-	confirmed = must(t)(fleet.Apply(t.Context(), request))
-	request.DryRun, request.Confirmed = false, confirmed
-	expect(t, "what was confirmed", must(t)(fleet.Apply(t.Context(), request)), confirmed...)
 }
 
 func TestChangesAreTriedAgainWhenSomebodyElseWasFaster(t *testing.T) {
@@ -436,7 +413,7 @@ type failing struct {
 	err error
 }
 
-func (f *failing) Change(context.Context, bool, api.Edit) ([]string, uint64, error) {
+func (f *failing) Change(context.Context, bool, node.Edit) ([]string, uint64, error) {
 	return nil, 0, f.err
 }
 

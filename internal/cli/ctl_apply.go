@@ -34,9 +34,9 @@ func (c *control) applyCommand() *cobra.Command {
 		Use:   "apply -f FILE",
 		Short: "Make the fleet what a file says, after showing what that changes",
 		Long: `Make the fleet what a file says: services, servers and nodes that it does not name are removed, and everything that it does not state
-gets its default, a drained server without "state: draining" new connections. First it shows what changes, one line each: + is
-added, - is removed, ~ is changed. On a terminal it asks then; elsewhere it needs --yes. If somebody changes the fleet in
-between, nothing is done.
+gets its default. Weights and states that other commands have set stay until the file says something else of them than when it was applied
+last: so a drain goes on. First it shows what changes, one line each: + is added, - is removed, ~ is changed; and what stays. On a terminal it
+asks then; elsewhere it needs --yes. If somebody changes the fleet in between, nothing is done.
 
 The file is a configuration file (` + "`ballast ctl fleet`" + ` prints the one of now), with two differences: servers and nodes may lack their
 id, and keep the one that they have by their address, or get the next free one; and without a keys: section the keys stay as they are.
@@ -64,6 +64,7 @@ The exit status of --dry-run is 0 if nothing would change, 2 if something would,
 type applied struct {
 	outcome
 	Warnings []string `json:"warnings"`
+	Kept     []string `json:"kept,omitempty"` // what was set since the file said the same of it
 	Applied  bool     `json:"applied"`
 	KeyRisks []string `json:"key_risks,omitempty"` // why changes of keys need --force-keys
 }
@@ -89,13 +90,16 @@ func (c *control) apply(cmd *cobra.Command, a *application) error {
 	if err != nil {
 		return a.place(draft, err)
 	}
-	done := applied{outcome: outcome{Changes: nonNil(answer.Changes), Revision: answer.Revision}, Warnings: nonNil(answer.Warnings), KeyRisks: answer.KeyRisks}
+	done := applied{outcome: outcome{Changes: nonNil(answer.Changes), Revision: answer.Revision}, Warnings: nonNil(answer.Warnings), Kept: answer.Kept, KeyRisks: answer.KeyRisks}
 	out := cmd.OutOrStdout()
 	if len(draft.Fleet.TunnelsFrom) > 0 {
 		warn(cmd, []string{"tunnels_from is for agents that run by a file, and is left out: controllers know the load balancers"})
 	}
 	if !c.json {
 		showChanges(out, done.Changes)
+		for _, line := range done.Kept {
+			fmt.Fprintf(out, "kept, as it was set: %s\n", line)
+		}
 		warn(cmd, done.Warnings)
 		warn(cmd, done.KeyRisks)
 	}
@@ -105,17 +109,18 @@ func (c *control) apply(cmd *cobra.Command, a *application) error {
 		}
 		return errors.New("nothing was changed: the keys of the file would break connections: take keys: out of it, or say --force-keys")
 	}
-	if len(done.Changes) > 0 && !a.dryRun {
-		if !a.yes {
+	if !a.dryRun {
+		changes := len(done.Changes) > 0
+		if changes && !a.yes {
 			if err := c.confirm(cmd, "apply", "say --yes, or --dry-run to look only"); err != nil {
 				return err
 			}
 		}
-		request.DryRun, request.Confirmed, request.Force, request.ForceKeys = false, done.Changes, true, a.forceKeys
+		request.DryRun, request.Confirmed, request.Unchanged, request.Force, request.ForceKeys = false, done.Changes, !changes, len(done.Warnings) > 0, a.forceKeys
 		if answer, err = fleet.Apply(cmd.Context(), request); err != nil {
 			return a.place(draft, err)
 		}
-		done.Revision, done.Applied = answer.Revision, true
+		done.Revision, done.Applied = answer.Revision, changes
 	}
 	switch {
 	case c.json:

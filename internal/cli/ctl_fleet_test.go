@@ -253,7 +253,10 @@ func TestApplyShowsWhatItDoesAndDoesWhatItShows(t *testing.T) {
 		ctl.must("server", "drain", "web", "s1")
 		less := write(t, strings.Replace(fleetFile, "- {name: s2, address: 10.0.0.2}", "- {name: s3, address: 10.0.0.3}", 1))
 		ctl.expect("apply --yes -f "+less, "- service web: server s2: removed\n", "+ service web: server s3: added with address 10.0.0.3, id 3, weight 1, active\n",
-			"~ service web: server s1: state draining -> active\n")
+			"kept, as it was set: service web: server s1: state active -> draining\n", "applied, revision")
+		draining := write(t, strings.NewReplacer("- {name: s2, address: 10.0.0.2}", "- {name: s3, address: 10.0.0.3}", "{name: s1,", "{name: s1, state: draining,").Replace(fleetFile))
+		ctl.expect("apply -f "+draining, "no changes\n") // and yet it is what was applied last
+		ctl.expect("apply --yes -f "+less, "~ service web: server s1: state draining -> active\n")
 		ctl.refuse("apply -f "+write(t, "services: []"), "say --yes")
 		ctl.expect("apply --yes -f "+write(t, "services: []"), "- service web: removed\n")
 	})

@@ -104,14 +104,14 @@ func TestWhatIsApprovedLateIsNotDoneToAnotherFleet(t *testing.T) {
 	}))
 	go func() { done <- root.Execute() }()
 	<-asked
-	ctl.must("server", "drain", "web", "s1")
+	ctl.must("service", "set", "web", "--dispatch", "p2c")
 	if _, err := io.WriteString(person, "y\n"); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-done; err == nil || !strings.Contains(err.Error(), "changed by somebody else in the meantime") {
 		t.Errorf("approved a diff that was no more: %v", err)
 	}
-	ctl.expect("fleet", "state: draining", "name: s2")
+	ctl.expect("fleet", "dispatch: p2c", "name: s2")
 }
 
 func TestOthersWordsAreTextToATerminal(t *testing.T) {

@@ -245,11 +245,11 @@ func told(err error, partly bool) error {
 }
 
 // Change carries an edit out; see api.Desired.
-func (d *Desired) Change(ctx context.Context, dryRun bool, edit api.Edit) (changes []string, revision uint64, err error) {
+func (d *Desired) Change(ctx context.Context, dryRun bool, edit node.Edit) (changes []string, revision uint64, err error) {
 	record := recordOf(ctx)
 	revision, err = d.commit(ctx, record, func(now *snapshot) ([]store.Document, error) {
 		n := now.node()
-		changes, err = n.Change(time.Now(), func(f *model.Fleet) error { return edit(f, n.Removed) })
+		changes, err = n.Change(time.Now(), edit)
 		if record.Changes = changes; err != nil || dryRun {
 			return nil, d.whyBroken(err)
 		}
@@ -277,12 +277,13 @@ func (d *Desired) whyBroken(err error) error {
 // Forget gives up a removed server and its id; see api.Desired.
 func (d *Desired) Forget(ctx context.Context, service, server string) (changes []string, revision uint64, err error) {
 	record := recordOf(ctx)
-	record.Changes = []string{fmt.Sprintf("service %s: removed server %s: forgotten, its id is free", service, server)}
 	revision, err = d.commit(ctx, record, func(now *snapshot) ([]store.Document, error) {
 		n := now.node()
-		if err := n.Forget(service, server); err != nil {
+		changes, err := n.Forget(service, server)
+		if err != nil {
 			return nil, connect.NewError(connect.CodeNotFound, err)
 		}
+		record.Changes = changes
 		return now.changes(n)
 	})
 	if err != nil {
@@ -300,17 +301,6 @@ func recordOf(ctx context.Context) *recordedChange {
 
 // SwitchOff ends the drain of a server whose deadline has passed: it gets no packets any more.
 func (d *Desired) SwitchOff(ctx context.Context, service string, id uint16) error {
-	_, _, err := d.Change(ctx, false, func(fleet *model.Fleet, _ []node.Removed) error {
-		s := fleet.Service(service)
-		if s == nil {
-			return nil
-		}
-		for i := range s.Servers {
-			if server := &s.Servers[i]; server.ID == id && server.State == model.StateDraining && !server.Deadline.IsZero() && !time.Now().Before(server.Deadline) {
-				server.State = model.StateOff
-			}
-		}
-		return nil
-	})
+	_, _, err := d.Change(ctx, false, node.EndDrain(service, id, time.Now()))
 	return err
 }

@@ -119,7 +119,7 @@ func TestTwoChangesAtOnceNeverLeaveAFleetThatContradictsItself(t *testing.T) {
 				var refused [2]error
 				for i, d := range []*Desired{one, two} {
 					running.Go(func() {
-						_, _, refused[i] = d.Change(t.Context(), false, func(f *model.Fleet, _ []node.Removed) error { edits[i](f); return nil })
+						_, _, refused[i] = d.Change(t.Context(), false, func(next *node.Node) error { edits[i](&next.Running); return nil })
 					})
 				}
 				running.Wait()
@@ -157,8 +157,8 @@ func TestNodesAreNotToldAFleetThatContradictsItselfAndItCanBeMended(t *testing.T
 	} else if view, _ := started.View(); view != nil {
 		t.Errorf("a controller that knows nothing else tells nodes of %+v", view)
 	}
-	_, _, err = d.Change(t.Context(), false, func(f *model.Fleet, _ []node.Removed) error {
-		f.Service("mail").Servers[0].State = model.StateDraining
+	_, _, err = d.Change(t.Context(), false, func(next *node.Node) error {
+		next.Running.Service("mail").Servers[0].State = model.StateDraining
 		return nil
 	})
 	if err == nil || !strings.Contains(err.Error(), "contradicts itself") || !strings.Contains(err.Error(), "shop") {
@@ -214,8 +214,9 @@ func (s *stalled) Watch(ctx context.Context, after uint64) <-chan store.Batch {
 	return out
 }
 
-func state(service string, to model.ServerState) api.Edit {
-	return func(f *model.Fleet, _ []node.Removed) error {
+func state(service string, to model.ServerState) node.Edit {
+	return func(next *node.Node) error {
+		f := &next.Running
 		if f.Service(service) == nil {
 			return connect.NewError(connect.CodeNotFound, errors.New("no such service"))
 		}
@@ -288,7 +289,7 @@ func TestNothingIsAnsweredAsDoneOrRefusedWithoutTheStore(t *testing.T) {
 	d := following(t, s)
 	change(t, d, addService(fleettest.Service("web", 1)))
 	s.set(true)
-	for name, edit := range map[string]api.Edit{
+	for name, edit := range map[string]node.Edit{
 		"a change": state("web", model.StateDraining), "nothing to do": state("web", model.StateActive), "what is not there": state("none", model.StateActive),
 	} {
 		for _, dryRun := range []bool{true, false} {

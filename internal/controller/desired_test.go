@@ -97,7 +97,7 @@ func newMemory(t testing.TB) *storetest.Store {
 
 func change(t testing.TB, d *Desired, edit func(*model.Fleet)) []string {
 	t.Helper()
-	changes, revision, err := d.Change(context.Background(), false, func(f *model.Fleet, _ []node.Removed) error { edit(f); return nil })
+	changes, revision, err := d.Change(context.Background(), false, func(next *node.Node) error { edit(&next.Running); return nil })
 	fleettest.Require(t, err)
 	fleettest.Await(t, "the change has come back", func() bool { return d.now().revision >= revision })
 	return changes
@@ -149,8 +149,8 @@ func TestChangesThroughTwoControllersAtOnceAllHappen(t *testing.T) {
 	for i, d := range controllers {
 		running.Go(func() {
 			for j := range each {
-				_, revision, err := d.Change(t.Context(), false, func(f *model.Fleet, removed []node.Removed) error {
-					web := f.Service("web")
+				_, revision, err := d.Change(t.Context(), false, func(next *node.Node) error {
+					web := next.Running.Service("web")
 					server := model.NewServer()
 					server.Address = netip.AddrFrom4([4]byte{10, 9, byte(i), byte(j)})
 					server.ID, _ = web.NextFreeID()
@@ -175,11 +175,11 @@ func TestADryRunAndARefusedChangeLeaveNoTrace(t *testing.T) {
 	d := following(t, newMemory(t))
 	change(t, d, addService(fleettest.Service("web", 1)))
 	_, before, _ := d.Fleet()
-	changes, _, err := d.Change(t.Context(), true, func(f *model.Fleet, _ []node.Removed) error { f.Services = nil; return nil })
+	changes, _, err := d.Change(t.Context(), true, func(next *node.Node) error { next.Running.Services = nil; return nil })
 	if err != nil || len(changes) != 1 {
 		t.Errorf("a dry run says %q, %v", changes, err)
 	}
-	_, _, err = d.Change(t.Context(), false, func(f *model.Fleet, _ []node.Removed) error { f.Services[0].Ports = nil; return nil })
+	_, _, err = d.Change(t.Context(), false, func(next *node.Node) error { next.Running.Services[0].Ports = nil; return nil })
 	var invalid *model.Invalid
 	if !errors.As(err, &invalid) {
 		t.Errorf("a service without ports: %v", err)
@@ -338,7 +338,7 @@ func TestWhatWasMissedIsLoadedAgain(t *testing.T) {
 	change(t, d, addService(fleettest.Service("web", 1)))
 	fleettest.Await(t, "both know", func() bool { view, _ := other.View(); return view.Service("web") != nil })
 	s.set(true)
-	if _, _, err := d.Change(t.Context(), false, func(f *model.Fleet, _ []node.Removed) error { f.Services = nil; return nil }); connect.CodeOf(err) != connect.CodeUnavailable {
+	if _, _, err := d.Change(t.Context(), false, func(next *node.Node) error { next.Running.Services = nil; return nil }); connect.CodeOf(err) != connect.CodeUnavailable {
 		t.Errorf("a change without a store: %v", err)
 	}
 	change(t, other, func(f *model.Fleet) {
@@ -386,8 +386,8 @@ func TestAnySequenceOfChangesLeavesWhatANodeWouldHave(t *testing.T) {
 			}
 			return nil
 		}
-		_, wanted := reference.Change(time.Now(), edit)
-		_, revision, err := d.Change(t.Context(), false, func(f *model.Fleet, _ []node.Removed) error { return edit(f) })
+		_, wanted := reference.Change(time.Now(), func(next *node.Node) error { return edit(&next.Running) })
+		_, revision, err := d.Change(t.Context(), false, func(next *node.Node) error { return edit(&next.Running) })
 		if (err == nil) != (wanted == nil) {
 			t.Fatalf("refused: %v, a node: %v", err, wanted)
 		}

@@ -51,6 +51,7 @@ type serviceDocument struct {
 	Service model.Service   `json:"service"`
 	Removed []node.Removed  `json:"removed,omitempty"`
 	Past    [][]model.Share `json:"past,omitempty"`
+	File    []model.Server  `json:"file,omitempty"` // as the file applied last says them, of those that ctl has set otherwise since
 }
 
 // healthDocument tells who is unhealthy.
@@ -63,6 +64,7 @@ type healthDocument struct {
 type nodesDocument struct {
 	Nodes  []model.Node `json:"nodes"`
 	Health model.Health `json:"health,omitzero"`
+	File   []model.Node `json:"file,omitempty"` // as in serviceDocument
 }
 
 // membersDocument is the list of controllers that services are divided by. Its revision is the term: everybody who goes by the same
@@ -209,13 +211,19 @@ func decode[D any](value []byte, into *D) error {
 // node returns the desired state for somebody who wants to change it. Services are shared with the snapshot.
 func (s *snapshot) node() *node.Node {
 	n := &node.Node{Running: s.fleet(), Past: map[string][][]model.Share{}}
+	overridden := model.Fleet{Nodes: s.nodes.File}
 	for i := range n.Running.Services {
-		name := n.Running.Services[i].Name
-		n.Removed = append(n.Removed, s.services[name].Removed...)
-		if past := s.services[name].Past; past != nil {
-			n.Past[name] = past
+		running := &n.Running.Services[i]
+		d := s.services[running.Name]
+		n.Removed = append(n.Removed, d.Removed...)
+		if d.Past != nil {
+			n.Past[running.Name] = d.Past
+		}
+		if d.File != nil {
+			overridden.Services = append(overridden.Services, model.Service{Name: running.Name, Affinity: running.Affinity, Servers: d.File})
 		}
 	}
+	n.Recall(overridden)
 	return n
 }
 
@@ -275,8 +283,12 @@ func (s *snapshot) changes(n *node.Node) (documents []store.Document, err error)
 	if !reflect.DeepEqual(n.Running.Keys, s.keys) {
 		put(keysKey, writeKeys(&n.Running.Keys))
 	}
-	nodes := nodesDocument{n.Running.Nodes, n.Running.NodeHealth}
-	if !slices.Equal(nodes.Nodes, s.nodes.Nodes) || !reflect.DeepEqual(nodes.Health, s.nodes.Health) {
+	overridden, files := n.Overridden(), map[string][]model.Server{}
+	for i := range overridden.Services {
+		files[overridden.Services[i].Name] = overridden.Services[i].Servers
+	}
+	nodes := nodesDocument{n.Running.Nodes, n.Running.NodeHealth, overridden.Nodes}
+	if !slices.Equal(nodes.Nodes, s.nodes.Nodes) || !reflect.DeepEqual(nodes.Health, s.nodes.Health) || !slices.Equal(nodes.File, s.nodes.File) {
 		put(nodesKey, nodes)
 	}
 	if key := healthPrefix + model.SecondTierName; !n.Running.HasSecondTier() && s.own[key] != 0 {
@@ -307,7 +319,7 @@ func (s *snapshot) changes(n *node.Node) (documents []store.Document, err error)
 	}
 	for i := range n.Running.Services {
 		service := &n.Running.Services[i]
-		next := &serviceDocument{*service, removed[service.Name], n.Past[service.Name]}
+		next := &serviceDocument{*service, removed[service.Name], n.Past[service.Name], files[service.Name]}
 		if before := s.services[service.Name]; before == nil || !before.same(next) {
 			remove(service.VIP)
 			put(servicesPrefix+service.Name, next)
@@ -322,11 +334,12 @@ func (s *snapshot) changes(n *node.Node) (documents []store.Document, err error)
 // same compares what is written. Lists are compared apart: they are long, and reflection is slow.
 func (d *serviceDocument) same(other *serviceDocument) bool {
 	a, b := d.Service, other.Service
-	servers := slices.EqualFunc(a.Servers, b.Servers, func(a, b model.Server) bool {
+	sameServer := func(a, b model.Server) bool {
 		equal := a.Deadline.Equal(b.Deadline)
 		a.Deadline, b.Deadline = time.Time{}, time.Time{}
 		return equal && a == b
-	})
+	}
+	servers := slices.EqualFunc(a.Servers, b.Servers, sameServer) && slices.EqualFunc(d.File, other.File, sameServer)
 	removed := slices.EqualFunc(d.Removed, other.Removed, func(a, b node.Removed) bool {
 		return a.Server.ID == b.Server.ID && a.Server.Name == b.Server.Name && a.Since.Equal(b.Since) && a.LastSeen.Equal(b.LastSeen) && a.Forgotten == b.Forgotten
 	})

@@ -147,13 +147,13 @@ func (f fleetOf) History(context.Context) (list []*ballastv1.FleetChange, err er
 	return list, nil
 }
 
-func (f fleetOf) Change(ctx context.Context, dryRun bool, edit api.Edit) ([]string, uint64, error) {
-	return f.desired.Change(ctx, dryRun, func(fleet *model.Fleet, removed []node.Removed) error {
-		before := vipsOf(fleet)
-		if err := edit(fleet, removed); err != nil {
+func (f fleetOf) Change(ctx context.Context, dryRun bool, edit node.Edit) ([]string, uint64, error) {
+	return f.desired.Change(ctx, dryRun, func(next *node.Node) error {
+		before := vipsOf(&next.Running)
+		if err := edit(next); err != nil {
 			return err
 		}
-		return f.checkVIPs(before, fleet)
+		return f.checkVIPs(before, &next.Running)
 	})
 }
 

@@ -84,14 +84,16 @@ func (lb *LB) status() api.LBStatus {
 }
 
 // change runs an edit of the desired state and carries it out, unless it is a dry run. The errors of edit are returned as they are.
-func (lb *LB) change(ctx context.Context, dryRun bool, edit api.Edit) (changes []string, revision uint64, err error) {
+func (lb *LB) change(ctx context.Context, dryRun bool, edit node.Edit) (changes []string, revision uint64, err error) {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
 	if err := lb.refuseIfRemote(); err != nil {
 		return nil, 0, err
 	}
 	before, next := lb.node, lb.node
-	changes, err = next.Change(time.Now(), func(fleet *model.Fleet) error { return edit(fleet, before.Removed) })
+	next.Base = next.Running // a file that ctl applies is not the one that this node runs by: it is taken as it is
+	changes, err = next.Change(time.Now(), edit)
+	next.Base = before.Base
 	if err != nil {
 		lb.log.Debug("a change was refused", "by", api.CallerName(ctx), "error", err)
 	}
@@ -136,14 +138,12 @@ func (lb *LB) forget(ctx context.Context, service, server string) (changes []str
 		return nil, 0, err
 	}
 	before := lb.node
-	before.Removed = slices.Clone(before.Removed)
-	if err := lb.node.Forget(service, server); err != nil {
+	if changes, err = lb.node.Forget(service, server); err != nil {
 		return nil, 0, connect.NewError(connect.CodeNotFound, err)
 	}
 	if err := lb.carryOut(before); err != nil {
 		return nil, 0, err
 	}
-	changes = []string{"service " + service + ": removed server " + server + " forgotten"}
 	lb.logChanges(api.CallerName(ctx), changes)
 	return changes, lb.generation, nil
 }
@@ -156,8 +156,8 @@ func (lb *LB) configAction(r *http.Request) (any, error) {
 	case "reload":
 		return configfile.Reload(r, lb.log, lb.Reload)
 	case "reset":
-		changes, _, err := lb.change(r.Context(), false, func(fleet *model.Fleet, _ []node.Removed) error {
-			*fleet = lb.node.Base.Clone()
+		changes, _, err := lb.change(r.Context(), false, func(next *node.Node) error {
+			next.Running = lb.node.Base.Clone()
 			return nil
 		})
 		var invalid *model.Invalid

@@ -166,16 +166,7 @@ func (lb *LB) setUnhealthy(found map[string]node.Unhealthy) {
 
 // drained switches a server off: the deadline of its drain has passed.
 func (lb *LB) drained(service string, id uint16) {
-	_, _, err := lb.change(context.Background(), false, func(fleet *model.Fleet, _ []node.Removed) error {
-		if s := fleet.Service(service); s != nil {
-			for i := range s.Servers {
-				if s.Servers[i].ID == id && s.Servers[i].State == model.StateDraining {
-					s.Servers[i].State = model.StateOff
-				}
-			}
-		}
-		return nil
-	})
+	_, _, err := lb.change(context.Background(), false, node.EndDrain(service, id, time.Now()))
 	if err != nil {
 		lb.log.Error("drained server not switched off", "service", service, "id", id, "error", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/hub"
+	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
@@ -38,7 +39,7 @@ func (d desired) History(context.Context) ([]*ballastv1.FleetChange, error) {
 	return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("a load balancer keeps no history: who changed what is in its log, and controllers keep the last changes"))
 }
 
-func (d desired) Change(ctx context.Context, dryRun bool, edit api.Edit) (changes []string, revision uint64, err error) {
+func (d desired) Change(ctx context.Context, dryRun bool, edit node.Edit) (changes []string, revision uint64, err error) {
 	return d.lb.change(ctx, dryRun, edit)
 }
 

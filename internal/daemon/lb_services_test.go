@@ -87,6 +87,28 @@ func TestServicesComeChangeAndGoByCtl(t *testing.T) {
 	h.expectServers("after reset", "s1 active", "s2 active")
 }
 
+func TestAFileThatCtlAppliesIsNotTheOneThatTheNodeRunsBy(t *testing.T) {
+	h := newLBHost(t)
+	h.awaitAfterStart()
+	now, err := h.client.Fleet().GetFleet(t.Context(), &ballastv1.GetFleetRequest{})
+	require(t, err)
+	for _, weight := range []uint32{5, 1} {
+		now.Services[0].Servers[0].Weight = &weight
+		_, err = h.client.Fleet().Apply(t.Context(), &ballastv1.ApplyRequest{Services: now.Services, Force: true})
+		require(t, err)
+		_, err = h.post("/v1/config/reload", nil)
+		require(t, err)
+		if got := h.service("web").Servers[0].Weight; uint32(got) != weight {
+			t.Errorf("applied with weight %d, it has %d", weight, got)
+		}
+		var diff api.Changed
+		require(t, h.client.Get(t.Context(), api.PathConfigDiff, &diff))
+		if other := len(diff.Changes) > 0; other != (weight == 5) {
+			t.Errorf("with weight %d the node differs from its file by %q", weight, diff.Changes)
+		}
+	}
+}
+
 func TestServicesThatMakeNoSenseAreRefusedWithTheReason(t *testing.T) {
 	h := newLBHost(t)
 	h.awaitAfterStart()

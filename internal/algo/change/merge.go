@@ -78,6 +78,9 @@ func mergeKeys(base, edited, target *model.Keys) {
 
 func mergeServer(from, to, target *model.Server) []string {
 	mergeFields(schema.Server, from, to, target)
+	if from.State != to.State || !from.Deadline.Equal(to.Deadline) { // half of a drain would be another one
+		target.State, target.Deadline = to.State, to.Deadline
+	}
 	return nil
 }
 

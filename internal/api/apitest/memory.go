@@ -56,13 +56,14 @@ func (m *Memory) Newest(ctx context.Context) (revision uint64, err error) {
 func (m *Memory) History(context.Context) ([]*ballastv1.FleetChange, error) { return m.Past, nil }
 
 // Change implements api.Desired: it tries again when the fleet has changed under its hands, as controllers do.
-func (m *Memory) Change(_ context.Context, dryRun bool, edit api.Edit) (changes []string, revision uint64, err error) {
+func (m *Memory) Change(_ context.Context, dryRun bool, edit node.Edit) (changes []string, revision uint64, err error) {
 	for {
 		m.mutex.Lock()
 		next, seen, interfere := m.node, m.revision, m.Interfere
 		m.Interfere = nil
 		m.mutex.Unlock()
-		changes, err = next.Change(time.Now(), func(fleet *model.Fleet) error { return edit(fleet, next.Removed) })
+		next.Recall(next.Overridden())
+		changes, err = next.Change(time.Now(), edit)
 		if err != nil || dryRun {
 			return changes, seen, err
 		}
@@ -84,12 +85,11 @@ func (m *Memory) Change(_ context.Context, dryRun bool, edit api.Edit) (changes 
 func (m *Memory) Forget(_ context.Context, service, server string) (changes []string, revision uint64, err error) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
-	m.node.Removed = slices.Clone(m.node.Removed)
-	if err := m.node.Forget(service, server); err != nil {
+	if changes, err = m.node.Forget(service, server); err != nil {
 		return nil, 0, connect.NewError(connect.CodeNotFound, err)
 	}
 	m.revision++
-	return []string{"forgotten"}, m.revision, nil
+	return changes, m.revision, nil
 }
 
 // Servers implements api.Desired: everybody else is healthy.

@@ -43,9 +43,11 @@ type Timing struct {
 // DefaultTiming keeps connections that are silent for a day.
 var DefaultTiming = Timing{Linger: 24 * time.Hour, Quarantine: 24 * time.Hour}
 
-// Node is the desired state of one node. The zero value knows nothing yet.
+// Node is the desired state of a load balancer by a file, or of a fleet by controllers. The zero value knows nothing yet.
 type Node struct {
-	Base    model.Fleet // the file as last applied
+	// Base is what the file that was applied last is taken to have said, so what an edit of it is an edit of. For a load balancer by a file it is
+	// that file; for a fleet see Recall.
+	Base    model.Fleet
 	Running model.Fleet // what is wanted now: the file and what ctl changed since
 	Removed []Removed
 	// Past holds, by service, the shares that its table was made of before, oldest first: a node that has lost its tables makes
@@ -75,23 +77,60 @@ func (b *Breaks) Error() string { return b.Why.Error() }
 // Unwrap returns *model.Invalid, alone or joined.
 func (b *Breaks) Unwrap() error { return b.Why }
 
-func (n *Node) editFile(file model.Fleet, force bool, now time.Time) ([]string, error) {
-	merged, changes := change.Merge(n.Base, file, n.Running)
-	if _, err := n.become(merged, force, now); err != nil {
-		return nil, err
-	}
-	n.Base = file.Clone()
-	return changes, nil
+func (n *Node) editFile(file model.Fleet, force bool, now time.Time) (changes []string, err error) {
+	_, err = n.change(now, force, func(next *Node) error {
+		changes, _ = next.Apply(file.Clone())
+		return nil
+	})
+	return changes, err
 }
 
-// Change lets edit alter the desired state, as ctl does.
-func (n *Node) Change(now time.Time, edit func(*model.Fleet) error) ([]string, error) {
-	next := n.Running.Clone()
+// Edit alters what runs, as ctl does, and Base where it takes a file. It may be called again when somebody else has changed the state in the
+// meantime, so it decides by its argument alone. The ids of Removed are not free.
+type Edit func(next *Node) error
+
+// Change carries an edit out.
+func (n *Node) Change(now time.Time, edit Edit) ([]string, error) { return n.change(now, false, edit) }
+
+func (n *Node) change(now time.Time, force bool, edit Edit) ([]string, error) {
+	next := *n
+	next.Running = n.Running.Clone()
 	if err := edit(&next); err != nil {
 		return nil, err
 	}
-	return n.become(next, false, now)
+	changes, err := n.become(next.Running, force, now)
+	if err == nil {
+		n.Base = next.Base
+	}
+	return changes, err
 }
+
+// EndDrain is the edit that switches a server off, if its drain has ended by now.
+func EndDrain(service string, id uint16, now time.Time) Edit {
+	return func(next *Node) error {
+		if s := next.Running.Service(service); s != nil {
+			server := byID(s, id)
+			if server != nil && server.State == model.StateDraining && !server.Deadline.IsZero() && !now.Before(server.Deadline) {
+				server.State = model.StateOff
+			}
+		}
+		return nil
+	}
+}
+
+// Apply, for an Edit, takes a file: what differs between it and Base is changed, and kept tells what else of Running differs from it.
+func (n *Node) Apply(file model.Fleet) (changes, kept []string) {
+	n.Running, changes = change.Merge(n.Base, file, n.Running)
+	n.Base = file
+	return changes, change.Diff(file, n.Running)
+}
+
+// Recall makes a file, once applied, say all of the fleet, whatever was changed since the one before, but for the weights and states of servers
+// and nodes that were set since: overridden has these as the file said them.
+func (n *Node) Recall(overridden model.Fleet) { n.Base = change.Applied(&overridden, &n.Running) }
+
+// Overridden returns the least that Recall needs to know of Base.
+func (n *Node) Overridden() model.Fleet { return change.Overridden(&n.Base, &n.Running) }
 
 // Differences tells how the desired state differs from the file.
 func (n *Node) Differences() []string { return change.Diff(n.Base, n.Running) }
@@ -385,11 +424,11 @@ func Remember(removed, looked []Removed) []Removed {
 }
 
 // Forget gives up a removed server and its id at once, whatever connections it may have.
-func (n *Node) Forget(service, server string) error {
+func (n *Node) Forget(service, server string) (changes []string, err error) {
 	before := len(n.Removed)
-	n.Removed = slices.DeleteFunc(n.Removed, func(r Removed) bool { return r.Service == service && r.Server.Name == server })
+	n.Removed = slices.DeleteFunc(slices.Clone(n.Removed), func(r Removed) bool { return r.Service == service && r.Server.Name == server })
 	if len(n.Removed) == before {
-		return fmt.Errorf("forget %s of service %s: it is not among the removed servers (see `ballast ctl servers`)", server, service)
+		return nil, fmt.Errorf("forget %s of service %s: it is not among the removed servers (see `ballast ctl servers`)", server, service)
 	}
-	return nil
+	return []string{fmt.Sprintf("service %s: removed server %s: forgotten, its id is free", service, server)}, nil
 }

@@ -45,9 +45,9 @@ func edit(t *testing.T, n *Node, f model.Fleet, at time.Time) []string {
 	return changes
 }
 
-func drain(name string) func(*model.Fleet) error {
-	return func(f *model.Fleet) error {
-		f.Service("web").Server(name).State = model.StateDraining
+func drain(name string) Edit {
+	return func(next *Node) error {
+		next.Running.Service("web").Server(name).State = model.StateDraining
 		return nil
 	}
 }
@@ -67,7 +67,7 @@ func TestUnchangedLinesOfTheFileDoNotUndoWhatCtlChanged(t *testing.T) {
 	if differences := n.Differences(); len(differences) != 1 || !strings.Contains(differences[0], "draining") {
 		t.Errorf("differences from the file: %q", differences)
 	}
-	back := func(f *model.Fleet) error { *f = n.Base.Clone(); return nil }
+	back := func(next *Node) error { next.Running = n.Base.Clone(); return nil }
 	if _, err := n.Change(start, back); err != nil || len(n.Differences()) != 0 {
 		t.Errorf("back to the file: %v, %q", err, n.Differences())
 	}
@@ -120,7 +120,7 @@ func TestAnIDThatConnectionsMayCarryIsNotGivenToAnotherServer(t *testing.T) {
 		t.Errorf("the server came back and is still removed: %v", n.Removed)
 	}
 	edit(t, n, fleet(2), start)
-	if err := n.Forget("web", "10.0.0.1"); err != nil {
+	if _, err := n.Forget("web", "10.0.0.1"); err != nil {
 		t.Fatal(err)
 	}
 	edit(t, n, other, start)
@@ -188,7 +188,7 @@ func TestAServiceGetsATableWhileItsConnectionsLive(t *testing.T) {
 	if _, err := n.EditFile(tabled(fleet(1)), start); err == nil || !strings.Contains(err.Error(), "ballast ctl server forget") {
 		t.Errorf("cookies of a removed server would be misread: %v", err)
 	}
-	if err := n.Forget("web", "10.0.0.128"); err != nil {
+	if _, err := n.Forget("web", "10.0.0.128"); err != nil {
 		t.Fatal(err)
 	}
 	edit(t, n, tabled(fleet(1)), start)
@@ -454,7 +454,10 @@ func TestNodesOfASecondTierNeedRoomInLivingCookies(t *testing.T) {
 
 func TestAnEditOfWhatCtlRemovedIsSaidToHaveNoEffect(t *testing.T) {
 	n := started(t, 1, 2)
-	remove := func(f *model.Fleet) error { f.Services[0].Servers = f.Services[0].Servers[1:]; return nil }
+	remove := func(next *Node) error {
+		next.Running.Services[0].Servers = next.Running.Services[0].Servers[1:]
+		return nil
+	}
 	if _, err := n.Change(start, remove); err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/bench/wrapper"
-	"github.com/ballast-lb/ballast/internal/linux/connections"
 )
 
 // Implementation constants
@@ -85,7 +84,7 @@ func (r *tableRig) restore(t *connTable, batch []uint32) error {
 func (t *connTable) checkAdded(output []byte, s sent) error {
 	index, without := s.given(output, t.idBits)
 	c, ok := t.Connection(t.partition(s.flow), index)
-	if index == 0 || !ok || c.Client != wrapper.Client(s.flow) || c.Server != s.server() || c.State != connections.StateNew || c.Packets != 1 {
+	if index == 0 || !ok || c.Client != wrapper.Client(s.flow) || c.Server != s.server() || c.State != conntable.StateNew || c.Packets != 1 {
 		return fmt.Errorf("flow %d of %s to server %d was given index %d, whose entry is %+v", s.flow, wrapper.Client(s.flow), s.server(), index, c)
 	}
 	return checkCookie(without, s)

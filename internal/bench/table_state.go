@@ -14,8 +14,8 @@ import (
 type tableState struct {
 	all    *connections.Memory
 	table  connections.Table
-	blocks []connections.Block
-	rest   connections.Block // of every block, as it was prepared
+	blocks []conntable.Block
+	rest   conntable.Block // of every block, as it was prepared
 }
 
 func newTableState(of *lb.LB, place plan.TablePlace) *tableState {
@@ -37,7 +37,7 @@ func (t *tableState) at(partition uint32, index int) uint32 {
 // may have changed only what was restored.
 func (t *tableState) Prepare(free, ended int) {
 	before := t.rest.Ended
-	t.rest = connections.Block{Free: 1<<(1+free) - 2, Ended: (1<<ended - 1) << (1 + free)}
+	t.rest = conntable.Block{Free: 1<<(1+free) - 2, Ended: (1<<ended - 1) << (1 + free)}
 	for i := range t.blocks {
 		t.blocks[i] = t.rest
 		t.reset(uint32(i), before|t.rest.Ended)
@@ -57,7 +57,7 @@ func (t *tableState) reset(partition uint32, changed uint64) {
 		bit := bits.TrailingZeros64(changed)
 		var c connections.Entry
 		if t.rest.Ended>>bit&1 != 0 {
-			c.Owner = connections.Owner(0).With(connections.StateFinished)
+			c.Owner = conntable.Owner(0).With(conntable.StateFinished)
 		}
 		t.all.Entries[t.at(partition, bit)] = c
 	}
@@ -68,6 +68,6 @@ func (t *tableState) Reopen(partition uint32) {
 	b := &t.blocks[partition]
 	for ; b.Ended != 0; b.Ended &= b.Ended - 1 {
 		word := &t.all.Entries[t.at(partition, bits.TrailingZeros64(b.Ended))].Owner
-		*word = word.With(connections.StateOpen)
+		*word = word.With(conntable.StateOpen)
 	}
 }

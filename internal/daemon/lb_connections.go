@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/daemon/periodic"
 	"github.com/ballast-lb/ballast/internal/linux/connections"
 	datapath "github.com/ballast-lb/ballast/internal/linux/lb"
@@ -18,11 +19,10 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-// Implementation constants of the sweep: all tables are gone through in sweepRound, or a fourth of the shortest idle timeout, unless
+// Implementation constants of the sweep: all tables are gone through in conntable.SweepRound, or a fourth of the shortest idle timeout, unless
 // that would take more than sweepShare of a CPU.
 const (
 	sweepPeriod = 50 * time.Millisecond
-	sweepRound  = 10 * time.Second
 	sweepShare  = 50 // 1/50: 2 % of a CPU
 	sweepChunk  = 16 // blocks between two looks at the clock
 	flushPeriod = time.Second
@@ -114,7 +114,7 @@ func (lb *LB) serviceTable(s *model.Service, place plan.Place) *serviceTable {
 	t := &serviceTable{
 		service: s.Name, number: place.Number, servers: map[uint16]string{}, counts: lb.connections.countsOf(s.Name, place.Table),
 		table: connections.Table{TablePlace: place.Table, IPv6: s.VIP.Is6()},
-		rules: connections.SweepRules{Ended: connections.EndedLinger, New: connections.NewLinger, Idle: time.Duration(s.Table.IdleTimeout)},
+		rules: connections.SweepRules{Limits: conntable.LimitsOf(time.Duration(s.Table.IdleTimeout))},
 	}
 	for _, servers := range [][]model.Server{lb.node.Lingering(s.Name), s.Servers} {
 		for i := range servers {
@@ -199,7 +199,7 @@ func (lb *LB) flushCounts() {
 
 // partOf is how many blocks have to be swept in a time, so that a round takes as long as it shall.
 func partOf(tables []*serviceTable, elapsed time.Duration) uint32 {
-	blocks, round := uint64(0), sweepRound
+	blocks, round := uint64(0), conntable.SweepRound
 	for _, t := range tables {
 		blocks += uint64(t.table.Blocks)
 		round = min(round, t.rules.Idle/4)

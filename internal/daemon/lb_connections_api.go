@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -28,7 +29,7 @@ var connectionOrders = map[string]func(a, b *connections.Connection) int{
 // connectionsLook goes through tables for one request.
 type connectionsLook struct {
 	query  api.ConnectionQuery
-	state  connections.State // StateNone: any
+	state  conntable.State // StateNone: any
 	table  *serviceTable
 	server map[uint16]bool // ids of the server asked for in table; nil: any
 	order  func(a, b *connections.Connection) int
@@ -84,11 +85,11 @@ func newConnectionsLook(query api.ConnectionQuery) (*connectionsLook, error) {
 	}
 	look.query.Limit = cmp.Or(query.Limit, api.DefaultConnections)
 	if query.State != "" {
-		state := slices.Index(connections.States[:], query.State)
-		if state <= int(connections.StateNone) {
+		state := slices.Index(conntable.States[:], query.State)
+		if state <= int(conntable.StateNone) {
 			return nil, api.BadRequest("connections have no state %q: use new, open, finished or reset", query.State)
 		}
-		look.state = connections.State(state)
+		look.state = conntable.State(state)
 	}
 	return look, nil
 }
@@ -212,7 +213,7 @@ func (l *connectionsLook) visit(c *connections.Connection) {
 
 func (l *connectionsLook) matches(c *connections.Connection) bool {
 	q := &l.query
-	return (l.state == connections.StateNone || c.State == l.state) && (l.server == nil || l.server[c.Server]) && (c.Suspect || !q.Suspects) &&
+	return (l.state == conntable.StateNone || c.State == l.state) && (l.server == nil || l.server[c.Server]) && (c.Suspect || !q.Suspects) &&
 		uint64(c.Packets) >= q.MinPackets && c.Bytes >= q.MinBytes && c.First >= q.MinAge.Duration() && c.Last >= q.MinIdle.Duration() &&
 		(!q.Client.IsValid() || q.Client.Contains(c.Client.Addr()))
 }
@@ -230,13 +231,13 @@ func (l *connectionsLook) prune() {
 
 func count(counts *api.ConnectionCounts, c *connections.Connection) {
 	switch c.State {
-	case connections.StateNew:
+	case conntable.StateNew:
 		counts.New++
-	case connections.StateOpen:
+	case conntable.StateOpen:
 		counts.Open++
-	case connections.StateFinished:
+	case conntable.StateFinished:
 		counts.Finished++
-	case connections.StateReset:
+	case conntable.StateReset:
 		counts.Reset++
 	}
 	if c.Suspect {

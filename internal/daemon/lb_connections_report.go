@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/linux/connections"
 )
 
@@ -42,7 +43,7 @@ func (c tableCollector) Collect(out chan<- prometheus.Metric) {
 		gauge(tableCapacity, float64(occupancy.Entries), t.service)
 		gauge(tableEntries, float64(occupancy.Free), t.service, "free")
 		for state, entries := range counts.tally {
-			if state := connections.State(state); state != connections.StateNone {
+			if state := conntable.State(state); state != conntable.StateNone {
 				gauge(tableEntries, float64(entries), t.service, state.String())
 			}
 		}

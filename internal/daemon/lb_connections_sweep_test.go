@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -19,7 +20,7 @@ func (c *connectionTables) fakeTables(blocks map[string]uint32) (tables []*servi
 		}
 		place := plan.TablePlace{Base: base, Blocks: blocks[name], IndexBits: 6}
 		tables = append(tables, &serviceTable{service: name, table: connections.Table{TablePlace: place}, counts: c.countsOf(name, place),
-			rules: connections.SweepRules{Idle: 5 * time.Minute}})
+			rules: connections.SweepRules{Limits: conntable.Limits{Idle: 5 * time.Minute}}})
 		base += blocks[name]
 	}
 	return tables
@@ -31,7 +32,7 @@ type sweeps map[string]int
 func (s sweeps) sweep(t *serviceTable, from, blocks uint32) (tally connections.Tally) {
 	for block := from; block < min(t.table.Blocks, from+blocks); block++ {
 		s[fmt.Sprint(t.service, t.table.Base+block)]++
-		tally[connections.StateOpen]++
+		tally[conntable.StateOpen]++
 	}
 	return tally
 }
@@ -50,7 +51,7 @@ func TestARoundSweepsEveryBlockOnce(t *testing.T) {
 		t.Errorf("swept %v", swept)
 	}
 	for _, table := range tables {
-		if table.counts.rounds != 1 || table.counts.tally[connections.StateOpen] != table.table.Blocks {
+		if table.counts.rounds != 1 || table.counts.tally[conntable.StateOpen] != table.table.Blocks {
 			t.Errorf("%s: %+v", table.service, table.counts)
 		}
 	}
@@ -64,7 +65,7 @@ func TestTablesMayComeGoAndMoveDuringASweep(t *testing.T) {
 	moved := c.fakeTables(map[string]uint32{"b": 8, "c": 4})
 	swept := sweeps{}
 	c.sweepNext(moved, 8, swept.sweep)
-	if len(swept) != 8 || moved[0].counts.tally[connections.StateOpen] != 8 {
+	if len(swept) != 8 || moved[0].counts.tally[conntable.StateOpen] != 8 {
 		t.Errorf("a table that was made anew was swept in part: %v", swept)
 	}
 	c.sweepNext(moved, 2, swept.sweep) // half of c

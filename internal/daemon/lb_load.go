@@ -192,7 +192,7 @@ func (lb *LB) tellTraffic(seen []seenServer) {
 
 // openConnections estimates the connections of a server that live, as far as this node has seen their ends.
 func (lb *LB) openConnections(dispatch model.Dispatch, index uint32, traffic datapath.ServerTraffic) int32 {
-	if dispatch == model.DispatchP2C || dispatch == model.DispatchLeast {
+	if dispatch.CountsOpen() {
 		return lb.path.OpenConnections(index)
 	}
 	return traffic.Open()

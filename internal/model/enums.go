@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -178,15 +179,13 @@ func unmarshal[E ~uint8](names map[E]string, v *E, text []byte) error {
 	return &Invalid{Problem: fmt.Sprintf("unknown value %q", text), Remedy: "use one of " + choices(names)}
 }
 
+// Dispatches returns all policies, in the order of their numbers.
+func Dispatches() []Dispatch { return slices.Sorted(maps.Keys(dispatchNames)) }
+
 // choices lists the names in the order of their numbers.
 func choices[E ~uint8](names map[E]string) string {
-	values := make([]E, 0, len(names))
-	for value := range names {
-		values = append(values, value)
-	}
-	slices.Sort(values)
-	list := make([]string, 0, len(values))
-	for _, value := range values {
+	var list []string
+	for _, value := range slices.Sorted(maps.Keys(names)) {
 		list = append(list, names[value])
 	}
 	return strings.Join(list, ", ")

@@ -10,8 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-var policies = []model.Dispatch{model.DispatchHash, model.DispatchMaglev, model.DispatchRR, model.DispatchWRR, model.DispatchP2C,
-	model.DispatchLeast, model.DispatchAWRR, model.DispatchAWFD, model.DispatchWCMP, model.DispatchLCF}
+var policies = model.Dispatches()
 
 var testIDs = []uint16{1, 2, 3, 17, 40, 90}
 

@@ -355,16 +355,12 @@ func (p *published) placed() ServiceRow {
 
 // countOpen starts the estimates of open connections where the new policy needs them and the old one did not keep them.
 func (u *update) countOpen(p *published, img image, fresh bool) {
-	if fresh || !countsOpen(img.row.Dispatch) || countsOpen(p.image.row.Dispatch) {
+	if fresh || !model.Dispatch(img.row.Dispatch).CountsOpen() || model.Dispatch(p.image.row.Dispatch).CountsOpen() {
 		return
 	}
 	for _, id := range sortedKeys(p.counters, cmp.Compare[uint16]) {
 		u.add(CountOpen{p.counters[id]})
 	}
-}
-
-func countsOpen(dispatch uint8) bool {
-	return model.Dispatch(dispatch) == model.DispatchP2C || model.Dispatch(dispatch) == model.DispatchLeast
 }
 
 // publishServers writes rows of new and changed servers and makes their ids name them; ids of servers that are gone lose their

@@ -51,8 +51,7 @@ func LocalService(vip string) *fleet.Service {
 }
 
 // Policies are all of them. Those that follow load get new weights ten times a second.
-var Policies = []model.Dispatch{model.DispatchHash, model.DispatchMaglev, model.DispatchRR, model.DispatchWRR, model.DispatchP2C, model.DispatchLeast,
-	model.DispatchAWRR, model.DispatchAWFD, model.DispatchWCMP, model.DispatchLCF}
+var Policies = model.Dispatches()
 
 // PolicyService is a service with cookies and the given policy.
 func PolicyService(vip string, dispatch model.Dispatch) *fleet.Service {

@@ -10,13 +10,13 @@ import (
 
 func TestAnEmptyTableHasItsIndicesFreeAndLeavesOthersAlone(t *testing.T) {
 	const blocks = 8
-	tables := Memory{Entries: make([]Entry, blocks*conntable.BlockEntries), Blocks: make([]Block, blocks)}
+	tables := Memory{Entries: make([]Entry, blocks*conntable.BlockEntries), Blocks: make([]conntable.Block, blocks)}
 	used := Entry{Client: 1, Packets: 2, Bytes: 3, First: 4, Last: 5}
 	used.Owner = math.MaxUint64
 	for i := range tables.Entries {
 		tables.Entries[i] = used
 	}
-	full := Block{Ended: 6}
+	full := conntable.Block{Ended: 6}
 	for i := range tables.Blocks {
 		tables.Blocks[i] = full
 	}
@@ -24,7 +24,7 @@ func TestAnEmptyTableHasItsIndicesFreeAndLeavesOthersAlone(t *testing.T) {
 	for i, block := range tables.Blocks {
 		want, entry := full, used
 		if i >= 2 && i < 5 {
-			want, entry = Block{Free: conntable.FreeMask(5)}, Entry{}
+			want, entry = conntable.Block{Free: conntable.FreeMask(5)}, Entry{}
 		}
 		if block != want {
 			t.Errorf("block %d: %+v, want %+v", i, block, want)

@@ -15,29 +15,11 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-// State is how far a connection is, as its client's packets tell: enum connection_state.
-type State uint8
-
-// States. FIN and RST are those of the client.
-const (
-	StateNone = State(iota) // no connection
-	StateNew
-	StateOpen
-	StateFinished
-	StateReset
-	states
-)
-
-// States are the names of the states.
-var States = [states]string{"none", "new", "open", "finished", "reset"}
-
-func (s State) String() string { return States[s] }
-
 // Connection is one entry of a table, as it was at one moment.
 type Connection struct {
 	Client  netip.AddrPort
 	Server  uint16 // id
-	State   State
+	State   conntable.State
 	Suspect bool
 	First   time.Duration // since the entry was made; of more than one packet, to 2^30 ns
 	Last    time.Duration // since the last packet, to 2^20 ns
@@ -56,13 +38,13 @@ type Table struct {
 // bpf/state/connections.h. Its methods are safe for concurrent use; the ranges that they are given must be tables that packets see.
 type Memory struct {
 	Entries   []Entry
-	Blocks    []Block
+	Blocks    []conntable.Block
 	Addresses []Address // of IPv6 clients
 }
 
 // Entry is struct connection.
 type Entry struct {
-	Owner   Owner
+	Owner   conntable.Owner
 	Client  uint32 // of IPv4
 	Packets uint32
 	Bytes   uint64
@@ -70,42 +52,19 @@ type Entry struct {
 	Last    uint32
 }
 
-// Block is struct connection_block.
-type Block struct{ Free, Ended uint64 }
-
 // Address is struct connection_address.
 type Address struct{ Client [4]uint32 }
 
-// Owner is union connection_owner.
-type Owner uint64
-
-const (
-	ownerStateAt    = 48
-	ownerStateMask  = Owner(15) << ownerStateAt
-	ownerSuspect    = Owner(1) << 52 // CONNECTION_SUSPECT
-	ownerGeneration = Owner(0xff) << 56
-
-	BytesMask = 1<<48 - 1 // of Entry.Bytes
-)
-
-func (o Owner) State() State  { return State(o & ownerStateMask >> ownerStateAt) }
-func (o Owner) ID() uint16    { return uint16(o >> 32) }
-func (o Owner) Port() uint16  { return wire.Port(uint16(o)) }
-func (o Owner) Suspect() bool { return o&ownerSuspect != 0 }
-
-// With is the word in another state.
-func (o Owner) With(state State) Owner {
-	return o&^ownerStateMask | Owner(state)<<ownerStateAt
-}
-
-// Nobody is what is left when a connection gives its index up: the next one gets another generation.
-func (o Owner) Nobody() Owner { return o & ownerGeneration }
+// BytesMask is of Entry.Bytes.
+const BytesMask = 1<<48 - 1
 
 // LoadOwner reads the owner of an entry that packets write.
-func LoadOwner(c *Entry) Owner { return Owner(atomic.LoadUint64((*uint64)(&c.Owner))) }
+func LoadOwner(c *Entry) conntable.Owner {
+	return conntable.Owner(atomic.LoadUint64((*uint64)(&c.Owner)))
+}
 
 // SwapOwner replaces the owner, unless a packet was faster.
-func SwapOwner(c *Entry, before, after Owner) bool {
+func SwapOwner(c *Entry, before, after conntable.Owner) bool {
 	return atomic.CompareAndSwapUint64((*uint64)(&c.Owner), uint64(before), uint64(after))
 }
 
@@ -139,15 +98,15 @@ func since(now, was uint32, bits int) uint32 {
 func (c *Memory) Read(at uint32, t *Table, now uint32, out *Connection) bool {
 	entry := &c.Entries[at]
 	before := LoadOwner(entry)
-	if before.State() == StateNone || before.State() >= states {
+	if before.State() == conntable.StateNone || !before.Known() {
 		return false
 	}
 	c.describe(at, t, now, before, out)
-	return (before^LoadOwner(entry))&^(ownerStateMask|ownerSuspect) == 0
+	return before.Same(LoadOwner(entry))
 }
 
 // describe tells what entry number at says of a connection that is, or was, its owner's.
-func (c *Memory) describe(at uint32, t *Table, now uint32, owner Owner, out *Connection) {
+func (c *Memory) describe(at uint32, t *Table, now uint32, owner conntable.Owner, out *Connection) {
 	entry := &c.Entries[at]
 	*out = Connection{
 		Client: netip.AddrPortFrom(c.client(at, t), owner.Port()), Server: owner.ID(), State: owner.State(), Suspect: owner.Suspect(),
@@ -180,7 +139,7 @@ func (c *Memory) Each(t Table, from, count uint32, visit func(*Connection)) {
 	var seen Connection
 	for block := from; block < min(t.Blocks, from+count); block++ {
 		at := t.Base + block
-		for used := usable &^ atomic.LoadUint64(&c.Blocks[at].Free); used != 0; used &= used - 1 {
+		for used := c.Blocks[at].Used(usable); used != 0; used &= used - 1 {
 			if c.Read(at<<conntable.BlockBits+uint32(bits.TrailingZeros64(used)), &t, now, &seen) {
 				visit(&seen)
 			}
@@ -216,14 +175,14 @@ func (c *Memory) Clear(t plan.ClearTable) {
 	blocks := c.Blocks[t.Base:][:t.Blocks]
 	clear(c.Entries[t.Base*conntable.BlockEntries:][:t.Blocks*conntable.BlockEntries])
 	for i := range blocks {
-		blocks[i] = Block{Free: conntable.FreeMask(t.IndexBits)}
+		blocks[i] = conntable.Block{Free: conntable.FreeMask(t.IndexBits)}
 	}
 }
 
 // DescribeEnded tells what an entry, which is its caller's, says of a connection that has ended, and why it has.
 func DescribeEnded(entry *Entry, address Address, ipv6 bool, out *Connection) (reason EndReason, err error) {
 	owner := LoadOwner(entry)
-	if owner.State() < StateFinished || owner.State() >= states {
+	if !owner.State().Ended() {
 		return 0, fmt.Errorf("it is in state %d", owner.State())
 	}
 	// One entry of its own is a table, too.

@@ -24,12 +24,12 @@ func TestEntriesAreTheConnectionsThatHoldThem(t *testing.T) {
 		if ipv6 {
 			client = netip.MustParseAddrPort("[2001:db8:f00::7]:1031")
 		}
-		entry := f.Take(1, client, 5, connections.StateOpen)
+		entry := f.Take(1, client, 5, conntable.StateOpen)
 		f.Entries[entry].Packets, f.Entries[entry].Bytes = 3, 1<<63|2<<48|4500
 		began := time.Now()
 		f.Ago(entry, 20*time.Second)
-		f.Own(5, tabletest.FlowFrom(1), 1, connections.StateOpen) // before the table
-		f.Take(2, tabletest.FlowFrom(2), 2, connections.StateNew)
+		f.Own(5, tabletest.FlowFrom(1), 1, conntable.StateOpen) // before the table
+		f.Take(2, tabletest.FlowFrom(2), 2, conntable.StateNew)
 		got := f.All()
 		if len(got) != 2 {
 			t.Fatalf("found %v", got)
@@ -40,7 +40,7 @@ func TestEntriesAreTheConnectionsThatHoldThem(t *testing.T) {
 			t.Errorf("ages %v, %v", c.First, c.Last)
 		}
 		c.First, c.Last = 0, 0
-		if want := (connections.Connection{Client: client, Server: 5, State: connections.StateOpen, Packets: 3, Bytes: 4500, Entry: entry}); c != want {
+		if want := (connections.Connection{Client: client, Server: 5, State: conntable.StateOpen, Packets: 3, Bytes: 4500, Entry: entry}); c != want {
 			t.Errorf("got %+v, want %+v", c, want)
 		}
 		if o := f.Occupancy(f.Table); o != (connections.Occupancy{Entries: 3 * 60, Free: 3*60 - 2}) || o.Used() != 2 {
@@ -51,23 +51,23 @@ func TestEntriesAreTheConnectionsThatHoldThem(t *testing.T) {
 
 func TestASweepFreesWhatTheRulesSayAndTellsWhatItWas(t *testing.T) {
 	f := tabletest.NewFake(2, 6)
-	rules := &connections.SweepRules{Ended: 5 * time.Second, New: 10 * time.Second, Idle: time.Minute}
+	rules := &connections.SweepRules{Limits: conntable.Limits{Ended: 5 * time.Second, New: 10 * time.Second, Idle: time.Minute}}
 	type want struct {
-		state  connections.State
+		state  conntable.State
 		silent time.Duration
 		freed  string
 	}
 	cases := []want{
-		{connections.StateNew, 9 * time.Second, ""}, {connections.StateNew, 11 * time.Second, "never-used"},
-		{connections.StateOpen, 59 * time.Second, ""}, {connections.StateOpen, 61 * time.Second, "idle"},
-		{connections.StateFinished, 4 * time.Second, ""}, {connections.StateFinished, 6 * time.Second, "fin"},
-		{connections.StateReset, 4 * time.Second, ""}, {connections.StateReset, 6 * time.Second, "rst"},
+		{conntable.StateNew, 9 * time.Second, ""}, {conntable.StateNew, 11 * time.Second, "never-used"},
+		{conntable.StateOpen, 59 * time.Second, ""}, {conntable.StateOpen, 61 * time.Second, "idle"},
+		{conntable.StateFinished, 4 * time.Second, ""}, {conntable.StateFinished, 6 * time.Second, "fin"},
+		{conntable.StateReset, 4 * time.Second, ""}, {conntable.StateReset, 6 * time.Second, "rst"},
 	}
 	wanted, kept := map[netip.AddrPort]string{}, connections.Tally{}
 	for i, c := range cases {
-		state := min(c.state, connections.StateOpen)
+		state := min(c.state, conntable.StateOpen)
 		entry := f.Take(0, tabletest.FlowFrom(i), 1, state)
-		if c.state > connections.StateOpen {
+		if c.state > conntable.StateOpen {
 			f.End(entry, c.state)
 		}
 		f.Ago(entry, c.silent)
@@ -89,7 +89,7 @@ func TestASweepFreesWhatTheRulesSayAndTellsWhatItWas(t *testing.T) {
 	if o := f.Occupancy(f.Table); o.Free != o.Entries {
 		t.Errorf("after a sweep of everything %+v", o)
 	}
-	entry := f.Take(0, tabletest.FlowFrom(0), 1, connections.StateOpen)
+	entry := f.Take(0, tabletest.FlowFrom(0), 1, conntable.StateOpen)
 	if generation := connections.LoadOwner(&f.Entries[entry]) >> 56; generation != 2 {
 		t.Errorf("the second owner of an entry has generation %d", generation)
 	}
@@ -97,15 +97,15 @@ func TestASweepFreesWhatTheRulesSayAndTellsWhatItWas(t *testing.T) {
 
 func TestAnIndexThatWasTakenWhileItWasLookedAtIsNotFreed(t *testing.T) {
 	f := tabletest.NewFake(1, 6)
-	entry := f.Take(0, tabletest.FlowFrom(1), 1, connections.StateOpen)
-	f.End(entry, connections.StateFinished)
+	entry := f.Take(0, tabletest.FlowFrom(1), 1, conntable.StateOpen)
+	f.End(entry, conntable.StateFinished)
 	f.Ago(entry, time.Hour)
 	block, bit := conntable.Bit(entry)
 	atomic.AndUint64(&f.Blocks[block].Ended, ^bit) // a packet has taken it, and not written it yet
 	if f.Sweep(f.Table, 0, 1, &connections.SweepRules{}, nil); f.Blocks[block].Free&bit != 0 {
 		t.Error("an index was freed that a packet holds")
 	}
-	f.Own(entry, tabletest.FlowFrom(2), 1, connections.StateNew)
+	f.Own(entry, tabletest.FlowFrom(2), 1, conntable.StateNew)
 	if got := f.All(); len(got) != 1 || got[0].Client != tabletest.FlowFrom(2) {
 		t.Errorf("its new owner: %v", got)
 	}
@@ -114,14 +114,14 @@ func TestAnIndexThatWasTakenWhileItWasLookedAtIsNotFreed(t *testing.T) {
 func TestFlagsFollowSuspects(t *testing.T) {
 	f := tabletest.NewFake(1, 6)
 	for i := range 4 {
-		f.Take(0, tabletest.FlowFrom(i), 1, connections.StateOpen)
+		f.Take(0, tabletest.FlowFrom(i), 1, conntable.StateOpen)
 	}
 	networks := connections.NewSuspectNetworks([]netip.Prefix{netip.MustParsePrefix("203.0.0.1/32"), netip.MustParsePrefix("203.0.0.2/31"), netip.MustParsePrefix("2001:db8::/32")})
 	for _, c := range []struct {
 		suspect func(netip.Addr) bool
 		want    []bool
 	}{{networks.Contain, []bool{false, true, true, true}}, {connections.SuspectNetworks{}.Contain, make([]bool, 4)}, {networks.Contain, []bool{false, true, true, true}}, {nil, make([]bool, 4)}} {
-		f.Sweep(f.Table, 0, 1, &connections.SweepRules{New: time.Hour, Idle: time.Hour, Ended: time.Hour, Suspect: c.suspect}, nil)
+		f.Sweep(f.Table, 0, 1, &connections.SweepRules{Limits: conntable.Limits{New: time.Hour, Idle: time.Hour, Ended: time.Hour}, Suspect: c.suspect}, nil)
 		var got []bool
 		for _, connection := range f.All() {
 			got = append(got, connection.Suspect)
@@ -137,19 +137,19 @@ func TestFlagsFollowSuspects(t *testing.T) {
 
 func TestIndicesThatAKilledSweeperHeldAreFoundAgain(t *testing.T) {
 	f := tabletest.NewFake(2, 6)
-	live := f.Take(0, tabletest.FlowFrom(1), 1, connections.StateOpen)
-	ended := f.Take(0, tabletest.FlowFrom(2), 1, connections.StateOpen)
-	f.End(ended, connections.StateFinished)
+	live := f.Take(0, tabletest.FlowFrom(1), 1, conntable.StateOpen)
+	ended := f.Take(0, tabletest.FlowFrom(2), 1, conntable.StateOpen)
+	f.End(ended, conntable.StateFinished)
 	block, bit := conntable.Bit(ended)
 	atomic.AndUint64(&f.Blocks[block].Ended, ^bit) // killed here
-	idle := f.Take(0, tabletest.FlowFrom(3), 1, connections.StateOpen)
+	idle := f.Take(0, tabletest.FlowFrom(3), 1, conntable.StateOpen)
 	connections.SwapOwner(&f.Entries[idle], connections.LoadOwner(&f.Entries[idle]), connections.LoadOwner(&f.Entries[idle]).Nobody()) // and here
-	arriving := f.Take(0, tabletest.FlowFrom(4), 1, connections.StateOpen)
+	arriving := f.Take(0, tabletest.FlowFrom(4), 1, conntable.StateOpen)
 	connections.SwapOwner(&f.Entries[arriving], connections.LoadOwner(&f.Entries[arriving]), connections.LoadOwner(&f.Entries[arriving]).Nobody())
 	graces := 0
 	freed, err := f.Recover([]connections.Table{f.Table}, func() error {
 		graces++
-		f.Own(arriving, tabletest.FlowFrom(5), 1, connections.StateNew) // the packet that held it has passed
+		f.Own(arriving, tabletest.FlowFrom(5), 1, conntable.StateNew) // the packet that held it has passed
 		return nil
 	})
 	if err != nil || freed != 2 || graces != 2 {
@@ -180,7 +180,7 @@ func TestNoIndexIsHeldTwiceOrLostBesideASweeper(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				f.Sweep(f.Table, 0, 1, &connections.SweepRules{Idle: time.Hour, New: time.Hour}, nil)
+				f.Sweep(f.Table, 0, 1, &connections.SweepRules{Limits: conntable.Limits{Idle: time.Hour, New: time.Hour}}, nil)
 				f.All()
 			}
 		}
@@ -190,7 +190,7 @@ func TestNoIndexIsHeldTwiceOrLostBesideASweeper(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, uint64(taker)))
 			var held []uint32
 			for range rounds {
-				if entry := f.Take(0, tabletest.FlowFrom(taker), uint16(taker+1), connections.StateOpen); entry != 0 {
+				if entry := f.Take(0, tabletest.FlowFrom(taker), uint16(taker+1), conntable.StateOpen); entry != 0 {
 					if holders[entry].Add(1) != 1 {
 						t.Errorf("seed %d: entry %d is held twice", seed, entry)
 					}
@@ -199,13 +199,13 @@ func TestNoIndexIsHeldTwiceOrLostBesideASweeper(t *testing.T) {
 				for len(held) > random.IntN(20) {
 					last := len(held) - 1
 					holders[held[last]].Add(-1)
-					f.End(held[last], connections.StateFinished+connections.State(random.IntN(2)))
+					f.End(held[last], conntable.StateFinished+conntable.State(random.IntN(2)))
 					held = held[:last]
 				}
 			}
 			for _, entry := range held {
 				holders[entry].Add(-1)
-				f.End(entry, connections.StateReset)
+				f.End(entry, conntable.StateReset)
 			}
 		})
 	}
@@ -221,10 +221,10 @@ func TestNoIndexIsHeldTwiceOrLostBesideASweeper(t *testing.T) {
 func BenchmarkSweepOfAFullTable(b *testing.B) {
 	f := tabletest.NewFake(16384, 6)
 	for block := range f.Table.Blocks {
-		for i := 0; f.Take(block, tabletest.FlowFrom(i), 1, connections.StateOpen) != 0; i++ {
+		for i := 0; f.Take(block, tabletest.FlowFrom(i), 1, conntable.StateOpen) != 0; i++ {
 		}
 	}
-	rules := &connections.SweepRules{Ended: time.Hour, New: time.Hour, Idle: time.Hour}
+	rules := &connections.SweepRules{Limits: conntable.Limits{Ended: time.Hour, New: time.Hour, Idle: time.Hour}}
 	b.Run("sweep", func(b *testing.B) {
 		for b.Loop() {
 			f.Sweep(f.Table, 0, f.Table.Blocks, rules, nil)
@@ -243,9 +243,9 @@ func BenchmarkSweepOfAFullTable(b *testing.B) {
 func TestAnIndexIsFreeThoughWhoIsToldPanics(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		f := tabletest.NewFake(1, 6)
-		entry := f.Take(0, tabletest.FlowFrom(1), 1, connections.StateOpen)
+		entry := f.Take(0, tabletest.FlowFrom(1), 1, conntable.StateOpen)
 		if ended {
-			f.End(entry, connections.StateFinished)
+			f.End(entry, conntable.StateFinished)
 		}
 		func() {
 			defer func() { recover() }()

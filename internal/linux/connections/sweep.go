@@ -27,24 +27,15 @@ var EndReasons = [endReasons]string{"fin", "rst", "idle", "never-used"}
 
 func (r EndReason) String() string { return EndReasons[r] }
 
-// SweepRules say when an entry is freed: after so long without a packet. 0: at once.
+// SweepRules say when an entry is freed, and whose are flagged.
 type SweepRules struct {
-	Ended time.Duration // FIN or RST was seen
-	New   time.Duration // its server has not used the index yet
-	Idle  time.Duration // all others
+	conntable.Limits
 	// Suspect tells who is one: entries are flagged by it. nil: nobody is.
 	Suspect func(client netip.Addr) bool
 }
 
-// Implementation constants: an entry that may be taken all the same is kept for packets that come late, a new one until the server's
-// answer to it has surely come.
-const (
-	EndedLinger = 5 * time.Second
-	NewLinger   = 10 * time.Second
-)
-
 // Tally counts the connections of a table by state, after a sweep. Add those of parts.
-type Tally [states]uint32
+type Tally [len(conntable.States)]uint32
 
 // Add adds another part's.
 func (t *Tally) Add(part Tally) {
@@ -58,7 +49,7 @@ type sweep struct {
 	*Memory
 	table Table
 	now   uint32
-	limit [states]uint32 // idle time, in units of last
+	limit Tally // idle time, in units of last
 	rules *SweepRules
 	ended func(*Connection, EndReason)
 	seen  Connection
@@ -72,12 +63,13 @@ type sweep struct {
 func (c *Memory) Sweep(t Table, from, count uint32, rules *SweepRules, ended func(*Connection, EndReason)) Tally {
 	s := sweep{Memory: c, table: t, now: Clock(), rules: rules, ended: ended}
 	units := func(d time.Duration) uint32 { return uint32(min(int64(d/LastUnit), 1<<31)) }
-	s.limit = [states]uint32{StateNew: units(rules.New), StateOpen: units(rules.Idle),
-		StateFinished: units(rules.Ended), StateReset: units(rules.Ended)}
+	for state := range s.limit {
+		s.limit[state] = units(rules.Of(conntable.State(state)))
+	}
 	usable := conntable.FreeMask(t.IndexBits)
 	for block := from; block < min(t.Blocks, from+count); block++ {
 		at := t.Base + block
-		for used := usable &^ atomic.LoadUint64(&c.Blocks[at].Free); used != 0; used &= used - 1 {
+		for used := c.Blocks[at].Used(usable); used != 0; used &= used - 1 {
 			s.look(at, uint32(bits.TrailingZeros64(used)))
 		}
 	}
@@ -90,11 +82,11 @@ func (s *sweep) look(at, index uint32) {
 	owner := LoadOwner(entry)
 	state := owner.State()
 	switch {
-	case state == StateNone || state >= states: // its new owner is about to write it
+	case state == conntable.StateNone || !owner.Known(): // its new owner is about to write it
 		return
 	case !s.isDue(entry, state):
 		s.flag(number, entry, owner)
-	case state >= StateFinished:
+	case state >= conntable.StateFinished:
 		if s.freeEnded(at, 1<<index, number, entry) {
 			return
 		}
@@ -105,20 +97,20 @@ func (s *sweep) look(at, index uint32) {
 	s.tally[state]++
 }
 
-func (s *sweep) isDue(entry *Entry, state State) bool {
+func (s *sweep) isDue(entry *Entry, state conntable.State) bool {
 	return since(s.now, atomic.LoadUint32(&entry.Last), lastBits) >= s.limit[state]
 }
 
 // freeEnded frees an entry that any packet may take as well. It reports whether it was free to.
 func (s *sweep) freeEnded(at uint32, bit uint64, number uint32, entry *Entry) bool {
-	word := &s.Blocks[at].Ended
-	if atomic.LoadUint64(word)&bit == 0 || atomic.AndUint64(word, ^bit)&bit == 0 {
+	block := &s.Blocks[at]
+	if !block.TakeEnded(bit) {
 		return false // somebody has just taken it, or is about to set the bit
 	}
 	for { // the index is ours; an RST after the FIN may still change the word
 		owner := LoadOwner(entry)
-		if owner.State() < StateFinished || !s.isDue(entry, owner.State()) { // it was taken and ended again since we looked
-			atomic.OrUint64(word, bit)
+		if owner.State() < conntable.StateFinished || !s.isDue(entry, owner.State()) { // it was taken and ended again since we looked
+			block.End(bit)
 			return false
 		}
 		if SwapOwner(entry, owner, owner.Nobody()) {
@@ -129,25 +121,26 @@ func (s *sweep) freeEnded(at uint32, bit uint64, number uint32, entry *Entry) bo
 }
 
 // free gives away an index that is ours and whose entry is nobody's. ended comes last: were it to panic, the index would be lost.
-func (s *sweep) free(at uint32, bit uint64, number uint32, owner Owner) {
+func (s *sweep) free(at uint32, bit uint64, number uint32, owner conntable.Owner) {
 	if s.ended != nil {
 		s.describe(number, &s.table, s.now, owner, &s.seen) // as long as nobody else may write the entry
 	}
-	atomic.OrUint64(&s.Blocks[at].Free, bit)
+	s.Blocks[at].Release(bit)
 	if s.ended != nil {
 		s.ended(&s.seen, reasonOf(owner.State()))
 	}
 }
 
-func reasonOf(state State) EndReason {
-	return [states]EndReason{StateNew: EndedUnused, StateOpen: EndedIdle, StateFinished: EndedByFIN, StateReset: EndedByRST}[state]
+func reasonOf(state conntable.State) EndReason {
+	return [len(conntable.States)]EndReason{conntable.StateNew: EndedUnused, conntable.StateOpen: EndedIdle,
+		conntable.StateFinished: EndedByFIN, conntable.StateReset: EndedByRST}[state]
 }
 
 // flag makes an entry say whether its client is a suspect.
-func (s *sweep) flag(number uint32, entry *Entry, owner Owner) {
+func (s *sweep) flag(number uint32, entry *Entry, owner conntable.Owner) {
 	suspect := s.rules.Suspect != nil && s.rules.Suspect(s.client(number, &s.table))
 	if suspect != owner.Suspect() {
-		SwapOwner(entry, owner, owner^ownerSuspect) // a packet was faster: the next sweep will see
+		SwapOwner(entry, owner, owner.WithSuspect(suspect)) // a packet was faster: the next sweep will see
 	}
 }
 
@@ -155,7 +148,7 @@ func (s *sweep) flag(number uint32, entry *Entry, owner Owner) {
 type lost struct {
 	block, entry uint32
 	bit          uint64
-	owner        Owner
+	owner        conntable.Owner
 }
 
 // Recover frees the indices that an earlier sweeper held when it was killed. No other sweeper may run; grace waits until every packet
@@ -169,7 +162,7 @@ func (c *Memory) Recover(tables []Table, grace func() error) (freed int, err err
 	for _, t := range tables {
 		usable := conntable.FreeMask(t.IndexBits)
 		for at := t.Base; at < t.Base+t.Blocks; at++ {
-			for unmarked := usable &^ c.marked(at); unmarked != 0; unmarked &= unmarked - 1 {
+			for unmarked := usable &^ c.Blocks[at].Marked(); unmarked != 0; unmarked &= unmarked - 1 {
 				index := uint32(bits.TrailingZeros64(unmarked))
 				l := lost{block: at, entry: at<<conntable.BlockBits + index, bit: 1 << index}
 				l.owner = LoadOwner(&c.Entries[l.entry])
@@ -196,19 +189,14 @@ func (c *Memory) Recover(tables []Table, grace func() error) (freed int, err err
 	}
 	for _, l := range suspected {
 		if SwapOwner(&c.Entries[l.entry], l.owner, l.owner.Nobody()) {
-			atomic.OrUint64(&c.Blocks[l.block].Free, l.bit)
+			c.Blocks[l.block].Release(l.bit)
 			freed++
 		}
 	}
 	return freed, nil
 }
 
-func (c *Memory) marked(block uint32) uint64 {
-	return atomic.LoadUint64(&c.Blocks[block].Free) | atomic.LoadUint64(&c.Blocks[block].Ended)
-}
-
 // isLost reports whether an index is as it was found: with no bit, and no connection that lives.
 func (c *Memory) isLost(l lost) bool {
-	state := l.owner.State()
-	return c.marked(l.block)&l.bit == 0 && (state == StateNone || state >= StateFinished) && LoadOwner(&c.Entries[l.entry]) == l.owner
+	return c.Blocks[l.block].Marked()&l.bit == 0 && !l.owner.State().Lives() && LoadOwner(&c.Entries[l.entry]) == l.owner
 }

@@ -54,7 +54,7 @@ func TestWhatPacketsSaidOfAConnectionCanBeRead(t *testing.T) {
 		found := w.connectionsOf("web")
 		for i, c := range crowd {
 			packets := uint32(1+i) + uint32(i/2)
-			want := connections.Connection{Client: c.client, Server: uint16(i + 1), State: []connections.State{connections.StateNew, connections.StateOpen, connections.StateReset}[i],
+			want := connections.Connection{Client: c.client, Server: uint16(i + 1), State: []conntable.State{conntable.StateNew, conntable.StateOpen, conntable.StateReset}[i],
 				Packets: packets, Bytes: uint64(packets) * headers}
 			got := found[c.client]
 			if got.First < got.Last || got.First > 10*time.Second+time.Since(began) {
@@ -78,7 +78,7 @@ func TestAConnectionThatWasSweptGetsAnotherEntryAndKeepsItsServer(t *testing.T) 
 		c.again(ack)
 	}
 	var told []string
-	rules := &connections.SweepRules{New: time.Hour, Ended: time.Hour}
+	rules := &connections.SweepRules{Limits: conntable.Limits{New: time.Hour, Ended: time.Hour}}
 	sweep := func() connections.Tally {
 		table := w.table("web")
 		return w.lb.Connections().Sweep(table, 0, table.Blocks, rules, func(c *connections.Connection, reason connections.EndReason) {
@@ -93,7 +93,7 @@ func TestAConnectionThatWasSweptGetsAnotherEntryAndKeepsItsServer(t *testing.T) 
 			t.Errorf("after a sweep: %s, not %s", verdictNames[got], verdictNames[want])
 		}
 	}
-	if got := w.connectionsOf("web")[c.client]; got.Packets != 3 || got.Server != 2 || got.State != connections.StateOpen {
+	if got := w.connectionsOf("web")[c.client]; got.Packets != 3 || got.Server != 2 || got.State != conntable.StateOpen {
 		t.Errorf("its entry is %+v", got)
 	}
 	c.again(fin | ack)
@@ -159,7 +159,7 @@ func TestSuspectsAreThoseThatWereSetLast(t *testing.T) {
 			if err := w.lb.SetSuspects(suspects); err != nil {
 				t.Fatal(err)
 			}
-			rules := connections.SweepRules{New: time.Hour, Idle: time.Hour, Ended: time.Hour}
+			rules := connections.SweepRules{Limits: conntable.Limits{New: time.Hour, Idle: time.Hour, Ended: time.Hour}}
 			if len(suspects) > 0 {
 				rules.Suspect = connections.NewSuspectNetworks([]netip.Prefix{suspects[0].Client}).Contain
 			}

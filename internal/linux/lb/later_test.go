@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/linux/connections"
 )
 
@@ -138,7 +139,7 @@ func TestPacketsThatMayNotWaitDoNot(t *testing.T) {
 		c.again(ack)
 	}
 	c.again(fin | ack)
-	if state := w.stateOf(c); state != connections.StateFinished {
+	if state := w.stateOf(c); state != conntable.StateFinished {
 		t.Errorf("%s after FIN", state)
 	}
 }

@@ -20,8 +20,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-var policies = []model.Dispatch{model.DispatchHash, model.DispatchMaglev, model.DispatchRR, model.DispatchWRR, model.DispatchP2C,
-	model.DispatchLeast, model.DispatchAWRR, model.DispatchAWFD, model.DispatchWCMP, model.DispatchLCF}
+var policies = model.Dispatches()
 
 // seeded is a source of numbers that BALLAST_SEED repeats.
 func seeded(t *testing.T) *rand.Rand {

@@ -14,7 +14,7 @@ import (
 type refEntry struct {
 	connection refConnection
 	id         uint16
-	state      connections.State
+	state      conntable.State
 	suspect    bool
 	packets    uint32
 	bytes      uint64
@@ -77,7 +77,7 @@ func (t *refTables) add(hash uint64, fresh refEntry) (entry uint32, ok bool) {
 	first, end := t.partition(fresh.connection.service, hash)
 	for _, ended := range []bool{false, true} {
 		for entry := first + 1; entry < end; entry++ {
-			if old := t.entries[entry]; old == nil && !ended || old != nil && ended && old.state >= connections.StateFinished {
+			if old := t.entries[entry]; old == nil && !ended || old != nil && ended && old.state >= conntable.StateFinished {
 				t.entries[entry] = &fresh
 				t.generations[entry]++
 				return entry, true
@@ -98,7 +98,7 @@ func (t *refTables) of(entry uint32, c refConnection, id uint16) *refEntry {
 // isBusy reports whether an assignment is still needed: for about a second it keeps its place.
 func (t *refTables) isBusy(a refAssignment) bool {
 	e := t.entries[a.entry]
-	return e != nil && e.state == connections.StateNew && connections.Clock()-e.last < 1<<10
+	return e != nil && e.state == conntable.StateNew && connections.Clock()-e.last < 1<<10
 }
 
 // byTable is what the table makes of a packet whose cookie is valid and says plain.
@@ -110,8 +110,8 @@ func (w *world) byTable(s *plan.Service, p *refPacket, plain uint16, echo uint32
 	base, _ := w.connections.partition(s.Name, hash)
 	entry := w.connections.of(base+uint32(index), connection, id)
 	if entry != nil && node == w.want.Tier.ID {
-		if entry.state == connections.StateNew {
-			entry.state = connections.StateOpen
+		if entry.state == conntable.StateNew {
+			entry.state = conntable.StateOpen
 		}
 		d.verdict = lbVerdictFORWARDED_BY_TABLE
 	} else {
@@ -133,13 +133,13 @@ func (w *world) assign(s *plan.Service, p *refPacket, hash uint64, id uint16) (a
 	place, _ := conntable.Assignment(hash, 0)
 	first, end := t.partition(s.Name, hash)
 	a := t.assigned[place]
-	if e := t.of(a.entry, connection, id); a.connection == connection && a.entry >= first && a.entry < end && e != nil && e.state < connections.StateFinished {
+	if e := t.of(a.entry, connection, id); a.connection == connection && a.entry >= first && a.entry < end && e != nil && e.state < conntable.StateFinished {
 		return a.entry, lbVerdictFORWARDED_BY_TABLE
 	}
 	if p.reset() || p.fin() || t.isBusy(a) {
 		return 0, lbVerdictFORWARDED_BY_COOKIE
 	}
-	at, ok := t.add(hash, refEntry{connection: connection, id: id, state: connections.StateNew, suspect: w.isSuspect(s, p.source)})
+	at, ok := t.add(hash, refEntry{connection: connection, id: id, state: conntable.StateNew, suspect: w.isSuspect(s, p.source)})
 	if !ok {
 		return 0, lbVerdictFORWARDED_TABLE_FULL
 	}
@@ -160,9 +160,9 @@ func (e *refEntry) count(p *refPacket, limit uint32, d *refDecision) {
 	}
 	switch {
 	case p.reset():
-		e.state = connections.StateReset
+		e.state = conntable.StateReset
 	case p.fin():
-		e.state = max(e.state, connections.StateFinished)
+		e.state = max(e.state, conntable.StateFinished)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/linux/rowtest"
 	"github.com/ballast-lb/ballast/internal/linux/verdict"
@@ -18,7 +19,7 @@ func TestRowsAreThoseOfTheProgram(t *testing.T) {
 	rowtest.Same(t, plan.ReturnKey{}, lbReturnKey{})
 	rowtest.Same(t, vipPlace{}, lbVipPlace{})
 	rowtest.Same(t, connections.Entry{}, lbConnection{})
-	rowtest.Same(t, connections.Block{}, lbConnectionBlock{})
+	rowtest.Same(t, conntable.Block{}, lbConnectionBlock{})
 	rowtest.Same(t, connections.Address{}, lbConnectionAddress{})
 	rowtest.Same(t, endedConnection{}, lbEndedConnection{})
 }
@@ -33,8 +34,8 @@ func TestTheStatesOfConnectionsAreThoseOfTheDataPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, name := range names {
-		if want := strings.TrimPrefix(name, "connection_"); len(names) != len(connections.States) || connections.State(i).String() != want {
-			t.Errorf("state %d is %s here and %s there", i, connections.State(i), want)
+		if want := strings.TrimPrefix(name, "connection_"); len(names) != len(conntable.States) || conntable.State(i).String() != want {
+			t.Errorf("state %d is %s here and %s there", i, conntable.State(i), want)
 		}
 	}
 }

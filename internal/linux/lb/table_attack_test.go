@@ -171,7 +171,7 @@ func TestPacketsThatAreSentAgainHarmNobody(t *testing.T) {
 	}
 	for _, c := range a.legitimate {
 		a.expectUnharmed(c)
-		if state := a.stateOf(c); state != connections.StateOpen {
+		if state := a.stateOf(c); state != conntable.StateOpen {
 			t.Fatalf("%s is %s", c.client, state)
 		}
 	}
@@ -201,7 +201,7 @@ func TestAFloodOfFINsEndsNobodysConnection(t *testing.T) {
 	}
 	for _, c := range a.legitimate {
 		a.expectUnharmed(c)
-		if state := a.stateOf(c); state != connections.StateOpen {
+		if state := a.stateOf(c); state != conntable.StateOpen {
 			t.Fatalf("%s is %s", c.client, state)
 		}
 	}
@@ -237,7 +237,7 @@ func TestATableThatIsFullHarmsNobody(t *testing.T) {
 	}
 	t.Log(counts)
 	table := a.table("web") // the flood is over: nobody uses its indices, and they are swept
-	a.lb.Connections().Sweep(table, 0, table.Blocks, &connections.SweepRules{Idle: 1 << 40}, nil)
+	a.lb.Connections().Sweep(table, 0, table.Blocks, &connections.SweepRules{Limits: conntable.Limits{Idle: 1 << 40}}, nil)
 	a.expectEntries(100, 100)
 	c := a.talkTo(flowTo(vip4, 443, 5000), 2)
 	if out := a.runBare(c.frame(c.tcp(ack, timestamps(5, c.echo), nil))); echoIn(out) == c.echo {

@@ -72,7 +72,7 @@ func (c *talk) index() uint16 {
 }
 
 // tableMemory is what the memory of a service's table says.
-func (w *world) tableMemory(name string) (entries []connections.Entry, addresses []connections.Address, blocks []connections.Block) {
+func (w *world) tableMemory(name string) (entries []connections.Entry, addresses []connections.Address, blocks []conntable.Block) {
 	place := w.tables.Places()[name].Table
 	t, from, end := &w.lb.tables, place.Base<<conntable.BlockBits, (place.Base+place.Blocks)<<conntable.BlockBits
 	return t.connections.Entries[from:end], t.connections.Addresses[from:end], t.connections.Blocks[place.Base:][:place.Blocks]
@@ -92,7 +92,7 @@ func (w *world) checkTable(name string) {
 		}
 		block, bit := conntable.Bit(uint32(i))
 		_, index := conntable.Index(uint32(i), place.IndexBits)
-		free, ended := want == nil && index != 0, want != nil && want.state >= connections.StateFinished
+		free, ended := want == nil && index != 0, want != nil && want.state >= conntable.StateFinished
 		if blocks[block].Free&bit != 0 != free || blocks[block].Ended&bit != 0 != ended {
 			w.Fatalf("entry %d: free %016x, ended %016x: want %t, %t", at, blocks[block].Free, blocks[block].Ended, free, ended)
 		}
@@ -102,20 +102,20 @@ func (w *world) checkTable(name string) {
 // age lets two seconds pass for entries that might make others wait, so that no test depends on when exactly they do.
 func (w *world) age() {
 	for at, e := range w.connections.entries {
-		if e.state == connections.StateNew {
+		if e.state == conntable.StateNew {
 			e.last -= 1 << 11
 			w.lb.tables.connections.Entries[at].Last -= 1 << 11
 		}
 	}
 }
 
-func generationOf(o connections.Owner) uint8 { return uint8(o >> 56) }
-func checkOf(o connections.Owner) uint16     { return uint16(o >> 16) }
+func generationOf(o conntable.Owner) uint8 { return uint8(o >> 56) }
+func checkOf(o conntable.Owner) uint16     { return uint16(o >> 16) }
 
 // describe says what an entry says, and that what it remembers of the flow is that flow's.
 func (w *world) describe(s *plan.Service, c *connections.Entry, address connections.Address) string {
 	o := c.Owner
-	if o.State() == connections.StateNone {
+	if o.State() == conntable.StateNone {
 		if o.Nobody() != o {
 			return fmt.Sprintf("nobody's owner word is %016x", c.Owner)
 		}

@@ -121,7 +121,7 @@ func TestAConnectionHasItsLimitInEveryWindow(t *testing.T) {
 			good = good && entry.Packets == uint32(limit+5) && entry.Bytes>>48 == uint64(limit)
 			entry.Last -= 1 << 10 // a window has passed
 			good = good && verdicts(c, limit+3, ack) == limit && verdicts(c, 1, fin|ack) == 0
-			good = good && w.stateOf(c) == connections.StateOpen && entry.Packets == uint32(2*limit+5+3+1)
+			good = good && w.stateOf(c) == conntable.StateOpen && entry.Packets == uint32(2*limit+5+3+1)
 			if connections.Clock()>>10 == window && !good {
 				t.Errorf("%+v", entry)
 			}

@@ -32,11 +32,11 @@ type stressFlow struct {
 	connection refConnection
 	private    bool
 	id         uint16
-	base       uint32            // entry of index 0 of its partition
-	owner      connections.Owner // what entries of its say: port, check and id
-	frame      []byte            // without flags and echo
-	flags, at  int               // where those are in it
-	fresh      uint32            // an echo that names no entry
+	base       uint32          // entry of index 0 of its partition
+	owner      conntable.Owner // what entries of its say: port, check and id
+	frame      []byte          // without flags and echo
+	flags, at  int             // where those are in it
+	fresh      uint32          // an echo that names no entry
 	echo       atomic.Uint32
 	held       uint32 // by a private one, as long as it sends no FIN or RST and nothing but those ends entries; 0: none
 }
@@ -68,7 +68,7 @@ func (w *world) newStressFlow(name string, c refConnection, id uint16) *stressFl
 	x := &stressFlow{connection: c, id: id}
 	hash := w.tableHash(service(&w.want, name), c)
 	x.base, _ = w.connections.partition(name, hash)
-	x.owner = connections.Owner(wire.Port(c.client.Port())) | connections.Owner(conntable.Check(hash))<<16 | connections.Owner(id)<<32
+	x.owner = conntable.Owner(wire.Port(c.client.Port())) | conntable.Owner(conntable.Check(hash))<<16 | conntable.Owner(id)<<32
 	return x
 }
 
@@ -152,7 +152,7 @@ func (s *stress) expectHeld(f *stressFlow, flags byte, echo, told uint32) {
 		return
 	}
 	o := connections.LoadOwner(&s.lb.tables.connections.Entries[f.held])
-	if state := o.State(); o&(1<<48-1) != f.owner || state != connections.StateNew && state != connections.StateOpen {
+	if state := o.State(); o&(1<<48-1) != f.owner || state != conntable.StateNew && state != conntable.StateOpen {
 		s.fail("entry %d of %s is that of %016x", f.held, f.connection.client, uint64(o))
 	}
 }
@@ -161,7 +161,7 @@ func (s *stress) expectHeld(f *stressFlow, flags byte, echo, told uint32) {
 func (s *stress) sweep(random *rand.Rand) {
 	const never = 1 << 40
 	for !s.stop.Load() {
-		rules := connections.SweepRules{New: never, Idle: never, Suspect: func(netip.Addr) bool { return random.IntN(2) == 0 }}
+		rules := connections.SweepRules{Limits: conntable.Limits{New: never, Idle: never}, Suspect: func(netip.Addr) bool { return random.IntN(2) == 0 }}
 		if s.lenient.Load() {
 			rules = connections.SweepRules{}
 		}
@@ -237,7 +237,7 @@ func (s *stress) expectKnown(state tabletest.Copy) {
 	s.Helper()
 	for i := range state.Entries {
 		o, at := connections.LoadOwner(&state.Entries[i]), state.Place.Base*conntable.BlockEntries+uint32(i)
-		if o.State() != connections.StateNone && !slices.ContainsFunc(s.flows, func(f *stressFlow) bool {
+		if o.State() != conntable.StateNone && !slices.ContainsFunc(s.flows, func(f *stressFlow) bool {
 			return o&(1<<48-1) == f.owner && at > f.base && at < f.base+1<<state.Place.IndexBits
 		}) {
 			s.Errorf("entry %d is nobody's that there is: %016x", at, uint64(o))

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -38,7 +39,7 @@ func TestAConnectionHasAnEntryAfterItsHandshake(t *testing.T) {
 				w.checkTable("web")
 				entries, _, _ := w.tableMemory("web")
 				for i := range entries {
-					if entries[i].Owner.State() != connections.StateNone {
+					if entries[i].Owner.State() != conntable.StateNone {
 						w.checkClocks(t, &entries[i], before)
 					}
 				}
@@ -62,11 +63,11 @@ func TestUntilItsServerUsesTheIndexAConnectionIsToldItAgain(t *testing.T) {
 			}
 		}
 		w.checkTable("web")
-		if state := w.stateOf(c); state != connections.StateNew {
+		if state := w.stateOf(c); state != conntable.StateNew {
 			t.Fatalf("%s before its server used the index", state)
 		}
 		c.send(ack, lbVerdictFORWARDED_BY_TABLE)
-		if state := w.stateOf(c); state != connections.StateOpen {
+		if state := w.stateOf(c); state != conntable.StateOpen {
 			t.Fatalf("%s after its server used the index", state)
 		}
 		c.echo = without // an old segment, sent again
@@ -79,7 +80,7 @@ func TestUntilItsServerUsesTheIndexAConnectionIsToldItAgain(t *testing.T) {
 }
 
 // stateOf is the state of the entry of which the connection's server knows.
-func (w *world) stateOf(c *talk) connections.State {
+func (w *world) stateOf(c *talk) conntable.State {
 	s := service(&w.want, "web")
 	first, _ := w.connections.partition("web", w.tableHash(s, refConnection{"web", c.client, c.flow.service.Port()}))
 	return w.lb.tables.connections.Entries[first+uint32(c.index())].Owner.State()
@@ -143,7 +144,7 @@ func TestAnEndBeforeItsServerUsesTheIndexIsSeenToo(t *testing.T) {
 	c.echo = without
 	c.send(fin|ack, lbVerdictFORWARDED_BY_TABLE)
 	w.checkTable("web")
-	if state := w.stateOf(c); state != connections.StateFinished {
+	if state := w.stateOf(c); state != conntable.StateFinished {
 		t.Errorf("%s after FIN", state)
 	}
 }
@@ -261,7 +262,7 @@ func TestTagsOfOthersChangeNothing(t *testing.T) {
 		}
 	}
 	victim.send(ack, lbVerdictFORWARDED_BY_TABLE)
-	if state := w.stateOf(victim); state != connections.StateOpen {
+	if state := w.stateOf(victim); state != conntable.StateOpen {
 		t.Errorf("the victim is %s", state)
 	}
 }

@@ -52,7 +52,7 @@ func (s *Service) connections(now time.Time, svc *model.Service, id uint16) (ope
 	switch {
 	case t == nil || !svc.Affinity.Cookies(): // the data path sees the ends of connections with cookies
 		return 0, false
-	case svc.Dispatch == model.DispatchP2C || svc.Dispatch == model.DispatchLeast:
+	case svc.Dispatch.CountsOpen():
 		return t.counted(func(at time.Time) bool { return fresh(now, at, svc) }), false
 	default:
 		return uint64(max(t.open, 0)), false

@@ -2,6 +2,7 @@ package beyond
 
 import (
 	"math/bits"
+	"time"
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
@@ -9,39 +10,23 @@ import (
 	"github.com/ballast-lb/ballast/internal/sim/dispatch"
 )
 
-// When the sweeper frees an entry (internal/linux/connections/sweep.go, internal/daemon/lb_connections.go).
-const (
-	sweepRound  = 10 * second // it has seen all blocks once
-	newLinger   = 10 * second // the server has not used the index yet
-	endedLinger = 5 * second  // FIN
-	idleTimeout = int64(model.DefaultIdleTimeout)
-)
+const idleTimeout = int64(model.DefaultIdleTimeout)
 
 // tableLayout is that of cookies of the default width: 127 servers.
 var tableLayout = conntable.Layout{IndexBits: model.DefaultIndexBits, IDBits: talkCookieBits - 1 - model.DefaultIndexBits}
-
-// entryState is where an entry is in its life; nobody's is free.
-type entryState uint8
-
-const (
-	entryFree entryState = iota
-	entryNew
-	entryOpen
-	entryEnded
-)
 
 // entry is one place of a connection table.
 type entry struct {
 	flow  uint64 // hash: no two flows of a service have one
 	last  int64  // packet
-	state entryState
+	state conntable.State
 }
 
-// entries is a connection table under the rules of bpf/affinity/table.h and assign.h and of its sweeper, with the words and the arithmetic of
-// internal/algo/conntable. Every tag is told at once: packets of a connection do not overtake one another here.
+// entries is a connection table under the rules of bpf/affinity/table.h and assign.h and of its sweeper, with the words, the limits and the arithmetic
+// of internal/algo/conntable. Every tag is told at once: packets of a connection do not overtake one another here.
 type entries struct {
 	blocks, partitions uint32
-	free, ended        []uint64 // by block
+	words              []conntable.Block
 	all                []entry
 	swept              int64  // when the next block is due
 	block              uint32 // which one
@@ -50,9 +35,8 @@ type entries struct {
 func newEntries(count uint32) *entries {
 	e := &entries{blocks: conntable.Blocks(count)}
 	e.partitions = conntable.Partitions(e.blocks, tableLayout.IndexBits)
-	e.ended = make([]uint64, e.blocks)
 	for range e.blocks {
-		e.free = append(e.free, conntable.FreeMask(tableLayout.IndexBits))
+		e.words = append(e.words, conntable.Block{Free: conntable.FreeMask(tableLayout.IndexBits)})
 	}
 	e.all = make([]entry, e.blocks*conntable.BlockEntries)
 	return e
@@ -61,7 +45,7 @@ func newEntries(count uint32) *entries {
 // find returns the entry that an index of a flow's cookie names, if it is the flow's.
 func (e *entries) find(flow uint64, index uint16) *entry {
 	at := &e.all[conntable.Entry(conntable.PartitionOf(flow, e.partitions), index, tableLayout.IndexBits)]
-	if index == 0 || at.flow != flow || at.state == entryFree {
+	if index == 0 || at.flow != flow || at.state == conntable.StateNone {
 		return nil
 	}
 	return at
@@ -71,8 +55,8 @@ func (e *entries) find(flow uint64, index uint16) *entry {
 func (e *entries) packet(flow uint64, index uint16, now int64, last bool) uint16 {
 	at := e.find(flow, index)
 	switch {
-	case at != nil && at.state == entryNew:
-		at.state = entryOpen
+	case at != nil && at.state == conntable.StateNew:
+		at.state = conntable.StateOpen
 	case at == nil && !last:
 		index, at = e.add(flow)
 	}
@@ -80,50 +64,43 @@ func (e *entries) packet(flow uint64, index uint16, now int64, last bool) uint16
 		return 0
 	}
 	at.last = now
-	if last && at.state != entryEnded {
-		at.state = entryEnded
-		block, bit := e.wordOf(flow, index)
-		e.ended[block] |= bit
+	if last && !at.state.Ended() {
+		at.state = conntable.StateFinished
+		block, bit := conntable.Bit(conntable.Entry(conntable.PartitionOf(flow, e.partitions), index, tableLayout.IndexBits))
+		e.words[block].End(bit)
 	}
 	return index
-}
-
-func (e *entries) wordOf(flow uint64, index uint16) (block uint32, bit uint64) {
-	return conntable.Bit(conntable.Entry(conntable.PartitionOf(flow, e.partitions), index, tableLayout.IndexBits))
 }
 
 // add gives a flow the lowest free index of its partition, or the lowest whose connection has ended.
 func (e *entries) add(flow uint64) (uint16, *entry) {
 	partition := conntable.PartitionOf(flow, e.partitions)
 	block, _ := conntable.Bit(conntable.Entry(partition, 0, tableLayout.IndexBits))
-	mask := conntable.PartitionMask(partition, tableLayout.IndexBits)
-	for _, word := range []*uint64{&e.free[block], &e.ended[block]} {
-		if left := *word & mask; left != 0 {
-			*word &^= left & -left
-			number := block<<conntable.BlockBits + uint32(bits.TrailingZeros64(left))
-			e.all[number] = entry{flow: flow, state: entryNew}
-			_, index := conntable.Index(number, tableLayout.IndexBits)
-			return index, &e.all[number]
-		}
+	bit := e.words[block].Take(conntable.PartitionMask(partition, tableLayout.IndexBits))
+	if bit == 0 {
+		return 0, nil
 	}
-	return 0, nil
+	number := block<<conntable.BlockBits + uint32(bits.TrailingZeros64(bit))
+	e.all[number] = entry{flow: flow, state: conntable.StateNew}
+	_, index := conntable.Index(number, tableLayout.IndexBits)
+	return index, &e.all[number]
 }
 
 // sweep frees what has been silent for too long in the next block.
 func (e *entries) sweep() {
-	limits := [...]int64{entryNew: newLinger, entryOpen: idleTimeout, entryEnded: endedLinger}
-	used := conntable.FreeMask(tableLayout.IndexBits) &^ e.free[e.block]
+	limits, words := conntable.LimitsOf(time.Duration(idleTimeout)), &e.words[e.block]
+	used := words.Used(conntable.FreeMask(tableLayout.IndexBits))
 	for ; used != 0; used &= used - 1 {
 		bit := used & -used
 		at := &e.all[e.block<<conntable.BlockBits+uint32(bits.TrailingZeros64(used))]
-		if e.swept-at.last >= limits[at.state] {
+		if e.swept-at.last >= int64(limits.Of(at.state)) {
 			*at = entry{}
-			e.free[e.block] |= bit
-			e.ended[e.block] &^= bit
+			words.TakeEnded(bit)
+			words.Release(bit)
 		}
 	}
 	e.block = (e.block + 1) % e.blocks
-	e.swept += sweepRound / int64(e.blocks)
+	e.swept += int64(conntable.SweepRound) / int64(e.blocks)
 }
 
 // carried is a load balancer of ours with `affinity: table`: the cookie of a packet names the server, and beside it the entry.

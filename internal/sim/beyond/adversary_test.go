@@ -34,7 +34,7 @@ func TestGuessesTakeEntriesBecauseTheyAreValid(t *testing.T) {
 	table.until(second)
 	taken := 0
 	for _, e := range table.entries.all {
-		if e.state == entryNew {
+		if e.state == conntable.StateNew {
 			taken++
 		}
 	}
@@ -128,11 +128,11 @@ func (d *dumbEntries) packet(flow uint64, index uint16, now int64, last bool) ui
 	partition := conntable.PartitionOf(flow, d.partitions)
 	at := [2]uint32{partition, uint32(index)}
 	if e, ok := d.used[at]; ok && index != 0 && e.flow == flow {
-		if e.state == entryNew {
-			e.state = entryOpen
+		if e.state == conntable.StateNew {
+			e.state = conntable.StateOpen
 		}
 		if e.last = now; last {
-			e.state = entryEnded
+			e.state = conntable.StateFinished
 		}
 		d.used[at] = e
 		return index
@@ -140,8 +140,8 @@ func (d *dumbEntries) packet(flow uint64, index uint16, now int64, last bool) ui
 	for _, ended := range []bool{false, true} {
 		for i := uint32(1); i < 64 && !last; i++ {
 			at = [2]uint32{partition, i}
-			if e, ok := d.used[at]; !ok && !ended || ok && ended && e.state == entryEnded {
-				d.used[at] = entry{flow: flow, last: now, state: entryNew}
+			if e, ok := d.used[at]; !ok && !ended || ok && ended && e.state == conntable.StateFinished {
+				d.used[at] = entry{flow: flow, last: now, state: conntable.StateNew}
 				return uint16(i)
 			}
 		}
@@ -160,7 +160,7 @@ func TestEntriesAreThoseOfATableWithoutWords(t *testing.T) {
 				at, block := clever.swept, clever.block
 				clever.sweep()
 				maps.DeleteFunc(dumb.used, func(place [2]uint32, e entry) bool {
-					return place[0] == block && at-e.last >= map[entryState]int64{entryNew: 10, entryOpen: 300, entryEnded: 5}[e.state]*second
+					return place[0] == block && at-e.last >= map[conntable.State]int64{conntable.StateNew: 10, conntable.StateOpen: 300, conntable.StateFinished: 5}[e.state]*second
 				})
 			}
 			flow := rapid.Uint64Range(0, 300).Draw(t, "flow") * 0x9e3779b97f4a7c15
@@ -174,8 +174,8 @@ func TestEntriesAreThoseOfATableWithoutWords(t *testing.T) {
 			}
 		}
 		free := 0
-		for _, word := range clever.free {
-			free += bits.OnesCount64(word)
+		for _, word := range clever.words {
+			free += bits.OnesCount64(word.Free)
 		}
 		if free+len(dumb.used) != int(clever.partitions)*63 {
 			t.Fatalf("%d free and %d used of %d", free, len(dumb.used), clever.partitions*63)

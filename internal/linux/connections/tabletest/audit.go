@@ -13,13 +13,13 @@ import (
 type Copy struct {
 	Place   plan.TablePlace
 	Entries []connections.Entry
-	Blocks  []connections.Block
+	Blocks  []conntable.Block
 }
 
 // Owned is how many entries tell of a connection, ended ones too.
 func (s *Copy) Owned() (count uint64) {
 	for i := range s.Entries {
-		if connections.LoadOwner(&s.Entries[i]).State() != connections.StateNone {
+		if connections.LoadOwner(&s.Entries[i]).State() != conntable.StateNone {
 			count++
 		}
 	}
@@ -40,17 +40,17 @@ func (s *Copy) Faults() (faults []string) {
 		case index == 0:
 		case free && ended:
 			fault = "free, and ended"
-		case state > connections.StateReset:
+		case state > conntable.StateReset:
 			fault = fmt.Sprintf("state %d", state)
-		case state == connections.StateNone && o != o.Nobody():
+		case state == conntable.StateNone && o != o.Nobody():
 			fault = fmt.Sprintf("nobody's word is %016x", uint64(o))
-		case free && state != connections.StateNone:
+		case free && state != conntable.StateNone:
 			fault = "free, and a connection's that is " + state.String()
-		case ended && state < connections.StateFinished:
+		case ended && state < conntable.StateFinished:
 			fault = "ended, and its connection is " + state.String()
-		case !free && !ended && state == connections.StateNone:
+		case !free && !ended && state == conntable.StateNone:
 			fault = "lost"
-		case !free && !ended && state >= connections.StateFinished:
+		case !free && !ended && state >= conntable.StateFinished:
 			fault = "lost by a connection that is " + state.String()
 		}
 		if fault != "" {

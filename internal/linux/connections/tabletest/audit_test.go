@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/linux/connections"
 )
 
@@ -13,9 +14,9 @@ func TestTheAuditFindsWhatIsWrong(t *testing.T) {
 	healthy := func() (Copy, Fake) {
 		f := NewFake(2, 3)
 		for i := range 20 {
-			entry := f.Take(uint32(i%2), FlowFrom(i), 1, connections.StateNew+connections.State(i%2))
+			entry := f.Take(uint32(i%2), FlowFrom(i), 1, conntable.StateNew+conntable.State(i%2))
 			if i%3 == 0 {
-				f.End(entry, connections.StateFinished+connections.State(i%2))
+				f.End(entry, conntable.StateFinished+conntable.State(i%2))
 			}
 		}
 		return Copy{f.TablePlace, f.Entries[64:192], f.Blocks[1:3]}, f
@@ -23,7 +24,7 @@ func TestTheAuditFindsWhatIsWrong(t *testing.T) {
 	if s, _ := healthy(); len(s.Faults()) > 0 || s.Owned() != 20 {
 		t.Fatalf("%d owned, faults %v", s.Owned(), s.Faults())
 	}
-	first := func(s *Copy, want func(connections.Owner, bool) bool) int {
+	first := func(s *Copy, want func(conntable.Owner, bool) bool) int {
 		for i := range s.Entries {
 			if free := s.Blocks[i/64].Free>>(i%64)&1 != 0; i%8 != 0 && want(connections.LoadOwner(&s.Entries[i]), free) {
 				return i
@@ -32,9 +33,9 @@ func TestTheAuditFindsWhatIsWrong(t *testing.T) {
 		t.Fatal("the test has none")
 		return 0
 	}
-	isFree := func(_ connections.Owner, free bool) bool { return free }
-	isHeld := func(o connections.Owner, _ bool) bool { return o.State() == connections.StateOpen }
-	isEnded := func(o connections.Owner, _ bool) bool { return o.State() >= connections.StateFinished }
+	isFree := func(_ conntable.Owner, free bool) bool { return free }
+	isHeld := func(o conntable.Owner, _ bool) bool { return o.State() == conntable.StateOpen }
+	isEnded := func(o conntable.Owner, _ bool) bool { return o.State() >= conntable.StateFinished }
 	for want, spoil := range map[string]func(*Copy){
 		"free, and a connection's": func(s *Copy) { i := first(s, isHeld); s.Blocks[i/64].Free |= 1 << (i % 64) },
 		"ended, and its":           func(s *Copy) { i := first(s, isHeld); s.Blocks[i/64].Ended |= 1 << (i % 64) },
@@ -59,11 +60,11 @@ func TestTheLedgerFindsAnIndexThatTwoHold(t *testing.T) {
 		l := Ledger{}
 		for i := range 10 {
 			before := f.Blocks[1].Free
-			f.Take(0, FlowFrom(2*i), 1, connections.StateOpen)
+			f.Take(0, FlowFrom(2*i), 1, conntable.StateOpen)
 			if torn && i == 5 { // another CPU has read the word before and writes what it made of it
 				f.Blocks[1].Free = before
 			}
-			f.Take(0, FlowFrom(2*i+1), 1, connections.StateOpen)
+			f.Take(0, FlowFrom(2*i+1), 1, conntable.StateOpen)
 			l.Added += 2
 		}
 		s := Copy{f.TablePlace, f.Entries[64:128], f.Blocks[1:2]}

@@ -22,7 +22,7 @@ type Fake struct {
 func NewFake(blocks uint32, indexBits uint8) Fake {
 	f := Fake{&connections.Memory{
 		Entries:   make([]connections.Entry, (blocks+2)*conntable.BlockEntries),
-		Blocks:    make([]connections.Block, blocks+2),
+		Blocks:    make([]conntable.Block, blocks+2),
 		Addresses: make([]connections.Address, (blocks+2)*conntable.BlockEntries),
 	}, connections.Table{TablePlace: plan.TablePlace{Base: 1, Blocks: blocks, IndexBits: indexBits}}}
 	for i := range blocks {
@@ -32,27 +32,18 @@ func NewFake(blocks uint32, indexBits uint8) Fake {
 }
 
 // Take is what table_add does: an index of a block, for a connection. It returns the entry, 0: there is none.
-func (f Fake) Take(block uint32, client netip.AddrPort, id uint16, state connections.State) uint32 {
+func (f Fake) Take(block uint32, client netip.AddrPort, id uint16, state conntable.State) uint32 {
 	at := f.Base + block
-	for _, word := range []*uint64{&f.Blocks[at].Free, &f.Blocks[at].Ended} {
-		for {
-			left := atomic.LoadUint64(word)
-			bit := left & -left
-			if bit == 0 {
-				break
-			}
-			if atomic.AndUint64(word, ^bit)&bit == 0 {
-				continue
-			}
-			entry := at<<conntable.BlockBits + uint32(bits.TrailingZeros64(bit))
-			f.Own(entry, client, id, state)
-			return entry
-		}
+	bit := f.Blocks[at].Take(^uint64(0))
+	if bit == 0 {
+		return 0
 	}
-	return 0
+	entry := at<<conntable.BlockBits + uint32(bits.TrailingZeros64(bit))
+	f.Own(entry, client, id, state)
+	return entry
 }
 
-func (f Fake) Own(entry uint32, client netip.AddrPort, id uint16, state connections.State) {
+func (f Fake) Own(entry uint32, client netip.AddrPort, id uint16, state conntable.State) {
 	c := &f.Entries[entry]
 	generation := connections.LoadOwner(c).Nobody() + 1<<56
 	atomic.StoreUint64((*uint64)(&c.Owner), uint64(connections.LoadOwner(c).Nobody()))
@@ -67,16 +58,15 @@ func (f Fake) Own(entry uint32, client netip.AddrPort, id uint16, state connecti
 	atomic.StoreUint32(&c.First, now>>connections.FirstShift)
 	atomic.StoreUint32(&c.Packets, 0)
 	atomic.StoreUint64(&c.Bytes, 0)
-	atomic.StoreUint64((*uint64)(&c.Owner), uint64(generation|connections.Owner(state)<<48|connections.Owner(id)<<32|connections.Owner(wire.Port(client.Port()))))
+	atomic.StoreUint64((*uint64)(&c.Owner), uint64(generation|conntable.Owner(state)<<48|conntable.Owner(id)<<32|conntable.Owner(wire.Port(client.Port()))))
 }
 
 // End is what table_end does.
-func (f Fake) End(entry uint32, state connections.State) {
+func (f Fake) End(entry uint32, state conntable.State) {
 	before := connections.LoadOwner(&f.Entries[entry])
-	if before.State() != connections.StateNone && before.State() < connections.StateFinished &&
-		connections.SwapOwner(&f.Entries[entry], before, before.With(state)) {
+	if before.State().Lives() && connections.SwapOwner(&f.Entries[entry], before, before.With(state)) {
 		block, bit := conntable.Bit(entry)
-		atomic.OrUint64(&f.Blocks[block].Ended, bit)
+		f.Blocks[block].End(bit)
 	}
 }
 

@@ -1,0 +1,32 @@
+package api
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/schema"
+)
+
+// comeBack sends a T with each of the fields set to something.
+func comeBack[T any](t *testing.T, fields []schema.Field[T], blank T, overTheWire func(*T) (T, error)) {
+	for _, f := range fields {
+		names := strings.FieldsFunc(f.Allowed(), func(r rune) bool { return strings.ContainsRune("`, ", r) })
+		sent := blank
+		for _, text := range append(names, "9", "300", "10.0.0.9", "3s", "/x", "2031-01-31T23:00:00Z") {
+			if given := blank; f.Set(&given, text) == nil && f.Text(&given) != f.Text(&blank) {
+				sent = given
+			}
+		}
+		back, err := overTheWire(&sent)
+		if have, want := f.Text(&back), f.Text(&sent); err != nil || have != want || want == f.Text(&blank) {
+			t.Errorf("%s: %s came back as %s, %v", f.Key, want, have, err)
+		}
+	}
+}
+
+func TestEveryFieldComesBackFromTheWire(t *testing.T) {
+	comeBack(t, schema.Service, model.NewService(), func(s *model.Service) (model.Service, error) { return ServiceFromProto(ServiceToProto(s)) })
+	comeBack(t, schema.Server, model.NewServer(), func(s *model.Server) (model.Server, error) { return ServerFromProto(ServerToProto(s)) })
+	comeBack(t, schema.Node, model.Node{}, func(n *model.Node) (model.Node, error) { return NodeFromProto(NodeToProto(n)) })
+}

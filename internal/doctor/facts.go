@@ -119,8 +119,8 @@ type hostFacts struct {
 	DefaultRoutes []netdev.DefaultRoute
 	Listening     map[model.Protocol][]netip.AddrPort
 	Translation   translationFacts
-	WaysOut       []string       // devices of default routes and routes through a gateway
-	WaysOutBare   []string       // those among them that have no Ethernet addresses
+	Egress        []string       // devices of default routes and routes through a gateway
+	EgressBare    []string       // those among them that have no Ethernet addresses
 	WaysBack      []string       // both, of IPv4 alone
 	Back          map[bool]error // way to clients, of IPv6 or not: there is none, or its next hop does not answer
 }

@@ -175,8 +175,8 @@ func gatherHost() (h hostFacts) {
 	h.Microsecond = netdev.MicrosecondRoutes()
 	h.Addresses, _ = netdev.AddressDevices()
 	h.DefaultRoutes, _ = netdev.DefaultRoutes()
-	h.WaysOut, h.WaysOutBare, _ = netdev.WaysOut(unix.AF_UNSPEC)
-	ways, bare, _ := netdev.WaysOut(unix.AF_INET)
+	h.Egress, h.EgressBare, _ = netdev.EgressDevices(unix.AF_UNSPEC)
+	ways, bare, _ := netdev.EgressDevices(unix.AF_INET)
 	h.WaysBack = append(ways, bare...)
 	h.Listening = map[model.Protocol][]netip.AddrPort{}
 	for _, protocol := range []model.Protocol{model.ProtocolTCP, model.ProtocolUDP} {

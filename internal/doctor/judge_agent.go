@@ -109,7 +109,7 @@ func judgeBack(f *facts) (out []Finding) {
 		case errors.Is(err, netdev.ErrUnresolved):
 			out = append(out, Finding{"way back", family, Warning, "the router of the way to clients does not answer (ARP, neighbour discovery): " + err.Error(),
 				"correct the default route: ip route replace default via ROUTER"})
-		case err != nil && len(f.Host.WaysOut)+len(f.Host.WaysOutBare) == 0:
+		case err != nil && len(f.Host.Egress)+len(f.Host.EgressBare) == 0:
 			out = append(out, Finding{"way back", family, Problem, "no answer reaches clients that are not on a link of this host: " + err.Error(), "ip route add default via ROUTER"})
 		case err != nil:
 			out = append(out, Finding{"way back", family, Warning, "only clients on links of this host, and behind the routes that there are, get answers: " + err.Error(),
@@ -121,14 +121,14 @@ func judgeBack(f *facts) (out []Finding) {
 	return out
 }
 
-// judgeWaysOut: what leaves by a device without our program carries no cookie: what the client echoes leads to any server.
-func judgeWaysOut(f *facts) (out []Finding) {
+// judgeEgress: what leaves by a device without our program carries no cookie: what the client echoes leads to any server.
+func judgeEgress(f *facts) (out []Finding) {
 	cookie := false
 	f.onServer(func(s *model.Service, _ *model.Server) { cookie = cookie || s.Affinity.Cookies() })
 	if !cookie {
 		return nil
 	}
-	for _, name := range f.Host.WaysOutBare {
+	for _, name := range f.Host.EgressBare {
 		out = append(out, Finding{"way out", name, Warning, "a default route or a route through a gateway leads there, and the device has no Ethernet addresses: " +
 			"answers to clients that leave by it are not marked, and break their connections", "route answers to clients by a device with Ethernet addresses: ip route get CLIENT from VIP"})
 	}
@@ -136,7 +136,7 @@ func judgeWaysOut(f *facts) (out []Finding) {
 		return out // it attaches when it starts, or says why it cannot
 	}
 	missing := 0
-	for _, name := range f.Host.WaysOut {
+	for _, name := range f.Host.Egress {
 		_, attached := f.Daemon.Interfaces[name]
 		if said := slices.ContainsFunc(f.Daemon.Problems, func(p string) bool { return strings.Contains(p, " by "+name+" ") }); attached || said {
 			continue
@@ -145,8 +145,8 @@ func judgeWaysOut(f *facts) (out []Finding) {
 		out = append(out, Finding{"way out", name, Problem, "a default route or a route through a gateway leads there, and the agent is not attached: " +
 			"answers to clients that leave by it are not marked, and break their connections", "look again in a few seconds; if it stays, read the agent's log, and start it again"})
 	}
-	if missing == 0 && len(f.Host.WaysOut) > 0 {
-		out = append(out, ok("way out", "", "the agent is attached to %s", strings.Join(f.Host.WaysOut, ", ")))
+	if missing == 0 && len(f.Host.Egress) > 0 {
+		out = append(out, ok("way out", "", "the agent is attached to %s", strings.Join(f.Host.Egress, ", ")))
 	}
 	return out
 }

@@ -198,17 +198,17 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"its problems", RoleAgent, func(f *facts) { f.Daemon.Problems = []string{"VIP is away: add it"} }, "daemon", Problem, "do what it says"},
 		{"no way back", RoleAgent, func(f *facts) { f.Host.Back = map[bool]error{false: errors.New("no route to host")} }, "way back", Problem, "ip route add default"},
 		{"a way back to some", RoleAgent, func(f *facts) {
-			f.Host.Back, f.Host.WaysOut = map[bool]error{false: errors.New("no route to host")}, []string{"eth0"}
+			f.Host.Back, f.Host.Egress = map[bool]error{false: errors.New("no route to host")}, []string{"eth0"}
 			f.Daemon.Interfaces = map[string]string{"eth0": "native"}
 		}, "way back", Warning, "ip route add default"},
 		{"dead router", RoleAgent, func(f *facts) { f.Host.Back = map[bool]error{false: netdev.ErrUnresolved} }, "way back", Warning, "ip route replace default"},
 		{"not attached to a way out", RoleAgent, func(f *facts) {
-			f.Host.WaysOut, f.Daemon.Interfaces = []string{"eth0", "eth9"}, map[string]string{"eth0": "native"}
+			f.Host.Egress, f.Daemon.Interfaces = []string{"eth0", "eth9"}, map[string]string{"eth0": "native"}
 		}, "way out", Problem, "agent's log"},
 		{"a way out that the agent tells of", RoleAgent, func(f *facts) {
-			f.Host.WaysOut, f.Daemon.Problems = []string{"eth9"}, []string{"answers that leave by eth9 are not marked: x"}
+			f.Host.Egress, f.Daemon.Problems = []string{"eth9"}, []string{"answers that leave by eth9 are not marked: x"}
 		}, "daemon", Problem, "do what it says"},
-		{"a way out without Ethernet", RoleAgent, func(f *facts) { f.Host.WaysOutBare = []string{"wg0"} }, "way out", Warning, "ip route get"},
+		{"a way out without Ethernet", RoleAgent, func(f *facts) { f.Host.EgressBare = []string{"wg0"} }, "way out", Warning, "ip route get"},
 		{"private mounts", RoleLB, func(f *facts) { f.Kernel.PrivatePins = "nothing can be taken over: nsenter" }, "bpffs", Warning, "nsenter"},
 		{"a daemon with private mounts", RoleLB, func(f *facts) {
 			f.Devices[0].XDPProgram, f.Devices[0].Program = 7, "lb"

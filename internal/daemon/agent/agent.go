@@ -35,7 +35,7 @@ const agePeriod = time.Second
 
 // Options are what `ballast agent` is started with.
 type Options struct {
-	// Config is the path of the configuration file that the agent runs by; empty: Controllers tell it.
+	// Config is the path of the configuration file that the agent runs by; empty: it runs by Controllers.
 	Config      string
 	Controllers []string // host:port of whom it reports to: controllers, or load balancers that run by a file
 	TLSDir      string   // certificates, with Controllers
@@ -72,7 +72,7 @@ type daemon struct {
 // Run runs until ctx ends. The data path stays attached and works on; Detach removes it.
 func Run(ctx context.Context, o Options) error {
 	if o.Config != "" {
-		path, err := filepath.Abs(o.Config) // others are told it
+		path, err := filepath.Abs(o.Config) // status shows it
 		if err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func Run(ctx context.Context, o Options) error {
 		return errors.Join(err, undo())
 	}
 	running.Go(func() {
-		periodic.Every(ctx, devices.Period, func(now time.Time) { d.reconciler.Do(func(r *reconciler) { r.lookAtDevices(now) }) })
+		periodic.Every(ctx, devices.Period, func(now time.Time) { d.reconciler.Do(func(r *reconciler) { r.checkDevices(now) }) })
 	})
 	running.Go(func() { periodic.Every(ctx, agePeriod, d.ageTunnels) })
 	running.Go(func() { readiness.Log(ctx, o.Log, d.health) })

@@ -43,7 +43,7 @@ func (d *desired) load(t *tunnels) (found bool, err error) {
 	}
 	d.node, d.revision = node.Node{Running: model.Fleet(last.Running), Removed: last.Removed}, last.Revision
 	t.sources.Limited = last.Limited
-	t.sources.Know(last.TunnelsFrom, time.Now())
+	t.sources.Restore(last.TunnelsFrom, time.Now())
 	return found, nil
 }
 

@@ -34,8 +34,8 @@ func newKeyReporter(path *server.Server, log *slog.Logger) *keyReporter {
 	return k
 }
 
-// echoes counts the living connections by the epoch that their client has echoed last; 0: of a key that is not known any more. Who has
-// been told no keys cannot tell.
+// echoes counts the living connections by the epoch that their client has echoed last; 0: of a key that is not known any more. Without
+// keys it is not known.
 func (k *keyReporter) echoes() (keys *model.Keys, connections map[uint32]uint64, err error) {
 	keys = k.keys.Load()
 	if len(keys.Cookie) == 0 {

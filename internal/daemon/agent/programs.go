@@ -49,19 +49,19 @@ func (p *programs) attach(addresses []netip.Addr) error {
 	if err := p.Ensure(found, p.Mode); err != nil {
 		return err
 	}
-	return p.attachWaysOut(names, mode)
+	return p.attachEgress(names, mode)
 }
 
-// attachWaysOut gives the programs to the devices that answers may leave by as well, or they would leave unmarked: at tc alone, if mode says
+// attachEgress gives the programs to the devices that answers may leave by as well, or they would leave unmarked: at tc alone, if mode says
 // that no tunnels come in there, so that XDP may be anybody's. A device that a route led out of keeps them: its route may come back, and what
 // it sent is echoed.
-func (p *programs) attachWaysOut(names []string, mode attach.XDPMode) error {
-	ways, _, err := netdev.WaysOut(unix.AF_UNSPEC)
+func (p *programs) attachEgress(names []string, mode attach.XDPMode) error {
+	egress, _, err := netdev.EgressDevices(unix.AF_UNSPEC)
 	if err != nil {
 		return err
 	}
 	p.unmarked = nil
-	for _, name := range ways {
+	for _, name := range egress {
 		if slices.Contains(names, name) {
 			continue
 		}
@@ -78,7 +78,7 @@ func (p *programs) attachWaysOut(names []string, mode attach.XDPMode) error {
 	if len(names) == 0 {
 		return nil // a device that is gone may come back
 	}
-	return p.Drop(append(ways, names...))
+	return p.Drop(append(egress, names...))
 }
 
 // note remembers how attaching ended.

@@ -182,7 +182,7 @@ func (r *reconciler) adopt(controller string, state *ballastv1.State) error {
 // save keeps what controllers say.
 func (r *reconciler) save() { r.tunnels.Do(r.desired.save) }
 
-func (r *reconciler) lookAtDevices(now time.Time) {
+func (r *reconciler) checkDevices(now time.Time) {
 	r.programs.Look(now)
 	if r.programs.unattached != "" && r.known {
 		r.attachLate()

@@ -43,15 +43,11 @@ type serving struct {
 const stopLife = 24 * time.Hour
 
 // takeOverStops learns an earlier process's next hops, which are good until better ones are known.
-func (s *serving) takeOverStops() error {
-	stops, err := s.path.Stops()
-	s.stops = make(map[netip.Addr]time.Time, len(stops))
-	s.hops.Known = make(map[netip.Addr]plan.Path, len(stops))
-	for address, stop := range stops {
+func (s *serving) takeOverStops() (err error) {
+	s.stops = map[netip.Addr]time.Time{}
+	s.hops.Known, err = s.path.Stops()
+	for address := range s.hops.Known {
 		s.stops[address] = time.Now()
-		s.hops.Known[address] = plan.Path{
-			Ifindex: stop.Ifindex, VLAN: stop.VLAN, SourceMAC: stop.SourceMAC, DestinationMAC: stop.Destination,
-		}
 	}
 	return err
 }
@@ -69,13 +65,8 @@ func (s *serving) apply(file *config.File) (changed bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", file.Path, err)
 	}
-	if len(wanted.Marking) > 0 {
-		if err := netdev.CheckTimestamps(); err != nil {
-			return false, fmt.Errorf("serve %s: %w", wanted.Marking[0], err)
-		}
-		if routes := netdev.MicrosecondRoutes(); len(routes) > 0 {
-			return false, fmt.Errorf("serve %s: %s", wanted.Marking[0], routes[0])
-		}
+	if wrong := timestampProblems(&wanted); len(wrong) > 0 {
+		return false, fmt.Errorf("serve %s: %s", wanted.Marking[0], wrong[0])
 	}
 	named := len(wanted.Served)
 	wanted.Rekey(&file.Fleet, s.path.Served())
@@ -91,6 +82,17 @@ func (s *serving) apply(file *config.File) (changed bool, err error) {
 		s.log.Info("changed", "services", wanted.Marking, "rows", rows)
 	}
 	return rows > 0, nil
+}
+
+// timestampProblems are why this host's timestamps cannot carry cookies.
+func timestampProblems(wanted *plan.Agent) (problems []string) {
+	if len(wanted.Marking) == 0 {
+		return nil
+	}
+	if err := netdev.CheckTimestamps(); err != nil {
+		problems = append(problems, err.Error())
+	}
+	return append(problems, netdev.MicrosecondRoutes()...)
 }
 
 // mine tells which server entries are this host.
@@ -138,13 +140,7 @@ func (s *serving) follow(local []netip.Addr) error {
 		}
 	}
 	s.hops.Refresh(addresses, s.log)
-	stops := make(map[netip.Addr]server.Stop, len(s.hops.Known))
-	for address, hop := range s.hops.Known {
-		stops[address] = server.Stop{
-			Ifindex: hop.Ifindex, Destination: hop.DestinationMAC, SourceMAC: hop.SourceMAC, VLAN: hop.VLAN,
-		}
-	}
-	return s.path.SetStops(stops)
+	return s.path.SetStops(s.hops.Known)
 }
 
 // keepStops adds what the file names and drops what no file has named for long.
@@ -164,11 +160,7 @@ func (s *serving) diagnose(local []netip.Addr, unmarked []string) {
 		}
 	}
 	if len(s.wanted.Marking) > 0 {
-		if err := netdev.CheckTimestamps(); err != nil {
-			problems = append(problems, err.Error())
-		}
-		problems = append(problems, netdev.MicrosecondRoutes()...)
-		problems = append(problems, unmarked...)
+		problems = slices.Concat(problems, timestampProblems(&s.wanted), unmarked)
 	}
 	for _, problem := range problems {
 		if !slices.Contains(s.problems, problem) {

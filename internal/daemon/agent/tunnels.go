@@ -79,7 +79,7 @@ func (t *tunnels) onSources(controller string, message *ballastv1.TunnelSources)
 			list.Addresses = append(list.Addresses, address.Unmap())
 		}
 	}
-	t.sources.Tell(controller, list, time.Now())
+	t.sources.Update(controller, list, time.Now())
 	return t.follow()
 }
 
@@ -99,7 +99,7 @@ func (t *tunnels) age(now time.Time) (changed bool) {
 		t.log.Warn("foreign tunnels not read", "error", err)
 	} else {
 		known := found.Known != t.notes.Known
-		t.sources.Came(known, t.notice(found, now), now)
+		t.sources.Observe(known, t.notice(found, now), now)
 	}
 	if t.byFile {
 		return false

@@ -80,10 +80,10 @@ func MicrosecondRoutes() (problems []string) {
 	return problems
 }
 
-// WaysOut returns the devices that routes through a gateway, and default routes, lead out of, in whatever table: answers to clients that are
+// EgressDevices returns the devices that routes through a gateway, and default routes, lead out of, in whatever table: answers to clients that are
 // not neighbours leave there. Those without Ethernet addresses (tun, WireGuard, IP tunnels) are told apart: no program of ours reads their frames.
 // The family is AF_INET, AF_INET6, or AF_UNSPEC for both.
-func WaysOut(family int) (names, bare []string, err error) {
+func EgressDevices(family int) (names, bare []string, err error) {
 	everyTable := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
 	routes, err := netlink.RouteListFiltered(family, everyTable, netlink.RT_FILTER_TABLE)
 	if err != nil {

@@ -32,9 +32,9 @@ func TestNextProcessFinishesAChange(t *testing.T) {
 		must(s.objects.Generation.Lookup(uint32(0), &value))
 		return value
 	}
-	stops := map[netip.Addr]Stop{
-		netip.MustParseAddr("10.9.0.3"): {Ifindex: 2, Destination: [6]byte{2, 1}, SourceMAC: [6]byte{2, 2}, VLAN: 300},
-		netip.MustParseAddr("fd09::3"):  {Ifindex: 3, Destination: [6]byte{2, 3}, SourceMAC: [6]byte{2, 4}},
+	stops := map[netip.Addr]plan.Path{
+		netip.MustParseAddr("10.9.0.3"): {Ifindex: 2, DestinationMAC: [6]byte{2, 1}, SourceMAC: [6]byte{2, 2}, VLAN: 300},
+		netip.MustParseAddr("fd09::3"):  {Ifindex: 3, DestinationMAC: [6]byte{2, 3}, SourceMAC: [6]byte{2, 4}},
 	}
 
 	first, err := Open(dir)

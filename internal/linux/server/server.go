@@ -184,19 +184,12 @@ func (s *Server) advance() error {
 	return s.objects.Generation.Put(uint32(0), generation+1)
 }
 
-// A Stop is how another server is reached, for second chances.
-type Stop struct {
-	Ifindex                uint32
-	Destination, SourceMAC [6]byte
-	VLAN                   uint16 // 802.1Q id, 0: untagged
-}
-
-// SetStops makes the map of stops hold exactly these.
-func (s *Server) SetStops(stops map[netip.Addr]Stop) error {
+// SetStops makes the map of next hops to other servers hold exactly these.
+func (s *Server) SetStops(stops map[netip.Addr]plan.Path) error {
 	want := make(map[[16]byte]serverStop, len(stops))
 	for address, stop := range stops {
 		want[plan.WireAddress(address)] = serverStop{
-			Ifindex: stop.Ifindex, DestinationMac: stop.Destination, SourceMac: stop.SourceMAC,
+			Ifindex: stop.Ifindex, DestinationMac: stop.DestinationMAC, SourceMac: stop.SourceMAC,
 			Vlan: stop.VLAN<<8 | stop.VLAN>>8,
 		}
 	}
@@ -204,8 +197,8 @@ func (s *Server) SetStops(stops map[netip.Addr]Stop) error {
 }
 
 // Stops returns the stops in the map.
-func (s *Server) Stops() (map[netip.Addr]Stop, error) {
-	stops := map[netip.Addr]Stop{}
+func (s *Server) Stops() (map[netip.Addr]plan.Path, error) {
+	stops := map[netip.Addr]plan.Path{}
 	var key [16]byte
 	var stop serverStop
 	entries := s.objects.StopHops.Iterate()
@@ -214,8 +207,8 @@ func (s *Server) Stops() (map[netip.Addr]Stop, error) {
 		if [12]byte(key[4:]) == [12]byte{} {
 			address = netip.AddrFrom4([4]byte(key[:4]))
 		}
-		stops[address] = Stop{
-			Ifindex: stop.Ifindex, Destination: stop.DestinationMac, SourceMAC: stop.SourceMac, VLAN: stop.Vlan<<8 | stop.Vlan>>8,
+		stops[address] = plan.Path{
+			Ifindex: stop.Ifindex, DestinationMAC: stop.DestinationMac, SourceMAC: stop.SourceMac, VLAN: stop.Vlan<<8 | stop.Vlan>>8,
 		}
 	}
 	return stops, entries.Err()

@@ -13,7 +13,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 
 	"github.com/ballast-lb/ballast/internal/linux/internal/progtest"
-	"github.com/ballast-lb/ballast/internal/linux/server"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 const (
@@ -41,11 +41,11 @@ func newXDPRig(t *testing.T) *xdpRig {
 	r := &xdpRig{rig: newRig(t, rigOptions{})}
 	progtest.Check(t, r.server.Do(func() (err error) { r.device, err = net.InterfaceByName("eth0"); return err }))
 	progtest.Check(t, r.agent.SetOwnAddresses([]netip.Addr{own4, own6}))
-	here := server.Stop{Ifindex: uint32(r.device.Index), Destination: [6]byte(stopMAC), SourceMAC: [6]byte(r.device.HardwareAddr)}
+	here := plan.Path{Ifindex: uint32(r.device.Index), DestinationMAC: [6]byte(stopMAC), SourceMAC: [6]byte(r.device.HardwareAddr)}
 	tagged, elsewhere := here, here
 	tagged.VLAN = 300
 	elsewhere.Ifindex++
-	progtest.Check(t, r.agent.SetStops(map[netip.Addr]server.Stop{
+	progtest.Check(t, r.agent.SetStops(map[netip.Addr]plan.Path{
 		stop4: here, stop6: here, netip.MustParseAddr("10.9.0.5"): tagged, netip.MustParseAddr("10.9.0.6"): elsewhere,
 	}))
 	return r

@@ -47,8 +47,8 @@ type Sources struct {
 	overflow time.Time                // when addresses had to go because no more fit, zero: not lately
 }
 
-// Know adds what was known in an earlier life.
-func (s *Sources) Know(addresses []netip.Addr, now time.Time) {
+// Restore adds what was known in an earlier life.
+func (s *Sources) Restore(addresses []netip.Addr, now time.Time) {
 	if s.told == nil {
 		s.told = map[netip.Addr]time.Time{}
 	}
@@ -85,13 +85,13 @@ func (s *Sources) bound(now time.Time) {
 	s.overflow = now
 }
 
-// Tell takes a controller's list in place of the one before on the same stream.
-func (s *Sources) Tell(stream string, list List, now time.Time) {
+// Update takes a controller's list in place of the one before on the same stream.
+func (s *Sources) Update(stream string, list List, now time.Time) {
 	if s.lists == nil {
 		s.lists = map[string]List{}
 	}
 	s.lists[stream] = list
-	s.Know(list.Addresses, now)
+	s.Restore(list.Addresses, now)
 	s.Step(now)
 }
 
@@ -101,8 +101,8 @@ func (s *Sources) Leave(stream string, now time.Time) {
 	s.Step(now)
 }
 
-// Came takes note of tunnels that came lately, from addresses that are known and from others.
-func (s *Sources) Came(known, strangers bool, now time.Time) {
+// Observe takes note of tunnels that came lately, from addresses that are known and from others.
+func (s *Sources) Observe(known, strangers bool, now time.Time) {
 	if known {
 		s.known = now
 	}
@@ -127,7 +127,7 @@ func (s *Sources) Step(now time.Time) {
 		return
 	}
 	for _, list := range s.lists {
-		s.Know(list.Addresses, now)
+		s.Restore(list.Addresses, now)
 	}
 	maps.DeleteFunc(s.told, func(_ netip.Addr, last time.Time) bool { return now.Sub(last) > life })
 	s.Limited = s.Limited || s.settled(now)

@@ -34,7 +34,7 @@ func (s *Sources) pass(now *time.Time, d time.Duration) {
 	}
 	for end := now.Add(d); now.Before(end); {
 		*now = now.Add(step)
-		s.Came(len(s.told) > 0, false, *now)
+		s.Observe(len(s.told) > 0, false, *now)
 		s.Step(*now)
 	}
 }
@@ -43,8 +43,8 @@ func (s *Sources) pass(now *time.Time, d time.Duration) {
 func limited(t *testing.T, now *time.Time, addresses ...int) *Sources {
 	t.Helper()
 	s := &Sources{}
-	s.Tell("s1", list("c1", addresses...), *now)
-	s.Tell("s2", list("c2", addresses...), *now)
+	s.Update("s1", list("c1", addresses...), *now)
+	s.Update("s2", list("c2", addresses...), *now)
 	s.pass(now, Settle)
 	if !s.Limited {
 		t.Fatalf("not limited after %v: %s", Settle, s.Doubt())
@@ -66,15 +66,15 @@ func (s *Sources) expect(t *testing.T, when string, want ...int) {
 func TestStrangersAreKeptOutOnlyAfterListsHaveBeenGoodForLong(t *testing.T) {
 	now := start
 	s := &Sources{}
-	s.Tell("s1", list("c1"), now) // it has just been started: nobody has joined it yet
-	s.Tell("s2", list("c2"), now)
+	s.Update("s1", list("c1"), now) // it has just been started: nobody has joined it yet
+	s.Update("s2", list("c2"), now)
 	s.pass(&now, 2*Settle)
 	if s.Limited {
 		t.Fatal("limited to nobody")
 	}
-	s.Tell("s1", list("c1", 1), now)
+	s.Update("s1", list("c1", 1), now)
 	s.pass(&now, Settle-time.Second)
-	s.Tell("s2", list("c2", 2), now)
+	s.Update("s2", list("c2", 2), now)
 	s.expect(t, "at once", 1, 2)
 	if s.Limited {
 		t.Fatal("limited before the lists have settled")
@@ -88,12 +88,12 @@ func TestEachDoubtKeepsTheDoorOpenAndSaysWhatToDo(t *testing.T) {
 	for want, doubtful := range map[string]func(*Sources, time.Time){
 		"no controller lists":                       func(s *Sources, now time.Time) { s.Leave("s1", now); s.Leave("s2", now) },
 		"controllers c2 live and send nothing":      func(s *Sources, now time.Time) { s.Leave("s2", now) },
-		"no address is known of load balancers lb7": func(s *Sources, now time.Time) { l := list("c2", 1); l.Silent = []string{"lb7"}; s.Tell("s2", l, now) },
+		"no address is known of load balancers lb7": func(s *Sources, now time.Time) { l := list("c2", 1); l.Silent = []string{"lb7"}; s.Update("s2", l, now) },
 		"check that it reaches its store": func(s *Sources, now time.Time) { // they are cut off from the store
 			for _, c := range []string{"c1", "c2"} {
 				l := list(c, 1)
 				l.Alive = nil
-				s.Tell("s"+c[1:], l, now)
+				s.Update("s"+c[1:], l, now)
 			}
 		},
 		"the 16384 that fit": func(s *Sources, now time.Time) {
@@ -101,7 +101,7 @@ func TestEachDoubtKeepsTheDoorOpenAndSaysWhatToDo(t *testing.T) {
 			for i := range all {
 				all[i] = i + 1
 			}
-			s.Tell("s2", list("c2", all...), now)
+			s.Update("s2", list("c2", all...), now)
 		},
 	} {
 		now := start
@@ -122,8 +122,8 @@ func TestEachDoubtKeepsTheDoorOpenAndSaysWhatToDo(t *testing.T) {
 			t.Errorf("%s: limited again", want)
 		}
 		fresh := &Sources{}
-		fresh.Tell("s1", list("c1", 1), start)
-		fresh.Tell("s2", list("c2", 1), start)
+		fresh.Update("s1", list("c1", 1), start)
+		fresh.Update("s2", list("c2", 1), start)
 		doubtful(fresh, start)
 		now = start
 		if fresh.pass(&now, 2*Settle); fresh.Limited {
@@ -138,15 +138,15 @@ func TestNobodyIsKeptOutWhileLoadBalancersAreUpgraded(t *testing.T) {
 	s := &Sources{}
 	silent := list("c1", 1)
 	silent.Silent = []string{"lb2"}
-	s.Tell("s1", silent, now)
-	s.Tell("s2", list("c2", 1), now)
+	s.Update("s1", silent, now)
+	s.Update("s2", list("c2", 1), now)
 	s.pass(&now, 2*Settle)
-	s.Tell("s1", list("c1", 1), now) // lb2 has left
+	s.Update("s1", list("c1", 1), now) // lb2 has left
 	s.pass(&now, Settle/2)
 	if s.Limited {
 		t.Fatal("limited while a load balancer was away")
 	}
-	s.Tell("s1", list("c1", 1, 2), now)
+	s.Update("s1", list("c1", 1, 2), now)
 	if s.pass(&now, Settle); !s.Limited {
 		t.Fatal("never limited")
 	}
@@ -160,13 +160,13 @@ func TestAControllerThatIsRestartedWithAShortListDropsNobody(t *testing.T) {
 		for _, c := range []string{"1", "2"} { // a rolling restart
 			s.Leave("s"+c, now)
 			s.pass(&now, 2*time.Second)
-			s.Tell("s"+c, list("c"+c), now)
+			s.Update("s"+c, list("c"+c), now)
 			s.pass(&now, 30*time.Second)
 		}
 		if s.expect(t, "after a rolling restart", 1, 2); !s.Limited {
 			t.Fatal("a rolling restart takes the limit away")
 		}
-		s.Tell("s1", list("c1", 1, 2), now)
+		s.Update("s1", list("c1", 1, 2), now)
 		s.pass(&now, time.Minute)
 	}
 }
@@ -174,16 +174,16 @@ func TestAControllerThatIsRestartedWithAShortListDropsNobody(t *testing.T) {
 func TestAnAddressIsForgottenWhenAllControllersHaveLackedItForADay(t *testing.T) {
 	now := start
 	s := limited(t, &now, 1, 2)
-	s.Tell("s1", list("c1", 1), now)
+	s.Update("s1", list("c1", 1), now)
 	s.pass(&now, 2*life)
 	s.expect(t, "one controller tells it", 1, 2)
-	s.Tell("s2", list("c2", 1), now)
+	s.Update("s2", list("c2", 1), now)
 	s.pass(&now, life-time.Minute)
 	s.expect(t, "within a day", 1, 2)
 	s.Leave("s2", now) // and nobody can say whether c2 knows it again
 	s.pass(&now, 2*life)
 	s.expect(t, "while one controller is away", 1, 2)
-	s.Tell("s2", list("c2", 1), now)
+	s.Update("s2", list("c2", 1), now)
 	s.pass(&now, life-time.Minute)
 	s.expect(t, "within a day of good lists", 1, 2)
 	s.pass(&now, 2*time.Minute)
@@ -193,11 +193,11 @@ func TestAnAddressIsForgottenWhenAllControllersHaveLackedItForADay(t *testing.T)
 func TestAfterARestartWhatWasKnownHoldsUntilControllersAreMissing(t *testing.T) {
 	now := start
 	s := &Sources{Limited: true}
-	s.Know([]netip.Addr{address(1), address(2)}, now)
+	s.Restore([]netip.Addr{address(1), address(2)}, now)
 	s.Step(now)
 	s.pass(&now, patience/2)
-	s.Tell("s1", list("c1", 1), now)
-	s.Tell("s2", list("c2"), now)
+	s.Update("s1", list("c1", 1), now)
+	s.Update("s2", list("c2"), now)
 	s.pass(&now, 2*Settle)
 	if s.expect(t, "after a restart", 1, 2); !s.Limited {
 		t.Fatal("a restart takes the limit away")
@@ -212,7 +212,7 @@ func TestNoMoreAddressesAreKnownThanFitHoweverManyAreTold(t *testing.T) {
 		for i := range addresses {
 			addresses[i] = 100 + round*len(addresses) + i
 		}
-		s.Tell("s2", list("c2", append([]int{2}, addresses...)...), now)
+		s.Update("s2", list("c2", append([]int{2}, addresses...)...), now)
 		s.pass(&now, time.Second)
 	}
 	known := s.Addresses()
@@ -227,7 +227,7 @@ func TestNoMoreAddressesAreKnownThanFitHoweverManyAreTold(t *testing.T) {
 	if doubt := s.Doubt(); !strings.Contains(doubt, "more addresses within a day") {
 		t.Errorf("doubt: %q", doubt)
 	}
-	s.Tell("s2", list("c2", 2), now)
+	s.Update("s2", list("c2", 2), now)
 	if s.pass(&now, life+2*Settle); !s.Limited {
 		t.Errorf("a day later: %s", s.Doubt())
 	}
@@ -237,10 +237,10 @@ func TestNoMoreAddressesAreKnownThanFitHoweverManyAreTold(t *testing.T) {
 func TestStrangersTunnelsPutTheLimitOffForADay(t *testing.T) {
 	now := start
 	s := &Sources{}
-	s.Tell("s1", list("c1", 1), now)
-	s.Tell("s2", list("c2", 1), now)
+	s.Update("s1", list("c1", 1), now)
+	s.Update("s2", list("c2", 1), now)
 	for now.Before(start.Add(settleDoubted - 2*Settle)) {
-		s.Came(true, true, now)
+		s.Observe(true, true, now)
 		if s.pass(&now, Settle/2); s.Limited {
 			t.Fatalf("limited after %v", now.Sub(start))
 		}
@@ -250,10 +250,10 @@ func TestStrangersTunnelsPutTheLimitOffForADay(t *testing.T) {
 	}
 	now = start
 	s = &Sources{}
-	s.Tell("s1", list("c1", 1), now)
-	s.Tell("s2", list("c2", 1), now)
+	s.Update("s1", list("c1", 1), now)
+	s.Update("s2", list("c2", 1), now)
 	for !s.Limited {
-		s.Came(true, true, now)
+		s.Observe(true, true, now)
 		if s.pass(&now, time.Minute); now.After(start.Add(settleDoubted + 2*time.Minute)) {
 			t.Fatal("strangers keep the door open for ever")
 		}
@@ -267,19 +267,19 @@ func TestStrangersTunnelsPutTheLimitOffForADay(t *testing.T) {
 func TestStrangersAreNotKeptOutWhereNoLoadBalancerIsSeen(t *testing.T) {
 	now := start
 	s := &Sources{}
-	s.Tell("s1", list("c1", 1), now)
-	s.Tell("s2", list("c2", 1), now)
+	s.Update("s1", list("c1", 1), now)
+	s.Update("s2", list("c2", 1), now)
 	for strangers := range 2 {
 		for range 100 {
 			now = now.Add(time.Hour)
-			s.Came(false, strangers > 0, now)
+			s.Observe(false, strangers > 0, now)
 			if s.Step(now); s.Limited {
 				t.Fatal("limited to load balancers that send nothing here")
 			}
 		}
 	}
 	now = now.Add(time.Hour)
-	s.Came(true, false, now)
+	s.Observe(true, false, now)
 	if s.Step(now); !s.Limited {
 		t.Fatal("not limited although one sends")
 	}
@@ -301,7 +301,7 @@ func TestNoLoadBalancerThatAControllerKnowsIsKeptOut(t *testing.T) {
 				for i := range joined[c] {
 					l.Addresses = append(l.Addresses, address(i))
 				}
-				s.Tell(c, l, now)
+				s.Update(c, l, now)
 			}
 		}
 		for range rapid.IntRange(1, 80).Draw(t, "events") {

@@ -122,6 +122,7 @@ var layers = map[string][]string{
 	"engine":     {"linux", "machine", "pki", "algo", "model"},
 	"hub":        {"engine", "api", "machine", "pki", "model"},
 	"nodeclient": {"api", "machine", "model"},
+	"daemon":     {"daemon", "hub", "engine", "nodeclient", "config", "api", "linux", "machine", "pki", "plan", "algo", "model"},
 	"sim":        {"sim", "data", "machine", "plan", "wire", "algo", "model", "yamltree"},
 }
 
@@ -149,6 +150,20 @@ func TestPackagesImportOnlyWhatTheirLayerMay(t *testing.T) {
 			}
 			if !slices.Contains(allowed, other) {
 				t.Errorf("%s imports %s: internal/%s may import of ours only %v", name, imported, layer(name), allowed)
+			}
+		}
+	}
+}
+
+// The load balancer and the agent share rooms below them, and neither knows the other.
+func TestDaemonsKnowNothingOfEachOther(t *testing.T) {
+	daemons := regexp.MustCompile(`internal/daemon/(agent|lb)\b`)
+	_, trees := parse(t)
+	for name, tree := range trees {
+		for _, imported := range imports(tree) {
+			daemon := daemons.FindString(imported)
+			if daemon != "" && strings.HasPrefix(name, "internal/daemon/") && !isTest(name) && !strings.HasPrefix(name, daemon+"/") {
+				t.Errorf("%s imports %s: what daemons share stands below both", name, imported)
 			}
 		}
 	}

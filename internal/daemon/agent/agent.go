@@ -264,9 +264,9 @@ func (d *daemon) health() (obstacles []string) {
 
 func (d *daemon) status() (status api.AgentStatus) {
 	status.Role, status.Version, status.ByControllers, status.Server = "agent", d.options.Version, d.options.Config == "", d.options.Server
-	keys, connections, err := d.keys.echoes()
-	status.Epoch, status.Echoes = keys.Current, connections
 	d.reconciler.Do(func(r *reconciler) { r.describe(&status) })
+	keys, connections, err := d.keys.echoes() // after it: who is ready has keys
+	status.Epoch, status.Echoes = keys.Current, connections
 	if d.client != nil {
 		status.Controllers = d.client.Connected()
 		status.Problems = append(status.Problems, d.credentials.Warnings(time.Now())...)

@@ -86,9 +86,13 @@ func TestStrangersAreKeptOutOnlyAfterListsHaveBeenGoodForLong(t *testing.T) {
 
 func TestEachDoubtKeepsTheDoorOpenAndSaysWhatToDo(t *testing.T) {
 	for want, doubtful := range map[string]func(*Sources, time.Time){
-		"no controller lists":                       func(s *Sources, now time.Time) { s.Leave("s1", now); s.Leave("s2", now) },
-		"controllers c2 live and send nothing":      func(s *Sources, now time.Time) { s.Leave("s2", now) },
-		"no address is known of load balancers lb7": func(s *Sources, now time.Time) { l := list("c2", 1); l.Silent = []string{"lb7"}; s.Update("s2", l, now) },
+		"no controller lists":                  func(s *Sources, now time.Time) { s.Leave("s1", now); s.Leave("s2", now) },
+		"controllers c2 live and send nothing": func(s *Sources, now time.Time) { s.Leave("s2", now) },
+		"no address is known of load balancers lb7": func(s *Sources, now time.Time) {
+			l := list("c2", 1)
+			l.Silent = []string{"lb7"}
+			s.Update("s2", l, now)
+		},
 		"check that it reaches its store": func(s *Sources, now time.Time) { // they are cut off from the store
 			for _, c := range []string{"c1", "c2"} {
 				l := list(c, 1)

@@ -29,7 +29,7 @@ var (
 		"ours": ours, "band": band, "paper": paper, "seeds": seeds, "tally": tally, "verdicts": verdicts, "sentence": sentence, "notes": notes, "class": class,
 	}).Parse(htmlText))
 	markdown = texttemplate.Must(texttemplate.New("report").Funcs(texttemplate.FuncMap{
-		"ours": ours, "band": band, "paper": paper, "seeds": seeds, "tally": tally, "verdicts": verdicts, "sentence": sentence, "notes": notes, "cell": cell,
+		"ours": ours, "band": band, "paper": paper, "fromPaper": fromPaper, "seeds": seeds, "tally": tally, "verdicts": verdicts, "sentence": sentence, "notes": notes, "cell": cell,
 	}).Parse(markdownText))
 )
 

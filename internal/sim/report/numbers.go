@@ -90,6 +90,11 @@ func paper(f sim.Finding) string {
 	return f.Paper
 }
 
+// fromPaper reports whether a paper has a value for one of the findings.
+func fromPaper(findings []sim.Finding) bool {
+	return slices.ContainsFunc(findings, func(f sim.Finding) bool { return f.Paper != "" })
+}
+
 // seeds tells which seeds were run: "10 seeds from 1".
 func seeds(r sim.Result) string {
 	if len(r.Seeds) == 1 {

@@ -29,10 +29,10 @@ func Text(out io.Writer, results []sim.Result) error {
 // writeTable writes a line for each finding. Where no paper says anything, there is no column for it.
 func writeTable(out io.Writer, findings []sim.Finding) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fromPaper := slices.ContainsFunc(findings, func(f sim.Finding) bool { return f.Paper != "" })
+	published := fromPaper(findings)
 	write := func(what, paper, ours, band, verdict string) {
 		cells := []string{what, paper, ours, band, verdict}
-		if !fromPaper {
+		if !published {
 			cells = slices.Delete(cells, 1, 2)
 		}
 		fmt.Fprintf(table, "  %s\n", strings.Join(cells, "\t"))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Implementation constants of waiting for a server to drain.
@@ -19,7 +21,6 @@ const (
 	drainPeriod  = 500 * time.Millisecond // between two looks
 	drainRequest = 15 * time.Second       // for the order itself, which Ctrl-C does not cut in two
 	drainSteady  = 7                      // looks in a row that an estimate of 0 must hold for: load balancers report within 2.5 s
-	drainUnknown = 20                     // the same while no load balancer has reported, as when a controller has just begun
 )
 
 func (c *control) serverDrainCommand() *cobra.Command {
@@ -35,8 +36,9 @@ A service whose last server is drained serves nobody new; where it is the last h
 about first, and elsewhere than at a terminal need --yes.
 
 --wait stays until none is left or the deadline has passed, and shows how many remain: exactly where an agent counts them on the
-server, else "about", as the load balancers estimate it. Of a service with affinity hash or local-table nobody can tell without an
-agent: then it needs --deadline or --timeout. Ctrl-C and --timeout end the waiting, not the draining.`,
+server, else "about", as the load balancers estimate it. What nobody reports is not known, and never 0. Of a service with affinity
+hash or local-table nobody can tell without an agent: then it needs --deadline or --timeout. Ctrl-C and --timeout end the waiting,
+not the draining.`,
 		Example: `  ballast ctl server drain web s3
   ballast ctl server drain web s3 --deadline 10m --wait && ballast ctl server remove web s3
   ballast ctl server undrain web s3`,
@@ -58,8 +60,8 @@ agent: then it needs --deadline or --timeout. Ctrl-C and --timeout end the waiti
 			return err
 		}
 		w := &drainWait{fleet: fleet, service: args[0], server: args[1], began: time.Now()}
-		if wait {
-			if err := w.checkCounted(cmd.Context(), deadline+timeout > 0); err != nil {
+		if wait && deadline+timeout == 0 { // else the waiting ends by itself
+			if err := w.checkCounted(cmd.Context()); err != nil {
 				return err
 			}
 		}
@@ -114,11 +116,11 @@ func (c *control) finishDrain(cmd *cobra.Command, w *drainWait, timeout time.Dur
 		return writeJSON(cmd.OutOrStdout(), struct {
 			Service   string  `json:"service"`
 			Server    string  `json:"server"`
-			Remaining uint64  `json:"connections"`
+			Remaining *uint64 `json:"connections"` // null: it is not known
 			Exact     bool    `json:"connections_exact"`
 			Cut       bool    `json:"deadline_passed"`
 			Seconds   float64 `json:"seconds"`
-		}{w.service, w.server, w.last.GetConnections(), w.last.GetConnectionsExact(), w.off(), time.Since(w.began).Seconds()})
+		}{w.service, w.server, w.last.Connections, w.last.ConnectionsExact, w.off(), time.Since(w.began).Seconds()})
 	}
 	out := cmd.OutOrStdout()
 	if w.off() {
@@ -137,27 +139,22 @@ type drainWait struct {
 	show            io.Writer // nil: nothing is shown
 	live            bool      // show is a terminal: one line that changes
 
-	blind  bool                    // load balancers cannot tell how many connections live
 	last   *ballastv1.ServerStatus // what was told last; nil: nothing yet
 	zeros  int                     // estimates of 0 in a row
 	shown  string
 	silent error // why the last look was in vain
 }
 
-// checkCounted refuses to wait for what nobody will ever say, unless the waiting ends by itself.
-func (w *drainWait) checkCounted(ctx context.Context, ends bool) error {
+// checkCounted refuses to wait for what nobody will ever say.
+func (w *drainWait) checkCounted(ctx context.Context) error {
 	answer, err := w.fleet.GetFleet(ctx, &ballastv1.GetFleetRequest{})
 	if err != nil {
 		return err
 	}
-	affinity := ""
-	for _, s := range answer.Services {
-		if s.Name == w.service {
-			w.blind, affinity = !endsSeen(s.Affinity), s.Affinity
-		}
-	}
-	if !w.blind || ends {
-		return nil
+	i := slices.IndexFunc(answer.Services, func(s *ballastv1.Service) bool { return s.Name == w.service })
+	var affinity model.Affinity
+	if i < 0 || affinity.UnmarshalText([]byte(answer.Services[i].Affinity)) != nil || affinity.Cookies() {
+		return nil // load balancers see the ends of connections with cookies
 	}
 	status, err := w.find(ctx)
 	if err == nil && !status.GetConnectionsExact() {
@@ -216,36 +213,23 @@ func (w *drainWait) look(ctx context.Context) (ended bool, err error) {
 		return false, fmt.Errorf("server %s of %s is %s again: somebody else has changed it", w.server, w.service, state)
 	}
 	w.zeros++
-	if found.Connections > 0 || w.unknown() {
+	if found.Connections == nil || *found.Connections > 0 {
 		w.zeros = 0
 	}
 	w.sayRemaining()
-	return w.off() || w.zeros >= w.enough(), nil
+	return w.off() || w.zeros >= drainSteady || w.zeros > 0 && found.ConnectionsExact, nil
 }
-
-// enough is how many looks in a row must have shown no connection.
-func (w *drainWait) enough() int {
-	switch {
-	case w.last.ConnectionsExact:
-		return 1
-	case w.last.LoadSource == "":
-		return drainUnknown
-	}
-	return drainSteady
-}
-
-func (w *drainWait) unknown() bool { return w.last == nil || (w.blind && !w.last.ConnectionsExact) }
 
 func (w *drainWait) off() bool { return w.last.GetServer().GetState() == "off" }
 
 func (w *drainWait) remaining() string {
 	switch {
-	case w.unknown():
+	case w.last == nil || w.last.Connections == nil:
 		return "it is not known how many connections remain"
 	case w.last.ConnectionsExact:
-		return fmt.Sprintf("%d connections remain", w.last.Connections)
+		return fmt.Sprintf("%d connections remain", *w.last.Connections)
 	}
-	return fmt.Sprintf("about %d connections remain", w.last.Connections)
+	return fmt.Sprintf("about %d connections remain", *w.last.Connections)
 }
 
 // sayRemaining renews the line of a terminal, and elsewhere adds one when something has changed.

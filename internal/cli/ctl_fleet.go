@@ -134,14 +134,6 @@ func (c *control) serverRows(cmd *cobra.Command, service string) (rows []serverR
 	if err != nil {
 		return nil, false, err
 	}
-	wanted, err := fleet.GetFleet(ctx, &ballastv1.GetFleetRequest{})
-	if err != nil {
-		return nil, false, err
-	}
-	uncounted := map[string]bool{} // load balancers see the ends of connections with cookies only
-	for _, s := range wanted.Services {
-		uncounted[s.Name] = !endsSeen(s.Affinity)
-	}
 	type key struct {
 		service string
 		id      uint32
@@ -160,18 +152,10 @@ func (c *control) serverRows(cmd *cobra.Command, service string) (rows []serverR
 		}
 		rows = append(rows, serverRow{Service: status.Service, Server: server, Removed: status.Removed, Health: status.Health,
 			HealthDetail: status.HealthDetail, LoadSource: status.LoadSource, Load: status.Load, Available: status.Available, WeightNow: status.Weight,
-			LiveExact: status.ConnectionsExact, Agent: status.Agent, Counted: seen[key{status.Service, status.Server.GetId(), status.Removed}]})
-		if status.ConnectionsExact || !uncounted[status.Service] {
-			rows[len(rows)-1].Live = &status.Connections
-		}
+			Live: status.Connections, LiveExact: status.ConnectionsExact, Agent: status.Agent,
+			Counted: seen[key{status.Service, status.Server.GetId(), status.Removed}]})
 	}
 	return rows, counted != nil, nil
-}
-
-// endsSeen reports whether load balancers see the ends of connections of services with such an affinity.
-func endsSeen(affinity string) bool {
-	var a model.Affinity
-	return a.UnmarshalText([]byte(affinity)) == nil && a.Cookies()
 }
 
 func printServers(out io.Writer, rows []serverRow, here bool) {
@@ -234,7 +218,7 @@ func (r *serverRow) load() string {
 
 func (r *serverRow) live() string {
 	switch {
-	case r.Live == nil || (*r.Live == 0 && !r.LiveExact && r.LoadSource == ""):
+	case r.Live == nil:
 		return "-"
 	case r.LiveExact:
 		return fmt.Sprint(*r.Live)

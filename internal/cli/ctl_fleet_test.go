@@ -344,6 +344,16 @@ func TestAnEstimateOfNothingMustHold(t *testing.T) {
 	}
 }
 
+func TestADrainDoesNotEndByWhatNobodyReports(t *testing.T) {
+	memory := &apitest.Memory{Estimated: true} // as when an agent has fallen silent, and no load balancer has reported
+	path := filepath.Join(t.TempDir(), "ctl.sock")
+	serve(t, memory, listen(t, "unix", path))
+	ctl := &terminal{t, memory, []string{"ctl", "--socket", path}}
+	ctl.must("apply", "--yes", "-f", write(t, fleetFile))
+	ctl.refuse("server drain web s1 --wait --timeout 5s", "it is not known how many connections remain")
+	ctl.expect("--json servers", `"connections": null`)
+}
+
 func TestNobodyWaitsForWhatIsNotCounted(t *testing.T) {
 	memory := &apitest.Memory{Estimated: true}
 	path := filepath.Join(t.TempDir(), "ctl.sock")

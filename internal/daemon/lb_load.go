@@ -123,8 +123,7 @@ type counterKey struct {
 // counted is a server whose counters are to be read.
 type counted struct {
 	counterKey
-	dispatch model.Dispatch
-	index    uint32
+	index uint32
 }
 
 // toCount lists the servers of services that follow load, or of all; pause: until it should be called again.
@@ -144,7 +143,7 @@ func (lb *LB) toCount(everything bool) (servers []counted, pause time.Duration) 
 			continue
 		}
 		for id, index := range places[s.Name].Counters {
-			servers = append(servers, counted{counterKey{s.Name, id}, s.Dispatch, index})
+			servers = append(servers, counted{counterKey{s.Name, id}, index})
 		}
 	}
 	return servers, pause
@@ -154,7 +153,6 @@ func (lb *LB) toCount(everything bool) (servers []counted, pause time.Duration) 
 type seenServer struct {
 	counterKey
 	datapath.ServerTraffic
-	open uint32
 }
 
 // trafficSince returns the counters that changed since reported. They are read without the lock: there may be tens of thousands.
@@ -166,7 +164,7 @@ func (lb *LB) trafficSince(reported map[counterKey]datapath.ServerTraffic, every
 			continue
 		}
 		reported[server.counterKey] = traffic
-		seen = append(seen, seenServer{server.counterKey, traffic, uint32(lb.openConnections(server.dispatch, server.index, traffic))})
+		seen = append(seen, seenServer{server.counterKey, traffic})
 	}
 	return seen, pause
 }
@@ -177,7 +175,7 @@ func (lb *LB) tellTraffic(seen []seenServer) {
 		servers := make([]engine.ServerTraffic, len(seen))
 		for i, s := range seen {
 			servers[i] = engine.ServerTraffic{Service: s.service, ID: s.id,
-				Seen: balance.Seen{Connections: s.Connections, Closed: s.Closed, Packets: s.Packets, Open: s.open}}
+				Seen: balance.Seen{Connections: s.Connections, Closed: s.Closed, Packets: s.Packets}}
 		}
 		lb.engine.Traffic(self, servers)
 		return
@@ -185,7 +183,7 @@ func (lb *LB) tellTraffic(seen []seenServer) {
 	report := &ballastv1.TrafficReport{Servers: make([]*ballastv1.ServerTraffic, len(seen))}
 	for i, s := range seen {
 		report.Servers[i] = &ballastv1.ServerTraffic{Service: s.service, Id: uint32(s.id), Connections: s.Connections, Closed: s.Closed,
-			Open: s.open, Packets: s.Packets, Bytes: s.Bytes}
+			Packets: s.Packets, Bytes: s.Bytes}
 	}
 	lb.remote.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Traffic{Traffic: report}})
 }

@@ -71,7 +71,10 @@ func (d desired) Servers(_ context.Context, service string) (list []*ballastv1.S
 // told is what this node was told of a server, and what it counts by itself.
 func told(s *api.ServiceStatus, server *api.ServerStatus, down map[uint16]bool, weights map[uint16]uint16) *ballastv1.ServerStatus {
 	status := &ballastv1.ServerStatus{Service: s.Name, Server: api.ServerToProto(&server.Server), Removed: server.Removed,
-		Health: "unchecked", Connections: uint64(max(server.Open, 0))}
+		Health: "unchecked"}
+	if s.Affinity.Cookies() {
+		status.Connections = new(uint64(max(server.Open, 0)))
+	}
 	if s.Health.Check != model.CheckNone {
 		status.Health = "unknown"
 	}

@@ -20,7 +20,7 @@ import (
 // Memory is an api.Desired that nobody carries out. The zero value is an empty fleet that makes its own keys.
 type Memory struct {
 	KeysFromFile bool                   // as a load balancer that runs by a file
-	Live         func(id uint16) uint64 // connections of a server; nil: none
+	Live         func(id uint16) uint64 // connections of a server; nil: none, or not known where they are estimated
 	Estimated    bool                   // there are no agents who count them
 	Members      []*ballastv1.NodeStatus
 	Unhealthy    map[string]bool                    // servers, by name
@@ -109,7 +109,9 @@ func (m *Memory) Servers(_ context.Context, service string) (list []*ballastv1.S
 				status.Health = "unhealthy"
 			}
 			if m.Live != nil {
-				status.Connections = m.Live(server.ID)
+				status.Connections = new(m.Live(server.ID))
+			} else if !m.Estimated {
+				status.Connections = new(uint64)
 			}
 			list = append(list, status)
 		}

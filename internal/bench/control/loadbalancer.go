@@ -112,7 +112,7 @@ func (lb *loadBalancer) reportTraffic(ctx context.Context) {
 		seen++
 		for id := range lb.company.fleet.Agents {
 			report.Servers = append(report.Servers, &ballastv1.ServerTraffic{
-				Service: followedName, Id: uint32(id + 1), Connections: 100 * seen, Closed: 90 * seen, Open: uint32(10 * seen), Packets: 1000 * seen, Bytes: 100_000 * seen,
+				Service: followedName, Id: uint32(id + 1), Connections: 100 * seen, Closed: 90 * seen, Packets: 1000 * seen, Bytes: 100_000 * seen,
 			})
 		}
 		lb.streams.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Traffic{Traffic: report}})

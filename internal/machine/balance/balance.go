@@ -61,7 +61,6 @@ type Seen struct {
 	Connections uint64 // dispatched
 	Closed      uint64 // FIN or RST seen
 	Packets     uint64 // of clients, the first ones of connections included
-	Open        uint32 // those that live, where the policy makes the data path count them (p2c, least)
 }
 
 // Service is what is known of one service's servers, by id. The zero value knows nothing. It is not safe for concurrent use.

@@ -13,7 +13,7 @@ type Status struct {
 	Load        float64 // requests, or the part of the CPU in use
 	Available   float64 // capacity that is left, in the same unit, after the penalty for failures
 	Weight      uint16  // as last decided; where the policy does not follow load, the configured one
-	Connections uint64  // that live
+	Connections *uint64 // that live; nil: nobody can tell
 	Exact       bool    // the agent counted Connections; otherwise the load balancers estimate them
 }
 
@@ -43,18 +43,14 @@ func (s *Service) Status(now time.Time, svc *model.Service, id uint16) Status {
 	return status
 }
 
-// connections returns how many of a server's connections live.
-func (s *Service) connections(now time.Time, svc *model.Service, id uint16) (open uint64, exact bool) {
+// connections returns how many of a server's connections live; nil: nobody can tell.
+func (s *Service) connections(now time.Time, svc *model.Service, id uint16) (open *uint64, exact bool) {
 	if r := s.agents[id]; r != nil && r.HasQueue && fresh(now, r.at, svc) {
-		return uint64(r.Connections) + uint64(r.AcceptQueue), true
+		return new(uint64(r.Connections) + uint64(r.AcceptQueue)), true
 	}
 	t := s.traffic[id]
-	switch {
-	case t == nil || !svc.Affinity.Cookies(): // the data path sees the ends of connections with cookies
-		return 0, false
-	case svc.Dispatch.CountsOpen():
-		return t.counted(func(at time.Time) bool { return fresh(now, at, svc) }), false
-	default:
-		return uint64(max(t.open, 0)), false
+	if t == nil || now.Sub(t.seen) > seenFor || !svc.Affinity.Cookies() { // the data path sees the ends of connections with cookies
+		return nil, false
 	}
+	return new(uint64(max(t.open, 0))), false
 }

@@ -3,6 +3,9 @@ package balance
 
 import "time"
 
+// seenFor is how long an estimate stands without a report: load balancers tell everything every 10 s, and else what has changed.
+const seenFor = 25 * time.Second
+
 // traffic is what the load balancers saw of one server, all of them together.
 type traffic struct {
 	nodes map[string]*node
@@ -10,6 +13,7 @@ type traffic struct {
 	// Of late: decayed since at.
 	begun, packets float64
 	at             time.Time
+	seen           time.Time // when a load balancer last reported anything of it
 }
 
 type node struct {
@@ -37,6 +41,7 @@ func (s *Service) Seen(now time.Time, lb string, id uint16, t Seen) {
 		all = &traffic{nodes: make(map[string]*node)}
 		s.traffic[id] = all
 	}
+	all.seen = now
 	n, known := all.nodes[lb]
 	if !known {
 		n = &node{}
@@ -65,14 +70,4 @@ func (t *traffic) refused(now time.Time) (answered, failed float64) {
 	remains := decay(now.Sub(t.at))
 	answered = min(t.begun, max(t.packets-t.begun, 0)/(leastPackets-1))
 	return answered * remains, (t.begun - answered) * remains
-}
-
-// counted returns the open connections as the data paths counted them, by those that still report.
-func (t *traffic) counted(alive func(time.Time) bool) (open uint64) {
-	for _, n := range t.nodes {
-		if alive(n.at) {
-			open += uint64(n.last.Open)
-		}
-	}
-	return open
 }

@@ -223,8 +223,8 @@ func (d *drainTrial) drain1() error {
 			return err
 		}
 		open = uint64(d.ending.Now().OpenByServer["s1"])
-		if status.Connections != open || !status.ConnectionsExact {
-			return fmt.Errorf("%s counts %d (exactly: %t), clients have %d", d.lbs[0], status.Connections, status.ConnectionsExact, open)
+		if status.GetConnections() != open || !status.ConnectionsExact {
+			return fmt.Errorf("%s counts %d (exactly: %t), clients have %d", d.lbs[0], status.GetConnections(), status.ConnectionsExact, open)
 		}
 		return nil
 	})

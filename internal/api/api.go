@@ -62,6 +62,14 @@ func BadRequest(format string, args ...any) *Error {
 	return &Error{Code: http.StatusBadRequest, Message: fmt.Sprintf(format, args...)}
 }
 
+// Ctl begins commands that ask the instance's daemon.
+func Ctl(instance string) string {
+	if instance == "default" {
+		return "ballast ctl"
+	}
+	return "ballast ctl --instance " + instance
+}
+
 // SocketPath is where the instance's daemon listens.
 func SocketPath(runDir, instance string) string {
 	return filepath.Join(runDir, instance, "ctl.sock")

@@ -10,13 +10,13 @@ import (
 const (
 	PathServices     = "/v1/services"        // GET
 	PathConfigDiff   = "/v1/config/diff"     // GET
-	PathConfigAction = "/v1/config/{action}" // POST: reload, also of an agent, and with Force=true; reset
+	PathConfigAction = "/v1/config/{action}" // POST: reload, also of an agent; reset; both also with Force=true
 	PathTrace        = "/v1/trace"           // GET, a stream of TraceEvent
 	PathMetrics      = "/metrics"            // GET, Prometheus; also by TCP
 	PathHealth       = "/healthz"            // GET, by TCP alone: 200 while the daemon does its work
 )
 
-// Force is the parameter of a reload that takes what living connections do not survive.
+// Force is the parameter of a reload or reset that takes what living connections do not survive.
 const Force = "force"
 
 // LBStatus is what a load balancer adds to Status.

@@ -35,18 +35,25 @@ func (c *control) configCommand() *cobra.Command {
 		Use: "reload", Short: "Read the file of a load balancer or agent again now",
 		Long: `Read the file of a load balancer or agent again now.
 
-A file is refused that gives an epoch in use another key, or a server's id to another: living connections would lose their servers. If it
-is the old keys or ids that were wrong, --force takes the file all the same. How many connections live here is in the refusal.`,
+A file is refused that gives an epoch in use another key, or has no key for it, or gives a server's id to another: living connections
+would lose their servers. If it is the old keys or ids that were wrong, --force takes the file all the same. An agent's refusal says how
+many connections live there.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.do(cmd, http.MethodPost, fmt.Sprintf("%s?%s=%t", act("reload"), api.Force, force))
 		},
 	}
-	reload.Flags().BoolVar(&force, "force", false, "even if living connections lose their servers")
-	cmd.AddCommand(reload, &cobra.Command{
+	reset := &cobra.Command{
 		Use: "reset", Short: "Undo what ctl changed: the file rules", Args: takes(),
-		RunE: func(cmd *cobra.Command, _ []string) error { return c.do(cmd, http.MethodPost, act("reset")) },
-	}, &cobra.Command{
+		Long: "Undo what ctl changed: the file rules. It is refused, but for --force, where `config reload` would refuse the file.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.do(cmd, http.MethodPost, fmt.Sprintf("%s?%s=%t", act("reset"), api.Force, force))
+		},
+	}
+	for _, command := range []*cobra.Command{reload, reset} {
+		command.Flags().BoolVar(&force, "force", false, "even if living connections lose their servers")
+	}
+	cmd.AddCommand(reload, reset, &cobra.Command{
 		Use: "diff", Short: "Show what ctl changed since", Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.do(cmd, http.MethodGet, api.PathConfigDiff) },
 	})

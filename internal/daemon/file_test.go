@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
 )
@@ -21,11 +22,12 @@ func TestALoadBalancerTakesAFileThatBreaksConnectionsByForceAlone(t *testing.T) 
 	file := fmt.Sprintf(lbFile, "")
 	for what, right := range map[string]string{
 		"the key of an epoch in use has changed": strings.Replace(file, "00112233", "ffffffff", 1),
+		"the key in use, of epoch 1, is not":     strings.NewReplacer("current: 1", "current: 2", "{1: 0011", "{2: 0011").Replace(file),
 		"whose connections may still live":       strings.NewReplacer("id: 1", "id: 2", "id: 2", "id: 1").Replace(file),
 	} {
 		sum := h.write(right)
 		refused := h.await(what, func(s api.LBStatus) bool { return strings.Contains(s.Config.Error, what) })
-		if !strings.Contains(refused.Config.Error, "`ballast ctl config reload --force`") {
+		if !strings.Contains(refused.Config.Error, "`ballast ctl --instance test config reload --force`") {
 			t.Errorf("the refusal names no way: %s", refused.Config.Error)
 		}
 		if _, err := h.post("/v1/config/reload", nil); err == nil {
@@ -50,8 +52,29 @@ func TestALoadBalancerTakesAFileThatBreaksConnectionsByForceAlone(t *testing.T) 
 	}
 	await.True(t, "the log", func() bool {
 		log := h.output.String()
-		return strings.Contains(log, "read by force") && strings.Count(log, "the configuration is in order again") == 4
+		return strings.Contains(log, "read by force") && strings.Count(log, "the configuration is in order again") == 6
 	})
+}
+
+// The way back from a rotation by ctl is as hard as any other loss of the key in use.
+func TestAResetThatLosesTheKeyInUseNeedsForce(t *testing.T) {
+	h := newLBHost(t)
+	h.awaitAfterStart()
+	fleet := h.client.Fleet()
+	_, err := fleet.AddKey(t.Context(), &ballastv1.AddKeyRequest{})
+	require(t, err)
+	_, err = fleet.UseKey(t.Context(), &ballastv1.KeyRequest{Epoch: 2})
+	require(t, err)
+	if _, err := h.post("/v1/config/reset", nil); err == nil || !strings.Contains(err.Error(), "`ballast ctl --instance test config reset --force`") {
+		t.Errorf("the reset is taken, or names no way: %v", err)
+	}
+	keys, err := fleet.ListKeys(t.Context(), &ballastv1.ListKeysRequest{})
+	if err != nil || keys.Current != 2 {
+		t.Errorf("after the refusal: %v, %v", keys, err)
+	}
+	if answer, err := h.post("/v1/config/reset?"+api.Force+"=true", nil); err != nil || !slices.Contains(answer.Changes, "keys: current 2 -> 1") {
+		t.Errorf("force says %q, %v", answer.Changes, err)
+	}
 }
 
 // The state of a load balancer that was off for long may be older than what all others forward by.
@@ -82,13 +105,15 @@ func TestAnAgentThatRestartsKeepsTheKeyAndTheIDOfLivingConnections(t *testing.T)
 	conn := h.echo()
 	exchange(t, conn)
 	for what, change := range map[string]string{
-		"carry has changed under its epoch": strings.Replace(file, "00112233", "ffffffff", 1), "has changed from 1 to 5": strings.Replace(file, "id: 1}", "id: 5}", 1),
+		"has changed under its epoch": strings.Replace(file, "00112233", "ffffffff", 1),
+		"carry is not there":          strings.NewReplacer("current: 1", "current: 2", "1: 00112233445566778899aabbccddeeff, ", "").Replace(file),
+		"has changed from 1 to 5":     strings.Replace(file, "id: 1}", "id: 5}", 1),
 	} {
 		h.kill()
 		h.write(change)
 		h.start()
 		refused := h.await(what, func(s api.AgentStatus) bool { return !s.Ready && strings.Contains(s.Config.Error, what) })
-		if !strings.Contains(refused.Config.Error, "`ballast ctl config reload --force`") || strings.Contains(refused.Config.Error, "about 0 live") {
+		if !strings.Contains(refused.Config.Error, "`ballast ctl --instance test config reload --force`") || strings.Contains(refused.Config.Error, "(0 live") {
 			t.Errorf("the refusal names no way, or not what is at stake: %s", refused.Config.Error)
 		}
 		exchange(t, conn)

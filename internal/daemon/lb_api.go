@@ -14,7 +14,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/machine/node"
-	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
 )
 
@@ -154,17 +153,9 @@ func (lb *LB) configAction(r *http.Request) (any, error) {
 	}
 	switch r.PathValue("action") {
 	case "reload":
-		return configfile.Reload(r, lb.log, lb.Reload)
+		return configfile.Asked(r, lb.log, lb.Reload)
 	case "reset":
-		changes, _, err := lb.change(r.Context(), false, func(next *node.Node) error {
-			next.Running = lb.node.Base.Clone()
-			return nil
-		})
-		var invalid *model.Invalid
-		if errors.As(err, &invalid) {
-			return nil, api.BadRequest("%s", err)
-		}
-		return api.Changed{Changes: changes}, err
+		return configfile.Asked(r, lb.log, func(force bool) ([]string, error) { return lb.reset(api.CallerName(r.Context()), force) })
 	}
 	return nil, api.BadRequest("unknown action %q: use reload or reset", r.PathValue("action"))
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/linux/check"
 	"github.com/ballast-lb/ballast/internal/linux/checkroute"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -48,7 +49,7 @@ func (lb *LB) misreads() string {
 	case lb.remote != nil:
 		return fmt.Sprintf("no server's cookie can be read, those of %d are foreign: see `ballast ctl nodes`: who is behind the fleet, or no agent of it?", foreign)
 	}
-	return fmt.Sprintf("no server's cookie can be read, those of %d are foreign: give this load balancer the keys.cookie and the ids that the agents' file has (`ballast ctl config reload --force` takes them), or start the agents", foreign)
+	return fmt.Sprintf("no server's cookie can be read, those of %d are foreign: give this load balancer the keys.cookie and the ids that the agents' file has (`%s config reload --force` takes them), or start the agents", foreign, api.Ctl(lb.options.Instance))
 }
 
 // serversMark tells whether the service's servers write cookies themselves.

@@ -32,14 +32,7 @@ func (lb *LB) edit(file *config.File, force bool) ([]string, error) {
 		take = lb.node.ForceFile
 	}
 	changes, err := take(file.Fleet, time.Now())
-	var breaks *node.Breaks
-	if errors.As(err, &breaks) {
-		err = configfile.ByForce(err, lb.living())
-	}
-	if err == nil {
-		err = lb.carryOut(before)
-	}
-	if err != nil {
+	if err = lb.carryOutFile(before, "reload", err); err != nil {
 		return nil, fmt.Errorf("%s: %w", file.Path, err)
 	}
 	lb.file, lb.stale = api.Config{Path: file.Path, SHA256: file.SHA256}, false
@@ -47,14 +40,27 @@ func (lb *LB) edit(file *config.File, force bool) ([]string, error) {
 	return changes, nil
 }
 
-// living is about how many connections this load balancer sends on. Callers hold mu.
-func (lb *LB) living() (connections uint64) {
-	for _, place := range lb.tables.Places() {
-		for _, index := range place.Counters {
-			if traffic, err := lb.path.ServerTraffic(index); err == nil {
-				connections += uint64(traffic.Open())
-			}
-		}
+// reset undoes what ctl changed; by force also what living connections do not survive.
+func (lb *LB) reset(by string, force bool) ([]string, error) {
+	lb.mu.Lock()
+	defer lb.mu.Unlock()
+	before := lb.node
+	changes, err := lb.node.Reset(force, time.Now())
+	if err = lb.carryOutFile(before, "reset", err); err != nil {
+		return nil, err
 	}
-	return connections
+	lb.logChanges(by, changes)
+	return changes, nil
+}
+
+// carryOutFile carries out what an action has taken of the file, unless it was refused.
+func (lb *LB) carryOutFile(before node.Node, action string, refused error) error {
+	var breaks *node.Breaks
+	if errors.As(refused, &breaks) {
+		return configfile.ByForce(refused, lb.options.Instance, action)
+	}
+	if refused != nil {
+		return refused
+	}
+	return lb.carryOut(before)
 }

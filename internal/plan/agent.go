@@ -111,10 +111,9 @@ func (a *Agent) Keeps(fleet *model.Fleet, have map[VIPKey]AgentRow) error {
 				return &model.Invalid{Path: "services." + service.Name, Problem: fmt.Sprintf("the id of this server has changed from %d to %d, and living connections carry the old one", before.ID, after.ID),
 					Remedy: "put the old one back: ids are the same on all nodes, as long as the server is there"}
 			}
-			parity := before.EpochParity
-			if key := after.CookieKey[parity]; key != (cookie.Key{}) && key != before.CookieKey[parity] {
-				return &model.Invalid{Path: "keys.cookie", Problem: "the key that living connections carry has changed under its epoch",
-					Remedy: "put the old one back and add the new key as the next epoch"}
+			if parity := before.EpochParity; after.CookieKey[parity] != before.CookieKey[parity] {
+				return &model.Invalid{Path: "keys.cookie", Problem: "the key that living connections carry is not there, or has changed under its epoch",
+					Remedy: "put the old one back and add the new key beside it, as the next epoch"}
 			}
 		}
 	}

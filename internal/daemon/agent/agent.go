@@ -162,7 +162,7 @@ func (d *daemon) start() (err error) {
 	}
 	d.keys, d.load = newKeyReporter(d.path, o.Log), &loadReporter{Sampler: load.New(load.Options{Cgroup: o.Cgroup})}
 	r.keys, r.load = d.keys, d.load
-	r.serving = serving{name: o.Server, path: d.path, log: o.Log}
+	r.serving = serving{instance: o.Instance, name: o.Server, path: d.path, log: o.Log}
 	r.programs = programs{Attachments: devices.Attachments{Hooks: d.path, Mode: o.XDPMode, Log: o.Log}, interfaces: o.Interfaces}
 	if err = t.open(d.path); err == nil {
 		err = r.start(file, pin.Any(pins))
@@ -319,7 +319,7 @@ func (d *daemon) routes() *api.Server {
 		if d.options.Config == "" || r.PathValue("action") != "reload" {
 			return nil, api.BadRequest("this is an agent: what can be asked of it is `ballast ctl config reload`, if it runs by a file")
 		}
-		return configfile.Reload(r, d.log, d.reload)
+		return configfile.Asked(r, d.log, d.reload)
 	})
 	s.HandleRaw("GET "+api.PathMetrics, metricsHandler(d.path, d.keys))
 	s.Otherwise("this is an agent: `ballast ctl` status, counters, metrics and config reload work here; the rest is asked at a load balancer, or with --controller")

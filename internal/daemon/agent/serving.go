@@ -22,9 +22,10 @@ import (
 
 // serving keeps the maps equal to a file.
 type serving struct {
-	name string // of this host's server entries; empty: those whose address is this host's
-	path *server.Server
-	log  *slog.Logger
+	instance string
+	name     string // of this host's server entries; empty: those whose address is this host's
+	path     *server.Server
+	log      *slog.Logger
 
 	applied    *config.File
 	local      []netip.Addr // this host's addresses when the file was applied
@@ -187,7 +188,7 @@ func (s *serving) keepsCookies(next *config.File, running bool) error {
 	if !running && living == 0 && uncounted == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %w", next.Path, configfile.ByForce(err, living))
+	return fmt.Errorf("%s: %w (%d live here)", next.Path, configfile.ByForce(err, s.instance, "reload"), living)
 }
 
 // keepsServed compares with the rows that are published, by this process or an earlier one, whatever services and servers are called.

@@ -101,18 +101,18 @@ func Note(file *api.Config, refused string, err error, log *slog.Logger) {
 	}
 }
 
-// ByForce adds how a file is taken all the same that living connections, about so many, would not survive.
-func ByForce(err error, connections uint64) error {
-	return fmt.Errorf("%w; if the file is right: `ballast ctl config reload --force` takes it, and connections that carry what it replaces lose their servers (about %d live here)", err, connections)
+// ByForce adds the action that takes a file all the same that living connections would not survive.
+func ByForce(err error, instance, action string) error {
+	return fmt.Errorf("%w; if the file is right: `%s config %s --force` takes it, and connections that carry what it replaces lose their servers", err, api.Ctl(instance), action)
 }
 
-// Reload reads the file because somebody asks for it.
-func Reload(r *http.Request, log *slog.Logger, read func(force bool) ([]string, error)) (any, error) {
+// Asked reads the file, or goes back to it, because somebody asks for it.
+func Asked(r *http.Request, log *slog.Logger, take func(force bool) ([]string, error)) (any, error) {
 	force := r.URL.Query().Get(api.Force) == "true"
 	if force {
 		log.Warn("the configuration is read by force: living connections may lose their servers", "by", api.CallerName(r.Context()))
 	}
-	changes, err := read(force)
+	changes, err := take(force)
 	if err != nil {
 		return nil, api.BadRequest("%s", err)
 	}

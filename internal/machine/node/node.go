@@ -80,9 +80,28 @@ func (b *Breaks) Unwrap() error { return b.Why }
 func (n *Node) editFile(file model.Fleet, force bool, now time.Time) (changes []string, err error) {
 	_, err = n.change(now, force, func(next *Node) error {
 		changes, _ = next.Apply(file.Clone())
-		return nil
+		return n.checkInUse(&next.Running.Keys, force)
 	})
 	return changes, err
+}
+
+// Reset undoes what ctl changed: the file rules. It refuses what EditFile does, but for force.
+func (n *Node) Reset(force bool, now time.Time) ([]string, error) {
+	return n.change(now, force, func(next *Node) error {
+		next.Running = n.Base.Clone()
+		return n.checkInUse(&next.Running.Keys, force)
+	})
+}
+
+// checkInUse refuses keys without the one in use: ctl asks whether other nodes do without it, a file asks nobody.
+func (n *Node) checkInUse(next *model.Keys, force bool) error {
+	current := n.Running.Keys.Current
+	_, used := n.Running.Keys.Cookie[current]
+	if _, kept := next.Cookie[current]; force || kept || !used {
+		return nil
+	}
+	return &Breaks{&model.Invalid{Path: "keys.cookie", Problem: fmt.Sprintf("the key in use, of epoch %d, is not among them, and living connections carry it", current),
+		Remedy: "add new keys beside it, and drop it once another has been current and no connection carries it"}}
 }
 
 // Edit alters what runs, as ctl does, and Base where it takes a file. It may be called again when somebody else has changed the state in the

@@ -67,8 +67,7 @@ func TestUnchangedLinesOfTheFileDoNotUndoWhatCtlChanged(t *testing.T) {
 	if differences := n.Differences(); len(differences) != 1 || !strings.Contains(differences[0], "draining") {
 		t.Errorf("differences from the file: %q", differences)
 	}
-	back := func(next *Node) error { next.Running = n.Base.Clone(); return nil }
-	if _, err := n.Change(start, back); err != nil || len(n.Differences()) != 0 {
+	if _, err := n.Reset(false, start); err != nil || len(n.Differences()) != 0 {
 		t.Errorf("back to the file: %v, %q", err, n.Differences())
 	}
 }

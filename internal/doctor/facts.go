@@ -8,6 +8,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/features"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // Role is what a host is in the fleet.
@@ -181,10 +182,6 @@ func (f *facts) destinations(visit func(s *model.Service)) {
 
 // mine returns this host's entry among the service's servers, or nil.
 func (f *facts) mine(s *model.Service) *model.Server {
-	for i := range s.Servers {
-		if f.Mine(&s.Servers[i]) {
-			return &s.Servers[i]
-		}
-	}
-	return nil
+	here, _ := plan.ServerHere(s, f.Mine)
+	return here
 }

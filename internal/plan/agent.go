@@ -54,19 +54,12 @@ func NewAgent(fleet *model.Fleet, mine func(*model.Server) bool) (Agent, error) 
 		if service.Return == model.ReturnThrough {
 			continue
 		}
-		here := -1
-		for j := range service.Servers {
-			if !mine(&service.Servers[j]) {
-				continue
-			}
-			if here >= 0 {
-				errs = append(errs, fmt.Errorf("service %s: servers %s and %s are both this host: name one with --server",
-					service.Name, service.Servers[here].Name, service.Servers[j].Name))
-			}
-			here = j
+		here, err := ServerHere(service, mine)
+		if err != nil {
+			errs = append(errs, err)
 		}
-		if here >= 0 {
-			agent.add(fleet, service, &service.Servers[here])
+		if here != nil {
+			agent.add(fleet, service, here)
 		}
 	}
 	for _, list := range []*[]netip.Addr{&agent.Addresses, &agent.VIPs, &agent.Stops} {
@@ -74,6 +67,22 @@ func NewAgent(fleet *model.Fleet, mine func(*model.Server) bool) (Agent, error) 
 		*list = slices.Compact(*list)
 	}
 	return agent, errors.Join(errs...)
+}
+
+// ServerHere returns the entry of a service that is this host, nil if none is. One that takes no new connections gives way to one that does:
+// what is for it comes to this host all the same, and gets the id of today.
+func ServerHere(service *model.Service, mine func(*model.Server) bool) (here *model.Server, err error) {
+	for i := range service.Servers {
+		server := &service.Servers[i]
+		switch {
+		case !mine(server) || here != nil && server.State != model.StateActive:
+		case here == nil || here.State != model.StateActive:
+			here = server
+		default:
+			err = fmt.Errorf("service %s: servers %s and %s are both this host: name one with --server", service.Name, here.Name, server.Name)
+		}
+	}
+	return here, err
 }
 
 // Rekey adds what this host has served and, by the fleet, does not any more: the service lives on elsewhere, its keys rotate, and

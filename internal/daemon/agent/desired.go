@@ -3,7 +3,6 @@ package agent
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/config"
@@ -51,13 +50,11 @@ func (d *desired) save(t *tunnels) {
 	d.kept.Save(saved{d.revision, statefile.Fleet(d.node.Running), d.node.Removed, t.from, t.sources.Limited})
 }
 
-// file makes a configuration of what controllers say. Removed servers still take part: their connections have not ended. One at the
-// address of a server that is there, by another id, does not: its packets come to this host anyway, and get the id of today.
+// file makes a configuration of what controllers say. Removed servers still take part: their connections have not ended.
 func (d *desired) file(path string) *config.File {
 	fleet := d.node.Running.Clone()
 	for _, r := range d.node.Removed {
-		here := func(s model.Server) bool { return s.Address == r.Server.Address }
-		if s := fleet.Service(r.Service); s != nil && !slices.ContainsFunc(s.Servers, here) {
+		if s := fleet.Service(r.Service); s != nil {
 			server := r.Server
 			server.State = model.StateDraining
 			s.Servers = append(s.Servers, server)

@@ -10,30 +10,50 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-// A service that got a port of another one remembers the other's ids of servers that it has itself.
-func TestAServerThatIsRememberedByAnotherIDIsThisHostOnce(t *testing.T) {
+// Whatever address or name a removed server had, one that is there is this host; of several removed ones, one is.
+func TestRemovedServersGiveWayToTheOneThatIsThisHost(t *testing.T) {
 	server := func(name string, id uint16, address string) model.Server {
 		s := model.NewServer()
 		s.Name, s.ID, s.Address = name, id, netip.MustParseAddr(address)
 		return s
 	}
-	service := model.NewService()
-	service.Name, service.VIP, service.Ports = "b", netip.MustParseAddr("198.51.100.1"), []uint16{80}
-	service.Servers = []model.Server{server("s1", 3, "10.0.0.1"), server("s2", 4, "10.0.0.2")}
-	d := desired{node: node.Node{
-		Running: model.Fleet{Services: []model.Service{service}},
-		Removed: []node.Removed{{Service: "b", Server: server("s1", 1, "10.0.0.1")}, {Service: "b", Server: server("s9", 9, "10.0.0.9")}},
-	}}
-	file := d.file("the test")
-	var ids []uint16
-	for _, s := range file.Fleet.Services[0].Servers {
-		ids = append(ids, s.ID)
-	}
-	if !slices.Equal(ids, []uint16{3, 4, 9}) {
-		t.Errorf("it is told of the servers %v", ids)
-	}
-	file.Fleet.ApplyDefaults()
-	if _, err := plan.NewAgent(&file.Fleet, func(s *model.Server) bool { return s.Address == netip.MustParseAddr("10.0.0.1") }); err != nil {
-		t.Error(err)
+	local := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12")}
+	other := server("s2", 4, "10.0.0.2")
+	for name, test := range map[string]struct {
+		option  string // --server
+		servers []model.Server
+		removed []model.Server
+		want    uint16
+	}{
+		"the same address by another id": {"", []model.Server{other, server("s1", 3, "10.0.0.1")}, []model.Server{server("s1", 1, "10.0.0.1")}, 3},
+		"another address of the host":    {"", []model.Server{other, server("s1", 3, "10.0.0.11")}, []model.Server{server("s1", 1, "10.0.0.1")}, 3},
+		"an address of another machine":  {"", []model.Server{other, server("s1", 3, "10.0.0.1")}, []model.Server{server("s9", 9, "10.0.0.12")}, 3},
+		"the same name":                  {"s1", []model.Server{other, server("s1", 3, "10.0.0.1")}, []model.Server{server("s1", 1, "10.0.0.9")}, 3},
+		"several, and none is there":     {"", []model.Server{other}, []model.Server{server("s1", 1, "10.0.0.1"), server("s9", 9, "10.0.0.12")}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			service := model.NewService()
+			service.Name, service.VIP, service.Ports, service.Servers = "b", netip.MustParseAddr("198.51.100.1"), []uint16{80}, test.servers
+			d := desired{node: node.Node{Running: model.Fleet{Services: []model.Service{service}}}}
+			for _, s := range test.removed {
+				d.node.Removed = append(d.node.Removed, node.Removed{Service: "b", Server: s})
+			}
+			file := d.file("the test")
+			file.Fleet.ApplyDefaults()
+			wanted, err := plan.NewAgent(&file.Fleet, (&serving{name: test.option}).mine(local))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, row := range wanted.Served {
+				if row.Flags != 0 && row.ID != test.want {
+					t.Errorf("it serves by id %d, want %d", row.ID, test.want)
+				}
+			}
+			for _, s := range append(test.servers, test.removed...) {
+				if !slices.Contains(append(wanted.Stops, wanted.Addresses...), s.Address) {
+					t.Errorf("it does not know the way to %s", s.Name)
+				}
+			}
+		})
 	}
 }

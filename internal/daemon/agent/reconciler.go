@@ -68,7 +68,7 @@ func (r *reconciler) start(file *config.File, pinned bool) (err error) {
 		}
 	}
 	if err == nil {
-		err = devices.WhileBusy(r.log, devices.BusyPatience, func() error { return r.programs.attach(r.serving.wanted.Addresses) })
+		err = devices.WhileBusy(r.log, devices.BusyPatience, func() error { return r.programs.attach(r.serving.addresses()) })
 	}
 	if err == nil {
 		err = r.serving.path.Attached()
@@ -127,7 +127,7 @@ func (r *reconciler) follow() error {
 // attachLate attaches what may have had to wait until it was known what this host serves. Where it fails it wants to be called again.
 func (r *reconciler) attachLate() {
 	r.known = true
-	err := r.programs.attach(r.serving.wanted.Addresses)
+	err := r.programs.attach(r.serving.addresses())
 	if err == nil && r.waiting {
 		err = r.serving.path.Attached()
 	}

@@ -104,18 +104,24 @@ func (s *serving) mine(local []netip.Addr) func(*model.Server) bool {
 	return func(server *model.Server) bool { return slices.Contains(local, server.Address) }
 }
 
+// addresses are those that tunnels come to, the ones that this host had in a service and has yet among them.
+func (s *serving) addresses() []netip.Addr {
+	removed := slices.DeleteFunc(slices.Clone(s.wanted.Stops), func(a netip.Addr) bool { return !slices.Contains(s.local, a) })
+	return append(removed, s.wanted.Addresses...)
+}
+
 // count lists the services of this host.
 func (s *serving) count(fleet *model.Fleet) {
 	s.counted, s.interval = nil, time.Second
 	mine := s.mine(s.local)
 	for i := range fleet.Services {
 		service := &fleet.Services[i]
-		here := slices.IndexFunc(service.Servers, func(server model.Server) bool { return mine(&server) })
-		if here < 0 {
+		server, _ := plan.ServerHere(service, mine)
+		if server == nil {
 			continue
 		}
 		at := load.Service{Name: service.Name, Protocol: service.Protocol, VIP: service.VIP, Ports: service.Ports}
-		if server := &service.Servers[here]; service.Forward == model.ForwardNAT {
+		if service.Forward == model.ForwardNAT {
 			at.VIP = server.Address
 			if server.Port != 0 {
 				at.Ports = []uint16{server.Port}

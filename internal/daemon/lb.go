@@ -186,7 +186,7 @@ func RunLB(ctx context.Context, o LBOptions) error {
 		return errors.Join(err, undo())
 	}
 	if metrics != nil {
-		running.Go(func() { listen.ServeMetrics(ctx, metrics, lb.metricsHandler(), lb.health) })
+		running.Go(func() { listen.ServeMetrics(ctx, o.Log, metrics, lb.metricsHandler(), lb.health) })
 	}
 	return lb.routes().Serve(ctx, listener)
 }

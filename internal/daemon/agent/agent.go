@@ -134,7 +134,7 @@ func Run(ctx context.Context, o Options) error {
 		d.runReports(ctx, &running)
 	}
 	if metrics != nil {
-		running.Go(func() { listen.ServeMetrics(ctx, metrics, metricsHandler(d.path, d.keys), d.health) })
+		running.Go(func() { listen.ServeMetrics(ctx, d.log, metrics, metricsHandler(d.path, d.keys), d.health) })
 	}
 	d.log.Info("started", "instance", o.Instance, "services", d.status().Services)
 	return d.routes().Serve(ctx, listener)

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,7 +39,7 @@ func TCP(what, address string) (net.Listener, error) {
 }
 
 // ServeMetrics answers Prometheus, and whoever checks whether something keeps this daemon from its work, until ctx ends.
-func ServeMetrics(ctx context.Context, listener net.Listener, handler http.Handler, health func() []string) error {
+func ServeMetrics(ctx context.Context, log *slog.Logger, listener net.Listener, handler http.Handler, health func() []string) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET "+api.PathMetrics, handler)
 	mux.HandleFunc("GET "+api.PathHealth, func(w http.ResponseWriter, _ *http.Request) {
@@ -46,74 +48,90 @@ func ServeMetrics(ctx context.Context, listener net.Listener, handler http.Handl
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: api.HeaderTimeout, WriteTimeout: metricsWriteTimeout, IdleTimeout: api.IdleTimeout}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	if err := server.Serve(limitMetrics(listener)); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(&metricsListener{Listener: listener, log: log}); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
 }
 
-// Bounds of the metrics port, which anybody in reach may connect to: a peer that takes all of its share leaves those of others alone.
+// Bounds of the metrics port, which anybody in reach may connect to. Above one the oldest connection of the peer that has the most is
+// closed: it costs no other peer anything before as many share the port as there are connections, and whoever comes is served even then.
 const (
-	metricsPerPeer = 16  // connections at once from an address
+	metricsPerPeer = 16  // connections at once from an IPv4 address, or an IPv6 /64
 	metricsTotal   = 256 // from all
 
 	metricsWriteTimeout = 30 * time.Second // from a request's header to the end of its answer
 )
 
-// metricsListener closes connections above the bounds as soon as they come.
+// metricsListener keeps what it accepts within the bounds.
 type metricsListener struct {
 	net.Listener
+	log  *slog.Logger
+	once sync.Once // that it is logged
 
 	mutex sync.Mutex
-	peers map[netip.Addr]int // open connections
-	total int
-}
-
-func limitMetrics(listener net.Listener) net.Listener {
-	return &metricsListener{Listener: listener, peers: map[netip.Addr]int{}}
+	open  []*metricsConnection // the oldest first
 }
 
 func (l *metricsListener) Accept() (net.Conn, error) {
-	for {
-		connection, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		peer := connection.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
-		if l.enter(peer) {
-			return &metricsConnection{Conn: connection, leave: sync.OnceFunc(func() { l.leave(peer) })}, nil
-		}
-		connection.Close()
+	connection, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
 	}
+	c := &metricsConnection{Conn: connection, listener: l, peer: peerOf(connection.RemoteAddr().(*net.TCPAddr).AddrPort().Addr())}
+	if tooMany := l.enter(c); tooMany != nil {
+		l.once.Do(func() {
+			l.log.Warn("metrics port: more connections than are kept: the oldest of who has the most are closed; said once", "peer", tooMany.peer)
+		})
+		tooMany.Close()
+	}
+	return c, nil
 }
 
-func (l *metricsListener) enter(peer netip.Addr) bool {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	if l.total >= metricsTotal || l.peers[peer] >= metricsPerPeer {
-		return false
+// peerOf is whose share an address takes of.
+func peerOf(address netip.Addr) netip.Prefix {
+	bits := 64
+	if address = address.Unmap(); address.Is4() {
+		bits = 32
 	}
-	l.total++
-	l.peers[peer]++
-	return true
+	return netip.PrefixFrom(address.WithZone(""), bits).Masked()
 }
 
-func (l *metricsListener) leave(peer netip.Addr) {
+// enter returns the connection that has to make room, nil if there is room.
+func (l *metricsListener) enter(c *metricsConnection) *metricsConnection {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	l.total--
-	if l.peers[peer]--; l.peers[peer] == 0 {
-		delete(l.peers, peer)
+	l.open = append(l.open, c)
+	have := map[netip.Prefix]int{}
+	for _, o := range l.open {
+		have[o.peer]++
 	}
+	if len(l.open) <= metricsTotal && have[c.peer] <= metricsPerPeer {
+		return nil
+	}
+	oldest := l.open[0]
+	for _, o := range l.open {
+		if have[o.peer] > have[oldest.peer] {
+			oldest = o
+		}
+	}
+	return oldest
+}
+
+func (l *metricsListener) leave(c *metricsConnection) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	l.open = slices.DeleteFunc(l.open, func(o *metricsConnection) bool { return o == c })
 }
 
 // metricsConnection gives its place back when it is closed.
 type metricsConnection struct {
 	net.Conn
-	leave func()
+	listener *metricsListener
+	peer     netip.Prefix
 }
 
 func (c *metricsConnection) Close() error {
-	defer c.leave()
+	defer c.listener.leave(c)
 	return c.Conn.Close()
 }

@@ -11,7 +11,6 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/ballast-lb/ballast/internal/algo/change"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/machine/health"
@@ -34,7 +33,7 @@ type Desired interface {
 	// History returns the last changes, oldest first.
 	History(ctx context.Context) ([]*ballastv1.FleetChange, error)
 	// Change carries an edit out: the edited copy gets its defaults, is checked, and becomes what is wanted; changes tells how it
-	// differs (change.Diff). The errors of edit are returned as they are. A dry run only tells.
+	// differs (node.Diff). The errors of edit are returned as they are. A dry run only tells.
 	Change(ctx context.Context, dryRun bool, edit node.Edit) (changes []string, revision uint64, err error)
 	// Forget gives up a removed server and its id; connect.CodeNotFound if there is none of that name.
 	Forget(ctx context.Context, service, server string) (changes []string, revision uint64, err error)
@@ -120,7 +119,7 @@ func (f *fleetAPI) carefully(ctx context.Context, dryRun, force bool, edit node.
 			}
 			after := next.Running.Clone()
 			after.ApplyDefaults()
-			if answer.Warnings = change.Dangers(&before, &after, f.unhealthy(ctx)); len(answer.Warnings) > 0 && !force {
+			if answer.Warnings = node.Dangers(&before, &after, f.unhealthy(ctx)); len(answer.Warnings) > 0 && !force {
 				return errDangerous
 			}
 			return nil
@@ -147,7 +146,7 @@ func (f *fleetAPI) carefully(ctx context.Context, dryRun, force bool, edit node.
 }
 
 // unhealthy goes by what is known of health now; where nothing is, nobody is unhealthy.
-func (f *fleetAPI) unhealthy(ctx context.Context) change.Unhealthy {
+func (f *fleetAPI) unhealthy(ctx context.Context) func(service string) map[netip.Addr]bool {
 	return func(service string) map[netip.Addr]bool {
 		found := map[netip.Addr]bool{}
 		servers, _ := f.desired.Servers(ctx, service)

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/algo/change"
+	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -251,7 +251,7 @@ func FuzzParseNeverPanicsAndMarshalSurvives(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, written)
 		}
-		if changes := change.Diff(fleet, back); len(changes) > 0 {
+		if changes := node.Diff(fleet, back); len(changes) > 0 {
 			t.Errorf("marshalling changed %q\n%s", changes, written)
 		}
 	})

@@ -48,7 +48,7 @@ func TestADrainSurvivesAnApplyThroughAnotherController(t *testing.T) {
 	before := written(t, s)
 	change(t, d, drain)
 	change(t, d, removeServer("web", 3))
-	fleettest.Require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1}}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"web": {Down: []uint16{1}}}))
 	fleettest.Require(t, d.Age(t.Context(), time.Now(), func(string) bool { return true }, func(string, uint16) uint64 { return 1 }))
 
 	another := following(t, s)

@@ -326,7 +326,7 @@ func (d *Desired) await(ctx context.Context, revision uint64) {
 }
 
 // SetHealth writes down who is unhealthy, of several services at once. Services that are gone are left out.
-func (d *Desired) SetHealth(ctx context.Context, found map[string]healthDocument) error {
+func (d *Desired) SetHealth(ctx context.Context, found map[string]node.Unhealthy) error {
 	const documents = 2 // of each
 	for names := range slices.Chunk(slices.Sorted(maps.Keys(found)), max(1, d.store.Limits().Documents/documents)) {
 		err := d.update(ctx, func(now *snapshot) (documents []store.Document, err error) {
@@ -347,8 +347,8 @@ func (d *Desired) SetHealth(ctx context.Context, found map[string]healthDocument
 }
 
 // judged returns what writes down who of a service is unhealthy, if that is news.
-func (s *snapshot) judged(name string, health healthDocument) ([]store.Document, error) {
-	before := cmp.Or(s.health[name], &healthDocument{})
+func (s *snapshot) judged(name string, health node.Unhealthy) ([]store.Document, error) {
+	before := cmp.Or(s.health[name], &node.Unhealthy{})
 	if !s.judges(name) || slices.Equal(before.Down, health.Down) && slices.Equal(before.Cut, health.Cut) {
 		return nil, nil
 	}

@@ -125,7 +125,7 @@ func TestTheStateSurvivesARestartOfTheController(t *testing.T) {
 	d := following(t, s)
 	change(t, d, addService(fleettest.Service("mail", 1), fleettest.Service("web", 1, 2, 3)))
 	change(t, d, removeServer("web", 2))
-	fleettest.Require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1, 3}, Cut: []uint16{3}}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"web": {Down: []uint16{1, 3}, Cut: []uint16{3}}}))
 	before, _ := d.View()
 	after, _ := following(t, s).View()
 	if web := after.Service("web"); len(web.Removed) != 1 || web.Removed[0].ID != 2 || len(web.Past) != 1 || len(web.Down) != 2 || len(web.Cut) != 1 {
@@ -193,7 +193,7 @@ func TestAServiceThatIsRemovedLeavesNothingInTheStore(t *testing.T) {
 	s := newMemory(t)
 	d := following(t, s)
 	change(t, d, addService(fleettest.Service("web", 1)))
-	fleettest.Require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1}}, "other": {Down: []uint16{1}}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"web": {Down: []uint16{1}}, "other": {Down: []uint16{1}}}))
 	change(t, d, func(f *model.Fleet) { f.Services = nil })
 	documents, _, err := s.Load(t.Context())
 	fleettest.Require(t, err)
@@ -298,10 +298,10 @@ func TestVersionsThatNoViewHasShownAreNoted(t *testing.T) {
 	}
 	change(t, d, addService(fleettest.Service("web", 1, 2)))
 	expect("before anything was shown", false)
-	fleettest.Require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1}}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"web": {Down: []uint16{1}}}))
 	expect("one new version", false)
-	fleettest.Require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {}}))
-	fleettest.Require(t, d.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1}}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"web": {}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"web": {Down: []uint16{1}}}))
 	expect("down, up and down again", false, "web")
 	change(t, d, func(f *model.Fleet) {
 		mail := fleettest.Service("mail", 1)
@@ -346,7 +346,7 @@ func TestWhatWasMissedIsLoadedAgain(t *testing.T) {
 		mail := fleettest.Service("mail", 2)
 		f.Services = append(f.Services, mail.Service)
 	})
-	fleettest.Require(t, other.SetHealth(t.Context(), map[string]healthDocument{"web": {Down: []uint16{1}}}))
+	fleettest.Require(t, other.SetHealth(t.Context(), map[string]node.Unhealthy{"web": {Down: []uint16{1}}}))
 	if view, _ := d.View(); len(view.Services) != 1 {
 		t.Errorf("known without a store: %+v", view)
 	}
@@ -448,7 +448,7 @@ func takesAFleetInTime(t *testing.T) bool {
 	fleet := took("the fleet", 2*time.Second, func() { change(t, d, addService(services...)); spread() })
 	server := took("a change of one server", time.Second, func() { change(t, d, removeServer("service7", 3)); spread() })
 	health := took("a change of health", 100*time.Millisecond, func() {
-		fleettest.Require(t, d.SetHealth(t.Context(), map[string]healthDocument{"service8": {Down: []uint16{1}}}))
+		fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"service8": {Down: []uint16{1}}}))
 		spread()
 	})
 	return fleet && server && health

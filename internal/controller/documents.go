@@ -54,12 +54,6 @@ type serviceDocument struct {
 	File    []model.Server  `json:"file,omitempty"` // as the file applied last says them, of those that ctl has set otherwise since
 }
 
-// healthDocument tells who is unhealthy.
-type healthDocument struct {
-	Down []uint16 `json:"down,omitempty"`
-	Cut  []uint16 `json:"cut,omitempty"` // of those, whose connections are cut
-}
-
 // nodesDocument has the load balancers with a tier, and how those of the second are checked.
 type nodesDocument struct {
 	Nodes  []model.Node `json:"nodes"`
@@ -118,7 +112,7 @@ func readKey(text string) (key [16]byte, err error) {
 type snapshot struct {
 	revision uint64
 	services map[string]*serviceDocument
-	health   map[string]*healthDocument
+	health   map[string]*node.Unhealthy
 	keys     model.Keys
 	nodes    nodesDocument
 	members  membersDocument
@@ -147,7 +141,7 @@ func (s *snapshot) rewrites(before *snapshot) bool {
 }
 
 func newSnapshot() *snapshot {
-	return &snapshot{services: map[string]*serviceDocument{}, health: map[string]*healthDocument{}, own: map[string]uint64{}, seen: map[string]uint64{}}
+	return &snapshot{services: map[string]*serviceDocument{}, health: map[string]*node.Unhealthy{}, own: map[string]uint64{}, seen: map[string]uint64{}}
 }
 
 // take puts a document of a revision into a snapshot that is not shared yet.

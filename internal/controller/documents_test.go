@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/fleettest"
+	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -32,7 +33,7 @@ func TestASecondTierThatIsRemovedLeavesNobodyDown(t *testing.T) {
 	s := newMemory(t)
 	d := following(t, s)
 	change(t, d, fleettest.AddTiers)
-	fleettest.Require(t, d.SetHealth(t.Context(), map[string]healthDocument{model.SecondTierName: {Down: []uint16{2}}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{model.SecondTierName: {Down: []uint16{2}}}))
 	view, _ := d.View()
 	if view.Second == nil || !slices.Equal(view.Second.Down, []uint16{2}) {
 		t.Fatalf("nobody is down: %+v", view.Second)
@@ -43,7 +44,7 @@ func TestASecondTierThatIsRemovedLeavesNobodyDown(t *testing.T) {
 		t.Error("the second tier has changed, its revision has not")
 	}
 	change(t, d, func(f *model.Fleet) { f.Nodes, f.NodeHealth = f.Nodes[:1], model.Health{} })
-	fleettest.Require(t, d.SetHealth(t.Context(), map[string]healthDocument{model.SecondTierName: {Down: []uint16{1}}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{model.SecondTierName: {Down: []uint16{1}}}))
 	documents, _, err := s.Load(t.Context())
 	fleettest.Require(t, err)
 	if len(documents) != 2 || documents[0].Key != historyKey || documents[1].Key != nodesKey {

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -16,7 +17,7 @@ type findings struct {
 	wake chan struct{}
 
 	mutex  sync.Mutex
-	unwell map[string]healthDocument
+	unwell map[string]node.Unhealthy
 	ended  map[serverOf]bool
 }
 
@@ -29,9 +30,9 @@ func (f *findings) health(service string, down, cut []uint16) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
 	if f.unwell == nil {
-		f.unwell = map[string]healthDocument{}
+		f.unwell = map[string]node.Unhealthy{}
 	}
-	f.unwell[service] = healthDocument{slices.Clone(down), slices.Clone(cut)}
+	f.unwell[service] = node.Unhealthy{Down: slices.Clone(down), Cut: slices.Clone(cut)}
 	f.wakeUp()
 }
 
@@ -52,7 +53,7 @@ func (f *findings) wakeUp() {
 	}
 }
 
-func (f *findings) take() (unwell map[string]healthDocument, ended map[serverOf]bool) {
+func (f *findings) take() (unwell map[string]node.Unhealthy, ended map[serverOf]bool) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
 	unwell, ended = f.unwell, f.ended
@@ -82,7 +83,7 @@ func (c *controller) write(ctx context.Context) {
 	}
 }
 
-func (c *controller) writeAll(ctx context.Context, unwell map[string]healthDocument, ended map[serverOf]bool) error {
+func (c *controller) writeAll(ctx context.Context, unwell map[string]node.Unhealthy, ended map[serverOf]bool) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	ctx = api.WithCaller(ctx, api.Caller{Name: c.name, Role: string(pki.Controller)})
@@ -102,9 +103,9 @@ func (c *controller) writeAll(ctx context.Context, unwell map[string]healthDocum
 }
 
 // logHealth says who has fallen and who is back, and why.
-func (c *controller) logHealth(before *snapshot, unwell map[string]healthDocument) {
+func (c *controller) logHealth(before *snapshot, unwell map[string]node.Unhealthy) {
 	for _, name := range slices.Sorted(maps.Keys(unwell)) {
-		was, is := &healthDocument{}, unwell[name]
+		was, is := &node.Unhealthy{}, unwell[name]
 		if before != nil && before.health[name] != nil {
 			was = before.health[name]
 		}

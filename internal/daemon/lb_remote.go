@@ -8,10 +8,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/algo/change"
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -103,7 +103,7 @@ func (lb *LB) adopt(controller string, state *ballastv1.State) error {
 		return err
 	}
 	lb.file = api.Config{Path: "controller " + controller}
-	lb.logChanges("controller "+controller, change.Diff(before.Running, lb.node.Running))
+	lb.logChanges("controller "+controller, node.Diff(before.Running, lb.node.Running))
 	lb.remote.Send(lb.applied())
 	if waited {
 		lb.attachLate()

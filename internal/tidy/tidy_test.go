@@ -110,10 +110,10 @@ func isTest(name string) bool {
 var layers = map[string][]string{
 	"model":      {},
 	"schema":     {"model"},
-	"algo":       {"algo", "model", "schema"},
+	"algo":       {"algo", "model"},
 	"wire":       {"model"},
 	"plan":       {"algo", "model", "wire"},
-	"machine":    {"plan", "wire", "algo", "model"},
+	"machine":    {"plan", "wire", "algo", "model", "schema"},
 	"yamltree":   {"model"},
 	"config":     {"model", "schema", "yamltree"},
 	"store":      {"store", "model", "config", "wire"},

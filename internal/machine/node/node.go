@@ -1,5 +1,5 @@
-// Package node decides what a load-balancer node should do: it keeps the desired state, merges the file's edits and
-// the changes made through ctl, and remembers servers that were removed while connections to them may still live.
+// Package node decides what is wanted: it keeps the desired state of a load balancer or of a fleet, merges the file's edits and the changes made
+// through ctl, tells what differs and what of it harms, and remembers servers that were removed while connections to them may still live.
 //
 // It is pure: time is an argument, nothing here does I/O.
 package node
@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/algo/change"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -139,20 +138,13 @@ func EndDrain(service string, id uint16, now time.Time) Edit {
 
 // Apply, for an Edit, takes a file: what differs between it and Base is changed, and kept tells what else of Running differs from it.
 func (n *Node) Apply(file model.Fleet) (changes, kept []string) {
-	n.Running, changes = change.Merge(n.Base, file, n.Running)
+	n.Running, changes = mergeFile(n.Base, file, n.Running)
 	n.Base = file
-	return changes, change.Diff(file, n.Running)
+	return changes, Diff(file, n.Running)
 }
 
-// Recall makes a file, once applied, say all of the fleet, whatever was changed since the one before, but for the weights and states of servers
-// and nodes that were set since: overridden has these as the file said them.
-func (n *Node) Recall(overridden model.Fleet) { n.Base = change.Applied(&overridden, &n.Running) }
-
-// Overridden returns the least that Recall needs to know of Base.
-func (n *Node) Overridden() model.Fleet { return change.Overridden(&n.Base, &n.Running) }
-
 // Differences tells how the desired state differs from the file.
-func (n *Node) Differences() []string { return change.Diff(n.Base, n.Running) }
+func (n *Node) Differences() []string { return Diff(n.Base, n.Running) }
 
 func (n *Node) become(next model.Fleet, force bool, now time.Time) ([]string, error) {
 	next.ApplyDefaults()
@@ -163,7 +155,7 @@ func (n *Node) become(next model.Fleet, force bool, now time.Time) ([]string, er
 	if err := errors.Join(n.checkIDs(&next, before), n.checkCookies(&next)); err != nil && !force {
 		return nil, &Breaks{err}
 	}
-	changes := change.Diff(n.Running, next)
+	changes := Diff(n.Running, next)
 	n.Removed, n.Past = n.removedAfter(&next, before, now), n.pastAfter(&next, before)
 	n.Running = next
 	return changes, nil

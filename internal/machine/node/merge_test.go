@@ -1,4 +1,4 @@
-package change_test
+package node
 
 import (
 	"net/netip"
@@ -9,7 +9,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/ballast-lb/ballast/internal/algo/change"
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -55,7 +54,7 @@ func TestUntouchedLinesNeverUndoACtlChange(t *testing.T) {
 	edited := mustParse(t, minimal)
 	server(&edited, "s1").State = model.StateDraining
 
-	merged, changes := change.Merge(base, edited, running)
+	merged, changes := mergeFile(base, edited, running)
 	if s1 := server(&merged, "s1"); s1.Weight != 7 || s1.State != model.StateDraining {
 		t.Errorf("s1 %+v", s1)
 	}
@@ -71,7 +70,7 @@ func TestAnEditOfTheSameThingWinsOverCtl(t *testing.T) {
 	base, edited, running := mustParse(t, minimal), mustParse(t, minimal), mustParse(t, minimal)
 	server(&running, "s1").Weight = 7
 	server(&edited, "s1").Weight = 9
-	merged, changes := change.Merge(base, edited, running)
+	merged, changes := mergeFile(base, edited, running)
 	if server(&merged, "s1").Weight != 9 || !slices.Equal(changes, []string{"service web: server s1: weight 7 -> 9"}) {
 		t.Errorf("weight %d, changes %q", server(&merged, "s1").Weight, changes)
 	}
@@ -89,7 +88,7 @@ func TestServersAndServicesComeAndGoWithTheFile(t *testing.T) {
     vip: 198.51.100.20
     ports: [80]
 `)
-	merged, changes := change.Merge(base, edited, running)
+	merged, changes := mergeFile(base, edited, running)
 	if err := merged.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -104,7 +103,7 @@ func TestServersAndServicesComeAndGoWithTheFile(t *testing.T) {
 	if server(&merged, "s9") == nil {
 		t.Error("the server that ctl added is gone")
 	}
-	merged, changes = change.Merge(edited, mustParse(t, "services: []"), merged)
+	merged, changes = mergeFile(edited, mustParse(t, "services: []"), merged)
 	if len(merged.Services) != 0 {
 		t.Errorf("still there: %+v, changes %q", merged.Services, changes)
 	}
@@ -114,7 +113,7 @@ func TestAnEditOfARemovedServerDoesNotBringItBackAndSaysSo(t *testing.T) {
 	base, edited, running := mustParse(t, minimal), mustParse(t, minimal), mustParse(t, minimal)
 	running.Services[0].Servers = running.Services[0].Servers[:2]
 	server(&edited, "s3").Weight = 9
-	merged, changes := change.Merge(base, edited, running)
+	merged, changes := mergeFile(base, edited, running)
 	if server(&merged, "s3") != nil || !slices.Equal(changes, []string{"service web: server s3: no longer running, so its edit has no effect"}) {
 		t.Errorf("%+v, changes %q", merged.Services[0].Servers, changes)
 	}
@@ -124,7 +123,7 @@ func TestKeysRotatedWithCtlSurviveAnEditOfTheFile(t *testing.T) {
 	base, edited, running := mustParse(t, minimal), mustParse(t, minimal), mustParse(t, minimal)
 	running.Keys.Cookie[2], running.Keys.Current = [16]byte{2}, 2
 	edited.Services[0].Dispatch = model.DispatchP2C
-	merged, changes := change.Merge(base, edited, running)
+	merged, changes := mergeFile(base, edited, running)
 	if !reflect.DeepEqual(merged.Keys, running.Keys) || !slices.Equal(changes, []string{"service web: dispatch rr -> p2c"}) {
 		t.Errorf("keys %v, changes %q", merged.Keys, changes)
 	}
@@ -133,13 +132,13 @@ func TestKeysRotatedWithCtlSurviveAnEditOfTheFile(t *testing.T) {
 func TestKeysRotatedInTheFileAreTakenOver(t *testing.T) {
 	base, edited := mustParse(t, minimal), mustParse(t, minimal)
 	edited.Keys.Cookie[2], edited.Keys.Current = [16]byte{2}, 2
-	merged, changes := change.Merge(base, edited, base)
+	merged, changes := mergeFile(base, edited, base)
 	if !reflect.DeepEqual(merged.Keys, edited.Keys) || !slices.Equal(changes, []string{"keys: cookie epoch 2 added", "keys: current 1 -> 2"}) {
 		t.Errorf("keys %v, changes %q", merged.Keys, changes)
 	}
 	dropped := edited.Clone()
 	delete(dropped.Keys.Cookie, 1)
-	merged, changes = change.Merge(edited, dropped, merged)
+	merged, changes = mergeFile(edited, dropped, merged)
 	if len(merged.Keys.Cookie) != 1 || !slices.Equal(changes, []string{"keys: cookie epoch 1 removed"}) {
 		t.Errorf("keys %v, changes %q", merged.Keys, changes)
 	}
@@ -147,7 +146,7 @@ func TestKeysRotatedInTheFileAreTakenOver(t *testing.T) {
 
 func TestAnotherIDIsAnotherServer(t *testing.T) {
 	base, edited := mustParse(t, minimal), mustParse(t, strings.Replace(minimal, "id: 2", "id: 22", 1))
-	_, changes := change.Merge(base, edited, base)
+	_, changes := mergeFile(base, edited, base)
 	if len(changes) != 2 || !strings.HasSuffix(changes[0], "server s2: removed") || !strings.Contains(changes[1], "server s2: added") {
 		t.Errorf("changes %q", changes)
 	}
@@ -183,8 +182,8 @@ func TestMergeOfNothingChangesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		base, running := anyFleet("base").Draw(t, "base"), anyFleet("running").Draw(t, "running")
 		before := running.Clone()
-		merged, changes := change.Merge(base, base, running)
-		if len(changes) != 0 || len(change.Diff(running, merged)) != 0 || len(change.Diff(before, running)) != 0 {
+		merged, changes := mergeFile(base, base, running)
+		if len(changes) != 0 || len(Diff(running, merged)) != 0 || len(Diff(before, running)) != 0 {
 			t.Errorf("changes %q", changes)
 		}
 	})
@@ -193,11 +192,11 @@ func TestMergeOfNothingChangesNothing(t *testing.T) {
 func TestMergeOntoTheBaseGivesTheEditedFile(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		base, edited := anyFleet("base").Draw(t, "base"), anyFleet("edited").Draw(t, "edited")
-		merged, changes := change.Merge(base, edited, base)
-		if left := change.Diff(merged, edited); len(left) != 0 {
+		merged, changes := mergeFile(base, edited, base)
+		if left := Diff(merged, edited); len(left) != 0 {
 			t.Errorf("still different: %q", left)
 		}
-		want := change.Diff(base, edited) // in the order of edited
+		want := Diff(base, edited) // in the order of edited
 		slices.Sort(want)
 		slices.Sort(changes)
 		if !slices.Equal(changes, want) {
@@ -209,9 +208,9 @@ func TestMergeOntoTheBaseGivesTheEditedFile(t *testing.T) {
 func TestMergeAppliedTwiceIsTheSame(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		base, edited, running := anyFleet("base").Draw(t, "base"), anyFleet("edited").Draw(t, "edited"), anyFleet("running").Draw(t, "running")
-		once, _ := change.Merge(base, edited, running)
-		twice, _ := change.Merge(base, edited, once)
-		if left := change.Diff(once, twice); len(left) != 0 {
+		once, _ := mergeFile(base, edited, running)
+		twice, _ := mergeFile(base, edited, once)
+		if left := Diff(once, twice); len(left) != 0 {
 			t.Errorf("the second merge changed %q", left)
 		}
 	})
@@ -238,7 +237,7 @@ func TestANodeDrainedWithCtlStaysSoUnlessTheFileSaysOtherwise(t *testing.T) {
 	running.Node("lb2").State = model.StateDraining
 	running.Services[0].Table.PacketLimit = 100
 	edited := mustParse(t, strings.Replace(tiered, "entries: 1024", "entries: 2048", 1)+"node_health:\n  rise: 7\n")
-	merged, changes := change.Merge(base, edited, running)
+	merged, changes := mergeFile(base, edited, running)
 	if merged.Node("lb2").State != model.StateDraining || merged.Services[0].Table.PacketLimit != 100 {
 		t.Errorf("a ctl change was undone: %+v", merged)
 	}
@@ -246,7 +245,7 @@ func TestANodeDrainedWithCtlStaysSoUnlessTheFileSaysOtherwise(t *testing.T) {
 		t.Errorf("changes %q", changes)
 	}
 	edited = mustParse(t, strings.Replace(tiered, "    id: 1\n  - name: lb3", "    id: 1\n    state: off\n  - name: lb4", 1))
-	merged, changes = change.Merge(base, edited, running)
+	merged, changes = mergeFile(base, edited, running)
 	if merged.Node("lb2").State != model.StateOff || merged.Node("lb3") != nil {
 		t.Errorf("the edit was not carried out: %+v", merged.Nodes)
 	}
@@ -258,10 +257,10 @@ func TestANodeDrainedWithCtlStaysSoUnlessTheFileSaysOtherwise(t *testing.T) {
 func TestDiffShowsNoKeys(t *testing.T) {
 	a, b := mustParse(t, minimal), mustParse(t, minimal)
 	b.Keys.Placement, b.Keys.Cookie[1] = [16]byte{0xab}, [16]byte{0xcd}
-	if lines := strings.Join(change.Diff(a, b), "\n"); lines != "keys: placement changed\nkeys: cookie epoch 1 changed" {
+	if lines := strings.Join(Diff(a, b), "\n"); lines != "keys: placement changed\nkeys: cookie epoch 1 changed" {
 		t.Errorf("have %s", lines)
 	}
-	if lines := change.Diff(model.Fleet{}, model.Fleet{Keys: b.Keys}); !slices.Contains(lines, "keys: placement added") {
+	if lines := Diff(model.Fleet{}, model.Fleet{Keys: b.Keys}); !slices.Contains(lines, "keys: placement added") {
 		t.Errorf("for a first key: %q", lines)
 	}
 }

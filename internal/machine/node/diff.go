@@ -1,5 +1,6 @@
-// Package change tells two fleets apart and carries the edit of a configuration file over to what runs.
-package change
+// How two fleets differ, in lines for people.
+
+package node
 
 import (
 	"fmt"

@@ -1,4 +1,6 @@
-package change
+// What tells services, servers and nodes apart from others of their kind.
+
+package node
 
 import (
 	"fmt"

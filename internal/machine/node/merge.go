@@ -1,4 +1,6 @@
-package change
+// The edit of a file, carried over to what runs: a three-way merge.
+
+package node
 
 import (
 	"fmt"
@@ -8,14 +10,14 @@ import (
 	"github.com/ballast-lb/ballast/internal/schema"
 )
 
-// Merge carries the edit of a file over to the running fleet: only what differs between base (the file as it was last applied)
+// mergeFile carries the edit of a file over to the running fleet: only what differs between base (the file as it was last applied)
 // and edited (the file as it is now) is done to running. So the last explicit change of a thing wins, and a line of the
 // file that nobody touched never undoes a change made with ctl. A change of a server, service or node that running no longer has does
 // not bring it back. Neither argument is modified.
 //
 // changes tells what merged changes in running (see Diff) and which edits had no effect. merged can be contradictory where both
 // sides were sensible (a server added on both, at one address): validate it before use.
-func Merge(base, edited, running model.Fleet) (merged model.Fleet, changes []string) {
+func mergeFile(base, edited, running model.Fleet) (merged model.Fleet, changes []string) {
 	merged = running.Clone()
 	mergeKeys(&base.Keys, &edited.Keys, &merged.Keys)
 	m := merge[model.Service]{key: serviceName, clone: (*model.Service).Clone}

@@ -1,5 +1,6 @@
 // What a file that was applied to the whole fleet says, where commands have set something else since.
-package change
+
+package node
 
 import (
 	"slices"
@@ -14,9 +15,12 @@ var (
 	nodeOperation   = schema.Named(schema.Node, "state")
 )
 
-// Applied returns running with the weights and states of servers and nodes that base has: as the base of Merge it makes a file say all of the
-// fleet but for these. The result shares what running has.
-func Applied(base, running *model.Fleet) model.Fleet {
+// Recall makes a file, once applied, say all of the fleet, whatever was changed since the one before, but for the weights and states of servers
+// and nodes that were set since: overridden has these as the file said them.
+func (n *Node) Recall(overridden model.Fleet) { n.Base = applied(&overridden, &n.Running) }
+
+// applied returns running with the weights and states of servers and nodes that base has. It shares what running has.
+func applied(base, running *model.Fleet) model.Fleet {
 	applied := *running
 	applied.Services = slices.Clone(running.Services)
 	said := index(base.Services, serviceName)
@@ -45,17 +49,17 @@ func restated[T any](list, said []T, key func(*T) string, fields []schema.Field[
 	return list
 }
 
-// Overridden returns the least base that gives the same result of Applied: services, by name and affinity, with those servers, and nodes, that
-// commands have set otherwise.
-func Overridden(base, running *model.Fleet) (least model.Fleet) {
-	applied := Applied(base, running)
-	for i := range running.Services {
-		from, to := &applied.Services[i], &running.Services[i]
+// Overridden returns the least that Recall needs to know of Base: services, by name and affinity, with those servers, and nodes, that commands
+// have set otherwise.
+func (n *Node) Overridden() (least model.Fleet) {
+	said := applied(&n.Base, &n.Running)
+	for i := range said.Services {
+		from, to := &said.Services[i], &n.Running.Services[i]
 		if servers := unlike(from.Servers, to.Servers, serverOperation); len(servers) > 0 {
 			least.Services = append(least.Services, model.Service{Name: to.Name, Affinity: to.Affinity, Servers: servers})
 		}
 	}
-	least.Nodes = unlike(applied.Nodes, running.Nodes, nodeOperation)
+	least.Nodes = unlike(said.Nodes, n.Running.Nodes, nodeOperation)
 	return least
 }
 

@@ -1,4 +1,6 @@
-package change
+// What of a change harms clients, or cannot be taken back.
+
+package node
 
 import (
 	"fmt"
@@ -9,14 +11,14 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// Unhealthy tells the addresses of a service's servers that are known to be unhealthy.
-type Unhealthy func(service string) map[netip.Addr]bool
+// unhealthyOf tells the addresses of a service's servers that are known to be unhealthy.
+type unhealthyOf func(service string) map[netip.Addr]bool
 
 // Dangers returns what of a change from a to b harms clients or cannot be taken back, one line each: a service whose last server, or last
 // healthy one, stops taking new connections, a service or port that goes, choices that connections do not outlive, keys. nil: nothing does.
 // Both have their defaults. unhealthy is asked only about services that lose a server. What is no change of something that was there is
 // no danger: a new service without servers harms nobody.
-func Dangers(a, b *model.Fleet, unhealthy Unhealthy) (lines []string) {
+func Dangers(a, b *model.Fleet, unhealthy unhealthyOf) (lines []string) {
 	lines = keyDangers(&a.Keys, &b.Keys)
 	after, ports := index(b.Services, serviceName), portsOf(b)
 	for i := range a.Services {
@@ -47,7 +49,7 @@ func Dangers(a, b *model.Fleet, unhealthy Unhealthy) (lines []string) {
 }
 
 // losesHealth reports whether the last healthy ones of those that take new connections go, and others stay.
-func losesHealth(before, after []netip.Addr, service string, unhealthy Unhealthy) bool {
+func losesHealth(before, after []netip.Addr, service string, unhealthy unhealthyOf) bool {
 	stays := func(one netip.Addr) bool { return slices.Contains(after, one) }
 	if !slices.ContainsFunc(before, func(one netip.Addr) bool { return !stays(one) }) {
 		return false
@@ -93,7 +95,7 @@ func serversTaking(s *model.Service) (addresses []netip.Addr) {
 	return addresses
 }
 
-func serviceDangers(from, to *model.Service, gone []string, unhealthy Unhealthy) (lines []string) {
+func serviceDangers(from, to *model.Service, gone []string, unhealthy unhealthyOf) (lines []string) {
 	add := func(format string, values ...any) {
 		lines = append(lines, fmt.Sprintf("service "+to.Name+": "+format, values...))
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -163,10 +162,7 @@ func (h *Hub) mayJoin(key peerKey) bool {
 func (h *Hub) refuse(c *call, r *refusal) {
 	const remembered, again = 1000, time.Hour
 	h.metrics.refused.WithLabelValues(r.kind).Inc()
-	host, _, err := net.SplitHostPort(c.request.RemoteAddr)
-	if err != nil {
-		host = c.request.RemoteAddr
-	}
+	host := hostOf(c.request.RemoteAddr)
 	h.mutex.Lock()
 	known := time.Since(h.said[host+r.why]) < again
 	if len(h.said) >= remembered {
@@ -185,7 +181,9 @@ func (h *Hub) refuse(c *call, r *refusal) {
 func (h *Hub) enter(p *peer) {
 	h.mutex.Lock()
 	before := h.peers[p.key()]
-	h.peers[p.key()] = p
+	if h.peers[p.key()] = p; before != nil {
+		p.displace(before)
+	}
 	delete(h.lost, p.key())
 	p.checks = len(h.checks[p.identity.Name]) > 0
 	p.tunnels = p.identity.Role == pki.Agent
@@ -352,7 +350,11 @@ func (h *Hub) take(p *peer, message *ballastv1.FromNode) error {
 		if p.identity.Role == role {
 			h.mutex.Lock()
 			p.sources = problemsOf(m.Load.Unavailable)
+			contested := p.contested() != ""
 			h.mutex.Unlock()
+			if contested { // nobody knows of which host
+				m.Load = &ballastv1.LoadReport{}
+			}
 			h.options.Reports.Load(p.identity, loadFromProto(m.Load))
 		}
 	case *ballastv1.FromNode_Traffic:

@@ -37,7 +37,7 @@ func (h *Hub) KeyNodes() *rotation.Nodes {
 	defer h.mutex.Unlock()
 	nodes := &rotation.Nodes{Keys: h.keys}
 	for _, p := range h.peers {
-		n := rotation.Node{Agent: p.identity.Role == pki.Agent, Name: p.identity.Name, Addresses: p.identity.Addresses, HasKeys: h.hasKeys(p)}
+		n := rotation.Node{Agent: p.identity.Role == pki.Agent, Name: p.identity.Name, Addresses: p.identity.Addresses, HasKeys: h.hasKeys(p), Contested: p.contested()}
 		if r := p.report; r != nil {
 			n.Report = &rotation.Report{Age: time.Since(p.reported), Epochs: r.Epochs, Current: r.Current, Connections: r.Connections, Unavailable: r.Unavailable}
 		}

@@ -104,6 +104,9 @@ func (p *peer) status(now time.Time) *ballastv1.NodeStatus {
 		Role: string(p.identity.Role), Name: p.identity.Name, Address: p.address, Version: p.version, Since: timestamppb.New(p.since),
 		Revision: p.applied, Ready: p.ready, LastSeen: timestamppb.New(now), Problems: slices.Concat(p.problems, p.sources),
 	}
+	if why := p.contested(); why != "" {
+		n.Problems = append(n.Problems, why)
+	}
 	if p.identity.Role == pki.LB && p.applied < p.told && now.Sub(p.toldAt) > behindTime {
 		n.Problems = append(n.Problems, fmt.Sprintf("its tables have revision %d, it was sent %d", p.applied, p.told))
 	}

@@ -1,7 +1,9 @@
 package hub
 
 import (
+	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -30,6 +32,7 @@ type peer struct {
 	addresses []string
 	revision  uint64 // of the state that the node ran by when it joined
 	since     time.Time
+	rival     string // host from which its place was taken; empty: from none, or long ago
 	call      *call
 	messages  *rate.Limiter
 	bytes     *rate.Limiter
@@ -99,6 +102,38 @@ func newPeer(identity pki.Identity, hello *ballastv1.Hello, c *call, limits *Lim
 }
 
 func (p *peer) key() peerKey { return peerKey{p.identity.Role, p.identity.Name} }
+
+// rivalLife is how long a node whose place was taken from another host is not believed: two that share a certificate take it in turns.
+const rivalLife = time.Minute
+
+// displace takes the place of the stream before of the same node, which may be another host's. The caller holds the hub's lock.
+func (p *peer) displace(before *peer) {
+	theirs, ours := hostOf(before.address), hostOf(p.address)
+	switch {
+	case theirs != ours && !slices.Contains(p.addresses, theirs) && !slices.Contains(before.addresses, ours):
+		p.rival = theirs
+	case time.Since(before.since) < rivalLife:
+		p.rival = before.rival
+	}
+}
+
+// contested says who else joins as this node; empty: nobody does. The caller holds the hub's lock.
+func (p *peer) contested() string {
+	if p.rival == "" || time.Since(p.since) >= rivalLife {
+		return ""
+	}
+	ours := hostOf(p.address)
+	return fmt.Sprintf("%s and %s both join as %s: one has the other's certificate, unless the host has just changed its address",
+		min(p.rival, ours), max(p.rival, ours), p.identity.Name)
+}
+
+// hostOf is an address without its port.
+func hostOf(address string) string {
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		return host
+	}
+	return address
+}
 
 func (p *peer) wakeUp() {
 	select {

@@ -25,6 +25,7 @@ type Node struct {
 	Addresses []netip.Addr // of an agent's host, besides its name: which servers it speaks for
 	HasKeys   bool         // it has said that it works with the keys as they are now; agents say it in their report
 	Report    *Report      // of an agent; nil: there was none yet
+	Contested string       // who else says that it is this node; empty: nobody does
 }
 
 // A Report is what an agent says of keys and connections.
@@ -146,6 +147,9 @@ func (n *Nodes) absent(fleet *model.Fleet) (found []string) {
 	for i := range n.List {
 		if !n.List[i].Agent {
 			balancers[n.List[i].Name] = true
+		}
+		if why := n.List[i].Contested; why != "" {
+			found = append(found, why)
 		}
 	}
 	for i := range n.Lost {

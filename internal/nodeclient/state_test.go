@@ -1,0 +1,81 @@
+package nodeclient
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// serviceState is one of any size, with servers that have left and servers that are unhealthy.
+func serviceState(random *rand.Rand, i int) *ballastv1.ServiceState {
+	s := model.NewService()
+	s.Name, s.VIP, s.Ports = fmt.Sprintf("service-%d", i), netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}), []uint16{uint16(80 + random.IntN(9))}
+	state := &ballastv1.ServiceState{}
+	for id := range uint16(2 + random.IntN(4)) {
+		server := model.NewServer()
+		server.Name, server.ID, server.Address = fmt.Sprintf("s%d", id), id+1, netip.AddrFrom4([4]byte{10, 0, byte(i), byte(id + 1)})
+		if id == 0 {
+			state.Removed = append(state.Removed, api.ServerToProto(&server))
+			continue
+		}
+		s.Servers = append(s.Servers, server)
+		if random.IntN(3) == 0 {
+			state.Down = append(state.Down, uint32(server.ID))
+		}
+	}
+	s.ApplyDefaults()
+	state.Service = api.ServiceToProto(&s)
+	return state
+}
+
+// A node that hears of changes alone has what one has that is told everything.
+func TestChangesLeadToTheStateThatACompleteMessageTells(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	keys := api.KeysToProto(&model.Keys{Placement: [16]byte{1}, Current: 1, Cookie: map[uint32][16]byte{1: {2}}})
+	services := map[int]*ballastv1.ServiceState{}
+	var changed State
+	for round := range 200 {
+		message := &ballastv1.State{Complete: round == 0}
+		if round == 0 {
+			message.Keys = keys
+		}
+		for range random.IntN(4) {
+			i := random.IntN(6)
+			name := fmt.Sprintf("service-%d", i)
+			message.Services = slices.DeleteFunc(message.Services, func(s *ballastv1.ServiceState) bool { return s.Service.Name == name })
+			message.Gone = slices.DeleteFunc(message.Gone, func(gone string) bool { return gone == name })
+			if services[i] = nil; random.IntN(3) > 0 {
+				services[i] = serviceState(random, i)
+				message.Services = append(message.Services, services[i])
+			} else {
+				message.Gone = append(message.Gone, name)
+			}
+		}
+		everything := &ballastv1.State{Complete: true, Keys: keys}
+		for i := range 6 {
+			if services[i] != nil {
+				everything.Services = append(everything.Services, services[i])
+			}
+		}
+		next, err := changed.After(message)
+		changed = next
+		complete, other := State{}.After(everything)
+		if err != nil || other != nil {
+			t.Fatal(err, other)
+		}
+		slices.SortFunc(changed.Removed, func(a, b node.Removed) int { return slices.Compare([]byte(a.Service), []byte(b.Service)) })
+		if !reflect.DeepEqual(changed, complete) {
+			t.Fatalf("round %d: by changes\n%+v\nat once\n%+v", round, changed, complete)
+		}
+	}
+}

@@ -194,9 +194,7 @@ func (in *input) fail(path, remedy, problem string, args ...any) {
 }
 
 func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
-	if m.GetName() != "" {
-		s.Name = m.GetName()
-	}
+	take(&s.Name, m.GetName())
 	in.address(path, "vip", &s.VIP, m.GetVip())
 	choose(in, path, "protocol", &s.Protocol, m.GetProtocol())
 	if len(m.GetPorts()) > 0 {
@@ -208,14 +206,10 @@ func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
 	choose(in, path, "dispatch", &s.Dispatch, m.GetDispatch())
 	choose(in, path, "affinity", &s.Affinity, m.GetAffinity())
 	choose(in, path, "fallback", &s.Fallback, m.GetFallback())
-	if m.GetCookieBits() != 0 {
-		s.CookieBits = narrow[uint8](in, path+".cookie_bits", m.GetCookieBits())
-	}
+	takeNarrow(in, path+".cookie_bits", &s.CookieBits, m.GetCookieBits())
 	choose(in, path, "forward", &s.Forward, m.GetForward())
 	choose(in, path, "return", &s.Return, m.GetReturn())
-	if m.GetTableSlots() != 0 {
-		s.TableSlots = m.GetTableSlots()
-	}
+	take(&s.TableSlots, m.GetTableSlots())
 	in.table(path+".table", &s.Table, m.GetTable())
 	in.load(path+".load", &s.Load, m.GetLoad())
 	in.health(path+".health", &s.Health, m.GetHealth())
@@ -236,9 +230,7 @@ func (in *input) server(path string, m *ballastv1.Server) model.Server {
 	s := model.NewServer()
 	s.Name = m.GetName()
 	in.address(path, "address", &s.Address, m.GetAddress())
-	if m.GetPort() != 0 {
-		s.Port = narrow[uint16](in, path+".port", m.GetPort())
-	}
+	takeNarrow(in, path+".port", &s.Port, m.GetPort())
 	s.ID = narrow[uint16](in, path+".id", m.GetId())
 	if m.GetWeight() > model.MaxWeight {
 		in.fail(path+".weight", fmt.Sprintf("use 0 to %d", model.MaxWeight), "%d is out of range", m.GetWeight())
@@ -268,12 +260,8 @@ func (in *input) load(path string, l *model.Load, m *ballastv1.Load) {
 			in.fail(path+".classes", fmt.Sprintf("use 0 to %d", model.MaxClasses), "%d is out of range", *m.Classes)
 		}
 	}
-	if m.QueueLimit != 0 {
-		l.QueueLimit = m.QueueLimit
-	}
-	if m.Endpoint != "" {
-		l.Endpoint = m.Endpoint
-	}
+	take(&l.QueueLimit, m.QueueLimit)
+	take(&l.Endpoint, m.Endpoint)
 }
 
 func (in *input) health(path string, h *model.Health, m *ballastv1.Health) {
@@ -283,26 +271,12 @@ func (in *input) health(path string, h *model.Health, m *ballastv1.Health) {
 	choose(in, path, "check", &h.Check, m.Check)
 	in.positive(path+".interval", &h.Interval, m.Interval)
 	in.positive(path+".timeout", &h.Timeout, m.Timeout)
-	for _, count := range []struct {
-		key   string
-		field *uint8
-		value uint32
-	}{{".rise", &h.Rise, m.Rise}, {".fall", &h.Fall, m.Fall}} {
-		if count.value != 0 {
-			*count.field = narrow[uint8](in, path+count.key, count.value)
-		}
-	}
-	if m.Port != 0 {
-		h.Port = narrow[uint16](in, path+".port", m.Port)
-	}
-	for _, text := range []struct {
-		field *string
-		value string
-	}{{&h.Path, m.Path}, {&h.Host, m.Host}, {&h.Service, m.Service}} {
-		if text.value != "" {
-			*text.field = text.value
-		}
-	}
+	takeNarrow(in, path+".rise", &h.Rise, m.Rise)
+	takeNarrow(in, path+".fall", &h.Fall, m.Fall)
+	takeNarrow(in, path+".port", &h.Port, m.Port)
+	take(&h.Path, m.Path)
+	take(&h.Host, m.Host)
+	take(&h.Service, m.Service)
 	if len(m.Command) > 0 {
 		h.Command = append([]string(nil), m.Command...)
 	}
@@ -373,6 +347,21 @@ func (in *input) refuse(path, key string, err error) {
 	var invalid *model.Invalid
 	if errors.As(err, &invalid) {
 		in.fail(path+"."+key, invalid.Remedy, "%s", invalid.Problem)
+	}
+}
+
+// take sets a field to what a message has, if it has something.
+func take[V comparable](field *V, value V) {
+	var nothing V
+	if value != nothing {
+		*field = value
+	}
+}
+
+// takeNarrow is take for a field that is narrower than the message's.
+func takeNarrow[N uint8 | uint16](in *input, path string, field *N, value uint32) {
+	if value != 0 {
+		*field = narrow[N](in, path, value)
 	}
 }
 

@@ -78,12 +78,8 @@ func (in *input) table(path string, t *model.Table, m *ballastv1.Table) {
 	if m == nil {
 		return
 	}
-	if m.Entries != 0 {
-		t.Entries = m.Entries
-	}
-	if m.IndexBits != 0 {
-		t.IndexBits = narrow[uint8](in, path+".index_bits", m.IndexBits)
-	}
+	take(&t.Entries, m.Entries)
+	takeNarrow(in, path+".index_bits", &t.IndexBits, m.IndexBits)
 	if m.NodeBits != nil {
 		t.NodeBits = narrow[uint8](in, path+".node_bits", *m.NodeBits)
 	}

@@ -5,15 +5,15 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
-	"github.com/ballast-lb/ballast/internal/daemon"
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
+	"github.com/ballast-lb/ballast/internal/daemon/lb"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 func lbCommand(version string) *cobra.Command {
-	o := daemon.LBOptions{Limits: plan.DefaultLimits, Timing: node.DefaultTiming, Version: version}
+	o := lb.Options{Limits: plan.DefaultLimits, Timing: node.DefaultTiming, Version: version}
 	var mode string
 	var verbose, remove bool
 	cmd := &cobra.Command{
@@ -75,7 +75,7 @@ cannot be written are counted, and delay nothing. --max-entries and --max-local 
 				return err
 			}
 			o.Log = newLog(verbose)
-			return daemon.RunLB(cmd.Context(), o)
+			return lb.Run(cmd.Context(), o)
 		},
 	}
 	flags := cmd.Flags()

@@ -18,7 +18,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/daemon"
+	"github.com/ballast-lb/ballast/internal/daemon/lb"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -33,7 +33,7 @@ func init() {
 	}
 	limits := plan.DefaultLimits
 	limits.Slots = 1 << 16
-	options := daemon.LBOptions{
+	options := lb.Options{
 		Config: filepath.Join(dir, "ballast.yaml"), Instance: "test", RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"),
 		Name: name, Interfaces: []string{"eth0"}, XDPMode: attach.XDPAuto, Limits: limits, Timing: node.DefaultTiming, Metrics: "10.9.0.1:9435", FlowLog: filepath.Join(dir, "flows.json"),
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
@@ -44,7 +44,7 @@ func init() {
 	if role == "remote-lb" {
 		options.Config, options.Controllers, options.TLSDir = "", remoteControllers, filepath.Join(dir, "tls")
 	}
-	fmt.Fprintln(os.Stderr, "lb:", daemon.RunLB(context.Background(), options))
+	fmt.Fprintln(os.Stderr, "lb:", lb.Run(context.Background(), options))
 	os.Exit(1)
 }
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
@@ -21,7 +22,7 @@ type Table struct {
 	small map[netip.Addr]narrowPath
 
 	doubts map[netip.Addr]doubt
-	counts [outcomes]uint64 // of what Narrow was told
+	counts [outcomes]atomic.Uint64 // of what Narrow was told
 }
 
 // narrowPath is what a router on the way said; it is forgotten after a while, as the way may have changed (RFC 8201 4).
@@ -71,15 +72,15 @@ func (t *Table) Confirmed() bool {
 // Narrow lowers the MTU of a path that is known, if the error proves that it is about a packet that carried secret.
 func (t *Table) Narrow(found netdev.TooBig, secret uint32, now time.Time) Outcome {
 	outcome := t.judge(found, secret, now)
-	t.counts[outcome]++
+	t.counts[outcome].Add(1)
 	return outcome
 }
 
-// Outcomes counts the errors by what became of them.
+// Outcomes counts the errors by what became of them. It is safe for concurrent use.
 func (t *Table) Outcomes() map[string]uint64 {
 	counts := make(map[string]uint64, outcomes)
-	for outcome, n := range t.counts {
-		counts[outcomeNames[outcome]] = n
+	for outcome, name := range outcomeNames {
+		counts[name] = t.counts[outcome].Load()
 	}
 	return counts
 }

@@ -26,8 +26,8 @@ import (
 // another layout then fills maps of its own and switches the program over, instead of misreading these.
 const lbLayout = "lb-v4"
 
-// LB is the load balancer's program with its maps. Its methods are not safe for concurrent use, those of Counters, Connections, FlushCounts
-// and Trace are.
+// LB is the load balancer's program with its maps. Methods that change tables are for one caller at a time, and so are Attach and what else
+// concerns devices and pins; neither minds the other. What only reads or counts is safe for concurrent use.
 type LB struct {
 	objects lbObjects
 	pins    pin.Instance

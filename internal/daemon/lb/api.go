@@ -1,0 +1,81 @@
+// What ctl and Prometheus ask on the socket.
+package lb
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/daemon/configfile"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/report"
+)
+
+// endpoints are what it answers.
+type endpoints struct{ observer }
+
+func (e endpoints) routes() *api.Server {
+	s := api.NewServer()
+	s.Handle("GET "+api.PathStatus, func(*http.Request) (any, error) { return e.status(), nil })
+	s.Handle("GET "+api.PathRunning, func(*http.Request) (any, error) { return e.tables.Now().Running.Clone(), nil })
+	s.Handle("GET "+api.PathCounters, func(*http.Request) (any, error) { return report.Counters(e.tables.Now()) })
+	s.Handle("DELETE "+api.PathCounters, e.resetCounters)
+	s.Handle("GET "+api.PathServices, func(*http.Request) (any, error) { return e.services() })
+	s.Handle("GET "+api.PathConfigDiff, func(*http.Request) (any, error) {
+		return api.Changed{Changes: e.tables.Now().Differences()}, e.refuseWithoutFile()
+	})
+	s.Handle("POST "+api.PathConfigAction, e.configAction)
+	s.Handle("GET "+api.PathConnections, e.keeper.Connections)
+	s.Handle("GET "+api.PathSuspects, e.keeper.ListSuspects)
+	s.Handle("POST "+api.PathSuspects, e.keeper.SetSuspect)
+	s.Handle("DELETE "+api.PathSuspects, e.keeper.ClearSuspect)
+	s.HandleRaw("GET "+api.PathTrace, e.tracer)
+	s.HandleRaw("GET "+api.PathMetrics, e.metricsHandler())
+	s.HandleRaw(api.NewFleetHandler(fleetAPI{e.observer}))
+	s.Otherwise("this load balancer does not know that command: it is of another version than this ballast")
+	return s
+}
+
+func (e endpoints) metricsHandler() http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(e.keeper, &report.Metrics{
+		Tables: e.tables, NoCookie: e.clocks.NoCookie,
+		Refused: func() bool { return e.outcome.Load().config.Error != "" },
+		Unsaved: func() bool { return e.outcome.Load().unsaved != "" },
+	})
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+}
+
+func (e endpoints) refuseWithoutFile() error {
+	if e.controllers == nil {
+		return nil
+	}
+	ask := e.askControllers()
+	return api.BadRequest("this load balancer has no configuration file, as it runs by controllers: `%s apply -f FILE --dry-run` tells how the fleet differs from a file, "+
+		"`%s history` who changed what", ask, ask)
+}
+
+func (e endpoints) configAction(r *http.Request) (any, error) {
+	if err := e.refuseWithoutFile(); err != nil {
+		return nil, err
+	}
+	switch r.PathValue("action") {
+	case "reload":
+		return configfile.Asked(r, e.log, e.Reload)
+	case "reset":
+		return configfile.Asked(r, e.log, func(force bool) ([]string, error) { return e.reset(api.CallerName(r.Context()), force) })
+	}
+	return nil, api.BadRequest("unknown action %q: use reload or reset", r.PathValue("action"))
+}
+
+// resetCounters: a removed server counts as just heard of, so that its linger begins anew, which is the safe side.
+func (e endpoints) resetCounters(r *http.Request) (any, error) {
+	if err := e.tables.ResetCounters(); err != nil {
+		return nil, fmt.Errorf("reset counters: %w", err)
+	}
+	changes := []string{"counters of services and servers: reset"}
+	e.logChanges(api.CallerName(r.Context()), changes)
+	return api.Changed{Changes: changes}, nil
+}

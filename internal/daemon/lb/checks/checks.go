@@ -1,0 +1,170 @@
+// Package checks finds out which servers and nodes of the second tier answer, by the way that traffic takes.
+package checks
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/algo/cookie"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
+	"github.com/ballast-lb/ballast/internal/daemon/periodic"
+	"github.com/ballast-lb/ballast/internal/engine"
+	"github.com/ballast-lb/ballast/internal/linux/check"
+	"github.com/ballast-lb/ballast/internal/linux/checkroute"
+	"github.com/ballast-lb/ballast/internal/machine/health"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Options of New.
+type Options struct {
+	Instance string
+	Dir      string // of the pins
+	Exec     check.Exec
+	// OnRequest: only services that somebody asks for are checked here (Want).
+	OnRequest bool
+	Report    func([]engine.ServerHealth)
+	Log       *slog.Logger
+}
+
+// Checks are those of one load balancer. All methods are safe for concurrent use.
+type Checks struct {
+	options Options
+	prober  *check.Prober
+	routes  *checkroute.Checks // nil: all checks go straight to the servers
+
+	mutex   sync.Mutex          // guards what follows, and comes before those of dataplane
+	wanted  map[string][]string // services, by who asks for them
+	refused []string            // exec checks that are not made here
+}
+
+// New returns checks of nothing yet.
+func New(o Options) *Checks {
+	c := &Checks{options: o, wanted: map[string][]string{}}
+	prober := check.Options{
+		NewVerdict: func() check.Verdict { return &health.Server{} },
+		Timing:     check.Timing{First: health.First, Next: health.Next},
+		Changed:    func(r check.Result) { c.report([]check.Result{r}) },
+		Exec:       o.Exec,
+	}
+	routes, err := checkroute.Open(o.Dir)
+	if err != nil {
+		o.Log.Warn("health checks go directly to the servers, not through the tunnel", "error", err)
+	} else {
+		c.routes = routes
+		prober.Dial = func(ctx context.Context, t check.Target, port uint16) (net.Conn, check.Remarks, error) {
+			return routes.Dial(ctx, checkroute.Key{Service: t.Service, ID: t.ID}, port)
+		}
+	}
+	c.prober = check.New(prober)
+	return c
+}
+
+// Run checks until ctx ends, and says everything from time to time, besides every change at once.
+func (c *Checks) Run(ctx context.Context) {
+	var repeating sync.WaitGroup
+	repeating.Go(func() {
+		periodic.Every(ctx, health.RepeatInterval, func(time.Time) {
+			if results := c.prober.All(); len(results) > 0 {
+				c.report(results)
+			}
+		})
+	})
+	c.prober.Run(ctx)
+	repeating.Wait()
+	if c.routes != nil {
+		c.routes.Close()
+	}
+}
+
+// Want says which services somebody wants checked. Follow takes it up.
+func (c *Checks) Want(who string, services []string) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.wanted[who] = services
+}
+
+// Follow checks the servers and nodes that this node is to check now.
+func (c *Checks) Follow(tables *dataplane.Tables) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	now, wanted := tables.Now(), map[string]bool{}
+	for _, services := range c.wanted {
+		for _, service := range services {
+			wanted[service] = true
+		}
+	}
+	var targets []check.Target
+	ways := map[checkroute.Key]checkroute.Target{}
+	if second := now.SecondTier(); second != nil && (!c.options.OnRequest || wanted[second.Name]) {
+		targets = check.Targets(second)
+	}
+	for i := range now.Running.Services {
+		s := &now.Running.Services[i]
+		if now.SendsToNodes(s) || c.options.OnRequest && !wanted[s.Name] {
+			continue
+		}
+		owns := cookieOwner(&now.Running.Keys, s)
+		for _, target := range check.Targets(s) {
+			targets = append(targets, target)
+			ways[checkroute.Key{Service: s.Name, ID: target.ID}] = checkroute.Target{
+				VIP: s.VIP, Server: target.Address, Forward: s.Forward, Return: s.Return, Path: now.Paths[target.Address],
+				Ports: checkedPorts(s), Owns: owns(target.ID), Placed: s.Dispatch.Placed(),
+			}
+		}
+	}
+	if c.routes != nil {
+		if err := c.routes.Set(ways); err != nil {
+			c.options.Log.Warn("health checks do not go through the tunnel", "error", err)
+		}
+	}
+	c.prober.Set(targets)
+	refused := c.prober.Refused()
+	for _, line := range refused {
+		if !slices.Contains(c.refused, line) {
+			c.options.Log.Warn(line)
+		}
+	}
+	c.refused = refused
+}
+
+// cookieOwner returns, for a server's id, what recognises its cookie in its timestamps; nil: the service's servers write none.
+func cookieOwner(keys *model.Keys, s *model.Service) func(id uint16) func(client netip.AddrPort, port uint16, timestamp uint32) bool {
+	if !serversMark(s) {
+		return func(uint16) func(netip.AddrPort, uint16, uint32) bool { return nil }
+	}
+	read := cookie.Reader(keys, s)
+	return func(id uint16) func(netip.AddrPort, uint16, uint32) bool {
+		return func(client netip.AddrPort, port uint16, timestamp uint32) bool {
+			found, known := read(client, port, timestamp)
+			return known && found == id
+		}
+	}
+}
+
+// checkedPorts are those that servers' agents unpack TCP for.
+func checkedPorts(s *model.Service) []uint16 {
+	if s.Protocol != model.ProtocolTCP {
+		return []uint16{}
+	}
+	return s.Ports
+}
+
+// report gives away what checks found.
+func (c *Checks) report(results []check.Result) {
+	servers := make([]engine.ServerHealth, len(results))
+	for i, r := range results {
+		servers[i] = engine.ServerHealth{Service: r.Service, ID: r.ID, Healthy: r.Healthy, Detail: r.Detail}
+		if r.Healthy && r.Cookie == check.CookieMissing {
+			servers[i].Detail = checkroute.ErrNoTimestamps.Error()
+		}
+		if servers[i].Detail != "" && r.Straight != "" {
+			servers[i].Detail += " (direct: " + r.Straight + ")"
+		}
+	}
+	c.options.Report(servers)
+}

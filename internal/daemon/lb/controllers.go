@@ -1,0 +1,129 @@
+// The controllers of a load balancer that runs by them: its desired state is theirs, and they are told what it sees.
+package lb
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/traffic"
+	"github.com/ballast-lb/ballast/internal/engine"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/nodeclient"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// remote is a load balancer's side of its controllers.
+type remote struct{ *changes }
+
+// newClient returns streams to controllers that begin when the load balancer runs.
+func (r remote) newClient() *nodeclient.Client {
+	return nodeclient.NewClient(nodeclient.Options{
+		Controllers: r.options.Controllers, TLS: r.credentials.Client(), Log: r.log,
+		Hello: func() *ballastv1.Hello {
+			return &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(pki.LB), Name: r.name, Version: r.options.Version, Addresses: r.sources()}
+		},
+		OnState:   r.onState,
+		OnWeights: r.reweigh,
+		OnChecks:  r.onChecks,
+		OnLeft:    func(controller string) { r.checks.Want(controller, nil) },
+	})
+}
+
+// mostSources is how many addresses are told. A host may have more, VIPs for example; controllers take a few times as many of one load
+// balancer within a day.
+const mostSources = 256
+
+// sources are the addresses that tunnels may come from, at most mostSources: those of paths that were resolved before, then those there are now.
+func (p *parts) sources() (texts []string) {
+	local, err := netdev.LocalAddresses()
+	if err != nil {
+		p.log.Warn("agents do not learn all addresses of this host", "error", err)
+	}
+	var used []netip.Addr
+	for _, path := range p.tables.Now().Paths {
+		used = append(used, path.Source)
+	}
+	return sourceTexts(used, local)
+}
+
+// sourceTexts writes used addresses, then local ones, each once.
+func sourceTexts(used, local []netip.Addr) (texts []string) {
+	slices.SortFunc(used, netip.Addr.Compare)
+	slices.SortFunc(local, netip.Addr.Compare)
+	written := map[netip.Addr]bool{}
+	for _, address := range slices.Concat(used, local) {
+		if address.IsGlobalUnicast() && !written[address] && len(texts) < mostSources {
+			written[address], texts = true, append(texts, address.String())
+		}
+	}
+	return texts
+}
+
+// onState takes what a controller sends of the desired state, unless another one has sent newer.
+func (r remote) onState(controller string, message *ballastv1.State) {
+	err := r.controllers.Follow(controller, message, func() error {
+		return r.change(func(c changing) error { return c.applyState(controller, message) })
+	})
+	if errors.Is(err, nodeclient.ErrKnowsNothing) {
+		r.log.Error("controller knows no service: its store is new or was emptied, the last state goes on", "controller", controller, "revision", message.Revision)
+	}
+}
+
+func (c changing) applyState(controller string, message *ballastv1.State) error {
+	first := !c.tables.Now().Followed
+	if first && nodeclient.KnowsNothing(message) {
+		return nodeclient.ErrKnowsNothing
+	}
+	before, revision := c.state, c.revision
+	next, err := nodeclient.State{Node: before.Node, Unhealthy: before.Unhealthy}.After(message)
+	if err == nil {
+		c.revision = message.Revision
+		err = c.reconcile(&desired.State{Node: next.Node, Unhealthy: next.Unhealthy, Self: before.Self})
+	}
+	if err != nil {
+		c.revision = revision
+		c.note(func(o *outcome) {
+			o.config.Error = fmt.Sprintf("state %d of controller %s: %s", message.Revision, controller, err)
+		})
+		return err
+	}
+	c.note(func(o *outcome) { o.config = api.Config{Path: "controller " + controller} })
+	c.logChanges("controller "+controller, node.Diff(before.Running, next.Running))
+	c.controllers.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Applied{Applied: &ballastv1.Applied{Revision: message.Revision}}})
+	if first {
+		c.attachLate()
+		c.keeper.Recover()
+	}
+	return nil
+}
+
+// onChecks replaces what a controller wants checked.
+func (r remote) onChecks(controller string, services []string) {
+	r.checks.Want(controller, services)
+	r.checks.Follow(r.tables)
+}
+
+// reportHealth tells controllers what checks found.
+func (r remote) reportHealth(servers []engine.ServerHealth) {
+	report := &ballastv1.HealthReport{Servers: make([]*ballastv1.ServerHealth, len(servers))}
+	for i, s := range servers {
+		report.Servers[i] = &ballastv1.ServerHealth{Service: s.Service, Id: uint32(s.ID), Healthy: s.Healthy, Detail: s.Detail}
+	}
+	r.controllers.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Health{Health: report}})
+}
+
+// reportTraffic tells controllers what this node saw of servers.
+func (r remote) reportTraffic(seen []traffic.Server) {
+	report := &ballastv1.TrafficReport{Servers: make([]*ballastv1.ServerTraffic, len(seen))}
+	for i, s := range seen {
+		report.Servers[i] = &ballastv1.ServerTraffic{Service: s.Service, Id: uint32(s.ID), Connections: s.Connections, Closed: s.Closed,
+			Packets: s.Packets, Bytes: s.Bytes}
+	}
+	r.controllers.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Traffic{Traffic: report}})
+}

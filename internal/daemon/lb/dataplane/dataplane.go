@@ -1,0 +1,193 @@
+// Package dataplane makes the tables that packets see follow the desired state. Nobody else writes them.
+//
+// Locks, in this order: Tables.mutex, one change at a time, is held while the kernel is asked for paths; Tables.moving is held while
+// tables are written, and by those who need what they have read of a Snapshot to stay where it is.
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/algo/pathid"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
+	"github.com/ballast-lb/ballast/internal/daemon/paths"
+	"github.com/ballast-lb/ballast/internal/linux/lb"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// Options of Open.
+type Options struct {
+	Dir    string // of the pins
+	Limits plan.Limits
+	Self   string // name of this node
+	// NoCookie tells which servers of a service cannot carry cookies.
+	NoCookie func(now *Snapshot, service *model.Service) map[uint16]bool
+	Log      *slog.Logger
+}
+
+// Tables are those of one load balancer. All methods are safe for concurrent use.
+type Tables struct {
+	options Options
+	path    *lb.LB
+
+	moving sync.RWMutex // while a change is written
+	now    atomic.Pointer[Snapshot]
+
+	mutex   sync.Mutex // one change at a time; guards what follows
+	tables  *plan.Tables
+	paths   paths.Table
+	weights map[string]*follow.Weights // by service
+	accepts netip.Addr                 // where the first tier sends to
+	missed  missed
+}
+
+// Open takes over what an earlier process left, untouched, or makes empty tables.
+func Open(o Options) (*Tables, error) {
+	path, err := lb.Open(o.Dir, o.Limits)
+	if err != nil {
+		return nil, err
+	}
+	t := &Tables{options: o, path: path, weights: map[string]*follow.Weights{}}
+	if err = path.CountLater(true); err == nil {
+		t.tables, err = plan.Restore(o.Limits, path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, path.Close())
+	}
+	t.now.Store(&Snapshot{State: &desired.State{Self: o.Self}, Places: t.tables.Places(), path: path})
+	return t, nil
+}
+
+// Path is the program with its maps.
+func (t *Tables) Path() *lb.LB { return t.path }
+
+// Now is what packets see.
+func (t *Tables) Now() *Snapshot { return t.now.Load() }
+
+// Hold runs do while no table is written: what the snapshot names is where it says.
+func (t *Tables) Hold(do func(now *Snapshot)) {
+	t.moving.RLock()
+	defer t.moving.RUnlock()
+	do(t.now.Load())
+}
+
+// Reconcile makes the tables follow another state. On an error they follow the one before.
+func (t *Tables) Reconcile(next *desired.State) error {
+	paths.AwaitNeighbours(next.Addresses())
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	if !t.Now().Followed {
+		for service, weights := range t.tables.Weights(next.Running.Services) {
+			t.weights[service] = &follow.Weights{Values: weights}
+		}
+	}
+	follows := make(map[string]bool, len(t.weights))
+	for i := range next.Running.Services {
+		s := &next.Running.Services[i]
+		follows[s.Name] = weighs(next, s)
+	}
+	maps.DeleteFunc(t.weights, func(name string, _ *follow.Weights) bool { return !follows[name] })
+	return t.follow(next)
+}
+
+// Refresh follows routes and neighbours, and what was not carried out before.
+func (t *Tables) Refresh() error {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	if !t.Now().Followed {
+		return nil
+	}
+	return t.follow(t.Now().State)
+}
+
+// Narrow follows what routers say about the way to a server: clients get to know by the data path.
+func (t *Tables) Narrow(found netdev.TooBig) error {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	state := t.Now().State
+	if t.paths.Narrow(found, pathid.Secret(state.Running.Keys.Placement, found.Destination), time.Now()) != paths.Believed {
+		return nil
+	}
+	t.options.Log.Info("path to server is narrower than its route says", "address", found.Destination, "mtu", found.MTU)
+	if need := state.IPv6Needs(found.Destination); found.MTU < need {
+		t.options.Log.Warn("path to server is too narrow for IPv6 clients, who send packets of 1280 bytes at the least: widen it",
+			"address", found.Destination, "mtu", found.MTU, "needs", need)
+	}
+	return t.follow(state)
+}
+
+// follow writes what differs between the tables and a state. Its caller holds mutex.
+func (t *Tables) follow(state *desired.State) error {
+	before := t.Now()
+	t.paths.Refresh(state.Addresses(), t.options.Log)
+	want := plan.Want{Keys: state.Running.Keys, Paths: t.paths.Known, Tier: state.Tier(), Services: state.Services()}
+	for i := range want.Services {
+		s := &want.Services[i]
+		s.NoCookie = t.options.NoCookie(before, &s.Service)
+		if weights := t.weights[s.Name]; weights != nil {
+			s.Weights = weights.Values
+		}
+	}
+	changes, err := t.tables.Update(&want)
+	if err != nil {
+		return err
+	}
+	next := &Snapshot{State: state, Followed: true, Generation: before.Generation, Paths: t.paths.Known, Pathless: t.paths.Why, path: t.path}
+	if len(changes) > 0 {
+		next.Generation++
+	}
+	return t.write(changes, next)
+}
+
+// write carries changes out, after which packets see next; nil: what they saw before. Where that fails, the plan is what the tables really
+// say: it knows no names of services then, so that the whole desired state has to be carried out again (Refresh). Its caller holds mutex.
+func (t *Tables) write(changes []plan.Change, next *Snapshot) error {
+	t.moving.Lock()
+	defer t.moving.Unlock()
+	err := t.path.Apply(changes)
+	if err == nil && next != nil {
+		err = t.accept(next.ThisNode().Address)
+	}
+	if err != nil {
+		incomplete := *t.Now()
+		next, incomplete.Incomplete = &incomplete, true
+		if tables, restoreErr := plan.Restore(t.options.Limits, t.path); restoreErr == nil {
+			t.tables = tables
+		}
+	}
+	if next != nil {
+		next.Places = t.tables.Places()
+		t.now.Store(next)
+	}
+	return err
+}
+
+// accept makes the data path open what the first tier sends to this node. Its caller holds mutex.
+func (t *Tables) accept(address netip.Addr) error {
+	if address == t.accepts {
+		return nil
+	}
+	if err := t.path.AcceptTunnels(address); err != nil {
+		return fmt.Errorf("take packets from the first tier: %w", err)
+	}
+	t.accepts = address
+	return nil
+}
+
+// Stop lets what is under way finish, and nothing begin any more.
+func (t *Tables) Stop() {
+	t.mutex.Lock()
+	t.moving.Lock()
+}
+
+// Outcomes counts the errors of routers by what became of them.
+func (t *Tables) Outcomes() map[string]uint64 { return t.paths.Outcomes() }

@@ -1,0 +1,120 @@
+// What packets see at one moment, and what is counted of them there.
+package dataplane
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
+	"github.com/ballast-lb/ballast/internal/linux/lb"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// Snapshot is the state that the tables follow, and where they are. It never changes. Counters are those of now: of a server that has left
+// since, they may be another's.
+type Snapshot struct {
+	*desired.State
+	Followed   bool                  // false: there was no state yet, and the tables are what an earlier process left
+	Generation uint64                // of changes since the process began
+	Places     map[string]plan.Place // by service
+	Paths      map[netip.Addr]plan.Path
+	Pathless   map[netip.Addr]string // why the kernel knows no path now
+	Incomplete bool                  // a change was carried out only in part
+
+	path *lb.LB
+}
+
+// Confirmed reports whether the kernel knows a path to some address now, or there is none to look for.
+func (s *Snapshot) Confirmed() bool {
+	for address := range s.Paths {
+		if s.Pathless[address] == "" {
+			return true
+		}
+	}
+	return len(s.Pathless) == 0
+}
+
+// Verdicts returns what was counted for a service number, by the verdict's name; 0: packets of no service.
+func (s *Snapshot) Verdicts(number uint32) (map[string]api.Traffic, error) {
+	names, err := lb.VerdictNames()
+	if err != nil {
+		return nil, err
+	}
+	traffic, err := s.path.VerdictTraffic(number)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]api.Traffic, len(traffic))
+	for i, t := range traffic {
+		if i > 0 { // "continue" never leaves the program
+			out[names[i]] = api.Traffic(t)
+		}
+	}
+	return out, nil
+}
+
+// Traffic is what was sent to a server, and how many of its connections live as far as this node can tell.
+func (s *Snapshot) Traffic(dispatch model.Dispatch, place plan.Place, id uint16) (traffic lb.ServerTraffic, open int32, err error) {
+	index, counted := place.Counters[id]
+	if !counted {
+		return traffic, 0, nil
+	}
+	if traffic, err = s.path.ServerTraffic(index); err != nil {
+		return traffic, 0, err
+	}
+	if dispatch.CountsOpen() {
+		return traffic, s.path.OpenConnections(index), nil
+	}
+	return traffic, traffic.Open(), nil
+}
+
+// Packets is how many were sent to a server from here.
+func (s *Snapshot) Packets(service string, id uint16) uint64 {
+	place := s.Places[service]
+	if place.Nodes {
+		return 0 // its servers get nothing from here
+	}
+	traffic, err := s.path.ServerTraffic(place.Counters[id])
+	if err != nil {
+		return 0
+	}
+	return traffic.Packets
+}
+
+// DescribePath tells how frames reach an address, or why they do not.
+func (s *Snapshot) DescribePath(address netip.Addr) string {
+	path, ok := s.Paths[address]
+	why, unknown := s.Pathless[address]
+	switch {
+	case !ok && unknown:
+		return why
+	case !ok:
+		return "by the second tier" // whose nodes look for it
+	}
+	text := fmt.Sprintf("%s %s mtu %d", deviceName(path.Ifindex), net.HardwareAddr(path.DestinationMAC[:]), path.MTU)
+	if path.VLAN != 0 {
+		text += " vlan " + strconv.Itoa(int(path.VLAN))
+	}
+	return text
+}
+
+// deviceName is how people know a device; one that has gone has its index only.
+func deviceName(index uint32) string {
+	if device, err := net.InterfaceByIndex(int(index)); err == nil {
+		return device.Name
+	}
+	return fmt.Sprintf("if%d", index)
+}
+
+// Clock is what the data path knows of a server's clock; see lb.Clock.
+func (s *Snapshot) Clock(service string, id uint16) (known, doubted bool, err error) {
+	index, ok := s.Places[service].Counters[id]
+	if !ok {
+		return false, false, nil
+	}
+	return s.path.Clock(index)
+}

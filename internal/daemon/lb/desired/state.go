@@ -1,0 +1,152 @@
+// Package desired is what a load balancer shall do: the fleet, servers that have left, and who is unhealthy. It is pure.
+package desired
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// State is the desired state of one load balancer. It never changes: a change makes another one, so it is read without a lock.
+type State struct {
+	node.Node
+	Unhealthy map[string]node.Unhealthy // by service
+	Self      string                    // name of this node
+}
+
+// With is the state with another fleet and other servers that have left.
+func (s *State) With(next node.Node) *State {
+	return &State{next, s.Unhealthy, s.Self}
+}
+
+// WithUnhealthy is the state with others who are unhealthy, of some services.
+func (s *State) WithUnhealthy(found map[string]node.Unhealthy) *State {
+	unhealthy := make(map[string]node.Unhealthy, len(s.Unhealthy)+len(found))
+	maps.Copy(unhealthy, s.Unhealthy)
+	for service, ids := range found {
+		if delete(unhealthy, service); len(ids.Down) > 0 {
+			unhealthy[service] = ids
+		}
+	}
+	return &State{s.Node, unhealthy, s.Self}
+}
+
+// Editable is a copy whose list of removed servers may be changed in place.
+func (s *State) Editable() node.Node {
+	next := s.Node
+	next.Removed = slices.Clone(next.Removed)
+	return next
+}
+
+// DownOf are the ids of a service's servers that get no new connections because they are unhealthy.
+func (s *State) DownOf(service string) map[uint16]bool {
+	down := s.Unhealthy[service].Down
+	ids := make(map[uint16]bool, len(down))
+	for _, id := range down {
+		ids[id] = true
+	}
+	return ids
+}
+
+// Services are those that the tables should have, but for what is known of servers besides.
+func (s *State) Services() []plan.Service {
+	services := make([]plan.Service, 0, len(s.Running.Services))
+	for _, service := range s.Running.Services {
+		for i, id := range s.Unhealthy[service.Name].Cut {
+			if i == 0 {
+				service = service.Clone()
+			}
+			switchOff(&service, id)
+		}
+		services = append(services, plan.Service{Service: service, Removed: s.Lingering(service.Name), Past: s.Past[service.Name],
+			Down: s.DownOf(service.Name)})
+	}
+	return services
+}
+
+func switchOff(s *model.Service, id uint16) {
+	for i := range s.Servers {
+		if s.Servers[i].ID == id {
+			s.Servers[i].State = model.StateOff
+		}
+	}
+}
+
+// Addresses are those of all servers and nodes that may get packets from here.
+func (s *State) Addresses() (addresses []netip.Addr) {
+	seen := map[netip.Addr]bool{}
+	add := func(servers []model.Server) {
+		for _, server := range servers {
+			if !seen[server.Address] {
+				seen[server.Address] = true
+				addresses = append(addresses, server.Address)
+			}
+		}
+	}
+	for i := range s.Running.Services {
+		if service := &s.Running.Services[i]; !s.SendsToNodes(service) {
+			add(service.Servers)
+			add(s.Lingering(service.Name))
+		}
+	}
+	if second := s.SecondTier(); second != nil {
+		add(second.Servers)
+	}
+	return addresses
+}
+
+// ServerName is the name of whom the service's packets with that id go to from here: a server, or a node of the second tier.
+func (s *State) ServerName(service string, id uint16) string {
+	servers, of := s.Lingering(service), s.Running.Service(service)
+	if service == model.SecondTierName || of != nil && s.SendsToNodes(of) {
+		servers, of = nil, s.SecondTier()
+	}
+	if of != nil {
+		servers = append(servers, of.Servers...)
+	}
+	for i := range servers {
+		if servers[i].ID == id {
+			return servers[i].Name
+		}
+	}
+	return ""
+}
+
+// Receiver is what messages call an address that this node sends to.
+func (s *State) Receiver(address netip.Addr) string {
+	for _, node := range s.Running.Nodes {
+		if node.Address == address {
+			return "node " + node.Name + " (" + address.String() + ")"
+		}
+	}
+	return "server " + address.String()
+}
+
+// IPv6Needs is how wide the way to a server must be for the IPv6 services that it has; 0: it has none.
+func (s *State) IPv6Needs(address netip.Addr) (mtu uint16) {
+	has := func(server model.Server) bool { return server.Address == address }
+	for i := range s.Running.Services {
+		if service := &s.Running.Services[i]; service.VIP.Is6() && slices.ContainsFunc(service.Servers, has) {
+			mtu = max(mtu, 1280+uint16(plan.Overhead(service, address)))
+		}
+	}
+	return mtu
+}
+
+// Unserved are services whose new connections are dropped, as none of their servers takes any.
+func (s *State) Unserved() (problems []string) {
+	for i := range s.Running.Services {
+		service := &s.Running.Services[i]
+		down := s.Unhealthy[service.Name].Down
+		takesNew := func(server model.Server) bool { return server.TakesNew() && !slices.Contains(down, server.ID) }
+		if !s.SendsToNodes(service) && !slices.ContainsFunc(service.Servers, takesNew) {
+			problems = append(problems, fmt.Sprintf("service %s: no server takes new connections: they are dropped (dropped_no_server)", service.Name))
+		}
+	}
+	return problems
+}

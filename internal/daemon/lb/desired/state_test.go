@@ -1,0 +1,52 @@
+package desired
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+func example() *State {
+	s := &State{Self: "lb1"}
+	s.Running.Services = []model.Service{{Name: "web", Servers: []model.Server{{Name: "s1", ID: 1, Weight: 1}, {Name: "s2", ID: 2, Weight: 1}}}}
+	s.Removed = []node.Removed{{Service: "web", Server: model.Server{Name: "s3", ID: 3}}}
+	s.Unhealthy = map[string]node.Unhealthy{"web": {Down: []uint16{1}, Cut: []uint16{1}}}
+	return s
+}
+
+// Snapshots of it are read without a lock.
+func TestAStateStaysAsItIsWhateverIsMadeOfIt(t *testing.T) {
+	s := example()
+	other := s.WithUnhealthy(map[string]node.Unhealthy{"web": {}, "dns": {Down: []uint16{7}}})
+	if other.DownOf("web")[1] || !other.DownOf("dns")[7] || len(other.Unhealthy) != 1 {
+		t.Errorf("the other state has %v", other.Unhealthy)
+	}
+	edited := s.Editable()
+	edited.Age(time.Unix(1e6, 0), node.DefaultTiming, func(string, uint16) uint64 { return 5 })
+	if _, err := edited.Forget("web", "s3"); err != nil {
+		t.Fatal(err)
+	}
+	s.With(edited)
+	s.Services()
+	if !reflect.DeepEqual(s, example()) {
+		t.Errorf("it became %+v", s)
+	}
+}
+
+func TestWhoIsUnhealthyOfAStateThatKnewNobodyUnhealthy(t *testing.T) {
+	s := (&State{}).WithUnhealthy(map[string]node.Unhealthy{"web": {Down: []uint16{1}}})
+	if !s.DownOf("web")[1] {
+		t.Errorf("unhealthy are %v", s.Unhealthy)
+	}
+}
+
+func TestServersWhoseConnectionsAreCutAreOffInTheTables(t *testing.T) {
+	for _, server := range example().Services()[0].Servers {
+		if want := server.ID == 1; (server.State == model.StateOff) != want {
+			t.Errorf("%s is %s", server.Name, server.State)
+		}
+	}
+}

@@ -1,0 +1,134 @@
+// The fleet API on a load balancer: its own desired state.
+package lb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"connectrpc.com/connect"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/hub"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/rotation"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/nodeclient"
+)
+
+// fleetAPI is the desired state of one load balancer, as the fleet API reads and changes it.
+type fleetAPI struct{ observer }
+
+func (f fleetAPI) Fleet(context.Context) (running model.Fleet, revision uint64, err error) {
+	now := f.tables.Now()
+	return now.Running, now.Generation, nil
+}
+
+// Newest is what this node was told last.
+func (f fleetAPI) Newest(ctx context.Context) (uint64, error) {
+	_, revision, err := f.Fleet(ctx)
+	if f.controllers != nil && len(f.controllers.Connected()) == 0 {
+		err = &api.Unconfirmed{Why: errors.New(nodeclient.NoController)}
+	}
+	return revision, err
+}
+
+// History is in the log.
+func (f fleetAPI) History(context.Context) ([]*ballastv1.FleetChange, error) {
+	return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("a load balancer keeps no history: who changed what is in its log, and controllers keep the last changes"))
+}
+
+func (f fleetAPI) Change(ctx context.Context, dryRun bool, edit node.Edit) (changes []string, revision uint64, err error) {
+	return f.edit(ctx, dryRun, edit)
+}
+
+func (f fleetAPI) Forget(ctx context.Context, service, server string) (changes []string, revision uint64, err error) {
+	return f.forget(ctx, service, server)
+}
+
+// Servers tells what the engine of this process knows; a load balancer that runs by controllers knows less than they do.
+func (f fleetAPI) Servers(_ context.Context, service string) (list []*ballastv1.ServerStatus, err error) {
+	if f.local != nil {
+		return hub.ServersToProto(f.local.Servers(service)), nil
+	}
+	services, err := f.services()
+	now := f.tables.Now()
+	for i := range services {
+		s := &services[i]
+		if service != "" && s.Name != service {
+			continue
+		}
+		down, weights := now.DownOf(s.Name), f.tables.Weights(s.Name)
+		for j := range s.Servers {
+			list = append(list, serverToProto(s, &s.Servers[j], down, weights))
+		}
+	}
+	return list, err
+}
+
+// serverToProto is what this node was told of a server, and what it counts by itself.
+func serverToProto(s *api.ServiceStatus, server *api.ServerStatus, down map[uint16]bool, weights map[uint16]uint16) *ballastv1.ServerStatus {
+	status := &ballastv1.ServerStatus{Service: s.Name, Server: api.ServerToProto(&server.Server), Removed: server.Removed,
+		Health: "unchecked"}
+	if s.Affinity.Cookies() {
+		status.Connections = new(uint64(max(server.Open, 0)))
+	}
+	if s.Health.Check != model.CheckNone {
+		status.Health = "unknown"
+	}
+	if down[server.ID] {
+		status.Health = "unhealthy"
+	}
+	if server.TakesNew() && !server.Removed && !down[server.ID] {
+		status.Weight = uint32(server.Weight)
+		if weight, ok := weights[server.ID]; ok {
+			status.Weight = uint32(weight)
+		}
+	}
+	return status
+}
+
+// Nodes knows of nobody else, but for the nodes of the second tier that this one sends to.
+func (f fleetAPI) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
+	status := f.status()
+	revision := status.Generation
+	if status.ByControllers {
+		revision = status.Revision
+	}
+	nodes := []*ballastv1.NodeStatus{{Role: status.Role, Name: status.Name, Version: status.Version, Revision: revision, Ready: yesNo(status.Ready), Problems: status.Problems}}
+	keys := f.tables.Now().Running.Keys
+	nodes[0].Epochs, nodes[0].Epoch = keys.Epochs(), keys.Current
+	if status.Tier != nil {
+		for _, node := range status.Tier.Second {
+			nodes = append(nodes, &ballastv1.NodeStatus{Role: status.Role, Name: node.Name, Address: node.Address.String(), Health: node.Health, HealthDetail: node.HealthDetail})
+		}
+	}
+	return nodes, nil
+}
+
+// ForgetNode has nothing to forget.
+func (f fleetAPI) ForgetNode(context.Context, string) ([]string, error) {
+	return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("a load balancer remembers no other nodes: controllers do"))
+}
+
+func yesNo(yes bool) string {
+	if yes {
+		return "yes"
+	}
+	return "no"
+}
+
+// MakesKeys is false: they come from the file, for this and for all other nodes.
+func (f fleetAPI) MakesKeys() bool { return false }
+
+// KeyNodes knows of nobody.
+func (f fleetAPI) KeyNodes() *rotation.Nodes {
+	if f.controllers != nil {
+		return &rotation.Nodes{Blind: fmt.Sprintf("this load balancer runs by controllers, and they know what the nodes have: use `%s`", f.askControllers())}
+	}
+	return &rotation.Nodes{Blind: "a load balancer that runs by a file sees no other node: look that all load balancers and agents write the new epoch, and that " +
+		"no agent counts connections of the old one (`ballast ctl status` on each); see \"Rotating keys\" in docs/operate.md",
+		BlindUnused: "it is newer than the one in use: `ballast ctl key use`, or `current` in the files, is next, once all load balancers and agents have the key; " +
+			"if it was in use before, look that no agent counts connections of it (`ballast ctl status` on each)"}
+}

@@ -1,0 +1,65 @@
+// Package lb is the process `ballast lb`: it starts what a load balancer is made of, and carries out changes of its desired state.
+package lb
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/daemon/instance"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/checks"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/clocks"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/decider"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/keeper"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/tracing"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/nodeclient"
+	"github.com/ballast-lb/ballast/internal/pki"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// Options are what `ballast lb` is started with.
+type Options struct {
+	// Config is the path of the configuration file that the node runs by; empty: Controllers are told to it.
+	Config      string
+	Controllers []string // host:port of each
+	Listen      string   // with Config: TCP address for agents' load reports, empty: none
+	TLSDir      string   // certificates, with Controllers or Listen
+	Name        string   // of this node, in the fleet's nodes and in its certificate
+
+	Instance   string   // names the socket, the pins and the state
+	Interfaces []string // devices that packets come in by; empty: those of the default routes
+	XDPMode    attach.XDPMode
+	RunDir     string // sockets and pins
+	StateDir   string // what must survive a restart of the machine
+	Metrics    string // TCP address for Prometheus, empty: none
+	ExecChecks string // directory of the programs that exec checks may run; empty: none with Controllers, any with Config
+	FlowLog    string // file for connections that end, -: standard output, empty: none
+	Limits     plan.Limits
+	Timing     node.Timing
+	Version    string
+	Log        *slog.Logger
+}
+
+// parts are what a load balancer is made of. Each has a lock of its own, or needs none.
+type parts struct {
+	options     Options
+	log         *slog.Logger
+	name        string           // of this node
+	credentials *pki.Credentials // with controllers or agents to talk to
+
+	tables      *dataplane.Tables
+	programs    programs
+	clocks      clocks.Clocks
+	keeper      *keeper.Keeper
+	checks      *checks.Checks
+	tracer      *tracing.Tracer
+	local       *decider.Local     // with a file: decides in this process
+	controllers *nodeclient.Client // without
+}
+
+// How often what only time changes is looked at.
+const agePeriod = time.Second
+
+func (p *parts) pins() string { return instance.PinDir(p.options.RunDir, p.options.Instance) }

@@ -1,0 +1,42 @@
+// Addresses that this daemon listens at itself.
+package lb
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// checkOwnListeners refuses services that would take what others say to this daemon. A VIP may be an address of this host: what is for no
+// port of a service goes on to the host.
+func checkOwnListeners(o *Options, fleet *model.Fleet) error {
+	for _, own := range []struct{ flag, address string }{{"--listen", o.Listen}, {"--metrics", o.Metrics}} {
+		if own.address == "" {
+			continue
+		}
+		at, err := net.ResolveTCPAddr("tcp", own.address)
+		if err != nil {
+			return fmt.Errorf("find the address of %s: %w", own.flag, err)
+		}
+		for i := range fleet.Services {
+			s := &fleet.Services[i]
+			if s.Protocol != model.ProtocolTCP || !slices.Contains(s.Ports, uint16(at.Port)) {
+				continue
+			}
+			taken := s.VIP == at.AddrPort().Addr().Unmap()
+			if at.IP == nil || at.IP.IsUnspecified() {
+				devices, err := netdev.InterfacesOf([]netip.Addr{s.VIP})
+				taken = err == nil && len(devices) > 0
+			}
+			if taken {
+				return &model.Invalid{Path: fmt.Sprintf("services[%d].vip", i), Remedy: "give the service another vip or port, or the daemon another " + own.flag,
+					Problem: fmt.Sprintf("%s port %d is where this load balancer listens by %s: the service would take what is for it", s.VIP, at.Port, own.flag)}
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,68 @@
+// The program on the devices that packets come in by.
+package lb
+
+import (
+	"net"
+	"sync"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/daemon/devices"
+)
+
+// programs are the program's attachments. All methods are safe for concurrent use.
+type programs struct {
+	mutex       sync.Mutex // guards what follows, and the program's links
+	attachments devices.Attachments
+	pending     []*net.Interface // that are not attached to yet: there is no state
+	failed      string           // why they are not although there is one
+}
+
+// attachedTo is how things stand with the devices.
+type attachedTo struct {
+	modes    map[string]string // by device
+	problems []string
+	down     []string // devices that no packet can come in by
+	allDown  bool
+}
+
+func (p *programs) status() (s attachedTo) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	s.modes, s.problems = p.attachments.Modes(), p.attachments.Problems()
+	s.down, s.allDown = p.attachments.Down()
+	if p.failed != "" {
+		s.problems = append(s.problems, p.failed)
+	}
+	return s
+}
+
+// look finds what is no longer attached, and mends it.
+func (p *programs) look(now time.Time) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	p.attachments.Look(now)
+}
+
+// attach puts the program on the devices, in the place of an earlier one, and calls done.
+func (p *programs) attach(interfaces []*net.Interface, patience time.Duration, done func() error) error {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	ensure := func() error { return p.attachments.Ensure(interfaces, p.attachments.Mode) }
+	err := devices.WhileBusy(p.attachments.Log, patience, ensure)
+	if err == nil {
+		err = done()
+	}
+	if p.failed = ""; err != nil {
+		p.failed = err.Error()
+		return err
+	}
+	p.pending = nil
+	return nil
+}
+
+// waiting are the devices that are not attached to yet.
+func (p *programs) waiting() []*net.Interface {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	return p.pending
+}

@@ -1,0 +1,88 @@
+// Package report tells what a load balancer counts: by verdict, by service and by server, for ctl and for Prometheus.
+package report
+
+import (
+	"errors"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// NoCookie tells which servers of a service cannot carry cookies.
+type NoCookie func(now *dataplane.Snapshot, s *model.Service) map[uint16]bool
+
+// Counters sums every verdict over all services and what belongs to none.
+func Counters(now *dataplane.Snapshot) (api.Counters, error) {
+	total := map[string]uint64{}
+	numbers := []uint32{0}
+	for _, place := range now.Places {
+		numbers = append(numbers, place.Number)
+	}
+	for _, number := range numbers {
+		verdicts, err := now.Verdicts(number)
+		if err != nil {
+			return api.Counters{}, err
+		}
+		for name, traffic := range verdicts {
+			total[name] += traffic.Packets
+		}
+	}
+	return api.Counters{Counters: total}, nil
+}
+
+// Services tells of every service, its servers and those that have left.
+func Services(now *dataplane.Snapshot, noCookie NoCookie) ([]api.ServiceStatus, error) {
+	out := []api.ServiceStatus{}
+	for i := range now.Running.Services {
+		status, err := service(now, &now.Running.Services[i], noCookie)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, status)
+	}
+	return out, nil
+}
+
+func service(now *dataplane.Snapshot, s *model.Service, noCookie NoCookie) (status api.ServiceStatus, err error) {
+	place := now.Places[s.Name]
+	status.Service = *s
+	if status.Verdicts, err = now.Verdicts(place.Number); err != nil {
+		return status, err
+	}
+	if place.Nodes {
+		if status.Nodes, err = nodes(now, place); err != nil {
+			return status, err
+		}
+		place.Counters = nil // servers get nothing from here
+	}
+	without := noCookie(now, s)
+	add := func(servers []model.Server, removed bool) error {
+		for i := range servers {
+			server := &servers[i]
+			traffic, open, err := now.Traffic(s.Dispatch, place, server.ID)
+			if err != nil {
+				return err
+			}
+			status.Servers = append(status.Servers, api.ServerStatus{
+				Server: *server, Removed: removed, Packets: traffic.Packets, Bytes: traffic.Bytes, Connections: traffic.Connections,
+				Open: open, Path: now.DescribePath(server.Address), TakesPart: !without[server.ID],
+			})
+		}
+		return nil
+	}
+	return status, errors.Join(add(s.Servers, false), add(now.Lingering(s.Name), true))
+}
+
+// nodes is what a service's packets from here to nodes came to.
+func nodes(now *dataplane.Snapshot, place plan.Place) (list []api.NodeTraffic, err error) {
+	for _, node := range now.Tier().Second {
+		traffic, _, err := now.Traffic(model.DispatchMaglev, place, node.ID)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, api.NodeTraffic{Name: node.Name, ID: node.ID, Packets: traffic.Packets, Bytes: traffic.Bytes, Connections: traffic.Connections})
+	}
+	return list, nil
+}

@@ -1,0 +1,286 @@
+// A load balancer from its start to its end.
+package lb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/daemon/configfile"
+	"github.com/ballast-lb/ballast/internal/daemon/devices"
+	"github.com/ballast-lb/ballast/internal/daemon/instance"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/checks"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/clocks"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/decider"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/flowlog"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/keeper"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/tracing"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/traffic"
+	"github.com/ballast-lb/ballast/internal/daemon/listen"
+	"github.com/ballast-lb/ballast/internal/daemon/periodic"
+	"github.com/ballast-lb/ballast/internal/daemon/readiness"
+	"github.com/ballast-lb/ballast/internal/daemon/statefile"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/linux/check"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/linux/pin"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// Run runs until ctx ends. The data path stays attached and forwards on; instance.Detach removes it.
+func Run(ctx context.Context, o Options) error {
+	if o.Config != "" {
+		path, err := filepath.Abs(o.Config) // others are told it
+		if err != nil {
+			return err
+		}
+		o.Config = path
+	}
+	listener, err := api.Listen(api.SocketPath(o.RunDir, o.Instance))
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	lb := newBalancer(o)
+	if len(o.Controllers) > 0 || o.Listen != "" { // before anything is attached
+		if lb.credentials, err = pki.Load(o.TLSDir, o.Name, pki.LB); err != nil {
+			return err
+		}
+	}
+	if lb.name, err = nodeName(o.Name, lb.credentials); err != nil {
+		return err
+	}
+	flows, err := flowlog.Open(o.FlowLog, lb.name, o.Log)
+	if err != nil {
+		return err
+	}
+	if o.ExecChecks != "" {
+		if err := check.CheckDir(o.ExecChecks); err != nil {
+			return err
+		}
+	}
+	interfaces, err := devices.Find(o.Interfaces)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(listen.Try("serve metrics", o.Metrics), listen.Try("listen for agents", o.Listen)); err != nil {
+		return err
+	}
+	lb.newDecider()
+	undo, err := attach.BeforeStart(lb.pins())
+	if err != nil {
+		return err
+	}
+	if err := lb.start(interfaces, flows); err != nil {
+		return errors.Join(err, undo())
+	}
+	defer func() { o.Log.Info("stopped: the data path stays attached", "instance", o.Instance) }()
+	defer func() { // what is under way is finished, and nothing begins any more: the process ends here
+		lb.turn.Lock()
+		lb.tables.Stop()
+	}()
+	return lb.run(ctx, listener, undo)
+}
+
+// balancer is a load-balancer node that runs.
+type balancer struct{ *changes }
+
+func newBalancer(o Options) *balancer {
+	attachments := devices.Attachments{Mode: o.XDPMode, Log: o.Log}
+	lb := &balancer{&changes{parts: &parts{options: o, log: o.Log, programs: programs{attachments: attachments}, clocks: clocks.Clocks{Log: o.Log}}}}
+	lb.owned.kept = statefile.File{Path: statefile.LB(o.StateDir, o.Instance), Log: o.Log}
+	lb.outcome.Store(&outcome{})
+	return lb
+}
+
+// newDecider is called before there is anything to decide.
+func (lb *balancer) newDecider() {
+	o := checks.Options{
+		Instance: lb.options.Instance, Dir: lb.pins(), OnRequest: lb.options.Config == "", Log: lb.log,
+		// Who writes the file is root here anyway. Who tells controllers what to check need not be.
+		Exec: check.Exec{Dir: lb.options.ExecChecks, Any: lb.options.ExecChecks == "" && lb.options.Config != ""},
+	}
+	if lb.options.Config == "" {
+		r := remote{lb.changes}
+		lb.controllers, o.Report = r.newClient(), r.reportHealth
+	} else {
+		lb.local = decider.NewLocal(decider.Options{Weigh: lb.reweigh, Unhealthy: lb.onUnhealthy, Off: lb.onDrained, Log: lb.log})
+		o.Report = lb.local.Health
+	}
+	lb.checks = checks.New(o)
+}
+
+// nodeName is what the node is called in the fleet: as in its certificate if it has one.
+func nodeName(given string, credentials *pki.Credentials) (string, error) {
+	switch {
+	case credentials != nil:
+		return credentials.Identity().Name, nil
+	case given != "":
+		return given, nil
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("find this node's name: %w: use --name", err)
+	}
+	return name, nil
+}
+
+// start brings the data path up: tables first, program last, so that no packet meets an empty table.
+func (lb *balancer) start(interfaces []*net.Interface, flows *flowlog.Log) error {
+	if err := instance.Prepare(lb.options.RunDir, lb.log); err != nil {
+		return err
+	}
+	lb.owned.state = &desired.State{Self: lb.name}
+	remedy := statefile.StartFromFile
+	if lb.controllers != nil {
+		remedy = statefile.StartFromControllers
+	}
+	saved, err := loadState(&lb.owned.kept, remedy, time.Now())
+	if err != nil {
+		return err
+	}
+	waits := lb.controllers != nil && saved == nil && pin.Any(lb.pins())
+	var file *config.File
+	if lb.local != nil {
+		if file, err = configfile.Load(lb.options.Config, lb.log); err != nil {
+			return err
+		}
+	}
+	lb.tables, err = dataplane.Open(dataplane.Options{Dir: lb.pins(), Limits: lb.options.Limits, Self: lb.name, NoCookie: lb.clocks.NoCookie, Log: lb.log})
+	if err != nil {
+		return err
+	}
+	lb.keeper = keeper.New(keeper.Options{Tables: lb.tables, Flows: flows, Save: lb.saveState, Log: lb.log})
+	lb.tracer = &tracing.Tracer{Tables: lb.tables, Log: lb.log}
+	lb.programs.attachments.Hooks = lb.tables.Path()
+	if saved != nil {
+		lb.resume(saved)
+	}
+	if waits {
+		lb.programs.pending = interfaces
+		lb.log.Warn("no state is known: what an earlier process left goes on untouched until a controller says what to do", "file", lb.owned.kept.Path)
+		return nil
+	}
+	err = lb.change(func(c changing) error { return c.begin(file) })
+	if err == nil {
+		err = lb.attach(interfaces, devices.BusyPatience)
+	}
+	if err != nil {
+		return errors.Join(err, lb.tables.Path().Close())
+	}
+	return nil
+}
+
+// resume goes on with what an earlier process has saved.
+func (lb *balancer) resume(saved *savedState) {
+	lb.owned.state = saved.state(lb.name)
+	lb.clocks.Load(saved.TakesPart)
+	lb.keeper.Load(saved.Suspects)
+	if lb.controllers != nil {
+		lb.owned.revision = saved.Revision
+		lb.controllers.Resume(saved.Revision)
+	}
+}
+
+// run does all that goes on until ctx ends.
+func (lb *balancer) run(ctx context.Context, listener net.Listener, undo func() error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { lb.age(ctx) })
+	running.Go(func() { readiness.Log(ctx, lb.log, observer{lb.changes}.notReady) })
+	if lb.credentials != nil {
+		running.Go(func() { lb.credentials.Watch(ctx, lb.log) })
+	}
+	running.Go(func() { lb.clocks.Probe(ctx, lb.tables, lb.onClocks) })
+	reclaimed := lb.keeper.Watch() // before anybody is told that we are here
+	running.Go(func() { lb.keeper.Run(ctx, reclaimed) })
+	metrics, err := listen.TCP("serve metrics", lb.options.Metrics)
+	var agents net.Listener
+	if err == nil {
+		agents, err = listen.TCP("listen for agents", lb.options.Listen)
+	}
+	if err == nil {
+		err = netdev.Watch(ctx, lb.networkChanged)
+	}
+	if err == nil {
+		err = netdev.WatchTooBig(ctx, lb.pathNarrowed)
+	}
+	if err == nil {
+		err = lb.startDecider(ctx, &running, agents)
+	}
+	if err != nil {
+		return errors.Join(err, undo())
+	}
+	serve := endpoints{observer{lb.changes}}
+	if metrics != nil {
+		running.Go(func() { listen.ServeMetrics(ctx, lb.log, metrics, serve.metricsHandler(), serve.notReady) })
+	}
+	return serve.routes().Serve(ctx, listener)
+}
+
+// startDecider starts what decides, and what tells it of this node, until ctx ends.
+func (lb *balancer) startDecider(ctx context.Context, running *sync.WaitGroup, agents net.Listener) error {
+	r := remote{lb.changes}
+	report := r.reportTraffic
+	if lb.local != nil {
+		if err := configfile.Watch(ctx, lb.options.Config, func() { lb.Reload(false) }); err != nil {
+			return err
+		}
+		lb.Reload(false) // what was edited between the first look and the watch
+		running.Go(func() { lb.local.Run(ctx) })
+		report = lb.local.Traffic
+	} else {
+		running.Go(func() { lb.controllers.Run(ctx) })
+		running.Go(func() { readiness.Report(ctx, lb.controllers.Send, observer{lb.changes}.condition) })
+		configfile.OnHangup(ctx, lb.controllers.Rejoin)
+	}
+	if agents != nil {
+		running.Go(func() { lb.local.Serve(ctx, agents, lb.credentials, lb.options.Version) })
+	}
+	running.Go(func() { traffic.Report(ctx, lb.tables, report) })
+	running.Go(func() { lb.checks.Run(ctx) })
+	return nil
+}
+
+// networkChanged follows devices, routes and neighbours.
+func (lb *balancer) networkChanged() {
+	lb.programs.look(time.Now())
+	if err := lb.tables.Refresh(); err != nil {
+		lb.log.Error("next hops not updated", "error", err)
+	}
+	lb.checks.Follow(lb.tables)
+}
+
+// pathNarrowed follows what routers say about the way to a server.
+func (lb *balancer) pathNarrowed(found netdev.TooBig) {
+	if err := lb.tables.Narrow(found); err != nil {
+		lb.log.Error("next hops not updated", "error", err)
+	}
+}
+
+// age does what only time brings: forgetting silent removed servers, letting load estimates decay, filling the trace's budget.
+func (lb *balancer) age(ctx context.Context) {
+	periodic.Every(ctx, agePeriod, func(time.Time) {
+		now := time.Now()
+		if lb.controllers != nil {
+			lb.controllers.ResyncIfNeeded(now, lb.tables.ForgetTerms)
+		}
+		lb.tracer.Refill()
+		lb.programs.look(now)
+		lb.change(func(c changing) error {
+			c.age(now)
+			return nil
+		})
+	})
+}

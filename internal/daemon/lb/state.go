@@ -1,0 +1,58 @@
+// What a load balancer keeps for its next life.
+package lb
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/keeper"
+	"github.com/ballast-lb/ballast/internal/daemon/statefile"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// savedState is the state file.
+type savedState struct {
+	Base    statefile.Fleet            `json:"base"`
+	Running statefile.Fleet            `json:"running"`
+	Removed []node.Removed             `json:"removed"`
+	Past    map[string][][]model.Share `json:"past"`
+	// TakesPart is what probes found: without it every restart would take timestamps off until it has probed again.
+	TakesPart map[netip.AddrPort]bool   `json:"takes_part"`
+	Revision  uint64                    `json:"revision,omitempty"` // that controllers gave the state
+	Unhealthy map[string]node.Unhealthy `json:"unhealthy,omitempty"`
+	Suspects  []keeper.Suspect          `json:"suspects,omitempty"`
+}
+
+// loadState reads the state file; nil: there is none, and the node knows nothing. Removed servers count as heard of now: the counters that
+// would tell may be gone, and connections with them must not be.
+func loadState(kept *statefile.File, remedy string, now time.Time) (saved *savedState, err error) {
+	saved = &savedState{}
+	if found, err := kept.Load(saved, remedy); err != nil || !found {
+		return nil, err
+	}
+	for _, fleet := range []*statefile.Fleet{&saved.Base, &saved.Running} {
+		if err := (*model.Fleet)(fleet).Validate(); err != nil {
+			return nil, fmt.Errorf("load state %s: %w: %s", kept.Path, err, remedy)
+		}
+	}
+	for i := range saved.Removed {
+		if !saved.Removed[i].Forgotten {
+			saved.Removed[i].LastSeen = now
+		}
+	}
+	return saved, nil
+}
+
+// state is the desired state that was saved.
+func (s *savedState) state(self string) *desired.State {
+	return &desired.State{Node: node.Node{Base: model.Fleet(s.Base), Running: model.Fleet(s.Running), Removed: s.Removed, Past: s.Past}, Unhealthy: s.Unhealthy, Self: self}
+}
+
+// Kept returns the state file that an instance has under stateDir, if there is one.
+func Kept(stateDir, instance string) []statefile.Kept {
+	var saved savedState
+	return statefile.Examine("lb", statefile.LB(stateDir, instance), &saved, &saved.Running)
+}

@@ -1,0 +1,204 @@
+// How the load balancer is: what keeps it from its work, and what is not as wanted.
+package lb
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/report"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/machine/health"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/nodeclient"
+)
+
+// observer tells how it is. It waits for no change.
+type observer struct{ *changes }
+
+// notReady is what keeps this node from forwarding, empty: it is ready. Who answers for a VIP in the network may go by it. A refused file,
+// servers that are unhealthy and the loss of controllers are not among them: what was known goes on.
+func (o observer) notReady() []string {
+	return o.obstacles(o.tables.Now(), o.programs.status())
+}
+
+func (o observer) obstacles(now *dataplane.Snapshot, programs attachedTo) (found []string) {
+	found = append(programs.problems, tierProblems(now)...)
+	if programs.allDown {
+		found = append(found, programs.down...)
+	}
+	outcome := o.outcome.Load()
+	switch {
+	case !now.Followed && !now.Incomplete:
+		return append(found, "no controller has said yet what to forward, and no state was kept: what an earlier process left goes on untouched")
+	case len(now.Places) > 0:
+	case o.controllers != nil && outcome.revision == 0:
+		found = append(found, "no controller has said yet what to forward, and no state was kept")
+	default:
+		found = append(found, "there is no service to forward for")
+	}
+	if outcome.stale {
+		found = append(found, "the file is refused, and what is forwarded by is of before the last reboot: look whether it is still right")
+	}
+	if now.Incomplete {
+		found = append(found, "the tables are behind the desired state: a change was carried out only in part")
+	}
+	if !now.Confirmed() {
+		found = append(found, fmt.Sprintf("no way is known to any of %d servers", len(now.Pathless)))
+	}
+	if why := o.checks.Misreads(now); why != "" {
+		found = append(found, why)
+	}
+	return append(found, unnamedSources(now)...)
+}
+
+func (o observer) status() api.LBStatus {
+	now, programs, outcome := o.tables.Now(), o.programs.status(), o.outcome.Load()
+	stops := o.obstacles(now, programs)
+	status := api.LBStatus{
+		Status: api.Status{Role: "lb", Ready: len(stops) == 0, NotReady: stops, Version: o.options.Version, ByControllers: o.controllers != nil,
+			Config: outcome.config, Generation: now.Generation},
+		Interfaces: programs.modes, Name: o.name,
+	}
+	status.Problems = slices.Concat(stops, o.tables.Unreachable(time.Now()), o.checks.Problems(now), now.Unserved())
+	if !programs.allDown {
+		status.Problems = append(status.Problems, programs.down...)
+	}
+	if outcome.unsaved != "" {
+		status.Problems = append(status.Problems, outcome.unsaved)
+	}
+	if o.credentials != nil {
+		status.Problems = append(status.Problems, o.credentials.Warnings(time.Now())...)
+	}
+	slices.Sort(status.Problems[len(stops):])
+	var err error
+	if status.Tier, err = o.tierStatus(now); err != nil {
+		status.Problems = append(status.Problems, err.Error())
+	}
+	if o.controllers != nil {
+		status.Revision = outcome.revision
+		status.Controllers = o.controllers.Connected()
+		if len(status.Controllers) == 0 {
+			problem := nodeclient.NoController
+			if status.Ready {
+				problem += ": the last state goes on"
+			}
+			status.Problems = append(status.Problems, problem)
+		}
+	}
+	return status
+}
+
+// unnamedSources are addresses of this load balancer that the file does not name: agents that run by it drop all that it sends.
+func unnamedSources(now *dataplane.Snapshot) (problems []string) {
+	fleet := &now.Running
+	if len(fleet.TunnelsFrom) == 0 {
+		return nil
+	}
+	lacking := map[netip.Addr]netip.Addr{} // address of ours -> a server that is reached from it
+	for i := range fleet.Services {
+		s := &fleet.Services[i]
+		if s.Forward != model.ForwardIPIP && s.Forward != model.ForwardGUE || now.SendsToNodes(s) {
+			continue
+		}
+		for j := range s.Servers {
+			to := s.Servers[j].Address
+			if path, known := now.Paths[to]; known && !slices.Contains(fleet.TunnelsFrom, path.Source) {
+				lacking[path.Source] = to
+			}
+		}
+	}
+	for _, from := range slices.SortedFunc(maps.Keys(lacking), netip.Addr.Compare) {
+		problems = append(problems, fmt.Sprintf("tunnels_from lacks %s, which packets to %s come from: agents drop them: add it to the file on all nodes", from, lacking[from]))
+	}
+	return problems
+}
+
+// tierProblems are what keeps the first tier's packets from arriving here.
+func tierProblems(now *dataplane.Snapshot) []string {
+	address := now.ThisNode().Address
+	if !address.IsValid() {
+		return nil
+	}
+	if local, err := netdev.LocalAddresses(); err != nil || slices.Contains(local, address) {
+		return nil
+	}
+	return []string{fmt.Sprintf("node %s: its address %s is none of this host's: what the first tier sends there does not arrive", now.Self, address)}
+}
+
+// tierStatus is nil for a node that has no tier.
+func (o observer) tierStatus(now *dataplane.Snapshot) (*api.TierStatus, error) {
+	here := now.ThisNode()
+	if here.Tier == 0 {
+		return nil, nil
+	}
+	status := &api.TierStatus{Tier: here.Tier, ID: here.ID, Address: here.Address}
+	second := now.SecondTier()
+	if second == nil {
+		return status, nil
+	}
+	states := o.nodeHealth(now, second)
+	for i := range second.Servers {
+		server := &second.Servers[i]
+		node := api.SecondTierNode{Node: *now.Running.Node(server.Name), Health: states[server.ID].state, HealthDetail: states[server.ID].detail,
+			Path: now.DescribePath(server.Address)}
+		for j := range now.Running.Services {
+			place := now.Places[now.Running.Services[j].Name]
+			if !place.Nodes {
+				continue
+			}
+			traffic, _, err := now.Traffic(model.DispatchMaglev, place, server.ID)
+			if err != nil {
+				return nil, err
+			}
+			node.Packets += traffic.Packets
+			node.Bytes += traffic.Bytes
+		}
+		status.Second = append(status.Second, node)
+	}
+	return status, nil
+}
+
+type judgedState struct{ state, detail string }
+
+// nodeHealth tells what is known of the nodes of the second tier, by id.
+func (o observer) nodeHealth(now *dataplane.Snapshot, second *model.Service) map[uint16]judgedState {
+	states := map[uint16]judgedState{}
+	if o.local != nil {
+		for _, s := range o.local.Servers(model.SecondTierName) {
+			states[s.Server.ID] = judgedState{s.Health, s.HealthDetail}
+		}
+		return states
+	}
+	down := now.DownOf(model.SecondTierName)
+	for i := range second.Servers {
+		id := second.Servers[i].ID
+		switch {
+		case down[id]:
+			states[id] = judgedState{state: health.Unhealthy}
+		case second.Health.Check == model.CheckNone:
+			states[id] = judgedState{state: health.Unchecked}
+		default:
+			states[id] = judgedState{state: health.Unknown}
+		}
+	}
+	return states
+}
+
+// condition is what controllers are told of this node: they know themselves whether they are connected.
+func (o observer) condition() *ballastv1.Condition {
+	status := o.status()
+	if status.Config.Error != "" {
+		status.Problems = append(status.Problems, status.Config.Error)
+	}
+	return &ballastv1.Condition{Ready: status.Ready, Problems: status.Problems, Addresses: o.sources()}
+}
+
+func (o observer) services() ([]api.ServiceStatus, error) {
+	return report.Services(o.tables.Now(), o.clocks.NoCookie)
+}

@@ -1,0 +1,83 @@
+// Package traffic tells whoever weighs servers what this load balancer sees of them.
+package traffic
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
+	"github.com/ballast-lb/ballast/internal/linux/lb"
+)
+
+// Implementation constants.
+const (
+	period    = time.Second           // of services whose dispatch does not follow load
+	periodMin = 50 * time.Millisecond // of the others, whatever their interval: reading takes time
+	periodAll = 10 * time.Second      // a report says everything this often, and else what has changed
+)
+
+// Server is what this node saw of a server since it started.
+type Server struct {
+	Service string
+	ID      uint16
+	lb.ServerTraffic
+}
+
+// Report gives away what changes until ctx ends.
+func Report(ctx context.Context, tables *dataplane.Tables, report func([]Server)) {
+	reported := map[key]lb.ServerTraffic{}
+	var all, slow time.Time
+	for {
+		at := time.Now()
+		if at.Sub(all) >= periodAll {
+			all = at
+			clear(reported)
+		}
+		everything := at.Sub(slow) >= period
+		if everything {
+			slow = at
+		}
+		seen, pause := since(tables.Now(), reported, everything)
+		if len(seen) > 0 {
+			report(seen)
+		}
+		select {
+		case <-time.After(pause/2 + rand.N(pause)): // never in step with other nodes
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+type key struct {
+	service string
+	id      uint16
+}
+
+// since returns the counters that changed since reported, of services that follow load, or of all; pause: until it should be called again.
+func since(now *dataplane.Snapshot, reported map[key]lb.ServerTraffic, everything bool) (seen []Server, pause time.Duration) {
+	pause = period
+	for i := range now.Running.Services {
+		s := &now.Running.Services[i]
+		place := now.Places[s.Name]
+		if place.Nodes {
+			continue // its servers are seen by nodes of the second tier
+		}
+		if s.Dispatch.FollowsLoad() {
+			pause = min(pause, max(time.Duration(s.Load.Interval), periodMin))
+		} else if !everything {
+			continue
+		}
+		for id := range place.Counters {
+			traffic, _, err := now.Traffic(s.Dispatch, place, id)
+			at := key{s.Name, id}
+			if last, known := reported[at]; err != nil || known && last == traffic {
+				continue
+			}
+			reported[at] = traffic
+			seen = append(seen, Server{s.Name, id, traffic})
+		}
+	}
+	return seen, pause
+}

@@ -176,6 +176,16 @@ func TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
 	}
 
 	hub, end := h.control("c1", "10.9.0.1:6443")
+	hub.SetState(viewOf(2, nil, 3))
+	h.await("a controller that does not know this server", func(s api.AgentStatus) bool {
+		return !s.Ready && slices.ContainsFunc(s.Problems, func(p string) bool {
+			return strings.Contains(p, "know no server by the certificate of this host (s2, of 10.9.0.2): add the server")
+		})
+	})
+	exchange(t, conn)
+	if p := h.programs(); !slices.Equal(p, programs) {
+		t.Errorf("told nothing of this host: programs %v, were %v", p, programs)
+	}
 	view := viewOf(3, nil, 2, 3)
 	view.Keys = model.Keys{Current: 1, Cookie: map[uint32][16]byte{1: {0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff}}}
 	for i := range view.Keys.Placement {

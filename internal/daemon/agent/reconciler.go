@@ -34,6 +34,7 @@ type reconciler struct {
 	file     api.Config
 	known    bool // what this host serves, by a file or a controller
 	waiting  bool // for that, with a data path of an earlier process
+	unnamed  bool // a controller that it asked then knows no service that this host is a server of
 
 	keys    *keyReporter
 	load    *loadReporter
@@ -159,7 +160,7 @@ func (r *reconciler) reload(force bool) (changes []string, err error) {
 
 // adopt carries a controller's state out, or goes on with the old one.
 func (r *reconciler) adopt(controller string, state *ballastv1.State) error {
-	if r.waiting && nodeclient.KnowsNothing(state) {
+	if r.unnamed = nodeclient.KnowsNothing(state); r.waiting && r.unnamed {
 		return nodeclient.ErrKnowsNothing
 	}
 	before := r.desired.node
@@ -221,15 +222,17 @@ func (r *reconciler) obstacles() (found, problems []string) {
 	switch {
 	case !r.known && r.configPath != "":
 		found = append(found, "the file is refused: what an earlier process left goes on untouched")
+	case !r.known && r.unnamed:
+		found = append(found, r.whyUnnamed()+"; what an earlier process left goes on untouched")
 	case !r.known:
 		found = append(found, "no controller has said yet what this host serves, and no state was kept: what an earlier process left, if anything, goes on untouched")
 	case !r.serving.any():
-		found = append(found, r.unnamed())
+		found = append(found, r.whyUnnamed())
 	}
 	detached, down := r.programs.obstacles()
 	found, problems = slices.Concat(found, detached, r.serving.problems), down
 	if r.serving.left && r.serving.any() {
-		problems = append(problems, "only connections of before go on: "+r.unnamed())
+		problems = append(problems, "only connections of before go on: "+r.whyUnnamed())
 	}
 	if unsaved := r.desired.kept.Unsaved(); unsaved != "" {
 		problems = append(problems, unsaved)
@@ -237,8 +240,8 @@ func (r *reconciler) obstacles() (found, problems []string) {
 	return found, problems
 }
 
-// unnamed says why this host serves nothing. Controllers send an agent only the servers that its certificate speaks for.
-func (r *reconciler) unnamed() string {
+// whyUnnamed says why this host serves nothing. Controllers send an agent only the servers that its certificate speaks for.
+func (r *reconciler) whyUnnamed() string {
 	if r.configPath != "" || len(r.desired.node.Running.Services) > 0 {
 		return "no service names this host: check --server and the servers' addresses"
 	}

@@ -1,3 +1,4 @@
+// Reference of bpf/role/return.h: answers on their way to the client.
 package lb
 
 import (

@@ -1,3 +1,4 @@
+// Reference of bpf/affinity/table.h and assign.h: the entries of connection tables.
 package lb
 
 import (
@@ -6,7 +7,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/linux/connections"
-	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
@@ -48,15 +48,6 @@ func (t *refTables) move(service string, place plan.TablePlace) {
 		delete(t.entries, entry)
 		delete(t.generations, entry)
 	}
-}
-
-// layoutOf says what the bits of a service's cookies are.
-func layoutOf(s *plan.Service) conntable.Layout {
-	layout := conntable.Layout{IDBits: s.IDBits()}
-	if s.Affinity == model.AffinityTable {
-		layout.NodeBits, layout.IndexBits = s.Table.NodeBits, s.Table.IndexBits
-	}
-	return layout
 }
 
 func (w *world) tableHash(s *plan.Service, c refConnection) uint64 {
@@ -188,33 +179,4 @@ func (w *world) isSuspect(s *plan.Service, client netip.Addr) bool {
 		}
 	}
 	return false
-}
-
-// asSteered is a service as this node steers it: one of the first tier takes the nodes of the second for its servers.
-func (w *world) asSteered(s plan.Service) plan.Service {
-	if !s.SendsToNodes(w.want.Tier.Tier) {
-		return s
-	}
-	s.Dispatch, s.Forward, s.Fallback = model.DispatchMaglev, model.ForwardIPIP, model.FallbackHash
-	s.Servers, s.Removed, s.Down = nil, nil, nil
-	for _, node := range w.want.Tier.Second {
-		server := model.Server{Name: node.Name, ID: node.ID, Address: node.Address, State: node.State, Weight: 1}
-		if w.want.Tier.Down[node.ID] {
-			server.State = model.StateOff
-		}
-		s.Servers = append(s.Servers, server)
-	}
-	return s
-}
-
-// nodeOf is the node of the second tier that a cookie names; 0 and why not, when there is none.
-func (w *world) nodeOf(s *plan.Service, plain uint16) (id uint16, why lbVerdict) {
-	node, _, _ := layoutOf(s).Split(plain)
-	switch {
-	case node == 0 && plain != 0:
-		return 0, lbVerdictFORWARDED_NO_NODE
-	case serverIn(s, node) == nil:
-		return 0, lbVerdictFORWARDED_BAD_COOKIE
-	}
-	return node, lbVerdictFORWARDED_BY_COOKIE
 }

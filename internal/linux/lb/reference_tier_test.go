@@ -1,3 +1,4 @@
+// Reference of bpf/role/tier.h: two tiers of load balancers.
 package lb
 
 import (
@@ -137,4 +138,33 @@ func markCongestion(ip []byte, ipv6 bool) bool {
 	}
 	replaceBytes(ip[10:], ip[:2], []byte{ip[0], ip[1] | 3})
 	return true
+}
+
+// asSteered is a service as this node steers it: one of the first tier takes the nodes of the second for its servers.
+func (w *world) asSteered(s plan.Service) plan.Service {
+	if !s.SendsToNodes(w.want.Tier.Tier) {
+		return s
+	}
+	s.Dispatch, s.Forward, s.Fallback = model.DispatchMaglev, model.ForwardIPIP, model.FallbackHash
+	s.Servers, s.Removed, s.Down = nil, nil, nil
+	for _, node := range w.want.Tier.Second {
+		server := model.Server{Name: node.Name, ID: node.ID, Address: node.Address, State: node.State, Weight: 1}
+		if w.want.Tier.Down[node.ID] {
+			server.State = model.StateOff
+		}
+		s.Servers = append(s.Servers, server)
+	}
+	return s
+}
+
+// nodeOf is the node of the second tier that a cookie names; 0 and why not, when there is none.
+func (w *world) nodeOf(s *plan.Service, plain uint16) (id uint16, why lbVerdict) {
+	node, _, _ := layoutOf(s).Split(plain)
+	switch {
+	case node == 0 && plain != 0:
+		return 0, lbVerdictFORWARDED_NO_NODE
+	case serverIn(s, node) == nil:
+		return 0, lbVerdictFORWARDED_BAD_COOKIE
+	}
+	return node, lbVerdictFORWARDED_BY_COOKIE
 }

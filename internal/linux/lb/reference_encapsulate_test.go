@@ -1,0 +1,71 @@
+// Reference of bpf/send/encapsulate.h: outer headers.
+package lb
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/ballast-lb/ballast/internal/algo/pathid"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// stopsLength is the length of the second chance's addresses in a GUE header.
+func stopsLength(ipv6 bool) int {
+	if ipv6 {
+		return 4 + 2*16
+	}
+	return 4 + 2*4
+}
+
+func outerLength(s *plan.Service, server *model.Server, stops []uint16) int {
+	ip := 20
+	if server.Address.Is6() {
+		ip = 40
+	}
+	switch {
+	case len(stops) > 0:
+		return ip + 8 + 4 + stopsLength(server.Address.Is6())
+	case s.Forward == model.ForwardGUE:
+		return ip + 8 + 4
+	case s.Forward == model.ForwardIPIP:
+		return ip
+	}
+	return 0
+}
+
+func (w *world) outerIP(path plan.Path, server *model.Server, protocol layers.IPProtocol, tos byte, inner []byte, entropy uint16) []byte {
+	secret := pathid.Secret(w.want.Keys.Placement, server.Address)
+	if server.Address.Is6() {
+		return serialize(&layers.IPv6{Version: 6, TrafficClass: tos, FlowLabel: pathid.Label(secret, entropy), HopLimit: 64, NextHeader: protocol,
+			SrcIP: path.Source.AsSlice(), DstIP: server.Address.AsSlice()}, gopacket.Payload(inner))
+	}
+	return serialize(&layers.IPv4{Version: 4, TOS: tos, TTL: 64, Id: pathid.Identification(secret), Protocol: protocol, Flags: layers.IPv4DontFragment,
+		SrcIP: path.Source.AsSlice(), DstIP: server.Address.AsSlice()}, gopacket.Payload(inner))
+}
+
+// gue is the UDP datagram that carries inner, with the further stops that are in the first server's family.
+func (w *world) gue(s *plan.Service, server *model.Server, stops []uint16, protocol byte, inner []byte, entropy uint16) []byte {
+	var private []byte
+	if len(stops) > 0 {
+		var addresses []byte
+		count := byte(0)
+		for _, id := range stops {
+			if stop := serverIn(s, id); stop != nil && stop.Address.Is6() == server.Address.Is6() {
+				addresses = append(addresses, stop.Address.AsSlice()...)
+				count++
+			}
+		}
+		private = make([]byte, stopsLength(server.Address.Is6()))
+		copy(private, []byte{1, 0, count, 0})
+		copy(private[4:], addresses)
+	}
+	out := binary.BigEndian.AppendUint16(nil, 0xc000|entropy&0x3fff)
+	out = binary.BigEndian.AppendUint16(out, 6080)
+	out = binary.BigEndian.AppendUint16(out, uint16(8+4+len(private)+len(inner)))
+	out = append(out, 0, 0, byte(len(private)/4), protocol, 0, 0)
+	return slices.Concat(out, private, inner)
+}

@@ -1,0 +1,67 @@
+// Reference of bpf/role/icmp.h: messages to a VIP.
+package lb
+
+import (
+	"encoding/binary"
+	"slices"
+)
+
+// expectICMP is what must become of an ICMP message to a VIP.
+func (w *world) expectICMP(p *refPacket) expectation {
+	body := p.ip[p.l4:p.length]
+	if p.fragment != whole {
+		return expectation{verdict: lbVerdictPASSED_UNSUPPORTED, action: xdpPass}
+	}
+	echo, errors := byte(8), []byte{3, 11, 12}
+	if p.v6() {
+		echo, errors = 128, []byte{1, 2, 3, 4}
+	}
+	if body[0] == echo && body[1] == 0 {
+		if !w.mayBeAnswered(p) {
+			return expectation{verdict: lbVerdictDROPPED_IMPOSSIBLE_SOURCE, action: xdpDrop}
+		}
+		return expectation{verdict: lbVerdictANSWERED_ECHO, action: xdpTX, frame: func(uint16) []byte { return echoReply(p) }}
+	}
+	quote := parseQuote(p, p.ip[p.l4+8:])
+	if !slices.Contains(errors, body[0]) || quote == nil {
+		return expectation{verdict: lbVerdictPASSED_UNSUPPORTED, action: xdpPass}
+	}
+	s, _ := w.vipService(quote.destination, quote.dport, quote.protocol)
+	if s == nil {
+		return expectation{verdict: lbVerdictPASSED_NO_SERVICE, action: xdpPass}
+	}
+	d := w.ladder(s, quote, true)
+	if d.verdict == lbVerdictFORWARDED_BY_COOKIE || d.verdict == lbVerdictFORWARDED_BY_LOCAL_TABLE {
+		d.verdict = lbVerdictFORWARDED_ICMP_BY_COOKIE
+	} else if len(d.ids) > 0 {
+		d.verdict = lbVerdictFORWARDED_ICMP_BY_FALLBACK
+	}
+	return w.expectSent(p, s, d)
+}
+
+// parseQuote reads the packet that an ICMP error quotes, server to client, with the two sides swapped. nil: cannot be steered by.
+func parseQuote(p *refPacket, b []byte) *refPacket {
+	q := &refPacket{ip: b, flags: 0x10}
+	switch {
+	case p.v6() && len(b) >= 48 && b[0]>>4 == 6:
+		q.source, q.destination, q.protocol, q.l4 = addressIn(b[24:40]), addressIn(b[8:24]), b[6], 40
+	case !p.v6() && len(b) >= 28 && b[0] == 0x45 && binary.BigEndian.Uint16(b[6:])&0x1fff == 0:
+		q.source, q.destination, q.protocol, q.l4 = addressIn(b[16:20]), addressIn(b[12:16]), b[9], 20
+	default:
+		return nil
+	}
+	if q.protocol != 6 && q.protocol != 17 {
+		return nil
+	}
+	b = b[q.l4:]
+	q.dport, q.sport = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
+	if q.protocol == 6 && len(b) >= 20 {
+		switch header := int(b[12]>>4) * 4; {
+		case header > len(b):
+			q.options = []byte{8} // cut short: unreadable
+		case header >= 20:
+			q.options = b[20:header]
+		}
+	}
+	return q
+}

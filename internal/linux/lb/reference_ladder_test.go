@@ -1,0 +1,80 @@
+// Reference of bpf/steer/ladder.h: the order in which the server of a packet is found.
+package lb
+
+import (
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// byDispatch are the servers that a new connection may get: those that take part and that there is a way to.
+func (w *world) byDispatch(s *plan.Service) (ids []uint16) {
+	for _, share := range takeNew(s) {
+		if !s.NoCookie[share.ID] && w.want.Paths[serverIn(s, share.ID).Address].Ifindex != 0 {
+			ids = append(ids, share.ID)
+		}
+	}
+	return ids
+}
+
+// refDecision is where a packet of a service goes, and why.
+type refDecision struct {
+	verdict    lbVerdict
+	ids, stops []uint16
+	echo       *uint32            // what the server must read as TSecr, where it is another one
+	learn      func(ids []uint16) // as of expectation
+}
+
+// ladder decides where a packet of a service goes: the reference of bpf/steer/ladder.h.
+func (w *world) ladder(s *plan.Service, p *refPacket, quoted bool) refDecision {
+	switch {
+	case s.Affinity == model.AffinityHash:
+		return w.place(s, p, lbVerdictFORWARDED_BY_HASH)
+	case s.Affinity == model.AffinityLocal:
+		return w.ladderLocal(s, p, quoted)
+	}
+	connection := connectionOf(s, p)
+	search, value, echo := findTimestamp(p.options)
+	if quoted {
+		echo = value
+	}
+	switch {
+	case search == optionMalformed:
+		return w.place(s, p, lbVerdictFORWARDED_BAD_OPTIONS)
+	case search == optionAbsent && p.reset():
+		if id := w.closing[connection]; serverIn(s, id) != nil {
+			return refDecision{verdict: lbVerdictFORWARDED_BY_CLOSING, ids: []uint16{id}}
+		}
+		return w.place(s, p, lbVerdictFORWARDED_RESET)
+	case search == optionAbsent:
+		return w.place(s, p, lbVerdictFORWARDED_NO_TIMESTAMP)
+	case p.syn():
+		return w.ladderNew(s, p)
+	case echo == 0:
+		return w.place(s, p, lbVerdictFORWARDED_NO_ECHO)
+	}
+	d, plain := w.byCookie(s, p, echo)
+	if d.verdict != lbVerdictFORWARDED_BY_COOKIE || quoted {
+		return d
+	}
+	if p.reset() || p.fin() {
+		w.closing[connection] = d.ids[0]
+	}
+	if s.Affinity == model.AffinityTable && !s.SendsToNodes(w.want.Tier.Tier) {
+		return w.byTable(s, p, plain, echo)
+	}
+	return d
+}
+
+func (w *world) ladderNew(s *plan.Service, p *refPacket) refDecision {
+	placed := w.place(s, p, lbVerdictFORWARDED_NEW)
+	if len(placed.ids) > 0 && s.NoCookie[placed.ids[0]] {
+		return refDecision{verdict: lbVerdictFORWARDED_STRIPPED, ids: placed.ids}
+	}
+	if s.Dispatch.Placed() {
+		return placed
+	}
+	if ids := w.byDispatch(s); len(ids) > 0 {
+		return refDecision{verdict: lbVerdictFORWARDED_NEW, ids: ids}
+	}
+	return refDecision{verdict: lbVerdictDROPPED_NO_SERVER}
+}

@@ -125,21 +125,12 @@ func (r *runner) sample(m *measurement, repeat uint32, seed uint64) error {
 	}
 	cell := m.cell()
 	flows := cell.Draw(repeat, seed)
-	for range attempts {
-		run, err := r.measure(m, flows, repeat)
-		if err != nil {
-			return err
-		}
-		if run.Runs == uint64(repeat) {
-			m.add(run.CPU, run.Runs)
-			return nil
-		}
+	run, err := r.measure(m, flows, repeat)
+	if err != nil {
+		return err
 	}
-	return errInterrupted()
-}
-
-func errInterrupted() error {
-	return fmt.Errorf("interrupted %d times: measure on a quieter machine, or with a lower --repeat", attempts)
+	m.add(run.CPU, run.Runs)
+	return nil
 }
 
 func (m *measurement) add(cpu time.Duration, runs uint64) {
@@ -161,9 +152,9 @@ func (r *runner) sampleChanges(m *measurement, repeat uint32) error {
 		if err != nil {
 			return err
 		}
-		if run.Runs != uint64(len(batch)) {
+		if run.Discarded > 0 {
 			if interrupted++; interrupted == attempts {
-				return errInterrupted()
+				return fmt.Errorf("interrupted %d times: measure on a quieter machine, or with a lower --repeat", attempts)
 			}
 			continue
 		}
@@ -173,8 +164,8 @@ func (r *runner) sampleChanges(m *measurement, repeat uint32) error {
 	return nil
 }
 
-// measure runs one cell once, on frames of these flows. A run that was interrupted has been started anew by the system call's wrapper: it has more runs
-// than asked for, and only its counters are checked; not even those when flows should have come once.
+// measure runs one cell once, on frames of these flows. One that was interrupted has begun anew: all of its packets were
+// counted. Nothing is checked then where each flow should have come once.
 func (r *runner) measure(m *measurement, flows []uint32, repeat uint32) (run wrapper.Result, err error) {
 	s, cell := m.subject, m.cell()
 	if err := errors.Join(r.programs.Put(s.program), r.programs.List(&cell, flows, s.indices)); err != nil {
@@ -191,15 +182,14 @@ func (r *runner) measure(m *measurement, flows []uint32, repeat uint32) (run wra
 	if err != nil {
 		return run, err
 	}
-	interrupted := run.Runs != uint64(repeat)
-	if run.Action != xdpTX || (run.Surprises != 0 && !interrupted) {
+	if run.Action != xdpTX || run.Surprises != 0 {
 		return run, fmt.Errorf("%d of %d frames had another length than expected, the last action is %d (want %d)",
 			run.Surprises, run.Runs, run.Action, xdpTX)
 	}
-	if interrupted && s.changes != nil {
+	if run.Discarded > 0 && s.changes != nil {
 		return run, nil
 	}
-	if err := r.checkCounters(s, before, after, run.Runs); err != nil {
+	if err := r.checkCounters(s, before, after, run.Runs+run.Discarded); err != nil {
 		return run, err
 	}
 	return run, s.check(run.Output, sent{cell, run.Flow, run.Index})

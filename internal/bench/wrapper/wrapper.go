@@ -19,7 +19,8 @@ const Listed = 1 << 20
 
 // Result is what a measured series of runs left behind.
 type Result struct {
-	Runs      uint64        // programs run; more than asked for when a signal interrupted the series
+	Runs      uint64        // programs run
+	Discarded uint64        // programs run before: a signal ended the series, and it began anew
 	Surprises uint64        // runs whose frame did not grow as expected
 	Action    uint32        // of the last run
 	Output    []byte        // frame of the last run
@@ -129,8 +130,11 @@ func (b *Wrapper) series(wrapper *Program, repeat uint32) (run Result, err error
 		return run, err
 	}
 	var again error // a signal has ended the run, and it begins anew
-	options := ebpf.RunOptions{Data: b.listed.Load().cell.Frame[:], DataOut: make([]byte, 256), Repeat: repeat,
-		Reset: func() { again = errors.Join(again, begin()) }}
+	options := ebpf.RunOptions{Data: b.listed.Load().cell.Frame[:], DataOut: make([]byte, 256), Repeat: repeat, Reset: func() {
+		again = errors.Join(again, b.objects.State.Get(&state))
+		run.Discarded += state.Runs
+		again = errors.Join(again, begin())
+	}}
 	if run.Action, err = wrapper.Run(&options); err != nil {
 		return run, fmt.Errorf("run %s: %w", wrapper, err)
 	}

@@ -27,6 +27,7 @@ func TestARunThatASignalEndsBeginsAnew(t *testing.T) {
 	if err := errors.Join(b.Put(b.MinimalIPIP()), b.List(&cell, cell.Draw(repeat, 1), nil)); err != nil {
 		t.Fatal(err)
 	}
+	discarded := uint64(0)
 	for range 10 {
 		if err := b.objects.State.Set(benchBenchState{}); err != nil {
 			t.Fatal(err)
@@ -49,5 +50,9 @@ func TestARunThatASignalEndsBeginsAnew(t *testing.T) {
 		if err != nil || run.Surprises > 0 || run.Runs != repeat {
 			t.Fatalf("%d runs, %d surprises, %v", run.Runs, run.Surprises, err)
 		}
+		discarded += run.Discarded
+	}
+	if discarded == 0 {
+		t.Error("none of ten signals ended a run, or what ran before it is not told")
 	}
 }

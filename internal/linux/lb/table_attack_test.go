@@ -61,7 +61,7 @@ func (a *attacked) flood(cell wrapper.Cell, packets int, seed uint64) {
 		if err != nil || run.Surprises > 0 {
 			a.Fatalf("%d surprises, %v", run.Surprises, err)
 		}
-		a.sent += run.Runs
+		a.sent += run.Runs + run.Discarded
 		for _, c := range a.legitimate {
 			a.expectUnharmed(c)
 		}

@@ -344,7 +344,7 @@ func (s *stress) feed(b *wrapper.Wrapper, cpu int) {
 		if err != nil || run.Surprises > 0 {
 			s.fail("%d surprises, %v", run.Surprises, err)
 		}
-		s.packets.Add(run.Runs)
+		s.packets.Add(run.Runs + run.Discarded)
 	}
 }
 

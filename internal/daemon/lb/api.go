@@ -70,7 +70,7 @@ func (e endpoints) configAction(r *http.Request) (any, error) {
 	return nil, api.BadRequest("unknown action %q: use reload or reset", r.PathValue("action"))
 }
 
-// resetCounters: a removed server counts as just heard of, so that its linger begins anew, which is the safe side.
+// resetCounters makes removed servers count as just seen: their linger begins again, which is the safe side.
 func (e endpoints) resetCounters(r *http.Request) (any, error) {
 	if err := e.tables.ResetCounters(); err != nil {
 		return nil, fmt.Errorf("reset counters: %w", err)

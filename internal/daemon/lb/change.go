@@ -139,7 +139,7 @@ func (cs *changes) refuseIfRemote() error {
 	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this load balancer runs by controllers: use `%s`", cs.askControllers()))
 }
 
-// askControllers begins commands for whoever keeps the fleet, of a load balancer that runs by them.
+// askControllers begins the ctl commands that change the fleet.
 func (cs *changes) askControllers() string {
 	return "ballast ctl --controller " + strings.Join(cs.options.Controllers, ",")
 }

@@ -1,4 +1,4 @@
-// The controllers of a load balancer that runs by them: its desired state is theirs, and they are told what it sees.
+// The controllers of a load balancer that runs by them: its desired state is theirs, and it reports what it sees.
 package lb
 
 import (
@@ -35,7 +35,7 @@ func (r remote) newClient() *nodeclient.Client {
 	})
 }
 
-// mostSources is how many addresses are told. A host may have more, VIPs for example; controllers take a few times as many of one load
+// mostSources is how many addresses are reported. A host may have more, VIPs for example; controllers take a few times as many of one load
 // balancer within a day.
 const mostSources = 256
 

@@ -25,7 +25,7 @@ func (f fleetAPI) Fleet(context.Context) (running model.Fleet, revision uint64, 
 	return now.Running, now.Generation, nil
 }
 
-// Newest is what this node was told last.
+// Newest is the generation that runs here; controllers may have a newer state.
 func (f fleetAPI) Newest(ctx context.Context) (uint64, error) {
 	_, revision, err := f.Fleet(ctx)
 	if f.controllers != nil && len(f.controllers.Connected()) == 0 {
@@ -67,7 +67,7 @@ func (f fleetAPI) Servers(_ context.Context, service string) (list []*ballastv1.
 	return list, err
 }
 
-// serverToProto is what this node was told of a server, and what it counts by itself.
+// serverToProto is what controllers have sent of a server, and what this node counts by itself.
 func serverToProto(s *api.ServiceStatus, server *api.ServerStatus, down map[uint16]bool, weights map[uint16]uint16) *ballastv1.ServerStatus {
 	status := &ballastv1.ServerStatus{Service: s.Name, Server: api.ServerToProto(&server.Server), Removed: server.Removed,
 		Health: "unchecked"}

@@ -21,7 +21,7 @@ import (
 
 // Options are what `ballast lb` is started with.
 type Options struct {
-	// Config is the path of the configuration file that the node runs by; empty: Controllers are told to it.
+	// Config is the path of the configuration file that the node runs by; empty: by Controllers.
 	Config      string
 	Controllers []string // host:port of each
 	Listen      string   // with Config: TCP address for agents' load reports, empty: none

@@ -39,7 +39,7 @@ import (
 // Run runs until ctx ends. The data path stays attached and forwards on; instance.Detach removes it.
 func Run(ctx context.Context, o Options) error {
 	if o.Config != "" {
-		path, err := filepath.Abs(o.Config) // others are told it
+		path, err := filepath.Abs(o.Config) // it is shown in status
 		if err != nil {
 			return err
 		}
@@ -203,7 +203,7 @@ func (lb *balancer) run(ctx context.Context, listener net.Listener, undo func() 
 		running.Go(func() { lb.credentials.Watch(ctx, lb.log) })
 	}
 	running.Go(func() { lb.clocks.Probe(ctx, lb.tables, lb.onClocks) })
-	reclaimed := lb.keeper.Watch() // before anybody is told that we are here
+	reclaimed := lb.keeper.Watch() // before anybody knows that we are here
 	running.Go(func() { lb.keeper.Run(ctx, reclaimed) })
 	metrics, err := listen.TCP("serve metrics", lb.options.Metrics)
 	var agents net.Listener

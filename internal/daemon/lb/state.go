@@ -26,7 +26,7 @@ type savedState struct {
 	Suspects  []keeper.Suspect          `json:"suspects,omitempty"`
 }
 
-// loadState reads the state file; nil: there is none, and the node knows nothing. Removed servers count as heard of now: the counters that
+// loadState reads the state file; nil: there is none, and the node knows nothing. Removed servers count as seen now: the counters that
 // would tell may be gone, and connections with them must not be.
 func loadState(kept *statefile.File, remedy string, now time.Time) (saved *savedState, err error) {
 	saved = &savedState{}

@@ -190,7 +190,7 @@ func (o observer) nodeHealth(now *dataplane.Snapshot, second *model.Service) map
 	return states
 }
 
-// condition is what controllers are told of this node: they know themselves whether they are connected.
+// condition is what this node reports to controllers: they know themselves whether they are connected.
 func (o observer) condition() *ballastv1.Condition {
 	status := o.status()
 	if status.Config.Error != "" {

@@ -154,7 +154,7 @@ func (c *Clocks) probed(tables *dataplane.Tables, p probe, offset uint32, one bo
 	switch {
 	case known && before == one && (inTables || !one):
 		return false
-	case known && before == one: // told of once
+	case known && before == one: // logged before
 	case one:
 		c.Log.Info("server has one clock: its connections carry cookies", "service", p.service, "server", p.address)
 	default:

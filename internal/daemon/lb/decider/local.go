@@ -35,7 +35,7 @@ type Local struct {
 
 	wake  chan struct{}
 	mutex sync.Mutex
-	found map[string]node.Unhealthy // that nobody was told yet, by service
+	found map[string]node.Unhealthy // by service; not passed on yet
 }
 
 // self is the name of this load balancer in its own engine.
@@ -70,7 +70,7 @@ func (l *Local) Run(ctx context.Context) {
 }
 
 // judged takes who is unhealthy from the engine. A host that fails may be a server of hundreds of services, and tables take their time:
-// what is found meanwhile is told together.
+// what is found meanwhile is passed on together.
 func (l *Local) judged(service string, down, cut []uint16) {
 	l.mutex.Lock()
 	l.found[service] = node.Unhealthy{Down: down, Cut: cut}

@@ -1,4 +1,4 @@
-// What Prometheus is told of connection tables and the flow log.
+// Prometheus metrics of connection tables and the flow log.
 package keeper
 
 import (

@@ -1,4 +1,4 @@
-// What Prometheus is told of services, servers and nodes. The maps are read when it asks.
+// Prometheus metrics of services, servers and nodes. The maps are read at each scrape.
 package report
 
 import (

@@ -1,4 +1,4 @@
-// Package traffic tells whoever weighs servers what this load balancer sees of them.
+// Package traffic reports what this load balancer sees of servers, to weigh them by.
 package traffic
 
 import (

@@ -44,6 +44,7 @@ func joinAt(t testing.TB, credentials *pki.Credentials, dial func(context.Contex
 		Controllers: addresses, TLS: credentials.Client(), Dial: dial, Log: fleettest.Log(t).With("node", credentials.Identity().Name),
 		Hello: func() *ballastv1.Hello {
 			hello := fleettest.Hello(credentials)
+			hello.Addresses = []string{"203.0.113.1"}
 			n.locked(func() bool { hello.Revision = n.follower.Revision; return true })
 			return hello
 		},

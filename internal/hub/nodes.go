@@ -33,6 +33,9 @@ func (h *Hub) Nodes() (nodes []*ballastv1.NodeStatus) {
 	for _, p := range h.peers {
 		n := p.status(now)
 		n.Epochs, n.Epoch = h.epochs(p)
+		if p.identity.Role == pki.LB && len(h.sources[p.identity.Name].addresses) == 0 {
+			n.Problems = append(n.Problems, "it tells no address that its tunnels come from, so agents take tunnels from anybody: upgrade it or, if nobody knows it, see \"Lost key\" in docs/operate.md")
+		}
 		nodes = append(nodes, n)
 	}
 	slices.SortFunc(nodes, byRoleAndName)
@@ -58,14 +61,14 @@ func (h *Hub) hasKeys(p *peer) bool { return h.known && p.applied >= h.keyed }
 func (h *Hub) Forget(name string) (forgotten []string, err error) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
-	connected := ""
+	var connected *peer
 	for _, role := range []pki.Role{pki.LB, pki.Agent} {
 		key := peerKey{role, name}
 		if h.lost[key] != nil {
 			delete(h.lost, key)
 			forgotten = append(forgotten, fmt.Sprintf("%s %s: forgotten", role, name))
-		} else if h.peers[key] != nil {
-			connected = string(role)
+		} else if p := h.peers[key]; p != nil {
+			connected = p
 		}
 	}
 	switch {
@@ -75,8 +78,9 @@ func (h *Hub) Forget(name string) (forgotten []string, err error) {
 			h.spreadSources()
 		}
 		return forgotten, nil
-	case connected != "":
-		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("%s %s is connected: stop it first", connected, name))
+	case connected != nil:
+		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("%s %s is connected from %s: stop it first or, if nobody knows it, see \"Lost key\" in docs/operate.md",
+			connected.identity.Role, name, hostOf(connected.address)))
 	}
 	return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("no node %q is lost: see `ballast ctl nodes`", name))
 }

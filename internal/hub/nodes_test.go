@@ -152,3 +152,19 @@ func TestALoadBalancerThatDoesNotTakeWhatItIsToldIsMarked(t *testing.T) {
 		t.Errorf("marked although it has it: %q", n.Problems)
 	}
 }
+
+// Whoever has a stolen key may stay and tell none, and nobody can forget it meanwhile.
+func TestAConnectedLoadBalancerThatTellsNoAddressIsNamed(t *testing.T) {
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "lb7"))
+	fleettest.Await(t, "the load balancer", func() bool { return len(hub.Nodes()) == 1 })
+	if problems := hub.Nodes()[0].Problems; len(problems) != 1 || !strings.Contains(problems[0], "agents take tunnels from anybody") {
+		t.Errorf("problems %q", problems)
+	}
+	if _, err := hub.Forget("lb7"); err == nil || !strings.Contains(err.Error(), "lb lb7 is connected from 127.0.0.1: stop it first or, if nobody knows it") {
+		t.Errorf("it is forgotten but for %v", err)
+	}
+	lb.Send(conditionAt("10.0.0.9"))
+	fleettest.Await(t, "its address", func() bool { return len(hub.Nodes()[0].Problems) == 0 })
+}

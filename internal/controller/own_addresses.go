@@ -36,9 +36,10 @@ func vipsOf(fleet *model.Fleet) map[netip.Addr]bool {
 	return vips
 }
 
-// ownAddresses are those of controllers that live, as far as they or their certificates name them, and of nodes that are connected or lost.
+// ownAddresses are those of controllers that live, as far as they or their certificates name them, and of nodes that are connected or lost: those
+// that they join by, and hub.OwnAddresses.
 func (c *controller) ownAddresses() map[netip.Addr]string {
-	owners := map[netip.Addr]string{}
+	owners := c.hub.OwnAddresses()
 	add := func(address, owner string) {
 		if host, err := netip.ParseAddrPort(address); err == nil { // else it is a name
 			owners[host.Addr().Unmap()] = owner

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,11 +23,14 @@ func TestAVIPIsNoAddressOfTheFleetItself(t *testing.T) {
 	apply(t, client, fleettest.Service("web", 1)) // 198.51.100.1
 	ca.Issue(pki.Controller, "c2", "2001:db8::2", "198.51.100.1")
 	startController(t, ca, "c2", "127.0.0.1:0", s, nil)
-	fleettest.Join(t, c.address, ca.Issue(pki.LB, "lb1"))
+	lb := fleettest.Join(t, c.address, ca.Issue(pki.LB, "lb1"))
+	fleettest.Require(t, lb.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Condition{Condition: &ballastv1.Condition{
+		Addresses: []string{"2001:db8::11", "203.0.113.2"}, Own: []string{"2001:db8::11"}}}})) // it has joined by the other family
+	fleettest.Join(t, c.address, ca.Issue(pki.Agent, "s1", "10.0.0.1", "2001:db8::21"))
 	fleettest.Await(t, "the first controller to know of the second and of the load balancer", func() bool {
 		answer, err := client.ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
 		fleettest.Require(t, err)
-		return len(answer.Nodes) == 3
+		return len(answer.Nodes) == 4 && slices.ContainsFunc(answer.Nodes, func(n *ballastv1.NodeStatus) bool { return n.Name == "lb1" && n.Ready == "no" })
 	})
 	put := func(vip string) error {
 		view := fleettest.Service("other")
@@ -35,7 +39,7 @@ func TestAVIPIsNoAddressOfTheFleetItself(t *testing.T) {
 		_, err := client.PutService(t.Context(), &ballastv1.PutServiceRequest{Service: service})
 		return err
 	}
-	for vip, owner := range map[string]string{"203.0.113.1": "controller c1", "2001:db8::2": "controller c2", "127.0.0.1": "load balancer lb1"} {
+	for vip, owner := range map[string]string{"203.0.113.1": "controller c1", "2001:db8::2": "controller c2", "127.0.0.1": "" /* both nodes */, "2001:db8::11": "load balancer lb1", "2001:db8::21": "agent s1"} {
 		if err := put(vip); connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "services.other.vip: "+vip+" is the address of "+owner) {
 			t.Errorf("%s: %v, want a refusal", vip, err)
 		}

@@ -187,7 +187,7 @@ func (h *Hub) enter(p *peer) {
 	delete(h.lost, p.key())
 	p.checks = len(h.checks[p.identity.Name]) > 0
 	p.tunnels = p.identity.Role == pki.Agent
-	h.takeSources(p, p.addresses) // agents are told before it can forward what it is told
+	h.takeSources(p, p.addresses, nil) // agents are told before it can forward what it is told
 	if p.identity.Role == pki.LB {
 		h.lbs[p.identity.Name] = p
 		for name := range h.weights {
@@ -381,7 +381,7 @@ func (h *Hub) take(p *peer, message *ballastv1.FromNode) error {
 		if m.Condition.Ready {
 			p.ready = "yes"
 		}
-		h.takeSources(p, m.Condition.Addresses)
+		h.takeSources(p, m.Condition.Addresses, m.Condition.Own)
 		h.mutex.Unlock()
 		return nil
 	default:

@@ -22,6 +22,7 @@ type lbSources struct {
 	addresses []netip.Addr             // as it told them last, but for those that are too many
 	known     map[netip.Addr]time.Time // all within a day, and when they were told last
 	tooMany   bool                     // some were left out
+	own       []netip.Addr             // that tunnels did come from when it told last
 	left      time.Time                // when its stream has ended; zero: it is connected
 }
 
@@ -50,9 +51,29 @@ func (h *Hub) SetControllers(names []string) {
 	h.spreadSources()
 }
 
+// OwnAddresses are those of load balancers, connected or lost within a day, that tunnels come from, and those of connected agents' certificates.
+func (h *Hub) OwnAddresses() map[netip.Addr]string {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	owners := map[netip.Addr]string{}
+	for name, s := range h.sources {
+		for _, address := range s.own {
+			owners[address] = "load balancer " + name
+		}
+	}
+	for _, p := range h.peers {
+		if p.identity.Role == pki.Agent {
+			for _, address := range p.identity.Addresses {
+				owners[address] = "agent " + p.identity.Name
+			}
+		}
+	}
+	return owners
+}
+
 // takeSources takes a peer's word for its addresses, if its certificate is a load balancer's and its stream the newest of it. The caller
 // holds the lock.
-func (h *Hub) takeSources(p *peer, told []string) {
+func (h *Hub) takeSources(p *peer, told, own []string) {
 	if p.identity.Role != pki.LB || h.peers[p.key()] != p {
 		return
 	}
@@ -60,6 +81,9 @@ func (h *Hub) takeSources(p *peer, told []string) {
 	before := s.tooMany
 	if s.take(hostAddresses(told), time.Now()); s.tooMany && !before {
 		h.options.Log.Warn("a load balancer reports more addresses than agents are sent of one within a day: the others are left out", "name", p.identity.Name, "most", sourcesOfOne)
+	}
+	if len(own) > 0 {
+		s.own = hostAddresses(own)
 	}
 	h.sources[p.identity.Name] = s
 	h.spreadSources()

@@ -130,8 +130,8 @@ func TestAStreamThatWasReplacedSaysNothingOfAddresses(t *testing.T) {
 	hub.mutex.Lock()
 	defer hub.mutex.Unlock()
 	hub.peers[now.key()] = now
-	hub.takeSources(now, []string{"10.0.0.11"})
-	hub.takeSources(before, []string{"203.0.113.1"})
+	hub.takeSources(now, []string{"10.0.0.11"}, nil)
+	hub.takeSources(before, []string{"203.0.113.1"}, nil)
 	if !hasSources("10.0.0.11", "")(hub.tunnels) {
 		t.Errorf("told is %v", hub.tunnels)
 	}

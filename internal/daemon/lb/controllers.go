@@ -4,11 +4,13 @@ package lb
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/traffic"
 	"github.com/ballast-lb/ballast/internal/engine"
@@ -45,11 +47,16 @@ func (p *parts) sources() (texts []string) {
 	if err != nil {
 		p.log.Warn("agents do not learn all addresses of this host", "error", err)
 	}
-	var used []netip.Addr
-	for _, path := range p.tables.Now().Paths {
-		used = append(used, path.Source)
+	return sourceTexts(tunnelSources(p.tables.Now()), local)
+}
+
+// tunnelSources are the addresses that tunnels come from now, each once.
+func tunnelSources(now *dataplane.Snapshot) []netip.Addr {
+	used := map[netip.Addr]bool{}
+	for _, path := range now.Paths {
+		used[path.Source] = true
 	}
-	return sourceTexts(used, local)
+	return slices.Collect(maps.Keys(used))
 }
 
 // sourceTexts writes used addresses, then local ones, each once.

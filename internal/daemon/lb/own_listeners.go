@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -39,4 +40,19 @@ func checkOwnListeners(o *Options, fleet *model.Fleet) error {
 		}
 	}
 	return nil
+}
+
+// takenFromHost are services of controllers that take what is for this host. Controllers refuse them where they know its addresses; one state
+// cannot be refused for one of its services.
+func takenFromHost(o *Options, now *dataplane.Snapshot) (problems []string) {
+	if err := checkOwnListeners(o, &now.Running); err != nil {
+		problems = append(problems, err.Error())
+	}
+	sources := tunnelSources(now)
+	for i := range now.Running.Services {
+		if s := &now.Running.Services[i]; slices.Contains(sources, s.VIP) {
+			problems = append(problems, fmt.Sprintf("service %s: its VIP %s is this load balancer's own address, which tunnels come from: give the service another", s.Name, s.VIP))
+		}
+	}
+	return problems
 }

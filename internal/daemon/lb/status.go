@@ -54,6 +54,9 @@ func (o observer) obstacles(now *dataplane.Snapshot, programs attachedTo) (found
 	if why := o.checks.Misreads(now); why != "" {
 		found = append(found, why)
 	}
+	if o.controllers != nil {
+		found = append(found, takenFromHost(&o.options, now)...)
+	}
 	return append(found, unnamedSources(now)...)
 }
 
@@ -196,7 +199,7 @@ func (o observer) condition() *ballastv1.Condition {
 	if status.Config.Error != "" {
 		status.Problems = append(status.Problems, status.Config.Error)
 	}
-	return &ballastv1.Condition{Ready: status.Ready, Problems: status.Problems, Addresses: o.sources()}
+	return &ballastv1.Condition{Ready: status.Ready, Problems: status.Problems, Addresses: o.sources(), Own: sourceTexts(tunnelSources(o.tables.Now()), nil)}
 }
 
 func (o observer) services() ([]api.ServiceStatus, error) {

@@ -4,6 +4,7 @@ package config
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -36,8 +37,16 @@ func (e *Error) Error() string { return fmt.Sprintf("%s:%d: %s", e.File, e.Line,
 // Unwrap returns the objection without its place in the file.
 func (e *Error) Unwrap() error { return e.Reason }
 
-// Load reads, parses and validates a file. Its errors are those of Parse, or of opening and reading the file.
+// Load reads, parses and validates a file. Its errors are those of Parse, or of opening and reading the file. A pipe is none: whoever
+// opens one waits for a writer.
 func Load(path string) (*File, error) {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = &os.PathError{Op: "open", Path: path, Err: errors.New("not a regular file")}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
@@ -51,16 +60,15 @@ func Load(path string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &File{Path: path, SHA256: Sum(text), Fleet: fleet, Exposed: exposed(file)}, nil
+	return &File{Path: path, SHA256: Sum(text), Fleet: fleet, Exposed: exposed(path, info)}, nil
 }
 
-// exposed looks at the file that was read: a configuration has keys in it.
-func exposed(file *os.File) string {
-	info, err := file.Stat()
-	if err != nil || info.Mode().Perm()&0o077 == 0 || !info.Mode().IsRegular() {
+// exposed says who else can read a file: a configuration has keys in it.
+func exposed(path string, info os.FileInfo) string {
+	if info.Mode().Perm()&0o077 == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s: others can read the keys (mode %04o): chmod 600 %s", file.Name(), info.Mode().Perm(), file.Name())
+	return fmt.Sprintf("%s: others can read the keys (mode %04o): chmod 600 %s", path, info.Mode().Perm(), path)
 }
 
 // Sum returns the hexadecimal SHA-256 of a file's text, as in File.

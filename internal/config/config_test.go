@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -255,4 +257,28 @@ func FuzzParseNeverPanicsAndMarshalSurvives(f *testing.F) {
 			t.Errorf("marshalling changed %q\n%s", changes, written)
 		}
 	})
+}
+
+// Whoever opens a pipe waits until somebody writes to it.
+func TestWhatIsNoRegularFileIsRefusedAtOnce(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "ballast.yaml")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused := make(chan error, 1)
+	go func() {
+		_, err := Load(pipe)
+		refused <- err
+	}()
+	select {
+	case err := <-refused:
+		if err == nil || !strings.Contains(err.Error(), pipe+": not a regular file") {
+			t.Errorf("a pipe: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("a pipe is waited for")
+	}
+	if _, err := Load(t.TempDir()); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("a directory: %v", err)
+	}
 }

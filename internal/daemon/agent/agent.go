@@ -61,6 +61,7 @@ type daemon struct {
 	log         *slog.Logger
 	credentials *pki.Credentials   // with Controllers
 	client      *nodeclient.Client // nil: without controllers
+	reading     sync.Mutex         // held while the file is read and applied; others' locks only while it is applied
 
 	path       *server.Server
 	reconciler *guarded.Value[*reconciler] // who has it may take tunnels, not the other way round
@@ -200,7 +201,10 @@ func (d *daemon) runReports(ctx context.Context, running *sync.WaitGroup) {
 }
 
 func (d *daemon) reload(force bool) (changes []string, err error) {
-	d.reconciler.Do(func(r *reconciler) { changes, err = r.reload(force) })
+	d.reading.Lock()
+	defer d.reading.Unlock()
+	file, err := configfile.Load(d.options.Config, d.log)
+	d.reconciler.Do(func(r *reconciler) { changes, err = r.reload(file, err, force) })
 	return changes, err
 }
 

@@ -137,11 +137,10 @@ func (r *reconciler) attachLate() {
 	}
 }
 
-// reload applies the configuration file as it is now; one that cannot be applied is refused and the old state goes on. By force it is taken
-// although living connections lose their server. It returns what changed, a line each.
-func (r *reconciler) reload(force bool) (changes []string, err error) {
+// reload applies a configuration file that was read, if it was; one that cannot be applied is refused and the old state goes on. By force
+// it is taken although living connections lose their server. It returns what changed, a line each.
+func (r *reconciler) reload(file *config.File, err error, force bool) (changes []string, _ error) {
 	refused := r.file.Error
-	file, err := configfile.Load(r.configPath, r.log)
 	if err == nil && !force {
 		err = r.serving.keepsCookies(file, r.known)
 	}

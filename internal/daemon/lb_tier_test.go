@@ -116,9 +116,7 @@ func TestTheFirstTierNoticesWhichNodesOfTheSecondAreDead(t *testing.T) {
 	endThird()
 	h.awaitNodes("lb2 healthy", "lb3 unhealthy")
 	for _, want := range []string{`ballast_node_healthy{id="1",node="lb2"} 1`, `ballast_node_healthy{id="2",node="lb3"} 0`, `ballast_node_packets_total{id="2",node="lb3",service="web"} 0`} {
-		if !strings.Contains(h.metrics(), want) {
-			t.Errorf("missing: %s", want)
-		}
+		h.eventually("the tables to follow: "+want, func() bool { return strings.Contains(h.metrics(), want) })
 	}
 	packets := func(name string) (sent uint64) {
 		for _, node := range h.service("web").Nodes {

@@ -15,6 +15,7 @@
 #include "carrier/carried.h"
 
 #include "state/verdict.h"
+#include "state/vips.h"
 #include "state/service.h"
 #include "state/rounds.h"
 #include "state/counters.h"
@@ -61,6 +62,7 @@
 #include "role/tier.h"
 #include "role/return.h"
 #include "role/report.h"
+#include "role/fast_path.h"
 #include "role/usual.h"
 
 /* Keeps the names of the verdicts in BTF for user space. */

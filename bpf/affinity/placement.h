@@ -6,7 +6,7 @@
 inline_always const struct slot *placement_slot(const struct service *service, const __be32 client[4],
 						__be16 client_port, __be16 service_port, _Bool ipv6)
 {
-	__u64 hash = flow_hash(&service->placement_key, client, client_port, service_port, ipv6);
+	__u64 hash = flow_hash(&service->placement_hash, client, client_port, service_port, ipv6);
 	__u32 index = service->slots_base + (__u32)(((hash >> 32) * service->slots_count) >> 32);
 
 	return service->slots_count ? bpf_map_lookup_elem(&slots, &index) : 0;

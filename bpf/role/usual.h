@@ -2,8 +2,6 @@
 /* usual.h - the walk for nearly all packets. */
 #pragma once
 
-#define UNUSUAL (-1)
-
 /* The same walk for a segment of the usual shape that goes to its server by IP in IP: nearly all there are. What is known of
  * them is constant here, so that it takes half the instructions. Does nothing to those that turn out to be others: it first finds, then commits. */
 inline_always int usual_way(struct xdp_md *ctx, const struct packet *p)
@@ -57,7 +55,10 @@ inline_always int usual_frame(struct xdp_md *ctx)
 	if (data + sizeof(struct ethhdr) > end || trace_enabled || !addressed_to_us(ctx, data))
 		return UNUSUAL;
 	protocol = *(__be16 *)(data + offsetof(struct ethhdr, h_proto));
-	if (protocol == bpf_htons(ETH_P_IP))
-		return usual_ipv4(ctx);
+	if (protocol == bpf_htons(ETH_P_IP)) {
+		int action = fast_path(ctx, data, end);
+
+		return action != UNUSUAL ? action : usual_ipv4(ctx);
+	}
 	return protocol == bpf_htons(ETH_P_IPV6) ? usual_ipv6(ctx) : UNUSUAL;
 }

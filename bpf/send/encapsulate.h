@@ -21,7 +21,7 @@ inline_always void *outer_ipv4(void *at, void *end, const struct packet *p, cons
 
 	if ((void *)(ip + 1) > end)
 		return 0;
-	write_ipv4_header(ip, p->tos, p->length + outer, server->path_secret, 1, protocol, server->source[0], server->address[0]);
+	write_ipv4_header(ip, p->tos, p->length + outer, bpf_ntohs(server->path), 1, protocol, server->source[0], server->address[0]);
 	return ip + 1;
 }
 
@@ -33,7 +33,7 @@ inline_always void *outer_ipv6(void *at, void *end, const struct packet *p, cons
 
 	if ((void *)(ip + 1) > end)
 		return 0;
-	*(__be32 *)ip = bpf_htonl(6u << 28 | (__u32)p->tos << 20 | (server->path_secret ^ entropy) * 0x85ebca6b >> 12);
+	*(__be32 *)ip = bpf_htonl(6u << 28 | (__u32)p->tos << 20 | (server->path ^ entropy) * 0x85ebca6b >> 12);
 	ip->payload_len = bpf_htons(p->length + outer - sizeof(*ip));
 	ip->nexthdr = protocol;
 	ip->hop_limit = 64;
@@ -62,6 +62,17 @@ inline_always __u16 flow_entropy(const struct packet *p)
 	return mix >> 16;
 }
 
+inline_always _Bool send_untagged_ipv4(struct xdp_md *ctx, const struct packet *p, const struct server *server)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+
+	if (data + sizeof(struct ethhdr) + sizeof(struct iphdr) > end)
+		return 0;
+	write_untagged_ipv4(data, server->destination_mac, bpf_htonl(ETH_P_IP << 16 | 0x4500 | p->tos), p->length + sizeof(struct iphdr), server->path,
+			    p->ipv6 ? IPPROTO_IPV6 : IPPROTO_IPIP, server->source[0], server->address[0]);
+	return 1;
+}
+
 inline_always enum verdict send_in_family(struct xdp_md *ctx, const struct packet *p, const struct server *server,
 					  enum verdict why, _Bool ipv6)
 {
@@ -69,6 +80,8 @@ inline_always enum verdict send_in_family(struct xdp_md *ctx, const struct packe
 
 	if (l2_make_room(ctx, p, server, outer))
 		return DROPPED_NO_HEADROOM;
+	if (!ipv6 && !server->vlan)
+		return send_untagged_ipv4(ctx, p, server) ? why : DROPPED_MALFORMED;
 	if (!outer_ip(ctx, p, server, p->ipv6 ? IPPROTO_IPV6 : IPPROTO_IPIP, outer, flow_entropy(p), ipv6))
 		return DROPPED_MALFORMED;
 	return why;

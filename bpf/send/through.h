@@ -68,7 +68,7 @@ inline_always _Bool through_mark(struct xdp_md *ctx, const struct packet *p, con
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	const struct service *service = d->service;
-	const struct siphash_key *key = &service->cookie_key[0];
+	const struct siphash_state *hash = &service->cookie_hash[0];
 	struct tcphdr *tcp = packet_at(data, p->l4);
 	__u32 counter = d->server->counter, wire;
 	__u64 *clock = bpf_map_lookup_elem(&clocks, &counter);
@@ -82,9 +82,9 @@ inline_always _Bool through_mark(struct xdp_md *ctx, const struct packet *p, con
 		return 0;
 	through_compare(clock, d->carried.timestamp);
 	if (service->epoch_parity)
-		key = &service->cookie_key[1];
+		hash = &service->cookie_hash[1];
 	wire = d->carried.timestamp << (service->cookie_bits & 31);
-	wire |= cookie_make(d->id, flow_hash(key, p->destination, p->destination_port, service->port ?: p->source_port, p->ipv6),
+	wire |= cookie_make(d->id, flow_hash(hash, p->destination, p->destination_port, service->port ?: p->source_port, p->ipv6),
 			    service->epoch_parity, service->cookie_bits);
 	if (!wire) /* TSval 0 means "none" to many stacks: one tick later */
 		wire = 1u << (service->cookie_bits & 31);

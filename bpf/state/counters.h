@@ -9,10 +9,12 @@ struct traffic {
 struct server_traffic {
 	__u64 packets, bytes;
 	__u64 connections; /* that this node dispatched */
+	struct traffic fast; /* packets of role/fast_path.h, counted here alone: user space adds them to the above and to the service's FORWARDED_BY_COOKIE */
 	__u64 closed; /* whose client's FIN or RST passed with a cookie; at once: those without one, whose end nobody could recognise */
 };
 
-/* Index: service number * VERDICTS + verdict. Service 0 is whatever belongs to none. */
+/* Index: service number * VERDICTS + verdict. Service 0 is whatever belongs to none. No packet has VERDICT_CONTINUE: there user space keeps what servers
+ * that have left the service had counted as fast. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, SERVICE_NUMBERS * VERDICTS);
@@ -36,6 +38,16 @@ inline_always void count_verdict(__u32 service, enum verdict verdict, __u32 byte
 	if (traffic) {
 		traffic->packets++;
 		traffic->bytes += bytes;
+	}
+}
+
+inline_always void count_fast(__u32 counter, __u32 bytes)
+{
+	struct server_traffic *traffic = bpf_map_lookup_elem(&server_counters, &counter);
+
+	if (traffic) {
+		traffic->fast.packets++;
+		traffic->fast.bytes += bytes;
 	}
 }
 

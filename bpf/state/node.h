@@ -2,7 +2,8 @@
 /* node.h - what this node knows of itself and of single connections; all of it bounded, none of it authoritative. */
 #pragma once
 
-/* Frames that a switch floods reach us too: only those to our own address are ours. Index: ifindex % INTERFACES. */
+/* Frames that a switch floods reach us too: only those to our own address are ours. Index: ifindex % INTERFACES. Each process's own, as its program is:
+ * no map, so that no look-up stands before every packet. */
 #define INTERFACES 64
 struct interface {
 	__u32 ifindex;
@@ -10,12 +11,7 @@ struct interface {
 	__u16 pad;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, INTERFACES);
-	__type(key, __u32);
-	__type(value, struct interface);
-} interfaces SEC(".maps");
+struct interface interfaces[INTERFACES];
 
 /* A client's connection to a service. */
 struct connection_key {
@@ -89,13 +85,13 @@ struct {
 /* destination_mac: of six bytes, read as words. */
 inline_always _Bool addressed_to_us(const struct xdp_md *ctx, const void *destination_mac)
 {
-	__u32 ifindex = ctx->ingress_ifindex, index = ifindex % INTERFACES;
-	const struct interface *interface = bpf_map_lookup_elem(&interfaces, &index);
+	__u32 ifindex = ctx->ingress_ifindex;
+	const struct interface *interface = &interfaces[ifindex % INTERFACES];
 
-	if (!interface || interface->ifindex != ifindex)
+	if (interface->ifindex != ifindex)
 		return 1;
-	return *(const __u32 *)destination_mac == *(__u32 *)interface->mac &&
-	       *(const __u16 *)(destination_mac + 4) == *(__u16 *)(interface->mac + 4);
+	return *(const __u32 *)destination_mac == *(const __u32 *)interface->mac &&
+	       *(const __u16 *)(destination_mac + 4) == *(const __u16 *)(interface->mac + 4);
 }
 
 inline_always __u32 node_clock_ms(void)

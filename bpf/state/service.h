@@ -34,30 +34,9 @@ enum server_flag {
 #define NO_ID 0
 #define SERVICE_NUMBERS 4097 /* 0 is none */
 
-/* Port 0 and protocol 0 stand for the address itself, for echo requests and path errors; port 0 and FORMER_VIP for one that was a VIP and is none
- * now. No packet has that protocol (reserved by IANA) and is looked for. */
-#define FORMER_VIP 255
-struct vip_key {
-	__be32 address[4];
-	__be16 port;
-	__u8 protocol;
-	__u8 ipv6;
-};
-_Static_assert(sizeof(struct vip_key) == 20, "vip_key");
-
-/* IPv4 destinations once more, hashed by ourselves: one probe costs a fourth of a look-up in vips. A destination whose place
- * is another's is in vips alone. The first eight bytes are the address as on the wire, port, protocol and VIP_PLACE_TAKEN. */
-#define VIP_PLACES 65536
-#define VIP_PLACE_TAKEN (1ULL << 56)
-struct vip_place {
-	__u64 destination;
-	__u32 number;
-	__u32 pad;
-};
-_Static_assert(sizeof(struct vip_place) == 16, "vip_place");
-
 struct service {
-	struct siphash_key cookie_key[2]; /* by parity of the epoch */
+	struct siphash_state cookie_hash[2]; /* of the keys, by parity of the epoch */
+	struct siphash_state placement_hash;
 	struct siphash_key placement_key;
 	__be32 vip[4]; /* nat: the source of what goes back */
 	__u32 number; /* stable while the service lives; indexes service_rows and the counters */
@@ -66,8 +45,8 @@ struct service {
 	__u32 slots_base, slots_count; /* range of slots */
 	__u8 dispatch, affinity, forward, flags;
 	__u8 cookie_bits;
-	__u8 epochs; /* bit 0, 1: there is a key of that parity */
 	__u8 epoch_parity; /* of the key that return: through writes with */
+	__u8 pad8;
 	__u8 classes; /* awfd, lcf: of weights above 0 */
 	__be16 port; /* nat with ports of the servers' own: the one port of the service */
 	__u16 members; /* least, awfd, lcf: servers that may get new connections */
@@ -77,9 +56,11 @@ struct service {
 	__u16 node; /* table: what this node writes into the cookie's first bits; 0: there is one tier */
 	__u16 scrubber; /* table: id of the server that suspects' packets visit first, 0: none */
 	__u16 packet_limit; /* table: of one connection, in a window; 0: none */
-	__u16 pad16[3];
+	__u16 id_mask[2]; /* of the id's bits, when shifted; by parity of the epoch, 0: there is no such key */
+	__u16 pad16;
+	__u64 pad64[8]; /* to a power of two: a row's place is a shift */
 };
-_Static_assert(sizeof(struct service) == 128, "service");
+_Static_assert(sizeof(struct service) == 256, "service");
 
 struct server {
 	__be32 address[4]; /* where encapsulated packets go; nat: the new destination */
@@ -92,7 +73,9 @@ struct server {
 	__be16 vlan; /* 802.1Q tag control, 0: untagged */
 	__be16 port; /* nat: new destination port, 0: as it is */
 	__u16 flags;
-	__u32 path_secret; /* an error about the outer packet is believed if it quotes what was made of this */
+	/* What packets to it carry, so that an error about one is believed that quotes it. IPv6: what flow labels are made of. IPv4: the identification
+	 * as on the wire, and above it the sum (RFC 1071) of those words of the outer header that are the same in every packet to this server. */
+	__u32 path;
 };
 _Static_assert(sizeof(struct server) == 64, "server");
 
@@ -105,21 +88,6 @@ struct slot {
 _Static_assert(sizeof(struct slot) == 8, "slot");
 
 /* max_entries of the larger maps are set by user space at load time (daemon limits). */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
-	__type(key, struct vip_key);
-	__type(value, __u32);
-} vips SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, VIP_PLACES);
-	__type(key, __u32);
-	__type(value, struct vip_place);
-} vip_places SEC(".maps");
-
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -159,23 +127,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct slot);
 } slots SEC(".maps");
-
-/* The number of the service of a destination. 0: not ours. */
-inline_always const __u32 *find_vip(const __be32 address[4], __be16 port, __u8 protocol, _Bool ipv6)
-{
-	struct vip_key key = { .port = port, .protocol = protocol, .ipv6 = ipv6 };
-
-	if (!ipv6) {
-		__u64 destination = VIP_PLACE_TAKEN | (__u64)protocol << 48 | (__u64)port << 32 | address[0];
-		__u32 index = destination * 0x9e3779b97f4a7c15ULL >> 48;
-		const struct vip_place *place = bpf_map_lookup_elem(&vip_places, &index);
-
-		if (place && place->destination == destination)
-			return &place->number;
-	}
-	__builtin_memcpy(key.address, address, 16);
-	return bpf_map_lookup_elem(&vips, &key);
-}
 
 inline_always const struct service *service_by_number(__u32 number)
 {

@@ -76,7 +76,7 @@ inline_always enum verdict steer_by_what_it_carries(const struct packet *p, stru
 		return FORWARDED_NEW;
 	if (!d->carried.echo)
 		return FORWARDED_NO_ECHO;
-	steer_to(d, cookie_find(p, d->service, d->carried.echo, &d->carried.plain));
+	steer_to(d, cookie_find(p, d->service, d->carried.echo, cookie_epoch_parity(d->carried.echo, d->service->cookie_bits), &d->carried.plain));
 	if (d->server)
 		return FORWARDED_BY_COOKIE;
 	return d->service->flags & SERVICE_FIRST_TIER && d->carried.plain && !d->id ? FORWARDED_NO_NODE : FORWARDED_BAD_COOKIE;

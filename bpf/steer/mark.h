@@ -11,7 +11,9 @@ inline_always __u32 current_generation(void)
 
 static __noinline __u64 mark_hash(const struct served *served, const struct flow *f, __u8 parity)
 {
-	return flow_hash(&served->cookie_key[parity & 1], f->client, f->client_port, f->key.port, f->key.ipv6);
+	struct siphash_state begun = siphash_begin(&served->cookie_key[parity & 1]);
+
+	return flow_hash(&begun, f->client, f->client_port, f->key.port, f->key.ipv6);
 }
 
 /* tag: what a load balancer has put above the id; 0 before. */

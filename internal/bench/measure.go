@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/bench/wrapper"
 	"github.com/ballast-lb/ballast/internal/linux/lb"
 	"github.com/ballast-lb/ballast/internal/linux/verdict"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 const xdpTX = 3
@@ -30,7 +31,7 @@ type subject struct {
 	changes *changes     // nil: what a packet meets is the same for all
 	indices []uint8      // that the flows' cookies carry; nil: none
 	lb      *lb.LB       // whose counters count; nil: the program counts none
-	service uint32       // number
+	place   plan.Place   // of the service
 	verdict string       // that every packet must get
 	check   func(output []byte, s sent) error
 }
@@ -220,7 +221,7 @@ func (s *subject) counters() ([]verdict.Traffic, error) {
 	if s.lb == nil {
 		return nil, nil
 	}
-	return s.lb.VerdictTraffic(s.service)
+	return s.lb.VerdictTraffic(s.place)
 }
 
 func results(all []*measurement) (cells []Cell) {

@@ -22,7 +22,7 @@ const (
 	loopback    = 1 // test runs come in by the loopback device; answering there is XDP_TX
 )
 
-// The services of the load balancer under test, in the order of their numbers from 1.
+// The services of the load balancer under test.
 var (
 	hashVIP  = netip.MustParseAddr("198.51.100.1")
 	rrVIP    = netip.MustParseAddr("198.51.100.2")
@@ -38,8 +38,9 @@ var (
 // rig holds the loaded programs.
 type rig struct {
 	runner
-	lb    *lb.LB
-	fleet model.Fleet
+	lb     *lb.LB
+	fleet  model.Fleet
+	places map[string]plan.Place
 }
 
 // openRig loads all; the servers are behind the device.
@@ -55,7 +56,7 @@ func openRig(device uint32) (*rig, error) {
 	if r.lb, err = lb.Open("", plan.DefaultLimits); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
-	if _, err := publish(r.lb, plan.DefaultLimits, &r.fleet, device); err != nil {
+	if r.places, err = publish(r.lb, plan.DefaultLimits, &r.fleet, device); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
 	return r, nil
@@ -145,20 +146,21 @@ func (r *rig) subjects() []subject {
 	carrying, short := carryingCell(&r.fleet, rrVIP, segmentACK), ack
 	short.Frame = frame(rrVIP, segmentACK, nil)
 	b, lb := r.programs, r.lb.Program()
+	place := func(vip netip.Addr) plan.Place { return r.places[vip.String()] }
 	all := []subject{
 		{name: "empty", program: b.Empty(), cell: ack, check: checkUnchanged},
 		{name: "parse-swap", program: b.ParseSwap(), cell: ack, check: checkSwapped},
 		{name: "minimal-ipip", program: b.MinimalIPIP(), cell: ack, check: checkMinimal},
-		{name: "hash", program: lb, cell: hashed, verdict: "forwarded_by_hash", service: 1, check: r.checkPlaced(hashVIP)},
-		{name: "cookie", program: lb, cell: carrying, verdict: "forwarded_by_cookie", service: 2, check: checkCookie},
+		{name: "hash", program: lb, cell: hashed, verdict: "forwarded_by_hash", place: place(hashVIP), check: r.checkPlaced(hashVIP)},
+		{name: "cookie", program: lb, cell: carrying, verdict: "forwarded_by_cookie", place: place(rrVIP), check: checkCookie},
 	}
-	for i, vip := range vips {
+	for _, vip := range vips {
 		if vip != hashVIP {
 			all = append(all, subject{name: "syn-" + policies[vip].String(), program: lb, cell: plainCell(vip, segmentSYN), verdict: "forwarded_new",
-				service: uint32(i + 1), check: checkAnyServer})
+				place: place(vip), check: checkAnyServer})
 		}
 	}
-	all = append(all, subject{name: "no-timestamp", program: lb, cell: short, verdict: "forwarded_no_timestamp", service: 2, check: r.checkPlaced(rrVIP)})
+	all = append(all, subject{name: "no-timestamp", program: lb, cell: short, verdict: "forwarded_no_timestamp", place: place(rrVIP), check: r.checkPlaced(rrVIP)})
 	for i := range all {
 		if all[i].verdict != "" {
 			all[i].lb = r.lb

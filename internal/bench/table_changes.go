@@ -33,11 +33,11 @@ func (r *tableRig) tableChanges(size *tableSize) []subject {
 		for _, flow := range batch {
 			size.established.Reopen(size.established.partition(flow))
 		}
-		return r.lb.BenchForget(clients(batch), servicePort, size.established.number)
+		return r.lb.BenchForget(clients(batch), servicePort, size.established.place.Number)
 	}}
 	plainEnd := r.stateless("cookie-end", segmentFIN)
 	plainEnd.changes = &changes{batches: known(size.flows), restore: func(batch []uint32) error {
-		return r.lb.BenchForget(clients(batch), servicePort, plainEnd.service)
+		return r.lb.BenchForget(clients(batch), servicePort, plainEnd.place.Number)
 	}}
 	return []subject{change("table-add", "forwarded_added", conntable.BlockEntries-1, 0), change("table-add-scarce", "forwarded_added", scarce, 0),
 		change("table-reuse", "forwarded_added", 0, scarce), full, plainEnd, end}
@@ -60,7 +60,7 @@ func (r *tableRig) localChanges(size *tableSize, t *localTable) []subject {
 			if err := r.sendAll(s, batch); err != nil {
 				return fmt.Errorf("put everything back by %s: %w", s.name, err)
 			}
-			return t.BenchForget(clients(batch), servicePort, localService)
+			return t.BenchForget(clients(batch), servicePort, t.place.Number)
 		}
 	}
 	undoAdd, undoEnd := undoneBy(end), undoneBy(add)

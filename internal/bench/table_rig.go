@@ -28,7 +28,8 @@ const (
 // tableRig holds the load balancers with their tables.
 type tableRig struct {
 	runner
-	lb    *lb.LB // has all connection tables, and a service without
+	lb    *lb.LB     // has all connection tables, and a service without
+	plain plan.Place // of that
 	fleet model.Fleet
 	sizes []*tableSize
 }
@@ -46,7 +47,7 @@ type tableSize struct {
 type connTable struct {
 	*tableState
 	vip    netip.Addr
-	number uint32
+	place  plan.Place
 	blocks uint32
 	idBits uint8      // of the cookie, right of the index
 	key    cookie.Key // of its hash
@@ -55,16 +56,14 @@ type connTable struct {
 // localTable is a load balancer with one service, by affinity local-table.
 type localTable struct {
 	*lb.LB
-	name string
-	lru  bool
-	full bool
+	place plan.Place
+	name  string
+	lru   bool
+	full  bool
 }
 
-// The service without a table; those with tables follow it.
-var (
-	cookieVIP    = netip.MustParseAddr("198.51.100.1")
-	localService = uint32(1)
-)
+// cookieVIP is the service without a table; those with tables follow it.
+var cookieVIP = netip.MustParseAddr("198.51.100.1")
 
 func openTableRig(ctx context.Context, flows []uint32) (r *tableRig, err error) {
 	r = &tableRig{}
@@ -142,10 +141,11 @@ func (r *tableRig) openTables() (err error) {
 	if err != nil {
 		return err
 	}
+	r.plain = places[cookieVIP.String()]
 	for _, size := range r.sizes {
 		for _, t := range []*connTable{size.established, size.changing} {
 			place := places[t.vip.String()]
-			t.tableState, t.number, t.blocks = newTableState(r.lb, place.Table), place.Number, place.Table.Blocks
+			t.tableState, t.place, t.blocks = newTableState(r.lb, place.Table), place, place.Table.Blocks
 			t.idBits = r.fleet.Service(t.vip.String()).IDBits()
 		}
 	}
@@ -170,9 +170,11 @@ func (size *tableSize) openLocal() (err error) {
 			return err
 		}
 		size.local = append(size.local, local)
-		if _, err = publish(local.LB, limits, &fleet, loopback); err != nil {
+		places, err := publish(local.LB, limits, &fleet, loopback)
+		if err != nil {
 			return err
 		}
+		local.place = places[cookieVIP.String()]
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func (r *tableRig) subjects(size *tableSize) []subject {
 
 // stateless are segments of a service that keeps nothing.
 func (r *tableRig) stateless(name string, kind kind) subject {
-	s := subject{name: name, program: r.lb.Program(), lb: r.lb, service: 1, verdict: "forwarded_by_cookie", check: checkCookie}
+	s := subject{name: name, program: r.lb.Program(), lb: r.lb, place: r.plain, verdict: "forwarded_by_cookie", check: checkCookie}
 	s.cell = carryingCell(&r.fleet, cookieVIP, kind)
 	s.cell.Growth = outerLength
 	if kind == segmentSYN {
@@ -47,14 +47,14 @@ func (r *tableRig) established(size *tableSize, name string, kind kind) subject 
 
 // stateful are segments of a service with a table, whose cookies carry no index.
 func (r *tableRig) stateful(name string, t *connTable, kind kind) subject {
-	s := subject{name: name, program: r.lb.Program(), lb: r.lb, service: t.number, cell: carryingCell(&r.fleet, t.vip, kind)}
+	s := subject{name: name, program: r.lb.Program(), lb: r.lb, place: t.place, cell: carryingCell(&r.fleet, t.vip, kind)}
 	s.cell.Growth = outerLength
 	return s
 }
 
 // segment are segments to a load balancer with a local table.
 func (t *localTable) segment(name string, kind kind, verdict string) subject {
-	s := subject{name: name, program: t.Program(), lb: t.LB, service: localService, verdict: verdict, check: checkAnyServer}
+	s := subject{name: name, program: t.Program(), lb: t.LB, place: t.place, verdict: verdict, check: checkAnyServer}
 	s.cell = plainCell(cookieVIP, kind)
 	s.cell.Growth = outerLength
 	return s

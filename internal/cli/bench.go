@@ -122,7 +122,7 @@ func printCells(out io.Writer, cells []bench.Cell) error {
 				100*(c.NetMedianNS/one.NetMedianNS-1), one.Flows)
 		}
 		if hash, ok := bench.Find(cells, "hash", c.Flows); ok && c.Program == "cookie" {
-			fmt.Fprintf(out, "cookie at %d flows: %+.0f %% of hash (target: within 10 %%)\n", c.Flows, 100*(c.NetMedianNS/hash.NetMedianNS-1))
+			fmt.Fprintf(out, "cookie at %d flows: %+.0f %% of hash (target: at most +10 %%)\n", c.Flows, 100*(c.NetMedianNS/hash.NetMedianNS-1))
 		}
 	}
 	return nil

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/daemon/lb"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/machine/node"
@@ -265,6 +266,16 @@ func TestCountersAreServedToPrometheus(t *testing.T) {
 func TestAnUpgradeToAnotherLayoutOfMapsReplacesTheProgramInPlace(t *testing.T) {
 	h := newLBHost(t)
 	h.awaitAfterStart()
+	expectKept := func(when string, packets uint64) {
+		t.Helper()
+		h.say(tableClient, 0, false)
+		await.True(t, "a packet of a connection to its server "+when, func() bool { return h.counter("forwarded_by_cookie") == packets })
+	}
+	expectKept("before", 1)
+	h.kill()
+	h.start()
+	h.await("the same program", func(s api.LBStatus) bool { return s.Ready })
+	expectKept("after a restart", 2)
 	h.kill()
 	pins := filepath.Join(h.runDir(), "bpf", "test")
 	layouts, err := filepath.Glob(filepath.Join(pins, "lb-v*"))
@@ -276,6 +287,7 @@ func TestAnUpgradeToAnotherLayoutOfMapsReplacesTheProgramInPlace(t *testing.T) {
 	h.start()
 	h.await("the newer program", func(s api.LBStatus) bool { return s.Ready })
 	h.expectServers("after the upgrade", "s1 active", "s2 active")
+	expectKept("after the upgrade", 1)
 	if left, _ := filepath.Glob(filepath.Join(pins, "lb-v*")); len(left) != 1 || left[0] != layouts[0] {
 		t.Errorf("layouts after the upgrade: %q", left)
 	}

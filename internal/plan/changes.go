@@ -61,6 +61,9 @@ type (
 // ClearCounter zeroes what was counted, loaded and learned under an index that a new server takes over.
 type ClearCounter struct{ Index uint32 }
 
+// RetireCounter keeps what was counted for a service under the index of a server that no packet finds there any more.
+type RetireCounter struct{ Service, Index uint32 }
+
 // CountOpen makes the estimate of open connections under an index what was counted there: connections less closed ones. Policies that
 // need no estimate do not keep it.
 type CountOpen struct{ Index uint32 }
@@ -77,19 +80,20 @@ type ClearTable struct {
 // Grace waits until every packet that began before has left the data path.
 type Grace struct{}
 
-func (WriteServer) change()  {}
-func (WriteService) change() {}
-func (WriteSlots) change()   {}
-func (WriteRounds) change()  {}
-func (SetTurn) change()      {}
-func (PointID) change()      {}
-func (PointService) change() {}
-func (SetVIP) change()       {}
-func (DeleteVIP) change()    {}
-func (SetReturn) change()    {}
-func (DeleteReturn) change() {}
-func (ClearCounter) change() {}
-func (CountOpen) change()    {}
-func (ClearService) change() {}
-func (ClearTable) change()   {}
-func (Grace) change()        {}
+func (WriteServer) change()   {}
+func (WriteService) change()  {}
+func (WriteSlots) change()    {}
+func (WriteRounds) change()   {}
+func (SetTurn) change()       {}
+func (PointID) change()       {}
+func (PointService) change()  {}
+func (SetVIP) change()        {}
+func (DeleteVIP) change()     {}
+func (SetReturn) change()     {}
+func (DeleteReturn) change()  {}
+func (ClearCounter) change()  {}
+func (RetireCounter) change() {}
+func (CountOpen) change()     {}
+func (ClearService) change()  {}
+func (ClearTable) change()    {}
+func (Grace) change()         {}

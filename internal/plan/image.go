@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"encoding/binary"
+	"math/bits"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -12,6 +14,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/maglev"
 	"github.com/ballast-lb/ballast/internal/algo/modulo"
 	"github.com/ballast-lb/ballast/internal/algo/pathid"
+	"github.com/ballast-lb/ballast/internal/algo/siphash"
 	"github.com/ballast-lb/ballast/internal/algo/wcmp"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -123,7 +126,7 @@ func compile(want *Want, s *Service, before *image) image {
 	configured := &s.Service
 	s = s.ofTier(&want.Tier).withoutOff()
 	img := image{row: serviceRow(&want.Keys, &s.Service), servers: map[uint16]ServerRow{}, returns: map[ReturnKey]returning{}}
-	img.row.layCookie(configured, &want.Tier)
+	img.row.layCookie(&want.Keys, configured, &want.Tier)
 	img.row.keepConnections(s, &want.Tier)
 	for _, port := range s.Ports {
 		img.vips = append(img.vips, vipKey(s.VIP, port, uint8(s.Protocol)))
@@ -159,9 +162,10 @@ func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
 		CookieBits:   s.CookieBits,
 		EpochParity:  uint8(keys.Current & 1),
 	}
-	for epoch, key := range keys.Cookie {
-		row.CookieKey[epoch&1] = cookie.ServiceKey(key, s.VIP, s.Protocol)
-		row.Epochs |= 1 << (epoch & 1)
+	row.PlacementHash = siphash.Begin(row.PlacementKey.K0, row.PlacementKey.K1)
+	for epoch, fleet := range keys.Cookie {
+		key := cookie.ServiceKey(fleet, s.VIP, s.Protocol)
+		row.CookieHash[epoch&1] = siphash.Begin(key.K0, key.K1)
 	}
 	if s.Return == model.ReturnThrough {
 		row.Flags |= ServiceThrough
@@ -177,10 +181,11 @@ func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
 
 func serverRow(want *Want, s *Service, server *model.Server) ServerRow {
 	path := want.Paths[server.Address]
-	row := ServerRow{Address: WireAddress(server.Address), Port: wirePort(server.Port), MTU: path.MTU,
-		PathSecret: pathid.Secret(want.Keys.Placement, server.Address)}
-	if server.Address.Is6() {
+	row := ServerRow{Address: WireAddress(server.Address), Port: wirePort(server.Port), MTU: path.MTU, Source: WireAddress(path.Source)}
+	if row.Path = pathid.Secret(want.Keys.Placement, server.Address); server.Address.Is6() {
 		row.Flags |= ServerIPv6
+	} else {
+		row.Path = row.outerIPv4(pathid.Identification(row.Path))
 	}
 	if s.NoCookie[server.ID] {
 		row.Flags |= ServerNoCookie
@@ -189,9 +194,21 @@ func serverRow(want *Want, s *Service, server *model.Server) ServerRow {
 		row.Flags |= ServerNextHop
 		row.Ifindex, row.VLAN = path.Ifindex, wirePort(path.VLAN)
 		row.SourceMAC, row.DestinationMAC = path.SourceMAC, path.DestinationMAC
-		row.Source = WireAddress(path.Source)
 	}
 	return row
+}
+
+// outerIPv4 is what all outer headers to the server have in common: see struct server.
+func (row *ServerRow) outerIPv4(identification uint16) uint32 {
+	const dontFragment = 0x4000
+	sum := uint32(identification) + dontFragment
+	for at := 0; at < 4; at += 2 {
+		sum += uint32(binary.BigEndian.Uint16(row.Source[at:])) + uint32(binary.BigEndian.Uint16(row.Address[at:]))
+	}
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	return bits.ReverseBytes32(sum | uint32(identification)<<16)
 }
 
 // returning is whose answers a return key recognises.

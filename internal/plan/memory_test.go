@@ -108,7 +108,7 @@ func (m *memory) apply(change Change) {
 		}
 	case ClearCounter:
 		m.cleared[c.Index]++
-	case CountOpen, ClearService, Grace:
+	case CountOpen, RetireCounter, ClearService, Grace:
 	default:
 		panic(fmt.Sprintf("unknown change %T", change))
 	}

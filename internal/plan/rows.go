@@ -10,6 +10,7 @@ import (
 	"net/netip"
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
+	"github.com/ballast-lb/ballast/internal/algo/siphash"
 )
 
 // The rows have the layout of bpf/state/service.h; tests of internal/linux/lb and server compare every field with BTF.
@@ -30,36 +31,39 @@ func (k VIPKey) former() VIPKey  { return VIPKey{Address: k.Address, IPv6: k.IPv
 
 // ServiceRow is struct service.
 type ServiceRow struct {
-	CookieKey    [2]cookie.Key // by parity of the epoch
-	PlacementKey cookie.Key
-	VIP          [16]byte
-	Number       uint32
-	IDsBase      uint32
-	IDsCount     uint32
-	RoundsBase   uint32
-	RoundsCount  uint32
-	SlotsBase    uint32
-	SlotsCount   uint32
-	Dispatch     uint8
-	Affinity     uint8
-	Forward      uint8
-	Flags        uint8
-	CookieBits   uint8
-	Epochs       uint8
-	EpochParity  uint8
-	Classes      uint8
-	Port         [2]byte
-	Members      uint16
-	TableBase    uint32
-	TableBlocks  uint32
-	IDBits       uint8
-	IDShift      uint8
-	IndexBits    uint8
-	_            uint8
-	Node         uint16
-	Scrubber     uint16
-	PacketLimit  uint16 // packets of one connection in a window of 2^30 ns
-	_            [3]uint16
+	CookieHash    [2]siphash.State // of the keys, by parity of the epoch
+	PlacementHash siphash.State
+	PlacementKey  cookie.Key
+	VIP           [16]byte
+	Number        uint32
+	IDsBase       uint32
+	IDsCount      uint32
+	RoundsBase    uint32
+	RoundsCount   uint32
+	SlotsBase     uint32
+	SlotsCount    uint32
+	Dispatch      uint8
+	Affinity      uint8
+	Forward       uint8
+	Flags         uint8
+	CookieBits    uint8
+	EpochParity   uint8
+	_             uint8
+	Classes       uint8
+	Port          [2]byte
+	Members       uint16
+	TableBase     uint32
+	TableBlocks   uint32
+	IDBits        uint8
+	IDShift       uint8
+	IndexBits     uint8
+	_             uint8
+	Node          uint16
+	Scrubber      uint16
+	PacketLimit   uint16    // packets of one connection in a window of 2^30 ns
+	IDMask        [2]uint16 // by parity of the epoch; 0: there is no such key
+	_             uint16
+	_             [8]uint64
 }
 
 // Flags of ServiceRow: enum service_flag.
@@ -81,7 +85,7 @@ type ServerRow struct {
 	VLAN           [2]byte
 	Port           [2]byte
 	Flags          uint16
-	PathSecret     uint32 // internal/algo/pathid
+	Path           uint32 // IPv6: its secret (internal/algo/pathid); IPv4: the identification, and above it the sum of what outer headers have alike
 }
 
 // Flags of ServerRow: enum server_flag.

@@ -412,6 +412,7 @@ func (u *update) publishServers(p *published, img image) (moved bool, err error)
 		if !moved {
 			u.after = append(u.after, PointID{p.ids.base + uint32(id), 0})
 		}
+		u.after = append(u.after, RetireCounter{p.number, p.counters[id]})
 		t.serverRows.give(span{p.serverRow[id], 1})
 		t.counters.give(span{p.counters[id], 1})
 		delete(p.serverRow, id)

@@ -55,11 +55,14 @@ func (row ServerRow) makeRoom(s *model.Service, node netip.Addr, tier *Tier) Ser
 }
 
 // layCookie says in the row where the id is in a cookie's bits below the epoch: that of the server last, that of the node first.
-func (row *ServiceRow) layCookie(s *model.Service, tier *Tier) {
+func (row *ServiceRow) layCookie(keys *model.Keys, s *model.Service, tier *Tier) {
 	row.IDBits = s.IDBits()
 	if s.SendsToNodes(tier.Tier) {
 		row.IDBits, row.IDShift = s.Table.NodeBits, s.Table.IndexBits+s.IDBits()
 		row.Flags |= ServiceFirstTier
+	}
+	for epoch := range keys.Cookie {
+		row.IDMask[epoch&1] = 1<<row.IDBits - 1
 	}
 }
 

@@ -17,6 +17,19 @@ const (
 
 type state struct{ v0, v1, v2, v3 uint64 }
 
+// State is struct siphash_state.
+type State struct{ V0, V1, V2, V3 uint64 }
+
+// Begin returns the state of a key, as far as no message is needed: half of the first round is done. Packets go on from there.
+func Begin(k0, k1 uint64) State {
+	s := start(k0, k1)
+	s.v0 += s.v1
+	s.v1 = bits.RotateLeft64(s.v1, 13) ^ s.v0
+	return State{bits.RotateLeft64(s.v0, 32), s.v1, s.v2, s.v3}
+}
+
+func start(k0, k1 uint64) state { return state{k0 ^ init0, k1 ^ init1, k0 ^ init2, k1 ^ init3} }
+
 func (s *state) round() {
 	s.v0 += s.v1
 	s.v2 += s.v3
@@ -38,7 +51,7 @@ func (s *state) compress(word uint64) {
 
 // Sum13 returns the 64-bit SipHash-1-3 of message under the key (k0, k1), the two little-endian halves of a 16-byte key.
 func Sum13(k0, k1 uint64, message []byte) uint64 {
-	s := state{k0 ^ init0, k1 ^ init1, k0 ^ init2, k1 ^ init3}
+	s := start(k0, k1)
 	length := len(message)
 	for len(message) >= 8 {
 		s.compress(binary.LittleEndian.Uint64(message))

@@ -26,7 +26,7 @@ func OpenBench(limits plan.Limits, evict bool) (*LB, error) {
 	if !evict {
 		spec.Maps["local_connections"].Type = ebpf.Hash
 	}
-	lb := &LB{}
+	lb := &LB{places: map[uint32][]*vipPlace{}}
 	if err := spec.LoadAndAssign(&lb.objects, nil); err != nil {
 		return nil, fmt.Errorf("load the load balancer's program: %w", err)
 	}

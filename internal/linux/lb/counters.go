@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ballast-lb/ballast/internal/linux/verdict"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // ServerTraffic is what went to a server, the connections this node dispatched to it, and those that it knows to be closed: a FIN or RST of
@@ -38,36 +39,78 @@ var VerdictNames = sync.OnceValues(func() ([]string, error) {
 	return names[:lbVerdictVERDICTS], nil
 })
 
-// VerdictTraffic returns what each verdict was given to, by its value, for a service number; 0: packets of no service.
-func (lb *LB) VerdictTraffic(service uint32) ([]verdict.Traffic, error) {
+// VerdictTraffic returns what each verdict was given to, by its value, for the service at a place; the zero Place: packets of no service.
+func (lb *LB) VerdictTraffic(service plan.Place) ([]verdict.Traffic, error) {
 	out := make([]verdict.Traffic, lbVerdictVERDICTS)
 	for verdict := range out {
-		var perCPU []lbTraffic
-		index := service*uint32(lbVerdictVERDICTS) + uint32(verdict)
-		if err := lb.objects.VerdictCounters.Lookup(index, &perCPU); err != nil {
-			return nil, fmt.Errorf("read counters of service %d: %w", service, err)
+		perCPU, err := lb.verdictCounter(service.Number, lbVerdict(verdict))
+		if err != nil {
+			return nil, err
 		}
 		for _, t := range perCPU {
-			out[verdict].Packets += t.Packets
-			out[verdict].Bytes += t.Bytes
+			add(&out[verdict], t)
 		}
+	}
+	byCookie, gone := &out[lbVerdictFORWARDED_BY_COOKIE], &out[lbVerdictVERDICT_CONTINUE]
+	add(byCookie, lbTraffic{Packets: gone.Packets, Bytes: gone.Bytes})
+	*gone = verdict.Traffic{}
+	for _, index := range service.Counters {
+		_, fast, err := lb.serverCounter(index)
+		if err != nil {
+			return nil, err
+		}
+		add(byCookie, fast)
 	}
 	return out, nil
 }
 
+func (lb *LB) verdictCounter(service uint32, verdict lbVerdict) (perCPU []lbTraffic, err error) {
+	if err := lb.objects.VerdictCounters.Lookup(service*uint32(lbVerdictVERDICTS)+uint32(verdict), &perCPU); err != nil {
+		return nil, fmt.Errorf("read counters of service %d: %w", service, err)
+	}
+	return perCPU, nil
+}
+
+func add(to *verdict.Traffic, t lbTraffic) {
+	to.Packets, to.Bytes = to.Packets+t.Packets, to.Bytes+t.Bytes
+}
+
+// retireCounter keeps for a service what was counted as fast at a server that leaves it.
+func (lb *LB) retireCounter(service, index uint32) error {
+	perCPU, err := lb.verdictCounter(service, lbVerdictVERDICT_CONTINUE)
+	if err != nil {
+		return err
+	}
+	_, fast, err := lb.serverCounter(index)
+	if err != nil {
+		return err
+	}
+	perCPU[0].Packets, perCPU[0].Bytes = perCPU[0].Packets+fast.Packets, perCPU[0].Bytes+fast.Bytes
+	return lb.objects.VerdictCounters.Put(service*uint32(lbVerdictVERDICTS)+uint32(lbVerdictVERDICT_CONTINUE), perCPU)
+}
+
 // ServerTraffic returns what went to the server that counts under index.
-func (lb *LB) ServerTraffic(index uint32) (out ServerTraffic, err error) {
+func (lb *LB) ServerTraffic(index uint32) (ServerTraffic, error) {
+	out, fast, err := lb.serverCounter(index)
+	add(&out.Traffic, fast)
+	return out, err
+}
+
+// serverCounter returns a server's counters, with what took the fast path apart.
+func (lb *LB) serverCounter(index uint32) (out ServerTraffic, fast lbTraffic, err error) {
 	var perCPU []lbServerTraffic
 	if err := lb.objects.ServerCounters.Lookup(index, &perCPU); err != nil {
-		return out, fmt.Errorf("read counters of server at %d: %w", index, err)
+		return out, fast, fmt.Errorf("read counters of server at %d: %w", index, err)
 	}
 	for _, t := range perCPU {
 		out.Packets += t.Packets
 		out.Bytes += t.Bytes
 		out.Connections += t.Connections
 		out.Closed += t.Closed
+		fast.Packets += t.Fast.Packets
+		fast.Bytes += t.Fast.Bytes
 	}
-	return out, nil
+	return out, fast, nil
 }
 
 // OpenConnections returns this node's estimate for the server that counts under index: SYNs less FINs and RSTs, with what DecayOpenConnections

@@ -24,7 +24,7 @@ import (
 
 // lbLayout names the shape of the pinned maps. A change of any map's key, value or meaning needs a new number: a process of
 // another layout then fills maps of its own and switches the program over, instead of misreading these.
-const lbLayout = "lb-v4"
+const lbLayout = "lb-v5"
 
 // LB is the load balancer's program with its maps. Methods that change tables are for one caller at a time, and so are Attach and what else
 // concerns devices and pins; neither minds the other. What only reads or counts is safe for concurrent use.
@@ -33,6 +33,7 @@ type LB struct {
 	pins    pin.Instance
 	tables  lbTables
 	adopted bool
+	places  map[uint32][]*vipPlace // of service numbers
 	// displaced: places of vips were given up since the last grace period.
 	displaced bool
 }
@@ -64,7 +65,7 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 	}
 	sizeLBMaps(spec, limits)
 	options := ebpf.CollectionOptions{}
-	lb := &LB{}
+	lb := &LB{places: map[uint32][]*vipPlace{}}
 	if dir != "" {
 		lb.pins = pin.Instance{Dir: dir, Layout: lbLayout}
 		if options.Maps.PinPath, err = lb.pins.Maps(); err != nil {
@@ -88,7 +89,7 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 		}
 		return nil, fmt.Errorf("load the load balancer's program: %w", err)
 	}
-	if err := errors.Join(lb.mapTables(), lb.enableThrough()); err != nil {
+	if err := errors.Join(lb.mapTables(), lb.adoptPlaces(), lb.enableThrough()); err != nil {
 		lb.Close()
 		return nil, err
 	}
@@ -192,11 +193,19 @@ func (lb *LB) Repin() (missed bool, err error) { return lb.pins.Repin(&lb.object
 func (lb *LB) Know(device *net.Interface) error {
 	value := lbInterface{Ifindex: uint32(device.Index)}
 	copy(value.Mac[:], device.HardwareAddr)
-	slot := uint32(device.Index) % lb.objects.Interfaces.MaxEntries()
-	if err := lb.objects.Interfaces.Put(slot, value); err != nil {
+	if err := lb.know(value); err != nil {
 		return fmt.Errorf("tell the address of %s: %w", device.Name, err)
 	}
 	return nil
+}
+
+func (lb *LB) know(value lbInterface) error {
+	var all [64]lbInterface // INTERFACES
+	if err := lb.objects.Interfaces.Get(&all); err != nil {
+		return err
+	}
+	all[value.Ifindex%uint32(len(all))] = value
+	return lb.objects.Interfaces.Set(all)
 }
 
 // Attached says that every device has the program: what only an earlier one needed goes.

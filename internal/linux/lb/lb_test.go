@@ -303,13 +303,11 @@ type verdictKey struct {
 
 func (w *world) verdicts() map[verdictKey]uint64 {
 	w.Helper()
-	numbers := map[string]uint32{"": 0}
-	for name, place := range w.tables.Places() {
-		numbers[name] = place.Number
-	}
+	places := w.tables.Places()
+	places[""] = plan.Place{}
 	counts := map[verdictKey]uint64{}
-	for name, number := range numbers {
-		traffic, err := w.lb.VerdictTraffic(number)
+	for name, place := range places {
+		traffic, err := w.lb.VerdictTraffic(place)
 		if err != nil {
 			w.Fatal(err)
 		}
@@ -371,15 +369,20 @@ func (w *world) forget() {
 	}
 	clear(shared.assigned)
 	for _, m := range []*ebpf.Map{w.lb.objects.Fragments, w.lb.objects.Closing, w.lb.objects.LocalConnections, w.lb.objects.Suspects} {
-		var key, value []byte
-		keys := [][]byte{}
-		for entries := m.Iterate(); entries.Next(&key, &value); {
-			keys = append(keys, append([]byte(nil), key...))
-		}
-		for _, key := range keys {
-			if err := m.Delete(key); err != nil {
-				w.Fatal(err)
-			}
+		w.empty(m)
+	}
+}
+
+func (w *world) empty(m *ebpf.Map) {
+	w.Helper()
+	var key, value []byte
+	keys := [][]byte{}
+	for entries := m.Iterate(); entries.Next(&key, &value); {
+		keys = append(keys, append([]byte(nil), key...))
+	}
+	for _, key := range keys {
+		if err := m.Delete(key); err != nil {
+			w.Fatal(err)
 		}
 	}
 }

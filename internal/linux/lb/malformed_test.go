@@ -135,10 +135,10 @@ func TestWhatIsNotIPPasses(t *testing.T) {
 
 func TestFramesToAnotherMACPass(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, nil))
-	if err := w.lb.objects.Interfaces.Put(uint32(testIfindex), lbInterface{Ifindex: testIfindex, Mac: nodeMAC}); err != nil {
+	if err := w.lb.know(lbInterface{Ifindex: testIfindex, Mac: nodeMAC}); err != nil {
 		t.Fatal(err)
 	}
-	defer w.lb.objects.Interfaces.Put(uint32(testIfindex), lbInterface{})
+	defer func() { mustSet(w.lb.objects.Interfaces.Set([64]lbInterface{})) }()
 	f := flowTo(vip4, 80, 1)
 	frame := f.frame(f.tcp(syn, synOptions(), nil))
 	w.checkVerdict(frame, lbVerdictFORWARDED_NEW)

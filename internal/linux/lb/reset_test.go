@@ -16,7 +16,9 @@ func TestResetZeroesWhatWasCountedAndLeavesWhatSteers(t *testing.T) {
 	counter := place.Counters[1]
 	mustSet(w.lb.SetClock(counter, 77))
 	w.connect(5)
-	if before, err := w.lb.ServerTraffic(counter); err != nil || before.Connections != 5 {
+	f := flowTo(vip4, 443, 1)
+	w.runOnly(f.carrying(w.cookieFor("web", f, 1, 1)))
+	if before, err := w.lb.ServerTraffic(counter); err != nil || before.Connections != 5 || before.Packets != 6 {
 		t.Fatalf("before: %+v, %v", before, err)
 	}
 	mustSet(w.lb.ResetServerTraffic(counter))
@@ -24,7 +26,7 @@ func TestResetZeroesWhatWasCountedAndLeavesWhatSteers(t *testing.T) {
 	if after, err := w.lb.ServerTraffic(counter); err != nil || after != (ServerTraffic{}) {
 		t.Errorf("server after the reset: %+v, %v", after, err)
 	}
-	verdicts, err := w.lb.VerdictTraffic(place.Number)
+	verdicts, err := w.lb.VerdictTraffic(place)
 	mustSet(err)
 	for value, traffic := range verdicts {
 		if traffic != (verdict.Traffic{}) {

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
@@ -58,6 +59,7 @@ func (lb *LB) apply(change plan.Change) error {
 		atomic.StoreUint32(&t.serverRows[c.Index].value, c.Row)
 	case plan.PointService:
 		atomic.StoreUint32(&t.serviceRows[c.Number].value, c.Row)
+		lb.publishRow(c.Number)
 	case plan.SetVIP:
 		if err := o.Vips.Put(c.Key, c.Number); err != nil {
 			return err
@@ -75,6 +77,8 @@ func (lb *LB) apply(change plan.Change) error {
 		return o.Returns.Delete(c.Key)
 	case plan.ClearCounter:
 		return lb.clearCounter(c.Index)
+	case plan.RetireCounter:
+		return lb.retireCounter(c.Service, c.Index)
 	case plan.CountOpen:
 		return lb.countOpen(c.Index)
 	case plan.ClearService:
@@ -91,8 +95,8 @@ func (lb *LB) apply(change plan.Change) error {
 
 // vipPlace is struct vip_place.
 type vipPlace struct {
-	destination uint64
-	number, _   uint32
+	destination  uint64
+	number, fast uint32
 }
 
 // vipPlace returns where an IPv4 destination would lie and the word that stands for it there; nil for IPv6.
@@ -100,7 +104,7 @@ func (lb *LB) vipPlace(key plan.VIPKey) (place *vipPlace, destination uint64) {
 	if key.IPv6 != 0 {
 		return nil, 0
 	}
-	word := [8]byte{4: key.Port[0], key.Port[1], key.Protocol, 1}
+	word := [8]byte{4: key.Protocol, 1, key.Port[0], key.Port[1]}
 	copy(word[:4], key.Address[:])
 	destination = binary.LittleEndian.Uint64(word[:])
 	return &lb.tables.vipPlaces[destination*0x9e3779b97f4a7c15>>48], destination
@@ -114,7 +118,6 @@ func (lb *LB) placeVIP(key plan.VIPKey, number uint32) error {
 	}
 	switch atomic.LoadUint64(&place.destination) {
 	case destination:
-		atomic.StoreUint32(&place.number, number)
 	case 0:
 		if lb.displaced { // a packet may have seen the former owner here and not its number yet
 			if err := Grace(); err != nil {
@@ -122,10 +125,50 @@ func (lb *LB) placeVIP(key plan.VIPKey, number uint32) error {
 			}
 			lb.displaced = false
 		}
-		atomic.StoreUint32(&place.number, number)
-		atomic.StoreUint64(&place.destination, destination)
+		defer atomic.StoreUint64(&place.destination, destination)
+	default:
+		return nil
+	}
+	atomic.StoreUint32(&place.number, number)
+	atomic.StoreUint32(&place.fast, lb.fastRow(number))
+	if number != 0 && !slices.Contains(lb.places[number], place) {
+		lb.places[number] = append(lb.places[number], place)
 	}
 	return nil
+}
+
+// fastRow is what packets go by, from a destination of the service directly to its row; 0: it has no cookies, or more must be done to packets.
+func (lb *LB) fastRow(number uint32) uint32 {
+	const rowShift = 4 // FAST_ROW_SHIFT
+	row := lb.ServiceRow(number)
+	if s := lb.Service(row); row != 0 && s.Affinity == uint8(model.AffinityCookie) && s.Forward == uint8(model.ForwardIPIP) && s.Flags&plan.ServiceThrough == 0 {
+		return row<<rowShift | uint32(s.CookieBits-1)
+	}
+	return 0
+}
+
+// publishRow makes the places of a service name its row.
+func (lb *LB) publishRow(number uint32) {
+	lb.places[number] = slices.DeleteFunc(lb.places[number], func(place *vipPlace) bool { return place.number != number })
+	for _, place := range lb.places[number] {
+		atomic.StoreUint32(&place.fast, lb.fastRow(number))
+	}
+}
+
+// adoptPlaces finds the places that an earlier process filled, and completes what it may not have come to.
+func (lb *LB) adoptPlaces() error {
+	for i := range lb.tables.vipPlaces {
+		if place := &lb.tables.vipPlaces[i]; place.number != 0 {
+			lb.places[place.number] = append(lb.places[place.number], place)
+		}
+	}
+	if len(lb.places) == 0 {
+		return nil
+	}
+	for number := range lb.places {
+		lb.publishRow(number)
+	}
+	return Grace()
 }
 
 func (lb *LB) displaceVIP(key plan.VIPKey) {

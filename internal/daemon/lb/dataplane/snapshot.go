@@ -38,13 +38,13 @@ func (s *Snapshot) Confirmed() bool {
 	return len(s.Pathless) == 0
 }
 
-// Verdicts returns what was counted for a service number, by the verdict's name; 0: packets of no service.
-func (s *Snapshot) Verdicts(number uint32) (map[string]api.Traffic, error) {
+// Verdicts returns what was counted for the service at a place, by the verdict's name; the zero Place: of none.
+func (s *Snapshot) Verdicts(place plan.Place) (map[string]api.Traffic, error) {
 	names, err := lb.VerdictNames()
 	if err != nil {
 		return nil, err
 	}
-	traffic, err := s.path.VerdictTraffic(number)
+	traffic, err := s.path.VerdictTraffic(place)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 var (
@@ -44,7 +45,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	services, err := Services(now, m.NoCookie)
 	if err == nil {
 		var none api.ServiceStatus // what belongs to no service
-		none.Verdicts, err = now.Verdicts(0)
+		none.Verdicts, err = now.Verdicts(plan.Place{})
 		services = append(services, none)
 	}
 	if err != nil {

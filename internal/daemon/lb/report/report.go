@@ -3,6 +3,8 @@ package report
 
 import (
 	"errors"
+	"maps"
+	"slices"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
@@ -16,12 +18,8 @@ type NoCookie func(now *dataplane.Snapshot, s *model.Service) map[uint16]bool
 // Counters sums every verdict over all services and what belongs to none.
 func Counters(now *dataplane.Snapshot) (api.Counters, error) {
 	total := map[string]uint64{}
-	numbers := []uint32{0}
-	for _, place := range now.Places {
-		numbers = append(numbers, place.Number)
-	}
-	for _, number := range numbers {
-		verdicts, err := now.Verdicts(number)
+	for _, place := range append(slices.Collect(maps.Values(now.Places)), plan.Place{}) {
+		verdicts, err := now.Verdicts(place)
 		if err != nil {
 			return api.Counters{}, err
 		}
@@ -48,7 +46,7 @@ func Services(now *dataplane.Snapshot, noCookie NoCookie) ([]api.ServiceStatus, 
 func service(now *dataplane.Snapshot, s *model.Service, noCookie NoCookie) (status api.ServiceStatus, err error) {
 	place := now.Places[s.Name]
 	status.Service = *s
-	if status.Verdicts, err = now.Verdicts(place.Number); err != nil {
+	if status.Verdicts, err = now.Verdicts(place); err != nil {
 		return status, err
 	}
 	if place.Nodes {

@@ -1,0 +1,202 @@
+package lb
+
+import (
+	"bytes"
+	"encoding/binary"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/ballast-lb/ballast/internal/linux/verdict"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// fastWorld has services whose packets may take the fast path, each with something that they must not where it shows.
+func fastWorld(t *testing.T) *world {
+	cookies := func(bits uint8, change func(*model.Service)) func(*model.Service) {
+		return func(s *model.Service) {
+			s.CookieBits, s.Dispatch = bits, model.DispatchMaglev
+			if change != nil {
+				change(s)
+			}
+		}
+	}
+	vip := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{198, 51, 100, n}) }
+	w := newWorld(t, serviceOf("web", vip(10), cookies(14, nil)), serviceOf("narrow", vip(11), cookies(8, withServers(false, 1, 127))),
+		serviceOf("wide", vip(12), cookies(16, withServers(false, 1, 2, 30000))),
+		serviceOf("hash", vip(13), func(s *model.Service) { s.Affinity, s.Dispatch = model.AffinityHash, model.DispatchMaglev }),
+		serviceOf("gue", vip(14), cookies(14, func(s *model.Service) { s.Forward = model.ForwardGUE })),
+		serviceOf("over6", vip(15), cookies(14, withServers(true, 1, 2))),
+		serviceOf("l2", vip(16), cookies(14, func(s *model.Service) { s.Forward = model.ForwardL2 })))
+	w.update(func(want *plan.Want) {
+		want.Keys = testKeys(1, 2)
+		change := func(name string, id uint16, change func(*plan.Path)) {
+			address := serverIn(service(want, name), id).Address
+			path := testPath(address)
+			change(&path)
+			want.Paths[address] = path
+		}
+		change("narrow", 127, func(p *plan.Path) { p.VLAN = 7 })
+		change("wide", 2, func(p *plan.Path) { p.MTU = 100 })
+		change("wide", 30000, func(p *plan.Path) { *p = plan.Path{} })
+	})
+	return w
+}
+
+// anyFastFrame is a frame that most probably has the usual shape, or lacks one or two things for it.
+func anyFastFrame(w *world, random *rand.Rand) []byte {
+	s := &w.want.Services[random.IntN(len(w.want.Services))]
+	from := flow{netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(random.IntN(256))}), uint16(random.Uint32())),
+		netip.AddrPortFrom(s.VIP, s.Ports[random.IntN(2)])}
+	id, epoch := s.Servers[random.IntN(len(s.Servers))].ID, 1+random.Uint32N(2)
+	if random.IntN(8) == 0 {
+		id = uint16(random.Uint32N(1 << 15))
+	}
+	echo := w.cookieFor(s.Name, from, id, epoch)
+	frame := from.frame(from.tcp([]byte{ack, psh | ack, ack | 32, 0}[random.IntN(4)], timestamps(random.Uint32(), echo), make([]byte, random.IntN(80))))
+	frame[15] = byte(random.Uint32()) // type of service
+	frame[22] = byte(random.Uint32()) // time to live
+	frame[20] = byte(random.IntN(2)) << 6
+	spoils := []func(){
+		func() { frame[random.IntN(14)] ^= 1 << random.IntN(8) },                       // the way to us
+		func() { frame[14] = 0x46 },                                                    // IP options
+		func() { frame[20+random.IntN(2)] ^= 1 << random.IntN(8) },                     // fragments
+		func() { frame[23] = []byte{17, 1, 4}[random.IntN(3)] },                        // another protocol
+		func() { binary.BigEndian.PutUint16(frame[16:], uint16(random.Uint32N(200))) }, // another length
+		func() { frame[46] = byte(random.Uint32()) },                                   // length of the TCP header
+		func() { frame[47] = byte(random.Uint32()) &^ syn },                            // flags
+		func() { frame[54+random.IntN(4)] ^= 1 << random.IntN(8) },                     // options
+		func() { binary.BigEndian.PutUint32(frame[62:], 0) },                           // no echo
+		func() { frame[62+random.IntN(4)] ^= 1 << random.IntN(8) },                     // a bad cookie
+		func() { frame[36+random.IntN(2)] ^= 1 << random.IntN(8) },                     // another port
+		func() { frame = frame[:14+random.IntN(len(frame)-14)] },                       // cut short
+		func() { frame = append(frame, make([]byte, random.IntN(20))...) },             // padding
+		func() { frame = slices.Insert(frame, 12, 0x81, 0, 0, 9) },                     // VLAN
+	}
+	if random.IntN(2) == 0 {
+		spoils[random.IntN(len(spoils))]()
+	}
+	return frame
+}
+
+// outcome is all that can be seen of a frame's way.
+type outcome struct {
+	action   uint32
+	frame    []byte
+	verdicts map[verdictKey]uint64
+	servers  map[string]map[uint16]ServerTraffic
+}
+
+func (w *world) walk(program *ebpf.Program, frame []byte) (o outcome) {
+	w.Helper()
+	w.payAnswers()
+	w.empty(w.lb.objects.Closing)
+	before, traffic := w.verdicts(), w.allTraffic()
+	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256)}
+	var err error
+	if o.action, err = program.Run(&options); err != nil {
+		w.Fatalf("test run of %x: %v", frame, err)
+	}
+	o.frame, o.verdicts, o.servers = options.DataOut, w.verdicts(), w.allTraffic()
+	for key := range o.verdicts {
+		if o.verdicts[key] -= before[key]; o.verdicts[key] == 0 {
+			delete(o.verdicts, key)
+		}
+	}
+	for name, servers := range o.servers {
+		for id, now := range servers {
+			was := traffic[name][id]
+			now.Packets, now.Bytes = now.Packets-was.Packets, now.Bytes-was.Bytes
+			now.Connections, now.Closed = now.Connections-was.Connections, now.Closed-was.Closed
+			if servers[id] = now; now == (ServerTraffic{}) {
+				delete(servers, id)
+			}
+		}
+	}
+	return o
+}
+
+func (w *world) allTraffic() map[string]map[uint16]ServerTraffic {
+	all := map[string]map[uint16]ServerTraffic{}
+	for i := range w.want.Services {
+		all[w.want.Services[i].Name] = w.serverTraffic(w.want.Services[i].Name)
+	}
+	return all
+}
+
+func (o *outcome) equal(p *outcome) bool {
+	return o.action == p.action && bytes.Equal(o.frame, p.frame) && maps.Equal(o.verdicts, p.verdicts) &&
+		maps.EqualFunc(o.servers, p.servers, func(a, b map[uint16]ServerTraffic) bool { return maps.Equal(a, b) })
+}
+
+// The same packets through the program that knows shorter ways, and through the one that only has the long way: what becomes of them and what is counted is
+// the same. The reference knows the second one's by other tests.
+func TestTheFastPathDoesWhatTheLongWayDoes(t *testing.T) {
+	w, random := fastWorld(t), seeded(t)
+	byCookie := map[string]int{}
+	for range 1500 {
+		frame := anyFastFrame(w, random)
+		short, long := w.walk(w.lb.objects.Lb, frame), w.walk(w.lb.objects.LbAny, frame)
+		if !short.equal(&long) {
+			t.Fatalf("%x becomes\n%+v, the long way\n%+v", frame, short, long)
+		}
+		for key, packets := range short.verdicts {
+			if packets > 0 && key.verdict == lbVerdictFORWARDED_BY_COOKIE {
+				byCookie[key.service]++
+			}
+		}
+	}
+	fast := map[string]uint64{}
+	for name, place := range w.tables.Places() {
+		for _, index := range place.Counters {
+			_, traffic, err := w.lb.serverCounter(index)
+			mustSet(err)
+			fast[name] += traffic.Packets
+		}
+	}
+	if fast["web"] < 50 || fast["narrow"] < 20 || fast["wide"] < 20 || fast["hash"]+fast["gue"]+fast["over6"]+fast["l2"] > 0 {
+		t.Errorf("took the fast path: %v", fast)
+	}
+	for _, name := range []string{"web", "narrow", "wide", "gue", "over6", "l2"} {
+		if byCookie[name] < 20 {
+			t.Errorf("only %d packets of %s went by their cookie: %v", byCookie[name], name, byCookie)
+		}
+	}
+}
+
+func TestWhatTheFastPathCountedStaysWhenItsServerLeaves(t *testing.T) {
+	w := newWorld(t, serviceOf("web", vip4, nil))
+	f := flowTo(vip4, 443, 1)
+	frame := f.carrying(w.cookieFor("web", f, 2, 1))
+	count := func() verdict.Traffic {
+		traffic, err := w.lb.VerdictTraffic(w.tables.Places()["web"])
+		mustSet(err)
+		return traffic[lbVerdictFORWARDED_BY_COOKIE]
+	}
+	for range 3 {
+		w.checkVerdict(frame, lbVerdictFORWARDED_BY_COOKIE)
+	}
+	want := verdict.Traffic{Packets: 3, Bytes: 3 * uint64(len(frame)-14)}
+	if got := w.serverTraffic("web")[2]; got.Traffic != want || count() != want {
+		t.Fatalf("counted %+v for the server and %+v for the service, want %+v", got, count(), want)
+	}
+	second := service(&w.want, "web").Servers[1]
+	w.update(func(want *plan.Want) {
+		s := service(want, "web")
+		s.Servers = slices.Delete(slices.Clone(s.Servers), 1, 2)
+	})
+	if count() != want {
+		t.Errorf("after the server has left %+v, want %+v", count(), want)
+	}
+	w.update(func(want *plan.Want) { s := service(want, "web"); s.Servers = append(slices.Clone(s.Servers), second) })
+	w.checkVerdict(frame, lbVerdictFORWARDED_BY_COOKIE)
+	want.Packets, want.Bytes = 4, want.Bytes/3*4
+	if got := w.serverTraffic("web")[2]; got.Packets != 1 || count() != want {
+		t.Errorf("after it came back %+v for the server and %+v for the service, want %+v", got, count(), want)
+	}
+}

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/ballast-lb/ballast/internal/await"
 )
 
 // runs reports whether an XDP program is on the host's device.
@@ -43,6 +45,24 @@ func TestAPortThatIsTakenEndsALoadBalancerBeforeItAttaches(t *testing.T) {
 	h.expectFailure("serve metrics: listen tcp 10.9.0.1:9435")
 	if h.runs() || strings.Contains(h.output.String(), "attached") {
 		t.Error("it has attached its program all the same")
+	}
+}
+
+func TestADeviceThatTheProgramIsTakenOffIsNamedAndLoopbackAloneIsRefused(t *testing.T) {
+	h := newLBHost(t)
+	h.role = "wide-lb" // on eth0 and lo
+	h.awaitAfterStart()
+	h.kill()
+	h.role = "lb"
+	h.start()
+	await.True(t, "the log", func() bool {
+		return strings.Contains(h.output.String(), "taken off a device that an earlier process had it on") && strings.Contains(h.output.String(), "interface=lo")
+	})
+	h.kill()
+	h.role = "lost-lb" // as by a mistaken --interface lo
+	h.expectFailure("attach to the loopback device alone")
+	if !h.runs() {
+		t.Error("what forwarded was taken away")
 	}
 }
 

@@ -28,7 +28,7 @@ import (
 func init() {
 	dir := os.Getenv(daemonDir)
 	role := os.Getenv(daemonProcess)
-	name, isLB := map[string]string{"lb": "", "remote-lb": "lb1", "first-lb": "lb1", "second-lb": "lb2", "greedy-lb": ""}[role]
+	name, isLB := map[string]string{"lb": "", "remote-lb": "lb1", "first-lb": "lb1", "second-lb": "lb2", "greedy-lb": "", "wide-lb": "", "lost-lb": ""}[role]
 	if !isLB {
 		return
 	}
@@ -41,6 +41,12 @@ func init() {
 	}
 	if role == "greedy-lb" {
 		options.Interfaces, options.XDPMode = []string{"eth0", "lo"}, attach.XDPNative
+	}
+	if role == "wide-lb" {
+		options.Interfaces = []string{"eth0", "lo"}
+	}
+	if role == "lost-lb" {
+		options.Interfaces = []string{"lo"}
 	}
 	if role == "remote-lb" {
 		options.Config, options.Controllers, options.TLSDir = "", remoteControllers, filepath.Join(dir, "tls")

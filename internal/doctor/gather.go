@@ -30,7 +30,7 @@ const (
 )
 
 func gather(ctx context.Context, o Options, daemon daemonFacts) *facts {
-	f := &facts{Verbose: o.Verbose, Daemon: daemon, Kept: gatherKept(o), Host: gatherHost()}
+	f := &facts{Instance: o.Instance, Verbose: o.Verbose, Daemon: daemon, Kept: gatherKept(o), Host: gatherHost()}
 	f.File = gatherFile(o.Config, &f.Daemon)
 	o.Server = cmp.Or(o.Server, f.Daemon.Server)
 	f.Mine = func(s *model.Server) bool {

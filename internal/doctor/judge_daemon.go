@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/ballast-lb/ballast/internal/api"
 )
 
 // judgeRole says when nothing tells what this host is: it guesses nothing.
@@ -71,7 +73,7 @@ func judgeDaemon(f *facts) (out []Finding) {
 	if d.Refused != "" {
 		what, remedy := "refused the file and goes on with the one before: ", "correct the file"
 		if strings.Contains(d.Refused, "config reload --force") {
-			remedy += "; or, if it is right, ballast ctl config reload --force"
+			remedy += "; or, if it is right, " + api.Ctl(f.Instance) + " config reload --force"
 		}
 		if d.ByControllers {
 			what, remedy = "refused what controllers say and goes on with what it has: ", "change the fleet so that it is possible; upgrade this node if it is older than the controllers"
@@ -80,14 +82,14 @@ func judgeDaemon(f *facts) (out []Finding) {
 	} else if f.File.Err == nil && f.File.SHA256 != "" && f.File.SHA256 != d.SHA256 && !d.ByControllers {
 		out = append(out, Finding{"daemon", subject, Problem,
 			fmt.Sprintf("runs by %s (sha256 %.8s), which is not this file (%.8s)", d.Path, d.SHA256, f.File.SHA256),
-			"name the daemon's own file; if that was changed and not read yet: ballast ctl config reload"})
+			"name the daemon's own file; if that was changed and not read yet: " + api.Ctl(f.Instance) + " config reload"})
 	}
 	for _, problem := range d.Problems {
 		found := "reports: " + problem
 		if slices.Contains(d.NotReady, problem) {
 			found = "is not ready: " + problem
 		}
-		remedy := "do what it says; `ballast ctl status` tells when it is gone"
+		remedy := "do what it says; `" + api.Ctl(f.Instance) + " status` tells when it is gone"
 		if strings.HasPrefix(problem, "no controller is connected") {
 			remedy = "read `controller not joined` in its log: the network, the certificate (`ballast ctl pki show DIR`), or controllers that are down"
 		}

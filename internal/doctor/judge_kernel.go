@@ -37,12 +37,12 @@ func judgeFile(f *facts) (out []Finding) {
 		out = append(out, Finding{"file", file.Path, Warning, "this host runs by controllers and not by this file: what runs was checked",
 			"leave out -f; `ballast ctl --controller ... apply -f FILE --dry-run` tells how the file differs"})
 	case file.Kept != "":
-		out = append(out, ok("state", file.Kept, "%d services, as they ran last", len(file.Fleet.Services)))
+		out = append(out, ok("state", file.Kept, "services as they ran last: %d", len(file.Fleet.Services)))
 	case file.Running && f.Daemon.ByControllers && len(file.Fleet.Services) == 0: // judgeDaemon tells why
 	case file.Running:
-		out = append(out, ok("state", f.Daemon.source(), "%d services run", len(file.Fleet.Services)))
+		out = append(out, ok("state", f.Daemon.source(), "services that run: %d", len(file.Fleet.Services)))
 	case file.Err == nil:
-		out = append(out, ok("file", file.Path, "%d services, valid", len(file.Fleet.Services)))
+		out = append(out, ok("file", file.Path, "valid; services: %d", len(file.Fleet.Services)))
 	}
 	for i := range file.Fleet.Services {
 		s := &file.Fleet.Services[i]

@@ -29,7 +29,7 @@ func healthyFacts(role Role) *facts {
 		Servers: []model.Server{{Name: "s1", Address: netip.MustParseAddr("10.0.0.1"), ID: 1, Weight: 1}},
 	}}}
 	server, vip := netip.MustParseAddr("10.0.0.1"), fleet.Services[0].VIP
-	return &facts{
+	return &facts{Instance: "default",
 		Role:   role,
 		Kernel: kernelFacts{Release: "6.12.117", JIT: 1, Synchronised: true, Features: []features.Feature{{Name: "XDP programs", Since: "4.8"}}},
 		File:   fileFacts{Path: "ballast.yaml", SHA256: "abcdefgh", Fleet: fleet},
@@ -193,6 +193,9 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"other role", RoleLB, func(f *facts) { f.Daemon.Role = RoleAgent }, "daemon", Problem, "--instance"},
 		{"other file", RoleLB, func(f *facts) { f.Daemon.SHA256 = "other" }, "daemon", Problem, "reload"},
 		{"refused file", RoleLB, func(f *facts) { f.Daemon.Refused = "a.yaml:3: x" }, "daemon", Problem, "correct"},
+		{"refused, under another name", RoleAgent, func(f *facts) {
+			f.Instance, f.Daemon.Refused = "s1", "keys: if the file is right: `ballast ctl --instance s1 config reload --force`"
+		}, "daemon", Problem, "if it is right, ballast ctl --instance s1 config reload --force"},
 		{"refused for its connections", RoleAgent, func(f *facts) { f.Daemon.Refused = "keys: if the file is right: `ballast ctl config reload --force`" }, "daemon", Problem, "if it is right, ballast ctl config reload --force"},
 		{"tunnels of strangers", RoleAgent, func(f *facts) { f.Daemon.Tunnels = api.Tunnels{Open: "name them"} }, "tunnels", Warning, "name them; or keep"},
 		{"its problems", RoleAgent, func(f *facts) { f.Daemon.Problems = []string{"VIP is away: add it"} }, "daemon", Problem, "do what it says"},

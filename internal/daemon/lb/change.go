@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
+	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 )
@@ -106,9 +107,14 @@ func (cs *changes) saveState() {
 
 // attach puts the program on devices.
 func (cs *changes) attach(interfaces []*net.Interface, patience time.Duration) error {
-	path := cs.tables.Path()
+	path, before := cs.tables.Path(), pin.Devices(cs.pins())
 	if err := cs.programs.attach(interfaces, patience, path.Attached); err != nil {
 		return err
+	}
+	for _, name := range before {
+		if !slices.ContainsFunc(interfaces, func(device *net.Interface) bool { return device.Name == name }) {
+			cs.log.Warn("the program is taken off a device that an earlier process had it on: name it with --interface if packets still come in by it", "interface", name)
+		}
 	}
 	cs.log.Info("started", "instance", cs.options.Instance, "services", len(cs.tables.Now().Running.Services), "took over", path.Adopted())
 	return nil

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -71,6 +72,9 @@ func Run(ctx context.Context, o Options) error {
 	interfaces, err := devices.Find(o.Interfaces)
 	if err != nil {
 		return err
+	}
+	if !slices.ContainsFunc(interfaces, func(device *net.Interface) bool { return device.Flags&net.FlagLoopback == 0 }) {
+		return errors.New("attach to the loopback device alone: no client's packet comes in by it: name the devices that they do come in by with --interface")
 	}
 	if err := errors.Join(listen.Try("serve metrics", o.Metrics), listen.Try("listen for agents", o.Listen)); err != nil {
 		return err

@@ -127,6 +127,11 @@ func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
 		}
 	}
 	one := startController(t, ca, "c1", "127.0.0.1:0", distant, func(o *Options) { o.RunDir, o.Metrics = dir, metrics })
+	for range 300 { // they keep nobody from the answer
+		idle, err := net.Dial("tcp", metrics)
+		fleettest.Require(t, err)
+		t.Cleanup(func() { idle.Close() })
+	}
 	two := startController(t, ca, "c2", "127.0.0.1:0", embedded, nil)
 	t.Cleanup(func() { way.hold(false) }) // before the controllers stop
 	lb := joinAll(t, ca.Issue(pki.LB, "lb1"), one, two)

@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"sync"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/daemon/listen"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
@@ -177,10 +177,7 @@ func (c *controller) run(ctx context.Context, listener, socket, metrics net.List
 		running.Go(func() { fail(c.localRoutes().Serve(ctx, socket)) })
 	}
 	if metrics != nil {
-		server := api.NewServer()
-		server.HandleRaw("GET "+api.PathMetrics, c.metrics())
-		server.HandleRaw("GET "+api.PathHealth, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { api.ServeHealth(w, c.obstacles()) }))
-		running.Go(func() { fail(server.Serve(ctx, metrics)) })
+		running.Go(func() { fail(listen.ServeMetrics(ctx, c.log, metrics, c.metrics(), c.obstacles)) })
 	}
 	c.log.Info("serving", "name", c.name, "address", listener.Addr(), "version", c.options.Version)
 	if c.options.Ready != nil {

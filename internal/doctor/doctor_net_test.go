@@ -213,7 +213,7 @@ func breakages() []breakage {
 		{"peer of veth with GRO alone", doctor.RoleLB, func(t *testing.T, s *site) { s.asleep = true },
 			func(t *testing.T, s *site) { s.asleep = false }, "veth", doctor.Problem, "ballast pass --interface eth0"},
 		{"wrong default route", doctor.RoleAgent, func(t *testing.T, s *site) { s.defaultRoute(t, "10.99.0.66") },
-			func(t *testing.T, s *site) { s.defaultRoute(t, "10.99.0.1") }, "way back", doctor.Warning, "ip route replace default"},
+			func(t *testing.T, s *site) { s.defaultRoute(t, "10.99.0.1") }, "way back", doctor.Problem, "ip route replace default"},
 		{"answers by another device, and strict", doctor.RoleAgent, func(t *testing.T, s *site) {
 			must(t, s.server.Sysctl("net.ipv4.conf.eth0.rp_filter", "1"))
 			s.run(t, doctor.RoleAgent, "", "ip", "link", "add", "eth1", "type", "veth", "peer", "name", "eth1p")

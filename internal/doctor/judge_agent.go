@@ -105,9 +105,12 @@ func judgeBack(f *facts) (out []Finding) {
 		}
 		seen[ipv6] = true
 		family := map[bool]string{false: "IPv4", true: "IPv6"}[ipv6]
-		switch err := f.Host.Back[ipv6]; {
-		case errors.Is(err, netdev.ErrUnresolved):
-			out = append(out, Finding{"way back", family, Warning, "the router of the way to clients does not answer (ARP, neighbour discovery): " + err.Error(),
+		err, silent := f.Host.Back[ipv6], &netdev.Unresolved{}
+		switch {
+		case errors.As(err, &silent) && silent.Neighbour == somewhere[ipv6]:
+			out = append(out, ok("way back", family, "the default route has no gateway: clients are neighbours"))
+		case errors.As(err, &silent):
+			out = append(out, Finding{"way back", family, Problem, "the router of the way to clients does not answer (ARP, neighbour discovery): " + err.Error(),
 				"correct the default route: ip route replace default via ROUTER"})
 		case err != nil && len(f.Host.Egress)+len(f.Host.EgressBare) == 0:
 			out = append(out, Finding{"way back", family, Problem, "no answer reaches clients that are not on a link of this host: " + err.Error(), "ip route add default via ROUTER"})

@@ -204,7 +204,9 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 			f.Host.Back, f.Host.Egress = map[bool]error{false: errors.New("no route to host")}, []string{"eth0"}
 			f.Daemon.Interfaces = map[string]string{"eth0": "native"}
 		}, "way back", Warning, "ip route add default"},
-		{"dead router", RoleAgent, func(f *facts) { f.Host.Back = map[bool]error{false: netdev.ErrUnresolved} }, "way back", Warning, "ip route replace default"},
+		{"dead router", RoleAgent, func(f *facts) {
+			f.Host.Back = map[bool]error{false: &netdev.Unresolved{Neighbour: netip.MustParseAddr("10.0.0.1")}}
+		}, "way back", Problem, "ip route replace default"},
 		{"not attached to a way out", RoleAgent, func(f *facts) {
 			f.Host.Egress, f.Daemon.Interfaces = []string{"eth0", "eth9"}, map[string]string{"eth0": "native"}
 		}, "way out", Problem, "agent's log"},

@@ -25,6 +25,13 @@ type NextHop struct {
 // ErrUnresolved says that the route is known and the neighbour's MAC is not (yet); the kernel has been asked to resolve it.
 var ErrUnresolved = errors.New("neighbour not resolved yet")
 
+// Unresolved is ErrUnresolved of a neighbour: the gateway of the route, or without one the destination itself.
+type Unresolved struct{ Neighbour netip.Addr }
+
+func (u *Unresolved) Error() string { return fmt.Sprintf("%s: %s", u.Neighbour, ErrUnresolved) }
+
+func (u *Unresolved) Unwrap() error { return ErrUnresolved }
+
 // Resolver looks up next hops in the calling thread's network namespace. Devices and neighbours are those of its first look at
 // them: make one for each round of questions.
 type Resolver struct {
@@ -103,7 +110,7 @@ func (r *Resolver) neighbour(ifindex int, address netip.Addr) (mac [6]byte, err 
 	n, ok := known[address]
 	if !ok {
 		use(table, address)
-		return mac, fmt.Errorf("%s: %w", address, ErrUnresolved)
+		return mac, &Unresolved{address}
 	}
 	copy(mac[:], n.HardwareAddr)
 	if n.State&(netlink.NUD_STALE|netlink.NUD_DELAY) != 0 {

@@ -20,7 +20,7 @@ import (
 const (
 	drainPeriod  = 500 * time.Millisecond // between two looks
 	drainRequest = 15 * time.Second       // for the order itself, which Ctrl-C does not cut in two
-	drainSteady  = 7                      // looks in a row that an estimate of 0 must hold for: load balancers report within 2.5 s
+	drainSteady  = 24                     // looks in a row that an estimate of 0 must hold for: load balancers report all that they count every 10 s
 )
 
 func (c *control) serverDrainCommand() *cobra.Command {
@@ -173,6 +173,9 @@ func (w *drainWait) find(ctx context.Context) (found *ballastv1.ServerStatus, er
 		if status.Server.GetName() == w.server && (found == nil || found.Removed) {
 			found = status
 		}
+	}
+	if found != nil && found.Connections == nil && found.ConnectionsExact { // of a controller that leaves 0 out
+		found.Connections = new(uint64)
 	}
 	return found, nil
 }

@@ -69,16 +69,16 @@ func NewAgent(fleet *model.Fleet, mine func(*model.Server) bool) (Agent, error) 
 	return agent, errors.Join(errs...)
 }
 
-// ServerHere returns the entry of a service that is this host, nil if none is. One that takes no new connections gives way to one that does:
-// what is for it comes to this host all the same, and gets the id of today.
+// ServerHere returns the entry of a service that is this host, nil if none is. One that takes no new connections gives way to one that does,
+// and one that is off to any other: what is for it comes to this host all the same, and gets the id of today.
 func ServerHere(service *model.Service, mine func(*model.Server) bool) (here *model.Server, err error) {
 	for i := range service.Servers {
 		server := &service.Servers[i]
 		switch {
-		case !mine(server) || here != nil && server.State != model.StateActive:
-		case here == nil || here.State != model.StateActive:
+		case !mine(server):
+		case here == nil || server.State < here.State: // active, draining, off
 			here = server
-		default:
+		case server.State == model.StateActive:
 			err = fmt.Errorf("service %s: servers %s and %s are both this host: name one with --server", service.Name, here.Name, server.Name)
 		}
 	}

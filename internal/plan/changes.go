@@ -61,7 +61,7 @@ type (
 // ClearCounter zeroes what was counted, loaded and learned under an index that a new server takes over.
 type ClearCounter struct{ Index uint32 }
 
-// RetireCounter keeps what was counted for a service under the index of a server that no packet finds there any more.
+// RetireCounter keeps what was counted for a service under the index of a server that no new packet finds there.
 type RetireCounter struct{ Service, Index uint32 }
 
 // CountOpen makes the estimate of open connections under an index what was counted there: connections less closed ones. Policies that

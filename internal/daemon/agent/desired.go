@@ -3,6 +3,7 @@ package agent
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/config"
@@ -53,7 +54,7 @@ func (d *desired) save(t *tunnels) {
 // file makes a configuration of what controllers say. Removed servers still take part: their connections have not ended.
 func (d *desired) file(path string) *config.File {
 	fleet := d.node.Running.Clone()
-	for _, r := range d.node.Removed {
+	for _, r := range slices.Backward(d.node.Removed) { // the newest first: connections that live carry its id
 		if s := fleet.Service(r.Service); s != nil {
 			server := r.Server
 			server.State = model.StateDraining

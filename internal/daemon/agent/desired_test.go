@@ -29,7 +29,7 @@ func TestRemovedServersGiveWayToTheOneThatIsThisHost(t *testing.T) {
 		"another address of the host":    {"", []model.Server{other, server("s1", 3, "10.0.0.11")}, []model.Server{server("s1", 1, "10.0.0.1")}, 3},
 		"an address of another machine":  {"", []model.Server{other, server("s1", 3, "10.0.0.1")}, []model.Server{server("s9", 9, "10.0.0.12")}, 3},
 		"the same name":                  {"s1", []model.Server{other, server("s1", 3, "10.0.0.1")}, []model.Server{server("s1", 1, "10.0.0.9")}, 3},
-		"several, and none is there":     {"", []model.Server{other}, []model.Server{server("s1", 1, "10.0.0.1"), server("s9", 9, "10.0.0.12")}, 1},
+		"several, and none is there":     {"", []model.Server{other}, []model.Server{server("s1", 1, "10.0.0.1"), server("s9", 9, "10.0.0.12")}, 9},
 	} {
 		t.Run(name, func(t *testing.T) {
 			service := model.NewService()

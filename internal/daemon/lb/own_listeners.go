@@ -12,6 +12,24 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
+// resolveListeners looks up the names in addresses to listen at, once: what this node does must not wait for name servers, or fail with them.
+func resolveListeners(o *Options) error {
+	for _, own := range []struct {
+		flag    string
+		address *string
+	}{{"--listen", &o.Listen}, {"--metrics", &o.Metrics}} {
+		if *own.address == "" {
+			continue
+		}
+		at, err := net.ResolveTCPAddr("tcp", *own.address)
+		if err != nil {
+			return fmt.Errorf("find the address of %s: %w", own.flag, err)
+		}
+		*own.address = at.String()
+	}
+	return nil
+}
+
 // checkOwnListeners refuses services that would take what others say to this daemon. A VIP may be an address of this host: what is for no
 // port of a service goes on to the host.
 func checkOwnListeners(o *Options, fleet *model.Fleet) error {

@@ -46,6 +46,9 @@ func Run(ctx context.Context, o Options) error {
 		}
 		o.Config = path
 	}
+	if err := resolveListeners(&o); err != nil {
+		return err
+	}
 	listener, err := api.Listen(api.SocketPath(o.RunDir, o.Instance))
 	if err != nil {
 		return err
@@ -90,6 +93,7 @@ func Run(ctx context.Context, o Options) error {
 	defer func() { o.Log.Info("stopped: the data path stays attached", "instance", o.Instance) }()
 	defer func() { // what is under way is finished, and nothing begins any more: the process ends here
 		lb.turn.Lock()
+		lb.programs.mutex.Lock()
 		lb.tables.Stop()
 	}()
 	return lb.run(ctx, listener, undo)

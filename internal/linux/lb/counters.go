@@ -41,6 +41,8 @@ var VerdictNames = sync.OnceValues(func() ([]string, error) {
 
 // VerdictTraffic returns what each verdict was given to, by its value, for the service at a place; the zero Place: packets of no service.
 func (lb *LB) VerdictTraffic(service plan.Place) ([]verdict.Traffic, error) {
+	lb.retired.RLock()
+	defer lb.retired.RUnlock()
 	out := make([]verdict.Traffic, lbVerdictVERDICTS)
 	for verdict := range out {
 		perCPU, err := lb.verdictCounter(service.Number, lbVerdict(verdict))
@@ -75,14 +77,19 @@ func add(to *verdict.Traffic, t lbTraffic) {
 	to.Packets, to.Bytes = to.Packets+t.Packets, to.Bytes+t.Bytes
 }
 
-// retireCounter keeps for a service what was counted as fast at a server that leaves it.
+// retireCounter moves to a service what was counted as fast at a server that leaves it. Packets that are under way just then may not be counted.
 func (lb *LB) retireCounter(service, index uint32) error {
+	lb.retired.Lock()
+	defer lb.retired.Unlock()
 	perCPU, err := lb.verdictCounter(service, lbVerdictVERDICT_CONTINUE)
 	if err != nil {
 		return err
 	}
 	_, fast, err := lb.serverCounter(index)
 	if err != nil {
+		return err
+	}
+	if err := lb.ResetServerTraffic(index); err != nil {
 		return err
 	}
 	perCPU[0].Packets, perCPU[0].Bytes = perCPU[0].Packets+fast.Packets, perCPU[0].Bytes+fast.Bytes

@@ -3,6 +3,7 @@ package lb
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -185,7 +186,7 @@ func TestWhatTheFastPathCountedStaysWhenItsServerLeaves(t *testing.T) {
 	if got := w.serverTraffic("web")[2]; got.Traffic != want || count() != want {
 		t.Fatalf("counted %+v for the server and %+v for the service, want %+v", got, count(), want)
 	}
-	second := service(&w.want, "web").Servers[1]
+	second, before := service(&w.want, "web").Servers[1], w.tables.Places()["web"]
 	w.update(func(want *plan.Want) {
 		s := service(want, "web")
 		s.Servers = slices.Delete(slices.Clone(s.Servers), 1, 2)
@@ -193,10 +194,46 @@ func TestWhatTheFastPathCountedStaysWhenItsServerLeaves(t *testing.T) {
 	if count() != want {
 		t.Errorf("after the server has left %+v, want %+v", count(), want)
 	}
+	traffic, err := w.lb.VerdictTraffic(before) // of who has not heard that it has left
+	mustSet(err)
+	if got := traffic[lbVerdictFORWARDED_BY_COOKIE]; got != want {
+		t.Errorf("counted twice: %+v, want %+v", got, want)
+	}
 	w.update(func(want *plan.Want) { s := service(want, "web"); s.Servers = append(slices.Clone(s.Servers), second) })
 	w.checkVerdict(frame, lbVerdictFORWARDED_BY_COOKIE)
 	want.Packets, want.Bytes = 4, want.Bytes/3*4
 	if got := w.serverTraffic("web")[2]; got.Packets != 1 || count() != want {
 		t.Errorf("after it came back %+v for the server and %+v for the service, want %+v", got, count(), want)
+	}
+}
+
+// An update that was interrupted between vips and the faster copy of it is completed by the next process.
+func TestPlacesOfDestinationsFollowVIPsAfterAnInterruptedUpdate(t *testing.T) {
+	w := newWorld(t, serviceOf("web", vip4, nil))
+	vips, err := w.lb.VIPs()
+	mustSet(err)
+	var moved, gone plan.VIPKey
+	for key := range vips {
+		if key.IPv6 == 0 && key.Protocol == 6 {
+			moved = key
+		} else if key.IPv6 == 0 {
+			gone = key
+		}
+	}
+	place, destination := w.lb.vipPlace(moved)
+	other, otherDestination := w.lb.vipPlace(gone)
+	if place.destination != destination || place.fast == 0 || other.destination != otherDestination {
+		t.Fatalf("no places: %+v, %+v", place, other)
+	}
+	const number = 7
+	t.Cleanup(func() { // the program is that of all tests
+		mustSet(errors.Join(w.lb.objects.Vips.Put(moved, vips[moved]), w.lb.objects.Vips.Put(gone, vips[gone]), w.lb.placeVIP(gone, vips[gone]), w.lb.adoptPlaces()))
+	})
+	mustSet(w.lb.objects.Vips.Put(moved, uint32(number)))
+	mustSet(w.lb.objects.Vips.Delete(gone))
+	w.lb.places = map[uint32][]*vipPlace{}
+	mustSet(w.lb.adoptPlaces())
+	if place.number != number || place.fast != 0 || other.destination != 0 {
+		t.Errorf("places after the next start: %+v, %+v", place, other)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
@@ -34,6 +35,7 @@ type LB struct {
 	tables  lbTables
 	adopted bool
 	places  map[uint32][]*vipPlace // of service numbers
+	retired sync.RWMutex           // held while a server's fast packets become its service's: readers count them once
 	// displaced: places of vips were given up since the last grace period.
 	displaced bool
 }
@@ -89,7 +91,11 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 		}
 		return nil, fmt.Errorf("load the load balancer's program: %w", err)
 	}
-	if err := errors.Join(lb.mapTables(), lb.adoptPlaces(), lb.enableThrough()); err != nil {
+	err = lb.mapTables()
+	if err == nil {
+		err = errors.Join(lb.adoptPlaces(), lb.enableThrough())
+	}
+	if err != nil {
 		lb.Close()
 		return nil, err
 	}

@@ -147,26 +147,42 @@ func (lb *LB) fastRow(number uint32) uint32 {
 	return 0
 }
 
-// publishRow makes the places of a service name its row.
-func (lb *LB) publishRow(number uint32) {
+// publishRow makes the places of a service name its row, and reports whether any did not.
+func (lb *LB) publishRow(number uint32) (changed bool) {
 	lb.places[number] = slices.DeleteFunc(lb.places[number], func(place *vipPlace) bool { return place.number != number })
 	for _, place := range lb.places[number] {
-		atomic.StoreUint32(&place.fast, lb.fastRow(number))
+		row := lb.fastRow(number)
+		changed = atomic.SwapUint32(&place.fast, row) != row || changed
 	}
+	return changed
 }
 
-// adoptPlaces finds the places that an earlier process filled, and completes what it may not have come to.
+// adoptPlaces finds the places that an earlier process filled, and completes what it may not have come to: vips says what is.
 func (lb *LB) adoptPlaces() error {
+	vips, err := lb.VIPs()
+	if err != nil {
+		return err
+	}
+	changed := false
+	for key, number := range vips {
+		place, destination := lb.vipPlace(key)
+		if place == nil || place.destination != destination {
+			continue
+		}
+		changed = atomic.SwapUint32(&place.number, number) != number || changed
+		lb.places[number] = append(lb.places[number], place)
+	}
 	for i := range lb.tables.vipPlaces {
-		if place := &lb.tables.vipPlaces[i]; place.number != 0 {
-			lb.places[place.number] = append(lb.places[place.number], place)
+		if place := &lb.tables.vipPlaces[i]; place.destination != 0 && !slices.Contains(lb.places[place.number], place) {
+			atomic.StoreUint64(&place.destination, 0) // it is in vips no more
+			changed = true
 		}
 	}
-	if len(lb.places) == 0 {
-		return nil
-	}
 	for number := range lb.places {
-		lb.publishRow(number)
+		changed = lb.publishRow(number) || changed
+	}
+	if !changed {
+		return nil
 	}
 	return Grace()
 }

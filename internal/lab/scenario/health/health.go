@@ -3,6 +3,7 @@ package health
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -83,7 +84,8 @@ func (h *healthTrial) run() (err error) {
 	if h.running, err = h.Generate(scenario.Downloads(h.Target(), healthDownloads), scenario.Shorts(h.Target(), 40)); err != nil {
 		return err
 	}
-	if err := h.Busy(h.running, 100); err != nil {
+	err = h.Until(h.running, 30*time.Second, "all downloads are open", func(p traffic.Progress) bool { return p.OpenByFlow["download"] == healthDownloads })
+	if err := errors.Join(err, h.Busy(h.running, 100)); err != nil {
 		return err
 	}
 	for _, one := range []world.Step{

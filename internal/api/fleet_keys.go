@@ -45,6 +45,11 @@ func (f *fleetAPI) AddKey(ctx context.Context, r *ballastv1.AddKeyRequest) (*bal
 	}
 	answer := &ballastv1.AddKeyResponse{}
 	_, err := f.change(ctx, false, func(fleet *model.Fleet, _ []node.Removed) error {
+		if len(fleet.Keys.Cookie) == 0 {
+			if err := unsafe(f.desired.KeyNodes().Orphans(), "a key is added to those that there are"); err != nil {
+				return err
+			}
+		}
 		if answer.Epoch = r.Epoch; answer.Epoch == 0 {
 			answer.Epoch = fleet.Keys.Current + 1
 		}

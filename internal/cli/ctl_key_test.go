@@ -218,6 +218,7 @@ func TestAStoreThatWasLostGetsNoNewKeysWhileConnectionsLive(t *testing.T) {
 	}
 	ctl.refuse("apply --yes -f "+file, "--force-keys")
 	ctl.refuse("service add other --vip 198.51.100.77 --port 80", why)
+	ctl.refuse("key add", why)
 	keys := "keys:\n  placement: 000102030405060708090a0b0c0d0e0f\n  current: 2\n  cookie: {2: 00112233445566778899aabbccddeeff}\n"
 	ctl.must("apply", "--yes", "-f", write(t, keys+fleetFile))
 	ctl.expectEpochs(2, 2)

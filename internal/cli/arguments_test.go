@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"bytes"
@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -18,20 +17,12 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/ballast-lb/ballast/internal/lab/process"
+	"github.com/ballast-lb/ballast/internal/cli"
+	"github.com/ballast-lb/ballast/internal/cli/clitest"
+	"github.com/ballast-lb/ballast/internal/cli/command"
 )
 
-// TestMain is the program itself where it is given a command: for tests that look at an exit status, and so that nothing that a command
-// starts by its own name, as a lab does, ever runs all the tests again. By another name it is that of the lab's processes.
-func TestMain(m *testing.M) {
-	if filepath.Base(os.Args[0]) == process.Program {
-		os.Exit(process.Main(os.Args[1:], os.Stderr))
-	}
-	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
-		os.Exit(Main("test", os.Args[1:], os.Stderr))
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { clitest.Main(m) }
 
 // program is the program as a process.
 func program(t *testing.T, arguments ...string) *exec.Cmd {
@@ -42,7 +33,7 @@ func program(t *testing.T, arguments ...string) *exec.Cmd {
 // harmless is the tree with commands that do nothing but say that they ran.
 func harmless(t *testing.T, ran *string) *cobra.Command {
 	t.Helper()
-	root := Root("test")
+	root := cli.Root("test")
 	root.SetOut(io.Discard)
 	root.SetErr(io.Discard)
 	everyCommand(root, func(cmd *cobra.Command) {
@@ -73,13 +64,13 @@ func run(t *testing.T, arguments ...string) (status int, said, ran string) {
 	root.SetArgs(arguments)
 	cmd, err := root.ExecuteContextC(t.Context())
 	var text bytes.Buffer
-	status = finish(nil, cmd, err, &text)
+	status = command.Finish(nil, cmd, err, &text)
 	return status, text.String(), ran
 }
 
 // What is for tests and experiments is not in this program.
 func TestNoCommandIsHidden(t *testing.T) {
-	everyCommand(Root("test"), func(cmd *cobra.Command) {
+	everyCommand(cli.Root("test"), func(cmd *cobra.Command) {
 		if cmd.Hidden {
 			t.Errorf("%s is hidden: it belongs to ballast-lab", cmd.CommandPath())
 		}
@@ -91,27 +82,27 @@ var positional = regexp.MustCompile(` \[?[A-Z]+(\.\.\.)?\]?`)
 // Whoever adds a command finds here that it refuses what it does not know.
 func TestEveryCommandRefusesWhatItDoesNotKnow(t *testing.T) {
 	commands := 0
-	everyCommand(Root("test"), func(cmd *cobra.Command) {
+	everyCommand(cli.Root("test"), func(cmd *cobra.Command) {
 		path := strings.Fields(cmd.CommandPath())[1:]
 		commands++
-		if cmd.Annotations[usageIsFailure] != "" {
+		if cmd.Annotations[command.UsageIsFailure] != "" {
 			return // TestApplyKeepsItsStatuses
 		}
 		usage := flagsAndGroups.ReplaceAllString(cmd.Use, "")
 		if !strings.Contains(cmd.Use, "...") || group(cmd) {
 			surplus := append(slices.Clone(path), strings.Fields(strings.Repeat("nonsense ", 9))...)
-			if status, said, ran := run(t, surplus...); status != StatusUsage || ran != "" || !strings.Contains(said, "nonsense") {
+			if status, said, ran := run(t, surplus...); status != command.StatusUsage || ran != "" || !strings.Contains(said, "nonsense") {
 				t.Errorf("ballast %s: status %d, said %q, ran %q", strings.Join(surplus, " "), status, said, ran)
 			}
 		}
 		if mandatory := positional.FindString(usage); group(cmd) || (mandatory != "" && !strings.Contains(mandatory, "[")) {
 			status, said, ran := run(t, path...)
-			if status != StatusUsage || ran != "" || !strings.Contains(said, "is missing") {
+			if status != command.StatusUsage || ran != "" || !strings.Contains(said, "is missing") {
 				t.Errorf("ballast %s: status %d, said %q, ran %q", strings.Join(path, " "), status, said, ran)
 			}
 		}
 		flag := append(slices.Clone(path), "--nonsense")
-		if status, said, ran := run(t, flag...); !cmd.DisableFlagParsing && (status != StatusUsage || ran != "" || !strings.Contains(said, "--nonsense")) {
+		if status, said, ran := run(t, flag...); !cmd.DisableFlagParsing && (status != command.StatusUsage || ran != "" || !strings.Contains(said, "--nonsense")) {
 			t.Errorf("ballast %s: status %d, said %q, ran %q", strings.Join(flag, " "), status, said, ran)
 		}
 	})
@@ -154,7 +145,7 @@ func TestMisspeltCommandsFailWithASuggestion(t *testing.T) {
 		"completion nosuchshell":               "nosuchshell",
 		"sim run":                              "EXPERIMENT is missing",
 	} {
-		if status, said, ran := run(t, strings.Fields(line)...); status != StatusUsage || ran != "" || !strings.Contains(said, want) {
+		if status, said, ran := run(t, strings.Fields(line)...); status != command.StatusUsage || ran != "" || !strings.Contains(said, want) {
 			t.Errorf("ballast %s: status %d, ran %q, said %q, which lacks %q", line, status, ran, said, want)
 		}
 	}
@@ -167,15 +158,15 @@ func TestMisspeltCommandsFailWithASuggestion(t *testing.T) {
 
 func TestApplyKeepsItsStatuses(t *testing.T) {
 	for _, line := range []string{"ctl apply", "ctl apply --nonsense", "ctl apply -f x surplus"} {
-		if status, said, ran := run(t, strings.Fields(line)...); status != StatusFailed || ran != "" {
+		if status, said, ran := run(t, strings.Fields(line)...); status != command.StatusFailed || ran != "" {
 			t.Errorf("ballast %s: status %d, said %q: 2 would tell that something would change", line, status, said)
 		}
 	}
 	open := fmt.Errorf("add: %w", connect.NewError(connect.CodeUnknown, errors.New("it may or may not have been carried out")))
-	if status := finish(nil, &cobra.Command{}, open, io.Discard); status != 3 {
+	if status := command.Finish(nil, &cobra.Command{}, open, io.Discard); status != 3 {
 		t.Errorf("an outcome that is not known ends with %d", status)
 	}
-	if status := finish(nil, &cobra.Command{}, changesWouldBeMade, io.Discard); status != 2 {
+	if status := command.Finish(nil, &cobra.Command{}, command.ExitStatus(2), io.Discard); status != 2 {
 		t.Errorf("a dry run that found differences: status %d", status)
 	}
 }
@@ -183,10 +174,10 @@ func TestApplyKeepsItsStatuses(t *testing.T) {
 func TestTheProcessEndsWithTheStatusOfItsCommand(t *testing.T) {
 	for line, want := range map[string]int{
 		"version":                            0,
-		"ctl sevrers":                        StatusUsage,
-		"ctl --socket /nonexistent servers":  StatusFailed,
-		"lb -f a --controller b":             StatusUsage,
-		"ctl --socket /nonexistent apply -x": StatusFailed,
+		"ctl sevrers":                        command.StatusUsage,
+		"ctl --socket /nonexistent servers":  command.StatusFailed,
+		"lb -f a --controller b":             command.StatusUsage,
+		"ctl --socket /nonexistent apply -x": command.StatusFailed,
 	} {
 		var exit *exec.ExitError
 		status := 0
@@ -209,12 +200,12 @@ func TestWhatIsInterruptedEndsWithTheSignalsStatus(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer silent.Close()
-		command := program(t, "ctl", "--socket", socket, "servers")
-		said, err := command.StderrPipe()
+		process := program(t, "ctl", "--socket", socket, "servers")
+		said, err := process.StderrPipe()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := command.Start(); err != nil {
+		if err := process.Start(); err != nil {
 			t.Fatal(err)
 		}
 		asked, err := silent.Accept()
@@ -222,12 +213,12 @@ func TestWhatIsInterruptedEndsWithTheSignalsStatus(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer asked.Close()
-		if err := command.Process.Signal(signal); err != nil {
+		if err := process.Process.Signal(signal); err != nil {
 			t.Fatal(err)
 		}
 		text, _ := io.ReadAll(said)
 		var exit *exec.ExitError
-		if err := command.Wait(); !errors.As(err, &exit) || exit.ExitCode() != want || !strings.Contains(string(text), "interrupted by "+unix.SignalName(signal)) {
+		if err := process.Wait(); !errors.As(err, &exit) || exit.ExitCode() != want || !strings.Contains(string(text), "interrupted by "+unix.SignalName(signal)) {
 			t.Errorf("%s: %v, want status %d; said %q", unix.SignalName(signal), err, want, text)
 		}
 	}

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"go/ast"
@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/ballast-lb/ballast/internal/cli"
 )
 
 var (
@@ -94,7 +96,7 @@ func checkCommand(t *testing.T, document, line string, complete bool) {
 	if slices.Contains(words, "...") {
 		return
 	}
-	root := Root("test")
+	root := cli.Root("test")
 	command, rest, err := root.Find(words)
 	if err == nil && !slices.Contains(rest, "--help") {
 		err = command.ParseFlags(rest)

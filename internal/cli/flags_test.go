@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"bytes"
@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/ballast-lb/ballast/internal/cli"
+	"github.com/ballast-lb/ballast/internal/cli/command"
 )
 
 // Nothing is opened, made or attached for a command line that cannot be right.
@@ -40,7 +43,7 @@ func TestFlagsThatCannotBeRightAreRefusedBeforeAnythingIsMade(t *testing.T) {
 		"ctl server drain web s1 --wait --timeout -5m": "--timeout -5m0s",
 	} {
 		dir := t.TempDir()
-		root := Root("test")
+		root := cli.Root("test")
 		arguments := strings.Fields(line)
 		if strings.HasPrefix(line, "lb") || strings.HasPrefix(line, "agent") || strings.HasPrefix(line, "controller") {
 			arguments = append(arguments, "--run-dir", filepath.Join(dir, "run"))
@@ -48,19 +51,11 @@ func TestFlagsThatCannotBeRightAreRefusedBeforeAnythingIsMade(t *testing.T) {
 		root.SetArgs(arguments)
 		cmd, err := root.ExecuteContextC(t.Context())
 		var said bytes.Buffer
-		if status := finish(nil, cmd, err, &said); status != StatusUsage || !strings.Contains(said.String(), want) {
+		if status := command.Finish(nil, cmd, err, &said); status != command.StatusUsage || !strings.Contains(said.String(), want) {
 			t.Errorf("ballast %s: status %d, said %q, which lacks %q", line, status, said.String(), want)
 		}
 		if made, _ := os.ReadDir(dir); len(made) > 0 {
 			t.Errorf("ballast %s: has made %s", line, made[0].Name())
-		}
-	}
-}
-
-func TestOneOfAThingIsNotCountedAsSeveral(t *testing.T) {
-	for n, want := range []string{"0 services", "1 service", "2 services"} {
-		if have := counted(n, "service"); have != want {
-			t.Errorf("%q, want %q", have, want)
 		}
 	}
 }

@@ -2,13 +2,21 @@
 package cli
 
 import (
-	"encoding/json"
+	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
+	"os/signal"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/cli/bench"
+	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/cli/ctl"
+	"github.com/ballast-lb/ballast/internal/cli/daemons"
+	"github.com/ballast-lb/ballast/internal/cli/lab"
+	"github.com/ballast-lb/ballast/internal/cli/sim"
 )
 
 // Root returns the command `ballast`.
@@ -34,13 +42,14 @@ Before and beside all that:
   ballast lab run churn            shows it all in network namespaces of this machine
   ballast sim run all              checks what the papers claim, and simulates fleets that nobody has
 
-` + statusHelp,
+` + command.StatusHelp,
 		SilenceUsage:     true,
 		SilenceErrors:    true,
-		PersistentPreRun: printLegibly,
+		PersistentPreRun: command.PrintLegibly,
 	}
-	root.AddCommand(lbCommand(version), AgentCommand(version), passCommand(), controllerCommand(version), ctlCommand(), validateCommand(), DoctorCommand(), LabCommand(), BenchCommand(), SimCommand(), versionCommand(version))
-	strict(root)
+	root.AddCommand(daemons.LB(version), daemons.Agent(version), daemons.Pass(), daemons.Controller(version), ctl.Command(), daemons.Validate(), daemons.Doctor(),
+		lab.Command(), bench.Command(), sim.Command(), versionCommand(version))
+	command.Strict(root)
 	return root
 }
 
@@ -48,7 +57,6 @@ func versionCommand(version string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), "ballast", version)
 			return err
@@ -56,17 +64,16 @@ func versionCommand(version string) *cobra.Command {
 	}
 }
 
-// newLog writes what a daemon has to say, for people and for log collectors.
-func newLog(verbose bool) *slog.Logger {
-	level := slog.LevelInfo
-	if verbose {
-		level = slog.LevelDebug
-	}
-	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-}
-
-func writeJSON(out io.Writer, value any) error {
-	encoder := json.NewEncoder(out)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(value)
+// Main runs a command line and returns the status to end with.
+func Main(version string, arguments []string, stderr io.Writer) int {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM)
+	defer signal.Stop(signals)
+	go func() { cancel(command.Caught((<-signals).(unix.Signal))) }()
+	root := Root(version)
+	root.SetArgs(arguments)
+	cmd, err := root.ExecuteContextC(ctx)
+	return command.Finish(context.Cause(ctx), cmd, err, stderr)
 }

@@ -60,12 +60,13 @@ func Load(path string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &File{Path: path, SHA256: Sum(text), Fleet: fleet, Exposed: exposed(path, info)}, nil
+	return &File{Path: path, SHA256: Sum(text), Fleet: fleet, Exposed: Exposed(path)}, nil
 }
 
-// exposed says who else can read a file: a configuration has keys in it.
-func exposed(path string, info os.FileInfo) string {
-	if info.Mode().Perm()&0o077 == 0 {
+// Exposed says who else can read a file: a configuration has keys in it. Empty: nobody, or it is no file.
+func Exposed(path string) string {
+	info, err := os.Stat(path)
+	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o077 == 0 {
 		return ""
 	}
 	return fmt.Sprintf("%s: others can read the keys (mode %04o): chmod 600 %s", path, info.Mode().Perm(), path)

@@ -1,0 +1,111 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	controlbench "github.com/ballast-lb/ballast/internal/bench/control"
+	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/lab/process"
+)
+
+func benchControl() *cobra.Command {
+	options := controlbench.Options{}
+	var asJSON, verbose, noMaps bool
+	cmd := &cobra.Command{
+		Use:   "control",
+		Short: "Measure the control plane: a controller with the agents and load balancers of a large fleet",
+		Long: `Measure the control plane. A controller with its own store runs in this process; agents and load balancers, each with a certificate
+and a stream of its own by mutual TLS on loopback, run in another process of this machine, so that CPU and memory of the controller
+are its own. Nothing outside of loopback is reached, and nothing stays.
+
+  steady   one service, dispatch awfd: every agent reports a random queue at the rate, the controller weighs at the rate. CPU of the
+           controller, bytes below TLS each way; with headers, against Spotlight's 256 bytes a second for each server and load
+           balancer (a packet of 64 bytes for each, four times a second)
+  scale    servers are added by the API, one after the other: the time until the last load balancer has said Applied, until maps
+           are written, until the last one has got the new server's weight
+  mass     many services come with one call: the time until it is answered, until all load balancers know them, until one has
+           them in its maps; before, the same by one load balancer that nothing disturbs
+
+One of the load balancers has BPF maps (they are attached to nothing); that needs root. Everybody shares this machine's CPUs: on
+as many machines as there are nodes, times are shorter.`,
+		Example: `  ballast bench control
+  ballast bench control --json > control.json
+  ballast bench control --servers 100 --load-balancers 4 --rate 20 --services 0`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			program, err := process.Beside()
+			if err == nil {
+				err = process.Check(program)
+			}
+			if err != nil {
+				return err
+			}
+			options.Peers = []string{program, process.Peers}
+			options.Maps = os.Geteuid() == 0 && !noMaps
+			options.Progress = func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+			options.Log = slog.New(slog.DiscardHandler)
+			if verbose {
+				options.Log = command.NewLog(false)
+			}
+			result, err := controlbench.Run(cmd.Context(), options)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return command.WriteJSON(cmd.OutOrStdout(), result)
+			}
+			return printControl(cmd.OutOrStdout(), result)
+		},
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&options.Servers, "servers", 1000, "of the service that follows their load, an agent each")
+	flags.IntVar(&options.LoadBalancers, "load-balancers", 50, "streams of load balancers")
+	flags.Float64Var(&options.Rate, "rate", 4, "reports of each agent, and updates of weights, a second")
+	flags.DurationVar(&options.Duration, "duration", 15*time.Second, "of the steady part")
+	flags.IntVar(&options.Events, "events", 100, "servers that are added, one after the other")
+	flags.IntVar(&options.Services, "services", 4096, "that there are in the end, when all but one come at once; 0: none come")
+	flags.IntVar(&options.ServersEach, "servers-each", 16, "of each of these services")
+	flags.BoolVar(&noMaps, "no-maps", false, "no load balancer has maps, although this is root")
+	flags.BoolVar(&asJSON, "json", false, "print the result as JSON")
+	flags.BoolVar(&verbose, "verbose", false, "print the controller's log")
+	return cmd
+}
+
+func printControl(out io.Writer, r *controlbench.Result) error {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	row := func(what, format string, args ...any) {
+		fmt.Fprintf(table, "%s\t%s\n", what, fmt.Sprintf(format, args...))
+	}
+	spread := func(what, unit string, l *controlbench.Latency) {
+		if l != nil {
+			row(what, "p50 %.1f %s, p99 %.1f %s, max %.1f %s", l.P50, unit, l.P99, unit, l.Max, unit)
+		}
+	}
+	const kilo = 1000
+	row("fleet", "%d servers, %d load balancers, %g reports and updates a second", r.Servers, r.LoadBalancers, r.Rate)
+	row("all joined", "%.0f ms", r.JoinedMS)
+	row("controller", "%.2f CPUs, %d MB", r.ControllerCPU, r.ControllerRSS>>20)
+	row("reports", "%.0f/s, %.0f kB/s from agents, %.0f kB/s from load balancers", r.ReportsPerSec, r.BytesFromAgents/kilo, r.BytesFromLBs/kilo)
+	row("weights", "%.0f updates/s with %.0f weights/s, %.0f kB/s to load balancers", r.UpdatesPerSec, r.WeightsPerSec, r.BytesToLBs/kilo)
+	row("with headers", "%.0f kB/s; Spotlight: %.0f kB/s; ratio %.3f", r.PacketsToLBs/kilo, r.SpotlightBytes/kilo, r.PacketsToLBs/r.SpotlightBytes)
+	spread("server added -> last Applied", "ms", r.Applied)
+	spread("server added -> maps written", "ms", r.Written)
+	spread("server added -> last weight", "ms", r.Weighed)
+	row("one server added", "%.0f ms of CPU of the controller", r.EventCPU)
+	spread("one update -> maps", "us", r.Reweigh)
+	if m := r.Mass; m != nil {
+		row("many services", "%d of %d servers", m.Services, m.ServersEach)
+		row("one load balancer alone", "planned in %.0f ms, written in %.0f ms (0: it has no maps)", m.PlanMS, m.WriteMS)
+		row("in the fleet", "committed in %.0f ms, known to all load balancers in %.0f ms, in maps in %.0f ms", m.CommittedMS, m.StreamsMS, m.LoadedMS)
+	}
+	if r.StreamsLost > 0 {
+		row("streams lost", "%d: this machine has too few CPUs for the fleet, or others use them", r.StreamsLost)
+	}
+	return table.Flush()
+}

@@ -1,0 +1,71 @@
+// What commands print: others' words (keys of a file, names, answers of daemons) reach a terminal as text and never as its commands.
+package command
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// legible is an output that spells control characters and those that turn the direction of writing out, as JSON does.
+type legible struct{ terminal io.Writer }
+
+func (l legible) Write(text []byte) (int, error) {
+	if !strings.ContainsFunc(string(text), isControl) {
+		return l.terminal.Write(text)
+	}
+	var spelled strings.Builder
+	for _, r := range string(text) {
+		if isControl(r) {
+			fmt.Fprintf(&spelled, `\u%04x`, r)
+			continue
+		}
+		spelled.WriteRune(r)
+	}
+	if _, err := io.WriteString(l.terminal, spelled.String()); err != nil {
+		return 0, err
+	}
+	return len(text), nil
+}
+
+func isControl(r rune) bool {
+	return r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)
+}
+
+// PrintLegibly makes it so for all that a command prints.
+func PrintLegibly(cmd *cobra.Command, _ []string) {
+	cmd.SetOut(legible{cmd.OutOrStdout()})
+	cmd.SetErr(legible{cmd.ErrOrStderr()})
+}
+
+// Commands to a terminal.
+const (
+	EraseLine   = "\r\x1b[K"
+	EraseScreen = "\x1b[H\x1b[2J"
+)
+
+// Tell gives a command to a terminal.
+func Tell(terminal io.Writer, command string) {
+	if l, ok := terminal.(legible); ok {
+		terminal = l.terminal
+	}
+	io.WriteString(terminal, command)
+}
+
+// IsTerminal tells whether somebody may be looking at an output, or typing an input.
+func IsTerminal(file any) bool {
+	if l, ok := file.(legible); ok {
+		file = l.terminal
+	}
+	f, ok := file.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}

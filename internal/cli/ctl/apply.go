@@ -1,0 +1,244 @@
+package ctl
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// changesWouldBeMade is the exit status of a dry run that found differences.
+const changesWouldBeMade command.ExitStatus = 2
+
+// application is one `ballast ctl apply`.
+type application struct {
+	file        string
+	dryRun, yes bool
+	forceKeys   bool
+}
+
+func (c *control) applyCommand() *cobra.Command {
+	var a application
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE",
+		Short: "Make the fleet what a file says, after showing what that changes",
+		Long: `Make the fleet what a file says: services, servers and nodes that it does not name are removed, and everything that it does not state
+gets its default. Weights and states that other commands have set stay until the file says something else of them than when it was applied
+last: so a drain goes on. First it shows what changes, one line each: + is added, - is removed, ~ is changed; and what stays. On a terminal it
+asks then; elsewhere it needs --yes. If somebody changes the fleet in between, nothing is done.
+
+The file is a configuration file (` + "`ballast ctl fleet`" + ` prints the one of now), with two differences: servers and nodes may lack their
+id, and keep the one that they have by their address, or get the next free one; and without a keys: section the keys stay as they are.
+Removed servers keep the connections that they have until they end. What harms clients or cannot be taken back is said in lines that begin
+with WARNING: a service that goes or loses its last (healthy) server, choices that connections do not outlive, keys that go.
+Keys that nodes or living connections still need are removed, replaced or turned back by --force-keys alone.
+
+The exit status of --dry-run is 0 if nothing would change, 2 if something would, and 1 on errors.`,
+		Example: `  ballast ctl apply -f fleet.yaml --dry-run
+  ballast ctl apply -f fleet.yaml
+  ballast ctl --controller c1,c2,c3 apply -f - --yes < fleet.yaml`,
+		Annotations: map[string]string{command.UsageIsFailure: "yes"},
+		RunE:        func(cmd *cobra.Command, _ []string) error { return c.apply(cmd, &a) },
+	}
+	cmd.Flags().StringVarP(&a.file, "file", "f", "", "configuration file; - is the standard input")
+	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "show what would change, and change nothing")
+	cmd.Flags().BoolVar(&a.yes, "yes", false, "do not ask, and let a file without any service remove them all")
+	cmd.Flags().BoolVar(&a.forceKeys, "force-keys", false, "change keys even if connections break")
+	cmd.MarkFlagRequired("file")
+	return cmd
+}
+
+// applied is what --json prints.
+type applied struct {
+	outcome
+	Warnings []string `json:"warnings"`
+	Kept     []string `json:"kept,omitempty"` // what was set since the file said the same of it
+	Applied  bool     `json:"applied"`
+	KeyRisks []string `json:"key_risks,omitempty"` // why changes of keys need --force-keys
+}
+
+func (c *control) apply(cmd *cobra.Command, a *application) error {
+	draft, err := a.read(cmd)
+	if err != nil {
+		return err
+	}
+	if len(draft.Fleet.Services) == 0 && !a.yes && !a.dryRun {
+		return fmt.Errorf("%s has no services, which would remove every one there is: if that is meant, say --yes", a.file)
+	}
+	fleet, err := c.fleet(cmd)
+	if err != nil {
+		return err
+	}
+	request := api.FleetToProto(&draft.Fleet)
+	request.DryRun = true
+	if draft.HasKeys {
+		request.Keys = api.KeysToProto(&draft.Fleet.Keys)
+	}
+	answer, err := fleet.Apply(cmd.Context(), request)
+	if err != nil {
+		return a.place(draft, err)
+	}
+	done := applied{outcome: outcome{Changes: command.NonNil(answer.Changes), Revision: answer.Revision}, Warnings: command.NonNil(answer.Warnings), Kept: answer.Kept, KeyRisks: answer.KeyRisks}
+	out := cmd.OutOrStdout()
+	if len(draft.Fleet.TunnelsFrom) > 0 {
+		warn(cmd, []string{"tunnels_from is for agents that run by a file, and is left out: controllers know the load balancers"})
+	}
+	if !c.json {
+		showChanges(out, done.Changes)
+		for _, line := range done.Kept {
+			fmt.Fprintf(out, "kept, as it was set: %s\n", line)
+		}
+		warn(cmd, done.Warnings)
+		warn(cmd, done.KeyRisks)
+	}
+	if len(done.KeyRisks) > 0 && !a.dryRun && !a.forceKeys {
+		if !draft.HasKeys {
+			return errors.New("nothing was changed: new keys would break connections; --force-keys makes them")
+		}
+		return errors.New("nothing was changed: the keys of the file would break connections: take keys: out of it, or say --force-keys")
+	}
+	if !a.dryRun {
+		changes := len(done.Changes) > 0
+		if changes && !a.yes {
+			if err := c.confirm(cmd, "apply", "say --yes, or --dry-run to look only"); err != nil {
+				return err
+			}
+		}
+		request.DryRun, request.Confirmed, request.Unchanged, request.Force, request.ForceKeys = false, done.Changes, !changes, len(done.Warnings) > 0, a.forceKeys
+		if answer, err = fleet.Apply(cmd.Context(), request); err != nil {
+			return a.place(draft, err)
+		}
+		done.Revision, done.Applied = answer.Revision, changes
+	}
+	switch {
+	case c.json:
+		err = command.WriteJSON(out, done)
+	case done.Applied:
+		_, err = fmt.Fprintf(out, "applied, revision %d\n", done.Revision)
+	}
+	if err == nil && a.dryRun && len(done.Changes) > 0 {
+		return changesWouldBeMade
+	}
+	return err
+}
+
+func (a *application) read(cmd *cobra.Command) (*config.Draft, error) {
+	text, err := command.ReadUpTo(cmd, a.file, config.MaxBytes+1)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	if a.file == "-" {
+		a.file = "standard input"
+	}
+	return config.ParseDraft(a.file, text)
+}
+
+// place puts the line of the file in front of every objection to it.
+func (a *application) place(draft *config.Draft, err error) error {
+	if connect.CodeOf(err) != connect.CodeInvalidArgument {
+		return err
+	}
+	var lines []error
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		path, _, _ := strings.Cut(line, ": ")
+		lines = append(lines, fmt.Errorf("%s:%d: %s", a.file, draft.Line(path), line))
+	}
+	return errors.Join(lines...)
+}
+
+// confirm asks whether to go on, where there is somebody to ask.
+func (c *control) confirm(cmd *cobra.Command, question, remedy string) error {
+	if c.json || !command.IsTerminal(cmd.InOrStdin()) {
+		return errors.New("nothing was changed: there is no terminal to ask at: " + remedy)
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%s? [y/N] ", question)
+	answer, err := command.ReadLine(cmd)
+	if err != nil && err != io.EOF {
+		return err
+	}
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		return errors.New("nothing was changed")
+	}
+	return nil
+}
+
+func showChanges(out io.Writer, changes []string) {
+	if len(changes) == 0 {
+		fmt.Fprintln(out, "no changes")
+	}
+	for _, line := range changes {
+		fmt.Fprintln(out, sign(line), line)
+	}
+}
+
+// whatChanged takes the thing off a line of change.Diff.
+var whatChanged = regexp.MustCompile(`^(?:service \S+: (?:server \S+: )?|node \S+: |keys: cookie epoch \d+ )(.*)$`)
+
+// sign tells what a line does: + adds something, - removes it, ~ changes it.
+func sign(line string) string {
+	found := whatChanged.FindStringSubmatch(line)
+	switch {
+	case found == nil:
+		return "~"
+	case found[1] == "removed":
+		return "-"
+	case found[1] == "added" || strings.HasPrefix(found[1], "added with "):
+		return "+"
+	}
+	return "~"
+}
+
+func (c *control) fleetCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "fleet [-o yaml|json]",
+		Short: "Print the whole fleet, without keys, as a file for apply",
+		Long: `Print the whole fleet as it is wanted now: services, servers, nodes with a tier and every choice, the defaults too. The keys are not in it. In YAML
+it is a configuration file that ` + "`ballast ctl apply`" + ` takes.`,
+		Example: `  ballast ctl fleet > fleet.yaml
+  ballast ctl fleet -o json | jq -r '.services[].name'`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if format != "yaml" && format != "json" {
+				return command.Usage("output %s: use yaml or json", format)
+			}
+			wanted, err := c.wanted(cmd)
+			if err != nil {
+				return err
+			}
+			if c.json || format == "json" {
+				return command.WriteJSON(cmd.OutOrStdout(), wanted)
+			}
+			text, err := config.Marshal(wanted)
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		},
+	}
+	cmd.Flags().StringVarP(&format, "output", "o", "yaml", "yaml or json")
+	return cmd
+}
+
+// wanted asks for the fleet.
+func (c *control) wanted(cmd *cobra.Command) (model.Fleet, error) {
+	client, err := c.fleet(cmd)
+	if err != nil {
+		return model.Fleet{}, err
+	}
+	answer, err := client.GetFleet(cmd.Context(), &ballastv1.GetFleetRequest{})
+	if err != nil {
+		return model.Fleet{}, err
+	}
+	return api.FleetFromProto(answer, nil)
+}

@@ -1,0 +1,268 @@
+package ctl
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Implementation constants of waiting for a server to drain.
+const (
+	drainPeriod  = 500 * time.Millisecond // between two looks
+	drainRequest = 15 * time.Second       // for the order itself, which Ctrl-C does not cut in two
+	drainSteady  = 24                     // looks in a row that an estimate of 0 must hold for: load balancers report all that they count every 10 s
+)
+
+func (c *control) serverDrainCommand() *cobra.Command {
+	var deadline, timeout time.Duration
+	var wait bool
+	cmd := &cobra.Command{
+		Use:   "drain SERVICE SERVER",
+		Short: "Give a server no new connections; those it has stay",
+		Long: `Give a server no new connections; those it has stay, until they end or the deadline has passed: then the server is off, and what
+is left of them is cut. Without --deadline they may stay for ever; saying drain again sets another deadline.
+
+A service whose last server is drained serves nobody new; where it is the last healthy one, all_down decides who does. Both are asked
+about first, and elsewhere than at a terminal need --yes.
+
+--wait stays until none is left or the deadline has passed, and shows how many remain: exactly where an agent counts them on the
+server, else "about", as the load balancers estimate it. What nobody reports is not known, and never 0. Of a service with affinity
+hash or local-table nobody can tell without an agent: then it needs --deadline or --timeout. Ctrl-C and --timeout end the waiting,
+not the draining.`,
+		Example: `  ballast ctl server drain web s3
+  ballast ctl server drain web s3 --deadline 10m --wait && ballast ctl server remove web s3
+  ballast ctl server undrain web s3`,
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !wait && timeout != 0 {
+			return command.Usage("--timeout ends a --wait: give both")
+		}
+		if err := cmp.Or(command.NotNegative("deadline", deadline), command.NotNegative("timeout", timeout)); err != nil {
+			return err
+		}
+		request := &ballastv1.DrainServerRequest{Service: args[0], Server: args[1]}
+		if cmd.Flags().Changed("deadline") {
+			request.Deadline = durationpb.New(deadline)
+		}
+		fleet, err := c.fleet(cmd)
+		if err != nil {
+			return err
+		}
+		w := &drainWait{fleet: fleet, service: args[0], server: args[1], began: time.Now()}
+		if wait && deadline+timeout == 0 { // else the waiting ends by itself
+			if err := w.checkCounted(cmd.Context()); err != nil {
+				return err
+			}
+		}
+		answer, err := c.asked(cmd, func(force bool) (*ballastv1.ChangeResponse, error) {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), drainRequest)
+			defer cancel()
+			request.Force = force
+			return fleet.DrainServer(ctx, request)
+		})
+		if err != nil {
+			return err
+		}
+		done := outcome{Changes: command.NonNil(answer.Changes), Revision: answer.Revision}
+		if !wait {
+			return c.print(cmd.OutOrStdout(), done)
+		}
+		if !c.json {
+			if err := c.print(cmd.OutOrStdout(), done); err != nil {
+				return err
+			}
+			w.show = cmd.OutOrStdout()
+			w.live = command.IsTerminal(w.show)
+		}
+		return c.finishDrain(cmd, w, timeout)
+	}
+	cmd.Flags().DurationVar(&deadline, "deadline", 0, "cut the connections that are left after this long (default: never)")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until no connection is left or the deadline has passed")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "wait no longer than that, exit with an error then (default: for ever)")
+	return cmd
+}
+
+func (c *control) finishDrain(cmd *cobra.Command, w *drainWait, timeout time.Duration) error {
+	ctx := cmd.Context()
+	ended, err := w.look(ctx) // in any case: who stops waiting wants to know what is left
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	if !ended && err == nil {
+		ended, err = w.run(ctx)
+	}
+	w.say("\n", "")
+	if err != nil {
+		return err
+	}
+	if !ended {
+		return fmt.Errorf("no longer waiting, %s: server %s of %s goes on draining: undo it with `ballast ctl server undrain %s %s`",
+			w.remaining(), w.server, w.service, w.service, w.server)
+	}
+	if c.json {
+		return command.WriteJSON(cmd.OutOrStdout(), struct {
+			Service   string  `json:"service"`
+			Server    string  `json:"server"`
+			Remaining *uint64 `json:"connections"` // null: it is not known
+			Exact     bool    `json:"connections_exact"`
+			Cut       bool    `json:"deadline_passed"`
+			Seconds   float64 `json:"seconds"`
+		}{w.service, w.server, w.last.Connections, w.last.ConnectionsExact, w.off(), time.Since(w.began).Seconds()})
+	}
+	out := cmd.OutOrStdout()
+	if w.off() {
+		_, err = fmt.Fprintf(out, "the deadline has passed: server %s is off, and what was left is cut\n", w.server)
+	} else {
+		_, err = fmt.Fprintf(out, "server %s is drained: no connection is left\n", w.server)
+	}
+	return err
+}
+
+// drainWait watches what remains of a server's connections.
+type drainWait struct {
+	fleet           ballastv1connect.FleetClient
+	service, server string
+	began           time.Time
+	show            io.Writer // nil: nothing is shown
+	live            bool      // show is a terminal: one line that changes
+
+	last   *ballastv1.ServerStatus // what was told last; nil: nothing yet
+	zeros  int                     // estimates of 0 in a row
+	shown  string
+	silent error // why the last look was in vain
+}
+
+// checkCounted refuses to wait for what nobody will ever say.
+func (w *drainWait) checkCounted(ctx context.Context) error {
+	answer, err := w.fleet.GetFleet(ctx, &ballastv1.GetFleetRequest{})
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(answer.Services, func(s *ballastv1.Service) bool { return s.Name == w.service })
+	var affinity model.Affinity
+	if i < 0 || affinity.UnmarshalText([]byte(answer.Services[i].Affinity)) != nil || affinity.Cookies() {
+		return nil // load balancers see the ends of connections with cookies
+	}
+	status, err := w.find(ctx)
+	if err == nil && !status.GetConnectionsExact() {
+		return fmt.Errorf("wait for %s: nobody counts its connections, as service %s has affinity %s and the server no agent: give --deadline or --timeout", w.server, w.service, affinity)
+	}
+	return err
+}
+
+// find asks for the server; nil: there is none of the name any more.
+func (w *drainWait) find(ctx context.Context) (found *ballastv1.ServerStatus, err error) {
+	answer, err := w.fleet.ListServers(ctx, &ballastv1.ListServersRequest{Service: w.service})
+	if err != nil {
+		return nil, err
+	}
+	for _, status := range answer.Servers {
+		if status.Server.GetName() == w.server && (found == nil || found.Removed) {
+			found = status
+		}
+	}
+	if found != nil && found.Connections == nil && found.ConnectionsExact { // of a controller that leaves 0 out
+		found.Connections = new(uint64)
+	}
+	return found, nil
+}
+
+// run looks until the server has drained: then it returns true.
+func (w *drainWait) run(ctx context.Context) (ended bool, err error) {
+	ticker := time.NewTicker(drainPeriod)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false, nil
+		case <-ticker.C:
+		}
+		if ended, err := w.look(ctx); ended || err != nil {
+			return ended, err
+		}
+	}
+}
+
+func (w *drainWait) look(ctx context.Context) (ended bool, err error) {
+	found, err := w.find(ctx)
+	if ctx.Err() != nil {
+		return false, nil
+	}
+	if w.silent = err; connect.CodeOf(err) == connect.CodeUnavailable { // another controller, or the same a little later, will know
+		w.sayRemaining()
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if found == nil {
+		return false, fmt.Errorf("server %s of %s is gone: somebody has removed it, and given up what connections it had", w.server, w.service)
+	}
+	w.last = found
+	if state := found.Server.State; !found.Removed && state != "draining" && state != "off" {
+		return false, fmt.Errorf("server %s of %s is %s again: somebody else has changed it", w.server, w.service, state)
+	}
+	w.zeros++
+	if found.Connections == nil || *found.Connections > 0 {
+		w.zeros = 0
+	}
+	w.sayRemaining()
+	return w.off() || w.zeros >= drainSteady || w.zeros > 0 && found.ConnectionsExact, nil
+}
+
+func (w *drainWait) off() bool { return w.last.GetServer().GetState() == "off" }
+
+func (w *drainWait) remaining() string {
+	switch {
+	case w.last == nil || w.last.Connections == nil:
+		return "it is not known how many connections remain"
+	case w.last.ConnectionsExact:
+		return fmt.Sprintf("%d connections remain", *w.last.Connections)
+	}
+	return fmt.Sprintf("about %d connections remain", *w.last.Connections)
+}
+
+// sayRemaining renews the line of a terminal, and elsewhere adds one when something has changed.
+func (w *drainWait) sayRemaining() {
+	text := w.remaining()
+	if w.silent != nil {
+		text += " (no answer at the moment)"
+	}
+	if w.live {
+		if at := w.last.GetServer().GetDeadline(); at != nil {
+			text += fmt.Sprintf(", the deadline is in %s", max(time.Until(at.AsTime()), 0).Round(time.Second))
+		}
+		command.Tell(w.show, command.EraseLine)
+		w.say("", text)
+		return
+	}
+	if text != w.shown {
+		w.say("", text+"\n")
+		w.shown = text
+	}
+}
+
+// say writes onLive to terminals and always everywhere.
+func (w *drainWait) say(onLive, always string) {
+	if w.show == nil {
+		return
+	}
+	if w.live {
+		always += onLive
+	}
+	io.WriteString(w.show, always)
+}

@@ -1,0 +1,93 @@
+package ctl_test
+
+import (
+	"crypto/tls"
+	"strings"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/api/apitest"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+const tieredFile = `nodes:
+  - {name: lb1, tier: first}
+  - {name: lb2, tier: second, address: 192.0.2.2}
+services:
+  - name: web
+    vip: 198.51.100.10
+    ports: [80]
+    affinity: table
+    servers:
+      - {name: s1, address: 10.0.0.1}
+`
+
+func TestTiersAreRunByCtl(t *testing.T) {
+	byEveryWay(t, func(t *testing.T, ctl *terminal) {
+		ctl.memory.Members = []*ballastv1.NodeStatus{{Role: "agent", Name: "s1", Version: "1.0"}, {Role: "lb", Name: "lb2", Health: "unhealthy", HealthDetail: "refused"}}
+		file := write(t, tieredFile)
+		ctl.expect("apply -f "+file+" --yes", "+ node lb1: added with tier first", "+ node lb2: added with tier second, address 192.0.2.2, id 1, active")
+		ctl.expect("node add lb3 --tier second --address 192.0.2.3", "node lb3: added with tier second, address 192.0.2.3, id 2, active")
+		ctl.expect("--json node add lb4 --tier second --address 192.0.2.4", `"id": 3`)
+		ctl.expect("node health --check http --check-port 9435 --check-path /metrics", "node_health: check none -> http", "node_health: port 0 -> 9435")
+		ctl.expect("node drain lb3", "node lb3: state active -> draining")
+		ctl.expect("nodes", "TIER", "lb2", "unhealthy: refused", "first", "draining")
+		ctl.expect("--json nodes", `"tier": "second"`, `"address": "192.0.2.3"`, `"id": 2`, `"state": "draining"`, `"health": "unhealthy"`)
+		ctl.expect("node undrain lb3", "node lb3: state draining -> active")
+		ctl.expect("node remove lb4", "node lb4: removed")
+		ctl.refuse("node drain lb4", `there is no node "lb4"`)
+		ctl.refuse("node drain lb1", "only nodes of the second tier have one")
+		ctl.refuse("node add lb5 --tier second --address 10.0.0.1", "the address of server s1 of service web")
+		ctl.refuse("service set web --table-index-bits 5", "services.web.table.index_bits: living connections carry indices of another width: keep 6")
+		ctl.expect("service set web --table-idle-timeout 1m", "service web: table.idle_timeout 5m0s -> 1m0s")
+
+		// What is printed is a file that changes nothing.
+		printed := write(t, ctl.must("fleet"))
+		ctl.expect("apply -f "+printed+" --dry-run", "no changes")
+		ctl.expect("fleet -o json", `"node_bits": 3`, `"node_health"`)
+	})
+}
+
+func TestALostNodeIsForgottenByAllControllersThatAreNamed(t *testing.T) {
+	lost := func() *ballastv1.NodeStatus { return &ballastv1.NodeStatus{Role: "lb", Name: "lb7", Ready: "lost"} }
+	lives := func(name string) *ballastv1.NodeStatus {
+		return &ballastv1.NodeStatus{Role: "controller", Name: name, Ready: "yes"}
+	}
+	byEveryWay(t, func(t *testing.T, ctl *terminal) {
+		ctl.memory.Members = []*ballastv1.NodeStatus{lives("c1"), lives("c2"), lost(), {Role: "agent", Name: "s1", Epochs: []uint32{3, 4}, Epoch: 4}}
+		ctl.expect("nodes", "REVISION  KEYS", "3,4*")
+		ctl.expect("node forget lb7", "lb7: forgotten", "only 1 of 2 controllers were asked")
+		ctl.refuse("node forget lb7", "not lost")
+		ctl.refuse("node forget s1", "not lost")
+	})
+
+	dir := certificates(t)
+	credentials, err := pki.Load(dir, "c1", pki.Controller)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var addresses []string
+	var memories []*apitest.Memory
+	for range 3 {
+		memory := &apitest.Memory{Members: []*ballastv1.NodeStatus{lives("c1"), lives("c2"), lives("c3")}}
+		listener := listen(t, "tcp", "127.0.0.1:0")
+		serve(t, memory, tls.NewListener(listener, credentials.Server()))
+		memories, addresses = append(memories, memory), append(addresses, listener.Addr().String())
+	}
+	for _, i := range []int{0, 2} { // the second has been started since
+		memories[i].Members = append(memories[i].Members, lost())
+	}
+	ctl := &terminal{t, nil, []string{"ctl", "--controller", strings.Join(addresses, ","), "--tls-dir", dir}}
+	out := ctl.must("node", "forget", "lb7")
+	if out != addresses[0]+": lb7: forgotten\n"+addresses[2]+": lb7: forgotten\n" {
+		t.Errorf("%q", out)
+	}
+	ctl.refuse("node forget lb7", "not lost")
+}
+
+func TestWhatIsWrongWithNodesOfAFileIsSaidWithItsLine(t *testing.T) {
+	byEveryWay(t, func(t *testing.T, ctl *terminal) {
+		file := write(t, tieredFile+"node_health:\n  check: tcp\n")
+		ctl.refuse("apply -f "+file+" --dry-run", file+":11: node_health.port: missing")
+	})
+}

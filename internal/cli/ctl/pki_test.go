@@ -1,0 +1,56 @@
+package ctl_test
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/cli/clitest"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+func TestCertificatesAreMadeByCommands(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "fleet")
+	for _, args := range [][]string{
+		{"init", dir},
+		{"issue", dir, "controller", "c1", "--address", "10.0.0.1"},
+		{"issue", dir, "agent", "web-1", "--address", "10.0.1.1,2001:db8::1", "--dns", "web-1.example", "--days", "30"},
+	} {
+		if out, err := clitest.Run(append([]string{"ctl", "pki"}, args...)...); err != nil || !strings.Contains(out, "valid until") {
+			t.Fatalf("%v: %s, %v", args, out, err)
+		}
+	}
+	out, err := clitest.Run("ctl", "pki", "show", dir, "--json")
+	var entries []pki.Entry
+	if err != nil || json.Unmarshal([]byte(out), &entries) != nil || len(entries) != 3 {
+		t.Fatalf("%s, %v", out, err)
+	}
+	if agent := entries[2]; agent.Role != pki.Agent || len(agent.Addresses) != 2 || len(agent.DNS) != 2 {
+		t.Errorf("the agent's is %+v", agent)
+	}
+	if out, err = clitest.Run("ctl", "pki", "show", dir); err != nil || strings.Count(out, "\n") != 4 || !strings.Contains(out, "web-1.example") {
+		t.Errorf("the table is %s, %v", out, err)
+	}
+	if _, err := pki.Load(dir, "c1", pki.Controller); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCommandsForCertificatesSayWhatToDo(t *testing.T) {
+	dir := t.TempDir()
+	for _, test := range []struct {
+		wanted string
+		args   []string
+	}{
+		{"ballast ctl pki init", []string{"show", dir}},
+		{"ballast ctl pki init", []string{"issue", dir, "lb", "lb1"}},
+		{"use one of", []string{"issue", dir, "king", "k"}},
+		{"use an IPv4 or IPv6 address", []string{"issue", dir, "lb", "lb1", "--address", "lb1"}},
+		{"--days 0", []string{"init", dir, "--days", "0"}},
+	} {
+		if _, err := clitest.Run(append([]string{"ctl", "pki"}, test.args...)...); err == nil || !strings.Contains(err.Error(), test.wanted) {
+			t.Errorf("%v: %v, want %q", test.args, err, test.wanted)
+		}
+	}
+}

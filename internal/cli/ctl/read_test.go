@@ -1,0 +1,44 @@
+package ctl_test
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+func TestStatusTellsWhichTierANodeIsOfAndWhoToldIt(t *testing.T) {
+	second := model.Node{Name: "lb3", Tier: model.TierSecond, Address: netip.MustParseAddr("10.0.1.3"), ID: 1}
+	var status atomic.Pointer[api.LBStatus]
+	status.Store(&api.LBStatus{Status: api.Status{Role: "lb", Ready: true}, Name: "lb1", Tier: &api.TierStatus{Tier: model.TierFirst,
+		Second: []api.SecondTierNode{{Node: second, Health: "unhealthy", HealthDetail: "connect: refused", Packets: 1234}}}})
+	server := api.NewServer()
+	server.Handle("GET "+api.PathStatus, func(*http.Request) (any, error) { return status.Load(), nil })
+	path := filepath.Join(t.TempDir(), "ctl.sock")
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	listener := listen(t, "unix", path)
+	go func() { done <- server.Serve(ctx, listener) }()
+	defer func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	ctl := &terminal{t, nil, []string{"ctl", "--socket", path}}
+	ctl.expect("status", "node             lb1", "tier             first", "lb3: id 1 at 10.0.1.3, active, unhealthy, 1234 packets sent", "connect: refused")
+	ctl.expect("--json status", `"tier": "first"`, `"packets": 1234`)
+	status.Store(&api.LBStatus{Name: "lb3", Tier: &api.TierStatus{Tier: model.TierSecond, ID: 1, Address: second.Address}})
+	ctl.expect("status", "second, with id 1 at 10.0.1.3")
+
+	told := api.Status{ByControllers: true, Config: api.Config{Path: "controller 10.0.3.22:6443"}}
+	status.Store(&api.LBStatus{Status: told})
+	ctl.expect("status", "last state from  10.0.3.22:6443")
+	status.Store(&api.LBStatus{Status: told, Controllers: []string{"10.0.3.22:6443"}})
+	ctl.expect("status", "\nstate from       10.0.3.22:6443")
+}

@@ -1,0 +1,68 @@
+// ballast agent: the server's side.
+package daemons
+
+import (
+	"cmp"
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/daemon/agent"
+	"github.com/ballast-lb/ballast/internal/daemon/instance"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
+)
+
+// Agent makes `ballast agent`.
+func Agent(version string) *cobra.Command {
+	var options agent.Options
+	var mode string
+	var detach bool
+	cmd := &cobra.Command{
+		Use:   "agent -f FILE | --controller HOST:PORT,...",
+		Short: "Run on a server: decapsulate, and write the server's cookie into connections",
+		Long: "Run on a server: decapsulate, and write the server's cookie into connections.\n\n" +
+			"The agent runs by a configuration file, or by what controllers say. It reports the host's load (CPU, connections and\n" +
+			"accept queues of its services) to --controller: controllers, or load balancers that run by a file with --listen.\n\n" +
+			"The data path stays attached when the process ends, however it ends, and a new process takes it over.\n" +
+			"Tunnels to its services are accepted from any address, unless tunnels_from in the file lists the load balancers.\n" +
+			"Controllers send the agent their addresses.\n\n" +
+			"--detach removes it: connections that carry cookies break, so drain the server first. Run it in the network namespace that the\n" +
+			"agent ran in: kernels without tcx (before Linux 6.6) show filters there alone.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkInstance(options.Instance); err != nil {
+				return err
+			}
+			if detach {
+				return instance.Detach(options.RunDir, options.Instance)
+			}
+			if err := cmp.Or(command.CheckEndpoints("controller", options.Controllers), command.CheckListen("metrics", options.Metrics)); err != nil {
+				return err
+			}
+			parsed, err := parseXDPMode(mode)
+			if err != nil {
+				return err
+			}
+			options.XDPMode = parsed
+			options.Log = command.NewLog(false)
+			options.Version = version
+			return agent.Run(cmd.Context(), options)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&options.Config, "file", "f", "", "configuration `FILE` of the fleet")
+	flags.StringSliceVar(&options.Controllers, "controller", nil, "`HOST:PORT` to report load to, and without -f to run by, may be repeated")
+	flags.StringVar(&options.TLSDir, "tls-dir", "/etc/ballast/tls", "`DIRECTORY` of ca.crt, NAME.crt and NAME.key")
+	flags.StringVar(&options.Name, "name", "", "`NAME` of this host in its certificate (default: that of the only one for an agent)")
+	flags.StringVar(&options.Cgroup, "cgroup", "", "`DIRECTORY` of the cgroup whose CPU time is the server's (default: all of the host)")
+	flags.StringVar(&options.StateDir, "state-dir", "/var/lib/ballast", "`DIRECTORY` of the last state that controllers gave")
+	flags.StringVar(&options.Server, "server", "", "`NAME` of this host's servers in the file (default: those whose address is local)")
+	flags.StringVar(&options.Instance, "instance", "default", "`NAME` of this agent among others on the machine")
+	flags.StringSliceVar(&options.Interfaces, "interface", nil, "`DEVICE` that packets come in by, may be repeated (default: those of the servers' addresses); devices of routes that answers take are added, at tc alone, without XDP")
+	flags.StringVar(&mode, "xdp-mode", string(attach.XDPAuto), "auto, native or generic")
+	flags.DurationVar(&options.TunnelsSettle, "tunnels-settle", 0, "how long controllers list load balancers until tunnels of others are dropped, for experiments")
+	flags.MarkHidden("tunnels-settle")
+	flags.StringVar(&options.RunDir, "run-dir", "/run/ballast", "`DIRECTORY` of sockets and pins")
+	flags.StringVar(&options.Metrics, "metrics", "", "`ADDRESS:PORT` to serve Prometheus metrics on")
+	flags.BoolVar(&detach, "detach", false, "remove the data path that an agent left attached")
+	cmd.MarkFlagsOneRequired("file", "controller", "detach")
+	return cmd
+}

@@ -1,0 +1,67 @@
+package daemons
+
+import (
+	"cmp"
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/controller"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+)
+
+// Controller makes `ballast controller`.
+func Controller(version string) *cobra.Command {
+	o := controller.Options{Timing: node.DefaultTiming, Version: version}
+	var verbose bool
+	cmd := &cobra.Command{
+		Use:   "controller --tls-dir DIR (--data-dir DIR | --etcd URL,...)",
+		Short: "Run a controller: desired state, health, load and weights for many nodes",
+		Long: `Run a controller. It keeps the desired state of a fleet, sends it to load balancers and agents, judges the health of servers, and
+weighs them by their load. Load balancers and agents keep a stream to every controller; when all controllers are gone they keep
+the last state.
+
+One controller by itself keeps the state in --data-dir. Several share an etcd cluster, divide the services among themselves, and take
+over within three seconds from one that is gone: start each with the same --etcd.
+
+Everybody shows a certificate (` + "`ballast ctl pki`" + `): the name of this controller is that of its certificate in --tls-dir. Change the fleet with
+` + "`ballast ctl apply -f FILE`" + `, on this machine as root over a socket, from elsewhere with a certificate for the role ctl.
+
+Removed servers keep getting the packets of their connections until none has come for --linger; until --quarantine later their
+ids cannot be given to other servers.`,
+		Example: `  ballast controller --tls-dir /etc/ballast/tls --data-dir /var/lib/ballast/controller
+  ballast controller --tls-dir /etc/ballast/tls --etcd https://10.0.0.1:2379,https://10.0.0.2:2379,https://10.0.0.3:2379 \
+      --etcd-ca etcd-ca.crt --etcd-cert etcd.crt --etcd-key etcd.key --public 10.0.0.1:6443`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			err := cmp.Or(command.CheckListen("listen", o.Listen), command.CheckListen("metrics", o.Metrics),
+				command.NotNegative("linger", o.Timing.Linger), command.NotNegative("quarantine", o.Timing.Quarantine))
+			if err == nil && o.Public != "" {
+				err = command.CheckEndpoints("public", []string{o.Public})
+			}
+			if err == nil && (o.DataDir == "") == (len(o.Etcd) == 0) {
+				err = command.Usage("name one store: --data-dir for a controller by itself, or --etcd for several")
+			}
+			if err != nil {
+				return err
+			}
+			o.Log = command.NewLog(verbose)
+			return controller.Run(cmd.Context(), o)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.Name, "name", "", "name of the certificate NAME.crt in --tls-dir (default: that of the only one for a controller)")
+	flags.StringVar(&o.Listen, "listen", ":6443", "address:port for load balancers, agents and ctl")
+	flags.StringVar(&o.Public, "public", "", "host:port that others reach this controller at, for lists (default: that of --listen)")
+	flags.StringVar(&o.TLSDir, "tls-dir", "/etc/ballast/tls", "directory of ca.crt, NAME.crt and NAME.key")
+	flags.StringVar(&o.DataDir, "data-dir", "", "directory of the state of a controller by itself")
+	flags.StringSliceVar(&o.Etcd, "etcd", nil, "endpoints of the etcd that has the state of several controllers")
+	flags.StringVar(&o.EtcdCA, "etcd-ca", "", "certificate of the authority of etcd (default: those of this machine)")
+	flags.StringVar(&o.EtcdCert, "etcd-cert", "", "certificate to show to etcd")
+	flags.StringVar(&o.EtcdKey, "etcd-key", "", "its key")
+	flags.StringVar(&o.EtcdPrefix, "etcd-prefix", "", "what keys in etcd begin with (default /ballast/): several fleets can share an etcd")
+	flags.StringVar(&o.RunDir, "run-dir", "/run/ballast", "directory of the socket for ctl on this machine")
+	flags.StringVar(&o.Metrics, "metrics", "", "address:port for Prometheus (always also on the socket: ballast ctl metrics)")
+	flags.DurationVar(&o.Timing.Linger, "linger", o.Timing.Linger, "silence after which a removed server's connections count as ended")
+	flags.DurationVar(&o.Timing.Quarantine, "quarantine", o.Timing.Quarantine, "time after that until its id may be used again")
+	flags.BoolVarP(&verbose, "verbose", "v", false, "log more")
+	return cmd
+}

@@ -1,0 +1,200 @@
+// ballast validate: what a daemon would say of a configuration file, without a daemon.
+package daemons
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// validation is one `ballast validate`.
+type validation struct {
+	role, server string
+	limits       plan.Limits
+	asJSON       bool
+}
+
+// validated is what --json prints.
+type validated struct {
+	File     string      `json:"file"`
+	Role     string      `json:"role"`
+	Valid    bool        `json:"valid"`
+	Services int         `json:"services"`
+	Servers  int         `json:"servers"`
+	Errors   []objection `json:"errors"`
+	Warnings []string    `json:"warnings"`
+}
+
+// objection is one thing that a daemon would refuse the file for.
+type objection struct {
+	Line    int    `json:"line,omitempty"` // 0: it is not of one place
+	Path    string `json:"path,omitempty"`
+	Problem string `json:"problem"`
+	Remedy  string `json:"remedy,omitempty"`
+	text    string
+}
+
+// Validate makes `ballast validate`.
+func Validate() *cobra.Command {
+	v := validation{limits: plan.DefaultLimits}
+	cmd := &cobra.Command{
+		Use:   "validate FILE",
+		Short: "Check a configuration file, as the daemons would",
+		Long: `Check a configuration file, as strictly and with the words of the daemons: every objection with file, line and key. No daemon is asked,
+nothing of this host is looked at (` + "`ballast doctor`" + ` does that), and no root is needed. FILE - is the standard input.
+
+  --role lb      what a load balancer takes with -f; it must have room for it, too: give the --max flags that it runs with
+  --role agent   what an agent takes with -f; with --server also that there is such a server
+  --role fleet   what ` + "`ballast ctl apply`" + ` takes: keys and ids may be missing. What depends on the fleet that there is, ` + "`apply --dry-run`" + ` tells
+
+Warnings do not make a file invalid: keys that others can read, a service without a server that takes new connections.
+The exit status is 0 if the file is valid, 1 if not.`,
+		Example: `  ballast validate /etc/ballast/ballast.yaml
+  ballast validate --role agent --server s1 ballast.yaml
+  ballast ctl fleet | ballast validate --role fleet - --json`,
+		RunE: func(cmd *cobra.Command, args []string) error { return v.run(cmd, args[0]) },
+	}
+	cmd.Flags().StringVar(&v.role, "role", "lb", "lb, agent or fleet")
+	cmd.Flags().StringVar(&v.server, "server", "", "role agent: `NAME` of the host's servers in the file")
+	cmd.Flags().BoolVar(&v.asJSON, "json", false, "print JSON")
+	limitFlags(cmd.Flags(), &v.limits)
+	return cmd
+}
+
+func (v *validation) run(cmd *cobra.Command, file string) error {
+	if !slices.Contains([]string{"lb", "agent", "fleet"}, v.role) {
+		return command.Usage("--role %q: use lb, agent or fleet", v.role)
+	}
+	if v.server != "" && v.role != "agent" {
+		return command.Usage("--server is of a host with --role agent: give both")
+	}
+	if err := roundLimits(&v.limits); err != nil {
+		return err
+	}
+	text, err := command.ReadUpTo(cmd, file, config.MaxBytes+1)
+	if err != nil {
+		return fmt.Errorf("read configuration: %w", err)
+	}
+	fleet, err := v.parse(file, text)
+	warnings := []string{}
+	if exposed := config.Exposed(file); err == nil && v.role != "fleet" && exposed != "" {
+		warnings = append(warnings, exposed)
+	}
+	if err == nil {
+		err = v.fits(&fleet)
+	}
+	answer := validated{File: file, Role: v.role, Valid: err == nil, Services: len(fleet.Services), Errors: objections(err), Warnings: append(warnings, v.warnings(&fleet)...)}
+	for i := range fleet.Services {
+		answer.Servers += len(fleet.Services[i].Servers)
+	}
+	if v.asJSON {
+		err = command.WriteJSON(cmd.OutOrStdout(), answer)
+	} else {
+		err = answer.print(cmd.OutOrStdout(), cmd.ErrOrStderr())
+	}
+	if err == nil && !answer.Valid {
+		return command.ExitStatus(command.StatusFailed)
+	}
+	return err
+}
+
+// parse reads a fleet as the role's daemon does.
+func (v *validation) parse(name string, text []byte) (model.Fleet, error) {
+	if name == "-" {
+		name = "standard input"
+	}
+	if v.role != "fleet" {
+		return config.Parse(name, text)
+	}
+	draft, err := config.ParseDraft(name, text)
+	if err != nil {
+		return model.Fleet{}, err
+	}
+	return draft.Fleet, draft.Validate()
+}
+
+// fits does with the fleet what the role's daemon would do before it writes to any table.
+func (v *validation) fits(fleet *model.Fleet) error {
+	switch v.role {
+	case "agent":
+		_, err := plan.NewAgent(fleet, v.mine)
+		return err
+	case "lb":
+		var n node.Node
+		if _, err := n.EditFile(*fleet, time.Now()); err != nil {
+			return err
+		}
+		want := plan.Want{Keys: fleet.Keys}
+		for _, s := range n.Running.Services {
+			want.Services = append(want.Services, plan.Service{Service: s})
+		}
+		_, err := plan.NewTables(v.limits).Update(&want)
+		return err
+	}
+	return nil
+}
+
+func (v *validation) mine(s *model.Server) bool { return v.server != "" && s.Name == v.server }
+
+func (v *validation) warnings(fleet *model.Fleet) (warnings []string) {
+	here := false
+	for i := range fleet.Services {
+		s := &fleet.Services[i]
+		if !slices.ContainsFunc(s.Servers, func(server model.Server) bool { return server.TakesNew() }) {
+			warnings = append(warnings, fmt.Sprintf("service %s: no server takes new connections", s.Name))
+		}
+		here = here || slices.ContainsFunc(s.Servers, func(server model.Server) bool { return v.mine(&server) })
+	}
+	if v.server != "" && !here && len(fleet.Services) > 0 {
+		warnings = append(warnings, fmt.Sprintf("no service has a server %q: an agent with --server %s does nothing", v.server, v.server))
+	}
+	return warnings
+}
+
+// objections takes an error apart.
+func objections(err error) []objection {
+	list := []objection{}
+	if err == nil {
+		return list
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, one := range joined.Unwrap() {
+			list = append(list, objections(one)...)
+		}
+		return list
+	}
+	o := objection{Problem: err.Error(), text: err.Error()}
+	var placed *config.Error
+	var invalid *model.Invalid
+	if errors.As(err, &placed) {
+		o.Line = placed.Line
+	}
+	if errors.As(err, &invalid) {
+		o.Path, o.Problem, o.Remedy = invalid.Path, invalid.Problem, invalid.Remedy
+	}
+	return append(list, o)
+}
+
+func (v *validated) print(out, stderr io.Writer) error {
+	for _, o := range v.Errors {
+		fmt.Fprintln(stderr, o.text)
+	}
+	for _, warning := range v.Warnings {
+		fmt.Fprintln(stderr, "warning:", warning)
+	}
+	if !v.Valid {
+		return nil
+	}
+	_, err := fmt.Fprintf(out, "%s: valid for role %s: %s, %s\n", v.File, v.Role, command.Counted(v.Services, "service"), command.Counted(v.Servers, "server"))
+	return err
+}

@@ -1,0 +1,170 @@
+// ballast lab: scenarios in networks of namespaces on this machine.
+package lab
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/lab"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/world"
+)
+
+// statusNotRun is that of a scenario that could not be played to its end: its promise is neither kept nor broken.
+const statusNotRun = 2
+
+var errPromiseBroken = errors.New("the promise is broken")
+
+// Command makes `ballast lab`.
+func Command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "lab",
+		Short: "Put Ballast to the test in networks of namespaces on this machine",
+	}
+	cmd.AddCommand(labRun(), labList(), labClean())
+	return cmd
+}
+
+func labRun() *cobra.Command {
+	var options scenario.Options
+	var asJSON, live bool
+	var seed string
+	cmd := &cobra.Command{
+		Use:   "run SCENARIO",
+		Short: "Run a scenario; the exit status tells whether its promise was kept",
+		Long: `Run a scenario in network namespaces of its own, which are removed afterwards, and say whether its promise was kept.
+Limits of time follow the machine: where all work takes longer, because it is busy or emulated, they are as much longer.
+
+Exit status, and "outcome" of --json:
+  0    kept     the promise was kept
+  1    broken   the promise was broken; "failures" say how
+  2    not_run  the scenario could not be played, or not to its end, and nothing broke until then; "error" says why
+  130  not_run  interrupted by Ctrl-C (143: by SIGTERM)`,
+		Example: `  sudo ballast lab run churn --live
+  sudo ballast lab run churn --json | jq -r .seed     # a string: it has more digits than numbers of jq
+  sudo ballast lab run churn --seed 1709779227067866485`,
+		RunE: func(cmd *cobra.Command, arguments []string) error {
+			cmd.SilenceUsage = true
+			if err := command.NotNegative("duration", options.Duration); err != nil {
+				return err
+			}
+			if options.Rate < 0.01 || options.Rate > 1 {
+				return command.Usage("read --rate %v: out of range: use 0.01 to 1", options.Rate)
+			}
+			options.Progress = func(format string, values ...any) {
+				fmt.Fprintf(os.Stderr, format+"\n", values...)
+			}
+			if seed != "" {
+				number, err := strconv.ParseUint(seed, 0, 64)
+				if err != nil {
+					return command.Usage("read --seed %q: %w: give a number", seed, err)
+				}
+				options.Seed = number
+			}
+			if live {
+				table := newLiveTable(os.Stderr)
+				options.Live, options.Progress = table.show, table.say
+			}
+			result, err := lab.Run(cmd.Context(), arguments[0], options)
+			return labReport(cmd.OutOrStdout(), result, err, asJSON)
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&asJSON, "json", false, "print the result as JSON")
+	flags.BoolVar(&live, "live", false, "show a table of what is going on")
+	flags.BoolVar(&options.Keep, "keep", false, "leave the network as it is at the end")
+	flags.StringVar(&seed, "seed", "", "repeat the random choices of an earlier run")
+	flags.StringVar(&options.Binary, "binary", "", "the ballast to test (default: this one)")
+	flags.DurationVar(&options.Duration, "duration", 0, "length of idle, wrap, throughput and elastic, or of each measurement of uneven, uneven-links,\n"+
+		"bimodal and weight-loss, which then compare all policies, repeatedly (default: short)")
+	flags.StringVar(&options.Affinity, "affinity", "", "churn, ipv6: of the service, cookie or table (default: cookie)")
+	flags.Float64Var(&options.Rate, "rate", 1, "churn, ipv6: share of the usual connections and bytes per second, for machines that cannot carry them")
+	flags.StringVar(&options.Dispatch, "dispatch", "", "churn: policy of the service, or "+scenario.AllPolicies+": a service of each, fewer connections")
+	return cmd
+}
+
+// labReport prints a result and turns an outcome into an error with its status.
+func labReport(out io.Writer, result scenario.Result, err error, asJSON bool) error {
+	switch {
+	case result.Scenario == "": // nothing was tried
+	case asJSON:
+		if err := command.WriteJSON(out, result); err != nil {
+			return fmt.Errorf("print result: %w", err)
+		}
+	default:
+		printLabResult(out, result)
+	}
+	switch {
+	case errors.Is(err, scenario.ErrUsage):
+		return command.WithStatus(err, command.StatusUsage)
+	case err != nil:
+		return command.WithStatus(fmt.Errorf("scenario %s: its promise is not tested: %w", result.Scenario, err), statusNotRun)
+	case !result.Kept:
+		return fmt.Errorf("scenario %s: %w: repeat with --seed %d", result.Scenario, errPromiseBroken, result.Seed)
+	}
+	return nil
+}
+
+func labList() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the scenarios and what each promises",
+		RunE: func(*cobra.Command, []string) error {
+			if asJSON {
+				type entry struct {
+					Name     string  `json:"name"`
+					Promise  string  `json:"promise"`
+					Deadline float64 `json:"deadline_seconds"`
+				}
+				var entries []entry
+				for _, scenario := range lab.Scenarios() {
+					entries = append(entries, entry{scenario.Name, scenario.Promise, scenario.Deadline.Seconds()})
+				}
+				return json.NewEncoder(os.Stdout).Encode(entries)
+			}
+			for _, scenario := range lab.Scenarios() {
+				fmt.Printf("%-15s %s\n", scenario.Name, scenario.Promise)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func labClean() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "clean",
+		Short: "Remove kept networks and what killed runs left behind",
+		Long: `Remove the networks of runs with --keep and what killed runs left behind: processes, namespaces, programs, files. Networks of runs that
+are going on are not touched.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cleaned, err := world.Clean(true)
+			out := cmd.OutOrStdout()
+			if asJSON {
+				return errors.Join(command.WriteJSON(out, cleaned), err)
+			}
+			for _, one := range cleaned.Removed {
+				fmt.Fprintln(out, "removed", one)
+			}
+			for _, id := range cleaned.Running {
+				fmt.Fprintf(out, "lab %s is running: not touched\n", id)
+			}
+			if len(cleaned.Removed) == 0 && err == nil {
+				fmt.Fprintln(out, "nothing to remove")
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was removed as JSON")
+	return cmd
+}

@@ -1,0 +1,130 @@
+// What `ballast lab run` shows people: the live table and the summary.
+package lab
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/world"
+)
+
+// A file that is no terminal gets a line at this interval instead of a table that redraws itself.
+const plainInterval = 2 * time.Second
+
+// liveTable redraws a table below the lines it says.
+type liveTable struct {
+	out      *os.File
+	terminal bool
+
+	mutex sync.Mutex
+	drawn int // lines of the table on the screen
+	last  time.Time
+	trial map[string]world.Snapshot // the last state of each trial, by name
+	order []string
+}
+
+func newLiveTable(out *os.File) *liveTable {
+	info, err := out.Stat()
+	terminal := err == nil && info.Mode()&os.ModeCharDevice != 0
+	return &liveTable{out: out, terminal: terminal, trial: map[string]world.Snapshot{}}
+}
+
+// say prints a line above the table.
+func (t *liveTable) say(format string, values ...any) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	t.erase()
+	fmt.Fprintf(t.out, format+"\n", values...)
+}
+
+// show draws the state of the running trial and the final states of those before it.
+func (t *liveTable) show(now world.Snapshot) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	if _, known := t.trial[now.Trial]; !known {
+		t.order = append(t.order, now.Trial)
+	}
+	t.trial[now.Trial] = now
+	if !t.terminal {
+		if time.Since(t.last) < plainInterval {
+			return
+		}
+		t.last = time.Now()
+		fmt.Fprintf(t.out, "%s: %5.1f s: %d attempted, %d open, %d completed, %d broken\n", now.Trial,
+			now.Elapsed.Seconds(), now.Tally.Attempted, now.Open, now.Tally.Completed, now.Tally.Broken)
+		return
+	}
+	t.erase()
+	var text strings.Builder
+	t.draw(&text, now)
+	t.drawn = strings.Count(text.String(), "\n")
+	fmt.Fprint(t.out, text.String())
+}
+
+// erase removes the table from the screen.
+func (t *liveTable) erase() {
+	if t.drawn > 0 {
+		fmt.Fprintf(t.out, "\x1b[%dA\x1b[J", t.drawn)
+		t.drawn = 0
+	}
+}
+
+func (t *liveTable) draw(out io.Writer, now world.Snapshot) {
+	fmt.Fprintf(out, "\n%s  %.0f s  %s\n\n", now.Scenario, now.Elapsed.Seconds(), now.Event)
+	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(table, "AFFINITY\tATTEMPTED\tOPEN\tCOMPLETED\tBROKEN\tHOW")
+	for _, name := range t.order {
+		trial := t.trial[name]
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%s\n", name,
+			trial.Tally.Attempted, trial.Open, trial.Tally.Completed, trial.Tally.Broken, counts(trial.Tally.BrokenBy))
+	}
+	table.Flush()
+	fmt.Fprintf(out, "\nopen connections by server: %s\n", counts(now.ByServer))
+	for _, node := range slices.Sorted(maps.Keys(now.Counters)) {
+		if strings.HasPrefix(node, "lb") {
+			fmt.Fprintf(out, "packets of %s: %s\n", node, counts(now.Counters[node]))
+		}
+	}
+}
+
+// counts renders what is not zero, in the order of names.
+func counts[K ~string, V int | uint64](of map[K]V) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		if of[name] != 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", name, of[name]))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// printLabResult prints a summary for people.
+func printLabResult(out io.Writer, result scenario.Result) {
+	verdict := map[scenario.Outcome]string{scenario.PromiseKept: "KEPT", scenario.PromiseBroken: "BROKEN", scenario.NotRun: "NOT TESTED"}[result.Outcome]
+	fmt.Fprintf(out, "\n%s: promise %s: %s\n(seed %d, %.0f s)\n\n", result.Scenario, verdict, result.Promise, result.Seed, result.Seconds)
+	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	if len(result.Trials) > 0 {
+		fmt.Fprintln(table, "TRIAL\tATTEMPTED\tCOMPLETED\tBROKEN\tHOW")
+	}
+	for _, trial := range result.Trials {
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%s\n", trial.Name, trial.Attempted, trial.Completed, trial.Broken, counts(trial.BrokenBy))
+	}
+	table.Flush()
+	for _, name := range slices.Sorted(maps.Keys(result.Measurements)) {
+		fmt.Fprintf(out, "%s: %.3f\n", name, result.Measurements[name])
+	}
+	for _, failure := range result.Failures {
+		fmt.Fprintf(out, "failed: %s\n", failure)
+	}
+	if result.Outcome == scenario.PromiseBroken && result.Error != "" {
+		fmt.Fprintf(out, "not played to the end: %s\n", result.Error)
+	}
+}

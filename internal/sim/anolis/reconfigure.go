@@ -24,16 +24,16 @@ func section65(chain int) parameters {
 // around keeps the connections that may notice a change: all others begin and end while nothing happens.
 var around = [][2]int64{{8.5e9, 11.5e9}, {38.5e9, 41.5e9}}
 
-const method = "66 000 connections/s. At 10 s two alternate nodes of four die, at 40 s two new ones take their places. Assumed: five packets of a client in about 1.2 s; " +
-	"the gateway learns of the deaths after 0.1 s and spreads connections by hash over as many nodes as it knows, so that most change their node; four servers, proposed at random; " +
-	"0.1 % of all messages are lost; views and syncs take 1 ms or more. Broken: two servers got packets. "
+const method = "66 000 connections/s. At 10 s two alternate nodes of four die, at 40 s two new ones take their places. Assumed: five packets of a client in about 1.2 " +
+	"s; the gateway learns of deaths after 0.1 s and spreads connections by hash, so that most change their node; 0.1 % of all messages are lost; views and " +
+	"syncs take 1 ms or more. Broken: two servers got packets. "
 
 func reconfigure() sim.Experiment {
 	e := sim.Experiment{
 		Name:    "anolis-reconfigure",
 		Title:   "Connections that break when two of four nodes fail and two are added",
 		Source:  "Anolis 6.5, table 1",
-		Method:  method + "Keep-alive interval 10 s. Only connections that begin up to 1.5 s before or after a change: all others begin and end while nothing happens.",
+		Method:  method + "Keep-alive interval 10 s. Only connections that begin within 1.5 s of a change are simulated.",
 		Figures: []sim.Figure{{Name: "broken", Title: "Broken connections", X: "time (s)", Y: "broken so far"}},
 		Claims: []sim.Claim{
 			{ID: "broken-1", What: "connections broken, L = 1", Low: 1000, High: 999_999},

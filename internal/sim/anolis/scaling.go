@@ -32,9 +32,8 @@ func scaling() sim.Experiment {
 		Name:   "anolis-scaling",
 		Title:  "What replication costs, and what more nodes bring",
 		Source: "Anolis 6.2 to 6.4, figures 11 to 14",
-		Method: "Flows of 10 packets, as many at each of 4 to 14 nodes; throughput is that at which the busiest node is busy all the time, when a packet and a message between nodes " +
-			"take the same. Fitted to the paper: 10 us a hop, 1.65 million packets and messages/s a node; for the packets per flow 4 million/s and a message like 8.6 packets. " +
-			"Random node ids: the mean of several placements.",
+		Method: "Flows of 10 packets, evenly at 4 to 14 nodes; throughput is that at which the busiest node is always busy. Fitted to the paper: 10 us a hop, 1.65 " +
+			"million packets and messages/s a node; for the packets per flow 4 million/s and a message like 8.6 packets.",
 		Figures: []sim.Figure{
 			{Name: "throughput", Title: "Throughput, flows of 10 packets (figure 14a)", X: "nodes", Y: "Mpps a node"},
 			{Name: "connections", Title: "New connections (figure 14b)", X: "nodes", Y: "million/s"},

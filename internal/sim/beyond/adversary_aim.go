@@ -29,13 +29,10 @@ func aimExperiment() sim.Experiment {
 	return sim.Experiment{
 		Name: "beyond-adversary-aim", Source: source, Extra: true,
 		Title: "clients that aim at one server of a hundred: by address and port, and by forged cookies",
-		Method: "20000 connections of web-server durations to 100 servers, a tenth of arrivals from attackers who want them on one server. Blind ones know the Maglev table " +
-			"(4093 slots) and compute the hash of their addresses and ports without a key. Watching ones see which server answers: a connection to another one they give " +
-			"up after a round trip, and an address and port that led to the victim they use again. Load: the victim's connections over the mean of the others, in the " +
-			"last 100 s of 400 s or, watching, of 1000 s. Theory: blind 1 + 0.1*100/0.9 = 12.1 with a known hash; watching 1 + 0.1/0.9 = 1.11 by turns, and with a hash " +
-			"1 + 11.1*(1 - exp(-t/(100*26.3 s))) = 4.4 if lives were exponential, which a prototype in another language confirms for these lives. Cookies have 14 bits, " +
-			"of which one names one of two keys, and 100 ids are in use: a guess is valid with 0.5*100/8192 and the victim's with 0.5/8192; a cookie of another flow, " +
-			"whose key is right, with twice that.",
+		Method: "20000 connections of web-server durations to 100 servers, a tenth of arrivals from attackers who want them on one server. Blind ones know the Maglev " +
+			"table (4093 slots) and its hash. Watching ones see which server answers, and use an address and port that led to the victim again. Theory: blind 1 + " +
+			"0.1*100/0.9 = 12.1 with a known hash; watching 1 + 0.1/0.9 = 1.11 by turns, and 4.4 by a keyed hash. Cookies have 14 bits, and 100 ids are in use: a " +
+			"guess is valid with 0.5*100/8192, and the victim's with 0.5/8192; a cookie of another flow with twice that.",
 		Claims: []sim.Claim{
 			{ID: "blind-unkeyed", What: "victim's load over the others', blind attackers, Maglev by a hash without a key", Unit: "x", Low: 11.6, High: 12.6},
 			{ID: "blind-keyed", What: "the same by our hash", Unit: "x", Low: 0.92, High: 1.08},
@@ -50,8 +47,8 @@ func aimExperiment() sim.Experiment {
 			{ID: "replay-any", What: "the victim's cookies of other flows that name some server", Unit: "%", Low: 1.19, High: 1.25},
 			{ID: "replay-victim", What: "the victim's cookies of other flows that name the victim", Unit: "%", Low: 0.0105, High: 0.014},
 			{ID: "turned-victim", What: "a flow's own cookie, XOR its server's id, XOR the victim's, that names the victim", Unit: "%", Low: 100, High: 100,
-				Note: "an XOR hides what it carries and does not sign it: who knows ids turns its own cookie. What that gains are packets to a server that has no " +
-					"such connection and answers with RST; a SYN goes where dispatch says, whatever it carries"},
+				Note: "an XOR hides what it carries and does not sign it. That gains packets to a server that has no such connection and answers with RST; a SYN goes where " +
+					"dispatch says, whatever it carries"},
 		},
 		Figures: []sim.Figure{{Title: "clients that see which server answers aim at one", X: "time, s", Y: "victim's connections over the mean of the others"}},
 		Run:     runAim,

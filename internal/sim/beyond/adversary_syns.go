@@ -27,12 +27,11 @@ func synsExperiment(connections int) sim.Experiment {
 	return sim.Experiment{
 		Name: "beyond-adversary-syns", Source: source, Seeds: 5, Extra: true,
 		Title: "a flood of SYNs during a rolling update: who remembers whom, and what breaks",
-		Method: "20000 connections of web-server durations, with a packet a round trip of 50 ms after the SYN and then every 2 s on average (exponential), to 100 servers, of which " +
-			"one after another, every 2 s, is drained and away for 10 s. For a minute SYNs of spoofed addresses: up to 1 a second for each connection (a million a second " +
-			"where there are a million connections), whose SYN-ACKs nobody answers. Counted are connections that live when the flood begins: until they end, or it ends. The " +
-			"local tables have twice as many places as there are connections, and fall back to Maglev (4093 slots). One is in the exact order of the last packets (LRU), " +
-			"one is Linux's LRU map as one CPU uses it. Ours has 1.29 entries for a connection; servers take turns. All hear the very same packets. Bands: Linux's map from the " +
-			"map itself (6.18), given the same packets; all else from a prototype in another language, written apart; a tenth to both sides, or less.",
+		Method: "20000 connections of web-server durations, with a packet every 2 s on average, to 100 servers, of which one after another, every 2 s, is drained and " +
+			"away for 10 s. For a minute, spoofed SYNs: up to 1 a second per connection. Counted: connections that live when the flood begins. The local tables " +
+			"have twice as many places as connections, and fall back to Maglev: one an exact LRU, one Linux's LRU map as one CPU uses it. Ours has 1.29 entries per " +
+			"connection. That cookies break nothing, and that SYNs take no entry, is by construction. Bands: Linux's map from the map itself (6.18); all else from " +
+			"a prototype in another language.",
 		Claims: []sim.Claim{
 			{ID: "hash", What: "broken by plain hash, with any flood", Unit: "%", Low: 25, High: 29.5},
 			{ID: "lru-lost-0", What: "pushed out of an exact LRU table without a flood", Unit: "%", Low: 0, High: 0.05},
@@ -41,8 +40,8 @@ func synsExperiment(connections int) sim.Experiment {
 			{ID: "lru-lost-1", What: "pushed out of it by 1 SYN/s a connection", Unit: "%", Low: 95, High: 98},
 			{ID: "lru-broken-1", What: "broken then", Unit: "%", Low: 25, High: 29.5},
 			{ID: "kernel-lost-0", What: "pushed out of Linux's LRU map without a flood", Unit: "%", Low: 39, High: 42.5,
-				Note: "once it has been full, it takes 128 entries at a time away from those that have not been read, and these are the new ones: a connection that " +
-					"has not yet had a second packet when 128 others have begun on its CPU is gone. With fewer new connections in a round trip it is rarer: with half the connections, 25 %"},
+				Note: "once it has been full, it evicts 128 entries at a time that have not been read: a connection without a second packet when 128 others have begun on its " +
+					"CPU is gone. With half the connections, 25 %"},
 			{ID: "kernel-broken-0", What: "broken then", Unit: "%", Low: 10, High: 12.5},
 			{ID: "kernel-lost-1", What: "pushed out of it by 1 SYN/s a connection", Unit: "%", Low: 46, High: 50},
 			{ID: "kernel-broken-1", What: "broken then", Unit: "%", Low: 11.5, High: 14.5},

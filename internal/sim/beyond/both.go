@@ -28,10 +28,8 @@ func bothExperiment() sim.Experiment {
 	return sim.Experiment{
 		Name: "beyond-both", Source: source, Extra: true,
 		Title: "broken connections when servers and load balancers come and go at the same time",
-		Method: "468 servers, 70000 connections of web-server durations, 80 updates of servers a minute (half of them removals; downtimes of SilkRoad; who " +
-			"leaves is drained), 100 buckets for each server. 16 load balancers behind routers that divide connections by the hash modulo their " +
-			"number (plain ECMP); three leave in a minute, for 20 s on average. A local table keeps connections where they are until they come to a load " +
-			"balancer that does not know them. Without local tables, load balancers are all alike and their coming and going breaks nothing.",
+		Method: "468 servers, 70000 connections of web-server durations, 80 updates of servers a minute as in cheetah-2a. 16 load balancers behind plain ECMP; three " +
+			"leave in a minute, for 20 s on average. Without local tables load balancers are all alike, and their changes break nothing.",
 		Claims: []sim.Claim{
 			{ID: "hash", What: "broken by plain hash", Unit: "%", Low: 5.5, High: 8.3},
 			{ID: "beamer", What: "broken with one previous owner (Beamer)", Unit: "%", Low: 0.2, High: 1.4},

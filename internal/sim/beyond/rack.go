@@ -24,9 +24,8 @@ func rackExperiment() sim.Experiment {
 	return sim.Experiment{
 		Name: "beyond-rack", Source: source, Extra: true,
 		Title: "a rack of servers is lost in one second, clients try again, and the rack comes back",
-		Method: "1000 servers, 200000 connections of web-server durations. 40 servers are lost, each at a moment of its own within one second; a second later " +
-			"load balancers know. Who is cut off, or led to a dead server, tries again after a second on average. After 50 s the rack is back. Others are " +
-			"connections of the 960 servers that were never lost.",
+		Method: "1000 servers, 200000 connections of web-server durations. 40 servers are lost within one second; a second later load balancers know. Whoever is cut " +
+			"off tries again after a second on average. After 50 s the rack is back. Others: connections of the 960 other servers.",
 		Claims: []sim.Claim{
 			{ID: "cut", What: "connections cut off, of those alive", Unit: "%", Low: 3.8, High: 4.3},
 			{ID: "retries", What: "retries, for each connection that was alive on the rack", Unit: "x", Low: 1, High: 1.2},

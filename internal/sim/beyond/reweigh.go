@@ -29,9 +29,8 @@ func reweighExperiment() sim.Experiment {
 	return sim.Experiment{
 		Name: "beyond-reweigh", Source: source, Seeds: 3, Extra: true,
 		Title: "AWFD weights that follow the load every 10 ms: what it does for evenness, and what it breaks without cookies",
-		Method: "96 servers, half of them of twice the size, 20000 connections of a tenth of web-server durations; 70 % of what servers can do. Weights are " +
-			"Spotlight's, of four classes, from what each server has left, told without delay. With cookies, the weights choose for new connections only; " +
-			"without, they fill a Maglev or WCMP table of 1021 slots.",
+		Method: "96 servers, half of them of twice the size, 20000 connections of a tenth of web-server durations; load 0.7. Spotlight's weights of four classes, known " +
+			"at once. With cookies the weights choose for new connections only; without, they fill a table of 1021 slots.",
 		Claims: []sim.Claim{
 			{ID: "cookie-10ms", What: "broken with cookies, weights every 10 ms", Unit: "%", Low: 0, High: 0},
 			{ID: "maglev-10ms", What: "broken without, Maglev, weights every 10 ms", Unit: "%", Low: 15, High: 60},

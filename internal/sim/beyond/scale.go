@@ -38,11 +38,9 @@ func scaleExperiment(size, smaller scale) sim.Experiment {
 	return sim.Experiment{
 		Name: "beyond-scale", Source: source, Seeds: 1, Extra: true,
 		Title: "broken connections with 100K servers, 100M connections and 10K reconfigurations in a minute",
-		Method: "Web-server durations, an equilibrium of 100M connections at the start. Servers leave and come back (exponential, 10 s away on average), 10K " +
-			"times in 60 s; who leaves is drained. A hundred buckets for each server, moved by stable hashing to others and back home. Connections " +
-			"count that live at any time in that minute, each to its end. Cookies: servers take turns. SHELL has tables of 65521 slots and two candidates " +
-			"by 6LB's algorithm 3, of which the first takes a connection if it has no more than the mean: at a hundredth of the size, in which as large a " +
-			"part of the servers leaves.",
+		Method: "Web-server durations. Servers leave, drained, and come back 10 s later on average, 10K times in 60 s. A hundred buckets per server, moved by stable " +
+			"hashing to others and back home. Connections count that live at any time in that minute. SHELL: 65521 slots and two candidates by 6LB's algorithm 3, " +
+			"at a hundredth of the size.",
 		Claims: []sim.Claim{
 			{ID: "hash", What: "broken by plain hash", Unit: "%", Low: 1.4, High: 1.9},
 			{ID: "history-2", What: "broken with one previous owner (Beamer)", Unit: "%", Low: 0.004, High: 0.02},

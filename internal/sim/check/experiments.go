@@ -24,8 +24,8 @@ func property() sim.Experiment {
 		Name:   "anolis-property",
 		Title:  "Random schedules of lost, repeated and overtaken messages, crashes and changes of nodes",
 		Source: "Anolis 4.4, property 1",
-		Method: "Chains of 1 to 4, 2 to 9 nodes, 1 to 3 keys, 30 to 230 steps and a quiet end; half of the schedules with periods and expiry. What happens how often differs from schedule to schedule. " +
-			"Each chain keeps a node that was in it since the last sync. With expiry, messages live for less than a period, and a node that does not get its view in that time is given up.",
+		Method: "Chains of 1 to 4, 2 to 9 nodes, 1 to 3 keys, 30 to 230 steps and a quiet end; half of the schedules with periods and expiry. Assumptions: " +
+			"simulator.md, \"The replica protocol, checked\".",
 		Claims: []sim.Claim{
 			none("answers", "schedules in which an answer about a connection changes"),
 			none("tuples", "schedules after which the nodes of a chain disagree"),
@@ -71,7 +71,7 @@ func states() sim.Experiment {
 		Name:   "anolis-states",
 		Title:  "All states of small fleets, whatever is lost, overtaken, late or crashes",
 		Source: "Anolis 4.4, property 1",
-		Method: "One key; two or three packets; a message may stay on its way for ever. Messages to the controller and answers arrive at once; time stands still.",
+		Method: "One key; two or three packets; a message may stay on its way for ever; time stands still.",
 		Seeds:  1, // chance plays no part
 		Claims: []sim.Claim{
 			{ID: "states", What: "states visited", Low: 100_000, High: math.Inf(1)},
@@ -113,16 +113,15 @@ func rules() sim.Experiment {
 		Name:   "anolis-rules",
 		Title:  "What each rule of the protocol is for: random schedules without it",
 		Source: "Anolis 4.3, and rules of our own",
-		Method: fmt.Sprintf("Each rule is switched off, in up to %d schedules; the number is that of the first that breaks something. Where another rule makes it superfluous, %d schedules break nothing; "+
-			"it is tried without the other rule, too, and then a schedule counts that does not break without the other rule alone.", patience, trials),
+		Method: fmt.Sprintf("Which of up to %d schedules is the first that breaks something without the rule. 0: where another rule makes it superfluous, none of %d does; "+
+			"then both are switched off, and a schedule counts that does not break without the other rule alone.", patience, trials),
 		Seeds: 1,
 		Run:   runRules,
 	}
 	for _, mutant := range Mutants() {
-		claim := sim.Claim{ID: mutant.id(), What: "schedules until the first counterexample without " + mutant.Name(), Low: 1, High: patience}
+		claim := sim.Claim{ID: mutant.id(), What: "without " + mutant.Name(), Unit: "schedules", Low: 1, High: patience}
 		if mutant.Safe != "" {
-			claim.What = "counterexamples without " + mutant.Name()
-			claim.Low, claim.High, claim.Note = 0, 0, mutant.Safe
+			claim.Unit, claim.Low, claim.High, claim.Note = "", 0, 0, mutant.Safe
 		}
 		e.Claims = append(e.Claims, claim)
 	}

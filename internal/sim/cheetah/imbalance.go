@@ -27,9 +27,8 @@ func imbalanceOfPolicies() sim.Experiment {
 	return sim.Experiment{
 		Name: "cheetah-2b", Source: "Cheetah, figure 2b",
 		Title: "imbalance of the servers by active connections: hash, round robin, two choices, least loaded",
-		Method: "468 servers, web-server durations, Poisson arrivals, no updates. Imbalance is max/mean - 1 of the servers' connections, averaged over time. Hash is " +
-			"perfect unless a table is named. The load balancer knows all loads exactly. Least loaded is the least of all 468, as in the paper; " +
-			"the data plane's least looks at 17 of them at most.",
+		Method: "468 servers, web-server durations, Poisson arrivals. Imbalance is max/mean - 1 of the servers' connections, averaged over time. Loads are known " +
+			"exactly. Hash is perfect unless a table is named. Least loaded is the least of all 468, as in the paper; the data plane's least looks at 17 at most.",
 		Claims: []sim.Claim{
 			{ID: "hash-70k", What: "hash, 70K connections", Unit: "%", Paper: "30 %", Low: 24, High: 26, Known: true, Note: notByHash + ". A table of 4096 slots gives the paper's value."},
 			{ID: "hash-4096-70k", What: "hash with a table of 4096 slots, 70K connections", Unit: "%", Paper: "30 %", Low: 27, High: 31},
@@ -44,7 +43,7 @@ func imbalanceOfPolicies() sim.Experiment {
 			{ID: "hash-by-rr", What: "imbalance of hash to that of round robin, 70K connections", Unit: "x", Paper: "1.2x", Low: 1.04, High: 1.21},
 			{ID: "hash-by-p2c", What: "imbalance of hash to that of two choices, 70K connections", Unit: "x", Paper: "10x", Low: 9.6, High: 11.8},
 			{ID: "hash-by-least", What: "imbalance of hash to that of least loaded, 70K connections", Unit: "x", Paper: "40x", Low: 53, High: 87, Known: true,
-				Note: "exact least loaded keeps all servers within a connection or two of each other; what looks at a few of them gives the paper's value"},
+				Note: "exact least loaded keeps all servers within a connection or two of each other; looking at a few of them gives the paper's value"},
 			{ID: "hash-by-least-looks", What: "imbalance of hash to that of the data plane's least, 70K connections", Unit: "x", Paper: "40x", Low: 36, High: 44},
 		},
 		Figures: []sim.Figure{{Title: "imbalance of 468 servers", X: "active connections", Y: "max/mean - 1, time average, %", LogY: true}},

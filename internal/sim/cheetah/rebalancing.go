@@ -20,14 +20,13 @@ func brokenByRebalancing() sim.Experiment {
 	return sim.Experiment{
 		Name: "cheetah-2c", Source: "Cheetah, figure 2c",
 		Title: "broken connections when Beamer takes servers above a threshold out of its table",
-		Method: "468 servers, 70000 connections of web-server durations, no updates. Every 0.1 s, servers whose connections exceed the mean by the threshold give " +
-			"their hundred buckets to the others in turn; as soon as they have less than the mean they get them back. Broken as in figure 2a, by Beamer. " +
-			"Connections count that end in 300 s after the longest life.",
+		Method: "468 servers, 70000 connections of web-server durations. Every 0.1 s, servers above the mean by the threshold give their hundred buckets to the others " +
+			"in turn, and get them back below the mean. Broken as in figure 2a, by Beamer.",
 		Claims: []sim.Claim{
 			{ID: "threshold-10", What: "broken at a threshold of 10 %", Unit: "%", Paper: "3 %", Low: 3.4, High: 4.5},
 			{ID: "threshold-20", What: "broken at a threshold of 20 %", Unit: "%", Low: 0, High: 0.1},
 			{ID: "threshold-40", What: "broken at a threshold of 40 %", Unit: "%", Paper: "0.1 %", Low: 0, High: 0.01, Known: true,
-				Note: "under Poisson arrivals hardly a server is ever 40 % above the mean, which is five standard deviations; the paper explains its value by micro-bursts"},
+				Note: "under Poisson arrivals hardly a server is ever 40 % (five standard deviations) above the mean; the paper explains its value by micro-bursts"},
 		},
 		Figures: []sim.Figure{
 			{Name: "broken", Title: "what it costs to rebalance Beamer", X: "threshold, % above the mean", Y: "broken connections, %"},

@@ -27,14 +27,13 @@ const (
 )
 
 func brokenByScaling() sim.Experiment {
-	const onlyOrder = "only the order is the same: the test bed counts a request as broken when its client gives up, dozens of seconds later, some after the end"
+	const onlyOrder = "only the order is the same: the test bed counts a request as broken when its client gives up, dozens of seconds later"
 	return sim.Experiment{
 		Name: "cheetah-9", Source: "Cheetah, figure 9",
 		Title: "broken requests while 24 servers become 31 and then 23",
-		Method: "From 1500 to 2500 requests/s and back in 40 s (sinusoidal, Poisson, open loop), from an empty system. Seven servers are added at even intervals while the " +
-			"rate rises, eight drawn at random are drained while it falls. Web-server durations; requests count when they end in the 40 s. Hash: slot i belongs to " +
-			"server i modulo their number. Consistent: Maglev. Beamer: 3100 buckets, of which a server that is added takes its part, the oldest ones, and " +
-			"one previous owner. Each run draws eight times who is drained.",
+		Method: "From 1500 to 2500 requests/s and back in 40 s (sinusoidal, Poisson, open loop). Seven servers are added while the rate rises, eight drawn at random " +
+			"are drained while it falls. Web-server durations. Hash: slot i belongs to server i modulo their number. Consistent: Maglev. Beamer: 3100 buckets and " +
+			"one previous owner.",
 		Claims: []sim.Claim{
 			{ID: "hash", What: "broken by hash", Unit: "%", Low: 15, High: 25},
 			{ID: "consistent", What: "broken by consistent hashing", Unit: "%", Low: 1, High: 3},

@@ -25,12 +25,10 @@ func brokenByUpdates() sim.Experiment {
 	return sim.Experiment{
 		Name: "cheetah-2a", Source: "Cheetah, figure 2a", Seeds: 20,
 		Title: "broken connections by updates of the servers per minute: plain hash, Beamer's daisy chain, cookies",
-		Method: "468 servers, 70000 connections of web-server durations. Servers leave at random moments (Poisson) and come back after SilkRoad's downtimes, so " +
-			"that half of the updates are removals; who leaves is drained. A hundred buckets for each server: when it leaves they go to the others in turn, when " +
-			"it comes back it takes its part of the buckets, drawn at random. That is the assumption of the formula E[1-e^-x(1+x)], x = duration * updates / " +
-			"servers, for a fixed number of servers. Shown as well: it takes the oldest buckets (the paper's section V-C), or those that it had (home). " +
-			"A connection is broken when it is mapped to a second server, under Beamer to one that is neither the bucket's owner nor the one before. " +
-			"Those count that end in 300 s after the longest life. Cookies: servers take turns.",
+		Method: "468 servers, 70000 connections of web-server durations, 100 buckets per server. Servers leave at random (Poisson), drained, and come back after " +
+			"SilkRoad's downtimes: half of the updates are removals. A server that leaves gives its buckets to the others in turn; one that comes back takes its " +
+			"part at random, as the formula E[1-e^-x(1+x)], x = duration * updates / servers, assumes; or the oldest ones (V-C), or those that it had (home). " +
+			"Broken: mapped to a second server; under Beamer, to one that is neither the bucket's owner nor the one before.",
 		Claims: []sim.Claim{
 			{ID: "hash-80", What: "broken by plain hash at 80 updates/min", Unit: "%", Low: 5.9, High: 8.3},
 			{ID: "beamer-80", What: "broken by Beamer at 80 updates/min", Unit: "%", Paper: "almost 1 %", Low: 0.65, High: 1.4},

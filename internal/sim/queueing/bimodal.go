@@ -35,9 +35,9 @@ func bimodalExperiment() sim.Experiment {
 	return sim.Experiment{
 		Name: "cheetah-8", Source: "Cheetah, figure 8",
 		Title: "99th percentile of completion time when one request in ten takes 500 ms, by policy and by how often servers report",
-		Method: "64 single-core servers that share their processor among all requests, load 0.6: 764 requests a second, Poisson. One in ten takes 500 ms of CPU, " +
-			"the others 300 us (the paper: a few hundred). Servers report the part of the last interval that they were busy, all at the same time, and what they " +
-			"report is used at once. 80 s counted. Ratios are p99 of hash for that of the policy: above 1 is better than hash.",
+		Method: "64 single-core servers that share their processor among all requests, load 0.6: 764 requests a second, Poisson. One in ten takes 500 ms of CPU, the " +
+			"others 300 us. All servers report together how busy they were; reports are used at once. Ratios are p99 of hash for that of the policy: above 1 is " +
+			"better than hash.",
 		Claims:  bimodalClaims(),
 		Figures: []sim.Figure{{Title: "One request in ten takes 500 ms", X: "ms between reports", Y: "p99 (s)", LogX: true, LogY: true}},
 		Run:     runBimodal,
@@ -58,8 +58,7 @@ func bimodalClaims() []sim.Claim {
 		{ID: "least-16", What: "the same among 16 servers: against their hash", Unit: "x", Low: 0.8, High: 1.3,
 			Note: "19 requests between two reports instead of 76, no better and no worse than hash: a small pool does not show the collapse."},
 		{ID: "least-100hz", What: "everything to the server of the least reported load, 100 Hz", Unit: "x", Paper: "performs poorly", Low: 1.3, High: 1.9, Known: true,
-			Note: "In 10 ms there come 7.6 requests to the one server, and less than one of them is long: that is better than chance. It collapses when reports are " +
-				"rarer. The paper's words fit a higher rate of requests than its load and its work make, or reports that are older than 10 ms."},
+			Note: "In 10 ms the one server gets 7.6 requests, less than one of them long: better than chance. It collapses when reports are rarer, or later."},
 		{ID: "lcf-10hz", What: "lcf at 10 Hz: those share that report the lowest load", Unit: "x", Low: 1.3, High: 2.2},
 		{ID: "p2c-open", What: "p2c" + byConnections, Unit: "x", Low: 2, High: 2.8},
 		{ID: "least-open", What: "least" + byConnections, Unit: "x", Low: 3.5, High: 6},

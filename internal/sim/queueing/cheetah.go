@@ -30,9 +30,8 @@ func constantFarm(servers int, load float64, countNS int64) *farm {
 	}
 }
 
-const constantMethod = "Single-core servers that share their processor among all requests, constant work of 5 ms, Poisson arrivals, one request for each " +
-	"connection, the time of network and balancer left out. hash is a perfect one over 64 slots for each server: the paper's three hash functions " +
-	"(Click, CRC, Toeplitz), of which the first is a bad one, are not told apart."
+const constantMethod = "Single-core servers that share their processor among all requests, constant work of 5 ms, Poisson arrivals, one request per connection; network and " +
+	"balancer take no time. The hash is perfect: the paper's three hash functions are not told apart."
 
 func completionExperiment() sim.Experiment {
 	return sim.Experiment{
@@ -51,8 +50,8 @@ func completionExperiment() sim.Experiment {
 	}
 }
 
-const completionNote = "Nothing but queues counts here, and under equal work those of round robin are nearly empty. In the test bed the time of network, kernel and client, " +
-	"which no policy changes, is part of both."
+const completionNote = "Only queues count here, and round robin's are nearly empty. In the test bed the time of network, kernel and client, which no policy changes, is part " +
+	"of both."
 
 func runCompletion(run *sim.Run) error {
 	percents, lower := []int{40, 50, 60, 70, 80, 90}, 0
@@ -87,9 +86,8 @@ func runCompletion(run *sim.Run) error {
 func varianceExperiment() sim.Experiment {
 	experiment := sim.Experiment{
 		Name: "cheetah-7", Source: "Cheetah, figure 7",
-		Title: "variance of load between 16, 32 and 64 servers, round robin against hash",
-		Method: constantMethod + " Load is the part of a second that a server is busy, 0.6 on average; its variance between servers is averaged over 30 s. The paper " +
-			"does not say over what time it measured load.",
+		Title:   "variance of load between 16, 32 and 64 servers, round robin against hash",
+		Method:  constantMethod + " Load is the part of a second that a server is busy, 0.6 on average. The paper does not say over what time it measured load.",
 		Figures: []sim.Figure{{Title: "Variance between servers", X: "servers", Y: "variance of load (percent squared)", LogY: true}},
 		Run:     runVariance,
 	}

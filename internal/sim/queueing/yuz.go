@@ -7,10 +7,10 @@ import (
 	"github.com/ballast-lb/ballast/internal/sim"
 )
 
-const yuzMethod = "A queueing model: 48 single-core servers that share their processor among all requests, a database and a balancer of eight cores each. All times " +
-	"are assumed, as the paper has none: 2 ms of work for each request (exponential); without persistence 1.2 ms and 0.8 ms/MB more at the server and twice 0.05 " +
-	"ms and 0.1 ms/MB at the database for a session's data; the balancer takes 0.18 ms for all packets of a request (L4), 10 % more (Yuz), ten times as much (L7). " +
-	"They are chosen so that L4 carries about half as much as Yuz at 1 MB and L7 overtakes it near 10 MB: only the order of things is a result."
+const yuzMethod = "A queueing model: 48 single-core servers that share their processor among all requests, a database and a balancer of eight cores each. The paper gives " +
+	"no times. Assumed: 2 ms of work per request (exponential); without persistence also 1.2 ms and 0.8 ms/MB at the server and twice 0.05 ms and 0.1 ms/MB " +
+	"at the database; at the balancer 0.18 ms (L4), 10 % more (Yuz), ten times as much (L7). Fitted so that L4 carries half as much as Yuz at 1 MB and L7 " +
+	"overtakes it near 10 MB: only the order is a result."
 
 // Implementation constants of how the most that a cluster can do is found.
 const (
@@ -77,9 +77,8 @@ func runYuzRate(run *sim.Run) error {
 func yuzSizeExperiment() sim.Experiment {
 	return sim.Experiment{
 		Name: "yuz-11", Source: "Yuz, figure 11",
-		Title: "most requests a second that a cluster carries, by the size of session data",
-		Method: "The model of yuz-7. Sessions of ten requests, a fixed number of them, 1.3 times as many as it takes, with pauses of 1 s. Data that stay at their " +
-			"server are taken to cost nothing, so that the lines of Yuz and L7 are flat by assumption.",
+		Title:  "most requests a second that a cluster carries, by the size of session data",
+		Method: "The model of yuz-7: a fixed number of sessions of ten requests. The flat lines of Yuz and L7 are assumed: data that stay at their server cost nothing.",
 		Claims: []sim.Claim{
 			{ID: "l4-l7-1mb", What: "L4 for L7, 1 MB", Unit: "x", Paper: "L4 higher", Low: 1, High: math.Inf(1)},
 			{ID: "l4-l7-20mb", What: "L4 for L7, 20 MB", Unit: "x", Paper: "L4 lower", Low: 0, High: 1},

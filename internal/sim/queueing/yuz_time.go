@@ -15,8 +15,8 @@ func yuzTimeExperiment() sim.Experiment {
 	return sim.Experiment{
 		Name: "yuz-9", Source: "Yuz, figures 9 and 10",
 		Title: "response time by requests a second, mean and 99th percentile",
-		Method: "The model of yuz-7. Sessions of ten requests begin at random (Poisson) and pause for 1 s after each answer; 0.6 ms of each response time is the network. " +
-			"Curves end where the balancer, the database or the servers can do no more. With stalls 0.7 % of all accesses to the database wait for 280 ms, for a lock or a disk.",
+		Method: "The model of yuz-7. Sessions of ten requests begin at random (Poisson) and pause for 1 s after each answer. With stalls (fitted), 0.7 % of accesses to " +
+			"the database wait for 280 ms: that shows what a tail like the paper's takes, not that it is so.",
 		Claims: []sim.Claim{
 			{ID: "mean-l7", What: "mean of L7 for that of Yuz, 3000 requests a second", Unit: "x", Paper: "Yuz outperforms", Low: 1, High: math.Inf(1)},
 			{ID: "mean-l7-l4", What: "mean of L7 for that of L4, 4000 requests a second", Unit: "x", Paper: "L4 lower", Low: 1, High: math.Inf(1),
@@ -24,7 +24,7 @@ func yuzTimeExperiment() sim.Experiment {
 					"proxy does."},
 			{ID: "mean-l4", What: "mean of L4 for that of Yuz, 11000 requests a second", Unit: "x", Paper: "2", Low: 1, High: math.Inf(1)},
 			{ID: "tail-l4", What: "p99 of L4 for that of Yuz, 11000 requests a second", Unit: "x", Paper: "14", Low: 1.5, High: 4, Known: true,
-				Note: "Queues alone make the tail no longer than the mean, in proportion. Fourteen times takes accesses to the database that wait long now and then: the next lines."},
+				Note: "Queues alone make the tail no longer than the mean, in proportion. Fourteen times takes accesses to the database that wait long now and then."},
 			{ID: "tail-stalls", What: "p99 of L4 with stalls of the database (fitted) for that of Yuz, 11000 requests a second", Unit: "x", Paper: "14", Low: 10, High: 18,
 				Note: "Fitted: 280 ms for 0.7 % of accesses are chosen so that it comes out. It shows what it takes, not that it is so: such a tail is as " +
 					"long at any rate, and the paper's grows towards the most that L4 carries."},
@@ -90,8 +90,8 @@ func yuzBalanceExperiment() sim.Experiment {
 	return sim.Experiment{
 		Name: "yuz-12", Source: "Yuz, figure 12",
 		Title: "how even the active connections of servers are when sessions keep their server, and when connections take turns",
-		Method: "The model of yuz-7. Sessions of 1 to 19 requests, all equally likely, with pauses of 1 s on average (exponential), servers busy 60 % of their time. Connections " +
-			"of each server are counted every 10 ms for 10 s, from a request's first packet on.",
+		Method: "The model of yuz-7. Sessions of 1 to 19 requests with pauses of 1 s on average, servers busy 60 % of their time. Connections of each server are " +
+			"counted every 10 ms.",
 		Claims: []sim.Claim{
 			{ID: "yuz", What: "coefficient of variation, Yuz", Low: 1, High: 1.3},
 			{ID: "l4", What: "coefficient of variation, turns for each connection (L4)", Low: 0.7, High: 1},

@@ -29,7 +29,8 @@ var (
 		"ours": ours, "band": band, "paper": paper, "seeds": seeds, "tally": tally, "verdicts": verdicts, "sentence": sentence, "notes": notes, "class": class,
 	}).Parse(htmlText))
 	markdown = texttemplate.Must(texttemplate.New("report").Funcs(texttemplate.FuncMap{
-		"ours": ours, "band": band, "paper": paper, "fromPaper": fromPaper, "seeds": seeds, "tally": tally, "verdicts": verdicts, "sentence": sentence, "notes": notes, "cell": cell,
+		"ours": ours, "paper": paper, "fromPaper": fromPaper, "published": published, "doubtful": doubtful, "mark": mark, "seeds": seeds, "tally": tally, "verdicts": verdicts,
+		"sentence": sentence, "notes": notes, "cell": cell,
 	}).Parse(markdownText))
 )
 
@@ -97,6 +98,14 @@ func PictureName(r sim.Result) string { return r.Experiment + ".svg" }
 
 // class is the verdict as a class of CSS.
 func class(v sim.Verdict) string { return strings.ToLower(string(v)) }
+
+// mark names a verdict that is not PASS.
+func mark(f sim.Finding) string {
+	if f.Verdict == sim.Pass {
+		return ""
+	}
+	return ", **" + string(f.Verdict) + "**"
+}
 
 // cell is a text within a table of Markdown.
 func cell(text string) string {

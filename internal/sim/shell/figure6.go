@@ -39,9 +39,8 @@ func figure6() sim.Experiment {
 	return sim.Experiment{
 		Name: "shell-6", Source: paper + ", figure 6, top",
 		Title: "infinite connections reset by n reconfigurations, for histories of h servers",
-		Method: "500 servers, 35591 buckets of 2 candidates (6LB's algorithm 3). In turns, a random server is removed and a new one inserted. One connection for " +
-			"every bucket and choice; it is reset when its server is not in the history for the first time. Beyond the paper: tables whose first " +
-			"choices are all filled before the second ones.",
+		Method: "500 servers, 35591 buckets of 2 candidates (6LB's algorithm 3). In turns, a random server is removed and a new one inserted. One connection per bucket " +
+			"and choice; it is reset when its server is not in the history for the first time.",
 		Claims: claims,
 		Figures: []sim.Figure{
 			{Name: "distinct", Title: "The last h distinct servers", X: "reconfigurations", Y: "connections reset (%)", LogY: true},

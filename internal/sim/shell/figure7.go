@@ -38,8 +38,8 @@ func figure7Of(sizes []uint32) sim.Experiment {
 	return sim.Experiment{
 		Name: "shell-7", Source: paper + ", figure 7",
 		Title: "connections reset by n reconfigurations with 4451 to 284803 buckets, h = 3",
-		Method: "As shell-6, with h = 3 and other numbers of buckets. Realistic: the share of connections reset that last as in Roy et al., figure 7a, when " +
-			"reconfigurations are Poisson, 13.5 per minute.",
+		Method: "As shell-6, with h = 3 and other numbers of buckets. Realistic: connections that last as in Roy et al., figure 7a, and 13.5 reconfigurations per " +
+			"minute, Poisson.",
 		Claims: slices.Concat(claims, printed, realistic),
 		Figures: []sim.Figure{
 			{Name: "distinct", Title: "The last 3 distinct servers", X: "reconfigurations", Y: "connections reset (%)", LogY: true},

@@ -36,10 +36,8 @@ func realisticOf(size reality) sim.Experiment {
 	}
 	return sim.Experiment{
 		Name: "shell-6-realistic", Source: paper + ", figure 6, bottom",
-		Title: "connections of real durations reset while servers come and go",
-		Method: "As shell-6, with connections that arrive and end, and Poisson reconfigurations. The paper draws their rates from the highest 1 % of 100 clusters' " +
-			"(SilkRoad, figure 2), of which it prints the median only: 13.5/min; we take that, and show others beside it. Connections count that end " +
-			"after the longest life. The printed algorithm's share is that of shell-6, averaged over the reconfigurations in a life.",
+		Title:  "connections of real durations reset while servers come and go",
+		Method: "As shell-6, with connections that arrive and end, and Poisson reconfigurations, 13.5/min: the median that the paper prints of SilkRoad's figure 2.",
 		Claims: claims, Figures: figures,
 		Run: func(run *sim.Run) error { return runRealistic(run, size) },
 	}

@@ -19,8 +19,8 @@ const (
 )
 
 // why explains claims about algorithm 1.
-const why = "Algorithm 1 moves rows back before it takes duplicates out, so h rows remember h-1 servers, and an h-th until the next reconfiguration. The " +
-	"paper's curves are those of the last h distinct servers."
+const why = "Algorithm 1 moves rows back before it takes duplicates out, so h rows remember only h-1 servers until the next reconfiguration. The paper's curves are " +
+	"those of the last h distinct servers."
 
 // Experiments returns them.
 func Experiments() []sim.Experiment {

@@ -14,8 +14,8 @@ func example() sim.Experiment {
 	return sim.Experiment{
 		Name: "spotlight-example", Source: source("section IV, figure 3"), Seeds: 1,
 		Title: "probability that two elephants go one to each of the two instances that have room for them",
-		Method: "Four instances with 2, 1, 0 and 0 left. By the weights that the production code gives them: exact. By the two stages of the data path " +
-			"(priority class, then member): counted over 2^14 numbers that lie evenly.",
+		Method: "Four instances with 2, 1, 0 and 0 left. By the weights that the production code gives them: exact. By the data path's two stages: counted over 2^14 " +
+			"evenly spread numbers.",
 		Claims: []sim.Claim{
 			{ID: "ecmp", What: "ECMP (m = 0)", Unit: "%", Paper: "12.5 %", Low: 12.5, High: 12.5},
 			{ID: "lcf", What: "LCF", Unit: "%", Paper: "0 %: 100 % likely to assign them into the same DIP", Low: 0, High: 0},

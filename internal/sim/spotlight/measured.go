@@ -18,10 +18,9 @@ const (
 	fittedLoad     = 0.8
 )
 
-const testbedMethod = "16 hosts, half of them with 3 Gbit/s and half with 2, which they divide evenly among their requests (processor sharing). Requests come by a " +
-	"Poisson process for 60 s, at the rate at which all hosts together are just busy, to two load balancers in turn. Sizes are those of web-search flows, times 10: the " +
-	"paper's are not public. Hosts tell their mean number of open requests once in an interval, each at its own time; weights are made of them once in an interval " +
-	"(A = Q/q). Nobody knows the hosts' rates. Completion times are those of all requests, to the end of the last. "
+const testbedMethod = "16 hosts, half with 3 Gbit/s and half with 2, each divided evenly among its requests. Poisson requests for 60 s, as many as the hosts can just serve, " +
+	"to two load balancers in turn; sizes of web-search flows, times 10. Hosts report their mean number of open requests once in an interval; weights are A " +
+	"= Q/q. Nobody knows the hosts' rates. "
 
 var testbedIntervals = []int64{250, 500, 1000} // ms
 
@@ -77,8 +76,8 @@ func figure12() sim.Experiment {
 	return sim.Experiment{
 		Name: "spotlight-12", Source: source("figure 12"),
 		Title: "throughput of the test bed by how requests are dispatched",
-		Method: testbedMethod + "Fitted: with overhead, a host with n open requests has 1/(1 + n/100) of its rate, and requests come at 0.8 of the " +
-			"rates' sum. The paper's figures are a test bed's: what is judged is the order, with bands as wide as the seeds differ.",
+		Method: testbedMethod + "Fitted: with overhead, a host with n open requests has 1/(1 + n/100) of its rate, at 0.8 of the requests. The paper measured a test bed, so the order " +
+			"is what is judged.",
 		Claims: []sim.Claim{
 			{ID: "ecmp", What: "ECMP", Unit: "Gbit/s", Paper: "< 20 of 40", Low: -infinite, High: infinite},
 			{ID: "consistent", What: "consistent hashing, more than ECMP", Unit: "%", Paper: "similar", Low: -2, High: 2},
@@ -86,16 +85,16 @@ func figure12() sim.Experiment {
 			{ID: "awfd-4", What: "AWFD with m = 4, more than ECMP, the least of all intervals", Unit: "%", Paper: "consistently more", Low: 0, High: infinite},
 			{ID: "awfd-2-500", What: "AWFD with m = 2 and 500 ms, more than ECMP", Unit: "%", Paper: "consistently more", Low: 0, High: infinite},
 			{ID: "awfd-2-1000", What: "AWFD with m = 2 and 1 s, more than ECMP", Unit: "%", Paper: "consistently more", Low: -3, High: 3, Known: true,
-				Note: "In one second come 330 requests, and with m = 2 only the few hosts with less than twice the shortest queue get them. What that costs is about what ECMP " +
-					"loses on the slow hosts. The test bed's ECMP loses more (see m = 4)."},
+				Note: "With m = 2 only the few hosts with less than twice the shortest queue get the 330 requests of a second. That costs about what ECMP loses on the slow " +
+					"hosts."},
 			{ID: "awfd-4-500", What: "AWFD with m = 4 and 500 ms, more than ECMP", Unit: "%", Paper: "22 %", Low: 4, High: 11, Known: true,
-				Note: "The test bed's hosts lose capacity when they have hundreds of open connections: ECMP, which overloads the slow ones, has less than 20 of " +
-					"40 Gbit/s. These here do not, and ECMP cannot lose more than the slow hosts' excess. With overhead the gain is of that size."},
+				Note: "The test bed's hosts lose capacity when they have hundreds of open connections, which costs ECMP most; these do not. With such overhead the gain is of " +
+					"that size."},
 			{ID: "awfd-4-500-overhead", What: "the same, when hosts have overhead (fitted)", Unit: "%", Paper: "22 %", Low: 10, High: 30},
 			{ID: "lcf-1000", What: "LCF with 1 s, more than ECMP", Unit: "%", Paper: "worst", Low: -infinite, High: 0},
 			{ID: "lcf-250", What: "LCF with 250 ms, more than ECMP", Unit: "%", Paper: "worst", Low: 2, High: 12, Known: true,
-				Note: "A host that gets all requests of 250 ms is busy with them for 3 to 5 s, and is left in peace for as long as the others have fewer: no host is idle. " +
-					"That costs completion time, not throughput, unless hosts lose capacity with every open connection, as the test bed's do."},
+				Note: "A host that gets all requests of 250 ms is busy for seconds, then left alone: no host is idle. That costs completion time, and throughput only where " +
+					"open connections cost capacity."},
 		},
 		Figures: []sim.Figure{{Title: "Spotlight figure 12", X: "update interval (ms)", Y: "throughput (Gbit/s)"}},
 		Run:     runFigure12,
@@ -145,8 +144,7 @@ func figure13() sim.Experiment {
 			{ID: "lcf-250", What: "LCF with 250 ms, sooner than ECMP", Unit: "%", Paper: "37 %", Low: 25, High: 55},
 			{ID: "lcf-1000", What: "LCF with 1 s, sooner than ECMP", Unit: "%", Paper: "vanishes", Low: -infinite, High: 0},
 			{ID: "awfd-lcf-250", What: "AWFD with m = 4, sooner than LCF, both with 250 ms", Unit: "%", Paper: "LCF is better", Low: 30, High: 65, Known: true,
-				Note: "LCF gives the 80 requests of 250 ms to one host, which shares its rate among them. The test bed's AWFD suffered at 250 ms from a " +
-					"controller that could not keep up (VI-B1); this one keeps up."},
+				Note: "LCF gives the 80 requests of 250 ms to one host. The test bed's controller could not keep up with AWFD at 250 ms (VI-B1); this one can."},
 		},
 		Figures: []sim.Figure{{Title: "Spotlight figure 13", X: "update interval (ms)", Y: "mean completion time (s)"}},
 		Run: func(run *sim.Run) error {
@@ -185,8 +183,7 @@ func figure14() sim.Experiment {
 			{ID: "loss-20", What: "throughput with 20 % loss, more than without", Unit: "%", Paper: "negligible under 20 %", Low: -1, High: 1},
 			{ID: "ecmp-20", What: "throughput with 20 % loss, more than ECMP", Unit: "%", Paper: "more", Low: 2, High: infinite},
 			{ID: "loss-33", What: "throughput with 33 % loss, more than without", Unit: "%", Paper: "significantly less", Low: -2, High: 0.5, Known: true,
-				Note: "A weight that is lost is 250 ms older than it should be, which costs what polling a little less often costs. Throughput hardly notices; completion times do. " +
-					"The test bed's hosts lose capacity when they have hundreds of connections."},
+				Note: "A lost weight is 250 ms older than it should be. That costs completion time, hardly throughput, unless open connections cost capacity."},
 		},
 		Figures: []sim.Figure{
 			{Name: "throughput", Title: "Spotlight figure 14", X: "lost messages (%)", Y: "throughput (Gbit/s)"},

@@ -21,11 +21,9 @@ var paper = setup{traffic: traffic{services: maxServices, flows: 100_000, gapNS:
 
 const millisecond = int64(1e6) // ns
 
-const method = "100K flows, 1 ms apart and 10 s long (exponential), with Pareto rates (alpha 2, 2 KB/s on average; table II calls it the flow size), " +
-	"each asking 1 to 4 of 4 services (drawn without return) for its rate. 100 instances for each service, half of them twice as large " +
-	"as the others. Assumed where the paper is silent: the expected demand is 1.05 of the capacity; an instance carries the smaller of its load and its " +
-	"capacity; what one service of a chain carries of a flow does not change what the next is asked for; the controller knows all loads at the poll, and " +
-	"load balancers its weights, at once; where no instance has anything left all are alike. Measured from 20 s to the last arrival. "
+const method = "100K flows, 1 ms apart and 10 s long (exponential), with Pareto rates (alpha 2, 2 KB/s on average), each through 1 to 4 of 4 services. 100 instances " +
+	"per service, half of them twice as large. Assumed where the paper is silent: demand of 1.05 of the capacity; an instance carries the smaller of its " +
+	"load and its capacity; loads and weights are known at once. Measured from 20 s on. "
 
 // arena has a run's policies dispatch the same trace.
 type arena struct {
@@ -70,8 +68,8 @@ func figure8(s setup) sim.Experiment {
 			{ID: "awfd-ecmp", What: "AWFD less ECMP, the least of all intervals", Paper: "always outperforms ECMP", Low: 0, High: 1},
 			{ID: "lcf-ecmp", What: "LCF less ECMP, the most of all intervals from 250 ms on", Paper: "decreases significantly", Low: -1, High: 0},
 			{ID: "crossover", What: "interval from which WCMP is better than AWFD", Unit: "s", Paper: "AWFD always outperforms WCMP", Low: 1.2, High: 1.9, Known: true,
-				Note: "WCMP knows the sizes of the instances, which are most of what there is to know of them here, and needs no news. AWFD must learn them " +
-					"from loads that grow old: with 1000 new flows a second and lives of 10 s, a seventh of the living flows was dispatched by one poll at 1.5 s."},
+				Note: "WCMP knows the sizes of the instances. AWFD must learn them from loads that grow old: at 1.5 s a seventh of the living flows was dispatched by one " +
+					"poll."},
 		},
 		Figures: []sim.Figure{{Title: "Spotlight figure 8", X: "update interval (ms)", Y: "service utilisation", LogX: true}},
 		Run:     s.runFigure8,

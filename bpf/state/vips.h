@@ -22,6 +22,7 @@ struct vip_place {
 	__u32 fast; /* role/fast_path.h: row of services, and from bit 0 on cookie_bits - 1; 0: not for this service. As with service_rows this word flips */
 };
 #define FAST_ROW_SHIFT 4
+#define FAST_OTHERS (1u << 31) /* not cookies by IP in IP: programs that only know these share the map during an update, and find no row so far behind */
 _Static_assert(sizeof(struct vip_place) == 16, "vip_place");
 
 struct {

@@ -137,12 +137,19 @@ func (lb *LB) placeVIP(key plan.VIPKey, number uint32) error {
 	return nil
 }
 
-// fastRow is what packets go by, from a destination of the service directly to its row; 0: it has no cookies, or more must be done to packets.
+// fastRow is what packets go by, from a destination of the service directly to its row; 0: it has a table, or more must be done to packets.
 func (lb *LB) fastRow(number uint32) uint32 {
-	const rowShift = 4 // FAST_ROW_SHIFT
+	const rowShift, others = 4, 1 << 31 // FAST_ROW_SHIFT, FAST_OTHERS
 	row := lb.ServiceRow(number)
-	if s := lb.Service(row); row != 0 && s.Affinity == uint8(model.AffinityCookie) && s.Forward == uint8(model.ForwardIPIP) && s.Flags&plan.ServiceThrough == 0 {
+	s := lb.Service(row)
+	if row == 0 || s.Forward != uint8(model.ForwardIPIP) || s.Flags&plan.ServiceThrough != 0 {
+		return 0
+	}
+	switch model.Affinity(s.Affinity) {
+	case model.AffinityCookie:
 		return row<<rowShift | uint32(s.CookieBits-1)
+	case model.AffinityHash:
+		return row<<rowShift | others
 	}
 	return 0
 }

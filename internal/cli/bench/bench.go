@@ -1,11 +1,10 @@
+// Package bench is `ballast bench`.
 package bench
 
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -19,11 +18,11 @@ func Command() *cobra.Command {
 		Use:   "bench",
 		Short: "Measure what packets and the control plane cost",
 	}
-	cmd.AddCommand(benchDatapath(), benchVeth(), benchTable(), benchControl())
+	cmd.AddCommand(datapath(), veth(), connectionTable(), controlPlane())
 	return cmd
 }
 
-func benchDatapath() *cobra.Command {
+func datapath() *cobra.Command {
 	return measuring(&cobra.Command{
 		Use:   "datapath",
 		Short: "Measure the load balancer's program, ns per packet, beside the least that any could do",
@@ -48,31 +47,20 @@ run. Needs root.`,
 }
 
 // measuring completes a command that measures with the numbers of flows that are usual, or others up to most, and shows the result.
-func measuring[R any](cmd *cobra.Command, usual []uint, most uint, run func(context.Context, bench.Options) (R, error),
-	show func(io.Writer, R) error) *cobra.Command {
+func measuring[R any](cmd *cobra.Command, usual []uint, most uint, run func(context.Context, bench.Options) (R, error), show func(*command.Table, R)) *cobra.Command {
 	options := bench.Options{Rounds: bench.DefaultRounds, Repeat: bench.DefaultRepeat}
 	var flows []uint
-	var asJSON bool
 	flags := cmd.Flags()
-	flags.BoolVar(&asJSON, "json", false, "print JSON")
 	flags.IntVar(&options.Rounds, "rounds", options.Rounds, "how often each cell is measured; fewer than 15 mean little")
 	flags.Uint32Var(&options.Repeat, "repeat", options.Repeat, "runs per measurement; fewer than 500000 mean little")
 	flags.UintSliceVar(&flows, "flows", usual, "numbers of distinct flows")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	return command.Reading(cmd, flags.Bool("json", false, "print JSON"), func(cmd *cobra.Command, _ []string) (result R, err error) {
 		if err := checkBench(&options, flows, most); err != nil {
-			return err
+			return result, err
 		}
-		result, err := run(cmd.Context(), options)
-		fmt.Fprintln(os.Stderr)
-		if err != nil {
-			return err
-		}
-		if asJSON {
-			return command.WriteJSON(cmd.OutOrStdout(), result)
-		}
-		return show(cmd.OutOrStdout(), result)
-	}
-	return cmd
+		defer fmt.Fprintln(os.Stderr)
+		return run(cmd.Context(), options)
+	}, show)
 }
 
 // checkBench completes the options of a benchmark, or says what is wrong with them.
@@ -92,38 +80,30 @@ func checkBench(options *bench.Options, flows []uint, most uint) error {
 }
 
 // printRows prints cells as a table.
-func printRows(out io.Writer, cells []bench.Cell) error {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "program\tflows\tmin\tmedian\tmax\tnet\tx floor\ttarget\tverdict\t")
+func printRows(table *command.Table, cells []bench.Cell) {
+	table.OfNumbers()
+	table.Row("program\tflows\tmin\tmedian\tmax\tnet\tx floor\ttarget\tverdict")
 	for _, c := range cells {
 		floor, _ := bench.Find(cells, "minimal-ipip", c.Flows)
 		target := "-"
 		if limit := bench.Target(c.Program); limit != 0 {
 			target = fmt.Sprintf("<= %.1f", limit)
 		}
-		fmt.Fprintf(table, "%s\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f\t%s\t%s\t\n", c.Program, c.Flows, c.MinNS, c.MedianNS, c.MaxNS,
+		table.Line("%s\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f\t%s\t%s\t", c.Program, c.Flows, c.MinNS, c.MedianNS, c.MaxNS,
 			c.NetMedianNS, c.NetMedianNS/floor.NetMedianNS, target, c.Verdict)
 	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(out, "\nTimes in ns per packet, in the wrapper; net: less the wrapper. Floor: minimal-ipip, net, at as many flows.\n"+
-		"Returns (spec_rstack_overflow): %s\n", bench.Returns())
-	return err
+	table.Line("\nTimes in ns per packet, in the wrapper; net: less the wrapper. Floor: minimal-ipip, net, at as many flows.\n"+
+		"Returns (spec_rstack_overflow): %s", bench.Returns())
 }
 
-func printCells(out io.Writer, cells []bench.Cell) error {
-	if err := printRows(out, cells); err != nil {
-		return err
-	}
+func printCells(table *command.Table, cells []bench.Cell) {
+	printRows(table, cells)
 	for _, c := range cells {
 		if one, ok := bench.Find(cells, c.Program, cells[0].Flows); ok && c.Program == "cookie" && c.Flows != one.Flows {
-			fmt.Fprintf(out, "cookie at %d flows: %+.0f %% of %d flows (target: within 10 %%)\n", c.Flows,
-				100*(c.NetMedianNS/one.NetMedianNS-1), one.Flows)
+			table.Line("cookie at %d flows: %+.0f %% of %d flows (target: within 10 %%)", c.Flows, 100*(c.NetMedianNS/one.NetMedianNS-1), one.Flows)
 		}
 		if hash, ok := bench.Find(cells, "hash", c.Flows); ok && c.Program == "cookie" {
-			fmt.Fprintf(out, "cookie at %d flows: %+.0f %% of hash (target: at most +10 %%)\n", c.Flows, 100*(c.NetMedianNS/hash.NetMedianNS-1))
+			table.Line("cookie at %d flows: %+.0f %% of hash (target: at most +10 %%)", c.Flows, 100*(c.NetMedianNS/hash.NetMedianNS-1))
 		}
 	}
-	return nil
 }

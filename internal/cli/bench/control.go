@@ -1,11 +1,10 @@
+// ballast bench control.
 package bench
 
 import (
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,9 +14,9 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process"
 )
 
-func benchControl() *cobra.Command {
+func controlPlane() *cobra.Command {
 	options := controlbench.Options{}
-	var asJSON, verbose, noMaps bool
+	var verbose, noMaps bool
 	cmd := &cobra.Command{
 		Use:   "control",
 		Short: "Measure the control plane: a controller with the agents and load balancers of a large fleet",
@@ -38,30 +37,6 @@ as many machines as there are nodes, times are shorter.`,
 		Example: `  ballast bench control
   ballast bench control --json > control.json
   ballast bench control --servers 100 --load-balancers 4 --rate 20 --services 0`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			program, err := process.Beside()
-			if err == nil {
-				err = process.Check(program)
-			}
-			if err != nil {
-				return err
-			}
-			options.Peers = []string{program, process.Peers}
-			options.Maps = os.Geteuid() == 0 && !noMaps
-			options.Progress = func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
-			options.Log = slog.New(slog.DiscardHandler)
-			if verbose {
-				options.Log = command.NewLog(false)
-			}
-			result, err := controlbench.Run(cmd.Context(), options)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return command.WriteJSON(cmd.OutOrStdout(), result)
-			}
-			return printControl(cmd.OutOrStdout(), result)
-		},
 	}
 	flags := cmd.Flags()
 	flags.IntVar(&options.Servers, "servers", 1000, "of the service that follows their load, an agent each")
@@ -72,15 +47,29 @@ as many machines as there are nodes, times are shorter.`,
 	flags.IntVar(&options.Services, "services", 4096, "that there are in the end, when all but one come at once; 0: none come")
 	flags.IntVar(&options.ServersEach, "servers-each", 16, "of each of these services")
 	flags.BoolVar(&noMaps, "no-maps", false, "no load balancer has maps, although this is root")
-	flags.BoolVar(&asJSON, "json", false, "print the result as JSON")
 	flags.BoolVar(&verbose, "verbose", false, "print the controller's log")
-	return cmd
+	return command.Reading(cmd, flags.Bool("json", false, "print the result as JSON"), func(cmd *cobra.Command, _ []string) (*controlbench.Result, error) {
+		program, err := process.Beside()
+		if err == nil {
+			err = process.Check(program)
+		}
+		if err != nil {
+			return nil, err
+		}
+		options.Peers = []string{program, process.Peers}
+		options.Maps = os.Geteuid() == 0 && !noMaps
+		options.Progress = func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+		options.Log = slog.New(slog.DiscardHandler)
+		if verbose {
+			options.Log = command.NewLog(false)
+		}
+		return controlbench.Run(cmd.Context(), options)
+	}, printControl)
 }
 
-func printControl(out io.Writer, r *controlbench.Result) error {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+func printControl(table *command.Table, r *controlbench.Result) {
 	row := func(what, format string, args ...any) {
-		fmt.Fprintf(table, "%s\t%s\n", what, fmt.Sprintf(format, args...))
+		table.Row(what, fmt.Sprintf(format, args...))
 	}
 	spread := func(what, unit string, l *controlbench.Latency) {
 		if l != nil {
@@ -107,5 +96,4 @@ func printControl(out io.Writer, r *controlbench.Result) error {
 	if r.StreamsLost > 0 {
 		row("streams lost", "%d: this machine has too few CPUs for the fleet, or others use them", r.StreamsLost)
 	}
-	return table.Flush()
 }

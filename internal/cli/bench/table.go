@@ -1,16 +1,16 @@
+// ballast bench table.
 package bench
 
 import (
 	"fmt"
-	"io"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/bench"
+	"github.com/ballast-lb/ballast/internal/cli/command"
 )
 
-func benchTable() *cobra.Command {
+func connectionTable() *cobra.Command {
 	return measuring(&cobra.Command{
 		Use:   "table",
 		Short: "Measure connection tables, ns per packet, beside the maps that look up the 5-tuple",
@@ -40,30 +40,23 @@ The tables are filled first. That takes about 2 us and 600 bytes of memory for e
 	}, []uint{1, 10_000, 1_000_000, 10_000_000}, bench.MaxTableFlows, bench.RunTable, printTables)
 }
 
-func printTables(out io.Writer, result *bench.TableResult) error {
-	if err := printRows(out, result.Cells); err != nil {
-		return err
-	}
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "ratio of medians\tin the wrapper\tnet\ttarget\t")
+func printTables(table *command.Table, result *bench.TableResult) {
+	printRows(table, result.Cells)
+	table.Row("ratio of medians\tin the wrapper\tnet\ttarget")
 	for _, r := range result.Ratios {
 		target := "-"
 		if r.Least != 0 {
 			target = fmt.Sprintf(">= %.1f", r.Least)
 		}
-		fmt.Fprintf(table, "%s at %d flows / %s at %d\t%.2f\t%.2f\t%s\t\n", r.Of, r.OfFlows, r.To, r.ToFlows, r.Wrapped, r.Net, target)
+		table.Line("%s at %d flows / %s at %d\t%.2f\t%.2f\t%s\t", r.Of, r.OfFlows, r.To, r.ToFlows, r.Wrapped, r.Net, target)
 	}
-	fmt.Fprintln(table, "\t\t\t\t\nmemory\tmap\tentries\tbytes per entry\t")
+	table.Line("\t\t\t\t\nmemory\tmap\tentries\tbytes per entry\t")
 	for _, m := range result.Memory {
 		name := m.Table
 		if m.Flows != 0 {
 			name = fmt.Sprintf("%s for %d flows", m.Table, m.Flows)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%.2f\t\n", name, m.Map, m.Entries, m.BytesPerEntry)
+		table.Line("%s\t%s\t%d\t%.2f\t", name, m.Map, m.Entries, m.BytesPerEntry)
 	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintln(out, "\nMemory as the kernel accounts it. Only IPv6 connections use connection_addresses. assignments is of one size whatever the tables' are.")
-	return err
+	table.Line("\nMemory as the kernel accounts it. Only IPv6 connections use connection_addresses. assignments is of one size whatever the tables' are.")
 }

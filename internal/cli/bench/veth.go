@@ -1,16 +1,16 @@
+// ballast bench veth.
 package bench
 
 import (
 	"fmt"
-	"io"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/bench"
+	"github.com/ballast-lb/ballast/internal/cli/command"
 )
 
-func benchVeth() *cobra.Command {
+func veth() *cobra.Command {
 	return measuring(&cobra.Command{
 		Use:   "veth",
 		Short: "Measure forwarding over a pair of veth devices, beside a program that only sends back",
@@ -27,20 +27,16 @@ counters must have seen every packet get the verdict that is shown. Needs root.`
 	}, []uint{1, 1_000_000}, bench.MaxFlows, bench.RunVeth, printVeth)
 }
 
-func printVeth(out io.Writer, cells []bench.VethCell) error {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "program\tflows\tmin\tmedian\tmax\tof empty: least\tmedian\tmost\ttarget\tverdict\t")
+func printVeth(table *command.Table, cells []bench.VethCell) {
+	table.OfNumbers()
+	table.Row("program\tflows\tmin\tmedian\tmax\tof empty: least\tmedian\tmost\ttarget\tverdict")
 	for _, c := range cells {
 		target := "-"
 		if c.Program == "cookie" {
 			target = fmt.Sprintf(">= %.2f", bench.VethTarget)
 		}
-		fmt.Fprintf(table, "%s\t%d\t%.1f\t%.1f\t%.1f\t%.2f\t%.2f\t%.2f\t%s\t%s\t\n", c.Program, c.Flows, c.MinNS, c.MedianNS, c.MaxNS,
+		table.Line("%s\t%d\t%.1f\t%.1f\t%.1f\t%.2f\t%.2f\t%.2f\t%s\t%s\t", c.Program, c.Flows, c.MinNS, c.MedianNS, c.MaxNS,
 			c.MinRatio, c.Ratio, c.MaxRatio, target, c.Verdict)
 	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	_, err := fmt.Fprint(out, "\nTimes in ns of CPU time per frame, all of the way there and back. Of empty: of the frames a second that it could send back.\n")
-	return err
+	table.Line("\nTimes in ns of CPU time per frame, all of the way there and back. Of empty: of the frames a second that it could send back.")
 }

@@ -2,9 +2,15 @@
 package command
 
 import (
+	"fmt"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // CheckEndpoints refuses what nobody can connect to.
@@ -39,5 +45,35 @@ func NotNegative(flag string, d time.Duration) error {
 	if d < 0 {
 		return Usage("--%s %s: use 0s or more", flag, d)
 	}
+	return nil
+}
+
+// Require makes flags such as must be given.
+func Require(cmd *cobra.Command, flags ...string) {
+	for _, flag := range flags {
+		if err := cmd.MarkFlagRequired(flag); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// oneOf is a flag that has one of a few values.
+type oneOf[T ~string] struct {
+	value   *T
+	allowed []T
+}
+
+// OneOf is a flag that has one of these values.
+func OneOf[T ~string](value *T, allowed ...T) pflag.Value { return &oneOf[T]{value, allowed} }
+
+func (f *oneOf[T]) String() string { return string(*f.value) }
+func (f *oneOf[T]) Type() string   { return "string" }
+
+func (f *oneOf[T]) Set(text string) error {
+	if !slices.Contains(f.allowed, T(text)) {
+		last := len(f.allowed) - 1
+		return fmt.Errorf("use %s or %s", strings.Trim(strings.ReplaceAll(fmt.Sprint(f.allowed[:last]), " ", ", "), "[]"), f.allowed[last])
+	}
+	*f.value = T(text)
 	return nil
 }

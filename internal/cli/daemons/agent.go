@@ -1,4 +1,4 @@
-// ballast agent: the server's side.
+// ballast agent.
 package daemons
 
 import (
@@ -8,13 +8,11 @@ import (
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/daemon/agent"
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
-	"github.com/ballast-lb/ballast/internal/linux/attach"
 )
 
 // Agent makes `ballast agent`.
 func Agent(version string) *cobra.Command {
-	var options agent.Options
-	var mode string
+	o := agent.Options{Version: version}
 	var detach bool
 	cmd := &cobra.Command{
 		Use:   "agent -f FILE | --controller HOST:PORT,...",
@@ -28,40 +26,34 @@ func Agent(version string) *cobra.Command {
 			"--detach removes it: connections that carry cookies break, so drain the server first. Run it in the network namespace that the\n" +
 			"agent ran in: kernels without tcx (before Linux 6.6) show filters there alone.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkInstance(options.Instance); err != nil {
+			if err := checkInstance(o.Instance); err != nil {
 				return err
 			}
 			if detach {
-				return instance.Detach(options.RunDir, options.Instance)
+				return instance.Detach(o.RunDir, o.Instance)
 			}
-			if err := cmp.Or(command.CheckEndpoints("controller", options.Controllers), command.CheckListen("metrics", options.Metrics)); err != nil {
+			if err := cmp.Or(command.CheckEndpoints("controller", o.Controllers), command.CheckListen("metrics", o.Metrics)); err != nil {
 				return err
 			}
-			parsed, err := parseXDPMode(mode)
-			if err != nil {
-				return err
-			}
-			options.XDPMode = parsed
-			options.Log = command.NewLog(false)
-			options.Version = version
-			return agent.Run(cmd.Context(), options)
+			o.Log = command.NewLog(false)
+			return agent.Run(cmd.Context(), o)
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&options.Config, "file", "f", "", "configuration `FILE` of the fleet")
-	flags.StringSliceVar(&options.Controllers, "controller", nil, "`HOST:PORT` to report load to, and without -f to run by, may be repeated")
-	flags.StringVar(&options.TLSDir, "tls-dir", "/etc/ballast/tls", "`DIRECTORY` of ca.crt, NAME.crt and NAME.key")
-	flags.StringVar(&options.Name, "name", "", "`NAME` of this host in its certificate (default: that of the only one for an agent)")
-	flags.StringVar(&options.Cgroup, "cgroup", "", "`DIRECTORY` of the cgroup whose CPU time is the server's (default: all of the host)")
-	flags.StringVar(&options.StateDir, "state-dir", "/var/lib/ballast", "`DIRECTORY` of the last state that controllers gave")
-	flags.StringVar(&options.Server, "server", "", "`NAME` of this host's servers in the file (default: those whose address is local)")
-	flags.StringVar(&options.Instance, "instance", "default", "`NAME` of this agent among others on the machine")
-	flags.StringSliceVar(&options.Interfaces, "interface", nil, "`DEVICE` that packets come in by, may be repeated (default: those of the servers' addresses); devices of routes that answers take are added, at tc alone, without XDP")
-	flags.StringVar(&mode, "xdp-mode", string(attach.XDPAuto), "auto, native or generic")
-	flags.DurationVar(&options.TunnelsSettle, "tunnels-settle", 0, "how long controllers list load balancers until tunnels of others are dropped, for experiments")
+	flags.StringVarP(&o.Config, "file", "f", "", "configuration `FILE` of the fleet")
+	flags.StringSliceVar(&o.Controllers, "controller", nil, "`HOST:PORT` to report load to, and without -f to run by, may be repeated")
+	flags.StringVar(&o.TLSDir, "tls-dir", "/etc/ballast/tls", "`DIRECTORY` of ca.crt, NAME.crt and NAME.key")
+	flags.StringVar(&o.Name, "name", "", "`NAME` of this host in its certificate (default: that of the only one for an agent)")
+	flags.StringVar(&o.Cgroup, "cgroup", "", "`DIRECTORY` of the cgroup whose CPU time is the server's (default: all of the host)")
+	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/ballast", "`DIRECTORY` of the last state that controllers gave")
+	flags.StringVar(&o.Server, "server", "", "`NAME` of this host's servers in the file (default: those whose address is local)")
+	flags.StringVar(&o.Instance, "instance", "default", "`NAME` of this agent among others on the machine")
+	flags.StringSliceVar(&o.Interfaces, "interface", nil, "`DEVICE` that packets come in by, may be repeated (default: those of the servers' addresses); devices of routes that answers take are added, at tc alone, without XDP")
+	modeFlag(flags, &o.XDPMode, "auto, native or generic")
+	flags.DurationVar(&o.TunnelsSettle, "tunnels-settle", 0, "how long controllers list load balancers until tunnels of others are dropped, for experiments")
 	flags.MarkHidden("tunnels-settle")
-	flags.StringVar(&options.RunDir, "run-dir", "/run/ballast", "`DIRECTORY` of sockets and pins")
-	flags.StringVar(&options.Metrics, "metrics", "", "`ADDRESS:PORT` to serve Prometheus metrics on")
+	flags.StringVar(&o.RunDir, "run-dir", "/run/ballast", "`DIRECTORY` of sockets and pins")
+	flags.StringVar(&o.Metrics, "metrics", "", "`ADDRESS:PORT` to serve Prometheus metrics on")
 	flags.BoolVar(&detach, "detach", false, "remove the data path that an agent left attached")
 	cmd.MarkFlagsOneRequired("file", "controller", "detach")
 	return cmd

@@ -1,3 +1,4 @@
+// ballast controller.
 package daemons
 
 import (
@@ -32,8 +33,7 @@ ids cannot be given to other servers.`,
   ballast controller --tls-dir /etc/ballast/tls --etcd https://10.0.0.1:2379,https://10.0.0.2:2379,https://10.0.0.3:2379 \
       --etcd-ca etcd-ca.crt --etcd-cert etcd.crt --etcd-key etcd.key --public 10.0.0.1:6443`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			err := cmp.Or(command.CheckListen("listen", o.Listen), command.CheckListen("metrics", o.Metrics),
-				command.NotNegative("linger", o.Timing.Linger), command.NotNegative("quarantine", o.Timing.Quarantine))
+			err := cmp.Or(command.CheckListen("listen", o.Listen), command.CheckListen("metrics", o.Metrics), checkTiming(&o.Timing))
 			if err == nil && o.Public != "" {
 				err = command.CheckEndpoints("public", []string{o.Public})
 			}
@@ -60,8 +60,7 @@ ids cannot be given to other servers.`,
 	flags.StringVar(&o.EtcdPrefix, "etcd-prefix", "", "what keys in etcd begin with (default /ballast/): several fleets can share an etcd")
 	flags.StringVar(&o.RunDir, "run-dir", "/run/ballast", "directory of the socket for ctl on this machine")
 	flags.StringVar(&o.Metrics, "metrics", "", "address:port for Prometheus (always also on the socket: ballast ctl metrics)")
-	flags.DurationVar(&o.Timing.Linger, "linger", o.Timing.Linger, "silence after which a removed server's connections count as ended")
-	flags.DurationVar(&o.Timing.Quarantine, "quarantine", o.Timing.Quarantine, "time after that until its id may be used again")
+	timingFlags(flags, &o.Timing)
 	flags.BoolVarP(&verbose, "verbose", "v", false, "log more")
 	return cmd
 }

@@ -1,11 +1,9 @@
+// ballast doctor.
 package daemons
 
 import (
 	"fmt"
-	"io"
-	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -15,8 +13,7 @@ import (
 
 // Doctor makes `ballast doctor`.
 func Doctor() *cobra.Command {
-	var o doctor.Options
-	var role string
+	o := doctor.Options{Role: doctor.RoleAuto}
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor [-f FILE]",
@@ -60,16 +57,8 @@ Findings are ok, warning (it works, but slower or not for everybody) or problem.
   ballast doctor -f ballast.yaml --role lb --interface eth0 --interface eth1
   ballast doctor --json | jq '.[] | select(.severity == "problem")'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			roles := []doctor.Role{doctor.RoleAuto, doctor.RoleLB, doctor.RoleAgent}
-			if o.Role = doctor.Role(role); !slices.Contains(roles, o.Role) {
-				return command.Usage("read --role %q: use auto, lb or agent", role)
-			}
 			findings := doctor.Examine(cmd.Context(), o)
-			write := printFindings
-			if asJSON {
-				write = func(out io.Writer, findings []doctor.Finding) error { return command.WriteJSON(out, findings) }
-			}
-			if err := write(cmd.OutOrStdout(), findings); err != nil {
+			if err := command.Print(cmd.OutOrStdout(), asJSON, findings, printFindings); err != nil {
 				return err
 			}
 			if n := doctor.Count(findings, doctor.Problem); n > 0 {
@@ -80,7 +69,7 @@ Findings are ok, warning (it works, but slower or not for everybody) or problem.
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&o.Config, "file", "f", "", "configuration `FILE` of the fleet (default: what the daemon runs, or has run last)")
-	flags.StringVar(&role, "role", string(doctor.RoleAuto), "auto, lb or agent")
+	flags.Var(command.OneOf(&o.Role, doctor.RoleAuto, doctor.RoleLB, doctor.RoleAgent), "role", "auto, lb or agent")
 	flags.StringVar(&o.Server, "server", "", "`NAME` of this host's servers in the file (default: those whose address is local)")
 	flags.StringVar(&o.Name, "name", "", "`NAME` of this load balancer among the file's nodes (default: that of the daemon, else of the host)")
 	flags.StringSliceVar(&o.Interfaces, "interface", nil, "`DEVICE` to look at, may be repeated (default: those that the daemon has or would take)")
@@ -95,24 +84,18 @@ Findings are ok, warning (it works, but slower or not for everybody) or problem.
 // marks lead the lines of the table, so that what is wrong is seen first.
 var marks = map[doctor.Severity]string{doctor.OK: "  ok", doctor.Warning: "  ! ", doctor.Problem: "XXX "}
 
-func printFindings(out io.Writer, findings []doctor.Finding) error {
-	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+func printFindings(table *command.Table, findings []doctor.Finding) {
+	logs := ""
 	for _, f := range findings {
-		found, _, _ := strings.Cut(f.Found, "\n")
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", marks[f.Severity], f.Check, f.Subject, found)
+		found, log, _ := strings.Cut(f.Found, "\n")
+		table.Row(marks[f.Severity], f.Check, f.Subject, found)
 		if f.Remedy != "" {
-			fmt.Fprintf(table, "\t\t\t-> %s\n", f.Remedy)
+			table.Line("\t\t\t-> %s", f.Remedy)
+		}
+		if log != "" {
+			logs += fmt.Sprintf("the verifier about %s %s:\n%s\n", f.Check, f.Subject, log)
 		}
 	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	for _, f := range findings {
-		if _, log, _ := strings.Cut(f.Found, "\n"); log != "" {
-			fmt.Fprintf(out, "the verifier about %s %s:\n%s\n", f.Check, f.Subject, log)
-		}
-	}
-	_, err := fmt.Fprintf(out, "%s, %s, %d ok\n", command.Counted(doctor.Count(findings, doctor.Problem), "problem"),
+	table.Line("%s%s, %s, %d ok", logs, command.Counted(doctor.Count(findings, doctor.Problem), "problem"),
 		command.Counted(doctor.Count(findings, doctor.Warning), "warning"), doctor.Count(findings, doctor.OK))
-	return err
 }

@@ -1,20 +1,33 @@
+// What flags of several commands have in common.
 package daemons
 
 import (
+	"cmp"
 	"regexp"
-	"slices"
 
+	"github.com/spf13/pflag"
+
+	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-// parseXDPMode reads --xdp-mode.
-func parseXDPMode(text string) (attach.XDPMode, error) {
-	mode := attach.XDPMode(text)
-	if !slices.Contains([]attach.XDPMode{attach.XDPAuto, attach.XDPNative, attach.XDPGeneric}, mode) {
-		return "", command.Usage("read --xdp-mode %q: use auto, native or generic", text)
-	}
-	return mode, nil
+// modeFlag is --xdp-mode.
+func modeFlag(flags *pflag.FlagSet, mode *attach.XDPMode, help string) {
+	*mode = attach.XDPAuto
+	flags.Var(command.OneOf(mode, attach.XDPAuto, attach.XDPNative, attach.XDPGeneric), "xdp-mode", help)
+}
+
+// timingFlags are how long removed servers count.
+func timingFlags(flags *pflag.FlagSet, t *node.Timing) {
+	flags.DurationVar(&t.Linger, "linger", t.Linger, "silence after which a removed server's connections count as ended")
+	flags.DurationVar(&t.Quarantine, "quarantine", t.Quarantine, "time after that until its id may be used again")
+}
+
+func checkTiming(t *node.Timing) error {
+	return cmp.Or(command.NotNegative("linger", t.Linger), command.NotNegative("quarantine", t.Quarantine))
 }
 
 var instanceName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._@-]{0,62}$`)
@@ -24,5 +37,26 @@ func checkInstance(name string) error {
 	if !instanceName.MatchString(name) {
 		return command.Usage("--instance %q: use up to 63 letters, digits and . _ - @, not beginning with a dot", name)
 	}
+	return nil
+}
+
+// limitFlags are how much a load balancer has room for.
+func limitFlags(flags *pflag.FlagSet, l *plan.Limits) {
+	flags.Uint32Var(&l.Servers, "max-servers", l.Servers, "room for servers, counted once per service")
+	flags.Uint32Var(&l.Slots, "max-slots", l.Slots, "room for table slots of all services together, twice what they use")
+	flags.Uint32Var(&l.Entries, "max-entries", l.Entries, "room for connections in the tables of all services with affinity table, 48 bytes each")
+	flags.Uint32Var(&l.Local, "max-local", l.Local, "connections that all services with affinity local-table remember together")
+}
+
+// roundLimits makes the room for entries whole blocks.
+func roundLimits(l *plan.Limits) error {
+	const block = conntable.BlockEntries
+	if l.Entries == 0 || l.Entries > 1<<32-block {
+		return command.Usage("--max-entries %d: use %d to %d; 48 bytes are taken for each, whether or not it is used", l.Entries, block, uint32(1<<32-block))
+	}
+	if l.Local == 0 {
+		return command.Usage("--max-local 0: use 1 or more")
+	}
+	l.Entries = (l.Entries + block - 1) / block * block
 	return nil
 }

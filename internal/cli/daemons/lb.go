@@ -1,15 +1,13 @@
+// ballast lb.
 package daemons
 
 import (
 	"cmp"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
-	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
 	"github.com/ballast-lb/ballast/internal/daemon/lb"
-	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -17,7 +15,6 @@ import (
 // LB makes `ballast lb`.
 func LB(version string) *cobra.Command {
 	o := lb.Options{Limits: plan.DefaultLimits, Timing: node.DefaultTiming, Version: version}
-	var mode string
 	var verbose, remove bool
 	cmd := &cobra.Command{
 		Use:   "lb -f FILE | --controller HOST:PORT,...",
@@ -65,15 +62,8 @@ cannot be written are counted, and delay nothing. --max-entries and --max-local 
 			if (o.Config == "") == (len(o.Controllers) == 0) {
 				return command.Usage("name either a configuration file (-f) or controllers (--controller)")
 			}
-			err := cmp.Or(command.CheckEndpoints("controller", o.Controllers), command.CheckListen("listen", o.Listen), command.CheckListen("metrics", o.Metrics),
-				command.NotNegative("linger", o.Timing.Linger), command.NotNegative("quarantine", o.Timing.Quarantine))
-			if err != nil {
-				return err
-			}
-			if o.XDPMode, err = parseXDPMode(mode); err != nil {
-				return err
-			}
-			if err := roundLimits(&o.Limits); err != nil {
+			err := cmp.Or(command.CheckEndpoints("controller", o.Controllers), command.CheckListen("listen", o.Listen), command.CheckListen("metrics", o.Metrics), checkTiming(&o.Timing))
+			if err = cmp.Or(err, roundLimits(&o.Limits)); err != nil {
 				return err
 			}
 			o.Log = command.NewLog(verbose)
@@ -88,37 +78,15 @@ cannot be written are counted, and delay nothing. --max-entries and --max-local 
 	flags.StringVar(&o.Name, "name", "", "name of this node, among the fleet's nodes and in its certificate (default: that of the only certificate for a load balancer; without TLS that of the host)")
 	flags.StringVar(&o.Instance, "instance", "default", "name of this node's socket, pins and state on this machine")
 	flags.StringSliceVar(&o.Interfaces, "interface", nil, "interface that packets come in by, repeatable (default: those of the default routes)")
-	flags.StringVar(&mode, "xdp-mode", string(attach.XDPAuto), "auto, native or generic; auto tries native first")
+	modeFlag(flags, &o.XDPMode, "auto, native or generic; auto tries native first")
 	flags.StringVar(&o.RunDir, "run-dir", "/run/ballast", "directory of sockets and pinned maps")
 	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/ballast", "directory of what must survive a restart of the machine")
 	flags.StringVar(&o.Metrics, "metrics", "", "address:port for Prometheus (always also on the socket: ballast ctl metrics)")
-	flags.DurationVar(&o.Timing.Linger, "linger", o.Timing.Linger, "silence after which a removed server's connections count as ended")
-	flags.DurationVar(&o.Timing.Quarantine, "quarantine", o.Timing.Quarantine, "time after that until its id may be used again")
+	timingFlags(flags, &o.Timing)
 	limitFlags(flags, &o.Limits)
 	flags.StringVar(&o.FlowLog, "flow-log", "", "file for a line of JSON about each connection that leaves a table, -: standard output (default: none)")
 	flags.StringVar(&o.ExecChecks, "exec-checks", "", "directory whose programs exec checks may run, as user nobody (default: with --controller none, with -f any program, as root)")
 	flags.BoolVar(&remove, "detach", false, "remove the data path of an instance whose daemon has ended")
 	flags.BoolVarP(&verbose, "verbose", "v", false, "log more")
 	return cmd
-}
-
-// limitFlags are how much a load balancer has room for.
-func limitFlags(flags *pflag.FlagSet, l *plan.Limits) {
-	flags.Uint32Var(&l.Servers, "max-servers", l.Servers, "room for servers, counted once per service")
-	flags.Uint32Var(&l.Slots, "max-slots", l.Slots, "room for table slots of all services together, twice what they use")
-	flags.Uint32Var(&l.Entries, "max-entries", l.Entries, "room for connections in the tables of all services with affinity table, 48 bytes each")
-	flags.Uint32Var(&l.Local, "max-local", l.Local, "connections that all services with affinity local-table remember together")
-}
-
-// roundLimits makes the room for entries whole blocks.
-func roundLimits(l *plan.Limits) error {
-	const block = conntable.BlockEntries
-	if l.Entries == 0 || l.Entries > 1<<32-block {
-		return command.Usage("--max-entries %d: use %d to %d; 48 bytes are taken for each, whether or not it is used", l.Entries, block, uint32(1<<32-block))
-	}
-	if l.Local == 0 {
-		return command.Usage("--max-local 0: use 1 or more")
-	}
-	l.Entries = (l.Entries + block - 1) / block * block
-	return nil
 }

@@ -46,7 +46,7 @@ type objection struct {
 
 // Validate makes `ballast validate`.
 func Validate() *cobra.Command {
-	v := validation{limits: plan.DefaultLimits}
+	v := validation{role: "lb", limits: plan.DefaultLimits}
 	cmd := &cobra.Command{
 		Use:   "validate FILE",
 		Short: "Check a configuration file, as the daemons would",
@@ -64,7 +64,7 @@ The exit status is 0 if the file is valid, 1 if not.`,
   ballast ctl fleet | ballast validate --role fleet - --json`,
 		RunE: func(cmd *cobra.Command, args []string) error { return v.run(cmd, args[0]) },
 	}
-	cmd.Flags().StringVar(&v.role, "role", "lb", "lb, agent or fleet")
+	cmd.Flags().Var(command.OneOf(&v.role, "lb", "agent", "fleet"), "role", "lb, agent or fleet")
 	cmd.Flags().StringVar(&v.server, "server", "", "role agent: `NAME` of the host's servers in the file")
 	cmd.Flags().BoolVar(&v.asJSON, "json", false, "print JSON")
 	limitFlags(cmd.Flags(), &v.limits)
@@ -72,9 +72,6 @@ The exit status is 0 if the file is valid, 1 if not.`,
 }
 
 func (v *validation) run(cmd *cobra.Command, file string) error {
-	if !slices.Contains([]string{"lb", "agent", "fleet"}, v.role) {
-		return command.Usage("--role %q: use lb, agent or fleet", v.role)
-	}
 	if v.server != "" && v.role != "agent" {
 		return command.Usage("--server is of a host with --role agent: give both")
 	}

@@ -1,8 +1,7 @@
-// ballast lab: scenarios in networks of namespaces on this machine.
+// Package lab is `ballast lab`: scenarios in networks of namespaces on this machine.
 package lab
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -28,11 +27,11 @@ func Command() *cobra.Command {
 		Use:   "lab",
 		Short: "Put Ballast to the test in networks of namespaces on this machine",
 	}
-	cmd.AddCommand(labRun(), labList(), labClean())
+	cmd.AddCommand(run(), list(), clean())
 	return cmd
 }
 
-func labRun() *cobra.Command {
+func run() *cobra.Command {
 	var options scenario.Options
 	var asJSON, live bool
 	var seed string
@@ -51,7 +50,6 @@ Exit status, and "outcome" of --json:
   sudo ballast lab run churn --json | jq -r .seed     # a string: it has more digits than numbers of jq
   sudo ballast lab run churn --seed 1709779227067866485`,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
-			cmd.SilenceUsage = true
 			if err := command.NotNegative("duration", options.Duration); err != nil {
 				return err
 			}
@@ -73,7 +71,7 @@ Exit status, and "outcome" of --json:
 				options.Live, options.Progress = table.show, table.say
 			}
 			result, err := lab.Run(cmd.Context(), arguments[0], options)
-			return labReport(cmd.OutOrStdout(), result, err, asJSON)
+			return report(cmd.OutOrStdout(), result, err, asJSON)
 		},
 	}
 	flags := cmd.Flags()
@@ -90,8 +88,8 @@ Exit status, and "outcome" of --json:
 	return cmd
 }
 
-// labReport prints a result and turns an outcome into an error with its status.
-func labReport(out io.Writer, result scenario.Result, err error, asJSON bool) error {
+// report prints a result and turns an outcome into an error with its status.
+func report(out io.Writer, result scenario.Result, err error, asJSON bool) error {
 	switch {
 	case result.Scenario == "": // nothing was tried
 	case asJSON:
@@ -99,7 +97,7 @@ func labReport(out io.Writer, result scenario.Result, err error, asJSON bool) er
 			return fmt.Errorf("print result: %w", err)
 		}
 	default:
-		printLabResult(out, result)
+		printResult(out, result)
 	}
 	switch {
 	case errors.Is(err, scenario.ErrUsage):
@@ -112,59 +110,51 @@ func labReport(out io.Writer, result scenario.Result, err error, asJSON bool) er
 	return nil
 }
 
-func labList() *cobra.Command {
-	var asJSON bool
+// listed is a scenario, as --json prints it.
+type listed struct {
+	Name     string  `json:"name"`
+	Promise  string  `json:"promise"`
+	Deadline float64 `json:"deadline_seconds"`
+}
+
+func list() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the scenarios and what each promises",
-		RunE: func(*cobra.Command, []string) error {
-			if asJSON {
-				type entry struct {
-					Name     string  `json:"name"`
-					Promise  string  `json:"promise"`
-					Deadline float64 `json:"deadline_seconds"`
-				}
-				var entries []entry
-				for _, scenario := range lab.Scenarios() {
-					entries = append(entries, entry{scenario.Name, scenario.Promise, scenario.Deadline.Seconds()})
-				}
-				return json.NewEncoder(os.Stdout).Encode(entries)
-			}
-			for _, scenario := range lab.Scenarios() {
-				fmt.Printf("%-15s %s\n", scenario.Name, scenario.Promise)
-			}
-			return nil
-		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
+	return command.Reading(cmd, cmd.Flags().Bool("json", false, "print JSON"), func(*cobra.Command, []string) (entries []listed, err error) {
+		for _, scenario := range lab.Scenarios() {
+			entries = append(entries, listed{scenario.Name, scenario.Promise, scenario.Deadline.Seconds()})
+		}
+		return entries, nil
+	}, func(out *command.Table, entries []listed) {
+		for _, one := range entries {
+			out.Line("%-15s %s", one.Name, one.Promise)
+		}
+	})
 }
 
-func labClean() *cobra.Command {
-	var asJSON bool
+func clean() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "clean",
 		Short: "Remove kept networks and what killed runs left behind",
 		Long: `Remove the networks of runs with --keep and what killed runs left behind: processes, namespaces, programs, files. Networks of runs that
 are going on are not touched.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cleaned, err := world.Clean(true)
-			out := cmd.OutOrStdout()
-			if asJSON {
-				return errors.Join(command.WriteJSON(out, cleaned), err)
-			}
+	}
+	asJSON := cmd.Flags().Bool("json", false, "print what was removed as JSON")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cleaned, err := world.Clean(true)
+		return errors.Join(err, command.Print(cmd.OutOrStdout(), *asJSON, cleaned, func(out *command.Table, cleaned world.Cleaned) {
 			for _, one := range cleaned.Removed {
-				fmt.Fprintln(out, "removed", one)
+				out.Line("removed %s", one)
 			}
 			for _, id := range cleaned.Running {
-				fmt.Fprintf(out, "lab %s is running: not touched\n", id)
+				out.Line("lab %s is running: not touched", id)
 			}
 			if len(cleaned.Removed) == 0 && err == nil {
-				fmt.Fprintln(out, "nothing to remove")
+				out.Line("nothing to remove")
 			}
-			return err
-		},
+		}))
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was removed as JSON")
 	return cmd
 }

@@ -12,6 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 )
@@ -32,9 +33,7 @@ type liveTable struct {
 }
 
 func newLiveTable(out *os.File) *liveTable {
-	info, err := out.Stat()
-	terminal := err == nil && info.Mode()&os.ModeCharDevice != 0
-	return &liveTable{out: out, terminal: terminal, trial: map[string]world.Snapshot{}}
+	return &liveTable{out: out, terminal: command.IsTerminal(out), trial: map[string]world.Snapshot{}}
 }
 
 // say prints a line above the table.
@@ -106,8 +105,8 @@ func counts[K ~string, V int | uint64](of map[K]V) string {
 	return strings.Join(parts, ", ")
 }
 
-// printLabResult prints a summary for people.
-func printLabResult(out io.Writer, result scenario.Result) {
+// printResult prints a summary for people.
+func printResult(out io.Writer, result scenario.Result) {
 	verdict := map[scenario.Outcome]string{scenario.PromiseKept: "KEPT", scenario.PromiseBroken: "BROKEN", scenario.NotRun: "NOT TESTED"}[result.Outcome]
 	fmt.Fprintf(out, "\n%s: promise %s: %s\n(seed %d, %.0f s)\n\n", result.Scenario, verdict, result.Promise, result.Seed, result.Seconds)
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)

@@ -1,3 +1,4 @@
+// How far experiments are, on standard error.
 package sim
 
 import (
@@ -7,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/sim"
 )
 
@@ -32,10 +34,8 @@ func simulate(ctx context.Context, plan sim.Plan) ([]sim.Result, error) {
 
 // watch shows the status of a runner until it is stopped.
 func watch(runner *sim.Runner, stopped <-chan struct{}) {
-	info, err := os.Stderr.Stat()
-	terminal := err == nil && info.Mode()&os.ModeCharDevice != 0
-	interval := simLine
-	if terminal {
+	line, interval := command.NewLine(os.Stderr, 0), simLine
+	if line.Live {
 		interval = simRedraw
 	}
 	begin := time.Now()
@@ -44,17 +44,10 @@ func watch(runner *sim.Runner, stopped <-chan struct{}) {
 	for {
 		select {
 		case <-stopped:
-			if terminal {
-				fmt.Fprint(os.Stderr, "\r\x1b[K")
-			}
+			line.Say("")
 			return
 		case now := <-ticker.C:
-			line := progressLine(runner.Status(), now.Sub(begin))
-			if terminal {
-				fmt.Fprintf(os.Stderr, "\r\x1b[K%s", line)
-			} else {
-				fmt.Fprintln(os.Stderr, line)
-			}
+			line.Renew(progressLine(runner.Status(), now.Sub(begin)))
 		}
 	}
 }
@@ -63,21 +56,11 @@ func watch(runner *sim.Runner, stopped <-chan struct{}) {
 func progressLine(status sim.Status, elapsed time.Duration) string {
 	line := fmt.Sprintf("%3.0f %%  %d of %d runs", 100*status.Part, status.Runs, status.Of)
 	if rate := float64(status.Events) / elapsed.Seconds(); rate > 0 {
-		line += "  " + humanRate(rate) + " events/s"
+		line += "  " + command.Short(uint64(rate)) + " events/s"
 	}
 	if elapsed > simQuiet && status.Part > 0 {
 		left := time.Duration(float64(elapsed) * (1/status.Part - 1))
 		line += fmt.Sprintf("  %v left", left.Round(time.Second))
 	}
 	return line + "  " + strings.Join(status.Running, " ")
-}
-
-func humanRate(perSecond float64) string {
-	switch {
-	case perSecond >= 1e6:
-		return fmt.Sprintf("%.1fM", perSecond/1e6)
-	case perSecond >= 1e3:
-		return fmt.Sprintf("%.1fK", perSecond/1e3)
-	}
-	return fmt.Sprintf("%.0f", perSecond)
 }

@@ -1,3 +1,4 @@
+// ballast sim report.
 package sim
 
 import (
@@ -17,7 +18,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/sim/report"
 )
 
-func simReport() *cobra.Command {
+func reporting() *cobra.Command {
 	var flags simFlags
 	var folder, markdown, from string
 	cmd := &cobra.Command{

@@ -1,17 +1,15 @@
+// ballast sim scenario.
 package sim
 
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/sim"
-	"github.com/ballast-lb/ballast/internal/sim/report"
 	"github.com/ballast-lb/ballast/internal/sim/scenario"
 )
 
@@ -21,10 +19,10 @@ const (
 	maxTraceBytes    = 1 << 30
 )
 
-func simScenario() *cobra.Command {
+func scenarios() *cobra.Command {
 	var flags simFlags
-	var asJSON, check bool
-	var picture string
+	var o output
+	var check bool
 	cmd := &cobra.Command{
 		Use:   "scenario FILE",
 		Short: "Answer a question of your own: servers, traffic, policies and events from a file",
@@ -38,10 +36,10 @@ docs/simulator.md explains the keys, examples/sim has a file for each kind of po
   ballast sim scenario examples/sim/rolling-update.yaml --seeds 5 --plot update.svg
   ballast sim scenario my-question.yaml --check`,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
-			if err := errors.Join(flags.check(), checkPicture(picture, 1)); err != nil {
+			if err := errors.Join(flags.check(), checkPicture(o.picture, 1)); err != nil {
 				return err
 			}
-			experiment, err := loadScenario(arguments[0])
+			experiment, err := load(cmd, arguments[0])
 			if err != nil || check {
 				return err
 			}
@@ -49,27 +47,18 @@ docs/simulator.md explains the keys, examples/sim has a file for each kind of po
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				err = command.WriteJSON(cmd.OutOrStdout(), results)
-			} else {
-				err = report.Text(cmd.OutOrStdout(), results)
-			}
-			if picture != "" {
-				err = errors.Join(err, savePicture(picture, results[0]))
-			}
-			return errors.Join(err, failures(results))
+			return o.show(cmd, results)
 		},
 	}
 	flags.add(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, with the values of each seed and the points of figures")
-	cmd.Flags().StringVar(&picture, "plot", "", "draw what happens over time into this `FILE`.svg or .png")
+	o.add(cmd, "draw what happens over time into this `FILE`.svg or .png")
 	cmd.Flags().BoolVar(&check, "check", false, "only check the file")
 	return cmd
 }
 
-// loadScenario reads a file and those that it names, as seen from its folder.
-func loadScenario(name string) (sim.Experiment, error) {
-	text, err := readUpTo(name, maxScenarioBytes)
+// load reads a file and those that it names, as seen from its folder.
+func load(cmd *cobra.Command, name string) (sim.Experiment, error) {
+	text, err := readUpTo(cmd, name, maxScenarioBytes)
 	if err != nil {
 		return sim.Experiment{}, err
 	}
@@ -77,7 +66,7 @@ func loadScenario(name string) (sim.Experiment, error) {
 		if !filepath.IsAbs(named) {
 			named = filepath.Join(filepath.Dir(name), named)
 		}
-		return readUpTo(named, maxTraceBytes)
+		return readUpTo(cmd, named, maxTraceBytes)
 	})
 	if err != nil {
 		return sim.Experiment{}, err
@@ -86,18 +75,13 @@ func loadScenario(name string) (sim.Experiment, error) {
 }
 
 // readUpTo reads a file that may not be larger than most bytes.
-func readUpTo(name string, most int64) ([]byte, error) {
-	file, err := os.Open(name)
+func readUpTo(cmd *cobra.Command, name string, most int64) ([]byte, error) {
+	text, err := command.ReadUpTo(cmd, name, most+1)
+	if err == nil && int64(len(text)) > most {
+		err = fmt.Errorf("%s is larger than %d bytes: shorten it", name, most)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read scenario: %w", err)
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, most+1))
-	if err != nil {
-		return nil, fmt.Errorf("read scenario: %w", err)
-	}
-	if int64(len(text)) > most {
-		return nil, fmt.Errorf("read scenario: %s is larger than %d bytes: shorten it", name, most)
 	}
 	return text, nil
 }

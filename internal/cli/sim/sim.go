@@ -1,14 +1,13 @@
+// Package sim is `ballast sim`.
 package sim
 
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -43,26 +42,19 @@ Exit status of run, report and scenario: 1 when a claim fails, else 2 when one i
   ballast sim run cheetah-2b
   ballast sim scenario my-question.yaml`,
 	}
-	cmd.AddCommand(simList(), simRun(), simReport(), simScenario(), simSpeedCommand())
+	cmd.AddCommand(list(), run(), reporting(), scenarios(), speeds())
 	return cmd
 }
 
-func simList() *cobra.Command {
-	var asJSON bool
+func list() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the experiments and what they claim",
 		Example: `  ballast sim list
   ballast sim list --json | jq '.[] | select(.name == "shell-6").claims'`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if asJSON {
-				return command.WriteJSON(cmd.OutOrStdout(), listed(all.Experiments()))
-			}
-			return printExperiments(cmd.OutOrStdout(), all.Experiments())
-		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, with all claims")
-	return cmd
+	return command.Reading(cmd, cmd.Flags().Bool("json", false, "print JSON, with all claims"),
+		func(*cobra.Command, []string) ([]listedExperiment, error) { return listed(all.Experiments()), nil }, printExperiments)
 }
 
 // listedExperiment is an experiment as `sim list --json` shows it.
@@ -101,21 +93,16 @@ func listed(experiments []sim.Experiment) []listedExperiment {
 	return list
 }
 
-func printExperiments(out io.Writer, experiments []sim.Experiment) error {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "experiment\tclaims\tsource\twhat")
+func printExperiments(table *command.Table, experiments []listedExperiment) {
+	table.Row("experiment\tclaims\tsource\twhat")
 	for _, e := range experiments {
 		name := e.Name
 		if e.Extra {
 			name += " *"
 		}
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\n", name, len(e.Claims), e.Source, e.Title)
+		table.Row(name, len(e.Claims), e.Source, e.Title)
 	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintln(out, "\n* not among `all`")
-	return err
+	table.Line("\n* not among `all`")
 }
 
 // simFlags are those of all commands that run experiments.
@@ -150,10 +137,9 @@ func (f *simFlags) plan(names []string) (sim.Plan, error) {
 	return sim.Plan{Experiments: selected, Seeds: f.seeds, Base: f.base, Workers: f.workers}, f.check()
 }
 
-func simRun() *cobra.Command {
+func run() *cobra.Command {
 	var flags simFlags
-	var asJSON bool
-	var picture string
+	var o output
 	cmd := &cobra.Command{
 		Use:   "run EXPERIMENT...",
 		Short: "Run experiments and judge their claims; the exit status is 1 when one fails, 2 when one is inconclusive",
@@ -173,25 +159,40 @@ The same seeds give the same numbers, byte for byte, on any machine and any numb
 			if err != nil {
 				return err
 			}
-			if err := checkPicture(picture, len(plan.Experiments)); err != nil {
+			if err := checkPicture(o.picture, len(plan.Experiments)); err != nil {
 				return err
 			}
 			results, err := simulate(cmd.Context(), plan)
-			if len(results) > 0 && asJSON {
-				err = errors.Join(err, command.WriteJSON(cmd.OutOrStdout(), results))
-			} else if len(results) > 0 {
-				err = errors.Join(err, report.Text(cmd.OutOrStdout(), results))
-			}
-			if picture != "" && len(results) == 1 {
-				err = errors.Join(err, savePicture(picture, results[0]))
-			}
-			return errors.Join(err, failures(results))
+			return errors.Join(err, o.show(cmd, results))
 		},
 	}
 	flags.add(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, with the values of each seed and the points of figures")
-	cmd.Flags().StringVar(&picture, "plot", "", "draw the figures of the experiment into this `FILE`.svg or .png")
+	o.add(cmd, "draw the figures of the experiment into this `FILE`.svg or .png")
 	return cmd
+}
+
+// output is where results go.
+type output struct {
+	asJSON  bool
+	picture string
+}
+
+func (o *output) add(cmd *cobra.Command, plotHelp string) {
+	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print JSON, with the values of each seed and the points of figures")
+	cmd.Flags().StringVar(&o.picture, "plot", "", plotHelp)
+}
+
+// show prints, draws and judges results.
+func (o *output) show(cmd *cobra.Command, results []sim.Result) (err error) {
+	if len(results) > 0 && o.asJSON {
+		err = command.WriteJSON(cmd.OutOrStdout(), results)
+	} else if len(results) > 0 {
+		err = report.Text(cmd.OutOrStdout(), results)
+	}
+	if o.picture != "" && len(results) == 1 {
+		err = errors.Join(err, savePicture(o.picture, results[0]))
+	}
+	return errors.Join(err, failures(results))
 }
 
 // statusInconclusive is that of runs which cannot tell whether all claims hold.

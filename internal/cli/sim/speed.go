@@ -1,14 +1,13 @@
+// ballast sim speed.
 package sim
 
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,11 +36,10 @@ type speedResult struct {
 	ProcessPeakBytes uint64  `json:"process_peak_bytes"` // largest resident size so far
 }
 
-func simSpeedCommand() *cobra.Command {
+func speeds() *cobra.Command {
 	var connections []int64
 	var events int64
 	var only string
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "speed",
 		Short: "Measure how many arrivals and ends of connections a core simulates in a second",
@@ -54,38 +52,32 @@ An event is an arrival or an end. Filling is not counted. Each world runs on one
 caches or its other hardware thread, that still slows it down. So the run is cut into parts, and the median and the best of them are shown.`,
 		Example: `  ballast sim speed
   ballast sim speed --connections 100000000 --world hash --json`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var results []speedResult
-			for _, n := range connections {
-				if n < 1000 || n > 150_000_000 || events < 1 {
-					return command.Usage("measure %d events with %d connections: give 1 or more, and 1000 to 150000000 connections", events, n)
-				}
-				for _, world := range speed.Worlds() {
-					if only != "" && world.Name != only {
-						continue
-					}
-					result, err := measureWorld(cmd.Context(), world, n, events)
-					if err != nil {
-						return err
-					}
-					results = append(results, result)
-				}
-			}
-			if len(results) == 0 {
-				return command.Usage("measure world %q: there is none: see --help", only)
-			}
-			if asJSON {
-				return command.WriteJSON(cmd.OutOrStdout(), results)
-			}
-			return printSpeeds(cmd.OutOrStdout(), results)
-		},
 	}
 	flags := cmd.Flags()
 	flags.Int64SliceVar(&connections, "connections", []int64{10_000, 1_000_000, 10_000_000}, "connections that are alive on average")
 	flags.Int64Var(&events, "events", 20_000_000, "events to measure, in each world")
 	flags.StringVar(&only, "world", "", "measure only this `WORLD`")
-	flags.BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
+	return command.Reading(cmd, flags.Bool("json", false, "print JSON"), func(cmd *cobra.Command, _ []string) (results []speedResult, err error) {
+		for _, n := range connections {
+			if n < 1000 || n > 150_000_000 || events < 1 {
+				return nil, command.Usage("measure %d events with %d connections: give 1 or more, and 1000 to 150000000 connections", events, n)
+			}
+			for _, world := range speed.Worlds() {
+				if only != "" && world.Name != only {
+					continue
+				}
+				result, err := measureWorld(cmd.Context(), world, n, events)
+				if err != nil {
+					return nil, err
+				}
+				results = append(results, result)
+			}
+		}
+		if len(results) == 0 {
+			return nil, command.Usage("measure world %q: there is none: see --help", only)
+		}
+		return results, nil
+	}, printSpeeds)
 }
 
 func measureWorld(ctx context.Context, kind speed.World, connections, events int64) (speedResult, error) {
@@ -97,6 +89,7 @@ func measureWorld(ctx context.Context, kind speed.World, connections, events int
 	run := kind.Make(connections)
 	begin, cpuBegin := time.Now(), cpuTime()
 	var rates []float64
+	line := command.NewLine(os.Stderr, simLine)
 	for run.Events() < events {
 		if ctx.Err() != nil {
 			return speedResult{}, ctx.Err()
@@ -104,9 +97,9 @@ func measureWorld(ctx context.Context, kind speed.World, connections, events int
 		partBegin, partEvents := cpuTime(), run.Events()
 		run.Continue(max(events/speedParts, 1))
 		rates = append(rates, float64(run.Events()-partEvents)/(cpuTime()-partBegin).Seconds())
-		fmt.Fprintf(os.Stderr, "\r\x1b[K%s with %d connections: %d %%", kind.Name, connections, min(100, 100*run.Events()/events))
+		line.Renew(fmt.Sprintf("%s with %d connections: %d %%", kind.Name, connections, min(100, 100*run.Events()/events)))
 	}
-	fmt.Fprint(os.Stderr, "\r\x1b[K")
+	line.Say("")
 	slices.Sort(rates)
 	cpu, wall := cpuTime()-cpuBegin, time.Since(begin)
 	runtime.GC()
@@ -114,40 +107,32 @@ func measureWorld(ctx context.Context, kind speed.World, connections, events int
 	result := speedResult{
 		World: kind.Name, Connections: connections, Servers: run.Servers(), Events: run.Events(), Broken: run.Broken(),
 		CPUSeconds: cpu.Seconds(), WallSeconds: wall.Seconds(), EventsPerSecond: rates[len(rates)/2], BestPerSecond: rates[len(rates)-1],
-		HeapBytes: after.HeapAlloc - before.HeapAlloc, ProcessPeakBytes: peakMemory(),
+		HeapBytes: after.HeapAlloc - before.HeapAlloc, ProcessPeakBytes: uint64(usage().Maxrss) * 1024,
 	}
 	result.BytesPerConn = float64(result.HeapBytes) / float64(connections)
 	runtime.KeepAlive(run)
 	return result, nil
 }
 
-// cpuTime is what this process has used.
-func cpuTime() time.Duration {
-	var usage unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
+// usage is what this process has used.
+func usage() (used unix.Rusage) {
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
 		panic(err) // it does not fail with these arguments
 	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+	return used
 }
 
-func peakMemory() uint64 {
-	var usage unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
-		panic(err)
-	}
-	return uint64(usage.Maxrss) * 1024
+func cpuTime() time.Duration {
+	used := usage()
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-func printSpeeds(out io.Writer, results []speedResult) error {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "world\tconnections\tservers\tevents\tbroken\tM events/CPU s\tbest part\theap MB\tbytes/connection\t")
+func printSpeeds(table *command.Table, results []speedResult) {
+	table.OfNumbers()
+	table.Row("world\tconnections\tservers\tevents\tbroken\tM events/CPU s\tbest part\theap MB\tbytes/connection")
 	for _, r := range results {
-		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%.1f\t%.1f\t%.0f\t%.1f\t\n", r.World, r.Connections, r.Servers, r.Events, r.Broken,
+		table.Line("%s\t%d\t%d\t%d\t%d\t%.1f\t%.1f\t%.0f\t%.1f\t", r.World, r.Connections, r.Servers, r.Events, r.Broken,
 			r.EventsPerSecond/1e6, r.BestPerSecond/1e6, float64(r.HeapBytes)/1e6, r.BytesPerConn)
 	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(out, "\nThe process has taken up to %.0f MB.\n", float64(results[len(results)-1].ProcessPeakBytes)/1e6)
-	return err
+	table.Line("\nThe process has taken up to %.0f MB.", float64(results[len(results)-1].ProcessPeakBytes)/1e6)
 }

@@ -1,4 +1,5 @@
-package ctl
+// Flags of fields: what nobody gave is not in a request.
+package fleet
 
 import (
 	"errors"

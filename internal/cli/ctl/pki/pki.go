@@ -1,11 +1,10 @@
-package ctl
+// Package pki is `ballast ctl pki`, which makes certificates as files and asks nobody.
+package pki
 
 import (
 	"fmt"
-	"io"
 	"net/netip"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,7 +13,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-func pkiCommand() *cobra.Command {
+// Command makes `ballast ctl pki`.
+func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pki",
 		Short: "Make the certificates by which controllers, nodes and operators know each other",
@@ -40,11 +40,11 @@ issue every certificate with it, and copy them to all hosts.`,
   scp /root/fleet/{ca.crt,lb1.crt,lb1.key} lb1:/etc/ballast/tls/
   ballast ctl pki show /root/fleet`,
 	}
-	cmd.AddCommand(pkiInitCommand(), pkiIssueCommand(), pkiShowCommand())
+	cmd.AddCommand(initialize(), issue(), show())
 	return cmd
 }
 
-func pkiInitCommand() *cobra.Command {
+func initialize() *cobra.Command {
 	var force bool
 	days := wholeDays(pki.DefaultAuthorityLife)
 	cmd := &cobra.Command{
@@ -71,7 +71,7 @@ whoever has it can be anybody in the fleet, and without it no certificate can be
 	return cmd
 }
 
-func pkiIssueCommand() *cobra.Command {
+func issue() *cobra.Command {
 	request := pki.Request{}
 	days := wholeDays(pki.DefaultLife)
 	var addresses []string
@@ -118,44 +118,29 @@ nodes and ctl know controllers by their role and compare neither. NAME itself is
 	return cmd
 }
 
-func pkiShowCommand() *cobra.Command {
-	var asJSON bool
+func show() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show DIR",
 		Short: "List the certificates in DIR: whose they are, when they end, what is wrong with them",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			now := time.Now()
-			entries, err := pki.Show(args[0], now)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return command.WriteJSON(cmd.OutOrStdout(), entries)
-			}
-			return printCertificates(cmd.OutOrStdout(), entries, now)
-		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
-	return cmd
-}
-
-func printCertificates(out io.Writer, entries []pki.Entry, now time.Time) error {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NAME\tROLE\tEXPIRES\tLEFT\tKEY\tVALID FOR\tPROBLEMS")
-	for _, e := range entries {
-		key := "-"
-		if e.Key {
-			key = "here"
-		}
-		names := append([]string{}, e.DNS...)
-		for _, address := range e.Addresses {
-			names = append(names, address.String())
-		}
-		left := int(e.Expires.Sub(now).Hours() / 24)
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Name, command.OrDash(string(e.Role)), e.Expires.Format(time.DateOnly), command.Counted(left, "day"), key,
-			command.OrDash(strings.Join(names, " ")), command.OrDash(strings.Join(e.Problems, "; ")))
-	}
-	return table.Flush()
+	asJSON, now := cmd.Flags().Bool("json", false, "print a JSON array"), time.Now()
+	return command.Reading(cmd, asJSON, func(_ *cobra.Command, args []string) ([]pki.Entry, error) { return pki.Show(args[0], now) },
+		func(table *command.Table, entries []pki.Entry) {
+			table.Row("NAME\tROLE\tEXPIRES\tLEFT\tKEY\tVALID FOR\tPROBLEMS")
+			for _, e := range entries {
+				key := "-"
+				if e.Key {
+					key = "here"
+				}
+				names := append([]string{}, e.DNS...)
+				for _, address := range e.Addresses {
+					names = append(names, address.String())
+				}
+				left := command.Counted(int(e.Expires.Sub(now).Hours()/hoursPerDay), "day")
+				table.Row(e.Name, command.OrDash(string(e.Role)), e.Expires.Format(time.DateOnly), left, key, command.OrDash(strings.Join(names, " ")),
+					command.OrDash(strings.Join(e.Problems, "; ")))
+			}
+		})
 }
 
 const hoursPerDay = 24

@@ -1,20 +1,21 @@
-package ctl
+// ctl apply: the fleet becomes what a file says.
+package fleet
 
 import (
 	"errors"
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
 	"github.com/ballast-lb/ballast/internal/config"
-	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // changesWouldBeMade is the exit status of a dry run that found differences.
@@ -22,13 +23,14 @@ const changesWouldBeMade command.ExitStatus = 2
 
 // application is one `ballast ctl apply`.
 type application struct {
+	*ask.Control
 	file        string
 	dryRun, yes bool
 	forceKeys   bool
 }
 
-func (c *control) applyCommand() *cobra.Command {
-	var a application
+func apply(c *ask.Control) *cobra.Command {
+	a := application{Control: c}
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Make the fleet what a file says, after showing what that changes",
@@ -48,26 +50,26 @@ The exit status of --dry-run is 0 if nothing would change, 2 if something would,
   ballast ctl apply -f fleet.yaml
   ballast ctl --controller c1,c2,c3 apply -f - --yes < fleet.yaml`,
 		Annotations: map[string]string{command.UsageIsFailure: "yes"},
-		RunE:        func(cmd *cobra.Command, _ []string) error { return c.apply(cmd, &a) },
+		RunE:        func(cmd *cobra.Command, _ []string) error { return a.run(cmd) },
 	}
 	cmd.Flags().StringVarP(&a.file, "file", "f", "", "configuration file; - is the standard input")
 	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "show what would change, and change nothing")
 	cmd.Flags().BoolVar(&a.yes, "yes", false, "do not ask, and let a file without any service remove them all")
 	cmd.Flags().BoolVar(&a.forceKeys, "force-keys", false, "change keys even if connections break")
-	cmd.MarkFlagRequired("file")
+	command.Require(cmd, "file")
 	return cmd
 }
 
 // applied is what --json prints.
 type applied struct {
-	outcome
+	ask.Outcome
 	Warnings []string `json:"warnings"`
 	Kept     []string `json:"kept,omitempty"` // what was set since the file said the same of it
 	Applied  bool     `json:"applied"`
 	KeyRisks []string `json:"key_risks,omitempty"` // why changes of keys need --force-keys
 }
 
-func (c *control) apply(cmd *cobra.Command, a *application) error {
+func (a *application) run(cmd *cobra.Command) error {
 	draft, err := a.read(cmd)
 	if err != nil {
 		return err
@@ -75,7 +77,7 @@ func (c *control) apply(cmd *cobra.Command, a *application) error {
 	if len(draft.Fleet.Services) == 0 && !a.yes && !a.dryRun {
 		return fmt.Errorf("%s has no services, which would remove every one there is: if that is meant, say --yes", a.file)
 	}
-	fleet, err := c.fleet(cmd)
+	fleet, err := a.Fleet(cmd)
 	if err != nil {
 		return err
 	}
@@ -88,18 +90,17 @@ func (c *control) apply(cmd *cobra.Command, a *application) error {
 	if err != nil {
 		return a.place(draft, err)
 	}
-	done := applied{outcome: outcome{Changes: command.NonNil(answer.Changes), Revision: answer.Revision}, Warnings: command.NonNil(answer.Warnings), Kept: answer.Kept, KeyRisks: answer.KeyRisks}
+	done := applied{Outcome: ask.Outcome{Changes: command.NonNil(answer.Changes), Revision: answer.Revision}, Warnings: command.NonNil(answer.Warnings), Kept: answer.Kept, KeyRisks: answer.KeyRisks}
 	out := cmd.OutOrStdout()
 	if len(draft.Fleet.TunnelsFrom) > 0 {
-		warn(cmd, []string{"tunnels_from is for agents that run by a file, and is left out: controllers know the load balancers"})
+		ask.Warn(cmd, "tunnels_from is for agents that run by a file, and is left out: controllers know the load balancers")
 	}
-	if !c.json {
+	if !a.JSON {
 		showChanges(out, done.Changes)
 		for _, line := range done.Kept {
 			fmt.Fprintf(out, "kept, as it was set: %s\n", line)
 		}
-		warn(cmd, done.Warnings)
-		warn(cmd, done.KeyRisks)
+		ask.Warn(cmd, append(slices.Clone(done.Warnings), done.KeyRisks...)...)
 	}
 	if len(done.KeyRisks) > 0 && !a.dryRun && !a.forceKeys {
 		if !draft.HasKeys {
@@ -110,7 +111,7 @@ func (c *control) apply(cmd *cobra.Command, a *application) error {
 	if !a.dryRun {
 		changes := len(done.Changes) > 0
 		if changes && !a.yes {
-			if err := c.confirm(cmd, "apply", "say --yes, or --dry-run to look only"); err != nil {
+			if err := a.Confirm(cmd, "apply", "say --yes, or --dry-run to look only"); err != nil {
 				return err
 			}
 		}
@@ -121,7 +122,7 @@ func (c *control) apply(cmd *cobra.Command, a *application) error {
 		done.Revision, done.Applied = answer.Revision, changes
 	}
 	switch {
-	case c.json:
+	case a.JSON:
 		err = command.WriteJSON(out, done)
 	case done.Applied:
 		_, err = fmt.Fprintf(out, "applied, revision %d\n", done.Revision)
@@ -156,22 +157,6 @@ func (a *application) place(draft *config.Draft, err error) error {
 	return errors.Join(lines...)
 }
 
-// confirm asks whether to go on, where there is somebody to ask.
-func (c *control) confirm(cmd *cobra.Command, question, remedy string) error {
-	if c.json || !command.IsTerminal(cmd.InOrStdin()) {
-		return errors.New("nothing was changed: there is no terminal to ask at: " + remedy)
-	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%s? [y/N] ", question)
-	answer, err := command.ReadLine(cmd)
-	if err != nil && err != io.EOF {
-		return err
-	}
-	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
-		return errors.New("nothing was changed")
-	}
-	return nil
-}
-
 func showChanges(out io.Writer, changes []string) {
 	if len(changes) == 0 {
 		fmt.Fprintln(out, "no changes")
@@ -196,49 +181,4 @@ func sign(line string) string {
 		return "+"
 	}
 	return "~"
-}
-
-func (c *control) fleetCommand() *cobra.Command {
-	var format string
-	cmd := &cobra.Command{
-		Use:   "fleet [-o yaml|json]",
-		Short: "Print the whole fleet, without keys, as a file for apply",
-		Long: `Print the whole fleet as it is wanted now: services, servers, nodes with a tier and every choice, the defaults too. The keys are not in it. In YAML
-it is a configuration file that ` + "`ballast ctl apply`" + ` takes.`,
-		Example: `  ballast ctl fleet > fleet.yaml
-  ballast ctl fleet -o json | jq -r '.services[].name'`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if format != "yaml" && format != "json" {
-				return command.Usage("output %s: use yaml or json", format)
-			}
-			wanted, err := c.wanted(cmd)
-			if err != nil {
-				return err
-			}
-			if c.json || format == "json" {
-				return command.WriteJSON(cmd.OutOrStdout(), wanted)
-			}
-			text, err := config.Marshal(wanted)
-			if err != nil {
-				return err
-			}
-			_, err = cmd.OutOrStdout().Write(text)
-			return err
-		},
-	}
-	cmd.Flags().StringVarP(&format, "output", "o", "yaml", "yaml or json")
-	return cmd
-}
-
-// wanted asks for the fleet.
-func (c *control) wanted(cmd *cobra.Command) (model.Fleet, error) {
-	client, err := c.fleet(cmd)
-	if err != nil {
-		return model.Fleet{}, err
-	}
-	answer, err := client.GetFleet(cmd.Context(), &ballastv1.GetFleetRequest{})
-	if err != nil {
-		return model.Fleet{}, err
-	}
-	return api.FleetFromProto(answer, nil)
 }

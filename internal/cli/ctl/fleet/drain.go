@@ -1,10 +1,10 @@
-package ctl
+// ctl server drain, and the wait until nothing is left.
+package fleet
 
 import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"time"
 
@@ -15,17 +15,17 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Implementation constants of waiting for a server to drain.
 const (
-	drainPeriod  = 500 * time.Millisecond // between two looks
-	drainRequest = 15 * time.Second       // for the order itself, which Ctrl-C does not cut in two
-	drainSteady  = 24                     // looks in a row that an estimate of 0 must hold for: load balancers report all that they count every 10 s
+	drainPeriod = 500 * time.Millisecond // between two looks
+	drainSteady = 24                     // looks in a row that an estimate of 0 must hold for: load balancers report all that they count every 10 s
 )
 
-func (c *control) serverDrainCommand() *cobra.Command {
+func drain(c *ask.Control) *cobra.Command {
 	var deadline, timeout time.Duration
 	var wait bool
 	cmd := &cobra.Command{
@@ -56,37 +56,33 @@ not the draining.`,
 		if cmd.Flags().Changed("deadline") {
 			request.Deadline = durationpb.New(deadline)
 		}
-		fleet, err := c.fleet(cmd)
+		fleet, err := c.Fleet(cmd)
 		if err != nil {
 			return err
 		}
-		w := &drainWait{fleet: fleet, service: args[0], server: args[1], began: time.Now()}
+		w := &drainWait{fleet: fleet, service: args[0], server: args[1], began: time.Now(), line: command.NewLine(nil, 0)}
 		if wait && deadline+timeout == 0 { // else the waiting ends by itself
 			if err := w.checkCounted(cmd.Context()); err != nil {
 				return err
 			}
 		}
-		answer, err := c.asked(cmd, func(force bool) (*ballastv1.ChangeResponse, error) {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), drainRequest)
-			defer cancel()
-			request.Force = force
-			return fleet.DrainServer(ctx, request)
-		})
+		done, err := ask.Change(c, cmd, drainUncut, request)
 		if err != nil {
 			return err
 		}
-		done := outcome{Changes: command.NonNil(answer.Changes), Revision: answer.Revision}
-		if !wait {
-			return c.print(cmd.OutOrStdout(), done)
+		if !wait || !c.JSON {
+			err = c.Print(cmd, done)
 		}
-		if !c.json {
-			if err := c.print(cmd.OutOrStdout(), done); err != nil {
-				return err
-			}
-			w.show = cmd.OutOrStdout()
-			w.live = command.IsTerminal(w.show)
+		if !wait || err != nil {
+			return err
 		}
-		return c.finishDrain(cmd, w, timeout)
+		if !c.JSON {
+			w.line = command.NewLine(cmd.OutOrStdout(), 0)
+		}
+		if err := w.run(cmd.Context(), timeout); err != nil {
+			return err
+		}
+		return command.Print(cmd.OutOrStdout(), c.JSON, w.drained(), printDrained)
 	}
 	cmd.Flags().DurationVar(&deadline, "deadline", 0, "cut the connections that are left after this long (default: never)")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until no connection is left or the deadline has passed")
@@ -94,42 +90,28 @@ not the draining.`,
 	return cmd
 }
 
-func (c *control) finishDrain(cmd *cobra.Command, w *drainWait, timeout time.Duration) error {
-	ctx := cmd.Context()
-	ended, err := w.look(ctx) // in any case: who stops waiting wants to know what is left
-	if timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, timeout)
-		defer cancel()
+func drainUncut(fleet ballastv1connect.FleetClient, ctx context.Context, request *ballastv1.DrainServerRequest) (*ballastv1.ChangeResponse, error) {
+	ctx, cancel := ask.Uncut(ctx)
+	defer cancel()
+	return fleet.DrainServer(ctx, request)
+}
+
+// drained is how the waiting ended, as --json prints it.
+type drained struct {
+	Service   string  `json:"service"`
+	Server    string  `json:"server"`
+	Remaining *uint64 `json:"connections"` // null: it is not known
+	Exact     bool    `json:"connections_exact"`
+	Cut       bool    `json:"deadline_passed"`
+	Seconds   float64 `json:"seconds"`
+}
+
+func printDrained(out *command.Table, d drained) {
+	if d.Cut {
+		out.Line("the deadline has passed: server %s is off, and what was left is cut", d.Server)
+		return
 	}
-	if !ended && err == nil {
-		ended, err = w.run(ctx)
-	}
-	w.say("\n", "")
-	if err != nil {
-		return err
-	}
-	if !ended {
-		return fmt.Errorf("no longer waiting, %s: server %s of %s goes on draining: undo it with `ballast ctl server undrain %s %s`",
-			w.remaining(), w.server, w.service, w.service, w.server)
-	}
-	if c.json {
-		return command.WriteJSON(cmd.OutOrStdout(), struct {
-			Service   string  `json:"service"`
-			Server    string  `json:"server"`
-			Remaining *uint64 `json:"connections"` // null: it is not known
-			Exact     bool    `json:"connections_exact"`
-			Cut       bool    `json:"deadline_passed"`
-			Seconds   float64 `json:"seconds"`
-		}{w.service, w.server, w.last.Connections, w.last.ConnectionsExact, w.off(), time.Since(w.began).Seconds()})
-	}
-	out := cmd.OutOrStdout()
-	if w.off() {
-		_, err = fmt.Fprintf(out, "the deadline has passed: server %s is off, and what was left is cut\n", w.server)
-	} else {
-		_, err = fmt.Fprintf(out, "server %s is drained: no connection is left\n", w.server)
-	}
-	return err
+	out.Line("server %s is drained: no connection is left", d.Server)
 }
 
 // drainWait watches what remains of a server's connections.
@@ -137,13 +119,11 @@ type drainWait struct {
 	fleet           ballastv1connect.FleetClient
 	service, server string
 	began           time.Time
-	show            io.Writer // nil: nothing is shown
-	live            bool      // show is a terminal: one line that changes
+	line            *command.Line
 
 	last   *ballastv1.ServerStatus // what was told last; nil: nothing yet
 	zeros  int                     // estimates of 0 in a row
-	shown  string
-	silent error // why the last look was in vain
+	silent error                   // why the last look was in vain
 }
 
 // checkCounted refuses to wait for what nobody will ever say.
@@ -181,20 +161,25 @@ func (w *drainWait) find(ctx context.Context) (found *ballastv1.ServerStatus, er
 	return found, nil
 }
 
-// run looks until the server has drained: then it returns true.
-func (w *drainWait) run(ctx context.Context) (ended bool, err error) {
-	ticker := time.NewTicker(drainPeriod)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return false, nil
-		case <-ticker.C:
-		}
-		if ended, err := w.look(ctx); ended || err != nil {
-			return ended, err
-		}
+// run waits until the server has drained. The first look is in any case: who stops waiting wants to know what is left.
+func (w *drainWait) run(ctx context.Context, timeout time.Duration) error {
+	waiting, cancel := ctx, context.CancelFunc(func() {})
+	if timeout > 0 {
+		waiting, cancel = context.WithTimeout(ctx, timeout)
 	}
+	defer cancel()
+	ended, err := command.Every(waiting, drainPeriod, func() (bool, error) {
+		if w.last == nil && w.silent == nil {
+			return w.look(ctx)
+		}
+		return w.look(waiting)
+	})
+	w.line.Leave()
+	if err == nil && !ended {
+		err = fmt.Errorf("no longer waiting, %s: server %s of %s goes on draining: undo it with `ballast ctl server undrain %s %s`",
+			w.remaining(), w.server, w.service, w.service, w.server)
+	}
+	return err
 }
 
 func (w *drainWait) look(ctx context.Context) (ended bool, err error) {
@@ -236,33 +221,18 @@ func (w *drainWait) remaining() string {
 	return fmt.Sprintf("about %d connections remain", *w.last.Connections)
 }
 
-// sayRemaining renews the line of a terminal, and elsewhere adds one when something has changed.
+// sayRemaining tells on a terminal, too, when it ends at the latest.
 func (w *drainWait) sayRemaining() {
 	text := w.remaining()
 	if w.silent != nil {
 		text += " (no answer at the moment)"
 	}
-	if w.live {
-		if at := w.last.GetServer().GetDeadline(); at != nil {
-			text += fmt.Sprintf(", the deadline is in %s", max(time.Until(at.AsTime()), 0).Round(time.Second))
-		}
-		command.Tell(w.show, command.EraseLine)
-		w.say("", text)
-		return
+	if at := w.last.GetServer().GetDeadline(); w.line.Live && at != nil {
+		text += fmt.Sprintf(", the deadline is in %s", max(time.Until(at.AsTime()), 0).Round(time.Second))
 	}
-	if text != w.shown {
-		w.say("", text+"\n")
-		w.shown = text
-	}
+	w.line.Renew(text)
 }
 
-// say writes onLive to terminals and always everywhere.
-func (w *drainWait) say(onLive, always string) {
-	if w.show == nil {
-		return
-	}
-	if w.live {
-		always += onLive
-	}
-	io.WriteString(w.show, always)
+func (w *drainWait) drained() drained {
+	return drained{w.service, w.server, w.last.Connections, w.last.ConnectionsExact, w.off(), time.Since(w.began).Seconds()}
 }

@@ -1,22 +1,26 @@
-package ctl
+// Nodes: nodes, node add|drain|undrain|remove|health|forget.
+package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/schema"
 )
 
@@ -39,8 +43,8 @@ type nodeRow struct {
 	HealthDetail string      `json:"health_detail,omitempty"`
 }
 
-func (c *control) nodesCommand() *cobra.Command {
-	return &cobra.Command{
+func nodes(c *ask.Control) *cobra.Command {
+	return command.Reading(&cobra.Command{
 		Use: "nodes", Short: "Controllers, load balancers and agents that are connected, or were",
 		Long: `Controllers, load balancers and agents that are connected, and those that were within a day, as long as the controller that is asked has
 run: "node forget" takes one that does not come back off the list. Where there are two tiers, load balancers that have one are listed
@@ -59,62 +63,48 @@ whether they are connected or not.
   LEADS      how many services a controller leads
   TIER, ID, STATE, HEALTH  of load balancers that have a tier: as configured, and as checked
   PROBLEMS   what is not as wanted, as the node itself tells it; a load balancer that is behind the fleet`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			fleet, err := c.fleet(cmd)
-			if err != nil {
-				return err
-			}
-			answer, err := fleet.ListNodes(cmd.Context(), &ballastv1.ListNodesRequest{})
-			if err != nil {
-				return err
-			}
-			rows := []nodeRow{}
-			for _, n := range answer.Nodes {
-				row, err := nodeRowOf(n)
-				if err != nil {
-					return err
-				}
-				rows = append(rows, row)
-			}
-			if c.json {
-				return command.WriteJSON(cmd.OutOrStdout(), rows)
-			}
-			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
-			printNodes(table, rows)
-			return table.Flush()
-		},
-	}
+	}, &c.JSON, func(cmd *cobra.Command, _ []string) ([]nodeRow, error) {
+		answer, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.ListNodes, &ballastv1.ListNodesRequest{})
+		rows := []nodeRow{}
+		for _, n := range answer.GetNodes() {
+			row, wrong := nodeRowOf(n)
+			rows, err = append(rows, row), errors.Join(err, wrong)
+		}
+		return rows, err
+	}, printNodes)
 }
 
 func nodeRowOf(n *ballastv1.NodeStatus) (nodeRow, error) {
 	row := nodeRow{Role: n.Role, Name: n.Name, Address: n.Address, Version: n.Version, Revision: n.Revision, Services: n.Services, Problems: n.Problems,
-		Epochs: n.Epochs, Epoch: n.Epoch, Health: n.Health, HealthDetail: n.HealthDetail, Ready: n.Ready}
-	if n.LastSeen != nil {
-		row.LastSeen = n.LastSeen.AsTime()
+		Epochs: n.Epochs, Epoch: n.Epoch, Health: n.Health, HealthDetail: n.HealthDetail, Ready: n.Ready, Since: timeOf(n.Since), LastSeen: timeOf(n.LastSeen)}
+	if n.Node == nil {
+		return row, nil
 	}
-	if n.Since != nil {
-		row.Since = n.Since.AsTime()
-	}
-	if n.Node != nil {
-		node, err := api.NodeFromProto(n.Node)
-		if err != nil {
-			return row, err
-		}
-		row.Tiered = &node
-	}
-	return row, nil
+	node, err := api.NodeFromProto(n.Node)
+	row.Tiered = &node
+	return row, err
 }
 
-func printNodes(out io.Writer, rows []nodeRow) {
-	tiers := slices.ContainsFunc(rows, func(n nodeRow) bool { return n.Tiered != nil })
-	fmt.Fprint(out, "ROLE\tNAME\tADDRESS\tVERSION\tREADY\tSINCE\tLAST SEEN\tREVISION\tKEYS\tLEADS")
-	if tiers {
-		fmt.Fprint(out, "\tTIER\tID\tSTATE\tHEALTH")
+// timeOf is the zero time where there is none.
+func timeOf(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
 	}
-	fmt.Fprintln(out, "\tPROBLEMS")
+	return t.AsTime()
+}
+
+func printNodes(table *command.Table, rows []nodeRow) {
+	tiers := slices.ContainsFunc(rows, func(n nodeRow) bool { return n.Tiered != nil })
+	row := func(tier, problems string, cells ...any) {
+		if tiers {
+			cells = append(cells, tier)
+		}
+		table.Row(append(cells, problems)...)
+	}
+	row("TIER\tID\tSTATE\tHEALTH", "PROBLEMS", "ROLE\tNAME\tADDRESS\tVERSION\tREADY\tSINCE\tLAST SEEN\tREVISION\tKEYS\tLEADS")
 	for i := range rows {
 		n := &rows[i]
-		since, seen, revision := "-", "-", "-"
+		since, seen, revision, leads := "-", "-", "-", "-"
 		if n.Ready == "lost" {
 			seen = n.LastSeen.Format(time.RFC3339)
 		}
@@ -124,15 +114,10 @@ func printNodes(out io.Writer, rows []nodeRow) {
 		if n.Revision != 0 {
 			revision = fmt.Sprint(n.Revision)
 		}
-		leads := "-"
 		if n.Role == "controller" {
 			leads = command.Counted(len(n.Services), "service")
 		}
-		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", n.Role, n.Name, n.Address, n.Version, command.OrDash(n.Ready), since, seen, revision, n.keys(), leads)
-		if tiers {
-			fmt.Fprintf(out, "\t%s", n.tier())
-		}
-		fmt.Fprintf(out, "\t%s\n", strings.Join(n.Problems, "; "))
+		row(n.tier(), strings.Join(n.Problems, "; "), n.Role, n.Name, n.Address, n.Version, command.OrDash(n.Ready), since, seen, revision, n.keys(), leads)
 	}
 }
 
@@ -165,7 +150,7 @@ func (n *nodeRow) tier() string {
 	return fmt.Sprintf("%s\t%d\t%s\t%s", n.Tiered.Tier, n.Tiered.ID, n.Tiered.State, health)
 }
 
-func (c *control) nodeCommand() *cobra.Command {
+func node(c *ask.Control) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
 		Short: "Give load balancers a tier, drain or remove those of the second; forget nodes that are lost",
@@ -176,31 +161,27 @@ affinity table to those of the second, which keep their tables. Load balancers w
   ballast ctl node health --check http --check-port 9435 --check-path /healthz
   ballast ctl node drain lb3`,
 	}
-	remove := c.nodeAction("remove", "Take a load balancer's tier away: one of the second gets no packets any more", ballastv1connect.FleetClient.RemoveNode)
-	remove.Long = `Take a load balancer's tier away. One of the second tier gets no packets from the first any more: its connections go to the others
-of its tier, and keep their servers. Drain it first where its tables matter.`
-	drain := c.nodeAction("drain", "Give a load balancer of the second tier no new connections; those it has stay", ballastv1connect.FleetClient.DrainNode)
-	undrain := c.nodeAction("undrain", "Give a load balancer of the second tier new connections again", ballastv1connect.FleetClient.UndrainNode)
-	c.mayHarm(drain, remove)
-	cmd.AddCommand(c.nodeAddCommand(), drain, undrain, remove, c.nodeHealthCommand(), c.nodeForgetCommand())
+	act := func(method ask.Method[*ballastv1.NodeRequest], act *cobra.Command) *cobra.Command {
+		act.Use += " NAME"
+		return ask.Changing(c, act, method, func(args []string) (*ballastv1.NodeRequest, error) { return &ballastv1.NodeRequest{Node: args[0]}, nil })
+	}
+	drain := act(ballastv1connect.FleetClient.DrainNode, &cobra.Command{
+		Use: "drain", Short: "Give a load balancer of the second tier no new connections; those it has stay",
+	})
+	undrain := act(ballastv1connect.FleetClient.UndrainNode, &cobra.Command{
+		Use: "undrain", Short: "Give a load balancer of the second tier new connections again",
+	})
+	remove := act(ballastv1connect.FleetClient.RemoveNode, &cobra.Command{
+		Use: "remove", Short: "Take a load balancer's tier away: one of the second gets no packets any more",
+		Long: `Take a load balancer's tier away. One of the second tier gets no packets from the first any more: its connections go to the others
+of its tier, and keep their servers. Drain it first where its tables matter.`,
+	})
+	c.MayHarm(drain, remove)
+	cmd.AddCommand(addNode(c), drain, undrain, remove, nodeHealth(c), forgetNode(c))
 	return cmd
 }
 
-type nodeCall func(ballastv1connect.FleetClient, context.Context, *ballastv1.NodeRequest) (*ballastv1.ChangeResponse, error)
-
-func (c *control) nodeAction(action, short string, call nodeCall) *cobra.Command {
-	return &cobra.Command{
-		Use:   action + " NAME",
-		Short: short,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.change(cmd, func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
-				return call(fleet, cmd.Context(), &ballastv1.NodeRequest{Node: args[0], Force: force})
-			})
-		},
-	}
-}
-
-func (c *control) nodeAddCommand() *cobra.Command {
+func addNode(c *ask.Control) *cobra.Command {
 	node := &ballastv1.Node{}
 	cmd := &cobra.Command{
 		Use:   "add NAME --tier first|second [--address ADDRESS]",
@@ -210,19 +191,16 @@ has an address that is its own alone, which the first tier sends to, and an id, 
 is given. Services with affinity table must have room for ids in their cookies (table.node_bits), which they can get only when
 they are added.`,
 		Example: `  ballast ctl node add lb3 --tier second --address 10.0.1.3`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			node.Name = args[0]
-			return c.change(cmd, func(fleet ballastv1connect.FleetClient, _ bool) (*ballastv1.ChangeResponse, error) {
-				return fleet.AddNode(cmd.Context(), &ballastv1.AddNodeRequest{Node: node})
-			})
-		},
 	}
 	fieldFlags(cmd, schema.Named(schema.Node, "tier", "address", "id"), model.Node{}, node, api.NodeToProto)
-	cmd.MarkFlagRequired("tier")
-	return cmd
+	command.Require(cmd, "tier")
+	return ask.Changing(c, cmd, ballastv1connect.FleetClient.AddNode, func(args []string) (*ballastv1.AddNodeRequest, error) {
+		node.Name = args[0]
+		return &ballastv1.AddNodeRequest{Node: node}, nil
+	})
 }
 
-func (c *control) nodeHealthCommand() *cobra.Command {
+func nodeHealth(c *ask.Control) *cobra.Command {
 	request := &ballastv1.SetNodeHealthRequest{}
 	cmd := &cobra.Command{
 		Use:   "health --check KIND [--CHOICE VALUE]...",
@@ -231,19 +209,84 @@ func (c *control) nodeHealthCommand() *cobra.Command {
 --check leaves behind what only the one before had use for. An unhealthy load balancer's connections go to the others at once,
 and keep their servers.`,
 		Example: `  ballast ctl node health --check http --check-port 9435 --check-path /healthz --check-interval 500ms`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if proto.Size(request) == 0 {
-				return command.Usage("nothing to change is given: see `ballast ctl node health --help`")
-			}
-			return c.change(cmd, func(fleet ballastv1connect.FleetClient, _ bool) (*ballastv1.ChangeResponse, error) {
-				return fleet.SetNodeHealth(cmd.Context(), request)
-			})
-		},
 	}
 	fields := schema.Section("health", schema.Health, func(h *model.Health) *model.Health { return h })
 	fields = slices.DeleteFunc(fields, func(f schema.Field[model.Health]) bool { return f.Key == "health.deadline" }) // nodes have none
 	fieldFlags(cmd, fields, model.Health{}, request, func(h *model.Health) *ballastv1.SetNodeHealthRequest {
 		return &ballastv1.SetNodeHealthRequest{Health: api.HealthToProto(h)}
 	})
-	return cmd
+	return ask.Changing(c, cmd, ballastv1connect.FleetClient.SetNodeHealth, func([]string) (*ballastv1.SetNodeHealthRequest, error) {
+		if proto.Size(request) == 0 {
+			return nil, command.Usage("nothing to change is given: see `ballast ctl node health --help`")
+		}
+		return request, nil
+	})
+}
+
+// forgetNode makes a command that asks each controller: they remember for themselves who was connected to them.
+func forgetNode(c *ask.Control) *cobra.Command {
+	return &cobra.Command{
+		Use:   "forget NAME",
+		Short: "Take a node that is lost and does not come back off the list of nodes",
+		Long: `Take a node that is lost and does not come back off the list of nodes, where it would be for a day and hold key rotations up: what
+it has pinned may go on with the keys that it had, so take it out of the routers, or switch it off, first. Each controller
+remembers for itself: all of those given by --controller are asked. It is refused by those that the node is connected to.`,
+		Example: `  ballast ctl --controller c1,c2,c3 node forget lb7`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			asked, err := c.Each(cmd)
+			if err != nil {
+				return err
+			}
+			done, err := forget(cmd.Context(), asked, args[0])
+			if len(done.Changes) == 0 {
+				return err
+			}
+			if n := controllersOf(cmd.Context(), asked[0].Fleet); n > len(asked) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "only %d of %d controllers were asked: the others remember it still: name all with --controller\n", len(asked), n)
+			}
+			return errors.Join(c.Print(cmd, done), err)
+		},
+	}
+}
+
+// forget asks all. That some do not know the node is no failure, if any does.
+func forget(ctx context.Context, asked []ask.Controller, node string) (done ask.Outcome, err error) {
+	var unknown error
+	for _, one := range asked {
+		answer, refused := one.Fleet.ForgetNode(ctx, &ballastv1.NodeRequest{Node: node})
+		if refused != nil && one.Name != "" {
+			refused = fmt.Errorf("%s: %w", one.Name, refused)
+		}
+		switch {
+		case connect.CodeOf(refused) == connect.CodeNotFound && refused != nil:
+			unknown = refused
+		case refused != nil:
+			err = errors.Join(err, refused)
+		default:
+			for _, line := range answer.Changes {
+				if one.Name != "" {
+					line = one.Name + ": " + line
+				}
+				done.Changes = append(done.Changes, line)
+			}
+		}
+	}
+	if err == nil && len(done.Changes) == 0 {
+		err = unknown
+	}
+	return done, err
+}
+
+// controllersOf counts those that live, as one of them knows.
+func controllersOf(ctx context.Context, fleet ballastv1connect.FleetClient) (n int) {
+	nodes, err := fleet.ListNodes(ctx, &ballastv1.ListNodesRequest{})
+	if err != nil {
+		return 0
+	}
+	for _, node := range nodes.Nodes {
+		if node.Role == string(pki.Controller) && node.Ready == "yes" {
+			n++
+		}
+	}
+	return n
 }

@@ -1,12 +1,10 @@
 // ballast ctl key rotate: a whole rotation, with its waits and a way back.
-package ctl
+package keys
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -17,31 +15,34 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
 )
 
 // Implementation constants of a rotation.
 const (
-	rotatePeriod  = time.Second      // between two looks
-	rotateRequest = 15 * time.Second // for a step, which Ctrl-C does not cut in two
-	rotateSay     = 10 * time.Second // between two lines, where there is no terminal
+	rotatePeriod = time.Second      // between two looks
+	rotateSay    = 10 * time.Second // between two lines, where there is no terminal
 )
 
-// A keyRotation goes by what the fleet says at each look: it keeps nothing, so that whoever says it again goes on from there.
-type keyRotation struct {
+// A rotation goes by what the fleet says at each look: it keeps nothing, so that whoever says it again goes on from there.
+type rotation struct {
 	fleet  ballastv1connect.FleetClient
 	abort  bool
-	out    io.Writer // nil: says nothing
-	live   bool      // out is a terminal
-	target uint32    // the epoch that is to be the only one
+	line   *command.Line
+	target uint32 // the epoch that is to be the only one
 	other  uint32
 	turned bool // target has been seen current
-	said   string
-	saidAt time.Time
 }
 
-func (c *control) keyRotateCommand() *cobra.Command {
+// rotated is what a rotation did, as --json prints it.
+type rotated struct {
+	Epoch   uint32 `json:"epoch"`
+	Dropped uint32 `json:"dropped"`
+}
+
+func rotate(c *ask.Control) *cobra.Command {
 	var deadline time.Duration
-	r := &keyRotation{}
+	r := &rotation{line: command.NewLine(nil, 0)}
 	cmd := &cobra.Command{
 		Use:   "rotate",
 		Short: "Rotate to a new key: add, wait, use, wait, drop",
@@ -60,15 +61,14 @@ on; two who say it at once do the same rotation. --abort goes the way back: to t
   ballast ctl key rotate --deadline 24h
   ballast ctl key rotate --abort`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if err := cmp.Or(command.NotNegative("deadline", deadline)); err != nil {
+			if err := command.NotNegative("deadline", deadline); err != nil {
 				return err
 			}
-			if r.fleet, err = c.fleet(cmd); err != nil {
+			if r.fleet, err = c.Fleet(cmd); err != nil {
 				return err
 			}
-			if !c.json {
-				r.out = cmd.OutOrStdout()
-				r.live = command.IsTerminal(r.out)
+			if !c.JSON {
+				r.line = command.NewLine(cmd.OutOrStdout(), rotateSay)
 			}
 			ctx := cmd.Context()
 			if deadline > 0 {
@@ -76,16 +76,10 @@ on; two who say it at once do the same rotation. --abort goes the way back: to t
 				ctx, cancel = context.WithTimeoutCause(ctx, deadline, fmt.Errorf("%v have passed", deadline))
 				defer cancel()
 			}
-			if err := r.run(ctx); err != nil {
+			if err := r.run(ctx); err != nil || !c.JSON {
 				return err
 			}
-			if c.json {
-				return command.WriteJSON(cmd.OutOrStdout(), struct {
-					Epoch   uint32 `json:"epoch"`
-					Dropped uint32 `json:"dropped"`
-				}{r.target, r.other})
-			}
-			return nil
+			return command.WriteJSON(cmd.OutOrStdout(), rotated{r.target, r.other})
 		},
 	}
 	cmd.Flags().BoolVar(&r.abort, "abort", false, "go back to the old key and drop the new one")
@@ -93,40 +87,39 @@ on; two who say it at once do the same rotation. --abort goes the way back: to t
 	return cmd
 }
 
-func (r *keyRotation) run(ctx context.Context) error {
-	keys, err := r.begin(ctx)
-	for {
-		done := false
+func (r *rotation) run(ctx context.Context) error {
+	var keys *ballastv1.ListKeysResponse
+	done, err := command.Every(ctx, rotatePeriod, func() (done bool, err error) {
+		now, err := r.look(ctx)
 		if err == nil {
+			keys = now
 			done, err = r.step(ctx, keys)
 		}
 		switch {
-		case done:
-			r.line(fmt.Sprintf("done: epoch %d is the only one", r.target))
-			return nil
-		case err != nil && ctx.Err() == nil && (r.target == 0 || connect.CodeOf(err) != connect.CodeUnavailable):
-			return err
-		case err != nil && ctx.Err() == nil:
-			r.wait("no controller answers: " + err.Error())
+		case err != nil && ctx.Err() != nil:
+			return false, nil
+		case err != nil && r.target != 0 && connect.CodeOf(err) == connect.CodeUnavailable:
+			r.line.Renew("waiting: no controller answers: " + err.Error())
+			return false, nil
 		}
-		select {
-		case <-time.After(rotatePeriod):
-			var now *ballastv1.ListKeysResponse
-			if now, err = r.fleet.ListKeys(ctx, &ballastv1.ListKeysRequest{}); err == nil {
-				keys = now
-			}
-		case <-ctx.Done():
-			return r.interrupted(context.Cause(ctx), keys)
-		}
+		return done, err
+	})
+	switch {
+	case done:
+		r.line.Say(fmt.Sprintf("done: epoch %d is the only one", r.target))
+		return nil
+	case err != nil:
+		return err
 	}
+	return r.interrupted(context.Cause(ctx), keys)
 }
 
-// begin finds out which rotation it is, and makes the new key if there is none under way.
-func (r *keyRotation) begin(ctx context.Context) (*ballastv1.ListKeysResponse, error) {
+// look asks how things stand; the first time it finds out which rotation it is, and makes the new key if there is none under way.
+func (r *rotation) look(ctx context.Context) (*ballastv1.ListKeysResponse, error) {
 	keys, err := r.fleet.ListKeys(ctx, &ballastv1.ListKeysRequest{})
 	switch {
-	case err != nil:
-		return nil, err
+	case err != nil || r.target != 0:
+		return keys, err
 	case keys.Blind != "":
 		return nil, fmt.Errorf("rotate keys: %s", keys.Blind)
 	case len(keys.Epochs) == 0:
@@ -134,18 +127,18 @@ func (r *keyRotation) begin(ctx context.Context) (*ballastv1.ListKeysResponse, e
 	case len(keys.Epochs) == 1 && r.abort:
 		return nil, fmt.Errorf("abort a rotation: there is none: epoch %d is the only one", keys.Current)
 	case len(keys.Epochs) == 1:
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rotateRequest)
+		ctx, cancel := ask.Uncut(ctx)
 		defer cancel()
 		_, err := r.fleet.AddKey(ctx, &ballastv1.AddKeyRequest{Epoch: keys.Current + 1})
 		if err != nil && connect.CodeOf(err) != connect.CodeAlreadyExists { // somebody else was faster: it is the same rotation
 			return nil, err
 		}
-		r.line(fmt.Sprintf("added the key of epoch %d", keys.Current+1))
+		r.line.Say(fmt.Sprintf("added the key of epoch %d", keys.Current+1))
 		if keys, err = r.fleet.ListKeys(ctx, &ballastv1.ListKeysRequest{}); err != nil {
 			return nil, err
 		}
 	default:
-		r.line(fmt.Sprintf("going on: epochs %d and %d are known, %d is current", keys.Epochs[0], keys.Epochs[1], keys.Current))
+		r.line.Say(fmt.Sprintf("going on: epochs %d and %d are known, %d is current", keys.Epochs[0], keys.Epochs[1], keys.Current))
 	}
 	r.target, r.other = slices.Max(keys.Epochs), slices.Min(keys.Epochs)
 	if r.abort {
@@ -155,7 +148,7 @@ func (r *keyRotation) begin(ctx context.Context) (*ballastv1.ListKeysResponse, e
 }
 
 // step does what can be done now.
-func (r *keyRotation) step(ctx context.Context, keys *ballastv1.ListKeysResponse) (done bool, err error) {
+func (r *rotation) step(ctx context.Context, keys *ballastv1.ListKeysResponse) (done bool, err error) {
 	current := keys.Current == r.target
 	switch {
 	case !slices.Contains(keys.Epochs, r.target):
@@ -166,17 +159,17 @@ func (r *keyRotation) step(ctx context.Context, keys *ballastv1.ListKeysResponse
 		return false, fmt.Errorf("rotate keys: somebody else has made epoch %d current again: see `ballast ctl keys`", keys.Current)
 	}
 	r.turned = r.turned || current
-	request, ask, did := &ballastv1.KeyRequest{Epoch: r.target}, r.fleet.UseKey, "cookies are written with epoch %d now"
+	request, order, did := &ballastv1.KeyRequest{Epoch: r.target}, r.fleet.UseKey, "cookies are written with epoch %d now"
 	if current {
-		request, ask, did = &ballastv1.KeyRequest{Epoch: r.other}, r.fleet.DropKey, "dropped the key of epoch %d"
+		request, order, did = &ballastv1.KeyRequest{Epoch: r.other}, r.fleet.DropKey, "dropped the key of epoch %d"
 	}
 	if refused := refusedFor(keys, request.Epoch, current); len(refused) > 0 {
-		r.wait(strings.Join(refused, "; "))
+		r.line.Renew("waiting: " + strings.Join(refused, "; "))
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rotateRequest)
+	ctx, cancel := ask.Uncut(ctx)
 	defer cancel()
-	_, err = ask(ctx, request)
+	_, err = order(ctx, request)
 	switch connect.CodeOf(err) {
 	case connect.CodeFailedPrecondition, connect.CodeNotFound: // it has just changed: look again
 		return false, nil
@@ -185,7 +178,7 @@ func (r *keyRotation) step(ctx context.Context, keys *ballastv1.ListKeysResponse
 		return false, err
 	}
 	r.turned = true
-	r.line(fmt.Sprintf(did, request.Epoch))
+	r.line.Say(fmt.Sprintf(did, request.Epoch))
 	return current, nil
 }
 
@@ -202,7 +195,7 @@ func refusedFor(keys *ballastv1.ListKeysResponse, epoch uint32, drop bool) []str
 }
 
 // interrupted says where the rotation stands and how to go on.
-func (r *keyRotation) interrupted(why error, keys *ballastv1.ListKeysResponse) error {
+func (r *rotation) interrupted(why error, keys *ballastv1.ListKeysResponse) error {
 	if keys == nil || r.target == 0 {
 		return why
 	}
@@ -217,35 +210,7 @@ func (r *keyRotation) interrupted(why error, keys *ballastv1.ListKeysResponse) e
 	if r.abort {
 		abort = " --abort"
 	}
-	r.line("")
+	r.line.Say("")
 	return fmt.Errorf("rotate keys: %w: epoch %d is current, %d is read too, and both may stay so: it waits for: %s: go on with `ballast ctl key rotate%s`",
 		why, keys.Current, r.target+r.other-keys.Current, waits, abort)
-}
-
-// wait says what is waited for.
-func (r *keyRotation) wait(text string) {
-	if r.out == nil || text == r.said && !r.live || !r.live && time.Since(r.saidAt) < rotateSay {
-		return
-	}
-	r.said, r.saidAt = text, time.Now()
-	if r.live {
-		command.Tell(r.out, command.EraseLine)
-		fmt.Fprintf(r.out, "waiting: %s", text)
-		return
-	}
-	fmt.Fprintf(r.out, "waiting: %s\n", text)
-}
-
-// line says what has happened, in a line of its own.
-func (r *keyRotation) line(text string) {
-	if r.out == nil {
-		return
-	}
-	if r.live && r.said != "" {
-		command.Tell(r.out, command.EraseLine)
-	}
-	r.said = ""
-	if text != "" {
-		fmt.Fprintln(r.out, text)
-	}
 }

@@ -1,0 +1,141 @@
+// What ctl commands change: what that harms is shown first, and what was done afterwards.
+package ask
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/cli/command"
+)
+
+// A Method of the fleet API changes something.
+type Method[R proto.Message] func(ballastv1connect.FleetClient, context.Context, R) (*ballastv1.ChangeResponse, error)
+
+// Changing completes a command that makes one request.
+func Changing[R proto.Message](c *Control, cmd *cobra.Command, method Method[R], request func(args []string) (R, error)) *cobra.Command {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		r, err := request(args)
+		if err != nil {
+			return err
+		}
+		done, err := Change(c, cmd, method, r)
+		if err != nil {
+			return err
+		}
+		return c.Print(cmd, done)
+	}
+	return cmd
+}
+
+// Change asks for a change of the fleet. What harms clients is done once somebody has said that it is meant.
+func Change[R proto.Message](c *Control, cmd *cobra.Command, method Method[R], request R) (done Outcome, err error) {
+	fleet, err := c.Fleet(cmd)
+	if err != nil {
+		return done, err
+	}
+	if c.yes {
+		force(request)
+	}
+	answer, err := method(fleet, cmd.Context(), request)
+	if warnings := api.WarningsOf(err); len(warnings) > 0 {
+		Warn(cmd, warnings...)
+		if err := c.Confirm(cmd, "go on", "say --yes if that is meant"); err != nil {
+			return done, err
+		}
+		force(request)
+		answer, err = method(fleet, cmd.Context(), request)
+	}
+	if err != nil {
+		return done, err
+	}
+	return Outcome{command.NonNil(answer.Changes), answer.Revision, answer.Id}, nil
+}
+
+// force says in a request, where it can say so, that what it harms is meant.
+func force(request proto.Message) {
+	message := request.ProtoReflect()
+	if field := message.Descriptor().Fields().ByName("force"); field != nil {
+		message.Set(field, protoreflect.ValueOfBool(true))
+	}
+}
+
+// MayHarm gives commands that may harm clients, or that cannot be taken back, the flag that says that it is meant.
+func (c *Control) MayHarm(commands ...*cobra.Command) {
+	for _, cmd := range commands {
+		cmd.Flags().BoolVar(&c.yes, "yes", false, "do not ask, also where it harms clients or cannot be taken back")
+	}
+}
+
+// ChangeLocal asks the daemon of this machine for a change, or for what was changed, and prints it.
+func (c *Control) ChangeLocal(cmd *cobra.Command, method, path string, body any) error {
+	client, err := c.Local()
+	if err != nil {
+		return err
+	}
+	var answer api.Changed
+	if err := client.Do(cmd.Context(), method, path, body, &answer); err != nil {
+		return err
+	}
+	return c.Print(cmd, Outcome{Changes: command.NonNil(answer.Changes)})
+}
+
+// Outcome is what a change did, as --json prints it.
+type Outcome struct {
+	Changes  []string `json:"changes"`
+	Revision uint64   `json:"revision,omitempty"`
+	ID       uint32   `json:"id,omitempty"` // of a server or node that was added
+}
+
+// Print says what a change did.
+func (c *Control) Print(cmd *cobra.Command, done Outcome) error {
+	return command.Print(cmd.OutOrStdout(), c.JSON, done, func(out *command.Table, done Outcome) {
+		if len(done.Changes) == 0 {
+			out.Line("nothing changed")
+		}
+		for _, line := range done.Changes {
+			out.Line("%s", line)
+		}
+	})
+}
+
+// Warn shows what a change harms.
+func Warn(cmd *cobra.Command, warnings ...string) {
+	for _, line := range warnings {
+		fmt.Fprintln(cmd.ErrOrStderr(), "WARNING:", line)
+	}
+}
+
+// Confirm asks whether to go on, where there is somebody to ask.
+func (c *Control) Confirm(cmd *cobra.Command, question, remedy string) error {
+	if c.JSON || !command.IsTerminal(cmd.InOrStdin()) {
+		return errors.New("nothing was changed: there is no terminal to ask at: " + remedy)
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%s? [y/N] ", question)
+	answer, err := command.ReadLine(cmd)
+	if err != nil && err != io.EOF {
+		return err
+	}
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		return errors.New("nothing was changed")
+	}
+	return nil
+}
+
+// orderTime is how long an order may take.
+const orderTime = 15 * time.Second
+
+// Uncut is the context of an order that Ctrl-C does not cut in two.
+func Uncut(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), orderTime)
+}

@@ -1,0 +1,119 @@
+// Package ask is how ctl reaches daemons and controllers, what is the same in all that it reads, and in all that it changes.
+package ask
+
+import (
+	"fmt"
+	"net"
+	"strings"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// controllerPort is where controllers listen unless they are told otherwise.
+const controllerPort = "6443"
+
+// Control is what all ctl commands share: who is asked, and how the answer is printed.
+type Control struct {
+	JSON                     bool
+	instance, runDir, socket string
+	controllers              []string
+	tlsDir, tlsName          string
+	yes                      bool // what harms clients or cannot be taken back is meant
+}
+
+// New takes a Control from the flags of a command and of all below it.
+func New(cmd *cobra.Command) *Control {
+	c := &Control{}
+	flags := cmd.PersistentFlags()
+	flags.StringVar(&c.instance, "instance", "default", "name of the local daemon's instance; of a controller, its name")
+	flags.StringVar(&c.runDir, "run-dir", "/run/ballast", "directory of sockets")
+	flags.StringVar(&c.socket, "socket", "", "path of the local daemon's socket, instead of --instance")
+	flags.StringSliceVar(&c.controllers, "controller", nil, "HOST[:PORT] of controllers, separated by commas: the first that answers is asked (port: "+controllerPort+")")
+	flags.StringVar(&c.tlsDir, "tls-dir", "/etc/ballast/tls", "directory of ca.crt, NAME.crt and NAME.key, for --controller")
+	flags.StringVar(&c.tlsName, "tls-name", "", "NAME of the certificate (default: the only one for role ctl in --tls-dir)")
+	flags.BoolVar(&c.JSON, "json", false, "print JSON")
+	return c
+}
+
+func (c *Control) daemon() *api.Client {
+	if c.socket != "" {
+		return api.NewClient(c.socket)
+	}
+	return api.NewClient(api.SocketPath(c.runDir, c.instance))
+}
+
+// Local asks the daemon of this machine what is of one node only.
+func (c *Control) Local() (*api.Client, error) {
+	if len(c.controllers) > 0 {
+		return nil, command.Usage("this is of one node only, and no controller knows it: run the command on that node, without --controller")
+	}
+	return c.daemon(), nil
+}
+
+// Fleet asks whoever keeps the fleet: controllers, or the daemon of this machine.
+func (c *Control) Fleet(cmd *cobra.Command) (ballastv1connect.FleetClient, error) {
+	if len(c.controllers) == 0 {
+		return c.daemon().Fleet(warnOfOld(cmd)), nil
+	}
+	controllers, credentials, err := c.named()
+	if err != nil {
+		return nil, err
+	}
+	return api.NewFleetClient(controllers, credentials.Client(), warnOfOld(cmd)), nil
+}
+
+// A Controller is one whose own memory is asked; without a name, that of this machine.
+type Controller struct {
+	Name  string
+	Fleet ballastv1connect.FleetClient
+}
+
+// Each asks each of the controllers that are named, or the one of this machine.
+func (c *Control) Each(cmd *cobra.Command) (asked []Controller, err error) {
+	if len(c.controllers) == 0 {
+		return []Controller{{Fleet: c.daemon().Fleet(warnOfOld(cmd))}}, nil
+	}
+	controllers, credentials, err := c.named()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range controllers {
+		asked = append(asked, Controller{name, api.NewFleetClient([]string{name}, credentials.Client(), warnOfOld(cmd))})
+	}
+	return asked, nil
+}
+
+// warnOfOld says when what is read may be old, once for each reason.
+func warnOfOld(cmd *cobra.Command) connect.ClientOption {
+	said := ""
+	return api.OnRead(func(unconfirmed string) {
+		if unconfirmed != "" && unconfirmed != said {
+			fmt.Fprintf(cmd.ErrOrStderr(), "warning: this may not be the newest state: %s\n", unconfirmed)
+		}
+		said = unconfirmed
+	})
+}
+
+// named are the controllers of --controller, and how to ask them.
+func (c *Control) named() (controllers []string, credentials *pki.Credentials, err error) {
+	if c.socket != "" {
+		return nil, nil, command.Usage("--socket and --controller are two daemons to ask: give one of them")
+	}
+	for _, controller := range c.controllers {
+		if _, _, err := net.SplitHostPort(controller); err != nil {
+			controller = net.JoinHostPort(strings.Trim(controller, "[]"), controllerPort)
+		}
+		controllers = append(controllers, controller)
+	}
+	if err := command.CheckEndpoints("controller", controllers); err != nil {
+		return nil, nil, err
+	}
+	credentials, err = pki.Load(c.tlsDir, c.tlsName, pki.Ctl)
+	return controllers, credentials, err
+}

@@ -1,0 +1,93 @@
+// Package fleet has the commands of ctl about the whole fleet: what is in it, and what is to be in it.
+package fleet
+
+import (
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
+	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Commands makes all of them.
+func Commands(c *ask.Control) []*cobra.Command {
+	return []*cobra.Command{services(c), servers(c), nodes(c), whole(c), history(c), apply(c), service(c), server(c), node(c)}
+}
+
+func whole(c *ask.Control) *cobra.Command {
+	format := "yaml"
+	cmd := &cobra.Command{
+		Use:   "fleet [-o yaml|json]",
+		Short: "Print the whole fleet, without keys, as a file for apply",
+		Long: `Print the whole fleet as it is wanted now: services, servers, nodes with a tier and every choice, the defaults too. The keys are not in it. In YAML
+it is a configuration file that ` + "`ballast ctl apply`" + ` takes.`,
+		Example: `  ballast ctl fleet > fleet.yaml
+  ballast ctl fleet -o json | jq -r '.services[].name'`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			wanted, err := wantedFleet(c, cmd)
+			if err != nil {
+				return err
+			}
+			if c.JSON || format == "json" {
+				return command.WriteJSON(cmd.OutOrStdout(), wanted)
+			}
+			text, err := config.Marshal(wanted)
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		},
+	}
+	cmd.Flags().VarP(command.OneOf(&format, "yaml", "json"), "output", "o", "yaml or json")
+	return cmd
+}
+
+// wantedFleet is what the fleet is to be.
+func wantedFleet(c *ask.Control, cmd *cobra.Command) (model.Fleet, error) {
+	answer, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.GetFleet, &ballastv1.GetFleetRequest{})
+	if err != nil {
+		return model.Fleet{}, err
+	}
+	return api.FleetFromProto(answer, nil)
+}
+
+// historyRow is one change, as --json prints it.
+type historyRow struct {
+	Time    time.Time `json:"time"`
+	Name    string    `json:"name"`
+	Role    string    `json:"role"`
+	Address string    `json:"address,omitempty"`
+	Changes []string  `json:"changes"`
+}
+
+func history(c *ask.Control) *cobra.Command {
+	return command.Reading(&cobra.Command{
+		Use: "history", Short: "The last changes of the fleet, and who made them",
+		Long: `The last 100 changes of the fleet, the newest last: when, who, from where, what. WHO is the name of the certificate with its role; the
+user of a controller's own socket (role local); or the controller that did it by itself. Controllers keep them; a load balancer that
+runs by a file has them in its log.`,
+	}, &c.JSON, func(cmd *cobra.Command, _ []string) ([]historyRow, error) {
+		answer, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.ListChanges, &ballastv1.ListChangesRequest{})
+		rows := []historyRow{}
+		for _, change := range answer.GetChanges() {
+			rows = append(rows, historyRow{change.Time.AsTime(), change.Name, change.Role, change.Address, command.NonNil(change.Changes)})
+		}
+		return rows, err
+	}, func(table *command.Table, rows []historyRow) {
+		table.Row("TIME\tWHO\tFROM\tWHAT")
+		for _, row := range rows {
+			who := strings.TrimSpace(row.Name + " (" + row.Role + ")")
+			for _, line := range row.Changes {
+				table.Row(row.Time.Format(time.RFC3339), who, row.Address, line)
+			}
+		}
+	})
+}

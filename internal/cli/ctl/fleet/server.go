@@ -1,0 +1,237 @@
+// Servers: servers, server add|drain|undrain|remove|forget|weight.
+package fleet
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/schema"
+)
+
+// serverRow is what is known of one server.
+type serverRow struct {
+	Service string `json:"service"`
+	model.Server
+	Removed      bool        `json:"removed,omitempty"`
+	Health       string      `json:"health"` // healthy, unhealthy, unknown, unchecked
+	HealthDetail string      `json:"health_detail,omitempty"`
+	LoadSource   string      `json:"load_source,omitempty"`
+	Load         float64     `json:"load"`
+	Available    float64     `json:"available"`
+	WeightNow    uint32      `json:"weight_now"`
+	Live         *uint64     `json:"connections"` // null: nobody can tell
+	LiveExact    bool        `json:"connections_exact"`
+	Agent        string      `json:"agent,omitempty"` // connected, none
+	Counted      *serverSeen `json:"counted,omitempty"`
+}
+
+// serverSeen is what this machine's load balancer counted.
+type serverSeen struct {
+	Dispatched uint64 `json:"dispatched"`
+	Packets    uint64 `json:"packets"`
+	Bytes      uint64 `json:"bytes"`
+	Path       string `json:"path"`
+	TakesPart  bool   `json:"takes_part"`
+}
+
+func servers(c *ask.Control) *cobra.Command {
+	return command.Reading(&cobra.Command{
+		Use: "servers [SERVICE]", Short: "The servers with health, load, weight and live connections",
+		Long: `The servers of every service, or of one, removed ones that may still have connections included.
+
+  HEALTH  healthy, unhealthy with the reason, unknown, or - where nothing checks it
+  AGENT   of services whose servers answer clients themselves: none is connected that speaks for the server, or one is. Agents
+          that run by a file and report to nobody are not known of
+  LOAD    requests in work, or CPU
+  WEIGHT  as configured
+  NOW     the weight that new connections are dispatched by now; 0: it gets none. With awrr, awfd and lcf it follows the load
+  LIVE    connections that live; ~ is an estimate of the load balancers, - that nobody can tell
+A load balancer adds what it did since it was attached:
+  NEW, PACKETS, BYTES  connections, packets and bytes that it sent there
+  PATH    the way: device, next hop's MAC address, MTU; or why there is none`,
+	}, &c.JSON, func(cmd *cobra.Command, args []string) ([]serverRow, error) {
+		return serverRows(c, cmd, strings.Join(args, ""))
+	}, printServers)
+}
+
+// serverRows asks for everything, and a load balancer of this machine for what it counted.
+func serverRows(c *ask.Control, cmd *cobra.Command, service string) ([]serverRow, error) {
+	answer, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.ListServers, &ballastv1.ListServersRequest{Service: service})
+	if err != nil {
+		return nil, err
+	}
+	counted, err := countedHere(cmd.Context(), c)
+	if err != nil {
+		return nil, err
+	}
+	type key struct {
+		service string
+		id      uint32
+		removed bool
+	}
+	seen := map[key]*serverSeen{}
+	for _, s := range counted {
+		for _, server := range s.Servers {
+			seen[key{s.Name, uint32(server.ID), server.Removed}] = &serverSeen{server.Connections, server.Packets, server.Bytes, server.Path, server.TakesPart}
+		}
+	}
+	rows := []serverRow{}
+	for _, status := range answer.Servers {
+		server, err := api.ServerFromProto(status.Server)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, serverRow{Service: status.Service, Server: server, Removed: status.Removed, Health: status.Health,
+			HealthDetail: status.HealthDetail, LoadSource: status.LoadSource, Load: status.Load, Available: status.Available, WeightNow: status.Weight,
+			Live: status.Connections, LiveExact: status.ConnectionsExact, Agent: status.Agent,
+			Counted: seen[key{status.Service, status.Server.GetId(), status.Removed}]})
+	}
+	return rows, nil
+}
+
+func printServers(table *command.Table, rows []serverRow) {
+	head := "SERVICE\tSERVER\tADDRESS\tID\tSTATE\tHEALTH\tAGENT\tLOAD\tWEIGHT\tNOW\tLIVE"
+	if slices.ContainsFunc(rows, func(r serverRow) bool { return r.Counted != nil }) {
+		head += "\tNEW\tPACKETS\tBYTES\tPATH"
+	}
+	table.Row(head)
+	for i := range rows {
+		r := &rows[i]
+		cells := []any{r.Service, r.Name, r.address(), r.ID, r.state(), r.health(), command.OrDash(r.Agent), r.load(), r.Weight, r.WeightNow, r.live()}
+		if seen := r.Counted; seen != nil {
+			cells = append(cells, seen.Dispatched, seen.Packets, seen.Bytes, seen.Path)
+		}
+		table.Row(cells...)
+	}
+}
+
+func (r *serverRow) address() string {
+	if r.Port == 0 {
+		return r.Address.String()
+	}
+	return fmt.Sprintf("%s port %d", r.Address, r.Port)
+}
+
+func (r *serverRow) state() string {
+	state := r.State.String()
+	switch {
+	case r.Removed:
+		state = "removed"
+	case r.State == model.StateDraining && !r.Deadline.IsZero():
+		state += " until " + r.Deadline.Format(time.RFC3339)
+	}
+	if r.Counted != nil && !r.Counted.TakesPart {
+		state += ", no cookie"
+	}
+	return state
+}
+
+func (r *serverRow) health() string {
+	switch {
+	case r.Health == "unchecked":
+		return "-"
+	case r.HealthDetail == "":
+		return r.Health
+	}
+	return r.Health + ": " + r.HealthDetail
+}
+
+// load is in the unit of its source.
+func (r *serverRow) load() string {
+	switch r.LoadSource {
+	case "":
+		return "-"
+	case "cpu":
+		return fmt.Sprintf("%.0f%% cpu", 100*r.Load)
+	}
+	return fmt.Sprintf("%.1f", r.Load)
+}
+
+func (r *serverRow) live() string {
+	switch {
+	case r.Live == nil:
+		return "-"
+	case r.LiveExact:
+		return fmt.Sprint(*r.Live)
+	}
+	return fmt.Sprintf("~%d", *r.Live)
+}
+
+func server(c *ask.Control) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "server",
+		Short: "Add, drain, remove or weigh servers",
+		Example: `  ballast ctl server add web 10.0.0.13 --name s3
+  ballast ctl server drain web s3 --deadline 10m --wait
+  ballast ctl server remove web s3`,
+	}
+	act := func(method ask.Method[*ballastv1.ServerRequest], act *cobra.Command) *cobra.Command {
+		act.Use += " SERVICE SERVER"
+		return ask.Changing(c, act, method, func(args []string) (*ballastv1.ServerRequest, error) {
+			return &ballastv1.ServerRequest{Service: args[0], Server: args[1]}, nil
+		})
+	}
+	undrain := act(ballastv1connect.FleetClient.UndrainServer, &cobra.Command{
+		Use: "undrain", Short: "Give a drained server new connections again",
+		Long: "Give a server that is draining, or that is off because its deadline has passed, new connections again.",
+	})
+	remove := act(ballastv1connect.FleetClient.RemoveServer, &cobra.Command{
+		Use: "remove", Short: "Remove a server; the connections it has stay until they end",
+		Long: `Remove a server. It gets no new connections; those that it has stay until they end, or have been silent for long (--linger of the
+daemon). Until then "servers" lists it as removed, and nobody else gets its id.`,
+	})
+	forget := act(ballastv1connect.FleetClient.ForgetServer, &cobra.Command{
+		Use: "forget", Short: "Give up a removed server at once: connections it still has break, its id is free",
+	})
+	drain, weight := drain(c), weight(c)
+	c.MayHarm(drain, remove, weight)
+	cmd.AddCommand(addServer(c), drain, undrain, remove, forget, weight)
+	return cmd
+}
+
+func weight(c *ask.Control) *cobra.Command {
+	return ask.Changing(c, &cobra.Command{
+		Use: "weight SERVICE SERVER WEIGHT", Short: "Change a server's weight (0: no new connections)",
+	}, ballastv1connect.FleetClient.WeighServer, func(args []string) (*ballastv1.WeighServerRequest, error) {
+		weight, err := strconv.ParseUint(args[2], 10, 16)
+		if err != nil {
+			return nil, command.Usage("weight %s: use a number from 0 to %d", args[2], model.MaxWeight)
+		}
+		return &ballastv1.WeighServerRequest{Service: args[0], Server: args[1], Weight: uint32(weight)}, nil
+	})
+}
+
+func addServer(c *ask.Control) *cobra.Command {
+	server := &ballastv1.Server{}
+	cmd := &cobra.Command{
+		Use:   "add SERVICE ADDRESS",
+		Short: "Add a server",
+		Long: `Add a server. Without --id it gets the id that it had if it was removed lately, else the next one that no server of the service
+has, or had lately. The id is printed. Without controllers it must be the same on every load balancer and in the server's own
+agent file.
+
+It gets new connections at once: a server counts as healthy until its checks have failed. To wait for the first checks, add it with
+--weight 0, and give it its weight once "servers" says healthy.`,
+		Example: `  ballast ctl server add web 10.0.0.13 --name s3 --weight 2`,
+	}
+	fieldFlags(cmd, schema.Named(schema.Server, "name", "id", "port", "weight"), model.NewServer(), server, api.ServerToProto)
+	return ask.Changing(c, cmd, ballastv1connect.FleetClient.AddServer, func(args []string) (*ballastv1.AddServerRequest, error) {
+		if _, err := netip.ParseAddr(args[1]); err != nil {
+			return nil, command.Usage("address %s: %w", args[1], err)
+		}
+		server.Address = args[1]
+		return &ballastv1.AddServerRequest{Service: args[0], Server: server}, nil
+	})
+}

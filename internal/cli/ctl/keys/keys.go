@@ -1,0 +1,171 @@
+// Package keys has the commands of ctl about the keys of cookies.
+package keys
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
+)
+
+// Commands makes all of them.
+func Commands(c *ask.Control) []*cobra.Command { return []*cobra.Command{keys(c), key(c)} }
+
+// keyList is what is known of all keys, as --json prints it.
+type keyList struct {
+	Epochs       []uint32 `json:"epochs"`
+	Current      uint32   `json:"current"`
+	Keys         []keyRow `json:"keys"`
+	OldestReport *float64 `json:"oldest_report_seconds,omitempty"`
+	Uncounted    []string `json:"uncounted,omitempty"`
+}
+
+// keyRow is one epoch, as --json prints it.
+type keyRow struct {
+	Epoch       uint32   `json:"epoch"`
+	Connections *uint64  `json:"connections"` // null: no agent has reported
+	UseRefused  []string `json:"use_refused,omitempty"`
+	DropRefused []string `json:"drop_refused,omitempty"`
+}
+
+func keys(c *ask.Control) *cobra.Command {
+	return command.Reading(&cobra.Command{
+		Use: "keys", Short: "The epochs whose keys are known, never the keys",
+	}, &c.JSON, func(cmd *cobra.Command, _ []string) (keyList, error) {
+		known, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.ListKeys, &ballastv1.ListKeysRequest{})
+		if err != nil {
+			return keyList{}, err
+		}
+		list := keyList{Epochs: command.NonNil(known.Epochs), Current: known.Current, Keys: []keyRow{}, Uncounted: known.Uncounted}
+		if known.OldestReport != nil {
+			list.OldestReport = new(known.OldestReport.AsDuration().Seconds())
+		}
+		for _, key := range known.Keys {
+			row := keyRow{Epoch: key.Epoch, UseRefused: key.UseRefused, DropRefused: key.DropRefused}
+			if known.OldestReport != nil {
+				row.Connections = &key.Connections
+			}
+			list.Keys = append(list.Keys, row)
+		}
+		return list, nil
+	}, printKeys)
+}
+
+func printKeys(table *command.Table, keys keyList) {
+	for _, key := range keys.Keys {
+		cells := []any{fmt.Sprint("epoch ", key.Epoch), ""}
+		if key.Epoch == keys.Current {
+			cells[1] = "current"
+		}
+		if key.Connections != nil {
+			cells = append(cells, fmt.Sprintf("%d connections on it", *key.Connections))
+		}
+		table.Row(cells...)
+	}
+	if keys.OldestReport != nil {
+		table.Line("the oldest report of an agent is %v old", time.Duration(*keys.OldestReport*float64(time.Second)).Round(100*time.Millisecond))
+	}
+	for _, service := range keys.Uncounted {
+		table.Line("not counted: connections of service %s (return: through)", service)
+	}
+	for _, key := range keys.Keys {
+		for _, why := range key.UseRefused {
+			table.Line("key use %d waits: %s", key.Epoch, why)
+		}
+		if len(key.UseRefused) > 0 && key.Epoch > keys.Current {
+			continue // it is used before it is dropped
+		}
+		for _, why := range key.DropRefused {
+			table.Line("key drop %d waits: %s", key.Epoch, why)
+		}
+	}
+}
+
+func key(c *ask.Control) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "key",
+		Short: "Make and rotate keys",
+		Long: `Make and rotate keys. With controllers "key rotate" does the whole of it; its steps are "key add", "key use" and "key drop". The last two
+are refused while a node lacks the key, or while a living connection's client still echoes the one to be dropped.
+
+Without controllers add the new key to every load balancer (in its file, or by "key add") and to every agent's file, then switch
+"current" in every file (or "key use" on load balancers; agents follow their files alone), and drop the old one last, when "status" shows
+on no agent a connection that echoes it.`,
+		Example: `  ballast ctl key generate >> ballast.yaml
+  ballast ctl key rotate
+  ballast ctl key add
+  ballast ctl key use 2
+  ballast ctl key drop 1`,
+	}
+	act := func(method ask.Method[*ballastv1.KeyRequest], use, short string) *cobra.Command {
+		request := &ballastv1.KeyRequest{}
+		act := ask.Changing(c, &cobra.Command{Use: use, Short: short}, method, func(args []string) (*ballastv1.KeyRequest, error) {
+			epoch, err := strconv.ParseUint(args[0], 10, 32)
+			if err != nil {
+				return nil, command.Usage("epoch %q is not a number", args[0])
+			}
+			request.Epoch = uint32(epoch)
+			return request, nil
+		})
+		act.Flags().BoolVar(&request.Force, "force", false, "even if nodes lack the key or connections break")
+		return act
+	}
+	cmd.AddCommand(generate(), rotate(c), add(c),
+		act(ballastv1connect.FleetClient.UseKey, "use EPOCH", "Write new cookies with an epoch's key"),
+		act(ballastv1connect.FleetClient.DropKey, "drop EPOCH", "Forget an epoch's key; its cookies are no longer read"))
+	return cmd
+}
+
+func generate() *cobra.Command {
+	return &cobra.Command{
+		Use:   "generate",
+		Short: "Print a keys: section with fresh random keys, for a new fleet's configuration",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var keys [32]byte
+			rand.Read(keys[:])
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "keys:\n  placement: %s\n  current: 1\n  cookie:\n    1: %s\n",
+				hex.EncodeToString(keys[:16]), hex.EncodeToString(keys[16:]))
+			return err
+		},
+	}
+}
+
+// added is what `key add` did, as --json prints it.
+type added struct {
+	Epoch  uint32 `json:"epoch"`
+	Secret string `json:"secret,omitempty"` // only from a load balancer that runs by a file: other nodes must be told
+}
+
+func add(c *ask.Control) *cobra.Command {
+	request := &ballastv1.AddKeyRequest{}
+	var secret string
+	cmd := command.Reading(&cobra.Command{
+		Use:   "add",
+		Short: "Read cookies of a further key",
+		Long: `Read cookies of a further key. Controllers tell it to every node. A load balancer that runs by a file prints it instead, for
+the other nodes.`,
+	}, &c.JSON, func(cmd *cobra.Command, _ []string) (done added, err error) {
+		if request.Secret, err = hex.DecodeString(secret); err != nil {
+			return done, command.Usage("--secret: it must be 32 hexadecimal digits: make one with `ballast ctl key generate`")
+		}
+		answer, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.AddKey, request)
+		return added{answer.GetEpoch(), hex.EncodeToString(answer.GetSecret())}, err
+	}, func(out *command.Table, done added) {
+		if done.Secret != "" {
+			out.Line("added; say on every other node: ballast ctl key add --epoch %d --secret %s", done.Epoch, done.Secret)
+			return
+		}
+		out.Line("added; once every node has it (ballast ctl keys): ballast ctl key use %d", done.Epoch)
+	})
+	cmd.Flags().Uint32Var(&request.Epoch, "epoch", 0, "epoch (default: the one after the current)")
+	cmd.Flags().StringVar(&secret, "secret", "", "the key, 32 hexadecimal digits (default: a random one)")
+	return cmd
+}

@@ -1,0 +1,47 @@
+// ctl config.
+package local
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
+)
+
+func config(c *ask.Control) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Compare what a daemon runs with its configuration file, and have the file read",
+		Long:  "Compare what a daemon runs with its configuration file, and have the file read. One that runs by controllers has no file.",
+	}
+	act := func(name string, act *cobra.Command) *cobra.Command {
+		force := act.Flags().Bool("force", false, "even if living connections lose their servers")
+		act.Use = name
+		act.RunE = func(cmd *cobra.Command, _ []string) error {
+			path := strings.Replace(api.PathConfigAction, "{action}", name, 1)
+			return c.ChangeLocal(cmd, http.MethodPost, fmt.Sprintf("%s?%s=%t", path, api.Force, *force), nil)
+		}
+		return act
+	}
+	cmd.AddCommand(act("reload", &cobra.Command{
+		Short: "Read the file of a load balancer or agent again now",
+		Long: `Read the file of a load balancer or agent again now.
+
+A file is refused that gives an epoch in use another key, or has no key for it, or gives a server's id to another: living connections
+would lose their servers. If it is the old keys or ids that were wrong, --force takes the file all the same. An agent's refusal says how
+many connections live there.`,
+	}), act("reset", &cobra.Command{
+		Short: "Undo what ctl changed: the file rules",
+		Long:  "Undo what ctl changed: the file rules. It is refused, but for --force, where `config reload` would refuse the file.",
+	}), &cobra.Command{
+		Use: "diff", Short: "Show what ctl changed since",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.ChangeLocal(cmd, http.MethodGet, api.PathConfigDiff, nil)
+		},
+	})
+	return cmd
+}

@@ -1,0 +1,192 @@
+// ctl connections.
+package local
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
+)
+
+// How often --watch looks: each look goes through all entries that the daemon has.
+const (
+	watchPeriod      = time.Second
+	shortestInterval = 10 * time.Millisecond
+)
+
+// connectionsView is what `ballast ctl connections` is asked for.
+type connectionsView struct {
+	query           api.ConnectionQuery
+	client          string
+	minAge, minIdle time.Duration
+	watch           bool
+	interval        time.Duration
+	count           int
+}
+
+func connections(c *ask.Control) *cobra.Command {
+	var v connectionsView
+	cmd := &cobra.Command{
+		Use:   "connections",
+		Short: "Connections of services with affinity table: who talks most, to whom, for how long",
+		Long: `Show the connections that this load balancer keeps entries for: those of services with affinity table. First come totals, by
+service and server, then the connections that the filters choose, those with the most packets first (--sort). Only clients' packets are
+counted, with their IP headers, and never the answers.
+
+It is one node's view. Where several load balancers serve a VIP, each has the connections whose packets it gets; one that has moved
+from one to another may be in both, until the idle timeout. With two tiers the nodes of the second have the tables.
+
+An entry is made for the first packet after the handshake. Its state is
+
+  new        the server does not use the entry yet
+  open       it does: the usual state
+  finished   the client has sent FIN       in these two the entry may be taken by another connection at any time,
+  reset      the client has sent RST       and is freed 5 seconds after the last packet
+
+An entry says nothing about the server's life and death, and a connection without one loses nothing but its statistics: entries are
+freed when nothing came for the service's idle timeout, and none is made while the table is full. AGE is the entry's, to a second; IDLE
+is the time since the last packet.
+
+--watch shows it all again every second, with packets and bytes a second since the look before (-: was not in the list then).
+--json prints one object, with --watch one a line for each look: node, matched (how many connections the filters choose),
+connections, tables, and on a node of the first tier second_tier: services whose tables the nodes of the second have.`,
+		Example: `  ballast ctl connections
+  ballast ctl connections --service web --sort bytes --top 10 --watch
+  ballast ctl connections --client 203.0.113.0/24 --state open --min-age 1h
+  ballast ctl connections --server s3 --json
+  ballast ctl connections suspect --service web --client 203.0.113.7 --for 10m`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return v.run(cmd, c) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&v.query.Service, "service", "", "only this service")
+	flags.StringVar(&v.query.Server, "server", "", "only the server of this name")
+	flags.StringVar(&v.client, "client", "", "only this client's address, or those of a network (203.0.113.0/24)")
+	flags.StringVar(&v.query.State, "state", "", "only this state: new, open, finished, reset")
+	flags.BoolVar(&v.query.Suspects, "suspects-only", false, "only those whose packets visit the scrubber")
+	flags.Uint64Var(&v.query.MinPackets, "min-packets", 0, "only those of so many packets or more")
+	flags.Uint64Var(&v.query.MinBytes, "min-bytes", 0, "only those of so many bytes or more")
+	flags.DurationVar(&v.minAge, "min-age", 0, "only those whose entry is so old or older")
+	flags.DurationVar(&v.minIdle, "min-idle", 0, "only those of which nothing came for so long")
+	flags.StringVar(&v.query.Sort, "sort", "packets", "packets, bytes, age or idle: the largest first")
+	flags.IntVar(&v.query.Limit, "top", api.DefaultConnections, "show so many, up to "+strconv.Itoa(api.MaxConnections))
+	flags.BoolVar(&v.watch, "watch", false, "show it again every second, until Ctrl-C")
+	flags.DurationVar(&v.interval, "interval", watchPeriod, "with --watch: so often")
+	flags.IntVar(&v.count, "count", 0, "with --watch: end after so many looks")
+	cmd.AddCommand(suspect(c), clearSuspect(c), suspects(c))
+	return cmd
+}
+
+func (v *connectionsView) run(cmd *cobra.Command, c *ask.Control) (err error) {
+	if err := v.check(cmd.Flags().Changed("interval")); err != nil {
+		return err
+	}
+	if v.client != "" {
+		if v.query.Client, err = api.ParseNetwork(v.client); err != nil {
+			return command.Usage("--client: %w", err)
+		}
+	}
+	v.query.MinAge, v.query.MinIdle = api.InSeconds(v.minAge), api.InSeconds(v.minIdle)
+	client, err := c.Local()
+	if err != nil {
+		return err
+	}
+	out := cmd.OutOrStdout()
+	look := func() (answer api.Connections, err error) {
+		err = client.Get(cmd.Context(), api.PathConnections+"?"+v.query.Values().Encode(), &answer)
+		return answer, err
+	}
+	if v.watch {
+		w := &connectionsWatch{look: look, out: out, json: c.JSON, live: command.IsTerminal(out), before: map[connectionKey]watched{}}
+		return w.run(cmd.Context(), v.interval, v.count)
+	}
+	answer, err := look()
+	if err != nil {
+		return err
+	}
+	return command.Print(out, c.JSON, &answer, func(table *command.Table, answer *api.Connections) { printConnections(table, answer, nil) })
+}
+
+// check refuses what makes no sense.
+func (v *connectionsView) check(interval bool) error {
+	switch {
+	case v.query.Limit < 1:
+		return command.Usage("--top %d: use 1 to %d", v.query.Limit, api.MaxConnections)
+	case v.count < 0:
+		return command.Usage("--count %d: use 1 or more, or leave it out: until Ctrl-C", v.count)
+	case v.count > 0 && !v.watch:
+		return command.Usage("--count ends a --watch: give both")
+	case v.interval < shortestInterval:
+		return command.Usage("--interval %s: use %s or more", v.interval, shortestInterval)
+	case interval && !v.watch:
+		return command.Usage("--interval is how often a --watch looks: give both")
+	case v.minAge < 0:
+		return command.Usage("--min-age %s: use 0 or more", v.minAge)
+	case v.minIdle < 0:
+		return command.Usage("--min-idle %s: use 0 or more", v.minIdle)
+	}
+	return nil
+}
+
+// printConnections writes totals and connections; rates are those of connections by their place, nil: they are not known.
+func printConnections(table *command.Table, answer *api.Connections, rates []string) {
+	if len(answer.Tables) == 0 && len(answer.SecondTier) > 0 {
+		table.Line("node %s is of the first tier: the connections of service %s are in the tables of the second: ask its nodes", answer.Node,
+			strings.Join(answer.SecondTier, ", "))
+		return
+	}
+	if len(answer.Tables) == 0 {
+		table.Line("node %s keeps no connection table: no service has affinity table here", answer.Node)
+		return
+	}
+	table.Row("SERVICE\tSERVER\tNEW\tOPEN\tFINISHED\tRESET\tSUSPECTS\tPACKETS\tBYTES")
+	row := func(service, server string, n *api.ConnectionCounts) {
+		table.Row(service, server, n.New, n.Open, n.Finished, n.Reset, n.Suspects, n.Packets, command.Short(n.Bytes))
+	}
+	for i := range answer.Tables {
+		t := &answer.Tables[i]
+		row(t.Service, "*", &t.ConnectionCounts)
+		for j := range t.Servers {
+			row(t.Service, t.Servers[j].Server, &t.Servers[j].ConnectionCounts)
+		}
+	}
+	for i := range answer.Tables {
+		t := &answer.Tables[i]
+		table.Line("service %s: %d of %d entries used, %d free, %d of connections that have ended", t.Service, t.Used, t.Entries, t.Free, t.Ended)
+	}
+	table.Line("\n%d of %d connections, as node %s sees them", len(answer.Connections), answer.Matched, answer.Node)
+	if len(answer.Connections) == 0 {
+		return
+	}
+	head := "SERVICE\tSERVER\tCLIENT\tSTATE\tPACKETS\tBYTES\tAGE\tIDLE"
+	if rates != nil {
+		head += "\tPACKETS/S\tBYTES/S"
+	}
+	table.Row(head)
+	for i := range answer.Connections {
+		connection := &answer.Connections[i]
+		state := connection.State
+		if connection.Suspect {
+			state += ", suspect"
+		}
+		cells := []any{connection.Service, connection.Server, connection.Client, state, connection.Packets, command.Short(connection.Bytes),
+			shortly(connection.Age), shortly(connection.Idle)}
+		if rates != nil {
+			cells = append(cells, rates[i])
+		}
+		table.Row(cells...)
+	}
+}
+
+// shortly is a duration for people.
+func shortly(s api.Seconds) string {
+	d := s.Duration()
+	if d >= time.Second {
+		return d.Round(time.Second).String()
+	}
+	return d.Round(time.Millisecond).String()
+}

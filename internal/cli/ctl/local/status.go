@@ -1,0 +1,150 @@
+// Package local has the commands of ctl about one node, which is asked at its own socket.
+package local
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
+)
+
+// Commands makes all of them.
+func Commands(c *ask.Control) []*cobra.Command {
+	return []*cobra.Command{status(c), counters(c), metrics(c), connections(c), trace(c), config(c)}
+}
+
+// anyStatus is that of a load balancer, or what an agent has in common with it and its own.
+type anyStatus struct {
+	api.LBStatus
+	Epoch   uint32            `json:"epoch,omitempty"`
+	Echoes  map[uint32]uint64 `json:"echoes,omitempty"`
+	Tunnels api.Tunnels       `json:"tunnels,omitzero"`
+}
+
+func status(c *ask.Control) *cobra.Command {
+	return ask.ReadLocal(c, &cobra.Command{Use: "status", Short: "Is it ready, by which file, and what is not as wanted"}, api.PathStatus, printStatus)
+}
+
+func printStatus(out *command.Table, s anyStatus) {
+	out.Line("role\t%s\nready\t%v\nversion\t%s\nchanges applied\t%d", s.Role, s.Ready, s.Version, s.Generation)
+	if teller, told := strings.CutPrefix(s.Config.Path, "controller "); told && s.ByControllers {
+		how := "state from"
+		if !slices.Contains(s.Controllers, teller) {
+			how = "last state from"
+		}
+		out.Line("%s\t%s", how, teller)
+	} else if s.Config.Path != "" {
+		out.Line("file\t%s", s.Config.Path)
+	}
+	if len(s.Controllers) > 0 || s.Revision > 0 {
+		out.Line("controllers\t%s\nrevision\t%d", strings.Join(s.Controllers, ", "), s.Revision)
+	}
+	printTier(out, &s.LBStatus)
+	if s.Config.Error != "" {
+		out.Line("refused\t%s", s.Config.Error)
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Interfaces)) {
+		out.Line("interface\t%s (%s)", name, s.Interfaces[name])
+	}
+	printTunnels(out, &s.Tunnels)
+	for _, epoch := range slices.Sorted(maps.Keys(s.Echoes)) {
+		note := ""
+		if epoch == s.Epoch {
+			note = ", which is written"
+		} else if epoch == 0 {
+			note = ": of a key that is gone"
+		}
+		out.Line("connections\t%d on epoch %d%s", s.Echoes[epoch], epoch, note)
+	}
+	for _, problem := range s.Problems {
+		kind := "problem"
+		if slices.Contains(s.NotReady, problem) {
+			kind = "not ready"
+		}
+		out.Line("%s\t%s", kind, problem)
+	}
+}
+
+// printTunnels tells whose an agent takes.
+func printTunnels(out *command.Table, t *api.Tunnels) {
+	switch {
+	case t.Source == "":
+		return
+	case t.Limited:
+		out.Line("tunnels\tonly from these, known from %s", t.Source)
+	default:
+		out.Line("tunnels\tfrom anybody: %s", t.Open)
+	}
+	for _, from := range t.From {
+		out.Line("tunnels from\t%s", from)
+	}
+	if t.Last.IsValid() {
+		out.Line("strangers\t%d packets of tunnels, the last from %s", t.Strangers, t.Last)
+	}
+}
+
+// printTier tells of a load balancer's part in two tiers.
+func printTier(out *command.Table, s *api.LBStatus) {
+	if s.Name != "" {
+		out.Line("node\t%s", s.Name)
+	}
+	if s.Tier == nil {
+		return
+	}
+	fmt.Fprintf(out, "tier\t%s", s.Tier.Tier)
+	if s.Tier.ID != 0 {
+		fmt.Fprintf(out, ", with id %d at %s", s.Tier.ID, s.Tier.Address)
+	}
+	fmt.Fprintln(out)
+	for _, node := range s.Tier.Second {
+		out.Line("second tier\t%s: id %d at %s, %s, %s, %d packets sent", node.Name, node.ID, node.Address, node.State, node.Health, node.Packets)
+		if node.HealthDetail != "" {
+			out.Line("\t%s", node.HealthDetail)
+		}
+	}
+}
+
+func counters(c *ask.Control) *cobra.Command {
+	cmd := ask.ReadLocal(c, &cobra.Command{Use: "counters", Short: "Packets by what became of them"}, api.PathCounters,
+		func(out *command.Table, counters api.Counters) {
+			for _, name := range slices.Sorted(maps.Keys(counters.Counters)) {
+				if counters.Counters[name] > 0 {
+					out.Row(name, counters.Counters[name])
+				}
+			}
+		})
+	cmd.AddCommand(&cobra.Command{
+		Use:   "reset",
+		Short: "Set all counters of a load balancer to 0",
+		Long: `Set all counters of services and servers of a load balancer to 0. Nothing that steers packets changes: estimates of open
+connections (p2c) and servers' clocks (return: through) stay. Removed servers count as heard of now, so that they stay for
+another --linger. Prometheus takes it for a restart.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.ChangeLocal(cmd, http.MethodDelete, api.PathCounters, nil)
+		},
+	})
+	return cmd
+}
+
+func metrics(c *ask.Control) *cobra.Command {
+	return &cobra.Command{
+		Use: "metrics", Short: "Everything that is counted, in the format of Prometheus",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			stream, err := c.Stream(cmd, api.PathMetrics)
+			if err != nil {
+				return err
+			}
+			defer stream.Close()
+			_, err = io.Copy(cmd.OutOrStdout(), stream)
+			return err
+		},
+	}
+}

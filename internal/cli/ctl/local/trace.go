@@ -1,0 +1,78 @@
+// ctl trace.
+package local
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
+)
+
+func trace(c *ask.Control) *cobra.Command {
+	var service, client, port string
+	var count int
+	cmd := &cobra.Command{
+		Use:   "trace",
+		Short: "Show live packets: which rung of the ladder decided, which server, and why",
+		Long: `Show live packets as they are decided, until Ctrl-C: which rung of the ladder decided, which server, and why. At most 200 a
+second; how many were left out is said. Tracing costs nothing while nobody looks.`,
+		Example: `  ballast ctl trace --client 203.0.113.7
+  ballast ctl trace --service web --count 20 --json`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			query := url.Values{"service": {service}, "client": {client}, "port": {port}}
+			stream, err := c.Stream(cmd, api.PathTrace+"?"+query.Encode())
+			if err != nil {
+				return err
+			}
+			defer stream.Close()
+			lines := bufio.NewScanner(stream)
+			for seen := 0; (count == 0 || seen < count) && lines.Scan(); seen++ {
+				if err := printEvent(cmd.OutOrStdout(), c.JSON, lines.Bytes()); err != nil {
+					return err
+				}
+			}
+			if cmd.Context().Err() != nil { // Ctrl-C
+				return nil
+			}
+			return lines.Err()
+		},
+	}
+	cmd.Flags().StringVar(&service, "service", "", "only this service")
+	cmd.Flags().StringVar(&client, "client", "", "only this client's address")
+	cmd.Flags().StringVar(&port, "port", "", "only this client's port")
+	cmd.Flags().IntVar(&count, "count", 0, "end after so many packets")
+	return cmd
+}
+
+func printEvent(out io.Writer, asJSON bool, line []byte) error {
+	if asJSON {
+		_, err := fmt.Fprintf(out, "%s\n", line)
+		return err
+	}
+	var e api.TraceEvent
+	if err := json.Unmarshal(line, &e); err != nil {
+		return fmt.Errorf("read trace event: %w", err)
+	}
+	if e.Suppressed > 0 {
+		fmt.Fprintf(out, "(%d packets left out)\n", e.Suppressed)
+	}
+	fmt.Fprintf(out, "%s -> %s %s %d bytes: %s", e.Source, e.Destination, e.Flags, e.Length, e.Verdict)
+	if e.Server != "" {
+		fmt.Fprintf(out, " -> %s (id %d)", e.Server, e.ID)
+	}
+	if len(e.Stops) > 0 {
+		fmt.Fprintf(out, " then %s", strings.Join(e.Stops, ", "))
+	}
+	if e.Timestamp != 0 || e.Echo != 0 {
+		fmt.Fprintf(out, " TSval %d TSecr %d", e.Timestamp, e.Echo)
+	}
+	_, err := fmt.Fprintln(out)
+	return err
+}

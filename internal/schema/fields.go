@@ -75,7 +75,7 @@ var Table = []Field[table]{
 
 // Load are the fields of how the load of servers is measured.
 var Load = []Field[load]{
-	{Key: "source", Value: choice(func(l *load) *model.LoadSource { return &l.Source }), Default: "connections",
+	{Key: "source", Value: choice(func(l *load) *model.LoadSource { return &l.Source }), Default: "connections; endpoint with `load.endpoint`",
 		Doc: "the load that `awrr`, `awfd` and `lcf` go by", More: "Other policies ignore it"},
 	{Key: "interval", Value: span(func(l *load) *model.Duration { return &l.Interval }, model.MinLoadInterval, model.MaxLoadInterval), Default: "250ms",
 		Doc: "between reports of load, and between updates of weights"},
@@ -93,7 +93,7 @@ var Health = []Field[health]{
 		Doc: "how health is found out", More: "See \"Health checks\""},
 	{Key: "interval", Value: span(func(h *health) *model.Duration { return &h.Interval }, model.MinCheckTime, model.MaxCheckTime), Default: "2s",
 		Doc: "between checks of a server by one load balancer", More: "Jitter: a tenth"},
-	{Key: "timeout", Value: span(func(h *health) *model.Duration { return &h.Timeout }, model.MinCheckTime, model.MaxCheckTime), Default: "1s",
+	{Key: "timeout", Value: span(func(h *health) *model.Duration { return &h.Timeout }, model.MinCheckTime, model.MaxCheckTime), Default: "1s, or a shorter interval",
 		Doc: "of one check", More: "At most the interval"},
 	{Key: "rise", Value: number(func(h *health) *uint8 { return &h.Rise }, "number", 1, math.MaxUint8), Default: "2",
 		Doc: "successes in a row until a server is healthy again"},

@@ -29,8 +29,7 @@ var (
 		"ours": ours, "band": band, "paper": paper, "seeds": seeds, "tally": tally, "verdicts": verdicts, "sentence": sentence, "notes": notes, "class": class,
 	}).Parse(htmlText))
 	markdown = texttemplate.Must(texttemplate.New("report").Funcs(texttemplate.FuncMap{
-		"ours": ours, "paper": paper, "fromPaper": fromPaper, "published": published, "doubtful": doubtful, "mark": mark, "seeds": seeds, "tally": tally, "verdicts": verdicts,
-		"sentence": sentence, "notes": notes, "cell": cell,
+		"ours": ours, "paper": paper, "fromPaper": fromPaper, "published": published, "mark": mark, "tally": tally, "sentence": sentence, "cell": cell,
 	}).Parse(markdownText))
 )
 
@@ -99,12 +98,15 @@ func PictureName(r sim.Result) string { return r.Experiment + ".svg" }
 // class is the verdict as a class of CSS.
 func class(v sim.Verdict) string { return strings.ToLower(string(v)) }
 
-// mark names a verdict that is not PASS.
+// mark names a verdict that is not PASS, and says why.
 func mark(f sim.Finding) string {
-	if f.Verdict == sim.Pass {
+	switch {
+	case f.Verdict == sim.Pass:
 		return ""
+	case !doubtful(f) || f.Note == "":
+		return ", **" + string(f.Verdict) + "**"
 	}
-	return ", **" + string(f.Verdict) + "**"
+	return ", **" + string(f.Verdict) + "**: " + f.Note
 }
 
 // cell is a text within a table of Markdown.

@@ -95,17 +95,15 @@ func fromPaper(findings []sim.Finding) bool {
 	return slices.ContainsFunc(findings, func(f sim.Finding) bool { return f.Paper != "" })
 }
 
-// doubtful are findings that are not a plain PASS, and not only shown.
-func doubtful(findings []sim.Finding) []sim.Finding {
-	return slices.DeleteFunc(slices.Clone(findings), func(f sim.Finding) bool { return f.Verdict == sim.Pass || f.Verdict == sim.Shown })
-}
+// doubtful reports whether a finding is neither a plain PASS nor only shown.
+func doubtful(f sim.Finding) bool { return f.Verdict != sim.Pass && f.Verdict != sim.Shown }
 
 // published are findings about what a paper says, and doubtful ones; all, where no paper says anything.
 func published(findings []sim.Finding) []sim.Finding {
 	if !fromPaper(findings) {
 		return findings
 	}
-	return slices.DeleteFunc(slices.Clone(findings), func(f sim.Finding) bool { return f.Paper == "" && len(doubtful([]sim.Finding{f})) == 0 })
+	return slices.DeleteFunc(slices.Clone(findings), func(f sim.Finding) bool { return f.Paper == "" && !doubtful(f) })
 }
 
 // seeds tells which seeds were run: "10 seeds from 1".

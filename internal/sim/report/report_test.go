@@ -89,8 +89,8 @@ func TestMarkdownHasTablesAndPictures(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"SHELL, figure 6; seed 7: 1 FAIL.\n", "| hash \\| 70K | 30 % | 24.9 ±0.31 % |\n", "| ratio | 40x | 24.9 ±0.31 x, **DOES-NOT-REPRODUCE** |\n",
-		"| all | 3.00, **FAIL** |\n", "\n*ratio*: Because.\n", "![cheetah-2b](results/cheetah-2b.svg)\n",
+		"**Imbalance & <load>.** Cheetah, figure 2b. Method of it.\n", "| hash \\| 70K | 30 % | 24.9 ±0.31 % |\n",
+		"| ratio | 40x | 24.9 ±0.31 x, **DOES-NOT-REPRODUCE**: Because. |\n", "| all | 3.00, **FAIL** |\n", "![cheetah-2b](results/cheetah-2b.svg)\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())

@@ -32,9 +32,10 @@ What is of one node only (status, counters, connections, metrics, trace, config)
   ballast ctl --instance c1 keys`,
 	}
 	c := ask.New(cmd)
-	cmd.AddCommand(fleet.Commands(c)...)
-	cmd.AddCommand(keys.Commands(c)...)
-	cmd.AddCommand(local.Commands(c)...)
-	cmd.AddCommand(pki.Command())
+	cmd.AddCommand(fleet.Services(c), fleet.Servers(c), fleet.Nodes(c), fleet.Fleet(c), fleet.History(c),
+		fleet.Apply(c), fleet.Service(c), fleet.Server(c), fleet.Node(c),
+		keys.Keys(c), keys.Key(c),
+		local.Status(c), local.Counters(c), local.Metrics(c), local.Connections(c), local.Trace(c), local.Config(c),
+		pki.Command())
 	return cmd
 }

@@ -29,7 +29,8 @@ type application struct {
 	forceKeys   bool
 }
 
-func apply(c *ask.Control) *cobra.Command {
+// Apply makes `ballast ctl apply`.
+func Apply(c *ask.Control) *cobra.Command {
 	a := application{Control: c}
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",

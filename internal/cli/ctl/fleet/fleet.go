@@ -16,12 +16,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// Commands makes all of them.
-func Commands(c *ask.Control) []*cobra.Command {
-	return []*cobra.Command{services(c), servers(c), nodes(c), whole(c), history(c), apply(c), service(c), server(c), node(c)}
-}
-
-func whole(c *ask.Control) *cobra.Command {
+// Fleet makes `ballast ctl fleet`.
+func Fleet(c *ask.Control) *cobra.Command {
 	format := "yaml"
 	cmd := &cobra.Command{
 		Use:   "fleet [-o yaml|json]",
@@ -68,7 +64,8 @@ type historyRow struct {
 	Changes []string  `json:"changes"`
 }
 
-func history(c *ask.Control) *cobra.Command {
+// History makes `ballast ctl history`.
+func History(c *ask.Control) *cobra.Command {
 	return command.Reading(&cobra.Command{
 		Use: "history", Short: "The last changes of the fleet, and who made them",
 		Long: `The last 100 changes of the fleet, the newest last: when, who, from where, what. WHO is the name of the certificate with its role; the

@@ -43,7 +43,8 @@ type nodeRow struct {
 	HealthDetail string      `json:"health_detail,omitempty"`
 }
 
-func nodes(c *ask.Control) *cobra.Command {
+// Nodes makes `ballast ctl nodes`.
+func Nodes(c *ask.Control) *cobra.Command {
 	return command.Reading(&cobra.Command{
 		Use: "nodes", Short: "Controllers, load balancers and agents that are connected, or were",
 		Long: `Controllers, load balancers and agents that are connected, and those that were within a day, as long as the controller that is asked has
@@ -150,7 +151,8 @@ func (n *nodeRow) tier() string {
 	return fmt.Sprintf("%s\t%d\t%s\t%s", n.Tiered.Tier, n.Tiered.ID, n.Tiered.State, health)
 }
 
-func node(c *ask.Control) *cobra.Command {
+// Node makes `ballast ctl node`.
+func Node(c *ask.Control) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
 		Short: "Give load balancers a tier, drain or remove those of the second; forget nodes that are lost",

@@ -46,7 +46,8 @@ type serverSeen struct {
 	TakesPart  bool   `json:"takes_part"`
 }
 
-func servers(c *ask.Control) *cobra.Command {
+// Servers makes `ballast ctl servers`.
+func Servers(c *ask.Control) *cobra.Command {
 	return command.Reading(&cobra.Command{
 		Use: "servers [SERVICE]", Short: "The servers with health, load, weight and live connections",
 		Long: `The servers of every service, or of one, removed ones that may still have connections included.
@@ -169,7 +170,8 @@ func (r *serverRow) live() string {
 	return fmt.Sprintf("~%d", *r.Live)
 }
 
-func server(c *ask.Control) *cobra.Command {
+// Server makes `ballast ctl server`.
+func Server(c *ask.Control) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "server",
 		Short: "Add, drain, remove or weigh servers",

@@ -20,8 +20,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/schema"
 )
 
-// services shows what there is, as it is wanted.
-func services(c *ask.Control) *cobra.Command {
+// Services makes `ballast ctl services`.
+func Services(c *ask.Control) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "services", Short: "The services and how they are served",
 		Long: "The services and how they are served. With --json, a load balancer adds what it counted.",
@@ -63,7 +63,8 @@ func countedHere(ctx context.Context, c *ask.Control) (services []api.ServiceSta
 	return services, err
 }
 
-func service(c *ask.Control) *cobra.Command {
+// Service makes `ballast ctl service`.
+func Service(c *ask.Control) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "service",
 		Short: "Add, change or remove services",

@@ -16,9 +16,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
 )
 
-// Commands makes all of them.
-func Commands(c *ask.Control) []*cobra.Command { return []*cobra.Command{keys(c), key(c)} }
-
 // keyList is what is known of all keys, as --json prints it.
 type keyList struct {
 	Epochs       []uint32 `json:"epochs"`
@@ -36,7 +33,8 @@ type keyRow struct {
 	DropRefused []string `json:"drop_refused,omitempty"`
 }
 
-func keys(c *ask.Control) *cobra.Command {
+// Keys makes `ballast ctl keys`.
+func Keys(c *ask.Control) *cobra.Command {
 	return command.Reading(&cobra.Command{
 		Use: "keys", Short: "The epochs whose keys are known, never the keys",
 	}, &c.JSON, func(cmd *cobra.Command, _ []string) (keyList, error) {
@@ -89,7 +87,8 @@ func printKeys(table *command.Table, keys keyList) {
 	}
 }
 
-func key(c *ask.Control) *cobra.Command {
+// Key makes `ballast ctl key`.
+func Key(c *ask.Control) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "key",
 		Short: "Make and rotate keys",

@@ -12,7 +12,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
 )
 
-func config(c *ask.Control) *cobra.Command {
+// Config makes `ballast ctl config`.
+func Config(c *ask.Control) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Compare what a daemon runs with its configuration file, and have the file read",

@@ -16,11 +16,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
 )
 
-// Commands makes all of them.
-func Commands(c *ask.Control) []*cobra.Command {
-	return []*cobra.Command{status(c), counters(c), metrics(c), connections(c), trace(c), config(c)}
-}
-
 // anyStatus is that of a load balancer, or what an agent has in common with it and its own.
 type anyStatus struct {
 	api.LBStatus
@@ -29,7 +24,8 @@ type anyStatus struct {
 	Tunnels api.Tunnels       `json:"tunnels,omitzero"`
 }
 
-func status(c *ask.Control) *cobra.Command {
+// Status makes `ballast ctl status`.
+func Status(c *ask.Control) *cobra.Command {
 	return ask.ReadLocal(c, &cobra.Command{Use: "status", Short: "Is it ready, by which file, and what is not as wanted"}, api.PathStatus, printStatus)
 }
 
@@ -112,7 +108,8 @@ func printTier(out *command.Table, s *api.LBStatus) {
 	}
 }
 
-func counters(c *ask.Control) *cobra.Command {
+// Counters makes `ballast ctl counters`.
+func Counters(c *ask.Control) *cobra.Command {
 	cmd := ask.ReadLocal(c, &cobra.Command{Use: "counters", Short: "Packets by what became of them"}, api.PathCounters,
 		func(out *command.Table, counters api.Counters) {
 			for _, name := range slices.Sorted(maps.Keys(counters.Counters)) {
@@ -134,7 +131,8 @@ another --linger. Prometheus takes it for a restart.`,
 	return cmd
 }
 
-func metrics(c *ask.Control) *cobra.Command {
+// Metrics makes `ballast ctl metrics`.
+func Metrics(c *ask.Control) *cobra.Command {
 	return &cobra.Command{
 		Use: "metrics", Short: "Everything that is counted, in the format of Prometheus",
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -15,7 +15,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
 )
 
-func trace(c *ask.Control) *cobra.Command {
+// Trace makes `ballast ctl trace`.
+func Trace(c *ask.Control) *cobra.Command {
 	var service, client, port string
 	var count int
 	cmd := &cobra.Command{

@@ -18,14 +18,16 @@ SUDO     := $(if $(filter 0,$(shell id -u)),,sudo)
 PROGRAMS := $(addprefix internal/linux/,lb server checkroute link) internal/bench/wrapper
 API      := internal/api/ballastv1
 STAMP    := bin/.generated
-SOURCES  := $(wildcard $(API)/*.proto $(API)/doc.go bpf/*.c bpf/*.h bpf/*/*.h) $(shell grep -l '^//go:generate' $(addsuffix /*.go,$(PROGRAMS)))
+# enumerations of the model, as the BPF programs read them
+CHOICES  := bpf/state/choices.h
+SOURCES  := $(wildcard $(API)/*.proto $(API)/doc.go bpf/*.c bpf/*.h bpf/*/*.h internal/linux/lb/choices/*.go) internal/model/enums.go $(shell grep -l '^//go:generate' $(addsuffix /*.go,$(PROGRAMS)))
 RACE     := ./internal/api/... ./internal/cli/... ./internal/daemon/... ./internal/config/... ./internal/plan/... ./internal/store/... ./internal/pki/... ./internal/sim
 FUZZ     ?= 4000x
 # of test/kernels/boot; make test takes the oldest, Debian 13's and the newest
 KERNELS  ?= 6.1 6.12 newest arm64-6.12
 
 # Generated files that somebody removed are made again although the stamp is newer than the sources.
-ifneq ($(words $(wildcard $(addsuffix /*_bpfel.o,$(PROGRAMS)) $(API)/*.pb.go $(API)/*/*.connect.go)),7)
+ifneq ($(words $(wildcard $(addsuffix /*_bpfel.o,$(PROGRAMS)) $(API)/*.pb.go $(API)/*/*.connect.go $(CHOICES))),8)
 .PHONY: $(STAMP)
 endif
 
@@ -146,7 +148,7 @@ sim: build ## every claim of the papers, simulated, as a table
 
 clean: ## remove everything that make made, and what a lab left behind
 	@if [[ -x bin/ballast ]]; then bin/ballast lab clean || echo "clean: lab clean failed, continuing"; fi
-	rm -rf bin $(API)/*.pb.go $(API)/ballastv1connect $(addsuffix /*_bpfe?.*,$(PROGRAMS))
+	rm -rf bin $(CHOICES) $(API)/*.pb.go $(API)/ballastv1connect $(addsuffix /*_bpfe?.*,$(PROGRAMS))
 
 need-root:
 	@[[ $$(id -u) -eq 0 ]] || { echo "network namespaces and BPF need root: sudo -E make ..."; exit 1; }

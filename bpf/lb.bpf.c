@@ -16,6 +16,7 @@
 
 #include "state/verdict.h"
 #include "state/vips.h"
+#include "state/choices.h"
 #include "state/service.h"
 #include "state/rounds.h"
 #include "state/counters.h"

@@ -11,13 +11,6 @@
  */
 #pragma once
 
-enum dispatch {
-	DISPATCH_HASH, DISPATCH_MAGLEV, DISPATCH_RR, DISPATCH_WRR, DISPATCH_P2C,
-	DISPATCH_LEAST, DISPATCH_AWRR, DISPATCH_AWFD, DISPATCH_WCMP, DISPATCH_LCF,
-};
-enum affinity { AFFINITY_HASH, AFFINITY_COOKIE, AFFINITY_TABLE, AFFINITY_LOCAL_TABLE };
-enum forward { FORWARD_L2, FORWARD_IPIP, FORWARD_GUE, FORWARD_NAT };
-
 enum service_flag {
 	SERVICE_THROUGH = 1, /* answers pass this node, which writes the cookie */
 	SERVICE_SECOND_CHANCE = 2, /* servers run agents that hand on what is not theirs */
@@ -43,7 +36,8 @@ struct service {
 	__u32 ids_base, ids_count; /* range of server_rows */
 	__u32 rounds_base, rounds_count; /* range of rounds */
 	__u32 slots_base, slots_count; /* range of slots */
-	__u8 dispatch, affinity, forward, flags;
+	__u8 dispatch, affinity, forward; /* state/choices.h */
+	__u8 flags;
 	__u8 cookie_bits;
 	__u8 epoch_parity; /* of the key that return: through writes with */
 	__u8 pad8;

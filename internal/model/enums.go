@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Numeric values of all enumerations are those of bpf/state/service.h. 255 means "not chosen yet": ApplyDefaults replaces it.
+// The BPF programs have these numbers of Dispatch, Affinity and Forward, under these names: make writes them to bpf/state/choices.h. 255 means
+// "not chosen yet": ApplyDefaults replaces it.
 
 // Protocol is the transport protocol of a service, by its IANA number.
 type Protocol uint8
@@ -155,6 +156,27 @@ func (v *AllDown) UnmarshalText(text []byte) error     { return unmarshal(allDow
 func (v *Check) UnmarshalText(text []byte) error       { return unmarshal(checkNames, v, text) }
 func (v *LoadSource) UnmarshalText(text []byte) error  { return unmarshal(loadNames, v, text) }
 
+// Dispatches returns all policies, in the order of their numbers.
+func Dispatches() []Dispatch { return slices.Sorted(maps.Keys(dispatchNames)) }
+
+// FollowsLoad reports whether the policy's weights come from measured load.
+func (v Dispatch) FollowsLoad() bool {
+	return v == DispatchAWRR || v == DispatchAWFD || v == DispatchLCF
+}
+
+// CountsOpen reports whether load balancers choose by what servers have open, and so estimate it as well as they can: learns_load in
+// bpf/affinity/closing.h.
+func (v Dispatch) CountsOpen() bool { return v == DispatchP2C || v == DispatchLeast }
+
+// Placed reports whether the policy is a fixed table of slots, which also places packets without a cookie.
+func (v Dispatch) Placed() bool { return v == DispatchHash || v == DispatchMaglev || v == DispatchWCMP }
+
+// Cookies reports whether the connections of such a service carry cookies.
+func (a Affinity) Cookies() bool { return a == AffinityCookie || a == AffinityTable }
+
+// KeepsIDs reports whether connections of such a service are remembered by their server's id: in cookies, or in a local table.
+func (a Affinity) KeepsIDs() bool { return a.Cookies() || a == AffinityLocal }
+
 func nameOf[E ~uint8](names map[E]string, v E) string {
 	if name, ok := names[v]; ok {
 		return name
@@ -178,9 +200,6 @@ func unmarshal[E ~uint8](names map[E]string, v *E, text []byte) error {
 	}
 	return &Invalid{Problem: fmt.Sprintf("unknown value %q", text), Remedy: "use one of " + choices(names)}
 }
-
-// Dispatches returns all policies, in the order of their numbers.
-func Dispatches() []Dispatch { return slices.Sorted(maps.Keys(dispatchNames)) }
 
 // choices lists the names in the order of their numbers.
 func choices[E ~uint8](names map[E]string) string {

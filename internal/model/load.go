@@ -79,15 +79,3 @@ func (h *Health) applyDefaults() {
 		setDefault(&h.Path, "", "/")
 	}
 }
-
-// FollowsLoad reports whether the policy's weights come from measured load.
-func (v Dispatch) FollowsLoad() bool {
-	return v == DispatchAWRR || v == DispatchAWFD || v == DispatchLCF
-}
-
-// CountsOpen reports whether load balancers choose by what servers have open, and so estimate it as well as they can: learns_load in
-// bpf/affinity/closing.h.
-func (v Dispatch) CountsOpen() bool { return v == DispatchP2C || v == DispatchLeast }
-
-// Placed reports whether the policy is a fixed table of slots, which also places packets without a cookie.
-func (v Dispatch) Placed() bool { return v == DispatchHash || v == DispatchMaglev || v == DispatchWCMP }

@@ -22,12 +22,6 @@ func (t *Table) applyDefaults() {
 	setDefault(&t.IdleTimeout, 0, DefaultIdleTimeout)
 }
 
-// Cookies reports whether the connections of such a service carry cookies.
-func (a Affinity) Cookies() bool { return a == AffinityCookie || a == AffinityTable }
-
-// KeepsIDs reports whether connections of such a service are remembered by their server's id: in cookies, or in a local table.
-func (a Affinity) KeepsIDs() bool { return a.Cookies() || a == AffinityLocal }
-
 func (s *Service) validateTable(path string, found *findings) {
 	t := &s.Table
 	switch {

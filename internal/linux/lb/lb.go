@@ -21,6 +21,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
+//go:generate go run ./choices ../../../bpf/state/choices.h
 //go:generate go tool bpf2go -target bpfel -type verdict -type service -type server -type slot -type vip_key -type return_key -type trace_event -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -type later_list lb ../../../bpf/lb.bpf.c
 
 // lbLayout names the shape of the pinned maps. A change of any map's key, value or meaning needs a new number: a process of

@@ -65,8 +65,7 @@ inline_always enum verdict walk_return(struct xdp_md *ctx, struct packet *p, str
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_learn(p, service->number, d->id);
 	/* A timestamp that comes back was let through with the SYN, be it by a node that knows this server better. */
-	if (carries_cookies(service) && p->protocol == IPPROTO_TCP)
-		read_timestamp(ctx, p, &d->carried);
+	read_carried(ctx, p, service, &d->carried);
 	verdict = mark_return(ctx, p, service, server, d);
 	d->service = service;
 	d->server = server;

@@ -16,8 +16,7 @@ inline_always int usual_way(struct xdp_md *ctx, const struct packet *p)
 	d.service = service_by_number(*number);
 	if (!d.service || d.service->forward != FORWARD_IPIP || d.service->flags & SERVICE_THROUGH)
 		return UNUSUAL;
-	if (carries_cookies(d.service))
-		read_timestamp(ctx, p, &d.carried);
+	read_carried(ctx, p, d.service, &d.carried);
 	verdict = steer_find(p, &d, &f);
 	if (!d.server || !(d.server->flags & SERVER_NEXT_HOP) || d.stops[0] | d.stops[1] ||
 	    p->length + outer_length(d.server, 0, 0) > d.server->mtu)

@@ -50,8 +50,7 @@ inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p,
 
 	if (!service)
 		return PASSED_NO_SERVICE;
-	if (flow->protocol == IPPROTO_TCP && carries_cookies(service))
-		read_timestamp(ctx, flow, &d->carried);
+	read_carried(ctx, flow, service, &d->carried);
 	if (flow != p) {
 		d->quoted = 1;
 		d->carried.echo = d->carried.timestamp; /* the server wrote what it quotes */

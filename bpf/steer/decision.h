@@ -21,3 +21,10 @@ inline_always _Bool carries_cookies(const struct service *service)
 {
 	return service->affinity == AFFINITY_COOKIE || service->affinity == AFFINITY_TABLE;
 }
+
+/* What the packet carries for us: every carrier is read here, and nowhere else. */
+inline_always void read_carried(struct xdp_md *ctx, const struct packet *p, const struct service *service, struct carried *carried)
+{
+	if (p->protocol == IPPROTO_TCP && carries_cookies(service))
+		read_timestamp(ctx, p, carried);
+}

@@ -72,7 +72,7 @@ func goldenTable(t *testing.T) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-4s %-6s %-33s %-5s %-33s %-5s %-16s %s\n", "bits", "epoch", "key", "id", "client", "port", "flow hash", "cookie")
 	for _, v := range goldens(t) {
-		if v.Protocol == model.ProtocolTCP && v.CookieBits%2 == 0 {
+		if v.Protocol == model.ProtocolTCP && v.CookieBits%2 == 0 && v.VIP.Is4() {
 			fmt.Fprintf(&b, "%-4d %-6d %-33s %-5d %-33s %-5d %-16s %5d = 0x%04x\n", v.CookieBits, v.Epoch, v.Key, v.ID, v.Client, v.ServicePort,
 				v.FlowHash, v.Cookie, v.Cookie)
 		}
@@ -116,7 +116,6 @@ func walkOfAConnection(t *testing.T, space docSpace) map[string]string {
 	if !bytes.Equal(delivered[14:], syns[14:]) {
 		t.Fatal("the server got something else than the client sent")
 	}
-	blocks["syn-delivered"] = dissect(delivered)
 
 	serverMAC := testPath(server.Address).DestinationMAC
 	answer := segment(service, v.Client, 5000, 1001, syn|ack, linuxSYN(clockSYNACK, clockClient), nil)
@@ -151,7 +150,6 @@ W = T << 14 | cookie              0x%08x
 	if sent.verdict != lbVerdictFORWARDED_BY_COOKIE {
 		t.Fatalf("verdict %s", verdictNames[sent.verdict])
 	}
-	blocks["data-sent"] = dissect(sent.frame)
 	blocks["cookie-read"] = fmt.Sprintf(`TSecr                0x%08x
 bit 13               %d: the key of the odd epoch, %d
 h                    %016x

@@ -40,8 +40,8 @@ func completionExperiment() sim.Experiment {
 		Method: constantMethod + " 20 s counted at each load.",
 		Claims: []sim.Claim{
 			{ID: "order", What: "loads of six at which round robin has the lower p99", Paper: "all", Low: 6, High: 6},
-			{ID: "ratio-60", What: "p99 of hash for that of round robin, load 0.6", Unit: "x", Paper: "2x-3x", Low: 6, High: 14, Known: true, Note: completionNote},
-			{ID: "ratio-80", What: "p99 of hash for that of round robin, load 0.8", Unit: "x", Paper: "2x-3x", Low: 11, High: 26, Known: true, Note: completionNote},
+			{ID: "ratio-60", What: "p99 of hash to round robin, load 0.6", Unit: "x", Paper: "2x-3x", Low: 6, High: 14, Known: true, Note: completionNote},
+			{ID: "ratio-80", What: "p99 of hash to round robin, load 0.8", Unit: "x", Paper: "2x-3x", Low: 11, High: 26, Known: true, Note: completionNote},
 			{ID: "rr-80", What: "p99 of round robin, load 0.8", Unit: "ms", Low: 5, High: math.Inf(1)},
 			{ID: "hash-80", What: "p99 of hash, load 0.8", Unit: "ms", Low: 5, High: math.Inf(1)},
 		},
@@ -93,7 +93,7 @@ func varianceExperiment() sim.Experiment {
 	}
 	for _, servers := range []int{16, 32, 64} {
 		experiment.Claims = append(experiment.Claims, sim.Claim{
-			ID: fmt.Sprint("ratio-", servers), What: fmt.Sprintf("variance of hash for that of round robin, %d servers", servers), Unit: "x",
+			ID: fmt.Sprint("ratio-", servers), What: fmt.Sprintf("variance of hash to round robin, %d servers", servers), Unit: "x",
 			Paper: "RR is smaller", Low: 1, High: math.Inf(1),
 		})
 	}

@@ -18,17 +18,17 @@ func yuzTimeExperiment() sim.Experiment {
 		Method: "The model of yuz-7. Sessions of ten requests begin at random (Poisson) and pause for 1 s after each answer. With stalls (fitted), 0.7 % of accesses to " +
 			"the database wait for 280 ms: that shows what a tail like the paper's takes, not that it is so.",
 		Claims: []sim.Claim{
-			{ID: "mean-l7", What: "mean of L7 for that of Yuz, 3000 requests a second", Unit: "x", Paper: "Yuz outperforms", Low: 1, High: math.Inf(1)},
-			{ID: "mean-l7-l4", What: "mean of L7 for that of L4, 4000 requests a second", Unit: "x", Paper: "L4 lower", Low: 1, High: math.Inf(1),
+			{ID: "mean-l7", What: "mean of L7 to Yuz, 3000 requests/s", Unit: "x", Paper: "Yuz outperforms", Low: 1, High: math.Inf(1)},
+			{ID: "mean-l7-l4", What: "mean of L7 to L4, 4000 requests/s", Unit: "x", Paper: "L4 lower", Low: 1, High: math.Inf(1),
 				Note: "Near the most that the proxy carries. Below 3000 requests a second L4 is the slower one here: what session data are assumed to take is more than an idle " +
 					"proxy does."},
-			{ID: "mean-l4", What: "mean of L4 for that of Yuz, 11000 requests a second", Unit: "x", Paper: "2", Low: 1, High: math.Inf(1)},
-			{ID: "tail-l4", What: "p99 of L4 for that of Yuz, 11000 requests a second", Unit: "x", Paper: "14", Low: 1.5, High: 4, Known: true,
+			{ID: "mean-l4", What: "mean of L4 to Yuz, 11000 requests/s", Unit: "x", Paper: "2", Low: 1, High: math.Inf(1)},
+			{ID: "tail-l4", What: "p99 of L4 to Yuz, 11000 requests/s", Unit: "x", Paper: "14", Low: 1.5, High: 4, Known: true,
 				Note: "Queues alone make the tail no longer than the mean, in proportion. Fourteen times takes accesses to the database that wait long now and then."},
-			{ID: "tail-stalls", What: "p99 of L4 with stalls of the database (fitted) for that of Yuz, 11000 requests a second", Unit: "x", Paper: "14", Low: 10, High: 18,
+			{ID: "tail-stalls", What: "p99 of L4 with stalls (fitted) to Yuz, 11000 requests/s", Unit: "x", Paper: "14", Low: 10, High: 18,
 				Note: "Fitted: 280 ms for 0.7 % of accesses are chosen so that it comes out. It shows what it takes, not that it is so: such a tail is as " +
 					"long at any rate, and the paper's grows towards the most that L4 carries."},
-			{ID: "mean-stalls", What: "mean of L4 with stalls of the database (fitted) for that of Yuz, 11000 requests a second", Unit: "x", Paper: "2", Low: 1, High: math.Inf(1)},
+			{ID: "mean-stalls", What: "mean of L4 with stalls (fitted) to Yuz, 11000 requests/s", Unit: "x", Paper: "2", Low: 1, High: math.Inf(1)},
 			{ID: "yuz-load", What: "Yuz: mean at 18000 requests a second for that at 1000", Unit: "x", Paper: "not considerably affected", Low: 1, High: 5},
 		},
 		Figures: []sim.Figure{

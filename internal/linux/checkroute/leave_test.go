@@ -16,7 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/ballast-lb/ballast/internal/linux/checkroute"
-	"github.com/ballast-lb/ballast/internal/linux/internal/progtest"
+	"github.com/ballast-lb/ballast/internal/linux/progtest"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )

@@ -7,7 +7,7 @@ import (
 
 	healthcheck "github.com/ballast-lb/ballast/internal/linux/check"
 	"github.com/ballast-lb/ballast/internal/linux/checkroute"
-	"github.com/ballast-lb/ballast/internal/linux/internal/progtest"
+	"github.com/ballast-lb/ballast/internal/linux/progtest"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/linux/attach"
-	"github.com/ballast-lb/ballast/internal/linux/internal/progtest"
 	"github.com/ballast-lb/ballast/internal/linux/link"
+	"github.com/ballast-lb/ballast/internal/linux/progtest"
 	"github.com/ballast-lb/ballast/internal/linux/server"
 )
 

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
-	"github.com/ballast-lb/ballast/internal/linux/internal/progtest"
+	"github.com/ballast-lb/ballast/internal/linux/progtest"
 )
 
 const (

@@ -16,7 +16,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
-	"github.com/ballast-lb/ballast/internal/linux/internal/progtest"
+	"github.com/ballast-lb/ballast/internal/linux/progtest"
 )
 
 // egress runs a segment of the service through the egress program. Without a real socket it is what the kernel sends for

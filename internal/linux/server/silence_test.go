@@ -10,7 +10,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/ballast-lb/ballast/internal/linux/internal/progtest"
+	"github.com/ballast-lb/ballast/internal/linux/progtest"
 )
 
 // holdBack is struct hold_back.

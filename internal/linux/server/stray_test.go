@@ -11,7 +11,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
-	"github.com/ballast-lb/ballast/internal/linux/internal/progtest"
+	"github.com/ballast-lb/ballast/internal/linux/progtest"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/ballast-lb/ballast/internal/linux/internal/progtest"
+	"github.com/ballast-lb/ballast/internal/linux/progtest"
 )
 
 // What a load balancer puts into the cookie of a client's packets, the server's packets carry from the first answer on, and then nothing

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
-	"github.com/ballast-lb/ballast/internal/linux/internal/progtest"
+	"github.com/ballast-lb/ballast/internal/linux/progtest"
 )
 
 // nft loads rules of nftables in a namespace.

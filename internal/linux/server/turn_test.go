@@ -16,7 +16,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
-	"github.com/ballast-lb/ballast/internal/linux/internal/progtest"
+	"github.com/ballast-lb/ballast/internal/linux/progtest"
 )
 
 // A turner is a living connection whose cookie the test turns: with segments that only the agent sees, and not the server's kernel.

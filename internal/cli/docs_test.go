@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -13,6 +14,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/bench"
 	"github.com/ballast-lb/ballast/internal/cli"
 )
 
@@ -81,6 +85,37 @@ func TestCommandsInTheProgramsTextsAreThoseOfTheProgram(t *testing.T) {
 	}
 	if err := filepath.WalkDir("..", look); err != nil || found < 10 {
 		t.Errorf("found only %d commands: %v", found, err)
+	}
+}
+
+// Help is a file for each command: its name leads nowhere else, and its examples can be typed.
+func TestHelpIsOfCommandsAndItsExamplesCanBeTyped(t *testing.T) {
+	names := map[string]bool{"help.go": true}
+	everyCommand(cli.Root("test"), func(cmd *cobra.Command) {
+		names[strings.ReplaceAll(strings.TrimPrefix(cmd.CommandPath(), "ballast "), " ", "-")+".txt"] = true
+		for _, span := range docSpan.FindAllStringSubmatch(cmd.Long, -1) {
+			checkCommand(t, "help of "+cmd.CommandPath(), span[1], false)
+		}
+		for line := range strings.Lines(strings.ReplaceAll(cmd.Example, "\\\n", "")) {
+			for part := range strings.SplitSeq(strings.TrimSpace(line), "&& ") {
+				if docPrompt.MatchString(part) {
+					checkCommand(t, "help of "+cmd.CommandPath(), part, true)
+				}
+			}
+		}
+	})
+	files, err := os.ReadDir("help")
+	if err != nil || len(files) < 50 {
+		t.Fatalf("found %d files: %v", len(files), err)
+	}
+	for _, file := range files {
+		if !names[file.Name()] {
+			t.Errorf("help/%s is of no command", file.Name())
+		}
+	}
+	cmd, _, err := cli.Root("test").Find([]string{"bench", "table"})
+	if err != nil || !strings.Contains(cmd.Long, fmt.Sprintf("at least %d flows", bench.MinChangedFlows)) {
+		t.Errorf("help of bench table does not say from how many flows on changes are measured: %v", err)
 	}
 }
 

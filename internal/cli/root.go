@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/cli/ctl"
 	"github.com/ballast-lb/ballast/internal/cli/daemons"
+	"github.com/ballast-lb/ballast/internal/cli/help"
 	"github.com/ballast-lb/ballast/internal/cli/lab"
 	"github.com/ballast-lb/ballast/internal/cli/sim"
 )
@@ -22,33 +23,15 @@ import (
 // Root returns the command `ballast`.
 func Root(version string) *cobra.Command {
 	root := &cobra.Command{
-		Use:   "ballast",
-		Short: "A layer-4 load balancer that never breaks a connection",
-		Long: `Ballast spreads connections over servers and keeps every connection on its server, whatever happens to the set of
-servers and the set of load balancers. Each connection names its server by an opaque cookie in its TCP timestamps.
-
-A fleet is described by one file, the same for every node (deploy/ballast.yaml is a complete one):
-  ballast lb -f ballast.yaml       on each load balancer
-  ballast agent -f ballast.yaml    on each server (services with return: direct)
-  ballast ctl ...                  shows a running daemon and changes what it does
-
-Many nodes run by controllers instead, and nobody copies files (docs/install.md):
-  ballast controller ...           keeps the fleet, judges health, weighs servers by their load
-  ballast lb --controller ...      and: ballast agent --controller ..., ballast ctl --controller ... apply -f ballast.yaml
-
-Before and beside all that:
-  ballast validate ballast.yaml    checks a configuration file
-  ballast doctor -f ballast.yaml   finds what breaks set-ups, with the remedy
-  ballast lab run churn            shows it all in network namespaces of this machine
-  ballast sim run all              checks what the papers claim, and simulates fleets that nobody has
-
-` + command.StatusHelp,
+		Use:              "ballast",
+		Short:            "A layer-4 load balancer that never breaks a connection",
 		SilenceUsage:     true,
 		SilenceErrors:    true,
 		PersistentPreRun: command.PrintLegibly,
 	}
 	root.AddCommand(daemons.LB(version), daemons.Agent(version), daemons.Pass(), daemons.Controller(version), ctl.Command(), daemons.Validate(), daemons.Doctor(),
 		lab.Command(), bench.Command(), sim.Command(), versionCommand(version))
+	help.Add(root)
 	command.Strict(root)
 	return root
 }

@@ -5,10 +5,7 @@ import "github.com/spf13/cobra"
 
 // Command makes `ballast bench`.
 func Command() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "bench",
-		Short: "Measure what packets and the control plane cost",
-	}
+	cmd := &cobra.Command{Use: "bench", Short: "Measure what packets and the control plane cost"}
 	cmd.AddCommand(datapath(), veth(), connectionTable(), controlPlane())
 	return cmd
 }

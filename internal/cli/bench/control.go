@@ -17,27 +17,7 @@ import (
 func controlPlane() *cobra.Command {
 	options := controlbench.Options{}
 	var verbose, noMaps bool
-	cmd := &cobra.Command{
-		Use:   "control",
-		Short: "Measure the control plane: a controller with the agents and load balancers of a large fleet",
-		Long: `Measure the control plane. A controller with its own store runs in this process; agents and load balancers, each with a certificate
-and a stream of its own by mutual TLS on loopback, run in another process of this machine, so that CPU and memory of the controller
-are its own. Nothing outside of loopback is reached, and nothing stays.
-
-  steady   one service, dispatch awfd: every agent reports a random queue at the rate, the controller weighs at the rate. CPU of the
-           controller, bytes below TLS each way; with headers, against Spotlight's 256 bytes a second for each server and load
-           balancer (a packet of 64 bytes for each, four times a second)
-  scale    servers are added by the API, one after the other: the time until the last load balancer has said Applied, until maps
-           are written, until the last one has got the new server's weight
-  mass     many services come with one call: the time until it is answered, until all load balancers know them, until one has
-           them in its maps; before, the same by one load balancer that nothing disturbs
-
-One of the load balancers has BPF maps (they are attached to nothing); that needs root. Everybody shares this machine's CPUs: on
-as many machines as there are nodes, times are shorter.`,
-		Example: `  ballast bench control
-  ballast bench control --json > control.json
-  ballast bench control --servers 100 --load-balancers 4 --rate 20 --services 0`,
-	}
+	cmd := &cobra.Command{Use: "control", Short: "Measure the control plane: a controller with the agents and load balancers of a large fleet"}
 	flags := cmd.Flags()
 	flags.IntVar(&options.Servers, "servers", 1000, "of the service that follows their load, an agent each")
 	flags.IntVar(&options.LoadBalancers, "load-balancers", 50, "streams of load balancers")

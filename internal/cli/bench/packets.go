@@ -16,23 +16,6 @@ func datapath() *cobra.Command {
 	return measuring(&cobra.Command{
 		Use:   "datapath",
 		Short: "Measure the load balancer's program, ns per packet, beside the least that any could do",
-		Long: `Measure the time that a packet spends in the load balancer's XDP program, and in programs to compare it with:
-  empty         returns XDP_TX at once: what the measurement itself costs
-  parse-swap    parses Ethernet, IPv4 and TCP, swaps the MAC addresses
-  minimal-ipip  puts one fixed IPv4 header in front of the packet: the floor for every load balancer that encapsulates
-  hash          ours, a service with affinity hash
-  cookie        ours, an established connection that carries its cookie
-  syn-rr        ours, a new connection, dispatch rr
-  syn-p2c       ours, a new connection, dispatch p2c
-  no-timestamp  ours, a connection that carries nothing and is placed by the table
-
-Nothing is attached to any interface: the kernel runs the programs on frames in memory (BPF_PROG_RUN). Before each run a
-wrapper writes the next frame of a list, of flows drawn at random, with their cookies. Times are CPU time of the thread; "net" is less the wrapper. Every cell
-checks the action, the bytes of the last frame, and that the program's own counters saw every packet get the verdict
-that is shown. Rounds are interleaved and alternate their order, yet other load moves the figures: compare ratios within one
-run. Needs root.`,
-		Example: `  ballast bench datapath
-  ballast bench datapath --json --flows 1,1000000 --rounds 31 > cells.json`,
 	}, []uint{1, 10_000, 1_000_000}, bench.MaxFlows, bench.Run, printCells)
 }
 
@@ -102,16 +85,6 @@ func veth() *cobra.Command {
 	return measuring(&cobra.Command{
 		Use:   "veth",
 		Short: "Measure forwarding over a pair of veth devices, beside a program that only sends back",
-		Long: `Measure what it costs to send a frame over a pair of veth devices to a program, and back: real frames, in native XDP on both
-ends, in a network namespace that is made for this and leaves nothing behind. The programs are those of "ballast bench datapath",
-and so are the frames. Each is measured right beside "empty", which sends back what it gets, fed the same frames.
-
-Times are CPU time, of all of the way: making the frame, both devices, the program under test, and counting the frame when it is
-back. A round is repeated when more than one frame in a hundred was handled in another thread's time. The ratio is what part of
-the frames that "empty" could send back the program can. Every frame must come back as long as it should, and the program's own
-counters must have seen every packet get the verdict that is shown. Needs root.`,
-		Example: `  ballast bench veth
-  ballast bench veth --json --flows 1000000 --rounds 31 > veth.json`,
 	}, []uint{1, 1_000_000}, bench.MaxFlows, bench.RunVeth, printVeth)
 }
 
@@ -133,29 +106,6 @@ func connectionTable() *cobra.Command {
 	return measuring(&cobra.Command{
 		Use:   "table",
 		Short: "Measure connection tables, ns per packet, beside the maps that look up the 5-tuple",
-		Long: fmt.Sprintf(`Measure what it costs to keep something of every connection, by the same method as "ballast bench datapath". All programs are ours.
-Packets of flows drawn at random, all of which are known:
-  empty, minimal-ipip  what the measurement itself costs, and the floor
-  cookie               affinity cookie: nothing is kept
-  table                affinity table: the index in the cookie leads to the connection's entry, where packets are counted several at a time
-  table-at-once        the same, but every packet is counted before it leaves, as with a packet limit or a scrubber
-  local-hash           affinity local-table, a BPF hash map by 5-tuple, which counts the same
-  local-lru            the same, but an LRU, as in service
-What changes the tables, with at least %d flows; each flow comes once, and all is put back between batches:
-  syn                  affinity cookie, dispatch rr: what is in hash-add and lru-add, too
-  table-add            the first packet after the handshake takes an entry of an empty table, and tells the server its index
-  table-add-scarce     the same, where 8 of the 63 entries of each partition are free
-  table-reuse          the same, where none is free and 8 are of connections that have ended
-  table-full           there is none: the packet goes by its cookie
-  table-end            FIN
-  cookie-end           FIN with affinity cookie: what is in table-end, too
-  hash-add, lru-add    SYN
-  hash-full, lru-full  SYN, when the map is full: nothing is added; another one's entry is given up
-  hash-end, lru-end    RST
-
-The tables are filled first. That takes about 2 us and 600 bytes of memory for each flow. Needs root.`, bench.MinChangedFlows),
-		Example: `  ballast bench table
-  ballast bench table --json --flows 1000000 --rounds 31 > table.json`,
 	}, []uint{1, 10_000, 1_000_000, 10_000_000}, bench.MaxTableFlows, bench.RunTable, printTables)
 }
 

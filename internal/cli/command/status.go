@@ -12,22 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Exit statuses, of every command that does not document its own.
+// Exit statuses, of every command that does not document its own: help/ballast.txt.
 const (
 	StatusFailed = 1   // it was tried, or refused, and the reason said
 	StatusUsage  = 2   // the command line is wrong: nothing was tried
 	statusOpen   = 3   // no answer: it may or may not have been carried out
 	statusSignal = 128 // plus the signal that ended it: 130 after Ctrl-C
 )
-
-// StatusHelp is what the help says of them.
-const StatusHelp = `Exit status of every command:
-  0    done; of a daemon: asked to stop
-  1    failed or refused; of lab, sim and doctor: a promise is broken, a claim fails, there is a problem
-  2    the command line is wrong: nothing was tried; of ` + "`ballast ctl apply --dry-run`" + `: something would change;
-       of ` + "`ballast lab run`" + `: the scenario could not be played; of ` + "`ballast sim`" + `: a claim is inconclusive
-  3    of ` + "`ballast ctl`" + `: no answer: the change may or may not have been carried out
-  130  interrupted by Ctrl-C (143: by SIGTERM) before it was done`
 
 // ExitStatus is an error that is an answer: the process ends with that status and has nothing more to say.
 type ExitStatus int

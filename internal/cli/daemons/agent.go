@@ -3,6 +3,7 @@ package daemons
 
 import (
 	"cmp"
+
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/cli/command"
@@ -17,14 +18,6 @@ func Agent(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent -f FILE | --controller HOST:PORT,...",
 		Short: "Run on a server: decapsulate, and write the server's cookie into connections",
-		Long: "Run on a server: decapsulate, and write the server's cookie into connections.\n\n" +
-			"The agent runs by a configuration file, or by what controllers say. It reports the host's load (CPU, connections and\n" +
-			"accept queues of its services) to --controller: controllers, or load balancers that run by a file with --listen.\n\n" +
-			"The data path stays attached when the process ends, however it ends, and a new process takes it over.\n" +
-			"Tunnels to its services are accepted from any address, unless tunnels_from in the file lists the load balancers.\n" +
-			"Controllers send the agent their addresses.\n\n" +
-			"--detach removes it: connections that carry cookies break, so drain the server first. Run it in the network namespace that the\n" +
-			"agent ran in: kernels without tcx (before Linux 6.6) show filters there alone.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkInstance(o.Instance); err != nil {
 				return err

@@ -3,6 +3,7 @@ package daemons
 
 import (
 	"cmp"
+
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/cli/command"
@@ -17,21 +18,6 @@ func Controller(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "controller --tls-dir DIR (--data-dir DIR | --etcd URL,...)",
 		Short: "Run a controller: desired state, health, load and weights for many nodes",
-		Long: `Run a controller. It keeps the desired state of a fleet, sends it to load balancers and agents, judges the health of servers, and
-weighs them by their load. Load balancers and agents keep a stream to every controller; when all controllers are gone they keep
-the last state.
-
-One controller by itself keeps the state in --data-dir. Several share an etcd cluster, divide the services among themselves, and take
-over within three seconds from one that is gone: start each with the same --etcd.
-
-Everybody shows a certificate (` + "`ballast ctl pki`" + `): the name of this controller is that of its certificate in --tls-dir. Change the fleet with
-` + "`ballast ctl apply -f FILE`" + `, on this machine as root over a socket, from elsewhere with a certificate for the role ctl.
-
-Removed servers keep getting the packets of their connections until none has come for --linger; until --quarantine later their
-ids cannot be given to other servers.`,
-		Example: `  ballast controller --tls-dir /etc/ballast/tls --data-dir /var/lib/ballast/controller
-  ballast controller --tls-dir /etc/ballast/tls --etcd https://10.0.0.1:2379,https://10.0.0.2:2379,https://10.0.0.3:2379 \
-      --etcd-ca etcd-ca.crt --etcd-cert etcd.crt --etcd-key etcd.key --public 10.0.0.1:6443`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := cmp.Or(command.CheckListen("listen", o.Listen), command.CheckListen("metrics", o.Metrics), checkTiming(&o.Timing))
 			if err == nil && o.Public != "" {

@@ -18,44 +18,6 @@ func Doctor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor [-f FILE]",
 		Short: "Find what breaks set-ups, with the remedy",
-		Long: `Find what breaks set-ups, with the remedy, before or while a daemon runs. Nothing is changed: no program is attached, no file
-system stays mounted, and servers see no more than a connection attempt.
-
-On a load balancer and on a server (agent):
-  state, file   what the daemon runs or has run last, whatever it runs by, or the file: it is valid, others cannot read its keys, some server takes new
-                connections, ids are not running out
-  kernel        each BPF feature that the role uses, probed, BTF, capabilities, a trial load of the role's programs,
-                the BPF file system (and whether pins outlive the daemon), the JIT
-  interface     is up, and is the right one of a bond or VLAN; native XDP; what is attached to it already; on veth what
-                keeps it from behaving like a wire
-  daemon        runs, answers, is ready, reports no problem; with -f: runs by this very file
-On a load balancer:
-  path          route and neighbour of every server, whether it answers, room for encapsulation around 1500 bytes
-  tier          this node is among those that have a tier, its address is this host's; the same of nodes of the second as of servers
-  timestamps    servers of return: through have one clock for all connections (net.ipv4.tcp_timestamps=2)
-  forwarding    is on where answers go through this node
-  offloads      none merges packets before the program sees them; more than one receive queue
-  membarrier    works: changes of the tables wait with it
-  clock         is synchronised (used for the rest of removed servers' ids, never for cookies)
-On a server:
-  identity      which entry of the file this host is
-  vip           is an address of this host
-  timestamps    net.ipv4.tcp_timestamps is not 0, no route has tcp_usec_ts
-  way back      there is a route to clients that are not near, and its router answers
-  way out       the agent is attached to the devices of default routes and routes through a gateway; all have Ethernet addresses
-  rp_filter     does not drop packets whose way back is another interface
-  arp           is not answered for the VIP where the load balancers share the segment
-  mtu           leaves room for the tunnel, or the default route announces segments that fit (advmss)
-  listener      a socket is open for every port of the VIP, or where a rule takes it (redirect, DNAT)
-  translation   no rule takes a service's port elsewhere (redirect, DNAT; if nft is installed): such connections carry cookies, with limits
-
-The role is that of the daemon that runs, or of the one that has left its data path or state here; else, by the file, agent where a
-server's address is local and lb where none is. Without any of these it is unknown, and only what both roles need is checked. A daemon
-that does not run where one has run before is a problem.
-Findings are ok, warning (it works, but slower or not for everybody) or problem. The exit status is 1 when there is a problem, else 0.`,
-		Example: `  ballast doctor -f /etc/ballast/ballast.yaml
-  ballast doctor -f ballast.yaml --role lb --interface eth0 --interface eth1
-  ballast doctor --json | jq '.[] | select(.severity == "problem")'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			findings := doctor.Examine(cmd.Context(), o)
 			if err := command.Print(cmd.OutOrStdout(), asJSON, findings, printFindings); err != nil {

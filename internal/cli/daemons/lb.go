@@ -3,6 +3,7 @@ package daemons
 
 import (
 	"cmp"
+
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/cli/command"
@@ -19,39 +20,6 @@ func LB(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lb -f FILE | --controller HOST:PORT,...",
 		Short: "Run a load-balancer node",
-		Long: `Run a load-balancer node: an XDP program on the interfaces that packets come in by, and a daemon that keeps its tables
-equal to the configuration file, or to what controllers say.
-
-The file is read again when it changes and on SIGHUP. A file with an error is refused, with file, line and key, and the old
-state goes on. What changed in the file is applied onto what runs: unchanged lines never undo what was changed by
-` + "`ballast ctl`" + `, and an edit overrides it. The last explicit change of a thing wins.
-
-The data path outlives the daemon: after SIGTERM or kill -9 packets are forwarded as before, and the next daemon of the same
---instance takes over tables, counters and program without losing a packet. --detach removes the data path; run it in
-the network namespace that the daemon ran in: kernels without tcx (before Linux 6.6) show filters there alone.
-
-With -f, this daemon judges health and computes weights alone. Agents report their load to it with --listen; what they do not
-report, it estimates.
-
-With --controller, the node keeps a stream to every controller (mutual TLS: ` + "`ballast ctl pki`" + ` makes the certificates) and takes
-whatever is newest. Without any controller it goes on with the last state, weights and health included, also after a restart.
-
-Removed servers keep getting the packets of their connections until none has come for --linger; until --quarantine later their
-ids cannot be given to other servers.
-
-Exec checks run programs on this host. With --controller whoever may change the fleet would choose them, so there are none until
---exec-checks names a directory: programs in it, which root owns and nobody else can write, run as user nobody. Services whose check is
-not made here are among the problems of ` + "`ballast ctl status`" + `, and nothing is concluded about their servers.
-
-Services with affinity table keep an entry for each connection (` + "`ballast ctl connections`" + `): --max-entries is the room for all of them,
-taken at the start. The flow log gets a line when an entry goes, and goes on in a new file when the old one was renamed; lines that
-cannot be written are counted, and delay nothing. --max-entries and --max-local of a running data path change with --detach alone.`,
-		Example: `  ballast lb -f /etc/ballast/ballast.yaml --interface eth0
-  ballast lb -f ballast.yaml --xdp-mode generic --metrics 127.0.0.1:9435
-  ballast lb -f ballast.yaml --listen 10.0.0.1:6443 --tls-dir /etc/ballast/tls
-  ballast lb --controller 10.0.0.21:6443,10.0.0.22:6443,10.0.0.23:6443 --tls-dir /etc/ballast/tls
-  ballast lb -f ballast.yaml --max-entries 16777216 --flow-log /var/log/ballast/flows.json
-  ballast lb --detach`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkInstance(o.Instance); err != nil {
 				return err

@@ -50,19 +50,7 @@ func Validate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate FILE",
 		Short: "Check a configuration file, as the daemons would",
-		Long: `Check a configuration file, as strictly and with the words of the daemons: every objection with file, line and key. No daemon is asked,
-nothing of this host is looked at (` + "`ballast doctor`" + ` does that), and no root is needed. FILE - is the standard input.
-
-  --role lb      what a load balancer takes with -f; it must have room for it, too: give the --max flags that it runs with
-  --role agent   what an agent takes with -f; with --server also that there is such a server
-  --role fleet   what ` + "`ballast ctl apply`" + ` takes: keys and ids may be missing. What depends on the fleet that there is, ` + "`apply --dry-run`" + ` tells
-
-Warnings do not make a file invalid: keys that others can read, a service without a server that takes new connections.
-The exit status is 0 if the file is valid, 1 if not.`,
-		Example: `  ballast validate /etc/ballast/ballast.yaml
-  ballast validate --role agent --server s1 ballast.yaml
-  ballast ctl fleet | ballast validate --role fleet - --json`,
-		RunE: func(cmd *cobra.Command, args []string) error { return v.run(cmd, args[0]) },
+		RunE:  func(cmd *cobra.Command, args []string) error { return v.run(cmd, args[0]) },
 	}
 	cmd.Flags().Var(command.OneOf(&v.role, "lb", "agent", "fleet"), "role", "lb, agent or fleet")
 	cmd.Flags().StringVar(&v.server, "server", "", "role agent: `NAME` of the host's servers in the file")

@@ -23,10 +23,7 @@ var errPromiseBroken = errors.New("the promise is broken")
 
 // Command makes `ballast lab`.
 func Command() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "lab",
-		Short: "Put Ballast to the test in networks of namespaces on this machine",
-	}
+	cmd := &cobra.Command{Use: "lab", Short: "Put Ballast to the test in networks of namespaces on this machine"}
 	cmd.AddCommand(run(), list(), clean())
 	return cmd
 }
@@ -38,17 +35,6 @@ func run() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run SCENARIO",
 		Short: "Run a scenario; the exit status tells whether its promise was kept",
-		Long: `Run a scenario in network namespaces of its own, which are removed afterwards, and say whether its promise was kept.
-Limits of time follow the machine: where all work takes longer, because it is busy or emulated, they are as much longer.
-
-Exit status, and "outcome" of --json:
-  0    kept     the promise was kept
-  1    broken   the promise was broken; "failures" say how
-  2    not_run  the scenario could not be played, or not to its end, and nothing broke until then; "error" says why
-  130  not_run  interrupted by Ctrl-C (143: by SIGTERM)`,
-		Example: `  sudo ballast lab run churn --live
-  sudo ballast lab run churn --json | jq -r .seed     # a string: it has more digits than numbers of jq
-  sudo ballast lab run churn --seed 1709779227067866485`,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			if err := command.NotNegative("duration", options.Duration); err != nil {
 				return err
@@ -118,10 +104,7 @@ type listed struct {
 }
 
 func list() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the scenarios and what each promises",
-	}
+	cmd := &cobra.Command{Use: "list", Short: "List the scenarios and what each promises"}
 	return command.Reading(cmd, cmd.Flags().Bool("json", false, "print JSON"), func(*cobra.Command, []string) (entries []listed, err error) {
 		for _, scenario := range lab.Scenarios() {
 			entries = append(entries, listed{scenario.Name, scenario.Promise, scenario.Deadline.Seconds()})
@@ -135,12 +118,7 @@ func list() *cobra.Command {
 }
 
 func clean() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "clean",
-		Short: "Remove kept networks and what killed runs left behind",
-		Long: `Remove the networks of runs with --keep and what killed runs left behind: processes, namespaces, programs, files. Networks of runs that
-are going on are not touched.`,
-	}
+	cmd := &cobra.Command{Use: "clean", Short: "Remove kept networks and what killed runs left behind"}
 	asJSON := cmd.Flags().Bool("json", false, "print what was removed as JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cleaned, err := world.Clean(true)

@@ -24,16 +24,6 @@ func reporting() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report [EXPERIMENT...]",
 		Short: "Run experiments and write the results as a page with plots and tables",
-		Long: `Run experiments, all of the papers unless some are named, and write
-  DIR/index.html    one page with tables and plots, which needs no network and no other file
-  DIR/results.json  the numbers: the values of each seed and the points of the plots
-With --markdown, write FILE, and its plots as SVG files into the folder beside it that has its name without .md: docs/results.md
-in Ballast's source is made this way. --from takes the results of an earlier --json or results.json instead of running anything.
-
-The report is written whether claims fail or not.`,
-		Example: `  ballast sim report -o report --seeds 10
-  ballast sim report -o report shell- spotlight-
-  ballast sim report --from report/results.json --markdown results.md`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if folder == "" && markdown == "" {
 				return command.Usage("write a report: nowhere to: give -o DIR or --markdown FILE")

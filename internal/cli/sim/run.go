@@ -60,17 +60,6 @@ func run() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run EXPERIMENT...",
 		Short: "Run experiments and judge their claims; the exit status is 1 when one fails, 2 when one is inconclusive",
-		Long: `Run experiments with several seeds, on all cores, and print for each claim what the paper says, our mean with its 95 % confidence
-interval (Student's t over the seeds), the band, and the verdict. Where none of n connections was broken, "<= 3/n" is shown instead of 0: more
-could have been missed by chance.
-
-EXPERIMENT is a name of ` + "`ballast sim list`" + `, or "all" for those of the papers, or the beginning of names up to a dash: "cheetah-".
-
-The same seeds give the same numbers, byte for byte, on any machine and any number of cores.`,
-		Example: `  ballast sim run cheetah-2a --plot broken.svg
-  ballast sim run shell- anolis- --seeds 20
-  ballast sim run all --seeds 10 --json > results.json
-  ballast sim run beyond-scale --seeds 1 --seed 42`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			plan, err := flags.plan(names)
 			if err != nil {

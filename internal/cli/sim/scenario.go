@@ -26,15 +26,6 @@ func scenarios() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "scenario FILE",
 		Short: "Answer a question of your own: servers, traffic, policies and events from a file",
-		Long: `Simulate what a YAML file describes: which servers there are, who connects and for how long, or how much work requests are, what happens to servers
-and load balancers, and which policies are to be compared. It tells how many connections break and how even servers are, or how long requests take.
-All policies meet the same connections and requests, and the same events. What the file expects is judged as
-claims are, and the exit status is 1 when it does not come true; so a scenario can be a test.
-
-docs/simulator.md explains the keys, examples/sim has a file for each kind of policy. A file with mistakes is refused with the lines of all of them.`,
-		Example: `  ballast sim scenario examples/sim/rack-loss.yaml
-  ballast sim scenario examples/sim/rolling-update.yaml --seeds 5 --plot update.svg
-  ballast sim scenario my-question.yaml --check`,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			if err := errors.Join(flags.check(), checkPicture(o.picture, 1)); err != nil {
 				return err

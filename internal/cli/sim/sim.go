@@ -11,37 +11,13 @@ import (
 
 // Command makes `ballast sim`.
 func Command() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "sim",
-		Short: "Check what papers claim, and ask what no test bed can be asked, by simulation",
-		Long: `The simulator runs the code that builds the tables, weights and protocols of the data plane, at a scale that no test bed has, and
-many times with different random seeds. Nothing is sent anywhere, no root is needed. docs/simulator.md tells how it works,
-docs/results.md what comes out.
-
-Each experiment claims numbers. For each, what the paper says is shown beside our mean with its 95 % confidence interval and the band
-that an honest run lies in:
-  PASS                our mean lies in the band
-  DOES-NOT-REPRODUCE  it does, and the paper's value is known not to come out of what the paper describes
-  FAIL                it does not, nor does any of the confidence interval
-  INCONCLUSIVE        it does not, but the interval reaches the band: run more seeds
-  SHOWN               there is nothing to judge by
-
-Exit status of run, report and scenario: 1 when a claim fails, else 2 when one is inconclusive, else 0.`,
-		Example: `  ballast sim list
-  ballast sim run cheetah-2b
-  ballast sim scenario my-question.yaml`,
-	}
+	cmd := &cobra.Command{Use: "sim", Short: "Check what papers claim, and ask what no test bed can be asked, by simulation"}
 	cmd.AddCommand(list(), run(), reporting(), scenarios(), speeds())
 	return cmd
 }
 
 func list() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the experiments and what they claim",
-		Example: `  ballast sim list
-  ballast sim list --json | jq '.[] | select(.name == "shell-6").claims'`,
-	}
+	cmd := &cobra.Command{Use: "list", Short: "List the experiments and what they claim"}
 	return command.Reading(cmd, cmd.Flags().Bool("json", false, "print JSON, with all claims"),
 		func(*cobra.Command, []string) ([]listedExperiment, error) { return listed(all.Experiments()), nil }, printExperiments)
 }

@@ -40,19 +40,7 @@ func speeds() *cobra.Command {
 	var connections []int64
 	var events int64
 	var only string
-	cmd := &cobra.Command{
-		Use:   "speed",
-		Short: "Measure how many arrivals and ends of connections a core simulates in a second",
-		Long: `Fill worlds with connections that last as long as those of web servers, and let them go on while servers come and go:
-  hash, beamer         the table finds a connection's server; the second leads to one previous owner, too
-  cookie-rr, -p2c      a connection carries its server; servers take turns, or the less loaded of two gets it
-  cookie-p2c-imbalance the same, and the imbalance is followed through every event
-
-An event is an arrival or an end. Filling is not counted. Each world runs on one core. Seconds are of CPU time; where other work shares the core's
-caches or its other hardware thread, that still slows it down. So the run is cut into parts, and the median and the best of them are shown.`,
-		Example: `  ballast sim speed
-  ballast sim speed --connections 100000000 --world hash --json`,
-	}
+	cmd := &cobra.Command{Use: "speed", Short: "Measure how many arrivals and ends of connections a core simulates in a second"}
 	flags := cmd.Flags()
 	flags.Int64SliceVar(&connections, "connections", []int64{10_000, 1_000_000, 10_000_000}, "connections that are alive on average")
 	flags.Int64Var(&events, "events", 20_000_000, "events to measure, in each world")

@@ -33,23 +33,8 @@ type application struct {
 func Apply(c *ask.Control) *cobra.Command {
 	a := application{Control: c}
 	cmd := &cobra.Command{
-		Use:   "apply -f FILE",
-		Short: "Make the fleet what a file says, after showing what that changes",
-		Long: `Make the fleet what a file says: services, servers and nodes that it does not name are removed, and everything that it does not state
-gets its default. Weights and states that other commands have set stay until the file says something else of them than when it was applied
-last: so a drain goes on. First it shows what changes, one line each: + is added, - is removed, ~ is changed; and what stays. On a terminal it
-asks then; elsewhere it needs --yes. If somebody changes the fleet in between, nothing is done.
-
-The file is a configuration file (` + "`ballast ctl fleet`" + ` prints the one of now), with two differences: servers and nodes may lack their
-id, and keep the one that they have by their address, or get the next free one; and without a keys: section the keys stay as they are.
-Removed servers keep the connections that they have until they end. What harms clients or cannot be taken back is said in lines that begin
-with WARNING: a service that goes or loses its last (healthy) server, choices that connections do not outlive, keys that go.
-Keys that nodes or living connections still need are removed, replaced or turned back by --force-keys alone.
-
-The exit status of --dry-run is 0 if nothing would change, 2 if something would, and 1 on errors.`,
-		Example: `  ballast ctl apply -f fleet.yaml --dry-run
-  ballast ctl apply -f fleet.yaml
-  ballast ctl --controller c1,c2,c3 apply -f - --yes < fleet.yaml`,
+		Use:         "apply -f FILE",
+		Short:       "Make the fleet what a file says, after showing what that changes",
 		Annotations: map[string]string{command.UsageIsFailure: "yes"},
 		RunE:        func(cmd *cobra.Command, _ []string) error { return a.run(cmd) },
 	}

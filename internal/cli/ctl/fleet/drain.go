@@ -28,23 +28,7 @@ const (
 func drain(c *ask.Control) *cobra.Command {
 	var deadline, timeout time.Duration
 	var wait bool
-	cmd := &cobra.Command{
-		Use:   "drain SERVICE SERVER",
-		Short: "Give a server no new connections; those it has stay",
-		Long: `Give a server no new connections; those it has stay, until they end or the deadline has passed: then the server is off, and what
-is left of them is cut. Without --deadline they may stay for ever; saying drain again sets another deadline.
-
-A service whose last server is drained serves nobody new; where it is the last healthy one, all_down decides who does. Both are asked
-about first, and elsewhere than at a terminal need --yes.
-
---wait stays until none is left or the deadline has passed, and shows how many remain: exactly where an agent counts them on the
-server, else "about", as the load balancers estimate it. What nobody reports is not known, and never 0. Of a service with affinity
-hash or local-table nobody can tell without an agent: then it needs --deadline or --timeout. Ctrl-C and --timeout end the waiting,
-not the draining.`,
-		Example: `  ballast ctl server drain web s3
-  ballast ctl server drain web s3 --deadline 10m --wait && ballast ctl server remove web s3
-  ballast ctl server undrain web s3`,
-	}
+	cmd := &cobra.Command{Use: "drain SERVICE SERVER", Short: "Give a server no new connections; those it has stay"}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !wait && timeout != 0 {
 			return command.Usage("--timeout ends a --wait: give both")

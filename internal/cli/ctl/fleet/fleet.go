@@ -22,10 +22,6 @@ func Fleet(c *ask.Control) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fleet [-o yaml|json]",
 		Short: "Print the whole fleet, without keys, as a file for apply",
-		Long: `Print the whole fleet as it is wanted now: services, servers, nodes with a tier and every choice, the defaults too. The keys are not in it. In YAML
-it is a configuration file that ` + "`ballast ctl apply`" + ` takes.`,
-		Example: `  ballast ctl fleet > fleet.yaml
-  ballast ctl fleet -o json | jq -r '.services[].name'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			wanted, err := wantedFleet(c, cmd)
 			if err != nil {
@@ -68,9 +64,6 @@ type historyRow struct {
 func History(c *ask.Control) *cobra.Command {
 	return command.Reading(&cobra.Command{
 		Use: "history", Short: "The last changes of the fleet, and who made them",
-		Long: `The last 100 changes of the fleet, the newest last: when, who, from where, what. WHO is the name of the certificate with its role; the
-user of a controller's own socket (role local); or the controller that did it by itself. Controllers keep them; a load balancer that
-runs by a file has them in its log.`,
 	}, &c.JSON, func(cmd *cobra.Command, _ []string) ([]historyRow, error) {
 		answer, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.ListChanges, &ballastv1.ListChangesRequest{})
 		rows := []historyRow{}

@@ -47,23 +47,6 @@ type nodeRow struct {
 func Nodes(c *ask.Control) *cobra.Command {
 	return command.Reading(&cobra.Command{
 		Use: "nodes", Short: "Controllers, load balancers and agents that are connected, or were",
-		Long: `Controllers, load balancers and agents that are connected, and those that were within a day, as long as the controller that is asked has
-run: "node forget" takes one that does not come back off the list. Where there are two tiers, load balancers that have one are listed
-whether they are connected or not.
-
-  READY      yes; no: it cannot do its work, PROBLEMS says why; lost: it is not connected any more, or its lease has ended;
-             -: nothing has been heard of it, it is of an older version, or another controller, and the one that is asked is cut off
-             from the store or that has no quorum
-  SINCE      when it joined the controller that is asked
-  LAST SEEN  of one that is lost
-  REVISION   of the fleet that a load balancer's tables say; of the controller that is asked, the newest. After a controller has
-             started, its own and that of the nodes may be ahead of what other controllers say, until the next change: it
-             counts what else was written to the store
-  KEYS       epochs of the cookie keys that a node has, a star after the one that it writes; -: not known, or a load balancer
-             that does not have the keys as they are now
-  LEADS      how many services a controller leads
-  TIER, ID, STATE, HEALTH  of load balancers that have a tier: as configured, and as checked
-  PROBLEMS   what is not as wanted, as the node itself tells it; a load balancer that is behind the fleet`,
 	}, &c.JSON, func(cmd *cobra.Command, _ []string) ([]nodeRow, error) {
 		answer, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.ListNodes, &ballastv1.ListNodesRequest{})
 		rows := []nodeRow{}
@@ -153,16 +136,7 @@ func (n *nodeRow) tier() string {
 
 // Node makes `ballast ctl node`.
 func Node(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "node",
-		Short: "Give load balancers a tier, drain or remove those of the second; forget nodes that are lost",
-		Long: `Give load balancers a tier, drain or remove those of the second. Load balancers of the first tier send connections of services with
-affinity table to those of the second, which keep their tables. Load balancers without a tier do everything themselves.`,
-		Example: `  ballast ctl node add lb1 --tier first
-  ballast ctl node add lb3 --tier second --address 10.0.1.3
-  ballast ctl node health --check http --check-port 9435 --check-path /healthz
-  ballast ctl node drain lb3`,
-	}
+	cmd := &cobra.Command{Use: "node", Short: "Give load balancers a tier, drain or remove those of the second; forget nodes that are lost"}
 	act := func(method ask.Method[*ballastv1.NodeRequest], act *cobra.Command) *cobra.Command {
 		act.Use += " NAME"
 		return ask.Changing(c, act, method, func(args []string) (*ballastv1.NodeRequest, error) { return &ballastv1.NodeRequest{Node: args[0]}, nil })
@@ -175,8 +149,6 @@ affinity table to those of the second, which keep their tables. Load balancers w
 	})
 	remove := act(ballastv1connect.FleetClient.RemoveNode, &cobra.Command{
 		Use: "remove", Short: "Take a load balancer's tier away: one of the second gets no packets any more",
-		Long: `Take a load balancer's tier away. One of the second tier gets no packets from the first any more: its connections go to the others
-of its tier, and keep their servers. Drain it first where its tables matter.`,
 	})
 	c.MayHarm(drain, remove)
 	cmd.AddCommand(addNode(c), drain, undrain, remove, nodeHealth(c), forgetNode(c))
@@ -185,15 +157,7 @@ of its tier, and keep their servers. Drain it first where its tables matter.`,
 
 func addNode(c *ask.Control) *cobra.Command {
 	node := &ballastv1.Node{}
-	cmd := &cobra.Command{
-		Use:   "add NAME --tier first|second [--address ADDRESS]",
-		Short: "Give a load balancer a tier",
-		Long: `Give a load balancer a tier. NAME is the one that it has for controllers (of its certificate), or its --name. One of the second tier
-has an address that is its own alone, which the first tier sends to, and an id, which cookies carry: the next free one unless it
-is given. Services with affinity table must have room for ids in their cookies (table.node_bits), which they can get only when
-they are added.`,
-		Example: `  ballast ctl node add lb3 --tier second --address 10.0.1.3`,
-	}
+	cmd := &cobra.Command{Use: "add NAME --tier first|second [--address ADDRESS]", Short: "Give a load balancer a tier"}
 	fieldFlags(cmd, schema.Named(schema.Node, "tier", "address", "id"), model.Node{}, node, api.NodeToProto)
 	command.Require(cmd, "tier")
 	return ask.Changing(c, cmd, ballastv1connect.FleetClient.AddNode, func(args []string) (*ballastv1.AddNodeRequest, error) {
@@ -204,14 +168,7 @@ they are added.`,
 
 func nodeHealth(c *ask.Control) *cobra.Command {
 	request := &ballastv1.SetNodeHealthRequest{}
-	cmd := &cobra.Command{
-		Use:   "health --check KIND [--CHOICE VALUE]...",
-		Short: "Say how load balancers of the second tier are checked",
-		Long: `Say how load balancers of the second tier are checked by those of the first. Choices that are not given stay as they are. Another
---check leaves behind what only the one before had use for. An unhealthy load balancer's connections go to the others at once,
-and keep their servers.`,
-		Example: `  ballast ctl node health --check http --check-port 9435 --check-path /healthz --check-interval 500ms`,
-	}
+	cmd := &cobra.Command{Use: "health --check KIND [--CHOICE VALUE]...", Short: "Say how load balancers of the second tier are checked"}
 	fields := schema.Section("health", schema.Health, func(h *model.Health) *model.Health { return h })
 	fields = slices.DeleteFunc(fields, func(f schema.Field[model.Health]) bool { return f.Key == "health.deadline" }) // nodes have none
 	fieldFlags(cmd, fields, model.Health{}, request, func(h *model.Health) *ballastv1.SetNodeHealthRequest {
@@ -230,10 +187,6 @@ func forgetNode(c *ask.Control) *cobra.Command {
 	return &cobra.Command{
 		Use:   "forget NAME",
 		Short: "Take a node that is lost and does not come back off the list of nodes",
-		Long: `Take a node that is lost and does not come back off the list of nodes, where it would be for a day and hold key rotations up: what
-it has pinned may go on with the keys that it had, so take it out of the routers, or switch it off, first. Each controller
-remembers for itself: all of those given by --controller are asked. It is refused by those that the node is connected to.`,
-		Example: `  ballast ctl --controller c1,c2,c3 node forget lb7`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			asked, err := c.Each(cmd)
 			if err != nil {

@@ -50,18 +50,6 @@ type serverSeen struct {
 func Servers(c *ask.Control) *cobra.Command {
 	return command.Reading(&cobra.Command{
 		Use: "servers [SERVICE]", Short: "The servers with health, load, weight and live connections",
-		Long: `The servers of every service, or of one, removed ones that may still have connections included.
-
-  HEALTH  healthy, unhealthy with the reason, unknown, or - where nothing checks it
-  AGENT   of services whose servers answer clients themselves: none is connected that speaks for the server, or one is. Agents
-          that run by a file and report to nobody are not known of
-  LOAD    requests in work, or CPU
-  WEIGHT  as configured
-  NOW     the weight that new connections are dispatched by now; 0: it gets none. With awrr, awfd and lcf it follows the load
-  LIVE    connections that live; ~ is an estimate of the load balancers, - that nobody can tell
-A load balancer adds what it did since it was attached:
-  NEW, PACKETS, BYTES  connections, packets and bytes that it sent there
-  PATH    the way: device, next hop's MAC address, MTU; or why there is none`,
 	}, &c.JSON, func(cmd *cobra.Command, args []string) ([]serverRow, error) {
 		return serverRows(c, cmd, strings.Join(args, ""))
 	}, printServers)
@@ -172,27 +160,16 @@ func (r *serverRow) live() string {
 
 // Server makes `ballast ctl server`.
 func Server(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "server",
-		Short: "Add, drain, remove or weigh servers",
-		Example: `  ballast ctl server add web 10.0.0.13 --name s3
-  ballast ctl server drain web s3 --deadline 10m --wait
-  ballast ctl server remove web s3`,
-	}
+	cmd := &cobra.Command{Use: "server", Short: "Add, drain, remove or weigh servers"}
 	act := func(method ask.Method[*ballastv1.ServerRequest], act *cobra.Command) *cobra.Command {
 		act.Use += " SERVICE SERVER"
 		return ask.Changing(c, act, method, func(args []string) (*ballastv1.ServerRequest, error) {
 			return &ballastv1.ServerRequest{Service: args[0], Server: args[1]}, nil
 		})
 	}
-	undrain := act(ballastv1connect.FleetClient.UndrainServer, &cobra.Command{
-		Use: "undrain", Short: "Give a drained server new connections again",
-		Long: "Give a server that is draining, or that is off because its deadline has passed, new connections again.",
-	})
+	undrain := act(ballastv1connect.FleetClient.UndrainServer, &cobra.Command{Use: "undrain", Short: "Give a drained server new connections again"})
 	remove := act(ballastv1connect.FleetClient.RemoveServer, &cobra.Command{
 		Use: "remove", Short: "Remove a server; the connections it has stay until they end",
-		Long: `Remove a server. It gets no new connections; those that it has stay until they end, or have been silent for long (--linger of the
-daemon). Until then "servers" lists it as removed, and nobody else gets its id.`,
 	})
 	forget := act(ballastv1connect.FleetClient.ForgetServer, &cobra.Command{
 		Use: "forget", Short: "Give up a removed server at once: connections it still has break, its id is free",
@@ -217,17 +194,7 @@ func weight(c *ask.Control) *cobra.Command {
 
 func addServer(c *ask.Control) *cobra.Command {
 	server := &ballastv1.Server{}
-	cmd := &cobra.Command{
-		Use:   "add SERVICE ADDRESS",
-		Short: "Add a server",
-		Long: `Add a server. Without --id it gets the id that it had if it was removed lately, else the next one that no server of the service
-has, or had lately. The id is printed. Without controllers it must be the same on every load balancer and in the server's own
-agent file.
-
-It gets new connections at once: a server counts as healthy until its checks have failed. To wait for the first checks, add it with
---weight 0, and give it its weight once "servers" says healthy.`,
-		Example: `  ballast ctl server add web 10.0.0.13 --name s3 --weight 2`,
-	}
+	cmd := &cobra.Command{Use: "add SERVICE ADDRESS", Short: "Add a server"}
 	fieldFlags(cmd, schema.Named(schema.Server, "name", "id", "port", "weight"), model.NewServer(), server, api.ServerToProto)
 	return ask.Changing(c, cmd, ballastv1connect.FleetClient.AddServer, func(args []string) (*ballastv1.AddServerRequest, error) {
 		if _, err := netip.ParseAddr(args[1]); err != nil {

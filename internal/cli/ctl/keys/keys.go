@@ -89,21 +89,7 @@ func printKeys(table *command.Table, keys keyList) {
 
 // Key makes `ballast ctl key`.
 func Key(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "key",
-		Short: "Make and rotate keys",
-		Long: `Make and rotate keys. With controllers "key rotate" does the whole of it; its steps are "key add", "key use" and "key drop". The last two
-are refused while a node lacks the key, or while a living connection's client still echoes the one to be dropped.
-
-Without controllers add the new key to every load balancer (in its file, or by "key add") and to every agent's file, then switch
-"current" in every file (or "key use" on load balancers; agents follow their files alone), and drop the old one last, when "status" shows
-on no agent a connection that echoes it.`,
-		Example: `  ballast ctl key generate >> ballast.yaml
-  ballast ctl key rotate
-  ballast ctl key add
-  ballast ctl key use 2
-  ballast ctl key drop 1`,
-	}
+	cmd := &cobra.Command{Use: "key", Short: "Make and rotate keys"}
 	act := func(method ask.Method[*ballastv1.KeyRequest], use, short string) *cobra.Command {
 		request := &ballastv1.KeyRequest{}
 		act := ask.Changing(c, &cobra.Command{Use: use, Short: short}, method, func(args []string) (*ballastv1.KeyRequest, error) {
@@ -149,8 +135,6 @@ func add(c *ask.Control) *cobra.Command {
 	cmd := command.Reading(&cobra.Command{
 		Use:   "add",
 		Short: "Read cookies of a further key",
-		Long: `Read cookies of a further key. Controllers tell it to every node. A load balancer that runs by a file prints it instead, for
-the other nodes.`,
 	}, &c.JSON, func(cmd *cobra.Command, _ []string) (done added, err error) {
 		if request.Secret, err = hex.DecodeString(secret); err != nil {
 			return done, command.Usage("--secret: it must be 32 hexadecimal digits: make one with `ballast ctl key generate`")

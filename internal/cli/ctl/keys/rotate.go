@@ -46,20 +46,6 @@ func rotate(c *ask.Control) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate",
 		Short: "Rotate to a new key: add, wait, use, wait, drop",
-		Long: `Rotate to a new key without breaking a connection: add it; when every load balancer and agent has it, write cookies with it; when no
-living connection's client echoes the old one any more, drop the old one. It needs controllers.
-
-Clients take the new cookie with the next data of their server, or with its keepalive. A connection that says nothing and has no
-keepalive holds the rotation up until it speaks or ends: "ballast ctl keys" says where such connections are, and ` + "`ballast ctl key drop\nEPOCH --force`" + ` gives them up.
-
-A load balancer or agent that is lost ("ballast ctl nodes") holds it up too, because what it has pinned goes on with the keys that it had:
-start it again, or, if it will not come back, take it out of the routers and "ballast ctl node forget NAME".
-
-Ctrl-C and --deadline end the waiting between two steps, where no connection is in danger however long it lasts. Saying it again goes
-on; two who say it at once do the same rotation. --abort goes the way back: to the old key, and drops the new one.`,
-		Example: `  ballast ctl key rotate
-  ballast ctl key rotate --deadline 24h
-  ballast ctl key rotate --abort`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if err := command.NotNegative("deadline", deadline); err != nil {
 				return err

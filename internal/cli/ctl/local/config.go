@@ -14,11 +14,7 @@ import (
 
 // Config makes `ballast ctl config`.
 func Config(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "config",
-		Short: "Compare what a daemon runs with its configuration file, and have the file read",
-		Long:  "Compare what a daemon runs with its configuration file, and have the file read. One that runs by controllers has no file.",
-	}
+	cmd := &cobra.Command{Use: "config", Short: "Compare what a daemon runs with its configuration file, and have the file read"}
 	act := func(name string, act *cobra.Command) *cobra.Command {
 		force := act.Flags().Bool("force", false, "even if living connections lose their servers")
 		act.Use = name
@@ -30,14 +26,8 @@ func Config(c *ask.Control) *cobra.Command {
 	}
 	cmd.AddCommand(act("reload", &cobra.Command{
 		Short: "Read the file of a load balancer or agent again now",
-		Long: `Read the file of a load balancer or agent again now.
-
-A file is refused that gives an epoch in use another key, or has no key for it, or gives a server's id to another: living connections
-would lose their servers. If it is the old keys or ids that were wrong, --force takes the file all the same. An agent's refusal says how
-many connections live there.`,
 	}), act("reset", &cobra.Command{
 		Short: "Undo what ctl changed: the file rules",
-		Long:  "Undo what ctl changed: the file rules. It is refused, but for --force, where `config reload` would refuse the file.",
 	}), &cobra.Command{
 		Use: "diff", Short: "Show what ctl changed since",
 		RunE: func(cmd *cobra.Command, _ []string) error {

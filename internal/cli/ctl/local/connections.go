@@ -39,33 +39,7 @@ func Connections(c *ask.Control) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "connections",
 		Short: "Connections of services with affinity table: who talks most, to whom, for how long",
-		Long: `Show the connections that this load balancer keeps entries for: those of services with affinity table. First come totals, by
-service and server, then the connections that the filters choose, those with the most packets first (--sort). Only clients' packets are
-counted, with their IP headers, and never the answers.
-
-It is one node's view. Where several load balancers serve a VIP, each has the connections whose packets it gets; one that has moved
-from one to another may be in both, until the idle timeout. With two tiers the nodes of the second have the tables.
-
-An entry is made for the first packet after the handshake. Its state is
-
-  new        the server does not use the entry yet
-  open       it does: the usual state
-  finished   the client has sent FIN       in these two the entry may be taken by another connection at any time,
-  reset      the client has sent RST       and is freed 5 seconds after the last packet
-
-An entry says nothing about the server's life and death, and a connection without one loses nothing but its statistics: entries are
-freed when nothing came for the service's idle timeout, and none is made while the table is full. AGE is the entry's, to a second; IDLE
-is the time since the last packet.
-
---watch shows it all again every second, with packets and bytes a second since the look before (-: was not in the list then).
---json prints one object, with --watch one a line for each look: node, matched (how many connections the filters choose),
-connections, tables, and on a node of the first tier second_tier: services whose tables the nodes of the second have.`,
-		Example: `  ballast ctl connections
-  ballast ctl connections --service web --sort bytes --top 10 --watch
-  ballast ctl connections --client 203.0.113.0/24 --state open --min-age 1h
-  ballast ctl connections --server s3 --json
-  ballast ctl connections suspect --service web --client 203.0.113.7 --for 10m`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return v.run(cmd, c) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return v.run(cmd, c) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&v.query.Service, "service", "", "only this service")

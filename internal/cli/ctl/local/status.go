@@ -121,9 +121,6 @@ func Counters(c *ask.Control) *cobra.Command {
 	cmd.AddCommand(&cobra.Command{
 		Use:   "reset",
 		Short: "Set all counters of a load balancer to 0",
-		Long: `Set all counters of services and servers of a load balancer to 0. Nothing that steers packets changes: estimates of open
-connections (p2c) and servers' clocks (return: through) stay. Removed servers count as heard of now, so that they stay for
-another --linger. Prometheus takes it for a restart.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.ChangeLocal(cmd, http.MethodDelete, api.PathCounters, nil)
 		},

@@ -18,14 +18,6 @@ func suspect(c *ask.Control) *cobra.Command {
 	cmd := changeSuspect(c, http.MethodPost, &s, &cobra.Command{
 		Use:   "suspect --service SERVICE --client ADDRESS|NETWORK",
 		Short: "Send a client's packets through the service's scrubber first",
-		Long: `Send a client's packets, or those of a network, through the service's scrubber first. The scrubber is a server of the service with
-weight 0; what it lets pass goes on to the server that the connection has, as before. It holds at once, for the connections that are there
-and for those that come, but never for the packets of a handshake, and for connections that have no entry.
-
-The list belongs to this node: repeat the command on every load balancer that gets the client's packets. It survives restarts. A second
-command sets another end.`,
-		Example: `  ballast ctl connections suspect --service web --client 203.0.113.7 --for 10m
-  ballast ctl connections suspect --service web --client 2001:db8:f00::/48`,
 		PreRunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("for") && lasting < time.Second {
 				return command.Usage("--for %s: use a second or more, or leave it out: until the client is cleared", lasting)
@@ -42,9 +34,6 @@ func clearSuspect(c *ask.Control) *cobra.Command {
 	return changeSuspect(c, http.MethodDelete, &api.Suspect{}, &cobra.Command{
 		Use:   "clear --service SERVICE --client ADDRESS|NETWORK",
 		Short: "Send a suspect's packets directly to the servers again",
-		Long: `Take a client or network off the list of suspects, named as it is there. Its connections go directly to their servers at once, unless
-another network on the list has the client.`,
-		Example: `  ballast ctl connections clear --service web --client 203.0.113.7`,
 	})
 }
 

@@ -22,10 +22,6 @@ func Trace(c *ask.Control) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace",
 		Short: "Show live packets: which rung of the ladder decided, which server, and why",
-		Long: `Show live packets as they are decided, until Ctrl-C: which rung of the ladder decided, which server, and why. At most 200 a
-second; how many were left out is said. Tracing costs nothing while nobody looks.`,
-		Example: `  ballast ctl trace --client 203.0.113.7
-  ballast ctl trace --service web --count 20 --json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			query := url.Values{"service": {service}, "client": {client}, "port": {port}}
 			stream, err := c.Stream(cmd, api.PathTrace+"?"+query.Encode())

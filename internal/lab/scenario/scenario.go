@@ -20,7 +20,7 @@ type Scenario struct {
 	Promise  string
 	Deadline time.Duration
 	Lengths  int // how often a --duration fits into a run; 0: once
-	Do       func(*Run) error
+	Do       func(*Run)
 }
 
 // Options are what the caller of a scenario may choose.
@@ -63,31 +63,32 @@ func (s *Scenario) Run(ctx context.Context, options Options) (Result, error) {
 	options.Progress("scenario %s, seed %d: %s", s.Name, options.Seed, s.Promise)
 	pace.Begin()
 	begin := time.Now()
-	err := s.Do(&Run{Options: options, Context: ctx, Result: &result})
+	err := world.Try(func() { s.Do(&Run{Options: options, Context: ctx, Result: &result}) })
 	result.Seconds = world.Round(time.Since(begin))
 	return result, result.conclude(err)
 }
 
 // Trial runs a trial and adds its outcome to the result.
-func (run *Run) Trial(what world.Setup, act func(*world.Trial) error) (world.Result, error) {
-	outcome, err := run.Uncounted(what, act)
-	if err != nil {
-		// What clients have seen until then counts.
-		if outcome.Broken > 0 && !what.Baseline && !what.Cuts {
-			run.Result.AddTrial(outcome, false)
-			run.Unbroken(outcome)
-		}
-		return outcome, err
+func (run *Run) Trial(what world.Setup, act func(*world.Trial)) world.Result {
+	outcome, err := run.try(what, act)
+	if err != nil && outcome.Broken > 0 && !what.Baseline && !what.Cuts { // what clients have seen until then counts
+		run.Result.AddTrial(outcome, false)
+		run.Unbroken(outcome)
 	}
+	world.Check(err)
 	run.Result.AddTrial(outcome, what.Baseline)
 	if what.Baseline {
 		run.Result.Baseline.Affinity = what.Services[0].Affinity.String()
 	}
-	return outcome, nil
+	return outcome
 }
 
 // Uncounted runs a trial and leaves it to the caller what that says about the promise.
-func (run *Run) Uncounted(what world.Setup, act func(*world.Trial) error) (world.Result, error) {
+func (run *Run) Uncounted(what world.Setup, act func(*world.Trial)) world.Result {
+	return world.Must(run.try(what, act))
+}
+
+func (run *Run) try(what world.Setup, act func(*world.Trial)) (world.Result, error) {
 	return world.RunTrial(run.Context, run.Options.Options, what, run.watch, act)
 }
 
@@ -102,16 +103,15 @@ func (run *Run) Unbroken(outcome world.Result) {
 }
 
 // WithAffinity gives a service with cookies the affinity that was asked for.
-func (run *Run) WithAffinity(one *fleet.Service) (*fleet.Service, error) {
+func (run *Run) WithAffinity(one *fleet.Service) *fleet.Service {
 	switch run.Affinity {
 	case "", "cookie":
-		return one, nil
 	case "table":
 		one.Affinity = model.AffinityTable
-		return one, nil
 	default:
-		return nil, fmt.Errorf("%s with affinity %s: %w: it promises nothing there: use cookie or table", run.Result.Scenario, run.Affinity, ErrUsage)
+		world.Check(fmt.Errorf("%s with affinity %s: %w: it promises nothing there: use cookie or table", run.Result.Scenario, run.Affinity, ErrUsage))
 	}
+	return one
 }
 
 // Length is the caller's duration, or the scenario's own.

@@ -34,7 +34,11 @@ func (o *overdue) Error() string {
 }
 
 // Await polls until condition returns nil, for so long of machine time; what names the condition in the error.
-func Await(ctx context.Context, within time.Duration, what string, condition func() error) error {
+func Await(ctx context.Context, within time.Duration, what string, condition func() error) {
+	Check(await(ctx, within, what, condition))
+}
+
+func await(ctx context.Context, within time.Duration, what string, condition func() error) error {
 	begin := time.Now()
 	ticker := time.NewTicker(PollInterval)
 	defer ticker.Stop()
@@ -66,12 +70,12 @@ func Broken(err error) error { return &BrokenPromise{err} }
 func (b *BrokenPromise) Unwrap() error { return b.error }
 
 // AwaitPromised is await for what is promised. A daemon that does not answer has broken nothing yet.
-func AwaitPromised(ctx context.Context, within time.Duration, what string, condition func() error) error {
-	err := Await(ctx, within, what, condition)
+func AwaitPromised(ctx context.Context, within time.Duration, what string, condition func() error) {
+	err := await(ctx, within, what, condition)
 	if late := (*overdue)(nil); errors.As(err, &late) && !unanswered(late.last) {
-		return Broken(err)
+		err = Broken(err)
 	}
-	return err
+	Check(err)
 }
 
 // unanswered tells that a question did not reach a daemon, or its answer did not come in time.

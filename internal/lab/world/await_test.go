@@ -18,7 +18,9 @@ func TestWhatIsPromisedAndDoesNotComeBreaksThePromiseUnlessNobodyAnswered(t *tes
 		{errors.New("they are still [1 2 3]"), true},
 		{fmt.Errorf("reach the daemon: %w", &url.Error{Op: "Get", URL: "http://ballast", Err: context.DeadlineExceeded}), false},
 	} {
-		err := AwaitPromised(t.Context(), time.Millisecond, "weights follow", func() error { return one.last })
+		err := Try(func() {
+			AwaitPromised(t.Context(), time.Millisecond, "weights follow", func() error { return one.last })
+		})
 		var broken *BrokenPromise
 		if errors.As(err, &broken) != one.broken || !strings.Contains(err.Error(), "weights follow") {
 			t.Errorf("%v: broken %t", err, !one.broken)
@@ -26,7 +28,9 @@ func TestWhatIsPromisedAndDoesNotComeBreaksThePromiseUnlessNobodyAnswered(t *tes
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("interrupted"))
-	err := AwaitPromised(ctx, time.Hour, "weights follow", func() error { return errors.New("not yet") })
+	err := Try(func() {
+		AwaitPromised(ctx, time.Hour, "weights follow", func() error { return errors.New("not yet") })
+	})
 	if broken := (*BrokenPromise)(nil); errors.As(err, &broken) || !strings.Contains(err.Error(), "interrupted") {
 		t.Errorf("interrupted: %v", err)
 	}

@@ -70,10 +70,10 @@ func findCgroups() (cgroupRoot, error) {
 func (l *Lab) cgroupName(node string) string { return spacePrefix + l.id + "-" + node }
 
 // limitCPU puts a process that has just started into a group that gets cpus CPUs, and all its threads and children.
-func (l *Lab) limitCPU(root cgroupRoot, p *Process, node string, cpus float64) error {
+func (l *Lab) limitCPU(root cgroupRoot, p *Process, node string, cpus float64) {
 	dir := filepath.Join(root.path, l.cgroupName(node))
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("make cgroup: %w", err)
+		Check(fmt.Errorf("make cgroup: %w", err))
 	}
 	period := max(cgroupPeriod, time.Duration(float64(cgroupQuotaMin)/cpus)).Microseconds()
 	quota := strconv.FormatInt(int64(cpus*float64(period)), 10)
@@ -83,11 +83,8 @@ func (l *Lab) limitCPU(root cgroupRoot, p *Process, node string, cpus float64) e
 	}
 	settings = append(settings, [2]string{"cgroup.procs", strconv.Itoa(p.command.Process.Pid)})
 	for _, setting := range settings {
-		if err := os.WriteFile(filepath.Join(dir, setting[0]), []byte(setting[1]), 0o644); err != nil {
-			return fmt.Errorf("set %s of %s to %s: %w", setting[0], dir, setting[1], err)
-		}
+		Checkf(os.WriteFile(filepath.Join(dir, setting[0]), []byte(setting[1]), 0o644), "set %s of %s to %s", setting[0], dir, setting[1])
 	}
-	return nil
 }
 
 // removeCgroups removes the groups of a lab, whose processes have been killed.

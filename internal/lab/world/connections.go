@@ -100,13 +100,13 @@ func (t *Trial) Listed(silent map[netip.AddrPort]bool, lbs ...string) error {
 }
 
 // Dial opens a connection to the first service from one of the clients' addresses, without the traffic's client.
-func (t *Trial) Dial(source string) (connection net.Conn, err error) {
-	err = t.Space(ClientNode).Do(func() error {
+func (t *Trial) Dial(source string) (connection net.Conn) {
+	Check(t.Space(ClientNode).Do(func() (err error) {
 		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}, Timeout: Stall}
 		connection, err = dialer.DialContext(t.Context, "tcp", t.Target())
 		return err
-	})
-	return connection, err
+	}))
+	return connection
 }
 
 // Verdicts adds up what several load balancers counted by their verdicts.

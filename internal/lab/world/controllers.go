@@ -2,7 +2,6 @@
 package world
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -16,48 +15,36 @@ import (
 )
 
 // startControl starts all etcd members and controllers and waits until the controllers answer.
-func (t *Trial) startControl() error {
+func (t *Trial) startControl() {
 	t.Members, t.Controllers = map[string]*Process{}, map[string]*Process{}
 	for i := range t.Topology.EtcdMembers {
-		if err := t.StartMember(MemberName(i + 1)); err != nil {
-			return err
-		}
+		t.StartMember(MemberName(i + 1))
 	}
 	for i := range t.Topology.Controllers {
-		if err := t.StartController(ControllerName(i + 1)); err != nil {
-			return err
-		}
+		t.StartController(ControllerName(i + 1))
 	}
 	for node := range t.Controllers {
-		if err := t.AwaitController(node); err != nil {
-			return err
-		}
+		t.AwaitController(node)
 	}
 	if t.Topology.Relays {
-		return t.startRelays()
+		t.startRelays()
 	}
-	return nil
 }
 
 // StartMember starts an etcd member, or starts it again with the data that it has.
-func (t *Trial) StartMember(node string) error {
+func (t *Trial) StartMember(node string) {
 	var cluster []string
 	for i := range t.Topology.EtcdMembers {
 		name := MemberName(i + 1)
 		cluster = append(cluster, name+"="+member.PeerURL(manageAddress(name).String()))
 	}
-	options, err := json.Marshal(member.Options{
+	t.Members[node] = t.startPeer(process.Member, Spawn{Node: node}, member.Options{
 		Name: node, Dir: filepath.Join(t.NodeDir(node), "etcd"), Address: manageAddress(node).String(), Cluster: strings.Join(cluster, ","),
 	})
-	if err != nil {
-		return fmt.Errorf("encode options: %w", err)
-	}
-	t.Members[node], err = t.Start(Spawn{Node: node, Program: t.Processes, Arguments: []string{process.Member, string(options)}})
-	return err
 }
 
 // StartController starts a controller, or starts it again.
-func (t *Trial) StartController(node string) (err error) {
+func (t *Trial) StartController(node string) {
 	var etcd []string
 	for i := range t.Topology.EtcdMembers {
 		etcd = append(etcd, member.ClientURL(manageAddress(MemberName(i+1)).String()))
@@ -66,15 +53,13 @@ func (t *Trial) StartController(node string) (err error) {
 		"controller", "--name", node, "--listen", netip.AddrPortFrom(manageAddress(node), controlPort).String(),
 		"--etcd", strings.Join(etcd, ","), "--tls-dir", t.certificates(), "--run-dir", filepath.Join(t.NodeDir(node), "run"),
 	}
-	t.Controllers[node], err = t.Start(Spawn{Node: node, Program: t.Binary, Arguments: arguments})
-	return err
+	t.Controllers[node] = Must(t.Start(Spawn{Node: node, Program: t.Binary, Arguments: arguments}))
 }
 
 // AwaitController waits until a controller listens.
-func (t *Trial) AwaitController(node string) error {
-	err := t.AwaitPort(t.Context, t.Controllers[node], node, netip.AddrPortFrom(manageAddress(node), controlPort))
-	t.Controllers[node].ready.Store(err == nil)
-	return err
+func (t *Trial) AwaitController(node string) {
+	t.AwaitPort(t.Context, t.Controllers[node], node, netip.AddrPortFrom(manageAddress(node), controlPort))
+	t.Controllers[node].ready.Store(true)
 }
 
 // Ctl is what the operator types, and must succeed; the answer is what it prints.
@@ -91,40 +76,28 @@ func (t *Trial) Ctl(arguments ...string) (string, error) {
 
 // applyByControl makes the fleet what t.fleet says as an operator would, starts the daemons that do not run yet, and waits until
 // all that can know run by it.
-func (t *Trial) applyByControl(content []byte) error {
+func (t *Trial) applyByControl(content []byte) {
 	path := t.configPath(operatorNode)
-	if err := os.WriteFile(path, content, 0o644); err != nil {
-		return fmt.Errorf("write the fleet: %w", err)
-	}
-	if _, err := t.Ctl("apply", "--yes", "-f", path); err != nil {
-		return err
-	}
+	Checkf(os.WriteFile(path, content, 0o644), "write the fleet")
+	Must(t.Ctl("apply", "--yes", "-f", path))
 	for role, daemons := range map[string]map[string]*Daemon{"agent": t.Agents, "lb": t.LBs} {
 		for node, running := range daemons {
 			if running != nil {
 				continue
 			}
-			var err error
-			if daemons[node], err = t.StartDaemon(role, node); err != nil {
-				return err
-			}
+			daemons[node] = t.StartDaemon(role, node)
 		}
 	}
 	for _, running := range t.Agents {
-		if err := t.awaitReady(running); err != nil {
-			return err
-		}
+		t.awaitReady(running)
 	}
 	for node := range t.LBs {
-		if err := t.AwaitFleet(node); err != nil {
-			return err
-		}
+		t.AwaitFleet(node)
 	}
-	return nil
 }
 
-func (t *Trial) awaitReady(d *Daemon) error {
-	return Await(t.Context, DaemonDeadline, d.name+" is ready", func() error {
+func (t *Trial) awaitReady(d *Daemon) {
+	Await(t.Context, DaemonDeadline, d.name+" is ready", func() error {
 		if err := d.Died(); err != nil {
 			return StopWaiting(err)
 		}
@@ -139,15 +112,13 @@ func (t *Trial) awaitReady(d *Daemon) error {
 
 // AwaitFleet waits until a load balancer has exactly the servers that the fleet has, in their states, and dispatches as it says. One that
 // is cut off cannot.
-func (t *Trial) AwaitFleet(node string) error {
+func (t *Trial) AwaitFleet(node string) {
 	running := t.LBs[node]
 	if running.down || running.Cut {
-		return nil
+		return
 	}
-	if err := t.awaitReady(running); err != nil {
-		return err
-	}
-	return Await(t.Context, DaemonDeadline, node+" has the servers of the fleet", func() error { return t.Differs(node) })
+	t.awaitReady(running)
+	Await(t.Context, DaemonDeadline, node+" has the servers of the fleet", func() error { return t.Differs(node) })
 }
 
 // Differs tells how the servers of a load balancer and their dispatch differ from those of the fleet.

@@ -36,6 +36,7 @@ func attachLB(t *testing.T, network *Trial) error {
 }
 
 func TestACrashLeavesNoProgramWhereOthersHaveCopiedTheMounts(t *testing.T) {
+	defer fatal(t)
 	network := newNetworkOf(t, Topology{LBs: 1})
 	if err := attachLB(t, network); err != nil {
 		t.Fatal(err)
@@ -44,13 +45,9 @@ func TestACrashLeavesNoProgramWhereOthersHaveCopiedTheMounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := network.CopyMounts(); err != nil {
-		t.Fatal(err)
-	}
-	if err := network.Crash(&Daemon{Process: process, node: "lb1"}, "eth0", "eth1"); err != nil {
-		t.Fatal(err)
-	}
-	err = Await(network.Context, 10*time.Second, "the program is gone", func() error { return attachLB(t, network) })
+	network.CopyMounts()
+	network.Crash(&Daemon{Process: process, node: "lb1"}, "eth0", "eth1")
+	err = await(network.Context, 10*time.Second, "the program is gone", func() error { return attachLB(t, network) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ type Daemon struct {
 }
 
 // StartDaemon starts `ballast lb` or `ballast agent` on a node by the node's current configuration file.
-func (l *Lab) StartDaemon(role, node string) (*Daemon, error) {
+func (l *Lab) StartDaemon(role, node string) *Daemon {
 	dir := l.NodeDir(node)
 	arguments := []string{
 		role, "--instance", instance, "--run-dir", filepath.Join(dir, "run"), "--state-dir", filepath.Join(dir, "state"), "--interface", "eth0",
@@ -37,11 +37,8 @@ func (l *Lab) StartDaemon(role, node string) (*Daemon, error) {
 		arguments = append(arguments, "--interface", "eth1")
 	}
 	arguments = append(arguments, l.controlFlags(role, node)...)
-	p, err := l.Start(Spawn{Node: node, Program: l.Binary, Arguments: arguments})
-	if err != nil {
-		return nil, err
-	}
-	return &Daemon{Process: p, node: node, role: role}, nil
+	p := Must(l.Start(Spawn{Node: node, Program: l.Binary, Arguments: arguments}))
+	return &Daemon{Process: p, node: node, role: role}
 }
 
 // controlFlags say what a daemon is told its configuration by, and whom agents tell how busy their servers are.
@@ -80,19 +77,17 @@ func (l *Lab) Client(node string) *api.Client {
 }
 
 // writeConfig replaces a node's configuration by rename, so that no reader sees half of it.
-func (l *Lab) writeConfig(node string, content []byte) error {
+func (l *Lab) writeConfig(node string, content []byte) {
 	path := l.configPath(node)
-	if err := os.WriteFile(path+".new", content, 0o644); err != nil {
-		return fmt.Errorf("write configuration of %s: %w", node, err)
-	}
-	return os.Rename(path+".new", path)
+	Checkf(os.WriteFile(path+".new", content, 0o644), "write configuration of %s", node)
+	Check(os.Rename(path+".new", path))
 }
 
 // awaitConfig waits until a daemon is ready and runs by the given configuration.
-func (l *Lab) awaitConfig(ctx context.Context, d *Daemon, content []byte) error {
+func (l *Lab) awaitConfig(ctx context.Context, d *Daemon, content []byte) {
 	sum := sha256.Sum256(content)
 	want := hex.EncodeToString(sum[:])
-	return Await(ctx, DaemonDeadline, d.name+" of "+d.node+" runs by the new configuration", func() error {
+	Await(ctx, DaemonDeadline, d.name+" of "+d.node+" runs by the new configuration", func() error {
 		if err := d.Died(); err != nil {
 			return StopWaiting(err)
 		}
@@ -120,12 +115,12 @@ func (t *Trial) AgentStatus(node string) (status api.AgentStatus, err error) {
 
 // awaitTakingPart waits until every LB has found that the servers' clocks allow cookies. Connections that
 // come earlier are served without, by the fallback.
-func (t *Trial) awaitTakingPart() error {
+func (t *Trial) awaitTakingPart() {
 	for node, running := range t.LBs {
 		if running.down {
 			continue
 		}
-		err := Await(t.Context, DaemonDeadline, "the servers take part at "+node, func() error {
+		Await(t.Context, DaemonDeadline, "the servers take part at "+node, func() error {
 			var services []api.ServiceStatus
 			if err := t.Client(node).Get(t.Context, api.PathServices, &services); err != nil {
 				return err
@@ -137,9 +132,5 @@ func (t *Trial) awaitTakingPart() error {
 			}
 			return nil
 		})
-		if err != nil {
-			return err
-		}
 	}
-	return nil
 }

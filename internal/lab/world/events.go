@@ -10,31 +10,28 @@ import (
 )
 
 // Event does one thing to the network and records when it happened and how long it took.
-func (t *Trial) Event(what string, do func() error) error {
+func (t *Trial) Event(what string, do func()) {
 	begin := time.Now()
 	t.Progress("%s: %5.1f s: %s", t.Setup.Name, begin.Sub(t.started).Seconds(), what)
-	if err := do(); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
+	Checkf(Try(do), "%s", what)
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	t.outcome.Events = append(t.outcome.Events, Event{
 		What: what, At: Round(begin.Sub(t.started)), Seconds: Round(time.Since(begin)),
 	})
-	return nil
 }
 
 // Change is an event that edits the fleet and waits until everyone runs by it.
-func (t *Trial) Change(what string, edit func()) error {
-	return t.Event(what, func() error {
+func (t *Trial) Change(what string, edit func()) {
+	t.Event(what, func() {
 		edit()
-		return t.Apply()
+		t.Apply()
 	})
 }
 
 // Until waits until the progress of a load satisfies the condition.
-func (t *Trial) Until(running *Load, within time.Duration, what string, condition func(traffic.Progress) bool) error {
-	return Await(t.Context, within, what, func() error {
+func (t *Trial) Until(running *Load, within time.Duration, what string, condition func(traffic.Progress) bool) {
+	Await(t.Context, within, what, func() error {
 		now := running.Now()
 		if condition(now) {
 			return nil
@@ -47,8 +44,8 @@ func (t *Trial) Until(running *Load, within time.Duration, what string, conditio
 }
 
 // UntilEmpty waits until no client has an open connection to the servers.
-func (t *Trial) UntilEmpty(within time.Duration, servers ...int) error {
-	return Await(t.Context, within, fmt.Sprintf("no connection to servers %v is open", servers), func() error {
+func (t *Trial) UntilEmpty(within time.Duration, servers ...int) {
+	Await(t.Context, within, fmt.Sprintf("no connection to servers %v is open", servers), func() error {
 		for _, i := range servers {
 			for _, running := range t.Loads {
 				if open := running.Now().OpenByServer[ServerName(i)]; open != 0 {
@@ -61,40 +58,36 @@ func (t *Trial) UntilEmpty(within time.Duration, servers ...int) error {
 }
 
 // Busy waits until as many connections were attempted since the call.
-func (t *Trial) Busy(running *Load, connections int) error {
+func (t *Trial) Busy(running *Load, connections int) {
 	before := running.Now().Attempted
-	return t.Until(running, 30*time.Second, "more connections were attempted",
+	t.Until(running, 30*time.Second, "more connections were attempted",
 		func(p traffic.Progress) bool { return p.Attempted >= before+connections })
 }
 
 // Step is one event of a series, followed by as many connections before the next.
 type Step struct {
 	What string
-	Do   func() error
+	Do   func()
 }
 
 // Series does events one after the other; between them clients open some connections.
-func (t *Trial) Series(running *Load, steps ...Step) error {
+func (t *Trial) Series(running *Load, steps ...Step) {
 	const between = 40
 	for _, one := range steps {
-		if err := t.Event(one.What, one.Do); err != nil {
-			return err
-		}
-		if err := t.Busy(running, between); err != nil {
-			return err
-		}
+		t.Event(one.What, one.Do)
+		t.Busy(running, between)
 	}
-	return nil
 }
 
 // AtTime is an event of a series whose times are part of the experiment.
-func (t *Trial) AtTime(when time.Time, what string, do func() error) error {
+func (t *Trial) AtTime(when time.Time, what string, do func()) {
 	timer := time.NewTimer(time.Until(when))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return t.Event(what, do)
+		t.Event(what, do)
+		return
 	case <-t.Context.Done():
-		return context.Cause(t.Context)
+		Check(context.Cause(t.Context))
 	}
 }

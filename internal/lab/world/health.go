@@ -28,22 +28,20 @@ func Checks(kind model.Check) model.Health {
 }
 
 // Sicken makes the health checks of a server fail, or succeed again, and waits until load balancers were told.
-func (t *Trial) Sicken(i int, sick bool, lbs ...string) error {
+func (t *Trial) Sicken(i int, sick bool, lbs ...string) {
 	path := filepath.Join(t.NodeDir(ServerName(i)), PathHealth)
 	if sick {
-		if err := os.Remove(path); err != nil {
-			return fmt.Errorf("make server %d unhealthy: %w", i, err)
-		}
-	} else if err := os.WriteFile(path, []byte("healthy\n"), 0o644); err != nil {
-		return fmt.Errorf("make server %d healthy: %w", i, err)
+		Checkf(os.Remove(path), "make server %d unhealthy", i)
+	} else {
+		Checkf(os.WriteFile(path, []byte("healthy\n"), 0o644), "make server %d healthy", i)
 	}
-	return t.AwaitHealth(i, sick, lbs...)
+	t.AwaitHealth(i, sick, lbs...)
 }
 
 // AwaitHealth waits until load balancers were told that a server is unhealthy, or that it is not.
-func (t *Trial) AwaitHealth(i int, sick bool, lbs ...string) error {
+func (t *Trial) AwaitHealth(i int, sick bool, lbs ...string) {
 	for _, lb := range lbs {
-		err := AwaitPromised(t.Context, ResumeMax, fmt.Sprintf("%s was told that server %d is unhealthy: %t", lb, i, sick), func() error {
+		AwaitPromised(t.Context, ResumeMax, fmt.Sprintf("%s was told that server %d is unhealthy: %t", lb, i, sick), func() error {
 			servers, err := t.Servers(lb)
 			if err != nil {
 				return err
@@ -55,11 +53,7 @@ func (t *Trial) AwaitHealth(i int, sick bool, lbs ...string) error {
 			}
 			return nil
 		})
-		if err != nil {
-			return err
-		}
 	}
-	return nil
 }
 
 // HealthOf is what a load balancer thinks of a server.

@@ -31,7 +31,7 @@ type Holders struct {
 }
 
 // NewHolders has all servers listen on the VIP of the first service.
-func (t *Trial) NewHolders() (*Holders, error) {
+func (t *Trial) NewHolders() *Holders {
 	h := &Holders{trial: t, vip: netip.AddrPortFrom(t.Topology.VIPs[0], HolderPort), accepted: make(chan Holder)}
 	for i := range t.Topology.Servers {
 		name := ServerName(i + 1)
@@ -47,10 +47,10 @@ func (t *Trial) NewHolders() (*Holders, error) {
 		})
 		if err != nil {
 			h.Close()
-			return nil, fmt.Errorf("listen on %s: %w", name, err)
+			Check(fmt.Errorf("listen on %s: %w", name, err))
 		}
 	}
-	return h, nil
+	return h
 }
 
 func (h *Holders) accept(listener net.Listener, name string) {
@@ -109,11 +109,12 @@ func (h *Holders) Open() (one Holder, err error) {
 }
 
 // OpenAt makes connections until one is at the given server, which it returns; the others end.
-func (h *Holders) OpenAt(server string) (Holder, error) {
+func (h *Holders) OpenAt(server string) Holder {
 	for {
 		one, err := h.Open()
 		if err != nil || one.At == server {
-			return one, err
+			Check(err)
+			return one
 		}
 		one.Client.Close()
 	}

@@ -27,29 +27,22 @@ type Load struct {
 }
 
 // startLoad starts a client process that carries out a plan.
-func (l *Lab) startLoad(plan traffic.Plan) (*Load, error) {
+func (l *Lab) startLoad(plan traffic.Plan) *Load {
 	input, stdin, err := os.Pipe()
-	if err != nil {
-		return nil, fmt.Errorf("make pipe for client: %w", err)
-	}
+	Checkf(err, "make pipe for client")
 	defer input.Close()
 	reader, writer := io.Pipe()
-	p, err := l.Start(Spawn{
+	p := Must(l.Start(Spawn{
 		Node: ClientNode, Program: l.Processes, Arguments: []string{process.Client}, stdin: input, Stdout: writer,
-	})
-	if err != nil {
-		return nil, err
-	}
+	}))
 	result := &Load{Process: p, stdin: stdin, done: make(chan struct{})}
 	go func() {
 		<-p.Exited
 		writer.Close()
 	}()
 	go result.follow(reader)
-	if err := json.NewEncoder(stdin).Encode(plan); err != nil {
-		return nil, fmt.Errorf("send plan to client: %w", err)
-	}
-	return result, nil
+	Checkf(json.NewEncoder(stdin).Encode(plan), "send plan to client")
+	return result
 }
 
 func (l *Load) follow(events io.Reader) {
@@ -79,26 +72,25 @@ func (l *Load) Now() traffic.Progress {
 }
 
 // Finish asks for no new connections and waits until the open ones have ended.
-func (l *Load) Finish(ctx context.Context) error {
+func (l *Load) Finish(ctx context.Context) {
 	// A client that has ended already cannot be told; wait says how it ended.
 	_, _ = io.WriteString(l.stdin, traffic.Stop+"\n")
-	return l.Wait(ctx)
+	l.Wait(ctx)
 }
 
 // Wait waits until every connection of the plan has ended.
-func (l *Load) Wait(ctx context.Context) error {
+func (l *Load) Wait(ctx context.Context) {
 	l.wanted.Store(true)
 	select {
 	case <-l.done:
 	case <-ctx.Done():
-		return fmt.Errorf("wait for the clients' last connections: %d are open: %w", l.Now().Open, context.Cause(ctx))
+		Check(fmt.Errorf("wait for the clients' last connections: %d are open: %w", l.Now().Open, context.Cause(ctx)))
 	}
 	<-l.Exited
 	_ = l.stdin.Close()
 	if l.Err != nil {
-		return fmt.Errorf("client process: %w: %s", l.Err, l.LastWords())
+		Check(fmt.Errorf("client process: %w: %s", l.Err, l.LastWords()))
 	}
-	return nil
 }
 
 // Tally adds up the fates of connections.

@@ -37,17 +37,13 @@ func manageAddress(node string) netip.Addr {
 }
 
 // buildManagement joins the nodes to the management network; those that have no namespace yet get one.
-func (l *Lab) buildManagement() error {
+func (l *Lab) buildManagement() {
 	if !l.Topology.Management {
-		return nil
+		return
 	}
-	if err := l.addSpace(managementNode, nil); err != nil {
-		return err
-	}
+	l.addSpace(managementNode, nil)
 	hub := l.Space(managementNode)
-	if err := hub.AddBridge(manageInterface, fullMTU); err != nil {
-		return err
-	}
+	Check(hub.AddBridge(manageInterface, fullMTU))
 	own := []string{operatorNode}
 	for i := range l.Topology.Controllers {
 		own = append(own, ControllerName(i+1))
@@ -56,20 +52,15 @@ func (l *Lab) buildManagement() error {
 		own = append(own, MemberName(i+1))
 	}
 	for _, node := range own {
-		if err := l.addSpace(node, nil); err != nil {
-			return err
-		}
+		l.addSpace(node, nil)
 	}
 	for _, node := range append(own, l.nodesWithDaemons()...) {
 		address := netip.PrefixFrom(manageAddress(node), 16)
-		err := netspace.Connect(
+		Check(netspace.Connect(
 			netspace.End{Space: l.Space(node), Interface: manageInterface, MTU: fullMTU, Addresses: []netip.Prefix{address}},
-			netspace.End{Space: hub, Interface: node, MTU: fullMTU, Bridge: manageInterface})
-		if err != nil {
-			return err
-		}
+			netspace.End{Space: hub, Interface: node, MTU: fullMTU, Bridge: manageInterface}))
 	}
-	return l.certify()
+	l.certify()
 }
 
 // nodesWithDaemons are the load balancers and the servers.
@@ -88,10 +79,8 @@ func (l *Lab) nodesWithDaemons() []string {
 }
 
 // certify makes an authority and a certificate for every node on the management network.
-func (l *Lab) certify() error {
-	if err := pki.Init(l.certificates(), 2*certificatesLife, false); err != nil {
-		return err
-	}
+func (l *Lab) certify() {
+	Check(pki.Init(l.certificates(), 2*certificatesLife, false))
 	for role, count := range map[pki.Role]int{
 		pki.LB: l.Topology.LBs, pki.Agent: len(l.Topology.Servers), pki.Controller: l.Topology.Controllers, pki.Ctl: 1,
 	} {
@@ -109,20 +98,17 @@ func (l *Lab) certify() error {
 				request.Name = operatorNode
 			}
 			request.Addresses = append(request.Addresses, manageAddress(request.Name))
-			if err := pki.Issue(l.certificates(), request); err != nil {
-				return fmt.Errorf("certify %s: %w", request.Name, err)
-			}
+			Checkf(pki.Issue(l.certificates(), request), "certify %s", request.Name)
 		}
 	}
-	return nil
 }
 
 // certificates is the directory of all of them: the nodes of a lab share a file system.
 func (l *Lab) certificates() string { return filepath.Join(l.dir, "tls") }
 
 // Partition cuts a node off the management network, or heals that.
-func (l *Lab) Partition(node string, cut bool) error {
-	return l.Space(managementNode).SetLink(node, !cut)
+func (l *Lab) Partition(node string, cut bool) {
+	Check(l.Space(managementNode).SetLink(node, !cut))
 }
 
 // ControlAddresses are where all nodes of a kind are spoken to, as --controller wants them.

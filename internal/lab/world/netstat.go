@@ -4,19 +4,16 @@ package world
 import (
 	"bufio"
 	"bytes"
-	"fmt"
 	"os"
 	"strconv"
 	"strings"
 )
 
 // netstat reads TCP's extended counters inside a node's namespace.
-func (l *Lab) netstat(node string) (map[string]uint64, error) {
+func (l *Lab) netstat(node string) map[string]uint64 {
 	content, err := l.Space(node).ReadFile("/proc/thread-self/net/netstat")
-	if err != nil {
-		return nil, fmt.Errorf("read TCP counters of %s: %w", node, err)
-	}
-	return parseNetstat(content), nil
+	Checkf(err, "read TCP counters of %s", node)
+	return parseNetstat(content)
 }
 
 // watchedTCPCounters are those that a wrong timestamp, a lost connection or a wrong server shows in.

@@ -66,54 +66,38 @@ http {
 `))
 
 // startNginx starts nginx on a server and waits until it answers.
-func (l *Lab) startNginx(ctx context.Context, server string) error {
-	root, err := l.webRoot()
-	if err != nil {
-		return err
-	}
+func (l *Lab) startNginx(ctx context.Context, server string) {
+	root := l.webRoot()
 	dir := l.NodeDir(server)
 	var text bytes.Buffer
-	err = nginxTemplate.Execute(&text, map[string]string{
+	Checkf(nginxTemplate.Execute(&text, map[string]string{
 		"Dir": dir, "Name": server, "Root": root, "Header": traffic.ServerHeader, "Health": PathHealth,
-	})
-	if err != nil {
-		return fmt.Errorf("write nginx configuration: %w", err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, PathHealth), []byte("healthy\n"), 0o644); err != nil {
-		return fmt.Errorf("make %s healthy: %w", server, err)
-	}
+	}), "write nginx configuration")
+	Checkf(os.WriteFile(filepath.Join(dir, PathHealth), []byte("healthy\n"), 0o644), "make %s healthy", server)
 	path := filepath.Join(dir, "nginx.conf")
-	if err := os.WriteFile(path, text.Bytes(), 0o644); err != nil {
-		return fmt.Errorf("write nginx configuration: %w", err)
-	}
+	Checkf(os.WriteFile(path, text.Bytes(), 0o644), "write nginx configuration")
 	nginx, err := l.Start(Spawn{Node: server, Program: "nginx", Arguments: []string{"-p", dir, "-c", path}})
 	if err != nil {
-		return fmt.Errorf("%w: install nginx", err)
+		Check(fmt.Errorf("%w: install nginx", err))
 	}
-	return l.AwaitPort(ctx, nginx, server, netip.MustParseAddrPort("127.0.0.1:80"))
+	l.AwaitPort(ctx, nginx, server, netip.MustParseAddrPort("127.0.0.1:80"))
 }
 
 // webRoot makes the directory that all servers serve; the blob is sparse.
-func (l *Lab) webRoot() (string, error) {
+func (l *Lab) webRoot() string {
 	root := filepath.Join(l.dir, "www")
-	if err := os.MkdirAll(root, 0o755); err != nil {
-		return "", fmt.Errorf("make web root: %w", err)
-	}
+	Checkf(os.MkdirAll(root, 0o755), "make web root")
 	blob, err := os.OpenFile(filepath.Join(root, "blob"), os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		return "", fmt.Errorf("make blob: %w", err)
-	}
+	Checkf(err, "make blob")
 	defer blob.Close()
-	if err := blob.Truncate(blobBytes); err != nil {
-		return "", fmt.Errorf("make blob: %w", err)
-	}
-	return root, nil
+	Checkf(blob.Truncate(blobBytes), "make blob")
+	return root
 }
 
 // AwaitPort waits until something listens at address on the node, or the process has died.
-func (l *Lab) AwaitPort(ctx context.Context, p *Process, node string, address netip.AddrPort) error {
+func (l *Lab) AwaitPort(ctx context.Context, p *Process, node string, address netip.AddrPort) {
 	what := fmt.Sprintf("%s listens on %s", p.name, address)
-	return Await(ctx, DaemonDeadline, what, func() error {
+	Await(ctx, DaemonDeadline, what, func() error {
 		if err := p.Died(); err != nil {
 			return StopWaiting(err)
 		}

@@ -3,6 +3,7 @@ package world
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -76,10 +77,15 @@ func (l *Lab) Start(what Spawn) (*Process, error) {
 	return p, nil
 }
 
+// startPeer starts a process of ballast-lab with its options.
+func (l *Lab) startPeer(name string, what Spawn, options any) *Process {
+	what.Program, what.Arguments = l.Processes, []string{name, string(Must(json.Marshal(options)))}
+	return Must(l.Start(what))
+}
+
 // CopyMounts starts what containers and services with private mounts are for a lab: a process that keeps copies of the mounts there are.
-func (l *Lab) CopyMounts() error {
-	_, err := l.Start(Spawn{Node: ClientNode, Program: "sleep", Arguments: []string{"infinity"}, ownMounts: true})
-	return err
+func (l *Lab) CopyMounts() {
+	Must(l.Start(Spawn{Node: ClientNode, Program: "sleep", Arguments: []string{"infinity"}, ownMounts: true}))
 }
 
 // interrupt asks the process to end.
@@ -106,14 +112,14 @@ func (p *Process) waitOrKill(ctx context.Context) {
 }
 
 // Stop asks the process to end and waits until it has.
-func (p *Process) Stop(ctx context.Context) error {
+func (p *Process) Stop(ctx context.Context) {
 	p.interrupt()
 	select {
 	case <-p.Exited:
-		return nil
+		return
 	case <-ctx.Done():
 		p.Kill()
-		return fmt.Errorf("stop %s: it ignored SIGTERM: killed: see %s", p.name, p.logPath)
+		Check(fmt.Errorf("stop %s: it ignored SIGTERM: killed: see %s", p.name, p.logPath))
 	}
 }
 

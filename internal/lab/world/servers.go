@@ -3,7 +3,6 @@ package world
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -32,22 +31,24 @@ const (
 )
 
 // startServers starts what is to run on all servers and waits until all of it answers.
-func (l *Lab) startServers(ctx context.Context) error {
+func (l *Lab) startServers(ctx context.Context) {
 	root, limits := findCgroups()
 	l.Work = l.howWorkIsDone(limits)
 	errs := make([]error, len(l.Topology.Servers))
 	var starting sync.WaitGroup
 	for i, server := range l.Topology.Servers {
 		starting.Go(func() {
-			if name := ServerName(i + 1); server.App == nil {
-				errs[i] = l.startNginx(ctx, name)
-			} else {
-				errs[i] = l.startApp(ctx, name, *server.App, root, limits == nil)
-			}
+			errs[i] = Try(func() {
+				if name := ServerName(i + 1); server.App == nil {
+					l.startNginx(ctx, name)
+				} else {
+					l.startApp(ctx, name, *server.App, root, limits == nil)
+				}
+			})
 		})
 	}
 	starting.Wait()
-	return errors.Join(errs...)
+	Check(errors.Join(errs...))
 }
 
 // howWorkIsDone tells what bounds the servers, which have no CPU limits for the given reason.
@@ -64,48 +65,31 @@ func (l *Lab) howWorkIsDone(noLimits error) string {
 }
 
 // startApp starts an application server on port 80 and waits until it answers.
-func (l *Lab) startApp(ctx context.Context, node string, what AppServer, root cgroupRoot, limits bool) error {
+func (l *Lab) startApp(ctx context.Context, node string, what AppServer, root cgroupRoot, limits bool) {
 	limits = limits && !what.Sleep
-	options, err := json.Marshal(app.Options{
+	// Two threads of Go code: the one that works and one for the network.
+	p := l.startPeer(process.App, Spawn{Node: node, environment: []string{"GOMAXPROCS=2"}}, app.Options{
 		Address: ":80", Server: node, Sleep: !limits, Speed: what.CPUs, Shared: what.Shared, Limit: what.Limit,
 	})
-	if err != nil {
-		return fmt.Errorf("encode options: %w", err)
-	}
-	// Two threads of Go code: the one that works and one for the network.
-	p, err := l.Start(Spawn{Node: node, Program: l.Processes, Arguments: []string{process.App, string(options)}, environment: []string{"GOMAXPROCS=2"}})
-	if err != nil {
-		return err
-	}
-	if err := l.AwaitPort(ctx, p, node, netip.MustParseAddrPort("127.0.0.1:80")); err != nil {
-		return err
-	}
+	l.AwaitPort(ctx, p, node, netip.MustParseAddrPort("127.0.0.1:80"))
 	if limits {
-		return l.limitCPU(root, p, node, what.CPUs)
+		l.limitCPU(root, p, node, what.CPUs)
 	}
-	return nil
 }
 
 // StartEchoes starts an echo server for the trial's service on every server.
-func (t *Trial) StartEchoes() error {
+func (t *Trial) StartEchoes() {
 	address := netip.MustParseAddrPort(t.Target())
 	for i := range t.Topology.Servers {
 		node := ServerName(i + 1)
-		echo, err := t.Start(Spawn{Node: node, Program: t.Processes, Arguments: []string{process.Echo, address.String(), node}})
-		if err != nil {
-			return err
-		}
-		err = Await(t.Context, DaemonDeadline, echo.name+" listens", func() error {
+		echo := Must(t.Start(Spawn{Node: node, Program: t.Processes, Arguments: []string{process.Echo, address.String(), node}}))
+		Await(t.Context, DaemonDeadline, echo.name+" listens", func() error {
 			if err := echo.Died(); err != nil {
 				return StopWaiting(err)
 			}
 			return t.Space(node).Do(func() error { return askEcho(address) })
 		})
-		if err != nil {
-			return err
-		}
 	}
-	return nil
 }
 
 // askEcho sends one datagram to a local echo server and waits for the answer.

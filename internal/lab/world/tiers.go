@@ -2,7 +2,6 @@
 package world
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -27,30 +26,23 @@ func (l *Lab) isSecond(node string) bool { return strings.HasPrefix(node, second
 func secondAddress(i int) netip.Prefix { return prefix("10.30.3.%d/16", i) }
 
 // buildSecond makes the load balancers that no router leads to: they have one interface, on the fabric.
-func (l *Lab) buildSecond() error {
+func (l *Lab) buildSecond() {
 	router := l.Space(RouterNode)
 	for i := 1; i <= l.Topology.Second; i++ {
 		name := SecondName(i)
-		if err := l.addSpace(name, nil); err != nil {
-			return err
-		}
+		l.addSpace(name, nil)
 		node := l.Space(name)
-		err := errors.Join(
-			netspace.Connect(
-				netspace.End{Space: node, Interface: "eth0", MTU: l.Topology.FabricMTU, Addresses: []netip.Prefix{secondAddress(i)}},
-				netspace.End{Space: router, Interface: name, MTU: l.Topology.FabricMTU, Bridge: fabric}),
-			router.AttachXDP(name, l.wire.PassFD()),
-			l.leadSecondOut(name))
-		if err != nil {
-			return err
-		}
+		Check(netspace.Connect(
+			netspace.End{Space: node, Interface: "eth0", MTU: l.Topology.FabricMTU, Addresses: []netip.Prefix{secondAddress(i)}},
+			netspace.End{Space: router, Interface: name, MTU: l.Topology.FabricMTU, Bridge: fabric}))
+		Check(router.AttachXDP(name, l.wire.PassFD()))
+		l.leadSecondOut(name)
 	}
-	return nil
 }
 
 // leadSecondOut sets the way out of a load balancer of the second tier, for what it says itself.
-func (l *Lab) leadSecondOut(name string) error {
-	return l.Space(name).Route(anywhere4, 0, netspace.NextHop{Gateway: prefix("10.30.0.254/16").Addr(), Interface: "eth0"})
+func (l *Lab) leadSecondOut(name string) {
+	Check(l.Space(name).Route(anywhere4, 0, netspace.NextHop{Gateway: prefix("10.30.0.254/16").Addr(), Interface: "eth0"}))
 }
 
 // tierFlags tell a load balancer which node it is, if nodes have names, and let others see whether it lives.
@@ -98,8 +90,10 @@ func (t *Trial) RemoveSecond(i int) {
 }
 
 // ReturnSecond boots a crashed load balancer of the second tier: the first sees by itself that it lives.
-func (t *Trial) ReturnSecond(i int) error {
+func (t *Trial) ReturnSecond(i int) {
 	node := SecondName(i)
 	t.Second[node] = nil
-	return errors.Join(t.Space(node).SetLink("eth0", true), t.leadSecondOut(node), t.Apply())
+	Check(t.Space(node).SetLink("eth0", true))
+	t.leadSecondOut(node)
+	t.Apply()
 }

@@ -146,18 +146,15 @@ func (t *Topology) SourceAddresses(v6 bool) []string {
 }
 
 // build makes the network. On error the caller closes the lab.
-func (l *Lab) build(topology Topology) error {
+func (l *Lab) build(topology Topology) {
 	defaultTo(&topology.Sources, 16)
 	defaultTo(&topology.FabricMTU, 1600)
 	defaultTo(&topology.ClientMTU, fullMTU)
 	l.Topology = topology
-	steps := []func() error{l.buildRouter, l.buildClient, l.buildLBs, l.buildSecond, l.buildServers, l.buildManagement, l.routeVIPs, l.narrowClients}
+	steps := []func(){l.buildRouter, l.buildClient, l.buildLBs, l.buildSecond, l.buildServers, l.buildManagement, l.routeVIPs, l.narrowClients}
 	for _, step := range steps {
-		if err := step(); err != nil {
-			return fmt.Errorf("build lab %s: %w", l.id, err)
-		}
+		Checkf(Try(step), "build lab %s", l.id)
 	}
-	return nil
 }
 
 func defaultTo(field *int, value int) {
@@ -166,22 +163,16 @@ func defaultTo(field *int, value int) {
 	}
 }
 
-func (l *Lab) buildRouter() error {
-	if err := l.addSpace(RouterNode, routerSysctls); err != nil {
-		return err
-	}
-	return l.Space(RouterNode).AddBridge(fabric, l.Topology.FabricMTU, prefix("10.30.0.254/16"), prefix("fd30::fe/64"))
+func (l *Lab) buildRouter() {
+	l.addSpace(RouterNode, routerSysctls)
+	Check(l.Space(RouterNode).AddBridge(fabric, l.Topology.FabricMTU, prefix("10.30.0.254/16"), prefix("fd30::fe/64")))
 }
 
-func (l *Lab) buildClient() error {
-	if err := l.addSpace(ClientNode, hostSysctls()); err != nil {
-		return err
-	}
+func (l *Lab) buildClient() {
+	l.addSpace(ClientNode, hostSysctls())
 	client, router := l.Space(ClientNode), l.Space(RouterNode)
 	for key, value := range l.Topology.ClientSysctls {
-		if err := client.Sysctl(key, value); err != nil {
-			return err
-		}
+		Check(client.Sysctl(key, value))
 	}
 	addresses := []netip.Prefix{}
 	for _, source := range l.Topology.SourceAddresses(false) {
@@ -191,36 +182,30 @@ func (l *Lab) buildClient() error {
 		addresses = append(addresses, prefix("%s/64", source))
 	}
 	gateway := []netip.Prefix{prefix("10.10.0.254/16"), prefix("fd10::fe/64")}
-	return errors.Join(
-		l.connectClient(
-			netspace.End{Space: client, Interface: "eth0", Addresses: addresses, MTU: fullMTU},
-			netspace.End{Space: router, Interface: ClientNode, Addresses: gateway, MTU: fullMTU}),
-		client.Route(anywhere4, 0, netspace.NextHop{Gateway: gateway[0].Addr(), Interface: "eth0"}),
-		client.Route(anywhere6, 0, netspace.NextHop{Gateway: gateway[1].Addr(), Interface: "eth0"}))
+	l.connectClient(
+		netspace.End{Space: client, Interface: "eth0", Addresses: addresses, MTU: fullMTU},
+		netspace.End{Space: router, Interface: ClientNode, Addresses: gateway, MTU: fullMTU})
+	Check(client.Route(anywhere4, 0, netspace.NextHop{Gateway: gateway[0].Addr(), Interface: "eth0"}))
+	Check(client.Route(anywhere6, 0, netspace.NextHop{Gateway: gateway[1].Addr(), Interface: "eth0"}))
 }
 
 // connectClient joins client and router, by a relay if their link is to be slow.
-func (l *Lab) connectClient(client, router netspace.End) error {
+func (l *Lab) connectClient(client, router netspace.End) {
 	if l.Topology.ClientDelay == 0 {
-		return netspace.Connect(client, router)
+		Check(netspace.Connect(client, router))
+		return
 	}
 	quiet := map[string]string{"net.ipv6.conf.default.disable_ipv6": "1"}
-	if err := l.addSpace(wireNode, quiet); err != nil {
-		return err
-	}
+	l.addSpace(wireNode, quiet)
 	wire := l.Space(wireNode)
-	err := errors.Join(
+	Check(errors.Join(
 		netspace.Connect(client, netspace.End{Space: wire, Interface: "near", MTU: fullMTU}),
-		netspace.Connect(router, netspace.End{Space: wire, Interface: "far", MTU: fullMTU}))
-	if err != nil {
-		return err
-	}
-	_, err = l.Start(Spawn{Node: wireNode, Program: l.Processes,
-		Arguments: []string{process.SlowLink, "near", "far", l.Topology.ClientDelay.String()}})
-	return err
+		netspace.Connect(router, netspace.End{Space: wire, Interface: "far", MTU: fullMTU})))
+	Must(l.Start(Spawn{Node: wireNode, Program: l.Processes,
+		Arguments: []string{process.SlowLink, "near", "far", l.Topology.ClientDelay.String()}}))
 }
 
-func (l *Lab) buildLBs() error {
+func (l *Lab) buildLBs() {
 	router := l.Space(RouterNode)
 	for i := 1; i <= l.Topology.LBs; i++ {
 		name := LBName(i)
@@ -228,14 +213,12 @@ func (l *Lab) buildLBs() error {
 		if l.Topology.AnswersThrough {
 			sysctls = routerSysctls
 		}
-		if err := l.addSpace(name, sysctls); err != nil {
-			return err
-		}
+		l.addSpace(name, sysctls)
 		lb := l.Space(name)
 		up, down := uplink(name), name+"-fabric"
 		near4, far4 := prefix("10.20.%d.2/24", i), prefix("10.20.%d.1/24", i)
 		near6, far6 := prefix("fd20:0:0:%x::2/64", i), prefix("fd20:0:0:%x::1/64", i)
-		err := errors.Join(
+		Check(errors.Join(
 			netspace.Connect(
 				netspace.End{Space: lb, Interface: "eth0", Addresses: []netip.Prefix{near4, near6}, MTU: fullMTU},
 				netspace.End{Space: router, Interface: up, Addresses: []netip.Prefix{far4, far6}, MTU: fullMTU}),
@@ -245,19 +228,13 @@ func (l *Lab) buildLBs() error {
 			router.AttachXDP(up, l.wire.PassFD()),
 			router.AttachXDP(down, l.wire.PassFD()),
 			lb.Route(anywhere4, 0, netspace.NextHop{Gateway: far4.Addr(), Interface: "eth0"}),
-			lb.Route(anywhere6, 0, netspace.NextHop{Gateway: far6.Addr(), Interface: "eth0"}))
-		if err != nil {
-			return err
-		}
-		if err := l.routeToFarServers(name); err != nil {
-			return err
-		}
+			lb.Route(anywhere6, 0, netspace.NextHop{Gateway: far6.Addr(), Interface: "eth0"})))
+		l.routeToFarServers(name)
 	}
-	return nil
 }
 
 // routeToFarServers leads an LB to the servers beyond the fabric.
-func (l *Lab) routeToFarServers(lb string) error {
+func (l *Lab) routeToFarServers(lb string) {
 	var errs []error
 	for i, server := range l.Topology.Servers {
 		if server.FarMTU == 0 {
@@ -273,7 +250,7 @@ func (l *Lab) routeToFarServers(lb string) error {
 			l.Space(lb).Route(prefix("10.40.%d.0/24", i+1), mtu, by4),
 			l.Space(lb).Route(prefix("fd40:0:0:%x::/64", i+1), mtu, by6))
 	}
-	return errors.Join(errs...)
+	Check(errors.Join(errs...))
 }
 
 // uplink is the router's interface towards an LB.
@@ -283,48 +260,35 @@ func (l *Lab) fabricAddresses(lb int) []netip.Prefix {
 	return []netip.Prefix{prefix("10.30.2.%d/16", lb), prefix("fd30::2:%x/64", lb)}
 }
 
-func (l *Lab) buildServers() error {
+func (l *Lab) buildServers() {
 	for i := range l.Topology.Servers {
-		if err := l.buildServer(i + 1); err != nil {
-			return err
-		}
+		l.buildServer(i + 1)
 	}
 	if len(l.Topology.Servers) > broadcastLimit {
-		return l.introduceServers()
+		l.introduceServers()
 	}
-	return nil
 }
 
 // introduceServers tells the servers of a large lab of each other. Agents want to know the way to every other server, and the
 // kernel's neighbour table, which all namespaces share, holds 1024 by default.
-func (l *Lab) introduceServers() error {
+func (l *Lab) introduceServers() {
 	neighbours := map[netip.Addr]net.HardwareAddr{}
 	for i := range l.Topology.Servers {
-		mac, err := l.Space(ServerName(i + 1)).MAC("eth0")
-		if err != nil {
-			return err
-		}
+		mac := Must(l.Space(ServerName(i + 1)).MAC("eth0"))
 		neighbours[l.Topology.ServerAddress(i+1, false)] = mac
 		neighbours[l.Topology.ServerAddress(i+1, true)] = mac
 	}
 	for i := range l.Topology.Servers {
-		if err := l.Space(ServerName(i+1)).KnowNeighbours("eth0", neighbours); err != nil {
-			return err
-		}
+		Check(l.Space(ServerName(i+1)).KnowNeighbours("eth0", neighbours))
 	}
-	return nil
 }
 
-func (l *Lab) buildServer(i int) error {
+func (l *Lab) buildServer(i int) {
 	node, name, router := l.Topology.Servers[i-1], ServerName(i), l.Space(RouterNode)
-	if err := l.addSpace(name, hostSysctls()); err != nil {
-		return err
-	}
+	l.addSpace(name, hostSysctls())
 	server := l.Space(name)
 	for key, value := range node.Sysctls {
-		if err := server.Sysctl(key, value); err != nil {
-			return err
-		}
+		Check(server.Sysctl(key, value))
 	}
 	near := netspace.End{Space: server, Interface: "eth0", MTU: l.Topology.FabricMTU, Addresses: []netip.Prefix{
 		netip.PrefixFrom(l.Topology.ServerAddress(i, false), 16), netip.PrefixFrom(l.Topology.ServerAddress(i, true), 64)}}
@@ -336,54 +300,43 @@ func (l *Lab) buildServer(i int) error {
 		near.Addresses[0] = netip.PrefixFrom(near.Addresses[0].Addr(), 24)
 		far.Addresses = []netip.Prefix{gateway4, gateway6}
 	}
-	if err := errors.Join(netspace.Connect(near, far), router.AttachXDP(name, l.wire.PassFD())); err != nil {
-		return err
-	}
+	Check(errors.Join(netspace.Connect(near, far), router.AttachXDP(name, l.wire.PassFD())))
 	if node.BitsPerSecond != 0 {
-		if err := server.LimitRate("eth0", node.BitsPerSecond); err != nil {
-			return err
-		}
+		Check(server.LimitRate("eth0", node.BitsPerSecond))
 	}
 	if l.Topology.AnswersThrough {
 		gateway4, gateway6 = l.fabricAddresses(1)[0], l.fabricAddresses(1)[1]
 	}
-	if err := l.answerBy(i, gateway4.Addr(), gateway6.Addr()); err != nil {
-		return err
-	}
+	l.answerBy(i, gateway4.Addr(), gateway6.Addr())
 	for _, vip := range l.Topology.VIPs {
-		if err := server.AddAddress("lo", netip.PrefixFrom(vip, vip.BitLen())); err != nil {
-			return err
-		}
+		Check(server.AddAddress("lo", netip.PrefixFrom(vip, vip.BitLen())))
 	}
-	return nil
 }
 
 // answerBy sets the way of a server's answers. Their MTU is that of the world: the fabric's extra room is
 // for the tunnels of the load balancers.
-func (l *Lab) answerBy(i int, gateway4, gateway6 netip.Addr) error {
+func (l *Lab) answerBy(i int, gateway4, gateway6 netip.Addr) {
 	server, mtu := l.Space(ServerName(i)), fullMTU
 	if far := l.Topology.Servers[i-1].FarMTU; far != 0 {
 		mtu = far
 	}
-	return errors.Join(
+	Check(errors.Join(
 		server.Route(anywhere4, mtu, netspace.NextHop{Gateway: gateway4, Interface: "eth0"}),
-		server.Route(anywhere6, mtu, netspace.NextHop{Gateway: gateway6, Interface: "eth0"}))
+		server.Route(anywhere6, mtu, netspace.NextHop{Gateway: gateway6, Interface: "eth0"})))
 }
 
 // AnswerByLB sends the answers of all servers by one LB.
-func (l *Lab) AnswerByLB(lb int) error {
-	var errs []error
+func (l *Lab) AnswerByLB(lb int) {
 	gateways := l.fabricAddresses(lb)
 	for i := range l.Topology.Servers {
-		errs = append(errs, l.answerBy(i+1, gateways[0].Addr(), gateways[1].Addr()))
+		l.answerBy(i+1, gateways[0].Addr(), gateways[1].Addr())
 	}
-	return errors.Join(errs...)
 }
 
 // routeVIPs spreads the VIPs over all LBs by flow hash; a next hop whose link is down drops out by itself.
-func (l *Lab) routeVIPs() error {
+func (l *Lab) routeVIPs() {
 	if l.Topology.LBs == 0 {
-		return nil
+		return
 	}
 	for _, vip := range l.Topology.VIPs {
 		var hops []netspace.NextHop
@@ -394,22 +347,16 @@ func (l *Lab) routeVIPs() error {
 			}
 			hops = append(hops, hop)
 		}
-		if err := l.Space(RouterNode).Route(netip.PrefixFrom(vip, vip.BitLen()), 0, hops...); err != nil {
-			return err
-		}
+		Check(l.Space(RouterNode).Route(netip.PrefixFrom(vip, vip.BitLen()), 0, hops...))
 	}
-	return nil
 }
 
 // narrowClients makes the router's way to the clients narrower than both of its ends.
-func (l *Lab) narrowClients() error {
+func (l *Lab) narrowClients() {
 	if l.Topology.ClientMTU == fullMTU {
-		return nil
+		return
 	}
 	for _, sources := range []netip.Prefix{prefix("10.10.1.0/24"), prefix("fd10::1:0/112")} {
-		if err := l.Space(RouterNode).Route(sources, l.Topology.ClientMTU, netspace.NextHop{Interface: ClientNode}); err != nil {
-			return fmt.Errorf("narrow the clients' link: %w", err)
-		}
+		Checkf(l.Space(RouterNode).Route(sources, l.Topology.ClientMTU, netspace.NextHop{Interface: ClientNode}), "narrow the clients' link")
 	}
-	return nil
 }

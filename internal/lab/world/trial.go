@@ -76,7 +76,7 @@ type Trial struct {
 
 // RunTrial builds a network, lets act do its events, ends the traffic, collects the outcome and removes the network. It is watched
 // meanwhile.
-func RunTrial(ctx context.Context, options Options, what Setup, watch func(*Trial) (stop func()), act func(*Trial) error) (outcome Result, err error) {
+func RunTrial(ctx context.Context, options Options, what Setup, watch func(*Trial) (stop func()), act func(*Trial)) (outcome Result, err error) {
 	before := overflowed()
 	t, err := newTrial(ctx, options, what)
 	if err != nil {
@@ -84,9 +84,10 @@ func RunTrial(ctx context.Context, options Options, what Setup, watch func(*Tria
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
 	defer watch(t)()
-	if err = act(t); err == nil {
-		err = t.finish()
-	}
+	err = Try(func() {
+		act(t)
+		t.finish()
+	})
 	t.outcome.Overflowed = overflowed() - before
 	if err != nil {
 		if ctx.Err() == nil || errors.Is(context.Cause(ctx), pace.ErrOutOfTime) {
@@ -105,7 +106,7 @@ func newTrial(ctx context.Context, options Options, what Setup) (*Trial, error) 
 		return nil, err
 	}
 	t := Prepare(ctx, lab, what)
-	if err := t.bringUp(); err != nil {
+	if err := Try(t.bringUp); err != nil {
 		return nil, errors.Join(err, lab.Close())
 	}
 	return t, nil
@@ -125,23 +126,19 @@ func Prepare(ctx context.Context, lab *Lab, what Setup) *Trial {
 
 func newRandom(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, seed)) }
 
-func (t *Trial) bringUp() error {
+func (t *Trial) bringUp() {
 	t.Progress("%s: building %d load balancers and %d servers", t.Setup.Name, t.Setup.Topology.LBs, len(t.Setup.Topology.Servers))
 	for _, one := range t.Setup.Services {
 		t.Setup.Topology.VIPs = append(t.Setup.Topology.VIPs, one.VIP)
 	}
 	t.Setup.Topology.Management = t.Setup.Topology.Management || t.Setup.Reports
-	if err := t.build(t.Setup.Topology); err != nil {
-		return err
-	}
+	t.build(t.Setup.Topology)
 	if t.Setup.Members == nil {
 		for i := range t.Topology.Servers {
 			t.Setup.Members = append(t.Setup.Members, i+1)
 		}
 	}
-	if err := t.startServers(t.Context); err != nil {
-		return err
-	}
+	t.startServers(t.Context)
 	for _, i := range t.Setup.Members {
 		t.AddServer(i)
 	}
@@ -149,10 +146,8 @@ func (t *Trial) bringUp() error {
 		t.LBs[LBName(i+1)] = nil
 	}
 	t.divideTiers()
-	if err := t.startControl(); err != nil {
-		return err
-	}
-	return t.Apply()
+	t.startControl()
+	t.Apply()
 }
 
 // AddServer adds a server to every service of the fleet; apply makes it so.
@@ -184,13 +179,11 @@ func (t *Trial) wantsIPv6Servers(one *fleet.Service) bool {
 
 // Apply writes the fleet to every node, starts the daemons that do not run yet, agents before load
 // balancers, those of the second tier before the first, and waits until all run by it.
-func (t *Trial) Apply() error {
-	content, err := t.Fleet.Encode()
-	if err != nil {
-		return err
-	}
+func (t *Trial) Apply() {
+	content := Must(t.Fleet.Encode())
 	if t.Topology.Controllers != 0 {
-		return t.applyByControl(content)
+		t.applyByControl(content)
+		return
 	}
 	for _, group := range []struct {
 		role    string
@@ -200,62 +193,52 @@ func (t *Trial) Apply() error {
 			if running != nil && running.down {
 				continue
 			}
-			if err := t.writeConfig(node, content); err != nil {
-				return err
-			}
+			t.writeConfig(node, content)
 			if running != nil {
 				continue
 			}
-			if group.daemons[node], err = t.StartDaemon(group.role, node); err != nil {
-				return err
-			}
+			group.daemons[node] = t.StartDaemon(group.role, node)
 		}
 		for _, running := range group.daemons {
 			if running.down {
 				continue
 			}
-			if err := t.awaitConfig(t.Context, running, content); err != nil {
-				return err
-			}
+			t.awaitConfig(t.Context, running, content)
 		}
 	}
 	if t.Setup.Clocks {
-		return t.awaitTakingPart()
+		t.awaitTakingPart()
 	}
-	return nil
 }
 
 // Round is a time in seconds, to the millisecond.
 func Round(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
 
 // Generate starts traffic to the trial's services.
-func (t *Trial) Generate(flows ...traffic.Flow) (*Load, error) {
+func (t *Trial) Generate(flows ...traffic.Flow) *Load {
 	return t.GeneratePatiently(Stall, flows...)
 }
 
 // GeneratePatiently starts traffic whose connections may go without progress for the given time.
-func (t *Trial) GeneratePatiently(stall time.Duration, flows ...traffic.Flow) (*Load, error) {
+func (t *Trial) GeneratePatiently(stall time.Duration, flows ...traffic.Flow) *Load {
 	v6 := t.Topology.VIPs[0].Is6()
-	running, err := t.startLoad(traffic.Plan{
+	running := t.startLoad(traffic.Plan{
 		Seed: t.Random.Uint64(), Sources: t.Topology.SourceAddresses(v6), Stall: stall, Flows: flows,
 	})
-	if err != nil {
-		return nil, err
-	}
 	t.mutex.Lock()
 	t.Loads = append(t.Loads, running)
 	t.mutex.Unlock()
-	return running, nil
+	return running
 }
 
 // Target is the address of the trial's first service.
 func (t *Trial) Target() string { return t.Fleet.Services[0].Target() }
 
 // CrashLB ends an LB as a power cut would.
-func (t *Trial) CrashLB(i int) error { return t.Crash(t.LBs[LBName(i)], "eth0", "eth1") }
+func (t *Trial) CrashLB(i int) { t.Crash(t.LBs[LBName(i)], "eth0", "eth1") }
 
 // Crash cuts a node off its links and kills its daemon; what it had in memory is gone.
-func (t *Trial) Crash(what *Daemon, links ...string) error {
+func (t *Trial) Crash(what *Daemon, links ...string) {
 	var errs []error
 	for _, link := range links {
 		errs = append(errs, t.Space(what.node).SetLink(link, false))
@@ -263,60 +246,50 @@ func (t *Trial) Crash(what *Daemon, links ...string) error {
 	what.Kill()
 	what.down = true
 	_, err := removePins(t.NodeDir(what.node))
-	return errors.Join(append(errs, err)...)
+	Check(errors.Join(append(errs, err)...))
 }
 
 // ReturnLB boots a crashed LB: it takes traffic when it is ready, not before.
-func (t *Trial) ReturnLB(i int) error {
+func (t *Trial) ReturnLB(i int) {
 	node := LBName(i)
-	if err := t.Space(node).SetLink("eth1", true); err != nil {
-		return err
-	}
+	Check(t.Space(node).SetLink("eth1", true))
 	t.LBs[node] = nil
-	if err := errors.Join(t.routeToFarServers(node), t.Apply()); err != nil {
-		return err
-	}
-	return errors.Join(
+	t.routeToFarServers(node)
+	t.Apply()
+	Check(errors.Join(
 		t.Space(node).SetLink("eth0", true),
 		t.Space(node).Route(anywhere4, 0, netspace.NextHop{Gateway: prefix("10.20.%d.1/24", i).Addr(), Interface: "eth0"}),
-		t.Space(node).Route(anywhere6, 0, netspace.NextHop{Gateway: prefix("fd20:0:0:%x::1/64", i).Addr(), Interface: "eth0"}))
+		t.Space(node).Route(anywhere6, 0, netspace.NextHop{Gateway: prefix("fd20:0:0:%x::1/64", i).Addr(), Interface: "eth0"})))
 }
 
 // Lose makes one end of a link lose frames on their way out; faults of zero make it whole again.
-func (t *Trial) Lose(node, name string, faults link.Faults) error {
+func (t *Trial) Lose(node, name string, faults link.Faults) {
 	end := node + "/" + name
 	if t.lossy[end] == nil {
-		wire, err := link.Load()
-		if err != nil {
-			return err
-		}
+		wire := Must(link.Load())
 		t.lossy[end] = wire
 		t.faults = append(t.faults, wire)
-		if err := t.Space(node).Do(func() error {
+		Check(t.Space(node).Do(func() error {
 			link, err := net.InterfaceByName(name)
 			if err != nil {
 				return err
 			}
 			return wire.AttachLoss(link.Index)
-		}); err != nil {
-			return err
-		}
+		}))
 	}
-	return t.lossy[end].SetFaults(faults)
+	Check(t.lossy[end].SetFaults(faults))
 }
 
 // finish ends the traffic and collects the outcome.
-func (t *Trial) finish() error {
+func (t *Trial) finish() {
 	for _, running := range t.Loads {
-		if err := running.Finish(t.Context); err != nil {
-			return err
-		}
+		running.Finish(t.Context)
 	}
-	return t.collect()
+	t.collect()
 }
 
 // collect gathers what happened to the connections and what the nodes counted.
-func (t *Trial) collect() error {
+func (t *Trial) collect() {
 	t.addEnded()
 	t.outcome.TCP, t.outcome.Losses = map[string]map[string]uint64{}, map[string]link.Losses{}
 	nodes := []string{ClientNode}
@@ -324,21 +297,15 @@ func (t *Trial) collect() error {
 		nodes = append(nodes, ServerName(i+1))
 	}
 	for _, node := range nodes {
-		counters, err := t.netstat(node)
-		if err != nil {
-			return err
-		}
-		t.outcome.TCP[node] = counters
+		t.outcome.TCP[node] = t.netstat(node)
 	}
 	for end, wire := range t.lossy {
 		losses, err := wire.Losses()
-		if err != nil {
-			return fmt.Errorf("read losses of %s: %w", end, err)
-		}
+		Checkf(err, "read losses of %s", end)
 		t.outcome.Losses[end] = losses
 	}
 	t.outcome.Counters = t.counters()
-	return t.deaths()
+	Check(t.deaths())
 }
 
 // addEnded adds what happened to the connections that have ended.

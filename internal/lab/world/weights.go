@@ -32,8 +32,8 @@ func (t *Trial) Weights(lb string) (map[string]uint32, error) {
 }
 
 // AwaitNewWeights waits until a load balancer dispatches by other weights than before.
-func (t *Trial) AwaitNewWeights(lb string, before map[string]uint32, within time.Duration) error {
-	return AwaitPromised(t.Context, within, lb+" has new weights", func() error {
+func (t *Trial) AwaitNewWeights(lb string, before map[string]uint32, within time.Duration) {
+	AwaitPromised(t.Context, within, lb+" has new weights", func() error {
 		now, err := t.Weights(lb)
 		if err == nil && maps.Equal(now, before) {
 			err = fmt.Errorf("they are still %v", now)
@@ -43,15 +43,9 @@ func (t *Trial) AwaitNewWeights(lb string, before map[string]uint32, within time
 }
 
 // AwaitWeights waits until the weights at load balancers change: load is followed.
-func (t *Trial) AwaitWeights(within time.Duration, lbs ...string) error {
+func (t *Trial) AwaitWeights(within time.Duration, lbs ...string) {
 	for _, lb := range lbs {
-		before, err := t.Weights(lb)
-		if err != nil {
-			return err
-		}
-		if err := t.AwaitNewWeights(lb, before, within); err != nil {
-			return err
-		}
+		before := Must(t.Weights(lb))
+		t.AwaitNewWeights(lb, before, within)
 	}
-	return nil
 }

@@ -185,23 +185,16 @@ func (l *Lab) Space(node string) *netspace.Space {
 }
 
 // addSpace creates the namespace of a node with the sysctls that every node needs.
-func (l *Lab) addSpace(node string, sysctls map[string]string) error {
-	space, err := netspace.Create(spacePrefix + l.id + "-" + node)
-	if err != nil {
-		return err
-	}
+func (l *Lab) addSpace(node string, sysctls map[string]string) {
+	space := Must(netspace.Create(spacePrefix + l.id + "-" + node))
 	l.spaces[node] = space
-	if err := os.MkdirAll(l.NodeDir(node), 0o755); err != nil {
-		return fmt.Errorf("make directory of %s: %w", node, err)
-	}
+	Checkf(os.MkdirAll(l.NodeDir(node), 0o755), "make directory of %s", node)
 	for _, defaults := range []map[string]string{everyNode, sysctls} {
 		for key, value := range defaults {
-			if err := space.Sysctl(key, value); err != nil {
-				return err
-			}
+			Check(space.Sysctl(key, value))
 		}
 	}
-	return space.ReceiveOn(netspace.AllCPUs())
+	Check(space.ReceiveOn(netspace.AllCPUs()))
 }
 
 // Complete fills in what the caller left open.

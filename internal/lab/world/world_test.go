@@ -69,12 +69,8 @@ func newNetworkOf(t *testing.T, topology Topology) *Trial {
 		topology.Servers = make([]ServerNode, 1)
 	}
 	topology.VIPs = []netip.Addr{netip.MustParseAddr(vipA), netip.MustParseAddr(vipB)}
-	if err := lab.build(topology); err != nil {
-		t.Fatal(err)
-	}
-	if err := lab.startServers(ctx); err != nil {
-		t.Fatal(err)
-	}
+	lab.build(topology)
+	lab.startServers(ctx)
 	return &Trial{
 		Lab: lab, Context: ctx, started: time.Now(), lossy: map[string]*link.Wire{},
 		Setup: Setup{Name: "plain"}, Random: newRandom(1),
@@ -82,10 +78,11 @@ func newNetworkOf(t *testing.T, topology Topology) *Trial {
 }
 
 func TestNetworkCarriesEveryKindOfTraffic(t *testing.T) {
+	defer fatal(t)
 	network := newNetwork(t)
 	for _, target := range []string{vipA + ":80", "[" + vipB + "]:80"} {
 		v6 := target[0] == '['
-		running, err := network.startLoad(traffic.Plan{
+		running := network.startLoad(traffic.Plan{
 			Seed: 1, Stall: Stall, Sources: network.Topology.SourceAddresses(v6),
 			Flows: []traffic.Flow{
 				{Name: "short", Target: target, Count: 200, Concurrent: 20, Requests: []traffic.Request{{Path: PathBlob, Bytes: 3000}}},
@@ -94,17 +91,10 @@ func TestNetworkCarriesEveryKindOfTraffic(t *testing.T) {
 					{Path: PathUpload + "x", Bytes: 1 << 20, Upload: true}, {Path: PathName, Pause: 100 * time.Millisecond}}},
 			},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		network.Loads = append(network.Loads, running)
-		if err := running.Wait(network.Context); err != nil {
-			t.Fatal(err)
-		}
+		running.Wait(network.Context)
 	}
-	if err := network.collect(); err != nil {
-		t.Fatal(err)
-	}
+	network.collect()
 	if network.outcome.Completed != 420 || network.outcome.Broken != 0 || network.outcome.ServedBy["s1"] != 420 {
 		t.Errorf("outcome: %+v", network.outcome.Tally)
 	}
@@ -113,6 +103,7 @@ func TestNetworkCarriesEveryKindOfTraffic(t *testing.T) {
 
 // Plain IP forwarding stands in for the load balancers: the network alone must not break connections.
 func TestTheRouterAvoidsADeadPath(t *testing.T) {
+	defer fatal(t)
 	network := newNetworkOf(t, Topology{LBs: 2})
 	for i := 1; i <= 2; i++ {
 		lb := network.Space(LBName(i))
@@ -129,61 +120,41 @@ func TestTheRouterAvoidsADeadPath(t *testing.T) {
 		}
 	}
 	for _, target := range []string{vipA + ":80", "[" + vipB + "]:80"} {
-		running, err := network.startLoad(traffic.Plan{
+		running := network.startLoad(traffic.Plan{
 			Seed: 1, Stall: Stall, Sources: network.Topology.SourceAddresses(target[0] == '['),
 			Flows: []traffic.Flow{
 				{Name: "slow", Target: target, Count: 20, Concurrent: 20, PerSecond: 100, Repeat: true, Requests: []traffic.Request{{Path: PathSlow(128 << 10), Bytes: 256 << 10}}},
 				{Name: "short", Target: target, Concurrent: 200, PerSecond: 100, Requests: []traffic.Request{{Path: PathBlob, Bytes: 4000}}},
 			},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		network.Loads = append(network.Loads, running)
 		for _, up := range []bool{false, true} {
-			if err := network.Busy(running, 60); err != nil {
-				t.Fatal(err)
-			}
+			network.Busy(running, 60)
 			if err := network.Space("lb1").SetLink("eth0", up); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := network.Busy(running, 60); err != nil {
-			t.Fatal(err)
-		}
-		if err := running.Finish(network.Context); err != nil {
-			t.Fatal(err)
-		}
+		network.Busy(running, 60)
+		running.Finish(network.Context)
 	}
-	if err := network.collect(); err != nil {
-		t.Fatal(err)
-	}
+	network.collect()
 	if network.outcome.Broken != 0 || network.outcome.Completed < 300 {
 		t.Errorf("outcome: %+v", network.outcome.Tally)
 	}
 }
 
 func TestLostHandshakesAreRepeated(t *testing.T) {
+	defer fatal(t)
 	network := newNetwork(t)
-	err := network.Lose(RouterNode, ClientNode, link.Faults{DropSYNACKsPerFlow: 1, DropPermille: 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	running, err := network.startLoad(traffic.Plan{
+	network.Lose(RouterNode, ClientNode, link.Faults{DropSYNACKsPerFlow: 1, DropPermille: 20})
+	running := network.startLoad(traffic.Plan{
 		Seed: 1, Stall: Stall, Sources: network.Topology.SourceAddresses(false),
 		Flows: []traffic.Flow{{Name: "short", Target: vipA + ":80", Count: 30, Concurrent: 30,
 			Requests: []traffic.Request{{Path: PathBlob, Bytes: 30000}}}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	network.Loads = append(network.Loads, running)
-	if err := running.Wait(network.Context); err != nil {
-		t.Fatal(err)
-	}
-	if err := network.collect(); err != nil {
-		t.Fatal(err)
-	}
+	running.Wait(network.Context)
+	network.collect()
 	losses := network.outcome.Losses[RouterNode+"/"+ClientNode]
 	if network.outcome.Completed != 30 || losses.DroppedSYNACKs != 30 || losses.DroppedRandom == 0 {
 		t.Errorf("losses %+v, outcome %+v", losses, network.outcome.Tally)
@@ -191,18 +162,14 @@ func TestLostHandshakesAreRepeated(t *testing.T) {
 }
 
 func TestASlowLinkDelaysBothWays(t *testing.T) {
+	defer fatal(t)
 	const oneWay = 50 * time.Millisecond
 	network := withRoutes(t, newNetworkOf(t, Topology{ClientDelay: oneWay}))
-	running, err := network.startLoad(traffic.Plan{
+	running := network.startLoad(traffic.Plan{
 		Seed: 1, Stall: Stall, Sources: network.Topology.SourceAddresses(false),
 		Flows: []traffic.Flow{{Name: "short", Target: vipA + ":80", Count: 10, Concurrent: 10, Requests: []traffic.Request{{Path: PathName}}}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := running.Wait(network.Context); err != nil {
-		t.Fatal(err)
-	}
+	running.Wait(network.Context)
 	for _, connection := range running.Connections {
 		if took := connection.Ended.Sub(connection.Started); connection.Class != traffic.Completed || took < 4*oneWay {
 			t.Errorf("%s after %v: a handshake and a request take two round trips", connection.Class, took)
@@ -211,8 +178,9 @@ func TestASlowLinkDelaysBothWays(t *testing.T) {
 }
 
 func TestBrokenConnectionsAreToldApart(t *testing.T) {
+	defer fatal(t)
 	network := newNetwork(t)
-	running, err := network.startLoad(traffic.Plan{
+	running := network.startLoad(traffic.Plan{
 		Seed: 1, Stall: 2 * time.Second, Sources: network.Topology.SourceAddresses(false),
 		Flows: []traffic.Flow{
 			{Name: "refused", Target: vipA + ":81", Count: 1, Requests: []traffic.Request{{Path: PathName}}},
@@ -220,23 +188,13 @@ func TestBrokenConnectionsAreToldApart(t *testing.T) {
 			{Name: "frozen", Target: vipA + ":80", Count: 1, Requests: []traffic.Request{{Path: PathSlow(100000), Bytes: 10 << 20}}},
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	network.Loads = append(network.Loads, running)
-	err = network.Until(running, Stall, "the download runs", func(p traffic.Progress) bool { return p.Bytes > 150000 })
-	if err != nil {
-		t.Fatal(err)
-	}
+	network.Until(running, Stall, "the download runs", func(p traffic.Progress) bool { return p.Bytes > 150000 })
 	if err := network.Space("s1").SetLink("eth0", false); err != nil {
 		t.Fatal(err)
 	}
-	if err := running.Wait(network.Context); err != nil {
-		t.Fatal(err)
-	}
-	if err := network.collect(); err != nil {
-		t.Fatal(err)
-	}
+	running.Wait(network.Context)
+	network.collect()
 	for class, flow := range map[traffic.Class]string{
 		traffic.ConnectRefused: "refused", traffic.WrongAnswer: "missing", traffic.Stalled: "frozen",
 	} {
@@ -247,14 +205,13 @@ func TestBrokenConnectionsAreToldApart(t *testing.T) {
 }
 
 func TestNextLabRemovesWhatADeadOneLeft(t *testing.T) {
+	defer fatal(t)
 	network := newNetwork(t)
 	dead := &Lab{Options: network.Options, spaces: map[string]*netspace.Space{}}
 	if err := dead.claim(); err != nil {
 		t.Fatal(err)
 	}
-	if err := dead.addSpace("s9", nil); err != nil {
-		t.Fatal(err)
-	}
+	dead.addSpace("s9", nil)
 	sleeper, err := dead.Start(Spawn{Node: "s9", Program: "sleep", Arguments: []string{"600"}})
 	if err != nil {
 		t.Fatal(err)
@@ -270,9 +227,7 @@ func TestNextLabRemovesWhatADeadOneLeft(t *testing.T) {
 	}
 	root, noLimits := findCgroups()
 	if noLimits == nil {
-		if err := dead.limitCPU(root, sleeper, "s9", 0.1); err != nil {
-			t.Fatal(err)
-		}
+		dead.limitCPU(root, sleeper, "s9", 0.1)
 	}
 	if err := dead.lock.Close(); err != nil { // as the death of its owner does
 		t.Fatal(err)

@@ -2,7 +2,6 @@
 package churn
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -37,41 +36,33 @@ const (
 // weightChangesMin is how often weights must be seen to change during churn.
 const weightChangesMin = 10
 
-func runChurn(run *scenario.Run) error {
+func runChurn(run *scenario.Run) {
 	if run.Dispatch == scenario.AllPolicies {
-		return churnPolicies(run)
+		churnPolicies(run)
+		return
 	}
 	dispatch := model.DispatchRR
 	if run.Dispatch != "" && dispatch.UnmarshalText([]byte(run.Dispatch)) != nil {
-		return fmt.Errorf("churn with dispatch %q: %w: there is no such policy: use one of %v, or %s", run.Dispatch, scenario.ErrUsage, scenario.Policies, scenario.AllPolicies)
+		world.Check(fmt.Errorf("churn with dispatch %q: %w: there is no such policy: use one of %v, or %s", run.Dispatch, scenario.ErrUsage, scenario.Policies, scenario.AllPolicies))
 	}
-	one, err := run.WithAffinity(scenario.PolicyService(scenario.VIP4, dispatch))
-	if err != nil {
-		return err
-	}
-	return churnTwice(run, one)
+	one := run.WithAffinity(scenario.PolicyService(scenario.VIP4, dispatch))
+	churnTwice(run, one)
 }
 
 // churnPolicies puts one service of each policy through the same events at once.
-func churnPolicies(run *scenario.Run) error {
+func churnPolicies(run *scenario.Run) {
 	what := world.Setup{Name: scenario.AllPolicies, Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 8)}, Members: []int{1, 2, 3, 4, 5, 6}, Reports: true}
 	for i, dispatch := range scenario.Policies {
-		one, err := run.WithAffinity(scenario.PolicyService(fmt.Sprintf("198.51.100.%d", 10+i), dispatch))
-		if err != nil {
-			return err
-		}
+		one := run.WithAffinity(scenario.PolicyService(fmt.Sprintf("198.51.100.%d", 10+i), dispatch))
 		one.Name = dispatch.String()
 		what.Services = append(what.Services, one)
 	}
 	var changes map[string]int
-	outcome, err := run.Trial(what, func(t *world.Trial) error {
+	outcome := run.Trial(what, func(t *world.Trial) {
 		stop := countWeightChanges(t, world.LBName(2))
 		defer func() { changes = stop() }()
-		return churn(run, t)
+		churn(run, t)
 	})
-	if err != nil {
-		return err
-	}
 	run.Unbroken(outcome)
 	for _, policy := range scenario.Policies {
 		dispatch := policy.String()
@@ -84,7 +75,6 @@ func churnPolicies(run *scenario.Run) error {
 			run.Result.Expect(changes[dispatch] >= weightChangesMin, "%s: weights changed only %d times: they did not follow load", dispatch, changes[dispatch])
 		}
 	}
-	return nil
 }
 
 // flowName is the name of a service's flow where there may be several services.
@@ -96,28 +86,21 @@ func flowName(services []*fleet.Service, service, flow string) string {
 }
 
 // churnTwice puts a service with cookies and the baseline through the same events.
-func churnTwice(run *scenario.Run, with *fleet.Service) error {
-	events := func(t *world.Trial) error { return churn(run, t) }
+func churnTwice(run *scenario.Run, with *fleet.Service) {
+	events := func(t *world.Trial) { churn(run, t) }
 	topology := world.Topology{LBs: 2, Servers: make([]world.ServerNode, 8)}
 	first := []int{1, 2, 3, 4, 5, 6}
-	outcome, err := run.Trial(world.Setup{
+	outcome := run.Trial(world.Setup{
 		Name: with.Affinity.String(), Topology: topology, Services: []*fleet.Service{with}, Members: first, Reports: with.Dispatch.FollowsLoad(),
 	}, events)
-	if err != nil {
-		return err
-	}
 	run.Unbroken(outcome)
 	run.Result.Expect(outcome.Attempted >= churnConnectionsMin, "only %d connections were attempted", outcome.Attempted)
 	run.Result.Expect(outcome.Throughout["download"] >= churnDownloadsMin,
 		"only %d downloads lasted from before the first event until after the last", outcome.Throughout["download"])
-	baseline, err := run.Trial(world.Setup{
+	baseline := run.Trial(world.Setup{
 		Name: "hash", Topology: topology, Services: []*fleet.Service{scenario.HashService(with.VIP.String())}, Members: first, Baseline: true,
 	}, events)
-	if err != nil {
-		return err
-	}
 	run.Result.Expect(baseline.Broken > 0, "the baseline broke nothing: the events prove nothing")
-	return nil
 }
 
 // churnTraffic is what the clients of all services together do during churn: downloads that outlast all events, however long these take on
@@ -157,48 +140,37 @@ func idleTraffic(t *world.Trial, rate float64) []traffic.Flow {
 }
 
 // churn is the series of events. Their pace is that of the connections, not of a clock.
-func churn(run *scenario.Run, t *world.Trial) error {
-	idle, err := t.Generate(idleTraffic(t, run.TrafficShare())...)
-	if err != nil {
-		return err
-	}
-	running, err := t.Generate(churnTraffic(t, run.TrafficShare())...)
-	if err != nil {
-		return err
-	}
+func churn(run *scenario.Run, t *world.Trial) {
+	idle := t.Generate(idleTraffic(t, run.TrafficShare())...)
+	running := t.Generate(churnTraffic(t, run.TrafficShare())...)
 	for _, one := range []struct {
 		after int // connections
 		what  string
-		do    func() error
+		do    func()
 	}{
-		{300, "add servers s7 and s8", func() error { t.AddServer(7); t.AddServer(8); return t.Apply() }},
-		{450, "drain servers s1 and s2", func() error { t.Drain(1); t.Drain(2); return t.Apply() }},
-		{600, "kill load balancer lb1", func() error { return errors.Join(t.CopyMounts(), t.CrashLB(1)) }},
-		{850, "add the next key", func() error { t.AddKey(2); return t.Apply() }},
-		{950, "lb1 returns", func() error { return t.ReturnLB(1) }},
-		{1150, "use the next key", func() error { t.Fleet.Keys.Current = 2; return t.Apply() }},
+		{300, "add servers s7 and s8", func() { t.AddServer(7); t.AddServer(8); t.Apply() }},
+		{450, "drain servers s1 and s2", func() { t.Drain(1); t.Drain(2); t.Apply() }},
+		{600, "kill load balancer lb1", func() { t.CopyMounts(); t.CrashLB(1) }},
+		{850, "add the next key", func() { t.AddKey(2); t.Apply() }},
+		{950, "lb1 returns", func() { t.ReturnLB(1) }},
+		{1150, "use the next key", func() { t.Fleet.Keys.Current = 2; t.Apply() }},
 		// Their connections live on: what is removed gets no new ones and keeps the old.
-		{1250, "remove servers s1 and s2", func() error { t.RemoveServer(1); t.RemoveServer(2); return t.Apply() }},
+		{1250, "remove servers s1 and s2", func() { t.RemoveServer(1); t.RemoveServer(2); t.Apply() }},
 		// A connection that is silent keeps the cookie of the old key, so that an operator drops it last.
-		{1500, "wait for connections that were idle across the rotation", func() error { return idle.Wait(t.Context) }},
-		{1500, "wait until no client echoes the old key", func() error { return awaitRenewed(t, 1, run.Stretched(30*time.Second)) }},
-		{1600, "drop the old key", func() error { delete(t.Fleet.Keys.Cookie, 1); return t.Apply() }},
+		{1500, "wait for connections that were idle across the rotation", func() { idle.Wait(t.Context) }},
+		{1500, "wait until no client echoes the old key", func() { awaitRenewed(t, 1, run.Stretched(30*time.Second)) }},
+		{1600, "drop the old key", func() { delete(t.Fleet.Keys.Cookie, 1); t.Apply() }},
 	} {
-		err := t.Until(running, run.Stretched(30*time.Second), fmt.Sprintf("%d connections were attempted", one.after),
+		t.Until(running, run.Stretched(30*time.Second), fmt.Sprintf("%d connections were attempted", one.after),
 			func(p traffic.Progress) bool { return p.Attempted >= one.after })
-		if err != nil {
-			return err
-		}
-		if err := t.Event(one.what, one.do); err != nil {
-			return err
-		}
+		t.Event(one.what, one.do)
 	}
-	return t.Until(running, run.Stretched(time.Minute), "enough was attempted", func(p traffic.Progress) bool { return p.Attempted >= churnConnectionsMin })
+	t.Until(running, run.Stretched(time.Minute), "enough was attempted", func(p traffic.Progress) bool { return p.Attempted >= churnConnectionsMin })
 }
 
 // awaitRenewed waits until no living connection echoes the key of an epoch, as operators do before they drop it.
-func awaitRenewed(t *world.Trial, epoch uint32, within time.Duration) error {
-	return world.Await(t.Context, within, fmt.Sprintf("no client echoes the key of epoch %d", epoch), func() error {
+func awaitRenewed(t *world.Trial, epoch uint32, within time.Duration) {
+	world.Await(t.Context, within, fmt.Sprintf("no client echoes the key of epoch %d", epoch), func() error {
 		for i := range t.Topology.Servers { // also those that were removed: they have connections to end
 			node := world.ServerName(i + 1)
 			var status api.AgentStatus

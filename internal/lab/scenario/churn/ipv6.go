@@ -7,18 +7,11 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/world"
 )
 
-func runIPv6(run *scenario.Run) error {
-	one, err := run.WithAffinity(scenario.CookieService(scenario.VIP6))
-	if err != nil {
-		return err
-	}
-	outcome, err := run.Trial(world.Setup{
+func runIPv6(run *scenario.Run) {
+	one := run.WithAffinity(scenario.CookieService(scenario.VIP6))
+	outcome := run.Trial(world.Setup{
 		Name: one.Affinity.String(), Services: []*fleet.Service{one}, Members: []int{1, 2, 3, 4, 5, 6},
 		Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 8)},
-	}, func(t *world.Trial) error { return churn(run, t) })
-	if err != nil {
-		return err
-	}
+	}, func(t *world.Trial) { churn(run, t) })
 	run.Unbroken(outcome)
-	return nil
 }

@@ -3,7 +3,6 @@
 package compare
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -97,56 +96,42 @@ type comparison struct {
 
 // compare measures all contenders and adds a cell to the result for each measurement. Repetitions are interleaved, so that a
 // change of the machine's own load meets all of them.
-func compare(run *scenario.Run, c comparison) error {
+func compare(run *scenario.Run, c comparison) {
 	if c.repetitions == 0 {
 		c.repetitions = 1
 	}
 	total := c.repetitions * len(c.contenders)
 	run.Progress("%s: %d measurements of %v", c.setup.Name, total, c.length)
-	outcome, err := run.Uncounted(c.setup, func(t *world.Trial) error {
+	outcome := run.Uncounted(c.setup, func(t *world.Trial) {
 		run.Result.Work = t.Work
 		for repetition := range c.repetitions {
 			for i := range c.contenders {
 				one := c.contenders[(i+repetition)%len(c.contenders)]
-				cell, err := measure(t, c, one, run.Seed+uint64(repetition))
-				if err != nil {
-					return fmt.Errorf("%s: %w", one.name(), err)
-				}
+				var cell scenario.Cell
+				world.Checkf(world.Try(func() { cell = measure(t, c, one, run.Seed+uint64(repetition)) }), "%s", one.name())
 				cell.Repetition = repetition + 1
 				run.Result.Comparison = append(run.Result.Comparison, cell)
 				run.Progress("%s: %d of %d: %-22s %7.1f/s, mean %6.0f ms, p50 %6.0f ms, p99 %6.0f ms, %d of %d broken", c.setup.Name, len(run.Result.Comparison),
 					total, cell.Policy, cell.PerSecond, cell.MeanMS, cell.P50MS, cell.P99MS, cell.Broken, cell.Offered)
 			}
 		}
-		return nil
 	})
-	if err != nil {
-		return err
-	}
 	run.Result.AddTrial(outcome, false)
 	run.Unbroken(outcome)
 	summarize(run)
-	return nil
 }
 
 // measure puts one contender under the load, from a pool without connections until there are none again.
-func measure(t *world.Trial, c comparison, one contender, seed uint64) (scenario.Cell, error) {
-	if err := use(t, one); err != nil {
-		return scenario.Cell{}, err
-	}
-	running, err := t.GeneratePatiently(patience, c.flows(t.Target(), seed, c.length)...)
-	if err != nil {
-		return scenario.Cell{}, err
-	}
+func measure(t *world.Trial, c comparison, one contender, seed uint64) scenario.Cell {
+	use(t, one)
+	running := t.GeneratePatiently(patience, c.flows(t.Target(), seed, c.length)...)
 	begin := time.Now()
-	if err := running.Wait(t.Context); err != nil {
-		return scenario.Cell{}, err
-	}
-	return scenario.Cell{Policy: one.name(), Completions: complete(running.Connections, begin.Add(c.warmup), begin.Add(c.length))}, nil
+	running.Wait(t.Context)
+	return scenario.Cell{Policy: one.name(), Completions: complete(running.Connections, begin.Add(c.warmup), begin.Add(c.length))}
 }
 
 // use switches every service of the trial to a contender.
-func use(t *world.Trial, one contender) error {
+func use(t *world.Trial, one contender) {
 	for _, service := range t.Fleet.Services {
 		service.Dispatch = one.dispatch
 		service.Load = model.Load{Source: model.LoadUnset, Interval: model.Duration(one.interval), Endpoint: one.endpoint, Classes: uint8(one.classes)}
@@ -154,7 +139,8 @@ func use(t *world.Trial, one contender) error {
 			service.Load.Source = model.LoadEstimate
 		}
 	}
-	return errors.Join(t.LoseWeights(one.loss), t.Apply())
+	t.LoseWeights(one.loss)
+	t.Apply()
 }
 
 // summarize reports, for every contender, its medians over the repetitions and how many times better it is than hash: the

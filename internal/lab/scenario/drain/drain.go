@@ -38,21 +38,17 @@ const (
 	drainHolders    = 24                      // downloads that last as long as the trial
 )
 
-func runDrain(run *scenario.Run) error {
-	outcome, err := run.Trial(world.Setup{
+func runDrain(run *scenario.Run) {
+	outcome := run.Trial(world.Setup{
 		Name: "drain", Cuts: true, Services: []*fleet.Service{scenario.CookieService(scenario.VIP4)}, Reports: true,
 		Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 6)},
 		LBFlags:  []string{"--linger", drainLinger.String(), "--quarantine", drainQuarantine.String()},
-	}, func(t *world.Trial) error {
+	}, func(t *world.Trial) {
 		d := &drainTrial{Trial: t, result: run.Result, lbs: []string{world.LBName(1), world.LBName(2)}, accepted: map[string]time.Time{}}
-		return d.run()
+		d.run()
 	})
-	if err != nil {
-		return err
-	}
 	cut := int(run.Result.Measurements["connections_cut"])
 	run.Result.Expect(outcome.Broken == cut, "%d connections are broken, not only the %d that the deadline cut: %v", outcome.Broken, cut, outcome.BrokenBy)
-	return nil
 }
 
 // drainTrial is the series of events.
@@ -67,11 +63,9 @@ type drainTrial struct {
 	accepted map[string]time.Time // load balancer -> when another server got the id of s4
 }
 
-func (d *drainTrial) run() (err error) {
+func (d *drainTrial) run() {
 	const slow = 64 << 10
-	if err := d.awaitCounted(); err != nil {
-		return err
-	}
+	d.awaitCounted()
 	var flows []traffic.Flow
 	for _, seconds := range []int64{6, 7, 8, 9} {
 		flows = append(flows, traffic.Flow{
@@ -79,13 +73,8 @@ func (d *drainTrial) run() (err error) {
 			Requests: []traffic.Request{{Path: world.PathSlow(slow), Bytes: seconds * slow}},
 		})
 	}
-	if d.ending, err = d.Generate(flows...); err != nil {
-		return err
-	}
-	err = d.Until(d.ending, 30*time.Second, "all downloads have a server", func(p traffic.Progress) bool { return p.Attempted == 48 && served(p) == p.Open })
-	if err != nil {
-		return err
-	}
+	d.ending = d.Generate(flows...)
+	d.Until(d.ending, 30*time.Second, "all downloads have a server", func(p traffic.Progress) bool { return p.Attempted == 48 && served(p) == p.Open })
 	for _, one := range []world.Step{
 		{What: "remove s4, which has connections", Do: d.remove4},
 		{What: "drain s1 and wait", Do: d.drain1},
@@ -93,22 +82,17 @@ func (d *drainTrial) run() (err error) {
 		{What: "drain s2 with a deadline and wait", Do: d.drain2},
 		{What: "drain s3, wait in vain, undrain it", Do: d.drain3},
 	} {
-		if err := d.Event(one.What, one.Do); err != nil {
-			return err
-		}
+		d.Event(one.What, one.Do)
 	}
 	for _, running := range d.Loads {
-		if err := running.Finish(d.Context); err != nil {
-			return err
-		}
+		running.Finish(d.Context)
 	}
-	return nil
 }
 
 // awaitCounted waits until agents have joined both load balancers: some came before these, and try again after a while.
-func (d *drainTrial) awaitCounted() error {
+func (d *drainTrial) awaitCounted() {
 	for _, lb := range d.lbs {
-		err := world.Await(d.Context, world.DaemonDeadline, lb+" hears of all agents", func() error {
+		world.Await(d.Context, world.DaemonDeadline, lb+" hears of all agents", func() error {
 			servers, err := d.Servers(lb)
 			for _, status := range servers {
 				if !status.ConnectionsExact {
@@ -117,11 +101,7 @@ func (d *drainTrial) awaitCounted() error {
 			}
 			return err
 		})
-		if err != nil {
-			return err
-		}
 	}
-	return nil
 }
 
 // served is how many open connections have a server.
@@ -132,18 +112,15 @@ func served(p traffic.Progress) (count int) {
 	return count
 }
 
-func (d *drainTrial) everywhere(arguments ...string) error {
+func (d *drainTrial) everywhere(arguments ...string) {
 	for _, lb := range d.lbs {
-		if _, err := d.Tell(lb, arguments...); err != nil {
-			return err
-		}
+		world.Must(d.Tell(lb, arguments...))
 	}
-	return nil
 }
 
-func (d *drainTrial) remove4() error {
+func (d *drainTrial) remove4() {
 	d.removed = time.Now()
-	return d.everywhere("server", "remove", "web", "s4")
+	d.everywhere("server", "remove", "web", "s4")
 }
 
 // tryID4 tries to give the id of s4 to another server, which gets no connections.
@@ -170,13 +147,9 @@ func (d *drainTrial) tryID4() error {
 }
 
 // reuse4: a load balancer keeps the id as long as it sees packets for it, then some time more; each connection passes one of them.
-func (d *drainTrial) reuse4() error {
-	if err := world.AwaitPromised(d.Context, time.Minute, "both load balancers give the id of s4 to another server", d.tryID4); err != nil {
-		return err
-	}
-	if err := d.ending.Finish(d.Context); err != nil {
-		return err
-	}
+func (d *drainTrial) reuse4() {
+	world.AwaitPromised(d.Context, time.Minute, "both load balancers give the id of s4 to another server", d.tryID4)
+	d.ending.Finish(d.Context)
 	last := d.removed
 	for _, connection := range d.ending.Connections {
 		if connection.Server == "s4" && connection.Ended.After(last) {
@@ -188,36 +161,27 @@ func (d *drainTrial) reuse4() error {
 	d.result.Expect(last.After(d.removed), "s4 had no connection when it was removed")
 	d.result.Expect(took >= drainLinger+drainQuarantine, "the id of s4 was given to another server %v after its last packet", took)
 	// There is no machine of that address: what looks for a connection there, as at the server of that id before, looks in vain.
-	return errors.Join(d.everywhere("server", "remove", "web", "other"), d.everywhere("server", "forget", "web", "other"))
+	d.everywhere("server", "remove", "web", "other")
+	d.everywhere("server", "forget", "web", "other")
 }
 
 var remaining = regexp.MustCompile(`(?m)^(about )?(\d+) connections remain$`)
 
 // drain1 drains s1 on both load balancers and waits on one of them: the agent counts, for all of them.
-func (d *drainTrial) drain1() error {
-	if _, err := d.Tell(d.lbs[1], "server", "drain", "web", "s1"); err != nil {
-		return err
-	}
-	waiting, err := d.Typed(d.lbs[0], "server", "drain", "web", "s1", "--wait")
-	if err != nil {
-		return err
-	}
-	err = world.Await(d.Context, world.DaemonDeadline, "s1 is draining on "+d.lbs[0], func() error {
+func (d *drainTrial) drain1() {
+	world.Must(d.Tell(d.lbs[1], "server", "drain", "web", "s1"))
+	waiting := world.Must(d.Typed(d.lbs[0], "server", "drain", "web", "s1", "--wait"))
+	world.Await(d.Context, world.DaemonDeadline, "s1 is draining on "+d.lbs[0], func() error {
 		status, err := d.statusOf(d.lbs[0], "s1")
 		if err == nil && status.Server.State != "draining" {
 			err = errors.New("it is " + status.Server.State)
 		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
 	drained := time.Now()
-	if d.shorts, err = d.Generate(scenario.Shorts(d.Target(), 40)); err != nil {
-		return err
-	}
+	d.shorts = d.Generate(scenario.Shorts(d.Target(), 40))
 	var open uint64
-	err = world.AwaitPromised(d.Context, world.DaemonDeadline, "the count of connections is that of the clients", func() error {
+	world.AwaitPromised(d.Context, world.DaemonDeadline, "the count of connections is that of the clients", func() error {
 		status, err := d.statusOf(d.lbs[0], "s1")
 		if err != nil {
 			return err
@@ -228,21 +192,14 @@ func (d *drainTrial) drain1() error {
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
 	d.result.Measure("connections_counted", float64(open))
 	d.result.Expect(open > 0, "s1 had no connection any more when it was counted")
 	if err := d.tryID4(); err == nil {
 		d.result.Fail("the id of s4 was given to another server while s4 had connections")
 	}
-	if err := waiting.Wait(d.Context, time.Minute, true); err != nil {
-		return err
-	}
+	world.Check(waiting.Wait(d.Context, time.Minute, true))
 	d.judgeOutput(waiting.Said.String())
-	if err := d.ending.Wait(d.Context); err != nil {
-		return err
-	}
+	d.ending.Wait(d.Context)
 	last := time.Time{}
 	for _, connection := range d.ending.Connections {
 		if connection.Server == "s1" && connection.Ended.After(last) {
@@ -252,16 +209,14 @@ func (d *drainTrial) drain1() error {
 	late := waiting.Ended.Sub(last)
 	d.result.Measure("seconds_of_waiting_after_the_last", world.Round(late))
 	d.result.Expect(pace.Between(waiting.Ended, last) < drainEarly && pace.Between(last, waiting.Ended) < drainSlack, "the wait ended %v after the last connection of s1", late)
-	if err := d.Busy(d.shorts, 40); err != nil {
-		return err
-	}
+	d.Busy(d.shorts, 40)
 	_, connections := d.shorts.State()
 	for _, connection := range connections {
 		if connection.Server == "s1" && connection.Started.After(drained) {
 			d.result.Fail("s1 got a new connection while it was draining")
 		}
 	}
-	return d.everywhere("server", "remove", "web", "s1")
+	d.everywhere("server", "remove", "web", "s1")
 }
 
 // judgeOutput: the count falls to 0, exactly.
@@ -294,26 +249,14 @@ func (d *drainTrial) statusOf(lb, server string) (*ballastv1.ServerStatus, error
 }
 
 // drain2: connections that outlast the deadline are cut then, not before.
-func (d *drainTrial) drain2() (err error) {
-	if d.holding, err = d.Generate(scenario.Downloads(d.Target(), drainHolders)); err != nil {
-		return err
-	}
-	err = d.Until(d.holding, 30*time.Second, "all lasting downloads have a server", func(p traffic.Progress) bool { return served(p) == drainHolders })
-	if err != nil {
-		return err
-	}
+func (d *drainTrial) drain2() {
+	d.holding = d.Generate(scenario.Downloads(d.Target(), drainHolders))
+	d.Until(d.holding, 30*time.Second, "all lasting downloads have a server", func(p traffic.Progress) bool { return served(p) == drainHolders })
 	held := d.holding.Now().OpenByServer["s2"]
 	begin := time.Now()
-	if _, err := d.Tell(d.lbs[1], "server", "drain", "web", "s2", "--deadline", drainDeadline.String()); err != nil {
-		return err
-	}
-	waiting, err := d.Typed(d.lbs[0], "server", "drain", "web", "s2", "--deadline", drainDeadline.String(), "--wait", "--json")
-	if err != nil {
-		return err
-	}
-	if err := waiting.Wait(d.Context, time.Minute, true); err != nil {
-		return err
-	}
+	world.Must(d.Tell(d.lbs[1], "server", "drain", "web", "s2", "--deadline", drainDeadline.String()))
+	waiting := world.Must(d.Typed(d.lbs[0], "server", "drain", "web", "s2", "--deadline", drainDeadline.String(), "--wait", "--json"))
+	world.Check(waiting.Wait(d.Context, time.Minute, true))
 	var said struct {
 		Connections int     `json:"connections"`
 		Exact       bool    `json:"connections_exact"`
@@ -321,17 +264,14 @@ func (d *drainTrial) drain2() (err error) {
 		Seconds     float64 `json:"seconds"`
 	}
 	if err := json.Unmarshal([]byte(waiting.Said.String()), &said); err != nil {
-		return fmt.Errorf("read what drain --wait says: %w: %q", err, waiting.Said.String())
+		world.Check(fmt.Errorf("read what drain --wait says: %w: %q", err, waiting.Said.String()))
 	}
 	saidAt := waiting.Began.Add(time.Duration(said.Seconds * float64(time.Second)))
 	d.result.Expect(said.Cut && said.Exact && said.Connections > 0 && said.Connections <= held && said.Seconds >= drainDeadline.Seconds() && pace.Between(waiting.Began, saidAt) <= drainDeadline+drainSlack,
 		"of %d connections of s2 and a deadline of %v the command said %q", held, drainDeadline, waiting.Said.String())
-	err = d.Until(d.holding, world.Stall, "no lasting download of s2 is open", func(p traffic.Progress) bool { return p.OpenByServer["s2"] == 0 })
-	if err != nil {
-		return err
-	}
+	d.Until(d.holding, world.Stall, "no lasting download of s2 is open", func(p traffic.Progress) bool { return p.OpenByServer["s2"] == 0 })
 	d.judgeCut(held, begin, waiting.Began)
-	return d.everywhere("server", "remove", "web", "s2")
+	d.everywhere("server", "remove", "web", "s2")
 }
 
 // judgeCut: all connections of s2 that lasted were reset, between the first deadline and a little after the last.
@@ -355,45 +295,24 @@ func (d *drainTrial) judgeCut(held int, begin, last time.Time) {
 }
 
 // drain3: a wait that ends in vain says what remains; undrained, the server gets new connections again.
-func (d *drainTrial) drain3() error {
+func (d *drainTrial) drain3() {
 	lb := d.lbs[0]
-	if _, err := d.Tell(d.lbs[1], "server", "drain", "web", "s3"); err != nil {
-		return err
-	}
-	hopeless, err := d.Typed(lb, "server", "drain", "web", "s3", "--wait", "--timeout", "1s")
-	if err != nil {
-		return err
-	}
-	if err := hopeless.Wait(d.Context, world.DaemonDeadline, false); err != nil {
-		return err
-	}
+	world.Must(d.Tell(d.lbs[1], "server", "drain", "web", "s3"))
+	hopeless := world.Must(d.Typed(lb, "server", "drain", "web", "s3", "--wait", "--timeout", "1s"))
+	world.Check(hopeless.Wait(d.Context, world.DaemonDeadline, false))
 	want := fmt.Sprintf("no longer waiting, %d connections remain", d.holding.Now().OpenByServer["s3"])
 	d.result.Expect(strings.Contains(hopeless.Complained.String(), want), "a wait in vain said %q, not %q", hopeless.Complained.String(), want)
-	disturbed, err := d.Typed(lb, "server", "drain", "web", "s3", "--wait")
-	if err != nil {
-		return err
-	}
-	before, err := d.Dispatched(3)
-	if err != nil {
-		return err
-	}
-	if err := d.Busy(d.shorts, 40); err != nil {
-		return err
-	}
+	disturbed := world.Must(d.Typed(lb, "server", "drain", "web", "s3", "--wait"))
+	before := world.Must(d.Dispatched(3))
+	d.Busy(d.shorts, 40)
 	if after, err := d.Dispatched(3); err != nil || after[0] != before[0] {
 		d.result.Fail("%s gave s3 %d new connections while it was draining (%v)", lb, after[0]-before[0], err)
 	}
-	if err := disturbed.Died(); err != nil {
-		return err
-	}
-	if err := d.everywhere("server", "undrain", "web", "s3"); err != nil {
-		return err
-	}
-	if err := disturbed.Wait(d.Context, world.DaemonDeadline, false); err != nil {
-		return err
-	}
+	world.Check(disturbed.Died())
+	d.everywhere("server", "undrain", "web", "s3")
+	world.Check(disturbed.Wait(d.Context, world.DaemonDeadline, false))
 	d.result.Expect(strings.Contains(disturbed.Complained.String(), "s3 of web is active again"), "a wait for an undrained server said %q", disturbed.Complained.String())
-	return world.AwaitPromised(d.Context, 30*time.Second, "s3 gets new connections again", func() error {
+	world.AwaitPromised(d.Context, 30*time.Second, "s3 gets new connections again", func() error {
 		after, err := d.Dispatched(3)
 		if err == nil && after[0] == before[0] {
 			err = errors.New("none yet")

@@ -39,7 +39,7 @@ const (
 	elasticBytes = 2000
 )
 
-func runElastic(run *scenario.Run) error {
+func runElastic(run *scenario.Run) {
 	length := run.Length(elasticShort)
 	compression := float64(elasticLength) / float64(length)
 	compared := scenario.ElasticPolicies()
@@ -57,26 +57,14 @@ func runElastic(run *scenario.Run) error {
 	run.Result.Measure("time_compressed_by", compression)
 	var ended []traffic.Connection
 	var began time.Time
-	outcome, err := run.Uncounted(what, func(t *world.Trial) error {
-		running, err := t.Generate(elasticTraffic(compared, run.Seed, length, compression)...)
-		if err != nil {
-			return err
-		}
+	outcome := run.Uncounted(what, func(t *world.Trial) {
+		running := t.Generate(elasticTraffic(compared, run.Seed, length, compression)...)
 		began = time.Now()
-		if err := elasticEvents(t, began, length); err != nil {
-			return err
-		}
-		if err := running.Wait(t.Context); err != nil {
-			return err
-		}
+		elasticEvents(t, began, length)
+		running.Wait(t.Context)
 		ended = running.Connections
-		return nil
 	})
-	if err != nil {
-		return err
-	}
 	judgeElastic(run, outcome, ended, began, compared)
-	return nil
 }
 
 // elasticTraffic are the same arrivals and durations for every policy.
@@ -98,23 +86,18 @@ func elasticTraffic(compared []*fleet.Service, seed uint64, length time.Duration
 }
 
 // elasticEvents adds servers one by one while the load rises and drains servers while it falls.
-func elasticEvents(t *world.Trial, begin time.Time, length time.Duration) error {
+func elasticEvents(t *world.Trial, begin time.Time, length time.Duration) {
 	half := length / 2
 	for i := range elasticAdded {
 		added := elasticServers + 1 + i
 		at := half * time.Duration(i+1) / (elasticAdded + 1)
-		if err := t.AtTime(begin.Add(at), fmt.Sprintf("add server s%d", added), func() error { t.AddServer(added); return t.Apply() }); err != nil {
-			return err
-		}
+		t.AtTime(begin.Add(at), fmt.Sprintf("add server s%d", added), func() { t.AddServer(added); t.Apply() })
 	}
 	for i := range elasticDrained {
 		drained := 1 + i
 		at := half + half*time.Duration(i+1)/(elasticDrained+1)
-		if err := t.AtTime(begin.Add(at), fmt.Sprintf("drain server s%d", drained), func() error { t.Drain(drained); return t.Apply() }); err != nil {
-			return err
-		}
+		t.AtTime(begin.Add(at), fmt.Sprintf("drain server s%d", drained), func() { t.Drain(drained); t.Apply() })
 	}
-	return nil
 }
 
 // judgeElastic reports every policy as a trial of its own and compares them.

@@ -20,46 +20,27 @@ func chatters(target string, count int) traffic.Flow {
 }
 
 // losePower takes a server off the network without a word.
-func losePower(t *world.Trial, result *scenario.Result) error {
-	running, err := t.Generate(chatters(t.Target(), healthChatters))
-	if err != nil {
-		return err
-	}
+func losePower(t *world.Trial, result *scenario.Result) {
+	running := t.Generate(chatters(t.Target(), healthChatters))
 	dead := world.ServerName(4)
-	err = t.Until(running, 30*time.Second, "all connections have a server", func(p traffic.Progress) bool {
+	t.Until(running, 30*time.Second, "all connections have a server", func(p traffic.Progress) bool {
 		known := 0
 		for _, open := range p.OpenByServer {
 			known += open
 		}
 		return known == healthChatters && p.OpenByServer[dead] > 0
 	})
-	if err != nil {
-		return err
-	}
 	begin := time.Now()
-	if err := t.Event(dead+" loses power", func() error { return t.Space(dead).SetLink("eth0", false) }); err != nil {
-		return err
-	}
-	later, err := t.Generate(scenario.Shorts(t.Target(), 40))
-	if err != nil {
-		return err
-	}
-	err = t.Event("its clients are told", func() error {
-		return t.UntilEmpty(world.Stall, 4)
+	t.Event(dead+" loses power", func() { world.Check(t.Space(dead).SetLink("eth0", false)) })
+	later := t.Generate(scenario.Shorts(t.Target(), 40))
+	t.Event("its clients are told", func() {
+		t.UntilEmpty(world.Stall, 4)
 	})
-	if err != nil {
-		return err
-	}
-	if err := t.Busy(later, 40); err != nil {
-		return err
-	}
+	t.Busy(later, 40)
 	for _, load := range []*world.Load{running, later} {
-		if err := load.Finish(t.Context); err != nil {
-			return err
-		}
+		load.Finish(t.Context)
 	}
 	judgePower(result, dead, begin, slices.Concat(running.Connections, later.Connections))
-	return nil
 }
 
 // judgePower: exactly the connections of the dead server are reset, after the deadline and soon after it; those that came later were

@@ -3,7 +3,6 @@ package health
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -45,22 +44,18 @@ func checksTake(checks int) time.Duration {
 	return time.Duration(checks)*world.CheckInterval*11/10 + world.CheckTimeout + checkSlack
 }
 
-func runHealth(run *scenario.Run) error {
+func runHealth(run *scenario.Run) {
 	topology := world.Topology{LBs: 2, Servers: make([]world.ServerNode, 4)}
-	outcome, err := run.Trial(world.Setup{Name: "checks", Topology: topology, Services: []*fleet.Service{scenario.CheckedService()}}, func(t *world.Trial) error {
+	outcome := run.Trial(world.Setup{Name: "checks", Topology: topology, Services: []*fleet.Service{scenario.CheckedService()}}, func(t *world.Trial) {
 		h := &healthTrial{Trial: t, result: run.Result, lbs: []string{world.LBName(1), world.LBName(2)}}
-		return h.run()
+		h.run()
 	})
-	if err != nil {
-		return err
-	}
 	run.Unbroken(outcome)
 	run.Result.Expect(outcome.Throughout["download"] == healthDownloads, "only %d of %d downloads lasted through all events and completed",
 		outcome.Throughout["download"], healthDownloads)
 	with := scenario.CheckedService()
 	with.Health.Deadline = model.Duration(healthDeadline)
-	_, err = run.Trial(world.Setup{Name: "deadline", Cuts: true, Topology: topology, Services: []*fleet.Service{with}}, func(t *world.Trial) error { return losePower(t, run.Result) })
-	return err
+	run.Trial(world.Setup{Name: "deadline", Cuts: true, Topology: topology, Services: []*fleet.Service{with}}, func(t *world.Trial) { losePower(t, run.Result) })
 }
 
 // healthTrial is the series of events and what has to be true of connections that began in between.
@@ -80,14 +75,10 @@ type span struct {
 	unanswered bool // until its end
 }
 
-func (h *healthTrial) run() (err error) {
-	if h.running, err = h.Generate(scenario.Downloads(h.Target(), healthDownloads), scenario.Shorts(h.Target(), 40)); err != nil {
-		return err
-	}
-	err = h.Until(h.running, 30*time.Second, "all downloads are open", func(p traffic.Progress) bool { return p.OpenByFlow["download"] == healthDownloads })
-	if err := errors.Join(err, h.Busy(h.running, 100)); err != nil {
-		return err
-	}
+func (h *healthTrial) run() {
+	h.running = h.Generate(scenario.Downloads(h.Target(), healthDownloads), scenario.Shorts(h.Target(), 40))
+	h.Until(h.running, 30*time.Second, "all downloads are open", func(p traffic.Progress) bool { return p.OpenByFlow["download"] == healthDownloads })
+	h.Busy(h.running, 100)
 	for _, one := range []world.Step{
 		{What: "s1 fails its checks and goes on serving", Do: h.failOne},
 		{What: "s1 answers checks again", Do: h.recoverOne},
@@ -100,26 +91,18 @@ func (h *healthTrial) run() (err error) {
 		{What: "the check of s2 flaps", Do: h.flap},
 		{What: "s2 answers checks for good", Do: h.settle},
 	} {
-		if err := h.Event(one.What, one.Do); err != nil {
-			return err
-		}
+		h.Event(one.What, one.Do)
 	}
-	if err := h.running.Finish(h.Context); err != nil {
-		return err
-	}
+	h.running.Finish(h.Context)
 	h.judge()
-	return nil
 }
 
 // timed waits until load balancers were told of a server's health, and measures how long that took since a time.
-func (h *healthTrial) timed(name string, since time.Time, i int, sick bool, most time.Duration, lbs ...string) error {
-	if err := h.AwaitHealth(i, sick, lbs...); err != nil {
-		return err
-	}
+func (h *healthTrial) timed(name string, since time.Time, i int, sick bool, most time.Duration, lbs ...string) {
+	h.AwaitHealth(i, sick, lbs...)
 	took := pace.Since(since)
 	h.result.Measure(name, world.Round(took))
 	h.result.Expect(took <= most+checkLate, "%s: %v, not %v at most", name, took, most)
-	return nil
 }
 
 // since is when what began at a time must have taken effect, where load balancers were just told of it.
@@ -132,178 +115,123 @@ func (h *healthTrial) since(begin time.Time, checks int) time.Time {
 }
 
 // during watches new connections from a time on until enough of them have begun.
-func (h *healthTrial) during(one span) error {
+func (h *healthTrial) during(one span) {
 	const connections = 60
 	for time.Now().Before(one.from) {
-		if err := h.Busy(h.running, 5); err != nil {
-			return err
-		}
+		h.Busy(h.running, 5)
 	}
-	if err := h.Busy(h.running, connections); err != nil {
-		return err
-	}
+	h.Busy(h.running, connections)
 	one.to = time.Now()
 	h.spans = append(h.spans, one)
-	return nil
 }
 
-func (h *healthTrial) failOne() error {
+func (h *healthTrial) failOne() {
 	begin := time.Now()
-	if err := h.Sicken(1, true); err != nil {
-		return err
-	}
-	if err := h.timed("seconds_until_unhealthy", begin, 1, true, checksTake(world.CheckFall), h.lbs...); err != nil {
-		return err
-	}
+	h.Sicken(1, true)
+	h.timed("seconds_until_unhealthy", begin, 1, true, checksTake(world.CheckFall), h.lbs...)
 	for _, lb := range h.lbs {
-		if _, detail, err := h.HealthOf(lb, 1); err != nil {
-			return err
-		} else if detail != "HTTP 404 (self)" {
-			h.result.Fail("%s says that s1 is unhealthy because of %q: the check did not go through the tunnel, or says something else", lb, detail)
-		}
+		_, detail, err := h.HealthOf(lb, 1)
+		world.Check(err)
+		h.result.Expect(detail == "HTTP 404 (self)", "%s says that s1 is unhealthy because of %q: the check did not go through the tunnel, or says something else", lb, detail)
 	}
-	return h.during(span{what: "s1 is unhealthy", from: h.since(begin, world.CheckFall), none: []string{"s1"}, some: []string{"s2", "s3", "s4"}})
+	h.during(span{what: "s1 is unhealthy", from: h.since(begin, world.CheckFall), none: []string{"s1"}, some: []string{"s2", "s3", "s4"}})
 }
 
-func (h *healthTrial) recoverOne() error {
+func (h *healthTrial) recoverOne() {
 	begin := time.Now()
-	if err := h.Sicken(1, false); err != nil {
-		return err
-	}
-	if err := h.timed("seconds_until_healthy", begin, 1, false, checksTake(world.CheckRise), h.lbs...); err != nil {
-		return err
-	}
-	return h.during(span{what: "s1 is healthy again", from: h.since(begin, world.CheckRise), some: []string{"s1", "s2", "s3", "s4"}})
+	h.Sicken(1, false)
+	h.timed("seconds_until_healthy", begin, 1, false, checksTake(world.CheckRise), h.lbs...)
+	h.during(span{what: "s1 is healthy again", from: h.since(begin, world.CheckRise), some: []string{"s1", "s2", "s3", "s4"}})
 }
 
 // keepLast: the servers fail within one interval of each other, and the set that is kept is the one before that.
-func (h *healthTrial) keepLast() error {
-	if err := h.Sicken(1, true, h.lbs...); err != nil {
-		return err
-	}
-	if err := h.Busy(h.running, 40); err != nil { // the set without s1 stands for a while
-		return err
+func (h *healthTrial) keepLast() {
+	h.Sicken(1, true, h.lbs...)
+	h.Busy(h.running, 40) // the set without s1 stands for a while
+	for _, i := range []int{2, 3, 4} {
+		h.Sicken(i, true)
 	}
 	for _, i := range []int{2, 3, 4} {
-		if err := h.Sicken(i, true); err != nil {
-			return err
-		}
+		h.AwaitHealth(i, true, h.lbs...)
 	}
-	for _, i := range []int{2, 3, 4} {
-		if err := h.AwaitHealth(i, true, h.lbs...); err != nil {
-			return err
-		}
-	}
-	return h.during(span{what: "all are unhealthy, the last set is kept", from: time.Now().Add(checkSlack), none: []string{"s1"}, some: []string{"s2", "s3", "s4"}})
+	h.during(span{what: "all are unhealthy, the last set is kept", from: time.Now().Add(checkSlack), none: []string{"s1"}, some: []string{"s2", "s3", "s4"}})
 }
 
-func (h *healthTrial) useAll() error {
+func (h *healthTrial) useAll() {
 	h.Fleet.Services[0].Health.AllDown = model.AllDownAll
-	if err := h.Apply(); err != nil {
-		return err
-	}
-	return h.during(span{what: "all are unhealthy, all are used", from: time.Now().Add(checkSlack), some: []string{"s1", "s2", "s3", "s4"}})
+	h.Apply()
+	h.during(span{what: "all are unhealthy, all are used", from: time.Now().Add(checkSlack), some: []string{"s1", "s2", "s3", "s4"}})
 }
 
 // useNone: new connections are refused by silence, so that those that are still trying when a server is back succeed.
-func (h *healthTrial) useNone() error {
+func (h *healthTrial) useNone() {
 	h.Fleet.Services[0].Health.AllDown = model.AllDownNone
-	if err := h.Apply(); err != nil {
-		return err
-	}
+	h.Apply()
 	for _, lb := range h.lbs {
-		err := world.AwaitPromised(h.Context, world.ResumeMax, lb+" gives new connections to nobody", func() error {
+		world.AwaitPromised(h.Context, world.ResumeMax, lb+" gives new connections to nobody", func() error {
 			counters, err := h.Client(lb).Counters(h.Context)
 			if err == nil && counters["dropped_no_server"] == 0 {
 				err = fmt.Errorf("it has dropped none")
 			}
 			return err
 		})
-		if err != nil {
-			return err
-		}
 	}
 	if open := h.running.Now().OpenByFlow["download"]; open != healthDownloads {
 		h.result.Fail("of %d downloads %d are open while no server gets new connections", healthDownloads, open)
 	}
 	one := span{what: "all are unhealthy, nobody is used", from: time.Now(), none: []string{"s1", "s2", "s3", "s4"}, unanswered: true}
-	if err := h.Busy(h.running, 20); err != nil {
-		return err
-	}
+	h.Busy(h.running, 20)
 	one.to = time.Now()
 	h.spans = append(h.spans, one)
-	return nil
 }
 
-func (h *healthTrial) recoverAll() error {
+func (h *healthTrial) recoverAll() {
 	for i := 1; i <= 4; i++ {
-		if err := h.Sicken(i, false); err != nil {
-			return err
-		}
+		h.Sicken(i, false)
 	}
 	for i := 1; i <= 4; i++ {
-		if err := h.AwaitHealth(i, false, h.lbs...); err != nil {
-			return err
-		}
+		h.AwaitHealth(i, false, h.lbs...)
 	}
-	return h.Until(h.running, world.Stall, "the connections that nobody answered have ended", func(p traffic.Progress) bool {
+	h.Until(h.running, world.Stall, "the connections that nobody answered have ended", func(p traffic.Progress) bool {
 		return p.Open < healthDownloads+20
 	})
 }
 
 // misleadLB makes a load balancer send what is for a server to itself, where the bridge drops it; whole: to the server again.
-func (h *healthTrial) misleadLB(whole bool) error {
+func (h *healthTrial) misleadLB(whole bool) {
 	wrong, err := h.Space(world.LBName(1)).MAC("eth1")
 	if whole {
 		wrong, err = h.Space(world.ServerName(3)).MAC("eth0")
 	}
-	if err != nil {
-		return err
-	}
-	return h.Space(world.LBName(1)).KnowNeighbours("eth1", map[netip.Addr]net.HardwareAddr{h.Topology.ServerAddress(3, false): wrong})
+	world.Check(err)
+	world.Check(h.Space(world.LBName(1)).KnowNeighbours("eth1", map[netip.Addr]net.HardwareAddr{h.Topology.ServerAddress(3, false): wrong}))
 }
 
 // cutWay: the load balancer whose way is cut gives the server nothing new, the other one goes on.
-func (h *healthTrial) cutWay() error {
+func (h *healthTrial) cutWay() {
 	begin := time.Now()
-	if err := h.misleadLB(false); err != nil {
-		return err
-	}
-	if err := h.timed("seconds_until_unhealthy_behind_a_cut", begin, 3, true, checksTake(world.CheckFall), world.LBName(1)); err != nil {
-		return err
-	}
-	before, err := h.Dispatched(3)
-	if err != nil {
-		return err
-	}
-	if err := h.Busy(h.running, 60); err != nil {
-		return err
-	}
-	after, err := h.Dispatched(3)
-	if err != nil {
-		return err
-	}
+	h.misleadLB(false)
+	h.timed("seconds_until_unhealthy_behind_a_cut", begin, 3, true, checksTake(world.CheckFall), world.LBName(1))
+	before := world.Must(h.Dispatched(3))
+	h.Busy(h.running, 60)
+	after := world.Must(h.Dispatched(3))
 	h.result.Expect(after[0] <= before[0]+1, "lb1 gave s3 %d connections though it cannot reach it", after[0]-before[0])
 	h.result.Expect(after[1] > before[1], "lb2 gave s3 no connection while only lb1 could not reach it")
 	state, detail, err := h.HealthOf(world.LBName(2), 3)
 	h.result.Expect(state == "healthy", "for lb2, which reaches it, s3 is %s: %s", state, detail)
-	return err
+	world.Check(err)
 }
 
-func (h *healthTrial) healWay() error {
-	if err := h.misleadLB(true); err != nil {
-		return err
-	}
-	return h.AwaitHealth(3, false, world.LBName(1))
+func (h *healthTrial) healWay() {
+	h.misleadLB(true)
+	h.AwaitHealth(3, false, world.LBName(1))
 }
 
 // flap makes a check fail and succeed in turns, with thresholds of one, until the server has stayed as it is for long.
-func (h *healthTrial) flap() error {
+func (h *healthTrial) flap() {
 	health := &h.Fleet.Services[0].Health
 	health.AllDown, health.Rise, health.Fall = model.AllDownKeep, 1, 1
-	if err := h.Apply(); err != nil {
-		return err
-	}
+	h.Apply()
 	path := filepath.Join(h.NodeDir(world.ServerName(2)), world.PathHealth)
 	states, changes := []string{"healthy", "healthy"}, []int{0, 0}
 	ticker := time.NewTicker(world.PollInterval)
@@ -311,20 +239,16 @@ func (h *healthTrial) flap() error {
 	for flaps, lastChange, next := 0, 0, time.Now(); flaps-lastChange < flapsSettled; {
 		if flaps == flapsMost {
 			h.result.Fail("s2 did not settle: it changed %v times while its check flapped %d times", changes, flaps)
-			return nil
+			return
 		}
 		if !time.Now().Before(next) {
 			next = time.Now().Add(world.CheckInterval)
 			flaps++
-			if err := flip(path); err != nil {
-				return err
-			}
+			flip(path)
 		}
 		for i, lb := range h.lbs {
 			state, _, err := h.HealthOf(lb, 2)
-			if err != nil {
-				return err
-			}
+			world.Check(err)
 			if state != states[i] {
 				states[i], lastChange = state, flaps
 				changes[i]++
@@ -333,7 +257,7 @@ func (h *healthTrial) flap() error {
 		select {
 		case <-ticker.C:
 		case <-h.Context.Done():
-			return context.Cause(h.Context)
+			world.Check(context.Cause(h.Context))
 		}
 		h.result.Measure("flaps_of_the_check", float64(flaps))
 	}
@@ -342,29 +266,23 @@ func (h *healthTrial) flap() error {
 	}
 	h.result.Expect(slices.Max(changes) <= changesMost, "s2 changed %v times, not %d at most", changes, changesMost)
 	h.result.Expect(slices.Min(changes) > 0 && !slices.Contains(states, "healthy"), "s2 settled as %v after %v changes, though its check fails every other time", states, changes)
-	return nil
 }
 
 // flip takes the page that checks ask for away, or puts it back.
-func flip(path string) error {
+func flip(path string) {
 	err := os.Remove(path)
 	if os.IsNotExist(err) {
 		err = os.WriteFile(path, []byte("healthy\n"), 0o644)
 	}
-	if err != nil {
-		return fmt.Errorf("flip the health of a server: %w", err)
-	}
-	return nil
+	world.Checkf(err, "flip the health of a server")
 }
 
 // settle: what was damped comes back, after more good checks.
-func (h *healthTrial) settle() error {
+func (h *healthTrial) settle() {
 	path := filepath.Join(h.NodeDir(world.ServerName(2)), world.PathHealth)
-	if err := os.WriteFile(path, []byte("healthy\n"), 0o644); err != nil {
-		return fmt.Errorf("make a server healthy: %w", err)
-	}
+	world.Checkf(os.WriteFile(path, []byte("healthy\n"), 0o644), "make a server healthy")
 	const longest = 16 // rise, doubled as often as it ever is
-	return h.timed("seconds_until_healthy_after_flaps", time.Now(), 2, false, checksTake(longest), h.lbs...)
+	h.timed("seconds_until_healthy_after_flaps", time.Now(), 2, false, checksTake(longest), h.lbs...)
 }
 
 // judge looks at where connections went that began in each span.

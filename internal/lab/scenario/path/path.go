@@ -38,7 +38,7 @@ var Scenarios = []scenario.Scenario{
 }
 
 // runForwards: every way to a server carries HTTP in both directions.
-func runForwards(run *scenario.Run) error {
+func runForwards(run *scenario.Run) {
 	for _, way := range []struct {
 		name, vip   string
 		forward     model.Forward
@@ -51,28 +51,21 @@ func runForwards(run *scenario.Run) error {
 	} {
 		one := scenario.CookieService(way.vip)
 		one.Forward, one.CrossFamily = way.forward, way.crossFamily
-		outcome, err := run.Trial(world.Setup{
+		outcome := run.Trial(world.Setup{
 			Name: way.name, Services: []*fleet.Service{one}, Topology: world.Topology{LBs: 1, Servers: make([]world.ServerNode, 2)},
-		}, func(t *world.Trial) error { return exchange(t, 100, 200_000) })
-		if err != nil {
-			return err
-		}
+		}, func(t *world.Trial) { exchange(t, 100, 200_000) })
 		run.Unbroken(outcome)
 	}
-	return nil
 }
 
 // exchange runs a fixed number of connections to their end.
-func exchange(t *world.Trial, connections int, bytes int64) error {
-	running, err := t.Generate(scenario.Exchanges(t.Target(), connections, bytes))
-	if err != nil {
-		return err
-	}
-	return running.Wait(t.Context)
+func exchange(t *world.Trial, connections int, bytes int64) {
+	running := t.Generate(scenario.Exchanges(t.Target(), connections, bytes))
+	running.Wait(t.Context)
 }
 
 // runPMTU: uploads to a server behind a smaller MTU, downloads to clients behind one.
-func runPMTU(run *scenario.Run) error {
+func runPMTU(run *scenario.Run) {
 	const smaller = 1400
 	for _, vip := range []string{scenario.VIP4, scenario.VIP6} {
 		topologies := []struct {
@@ -85,49 +78,36 @@ func runPMTU(run *scenario.Run) error {
 			{"clients behind 1400", world.Topology{LBs: 2, Servers: make([]world.ServerNode, 3), ClientMTU: smaller}},
 		}
 		for _, one := range topologies {
-			outcome, err := run.Trial(world.Setup{
+			outcome := run.Trial(world.Setup{
 				Name: one.name + " to " + vip, Services: []*fleet.Service{scenario.CookieService(vip)}, Topology: one.topology,
-			}, func(t *world.Trial) error { return exchange(t, 60, 1_000_000) })
-			if err != nil {
-				return err
-			}
+			}, func(t *world.Trial) { exchange(t, 60, 1_000_000) })
 			run.Unbroken(outcome)
 		}
 	}
-	return nil
 }
 
 // runFragments: datagrams larger than the MTU reach one server whole.
-func runFragments(run *scenario.Run) error {
+func runFragments(run *scenario.Run) {
 	for _, vip := range []string{scenario.VIP4, scenario.VIP6} {
 		one := fleet.NewService("echo", vip)
 		one.Protocol, one.Ports = model.ProtocolUDP, []uint16{4000}
-		outcome, err := run.Trial(world.Setup{
+		outcome := run.Trial(world.Setup{
 			Name: "udp to " + vip, Services: []*fleet.Service{one}, Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 3)},
-		}, func(t *world.Trial) error {
-			if err := t.StartEchoes(); err != nil {
-				return err
-			}
-			running, err := t.Generate(traffic.Flow{
+		}, func(t *world.Trial) {
+			t.StartEchoes()
+			running := t.Generate(traffic.Flow{
 				// Few at once: nobody repeats a datagram that a full queue of the lab's links has dropped.
 				Name: "datagrams", Target: t.Target(), UDP: true, Count: 200, Concurrent: 4,
 				Requests: []traffic.Request{{Bytes: 100}, {Bytes: 3000}, {Bytes: 1400}, {Bytes: 9000}},
 			})
-			if err != nil {
-				return err
-			}
-			return running.Wait(t.Context)
+			running.Wait(t.Context)
 		})
-		if err != nil {
-			return err
-		}
 		run.Unbroken(outcome)
 	}
-	return nil
 }
 
 // runSYNLoss: handshakes whose SYN or SYN-ACK is lost are completed by a repetition, whatever server it reaches.
-func runSYNLoss(run *scenario.Run) error {
+func runSYNLoss(run *scenario.Run) {
 	for _, one := range []struct {
 		name         string
 		client, back link.Faults
@@ -138,21 +118,14 @@ func runSYNLoss(run *scenario.Run) error {
 		{"two SYN-ACKs lost", link.Faults{}, link.Faults{DropSYNACKsPerFlow: 2}, 0},
 		{"2 % of everything lost, 40 ms", link.Faults{DropPermille: 20}, link.Faults{DropPermille: 20}, 20 * time.Millisecond},
 	} {
-		outcome, err := run.Trial(world.Setup{
+		outcome := run.Trial(world.Setup{
 			Name: one.name, Services: []*fleet.Service{scenario.CookieService(scenario.VIP4)},
 			Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 4), ClientDelay: one.delay},
-		}, func(t *world.Trial) error {
-			if err := t.Lose(world.ClientNode, "eth0", one.client); err != nil {
-				return err
-			}
-			if err := t.Lose(world.RouterNode, world.ClientNode, one.back); err != nil {
-				return err
-			}
-			return exchange(t, 100, 50_000)
+		}, func(t *world.Trial) {
+			t.Lose(world.ClientNode, "eth0", one.client)
+			t.Lose(world.RouterNode, world.ClientNode, one.back)
+			exchange(t, 100, 50_000)
 		})
-		if err != nil {
-			return err
-		}
 		run.Unbroken(outcome)
 		var lost uint64
 		for _, losses := range outcome.Losses {
@@ -160,39 +133,31 @@ func runSYNLoss(run *scenario.Run) error {
 		}
 		run.Result.Expect(lost > 0, "%s: nothing was lost", one.name)
 	}
-	return nil
 }
 
 // runWrap: bulk transfers, and connections that speak now and then, across the wrap of the cookie's
 // clock: 2^(32-16) ms with the widest cookie, and with the default one if there is time.
-func runWrap(run *scenario.Run) error {
+func runWrap(run *scenario.Run) {
 	length := run.Length(75 * time.Second)
 	one := scenario.CookieService(scenario.VIP4)
 	one.CookieBits = 16
 	if length > wrapSeconds(14)*time.Second {
 		one.CookieBits = 14
 	}
-	outcome, err := run.Trial(world.Setup{
+	outcome := run.Trial(world.Setup{
 		Name: fmt.Sprintf("cookie of %d bits", one.CookieBits), Services: []*fleet.Service{one}, Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 3)},
-	}, func(t *world.Trial) error {
+	}, func(t *world.Trial) {
 		const rate = 2 << 20
 		seconds := int64(length.Seconds())
-		running, err := t.Generate(
+		running := t.Generate(
 			traffic.Flow{Name: "bulk", Target: t.Target(), Count: 6, Concurrent: 6,
 				Requests: []traffic.Request{{Path: world.PathSlow(rate), Bytes: rate * seconds}}},
 			traffic.Flow{Name: "now-and-then", Target: t.Target(), Count: 12, Concurrent: 12, Requests: []traffic.Request{
 				{Path: world.PathName}, {Path: world.PathName, Pause: length / 2}, {Path: world.PathBlob, Bytes: 50_000, Pause: length / 2}}})
-		if err != nil {
-			return err
-		}
-		return running.Wait(t.Context)
+		running.Wait(t.Context)
 	})
-	if err != nil {
-		return err
-	}
 	run.Unbroken(outcome)
 	run.Result.Expect(outcome.LongestSecond > float64(wrapSeconds(one.CookieBits)), "the longest transfer lasted %.0f s and saw no wrap", outcome.LongestSecond)
-	return nil
 }
 
 // wrapSeconds is how long the clock above a cookie runs until it wraps.

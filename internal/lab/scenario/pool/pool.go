@@ -33,47 +33,34 @@ var Scenarios = []scenario.Scenario{
 }
 
 // runNoTimestamps: clients that cannot carry a cookie keep their servers by second chance.
-func runNoTimestamps(run *scenario.Run) error {
+func runNoTimestamps(run *scenario.Run) {
 	what := world.Setup{
 		Name: "cookie", Members: []int{1, 2, 3, 4}, Services: []*fleet.Service{scenario.CookieService(scenario.VIP4)},
 		Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 5),
 			ClientSysctls: map[string]string{"net.ipv4.tcp_timestamps": "0"}},
 	}
-	outcome, err := run.Trial(what, poolChanges)
-	if err != nil {
-		return err
-	}
+	outcome := run.Trial(what, poolChanges)
 	run.Unbroken(outcome)
 	what.Name, what.Baseline, what.Services = "hash", true, []*fleet.Service{scenario.HashService(scenario.VIP4)}
-	baseline, err := run.Trial(what, poolChanges)
-	if err != nil {
-		return err
-	}
+	baseline := run.Trial(what, poolChanges)
 	run.Result.Expect(baseline.Broken > 0, "the baseline broke nothing: the events prove nothing")
-	return nil
 }
 
-func poolChanges(t *world.Trial) error {
-	running, err := scenario.Steady(t)
-	if err != nil {
-		return err
-	}
-	return t.Series(running,
-		world.Step{What: "add server s5", Do: func() error { t.AddServer(5); return t.Apply() }},
-		world.Step{What: "drain server s1", Do: func() error { t.Fleet.Services[0].Drain(1); return t.Apply() }},
-		world.Step{What: "kill lb1", Do: func() error { return t.CrashLB(1) }},
-		world.Step{What: "lb1 returns", Do: func() error { return t.ReturnLB(1) }})
+func poolChanges(t *world.Trial) {
+	running := scenario.Steady(t)
+	t.Series(running,
+		world.Step{What: "add server s5", Do: func() { t.AddServer(5); t.Apply() }},
+		world.Step{What: "drain server s1", Do: func() { t.Fleet.Services[0].Drain(1); t.Apply() }},
+		world.Step{What: "kill lb1", Do: func() { t.CrashLB(1) }},
+		world.Step{What: "lb1 returns", Do: func() { t.ReturnLB(1) }})
 }
 
 // runUpgrade: every process is replaced under load, politely and not.
-func runUpgrade(run *scenario.Run) error {
-	outcome, err := run.Trial(world.Setup{
+func runUpgrade(run *scenario.Run) {
+	outcome := run.Trial(world.Setup{
 		Name: "cookie", Services: []*fleet.Service{scenario.CookieService(scenario.VIP4)}, Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 3)},
-	}, func(t *world.Trial) error {
-		running, err := scenario.Steady(t)
-		if err != nil {
-			return err
-		}
+	}, func(t *world.Trial) {
+		running := scenario.Steady(t)
 		for _, group := range []struct {
 			role    string
 			daemons map[string]*world.Daemon
@@ -83,94 +70,65 @@ func runUpgrade(run *scenario.Run) error {
 				if group.role == "lb" {
 					node = world.LBName(i + 1)
 				}
-				if err := replaceDaemon(t, running, group.role, node, group.daemons); err != nil {
-					return err
-				}
+				replaceDaemon(t, running, group.role, node, group.daemons)
 			}
 		}
-		return nil
 	})
-	if err != nil {
-		return err
-	}
 	run.Unbroken(outcome)
-	return nil
 }
 
 // replaceDaemon stops a node's process by SIGTERM and by SIGKILL; each time traffic flows without it,
 // then a new process takes over.
-func replaceDaemon(t *world.Trial, running *world.Load, role, node string, daemons map[string]*world.Daemon) error {
+func replaceDaemon(t *world.Trial, running *world.Load, role, node string, daemons map[string]*world.Daemon) {
 	ways := []world.Step{
-		{What: fmt.Sprintf("stop %s of %s", role, node), Do: func() error {
+		{What: fmt.Sprintf("stop %s of %s", role, node), Do: func() {
 			ctx, cancel := pace.WithTimeout(t.Context, world.DaemonDeadline)
 			defer cancel()
-			return daemons[node].Stop(ctx)
+			daemons[node].Stop(ctx)
 		}},
-		{What: fmt.Sprintf("kill %s of %s", role, node), Do: func() error { daemons[node].Kill(); return nil }},
+		{What: fmt.Sprintf("kill %s of %s", role, node), Do: func() { daemons[node].Kill() }},
 	}
 	for _, way := range ways {
-		err := t.Series(running, way, world.Step{What: fmt.Sprintf("start %s of %s", role, node), Do: func() error {
+		t.Series(running, way, world.Step{What: fmt.Sprintf("start %s of %s", role, node), Do: func() {
 			daemons[node] = nil
-			return t.Apply()
+			t.Apply()
 		}})
-		if err != nil {
-			return err
-		}
 	}
-	return nil
 }
 
 // runIdle: connections that say nothing for a long time go on where they were, though the pool changed.
-func runIdle(run *scenario.Run) error {
+func runIdle(run *scenario.Run) {
 	length := run.Length(20 * time.Second)
-	outcome, err := run.Trial(world.Setup{
+	outcome := run.Trial(world.Setup{
 		Name: "cookie", Members: []int{1, 2, 3}, Services: []*fleet.Service{scenario.CookieService(scenario.VIP4)},
 		Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 4)},
-	}, func(t *world.Trial) error {
-		idle, err := t.Generate(traffic.Flow{
+	}, func(t *world.Trial) {
+		idle := t.Generate(traffic.Flow{
 			Name: "idle", Target: t.Target(), Count: 100, Concurrent: 100, PerSecond: 100,
 			Requests: []traffic.Request{{Path: world.PathName}, {Path: world.PathBlob, Bytes: 100_000, Pause: length},
 				{Path: world.PathUpload + "idle", Bytes: 100_000, Upload: true}},
 		})
-		if err != nil {
-			return err
-		}
-		err = t.Until(idle, 20*time.Second, "all connections are idle", func(p traffic.Progress) bool {
+		t.Until(idle, 20*time.Second, "all connections are idle", func(p traffic.Progress) bool {
 			return p.OpenByServer["s1"]+p.OpenByServer["s2"]+p.OpenByServer["s3"] == 100
 		})
-		if err != nil {
-			return err
-		}
-		if err := t.Change("add server s4", func() { t.AddServer(4) }); err != nil {
-			return err
-		}
-		if err := t.Change("drain server s1", func() { t.Fleet.Services[0].Drain(1) }); err != nil {
-			return err
-		}
-		return idle.Wait(t.Context)
+		t.Change("add server s4", func() { t.AddServer(4) })
+		t.Change("drain server s1", func() { t.Fleet.Services[0].Drain(1) })
+		idle.Wait(t.Context)
 	})
-	if err != nil {
-		return err
-	}
 	run.Unbroken(outcome)
 	run.Result.Expect(outcome.LongestSecond >= 0.75*length.Seconds(), "the longest connection lasted only %.0f s", outcome.LongestSecond)
-	return nil
 }
 
 // runSYNCookies: servers that answer every SYN with a SYN cookie.
-func runSYNCookies(run *scenario.Run) error {
-	outcome, err := run.Trial(world.Setup{
+func runSYNCookies(run *scenario.Run) {
+	outcome := run.Trial(world.Setup{
 		Name: "cookie", Members: []int{1, 2, 3, 4}, Services: []*fleet.Service{scenario.CookieService(scenario.VIP4)},
 		Topology: world.Topology{LBs: 2, Servers: scenario.Servers(5, map[string]string{"net.ipv4.tcp_syncookies": "2"})},
 	}, poolChanges)
-	if err != nil {
-		return err
-	}
 	run.Unbroken(outcome)
 	var received uint64
 	for _, counters := range outcome.TCP {
 		received += counters["SyncookiesRecv"]
 	}
 	run.Result.Expect(received > 0, "no server accepted a SYN cookie")
-	return nil
 }

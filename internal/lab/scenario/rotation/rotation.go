@@ -27,21 +27,17 @@ var Scenarios = []scenario.Scenario{
 
 const rotationKept = 6 // connections that their servers' keepalives alone hold, throughout
 
-func runRotation(run *scenario.Run) error {
+func runRotation(run *scenario.Run) {
 	one := scenario.CookieService(scenario.VIP4)
 	one.Ports, one.Fallback = []uint16{80, world.HolderPort}, model.FallbackHash
-	outcome, err := run.Trial(world.Setup{
+	outcome := run.Trial(world.Setup{
 		Name: "rotation", Services: []*fleet.Service{one},
 		Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 3), Management: true, Controllers: 2, EtcdMembers: 1},
-	}, func(t *world.Trial) error {
+	}, func(t *world.Trial) {
 		r := &rotationTrial{Trial: t, result: run.Result}
-		return r.run()
+		r.run()
 	})
-	if err != nil {
-		return err
-	}
 	run.Unbroken(outcome)
-	return nil
 }
 
 // rotationTrial is the series of events.
@@ -53,31 +49,21 @@ type rotationTrial struct {
 	quiet   []world.Holder // that hold the first rotation up
 }
 
-func (r *rotationTrial) run() (err error) {
-	if r.holders, err = r.NewHolders(); err != nil {
-		return err
-	}
+func (r *rotationTrial) run() {
+	r.holders = r.NewHolders()
 	defer r.holders.Close()
 	for range rotationKept {
-		one, err := r.holders.Open()
-		if err == nil {
-			err = world.KeepAlive(one.Server)
-		}
-		if err != nil {
-			return err
-		}
+		one := world.Must(r.holders.Open())
+		world.Check(world.KeepAlive(one.Server))
 		r.kept = append(r.kept, one)
 	}
-	running, err := r.Generate(scenario.ShortLived(r.Target(), 20), scenario.Browsers(r.Target(), 20), scenario.Shorts(r.Target(), 40))
-	if err != nil {
-		return err
-	}
-	return r.Series(running,
+	running := r.Generate(scenario.ShortLived(r.Target(), 20), scenario.Browsers(r.Target(), 20), scenario.Shorts(r.Target(), 40))
+	r.Series(running,
 		world.Step{What: "rotate to 2, and interrupt it while clients are silent", Do: r.interrupt},
 		world.Step{What: "two operators go on, silent clients speak", Do: r.goOn},
 		world.Step{What: "rotate to 3 while agents are dead", Do: r.rotateWithoutAgents},
 		world.Step{What: "rotate to 4, and force it on a silent client", Do: r.force},
-		world.Step{What: "all connections but that one speak", Do: func() error { return r.talk(r.kept...) }})
+		world.Step{What: "all connections but that one speak", Do: func() { r.talk(r.kept...) }})
 }
 
 // controllersFrom are the controllers in turn, beginning with one of them.
@@ -86,21 +72,15 @@ func (r *rotationTrial) controllersFrom(i int) string {
 }
 
 // rotate starts `ballast ctl key rotate`, by one of the controllers.
-func (r *rotationTrial) rotate(controller int) (*world.Command, error) {
-	return r.Operated(r.controllersFrom(controller), "key", "rotate")
+func (r *rotationTrial) rotate(controller int) *world.Command {
+	return world.Must(r.Operated(r.controllersFrom(controller), "key", "rotate"))
 }
 
 // refused types a command that must fail, and say why.
-func (r *rotationTrial) refused(why string, arguments ...string) error {
-	c, err := r.Operated(r.controllersFrom(1), arguments...)
-	if err == nil {
-		err = c.Wait(r.Context, world.DaemonDeadline, false)
-	}
-	if err != nil {
-		return err
-	}
+func (r *rotationTrial) refused(why string, arguments ...string) {
+	c := world.Must(r.Operated(r.controllersFrom(1), arguments...))
+	world.Check(c.Wait(r.Context, world.DaemonDeadline, false))
 	r.result.Expect(strings.Contains(c.Complained.String(), why), "ballast %s said %q, not %q", c.Line(), c.Complained.String(), why)
-	return nil
 }
 
 // keyState is what `ballast ctl keys --json` says.
@@ -116,8 +96,8 @@ type keyState struct {
 }
 
 // awaitKeys waits until what is known of the keys is what it should be.
-func (r *rotationTrial) awaitKeys(what string, right func(keyState) bool) error {
-	return world.AwaitPromised(r.Context, world.DaemonDeadline, what, func() error {
+func (r *rotationTrial) awaitKeys(what string, right func(keyState) bool) {
+	world.AwaitPromised(r.Context, world.DaemonDeadline, what, func() error {
 		printed, err := r.Ctl("keys", "--json")
 		if err != nil {
 			return err
@@ -134,8 +114,8 @@ func (r *rotationTrial) awaitKeys(what string, right func(keyState) bool) error 
 }
 
 // awaitSilent waits until exactly so many connections hold up that an old key is dropped, and nothing else does.
-func (r *rotationTrial) awaitSilent(current uint32, count int) error {
-	return r.awaitKeys(fmt.Sprintf("%d silent connections alone keep the key of epoch %d", count, current-1), func(keys keyState) bool {
+func (r *rotationTrial) awaitSilent(current uint32, count int) {
+	r.awaitKeys(fmt.Sprintf("%d silent connections alone keep the key of epoch %d", count, current-1), func(keys keyState) bool {
 		return keys.Current == current && len(keys.Keys) == 2 && keys.Keys[0].Connections != nil && *keys.Keys[0].Connections == count &&
 			*keys.Keys[1].Connections >= len(r.kept) &&
 			!slices.ContainsFunc(keys.Keys[0].DropRefused, func(why string) bool { return !strings.Contains(why, "still echo") })
@@ -143,8 +123,8 @@ func (r *rotationTrial) awaitSilent(current uint32, count int) error {
 }
 
 // awaitSaid waits until a command that goes on has said something.
-func (r *rotationTrial) awaitSaid(c *world.Command, what string) error {
-	return world.AwaitPromised(r.Context, world.DaemonDeadline, fmt.Sprintf("ballast %s says %q", c.Line(), what), func() error {
+func (r *rotationTrial) awaitSaid(c *world.Command, what string) {
+	world.AwaitPromised(r.Context, world.DaemonDeadline, fmt.Sprintf("ballast %s says %q", c.Line(), what), func() error {
 		said := c.Said.String()
 		if strings.Contains(said, what) {
 			return nil
@@ -157,135 +137,92 @@ func (r *rotationTrial) awaitSaid(c *world.Command, what string) error {
 }
 
 // done waits until rotations have come to their end.
-func (r *rotationTrial) done(epoch uint32, rotations ...*world.Command) error {
+func (r *rotationTrial) done(epoch uint32, rotations ...*world.Command) {
 	for _, c := range rotations {
 		if err := c.Wait(r.Context, world.DaemonDeadline, true); err != nil {
-			return world.Broken(err)
+			world.Check(world.Broken(err))
 		}
 		want := fmt.Sprintf("done: epoch %d is the only one\n", epoch)
 		r.result.Expect(strings.HasSuffix(c.Said.String(), want), "ballast %s said %q, not %q at last", c.Line(), c.Said.String(), want)
 	}
-	return r.awaitKeys(fmt.Sprintf("epoch %d is the only one", epoch), func(keys keyState) bool {
+	r.awaitKeys(fmt.Sprintf("epoch %d is the only one", epoch), func(keys keyState) bool {
 		return keys.Current == epoch && slices.Equal(keys.Epochs, []uint32{epoch})
 	})
 }
 
 // talk has connections say something, which must come back.
-func (r *rotationTrial) talk(connections ...world.Holder) error {
+func (r *rotationTrial) talk(connections ...world.Holder) {
 	for _, one := range connections {
 		if err := one.Talk(); err != nil {
-			return world.Broken(fmt.Errorf("the connection of %v with %s is broken: %w", one.Client.LocalAddr(), one.At, err))
+			world.Check(world.Broken(fmt.Errorf("the connection of %v with %s is broken: %w", one.Client.LocalAddr(), one.At, err)))
 		}
 	}
-	return nil
 }
 
 // silent are connections that say nothing, and that no keepalive holds.
-func (r *rotationTrial) silent(servers ...int) (all []world.Holder, err error) {
+func (r *rotationTrial) silent(servers ...int) (all []world.Holder) {
 	for _, i := range servers {
-		one, err := r.holders.OpenAt(world.ServerName(i))
-		if err != nil {
-			return nil, err
-		}
+		one := r.holders.OpenAt(world.ServerName(i))
 		all = append(all, one)
 	}
-	return all, nil
+	return all
 }
 
-func (r *rotationTrial) interrupt() (err error) {
-	if r.quiet, err = r.silent(1, 2); err != nil {
-		return err
-	}
-	rotation, err := r.rotate(1)
-	if err != nil {
-		return err
-	}
-	if err := r.awaitSilent(2, len(r.quiet)); err != nil {
-		return err
-	}
-	if err := r.refused("1 living connection whose client still echoes epoch 1", "key", "drop", "1"); err != nil {
-		return err
-	}
+func (r *rotationTrial) interrupt() {
+	r.quiet = r.silent(1, 2)
+	rotation := r.rotate(1)
+	r.awaitSilent(2, len(r.quiet))
+	r.refused("1 living connection whose client still echoes epoch 1", "key", "drop", "1")
 	if err := rotation.Died(); err != nil {
-		return world.Broken(err)
+		world.Check(world.Broken(err))
 	}
 	rotation.Signal(syscall.SIGINT)
-	if err := rotation.Wait(r.Context, world.DaemonDeadline, false); err != nil {
-		return err
-	}
+	world.Check(rotation.Wait(r.Context, world.DaemonDeadline, false))
 	complained := rotation.Complained.String()
 	r.result.Expect(strings.Contains(complained, "still echo") && strings.Contains(complained, "go on with `ballast ctl key rotate`"),
 		"ballast %s that was interrupted said %q", rotation.Line(), complained)
-	return nil
 }
 
 // goOn: data and a keepalive of clients that were silent let two rotations come to their end, which ask different controllers.
-func (r *rotationTrial) goOn() error {
+func (r *rotationTrial) goOn() {
 	var rotations []*world.Command
 	for controller := 1; controller <= 2; controller++ {
-		rotation, err := r.rotate(controller)
-		if err != nil {
-			return err
-		}
-		if err := r.awaitSaid(rotation, "going on: epochs 1 and 2 are known, 2 is current"); err != nil {
-			return err
-		}
+		rotation := r.rotate(controller)
+		r.awaitSaid(rotation, "going on: epochs 1 and 2 are known, 2 is current")
 		rotations = append(rotations, rotation)
 	}
-	if err := r.talk(r.quiet[0]); err != nil {
-		return err
-	}
-	if err := r.awaitSilent(2, 1); err != nil {
-		return err
-	}
-	if err := world.KeepAlive(r.quiet[1].Client); err != nil {
-		return err
-	}
-	if err := r.done(2, rotations...); err != nil {
-		return err
-	}
-	err := r.talk(r.quiet...)
+	r.talk(r.quiet[0])
+	r.awaitSilent(2, 1)
+	world.Check(world.KeepAlive(r.quiet[1].Client))
+	r.done(2, rotations...)
+	r.talk(r.quiet...)
 	for _, one := range r.quiet {
 		one.Client.Close()
 	}
-	return err
 }
 
 // rotateWithoutAgents: one is dead before the key is used, another before the old key is dropped.
-func (r *rotationTrial) rotateWithoutAgents() error {
-	silent, err := r.silent(2)
-	if err != nil {
-		return err
-	}
+func (r *rotationTrial) rotateWithoutAgents() {
+	silent := r.silent(2)
 	r.Agents[world.ServerName(3)].Kill()
-	rotation, err := r.rotate(1)
-	if err != nil {
-		return err
-	}
-	if err := r.awaitSaid(rotation, "agent s3 is lost"); err != nil {
-		return err
-	}
-	err = r.awaitKeys("the agent of s3 alone holds up that the key is used", func(keys keyState) bool {
+	rotation := r.rotate(1)
+	r.awaitSaid(rotation, "agent s3 is lost")
+	r.awaitKeys("the agent of s3 alone holds up that the key is used", func(keys keyState) bool {
 		return keys.Current == 2 && len(keys.Keys) == 2 && all(keys.Keys[1].UseRefused, "s3")
 	})
-	if err := errors.Join(err, r.refused("agent s3 is lost", "key", "use", "3"), r.startAgent(3)); err != nil {
-		return err
-	}
-	if err := r.awaitSilent(3, len(silent)); err != nil {
-		return err
-	}
+	r.refused("agent s3 is lost", "key", "use", "3")
+	r.startAgent(3)
+	r.awaitSilent(3, len(silent))
 	r.Agents[world.ServerName(2)].Kill()
-	if err := r.talk(silent...); err != nil {
-		return err
-	}
+	r.talk(silent...)
 	silent[0].Client.Close()
-	err = r.awaitKeys("the agent of s2 alone holds up that the key is dropped", func(keys keyState) bool {
+	r.awaitKeys("the agent of s2 alone holds up that the key is dropped", func(keys keyState) bool {
 		return keys.Current == 3 && len(keys.Keys) == 2 && all(keys.Keys[0].DropRefused, "s2")
 	})
-	if err := errors.Join(err, r.refused("agent s2 is lost", "key", "drop", "2"), rotation.Died(), r.startAgent(2)); err != nil {
-		return err
-	}
-	return r.done(3, rotation)
+	r.refused("agent s2 is lost", "key", "drop", "2")
+	world.Check(rotation.Died())
+	r.startAgent(2)
+	r.done(3, rotation)
 }
 
 // all tells whether there are reasons, and each is about one thing.
@@ -293,37 +230,19 @@ func all(reasons []string, about string) bool {
 	return len(reasons) > 0 && !slices.ContainsFunc(reasons, func(why string) bool { return !strings.Contains(why, about) })
 }
 
-func (r *rotationTrial) startAgent(i int) (err error) {
-	r.Agents[world.ServerName(i)], err = r.StartDaemon("agent", world.ServerName(i))
-	return err
+func (r *rotationTrial) startAgent(i int) {
+	r.Agents[world.ServerName(i)] = r.StartDaemon("agent", world.ServerName(i))
 }
 
 // force: no table knows the way to a draining server, so a connection there whose cookie is not read any more ends.
-func (r *rotationTrial) force() error {
-	silent, err := r.silent(1)
-	if err != nil {
-		return err
-	}
-	if _, err := r.Ctl("server", "drain", "web", world.ServerName(1)); err != nil {
-		return err
-	}
-	rotation, err := r.rotate(2)
-	if err != nil {
-		return err
-	}
-	if err := r.awaitSilent(4, len(silent)); err != nil {
-		return err
-	}
-	if err := r.refused("1 living connection whose client still echoes epoch 3", "key", "drop", "3"); err != nil {
-		return err
-	}
-	if _, err := r.Ctl("key", "drop", "3", "--force"); err != nil {
-		return err
-	}
-	if err := r.done(4, rotation); err != nil {
-		return err
-	}
-	err = silent[0].Talk()
+func (r *rotationTrial) force() {
+	silent := r.silent(1)
+	world.Must(r.Ctl("server", "drain", "web", world.ServerName(1)))
+	rotation := r.rotate(2)
+	r.awaitSilent(4, len(silent))
+	r.refused("1 living connection whose client still echoes epoch 3", "key", "drop", "3")
+	world.Must(r.Ctl("key", "drop", "3", "--force"))
+	r.done(4, rotation)
+	err := silent[0].Talk()
 	r.result.Expect(errors.Is(err, syscall.ECONNRESET), "the connection that the force was for: %v", err)
-	return nil
 }

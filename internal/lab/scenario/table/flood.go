@@ -52,54 +52,35 @@ type flooder struct {
 }
 
 // openFlooder also leads what is sent back to nowhere: the clients' host does not forward.
-func (x *tableTrial) openFlooder() (*flooder, error) {
+func (x *tableTrial) openFlooder() *flooder {
 	f := &flooder{tableTrial: x, random: x.Random, service: netip.MustParseAddrPort(x.Target())}
-	var err error
-	if f.from, err = x.Space(world.ClientNode).MAC("eth0"); err != nil {
-		return nil, err
-	}
-	if f.to, err = x.Space(world.RouterNode).MAC(world.ClientNode); err != nil {
-		return nil, err
-	}
+	f.from = world.Must(x.Space(world.ClientNode).MAC("eth0"))
+	f.to = world.Must(x.Space(world.RouterNode).MAC(world.ClientNode))
 	back := netspace.NextHop{Gateway: netip.MustParseAddr(x.Topology.SourceAddresses(false)[0]), Interface: world.ClientNode}
-	if err := x.Space(world.RouterNode).Route(netip.MustParsePrefix(floodClientsNet), 0, back); err != nil {
-		return nil, err
-	}
-	f.socket, err = x.OpenFrames(world.ClientNode, "eth0")
-	return f, err
+	world.Check(x.Space(world.RouterNode).Route(netip.MustParsePrefix(floodClientsNet), 0, back))
+	f.socket = world.Must(x.OpenFrames(world.ClientNode, "eth0"))
+	return f
 }
 
-func (x *tableTrial) runFloods() error {
-	running, err := scenario.Steady(x.Trial)
-	if err != nil {
-		return err
-	}
-	f, err := x.openFlooder()
-	if err != nil {
-		return err
-	}
+func (x *tableTrial) runFloods() {
+	running := scenario.Steady(x.Trial)
+	f := x.openFlooder()
 	defer f.socket.Close()
-	overheard, err := f.overhear()
-	if err != nil {
-		return err
-	}
-	return x.Series(running,
+	overheard := f.overhear()
+	x.Series(running,
 		world.Step{What: "flood of SYNs", Do: f.floodSYNs},
 		world.Step{What: "flood of forged cookies", Do: f.floodForged},
-		world.Step{What: "flood of repeated packets", Do: func() error { return f.floodReplayed(overheard) }},
-		world.Step{What: "flood of FINs, forged and with cookies of real connections", Do: func() error { return f.floodFINs(overheard) }},
+		world.Step{What: "flood of repeated packets", Do: func() { f.floodReplayed(overheard) }},
+		world.Step{What: "flood of FINs, forged and with cookies of real connections", Do: func() { f.floodFINs(overheard) }},
 		world.Step{What: "the flood's entries are free again", Do: f.awaitForgotten})
 }
 
 // overhear collects packets that real clients send within their connections.
-func (f *flooder) overhear() ([]frames.Segment, error) {
-	ear, err := f.OpenFrames(world.ClientNode, "eth0")
-	if err != nil {
-		return nil, err
-	}
+func (f *flooder) overhear() []frames.Segment {
+	ear := world.Must(f.OpenFrames(world.ClientNode, "eth0"))
 	defer ear.Close()
 	var heard []frames.Segment
-	err = world.Await(f.Context, world.Stall, fmt.Sprintf("%d packets are overheard", floodOverheard), func() error {
+	world.Await(f.Context, world.Stall, fmt.Sprintf("%d packets are overheard", floodOverheard), func() error {
 		for {
 			frame, err := ear.Receive()
 			if err != nil {
@@ -118,7 +99,7 @@ func (f *flooder) overhear() ([]frames.Segment, error) {
 			}
 		}
 	})
-	return heard, err
+	return heard
 }
 
 // stranger is the next packet of a client that does not exist.
@@ -133,15 +114,10 @@ func (f *flooder) stranger() frames.Segment {
 
 // flood sends packets at the flood's pace, waits until most of them were counted by the verdicts that they must get, and measures what
 // they did. It returns all that was counted meanwhile, of real clients too.
-func (f *flooder) flood(name string, count int, next func(i int) frames.Segment, verdicts ...string) (counted map[string]uint64, err error) {
-	before, err := f.Verdicts(f.lbs...)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.send(count, next); err != nil {
-		return nil, err
-	}
-	err = world.Await(f.Context, world.Stall, fmt.Sprintf("most of the %d packets are counted as %v", count, verdicts), func() error {
+func (f *flooder) flood(name string, count int, next func(i int) frames.Segment, verdicts ...string) (counted map[string]uint64) {
+	before := world.Must(f.Verdicts(f.lbs...))
+	f.send(count, next)
+	world.Await(f.Context, world.Stall, fmt.Sprintf("most of the %d packets are counted as %v", count, verdicts), func() (err error) {
 		if counted, err = f.Verdicts(f.lbs...); err != nil {
 			return err
 		}
@@ -157,17 +133,15 @@ func (f *flooder) flood(name string, count int, next func(i int) frames.Segment,
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
 	flood, real, err := f.held()
 	f.result.Measure(name+"_sent", float64(count))
 	f.result.Measure(name+"_entries", float64(flood))
 	f.result.Measure(name+"_real_entries", float64(real))
-	return counted, err
+	world.Check(err)
+	return counted
 }
 
-func (f *flooder) send(count int, next func(i int) frames.Segment) error {
+func (f *flooder) send(count int, next func(i int) frames.Segment) {
 	ticker := time.NewTicker(floodPause)
 	defer ticker.Stop()
 	for i := range count {
@@ -176,19 +150,16 @@ func (f *flooder) send(count int, next func(i int) frames.Segment) error {
 		if err == nil {
 			err = f.socket.Send(frame)
 		}
-		if err != nil {
-			return err
-		}
+		world.Check(err)
 		if i%floodBatch != 0 {
 			continue
 		}
 		select {
 		case <-ticker.C:
 		case <-f.Context.Done():
-			return context.Cause(f.Context)
+			world.Check(context.Cause(f.Context))
 		}
 	}
-	return nil
 }
 
 // held are how many entries the flood has, and how many real connections that are open, of all load balancers.
@@ -211,34 +182,31 @@ func (f *flooder) held() (flood, real int, err error) {
 	return flood, real, nil
 }
 
-func (f *flooder) floodSYNs() error {
-	_, err := f.flood("syn_flood", floodSYNs, func(int) frames.Segment {
+func (f *flooder) floodSYNs() {
+	f.flood("syn_flood", floodSYNs, func(int) frames.Segment {
 		segment := f.stranger()
 		segment.SYN, segment.Echo = true, 0
 		return segment
 	}, "forwarded_new")
 	taken := f.result.Measurements["syn_flood_entries"]
 	f.result.Expect(taken == 0, "SYNs took %.0f entries", taken)
-	return err
 }
 
-func (f *flooder) floodForged() error {
-	counted, err := f.flood("forged", floodForged, func(int) frames.Segment { return f.stranger() },
+func (f *flooder) floodForged() {
+	counted := f.flood("forged", floodForged, func(int) frames.Segment { return f.stranger() },
 		"forwarded_bad_cookie", "forwarded_added", "forwarded_table_full")
 	f.result.Measure("forged_table_full", float64(counted["forwarded_table_full"]))
 	f.result.Expect(counted["forwarded_table_full"] > 0, "the table was never full: the flood proves nothing")
-	return err
 }
 
-func (f *flooder) floodReplayed(overheard []frames.Segment) error {
+func (f *flooder) floodReplayed(overheard []frames.Segment) {
 	// Those of connections that have ended meanwhile may not find their entry.
-	_, err := f.flood("replayed", floodReplayed, func(i int) frames.Segment { return overheard[i%len(overheard)] },
+	f.flood("replayed", floodReplayed, func(i int) frames.Segment { return overheard[i%len(overheard)] },
 		"forwarded_by_table", "forwarded_added", "forwarded_table_full")
-	return err
 }
 
-func (f *flooder) floodFINs(overheard []frames.Segment) error {
-	_, err := f.flood("fin_flood", floodFINs, func(i int) frames.Segment {
+func (f *flooder) floodFINs(overheard []frames.Segment) {
+	f.flood("fin_flood", floodFINs, func(i int) frames.Segment {
 		segment := f.stranger()
 		if i%2 == 0 {
 			segment = overheard[i/2%len(overheard)]
@@ -247,13 +215,12 @@ func (f *flooder) floodFINs(overheard []frames.Segment) error {
 		segment.FIN = true
 		return segment
 	}, "forwarded_by_table", "forwarded_added", "forwarded_table_full", "forwarded_by_cookie", "forwarded_bad_cookie")
-	return err
 }
 
 // awaitForgotten waits until the flood has no entry any more, and all lasting connections have one.
-func (f *flooder) awaitForgotten() error {
+func (f *flooder) awaitForgotten() {
 	begin := time.Now()
-	err := world.AwaitPromised(f.Context, tableSettles, "no entry is the flood's, and lasting connections have theirs", func() error {
+	world.AwaitPromised(f.Context, tableSettles, "no entry is the flood's, and lasting connections have theirs", func() error {
 		flood, real, err := f.held()
 		if err == nil && (flood > 0 || real < floodLasting) {
 			err = fmt.Errorf("%d are, and %d are real", flood, real)
@@ -261,5 +228,4 @@ func (f *flooder) awaitForgotten() error {
 		return err
 	})
 	f.result.Measure("seconds_until_flood_is_forgotten", world.Round(time.Since(begin)))
-	return err
 }

@@ -35,60 +35,37 @@ func policySetup() world.Setup {
 	}
 }
 
-func (x *tableTrial) runPolicies() error {
-	running, err := x.Generate(scenario.Downloads(x.Target(), 24), scenario.Browsers(x.Target(), 12), scenario.Shorts(x.Target(), 40))
-	if err != nil {
-		return err
-	}
-	if err := x.Busy(running, 60); err != nil {
-		return err
-	}
+func (x *tableTrial) runPolicies() {
+	running := x.Generate(scenario.Downloads(x.Target(), 24), scenario.Browsers(x.Target(), 12), scenario.Shorts(x.Target(), 40))
+	x.Busy(running, 60)
 	suspect := netip.MustParseAddr(x.Topology.SourceAddresses(false)[1])
 	s := &scrubbing{tableTrial: x, suspect: suspect}
-	return x.Series(running,
+	x.Series(running,
 		world.Step{What: "one connection is greedy", Do: x.uploadGreedily},
-		world.Step{What: fmt.Sprintf("%s is suspect", suspect), Do: func() error { return s.begin(true) }},
-		world.Step{What: "its packets visit the scrubber, no others do", Do: func() error { return s.watch(running) }},
-		world.Step{What: fmt.Sprintf("%s is suspect no more", suspect), Do: func() error { return s.begin(false) }},
-		world.Step{What: "nothing visits the scrubber", Do: func() error { return s.judgeQuiet(running) }})
+		world.Step{What: fmt.Sprintf("%s is suspect", suspect), Do: func() { s.begin(true) }},
+		world.Step{What: "its packets visit the scrubber, no others do", Do: func() { s.watch(running) }},
+		world.Step{What: fmt.Sprintf("%s is suspect no more", suspect), Do: func() { s.begin(false) }},
+		world.Step{What: "nothing visits the scrubber", Do: func() { s.judgeQuiet(running) }})
 }
 
 // uploadGreedily uploads as fast as it goes. What is dropped must be its own: it repeats it.
-func (x *tableTrial) uploadGreedily() error {
-	before, err := x.Verdicts(x.lbs...)
-	if err != nil {
-		return err
-	}
-	greedy, err := x.Dial(x.Topology.SourceAddresses(false)[0])
-	if err != nil {
-		return err
-	}
+func (x *tableTrial) uploadGreedily() {
+	before := world.Must(x.Verdicts(x.lbs...))
+	greedy := x.Dial(x.Topology.SourceAddresses(false)[0])
 	defer greedy.Close()
 	begin := time.Now()
-	if err := greedy.SetDeadline(begin.Add(time.Minute)); err != nil {
-		return err
-	}
+	world.Check(greedy.SetDeadline(begin.Add(time.Minute)))
 	request, err := http.NewRequest(http.MethodPut, "http://"+x.Target()+world.PathUpload+"greedy", bytes.NewReader(make([]byte, greedyBytes)))
 	if err == nil {
 		err = request.Write(greedy)
 	}
-	if err != nil {
-		return fmt.Errorf("upload greedily: %w", err)
-	}
+	world.Checkf(err, "upload greedily")
 	answer, err := http.ReadResponse(bufio.NewReader(greedy), request)
-	if err != nil {
-		return fmt.Errorf("upload greedily: %w", err)
-	}
+	world.Checkf(err, "upload greedily")
 	took := time.Since(begin)
-	after, err := x.Verdicts(x.lbs...)
-	if err != nil {
-		return err
-	}
+	after := world.Must(x.Verdicts(x.lbs...))
 	own, others := 0, 0
-	sockets, err := x.Space(world.ClientNode).Established()
-	if err != nil {
-		return err
-	}
+	sockets := world.Must(x.Space(world.ClientNode).Established())
 	for _, socket := range sockets {
 		if socket.Local.String() == greedy.LocalAddr().String() {
 			own = int(socket.Retransmitted)
@@ -105,7 +82,6 @@ func (x *tableTrial) uploadGreedily() error {
 	x.result.Expect(dropped > 0 && took > greedyLeast, "the limit dropped %d packets of an upload that took %v", dropped, took)
 	// Acknowledgements are not repeated.
 	x.result.Expect(dropped <= own+own/10+10 && others <= own/2, "the limit dropped %d packets; the greedy connection repeated %d, all others %d", dropped, own, others)
-	return nil
 }
 
 // scrubbing is the suspicion against one client.
@@ -115,17 +91,15 @@ type scrubbing struct {
 }
 
 // begin makes the client suspect on every load balancer, or ends that, and waits until its entries say so.
-func (s *scrubbing) begin(suspect bool) error {
+func (s *scrubbing) begin(suspect bool) {
 	verb := "suspect"
 	if !suspect {
 		verb = "clear"
 	}
 	for _, lb := range s.lbs {
-		if _, err := s.Tell(lb, "connections", verb, "--service", "web", "--client", s.suspect.String()); err != nil {
-			return err
-		}
+		world.Must(s.Tell(lb, "connections", verb, "--service", "web", "--client", s.suspect.String()))
 	}
-	return world.AwaitPromised(s.Context, world.DaemonDeadline, "entries tell who is suspect", func() error {
+	world.AwaitPromised(s.Context, world.DaemonDeadline, "entries tell who is suspect", func() error {
 		tables, err := s.Tables(s.lbs...)
 		if err != nil {
 			return err
@@ -159,11 +133,8 @@ func (s *scrubbing) handedOn() (on, sent uint64, err error) {
 }
 
 // watch looks at what passes the scrubber's link while clients open connections.
-func (s *scrubbing) watch(running *world.Load) error {
-	link, err := s.OpenFrames(world.RouterNode, world.ServerName(scrubber))
-	if err != nil {
-		return err
-	}
+func (s *scrubbing) watch(running *world.Load) {
+	link := world.Must(s.OpenFrames(world.RouterNode, world.ServerName(scrubber)))
 	defer link.Close()
 	visits, done := map[netip.Addr]int{}, make(chan struct{})
 	var watching sync.WaitGroup
@@ -183,40 +154,33 @@ func (s *scrubbing) watch(running *world.Load) error {
 			}
 		}
 	})
-	err = s.Busy(running, scrubbedBefore)
-	if err == nil {
-		err = world.AwaitPromised(s.Context, world.Stall, "the scrubber has handed on what it was sent", func() error {
+	err := world.Try(func() {
+		s.Busy(running, scrubbedBefore)
+		world.AwaitPromised(s.Context, world.Stall, "the scrubber has handed on what it was sent", func() error {
 			on, sent, err := s.handedOn()
 			if err == nil && (on < scrubbedLeast || on+on/20 < sent) {
 				err = fmt.Errorf("it was sent %d packets and handed on %d", sent, on)
 			}
 			return err
 		})
-	}
+	})
 	close(done)
 	watching.Wait()
-	if err != nil {
-		return err
-	}
+	world.Check(err)
 	s.result.Measure("scrubber_packets_of_the_suspect", float64(visits[s.suspect]))
 	s.result.Expect(visits[s.suspect] > 0, "nothing of %s passed the scrubber's link", s.suspect)
 	delete(visits, s.suspect)
 	s.result.Expect(len(visits) == 0, "packets of others passed the scrubber's link: %v", visits)
-	return nil
 }
 
 // judgeQuiet: nothing is sent to the scrubber any more.
-func (s *scrubbing) judgeQuiet(running *world.Load) error {
+func (s *scrubbing) judgeQuiet(running *world.Load) {
 	_, before, err := s.handedOn()
-	if err != nil {
-		return err
-	}
-	if err := s.Busy(running, scrubbedBefore); err != nil {
-		return err
-	}
+	world.Check(err)
+	s.Busy(running, scrubbedBefore)
 	on, after, err := s.handedOn()
 	s.result.Measure("scrubber_handed_on", float64(on))
 	s.result.Measure("scrubber_was_sent", float64(after))
 	s.result.Expect(before == after, "%d packets were sent to the scrubber though nobody is suspect", after-before)
-	return err
+	world.Check(err)
 }

@@ -51,10 +51,10 @@ type tableTrial struct {
 	lbs    []string
 }
 
-func runTable(run *scenario.Run) error {
+func runTable(run *scenario.Run) {
 	for _, one := range []struct {
 		what world.Setup
-		run  func(*tableTrial) error
+		run  func(*tableTrial)
 	}{
 		{world.Setup{
 			Name: "entries", Services: []*fleet.Service{scenario.TableService(scenario.VIP4, model.Table{Entries: 4096, IdleTimeout: model.Duration(tableIdle)})},
@@ -63,58 +63,43 @@ func runTable(run *scenario.Run) error {
 		{floodSetup(), (*tableTrial).runFloods},
 		{policySetup(), (*tableTrial).runPolicies},
 	} {
-		outcome, err := run.Trial(one.what, func(t *world.Trial) error {
-			return one.run(&tableTrial{Trial: t, result: run.Result, lbs: []string{world.LBName(1), world.LBName(2)}})
+		outcome := run.Trial(one.what, func(t *world.Trial) {
+			one.run(&tableTrial{Trial: t, result: run.Result, lbs: []string{world.LBName(1), world.LBName(2)}})
 		})
-		if err != nil {
-			return err
-		}
 		run.Unbroken(outcome)
 	}
-	return nil
 }
 
 // silentClients are the clients of the holders, once all have their answers.
 type silentClients map[netip.AddrPort]bool
 
-func (x *tableTrial) runEntries() error {
-	running, err := x.Generate(scenario.Downloads(x.Target(), tableDownloads))
-	if err != nil {
-		return err
-	}
-	err = world.AwaitPromised(x.Context, tableSettles, "tables list the downloads", func() error { return x.Listed(nil, x.lbs...) })
-	if err != nil {
-		return err
-	}
-	holders, err := x.Generate(traffic.Flow{
+func (x *tableTrial) runEntries() {
+	running := x.Generate(scenario.Downloads(x.Target(), tableDownloads))
+	world.AwaitPromised(x.Context, tableSettles, "tables list the downloads", func() error { return x.Listed(nil, x.lbs...) })
+	holders := x.Generate(traffic.Flow{
 		Name: "hold", Target: x.Target(), Count: tableHolders, Concurrent: tableHolders, PerSecond: 50, Requests: []traffic.Request{
 			{Path: world.PathUpload + "hold", Bytes: tableUpload, Upload: true}, {Path: world.PathName, Pause: time.Hour}},
 	})
-	if err != nil {
-		return err
-	}
 	silent := silentClients{}
 	for _, one := range []world.Step{
-		{What: "tables are equal to the servers' sockets", Do: func() error { return x.awaitCounted(silent) }},
+		{What: "tables are equal to the servers' sockets", Do: func() { x.awaitCounted(silent) }},
 		{What: "reset connections", Do: x.resetSome},
 		{What: "end connections", Do: x.endSome},
-		{What: "tables hold nothing that has ended, nor what is silent", Do: func() error { return x.awaitFreed(silent) }},
-		{What: "silent connections go on", Do: func() error { return x.speak(holders, silent) }},
+		{What: "tables hold nothing that has ended, nor what is silent", Do: func() { x.awaitFreed(silent) }},
+		{What: "silent connections go on", Do: func() { x.speak(holders, silent) }},
 		{What: "kill lb1; all its connections get entries on lb2", Do: x.lose1},
-		{What: "lb1 returns", Do: func() error { return x.ReturnLB(1) }},
+		{What: "lb1 returns", Do: func() { x.ReturnLB(1) }},
 	} {
-		if err := x.Event(one.What, one.Do); err != nil {
-			return err
-		}
+		x.Event(one.What, one.Do)
 	}
-	return running.Finish(x.Context)
+	running.Finish(x.Context)
 }
 
 // awaitCounted waits until every open connection is in exactly one table, with its server, and those that have fallen silent with as
 // many packets and bytes as the server's TCP got.
-func (x *tableTrial) awaitCounted(silent silentClients) error {
+func (x *tableTrial) awaitCounted(silent silentClients) {
 	exact := 0
-	err := world.AwaitPromised(x.Context, tableSettles, "tables list the open connections with their packets and bytes", func() error {
+	world.AwaitPromised(x.Context, tableSettles, "tables list the open connections with their packets and bytes", func() error {
 		if err := x.Listed(nil, x.lbs...); err != nil {
 			return err
 		}
@@ -153,18 +138,14 @@ func (x *tableTrial) awaitCounted(silent silentClients) error {
 	})
 	x.result.Measure("connections_listed", tableHolders+tableDownloads)
 	x.result.Measure("uploads_counted_exactly", float64(exact))
-	return err
 }
 
 func near(is, want float64) bool { return is >= want*(1-countedShare) && is <= want*(1+countedShare) }
 
 // resetSome opens connections that the clients then reset.
-func (x *tableTrial) resetSome() error {
+func (x *tableTrial) resetSome() {
 	for i := range tableResets {
-		connection, err := x.Dial(x.Topology.SourceAddresses(false)[i])
-		if err != nil {
-			return err
-		}
+		connection := x.Dial(x.Topology.SourceAddresses(false)[i])
 		request, err := http.NewRequest(http.MethodGet, "http://"+x.Target()+world.PathName, nil)
 		if err == nil {
 			err = request.Write(connection)
@@ -175,39 +156,24 @@ func (x *tableTrial) resetSome() error {
 		if err == nil {
 			err = connection.(*net.TCPConn).SetLinger(0)
 		}
-		if err := errors.Join(err, connection.Close()); err != nil {
-			return fmt.Errorf("reset a connection: %w", err)
-		}
+		world.Checkf(errors.Join(err, connection.Close()), "reset a connection")
 	}
-	return nil
 }
 
 // endSome opens connections that the clients end.
-func (x *tableTrial) endSome() error {
-	before, err := x.Verdicts(x.lbs...)
-	if err != nil {
-		return err
-	}
-	ended, err := x.Generate(scenario.Exchanges(x.Target(), 60, 20_000))
-	if err != nil {
-		return err
-	}
-	if err := ended.Wait(x.Context); err != nil {
-		return err
-	}
-	after, err := x.Verdicts(x.lbs...)
-	if err != nil {
-		return err
-	}
+func (x *tableTrial) endSome() {
+	before := world.Must(x.Verdicts(x.lbs...))
+	ended := x.Generate(scenario.Exchanges(x.Target(), 60, 20_000))
+	ended.Wait(x.Context)
+	after := world.Must(x.Verdicts(x.lbs...))
 	added := after["forwarded_added"] - before["forwarded_added"]
 	x.result.Expect(added >= 60, "60 connections got %d entries", added)
-	return nil
 }
 
 // awaitFreed waits until entries are gone of connections that ended or say nothing. These live on.
-func (x *tableTrial) awaitFreed(silent silentClients) error {
+func (x *tableTrial) awaitFreed(silent silentClients) {
 	begin := time.Now()
-	err := world.AwaitPromised(x.Context, tableSettles, "entries of ended and silent connections are free", func() error {
+	world.AwaitPromised(x.Context, tableSettles, "entries of ended and silent connections are free", func() error {
 		if err := x.Listed(silent, x.lbs...); err != nil {
 			return err
 		}
@@ -225,36 +191,26 @@ func (x *tableTrial) awaitFreed(silent silentClients) error {
 		return nil
 	})
 	x.result.Measure("seconds_until_ended_are_free", world.Round(time.Since(begin)))
-	return err
 }
 
 // speak lets the silent connections speak and end.
-func (x *tableTrial) speak(holders *world.Load, silent silentClients) error {
-	have, err := x.Connections()
-	if err != nil {
-		return err
-	}
+func (x *tableTrial) speak(holders *world.Load, silent silentClients) {
+	have := world.Must(x.Connections())
 	for client := range silent {
 		x.result.Expect(have[client].Server != "", "%v has no connection any more: it was to be silent only", client)
 	}
 	clear(silent)
-	return holders.Finish(x.Context)
+	holders.Finish(x.Context)
 }
 
 // lose1 ends lb1 as a power cut would.
-func (x *tableTrial) lose1() error {
-	before, err := x.Tables(world.LBName(1))
-	if err != nil {
-		return err
-	}
+func (x *tableTrial) lose1() {
+	before := world.Must(x.Tables(world.LBName(1)))
 	moved := len(before[world.LBName(1)])
 	x.result.Measure("killed_lb_connections", float64(moved))
 	x.result.Expect(moved > 0, "lb1 had no connection: its death proves nothing")
 	begin := time.Now()
-	if err := x.CrashLB(1); err != nil {
-		return err
-	}
-	err = world.AwaitPromised(x.Context, tableSettles, "lb2 lists all connections", func() error { return x.Listed(nil, world.LBName(2)) })
+	x.CrashLB(1)
+	world.AwaitPromised(x.Context, tableSettles, "lb2 lists all connections", func() error { return x.Listed(nil, world.LBName(2)) })
 	x.result.Measure("seconds_until_entries_elsewhere", world.Round(time.Since(begin)))
-	return err
 }

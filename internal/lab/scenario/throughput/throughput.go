@@ -33,7 +33,7 @@ const (
 
 // runThroughput reports what the agent's rewriting costs: the ratio with cookies to without, of medians
 // of paired runs on one network.
-func runThroughput(run *scenario.Run) error {
+func runThroughput(run *scenario.Run) {
 	const parts = 2 * 2 * throughputPairs // two measures of two services
 	length := run.Length(parts*3*time.Second) / parts
 	with, without := scenario.CookieService(scenario.VIP4), scenario.HashService(plainVIP)
@@ -41,39 +41,30 @@ func runThroughput(run *scenario.Run) error {
 	for _, one := range []*fleet.Service{with, without} {
 		one.Ports = []uint16{80, iperfPort}
 	}
-	_, err := run.Trial(world.Setup{
+	run.Trial(world.Setup{
 		Name: "paired", Services: []*fleet.Service{with, without}, Topology: world.Topology{LBs: 1, Servers: make([]world.ServerNode, 1)},
-	}, func(t *world.Trial) error {
+	}, func(t *world.Trial) {
 		server, err := t.Start(world.Spawn{Node: "s1", Program: "iperf3", Arguments: []string{"-s"}})
 		if err != nil {
-			return fmt.Errorf("%w: install iperf3", err)
+			world.Check(fmt.Errorf("%w: install iperf3", err))
 		}
 		listening := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), iperfPort)
-		if err := t.AwaitPort(t.Context, server, "s1", listening); err != nil {
-			return err
-		}
+		t.AwaitPort(t.Context, server, "s1", listening)
 		for _, one := range []struct {
 			name    string
-			measure func(t *world.Trial, vip string, length time.Duration) (float64, error)
+			measure func(t *world.Trial, vip string, length time.Duration) float64
 		}{{"bulk_bits_per_second", iperf}, {"connections_per_second", wrk}} {
-			if err := pairs(t, run.Result, one.name, length, one.measure); err != nil {
-				return err
-			}
+			pairs(t, run.Result, one.name, length, one.measure)
 		}
-		return nil
 	})
-	return err
 }
 
 // pairs measures both services in turn and reports medians and their ratio.
-func pairs(t *world.Trial, result *scenario.Result, name string, length time.Duration, measure func(*world.Trial, string, time.Duration) (float64, error)) error {
+func pairs(t *world.Trial, result *scenario.Result, name string, length time.Duration, measure func(*world.Trial, string, time.Duration) float64) {
 	values := map[string][]float64{}
 	for range throughputPairs {
 		for _, one := range t.Fleet.Services {
-			value, err := measure(t, one.VIP.String(), length)
-			if err != nil {
-				return err
-			}
+			value := measure(t, one.VIP.String(), length)
 			t.Progress("%s with affinity %s: %.4g", name, one.Affinity, value)
 			values[one.Affinity.String()] = append(values[one.Affinity.String()], value)
 		}
@@ -82,15 +73,11 @@ func pairs(t *world.Trial, result *scenario.Result, name string, length time.Dur
 	result.Measure(name+"_cookie", with)
 	result.Measure(name+"_plain", without)
 	result.Measure(name+"_ratio", with/without)
-	return nil
 }
 
 // iperf measures a bulk download in bits per second.
-func iperf(t *world.Trial, vip string, length time.Duration) (float64, error) {
-	output, err := runClientTool(t, length, "iperf3", "-J", "-R", "-c", vip, "-t", fmt.Sprint(int(length.Seconds())))
-	if err != nil {
-		return 0, err
-	}
+func iperf(t *world.Trial, vip string, length time.Duration) float64 {
+	output := runClientTool(t, length, "iperf3", "-J", "-R", "-c", vip, "-t", fmt.Sprint(int(length.Seconds())))
 	var report struct {
 		End struct {
 			Received struct {
@@ -98,10 +85,8 @@ func iperf(t *world.Trial, vip string, length time.Duration) (float64, error) {
 			} `json:"sum_received"`
 		} `json:"end"`
 	}
-	if err := json.Unmarshal(output, &report); err != nil {
-		return 0, fmt.Errorf("decode iperf3's report: %w", err)
-	}
-	return report.End.Received.BitsPerSecond, nil
+	world.Checkf(json.Unmarshal(output, &report), "decode iperf3's report")
+	return report.End.Received.BitsPerSecond
 }
 
 var (
@@ -110,42 +95,36 @@ var (
 )
 
 // wrk measures new connections per second: each request has its own.
-func wrk(t *world.Trial, vip string, length time.Duration) (float64, error) {
-	output, err := runClientTool(t, length, "wrk", "-t", "1", "-c", "32", "-d", fmt.Sprintf("%ds", int(length.Seconds())),
+func wrk(t *world.Trial, vip string, length time.Duration) float64 {
+	output := runClientTool(t, length, "wrk", "-t", "1", "-c", "32", "-d", fmt.Sprintf("%ds", int(length.Seconds())),
 		"-H", "Connection: close", "http://"+vip+world.PathName)
-	if err != nil {
-		return 0, err
-	}
 	if broken := wrkErrors.FindSubmatch(output); broken != nil {
-		return 0, fmt.Errorf("wrk to %s: socket errors: %s", vip, broken[1])
+		world.Check(fmt.Errorf("wrk to %s: socket errors: %s", vip, broken[1]))
 	}
 	rate := wrkRate.FindSubmatch(output)
 	if rate == nil {
-		return 0, fmt.Errorf("wrk to %s reported no rate: %s", vip, output)
+		world.Check(fmt.Errorf("wrk to %s reported no rate: %s", vip, output))
 	}
-	return strconv.ParseFloat(string(rate[1]), 64)
+	return world.Must(strconv.ParseFloat(string(rate[1]), 64))
 }
 
 // runClientTool runs a program on the client node to its end.
-func runClientTool(t *world.Trial, length time.Duration, program string, arguments ...string) ([]byte, error) {
+func runClientTool(t *world.Trial, length time.Duration, program string, arguments ...string) []byte {
 	if _, err := exec.LookPath(program); err != nil {
-		return nil, fmt.Errorf("measure throughput: %w: install %s", err, program)
+		world.Check(fmt.Errorf("measure throughput: %w: install %s", err, program))
 	}
 	var output bytes.Buffer
-	p, err := t.Start(world.Spawn{Node: world.ClientNode, Program: program, Arguments: arguments, Stdout: &output})
-	if err != nil {
-		return nil, err
-	}
+	p := world.Must(t.Start(world.Spawn{Node: world.ClientNode, Program: program, Arguments: arguments, Stdout: &output}))
 	select {
 	case <-p.Exited:
 	case <-t.Context.Done():
-		return nil, context.Cause(t.Context)
+		world.Check(context.Cause(t.Context))
 	case <-time.After(length + 30*time.Second):
 		p.Kill()
-		return nil, fmt.Errorf("%s did not end: %s", program, p.LastWords())
+		world.Check(fmt.Errorf("%s did not end: %s", program, p.LastWords()))
 	}
 	if p.Err != nil {
-		return nil, fmt.Errorf("%s: %w: %s%s", program, p.Err, p.LastWords(), output.Bytes())
+		world.Check(fmt.Errorf("%s: %w: %s%s", program, p.Err, p.LastWords(), output.Bytes()))
 	}
-	return output.Bytes(), nil
+	return output.Bytes()
 }

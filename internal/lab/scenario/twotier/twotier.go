@@ -2,7 +2,6 @@
 package twotier
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -33,43 +32,34 @@ const (
 	tierKilledMin = 10  // connections that the killed node must have had, or its death proves nothing
 )
 
-func runTwoTier(run *scenario.Run) error {
+func runTwoTier(run *scenario.Run) {
 	death := &tierTrial{result: run.Result}
 	servers, first := make([]world.ServerNode, 8), []int{1, 2, 3, 4, 5, 6}
-	outcome, err := run.Trial(world.Setup{
+	outcome := run.Trial(world.Setup{
 		Name: "two tiers", Services: []*fleet.Service{scenario.TableService(scenario.VIP4, model.Table{})}, Members: first, Second: []int{1, 2, 3},
 		Topology: world.Topology{LBs: 2, Second: 4, Servers: servers},
 	}, death.run)
-	if err != nil {
-		return err
-	}
 	run.Unbroken(outcome)
 	run.Result.Expect(outcome.Throughout["download"] == tierDownloads, "only %d of %d downloads lasted from before the first event until after the last",
 		outcome.Throughout["download"], tierDownloads)
 	death.judge(outcome)
 	run.Progress("two-tier: on the killed node: %.0f connections, survived: %.0f; of all others %.0f broke",
 		run.Result.Measurements["killed_node_connections"], run.Result.Measurements["killed_node_survived"], run.Result.Measurements["others_broken"])
-	baseline, err := run.Trial(world.Setup{
+	baseline := run.Trial(world.Setup{
 		Name: "local-table", Services: []*fleet.Service{scenario.LocalService(scenario.VIP4)}, Members: first, Topology: world.Topology{LBs: 3, Servers: servers}, Baseline: true,
 	}, localTables)
-	if err != nil {
-		return err
-	}
 	run.Result.Expect(baseline.Broken > 0, "the baseline broke nothing: the events prove nothing")
 	run.Progress("two-tier: one tier with tables of its own: %d of %d connections broke", baseline.Broken, baseline.Attempted)
-	return nil
 }
 
 // tierLoad is what clients do while the tiers change.
-func tierLoad(t *world.Trial) (*world.Load, error) {
-	running, err := t.Generate(scenario.Downloads(t.Target(), tierDownloads), scenario.Browsers(t.Target(), tierBrowsers), scenario.Shorts(t.Target(), tierShorts))
-	if err != nil {
-		return nil, err
-	}
-	err = t.Until(running, 30*time.Second, "all downloads and browsers are open", func(p traffic.Progress) bool {
+func tierLoad(t *world.Trial) *world.Load {
+	running := t.Generate(scenario.Downloads(t.Target(), tierDownloads), scenario.Browsers(t.Target(), tierBrowsers), scenario.Shorts(t.Target(), tierShorts))
+	t.Until(running, 30*time.Second, "all downloads and browsers are open", func(p traffic.Progress) bool {
 		return p.OpenByFlow["download"] == tierDownloads && p.OpenByFlow["browse"] == tierBrowsers
 	})
-	return running, errors.Join(err, t.Busy(running, tierWarmup))
+	t.Busy(running, tierWarmup)
+	return running
 }
 
 // tierTrial is the series of events, and what is known of the connections of the node that is killed.
@@ -81,38 +71,27 @@ type tierTrial struct {
 	at     time.Time                         // when it was dead
 }
 
-func (d *tierTrial) run(t *world.Trial) error {
+func (d *tierTrial) run(t *world.Trial) {
 	d.Trial = t
-	running, err := tierLoad(t)
-	if err != nil {
-		return err
-	}
-	err = t.Series(running,
-		world.Step{What: "add servers s7 and s8", Do: func() error { t.AddServer(7); t.AddServer(8); return t.Apply() }},
-		world.Step{What: "kill lb1 of the first tier", Do: func() error { return t.CrashLB(1) }},
-		world.Step{What: "add the next key", Do: func() error { t.AddKey(2); return t.Apply() }},
-		world.Step{What: "drain servers s1 and s2", Do: func() error { t.Drain(1); t.Drain(2); return t.Apply() }},
-		world.Step{What: "add second4 to the second tier", Do: func() error { t.AddSecond(4); return t.Apply() }},
-		world.Step{What: "lb1 returns", Do: func() error { return t.ReturnLB(1) }},
-		world.Step{What: "drain second1", Do: func() error { t.DrainSecond(1); return t.Apply() }},
-		world.Step{What: "use the next key", Do: func() error { t.Fleet.Keys.Current = 2; return t.Apply() }},
-		world.Step{What: "remove servers s1 and s2", Do: func() error { t.RemoveServer(1); t.RemoveServer(2); return t.Apply() }},
+	running := tierLoad(t)
+	t.Series(running,
+		world.Step{What: "add servers s7 and s8", Do: func() { t.AddServer(7); t.AddServer(8); t.Apply() }},
+		world.Step{What: "kill lb1 of the first tier", Do: func() { t.CrashLB(1) }},
+		world.Step{What: "add the next key", Do: func() { t.AddKey(2); t.Apply() }},
+		world.Step{What: "drain servers s1 and s2", Do: func() { t.Drain(1); t.Drain(2); t.Apply() }},
+		world.Step{What: "add second4 to the second tier", Do: func() { t.AddSecond(4); t.Apply() }},
+		world.Step{What: "lb1 returns", Do: func() { t.ReturnLB(1) }},
+		world.Step{What: "drain second1", Do: func() { t.DrainSecond(1); t.Apply() }},
+		world.Step{What: "use the next key", Do: func() { t.Fleet.Keys.Current = 2; t.Apply() }},
+		world.Step{What: "remove servers s1 and s2", Do: func() { t.RemoveServer(1); t.RemoveServer(2); t.Apply() }},
 		world.Step{What: "every connection has been on one node of the second tier", Do: d.judgePlaces},
 		// It still has connections: they move to other nodes, with their servers.
-		world.Step{What: "remove second1", Do: func() error { t.RemoveSecond(1); return t.Apply() }})
-	if err != nil {
-		return err
-	}
-	if err := t.Event("kill second2", func() error { return d.kill(2) }); err != nil {
-		return err
-	}
-	err = t.Series(running,
+		world.Step{What: "remove second1", Do: func() { t.RemoveSecond(1); t.Apply() }})
+	t.Event("kill second2", func() { d.kill(2) })
+	t.Series(running,
 		world.Step{What: "its connections have entries elsewhere", Do: d.awaitElsewhere},
-		world.Step{What: "second2 returns", Do: func() error { return t.ReturnSecond(2) }})
-	if err != nil {
-		return err
-	}
-	return running.Finish(t.Context)
+		world.Step{What: "second2 returns", Do: func() { t.ReturnSecond(2) }})
+	running.Finish(t.Context)
 }
 
 // nodes are the load balancers of the second tier but some.
@@ -126,21 +105,15 @@ func (d *tierTrial) nodes(but ...int) (names []string) {
 }
 
 // judgePlaces: through all changes every connection stayed with one node of the second tier.
-func (d *tierTrial) judgePlaces() error {
-	tables, err := d.Tables(d.nodes()...)
-	if err != nil {
-		return err
-	}
+func (d *tierTrial) judgePlaces() {
+	tables := world.Must(d.Tables(d.nodes()...))
 	times := map[netip.AddrPort]int{}
 	for _, table := range tables {
 		for client := range table {
 			times[client]++
 		}
 	}
-	have, err := d.Connections()
-	if err != nil {
-		return err
-	}
+	have := world.Must(d.Connections())
 	listed, twice := 0, 0
 	for client := range have {
 		listed += min(times[client], 1)
@@ -151,14 +124,8 @@ func (d *tierTrial) judgePlaces() error {
 	d.result.Expect(listed >= tierDownloads+tierBrowsers, "of %d connections only %d are in a table", len(have), listed)
 	// One that is made while the pool changes may have its first packets counted by two nodes.
 	d.result.Expect(twice <= listed/50, "%d of %d connections have been on two nodes of the second tier", twice, listed)
-	first, err := d.Verdicts(world.LBName(1), world.LBName(2))
-	if err != nil {
-		return err
-	}
-	second, err := d.Verdicts(d.nodes()...)
-	if err != nil {
-		return err
-	}
+	first := world.Must(d.Verdicts(world.LBName(1), world.LBName(2)))
+	second := world.Must(d.Verdicts(d.nodes()...))
 	followed := func(v map[string]uint64, verdict string, others ...string) float64 {
 		all := v[verdict]
 		for _, other := range others {
@@ -172,27 +139,22 @@ func (d *tierTrial) judgePlaces() error {
 	d.result.Measure("second_tier_percent_by_entry", byTable)
 	d.result.Expect(byNode > 80 && byTable > 80, "only %.0f %% of the first tier's packets found their node, and %.0f %% of the second tier's their entry", byNode, byTable)
 	d.result.Expect(second["forwarded_table_full"] == 0, "tables were full")
-	return nil
 }
 
 // kill ends a node as a power cut would, just after its table was asked.
-func (d *tierTrial) kill(i int) error {
+func (d *tierTrial) kill(i int) {
 	name := world.SecondName(i)
 	d.from = time.Now()
-	tables, err := d.Tables(name)
-	if err != nil {
-		return err
-	}
+	tables := world.Must(d.Tables(name))
 	d.killed = tables[name]
-	err = d.Crash(d.Second[name], "eth0")
+	d.Crash(d.Second[name], "eth0")
 	d.at = time.Now()
-	return err
 }
 
 // awaitElsewhere waits until all connections of the killed node that are still open have entries on others.
-func (d *tierTrial) awaitElsewhere() error {
+func (d *tierTrial) awaitElsewhere() {
 	moved := 0
-	err := world.AwaitPromised(d.Context, world.Stall, "the connections of the killed node have entries elsewhere", func() error {
+	world.AwaitPromised(d.Context, world.Stall, "the connections of the killed node have entries elsewhere", func() error {
 		have, err := d.Connections()
 		if err != nil {
 			return err
@@ -220,7 +182,6 @@ func (d *tierTrial) awaitElsewhere() error {
 	})
 	d.result.Measure("killed_node_entries_elsewhere", float64(moved))
 	d.result.Measure("seconds_until_entries_elsewhere", world.Round(time.Since(d.at)))
-	return err
 }
 
 // judge tells the fate of the connections that were on the killed node from that of the others.
@@ -247,17 +208,14 @@ func (d *tierTrial) judge(outcome world.Result) {
 }
 
 // localTables puts one tier, whose load balancers know nothing of each other's tables, through what the two tiers went through.
-func localTables(t *world.Trial) error {
-	running, err := tierLoad(t)
-	if err != nil {
-		return err
-	}
-	return t.Series(running,
-		world.Step{What: "add servers s7 and s8", Do: func() error { t.AddServer(7); t.AddServer(8); return t.Apply() }},
-		world.Step{What: "kill lb1", Do: func() error { return t.CrashLB(1) }},
-		world.Step{What: "drain servers s1 and s2", Do: func() error { t.Drain(1); t.Drain(2); return t.Apply() }},
-		world.Step{What: "lb1 returns", Do: func() error { return t.ReturnLB(1) }},
-		world.Step{What: "remove servers s1 and s2", Do: func() error { t.RemoveServer(1); t.RemoveServer(2); return t.Apply() }},
-		world.Step{What: "kill lb2", Do: func() error { return t.CrashLB(2) }},
-		world.Step{What: "lb2 returns", Do: func() error { return t.ReturnLB(2) }})
+func localTables(t *world.Trial) {
+	running := tierLoad(t)
+	t.Series(running,
+		world.Step{What: "add servers s7 and s8", Do: func() { t.AddServer(7); t.AddServer(8); t.Apply() }},
+		world.Step{What: "kill lb1", Do: func() { t.CrashLB(1) }},
+		world.Step{What: "drain servers s1 and s2", Do: func() { t.Drain(1); t.Drain(2); t.Apply() }},
+		world.Step{What: "lb1 returns", Do: func() { t.ReturnLB(1) }},
+		world.Step{What: "remove servers s1 and s2", Do: func() { t.RemoveServer(1); t.RemoveServer(2); t.Apply() }},
+		world.Step{What: "kill lb2", Do: func() { t.CrashLB(2) }},
+		world.Step{What: "lb2 returns", Do: func() { t.ReturnLB(2) }})
 }

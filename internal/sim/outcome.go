@@ -3,11 +3,13 @@ package sim
 import (
 	"fmt"
 	"slices"
+
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // do runs an experiment, turns shares into values, and checks that the run told every claim, and nothing else.
 func (r *Run) do(experiment Experiment) (*Outcome, error) {
-	if err := experiment.Run(r); err != nil {
+	if err := script.Try(func() { experiment.Run(r) }); err != nil {
 		return nil, err
 	}
 	for _, claim := range experiment.Claims {

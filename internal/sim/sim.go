@@ -7,6 +7,8 @@ package sim
 import (
 	"context"
 	"sync/atomic"
+
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // DefaultSeeds is how often an experiment is run when neither it nor the user says.
@@ -24,8 +26,9 @@ type Experiment struct {
 	Seeds   int      // how many are run unless the user says; 0: DefaultSeeds
 	Extra   bool     // not among "all", which are the papers': it is ours, or takes long
 
-	// Run does one run. It returns run.Err() soon after that is not nil. Every claim must be given its value with Run.Value or Run.Share.
-	Run func(run *Run) error
+	// Run does one run; package script may end it. It calls Run.Progress every now and then. Every claim must be given its value with
+	// Run.Value or Run.Share.
+	Run func(run *Run)
 }
 
 // Claim is one number that an experiment measures, what the paper says of it, and what an honest run gives.
@@ -99,10 +102,11 @@ func (r *Run) Point(series string, x, y float64) {
 func (r *Run) Progress(done, total int64) {
 	r.done.Store(done)
 	r.total.Store(total)
+	r.StopIfUnwanted()
 }
 
-// Err is not nil when the run is no longer wanted. Ask about as often as you call Progress.
-func (r *Run) Err() error { return r.ctx.Err() }
+// StopIfUnwanted ends the run, deferred calls included, when nobody waits for it any more. Progress does so too.
+func (r *Run) StopIfUnwanted() { script.Check(r.ctx.Err()) }
 
 // Once does one run of an experiment, for tests.
 func Once(ctx context.Context, experiment Experiment, seed uint64) (*Outcome, error) {

@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // noisy claims the mean of a few draws and draws a parabola with noise.
@@ -20,7 +22,7 @@ func noisy(name string) Experiment {
 			{ID: "never", Unit: "%", Low: 0, High: 0},
 		},
 		Figures: []Figure{{Name: "first"}, {Name: "second", LogY: true}},
-		Run: func(run *Run) error {
+		Run: func(run *Run) {
 			random := rand.New(rand.NewPCG(run.Seed, 0))
 			sum := 0.0
 			for i := range 100 {
@@ -31,7 +33,6 @@ func noisy(name string) Experiment {
 			run.Point("plain", 1, sum)
 			run.Value("mean", sum/100)
 			run.Share("never", 0, 100)
-			return run.Err()
 		},
 	}
 }
@@ -176,7 +177,7 @@ func TestARunMustTellWhatIsClaimedAndNothingElse(t *testing.T) {
 		"told values of [\"c\"]":    func(run *Run) { run.Value("a", 1); run.Share("c", 1, 2) },
 		"it told the point 1, +Inf": func(run *Run) { run.Value("a", 1); run.Point("p", 1, math.Inf(1)) },
 	} {
-		experiment := Experiment{Name: "x", Claims: []Claim{{ID: "a"}}, Run: func(r *Run) error { run(r); return nil }}
+		experiment := Experiment{Name: "x", Claims: []Claim{{ID: "a"}}, Run: func(r *Run) { run(r) }}
 		if _, err := Once(context.Background(), experiment, 1); err == nil || !strings.Contains(err.Error(), problem) {
 			t.Errorf("%s: %v", problem, err)
 		}
@@ -185,7 +186,7 @@ func TestARunMustTellWhatIsClaimedAndNothingElse(t *testing.T) {
 
 func TestOneFailingExperimentLeavesTheOthers(t *testing.T) {
 	broken := errors.New("broken")
-	bad := Experiment{Name: "bad", Run: func(*Run) error { return broken }}
+	bad := Experiment{Name: "bad", Run: func(*Run) { script.Check(broken) }}
 	results, err := NewRunner(Plan{Experiments: []Experiment{bad, noisy("good")}, Workers: 2}).Run(context.Background())
 	if !errors.Is(err, broken) || len(results) != 1 || results[0].Experiment != "good" {
 		t.Errorf("%v, %+v", err, results)
@@ -194,11 +195,11 @@ func TestOneFailingExperimentLeavesTheOthers(t *testing.T) {
 
 func TestRunsStopWhenTheyAreNoLongerWanted(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
-	endless := Experiment{Name: "endless", Run: func(run *Run) error {
-		for run.Err() == nil {
+	endless := Experiment{Name: "endless", Run: func(run *Run) {
+		for {
 			stop()
+			run.StopIfUnwanted()
 		}
-		return run.Err()
 	}}
 	if _, err := NewRunner(Plan{Experiments: []Experiment{endless}, Workers: 2}).Run(ctx); !errors.Is(err, context.Canceled) {
 		t.Error(err)
@@ -208,12 +209,11 @@ func TestRunsStopWhenTheyAreNoLongerWanted(t *testing.T) {
 func TestStatusCountsWhatIsDoneAndUnderWay(t *testing.T) {
 	var runner *Runner
 	var seen Status
-	watched := Experiment{Name: "watched", Run: func(run *Run) error {
+	watched := Experiment{Name: "watched", Run: func(run *Run) {
 		run.Progress(30, 60)
 		if run.Seed == 1 {
 			seen = runner.Status()
 		}
-		return nil
 	}}
 	runner = NewRunner(Plan{Experiments: []Experiment{watched}, Seeds: 2})
 	if _, err := runner.Run(context.Background()); err != nil {

@@ -123,11 +123,12 @@ var layers = map[string][]string{
 	"hub":        {"engine", "api", "machine", "pki", "model"},
 	"nodeclient": {"api", "machine", "model"},
 	"daemon":     {"daemon", "hub", "engine", "nodeclient", "config", "api", "linux", "machine", "pki", "plan", "algo", "model"},
-	"sim":        {"sim", "data", "machine", "plan", "wire", "algo", "model", "yamltree"},
+	"script":     {},
+	"sim":        {"script", "sim", "data", "machine", "plan", "wire", "algo", "model", "yamltree"},
 }
 
 // pure folders do no input or output and do not know the time.
-var pure = []string{"model", "algo", "wire", "plan", "machine", "schema", "sim", "yamltree"}
+var pure = []string{"model", "algo", "wire", "plan", "machine", "schema", "script", "sim", "yamltree"}
 
 // layer returns the folder below internal that a package or file belongs to, or "".
 func layer(name string) string {

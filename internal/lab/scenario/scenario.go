@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/pace"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // A Scenario puts one promise of Ballast to the test in a real network.
@@ -63,7 +64,7 @@ func (s *Scenario) Run(ctx context.Context, options Options) (Result, error) {
 	options.Progress("scenario %s, seed %d: %s", s.Name, options.Seed, s.Promise)
 	pace.Begin()
 	begin := time.Now()
-	err := world.Try(func() { s.Do(&Run{Options: options, Context: ctx, Result: &result}) })
+	err := script.Try(func() { s.Do(&Run{Options: options, Context: ctx, Result: &result}) })
 	result.Seconds = world.Round(time.Since(begin))
 	return result, result.conclude(err)
 }
@@ -75,7 +76,7 @@ func (run *Run) Trial(what world.Setup, act func(*world.Trial)) world.Result {
 		run.Result.AddTrial(outcome, false)
 		run.Unbroken(outcome)
 	}
-	world.Check(err)
+	script.Check(err)
 	run.Result.AddTrial(outcome, what.Baseline)
 	if what.Baseline {
 		run.Result.Baseline.Affinity = what.Services[0].Affinity.String()
@@ -85,7 +86,7 @@ func (run *Run) Trial(what world.Setup, act func(*world.Trial)) world.Result {
 
 // Uncounted runs a trial and leaves it to the caller what that says about the promise.
 func (run *Run) Uncounted(what world.Setup, act func(*world.Trial)) world.Result {
-	return world.Must(run.try(what, act))
+	return script.Must(run.try(what, act))
 }
 
 func (run *Run) try(what world.Setup, act func(*world.Trial)) (world.Result, error) {
@@ -109,7 +110,7 @@ func (run *Run) WithAffinity(one *fleet.Service) *fleet.Service {
 	case "table":
 		one.Affinity = model.AffinityTable
 	default:
-		world.Check(fmt.Errorf("%s with affinity %s: %w: it promises nothing there: use cookie or table", run.Result.Scenario, run.Affinity, ErrUsage))
+		script.Check(fmt.Errorf("%s with affinity %s: %w: it promises nothing there: use cookie or table", run.Result.Scenario, run.Affinity, ErrUsage))
 	}
 	return one
 }

@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // PollInterval is between two looks at a condition.
@@ -35,7 +36,7 @@ func (o *overdue) Error() string {
 
 // Await polls until condition returns nil, for so long of machine time; what names the condition in the error.
 func Await(ctx context.Context, within time.Duration, what string, condition func() error) {
-	Check(await(ctx, within, what, condition))
+	script.Check(await(ctx, within, what, condition))
 }
 
 func await(ctx context.Context, within time.Duration, what string, condition func() error) error {
@@ -75,7 +76,7 @@ func AwaitPromised(ctx context.Context, within time.Duration, what string, condi
 	if late := (*overdue)(nil); errors.As(err, &late) && !unanswered(late.last) {
 		err = Broken(err)
 	}
-	Check(err)
+	script.Check(err)
 }
 
 // unanswered tells that a question did not reach a daemon, or its answer did not come in time.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 func TestWhatIsPromisedAndDoesNotComeBreaksThePromiseUnlessNobodyAnswered(t *testing.T) {
@@ -18,7 +20,7 @@ func TestWhatIsPromisedAndDoesNotComeBreaksThePromiseUnlessNobodyAnswered(t *tes
 		{errors.New("they are still [1 2 3]"), true},
 		{fmt.Errorf("reach the daemon: %w", &url.Error{Op: "Get", URL: "http://ballast", Err: context.DeadlineExceeded}), false},
 	} {
-		err := Try(func() {
+		err := script.Try(func() {
 			AwaitPromised(t.Context(), time.Millisecond, "weights follow", func() error { return one.last })
 		})
 		var broken *BrokenPromise
@@ -28,7 +30,7 @@ func TestWhatIsPromisedAndDoesNotComeBreaksThePromiseUnlessNobodyAnswered(t *tes
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("interrupted"))
-	err := Try(func() {
+	err := script.Try(func() {
 		AwaitPromised(ctx, time.Hour, "weights follow", func() error { return errors.New("not yet") })
 	})
 	if broken := (*BrokenPromise)(nil); errors.As(err, &broken) || !strings.Contains(err.Error(), "interrupted") {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Implementation constants: how often a limit is refilled (short, so that a small share comes in small pieces), and the
@@ -73,7 +74,7 @@ func (l *Lab) cgroupName(node string) string { return spacePrefix + l.id + "-" +
 func (l *Lab) limitCPU(root cgroupRoot, p *Process, node string, cpus float64) {
 	dir := filepath.Join(root.path, l.cgroupName(node))
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		Check(fmt.Errorf("make cgroup: %w", err))
+		script.Check(fmt.Errorf("make cgroup: %w", err))
 	}
 	period := max(cgroupPeriod, time.Duration(float64(cgroupQuotaMin)/cpus)).Microseconds()
 	quota := strconv.FormatInt(int64(cpus*float64(period)), 10)
@@ -83,7 +84,7 @@ func (l *Lab) limitCPU(root cgroupRoot, p *Process, node string, cpus float64) {
 	}
 	settings = append(settings, [2]string{"cgroup.procs", strconv.Itoa(p.command.Process.Pid)})
 	for _, setting := range settings {
-		Checkf(os.WriteFile(filepath.Join(dir, setting[0]), []byte(setting[1]), 0o644), "set %s of %s to %s", setting[0], dir, setting[1])
+		script.Checkf(os.WriteFile(filepath.Join(dir, setting[0]), []byte(setting[1]), 0o644), "set %s of %s to %s", setting[0], dir, setting[1])
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/lab/frames"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Entries is what a load balancer's tables hold, also of connections that have ended.
@@ -101,7 +102,7 @@ func (t *Trial) Listed(silent map[netip.AddrPort]bool, lbs ...string) error {
 
 // Dial opens a connection to the first service from one of the clients' addresses, without the traffic's client.
 func (t *Trial) Dial(source string) (connection net.Conn) {
-	Check(t.Space(ClientNode).Do(func() (err error) {
+	script.Check(t.Space(ClientNode).Do(func() (err error) {
 		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}, Timeout: Stall}
 		connection, err = dialer.DialContext(t.Context, "tcp", t.Target())
 		return err

@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/member"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // startControl starts all etcd members and controllers and waits until the controllers answer.
@@ -53,7 +54,7 @@ func (t *Trial) StartController(node string) {
 		"controller", "--name", node, "--listen", netip.AddrPortFrom(manageAddress(node), controlPort).String(),
 		"--etcd", strings.Join(etcd, ","), "--tls-dir", t.certificates(), "--run-dir", filepath.Join(t.NodeDir(node), "run"),
 	}
-	t.Controllers[node] = Must(t.Start(Spawn{Node: node, Program: t.Binary, Arguments: arguments}))
+	t.Controllers[node] = script.Must(t.Start(Spawn{Node: node, Program: t.Binary, Arguments: arguments}))
 }
 
 // AwaitController waits until a controller listens.
@@ -78,8 +79,8 @@ func (t *Trial) Ctl(arguments ...string) (string, error) {
 // all that can know run by it.
 func (t *Trial) applyByControl(content []byte) {
 	path := t.configPath(operatorNode)
-	Checkf(os.WriteFile(path, content, 0o644), "write the fleet")
-	Must(t.Ctl("apply", "--yes", "-f", path))
+	script.Checkf(os.WriteFile(path, content, 0o644), "write the fleet")
+	script.Must(t.Ctl("apply", "--yes", "-f", path))
 	for role, daemons := range map[string]map[string]*Daemon{"agent": t.Agents, "lb": t.LBs} {
 		for node, running := range daemons {
 			if running != nil {

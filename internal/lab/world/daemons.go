@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 const (
@@ -37,7 +38,7 @@ func (l *Lab) StartDaemon(role, node string) *Daemon {
 		arguments = append(arguments, "--interface", "eth1")
 	}
 	arguments = append(arguments, l.controlFlags(role, node)...)
-	p := Must(l.Start(Spawn{Node: node, Program: l.Binary, Arguments: arguments}))
+	p := script.Must(l.Start(Spawn{Node: node, Program: l.Binary, Arguments: arguments}))
 	return &Daemon{Process: p, node: node, role: role}
 }
 
@@ -79,8 +80,8 @@ func (l *Lab) Client(node string) *api.Client {
 // writeConfig replaces a node's configuration by rename, so that no reader sees half of it.
 func (l *Lab) writeConfig(node string, content []byte) {
 	path := l.configPath(node)
-	Checkf(os.WriteFile(path+".new", content, 0o644), "write configuration of %s", node)
-	Check(os.Rename(path+".new", path))
+	script.Checkf(os.WriteFile(path+".new", content, 0o644), "write configuration of %s", node)
+	script.Check(os.Rename(path+".new", path))
 }
 
 // awaitConfig waits until a daemon is ready and runs by the given configuration.

@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Event does one thing to the network and records when it happened and how long it took.
 func (t *Trial) Event(what string, do func()) {
 	begin := time.Now()
 	t.Progress("%s: %5.1f s: %s", t.Setup.Name, begin.Sub(t.started).Seconds(), what)
-	Checkf(Try(do), "%s", what)
+	script.Checkf(script.Try(do), "%s", what)
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	t.outcome.Events = append(t.outcome.Events, Event{
@@ -88,6 +89,6 @@ func (t *Trial) AtTime(when time.Time, what string, do func()) {
 		t.Event(what, do)
 		return
 	case <-t.Context.Done():
-		Check(context.Cause(t.Context))
+		script.Check(context.Cause(t.Context))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Implementation constants of health checks.
@@ -31,9 +32,9 @@ func Checks(kind model.Check) model.Health {
 func (t *Trial) Sicken(i int, sick bool, lbs ...string) {
 	path := filepath.Join(t.NodeDir(ServerName(i)), PathHealth)
 	if sick {
-		Checkf(os.Remove(path), "make server %d unhealthy", i)
+		script.Checkf(os.Remove(path), "make server %d unhealthy", i)
 	} else {
-		Checkf(os.WriteFile(path, []byte("healthy\n"), 0o644), "make server %d healthy", i)
+		script.Checkf(os.WriteFile(path, []byte("healthy\n"), 0o644), "make server %d healthy", i)
 	}
 	t.AwaitHealth(i, sick, lbs...)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // HolderPort is where servers accept them.
@@ -47,7 +48,7 @@ func (t *Trial) NewHolders() *Holders {
 		})
 		if err != nil {
 			h.Close()
-			Check(fmt.Errorf("listen on %s: %w", name, err))
+			script.Check(fmt.Errorf("listen on %s: %w", name, err))
 		}
 	}
 	return h
@@ -113,7 +114,7 @@ func (h *Holders) OpenAt(server string) Holder {
 	for {
 		one, err := h.Open()
 		if err != nil || one.At == server {
-			Check(err)
+			script.Check(err)
 			return one
 		}
 		one.Client.Close()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Load is one running client process.
@@ -29,10 +30,10 @@ type Load struct {
 // startLoad starts a client process that carries out a plan.
 func (l *Lab) startLoad(plan traffic.Plan) *Load {
 	input, stdin, err := os.Pipe()
-	Checkf(err, "make pipe for client")
+	script.Checkf(err, "make pipe for client")
 	defer input.Close()
 	reader, writer := io.Pipe()
-	p := Must(l.Start(Spawn{
+	p := script.Must(l.Start(Spawn{
 		Node: ClientNode, Program: l.Processes, Arguments: []string{process.Client}, stdin: input, Stdout: writer,
 	}))
 	result := &Load{Process: p, stdin: stdin, done: make(chan struct{})}
@@ -41,7 +42,7 @@ func (l *Lab) startLoad(plan traffic.Plan) *Load {
 		writer.Close()
 	}()
 	go result.follow(reader)
-	Checkf(json.NewEncoder(stdin).Encode(plan), "send plan to client")
+	script.Checkf(json.NewEncoder(stdin).Encode(plan), "send plan to client")
 	return result
 }
 
@@ -84,12 +85,12 @@ func (l *Load) Wait(ctx context.Context) {
 	select {
 	case <-l.done:
 	case <-ctx.Done():
-		Check(fmt.Errorf("wait for the clients' last connections: %d are open: %w", l.Now().Open, context.Cause(ctx)))
+		script.Check(fmt.Errorf("wait for the clients' last connections: %d are open: %w", l.Now().Open, context.Cause(ctx)))
 	}
 	<-l.Exited
 	_ = l.stdin.Close()
 	if l.Err != nil {
-		Check(fmt.Errorf("client process: %w: %s", l.Err, l.LastWords()))
+		script.Check(fmt.Errorf("client process: %w: %s", l.Err, l.LastWords()))
 	}
 }
 

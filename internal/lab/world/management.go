@@ -11,6 +11,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/pki"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Names and numbers of the management network.
@@ -43,7 +44,7 @@ func (l *Lab) buildManagement() {
 	}
 	l.addSpace(managementNode, nil)
 	hub := l.Space(managementNode)
-	Check(hub.AddBridge(manageInterface, fullMTU))
+	script.Check(hub.AddBridge(manageInterface, fullMTU))
 	own := []string{operatorNode}
 	for i := range l.Topology.Controllers {
 		own = append(own, ControllerName(i+1))
@@ -56,7 +57,7 @@ func (l *Lab) buildManagement() {
 	}
 	for _, node := range append(own, l.nodesWithDaemons()...) {
 		address := netip.PrefixFrom(manageAddress(node), 16)
-		Check(netspace.Connect(
+		script.Check(netspace.Connect(
 			netspace.End{Space: l.Space(node), Interface: manageInterface, MTU: fullMTU, Addresses: []netip.Prefix{address}},
 			netspace.End{Space: hub, Interface: node, MTU: fullMTU, Bridge: manageInterface}))
 	}
@@ -80,7 +81,7 @@ func (l *Lab) nodesWithDaemons() []string {
 
 // certify makes an authority and a certificate for every node on the management network.
 func (l *Lab) certify() {
-	Check(pki.Init(l.certificates(), 2*certificatesLife, false))
+	script.Check(pki.Init(l.certificates(), 2*certificatesLife, false))
 	for role, count := range map[pki.Role]int{
 		pki.LB: l.Topology.LBs, pki.Agent: len(l.Topology.Servers), pki.Controller: l.Topology.Controllers, pki.Ctl: 1,
 	} {
@@ -98,7 +99,7 @@ func (l *Lab) certify() {
 				request.Name = operatorNode
 			}
 			request.Addresses = append(request.Addresses, manageAddress(request.Name))
-			Checkf(pki.Issue(l.certificates(), request), "certify %s", request.Name)
+			script.Checkf(pki.Issue(l.certificates(), request), "certify %s", request.Name)
 		}
 	}
 }
@@ -108,7 +109,7 @@ func (l *Lab) certificates() string { return filepath.Join(l.dir, "tls") }
 
 // Partition cuts a node off the management network, or heals that.
 func (l *Lab) Partition(node string, cut bool) {
-	Check(l.Space(managementNode).SetLink(node, !cut))
+	script.Check(l.Space(managementNode).SetLink(node, !cut))
 }
 
 // ControlAddresses are where all nodes of a kind are spoken to, as --controller wants them.

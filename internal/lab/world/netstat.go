@@ -7,12 +7,14 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // netstat reads TCP's extended counters inside a node's namespace.
 func (l *Lab) netstat(node string) map[string]uint64 {
 	content, err := l.Space(node).ReadFile("/proc/thread-self/net/netstat")
-	Checkf(err, "read TCP counters of %s", node)
+	script.Checkf(err, "read TCP counters of %s", node)
 	return parseNetstat(content)
 }
 

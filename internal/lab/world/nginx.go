@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Paths that every nginx of a lab serves. Blob is as long as a request's Range wants.
@@ -70,15 +71,15 @@ func (l *Lab) startNginx(ctx context.Context, server string) {
 	root := l.webRoot()
 	dir := l.NodeDir(server)
 	var text bytes.Buffer
-	Checkf(nginxTemplate.Execute(&text, map[string]string{
+	script.Checkf(nginxTemplate.Execute(&text, map[string]string{
 		"Dir": dir, "Name": server, "Root": root, "Header": traffic.ServerHeader, "Health": PathHealth,
 	}), "write nginx configuration")
-	Checkf(os.WriteFile(filepath.Join(dir, PathHealth), []byte("healthy\n"), 0o644), "make %s healthy", server)
+	script.Checkf(os.WriteFile(filepath.Join(dir, PathHealth), []byte("healthy\n"), 0o644), "make %s healthy", server)
 	path := filepath.Join(dir, "nginx.conf")
-	Checkf(os.WriteFile(path, text.Bytes(), 0o644), "write nginx configuration")
+	script.Checkf(os.WriteFile(path, text.Bytes(), 0o644), "write nginx configuration")
 	nginx, err := l.Start(Spawn{Node: server, Program: "nginx", Arguments: []string{"-p", dir, "-c", path}})
 	if err != nil {
-		Check(fmt.Errorf("%w: install nginx", err))
+		script.Check(fmt.Errorf("%w: install nginx", err))
 	}
 	l.AwaitPort(ctx, nginx, server, netip.MustParseAddrPort("127.0.0.1:80"))
 }
@@ -86,11 +87,11 @@ func (l *Lab) startNginx(ctx context.Context, server string) {
 // webRoot makes the directory that all servers serve; the blob is sparse.
 func (l *Lab) webRoot() string {
 	root := filepath.Join(l.dir, "www")
-	Checkf(os.MkdirAll(root, 0o755), "make web root")
+	script.Checkf(os.MkdirAll(root, 0o755), "make web root")
 	blob, err := os.OpenFile(filepath.Join(root, "blob"), os.O_CREATE|os.O_WRONLY, 0o644)
-	Checkf(err, "make blob")
+	script.Checkf(err, "make blob")
 	defer blob.Close()
-	Checkf(blob.Truncate(blobBytes), "make blob")
+	script.Checkf(blob.Truncate(blobBytes), "make blob")
 	return root
 }
 

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/ballast-lb/ballast/internal/script"
 	"golang.org/x/sys/unix"
 )
 
@@ -79,13 +80,13 @@ func (l *Lab) Start(what Spawn) (*Process, error) {
 
 // startPeer starts a process of ballast-lab with its options.
 func (l *Lab) startPeer(name string, what Spawn, options any) *Process {
-	what.Program, what.Arguments = l.Processes, []string{name, string(Must(json.Marshal(options)))}
-	return Must(l.Start(what))
+	what.Program, what.Arguments = l.Processes, []string{name, string(script.Must(json.Marshal(options)))}
+	return script.Must(l.Start(what))
 }
 
 // CopyMounts starts what containers and services with private mounts are for a lab: a process that keeps copies of the mounts there are.
 func (l *Lab) CopyMounts() {
-	Must(l.Start(Spawn{Node: ClientNode, Program: "sleep", Arguments: []string{"infinity"}, ownMounts: true}))
+	script.Must(l.Start(Spawn{Node: ClientNode, Program: "sleep", Arguments: []string{"infinity"}, ownMounts: true}))
 }
 
 // interrupt asks the process to end.
@@ -119,7 +120,7 @@ func (p *Process) Stop(ctx context.Context) {
 		return
 	case <-ctx.Done():
 		p.Kill()
-		Check(fmt.Errorf("stop %s: it ignored SIGTERM: killed: see %s", p.name, p.logPath))
+		script.Check(fmt.Errorf("stop %s: it ignored SIGTERM: killed: see %s", p.name, p.logPath))
 	}
 }
 

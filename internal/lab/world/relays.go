@@ -8,6 +8,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/relay"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // relayAddress is where a load balancer finds its relay, which is on the same node.
@@ -25,7 +26,7 @@ func (t *Trial) startRelays() {
 	for i := range t.Topology.LBs {
 		node := LBName(i + 1)
 		input, share, err := os.Pipe()
-		Checkf(err, "make pipe for relay")
+		script.Checkf(err, "make pipe for relay")
 		p := t.startPeer(process.Relay, Spawn{Node: node, stdin: input}, relay.Options{
 			Listen: relayAddress, Controller: netip.AddrPortFrom(manageAddress(controller), controlPort).String(), ControlledBy: controller,
 			Node: node, TLSDir: t.certificates(),
@@ -40,7 +41,7 @@ func (t *Trial) startRelays() {
 func (t *Trial) LoseWeights(share float64) {
 	for _, one := range t.relays {
 		if _, err := fmt.Fprintln(one.share, share); err != nil {
-			Check(fmt.Errorf("lose weights at %s: %w", one.name, err))
+			script.Check(fmt.Errorf("lose weights at %s: %w", one.name, err))
 		}
 	}
 }

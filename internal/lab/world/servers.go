@@ -13,6 +13,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/app"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // AppServer describes an application server (`internal/lab/process/app`).
@@ -38,7 +39,7 @@ func (l *Lab) startServers(ctx context.Context) {
 	var starting sync.WaitGroup
 	for i, server := range l.Topology.Servers {
 		starting.Go(func() {
-			errs[i] = Try(func() {
+			errs[i] = script.Try(func() {
 				if name := ServerName(i + 1); server.App == nil {
 					l.startNginx(ctx, name)
 				} else {
@@ -48,7 +49,7 @@ func (l *Lab) startServers(ctx context.Context) {
 		})
 	}
 	starting.Wait()
-	Check(errors.Join(errs...))
+	script.Check(errors.Join(errs...))
 }
 
 // howWorkIsDone tells what bounds the servers, which have no CPU limits for the given reason.
@@ -82,7 +83,7 @@ func (t *Trial) StartEchoes() {
 	address := netip.MustParseAddrPort(t.Target())
 	for i := range t.Topology.Servers {
 		node := ServerName(i + 1)
-		echo := Must(t.Start(Spawn{Node: node, Program: t.Processes, Arguments: []string{process.Echo, address.String(), node}}))
+		echo := script.Must(t.Start(Spawn{Node: node, Program: t.Processes, Arguments: []string{process.Echo, address.String(), node}}))
 		Await(t.Context, DaemonDeadline, echo.name+" listens", func() error {
 			if err := echo.Died(); err != nil {
 				return StopWaiting(err)

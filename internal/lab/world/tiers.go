@@ -9,6 +9,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 const (
@@ -32,17 +33,17 @@ func (l *Lab) buildSecond() {
 		name := SecondName(i)
 		l.addSpace(name, nil)
 		node := l.Space(name)
-		Check(netspace.Connect(
+		script.Check(netspace.Connect(
 			netspace.End{Space: node, Interface: "eth0", MTU: l.Topology.FabricMTU, Addresses: []netip.Prefix{secondAddress(i)}},
 			netspace.End{Space: router, Interface: name, MTU: l.Topology.FabricMTU, Bridge: fabric}))
-		Check(router.AttachXDP(name, l.wire.PassFD()))
+		script.Check(router.AttachXDP(name, l.wire.PassFD()))
 		l.leadSecondOut(name)
 	}
 }
 
 // leadSecondOut sets the way out of a load balancer of the second tier, for what it says itself.
 func (l *Lab) leadSecondOut(name string) {
-	Check(l.Space(name).Route(anywhere4, 0, netspace.NextHop{Gateway: prefix("10.30.0.254/16").Addr(), Interface: "eth0"}))
+	script.Check(l.Space(name).Route(anywhere4, 0, netspace.NextHop{Gateway: prefix("10.30.0.254/16").Addr(), Interface: "eth0"}))
 }
 
 // tierFlags tell a load balancer which node it is, if nodes have names, and let others see whether it lives.
@@ -93,7 +94,7 @@ func (t *Trial) RemoveSecond(i int) {
 func (t *Trial) ReturnSecond(i int) {
 	node := SecondName(i)
 	t.Second[node] = nil
-	Check(t.Space(node).SetLink("eth0", true))
+	script.Check(t.Space(node).SetLink("eth0", true))
 	t.leadSecondOut(node)
 	t.Apply()
 }

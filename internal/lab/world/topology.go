@@ -16,6 +16,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/lab/process"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Names of the nodes that every lab has.
@@ -153,7 +154,7 @@ func (l *Lab) build(topology Topology) {
 	l.Topology = topology
 	steps := []func(){l.buildRouter, l.buildClient, l.buildLBs, l.buildSecond, l.buildServers, l.buildManagement, l.routeVIPs, l.narrowClients}
 	for _, step := range steps {
-		Checkf(Try(step), "build lab %s", l.id)
+		script.Checkf(script.Try(step), "build lab %s", l.id)
 	}
 }
 
@@ -165,14 +166,14 @@ func defaultTo(field *int, value int) {
 
 func (l *Lab) buildRouter() {
 	l.addSpace(RouterNode, routerSysctls)
-	Check(l.Space(RouterNode).AddBridge(fabric, l.Topology.FabricMTU, prefix("10.30.0.254/16"), prefix("fd30::fe/64")))
+	script.Check(l.Space(RouterNode).AddBridge(fabric, l.Topology.FabricMTU, prefix("10.30.0.254/16"), prefix("fd30::fe/64")))
 }
 
 func (l *Lab) buildClient() {
 	l.addSpace(ClientNode, hostSysctls())
 	client, router := l.Space(ClientNode), l.Space(RouterNode)
 	for key, value := range l.Topology.ClientSysctls {
-		Check(client.Sysctl(key, value))
+		script.Check(client.Sysctl(key, value))
 	}
 	addresses := []netip.Prefix{}
 	for _, source := range l.Topology.SourceAddresses(false) {
@@ -185,23 +186,23 @@ func (l *Lab) buildClient() {
 	l.connectClient(
 		netspace.End{Space: client, Interface: "eth0", Addresses: addresses, MTU: fullMTU},
 		netspace.End{Space: router, Interface: ClientNode, Addresses: gateway, MTU: fullMTU})
-	Check(client.Route(anywhere4, 0, netspace.NextHop{Gateway: gateway[0].Addr(), Interface: "eth0"}))
-	Check(client.Route(anywhere6, 0, netspace.NextHop{Gateway: gateway[1].Addr(), Interface: "eth0"}))
+	script.Check(client.Route(anywhere4, 0, netspace.NextHop{Gateway: gateway[0].Addr(), Interface: "eth0"}))
+	script.Check(client.Route(anywhere6, 0, netspace.NextHop{Gateway: gateway[1].Addr(), Interface: "eth0"}))
 }
 
 // connectClient joins client and router, by a relay if their link is to be slow.
 func (l *Lab) connectClient(client, router netspace.End) {
 	if l.Topology.ClientDelay == 0 {
-		Check(netspace.Connect(client, router))
+		script.Check(netspace.Connect(client, router))
 		return
 	}
 	quiet := map[string]string{"net.ipv6.conf.default.disable_ipv6": "1"}
 	l.addSpace(wireNode, quiet)
 	wire := l.Space(wireNode)
-	Check(errors.Join(
+	script.Check(errors.Join(
 		netspace.Connect(client, netspace.End{Space: wire, Interface: "near", MTU: fullMTU}),
 		netspace.Connect(router, netspace.End{Space: wire, Interface: "far", MTU: fullMTU})))
-	Must(l.Start(Spawn{Node: wireNode, Program: l.Processes,
+	script.Must(l.Start(Spawn{Node: wireNode, Program: l.Processes,
 		Arguments: []string{process.SlowLink, "near", "far", l.Topology.ClientDelay.String()}}))
 }
 
@@ -218,7 +219,7 @@ func (l *Lab) buildLBs() {
 		up, down := uplink(name), name+"-fabric"
 		near4, far4 := prefix("10.20.%d.2/24", i), prefix("10.20.%d.1/24", i)
 		near6, far6 := prefix("fd20:0:0:%x::2/64", i), prefix("fd20:0:0:%x::1/64", i)
-		Check(errors.Join(
+		script.Check(errors.Join(
 			netspace.Connect(
 				netspace.End{Space: lb, Interface: "eth0", Addresses: []netip.Prefix{near4, near6}, MTU: fullMTU},
 				netspace.End{Space: router, Interface: up, Addresses: []netip.Prefix{far4, far6}, MTU: fullMTU}),
@@ -250,7 +251,7 @@ func (l *Lab) routeToFarServers(lb string) {
 			l.Space(lb).Route(prefix("10.40.%d.0/24", i+1), mtu, by4),
 			l.Space(lb).Route(prefix("fd40:0:0:%x::/64", i+1), mtu, by6))
 	}
-	Check(errors.Join(errs...))
+	script.Check(errors.Join(errs...))
 }
 
 // uplink is the router's interface towards an LB.
@@ -274,12 +275,12 @@ func (l *Lab) buildServers() {
 func (l *Lab) introduceServers() {
 	neighbours := map[netip.Addr]net.HardwareAddr{}
 	for i := range l.Topology.Servers {
-		mac := Must(l.Space(ServerName(i + 1)).MAC("eth0"))
+		mac := script.Must(l.Space(ServerName(i + 1)).MAC("eth0"))
 		neighbours[l.Topology.ServerAddress(i+1, false)] = mac
 		neighbours[l.Topology.ServerAddress(i+1, true)] = mac
 	}
 	for i := range l.Topology.Servers {
-		Check(l.Space(ServerName(i+1)).KnowNeighbours("eth0", neighbours))
+		script.Check(l.Space(ServerName(i+1)).KnowNeighbours("eth0", neighbours))
 	}
 }
 
@@ -288,7 +289,7 @@ func (l *Lab) buildServer(i int) {
 	l.addSpace(name, hostSysctls())
 	server := l.Space(name)
 	for key, value := range node.Sysctls {
-		Check(server.Sysctl(key, value))
+		script.Check(server.Sysctl(key, value))
 	}
 	near := netspace.End{Space: server, Interface: "eth0", MTU: l.Topology.FabricMTU, Addresses: []netip.Prefix{
 		netip.PrefixFrom(l.Topology.ServerAddress(i, false), 16), netip.PrefixFrom(l.Topology.ServerAddress(i, true), 64)}}
@@ -300,16 +301,16 @@ func (l *Lab) buildServer(i int) {
 		near.Addresses[0] = netip.PrefixFrom(near.Addresses[0].Addr(), 24)
 		far.Addresses = []netip.Prefix{gateway4, gateway6}
 	}
-	Check(errors.Join(netspace.Connect(near, far), router.AttachXDP(name, l.wire.PassFD())))
+	script.Check(errors.Join(netspace.Connect(near, far), router.AttachXDP(name, l.wire.PassFD())))
 	if node.BitsPerSecond != 0 {
-		Check(server.LimitRate("eth0", node.BitsPerSecond))
+		script.Check(server.LimitRate("eth0", node.BitsPerSecond))
 	}
 	if l.Topology.AnswersThrough {
 		gateway4, gateway6 = l.fabricAddresses(1)[0], l.fabricAddresses(1)[1]
 	}
 	l.answerBy(i, gateway4.Addr(), gateway6.Addr())
 	for _, vip := range l.Topology.VIPs {
-		Check(server.AddAddress("lo", netip.PrefixFrom(vip, vip.BitLen())))
+		script.Check(server.AddAddress("lo", netip.PrefixFrom(vip, vip.BitLen())))
 	}
 }
 
@@ -320,7 +321,7 @@ func (l *Lab) answerBy(i int, gateway4, gateway6 netip.Addr) {
 	if far := l.Topology.Servers[i-1].FarMTU; far != 0 {
 		mtu = far
 	}
-	Check(errors.Join(
+	script.Check(errors.Join(
 		server.Route(anywhere4, mtu, netspace.NextHop{Gateway: gateway4, Interface: "eth0"}),
 		server.Route(anywhere6, mtu, netspace.NextHop{Gateway: gateway6, Interface: "eth0"})))
 }
@@ -347,7 +348,7 @@ func (l *Lab) routeVIPs() {
 			}
 			hops = append(hops, hop)
 		}
-		Check(l.Space(RouterNode).Route(netip.PrefixFrom(vip, vip.BitLen()), 0, hops...))
+		script.Check(l.Space(RouterNode).Route(netip.PrefixFrom(vip, vip.BitLen()), 0, hops...))
 	}
 }
 
@@ -357,6 +358,6 @@ func (l *Lab) narrowClients() {
 		return
 	}
 	for _, sources := range []netip.Prefix{prefix("10.10.1.0/24"), prefix("fd10::1:0/112")} {
-		Checkf(l.Space(RouterNode).Route(sources, l.Topology.ClientMTU, netspace.NextHop{Interface: ClientNode}), "narrow the clients' link")
+		script.Checkf(l.Space(RouterNode).Route(sources, l.Topology.ClientMTU, netspace.NextHop{Interface: ClientNode}), "narrow the clients' link")
 	}
 }

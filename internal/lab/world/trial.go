@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/pace"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/linux/link"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Stall is how long a connection may go without progress.
@@ -84,7 +85,7 @@ func RunTrial(ctx context.Context, options Options, what Setup, watch func(*Tria
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
 	defer watch(t)()
-	err = Try(func() {
+	err = script.Try(func() {
 		act(t)
 		t.finish()
 	})
@@ -106,7 +107,7 @@ func newTrial(ctx context.Context, options Options, what Setup) (*Trial, error) 
 		return nil, err
 	}
 	t := Prepare(ctx, lab, what)
-	if err := Try(t.bringUp); err != nil {
+	if err := script.Try(t.bringUp); err != nil {
 		return nil, errors.Join(err, lab.Close())
 	}
 	return t, nil
@@ -180,7 +181,7 @@ func (t *Trial) wantsIPv6Servers(one *fleet.Service) bool {
 // Apply writes the fleet to every node, starts the daemons that do not run yet, agents before load
 // balancers, those of the second tier before the first, and waits until all run by it.
 func (t *Trial) Apply() {
-	content := Must(t.Fleet.Encode())
+	content := script.Must(t.Fleet.Encode())
 	if t.Topology.Controllers != 0 {
 		t.applyByControl(content)
 		return
@@ -246,17 +247,17 @@ func (t *Trial) Crash(what *Daemon, links ...string) {
 	what.Kill()
 	what.down = true
 	_, err := removePins(t.NodeDir(what.node))
-	Check(errors.Join(append(errs, err)...))
+	script.Check(errors.Join(append(errs, err)...))
 }
 
 // ReturnLB boots a crashed LB: it takes traffic when it is ready, not before.
 func (t *Trial) ReturnLB(i int) {
 	node := LBName(i)
-	Check(t.Space(node).SetLink("eth1", true))
+	script.Check(t.Space(node).SetLink("eth1", true))
 	t.LBs[node] = nil
 	t.routeToFarServers(node)
 	t.Apply()
-	Check(errors.Join(
+	script.Check(errors.Join(
 		t.Space(node).SetLink("eth0", true),
 		t.Space(node).Route(anywhere4, 0, netspace.NextHop{Gateway: prefix("10.20.%d.1/24", i).Addr(), Interface: "eth0"}),
 		t.Space(node).Route(anywhere6, 0, netspace.NextHop{Gateway: prefix("fd20:0:0:%x::1/64", i).Addr(), Interface: "eth0"})))
@@ -266,10 +267,10 @@ func (t *Trial) ReturnLB(i int) {
 func (t *Trial) Lose(node, name string, faults link.Faults) {
 	end := node + "/" + name
 	if t.lossy[end] == nil {
-		wire := Must(link.Load())
+		wire := script.Must(link.Load())
 		t.lossy[end] = wire
 		t.faults = append(t.faults, wire)
-		Check(t.Space(node).Do(func() error {
+		script.Check(t.Space(node).Do(func() error {
 			link, err := net.InterfaceByName(name)
 			if err != nil {
 				return err
@@ -277,7 +278,7 @@ func (t *Trial) Lose(node, name string, faults link.Faults) {
 			return wire.AttachLoss(link.Index)
 		}))
 	}
-	Check(t.lossy[end].SetFaults(faults))
+	script.Check(t.lossy[end].SetFaults(faults))
 }
 
 // finish ends the traffic and collects the outcome.
@@ -301,11 +302,11 @@ func (t *Trial) collect() {
 	}
 	for end, wire := range t.lossy {
 		losses, err := wire.Losses()
-		Checkf(err, "read losses of %s", end)
+		script.Checkf(err, "read losses of %s", end)
 		t.outcome.Losses[end] = losses
 	}
 	t.outcome.Counters = t.counters()
-	Check(t.deaths())
+	script.Check(t.deaths())
 }
 
 // addEnded adds what happened to the connections that have ended.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Servers is what a load balancer knows of the servers.
@@ -45,7 +46,7 @@ func (t *Trial) AwaitNewWeights(lb string, before map[string]uint32, within time
 // AwaitWeights waits until the weights at load balancers change: load is followed.
 func (t *Trial) AwaitWeights(within time.Duration, lbs ...string) {
 	for _, lb := range lbs {
-		before := Must(t.Weights(lb))
+		before := script.Must(t.Weights(lb))
 		t.AwaitNewWeights(lb, before, within)
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/pace"
 	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/linux/link"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Implementation constants.
@@ -186,15 +187,15 @@ func (l *Lab) Space(node string) *netspace.Space {
 
 // addSpace creates the namespace of a node with the sysctls that every node needs.
 func (l *Lab) addSpace(node string, sysctls map[string]string) {
-	space := Must(netspace.Create(spacePrefix + l.id + "-" + node))
+	space := script.Must(netspace.Create(spacePrefix + l.id + "-" + node))
 	l.spaces[node] = space
-	Checkf(os.MkdirAll(l.NodeDir(node), 0o755), "make directory of %s", node)
+	script.Checkf(os.MkdirAll(l.NodeDir(node), 0o755), "make directory of %s", node)
 	for _, defaults := range []map[string]string{everyNode, sysctls} {
 		for key, value := range defaults {
-			Check(space.Sysctl(key, value))
+			script.Check(space.Sysctl(key, value))
 		}
 	}
-	Check(space.ReceiveOn(netspace.AllCPUs()))
+	script.Check(space.ReceiveOn(netspace.AllCPUs()))
 }
 
 // Complete fills in what the caller left open.

@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/linux/link"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // The test binary stands in for ballast-lab inside the lab.
@@ -260,3 +261,15 @@ func TestNextLabRemovesWhatADeadOneLeft(t *testing.T) {
 }
 
 const vipA, vipB = "198.51.100.10", "2001:db8:100::10"
+
+// fatal, deferred, makes the error that ends a script one of the test.
+func fatal(t *testing.T) {
+	t.Helper()
+	switch what := recover().(type) {
+	case nil:
+	case script.Ended:
+		t.Fatal(what)
+	default:
+		panic(what)
+	}
+}

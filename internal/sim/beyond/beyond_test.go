@@ -40,12 +40,11 @@ func TestFollowingTheLoadEvensItAndBreaksNothingWithCookies(t *testing.T) {
 	uneven := map[int64]float64{}
 	for _, intervalNS := range []int64{0, 10 * millisecond} {
 		c := reweighCase{intervalNS: intervalNS}
-		_, err := sim.Once(t.Context(), sim.Experiment{Name: "x", Run: func(run *sim.Run) error {
-			stats, much, err := c.play(run, 0, 1)
+		_, err := sim.Once(t.Context(), sim.Experiment{Name: "x", Run: func(run *sim.Run) {
+			stats, much := c.play(run, 0, 1)
 			if uneven[intervalNS] = much; stats.Broken != 0 || stats.Ended == 0 {
 				t.Errorf("%+v", stats)
 			}
-			return err
 		}}, 1)
 		if err != nil {
 			t.Fatal(err)

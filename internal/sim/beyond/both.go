@@ -42,7 +42,7 @@ func bothExperiment() sim.Experiment {
 	}
 }
 
-func runBoth(run *sim.Run) error {
+func runBoth(run *sim.Run) {
 	lives, _ := webDurations()
 	base := flows.Config{Seed: run.Seed, Servers: bothServers, Durations: lives, Rate: bothConnections / lives.Mean()}
 	worlds := []struct {
@@ -56,12 +56,9 @@ func runBoth(run *sim.Run) error {
 		if world.nodes {
 			config.Table.Nodes = nodesOf(newPool(bothNodes).present)
 		}
-		stats, err := playBoth(run, flows.New(config), float64(i)/4, world.moves, func(w *flows.World, _ *turnover, who uint32, back bool) {
+		stats := playBoth(run, flows.New(config), float64(i)/4, world.moves, func(w *flows.World, _ *turnover, who uint32, back bool) {
 			follow(w, table, who, back)
 		})
-		if err != nil {
-			return err
-		}
 		switch world.name {
 		case "alike":
 			run.Share("hash", stats.BrokenAt(1), stats.Ended)
@@ -76,16 +73,15 @@ func runBoth(run *sim.Run) error {
 	turns := &dispatch.Turns{Round: newPool(bothServers).present}
 	config := base
 	config.Chooser = turns
-	stats, err := playBoth(run, flows.New(config), 0.75, false, func(_ *flows.World, servers *turnover, _ uint32, _ bool) {
+	stats := playBoth(run, flows.New(config), 0.75, false, func(_ *flows.World, servers *turnover, _ uint32, _ bool) {
 		turns.Round = append(turns.Round[:0], servers.present...)
 	})
 	run.Share("cookie", stats.BrokenAt(1), stats.Ended)
-	return err
 }
 
 // playBoth has servers come and go, and load balancers if asked to, for the longest life and then for as long as is measured.
 func playBoth(run *sim.Run, w *flows.World, before float64, nodesMove bool,
-	change func(w *flows.World, servers *turnover, who uint32, back bool)) (flows.Stats, error) {
+	change func(w *flows.World, servers *turnover, who uint32, back bool)) flows.Stats {
 	_, longest := webDurations()
 	end := longest + bothMeasureSecond*second
 	servers, nodes := bothTurnovers(run.Seed)
@@ -116,11 +112,8 @@ func playBoth(run *sim.Run, w *flows.World, before float64, nodesMove bool,
 		}
 		all := 4 * 2 * w.Rate() * float64(end/second) // four worlds, arrivals and ends
 		run.Progress(int64(all*(before+float64(now)/float64(end)/4)), int64(all))
-		if err := run.Err(); err != nil {
-			return flows.Stats{}, err
-		}
 	}
-	return w.Stats(), nil
+	return w.Stats()
 }
 
 func bothTurnovers(seed uint64) (servers, nodes *turnover) {

@@ -49,17 +49,14 @@ type rackWorld struct {
 	cut     int // by the loss itself
 }
 
-func runRack(run *sim.Run) error {
+func runRack(run *sim.Run) {
 	lives, longest := webDurations()
 	base := flows.Config{Seed: run.Seed, Servers: rackServers, Durations: lives, Rate: rackConnections / lives.Mean()}
 
 	table := buckets.New(rackServers, rackBuckets)
 	byTable := base
 	byTable.Table = &flows.Table{Owners: table.Owners()}
-	byHash, err := playRack(run, base.Rate, flows.New(byTable), longest, "hash", 0, func(w *flows.World, who uint32, back bool) { follow(w, table, who, back) })
-	if err != nil {
-		return err
-	}
+	byHash := playRack(run, base.Rate, flows.New(byTable), longest, "hash", 0, func(w *flows.World, who uint32, back bool) { follow(w, table, who, back) })
 	stats := byHash.Stats()
 	run.Share("cut", int64(byHash.cut), rackConnections)
 	run.Value("retries", byHash.retries/float64(byHash.cut))
@@ -70,16 +67,12 @@ func runRack(run *sim.Run) error {
 	turns := &dispatch.Turns{Round: pool.present}
 	byChoice := base
 	byChoice.Chooser = turns
-	byCookie, err := playRack(run, base.Rate, flows.New(byChoice), longest, "cookie", 0.5, func(_ *flows.World, who uint32, back bool) {
+	byCookie := playRack(run, base.Rate, flows.New(byChoice), longest, "cookie", 0.5, func(_ *flows.World, who uint32, back bool) {
 		pool.set(who, back)
 		turns.Round = pool.present
 	})
-	if err != nil {
-		return err
-	}
 	stats = byCookie.Stats()
 	run.Share("others-cookie", stats.BrokenAt(1)-stats.Cut, stats.Ended-stats.Cut)
-	return nil
 }
 
 // loss is a server that goes at one moment and is taken out at a later one.
@@ -100,7 +93,7 @@ func losses(seed uint64) []loss {
 // playRack loses the rack and lets everything end. change is told who is no longer, or again, in the table or round. half is how much of the run
 // was done before.
 func playRack(run *sim.Run, rate float64, world *flows.World, longest int64, series string, half float64,
-	change func(w *flows.World, who uint32, back bool)) (*rackWorld, error) {
+	change func(w *flows.World, who uint32, back bool)) *rackWorld {
 	w, lost, peak := &rackWorld{World: world, base: rate}, losses(run.Seed), 0.0
 	w.Fill()
 	end := rackBackAt + 30*second
@@ -131,14 +124,11 @@ func playRack(run *sim.Run, rate float64, world *flows.World, longest int64, ser
 			all := 2 * 2 * w.base * float64(end/second) // two worlds, arrivals and ends
 			run.Progress(int64(all*(half+float64(now)/float64(end)/2)), int64(all))
 		}
-		if err := run.Err(); err != nil {
-			return nil, err
-		}
 	}
 	run.Value("peak-"+series, peak)
 	w.SetRate(0)
 	w.RunUntil(end + longest + second)
-	return w, nil
+	return w
 }
 
 // lose cuts a server's connections off; their clients will try again.

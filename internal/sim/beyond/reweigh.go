@@ -1,7 +1,6 @@
 package beyond
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/algo/awfd"
@@ -53,7 +52,7 @@ type reweighCase struct {
 	uneven     string
 }
 
-func runReweigh(run *sim.Run) error {
+func runReweigh(run *sim.Run) {
 	cases := []reweighCase{
 		{intervalNS: 10 * millisecond, broken: "cookie-10ms", uneven: "uneven-10ms"},
 		{intervalNS: second, uneven: "uneven-1s"},
@@ -63,10 +62,7 @@ func runReweigh(run *sim.Run) error {
 		{intervalNS: second, table: maglev.Table, broken: "maglev-1s"},
 	}
 	for i, c := range cases {
-		stats, uneven, err := c.play(run, int64(i), int64(len(cases)))
-		if err != nil {
-			return fmt.Errorf("case %d: %w", i, err)
-		}
+		stats, uneven := c.play(run, int64(i), int64(len(cases)))
 		if c.broken != "" {
 			run.Share(c.broken, stats.Broken, stats.Ended)
 		}
@@ -74,12 +70,11 @@ func runReweigh(run *sim.Run) error {
 			run.Value(c.uneven, uneven)
 		}
 	}
-	return nil
 }
 
 // play runs one world: the longest life first, then what is measured. before of the cases were run already. uneven is the average of max/mean of
 // connections per size.
-func (c *reweighCase) play(run *sim.Run, before, cases int64) (stats flows.Stats, uneven float64, err error) {
+func (c *reweighCase) play(run *sim.Run, before, cases int64) (stats flows.Stats, uneven float64) {
 	lives, longest := webDurations()
 	lives, longest = lives.Scaled(reweighShorter), int64(float64(longest)*reweighShorter)
 	config := flows.Config{Seed: run.Seed, Servers: reweighServers, Durations: lives, Rate: reweighConnections / lives.Mean()}
@@ -108,11 +103,8 @@ func (c *reweighCase) play(run *sim.Run, before, cases int64) (stats flows.Stats
 		}
 		events := int64(2 * w.Rate())
 		run.Progress((before*end+now)/second*events, cases*end/second*events)
-		if err := run.Err(); err != nil {
-			return flows.Stats{}, 0, err
-		}
 	}
-	return w.Stats(), uneven / float64(samples), nil
+	return w.Stats(), uneven / float64(samples)
 }
 
 func (c *reweighCase) apply(w *flows.World, classes *dispatch.Classes, shares []model.Share) {

@@ -52,11 +52,11 @@ func scaleExperiment(size, smaller scale) sim.Experiment {
 			{ID: "shell-3", What: "broken by SHELL, h = 3, at a hundredth of the size", Unit: "%", Low: 0.13, High: 0.25},
 			{ID: "connections", What: "connections alive at once, at the end", Unit: "M", Low: 0.95 * float64(size.connections) / 1e6, High: 1.05 * float64(size.connections) / 1e6},
 		},
-		Run: func(run *sim.Run) error { return runScale(run, size, smaller) },
+		Run: func(run *sim.Run) { runScale(run, size, smaller) },
 	}
 }
 
-func runScale(run *sim.Run, size, smaller scale) error {
+func runScale(run *sim.Run, size, smaller scale) {
 	lives, longest := webDurations()
 	config := flows.Config{Seed: run.Seed, Servers: size.servers, Durations: lives, Rate: float64(size.connections) / lives.Mean()}
 	events := int64(2*config.Rate*float64(size.seconds)) + 2*size.connections
@@ -64,12 +64,9 @@ func runScale(run *sim.Run, size, smaller scale) error {
 	table := buckets.New(size.servers, size.bucketsPerServer)
 	byTable := config
 	byTable.Table = &flows.Table{Owners: table.Owners()}
-	stats, live, err := size.play(run, flows.New(byTable), longest, 0, 2*events, func(w *flows.World, _ *turnover, who uint32, back bool) {
+	stats, live := size.play(run, flows.New(byTable), longest, 0, 2*events, func(w *flows.World, _ *turnover, who uint32, back bool) {
 		follow(w, table, who, back)
 	})
-	if err != nil {
-		return err
-	}
 	run.Value("connections", float64(live)/1e6)
 	run.Share("hash", stats.BrokenAt(1), stats.Ended)
 	for _, depth := range []int{2, 3, 4} {
@@ -81,18 +78,15 @@ func runScale(run *sim.Run, size, smaller scale) error {
 	byCookie := config
 	byCookie.Chooser = turns
 	turns.Round = newPool(size.servers).present
-	stats, _, err = size.play(run, flows.New(byCookie), longest, events, 2*events, func(_ *flows.World, servers *turnover, _ uint32, _ bool) {
+	stats, _ = size.play(run, flows.New(byCookie), longest, events, 2*events, func(_ *flows.World, servers *turnover, _ uint32, _ bool) {
 		turns.Round = append(turns.Round[:0], servers.present...)
 	})
 	run.Share("cookie", stats.BrokenAt(1), stats.Ended)
-	if err != nil {
-		return err
-	}
-	return runCandidates(run, smaller, longest, 2*events)
+	runCandidates(run, smaller, longest, 2*events)
 }
 
 // runCandidates plays SHELL. done are the events that were before.
-func runCandidates(run *sim.Run, size scale, longest, done int64) error {
+func runCandidates(run *sim.Run, size scale, longest, done int64) {
 	lives, _ := webDurations()
 	mean := int32(size.connections / int64(size.servers))
 	w := flows.New(flows.Config{
@@ -102,13 +96,12 @@ func runCandidates(run *sim.Run, size scale, longest, done int64) error {
 			Accepts: func(_ uint32, load int32) bool { return load <= mean },
 		},
 	})
-	stats, _, err := size.play(run, w, longest, done, done, func(w *flows.World, servers *turnover, _ uint32, _ bool) {
+	stats, _ := size.play(run, w, longest, done, done, func(w *flows.World, servers *turnover, _ uint32, _ bool) {
 		w.PlaceAll(candidatesOf(servers.present))
 	})
 	for _, depth := range []int{1, 2, 3} {
 		run.Share(fmt.Sprintf("shell-%d", depth), stats.BrokenAt(depth), stats.Ended)
 	}
-	return err
 }
 
 // candidatesOf returns the cells of SHELL's table for the servers that are present. The id of server s is s+1.
@@ -122,22 +115,19 @@ func candidatesOf(present []uint32) []uint32 {
 
 // play fills a world, changes its servers, and lets everybody's connections end. done of all the run's events were before.
 func (size scale) play(run *sim.Run, w *flows.World, longest, done, all int64,
-	change func(w *flows.World, servers *turnover, who uint32, back bool)) (stats flows.Stats, live int64, err error) {
+	change func(w *flows.World, servers *turnover, who uint32, back bool)) (stats flows.Stats, live int64) {
 	end := size.seconds * second
 	w.Fill()
 	servers := newServerTurnover(run.Seed, size.servers, 2*float64(end)/float64(size.updates), size.downSeconds*float64(second))
-	report := func() error {
+	report := func() {
 		stats := w.Stats()
 		run.Progress(min(done+stats.Arrived+stats.Ended, all), all)
-		return run.Err()
 	}
 	changes := 0
 	for at, who, back := servers.next(); at < end && changes < size.updates; at, who, back = servers.next() {
 		w.RunUntil(at)
 		change(w, servers, who, back)
-		if err := report(); err != nil {
-			return flows.Stats{}, 0, err
-		}
+		report()
 		changes++
 	}
 	w.RunUntil(end)
@@ -145,12 +135,10 @@ func (size scale) play(run *sim.Run, w *flows.World, longest, done, all int64,
 	w.SetRate(0)
 	for at := end; at <= end+longest; at += longest / 64 {
 		w.RunUntil(at)
-		if err := report(); err != nil {
-			return flows.Stats{}, 0, err
-		}
+		report()
 	}
 	w.RunUntil(end + longest + second)
-	return w.Stats(), live, nil
+	return w.Stats(), live
 }
 
 // newServerTurnover has servers leave at random, gapNS apart on average, and stay away for downNS on average.

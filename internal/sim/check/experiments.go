@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/ballast-lb/ballast/internal/script"
 	"github.com/ballast-lb/ballast/internal/sim"
 )
 
@@ -38,18 +39,15 @@ func property() sim.Experiment {
 }
 
 // runProperty ends with the counterexample when there is one.
-func runProperty(run *sim.Run) error {
+func runProperty(run *sim.Run) {
 	first := run.Seed * schedules
 	for i := range uint64(schedules) {
 		if i%64 == 0 {
 			run.Progress(int64(i), schedules)
-			if err := run.Err(); err != nil {
-				return err
-			}
 		}
 		if (Schedules{}).Play(first+i) != nil {
 			trace, _ := Schedules{}.Replay(first + i)
-			return fmt.Errorf("schedule %d:\n%v", first+i, trace)
+			script.Check(fmt.Errorf("schedule %d:\n%v", first+i, trace))
 		}
 	}
 	for _, id := range []string{"answers", "tuples", "ends"} {
@@ -63,7 +61,6 @@ func runProperty(run *sim.Run) error {
 		}
 	}
 	run.Share("lose-common", broken, lost)
-	return nil
 }
 
 func states() sim.Experiment {
@@ -78,12 +75,9 @@ func states() sim.Experiment {
 			{ID: "unfinished", What: "fleets not all of whose states were visited", Low: 0, High: 0},
 			{ID: "broken", What: "fleets with a state that breaks a promise", Paper: "0 (proof)", Low: 0, High: 0},
 		},
-		Run: func(run *sim.Run) error {
+		Run: func(run *sim.Run) {
 			visited, unfinished, broken := 0, 0, 0
 			for i, small := range Proofs() {
-				if err := run.Err(); err != nil {
-					return err
-				}
 				v := small.Search()
 				visited += v.States
 				if v.Example != nil {
@@ -96,7 +90,6 @@ func states() sim.Experiment {
 			run.Value("states", float64(visited))
 			run.Value("unfinished", float64(unfinished))
 			run.Value("broken", float64(broken))
-			return nil
 		},
 	}
 }
@@ -132,13 +125,10 @@ func (m Mutant) id() string {
 	return strings.NewReplacer(" and ", "-", " ", "-").Replace(strings.ToLower(m.Name()))
 }
 
-func runRules(run *sim.Run) error {
+func runRules(run *sim.Run) {
 	mutants := Mutants()
 	for i, mutant := range mutants {
-		played, found, err := mutant.until(run)
-		if err != nil {
-			return err
-		}
+		played, found := mutant.until(run)
 		value := float64(played)
 		switch {
 		case mutant.Safe == "" && !found:
@@ -151,22 +141,19 @@ func runRules(run *sim.Run) error {
 		run.Value(mutant.id(), value)
 		run.Progress(int64(i+1), int64(len(mutants)))
 	}
-	return nil
 }
 
 // until plays schedules until one breaks something, or for as long as it may take.
-func (m Mutant) until(run *sim.Run) (played int, found bool, err error) {
+func (m Mutant) until(run *sim.Run) (played int, found bool) {
 	const some = 500
 	most := patience
 	if m.Safe != "" {
 		most = trials
 	}
 	for played < most && !found {
-		if err := run.Err(); err != nil {
-			return played, false, err
-		}
+		run.StopIfUnwanted()
 		more, hit := m.Random(run.Seed*patience+uint64(played), some)
 		played, found = played+more, hit
 	}
-	return played, found, nil
+	return played, found
 }

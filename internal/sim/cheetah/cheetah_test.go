@@ -13,10 +13,10 @@ import (
 )
 
 // once runs a part of an experiment.
-func once(t *testing.T, part func(progress *meter) error) {
+func once(t *testing.T, part func(progress *meter)) {
 	t.Helper()
 	const seed = 1
-	if _, err := sim.Once(t.Context(), sim.Experiment{Run: func(run *sim.Run) error { return part(&meter{run: run}) }}, seed); err != nil {
+	if _, err := sim.Once(t.Context(), sim.Experiment{Run: func(run *sim.Run) { part(&meter{run: run}) }}, seed); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -42,7 +42,7 @@ func hashFormula(movesPerSecond float64) float64 {
 
 // Figure 2a's oracle: the number of servers is fixed, and buckets move one by one.
 func TestBeamerBreaksWhatTheFormulaSaysWhenBucketsMoveIndependently(t *testing.T) {
-	once(t, func(progress *meter) error {
+	once(t, func(progress *meter) {
 		const cells, moves = servers * bucketsPerServer, highestPace * bucketsPerServer / 60.0 // per second
 		config := worldOf(1, connections)
 		config.Table = &flows.Table{Owners: everybodyTimes(bucketsPerServer), Depth: 2}
@@ -52,14 +52,13 @@ func TestBeamerBreaksWhatTheFormulaSaysWhenBucketsMoveIndependently(t *testing.T
 			updates = append(updates, update{at: int64(at * float64(second)), present: everybody(1)})
 		}
 		w := flows.New(config)
-		stats, err := play(progress, w, updates, func(update) { w.Place(choice.Intn(cells), uint32(choice.Intn(servers))) })
+		stats := play(progress, w, updates, func(update) { w.Place(choice.Intn(cells), uint32(choice.Intn(servers))) })
 		perBucket := float64(moves) / cells * (servers - 1) / servers // the rest stay where they are
 		for depth, want := range map[int]float64{1: hashFormula(perBucket), 2: beamerFormula(perBucket)} {
 			if have := percent(stats.BrokenAt(depth), stats.Ended) / 100; math.Abs(have-want) > 0.05*want {
 				t.Errorf("depth %d: %g instead of %g", depth, have, want)
 			}
 		}
-		return err
 	})
 }
 
@@ -73,8 +72,8 @@ func everybodyTimes(n int) (owners []uint32) {
 func TestUpdatesBreakWithinTheBands(t *testing.T) {
 	experiment := brokenByUpdates()
 	one := experiment
-	one.Run = func(run *sim.Run) error {
-		return runPace(&meter{run: run}, worldOf(run.Seed, connections), highestPace)
+	one.Run = func(run *sim.Run) {
+		runPace(&meter{run: run}, worldOf(run.Seed, connections), highestPace)
 	}
 	one.Claims = slices.DeleteFunc(slices.Clone(one.Claims), func(claim sim.Claim) bool { return !strings.HasSuffix(claim.ID, "-80") || claim.ID == "cookie-80" })
 	outcome, err := sim.Once(t.Context(), one, 1)
@@ -96,13 +95,12 @@ func TestHashIsAsUnevenAsPoisson(t *testing.T) {
 		largest += 1 - math.Pow(cdf, servers) // E[max] is the sum of P(max > k)
 		p *= mean / (k + 1)
 	}
-	once(t, func(progress *meter) error {
+	once(t, func(progress *meter) {
 		hash := contenders(1)[0]
-		have, err := hash.imbalance(progress, active, 400*second)
+		have := hash.imbalance(progress, active, 400*second)
 		if want := largest/mean - 1; math.Abs(have-want) > 0.06*want {
 			t.Errorf("%s: %g instead of %g", hash.id, have, want)
 		}
-		return err
 	})
 }
 
@@ -121,48 +119,39 @@ func TestRoundRobinIsAsUnevenAsItsDefinition(t *testing.T) {
 		}
 		want += (float64(slices.Max(loads))*servers/float64(sum) - 1) / moments
 	}
-	once(t, func(progress *meter) error {
+	once(t, func(progress *meter) {
 		for _, c := range contenders(1) {
 			if c.id != "rr" {
 				continue
 			}
-			if have, err := c.imbalance(progress, active, 500*second); math.Abs(have-want) > 0.06*want || err != nil {
-				t.Errorf("%g instead of %g, %v", have, want, err)
+			if have := c.imbalance(progress, active, 500*second); math.Abs(have-want) > 0.06*want {
+				t.Errorf("%g instead of %g", have, want)
 			}
 		}
-		return nil
 	})
 }
 
 func TestPoliciesAreAsUnevenAsTheBandsSay(t *testing.T) {
-	once(t, func(progress *meter) error {
+	once(t, func(progress *meter) {
 		for _, c := range contenders(1) {
 			if c.id == "least-looks" || c.id == "hash-4096" || c.id == "hash" {
 				continue
 			}
-			have, err := c.imbalance(progress, 20_000, 200*second)
-			if err != nil {
-				return err
-			}
+			have := c.imbalance(progress, 20_000, 200*second)
 			within(t, imbalanceOfPolicies(), c.id+"-20k", 100*have, 1.08)
 		}
-		return nil
 	})
 }
 
 func TestRebalancingTradesBrokenConnectionsForEvenness(t *testing.T) {
-	once(t, func(progress *meter) error {
-		at10, uneven10, err := rebalance(progress, worldOf(1, connections), 0.1)
-		if err != nil {
-			return err
-		}
-		at20, uneven20, err := rebalance(progress, worldOf(1, connections), 0.2)
+	once(t, func(progress *meter) {
+		at10, uneven10 := rebalance(progress, worldOf(1, connections), 0.1)
+		at20, uneven20 := rebalance(progress, worldOf(1, connections), 0.2)
 		within(t, brokenByRebalancing(), "threshold-10", percent(at10.Broken, at10.Ended), 1.1)
 		within(t, brokenByRebalancing(), "threshold-20", percent(at20.Broken, at20.Ended), 1)
 		if uneven10 > 0.12 || uneven20 < 0.15 || uneven20 > 0.21 {
 			t.Errorf("%g and %g above the mean", uneven10, uneven20)
 		}
-		return err
 	})
 }
 
@@ -182,39 +171,30 @@ func TestScalingBreaksInTheOrderOfThePaper(t *testing.T) {
 }
 
 func TestTheSameSeedGivesTheSameOutcome(t *testing.T) {
-	parts := map[string]func(run *sim.Run) error{
-		"2a": func(run *sim.Run) error {
+	parts := map[string]func(run *sim.Run){
+		"2a": func(run *sim.Run) {
 			draw := random.New(run.Seed, "buckets")
 			table := newStable(servers, servers, servers*bucketsPerServer, &draw)
-			stats, err := playBuckets(&meter{run: run}, worldOf(run.Seed, 2000), highestPace, table)
+			stats := playBuckets(&meter{run: run}, worldOf(run.Seed, 2000), highestPace, table)
 			run.Point("broken", float64(stats.Ended), float64(stats.Broken))
-			return err
 		},
-		"2b": func(run *sim.Run) error {
+		"2b": func(run *sim.Run) {
 			for _, c := range contenders(run.Seed) {
-				uneven, err := c.imbalance(&meter{run: run}, 2000, 50*second)
-				if err != nil {
-					return err
-				}
+				uneven := c.imbalance(&meter{run: run}, 2000, 50*second)
 				run.Point(c.id, 1, uneven)
 			}
-			return nil
 		},
-		"2c": func(run *sim.Run) error {
-			stats, uneven, err := rebalance(&meter{run: run}, worldOf(run.Seed, 2000), 0.3)
+		"2c": func(run *sim.Run) {
+			stats, uneven := rebalance(&meter{run: run}, worldOf(run.Seed, 2000), 0.3)
 			run.Point("broken", float64(stats.Ended), float64(stats.Broken))
 			run.Point("uneven", 1, uneven)
-			return err
 		},
-		"9": func(run *sim.Run) error {
+		"9": func(run *sim.Run) {
 			for _, s := range steerings() {
 				var total tally
-				if err := total.play(&meter{run: run}, run.Seed, s); err != nil {
-					return err
-				}
+				total.play(&meter{run: run}, run.Seed, s)
 				run.Point(s.id, float64(total.allEnded), float64(total.allBroken))
 			}
-			return nil
 		},
 	}
 	for name, part := range parts {

@@ -111,7 +111,7 @@ func steerings() []steering {
 	return []steering{byTable("hash", "hash", modulo.Table), byTable("consistent", "consistent hashing", maglev.Table), byBeamer(), byCookie()}
 }
 
-func runScaling(run *sim.Run) error {
+func runScaling(run *sim.Run) {
 	progress := meter{run: run}
 	for range scalingTimes * len(steerings()) {
 		progress.expect((lowestRate+highestRate)/2, scalingPeriod*second)
@@ -122,9 +122,7 @@ func runScaling(run *sim.Run) error {
 			if totals[s.id] == nil {
 				totals[s.id] = &tally{}
 			}
-			if err := totals[s.id].play(&progress, run.Seed*scalingTimes+draw, s); err != nil {
-				return err
-			}
+			totals[s.id].play(&progress, run.Seed*scalingTimes+draw, s)
 		}
 	}
 	for _, s := range steerings() {
@@ -140,7 +138,6 @@ func runScaling(run *sim.Run) error {
 	broken := func(id string) int64 { return totals[id].allBroken }
 	run.Value("hash-by-consistent", ratio(broken("hash"), broken("consistent")))
 	run.Value("consistent-by-beamer", ratio(broken("consistent"), broken("beamer")))
-	return nil
 }
 
 func ratio(a, b int64) float64 { return float64(a) / float64(max(b, 1)) }
@@ -162,28 +159,23 @@ func (t *tally) peak() (highest float64) {
 }
 
 // play plays the 40 s once more.
-func (t *tally) play(progress *meter, seed uint64, s steering) error {
+func (t *tally) play(progress *meter, seed uint64, s steering) {
 	w := flows.New(flows.Config{Seed: seed, Servers: scalingAll, Durations: lives(), Rate: lowestRate, Table: s.table, Chooser: s.chooser})
 	changes, present := scalingChanges(seed), everybody(scalingFirst)
 	for now := int64(0); now < scalingPeriod*second; {
 		w.SetRate(scalingRate(now + rateStep/2))
 		now += rateStep
 		for ; len(changes) > 0 && changes[0].at <= now; changes = changes[1:] {
-			if err := progress.runUntil(w, changes[0].at); err != nil {
-				return err
-			}
+			progress.runUntil(w, changes[0].at)
 			present = changes[0].applied(present)
 			s.apply(w, changes[0], present)
 		}
-		if err := progress.runUntil(w, now); err != nil {
-			return err
-		}
+		progress.runUntil(w, now)
 		if now%second == 0 {
 			t.count(int(now/second)-1, w.Stats())
 			w.Reset()
 		}
 	}
-	return nil
 }
 
 // count adds what ended in a second.

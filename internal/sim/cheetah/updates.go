@@ -43,39 +43,27 @@ func brokenByUpdates() sim.Experiment {
 	}
 }
 
-func runUpdates(run *sim.Run) error {
+func runUpdates(run *sim.Run) {
 	config := worldOf(run.Seed, connections)
 	progress := meter{run: run}
 	for range 3*len(paces) + 1 {
 		progress.expect(config.Rate, updatesWarmUp+updatesMeasured)
 	}
 	for _, pace := range paces {
-		if err := runPace(&progress, config, pace); err != nil {
-			return err
-		}
+		runPace(&progress, config, pace)
 	}
 	turns := &dispatch.Turns{Round: everybody(servers)}
 	config.Chooser = turns
-	stats, err := play(&progress, flows.New(config), updatesOf(run.Seed, highestPace), func(u update) { turns.Round = u.present })
+	stats := play(&progress, flows.New(config), updatesOf(run.Seed, highestPace), func(u update) { turns.Round = u.present })
 	run.Share("cookie-80", stats.BrokenAt(1), stats.Ended)
-	return err
 }
 
 // runPace plays the updates of one pace with each controller of the buckets.
-func runPace(progress *meter, config flows.Config, pace float64) error {
+func runPace(progress *meter, config flows.Config, pace float64) {
 	run, draw := progress.run, random.New(config.Seed, "buckets")
-	stats, err := playBuckets(progress, config, pace, newStable(servers, servers, servers*bucketsPerServer, &draw))
-	if err != nil {
-		return err
-	}
-	oldest, err := playBuckets(progress, config, pace, newStable(servers, servers, servers*bucketsPerServer, nil))
-	if err != nil {
-		return err
-	}
-	home, err := playBuckets(progress, config, pace, buckets.New(servers, bucketsPerServer))
-	if err != nil {
-		return err
-	}
+	stats := playBuckets(progress, config, pace, newStable(servers, servers, servers*bucketsPerServer, &draw))
+	oldest := playBuckets(progress, config, pace, newStable(servers, servers, servers*bucketsPerServer, nil))
+	home := playBuckets(progress, config, pace, buckets.New(servers, bucketsPerServer))
 	run.Point("plain hash", pace, percent(stats.BrokenAt(1), stats.Ended))
 	run.Point("Beamer", pace, percent(stats.BrokenAt(2), stats.Ended))
 	run.Point("Beamer, formula", pace, 100*beamerFormula(pace/60/servers))
@@ -93,7 +81,6 @@ func runPace(progress *meter, config flows.Config, pace float64) error {
 		run.Share("beamer-oldest-80", oldest.BrokenAt(2), oldest.Ended)
 		run.Share("beamer-home-80", home.BrokenAt(2), home.Ended)
 	}
-	return nil
 }
 
 // controller says which buckets move when a server leaves or comes back.
@@ -104,7 +91,7 @@ type controller interface {
 }
 
 // playBuckets has servers come and go while connections are led by buckets.
-func playBuckets(progress *meter, config flows.Config, pace float64, table controller) (flows.Stats, error) {
+func playBuckets(progress *meter, config flows.Config, pace float64, table controller) flows.Stats {
 	config.Table = &flows.Table{Owners: table.Owners(), Depth: 2}
 	w := flows.New(config)
 	return play(progress, w, updatesOf(config.Seed, pace), func(u update) {
@@ -117,25 +104,21 @@ func playBuckets(progress *meter, config flows.Config, pace float64, table contr
 }
 
 // play runs a world through updates, and returns what was counted after the warm-up.
-func play(progress *meter, w *flows.World, updates []update, apply func(u update)) (flows.Stats, error) {
+func play(progress *meter, w *flows.World, updates []update, apply func(u update)) flows.Stats {
 	w.Fill()
 	warm := false
 	for _, u := range append(updates, update{at: updatesWarmUp + updatesMeasured}) {
 		if !warm && u.at >= updatesWarmUp {
-			if err := progress.runUntil(w, updatesWarmUp); err != nil {
-				return flows.Stats{}, err
-			}
+			progress.runUntil(w, updatesWarmUp)
 			w.Reset()
 			warm = true
 		}
-		if err := progress.runUntil(w, u.at); err != nil {
-			return flows.Stats{}, err
-		}
+		progress.runUntil(w, u.at)
 		if u.present != nil {
 			apply(u)
 		}
 	}
-	return w.Stats(), nil
+	return w.Stats()
 }
 
 // update is a server that leaves or comes back.

@@ -89,7 +89,7 @@ var bimodalCases = []bimodalCase{
 	{"lcf", leastCongested, map[int64]string{100 * millisecond: "lcf-10hz"}},
 }
 
-func runBimodal(run *sim.Run) error {
+func runBimodal(run *sim.Run) {
 	m := &bimodal{run: run, world: bimodalFarm(run.Seed)}
 	hashed := m.p99(hash)
 	run.Value("hash-p99", hashed)
@@ -110,27 +110,18 @@ func runBimodal(run *sim.Run) error {
 	}
 	m.world.servers = 16
 	run.Value("least-16", m.p99(hash)/m.p99(leastReported(100*millisecond)))
-	return m.err
 }
 
-// bimodal is a run of the experiment: after an error it goes on without playing.
+// bimodal is a run of the experiment.
 type bimodal struct {
 	run   *sim.Run
 	world *farm
 	done  int64
-	err   error
 }
 
 // p99 of a policy, in seconds.
 func (m *bimodal) p99(build maker) float64 {
-	if m.err != nil {
-		return 0
-	}
-	played, err := m.world.run(m.run, build(m.run.Seed, m.world.servers))
-	if err != nil {
-		m.err = err
-		return 0
-	}
+	played := m.world.run(m.run, build(m.run.Seed, m.world.servers))
 	m.done++
 	m.run.Progress(m.done, int64(3+len(bimodalStatic)+len(bimodalCases)*len(bimodalIntervals)))
 	return Quantile(played.Times(), 0.99)

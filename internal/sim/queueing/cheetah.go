@@ -53,16 +53,13 @@ func completionExperiment() sim.Experiment {
 const completionNote = "Only queues count here, and round robin's are nearly empty. In the test bed the time of network, kernel and client, which no policy changes, is part " +
 	"of both."
 
-func runCompletion(run *sim.Run) error {
+func runCompletion(run *sim.Run) {
 	percents, lower := []int{40, 50, 60, 70, 80, 90}, 0
 	for i, percent := range percents {
 		load := float64(percent) / 100
 		var p99 [2]float64 // ms
 		for which, build := range []maker{hash, roundRobin} {
-			played, err := constantFarm(cheetahServers, load, 20*second).run(run, build(run.Seed, cheetahServers))
-			if err != nil {
-				return err
-			}
+			played := constantFarm(cheetahServers, load, 20*second).run(run, build(run.Seed, cheetahServers))
 			p99[which] = 1000 * Quantile(played.Times(), 0.99)
 		}
 		run.Point("hash", load, p99[0])
@@ -80,7 +77,6 @@ func runCompletion(run *sim.Run) error {
 		run.Progress(int64(i+1), int64(len(percents)))
 	}
 	run.Value("order", float64(lower))
-	return nil
 }
 
 func varianceExperiment() sim.Experiment {
@@ -100,14 +96,11 @@ func varianceExperiment() sim.Experiment {
 	return experiment
 }
 
-func runVariance(run *sim.Run) error {
+func runVariance(run *sim.Run) {
 	for i, servers := range []int{16, 32, 64} {
 		var variance [2]float64
 		for which, build := range []maker{hash, roundRobin} {
-			played, err := constantFarm(servers, 0.6, 30*second).run(run, build(run.Seed, servers))
-			if err != nil {
-				return err
-			}
+			played := constantFarm(servers, 0.6, 30*second).run(run, build(run.Seed, servers))
 			variance[which] = 1e4 * played.Variance()
 		}
 		run.Point("hash", float64(servers), variance[0])
@@ -115,5 +108,4 @@ func runVariance(run *sim.Run) error {
 		run.Value(fmt.Sprint("ratio-", servers), variance[0]/variance[1])
 		run.Progress(int64(i+1), 3)
 	}
-	return nil
 }

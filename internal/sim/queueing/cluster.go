@@ -126,7 +126,7 @@ type shift struct {
 }
 
 // run plays the cluster.
-func (c *cluster) run(run *sim.Run) (*shift, error) {
+func (c *cluster) run(run *sim.Run) *shift {
 	s := &shift{
 		cluster: c, network: newNetwork(), turns: chooser("rr", 0, "", yuzServers), active: make([]int32, yuzServers),
 		works: random.Keyed(run.Seed, "work"), thinks: random.Keyed(run.Seed, "think"), lengths: random.Keyed(run.Seed, "lengths"),
@@ -142,10 +142,10 @@ func (c *cluster) run(run *sim.Run) (*shift, error) {
 	for events := 0; ; events++ {
 		h, ok := s.next(end)
 		if !ok {
-			return s, nil
+			return s
 		}
-		if events%8192 == 0 && run.Err() != nil {
-			return nil, run.Err()
+		if events%8192 == 0 {
+			run.StopIfUnwanted()
 		}
 		if !h.alarm || h.id < sessionBegins {
 			s.step(h.id)

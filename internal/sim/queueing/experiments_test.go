@@ -11,7 +11,7 @@ import (
 )
 
 // once gives a run to test with.
-func once(t *testing.T, seed uint64, do func(run *sim.Run) error) {
+func once(t *testing.T, seed uint64, do func(run *sim.Run)) {
 	t.Helper()
 	if _, err := sim.Once(context.Background(), sim.Experiment{Name: "test", Run: do}, seed); err != nil {
 		t.Fatal(err)
@@ -22,11 +22,10 @@ func once(t *testing.T, seed uint64, do func(run *sim.Run) error) {
 func short(t *testing.T, seed uint64, build maker) *World {
 	t.Helper()
 	var played *World
-	once(t, seed, func(run *sim.Run) (err error) {
+	once(t, seed, func(run *sim.Run) {
 		world := bimodalFarm(seed)
 		world.countNS = 40 * second
-		played, err = world.run(run, build(seed, world.servers))
-		return err
+		played = world.run(run, build(seed, world.servers))
 	})
 	return played
 }
@@ -73,16 +72,10 @@ func TestSlowRequestsAreSpreadAsCheetahSays(t *testing.T) {
 
 func TestRoundRobinIsMoreEvenThanHash(t *testing.T) {
 	const seed = 2
-	once(t, seed, func(run *sim.Run) error {
+	once(t, seed, func(run *sim.Run) {
 		world := constantFarm(16, 0.6, 10*second)
-		hashed, err := world.run(run, hash(seed, 16))
-		if err != nil {
-			return err
-		}
-		turns, err := world.run(run, roundRobin(seed, 16))
-		if err != nil {
-			return err
-		}
+		hashed := world.run(run, hash(seed, 16))
+		turns := world.run(run, roundRobin(seed, 16))
 		// Of a server's second, a Poisson number of requests takes 5 ms each: variance 0.6 * 0.005, times 15/16 between servers.
 		if v := hashed.Variance(); math.Abs(v-0.6*0.005*15/16) > 0.3*0.6*0.005 {
 			t.Errorf("seed %d: variance of hash %g", seed, v)
@@ -91,7 +84,6 @@ func TestRoundRobinIsMoreEvenThanHash(t *testing.T) {
 			t.Errorf("seed %d: round robin has variance %g and p99 %g, hash %g and %g", seed, turns.Variance(), Quantile(turns.Times(), 0.99), hashed.Variance(),
 				Quantile(hashed.Times(), 0.99))
 		}
-		return nil
 	})
 }
 
@@ -106,10 +98,9 @@ func crowd(b balancer, rate float64) *cluster {
 func TestARunOfAClusterDependsOnItsSeedOnly(t *testing.T) {
 	var runs []*shift
 	for _, seed := range []uint64{5, 5, 6} {
-		once(t, seed, func(run *sim.Run) error {
-			played, err := crowd(layer4, 3000).run(run)
+		once(t, seed, func(run *sim.Run) {
+			played := crowd(layer4, 3000).run(run)
 			runs = append(runs, played)
-			return err
 		})
 	}
 	if !reflect.DeepEqual(runs[0].times, runs[1].times) || reflect.DeepEqual(runs[0].times, runs[2].times) {
@@ -124,31 +115,23 @@ func TestAnIdleClusterAnswersInTheTimeOfTheWork(t *testing.T) {
 		layer7: float64(networkNS + layer7NS + workNS),
 		layer4: float64(networkNS+layer4NS+workNS) + 0.9*(2*1e6+2*0.15e6),
 	} {
-		once(t, 1, func(run *sim.Run) error {
+		once(t, 1, func(run *sim.Run) {
 			world := crowd(b, 500)
 			world.stalls = stalls{}
 			world.countNS = 60 * second
-			played, err := world.run(run)
-			if err != nil {
-				return err
-			}
+			played := world.run(run)
 			within(t, b.name, played.meanSeconds()*1e9, want, 0.06)
 			within(t, b.name+", requests a second", played.throughput(), 500, 0.06)
-			return nil
 		})
 	}
 }
 
 func TestAClusterCarriesWhatItsNarrowestPartDoes(t *testing.T) {
 	for _, b := range yuzBalancers {
-		once(t, 1, func(run *sim.Run) error {
-			rate, _, err := mostOf(run, b, 5, usualMB)
-			if err != nil {
-				return err
-			}
+		once(t, 1, func(run *sim.Run) {
+			rate, _ := mostOf(run, b, 5, usualMB)
 			world := cluster{balancer: b, dataMB: usualMB}
 			within(t, b.name, rate, world.boundOf(0.8), 0.03)
-			return nil
 		})
 	}
 }
@@ -166,21 +149,14 @@ func TestTheOrderOfYuzFigure12Holds(t *testing.T) {
 }
 
 func TestStallsOfTheDatabaseLengthenTheTailAndLeaveTheRestAlone(t *testing.T) {
-	once(t, 1, func(run *sim.Run) error {
+	once(t, 1, func(run *sim.Run) {
 		calm := crowd(layer4, 6000)
 		calm.stalls = stalls{}
-		without, err := calm.run(run)
-		if err != nil {
-			return err
-		}
-		with, err := crowd(layer4, 6000).run(run)
-		if err != nil {
-			return err
-		}
+		without := calm.run(run)
+		with := crowd(layer4, 6000).run(run)
 		if with.quantile(0.99) < 2*without.quantile(0.99) || with.quantile(0.5) > 1.5*without.quantile(0.5) {
 			t.Errorf("p99 %g and %g s, median %g and %g s", with.quantile(0.99), without.quantile(0.99), with.quantile(0.5), without.quantile(0.5))
 		}
-		return nil
 	})
 }
 

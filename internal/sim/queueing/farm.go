@@ -18,7 +18,7 @@ type farm struct {
 }
 
 // run plays the farm with a policy.
-func (f *farm) run(run *sim.Run, p *policy) (*World, error) {
+func (f *farm) run(run *sim.Run, p *policy) *World {
 	busy := make([]float64, f.servers)
 	w := New(Config{
 		Seed: run.Seed, Servers: slices.Repeat([]Size{{Cores: 1, Speed: 1}}, f.servers), GapNS: f.mean / (f.load * float64(f.servers)),
@@ -34,12 +34,10 @@ func (f *farm) run(run *sim.Run, p *policy) (*World, error) {
 			w.Reset()
 		}
 		w.RunUntil(w.Now() + second)
-		if err := run.Err(); err != nil {
-			return nil, err
-		}
+		run.StopIfUnwanted()
 	}
 	w.Finish(never)
-	return w, nil
+	return w
 }
 
 // A policy is how a balancer chooses, and what it makes of reports.

@@ -20,15 +20,12 @@ const (
 )
 
 // mostOf returns the most requests a second that a cluster can do, and the part of their time that the balancer's processors are in use.
-func mostOf(run *sim.Run, b balancer, requests int, dataMB float64) (rate, balancerBusy float64, err error) {
+func mostOf(run *sim.Run, b balancer, requests int, dataMB float64) (rate, balancerBusy float64) {
 	c := &cluster{balancer: b, dataMB: dataMB, requests: always(requests), think: always(thinkNS), warmNS: rateWarmNS}
 	bound := c.boundOf(1 - 1/float64(requests))
 	c.population, c.countNS = int(crowding*bound), int64(rateRequests/bound*float64(second))
-	played, err := c.run(run)
-	if err != nil {
-		return 0, 0, err
-	}
-	return played.throughput(), float64(played.busyNS(balancerStation)) / float64(balancerCores*played.now), nil
+	played := c.run(run)
+	return played.throughput(), float64(played.busyNS(balancerStation)) / float64(balancerCores*played.now)
 }
 
 var yuzBalancers = []balancer{layer4, yuz, layer7}
@@ -51,15 +48,12 @@ func yuzRateExperiment() sim.Experiment {
 	}
 }
 
-func runYuzRate(run *sim.Run) error {
+func runYuzRate(run *sim.Run) {
 	sizes := []int{1, 2, 5, 10, 20, 50}
 	rates, busy := map[string]float64{}, map[string]float64{}
 	for i, requests := range sizes {
 		for _, b := range yuzBalancers {
-			rate, use, err := mostOf(run, b, requests, usualMB)
-			if err != nil {
-				return err
-			}
+			rate, use := mostOf(run, b, requests, usualMB)
 			run.Point(b.name, float64(requests), rate)
 			rates[fmt.Sprint(b.name, requests)], busy[b.name] = rate, 100*use
 		}
@@ -71,7 +65,6 @@ func runYuzRate(run *sim.Run) error {
 	run.Value("l4-l7", rates["l450"]/rates["l750"])
 	run.Value("l7-busy", busy["l7"])
 	run.Value("yuz-busy", busy["yuz"])
-	return nil
 }
 
 func yuzSizeExperiment() sim.Experiment {
@@ -89,7 +82,7 @@ func yuzSizeExperiment() sim.Experiment {
 	}
 }
 
-func runYuzSize(run *sim.Run) error {
+func runYuzSize(run *sim.Run) {
 	sizes := []float64{0.1, 0.5, 1, 2, 5, 10, 20, 50}
 	rates := map[string][]float64{}
 	for i, b := range yuzBalancers {
@@ -97,10 +90,7 @@ func runYuzSize(run *sim.Run) error {
 			if b.persistent && at > 0 {
 				rates[b.name] = append(rates[b.name], rates[b.name][0])
 			} else {
-				rate, _, err := mostOf(run, b, usualRequest, size)
-				if err != nil {
-					return err
-				}
+				rate, _ := mostOf(run, b, usualRequest, size)
 				rates[b.name] = append(rates[b.name], rate)
 			}
 			run.Point(b.name, size, rates[b.name][at])
@@ -111,7 +101,6 @@ func runYuzSize(run *sim.Run) error {
 	run.Value("l4-l7-1mb", ratio(2))
 	run.Value("l4-l7-20mb", ratio(6))
 	run.Value("crossing", crossing(sizes, ratio))
-	return nil
 }
 
 // crossing returns where a ratio that falls becomes 1, between two sizes on logarithmic axes; the last size, if it does not.

@@ -51,7 +51,7 @@ var timeCases = []timeCase{{"l4", layer4, stalls{}}, {"l4, database stalls", lay
 // timeRates are those of the figure, requests a second.
 var timeRates = []float64{1000, 2000, 3000, 4000, 6000, 9000, 11_000, 12_000, 15_000, 18_000, 21_000, 23_000}
 
-func runYuzTime(run *sim.Run) error {
+func runYuzTime(run *sim.Run) {
 	mean, p99 := map[string]float64{}, map[string]float64{}
 	for i, c := range timeCases {
 		for _, rate := range timeRates {
@@ -62,10 +62,7 @@ func runYuzTime(run *sim.Run) error {
 			if rate > 0.97*world.boundOf(1-1.0/usualRequest) {
 				break
 			}
-			played, err := world.run(run)
-			if err != nil {
-				return err
-			}
+			played := world.run(run)
 			at := fmt.Sprint(c.name, " ", rate)
 			mean[at], p99[at] = 1000*played.meanSeconds(), 1000*played.quantile(0.99)
 			run.Point("mean/"+c.name, rate, mean[at])
@@ -80,7 +77,6 @@ func runYuzTime(run *sim.Run) error {
 	run.Value("tail-stalls", p99["l4, database stalls 11000"]/p99["yuz 11000"])
 	run.Value("mean-stalls", mean["l4, database stalls 11000"]/mean["yuz 11000"])
 	run.Value("yuz-load", mean["yuz 18000"]/mean["yuz 1000"])
-	return nil
 }
 
 // balanceLoad is what servers are busy in figure 12.
@@ -102,7 +98,7 @@ func yuzBalanceExperiment() sim.Experiment {
 	}
 }
 
-func runYuzBalance(run *sim.Run) error {
+func runYuzBalance(run *sim.Run) {
 	variation := map[string]float64{}
 	for i, b := range []balancer{layer4, yuz} {
 		world := &cluster{
@@ -112,17 +108,13 @@ func runYuzBalance(run *sim.Run) error {
 			sampleNS: 10 * millisecond, warmNS: 20 * second, countNS: 10 * second,
 		}
 		world.rate = balanceLoad * yuzServers / world.serverSeconds(1-1.0/usualRequest)
-		played, err := world.run(run)
-		if err != nil {
-			return err
-		}
+		played := world.run(run)
 		variation[b.name] = played.variation()
 		run.Value(b.name, variation[b.name])
 		played.draw(run, b.name)
 		run.Progress(int64(i+1), 2)
 	}
 	run.Value("ratio", variation["yuz"]/variation["l4"])
-	return nil
 }
 
 // draw adds the distribution of the connections of servers, in parts of the most seen.

@@ -44,18 +44,16 @@ func (c *connections) fill() { c.flows.Fill() }
 func (c *connections) reset() { c.flows.Reset() }
 
 // runUntil lets time pass, with its reports and the connections of the trace.
-func (c *connections) runUntil(until int64) error {
+func (c *connections) runUntil(until int64) {
 	if c.policy.follows() {
 		for at := c.flows.Now()/c.policy.Interval*c.policy.Interval + c.policy.Interval; at < until; at += c.policy.Interval {
 			c.arrive(at)
 			c.changed()
-			if err := c.run.Err(); err != nil {
-				return err
-			}
+			c.run.StopIfUnwanted()
 		}
 	}
 	c.arrive(until)
-	return c.run.Err()
+	c.run.StopIfUnwanted()
 }
 
 // arrive lets time pass between reports.

@@ -119,15 +119,12 @@ func (r *requests) reset() {
 	r.recent = r.recent[:0]
 }
 
-func (r *requests) runUntil(until int64) error {
+func (r *requests) runUntil(until int64) {
 	step := max(r.scenario.Length/samples, 1)
 	for r.queues.Now() < until {
 		r.queues.RunUntil(min(r.queues.Now()+step, until))
-		if err := r.run.Err(); err != nil {
-			return err
-		}
+		r.run.StopIfUnwanted()
 	}
-	return nil
 }
 
 func (r *requests) leave(server uint32, failed bool) {

@@ -37,17 +37,14 @@ func (k *kind) explanation() string {
 }
 
 // run plays all policies, one after the other, in worlds that differ in nothing else.
-func (s *Scenario) run(run *sim.Run) error {
+func (s *Scenario) run(run *sim.Run) {
 	events := int64(0)
 	for i, policy := range s.Policies {
 		p := newPlay(s, policy, run)
 		p.past, p.policies, p.eventsBefore = i, len(s.Policies), events
-		if err := p.play(); err != nil {
-			return err
-		}
+		p.play()
 		events += p.world.events()
 	}
-	return nil
 }
 
 // play is one policy in its world.
@@ -66,7 +63,7 @@ type play struct {
 // world is what a policy is measured in, with the policy at work in it.
 type world interface {
 	fill()                            // begins
-	runUntil(until int64) error       // ns since the start
+	runUntil(until int64)             // ns since the start
 	reset()                           // has only what happens from now on count
 	leave(server uint32, failed bool) // no new ones go there; if it failed, those that it has are lost
 	join(server uint32)               // one that left is back
@@ -91,11 +88,9 @@ func newPlay(s *Scenario, policy Policy, run *sim.Run) *play {
 }
 
 // play fills the world, lets the scenario happen, and waits for the end of all that saw it.
-func (p *play) play() error {
+func (p *play) play() {
 	p.world.fill()
-	if err := p.world.runUntil(p.scenario.WarmUp); err != nil {
-		return err
-	}
+	p.world.runUntil(p.scenario.WarmUp)
 	p.world.reset()
 	for i := range int64(samples) {
 		until := p.scenario.WarmUp + p.scenario.Length*(i+1)/samples
@@ -104,20 +99,15 @@ func (p *play) play() error {
 			if !ok {
 				break
 			}
-			if err := p.world.runUntil(h.at); err != nil {
-				return err
-			}
+			p.world.runUntil(h.at)
 			p.happen(p.scenario.Events[h.event])
 		}
-		if err := p.world.runUntil(until); err != nil {
-			return err
-		}
+		p.world.runUntil(until)
 		p.world.sample(float64(until-p.scenario.WarmUp) / nsPerSecond)
 		p.progress(i + 1)
 	}
 	p.world.finish()
 	p.world.tell()
-	return nil
 }
 
 // progress tells how many events there were, and how many there will be if it goes on as until now.

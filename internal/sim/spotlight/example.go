@@ -22,12 +22,11 @@ func example() sim.Experiment {
 			{ID: "awfd", What: "AWFD, m = 2", Unit: "%", Paper: "44.4 %", Low: 44.4, High: 44.5},
 			{ID: "awfd-stages", What: "AWFD, m = 2, in two stages", Unit: "%", Paper: "44.4 %", Low: 44.3, High: 44.5},
 		},
-		Run: func(run *sim.Run) error {
+		Run: func(run *sim.Run) {
 			run.Value("ecmp", apart(awfd.Weights(exampleLeft, 0)))
 			run.Value("lcf", apart(lcf.Weights(exampleLeft)))
 			run.Value("awfd", apart(awfd.Weights(exampleLeft, 2)))
 			run.Value("awfd-stages", apart(counted(awfd.Weights(exampleLeft, 2))))
-			return nil
 		},
 	}
 }

@@ -36,11 +36,8 @@ func newTrial(run *sim.Run, games int) *trial {
 	return &trial{run: run, base: setting{seed: run.Seed, load: testbedLoad}, games: games}
 }
 
-// measure is the outcome of a setting; the zero value once the run is no longer wanted.
+// measure is the outcome of a setting.
 func (t *trial) measure(change func(*setting)) outcome {
-	if t.run.Err() != nil {
-		return outcome{}
-	}
 	c := t.base
 	change(&c)
 	bed := newTestbed(c)
@@ -101,7 +98,7 @@ func figure12() sim.Experiment {
 	}
 }
 
-func runFigure12(run *sim.Run) error {
+func runFigure12(run *sim.Run) {
 	t := newTrial(run, 4+3*len(testbedIntervals))
 	equal, consistent := t.ecmp().gbps, t.consistent().gbps
 	run.Value("ecmp", equal)
@@ -129,7 +126,6 @@ func runFigure12(run *sim.Run) error {
 	run.Value("awfd-4", four)
 	t.base.overhead, t.base.load = fittedOverhead, fittedLoad
 	run.Value("awfd-4-500-overhead", by(t.awfd(4, 500, 0).gbps, t.ecmp().gbps))
-	return run.Err()
 }
 
 func figure13() sim.Experiment {
@@ -147,7 +143,7 @@ func figure13() sim.Experiment {
 				Note: "LCF gives the 80 requests of 250 ms to one host. The test bed's controller could not keep up with AWFD at 250 ms (VI-B1); this one can."},
 		},
 		Figures: []sim.Figure{{Title: "Spotlight figure 13", X: "update interval (ms)", Y: "mean completion time (s)"}},
-		Run: func(run *sim.Run) error {
+		Run: func(run *sim.Run) {
 			t := newTrial(run, 2+2*len(testbedIntervals))
 			equal, consistent := t.ecmp().seconds, t.consistent().seconds
 			for _, ms := range testbedIntervals {
@@ -166,7 +162,6 @@ func figure13() sim.Experiment {
 				run.Point("LCF", x, lcf)
 				run.Point("AWFD, m = 4", x, awfd)
 			}
-			return run.Err()
 		},
 	}
 }
@@ -189,7 +184,7 @@ func figure14() sim.Experiment {
 			{Name: "throughput", Title: "Spotlight figure 14", X: "lost messages (%)", Y: "throughput (Gbit/s)"},
 			{Name: "completion", Title: "the same, completion time", X: "lost messages (%)", Y: "mean completion time (s)"},
 		},
-		Run: func(run *sim.Run) error {
+		Run: func(run *sim.Run) {
 			t := newTrial(run, 1+len(figure14Losses))
 			equal, whole := t.ecmp(), outcome{}
 			for _, loss := range figure14Losses {
@@ -209,7 +204,6 @@ func figure14() sim.Experiment {
 				run.Point("completion/AWFD, m = 4", x, measured.seconds)
 				run.Point("completion/ECMP", x, equal.seconds)
 			}
-			return run.Err()
 		},
 	}
 }

@@ -37,11 +37,8 @@ func (s setup) arena(run *sim.Run, games int) *arena {
 	return &arena{setup: s, run: run, trace: newTrace(run.Seed, s.traffic), games: games}
 }
 
-// omega is the utilisation under a policy; 0 once the run is no longer wanted.
+// omega is the utilisation under a policy.
 func (a *arena) omega(p policy) float64 {
-	if a.run.Err() != nil {
-		return 0
-	}
 	omega := a.trace.play(p, a.instances, a.demand()/a.overload, a.warmNS)
 	a.done++
 	changes := len(a.trace.changes)
@@ -76,7 +73,7 @@ func figure8(s setup) sim.Experiment {
 	}
 }
 
-func (s setup) runFigure8(run *sim.Run) error {
+func (s setup) runFigure8(run *sim.Run) {
 	a := s.arena(run, 3+2*len(figure8Intervals))
 	equal, known, best := a.omega(ecmp(s.instances)), a.omega(weighted(s.instances)), a.omega(heuristic())
 	run.Value("ecmp", equal)
@@ -107,7 +104,6 @@ func (s setup) runFigure8(run *sim.Run) error {
 	run.Value("awfd-ecmp", least)
 	run.Value("lcf-ecmp", most)
 	run.Value("crossover", crossover(figure8Intervals, margins)/1000)
-	return run.Err()
 }
 
 // crossover is the x at which margins that begin above 0 first come to 0, on straight lines between the points; the last x if they
@@ -144,7 +140,7 @@ func figure10(s setup) sim.Experiment {
 	}
 }
 
-func (s setup) runFigure10(run *sim.Run) error {
+func (s setup) runFigure10(run *sim.Run) {
 	const interval, most = 500 * millisecond, 16
 	a := s.arena(run, most+2)
 	ideal := a.omega(adaptive(asGoodAsInfinite, interval))
@@ -161,5 +157,4 @@ func (s setup) runFigure10(run *sim.Run) error {
 			run.Value("m-4-part", 100*omega/ideal)
 		}
 	}
-	return run.Err()
 }

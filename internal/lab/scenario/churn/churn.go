@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Scenarios are those of this package.
@@ -43,7 +44,7 @@ func runChurn(run *scenario.Run) {
 	}
 	dispatch := model.DispatchRR
 	if run.Dispatch != "" && dispatch.UnmarshalText([]byte(run.Dispatch)) != nil {
-		world.Check(fmt.Errorf("churn with dispatch %q: %w: there is no such policy: use one of %v, or %s", run.Dispatch, scenario.ErrUsage, scenario.Policies, scenario.AllPolicies))
+		script.Check(fmt.Errorf("churn with dispatch %q: %w: there is no such policy: use one of %v, or %s", run.Dispatch, scenario.ErrUsage, scenario.Policies, scenario.AllPolicies))
 	}
 	one := run.WithAffinity(scenario.PolicyService(scenario.VIP4, dispatch))
 	churnTwice(run, one)

@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Scenarios are those of this package.
@@ -108,7 +109,7 @@ func compare(run *scenario.Run, c comparison) {
 			for i := range c.contenders {
 				one := c.contenders[(i+repetition)%len(c.contenders)]
 				var cell scenario.Cell
-				world.Checkf(world.Try(func() { cell = measure(t, c, one, run.Seed+uint64(repetition)) }), "%s", one.name())
+				script.Checkf(script.Try(func() { cell = measure(t, c, one, run.Seed+uint64(repetition)) }), "%s", one.name())
 				cell.Repetition = repetition + 1
 				run.Result.Comparison = append(run.Result.Comparison, cell)
 				run.Progress("%s: %d of %d: %-22s %7.1f/s, mean %6.0f ms, p50 %6.0f ms, p99 %6.0f ms, %d of %d broken", c.setup.Name, len(run.Result.Comparison),

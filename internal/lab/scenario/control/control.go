@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/pace"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Scenarios are those of this package.
@@ -65,7 +66,7 @@ func loseControl(t *world.Trial, result *scenario.Result, cut time.Duration) {
 		world.Step{What: "server s5 becomes unhealthy", Do: func() { t.Sicken(5, true, world.LBName(1), world.LBName(2)) }},
 		world.Step{What: "server s5 recovers", Do: func() { t.Sicken(5, false, world.LBName(1), world.LBName(2)) }},
 		world.Step{What: "the fleet is what it should be everywhere", Do: func() {
-			world.Check(errors.Join(t.Differs(world.LBName(1)), t.Differs(world.LBName(2))))
+			script.Check(errors.Join(t.Differs(world.LBName(1)), t.Differs(world.LBName(2))))
 		}},
 		world.Step{What: "no agent has dropped a load balancer's tunnel", Do: func() { expectNoStrangers(t, result) }})
 }
@@ -86,9 +87,9 @@ func awaitLimits(t *world.Trial) {
 // expectNoStrangers sees that agents go on dropping strangers' tunnels, and have dropped none.
 func expectNoStrangers(t *world.Trial, result *scenario.Result) {
 	for node := range t.Agents {
-		status := world.Must(t.AgentStatus(node))
+		status := script.Must(t.AgentStatus(node))
 		result.Expect(status.Tunnels.Limited, "%s takes tunnels of anybody: %s", node, status.Tunnels.Open)
-		counters := world.Must(t.Client(node).Counters(t.Context))
+		counters := script.Must(t.Client(node).Counters(t.Context))
 		dropped := counters["dropped_foreign_source"]
 		result.Expect(dropped == 0, "%s has dropped %d packets in tunnels, the last from %s", node, dropped, status.Tunnels.Last)
 	}
@@ -171,12 +172,12 @@ const standstillChanges = 8
 // longestStandstill watches the weights of a load balancer until they have changed a few times, and tells the longest time that
 // they did not, in machine time.
 func longestStandstill(t *world.Trial, lb string) (longest time.Duration) {
-	before := world.Must(t.Weights(lb))
+	before := script.Must(t.Weights(lb))
 	last := time.Now()
 	for range standstillChanges {
 		t.AwaitNewWeights(lb, before, world.ResumeMax)
 		longest, last = max(longest, pace.Since(last)), time.Now()
-		before = world.Must(t.Weights(lb))
+		before = script.Must(t.Weights(lb))
 	}
 	return longest
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Scenarios are those of this package.
@@ -114,7 +115,7 @@ func served(p traffic.Progress) (count int) {
 
 func (d *drainTrial) everywhere(arguments ...string) {
 	for _, lb := range d.lbs {
-		world.Must(d.Tell(lb, arguments...))
+		script.Must(d.Tell(lb, arguments...))
 	}
 }
 
@@ -169,8 +170,8 @@ var remaining = regexp.MustCompile(`(?m)^(about )?(\d+) connections remain$`)
 
 // drain1 drains s1 on both load balancers and waits on one of them: the agent counts, for all of them.
 func (d *drainTrial) drain1() {
-	world.Must(d.Tell(d.lbs[1], "server", "drain", "web", "s1"))
-	waiting := world.Must(d.Typed(d.lbs[0], "server", "drain", "web", "s1", "--wait"))
+	script.Must(d.Tell(d.lbs[1], "server", "drain", "web", "s1"))
+	waiting := script.Must(d.Typed(d.lbs[0], "server", "drain", "web", "s1", "--wait"))
 	world.Await(d.Context, world.DaemonDeadline, "s1 is draining on "+d.lbs[0], func() error {
 		status, err := d.statusOf(d.lbs[0], "s1")
 		if err == nil && status.Server.State != "draining" {
@@ -197,7 +198,7 @@ func (d *drainTrial) drain1() {
 	if err := d.tryID4(); err == nil {
 		d.result.Fail("the id of s4 was given to another server while s4 had connections")
 	}
-	world.Check(waiting.Wait(d.Context, time.Minute, true))
+	script.Check(waiting.Wait(d.Context, time.Minute, true))
 	d.judgeOutput(waiting.Said.String())
 	d.ending.Wait(d.Context)
 	last := time.Time{}
@@ -254,9 +255,9 @@ func (d *drainTrial) drain2() {
 	d.Until(d.holding, 30*time.Second, "all lasting downloads have a server", func(p traffic.Progress) bool { return served(p) == drainHolders })
 	held := d.holding.Now().OpenByServer["s2"]
 	begin := time.Now()
-	world.Must(d.Tell(d.lbs[1], "server", "drain", "web", "s2", "--deadline", drainDeadline.String()))
-	waiting := world.Must(d.Typed(d.lbs[0], "server", "drain", "web", "s2", "--deadline", drainDeadline.String(), "--wait", "--json"))
-	world.Check(waiting.Wait(d.Context, time.Minute, true))
+	script.Must(d.Tell(d.lbs[1], "server", "drain", "web", "s2", "--deadline", drainDeadline.String()))
+	waiting := script.Must(d.Typed(d.lbs[0], "server", "drain", "web", "s2", "--deadline", drainDeadline.String(), "--wait", "--json"))
+	script.Check(waiting.Wait(d.Context, time.Minute, true))
 	var said struct {
 		Connections int     `json:"connections"`
 		Exact       bool    `json:"connections_exact"`
@@ -264,7 +265,7 @@ func (d *drainTrial) drain2() {
 		Seconds     float64 `json:"seconds"`
 	}
 	if err := json.Unmarshal([]byte(waiting.Said.String()), &said); err != nil {
-		world.Check(fmt.Errorf("read what drain --wait says: %w: %q", err, waiting.Said.String()))
+		script.Check(fmt.Errorf("read what drain --wait says: %w: %q", err, waiting.Said.String()))
 	}
 	saidAt := waiting.Began.Add(time.Duration(said.Seconds * float64(time.Second)))
 	d.result.Expect(said.Cut && said.Exact && said.Connections > 0 && said.Connections <= held && said.Seconds >= drainDeadline.Seconds() && pace.Between(waiting.Began, saidAt) <= drainDeadline+drainSlack,
@@ -297,20 +298,20 @@ func (d *drainTrial) judgeCut(held int, begin, last time.Time) {
 // drain3: a wait that ends in vain says what remains; undrained, the server gets new connections again.
 func (d *drainTrial) drain3() {
 	lb := d.lbs[0]
-	world.Must(d.Tell(d.lbs[1], "server", "drain", "web", "s3"))
-	hopeless := world.Must(d.Typed(lb, "server", "drain", "web", "s3", "--wait", "--timeout", "1s"))
-	world.Check(hopeless.Wait(d.Context, world.DaemonDeadline, false))
+	script.Must(d.Tell(d.lbs[1], "server", "drain", "web", "s3"))
+	hopeless := script.Must(d.Typed(lb, "server", "drain", "web", "s3", "--wait", "--timeout", "1s"))
+	script.Check(hopeless.Wait(d.Context, world.DaemonDeadline, false))
 	want := fmt.Sprintf("no longer waiting, %d connections remain", d.holding.Now().OpenByServer["s3"])
 	d.result.Expect(strings.Contains(hopeless.Complained.String(), want), "a wait in vain said %q, not %q", hopeless.Complained.String(), want)
-	disturbed := world.Must(d.Typed(lb, "server", "drain", "web", "s3", "--wait"))
-	before := world.Must(d.Dispatched(3))
+	disturbed := script.Must(d.Typed(lb, "server", "drain", "web", "s3", "--wait"))
+	before := script.Must(d.Dispatched(3))
 	d.Busy(d.shorts, 40)
 	if after, err := d.Dispatched(3); err != nil || after[0] != before[0] {
 		d.result.Fail("%s gave s3 %d new connections while it was draining (%v)", lb, after[0]-before[0], err)
 	}
-	world.Check(disturbed.Died())
+	script.Check(disturbed.Died())
 	d.everywhere("server", "undrain", "web", "s3")
-	world.Check(disturbed.Wait(d.Context, world.DaemonDeadline, false))
+	script.Check(disturbed.Wait(d.Context, world.DaemonDeadline, false))
 	d.result.Expect(strings.Contains(disturbed.Complained.String(), "s3 of web is active again"), "a wait for an undrained server said %q", disturbed.Complained.String())
 	world.AwaitPromised(d.Context, 30*time.Second, "s3 gets new connections again", func() error {
 		after, err := d.Dispatched(3)

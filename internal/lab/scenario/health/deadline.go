@@ -9,6 +9,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // chatters are connections with a small request every tenth of a second: clients that speak, and so can be told that they are cut.
@@ -31,7 +32,7 @@ func losePower(t *world.Trial, result *scenario.Result) {
 		return known == healthChatters && p.OpenByServer[dead] > 0
 	})
 	begin := time.Now()
-	t.Event(dead+" loses power", func() { world.Check(t.Space(dead).SetLink("eth0", false)) })
+	t.Event(dead+" loses power", func() { script.Check(t.Space(dead).SetLink("eth0", false)) })
 	later := t.Generate(scenario.Shorts(t.Target(), 40))
 	t.Event("its clients are told", func() {
 		t.UntilEmpty(world.Stall, 4)

@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Scenarios are those of this package.
@@ -131,7 +132,7 @@ func (h *healthTrial) failOne() {
 	h.timed("seconds_until_unhealthy", begin, 1, true, checksTake(world.CheckFall), h.lbs...)
 	for _, lb := range h.lbs {
 		_, detail, err := h.HealthOf(lb, 1)
-		world.Check(err)
+		script.Check(err)
 		h.result.Expect(detail == "HTTP 404 (self)", "%s says that s1 is unhealthy because of %q: the check did not go through the tunnel, or says something else", lb, detail)
 	}
 	h.during(span{what: "s1 is unhealthy", from: h.since(begin, world.CheckFall), none: []string{"s1"}, some: []string{"s2", "s3", "s4"}})
@@ -203,8 +204,8 @@ func (h *healthTrial) misleadLB(whole bool) {
 	if whole {
 		wrong, err = h.Space(world.ServerName(3)).MAC("eth0")
 	}
-	world.Check(err)
-	world.Check(h.Space(world.LBName(1)).KnowNeighbours("eth1", map[netip.Addr]net.HardwareAddr{h.Topology.ServerAddress(3, false): wrong}))
+	script.Check(err)
+	script.Check(h.Space(world.LBName(1)).KnowNeighbours("eth1", map[netip.Addr]net.HardwareAddr{h.Topology.ServerAddress(3, false): wrong}))
 }
 
 // cutWay: the load balancer whose way is cut gives the server nothing new, the other one goes on.
@@ -212,14 +213,14 @@ func (h *healthTrial) cutWay() {
 	begin := time.Now()
 	h.misleadLB(false)
 	h.timed("seconds_until_unhealthy_behind_a_cut", begin, 3, true, checksTake(world.CheckFall), world.LBName(1))
-	before := world.Must(h.Dispatched(3))
+	before := script.Must(h.Dispatched(3))
 	h.Busy(h.running, 60)
-	after := world.Must(h.Dispatched(3))
+	after := script.Must(h.Dispatched(3))
 	h.result.Expect(after[0] <= before[0]+1, "lb1 gave s3 %d connections though it cannot reach it", after[0]-before[0])
 	h.result.Expect(after[1] > before[1], "lb2 gave s3 no connection while only lb1 could not reach it")
 	state, detail, err := h.HealthOf(world.LBName(2), 3)
 	h.result.Expect(state == "healthy", "for lb2, which reaches it, s3 is %s: %s", state, detail)
-	world.Check(err)
+	script.Check(err)
 }
 
 func (h *healthTrial) healWay() {
@@ -248,7 +249,7 @@ func (h *healthTrial) flap() {
 		}
 		for i, lb := range h.lbs {
 			state, _, err := h.HealthOf(lb, 2)
-			world.Check(err)
+			script.Check(err)
 			if state != states[i] {
 				states[i], lastChange = state, flaps
 				changes[i]++
@@ -257,7 +258,7 @@ func (h *healthTrial) flap() {
 		select {
 		case <-ticker.C:
 		case <-h.Context.Done():
-			world.Check(context.Cause(h.Context))
+			script.Check(context.Cause(h.Context))
 		}
 		h.result.Measure("flaps_of_the_check", float64(flaps))
 	}
@@ -274,13 +275,13 @@ func flip(path string) {
 	if os.IsNotExist(err) {
 		err = os.WriteFile(path, []byte("healthy\n"), 0o644)
 	}
-	world.Checkf(err, "flip the health of a server")
+	script.Checkf(err, "flip the health of a server")
 }
 
 // settle: what was damped comes back, after more good checks.
 func (h *healthTrial) settle() {
 	path := filepath.Join(h.NodeDir(world.ServerName(2)), world.PathHealth)
-	world.Checkf(os.WriteFile(path, []byte("healthy\n"), 0o644), "make a server healthy")
+	script.Checkf(os.WriteFile(path, []byte("healthy\n"), 0o644), "make a server healthy")
 	const longest = 16 // rise, doubled as often as it ever is
 	h.timed("seconds_until_healthy_after_flaps", time.Now(), 2, false, checksTake(longest), h.lbs...)
 }

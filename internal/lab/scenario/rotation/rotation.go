@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Scenarios are those of this package.
@@ -53,8 +54,8 @@ func (r *rotationTrial) run() {
 	r.holders = r.NewHolders()
 	defer r.holders.Close()
 	for range rotationKept {
-		one := world.Must(r.holders.Open())
-		world.Check(world.KeepAlive(one.Server))
+		one := script.Must(r.holders.Open())
+		script.Check(world.KeepAlive(one.Server))
 		r.kept = append(r.kept, one)
 	}
 	running := r.Generate(scenario.ShortLived(r.Target(), 20), scenario.Browsers(r.Target(), 20), scenario.Shorts(r.Target(), 40))
@@ -73,13 +74,13 @@ func (r *rotationTrial) controllersFrom(i int) string {
 
 // rotate starts `ballast ctl key rotate`, by one of the controllers.
 func (r *rotationTrial) rotate(controller int) *world.Command {
-	return world.Must(r.Operated(r.controllersFrom(controller), "key", "rotate"))
+	return script.Must(r.Operated(r.controllersFrom(controller), "key", "rotate"))
 }
 
 // refused types a command that must fail, and say why.
 func (r *rotationTrial) refused(why string, arguments ...string) {
-	c := world.Must(r.Operated(r.controllersFrom(1), arguments...))
-	world.Check(c.Wait(r.Context, world.DaemonDeadline, false))
+	c := script.Must(r.Operated(r.controllersFrom(1), arguments...))
+	script.Check(c.Wait(r.Context, world.DaemonDeadline, false))
 	r.result.Expect(strings.Contains(c.Complained.String(), why), "ballast %s said %q, not %q", c.Line(), c.Complained.String(), why)
 }
 
@@ -140,7 +141,7 @@ func (r *rotationTrial) awaitSaid(c *world.Command, what string) {
 func (r *rotationTrial) done(epoch uint32, rotations ...*world.Command) {
 	for _, c := range rotations {
 		if err := c.Wait(r.Context, world.DaemonDeadline, true); err != nil {
-			world.Check(world.Broken(err))
+			script.Check(world.Broken(err))
 		}
 		want := fmt.Sprintf("done: epoch %d is the only one\n", epoch)
 		r.result.Expect(strings.HasSuffix(c.Said.String(), want), "ballast %s said %q, not %q at last", c.Line(), c.Said.String(), want)
@@ -154,7 +155,7 @@ func (r *rotationTrial) done(epoch uint32, rotations ...*world.Command) {
 func (r *rotationTrial) talk(connections ...world.Holder) {
 	for _, one := range connections {
 		if err := one.Talk(); err != nil {
-			world.Check(world.Broken(fmt.Errorf("the connection of %v with %s is broken: %w", one.Client.LocalAddr(), one.At, err)))
+			script.Check(world.Broken(fmt.Errorf("the connection of %v with %s is broken: %w", one.Client.LocalAddr(), one.At, err)))
 		}
 	}
 }
@@ -174,10 +175,10 @@ func (r *rotationTrial) interrupt() {
 	r.awaitSilent(2, len(r.quiet))
 	r.refused("1 living connection whose client still echoes epoch 1", "key", "drop", "1")
 	if err := rotation.Died(); err != nil {
-		world.Check(world.Broken(err))
+		script.Check(world.Broken(err))
 	}
 	rotation.Signal(syscall.SIGINT)
-	world.Check(rotation.Wait(r.Context, world.DaemonDeadline, false))
+	script.Check(rotation.Wait(r.Context, world.DaemonDeadline, false))
 	complained := rotation.Complained.String()
 	r.result.Expect(strings.Contains(complained, "still echo") && strings.Contains(complained, "go on with `ballast ctl key rotate`"),
 		"ballast %s that was interrupted said %q", rotation.Line(), complained)
@@ -193,7 +194,7 @@ func (r *rotationTrial) goOn() {
 	}
 	r.talk(r.quiet[0])
 	r.awaitSilent(2, 1)
-	world.Check(world.KeepAlive(r.quiet[1].Client))
+	script.Check(world.KeepAlive(r.quiet[1].Client))
 	r.done(2, rotations...)
 	r.talk(r.quiet...)
 	for _, one := range r.quiet {
@@ -220,7 +221,7 @@ func (r *rotationTrial) rotateWithoutAgents() {
 		return keys.Current == 3 && len(keys.Keys) == 2 && all(keys.Keys[0].DropRefused, "s2")
 	})
 	r.refused("agent s2 is lost", "key", "drop", "2")
-	world.Check(rotation.Died())
+	script.Check(rotation.Died())
 	r.startAgent(2)
 	r.done(3, rotation)
 }
@@ -237,11 +238,11 @@ func (r *rotationTrial) startAgent(i int) {
 // force: no table knows the way to a draining server, so a connection there whose cookie is not read any more ends.
 func (r *rotationTrial) force() {
 	silent := r.silent(1)
-	world.Must(r.Ctl("server", "drain", "web", world.ServerName(1)))
+	script.Must(r.Ctl("server", "drain", "web", world.ServerName(1)))
 	rotation := r.rotate(2)
 	r.awaitSilent(4, len(silent))
 	r.refused("1 living connection whose client still echoes epoch 3", "key", "drop", "3")
-	world.Must(r.Ctl("key", "drop", "3", "--force"))
+	script.Must(r.Ctl("key", "drop", "3", "--force"))
 	r.done(4, rotation)
 	err := silent[0].Talk()
 	r.result.Expect(errors.Is(err, syscall.ECONNRESET), "the connection that the force was for: %v", err)

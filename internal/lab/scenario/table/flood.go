@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Implementation constants.
@@ -54,11 +55,11 @@ type flooder struct {
 // openFlooder also leads what is sent back to nowhere: the clients' host does not forward.
 func (x *tableTrial) openFlooder() *flooder {
 	f := &flooder{tableTrial: x, random: x.Random, service: netip.MustParseAddrPort(x.Target())}
-	f.from = world.Must(x.Space(world.ClientNode).MAC("eth0"))
-	f.to = world.Must(x.Space(world.RouterNode).MAC(world.ClientNode))
+	f.from = script.Must(x.Space(world.ClientNode).MAC("eth0"))
+	f.to = script.Must(x.Space(world.RouterNode).MAC(world.ClientNode))
 	back := netspace.NextHop{Gateway: netip.MustParseAddr(x.Topology.SourceAddresses(false)[0]), Interface: world.ClientNode}
-	world.Check(x.Space(world.RouterNode).Route(netip.MustParsePrefix(floodClientsNet), 0, back))
-	f.socket = world.Must(x.OpenFrames(world.ClientNode, "eth0"))
+	script.Check(x.Space(world.RouterNode).Route(netip.MustParsePrefix(floodClientsNet), 0, back))
+	f.socket = script.Must(x.OpenFrames(world.ClientNode, "eth0"))
 	return f
 }
 
@@ -77,7 +78,7 @@ func (x *tableTrial) runFloods() {
 
 // overhear collects packets that real clients send within their connections.
 func (f *flooder) overhear() []frames.Segment {
-	ear := world.Must(f.OpenFrames(world.ClientNode, "eth0"))
+	ear := script.Must(f.OpenFrames(world.ClientNode, "eth0"))
 	defer ear.Close()
 	var heard []frames.Segment
 	world.Await(f.Context, world.Stall, fmt.Sprintf("%d packets are overheard", floodOverheard), func() error {
@@ -115,7 +116,7 @@ func (f *flooder) stranger() frames.Segment {
 // flood sends packets at the flood's pace, waits until most of them were counted by the verdicts that they must get, and measures what
 // they did. It returns all that was counted meanwhile, of real clients too.
 func (f *flooder) flood(name string, count int, next func(i int) frames.Segment, verdicts ...string) (counted map[string]uint64) {
-	before := world.Must(f.Verdicts(f.lbs...))
+	before := script.Must(f.Verdicts(f.lbs...))
 	f.send(count, next)
 	world.Await(f.Context, world.Stall, fmt.Sprintf("most of the %d packets are counted as %v", count, verdicts), func() (err error) {
 		if counted, err = f.Verdicts(f.lbs...); err != nil {
@@ -137,7 +138,7 @@ func (f *flooder) flood(name string, count int, next func(i int) frames.Segment,
 	f.result.Measure(name+"_sent", float64(count))
 	f.result.Measure(name+"_entries", float64(flood))
 	f.result.Measure(name+"_real_entries", float64(real))
-	world.Check(err)
+	script.Check(err)
 	return counted
 }
 
@@ -150,14 +151,14 @@ func (f *flooder) send(count int, next func(i int) frames.Segment) {
 		if err == nil {
 			err = f.socket.Send(frame)
 		}
-		world.Check(err)
+		script.Check(err)
 		if i%floodBatch != 0 {
 			continue
 		}
 		select {
 		case <-ticker.C:
 		case <-f.Context.Done():
-			world.Check(context.Cause(f.Context))
+			script.Check(context.Cause(f.Context))
 		}
 	}
 }

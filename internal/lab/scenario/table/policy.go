@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Implementation constants.
@@ -50,22 +51,22 @@ func (x *tableTrial) runPolicies() {
 
 // uploadGreedily uploads as fast as it goes. What is dropped must be its own: it repeats it.
 func (x *tableTrial) uploadGreedily() {
-	before := world.Must(x.Verdicts(x.lbs...))
+	before := script.Must(x.Verdicts(x.lbs...))
 	greedy := x.Dial(x.Topology.SourceAddresses(false)[0])
 	defer greedy.Close()
 	begin := time.Now()
-	world.Check(greedy.SetDeadline(begin.Add(time.Minute)))
+	script.Check(greedy.SetDeadline(begin.Add(time.Minute)))
 	request, err := http.NewRequest(http.MethodPut, "http://"+x.Target()+world.PathUpload+"greedy", bytes.NewReader(make([]byte, greedyBytes)))
 	if err == nil {
 		err = request.Write(greedy)
 	}
-	world.Checkf(err, "upload greedily")
+	script.Checkf(err, "upload greedily")
 	answer, err := http.ReadResponse(bufio.NewReader(greedy), request)
-	world.Checkf(err, "upload greedily")
+	script.Checkf(err, "upload greedily")
 	took := time.Since(begin)
-	after := world.Must(x.Verdicts(x.lbs...))
+	after := script.Must(x.Verdicts(x.lbs...))
 	own, others := 0, 0
-	sockets := world.Must(x.Space(world.ClientNode).Established())
+	sockets := script.Must(x.Space(world.ClientNode).Established())
 	for _, socket := range sockets {
 		if socket.Local.String() == greedy.LocalAddr().String() {
 			own = int(socket.Retransmitted)
@@ -97,7 +98,7 @@ func (s *scrubbing) begin(suspect bool) {
 		verb = "clear"
 	}
 	for _, lb := range s.lbs {
-		world.Must(s.Tell(lb, "connections", verb, "--service", "web", "--client", s.suspect.String()))
+		script.Must(s.Tell(lb, "connections", verb, "--service", "web", "--client", s.suspect.String()))
 	}
 	world.AwaitPromised(s.Context, world.DaemonDeadline, "entries tell who is suspect", func() error {
 		tables, err := s.Tables(s.lbs...)
@@ -134,7 +135,7 @@ func (s *scrubbing) handedOn() (on, sent uint64, err error) {
 
 // watch looks at what passes the scrubber's link while clients open connections.
 func (s *scrubbing) watch(running *world.Load) {
-	link := world.Must(s.OpenFrames(world.RouterNode, world.ServerName(scrubber)))
+	link := script.Must(s.OpenFrames(world.RouterNode, world.ServerName(scrubber)))
 	defer link.Close()
 	visits, done := map[netip.Addr]int{}, make(chan struct{})
 	var watching sync.WaitGroup
@@ -154,7 +155,7 @@ func (s *scrubbing) watch(running *world.Load) {
 			}
 		}
 	})
-	err := world.Try(func() {
+	err := script.Try(func() {
 		s.Busy(running, scrubbedBefore)
 		world.AwaitPromised(s.Context, world.Stall, "the scrubber has handed on what it was sent", func() error {
 			on, sent, err := s.handedOn()
@@ -166,7 +167,7 @@ func (s *scrubbing) watch(running *world.Load) {
 	})
 	close(done)
 	watching.Wait()
-	world.Check(err)
+	script.Check(err)
 	s.result.Measure("scrubber_packets_of_the_suspect", float64(visits[s.suspect]))
 	s.result.Expect(visits[s.suspect] > 0, "nothing of %s passed the scrubber's link", s.suspect)
 	delete(visits, s.suspect)
@@ -176,11 +177,11 @@ func (s *scrubbing) watch(running *world.Load) {
 // judgeQuiet: nothing is sent to the scrubber any more.
 func (s *scrubbing) judgeQuiet(running *world.Load) {
 	_, before, err := s.handedOn()
-	world.Check(err)
+	script.Check(err)
 	s.Busy(running, scrubbedBefore)
 	on, after, err := s.handedOn()
 	s.result.Measure("scrubber_handed_on", float64(on))
 	s.result.Measure("scrubber_was_sent", float64(after))
 	s.result.Expect(before == after, "%d packets were sent to the scrubber though nobody is suspect", after-before)
-	world.Check(err)
+	script.Check(err)
 }

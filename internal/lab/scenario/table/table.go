@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Scenarios are those of this package.
@@ -156,16 +157,16 @@ func (x *tableTrial) resetSome() {
 		if err == nil {
 			err = connection.(*net.TCPConn).SetLinger(0)
 		}
-		world.Checkf(errors.Join(err, connection.Close()), "reset a connection")
+		script.Checkf(errors.Join(err, connection.Close()), "reset a connection")
 	}
 }
 
 // endSome opens connections that the clients end.
 func (x *tableTrial) endSome() {
-	before := world.Must(x.Verdicts(x.lbs...))
+	before := script.Must(x.Verdicts(x.lbs...))
 	ended := x.Generate(scenario.Exchanges(x.Target(), 60, 20_000))
 	ended.Wait(x.Context)
-	after := world.Must(x.Verdicts(x.lbs...))
+	after := script.Must(x.Verdicts(x.lbs...))
 	added := after["forwarded_added"] - before["forwarded_added"]
 	x.result.Expect(added >= 60, "60 connections got %d entries", added)
 }
@@ -195,7 +196,7 @@ func (x *tableTrial) awaitFreed(silent silentClients) {
 
 // speak lets the silent connections speak and end.
 func (x *tableTrial) speak(holders *world.Load, silent silentClients) {
-	have := world.Must(x.Connections())
+	have := script.Must(x.Connections())
 	for client := range silent {
 		x.result.Expect(have[client].Server != "", "%v has no connection any more: it was to be silent only", client)
 	}
@@ -205,7 +206,7 @@ func (x *tableTrial) speak(holders *world.Load, silent silentClients) {
 
 // lose1 ends lb1 as a power cut would.
 func (x *tableTrial) lose1() {
-	before := world.Must(x.Tables(world.LBName(1)))
+	before := script.Must(x.Tables(world.LBName(1)))
 	moved := len(before[world.LBName(1)])
 	x.result.Measure("killed_lb_connections", float64(moved))
 	x.result.Expect(moved > 0, "lb1 had no connection: its death proves nothing")

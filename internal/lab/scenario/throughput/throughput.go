@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Scenarios are those of this package.
@@ -46,7 +47,7 @@ func runThroughput(run *scenario.Run) {
 	}, func(t *world.Trial) {
 		server, err := t.Start(world.Spawn{Node: "s1", Program: "iperf3", Arguments: []string{"-s"}})
 		if err != nil {
-			world.Check(fmt.Errorf("%w: install iperf3", err))
+			script.Check(fmt.Errorf("%w: install iperf3", err))
 		}
 		listening := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), iperfPort)
 		t.AwaitPort(t.Context, server, "s1", listening)
@@ -85,7 +86,7 @@ func iperf(t *world.Trial, vip string, length time.Duration) float64 {
 			} `json:"sum_received"`
 		} `json:"end"`
 	}
-	world.Checkf(json.Unmarshal(output, &report), "decode iperf3's report")
+	script.Checkf(json.Unmarshal(output, &report), "decode iperf3's report")
 	return report.End.Received.BitsPerSecond
 }
 
@@ -99,32 +100,32 @@ func wrk(t *world.Trial, vip string, length time.Duration) float64 {
 	output := runClientTool(t, length, "wrk", "-t", "1", "-c", "32", "-d", fmt.Sprintf("%ds", int(length.Seconds())),
 		"-H", "Connection: close", "http://"+vip+world.PathName)
 	if broken := wrkErrors.FindSubmatch(output); broken != nil {
-		world.Check(fmt.Errorf("wrk to %s: socket errors: %s", vip, broken[1]))
+		script.Check(fmt.Errorf("wrk to %s: socket errors: %s", vip, broken[1]))
 	}
 	rate := wrkRate.FindSubmatch(output)
 	if rate == nil {
-		world.Check(fmt.Errorf("wrk to %s reported no rate: %s", vip, output))
+		script.Check(fmt.Errorf("wrk to %s reported no rate: %s", vip, output))
 	}
-	return world.Must(strconv.ParseFloat(string(rate[1]), 64))
+	return script.Must(strconv.ParseFloat(string(rate[1]), 64))
 }
 
 // runClientTool runs a program on the client node to its end.
 func runClientTool(t *world.Trial, length time.Duration, program string, arguments ...string) []byte {
 	if _, err := exec.LookPath(program); err != nil {
-		world.Check(fmt.Errorf("measure throughput: %w: install %s", err, program))
+		script.Check(fmt.Errorf("measure throughput: %w: install %s", err, program))
 	}
 	var output bytes.Buffer
-	p := world.Must(t.Start(world.Spawn{Node: world.ClientNode, Program: program, Arguments: arguments, Stdout: &output}))
+	p := script.Must(t.Start(world.Spawn{Node: world.ClientNode, Program: program, Arguments: arguments, Stdout: &output}))
 	select {
 	case <-p.Exited:
 	case <-t.Context.Done():
-		world.Check(context.Cause(t.Context))
+		script.Check(context.Cause(t.Context))
 	case <-time.After(length + 30*time.Second):
 		p.Kill()
-		world.Check(fmt.Errorf("%s did not end: %s", program, p.LastWords()))
+		script.Check(fmt.Errorf("%s did not end: %s", program, p.LastWords()))
 	}
 	if p.Err != nil {
-		world.Check(fmt.Errorf("%s: %w: %s%s", program, p.Err, p.LastWords(), output.Bytes()))
+		script.Check(fmt.Errorf("%s: %w: %s%s", program, p.Err, p.LastWords(), output.Bytes()))
 	}
 	return output.Bytes()
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Scenarios are those of this package.
@@ -106,14 +107,14 @@ func (d *tierTrial) nodes(but ...int) (names []string) {
 
 // judgePlaces: through all changes every connection stayed with one node of the second tier.
 func (d *tierTrial) judgePlaces() {
-	tables := world.Must(d.Tables(d.nodes()...))
+	tables := script.Must(d.Tables(d.nodes()...))
 	times := map[netip.AddrPort]int{}
 	for _, table := range tables {
 		for client := range table {
 			times[client]++
 		}
 	}
-	have := world.Must(d.Connections())
+	have := script.Must(d.Connections())
 	listed, twice := 0, 0
 	for client := range have {
 		listed += min(times[client], 1)
@@ -124,8 +125,8 @@ func (d *tierTrial) judgePlaces() {
 	d.result.Expect(listed >= tierDownloads+tierBrowsers, "of %d connections only %d are in a table", len(have), listed)
 	// One that is made while the pool changes may have its first packets counted by two nodes.
 	d.result.Expect(twice <= listed/50, "%d of %d connections have been on two nodes of the second tier", twice, listed)
-	first := world.Must(d.Verdicts(world.LBName(1), world.LBName(2)))
-	second := world.Must(d.Verdicts(d.nodes()...))
+	first := script.Must(d.Verdicts(world.LBName(1), world.LBName(2)))
+	second := script.Must(d.Verdicts(d.nodes()...))
 	followed := func(v map[string]uint64, verdict string, others ...string) float64 {
 		all := v[verdict]
 		for _, other := range others {
@@ -145,7 +146,7 @@ func (d *tierTrial) judgePlaces() {
 func (d *tierTrial) kill(i int) {
 	name := world.SecondName(i)
 	d.from = time.Now()
-	tables := world.Must(d.Tables(name))
+	tables := script.Must(d.Tables(name))
 	d.killed = tables[name]
 	d.Crash(d.Second[name], "eth0")
 	d.at = time.Now()

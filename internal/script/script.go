@@ -1,15 +1,16 @@
-// How scenarios fail: each is a script, which ends like a test at its first error.
-package world
+// Package script is for what runs like a test, step by step, to its end or its first error: scenarios of the lab and experiments of the
+// simulator. Scripts run on one goroutine.
+package script
 
 import "fmt"
 
-// failed is what Check panics with.
-type failed struct{ error }
+// Ended is what Check panics with.
+type Ended struct{ error }
 
 // Check ends the script that it is called in, deferred calls included, when err is not nil: Try returns it.
 func Check(err error) {
 	if err != nil {
-		panic(failed{err})
+		panic(Ended{err})
 	}
 }
 
@@ -31,7 +32,7 @@ func Try(script func()) (err error) {
 	defer func() {
 		switch what := recover().(type) {
 		case nil:
-		case failed:
+		case Ended:
 			err = what.error
 		default:
 			panic(what)

@@ -1,21 +1,9 @@
-package world
+package script
 
 import (
 	"errors"
 	"testing"
 )
-
-// fatal, deferred, makes the error that ends a script one of the test.
-func fatal(t *testing.T) {
-	t.Helper()
-	switch what := recover().(type) {
-	case nil:
-	case failed:
-		t.Fatal(what.error)
-	default:
-		panic(what)
-	}
-}
 
 func TestAScriptEndsAtItsFirstErrorAndItsDeferredCallsRun(t *testing.T) {
 	first, cleaned := errors.New("first"), false

@@ -21,11 +21,14 @@ const (
 //
 // Every controller tells every change, in order, and each message covers all changes since the one before it on its stream. So a
 // message that is newer than what the node has leaves nothing out, whoever told the node before, and any other is old news. That holds
-// until the node refuses one: from then on it lacks what that said, and takes nothing but complete states until it has one as new.
+// until the node refuses one: from then on it lacks what that said, and takes nothing but complete states until it has one as new. Nor
+// does it hold on a stream whose complete state was older than the node's: the store may have been restored from a copy, and have come to
+// the same revisions by other changes. So nothing is taken of such a stream but another complete state.
 type Follower struct {
 	Revision uint64 // of the state that the node has
 
 	offered    map[string]uint64 // by each controller that is connected
+	behind     map[string]bool   // the complete state of its stream was older than the node's
 	aheadSince time.Time         // of all of them; zero: the node is not
 	refused    uint64            // newest revision that the node has refused or let go by; 0: none
 	tried      uint64            // the same when it last refused one, or joined again to get it
@@ -37,14 +40,17 @@ type Follower struct {
 // the node has is taken, too: it mends whatever may be wrong.
 func (f *Follower) Offer(controller string, revision uint64, complete bool) (take bool) {
 	if f.offered == nil {
-		f.offered = map[string]uint64{}
+		f.offered, f.behind = map[string]uint64{}, map[string]bool{}
 	}
 	f.offered[controller] = revision // of one stream they fall only when the controller's store was restored from a copy
-	if f.refused != 0 && !complete {
-		f.refused = max(f.refused, revision)
-		return false
+	if complete {
+		f.behind[controller] = revision < f.Revision
+		return revision >= f.Revision || f.yields
 	}
-	return revision > f.Revision || complete && (revision == f.Revision || f.yields)
+	if f.refused != 0 {
+		f.refused = max(f.refused, revision)
+	}
+	return revision > f.Revision && f.refused == 0 && !f.yields && !f.behind[controller]
 }
 
 // Take takes note that the node has what it was offered.
@@ -61,26 +67,40 @@ func (f *Follower) Refuse(now time.Time, revision uint64) {
 	f.tried, f.triedAt = f.refused, now
 }
 
-// NeedsFullState reports whether the node should join again for the complete state: it has refused one, and by now somebody has a newer
-// one, or it may be possible.
+// NeedsFullState reports whether the node should join again for the complete state: it has refused one or let one go by, and by now
+// somebody has a newer one, or it may be possible.
 func (f *Follower) NeedsFullState(now time.Time) bool {
-	if f.refused == f.tried && (f.refused == 0 || now.Sub(f.triedAt) < resyncInterval) {
+	lacks := max(f.refused, f.newsOfOthers())
+	if lacks == 0 || lacks == f.tried && now.Sub(f.triedAt) < resyncInterval {
 		return false
 	}
-	f.tried, f.triedAt = f.refused, now
+	f.tried, f.triedAt = lacks, now
 	return true
+}
+
+// newsOfOthers is the newest revision of those streams that were behind, if it is newer than the node's; else 0.
+func (f *Follower) newsOfOthers() (newest uint64) {
+	for controller, revision := range f.offered {
+		if f.behind[controller] && revision > f.Revision {
+			newest = max(newest, revision)
+		}
+	}
+	return newest
 }
 
 // Forget takes note that a controller says nothing any more, or nothing to fall back to: a store that knows no service is one that was
 // lost or has just been made, and nobody wants a whole fleet to end for that.
-func (f *Follower) Forget(controller string) { delete(f.offered, controller) }
+func (f *Follower) Forget(controller string) {
+	delete(f.offered, controller)
+	delete(f.behind, controller)
+}
 
 // AheadOfAllControllers reports whether the node has waited long enough with a revision that no controller in reach knows: their store was
-// restored from a copy, or made anew, or they are cut off from it. The node then yields, begins with new Weights.Term, and joins again
-// with its revision: who is cut off refuses it.
+// restored from a copy, or made anew, or they are cut off from it. Once a store has come to a newer one there is nothing to wait for. The
+// node then yields, begins with new Weights.Term, and joins again with its revision: who is cut off refuses it.
 func (f *Follower) AheadOfAllControllers(now time.Time) bool {
-	for _, revision := range f.offered {
-		if revision >= f.Revision {
+	for controller, revision := range f.offered {
+		if revision >= f.Revision && !f.behind[controller] {
 			f.aheadSince = time.Time{}
 			return false
 		}
@@ -92,12 +112,13 @@ func (f *Follower) AheadOfAllControllers(now time.Time) bool {
 	if f.aheadSince.IsZero() {
 		f.aheadSince = now
 	}
-	return now.Sub(f.aheadSince) >= aheadMax
+	return now.Sub(f.aheadSince) >= aheadMax || f.newsOfOthers() != 0
 }
 
-// Yield lets the next complete state in, however old it is: that of a controller whose store knows none as new as the node's.
+// Yield lets the next complete state in, however old it is: that of a controller whose store knows none as new as the node's. Streams are
+// behind until they end.
 func (f *Follower) Yield() {
-	*f = Follower{Revision: f.Revision, yields: true}
+	*f = Follower{Revision: f.Revision, behind: f.behind, offered: map[string]uint64{}, yields: true}
 }
 
 // Update is news of the soft weights of one service. Later terms begin anew with versions.

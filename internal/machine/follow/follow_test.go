@@ -2,6 +2,7 @@ package follow
 
 import (
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -79,6 +80,87 @@ func TestNodeEndsWithTheNewestStateWhateverOrderItIsToldIn(t *testing.T) {
 			}
 		}
 		if int(f.Revision) != newest || !maps.Equal(have, history[newest]) {
+			t.Fatalf("in the end at revision %d of %d: have %v, want %v", f.Revision, newest, have, history[newest])
+		}
+	})
+}
+
+// A store is restored from a copy while nodes run by what it has lost, and goes on to the same revisions by other changes.
+func TestNodeNeverMixesWhatAStoreHadWithWhatItHasSinceItWasRestored(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		touched := map[int]int{} // revision -> key that was changed, of the history that goes on
+		change := func(history []map[int]int) []map[int]int {
+			next, key := maps.Clone(history[len(history)-1]), rapid.IntRange(0, 4).Draw(t, "key")
+			next[key] = rapid.IntRange(0, 99).Draw(t, "value")
+			touched[len(history)] = key
+			return append(slices.Clip(history), next)
+		}
+		lost := []map[int]int{{}} // revision -> the whole state
+		for range rapid.IntRange(1, 10).Draw(t, "changes") {
+			lost = change(lost)
+		}
+		history := lost[:rapid.IntRange(1, len(lost)).Draw(t, "copied")]
+		f, have, now := Follower{Revision: uint64(len(lost) - 1)}, lost[len(lost)-1], time.Unix(1000, 0)
+		sent := map[string]int{} // by stream; absent: not connected
+		tell := func(name string) {
+			from, connected := sent[name]
+			to := len(history) - 1
+			sent[name] = to
+			if !f.Offer(name, uint64(to), !connected) {
+				return
+			}
+			told := maps.Clone(history[to])
+			if connected {
+				told = maps.Clone(have)
+				for revision := from + 1; revision <= to; revision++ {
+					told[touched[revision]] = history[to][touched[revision]]
+				}
+			}
+			have = told
+			f.Take(uint64(to))
+		}
+		leave := func(name string) {
+			f.Forget(name)
+			delete(sent, name)
+		}
+		names := []string{"c1", "c2", "c3"}
+		tick := func(d time.Duration) {
+			now = now.Add(d)
+			switch {
+			case f.AheadOfAllControllers(now):
+				f.Yield()
+			case !f.NeedsFullState(now):
+				return
+			}
+			if rapid.Bool().Draw(t, "one more message before the stream ends") && len(sent) > 0 {
+				tell(slices.Min(slices.Collect(maps.Keys(sent))))
+			}
+			for _, name := range names {
+				leave(name)
+			}
+		}
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			switch name := rapid.SampledFrom(names).Draw(t, "controller"); rapid.IntRange(0, 5).Draw(t, "step") {
+			case 0:
+				history = change(history)
+			case 1:
+				tick(time.Duration(rapid.IntRange(1, 12).Draw(t, "seconds")) * time.Second)
+			case 2:
+				leave(name)
+			default:
+				tell(name)
+			}
+			if r := int(f.Revision); !(r < len(lost) && maps.Equal(have, lost[r])) && !(r < len(history) && maps.Equal(have, history[r])) {
+				t.Fatalf("at revision %d: have %v, which no store ever had: lost %v, restored %v", r, have, lost, history)
+			}
+		}
+		for range 5 {
+			for _, name := range names {
+				tell(name)
+			}
+			tick(aheadMax)
+		}
+		if newest := len(history) - 1; int(f.Revision) != newest || !maps.Equal(have, history[newest]) {
 			t.Fatalf("in the end at revision %d of %d: have %v, want %v", f.Revision, newest, have, history[newest])
 		}
 	})

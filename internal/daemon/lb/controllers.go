@@ -4,17 +4,12 @@ package lb
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"net/netip"
-	"slices"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/traffic"
 	"github.com/ballast-lb/ballast/internal/engine"
-	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -35,41 +30,6 @@ func (r remote) newClient() *nodeclient.Client {
 		OnChecks:  r.onChecks,
 		OnLeft:    func(controller string) { r.checks.Want(controller, nil) },
 	})
-}
-
-// mostSources is how many addresses are reported. A host may have more, VIPs for example; controllers take a few times as many of one load
-// balancer within a day.
-const mostSources = 256
-
-// sources are the addresses that tunnels may come from, at most mostSources: those of paths that were resolved before, then those there are now.
-func (p *parts) sources() (texts []string) {
-	local, err := netdev.LocalAddresses()
-	if err != nil {
-		p.log.Warn("agents do not learn all addresses of this host", "error", err)
-	}
-	return sourceTexts(tunnelSources(p.tables.Now()), local)
-}
-
-// tunnelSources are the addresses that tunnels come from now, each once.
-func tunnelSources(now *dataplane.Snapshot) []netip.Addr {
-	used := map[netip.Addr]bool{}
-	for _, path := range now.Paths {
-		used[path.Source] = true
-	}
-	return slices.Collect(maps.Keys(used))
-}
-
-// sourceTexts writes used addresses, then local ones, each once.
-func sourceTexts(used, local []netip.Addr) (texts []string) {
-	slices.SortFunc(used, netip.Addr.Compare)
-	slices.SortFunc(local, netip.Addr.Compare)
-	written := map[netip.Addr]bool{}
-	for _, address := range slices.Concat(used, local) {
-		if address.IsGlobalUnicast() && !written[address] && len(texts) < mostSources {
-			written[address], texts = true, append(texts, address.String())
-		}
-	}
-	return texts
 }
 
 // onState takes what a controller sends of the desired state, unless another one has sent newer.

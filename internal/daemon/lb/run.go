@@ -54,7 +54,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer listener.Close()
-	lb := newBalancer(o)
+	lb := newLifecycle(o)
 	if len(o.Controllers) > 0 || o.Listen != "" { // before anything is attached
 		if lb.credentials, err = pki.Load(o.TLSDir, o.Name, pki.LB); err != nil {
 			return err
@@ -99,19 +99,19 @@ func Run(ctx context.Context, o Options) error {
 	return lb.run(ctx, listener, undo)
 }
 
-// balancer is a load-balancer node that runs.
-type balancer struct{ *changes }
+// lifecycle is a load balancer that starts, runs and ends.
+type lifecycle struct{ *changes }
 
-func newBalancer(o Options) *balancer {
+func newLifecycle(o Options) *lifecycle {
 	attachments := devices.Attachments{Mode: o.XDPMode, Log: o.Log}
-	lb := &balancer{&changes{parts: &parts{options: o, log: o.Log, programs: programs{attachments: attachments}, clocks: clocks.Clocks{Log: o.Log}}}}
+	lb := &lifecycle{&changes{parts: &parts{options: o, log: o.Log, programs: programs{attachments: attachments}, clocks: clocks.Clocks{Log: o.Log}}}}
 	lb.owned.kept = statefile.File{Path: statefile.LB(o.StateDir, o.Instance), Log: o.Log}
 	lb.outcome.Store(&outcome{})
 	return lb
 }
 
 // newDecider is called before there is anything to decide.
-func (lb *balancer) newDecider() {
+func (lb *lifecycle) newDecider() {
 	o := checks.Options{
 		Instance: lb.options.Instance, Dir: lb.pins(), OnRequest: lb.options.Config == "", Log: lb.log,
 		// Who writes the file is root here anyway. Who tells controllers what to check need not be.
@@ -143,7 +143,7 @@ func nodeName(given string, credentials *pki.Credentials) (string, error) {
 }
 
 // start brings the data path up: tables first, program last, so that no packet meets an empty table.
-func (lb *balancer) start(interfaces []*net.Interface, flows *flowlog.Log) error {
+func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) error {
 	if err := instance.Prepare(lb.options.RunDir, lb.log); err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func (lb *balancer) start(interfaces []*net.Interface, flows *flowlog.Log) error
 }
 
 // resume goes on with what an earlier process has saved.
-func (lb *balancer) resume(saved *savedState) {
+func (lb *lifecycle) resume(saved *savedState) {
 	lb.owned.state = saved.state(lb.name)
 	lb.clocks.Load(saved.TakesPart)
 	lb.keeper.Load(saved.Suspects)
@@ -200,7 +200,7 @@ func (lb *balancer) resume(saved *savedState) {
 }
 
 // run does all that goes on until ctx ends.
-func (lb *balancer) run(ctx context.Context, listener net.Listener, undo func() error) error {
+func (lb *lifecycle) run(ctx context.Context, listener net.Listener, undo func() error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -238,7 +238,7 @@ func (lb *balancer) run(ctx context.Context, listener net.Listener, undo func() 
 }
 
 // startDecider starts what decides, and what tells it of this node, until ctx ends.
-func (lb *balancer) startDecider(ctx context.Context, running *sync.WaitGroup, agents net.Listener) error {
+func (lb *lifecycle) startDecider(ctx context.Context, running *sync.WaitGroup, agents net.Listener) error {
 	r := remote{lb.changes}
 	report := r.reportTraffic
 	if lb.local != nil {
@@ -262,7 +262,7 @@ func (lb *balancer) startDecider(ctx context.Context, running *sync.WaitGroup, a
 }
 
 // networkChanged follows devices, routes and neighbours.
-func (lb *balancer) networkChanged() {
+func (lb *lifecycle) networkChanged() {
 	lb.programs.look(time.Now())
 	if err := lb.tables.Refresh(); err != nil {
 		lb.log.Error("next hops not updated", "error", err)
@@ -271,14 +271,14 @@ func (lb *balancer) networkChanged() {
 }
 
 // pathNarrowed follows what routers say about the way to a server.
-func (lb *balancer) pathNarrowed(found netdev.TooBig) {
+func (lb *lifecycle) pathNarrowed(found netdev.TooBig) {
 	if err := lb.tables.Narrow(found); err != nil {
 		lb.log.Error("next hops not updated", "error", err)
 	}
 }
 
 // age does what only time brings: forgetting silent removed servers, letting load estimates decay, filling the trace's budget.
-func (lb *balancer) age(ctx context.Context) {
+func (lb *lifecycle) age(ctx context.Context) {
 	periodic.Every(ctx, agePeriod, func(time.Time) {
 		now := time.Now()
 		if lb.controllers != nil {

@@ -1,8 +1,9 @@
-// Addresses that this daemon listens at itself.
+// Addresses of this host that no service may take: where this daemon listens, and where its tunnels come from.
 package lb
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -58,6 +59,41 @@ func checkOwnListeners(o *Options, fleet *model.Fleet) error {
 		}
 	}
 	return nil
+}
+
+// mostSources is how many addresses are reported. A host may have more, VIPs for example; controllers take a few times as many of one load
+// balancer within a day.
+const mostSources = 256
+
+// sources are the addresses that tunnels may come from, at most mostSources: those of paths that were resolved before, then those there are now.
+func (p *parts) sources() (texts []string) {
+	local, err := netdev.LocalAddresses()
+	if err != nil {
+		p.log.Warn("agents do not learn all addresses of this host", "error", err)
+	}
+	return sourceTexts(tunnelSources(p.tables.Now()), local)
+}
+
+// tunnelSources are the addresses that tunnels come from now, each once.
+func tunnelSources(now *dataplane.Snapshot) []netip.Addr {
+	used := map[netip.Addr]bool{}
+	for _, path := range now.Paths {
+		used[path.Source] = true
+	}
+	return slices.Collect(maps.Keys(used))
+}
+
+// sourceTexts writes used addresses, then local ones, each once.
+func sourceTexts(used, local []netip.Addr) (texts []string) {
+	slices.SortFunc(used, netip.Addr.Compare)
+	slices.SortFunc(local, netip.Addr.Compare)
+	written := map[netip.Addr]bool{}
+	for _, address := range slices.Concat(used, local) {
+		if address.IsGlobalUnicast() && !written[address] && len(texts) < mostSources {
+			written[address], texts = true, append(texts, address.String())
+		}
+	}
+	return texts
 }
 
 // takenFromHost are services of controllers that take what is for this host. Controllers refuse them where they know its addresses; one state

@@ -60,7 +60,7 @@ func scaling() sim.Experiment {
 	}
 	e.Claims = append(e.Claims,
 		sim.Claim{ID: "lost-even", What: "throughput of a node lost from 4 to 14 nodes, even ids, worst L", Unit: "Mpps", Low: 0, High: 0.1},
-		sim.Claim{ID: "lost-random", What: "the same with random ids", Unit: "Mpps", Paper: "up to 0.2", Low: 0.05, High: 0.3},
+		sim.Claim{ID: "lost-random", What: "throughput of a node lost from 4 to 14 nodes, random ids, worst L", Unit: "Mpps", Paper: "up to 0.2", Low: 0.05, High: 0.3},
 		sim.Claim{ID: "connections", What: "new connections of 14 nodes, L = 1, even ids", Unit: "million/s", Paper: "1.95", Low: 1.8, High: 2.1},
 		sim.Claim{ID: "ppf", What: "throughput at 80 packets per flow by that at 5", Unit: "x", Paper: "7", Low: -none, High: none},
 		sim.Claim{ID: "ring-random-4", What: "largest share of 4 nodes with random ids by the mean", Unit: "x", Low: 1.9, High: 2.3},

@@ -30,9 +30,9 @@ func aimExperiment() sim.Experiment {
 		Name: "beyond-adversary-aim", Source: source, Extra: true,
 		Title: "clients that aim at one server of a hundred: by address and port, and by forged cookies",
 		Method: "20000 connections of web-server durations to 100 servers, a tenth of arrivals from attackers who want them on one server. Blind ones know the Maglev " +
-			"table (4093 slots) and its hash. Watching ones see which server answers, and use an address and port that led to the victim again. Theory: blind 1 + " +
-			"0.1*100/0.9 = 12.1 with a known hash; watching 1 + 0.1/0.9 = 1.11 by turns, and 4.4 by a keyed hash. Cookies have 14 bits, and 100 ids are in use: a " +
-			"guess is valid with 0.5*100/8192, and the victim's with 0.5/8192; a cookie of another flow with twice that.",
+			"table (4093 slots) and its hash. Watching ones see which server answers, and use an address and port that led to the victim again. Theory: blind 12.1 " +
+			"with a known hash; watching 1.11 by turns, and 4.4 by a keyed hash. Of 14-bit cookies with 100 ids in use a guess is valid with 0.5*100/8192, and the " +
+			"victim's with 0.5/8192; a cookie of another flow with twice that.",
 		Claims: []sim.Claim{
 			{ID: "blind-unkeyed", What: "victim's load over the others', blind attackers, Maglev by a hash without a key", Unit: "x", Low: 11.6, High: 12.6},
 			{ID: "blind-keyed", What: "the same by our hash", Unit: "x", Low: 0.92, High: 1.08},

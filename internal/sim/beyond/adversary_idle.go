@@ -29,10 +29,9 @@ func idleExperiment() sim.Experiment {
 		Title: "bots finish handshakes and keep still, or guess cookies: a connection table that is full",
 		Method: "A table of 4096 entries in partitions of 63 for 3175 connections of web-server durations. For 400 s bots open connections. Silent ones say nothing " +
 			"after the handshake: their entries go after 10 s. Idle ones send one packet more: their entries stay for idle_timeout, 5 minutes. Guessing ones send " +
-			"ACKs of spoofed addresses with random cookies, of which 0.5*100/128 = 39 % are valid (7 bits for 100 servers, one of two keys). All the while a server " +
-			"is drained every 2 s and back 10 s later. Unseen: connections of others without an entry, in the last minute. Theory: 0.7 idle bots a second, or 14 " +
-			"silent ones, fill the free places. That no connection breaks is by construction: the cookie carries the server. Bands: from a prototype in another " +
-			"language.",
+			"spoofed ACKs with random cookies, of which 0.5*100/128 = 39 % are valid (7 bits for 100 servers, one of two keys). Meanwhile a server is drained every " +
+			"2 s and back 10 s later. Unseen: connections of others without an entry, in the last minute. That none breaks is by construction: the cookie carries " +
+			"the server. Bands: from a prototype in another language.",
 		Claims: []sim.Claim{
 			{ID: "broken", What: "connections that break, all attacks together", Unit: "%", Low: 0, High: 0,
 				Note: "by construction: the cookie carries the server, so a full table takes nobody's. Left out: cookies that middleboxes strip, keys that rotate, ids given anew, and " +

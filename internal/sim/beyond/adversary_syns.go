@@ -27,11 +27,10 @@ func synsExperiment(connections int) sim.Experiment {
 	return sim.Experiment{
 		Name: "beyond-adversary-syns", Source: source, Seeds: 5, Extra: true,
 		Title: "a flood of SYNs during a rolling update: who remembers whom, and what breaks",
-		Method: "20000 connections of web-server durations, with a packet every 2 s on average, to 100 servers, of which one after another, every 2 s, is drained and " +
-			"away for 10 s. For a minute, spoofed SYNs: up to 1 a second per connection. Counted: connections that live when the flood begins. The local tables " +
-			"have twice as many places as connections, and fall back to Maglev: one an exact LRU, one Linux's LRU map as one CPU uses it. Ours has 1.29 entries per " +
-			"connection. That cookies break nothing, and that SYNs take no entry, is by construction. Bands: Linux's map from the map itself (6.18); all else from " +
-			"a prototype in another language.",
+		Method: "20000 connections of web-server durations to 100 servers, of which one after another, every 2 s, is drained and away for 10 s. For a minute, spoofed " +
+			"SYNs: up to 1 a second per connection. Counted: connections that live when the flood begins. The local tables have twice as many places as " +
+			"connections, and fall back to Maglev: one an exact LRU, one Linux's LRU map. Ours has 1.29 entries per connection. That cookies break nothing, and " +
+			"that SYNs take no entry, is by construction. Bands: Linux's map from the map itself (6.18); all else from a prototype in another language.",
 		Claims: []sim.Claim{
 			{ID: "hash", What: "broken by plain hash, with any flood", Unit: "%", Low: 25, High: 29.5},
 			{ID: "lru-lost-0", What: "pushed out of an exact LRU table without a flood", Unit: "%", Low: 0, High: 0.05},

@@ -25,10 +25,10 @@ func brokenByUpdates() sim.Experiment {
 	return sim.Experiment{
 		Name: "cheetah-2a", Source: "Cheetah, figure 2a", Seeds: 20,
 		Title: "broken connections by updates of the servers per minute: plain hash, Beamer's daisy chain, cookies",
-		Method: "468 servers, 70000 connections of web-server durations, 100 buckets per server. Servers leave at random (Poisson), drained, and come back after " +
-			"SilkRoad's downtimes: half of the updates are removals. A server that leaves gives its buckets to the others in turn; one that comes back takes its " +
-			"part at random, as the formula E[1-e^-x(1+x)], x = duration * updates / servers, assumes; or the oldest ones (V-C), or those that it had (home). " +
-			"Broken: mapped to a second server; under Beamer, to one that is neither the bucket's owner nor the one before.",
+		Method: "468 servers, 70000 connections of web-server durations, 100 buckets per server. Servers leave at random, drained, and come back after SilkRoad's " +
+			"downtimes: half of the updates are removals. One that comes back takes its part of the buckets at random, as the formula E[1-e^-x(1+x)], x = duration " +
+			"* updates / servers, assumes; or the oldest ones (V-C), or those that it had (home). Broken: mapped to a second server; under Beamer, to one that is " +
+			"neither the bucket's owner nor the one before.",
 		Claims: []sim.Claim{
 			{ID: "hash-80", What: "broken by plain hash at 80 updates/min", Unit: "%", Low: 5.9, High: 8.3},
 			{ID: "beamer-80", What: "broken by Beamer at 80 updates/min", Unit: "%", Paper: "almost 1 %", Low: 0.65, High: 1.4},

@@ -7,10 +7,10 @@ import (
 	"github.com/ballast-lb/ballast/internal/sim"
 )
 
-const yuzMethod = "A queueing model: 48 single-core servers that share their processor among all requests, a database and a balancer of eight cores each. The paper gives " +
-	"no times. Assumed: 2 ms of work per request (exponential); without persistence also 1.2 ms and 0.8 ms/MB at the server and twice 0.05 ms and 0.1 ms/MB " +
-	"at the database; at the balancer 0.18 ms (L4), 10 % more (Yuz), ten times as much (L7). Fitted so that L4 carries half as much as Yuz at 1 MB and L7 " +
-	"overtakes it near 10 MB: only the order is a result."
+const yuzMethod = "48 single-core servers that share their processor among all requests, a database and a balancer of eight cores each. The paper gives no times. " +
+	"Assumed: 2 ms of work per request; without persistence also 1.2 ms and 0.8 ms/MB at the server and twice 0.05 ms and 0.1 ms/MB at the database; at the " +
+	"balancer 0.18 ms (L4), 10 % more (Yuz), ten times as much (L7). Fitted so that L4 carries half as much as Yuz at 1 MB and L7 overtakes it near 10 MB: " +
+	"only the order is a result."
 
 // Implementation constants of how the most that a cluster can do is found.
 const (

@@ -18,9 +18,8 @@ const (
 	fittedLoad     = 0.8
 )
 
-const testbedMethod = "16 hosts, half with 3 Gbit/s and half with 2, each divided evenly among its requests. Poisson requests for 60 s, as many as the hosts can just serve, " +
-	"to two load balancers in turn; sizes of web-search flows, times 10. Hosts report their mean number of open requests once in an interval; weights are A " +
-	"= Q/q. Nobody knows the hosts' rates. "
+const testbedMethod = "16 hosts, half with 3 Gbit/s and half with 2, divided evenly among their requests. Poisson requests for 60 s, as many as the hosts can just serve, to " +
+	"two load balancers in turn; sizes of web-search flows, times 10. Hosts report mean open requests once in an interval; weights are A = Q/q. "
 
 var testbedIntervals = []int64{250, 500, 1000} // ms
 

@@ -2,6 +2,7 @@ package ctl_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -114,6 +115,29 @@ func TestWhatIsApprovedLateIsNotDoneToAnotherFleet(t *testing.T) {
 		t.Errorf("approved a diff that was no more: %v", err)
 	}
 	ctl.expect("fleet", "dispatch: p2c", "name: s2")
+}
+
+func TestWhoIsAskedCanInterrupt(t *testing.T) {
+	memory := &apitest.Memory{}
+	path := filepath.Join(t.TempDir(), "ctl.sock")
+	serve(t, memory, listen(t, "unix", path))
+	_, program := pseudoTerminal(t)
+	ctx, interrupt := context.WithCancel(t.Context())
+	root := cli.Root("test")
+	root.SetIn(program)
+	root.SetErr(io.Discard)
+	root.SetOut(writerFunc(func(text string) {
+		if strings.Contains(text, "apply?") {
+			interrupt()
+		}
+	}))
+	root.SetArgs([]string{"ctl", "--socket", path, "apply", "-f", write(t, fleetFile)})
+	if err := root.ExecuteContext(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
+	}
+	if fleet, _, _ := memory.Fleet(t.Context()); len(fleet.Services) != 0 {
+		t.Error("it was applied all the same")
+	}
 }
 
 func TestOthersWordsAreTextToATerminal(t *testing.T) {

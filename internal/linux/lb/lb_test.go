@@ -10,10 +10,6 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/ballast-lb/ballast/internal/algo/history"
-	"github.com/ballast-lb/ballast/internal/algo/maglev"
-	"github.com/ballast-lb/ballast/internal/algo/modulo"
-	"github.com/ballast-lb/ballast/internal/algo/wcmp"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -46,20 +42,7 @@ type world struct {
 	testing.TB
 	lb     *LB
 	tables *plan.Tables
-	want   plan.Want
-	slots  map[string][]history.Slot // as the algorithms alone would have them
-
-	steered []plan.Service // what is wanted, as a node of this tier steers it
-	// forwards: test runs come in at a host that is a router, with routes to VIPs.
-	forwards bool
-	tunnel   netip.Addr // second tier: whose tunnels end here
-
-	fragments   map[refFragment]refPlace
-	connections refTables // affinity table
-	suspects    map[string][]netip.Prefix
-	closing     map[refConnection]uint16
-	local       map[refConnection]uint16 // affinity local-table
-	restored    map[uint32]uint32        // return: through: what a server must see for what the client echoes; other echoes: no clock
+	reference
 }
 
 var testLimits = plan.Limits{Services: 16, Servers: 128, ServerIDs: 1 << 18, Slots: 1 << 18, Rounds: 1 << 13, Entries: 1 << 12, Local: 1 << 10}
@@ -77,9 +60,7 @@ func newWorld(t testing.TB, services ...model.Service) *world {
 	if shared.lb == nil {
 		shared.lb, shared.tables = loadLB(t), plan.NewTables(testLimits)
 	}
-	w := &world{TB: t, lb: shared.lb, tables: shared.tables, slots: map[string][]history.Slot{},
-		fragments: map[refFragment]refPlace{}, closing: map[refConnection]uint16{}, local: map[refConnection]uint16{},
-		connections: newRefTables(), suspects: map[string][]netip.Prefix{}}
+	w := &world{TB: t, lb: shared.lb, tables: shared.tables, reference: newReference()}
 	w.update(func(*plan.Want) {})
 	w.forget()
 	shared.assigned = w.connections.assigned
@@ -91,6 +72,15 @@ func newWorld(t testing.TB, services ...model.Service) *world {
 		}
 	})
 	return w
+}
+
+// acceptTunnels makes the node one of the second tier at that address.
+func (w *world) acceptTunnels(address netip.Addr) {
+	w.Helper()
+	w.tunnel = address
+	if err := w.lb.AcceptTunnels(address); err != nil {
+		w.Fatal(err)
+	}
 }
 
 func loadLB(t testing.TB) *LB {
@@ -181,68 +171,13 @@ func (w *world) update(change func(*plan.Want)) {
 		w.Fatal(err)
 	}
 	for i := range w.steered {
-		w.fillReferenceSlots(&w.steered[i])
+		w.fillSlots(&w.steered[i])
 	}
 	for name, place := range w.tables.Places() {
 		if w.connections.places[name] != place.Table {
 			w.connections.move(name, place.Table)
 		}
 	}
-}
-
-func (w *world) fillReferenceSlots(s *plan.Service) {
-	table := maglev.Table
-	switch s.Dispatch {
-	case model.DispatchHash:
-		table = modulo.Table
-	case model.DispatchWCMP:
-		table = wcmp.Table
-	}
-	owners := table(s.TableSlots, takeNew(s))
-	before := w.slots[s.Name]
-	if before == nil {
-		undrained := slices.DeleteFunc(s.SharesBeforeDrain(), func(share model.Share) bool { return serverIn(s, share.ID) == nil })
-		w.slots[s.Name] = history.First(owners, table(s.TableSlots, undrained))
-		return
-	}
-	w.slots[s.Name] = history.Push(before, owners, func(id uint16) bool { return serverIn(s, id) != nil })
-}
-
-// service returns what is wanted of a service, for changes inside update.
-func service(want *plan.Want, name string) *plan.Service {
-	for i := range want.Services {
-		if want.Services[i].Name == name {
-			return &want.Services[i]
-		}
-	}
-	return nil
-}
-
-// steeredService is the service of that name as this node steers it.
-func (w *world) steeredService(name string) *plan.Service {
-	for i := range w.steered {
-		if w.steered[i].Name == name {
-			return &w.steered[i]
-		}
-	}
-	return nil
-}
-
-// serverIn is the server of that id that may get packets.
-func serverIn(s *plan.Service, id uint16) *model.Server {
-	for _, list := range [][]model.Server{s.Servers, s.Removed} {
-		for i := range list {
-			if list[i].ID == id && list[i].State != model.StateOff {
-				return &list[i]
-			}
-		}
-	}
-	return nil
-}
-
-// takeNew are the servers that may be given new connections.
-func takeNew(s *plan.Service) []model.Share {
-	return slices.DeleteFunc(s.Shares(), func(share model.Share) bool { return s.Down[share.ID] })
 }
 
 // result is what became of one frame.

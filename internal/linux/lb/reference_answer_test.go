@@ -14,9 +14,9 @@ import (
 const quoteLength = 128
 
 // mayBeAnswered reports whether the source of a packet is one host, and another than this one.
-func (w *world) mayBeAnswered(p *refPacket) bool {
+func (r *reference) mayBeAnswered(p *refPacket) bool {
 	a := p.source
-	_, isVIP := w.vipService(a, 0, 0)
+	_, isVIP := r.vipService(a, 0, 0)
 	for _, prefix := range []string{"0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3", "::/96", "::ffff:0:0/96", "ff00::/8"} {
 		if prefix := netip.MustParsePrefix(prefix); prefix.Addr().BitLen() == a.BitLen() && prefix.Masked().Addr() == netip.PrefixFrom(a, prefix.Bits()).Masked().Addr() {
 			return false
@@ -25,12 +25,12 @@ func (w *world) mayBeAnswered(p *refPacket) bool {
 	return !isVIP
 }
 
-func (w *world) expectTooBig(p *refPacket, e expectation, mtu int) expectation {
+func (r *reference) expectTooBig(p *refPacket, e expectation, mtu int) expectation {
 	if p.protocol == 1 || p.protocol == 58 || p.fragment == laterFragment || p.length < quoteLength {
 		e.verdict, e.action = lbVerdictDROPPED_TOO_BIG_QUIETLY, xdpDrop
 		return e
 	}
-	if !w.mayBeAnswered(p) {
+	if !r.mayBeAnswered(p) {
 		e.verdict, e.action = lbVerdictDROPPED_IMPOSSIBLE_SOURCE, xdpDrop
 		return e
 	}

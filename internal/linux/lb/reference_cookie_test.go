@@ -10,30 +10,30 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-func (w *world) flowHash(key [16]byte, s *plan.Service, p *refPacket) uint64 {
+func (r *reference) flowHash(key [16]byte, s *plan.Service, p *refPacket) uint64 {
 	return cookie.FlowHash(cookie.ServiceKey(key, s.VIP, s.Protocol), netip.AddrPortFrom(p.source, p.sport), p.dport)
 }
 
 // plainOf is what a timestamp's cookie says, if one of the keys has made it.
-func (w *world) plainOf(s *plan.Service, p *refPacket, timestamp uint32) (plain uint16, ok bool) {
-	for epoch, key := range w.want.Keys.Cookie {
+func (r *reference) plainOf(s *plan.Service, p *refPacket, timestamp uint32) (plain uint16, ok bool) {
+	for epoch, key := range r.want.Keys.Cookie {
 		if epoch&1 == cookie.EpochBit(s.CookieBits, timestamp) {
-			return cookie.Decode(s.CookieBits, timestamp, w.flowHash(key, s, p)), true
+			return cookie.Decode(s.CookieBits, timestamp, r.flowHash(key, s, p)), true
 		}
 	}
 	return 0, false
 }
 
 // byCookie is where a timestamp says that its packet goes, and what its cookie says besides.
-func (w *world) byCookie(s *plan.Service, p *refPacket, timestamp uint32) (d refDecision, plain uint16) {
-	plain, ok := w.plainOf(s, p, timestamp)
+func (r *reference) byCookie(s *plan.Service, p *refPacket, timestamp uint32) (d refDecision, plain uint16) {
+	plain, ok := r.plainOf(s, p, timestamp)
 	_, _, id := layoutOf(s).Split(plain)
 	why := lbVerdictFORWARDED_BAD_COOKIE
-	if ok && s.SendsToNodes(w.want.Tier.Tier) {
-		id, why = w.nodeOf(s, plain)
+	if ok && s.SendsToNodes(r.want.Tier.Tier) {
+		id, why = r.nodeOf(s, plain)
 	}
 	if !ok || serverIn(s, id) == nil {
-		return w.place(s, p, why), 0
+		return r.place(s, p, why), 0
 	}
 	return refDecision{verdict: lbVerdictFORWARDED_BY_COOKIE, ids: []uint16{id}}, plain
 }

@@ -37,8 +37,8 @@ func outerLength(s *plan.Service, server *model.Server, stops []uint16) int {
 	return 0
 }
 
-func (w *world) outerIP(path plan.Path, server *model.Server, protocol layers.IPProtocol, tos byte, inner []byte, entropy uint16) []byte {
-	secret := pathid.Secret(w.want.Keys.Placement, server.Address)
+func (r *reference) outerIP(path plan.Path, server *model.Server, protocol layers.IPProtocol, tos byte, inner []byte, entropy uint16) []byte {
+	secret := pathid.Secret(r.want.Keys.Placement, server.Address)
 	if server.Address.Is6() {
 		return serialize(&layers.IPv6{Version: 6, TrafficClass: tos, FlowLabel: pathid.Label(secret, entropy), HopLimit: 64, NextHeader: protocol,
 			SrcIP: path.Source.AsSlice(), DstIP: server.Address.AsSlice()}, gopacket.Payload(inner))
@@ -48,7 +48,7 @@ func (w *world) outerIP(path plan.Path, server *model.Server, protocol layers.IP
 }
 
 // gue is the UDP datagram that carries inner, with the further stops that are in the first server's family.
-func (w *world) gue(s *plan.Service, server *model.Server, stops []uint16, protocol byte, inner []byte, entropy uint16) []byte {
+func (r *reference) gue(s *plan.Service, server *model.Server, stops []uint16, protocol byte, inner []byte, entropy uint16) []byte {
 	var private []byte
 	if len(stops) > 0 {
 		var addresses []byte

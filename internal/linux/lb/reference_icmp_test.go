@@ -7,7 +7,7 @@ import (
 )
 
 // expectICMP is what must become of an ICMP message to a VIP.
-func (w *world) expectICMP(p *refPacket) expectation {
+func (r *reference) expectICMP(p *refPacket) expectation {
 	body := p.ip[p.l4:p.length]
 	if p.fragment != whole {
 		return expectation{verdict: lbVerdictPASSED_UNSUPPORTED, action: xdpPass}
@@ -17,7 +17,7 @@ func (w *world) expectICMP(p *refPacket) expectation {
 		echo, errors = 128, []byte{1, 2, 3, 4}
 	}
 	if body[0] == echo && body[1] == 0 {
-		if !w.mayBeAnswered(p) {
+		if !r.mayBeAnswered(p) {
 			return expectation{verdict: lbVerdictDROPPED_IMPOSSIBLE_SOURCE, action: xdpDrop}
 		}
 		return expectation{verdict: lbVerdictANSWERED_ECHO, action: xdpTX, frame: func(uint16) []byte { return echoReply(p) }}
@@ -26,17 +26,17 @@ func (w *world) expectICMP(p *refPacket) expectation {
 	if !slices.Contains(errors, body[0]) || quote == nil {
 		return expectation{verdict: lbVerdictPASSED_UNSUPPORTED, action: xdpPass}
 	}
-	s, _ := w.vipService(quote.destination, quote.dport, quote.protocol)
+	s, _ := r.vipService(quote.destination, quote.dport, quote.protocol)
 	if s == nil {
 		return expectation{verdict: lbVerdictPASSED_NO_SERVICE, action: xdpPass}
 	}
-	d := w.ladder(s, quote, true)
+	d := r.ladder(s, quote, true)
 	if d.verdict == lbVerdictFORWARDED_BY_COOKIE || d.verdict == lbVerdictFORWARDED_BY_LOCAL_TABLE {
 		d.verdict = lbVerdictFORWARDED_ICMP_BY_COOKIE
 	} else if len(d.ids) > 0 {
 		d.verdict = lbVerdictFORWARDED_ICMP_BY_FALLBACK
 	}
-	return w.expectSent(p, s, d)
+	return r.expectSent(p, s, d)
 }
 
 // parseQuote reads the packet that an ICMP error quotes, server to client, with the two sides swapped. nil: cannot be steered by.

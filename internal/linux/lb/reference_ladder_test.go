@@ -7,9 +7,9 @@ import (
 )
 
 // byDispatch are the servers that a new connection may get: those that take part and that there is a way to.
-func (w *world) byDispatch(s *plan.Service) (ids []uint16) {
+func (r *reference) byDispatch(s *plan.Service) (ids []uint16) {
 	for _, share := range takeNew(s) {
-		if !s.NoCookie[share.ID] && w.want.Paths[serverIn(s, share.ID).Address].Ifindex != 0 {
+		if !s.NoCookie[share.ID] && r.want.Paths[serverIn(s, share.ID).Address].Ifindex != 0 {
 			ids = append(ids, share.ID)
 		}
 	}
@@ -25,12 +25,12 @@ type refDecision struct {
 }
 
 // ladder decides where a packet of a service goes: the reference of bpf/steer/ladder.h.
-func (w *world) ladder(s *plan.Service, p *refPacket, quoted bool) refDecision {
+func (r *reference) ladder(s *plan.Service, p *refPacket, quoted bool) refDecision {
 	switch {
 	case s.Affinity == model.AffinityHash:
-		return w.place(s, p, lbVerdictFORWARDED_BY_HASH)
+		return r.place(s, p, lbVerdictFORWARDED_BY_HASH)
 	case s.Affinity == model.AffinityLocal:
-		return w.ladderLocal(s, p, quoted)
+		return r.ladderLocal(s, p, quoted)
 	}
 	connection := connectionOf(s, p)
 	search, value, echo := findTimestamp(p.options)
@@ -39,41 +39,41 @@ func (w *world) ladder(s *plan.Service, p *refPacket, quoted bool) refDecision {
 	}
 	switch {
 	case search == optionMalformed:
-		return w.place(s, p, lbVerdictFORWARDED_BAD_OPTIONS)
+		return r.place(s, p, lbVerdictFORWARDED_BAD_OPTIONS)
 	case search == optionAbsent && p.reset():
-		if id := w.closing[connection]; serverIn(s, id) != nil {
+		if id := r.closing[connection]; serverIn(s, id) != nil {
 			return refDecision{verdict: lbVerdictFORWARDED_BY_CLOSING, ids: []uint16{id}}
 		}
-		return w.place(s, p, lbVerdictFORWARDED_RESET)
+		return r.place(s, p, lbVerdictFORWARDED_RESET)
 	case search == optionAbsent:
-		return w.place(s, p, lbVerdictFORWARDED_NO_TIMESTAMP)
+		return r.place(s, p, lbVerdictFORWARDED_NO_TIMESTAMP)
 	case p.syn():
-		return w.ladderNew(s, p)
+		return r.ladderNew(s, p)
 	case echo == 0:
-		return w.place(s, p, lbVerdictFORWARDED_NO_ECHO)
+		return r.place(s, p, lbVerdictFORWARDED_NO_ECHO)
 	}
-	d, plain := w.byCookie(s, p, echo)
+	d, plain := r.byCookie(s, p, echo)
 	if d.verdict != lbVerdictFORWARDED_BY_COOKIE || quoted {
 		return d
 	}
 	if p.reset() || p.fin() {
-		w.closing[connection] = d.ids[0]
+		r.closing[connection] = d.ids[0]
 	}
-	if s.Affinity == model.AffinityTable && !s.SendsToNodes(w.want.Tier.Tier) {
-		return w.byTable(s, p, plain, echo)
+	if s.Affinity == model.AffinityTable && !s.SendsToNodes(r.want.Tier.Tier) {
+		return r.byTable(s, p, plain, echo)
 	}
 	return d
 }
 
-func (w *world) ladderNew(s *plan.Service, p *refPacket) refDecision {
-	placed := w.place(s, p, lbVerdictFORWARDED_NEW)
+func (r *reference) ladderNew(s *plan.Service, p *refPacket) refDecision {
+	placed := r.place(s, p, lbVerdictFORWARDED_NEW)
 	if len(placed.ids) > 0 && s.NoCookie[placed.ids[0]] {
 		return refDecision{verdict: lbVerdictFORWARDED_STRIPPED, ids: placed.ids}
 	}
 	if s.Dispatch.Placed() {
 		return placed
 	}
-	if ids := w.byDispatch(s); len(ids) > 0 {
+	if ids := r.byDispatch(s); len(ids) > 0 {
 		return refDecision{verdict: lbVerdictFORWARDED_NEW, ids: ids}
 	}
 	return refDecision{verdict: lbVerdictDROPPED_NO_SERVER}

@@ -6,18 +6,18 @@ import (
 )
 
 // ladderLocal is the ladder of affinity local-table: the table knows, or the packet is dispatched anew.
-func (w *world) ladderLocal(s *plan.Service, p *refPacket, quoted bool) refDecision {
+func (r *reference) ladderLocal(s *plan.Service, p *refPacket, quoted bool) refDecision {
 	connection := connectionOf(s, p)
-	if id := w.local[connection]; serverIn(s, id) != nil {
+	if id := r.local[connection]; serverIn(s, id) != nil {
 		if p.reset() && !quoted {
-			delete(w.local, connection)
+			delete(r.local, connection)
 		}
 		return refDecision{verdict: lbVerdictFORWARDED_BY_LOCAL_TABLE, ids: []uint16{id}}
 	}
 	if quoted || p.protocol == 6 && !p.syn() {
-		return w.place(s, p, lbVerdictFORWARDED_UNKNOWN)
+		return r.place(s, p, lbVerdictFORWARDED_UNKNOWN)
 	}
-	d := w.ladderNew(s, p)
-	d.learn = func(ids []uint16) { w.local[connection] = ids[0] }
+	d := r.ladderNew(s, p)
+	d.learn = func(ids []uint16) { r.local[connection] = ids[0] }
 	return d
 }

@@ -12,16 +12,16 @@ import (
 )
 
 // returner is the service by NAT and the server that a packet claims to be an answer of, by its source alone.
-func (w *world) returner(p *refPacket) (s *plan.Service, id uint16) {
+func (r *reference) returner(p *refPacket) (s *plan.Service, id uint16) {
 	if p.fragment == laterFragment {
-		known := w.fragments[refFragment{p.source, p.destination, p.fragmentID, p.protocol}]
-		if s = w.steeredService(known.service); s == nil || s.Return != model.ReturnThrough {
+		known := r.fragments[refFragment{p.source, p.destination, p.fragmentID, p.protocol}]
+		if s = r.steeredService(known.service); s == nil || s.Return != model.ReturnThrough {
 			return nil, 0
 		}
 		return s, known.ids[0]
 	}
-	for i := range w.steered {
-		s := &w.steered[i]
+	for i := range r.steered {
+		s := &r.steered[i]
 		if s.Return != model.ReturnThrough || s.Forward != model.ForwardNAT || byte(s.Protocol) != p.protocol {
 			continue
 		}
@@ -40,25 +40,25 @@ func (w *world) returner(p *refPacket) (s *plan.Service, id uint16) {
 
 // expectOther is what must become of what is for no service: a server's answer by way of this node is made the service's. Nothing else comes of
 // it: anybody may have sent it.
-func (w *world) expectOther(p *refPacket) expectation {
-	s, id := w.returner(p)
-	_, toVIP := w.vipService(p.destination, 0, 0)
+func (r *reference) expectOther(p *refPacket) expectation {
+	s, id := r.returner(p)
+	_, toVIP := r.vipService(p.destination, 0, 0)
 	switch {
 	case s == nil:
 		return expectation{verdict: lbVerdictPASSED_NO_SERVICE, action: xdpPass}
-	case p.destination == w.want.Paths[serverIn(s, id).Address].Source:
+	case p.destination == r.want.Paths[serverIn(s, id).Address].Source:
 		return expectation{verdict: lbVerdictPASSED_PROBE, action: xdpPass}
 	case toVIP:
 		return expectation{verdict: lbVerdictPASSED_NO_SERVICE, action: xdpPass}
 	}
 	e := expectation{verdict: lbVerdictRETURNED_UNMARKED, service: s.Name, action: xdpPass}
 	if p.fragment == firstFragment {
-		w.fragments[refFragment{p.source, p.destination, p.fragmentID, p.protocol}] = refPlace{s.Name, []uint16{id}}
+		r.fragments[refFragment{p.source, p.destination, p.fragmentID, p.protocol}] = refPlace{s.Name, []uint16{id}}
 	}
 	if search, value, _ := findTimestamp(p.options); search == optionFound {
 		e.verdict = lbVerdictRETURNED
-		hash := cookie.FlowHash(cookie.ServiceKey(w.want.Keys.Cookie[w.want.Keys.Current], s.VIP, s.Protocol), netip.AddrPortFrom(p.destination, p.dport), s.Ports[0])
-		wire := value<<s.CookieBits | uint32(cookie.Encode(s.CookieBits, w.want.Keys.Current, id, hash))
+		hash := cookie.FlowHash(cookie.ServiceKey(r.want.Keys.Cookie[r.want.Keys.Current], s.VIP, s.Protocol), netip.AddrPortFrom(p.destination, p.dport), s.Ports[0])
+		wire := value<<s.CookieBits | uint32(cookie.Encode(s.CookieBits, r.want.Keys.Current, id, hash))
 		if wire == 0 {
 			wire = 1 << s.CookieBits
 		}

@@ -50,8 +50,8 @@ func (t *refTables) move(service string, place plan.TablePlace) {
 	}
 }
 
-func (w *world) tableHash(s *plan.Service, c refConnection) uint64 {
-	key := cookie.ServiceKey(w.want.Keys.Placement, s.VIP, s.Protocol)
+func (r *reference) tableHash(s *plan.Service, c refConnection) uint64 {
+	key := cookie.ServiceKey(r.want.Keys.Placement, s.VIP, s.Protocol)
 	return conntable.Hash(key.K0, key.K1, c.client, c.servicePort)
 }
 
@@ -93,34 +93,34 @@ func (t *refTables) isBusy(a refAssignment) bool {
 }
 
 // byTable is what the table makes of a packet whose cookie is valid and says plain.
-func (w *world) byTable(s *plan.Service, p *refPacket, plain uint16, echo uint32) refDecision {
+func (r *reference) byTable(s *plan.Service, p *refPacket, plain uint16, echo uint32) refDecision {
 	layout, connection := layoutOf(s), connectionOf(s, p)
 	node, index, id := layout.Split(plain)
 	d := refDecision{verdict: lbVerdictFORWARDED_BY_COOKIE, ids: []uint16{id}}
-	hash := w.tableHash(s, connection)
-	base, _ := w.connections.partition(s.Name, hash)
-	entry := w.connections.of(base+uint32(index), connection, id)
-	if entry != nil && node == w.want.Tier.ID {
+	hash := r.tableHash(s, connection)
+	base, _ := r.connections.partition(s.Name, hash)
+	entry := r.connections.of(base+uint32(index), connection, id)
+	if entry != nil && node == r.want.Tier.ID {
 		if entry.state == conntable.StateNew {
 			entry.state = conntable.StateOpen
 		}
 		d.verdict = lbVerdictFORWARDED_BY_TABLE
 	} else {
 		var at uint32
-		if at, d.verdict = w.assign(s, p, hash, id); d.verdict != lbVerdictFORWARDED_BY_TABLE && d.verdict != lbVerdictFORWARDED_ADDED {
+		if at, d.verdict = r.assign(s, p, hash, id); d.verdict != lbVerdictFORWARDED_BY_TABLE && d.verdict != lbVerdictFORWARDED_ADDED {
 			return d
 		}
-		entry = w.connections.entries[at]
-		told := echo ^ uint32(plain^layout.Join(w.want.Tier.ID, uint16(at-base), id))
+		entry = r.connections.entries[at]
+		told := echo ^ uint32(plain^layout.Join(r.want.Tier.ID, uint16(at-base), id))
 		d.echo = &told
 	}
 	entry.count(p, s.Table.PacketLimit, &d)
-	return w.byScrubber(s, entry, d)
+	return r.byScrubber(s, entry, d)
 }
 
 // assign finds or makes an entry for a connection whose cookie names none of this node's.
-func (w *world) assign(s *plan.Service, p *refPacket, hash uint64, id uint16) (at uint32, verdict lbVerdict) {
-	connection, t := connectionOf(s, p), &w.connections
+func (r *reference) assign(s *plan.Service, p *refPacket, hash uint64, id uint16) (at uint32, verdict lbVerdict) {
+	connection, t := connectionOf(s, p), &r.connections
 	place, _ := conntable.Assignment(hash, 0)
 	first, end := t.partition(s.Name, hash)
 	a := t.assigned[place]
@@ -130,7 +130,7 @@ func (w *world) assign(s *plan.Service, p *refPacket, hash uint64, id uint16) (a
 	if p.reset() || p.fin() || t.isBusy(a) {
 		return 0, lbVerdictFORWARDED_BY_COOKIE
 	}
-	at, ok := t.add(hash, refEntry{connection: connection, id: id, state: conntable.StateNew, suspect: w.isSuspect(s, p.source)})
+	at, ok := t.add(hash, refEntry{connection: connection, id: id, state: conntable.StateNew, suspect: r.isSuspect(s, p.source)})
 	if !ok {
 		return 0, lbVerdictFORWARDED_TABLE_FULL
 	}
@@ -163,7 +163,7 @@ func packetsOfWindow(perSecond uint32) uint32 {
 }
 
 // byScrubber sends a suspect's packets there first.
-func (w *world) byScrubber(s *plan.Service, entry *refEntry, d refDecision) refDecision {
+func (r *reference) byScrubber(s *plan.Service, entry *refEntry, d refDecision) refDecision {
 	scrubber := s.Server(s.Table.Scrubber)
 	if !entry.suspect || scrubber == nil || len(d.ids) == 0 || scrubber.ID == d.ids[0] || serverIn(s, scrubber.ID) == nil {
 		return d
@@ -172,8 +172,8 @@ func (w *world) byScrubber(s *plan.Service, entry *refEntry, d refDecision) refD
 	return d
 }
 
-func (w *world) isSuspect(s *plan.Service, client netip.Addr) bool {
-	for _, prefix := range w.suspects[s.Name] {
+func (r *reference) isSuspect(s *plan.Service, client netip.Addr) bool {
+	for _, prefix := range r.suspects[s.Name] {
 		if s.Table.Scrubber != "" && prefix.Contains(client) {
 			return true
 		}

@@ -1,15 +1,40 @@
 // Reference of bpf/lb.bpf.c: what must become of a frame, and what it teaches about later ones. A header has a file of its name.
 //
 // The reference is written from the documents, byte by byte and without regard to speed, and shares nothing with the program but the
-// arithmetic of internal/algo.
+// arithmetic of internal/algo. It knows neither the program nor the test that asks it.
 package lb
 
 import (
 	"net/netip"
 	"slices"
 
+	"github.com/ballast-lb/ballast/internal/algo/history"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
+
+// reference is what the reference knows of a node: what it should do, and what frames have taught it.
+type reference struct {
+	want  plan.Want
+	slots map[string][]history.Slot // as the algorithms alone would have them
+
+	steered []plan.Service // what is wanted, as a node of this tier steers it
+	// forwards: test runs come in at a host that is a router, with routes to VIPs.
+	forwards bool
+	tunnel   netip.Addr // second tier: whose tunnels end here
+
+	fragments   map[refFragment]refPlace
+	connections refTables // affinity table
+	suspects    map[string][]netip.Prefix
+	closing     map[refConnection]uint16
+	local       map[refConnection]uint16 // affinity local-table
+	restored    map[uint32]uint32        // return: through: what a server must see for what the client echoes; other echoes: no clock
+}
+
+func newReference() reference {
+	return reference{slots: map[string][]history.Slot{}, fragments: map[refFragment]refPlace{}, closing: map[refConnection]uint16{},
+		local: map[refConnection]uint16{}, connections: newRefTables(), suspects: map[string][]netip.Prefix{}}
+}
 
 type refFragment struct {
 	source, destination netip.Addr
@@ -43,10 +68,47 @@ func connectionOf(s *plan.Service, p *refPacket) refConnection {
 	return refConnection{s.Name, netip.AddrPortFrom(p.source, p.sport), p.dport}
 }
 
+// service returns what is wanted of a service, for changes inside update.
+func service(want *plan.Want, name string) *plan.Service {
+	for i := range want.Services {
+		if want.Services[i].Name == name {
+			return &want.Services[i]
+		}
+	}
+	return nil
+}
+
+// steeredService is the service of that name as this node steers it.
+func (r *reference) steeredService(name string) *plan.Service {
+	for i := range r.steered {
+		if r.steered[i].Name == name {
+			return &r.steered[i]
+		}
+	}
+	return nil
+}
+
+// serverIn is the server of that id that may get packets.
+func serverIn(s *plan.Service, id uint16) *model.Server {
+	for _, list := range [][]model.Server{s.Servers, s.Removed} {
+		for i := range list {
+			if list[i].ID == id && list[i].State != model.StateOff {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
+
+// takeNew are the servers that may be given new connections.
+func takeNew(s *plan.Service) []model.Share {
+	return slices.DeleteFunc(s.Shares(), func(share model.Share) bool { return s.Down[share.ID] })
+}
+
 // vipService is the service at a destination; isVIP: the address is one of ours.
-func (w *world) vipService(address netip.Addr, port uint16, protocol byte) (s *plan.Service, isVIP bool) {
-	for i := range w.steered {
-		candidate := &w.steered[i]
+func (r *reference) vipService(address netip.Addr, port uint16, protocol byte) (s *plan.Service, isVIP bool) {
+	for i := range r.steered {
+		candidate := &r.steered[i]
 		if candidate.VIP != address {
 			continue
 		}
@@ -59,14 +121,14 @@ func (w *world) vipService(address netip.Addr, port uint16, protocol byte) (s *p
 }
 
 // expect says what must become of a frame now, and remembers what later frames depend on.
-func (w *world) expect(frame []byte) expectation {
+func (r *reference) expect(frame []byte) expectation {
 	p, verdict := parseRef(frame)
 	e := expectation{verdict: verdict, action: actionOf(verdict)}
 	if verdict == lbVerdictVERDICT_CONTINUE {
-		e = w.expectPacket(p)
+		e = r.expectPacket(p)
 	}
-	if w.forwards && p != nil && (e.verdict == lbVerdictPASSED_NO_SERVICE || e.verdict == lbVerdictPASSED_UNSUPPORTED) {
-		if _, isVIP := w.vipService(p.destination, 0, 0); isVIP {
+	if r.forwards && p != nil && (e.verdict == lbVerdictPASSED_NO_SERVICE || e.verdict == lbVerdictPASSED_UNSUPPORTED) {
+		if _, isVIP := r.vipService(p.destination, 0, 0); isVIP {
 			e = expectation{verdict: lbVerdictDROPPED_NO_SERVICE, action: xdpDrop}
 		}
 	}
@@ -83,21 +145,21 @@ func actionOf(verdict lbVerdict) uint32 {
 	return xdpPass
 }
 
-func (w *world) expectPacket(p *refPacket) expectation {
+func (r *reference) expectPacket(p *refPacket) expectation {
 	pass := func(verdict lbVerdict) expectation { return expectation{verdict: verdict, action: actionOf(verdict)} }
-	s, isVIP := w.vipService(p.destination, p.dport, p.protocol)
+	s, isVIP := r.vipService(p.destination, p.dport, p.protocol)
 	switch {
 	case p.protocol == 1 || p.protocol == 58:
 		if !isVIP {
 			return pass(lbVerdictPASSED_NO_SERVICE)
 		}
-		return w.expectICMP(p)
+		return r.expectICMP(p)
 	case p.fragment == laterFragment:
 		if !isVIP {
-			return w.expectOther(p)
+			return r.expectOther(p)
 		}
-		known, ok := w.fragments[refFragment{p.source, p.destination, p.fragmentID, p.protocol}]
-		s = w.steeredService(known.service)
+		known, ok := r.fragments[refFragment{p.source, p.destination, p.fragmentID, p.protocol}]
+		s = r.steeredService(known.service)
 		if !ok || s == nil {
 			return pass(lbVerdictDROPPED_UNKNOWN_FRAGMENT)
 		}
@@ -105,22 +167,22 @@ func (w *world) expectPacket(p *refPacket) expectation {
 		if len(ids) == 0 {
 			return expectation{verdict: lbVerdictDROPPED_NO_SERVER, service: s.Name, action: xdpDrop}
 		}
-		return w.expectSent(p, s, refDecision{verdict: lbVerdictFORWARDED_FRAGMENT, ids: ids})
+		return r.expectSent(p, s, refDecision{verdict: lbVerdictFORWARDED_FRAGMENT, ids: ids})
 	case s == nil:
-		return w.expectOther(p)
+		return r.expectOther(p)
 	}
-	d := w.ladder(s, p, false)
+	d := r.ladder(s, p, false)
 	if taught := d.learn; len(d.ids) > 0 && p.fragment == firstFragment {
 		scrubbed := d.verdict == lbVerdictFORWARDED_BY_SCRUBBER
 		d.learn = func(ids []uint16) {
 			if scrubbed { // the others go straight to the server
 				ids = d.stops[:1]
 			}
-			w.fragments[refFragment{p.source, p.destination, p.fragmentID, p.protocol}] = refPlace{s.Name, ids}
+			r.fragments[refFragment{p.source, p.destination, p.fragmentID, p.protocol}] = refPlace{s.Name, ids}
 			if taught != nil {
 				taught(ids)
 			}
 		}
 	}
-	return w.expectSent(p, s, d)
+	return r.expectSent(p, s, d)
 }

@@ -10,21 +10,12 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-// acceptTunnels makes the node one of the second tier at that address.
-func (w *world) acceptTunnels(address netip.Addr) {
-	w.Helper()
-	w.tunnel = address
-	if err := w.lb.AcceptTunnels(address); err != nil {
-		w.Fatal(err)
-	}
-}
-
 // roomForNodes is what a node of the second tier may put around a packet that the first sends to it; 0: this is not the first tier.
-func (w *world) roomForNodes(s *plan.Service) (most int) {
-	if !s.SendsToNodes(w.want.Tier.Tier) {
+func (r *reference) roomForNodes(s *plan.Service) (most int) {
+	if !s.SendsToNodes(r.want.Tier.Tier) {
 		return 0
 	}
-	configured := service(&w.want, s.Name)
+	configured := service(&r.want, s.Name)
 	for i := range configured.Servers {
 		var stops []uint16
 		if configured.Fallback == model.FallbackSecondChance {
@@ -45,14 +36,14 @@ type refTunnel struct {
 }
 
 // takeOff is what a node of the second tier makes of a frame before it looks for a service. Frames that are none of its tunnels stay.
-func (w *world) takeOff(frame []byte) ([]byte, lbVerdict) {
+func (r *reference) takeOff(frame []byte) ([]byte, lbVerdict) {
 	t, malformed := parseTunnel(frame)
 	switch {
-	case !w.tunnel.IsValid() || t == nil || t.destination != w.tunnel:
+	case !r.tunnel.IsValid() || t == nil || t.destination != r.tunnel:
 		return frame, lbVerdictVERDICT_CONTINUE
 	case malformed:
 		return frame, lbVerdictDROPPED_MALFORMED
-	case !w.isForVIP(t):
+	case !r.isForVIP(t):
 		return frame, lbVerdictVERDICT_CONTINUE
 	}
 	inner := slices.Clone(t.inner)
@@ -62,7 +53,7 @@ func (w *world) takeOff(frame []byte) ([]byte, lbVerdict) {
 	return slices.Concat(t.link, binary.BigEndian.AppendUint16(nil, uint16(etherType(t.ipv6))), inner), lbVerdictVERDICT_CONTINUE
 }
 
-func (w *world) isForVIP(t *refTunnel) bool {
+func (r *reference) isForVIP(t *refTunnel) bool {
 	var address netip.Addr
 	switch {
 	case t.ipv6 && len(t.inner) >= 40:
@@ -70,7 +61,7 @@ func (w *world) isForVIP(t *refTunnel) bool {
 	case !t.ipv6 && len(t.inner) >= 20:
 		address = addressIn(t.inner[16:20])
 	}
-	_, isVIP := w.vipService(address, 0, 0)
+	_, isVIP := r.vipService(address, 0, 0)
 	return isVIP
 }
 
@@ -141,15 +132,15 @@ func markCongestion(ip []byte, ipv6 bool) bool {
 }
 
 // asSteered is a service as this node steers it: one of the first tier takes the nodes of the second for its servers.
-func (w *world) asSteered(s plan.Service) plan.Service {
-	if !s.SendsToNodes(w.want.Tier.Tier) {
+func (r *reference) asSteered(s plan.Service) plan.Service {
+	if !s.SendsToNodes(r.want.Tier.Tier) {
 		return s
 	}
 	s.Dispatch, s.Forward, s.Fallback = model.DispatchMaglev, model.ForwardIPIP, model.FallbackHash
 	s.Servers, s.Removed, s.Down = nil, nil, nil
-	for _, node := range w.want.Tier.Second {
+	for _, node := range r.want.Tier.Second {
 		server := model.Server{Name: node.Name, ID: node.ID, Address: node.Address, State: node.State, Weight: 1}
-		if w.want.Tier.Down[node.ID] {
+		if r.want.Tier.Down[node.ID] {
 			server.State = model.StateOff
 		}
 		s.Servers = append(s.Servers, server)
@@ -158,7 +149,7 @@ func (w *world) asSteered(s plan.Service) plan.Service {
 }
 
 // nodeOf is the node of the second tier that a cookie names; 0 and why not, when there is none.
-func (w *world) nodeOf(s *plan.Service, plain uint16) (id uint16, why lbVerdict) {
+func (r *reference) nodeOf(s *plan.Service, plain uint16) (id uint16, why lbVerdict) {
 	node, _, _ := layoutOf(s).Split(plain)
 	switch {
 	case node == 0 && plain != 0:

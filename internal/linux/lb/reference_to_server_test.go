@@ -15,7 +15,7 @@ import (
 )
 
 // expectSent is what must leave towards a server.
-func (w *world) expectSent(p *refPacket, s *plan.Service, d refDecision) expectation {
+func (r *reference) expectSent(p *refPacket, s *plan.Service, d refDecision) expectation {
 	e := expectation{verdict: d.verdict, service: s.Name, action: actionOf(d.verdict)}
 	if len(d.ids) == 0 {
 		return e
@@ -29,20 +29,20 @@ func (w *world) expectSent(p *refPacket, s *plan.Service, d refDecision) expecta
 		}
 	}
 	first := serverIn(s, d.ids[0])
-	path := w.want.Paths[first.Address]
+	path := r.want.Paths[first.Address]
 	if path.Ifindex == 0 {
 		e.verdict, e.action = lbVerdictDROPPED_NO_NEXT_HOP, xdpDrop
 		return e
 	}
-	if mtu := int(path.MTU) - max(outerLength(s, first, d.stops), w.roomForNodes(s)); p.length > mtu && !(p.v6() && p.length <= 1280) {
-		return w.expectTooBig(p, e, mtu)
+	if mtu := int(path.MTU) - max(outerLength(s, first, d.stops), r.roomForNodes(s)); p.length > mtu && !(p.v6() && p.length <= 1280) {
+		return r.expectTooBig(p, e, mtu)
 	}
 	if path.Ifindex != testIfindex {
 		e.action = xdpRedirect
 	}
 	if s.Return == model.ReturnThrough && d.verdict == lbVerdictFORWARDED_BY_COOKIE {
 		_, _, echo := findTimestamp(p.options)
-		restored, ok := w.restored[echo]
+		restored, ok := r.restored[echo]
 		if !ok {
 			e.verdict, e.action = lbVerdictDROPPED_NO_CLOCK, xdpDrop
 			return e
@@ -56,7 +56,7 @@ func (w *world) expectSent(p *refPacket, s *plan.Service, d refDecision) expecta
 		p = p.rewritten(func(option []byte) { copy(option, bytes.Repeat([]byte{1}, 10)) })
 	}
 	e.ids, e.stops = d.ids, d.stops
-	e.frame = func(id uint16) []byte { return w.sentFrame(p, s, serverIn(s, id), d.stops) }
+	e.frame = func(id uint16) []byte { return r.sentFrame(p, s, serverIn(s, id), d.stops) }
 	return e
 }
 
@@ -85,8 +85,8 @@ func turned(l2 []byte) []byte {
 }
 
 // sentFrame is the frame that must reach a server.
-func (w *world) sentFrame(p *refPacket, s *plan.Service, server *model.Server, stops []uint16) []byte {
-	path := w.want.Paths[server.Address]
+func (r *reference) sentFrame(p *refPacket, s *plan.Service, server *model.Server, stops []uint16) []byte {
+	path := r.want.Paths[server.Address]
 	entropy := pathid.Entropy(netip.AddrPortFrom(p.source, p.sport), p.dport)
 	inner, protocol, padding := p.ip[:p.length], layers.IPProtocolIPv4, p.ip[p.length:]
 	if p.v6() {
@@ -95,11 +95,11 @@ func (w *world) sentFrame(p *refPacket, s *plan.Service, server *model.Server, s
 	kind := etherType(p.v6())
 	switch {
 	case len(stops) > 0 || s.Forward == model.ForwardGUE:
-		inner = w.gue(s, server, stops, byte(protocol), inner, entropy)
+		inner = r.gue(s, server, stops, byte(protocol), inner, entropy)
 		protocol = layers.IPProtocolUDP
 		fallthrough
 	case s.Forward == model.ForwardIPIP:
-		inner = w.outerIP(path, server, protocol, p.tos, inner, entropy)
+		inner = r.outerIP(path, server, protocol, p.tos, inner, entropy)
 		kind = etherType(server.Address.Is6())
 	case s.Forward == model.ForwardNAT && (p.protocol == 1 || p.protocol == 58):
 		inner = nattedError(p, server)

@@ -170,6 +170,23 @@ func TestDaemonsKnowNothingOfEachOther(t *testing.T) {
 	}
 }
 
+// Commands share what stands below them; only the roots, which list them, know several.
+func TestCommandsKnowNothingOfEachOther(t *testing.T) {
+	roots := []string{"internal/cli", "internal/cli/ctl", "internal/cli/clitest"}
+	_, trees := parse(t)
+	for name, tree := range trees {
+		if !strings.HasPrefix(name, "internal/cli/") || isTest(name) || slices.Contains(roots, path.Dir(name)) {
+			continue
+		}
+		for _, imported := range imports(tree) {
+			other, ours := strings.CutPrefix(imported, module+"internal/cli/")
+			if ours && other != "command" && other != "ctl/ask" {
+				t.Errorf("%s imports %s: what commands share stands below them, in command or ctl/ask", name, imported)
+			}
+		}
+	}
+}
+
 func TestOnlyPackagesOfProgramsImportTheBPFLibrary(t *testing.T) {
 	_, trees := parse(t)
 	for name, tree := range trees {

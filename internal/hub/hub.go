@@ -118,7 +118,7 @@ func New(o Options) *Hub {
 	h := &Hub{options: o, services: map[string]*service{}, weights: map[string]*softWeights{}, checks: map[string][]string{},
 		peers: map[peerKey]*peer{}, lost: map[peerKey]*ballastv1.NodeStatus{}, lbs: map[string]*peer{}, joins: map[peerKey]*rate.Limiter{}, said: map[string]time.Time{},
 		sources: map[string]lbSources{}, tunnels: &ballastv1.TunnelSources{Controller: o.Name}}
-	h.metrics = newMetrics(h)
+	h.metrics = newMetrics()
 	return h
 }
 

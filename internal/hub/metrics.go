@@ -18,7 +18,7 @@ type metrics struct {
 	coalesced *prometheus.CounterVec
 }
 
-func newMetrics(h *Hub) metrics {
+func newMetrics() metrics {
 	counter := func(name, help string, label string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ballast_control_" + name, Help: help}, []string{label})
 	}

@@ -184,14 +184,14 @@ func (c *Credentials) Client(others ...Role) *tls.Config {
 // config verifies by itself (VerifyConnection), for two reasons: the authority may change while the process runs, and peers are
 // known by their role and not by the address that they are reached at.
 func (c *Credentials) config(peers []Role) *tls.Config {
-	own := func() (*tls.Certificate, error) {
+	own := func() *tls.Certificate {
 		certificate := c.latest().own
-		return &certificate, nil
+		return &certificate
 	}
 	return &tls.Config{
 		MinVersion:           tls.VersionTLS13,
-		GetCertificate:       func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own() },
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own() },
+		GetCertificate:       func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own(), nil },
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own(), nil },
 		ClientAuth:           tls.RequireAnyClientCert,
 		InsecureSkipVerify:   true, // not so: see VerifyConnection
 		VerifyConnection: func(state tls.ConnectionState) error {

@@ -1,5 +1,5 @@
-// Package script is for what runs like a test, step by step, to its end or its first error: scenarios of the lab and experiments of the
-// simulator. Scripts run on one goroutine.
+// Package script is for what runs like a test, step by step, to its end or its first error: scenarios of the lab, experiments of the
+// simulator, measurements of the control plane. Scripts run on one goroutine.
 package script
 
 import "fmt"

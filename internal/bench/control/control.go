@@ -21,6 +21,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/controller"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/pki"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Options say how large a fleet is.
@@ -128,12 +129,13 @@ func Run(ctx context.Context, o Options) (result *Result, err error) {
 		return nil, err
 	}
 	defer b.peers.stop()
-	for _, step := range []func(context.Context) error{b.alone, b.start, b.steady, b.scale, b.mass} {
-		if err := step(ctx); err != nil {
-			return nil, err
-		}
-	}
-	return b.result, nil
+	return b.result, script.Try(func() {
+		b.alone(ctx)
+		b.start(ctx)
+		b.steady(ctx)
+		b.scale(ctx)
+		b.mass(ctx)
+	})
 }
 
 func (o *Options) check() error {
@@ -161,43 +163,36 @@ type bench struct {
 	result  *Result
 }
 
+func (b *bench) ask(ctx context.Context, r request) answer { return script.Must(b.peers.ask(ctx, r)) }
+
 // alone has one load balancer plan and write many services while nothing else runs.
-func (b *bench) alone(ctx context.Context) error {
+func (b *bench) alone(ctx context.Context) {
 	o := b.options
 	if o.Services == 0 {
-		return nil
+		return
 	}
 	o.Progress("planning %d services of %d servers", o.Services, o.ServersEach)
-	planned, err := b.peers.ask(ctx, request{Do: askPlan})
-	if err != nil {
-		return err
-	}
+	planned := b.ask(ctx, request{Do: askPlan})
 	b.result.Mass = &Mass{Services: o.Services, ServersEach: o.ServersEach, PlanMS: milliseconds(planned.Plan), WriteMS: milliseconds(planned.Write)}
-	return nil
 }
 
 // start brings the fleet up.
-func (b *bench) start(ctx context.Context) error {
+func (b *bench) start(ctx context.Context) {
 	o := b.options
-	if err := b.apply(ctx, followed(o.Servers, o.Rate)); err != nil {
-		return err
-	}
+	b.apply(ctx, followed(o.Servers, o.Rate))
 	o.Progress("starting %d agents and %d load balancers", o.Servers, o.LoadBalancers)
 	began := time.Now()
-	joined, err := b.peers.ask(ctx, request{Do: askJoin})
-	if err != nil {
-		return err
-	}
+	joined := b.ask(ctx, request{Do: askJoin})
 	b.result.JoinedMS = milliseconds(joined.At.Sub(began))
-	return nil
 }
 
 // apply makes the fleet what is said, once the controller knows its store.
-func (b *bench) apply(ctx context.Context, services ...*ballastv1.Service) error {
+func (b *bench) apply(ctx context.Context, services ...*ballastv1.Service) {
 	for deadline := time.Now().Add(patience); ; {
 		_, err := b.fleet.Apply(ctx, &ballastv1.ApplyRequest{Services: services, Force: true})
 		if err == nil || time.Now().After(deadline) || ctx.Err() != nil {
-			return err
+			script.Check(err)
+			return
 		}
 		select {
 		case <-time.After(retryPause):
@@ -207,28 +202,16 @@ func (b *bench) apply(ctx context.Context, services ...*ballastv1.Service) error
 }
 
 // steady measures what the fleet costs while nothing but its load changes.
-func (b *bench) steady(ctx context.Context) error {
+func (b *bench) steady(ctx context.Context) {
 	o, r := b.options, b.result
-	if _, err := b.peers.ask(ctx, request{Do: askReport}); err != nil {
-		return err
-	}
-	if err := wait(ctx, warmUp); err != nil {
-		return err
-	}
+	b.ask(ctx, request{Do: askReport})
+	script.Check(wait(ctx, warmUp))
 	o.Progress("measuring for %v", o.Duration)
-	before, err := b.peers.ask(ctx, request{Do: askCount})
-	if err != nil {
-		return err
-	}
+	before := b.ask(ctx, request{Do: askCount})
 	cpu, _ := used()
 	began := time.Now()
-	if err := wait(ctx, o.Duration); err != nil {
-		return err
-	}
-	after, err := b.peers.ask(ctx, request{Do: askCount})
-	if err != nil {
-		return err
-	}
+	script.Check(wait(ctx, o.Duration))
+	after := b.ask(ctx, request{Do: askCount})
 	took := time.Since(began).Seconds()
 	now, rss := used()
 	r.Seconds, r.ControllerCPU, r.ControllerRSS = took, (now-cpu).Seconds()/took, rss
@@ -239,11 +222,10 @@ func (b *bench) steady(ctx context.Context) error {
 	r.BytesToAgents, r.BytesFromAgents = float64(c.Agents.Read)/took, float64(c.Agents.Written)/took
 	r.PacketsToLBs = r.BytesToLBs + headerBytes*(r.UpdatesPerSec+r.BytesToLBs/segmentBytes)
 	r.SpotlightBytes = spotlightPacket * o.Rate * float64(o.Servers) * float64(o.LoadBalancers)
-	return nil
 }
 
 // scale adds one server after the other.
-func (b *bench) scale(ctx context.Context) error {
+func (b *bench) scale(ctx context.Context) {
 	o, r := b.options, b.result
 	var applied, written, weighed []float64
 	first := time.Now()
@@ -251,17 +233,10 @@ func (b *bench) scale(ctx context.Context) error {
 	for i := range o.Events {
 		o.Progress("adding server %d of %d", i+1, o.Events)
 		server := serverOf(followedServers, o.Servers+i)
-		if _, err := b.peers.ask(ctx, request{Do: askExpect, ID: server.Id}); err != nil {
-			return err
-		}
+		b.ask(ctx, request{Do: askExpect, ID: server.Id})
 		began := time.Now()
-		if _, err := b.fleet.AddServer(ctx, &ballastv1.AddServerRequest{Service: followedName, Server: server}); err != nil {
-			return err
-		}
-		seen, err := b.peers.ask(ctx, request{Do: askSeen})
-		if err != nil {
-			return err
-		}
+		script.Must(b.fleet.AddServer(ctx, &ballastv1.AddServerRequest{Service: followedName, Server: server}))
+		seen := b.ask(ctx, request{Do: askSeen})
 		applied = append(applied, milliseconds(seen.Applied.Sub(began)))
 		weighed = append(weighed, milliseconds(seen.Weighed.Sub(began)))
 		if o.Maps {
@@ -270,38 +245,26 @@ func (b *bench) scale(ctx context.Context) error {
 	}
 	now, _ := used()
 	r.EventCPU = milliseconds(now-cpu-time.Duration(r.ControllerCPU*float64(time.Since(first)))) / float64(o.Events)
-	counted, err := b.peers.ask(ctx, request{Do: askCount})
-	if err != nil {
-		return err
-	}
+	counted := b.ask(ctx, request{Do: askCount})
 	r.StreamsLost = counted.Counts.Lost
 	r.Events, r.Applied, r.Written, r.Weighed, r.Reweigh = o.Events, latencyOf(applied), latencyOf(written), latencyOf(weighed), latencyOf(counted.Reweigh)
-	return nil
 }
 
 // mass has many services come at once.
-func (b *bench) mass(ctx context.Context) error {
+func (b *bench) mass(ctx context.Context) {
 	o := b.options
 	if o.Services == 0 {
-		return nil
+		return
 	}
 	o.Progress("adding %d services of %d servers", o.Services-1, o.ServersEach)
-	if _, err := b.peers.ask(ctx, request{Do: askExpect, Services: o.Services}); err != nil {
-		return err
-	}
+	b.ask(ctx, request{Do: askExpect, Services: o.Services})
 	services := slices.Concat([]*ballastv1.Service{followed(o.Servers+o.Events, o.Rate)}, massServices(o.Services-1, o.ServersEach))
 	began := time.Now()
-	if _, err := b.fleet.Apply(ctx, &ballastv1.ApplyRequest{Services: services, Force: true}); err != nil {
-		return err
-	}
+	script.Must(b.fleet.Apply(ctx, &ballastv1.ApplyRequest{Services: services, Force: true}))
 	m := b.result.Mass
 	m.CommittedMS = milliseconds(time.Since(began))
-	seen, err := b.peers.ask(ctx, request{Do: askSeen})
-	if err != nil {
-		return err
-	}
+	seen := b.ask(ctx, request{Do: askSeen})
 	if m.StreamsMS = milliseconds(seen.Applied.Sub(began)); o.Maps {
 		m.LoadedMS = milliseconds(seen.Written.Sub(began))
 	}
-	return nil
 }

@@ -68,7 +68,7 @@ type aim struct {
 // aimCases are all of them. An id is the number of its server and one more.
 func aimCases(seed uint64) []aim {
 	turns := func() chooser {
-		t := &dispatch.Turns{Round: newPool(aimServers).present}
+		t := &dispatch.Turns{Round: dispatch.Everybody(aimServers)}
 		return func(_ netip.AddrPort, flow uint64, loads []int32) uint32 { return t.Choose(flow, loads) }
 	}
 	round, _ := dispatch.Rounds(everyServer(aimServers, nil))

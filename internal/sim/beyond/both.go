@@ -2,9 +2,7 @@ package beyond
 
 import (
 	"github.com/ballast-lb/ballast/internal/algo/buckets"
-	"github.com/ballast-lb/ballast/internal/algo/modulo"
 	"github.com/ballast-lb/ballast/internal/data"
-	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/sim"
 	"github.com/ballast-lb/ballast/internal/sim/dispatch"
 	"github.com/ballast-lb/ballast/internal/sim/flows"
@@ -54,7 +52,7 @@ func runBoth(run *sim.Run) {
 		config := base
 		config.Table = &flows.Table{Owners: table.Owners()}
 		if world.nodes {
-			config.Table.Nodes = nodesOf(newPool(bothNodes).present)
+			config.Table.Nodes = nodesOf(dispatch.Everybody(bothNodes))
 		}
 		stats := playBoth(run, flows.New(config), float64(i)/4, world.moves, func(w *flows.World, _ *turnover, who uint32, back bool) {
 			follow(w, table, who, back)
@@ -70,7 +68,7 @@ func runBoth(run *sim.Run) {
 			run.Share("local-table-still", stats.BrokenAt(1), stats.Ended)
 		}
 	}
-	turns := &dispatch.Turns{Round: newPool(bothServers).present}
+	turns := &dispatch.Turns{Round: dispatch.Everybody(bothServers)}
 	config := base
 	config.Chooser = turns
 	stats := playBoth(run, flows.New(config), 0.75, false, func(_ *flows.World, servers *turnover, _ uint32, _ bool) {
@@ -131,14 +129,5 @@ func bothTurnovers(seed uint64) (servers, nodes *turnover) {
 
 // nodesOf is what routers make of the load balancers that are present: plain equal-cost multipath.
 func nodesOf(present []uint32) []uint32 {
-	var shares []model.Share
-	for _, node := range present {
-		shares = append(shares, model.Share{ID: uint16(node + 1), Weight: 1})
-	}
-	slots := modulo.Table(bothNodeSlots, shares)
-	nodes := make([]uint32, len(slots))
-	for i, id := range slots {
-		nodes[i] = uint32(id)
-	}
-	return nodes
+	return dispatch.Owners("hash", bothNodeSlots, dispatch.Alike(present))
 }

@@ -45,7 +45,6 @@ func reweighExperiment() sim.Experiment {
 
 // reweighCase is one world of the experiment.
 type reweighCase struct {
-	name       string
 	intervalNS int64 // 0: never
 	table      func(slots uint32, shares []model.Share) []uint16
 	broken     string // claims
@@ -83,7 +82,7 @@ func (c *reweighCase) play(run *sim.Run, before, cases int64) (stats flows.Stats
 	if c.table == nil {
 		config.Chooser = classes
 	} else {
-		config.Table = &flows.Table{Owners: serversOf(c.table(reweighSlots, sizes))}
+		config.Table = &flows.Table{Owners: dispatch.Servers(c.table(reweighSlots, sizes))}
 	}
 	w := flows.New(config)
 	w.Fill()
@@ -112,7 +111,7 @@ func (c *reweighCase) apply(w *flows.World, classes *dispatch.Classes, shares []
 		classes.Classes = awfd.NewClasses(shares)
 		return
 	}
-	for cell, server := range serversOf(c.table(reweighSlots, shares)) {
+	for cell, server := range dispatch.Servers(c.table(reweighSlots, shares)) {
 		w.Place(cell, server)
 	}
 }
@@ -131,14 +130,6 @@ func weights(loads []int32) []model.Share {
 		available[s] = awfd.Available{ID: uint16(s + 1), Capacity: capacity.FromCPU(uint16(permille), size(s), 1)}
 	}
 	return awfd.Weights(available, reweighClasses)
-}
-
-func serversOf(ids []uint16) []uint32 {
-	servers := make([]uint32, len(ids))
-	for i, id := range ids {
-		servers[i] = uint32(id - 1)
-	}
-	return servers
 }
 
 func unevenness(loads []int32) float64 {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/algo/buckets"
 	"github.com/ballast-lb/ballast/internal/algo/candidates"
-	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/sim"
 	"github.com/ballast-lb/ballast/internal/sim/dispatch"
 	"github.com/ballast-lb/ballast/internal/sim/flows"
@@ -77,7 +76,7 @@ func runScale(run *sim.Run, size, smaller scale) {
 	turns := &dispatch.Turns{}
 	byCookie := config
 	byCookie.Chooser = turns
-	turns.Round = newPool(size.servers).present
+	turns.Round = dispatch.Everybody(size.servers)
 	stats, _ = size.play(run, flows.New(byCookie), longest, events, 2*events, func(_ *flows.World, servers *turnover, _ uint32, _ bool) {
 		turns.Round = append(turns.Round[:0], servers.present...)
 	})
@@ -92,7 +91,7 @@ func runCandidates(run *sim.Run, size scale, longest, done int64) {
 	w := flows.New(flows.Config{
 		Seed: run.Seed, Servers: size.servers, Durations: lives, Rate: float64(size.connections) / lives.Mean(),
 		Table: &flows.Table{
-			Owners: candidatesOf(newPool(size.servers).present), Choices: candidateChoices,
+			Owners: candidatesOf(dispatch.Everybody(size.servers)), Choices: candidateChoices,
 			Accepts: func(_ uint32, load int32) bool { return load <= mean },
 		},
 	})
@@ -102,15 +101,6 @@ func runCandidates(run *sim.Run, size scale, longest, done int64) {
 	for _, depth := range []int{1, 2, 3} {
 		run.Share(fmt.Sprintf("shell-%d", depth), stats.BrokenAt(depth), stats.Ended)
 	}
-}
-
-// candidatesOf returns the cells of SHELL's table for the servers that are present. The id of server s is s+1.
-func candidatesOf(present []uint32) []uint32 {
-	shares := make([]model.Share, len(present))
-	for i, server := range present {
-		shares[i] = model.Share{ID: uint16(server + 1), Weight: 1}
-	}
-	return serversOf(candidates.Table(candidateSlots, candidateChoices, shares))
 }
 
 // play fills a world, changes its servers, and lets everybody's connections end. done of all the run's events were before.
@@ -145,4 +135,9 @@ func (size scale) play(run *sim.Run, w *flows.World, longest, done, all int64,
 func newServerTurnover(seed uint64, servers int, gapNS, downNS float64) *turnover {
 	choice, gaps, downs := random.New(seed, "updates"), random.New(seed, "update gaps"), random.New(seed, "downtimes")
 	return newTurnover(servers, &choice, func() int64 { return int64(gaps.Exp(gapNS)) }, func() int64 { return int64(downs.Exp(downNS)) })
+}
+
+// candidatesOf returns the cells of SHELL's table for the servers that are present.
+func candidatesOf(present []uint32) []uint32 {
+	return dispatch.Servers(candidates.Table(candidateSlots, candidateChoices, dispatch.Alike(present)))
 }

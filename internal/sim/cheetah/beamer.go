@@ -2,6 +2,7 @@ package cheetah
 
 import (
 	"github.com/ballast-lb/ballast/internal/algo/buckets"
+	"github.com/ballast-lb/ballast/internal/sim/dispatch"
 	"github.com/ballast-lb/ballast/internal/sim/random"
 )
 
@@ -18,7 +19,7 @@ type stable struct {
 
 // newStable returns a table of so many buckets for servers 0 to present-1 of those that may ever be there.
 func newStable(present, servers, size int, drawn *random.Stream) *stable {
-	s := &stable{drawn: drawn, owners: make([]uint32, size), counts: make([]int, servers), present: everybody(present), next: make([]int32, size+1), prev: make([]int32, size+1)}
+	s := &stable{drawn: drawn, owners: make([]uint32, size), counts: make([]int, servers), present: dispatch.Everybody(present), next: make([]int32, size+1), prev: make([]int32, size+1)}
 	for i := range s.owners {
 		s.owners[i] = uint32(i % present)
 		s.counts[i%present]++

@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ballast-lb/ballast/internal/sim/dispatch"
 	"github.com/ballast-lb/ballast/internal/sim/random"
 )
 
@@ -57,7 +58,7 @@ func TestTheOldestBucketsMove(t *testing.T) {
 }
 
 func TestHalfOfTheUpdatesAreRemovalsAndTellWhoIsThere(t *testing.T) {
-	there, at, removals := everybody(servers), int64(0), 0
+	there, at, removals := dispatch.Everybody(servers), int64(0), 0
 	updates := updatesOf(3, highestPace)
 	for i, u := range updates {
 		if u.at < at || slices.Contains(there, u.server) == u.back {

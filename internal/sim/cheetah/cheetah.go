@@ -5,7 +5,6 @@ package cheetah
 import (
 	"github.com/ballast-lb/ballast/internal/algo/buckets"
 	"github.com/ballast-lb/ballast/internal/data"
-	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/sim"
 	"github.com/ballast-lb/ballast/internal/sim/flows"
 )
@@ -32,33 +31,6 @@ func lives() data.Distribution { return data.WebDurations().Scaled(1e-6) }
 func worldOf(seed uint64, active float64) flows.Config {
 	lives := lives()
 	return flows.Config{Seed: seed, Servers: servers, Durations: lives, Rate: active / lives.Mean()}
-}
-
-// equal returns the shares of servers that weigh the same. The id of server s is s+1.
-func equal(present []uint32) []model.Share {
-	shares := make([]model.Share, len(present))
-	for i, server := range present {
-		shares[i] = model.Share{ID: uint16(server) + 1, Weight: 1}
-	}
-	return shares
-}
-
-// serversOf turns ids of a table back to servers.
-func serversOf(ids []uint16) []uint32 {
-	owners := make([]uint32, len(ids))
-	for i, id := range ids {
-		owners[i] = uint32(id) - 1
-	}
-	return owners
-}
-
-// everybody returns servers 0 to n-1.
-func everybody(n int) []uint32 {
-	all := make([]uint32, n)
-	for i := range all {
-		all[i] = uint32(i)
-	}
-	return all
 }
 
 // place makes moves of buckets known to a world.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/sim"
+	"github.com/ballast-lb/ballast/internal/sim/dispatch"
 	"github.com/ballast-lb/ballast/internal/sim/flows"
 	"github.com/ballast-lb/ballast/internal/sim/random"
 )
@@ -49,7 +50,7 @@ func TestBeamerBreaksWhatTheFormulaSaysWhenBucketsMoveIndependently(t *testing.T
 		gaps, choice := random.New(1, "gaps"), random.New(1, "cells")
 		var updates []update
 		for at := gaps.Exp(1 / moves); at < float64((updatesWarmUp+updatesMeasured)/second); at += gaps.Exp(1 / moves) {
-			updates = append(updates, update{at: int64(at * float64(second)), present: everybody(1)})
+			updates = append(updates, update{at: int64(at * float64(second)), present: dispatch.Everybody(1)})
 		}
 		w := flows.New(config)
 		stats := play(progress, w, updates, func(update) { w.Place(choice.Intn(cells), uint32(choice.Intn(servers))) })
@@ -64,7 +65,7 @@ func TestBeamerBreaksWhatTheFormulaSaysWhenBucketsMoveIndependently(t *testing.T
 
 func everybodyTimes(n int) (owners []uint32) {
 	for range n {
-		owners = append(owners, everybody(servers)...)
+		owners = append(owners, dispatch.Everybody(servers)...)
 	}
 	return owners
 }

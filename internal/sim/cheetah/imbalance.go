@@ -61,13 +61,13 @@ type contender struct {
 
 // contenders are new ones: they remember connections.
 func contenders(seed uint64) []contender {
-	round, all := dispatch.Rounds(equal(everybody(servers)))
+	round, all := dispatch.Rounds(dispatch.Alike(dispatch.Everybody(servers)))
 	return []contender{
-		{id: "hash", series: "hash", config: func(c *flows.Config) { c.Table = &flows.Table{Owners: everybody(servers)} }},
+		{id: "hash", series: "hash", config: func(c *flows.Config) { c.Table = &flows.Table{Owners: dispatch.Everybody(servers)} }},
 		{id: "hash-4096", series: "hash, 4096 slots", only: connections, config: func(c *flows.Config) {
-			c.Table = &flows.Table{Owners: serversOf(modulo.Table(smallTable, equal(everybody(servers))))}
+			c.Table = &flows.Table{Owners: dispatch.Servers(modulo.Table(smallTable, dispatch.Alike(dispatch.Everybody(servers))))}
 		}},
-		{id: "rr", series: "round robin", warmUp: longestLife, config: func(c *flows.Config) { c.Chooser = &dispatch.Turns{Round: everybody(servers)} }},
+		{id: "rr", series: "round robin", warmUp: longestLife, config: func(c *flows.Config) { c.Chooser = &dispatch.Turns{Round: dispatch.Everybody(servers)} }},
 		{id: "p2c", series: "two choices", warmUp: settled, config: func(c *flows.Config) {
 			c.Chooser = &dispatch.TwoChoices{Round: round, Numbers: random.Keyed(seed, "p2c")}
 		}},

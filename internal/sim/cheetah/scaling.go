@@ -62,7 +62,7 @@ func scalingChanges(seed uint64) (changes []change) {
 	for i := range int64(scalingAdded) {
 		changes = append(changes, change{at: (i + 1) * half / (scalingAdded + 1), server: scalingFirst + uint32(i), comes: true})
 	}
-	drained, choice := everybody(scalingAll), random.New(seed, "drained")
+	drained, choice := dispatch.Everybody(scalingAll), random.New(seed, "drained")
 	choice.Shuffle(len(drained), func(i, j int) { drained[i], drained[j] = drained[j], drained[i] })
 	for i := range int64(scalingDrained) {
 		changes = append(changes, change{at: half + (i+1)*half/(scalingDrained+1), server: drained[i]})
@@ -85,8 +85,8 @@ type steering struct {
 
 // byTable places all flows anew by a table of the servers that are present.
 func byTable(id, series string, fill func(slots uint32, shares []model.Share) []uint16) steering {
-	owners := func(present []uint32) []uint32 { return serversOf(fill(scalingSlots, equal(present))) }
-	return steering{id: id, series: series, table: &flows.Table{Owners: owners(everybody(scalingFirst))},
+	owners := func(present []uint32) []uint32 { return dispatch.Servers(fill(scalingSlots, dispatch.Alike(present))) }
+	return steering{id: id, series: series, table: &flows.Table{Owners: owners(dispatch.Everybody(scalingFirst))},
 		apply: func(w *flows.World, _ change, present []uint32) { w.PlaceAll(owners(present)) }}
 }
 
@@ -103,7 +103,7 @@ func byBeamer() steering {
 }
 
 func byCookie() steering {
-	turns := &dispatch.Turns{Round: everybody(scalingFirst)}
+	turns := &dispatch.Turns{Round: dispatch.Everybody(scalingFirst)}
 	return steering{id: "cookie", series: "cookies", chooser: turns, apply: func(_ *flows.World, _ change, present []uint32) { turns.Round = present }}
 }
 
@@ -161,7 +161,7 @@ func (t *tally) peak() (highest float64) {
 // play plays the 40 s once more.
 func (t *tally) play(progress *meter, seed uint64, s steering) {
 	w := flows.New(flows.Config{Seed: seed, Servers: scalingAll, Durations: lives(), Rate: lowestRate, Table: s.table, Chooser: s.chooser})
-	changes, present := scalingChanges(seed), everybody(scalingFirst)
+	changes, present := scalingChanges(seed), dispatch.Everybody(scalingFirst)
 	for now := int64(0); now < scalingPeriod*second; {
 		w.SetRate(scalingRate(now + rateStep/2))
 		now += rateStep

@@ -52,7 +52,7 @@ func runUpdates(run *sim.Run) {
 	for _, pace := range paces {
 		runPace(&progress, config, pace)
 	}
-	turns := &dispatch.Turns{Round: everybody(servers)}
+	turns := &dispatch.Turns{Round: dispatch.Everybody(servers)}
 	config.Chooser = turns
 	stats := play(&progress, flows.New(config), updatesOf(run.Seed, highestPace), func(u update) { turns.Round = u.present })
 	run.Share("cookie-80", stats.BrokenAt(1), stats.Ended)
@@ -134,7 +134,7 @@ func updatesOf(seed uint64, pace float64) []update {
 	choice, gaps, downs := random.New(seed, "updates"), random.New(seed, "update gaps"), random.New(seed, "downtimes")
 	const end = updatesWarmUp + updatesMeasured
 	var updates []update
-	downtimes, back, present := data.Downtimes(), event.New(second), everybody(servers)
+	downtimes, back, present := data.Downtimes(), event.New(second), dispatch.Everybody(servers)
 	for leaves := int64(0); leaves < end; {
 		leaves = min(end, leaves+int64(gaps.Exp(60/(pace/2))*float64(second)))
 		for at, server, due := back.PopBefore(leaves); due; at, server, due = back.PopBefore(leaves) {

@@ -75,13 +75,5 @@ func (p *placement) Weigh(shares []model.Share) { p.owners = Owners(p.name, p.sl
 // Owners returns the server of every slot of a table: of hash, maglev or wcmp.
 func Owners(name string, slots uint32, shares []model.Share) []uint32 {
 	fill := map[string]func(uint32, []model.Share) []uint16{"maglev": maglev.Table, "hash": modulo.Table, "wcmp": wcmp.Table}[name]
-	return servers(make([]uint32, 0, slots), fill(slots, shares))
-}
-
-// servers appends those that ids name.
-func servers(list []uint32, ids []uint16) []uint32 {
-	for _, id := range ids {
-		list = append(list, uint32(id)-1)
-	}
-	return list
+	return Servers(fill(slots, shares))
 }

@@ -22,10 +22,9 @@ type network struct {
 
 func newNetwork() *network { return &network{queue: event.New(10 * microsecond)} }
 
-// add returns the number of a new station.
-func (n *network) add(cores int) int {
+// add adds a station.
+func (n *network) add(cores int) {
 	n.stations = append(n.stations, station{cores: int64(cores), due: never, queued: never, settled: n.now})
-	return len(n.stations) - 1
 }
 
 // enter has a job begin at a station now; next tells when it is done. id comes back then.

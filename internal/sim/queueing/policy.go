@@ -5,7 +5,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/awrr"
 	"github.com/ballast-lb/ballast/internal/algo/capacity"
 	"github.com/ballast-lb/ballast/internal/algo/lcf"
-	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/sim/dispatch"
 	"github.com/ballast-lb/ballast/internal/sim/flows"
 	"github.com/ballast-lb/ballast/internal/sim/random"
@@ -14,19 +13,10 @@ import (
 // hashSlots of each server in the table of hash. They are as many for each: what is uneven is chance, not the table.
 const hashSlots = 64
 
-// alike are servers of one size. Server s has the id s+1.
-func alike(servers int) []model.Share {
-	shares := make([]model.Share, servers)
-	for s := range shares {
-		shares[s] = model.Share{ID: uint16(s + 1), Weight: 1}
-	}
-	return shares
-}
-
 // chooser returns a policy of the data plane for servers of one size.
 func chooser(name string, seed uint64, stream string, servers int) dispatch.Policy {
 	p := dispatch.New(name, uint32(hashSlots*servers), random.Keyed(seed, stream))
-	p.Weigh(alike(servers))
+	p.Weigh(dispatch.Alike(dispatch.Everybody(servers)))
 	return p
 }
 

@@ -7,7 +7,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/awrr"
 	"github.com/ballast-lb/ballast/internal/algo/capacity"
 	"github.com/ballast-lb/ballast/internal/algo/lcf"
-	"github.com/ballast-lb/ballast/internal/algo/modulo"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/sim/dispatch"
 	"github.com/ballast-lb/ballast/internal/sim/flows"
@@ -89,15 +88,7 @@ const routeCells = 4093
 
 // routes returns which of n load balancers each cell leads to: routers that know no better, flow i to next hop i mod n.
 func routes(n int) []uint32 {
-	shares := make([]model.Share, n)
-	for i := range shares {
-		shares[i] = model.Share{ID: uint16(i + 1), Weight: 1}
-	}
-	nodes := make([]uint32, routeCells)
-	for i, id := range modulo.Table(routeCells, shares) {
-		nodes[i] = uint32(id) - 1
-	}
-	return nodes
+	return dispatch.Owners("hash", routeCells, dispatch.Alike(dispatch.Everybody(n)))
 }
 
 // follows tells whether a policy is told loads at intervals.

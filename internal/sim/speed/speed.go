@@ -29,27 +29,15 @@ type World struct {
 
 // Worlds returns what is measured.
 func Worlds() []World {
-	turns := func(servers int) flows.Chooser { return &dispatch.Turns{Round: numbers(servers)} }
+	turns := func(servers int) flows.Chooser { return &dispatch.Turns{Round: dispatch.Everybody(servers)} }
 	twoChoices := func(servers int) flows.Chooser {
-		shares := make([]model.Share, servers)
-		for s := range shares {
-			shares[s] = model.Share{ID: uint16(s + 1), Weight: 1}
-		}
-		round, _ := dispatch.Rounds(shares)
+		round, _ := dispatch.Rounds(dispatch.Alike(dispatch.Everybody(servers)))
 		return &dispatch.TwoChoices{Round: round, Numbers: random.Keyed(seed, "choices")}
 	}
 	return []World{
 		{Name: "hash", depth: 1}, {Name: "beamer", depth: 2},
 		{Name: "cookie-rr", chooser: turns}, {Name: "cookie-p2c", chooser: twoChoices}, {Name: "cookie-p2c-imbalance", chooser: twoChoices, imbalance: true},
 	}
-}
-
-func numbers(servers int) []uint32 {
-	numbers := make([]uint32, servers)
-	for i := range numbers {
-		numbers[i] = uint32(i)
-	}
-	return numbers
 }
 
 // Run is a world that goes on.

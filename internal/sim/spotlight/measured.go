@@ -7,6 +7,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/modulo"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/sim"
+	"github.com/ballast-lb/ballast/internal/sim/dispatch"
 )
 
 const (
@@ -48,11 +49,11 @@ func (t *trial) measure(change func(*setting)) outcome {
 }
 
 func (t *trial) ecmp() outcome {
-	return t.measure(func(c *setting) { c.table = modulo.Table(testbedSlots, alike(hosts)) })
+	return t.measure(func(c *setting) { c.table = modulo.Table(testbedSlots, dispatch.Alike(dispatch.Everybody(hosts))) })
 }
 
 func (t *trial) consistent() outcome {
-	return t.measure(func(c *setting) { c.table = maglev.Table(testbedSlots, alike(hosts)) })
+	return t.measure(func(c *setting) { c.table = maglev.Table(testbedSlots, dispatch.Alike(dispatch.Everybody(hosts))) })
 }
 
 func (t *trial) lcf(ms int64) outcome {

@@ -9,6 +9,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/machine/balance"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/sim/dispatch"
 	"github.com/ballast-lb/ballast/internal/sim/random"
 )
 
@@ -83,7 +84,7 @@ func newTestbed(c setting) *testbed {
 	}
 	for lb := range b.choosers {
 		b.choosers[lb].table = c.table
-		b.hear(lb, 1, alike(hosts), 0)
+		b.hear(lb, 1, dispatch.Alike(dispatch.Everybody(hosts)), 0)
 	}
 	if c.table == nil {
 		b.weighNS = c.intervalNS
@@ -91,14 +92,6 @@ func newTestbed(c setting) *testbed {
 	b.meanGapNS = sizes.Mean() / (rate * c.load)
 	b.arrivalNS = int64(b.gaps.Exp(b.meanGapNS))
 	return b
-}
-
-func alike(n int) []model.Share {
-	shares := make([]model.Share, n)
-	for i := range shares {
-		shares[i] = model.Share{ID: uint16(i + 1), Weight: 1}
-	}
-	return shares
 }
 
 // run has requests come, and waits for the last to end.
@@ -185,7 +178,7 @@ func (b *testbed) hear(lb int, version uint64, shares []model.Share, loss float6
 	}
 	known := &b.weights[lb]
 	known.Merge(update)
-	current := alike(hosts)
+	current := dispatch.Alike(dispatch.Everybody(hosts))
 	for i := range current {
 		current[i].Weight = known.Values[current[i].ID]
 	}

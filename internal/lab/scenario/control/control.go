@@ -126,7 +126,7 @@ func changeWithout(t *world.Trial, result *scenario.Result, i int, cut time.Dura
 		t.LBs[node].Cut = false
 		t.Partition(node, false)
 	})
-	resumes(t, result, "partition", func() {
+	resumes(result, "partition", func() {
 		t.AwaitFleet(node)
 		t.AwaitHealth(4, true, node)
 		t.AwaitWeights(world.ResumeMax, node)
@@ -147,7 +147,7 @@ func returnControl(t *world.Trial, result *scenario.Result) {
 	for node := range maps.Clone(t.Controllers) {
 		t.StartController(node)
 	}
-	resumes(t, result, "all_controllers", func() {
+	resumes(result, "all_controllers", func() {
 		for node := range t.Controllers {
 			t.AwaitController(node)
 		}
@@ -158,7 +158,7 @@ func returnControl(t *world.Trial, result *scenario.Result) {
 }
 
 // resumes measures how long it takes until all is as it should be.
-func resumes(t *world.Trial, result *scenario.Result, what string, wait func()) {
+func resumes(result *scenario.Result, what string, wait func()) {
 	begin := time.Now()
 	wait()
 	took := pace.Since(begin)

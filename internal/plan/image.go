@@ -1,20 +1,15 @@
 package plan
 
 import (
-	"encoding/binary"
-	"math/bits"
 	"net/netip"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 
-	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/algo/history"
 	"github.com/ballast-lb/ballast/internal/algo/maglev"
 	"github.com/ballast-lb/ballast/internal/algo/modulo"
-	"github.com/ballast-lb/ballast/internal/algo/pathid"
-	"github.com/ballast-lb/ballast/internal/algo/siphash"
 	"github.com/ballast-lb/ballast/internal/algo/wcmp"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -150,65 +145,6 @@ func placement(dispatch model.Dispatch) model.Dispatch {
 		return dispatch
 	}
 	return model.DispatchMaglev
-}
-
-func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
-	row := ServiceRow{
-		PlacementKey: cookie.ServiceKey(keys.Placement, s.VIP, s.Protocol),
-		VIP:          WireAddress(s.VIP),
-		Dispatch:     uint8(s.Dispatch),
-		Affinity:     uint8(s.Affinity),
-		Forward:      uint8(s.Forward),
-		CookieBits:   s.CookieBits,
-		EpochParity:  uint8(keys.Current & 1),
-	}
-	row.PlacementHash = siphash.Begin(row.PlacementKey.K0, row.PlacementKey.K1)
-	for epoch, fleet := range keys.Cookie {
-		key := cookie.ServiceKey(fleet, s.VIP, s.Protocol)
-		row.CookieHash[epoch&1] = siphash.Begin(key.K0, key.K1)
-	}
-	if s.Return == model.ReturnThrough {
-		row.Flags |= ServiceThrough
-	}
-	if s.Fallback == model.FallbackSecondChance {
-		row.Flags |= ServiceSecondChance
-	}
-	if len(s.Ports) == 1 {
-		row.Port = wirePort(s.Ports[0])
-	}
-	return row
-}
-
-func serverRow(want *Want, s *Service, server *model.Server) ServerRow {
-	path := want.Paths[server.Address]
-	row := ServerRow{Address: WireAddress(server.Address), Port: wirePort(server.Port), MTU: path.MTU, Source: WireAddress(path.Source)}
-	if row.Path = pathid.Secret(want.Keys.Placement, server.Address); server.Address.Is6() {
-		row.Flags |= ServerIPv6
-	} else {
-		row.Path = row.outerIPv4(pathid.Identification(row.Path))
-	}
-	if s.NoCookie[server.ID] {
-		row.Flags |= ServerNoCookie
-	}
-	if path.Ifindex != 0 {
-		row.Flags |= ServerNextHop
-		row.Ifindex, row.VLAN = path.Ifindex, wirePort(path.VLAN)
-		row.SourceMAC, row.DestinationMAC = path.SourceMAC, path.DestinationMAC
-	}
-	return row
-}
-
-// outerIPv4 is what all outer headers to the server have in common: see struct server.
-func (row *ServerRow) outerIPv4(identification uint16) uint32 {
-	const dontFragment = 0x4000
-	sum := uint32(identification) + dontFragment
-	for at := 0; at < 4; at += 2 {
-		sum += uint32(binary.BigEndian.Uint16(row.Source[at:])) + uint32(binary.BigEndian.Uint16(row.Address[at:]))
-	}
-	for sum>>16 != 0 {
-		sum = sum&0xffff + sum>>16
-	}
-	return bits.ReverseBytes32(sum | uint32(identification)<<16)
 }
 
 // returning is whose answers a return key recognises.

@@ -7,10 +7,13 @@ package plan
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"net/netip"
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
+	"github.com/ballast-lb/ballast/internal/algo/pathid"
 	"github.com/ballast-lb/ballast/internal/algo/siphash"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // The rows have the layout of bpf/state/service.h; tests of internal/linux/lb and server compare every field with BTF.
@@ -73,6 +76,34 @@ const (
 	ServiceFirstTier    = 4
 )
 
+// serviceRow is what a row says of the service alone.
+func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
+	row := ServiceRow{
+		PlacementKey: cookie.ServiceKey(keys.Placement, s.VIP, s.Protocol),
+		VIP:          WireAddress(s.VIP),
+		Dispatch:     uint8(s.Dispatch),
+		Affinity:     uint8(s.Affinity),
+		Forward:      uint8(s.Forward),
+		CookieBits:   s.CookieBits,
+		EpochParity:  uint8(keys.Current & 1),
+	}
+	row.PlacementHash = siphash.Begin(row.PlacementKey.K0, row.PlacementKey.K1)
+	for epoch, fleet := range keys.Cookie {
+		key := cookie.ServiceKey(fleet, s.VIP, s.Protocol)
+		row.CookieHash[epoch&1] = siphash.Begin(key.K0, key.K1)
+	}
+	if s.Return == model.ReturnThrough {
+		row.Flags |= ServiceThrough
+	}
+	if s.Fallback == model.FallbackSecondChance {
+		row.Flags |= ServiceSecondChance
+	}
+	if len(s.Ports) == 1 {
+		row.Port = wirePort(s.Ports[0])
+	}
+	return row
+}
+
 // ServerRow is struct server.
 type ServerRow struct {
 	Address        [16]byte
@@ -94,6 +125,39 @@ const (
 	ServerNextHop  = 2
 	ServerIPv6     = 4
 )
+
+// serverRow is what a row says of a server and of the way to it.
+func serverRow(want *Want, s *Service, server *model.Server) ServerRow {
+	path := want.Paths[server.Address]
+	row := ServerRow{Address: WireAddress(server.Address), Port: wirePort(server.Port), MTU: path.MTU, Source: WireAddress(path.Source)}
+	if row.Path = pathid.Secret(want.Keys.Placement, server.Address); server.Address.Is6() {
+		row.Flags |= ServerIPv6
+	} else {
+		row.Path = row.outerIPv4(pathid.Identification(row.Path))
+	}
+	if s.NoCookie[server.ID] {
+		row.Flags |= ServerNoCookie
+	}
+	if path.Ifindex != 0 {
+		row.Flags |= ServerNextHop
+		row.Ifindex, row.VLAN = path.Ifindex, wirePort(path.VLAN)
+		row.SourceMAC, row.DestinationMAC = path.SourceMAC, path.DestinationMAC
+	}
+	return row
+}
+
+// outerIPv4 is what all outer headers to the server have in common: see struct server.
+func (row *ServerRow) outerIPv4(identification uint16) uint32 {
+	const dontFragment = 0x4000
+	sum := uint32(identification) + dontFragment
+	for at := 0; at < 4; at += 2 {
+		sum += uint32(binary.BigEndian.Uint16(row.Source[at:])) + uint32(binary.BigEndian.Uint16(row.Address[at:]))
+	}
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	return bits.ReverseBytes32(sum | uint32(identification)<<16)
+}
 
 // SlotRow is struct slot.
 type SlotRow struct {

@@ -10,11 +10,13 @@ inline_always __u16 dispatch_by_two_choices(const struct service *service)
 {
 	__u32 random = bpf_get_prandom_u32();
 	__u32 count = service->rounds_count;
-	__u64 a, b;
+	__u64 a, b, mask;
 
 	if (!count)
 		return NO_ID;
 	a = round_word(service, (random & 0xffff) * count >> 16);
 	b = round_word(service, (random >> 16) * count >> 16);
-	return turn_id(cost_of(b) < cost_of(a) ? b : a);
+	mask = (cost_of(b) - cost_of(a)) >> 63;
+	asm volatile("" : "+r"(mask)); /* no branch, which nobody could predict */
+	return turn_id(a ^ ((a ^ b) & mask));
 }

@@ -115,6 +115,16 @@ inline_always enum verdict steer_find(const struct packet *p, struct decision *d
 	return d->server ? verdict : DROPPED_NO_SERVER;
 }
 
+inline_always void dispatch_commit(const struct decision *d, const struct finding *f)
+{
+	if (f->place && d->service->dispatch == DISPATCH_LEAST)
+		least_commit(d->service, f->place, f->chosen);
+	else if (f->place)
+		f->place->turn++;
+	if (learns_load(d->service))
+		load_learn(d->server, 1);
+}
+
 /* 0: the local table has no room, and nothing has changed. */
 inline_always _Bool steer_commit_new(const struct packet *p, const struct decision *d, const struct finding *f)
 {
@@ -122,12 +132,7 @@ inline_always _Bool steer_commit_new(const struct packet *p, const struct decisi
 
 	if (service->affinity == AFFINITY_LOCAL_TABLE && !local_table_add(p, service, d->id))
 		return 0;
-	if (f->place && service->dispatch == DISPATCH_LEAST)
-		least_commit(service, f->place, f->chosen);
-	else if (f->place)
-		f->place->turn++;
-	if (learns_load(service))
-		load_learn(d->server, 1);
+	dispatch_commit(d, f);
 	return 1;
 }
 

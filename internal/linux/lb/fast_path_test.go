@@ -2,6 +2,7 @@ package lb
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"maps"
@@ -33,6 +34,12 @@ func fastWorld(t *testing.T) *world {
 			change(s)
 		}
 	}
+	policy := func(dispatch model.Dispatch, ids ...uint16) func(*model.Service) {
+		return cookies(14, func(s *model.Service) { // where packets draw lots there is but one
+			withServers(false, ids...)(s)
+			s.Dispatch = dispatch
+		})
+	}
 	vip := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{198, 51, 100, n}) }
 	w := newWorld(t, serviceOf("web", vip(10), cookies(14, nil)), serviceOf("narrow", vip(11), cookies(8, withServers(false, 1, 127))),
 		serviceOf("wide", vip(12), cookies(16, withServers(false, 1, 2, 30000))),
@@ -41,6 +48,8 @@ func fastWorld(t *testing.T) *world {
 		serviceOf("over6", vip(15), cookies(14, withServers(true, 1, 2))),
 		serviceOf("l2", vip(16), cookies(14, func(s *model.Service) { s.Forward = model.ForwardL2 })),
 		serviceOf("older", vip(17), hash(func(s *model.Service) { s.Fallback = model.FallbackSecondChance })),
+		serviceOf("rr", vip(18), policy(model.DispatchRR, 1, 2)), serviceOf("p2c", vip(19), policy(model.DispatchP2C, 1)),
+		serviceOf("least", vip(20), policy(model.DispatchLeast, 1, 2)), serviceOf("awfd", vip(21), policy(model.DispatchAWFD, 1)),
 		serviceOf("other", vip(99), cookies(16, withServers(false, 1, 2, 3, 127, 30000))))
 	w.update(func(want *plan.Want) {
 		want.Keys = testKeys(1, 2)
@@ -72,6 +81,9 @@ func anyFastFrame(w *world, random *rand.Rand) (frame []byte, name string) {
 	if s.Affinity == model.AffinityHash && random.IntN(2) == 0 {
 		flags, options = byte(random.Uint32()), make([]byte, 4*random.IntN(10))
 	}
+	if random.IntN(4) == 0 {
+		flags, options = syn, anySYNOptions(random)
+	}
 	frame = from.frame(from.tcp(flags, options, make([]byte, random.IntN(80))))
 	frame[15] = byte(random.Uint32()) // type of service
 	frame[22] = byte(random.Uint32()) // time to live
@@ -98,6 +110,13 @@ func anyFastFrame(w *world, random *rand.Rand) (frame []byte, name string) {
 	return frame, s.Name
 }
 
+// anySYNOptions are in an order that some stack has, with a timestamp or, now and then, without.
+func anySYNOptions(random *rand.Rand) []byte {
+	orders := [][]byte{synOptions(), {2, 4, 5, 0xb4, 1, 3, 3, 7, 4, 2, 8, 10, 0, 1, 2, 3, 0, 0, 0, 0}, {2, 4, 5, 0xb4, 1, 1, 8, 10, 0, 1, 2, 3, 0, 0, 0, 0},
+		timestamps(random.Uint32(), 0), {2, 4, 5, 0xb4, 4, 2, 1, 3, 3, 7}, nil}
+	return orders[random.IntN(len(orders))]
+}
+
 // goesFast reports whether a packet takes the fast path. Only that goes by the word at its service's places: here it names a row with the servers of "other".
 func (w *world) goesFast(frame []byte, name string) bool {
 	t, places := &w.lb.tables, w.tables.Places()
@@ -111,8 +130,9 @@ func (w *world) goesFast(frame []byte, name string) bool {
 		}
 	}
 	defer w.lb.publishRow(number)
-	o := w.walk(w.lb.objects.Lb, frame)
-	return len(o.servers["other"]) > 0
+	before := w.serverTraffic("other")
+	w.runOnly(frame)
+	return !maps.Equal(before, w.serverTraffic("other"))
 }
 
 // outcome is all that can be seen of a frame's way.
@@ -121,19 +141,41 @@ type outcome struct {
 	frame    []byte
 	verdicts map[verdictKey]uint64
 	servers  map[string]map[uint16]ServerTraffic
+	turns    [][]lbPlace // after the packet; before they were all alike
+	loads    map[uint32]int32
 }
 
 func (w *world) walk(program *ebpf.Program, frame []byte) (o outcome) {
 	w.Helper()
 	w.payAnswers()
 	w.empty(w.lb.objects.Closing)
+	w.eachService(func(place plan.Place) {
+		alike := make([]lbPlace, ebpf.MustPossibleCPU())
+		for cpu := range alike {
+			alike[cpu].Turn = uint32(len(frame))
+		}
+		mustSet(w.lb.objects.Turns.Put(place.Number, alike))
+		for _, index := range place.Counters {
+			w.lb.tables.loads[index].value = int32(len(frame)) / 20 * int32(index)
+		}
+	})
 	before, traffic := w.verdicts(), w.allTraffic()
 	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256)}
 	var err error
 	if o.action, err = program.Run(&options); err != nil {
 		w.Fatalf("test run of %x: %v", frame, err)
 	}
+	o.loads = map[uint32]int32{}
 	o.frame, o.verdicts, o.servers = options.DataOut, w.verdicts(), w.allTraffic()
+	w.eachService(func(place plan.Place) {
+		var turns []lbPlace
+		mustSet(w.lb.objects.Turns.Lookup(place.Number, &turns))
+		slices.SortFunc(turns, func(a, b lbPlace) int { return cmp.Compare(a.Turn, b.Turn) }) // whichever CPU it was
+		o.turns = append(o.turns, turns)
+		for _, index := range place.Counters {
+			o.loads[index] = w.lb.tables.loads[index].value
+		}
+	})
 	for key := range o.verdicts {
 		if o.verdicts[key] -= before[key]; o.verdicts[key] == 0 {
 			delete(o.verdicts, key)
@@ -152,6 +194,13 @@ func (w *world) walk(program *ebpf.Program, frame []byte) (o outcome) {
 	return o
 }
 
+func (w *world) eachService(visit func(plan.Place)) {
+	places := w.tables.Places()
+	for i := range w.want.Services {
+		visit(places[w.want.Services[i].Name])
+	}
+}
+
 func (w *world) allTraffic() map[string]map[uint16]ServerTraffic {
 	all := map[string]map[uint16]ServerTraffic{}
 	for i := range w.want.Services {
@@ -162,6 +211,7 @@ func (w *world) allTraffic() map[string]map[uint16]ServerTraffic {
 
 func (o *outcome) equal(p *outcome) bool {
 	return o.action == p.action && bytes.Equal(o.frame, p.frame) && maps.Equal(o.verdicts, p.verdicts) &&
+		slices.EqualFunc(o.turns, p.turns, slices.Equal) && maps.Equal(o.loads, p.loads) &&
 		maps.EqualFunc(o.servers, p.servers, func(a, b map[uint16]ServerTraffic) bool { return maps.Equal(a, b) })
 }
 
@@ -169,8 +219,8 @@ func (o *outcome) equal(p *outcome) bool {
 // the same. The reference knows the second one's by other tests.
 func TestTheFastPathDoesWhatTheLongWayDoes(t *testing.T) {
 	w, random := fastWorld(t), seeded(t)
-	byCookie, fast := map[string]int{}, map[string]int{}
-	for range 2000 {
+	byCookie, fast, fastSYNs := map[string]int{}, map[string]int{}, map[string]int{}
+	for range 1500 {
 		frame, name := anyFastFrame(w, random)
 		short, long := w.walk(w.lb.objects.Lb, frame), w.walk(w.lb.objects.LbAny, frame)
 		if !short.equal(&long) {
@@ -183,11 +233,19 @@ func TestTheFastPathDoesWhatTheLongWayDoes(t *testing.T) {
 		}
 		if w.goesFast(frame, name) {
 			fast[name]++
+			if frame[47] == syn {
+				fastSYNs[name]++
+			}
 		}
 	}
 	for _, name := range []string{"web", "narrow", "wide", "hash", "older"} {
 		if fast[name] < 20 {
 			t.Errorf("only %d packets of %s took the fast path: %v", fast[name], name, fast)
+		}
+	}
+	for _, name := range []string{"web", "rr", "p2c", "least", "awfd"} {
+		if fastSYNs[name] < 5 {
+			t.Errorf("only %d SYNs to %s took the fast path: %v", fastSYNs[name], name, fastSYNs)
 		}
 	}
 	if fast["gue"]+fast["l2"] > 0 {

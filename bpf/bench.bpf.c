@@ -10,7 +10,7 @@
 
 #include "packet/checksum.h"
 
-#define FRAME_LENGTH 80
+#define FRAME_LENGTH 96
 #define IN_FLIGHT 192 /* a veth device's queue holds 256 */
 /* NOP NOP TS right behind the fixed part of the TCP header. */
 #define ECHO_OFFSET (sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct tcphdr) + 8)
@@ -20,9 +20,9 @@ struct bench_cell {
 	__u8 frame[FRAME_LENGTH];
 	__u32 listed; /* frames in the list, after which it begins again */
 	__u16 growth; /* of the frame, by the program under test */
-	__u16 pad;
+	__u16 ipv6;
 };
-_Static_assert(sizeof(struct bench_cell) == 88, "bench_cell");
+_Static_assert(sizeof(struct bench_cell) == 104, "bench_cell");
 
 struct bench_state {
 	__u64 runs;
@@ -37,7 +37,7 @@ struct bench_state state;
 
 /* What a flow's frame has of its own, all as on the wire. */
 struct bench_flow {
-	__be32 address;
+	__be32 address; /* IPv6: the end of it */
 	__be16 port[2]; /* the client's, the service's */
 	__be32 echo; /* or what else is at ECHO_OFFSET */
 	__sum16 check; /* of the IP header */
@@ -85,6 +85,26 @@ inline_always const struct bench_flow *next_flow(void)
 
 #define COPY(type, at) (*(type *)(data + (at)) = *(const type *)(cell.frame + (at)))
 
+inline_always void write_ipv6_frame(void *data, const struct bench_flow *flow)
+{
+	COPY(__u64, 0);
+	COPY(__u64, 8);
+	COPY(__u32, 16);
+	COPY(__u16, 20);
+	COPY(__u64, 22);
+	COPY(__u32, 30);
+	*(__u32 *)(data + 34) = flow->address;
+	COPY(__u64, 38);
+	COPY(__u64, 46);
+	*(__u32 *)(data + 54) = *(const __u32 *)flow->port;
+	COPY(__u64, 58);
+	COPY(__u64, 66);
+	COPY(__u64, 74);
+	*(__u32 *)(data + ECHO_OFFSET + 20) = flow->echo;
+	COPY(__u64, 86);
+	COPY(__u16, 94);
+}
+
 /* In pieces that no load of a header spans: one that spans two stores still on their way waits for both, and a frame that comes from a device has
  * been written long ago. */
 inline_always int write_frame(struct xdp_md *ctx, const struct bench_flow *flow)
@@ -93,6 +113,10 @@ inline_always int write_frame(struct xdp_md *ctx, const struct bench_flow *flow)
 
 	if (!flow || data + FRAME_LENGTH > end)
 		return -1;
+	if (cell.ipv6) {
+		write_ipv6_frame(data, flow);
+		return 0;
+	}
 	COPY(__u64, 0);
 	COPY(__u64, 8);
 	COPY(__u64, 16);
@@ -104,7 +128,9 @@ inline_always int write_frame(struct xdp_md *ctx, const struct bench_flow *flow)
 	COPY(__u64, 54);
 	*(__u64 *)(data + ECHO_OFFSET) = flow->echo | (__u64)*(const __u32 *)(cell.frame + ECHO_OFFSET + 4) << 32;
 	COPY(__u64, 70);
-	COPY(__u16, 78);
+	COPY(__u64, 78);
+	COPY(__u64, 86);
+	COPY(__u16, 94);
 	return 0;
 }
 

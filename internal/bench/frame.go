@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 
+	"github.com/ballast-lb/ballast/internal/algo/pathid"
 	"github.com/ballast-lb/ballast/internal/bench/wrapper"
 )
 
@@ -20,6 +22,8 @@ var (
 	ourMAC     = net.HardwareAddr{2, 0, 0, 0, 0, 1}
 	serverMAC  = net.HardwareAddr{2, 0, 0, 0, 0, 2}
 	ourAddress = netip.MustParseAddr("10.0.0.1")
+	ourIPv6    = netip.MustParseAddr("fd00::1")
+	clients6   = netip.MustParseAddr("2001:db8::")
 )
 
 // TCP options as Linux sends them, and none.
@@ -47,16 +51,24 @@ func optionsOf(kind kind) []byte {
 
 // frame builds what the wrapper repeats: a segment to vip from nobody, filled up with payload.
 func frame(vip netip.Addr, kind kind, options []byte) (out [wrapper.FrameLength]byte) {
-	ip := &layers.IPv4{Version: 4, TTL: 60, Protocol: layers.IPProtocolTCP, SrcIP: net.IPv4zero, DstIP: vip.AsSlice()}
+	eth := &layers.Ethernet{SrcMAC: clientMAC, DstMAC: ourMAC, EthernetType: layers.EthernetTypeIPv4}
+	var ip interface {
+		gopacket.SerializableLayer
+		gopacket.NetworkLayer
+	} = &layers.IPv4{Version: 4, TTL: 60, Protocol: layers.IPProtocolTCP, SrcIP: net.IPv4zero, DstIP: vip.AsSlice()}
+	ipLength := 20
+	if vip.Is6() {
+		eth.EthernetType, ipLength = layers.EthernetTypeIPv6, 40
+		ip = &layers.IPv6{Version: 6, HopLimit: 60, NextHeader: layers.IPProtocolTCP, SrcIP: clients6.AsSlice(), DstIP: vip.AsSlice()}
+	}
 	tcp := &layers.TCP{DstPort: servicePort, Seq: 1, SYN: kind == segmentSYN, ACK: kind != segmentSYN,
 		FIN: kind == segmentFIN, RST: kind == segmentRST, Window: 500, Options: tcpOptions(options)}
 	if err := tcp.SetNetworkLayerForChecksum(ip); err != nil {
 		panic(err)
 	}
-	payload := make(gopacket.Payload, len(out)-14-20-20-len(options))
+	payload := make(gopacket.Payload, len(out)-14-ipLength-20-len(options))
 	buffer := gopacket.NewSerializeBuffer()
-	err := gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
-		&layers.Ethernet{SrcMAC: clientMAC, DstMAC: ourMAC, EthernetType: layers.EthernetTypeIPv4}, ip, tcp, payload)
+	err := gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, eth, ip, tcp, payload)
 	if err != nil || len(buffer.Bytes()) != len(out) {
 		panic(fmt.Sprintf("build a frame of %d bytes: got %d: %v", len(out), len(buffer.Bytes()), err))
 	}
@@ -106,6 +118,43 @@ func checkEncapsulated(output []byte, s sent, identification func(server netip.A
 		return server, fmt.Errorf("build the expected output: %w", err)
 	}
 	return server, checkSame(output, want.Bytes())
+}
+
+// checkIPv6 compares the output for a packet with a cookie with what it must be: IPv6 in IPv6, to the cookie's server.
+func checkIPv6(output []byte, s sent) error {
+	server := serverIPv6(s.server())
+	secret := pathid.Secret(keys().Placement, server)
+	want := gopacket.NewSerializeBuffer()
+	err := gopacket.SerializeLayers(want, gopacket.SerializeOptions{FixLengths: true},
+		&layers.Ethernet{SrcMAC: ourMAC, DstMAC: serverMAC, EthernetType: layers.EthernetTypeIPv6},
+		&layers.IPv6{Version: 6, HopLimit: 64, FlowLabel: pathid.Label(secret, pathid.Entropy(s.cell.Client(s.flow), servicePort)),
+			NextHeader: layers.IPProtocolIPv6, SrcIP: ourIPv6.AsSlice(), DstIP: server.AsSlice()},
+		gopacket.Payload(s.bytes()[14:]))
+	if err != nil {
+		return fmt.Errorf("build the expected output: %w", err)
+	}
+	return checkSame(output, want.Bytes())
+}
+
+// checkGUE does so for GUE over IPv4.
+func checkGUE(output []byte, s sent) error {
+	server := serverAddress(s.server())
+	entropy := pathid.Entropy(s.cell.Client(s.flow), servicePort)
+	want := gopacket.NewSerializeBuffer()
+	err := gopacket.SerializeLayers(want, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
+		&layers.Ethernet{SrcMAC: ourMAC, DstMAC: serverMAC, EthernetType: layers.EthernetTypeIPv4},
+		&layers.IPv4{Version: 4, TTL: 64, Id: identification(server), Flags: layers.IPv4DontFragment, Protocol: layers.IPProtocolUDP,
+			SrcIP: ourAddress.AsSlice(), DstIP: server.AsSlice()})
+	if err != nil {
+		return fmt.Errorf("build the expected output: %w", err)
+	}
+	inner := s.bytes()[14:]
+	udp := []byte{0xc0 | byte(entropy>>8)&0x3f, byte(entropy), 6080 >> 8, 6080 & 255, 0, byte(12 + len(inner)), 0, 0, 0, 4, 0, 0}
+	frame := slices.Concat(want.Bytes()[:14+20], udp, inner) // it was filled up
+	length := len(frame) - 14
+	binary.BigEndian.PutUint16(frame[16:], uint16(length))
+	binary.BigEndian.PutUint16(frame[24:], checksumReplace(binary.BigEndian.Uint16(frame[24:]), 20, uint32(length)))
+	return checkSame(output, frame)
 }
 
 func checkSwapped(output []byte, s sent) error {

@@ -18,8 +18,10 @@ import (
 const (
 	servers     = 16
 	cookieEpoch = 1
-	outerLength = 20
-	loopback    = 1 // test runs come in by the loopback device; answering there is XDP_TX
+	outerLength = 20 // IPv4
+	outerIPv6   = 40
+	outerGUE    = 32 // over IPv4
+	loopback    = 1  // test runs come in by the loopback device; answering there is XDP_TX
 )
 
 // The services of the load balancer under test.
@@ -30,9 +32,11 @@ var (
 	leastVIP = netip.MustParseAddr("198.51.100.4")
 	awrrVIP  = netip.MustParseAddr("198.51.100.5")
 	awfdVIP  = netip.MustParseAddr("198.51.100.6")
-	vips     = []netip.Addr{hashVIP, rrVIP, p2cVIP, leastVIP, awrrVIP, awfdVIP}
+	gueVIP   = netip.MustParseAddr("198.51.100.7")
+	ipv6VIP  = netip.MustParseAddr("2001:db8::1")
+	vips     = []netip.Addr{hashVIP, rrVIP, p2cVIP, leastVIP, awrrVIP, awfdVIP, gueVIP, ipv6VIP}
 	policies = map[netip.Addr]model.Dispatch{hashVIP: model.DispatchMaglev, rrVIP: model.DispatchRR, p2cVIP: model.DispatchP2C,
-		leastVIP: model.DispatchLeast, awrrVIP: model.DispatchAWRR, awfdVIP: model.DispatchAWFD}
+		leastVIP: model.DispatchLeast, awrrVIP: model.DispatchAWRR, awfdVIP: model.DispatchAWFD, gueVIP: model.DispatchRR, ipv6VIP: model.DispatchRR}
 )
 
 // rig holds the loaded programs.
@@ -76,8 +80,11 @@ func publish(lb *lb.LB, limits plan.Limits, fleet *model.Fleet, device uint32) (
 	for _, s := range fleet.Services {
 		want.Services = append(want.Services, plan.Service{Service: s, Weights: softWeights()})
 		for _, server := range s.Servers {
-			want.Paths[server.Address] = plan.Path{Ifindex: device, Source: ourAddress, SourceMAC: [6]byte(ourMAC),
-				DestinationMAC: [6]byte(serverMAC), MTU: 1500}
+			source := ourAddress
+			if server.Address.Is6() {
+				source = ourIPv6
+			}
+			want.Paths[server.Address] = plan.Path{Ifindex: device, Source: source, SourceMAC: [6]byte(ourMAC), DestinationMAC: [6]byte(serverMAC), MTU: 1500}
 		}
 	}
 	tables := plan.NewTables(limits)
@@ -97,7 +104,9 @@ func newService(vip netip.Addr, dispatch model.Dispatch) model.Service {
 	s.Name, s.VIP, s.Ports, s.Dispatch = vip.String(), vip, []uint16{servicePort}, dispatch
 	for id := uint16(1); id <= servers; id++ {
 		server := model.NewServer()
-		server.ID, server.Address = id, serverAddress(id)
+		if server.ID, server.Address = id, serverAddress(id); vip.Is6() {
+			server.Address = serverIPv6(id)
+		}
 		s.Servers = append(s.Servers, server)
 	}
 	return s
@@ -107,6 +116,9 @@ func fleet() model.Fleet {
 	f := model.Fleet{Keys: keys()}
 	for _, vip := range vips {
 		s := newService(vip, policies[vip])
+		if vip == gueVIP {
+			s.Forward = model.ForwardGUE
+		}
 		if vip == hashVIP {
 			s.Affinity, s.Fallback = model.AffinityHash, model.FallbackHash
 		}
@@ -127,9 +139,11 @@ func softWeights() map[uint16]uint16 {
 
 func serverAddress(id uint16) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, 0, byte(id)}) }
 
+func serverIPv6(id uint16) netip.Addr { return netip.AddrFrom16([16]byte{0xfd, 15: byte(id)}) }
+
 // plainCell is a segment to vip that carries no cookie.
 func plainCell(vip netip.Addr, kind kind) wrapper.Cell {
-	return wrapper.Cell{Frame: frame(vip, kind, optionsOf(kind))}
+	return wrapper.Cell{Frame: frame(vip, kind, optionsOf(kind)), IPv6: vip.Is6()}
 }
 
 // carryingCell is one that carries the cookie of the service at vip.
@@ -154,8 +168,13 @@ func (r *rig) subjects() []subject {
 		{name: "hash", program: lb, cell: hashed, verdict: "forwarded_by_hash", place: place(hashVIP), check: r.checkPlaced(hashVIP)},
 		{name: "cookie", program: lb, cell: carrying, verdict: "forwarded_by_cookie", place: place(rrVIP), check: checkCookie},
 	}
-	for _, vip := range vips {
-		if vip != hashVIP {
+	ipv6, gue := carryingCell(&r.fleet, ipv6VIP, segmentACK), carryingCell(&r.fleet, gueVIP, segmentACK)
+	ipv6.Growth, gue.Growth = outerIPv6, outerGUE
+	all = append(all,
+		subject{name: "cookie-ipv6", program: lb, cell: ipv6, verdict: "forwarded_by_cookie", place: place(ipv6VIP), check: checkIPv6},
+		subject{name: "cookie-gue", program: lb, cell: gue, verdict: "forwarded_by_cookie", place: place(gueVIP), check: checkGUE})
+	for _, vip := range vips[1:] {
+		if vip != gueVIP && vip != ipv6VIP {
 			all = append(all, subject{name: "syn-" + policies[vip].String(), program: lb, cell: plainCell(vip, segmentSYN), verdict: "forwarded_new",
 				place: place(vip), check: checkAnyServer})
 		}
@@ -165,7 +184,7 @@ func (r *rig) subjects() []subject {
 		if all[i].verdict != "" {
 			all[i].lb = r.lb
 		}
-		if i >= 2 {
+		if i >= 2 && all[i].cell.Growth == 0 {
 			all[i].cell.Growth = outerLength
 		}
 	}

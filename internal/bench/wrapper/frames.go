@@ -10,15 +10,18 @@ import (
 )
 
 // FrameLength is the length of the frames that the wrapper writes.
-const FrameLength = 80
+const FrameLength = 96
 
-// Offsets in frames.
+// Offsets in frames of IPv4, and how much farther ports and echo are in those of IPv6, whose client's address ends with that of IPv4.
 const (
 	ipChecksumAt  = 14 + 10
 	clientAt      = 14 + 12
 	clientPortAt  = 14 + 20
 	servicePortAt = clientPortAt + 2
 	EchoAt        = 14 + 20 + 20 + 8 // behind NOP NOP TS and TSval
+	longer        = 40 - 20
+	client6At     = 14 + 8
+	client6EndAt  = client6At + 12
 )
 
 // Cell says what frames a program is fed.
@@ -31,6 +34,7 @@ type Cell struct {
 	EpochParity uint8
 	IDs         uint16 // the flow's server is 1 + flow % IDs
 	IndexShift  uint8  // of the index in the cookie's text; 0: no index
+	IPv6        bool
 }
 
 // Client is the address of a flow. Odd factors permute: up to 2^24 flows have addresses of their own in 10.0.0.0/8.
@@ -43,9 +47,40 @@ func Client(flow uint32) netip.AddrPort {
 // Server is the id of a flow's server.
 func (c *Cell) Server(flow uint32) uint16 { return uint16(1 + flow%uint32(c.IDs)) }
 
+// Client is the client of a flow of the cell's family.
+func (c *Cell) Client(flow uint32) netip.AddrPort {
+	client := Client(flow)
+	if !c.IPv6 {
+		return client
+	}
+	address, end := [16]byte(c.Frame[client6At:]), client.Addr().As4()
+	copy(address[12:], end[:])
+	return netip.AddrPortFrom(netip.AddrFrom16(address), client.Port())
+}
+
+func (c *Cell) servicePort() []byte {
+	if c.IPv6 {
+		return c.Frame[servicePortAt+longer:]
+	}
+	return c.Frame[servicePortAt:]
+}
+
+func (c *Cell) echo() []byte {
+	if c.IPv6 {
+		return c.Frame[EchoAt+longer:]
+	}
+	return c.Frame[EchoAt:]
+}
+
 // FrameOf returns the frame of a flow, with the cookie that the flow's server would write. index is that of a connection table.
 func (c *Cell) FrameOf(flow uint32, index uint8) []byte {
 	frame, own := bytes.Clone(c.Frame[:]), c.own(flow, index)
+	if c.IPv6 {
+		binary.NativeEndian.PutUint32(frame[client6EndAt:], own.Address)
+		binary.NativeEndian.PutUint16(frame[clientPortAt+longer:], own.Port[0])
+		binary.NativeEndian.PutUint32(frame[EchoAt+longer:], own.Echo)
+		return frame
+	}
 	binary.NativeEndian.PutUint32(frame[clientAt:], own.Address)
 	binary.NativeEndian.PutUint16(frame[clientPortAt:], own.Port[0])
 	binary.NativeEndian.PutUint32(frame[EchoAt:], own.Echo)
@@ -56,12 +91,12 @@ func (c *Cell) FrameOf(flow uint32, index uint8) []byte {
 // own is what the flow's frame has of its own.
 func (c *Cell) own(flow uint32, index uint8) (own benchBenchFlow) {
 	client := Client(flow)
-	address, service := client.Addr().As4(), c.Frame[servicePortAt:]
+	address, service := client.Addr().As4(), c.servicePort()
 	own.Address = binary.NativeEndian.Uint32(address[:])
 	own.Port = [2]uint16{wire16(client.Port()), binary.NativeEndian.Uint16(service)}
-	own.Echo = binary.NativeEndian.Uint32(c.Frame[EchoAt:])
+	own.Echo = binary.NativeEndian.Uint32(c.echo())
 	if c.CookieBits != 0 {
-		hash := cookie.FlowHash(c.CookieKey, client, binary.BigEndian.Uint16(service))
+		hash := cookie.FlowHash(c.CookieKey, c.Client(flow), binary.BigEndian.Uint16(service))
 		text := uint16(index)<<c.IndexShift | c.Server(flow)
 		own.Echo = wire32(flow<<c.CookieBits | uint32(cookie.Encode(c.CookieBits, uint32(c.EpochParity), text, hash)))
 	}

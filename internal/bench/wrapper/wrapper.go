@@ -84,7 +84,11 @@ func (b *Wrapper) List(cell *Cell, flows []uint32, indices []uint8) error {
 		b.list[i] = cell.own(flow, l.index(flow))
 	}
 	b.listed.Store(l)
-	if err := b.objects.Cell.Set(benchBenchCell{Frame: cell.Frame, Growth: cell.Growth, Listed: uint32(len(flows))}); err != nil {
+	described := benchBenchCell{Frame: cell.Frame, Growth: cell.Growth, Listed: uint32(len(flows))}
+	if cell.IPv6 {
+		described.Ipv6 = 1
+	}
+	if err := b.objects.Cell.Set(described); err != nil {
 		return fmt.Errorf("describe the frames: %w", err)
 	}
 	return nil

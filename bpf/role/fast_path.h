@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* fast_path.h - the shortest way, for most packets: IPv4, TCP, to its server by IP in IP: an established connection's, with the cookie where all stacks
+/* fast_path.h - the shortest way, for most packets: TCP, to its server by IP in IP: an established connection's, with the cookie where all stacks
  * put it, a new one's with a timestamp, and all of a service by hash.
  *
  * Does to a packet what usual_way does, or returns UNUSUAL before anything has changed: TestTheFastPathDoesWhatTheLongWayDoes holds it to that.
@@ -9,27 +9,37 @@
 
 #define UNUSUAL (-1)
 
-/* Bytes of Ethernet, IPv4, TCP, NOP NOP TS. */
+/* Where in the frame TCP and its options begin, and what NOP NOP TS has of them. ipv6 is a constant wherever it stands here. */
 #define FAST_IP sizeof(struct ethhdr)
-#define FAST_TCP (FAST_IP + sizeof(struct iphdr))
-#define FAST_OPTIONS (FAST_TCP + sizeof(struct tcphdr))
-#define FAST_END (FAST_OPTIONS + 12)
+#define FAST_TCP(ipv6) (FAST_IP + ((ipv6) ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)))
+#define FAST_OPTIONS(ipv6) (FAST_TCP(ipv6) + sizeof(struct tcphdr))
+#define FAST_TIMESTAMPS 12
 
-/* No IP options, no fragment, TCP. Ethernet has been seen. */
-inline_always _Bool has_fast_shape(const void *data)
+/* No IP options or extension headers, no fragment, TCP. Ethernet has been seen. */
+inline_always _Bool has_fast_shape(const void *data, _Bool ipv6)
 {
+	if (ipv6)
+		return (*(const __u8 *)(data + FAST_IP) & 0xf0) == 0x60 && *(const __u8 *)(data + FAST_IP + 6) == IPPROTO_TCP;
 	return *(const __u8 *)(data + FAST_IP) == 0x45 &&
 	       (*(const __be32 *)(data + FAST_IP + 6) & bpf_htonl((IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET) << 16 | 0xff)) == bpf_htonl(IPPROTO_TCP);
 }
 
-/* Where an established connection's TSecr is: behind NOP NOP TS and TSval, and no other option; neither FIN nor SYN nor RST. 0: another segment, or no echo. */
-inline_always __u32 fast_echo(const void *data, const void *end, __u32 length)
+/* Of the IP packet. */
+inline_always __u32 fast_length(const void *data, _Bool ipv6)
 {
-	if (data + FAST_END > end || length < FAST_END - FAST_IP ||
-	    (*(const __be16 *)(data + FAST_TCP + 12) & bpf_htons(0xf000 | TCP_FLAG_FIN_BIT | TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT)) != bpf_htons(0x8000) ||
-	    *(const __be32 *)(data + FAST_OPTIONS) != bpf_htonl(0x0101080a))
+	return ipv6 ? bpf_ntohs(*(const __be16 *)(data + FAST_IP + 4)) + sizeof(struct ipv6hdr) : bpf_ntohs(*(const __be16 *)(data + FAST_IP + 2));
+}
+
+/* An established connection's TSecr: behind NOP NOP TS and TSval, and no other option; neither FIN nor SYN nor RST. 0: another segment, or no echo. */
+inline_always __u32 fast_echo(const void *data, const void *end, __u32 length, _Bool ipv6)
+{
+	const void *options = data + FAST_OPTIONS(ipv6);
+
+	if (options + FAST_TIMESTAMPS > end || length < FAST_OPTIONS(ipv6) + FAST_TIMESTAMPS - FAST_IP ||
+	    (*(const __be16 *)(data + FAST_TCP(ipv6) + 12) & bpf_htons(0xf000 | TCP_FLAG_FIN_BIT | TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT)) != bpf_htons(0x8000) ||
+	    *(const __be32 *)options != bpf_htonl(0x0101080a))
 		return 0;
-	return bpf_ntohl(*(const __be32 *)(data + FAST_END - 4));
+	return bpf_ntohl(*(const __be32 *)(options + 8));
 }
 
 /* A SYN whose options have one of the usual orders, with a timestamp. */
@@ -38,60 +48,89 @@ inline_always _Bool is_fast_syn(const struct tcphdr *tcp, const void *end, __u8 
 	return (tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT | TCP_FLAG_ACK_BIT)) == TCP_FLAG_SYN_BIT && timestamp_fast(tcp, end);
 }
 
-inline_always struct packet fast_packet(const void *data)
+inline_always struct packet fast_packet(const void *data, __u32 length, _Bool ipv6)
 {
-	return (struct packet){
-		.source = { *(const __be32 *)(data + FAST_IP + 12) },
-		.source_port = *(const __be16 *)(data + FAST_TCP),
-		.destination_port = *(const __be16 *)(data + FAST_TCP + 2),
+	struct packet p = {
+		.source_port = *(const __be16 *)(data + FAST_TCP(ipv6)),
+		.destination_port = *(const __be16 *)(data + FAST_TCP(ipv6) + 2),
+		.length = length,
+		.ipv6 = ipv6,
 		.protocol = IPPROTO_TCP,
-		.tcp_flags = *(const __u8 *)(data + FAST_TCP + 13),
+		.tcp_flags = *(const __u8 *)(data + FAST_TCP(ipv6) + 13),
+		.tos = ipv6 ? bpf_ntohs(*(const __be16 *)(data + FAST_IP)) >> 4 : *(const __u8 *)(data + FAST_IP + 1),
 	};
+
+	const __be32 *source = data + FAST_IP + (ipv6 ? 8 : 12); /* copied by words: the compiler trusts no alignment here */
+
+	for (int i = 0; i < (ipv6 ? 4 : 1); i++)
+		p.source[i] = source[i];
+	return p;
+}
+
+/* The row of the destination's service. *fast: see struct vip_place. */
+inline_always const struct service *fast_service(const void *data, _Bool ipv6, __u32 *fast)
+{
+	__be16 port = *(const __be16 *)(data + FAST_TCP(ipv6) + 2);
+	const __u64 *destination = data + FAST_IP + (ipv6 ? 24 : 16);
+	const struct service *service;
+	const struct vip_place *place;
+	__u32 row;
+
+	if (ipv6)
+		place = find_vip_place(vip_destination6(destination, port));
+	else
+		place = find_vip_place((*destination & 0xffff0000ffffffff) | vip_destination(0, 0, IPPROTO_TCP));
+	if (!place)
+		return 0;
+	*fast = *(const volatile __u32 *)&place->fast; /* once: it may flip */
+	row = (*fast & ~FAST_OTHERS) >> FAST_ROW_SHIFT;
+	service = bpf_map_lookup_elem(&services, &row);
+	if (!*fast || !service || (ipv6 && !is_vip6(service, destination)))
+		return 0;
+	return service;
 }
 
 /* To d->server, because of the verdict, which is a constant. Nothing has changed yet. */
-inline_always int fast_send(struct xdp_md *ctx, const struct decision *d, const struct finding *f, enum verdict verdict, __be32 begin, __u32 length, _Bool syn)
+inline_always int fast_send(struct xdp_md *ctx, const struct packet *p, const struct decision *d, const struct finding *f, enum verdict verdict)
 {
 	const struct server *server = d->server;
-	void *data, *end;
+	_Bool ipv6;
 
-	if (!server || server->flags != SERVER_NEXT_HOP || server->vlan || length + sizeof(struct iphdr) > server->mtu ||
-	    bpf_xdp_adjust_head(ctx, -(int)sizeof(struct iphdr)))
+	if (!server || !(server->flags & SERVER_NEXT_HOP) || server->flags & SERVER_NO_COOKIE || server->vlan)
 		return UNUSUAL;
-	data = (void *)(long)ctx->data;
-	end = (void *)(long)ctx->data_end;
-	if (data + FAST_TCP > end) /* the verifier does not know that the frame has grown */
-		return XDP_ABORTED;
+	ipv6 = server->flags & SERVER_IPV6;
+	if (p->length + outer_length(server, 0, 0) > server->mtu || bpf_xdp_adjust_head(ctx, -(int)outer_length(server, 0, 0)))
+		return UNUSUAL;
 	if (verdict == FORWARDED_BY_COOKIE) {
-		count_fast(server->counter, length);
+		count_fast(server->counter, p->length);
 	} else {
 		if (verdict == FORWARDED_NEW)
 			dispatch_commit(d, f);
-		count_server(server->counter, syn, verdict == FORWARDED_NEW, length);
-		count_verdict(d->service->number, verdict, length);
+		count_server(server->counter, is_syn(p), verdict == FORWARDED_NEW, p->length);
+		count_verdict(d->service->number, verdict, p->length);
 	}
-	write_untagged_ipv4(data, server->destination_mac, begin, length + sizeof(struct iphdr), server->path, IPPROTO_IPIP, server->source[0],
-			    server->address[0]);
+	if (!(ipv6 ? write_untagged(ctx, p, server, 1) : write_untagged(ctx, p, server, 0)))
+		return XDP_ABORTED; /* the verifier does not know that the frame has grown */
 	return transmit(ctx, server);
 }
 
-inline_always int fast_by_cookie(struct xdp_md *ctx, struct decision *d, const void *data, __u32 echo, __u8 parity, __be32 begin, __u32 length)
+inline_always int fast_by_cookie(struct xdp_md *ctx, struct decision *d, const void *data, __u32 echo, __u8 parity, __u32 length, _Bool ipv6)
 {
-	const struct packet p = fast_packet(data);
+	const struct packet p = fast_packet(data, length, ipv6);
 	struct finding f = {};
 
 	steer_to(d, cookie_find(&p, d->service, echo, parity, &d->carried.plain));
-	return fast_send(ctx, d, &f, FORWARDED_BY_COOKIE, begin, length, 0);
+	return fast_send(ctx, &p, d, &f, FORWARDED_BY_COOKIE);
 }
 
-inline_always int fast_others(struct xdp_md *ctx, struct decision *d, const void *data, const void *end, __be32 begin, __u32 length)
+inline_always int fast_others(struct xdp_md *ctx, struct decision *d, const void *data, const void *end, __u32 length, _Bool ipv6)
 {
-	const struct packet p = fast_packet(data);
-	struct finding f = {};
-	const struct tcphdr *tcp = data + FAST_TCP;
+	const struct packet p = fast_packet(data, length, ipv6);
+	const struct tcphdr *tcp = data + FAST_TCP(ipv6);
 	enum verdict verdict = FORWARDED_BY_HASH;
+	struct finding f = {};
 
-	if (tcp->doff < 5 || sizeof(struct iphdr) + tcp->doff * 4 > length)
+	if (tcp->doff < 5 || FAST_TCP(ipv6) - FAST_IP + tcp->doff * 4 > length)
 		return UNUSUAL;
 	if (d->service->affinity == AFFINITY_COOKIE) {
 		if (!is_fast_syn(tcp, end, p.tcp_flags))
@@ -104,33 +143,24 @@ inline_always int fast_others(struct xdp_md *ctx, struct decision *d, const void
 		steer_by_dispatch(d, &f);
 	if (d->stops[0] | d->stops[1])
 		return UNUSUAL;
-	return fast_send(ctx, d, &f, verdict, begin, length, is_syn(&p));
+	return fast_send(ctx, &p, d, &f, verdict);
 }
 
-/* The frame is for us, and untagged IPv4. */
-inline_always int fast_path(struct xdp_md *ctx, void *data, void *end)
+/* The frame is for us, and untagged. */
+inline_always int fast_path(struct xdp_md *ctx, _Bool ipv6)
 {
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct decision d = {};
-	const struct vip_place *place;
-	__u32 fast, row, length, echo;
-	__u64 ends; /* destination address, ports */
-	__be32 begin; /* of the IP header, behind the type of Ethernet */
+	__u32 fast, length, echo;
 
-	if (data + FAST_OPTIONS > end || !has_fast_shape(data))
+	if (data + FAST_OPTIONS(ipv6) > end || !has_fast_shape(data, ipv6))
 		return UNUSUAL;
-	begin = *(__be32 *)(data + FAST_IP - 2);
-	length = bpf_ntohs(*(__be16 *)(data + FAST_IP + 2));
+	length = fast_length(data, ipv6);
 	if (FAST_IP + length > end - data)
 		return UNUSUAL;
-	ends = *(__u64 *)(data + FAST_IP + 16);
-	place = find_vip_place((ends & 0xffff0000ffffffff) | vip_destination(0, 0, IPPROTO_TCP));
-	if (!place)
+	d.service = fast_service(data, ipv6, &fast);
+	if (!d.service)
 		return UNUSUAL;
-	fast = *(const volatile __u32 *)&place->fast; /* once: it may flip */
-	row = (fast & ~FAST_OTHERS) >> FAST_ROW_SHIFT;
-	d.service = bpf_map_lookup_elem(&services, &row);
-	if (!fast || !d.service)
-		return UNUSUAL;
-	echo = fast & FAST_OTHERS ? 0 : fast_echo(data, end, length);
-	return echo ? fast_by_cookie(ctx, &d, data, echo, echo >> (fast & 15) & 1, begin, length) : fast_others(ctx, &d, data, end, begin, length);
+	echo = fast & FAST_OTHERS ? 0 : fast_echo(data, end, length, ipv6);
+	return echo ? fast_by_cookie(ctx, &d, data, echo, echo >> (fast & 15) & 1, length, ipv6) : fast_others(ctx, &d, data, end, length, ipv6);
 }

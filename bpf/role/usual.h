@@ -55,9 +55,14 @@ inline_always int usual_frame(struct xdp_md *ctx)
 		return UNUSUAL;
 	protocol = *(__be16 *)(data + offsetof(struct ethhdr, h_proto));
 	if (protocol == bpf_htons(ETH_P_IP)) {
-		int action = fast_path(ctx, data, end);
+		int action = fast_path(ctx, 0);
 
 		return action != UNUSUAL ? action : usual_ipv4(ctx);
 	}
-	return protocol == bpf_htons(ETH_P_IPV6) ? usual_ipv6(ctx) : UNUSUAL;
+	if (protocol == bpf_htons(ETH_P_IPV6)) {
+		int action = fast_path(ctx, 1);
+
+		return action != UNUSUAL ? action : usual_ipv6(ctx);
+	}
+	return UNUSUAL;
 }

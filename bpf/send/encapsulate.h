@@ -62,15 +62,24 @@ inline_always __u16 flow_entropy(const struct packet *p)
 	return mix >> 16;
 }
 
-inline_always _Bool send_untagged_ipv4(struct xdp_md *ctx, const struct packet *p, const struct server *server)
+/* To a next hop without a tag. There is room. */
+inline_always _Bool write_untagged(struct xdp_md *ctx, const struct packet *p, const struct server *server, _Bool ipv6)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u8 protocol = p->ipv6 ? IPPROTO_IPV6 : IPPROTO_IPIP;
+	struct ethhdr *eth = data;
 
-	if (data + sizeof(struct ethhdr) + sizeof(struct iphdr) > end)
+	if (data + sizeof(*eth) + sizeof(struct iphdr) > end)
 		return 0;
-	write_untagged_ipv4(data, server->destination_mac, bpf_htonl(ETH_P_IP << 16 | 0x4500 | p->tos), p->length + sizeof(struct iphdr), server->path,
-			    p->ipv6 ? IPPROTO_IPV6 : IPPROTO_IPIP, server->source[0], server->address[0]);
-	return 1;
+	if (!ipv6) {
+		write_untagged_ipv4(data, server->destination_mac, bpf_htonl(ETH_P_IP << 16 | 0x4500 | p->tos), p->length + sizeof(struct iphdr), server->path,
+				    protocol, server->source[0], server->address[0]);
+		return 1;
+	}
+	*(__u64 *)data = *(const __u64 *)server->destination_mac;
+	*(__u32 *)(data + 8) = *(const __u32 *)(server->destination_mac + 8);
+	eth->h_proto = bpf_htons(ETH_P_IPV6);
+	return outer_ipv6(eth + 1, end, p, server, protocol, sizeof(struct ipv6hdr), flow_entropy(p)) != 0;
 }
 
 inline_always enum verdict send_in_family(struct xdp_md *ctx, const struct packet *p, const struct server *server,
@@ -80,8 +89,8 @@ inline_always enum verdict send_in_family(struct xdp_md *ctx, const struct packe
 
 	if (l2_make_room(ctx, p, server, outer))
 		return DROPPED_NO_HEADROOM;
-	if (!ipv6 && !server->vlan)
-		return send_untagged_ipv4(ctx, p, server) ? why : DROPPED_MALFORMED;
+	if (!server->vlan)
+		return write_untagged(ctx, p, server, ipv6) ? why : DROPPED_MALFORMED;
 	if (!outer_ip(ctx, p, server, p->ipv6 ? IPPROTO_IPV6 : IPPROTO_IPIP, outer, flow_entropy(p), ipv6))
 		return DROPPED_MALFORMED;
 	return why;

@@ -122,6 +122,13 @@ struct {
 	__type(value, struct slot);
 } slots SEC(".maps");
 
+inline_always _Bool is_vip6(const struct service *service, const __u64 address[2])
+{
+	const __u64 *vip = (const void *)service->vip;
+
+	return vip[0] == address[0] && vip[1] == address[1];
+}
+
 inline_always const struct service *service_by_number(__u32 number)
 {
 	const __u32 *row = bpf_map_lookup_elem(&service_rows, &number);

@@ -13,8 +13,9 @@ struct vip_key {
 };
 _Static_assert(sizeof(struct vip_key) == 20, "vip_key");
 
-/* IPv4 destinations once more, hashed by ourselves: one probe costs a fourth of a look-up in vips. A destination whose place
- * is another's is in vips alone. The first eight bytes are the address as on the wire, protocol, 1, and the port as on the wire. */
+/* Destinations once more, hashed by ourselves: one probe costs a fourth of a look-up in vips. A destination whose place
+ * is another's is in vips alone. The first eight bytes are the address as on the wire, protocol, 1, and the port as on the wire.
+ * Of an IPv6 address half a word is there, and 2: others may have the same, so only role/fast_path.h looks there, which compares all of it. */
 #define VIP_PLACES 65536
 struct vip_place {
 	__u64 destination;
@@ -43,6 +44,11 @@ struct {
 inline_always __u64 vip_destination(__be32 address, __be16 port, __u8 protocol)
 {
 	return address | (__u64)protocol << 32 | 1ULL << 40 | (__u64)port << 48;
+}
+
+inline_always __u64 vip_destination6(const __u64 address[2], __be16 port)
+{
+	return (address[0] + address[1] * 0x9e3779b97f4a7c15ULL) >> 32 | (__u64)IPPROTO_TCP << 32 | 2ULL << 40 | (__u64)port << 48;
 }
 
 inline_always const struct vip_place *find_vip_place(__u64 destination)

@@ -50,6 +50,8 @@ func fastWorld(t *testing.T) *world {
 		serviceOf("older", vip(17), hash(func(s *model.Service) { s.Fallback = model.FallbackSecondChance })),
 		serviceOf("rr", vip(18), policy(model.DispatchRR, 1, 2)), serviceOf("p2c", vip(19), policy(model.DispatchP2C, 1)),
 		serviceOf("least", vip(20), policy(model.DispatchLeast, 1, 2)), serviceOf("awfd", vip(21), policy(model.DispatchAWFD, 1)),
+		serviceOf("six", vip6, cookies(14, nil)), serviceOf("six4", plus(vip6, 1), cookies(14, withServers(false, 1, 2))),
+		serviceOf("hash6", plus(vip6, 2), hash(func(*model.Service) {})),
 		serviceOf("other", vip(99), cookies(16, withServers(false, 1, 2, 3, 127, 30000))))
 	w.update(func(want *plan.Want) {
 		want.Keys = testKeys(1, 2)
@@ -71,8 +73,11 @@ func fastWorld(t *testing.T) *world {
 // anyFastFrame is a frame that most probably has a usual shape, or lacks one or two things for it.
 func anyFastFrame(w *world, random *rand.Rand) (frame []byte, name string) {
 	s := &w.want.Services[random.IntN(len(w.want.Services)-1)]
-	from := flow{netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(random.IntN(256))}), uint16(random.Uint32())),
-		netip.AddrPortFrom(s.VIP, s.Ports[random.IntN(2)])}
+	client, tcp := netip.AddrFrom4([4]byte{203, 0, 113, byte(random.IntN(256))}), 34
+	if s.VIP.Is6() {
+		client, tcp = netip.AddrFrom16([16]byte{0x20, 1, 7: byte(random.IntN(256)), 15: byte(random.IntN(256))}), 54
+	}
+	from := flow{netip.AddrPortFrom(client, uint16(random.Uint32())), netip.AddrPortFrom(s.VIP, s.Ports[random.IntN(2)])}
 	id, epoch := s.Servers[random.IntN(len(s.Servers))].ID, 1+random.Uint32N(2)
 	if random.IntN(8) == 0 {
 		id = uint16(random.Uint32N(1 << 15))
@@ -85,26 +90,35 @@ func anyFastFrame(w *world, random *rand.Rand) (frame []byte, name string) {
 		flags, options = syn, anySYNOptions(random)
 	}
 	frame = from.frame(from.tcp(flags, options, make([]byte, random.IntN(80))))
-	frame[15] = byte(random.Uint32()) // type of service
-	frame[22] = byte(random.Uint32()) // time to live
-	frame[20] = byte(random.IntN(2)) << 6
-	spoils := []func(){
-		func() { frame[random.IntN(14)] ^= 1 << random.IntN(8) },                       // the way to us
-		func() { frame[14] = 0x46 },                                                    // IP options
-		func() { frame[20+random.IntN(2)] ^= 1 << random.IntN(8) },                     // fragments
-		func() { frame[23] = []byte{17, 1, 4}[random.IntN(3)] },                        // another protocol
-		func() { binary.BigEndian.PutUint16(frame[16:], uint16(random.Uint32N(200))) }, // another length
-		func() { frame[46] = byte(random.Uint32()) },                                   // length of the TCP header
-		func() { frame[47] = byte(random.Uint32()) &^ syn },                            // flags
-		func() { frame[54+random.IntN(4)] ^= 1 << random.IntN(8) },                     // options
-		func() { binary.BigEndian.PutUint32(frame[62:], 0) },                           // no echo
-		func() { frame[62+random.IntN(4)] ^= 1 << random.IntN(8) },                     // a bad cookie
-		func() { frame[36+random.IntN(2)] ^= 1 << random.IntN(8) },                     // another port
-		func() { frame = frame[:14+random.IntN(len(frame)-14)] },                       // cut short
-		func() { frame = append(frame, make([]byte, random.IntN(20))...) },             // padding
-		func() { frame = slices.Insert(frame, 12, 0x81, 0, 0, 9) },                     // VLAN
+	length, protocol := 16, 23
+	if tcp == 34 {
+		frame[15] = byte(random.Uint32()) // type of service
+		frame[22] = byte(random.Uint32()) // time to live
+		frame[20] = byte(random.IntN(2)) << 6
+	} else {
+		length, protocol = 18, 20
+		binary.BigEndian.PutUint32(frame[14:], 6<<28|random.Uint32()>>4) // traffic class, flow label
+		frame[21] = byte(random.Uint32())
 	}
-	if random.IntN(2) == 0 && len(frame) > 66 {
+	spoils := []func(){
+		func() { frame[random.IntN(14)] ^= 1 << random.IntN(8) },                           // the way to us
+		func() { frame[14] ^= 1 << random.IntN(8) },                                        // IP options
+		func() { frame[20+random.IntN(2)] ^= 1 << random.IntN(8) },                         // fragments
+		func() { frame[protocol] = []byte{17, 1, 4, 44}[random.IntN(4)] },                  // another protocol
+		func() { binary.BigEndian.PutUint16(frame[length:], uint16(random.Uint32N(200))) }, // another length
+		func() { frame[length] = 0xff },                                                    // longer than is possible
+		func() { frame[tcp-4+random.IntN(4)] ^= 1 << random.IntN(8) },                      // another address
+		func() { frame[tcp+12] = byte(random.Uint32()) },                                   // length of the TCP header
+		func() { frame[tcp+13] = byte(random.Uint32()) },                                   // flags
+		func() { frame[tcp+20+random.IntN(4)] ^= 1 << random.IntN(8) },                     // options
+		func() { binary.BigEndian.PutUint32(frame[tcp+28:], 0) },                           // no echo
+		func() { frame[tcp+28+random.IntN(4)] ^= 1 << random.IntN(8) },                     // a bad cookie
+		func() { frame[tcp+2+random.IntN(2)] ^= 1 << random.IntN(8) },                      // another port
+		func() { frame = frame[:14+random.IntN(len(frame)-14)] },                           // cut short
+		func() { frame = append(frame, make([]byte, random.IntN(20))...) },                 // padding
+		func() { frame = slices.Insert(frame, 12, 0x81, 0, 0, 9) },                         // VLAN
+	}
+	if random.IntN(2) == 0 && len(frame) > tcp+32 {
 		spoils[random.IntN(len(spoils))]()
 	}
 	return frame, s.Name
@@ -115,6 +129,12 @@ func anySYNOptions(random *rand.Rand) []byte {
 	orders := [][]byte{synOptions(), {2, 4, 5, 0xb4, 1, 3, 3, 7, 4, 2, 8, 10, 0, 1, 2, 3, 0, 0, 0, 0}, {2, 4, 5, 0xb4, 1, 1, 8, 10, 0, 1, 2, 3, 0, 0, 0, 0},
 		timestamps(random.Uint32(), 0), {2, 4, 5, 0xb4, 4, 2, 1, 3, 3, 7}, nil}
 	return orders[random.IntN(len(orders))]
+}
+
+func plus(address netip.Addr, n byte) netip.Addr {
+	bytes := address.As16()
+	bytes[15] += n
+	return netip.AddrFrom16(bytes)
 }
 
 // goesFast reports whether a packet takes the fast path. Only that goes by the word at its service's places: here it names a row with the servers of "other".
@@ -220,7 +240,7 @@ func (o *outcome) equal(p *outcome) bool {
 func TestTheFastPathDoesWhatTheLongWayDoes(t *testing.T) {
 	w, random := fastWorld(t), seeded(t)
 	byCookie, fast, fastSYNs := map[string]int{}, map[string]int{}, map[string]int{}
-	for range 1500 {
+	for range 2500 {
 		frame, name := anyFastFrame(w, random)
 		short, long := w.walk(w.lb.objects.Lb, frame), w.walk(w.lb.objects.LbAny, frame)
 		if !short.equal(&long) {
@@ -233,26 +253,26 @@ func TestTheFastPathDoesWhatTheLongWayDoes(t *testing.T) {
 		}
 		if w.goesFast(frame, name) {
 			fast[name]++
-			if frame[47] == syn {
+			if short.verdicts[verdictKey{name, lbVerdictFORWARDED_NEW}] > 0 {
 				fastSYNs[name]++
 			}
 		}
 	}
-	for _, name := range []string{"web", "narrow", "wide", "hash", "older"} {
-		if fast[name] < 20 {
+	for _, name := range []string{"web", "narrow", "wide", "hash", "older", "over6", "six", "six4", "hash6"} {
+		if fast[name] < 10 {
 			t.Errorf("only %d packets of %s took the fast path: %v", fast[name], name, fast)
 		}
 	}
-	for _, name := range []string{"web", "rr", "p2c", "least", "awfd"} {
-		if fastSYNs[name] < 5 {
+	for _, name := range []string{"web", "rr", "p2c", "least", "awfd", "six"} {
+		if fastSYNs[name] < 2 {
 			t.Errorf("only %d SYNs to %s took the fast path: %v", fastSYNs[name], name, fastSYNs)
 		}
 	}
 	if fast["gue"]+fast["l2"] > 0 {
 		t.Errorf("took the fast path: %v", fast)
 	}
-	for _, name := range []string{"web", "narrow", "wide", "gue", "over6", "l2"} {
-		if byCookie[name] < 20 {
+	for _, name := range []string{"web", "narrow", "wide", "gue", "over6", "l2", "six", "six4"} {
+		if byCookie[name] < 10 {
 			t.Errorf("only %d packets of %s went by their cookie: %v", byCookie[name], name, byCookie)
 		}
 	}
@@ -323,5 +343,28 @@ func TestPlacesOfDestinationsFollowVIPsAfterAnInterruptedUpdate(t *testing.T) {
 	mustSet(w.lb.adoptPlaces())
 	if place.number != number || place.fast != 0 || other.destination != 0 {
 		t.Errorf("places after the next start: %+v, %+v", place, other)
+	}
+}
+
+// Two IPv6 destinations whose places are alike: packets of both go where they should, before and after either leaves.
+func TestDestinationsOfOnePlaceAreKeptApart(t *testing.T) {
+	const golden = 0x9e3779b97f4a7c15
+	one := netip.MustParseAddr("2001:db8::10").As16()
+	first, second := binary.LittleEndian.Uint64(one[:]), binary.LittleEndian.Uint64(one[8:])
+	two := [16]byte{}
+	binary.LittleEndian.PutUint64(two[8:], second+1<<32)
+	binary.LittleEndian.PutUint64(two[:], first-(1<<32*golden&(1<<64-1)))
+	vips := []netip.Addr{netip.AddrFrom16(one), netip.AddrFrom16(two)}
+	for _, order := range [][]int{{0, 1}, {1, 0}} {
+		w := newWorld(t, serviceOf("a", vips[order[0]], nil), serviceOf("b", vips[order[1]], nil))
+		check := func(names ...string) {
+			for _, name := range names {
+				f := flowTo(service(&w.want, name).VIP, 443, 1)
+				w.checkVerdict(f.carrying(w.cookieFor(name, f, 2, 1)), lbVerdictFORWARDED_BY_COOKIE)
+			}
+		}
+		check("a", "b")
+		w.update(func(want *plan.Want) { want.Services = want.Services[1:] })
+		check("b")
 	}
 }

@@ -99,15 +99,21 @@ type vipPlace struct {
 	number, fast uint32
 }
 
-// vipPlace returns where an IPv4 destination would lie and the word that stands for it there; nil for IPv6.
+// vipPlace returns where a destination would lie and the word that stands for it there; nil where packets do not look.
 func (lb *LB) vipPlace(key plan.VIPKey) (place *vipPlace, destination uint64) {
-	if key.IPv6 != 0 {
-		return nil, 0
-	}
+	const golden = 0x9e3779b97f4a7c15
 	word := [8]byte{4: key.Protocol, 1, key.Port[0], key.Port[1]}
 	copy(word[:4], key.Address[:])
+	if key.IPv6 != 0 {
+		if key.Protocol != uint8(model.ProtocolTCP) {
+			return nil, 0
+		}
+		mixed := binary.LittleEndian.Uint64(key.Address[:]) + binary.LittleEndian.Uint64(key.Address[8:])*golden
+		binary.LittleEndian.PutUint32(word[:], uint32(mixed>>32))
+		word[5] = 2
+	}
 	destination = binary.LittleEndian.Uint64(word[:])
-	return &lb.tables.vipPlaces[destination*0x9e3779b97f4a7c15>>48], destination
+	return &lb.tables.vipPlaces[destination*golden>>48], destination
 }
 
 // placeVIP lets packets find a destination that is in vips faster, unless its place is another's.

@@ -17,11 +17,14 @@ import (
 
 // FleetToProto returns the fleet, without keys, as a request to make it so.
 func FleetToProto(f *model.Fleet) *ballastv1.ApplyRequest {
-	m := &ballastv1.ApplyRequest{Nodes: nodesToProto(f.Nodes), NodeHealth: nodeHealthToProto(&f.NodeHealth)}
-	for i := range f.Services {
-		m.Services = append(m.Services, ServiceToProto(&f.Services[i]))
+	return &ballastv1.ApplyRequest{Services: servicesToProto(f.Services), Nodes: nodesToProto(f.Nodes), NodeHealth: nodeHealthToProto(&f.NodeHealth)}
+}
+
+func servicesToProto(services []model.Service) (list []*ballastv1.Service) {
+	for i := range services {
+		list = append(list, ServiceToProto(&services[i]))
 	}
-	return m
+	return list
 }
 
 // ServiceToProto returns the service as it is sent. What is unset stays empty. The two share no memory.

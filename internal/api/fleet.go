@@ -71,11 +71,8 @@ func (f *fleetAPI) GetFleet(ctx context.Context, _ *ballastv1.GetFleetRequest) (
 	if err != nil {
 		return nil, refusal(err)
 	}
-	answer := &ballastv1.GetFleetResponse{Revision: revision, Nodes: nodesToProto(fleet.Nodes), NodeHealth: nodeHealthToProto(&fleet.NodeHealth)}
-	for i := range fleet.Services {
-		answer.Services = append(answer.Services, ServiceToProto(&fleet.Services[i]))
-	}
-	return answer, nil
+	return &ballastv1.GetFleetResponse{Revision: revision, Services: servicesToProto(fleet.Services), Nodes: nodesToProto(fleet.Nodes),
+		NodeHealth: nodeHealthToProto(&fleet.NodeHealth)}, nil
 }
 
 func (f *fleetAPI) ListChanges(ctx context.Context, _ *ballastv1.ListChangesRequest) (*ballastv1.ListChangesResponse, error) {

@@ -80,11 +80,7 @@ func (f *fleetAPI) AddServer(ctx context.Context, r *ballastv1.AddServerRequest)
 		return nil, refusal(err)
 	}
 	var id uint16
-	answer, err := f.change(ctx, false, func(fleet *model.Fleet, removed []node.Removed) error {
-		s := fleet.Service(r.Service)
-		if s == nil {
-			return noService(r.Service)
-		}
+	answer, err := f.changeService(ctx, r.Service, false, func(s *model.Service, removed []node.Removed) error {
 		s.Servers = append(s.Servers, server)
 		giveIDs(s, nil, removed)
 		s.ApplyDefaults() // gives the others their ids
@@ -98,11 +94,7 @@ func (f *fleetAPI) AddServer(ctx context.Context, r *ballastv1.AddServerRequest)
 }
 
 func (f *fleetAPI) RemoveServer(ctx context.Context, r *ballastv1.ServerRequest) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, r.Force, func(fleet *model.Fleet, _ []node.Removed) error {
-		s := fleet.Service(r.Service)
-		if s == nil {
-			return noService(r.Service)
-		}
+	return f.changeService(ctx, r.Service, r.Force, func(s *model.Service, _ []node.Removed) error {
 		before := len(s.Servers)
 		s.Servers = slices.DeleteFunc(s.Servers, func(server model.Server) bool { return server.Name == r.Server })
 		if len(s.Servers) == before {
@@ -112,13 +104,20 @@ func (f *fleetAPI) RemoveServer(ctx context.Context, r *ballastv1.ServerRequest)
 	})
 }
 
+// changeService runs an edit of one service.
+func (f *fleetAPI) changeService(ctx context.Context, name string, force bool, edit func(s *model.Service, removed []node.Removed) error) (*ballastv1.ChangeResponse, error) {
+	return f.change(ctx, force, func(fleet *model.Fleet, removed []node.Removed) error {
+		s := fleet.Service(name)
+		if s == nil {
+			return noService(name)
+		}
+		return edit(s, removed)
+	})
+}
+
 // changeServer runs an edit of one server.
 func (f *fleetAPI) changeServer(ctx context.Context, service, name string, force bool, edit func(*model.Server)) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, force, func(fleet *model.Fleet, _ []node.Removed) error {
-		s := fleet.Service(service)
-		if s == nil {
-			return noService(service)
-		}
+	return f.changeService(ctx, service, force, func(s *model.Service, _ []node.Removed) error {
 		server := s.Server(name)
 		if server == nil {
 			return noServer(service, name)

@@ -106,13 +106,7 @@ func (s *Space) AddBridge(name string, mtu int, addresses ...netip.Prefix) error
 
 // AddAddress adds an address to an interface of the namespace.
 func (s *Space) AddAddress(name string, prefix netip.Prefix) error {
-	return s.Do(func() error {
-		link, err := netlink.LinkByName(name)
-		if err != nil {
-			return err
-		}
-		return addAddresses(link, []netip.Prefix{prefix})
-	})
+	return s.onLink(name, func(link netlink.Link) error { return addAddresses(link, []netip.Prefix{prefix}) })
 }
 
 func addAddresses(link netlink.Link, prefixes []netip.Prefix) error {
@@ -157,11 +151,7 @@ func (s *Space) Route(destination netip.Prefix, mtu int, hops ...NextHop) error 
 
 // SetLink takes an interface up or down.
 func (s *Space) SetLink(name string, up bool) error {
-	err := s.Do(func() error {
-		link, err := netlink.LinkByName(name)
-		if err != nil {
-			return err
-		}
+	err := s.onLink(name, func(link netlink.Link) error {
 		if up {
 			return netlink.LinkSetUp(link)
 		}
@@ -212,25 +202,22 @@ func (s *Space) KnowNeighbours(name string, neighbours map[netip.Addr]net.Hardwa
 
 // AttachXDP attaches a loaded program to an interface of the namespace; it outlives this process.
 func (s *Space) AttachXDP(name string, fd int) error {
-	err := s.Do(func() error {
-		link, err := netlink.LinkByName(name)
-		if err != nil {
-			return err
-		}
-		return netlink.LinkSetXdpFd(link, fd)
-	})
+	err := s.onLink(name, func(link netlink.Link) error { return netlink.LinkSetXdpFd(link, fd) })
 	if err != nil {
 		return fmt.Errorf("attach a program to %s of namespace %q: %w", name, s.Name, err)
 	}
 	return nil
 }
 
-func linkUp(name string) error {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	return netlink.LinkSetUp(link)
+// onLink does something to a link of the namespace.
+func (s *Space) onLink(name string, do func(netlink.Link) error) error {
+	return s.Do(func() error {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		return do(link)
+	})
 }
 
 func ipNet(prefix netip.Prefix) *net.IPNet {

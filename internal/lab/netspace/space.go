@@ -41,7 +41,7 @@ func Create(name string) (*Space, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create namespace %s: %w", name, err)
 	}
-	return space, space.Do(func() error { return linkUp("lo") })
+	return space, space.SetLink("lo", true)
 }
 
 // CreateUnnamed makes a namespace that is gone once it is closed, or this process is, and brings its loopback up.
@@ -54,7 +54,7 @@ func CreateUnnamed() (*Space, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create a namespace: %w", err)
 	}
-	return space, space.Do(func() error { return linkUp("lo") })
+	return space, space.SetLink("lo", true)
 }
 
 // shareDir makes Dir a shared mount on itself, as the first `ip netns add` on a machine does. If that came

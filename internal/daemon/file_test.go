@@ -140,6 +140,30 @@ func TestAnAgentThatRestartsKeepsTheKeyAndTheIDOfLivingConnections(t *testing.T)
 	}
 }
 
+func TestAnAgentThatStartsWithTheFileOfAnotherFleetTouchesNothing(t *testing.T) {
+	h := newAgentHost(t)
+	h.write(fmt.Sprintf(agentFile, 1) + "tunnels_from: [10.9.0.1]\n")
+	h.start()
+	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready })
+	conn := h.echo()
+	exchange(t, conn)
+	h.kill()
+	h.write(strings.NewReplacer("00112233", "ffffffff", "198.51.100.10", "198.51.100.99", "10.9.0.2", "10.9.0.98", "10.9.0.3", "10.9.0.99").
+		Replace(fmt.Sprintf(agentFile, 1)) + "tunnels_from: [10.9.0.77]\n")
+	h.start()
+	h.await("the refusal", func(s api.AgentStatus) bool {
+		return !s.Ready && strings.Contains(s.Config.Error, "none of the services that living connections are of") &&
+			strings.Contains(s.Config.Error, "`ballast ctl --instance test config reload --force`")
+	})
+	exchange(t, conn)
+	exchange(t, h.dial())
+	h.expectTunnel("the file is of another fleet", "10.9.0.1", "decapsulated")
+	h.expectTunnel("the file is of another fleet", "10.9.0.77", "dropped_foreign_source")
+	var answer api.Changed
+	require(t, h.client.Do(t.Context(), "POST", reloadByForce, nil, &answer))
+	h.expectTunnel("by force", "10.9.0.77", "decapsulated")
+}
+
 // Nobody is harmed: no connection lives.
 func TestAnAgentWithoutConnectionsTakesWhateverFileItStartsWith(t *testing.T) {
 	h := newAgentHost(t)

@@ -134,6 +134,45 @@ func TestALoadBalancerWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T
 	h.await("the state was kept", func(s api.LBStatus) bool { return s.Ready && s.Revision == 6 })
 }
 
+// Controllers that were given other keys than the files had.
+func TestALoadBalancerThatMovesToControllersKeepsItsKeys(t *testing.T) {
+	h := newRemoteHost(t)
+	h.role = "lb"
+	h.write(fmt.Sprintf(lbFile, ""))
+	h.start()
+	h.await("the load balancer by its file", func(s api.LBStatus) bool { return s.Ready })
+	h.kill()
+	h.role = "remote-lb"
+	hub, end := h.control(1)
+	defer end()
+	hub.SetState(viewOf(5, nil, 2, 3))
+	h.start()
+	h.await("the refusal", func(s api.LBStatus) bool {
+		return len(s.Controllers) == 1 && s.Revision == 0 && strings.Contains(s.Config.Error, "keys.placement: it has changed") &&
+			strings.Contains(s.Config.Error, "`ballast lb --detach --instance test`")
+	})
+	h.expectServers("of other keys", "s1 active", "s2 active")
+	view := viewOf(6, nil, 2, 3)
+	view.Keys = model.Keys{Current: 3, Cookie: map[uint32][16]byte{3: {3}}}
+	for i := range view.Keys.Placement {
+		view.Keys.Placement[i] = byte(i)
+	}
+	hub.SetState(view)
+	h.await("the refusal of keys that lack the one in use", func(s api.LBStatus) bool {
+		return s.Revision == 0 && strings.Contains(s.Config.Error, "the key of epoch 1 is not there")
+	})
+	view = viewOf(7, nil, 1, 2, 3)
+	for i := range view.Keys.Placement {
+		view.Keys.Placement[i] = byte(i)
+	}
+	view.Keys.Cookie = map[uint32][16]byte{1: {0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff}}
+	hub.SetState(view)
+	h.await("the state with its keys", func(s api.LBStatus) bool { return s.Ready && s.Revision == 7 && s.Config.Error == "" })
+	view.Revision, view.Keys = 8, model.Keys{Placement: view.Keys.Placement, Current: 2, Cookie: map[uint32][16]byte{2: {2}}}
+	hub.SetState(view)
+	h.await("what controllers say from then on", func(s api.LBStatus) bool { return s.Revision == 8 })
+}
+
 // expectProblems is what doctor finds, in that order.
 func (h *host) expectProblems(when string, want ...string) {
 	h.t.Helper()
@@ -149,7 +188,7 @@ func (h *host) expectProblems(when string, want ...string) {
 
 func TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
 	h := newAgentHost(t)
-	h.write(fmt.Sprintf(agentFile, 1))
+	h.write(strings.NewReplacer("id: 1}", "id: 2}", "id: 2}", "id: 3}").Replace(fmt.Sprintf(agentFile, 1)))
 	h.start()
 	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready })
 	conn := h.echo()
@@ -186,14 +225,23 @@ func TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
 	if p := h.programs(); !slices.Equal(p, programs) {
 		t.Errorf("told nothing of this host: programs %v, were %v", p, programs)
 	}
-	view := viewOf(3, nil, 2, 3)
+	hub.SetState(viewOf(3, nil, 2, 3))
+	h.await("a state with another key under the epoch that living connections carry", func(s api.AgentStatus) bool {
+		return !s.Ready && strings.Contains(s.Config.Error, "has changed under its epoch") && strings.Contains(s.Config.Error, "`ballast agent --detach --instance test`") &&
+			slices.ContainsFunc(s.Problems, func(p string) bool { return strings.Contains(p, "the state is refused: what an earlier process left") })
+	})
+	exchange(t, conn)
+	if p := h.programs(); !slices.Equal(p, programs) {
+		t.Errorf("told of other keys: programs %v, were %v", p, programs)
+	}
+	view := viewOf(4, nil, 2, 3)
 	view.Keys = model.Keys{Current: 1, Cookie: map[uint32][16]byte{1: {0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff}}}
 	for i := range view.Keys.Placement {
 		view.Keys.Placement[i] = byte(i)
 	}
 	hub.SetState(view)
 	status := h.await("the agent with a state", func(s api.AgentStatus) bool { return s.Ready })
-	if !slices.Equal(status.Controllers, []string{"10.9.0.1:6443"}) || status.Revision != 3 || len(status.Problems) > 0 || len(status.Echoes) == 0 {
+	if !slices.Equal(status.Controllers, []string{"10.9.0.1:6443"}) || status.Revision != 4 || len(status.Problems) > 0 || len(status.Echoes) == 0 {
 		t.Errorf("told a state: %+v", status)
 	}
 	if len(status.Services) != 1 || status.Interfaces["eth0"] == "" || slices.Equal(h.programs(), programs) {

@@ -214,7 +214,11 @@ func readCertificate(path string) (*x509.Certificate, error) {
 	return certificate, nil
 }
 
+// readBlock reads no pipe: whoever opens one waits for a writer.
 func readBlock(path, kind string) ([]byte, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("read %s: not a regular file", path)
+	}
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err

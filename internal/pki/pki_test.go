@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // fleet makes an authority with one certificate per role, named like it.
@@ -161,6 +163,24 @@ func TestRenewedCertificatesAreUsedWithoutARestart(t *testing.T) {
 	}
 	if warnings := server.Warnings(time.Now()); len(warnings) != 0 {
 		t.Errorf("warnings are %q", warnings)
+	}
+}
+
+// Whoever opens a pipe waits for a writer, and everybody for him.
+func TestAPipeIsNoRenewal(t *testing.T) {
+	for _, name := range []string{"lb.crt", "lb.key", "ca.crt"} {
+		dir := fleet(t)
+		credentials := load(t, dir, "lb")
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if warnings := credentials.Warnings(time.Now()); len(warnings) != 1 || !strings.Contains(warnings[0], path+": not a regular file") {
+			t.Errorf("warnings are %q", warnings)
+		}
+		if credentials.Identity().Role != LB {
+			t.Errorf("without %s it is nobody", name)
+		}
 	}
 }
 

@@ -106,17 +106,33 @@ func (a *Agent) Rekey(fleet *model.Fleet, have map[VIPKey]AgentRow) {
 	}
 }
 
-// Keeps refuses what gives connections another cookie than they carry by the rows published so far. Rows know epochs by their parity alone.
+// Knows reports whether there is a row for some service that was published so far, or none was. Rekey comes before it.
+func (a *Agent) Knows(have map[VIPKey]AgentRow) bool {
+	published := false
+	for key, row := range have {
+		if row.Flags == 0 {
+			continue
+		}
+		if _, known := a.Served[key]; known {
+			return true
+		}
+		published = true
+	}
+	return !published
+}
+
+// Keeps refuses what gives connections another cookie than they carry by the rows published so far, those that the host has left behind
+// among them: Rekey comes before it. Rows know epochs by their parity alone.
 func (a *Agent) Keeps(fleet *model.Fleet, have map[VIPKey]AgentRow) error {
 	for i := range fleet.Services {
 		service := &fleet.Services[i]
 		for _, port := range service.Ports {
 			key := vipKey(service.VIP, port, uint8(service.Protocol))
 			before, after := have[key], a.Served[key]
-			if before.Flags != AgentCookie || after.Flags != AgentCookie {
+			if before.Flags == 0 || after.Flags == 0 {
 				continue
 			}
-			if before.ID != after.ID {
+			if before.ID != after.ID && before.Flags&after.Flags&AgentCookie != 0 {
 				return &model.Invalid{Path: "services." + service.Name, Problem: fmt.Sprintf("the id of this server has changed from %d to %d, and living connections carry the old one", before.ID, after.ID),
 					Remedy: "put the old one back: ids are the same on all nodes, as long as the server is there"}
 			}

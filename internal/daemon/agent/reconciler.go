@@ -17,7 +17,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/devices"
 	"github.com/ballast-lb/ballast/internal/daemon/guarded"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
-	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -53,20 +52,21 @@ func (r *reconciler) firstFile(t *tunnels) (file *config.File, err error) {
 
 // start fills the maps first and attaches last. pinned: an earlier process has left some.
 func (r *reconciler) start(file *config.File, pinned bool) (err error) {
-	if err = r.serving.takeOverStops(); err == nil && r.configPath != "" {
+	if err = r.serving.takeOverStops(); err == nil && r.known {
 		file = r.refuseAtStart(file)
 	}
 	if r.known {
 		err = errors.Join(err, r.apply(file))
 	} else { // nobody has said yet what this host serves
 		r.serving.applied = file
-		err = errors.Join(err, r.limitTunnels())
-		if r.waiting = pinned; pinned && err == nil { // what an earlier process left goes on untouched
+		if r.waiting = pinned; pinned && err == nil { // what an earlier process left goes on untouched, and whose tunnels are taken
+			r.tunnels.Do(func(t *tunnels) { t.untouched = true })
 			if r.configPath == "" {
 				r.log.Warn("no state is known: what an earlier process left goes on untouched until a controller says what this host serves", "file", r.desired.kept.Path)
 			}
 			return nil
 		}
+		err = errors.Join(err, r.limitTunnels())
 	}
 	if err == nil {
 		err = devices.WhileBusy(r.log, devices.BusyPatience, func() error { return r.programs.attach(r.serving.addresses()) })
@@ -77,16 +77,20 @@ func (r *reconciler) start(file *config.File, pinned bool) (err error) {
 	return err
 }
 
-// refuseAtStart returns the file that an agent begins with. One that would give living connections another cookie is refused: nothing is
-// served by it, and what an earlier process left goes on untouched until the file is in order, or taken by force.
+// refuseAtStart returns the file, or the last state of controllers, that an agent begins with. One that would give living connections another
+// cookie is refused: nothing is served by it, and what an earlier process left goes on untouched until the file is in order, or taken by
+// force, or a controller says what this host serves.
 func (r *reconciler) refuseAtStart(file *config.File) *config.File {
 	err := r.serving.keepsCookies(file, false)
 	if err == nil {
 		return file
 	}
 	r.known, r.file.Path = false, file.Path
+	if r.configPath != "" {
+		err = configfile.ByForce(err, r.serving.instance, "reload")
+	}
 	configfile.Note(&r.file, "", err, r.log)
-	return &config.File{Path: file.Path, Fleet: model.Fleet{TunnelsFrom: file.Fleet.TunnelsFrom}}
+	return &config.File{Path: file.Path}
 }
 
 // apply makes the maps follow a file.
@@ -107,7 +111,7 @@ func (r *reconciler) apply(file *config.File) error {
 
 func (r *reconciler) limitTunnels() (err error) {
 	r.tunnels.Do(func(t *tunnels) {
-		t.inFile = r.serving.applied.Fleet.TunnelsFrom
+		t.inFile, t.untouched = r.serving.applied.Fleet.TunnelsFrom, false
 		err = t.apply()
 	})
 	return err
@@ -142,7 +146,9 @@ func (r *reconciler) attachLate() {
 func (r *reconciler) reload(file *config.File, err error, force bool) (changes []string, _ error) {
 	refused := r.file.Error
 	if err == nil && !force {
-		err = r.serving.keepsCookies(file, r.known)
+		if err = r.serving.keepsCookies(file, r.known); err != nil {
+			err = configfile.ByForce(err, r.serving.instance, "reload")
+		}
 	}
 	if err == nil {
 		generation := r.serving.generation
@@ -166,7 +172,7 @@ func (r *reconciler) adopt(controller string, state *ballastv1.State) error {
 	next, err := nodeclient.State{Node: before}.After(state)
 	if err == nil {
 		r.desired.node = next.Node
-		err = r.apply(r.desired.file("controller " + controller))
+		err = r.applyDesired(controller)
 	}
 	if err != nil {
 		r.desired.node = before
@@ -177,6 +183,18 @@ func (r *reconciler) adopt(controller string, state *ballastv1.State) error {
 	r.save()
 	r.attachLate()
 	return nil
+}
+
+// applyDesired makes the maps follow what a controller says. What an earlier process left by a file may be of another fleet.
+func (r *reconciler) applyDesired(controller string) error {
+	file := r.desired.file("controller " + controller)
+	if r.waiting {
+		if err := r.serving.keepsCookies(file, false); err != nil {
+			return fmt.Errorf("%w; give controllers the keys and ids that this host runs by (`ballast ctl apply` of its file); if its connections may break: stop "+
+				"the agent, `ballast agent --detach --instance %s`, and start it again", err, r.serving.instance)
+		}
+	}
+	return r.apply(file)
 }
 
 // save keeps what controllers say.
@@ -221,6 +239,8 @@ func (r *reconciler) obstacles() (found, problems []string) {
 	switch {
 	case !r.known && r.configPath != "":
 		found = append(found, "the file is refused: what an earlier process left goes on untouched")
+	case !r.known && r.file.Error != "":
+		found = append(found, "the state is refused: what an earlier process left goes on untouched")
 	case !r.known && r.unnamed:
 		found = append(found, r.whyUnnamed()+"; what an earlier process left goes on untouched")
 	case !r.known:

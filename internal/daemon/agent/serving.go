@@ -2,6 +2,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -10,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/config"
-	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/daemon/paths"
 	"github.com/ballast-lb/ballast/internal/linux/load"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
@@ -184,7 +184,7 @@ func (s *serving) keepsCookies(next *config.File, running bool) error {
 		err = node.KeysKept(&s.applied.Fleet.Keys, &next.Fleet.Keys)
 	}
 	if err == nil {
-		err = s.keepsServed(next)
+		err = s.keepsServed(next, running)
 	}
 	if err == nil {
 		return nil
@@ -194,11 +194,12 @@ func (s *serving) keepsCookies(next *config.File, running bool) error {
 	if !running && living == 0 && uncounted == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %w (%d live here)", next.Path, configfile.ByForce(err, s.instance, "reload"), living)
+	return fmt.Errorf("%s: %w (%d live here)", next.Path, err, living)
 }
 
-// keepsServed compares with the rows that are published, by this process or an earlier one, whatever services and servers are called.
-func (s *serving) keepsServed(next *config.File) error {
+// keepsServed compares with the rows that are published, by this process or an earlier one, whatever services and servers are called. What
+// a process begins with may be of another fleet: there is nothing else to tell by.
+func (s *serving) keepsServed(next *config.File, running bool) error {
 	local, err := netdev.LocalAddresses()
 	if err != nil {
 		return err
@@ -207,5 +208,11 @@ func (s *serving) keepsServed(next *config.File) error {
 	if err != nil {
 		return nil // apply says it
 	}
-	return wanted.Keeps(&next.Fleet, s.path.Served())
+	have := s.path.Served()
+	wanted.Rekey(&next.Fleet, have)
+	err = wanted.Keeps(&next.Fleet, have)
+	if err == nil && !running && !wanted.Knows(have) {
+		err = errors.New("it has none of the services that living connections are of: is it of another fleet, or of another host?")
+	}
+	return err
 }

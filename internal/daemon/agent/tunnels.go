@@ -32,6 +32,8 @@ type tunnels struct {
 	limit   server.TunnelLimit
 	set     bool // the data path knows both
 
+	untouched bool // an earlier process's go on, as all that it left
+
 	notes   server.TunnelNotes // as they were counted last
 	seen    time.Time          // when there was another one, zero: never
 	named   netip.Addr         // whose it was
@@ -47,6 +49,9 @@ func (t *tunnels) open(path *server.Server) (err error) {
 
 // apply has the data path take tunnels as it is known now.
 func (t *tunnels) apply() error {
+	if t.untouched {
+		return nil
+	}
 	from, limit := t.inFile, server.TunnelsOfAnybody
 	if !t.byFile {
 		from = t.sources.Addresses()

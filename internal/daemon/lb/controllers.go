@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/traffic"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -49,6 +50,9 @@ func (c changing) applyState(controller string, message *ballastv1.State) error 
 	}
 	before, revision := c.state, c.revision
 	next, err := nodeclient.State{Node: before.Node, Unhealthy: before.Unhealthy}.After(message)
+	if err == nil && revision == 0 {
+		err = c.keepsKeys(&next.Running.Keys)
+	}
 	if err == nil {
 		c.revision = message.Revision
 		err = c.reconcile(&desired.State{Node: next.Node, Unhealthy: next.Unhealthy, Self: before.Self})
@@ -68,6 +72,20 @@ func (c changing) applyState(controller string, message *ballastv1.State) error 
 		c.keeper.Recover()
 	}
 	return nil
+}
+
+// keepsKeys refuses the first state of controllers if it lacks what connections carry that came by a file: it may be of another fleet.
+func (c changing) keepsKeys(next *model.Keys) error {
+	now := &c.state.Running.Keys
+	err := node.KeysKept(now, next)
+	if _, kept := next.Cookie[now.Current]; err == nil && !kept && len(now.Cookie) > 0 {
+		err = &model.Invalid{Path: "keys.cookie", Problem: fmt.Sprintf("the key of epoch %d is not there, and living connections carry it", now.Current)}
+	}
+	if err != nil {
+		err = fmt.Errorf("%w; give controllers the keys that this node runs by (`ballast ctl apply` of its file); if its connections may break: stop the load "+
+			"balancer, `ballast lb --detach --instance %s`, remove %s, and start it again", err, c.options.Instance, c.kept.Path)
+	}
+	return err
 }
 
 // onChecks replaces what a controller wants checked.

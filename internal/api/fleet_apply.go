@@ -27,11 +27,11 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 	remedy := "change keys with `ballast ctl key rotate`, apply a file without keys:, or say --force-keys"
 	answer, err := f.carefully(ctx, r.DryRun, r.Force, func(n *node.Node) error {
 		fleet, next := &n.Running, wanted.Clone()
-		risks = nil                          // of an earlier try
 		next.TunnelsFrom = fleet.TunnelsFrom // is told by files alone
+		made := false
 		if r.Keys == nil {
 			next.Keys = fleet.Keys
-			if f.ensureKeys(&next) {
+			if made = f.ensureKeys(&next); made {
 				risks, remedy = f.desired.KeyNodes().Orphans(), "say --force-keys to lose them"
 			}
 		}
@@ -48,7 +48,12 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 		if err := next.Validate(); err != nil {
 			return err // with paths in the order of the request
 		}
-		risks = append(risks, f.desired.KeyNodes().Risks(fleet, &next.Keys)...)
+		if !made {
+			if len(fleet.Keys.Cookie) == 0 {
+				remedy = "apply the `keys:` in a load balancer's state file (docs/operate.md, \"Backup and restore\"), or say --force-keys to lose them"
+			}
+			risks = f.desired.KeyNodes().Risks(fleet, &next.Keys)
+		}
 		if !r.DryRun && !r.ForceKeys {
 			if err := unsafe(risks, remedy); err != nil {
 				return err

@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/hub"
+	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store/storetest"
 )
@@ -161,6 +162,26 @@ func TestAnEmptyStoreGetsNoNewKeysWhileAgentsCountConnections(t *testing.T) {
 	if _, err := client.Apply(t.Context(), request); connect.CodeOf(err) != connect.CodeFailedPrecondition {
 		t.Errorf("new keys: %v", err)
 	}
+	wrong, right := [16]byte{1}, [16]byte{2}
+	request.Keys = &ballastv1.Keys{Placement: wrong[:], Current: 1, Cookie: map[uint32][]byte{1: wrong[:]}}
+	if _, err := client.Apply(t.Context(), request); connect.CodeOf(err) != connect.CodeFailedPrecondition || !strings.Contains(err.Error(), "5 living connections carry a key of epoch 2") ||
+		!strings.Contains(err.Error(), "Backup and restore") {
+		t.Errorf("the keys of an older file: %v", err)
+	}
+	report := says([]uint32{2}, 2, map[uint32]uint64{2: 5})
+	report.GetKeys().Fingerprints = map[uint32][]byte{2: rotation.Fingerprint(right), 3: {1}}
+	agent.Send(report)
+	request.Keys.Current, request.Keys.Cookie = 2, map[uint32][]byte{2: wrong[:]}
+	fleettest.Await(t, "the fingerprint", func() bool {
+		request.DryRun = true
+		answer, err := client.Apply(t.Context(), request)
+		return err == nil && strings.Contains(strings.Join(answer.KeyRisks, "\n"), "5 living connections carry another key of epoch 2")
+	})
+	request.Keys.Cookie[2] = right[:]
+	if answer, err := client.Apply(t.Context(), request); err != nil || len(answer.KeyRisks) > 0 {
+		t.Errorf("the right key: %v, %v", answer, err)
+	}
+	request.Keys, request.DryRun = nil, false
 	request.ForceKeys = true
 	_, err := client.Apply(t.Context(), request)
 	fleettest.Require(t, err)

@@ -19,9 +19,14 @@ const reportedEpochs = 4
 // takeKeys keeps what an agent says of keys. What makes no sense is cut short.
 func (h *Hub) takeKeys(p *peer, told *ballastv1.KeyReport) {
 	report := &ballastv1.KeyReport{Epochs: slices.Clone(told.Epochs[:min(len(told.Epochs), reportedEpochs)]), Current: told.Current,
-		Connections: map[uint32]uint64{}}
+		Connections: map[uint32]uint64{}, Fingerprints: map[uint32][]byte{}, Placement: told.Placement[:min(len(told.Placement), rotation.FingerprintSize)]}
 	for _, epoch := range slices.Sorted(maps.Keys(told.Connections))[:min(len(told.Connections), reportedEpochs)] {
 		report.Connections[epoch] = told.Connections[epoch]
+	}
+	for _, epoch := range report.Epochs {
+		if print := told.Fingerprints[epoch]; len(print) == rotation.FingerprintSize {
+			report.Fingerprints[epoch] = print
+		}
 	}
 	if told.Unavailable != "" {
 		report.Unavailable = problemsOf([]string{told.Unavailable})[0]
@@ -39,7 +44,8 @@ func (h *Hub) KeyNodes() *rotation.Nodes {
 	for _, p := range h.peers {
 		n := rotation.Node{Agent: p.identity.Role == pki.Agent, Name: p.identity.Name, Addresses: p.identity.Addresses, HasKeys: h.hasKeys(p), Contested: p.contested()}
 		if r := p.report; r != nil {
-			n.Report = &rotation.Report{Age: time.Since(p.reported), Epochs: r.Epochs, Current: r.Current, Connections: r.Connections, Unavailable: r.Unavailable}
+			n.Report = &rotation.Report{Age: time.Since(p.reported), Epochs: r.Epochs, Current: r.Current, Connections: r.Connections, Unavailable: r.Unavailable,
+				Fingerprints: r.Fingerprints, Placement: r.Placement}
 		}
 		nodes.List = append(nodes.List, n)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/linux/server"
+	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -65,7 +66,13 @@ func (k *keyReporter) run(ctx context.Context, send func(*ballastv1.FromNode)) {
 	defer tick.Stop()
 	for {
 		keys, connections, err := k.echoes()
-		report := &ballastv1.KeyReport{Epochs: keys.Epochs(), Current: keys.Current, Connections: connections}
+		report := &ballastv1.KeyReport{Epochs: keys.Epochs(), Current: keys.Current, Connections: connections, Fingerprints: map[uint32][]byte{}}
+		for epoch, key := range keys.Cookie {
+			report.Fingerprints[epoch] = rotation.Fingerprint(key)
+		}
+		if keys.Placement != [16]byte{} {
+			report.Placement = rotation.Fingerprint(keys.Placement)
+		}
 		if err != nil {
 			report.Unavailable = err.Error()
 		}

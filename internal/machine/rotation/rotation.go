@@ -5,6 +5,8 @@
 package rotation
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -35,6 +37,18 @@ type Report struct {
 	Current     uint32
 	Connections map[uint32]uint64 // that live, by the epoch that their client has echoed last; 0: of a key that is gone
 	Unavailable string            // why they could not be counted; empty: they were
+
+	Fingerprints map[uint32][]byte // of its keys, by epoch; none of an older agent's
+	Placement    []byte            // the same of its placement key
+}
+
+// FingerprintSize is short: it tells keys apart, and nobody finds a key by it.
+const FingerprintSize = 8
+
+// Fingerprint tells a key from others without telling the key.
+func Fingerprint(key [16]byte) []byte {
+	sum := sha256.Sum256(append([]byte("ballast key fingerprint\x00"), key[:]...))
+	return sum[:FingerprintSize]
 }
 
 // Nodes are all that are known of.
@@ -211,11 +225,7 @@ func (n *Nodes) Connections(epoch uint32) (sum uint64) {
 func (n *Nodes) Orphans() []string {
 	var sum uint64
 	for i := range n.List {
-		if r := n.List[i].Report; r != nil {
-			for _, connections := range r.Connections {
-				sum += connections
-			}
-		}
+		sum += n.List[i].Report.living()
 	}
 	if sum == 0 {
 		return nil
@@ -233,11 +243,13 @@ func (n *Nodes) OldestReport() (age time.Duration, ok bool) {
 	return age, ok
 }
 
-// Risks says why replacing keys as a whole should be refused: what use and drop would say, and keys that change under their epoch.
+// Risks says why replacing keys as a whole should be refused: what use and drop would say, keys that change under their epoch, and keys of
+// living connections that are not there.
 func (n *Nodes) Risks(fleet *model.Fleet, next *model.Keys) (found []string) {
 	now := &fleet.Keys
+	found = n.strange(now, next)
 	if len(now.Cookie) == 0 {
-		return nil
+		return found
 	}
 	add := func(what string, why []string) {
 		if len(why) > 0 {
@@ -266,6 +278,67 @@ func (n *Nodes) Risks(fleet *model.Fleet, next *model.Keys) (found []string) {
 		}
 	}
 	return found
+}
+
+// strange says which keys of living connections that the store does not have are not among the next ones: those of a store that was lost,
+// or that is another fleet's.
+func (n *Nodes) strange(now, next *model.Keys) (found []string) {
+	if sameKeys(now, next) {
+		return nil
+	}
+	missing, others := map[uint32]uint64{}, map[uint32]uint64{}
+	placement, current := "", ""
+	for i := range n.List {
+		node := &n.List[i]
+		if node.Report.living() == 0 {
+			continue
+		}
+		for epoch, connections := range node.Report.Connections {
+			key, given := next.Cookie[epoch]
+			print := node.Report.Fingerprints[epoch]
+			if _, known := now.Cookie[epoch]; known || epoch == 0 || connections == 0 {
+				continue // Risks tells of those that are known
+			}
+			if !given {
+				missing[epoch] += connections
+			} else if len(print) > 0 && !bytes.Equal(print, Fingerprint(key)) {
+				others[epoch] += connections
+			}
+		}
+		if print := node.Report.Placement; len(print) > 0 && !bytes.Equal(print, Fingerprint(next.Placement)) {
+			placement = node.String()
+		}
+		if !slices.Contains(node.Report.Epochs, next.Current) {
+			current = node.String()
+		}
+	}
+	for _, epoch := range slices.Sorted(maps.Keys(missing)) {
+		found = append(found, fmt.Sprintf("%d living connections carry a key of epoch %d, which is not among these", missing[epoch], epoch))
+	}
+	for _, epoch := range slices.Sorted(maps.Keys(others)) {
+		found = append(found, fmt.Sprintf("%d living connections carry another key of epoch %d than this one", others[epoch], epoch))
+	}
+	if len(now.Cookie) > 0 {
+		return found
+	}
+	if placement != "" {
+		found = append(found, placement+" has another placement key: all connections without a cookie move to other servers")
+	}
+	if current != "" && len(missing) == 0 {
+		found = append(found, fmt.Sprintf("cookies are written with epoch %d, whose key %s does not have", next.Current, current))
+	}
+	return found
+}
+
+// living adds up the connections of a report.
+func (r *Report) living() (sum uint64) {
+	if r == nil {
+		return 0
+	}
+	for _, connections := range r.Connections {
+		sum += connections
+	}
+	return sum
 }
 
 func sameKeys(a, b *model.Keys) bool {

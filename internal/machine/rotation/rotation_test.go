@@ -105,7 +105,6 @@ func TestReplacingKeysAsAWholeHasTheRisksOfItsSteps(t *testing.T) {
 		want string
 	}{
 		"nothing changes":       {fleetOf(2, 1, 2), both, ""},
-		"there were none":       {&model.Fleet{}, one, ""},
 		"the current goes":      {fleetOf(2, 1, 2), one, "the key of epoch 2 is removed: cookies are written with it"},
 		"the old goes":          {fleetOf(2, 1, 2), fleetOf(2, 2).Keys, "the key of epoch 1 is removed: agent host has 5"},
 		"another under it":      {fleetOf(1, 1), other, "becomes another one"},
@@ -116,6 +115,42 @@ func TestReplacingKeysAsAWholeHasTheRisksOfItsSteps(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			expect(t, nodes(c.now, map[uint32]uint64{1: 5}).Risks(c.now, &c.next), c.want)
+		})
+	}
+}
+
+// A store that was lost, or is another fleet's, gets the keys that living connections carry, under their epochs, or none.
+func TestKeysThatLackThoseOfLivingConnectionsAreARisk(t *testing.T) {
+	live := fleetOf(3, 2, 3).Keys
+	changed := func(change func(*model.Keys)) model.Keys {
+		keys := fleetOf(3, 2, 3).Keys
+		change(&keys)
+		return keys
+	}
+	for name, c := range map[string]struct {
+		store *model.Fleet
+		next  model.Keys
+		older bool // the agent sends no fingerprints
+		want  string
+	}{
+		"the same":                        {&model.Fleet{}, live, false, ""},
+		"only the one that they carry":    {&model.Fleet{}, fleetOf(3, 3).Keys, false, ""},
+		"of before the rotations":         {&model.Fleet{}, fleetOf(1, 1).Keys, false, "5 living connections carry a key of epoch 3, which is not among these"},
+		"the same, of an older agent":     {&model.Fleet{}, fleetOf(1, 1).Keys, true, "5 living connections carry a key of epoch 3"},
+		"another digit":                   {&model.Fleet{}, changed(func(k *model.Keys) { k.Cookie[3] = [16]byte{3, 1} }), false, "5 living connections carry another key of epoch 3"},
+		"that, of an older agent":         {&model.Fleet{}, changed(func(k *model.Keys) { k.Cookie[3] = [16]byte{3, 1} }), true, ""},
+		"another placement":               {&model.Fleet{}, changed(func(k *model.Keys) { k.Placement = [16]byte{1} }), false, "agent host has another placement key"},
+		"one that no node has is current": {&model.Fleet{}, fleetOf(4, 3, 4).Keys, false, "cookies are written with epoch 4, whose key agent host does not have"},
+		"the store has older ones":        {fleetOf(1, 1), fleetOf(1, 1, 2).Keys, false, "5 living connections carry a key of epoch 3"},
+		"it has, and they stay":           {fleetOf(1, 1), fleetOf(1, 1).Keys, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := nodes(&model.Fleet{Keys: live}, map[uint32]uint64{0: 1, 2: 0, 3: 5})
+			if report := n.List[1].Report; !c.older {
+				report.Placement = rotation.Fingerprint(live.Placement)
+				report.Fingerprints = map[uint32][]byte{2: rotation.Fingerprint(live.Cookie[2]), 3: rotation.Fingerprint(live.Cookie[3])}
+			}
+			expect(t, n.Risks(c.store, &c.next), c.want)
 		})
 	}
 }

@@ -41,7 +41,7 @@ func Apply(c *ask.Control) *cobra.Command {
 	cmd.Flags().StringVarP(&a.file, "file", "f", "", "configuration file; - is the standard input")
 	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "show what would change, and change nothing")
 	cmd.Flags().BoolVar(&a.yes, "yes", false, "do not ask, and let a file without any service remove them all")
-	cmd.Flags().BoolVar(&a.forceKeys, "force-keys", false, "change keys even if connections break")
+	cmd.Flags().BoolVar(&a.forceKeys, "force-keys", false, "let cookie keys come, go or be turned back even if connections break; `placement` and the key of an epoch stay")
 	command.Require(cmd, "file")
 	return cmd
 }

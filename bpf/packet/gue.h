@@ -26,3 +26,21 @@ struct gue_stops { /* then STOPS_MAX addresses of the outer family */
 _Static_assert(sizeof(struct gue_stops) == 4, "gue_stops");
 
 #define GUE_STOPS_LENGTH(ipv6) (sizeof(struct gue_stops) + STOPS_MAX * ((ipv6) ? 16 : 4))
+
+/* The headers behind the outer IP header. ipv6: the inner packet; length: of all that is behind the outer IP header. 0: no room. */
+inline_always _Bool gue_write_headers(void *at, void *end, _Bool ipv6, __u32 length, __u16 entropy, __u8 control_words)
+{
+	struct udphdr *udp = at;
+	struct gue_header *gue = (void *)(udp + 1);
+
+	if ((void *)(gue + 1) > end)
+		return 0;
+	udp->source = bpf_htons(GUE_SOURCE_PORT_BASE | (entropy & 0x3fff));
+	udp->dest = bpf_htons(GUE_PORT);
+	udp->len = bpf_htons(length);
+	udp->check = 0; /* RFC 768; over IPv6 RFC 6935: the inner packet has its own */
+	gue->version_control_words = control_words;
+	gue->protocol = ipv6 ? IPPROTO_IPV6 : IPPROTO_IPIP;
+	gue->flags = 0;
+	return 1;
+}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* fast_path.h - the shortest way, for most packets: TCP, to its server by IP in IP: an established connection's, with the cookie where all stacks
+/* fast_path.h - the shortest way, for most packets: TCP, to its server by IP in IP or GUE: an established connection's, with the cookie where all stacks
  * put it, a new one's with a timestamp, and all of a service by hash.
  *
  * Does to a packet what usual_way does, or returns UNUSUAL before anything has changed: TestTheFastPathDoesWhatTheLongWayDoes holds it to that.
@@ -94,12 +94,14 @@ inline_always const struct service *fast_service(const void *data, _Bool ipv6, _
 inline_always int fast_send(struct xdp_md *ctx, const struct packet *p, const struct decision *d, const struct finding *f, enum verdict verdict)
 {
 	const struct server *server = d->server;
-	_Bool ipv6;
+	_Bool ipv6, written, gue = d->service->forward == FORWARD_GUE;
+	__u32 outer;
 
 	if (!server || !(server->flags & SERVER_NEXT_HOP) || server->flags & SERVER_NO_COOKIE || server->vlan)
 		return UNUSUAL;
 	ipv6 = server->flags & SERVER_IPV6;
-	if (p->length + outer_length(server, 0, 0) > server->mtu || bpf_xdp_adjust_head(ctx, -(int)outer_length(server, 0, 0)))
+	outer = outer_length(server, gue, 0);
+	if (p->length + outer > server->mtu || bpf_xdp_adjust_head(ctx, -(int)outer))
 		return UNUSUAL;
 	if (verdict == FORWARDED_BY_COOKIE) {
 		count_fast(server->counter, p->length);
@@ -109,7 +111,11 @@ inline_always int fast_send(struct xdp_md *ctx, const struct packet *p, const st
 		count_server(server->counter, is_syn(p), verdict == FORWARDED_NEW, p->length);
 		count_verdict(d->service->number, verdict, p->length);
 	}
-	if (!(ipv6 ? write_untagged(ctx, p, server, 1) : write_untagged(ctx, p, server, 0)))
+	if (gue)
+		written = ipv6 ? write_untagged(ctx, p, server, 1, 1) : write_untagged(ctx, p, server, 0, 1);
+	else
+		written = ipv6 ? write_untagged(ctx, p, server, 1, 0) : write_untagged(ctx, p, server, 0, 0);
+	if (!written)
 		return XDP_ABORTED; /* the verifier does not know that the frame has grown */
 	return transmit(ctx, server);
 }
@@ -161,6 +167,6 @@ inline_always int fast_path(struct xdp_md *ctx, _Bool ipv6)
 	d.service = fast_service(data, ipv6, &fast);
 	if (!d.service)
 		return UNUSUAL;
-	echo = fast & FAST_OTHERS ? 0 : fast_echo(data, end, length, ipv6);
+	echo = d.service->affinity == AFFINITY_HASH ? 0 : fast_echo(data, end, length, ipv6);
 	return echo ? fast_by_cookie(ctx, &d, data, echo, echo >> (fast & 15) & 1, length, ipv6) : fast_others(ctx, &d, data, end, length, ipv6);
 }

@@ -62,24 +62,29 @@ inline_always __u16 flow_entropy(const struct packet *p)
 	return mix >> 16;
 }
 
-/* To a next hop without a tag. There is room. */
-inline_always _Bool write_untagged(struct xdp_md *ctx, const struct packet *p, const struct server *server, _Bool ipv6)
+/* To a next hop without a tag, without stops. There is room. */
+inline_always _Bool write_untagged(struct xdp_md *ctx, const struct packet *p, const struct server *server, _Bool ipv6, _Bool gue)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u8 protocol = p->ipv6 ? IPPROTO_IPV6 : IPPROTO_IPIP;
+	__u8 protocol = gue ? IPPROTO_UDP : p->ipv6 ? IPPROTO_IPV6 : IPPROTO_IPIP;
+	__u32 behind = gue ? sizeof(struct udphdr) + sizeof(struct gue_header) : 0;
+	__u16 entropy = flow_entropy(p);
 	struct ethhdr *eth = data;
+	void *next;
 
 	if (data + sizeof(*eth) + sizeof(struct iphdr) > end)
 		return 0;
-	if (!ipv6) {
-		write_untagged_ipv4(data, server->destination_mac, bpf_htonl(ETH_P_IP << 16 | 0x4500 | p->tos), p->length + sizeof(struct iphdr), server->path,
-				    protocol, server->source[0], server->address[0]);
-		return 1;
+	if (ipv6) {
+		*(__u64 *)data = *(const __u64 *)server->destination_mac;
+		*(__u32 *)(data + 8) = *(const __u32 *)(server->destination_mac + 8);
+		eth->h_proto = bpf_htons(ETH_P_IPV6);
+		next = outer_ipv6(eth + 1, end, p, server, protocol, sizeof(struct ipv6hdr) + behind, entropy);
+	} else {
+		write_untagged_ipv4(data, server->destination_mac, bpf_htonl(ETH_P_IP << 16 | 0x4500 | p->tos), p->length + sizeof(struct iphdr) + behind,
+				    server->path, protocol, server->source[0], server->address[0]);
+		next = data + sizeof(*eth) + sizeof(struct iphdr);
 	}
-	*(__u64 *)data = *(const __u64 *)server->destination_mac;
-	*(__u32 *)(data + 8) = *(const __u32 *)(server->destination_mac + 8);
-	eth->h_proto = bpf_htons(ETH_P_IPV6);
-	return outer_ipv6(eth + 1, end, p, server, protocol, sizeof(struct ipv6hdr), flow_entropy(p)) != 0;
+	return next && (!gue || gue_write_headers(next, end, p->ipv6, p->length + behind, entropy, 0));
 }
 
 inline_always enum verdict send_in_family(struct xdp_md *ctx, const struct packet *p, const struct server *server,
@@ -90,7 +95,7 @@ inline_always enum verdict send_in_family(struct xdp_md *ctx, const struct packe
 	if (l2_make_room(ctx, p, server, outer))
 		return DROPPED_NO_HEADROOM;
 	if (!server->vlan)
-		return write_untagged(ctx, p, server, ipv6) ? why : DROPPED_MALFORMED;
+		return write_untagged(ctx, p, server, ipv6, 0) ? why : DROPPED_MALFORMED;
 	if (!outer_ip(ctx, p, server, p->ipv6 ? IPPROTO_IPV6 : IPPROTO_IPIP, outer, flow_entropy(p), ipv6))
 		return DROPPED_MALFORMED;
 	return why;
@@ -150,7 +155,6 @@ inline_always _Bool gue_write_stops(void *at, void *end, const struct server *fi
 __noinline int gue_wrap(struct xdp_md *ctx, const struct packet *p, const struct service *service, const struct server *server, __u32 ids)
 {
 	_Bool ipv6, stops = ids != 0;
-	struct gue_header *gue;
 	struct udphdr *udp;
 	__u16 entropy;
 	__u32 outer;
@@ -165,17 +169,10 @@ __noinline int gue_wrap(struct xdp_md *ctx, const struct packet *p, const struct
 		return DROPPED_NO_HEADROOM;
 	udp = outer_ip(ctx, p, server, IPPROTO_UDP, outer, entropy, ipv6);
 	end = (void *)(long)ctx->data_end;
-	gue = (void *)(udp + 1);
-	if (!udp || (void *)(gue + 1) > end)
+	if (!udp || !gue_write_headers(udp, end, p->ipv6, p->length + outer - (ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)), entropy,
+			       stops ? GUE_STOPS_LENGTH(ipv6) / 4 : 0))
 		return DROPPED_MALFORMED;
-	udp->source = bpf_htons(GUE_SOURCE_PORT_BASE | (entropy & 0x3fff));
-	udp->dest = bpf_htons(GUE_PORT);
-	udp->len = bpf_htons(p->length + outer - (ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)));
-	udp->check = 0; /* RFC 768; over IPv6 RFC 6935: the inner packet has its own */
-	gue->version_control_words = stops ? GUE_STOPS_LENGTH(ipv6) / 4 : 0;
-	gue->protocol = p->ipv6 ? IPPROTO_IPV6 : IPPROTO_IPIP;
-	gue->flags = 0;
-	if (stops && !gue_write_stops(gue + 1, end, gue_stop(service, server, ids & 0xffff), gue_stop(service, server, ids >> 16), ipv6))
+	if (stops && !gue_write_stops((void *)(udp + 1) + sizeof(struct gue_header), end, gue_stop(service, server, ids & 0xffff), gue_stop(service, server, ids >> 16), ipv6))
 		return DROPPED_MALFORMED;
 	return VERDICT_CONTINUE;
 }

@@ -148,16 +148,16 @@ func (lb *LB) fastRow(number uint32) uint32 {
 	const rowShift, others = 4, 1 << 31 // FAST_ROW_SHIFT, FAST_OTHERS
 	row := lb.ServiceRow(number)
 	s := lb.Service(row)
-	if row == 0 || s.Forward != uint8(model.ForwardIPIP) || s.Flags&plan.ServiceThrough != 0 {
+	affinity, forward := model.Affinity(s.Affinity), model.Forward(s.Forward)
+	if row == 0 || affinity != model.AffinityCookie && affinity != model.AffinityHash || forward != model.ForwardIPIP && forward != model.ForwardGUE ||
+		s.Flags&plan.ServiceThrough != 0 {
 		return 0
 	}
-	switch model.Affinity(s.Affinity) {
-	case model.AffinityCookie:
-		return row<<rowShift | uint32(s.CookieBits-1)
-	case model.AffinityHash:
-		return row<<rowShift | others
+	word := row<<rowShift | uint32(s.CookieBits-1)&(1<<rowShift-1)
+	if affinity == model.AffinityHash || forward == model.ForwardGUE {
+		word |= others
 	}
-	return 0
+	return word
 }
 
 // publishRow makes the places of a service name its row, and reports whether any did not.

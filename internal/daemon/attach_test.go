@@ -255,7 +255,7 @@ func TestDetachOfAnInstanceThatIsNotThereChangesNothing(t *testing.T) {
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	ours, before := h.program(), pinned(t, h.pinDir())
-	err := instance.Detach(h.runDir(), "nosuch")
+	err := h.remove("nosuch")
 	if !errors.Is(err, instance.ErrNoInstance) {
 		t.Errorf("detach of an unknown instance: %v", err)
 	}
@@ -265,7 +265,7 @@ func TestDetachOfAnInstanceThatIsNotThereChangesNothing(t *testing.T) {
 	if h.program() != ours || pinned(t, h.pinDir()) != before {
 		t.Error("another instance lost something")
 	}
-	if err := instance.Detach(h.runDir(), "test"); err == nil {
+	if err := h.remove("test"); err == nil {
 		t.Error("a running instance was detached")
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/await"
-	"github.com/ballast-lb/ballast/internal/daemon/instance"
 )
 
 const reloadByForce = "/v1/config/reload?" + api.Force + "=true"
@@ -82,7 +81,7 @@ func TestALoadBalancerWhoseFileIsRefusedAfterARebootIsNotReady(t *testing.T) {
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	h.kill()
-	require(t, h.space.Do(func() error { return instance.Detach(h.runDir(), "test") }))
+	require(t, h.remove("test"))
 	sum := h.write(strings.Replace(fmt.Sprintf(lbFile, ""), "00112233", "ffffffff", 1))
 	h.start()
 	h.await("what keeps it from being ready", func(s api.LBStatus) bool {

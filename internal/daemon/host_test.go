@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,9 +19,11 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/daemon/agent"
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
+	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 // hostDeadline is for what comes at once on a machine that has nothing else to do. hostLife is more than any daemon of a test needs.
@@ -78,7 +82,7 @@ func newHost(t *testing.T, role string, here, there []string) *host {
 	require(t, pin.EnsureBPFFS(filepath.Join(h.runDir(), "bpf")))
 	t.Cleanup(func() {
 		h.end()
-		err := h.space.Do(func() error { return instance.Detach(h.runDir(), "test") })
+		err := h.remove("test")
 		if errors.Is(err, instance.ErrNoInstance) { // it never came to attach
 			require(t, pin.RemoveBPFFS(filepath.Join(h.runDir(), "bpf")))
 		} else {
@@ -89,6 +93,16 @@ func newHost(t *testing.T, role string, here, there []string) *host {
 		}
 	})
 	return h
+}
+
+// remove does what --detach of the host's role does.
+func (h *host) remove(name string) error {
+	return h.space.Do(func() error {
+		if strings.HasSuffix(h.role, "agent") {
+			return agent.Detach(agent.Options{RunDir: h.runDir(), Instance: name, Log: slog.New(slog.NewTextHandler(&h.output, nil))})
+		}
+		return instance.Detach(h.runDir(), name, pki.LB, func(string) {})
+	})
 }
 
 func newSpace(t *testing.T, role string) *netspace.Space {

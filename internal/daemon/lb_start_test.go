@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/await"
 )
 
@@ -63,6 +65,44 @@ func TestADeviceThatTheProgramIsTakenOffIsNamedAndLoopbackAloneIsRefused(t *test
 	h.expectFailure("attach to the loopback device alone")
 	if !h.runs() {
 		t.Error("what forwarded was taken away")
+	}
+}
+
+// A daemon of the other role that takes over, or removes, what is pinned would end what works on without its own daemon.
+func TestADaemonLeavesAnInstanceOfTheOtherRoleAlone(t *testing.T) {
+	for role, other := range map[string]string{"lb": "agent", "agent": "lb"} {
+		t.Run(role, func(t *testing.T) {
+			h := newHost(t, role, []string{"10.9.0.1/24", "10.9.0.2/24"}, []string{"10.9.0.3/24"})
+			defer func() { h.role = role }()
+			h.write(fmt.Sprintf(agentFile, 1))
+			h.start()
+			awaitStatus(h, "a daemon", func(s api.AgentStatus) bool { return s.Interfaces["eth0"] != "" })
+			h.kill()
+			ours, before := h.program(), pinned(t, h.pinDir())
+			way := fmt.Sprintf("`ballast %s --detach --instance test --run-dir %s`", role, h.runDir())
+			h.role = other
+			h.expectFailure(way)
+			if err := h.remove("test"); err == nil || !strings.Contains(err.Error(), way) {
+				t.Errorf("--detach of %s: %v, which does not name %s", other, err, way)
+			}
+			if h.program() != ours || pinned(t, h.pinDir()) != before {
+				t.Error("what was pinned is not what it was")
+			}
+		})
+	}
+}
+
+func TestDetachSaysHowManyConnectionsItBreaks(t *testing.T) {
+	h := newAgentHost(t)
+	h.write(fmt.Sprintf(agentFile, 1))
+	h.start()
+	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready })
+	exchange(t, h.echo())
+	exchange(t, h.dial())
+	h.kill()
+	require(t, h.remove("test"))
+	if !strings.Contains(h.output.String(), "they break now\" connections=2") {
+		t.Errorf("it says %s", h.output.String())
 	}
 }
 

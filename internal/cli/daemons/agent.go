@@ -8,7 +8,6 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/daemon/agent"
-	"github.com/ballast-lb/ballast/internal/daemon/instance"
 )
 
 // Agent makes `ballast agent`.
@@ -22,13 +21,13 @@ func Agent(version string) *cobra.Command {
 			if err := checkInstance(o.Instance); err != nil {
 				return err
 			}
+			o.Log = command.NewLog(false)
 			if detach {
-				return instance.Detach(o.RunDir, o.Instance)
+				return agent.Detach(o)
 			}
 			if err := cmp.Or(command.CheckEndpoints("controller", o.Controllers), command.CheckListen("metrics", o.Metrics)); err != nil {
 				return err
 			}
-			o.Log = command.NewLog(false)
 			return agent.Run(cmd.Context(), o)
 		},
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
 	"github.com/ballast-lb/ballast/internal/daemon/lb"
 	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
@@ -25,7 +26,7 @@ func LB(version string) *cobra.Command {
 				return err
 			}
 			if remove {
-				return instance.Detach(o.RunDir, o.Instance)
+				return instance.Detach(o.RunDir, o.Instance, pki.LB, func(string) {})
 			}
 			if (o.Config == "") == (len(o.Controllers) == 0) {
 				return command.Usage("name either a configuration file (-f) or controllers (--controller)")

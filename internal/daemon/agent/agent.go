@@ -100,6 +100,9 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	if err := instance.CheckRole(o.RunDir, o.Instance, pki.Agent); err != nil {
+		return err
+	}
 	undo, err := attach.BeforeStart(instance.PinDir(o.RunDir, o.Instance))
 	if err != nil {
 		return err
@@ -139,6 +142,23 @@ func Run(ctx context.Context, o Options) error {
 	}
 	d.log.Info("started", "instance", o.Instance, "services", d.status().Services)
 	return d.routes().Serve(ctx, listener)
+}
+
+// Detach removes the data path that an agent has left, and says how many connections that breaks.
+func Detach(o Options) error {
+	return instance.Detach(o.RunDir, o.Instance, pki.Agent, func(dir string) {
+		var byParity [2]uint64
+		path, err := server.Open(dir)
+		if err == nil {
+			byParity, err = path.Echoes()
+			path.Close()
+		}
+		if living := byParity[0] + byParity[1]; err != nil {
+			o.Log.Warn("living connections that carry cookies break now; they could not be counted", "error", err)
+		} else if living > 0 {
+			o.Log.Warn("living connections carry cookies: they break now", "connections", living)
+		}
+	})
 }
 
 // start brings the data path up.

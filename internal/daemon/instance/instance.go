@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
+	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 // PinDir is where an instance's links and maps are.
@@ -29,15 +30,29 @@ func Prepare(runDir string, log *slog.Logger) error {
 	return nil
 }
 
+// CheckRole is an error where what an instance has pinned is of another role, and may work on without its daemon: who takes it over, or
+// removes it, would end that.
+func CheckRole(runDir, instance string, role pki.Role) error {
+	dir := PinDir(runDir, instance)
+	if other := pin.Role(dir); other != "" && other != string(role) {
+		return fmt.Errorf("what is pinned in %s is of `ballast %s`, and works on without its daemon: `ballast %s --detach --instance %s --run-dir %s` removes it; or name another --instance",
+			dir, other, other, instance, runDir)
+	}
+	return nil
+}
+
 // ErrNoInstance: there is nothing to detach.
 var ErrNoInstance = errors.New("no such instance")
 
-// Detach removes the data path of an instance whose daemon does not run: packets take the host's ordinary way, and on a server
-// connections that carry cookies break. With the last instance the file system of the pins goes.
-func Detach(runDir, instance string) error {
+// Detach removes the data path of an instance of a role whose daemon does not run: packets take the host's ordinary way, and on a server
+// connections that carry cookies break. With the last instance the file system of the pins goes. warn is called before anything is removed.
+func Detach(runDir, instance string, role pki.Role, warn func(dir string)) error {
 	dir := PinDir(runDir, instance)
 	if _, err := os.Stat(dir); err != nil {
 		return fmt.Errorf("detach %s: %w: nothing is pinned in %s, as this mount namespace shows it", instance, ErrNoInstance, dir)
+	}
+	if err := CheckRole(runDir, instance, role); err != nil {
+		return fmt.Errorf("detach %s: %w", instance, err)
 	}
 	listener, err := api.Listen(api.SocketPath(runDir, instance))
 	if err != nil {
@@ -47,6 +62,7 @@ func Detach(runDir, instance string) error {
 	if err := attach.FiltersElsewhere(dir); err != nil {
 		return fmt.Errorf("detach %s: %w", instance, err)
 	}
+	warn(dir)
 	if err := attach.Detach(dir); err != nil {
 		return err
 	}

@@ -83,6 +83,9 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	lb.newDecider()
+	if err := instance.CheckRole(o.RunDir, o.Instance, pki.LB); err != nil {
+		return err
+	}
 	undo, err := attach.BeforeStart(lb.pins())
 	if err != nil {
 		return err

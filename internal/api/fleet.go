@@ -91,7 +91,7 @@ func (f *fleetAPI) ListServers(ctx context.Context, r *ballastv1.ListServersRequ
 		}
 	}
 	servers, err := f.desired.Servers(ctx, r.Service)
-	return &ballastv1.ListServersResponse{Servers: servers}, refusal(err)
+	return &ballastv1.ListServersResponse{Servers: servers, OneNode: !f.desired.MakesKeys()}, refusal(err)
 }
 
 // change runs an edit for a client who does not want to harm anybody, or says that it is meant (force).

@@ -23,6 +23,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -126,6 +127,25 @@ func TestConnectionsAreShownFlaggedSweptAndLogged(t *testing.T) {
 	h.awaitConnection("the suspicion to go", func(c api.Connection) bool { return !c.Suspect })
 	h.awaitFile(h.write(strings.Replace(tableFile, "idle_timeout: 1m", "idle_timeout: 1s", 1)))
 	h.expectLogged()
+}
+
+// Who waits for a server to drain must not take a connection for ended whose beginning nobody here has seen.
+func TestPacketsOfConnectionsThatBeganElsewhereAreToldOf(t *testing.T) {
+	h := newLBHost(t)
+	h.awaitFileAfter(tableFile)
+	awaitActivity := func(what string, above uint64) (activity uint64) {
+		await.True(t, what, func() bool {
+			list, err := h.client.Fleet().ListServers(t.Context(), &ballastv1.ListServersRequest{Service: "web"})
+			require(t, err)
+			s1 := list.Servers[0]
+			activity = s1.Activity
+			return list.OneNode && s1.Connections != nil && *s1.Connections == 0 && activity > above
+		})
+		return activity
+	}
+	first := awaitActivity("the first report", 0)
+	h.say(tableClient, 0, false)
+	awaitActivity("a packet", first)
 }
 
 // expectQueries looks for the connection by filters that it passes and others that it does not.

@@ -416,6 +416,9 @@ func TestActivityGrowsAsLongAsSomebodySpeaksToAServer(t *testing.T) {
 	e.SetState(fleettest.View(1, web))
 	report := func(lb string, packets uint64) uint64 {
 		e.Traffic(lb, []engine.ServerTraffic{{Service: "web", ID: 2, Seen: balance.Seen{Packets: packets}}})
+		if told := e.Servers("web"); told[1].Server.ID != 2 || told[1].Activity != e.Activity("web", 2) {
+			t.Errorf("told of servers is %+v", told)
+		}
 		return e.Activity("web", 2)
 	}
 	first := report("lb1", 10)

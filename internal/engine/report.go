@@ -47,6 +47,7 @@ type ServerStatus struct {
 	Removed bool
 	balance.Status
 	Health, HealthDetail string
+	Activity             uint64 // see Engine.Activity
 	Agent                string // "connected" or "none"; empty: it needs none, or it is not known (MarkAgents)
 }
 

@@ -50,7 +50,7 @@ func ServersToProto(servers []engine.ServerStatus) (list []*ballastv1.ServerStat
 		list = append(list, &ballastv1.ServerStatus{
 			Service: s.Service, Server: api.ServerToProto(&s.Server), Removed: s.Removed, Health: s.Health, HealthDetail: s.HealthDetail,
 			LoadSource: s.Source, Load: s.Load, Available: s.Available, Weight: uint32(s.Weight), Connections: s.Connections,
-			ConnectionsExact: s.Exact, Agent: s.Agent,
+			ConnectionsExact: s.Exact, Agent: s.Agent, Activity: s.Activity,
 		})
 	}
 	return list

@@ -22,6 +22,7 @@ type Memory struct {
 	KeysFromFile bool                   // as a load balancer that runs by a file
 	Live         func(id uint16) uint64 // connections of a server; nil: none, or not known where they are estimated
 	Estimated    bool                   // there are no agents who count them
+	Activity     func() uint64          // of all servers; nil: nobody speaks to them
 	Members      []*ballastv1.NodeStatus
 	Unhealthy    map[string]bool                    // servers, by name
 	Holders      func(*model.Fleet) *rotation.Nodes // of keys; nil: everybody has what there is, and no connection lives
@@ -112,6 +113,9 @@ func (m *Memory) Servers(_ context.Context, service string) (list []*ballastv1.S
 				status.Connections = new(m.Live(server.ID))
 			} else if !m.Estimated {
 				status.Connections = new(uint64)
+			}
+			if m.Activity != nil {
+				status.Activity = m.Activity()
 			}
 			list = append(list, status)
 		}

@@ -86,6 +86,7 @@ type drained struct {
 	Server    string  `json:"server"`
 	Remaining *uint64 `json:"connections"` // null: it is not known
 	Exact     bool    `json:"connections_exact"`
+	OneNode   bool    `json:"one_node"` // who was asked speaks for itself alone
 	Cut       bool    `json:"deadline_passed"`
 	Seconds   float64 `json:"seconds"`
 }
@@ -93,6 +94,10 @@ type drained struct {
 func printDrained(out *command.Table, d drained) {
 	if d.Cut {
 		out.Line("the deadline has passed: server %s is off, and what was left is cut", d.Server)
+		return
+	}
+	if d.OneNode && !d.Exact {
+		out.Line("server %s is drained: no connection that this load balancer has seen is left: ask the others, too; `ballast ctl status` on the server counts them all", d.Server)
 		return
 	}
 	out.Line("server %s is drained: no connection is left", d.Server)
@@ -105,9 +110,11 @@ type drainWait struct {
 	began           time.Time
 	line            *command.Line
 
-	last   *ballastv1.ServerStatus // what was told last; nil: nothing yet
-	zeros  int                     // estimates of 0 in a row
-	silent error                   // why the last look was in vain
+	last    *ballastv1.ServerStatus // what was told last; nil: nothing yet
+	oneNode bool                    // by a load balancer for itself alone
+	busy    bool                    // packets came since the look before: of connections that an estimate of 0 has missed
+	zeros   int                     // estimates of 0 in a row
+	silent  error                   // why the last look was in vain
 }
 
 // checkCounted refuses to wait for what nobody will ever say.
@@ -134,6 +141,7 @@ func (w *drainWait) find(ctx context.Context) (found *ballastv1.ServerStatus, er
 	if err != nil {
 		return nil, err
 	}
+	w.oneNode = answer.OneNode
 	for _, status := range answer.Servers {
 		if status.Server.GetName() == w.server && (found == nil || found.Removed) {
 			found = status
@@ -181,12 +189,13 @@ func (w *drainWait) look(ctx context.Context) (ended bool, err error) {
 	if found == nil {
 		return false, fmt.Errorf("server %s of %s is gone: somebody has removed it, and given up what connections it had", w.server, w.service)
 	}
+	w.busy = !found.ConnectionsExact && w.last != nil && w.last.Activity != found.Activity
 	w.last = found
 	if state := found.Server.State; !found.Removed && state != "draining" && state != "off" {
 		return false, fmt.Errorf("server %s of %s is %s again: somebody else has changed it", w.server, w.service, state)
 	}
 	w.zeros++
-	if found.Connections == nil || *found.Connections > 0 {
+	if found.Connections == nil || *found.Connections > 0 || w.busy {
 		w.zeros = 0
 	}
 	w.sayRemaining()
@@ -201,6 +210,8 @@ func (w *drainWait) remaining() string {
 		return "it is not known how many connections remain"
 	case w.last.ConnectionsExact:
 		return fmt.Sprintf("%d connections remain", *w.last.Connections)
+	case w.busy && *w.last.Connections == 0:
+		return "connections remain that began elsewhere: packets of them come"
 	}
 	return fmt.Sprintf("about %d connections remain", *w.last.Connections)
 }
@@ -218,5 +229,5 @@ func (w *drainWait) sayRemaining() {
 }
 
 func (w *drainWait) drained() drained {
-	return drained{w.service, w.server, w.last.Connections, w.last.ConnectionsExact, w.off(), time.Since(w.began).Seconds()}
+	return drained{w.service, w.server, w.last.Connections, w.last.ConnectionsExact, w.oneNode, w.off(), time.Since(w.began).Seconds()}
 }

@@ -150,6 +150,9 @@ func TestAgentServesReloadsAndSurvivesItsOwnDeath(t *testing.T) {
 	if refused.Config.SHA256 != sum || !strings.Contains(refused.Config.Error, "ballast.yaml:1") {
 		t.Errorf("refused file: %+v", refused.Config)
 	}
+	if metrics := h.metrics(); !strings.Contains(metrics, "ballast_config_refused 1\n") {
+		t.Errorf("metrics do not tell of it: %s", metrics)
+	}
 	exchange(t, conn)
 
 	h.kill()

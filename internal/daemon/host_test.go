@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -181,6 +182,16 @@ func (h *host) write(content string) (sum string) {
 	require(h.t, os.WriteFile(path+".new", []byte(content), 0o600))
 	require(h.t, os.Rename(path+".new", path))
 	return config.Sum([]byte(content))
+}
+
+func (h *host) metrics() string {
+	h.t.Helper()
+	stream, err := h.client.Stream(h.t.Context(), api.PathMetrics)
+	require(h.t, err)
+	defer stream.Close()
+	text, err := io.ReadAll(stream)
+	require(h.t, err)
+	return string(text)
 }
 
 // awaitStatus asks for the daemon's status, an S, until it is as wanted.

@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	daemonTimeout    = 2 * time.Second
-	neighbourTimeout = 2 * time.Second // the kernel asks three times, a second apart
+	daemonTimeout    = 15 * time.Second // as long as ctl gives an order: a busy machine is not a daemon that hangs
+	neighbourTimeout = 2 * time.Second  // the kernel asks three times, a second apart
 	neighbourPeriod  = 50 * time.Millisecond
 )
 

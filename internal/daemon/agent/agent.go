@@ -138,7 +138,7 @@ func Run(ctx context.Context, o Options) error {
 		d.runReports(ctx, &running)
 	}
 	if metrics != nil {
-		running.Go(func() { listen.ServeMetrics(ctx, d.log, metrics, metricsHandler(d.path, d.keys), d.health) })
+		running.Go(func() { listen.ServeMetrics(ctx, d.log, metrics, d.metricsHandler(), d.health) })
 	}
 	d.log.Info("started", "instance", o.Instance, "services", d.status().Services)
 	return d.routes().Serve(ctx, listener)
@@ -286,6 +286,12 @@ func (d *daemon) health() (obstacles []string) {
 	return obstacles
 }
 
+// refused tells whether what the agent runs by is older than what it was told since.
+func (d *daemon) refused() (refused bool) {
+	d.reconciler.Do(func(r *reconciler) { refused = r.file.Error != "" })
+	return refused
+}
+
 func (d *daemon) status() (status api.AgentStatus) {
 	status.Role, status.Version, status.ByControllers, status.Server = "agent", d.options.Version, d.options.Config == "", d.options.Server
 	d.reconciler.Do(func(r *reconciler) { r.describe(&status) })
@@ -345,7 +351,7 @@ func (d *daemon) routes() *api.Server {
 		}
 		return configfile.Asked(r, d.log, d.reload)
 	})
-	s.HandleRaw("GET "+api.PathMetrics, metricsHandler(d.path, d.keys))
+	s.HandleRaw("GET "+api.PathMetrics, d.metricsHandler())
 	s.Otherwise("this is an agent: `ballast ctl` status, counters, metrics and config reload work here; the rest is asked at a load balancer, or with --controller")
 	return s
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/linux/server"
 )
 
@@ -17,8 +18,9 @@ var (
 
 // collector reads the maps when Prometheus asks.
 type collector struct {
-	path *server.Server
-	keys *keyReporter
+	path    *server.Server
+	keys    *keyReporter
+	refused func() bool // the configuration
 }
 
 func (c collector) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, out) }
@@ -34,10 +36,15 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(bytesMetric, prometheus.CounterValue, float64(t.Bytes), verdict)
 	}
 	c.keys.collect(out)
+	refused := 0.0
+	if c.refused() {
+		refused = 1
+	}
+	out <- prometheus.MustNewConstMetric(configfile.Refused, prometheus.GaugeValue, refused)
 }
 
-func metricsHandler(path *server.Server, keys *keyReporter) http.Handler {
+func (d *daemon) metricsHandler() http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collector{path, keys})
+	registry.MustRegister(collector{d.path, d.keys, d.refused})
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }

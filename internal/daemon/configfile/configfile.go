@@ -12,11 +12,15 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
 )
+
+// Refused is the metric of a daemon whose file, or what controllers sent instead, is refused.
+var Refused = prometheus.NewDesc("ballast_config_refused", "1 while the configuration file, or a controller's state, cannot be applied.", nil, nil)
 
 // settle is how long a file must be left alone before it is read: editors write in several steps.
 const settle = 50 * time.Millisecond

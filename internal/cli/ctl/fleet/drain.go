@@ -97,7 +97,7 @@ func printDrained(out *command.Table, d drained) {
 		return
 	}
 	if d.OneNode && !d.Exact {
-		out.Line("server %s is drained: no connection that this load balancer has seen is left: ask the others, too; `ballast ctl status` on the server counts them all", d.Server)
+		out.Line("server %s is drained: no connection that this load balancer has seen is left: ask the others, too; `ballast ctl status` on the server counts those that carry cookies", d.Server)
 		return
 	}
 	out.Line("server %s is drained: no connection is left", d.Server)

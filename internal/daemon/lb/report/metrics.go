@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -25,7 +26,6 @@ var (
 	generation    = prometheus.NewDesc("ballast_generation", "Changes applied to the data path since the daemon started.", nil, nil)
 	pathErrors    = prometheus.NewDesc("ballast_path_errors_total", "ICMP errors that say that the way to a server is narrower than its route, by what became of them.", []string{"outcome"}, nil)
 	stateUnsaved  = prometheus.NewDesc("ballast_state_unsaved", "1 while the state file cannot be written: a restart would know an older state.", nil, nil)
-	fileRefused   = prometheus.NewDesc("ballast_config_refused", "1 while the configuration file cannot be applied.", nil, nil)
 )
 
 // Metrics is a prometheus.Collector.
@@ -59,7 +59,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	for outcome, errors := range m.Tables.Outcomes() {
 		counter(out, pathErrors, errors, outcome)
 	}
-	gauge(out, fileRefused, boolGauge(m.Refused()))
+	gauge(out, configfile.Refused, boolGauge(m.Refused()))
 	gauge(out, stateUnsaved, boolGauge(m.Unsaved()))
 	tier := now.Tier()
 	for _, node := range tier.Second {

@@ -30,15 +30,22 @@ func Prepare(runDir string, log *slog.Logger) error {
 	return nil
 }
 
+// removes is the command that removes what an instance of a role has pinned.
+var removes = map[pki.Role]string{
+	pki.LB:    "`ballast lb --detach --instance %s --run-dir %s`",
+	pki.Agent: "`ballast agent --detach --instance %s --run-dir %s`",
+}
+
 // CheckRole is an error where what an instance has pinned is of another role, and may work on without its daemon: who takes it over, or
 // removes it, would end that.
 func CheckRole(runDir, instance string, role pki.Role) error {
 	dir := PinDir(runDir, instance)
-	if other := pin.Role(dir); other != "" && other != string(role) {
-		return fmt.Errorf("what is pinned in %s is of `ballast %s`, and works on without its daemon: `ballast %s --detach --instance %s --run-dir %s` removes it; or name another --instance",
-			dir, other, other, instance, runDir)
+	other := pki.Role(pin.Role(dir))
+	if other == "" || other == role {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("what is pinned in %s is of role %s, and works on without its daemon: "+removes[other]+" removes it; or name another --instance",
+		dir, other, instance, runDir)
 }
 
 // ErrNoInstance: there is nothing to detach.

@@ -69,18 +69,21 @@ func (s *Scenario) Run(ctx context.Context, options Options) (Result, error) {
 	return result, result.conclude(err)
 }
 
-// Trial runs a trial and adds its outcome to the result.
+// Trial runs a trial and adds its outcome to the result. A baseline must break connections, any other trial none unless it cuts some.
 func (run *Run) Trial(what world.Setup, act func(*world.Trial)) world.Result {
 	outcome, err := run.try(what, act)
-	if err != nil && outcome.Broken > 0 && !what.Baseline && !what.Cuts { // what clients have seen until then counts
-		run.Result.AddTrial(outcome, false)
+	if what.Baseline || what.Cuts || outcome.Broken == 0 { // else what clients have seen until then counts
+		script.Check(err)
+	}
+	run.Result.AddTrial(outcome, what.Baseline)
+	switch {
+	case what.Baseline:
+		run.Result.Baseline.Affinity = what.Services[0].Affinity.String()
+		run.Result.Expect(outcome.Broken > 0, "the baseline broke nothing: the events prove nothing")
+	case !what.Cuts:
 		run.Unbroken(outcome)
 	}
 	script.Check(err)
-	run.Result.AddTrial(outcome, what.Baseline)
-	if what.Baseline {
-		run.Result.Baseline.Affinity = what.Services[0].Affinity.String()
-	}
 	return outcome
 }
 

@@ -30,11 +30,10 @@ const (
 
 func runControllerLoss(run *scenario.Run) {
 	cut := run.Length(partitionShort)
-	outcome := run.Trial(world.Setup{
+	run.Trial(world.Setup{
 		Name: "controllers", Services: []*fleet.Service{scenario.ControlService()}, Members: []int{1, 2, 3, 4, 5},
 		Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 8), Management: true, Controllers: 3, EtcdMembers: 3},
 	}, func(t *world.Trial) { loseControl(t, run.Result, cut) })
-	run.Unbroken(outcome)
 }
 
 // loseControl is the series of events.

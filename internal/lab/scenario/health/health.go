@@ -51,7 +51,6 @@ func runHealth(run *scenario.Run) {
 		h := &healthTrial{Trial: t, result: run.Result, lbs: []string{world.LBName(1), world.LBName(2)}}
 		h.run()
 	})
-	run.Unbroken(outcome)
 	run.Result.Expect(outcome.Throughout["download"] == healthDownloads, "only %d of %d downloads lasted through all events and completed",
 		outcome.Throughout["download"], healthDownloads)
 	with := scenario.CheckedService()

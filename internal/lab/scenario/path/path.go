@@ -51,10 +51,9 @@ func runForwards(run *scenario.Run) {
 	} {
 		one := scenario.CookieService(way.vip)
 		one.Forward, one.CrossFamily = way.forward, way.crossFamily
-		outcome := run.Trial(world.Setup{
+		run.Trial(world.Setup{
 			Name: way.name, Services: []*fleet.Service{one}, Topology: world.Topology{LBs: 1, Servers: make([]world.ServerNode, 2)},
 		}, func(t *world.Trial) { exchange(t, 100, 200_000) })
-		run.Unbroken(outcome)
 	}
 }
 
@@ -78,10 +77,9 @@ func runPMTU(run *scenario.Run) {
 			{"clients behind 1400", world.Topology{LBs: 2, Servers: make([]world.ServerNode, 3), ClientMTU: smaller}},
 		}
 		for _, one := range topologies {
-			outcome := run.Trial(world.Setup{
+			run.Trial(world.Setup{
 				Name: one.name + " to " + vip, Services: []*fleet.Service{scenario.CookieService(vip)}, Topology: one.topology,
 			}, func(t *world.Trial) { exchange(t, 60, 1_000_000) })
-			run.Unbroken(outcome)
 		}
 	}
 }
@@ -91,7 +89,7 @@ func runFragments(run *scenario.Run) {
 	for _, vip := range []string{scenario.VIP4, scenario.VIP6} {
 		one := fleet.NewService("echo", vip)
 		one.Protocol, one.Ports = model.ProtocolUDP, []uint16{4000}
-		outcome := run.Trial(world.Setup{
+		run.Trial(world.Setup{
 			Name: "udp to " + vip, Services: []*fleet.Service{one}, Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 3)},
 		}, func(t *world.Trial) {
 			t.StartEchoes()
@@ -102,7 +100,6 @@ func runFragments(run *scenario.Run) {
 			})
 			running.Wait(t.Context)
 		})
-		run.Unbroken(outcome)
 	}
 }
 
@@ -126,7 +123,6 @@ func runSYNLoss(run *scenario.Run) {
 			t.Lose(world.RouterNode, world.ClientNode, one.back)
 			exchange(t, 100, 50_000)
 		})
-		run.Unbroken(outcome)
 		var lost uint64
 		for _, losses := range outcome.Losses {
 			lost += losses.DroppedRandom + losses.DroppedSYNs + losses.DroppedSYNACKs
@@ -156,7 +152,6 @@ func runWrap(run *scenario.Run) {
 				{Path: world.PathName}, {Path: world.PathName, Pause: length / 2}, {Path: world.PathBlob, Bytes: 50_000, Pause: length / 2}}})
 		running.Wait(t.Context)
 	})
-	run.Unbroken(outcome)
 	run.Result.Expect(outcome.LongestSecond > float64(wrapSeconds(one.CookieBits)), "the longest transfer lasted %.0f s and saw no wrap", outcome.LongestSecond)
 }
 

@@ -42,7 +42,7 @@ func runThroughput(run *scenario.Run) {
 	for _, one := range []*fleet.Service{with, without} {
 		one.Ports = []uint16{80, iperfPort}
 	}
-	run.Trial(world.Setup{
+	run.Result.AddTrial(run.Uncounted(world.Setup{
 		Name: "paired", Services: []*fleet.Service{with, without}, Topology: world.Topology{LBs: 1, Servers: make([]world.ServerNode, 1)},
 	}, func(t *world.Trial) {
 		server, err := t.Start(world.Spawn{Node: "s1", Program: "iperf3", Arguments: []string{"-s"}})
@@ -57,7 +57,7 @@ func runThroughput(run *scenario.Run) {
 		}{{"bulk_bits_per_second", iperf}, {"connections_per_second", wrk}} {
 			pairs(t, run.Result, one.name, length, one.measure)
 		}
-	})
+	}), false)
 }
 
 // pairs measures both services in turn and reports medians and their ratio.

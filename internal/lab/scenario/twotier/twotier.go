@@ -40,7 +40,6 @@ func runTwoTier(run *scenario.Run) {
 		Name: "two tiers", Services: []*fleet.Service{scenario.TableService(scenario.VIP4, model.Table{})}, Members: first, Second: []int{1, 2, 3},
 		Topology: world.Topology{LBs: 2, Second: 4, Servers: servers},
 	}, death.run)
-	run.Unbroken(outcome)
 	run.Result.Expect(outcome.Throughout["download"] == tierDownloads, "only %d of %d downloads lasted from before the first event until after the last",
 		outcome.Throughout["download"], tierDownloads)
 	death.judge(outcome)
@@ -49,7 +48,6 @@ func runTwoTier(run *scenario.Run) {
 	baseline := run.Trial(world.Setup{
 		Name: "local-table", Services: []*fleet.Service{scenario.LocalService(scenario.VIP4)}, Members: first, Topology: world.Topology{LBs: 3, Servers: servers}, Baseline: true,
 	}, localTables)
-	run.Result.Expect(baseline.Broken > 0, "the baseline broke nothing: the events prove nothing")
 	run.Progress("two-tier: one tier with tables of its own: %d of %d connections broke", baseline.Broken, baseline.Attempted)
 }
 

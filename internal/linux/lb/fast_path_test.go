@@ -362,6 +362,7 @@ func TestDestinationsOfOnePlaceAreKeptApart(t *testing.T) {
 			for _, name := range names {
 				f := flowTo(service(&w.want, name).VIP, 443, 1)
 				w.checkVerdict(f.carrying(w.cookieFor(name, f, 2, 1)), lbVerdictFORWARDED_BY_COOKIE)
+				w.checkVerdict(f.frame(f.tcp(syn, synOptions(), nil)), lbVerdictFORWARDED_NEW) // of that service
 			}
 		}
 		check("a", "b")

@@ -3,6 +3,7 @@ package ctl_test
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -200,6 +201,28 @@ func TestKeyRotateNeedsControllers(t *testing.T) {
 	ctl.must("key", "use", "2")
 	ctl.refuse("key drop 1", "by a file nobody else is seen")
 	ctl.must("key", "drop", "1", "--force")
+}
+
+// A secret in an argument is in the list of processes and in the history of the shell.
+func TestASecretIsReadFromTheInputAndNeedBeNoArgument(t *testing.T) {
+	memory := &apitest.Memory{KeysFromFile: true}
+	path := filepath.Join(t.TempDir(), "ctl.sock")
+	serve(t, memory, listen(t, "unix", path))
+	ctl := &terminal{t, memory, []string{"ctl", "--socket", path}}
+	ctl.must("apply", "--yes", "-f", write(t, "keys:\n  placement: 000102030405060708090a0b0c0d0e0f\n  current: 1\n  cookie: {1: 00112233445566778899aabbccddeeff}\n"+fleetFile))
+	ctl.refuse("key add --epoch 2 --secret -", "32 hexadecimal digits") // there is no input
+	const secret = "5c1d2f8a90b7e6431122334455667788"
+	shown, err := atTerminal(t, secret+"\n", append(ctl.reach, "key", "add", "--epoch", "2", "--secret", "-")...)
+	if err != nil || !strings.Contains(shown, "ballast ctl key add --epoch 2 --secret -\r\nand give it as input: "+secret) {
+		t.Errorf("%v; shown: %q", err, shown)
+	}
+	fleet, _, err := memory.Fleet(t.Context())
+	if key := fleet.Keys.Cookie[2]; err != nil || hex.EncodeToString(key[:]) != secret {
+		t.Errorf("the key of epoch 2 is %x: %v", key, err)
+	}
+	ctl.must("key", "use", "2", "--force")
+	ctl.must("key", "drop", "1", "--force")
+	ctl.must("key", "add", "--epoch", "3", "--secret", "000102030405060708090a0b0c0d0e0f")
 }
 
 // Whose store was lost has nodes that go on with its keys: new ones would break their connections.

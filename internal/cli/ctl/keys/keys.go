@@ -5,7 +5,9 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -136,19 +138,37 @@ func add(c *ask.Control) *cobra.Command {
 		Use:   "add",
 		Short: "Read cookies of a further key",
 	}, &c.JSON, func(cmd *cobra.Command, _ []string) (done added, err error) {
-		if request.Secret, err = hex.DecodeString(secret); err != nil {
-			return done, command.Usage("--secret: it must be 32 hexadecimal digits: make one with `ballast ctl key generate`")
+		if request.Secret, err = readSecret(cmd, secret); err != nil {
+			return done, err
 		}
 		answer, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.AddKey, request)
 		return added{answer.GetEpoch(), hex.EncodeToString(answer.GetSecret())}, err
 	}, func(out *command.Table, done added) {
 		if done.Secret != "" {
-			out.Line("added; say on every other node: ballast ctl key add --epoch %d --secret %s", done.Epoch, done.Secret)
+			out.Line("added; say on every other node: ballast ctl key add --epoch %d --secret -", done.Epoch)
+			out.Line("and give it as input: %s", done.Secret)
 			return
 		}
 		out.Line("added; once every node has it (ballast ctl keys): ballast ctl key use %d", done.Epoch)
 	})
 	cmd.Flags().Uint32Var(&request.Epoch, "epoch", 0, "epoch (default: the one after the current)")
-	cmd.Flags().StringVar(&secret, "secret", "", "the key, 32 hexadecimal digits (default: a random one)")
+	cmd.Flags().StringVar(&secret, "secret", "", "the key, 32 hexadecimal digits; -: a line of standard input, which no list of processes shows (default: a random one)")
 	return cmd
+}
+
+// readSecret returns the key that --secret gives; empty: it gives none.
+func readSecret(cmd *cobra.Command, given string) ([]byte, error) {
+	digits := given
+	if given == "-" {
+		line, err := command.ReadLine(cmd)
+		if err != nil && err != io.EOF {
+			return nil, err
+		}
+		digits = strings.TrimSpace(line)
+	}
+	secret, err := hex.DecodeString(digits)
+	if err != nil || given != "" && digits == "" {
+		return nil, command.Usage("--secret: it must be 32 hexadecimal digits: make one with `ballast ctl key generate`")
+	}
+	return secret, nil
 }

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -87,6 +88,9 @@ func (c *controller) divide(ctx context.Context) {
 				return
 			}
 			members = list
+			for _, why := range contested(list) {
+				c.log.Warn("a certificate is in use twice", "why", why)
+			}
 			c.mutex.Lock()
 			c.gone = withoutLease(c.gone, c.live, list)
 			c.live = list
@@ -98,6 +102,17 @@ func (c *controller) divide(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// contested says of controllers that live who else is on the list by their name.
+func contested(live []store.Member) (problems []string) {
+	for _, m := range live {
+		if m.Rival != "" {
+			problems = append(problems, fmt.Sprintf("%s and %s both serve as %s: one has the other's certificate, unless it has just been restarted with another address",
+				min(m.Address, m.Rival), max(m.Address, m.Rival), m.Name))
+		}
+	}
+	return problems
 }
 
 // alive are the names of the controllers that live; none if self is not among them, as it may have missed who came.

@@ -1,9 +1,13 @@
 package controller
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/hub"
+	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
 )
 
@@ -15,5 +19,33 @@ func TestControllersWhoseLeaseHasEndedAreListedAsLost(t *testing.T) {
 	}
 	if gone = withoutLease(gone, []store.Member{a}, []store.Member{a, b}); len(gone) != 0 {
 		t.Errorf("back, but gone are %v", gone)
+	}
+}
+
+func TestControllersThatShareACertificateAreNamed(t *testing.T) {
+	s, ca := newMemory(t), fleettest.NewAuthority(t)
+	one := startController(t, ca, "c1", "127.0.0.1:0", s, nil)
+	other := startController(t, ca, "c1", "127.0.0.1:0", s, nil)
+	third := startController(t, ca, "c2", "127.0.0.1:0", s, nil)
+	operator := ca.Issue(pki.Ctl, "me")
+	apply(t, one.client(operator))
+	named := func(by *running) (names int) {
+		answer, err := by.client(operator).ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
+		fleettest.Require(t, err)
+		for _, n := range answer.Nodes {
+			for _, problem := range n.Problems {
+				if n.Name == "c1" && strings.Contains(problem, "both serve as c1") && strings.Contains(problem, one.address) && strings.Contains(problem, other.address) {
+					names++
+				}
+			}
+		}
+		return names
+	}
+	for _, by := range []*running{one, other, third} {
+		fleettest.Await(t, "both are named", func() bool { return named(by) == 1 })
+	}
+	other.stop()
+	for _, by := range []*running{one, third} {
+		fleettest.Await(t, "one is alone again", func() bool { return named(by) == 0 })
 	}
 }

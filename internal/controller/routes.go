@@ -100,11 +100,11 @@ func (c *controller) lives() bool {
 func (c *controller) status() Status {
 	now, stops := c.desired.now(), c.obstacles()
 	c.mutex.Lock()
-	leads := c.leads
+	leads, live := c.leads, c.live
 	c.mutex.Unlock()
 	s := Status{
 		Status: api.Status{Role: string(pki.Controller), Ready: len(stops) == 0, NotReady: slices.Clone(stops), Version: c.options.Version}, Name: c.name, Term: leads.term,
-		Controllers: leads.names, Nodes: len(c.hub.Nodes()), Problems: append(stops, c.problems()...),
+		Controllers: leads.names, Nodes: len(c.hub.Nodes()), Problems: slices.Concat(stops, c.problems(), contested(live)),
 	}
 	if now != nil {
 		s.Revision, s.Services, s.Generation = now.revision, len(now.services), now.revision
@@ -202,6 +202,7 @@ func (f fleetOf) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
 			status.Ready, status.LastSeen = "", nil
 			status.Problems = []string{fmt.Sprintf("as last known: %s, which was asked, hears nothing of the store", f.name)}
 		}
+		status.Problems = append(status.Problems, contested([]store.Member{member})...)
 		for name := range now.services {
 			if leads.of(member.Name, name) {
 				status.Services = append(status.Services, name)

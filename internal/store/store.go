@@ -63,6 +63,7 @@ type Member struct {
 	Address string `json:"address"` // where nodes and ctl reach it
 	Version string `json:"version"`
 	Term    uint64 `json:"-"` // grows with every joining of anybody
+	Rival   string `json:"-"` // address of another one that is on the list by the same name; empty: nobody is
 
 	Addresses []netip.Addr `json:"addresses,omitempty"` // that its certificate names
 }

@@ -59,7 +59,9 @@ func (m *membership) publish() {
 	}
 }
 
-func sameJoining(a, b store.Member) bool { return a.Name == b.Name && a.Term == b.Term }
+func sameJoining(a, b store.Member) bool {
+	return a.Name == b.Name && a.Term == b.Term && a.Rival == b.Rival
+}
 
 // Join implements store.Store. The Term is etcd's revision at which the member has joined.
 func (s *Store) Join(ctx context.Context, self store.Member) (<-chan []store.Member, error) {

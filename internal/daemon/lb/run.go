@@ -155,7 +155,7 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 	if lb.controllers != nil {
 		remedy = statefile.StartFromControllers
 	}
-	saved, err := loadState(&lb.owned.kept, remedy, time.Now())
+	saved, err := loadState(&lb.owned.kept, remedy)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ package lb
 import (
 	"fmt"
 	"net/netip"
-	"time"
 
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/keeper"
@@ -26,9 +25,8 @@ type savedState struct {
 	Suspects  []keeper.Suspect          `json:"suspects,omitempty"`
 }
 
-// loadState reads the state file; nil: there is none, and the node knows nothing. Removed servers count as seen now: the counters that
-// would tell may be gone, and connections with them must not be.
-func loadState(kept *statefile.File, remedy string, now time.Time) (saved *savedState, err error) {
+// loadState reads the state file; nil: there is none, and the node knows nothing.
+func loadState(kept *statefile.File, remedy string) (saved *savedState, err error) {
 	saved = &savedState{}
 	if found, err := kept.Load(saved, remedy); err != nil || !found {
 		return nil, err
@@ -36,11 +34,6 @@ func loadState(kept *statefile.File, remedy string, now time.Time) (saved *saved
 	for _, fleet := range []*statefile.Fleet{&saved.Base, &saved.Running} {
 		if err := (*model.Fleet)(fleet).Validate(); err != nil {
 			return nil, fmt.Errorf("load state %s: %w: %s", kept.Path, err, remedy)
-		}
-	}
-	for i := range saved.Removed {
-		if !saved.Removed[i].Forgotten {
-			saved.Removed[i].LastSeen = now
 		}
 	}
 	return saved, nil

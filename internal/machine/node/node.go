@@ -23,6 +23,7 @@ type Removed struct {
 	// Forgotten servers get no packets any more; the entry only keeps their id from being given away.
 	Forgotten bool `json:"forgotten"`
 
+	looked  bool   // this process has: LastSeen is by its clock, which no step of the time of day moves
 	packets uint64 // when last looked at
 }
 
@@ -389,23 +390,29 @@ func (n *Node) Lingering(service string) (servers []model.Server) {
 }
 
 // Age looks at what removed servers were sent in all, and forgets those that have been silent for long. It reports whether the
-// tables need an update.
+// tables need an update. Only time that this process has watched counts: LastSeen from elsewhere is by a clock that may have been set
+// since, and packets may have come unseen. So a first look counts as a packet, and has all of the quarantine before it.
 func (n *Node) Age(now time.Time, timing Timing, packets func(service string, id uint16) uint64) (changed bool) {
-	n.Removed = slices.DeleteFunc(n.Removed, func(r Removed) bool {
-		return r.Forgotten && now.Sub(r.LastSeen) > timing.Linger+timing.Quarantine
-	})
 	for i := range n.Removed {
 		r := &n.Removed[i]
+		first := !r.looked
+		r.looked = true
 		if r.Forgotten {
+			if first {
+				r.LastSeen = now.Add(-timing.Linger)
+			}
 			continue
 		}
-		if count := packets(r.Service, r.Server.ID); count != r.packets {
+		if count := packets(r.Service, r.Server.ID); first || count != r.packets {
 			r.packets, r.LastSeen = count, now
 		}
 		if now.Sub(r.LastSeen) > timing.Linger {
 			r.Forgotten, changed = true, true
 		}
 	}
+	n.Removed = slices.DeleteFunc(n.Removed, func(r Removed) bool {
+		return r.Forgotten && now.Sub(r.LastSeen) > timing.Linger+timing.Quarantine
+	})
 	return changed
 }
 
@@ -424,11 +431,8 @@ func Remember(removed, looked []Removed) []Removed {
 	remembered := slices.Clone(removed)
 	for i := range remembered {
 		r := &remembered[i]
-		if before := known[of(r)]; before != nil {
-			r.packets = before.packets
-			if before.LastSeen.After(r.LastSeen) {
-				r.LastSeen = before.LastSeen
-			}
+		if before := known[of(r)]; before != nil && !r.LastSeen.After(before.LastSeen) { // else somebody has seen a packet since
+			r.looked, r.packets, r.LastSeen = before.looked, before.packets, before.LastSeen
 		}
 	}
 	return remembered

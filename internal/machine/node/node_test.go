@@ -466,20 +466,3 @@ func TestAnEditOfWhatCtlRemovedIsSaidToHaveNoEffect(t *testing.T) {
 		t.Errorf("the edit was reported as %q", changes)
 	}
 }
-
-func TestWhatWasSeenOfARemovedServerIsRemembered(t *testing.T) {
-	n := started(t, 1, 2)
-	edit(t, n, fleet(2), start)
-	written := n.Removed
-	timing := Timing{Linger: time.Hour, Quarantine: time.Hour}
-	for _, minute := range []int{30, 80, 89} {
-		n.Removed = Remember(written, n.Removed)
-		if n.Age(start.Add(time.Duration(minute)*time.Minute), timing, func(string, uint16) uint64 { return 5 }) {
-			t.Fatalf("forgotten after %d minutes", minute)
-		}
-	}
-	n.Removed = Remember(written, n.Removed)
-	if !n.Age(start.Add(151*time.Minute), timing, func(string, uint16) uint64 { return 5 }) {
-		t.Error("never forgotten")
-	}
-}

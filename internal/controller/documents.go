@@ -25,6 +25,7 @@ const (
 	nodesKey       = "nodes"
 	membersKey     = "controllers"
 	historyKey     = "history"
+	balancersKey   = "balancers"
 )
 
 // ofFleet reports whether a document has a part of the fleet, which only makes sense as a whole (model.Fleet.Validate).
@@ -59,6 +60,12 @@ type nodesDocument struct {
 	Nodes  []model.Node `json:"nodes"`
 	Health model.Health `json:"health,omitzero"`
 	File   []model.Node `json:"file,omitempty"` // as in serviceDocument
+}
+
+// balancersDocument names the load balancers that have joined and were not forgotten: they may forward while nobody hears of them, also
+// after all controllers were restarted. Older controllers leave it alone.
+type balancersDocument struct {
+	Names []string `json:"names"` // ascending
 }
 
 // membersDocument is the list of controllers that services are divided by. Its revision is the term: everybody who goes by the same
@@ -117,12 +124,13 @@ type snapshot struct {
 	nodes    nodesDocument
 	members  membersDocument
 	history  historyDocument
+	lbs      balancersDocument
 	own      map[string]uint64 // key -> revision of the document
 	seen     map[string]uint64 // service -> revision of the last change of anything about it
 }
 
 func (s *snapshot) clone() *snapshot {
-	return &snapshot{s.revision, maps.Clone(s.services), maps.Clone(s.health), s.keys, s.nodes, s.members, s.history, maps.Clone(s.own), maps.Clone(s.seen)}
+	return &snapshot{s.revision, maps.Clone(s.services), maps.Clone(s.health), s.keys, s.nodes, s.members, s.history, s.lbs, maps.Clone(s.own), maps.Clone(s.seen)}
 }
 
 // equal reports whether both are of one revision and say the same.
@@ -131,7 +139,7 @@ func (s *snapshot) equal(other *snapshot) bool {
 }
 
 func (s *snapshot) content() []any {
-	return []any{s.services, s.health, s.keys, s.nodes, s.members, s.history}
+	return []any{s.services, s.health, s.keys, s.nodes, s.members, s.history, s.lbs}
 }
 
 // rewrites reports whether a snapshot cannot have come of the one before, as revisions grow: the store was restored from a copy.
@@ -163,6 +171,8 @@ func (s *snapshot) take(d store.Document, revision uint64) error {
 		err = decode(d.Value, &s.members)
 	} else if d.Key == historyKey {
 		err = decode(d.Value, &s.history)
+	} else if d.Key == balancersKey {
+		err = decode(d.Value, &s.lbs)
 	} else if d.Key == keysKey {
 		var keys keysDocument
 		if err = decode(d.Value, &keys); err == nil && d.Value != nil {

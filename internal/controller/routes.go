@@ -229,6 +229,7 @@ func (f fleetOf) ForgetNode(ctx context.Context, name string) (changes []string,
 		changes, err = append(changes, fmt.Sprintf("controller %s: forgotten", name)), nil
 	}
 	if err == nil {
+		f.nodesChanged()
 		by, _ := api.CallerOf(ctx)
 		f.log.Info("forgotten", "nodes", changes, "by", by)
 	}

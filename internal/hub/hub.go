@@ -86,6 +86,7 @@ type Hub struct {
 	peers    map[peerKey]*peer
 	lost     map[peerKey]*ballastv1.NodeStatus // that were among them, see lose
 	lbs      map[string]*peer                  // those of peers that are load balancers
+	listed   []string                          // load balancers that Remember was given last
 	joins    map[peerKey]*rate.Limiter
 	said     map[string]time.Time // when it was logged that a peer was refused, and why
 

@@ -102,6 +102,32 @@ func (h *Hub) forgetLost() {
 	maps.DeleteFunc(h.lost, func(_ peerKey, n *ballastv1.NodeStatus) bool { return time.Since(n.LastSeen.AsTime()) > LostLife })
 }
 
+// Remember takes the names of load balancers that have joined this or another controller, now or earlier, and returns those that are to
+// be remembered: with those that are connected, without those that were forgotten or are lost for too long. Who is new on the list and
+// not connected is lost.
+func (h *Hub) Remember(names []string) []string {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	h.forgetLost()
+	next := slices.Collect(maps.Keys(h.lbs))
+	for _, name := range names {
+		key := peerKey{pki.LB, name}
+		if h.lbs[name] != nil {
+			continue
+		}
+		if h.lost[key] == nil && !slices.Contains(h.listed, name) {
+			h.loseAs(key, &ballastv1.NodeStatus{Role: string(pki.LB), Name: name, LastSeen: timestamppb.Now(), Ready: ReadyLost,
+				Problems: []string{"not connected since this controller started: it joined earlier, or another controller"}})
+		}
+		if h.lost[key] != nil {
+			next = append(next, name)
+		}
+	}
+	h.listed = slices.Clone(names)
+	slices.Sort(next)
+	return next
+}
+
 // status tells of a peer. The caller holds the hub's lock.
 func (p *peer) status(now time.Time) *ballastv1.NodeStatus {
 	n := &ballastv1.NodeStatus{
@@ -119,12 +145,16 @@ func (p *peer) status(now time.Time) *ballastv1.NodeStatus {
 
 // lose remembers a peer whose stream has ended. The caller holds the lock.
 func (h *Hub) lose(p *peer) {
-	now := time.Now()
-	n := p.status(now)
+	n := p.status(time.Now())
 	n.Ready, n.Problems = ReadyLost, []string{"not connected any more"}
-	h.lost[p.key()] = n
+	h.loseAs(p.key(), n)
+}
+
+// loseAs remembers a node that is not connected. The caller holds the lock.
+func (h *Hub) loseAs(key peerKey, n *ballastv1.NodeStatus) {
+	h.lost[key] = n
 	if len(h.lost) > lostNodes {
-		oldest := p.key()
+		oldest := key
 		for key, n := range h.lost {
 			if n.LastSeen.AsTime().Before(h.lost[oldest].LastSeen.AsTime()) {
 				oldest = key

@@ -168,3 +168,31 @@ func TestAConnectedLoadBalancerThatTellsNoAddressIsNamed(t *testing.T) {
 	lb.Send(conditionAt("10.0.0.9"))
 	fleettest.Await(t, "its address", func() bool { return len(hub.Nodes()[0].Problems) == 0 })
 }
+
+func TestTheListOfLoadBalancersHasThoseThatAreConnectedOrLostAndNotForgotten(t *testing.T) {
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
+	fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
+	fleettest.Await(t, "the nodes", func() bool { return len(hub.Nodes()) == 2 })
+	list := func(names []string, want ...string) {
+		t.Helper()
+		if next := hub.Remember(names); !slices.Equal(next, want) {
+			t.Errorf("of %q it remembers %q, want %q", names, next, want)
+		}
+	}
+	list(nil, "lb1")
+	list([]string{"lb1", "lb2", "lb3"}, "lb1", "lb2", "lb3")
+	if lost := hub.KeyNodes().Lost; len(lost) != 2 || lost[0].Name != "lb2" {
+		t.Errorf("lost: %v", lost)
+	}
+	_, err := hub.Forget("lb2")
+	fleettest.Require(t, err)
+	list([]string{"lb1", "lb2", "lb3"}, "lb1", "lb3")
+	hub.mutex.Lock()
+	hub.lost[peerKey{pki.LB, "lb3"}].LastSeen = timestamppb.New(time.Now().Add(-LostLife - time.Second))
+	hub.mutex.Unlock()
+	list([]string{"lb1", "lb3"}, "lb1")
+	list([]string{"lb1"}, "lb1")
+	list([]string{"lb1", "lb2"}, "lb1", "lb2") // it has joined another controller
+}

@@ -1,0 +1,58 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/store"
+)
+
+// remember keeps the store's list of load balancers. Those that join at the same time are written at once. Agents have no list: those of
+// servers of the fleet are known to be missing without.
+func (c *controller) remember(ctx context.Context) {
+	tick := time.NewTicker(agePeriod) // for those that are lost too long, and what could not be written
+	defer tick.Stop()
+	said := ""
+	for {
+		now, changed := c.desired.next()
+		if now != nil {
+			err := c.rememberNow(ctx)
+			if said != fmt.Sprint(err) && err != nil && ctx.Err() == nil {
+				c.log.Warn("the store does not list the load balancers that are connected yet", "error", err)
+			}
+			said = fmt.Sprint(err)
+		}
+		select {
+		case <-changed:
+		case <-c.joined:
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (c *controller) rememberNow(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	return c.desired.update(ctx, func(now *snapshot) ([]store.Document, error) {
+		names := c.hub.Remember(now.lbs.Names)
+		if slices.Equal(names, now.lbs.Names) {
+			return nil, nil
+		}
+		value, err := json.Marshal(balancersDocument{names})
+		return []store.Document{{Key: balancersKey, Value: value, Revision: now.own[balancersKey]}}, err
+	})
+}
+
+// nodesChanged is called when nodes have come or gone.
+func (c *controller) nodesChanged() {
+	c.engine.SetLoadBalancers(c.hub.LoadBalancers())
+	select {
+	case c.joined <- struct{}{}:
+	default:
+	}
+}

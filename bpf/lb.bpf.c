@@ -21,6 +21,7 @@
 #include "state/rounds.h"
 #include "state/counters.h"
 #include "state/node.h"
+#include "state/lightest.h"
 #include "state/loads.h"
 #include "state/connections.h"
 #include "state/later.h"

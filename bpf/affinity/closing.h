@@ -39,5 +39,5 @@ inline_always void closing_commit(const struct packet *p, const struct decision 
 		return;
 	count_closed(d->server->counter);
 	if (learns_load(d->service))
-		load_learn(d->server, -1);
+		load_learn(d->service, d->id, d->server, -1);
 }

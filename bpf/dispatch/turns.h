@@ -5,9 +5,8 @@
 /* Where a CPU is in the sequence of a service. */
 struct place {
 	__u32 turn; /* 0: nowhere yet */
-	__u16 look, last; /* least: where the next look begins, and who was chosen */
 };
-_Static_assert(sizeof(struct place) == 8, "place");
+_Static_assert(sizeof(struct place) == 4, "place");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

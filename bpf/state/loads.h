@@ -21,11 +21,15 @@ inline_always __s64 cost_of(__u64 turn)
 }
 
 /* +1 at a SYN, -1 at the client's FIN or RST. */
-inline_always void load_learn(const struct server *server, __s32 change)
+inline_always void load_learn(const struct service *service, __u32 id, const struct server *server, __s32 change)
 {
 	__u32 counter = server->counter;
 	__s32 *load = bpf_map_lookup_elem(&server_loads, &counter);
 
-	if (load && (change > 0 || *load > 0))
+	if (!load || (change < 0 && *load <= 0))
+		return;
+	if (service->dispatch == DISPATCH_LEAST)
+		tell_load(service, id, __sync_fetch_and_add(load, change) + change);
+	else
 		__sync_fetch_and_add(load, change);
 }

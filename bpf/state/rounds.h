@@ -2,7 +2,7 @@
 /* rounds.h - what dispatch draws from: a range of words for each service, named by its row. */
 #pragma once
 
-/* A word is a turn: the server's id, the price of a connection to it (the lower, the larger its weight; p2c and least) and server.counter.
+/* A word is a turn: the server's id, the price of a connection to it (the lower, the larger its weight; p2c and least), server.counter and the server's group (least).
  * Or, at the beginning of the ranges of awfd and lcf, a class: where its range ends, and how many members it has. Single words of these
  * change while packets read them. Whatever such a word has ever named may be chosen. */
 struct {
@@ -35,5 +35,10 @@ inline_always __u16 turn_price(__u64 word)
 
 inline_always __u32 turn_counter(__u64 word)
 {
-	return word >> 32;
+	return word >> 32 & 0xfffffff;
+}
+
+inline_always __u32 turn_group(__u64 word)
+{
+	return word >> 60;
 }

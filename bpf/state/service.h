@@ -43,7 +43,7 @@ struct service {
 	__u8 pad8;
 	__u8 classes; /* awfd, lcf: of weights above 0 */
 	__be16 port; /* nat with ports of the servers' own: the one port of the service */
-	__u16 members; /* least, awfd, lcf: servers that may get new connections */
+	__u16 members; /* awfd, lcf: servers that may get new connections */
 	__u32 table_base, table_blocks; /* table: range of connection_blocks */
 	__u8 id_bits, id_shift; /* where in the cookie the id is */
 	__u8 index_bits, pad; /* table: between node and id */
@@ -51,8 +51,10 @@ struct service {
 	__u16 scrubber; /* table: id of the server that suspects' packets visit first, 0: none */
 	__u16 packet_limit; /* table: of one connection, in a window; 0: none */
 	__u16 id_mask[2]; /* of the id's bits, when shifted; by parity of the epoch, 0: there is no such key */
-	__u16 pad16;
-	__u64 pad64[8]; /* to a power of two: a row's place is a shift */
+	__u16 id_turns; /* least: turns at the end of the range, one for each id */
+	__u32 row; /* its own place */
+	__u32 pad32;
+	__u64 pad64[7]; /* to a power of two: a row's place is a shift */
 };
 _Static_assert(sizeof(struct service) == 256, "service");
 

@@ -19,7 +19,6 @@ inline_always _Bool dispatched_by_placement(const struct service *service)
 struct finding {
 	struct local_connection *entry; /* local-table: of the flow */
 	struct place *place; /* by turns: where the next one is */
-	__u32 chosen; /* least: as dispatch_by_least said */
 };
 
 inline_always void steer_to(struct decision *d, __u16 id)
@@ -46,9 +45,8 @@ inline_always void steer_by_dispatch(struct decision *d, struct finding *f)
 		id = dispatch_by_two_choices(service);
 		break;
 	case DISPATCH_LEAST:
-		id = dispatch_by_least(service);
 		f->place = place_in_turns(service);
-		f->chosen = id >> 16;
+		id = dispatch_by_least(service, f->place);
 		break;
 	case DISPATCH_AWFD:
 	case DISPATCH_LCF:
@@ -117,12 +115,10 @@ inline_always enum verdict steer_find(const struct packet *p, struct decision *d
 
 inline_always void dispatch_commit(const struct decision *d, const struct finding *f)
 {
-	if (f->place && d->service->dispatch == DISPATCH_LEAST)
-		least_commit(d->service, f->place, f->chosen);
-	else if (f->place)
+	if (f->place)
 		f->place->turn++;
 	if (learns_load(d->service))
-		load_learn(d->server, 1);
+		load_learn(d->service, d->id, d->server, 1);
 }
 
 /* 0: the local table has no room, and nothing has changed. */

@@ -96,7 +96,7 @@ func (n *node) readAs(rt *rapid.T, key VIPKey, allBefore, allAfter views, from, 
 	slots := rangeAt(m.slots, later(), service.SlotsBase, service.SlotsCount)
 	rounds := rangeAt(m.rounds, later(), service.RoundsBase, service.RoundsCount)
 	plain := service
-	plain.Number, plain.IDsBase, plain.IDsCount, plain.SlotsBase, plain.SlotsCount, plain.RoundsBase, plain.RoundsCount = 0, 0, 0, 0, 0, 0, 0
+	plain.Number, plain.Row, plain.IDsBase, plain.IDsCount, plain.SlotsBase, plain.SlotsCount, plain.RoundsBase, plain.RoundsCount = 0, 0, 0, 0, 0, 0, 0, 0
 	plain.TableBase = 0
 	matches := func(v view) bool {
 		return v.image.row == plain && slices.Equal(slotRows(v.image.slots), slots) &&

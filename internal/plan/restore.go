@@ -72,7 +72,7 @@ func (t *Tables) restoreService(r Reader, number uint32) (*published, error) {
 	if !ok {
 		return nil, fmt.Errorf("restore service %d: its tables contradict each other: detach and start afresh", number)
 	}
-	row.Number, row.IDsBase, row.IDsCount, row.SlotsBase, row.SlotsCount, row.RoundsBase, row.RoundsCount = 0, 0, 0, 0, 0, 0, 0
+	row.Number, row.Row, row.IDsBase, row.IDsCount, row.SlotsBase, row.SlotsCount, row.RoundsBase, row.RoundsCount = 0, 0, 0, 0, 0, 0, 0, 0
 	row.TableBase = 0
 	p.image = image{row: row, servers: map[uint16]ServerRow{}, returns: map[ReturnKey]returning{},
 		rounds: withoutCounters(r.Rounds(p.rounds.base, p.rounds.count), row.Classes)}

@@ -30,8 +30,12 @@ func (n *node) drawable(name string) map[uint16]int {
 		}
 		words = words[classes:][:members]
 	}
-	for _, word := range words {
-		chosen[turnID(word)]++
+	for i, word := range words {
+		if id := i - (len(words) - int(row.IDTurns)); id < 0 {
+			chosen[turnID(word)]++
+		} else if word != 0 {
+			chosen[uint16(id)]++
+		}
 	}
 	return chosen
 }

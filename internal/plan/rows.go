@@ -65,8 +65,10 @@ type ServiceRow struct {
 	Scrubber      uint16
 	PacketLimit   uint16    // packets of one connection in a window of 2^30 ns
 	IDMask        [2]uint16 // by parity of the epoch; 0: there is no such key
-	_             uint16
-	_             [8]uint64
+	IDTurns       uint16
+	Row           uint32 // of this
+	_             uint32
+	_             [7]uint64
 }
 
 // Flags of ServiceRow: enum service_flag.

@@ -333,19 +333,19 @@ func (u *update) publish(p *published, img image) error {
 	if err != nil {
 		return err
 	}
-	u.add(WriteService{row.base, p.placed()})
-	u.flips = append(u.flips, PointService{p.number, row.base})
+	p.row = row.base
+	u.add(WriteService{p.row, p.placed()})
+	u.flips = append(u.flips, PointService{p.number, p.row})
 	if !fresh {
 		t.serviceRows.give(span{before.row, 1})
 	}
-	p.row = row.base
 	return nil
 }
 
 // placed is the row with where everything lies.
 func (p *published) placed() ServiceRow {
 	row := p.image.row
-	row.Number = p.number
+	row.Number, row.Row = p.number, p.row
 	row.IDsBase, row.IDsCount = p.ids.base, p.ids.count
 	row.RoundsBase, row.RoundsCount = p.rounds.base, p.rounds.count
 	row.SlotsBase, row.SlotsCount = p.slots.base, p.slots.count

@@ -10,13 +10,22 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// What dispatch draws from is a range of words (bpf/state/rounds.h). A word is a turn, id | price << 16 | counter << 32,
-// or, first in the ranges of awfd and lcf, one for each class. Images have turns without counters.
-const counterShift = 32
+// What dispatch draws from is a range of words (bpf/state/rounds.h). A word is a turn, id | price << 16 | counter << 32 | group << 60, or, first
+// in the ranges of awfd and lcf, one for each class. Images have turns without counters.
+const (
+	counterShift = 32
+	groupShift   = 60
+)
 
 func turn(id, price uint16) uint64 { return uint64(id) | uint64(price)<<16 }
 
 func turnID(word uint64) uint16 { return uint16(word) }
+
+// ReadTurn returns what a word of least says of a server, which stands for its id, and where its load is.
+func ReadTurn(word uint64) (t choice.Turn, counter uint32) {
+	t = choice.Turn{Server: uint32(turnID(word)), Price: uint16(word >> 16), Group: uint8(word >> groupShift)}
+	return t, uint32(word >> counterShift & (1<<(groupShift-counterShift) - 1))
+}
 
 // takers returns who may be given new connections, in the order of the ids: active, not down, able to take part, with a way there.
 func takers(want *Want, s *Service) []model.Share {
@@ -40,10 +49,13 @@ func (img *image) layTurns(s *Service, before *image) {
 		img.rounds = sequence(rounds.Weighted(softTurns(img.takers, s.Weights)))
 	case model.DispatchP2C:
 		img.rounds = priced(rounds.Weighted(img.takers), img.takers)
-	case model.DispatchLeast: // whose turn it is, then everybody once, and the first ones again
-		img.row.Members = uint16(len(img.takers))
-		ring := priced(rounds.Equal(img.takers), img.takers)
-		img.rounds = slices.Concat(priced(rounds.Weighted(img.takers), img.takers), ring, ring[:max(0, leastLooks(len(ring))-1)])
+	case model.DispatchLeast:
+		ids := idTurns(img.takers)
+		img.row.IDTurns = uint16(len(ids))
+		for _, id := range rounds.Weighted(img.takers) {
+			img.rounds = append(img.rounds, ids[id])
+		}
+		img.rounds = append(img.rounds, ids...)
 	case model.DispatchAWFD, model.DispatchLCF:
 		img.row.Members, img.row.Classes = uint16(len(img.takers)), classesOf(&s.Service)
 		img.rounds = newClasses(img.takers, img.row.Classes)
@@ -63,13 +75,14 @@ func sequence(ids []uint16) []uint64 {
 	return words
 }
 
-// leastLooks is how many of a ring bpf/dispatch/least.h looks at in a row.
-func leastLooks(members int) int {
-	const looks = 16 // LEAST_LOOKS: the last of them is for the one chosen before
-	if members <= looks {
-		return members
+// idTurns are the turns of shares in the order of their ids, each at its id, and 0 between. Up to choice.Groups servers have groups of their own.
+func idTurns(shares []model.Share) (words []uint64) {
+	prices := choice.Prices(shares)
+	for i, share := range shares {
+		words = append(words, make([]uint64, int(share.ID)-len(words))...)
+		words = append(words, turn(share.ID, prices[share.ID])|uint64(i%choice.Groups)<<groupShift)
 	}
-	return looks - 1
+	return words
 }
 
 // priced is a round whose turns also tell what one connection costs.
@@ -115,7 +128,7 @@ func withCounters(words []uint64, classes uint8, counters map[uint16]uint32) []u
 // withoutCounters undoes withCounters, in place.
 func withoutCounters(words []uint64, classes uint8) []uint64 {
 	for i := int(classes); i < len(words); i++ {
-		words[i] &= 1<<counterShift - 1
+		words[i] &^= 1<<groupShift - 1<<counterShift
 	}
 	return words
 }

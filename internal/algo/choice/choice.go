@@ -2,8 +2,10 @@
 // pure functions: the reference of the data path, and what the simulator runs.
 package choice
 
-// looks is LEAST_LOOKS of bpf/dispatch/least.h: among so many servers least is exact.
-const looks = 16
+import "math"
+
+// Groups is LOAD_GROUPS of bpf/state/lightest.h: among so many servers least is exact.
+const Groups = 16
 
 // MaxRound is the longest round that TwoChoices draws from: it has 16 random bits for each draw.
 const MaxRound = 1 << 16
@@ -12,6 +14,7 @@ const MaxRound = 1 << 16
 type Turn struct {
 	Server uint32 // place of its load
 	Price  uint16 // of one connection to it: the lower, the larger its weight
+	Group  uint8  // least: below Groups
 }
 
 // Cost is what the policies keep low: a server's open connections for its weight.
@@ -30,43 +33,56 @@ func TwoChoices(round []Turn, random uint32, loads []int32) (server uint32) {
 	return server
 }
 
-// Place is where a CPU is in the rounds of a service. The zero value is their beginning; the data path draws one at random then.
-type Place struct {
-	Turn uint32 // in the round
-	Look uint16 // where the next look at everybody begins
-	Last uint16 // of everybody, chosen the last time
+// Lightest are what least remembers: of each group of servers the one with the lowest cost known. It stays until another of its group
+// tells less, at the end of a connection or when its turn comes: of a group of one the cost is exact. Among more servers that is load balancing
+// with memory (Mitzenmacher, Prabhakar, Shah, FOCS 2002).
+type Lightest [Groups]Known
+
+// Known is a server and its cost. Server 0 and MaxCost: there is none.
+type Known struct {
+	Cost   int64
+	Server uint32
 }
 
-// Least returns the server of the lowest cost; of equals whose turn it is in the round, then the one looked at first. Exact among up to 16
-// servers. Of more it looks at the next 15 of a rotation, at whose turn it is and at the one chosen the last time: load balancing with memory
-// (Mitzenmacher, Prabhakar, Shah, FOCS 2002). everybody has each server of the round once. Neither may be empty.
-func (p *Place) Least(round, everybody []Turn, loads []int32) (server uint32) {
-	members := len(everybody)
-	turn := round[p.Turn%uint32(len(round))]
-	p.Turn++
-	at := int(p.Look)
-	if at >= members {
-		at = 0
+// MaxCost is above the cost of any server.
+const MaxCost = math.MaxInt64 >> 17
+
+// NewLightest returns those of all servers. everybody has each of them once.
+func NewLightest(everybody []Turn, loads []int32) *Lightest {
+	var lightest Lightest
+	for i := range lightest {
+		lightest[i].Cost = MaxCost
 	}
-	best, chosen := turn.Cost(loads), -1
-	consider := func(place int) {
-		if cost := everybody[place].Cost(loads); cost < best {
-			best, turn, chosen = cost, everybody[place], place
+	for _, turn := range everybody {
+		lightest.Tell(turn, turn.Cost(loads))
+	}
+	return &lightest
+}
+
+// Tell is to be called when the cost of a server has changed.
+func (l *Lightest) Tell(turn Turn, cost int64) {
+	told, known := Known{cost, turn.Server}, &l[turn.Group]
+	if told.below(*known) || known.Server == turn.Server {
+		*known = told
+	}
+}
+
+func (l Known) below(o Known) bool {
+	return l.Cost < o.Cost || l.Cost == o.Cost && l.Server < o.Server
+}
+
+// Least returns the server of the lowest cost that is known; of equals the one whose turn it is, then the first. Its load is not counted yet.
+func (l *Lightest) Least(turn Turn, loads []int32) (server uint32) {
+	cost := turn.Cost(loads)
+	l.Tell(turn, cost)
+	best := l[0]
+	for _, known := range l[1:] {
+		if known.below(best) {
+			best = known
 		}
 	}
-	most, step := members, 1
-	if members > looks {
-		most, step = looks-1, looks-1
+	if best.Cost < cost {
+		return best.Server
 	}
-	for look := range most {
-		consider((at + look) % members)
-	}
-	if members > looks && int(p.Last) < members {
-		consider(int(p.Last))
-	}
-	if chosen >= 0 {
-		p.Last = uint16(chosen)
-	}
-	p.Look = uint16((at + step) % members)
 	return turn.Server
 }

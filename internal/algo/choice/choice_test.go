@@ -2,7 +2,6 @@ package choice
 
 import (
 	"math"
-	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -19,7 +18,7 @@ type world struct {
 func anyWorld(t *rapid.T) world {
 	var w world
 	for server := range rapid.IntRange(1, 60).Draw(t, "servers") {
-		turn := Turn{Server: uint32(server), Price: rapid.Uint16Range(1, 20).Draw(t, "price")}
+		turn := Turn{Server: uint32(server), Price: rapid.Uint16Range(1, 20).Draw(t, "price"), Group: uint8(server % Groups)}
 		w.everybody = append(w.everybody, turn)
 		for range rapid.IntRange(1, 3).Draw(t, "turns") {
 			w.round = append(w.round, turn)
@@ -56,42 +55,75 @@ func TestTwoChoicesDrawFromTheWholeOfTheLongestRound(t *testing.T) {
 	}
 }
 
+// busy is a world that least follows: connections begin, and some end.
+type busy struct {
+	world
+	lightest *Lightest
+}
+
+func anyBusy(t *rapid.T) busy {
+	w := anyWorld(t)
+	return busy{w, NewLightest(w.everybody, w.loads)}
+}
+
+func (b *busy) change(server uint32, by int32) {
+	b.loads[server] += by
+	b.lightest.Tell(b.everybody[server], b.cost(server))
+}
+
+func (b *busy) endSome(t *rapid.T) {
+	for _, server := range rapid.SliceOfN(rapid.Uint32Range(0, uint32(len(b.everybody)-1)), 0, 3).Draw(t, "ends") {
+		if b.loads[server] > 0 {
+			b.change(server, -1)
+		}
+	}
+}
+
+func (b *busy) lowest() int64 {
+	lowest := int64(math.MaxInt64)
+	for server := range b.everybody {
+		lowest = min(lowest, b.cost(uint32(server)))
+	}
+	return lowest
+}
+
 func TestLeastIsExactAmongSixteenServers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := anyWorld(t)
-		place := Place{Turn: rapid.Uint32().Draw(t, "turn"), Look: rapid.Uint16().Draw(t, "look"), Last: rapid.Uint16().Draw(t, "last")}
-		if len(w.everybody) > looks {
+		b := anyBusy(t)
+		if len(b.everybody) > Groups {
 			t.Skip("more servers")
 		}
-		turn := w.round[place.Turn%uint32(len(w.round))]
-		chosen := place.Least(w.round, w.everybody, w.loads)
-		for server := range w.everybody {
-			if w.cost(uint32(server)) < w.cost(chosen) {
-				t.Fatalf("%d was chosen, which costs %d; %d costs %d", chosen, w.cost(chosen), server, w.cost(uint32(server)))
+		for n := range 100 {
+			turn := b.round[n%len(b.round)]
+			chosen := b.lightest.Least(turn, b.loads)
+			if b.cost(chosen) != b.lowest() {
+				t.Fatalf("%d was chosen, which costs %d; the least is %d", chosen, b.cost(chosen), b.lowest())
 			}
-		}
-		if w.cost(turn.Server) == w.cost(chosen) && chosen != turn.Server {
-			t.Errorf("%d was chosen though it was the turn of %d, which costs as much", chosen, turn.Server)
+			if b.cost(turn.Server) == b.cost(chosen) && chosen != turn.Server {
+				t.Fatalf("%d was chosen though it was the turn of %d, which costs as much", chosen, turn.Server)
+			}
+			b.change(chosen, 1)
+			b.endSome(t)
 		}
 	})
 }
 
-// Among more servers it looks at everybody in one rotation, and stays with the best that it saw.
-func TestLeastFindsAnIdleServerInOneRotationAndRemembersIt(t *testing.T) {
+// Among more servers it never takes one that costs more than whose turn it is, and one that has come to cost less than all others is taken next.
+func TestLeastAmongManyTakesNoneAboveTheTurnAndOneThatFallsBelowAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		servers := rapid.IntRange(looks+1, 100).Draw(t, "servers")
-		var w world
-		for server := range servers {
-			w.everybody, w.loads = append(w.everybody, Turn{Server: uint32(server), Price: 1}), append(w.loads, 100)
-		}
-		idle := rapid.IntRange(0, servers-1).Draw(t, "idle")
-		w.loads[idle] = 0
-		w.round = slices.Concat(w.everybody[:idle], w.everybody[idle+1:]) // its turn does not come
-		place, met := Place{Look: uint16(rapid.IntRange(0, servers).Draw(t, "look"))}, false
-		for n := range servers {
-			chosen := int(place.Least(w.round, w.everybody, w.loads))
-			if met = met || chosen == idle; met && chosen != idle || !met && (n+1)*(looks-1) >= servers {
-				t.Fatalf("connection %d went to %d, idle is %d", n, chosen, idle)
+		b := anyBusy(t)
+		for n := range 100 {
+			turn := b.round[n%len(b.round)]
+			chosen := b.lightest.Least(turn, b.loads)
+			if b.cost(chosen) > b.cost(turn.Server) {
+				t.Fatalf("%d was chosen, which costs %d; it was the turn of %d, which costs %d", chosen, b.cost(chosen), turn.Server, b.cost(turn.Server))
+			}
+			b.change(chosen, 1)
+			ends := rapid.Uint32Range(0, uint32(len(b.everybody)-1)).Draw(t, "ends")
+			if lowest := b.lowest(); b.loads[ends] > 0 {
+				if b.change(ends, -1); b.cost(ends) < lowest && b.lightest.Least(turn, b.loads) != ends {
+					t.Fatalf("%d costs less than all others, and is not chosen", ends)
+				}
 			}
 		}
 	})
@@ -99,12 +131,13 @@ func TestLeastFindsAnIdleServerInOneRotationAndRemembersIt(t *testing.T) {
 
 func TestLeastOfEqualsTakesTurns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := anyWorld(t)
-		clear(w.loads)
-		var place Place
-		for n := range 3 * len(w.round) {
-			if chosen, want := place.Least(w.round, w.everybody, w.loads), w.round[n%len(w.round)].Server; chosen != want {
-				t.Fatalf("connection %d went to %d, it was the turn of %d", n, chosen, want)
+		b := anyBusy(t)
+		clear(b.loads)
+		b.lightest = NewLightest(b.everybody, b.loads)
+		for n := range 3 * len(b.round) {
+			turn := b.round[n%len(b.round)]
+			if chosen := b.lightest.Least(turn, b.loads); chosen != turn.Server {
+				t.Fatalf("connection %d went to %d, it was the turn of %d", n, chosen, turn.Server)
 			}
 		}
 	})

@@ -8,7 +8,9 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/ballast-lb/ballast/internal/algo/choice"
 	"github.com/ballast-lb/ballast/internal/linux/verdict"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
@@ -136,14 +138,33 @@ func (lb *LB) countOpen(index uint32) error {
 	return nil
 }
 
-// DecayOpenConnections lets the estimate forget a part of itself (0 to 1): FINs that never came are not held against a server for
-// ever. Fractions of a connection are rounded at random, so that small estimates decay as fast as large ones.
-func (lb *LB) DecayOpenConnections(index uint32, part float64) {
-	load := atomic.LoadInt32(&lb.tables.loads[index].value)
-	if load <= 0 {
+// DecayOpenConnections lets the estimates of a service forget a part of themselves (0 to 1): FINs that never came are not held against a server
+// for ever. Fractions of a connection are rounded at random, so that small estimates decay as fast as large ones.
+func (lb *LB) DecayOpenConnections(service plan.Place, part float64) {
+	for _, index := range service.Counters {
+		if load := lb.OpenConnections(index); load > 0 {
+			atomic.AddInt32(&lb.tables.loads[index].value, -int32(float64(load)*part+rand.Float64()))
+		}
+	}
+	lb.tellLoads(lb.ServiceRow(service.Number))
+}
+
+// tellLoads makes the lightest servers of a row those that the loads say, if it goes by them. What packets tell meanwhile may be lost: it is told again
+// with the next connection that begins or ends there.
+func (lb *LB) tellLoads(row uint32) {
+	s := lb.Service(row)
+	if s.Dispatch != uint8(model.DispatchLeast) {
 		return
 	}
-	atomic.AddInt32(&lb.tables.loads[index].value, -int32(float64(load)*part+rand.Float64()))
+	lightest := choice.NewLightest(nil, nil)
+	for _, word := range lb.Rounds(s.RoundsBase+s.RoundsCount-uint32(s.IDTurns), uint32(s.IDTurns)) {
+		if turn, counter := plan.ReadTurn(word); word != 0 {
+			lightest.Tell(turn, int64(turn.Price)*int64(lb.OpenConnections(counter)))
+		}
+	}
+	for group, known := range lightest {
+		atomic.StoreInt64(&lb.tables.lightest[row][group], known.Cost<<16|int64(known.Server))
+	}
 }
 
 // SetClock tells the clock of a return: through server: its TSval less this host's monotonic clock, in ms.

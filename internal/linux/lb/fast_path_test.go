@@ -179,6 +179,7 @@ func (w *world) walk(program *ebpf.Program, frame []byte) (o outcome) {
 		for _, index := range place.Counters {
 			w.lb.tables.loads[index].value = int32(len(frame)) / 20 * int32(index)
 		}
+		w.lb.tellLoads(w.lb.ServiceRow(place.Number))
 	})
 	before, traffic := w.verdicts(), w.allTraffic()
 	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256)}

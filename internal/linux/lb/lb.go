@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
+	"github.com/ballast-lb/ballast/internal/algo/choice"
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/connections"
@@ -26,7 +27,7 @@ import (
 
 // lbLayout names the shape of the pinned maps. A change of any map's key, value or meaning needs a new number: a process of
 // another layout then fills maps of its own and switches the program over, instead of misreading these.
-const lbLayout = "lb-v5"
+const lbLayout = "lb-v6"
 
 // LB is the load balancer's program with its maps. Methods that change tables are for one caller at a time, and so are Attach and what else
 // concerns devices and pins; neither minds the other. What only reads or counts is safe for concurrent use.
@@ -49,6 +50,7 @@ type lbTables struct {
 	vipPlaces               []vipPlace
 	slots                   []plan.SlotRow
 	rounds                  []uint64
+	lightest                [][choice.Groups]int64
 	loads                   []struct{ value, _ int32 }
 
 	connections connections.Memory
@@ -127,7 +129,7 @@ func sizeLBMaps(spec *ebpf.CollectionSpec, l plan.Limits) {
 	const verdicts = uint32(lbVerdictVERDICTS)
 	for name, entries := range map[string]uint32{
 		"service_rows": l.Services + 1, "turns": l.Services + 1, "verdict_counters": (l.Services + 1) * verdicts,
-		"services": services, "servers": servers, "server_rows": l.ServerIDs, "slots": l.Slots, "rounds": l.Rounds,
+		"services": services, "lightest": services, "servers": servers, "server_rows": l.ServerIDs, "slots": l.Slots, "rounds": l.Rounds,
 		"server_counters": l.Servers, "clocks": l.Servers, "server_loads": l.Servers,
 		"returns": l.Returns(), "vips": l.Destinations(),
 		"connections": l.Entries, "connection_addresses": l.Entries, "connection_blocks": l.Entries / conntable.BlockEntries,
@@ -145,7 +147,7 @@ func (lb *LB) mapTables() error {
 	return errors.Join(
 		mapTable(t, o.ServiceRows, &t.serviceRows), mapTable(t, o.ServerRows, &t.serverRows),
 		mapTable(t, o.VipPlaces, &t.vipPlaces), mapTable(t, o.Services, &t.services), mapTable(t, o.Servers, &t.servers),
-		mapTable(t, o.Slots, &t.slots), mapTable(t, o.Rounds, &t.rounds), mapTable(t, o.ServerLoads, &t.loads),
+		mapTable(t, o.Slots, &t.slots), mapTable(t, o.Rounds, &t.rounds), mapTable(t, o.ServerLoads, &t.loads), mapTable(t, o.Lightest, &t.lightest),
 		mapTable(t, o.Connections, &t.connections.Entries), mapTable(t, o.ConnectionBlocks, &t.connections.Blocks),
 		mapTable(t, o.ConnectionAddresses, &t.connections.Addresses))
 }

@@ -179,16 +179,15 @@ func TestLeastFindsTheLeastLoaded(t *testing.T) {
 	random := seeded(t)
 	w := newWorld(t, policy(model.DispatchLeast, slices.Repeat([]uint16{1, 2, 3, 4}, 4)...))
 	s := &service(&w.want, "web").Service
-	counters := w.tables.Places()["web"].Counters
 	for range 300 {
 		least := math.Inf(1)
 		cost := map[uint16]float64{}
-		for _, server := range s.Servers {
+		w.setOpen("web", func(id uint16) int32 {
 			load := random.Int32N(8)
-			w.lb.tables.loads[counters[server.ID]].value = load
-			cost[idAt(server.ID)] = float64(load) / float64(server.Weight)
-			least = min(least, cost[idAt(server.ID)])
-		}
+			cost[idAt(id)] = float64(load) / float64(s.Servers[id-1].Weight)
+			least = min(least, cost[idAt(id)])
+			return load
+		})
 		for chosen := range w.connect(1) {
 			if cost[chosen] != least {
 				t.Fatalf("server %d of cost %g was chosen, the least is %g", chosen&255, cost[chosen], least)
@@ -199,32 +198,52 @@ func TestLeastFindsTheLeastLoaded(t *testing.T) {
 
 func TestLeastOfEqualsTakesTurnsByWeight(t *testing.T) {
 	w := newWorld(t, policy(model.DispatchLeast, 1, 3))
-	counters := w.tables.Places()["web"].Counters
 	served := map[uint16]int{}
 	for range 400 {
 		for id, count := range w.connect(1) {
 			served[id] += count
 		}
-		for _, counter := range counters { // it is over at once
-			w.lb.tables.loads[counter].value = 0
-		}
+		w.setOpen("web", func(uint16) int32 { return 0 }) // it is over at once
 	}
 	expectShares(t, served, []uint16{1, 3}, false)
 }
 
-// Among more servers than it looks at, least never overlooks one for long: one look in a rotation meets it.
+// Among more servers than there are groups an idle one gets connections: at once if one of its own has ended, else when its turn comes.
 func TestLeastMeetsAnIdleServerAmongMany(t *testing.T) {
-	w := newWorld(t, policy(model.DispatchLeast, slices.Repeat([]uint16{1}, 60)...))
-	counters := w.tables.Places()["web"].Counters
-	for _, counter := range counters {
-		w.lb.tables.loads[counter].value = 100
-	}
+	const servers = 60
+	w := newWorld(t, policy(model.DispatchLeast, slices.Repeat([]uint16{1}, servers)...))
 	for _, idle := range []uint16{1, 16, 17, 33, 60} {
-		w.lb.tables.loads[counters[idle]].value = 0
-		if served := w.connect(8 * runtime.NumCPU()); served[idAt(idle)] < 2 { // 4 looks go round, and then it is remembered
+		w.setOpen("web", func(uint16) int32 { return 100 })
+		w.lb.tables.loads[w.tables.Places()["web"].Counters[idle]].value = 0 // nobody is told
+		if served := w.connect((servers + 8) * runtime.NumCPU()); served[idAt(idle)] < 8 {
 			t.Errorf("idle server %d got %d: %v", idle, served[idAt(idle)], served)
 		}
-		w.lb.tables.loads[counters[idle]].value = 100
+		w.setOpen("web", func(uint16) int32 { return 100 })
+		f := flowTo(vip4, 80, int(idle))
+		w.check(f.frame(f.tcp(rst, timestamps(1, w.cookieFor("web", f, idle, 1)), nil)))
+		for id := range w.connect(1) {
+			if id != idAt(idle) {
+				t.Errorf("the connection went to server %d, %d has one less than the others", id-idAt(0), idle)
+			}
+		}
+	}
+}
+
+// A server that leaves and comes back has the connections that it kept, and none goes to it meanwhile.
+func TestLeastForgetsServersThatLeave(t *testing.T) {
+	w := newWorld(t, policy(model.DispatchLeast, slices.Repeat([]uint16{1}, 20)...))
+	for _, state := range []model.ServerState{model.StateDraining, model.StateActive} {
+		w.setOpen("web", func(id uint16) int32 { return 100 * int32(id) })
+		w.update(func(want *plan.Want) { service(want, "web").Server("s1").State = state })
+		f := flowTo(vip4, 80, 1)
+		w.check(f.frame(f.tcp(rst, timestamps(1, w.cookieFor("web", f, 1, 1)), nil)))
+		best := idAt(1)
+		if state == model.StateDraining {
+			best = idAt(2)
+		}
+		if served := w.connect(50); served[best] != 50 {
+			t.Errorf("server 1 is %s: %v", state, served)
+		}
 	}
 }
 

@@ -58,6 +58,7 @@ func (lb *LB) apply(change plan.Change) error {
 	case plan.PointID:
 		atomic.StoreUint32(&t.serverRows[c.Index].value, c.Row)
 	case plan.PointService:
+		lb.tellLoads(c.Row)
 		atomic.StoreUint32(&t.serviceRows[c.Number].value, c.Row)
 		lb.publishRow(c.Number)
 	case plan.SetVIP:

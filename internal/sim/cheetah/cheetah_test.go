@@ -135,7 +135,7 @@ func TestRoundRobinIsAsUnevenAsItsDefinition(t *testing.T) {
 func TestPoliciesAreAsUnevenAsTheBandsSay(t *testing.T) {
 	once(t, func(progress *meter) {
 		for _, c := range contenders(1) {
-			if c.id == "least-looks" || c.id == "hash-4096" || c.id == "hash" {
+			if c.id == "least-groups" || c.id == "hash-4096" || c.id == "hash" {
 				continue
 			}
 			have := c.imbalance(progress, 20_000, 200*second)

@@ -71,7 +71,7 @@ func TestPoliciesThatKnowLoadsShareByWeight(t *testing.T) {
 	}
 	const flows = 8000
 	twoLoads, leastLoads := make([]int32, len(shares)), make([]int32, len(shares))
-	two, least := TwoChoices{Round: round, Numbers: random.Keyed(1, "p2c")}, Least{Round: round, Everybody: everybody}
+	two, least := TwoChoices{Round: round, Numbers: random.Keyed(1, "p2c")}, NewLeast(shares)
 	for flow := range uint64(flows) {
 		twoLoads[two.Choose(flow, twoLoads)]++
 		leastLoads[least.Choose(flow, leastLoads)]++

@@ -31,7 +31,7 @@ func New(name string, slots uint32, numbers random.Key) Policy {
 	case "p2c":
 		return &twoChoices{TwoChoices{Numbers: numbers}}
 	case "least":
-		return &least{}
+		return &Least{}
 	case "awfd", "lcf":
 		return &classes{Classes{Numbers: numbers}}
 	}
@@ -49,10 +49,6 @@ func (r *rotation) Weigh(shares []model.Share) { r.Round = servers(r.Round[:0], 
 type twoChoices struct{ TwoChoices }
 
 func (t *twoChoices) Weigh(shares []model.Share) { t.Round, _ = Rounds(shares) }
-
-type least struct{ Least }
-
-func (l *least) Weigh(shares []model.Share) { l.Round, l.Everybody = Rounds(shares) }
 
 type classes struct{ Classes }
 

@@ -117,8 +117,18 @@ func (w *World) Fail(server uint32) {
 			w.broken++
 		}
 	}
-	w.live -= int(w.open[server])
-	w.open[server] = 0
+	for w.open[server] > 0 {
+		w.live--
+		w.ended(int(server))
+	}
+}
+
+// ended takes one request less to be open at a server.
+func (w *World) ended(server int) {
+	if follower, ok := w.config.Chooser.(flows.Follower); ok {
+		follower.Ended(uint32(server), w.open[server])
+	}
+	w.open[server]--
 }
 
 // SetRate has requests come at other gaps from now on, ns; 0: none come.
@@ -183,7 +193,7 @@ func (w *World) arrive() {
 }
 
 func (w *World) end(h happening) {
-	w.open[h.station]--
+	w.ended(h.station)
 	w.live--
 	if w.config.Ended != nil {
 		w.config.Ended(w.now - w.born[h.id])

@@ -22,9 +22,7 @@ func (t *Tables) Age(at time.Time, period time.Duration) error {
 	t.Hold(func(now *Snapshot) {
 		t.missed.listen(now, at, now.Packets)
 		for _, place := range now.Places {
-			for _, index := range place.Counters {
-				t.path.DecayOpenConnections(index, period.Seconds()/loadMemory.Seconds())
-			}
+			t.path.DecayOpenConnections(place, period.Seconds()/loadMemory.Seconds())
 		}
 	})
 	return nil

@@ -193,14 +193,20 @@ func TestTheProcessEndsWithTheStatusOfItsCommand(t *testing.T) {
 }
 
 func TestWhatIsInterruptedEndsWithTheSignalsStatus(t *testing.T) {
-	for signal, want := range map[unix.Signal]int{unix.SIGINT: 130, unix.SIGTERM: 143} {
+	for _, c := range []struct {
+		signal unix.Signal
+		want   int
+		arg    string // after ctl
+		open   bool   // it may have been carried out
+	}{{unix.SIGINT, 130, "servers", false}, {unix.SIGTERM, 143, "servers", false}, {unix.SIGINT, 130, "server weight web s1 5", true}} {
+		signal, want := c.signal, c.want
 		socket := filepath.Join(t.TempDir(), "silent.sock")
 		silent, err := net.Listen("unix", socket) // takes a question and never answers
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer silent.Close()
-		process := program(t, "ctl", "--socket", socket, "servers")
+		process := program(t, append([]string{"ctl", "--socket", socket}, strings.Fields(c.arg)...)...)
 		said, err := process.StderrPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -220,6 +226,9 @@ func TestWhatIsInterruptedEndsWithTheSignalsStatus(t *testing.T) {
 		var exit *exec.ExitError
 		if err := process.Wait(); !errors.As(err, &exit) || exit.ExitCode() != want || !strings.Contains(string(text), "interrupted by "+unix.SignalName(signal)) {
 			t.Errorf("%s: %v, want status %d; said %q", unix.SignalName(signal), err, want, text)
+		}
+		if open := strings.Contains(string(text), "may or may not have been carried out"); open != c.open {
+			t.Errorf("%s: said %q", c.arg, text)
 		}
 	}
 }

@@ -147,11 +147,11 @@ func TestAnAgentThatStartsWithTheFileOfAnotherFleetTouchesNothing(t *testing.T) 
 	conn := h.echo()
 	exchange(t, conn)
 	h.kill()
-	h.write(strings.NewReplacer("00112233", "ffffffff", "198.51.100.10", "198.51.100.99", "10.9.0.2", "10.9.0.98", "10.9.0.3", "10.9.0.99").
+	h.write(strings.NewReplacer("00112233", "ffffffff", "ffeeddcc", "eeeeeeee", "198.51.100.10", "198.51.100.99", "10.9.0.2", "10.9.0.98", "10.9.0.3", "10.9.0.99").
 		Replace(fmt.Sprintf(agentFile, 1)) + "tunnels_from: [10.9.0.77]\n")
 	h.start()
 	h.await("the refusal", func(s api.AgentStatus) bool {
-		return !s.Ready && strings.Contains(s.Config.Error, "none of the services that living connections are of") &&
+		return !s.Ready && strings.Contains(s.Config.Error, "none of the services that living connections are of, and not their key") &&
 			strings.Contains(s.Config.Error, "`ballast ctl --instance test config reload --force`")
 	})
 	exchange(t, conn)

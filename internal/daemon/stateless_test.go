@@ -159,18 +159,23 @@ func TestALoadBalancerThatMovesToControllersKeepsItsKeys(t *testing.T) {
 	}
 	hub.SetState(view)
 	h.await("the refusal of keys that lack the one in use", func(s api.LBStatus) bool {
-		return s.Revision == 0 && strings.Contains(s.Config.Error, "the key of epoch 1 is not there")
+		return s.Revision == 0 && strings.Contains(s.Config.Error, "the key in use, of epoch 1, is not among them")
 	})
-	view = viewOf(7, nil, 1, 2, 3)
-	for i := range view.Keys.Placement {
-		view.Keys.Placement[i] = byte(i)
-	}
-	view.Keys.Cookie = map[uint32][16]byte{1: {0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff}}
+	keys := model.Keys{Placement: view.Keys.Placement, Current: 1,
+		Cookie: map[uint32][16]byte{1: {0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff}}}
+	view = viewOf(7, nil, 2, 3) // the file has 1 and 2 for these
+	view.Keys = keys
 	hub.SetState(view)
-	h.await("the state with its keys", func(s api.LBStatus) bool { return s.Ready && s.Revision == 7 && s.Config.Error == "" })
-	view.Revision, view.Keys = 8, model.Keys{Placement: view.Keys.Placement, Current: 2, Cookie: map[uint32][16]byte{2: {2}}}
+	h.await("the refusal of other ids", func(s api.LBStatus) bool {
+		return s.Revision == 0 && strings.Contains(s.Config.Error, "id 2 is that of s2 (10.9.0.3), whose connections may still live")
+	})
+	view = viewOf(8, nil, 2, 3)
+	view.Keys, view.Services[0].Service.Servers[0].ID, view.Services[0].Service.Servers[1].ID = keys, 1, 2
 	hub.SetState(view)
-	h.await("what controllers say from then on", func(s api.LBStatus) bool { return s.Revision == 8 })
+	h.await("the state with its keys", func(s api.LBStatus) bool { return s.Ready && s.Revision == 8 && s.Config.Error == "" })
+	view.Revision, view.Keys = 9, model.Keys{Placement: view.Keys.Placement, Current: 2, Cookie: map[uint32][16]byte{2: {2}}}
+	hub.SetState(view)
+	h.await("what controllers say from then on", func(s api.LBStatus) bool { return s.Revision == 9 })
 }
 
 // expectProblems is what doctor finds, in that order.

@@ -60,7 +60,7 @@ var ErrKnowsNothing = errors.New("it knows no service")
 func KnowsNothing(state *ballastv1.State) bool { return state.Complete && len(state.Services) == 0 }
 
 // Follow has a controller's state carried out, unless the node has a newer one. One that cannot be carried out is refused, and asked for
-// again later. One without services is forgotten if it is older than the node's, or carryOut returns ErrKnowsNothing.
+// again later. One without services is not believed if it is older than the node's, or carryOut returns ErrKnowsNothing.
 func (c *Client) Follow(controller string, state *ballastv1.State, carryOut func() error) error {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -77,7 +77,7 @@ func (c *Client) Follow(controller string, state *ballastv1.State, carryOut func
 	case err == nil:
 		c.follower.Take(state.Revision)
 	case errors.Is(err, ErrKnowsNothing):
-		c.follower.Forget(controller)
+		c.follower.Disbelieve(controller)
 	default:
 		c.follower.Refuse(time.Now(), state.Revision)
 		c.log.Error("state of controller refused, the old state goes on", "controller", controller, "revision", state.Revision, "error", err)

@@ -106,33 +106,39 @@ func (a *Agent) Rekey(fleet *model.Fleet, have map[VIPKey]AgentRow) {
 	}
 }
 
-// Knows reports whether there is a row for some service that was published so far, or none was. Rekey comes before it.
-func (a *Agent) Knows(have map[VIPKey]AgentRow) bool {
+// Knows reports whether the fleet is the one that the rows published so far are of: it has one of their services, or the key of one. Rows
+// that were retired, with services that are gone, say nothing. Rekey comes before it.
+func (a *Agent) Knows(fleet *model.Fleet, have map[VIPKey]AgentRow) bool {
 	published := false
 	for key, row := range have {
-		if row.Flags == 0 {
+		if row.Flags != AgentCookie {
 			continue
 		}
 		if _, known := a.Served[key]; known {
 			return true
+		}
+		for epoch, secret := range fleet.Keys.Cookie {
+			if cookie.ServiceKey(secret, key.VIP(), model.Protocol(key.Protocol)) == row.CookieKey[epoch&1] {
+				return true
+			}
 		}
 		published = true
 	}
 	return !published
 }
 
-// Keeps refuses what gives connections another cookie than they carry by the rows published so far, those that the host has left behind
-// among them: Rekey comes before it. Rows know epochs by their parity alone.
+// Keeps refuses what gives connections another cookie than they carry by the rows published so far, also where the host has left a service
+// since: Rekey comes before it. Rows know epochs by their parity alone.
 func (a *Agent) Keeps(fleet *model.Fleet, have map[VIPKey]AgentRow) error {
 	for i := range fleet.Services {
 		service := &fleet.Services[i]
 		for _, port := range service.Ports {
 			key := vipKey(service.VIP, port, uint8(service.Protocol))
 			before, after := have[key], a.Served[key]
-			if before.Flags == 0 || after.Flags == 0 {
+			if before.Flags != AgentCookie || after.Flags == 0 {
 				continue
 			}
-			if before.ID != after.ID && before.Flags&after.Flags&AgentCookie != 0 {
+			if before.ID != after.ID && after.Flags == AgentCookie {
 				return &model.Invalid{Path: "services." + service.Name, Problem: fmt.Sprintf("the id of this server has changed from %d to %d, and living connections carry the old one", before.ID, after.ID),
 					Remedy: "put the old one back: ids are the same on all nodes, as long as the server is there"}
 			}

@@ -63,6 +63,51 @@ func TestRetiredRowsFollowTheirServiceToATable(t *testing.T) {
 }
 
 // A scrubber sends on what is not its own: its agent must know the way to every server of the service.
+// What an agent begins with is compared with what an earlier process has published.
+func TestAnAgentTellsAnotherFleetFromItsOwn(t *testing.T) {
+	served := func(fleet *model.Fleet, id uint16, have map[VIPKey]AgentRow) *Agent {
+		t.Helper()
+		agent, err := NewAgent(fleet, isServer(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		agent.Rekey(fleet, have)
+		return &agent
+	}
+	have := served(agentFleet(model.AffinityCookie), 2, nil).Served
+	at := func(vip netip.Addr, keys model.Keys) *model.Fleet {
+		fleet := agentFleet(model.AffinityCookie)
+		fleet.Services[0].VIP, fleet.Keys = vip, keys
+		return fleet
+	}
+	own, others := testKeys(1), testKeys(1)
+	others.Cookie = map[uint32][16]byte{1: {0xee}}
+	retired := map[VIPKey]AgentRow{}
+	for key, row := range have {
+		retired[key] = row.Retired()
+	}
+	for what, c := range map[string]struct {
+		fleet        *model.Fleet
+		id           uint16
+		have         map[VIPKey]AgentRow
+		knows, keeps bool
+	}{
+		"the same":           {at(vipAt(0), own), 2, have, true, true},
+		"no server any more": {at(vipAt(0), own), 99, have, true, true},
+		"no server any more, and the key has changed": {at(vipAt(0), others), 99, have, true, false},
+		"another VIP":                   {at(vipAt(1), own), 2, have, true, true},
+		"another fleet":                 {at(vipAt(1), others), 2, have, false, true},
+		"another fleet, nothing served": {at(vipAt(1), others), 2, nil, true, true},
+		"what was served was retired, and it is back after rotations": {at(vipAt(0), others), 2, retired, true, true},
+		"what was served was retired with its service":                {at(vipAt(1), others), 99, retired, true, true},
+	} {
+		agent := served(c.fleet, c.id, c.have)
+		if knows, err := agent.Knows(c.fleet, c.have), agent.Keeps(c.fleet, c.have); knows != c.knows || (err == nil) != c.keeps {
+			t.Errorf("%s: knows it %t, %v", what, knows, err)
+		}
+	}
+}
+
 func TestScrubbersKnowTheWayToEveryServer(t *testing.T) {
 	agent, err := NewAgent(agentFleet(model.AffinityTable), isServer(3))
 	if err != nil {

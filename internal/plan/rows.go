@@ -32,6 +32,14 @@ const formerVIP = 255
 func (k VIPKey) address() VIPKey { return VIPKey{Address: k.Address, IPv6: k.IPv6} }
 func (k VIPKey) former() VIPKey  { return VIPKey{Address: k.Address, IPv6: k.IPv6, Protocol: formerVIP} }
 
+// VIP is the address.
+func (k VIPKey) VIP() netip.Addr {
+	if k.IPv6 != 0 {
+		return netip.AddrFrom16(k.Address)
+	}
+	return netip.AddrFrom4([4]byte(k.Address[:4]))
+}
+
 // ServiceRow is struct service.
 type ServiceRow struct {
 	CookieHash    [2]siphash.State // of the keys, by parity of the epoch

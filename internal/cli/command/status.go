@@ -58,7 +58,10 @@ func Finish(cause error, command *cobra.Command, err error, stderr io.Writer) in
 	}
 	var interruption Caught
 	if errors.As(cause, &interruption) {
-		if errors.Is(err, context.Canceled) {
+		var open *connect.Error
+		if errors.As(err, &open) && open.Code() == connect.CodeUnknown { // sent, and not answered
+			err = fmt.Errorf("%w: %w", interruption, err)
+		} else if errors.Is(err, context.Canceled) {
 			err = interruption
 		}
 		fmt.Fprintln(stderr, "ballast:", err)

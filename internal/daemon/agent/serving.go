@@ -198,7 +198,7 @@ func (s *serving) keepsCookies(next *config.File, running bool) error {
 }
 
 // keepsServed compares with the rows that are published, by this process or an earlier one, whatever services and servers are called. What
-// a process begins with may be of another fleet: there is nothing else to tell by.
+// a process begins with may be of another fleet.
 func (s *serving) keepsServed(next *config.File, running bool) error {
 	local, err := netdev.LocalAddresses()
 	if err != nil {
@@ -211,8 +211,8 @@ func (s *serving) keepsServed(next *config.File, running bool) error {
 	have := s.path.Served()
 	wanted.Rekey(&next.Fleet, have)
 	err = wanted.Keeps(&next.Fleet, have)
-	if err == nil && !running && !wanted.Knows(have) {
-		err = errors.New("it has none of the services that living connections are of: is it of another fleet, or of another host?")
+	if err == nil && !running && !wanted.Knows(&next.Fleet, have) {
+		err = errors.New("it has none of the services that living connections are of, and not their key: is it of another fleet?")
 	}
 	return err
 }

@@ -135,6 +135,10 @@ func (t *tunnels) status(now time.Time) api.Tunnels {
 	if s.Limited {
 		return s
 	}
+	if t.untouched {
+		s.Open = "as an earlier process has left it, limited or not"
+		return s
+	}
 	if s.Open = t.sources.Doubt(); t.byFile {
 		s.Open = "name the load balancers in the file, under tunnels_from"
 	} else if s.Open == "" {

@@ -51,7 +51,7 @@ func (c changing) applyState(controller string, message *ballastv1.State) error 
 	before, revision := c.state, c.revision
 	next, err := nodeclient.State{Node: before.Node, Unhealthy: before.Unhealthy}.After(message)
 	if err == nil && revision == 0 {
-		err = c.keepsKeys(&next.Running.Keys)
+		err = c.keeps(&next.Running)
 	}
 	if err == nil {
 		c.revision = message.Revision
@@ -74,18 +74,13 @@ func (c changing) applyState(controller string, message *ballastv1.State) error 
 	return nil
 }
 
-// keepsKeys refuses the first state of controllers if it lacks what connections carry that came by a file: it may be of another fleet.
-func (c changing) keepsKeys(next *model.Keys) error {
-	now := &c.state.Running.Keys
-	err := node.KeysKept(now, next)
-	if _, kept := next.Cookie[now.Current]; err == nil && !kept && len(now.Cookie) > 0 {
-		err = &model.Invalid{Path: "keys.cookie", Problem: fmt.Sprintf("the key of epoch %d is not there, and living connections carry it", now.Current)}
+// keeps refuses the first state of controllers if it has not the keys and ids of connections that came by a file: it may be of another fleet.
+func (c changing) keeps(next *model.Fleet) error {
+	if err := c.state.Keeps(next); err != nil {
+		return fmt.Errorf("%w; give controllers the keys and ids that this node runs by (`ballast ctl apply` of its file); if its connections may break: stop the "+
+			"load balancer, `ballast lb --detach --instance %s`, remove %s, and start it again", err, c.options.Instance, c.kept.Path)
 	}
-	if err != nil {
-		err = fmt.Errorf("%w; give controllers the keys that this node runs by (`ballast ctl apply` of its file); if its connections may break: stop the load "+
-			"balancer, `ballast lb --detach --instance %s`, remove %s, and start it again", err, c.options.Instance, c.kept.Path)
-	}
-	return err
+	return nil
 }
 
 // onChecks replaces what a controller wants checked.

@@ -44,7 +44,7 @@ func (f *Follower) Offer(controller string, revision uint64, complete bool) (tak
 	}
 	f.offered[controller] = revision // of one stream they fall only when the controller's store was restored from a copy
 	if complete {
-		f.behind[controller] = revision < f.Revision
+		f.behind[controller] = revision < f.Revision && !f.yields
 		return revision >= f.Revision || f.yields
 	}
 	if f.refused != 0 {
@@ -88,8 +88,14 @@ func (f *Follower) newsOfOthers() (newest uint64) {
 	return newest
 }
 
-// Forget takes note that a controller says nothing any more, or nothing to fall back to: a store that knows no service is one that was
-// lost or has just been made, and nobody wants a whole fleet to end for that.
+// Disbelieve takes note that a complete state is nothing to fall back to: a store that knows no service is one that was lost or has just
+// been made, and nobody wants a whole fleet to end for that. What comes after it is no news of what the node has.
+func (f *Follower) Disbelieve(controller string) {
+	delete(f.offered, controller)
+	f.behind[controller] = f.Revision != 0
+}
+
+// Forget takes note that a controller's stream has ended.
 func (f *Follower) Forget(controller string) {
 	delete(f.offered, controller)
 	delete(f.behind, controller)

@@ -106,7 +106,12 @@ func TestNodeNeverMixesWhatAStoreHadWithWhatItHasSinceItWasRestored(t *testing.T
 			from, connected := sent[name]
 			to := len(history) - 1
 			sent[name] = to
-			if !f.Offer(name, uint64(to), !connected) {
+			take := f.Offer(name, uint64(to), !connected)
+			if !connected && len(history[to]) == 0 && (!take || uint64(to) < f.Revision) { // as nodes do
+				f.Disbelieve(name)
+				return
+			}
+			if !take {
 				return
 			}
 			told := maps.Clone(history[to])
@@ -154,11 +159,20 @@ func TestNodeNeverMixesWhatAStoreHadWithWhatItHasSinceItWasRestored(t *testing.T
 				t.Fatalf("at revision %d: have %v, which no store ever had: lost %v, restored %v", r, have, lost, history)
 			}
 		}
+		if len(history[len(history)-1]) == 0 {
+			return // nobody falls back to that
+		}
 		for range 5 {
 			for _, name := range names {
 				tell(name)
 			}
 			tick(aheadMax)
+		}
+		for _, name := range names {
+			tell(name)
+		}
+		if f.AheadOfAllControllers(now) || f.AheadOfAllControllers(now.Add(aheadMax)) {
+			t.Fatal("it has what all controllers have, and would yield again")
 		}
 		if newest := len(history) - 1; int(f.Revision) != newest || !maps.Equal(have, history[newest]) {
 			t.Fatalf("in the end at revision %d of %d: have %v, want %v", f.Revision, newest, have, history[newest])
@@ -230,6 +244,21 @@ func TestNodeThatYieldsKeepsWhatItHasUntilItHasAnother(t *testing.T) {
 	f.Take(8)
 	if f.Offer("c2", 7, true) {
 		t.Fatal("took a second older state")
+	}
+}
+
+func TestNodeThatHasTakenAnOlderStateIsBehindNobody(t *testing.T) {
+	f := Follower{Revision: 10}
+	f.Offer("c1", 5, true)
+	f.Yield()
+	f.Forget("c1")
+	if !f.Offer("c1", 5, true) {
+		t.Fatal("did not yield")
+	}
+	f.Take(5)
+	now := time.Unix(1000, 0)
+	if f.AheadOfAllControllers(now) || f.AheadOfAllControllers(now.Add(aheadMax)) || !f.Offer("c1", 6, false) {
+		t.Fatal("does not go on with what it has taken")
 	}
 }
 

@@ -153,13 +153,25 @@ func (n *Node) become(next model.Fleet, force bool, now time.Time) ([]string, er
 		return nil, err
 	}
 	before := Predecessors(&n.Running, &next)
-	if err := errors.Join(n.checkIDs(&next, before), n.checkCookies(&next)); err != nil && !force {
-		return nil, &Breaks{err}
+	if err := n.keeps(&next, before); err != nil && !force {
+		return nil, err
 	}
 	changes := Diff(n.Running, next)
 	n.Removed, n.Past = n.removedAfter(&next, before, now), n.pastAfter(&next, before)
 	n.Running = next
 	return changes, nil
+}
+
+func (n *Node) keeps(next *model.Fleet, predecessors map[string][]*model.Service) error {
+	if err := errors.Join(n.checkIDs(next, predecessors), n.checkCookies(next)); err != nil {
+		return &Breaks{err}
+	}
+	return nil
+}
+
+// Keeps refuses a state of another origin, controllers for a file, that living connections would not survive.
+func (n *Node) Keeps(next *model.Fleet) error {
+	return errors.Join(n.keeps(next, Predecessors(&n.Running, next)), n.checkInUse(&next.Keys, false))
 }
 
 // byName finds services: Fleet.Service would look at all of them for each.

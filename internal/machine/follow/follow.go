@@ -70,7 +70,7 @@ func (f *Follower) Refuse(now time.Time, revision uint64) {
 // NeedsFullState reports whether the node should join again for the complete state: it has refused one or let one go by, and by now
 // somebody has a newer one, or it may be possible.
 func (f *Follower) NeedsFullState(now time.Time) bool {
-	lacks := max(f.refused, f.newsOfOthers())
+	lacks := max(f.refused, f.letGoBy())
 	if lacks == 0 || lacks == f.tried && now.Sub(f.triedAt) < resyncInterval {
 		return false
 	}
@@ -78,12 +78,19 @@ func (f *Follower) NeedsFullState(now time.Time) bool {
 	return true
 }
 
-// newsOfOthers is the newest revision of those streams that were behind, if it is newer than the node's; else 0.
-func (f *Follower) newsOfOthers() (newest uint64) {
+// letGoBy is the newest revision of the streams that were behind, if it is newer than the node's and others are not behind; else 0. Where all
+// are, nodes wait for AheadOfAllControllers: they take the restored state at about the same time.
+func (f *Follower) letGoBy() (newest uint64) {
+	all := true
 	for controller, revision := range f.offered {
-		if f.behind[controller] && revision > f.Revision {
+		if !f.behind[controller] {
+			all = false
+		} else if revision > f.Revision {
 			newest = max(newest, revision)
 		}
+	}
+	if all {
+		return 0
 	}
 	return newest
 }
@@ -102,8 +109,8 @@ func (f *Follower) Forget(controller string) {
 }
 
 // AheadOfAllControllers reports whether the node has waited long enough with a revision that no controller in reach knows: their store was
-// restored from a copy, or made anew, or they are cut off from it. Once a store has come to a newer one there is nothing to wait for. The
-// node then yields, begins with new Weights.Term, and joins again with its revision: who is cut off refuses it.
+// restored from a copy, or made anew, or they are cut off from it. The node then yields, begins with new Weights.Term, and joins again
+// with its revision: who is cut off refuses it.
 func (f *Follower) AheadOfAllControllers(now time.Time) bool {
 	for controller, revision := range f.offered {
 		if revision >= f.Revision && !f.behind[controller] {
@@ -118,7 +125,7 @@ func (f *Follower) AheadOfAllControllers(now time.Time) bool {
 	if f.aheadSince.IsZero() {
 		f.aheadSince = now
 	}
-	return now.Sub(f.aheadSince) >= aheadMax || f.newsOfOthers() != 0
+	return now.Sub(f.aheadSince) >= aheadMax
 }
 
 // Yield lets the next complete state in, however old it is: that of a controller whose store knows none as new as the node's. Streams are

@@ -91,3 +91,24 @@ func (in *input) table(path string, t *model.Table, m *ballastv1.Table) {
 		t.Scrubber = *m.Scrubber
 	}
 }
+
+// choicesToProto returns nil for a service that has another dispatch.
+func choicesToProto(c *model.Choices) *ballastv1.Choices {
+	if *c == (model.Choices{}) {
+		return nil
+	}
+	return &ballastv1.Choices{Candidates: uint32(c.Candidates), History: uint32(c.History), Accept: &ballastv1.Accept{Policy: c.Accept.Policy.String(),
+		Load: c.Accept.Load.String(), Threshold: c.Accept.Threshold, Window: uint32(c.Accept.Window), Margin: uint32(c.Accept.Margin)}}
+}
+
+func (in *input) choices(path string, c *model.Choices, m *ballastv1.Choices) {
+	takeNarrow(in, path+".candidates", &c.Candidates, m.GetCandidates())
+	takeNarrow(in, path+".history", &c.History, m.GetHistory())
+	accept := m.GetAccept()
+	path += ".accept"
+	choose(in, path, "policy", &c.Accept.Policy, accept.GetPolicy())
+	choose(in, path, "load", &c.Accept.Load, accept.GetLoad())
+	take(&c.Accept.Threshold, accept.GetThreshold())
+	takeNarrow(in, path+".window", &c.Accept.Window, accept.GetWindow())
+	takeNarrow(in, path+".margin", &c.Accept.Margin, accept.GetMargin())
+}

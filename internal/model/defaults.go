@@ -52,6 +52,9 @@ func (s *Service) ApplyDefaults() {
 		dispatch = DispatchMaglev
 	}
 	setDefault(&s.Dispatch, DispatchUnset, dispatch)
+	if s.Dispatch == DispatchChoices {
+		s.Choices.applyDefaults()
+	}
 	s.defaultServers()
 }
 

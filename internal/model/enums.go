@@ -43,27 +43,35 @@ type Tier uint8
 // AllDown is who gets new connections when no server of a service is healthy.
 type AllDown uint8
 
+// AcceptPolicy is how a server decides whether it accepts a connection that another candidate could have.
+type AcceptPolicy uint8
+
+// AcceptLoad is the load that it decides by.
+type AcceptLoad uint8
+
 const (
 	ProtocolTCP Protocol = 6
 	ProtocolUDP Protocol = 17
 
-	DispatchHash   Dispatch = 0 // slot i belongs to server i mod N: the ECMP-like baseline
-	DispatchMaglev Dispatch = 1
-	DispatchRR     Dispatch = 2
-	DispatchWRR    Dispatch = 3
-	DispatchP2C    Dispatch = 4
-	DispatchLeast  Dispatch = 5 // fewest open connections
-	DispatchAWRR   Dispatch = 6 // turns that follow the servers' load (Cheetah IV-B)
-	DispatchAWFD   Dispatch = 7 // in proportion to available capacity, in classes (Spotlight IV-B)
-	DispatchWCMP   Dispatch = 8 // slots in proportion to the weights: the baseline of Spotlight
-	DispatchLCF    Dispatch = 9 // least congested first: the baseline of Spotlight
-	DispatchUnset  Dispatch = 255
+	DispatchHash    Dispatch = 0 // slot i belongs to server i mod N: the ECMP-like baseline
+	DispatchMaglev  Dispatch = 1
+	DispatchRR      Dispatch = 2
+	DispatchWRR     Dispatch = 3
+	DispatchP2C     Dispatch = 4
+	DispatchLeast   Dispatch = 5  // fewest open connections
+	DispatchAWRR    Dispatch = 6  // turns that follow the servers' load (Cheetah IV-B)
+	DispatchAWFD    Dispatch = 7  // in proportion to available capacity, in classes (Spotlight IV-B)
+	DispatchWCMP    Dispatch = 8  // slots in proportion to the weights: the baseline of Spotlight
+	DispatchLCF     Dispatch = 9  // least congested first: the baseline of Spotlight
+	DispatchChoices Dispatch = 10 // a slot's candidates, who accept or pass on (SHELL III)
+	DispatchUnset   Dispatch = 255
 
-	AffinityHash   Affinity = 0
-	AffinityCookie Affinity = 1
-	AffinityTable  Affinity = 2 // the cookie also carries the index of an entry of a connection table (Cheetah III-B)
-	AffinityLocal  Affinity = 3 // a hash map of this node alone: the baseline
-	AffinityUnset  Affinity = 255
+	AffinityHash    Affinity = 0
+	AffinityCookie  Affinity = 1
+	AffinityTable   Affinity = 2 // the cookie also carries the index of an entry of a connection table (Cheetah III-B)
+	AffinityLocal   Affinity = 3 // a hash map of this node alone: the baseline
+	AffinityHistory Affinity = 4 // the timestamp names the candidate that accepted; its slot, and the slot's history, name the server (SHELL III)
+	AffinityUnset   Affinity = 255
 
 	FallbackHash         Fallback = 0
 	FallbackSecondChance Fallback = 1
@@ -73,6 +81,7 @@ const (
 	ForwardIPIP  Forward = 1
 	ForwardGUE   Forward = 2
 	ForwardNAT   Forward = 3
+	ForwardSRv6  Forward = 4 // RFC 8754, without a header where there is only one segment
 	ForwardUnset Forward = 255
 
 	ReturnDirect  Return = 0
@@ -103,61 +112,79 @@ const (
 	AllDownKeep AllDown = 0 // the last set that stood for a while
 	AllDownAll  AllDown = 1 // all servers, as if none had been checked
 	AllDownNone AllDown = 2 // nobody: new connections are dropped
+
+	AcceptDynamic AcceptPolicy = 0 // below one that is set so that half of the connections offered are accepted (6LB: SRdyn)
+	AcceptStatic  AcceptPolicy = 1 // below a threshold of load
+
+	AcceptByConnections AcceptLoad = 0 // live connections of the service
+	AcceptByBacklog     AcceptLoad = 1 // connections that wait for the application to accept them
+	AcceptByCPU         AcceptLoad = 2 // percent of CPU time that tasks wait for (PSI)
+	AcceptByEndpoint    AcceptLoad = 3 // what the application says at Load.Endpoint
 )
 
 var (
 	protocolNames = map[Protocol]string{ProtocolTCP: "tcp", ProtocolUDP: "udp"}
 	dispatchNames = map[Dispatch]string{DispatchHash: "hash", DispatchMaglev: "maglev", DispatchRR: "rr", DispatchWRR: "wrr", DispatchP2C: "p2c",
-		DispatchLeast: "least", DispatchAWRR: "awrr", DispatchAWFD: "awfd", DispatchWCMP: "wcmp", DispatchLCF: "lcf"}
-	affinityNames = map[Affinity]string{AffinityHash: "hash", AffinityCookie: "cookie", AffinityTable: "table", AffinityLocal: "local-table"}
+		DispatchLeast: "least", DispatchAWRR: "awrr", DispatchAWFD: "awfd", DispatchWCMP: "wcmp", DispatchLCF: "lcf", DispatchChoices: "choices"}
+	affinityNames = map[Affinity]string{AffinityHash: "hash", AffinityCookie: "cookie", AffinityTable: "table", AffinityLocal: "local-table", AffinityHistory: "history"}
 	fallbackNames = map[Fallback]string{FallbackHash: "hash", FallbackSecondChance: "second-chance"}
-	forwardNames  = map[Forward]string{ForwardL2: "l2", ForwardIPIP: "ipip", ForwardGUE: "gue", ForwardNAT: "nat"}
+	forwardNames  = map[Forward]string{ForwardL2: "l2", ForwardIPIP: "ipip", ForwardGUE: "gue", ForwardNAT: "nat", ForwardSRv6: "srv6"}
 	returnNames   = map[Return]string{ReturnDirect: "direct", ReturnThrough: "through"}
 	stateNames    = map[ServerState]string{StateActive: "active", StateDraining: "draining", StateOff: "off"}
 	loadNames     = map[LoadSource]string{LoadEstimate: "estimate", LoadConnections: "connections", LoadCPU: "cpu", LoadEndpoint: "endpoint"}
 	checkNames    = map[Check]string{CheckNone: "none", CheckTCP: "tcp", CheckHTTP: "http", CheckHTTPS: "https", CheckTLS: "tls", CheckGRPC: "grpc", CheckExec: "exec"}
 	tierNames     = map[Tier]string{TierFirst: "first", TierSecond: "second"}
+	acceptNames   = map[AcceptPolicy]string{AcceptDynamic: "dynamic", AcceptStatic: "static"}
+	acceptByNames = map[AcceptLoad]string{AcceptByConnections: "connections", AcceptByBacklog: "backlog", AcceptByCPU: "cpu", AcceptByEndpoint: "endpoint"}
 	allDownNames  = map[AllDown]string{AllDownKeep: "keep", AllDownAll: "all", AllDownNone: "none"}
 )
 
-func (v Protocol) String() string    { return nameOf(protocolNames, v) }
-func (v Dispatch) String() string    { return nameOf(dispatchNames, v) }
-func (v Affinity) String() string    { return nameOf(affinityNames, v) }
-func (v Fallback) String() string    { return nameOf(fallbackNames, v) }
-func (v Forward) String() string     { return nameOf(forwardNames, v) }
-func (v Return) String() string      { return nameOf(returnNames, v) }
-func (v ServerState) String() string { return nameOf(stateNames, v) }
-func (v Tier) String() string        { return nameOf(tierNames, v) }
-func (v AllDown) String() string     { return nameOf(allDownNames, v) }
-func (v Check) String() string       { return nameOf(checkNames, v) }
-func (v LoadSource) String() string  { return nameOf(loadNames, v) }
+func (v Protocol) String() string     { return nameOf(protocolNames, v) }
+func (v Dispatch) String() string     { return nameOf(dispatchNames, v) }
+func (v Affinity) String() string     { return nameOf(affinityNames, v) }
+func (v Fallback) String() string     { return nameOf(fallbackNames, v) }
+func (v Forward) String() string      { return nameOf(forwardNames, v) }
+func (v Return) String() string       { return nameOf(returnNames, v) }
+func (v ServerState) String() string  { return nameOf(stateNames, v) }
+func (v Tier) String() string         { return nameOf(tierNames, v) }
+func (v AllDown) String() string      { return nameOf(allDownNames, v) }
+func (v Check) String() string        { return nameOf(checkNames, v) }
+func (v LoadSource) String() string   { return nameOf(loadNames, v) }
+func (v AcceptPolicy) String() string { return nameOf(acceptNames, v) }
+func (v AcceptLoad) String() string   { return nameOf(acceptByNames, v) }
 
-func (v Protocol) MarshalText() ([]byte, error)    { return marshal(protocolNames, v) }
-func (v Dispatch) MarshalText() ([]byte, error)    { return marshal(dispatchNames, v) }
-func (v Affinity) MarshalText() ([]byte, error)    { return marshal(affinityNames, v) }
-func (v Fallback) MarshalText() ([]byte, error)    { return marshal(fallbackNames, v) }
-func (v Forward) MarshalText() ([]byte, error)     { return marshal(forwardNames, v) }
-func (v Return) MarshalText() ([]byte, error)      { return marshal(returnNames, v) }
-func (v ServerState) MarshalText() ([]byte, error) { return marshal(stateNames, v) }
-func (v Tier) MarshalText() ([]byte, error)        { return marshal(tierNames, v) }
-func (v AllDown) MarshalText() ([]byte, error)     { return marshal(allDownNames, v) }
-func (v Check) MarshalText() ([]byte, error)       { return marshal(checkNames, v) }
-func (v LoadSource) MarshalText() ([]byte, error)  { return marshal(loadNames, v) }
+func (v Protocol) MarshalText() ([]byte, error)     { return marshal(protocolNames, v) }
+func (v Dispatch) MarshalText() ([]byte, error)     { return marshal(dispatchNames, v) }
+func (v Affinity) MarshalText() ([]byte, error)     { return marshal(affinityNames, v) }
+func (v Fallback) MarshalText() ([]byte, error)     { return marshal(fallbackNames, v) }
+func (v Forward) MarshalText() ([]byte, error)      { return marshal(forwardNames, v) }
+func (v Return) MarshalText() ([]byte, error)       { return marshal(returnNames, v) }
+func (v ServerState) MarshalText() ([]byte, error)  { return marshal(stateNames, v) }
+func (v Tier) MarshalText() ([]byte, error)         { return marshal(tierNames, v) }
+func (v AllDown) MarshalText() ([]byte, error)      { return marshal(allDownNames, v) }
+func (v Check) MarshalText() ([]byte, error)        { return marshal(checkNames, v) }
+func (v LoadSource) MarshalText() ([]byte, error)   { return marshal(loadNames, v) }
+func (v AcceptPolicy) MarshalText() ([]byte, error) { return marshal(acceptNames, v) }
+func (v AcceptLoad) MarshalText() ([]byte, error)   { return marshal(acceptByNames, v) }
 
-func (v *Protocol) UnmarshalText(text []byte) error    { return unmarshal(protocolNames, v, text) }
-func (v *Dispatch) UnmarshalText(text []byte) error    { return unmarshal(dispatchNames, v, text) }
-func (v *Affinity) UnmarshalText(text []byte) error    { return unmarshal(affinityNames, v, text) }
-func (v *Fallback) UnmarshalText(text []byte) error    { return unmarshal(fallbackNames, v, text) }
-func (v *Forward) UnmarshalText(text []byte) error     { return unmarshal(forwardNames, v, text) }
-func (v *Return) UnmarshalText(text []byte) error      { return unmarshal(returnNames, v, text) }
-func (v *ServerState) UnmarshalText(text []byte) error { return unmarshal(stateNames, v, text) }
-func (v *Tier) UnmarshalText(text []byte) error        { return unmarshal(tierNames, v, text) }
-func (v *AllDown) UnmarshalText(text []byte) error     { return unmarshal(allDownNames, v, text) }
-func (v *Check) UnmarshalText(text []byte) error       { return unmarshal(checkNames, v, text) }
-func (v *LoadSource) UnmarshalText(text []byte) error  { return unmarshal(loadNames, v, text) }
+func (v *Protocol) UnmarshalText(text []byte) error     { return unmarshal(protocolNames, v, text) }
+func (v *Dispatch) UnmarshalText(text []byte) error     { return unmarshal(dispatchNames, v, text) }
+func (v *Affinity) UnmarshalText(text []byte) error     { return unmarshal(affinityNames, v, text) }
+func (v *Fallback) UnmarshalText(text []byte) error     { return unmarshal(fallbackNames, v, text) }
+func (v *Forward) UnmarshalText(text []byte) error      { return unmarshal(forwardNames, v, text) }
+func (v *Return) UnmarshalText(text []byte) error       { return unmarshal(returnNames, v, text) }
+func (v *ServerState) UnmarshalText(text []byte) error  { return unmarshal(stateNames, v, text) }
+func (v *Tier) UnmarshalText(text []byte) error         { return unmarshal(tierNames, v, text) }
+func (v *AllDown) UnmarshalText(text []byte) error      { return unmarshal(allDownNames, v, text) }
+func (v *Check) UnmarshalText(text []byte) error        { return unmarshal(checkNames, v, text) }
+func (v *LoadSource) UnmarshalText(text []byte) error   { return unmarshal(loadNames, v, text) }
+func (v *AcceptPolicy) UnmarshalText(text []byte) error { return unmarshal(acceptNames, v, text) }
+func (v *AcceptLoad) UnmarshalText(text []byte) error   { return unmarshal(acceptByNames, v, text) }
 
-// Dispatches returns all policies, in the order of their numbers.
-func Dispatches() []Dispatch { return slices.Sorted(maps.Keys(dispatchNames)) }
+// Dispatches returns all policies that can be had, in the order of their numbers.
+func Dispatches() []Dispatch {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(dispatchNames)), func(v Dispatch) bool { return v == DispatchChoices }) // see notAvailableYet
+}
 
 // FollowsLoad reports whether the policy's weights come from measured load.
 func (v Dispatch) FollowsLoad() bool {
@@ -170,6 +197,9 @@ func (v Dispatch) CountsOpen() bool { return v == DispatchP2C || v == DispatchLe
 
 // Placed reports whether the policy is a fixed table of slots, which also places packets without a cookie.
 func (v Dispatch) Placed() bool { return v == DispatchHash || v == DispatchMaglev || v == DispatchWCMP }
+
+// Carried reports whether servers write into the timestamps of such a service's connections.
+func (a Affinity) Carried() bool { return a.Cookies() || a == AffinityHistory }
 
 // Cookies reports whether the connections of such a service carry cookies.
 func (a Affinity) Cookies() bool { return a == AffinityCookie || a == AffinityTable }

@@ -80,6 +80,7 @@ type Service struct {
 	Return     Return     `json:"return"`
 	TableSlots uint32     `json:"table_slots"`
 	Table      Table      `json:"table,omitzero"`
+	Choices    Choices    `json:"choices,omitzero"`
 	Load       Load       `json:"load"`
 	Health     Health     `json:"health"`
 	Servers    []Server   `json:"servers"`
@@ -95,6 +96,23 @@ type Table struct {
 	IdleTimeout Duration `json:"idle_timeout"`
 	PacketLimit uint32   `json:"packet_limit,omitempty" yaml:"packet_limit"` // packets per second of one connection that pass; 0: all
 	Scrubber    string   `json:"scrubber,omitempty"`                         // name of the server that suspects' packets visit first
+}
+
+// Choices is who is asked to accept a connection of a service with dispatch choices, and who accepts (SHELL III). The zero value is that of
+// other services.
+type Choices struct {
+	Candidates uint8  `json:"candidates"` // c: servers that a new connection is offered to; 2 to 4
+	History    uint8  `json:"history"`    // h: owners of each candidate's place that are remembered, the present one among them; 1 to 4
+	Accept     Accept `json:"accept"`
+}
+
+// Accept is how a candidate that is not the last one decides.
+type Accept struct {
+	Policy    AcceptPolicy `json:"policy"`
+	Load      AcceptLoad   `json:"load"`
+	Threshold uint32       `json:"threshold"`        // load from which on a server passes on; dynamic: at first
+	Window    uint16       `json:"window,omitempty"` // dynamic: offers after which the threshold may move by one
+	Margin    uint8        `json:"margin,omitempty"` // dynamic: percent around a half within which it stays
 }
 
 // Server is one backend of a service.

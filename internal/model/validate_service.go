@@ -34,6 +34,20 @@ func (s *Service) validateValues(path string, found *findings) {
 	checkChoice(path+".fallback", fallbackNames, s.Fallback, found)
 	checkChoice(path+".forward", forwardNames, s.Forward, found)
 	checkChoice(path+".return", returnNames, s.Return, found)
+	s.notAvailableYet(path, found)
+}
+
+// notAvailableYet refuses what the data path has only parts of.
+func (s *Service) notAvailableYet(path string, found *findings) {
+	if s.Dispatch == DispatchChoices {
+		found.add(path+".dispatch", "use p2c, least or awrr", "choices is not available yet")
+	}
+	if s.Affinity == AffinityHistory {
+		found.add(path+".affinity", "use cookie", "history is not available yet")
+	}
+	if s.Forward == ForwardSRv6 {
+		found.add(path+".forward", "use ipip or gue", "srv6 is not available yet")
+	}
 }
 
 func checkChoice[E ~uint8](path string, names map[E]string, v E, found *findings) {

@@ -15,6 +15,7 @@ type (
 	fleet   = model.Fleet
 	service = model.Service
 	table   = model.Table
+	choices = model.Choices
 	load    = model.Load
 	health  = model.Health
 	server  = model.Server
@@ -52,6 +53,7 @@ var Service = slices.Concat([]Field[service]{
 		Doc:    "size of the placement table"},
 },
 	Section("table", Table, func(s *service) *table { return &s.Table }),
+	Section("choices", Choices, func(s *service) *choices { return &s.Choices }),
 	Section("load", Load, func(s *service) *load { return &s.Load }),
 	Section("health", Health, func(s *service) *health { return &s.Health }),
 )
@@ -71,6 +73,24 @@ var Table = []Field[table]{
 		Doc: "packets per connection and second", More: "More are dropped. A second is 1.07 s"},
 	{Key: "scrubber", Value: text(func(t *table) *string { return &t.Scrubber }), Clear: true,
 		Doc: "server of weight 0 that suspects' packets visit first", More: "Its address is of the other servers' family. Needs `fallback: second-chance`"},
+}
+
+// Choices are the fields of dispatch choices.
+var Choices = []Field[choices]{
+	{Key: "candidates", Value: number(func(c *choices) *uint8 { return &c.Candidates }, "number", model.MinCandidates, model.MaxCandidates), Default: fmt.Sprint(model.DefaultCandidates),
+		Doc: "servers that a new connection is offered to, with `dispatch: choices`", More: "Not available yet"},
+	{Key: "history", Value: number(func(c *choices) *uint8 { return &c.History }, "number", 1, model.MaxHistory), Default: fmt.Sprint(model.DefaultHistory),
+		Doc: "owners of a candidate's place that are remembered", More: "The present one among them"},
+	{Key: "accept.policy", Value: choice(func(c *choices) *model.AcceptPolicy { return &c.Accept.Policy }), Default: "dynamic",
+		Doc: "how a candidate decides", More: "The last one accepts always"},
+	{Key: "accept.load", Value: choice(func(c *choices) *model.AcceptLoad { return &c.Accept.Load }), Default: "connections",
+		Doc: "the load that it decides by", More: "Live connections of the service, its accept queue, percent of time that tasks wait for a CPU, `load.endpoint`"},
+	{Key: "accept.threshold", Value: number(func(c *choices) *uint32 { return &c.Accept.Threshold }, "load", 1, math.MaxUint32), Default: "1 with `dynamic`, where it begins",
+		Doc: "load from which on a candidate passes on"},
+	{Key: "accept.window", Value: number(func(c *choices) *uint16 { return &c.Accept.Window }, "offers", 1, math.MaxUint16), Default: fmt.Sprintf("%d with `dynamic`", model.DefaultWindow),
+		Doc: "offers after which `dynamic` may move the threshold by one"},
+	{Key: "accept.margin", Value: number(func(c *choices) *uint8 { return &c.Accept.Margin }, "percent", 1, 49), Default: fmt.Sprintf("%d with `dynamic`", model.DefaultMargin),
+		Doc: "`dynamic` keeps the threshold while it accepts half of the offers", More: "Give or take this many percent of them"},
 }
 
 // Load are the fields of how the load of servers is measured.

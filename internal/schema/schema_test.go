@@ -93,9 +93,12 @@ func TestDefaultsAreThoseThatAreDescribed(t *testing.T) {
 	plain, table := model.NewService(), model.NewService()
 	plain.Servers = []model.Server{model.NewServer()}
 	table.Affinity, table.Health.Check = model.AffinityTable, model.CheckHTTP
+	offered := model.NewService()
+	offered.Dispatch = model.DispatchChoices
 	plain.ApplyDefaults()
 	table.ApplyDefaults()
-	plain.Table, plain.Health.Path = table.Table, table.Health.Path
+	offered.ApplyDefaults()
+	plain.Table, plain.Health.Path, plain.Choices = table.Table, table.Health.Path, offered.Choices
 	if n := compareDefaults(t, Service, &plain) + compareDefaults(t, Server, &plain.Servers[0]); n < 25 {
 		t.Errorf("compared only %d", n)
 	}

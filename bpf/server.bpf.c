@@ -5,12 +5,14 @@
  *   server_xdp:      decapsulate -> mine? -> deliver | hand to the next stop
  *   server_ingress:  restore TSecr
  *   server_egress:   write the cookie into TSval
+ *   count_live:      how many connections services with dispatch choices have
  */
 #include "kernel.h"
 #include "packet/checksum.h"
 #include "packet/siphash.h"
 #include "carrier/timestamp.h"
 #include "packet/parse.h"
+#include "packet/mix.h"
 #include "packet/gue.h"
 #include "carrier/cookie.h"
 #include "state/agent.h"
@@ -18,6 +20,8 @@
 #include "packet/flow.h"
 #include "state/socket.h"
 #include "state/hold_back.h"
+#include "state/choices.h"
+#include "state/acceptance.h"
 #include "steer/mark.h"
 #include "steer/rewrite.h"
 #include "steer/begin.h"
@@ -27,6 +31,8 @@
 #include "send/decapsulate.h"
 #include "send/hand_on.h"
 #include "steer/deliver.h"
+#include "steer/accept.h"
+#include "steer/live.h"
 
 /* Functions off the common path are not inlined: packets meet cold caches, and the common path shall be short. */
 
@@ -294,7 +300,7 @@ inline_always enum agent_verdict mark(struct __sk_buff *skb)
 }
 
 /* Is the tunnel ours: for this host's MAC and address, about something that this host serves? */
-inline_always enum agent_verdict recognise(struct xdp_md *ctx, struct tunnel *t, struct packet *p)
+inline_always enum agent_verdict recognise(struct xdp_md *ctx, struct tunnel *t, struct packet *p, const __u32 **row)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 ifindex = ctx->ingress_ifindex, length = bpf_xdp_get_buff_len(ctx);
@@ -320,28 +326,44 @@ inline_always enum agent_verdict recognise(struct xdp_md *ctx, struct tunnel *t,
 	key.ipv6 = p->ipv6;
 	key.port = p->destination_port;
 	key.protocol = p->destination_port ? p->protocol : 0;
-	if (parsed != PARSED || !bpf_map_lookup_elem(&served_rows, &key))
+	if (parsed != PARSED || !(*row = bpf_map_lookup_elem(&served_rows, &key)))
 		return PASSED_FOREIGN_TUNNEL;
 	if (!tunnel_lengths_agree(t, p, data, end))
 		return DROPPED_MALFORMED_TUNNEL;
 	return tunnel_taken(t->source) ? AGENT_CONTINUE : DROPPED_FOREIGN_SOURCE;
 }
 
+/* AGENT_CONTINUE: a packet with stops stays here. */
+inline_always enum agent_verdict stop_here(struct xdp_md *ctx, const struct tunnel *t, const struct packet *p, const struct served *served,
+					   enum agent_verdict *delivered, int *action)
+{
+	_Bool choices = served && served->flags & SERVED_CHOICES, is_new = choices && deliver_is_syn(p);
+	enum agent_verdict verdict;
+
+	*delivered = is_new ? accepted_at(t->column) : DECAPSULATED_MINE;
+	if (is_new ? accept_takes(ctx, t, p, served) : deliver_is_mine(ctx, p))
+		return AGENT_CONTINUE;
+	if (!is_new)
+		*delivered = DECAPSULATED_LAST;
+	if (choices && !tunnel_known(t->source)) /* nobody has a server relay for him */
+		return AGENT_CONTINUE;
+	verdict = hand_on(ctx, t, action);
+	if (!is_new)
+		return verdict;
+	return verdict == HANDED_ON ? passed_on_at(t->column) : verdict == DROPPED_MALFORMED_TUNNEL ? verdict : AGENT_CONTINUE;
+}
+
 inline_always enum agent_verdict take_in(struct xdp_md *ctx, int *action)
 {
 	enum agent_verdict verdict, delivered = DECAPSULATED;
+	const __u32 *row = 0;
 	struct tunnel t = {};
 	struct packet p = {};
 
 	*action = XDP_PASS;
-	verdict = recognise(ctx, &t, &p);
-	if (verdict == AGENT_CONTINUE && t.stops) {
-		delivered = DECAPSULATED_MINE;
-		if (!deliver_is_mine(ctx, &p)) {
-			delivered = DECAPSULATED_LAST;
-			verdict = hand_on(ctx, &t, action);
-		}
-	}
+	verdict = recognise(ctx, &t, &p, &row);
+	if (verdict == AGENT_CONTINUE && t.stops && row)
+		verdict = stop_here(ctx, &t, &p, bpf_map_lookup_elem(&served_services, row), &delivered, action);
 	if (verdict != AGENT_CONTINUE)
 		return verdict;
 	if (!tunnel_copy_congestion(&t, (void *)(long)ctx->data, (void *)(long)ctx->data_end))
@@ -374,6 +396,13 @@ int server_egress(struct __sk_buff *skb)
 {
 	agent_count(mark(skb), skb->len);
 	return TC_CONTINUE;
+}
+
+SEC("tp_btf/inet_sock_set_state")
+int count_live(__u64 *ctx)
+{
+	live_count((const struct sock *)ctx[0], ctx[1], ctx[2]);
+	return 0;
 }
 
 struct bpf_iter_meta {

@@ -15,6 +15,8 @@ struct tunnel {
 	__u16 length; /* of what follows the outer IP header, as that says */
 	__u8 outer_ipv6, inner_ipv6;
 	__u8 tos; /* of the outer header */
+	__u8 column; /* with stops: how many servers the packet was to try before this one */
+	__u8 left; /* stops that are left */
 };
 
 enum tunnel_search { TUNNEL_ABSENT, TUNNEL_FOUND, TUNNEL_MALFORMED };
@@ -41,6 +43,8 @@ inline_always enum tunnel_search tunnel_parse_gue(struct tunnel *t, void *data, 
 	    stops->count > STOPS_MAX)
 		return TUNNEL_MALFORMED;
 	t->stops = t->inner;
+	t->column = stops->next;
+	t->left = stops->next < stops->count ? stops->count - stops->next : 0;
 	t->inner += stop_words * 4;
 	return TUNNEL_FOUND;
 }

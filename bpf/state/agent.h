@@ -13,6 +13,13 @@ enum agent_verdict {
 	DECAPSULATED_MINE, /* second chance: a connection of this server */
 	DECAPSULATED_LAST, /* second chance: nobody further to ask */
 	HANDED_ON, /* second chance: to the next stop */
+	ACCEPTED_FIRST, /* dispatch choices: a SYN, by the first candidate; the last one always accepts */
+	ACCEPTED_SECOND,
+	ACCEPTED_THIRD,
+	ACCEPTED_FOURTH,
+	PASSED_ON_FIRST, /* dispatch choices: a SYN, by the first candidate to the next one */
+	PASSED_ON_SECOND,
+	PASSED_ON_THIRD,
 	DROPPED_MALFORMED_TUNNEL,
 	DROPPED_FOREIGN_SOURCE, /* a tunnel to a service of ours from somebody who is no load balancer of the fleet */
 	DROPPED_STOP_UNREACHABLE,
@@ -66,6 +73,9 @@ _Static_assert(sizeof(struct served_key) == 20, "served_key");
 enum served_flag {
 	SERVED_COOKIE = 1,
 	SERVED_RETIRED = 2, /* no longer marks: only for the connections that carry its cookie */
+	SERVED_CHOICES = 4, /* SYNs with stops may be passed on */
+	SERVED_HISTORY = 8, /* connections carry the column that they were accepted in */
+	SERVED_NO_NEW = 16, /* with SERVED_CHOICES: this server is draining */
 };
 
 /* Immutable once published: user space writes a new row, then flips the u32 in served that names it. */
@@ -76,9 +86,16 @@ struct served {
 	__u8 epoch_parity; /* of the key to write with */
 	__u8 flags;
 	__u8 id_bits; /* of the cookie, for the id; above them, what a load balancer put there */
-	__u8 pad[2];
+	/* With SERVED_CHOICES: */
+	__u16 acceptance; /* its place in the maps of acceptance.h */
+	__u32 threshold; /* static: the load must be less; dynamic: the limit that it begins with */
+	__u16 window; /* dynamic: attempts, at least 1 */
+	__u16 low, high; /* dynamic: the limit rises when a window has fewer accepted than low, and falls when it has more than high */
+	__u8 policy; /* enum accept_policy */
+	__u8 load; /* enum accept_load */
+	__u8 pad[4];
 };
-_Static_assert(sizeof(struct served) == 40, "served");
+_Static_assert(sizeof(struct served) == 56, "served");
 
 struct interface {
 	__u8 mac[6];

@@ -3,11 +3,14 @@
 #pragma once
 
 enum { /* include/net/tcp_states.h */
+	SOCKET_ESTABLISHED = 1,
 	SOCKET_SYN_RECV = 3,
 	SOCKET_FIN_WAIT1 = 4,
 	SOCKET_FIN_WAIT2 = 5,
 	SOCKET_TIME_WAIT = 6,
 	SOCKET_CLOSE = 7,
+	SOCKET_CLOSE_WAIT = 8,
+	SOCKET_LAST_ACK = 9,
 	SOCKET_LISTEN = 10,
 	SOCKET_CLOSING = 11,
 	SOCKET_NEW_SYN_RECV = 12,
@@ -27,12 +30,34 @@ struct tcp_sock {
 	__u8 tcp_usec_ts : 1; /* since 6.7 */
 } __attribute__((preserve_access_index));
 
+struct ns_common {
+	unsigned int inum;
+} __attribute__((preserve_access_index));
+
+struct net {
+	struct ns_common ns;
+} __attribute__((preserve_access_index));
+
+typedef struct {
+	struct net *net;
+} __attribute__((preserve_access_index)) possible_net_t;
+
 struct sock_common {
+	__be32 skc_rcv_saddr;
+	unsigned short skc_family;
 	volatile unsigned char skc_state;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_rcv_saddr;
 } __attribute__((preserve_access_index));
 
 struct sock {
 	struct sock_common __sk_common;
+	__u32 sk_ack_backlog;
+	__u16 sk_protocol;
+} __attribute__((preserve_access_index));
+
+struct inet_sock {
+	__be16 inet_sport; /* stays when the socket has closed */
 } __attribute__((preserve_access_index));
 
 struct tcp_request_sock {

@@ -76,15 +76,34 @@ static __noinline int tunnel_taken_slowly(const __be32 source[4], enum tunnel_li
 	return limit != TUNNELS_DROPPED;
 }
 
-inline_always _Bool tunnel_taken(const __be32 source[4])
+inline_always const struct tunnel_place *tunnel_place_of(const __be32 source[4])
 {
 	__u32 mixed = source[0] ^ source[1] ^ source[2] ^ source[3], place = mixed * 0x9e3779b1u >> (32 - TUNNEL_PLACE_BITS);
-	const struct tunnel_place *known = bpf_map_lookup_elem(&tunnel_places, &place);
 
-	if (!known || known->limit == TUNNELS_OF_ANYBODY)
+	return bpf_map_lookup_elem(&tunnel_places, &place);
+}
+
+inline_always _Bool tunnel_is_at(const struct tunnel_place *place, const __be32 source[4])
+{
+	return place->address[0] == source[0] && place->address[1] == source[1] && place->address[2] == source[2] && place->address[3] == source[3] &&
+	       (source[0] || source[1] || source[2] || source[3]);
+}
+
+inline_always _Bool tunnel_taken(const __be32 source[4])
+{
+	const struct tunnel_place *place = tunnel_place_of(source);
+
+	if (!place || place->limit == TUNNELS_OF_ANYBODY)
 		return 1;
-	if (known->address[0] == source[0] && known->address[1] == source[1] && known->address[2] == source[2] && known->address[3] == source[3] &&
-	    (mixed || source[0] || source[1] || source[2]))
-		return known->limit == TUNNELS_DROPPED ? 1 : tunnel_note_known();
-	return tunnel_taken_slowly(source, known->limit);
+	if (tunnel_is_at(place, source))
+		return place->limit == TUNNELS_DROPPED ? 1 : tunnel_note_known();
+	return tunnel_taken_slowly(source, place->limit);
+}
+
+/* Is it a load balancer of the fleet, whatever becomes of the tunnels of others? */
+inline_always _Bool tunnel_known(const __be32 source[4])
+{
+	const struct tunnel_place *place = tunnel_place_of(source);
+
+	return (place && tunnel_is_at(place, source)) || bpf_map_lookup_elem(&tunnel_sources, source);
 }

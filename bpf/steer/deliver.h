@@ -37,12 +37,18 @@ inline_always _Bool deliver_syn_cookie(struct bpf_sock *listener, const struct p
 	       !bpf_tcp_check_syncookie(listener, ip, sizeof(struct iphdr), tcp, sizeof(*tcp));
 }
 
+inline_always _Bool deliver_is_syn(const struct packet *p)
+{
+	return p->protocol == IPPROTO_TCP && p->fragment == FRAGMENT_NONE &&
+	       (p->tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_ACK_BIT)) == TCP_FLAG_SYN_BIT;
+}
+
 inline_always _Bool deliver_tcp(struct xdp_md *ctx, const struct packet *p, void *data, void *end)
 {
 	struct bpf_sock *sk;
 	_Bool mine = 1;
 
-	if ((p->tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_ACK_BIT)) == TCP_FLAG_SYN_BIT)
+	if (deliver_is_syn(p))
 		return 1;
 	sk = deliver_lookup(ctx, p->source, p->destination, p->source_port, p->destination_port, p->ipv6);
 	if (!sk)

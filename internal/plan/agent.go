@@ -14,6 +14,9 @@ import (
 const (
 	AgentCookie  = 1
 	AgentRetired = 2
+	AgentChoices = 4
+	AgentHistory = 8
+	AgentNoNew   = 16
 )
 
 // AgentRow is struct served: a service as one of its servers sees it.
@@ -24,12 +27,21 @@ type AgentRow struct {
 	EpochParity uint8 // of the key to write with
 	Flags       uint8
 	IDBits      uint8 // of the cookie, for the id; above them, what a load balancer put there
-	_           [2]uint8
+
+	// With AgentChoices: when the server accepts what another candidate could take as well.
+	Acceptance uint16 // the service's place in the arrays of bpf/state/acceptance.h
+	Threshold  uint32 // static: the load must be less; dynamic: the limit that it begins with
+	Window     uint16 // dynamic: attempts
+	Low, High  uint16 // of a window: see acceptance.Bounds
+	Policy     uint8
+	Load       uint8
+	_          [4]uint8
 }
 
 // Retired is the row for the connections that a service leaves behind when the server no longer takes part.
 func (r AgentRow) Retired() AgentRow {
-	if r.Flags&AgentCookie != 0 {
+	r.Acceptance, r.Threshold, r.Window, r.Low, r.High, r.Policy, r.Load = 0, 0, 0, 0, 0, 0, 0
+	if r.Flags &^= AgentChoices | AgentNoNew; r.Flags&AgentCookie != 0 {
 		r.Flags = AgentRetired
 	}
 	return r
@@ -111,7 +123,7 @@ func (a *Agent) Rekey(fleet *model.Fleet, have map[VIPKey]AgentRow) {
 func (a *Agent) Knows(fleet *model.Fleet, have map[VIPKey]AgentRow) bool {
 	published := false
 	for key, row := range have {
-		if row.Flags != AgentCookie {
+		if row.Flags&AgentCookie == 0 {
 			continue
 		}
 		if _, known := a.Served[key]; known {
@@ -135,10 +147,10 @@ func (a *Agent) Keeps(fleet *model.Fleet, have map[VIPKey]AgentRow) error {
 		for _, port := range service.Ports {
 			key := vipKey(service.VIP, port, uint8(service.Protocol))
 			before, after := have[key], a.Served[key]
-			if before.Flags != AgentCookie || after.Flags == 0 {
+			if before.Flags&AgentCookie == 0 || after.Flags == 0 {
 				continue
 			}
-			if before.ID != after.ID && after.Flags == AgentCookie {
+			if before.ID != after.ID && after.Flags&AgentCookie != 0 {
 				return &model.Invalid{Path: "services." + service.Name, Problem: fmt.Sprintf("the id of this server has changed from %d to %d, and living connections carry the old one", before.ID, after.ID),
 					Remedy: "put the old one back: ids are the same on all nodes, as long as the server is there"}
 			}

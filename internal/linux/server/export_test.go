@@ -10,3 +10,11 @@ func (s *Server) AttachTC(ifindex int) error {
 	}
 	return nil
 }
+
+// LimitWord is the state of a dynamic limit.
+func (s *Server) LimitWord(acceptance uint16) (word uint64) {
+	if err := s.objects.Limits.Lookup(uint32(acceptance), &word); err != nil {
+		panic(err)
+	}
+	return word
+}

@@ -20,7 +20,7 @@ import (
 //go:generate go tool bpf2go -target bpfel -type agent_verdict -type served -type served_key -type stop -type interface -type agent_traffic -type tunnel_limit -type tunnel_place -type tunnel_note -type turn server ../../../bpf/server.bpf.c
 
 // serverLayout names the shape of the pinned maps: see lbLayout.
-const serverLayout = "agent-v5"
+const serverLayout = "agent-v6"
 
 // keptMaps hold what connections need for life. A process with another layout goes on with those of the one before, where they have
 // the same shape; else connections lose their marks.
@@ -31,13 +31,23 @@ const rowRest = time.Second
 
 // Server is the server role's programs with their maps. Its methods are not safe for concurrent use, but for Counters.
 type Server struct {
-	objects serverObjects
+	objects objects
 	pins    pin.Instance
+	live    *ebpf.Program // counts living connections; nil: none does
 	rows    map[plan.VIPKey]servedRow
 	free    []freeRow
 	names   []string
 	// withoutXDP are devices that were attached to at tc alone.
 	withoutXDP map[int]bool
+}
+
+// objects are what every agent has.
+type objects struct {
+	serverMaps
+	ServerXdp     *ebpf.Program `ebpf:"server_xdp"`
+	ServerIngress *ebpf.Program `ebpf:"server_ingress"`
+	ServerEgress  *ebpf.Program `ebpf:"server_egress"`
+	CountEchoes   *ebpf.Program `ebpf:"count_echoes"`
 }
 
 type servedRow struct {
@@ -135,6 +145,9 @@ func (s *Server) Serve(served map[plan.VIPKey]plan.AgentRow) (changes int, err e
 			continue // no longer by cookie
 		}
 		want[key] = row
+	}
+	if err := s.beginAcceptances(want); err != nil {
+		return 0, err
 	}
 	for key, row := range want {
 		have, ok := s.rows[key]
@@ -368,4 +381,7 @@ func (s *Server) Programs() (xdp, ingress, egress *ebpf.Program) {
 }
 
 // Close lets go of everything. What is pinned or attached stays.
-func (s *Server) Close() error { return errors.Join(s.pins.Release(), s.objects.Close()) }
+func (s *Server) Close() error {
+	o := &s.objects
+	return errors.Join(s.pins.Release(), s.live.Close(), o.ServerXdp.Close(), o.ServerIngress.Close(), o.ServerEgress.Close(), o.CountEchoes.Close(), o.serverMaps.Close())
+}

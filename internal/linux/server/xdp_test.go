@@ -39,6 +39,14 @@ type xdpRig struct {
 
 func newXDPRig(t *testing.T) *xdpRig {
 	r := &xdpRig{rig: newRig(t, rigOptions{})}
+	r.prepare()
+	return r
+}
+
+// prepare makes known whose addresses are whose.
+func (r *xdpRig) prepare() {
+	t := r.t
+	t.Helper()
 	progtest.Check(t, r.server.Do(func() (err error) { r.device, err = net.InterfaceByName("eth0"); return err }))
 	progtest.Check(t, r.agent.SetOwnAddresses([]netip.Addr{own4, own6}))
 	here := plan.Path{Ifindex: uint32(r.device.Index), DestinationMAC: [6]byte(stopMAC), SourceMAC: [6]byte(r.device.HardwareAddr)}
@@ -48,7 +56,6 @@ func newXDPRig(t *testing.T) *xdpRig {
 	progtest.Check(t, r.agent.SetStops(map[netip.Addr]plan.Path{
 		stop4: here, stop6: here, netip.MustParseAddr("10.9.0.5"): tagged, netip.MustParseAddr("10.9.0.6"): elsewhere,
 	}))
-	return r
 }
 
 // run returns the action, the frame as it left and the one verdict that was counted. The kernels' own multicast passes the same

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* acceptance.h - what a server needs to know to accept connections of services with dispatch choices or pass them on (SHELL III-B, 6LB): its load,
+ * and where the dynamic limit is. Index of the arrays: served.acceptance; 0 is of no service. */
+#pragma once
+
+#define ACCEPTANCES 4097
+
+enum accept_policy { ACCEPT_POLICY_STATIC, ACCEPT_POLICY_DYNAMIC };
+enum accept_load { ACCEPT_LOAD_CONNECTIONS, ACCEPT_LOAD_BACKLOG, ACCEPT_LOAD_CPU, ACCEPT_LOAD_ENDPOINT };
+
+/* Connections that live, as the kernel's TCP told since the map was made: below 0 where it did not tell of a beginning. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, ACCEPTANCES);
+	__type(key, __u32);
+	__type(value, __s64);
+} live_connections SEC(".maps");
+
+struct { /* by user space alone. Load connections: what is to be added to live_connections, signed; cpu, endpoint: the load; backlog: unused */
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, ACCEPTANCES);
+	__type(key, __u32);
+	__type(value, __u32);
+} loads SEC(".maps");
+
+struct { /* policy dynamic: limit << 32 | attempts << 16 | accepted, of the present window */
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, ACCEPTANCES);
+	__type(key, __u32);
+	__type(value, __u64);
+} limits SEC(".maps");
+
+/* SYNs that were passed on: fingerprint << 32 | when, in ms since boot. They are passed on when they come again: else two servers would
+ * answer. Newer ones take the places of older ones; one that is forgotten is decided again. */
+#define PASSED_ON_BITS 16
+#define PASSED_ON_MS 60000 /* longer than TCP waits between two of the same (RFC 6298 2.5) */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << PASSED_ON_BITS);
+	__type(key, __u32);
+	__type(value, __u64);
+} passed_on SEC(".maps");

@@ -1,0 +1,449 @@
+package server_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/ballast-lb/ballast/internal/algo/acceptance"
+	"github.com/ballast-lb/ballast/internal/lab/frames"
+	"github.com/ballast-lb/ballast/internal/linux/progtest"
+	"github.com/ballast-lb/ballast/internal/linux/server"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// Values of enum accept_policy and accept_load.
+const (
+	acceptStatic, acceptDynamic                                = 0, 1
+	loadConnections, loadBacklog, loadCPU, loadEndpoint        = 0, 1, 2, 3
+	roomy, full                                         uint32 = 0, 100 // loads, with a threshold of 100
+)
+
+var balancers = []netip.Addr{netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("fd09::1")}
+
+// newAcceptRig is one whose services are of dispatch choices: with static acceptance of a load that the tests say, unless change says else.
+func newAcceptRig(t *testing.T, change func(*plan.AgentRow)) *xdpRig {
+	r := newXDPRig(t)
+	progtest.Check(t, r.agent.SetTunnelSources(balancers, server.StrangersDropped))
+	r.choose(change)
+	return r
+}
+
+func (r *xdpRig) choose(change func(*plan.AgentRow)) {
+	r.t.Helper()
+	wanted, err := plan.NewAgent(r.fleet, func(*model.Server) bool { return true })
+	progtest.Check(r.t, err)
+	for key, row := range wanted.Served {
+		if row.Flags == 0 {
+			continue
+		}
+		row.Flags |= plan.AgentChoices
+		row.Acceptance, row.Threshold, row.Policy, row.Load = r.acceptance(key.VIP()), full, acceptStatic, loadEndpoint
+		if change != nil {
+			change(&row)
+		}
+		wanted.Served[key] = row
+	}
+	_, err = r.agent.Serve(wanted.Served)
+	progtest.Check(r.t, err)
+}
+
+func (r *xdpRig) acceptance(vip netip.Addr) uint16 {
+	if vip.Is6() {
+		return 2
+	}
+	return 1
+}
+
+func (r *xdpRig) load(load uint32) {
+	r.t.Helper()
+	for _, vip := range r.vips {
+		progtest.Check(r.t, r.agent.SetLoad(r.acceptance(vip), load))
+	}
+}
+
+// syn is the inner packet of a connection's first SYN, or of one that comes again.
+func syn(t testing.TB, vip netip.Addr, clientPort uint16, sequence uint32) []byte {
+	if vip.Is6() {
+		return synFrom(t, balancers[1], vip, clientPort, sequence)
+	}
+	return synFrom(t, balancers[0], vip, clientPort, sequence)
+}
+
+func synFrom(t testing.TB, client, vip netip.Addr, port uint16, sequence uint32) []byte {
+	tcp := &layers.TCP{SrcPort: layers.TCPPort(port), DstPort: servicePort, Seq: sequence, Window: 1000, SYN: true}
+	ip := ipLayer(client, vip, layers.IPProtocolTCP, 0)
+	tcp.SetNetworkLayerForChecksum(ip.(gopacket.NetworkLayer))
+	return build(t, ip, tcp)
+}
+
+// inject has the client send a frame.
+func (r *xdpRig) inject(frame []byte) {
+	r.t.Helper()
+	progtest.Check(r.t, r.client.Do(func() error {
+		socket, err := frames.Open("eth0")
+		if err != nil {
+			return err
+		}
+		defer socket.Close()
+		return socket.Send(frame)
+	}))
+}
+
+func TestASYNIsAcceptedOrPassedOn(t *testing.T) {
+	self := own4
+	for _, test := range []struct {
+		name    string
+		load    uint32
+		change  func(*plan.AgentRow)
+		deaf    bool // nobody listens
+		next    byte
+		stops   []netip.Addr
+		hops    uint8 // that the frame has made
+		verdict string
+		hop     netip.Addr
+		used    byte
+	}{
+		{name: "room", load: roomy, stops: []netip.Addr{stop4}, verdict: "accepted_first"},
+		{name: "just room", load: full - 1, stops: []netip.Addr{stop4}, verdict: "accepted_first"},
+		{name: "none", load: full, stops: []netip.Addr{stop4}, verdict: "passed_on_first", hop: stop4, used: 1},
+		{name: "none, IPv6", load: full, stops: []netip.Addr{stop6}, verdict: "passed_on_first", hop: stop6, used: 1},
+		{name: "second with room", load: roomy, next: 1, stops: []netip.Addr{far4, stop4}, verdict: "accepted_second"},
+		{name: "second without", load: full, next: 1, stops: []netip.Addr{far4, stop4}, verdict: "passed_on_second", hop: stop4, used: 2},
+		{name: "last", load: full, next: 2, stops: []netip.Addr{far4, stop4}, verdict: "accepted_third"},
+		{name: "the next is this host", load: full, stops: []netip.Addr{self, stop4}, verdict: "passed_on_first", hop: stop4, used: 2},
+		{name: "nobody but this host", load: full, stops: []netip.Addr{self, self}, verdict: "accepted_first"},
+		{name: "the next cannot be reached", load: full, stops: []netip.Addr{far4, stop4}, verdict: "passed_on_first", hop: stop4, used: 2},
+		{name: "nobody can be reached", load: full, stops: []netip.Addr{far4, far4}, verdict: "accepted_first"},
+		{name: "too many hops", load: full, stops: []netip.Addr{stop4}, hops: 63, verdict: "accepted_first"},
+		{name: "nobody listens", load: roomy, deaf: true, stops: []netip.Addr{stop4}, verdict: "passed_on_first", hop: stop4, used: 1},
+		{name: "nobody listens, last", load: roomy, deaf: true, next: 1, stops: []netip.Addr{stop4}, verdict: "accepted_second"},
+		{name: "draining", load: roomy, change: func(row *plan.AgentRow) { row.Flags |= plan.AgentNoNew }, stops: []netip.Addr{stop4}, verdict: "passed_on_first", hop: stop4, used: 1},
+		{name: "draining, last", load: full, change: func(row *plan.AgentRow) { row.Flags |= plan.AgentNoNew }, next: 1, stops: []netip.Addr{stop4}, verdict: "accepted_second"},
+		{name: "a forged position", load: full, next: 200, stops: []netip.Addr{stop4}, verdict: "accepted_fourth"},
+		{name: "not of choices", load: full, change: func(row *plan.AgentRow) { row.Flags &^= plan.AgentChoices }, stops: []netip.Addr{stop4}, verdict: "decapsulated_mine"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := newAcceptRig(t, test.change)
+			if !test.deaf {
+				r.listen(false)
+			}
+			r.load(test.load)
+			for _, vip := range r.vips {
+				out := tunnel{from: balancers[0], to: own4, hops: test.hops, gue: gueWithStops(test.next, test.stops...)}
+				if test.stops[0].Is6() {
+					out.from, out.to = balancers[1], own6
+				}
+				packet := syn(t, vip, 7, 1)
+				action, frame, verdict := r.run(r.wrap(out, packet))
+				want := append(r.header(0, vip), packet...)
+				wantAction := uint32(xdpPass)
+				if test.hop.IsValid() {
+					wantAction = xdpTX
+					out.to, out.gue[5], out.hops = test.hop, test.used, out.hops+1
+					want = r.wrap(out, packet)
+					copy(want, stopMAC)
+					copy(want[6:], r.device.HardwareAddr)
+				}
+				if action != wantAction || verdict != test.verdict || !bytes.Equal(frame[:len(want)], want) {
+					t.Errorf("%s: action %d, %s; want %d, %s\n got %x\nwant %x", vip, action, verdict, wantAction, test.verdict, frame[:len(want)], want)
+				}
+			}
+		})
+	}
+}
+
+// offered runs a SYN with one stop that is left; tells whether this server takes it.
+func (r *xdpRig) offered(vip netip.Addr, port uint16, sequence uint32) bool {
+	r.t.Helper()
+	_, _, verdict := r.run(r.wrap(tunnel{from: balancers[0], to: own4, gue: gueWithStops(0, stop4)}, syn(r.t, vip, port, sequence)))
+	if verdict != "accepted_first" && verdict != "passed_on_first" {
+		r.t.Fatalf("a SYN from port %d: %s", port, verdict)
+	}
+	return verdict == "accepted_first"
+}
+
+// Whoever has answered a SYN gets it again, full or not: two would answer otherwise.
+func TestASYNThatComesAgainGoesWhereTheFirstWent(t *testing.T) {
+	dir := progtest.Pins(t)
+	r := &xdpRig{rig: newRig(t, rigOptions{plain: true})}
+	r.attach(dir)
+	r.prepare()
+	progtest.Check(t, r.agent.SetTunnelSources(balancers, server.StrangersDropped))
+	r.choose(nil)
+	r.listen(false)
+	r.load(roomy)
+	for i, vip := range r.vips {
+		client := netip.MustParseAddr([]string{"10.9.0.77", "fd09::77"}[i]) // who does not answer
+		packet := synFrom(t, client, vip, 7, 1)
+		r.inject(append(r.header(0, vip), packet...))
+		out := tunnel{from: balancers[0], to: own4, gue: gueWithStops(0, stop4)}
+		r.load(full)
+		r.await("a request", func() bool {
+			_, _, verdict := r.run(r.wrap(out, packet))
+			return verdict == "accepted_first"
+		})
+		conn := r.dial(vip)
+		progtest.Check(t, fetch(conn, 1))
+		if !r.offered(vip, netip.MustParseAddrPort(conn.LocalAddr().String()).Port(), 1) {
+			t.Errorf("%s: a SYN for a connection that lives here was passed on", vip)
+		}
+		conn.Close()
+
+		if r.offered(vip, 9, 1) {
+			t.Errorf("%s: a full server took a SYN", vip)
+		}
+		r.load(roomy)
+		if r.offered(vip, 9, 1) {
+			t.Errorf("%s: a SYN that was passed on before was taken when it came again", vip)
+		}
+		if !r.offered(vip, 9, 2) {
+			t.Errorf("%s: another connection by the same port was passed on", vip)
+		}
+	}
+	places, err := ebpf.LoadPinnedMap(dir+"/agent-v6/passed_on", nil)
+	progtest.Check(t, err)
+	defer places.Close()
+	var index uint32
+	var word uint64
+	aged := 0
+	for entries := places.Iterate(); entries.Next(&index, &word); {
+		if word != 0 { // a minute passes
+			word = word&^0xffffffff | uint64(uint32(word)-uint32(time.Minute/time.Millisecond))
+			progtest.Check(t, places.Put(index, word))
+			aged++
+		}
+	}
+	for _, vip := range r.vips {
+		if !r.offered(vip, 9, 1) {
+			t.Errorf("%s: a SYN is passed on for more than a minute; %d are remembered", vip, aged)
+		}
+	}
+}
+
+// The reference is package acceptance.
+func TestTheDynamicLimitIsThatOfTheReference(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	for range 4 {
+		window, margin, start := uint16(1+random.IntN(60)), uint8(random.IntN(50)), random.Uint32N(4)
+		low, high := acceptance.Bounds(window, margin)
+		r := newAcceptRig(t, func(row *plan.AgentRow) {
+			row.Policy, row.Threshold, row.Window, row.Low, row.High = acceptDynamic, start, window, low, high
+		})
+		r.listen(false)
+		reference := map[netip.Addr]*acceptance.Dynamic{}
+		for _, vip := range r.vips {
+			reference[vip] = &acceptance.Dynamic{Window: window, Low: low, High: high, Limit: start}
+		}
+		for i := range 600 {
+			vip, load := r.vips[random.IntN(2)], random.Uint32N(6)
+			r.load(load)
+			want := reference[vip].Accept(load)
+			if have := r.offered(vip, uint16(i), random.Uint32()); have != want {
+				t.Fatalf("attempt %d, load %d, window %d, margin %d: accepted %v, want %v", i, load, window, margin, have, want)
+			}
+			if have := r.agent.LimitWord(r.acceptance(vip)); have != reference[vip].Word() {
+				t.Fatalf("attempt %d, window %d, margin %d: the state is %#x, want %#x", i, window, margin, have, reference[vip].Word())
+			}
+		}
+	}
+}
+
+// The last candidate has no choice: it says nothing about how many a server should accept, and neither do SYNs that come again.
+func TestOnlyDecisionsMoveTheLimit(t *testing.T) {
+	r := newAcceptRig(t, func(row *plan.AgentRow) {
+		row.Policy, row.Threshold, row.Window = acceptDynamic, 1, 1000
+	})
+	r.listen(false)
+	r.load(full)
+	last := tunnel{from: balancers[0], to: own4, gue: gueWithStops(1, stop4)}
+	for i := range uint16(10) {
+		r.run(r.wrap(last, syn(t, r.vips[0], i, 1)))
+		r.offered(r.vips[0], 7, 1)
+	}
+	if have := r.agent.LimitWord(1); have != 1<<32|1<<16 {
+		t.Errorf("the state after one decision is %#x", have)
+	}
+}
+
+func TestLoadIsTakenWhereItWasAskedFor(t *testing.T) {
+	for name, test := range map[string]struct {
+		source    uint8
+		queue     int // connections that wait to be accepted
+		live      int // connections
+		word      uint32
+		threshold uint32
+		want      bool
+	}{
+		"cpu below":                {source: loadCPU, word: 9, threshold: 10, want: true},
+		"cpu above":                {source: loadCPU, word: 10, threshold: 10},
+		"connections below":        {source: loadConnections, live: 2, threshold: 3, want: true},
+		"connections above":        {source: loadConnections, live: 3, threshold: 3},
+		"connections, corrected":   {source: loadConnections, live: 1, word: 2, threshold: 3},
+		"connections, fewer":       {source: loadConnections, live: 3, word: 0xffffffff, threshold: 3, want: true},
+		"connections, less than 0": {source: loadConnections, word: 0xffffff00, threshold: 1, want: true},
+		"backlog below":            {source: loadBacklog, queue: 2, threshold: 3, word: 1000, want: true},
+		"backlog above":            {source: loadBacklog, queue: 3, threshold: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newAcceptRig(t, func(row *plan.AgentRow) { row.Load, row.Threshold = test.source, test.threshold })
+			progtest.Check(t, r.server.Do(r.agent.CountLive))
+			r.load(test.word)
+			for _, vip := range r.vips {
+				listener := r.listener(vip, net.ListenConfig{KeepAlive: -1})
+				if test.queue == 0 {
+					r.serve(listener)
+				}
+				for range test.queue + test.live {
+					conn := r.dial(vip)
+					defer conn.Close()
+					if test.queue == 0 {
+						progtest.Check(t, fetch(conn, 1))
+					}
+				}
+				r.await("connections", func() bool { // the last ACK of a handshake may be under way
+					live, err := r.agent.Live(r.acceptance(vip))
+					progtest.Check(t, err)
+					return live == int64(test.queue+test.live)
+				})
+				if have := r.offered(vip, 7, 1); have != test.want {
+					t.Errorf("%s: accepted %v", vip, have)
+				}
+			}
+		})
+	}
+}
+
+// Stops are for load balancers of the fleet: nobody else has a server send packets on, whatever is done about the tunnels of others.
+func TestStrangersStopsAreNotFollowed(t *testing.T) {
+	for _, limit := range []server.TunnelLimit{server.TunnelsOfAnybody, server.StrangersNoted, server.StrangersDropped} {
+		r := newAcceptRig(t, nil)
+		r.listen(false)
+		r.load(full)
+		progtest.Check(t, r.agent.SetTunnelSources(balancers, limit))
+		for _, vip := range r.vips {
+			for i, from := range []string{"10.9.0.1", "10.9.0.66", "fd09::1", "fd09::66", "::"} {
+				out := tunnel{from: netip.MustParseAddr(from), to: own4, gue: gueWithStops(0, stop4)}
+				if out.from.Is6() {
+					out.to, out.gue = own6, gueWithStops(0, stop6)
+				}
+				for flags, kept := range map[string]string{"S": "accepted_first", "A": "decapsulated_last"} {
+					want, wantAction := kept, uint32(xdpPass)
+					if i%2 == 0 && i < 4 {
+						want, wantAction = map[string]string{"S": "passed_on_first", "A": "handed_on"}[flags], xdpTX
+					} else if limit == server.StrangersDropped {
+						want, wantAction = "dropped_foreign_source", xdpDrop
+					}
+					if action, _, verdict := r.run(r.wrap(out, inner(t, vip, servicePort, 7, flags, 0))); action != wantAction || verdict != want {
+						t.Errorf("limit %d, %s from %s: action %d, %s; want %s", limit, flags, from, action, verdict, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// However a load balancer's stops are, each hop takes one of them: a packet is sent on no more often than it has stops.
+func TestAPacketEndsWithItsStops(t *testing.T) {
+	r := newAcceptRig(t, nil)
+	r.listen(false)
+	r.load(full)
+	for _, next := range []int{0, 1, 2, 3, 255} {
+		for count := range 256 {
+			gue := gueWithStops(byte(next), stop4, stop4)
+			gue[6] = byte(count)
+			frame := r.wrap(tunnel{from: balancers[0], to: own4, gue: gue}, syn(t, r.vips[0], 7, 1))
+			action, hops := uint32(xdpTX), 0
+			for action == xdpTX {
+				var verdict string
+				if action, frame, verdict = r.run(frame); action == xdpTX {
+					hops++ // and back: in a circle, as if the next one were this server
+					copy(frame, r.device.HardwareAddr)
+					copy(frame[30:34], own4.AsSlice())
+				}
+				if hops > 2 {
+					t.Fatalf("next %d, count %d: it goes in a circle: %s", next, count, verdict)
+				}
+			}
+		}
+	}
+}
+
+func TestLiveConnectionsAreCounted(t *testing.T) {
+	r := newAcceptRig(t, func(row *plan.AgentRow) { row.Load = loadConnections })
+	progtest.Check(t, r.server.Do(r.agent.CountLive))
+	live := func(vip netip.Addr, want int64) {
+		t.Helper()
+		r.await(fmt.Sprintf("%d connections to %s", want, vip), func() bool {
+			have, err := r.agent.Live(r.acceptance(vip))
+			progtest.Check(t, err)
+			return have == want
+		})
+	}
+	var wildcard net.Listener
+	progtest.Check(t, r.server.Do(func() (err error) { // IPv4 by IPv6 sockets
+		wildcard, err = (&net.ListenConfig{KeepAlive: -1}).Listen(t.Context(), "tcp", ":80")
+		return err
+	}))
+	r.serve(wildcard)
+	defer wildcard.Close()
+	for _, vip := range r.vips {
+		var connections []net.Conn
+		for range 5 {
+			conn := r.dial(vip)
+			progtest.Check(t, fetch(conn, 1))
+			connections = append(connections, conn)
+		}
+		live(vip, 5)
+		connections[0].(*net.TCPConn).SetLinger(0) // RST
+		progtest.Check(t, connections[0].Close())
+		live(vip, 4)
+		for _, conn := range connections[1:] {
+			progtest.Check(t, conn.Close())
+		}
+		live(vip, 0)
+		for range 20 { // connections that come and go leave nothing
+			conn := r.dial(vip)
+			progtest.Check(t, fetch(conn, 1))
+			progtest.Check(t, conn.Close())
+		}
+		live(vip, 0)
+	}
+	// The same addresses in another namespace are another host's.
+	other := progtest.NewSpace(t, "o")
+	progtest.Check(t, other.AddAddress("lo", netip.PrefixFrom(r.vips[0], 32)))
+	progtest.Check(t, other.Do(func() error {
+		listener, err := net.Listen("tcp", netip.AddrPortFrom(r.vips[0], servicePort).String())
+		if err != nil {
+			return err
+		}
+		defer listener.Close()
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}))
+	conn := r.dial(r.vips[0])
+	defer conn.Close()
+	progtest.Check(t, fetch(conn, 1))
+	live(r.vips[0], 1)
+	progtest.Check(t, r.agent.IgnoreLive())
+	second := r.dial(r.vips[0])
+	defer second.Close()
+	progtest.Check(t, fetch(second, 1))
+	if have, err := r.agent.Live(1); err != nil || have != 1 {
+		t.Errorf("%d connections, %v, after counting has ended", have, err)
+	}
+}

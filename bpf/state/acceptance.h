@@ -3,10 +3,7 @@
  * and where the dynamic limit is. Index of the arrays: served.acceptance; 0 is of no service. */
 #pragma once
 
-#define ACCEPTANCES 4097
-
-enum accept_policy { ACCEPT_POLICY_STATIC, ACCEPT_POLICY_DYNAMIC };
-enum accept_load { ACCEPT_LOAD_CONNECTIONS, ACCEPT_LOAD_BACKLOG, ACCEPT_LOAD_CPU, ACCEPT_LOAD_ENDPOINT };
+#define ACCEPTANCES 8194 /* as many as rows of services: old ones and new ones at once */
 
 /* Connections that live, as the kernel's TCP told since the map was made: below 0 where it did not tell of a beginning. */
 struct {

@@ -118,7 +118,7 @@ const (
 
 	AcceptByConnections AcceptLoad = 0 // live connections of the service
 	AcceptByBacklog     AcceptLoad = 1 // connections that wait for the application to accept them
-	AcceptByCPU         AcceptLoad = 2 // percent of CPU time that tasks wait for (PSI)
+	AcceptByCPU         AcceptLoad = 2 // percent of CPU time in use, plus that of the time in which a task waits for a CPU (PSI)
 	AcceptByEndpoint    AcceptLoad = 3 // what the application says at Load.Endpoint
 )
 

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ballast-lb/ballast/internal/algo/acceptance"
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -54,6 +55,14 @@ type Agent struct {
 	VIPs      []netip.Addr
 	Stops     []netip.Addr // other servers that a second chance may lead to
 	Marking   []string     // names of the services whose connections carry cookies
+	Choices   []AgentChoice
+}
+
+// AgentChoice is a service of this server with dispatch choices.
+type AgentChoice struct {
+	Service    *model.Service // of the fleet
+	Server     *model.Server  // its entry that is this host
+	Acceptance uint16         // its place in the arrays of bpf/state/acceptance.h
 }
 
 // NewAgent derives an agent's state from the fleet. mine tells which server entries are this host. Services without
@@ -118,6 +127,39 @@ func (a *Agent) Rekey(fleet *model.Fleet, have map[VIPKey]AgentRow) {
 	}
 }
 
+// Place gives every service with dispatch choices its place in the arrays of bpf/state/acceptance.h: the one that a row of it has, of those
+// published so far, else one that none of them has. Rekey comes before it.
+func (a *Agent) Place(have map[VIPKey]AgentRow) {
+	taken := map[uint16]bool{0: true}
+	for i := range a.Choices {
+		c := &a.Choices[i]
+		for _, port := range c.Service.Ports {
+			at := have[vipKey(c.Service.VIP, port, uint8(c.Service.Protocol))].Acceptance
+			if c.Acceptance == 0 && !taken[at] {
+				c.Acceptance, taken[at] = at, true
+			}
+		}
+	}
+	for _, row := range have {
+		taken[row.Acceptance] = true
+	}
+	next := uint16(1)
+	for i := range a.Choices {
+		c := &a.Choices[i]
+		for ; c.Acceptance == 0; next++ {
+			if !taken[next] {
+				c.Acceptance = next
+			}
+		}
+		for _, port := range c.Service.Ports {
+			key := vipKey(c.Service.VIP, port, uint8(c.Service.Protocol))
+			row := a.Served[key]
+			row.Acceptance = c.Acceptance
+			a.Served[key] = row
+		}
+	}
+}
+
 // Knows reports whether the fleet is the one that the rows published so far are of: it has one of their services, or the key of one. Rows
 // that were retired, with services that are gone, say nothing. Rekey comes before it.
 func (a *Agent) Knows(fleet *model.Fleet, have map[VIPKey]AgentRow) bool {
@@ -171,6 +213,16 @@ func (r *AgentRow) setKeys(fleet *model.Fleet, service *model.Service) {
 	}
 }
 
+// choose says when this server accepts what another one could as well. Place comes after it.
+func (r *AgentRow) choose(accept *model.Accept, server *model.Server) {
+	r.Flags |= AgentChoices
+	if !server.TakesNew() {
+		r.Flags |= AgentNoNew
+	}
+	r.Policy, r.Load, r.Threshold, r.Window = uint8(accept.Policy), uint8(accept.Load), accept.Threshold, accept.Window
+	r.Low, r.High = acceptance.Bounds(accept.Window, accept.Margin)
+}
+
 func (a *Agent) add(fleet *model.Fleet, service *model.Service, server *model.Server) {
 	row := AgentRow{ID: server.ID}
 	if service.Affinity.Cookies() {
@@ -178,6 +230,10 @@ func (a *Agent) add(fleet *model.Fleet, service *model.Service, server *model.Se
 		row.CookieBits, row.IDBits = service.CookieBits, service.IDBits()
 		row.setKeys(fleet, service)
 		a.Marking = append(a.Marking, service.Name)
+	}
+	if service.Dispatch == model.DispatchChoices {
+		row.choose(&service.Choices.Accept, server)
+		a.Choices = append(a.Choices, AgentChoice{Service: service, Server: server})
 	}
 	for _, port := range service.Ports {
 		a.Served[vipKey(service.VIP, port, uint8(service.Protocol))] = row

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -115,5 +116,80 @@ func TestScrubbersKnowTheWayToEveryServer(t *testing.T) {
 	}
 	if want := []netip.Addr{testServer(1).Address, testServer(2).Address}; !slices.Equal(agent.Stops, want) {
 		t.Errorf("stops %v, want %v", agent.Stops, want)
+	}
+}
+
+// choicesFleet has services of the numbers of ports given, with dispatch choices.
+func choicesFleet(ports ...[]uint16) *model.Fleet {
+	fleet := &model.Fleet{Keys: testKeys(1)}
+	for _, of := range ports {
+		s := testService(fmt.Sprintf("s%d", of[0]), vipAt(0), 1, 2, 3).Service
+		s.Ports, s.Affinity, s.CookieBits, s.Dispatch, s.Servers[2].Weight = of, model.AffinityCookie, 14, model.DispatchChoices, 0
+		s.Choices = model.Choices{Candidates: 2, History: 3, Accept: model.Accept{Load: model.AcceptByCPU, Threshold: 7, Window: 50, Margin: 10}}
+		fleet.Services = append(fleet.Services, s)
+	}
+	return fleet
+}
+
+func TestAgentsKnowWhenToAccept(t *testing.T) {
+	key := vipKey(vipAt(0), 80, uint8(model.ProtocolTCP))
+	for id, flags := range map[uint16]uint8{1: AgentCookie | AgentChoices, 2: AgentCookie | AgentChoices | AgentNoNew, 3: AgentCookie | AgentChoices | AgentNoNew} {
+		fleet := choicesFleet([]uint16{80})
+		fleet.Services[0].Servers[1].State = model.StateDraining
+		agent, err := NewAgent(fleet, isServer(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		agent.Place(nil)
+		row := agent.Served[key]
+		if row.Flags != flags || row.Acceptance != 1 || row.Policy != uint8(model.AcceptDynamic) || row.Load != uint8(model.AcceptByCPU) || row.Threshold != 7 ||
+			row.Window != 50 || row.Low != 20 || row.High != 30 {
+			t.Errorf("server %d: %+v", id, row)
+		}
+		if c := agent.Choices[0]; c.Service != &fleet.Services[0] || c.Server != &fleet.Services[0].Servers[id-1] || c.Acceptance != 1 {
+			t.Errorf("server %d: %+v", id, c)
+		}
+		if retired := row.Retired(); retired.Flags != AgentRetired || retired.Acceptance != 0 || retired.Load != 0 || retired.ID != id {
+			t.Errorf("what server %d leaves behind: %+v", id, retired)
+		}
+	}
+}
+
+// What is known of a service, its connections and its limit, is where it was: whatever other services there are, and whatever its other ports.
+func TestServicesKeepTheirPlacesAmongAcceptances(t *testing.T) {
+	have := map[VIPKey]AgentRow{}
+	place := func(ports ...[]uint16) (places []uint16) {
+		t.Helper()
+		agent, err := NewAgent(choicesFleet(ports...), isServer(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		agent.Rekey(choicesFleet(ports...), have)
+		agent.Place(have)
+		for _, c := range agent.Choices {
+			for _, port := range c.Service.Ports {
+				if row := agent.Served[vipKey(vipAt(0), port, uint8(model.ProtocolTCP))]; row.Acceptance != c.Acceptance {
+					t.Errorf("port %d has %d, its service %d", port, row.Acceptance, c.Acceptance)
+				}
+			}
+			places = append(places, c.Acceptance)
+		}
+		have = agent.Served
+		return places
+	}
+	for _, step := range []struct {
+		ports [][]uint16
+		want  []uint16
+	}{
+		{[][]uint16{{80, 81}, {90}}, []uint16{1, 2}},
+		{[][]uint16{{70}, {90}, {80, 81}}, []uint16{3, 2, 1}},
+		{[][]uint16{{90}, {80, 81}}, []uint16{2, 1}},
+		{[][]uint16{{81}, {80}, {90}}, []uint16{1, 3, 2}}, // split
+		{[][]uint16{{90, 80, 81}}, []uint16{2}},           // merged
+		{[][]uint16{{100}, {90, 80, 81}}, []uint16{1, 2}},
+	} {
+		if have := place(step.ports...); !slices.Equal(have, step.want) {
+			t.Errorf("ports %v have the places %d, want %d", step.ports, have, step.want)
+		}
 	}
 }

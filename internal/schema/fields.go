@@ -84,7 +84,7 @@ var Choices = []Field[choices]{
 	{Key: "accept.policy", Value: choice(func(c *choices) *model.AcceptPolicy { return &c.Accept.Policy }), Default: "dynamic",
 		Doc: "how a candidate decides", More: "The last one accepts always"},
 	{Key: "accept.load", Value: choice(func(c *choices) *model.AcceptLoad { return &c.Accept.Load }), Default: "connections",
-		Doc: "the load that it decides by", More: "Live connections of the service, its accept queue, percent of time that tasks wait for a CPU, `load.endpoint`"},
+		Doc: "the load that it decides by", More: "Live connections of the service, its accept queue, percent of CPU in use plus of time in which a task waits for one, `load.endpoint`"},
 	{Key: "accept.threshold", Value: number(func(c *choices) *uint32 { return &c.Accept.Threshold }, "load", 1, math.MaxUint32), Default: "1 with `dynamic`, where it begins",
 		Doc: "load from which on a candidate passes on"},
 	{Key: "accept.window", Value: number(func(c *choices) *uint16 { return &c.Accept.Window }, "offers", 1, math.MaxUint16), Default: fmt.Sprintf("%d with `dynamic`", model.DefaultWindow),

@@ -68,6 +68,7 @@ type daemon struct {
 	tunnels    *guarded.Value[*tunnels]
 	keys       *keyReporter
 	load       *loadReporter
+	accepts    *acceptor
 }
 
 // Run runs until ctx ends. The data path stays attached and works on; Detach removes it.
@@ -124,6 +125,7 @@ func Run(ctx context.Context, o Options) error {
 		periodic.Every(ctx, devices.Period, func(now time.Time) { d.reconciler.Do(func(r *reconciler) { r.checkDevices(now) }) })
 	})
 	running.Go(func() { periodic.Every(ctx, agePeriod, d.ageTunnels) })
+	running.Go(func() { d.accepts.run(ctx) })
 	running.Go(func() { readiness.Log(ctx, o.Log, d.health) })
 	if d.credentials != nil {
 		running.Go(func() { d.credentials.Watch(ctx, o.Log) })
@@ -182,8 +184,9 @@ func (d *daemon) start() (err error) {
 		return err
 	}
 	d.keys, d.load = newKeyReporter(d.path, o.Log), &loadReporter{Sampler: load.New(load.Options{Cgroup: o.Cgroup})}
-	r.keys, r.load = d.keys, d.load
-	r.serving = serving{instance: o.Instance, name: o.Server, path: d.path, log: o.Log}
+	d.accepts = newAcceptor(d.path, o.Cgroup, o.Log)
+	r.keys, r.load, r.accepts = d.keys, d.load, d.accepts
+	r.serving = serving{instance: o.Instance, name: o.Server, byFile: o.Config != "", path: d.path, log: o.Log}
 	r.programs = programs{Attachments: devices.Attachments{Hooks: d.path, Mode: o.XDPMode, Log: o.Log}, interfaces: o.Interfaces}
 	if err = t.open(d.path); err == nil {
 		err = r.start(file, pin.Any(pins))

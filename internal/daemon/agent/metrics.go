@@ -13,12 +13,15 @@ import (
 
 var (
 	packetsMetric = prometheus.NewDesc("ballast_agent_packets_total", "Packets by verdict of the server's programs.", []string{"verdict"}, nil)
+	loadMetric    = prometheus.NewDesc("ballast_agent_acceptance_load", "This server's load by which it accepts connections of a service with dispatch choices.", []string{"service"}, nil)
+	limitMetric   = prometheus.NewDesc("ballast_agent_acceptance_limit", "The load from which on it passes them on to another candidate.", []string{"service"}, nil)
 	bytesMetric   = prometheus.NewDesc("ballast_agent_bytes_total", "Bytes of frames by verdict of the server's programs.", []string{"verdict"}, nil)
 )
 
 // collector reads the maps when Prometheus asks.
 type collector struct {
 	path    *server.Server
+	accepts *acceptor
 	keys    *keyReporter
 	refused func() bool // the configuration
 }
@@ -35,6 +38,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(packetsMetric, prometheus.CounterValue, float64(t.Packets), verdict)
 		out <- prometheus.MustNewConstMetric(bytesMetric, prometheus.CounterValue, float64(t.Bytes), verdict)
 	}
+	c.accepts.collect(out)
 	c.keys.collect(out)
 	refused := 0.0
 	if c.refused() {
@@ -45,6 +49,6 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 
 func (d *daemon) metricsHandler() http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collector{d.path, d.keys, d.refused})
+	registry.MustRegister(collector{d.path, d.accepts, d.keys, d.refused})
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }

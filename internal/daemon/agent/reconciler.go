@@ -37,6 +37,7 @@ type reconciler struct {
 
 	keys    *keyReporter
 	load    *loadReporter
+	accepts *acceptor
 	tunnels *guarded.Value[*tunnels]
 }
 
@@ -103,6 +104,7 @@ func (r *reconciler) apply(file *config.File) error {
 		return err
 	}
 	r.load.SetServices(r.serving.counted)
+	r.accepts.set(r.serving.wanted.Choices)
 	r.load.period.Store(int64(r.serving.interval))
 	r.file = api.Config{Path: file.Path, SHA256: file.SHA256}
 	r.keys.set(&file.Fleet.Keys, changed)
@@ -253,6 +255,7 @@ func (r *reconciler) obstacles() (found, problems []string) {
 	if r.serving.left && r.serving.any() {
 		problems = append(problems, "only connections of before go on: "+r.whyUnnamed())
 	}
+	problems = append(problems, r.accepts.problems()...)
 	if unsaved := r.desired.kept.Unsaved(); unsaved != "" {
 		problems = append(problems, unsaved)
 	}

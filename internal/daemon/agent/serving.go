@@ -24,6 +24,7 @@ import (
 type serving struct {
 	instance string
 	name     string // of this host's server entries; empty: those whose address is this host's
+	byFile   bool   // no controller says who load balancers are
 	path     *server.Server
 	log      *slog.Logger
 
@@ -69,8 +70,12 @@ func (s *serving) apply(file *config.File) (changed bool, err error) {
 	if wrong := timestampProblems(&wanted); len(wrong) > 0 {
 		return false, fmt.Errorf("serve %s: %s", wanted.Marking[0], wrong[0])
 	}
+	if err := s.knowsBalancers(&file.Fleet, &wanted); err != nil {
+		return false, fmt.Errorf("%s: %w", file.Path, err)
+	}
 	named := len(wanted.Served)
 	wanted.Rekey(&file.Fleet, s.path.Served())
+	wanted.Place(s.path.Served())
 	rows, err := s.path.Serve(wanted.Served)
 	if err != nil {
 		return false, err
@@ -83,6 +88,15 @@ func (s *serving) apply(file *config.File) (changed bool, err error) {
 		s.log.Info("changed", "services", wanted.Marking, "rows", rows)
 	}
 	return rows > 0, nil
+}
+
+// knowsBalancers refuses services whose packets this host sends on, where it cannot tell load balancers from others.
+func (s *serving) knowsBalancers(fleet *model.Fleet, wanted *plan.Agent) error {
+	if !s.byFile || len(wanted.Choices) == 0 || len(fleet.TunnelsFrom) > 0 {
+		return nil
+	}
+	return &model.Invalid{Path: "tunnels_from", Problem: fmt.Sprintf("service %s has dispatch choices: servers send its packets on, and whose is not said", wanted.Choices[0].Service.Name),
+		Remedy: "list the addresses of the load balancers"}
 }
 
 // timestampProblems are why this host's timestamps cannot carry cookies.

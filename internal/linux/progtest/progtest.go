@@ -92,6 +92,7 @@ func Publish(t *testing.T, agent *server.Server, fleet *model.Fleet) {
 	t.Helper()
 	wanted, err := plan.NewAgent(fleet, func(*model.Server) bool { return true })
 	Check(t, err)
+	wanted.Place(agent.Served())
 	_, err = agent.Serve(wanted.Served)
 	Check(t, err)
 }

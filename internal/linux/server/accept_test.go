@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"bytes"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -21,12 +20,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-// Values of enum accept_policy and accept_load.
-const (
-	acceptStatic, acceptDynamic                                = 0, 1
-	loadConnections, loadBacklog, loadCPU, loadEndpoint        = 0, 1, 2, 3
-	roomy, full                                         uint32 = 0, 100 // loads, with a threshold of 100
-)
+const roomy, full uint32 = 0, 100 // loads, with a threshold of 100
 
 var balancers = []netip.Addr{netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("fd09::1")}
 
@@ -47,7 +41,7 @@ func (r *xdpRig) choose(change func(*plan.AgentRow)) {
 			continue
 		}
 		row.Flags |= plan.AgentChoices
-		row.Acceptance, row.Threshold, row.Policy, row.Load = r.acceptance(key.VIP()), full, acceptStatic, loadEndpoint
+		row.Acceptance, row.Threshold, row.Policy, row.Load = r.acceptance(key.VIP()), full, uint8(model.AcceptStatic), uint8(model.AcceptByEndpoint)
 		if change != nil {
 			change(&row)
 		}
@@ -239,7 +233,7 @@ func TestTheDynamicLimitIsThatOfTheReference(t *testing.T) {
 		window, margin, start := uint16(1+random.IntN(60)), uint8(random.IntN(50)), random.Uint32N(4)
 		low, high := acceptance.Bounds(window, margin)
 		r := newAcceptRig(t, func(row *plan.AgentRow) {
-			row.Policy, row.Threshold, row.Window, row.Low, row.High = acceptDynamic, start, window, low, high
+			row.Policy, row.Threshold, row.Window, row.Low, row.High = uint8(model.AcceptDynamic), start, window, low, high
 		})
 		r.listen(false)
 		reference := map[netip.Addr]*acceptance.Dynamic{}
@@ -263,7 +257,7 @@ func TestTheDynamicLimitIsThatOfTheReference(t *testing.T) {
 // The last candidate has no choice: it says nothing about how many a server should accept, and neither do SYNs that come again.
 func TestOnlyDecisionsMoveTheLimit(t *testing.T) {
 	r := newAcceptRig(t, func(row *plan.AgentRow) {
-		row.Policy, row.Threshold, row.Window = acceptDynamic, 1, 1000
+		row.Policy, row.Threshold, row.Window = uint8(model.AcceptDynamic), 1, 1000
 	})
 	r.listen(false)
 	r.load(full)
@@ -279,25 +273,25 @@ func TestOnlyDecisionsMoveTheLimit(t *testing.T) {
 
 func TestLoadIsTakenWhereItWasAskedFor(t *testing.T) {
 	for name, test := range map[string]struct {
-		source    uint8
+		source    model.AcceptLoad
 		queue     int // connections that wait to be accepted
 		live      int // connections
 		word      uint32
 		threshold uint32
 		want      bool
 	}{
-		"cpu below":                {source: loadCPU, word: 9, threshold: 10, want: true},
-		"cpu above":                {source: loadCPU, word: 10, threshold: 10},
-		"connections below":        {source: loadConnections, live: 2, threshold: 3, want: true},
-		"connections above":        {source: loadConnections, live: 3, threshold: 3},
-		"connections, corrected":   {source: loadConnections, live: 1, word: 2, threshold: 3},
-		"connections, fewer":       {source: loadConnections, live: 3, word: 0xffffffff, threshold: 3, want: true},
-		"connections, less than 0": {source: loadConnections, word: 0xffffff00, threshold: 1, want: true},
-		"backlog below":            {source: loadBacklog, queue: 2, threshold: 3, word: 1000, want: true},
-		"backlog above":            {source: loadBacklog, queue: 3, threshold: 3},
+		"cpu below":                {source: model.AcceptByCPU, word: 9, threshold: 10, want: true},
+		"cpu above":                {source: model.AcceptByCPU, word: 10, threshold: 10},
+		"connections below":        {source: model.AcceptByConnections, live: 2, threshold: 3, want: true},
+		"connections above":        {source: model.AcceptByConnections, live: 3, threshold: 3},
+		"connections, corrected":   {source: model.AcceptByConnections, live: 1, word: 2, threshold: 3},
+		"connections, fewer":       {source: model.AcceptByConnections, live: 3, word: 0xffffffff, threshold: 3, want: true},
+		"connections, less than 0": {source: model.AcceptByConnections, word: 0xffffff00, threshold: 1, want: true},
+		"backlog below":            {source: model.AcceptByBacklog, queue: 2, threshold: 3, word: 1000, want: true},
+		"backlog above":            {source: model.AcceptByBacklog, queue: 3, threshold: 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newAcceptRig(t, func(row *plan.AgentRow) { row.Load, row.Threshold = test.source, test.threshold })
+			r := newAcceptRig(t, func(row *plan.AgentRow) { row.Load, row.Threshold = uint8(test.source), test.threshold })
 			progtest.Check(t, r.server.Do(r.agent.CountLive))
 			r.load(test.word)
 			for _, vip := range r.vips {
@@ -380,70 +374,23 @@ func TestAPacketEndsWithItsStops(t *testing.T) {
 	}
 }
 
-func TestLiveConnectionsAreCounted(t *testing.T) {
-	r := newAcceptRig(t, func(row *plan.AgentRow) { row.Load = loadConnections })
-	progtest.Check(t, r.server.Do(r.agent.CountLive))
-	live := func(vip netip.Addr, want int64) {
-		t.Helper()
-		r.await(fmt.Sprintf("%d connections to %s", want, vip), func() bool {
-			have, err := r.agent.Live(r.acceptance(vip))
-			progtest.Check(t, err)
-			return have == want
-		})
+func TestASYNFloodMovesTheLimitByOnePerWindow(t *testing.T) {
+	const window, windows = 50, 4
+	r := newAcceptRig(t, func(row *plan.AgentRow) {
+		row.Policy, row.Threshold, row.Window = uint8(model.AcceptDynamic), 1, window
+		row.Low, row.High = acceptance.Bounds(window, 10)
+	})
+	r.listen(false)
+	r.load(full)
+	for i := range uint32(window * windows) {
+		r.offered(r.vips[0], uint16(i), i)
 	}
-	var wildcard net.Listener
-	progtest.Check(t, r.server.Do(func() (err error) { // IPv4 by IPv6 sockets
-		wildcard, err = (&net.ListenConfig{KeepAlive: -1}).Listen(t.Context(), "tcp", ":80")
-		return err
-	}))
-	r.serve(wildcard)
-	defer wildcard.Close()
-	for _, vip := range r.vips {
-		var connections []net.Conn
-		for range 5 {
-			conn := r.dial(vip)
-			progtest.Check(t, fetch(conn, 1))
-			connections = append(connections, conn)
-		}
-		live(vip, 5)
-		connections[0].(*net.TCPConn).SetLinger(0) // RST
-		progtest.Check(t, connections[0].Close())
-		live(vip, 4)
-		for _, conn := range connections[1:] {
-			progtest.Check(t, conn.Close())
-		}
-		live(vip, 0)
-		for range 20 { // connections that come and go leave nothing
-			conn := r.dial(vip)
-			progtest.Check(t, fetch(conn, 1))
-			progtest.Check(t, conn.Close())
-		}
-		live(vip, 0)
+	if limit, err := r.agent.Limit(1); err != nil || limit != 1+windows {
+		t.Errorf("the limit is %d after %d windows, %v", limit, windows, err)
 	}
-	// The same addresses in another namespace are another host's.
-	other := progtest.NewSpace(t, "o")
-	progtest.Check(t, other.AddAddress("lo", netip.PrefixFrom(r.vips[0], 32)))
-	progtest.Check(t, other.Do(func() error {
-		listener, err := net.Listen("tcp", netip.AddrPortFrom(r.vips[0], servicePort).String())
-		if err != nil {
-			return err
+	for _, name := range r.agent.MapsOfAcceptance() {
+		if name.Type() != ebpf.Array {
+			t.Errorf("%s can grow", name)
 		}
-		defer listener.Close()
-		conn, err := net.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			return err
-		}
-		return conn.Close()
-	}))
-	conn := r.dial(r.vips[0])
-	defer conn.Close()
-	progtest.Check(t, fetch(conn, 1))
-	live(r.vips[0], 1)
-	progtest.Check(t, r.agent.IgnoreLive())
-	second := r.dial(r.vips[0])
-	defer second.Close()
-	progtest.Check(t, fetch(second, 1))
-	if have, err := r.agent.Live(1); err != nil || have != 1 {
-		t.Errorf("%d connections, %v, after counting has ended", have, err)
 	}
 }

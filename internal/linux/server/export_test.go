@@ -1,6 +1,8 @@
 // What tests of the other package need of this one's inside.
 package server
 
+import "github.com/cilium/ebpf"
+
 // AttachTC runs the programs at tc only.
 func (s *Server) AttachTC(ifindex int) error {
 	for _, place := range s.places(ifindex) {
@@ -17,4 +19,10 @@ func (s *Server) LimitWord(acceptance uint16) (word uint64) {
 		panic(err)
 	}
 	return word
+}
+
+// MapsOfAcceptance are those that SYNs and connections of dispatch choices change.
+func (s *Server) MapsOfAcceptance() []*ebpf.Map {
+	m := &s.objects.serverMaps
+	return []*ebpf.Map{m.Limits, m.Loads, m.LiveConnections, m.PassedOn}
 }

@@ -29,7 +29,7 @@ var keptMaps = []string{"hold_backs", "exceptions", "translated", "translated_ha
 // rowRest is how long a row that packets no longer find is left alone: one may still be reading it.
 const rowRest = time.Second
 
-// Server is the server role's programs with their maps. Its methods are not safe for concurrent use, but for Counters.
+// Server is the server role's programs with their maps. Its methods are not safe for concurrent use, but for Counters, SetLoad, Load, Live and Limit.
 type Server struct {
 	objects objects
 	pins    pin.Instance

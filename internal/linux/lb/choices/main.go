@@ -14,7 +14,8 @@ import (
 func main() {
 	header := "/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */\n" +
 		"/* choices.h - what a service may choose: generated from internal/model/enums.go. */\n#pragma once\n\n" +
-		enum[model.Dispatch]("dispatch") + enum[model.Affinity]("affinity") + enum[model.Forward]("forward")
+		enum[model.Dispatch]("dispatch") + enum[model.Affinity]("affinity") + enum[model.Forward]("forward") +
+		enum[model.AcceptPolicy]("accept_policy") + enum[model.AcceptLoad]("accept_load")
 	if err := os.WriteFile(os.Args[1], []byte(header), 0o644); err != nil {
 		log.Fatal(err)
 	}

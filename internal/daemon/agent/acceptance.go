@@ -1,0 +1,270 @@
+// How busy this host is with the services that it may pass connections of on (dispatch choices): what the data path cannot know itself.
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ballast-lb/ballast/internal/daemon/periodic"
+	"github.com/ballast-lb/ballast/internal/linux/load"
+	"github.com/ballast-lb/ballast/internal/linux/poll"
+	"github.com/ballast-lb/ballast/internal/linux/server"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// Implementation constants.
+const (
+	strainPeriod = 100 * time.Millisecond
+	sweepPeriod  = 5 * time.Second        // between counts of connections that correct what the data path counts
+	sweepAlone   = 250 * time.Millisecond // the same where it does not count
+	mostSilence  = 3                      // polls without an answer, until an application counts as overloaded
+)
+
+// acceptor keeps the loads. It is safe for concurrent use.
+type acceptor struct {
+	path    *server.Server
+	log     *slog.Logger
+	strain  *load.Strain
+	counter *load.Counter // nil: see uncounted
+	poller  *poll.Poller
+
+	mutex     sync.Mutex
+	choices   []plan.AgentChoice
+	counted   []plan.AgentChoice // those by connections, in the counter's order
+	swept     time.Time          // zero: the counts are not right yet
+	alone     bool               // the data path does not count
+	uncounted string             // why connections are not, empty: they are
+	strainBad string             // likewise
+	silent    map[string]int     // by service: polls since the last answer
+}
+
+func newAcceptor(path *server.Server, cgroup string, log *slog.Logger) *acceptor {
+	a := &acceptor{path: path, log: log, strain: load.NewStrain(cgroup), silent: map[string]int{}}
+	var err error
+	if a.counter, err = load.NewCounter(); err != nil {
+		a.uncounted = err.Error()
+	}
+	a.poller = poll.New(poll.Options{Report: a.polled})
+	return a
+}
+
+// set says which services there are, and where their connections are. The caller may not run set or another change of the data path meanwhile.
+func (a *acceptor) set(choices []plan.AgentChoice) {
+	var targets []poll.Target
+	var sockets []load.Service
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	a.choices, a.counted, a.swept = slices.Clone(choices), nil, time.Time{}
+	for _, c := range choices {
+		switch c.Service.Choices.Accept.Load {
+		case model.AcceptByConnections:
+			a.counted = append(a.counted, c)
+			sockets = append(sockets, load.Service{Name: c.Service.Name, VIP: c.Service.VIP, Ports: c.Service.Ports})
+		case model.AcceptByEndpoint:
+			url, err := poll.URL(c.Service.Load.Endpoint, c.Server.Address)
+			if err != nil {
+				a.log.Error("the application is not asked for its load", "service", c.Service.Name, "error", err)
+				continue
+			}
+			targets = append(targets, poll.Target{Service: c.Service.Name, ID: c.Server.ID, URL: url, Interval: time.Duration(c.Service.Load.Interval)})
+		}
+	}
+	a.poller.Set(targets)
+	if a.counter != nil {
+		a.counter.SetServices(sockets)
+	}
+	a.countLive()
+}
+
+// countLive has the data path count connections, where that is of use and possible. The caller holds the lock.
+func (a *acceptor) countLive() {
+	var err error
+	if len(a.counted) > 0 {
+		err = a.path.CountLive()
+	} else if err := a.path.IgnoreLive(); err != nil {
+		a.log.Warn("connections are counted for nobody", "error", err)
+	}
+	if alone := err != nil; alone != a.alone {
+		if a.alone = alone; alone {
+			a.log.Warn("the kernel does not tell of each connection: they are counted now and then", "every", sweepAlone, "error", err)
+		}
+	}
+}
+
+// run keeps the loads until ctx ends.
+func (a *acceptor) run(ctx context.Context) {
+	var polling sync.WaitGroup
+	polling.Go(func() { a.poller.Run(ctx) })
+	periodic.Every(ctx, strainPeriod, a.step)
+	polling.Wait()
+	if a.counter != nil {
+		a.counter.Close()
+	}
+}
+
+func (a *acceptor) step(now time.Time) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	a.strainBad = a.measure(now)
+	period := sweepPeriod
+	if a.alone {
+		period = sweepAlone
+	}
+	if a.counter != nil && len(a.counted) > 0 && now.Sub(a.swept) >= period {
+		a.uncounted = ""
+		if err := a.sweep(); err != nil {
+			a.uncounted = err.Error()
+		}
+		a.swept = now
+	}
+}
+
+// measure tells the services by CPU what their load is.
+func (a *acceptor) measure(now time.Time) (problem string) {
+	if !slices.ContainsFunc(a.choices, byCPU) {
+		return ""
+	}
+	percent, known, err := a.strain.Percent(now)
+	for _, c := range a.choices {
+		if err == nil && known && byCPU(c) {
+			err = a.path.SetLoad(c.Acceptance, percent)
+		}
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func byCPU(c plan.AgentChoice) bool { return c.Service.Choices.Accept.Load == model.AcceptByCPU }
+
+// sweep corrects what is counted of connections.
+func (a *acceptor) sweep() error {
+	before := make([]int64, len(a.counted))
+	var err error
+	for i, c := range a.counted {
+		if before[i], err = a.path.Live(c.Acceptance); err != nil {
+			return err
+		}
+	}
+	found, err := a.counter.Count()
+	if err != nil {
+		return err
+	}
+	for i, c := range a.counted {
+		after, err := a.path.Live(c.Acceptance)
+		if err != nil {
+			return err
+		}
+		word, err := a.path.Load(c.Acceptance)
+		if err != nil {
+			return err
+		}
+		if right := correction(before[i], after, int32(word), found[i]); right != int32(word) {
+			if err := a.path.SetLoad(c.Acceptance, uint32(right)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// correction is what has to be added to the data path's count of connections, which was before and after so many others had been found. One
+// that may be right stays.
+func correction(before, after int64, present int32, found uint32) int32 {
+	low, high := min(before, after)+int64(present), max(before, after)+int64(present)
+	if n := int64(found); n >= low && n <= high {
+		return present
+	}
+	return int32(min(max(int64(found)-after, math.MinInt32), math.MaxInt32))
+}
+
+// polled takes what an application says. One that says nothing has no room for more: others are asked first.
+func (a *acceptor) polled(r poll.Result) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	at := slices.IndexFunc(a.choices, func(c plan.AgentChoice) bool { return c.Service.Name == r.Service && c.Server.ID == r.ID })
+	if at < 0 || a.choices[at].Service.Choices.Accept.Load != model.AcceptByEndpoint {
+		return
+	}
+	busy := uint32(math.MaxUint32)
+	if r.Err == nil {
+		delete(a.silent, r.Service)
+		busy = told(&r.Status)
+	} else if a.silent[r.Service]++; a.silent[r.Service] < mostSilence {
+		return
+	} else if a.silent[r.Service] == mostSilence {
+		a.log.Warn("an application does not tell its load: connections go to others that may take them", "service", r.Service, "error", r.Err)
+	}
+	if err := a.path.SetLoad(a.choices[at].Acceptance, busy); err != nil {
+		a.log.Error("load not updated", "service", r.Service, "error", err)
+	}
+}
+
+// told is an application's load: requests, or percent of CPU where it does not know them.
+func told(s *poll.Status) uint32 {
+	if s.HasOutstanding {
+		return uint32(min(math.Ceil(s.Outstanding), math.MaxUint32-1))
+	}
+	return uint32(100*s.CPU + 0.5)
+}
+
+// collect tells the loads, but for the accept queue's, which only packets see, and the limits.
+func (a *acceptor) collect(out chan<- prometheus.Metric) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	for _, c := range a.choices {
+		accept := &c.Service.Choices.Accept
+		if accept.Load != model.AcceptByBacklog {
+			word, err := a.path.Load(c.Acceptance)
+			busy := float64(word)
+			if accept.Load == model.AcceptByConnections && err == nil {
+				var live int64
+				live, err = a.path.Live(c.Acceptance)
+				busy = max(float64(live)+float64(int32(word)), 0)
+			}
+			tell(out, loadMetric, c.Service.Name, busy, err)
+		}
+		limit, err := accept.Threshold, error(nil)
+		if accept.Policy == model.AcceptDynamic {
+			limit, err = a.path.Limit(c.Acceptance)
+		}
+		tell(out, limitMetric, c.Service.Name, float64(limit), err)
+	}
+}
+
+func tell(out chan<- prometheus.Metric, what *prometheus.Desc, service string, value float64, err error) {
+	if err != nil {
+		out <- prometheus.NewInvalidMetric(what, err)
+		return
+	}
+	out <- prometheus.MustNewConstMetric(what, prometheus.GaugeValue, value, service)
+}
+
+// problems are what is not measured as it was asked for.
+func (a *acceptor) problems() (problems []string) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	for _, c := range a.choices {
+		name := c.Service.Name
+		switch by := c.Service.Choices.Accept.Load; {
+		case by == model.AcceptByConnections && a.uncounted != "":
+			problems = append(problems, fmt.Sprintf("connections of %s are not counted: %s", name, a.uncounted))
+		case by == model.AcceptByConnections && a.alone:
+			problems = append(problems, fmt.Sprintf("connections of %s are counted every %s only: the kernel does not tell of each (CONFIG_BPF_EVENTS)", name, sweepAlone))
+		case by == model.AcceptByCPU && a.strainBad != "":
+			problems = append(problems, fmt.Sprintf("load of %s: %s", name, a.strainBad))
+		case by == model.AcceptByEndpoint && a.silent[name] >= mostSilence:
+			problems = append(problems, fmt.Sprintf("load of %s: its application does not answer: its connections go to others that may take them", name))
+		}
+	}
+	return problems
+}

@@ -1,0 +1,140 @@
+package server_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/linux/progtest"
+	"github.com/ballast-lb/ballast/internal/linux/server"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+func TestLiveConnectionsAreCounted(t *testing.T) {
+	r := newAcceptRig(t, func(row *plan.AgentRow) { row.Load = uint8(model.AcceptByConnections) })
+	progtest.Check(t, r.server.Do(r.agent.CountLive))
+	live := func(vip netip.Addr, want int64) {
+		t.Helper()
+		r.await(fmt.Sprintf("%d connections to %s", want, vip), func() bool {
+			have, err := r.agent.Live(r.acceptance(vip))
+			progtest.Check(t, err)
+			return have == want
+		})
+	}
+	var wildcard net.Listener
+	progtest.Check(t, r.server.Do(func() (err error) { // IPv4 by IPv6 sockets
+		wildcard, err = (&net.ListenConfig{KeepAlive: -1}).Listen(t.Context(), "tcp", ":80")
+		return err
+	}))
+	r.serve(wildcard)
+	defer wildcard.Close()
+	for _, vip := range r.vips {
+		var connections []net.Conn
+		for range 5 {
+			conn := r.dial(vip)
+			progtest.Check(t, fetch(conn, 1))
+			connections = append(connections, conn)
+		}
+		live(vip, 5)
+		connections[0].(*net.TCPConn).SetLinger(0) // RST
+		progtest.Check(t, connections[0].Close())
+		live(vip, 4)
+		for _, conn := range connections[1:] {
+			progtest.Check(t, conn.Close())
+		}
+		live(vip, 0)
+		for range 20 { // connections that come and go leave nothing
+			conn := r.dial(vip)
+			progtest.Check(t, fetch(conn, 1))
+			progtest.Check(t, conn.Close())
+		}
+		live(vip, 0)
+	}
+	// The same addresses in another namespace are another host's.
+	other := progtest.NewSpace(t, "o")
+	progtest.Check(t, other.AddAddress("lo", netip.PrefixFrom(r.vips[0], 32)))
+	progtest.Check(t, other.Do(func() error {
+		listener, err := net.Listen("tcp", netip.AddrPortFrom(r.vips[0], servicePort).String())
+		if err != nil {
+			return err
+		}
+		defer listener.Close()
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}))
+	conn := r.dial(r.vips[0])
+	defer conn.Close()
+	progtest.Check(t, fetch(conn, 1))
+	live(r.vips[0], 1)
+	progtest.Check(t, r.agent.IgnoreLive())
+	second := r.dial(r.vips[0])
+	defer second.Close()
+	progtest.Check(t, fetch(second, 1))
+	if have, err := r.agent.Live(1); err != nil || have != 1 {
+		t.Errorf("%d connections, %v, after counting has ended", have, err)
+	}
+}
+
+// takeOver is what a process does that begins with what the one before has left.
+func (r *xdpRig) takeOver(dir string) {
+	r.t.Helper()
+	var err error
+	r.agent, err = server.Open(dir)
+	progtest.Check(r.t, err)
+	r.t.Cleanup(func() { r.agent.Close() })
+	r.choose(nil)
+	progtest.Check(r.t, r.server.Do(func() error {
+		device, err := net.InterfaceByName("eth0")
+		if err == nil {
+			_, err = r.agent.Attach(device, attach.XDPAuto)
+		}
+		return err
+	}))
+}
+
+// The program that counts, and its map, stay when the process ends; the next one's takes its place.
+func TestConnectionsAreCountedWhileNoAgentRuns(t *testing.T) {
+	dir := progtest.Pins(t)
+	r := &xdpRig{rig: newRig(t, rigOptions{plain: true})}
+	r.attach(dir)
+	r.choose(nil)
+	r.listen(false)
+	live := func(want int64) {
+		t.Helper()
+		r.await(fmt.Sprintf("%d connections", want), func() bool {
+			have, err := r.agent.Live(1)
+			progtest.Check(t, err)
+			return have == want
+		})
+	}
+	dial := func() net.Conn {
+		conn := r.dial(r.vips[0])
+		t.Cleanup(func() { conn.Close() })
+		progtest.Check(t, fetch(conn, 1))
+		return conn
+	}
+	progtest.Check(t, r.server.Do(r.agent.CountLive))
+	first := dial()
+	live(1)
+	progtest.Check(t, r.agent.Close())
+	dial() // nobody runs
+	r.takeOver(dir)
+	live(2)
+	progtest.Check(t, r.server.Do(r.agent.CountLive))
+	progtest.Check(t, r.server.Do(r.agent.Attached)) // what this process has not asked for goes
+	dial()
+	live(3)
+	progtest.Check(t, first.Close())
+	live(2)
+	progtest.Check(t, r.agent.Close())
+	r.takeOver(dir) // one that does not count
+	progtest.Check(t, r.server.Do(r.agent.Attached))
+	dial()
+	live(2)
+}

@@ -25,12 +25,11 @@ inline_always const struct stop *hand_on_choose(struct gue_stops *stops, const v
 			address[2] = at[2];
 			address[3] = at[3];
 		}
-		if (bpf_map_lookup_elem(&own_addresses, address))
-			continue;
-		stop = bpf_map_lookup_elem(&stop_hops, address);
+		stop = bpf_map_lookup_elem(&stop_hops, address); /* user space leaves own addresses out */
 		if (stop && !stop->vlan == (t->l3 == sizeof(struct ethhdr)))
 			return stop;
-		*unreachable = 1;
+		if (!bpf_map_lookup_elem(&own_addresses, address))
+			*unreachable = 1;
 	}
 	return 0;
 }

@@ -37,6 +37,7 @@
 #include "steer/decision.h"
 
 #include "affinity/placement.h"
+#include "affinity/history.h"
 #include "affinity/cookie.h"
 #include "affinity/closing.h"
 #include "affinity/local_table.h"

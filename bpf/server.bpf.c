@@ -315,7 +315,7 @@ inline_always enum agent_verdict recognise(struct xdp_md *ctx, struct tunnel *t,
 	if (!interface || __builtin_memcmp(interface->mac, data, sizeof(interface->mac)) ||
 	    !bpf_map_lookup_elem(&own_addresses, t->destination) || search == TUNNEL_MALFORMED)
 		return PASSED_FOREIGN_TUNNEL;
-	p->l3 = t->inner & 127;
+	p->l3 = t->inner & 255;
 	parsed = t->inner_ipv6 ? parse_ipv6(p, data, end) : parse_ipv4(p, data, end);
 	if (parsed == PARSED)
 		parsed = p->l3 + p->length > length || p->l4 - p->l3 > p->length ? PARSE_MALFORMED :

@@ -9,7 +9,8 @@
 #define GUE_HEADER_WORDS 0x1f
 
 #define GUE_PRIVATE_STOPS 1 /* our private data */
-#define STOPS_MAX 2
+#define STOPS_MAX 5 /* offsets behind them stay below 256 */
+#define STOPS_MIN 2 /* addresses that there is room for, used or not */
 
 struct gue_header {
 	__u8 version_control_words; /* length of what follows these four bytes, in words */
@@ -17,7 +18,7 @@ struct gue_header {
 	__be16 flags;
 };
 
-struct gue_stops { /* then STOPS_MAX addresses of the outer family */
+struct gue_stops { /* then addresses of the outer family */
 	__u8 type;
 	__u8 next; /* index of the next stop */
 	__u8 count;
@@ -25,7 +26,11 @@ struct gue_stops { /* then STOPS_MAX addresses of the outer family */
 };
 _Static_assert(sizeof(struct gue_stops) == 4, "gue_stops");
 
-#define GUE_STOPS_LENGTH(ipv6) (sizeof(struct gue_stops) + STOPS_MAX * ((ipv6) ? 16 : 4))
+/* 0 stops: there is no such data. */
+inline_always __u32 gue_stops_length(__u32 count, _Bool ipv6)
+{
+	return count ? sizeof(struct gue_stops) + (count < STOPS_MIN ? STOPS_MIN : count) * (ipv6 ? 16 : 4) : 0;
+}
 
 /* The headers behind the outer IP header. ipv6: the inner packet; length: of all that is behind the outer IP header. 0: no room. */
 inline_always _Bool gue_write_headers(void *at, void *end, _Bool ipv6, __u32 length, __u16 entropy, __u8 control_words)

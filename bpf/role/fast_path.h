@@ -139,7 +139,7 @@ inline_always int fast_others(struct xdp_md *ctx, struct decision *d, const void
 	if (tcp->doff < 5 || FAST_TCP(ipv6) - FAST_IP + tcp->doff * 4 > length)
 		return UNUSUAL;
 	if (d->service->affinity == AFFINITY_COOKIE) {
-		if (!is_fast_syn(tcp, end, p.tcp_flags))
+		if (!is_fast_syn(tcp, end, p.tcp_flags) || d->service->columns > 1) /* candidates are stops */
 			return UNUSUAL;
 		verdict = FORWARDED_NEW;
 	}
@@ -147,7 +147,7 @@ inline_always int fast_others(struct xdp_md *ctx, struct decision *d, const void
 		steer_by_placement(&p, d);
 	else
 		steer_by_dispatch(d, &f);
-	if (d->stops[0] | d->stops[1])
+	if (d->stops_count)
 		return UNUSUAL;
 	return fast_send(ctx, &p, d, &f, verdict);
 }

@@ -17,9 +17,10 @@ static __noinline int report(const struct packet *p, const struct decision *d, _
 		.tcp_flags = p->tcp_flags,
 		.protocol = p->protocol,
 		.ipv6 = p->ipv6,
-		.stops = d->stops[0] | (__u32)d->stops[1] << 16,
+		.stops_count = d->stops_count,
 	};
 
+	__builtin_memcpy(event.stops, d->stops, sizeof(event.stops));
 	__builtin_memcpy(event.source, p->source, 16);
 	__builtin_memcpy(event.destination, p->destination, 16);
 	return trace(&event);

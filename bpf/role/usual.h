@@ -18,7 +18,7 @@ inline_always int usual_way(struct xdp_md *ctx, const struct packet *p)
 		return UNUSUAL;
 	read_carried(ctx, p, d.service, &d.carried);
 	verdict = steer_find(p, &d, &f);
-	if (!d.server || !(d.server->flags & SERVER_NEXT_HOP) || d.stops[0] | d.stops[1] ||
+	if (!d.server || !(d.server->flags & SERVER_NEXT_HOP) || d.stops_count ||
 	    p->length + outer_length(d.server, 0, 0) > d.server->mtu)
 		return UNUSUAL;
 	verdict = steer_commit_usual(p, &d, &f, verdict);

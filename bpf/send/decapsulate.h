@@ -26,7 +26,7 @@ inline_always enum tunnel_search tunnel_parse_gue(struct tunnel *t, void *data, 
 	struct udphdr *udp = data + l4;
 	struct gue_header *gue = (void *)(udp + 1);
 	struct gue_stops *stops = (void *)(gue + 1);
-	__u32 words, stop_words = t->outer_ipv6 ? 1 + STOPS_MAX * 4 : 1 + STOPS_MAX;
+	__u32 words;
 
 	if ((void *)(udp + 1) > end || udp->dest != bpf_htons(GUE_PORT))
 		return TUNNEL_ABSENT;
@@ -39,13 +39,13 @@ inline_always enum tunnel_search tunnel_parse_gue(struct tunnel *t, void *data, 
 	words = gue->version_control_words & GUE_HEADER_WORDS;
 	if (!words)
 		return TUNNEL_FOUND;
-	if (words != stop_words || (void *)(stops + 1) > end || stops->type != GUE_PRIVATE_STOPS ||
-	    stops->count > STOPS_MAX)
+	if ((void *)(stops + 1) > end || stops->type != GUE_PRIVATE_STOPS || stops->count > STOPS_MAX ||
+	    words * 4 != gue_stops_length(stops->count ?: 1, t->outer_ipv6))
 		return TUNNEL_MALFORMED;
 	t->stops = t->inner;
 	t->column = stops->next;
 	t->left = stops->next < stops->count ? stops->count - stops->next : 0;
-	t->inner += stop_words * 4;
+	t->inner += words * 4;
 	return TUNNEL_FOUND;
 }
 
@@ -126,7 +126,7 @@ inline_always _Bool tunnel_lengths_agree(const struct tunnel *t, const struct pa
 /* RFC 6040 4.2: congestion met outside the inner packet shows inside it. 0: it cannot show there. */
 inline_always _Bool tunnel_copy_congestion(const struct tunnel *t, void *data, void *end)
 {
-	struct iphdr *ip = data + (t->inner & 127); /* masks: the verifier forgets what was stored */
+	struct iphdr *ip = data + (t->inner & 255); /* masks: the verifier forgets what was stored */
 	struct ipv6hdr *ip6 = (void *)ip;
 	__be16 before;
 
@@ -159,7 +159,7 @@ inline_always _Bool tunnel_strip(struct xdp_md *ctx, const struct tunnel *t)
 	__builtin_memcpy(macs, data, sizeof(macs));
 	if (tagged)
 		__builtin_memcpy(&tag, data + sizeof(macs), sizeof(tag));
-	if (bpf_xdp_adjust_head(ctx, (t->inner & 127) - (t->l3 & 31)))
+	if (bpf_xdp_adjust_head(ctx, (t->inner & 255) - (t->l3 & 31)))
 		return 0;
 	data = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;

@@ -2,16 +2,14 @@
 /* encapsulate.h - IP in IP (RFC 2003, 2473) and GUE (draft-ietf-intarea-gue), either family in either family. */
 #pragma once
 
-inline_always __u32 outer_length(const struct server *server, _Bool gue, _Bool stops)
+inline_always __u32 outer_length(const struct server *server, _Bool gue, __u32 stops)
 {
 	_Bool ipv6 = server->flags & SERVER_IPV6;
 	__u32 length = ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
 
 	if (gue)
 		length += sizeof(struct udphdr) + sizeof(struct gue_header);
-	if (stops)
-		length += GUE_STOPS_LENGTH(ipv6);
-	return length;
+	return length + gue_stops_length(stops, ipv6);
 }
 
 inline_always void *outer_ipv4(void *at, void *end, const struct packet *p, const struct server *server, __u8 protocol,
@@ -108,79 +106,73 @@ inline_always enum verdict send_ipip(struct xdp_md *ctx, const struct packet *p,
 	return server->flags & SERVER_IPV6 ? send_in_family(ctx, p, server, why, 1) : send_in_family(ctx, p, server, why, 0);
 }
 
-inline_always _Bool gue_write_stop(void *at, void *end, const struct server *stop, _Bool ipv6)
+/* The addresses of the stops. One that is of another family, or gone, repeats the address before: agents skip their own, and every stop keeps its
+ * place. */
+inline_always _Bool gue_write_stops(void *at, void *end, const struct service *service, const struct server *server, const struct decision *d,
+				    _Bool ipv6)
 {
-	if (at + (ipv6 ? 16 : 4) > end)
+	struct gue_stops *stops = at;
+	__u32 size = ipv6 ? 16 : 4;
+
+	if ((void *)(stops + 1) > end)
 		return 0;
-	if (ipv6)
-		__builtin_memcpy(at, stop->address, 16);
-	else
-		*(__be32 *)at = stop->address[0];
+	stops->type = GUE_PRIVATE_STOPS;
+	stops->next = d->next;
+	stops->count = d->stops_count;
+	stops->reserved = 0;
+	at += sizeof(*stops);
+	for (__u32 i = 0; i < STOPS_MAX; i++) {
+		const struct server *stop = server_by_id(service, d->stops[i]);
+
+		if (i >= d->stops_count && i >= STOPS_MIN)
+			break;
+		if (at + size > end)
+			return 0;
+		if (stop && !((stop->flags ^ server->flags) & SERVER_IPV6))
+			server = stop;
+		if (i >= d->stops_count)
+			__builtin_memset(at, 0, size);
+		else if (ipv6)
+			__builtin_memcpy(at, server->address, 16);
+		else
+			*(__be32 *)at = server->address[0];
+		at += size;
+	}
 	return 1;
 }
 
-/* A stop can be used when its outer family is that of the first server. */
-inline_always const struct server *gue_stop(const struct service *service, const struct server *server, __u32 id)
+/* A global function: verified once. Returns an enum verdict, VERDICT_CONTINUE if all is well. */
+__noinline int gue_wrap(struct xdp_md *ctx, const struct packet *p, const struct service *service, const struct server *server,
+			const struct decision *d)
 {
-	const struct server *stop = server_by_id(service, id);
-
-	return stop && !((stop->flags ^ server->flags) & SERVER_IPV6) ? stop : 0;
-}
-
-inline_always _Bool gue_write_stops(void *at, void *end, const struct server *first, const struct server *second, _Bool ipv6)
-{
-	__u32 size = ipv6 ? 16 : 4;
-	struct gue_stops *stops = at;
-
-	if (at + GUE_STOPS_LENGTH(1) > end) /* the longer form: the packet behind it is never shorter than the difference */
-		return 0;
-	__builtin_memset(at, 0, GUE_STOPS_LENGTH(0));
-	if (ipv6)
-		__builtin_memset(at, 0, GUE_STOPS_LENGTH(1));
-	stops->type = GUE_PRIVATE_STOPS;
-	at += sizeof(*stops);
-	if (first) {
-		stops->count++;
-		if (!gue_write_stop(at, end, first, ipv6))
-			return 0;
-		at += size;
-	}
-	if (!second)
-		return 1;
-	stops->count++;
-	return gue_write_stop(at, end, second, ipv6);
-}
-
-/* A global function: verified once. stops: two ids. Returns an enum verdict, VERDICT_CONTINUE if all is well. */
-__noinline int gue_wrap(struct xdp_md *ctx, const struct packet *p, const struct service *service, const struct server *server, __u32 ids)
-{
-	_Bool ipv6, stops = ids != 0;
+	__u32 outer, stops;
 	struct udphdr *udp;
 	__u16 entropy;
-	__u32 outer;
+	_Bool ipv6;
 	void *end;
 
-	if (!p || !service || !server)
+	if (!p || !service || !server || !d)
 		return DROPPED_MALFORMED;
 	ipv6 = server->flags & SERVER_IPV6;
-	outer = outer_length(server, 1, stops);
+	outer = outer_length(server, 1, d->stops_count);
+	stops = gue_stops_length(d->stops_count, ipv6);
 	entropy = flow_entropy(p);
 	if (l2_make_room(ctx, p, server, outer))
 		return DROPPED_NO_HEADROOM;
 	udp = outer_ip(ctx, p, server, IPPROTO_UDP, outer, entropy, ipv6);
 	end = (void *)(long)ctx->data_end;
-	if (!udp || !gue_write_headers(udp, end, p->ipv6, p->length + outer - (ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)), entropy,
-			       stops ? GUE_STOPS_LENGTH(ipv6) / 4 : 0))
+	if (!udp || !gue_write_headers(udp, end, p->ipv6, p->length + outer - (ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)), entropy, stops / 4))
 		return DROPPED_MALFORMED;
-	if (stops && !gue_write_stops((void *)(udp + 1) + sizeof(struct gue_header), end, gue_stop(service, server, ids & 0xffff), gue_stop(service, server, ids >> 16), ipv6))
+	udp = (void *)(udp + 1) + sizeof(struct gue_header);
+	if (stops && !(ipv6 ? gue_write_stops(udp, end, service, server, d, 1) : gue_write_stops(udp, end, service, server, d, 0)))
 		return DROPPED_MALFORMED;
 	return VERDICT_CONTINUE;
 }
 
-inline_always enum verdict send_gue(struct xdp_md *ctx, const struct packet *p, const struct decision *d,
-				    enum verdict why)
+inline_always enum verdict send_gue(struct xdp_md *ctx, const struct packet *p, const struct service *service, const struct server *server,
+				    const struct decision *d)
 {
-	enum verdict verdict = gue_wrap(ctx, p, d->service, d->server, d->stops[0] | (__u32)d->stops[1] << 16);
+	enum verdict verdict = gue_wrap(ctx, p, service, server, d);
 
-	return verdict == VERDICT_CONTINUE ? why : verdict;
+	return verdict == VERDICT_CONTINUE ? d->verdict : verdict;
 }

@@ -18,10 +18,10 @@ __noinline int send_to_server(struct xdp_md *ctx, const struct packet *p, const 
 	forward = service->forward;
 	if (!(server->flags & SERVER_NEXT_HOP))
 		return DROPPED_NO_NEXT_HOP;
-	if (d.stops[0] | d.stops[1])
+	if (d.stops_count)
 		forward = FORWARD_GUE;
 	if (forward == FORWARD_GUE)
-		outer = outer_length(server, 1, d.stops[0] | d.stops[1]);
+		outer = outer_length(server, 1, d.stops_count);
 	else if (forward == FORWARD_IPIP)
 		outer = outer_length(server, 0, 0);
 	if (p->length + outer > server->mtu && (!p->ipv6 || p->length > IPV6_MIN_MTU))
@@ -38,7 +38,7 @@ __noinline int send_to_server(struct xdp_md *ctx, const struct packet *p, const 
 	case FORWARD_IPIP:
 		return send_ipip(ctx, p, server, d.verdict);
 	case FORWARD_GUE:
-		return send_gue(ctx, p, &d, d.verdict);
+		return send_gue(ctx, p, service, server, decided);
 	case FORWARD_NAT:
 		return send_nat(ctx, p, server, d.verdict);
 	default:

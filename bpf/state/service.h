@@ -23,7 +23,8 @@ enum server_flag {
 	SERVER_IPV6 = 4, /* its address, and so the outer header, is IPv6 */
 };
 
-#define PREVIOUS_OWNERS 2 /* as many as a packet has stops */
+#define HISTORY_MAX 4 /* owners of a column */
+#define CANDIDATES_MAX 4 /* columns of a slot */
 #define NO_ID 0
 #define SERVICE_NUMBERS 4097 /* 0 is none */
 
@@ -35,12 +36,12 @@ struct service {
 	__u32 number; /* stable while the service lives; indexes service_rows and the counters */
 	__u32 ids_base, ids_count; /* range of server_rows */
 	__u32 rounds_base, rounds_count; /* range of rounds */
-	__u32 slots_base, slots_count; /* range of slots */
+	__u32 slots_base, slots_count; /* range of slots: slots_count times columns */
 	__u8 dispatch, affinity, forward; /* state/choices.h */
 	__u8 flags;
 	__u8 cookie_bits;
 	__u8 epoch_parity; /* of the key that return: through writes with */
-	__u8 pad8;
+	__u8 columns; /* of a slot: 1, or choices' candidates */
 	__u8 classes; /* awfd, lcf: of weights above 0 */
 	__be16 port; /* nat with ports of the servers' own: the one port of the service */
 	__u16 members; /* awfd, lcf: servers that may get new connections */
@@ -75,13 +76,12 @@ struct server {
 };
 _Static_assert(sizeof(struct server) == 64, "server");
 
-/* One slot of the table that places what carries no cookie: its owner, then the last distinct owners before. */
-struct slot {
-	__u16 owner;
-	__u16 previous[PREVIOUS_OWNERS];
-	__u16 pad;
+/* The table that places new connections and what carries no cookie has slots of one column, or as many as a new connection has candidates (SHELL
+ * III-B). A column has its owner, then the last distinct owners before. */
+struct column {
+	__u16 owners[HISTORY_MAX];
 };
-_Static_assert(sizeof(struct slot) == 8, "slot");
+_Static_assert(sizeof(struct column) == 8, "column");
 
 /* max_entries of the larger maps are set by user space at load time (daemon limits). */
 struct {
@@ -121,7 +121,7 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 4194304);
 	__type(key, __u32);
-	__type(value, struct slot);
+	__type(value, struct column);
 } slots SEC(".maps");
 
 inline_always _Bool is_vip6(const struct service *service, const __u64 address[2])

@@ -11,9 +11,10 @@ struct trace_event {
 	__u16 length;
 	__u32 timestamp, echo; /* TSval and TSecr, host order */
 	__u8 verdict, tcp_flags, protocol, ipv6;
-	__u32 stops; /* further stops of the second chance */
+	__u16 stops[STOPS_MAX]; /* ids: who is asked further */
+	__u8 stops_count, pad;
 };
-_Static_assert(sizeof(struct trace_event) == 72, "trace_event");
+_Static_assert(sizeof(struct trace_event) == 80, "trace_event");
 
 /* Zero fields match anything; budget is what may still be reported, filled up by user space. */
 struct trace_filter {

@@ -19,6 +19,7 @@ enum verdict {
 	FORWARDED_TABLE_FULL, /* affinity table: by the cookie; its partition has no room for an entry */
 	FORWARDED_BY_SCRUBBER, /* affinity table: to the scrubber, with the server as the next stop */
 	FORWARDED_BY_LOCAL_TABLE,
+	FORWARDED_BY_HISTORY, /* affinity history: the owner of the column that the timestamp names, or those before */
 	FORWARDED_BY_CLOSING, /* RST without timestamp, found by the FIN or RST before it */
 	FORWARDED_BY_HASH, /* affinity hash: every packet by the table */
 	FORWARDED_UNKNOWN, /* fallback: affinity local-table, and it is not there */

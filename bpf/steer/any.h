@@ -36,8 +36,9 @@ __noinline int steer_any(const struct packet *p, const struct service *service, 
 	verdict = steer(p, &d);
 	decided->id = d.id;
 	decided->carried.plain = d.carried.plain;
-	decided->stops[0] = d.stops[0];
-	decided->stops[1] = d.stops[1];
+	__builtin_memcpy(decided->stops, d.stops, sizeof(d.stops));
+	decided->stops_count = d.stops_count;
+	decided->next = d.next;
 	return verdict;
 }
 
@@ -61,8 +62,9 @@ inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p,
 	if (!d->server)
 		return DROPPED_NO_SERVER;
 	if (flow != p)
-		return verdict == FORWARDED_BY_COOKIE || verdict == FORWARDED_BY_LOCAL_TABLE ? FORWARDED_ICMP_BY_COOKIE :
-											FORWARDED_ICMP_BY_FALLBACK;
+		return verdict == FORWARDED_BY_COOKIE || verdict == FORWARDED_BY_LOCAL_TABLE || verdict == FORWARDED_BY_HISTORY ?
+			       FORWARDED_ICMP_BY_COOKIE :
+			       FORWARDED_ICMP_BY_FALLBACK;
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_learn(p, number, d->id);
 	if (verdict == FORWARDED_BY_COOKIE && d->service->affinity == AFFINITY_TABLE)

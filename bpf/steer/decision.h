@@ -6,7 +6,9 @@ struct decision {
 	const struct service *service;
 	const struct server *server;
 	__u16 id;
-	__u16 stops[PREVIOUS_OWNERS];
+	__u16 stops[STOPS_MAX]; /* ids of the servers that the packet goes on to; NO_ID keeps a place */
+	__u8 stops_count;
+	__u8 next; /* index of the stop after the server */
 	__u8 verdict; /* enum verdict: why this server */
 	_Bool quoted; /* the flow is that of a packet that an ICMP error quotes: nothing is learned from it */
 	struct carried carried;
@@ -17,14 +19,15 @@ inline_always _Bool is_syn(const struct packet *p)
 	return (p->tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_ACK_BIT)) == TCP_FLAG_SYN_BIT;
 }
 
-inline_always _Bool carries_cookies(const struct service *service)
+/* Do timestamps tell where its connections are? */
+inline_always _Bool goes_by_timestamps(const struct service *service)
 {
-	return service->affinity == AFFINITY_COOKIE || service->affinity == AFFINITY_TABLE;
+	return service->affinity == AFFINITY_COOKIE || service->affinity == AFFINITY_TABLE || service->affinity == AFFINITY_HISTORY;
 }
 
 /* What the packet carries for us: every carrier is read here, and nowhere else. */
 inline_always void read_carried(struct xdp_md *ctx, const struct packet *p, const struct service *service, struct carried *carried)
 {
-	if (p->protocol == IPPROTO_TCP && carries_cookies(service))
+	if (p->protocol == IPPROTO_TCP && goes_by_timestamps(service))
 		read_timestamp(ctx, p, carried);
 }

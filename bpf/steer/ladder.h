@@ -12,7 +12,7 @@
 
 inline_always _Bool dispatched_by_placement(const struct service *service)
 {
-	return 1ULL << (service->dispatch & 63) & (1 << DISPATCH_HASH | 1 << DISPATCH_MAGLEV | 1 << DISPATCH_WCMP);
+	return 1ULL << (service->dispatch & 63) & (1 << DISPATCH_HASH | 1 << DISPATCH_MAGLEV | 1 << DISPATCH_WCMP | 1 << DISPATCH_CHOICES);
 }
 
 /* What commit changes. */
@@ -27,12 +27,67 @@ inline_always void steer_to(struct decision *d, __u16 id)
 	d->server = server_by_id(d->service, id);
 }
 
+/* To the owner of a slot's columns that has the connection: those before are asked, too. */
+inline_always void steer_to_older(struct decision *d, __u32 cell, __u32 columns, _Bool by_rows)
+{
+	const struct column *column = column_at(cell);
+	struct places places = {};
+
+	if (columns == 1 && column && has_no_past(column)) {
+		steer_to(d, column->owners[0]);
+		return;
+	}
+	d->stops_count = place_older(cell, columns, by_rows, &places) - 1;
+	if (d->stops_count > STOPS_MAX) /* there is none at all */
+		d->stops_count = 0;
+	__builtin_memcpy(d->stops, &places.id[1], sizeof(d->stops));
+	steer_to(d, places.id[0]);
+}
+
+/* A new connection is offered to the owners of all columns, from the first on that there is a way to (SHELL III-A). Each keeps its place. */
+static __noinline int steer_to_candidates(struct decision *d, __u32 cell)
+{
+	const struct service *service = d->service;
+
+	for (__u32 i = 0; i < CANDIDATES_MAX && i < service->columns; i++) {
+		const struct column *column = column_at(cell + i);
+		__u16 id = column ? column->owners[0] : NO_ID;
+		const struct server *server = server_by_id(service, id);
+
+		if (!server)
+			continue;
+		if (i) {
+			d->stops[i - 1] = id;
+			d->stops_count = i;
+		}
+		if (d->server || !(server->flags & SERVER_NEXT_HOP))
+			continue;
+		d->server = server;
+		d->id = id;
+		d->next = i;
+	}
+	return 0;
+}
+
 inline_always void steer_by_placement(const struct packet *p, struct decision *d)
 {
 	const struct service *service = d->service;
-	_Bool may_be_older = service->flags & SERVICE_SECOND_CHANCE && p->protocol == IPPROTO_TCP && !is_syn(p);
+	__u32 cell = placement_cell(service, p->source, p->source_port, p->destination_port, p->ipv6);
+	_Bool timestamps = d->carried.at || d->carried.malformed || p->tcp_flags & TCP_FLAG_RST_BIT;
+	const struct column *column;
 
-	steer_to(d, place(placement_slot(service, p->source, p->source_port, p->destination_port, p->ipv6), may_be_older, d->stops));
+	if (!service->slots_count)
+		return;
+	if (p->protocol == IPPROTO_TCP && is_syn(p)) {
+		if (service->columns > 1 && d->carried.at)
+			steer_to_candidates(d, cell);
+	} else if (p->protocol == IPPROTO_TCP && service->flags & SERVICE_SECOND_CHANCE) {
+		steer_to_older(d, cell, service->columns, timestamps);
+	}
+	if (d->server)
+		return;
+	column = column_at(cell);
+	steer_to(d, column ? column->owners[0] : NO_ID);
 }
 
 inline_always void steer_by_dispatch(struct decision *d, struct finding *f)
@@ -80,6 +135,27 @@ inline_always enum verdict steer_by_what_it_carries(const struct packet *p, stru
 	return d->service->flags & SERVICE_FIRST_TIER && d->carried.plain && !d->id ? FORWARDED_NO_NODE : FORWARDED_BAD_COOKIE;
 }
 
+/* The same where the timestamp names a column of the flow's slot. */
+inline_always enum verdict steer_by_history(const struct packet *p, struct decision *d)
+{
+	const struct service *service = d->service;
+	__u32 column;
+
+	if (d->carried.malformed)
+		return FORWARDED_BAD_OPTIONS;
+	if (!d->carried.at)
+		return p->tcp_flags & TCP_FLAG_RST_BIT ? FORWARDED_RESET : FORWARDED_NO_TIMESTAMP;
+	if (is_syn(p))
+		return FORWARDED_NEW;
+	if (!d->carried.echo)
+		return FORWARDED_NO_ECHO;
+	column = history_column(d->carried.echo);
+	if (column >= service->columns || !service->slots_count)
+		return FORWARDED_BAD_COOKIE;
+	steer_to_older(d, placement_cell(service, p->source, p->source_port, p->destination_port, p->ipv6) + column, 1, 0);
+	return FORWARDED_BY_HISTORY;
+}
+
 inline_always enum verdict steer_by_local_table(const struct packet *p, struct decision *d, struct finding *f)
 {
 	f->entry = local_table_find(p, d->service);
@@ -97,6 +173,8 @@ inline_always enum verdict steer_find(const struct packet *p, struct decision *d
 
 	if (service->affinity == AFFINITY_LOCAL_TABLE)
 		verdict = steer_by_local_table(p, d, f);
+	else if (service->affinity == AFFINITY_HISTORY)
+		verdict = steer_by_history(p, d);
 	else if (service->affinity != AFFINITY_HASH)
 		verdict = steer_by_what_it_carries(p, d);
 	if (d->server)
@@ -160,6 +238,7 @@ inline_always enum verdict steer(const struct packet *p, struct decision *d)
 
 	if (!d->server || d->quoted || steer_commit(p, d, &f, verdict))
 		return verdict;
+	d->server = 0;
 	steer_by_placement(p, d); /* as its later packets will be */
 	return d->server ? FORWARDED_TABLE_FULL : DROPPED_NO_SERVER;
 }
@@ -173,6 +252,7 @@ static __noinline enum verdict steer_by_table(const struct packet *p, struct dec
 	if (!scrubber)
 		return verdict;
 	d->stops[0] = d->id;
+	d->stops_count = 1;
 	d->id = d->service->scrubber;
 	d->server = scrubber;
 	return FORWARDED_BY_SCRUBBER;

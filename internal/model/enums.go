@@ -196,7 +196,9 @@ func (v Dispatch) FollowsLoad() bool {
 func (v Dispatch) CountsOpen() bool { return v == DispatchP2C || v == DispatchLeast }
 
 // Placed reports whether the policy is a fixed table of slots, which also places packets without a cookie.
-func (v Dispatch) Placed() bool { return v == DispatchHash || v == DispatchMaglev || v == DispatchWCMP }
+func (v Dispatch) Placed() bool {
+	return v == DispatchHash || v == DispatchMaglev || v == DispatchWCMP || v == DispatchChoices
+}
 
 // Carried reports whether servers write into the timestamps of such a service's connections.
 func (a Affinity) Carried() bool { return a.Cookies() || a == AffinityHistory }

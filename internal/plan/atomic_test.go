@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/ballast-lb/ballast/internal/algo/history"
 )
 
 // view is a service as it may be seen.
@@ -93,13 +95,13 @@ func (n *node) readAs(rt *rapid.T, key VIPKey, allBefore, allAfter views, from, 
 	if row == 0 || !ok || service.Number != number || service.VIP != key.Address {
 		rt.Fatalf("%v leads to service %d, row %d, which says %d at %v", key, number, row, service.Number, service.VIP)
 	}
-	slots := rangeAt(m.slots, later(), service.SlotsBase, service.SlotsCount)
+	slots := rangeAt(m.slots, later(), service.SlotsBase, service.SlotsCount*uint32(service.Columns))
 	rounds := rangeAt(m.rounds, later(), service.RoundsBase, service.RoundsCount)
 	plain := service
 	plain.Number, plain.Row, plain.IDsBase, plain.IDsCount, plain.SlotsBase, plain.SlotsCount, plain.RoundsBase, plain.RoundsCount = 0, 0, 0, 0, 0, 0, 0, 0
 	plain.TableBase = 0
 	matches := func(v view) bool {
-		return v.image.row == plain && slices.Equal(slotRows(v.image.slots), slots) &&
+		return v.image.row == plain && slices.Equal(v.image.slots, slots) &&
 			slices.Equal(steady(plain, withCounters(v.image.rounds, v.image.row.Classes, v.counters)), steady(plain, rounds))
 	}
 	if !matches(before) && !matches(after) {
@@ -169,10 +171,12 @@ func (n *node) readServer(rt *rapid.T, service ServiceRow, id uint16, before, af
 }
 
 // idsIn are the first few ids that the tables name.
-func idsIn(slots []SlotRow, rounds []uint64) []uint16 {
+func idsIn(slots []history.Column, rounds []uint64) []uint16 {
 	ids := map[uint16]bool{}
 	for _, slot := range slots {
-		ids[slot.Owner], ids[slot.Previous[0]], ids[slot.Previous[1]] = true, true, true
+		for _, id := range slot.Owners {
+			ids[id] = true
+		}
 	}
 	for _, word := range rounds {
 		ids[turnID(word)] = true

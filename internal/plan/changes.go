@@ -1,5 +1,7 @@
 package plan
 
+import "github.com/ballast-lb/ballast/internal/algo/history"
+
 // A Change is one step on the tables. Steps are carried out in order; each is atomic for packets where the rule of the
 // package says so (the Point* and Set*/Delete* changes).
 type Change interface{ change() }
@@ -19,7 +21,7 @@ type WriteService struct {
 // WriteSlots fills a range that no packet can see yet.
 type WriteSlots struct {
 	Base  uint32
-	Slots []SlotRow
+	Slots []history.Column
 }
 
 // WriteRounds fills a range that no packet can see yet.

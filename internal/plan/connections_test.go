@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ballast-lb/ballast/internal/algo/history"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -213,7 +214,7 @@ func TestSuspectsVisitTheScrubberWhileItLives(t *testing.T) {
 		if got := n.row("a").Scrubber; got != id {
 			t.Errorf("%s: they visit %d, want %d", what, got, id)
 		}
-		if slices.ContainsFunc(n.memory.Slots(n.row("a").SlotsBase, n.row("a").SlotsCount), func(slot SlotRow) bool { return slot.Owner == 7 }) {
+		if slices.ContainsFunc(n.memory.Slots(n.row("a").SlotsBase, n.row("a").SlotsCount), func(slot history.Column) bool { return slot.Owners[0] == 7 }) {
 			t.Errorf("%s: the scrubber has connections of its own", what)
 		}
 	}

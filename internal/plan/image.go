@@ -7,8 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/ballast-lb/ballast/internal/algo/candidates"
 	"github.com/ballast-lb/ballast/internal/algo/history"
-	"github.com/ballast-lb/ballast/internal/algo/maglev"
 	"github.com/ballast-lb/ballast/internal/algo/modulo"
 	"github.com/ballast-lb/ballast/internal/algo/wcmp"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -72,7 +72,7 @@ type image struct {
 	servers map[uint16]ServerRow // without counter
 	takers  []model.Share        // who may be given new connections; nil after Restore
 	rounds  []uint64             // without counters
-	slots   []history.Slot
+	slots   []history.Column
 	table   table // what the slots were made of; zero after Restore
 	returns map[ReturnKey]returning
 }
@@ -82,11 +82,23 @@ type image struct {
 type table struct {
 	policy model.Dispatch // hash, wcmp, or else maglev
 	slots  uint32
+	shape  history.Shape
 	shares []model.Share
 }
 
+// secondChance is the shape of the tables of services without candidates: an owner and two before, for whom packets have room.
+var secondChance = history.Shape{Columns: 1, Depth: 3}
+
+func tableOf(s *Service) table {
+	t := table{placement(s.Dispatch), s.TableSlots, secondChance, s.takingNew()}
+	if t.policy == model.DispatchChoices {
+		t.shape = history.Shape{Columns: int(s.Choices.Candidates), Depth: int(s.Choices.History)}
+	}
+	return t
+}
+
 func (t *table) equal(o *table) bool {
-	return t.policy == o.policy && t.slots == o.slots && slices.Equal(t.shares, o.shares)
+	return t.policy == o.policy && t.slots == o.slots && t.shape == o.shape && slices.Equal(t.shares, o.shares)
 }
 
 func (t *table) owners(shares []model.Share) []uint16 {
@@ -96,7 +108,7 @@ func (t *table) owners(shares []model.Share) []uint16 {
 	case model.DispatchWCMP:
 		return wcmp.Table(t.slots, shares)
 	}
-	return maglev.Table(t.slots, shares)
+	return candidates.Columns(t.slots, t.shape.Columns, shares) // of one column: Maglev
 }
 
 // compileAll makes the images of all services, on all CPUs: a table of slots takes a fraction of a millisecond, and there may be
@@ -134,7 +146,8 @@ func compile(want *Want, s *Service, before *image) image {
 	}
 	img.takers = takers(want, s)
 	img.layTurns(s, before)
-	img.table = table{placement(s.Dispatch), s.TableSlots, s.takingNew()}
+	img.table = tableOf(s)
+	img.row.Columns = uint8(img.table.shape.Columns)
 	img.slots = img.placeSlots(s, before)
 	return img
 }
@@ -170,7 +183,7 @@ func (img *image) addReturns(want *Want, s *Service) {
 	}
 }
 
-func (img *image) placeSlots(s *Service, before *image) []history.Slot {
+func (img *image) placeSlots(s *Service, before *image) []history.Column {
 	known := func(id uint16) bool { _, ok := img.servers[id]; return ok }
 	forgotten := func() bool {
 		for id := range before.servers {
@@ -187,14 +200,16 @@ func (img *image) placeSlots(s *Service, before *image) []history.Slot {
 	if slots == nil && len(s.Past) == 0 {
 		undrained := s.SharesBeforeDrain()
 		if slices.Equal(undrained, img.table.shares) {
-			return history.First(owners, nil)
+			return history.First(owners, nil, img.table.shape)
 		}
-		return history.First(owners, img.table.owners(undrained))
+		return history.First(owners, img.table.owners(undrained), img.table.shape)
 	}
+	columns := int(before.row.Columns)
 	if slots == nil {
+		columns = img.table.shape.Columns
 		for _, shares := range s.Past {
-			slots = history.Push(slots, img.table.owners(shares), known)
+			slots = history.Push(slots, columns, img.table.owners(shares), img.table.shape, known)
 		}
 	}
-	return history.Push(slots, owners, known)
+	return history.Push(slots, columns, owners, img.table.shape, known)
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/ballast-lb/ballast/internal/algo/history"
 )
 
 // memory is the tables as the kernel has them, with their past: a packet reads one thing after the other while changes go on.
@@ -15,7 +17,7 @@ type memory struct {
 	services    past[uint32, ServiceRow]
 	serverRows  past[uint32, uint32]
 	servers     past[uint32, ServerRow]
-	slots       past[uint32, SlotRow]
+	slots       past[uint32, history.Column]
 	rounds      past[uint32, uint64]
 	blocks      past[uint32, block]
 	cleared     map[uint32]int // counter index -> how often
@@ -39,7 +41,7 @@ type version[V any] struct {
 func newMemory() *memory {
 	return &memory{vips: past[VIPKey, uint32]{}, returns: past[ReturnKey, uint64]{}, serviceRows: past[uint32, uint32]{},
 		services: past[uint32, ServiceRow]{}, serverRows: past[uint32, uint32]{}, servers: past[uint32, ServerRow]{},
-		slots: past[uint32, SlotRow]{}, rounds: past[uint32, uint64]{}, blocks: past[uint32, block]{}, cleared: map[uint32]int{}}
+		slots: past[uint32, history.Column]{}, rounds: past[uint32, uint64]{}, blocks: past[uint32, block]{}, cleared: map[uint32]int{}}
 }
 
 func (p past[K, V]) set(step int, key K, value V) {
@@ -139,7 +141,9 @@ func (m *memory) Server(row uint32) ServerRow {
 	return value
 }
 
-func (m *memory) Slots(base, count uint32) []SlotRow { return rangeAt(m.slots, m.step, base, count) }
+func (m *memory) Slots(base, count uint32) []history.Column {
+	return rangeAt(m.slots, m.step, base, count)
+}
 
 func (m *memory) Rounds(base, count uint32) []uint64 { return rangeAt(m.rounds, m.step, base, count) }
 

@@ -13,7 +13,8 @@ const (
 	udpHeader   = 8
 	gueHeader   = 4
 	stopsHeader = 4 // of the stops of the second chance
-	stops       = 2
+	leastStops  = 2 // that there is room for
+	mostStops   = 5
 )
 
 // Overhead returns the most bytes that a load balancer puts around a packet to a server of this address.
@@ -22,7 +23,10 @@ func Overhead(s *model.Service, server netip.Addr) int {
 	if server.Is6() {
 		outer, address = ipv6Header, 16
 	}
-	gue := outer + udpHeader + gueHeader
+	gue, stops := outer+udpHeader+gueHeader, leastStops
+	if s.Dispatch == model.DispatchChoices {
+		stops = max(stops, min(mostStops, int(s.Choices.Candidates)*int(s.Choices.History)-1))
+	}
 	switch {
 	case s.Fallback == model.FallbackSecondChance && s.Return == model.ReturnDirect:
 		return gue + stopsHeader + stops*address

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/ballast-lb/ballast/internal/algo/history"
 )
@@ -14,7 +15,7 @@ type Reader interface {
 	Service(row uint32) ServiceRow
 	ServerRow(index uint32) uint32
 	Server(row uint32) ServerRow
-	Slots(base, count uint32) []SlotRow
+	Slots(base, count uint32) []history.Column
 	Rounds(base, count uint32) []uint64
 }
 
@@ -65,7 +66,7 @@ func Restore(l Limits, r Reader) (*Tables, error) {
 func (t *Tables) restoreService(r Reader, number uint32) (*published, error) {
 	p := &published{number: number, row: r.ServiceRow(number), serverRow: map[uint16]uint32{}, counters: map[uint16]uint32{}}
 	row := r.Service(p.row)
-	p.ids, p.slots, p.rounds = span{row.IDsBase, row.IDsCount}, span{row.SlotsBase, row.SlotsCount}, span{row.RoundsBase, row.RoundsCount}
+	p.ids, p.slots, p.rounds = span{row.IDsBase, row.IDsCount}, span{row.SlotsBase, row.SlotsCount * uint32(row.Columns)}, span{row.RoundsBase, row.RoundsCount}
 	p.connections = span{row.TableBase, row.TableBlocks}
 	ok := p.row != 0 && row.Number == number && t.numbers.reserve(span{number, 1}) && t.serviceRows.reserve(span{p.row, 1}) &&
 		t.ids.reserve(p.ids) && t.slots.reserve(p.slots) && t.rounds.reserve(p.rounds) && t.blocks.reserve(p.connections)
@@ -79,9 +80,7 @@ func (t *Tables) restoreService(r Reader, number uint32) (*published, error) {
 	if !p.image.consistent() {
 		return nil, fmt.Errorf("restore service %d: its classes contradict each other: detach and start afresh", number)
 	}
-	for _, slot := range r.Slots(p.slots.base, p.slots.count) {
-		p.image.slots = append(p.image.slots, history.Slot{Owner: slot.Owner, Previous: slot.Previous})
-	}
+	p.image.slots = slices.Clone(r.Slots(p.slots.base, p.slots.count))
 	for id := range p.ids.count {
 		at := r.ServerRow(p.ids.base + id)
 		if at == 0 {

@@ -382,7 +382,7 @@ func TestServersThatAreOffAreInNoTable(t *testing.T) {
 		t.Error("it is counted, or drawn")
 	}
 	for _, slot := range n.memory.Slots(row.SlotsBase, row.SlotsCount) {
-		if slot.Owner == 2 || slot.Previous[0] == 2 || slot.Previous[1] == 2 {
+		if slices.Contains(slot.Owners[:], 2) {
 			t.Fatalf("slot %+v", slot)
 		}
 	}

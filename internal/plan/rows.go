@@ -59,7 +59,7 @@ type ServiceRow struct {
 	Flags         uint8
 	CookieBits    uint8
 	EpochParity   uint8
-	_             uint8
+	Columns       uint8 // of a slot
 	Classes       uint8
 	Port          [2]byte
 	Members       uint16
@@ -167,13 +167,6 @@ func (row *ServerRow) outerIPv4(identification uint16) uint32 {
 		sum = sum&0xffff + sum>>16
 	}
 	return bits.ReverseBytes32(sum | uint32(identification)<<16)
-}
-
-// SlotRow is struct slot.
-type SlotRow struct {
-	Owner    uint16
-	Previous [2]uint16
-	_        uint16
 }
 
 // ReturnKey is struct return_key; ReturnValue what it leads to.

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
-	"github.com/ballast-lb/ballast/internal/algo/history"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -348,7 +347,7 @@ func (p *published) placed() ServiceRow {
 	row.Number, row.Row = p.number, p.row
 	row.IDsBase, row.IDsCount = p.ids.base, p.ids.count
 	row.RoundsBase, row.RoundsCount = p.rounds.base, p.rounds.count
-	row.SlotsBase, row.SlotsCount = p.slots.base, p.slots.count
+	row.SlotsBase, row.SlotsCount = p.slots.base, p.slots.count/uint32(row.Columns)
 	row.TableBase, row.TableBlocks = p.connections.base, p.connections.count
 	return row
 }
@@ -431,7 +430,7 @@ func (u *update) publishTables(p *published, img image, fresh bool) (moved bool,
 		}
 		t.slots.give(p.slots)
 		p.slots, moved = to, true
-		u.add(WriteSlots{to.base, slotRows(img.slots)})
+		u.add(WriteSlots{to.base, img.slots})
 	}
 	if !fresh && img.continues(&p.image) {
 		u.changes = append(u.changes, p.inPlace(img.rounds)...)
@@ -472,14 +471,6 @@ func idsCount(servers map[uint16]ServerRow) uint32 {
 		largest = max(largest, uint32(id))
 	}
 	return 1 << bits.Len32(largest)
-}
-
-func slotRows(slots []history.Slot) []SlotRow {
-	rows := make([]SlotRow, len(slots))
-	for i, s := range slots {
-		rows[i] = SlotRow{Owner: s.Owner, Previous: s.Previous}
-	}
-	return rows
 }
 
 func sortedKeys[K comparable, V any](m map[K]V, order func(a, b K) int) []K {

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ballast-lb/ballast/internal/algo/history"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -40,7 +41,7 @@ func (n *node) leadsTo(name string, id uint16) netip.Addr {
 func (n *node) owners(name string) []uint16 {
 	ids := map[uint16]bool{}
 	for _, slot := range n.memory.Slots(n.row(name).SlotsBase, n.row(name).SlotsCount) {
-		ids[slot.Owner] = true
+		ids[slot.Owners[0]] = true
 	}
 	delete(ids, 0)
 	return slices.Sorted(maps.Keys(ids))
@@ -134,13 +135,13 @@ func TestANodesDeathMovesFewConnectionsOfOthers(t *testing.T) {
 	want.Services[0].TableSlots = model.DefaultSlots
 	want.Tier = firstTier(1, 2, 3, 4)
 	n.update(withPaths(want))
-	slots := func() []SlotRow { return n.memory.Slots(n.row("a").SlotsBase, n.row("a").SlotsCount) }
+	slots := func() []history.Column { return n.memory.Slots(n.row("a").SlotsBase, n.row("a").SlotsCount) }
 	before := slots()
 	want.Tier.Down = map[uint16]bool{2: true}
 	n.update(want)
 	moved := 0
 	for i, slot := range slots() {
-		if before[i].Owner != 2 && before[i].Owner != slot.Owner {
+		if before[i].Owners[0] != 2 && before[i].Owners[0] != slot.Owners[0] {
 			moved++
 		}
 	}
@@ -168,7 +169,7 @@ func TestIDsOfNodesAndServersAreNeverMixed(t *testing.T) {
 			}
 		}
 		for _, slot := range n.memory.Slots(n.row("a").SlotsBase, n.row("a").SlotsCount) {
-			for _, id := range slot.Previous {
+			for _, id := range slot.Owners[1:] {
 				if id != 0 {
 					t.Fatalf("step %d: a slot's previous owner is %d of the other kind", i, id)
 				}

@@ -110,15 +110,16 @@ func TestOwnersMoveBackByEpochs(t *testing.T) {
 	}
 }
 
-func TestMatrixRemembersWhatASlotDoes(t *testing.T) {
+func TestMatrixRemembersWhatAColumnDoes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		past, _ := drawPast(t)
-		m, slots := NewMatrix(past[:1], 1+Depth), First(past[:1], nil)
+		depth := rapid.IntRange(1, Depth).Draw(t, "depth")
+		m, columns := NewMatrix(past[:1], depth), First(past[:1], nil, one(depth))
 		for i := range past[1:] {
 			m.Push(past[i+1 : i+2])
-			slots = Push(slots, past[i+1:i+2], everybody)
+			columns = Push(columns, 1, past[i+1:i+2], one(depth), everybody)
 		}
-		if want := append([]uint16{slots[0].Owner}, slots[0].Previous[:]...); !slices.Equal(m.Column(0), want) {
+		if want := columns[0].Owners[:depth]; !slices.Equal(m.Column(0), want) {
 			t.Errorf("have %v, want %v", m.Column(0), want)
 		}
 	})

@@ -163,7 +163,7 @@ func TestGoldenFlowsFallIntoTheirSlots(t *testing.T) {
 			packet = ipPacket(f.client.Addr(), v.VIP, byte(v.Protocol), f.tcp(syn, nil, nil))
 		}
 		got, want := w.check(ethernet(0, packet))
-		owner := w.slots["golden"][v.Slot].Owner
+		owner := w.slots["golden"][v.Slot].Owners[0]
 		if to := want.serverOf(got.frame); to != owner {
 			t.Fatalf("%+v went to server %d, its slot belongs to %d", v, to, owner)
 		}

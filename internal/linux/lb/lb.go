@@ -16,6 +16,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/algo/choice"
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
+	"github.com/ballast-lb/ballast/internal/algo/history"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
@@ -23,11 +24,11 @@ import (
 )
 
 //go:generate go run ./choices ../../../bpf/state/choices.h
-//go:generate go tool bpf2go -target bpfel -type verdict -type service -type server -type slot -type vip_key -type return_key -type trace_event -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -type later_list lb ../../../bpf/lb.bpf.c
+//go:generate go tool bpf2go -target bpfel -type verdict -type service -type server -type column -type vip_key -type return_key -type trace_event -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -type later_list lb ../../../bpf/lb.bpf.c
 
 // lbLayout names the shape of the pinned maps. A change of any map's key, value or meaning needs a new number: a process of
 // another layout then fills maps of its own and switches the program over, instead of misreading these.
-const lbLayout = "lb-v6"
+const lbLayout = "lb-v7"
 
 // LB is the load balancer's program with its maps. Methods that change tables are for one caller at a time, and so are Attach and what else
 // concerns devices and pins; neither minds the other. What only reads or counts is safe for concurrent use.
@@ -48,7 +49,7 @@ type lbTables struct {
 	services                []plan.ServiceRow
 	servers                 []plan.ServerRow
 	vipPlaces               []vipPlace
-	slots                   []plan.SlotRow
+	slots                   []history.Column
 	rounds                  []uint64
 	lightest                [][choice.Groups]int64
 	loads                   []struct{ value, _ int32 }

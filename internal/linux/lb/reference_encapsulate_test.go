@@ -13,12 +13,12 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-// stopsLength is the length of the second chance's addresses in a GUE header.
-func stopsLength(ipv6 bool) int {
+// stopsLength is the length of stops in a GUE header, which has room for two at least.
+func stopsLength(count int, ipv6 bool) int {
 	if ipv6 {
-		return 4 + 2*16
+		return 4 + max(2, count)*16
 	}
-	return 4 + 2*4
+	return 4 + max(2, count)*4
 }
 
 func outerLength(s *plan.Service, server *model.Server, stops []uint16) int {
@@ -28,7 +28,7 @@ func outerLength(s *plan.Service, server *model.Server, stops []uint16) int {
 	}
 	switch {
 	case len(stops) > 0:
-		return ip + 8 + 4 + stopsLength(server.Address.Is6())
+		return ip + 8 + 4 + stopsLength(len(stops), server.Address.Is6())
 	case s.Forward == model.ForwardGUE:
 		return ip + 8 + 4
 	case s.Forward == model.ForwardIPIP:
@@ -47,20 +47,20 @@ func (r *reference) outerIP(path plan.Path, server *model.Server, protocol layer
 		SrcIP: path.Source.AsSlice(), DstIP: server.Address.AsSlice()}, gopacket.Payload(inner))
 }
 
-// gue is the UDP datagram that carries inner, with the further stops that are in the first server's family.
-func (r *reference) gue(s *plan.Service, server *model.Server, stops []uint16, protocol byte, inner []byte, entropy uint16) []byte {
+// gue is the UDP datagram that carries inner, with the further stops. One that is not in the first server's family repeats the one before.
+func (r *reference) gue(s *plan.Service, server *model.Server, stops []uint16, next byte, protocol byte, inner []byte, entropy uint16) []byte {
 	var private []byte
 	if len(stops) > 0 {
 		var addresses []byte
-		count := byte(0)
+		last := server.Address
 		for _, id := range stops {
 			if stop := serverIn(s, id); stop != nil && stop.Address.Is6() == server.Address.Is6() {
-				addresses = append(addresses, stop.Address.AsSlice()...)
-				count++
+				last = stop.Address
 			}
+			addresses = append(addresses, last.AsSlice()...)
 		}
-		private = make([]byte, stopsLength(server.Address.Is6()))
-		copy(private, []byte{1, 0, count, 0})
+		private = make([]byte, stopsLength(len(stops), server.Address.Is6()))
+		copy(private, []byte{1, next, byte(len(stops)), 0})
 		copy(private[4:], addresses)
 	}
 	out := binary.BigEndian.AppendUint16(nil, 0xc000|entropy&0x3fff)

@@ -20,6 +20,7 @@ func (r *reference) byDispatch(s *plan.Service) (ids []uint16) {
 type refDecision struct {
 	verdict    lbVerdict
 	ids, stops []uint16
+	next       byte               // index of the stop after the server
 	echo       *uint32            // what the server must read as TSecr, where it is another one
 	learn      func(ids []uint16) // as of expectation
 }
@@ -41,6 +42,9 @@ func (r *reference) ladder(s *plan.Service, p *refPacket, quoted bool) refDecisi
 	case search == optionMalformed:
 		return r.place(s, p, lbVerdictFORWARDED_BAD_OPTIONS)
 	case search == optionAbsent && p.reset():
+		if s.Affinity == model.AffinityHistory { // nothing is kept of its connections
+			return r.place(s, p, lbVerdictFORWARDED_RESET)
+		}
 		if id := r.closing[connection]; serverIn(s, id) != nil {
 			return refDecision{verdict: lbVerdictFORWARDED_BY_CLOSING, ids: []uint16{id}}
 		}
@@ -51,6 +55,9 @@ func (r *reference) ladder(s *plan.Service, p *refPacket, quoted bool) refDecisi
 		return r.ladderNew(s, p)
 	case echo == 0:
 		return r.place(s, p, lbVerdictFORWARDED_NO_ECHO)
+	}
+	if s.Affinity == model.AffinityHistory {
+		return r.byHistory(s, p, echo)
 	}
 	d, plain := r.byCookie(s, p, echo)
 	if d.verdict != lbVerdictFORWARDED_BY_COOKIE || quoted {
@@ -66,6 +73,9 @@ func (r *reference) ladder(s *plan.Service, p *refPacket, quoted bool) refDecisi
 }
 
 func (r *reference) ladderNew(s *plan.Service, p *refPacket) refDecision {
+	if s.Dispatch == model.DispatchChoices {
+		return r.offered(s, p)
+	}
 	placed := r.place(s, p, lbVerdictFORWARDED_NEW)
 	if len(placed.ids) > 0 && s.NoCookie[placed.ids[0]] {
 		return refDecision{verdict: lbVerdictFORWARDED_STRIPPED, ids: placed.ids}

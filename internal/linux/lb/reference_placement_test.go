@@ -1,9 +1,10 @@
-// Reference of bpf/affinity/placement.h: who owns a flow's slot, and who did before.
+// Reference of bpf/affinity/placement.h and history.h: who owns a flow's slot, and who did before.
 package lb
 
 import (
 	"slices"
 
+	"github.com/ballast-lb/ballast/internal/algo/candidates"
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/algo/history"
 	"github.com/ballast-lb/ballast/internal/algo/maglev"
@@ -13,44 +14,100 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
+const mostStops = 5 // that a packet carries
+
+func shapeOf(s *plan.Service) history.Shape {
+	if s.Dispatch == model.DispatchChoices {
+		return history.Shape{Columns: int(s.Choices.Candidates), Depth: int(s.Choices.History)}
+	}
+	return history.Shape{Columns: 1, Depth: 3}
+}
+
 // fillSlots makes the table of a service follow who may be given new connections.
 func (r *reference) fillSlots(s *plan.Service) {
+	shape := shapeOf(s)
 	table := maglev.Table
 	switch s.Dispatch {
 	case model.DispatchHash:
 		table = modulo.Table
 	case model.DispatchWCMP:
 		table = wcmp.Table
+	case model.DispatchChoices:
+		table = func(slots uint32, shares []model.Share) []uint16 {
+			return candidates.Columns(slots, shape.Columns, shares)
+		}
 	}
 	owners := table(s.TableSlots, takeNew(s))
 	before := r.slots[s.Name]
 	if before == nil {
 		undrained := slices.DeleteFunc(s.SharesBeforeDrain(), func(share model.Share) bool { return serverIn(s, share.ID) == nil })
-		r.slots[s.Name] = history.First(owners, table(s.TableSlots, undrained))
+		r.slots[s.Name], r.columns[s.Name] = history.First(owners, table(s.TableSlots, undrained), shape), shape.Columns
 		return
 	}
-	r.slots[s.Name] = history.Push(before, owners, func(id uint16) bool { return serverIn(s, id) != nil })
+	r.slots[s.Name] = history.Push(before, r.columns[s.Name], owners, shape, func(id uint16) bool { return serverIn(s, id) != nil })
+	r.columns[s.Name] = shape.Columns
 }
 
-// byPlacement is the owner of the flow's slot and, for packets of older connections, the owners before.
-func (r *reference) byPlacement(s *plan.Service, p *refPacket) (id uint16, stops []uint16) {
-	slot := r.slots[s.Name][cookie.Slot(r.flowHash(r.want.Keys.Placement, s, p), s.TableSlots)]
-	chain := []uint16{slot.Owner}
-	if s.Fallback == model.FallbackSecondChance && p.protocol == 6 && !p.syn() {
-		chain = append(chain, slot.Previous[:]...)
-	}
-	chain = slices.DeleteFunc(chain, func(id uint16) bool { return id == 0 })
-	if len(chain) == 0 {
-		return 0, nil
-	}
-	return chain[0], chain[1:]
+// slotOf are the columns of the flow's slot.
+func (r *reference) slotOf(s *plan.Service, p *refPacket) []history.Column {
+	columns := shapeOf(s).Columns
+	return r.slots[s.Name][int(cookie.Slot(r.flowHash(r.want.Keys.Placement, s, p), s.TableSlots))*columns:][:columns]
 }
 
-// place is where a packet goes that nothing else is known of.
+func nobody(id uint16) bool { return id == 0 }
+
+// place is where a packet goes that nothing else is known of: to the owner of the flow's slot and, for packets of older connections, to who else
+// may have it.
 func (r *reference) place(s *plan.Service, p *refPacket, why lbVerdict) refDecision {
-	id, stops := r.byPlacement(s, p)
-	if id == 0 {
+	slot := r.slotOf(s, p)
+	chain := []uint16{slot[0].Owners[0]}
+	if s.Fallback == model.FallbackSecondChance && p.protocol == 6 && !p.syn() {
+		chain = nil
+		for cell := range len(slot) * history.Depth {
+			column, rank := cell%len(slot), cell/len(slot)
+			if why == lbVerdictFORWARDED_NO_TIMESTAMP { // the first candidate alone has been asked to accept such a connection
+				column, rank = cell/history.Depth, cell%history.Depth
+			}
+			chain = append(chain, slot[column].Owners[rank])
+		}
+	}
+	return placed(why, chain)
+}
+
+func placed(why lbVerdict, chain []uint16) refDecision {
+	chain = slices.DeleteFunc(chain, nobody)
+	if len(chain) == 0 {
 		return refDecision{verdict: lbVerdictDROPPED_NO_SERVER}
 	}
-	return refDecision{verdict: why, ids: []uint16{id}, stops: stops}
+	return refDecision{verdict: why, ids: chain[:1], stops: chain[1:min(len(chain), 1+mostStops)]}
+}
+
+// byHistory is who owns the column that the packet names, and who did before.
+func (r *reference) byHistory(s *plan.Service, p *refPacket, echo uint32) refDecision {
+	column, slot := int(echo&3), r.slotOf(s, p)
+	if column >= len(slot) {
+		return r.place(s, p, lbVerdictFORWARDED_BAD_COOKIE)
+	}
+	d := placed(lbVerdictFORWARDED_BY_HISTORY, slices.Clone(slot[column].Owners[:]))
+	if len(d.ids) == 0 { // nobody ever
+		return r.place(s, p, lbVerdictFORWARDED_BY_HISTORY)
+	}
+	return d
+}
+
+// offered is a new connection's way through its candidates: from the first that can be reached, and each in its place.
+func (r *reference) offered(s *plan.Service, p *refPacket) refDecision {
+	var chain []uint16
+	for _, column := range r.slotOf(s, p) {
+		chain = append(chain, column.Owners[0])
+	}
+	for len(chain) > 1 && nobody(chain[len(chain)-1]) {
+		chain = chain[:len(chain)-1]
+	}
+	for i, id := range chain {
+		if server := serverIn(s, id); server != nil && r.want.Paths[server.Address].Ifindex != 0 {
+			return refDecision{verdict: lbVerdictFORWARDED_NEW, ids: []uint16{id}, stops: chain[1:], next: byte(i)}
+		}
+	}
+	return r.place(s, p, lbVerdictFORWARDED_NEW)
 }

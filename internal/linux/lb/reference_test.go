@@ -15,8 +15,9 @@ import (
 
 // reference is what the reference knows of a node: what it should do, and what frames have taught it.
 type reference struct {
-	want  plan.Want
-	slots map[string][]history.Slot // as the algorithms alone would have them
+	want    plan.Want
+	slots   map[string][]history.Column // as the algorithms alone would have them
+	columns map[string]int              // of a slot
 
 	steered []plan.Service // what is wanted, as a node of this tier steers it
 	// forwards: test runs come in at a host that is a router, with routes to VIPs.
@@ -32,7 +33,7 @@ type reference struct {
 }
 
 func newReference() reference {
-	return reference{slots: map[string][]history.Slot{}, fragments: map[refFragment]refPlace{}, closing: map[refConnection]uint16{},
+	return reference{columns: map[string]int{}, slots: map[string][]history.Column{}, fragments: map[refFragment]refPlace{}, closing: map[refConnection]uint16{},
 		local: map[refConnection]uint16{}, connections: newRefTables(), suspects: map[string][]netip.Prefix{}}
 }
 

@@ -109,7 +109,7 @@ func parseGUE(b []byte, ipv6 bool) (protocol byte, inner []byte) {
 	if words == 0 {
 		return b[1], b[4:]
 	}
-	if 4*words != stopsLength(ipv6) || len(b) < 8 || b[4] != 1 || b[6] > 2 {
+	if len(b) < 8 || b[4] != 1 || b[6] > mostStops || 4*words != stopsLength(int(b[6]), ipv6) {
 		return 0, nil
 	}
 	return b[1], b[min(4+4*words, len(b)):]

@@ -56,7 +56,7 @@ func (r *reference) expectSent(p *refPacket, s *plan.Service, d refDecision) exp
 		p = p.rewritten(func(option []byte) { copy(option, bytes.Repeat([]byte{1}, 10)) })
 	}
 	e.ids, e.stops = d.ids, d.stops
-	e.frame = func(id uint16) []byte { return r.sentFrame(p, s, serverIn(s, id), d.stops) }
+	e.frame = func(id uint16) []byte { return r.sentFrame(p, s, serverIn(s, id), d.stops, d.next) }
 	return e
 }
 
@@ -85,7 +85,7 @@ func turned(l2 []byte) []byte {
 }
 
 // sentFrame is the frame that must reach a server.
-func (r *reference) sentFrame(p *refPacket, s *plan.Service, server *model.Server, stops []uint16) []byte {
+func (r *reference) sentFrame(p *refPacket, s *plan.Service, server *model.Server, stops []uint16, next byte) []byte {
 	path := r.want.Paths[server.Address]
 	entropy := pathid.Entropy(netip.AddrPortFrom(p.source, p.sport), p.dport)
 	inner, protocol, padding := p.ip[:p.length], layers.IPProtocolIPv4, p.ip[p.length:]
@@ -95,7 +95,7 @@ func (r *reference) sentFrame(p *refPacket, s *plan.Service, server *model.Serve
 	kind := etherType(p.v6())
 	switch {
 	case len(stops) > 0 || s.Forward == model.ForwardGUE:
-		inner = r.gue(s, server, stops, byte(protocol), inner, entropy)
+		inner = r.gue(s, server, stops, next, byte(protocol), inner, entropy)
 		protocol = layers.IPProtocolUDP
 		fallthrough
 	case s.Forward == model.ForwardIPIP:

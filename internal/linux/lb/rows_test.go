@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
+	"github.com/ballast-lb/ballast/internal/algo/history"
 	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/linux/rowtest"
 	"github.com/ballast-lb/ballast/internal/linux/verdict"
@@ -14,7 +15,7 @@ import (
 func TestRowsAreThoseOfTheProgram(t *testing.T) {
 	rowtest.Same(t, plan.ServiceRow{}, lbService{})
 	rowtest.Same(t, plan.ServerRow{}, lbServer{})
-	rowtest.Same(t, plan.SlotRow{}, lbSlot{})
+	rowtest.Same(t, history.Column{}, lbColumn{})
 	rowtest.Same(t, plan.VIPKey{}, lbVipKey{})
 	rowtest.Same(t, plan.ReturnKey{}, lbReturnKey{})
 	rowtest.Same(t, vipPlace{}, lbVipPlace{})

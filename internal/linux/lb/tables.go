@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/ballast-lb/ballast/internal/algo/history"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -274,7 +275,7 @@ func (lb *LB) ServerRow(index uint32) uint32 {
 func (lb *LB) Server(row uint32) plan.ServerRow { return lb.tables.servers[row] }
 
 // Slots returns a range of slots.
-func (lb *LB) Slots(base, count uint32) []plan.SlotRow { return lb.tables.slots[base:][:count] }
+func (lb *LB) Slots(base, count uint32) []history.Column { return lb.tables.slots[base:][:count] }
 
 // Rounds returns a copy of a range of turns.
 func (lb *LB) Rounds(base, count uint32) []uint64 {

@@ -214,7 +214,7 @@ func TestTheSecondTierSteersWhatTheFirstHasSent(t *testing.T) {
 	for _, vip := range []netip.Addr{vip4, vip6} {
 		for _, address := range nodeAddresses {
 			w := secondNode(t, vip, address)
-			stops := make([]byte, stopsLength(address.Is6()))
+			stops := make([]byte, stopsLength(1, address.Is6()))
 			stops[0], stops[2] = 1, 1
 			for i, private := range [][]byte{nil, nil, stops} {
 				for _, vlan := range []uint16{0, 7} {

@@ -106,7 +106,7 @@ func (t *Trace) Next() (TraceEvent, error) {
 		Protocol:    raw.Protocol, Service: raw.Service, Server: raw.Server, Verdict: raw.Verdict,
 		TCPFlags: tcpFlags(raw.TcpFlags), Length: raw.Length, Timestamp: raw.Timestamp, Echo: raw.Echo,
 	}
-	for _, stop := range []uint16{uint16(raw.Stops), uint16(raw.Stops >> 16)} {
+	for _, stop := range raw.Stops[:min(int(raw.StopsCount), len(raw.Stops))] {
 		if stop != 0 {
 			event.Stops = append(event.Stops, stop)
 		}

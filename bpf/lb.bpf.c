@@ -45,6 +45,7 @@
 #include "affinity/assign.h"
 #include "affinity/later.h"
 
+#include "steer/placed.h"
 #include "steer/ladder.h"
 
 #include "role/fragments.h"

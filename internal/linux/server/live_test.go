@@ -61,12 +61,12 @@ func TestLiveConnectionsAreCounted(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		defer listener.Close()
+		t.Cleanup(func() { listener.Close() })
 		conn, err := net.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			return err
+		if err == nil {
+			t.Cleanup(func() { conn.Close() })
 		}
-		return conn.Close()
+		return err
 	}))
 	conn := r.dial(r.vips[0])
 	defer conn.Close()

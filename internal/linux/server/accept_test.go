@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,6 +22,8 @@ import (
 )
 
 const roomy, full uint32 = 0, 100 // loads, with a threshold of 100
+
+var far6 = netip.MustParseAddr("fd09::4") // no next hop is known
 
 var balancers = []netip.Addr{netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("fd09::1")}
 
@@ -114,6 +117,10 @@ func TestASYNIsAcceptedOrPassedOn(t *testing.T) {
 		{name: "second with room", load: roomy, next: 1, stops: []netip.Addr{far4, stop4}, verdict: "accepted_second"},
 		{name: "second without", load: full, next: 1, stops: []netip.Addr{far4, stop4}, verdict: "passed_on_second", hop: stop4, used: 2},
 		{name: "last", load: full, next: 2, stops: []netip.Addr{far4, stop4}, verdict: "accepted_third"},
+		{name: "third without", load: full, next: 2, stops: []netip.Addr{far4, far4, stop4}, verdict: "passed_on_third", hop: stop4, used: 3},
+		{name: "fourth", load: full, next: 3, stops: []netip.Addr{far4, stop4, far4}, verdict: "accepted_fourth"},
+		{name: "third without, of six, IPv6", load: full, next: 2, stops: []netip.Addr{stop6, stop6, stop6, far6, far6}, verdict: "passed_on_third", hop: stop6, used: 3},
+		{name: "fifth without, of six, IPv6", load: full, next: 4, stops: []netip.Addr{far6, far6, far6, far6, stop6}, verdict: "passed_on_third", hop: stop6, used: 5},
 		{name: "the next is this host", load: full, stops: []netip.Addr{self, stop4}, verdict: "passed_on_first", hop: stop4, used: 2},
 		{name: "nobody but this host", load: full, stops: []netip.Addr{self, self}, verdict: "accepted_first"},
 		{name: "the next cannot be reached", load: full, stops: []netip.Addr{far4, stop4}, verdict: "passed_on_first", hop: stop4, used: 2},
@@ -350,12 +357,13 @@ func TestStrangersStopsAreNotFollowed(t *testing.T) {
 
 // However a load balancer's stops are, each hop takes one of them: a packet is sent on no more often than it has stops.
 func TestAPacketEndsWithItsStops(t *testing.T) {
+	const most = 5 // STOPS_MAX
 	r := newAcceptRig(t, nil)
 	r.listen(false)
 	r.load(full)
-	for _, next := range []int{0, 1, 2, 3, 255} {
+	for _, next := range []int{0, 1, 4, 5, 6, 255} {
 		for count := range 256 {
-			gue := gueWithStops(byte(next), stop4, stop4)
+			gue := gueWithStops(byte(next), slices.Repeat([]netip.Addr{stop4}, min(max(count, 1), most))...)
 			gue[6] = byte(count)
 			frame := r.wrap(tunnel{from: balancers[0], to: own4, gue: gue}, syn(t, r.vips[0], 7, 1))
 			action, hops := uint32(xdpTX), 0
@@ -366,7 +374,7 @@ func TestAPacketEndsWithItsStops(t *testing.T) {
 					copy(frame, r.device.HardwareAddr)
 					copy(frame[30:34], own4.AsSlice())
 				}
-				if hops > 2 {
+				if hops > max(0, min(count, most)-next) {
 					t.Fatalf("next %d, count %d: it goes in a circle: %s", next, count, verdict)
 				}
 			}

@@ -177,7 +177,7 @@ func build(t testing.TB, list ...gopacket.SerializableLayer) []byte {
 // gueWithStops is the private data of a second chance.
 func gueWithStops(next byte, stops ...netip.Addr) []byte {
 	size := len(stops[0].AsSlice())
-	header := make([]byte, 8+2*size)
+	header := make([]byte, 8+max(2, len(stops))*size)
 	header[0] = byte(len(header)/4 - 1)
 	copy(header[4:], []byte{1, next, byte(len(stops)), 0})
 	for i, stop := range stops {

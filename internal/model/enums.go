@@ -181,10 +181,8 @@ func (v *LoadSource) UnmarshalText(text []byte) error   { return unmarshal(loadN
 func (v *AcceptPolicy) UnmarshalText(text []byte) error { return unmarshal(acceptNames, v, text) }
 func (v *AcceptLoad) UnmarshalText(text []byte) error   { return unmarshal(acceptByNames, v, text) }
 
-// Dispatches returns all policies that can be had, in the order of their numbers.
-func Dispatches() []Dispatch {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(dispatchNames)), func(v Dispatch) bool { return v == DispatchChoices }) // see notAvailableYet
-}
+// Dispatches returns all policies, in the order of their numbers.
+func Dispatches() []Dispatch { return slices.Sorted(maps.Keys(dispatchNames)) }
 
 // FollowsLoad reports whether the policy's weights come from measured load.
 func (v Dispatch) FollowsLoad() bool {

@@ -112,13 +112,16 @@ func TestServersOfHashServicesGetIDsByPositionAroundExplicitOnes(t *testing.T) {
 	}
 }
 
+// contradiction is what a fleet of three servers and two tiers must not say.
+type contradiction struct {
+	name   string
+	change func(*Fleet)
+	path   string // of one of the findings
+	text   string // part of that finding
+}
+
 func TestEveryContradictionIsRefusedWithPathAndRemedy(t *testing.T) {
-	cases := []struct {
-		name   string
-		change func(*Fleet)
-		path   string // of one of the findings
-		text   string // part of that finding
-	}{
+	expectRefused(t, []contradiction{
 		{"nat without through", func(f *Fleet) { f.Services[0].Forward = ForwardNAT }, "services[0].forward", "return: through"},
 		{"through with ipip", func(f *Fleet) { f.Services[0].Return, f.Services[0].Forward = ReturnThrough, ForwardIPIP }, "services[0].forward", "nat or l2"},
 		{"through with gue", func(f *Fleet) { f.Services[0].Return, f.Services[0].Forward = ReturnThrough, ForwardGUE }, "services[0].forward", "nat or l2"},
@@ -252,7 +255,10 @@ func TestEveryContradictionIsRefusedWithPathAndRemedy(t *testing.T) {
 		}, "tunnels_from[1]", "remove it"},
 		{"tunnels from too many", func(f *Fleet) { f.TunnelsFrom = make([]netip.Addr, MaxTunnelSources+1) }, "tunnels_from", "at most"},
 		{"state unknown", func(f *Fleet) { f.Services[0].Servers[0].State = 9 }, "services[0].servers[0].state", "active, draining, off"},
-	}
+	})
+}
+
+func expectRefused(t *testing.T, cases []contradiction) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			f := fleet(3)

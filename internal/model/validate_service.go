@@ -18,6 +18,7 @@ func (s *Service) validate(path string, found *findings) {
 	s.validateCombination(path, found)
 	s.validateSizes(path, found)
 	s.validateTable(path, found)
+	s.validateChoices(path, found)
 	s.validateIDs(path, found)
 	for i := range s.Servers {
 		s.validateServer(fmt.Sprintf("%s.servers[%d]", path, i), &s.Servers[i], found)
@@ -37,21 +38,15 @@ func (s *Service) validateValues(path string, found *findings) {
 	s.notAvailableYet(path, found)
 }
 
-// ChoicesAvailable is set by tests of the parts of choices, history and srv6 that there are.
-var ChoicesAvailable = false
+// HistoryAvailable and SRv6Available are set by tests of the parts of history and srv6 that there are.
+var HistoryAvailable, SRv6Available = false, false
 
 // notAvailableYet refuses what the data path has only parts of.
 func (s *Service) notAvailableYet(path string, found *findings) {
-	if ChoicesAvailable {
-		return
-	}
-	if s.Dispatch == DispatchChoices {
-		found.add(path+".dispatch", "use p2c, least or awrr", "choices is not available yet")
-	}
-	if s.Affinity == AffinityHistory {
+	if s.Affinity == AffinityHistory && !HistoryAvailable {
 		found.add(path+".affinity", "use cookie", "history is not available yet")
 	}
-	if s.Forward == ForwardSRv6 {
+	if s.Forward == ForwardSRv6 && !SRv6Available {
 		found.add(path+".forward", "use ipip or gue", "srv6 is not available yet")
 	}
 }
@@ -81,9 +76,15 @@ func (s *Service) validateCombination(path string, found *findings) {
 	if s.Protocol == ProtocolUDP && s.Affinity.Cookies() {
 		found.add(path+".affinity", "use affinity: hash or local-table", "udp packets have no TCP timestamp to carry a cookie")
 	}
-	if s.Affinity == AffinityHash && !s.Dispatch.Placed() {
+	if s.Affinity == AffinityHash && (!s.Dispatch.Placed() || s.Dispatch == DispatchChoices) {
 		found.add(path+".dispatch", "use dispatch: maglev, hash or wcmp, or affinity: cookie, table or local-table",
 			"%s with affinity hash would send the packets of one connection to different servers", s.Dispatch)
+	}
+	if s.Affinity == AffinityHistory && s.Dispatch != DispatchChoices {
+		found.add(path+".affinity", "use affinity: cookie, or dispatch: choices", "history remembers which candidate has accepted, and %s has no candidates", s.Dispatch)
+	}
+	if s.Affinity == AffinityHistory && s.Fallback != FallbackSecondChance {
+		found.add(path+".fallback", "use fallback: second-chance", "with affinity history a packet visits the servers that had its place before")
 	}
 	if s.Return == ReturnThrough && s.Forward != ForwardL2 && s.Forward != ForwardNAT {
 		found.add(path+".forward", "use forward: nat or l2",

@@ -32,6 +32,7 @@ func testServer(id uint16) model.Server {
 func testService(name string, vip netip.Addr, ids ...uint16) Service {
 	s := model.NewService()
 	s.Name, s.VIP, s.Ports, s.TableSlots = name, vip, []uint16{80}, 251
+	s.Choices = model.Choices{Candidates: 3, History: 2} // should it come to them
 	for _, id := range ids {
 		s.Servers = append(s.Servers, testServer(id))
 	}

@@ -78,7 +78,7 @@ var Table = []Field[table]{
 // Choices are the fields of dispatch choices.
 var Choices = []Field[choices]{
 	{Key: "candidates", Value: number(func(c *choices) *uint8 { return &c.Candidates }, "number", model.MinCandidates, model.MaxCandidates), Default: fmt.Sprint(model.DefaultCandidates),
-		Doc: "servers that a new connection is offered to, with `dispatch: choices`", More: "Not available yet"},
+		Doc: "servers that a new connection is offered to, with `dispatch: choices`", More: "See `docs/policies.md`"},
 	{Key: "history", Value: number(func(c *choices) *uint8 { return &c.History }, "number", 1, model.MaxHistory), Default: fmt.Sprint(model.DefaultHistory),
 		Doc: "owners of a candidate's place that are remembered", More: "The present one among them"},
 	{Key: "accept.policy", Value: choice(func(c *choices) *model.AcceptPolicy { return &c.Accept.Policy }), Default: "dynamic",

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
@@ -14,6 +15,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/pace"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/linux/link"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/script"
 )
 
@@ -147,8 +149,22 @@ func (t *Trial) bringUp() {
 		t.LBs[LBName(i+1)] = nil
 	}
 	t.divideTiers()
+	t.nameTunnelSources()
 	t.startControl()
 	t.Apply()
+}
+
+// nameTunnelSources tells agents by the file whose stops they may follow.
+func (t *Trial) nameTunnelSources() {
+	offered := func(one *fleet.Service) bool { return one.Dispatch == model.DispatchChoices }
+	if t.Topology.Controllers != 0 || !slices.ContainsFunc(t.Fleet.Services, offered) {
+		return
+	}
+	for i := range t.Topology.LBs {
+		for _, address := range t.fabricAddresses(i + 1) {
+			t.Fleet.TunnelsFrom = append(t.Fleet.TunnelsFrom, address.Addr())
+		}
+	}
 }
 
 // AddServer adds a server to every service of the fleet; apply makes it so.

@@ -9,7 +9,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-func init() { model.ChoicesAvailable = true }
+func init() { model.HistoryAvailable = true }
 
 // choosing is a service with dispatch choices, and nine servers.
 func choosing(vip netip.Addr, ipv6 bool, affinity model.Affinity, columns, depth uint8) model.Service {

@@ -109,6 +109,7 @@ func testKeys(epochs ...uint32) model.Keys {
 func serviceOf(name string, vip netip.Addr, change func(*model.Service)) model.Service {
 	s := model.NewService()
 	s.Name, s.VIP, s.Ports, s.TableSlots = name, vip, []uint16{80, 443}, 251
+	s.Choices = model.Choices{Candidates: 2, History: 3} // should it come to them
 	for id := range uint16(3) {
 		s.Servers = append(s.Servers, serverOf(id+1, vip.Is6()))
 	}

@@ -31,6 +31,14 @@ inline_always __u32 accept_load(const struct served *served, __u32 backlog)
 	return connections < 0 ? 0 : connections;
 }
 
+/* How far the limit moves from one load towards another, greater one. */
+inline_always __u32 accept_step(__u32 from, __u32 to)
+{
+	__u32 step = to > from ? (to - from) / 4 : 0;
+
+	return step ?: 1;
+}
+
 /* 6LB's SRdyn: the limit follows the load such that about half of the attempts are accepted. An attempt that two CPUs make at once counts once. */
 inline_always _Bool accept_dynamic(const struct served *served, __u32 load)
 {
@@ -47,9 +55,9 @@ inline_always _Bool accept_dynamic(const struct served *served, __u32 load)
 	accepted = (before & 0xffff) + accept;
 	if (attempts >= served->window) {
 		if (accepted < served->low)
-			limit += limit != 0xffffffff;
+			limit += limit == 0xffffffff ? 0 : accept_step(limit, load);
 		else if (accepted > served->high)
-			limit -= limit != 0;
+			limit -= limit == 0 ? 0 : accept_step(load, limit);
 		attempts = accepted = 0;
 	}
 	__sync_val_compare_and_swap(word, before, (__u64)limit << 32 | attempts << 16 | accepted);

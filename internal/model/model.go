@@ -111,7 +111,7 @@ type Accept struct {
 	Policy    AcceptPolicy `json:"policy"`
 	Load      AcceptLoad   `json:"load"`
 	Threshold uint32       `json:"threshold"`        // load from which on a server passes on; dynamic: at first
-	Window    uint16       `json:"window,omitempty"` // dynamic: offers after which the threshold may move by one
+	Window    uint16       `json:"window,omitempty"` // dynamic: offers after which the threshold may move
 	Margin    uint8        `json:"margin,omitempty"` // dynamic: percent around a half within which it stays
 }
 

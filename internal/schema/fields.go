@@ -88,7 +88,7 @@ var Choices = []Field[choices]{
 	{Key: "accept.threshold", Value: number(func(c *choices) *uint32 { return &c.Accept.Threshold }, "load", 1, math.MaxUint32), Default: "1 with `dynamic`, where it begins",
 		Doc: "load from which on a candidate passes on"},
 	{Key: "accept.window", Value: number(func(c *choices) *uint16 { return &c.Accept.Window }, "offers", 1, math.MaxUint16), Default: fmt.Sprintf("%d with `dynamic`", model.DefaultWindow),
-		Doc: "offers after which `dynamic` may move the threshold by one"},
+		Doc: "offers after which `dynamic` may move the threshold"},
 	{Key: "accept.margin", Value: number(func(c *choices) *uint8 { return &c.Accept.Margin }, "percent", 1, 49), Default: fmt.Sprintf("%d with `dynamic`", model.DefaultMargin),
 		Doc: "`dynamic` keeps the threshold while it accepts half of the offers", More: "Give or take this many percent of them"},
 }

@@ -18,8 +18,9 @@ type Dynamic struct {
 	attempts, accepted uint16 // in this window
 }
 
-// Accept decides one attempt by the present load, in the load's own unit. After each window the limit follows: up by one when fewer than Low
-// were accepted, down by one when more than High were.
+// Accept decides one attempt by the present load, in the load's own unit. After each window the limit follows: up when fewer than Low were
+// accepted, down when more than High were, by one, as in 6LB, or, where that is more, by a quarter of the way to the present load. 6LB counts
+// a few busy threads; of hundreds of connections, or of percent, single steps would take thousands of attempts.
 func (d *Dynamic) Accept(load uint32) bool {
 	accept := load < d.Limit
 	d.attempts++
@@ -31,12 +32,20 @@ func (d *Dynamic) Accept(load uint32) bool {
 	}
 	switch {
 	case d.accepted < d.Low && d.Limit < ^uint32(0):
-		d.Limit++
+		d.Limit += step(d.Limit, load)
 	case d.accepted > d.High && d.Limit > 0:
-		d.Limit--
+		d.Limit -= step(load, d.Limit)
 	}
 	d.attempts, d.accepted = 0, 0
 	return accept
+}
+
+// step is how far the limit moves from one load towards another, greater one.
+func step(from, to uint32) uint32 {
+	if to <= from {
+		return 1
+	}
+	return max(1, (to-from)/4)
 }
 
 // Word is the state as bpf/state/acceptance.h keeps it.

@@ -33,9 +33,27 @@ func TestLimitFollowsTheLoad(t *testing.T) {
 	if d.Limit > 1 {
 		t.Errorf("the limit is %d with a load of 0", d.Limit)
 	}
-	d = Dynamic{Window: 1, Low: 1, High: 1, Limit: ^uint32(0)}
-	if d.Accept(^uint32(0)); d.Limit != ^uint32(0) {
-		t.Errorf("the greatest limit has become %d", d.Limit)
+}
+
+// Limits stay within the loads that there are.
+func TestLimitGoesByOneOrAQuarterOfTheWay(t *testing.T) {
+	const most = ^uint32(0)
+	for _, c := range []struct{ limit, load, want uint32 }{
+		{10, 10, 11}, {10, 13, 11}, {10, 17, 11}, {10, 18, 12}, {10, 1010, 260}, {most, most, most}, {most - 1, most, most}, {0, most, most / 4}, // nothing is accepted
+		{10, 9, 9}, {10, 3, 9}, {10, 2, 8}, {1000, 0, 750}, {1, 0, 0}, {0, 0, 1}, // 1: below all loads again
+	} {
+		d := Dynamic{Window: 1, Low: 1, High: 0, Limit: c.limit}
+		if d.Accept(c.load); d.Limit != c.want {
+			t.Errorf("a limit of %d with a load of %d becomes %d, want %d", c.limit, c.load, d.Limit, c.want)
+		}
+	}
+	d := Dynamic{Window: 50, Limit: 1}
+	d.Low, d.High = Bounds(50, 10)
+	for range 50 * 30 {
+		d.Accept(5000)
+	}
+	if d.Limit < 4990 || d.Limit > 5001 {
+		t.Errorf("the limit is %d after 30 windows with a load of 5000", d.Limit)
 	}
 }
 

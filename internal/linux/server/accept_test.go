@@ -248,7 +248,7 @@ func TestTheDynamicLimitIsThatOfTheReference(t *testing.T) {
 			reference[vip] = &acceptance.Dynamic{Window: window, Low: low, High: high, Limit: start}
 		}
 		for i := range 600 {
-			vip, load := r.vips[random.IntN(2)], random.Uint32N(6)
+			vip, load := r.vips[random.IntN(2)], random.Uint32N(6)<<random.IntN(30)
 			r.load(load)
 			want := reference[vip].Accept(load)
 			if have := r.offered(vip, uint16(i), random.Uint32()); have != want {
@@ -382,8 +382,8 @@ func TestAPacketEndsWithItsStops(t *testing.T) {
 	}
 }
 
-func TestASYNFloodMovesTheLimitByOnePerWindow(t *testing.T) {
-	const window, windows = 50, 4
+func TestASYNFloodMovesTheLimitNoFurtherThanTheLoad(t *testing.T) {
+	const window, windows = 50, 20
 	r := newAcceptRig(t, func(row *plan.AgentRow) {
 		row.Policy, row.Threshold, row.Window = uint8(model.AcceptDynamic), 1, window
 		row.Low, row.High = acceptance.Bounds(window, 10)
@@ -393,8 +393,8 @@ func TestASYNFloodMovesTheLimitByOnePerWindow(t *testing.T) {
 	for i := range uint32(window * windows) {
 		r.offered(r.vips[0], uint16(i), i)
 	}
-	if limit, err := r.agent.Limit(1); err != nil || limit != 1+windows {
-		t.Errorf("the limit is %d after %d windows, %v", limit, windows, err)
+	if limit, err := r.agent.Limit(1); err != nil || limit < full-10 || limit > full+1 {
+		t.Errorf("the limit is %d with a load of %d, %v", limit, full, err)
 	}
 	for _, name := range r.agent.MapsOfAcceptance() {
 		if name.Type() != ebpf.Array {

@@ -14,6 +14,7 @@
 #include "packet/parse.h"
 #include "packet/mix.h"
 #include "packet/gue.h"
+#include "packet/srh.h"
 #include "carrier/cookie.h"
 #include "state/agent.h"
 #include "state/tunnel_sources.h"
@@ -28,6 +29,7 @@
 #include "steer/renew.h"
 #include "steer/translated.h"
 #include "steer/stray.h"
+#include "send/tunnel.h"
 #include "send/decapsulate.h"
 #include "send/hand_on.h"
 #include "steer/deliver.h"
@@ -306,7 +308,7 @@ inline_always enum agent_verdict recognise(struct xdp_md *ctx, struct tunnel *t,
 	__u32 ifindex = ctx->ingress_ifindex, length = bpf_xdp_get_buff_len(ctx);
 	const struct interface *interface;
 	struct served_key key = {};
-	enum tunnel_search search = tunnel_parse(t, data, end);
+	enum tunnel_search search = tunnel_parse(t, data, end, 1);
 	enum parse_result parsed;
 
 	if (search == TUNNEL_ABSENT)

@@ -37,7 +37,7 @@ static __noinline enum verdict take_off(struct xdp_md *ctx, volatile __u8 *came)
 
 	if (data + sizeof(struct ethhdr) > end || !addressed_to_us(ctx, data))
 		return VERDICT_CONTINUE;
-	search = tunnel_parse(&t, data, end);
+	search = tunnel_parse(&t, data, end, 0);
 	if (search == TUNNEL_ABSENT || __builtin_memcmp(t.destination, tier_address, sizeof(tier_address)))
 		return VERDICT_CONTINUE;
 	if (search == TUNNEL_MALFORMED)

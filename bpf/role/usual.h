@@ -14,7 +14,7 @@ inline_always int usual_way(struct xdp_md *ctx, const struct packet *p)
 	if (!number)
 		return UNUSUAL;
 	d.service = service_by_number(*number);
-	if (!d.service || d.service->forward != FORWARD_IPIP || d.service->flags & SERVICE_THROUGH)
+	if (!d.service || !is_ip_in_ip(d.service->forward) || d.service->flags & SERVICE_THROUGH)
 		return UNUSUAL;
 	read_carried(ctx, p, d.service, &d.carried);
 	verdict = steer_find(p, &d, &f);

@@ -2,6 +2,12 @@
 /* encapsulate.h - IP in IP (RFC 2003, 2473) and GUE (draft-ietf-intarea-gue), either family in either family. */
 #pragma once
 
+/* Without stops. */
+inline_always _Bool is_ip_in_ip(enum forward forward)
+{
+	return forward == FORWARD_IPIP || forward == FORWARD_SRV6;
+}
+
 inline_always __u32 outer_length(const struct server *server, _Bool gue, __u32 stops)
 {
 	_Bool ipv6 = server->flags & SERVER_IPV6;

@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* hand_on.h - send an encapsulated packet to the next stop that its GUE header names. */
+/* hand_on.h - send an encapsulated packet to the next stop that its header names: GUE's, or that of segment routing. */
 #pragma once
 
-/* Takes the next stop that is not this host, and can be reached, out of the header. 0: there is none. */
-inline_always const struct stop *hand_on_choose(struct gue_stops *stops, const void *end, const struct tunnel *t,
-						__be32 address[4], _Bool *unreachable)
+/* The next stop that is not this host, and can be reached. 0: there is none. Counts those that were looked at. */
+inline_always const struct stop *hand_on_choose(const struct tunnel *t, void *data, const void *end, __be32 address[4], __u32 *tried,
+						_Bool *unreachable)
 {
+	__u32 offset = t->next;
+
 #pragma unroll
 	for (int i = 0; i < STOPS_MAX; i++) {
-		__u32 index = stops->next;
-		__be32 *at = (void *)(stops + 1);
+		__be32 *at = data + (offset & 255);
 		const struct stop *stop;
 
-		if (index >= stops->count || index >= STOPS_MAX)
+		if (i >= t->left || (void *)(at + 4) > end) /* behind IPv4 addresses the inner packet follows */
 			return 0;
-		stops->next = index + 1;
-		at += t->outer_ipv6 ? index * 4 : index;
-		if ((void *)(at + (t->outer_ipv6 ? 4 : 1)) > end)
-			return 0;
+		*tried = i + 1;
+		offset += t->routed ? -16 : t->outer_ipv6 ? 16 : 4;
 		__builtin_memset(address, 0, 16);
 		address[0] = at[0];
 		if (t->outer_ipv6) {
@@ -64,9 +63,9 @@ inline_always _Bool hand_on_address(const struct tunnel *t, void *data, void *en
 	struct udphdr *udp = (void *)ip + (t->outer_ipv6 ? sizeof(*ip6) : sizeof(*ip));
 	_Bool covered;
 
-	if ((void *)(udp + 1) > end)
+	if ((void *)(udp + 1) > end || (void *)(t->outer_ipv6 ? (void *)(ip6 + 1) : (void *)(ip + 1)) > end)
 		return 0;
-	covered = udp->check != 0;
+	covered = !t->routed && udp->check;
 	if (covered)
 		checksum_replace32(&udp->check, stops_before, stops_after);
 	if (!t->outer_ipv6) {
@@ -86,25 +85,27 @@ inline_always _Bool hand_on_address(const struct tunnel *t, void *data, void *en
 	return 1;
 }
 
-/* AGENT_CONTINUE: nobody further; the packet is as it was, but for the stops tried. */
+/* AGENT_CONTINUE: nobody further; the packet is as it was. */
 inline_always enum agent_verdict hand_on(struct xdp_md *ctx, const struct tunnel *t, int *action)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct gue_stops *stops = data + (t->stops & 127);
+	__be32 *word = data + (t->stops & 127), before; /* the first of struct gue_stops, where the next stop is counted up, or of struct srh: down */
 	struct ethhdr *eth = data;
-	__be32 address[4], before;
+	__be32 address[4];
 	const struct stop *stop;
 	_Bool unreachable = 0;
+	__u32 tried = 0;
 
-	if ((void *)(eth + 1) + sizeof(struct vlan_header) > end || (void *)(stops + 1) > end)
+	if ((void *)(eth + 1) + sizeof(struct vlan_header) > end || (void *)(word + 1) > end)
 		return DROPPED_MALFORMED_TUNNEL;
-	before = *(__be32 *)stops;
-	stop = hand_on_choose(stops, end, t, address, &unreachable);
+	stop = hand_on_choose(t, data, end, address, &tried, &unreachable);
 	if (!stop)
 		return unreachable ? DROPPED_STOP_UNREACHABLE : AGENT_CONTINUE;
 	if (!hand_on_age(t, data, end))
 		return DROPPED_STOP_EXPIRED;
-	if (!hand_on_address(t, data, end, address, before, *(__be32 *)stops))
+	before = *word;
+	*word = bpf_htonl(bpf_ntohl(before) + (t->routed ? -tried : tried << 16));
+	if (!hand_on_address(t, data, end, address, before, *word))
 		return DROPPED_MALFORMED_TUNNEL;
 	__builtin_memcpy(eth->h_dest, stop->destination_mac, 6);
 	__builtin_memcpy(eth->h_source, stop->source_mac, 6);

@@ -18,12 +18,12 @@ __noinline int send_to_server(struct xdp_md *ctx, const struct packet *p, const 
 	forward = service->forward;
 	if (!(server->flags & SERVER_NEXT_HOP))
 		return DROPPED_NO_NEXT_HOP;
-	if (d.stops_count)
+	if (d.stops_count && !(forward == FORWARD_SRV6 && server->flags & SERVER_IPV6))
 		forward = FORWARD_GUE;
 	if (forward == FORWARD_GUE)
 		outer = outer_length(server, 1, d.stops_count);
-	else if (forward == FORWARD_IPIP)
-		outer = outer_length(server, 0, 0);
+	else if (is_ip_in_ip(forward))
+		outer = outer_length(server, 0, 0) + srh_length(d.stops_count);
 	if (p->length + outer > server->mtu && (!p->ipv6 || p->length > IPV6_MIN_MTU))
 		return answer_too_big(ctx, p, server->mtu - outer);
 	if (d.carried.changed && !write_echo(ctx, p, &d.carried))
@@ -39,6 +39,8 @@ __noinline int send_to_server(struct xdp_md *ctx, const struct packet *p, const 
 		return send_ipip(ctx, p, server, d.verdict);
 	case FORWARD_GUE:
 		return send_gue(ctx, p, service, server, decided);
+	case FORWARD_SRV6:
+		return send_srv6(ctx, p, service, server, decided);
 	case FORWARD_NAT:
 		return send_nat(ctx, p, server, d.verdict);
 	default:

@@ -139,6 +139,9 @@ var (
 	allDownNames  = map[AllDown]string{AllDownKeep: "keep", AllDownAll: "all", AllDownNone: "none"}
 )
 
+// Tunnels reports whether packets travel inside others, which agents unpack.
+func (v Forward) Tunnels() bool { return v == ForwardIPIP || v == ForwardGUE || v == ForwardSRv6 }
+
 func (v Protocol) String() string     { return nameOf(protocolNames, v) }
 func (v Dispatch) String() string     { return nameOf(dispatchNames, v) }
 func (v Affinity) String() string     { return nameOf(affinityNames, v) }

@@ -167,6 +167,9 @@ func (s *Service) validateServer(path string, server *Server, found *findings) {
 	if server.Weight > MaxWeight {
 		found.add(path+".weight", fmt.Sprintf("use 0 to %d", MaxWeight), "%d is out of range", server.Weight)
 	}
+	if s.Forward == ForwardSRv6 && server.Address.IsValid() && server.Address.Is4() {
+		found.add(path+".address", "use the server's IPv6 address, or forward: gue", "%s cannot be a segment: they are IPv6 addresses", server.Address)
+	}
 	if s.Forward == ForwardNAT && server.Address.IsValid() && s.VIP.IsValid() && server.Address.Is4() != s.VIP.Is4() {
 		found.add(path+".address", "use an address of the vip's family, or return: direct with forward: ipip",
 			"nat cannot turn %s into %s", family(s.VIP), family(server.Address))

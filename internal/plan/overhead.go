@@ -13,6 +13,7 @@ const (
 	udpHeader   = 8
 	gueHeader   = 4
 	stopsHeader = 4 // of the stops of the second chance
+	srhHeader   = 8 // RFC 8754
 	leastStops  = 2 // that there is room for
 	mostStops   = 5
 )
@@ -23,16 +24,18 @@ func Overhead(s *model.Service, server netip.Addr) int {
 	if server.Is6() {
 		outer, address = ipv6Header, 16
 	}
-	gue, stops := outer+udpHeader+gueHeader, leastStops
+	gue, stops := outer+udpHeader+gueHeader, leastStops // the two owners before
 	if s.Dispatch == model.DispatchChoices {
 		stops = max(stops, min(mostStops, int(s.Choices.Candidates)*int(s.Choices.History)-1))
 	}
 	switch {
+	case s.Fallback == model.FallbackSecondChance && s.Forward == model.ForwardSRv6:
+		return outer + srhHeader + (1+stops)*address
 	case s.Fallback == model.FallbackSecondChance && s.Return == model.ReturnDirect:
 		return gue + stopsHeader + stops*address
 	case s.Forward == model.ForwardGUE:
 		return gue
-	case s.Forward == model.ForwardIPIP:
+	case s.Forward == model.ForwardIPIP || s.Forward == model.ForwardSRv6:
 		return outer
 	}
 	return 0

@@ -106,7 +106,7 @@ func unnamedSources(now *dataplane.Snapshot) (problems []string) {
 	lacking := map[netip.Addr]netip.Addr{} // address of ours -> a server that is reached from it
 	for i := range fleet.Services {
 		s := &fleet.Services[i]
-		if s.Forward != model.ForwardIPIP && s.Forward != model.ForwardGUE || now.SendsToNodes(s) {
+		if !s.Forward.Tunnels() || now.SendsToNodes(s) {
 			continue
 		}
 		for j := range s.Servers {

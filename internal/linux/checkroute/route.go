@@ -184,7 +184,7 @@ func segmentSize(t *Target) int {
 	if t.VIP.Is6() {
 		header = 60
 	}
-	if t.Forward == model.ForwardIPIP || t.Forward == model.ForwardGUE {
+	if t.Forward.Tunnels() {
 		outer = 20
 		if t.Server.Is6() {
 			outer = 40

@@ -151,7 +151,7 @@ func (lb *LB) fastRow(number uint32) uint32 {
 	row := lb.ServiceRow(number)
 	s := lb.Service(row)
 	affinity, forward := model.Affinity(s.Affinity), model.Forward(s.Forward)
-	if row == 0 || affinity != model.AffinityCookie && affinity != model.AffinityHash || forward != model.ForwardIPIP && forward != model.ForwardGUE ||
+	if row == 0 || affinity != model.AffinityCookie && affinity != model.AffinityHash || !forward.Tunnels() ||
 		s.Flags&plan.ServiceThrough != 0 {
 		return 0
 	}

@@ -90,7 +90,8 @@ type tunnel struct {
 	vlan     uint16
 	from, to netip.Addr
 	tos      uint8
-	gue      []byte // GUE header; nil: IPIP
+	gue      []byte // GUE header; nil: none
+	srh      []byte // segment routing header; nil: none
 	checksum bool   // of the outer UDP
 	hops     uint8  // of 64 that it has made
 }
@@ -107,6 +108,14 @@ func (r *xdpRig) wrap(t tunnel, inner []byte) []byte {
 		header[1] = byte(protocol)
 		payload = append(header, inner...)
 		protocol = layers.IPProtocolUDP
+	}
+	if t.srh != nil {
+		header := bytes.Clone(t.srh)
+		if header[0] == 0 {
+			header[0] = byte(protocol)
+		}
+		payload = append(header, inner...)
+		protocol = layers.IPProtocolIPv6Routing
 	}
 	switch outer := ipLayer(t.from, t.to, protocol, t.tos).(type) {
 	case *layers.IPv4:

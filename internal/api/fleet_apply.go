@@ -52,7 +52,10 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 			if len(fleet.Keys.Cookie) == 0 {
 				remedy = "apply the `keys:` in a load balancer's state file (docs/operate.md, \"Backup and restore\"), or say --force-keys to lose them"
 			}
-			risks = f.desired.KeyNodes().Risks(fleet, &next.Keys)
+			nodes := f.desired.KeyNodes()
+			if risks = nodes.Risks(fleet, &next.Keys); len(fleet.Keys.Cookie) == 0 {
+				risks = append(risks, nodes.Unnamed(&next)...)
+			}
 		}
 		if !r.DryRun && !r.ForceKeys {
 			if err := unsafe(risks, remedy); err != nil {

@@ -233,6 +233,22 @@ func (n *Nodes) Orphans() []string {
 	return []string{fmt.Sprintf("%d living connections carry keys that the store does not have. If it was lost, apply the file with the `keys:` in a load balancer's state file (docs/operate.md, \"Backup and restore\")", sum)}
 }
 
+// Unnamed says which agents have connections but are no server of a fleet that a lost store is given: load balancers would forget the ids of such
+// servers, which had been removed before.
+func (n *Nodes) Unnamed(next *model.Fleet) (found []string) {
+	for i := range n.List {
+		node := &n.List[i]
+		named := slices.ContainsFunc(next.Services, func(s model.Service) bool {
+			return slices.ContainsFunc(s.Servers, func(server model.Server) bool { return node.speaksFor(&server) })
+		})
+		if living := node.Report.living(); living > 0 && !named {
+			found = append(found, fmt.Sprintf("%s has %d living connections and is no server of this fleet: they break. Name it with its id as draining (`removed` in a load balancer's state file)",
+				node, living))
+		}
+	}
+	return found
+}
+
 // OldestReport is the age of the oldest; ok: there is one.
 func (n *Nodes) OldestReport() (age time.Duration, ok bool) {
 	for i := range n.List {

@@ -155,6 +155,16 @@ func TestKeysThatLackThoseOfLivingConnectionsAreARisk(t *testing.T) {
 	}
 }
 
+// Load balancers remember removed servers by the store alone: one that was lost is told of those that have connections.
+func TestALostStoreIsToldOfAllServersThatHaveConnections(t *testing.T) {
+	fleet := fleetOf(1, 1)
+	n := nodes(fleet, map[uint32]uint64{1: 5})
+	expect(t, n.Unnamed(fleet), "")
+	fleet.Services[0].Servers = fleet.Services[0].Servers[:0]
+	expect(t, n.Unnamed(fleet), "agent host has 5 living connections and is no server of this fleet")
+	expect(t, nodes(fleet, map[uint32]uint64{1: 0}).Unnamed(fleet), "")
+}
+
 func expect(t *testing.T, found []string, want string) {
 	t.Helper()
 	if want == "" && len(found) > 0 || want != "" && !strings.Contains(strings.Join(found, "; "), want) {

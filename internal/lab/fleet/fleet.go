@@ -69,10 +69,15 @@ func (s *Service) Add(name string, i int, address netip.Addr, weight uint16) {
 func (s *Service) Target() string { return netip.AddrPortFrom(s.VIP, s.Ports[0]).String() }
 
 // Drain ends new connections to server i.
-func (s *Service) Drain(i int) {
+func (s *Service) Drain(i int) { s.set(i, model.StateDraining) }
+
+// Activate lets server i have new connections again.
+func (s *Service) Activate(i int) { s.set(i, model.StateActive) }
+
+func (s *Service) set(i int, state model.ServerState) {
 	for at := range s.Servers {
 		if s.Servers[at].ID == uint16(i) {
-			s.Servers[at].State = model.StateDraining
+			s.Servers[at].State = state
 		}
 	}
 }

@@ -52,6 +52,7 @@ type Baseline struct {
 type Cell struct {
 	Policy     string `json:"policy"` // with its classes, interval and whatever else is varied
 	Repetition int    `json:"repetition"`
+	PassedOn   uint64 `json:"passed_on,omitempty"` // packets from candidate to candidate, also those of the span that is not counted
 	Completions
 }
 
@@ -62,6 +63,9 @@ type Completions struct {
 	Completed      int                   `json:"completed"`
 	Broken         int                   `json:"broken"`
 	BrokenBy       map[traffic.Class]int `json:"broken_by,omitempty"`
+	Refused        int                   `json:"refused,omitempty"` // by the application, which had too much to do
+	ByServer       map[string]int        `json:"by_server,omitempty"`
+	Fairness       float64               `json:"fairness"`         // of the servers' open connections: Jain's index, from 1/servers to 1, mean over time
 	PerSecond      float64               `json:"per_second"`       // that ended well within the span, whenever they came
 	BytesPerSecond float64               `json:"bytes_per_second"` // of those
 	MeanMS         float64               `json:"mean_ms"`          // of those that came within the span and ended well, whenever

@@ -2,10 +2,12 @@
 package world
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 	"sync"
@@ -76,6 +78,33 @@ func (l *Lab) startApp(ctx context.Context, node string, what AppServer, root cg
 	if limits {
 		l.limitCPU(root, p, node, what.CPUs)
 	}
+}
+
+// Slow leaves application server i, whose work is sleeping, a share of its speed, as if other work had come there.
+func (t *Trial) Slow(i int, share float64) {
+	node := ServerName(i)
+	script.Checkf(t.Space(node).Do(func() error {
+		connection, err := net.Dial("tcp", "127.0.0.1:80")
+		if err != nil {
+			return err
+		}
+		defer connection.Close()
+		if err := connection.SetDeadline(time.Now().Add(DaemonDeadline)); err != nil {
+			return err
+		}
+		request, err := http.NewRequestWithContext(t.Context, http.MethodPut, fmt.Sprintf("http://%s/speed?share=%g", node, share), nil)
+		if err != nil {
+			return err
+		}
+		if err := request.Write(connection); err != nil {
+			return err
+		}
+		answer, err := http.ReadResponse(bufio.NewReader(connection), request)
+		if err == nil && answer.StatusCode != http.StatusOK {
+			err = errors.New(answer.Status)
+		}
+		return err
+	}), "slow %s down", node)
 }
 
 // StartEchoes starts an echo server for the trial's service on every server.

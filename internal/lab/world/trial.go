@@ -374,6 +374,13 @@ func (t *Trial) Drain(i int) {
 	}
 }
 
+// Activate lets a drained server have new connections again, in every service.
+func (t *Trial) Activate(i int) {
+	for _, one := range t.Fleet.Services {
+		one.Activate(i)
+	}
+}
+
 // AddKey adds the cookie key of an epoch that nobody writes yet.
 func (t *Trial) AddKey(epoch uint32) { t.Fleet.Keys.Cookie[epoch] = fleet.RandomKey(t.Random) }
 

@@ -3,6 +3,7 @@
 //	GET /work?cost=MICROSECONDS[&bytes=N]    an answer after that much work
 //	GET /hold?for=MICROSECONDS&bytes=N       an answer that takes that long whatever the load: a connection that lives
 //	GET /load                                {"outstanding":3,"capacity":64,"answered":812,"failed":0}
+//	PUT /speed?share=0.25                    from now on work is done at that share of the speed: something else has the rest
 //	GET /name                                the server's name
 package app
 
@@ -77,6 +78,7 @@ func (s *server) routes() http.Handler {
 	routes.HandleFunc("GET /hold", s.hold)
 	routes.HandleFunc("GET /name", func(out http.ResponseWriter, _ *http.Request) { fmt.Fprintln(out, s.Server) })
 	routes.HandleFunc("GET /load", s.load)
+	routes.HandleFunc("PUT /speed", s.slow)
 	return http.HandlerFunc(func(out http.ResponseWriter, request *http.Request) {
 		out.Header().Set(traffic.ServerHeader, s.Server)
 		routes.ServeHTTP(out, request)
@@ -90,6 +92,16 @@ func (s *server) load(out http.ResponseWriter, _ *http.Request) {
 		load["capacity"] = s.Limit
 	}
 	_ = json.NewEncoder(out).Encode(load) // an error is the asker's, who has gone
+}
+
+// slow takes away all but a share of the speed. What burns CPU time cannot be slowed: its speed is what it gets.
+func (s *server) slow(out http.ResponseWriter, request *http.Request) {
+	share, err := strconv.ParseFloat(request.URL.Query().Get("share"), 64)
+	if err != nil || !(share > 0 && share <= 1) || !s.Sleep {
+		http.Error(out, "give a share over 0, at most 1, to a server whose work is sleeping", http.StatusBadRequest)
+		return
+	}
+	s.worker.setSpeed(s.Speed * share)
 }
 
 func (s *server) work(out http.ResponseWriter, request *http.Request) {

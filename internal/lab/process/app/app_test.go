@@ -146,3 +146,39 @@ func TestAnswersLastAsLongAsAsked(t *testing.T) {
 		}
 	}
 }
+
+func TestASleepingServerIsSlowedAndGetsItsSpeedBack(t *testing.T) {
+	url := start(t, Options{Server: "s1", Sleep: true, Speed: 1})
+	put := func(url string) int {
+		request, err := http.NewRequest(http.MethodPut, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		return response.StatusCode
+	}
+	if status := put(url + "/speed?share=0.1"); status != http.StatusOK {
+		t.Fatalf("status %d", status)
+	}
+	if _, _, took := get(t, url+"/work?cost=30000"); took < 290*time.Millisecond {
+		t.Errorf("30 ms of work at a tenth of the speed took %v", took)
+	}
+	for _, share := range []string{"0", "-1", "1.1", "NaN", "fast", ""} {
+		if status := put(url + "/speed?share=" + share); status != http.StatusBadRequest {
+			t.Errorf("share %q: status %d", share, status)
+		}
+	}
+	if status := put(url + "/speed?share=1"); status != http.StatusOK {
+		t.Fatalf("status %d", status)
+	}
+	if _, _, took := get(t, url+"/work?cost=100000"); took < 95*time.Millisecond || took > 900*time.Millisecond {
+		t.Errorf("100 ms of work took %v", took)
+	}
+	if status := put(start(t, Options{Server: "s2", Speed: 1}) + "/speed?share=0.5"); status != http.StatusBadRequest {
+		t.Errorf("a server that burns: status %d", status)
+	}
+}

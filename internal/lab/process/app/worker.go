@@ -2,8 +2,10 @@ package app
 
 import (
 	"context"
+	"math"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -31,12 +33,13 @@ type worker struct {
 	jobs  []*job
 	added chan struct{}
 
-	speed float64
-	free  time.Time // sleeping: when the work so far is done
+	speed atomic.Uint64 // the bits of a float64
+	free  time.Time     // sleeping: when the work so far is done
 }
 
 func newWorker(options *Options) *worker {
-	w := &worker{added: make(chan struct{}, 1), speed: options.Speed, spend: burn}
+	w := &worker{added: make(chan struct{}, 1), spend: burn}
+	w.setSpeed(options.Speed)
 	turn := burningTurn
 	if options.Sleep {
 		w.spend, turn = w.sleep, sleepingTurn
@@ -46,6 +49,8 @@ func newWorker(options *Options) *worker {
 	}
 	return w
 }
+
+func (w *worker) setSpeed(speed float64) { w.speed.Store(math.Float64bits(speed)) }
 
 // do waits until the work is done, or nobody waits for it any more.
 func (w *worker) do(ctx context.Context, cost time.Duration) error {
@@ -113,7 +118,7 @@ func (w *worker) first() *job {
 
 // sleep passes the time that work takes at the worker's speed. A sleep that lasted too long shortens the next.
 func (w *worker) sleep(work time.Duration) {
-	w.free = w.free.Add(time.Duration(float64(work) / w.speed))
+	w.free = w.free.Add(time.Duration(float64(work) / math.Float64frombits(w.speed.Load())))
 	time.Sleep(time.Until(w.free))
 }
 

@@ -103,6 +103,9 @@ func (r *runner) request(connection *httpConn, flow *Flow, request Request, resu
 	if err != nil {
 		return err
 	}
+	if response.StatusCode == http.StatusServiceUnavailable {
+		return &brokenError{Refused, "status " + response.Status}
+	}
 	if response.StatusCode/100 != 2 {
 		return &brokenError{WrongAnswer, "status " + response.Status}
 	}

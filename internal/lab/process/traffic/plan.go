@@ -48,9 +48,10 @@ const Drawn = "{}"
 // Class says how a connection ended.
 type Class string
 
-// A connection is broken by anything but Completed; nothing is excused.
+// A connection is broken by anything but Completed; nothing is excused. Only a comparison of policies tells Refused apart.
 const (
 	Completed      Class = "completed"
+	Refused        Class = "refused" // the application answered that it has too much to do
 	ConnectTimeout Class = "connect-timeout"
 	ConnectRefused Class = "connect-refused"
 	Reset          Class = "reset"

@@ -20,6 +20,10 @@ var Scenarios = []scenario.Scenario{
 		Promise: "one request in ten is slow: p2c and policies that follow load beat hash",
 	},
 	{
+		Name: "choices", Deadline: 4 * time.Minute, Lengths: 60, Do: runChoices,
+		Promise: "servers of unequal speed, other work that moves from one to the next: servers that accept or pass on beat hash",
+	},
+	{
 		Name: "uneven", Deadline: 4 * time.Minute, Lengths: 200, Do: runUneven,
 		Promise: "servers of unequal CPU: p2c and policies that follow load beat hash",
 	},
@@ -44,6 +48,7 @@ type contender struct {
 	loss     float64       // share of the updates of weights that is lost on the way to each load balancer
 	endpoint string        // that the application tells its load at; empty: the agent tells of its connections
 	estimate bool          // nobody is asked: load balancers go by what they see (Spotlight V-D1)
+	offers   *offers       // choices: how connections are offered, and what leads to who has accepted
 }
 
 // name is what results call it, such as "awfd-m4-250ms".
@@ -51,6 +56,9 @@ func (c contender) name() string {
 	name := c.dispatch.String()
 	if c.dispatch == model.DispatchAWFD {
 		name += fmt.Sprintf("-m%d", c.classes)
+	}
+	if c.offers != nil {
+		name += fmt.Sprintf("-%v-%v-%v", c.offers.choices.Accept.Policy, c.offers.affinity, c.offers.forward)
 	}
 	if c.interval != 0 {
 		name += fmt.Sprintf("-%v", c.interval)
@@ -93,6 +101,8 @@ type comparison struct {
 	length      time.Duration // of the arrivals of one measurement
 	warmup      time.Duration // at its beginning, which is not counted
 	flows       func(target string, seed uint64, length time.Duration) []traffic.Flow
+	meanwhile   func(t *world.Trial, begin time.Time) // what happens during a measurement; nil: nothing
+	refuses     bool                                  // servers may refuse: that breaks no promise
 }
 
 // compare measures all contenders and adds a cell to the result for each measurement. Repetitions are interleaved, so that a
@@ -118,17 +128,28 @@ func compare(run *scenario.Run, c comparison) {
 		}
 	})
 	run.Result.AddTrial(outcome, false)
-	run.Unbroken(outcome)
+	if c.refuses {
+		run.Result.Expect(outcome.Broken == outcome.BrokenBy[traffic.Refused], "connections broke otherwise than by a refusal: %v", outcome.BrokenBy)
+	} else {
+		run.Unbroken(outcome)
+	}
 	summarize(run)
 }
 
 // measure puts one contender under the load, from a pool without connections until there are none again.
 func measure(t *world.Trial, c comparison, one contender, seed uint64) scenario.Cell {
 	use(t, one)
+	before := passedOn(t)
 	running := t.GeneratePatiently(patience, c.flows(t.Target(), seed, c.length)...)
 	begin := time.Now()
+	if c.meanwhile != nil {
+		c.meanwhile(t, begin)
+	}
 	running.Wait(t.Context)
-	return scenario.Cell{Policy: one.name(), Completions: complete(running.Connections, begin.Add(c.warmup), begin.Add(c.length))}
+	return scenario.Cell{
+		Policy: one.name(), PassedOn: passedOn(t) - before,
+		Completions: complete(running.Connections, len(t.Topology.Servers), begin.Add(c.warmup), begin.Add(c.length)),
+	}
 }
 
 // use switches every service of the trial to a contender.
@@ -136,6 +157,10 @@ func use(t *world.Trial, one contender) {
 	for _, service := range t.Fleet.Services {
 		service.Dispatch = one.dispatch
 		service.Load = model.Load{Source: model.LoadUnset, Interval: model.Duration(one.interval), Endpoint: one.endpoint, Classes: uint8(one.classes)}
+		service.Affinity, service.Forward, service.Choices = model.AffinityCookie, model.ForwardUnset, model.Choices{}
+		if one.offers != nil {
+			service.Affinity, service.Forward, service.Choices = one.offers.affinity, one.offers.forward, one.offers.choices
+		}
 		if one.estimate {
 			service.Load.Source = model.LoadEstimate
 		}

@@ -21,7 +21,7 @@ func TestCompletionsCountWhatCameAndWhatEnded(t *testing.T) {
 		connection(1900*ms, 2700*ms, traffic.Completed), // ended after: counts as time only
 		connection(second, 1100*ms, traffic.Reset),
 		connection(2*second, 2100*ms, traffic.Completed), // came after
-	}, begin, begin.Add(2*second))
+	}, 1, begin, begin.Add(2*second))
 	want := scenario.Completions{Offered: 4, Completed: 3, Broken: 1, PerSecond: 1.5, BytesPerSecond: 150, MeanMS: 400, P50MS: 300, P99MS: 800}
 	if got.BrokenBy[traffic.Reset] != 1 {
 		t.Errorf("broken by %v", got.BrokenBy)

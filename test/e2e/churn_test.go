@@ -32,7 +32,7 @@ func TestConnectionsSurviveChurnWithEachPolicy(t *testing.T) {
 	if !long() {
 		t.Skipf("TestConnectionsSurviveChurnWithEveryPolicy is the short form; set %s for one run for each policy", longVariable)
 	}
-	for _, policy := range []string{"hash", "maglev", "rr", "wrr", "p2c", "least", "awrr", "awfd", "wcmp", "lcf"} {
+	for _, policy := range []string{"hash", "maglev", "rr", "wrr", "p2c", "least", "awrr", "awfd", "wcmp", "lcf", "choices"} {
 		t.Run(policy, func(t *testing.T) {
 			if result := run(t, "churn", "--dispatch", policy); result.Broken != 0 || result.Completed != result.Attempted {
 				t.Errorf("%d of %d broken", result.Broken, result.Attempted)

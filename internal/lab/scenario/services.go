@@ -59,9 +59,6 @@ func PolicyService(vip string, dispatch model.Dispatch) *fleet.Service {
 	if dispatch.FollowsLoad() {
 		one.Load.Interval = model.Duration(WeightsInterval)
 	}
-	if dispatch == model.DispatchChoices {
-		one.Forward = model.ForwardGUE
-	}
 	return one
 }
 

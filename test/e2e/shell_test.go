@@ -1,0 +1,19 @@
+package e2e
+
+import "testing"
+
+// Promise: servers accept connections or pass them on, and the pool changes under those connections (SHELL, VI): downloads without
+// timestamps are lost without history and kept with it; with cookies ten reconfigurations and a lost load balancer break nothing.
+func TestConnectionsThatServersChooseSurviveReconfigurations(t *testing.T) {
+	result := run(t, "shell")
+	for _, trial := range result.Trials {
+		t.Logf("%s: %d of %d broken", trial.Name, trial.Broken, trial.Attempted)
+		switch {
+		case trial.Attempted < 60:
+			t.Errorf("%s: only %d connections", trial.Name, trial.Attempted)
+		case (trial.Broken != 0) != (trial.Name == "no-timestamps-history-1"):
+			t.Errorf("%s: %d of %d broken: %v", trial.Name, trial.Broken, trial.Attempted, trial.BrokenBy)
+		}
+		timestampsAccepted(t, trial)
+	}
+}

@@ -117,8 +117,10 @@ func printResult(out io.Writer, result scenario.Result) {
 		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%s\n", trial.Name, trial.Attempted, trial.Completed, trial.Broken, counts(trial.BrokenBy))
 	}
 	table.Flush()
-	for _, name := range slices.Sorted(maps.Keys(result.Measurements)) {
-		fmt.Fprintf(out, "%s: %.3f\n", name, result.Measurements[name])
+	left := maps.Clone(result.Measurements)
+	printComparison(out, result.Comparison, left)
+	for _, name := range slices.Sorted(maps.Keys(left)) {
+		fmt.Fprintf(out, "%s: %.3f\n", name, left[name])
 	}
 	for _, failure := range result.Failures {
 		fmt.Fprintf(out, "failed: %s\n", failure)
@@ -126,4 +128,38 @@ func printResult(out io.Writer, result scenario.Result) {
 	if result.Outcome == scenario.PromiseBroken && result.Error != "" {
 		fmt.Fprintf(out, "not played to the end: %s\n", result.Error)
 	}
+}
+
+// printComparison prints a line for each policy with its medians and, in brackets, how many times better than hash they are. It takes what it
+// prints out of the measurements.
+func printComparison(out io.Writer, cells []scenario.Cell, measurements map[string]float64) {
+	var policies []string
+	for _, cell := range cells {
+		if !slices.Contains(policies, cell.Policy) {
+			policies = append(policies, cell.Policy)
+		}
+	}
+	columns := slices.DeleteFunc([]string{"per_second", "bytes_per_second", "mean_ms", "p99_ms", "fairness", "refused", "passed_on_per_connection"},
+		func(column string) bool {
+			return !slices.ContainsFunc(policies, func(policy string) bool { _, measured := measurements[policy+"_"+column]; return measured })
+		})
+	if len(columns) == 0 {
+		return // nothing was compared, or not to the end
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintf(table, "\nPOLICY\t%s\n", strings.ToUpper(strings.ReplaceAll(strings.Join(columns, "\t"), "_", " ")))
+	for _, policy := range policies {
+		fmt.Fprint(table, policy)
+		for _, column := range columns {
+			name := policy + "_" + column
+			fmt.Fprintf(table, "\t%.4g", measurements[name])
+			if ratio, measured := measurements[name+"_ratio_to_hash"]; measured {
+				fmt.Fprintf(table, " (%.2f)", ratio)
+			}
+			delete(measurements, name)
+			delete(measurements, name+"_ratio_to_hash")
+		}
+		fmt.Fprintln(table)
+	}
+	table.Flush()
 }

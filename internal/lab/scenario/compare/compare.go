@@ -58,7 +58,7 @@ func (c contender) name() string {
 		name += fmt.Sprintf("-m%d", c.classes)
 	}
 	if c.offers != nil {
-		name += fmt.Sprintf("-%v-%v-%v", c.offers.choices.Accept.Policy, c.offers.affinity, c.offers.forward)
+		name += fmt.Sprintf("-%v-%v", c.offers.choices.Accept.Policy, c.offers.affinity)
 	}
 	if c.interval != 0 {
 		name += fmt.Sprintf("-%v", c.interval)
@@ -157,9 +157,9 @@ func use(t *world.Trial, one contender) {
 	for _, service := range t.Fleet.Services {
 		service.Dispatch = one.dispatch
 		service.Load = model.Load{Source: model.LoadUnset, Interval: model.Duration(one.interval), Endpoint: one.endpoint, Classes: uint8(one.classes)}
-		service.Affinity, service.Forward, service.Choices = model.AffinityCookie, model.ForwardUnset, model.Choices{}
+		service.Affinity, service.Choices = model.AffinityCookie, model.Choices{}
 		if one.offers != nil {
-			service.Affinity, service.Forward, service.Choices = one.offers.affinity, one.offers.forward, one.offers.choices
+			service.Affinity, service.Choices = one.offers.affinity, one.offers.choices
 		}
 		if one.estimate {
 			service.Load.Source = model.LoadEstimate

@@ -67,6 +67,9 @@ func TestEveryWayThatAConnectionEndsIsToldApart(t *testing.T) {
 		WrongAnswer: serve(t, func(conn *net.TCPConn, _ *bufio.Reader) {
 			fmt.Fprint(conn, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
 		}),
+		Refused: serve(t, func(conn *net.TCPConn, _ *bufio.Reader) {
+			fmt.Fprint(conn, "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
+		}),
 		Moved: serve(t, func(conn *net.TCPConn, requests *bufio.Reader) {
 			io.WriteString(conn, answered)
 			readRequest(requests)

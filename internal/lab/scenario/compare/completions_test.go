@@ -32,3 +32,27 @@ func TestCompletionsCountWhatCameAndWhatEnded(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
+
+func TestRefusalsAndTheSpreadOfOpenConnectionsAreCounted(t *testing.T) {
+	begin := time.Unix(1000, 0)
+	at := func(server string, started, ended time.Duration, class traffic.Class) traffic.Connection {
+		return traffic.Connection{Class: class, Server: server, Started: begin.Add(started), Ended: begin.Add(ended)}
+	}
+	const second = time.Second
+	got := complete([]traffic.Connection{
+		at("s1", 0, second, traffic.Completed),
+		at("s2", 0, second, traffic.Completed), // so far 1 and 1 of two servers: 1
+		at("s1", second, 2*second, traffic.Completed),
+		at("s1", second, 2*second, traffic.Completed), // from here on 2 and 0: one half
+		at("s1", second, second, traffic.Refused),
+	}, 2, begin, begin.Add(3*second)) // in the last second nothing is open: it does not count
+	if got.Fairness != 0.75 {
+		t.Errorf("fairness %v", got.Fairness)
+	}
+	if got.Offered != 5 || got.Completed != 4 || got.Refused != 1 || got.Broken != 0 || got.ByServer["s1"] != 4 || got.ByServer["s2"] != 1 {
+		t.Errorf("got %+v", got)
+	}
+	if none := complete(nil, 2, begin, begin.Add(second)); none.Fairness != 0 {
+		t.Errorf("fairness %v of nothing", none.Fairness)
+	}
+}

@@ -16,6 +16,7 @@
 #include "packet/gue.h"
 #include "packet/srh.h"
 #include "carrier/cookie.h"
+#include "affinity/history.h"
 #include "state/agent.h"
 #include "state/tunnel_sources.h"
 #include "packet/flow.h"
@@ -23,6 +24,7 @@
 #include "state/hold_back.h"
 #include "state/choices.h"
 #include "state/acceptance.h"
+#include "steer/column.h"
 #include "steer/mark.h"
 #include "steer/rewrite.h"
 #include "steer/begin.h"
@@ -46,9 +48,9 @@ static __noinline enum agent_verdict restore_request(struct bpf_sock *sk, const 
 	struct exception exception = { .unmarked = 1, .handshake_echo = f->echo };
 	struct bpf_sock *listener;
 	struct flow_key key;
-	__u32 w = bpf_ntohl(f->echo);
+	__u32 w = bpf_ntohl(f->echo), last = request_last(request);
 
-	if (request_was_unmarked(request, w)) {
+	if (request_was_unmarked(request, last, w)) {
 		if (rewritten_is(restored_request(f), f, f->echo))
 			return INGRESS_RESTORED_BELOW;
 		flow_key_fill(&key, f);
@@ -57,23 +59,35 @@ static __noinline enum agent_verdict restore_request(struct bpf_sock *sk, const 
 	}
 	if (mark_read_tag(served, f, w) < 0)
 		return INGRESS_BAD_COOKIE;
+	*restored = mark_restore_request(last, served, w);
+	if (served->flags & SERVED_HISTORY) {
+		if (last - *restored > COLUMN_ECHO_MS)
+			return INGRESS_BAD_COOKIE;
+		column_note(f, w);
+	}
 	listener = bpf_get_listener_sock(sk);
 	if (listener)
 		bpf_sk_storage_get(&hold_backs, listener, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	*restored = mark_restore_request(request, served, w);
 	rewritten_note(restored_request(f), f, bpf_htonl(*restored));
 	return INGRESS_RESTORED_REQUEST;
 }
 
 /* A SYN cookie comes back. The kernel keeps options in the low bits of its timestamp, and asks for no more of it. */
-static __noinline enum agent_verdict restore_syn_cookie(struct bpf_sock *sk, const struct served *served,
+static __noinline enum agent_verdict restore_syn_cookie(struct __sk_buff *skb, struct bpf_sock *sk, const struct served *served,
 						    const struct flow *f, __u32 *restored)
 {
 	struct bpf_sock *listener = bpf_get_listener_sock(sk);
 	__u32 w = bpf_ntohl(f->echo);
+	_Bool ours;
 
-	if (mark_read_tag(served, f, w) < 0)
+	if (served->flags & SERVED_HISTORY)
+		ours = !rewritten_is(restored_request(f), f, f->echo) && answers_syn_cookie(skb, sk, f);
+	else
+		ours = mark_read_tag(served, f, w) >= 0;
+	if (!ours)
 		return rewritten_is(restored_request(f), f, f->echo) ? INGRESS_RESTORED_BELOW : INGRESS_BAD_COOKIE;
+	if (served->flags & SERVED_HISTORY)
+		column_note(f, w);
 	if (listener)
 		bpf_sk_storage_get(&hold_backs, listener, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	*restored = w >> (served->cookie_bits & 31);
@@ -98,6 +112,8 @@ static __noinline enum agent_verdict restore_time_wait(struct bpf_sock *sk, cons
 			return INGRESS_UNMARKED;
 		delta = exception->delta;
 	}
+	if (served->flags & SERVED_HISTORY)
+		column_note(f, w);
 	now = socket_clock_ms() + BPF_CORE_READ(socket, tw_ts_offset) - delta + CLOCK_SLACK_MS;
 	*restored = delta + hold_back_extend(w >> (served->cookie_bits & 31), now, served->cookie_bits);
 	return INGRESS_RESTORED_TIME_WAIT;
@@ -118,6 +134,8 @@ inline_always enum agent_verdict restore_connection(struct bpf_sock *sk, const s
 	if (h->state == HOLD_BACK_NEW) {
 		const struct tcp_sock *tcp = socket_address(sk);
 
+		if (served->flags & SERVED_HISTORY && echoes_handshake(tcp, served, w))
+			column_note(f, w);
 		mark_start(h, served, f, tcp, socket_clock_ms() + BPF_CORE_READ(tcp, tsoffset));
 	}
 	if (h->state != HOLD_BACK_MARKED)
@@ -160,7 +178,7 @@ inline_always enum agent_verdict restore(struct __sk_buff *skb)
 		verdict = restore_translated(served, &f, &restored);
 		connected = verdict != INGRESS_NO_SOCKET;
 		if (!connected)
-			verdict = restore_syn_cookie(sk, served, &f, &restored);
+			verdict = restore_syn_cookie(skb, sk, served, &f, &restored);
 	} else if (sk->state == SOCKET_TIME_WAIT) {
 		connected = 1;
 		verdict = restore_time_wait(sk, served, &f, &restored);
@@ -189,7 +207,7 @@ inline_always enum agent_verdict mark_connection(struct __sk_buff *skb, struct f
 						 struct hold_back *h)
 {
 	__u32 t, w, now = current_generation(), delta;
-	_Bool held = 0;
+	_Bool held = 0, unknown = 0;
 
 	if (flow_find_timestamp(f, skb) != TIMESTAMP_FOUND)
 		return no_timestamp(f);
@@ -202,7 +220,7 @@ inline_always enum agent_verdict mark_connection(struct __sk_buff *skb, struct f
 		if (h->state == HOLD_BACK_NEW) {
 			if (!served || !served->flags)
 				return EGRESS_NOT_SERVED;
-			mark_start(h, served, f, socket_address(full), t);
+			unknown = mark_start(h, served, f, socket_address(full), t) == COLUMN_UNKNOWN;
 		} else if (h->state == HOLD_BACK_MARKED) {
 			mark_refresh(h, served, f, now, t);
 		}
@@ -221,6 +239,8 @@ inline_always enum agent_verdict mark_connection(struct __sk_buff *skb, struct f
 	rewrite(skb, f, TO_CLIENT, bpf_htonl(w));
 	if ((h->behind || h->generation != now) && renew(skb, f, full))
 		return EGRESS_MARKED_RENEWED;
+	if (unknown)
+		return EGRESS_MARKED_UNKNOWN_COLUMN;
 	return f->tcp_flags & TCP_FLAG_SYN_BIT ? EGRESS_MARKED_SYN_ACK : held ? EGRESS_MARKED_HELD_BACK : EGRESS_MARKED;
 }
 
@@ -228,8 +248,9 @@ inline_always enum agent_verdict mark_connection(struct __sk_buff *skb, struct f
 static __noinline enum agent_verdict mark_without_storage(struct __sk_buff *skb, struct flow *f, const struct served *served,
 						      struct bpf_sock *sk)
 {
-	__u32 v = bpf_ntohl(f->value), cookie = mark_cookie(served, f, served->epoch_parity, 0);
-	enum agent_verdict verdict = EGRESS_MARKED_SYN_ACK;
+	int column = served->flags & SERVED_HISTORY ? column_find(f) : 0;
+	enum agent_verdict verdict = column < 0 ? EGRESS_MARKED_UNKNOWN_COLUMN : EGRESS_MARKED_SYN_ACK;
+	__u32 v = bpf_ntohl(f->value), cookie = mark_cookie(served, f, served->epoch_parity, column < 0 ? 0 : column);
 
 	if (!(f->tcp_flags & TCP_FLAG_SYN_BIT)) {
 		const struct exception *exception;
@@ -358,14 +379,20 @@ inline_always enum agent_verdict stop_here(struct xdp_md *ctx, const struct tunn
 inline_always enum agent_verdict take_in(struct xdp_md *ctx, int *action)
 {
 	enum agent_verdict verdict, delivered = DECAPSULATED;
+	const struct served *served;
 	const __u32 *row = 0;
 	struct tunnel t = {};
 	struct packet p = {};
 
 	*action = XDP_PASS;
 	verdict = recognise(ctx, &t, &p, &row);
-	if (verdict == AGENT_CONTINUE && t.stops && row)
-		verdict = stop_here(ctx, &t, &p, bpf_map_lookup_elem(&served_services, row), &delivered, action);
+	if (verdict == AGENT_CONTINUE && row && (t.stops || deliver_is_syn(&p))) {
+		served = bpf_map_lookup_elem(&served_services, row);
+		if (t.stops)
+			verdict = stop_here(ctx, &t, &p, served, &delivered, action);
+		if (verdict == AGENT_CONTINUE && deliver_is_syn(&p))
+			mark_accepted(&p, served, t.column);
+	}
 	if (verdict != AGENT_CONTINUE)
 		return verdict;
 	if (!tunnel_copy_congestion(&t, (void *)(long)ctx->data, (void *)(long)ctx->data_end))
@@ -426,6 +453,8 @@ int count_echoes(struct bpf_iter__bpf_sk_storage_map *ctx)
 	const struct hold_back *h = ctx->value;
 	struct sock *sk = ctx->sk;
 	const struct tcp_sock *tcp = (void *)sk;
+	const struct served *served;
+	struct served_key key = {};
 	const struct turn *last;
 	__u64 now_ns = bpf_ktime_get_ns();
 	__u32 zero = 0, t;
@@ -434,10 +463,16 @@ int count_echoes(struct bpf_iter__bpf_sk_storage_map *ctx)
 	if (!sk || !h || sk->__sk_common.skc_state == SOCKET_LISTEN || sk->__sk_common.skc_state == SOCKET_CLOSE)
 		return 0;
 	if (h->state == HOLD_BACK_MARKED) {
+		if (h->cookie_bits == HISTORY_BITS) /* no key */
+			return 0;
 		parity = (h->cookie >> ((h->cookie_bits - 1) & 31) & 1) ^ h->behind;
 	} else if (h->state == HOLD_BACK_NEW && BPF_CORE_READ_BITFIELD_PROBED(tcp, rx_opt.tstamp_ok)) {
 		last = bpf_map_lookup_elem(&last_turn, &zero);
 		if (!last)
+			return 0;
+		live_key(&key, sk);
+		served = served_find(&key);
+		if (served && served->flags & SERVED_HISTORY)
 			return 0;
 		t = now_ns / 1000000 + BPF_CORE_READ(tcp, tsoffset);
 		parity = last->parity ^ sent_before_turn(handshake_echo(tcp, now_ns, t, COOKIE_BITS_MAX), now_ns, t);

@@ -2,7 +2,7 @@
 /* history.h - the timestamp that a packet echoes names the candidate that accepted its connection: a column of the flow's slot (SHELL III-B). */
 #pragma once
 
-#define HISTORY_BITS 2 /* of the timestamp; state/hold_back.h of the server */
+#define HISTORY_BITS 2 /* of the timestamp: its low ones, below the clock */
 
 /* The number of the column, or what is none. */
 inline_always __u32 history_column(__u32 echo)

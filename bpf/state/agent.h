@@ -46,6 +46,7 @@ enum agent_verdict {
 	EGRESS_NO_TIMESTAMP,
 	EGRESS_RESET_NO_TIMESTAMP,
 	EGRESS_MARKED_SYN_ACK,
+	EGRESS_MARKED_UNKNOWN_COLUMN, /* affinity history: as of the first column, as nothing tells which one it is of */
 	EGRESS_MARKED,
 	EGRESS_MARKED_HELD_BACK, /* the client was silent for long: the wire clock waits for it */
 	EGRESS_MARKED_RENEWED, /* a probe of a keepalive, after its copy that renews the client's cookie */
@@ -71,10 +72,10 @@ struct served_key {
 _Static_assert(sizeof(struct served_key) == 20, "served_key");
 
 enum served_flag {
-	SERVED_COOKIE = 1,
+	SERVED_COOKIE = 1, /* timestamps are marked */
 	SERVED_RETIRED = 2, /* no longer marks: only for the connections that carry its cookie */
 	SERVED_CHOICES = 4, /* SYNs with stops may be passed on */
-	SERVED_HISTORY = 8, /* connections carry the column that they were accepted in */
+	SERVED_HISTORY = 8, /* with the column that the connection was accepted in, and nothing else: cookie_bits is HISTORY_BITS */
 	SERVED_NO_NEW = 16, /* with SERVED_CHOICES: this server is draining */
 };
 

@@ -7,17 +7,21 @@
  */
 #pragma once
 
-/* The server has sent nothing, and its client has echoed w: is that its SYN-ACK, which the socket knows as it was before, with the
- * cookie? A number that agrees by chance: one in 2^31. */
+/* Is w the echo of the SYN-ACK that completed the handshake, which the socket knows as it was before? A number that agrees by chance: one
+ * in 2^(32-c). */
+inline_always _Bool echoes_handshake(const struct tcp_sock *tcp, const struct served *served, __u32 w)
+{
+	__u32 echo = BPF_CORE_READ(tcp, rx_opt.rcv_tsecr) + BPF_CORE_READ(tcp, tsoffset), bits = served->cookie_bits & 31;
+
+	return w >> bits == (echo & 0xffffffff >> bits);
+}
+
+/* The server has sent nothing, and its client has echoed w: is that its SYN-ACK with the cookie? */
 static __noinline int begins_with(const struct tcp_sock *tcp, const struct served *served, const struct flow *f, __u32 w)
 {
-	__u32 echo, bits;
-
 	if (!served || !f || BPF_CORE_READ(tcp, segs_out))
 		return 0;
-	echo = BPF_CORE_READ(tcp, rx_opt.rcv_tsecr) + BPF_CORE_READ(tcp, tsoffset);
-	bits = served->cookie_bits & 31;
-	return w >> bits == (echo & 0xffffffff >> bits) && mark_read_tag(served, f, w) >= 0;
+	return echoes_handshake(tcp, served, w) && mark_read_tag(served, f, w) >= 0;
 }
 
 /* Is this the first that the server sends, after a handshake from when SYN-ACKs were marked already? One that was not, and was under

@@ -16,10 +16,14 @@ static __noinline __u64 mark_hash(const struct served *served, const struct flow
 	return flow_hash(&begun, f->client, f->client_port, f->key.port, f->key.ipv6);
 }
 
-/* tag: what a load balancer has put above the id; 0 before. */
+/* tag: what a load balancer has put above the id; 0 before. Affinity history: the column, which is all of the cookie. */
 inline_always __u16 mark_cookie(const struct served *served, const struct flow *f, __u8 parity, __u16 tag)
 {
-	__u16 plain = served->id ^ tag << (served->id_bits & 15);
+	__u16 plain;
+
+	if (served->flags & SERVED_HISTORY)
+		return tag;
+	plain = served->id ^ tag << (served->id_bits & 15);
 
 	return cookie_make(plain, mark_hash(served, f, parity), parity, served->cookie_bits);
 }
@@ -28,8 +32,11 @@ inline_always __u16 mark_cookie(const struct served *served, const struct flow *
 inline_always int mark_read_tag(const struct served *served, const struct flow *f, __u32 w)
 {
 	__u8 bits = served->cookie_bits, id_bits = served->id_bits;
-	__u32 others = cookie_plain(w, mark_hash(served, f, cookie_epoch_parity(w, bits)), bits) ^ served->id;
+	__u32 others;
 
+	if (served->flags & SERVED_HISTORY)
+		return history_column(w);
+	others = cookie_plain(w, mark_hash(served, f, cookie_epoch_parity(w, bits)), bits) ^ served->id;
 	if (!id_bits) /* the row is older than tags */
 		return others ? -1 : 0;
 	return others & ((1u << (id_bits & 15)) - 1) ? -1 : others >> (id_bits & 15);
@@ -41,7 +48,8 @@ static __noinline void mark_refresh(struct hold_back *h, const struct served *se
 {
 	__u16 cookie;
 
-	if (!served || !(served->flags & (SERVED_COOKIE | SERVED_RETIRED)) || served->cookie_bits != h->cookie_bits) {
+	if (!served || !(served->flags & (SERVED_COOKIE | SERVED_RETIRED)) || served->flags & SERVED_HISTORY ||
+	    served->cookie_bits != h->cookie_bits) {
 		h->generation = now;
 		return;
 	}
@@ -57,13 +65,14 @@ static __noinline void mark_refresh(struct hold_back *h, const struct served *se
  *
  * Departs from Cheetah III-B, where the load balancer keeps the server: one with a connection table puts its index, the tag, into the
  * cookie of a client's packets, and the connection carries it from then on. What was sent before the cookie turned asks for
- * nothing: it may be late, and the next packet tells again. Tag 0 is what connections begin with: nobody puts it in. */
+ * nothing: it may be late, and the next packet tells again. Tag 0 is what connections begin with: nobody puts it in. A column is never
+ * another one: no key tells who wrote it. */
 static __noinline int mark_adopt(struct hold_back *h, const struct served *served, const struct flow *f, __u32 w)
 {
 	_Bool late = hold_back_is_late(h, w), before = hold_back_cookie(h, w) == h->cookie_before;
 	int tag;
 
-	if ((late && before) || served->cookie_bits != h->cookie_bits)
+	if ((late && before) || served->flags & SERVED_HISTORY || served->cookie_bits != h->cookie_bits)
 		return before;
 	tag = mark_read_tag(served, f, w);
 	if (tag > 0 && !late) {
@@ -95,7 +104,8 @@ inline_always _Bool sent_before_turn(__u32 sent, __u64 now_ns, __u32 t)
 	       t - sent + CLOCK_SLACK_MS >= (now_ns - last->turned_ns) / 1000000;
 }
 
-/* The first packet of a connection after its handshake; t is the kernel's timestamp clock for this socket, now. */
+/* The first packet of a connection after its handshake; t is the kernel's timestamp clock for this socket, now. COLUMN_UNKNOWN: nothing
+ * tells which column it is of, and it is marked as one of the first. */
 static __noinline int mark_start(struct hold_back *h, const struct served *served, const struct flow *f,
 				 const struct tcp_sock *tcp, __u32 t)
 {
@@ -103,6 +113,7 @@ static __noinline int mark_start(struct hold_back *h, const struct served *serve
 	__u64 now_ns = bpf_ktime_get_coarse_ns();
 	struct flow_key key;
 	__u32 echo;
+	int column = 0;
 
 	if (!h || !served || !f)
 		return 0;
@@ -124,12 +135,17 @@ static __noinline int mark_start(struct hold_back *h, const struct served *serve
 	h->delta = START_DELTA;
 	h->held_from = h->newest_echo + 1; /* echoes of the handshake have no delta */
 	h->generation = current_generation();
-	h->cookie = mark_cookie(served, f, served->epoch_parity, 0);
+	if (served->flags & SERVED_HISTORY) {
+		column = column_find(f);
+		column_forget(f);
+		h->tag = column < 0 ? 0 : column;
+	}
+	h->cookie = mark_cookie(served, f, served->epoch_parity, h->tag);
 	/* The handshake may have been marked just before a rotation. */
-	h->cookie_before = mark_cookie(served, f, !served->epoch_parity, 0);
-	h->behind = sent_before_turn(h->newest_echo, now_ns, t);
+	h->cookie_before = mark_cookie(served, f, !served->epoch_parity, h->tag);
+	h->behind = !(served->flags & SERVED_HISTORY) && sent_before_turn(h->newest_echo, now_ns, t);
 	h->state = HOLD_BACK_MARKED;
-	return 0;
+	return column;
 }
 
 /* The socket's TIME_WAIT will not see its storage. */
@@ -148,30 +164,27 @@ static __noinline int mark_remember(const struct flow *f, __u32 delta, __u32 unm
 	return 0;
 }
 
+/* No SYN-ACK of the request is newer. */
+inline_always __u32 request_last(const struct tcp_request_sock *request)
+{
+	if (bpf_core_field_exists(request->snt_tsval_last))
+		return BPF_CORE_READ(request, snt_tsval_last);
+	return socket_clock_ms() + BPF_CORE_READ(request, ts_off) + CLOCK_SLACK_MS;
+}
+
 /* The third packet of a handshake. Only what is certain is exact: between the first and the last SYN-ACK, or since 6.15
  * the kernel refuses it. */
-inline_always __u32 mark_restore_request(const struct tcp_request_sock *request, const struct served *served, __u32 w)
+inline_always __u32 mark_restore_request(__u32 last, const struct served *served, __u32 w)
 {
-	__u32 last;
-
-	if (bpf_core_field_exists(request->snt_tsval_last))
-		last = BPF_CORE_READ(request, snt_tsval_last);
-	else
-		last = socket_clock_ms() + BPF_CORE_READ(request, ts_off) + CLOCK_SLACK_MS;
 	return hold_back_extend(w >> (served->cookie_bits & 31), last, served->cookie_bits);
 }
 
 /* Does the echo name a SYN-ACK as the kernel wrote it? Then it left before the agent came. */
-inline_always _Bool request_was_unmarked(const struct tcp_request_sock *request, __u32 echo)
+inline_always _Bool request_was_unmarked(const struct tcp_request_sock *request, __u32 last, __u32 echo)
 {
-	__u32 first, last;
+	__u32 first = last - 64000;
 
-	if (bpf_core_field_exists(request->snt_tsval_last)) {
+	if (bpf_core_field_exists(request->snt_tsval_last))
 		first = BPF_CORE_READ(request, snt_tsval_first);
-		last = BPF_CORE_READ(request, snt_tsval_last);
-	} else {
-		last = socket_clock_ms() + BPF_CORE_READ(request, ts_off) + CLOCK_SLACK_MS;
-		first = last - 64000;
-	}
 	return echo - first <= last - first;
 }

@@ -110,10 +110,13 @@ static __noinline int translated_begin(const struct flow *f, const struct served
 	h.newest_sent = h.newest_echo = sent;
 	h.held_from = sent + 1; /* echoes of the handshake have no delta */
 	h.generation = current_generation();
-	h.cookie = mark_cookie(served, f, served->epoch_parity, 0);
-	h.cookie_before = mark_cookie(served, f, !served->epoch_parity, 0);
+	h.tag = served->flags & SERVED_HISTORY ? history_column(w) : 0;
+	h.cookie = mark_cookie(served, f, served->epoch_parity, h.tag);
+	h.cookie_before = mark_cookie(served, f, !served->epoch_parity, h.tag);
 	bpf_map_update_elem(&translated, key, &h, BPF_ANY);
 	bpf_map_delete_elem(&translated_handshakes, key);
+	if (served->flags & SERVED_HISTORY)
+		bpf_map_delete_elem(&columns, key);
 	return 1;
 }
 
@@ -143,11 +146,6 @@ inline_always _Bool is_translated_here(const struct packet *p)
 {
 	struct flow_key key = {};
 
-	__builtin_memcpy(key.service.address, p->destination, 16);
-	key.service.port = p->destination_port;
-	key.service.protocol = IPPROTO_TCP;
-	key.service.ipv6 = p->ipv6;
-	__builtin_memcpy(key.client, p->source, 16);
-	key.client_port = p->source_port;
+	flow_key_of_packet(&key, p);
 	return bpf_map_lookup_elem(&translated, &key) || bpf_map_lookup_elem(&translated_handshakes, &key);
 }

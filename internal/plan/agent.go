@@ -20,6 +20,9 @@ const (
 	AgentNoNew   = 16
 )
 
+// HistoryBits is how much of a timestamp affinity history takes: HISTORY_BITS of bpf/affinity/history.h.
+const HistoryBits = 2
+
 // AgentRow is struct served: a service as one of its servers sees it.
 type AgentRow struct {
 	CookieKey   [2]cookie.Key // by parity of the epoch
@@ -43,7 +46,7 @@ type AgentRow struct {
 func (r AgentRow) Retired() AgentRow {
 	r.Acceptance, r.Threshold, r.Window, r.Low, r.High, r.Policy, r.Load = 0, 0, 0, 0, 0, 0, 0
 	if r.Flags &^= AgentChoices | AgentNoNew; r.Flags&AgentCookie != 0 {
-		r.Flags = AgentRetired
+		r.Flags = AgentRetired | r.Flags&AgentHistory
 	}
 	return r
 }
@@ -54,7 +57,7 @@ type Agent struct {
 	Addresses []netip.Addr        // of this server, as its services name it
 	VIPs      []netip.Addr
 	Stops     []netip.Addr // other servers that a second chance may lead to
-	Marking   []string     // names of the services whose connections carry cookies
+	Marking   []string     // names of the services whose connections carry cookies, or the column that accepted them
 	Choices   []AgentChoice
 }
 
@@ -176,7 +179,7 @@ func (a *Agent) Knows(fleet *model.Fleet, have map[VIPKey]AgentRow) bool {
 				return true
 			}
 		}
-		published = true
+		published = published || row.Flags&AgentHistory == 0 // which has no key
 	}
 	return !published
 }
@@ -189,7 +192,7 @@ func (a *Agent) Keeps(fleet *model.Fleet, have map[VIPKey]AgentRow) error {
 		for _, port := range service.Ports {
 			key := vipKey(service.VIP, port, uint8(service.Protocol))
 			before, after := have[key], a.Served[key]
-			if before.Flags&AgentCookie == 0 || after.Flags == 0 {
+			if before.Flags&AgentCookie == 0 || after.Flags == 0 || (before.Flags|after.Flags)&AgentHistory != 0 {
 				continue
 			}
 			if before.ID != after.ID && after.Flags&AgentCookie != 0 {
@@ -229,6 +232,9 @@ func (a *Agent) add(fleet *model.Fleet, service *model.Service, server *model.Se
 		row.Flags = AgentCookie
 		row.CookieBits, row.IDBits = service.CookieBits, service.IDBits()
 		row.setKeys(fleet, service)
+		a.Marking = append(a.Marking, service.Name)
+	} else if service.Affinity == model.AffinityHistory {
+		row = AgentRow{Flags: AgentCookie | AgentHistory, CookieBits: HistoryBits}
 		a.Marking = append(a.Marking, service.Name)
 	}
 	if service.Dispatch == model.DispatchChoices {

@@ -18,7 +18,7 @@ func (s *Server) turn(rows map[plan.VIPKey]plan.AgentRow) error {
 		return fmt.Errorf("read when cookies turned: %w", err)
 	}
 	for _, row := range rows {
-		if row.Flags == 0 || last.Known == 1 && uint32(row.EpochParity) == last.Parity {
+		if row.Flags == 0 || row.Flags&plan.AgentHistory != 0 || last.Known == 1 && uint32(row.EpochParity) == last.Parity {
 			continue
 		}
 		next := serverTurn{SinceNs: last.SinceNs, Parity: uint32(row.EpochParity), Known: 1}

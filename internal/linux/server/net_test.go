@@ -351,6 +351,9 @@ func (r *rig) inspect(w *watcher, frame []byte, outgoing bool) {
 
 // tagIn reads the cookie in a timestamp of a service for a client. ok: it is a valid one of the service's first server.
 func (r *rig) tagIn(service *model.Service, client netip.AddrPort, value uint32) (tag uint16, ok bool) {
+	if service.Affinity == model.AffinityHistory {
+		return uint16(value & 3), byte(value&3) == columnOf(client.Port())
+	}
 	for epoch, key := range r.fleet.Keys.Cookie {
 		hash := cookie.FlowHash(cookie.ServiceKey(key, service.VIP, service.Protocol), client, servicePort)
 		text := cookie.Decode(service.CookieBits, value, hash)

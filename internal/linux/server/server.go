@@ -24,7 +24,7 @@ const serverLayout = "agent-v6"
 
 // keptMaps hold what connections need for life. A process with another layout goes on with those of the one before, where they have
 // the same shape; else connections lose their marks.
-var keptMaps = []string{"hold_backs", "exceptions", "translated", "translated_handshakes", "generation", "last_turn"}
+var keptMaps = []string{"hold_backs", "exceptions", "columns", "translated", "translated_handshakes", "generation", "last_turn"}
 
 // rowRest is how long a row that packets no longer find is left alone: one may still be reading it.
 const rowRest = time.Second

@@ -49,6 +49,9 @@ func (s *Server) countTranslated(connections *[2]uint64) error {
 	for {
 		n, err := s.objects.Translated.BatchLookup(&cursor, keys, states, nil)
 		for i := range n {
+			if states[i].CookieBits&31 == plan.HistoryBits {
+				continue
+			}
 			ipv6 := keys[i].Service.IPv6 != 0
 			flows[ipv6][netdev.TrackedConnection{
 				Client: wireAddrPort(keys[i].Client, keys[i].ClientPort, ipv6), Server: wireAddrPort(keys[i].Service.Address, keys[i].Service.Port, ipv6),

@@ -35,20 +35,6 @@ func (s *Service) validateValues(path string, found *findings) {
 	checkChoice(path+".fallback", fallbackNames, s.Fallback, found)
 	checkChoice(path+".forward", forwardNames, s.Forward, found)
 	checkChoice(path+".return", returnNames, s.Return, found)
-	s.notAvailableYet(path, found)
-}
-
-// HistoryAvailable and SRv6Available are set by tests of the parts of history and srv6 that there are.
-var HistoryAvailable, SRv6Available = false, false
-
-// notAvailableYet refuses what the data path has only parts of.
-func (s *Service) notAvailableYet(path string, found *findings) {
-	if s.Affinity == AffinityHistory && !HistoryAvailable {
-		found.add(path+".affinity", "use cookie", "history is not available yet")
-	}
-	if s.Forward == ForwardSRv6 && !SRv6Available {
-		found.add(path+".forward", "use ipip or gue", "srv6 is not available yet")
-	}
 }
 
 func checkChoice[E ~uint8](path string, names map[E]string, v E, found *findings) {

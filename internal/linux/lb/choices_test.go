@@ -9,8 +9,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-func init() { model.HistoryAvailable = true }
-
 // choosing is a service with dispatch choices, and nine servers.
 func choosing(vip netip.Addr, ipv6 bool, affinity model.Affinity, columns, depth uint8) model.Service {
 	return serviceOf("web", vip, func(s *model.Service) {
@@ -48,8 +46,14 @@ func TestPacketsGoToTheCandidatesAndTheirHistory(t *testing.T) {
 		for _, affinity := range []model.Affinity{model.AffinityCookie, model.AffinityHistory} {
 			for columns := uint8(2); columns <= model.MaxCandidates; columns++ {
 				depth := uint8(1 + random.IntN(model.MaxHistory))
-				t.Run(fmt.Sprintf("%s/ipv6=%t/%s/%dx%d", family.vip, family.server, affinity, columns, depth), func(t *testing.T) {
-					w := newWorld(t, choosing(family.vip, family.server, affinity, columns, depth))
+				forward := model.ForwardGUE
+				if family.server && random.IntN(2) == 0 {
+					forward = model.ForwardSRv6
+				}
+				t.Run(fmt.Sprintf("%s/ipv6=%t/%s/%s/%dx%d", family.vip, family.server, forward, affinity, columns, depth), func(t *testing.T) {
+					chosen := choosing(family.vip, family.server, affinity, columns, depth)
+					chosen.Forward = forward
+					w := newWorld(t, chosen)
 					stops, verdicts := map[int]int{}, map[lbVerdict]int{}
 					for range 12 {
 						w.update(func(want *plan.Want) {

@@ -53,6 +53,8 @@ func fastWorld(t *testing.T) *world {
 		serviceOf("six", vip6, cookies(14, nil)), serviceOf("six4", plus(vip6, 1), cookies(14, withServers(false, 1, 2))),
 		serviceOf("hash6", plus(vip6, 2), hash(func(*model.Service) {})),
 		serviceOf("gue6", plus(vip6, 3), cookies(14, func(s *model.Service) { s.Forward = model.ForwardGUE })),
+		serviceOf("srv6", plus(vip6, 4), cookies(14, func(s *model.Service) { withServers(true, 1, 2, 3)(s); s.Forward = model.ForwardSRv6 })),
+		serviceOf("srv64", vip(22), cookies(14, func(s *model.Service) { withServers(true, 1, 2, 3)(s); s.Forward = model.ForwardSRv6 })),
 		serviceOf("other", vip(99), cookies(16, withServers(false, 1, 2, 3, 127, 30000))))
 	w.update(func(want *plan.Want) {
 		want.Keys = testKeys(1, 2)
@@ -260,12 +262,12 @@ func TestTheFastPathDoesWhatTheLongWayDoes(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"web", "narrow", "wide", "hash", "older", "over6", "six", "six4", "hash6", "gue", "gue6"} {
+	for _, name := range []string{"web", "narrow", "wide", "hash", "older", "over6", "six", "six4", "hash6", "gue", "gue6", "srv6", "srv64"} {
 		if fast[name] < 10 {
 			t.Errorf("only %d packets of %s took the fast path: %v", fast[name], name, fast)
 		}
 	}
-	for _, name := range []string{"web", "rr", "p2c", "least", "awfd", "six"} {
+	for _, name := range []string{"web", "rr", "p2c", "least", "awfd", "six", "srv6"} {
 		if fastSYNs[name] < 2 {
 			t.Errorf("only %d SYNs to %s took the fast path: %v", fastSYNs[name], name, fastSYNs)
 		}
@@ -273,7 +275,7 @@ func TestTheFastPathDoesWhatTheLongWayDoes(t *testing.T) {
 	if fast["l2"] > 0 {
 		t.Errorf("took the fast path: %v", fast)
 	}
-	for _, name := range []string{"web", "narrow", "wide", "gue", "over6", "l2", "six", "six4", "gue6"} {
+	for _, name := range []string{"web", "narrow", "wide", "gue", "over6", "l2", "six", "six4", "gue6", "srv6", "srv64"} {
 		if byCookie[name] < 10 {
 			t.Errorf("only %d packets of %s went by their cookie: %v", byCookie[name], name, byCookie)
 		}

@@ -10,11 +10,23 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-// families are the combinations of inner and outer addresses.
-var families = []struct {
+type family struct {
 	vip    netip.Addr
 	server bool // IPv6
-}{{vip4, false}, {vip4, true}, {vip6, false}, {vip6, true}}
+}
+
+// families are the combinations of inner and outer addresses.
+var families = []family{{vip4, false}, {vip4, true}, {vip6, false}, {vip6, true}}
+
+// familiesOf are those that a forward can be used with.
+func familiesOf(forward model.Forward) (found []family) {
+	for _, one := range families {
+		if forward != model.ForwardSRv6 || one.server {
+			found = append(found, one)
+		}
+	}
+	return found
+}
 
 func withServers(ipv6 bool, ids ...uint16) func(*model.Service) {
 	return func(s *model.Service) {
@@ -26,8 +38,8 @@ func withServers(ipv6 bool, ids ...uint16) func(*model.Service) {
 }
 
 func TestEveryForwardDeliversTheClientsPacketUnchanged(t *testing.T) {
-	for _, forward := range []model.Forward{model.ForwardL2, model.ForwardIPIP, model.ForwardGUE} {
-		for _, family := range families {
+	for _, forward := range []model.Forward{model.ForwardL2, model.ForwardIPIP, model.ForwardGUE, model.ForwardSRv6} {
+		for _, family := range familiesOf(forward) {
 			t.Run(fmt.Sprintf("%s/%s/ipv6=%t", forward, family.vip, family.server), func(t *testing.T) {
 				w := newWorld(t, serviceOf("web", family.vip, func(s *model.Service) {
 					withServers(family.server, 1, 2, 3)(s)

@@ -181,7 +181,8 @@ func TestAnySequenceOfPacketsGoesTheWayOfTheReference(t *testing.T) {
 		serviceOf("l2", netip.MustParseAddr("198.51.100.11"), behind), udpService("dns", vip4, withServers(true, 1, 2)),
 		serviceOf("hash", netip.MustParseAddr("198.51.100.12"), func(s *model.Service) { s.Affinity, s.Forward = model.AffinityHash, model.ForwardGUE }),
 		tableOf("table", tableVIP, func(s *model.Service) { s.Table.IndexBits = 1 }), tableOf("table6", tableVIP6, nil),
-		serviceOf("local", localVIP, localTable(model.DispatchMaglev)))
+		serviceOf("local", localVIP, localTable(model.DispatchMaglev)),
+		serviceOf("srv6", plus(vip6, 4), segmented), serviceOf("srv64", netip.MustParseAddr("198.51.100.22"), segmented))
 	w.update(func(want *plan.Want) {
 		want.Keys = testKeys(1, 2)
 		for i := range want.Services {

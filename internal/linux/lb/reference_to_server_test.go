@@ -94,11 +94,14 @@ func (r *reference) sentFrame(p *refPacket, s *plan.Service, server *model.Serve
 	}
 	kind := etherType(p.v6())
 	switch {
+	case hasSegments(s, server, stops):
+		inner = r.outerIP(path, server, layers.IPProtocolIPv6Routing, p.tos, r.srv6(s, server, stops, next, byte(protocol), inner), entropy)
+		kind = layers.EthernetTypeIPv6
 	case len(stops) > 0 || s.Forward == model.ForwardGUE:
 		inner = r.gue(s, server, stops, next, byte(protocol), inner, entropy)
 		protocol = layers.IPProtocolUDP
 		fallthrough
-	case s.Forward == model.ForwardIPIP:
+	case s.Forward == model.ForwardIPIP || s.Forward == model.ForwardSRv6:
 		inner = r.outerIP(path, server, protocol, p.tos, inner, entropy)
 		kind = etherType(server.Address.Is6())
 	case s.Forward == model.ForwardNAT && (p.protocol == 1 || p.protocol == 58):

@@ -12,8 +12,8 @@ import (
 )
 
 func TestAConnectionHasAnEntryAfterItsHandshake(t *testing.T) {
-	for _, forward := range []model.Forward{model.ForwardL2, model.ForwardIPIP, model.ForwardGUE} {
-		for _, family := range families {
+	for _, forward := range []model.Forward{model.ForwardL2, model.ForwardIPIP, model.ForwardGUE, model.ForwardSRv6} {
+		for _, family := range familiesOf(forward) {
 			t.Run(fmt.Sprintf("%s/%s/ipv6=%t", forward, family.vip, family.server), func(t *testing.T) {
 				w := newWorld(t, tableOf("web", family.vip, func(s *model.Service) {
 					withServers(family.server, 1, 2, 3)(s)

@@ -23,8 +23,8 @@ func setMTU(w *world, mtu uint16) {
 }
 
 func TestPacketsThatDoNotFitAreAnsweredWithTheMTUThatWould(t *testing.T) {
-	for _, forward := range []model.Forward{model.ForwardL2, model.ForwardIPIP, model.ForwardGUE} {
-		for _, family := range families {
+	for _, forward := range []model.Forward{model.ForwardL2, model.ForwardIPIP, model.ForwardGUE, model.ForwardSRv6} {
+		for _, family := range familiesOf(forward) {
 			t.Run(fmt.Sprintf("%s/%s/ipv6=%t", forward, family.vip, family.server), func(t *testing.T) {
 				w := newWorld(t, serviceOf("web", family.vip, func(s *model.Service) {
 					withServers(family.server, 1)(s)

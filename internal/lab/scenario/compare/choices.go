@@ -69,7 +69,8 @@ func runChoices(run *scenario.Run) {
 	c := comparison{
 		setup: what, length: run.Length(choicesShort), refuses: true,
 		contenders: append(plain(model.DispatchHash, model.DispatchRR, model.DispatchP2C), spotlight(0),
-			offered(model.AcceptDynamic, model.AffinityCookie), offered(model.AcceptStatic, model.AffinityCookie)),
+			offered(model.AcceptDynamic, model.AffinityCookie), offered(model.AcceptStatic, model.AffinityCookie),
+			offered(model.AcceptStatic, model.AffinityHistory)),
 		flows: func(target string, seed uint64, length time.Duration) []traffic.Flow {
 			micros := float64(choicesWork.Microseconds())
 			return []traffic.Flow{{

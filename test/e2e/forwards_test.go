@@ -5,8 +5,8 @@ import "testing"
 // Promise: every way of forwarding carries HTTP in both directions, over both IP versions.
 func TestEveryForwardingCarriesHTTP(t *testing.T) {
 	result := run(t, "forwards")
-	if len(result.Trials) != 8 {
-		t.Errorf("%d ways instead of 8", len(result.Trials))
+	if len(result.Trials) != 10 {
+		t.Errorf("%d ways instead of 10", len(result.Trials))
 	}
 	for _, trial := range result.Trials {
 		if trial.Completed != 100 || len(trial.ServedBy) != 2 {

@@ -17,7 +17,7 @@ import (
 var Scenarios = []scenario.Scenario{
 	{
 		Name: "forwards", Deadline: 3 * time.Minute, Do: runForwards,
-		Promise: "l2, ipip in all four combinations of v4 and v6, and gue carry HTTP both ways",
+		Promise: "l2, ipip in all four combinations of v4 and v6, gue and srv6 carry HTTP both ways",
 	},
 	{
 		Name: "fragments", Deadline: time.Minute, Do: runFragments,
@@ -48,6 +48,7 @@ func runForwards(run *scenario.Run) {
 		{"ipip v4 in v4", scenario.VIP4, model.ForwardIPIP, false}, {"ipip v6 in v6", scenario.VIP6, model.ForwardIPIP, false},
 		{"ipip v4 in v6", scenario.VIP4, model.ForwardIPIP, true}, {"ipip v6 in v4", scenario.VIP6, model.ForwardIPIP, true},
 		{"gue v4 in v4", scenario.VIP4, model.ForwardGUE, false}, {"gue v6 in v6", scenario.VIP6, model.ForwardGUE, false},
+		{"srv6 v4 in v6", scenario.VIP4, model.ForwardSRv6, true}, {"srv6 v6 in v6", scenario.VIP6, model.ForwardSRv6, false},
 	} {
 		one := scenario.CookieService(way.vip)
 		one.Forward, one.CrossFamily = way.forward, way.crossFamily

@@ -41,21 +41,26 @@ func runShell(run *scenario.Run) {
 	for _, one := range []struct {
 		clients  string
 		affinity model.Affinity
+		forward  model.Forward
 		sysctls  map[string]string
 	}{
-		{"history", model.AffinityHistory, nil}, // SHELL as published
-		{"no-timestamps", model.AffinityCookie, map[string]string{"net.ipv4.tcp_timestamps": "0"}},
+		{"history", model.AffinityHistory, model.ForwardIPIP, nil}, // SHELL as published, but for its segments
+		{"history-srv6", model.AffinityHistory, model.ForwardSRv6, nil},
+		{"no-timestamps", model.AffinityCookie, model.ForwardIPIP, map[string]string{"net.ipv4.tcp_timestamps": "0"}},
 	} {
 		for _, depth := range []uint8{1, 3} {
 			name := fmt.Sprintf("%s-depth-%d", one.clients, depth)
+			with := service(one.affinity, depth)
+			with.Forward, with.CrossFamily = one.forward, one.forward == model.ForwardSRv6 // whose segments are IPv6 addresses
 			outcome := run.Trial(world.Setup{
-				Name: name, Services: []*fleet.Service{service(one.affinity, depth)}, Cuts: depth == 1,
+				Name: name, Services: []*fleet.Service{with}, Cuts: depth == 1,
 				Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, servers), ClientSysctls: one.sysctls},
 			}, reconfigured)
 			run.Result.Measure("broken_"+name, float64(outcome.Broken))
 			run.Result.Expect(depth > 1 || outcome.Broken > 0, "%s: nothing broke: the events prove nothing", name)
 			if one.affinity == model.AffinityHistory {
 				bothAccepted(run, outcome)
+				run.Result.Expect(total(outcome, "forwarded_by_history") > 0, "%s: no packet went by its column", name)
 			}
 		}
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* fast_path.h - the shortest way, for most packets: TCP, to its server by IP in IP or GUE: an established connection's, with the cookie where all stacks
- * put it, a new one's with a timestamp, and all of a service by hash.
+ * put it, or a column, a new one's with a timestamp, and all of a service by hash.
  *
  * Does to a packet what usual_way does, or returns UNUSUAL before anything has changed: TestTheFastPathDoesWhatTheLongWayDoes holds it to that.
  * It needs no struct packet in memory, and only one look-up after the other from the destination to the key: the place of a destination names the row.
@@ -129,7 +129,7 @@ inline_always int fast_by_cookie(struct xdp_md *ctx, struct decision *d, const v
 	return fast_send(ctx, &p, d, &f, FORWARDED_BY_COOKIE);
 }
 
-inline_always int fast_others(struct xdp_md *ctx, struct decision *d, const void *data, const void *end, __u32 length, _Bool ipv6)
+inline_always int fast_others(struct xdp_md *ctx, struct decision *d, const void *data, const void *end, __u32 echo, __u32 length, _Bool ipv6)
 {
 	const struct packet p = fast_packet(data, length, ipv6);
 	const struct tcphdr *tcp = data + FAST_TCP(ipv6);
@@ -138,12 +138,18 @@ inline_always int fast_others(struct xdp_md *ctx, struct decision *d, const void
 
 	if (tcp->doff < 5 || FAST_TCP(ipv6) - FAST_IP + tcp->doff * 4 > length)
 		return UNUSUAL;
-	if (d->service->affinity == AFFINITY_COOKIE) {
+	if (d->service->affinity == AFFINITY_HISTORY) {
+		if (!echo || !steer_to_column(&p, d, echo))
+			return UNUSUAL;
+		verdict = FORWARDED_BY_HISTORY;
+	} else if (d->service->affinity == AFFINITY_COOKIE) {
 		if (!is_fast_syn(tcp, end, p.tcp_flags) || d->service->columns > 1) /* candidates are stops */
 			return UNUSUAL;
 		verdict = FORWARDED_NEW;
 	}
-	if (verdict == FORWARDED_BY_HASH || dispatched_by_placement(d->service))
+	if (verdict == FORWARDED_BY_HISTORY)
+		; /* it has its server */
+	else if (verdict == FORWARDED_BY_HASH || dispatched_by_placement(d->service))
 		steer_by_placement(&p, d);
 	else
 		steer_by_dispatch(d, &f);
@@ -168,5 +174,7 @@ inline_always int fast_path(struct xdp_md *ctx, _Bool ipv6)
 	if (!d.service)
 		return UNUSUAL;
 	echo = d.service->affinity == AFFINITY_HASH ? 0 : fast_echo(data, end, length, ipv6);
-	return echo ? fast_by_cookie(ctx, &d, data, echo, echo >> (fast & 15) & 1, length, ipv6) : fast_others(ctx, &d, data, end, length, ipv6);
+	if (echo && d.service->affinity != AFFINITY_HISTORY)
+		return fast_by_cookie(ctx, &d, data, echo, echo >> (fast & 15) & 1, length, ipv6);
+	return fast_others(ctx, &d, data, end, echo, length, ipv6);
 }

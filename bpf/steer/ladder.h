@@ -69,9 +69,6 @@ inline_always enum verdict steer_by_what_it_carries(const struct packet *p, stru
 /* The same where the timestamp names a column of the flow's slot. */
 inline_always enum verdict steer_by_history(const struct packet *p, struct decision *d)
 {
-	const struct service *service = d->service;
-	__u32 column;
-
 	if (d->carried.malformed)
 		return FORWARDED_BAD_OPTIONS;
 	if (!d->carried.at)
@@ -80,11 +77,7 @@ inline_always enum verdict steer_by_history(const struct packet *p, struct decis
 		return FORWARDED_NEW;
 	if (!d->carried.echo)
 		return FORWARDED_NO_ECHO;
-	column = history_column(d->carried.echo);
-	if (column >= service->columns || !service->slots_count)
-		return FORWARDED_BAD_COOKIE;
-	steer_to_older(d, placement_cell(service, p->source, p->source_port, p->destination_port, p->ipv6) + column, 1, 0);
-	return FORWARDED_BY_HISTORY;
+	return steer_to_column(p, d, d->carried.echo) ? FORWARDED_BY_HISTORY : FORWARDED_BAD_COOKIE;
 }
 
 inline_always enum verdict steer_by_local_table(const struct packet *p, struct decision *d, struct finding *f)

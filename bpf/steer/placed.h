@@ -25,6 +25,18 @@ inline_always void steer_to_older(struct decision *d, __u32 cell, __u32 columns,
 	steer_to(d, places.id[0]);
 }
 
+/* To the owner of the column that an echo names, and those before. 0: it names none. */
+inline_always _Bool steer_to_column(const struct packet *p, struct decision *d, __u32 echo)
+{
+	const struct service *service = d->service;
+	__u32 column = history_column(echo);
+
+	if (column >= service->columns || !service->slots_count)
+		return 0;
+	steer_to_older(d, placement_cell(service, p->source, p->source_port, p->destination_port, p->ipv6) + column, 1, 0);
+	return 1;
+}
+
 /* A new connection is offered to the owners of all columns, from the first on that there is a way to (SHELL III-A). Each keeps its place. */
 static __noinline int steer_to_candidates(struct decision *d, __u32 cell)
 {

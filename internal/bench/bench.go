@@ -81,6 +81,10 @@ func Target(program string) float64 {
 	switch program {
 	case "cookie", "syn-rr", "syn-awrr":
 		return 2.2
+	case "history":
+		return 2.42
+	case "syn-choices", "syn-choices-srv6":
+		return 4
 	case "syn-p2c", "syn-awfd":
 		return 3.3
 	case "syn-least":

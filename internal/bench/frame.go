@@ -120,25 +120,23 @@ func checkEncapsulated(output []byte, s sent, identification func(server netip.A
 	return server, checkSame(output, want.Bytes())
 }
 
-// checkIPv6 compares the output for a packet with a cookie with what it must be: IPv6 in IPv6, to the cookie's server.
-func checkIPv6(output []byte, s sent) error {
-	server := serverIPv6(s.server())
+// checkIPv6 compares the output with what it must be: the packet in IPv6 to a server, behind an extension header if there is one.
+func checkIPv6(output []byte, s sent, server netip.Addr, next layers.IPProtocol, extension []byte) error {
 	secret := pathid.Secret(keys().Placement, server)
 	want := gopacket.NewSerializeBuffer()
 	err := gopacket.SerializeLayers(want, gopacket.SerializeOptions{FixLengths: true},
 		&layers.Ethernet{SrcMAC: ourMAC, DstMAC: serverMAC, EthernetType: layers.EthernetTypeIPv6},
 		&layers.IPv6{Version: 6, HopLimit: 64, FlowLabel: pathid.Label(secret, pathid.Entropy(s.cell.Client(s.flow), servicePort)),
-			NextHeader: layers.IPProtocolIPv6, SrcIP: ourIPv6.AsSlice(), DstIP: server.AsSlice()},
-		gopacket.Payload(s.bytes()[14:]))
+			NextHeader: next, SrcIP: ourIPv6.AsSlice(), DstIP: server.AsSlice()},
+		gopacket.Payload(slices.Concat(extension, s.bytes()[14:])))
 	if err != nil {
 		return fmt.Errorf("build the expected output: %w", err)
 	}
 	return checkSame(output, want.Bytes())
 }
 
-// checkGUE does so for GUE over IPv4.
-func checkGUE(output []byte, s sent) error {
-	server := serverAddress(s.server())
+// checkGUE does so for GUE over IPv4, with private data of fewer than 100 bytes.
+func checkGUE(output []byte, s sent, server netip.Addr, private []byte) error {
 	entropy := pathid.Entropy(s.cell.Client(s.flow), servicePort)
 	want := gopacket.NewSerializeBuffer()
 	err := gopacket.SerializeLayers(want, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
@@ -149,8 +147,8 @@ func checkGUE(output []byte, s sent) error {
 		return fmt.Errorf("build the expected output: %w", err)
 	}
 	inner := s.bytes()[14:]
-	udp := []byte{0xc0 | byte(entropy>>8)&0x3f, byte(entropy), 6080 >> 8, 6080 & 255, 0, byte(12 + len(inner)), 0, 0, 0, 4, 0, 0}
-	frame := slices.Concat(want.Bytes()[:14+20], udp, inner) // it was filled up
+	udp := []byte{0xc0 | byte(entropy>>8)&0x3f, byte(entropy), 6080 >> 8, 6080 & 255, 0, byte(12 + len(private) + len(inner)), 0, 0, byte(len(private) / 4), 4, 0, 0}
+	frame := slices.Concat(want.Bytes()[:14+20], udp, private, inner) // it was filled up
 	length := len(frame) - 14
 	binary.BigEndian.PutUint16(frame[16:], uint16(length))
 	binary.BigEndian.PutUint16(frame[24:], checksumReplace(binary.BigEndian.Uint16(frame[24:]), 20, uint32(length)))

@@ -4,7 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/ballast-lb/ballast/internal/algo/candidates"
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/algo/maglev"
 	"github.com/ballast-lb/ballast/internal/algo/pathid"
@@ -21,7 +25,9 @@ const (
 	outerLength = 20 // IPv4
 	outerIPv6   = 40
 	outerGUE    = 32 // over IPv4
-	loopback    = 1  // test runs come in by the loopback device; answering there is XDP_TX
+	outerStops  = outerGUE + 4 + 2*4
+	outerSRv6   = outerIPv6 + 8 + 2*16
+	loopback    = 1 // test runs come in by the loopback device; answering there is XDP_TX
 )
 
 // The services of the load balancer under test.
@@ -34,9 +40,16 @@ var (
 	awfdVIP  = netip.MustParseAddr("198.51.100.6")
 	gueVIP   = netip.MustParseAddr("198.51.100.7")
 	ipv6VIP  = netip.MustParseAddr("2001:db8::1")
-	vips     = []netip.Addr{hashVIP, rrVIP, p2cVIP, leastVIP, awrrVIP, awfdVIP, gueVIP, ipv6VIP}
+
+	// Two candidates.
+	choicesVIP = netip.MustParseAddr("198.51.100.8") // by GUE
+	srv6VIP    = netip.MustParseAddr("198.51.100.9")
+	historyVIP = netip.MustParseAddr("198.51.100.10")
+
+	vips     = []netip.Addr{hashVIP, rrVIP, p2cVIP, leastVIP, awrrVIP, awfdVIP, gueVIP, ipv6VIP, choicesVIP, srv6VIP, historyVIP}
 	policies = map[netip.Addr]model.Dispatch{hashVIP: model.DispatchMaglev, rrVIP: model.DispatchRR, p2cVIP: model.DispatchP2C,
-		leastVIP: model.DispatchLeast, awrrVIP: model.DispatchAWRR, awfdVIP: model.DispatchAWFD, gueVIP: model.DispatchRR, ipv6VIP: model.DispatchRR}
+		leastVIP: model.DispatchLeast, awrrVIP: model.DispatchAWRR, awfdVIP: model.DispatchAWFD, gueVIP: model.DispatchRR, ipv6VIP: model.DispatchRR,
+		choicesVIP: model.DispatchChoices, srv6VIP: model.DispatchChoices, historyVIP: model.DispatchChoices}
 )
 
 // rig holds the loaded programs.
@@ -104,7 +117,7 @@ func newService(vip netip.Addr, dispatch model.Dispatch) model.Service {
 	s.Name, s.VIP, s.Ports, s.Dispatch = vip.String(), vip, []uint16{servicePort}, dispatch
 	for id := uint16(1); id <= servers; id++ {
 		server := model.NewServer()
-		if server.ID, server.Address = id, serverAddress(id); vip.Is6() {
+		if server.ID, server.Address = id, serverAddress(id); vip.Is6() || vip == srv6VIP {
 			server.Address = serverIPv6(id)
 		}
 		s.Servers = append(s.Servers, server)
@@ -116,10 +129,14 @@ func fleet() model.Fleet {
 	f := model.Fleet{Keys: keys()}
 	for _, vip := range vips {
 		s := newService(vip, policies[vip])
-		if vip == gueVIP {
+		switch vip {
+		case gueVIP, choicesVIP:
 			s.Forward = model.ForwardGUE
-		}
-		if vip == hashVIP {
+		case srv6VIP:
+			s.Forward = model.ForwardSRv6
+		case historyVIP:
+			s.Affinity = model.AffinityHistory
+		case hashVIP:
 			s.Affinity, s.Fallback = model.AffinityHash, model.FallbackHash
 		}
 		f.Services = append(f.Services, s)
@@ -171,14 +188,20 @@ func (r *rig) subjects() []subject {
 	ipv6, gue := carryingCell(&r.fleet, ipv6VIP, segmentACK), carryingCell(&r.fleet, gueVIP, segmentACK)
 	ipv6.Growth, gue.Growth = outerIPv6, outerGUE
 	all = append(all,
-		subject{name: "cookie-ipv6", program: lb, cell: ipv6, verdict: "forwarded_by_cookie", place: place(ipv6VIP), check: checkIPv6},
-		subject{name: "cookie-gue", program: lb, cell: gue, verdict: "forwarded_by_cookie", place: place(gueVIP), check: checkGUE})
+		subject{name: "cookie-ipv6", program: lb, cell: ipv6, verdict: "forwarded_by_cookie", place: place(ipv6VIP), check: checkCookieIPv6},
+		subject{name: "cookie-gue", program: lb, cell: gue, verdict: "forwarded_by_cookie", place: place(gueVIP), check: checkCookieGUE})
 	for _, vip := range vips[1:] {
-		if vip != gueVIP && vip != ipv6VIP {
+		if vip != gueVIP && vip != ipv6VIP && policies[vip] != model.DispatchChoices {
 			all = append(all, subject{name: "syn-" + policies[vip].String(), program: lb, cell: plainCell(vip, segmentSYN), verdict: "forwarded_new",
 				place: place(vip), check: checkAnyServer})
 		}
 	}
+	choices, srv6 := plainCell(choicesVIP, segmentSYN), plainCell(srv6VIP, segmentSYN)
+	choices.Growth, srv6.Growth = outerStops, outerSRv6
+	all = append(all,
+		subject{name: "syn-choices", program: lb, cell: choices, verdict: "forwarded_new", place: place(choicesVIP), check: r.checkStops},
+		subject{name: "syn-choices-srv6", program: lb, cell: srv6, verdict: "forwarded_new", place: place(srv6VIP), check: r.checkSegments},
+		subject{name: "history", program: lb, cell: plainCell(historyVIP, segmentACK), verdict: "forwarded_by_history", place: place(historyVIP), check: r.checkColumn})
 	all = append(all, subject{name: "no-timestamp", program: lb, cell: short, verdict: "forwarded_no_timestamp", place: place(rrVIP), check: r.checkPlaced(rrVIP)})
 	for i := range all {
 		if all[i].verdict != "" {
@@ -204,6 +227,14 @@ func checkCookie(output []byte, s sent) error {
 	return checkServer(output, s, serverAddress(s.server()), identification)
 }
 
+func checkCookieIPv6(output []byte, s sent) error {
+	return checkIPv6(output, s, serverIPv6(s.server()), layers.IPProtocolIPv6, nil)
+}
+
+func checkCookieGUE(output []byte, s sent) error {
+	return checkGUE(output, s, serverAddress(s.server()), nil)
+}
+
 func checkAnyServer(output []byte, s sent) error {
 	_, err := checkEncapsulated(output, s, identification)
 	return err
@@ -220,6 +251,32 @@ func (r *rig) checkPlaced(vip netip.Addr) func([]byte, sent) error {
 		slot := cookie.Slot(cookie.FlowHash(key, wrapper.Client(s.flow), servicePort), model.DefaultSlots)
 		return checkServer(output, s, serverAddress(owners[slot]), identification)
 	}
+}
+
+// candidates are those of a flow to a service at vip: the table that every node computes.
+func (r *rig) candidates(vip netip.Addr, s sent) []uint16 {
+	key := cookie.ServiceKey(r.fleet.Keys.Placement, vip, model.ProtocolTCP)
+	service := r.fleet.Service(vip.String())
+	columns := candidates.Columns(model.DefaultSlots, model.DefaultCandidates, service.Shares())
+	slot := cookie.Slot(cookie.FlowHash(key, wrapper.Client(s.flow), servicePort), model.DefaultSlots)
+	return columns[slot*model.DefaultCandidates:][:model.DefaultCandidates]
+}
+
+// checkColumn: every echo names the column in its low bits.
+func (r *rig) checkColumn(output []byte, s sent) error {
+	return checkServer(output, s, serverAddress(r.candidates(historyVIP, s)[ackOptions[len(ackOptions)-1]&3]), identification)
+}
+
+func (r *rig) checkStops(output []byte, s sent) error {
+	found := r.candidates(choicesVIP, s)
+	stops := slices.Concat([]byte{1, 0, 1, 0}, serverAddress(found[1]).AsSlice(), make([]byte, 4))
+	return checkGUE(output, s, serverAddress(found[0]), stops)
+}
+
+func (r *rig) checkSegments(output []byte, s sent) error {
+	found := r.candidates(srv6VIP, s)
+	header := slices.Concat([]byte{4, 4, 4, 1, 1, 0, 0, 0}, serverIPv6(found[1]).AsSlice(), serverIPv6(found[0]).AsSlice())
+	return checkIPv6(output, s, serverIPv6(found[0]), layers.IPProtocolIPv6Routing, header)
 }
 
 func checkServer(output []byte, s sent, want netip.Addr, identification func(netip.Addr) uint16) error {

@@ -26,6 +26,7 @@ func formatsOfTunnels(t *testing.T) map[string]string {
 		{"ipip-6-in-4", vip6, false, model.ForwardIPIP, false},
 		{"gue", vip4, false, model.ForwardGUE, false},
 		{"gue-stops", vip4, false, model.ForwardIPIP, true},
+		{"srv6-segments", vip4, true, model.ForwardSRv6, true},
 	} {
 		w := newWorld(t, serviceOf("web", one.vip, func(s *model.Service) {
 			withServers(one.ipv6, 1)(s)
@@ -120,6 +121,8 @@ func (d *dump) ip(b []byte) {
 		d.tcp(rest)
 	case 17:
 		d.gue(rest, b[0]>>4 == 6)
+	case 43:
+		d.srh(rest)
 	case 1, 58:
 		d.line("icmp", rest[:8], "type %d, code %d", rest[0], rest[1])
 		d.line("data", rest[8:min(len(rest), 28)], "%d bytes", len(rest)-8)
@@ -160,4 +163,14 @@ func (d *dump) gue(b []byte, ipv6 bool) {
 		d.line("stops", stops, "next %d of %d: %s", stops[1], stops[2], strings.Join(addresses, ", "))
 	}
 	d.ip(b[12+4*words:])
+}
+
+func (d *dump) srh(b []byte) {
+	count := int(b[4]) + 1
+	d.line("srh", b[:8], "%d eights follow, then protocol %d; segment %d of 0 to %d", b[1], b[0], b[3], b[4])
+	for i := range count {
+		segment := b[8+16*i:][:16]
+		d.line("", segment, "%d: %s", i, addressIn(segment))
+	}
+	d.ip(b[8+16*count:])
 }

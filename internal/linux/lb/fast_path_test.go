@@ -40,6 +40,12 @@ func fastWorld(t *testing.T) *world {
 			s.Dispatch = dispatch
 		})
 	}
+	candidates := func(ipv6 bool) func(*model.Service) {
+		return func(s *model.Service) {
+			withServers(ipv6, 1, 2, 3)(s)
+			s.Dispatch, s.Affinity = model.DispatchChoices, model.AffinityHistory
+		}
+	}
 	vip := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{198, 51, 100, n}) }
 	w := newWorld(t, serviceOf("web", vip(10), cookies(14, nil)), serviceOf("narrow", vip(11), cookies(8, withServers(false, 1, 127))),
 		serviceOf("wide", vip(12), cookies(16, withServers(false, 1, 2, 30000))),
@@ -55,6 +61,7 @@ func fastWorld(t *testing.T) *world {
 		serviceOf("gue6", plus(vip6, 3), cookies(14, func(s *model.Service) { s.Forward = model.ForwardGUE })),
 		serviceOf("srv6", plus(vip6, 4), cookies(14, func(s *model.Service) { withServers(true, 1, 2, 3)(s); s.Forward = model.ForwardSRv6 })),
 		serviceOf("srv64", vip(22), cookies(14, func(s *model.Service) { withServers(true, 1, 2, 3)(s); s.Forward = model.ForwardSRv6 })),
+		serviceOf("column", vip(23), candidates(false)), serviceOf("column6", plus(vip6, 5), candidates(true)),
 		serviceOf("other", vip(99), cookies(16, withServers(false, 1, 2, 3, 127, 30000))))
 	w.update(func(want *plan.Want) {
 		want.Keys = testKeys(1, 2)
@@ -262,7 +269,7 @@ func TestTheFastPathDoesWhatTheLongWayDoes(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"web", "narrow", "wide", "hash", "older", "over6", "six", "six4", "hash6", "gue", "gue6", "srv6", "srv64"} {
+	for _, name := range []string{"web", "narrow", "wide", "hash", "older", "over6", "six", "six4", "hash6", "gue", "gue6", "srv6", "srv64", "column", "column6"} {
 		if fast[name] < 10 {
 			t.Errorf("only %d packets of %s took the fast path: %v", fast[name], name, fast)
 		}

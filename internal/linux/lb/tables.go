@@ -151,12 +151,12 @@ func (lb *LB) fastRow(number uint32) uint32 {
 	row := lb.ServiceRow(number)
 	s := lb.Service(row)
 	affinity, forward := model.Affinity(s.Affinity), model.Forward(s.Forward)
-	if row == 0 || affinity != model.AffinityCookie && affinity != model.AffinityHash || !forward.Tunnels() ||
+	if row == 0 || affinity != model.AffinityCookie && affinity != model.AffinityHash && affinity != model.AffinityHistory || !forward.Tunnels() ||
 		s.Flags&plan.ServiceThrough != 0 {
 		return 0
 	}
 	word := row<<rowShift | uint32(s.CookieBits-1)&(1<<rowShift-1)
-	if affinity == model.AffinityHash || forward == model.ForwardGUE {
+	if affinity != model.AffinityCookie || forward == model.ForwardGUE {
 		word |= others
 	}
 	return word

@@ -27,10 +27,12 @@ struct { /* policy dynamic: limit << 32 | attempts << 16 | accepted, of the pres
 	__type(value, __u64);
 } limits SEC(".maps");
 
-/* SYNs that were passed on: fingerprint << 32 | when, in ms since boot. They are passed on when they come again: else two servers would
- * answer. Newer ones take the places of older ones; one that is forgotten is decided again. */
+/* SYNs that were passed on: fingerprint << 32 | when first, in ms since boot. When they come again at once they are passed on again: else two
+ * servers would answer. When they still come later nobody answers. Newer ones take the places of older ones; one that is forgotten is
+ * decided again. */
 #define PASSED_ON_BITS 16
-#define PASSED_ON_MS 60000 /* longer than TCP waits between two of the same (RFC 6298 2.5) */
+#define PASSED_ON_AGAIN_MS 2500 /* a SYN that nobody answers comes again after 1 s, and until 3 s are over once more (RFC 6298 2.1, 5.5) */
+#define PASSED_ON_MS 60000
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1 << PASSED_ON_BITS);

@@ -107,7 +107,7 @@ inline_always _Bool accept_takes(struct xdp_md *ctx, const struct tunnel *t, con
 	const struct tcphdr *tcp = packet_at((void *)(long)ctx->data, p->l4);
 	struct candidacy c = {};
 	__u64 fingerprint, *place;
-	__u32 now, index;
+	__u32 now, age, index;
 
 	if (!t->left)
 		return 1;
@@ -122,8 +122,10 @@ inline_always _Bool accept_takes(struct xdp_md *ctx, const struct tunnel *t, con
 	if (!place)
 		return 0;
 	now = socket_clock_ms();
-	if (c.possible && !(served->flags & SERVED_NO_NEW) && !(*place >> 32 == fingerprint >> 32 && now - (__u32)*place < PASSED_ON_MS) &&
-	    accept_by_load(served, c.backlog))
+	age = *place >> 32 == fingerprint >> 32 ? now - (__u32)*place : PASSED_ON_MS;
+	if (age < PASSED_ON_MS)
+		return age >= PASSED_ON_AGAIN_MS && c.possible; /* the other candidates are dead, or drop it */
+	if (c.possible && !(served->flags & SERVED_NO_NEW) && accept_by_load(served, c.backlog))
 		return 1;
 	*place = fingerprint >> 32 << 32 | now;
 	return 0;

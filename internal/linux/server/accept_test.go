@@ -214,19 +214,39 @@ func TestASYNThatComesAgainGoesWhereTheFirstWent(t *testing.T) {
 	places, err := ebpf.LoadPinnedMap(dir+"/agent-v6/passed_on", nil)
 	progtest.Check(t, err)
 	defer places.Close()
-	var index uint32
-	var word uint64
-	aged := 0
-	for entries := places.Iterate(); entries.Next(&index, &word); {
-		if word != 0 { // a minute passes
-			word = word&^0xffffffff | uint64(uint32(word)-uint32(time.Minute/time.Millisecond))
-			progtest.Check(t, places.Put(index, word))
-			aged++
+	age := func(by time.Duration) {
+		t.Helper()
+		var index uint32
+		var word uint64
+		aged := 0
+		for entries := places.Iterate(); entries.Next(&index, &word); {
+			if word != 0 {
+				word = word&^0xffffffff | uint64(uint32(word)-uint32(by/time.Millisecond))
+				progtest.Check(t, places.Put(index, word))
+				aged++
+			}
+		}
+		if aged != len(r.vips) {
+			t.Fatalf("%d SYNs are remembered", aged)
 		}
 	}
+	r.load(full)
+	age(time.Second) // it comes for the first time again
+	for _, vip := range r.vips {
+		if r.offered(vip, 9, 1) {
+			t.Errorf("%s: a SYN was taken that another server may have answered", vip)
+		}
+	}
+	age(2 * time.Second) // for the second time
 	for _, vip := range r.vips {
 		if !r.offered(vip, 9, 1) {
-			t.Errorf("%s: a SYN is passed on for more than a minute; %d are remembered", vip, aged)
+			t.Errorf("%s: a SYN that nobody answers was passed on for the third time", vip)
+		}
+	}
+	age(time.Minute) // by the same ports and number: something else
+	for _, vip := range r.vips {
+		if r.offered(vip, 9, 1) {
+			t.Errorf("%s: a full server took a SYN that is forgotten", vip)
 		}
 	}
 }

@@ -28,7 +28,7 @@ type Service struct {
 	model.Service
 	// Removed servers have left the configuration; their connections have not ended (Cheetah III-A: AllServers).
 	Removed []model.Server
-	// Past holds what the table was made of before, oldest first; used where no published table tells.
+	// Past holds what the table was made of before, oldest first; used where no published table tells, or it is older.
 	Past [][]model.Share
 	// NoCookie are ids of servers that cannot take part in return: through.
 	NoCookie map[uint16]bool
@@ -84,13 +84,17 @@ type table struct {
 	slots  uint32
 	shape  history.Shape
 	shares []model.Share
+
+	// What of the pools before has been pushed: configured, unlike shares, does not depend on health.
+	configured []model.Share
+	past       [][]model.Share
 }
 
 // secondChance is the shape of the tables of services without candidates: an owner and two before, for whom packets have room.
 var secondChance = history.Shape{Columns: 1, Depth: 3}
 
 func tableOf(s *Service) table {
-	t := table{placement(s.Dispatch), s.TableSlots, secondChance, s.takingNew()}
+	t := table{policy: placement(s.Dispatch), slots: s.TableSlots, shape: secondChance, shares: s.takingNew(), configured: s.Shares(), past: s.Past}
 	if t.policy == model.DispatchChoices {
 		t.shape = history.Shape{Columns: int(s.Choices.Candidates), Depth: int(s.Choices.History)}
 	}
@@ -183,6 +187,27 @@ func (img *image) addReturns(want *Want, s *Service) {
 	}
 }
 
+// missed are pools after the published one, in updates that this node has not got. Where the past has that one more than once the first counts, and where it
+// has not that one all: who pushes the same again changes nothing. Health is no pool: what it has changed is not in the past.
+func (img *image) missed(s *Service, before *image) [][]model.Share {
+	made := func(shares []model.Share) bool { return slices.Equal(shares, before.table.configured) }
+	if before.table.slots == 0 { // restored: the slots alone tell
+		made = func(shares []model.Share) bool {
+			return slices.EqualFunc(before.slots, img.table.owners(shares), func(c history.Column, owner uint16) bool { return c.Owners[0] == owner })
+		}
+	} else if known := before.table.past; samePools(s.Past, known) || followsOn(s.Past, append(slices.Clone(known), before.table.configured)) {
+		return nil
+	}
+	return s.Past[slices.IndexFunc(s.Past, made)+1:]
+}
+
+func samePools(a, b [][]model.Share) bool { return slices.EqualFunc(a, b, slices.Equal) }
+
+// followsOn reports whether a past is what another one ends with.
+func followsOn(past, other [][]model.Share) bool {
+	return len(past) > 0 && len(past) <= len(other) && samePools(past, other[len(other)-len(past):])
+}
+
 func (img *image) placeSlots(s *Service, before *image) []history.Column {
 	known := func(id uint16) bool { _, ok := img.servers[id]; return ok }
 	forgotten := func() bool {
@@ -193,7 +218,11 @@ func (img *image) placeSlots(s *Service, before *image) []history.Column {
 		}
 		return false
 	}
-	if before.slots != nil && img.table.equal(&before.table) && !forgotten() {
+	columns, missed := img.table.shape.Columns, s.Past
+	if before.slots != nil {
+		columns, missed = int(before.row.Columns), img.missed(s, before)
+	}
+	if before.slots != nil && len(missed) == 0 && img.table.equal(&before.table) && !forgotten() {
 		return before.slots
 	}
 	owners, slots := img.table.owners(img.table.shares), before.slots
@@ -204,12 +233,9 @@ func (img *image) placeSlots(s *Service, before *image) []history.Column {
 		}
 		return history.First(owners, img.table.owners(undrained), img.table.shape)
 	}
-	columns := int(before.row.Columns)
-	if slots == nil {
+	for _, shares := range missed {
+		slots = history.Push(slots, columns, img.table.owners(shares), img.table.shape, known)
 		columns = img.table.shape.Columns
-		for _, shares := range s.Past {
-			slots = history.Push(slots, columns, img.table.owners(shares), img.table.shape, known)
-		}
 	}
 	return history.Push(slots, columns, owners, img.table.shape, known)
 }

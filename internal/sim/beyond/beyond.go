@@ -21,6 +21,7 @@ const (
 // Experiments returns them.
 func Experiments() []sim.Experiment {
 	return []sim.Experiment{scaleExperiment(fullScale, candidateScale), bothExperiment(), rackExperiment(), reweighExperiment(),
+		choicesExperiment(100, "30s"), choicesExperiment(1000, "12s"),
 		aimExperiment(), synsExperiment(synsConnections), idleExperiment()}
 }
 

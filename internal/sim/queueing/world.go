@@ -110,6 +110,9 @@ func (w *World) SetActive(server uint32, active bool) {
 	}
 }
 
+// SetSpeed has a server work at another speed. Requests that are there take as long as before.
+func (w *World) SetSpeed(server uint32, speed float64) { w.sizes[server].Speed = speed }
+
 // Fail cuts off all requests of a server.
 func (w *World) Fail(server uint32) {
 	for _, flow := range w.drop(int(server)) {

@@ -75,8 +75,14 @@ func (r *reader) checkEvent(s *Scenario, number int) {
 	if e.Group != "" && !slices.ContainsFunc(s.Servers, func(g Group) bool { return g.Name == e.Group }) {
 		r.FailAt(path+".group", "use the name of a group", "there is none called %q", e.Group)
 	}
-	if e.Remove+e.Fail+e.Add+e.LoadBalancers == 0 && e.Rate < 0 {
-		r.FailAt(path, "give remove, fail, add, rate or load_balancers", "nothing happens")
+	if e.Remove+e.Fail+e.Add+e.Slow+e.LoadBalancers == 0 && e.Rate < 0 {
+		r.FailAt(path, "give remove, fail, add, slow, rate or load_balancers", "nothing happens")
+	}
+	if e.Slow > 0 && !s.requests() {
+		r.FailAt(path+".slow", "give traffic.work, or remove it", "servers that only have connections do no work")
+	}
+	if r.Has(path+".speed") && e.Slow == 0 {
+		r.FailAt(path+".speed", "give slow, too, or remove it", "nobody is slowed down")
 	}
 	if e.Rate >= 0 && s.Traffic.Trace != nil {
 		r.FailAt(path+".rate", "remove it", "a trace says itself when connections begin")
@@ -91,6 +97,17 @@ func (r *reader) checkPolicy(s *Scenario, p Policy, path string) {
 	}
 	if p.Affinity != "cookie" && p.Affinity != "" && !p.usesTable() {
 		r.FailAt(path+".affinity", "use dispatch maglev, hash or wcmp, or affinity cookie", "%s finds no server again: it is no table", p.Dispatch)
+	}
+	if p.Dispatch == "choices" && p.Affinity != "cookie" && p.Affinity != "history" && p.Affinity != "" {
+		r.FailAt(path+".affinity", "use cookie or history", "with %s no packet tells which candidate has accepted", p.Affinity)
+	}
+	for _, key := range []string{"candidates", "threshold"} {
+		if given(key) && p.Dispatch != "choices" {
+			r.FailAt(path+"."+key, "remove it", "only choices has it")
+		}
+	}
+	if p.Affinity == "history" && p.Depth < 2 && p.Dispatch != "choices" {
+		r.FailAt(path+".depth", "use affinity hash", "a history of one owner is none")
 	}
 	if given("depth") && p.Affinity != "history" {
 		r.FailAt(path+".depth", "remove it", "only affinity history has one")

@@ -79,6 +79,9 @@ func (c *connections) grow(int) { c.flows.AddServer() }
 
 func (c *connections) changed() { c.contender.changed(c.flows, c.pool) }
 
+// setSpeed does nothing: check refuses it.
+func (c *connections) setSpeed(uint32, float64) {}
+
 func (c *connections) setRate(perSecond float64) { c.flows.SetRate(perSecond) }
 
 func (c *connections) setLoadBalancers(count int) {

@@ -17,12 +17,19 @@ import (
 func chooserOf(s *Scenario, policy Policy, seed uint64) dispatch.Policy {
 	stream := "hash"
 	switch policy.Dispatch {
+	case "choices":
+		return offersOf(s, policy, seed)
 	case "p2c":
 		stream = "choices"
 	case "awfd", "lcf":
 		stream = "classes"
 	}
 	return dispatch.New(policy.Dispatch, s.TableSlots, random.Keyed(seed, stream))
+}
+
+// offersOf returns choices.
+func offersOf(s *Scenario, policy Policy, seed uint64) *dispatch.Offers {
+	return dispatch.NewOffers(policy.Candidates, uint32(policy.Threshold), s.TableSlots, random.Keyed(seed, "hash"))
 }
 
 // contender is a policy at work in a world of connections.
@@ -42,7 +49,10 @@ func contenderOf(s *Scenario, policy Policy, p *pool, config *flows.Config) *con
 		config.Chooser = c.chooser
 		return c
 	}
-	config.Table = &flows.Table{Owners: dispatch.Owners(policy.Dispatch, c.slots, p.shares()), Depth: 1}
+	config.Table = &flows.Table{Owners: c.owners(p), Depth: 1}
+	if policy.Dispatch == "choices" {
+		config.Table.Choices, config.Table.Accepts = policy.Candidates, offersOf(s, policy, config.Seed).Accepts
+	}
 	switch policy.Affinity {
 	case "history":
 		config.Table.Depth = policy.Depth
@@ -55,10 +65,18 @@ func contenderOf(s *Scenario, policy Policy, p *pool, config *flows.Config) *con
 // changed is told that servers came or went, or their loads were reported.
 func (c *contender) changed(w *flows.World, p *pool) {
 	if c.chooser == nil {
-		w.PlaceAll(dispatch.Owners(c.policy.Dispatch, c.slots, p.shares()))
+		w.PlaceAll(c.owners(p))
 		return
 	}
 	c.chooser.Weigh(c.weights(p, w.Loads()))
+}
+
+// owners are those of the cells of a table.
+func (c *contender) owners(p *pool) []uint32 {
+	if c.policy.Dispatch == "choices" {
+		return dispatch.Candidates(c.slots, c.policy.Candidates, p.shares())
+	}
+	return dispatch.Owners(c.policy.Dispatch, c.slots, p.shares())
 }
 
 // weights are what a policy makes of connections that are open now, or the configured ones.

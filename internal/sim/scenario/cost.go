@@ -141,7 +141,7 @@ func (s *Scenario) changeSteps(p Policy) float64 {
 	servers := float64(s.mostServers())
 	switch {
 	case p.usesTable():
-		return servers + 16*float64(s.TableSlots)
+		return servers + 16*float64(s.TableSlots)*float64(p.columns())
 	case slices.Contains(byRounds, p.Dispatch):
 		turns := servers
 		if p.Dispatch != "rr" {

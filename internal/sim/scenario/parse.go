@@ -87,21 +87,24 @@ func (r *reader) group(node ast.Node, path string, number int) Group {
 }
 
 func (r *reader) policy(node ast.Node, path string) Policy {
-	p := Policy{Depth: 2, Classes: 4, Interval: 250e6, Load: "connections"}
+	p := Policy{Depth: 2, Classes: 4, Interval: 250e6, Load: "connections", Candidates: model.DefaultCandidates}
 	r.Mapping(node, path, map[string]yamltree.Value{
 		"name":     r.text(&p.Name),
 		"dispatch": r.choice(&p.Dispatch, dispatches),
 		"affinity": r.choice(&p.Affinity, affinities),
-		"depth":    r.whole(&p.Depth, 2, 16),
+		"depth":    r.whole(&p.Depth, 1, 16),
 		"interval": r.duration(&p.Interval, time.Millisecond),
 		"load":     r.choice(&p.Load, sources),
 		"classes":  r.whole(&p.Classes, 0, 16),
+
+		"candidates": r.whole(&p.Candidates, model.MinCandidates, model.MaxCandidates),
+		"threshold":  r.whole(&p.Threshold, 1, 1_000_000),
 	})
 	return p
 }
 
 func (r *reader) event(node ast.Node, path string) Event {
-	e := Event{Rate: -1}
+	e := Event{Rate: -1, Speed: 0.2}
 	r.Mapping(node, path, map[string]yamltree.Value{
 		"at":             r.duration(&e.At, 0),
 		"every":          r.duration(&e.Every, time.Millisecond),
@@ -110,6 +113,8 @@ func (r *reader) event(node ast.Node, path string) Event {
 		"remove":         r.whole(&e.Remove, 1, maxServers),
 		"fail":           r.whole(&e.Fail, 1, maxServers),
 		"add":            r.whole(&e.Add, 1, maxServers),
+		"slow":           r.whole(&e.Slow, 1, maxServers),
+		"speed":          r.number(&e.Speed, 0.01, 1),
 		"rate":           r.number(&e.Rate, 0, maxRate),
 		"load_balancers": r.whole(&e.LoadBalancers, 1, 1000),
 	})

@@ -13,6 +13,7 @@ type pool struct {
 	groups  []int    // by server: number of the group
 	active  []bool   // by server: gets new connections
 	away    []uint32 // in the order in which they went
+	slowed  []uint32
 	draws   random.Stream
 }
 
@@ -59,6 +60,24 @@ func (p *pool) take(count, group int) (gone []uint32) {
 	}
 	p.away = append(p.away, gone...)
 	return gone
+}
+
+// slow draws active servers of a group that are slowed down now, and tells which were before.
+func (p *pool) slow(count, group int) (slowed, before []uint32) {
+	var candidates []uint32
+	for server, active := range p.active {
+		if active && p.member(uint32(server), group) {
+			candidates = append(candidates, uint32(server))
+		}
+	}
+	before = p.slowed
+	p.slowed = nil
+	for range min(count, len(candidates)) {
+		i := p.draws.Intn(len(candidates))
+		p.slowed = append(p.slowed, candidates[i])
+		candidates = slices.Delete(candidates, i, i+1)
+	}
+	return p.slowed, before
 }
 
 // put brings servers of a group: those that are away first, then fresh ones of the group (of the first, if it is -1).

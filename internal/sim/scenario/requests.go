@@ -138,6 +138,10 @@ func (r *requests) join(server uint32) { r.queues.SetActive(server, true) }
 
 func (r *requests) grow(group int) { r.queues.AddServer(r.scenario.Servers[group].size()) }
 
+func (r *requests) setSpeed(server uint32, part float64) {
+	r.queues.SetSpeed(server, part*r.scenario.Servers[r.pool.groups[server]].Speed)
+}
+
 func (r *requests) setRate(perSecond float64) { r.queues.SetRate(gap(perSecond)) }
 
 // setLoadBalancers does nothing: check refuses it.

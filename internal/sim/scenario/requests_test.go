@@ -277,7 +277,7 @@ func drawnRequests(t *rapid.T) string {
 	text.WriteString("events:\n  - {at: 0s, rate: 50}\n")
 	for range number("events", 0, 4) {
 		fmt.Fprintf(&text, "  - {at: %dms, every: %ds, %s: %d}\n", number("at", 0, 2000), number("every", 1, 9),
-			rapid.SampledFrom([]string{"add", "remove", "fail", "rate"}).Draw(t, "what"), number("how many", 1, 30))
+			rapid.SampledFrom([]string{"add", "remove", "fail", "slow", "rate"}).Draw(t, "what"), number("how many", 1, 30))
 	}
 	return text.String()
 }

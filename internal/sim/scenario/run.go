@@ -62,13 +62,14 @@ type play struct {
 
 // world is what a policy is measured in, with the policy at work in it.
 type world interface {
-	fill()                            // begins
-	runUntil(until int64)             // ns since the start
-	reset()                           // has only what happens from now on count
-	leave(server uint32, failed bool) // no new ones go there; if it failed, those that it has are lost
-	join(server uint32)               // one that left is back
-	grow(group int)                   // adds a server
-	changed()                         // has the policy look at the pool
+	fill()                                // begins
+	runUntil(until int64)                 // ns since the start
+	reset()                               // has only what happens from now on count
+	leave(server uint32, failed bool)     // no new ones go there; if it failed, those that it has are lost
+	join(server uint32)                   // one that left is back
+	grow(group int)                       // adds a server
+	changed()                             // has the policy look at the pool
+	setSpeed(server uint32, part float64) // of what is its group's
 	setRate(perSecond float64)
 	setLoadBalancers(count int)
 	sample(seconds float64) // draws a point of each curve
@@ -135,6 +136,15 @@ func (p *play) happen(e Event) {
 	}
 	if e.Remove+e.Fail+e.Add > 0 {
 		p.world.changed()
+	}
+	if e.Slow > 0 {
+		slowed, before := p.pool.slow(e.Slow, group)
+		for _, server := range before {
+			p.world.setSpeed(server, 1)
+		}
+		for _, server := range slowed {
+			p.world.setSpeed(server, e.Speed)
+		}
 	}
 	if e.Rate >= 0 {
 		p.world.setRate(e.Rate)

@@ -57,6 +57,10 @@ type Policy struct {
 	Interval int64  // ns between reports of load: awrr, awfd, lcf
 	Load     string // what those reports are of: "connections" or "cpu"
 	Classes  int    // awfd: m
+
+	// choices
+	Candidates int
+	Threshold  int // of what a server has open, from which on it passes on; 0: it moves the threshold by itself
 }
 
 // Event is something that happens once, or again and again.
@@ -69,6 +73,8 @@ type Event struct {
 	Remove        int     // servers that get no new connections from now on; those they have go on
 	Fail          int     // servers whose connections break
 	Add           int     // servers; those that are away come back first, in the order in which they went
+	Slow          int     // servers that other work slows down, to Speed of theirs; those that an event slowed before are fast again
+	Speed         float64 // 0 to 1
 	Rate          float64 // connections or requests per second from now on; below 0: unchanged
 	LoadBalancers int     // from now on; 0: unchanged
 }
@@ -119,13 +125,23 @@ var (
 	byRounds = []string{"rr", "wrr", "p2c", "least", "awrr"}
 	byReport = []string{"awrr", "awfd", "lcf"}
 
-	dispatches = []string{"rr", "wrr", "p2c", "least", "awrr", "awfd", "lcf", "maglev", "hash", "wcmp"}
+	dispatches = []string{"rr", "wrr", "p2c", "least", "awrr", "awfd", "lcf", "maglev", "hash", "wcmp", "choices"}
 	affinities = []string{"cookie", "hash", "history", "local-table"}
 	sources    = []string{"connections", "cpu"}
 )
 
 // usesTable tells whether a policy finds the server of every packet, or at least of the first, by a table of slots.
-func (p Policy) usesTable() bool { return slices.Contains(byTable, p.Dispatch) }
+func (p Policy) usesTable() bool {
+	return slices.Contains(byTable, p.Dispatch) || p.Dispatch == "choices"
+}
+
+// columns are the cells of a slot.
+func (p Policy) columns() int {
+	if p.Dispatch == "choices" {
+		return p.Candidates
+	}
+	return 1
+}
 
 // name is what a policy is called that its file gives no name.
 func (p Policy) name() string {

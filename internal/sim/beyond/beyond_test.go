@@ -36,6 +36,8 @@ func TestOnlyCookiesSurviveServersAndLoadBalancersThatComeAndGo(t *testing.T) {
 
 func TestALostRackHurtsOthersUnderPlainHashOnly(t *testing.T) { holds(t, rackExperiment()) }
 
+func TestServersThatDecideByTheirLoadFollowWorkThatMoves(t *testing.T) { holds(t, choicesExperiment(100, "12s")) }
+
 func TestFollowingTheLoadEvensItAndBreaksNothingWithCookies(t *testing.T) {
 	uneven := map[int64]float64{}
 	for _, intervalNS := range []int64{0, 10 * millisecond} {

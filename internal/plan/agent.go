@@ -253,3 +253,12 @@ func (a *Agent) add(fleet *model.Fleet, service *model.Service, server *model.Se
 		}
 	}
 }
+
+// KnowsLoadBalancers refuses services whose packets this host sends on, where a file does not tell load balancers from others.
+func (a *Agent) KnowsLoadBalancers(file *model.Fleet) error {
+	if len(a.Choices) == 0 || len(file.TunnelsFrom) > 0 {
+		return nil
+	}
+	return &model.Invalid{Path: "tunnels_from", Problem: fmt.Sprintf("service %s has dispatch choices: servers send its packets on, and whose is not said", a.Choices[0].Service.Name),
+		Remedy: "list the addresses of the load balancers"}
+}

@@ -112,8 +112,11 @@ func (v *validation) parse(name string, text []byte) (model.Fleet, error) {
 func (v *validation) fits(fleet *model.Fleet) error {
 	switch v.role {
 	case "agent":
-		_, err := plan.NewAgent(fleet, v.mine)
-		return err
+		wanted, err := plan.NewAgent(fleet, v.mine)
+		if err != nil {
+			return err
+		}
+		return wanted.KnowsLoadBalancers(fleet)
 	case "lb":
 		var n node.Node
 		if _, err := n.EditFile(*fleet, time.Now()); err != nil {

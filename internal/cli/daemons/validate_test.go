@@ -43,6 +43,8 @@ func TestValidateSaysWhatTheDaemonsWouldSay(t *testing.T) {
 		{validFile, "", 0o640, true, "mode 0640", ""},
 		{validFile, "--role agent --server s1", 0o600, true, "valid for role agent", "warning"},
 		{validFile, "--role agent --server s9", 0o600, true, `no service has a server "s9"`, ""},
+		{validFile + "    dispatch: choices\n    forward: gue\n", "--role agent --server s1", 0o600, false, "tunnels_from: service web has dispatch choices", ""},
+		{validFile + "    dispatch: choices\n    forward: gue\n", "", 0o600, true, "valid for role lb", ""},
 		{strings.ReplaceAll(validFile, "name: s2", "name: s1"), "", 0o600, false, path + ":9: services[0].servers[1].name", ""},
 		{strings.ReplaceAll(validFile, "vip:", "vpi:"), "--role agent", 0o600, false, path + ":7: services[0].vpi: unknown key: use one of", ""},
 		{strings.ReplaceAll(validFile, ", id: 2", ""), "--role fleet", 0o600, true, "valid for role fleet", ""},

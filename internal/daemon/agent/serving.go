@@ -90,13 +90,12 @@ func (s *serving) apply(file *config.File) (changed bool, err error) {
 	return rows > 0, nil
 }
 
-// knowsBalancers refuses services whose packets this host sends on, where it cannot tell load balancers from others.
+// knowsBalancers refuses what a file leaves open; controllers tell it.
 func (s *serving) knowsBalancers(fleet *model.Fleet, wanted *plan.Agent) error {
-	if !s.byFile || len(wanted.Choices) == 0 || len(fleet.TunnelsFrom) > 0 {
+	if !s.byFile {
 		return nil
 	}
-	return &model.Invalid{Path: "tunnels_from", Problem: fmt.Sprintf("service %s has dispatch choices: servers send its packets on, and whose is not said", wanted.Choices[0].Service.Name),
-		Remedy: "list the addresses of the load balancers"}
+	return wanted.KnowsLoadBalancers(fleet)
 }
 
 // timestampProblems are why this host's timestamps cannot carry cookies.

@@ -36,7 +36,9 @@ func TestOnlyCookiesSurviveServersAndLoadBalancersThatComeAndGo(t *testing.T) {
 
 func TestALostRackHurtsOthersUnderPlainHashOnly(t *testing.T) { holds(t, rackExperiment()) }
 
-func TestServersThatDecideByTheirLoadFollowWorkThatMoves(t *testing.T) { holds(t, choicesExperiment(100, "12s")) }
+func TestServersThatDecideByTheirLoadFollowWorkThatMoves(t *testing.T) {
+	holds(t, choicesExperiment(100, "12s"))
+}
 
 func TestFollowingTheLoadEvensItAndBreaksNothingWithCookies(t *testing.T) {
 	uneven := map[int64]float64{}

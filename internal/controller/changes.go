@@ -102,9 +102,9 @@ func (d *Desired) commit(ctx context.Context, record *recordedChange, decide fun
 	}
 	partly := false
 	for range attempts {
-		now, changed := d.next()
-		if now == nil {
-			return 0, errUnknown
+		now, changed, err := d.known(ctx)
+		if err != nil {
+			return 0, err
 		}
 		documents, refused := decide(now)
 		var steps [][]store.Document

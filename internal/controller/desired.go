@@ -221,6 +221,24 @@ func (d *Desired) next() (*snapshot, <-chan struct{}) {
 	return d.current, d.changed
 }
 
+// known returns what next does. A controller that has just begun first looks at the store: that is waited for, for a moment.
+func (d *Desired) known(ctx context.Context) (*snapshot, <-chan struct{}, error) {
+	late := time.After(confirmTime)
+	for {
+		now, changed := d.next()
+		if now != nil {
+			return now, changed, nil
+		}
+		select {
+		case <-changed:
+		case <-late:
+			return nil, nil, errUnknown
+		case <-ctx.Done():
+			return nil, nil, errUnknown
+		}
+	}
+}
+
 // View returns the desired state as nodes are told it, nil before it is known, and what is closed when there may be another.
 func (d *Desired) View() (view *engine.View, changed <-chan struct{}) {
 	d.mutex.Lock()
@@ -252,11 +270,11 @@ func (d *Desired) Newest(ctx context.Context) (revision uint64, err error) {
 	asked, cancel := context.WithTimeout(ctx, confirmTime)
 	defer cancel()
 	for {
-		now, changed := d.next()
-		if now == nil {
-			return 0, errUnknown
+		now, changed, err := d.known(asked)
+		if err != nil {
+			return 0, err
 		}
-		err := d.confirm(asked, now)
+		err = d.confirm(asked, now)
 		if errors.Is(err, store.ErrConflict) {
 			if err = pause(asked, changed); err == nil {
 				continue
@@ -273,9 +291,9 @@ func (d *Desired) Newest(ctx context.Context) (revision uint64, err error) {
 // It is for what no fleet is made of, so for what is no part of a change.
 func (d *Desired) update(ctx context.Context, decide func(*snapshot) ([]store.Document, error)) error {
 	for range attempts {
-		now, changed := d.next()
-		if now == nil {
-			return errUnknown
+		now, changed, err := d.known(ctx)
+		if err != nil {
+			return err
 		}
 		documents, err := decide(now)
 		if err != nil || len(documents) == 0 {

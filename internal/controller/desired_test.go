@@ -460,3 +460,22 @@ func processorTime(t *testing.T) time.Duration {
 	fleettest.Require(t, unix.Getrusage(unix.RUSAGE_SELF, &usage))
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
+
+// Who asks a controller that has just begun waits until it has read the store, and is refused if that takes long.
+func TestAControllerThatHasJustBegunIsWaitedFor(t *testing.T) {
+	d := NewDesired(newMemory(t), node.Timing{Linger: time.Hour, Quarantine: time.Hour}, fleettest.Log(t))
+	edit := func(next *node.Node) error { addService(fleettest.Service("web", 1, 2))(&next.Running); return nil }
+	if _, _, err := d.Change(t.Context(), false, edit); !errors.Is(err, errUnknown) {
+		t.Fatalf("before anything was read: %v", err)
+	}
+	asked := make(chan error)
+	go func() {
+		_, _, err := d.Change(t.Context(), false, edit)
+		asked <- err
+	}()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); d.Follow(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	fleettest.Require(t, <-asked)
+}

@@ -132,7 +132,12 @@ func (c *controller) problems() []string {
 // fleetOf is the desired state, with what is known of the fleet, for api.NewFleetHandler.
 type fleetOf struct{ *controller }
 
-func (f fleetOf) Fleet(context.Context) (model.Fleet, uint64, error) { return f.desired.Fleet() }
+func (f fleetOf) Fleet(ctx context.Context) (model.Fleet, uint64, error) {
+	if _, _, err := f.desired.known(ctx); err != nil {
+		return model.Fleet{}, 0, err
+	}
+	return f.desired.Fleet()
+}
 
 func (f fleetOf) Newest(ctx context.Context) (uint64, error) { return f.desired.Newest(ctx) }
 

@@ -2,8 +2,12 @@ package lb
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/ballast-lb/ballast/internal/linux/progtest"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 func (w *world) trace(filter TraceFilter, budget int32) *Trace {
@@ -41,6 +45,32 @@ func TestTraceTellsWhichRungDecided(t *testing.T) {
 			event.Verdict != want.Verdict || event.TCPFlags != want.TCPFlags || event.Length != want.Length || event.Service != want.Service ||
 			event.Timestamp != want.Timestamp || event.Echo != want.Echo {
 			t.Errorf("got  %+v\nwant %+v", event, want)
+		}
+	}
+}
+
+// A SYN's event has all candidates; the next packet's the one that has accepted.
+func TestTraceTellsWhichCandidateAccepted(t *testing.T) {
+	for _, affinity := range []model.Affinity{model.AffinityCookie, model.AffinityHistory} {
+		w := newWorld(t, choosing(vip4, false, affinity, 3, 2))
+		trace := w.trace(TraceFilter{}, 100)
+		f := flowTo(vip4, 80, 1)
+		_, offered := w.check(f.frame(f.tcp(syn, synOptions(), nil)))
+		candidates := append(slices.Clone(offered.ids[:1]), offered.stops...)
+		event, err := trace.Next()
+		progtest.Check(t, err)
+		if named := append([]uint16{event.Server}, event.Stops...); len(named) != 3 || !slices.Equal(named, candidates) {
+			t.Errorf("%v: a SYN is offered to %v, the trace says %v", affinity, candidates, named)
+		}
+		for column, id := range candidates {
+			echo := 0x01020300 | uint32(column)
+			if affinity == model.AffinityCookie {
+				echo = w.cookieFor("web", f, id, 1)
+			}
+			w.check(f.carrying(echo))
+			if event, err = trace.Next(); err != nil || event.Server != id {
+				t.Errorf("%v: candidate %d is %d, the trace says %d, %v", affinity, column, id, event.Server, err)
+			}
 		}
 	}
 }

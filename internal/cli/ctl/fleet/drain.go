@@ -22,7 +22,8 @@ import (
 // Implementation constants of waiting for a server to drain.
 const (
 	drainPeriod = 500 * time.Millisecond // between two looks
-	drainSteady = 24                     // looks in a row that an estimate of 0 must hold for: load balancers report all that they count every 10 s
+	drainExact  = 6                      // looks in a row that a count of 0 must hold for: agents report once a second, and SYNs may be under way
+	drainSteady = 24                     // the same for an estimate: load balancers report all that they count every 10 s
 )
 
 func drain(c *ask.Control) *cobra.Command {
@@ -113,7 +114,7 @@ type drainWait struct {
 	last    *ballastv1.ServerStatus // what was told last; nil: nothing yet
 	oneNode bool                    // by a load balancer for itself alone
 	busy    bool                    // packets came since the look before: of connections that an estimate of 0 has missed
-	zeros   int                     // estimates of 0 in a row
+	zeros   int                     // in a row: nothing is left, as far as is known
 	silent  error                   // why the last look was in vain
 }
 
@@ -199,7 +200,7 @@ func (w *drainWait) look(ctx context.Context) (ended bool, err error) {
 		w.zeros = 0
 	}
 	w.sayRemaining()
-	return w.off() || w.zeros >= drainSteady || w.zeros > 0 && found.ConnectionsExact, nil
+	return w.off() || w.zeros >= drainSteady || w.zeros >= drainExact && found.ConnectionsExact, nil
 }
 
 func (w *drainWait) off() bool { return w.last.GetServer().GetState() == "off" }

@@ -170,17 +170,6 @@ var remaining = regexp.MustCompile(`(?m)^(about )?(\d+) connections remain$`)
 
 // drain1 drains s1 on both load balancers and waits on one of them: the agent counts, for all of them.
 func (d *drainTrial) drain1() {
-	script.Must(d.Tell(d.lbs[1], "server", "drain", "web", "s1"))
-	waiting := script.Must(d.Typed(d.lbs[0], "server", "drain", "web", "s1", "--wait"))
-	world.Await(d.Context, world.DaemonDeadline, "s1 is draining on "+d.lbs[0], func() error {
-		status, err := d.statusOf(d.lbs[0], "s1")
-		if err == nil && status.Server.State != "draining" {
-			err = errors.New("it is " + status.Server.State)
-		}
-		return err
-	})
-	drained := time.Now()
-	d.shorts = d.Generate(scenario.Shorts(d.Target(), 40))
 	var open uint64
 	world.AwaitPromised(d.Context, world.DaemonDeadline, "the count of connections is that of the clients", func() error {
 		status, err := d.statusOf(d.lbs[0], "s1")
@@ -195,6 +184,17 @@ func (d *drainTrial) drain1() {
 	})
 	d.result.Measure("connections_counted", float64(open))
 	d.result.Expect(open > 0, "s1 had no connection any more when it was counted")
+	script.Must(d.Tell(d.lbs[1], "server", "drain", "web", "s1"))
+	waiting := script.Must(d.Typed(d.lbs[0], "server", "drain", "web", "s1", "--wait"))
+	world.Await(d.Context, world.DaemonDeadline, "s1 is draining on "+d.lbs[0], func() error {
+		status, err := d.statusOf(d.lbs[0], "s1")
+		if err == nil && status.Server.State != "draining" {
+			err = errors.New("it is " + status.Server.State)
+		}
+		return err
+	})
+	drained := time.Now()
+	d.shorts = d.Generate(scenario.Shorts(d.Target(), 40))
 	if err := d.tryID4(); err == nil {
 		d.result.Fail("the id of s4 was given to another server while s4 had connections")
 	}

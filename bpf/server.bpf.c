@@ -291,8 +291,9 @@ inline_always enum agent_verdict mark(struct __sk_buff *skb)
 		full = 0;
 	if (full)
 		h = bpf_sk_storage_get(&hold_backs, full, 0, 0);
-	/* A child of a redirect onto a listener of ours has its storage, but the flow has its own. */
-	if (h && full->src_port == bpf_ntohs(f.key.port))
+	/* A child of a redirect onto a listener of ours has its storage, but the flow has its own. An RST leaves after its socket has
+	 * given its port back. */
+	if (h && (full->src_port == bpf_ntohs(f.key.port) || (!full->src_port && h->state == HOLD_BACK_MARKED)))
 		return mark_connection(skb, &f, full, h);
 	served = served_find(&f.key);
 	if (!served || !(served->flags & (f.tcp_flags & TCP_FLAG_SYN_BIT ? SERVED_COOKIE : SERVED_COOKIE | SERVED_RETIRED)))

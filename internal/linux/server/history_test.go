@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -118,6 +120,137 @@ func TestConnectionsThatTheServerRedirectsCarryTheColumn(t *testing.T) {
 			t.Error("not translated, or of no known column")
 		}
 	}
+}
+
+// An RST of a connection carries timestamps too, in either direction.
+func TestResetsCarryTheColumn(t *testing.T) {
+	r := newOffers(t, rigOptions{})
+	before, w := r.rejects(), r.watch()
+	for v, vip := range r.vips {
+		listener := r.listener(vip, net.ListenConfig{})
+		for i := range 8 {
+			port := firstPort + 8*v + i
+			client := r.dialFrom(port, vip)
+			server, err := listener.Accept()
+			progtest.Check(t, err)
+			exchange(t, client, server)
+			first, second, resets := server, client, r.resets.Load()
+			if i < 4 {
+				first, second = client, server
+			}
+			progtest.Check(t, first.(*net.TCPConn).SetLinger(0))
+			progtest.Check(t, first.Close())
+			if _, err := second.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
+				t.Fatalf("read: %v", err)
+			}
+			second.Close()
+			r.await("an RST with timestamps", func() bool {
+				last, ok := w.flows.Load(clientOf(port, vip))
+				return i < 4 && r.resets.Load() > resets || i >= 4 && ok && last.(lastSeen).flags&4 != 0
+			})
+		}
+	}
+	r.verify(w, before)
+}
+
+// The server's kernel tells what its clock was: echoes are restored to that, whatever silences were, late ones to what they were, and
+// those of another column not at all.
+func TestColumnsAreTakenOffExactly(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv("BALLAST_SEED"); text != "" {
+		seed, _ = strconv.ParseUint(text, 10, 64)
+	}
+	t.Logf("BALLAST_SEED=%d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	r := newOffers(t, rigOptions{plain: true})
+	dir := r.pins()
+	r.attach(dir)
+	r.prepare()
+	storage, err := ebpf.LoadPinnedMap(dir+"/agent-v6/hold_backs", nil)
+	progtest.Check(t, err)
+	t.Cleanup(func() { storage.Close() })
+	before, w := r.rejects(), r.watch()
+	for v, vip := range r.vips {
+		listener := r.listener(vip, net.ListenConfig{KeepAlive: -1})
+		for i := range 4 {
+			c := &turner{rig: r.rig, w: w, port: firstPort + 4*v + i, vip: vip}
+			c.conn = r.dialFrom(c.port, vip)
+			defer c.conn.Close()
+			server, err := listener.Accept()
+			progtest.Check(t, err)
+			defer server.Close()
+			exchange(t, c.conn, server) // the storage is there
+			c.talkTo(server, false)
+			for range 60 {
+				switch random.IntN(6) {
+				case 0:
+					length := time.Duration(random.Int64N(int64(20*24*time.Hour))) >> random.IntN(20)
+					silence(t, storage, server, length)
+					c.sent = c.sent[len(c.sent)-1:]
+					c.sent[0].kernel -= uint32(length.Milliseconds())
+					c.talkTo(server, random.IntN(2) == 0)
+				case 1:
+					if forged := c.last() ^ (1 + random.Uint32N(3)); c.echo(forged) != forged {
+						t.Errorf("%#x was taken for an echo of %#x", forged, c.last())
+					}
+				case 2, 3:
+					sent := c.sent[random.IntN(len(c.sent))]
+					if now := c.echo(sent.wire); now != sent.kernel {
+						t.Errorf("%#x is restored to %#x, before to %#x", sent.wire, now, sent.kernel)
+					}
+				default:
+					c.talkTo(server, random.IntN(2) == 0)
+				}
+			}
+		}
+	}
+	if r.count("egress_marked_held_back") == 0 || r.count("ingress_bad_cookie") == 0 {
+		t.Error("never held back, or no echo forged")
+	}
+	// The watcher does not know of the echoes that the test has told the agent: the kernels judge.
+	if after := r.rejects(); !maps.Equal(after, before) {
+		t.Errorf("rejected timestamps: %v before, %v after", before, after)
+	}
+	if r.seen.Load() == 0 || r.lost.Load() != 0 {
+		t.Errorf("of %d packets %d name another column than their connection's, first %v", r.seen.Load(), r.lost.Load(), r.first.Load())
+	}
+}
+
+// talkTo notes a timestamp that the server sends, and checks it by the clock of the server's socket.
+func (c *turner) talkTo(server net.Conn, serverFirst bool) {
+	c.t.Helper()
+	from, sent := clockOf(c.t, server), turned{}
+	if serverFirst {
+		exchange(c.t, server, c.conn)
+	} else {
+		exchange(c.t, c.conn, server)
+	}
+	c.rig.await("a new timestamp", func() bool {
+		last, ok := c.w.flows.Load(clientOf(c.port, c.vip))
+		if !ok {
+			return false
+		}
+		sent.wire = last.(lastSeen).value
+		sent.kernel = c.echo(sent.wire)
+		return int32(sent.kernel-from) >= 0
+	})
+	if to := clockOf(c.t, server) | 1; int32(to-sent.kernel) < 0 {
+		c.t.Errorf("%#x is restored to %#x, when the server's clock was %#x to %#x", sent.wire, sent.kernel, from, to)
+	}
+	c.sent = append(c.sent, sent)
+}
+
+// clockOf is what a socket would write into TSval now. Linux tells it without its lowest bit.
+func clockOf(t *testing.T, conn net.Conn) (clock uint32) {
+	t.Helper()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	progtest.Check(t, err)
+	progtest.Check(t, raw.Control(func(fd uintptr) {
+		value, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_TIMESTAMP)
+		progtest.Check(t, err)
+		clock = uint32(value) &^ 1
+	}))
+	return clock
 }
 
 // No key is in a column: rotations change nothing and wait for nobody. Agents come and go.

@@ -263,9 +263,9 @@ type watcher struct {
 
 // lastSeen is what the last packet from the service to a client carried.
 type lastSeen struct {
-	value  uint32
-	tag    uint16
-	synACK bool
+	value uint32
+	tag   uint16
+	flags byte // of TCP
 }
 
 func (r *rig) watch() *watcher {
@@ -335,14 +335,13 @@ func (r *rig) inspect(w *watcher, frame []byte, outgoing bool) {
 	w.seen.Add(1)
 	service := r.fleet.Service(source.Addr().String())
 	tag, ok := r.tagIn(service, destination, value)
-	synACK := tcp[13]&2 != 0
-	if synACK {
+	if tcp[13]&2 != 0 {
 		w.flows.Delete(destination)
 		w.echoes.Delete(destination)
 	}
 	echo, echoed := w.echoes.Load(destination)
 	ahead := echoed && int32(value-echo.(uint32)) > 1<<30+2<<service.CookieBits
-	last, known := w.flows.Swap(destination, lastSeen{value, tag, synACK})
+	last, known := w.flows.Swap(destination, lastSeen{value, tag, tcp[13]})
 	back := known && int32(value-last.(lastSeen).value) < 0
 	if (!ok || back || ahead) && w.wrong.Add(1) == 1 {
 		w.first.Store(fmt.Sprintf("%s > %s TSval %#x flags %#x, after %+v and an echo of %#x", source, destination, value, tcp[13], last, echo))

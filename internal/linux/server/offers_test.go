@@ -27,6 +27,7 @@ type offers struct {
 	lost   atomic.Uint64 // packets that name another column
 	first  atomic.Value  // string: the first of them
 	seen   atomic.Uint64
+	resets atomic.Uint64 // of those seen
 	seenBy atomic.Pointer[watcher]
 }
 
@@ -124,6 +125,9 @@ func (r *offers) carry(packet []byte) []byte {
 	}
 	if _, echo, ok := timestamps(tcp); ok {
 		r.seen.Add(1)
+		if tcp[13]&4 != 0 {
+			r.resets.Add(1)
+		}
 		if w := r.seenBy.Load(); w != nil {
 			w.echoes.Store(client, echo)
 		}

@@ -95,7 +95,7 @@ func (c *turner) await(tag uint16) {
 		c.talk()
 		last, _ := c.w.flows.Load(clientOf(c.port, c.vip))
 		seen, ok := last.(lastSeen)
-		return ok && !seen.synACK && seen.tag == tag && cookie.EpochBit(c.bits(), seen.value) == c.fleet.Keys.Current&1
+		return ok && seen.flags&2 == 0 && seen.tag == tag && cookie.EpochBit(c.bits(), seen.value) == c.fleet.Keys.Current&1
 	})
 	c.note()
 }

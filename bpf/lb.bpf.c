@@ -4,6 +4,7 @@
 
 #include "packet/checksum.h"
 #include "packet/siphash.h"
+#include "packet/aes.h"
 #include "packet/parse.h"
 #include "packet/gue.h"
 #include "packet/srh.h"
@@ -14,6 +15,7 @@
 #include "carrier/timestamp.h"
 #include "carrier/cookie.h"
 #include "carrier/carried.h"
+#include "carrier/connection_id.h"
 
 #include "state/verdict.h"
 #include "state/vips.h"
@@ -27,6 +29,7 @@
 #include "state/connections.h"
 #include "state/later.h"
 #include "state/local_table.h"
+#include "state/quic.h"
 #include "state/trace.h"
 #include "state/answers.h"
 
@@ -34,6 +37,8 @@
 #include "dispatch/two_choices.h"
 #include "dispatch/least.h"
 #include "dispatch/classes.h"
+
+#include "affinity/quic.h"
 
 #include "steer/decision.h"
 

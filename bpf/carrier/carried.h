@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* carried.h - what a packet to or from a client carries for us in its TCP timestamps: reads it, and writes what the server shall learn. */
+/* carried.h - what a packet to or from a client carries for us: reads it in its TCP timestamps, and writes there what the server shall learn. */
 #pragma once
 
 struct carried {
-	__u32 timestamp, echo; /* TSval, TSecr, host order */
-	__u16 plain; /* text of the cookie, once it is known */
+	union {
+		struct {
+			__u32 timestamp, echo; /* TSval, TSecr, host order */
+		};
+		__u64 drawn; /* affinity quic: bytes of a connection id that the client may have drawn; 0: it has not */
+	};
+	__u16 plain; /* text of the cookie, once it is known; affinity quic: the server that a connection id names */
 	__u8 at; /* offset of TSval in the TCP header, 0: there is none */
 	_Bool malformed; /* none, as the options cannot be read */
 	_Bool changed; /* echo is not what the packet says: it is to be written */

@@ -54,7 +54,7 @@ struct service {
 	__u16 id_mask[2]; /* of the id's bits, when shifted; by parity of the epoch, 0: there is no such key */
 	__u16 id_turns; /* least: turns at the end of the range, one for each id */
 	__u32 row; /* its own place */
-	__u32 pad32;
+	__u32 quic_base; /* quic: its range of quic_configs */
 	__u64 pad64[7]; /* to a power of two: a row's place is a shift */
 };
 _Static_assert(sizeof(struct service) == 256, "service");

@@ -20,12 +20,13 @@ enum verdict {
 	FORWARDED_BY_SCRUBBER, /* affinity table: to the scrubber, with the server as the next stop */
 	FORWARDED_BY_LOCAL_TABLE,
 	FORWARDED_BY_HISTORY, /* affinity history: the owner of the column that the timestamp names, or those before */
+	FORWARDED_STARTING, /* affinity quic: to where its connection's first packet went; the client knows no id of the server's yet */
 	FORWARDED_BY_CLOSING, /* RST without timestamp, found by the FIN or RST before it */
 	FORWARDED_BY_HASH, /* affinity hash: every packet by the table */
 	FORWARDED_UNKNOWN, /* fallback: affinity local-table, and it is not there */
 	FORWARDED_NO_NODE, /* fallback: first tier, and no node of the second has taken the connection yet */
 	FORWARDED_NO_TIMESTAMP, /* fallback: nothing to carry a cookie */
-	FORWARDED_BAD_COOKIE, /* fallback: forged, stale or out of range */
+	FORWARDED_BAD_COOKIE, /* fallback: forged, stale or out of range; affinity quic: a connection id that names no server, or no QUIC */
 	FORWARDED_NO_ECHO, /* fallback: TSecr is 0 */
 	FORWARDED_RESET, /* fallback: RST without timestamp, not seen closing */
 	FORWARDED_BAD_OPTIONS, /* fallback: TCP options that cannot be read */

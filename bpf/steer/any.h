@@ -52,6 +52,8 @@ inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p,
 	if (!service)
 		return PASSED_NO_SERVICE;
 	read_carried(ctx, flow, service, &d->carried);
+	if (flow->protocol == IPPROTO_UDP && service->affinity == AFFINITY_QUIC)
+		quic_read(ctx, service, flow->l4 + sizeof(struct udphdr), flow != p, &d->carried);
 	if (flow != p) {
 		d->quoted = 1;
 		d->carried.echo = d->carried.timestamp; /* the server wrote what it quotes */

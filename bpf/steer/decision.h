@@ -25,7 +25,7 @@ inline_always _Bool goes_by_timestamps(const struct service *service)
 	return service->affinity == AFFINITY_COOKIE || service->affinity == AFFINITY_TABLE || service->affinity == AFFINITY_HISTORY;
 }
 
-/* What the packet carries for us: every carrier is read here, and nowhere else. */
+/* What a segment carries for us. */
 inline_always void read_carried(struct xdp_md *ctx, const struct packet *p, const struct service *service, struct carried *carried)
 {
 	if (p->protocol == IPPROTO_TCP && goes_by_timestamps(service))

@@ -80,6 +80,18 @@ inline_always enum verdict steer_by_history(const struct packet *p, struct decis
 	return steer_to_column(p, d, d->carried.echo) ? FORWARDED_BY_HISTORY : FORWARDED_BAD_COOKIE;
 }
 
+/* The same where servers issue connection ids that name them. A long header with an id that nobody knows is from a client who has not heard of the server. */
+inline_always enum verdict steer_by_connection_id(const struct packet *p, struct decision *d)
+{
+	steer_to(d, d->carried.plain);
+	if (d->server)
+		return FORWARDED_BY_COOKIE;
+	if (!d->carried.drawn)
+		return FORWARDED_BAD_COOKIE;
+	steer_to(d, starting_find(starting_hash(p, d->service, d->carried.drawn)));
+	return d->server ? FORWARDED_STARTING : FORWARDED_NEW;
+}
+
 inline_always enum verdict steer_by_local_table(const struct packet *p, struct decision *d, struct finding *f)
 {
 	f->entry = local_table_find(p, d->service);
@@ -99,6 +111,8 @@ inline_always enum verdict steer_find(const struct packet *p, struct decision *d
 		verdict = steer_by_local_table(p, d, f);
 	else if (service->affinity == AFFINITY_HISTORY)
 		verdict = steer_by_history(p, d);
+	else if (service->affinity == AFFINITY_QUIC)
+		verdict = steer_by_connection_id(p, d);
 	else if (service->affinity != AFFINITY_HASH)
 		verdict = steer_by_what_it_carries(p, d);
 	if (d->server)
@@ -130,6 +144,8 @@ inline_always _Bool steer_commit_new(const struct packet *p, const struct decisi
 
 	if (service->affinity == AFFINITY_LOCAL_TABLE && !local_table_add(p, service, d->id))
 		return 0;
+	if (service->affinity == AFFINITY_QUIC)
+		starting_commit(starting_hash(p, service, d->carried.drawn), d->id);
 	dispatch_commit(d, f);
 	return 1;
 }

@@ -112,3 +112,17 @@ func (in *input) choices(path string, c *model.Choices, m *ballastv1.Choices) {
 	takeNarrow(in, path+".window", &c.Accept.Window, accept.GetWindow())
 	takeNarrow(in, path+".margin", &c.Accept.Margin, accept.GetMargin())
 }
+
+// quicToProto returns nil for a service that has another affinity.
+func quicToProto(q *model.QUIC) *ballastv1.QUIC {
+	if *q == (model.QUIC{}) {
+		return nil
+	}
+	return &ballastv1.QUIC{Algorithm: q.Algorithm.String(), ServerIdLength: uint32(q.ServerIDLength), NonceLength: uint32(q.NonceLength)}
+}
+
+func (in *input) quic(path string, q *model.QUIC, m *ballastv1.QUIC) {
+	choose(in, path, "algorithm", &q.Algorithm, m.GetAlgorithm())
+	takeNarrow(in, path+".server_id_length", &q.ServerIDLength, m.GetServerIdLength())
+	takeNarrow(in, path+".nonce_length", &q.NonceLength, m.GetNonceLength())
+}

@@ -55,6 +55,9 @@ func (s *Service) ApplyDefaults() {
 	if s.Dispatch == DispatchChoices {
 		s.Choices.applyDefaults()
 	}
+	if s.Affinity == AffinityQUIC {
+		s.QUIC.applyDefaults()
+	}
 	s.defaultServers()
 }
 

@@ -43,6 +43,9 @@ type Tier uint8
 // AllDown is who gets new connections when no server of a service is healthy.
 type AllDown uint8
 
+// QUICAlgorithm is how QUIC connection ids hide the server's id (draft-ietf-quic-load-balancers-21, 5.3 and 5.4).
+type QUICAlgorithm uint8
+
 // AcceptPolicy is how a server decides whether it accepts a connection that another candidate could have.
 type AcceptPolicy uint8
 
@@ -71,6 +74,7 @@ const (
 	AffinityTable   Affinity = 2 // the cookie also carries the index of an entry of a connection table (Cheetah III-B)
 	AffinityLocal   Affinity = 3 // a hash map of this node alone: the baseline
 	AffinityHistory Affinity = 4 // the timestamp names the candidate that accepted; its slot, and the slot's history, name the server (SHELL III)
+	AffinityQUIC    Affinity = 5 // QUIC connection ids that servers issue name them (draft-ietf-quic-load-balancers-21)
 	AffinityUnset   Affinity = 255
 
 	FallbackHash         Fallback = 0
@@ -113,6 +117,10 @@ const (
 	AllDownAll  AllDown = 1 // all servers, as if none had been checked
 	AllDownNone AllDown = 2 // nobody: new connections are dropped
 
+	QUICSinglePass QUICAlgorithm = 0 // one block of AES-128: id and nonce are 16 bytes
+	QUICFourPass   QUICAlgorithm = 1 // four Feistel passes, of other lengths
+	QUICPlain      QUICAlgorithm = 2 // anybody can read the server's id
+
 	AcceptDynamic AcceptPolicy = 0 // below one that is set so that half of the connections offered are accepted (6LB: SRdyn)
 	AcceptStatic  AcceptPolicy = 1 // below a threshold of load
 
@@ -126,7 +134,8 @@ var (
 	protocolNames = map[Protocol]string{ProtocolTCP: "tcp", ProtocolUDP: "udp"}
 	dispatchNames = map[Dispatch]string{DispatchHash: "hash", DispatchMaglev: "maglev", DispatchRR: "rr", DispatchWRR: "wrr", DispatchP2C: "p2c",
 		DispatchLeast: "least", DispatchAWRR: "awrr", DispatchAWFD: "awfd", DispatchWCMP: "wcmp", DispatchLCF: "lcf", DispatchChoices: "choices"}
-	affinityNames = map[Affinity]string{AffinityHash: "hash", AffinityCookie: "cookie", AffinityTable: "table", AffinityLocal: "local-table", AffinityHistory: "history"}
+	affinityNames = map[Affinity]string{AffinityHash: "hash", AffinityCookie: "cookie", AffinityTable: "table", AffinityLocal: "local-table", AffinityHistory: "history",
+		AffinityQUIC: "quic"}
 	fallbackNames = map[Fallback]string{FallbackHash: "hash", FallbackSecondChance: "second-chance"}
 	forwardNames  = map[Forward]string{ForwardL2: "l2", ForwardIPIP: "ipip", ForwardGUE: "gue", ForwardNAT: "nat", ForwardSRv6: "srv6"}
 	returnNames   = map[Return]string{ReturnDirect: "direct", ReturnThrough: "through"}
@@ -134,6 +143,7 @@ var (
 	loadNames     = map[LoadSource]string{LoadEstimate: "estimate", LoadConnections: "connections", LoadCPU: "cpu", LoadEndpoint: "endpoint"}
 	checkNames    = map[Check]string{CheckNone: "none", CheckTCP: "tcp", CheckHTTP: "http", CheckHTTPS: "https", CheckTLS: "tls", CheckGRPC: "grpc", CheckExec: "exec"}
 	tierNames     = map[Tier]string{TierFirst: "first", TierSecond: "second"}
+	quicNames     = map[QUICAlgorithm]string{QUICSinglePass: "single-pass", QUICFourPass: "four-pass", QUICPlain: "plain"}
 	acceptNames   = map[AcceptPolicy]string{AcceptDynamic: "dynamic", AcceptStatic: "static"}
 	acceptByNames = map[AcceptLoad]string{AcceptByConnections: "connections", AcceptByBacklog: "backlog", AcceptByCPU: "cpu", AcceptByEndpoint: "endpoint"}
 	allDownNames  = map[AllDown]string{AllDownKeep: "keep", AllDownAll: "all", AllDownNone: "none"}
@@ -142,47 +152,50 @@ var (
 // Tunnels reports whether packets travel inside others, which agents unpack.
 func (v Forward) Tunnels() bool { return v == ForwardIPIP || v == ForwardGUE || v == ForwardSRv6 }
 
-func (v Protocol) String() string     { return nameOf(protocolNames, v) }
-func (v Dispatch) String() string     { return nameOf(dispatchNames, v) }
-func (v Affinity) String() string     { return nameOf(affinityNames, v) }
-func (v Fallback) String() string     { return nameOf(fallbackNames, v) }
-func (v Forward) String() string      { return nameOf(forwardNames, v) }
-func (v Return) String() string       { return nameOf(returnNames, v) }
-func (v ServerState) String() string  { return nameOf(stateNames, v) }
-func (v Tier) String() string         { return nameOf(tierNames, v) }
-func (v AllDown) String() string      { return nameOf(allDownNames, v) }
-func (v Check) String() string        { return nameOf(checkNames, v) }
-func (v LoadSource) String() string   { return nameOf(loadNames, v) }
-func (v AcceptPolicy) String() string { return nameOf(acceptNames, v) }
-func (v AcceptLoad) String() string   { return nameOf(acceptByNames, v) }
+func (v Protocol) String() string      { return nameOf(protocolNames, v) }
+func (v Dispatch) String() string      { return nameOf(dispatchNames, v) }
+func (v Affinity) String() string      { return nameOf(affinityNames, v) }
+func (v Fallback) String() string      { return nameOf(fallbackNames, v) }
+func (v Forward) String() string       { return nameOf(forwardNames, v) }
+func (v Return) String() string        { return nameOf(returnNames, v) }
+func (v ServerState) String() string   { return nameOf(stateNames, v) }
+func (v Tier) String() string          { return nameOf(tierNames, v) }
+func (v AllDown) String() string       { return nameOf(allDownNames, v) }
+func (v Check) String() string         { return nameOf(checkNames, v) }
+func (v LoadSource) String() string    { return nameOf(loadNames, v) }
+func (v QUICAlgorithm) String() string { return nameOf(quicNames, v) }
+func (v AcceptPolicy) String() string  { return nameOf(acceptNames, v) }
+func (v AcceptLoad) String() string    { return nameOf(acceptByNames, v) }
 
-func (v Protocol) MarshalText() ([]byte, error)     { return marshal(protocolNames, v) }
-func (v Dispatch) MarshalText() ([]byte, error)     { return marshal(dispatchNames, v) }
-func (v Affinity) MarshalText() ([]byte, error)     { return marshal(affinityNames, v) }
-func (v Fallback) MarshalText() ([]byte, error)     { return marshal(fallbackNames, v) }
-func (v Forward) MarshalText() ([]byte, error)      { return marshal(forwardNames, v) }
-func (v Return) MarshalText() ([]byte, error)       { return marshal(returnNames, v) }
-func (v ServerState) MarshalText() ([]byte, error)  { return marshal(stateNames, v) }
-func (v Tier) MarshalText() ([]byte, error)         { return marshal(tierNames, v) }
-func (v AllDown) MarshalText() ([]byte, error)      { return marshal(allDownNames, v) }
-func (v Check) MarshalText() ([]byte, error)        { return marshal(checkNames, v) }
-func (v LoadSource) MarshalText() ([]byte, error)   { return marshal(loadNames, v) }
-func (v AcceptPolicy) MarshalText() ([]byte, error) { return marshal(acceptNames, v) }
-func (v AcceptLoad) MarshalText() ([]byte, error)   { return marshal(acceptByNames, v) }
+func (v Protocol) MarshalText() ([]byte, error)      { return marshal(protocolNames, v) }
+func (v Dispatch) MarshalText() ([]byte, error)      { return marshal(dispatchNames, v) }
+func (v Affinity) MarshalText() ([]byte, error)      { return marshal(affinityNames, v) }
+func (v Fallback) MarshalText() ([]byte, error)      { return marshal(fallbackNames, v) }
+func (v Forward) MarshalText() ([]byte, error)       { return marshal(forwardNames, v) }
+func (v Return) MarshalText() ([]byte, error)        { return marshal(returnNames, v) }
+func (v ServerState) MarshalText() ([]byte, error)   { return marshal(stateNames, v) }
+func (v Tier) MarshalText() ([]byte, error)          { return marshal(tierNames, v) }
+func (v AllDown) MarshalText() ([]byte, error)       { return marshal(allDownNames, v) }
+func (v Check) MarshalText() ([]byte, error)         { return marshal(checkNames, v) }
+func (v LoadSource) MarshalText() ([]byte, error)    { return marshal(loadNames, v) }
+func (v QUICAlgorithm) MarshalText() ([]byte, error) { return marshal(quicNames, v) }
+func (v AcceptPolicy) MarshalText() ([]byte, error)  { return marshal(acceptNames, v) }
+func (v AcceptLoad) MarshalText() ([]byte, error)    { return marshal(acceptByNames, v) }
 
-func (v *Protocol) UnmarshalText(text []byte) error     { return unmarshal(protocolNames, v, text) }
-func (v *Dispatch) UnmarshalText(text []byte) error     { return unmarshal(dispatchNames, v, text) }
-func (v *Affinity) UnmarshalText(text []byte) error     { return unmarshal(affinityNames, v, text) }
-func (v *Fallback) UnmarshalText(text []byte) error     { return unmarshal(fallbackNames, v, text) }
-func (v *Forward) UnmarshalText(text []byte) error      { return unmarshal(forwardNames, v, text) }
-func (v *Return) UnmarshalText(text []byte) error       { return unmarshal(returnNames, v, text) }
-func (v *ServerState) UnmarshalText(text []byte) error  { return unmarshal(stateNames, v, text) }
-func (v *Tier) UnmarshalText(text []byte) error         { return unmarshal(tierNames, v, text) }
-func (v *AllDown) UnmarshalText(text []byte) error      { return unmarshal(allDownNames, v, text) }
-func (v *Check) UnmarshalText(text []byte) error        { return unmarshal(checkNames, v, text) }
-func (v *LoadSource) UnmarshalText(text []byte) error   { return unmarshal(loadNames, v, text) }
-func (v *AcceptPolicy) UnmarshalText(text []byte) error { return unmarshal(acceptNames, v, text) }
-func (v *AcceptLoad) UnmarshalText(text []byte) error   { return unmarshal(acceptByNames, v, text) }
+func (v *Protocol) UnmarshalText(text []byte) error      { return unmarshal(protocolNames, v, text) }
+func (v *Dispatch) UnmarshalText(text []byte) error      { return unmarshal(dispatchNames, v, text) }
+func (v *Affinity) UnmarshalText(text []byte) error      { return unmarshal(affinityNames, v, text) }
+func (v *Fallback) UnmarshalText(text []byte) error      { return unmarshal(fallbackNames, v, text) }
+func (v *Forward) UnmarshalText(text []byte) error       { return unmarshal(forwardNames, v, text) }
+func (v *Return) UnmarshalText(text []byte) error        { return unmarshal(returnNames, v, text) }
+func (v *ServerState) UnmarshalText(text []byte) error   { return unmarshal(stateNames, v, text) }
+func (v *Tier) UnmarshalText(text []byte) error          { return unmarshal(tierNames, v, text) }
+func (v *AllDown) UnmarshalText(text []byte) error       { return unmarshal(allDownNames, v, text) }
+func (v *Check) UnmarshalText(text []byte) error         { return unmarshal(checkNames, v, text) }
+func (v *LoadSource) UnmarshalText(text []byte) error    { return unmarshal(loadNames, v, text) }
+func (v *QUICAlgorithm) UnmarshalText(text []byte) error { return unmarshal(quicNames, v, text) }
+func (v *AcceptPolicy) UnmarshalText(text []byte) error  { return unmarshal(acceptNames, v, text) }
+func (v *AcceptLoad) UnmarshalText(text []byte) error    { return unmarshal(acceptByNames, v, text) }
 
 // Dispatches returns all policies, in the order of their numbers.
 func Dispatches() []Dispatch { return slices.Sorted(maps.Keys(dispatchNames)) }
@@ -207,8 +220,11 @@ func (a Affinity) Carried() bool { return a.Cookies() || a == AffinityHistory }
 // Cookies reports whether the connections of such a service carry cookies.
 func (a Affinity) Cookies() bool { return a == AffinityCookie || a == AffinityTable }
 
-// KeepsIDs reports whether connections of such a service are remembered by their server's id: in cookies, or in a local table.
-func (a Affinity) KeepsIDs() bool { return a.Cookies() || a == AffinityLocal }
+// KeepsIDs reports whether connections of such a service are remembered by their server's id: in cookies, in a local table, or in connection ids.
+func (a Affinity) KeepsIDs() bool { return a.Cookies() || a == AffinityLocal || a == AffinityQUIC }
+
+// Keyed reports whether what connections of such a service carry is written with the cookie keys.
+func (a Affinity) Keyed() bool { return a.Cookies() || a == AffinityQUIC }
 
 func nameOf[E ~uint8](names map[E]string, v E) string {
 	if name, ok := names[v]; ok {

@@ -81,6 +81,7 @@ type Service struct {
 	TableSlots uint32     `json:"table_slots"`
 	Table      Table      `json:"table,omitzero"`
 	Choices    Choices    `json:"choices,omitzero"`
+	QUIC       QUIC       `json:"quic,omitzero"`
 	Load       Load       `json:"load"`
 	Health     Health     `json:"health"`
 	Servers    []Server   `json:"servers"`
@@ -115,6 +116,14 @@ type Accept struct {
 	Margin    uint8        `json:"margin,omitempty"` // dynamic: percent around a half within which it stays
 }
 
+// QUIC is the form of the connection ids of a service with affinity quic: one octet, which names the key, then id and nonce, hidden by the
+// algorithm. The zero value is that of other services.
+type QUIC struct {
+	Algorithm      QUICAlgorithm `json:"algorithm"`
+	ServerIDLength uint8         `json:"server_id_length"` // bytes; the id is a number, big-endian
+	NonceLength    uint8         `json:"nonce_length"`     // bytes
+}
+
 // Server is one backend of a service.
 type Server struct {
 	Name    string      `json:"name"`
@@ -136,8 +145,11 @@ func NewService() Service {
 // NewServer returns an active server whose weight is unset, for ApplyDefaults to fill.
 func NewServer() Server { return Server{Weight: WeightUnset} }
 
-// IDBits returns the width of the server's id in the cookie: what epoch, node and index leave. 0 when the widths are invalid.
+// IDBits returns the width of the server's id in the cookie: what epoch, node and index leave; or in connection ids. 0 when the widths are invalid.
 func (s *Service) IDBits() uint8 {
+	if s.Affinity == AffinityQUIC {
+		return 8 * min(s.QUIC.ServerIDLength, 2)
+	}
 	left := int(s.CookieBits) - 1
 	if s.Affinity == AffinityTable {
 		left -= int(s.Table.IndexBits) + int(s.Table.NodeBits)

@@ -126,7 +126,7 @@ func TestEveryContradictionIsRefusedWithPathAndRemedy(t *testing.T) {
 		{"through with ipip", func(f *Fleet) { f.Services[0].Return, f.Services[0].Forward = ReturnThrough, ForwardIPIP }, "services[0].forward", "nat or l2"},
 		{"through with gue", func(f *Fleet) { f.Services[0].Return, f.Services[0].Forward = ReturnThrough, ForwardGUE }, "services[0].forward", "nat or l2"},
 		{"hash affinity with rr", func(f *Fleet) { f.Services[0].Affinity, f.Services[0].Dispatch = AffinityHash, DispatchRR }, "services[0].dispatch", "maglev, hash or wcmp"},
-		{"cookie on udp", func(f *Fleet) { f.Services[0].Protocol, f.Services[0].Affinity = ProtocolUDP, AffinityCookie }, "services[0].affinity", "affinity: hash"},
+		{"cookie on udp", func(f *Fleet) { f.Services[0].Protocol, f.Services[0].Affinity = ProtocolUDP, AffinityCookie }, "services[0].affinity", "affinity: quic"},
 		{"second chance on udp", func(f *Fleet) { f.Services[0].Protocol, f.Services[0].Fallback = ProtocolUDP, FallbackSecondChance }, "services[0].fallback", "fallback: hash"},
 		{"second chance with through", func(f *Fleet) { f.Services[0].Return, f.Services[0].Fallback = ReturnThrough, FallbackSecondChance }, "services[0].fallback", "fallback: hash"},
 		{"wide cookie with through", func(f *Fleet) { f.Services[0].Return, f.Services[0].CookieBits = ReturnThrough, 14 }, "services[0].cookie_bits", "use 8"},

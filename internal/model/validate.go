@@ -17,6 +17,15 @@ func (f *Fleet) Validate() error {
 	if len(f.Services) > MaxServices {
 		found.add("services", "split the fleet", "%d services, at most %d fit", len(f.Services), MaxServices)
 	}
+	quic := 0
+	for i := range f.Services {
+		if f.Services[i].Affinity == AffinityQUIC {
+			quic++
+		}
+	}
+	if quic > MaxQUICServices {
+		found.add("services", "split the fleet", "%d services with affinity quic, at most %d fit", quic, MaxQUICServices)
+	}
 	for i := range f.Services {
 		f.Services[i].validate(fmt.Sprintf("services[%d]", i), &found)
 	}
@@ -49,7 +58,7 @@ func (f *Fleet) validateKeys(found *findings) {
 	if len(f.Services) > 0 && f.Keys.Placement == zero {
 		found.add("keys.placement", generateKeys, "no placement key: clients could choose their server")
 	}
-	usesCookies := slices.ContainsFunc(f.Services, func(s Service) bool { return s.Affinity.Cookies() })
+	usesCookies := slices.ContainsFunc(f.Services, func(s Service) bool { return s.Affinity.Keyed() })
 	if len(f.Keys.Cookie) == 0 {
 		if usesCookies {
 			found.add("keys.cookie", generateKeys, "no cookie key, but a service needs cookies")

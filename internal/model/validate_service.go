@@ -19,6 +19,7 @@ func (s *Service) validate(path string, found *findings) {
 	s.validateSizes(path, found)
 	s.validateTable(path, found)
 	s.validateChoices(path, found)
+	s.validateQUIC(path, found)
 	s.validateIDs(path, found)
 	for i := range s.Servers {
 		s.validateServer(fmt.Sprintf("%s.servers[%d]", path, i), &s.Servers[i], found)
@@ -60,7 +61,7 @@ func (s *Service) validatePorts(path string, found *findings) {
 // validateCombination refuses choices that cannot work together, with the reason.
 func (s *Service) validateCombination(path string, found *findings) {
 	if s.Protocol == ProtocolUDP && s.Affinity.Cookies() {
-		found.add(path+".affinity", "use affinity: hash or local-table", "udp packets have no TCP timestamp to carry a cookie")
+		found.add(path+".affinity", "use affinity: quic, hash or local-table", "udp packets have no TCP timestamp to carry a cookie")
 	}
 	if s.Affinity == AffinityHash && (!s.Dispatch.Placed() || s.Dispatch == DispatchChoices) {
 		found.add(path+".dispatch", "use dispatch: maglev, hash or wcmp, or affinity: cookie, table or local-table",
@@ -114,7 +115,10 @@ func (s *Service) validateSizes(path string, found *findings) {
 
 func (s *Service) validateIDs(path string, found *findings) {
 	wider, room := "use wider cookies (cookie_bits)", fmt.Sprintf("%d cookie bits", s.CookieBits)
-	if s.Affinity == AffinityTable {
+	switch s.Affinity {
+	case AffinityQUIC:
+		wider, room = "use longer ids (quic.server_id_length)", fmt.Sprintf("ids of %d bytes", s.QUIC.ServerIDLength)
+	case AffinityTable:
 		wider = fmt.Sprintf("use wider cookies (cookie_bits, up to %d) or smaller table.index_bits", MaxCookieBits)
 		room = fmt.Sprintf("%d cookie bits less %d of the table", s.CookieBits, s.Table.NodeBits+s.Table.IndexBits)
 	}

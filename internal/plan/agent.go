@@ -59,6 +59,13 @@ type Agent struct {
 	Stops     []netip.Addr // other servers that a second chance may lead to
 	Marking   []string     // names of the services whose connections carry cookies, or the column that accepted them
 	Choices   []AgentChoice
+	QUIC      []AgentService // whose connection ids name this server
+}
+
+// AgentService is a service of this server.
+type AgentService struct {
+	Service *model.Service // of the fleet
+	Server  *model.Server  // its entry that is this host
 }
 
 // AgentChoice is a service of this server with dispatch choices.
@@ -75,14 +82,18 @@ func NewAgent(fleet *model.Fleet, mine func(*model.Server) bool) (Agent, error) 
 	var errs []error
 	for i := range fleet.Services {
 		service := &fleet.Services[i]
-		if service.Return == model.ReturnThrough {
+		quic := service.Affinity == model.AffinityQUIC
+		if service.Return == model.ReturnThrough && !quic {
 			continue
 		}
 		here, err := ServerHere(service, mine)
 		if err != nil {
 			errs = append(errs, err)
 		}
-		if here != nil {
+		if here != nil && quic {
+			agent.QUIC = append(agent.QUIC, AgentService{service, here})
+		}
+		if here != nil && service.Return == model.ReturnDirect {
 			agent.add(fleet, service, here)
 		}
 	}

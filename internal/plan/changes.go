@@ -30,6 +30,12 @@ type WriteRounds struct {
 	Words []uint64
 }
 
+// WriteQUIC fills a group of configs of connection ids that no packet can see yet.
+type WriteQUIC struct {
+	Group   uint32
+	Configs *QUICConfigs
+}
+
 // SetTurn changes one word of a range that packets draw from.
 type SetTurn struct {
 	Index uint32
@@ -86,6 +92,7 @@ func (WriteServer) change()   {}
 func (WriteService) change()  {}
 func (WriteSlots) change()    {}
 func (WriteRounds) change()   {}
+func (WriteQUIC) change()     {}
 func (SetTurn) change()       {}
 func (PointID) change()       {}
 func (PointService) change()  {}

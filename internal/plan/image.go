@@ -73,7 +73,8 @@ type image struct {
 	takers  []model.Share        // who may be given new connections; nil after Restore
 	rounds  []uint64             // without counters
 	slots   []history.Column
-	table   table // what the slots were made of; zero after Restore
+	configs *QUICConfigs // nil: none
+	table   table        // what the slots were made of; zero after Restore
 	returns map[ReturnKey]returning
 }
 
@@ -137,6 +138,7 @@ func compile(want *Want, s *Service, before *image) image {
 	configured := &s.Service
 	s = s.ofTier(&want.Tier).withoutOff()
 	img := image{row: serviceRow(&want.Keys, &s.Service), servers: map[uint16]ServerRow{}, returns: map[ReturnKey]returning{}}
+	img.configs = quicConfigs(&want.Keys, &s.Service)
 	img.row.layCookie(&want.Keys, configured, &want.Tier)
 	img.row.keepConnections(s, &want.Tier)
 	for _, port := range s.Ports {

@@ -20,6 +20,7 @@ type memory struct {
 	slots       past[uint32, history.Column]
 	rounds      past[uint32, uint64]
 	blocks      past[uint32, block]
+	configs     past[uint32, QUICConfigs]
 	cleared     map[uint32]int // counter index -> how often
 }
 
@@ -41,7 +42,7 @@ type version[V any] struct {
 func newMemory() *memory {
 	return &memory{vips: past[VIPKey, uint32]{}, returns: past[ReturnKey, uint64]{}, serviceRows: past[uint32, uint32]{},
 		services: past[uint32, ServiceRow]{}, serverRows: past[uint32, uint32]{}, servers: past[uint32, ServerRow]{},
-		slots: past[uint32, history.Column]{}, rounds: past[uint32, uint64]{}, blocks: past[uint32, block]{}, cleared: map[uint32]int{}}
+		slots: past[uint32, history.Column]{}, rounds: past[uint32, uint64]{}, blocks: past[uint32, block]{}, configs: past[uint32, QUICConfigs]{}, cleared: map[uint32]int{}}
 }
 
 func (p past[K, V]) set(step int, key K, value V) {
@@ -89,6 +90,8 @@ func (m *memory) apply(change Change) {
 		for i, word := range c.Words {
 			m.rounds.set(m.step, c.Base+uint32(i), word)
 		}
+	case WriteQUIC:
+		m.configs.set(m.step, c.Group, *c.Configs)
 	case SetTurn:
 		m.rounds.set(m.step, c.Index, c.Word)
 	case PointID:
@@ -172,4 +175,9 @@ func forget[K comparable, V any](p past[K, V]) {
 	for key := range maps.Clone(p) {
 		p[key] = p[key][len(p[key])-1:]
 	}
+}
+
+func (m *memory) QUIC(group uint32) (*QUICConfigs, error) {
+	configs, _ := m.configs.at(m.step, group)
+	return &configs, nil
 }

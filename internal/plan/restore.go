@@ -17,6 +17,7 @@ type Reader interface {
 	Server(row uint32) ServerRow
 	Slots(base, count uint32) []history.Column
 	Rounds(base, count uint32) []uint64
+	QUIC(group uint32) (*QUICConfigs, error)
 }
 
 // Restore finds out what is published, so that a new process goes on where an earlier one ended: counters keep
@@ -68,17 +69,28 @@ func (t *Tables) restoreService(r Reader, number uint32) (*published, error) {
 	row := r.Service(p.row)
 	p.ids, p.slots, p.rounds = span{row.IDsBase, row.IDsCount}, span{row.SlotsBase, row.SlotsCount * uint32(row.Columns)}, span{row.RoundsBase, row.RoundsCount}
 	p.connections = span{row.TableBase, row.TableBlocks}
+	if group := row.QUICBase / uint32(len(QUICConfigs{})); group != 0 {
+		p.configs = span{group, 1}
+	}
 	ok := p.row != 0 && row.Number == number && t.numbers.reserve(span{number, 1}) && t.serviceRows.reserve(span{p.row, 1}) &&
-		t.ids.reserve(p.ids) && t.slots.reserve(p.slots) && t.rounds.reserve(p.rounds) && t.blocks.reserve(p.connections)
+		t.ids.reserve(p.ids) && t.slots.reserve(p.slots) && t.rounds.reserve(p.rounds) && t.blocks.reserve(p.connections) &&
+		t.configs.reserve(p.configs)
 	if !ok {
 		return nil, fmt.Errorf("restore service %d: its tables contradict each other: detach and start afresh", number)
 	}
 	row.Number, row.Row, row.IDsBase, row.IDsCount, row.SlotsBase, row.SlotsCount, row.RoundsBase, row.RoundsCount = 0, 0, 0, 0, 0, 0, 0, 0
-	row.TableBase = 0
+	row.TableBase, row.QUICBase = 0, 0
 	p.image = image{row: row, servers: map[uint16]ServerRow{}, returns: map[ReturnKey]returning{},
 		rounds: withoutCounters(r.Rounds(p.rounds.base, p.rounds.count), row.Classes)}
 	if !p.image.consistent() {
 		return nil, fmt.Errorf("restore service %d: its classes contradict each other: detach and start afresh", number)
+	}
+	if p.configs.count > 0 {
+		configs, err := r.QUIC(p.configs.base)
+		if err != nil {
+			return nil, fmt.Errorf("read how service %d reads connection ids: %w", number, err)
+		}
+		p.image.configs = configs
 	}
 	p.image.slots = slices.Clone(r.Slots(p.slots.base, p.slots.count))
 	for id := range p.ids.count {

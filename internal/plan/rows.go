@@ -75,7 +75,7 @@ type ServiceRow struct {
 	IDMask        [2]uint16 // by parity of the epoch; 0: there is no such key
 	IDTurns       uint16
 	Row           uint32 // of this
-	_             uint32
+	QUICBase      uint32
 	_             [7]uint64
 }
 

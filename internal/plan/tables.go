@@ -37,7 +37,7 @@ func (l Limits) Rows() (services, servers uint32) { return 2*(l.Services+1) + 1,
 
 // Tables knows what is published and what is free. It is not safe for concurrent use.
 type Tables struct {
-	numbers, serviceRows, serverRows, counters, ids, slots, rounds, blocks space
+	numbers, serviceRows, serverRows, counters, ids, slots, rounds, blocks, configs space
 
 	limits   Limits
 	services []*published
@@ -53,6 +53,7 @@ type published struct {
 	image               image
 	ids, slots, rounds  span
 	connections         span // blocks
+	configs             span // groups
 	serverRow, counters map[uint16]uint32
 }
 
@@ -68,6 +69,7 @@ func NewTables(l Limits) *Tables {
 		slots:       newSpace("table slots", 0, l.Slots),
 		rounds:      newSpace("turns", 0, l.Rounds),
 		blocks:      newSpace("blocks of table entries", 0, l.Entries/conntable.BlockEntries),
+		configs:     newSpace("services with affinity quic", 1, QUICGroups),
 		limits:      l,
 		former:      map[VIPKey]uint32{},
 	}
@@ -115,7 +117,7 @@ func (t *Tables) Update(want *Want) ([]Change, error) {
 }
 
 func (t *Tables) spaces() []*space {
-	return []*space{&t.numbers, &t.serviceRows, &t.serverRows, &t.counters, &t.ids, &t.slots, &t.rounds, &t.blocks}
+	return []*space{&t.numbers, &t.serviceRows, &t.serverRows, &t.counters, &t.ids, &t.slots, &t.rounds, &t.blocks, &t.configs}
 }
 
 func (t *Tables) release() {
@@ -323,9 +325,13 @@ func (u *update) publish(p *published, img image) error {
 	if err := u.publishConnections(p, img); err != nil {
 		return err
 	}
+	configsMoved, err := u.publishConfigs(p, img, fresh)
+	if err != nil {
+		return err
+	}
 	u.countOpen(p, img, fresh)
 	p.image = img
-	if !fresh && !idsMoved && !tablesMoved && before.image.row == img.row {
+	if !fresh && !idsMoved && !tablesMoved && !configsMoved && before.image.row == img.row {
 		return nil
 	}
 	row, err := t.serviceRows.take(1)
@@ -349,6 +355,7 @@ func (p *published) placed() ServiceRow {
 	row.RoundsBase, row.RoundsCount = p.rounds.base, p.rounds.count
 	row.SlotsBase, row.SlotsCount = p.slots.base, p.slots.count/uint32(row.Columns)
 	row.TableBase, row.TableBlocks = p.connections.base, p.connections.count
+	row.QUICBase = p.configs.base * uint32(len(QUICConfigs{}))
 	return row
 }
 
@@ -454,6 +461,7 @@ func (u *update) retire(p *published) {
 	t.slots.give(p.slots)
 	t.rounds.give(p.rounds)
 	t.blocks.give(p.connections)
+	t.configs.give(p.configs)
 	t.ids.give(p.ids)
 	for id, row := range p.serverRow {
 		t.serverRows.give(span{row, 1})

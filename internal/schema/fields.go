@@ -16,6 +16,7 @@ type (
 	service = model.Service
 	table   = model.Table
 	choices = model.Choices
+	quic    = model.QUIC
 	load    = model.Load
 	health  = model.Health
 	server  = model.Server
@@ -54,6 +55,7 @@ var Service = slices.Concat([]Field[service]{
 },
 	Section("table", Table, func(s *service) *table { return &s.Table }),
 	Section("choices", Choices, func(s *service) *choices { return &s.Choices }),
+	Section("quic", QUIC, func(s *service) *quic { return &s.QUIC }),
 	Section("load", Load, func(s *service) *load { return &s.Load }),
 	Section("health", Health, func(s *service) *health { return &s.Health }),
 )
@@ -91,6 +93,17 @@ var Choices = []Field[choices]{
 		Doc: "offers after which `dynamic` may move the threshold"},
 	{Key: "accept.margin", Value: number(func(c *choices) *uint8 { return &c.Accept.Margin }, "percent", 1, 49), Default: fmt.Sprintf("%d with `dynamic`", model.DefaultMargin),
 		Doc: "`dynamic` keeps the threshold while it accepts half of the offers", More: "Give or take this many percent of them"},
+}
+
+// QUIC are the fields of connection ids.
+var QUIC = []Field[quic]{
+	{Key: "algorithm", Value: choice(func(q *quic) *model.QUICAlgorithm { return &q.Algorithm }), Default: "single-pass",
+		Doc: "how connection ids hide the server, with `affinity: quic`", More: "See `docs/quic.md`. `plain` hides nothing"},
+	{Key: "server_id_length", Value: number(func(q *quic) *uint8 { return &q.ServerIDLength }, "bytes", 1, model.MaxQUICServerIDLength), Default: fmt.Sprint(model.DefaultServerIDLength),
+		Doc: "of the server's id in connection ids", More: "1 byte: ids up to 255"},
+	{Key: "nonce_length", Value: number(func(q *quic) *uint8 { return &q.NonceLength }, "bytes", model.MinQUICNonceLength, model.MaxQUICNonceLength),
+		Default: fmt.Sprintf("%d; what fills %d with `single-pass`", model.DefaultNonceLength, model.SinglePassLength),
+		Doc:     "of the random bytes behind it", More: fmt.Sprintf("Both together at most %d", model.MaxQUICLength)},
 }
 
 // Load are the fields of how the load of servers is measured.

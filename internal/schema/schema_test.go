@@ -95,10 +95,13 @@ func TestDefaultsAreThoseThatAreDescribed(t *testing.T) {
 	table.Affinity, table.Health.Check = model.AffinityTable, model.CheckHTTP
 	offered := model.NewService()
 	offered.Dispatch = model.DispatchChoices
+	quic := model.NewService()
+	quic.Affinity = model.AffinityQUIC
 	plain.ApplyDefaults()
 	table.ApplyDefaults()
 	offered.ApplyDefaults()
-	plain.Table, plain.Health.Path, plain.Choices = table.Table, table.Health.Path, offered.Choices
+	quic.ApplyDefaults()
+	plain.Table, plain.Health.Path, plain.Choices, plain.QUIC = table.Table, table.Health.Path, offered.Choices, quic.QUIC
 	if n := compareDefaults(t, Service, &plain) + compareDefaults(t, Server, &plain.Servers[0]); n < 25 {
 		t.Errorf("compared only %d", n)
 	}

@@ -122,7 +122,8 @@ var layers = map[string][]string{
 	"engine":     {"linux", "machine", "pki", "algo", "model"},
 	"hub":        {"engine", "api", "machine", "pki", "model"},
 	"nodeclient": {"api", "machine", "model"},
-	"daemon":     {"daemon", "hub", "engine", "nodeclient", "config", "api", "linux", "machine", "pki", "plan", "algo", "model"},
+	"daemon":     {"daemon", "hub", "engine", "nodeclient", "config", "api", "linux", "machine", "pki", "plan", "algo", "model", "pkg"},
+	"pkg":        {"pkg", "algo"}, // for applications
 	"script":     {},
 	"sim":        {"script", "sim", "data", "machine", "plan", "wire", "algo", "model", "yamltree"},
 }
@@ -130,9 +131,13 @@ var layers = map[string][]string{
 // pure folders do no input or output and do not know the time.
 var pure = []string{"model", "algo", "wire", "plan", "machine", "schema", "script", "sim", "yamltree"}
 
-// layer returns the folder below internal that a package or file belongs to, or "".
+// layer returns the folder below internal that a package or file belongs to, pkg, or "".
 func layer(name string) string {
-	rest, ok := strings.CutPrefix(strings.TrimPrefix(name, module), "internal/")
+	name = strings.TrimPrefix(name, module)
+	rest, ok := strings.CutPrefix(name, "internal/")
+	if strings.HasPrefix(name, "pkg/") {
+		return "pkg"
+	}
 	if !ok {
 		return ""
 	}
@@ -150,7 +155,7 @@ func TestPackagesImportOnlyWhatTheirLayerMay(t *testing.T) {
 				continue
 			}
 			if !slices.Contains(allowed, other) {
-				t.Errorf("%s imports %s: internal/%s may import of ours only %v", name, imported, layer(name), allowed)
+				t.Errorf("%s imports %s: %s may import of ours only %v", name, imported, layer(name), allowed)
 			}
 		}
 	}

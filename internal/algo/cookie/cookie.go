@@ -9,7 +9,10 @@
 package cookie
 
 import (
+	"crypto/hkdf"
+	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 
 	"github.com/ballast-lb/ballast/internal/algo/siphash"
@@ -35,6 +38,23 @@ func ServiceKey(fleet [16]byte, vip netip.Addr, protocol model.Protocol) Key {
 	k0 := siphash.Sum13(key.K0, key.K1, message[:])
 	message[17] = 1
 	return Key{k0, siphash.Sum13(key.K0, key.K1, message[:])}
+}
+
+// Keys of services with affinity quic, for Derive.
+const (
+	ForConnectionIDs = "quic connection ids"  // of an epoch's cookie key
+	ForTokens        = "quic tokens"          // of the placement key
+	ForResets        = "quic stateless reset" // of the placement key, and of one server
+)
+
+// Derive makes another key from a key of the fleet, by HKDF (RFC 5869): servers may get it, and learn nothing of other keys. id is that of the server
+// whose key it is; 0: of all.
+func Derive(fleet [16]byte, purpose string, vip netip.Addr, id uint16, length int) []byte {
+	derived, err := hkdf.Key(sha256.New, fleet[:], nil, fmt.Sprintf("ballast %s %s %d", purpose, vip.Unmap(), id), length)
+	if err != nil {
+		panic(err) // of a length that no hash has
+	}
+	return derived
 }
 
 // FlowHash returns the hash of a flow under a service key. client is the address and port of the client as it is on the wire

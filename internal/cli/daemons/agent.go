@@ -45,6 +45,7 @@ func Agent(version string) *cobra.Command {
 	flags.DurationVar(&o.TunnelsSettle, "tunnels-settle", 0, "how long controllers list load balancers until tunnels of others are dropped, for experiments")
 	flags.MarkHidden("tunnels-settle")
 	flags.StringVar(&o.RunDir, "run-dir", "/run/ballast", "`DIRECTORY` of sockets and pins")
+	flags.StringVar(&o.QUICGroup, "quic-group", "", "`GROUP` that may read RUN_DIR/quic, by which applications make connection ids of services with affinity quic (default: root alone)")
 	flags.StringVar(&o.Metrics, "metrics", "", "`ADDRESS:PORT` to serve Prometheus metrics on")
 	flags.BoolVar(&detach, "detach", false, "remove the data path that an agent left attached")
 	cmd.MarkFlagsOneRequired("file", "controller", "detach")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -50,6 +51,7 @@ type Options struct {
 	// TunnelsSettle is sources.Settle for tests; zero: as it is.
 	TunnelsSettle time.Duration
 	RunDir        string
+	QUICGroup     string // who may read the files of connection ids; empty: root alone
 	Metrics       string // TCP address for Prometheus, empty: none
 	Version       string
 	Log           *slog.Logger
@@ -148,6 +150,9 @@ func Run(ctx context.Context, o Options) error {
 
 // Detach removes the data path that an agent has left, and says how many connections that breaks.
 func Detach(o Options) error {
+	if err := os.RemoveAll(connectionIDsDir(o.RunDir, o.Instance)); err != nil {
+		return err
+	}
 	return instance.Detach(o.RunDir, o.Instance, pki.Agent, func(dir string) {
 		var byParity [2]uint64
 		path, err := server.Open(dir)
@@ -185,6 +190,9 @@ func (d *daemon) start() (err error) {
 	}
 	d.keys, d.load = newKeyReporter(d.path, o.Log), &loadReporter{Sampler: load.New(load.Options{Cgroup: o.Cgroup})}
 	d.accepts = newAcceptor(d.path, o.Cgroup, o.Log)
+	if r.ids, err = newConnectionIDs(o.RunDir, o.Instance, o.QUICGroup); err != nil {
+		return errors.Join(err, d.path.Close())
+	}
 	r.keys, r.load, r.accepts = d.keys, d.load, d.accepts
 	r.serving = serving{instance: o.Instance, name: o.Server, byFile: o.Config != "", path: d.path, log: o.Log}
 	r.programs = programs{Attachments: devices.Attachments{Hooks: d.path, Mode: o.XDPMode, Log: o.Log}, interfaces: o.Interfaces}

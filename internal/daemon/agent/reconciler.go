@@ -38,6 +38,7 @@ type reconciler struct {
 	keys    *keyReporter
 	load    *loadReporter
 	accepts *acceptor
+	ids     *connectionIDs
 	tunnels *guarded.Value[*tunnels]
 }
 
@@ -105,6 +106,9 @@ func (r *reconciler) apply(file *config.File) error {
 	}
 	r.load.SetServices(r.serving.counted)
 	r.accepts.set(r.serving.wanted.Choices)
+	if err := r.ids.follow(&file.Fleet.Keys, r.serving.wanted.QUIC); err != nil {
+		return fmt.Errorf("write what applications make connection ids by: %w", err)
+	}
 	r.load.period.Store(int64(r.serving.interval))
 	r.file = api.Config{Path: file.Path, SHA256: file.SHA256}
 	r.keys.set(&file.Fleet.Keys, changed)

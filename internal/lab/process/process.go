@@ -19,6 +19,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/bench/control"
 	"github.com/ballast-lb/ballast/internal/lab/process/app"
+	"github.com/ballast-lb/ballast/internal/lab/process/http3"
 	"github.com/ballast-lb/ballast/internal/lab/process/member"
 	"github.com/ballast-lb/ballast/internal/lab/process/relay"
 	"github.com/ballast-lb/ballast/internal/lab/process/slowlink"
@@ -34,6 +35,7 @@ const (
 	Client   = "client"    // the plan is on standard input
 	Echo     = "echo"      // ADDRESS SERVER
 	Peers    = "peers"     // of `ballast bench control`; what they do is on standard input
+	HTTP3    = "http3"     // OPTIONS: an HTTP/3 server
 	Member   = "etcd"      // OPTIONS: a member of an etcd cluster
 	Relay    = "relay"     // OPTIONS; shares of weights to lose are on standard input
 	SlowLink = "slow-link" // INTERFACE INTERFACE DELAY
@@ -49,6 +51,7 @@ var processes = map[string]process{
 	App:    {1, func(ctx context.Context, a []string) error { return app.Run(ctx, a[0]) }},
 	Client: {0, func(ctx context.Context, _ []string) error { return traffic.Run(ctx, os.Stdin, os.Stdout) }},
 	Echo:   {2, func(ctx context.Context, a []string) error { return traffic.Echo(ctx, a[0], a[1]) }},
+	HTTP3:  {1, func(ctx context.Context, a []string) error { return http3.Run(ctx, a[0]) }},
 	Peers:  {0, func(ctx context.Context, _ []string) error { return control.RunPeers(ctx, os.Stdin, os.Stdout) }},
 	Member: {1, func(ctx context.Context, a []string) error { return member.Run(ctx, a[0]) }},
 	Relay:  {1, func(ctx context.Context, a []string) error { return relay.Run(ctx, os.Stdin, a[0]) }},

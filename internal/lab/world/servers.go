@@ -9,12 +9,15 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/app"
+	"github.com/ballast-lb/ballast/internal/lab/process/http3"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/script"
 )
 
@@ -118,6 +121,35 @@ func (t *Trial) StartEchoes() {
 				return StopWaiting(err)
 			}
 			return t.Space(node).Do(func() error { return askEcho(address) })
+		})
+	}
+}
+
+// StartHTTP3 starts an HTTP/3 server for the trial's service on every server. With affinity quic it makes connection ids by the file of the server's agent, and
+// waits for that where there is none yet.
+func (t *Trial) StartHTTP3(retry bool) {
+	one := t.Fleet.Services[0]
+	for i := range t.Topology.Servers {
+		node := ServerName(i + 1)
+		options := http3.Options{Address: one.Target(), Server: node, Retry: retry}
+		if one.Affinity == model.AffinityQUIC {
+			options.IDs = filepath.Join(t.NodeDir(node), "run", "quic", instance, one.Name+".json")
+		}
+		p := t.startPeer(process.HTTP3, Spawn{Node: node}, options)
+		if t.Agents[node] == nil && options.IDs != "" {
+			continue
+		}
+		Await(t.Context, DaemonDeadline, p.name+" listens", func() error {
+			if err := p.Died(); err != nil {
+				return StopWaiting(err)
+			}
+			return t.Space(node).Do(func() error {
+				socket, err := net.ListenPacket("udp", one.Target())
+				if err != nil {
+					return nil // it has the port
+				}
+				return errors.Join(errors.New("nobody has the port"), socket.Close())
+			})
 		})
 	}
 }

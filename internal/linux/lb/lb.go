@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
+	"github.com/ballast-lb/ballast/internal/algo/aestables"
 	"github.com/ballast-lb/ballast/internal/algo/choice"
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/algo/history"
@@ -24,11 +25,11 @@ import (
 )
 
 //go:generate go run ./choices ../../../bpf/state/choices.h
-//go:generate go tool bpf2go -target bpfel -type verdict -type service -type server -type column -type vip_key -type return_key -type trace_event -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -type later_list lb ../../../bpf/lb.bpf.c
+//go:generate go tool bpf2go -target bpfel -type verdict -type service -type server -type column -type vip_key -type return_key -type trace_event -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -type later_list -type quic_config lb ../../../bpf/lb.bpf.c
 
 // lbLayout names the shape of the pinned maps. A change of any map's key, value or meaning needs a new number: a process of
 // another layout then fills maps of its own and switches the program over, instead of misreading these.
-const lbLayout = "lb-v7"
+const lbLayout = "lb-v8"
 
 // LB is the load balancer's program with its maps. Methods that change tables are for one caller at a time, and so are Attach and what else
 // concerns devices and pins; neither minds the other. What only reads or counts is safe for concurrent use.
@@ -70,6 +71,9 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 		return nil, fmt.Errorf("read the load balancer's program: %w", err)
 	}
 	sizeLBMaps(spec, limits)
+	if err := setAES(spec); err != nil {
+		return nil, fmt.Errorf("prepare the load balancer's program: %w", err)
+	}
 	options := ebpf.CollectionOptions{}
 	lb := &LB{places: map[uint32][]*vipPlace{}}
 	if dir != "" {
@@ -134,13 +138,21 @@ func sizeLBMaps(spec *ebpf.CollectionSpec, l plan.Limits) {
 		"server_counters": l.Servers, "clocks": l.Servers, "server_loads": l.Servers,
 		"returns": l.Returns(), "vips": l.Destinations(),
 		"connections": l.Entries, "connection_addresses": l.Entries, "connection_blocks": l.Entries / conntable.BlockEntries,
-		"local_connections": l.Local,
+		"local_connections": l.Local, "quic_configs": plan.QUICGroups * uint32(len(plan.QUICConfigs{})),
 	} {
 		spec.Maps[name].MaxEntries = max(entries, 1)
 	}
 	for _, name := range []string{"returns", "vips"} { // twice what is ever there at rest
 		spec.Maps[name].Flags |= unix.BPF_F_NO_PREALLOC
 	}
+}
+
+// setAES fills the tables of bpf/packet/aes.h.
+func setAES(spec *ebpf.CollectionSpec) error {
+	tables := aestables.Make()
+	return errors.Join(
+		spec.Variables["aes_encrypt_words"].Set(tables.EncryptWords), spec.Variables["aes_decrypt_words"].Set(tables.DecryptWords),
+		spec.Variables["aes_encrypt_bytes"].Set(tables.EncryptBytes), spec.Variables["aes_decrypt_bytes"].Set(tables.DecryptBytes))
 }
 
 func (lb *LB) mapTables() error {

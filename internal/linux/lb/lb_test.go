@@ -52,6 +52,7 @@ var shared struct {
 	lb       *LB
 	tables   *plan.Tables
 	assigned map[uint32]refAssignment // as the last world left them
+	starting map[uint16]refStarting
 }
 
 // newWorld fills a load balancer with the services. It skips where programs cannot be loaded. One world lives at a time.
@@ -63,7 +64,7 @@ func newWorld(t testing.TB, services ...model.Service) *world {
 	w := &world{TB: t, lb: shared.lb, tables: shared.tables, reference: newReference()}
 	w.update(func(*plan.Want) {})
 	w.forget()
-	shared.assigned = w.connections.assigned
+	shared.assigned, shared.starting = w.connections.assigned, w.starting
 	w.acceptTunnels(netip.Addr{})
 	w.want.Keys = testKeys(1)
 	w.update(func(want *plan.Want) {
@@ -304,6 +305,12 @@ func (w *world) forget() {
 		}
 	}
 	clear(shared.assigned)
+	for place := range shared.starting {
+		if err := w.lb.objects.Starting.Put(uint32(place), uint64(0)); err != nil {
+			w.Fatal(err)
+		}
+	}
+	clear(shared.starting)
 	for _, m := range []*ebpf.Map{w.lb.objects.Fragments, w.lb.objects.Closing, w.lb.objects.LocalConnections, w.lb.objects.Suspects} {
 		w.empty(m)
 	}

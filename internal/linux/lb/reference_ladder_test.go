@@ -32,6 +32,8 @@ func (r *reference) ladder(s *plan.Service, p *refPacket, quoted bool) refDecisi
 		return r.place(s, p, lbVerdictFORWARDED_BY_HASH)
 	case s.Affinity == model.AffinityLocal:
 		return r.ladderLocal(s, p, quoted)
+	case s.Affinity == model.AffinityQUIC:
+		return r.ladderQUIC(s, p, quoted)
 	}
 	connection := connectionOf(s, p)
 	search, value, echo := findTimestamp(p.options)

@@ -54,6 +54,12 @@ func (lb *LB) apply(change plan.Change) error {
 		copy(t.slots[c.Base:], c.Slots)
 	case plan.WriteRounds:
 		copy(t.rounds[c.Base:], c.Words)
+	case plan.WriteQUIC:
+		for i := range c.Configs {
+			if err := o.QuicConfigs.Put(c.Group*uint32(len(c.Configs))+uint32(i), &c.Configs[i]); err != nil {
+				return err
+			}
+		}
 	case plan.SetTurn:
 		atomic.StoreUint64(&t.rounds[c.Index], c.Word)
 	case plan.PointID:
@@ -280,4 +286,15 @@ func (lb *LB) Slots(base, count uint32) []history.Column { return lb.tables.slot
 // Rounds returns a copy of a range of turns.
 func (lb *LB) Rounds(base, count uint32) []uint64 {
 	return slices.Clone(lb.tables.rounds[base:][:count])
+}
+
+// QUIC returns a group of configs of connection ids.
+func (lb *LB) QUIC(group uint32) (*plan.QUICConfigs, error) {
+	configs := new(plan.QUICConfigs)
+	for i := range configs {
+		if err := lb.objects.QuicConfigs.Lookup(group*uint32(len(configs))+uint32(i), &configs[i]); err != nil {
+			return nil, err
+		}
+	}
+	return configs, nil
 }

@@ -116,6 +116,8 @@ func serviceDangers(from, to *model.Service, gone []string, unhealthy unhealthyO
 		add("affinity cookie -> table cannot be taken back while it keeps its vip")
 	case from.Affinity != to.Affinity || from.Return != to.Return || nat(from) != nat(to):
 		add("affinity, return or nat changes: the connections that it has break")
+	case from.Affinity == model.AffinityQUIC && from.QUIC != to.QUIC:
+		add("the form of connection ids (quic) changes: the connections that it has break")
 	case from.Affinity == model.AffinityHistory && to.Choices.Candidates < from.Choices.Candidates:
 		add("fewer candidates: the connections that those have accepted who are none any more break")
 	case len(gone) > 0:

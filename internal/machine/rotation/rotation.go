@@ -130,6 +130,19 @@ func (n *Nodes) DropRefused(fleet *model.Fleet, epoch uint32) []string {
 		}
 		found = append(found, node.Report.holds(node, fleet.Keys.Current, epoch)...)
 	}
+	if epoch < fleet.Keys.Current { // a key that comes next is in no id yet
+		found = append(found, carriedUncounted(fleet, epoch)...)
+	}
+	return found
+}
+
+// carriedUncounted names the services whose connections keep an epoch's key as long as they live, and nobody sees it.
+func carriedUncounted(fleet *model.Fleet, epoch uint32) (found []string) {
+	for i := range fleet.Services {
+		if s := &fleet.Services[i]; s.Affinity == model.AffinityQUIC {
+			found = append(found, fmt.Sprintf("service %s has affinity quic: connections that began with ids of epoch %d keep them, and nobody counts these: use --force when the last has ended", s.Name, epoch))
+		}
+	}
 	return found
 }
 
@@ -204,7 +217,7 @@ func (n *Nodes) absent(fleet *model.Fleet) (found []string) {
 // Uncounted names the services whose connections no agent counts.
 func Uncounted(fleet *model.Fleet) (names []string) {
 	for i := range fleet.Services {
-		if s := &fleet.Services[i]; s.Affinity.Cookies() && s.Return == model.ReturnThrough {
+		if s := &fleet.Services[i]; s.Affinity.Cookies() && s.Return == model.ReturnThrough || s.Affinity == model.AffinityQUIC {
 			names = append(names, s.Name)
 		}
 	}

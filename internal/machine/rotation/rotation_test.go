@@ -94,6 +94,24 @@ func TestAKeyIsDroppedOnlyWhenNobodyEchoesIt(t *testing.T) {
 	}
 }
 
+// Nobody sees which epoch the ids of a QUIC connection are of, once its client has stopped sending.
+func TestAKeyThatConnectionIDsMayCarryIsNotDropped(t *testing.T) {
+	service := model.NewService()
+	service.Name, service.Protocol, service.Affinity = "h3", model.ProtocolUDP, model.AffinityQUIC
+	fleet := model.Fleet{Services: []model.Service{service}, Keys: model.Keys{Current: 2, Cookie: map[uint32][16]byte{1: {1}, 2: {2}}}}
+	nodes := rotation.Nodes{Keys: fleet.Keys}
+	if found := nodes.DropRefused(&fleet, 1); len(found) != 1 || !strings.Contains(found[0], "service h3 has affinity quic") {
+		t.Errorf("said %q", found)
+	}
+	fleet.Keys.Current, nodes.Keys.Current = 1, 1
+	if found := nodes.DropRefused(&fleet, 2); len(found) > 0 {
+		t.Errorf("of a key that nobody has used: %q", found)
+	}
+	if found := rotation.Uncounted(&fleet); !slices.Equal(found, []string{"h3"}) {
+		t.Errorf("not counted: %q", found)
+	}
+}
+
 func TestReplacingKeysAsAWholeHasTheRisksOfItsSteps(t *testing.T) {
 	one, both, other := fleetOf(1, 1).Keys, fleetOf(2, 1, 2).Keys, fleetOf(1, 1).Keys
 	other.Cookie = map[uint32][16]byte{1: {99}}

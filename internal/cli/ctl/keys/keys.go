@@ -74,7 +74,7 @@ func printKeys(table *command.Table, keys keyList) {
 		table.Line("the oldest report of an agent is %v old", time.Duration(*keys.OldestReport*float64(time.Second)).Round(100*time.Millisecond))
 	}
 	for _, service := range keys.Uncounted {
-		table.Line("not counted: connections of service %s (return: through)", service)
+		table.Line("not counted: connections of service %s (return: through or affinity: quic)", service)
 	}
 	for _, key := range keys.Keys {
 		for _, why := range key.UseRefused {

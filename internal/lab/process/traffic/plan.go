@@ -22,15 +22,19 @@ type Plan struct {
 
 // A Flow is many connections of one kind.
 type Flow struct {
-	Name       string    `json:"name"`
-	Target     string    `json:"target"`     // host:port
-	UDP        bool      `json:"udp"`        // requests are datagrams of Bytes that must be echoed
-	Count      int       `json:"count"`      // connections in all; 0 = until stopped
-	Concurrent int       `json:"concurrent"` // open at once, at most
-	PerSecond  float64   `json:"per_second"` // pace of new connections; 0 = as fast as Concurrent allows
-	Requests   []Request `json:"requests"`   // on each connection, in this order
-	Repeat     bool      `json:"repeat"`     // begin again with the first request until stopped
-	Arrivals   *Arrivals `json:"arrivals"`   // not nil: an open loop; Count, Concurrent, PerSecond and Repeat say nothing then
+	Name       string        `json:"name"`
+	Target     string        `json:"target"`     // host:port
+	UDP        bool          `json:"udp"`        // requests are datagrams of Bytes that must be echoed
+	HTTP3      bool          `json:"http3"`      // over QUIC
+	Count      int           `json:"count"`      // connections in all; 0 = until stopped
+	Concurrent int           `json:"concurrent"` // open at once, at most
+	PerSecond  float64       `json:"per_second"` // pace of new connections; 0 = as fast as Concurrent allows
+	Requests   []Request     `json:"requests"`   // on each connection, in this order
+	Repeat     bool          `json:"repeat"`     // begin again with the first request until stopped
+	Move       time.Duration `json:"move"`       // HTTP3: the client's port changes about that often, as by a NAT that forgets; 0: never
+	Migrate    bool          `json:"migrate"`    // with Move: and QUIC knows of it (RFC 9000 9)
+
+	Arrivals *Arrivals `json:"arrivals"` // not nil: an open loop; Count, Concurrent, PerSecond and Repeat say nothing then
 }
 
 // A Request is one exchange on a connection.
@@ -90,6 +94,7 @@ type Progress struct {
 	Completed    int            `json:"completed"`
 	Broken       int            `json:"broken"`
 	Bytes        int64          `json:"bytes"`
+	Moved        int            `json:"moved"` // changes of clients' ports
 	OpenByServer map[string]int `json:"open_by_server"`
 	OpenByFlow   map[string]int `json:"open_by_flow"`
 }

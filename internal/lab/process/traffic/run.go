@@ -136,6 +136,9 @@ func (r *runner) connect(ctx context.Context, flow *Flow, source netip.Addr) Con
 	if flow.UDP {
 		return r.exchangeDatagrams(ctx, flow, source)
 	}
+	if flow.HTTP3 {
+		return r.exchangeHTTP3(ctx, flow, source)
+	}
 	return r.exchangeHTTP(ctx, flow, source)
 }
 

@@ -1,0 +1,111 @@
+// Files by which applications make QUIC connection ids that name this host (affinity quic).
+package agent
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/ballast-lb/ballast/internal/algo/cookie"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+	"github.com/ballast-lb/ballast/pkg/quiclb"
+)
+
+// connectionIDs keeps a file for each service in its directory.
+type connectionIDs struct {
+	dir   string
+	group int // who may read them, besides root
+}
+
+func connectionIDsDir(runDir, instance string) string {
+	return filepath.Join(runDir, "quic", instance)
+}
+
+// newConnectionIDs names who may read the files; the empty group: root alone.
+func newConnectionIDs(runDir, instance, group string) (*connectionIDs, error) {
+	c := &connectionIDs{dir: connectionIDsDir(runDir, instance)}
+	if group == "" {
+		return c, nil
+	}
+	known, err := user.LookupGroup(group)
+	if err != nil {
+		return nil, fmt.Errorf("--quic-group: %w", err)
+	}
+	c.group, err = strconv.Atoi(known.Gid)
+	return c, err
+}
+
+// follow writes the files of these services, and removes all others.
+func (c *connectionIDs) follow(keys *model.Keys, services []plan.AgentService) error {
+	var errs []error
+	wanted := map[string]bool{}
+	for _, s := range services {
+		name := s.Service.Name + ".json"
+		wanted[name] = true
+		errs = append(errs, c.write(filepath.Join(c.dir, name), connectionIDFile(keys, s.Service, s.Server)))
+	}
+	there, err := os.ReadDir(c.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	for _, entry := range there {
+		if strings.HasSuffix(entry.Name(), ".json") && !wanted[entry.Name()] {
+			errs = append(errs, os.Remove(filepath.Join(c.dir, entry.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// connectionIDFile is what a server needs to know of the epoch that is written.
+func connectionIDFile(keys *model.Keys, s *model.Service, server *model.Server) *quiclb.File {
+	key := plan.ConnectionIDKey(keys.Cookie[keys.Current], s.VIP)
+	id := binary.BigEndian.AppendUint64(nil, uint64(server.ID))
+	return &quiclb.File{
+		Service: s.Name, Config: plan.QUICConfigNumber(keys.Current), Algorithm: s.QUIC.Algorithm.String(), Key: key[:],
+		ServerID: id[len(id)-int(s.QUIC.ServerIDLength):], NonceLength: int(s.QUIC.NonceLength),
+		ResetKey: cookie.Derive(keys.Placement, cookie.ForResets, s.VIP, server.ID, 32), TokenKey: cookie.Derive(keys.Placement, cookie.ForTokens, s.VIP, 0, 32),
+	}
+}
+
+// write replaces a file by one move, if it says something else.
+func (c *connectionIDs) write(path string, file *quiclb.File) error {
+	text, err := json.MarshalIndent(file, "", "  ")
+	if err != nil {
+		return err
+	}
+	text = append(text, '\n')
+	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, text) {
+		return c.allow(path)
+	}
+	if err := os.MkdirAll(c.dir, 0o755); err != nil {
+		return err
+	}
+	next := path + ".new"
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.WriteFile(next, text, 0o600); err != nil {
+		return err
+	}
+	if err := c.allow(next); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
+}
+
+func (c *connectionIDs) allow(path string) error {
+	mode := os.FileMode(0o600)
+	if c.group != 0 {
+		mode = 0o640
+	}
+	return errors.Join(os.Chown(path, 0, c.group), os.Chmod(path, mode))
+}

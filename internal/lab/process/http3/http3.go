@@ -1,0 +1,163 @@
+// Package http3 is an HTTP/3 server of a lab, on quic-go. It has the paths of the lab's nginx, but for those of files.
+package http3
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/big"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/http3"
+
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
+	"github.com/ballast-lb/ballast/pkg/quiclb"
+	"github.com/ballast-lb/ballast/pkg/quiclb/quicgo"
+)
+
+// Options say what it serves, and how clients find it again.
+type Options struct {
+	Address string `json:"address"` // host:port to serve on
+	Server  string `json:"server"`  // name
+	IDs     string `json:"ids"`     // the agent's file of the service; empty: connection ids name nobody
+	Retry   bool   `json:"retry"`   // every client has to come back with a token
+}
+
+// Implementation constants.
+const (
+	idle  = 30 * time.Second
+	often = 20 * time.Millisecond // that a file is looked for
+	piece = 8 << 10               // of an answer at a limited rate
+)
+
+// Run serves until ctx ends. The options are written in JSON.
+func Run(ctx context.Context, text string) error {
+	var options Options
+	if err := json.Unmarshal([]byte(text), &options); err != nil {
+		return fmt.Errorf("read the options of an HTTP/3 server: %w", err)
+	}
+	ids, err := openIDs(ctx, options.IDs)
+	if err != nil {
+		return err
+	}
+	var config net.ListenConfig
+	socket, err := config.ListenPacket(ctx, "udp", options.Address)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", options.Address, err)
+	}
+	defer socket.Close()
+	transport := &quic.Transport{Conn: socket}
+	if ids != nil {
+		transport = quicgo.Transport(socket, ids)
+	}
+	transport.VerifySourceAddress = func(net.Addr) bool { return options.Retry }
+	certificate, err := selfSigned()
+	if err != nil {
+		return err
+	}
+	listener, err := transport.ListenEarly(http3.ConfigureTLSConfig(&tls.Config{Certificates: []tls.Certificate{certificate}}),
+		&quic.Config{MaxIdleTimeout: idle, Allow0RTT: true})
+	if err != nil {
+		return fmt.Errorf("serve on %s: %w", options.Address, err)
+	}
+	server := http3.Server{Handler: routes(options.Server)}
+	defer context.AfterFunc(ctx, func() { _ = server.Close(); _ = listener.Close() })()
+	if err := server.ServeListener(listener); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, quic.ErrServerClosed) && ctx.Err() == nil {
+		return fmt.Errorf("serve on %s: %w", options.Address, err)
+	}
+	return nil
+}
+
+// openIDs waits until the file is there: an agent that starts writes it. nil: none is wanted.
+func openIDs(ctx context.Context, path string) (*quiclb.Generator, error) {
+	if path == "" {
+		return nil, nil
+	}
+	for {
+		ids, err := quiclb.Open(path)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return ids, err
+		}
+		select {
+		case <-time.After(often):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func routes(name string) http.Handler {
+	routes := http.NewServeMux()
+	routes.HandleFunc("GET /name", func(out http.ResponseWriter, _ *http.Request) { fmt.Fprintln(out, name) })
+	routes.HandleFunc("GET /blob", func(out http.ResponseWriter, request *http.Request) { send(out, request, 0) })
+	routes.HandleFunc("GET /slow/{rate}/blob", func(out http.ResponseWriter, request *http.Request) {
+		rate, err := strconv.Atoi(request.PathValue("rate"))
+		if err != nil || rate <= 0 {
+			http.Error(out, "give a rate in bytes per second", http.StatusBadRequest)
+			return
+		}
+		send(out, request, rate)
+	})
+	routes.HandleFunc("PUT /upload/", func(out http.ResponseWriter, request *http.Request) {
+		if _, err := io.Copy(io.Discard, request.Body); err == nil {
+			out.WriteHeader(http.StatusNoContent)
+		}
+	})
+	return http.HandlerFunc(func(out http.ResponseWriter, request *http.Request) {
+		out.Header().Set(traffic.ServerHeader, name)
+		routes.ServeHTTP(out, request)
+	})
+}
+
+// send answers with as many bytes as the request's Range wants, at a rate in bytes per second; 0: at once.
+func send(out http.ResponseWriter, request *http.Request, rate int) {
+	last, err := strconv.ParseInt(strings.TrimPrefix(request.Header.Get("Range"), "bytes=0-"), 10, 64)
+	if err != nil {
+		http.Error(out, "give a Range from 0", http.StatusBadRequest)
+		return
+	}
+	flusher, begin := http.NewResponseController(out), time.Now()
+	for sent, left := int64(0), last+1; left > 0; {
+		some := min(left, piece)
+		if _, err := out.Write(make([]byte, some)); err != nil {
+			return
+		}
+		sent, left = sent+some, left-some
+		if rate == 0 || left == 0 {
+			continue
+		}
+		_ = flusher.Flush()
+		select {
+		case <-time.After(time.Until(begin.Add(time.Duration(sent) * time.Second / time.Duration(rate)))):
+		case <-request.Context().Done():
+			return
+		}
+	}
+}
+
+// selfSigned makes a certificate, which clients of a lab do not check.
+func selfSigned() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	template := x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(24 * time.Hour), DNSNames: []string{"lab"}}
+	content, err := x509.CreateCertificate(rand.Reader, &template, &template, &key.PublicKey, key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.Certificate{Certificate: [][]byte{content}, PrivateKey: key}, nil
+}

@@ -1,0 +1,30 @@
+// Package quicgo makes servers with quic-go issue connection ids by which Ballast load balancers find them.
+package quicgo
+
+import (
+	"net"
+
+	"github.com/quic-go/quic-go"
+
+	"github.com/ballast-lb/ballast/pkg/quiclb"
+)
+
+// Transport is a transport on conn whose connection ids name this server. It can serve several listeners, as any quic.Transport; settings that it leaves
+// alone are the caller's.
+func Transport(conn net.PacketConn, g *quiclb.Generator) *quic.Transport {
+	reset, token := quic.StatelessResetKey(g.StatelessResetKey()), quic.TokenGeneratorKey(g.TokenKey())
+	return &quic.Transport{Conn: conn, ConnectionIDGenerator: generator{g}, StatelessResetKey: &reset, TokenGeneratorKey: &token}
+}
+
+// generator is a quic.ConnectionIDGenerator.
+type generator struct{ ids *quiclb.Generator }
+
+func (g generator) GenerateConnectionID() (quic.ConnectionID, error) {
+	id, err := g.ids.New()
+	if err != nil {
+		return quic.ConnectionID{}, err
+	}
+	return quic.ConnectionIDFromBytes(id), nil
+}
+
+func (g generator) ConnectionIDLen() int { return g.ids.Length() }

@@ -22,6 +22,8 @@ import (
 // followPeriod is how often a Generator looks whether its file is another one, at most.
 const followPeriod = time.Second
 
+const fileMax = 1 << 16 // bytes
+
 // A File is what `ballast agent` writes for one service. Who can read it can issue ids in the name of its server, and tell which server an id names.
 type File struct {
 	Service     string `json:"service"`
@@ -95,6 +97,9 @@ func (g *Generator) read() error {
 	stamp, err := os.Stat(g.path)
 	if err != nil {
 		return err
+	}
+	if !stamp.Mode().IsRegular() || stamp.Size() > fileMax {
+		return fmt.Errorf("read %s: it is no file of at most %d bytes", g.path, fileMax)
 	}
 	text, err := os.ReadFile(g.path)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -89,6 +90,14 @@ func TestADamagedFileChangesNothing(t *testing.T) {
 	os.Remove(path)
 	g.again()
 	g.mustName(t, 3, []byte{0, 9})
+	if err := syscall.Mkfifo(path, 0o600); err != nil { // whose reader would wait
+		t.Fatal(err)
+	}
+	g.again()
+	g.mustName(t, 3, []byte{0, 9})
+	if g.Err() == nil {
+		t.Error("a pipe was taken")
+	}
 	write(t, path, example())
 	g.again()
 	g.mustName(t, 3, []byte{0, 9})

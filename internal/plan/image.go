@@ -190,24 +190,46 @@ func (img *image) addReturns(want *Want, s *Service) {
 }
 
 // missed are pools after the published one, in updates that this node has not got. Where the past has that one more than once the first counts, and where it
-// has not that one all: who pushes the same again changes nothing. Health is no pool: what it has changed is not in the past.
-func (img *image) missed(s *Service, before *image) [][]model.Share {
+// has not that one all: who pushes the same again changes nothing, as long as every column has an owner. Health is no pool: what it has changed is not in
+// the past.
+func (img *image) missed(s *Service, before *image, known func(id uint16) bool) [][]model.Share {
 	made := func(shares []model.Share) bool { return slices.Equal(shares, before.table.configured) }
 	if before.table.slots == 0 { // restored: the slots alone tell
+		if at := img.reached(s, before.slots, known); at >= 0 {
+			return s.Past[at:]
+		}
 		made = func(shares []model.Share) bool {
 			return slices.EqualFunc(before.slots, img.table.owners(shares), func(c history.Column, owner uint16) bool { return c.Owners[0] == owner })
 		}
-	} else if known := before.table.past; samePools(s.Past, known) || followsOn(s.Past, append(slices.Clone(known), before.table.configured)) {
+	} else if samePools(s.Past, before.table.past) {
 		return nil
+	} else if at := goesOn(s.Past, append(slices.Clone(before.table.past), before.table.configured)); at > 0 {
+		return s.Past[at:]
 	}
 	return s.Past[slices.IndexFunc(s.Past, made)+1:]
 }
 
+// reached is how many pools of the past these slots have seen, as those of who has seen all from the first on; -1: they have seen others.
+func (img *image) reached(s *Service, published []history.Column, known func(id uint16) bool) int {
+	var slots []history.Column
+	for i, shares := range append(slices.Clone(s.Past), img.table.shares) {
+		if slots = history.Push(slots, img.table.shape.Columns, img.table.owners(shares), img.table.shape, known); slices.Equal(slots, published) {
+			return min(i+1, len(s.Past))
+		}
+	}
+	return -1
+}
+
 func samePools(a, b [][]model.Share) bool { return slices.EqualFunc(a, b, slices.Equal) }
 
-// followsOn reports whether a past is what another one ends with.
-func followsOn(past, other [][]model.Share) bool {
-	return len(past) > 0 && len(past) <= len(other) && samePools(past, other[len(other)-len(past):])
+// goesOn is how many pools at the beginning of a past are what another one ends with; 0: they have nothing in common. The most, as pools may repeat.
+func goesOn(past, other [][]model.Share) int {
+	for length := min(len(past), len(other)); length > 0; length-- {
+		if samePools(past[:length], other[len(other)-length:]) {
+			return length
+		}
+	}
+	return 0
 }
 
 func (img *image) placeSlots(s *Service, before *image) []history.Column {
@@ -222,7 +244,7 @@ func (img *image) placeSlots(s *Service, before *image) []history.Column {
 	}
 	columns, missed := img.table.shape.Columns, s.Past
 	if before.slots != nil {
-		columns, missed = int(before.row.Columns), img.missed(s, before)
+		columns, missed = int(before.row.Columns), img.missed(s, before, known)
 	}
 	if before.slots != nil && len(missed) == 0 && img.table.equal(&before.table) && !forgotten() {
 		return before.slots

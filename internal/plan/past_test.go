@@ -75,6 +75,34 @@ func TestEveryNodeHasTheSameTable(t *testing.T) {
 	})
 }
 
+// With fewer servers than candidates a column has no owner for a while, and that takes a place in its history: what has been pushed must not be pushed again.
+func TestARestartIsNoChangeWhereAColumnHadNoOwner(t *testing.T) {
+	s := testService("web", netip.MustParseAddr("198.51.100.1"), 1, 2, 3, 4, 5, 6)
+	s.TableSlots, s.Dispatch, s.Forward = 251, model.DispatchChoices, model.ForwardGUE
+	s.Choices.Candidates, s.Choices.History = 3, 3
+	s.ApplyDefaults()
+	want := &Want{Keys: testKeys(1)}
+	var node follower
+	node.update(want, &s)
+	for _, i := range []int{1, 2, 5, 0, 5, 0} {
+		s.Past = append(s.Past, s.Shares())
+		if server := &s.Servers[i]; server.State == model.StateActive {
+			server.State = model.StateDraining
+		} else {
+			server.State = model.StateActive
+		}
+		one := s
+		one.Servers, one.Past = slices.Clone(s.Servers), slices.Clone(s.Past)
+		node.update(want, &one)
+	}
+	before := node.published.slots
+	node.restart()
+	node.update(want, &s)
+	if !slices.Equal(node.published.slots, before) {
+		t.Error("the table is another one after a restart")
+	}
+}
+
 // takesNewBut reports whether another server takes new connections.
 func (s *Service) takesNewBut(id uint16) bool {
 	return slices.ContainsFunc(s.Shares(), func(share model.Share) bool { return share.ID != id })

@@ -93,7 +93,7 @@ func NewAgent(fleet *model.Fleet, mine func(*model.Server) bool) (Agent, error) 
 		if here != nil && quic {
 			agent.QUIC = append(agent.QUIC, AgentService{service, here})
 		}
-		if here != nil && service.Return == model.ReturnDirect {
+		if here != nil && service.Return != model.ReturnThrough {
 			agent.add(fleet, service, here)
 		}
 	}

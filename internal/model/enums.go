@@ -112,6 +112,7 @@ const (
 	CheckTLS   Check = 4
 	CheckGRPC  Check = 5 // grpc.health.v1
 	CheckExec  Check = 6
+	CheckQUIC  Check = 7
 
 	AllDownKeep AllDown = 0 // the last set that stood for a while
 	AllDownAll  AllDown = 1 // all servers, as if none had been checked
@@ -141,7 +142,7 @@ var (
 	returnNames   = map[Return]string{ReturnDirect: "direct", ReturnThrough: "through"}
 	stateNames    = map[ServerState]string{StateActive: "active", StateDraining: "draining", StateOff: "off"}
 	loadNames     = map[LoadSource]string{LoadEstimate: "estimate", LoadConnections: "connections", LoadCPU: "cpu", LoadEndpoint: "endpoint"}
-	checkNames    = map[Check]string{CheckNone: "none", CheckTCP: "tcp", CheckHTTP: "http", CheckHTTPS: "https", CheckTLS: "tls", CheckGRPC: "grpc", CheckExec: "exec"}
+	checkNames    = map[Check]string{CheckNone: "none", CheckTCP: "tcp", CheckHTTP: "http", CheckHTTPS: "https", CheckTLS: "tls", CheckGRPC: "grpc", CheckExec: "exec", CheckQUIC: "quic"}
 	tierNames     = map[Tier]string{TierFirst: "first", TierSecond: "second"}
 	quicNames     = map[QUICAlgorithm]string{QUICSinglePass: "single-pass", QUICFourPass: "four-pass", QUICPlain: "plain"}
 	acceptNames   = map[AcceptPolicy]string{AcceptDynamic: "dynamic", AcceptStatic: "static"}

@@ -26,6 +26,9 @@ func (q *QUIC) applyDefaults() {
 // validateQUIC refuses what connection ids cannot say, and what load balancers cannot know of QUIC.
 func (s *Service) validateQUIC(path string, found *findings) {
 	q := &s.QUIC
+	if s.Health.Check == CheckQUIC && s.Protocol != ProtocolUDP {
+		found.add(path+".health.check", "use tcp, tls, http or https", "QUIC runs over udp")
+	}
 	if s.Affinity != AffinityQUIC {
 		if *q != (QUIC{}) {
 			found.add(path+".quic", "remove it, or use affinity: quic", "affinity %s goes by no connection ids", s.Affinity)

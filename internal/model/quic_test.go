@@ -4,6 +4,8 @@ import "testing"
 
 func TestConnectionIDsThatCannotWorkAreRefused(t *testing.T) {
 	expectRefused(t, []contradiction{
+		{"quic check on tcp", func(f *Fleet) { f.Services[0].Health.Check = CheckQUIC }, "services[0].health.check", "tcp, tls"},
+		{"quic check of nodes", func(f *Fleet) { f.NodeHealth = Health{Check: CheckQUIC, Port: 9} }, "node_health.check", "http"},
 		{"quic on tcp", func(f *Fleet) { f.Services[0].Affinity = AffinityQUIC }, "services[0].affinity", "protocol: udp"},
 		{"quic by open connections", func(f *Fleet) { quicService(f).Dispatch = DispatchP2C }, "services[0].dispatch", "use rr"},
 		{"quic by estimated load", func(f *Fleet) {

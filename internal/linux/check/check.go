@@ -6,6 +6,7 @@
 //	tls    the handshake succeeds
 //	grpc   grpc.health.v1 says SERVING (without TLS)
 //	exec   a program ends with status 0
+//	quic   the versions of QUIC that it has are listed (RFC 9000 6)
 //
 // Certificates are verified only when the health has a host: it is the name that the certificate must be for, and the
 // Host header (http, https) or the authority (grpc).
@@ -121,9 +122,9 @@ type Timing struct {
 type Options struct {
 	NewVerdict func() Verdict
 	Timing     Timing
-	// Dial opens a connection to that port of the target's VIP by the way that traffic takes. Where remarks say Straight, the
-	// prober connects to the server's address itself. Without Dial it always does.
-	Dial func(ctx context.Context, t Target, port uint16) (conn net.Conn, remarks Remarks, err error)
+	// Dial opens a connection to that port of the target's VIP by the way that traffic takes: by TCP, or with a hello by UDP, on which it sends that.
+	// Where remarks say Straight, the prober connects to the server's address itself. Without Dial it always does.
+	Dial func(ctx context.Context, t Target, port uint16, hello []byte) (conn net.Conn, remarks Remarks, err error)
 	// Changed is told each verdict that is new, at once. It is called from many goroutines, for one server in order, and
 	// perhaps once more for a target that has just been taken away.
 	Changed func(Result)

@@ -33,7 +33,7 @@ func newSwitchboard() *switchboard {
 	return &switchboard{down: map[netip.Addr]string{}, checks: map[netip.Addr]int{}, active: map[netip.Addr]bool{}}
 }
 
-func (s *switchboard) dial(ctx context.Context, t Target, _ uint16) (net.Conn, Remarks, error) {
+func (s *switchboard) dial(ctx context.Context, t Target, _ uint16, _ []byte) (net.Conn, Remarks, error) {
 	s.mu.Lock()
 	s.checks[t.Address]++
 	s.overlapping = s.overlapping || s.active[t.Address]
@@ -304,7 +304,7 @@ func TestAServerThatAnswersAgainIsToldToWait(t *testing.T) {
 func TestACheckThatWentStraightSaysWhy(t *testing.T) {
 	listener := silent(t)
 	at := netip.MustParseAddrPort(listener)
-	p := startProber(t, Options{Dial: func(context.Context, Target, uint16) (net.Conn, Remarks, error) {
+	p := startProber(t, Options{Dial: func(context.Context, Target, uint16, []byte) (net.Conn, Remarks, error) {
 		return nil, Remarks{Straight: "the VIP is this host's own"}, nil
 	}})
 	s := server(1)
@@ -319,7 +319,7 @@ func TestACheckThatWentStraightSaysWhy(t *testing.T) {
 
 // What this host lacks is no reason to take its servers out.
 func TestAHostThatHasRunOutOfSomethingJudgesNobody(t *testing.T) {
-	p := startProber(t, Options{Dial: func(context.Context, Target, uint16) (net.Conn, Remarks, error) {
+	p := startProber(t, Options{Dial: func(context.Context, Target, uint16, []byte) (net.Conn, Remarks, error) {
 		return nil, Remarks{}, &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}
 	}})
 	p.Set([]Target{server(1)})

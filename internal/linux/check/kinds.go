@@ -27,11 +27,14 @@ func (p *Prober) attempt(ctx context.Context, t Target) (remarks Remarks, err er
 	if t.Health.Check == model.CheckExec {
 		return Remarks{Straight: "an exec check connects as its program likes"}, p.options.Exec.run(ctx, t)
 	}
-	conn, remarks, err := p.connect(ctx, t)
+	hello := t.Hello(p.options.Random)
+	conn, remarks, err := p.connect(ctx, t, hello)
+	if conn != nil {
+		defer conn.Close()
+	}
 	if err != nil {
 		return remarks, failure("connect", err)
 	}
-	defer conn.Close()
 	// The end of ctx, be it the timeout or the end of the target, ends whatever waits for the connection.
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
 	switch t.Health.Check {
@@ -47,23 +50,35 @@ func (p *Prober) attempt(ctx context.Context, t Target) (remarks Remarks, err er
 		return remarks, checkHTTP(inside, t, "https")
 	case model.CheckGRPC:
 		return remarks, checkGRPC(ctx, conn, t)
+	case model.CheckQUIC:
+		return remarks, checkQUIC(conn, hello)
 	}
 	return remarks, fmt.Errorf("check %s is not known here: upgrade this load balancer", t.Health.Check)
 }
 
-// connect opens the connection, by the way of traffic or straight.
-func (p *Prober) connect(ctx context.Context, t Target) (conn net.Conn, remarks Remarks, err error) {
+// datagrams reports whether the check is one by UDP.
+func (t *Target) datagrams() bool { return t.Health.Check == model.CheckQUIC }
+
+// connect opens the connection, by the way of traffic or straight. With a hello it is one by UDP, on which that has been sent.
+func (p *Prober) connect(ctx context.Context, t Target, hello []byte) (conn net.Conn, remarks Remarks, err error) {
 	if t.VIP.IsValid() {
 		remarks.Straight = "no way to the VIP through the tunnel is set up"
 	}
 	if p.options.Dial != nil && t.VIP.IsValid() {
-		if conn, remarks, err = p.options.Dial(ctx, t, t.checkedPort()); remarks.Straight == "" {
+		if conn, remarks, err = p.options.Dial(ctx, t, t.checkedPort(), hello); remarks.Straight == "" {
 			return resetting(conn), remarks, err
 		}
 	}
-	dialer := net.Dialer{KeepAlive: -1}
+	dialer, to := net.Dialer{KeepAlive: -1}, netip.AddrPortFrom(t.Address, t.checkedPort()).String()
+	if hello != nil {
+		if conn, err = dialer.DialContext(ctx, "udp", to); err != nil {
+			return nil, remarks, err
+		}
+		_, err = conn.Write(hello)
+		return conn, remarks, err
+	}
 	dialer.SetMultipathTCP(false)
-	conn, err = dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(t.Address, t.checkedPort()).String())
+	conn, err = dialer.DialContext(ctx, "tcp", to)
 	return resetting(conn), remarks, err
 }
 

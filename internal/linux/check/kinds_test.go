@@ -171,7 +171,7 @@ func TestWithoutAVIPATargetIsAskedAtItsOwnAddress(t *testing.T) {
 	asked := make(chan string, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r.Host }))
 	defer server.Close()
-	p := New(Options{Dial: func(context.Context, Target, uint16) (net.Conn, Remarks, error) {
+	p := New(Options{Dial: func(context.Context, Target, uint16, []byte) (net.Conn, Remarks, error) {
 		t.Error("it was looked for in a tunnel")
 		return nil, Remarks{Straight: "no way"}, nil
 	}})

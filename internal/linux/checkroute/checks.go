@@ -167,8 +167,8 @@ func (c *Checks) attach(devices map[int]bool) (failed map[int]string, err error)
 	return failed, err
 }
 
-// Dial connects to the VIP's port at the target's server. Remarks that say Straight: the server's own address has to do.
-func (c *Checks) Dial(ctx context.Context, key Key, port uint16) (conn net.Conn, remarks check.Remarks, err error) {
+// Dial connects to the VIP's port at the target's server by TCP, or with a hello by UDP, and sends that. Remarks that say Straight: the server's own address has to do.
+func (c *Checks) Dial(ctx context.Context, key Key, port uint16, hello []byte) (conn net.Conn, remarks check.Remarks, err error) {
 	straight := func(why string) (net.Conn, check.Remarks, error) { return nil, check.Remarks{Straight: why}, nil }
 	c.mu.Lock()
 	target, ok := c.targets[key]
@@ -186,16 +186,21 @@ func (c *Checks) Dial(ctx context.Context, key Key, port uint16) (conn net.Conn,
 	witness := -1 // a second descriptor of the socket, for its storage
 	var unprepared error
 	dialer := net.Dialer{KeepAlive: -1, FallbackDelay: -1, Control: func(_, _ string, raw syscall.RawConn) error {
-		if err := raw.Control(func(fd uintptr) { witness, unprepared = c.prepareSocket(int(fd), &target) }); err != nil {
+		if err := raw.Control(func(fd uintptr) { witness, unprepared = c.prepareSocket(int(fd), &target, hello == nil) }); err != nil {
 			return err
 		}
 		return unprepared
 	}}
 	dialer.SetMultipathTCP(false)
-	if target.source.IsValid() {
-		dialer.LocalAddr = &net.TCPAddr{IP: target.source.AsSlice()}
+	network := "tcp"
+	if hello != nil {
+		network = "udp"
 	}
-	conn, err = dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(target.vip, port).String())
+	dialer.LocalAddr = target.local(network)
+	conn, err = dialer.DialContext(ctx, network, netip.AddrPortFrom(target.vip, port).String())
+	if err == nil && hello != nil {
+		_, err = conn.Write(hello)
+	}
 	if unprepared != nil { // says nothing about the server
 		return straight(unprepared.Error())
 	}
@@ -209,7 +214,7 @@ func (c *Checks) Dial(ctx context.Context, key Key, port uint16) (conn net.Conn,
 		}
 		return straight(c.goStraight(key, fmt.Sprintf("packets to %s leave this host by another device than its route says, or by none", target.vip)))
 	}
-	if err == nil && target.owns != nil && target.takes(port) { // agents mark nothing else
+	if err == nil && hello == nil && target.owns != nil && target.takes(port) { // agents mark nothing else
 		if remarks.Cookie, err = c.readCookie(witness, conn, &target, port); err != nil {
 			conn.(*net.TCPConn).SetLinger(0)
 			conn.Close()
@@ -217,6 +222,17 @@ func (c *Checks) Dial(ctx context.Context, key Key, port uint16) (conn net.Conn,
 		}
 	}
 	return conn, remarks, err
+}
+
+// local is the source of a connection; nil: the kernel's choice.
+func (t *checkTarget) local(network string) net.Addr {
+	switch {
+	case !t.source.IsValid():
+		return nil
+	case network == "udp":
+		return &net.UDPAddr{IP: t.source.AsSlice()}
+	}
+	return &net.TCPAddr{IP: t.source.AsSlice()}
 }
 
 // The kernel answers the SYN-ACK at about the time at which it says that the connection is there.
@@ -255,9 +271,12 @@ func (c *Checks) readCookie(fd int, conn net.Conn, target *checkTarget, port uin
 }
 
 // prepareSocket tells the program where packets of the socket go.
-func (c *Checks) prepareSocket(fd int, target *checkTarget) (witness int, err error) {
+func (c *Checks) prepareSocket(fd int, target *checkTarget, tcp bool) (witness int, err error) {
 	if err := c.objects.Ways.Put(uint32(fd), target.way); err != nil {
 		return -1, fmt.Errorf("keep the way to the server with the socket: %w", err)
+	}
+	if !tcp {
+		return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	}
 	// What goes through the tunnel must fit the path, in both directions.
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, target.mss); err != nil {

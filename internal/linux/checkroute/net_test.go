@@ -80,7 +80,9 @@ func newCheckNet(t *testing.T) *checkNet {
 		for _, vip := range vips {
 			r.fleet.Services = append(r.fleet.Services, model.Service{Name: vip.String(), VIP: vip, Protocol: model.ProtocolTCP,
 				Ports: []uint16{plainPort, securePort}, CookieBits: 14, Affinity: model.AffinityCookie,
-				Servers: []model.Server{{Name: n.name(i), ID: uint16(i + 1), Address: n.address(i, false)}}})
+				Servers: []model.Server{{Name: n.name(i), ID: uint16(i + 1), Address: n.address(i, false)}}},
+				model.Service{Name: "udp " + vip.String(), VIP: vip, Protocol: model.ProtocolUDP, Ports: []uint16{plainPort}, Affinity: model.AffinityHash,
+					Servers: []model.Server{{Name: n.name(i), ID: uint16(i + 1), Address: n.address(i, false)}}})
 			n.serve(n.name(i), space, vip)
 		}
 		r.agent = progtest.Attach(t, space, progtest.Pins(t), attach.XDPAuto, r.fleet)
@@ -177,9 +179,9 @@ func (n *checkNet) key(server int) checkroute.Key {
 	return checkroute.Key{Service: "web", ID: uint16(server + 1)}
 }
 
-func (n *checkNet) dial(ctx context.Context, key checkroute.Key, port uint16) (conn net.Conn, remarks healthcheck.Remarks, err error) {
+func (n *checkNet) dial(ctx context.Context, key checkroute.Key, port uint16, hello []byte) (conn net.Conn, remarks healthcheck.Remarks, err error) {
 	failed := n.lb.Do(func() error {
-		conn, remarks, err = n.checks.Dial(ctx, key, port)
+		conn, remarks, err = n.checks.Dial(ctx, key, port, hello)
 		return nil
 	})
 	if err == nil {
@@ -193,7 +195,7 @@ func (n *checkNet) fetch(server int, port uint16) (who string, err error) {
 	ctx, cancel := context.WithTimeout(n.Context(), progtest.Deadline)
 	defer cancel()
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		conn, remarks, err := n.dial(ctx, n.key(server), port)
+		conn, remarks, err := n.dial(ctx, n.key(server), port, nil)
 		if err == nil && remarks.Straight != "" {
 			err = fmt.Errorf("straight: %s", remarks.Straight)
 		}
@@ -339,7 +341,7 @@ func TestTheCookieOfAPortThatIsNotTheServicesIsNotLookedAt(t *testing.T) {
 		})
 		for i := range n.servers {
 			ctx, cancel := context.WithTimeout(t.Context(), progtest.Deadline)
-			conn, remarks, err := n.dial(ctx, n.key(i), test.port)
+			conn, remarks, err := n.dial(ctx, n.key(i), test.port, nil)
 			cancel()
 			if conn != nil {
 				conn.Close()
@@ -402,8 +404,8 @@ func (n *checkNet) probe(vip netip.Addr) *probing {
 	prober := healthcheck.New(healthcheck.Options{
 		NewVerdict: func() healthcheck.Verdict { return &health.Server{} },
 		Timing:     healthcheck.Timing{First: health.First, Next: health.Next},
-		Dial: func(ctx context.Context, t healthcheck.Target, port uint16) (net.Conn, healthcheck.Remarks, error) {
-			return n.dial(ctx, checkroute.Key{Service: t.Service, ID: t.ID}, port)
+		Dial: func(ctx context.Context, t healthcheck.Target, port uint16, hello []byte) (net.Conn, healthcheck.Remarks, error) {
+			return n.dial(ctx, checkroute.Key{Service: t.Service, ID: t.ID}, port, hello)
 		},
 		Changed: func(r healthcheck.Result) {
 			p.mu.Lock()

@@ -50,7 +50,7 @@ func TestChecksOfAServerInAVLANAreTagged(t *testing.T) {
 		done := make(chan struct{})
 		go func() { // nobody answers a packet with a tag
 			defer close(done)
-			if conn, _, err := n.dial(ctx, n.key(0), plainPort); err == nil {
+			if conn, _, err := n.dial(ctx, n.key(0), plainPort, nil); err == nil {
 				conn.Close()
 			}
 		}()
@@ -102,7 +102,7 @@ func (n *checkNet) straight(what string, key checkroute.Key, reason string) {
 	n.Helper()
 	ctx, cancel := context.WithTimeout(n.Context(), progtest.Deadline)
 	defer cancel()
-	conn, remarks, err := n.dial(ctx, key, plainPort)
+	conn, remarks, err := n.dial(ctx, key, plainPort, nil)
 	if conn != nil {
 		conn.Close()
 	}
@@ -166,7 +166,7 @@ func TestAChangedRouteIsNoticed(t *testing.T) {
 func TestAServerThatCannotBeReachedIsNotDialled(t *testing.T) {
 	n := newCheckNet(t)
 	n.set(n.servers[0].vips[0], false, func(target *checkroute.Target) { target.Path = plan.Path{} })
-	_, remarks, err := n.dial(t.Context(), n.key(0), plainPort)
+	_, remarks, err := n.dial(t.Context(), n.key(0), plainPort, nil)
 	if remarks.Straight != "" || err == nil || !strings.Contains(err.Error(), "next hop") {
 		t.Errorf("straight %q, error %v", remarks.Straight, err)
 	}

@@ -41,7 +41,7 @@ func serversWithoutTimestampsAreSeen(t *testing.T) {
 			})
 			for i, want := range []healthcheck.Cookie{test.first, test.another} {
 				ctx, cancel := context.WithTimeout(t.Context(), progtest.Deadline)
-				conn, remarks, err := n.dial(ctx, n.key(i), plainPort)
+				conn, remarks, err := n.dial(ctx, n.key(i), plainPort, nil)
 				cancel()
 				if conn != nil {
 					conn.Close()

@@ -56,8 +56,8 @@ func New(o Options) *Checks {
 		o.Log.Warn("health checks go directly to the servers, not through the tunnel", "error", err)
 	} else {
 		c.routes = routes
-		prober.Dial = func(ctx context.Context, t check.Target, port uint16) (net.Conn, check.Remarks, error) {
-			return routes.Dial(ctx, checkroute.Key{Service: t.Service, ID: t.ID}, port)
+		prober.Dial = func(ctx context.Context, t check.Target, port uint16, hello []byte) (net.Conn, check.Remarks, error) {
+			return routes.Dial(ctx, checkroute.Key{Service: t.Service, ID: t.ID}, port, hello)
 		}
 	}
 	c.prober = check.New(prober)

@@ -33,7 +33,7 @@ func service(vip string, affinity model.Affinity, dispatch model.Dispatch) *flee
 }
 
 func runQUIC(run *scenario.Run) {
-	single := func(s *fleet.Service) {}
+	checked := func(s *fleet.Service) { s.Health = world.Checks(model.CheckQUIC) }
 	for _, one := range []struct {
 		name    string
 		vip     string
@@ -41,7 +41,7 @@ func runQUIC(run *scenario.Run) {
 		migrate bool
 		retry   bool
 	}{
-		{"rebinding", scenario.VIP4, single, false, false},
+		{"rebinding", scenario.VIP4, checked, false, false},
 		{"migration", scenario.VIP6, func(s *fleet.Service) {
 			s.QUIC = model.QUIC{Algorithm: model.QUICFourPass, ServerIDLength: 2, NonceLength: 5}
 			s.Forward = model.ForwardGUE

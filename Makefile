@@ -21,7 +21,7 @@ STAMP    := bin/.generated
 # enumerations of the model, as the BPF programs read them
 CHOICES  := bpf/state/choices.h
 SOURCES  := $(wildcard $(API)/*.proto $(API)/doc.go bpf/*.c bpf/*.h bpf/*/*.h internal/linux/lb/choices/*.go) internal/model/enums.go $(shell grep -l '^//go:generate' $(addsuffix /*.go,$(PROGRAMS)))
-RACE     := ./internal/api/... ./internal/cli/... ./internal/daemon/... ./internal/config/... ./internal/plan/... ./internal/store/... ./internal/pki/... ./internal/sim
+RACE     := ./internal/api/... ./internal/cli/... ./internal/daemon/... ./internal/config/... ./internal/plan/... ./internal/store/... ./internal/pki/... ./internal/sim ./pkg/quiclb
 FUZZ     ?= 4000x
 # of test/kernels/boot; make test takes the oldest, Debian 13's and the newest
 KERNELS  ?= 6.1 6.12 newest arm64-6.12
@@ -99,7 +99,7 @@ demo: deps build need-root ## servers and load balancers come and go under load;
 test: TOOLS += $(KERNEL_TOOLS)
 test: deps build need-root ## everything: format, vet, unit tests, races, BPF programs, short fuzzing, end to end
 	@echo "== gofmt"
-	unformatted=$$(gofmt -l cmd internal test)
+	unformatted=$$(gofmt -l cmd internal pkg test)
 	if [[ -n $$unformatted ]]; then echo "not formatted: $$unformatted: run gofmt -w"; exit 1; fi
 	echo "== go vet"
 	go vet ./...
@@ -123,7 +123,7 @@ test: deps build need-root ## everything: format, vet, unit tests, races, BPF pr
 # when time is up in the midst of an input, go test fails with "context deadline exceeded" now and then.
 .PHONY: fuzz
 fuzz:
-	@grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' cmd internal test | while IFS=: read -r file target; do
+	@grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' cmd internal pkg test | while IFS=: read -r file target; do
 	  go test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$${target#func }\$$" -fuzztime $(FUZZ) -fuzzminimizetime 20x
 	done
 

@@ -75,6 +75,7 @@
 #include "role/return.h"
 #include "role/report.h"
 #include "role/fast_path.h"
+#include "role/fast_quic.h"
 #include "role/usual.h"
 
 /* Keeps the names of the verdicts in BTF for user space. */

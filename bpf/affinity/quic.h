@@ -62,6 +62,7 @@ __noinline int quic_read(struct xdp_md *ctx, const struct service *service, __u3
 		aes_decrypt_half(&config->key, &work->block);
 	else if (config->algorithm == QUIC_FOUR_PASS && !quic_four_passes(ctx, config, work, id.at + 1))
 		return 0;
+	carried->older = index != service->quic_base + service->quic_config;
 	carried->plain = quic_server(work->block.w, config->server_bytes, service->ids_count);
 	return 0;
 }

@@ -12,6 +12,7 @@ struct carried {
 	__u16 plain; /* text of the cookie, once it is known; affinity quic: the server that a connection id names */
 	__u8 at; /* offset of TSval in the TCP header, 0: there is none */
 	_Bool malformed; /* none, as the options cannot be read */
+	_Bool older; /* affinity quic: its id is of a key that is not in use any more, or not yet */
 	_Bool changed; /* echo is not what the packet says: it is to be written */
 };
 

@@ -39,7 +39,7 @@ __noinline int aes_decrypt_half(const struct aes_key *key, struct aes_block *blo
 	s1 = block->w[1] ^ key->w[1];
 	s2 = block->w[2] ^ key->w[2];
 	s3 = block->w[3] ^ key->w[3];
-#pragma nounroll
+#pragma unroll
 	for (int i = 4; i < 4 * AES_ROUNDS; i += 4) {
 		__u32 t0 = AES_WORD(aes_decrypt_words, s0, s3, s2, s1, key->w[i]);
 		__u32 t1 = AES_WORD(aes_decrypt_words, s1, s0, s3, s2, key->w[i + 1]);
@@ -66,7 +66,7 @@ __noinline int aes_encrypt(const struct aes_key *key, struct aes_block *block)
 	s1 = block->w[1] ^ key->w[1];
 	s2 = block->w[2] ^ key->w[2];
 	s3 = block->w[3] ^ key->w[3];
-#pragma nounroll
+#pragma unroll
 	for (int i = 4; i < 4 * AES_ROUNDS; i += 4) {
 		__u32 t0 = AES_WORD(aes_encrypt_words, s0, s1, s2, s3, key->w[i]);
 		__u32 t1 = AES_WORD(aes_encrypt_words, s1, s2, s3, s0, key->w[i + 1]);

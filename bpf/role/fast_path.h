@@ -9,19 +9,19 @@
 
 #define UNUSUAL (-1)
 
-/* Where in the frame TCP and its options begin, and what NOP NOP TS has of them. ipv6 is a constant wherever it stands here. */
+/* Where in the frame TCP or UDP, and TCP's options begin, and what NOP NOP TS has of them. ipv6 is a constant wherever it stands here. */
 #define FAST_IP sizeof(struct ethhdr)
-#define FAST_TCP(ipv6) (FAST_IP + ((ipv6) ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)))
-#define FAST_OPTIONS(ipv6) (FAST_TCP(ipv6) + sizeof(struct tcphdr))
+#define FAST_L4(ipv6) (FAST_IP + ((ipv6) ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)))
+#define FAST_OPTIONS(ipv6) (FAST_L4(ipv6) + sizeof(struct tcphdr))
 #define FAST_TIMESTAMPS 12
 
-/* No IP options or extension headers, no fragment, TCP. Ethernet has been seen. */
-inline_always _Bool has_fast_shape(const void *data, _Bool ipv6)
+/* No IP options or extension headers, no fragment, that protocol. Ethernet has been seen. */
+inline_always _Bool has_fast_shape(const void *data, _Bool ipv6, __u8 protocol)
 {
 	if (ipv6)
-		return (*(const __u8 *)(data + FAST_IP) & 0xf0) == 0x60 && *(const __u8 *)(data + FAST_IP + 6) == IPPROTO_TCP;
+		return (*(const __u8 *)(data + FAST_IP) & 0xf0) == 0x60 && *(const __u8 *)(data + FAST_IP + 6) == protocol;
 	return *(const __u8 *)(data + FAST_IP) == 0x45 &&
-	       (*(const __be32 *)(data + FAST_IP + 6) & bpf_htonl((IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET) << 16 | 0xff)) == bpf_htonl(IPPROTO_TCP);
+	       (*(const __be32 *)(data + FAST_IP + 6) & bpf_htonl((IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET) << 16 | 0xff)) == bpf_htonl(protocol);
 }
 
 /* Of the IP packet. */
@@ -36,7 +36,7 @@ inline_always __u32 fast_echo(const void *data, const void *end, __u32 length, _
 	const void *options = data + FAST_OPTIONS(ipv6);
 
 	if (options + FAST_TIMESTAMPS > end || length < FAST_OPTIONS(ipv6) + FAST_TIMESTAMPS - FAST_IP ||
-	    (*(const __be16 *)(data + FAST_TCP(ipv6) + 12) & bpf_htons(0xf000 | TCP_FLAG_FIN_BIT | TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT)) != bpf_htons(0x8000) ||
+	    (*(const __be16 *)(data + FAST_L4(ipv6) + 12) & bpf_htons(0xf000 | TCP_FLAG_FIN_BIT | TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT)) != bpf_htons(0x8000) ||
 	    *(const __be32 *)options != bpf_htonl(0x0101080a))
 		return 0;
 	return bpf_ntohl(*(const __be32 *)(options + 8));
@@ -48,15 +48,15 @@ inline_always _Bool is_fast_syn(const struct tcphdr *tcp, const void *end, __u8 
 	return (tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT | TCP_FLAG_ACK_BIT)) == TCP_FLAG_SYN_BIT && timestamp_fast(tcp, end);
 }
 
-inline_always struct packet fast_packet(const void *data, __u32 length, _Bool ipv6)
+inline_always struct packet fast_packet(const void *data, __u32 length, _Bool ipv6, __u8 protocol)
 {
 	struct packet p = {
-		.source_port = *(const __be16 *)(data + FAST_TCP(ipv6)),
-		.destination_port = *(const __be16 *)(data + FAST_TCP(ipv6) + 2),
+		.source_port = *(const __be16 *)(data + FAST_L4(ipv6)),
+		.destination_port = *(const __be16 *)(data + FAST_L4(ipv6) + 2),
 		.length = length,
 		.ipv6 = ipv6,
-		.protocol = IPPROTO_TCP,
-		.tcp_flags = *(const __u8 *)(data + FAST_TCP(ipv6) + 13),
+		.protocol = protocol,
+		.tcp_flags = protocol == IPPROTO_TCP ? *(const __u8 *)(data + FAST_L4(ipv6) + 13) : 0,
 		.tos = ipv6 ? bpf_ntohs(*(const __be16 *)(data + FAST_IP)) >> 4 : *(const __u8 *)(data + FAST_IP + 1),
 	};
 
@@ -68,18 +68,18 @@ inline_always struct packet fast_packet(const void *data, __u32 length, _Bool ip
 }
 
 /* The row of the destination's service. *fast: see struct vip_place. */
-inline_always const struct service *fast_service(const void *data, _Bool ipv6, __u32 *fast)
+inline_always const struct service *fast_service(const void *data, _Bool ipv6, __u8 protocol, __u32 *fast)
 {
-	__be16 port = *(const __be16 *)(data + FAST_TCP(ipv6) + 2);
+	__be16 port = *(const __be16 *)(data + FAST_L4(ipv6) + 2);
 	const __u64 *destination = data + FAST_IP + (ipv6 ? 24 : 16);
 	const struct service *service;
 	const struct vip_place *place;
 	__u32 row;
 
 	if (ipv6)
-		place = find_vip_place(vip_destination6(destination, port));
+		place = find_vip_place(vip_destination6(destination, port, protocol));
 	else
-		place = find_vip_place((*destination & 0xffff0000ffffffff) | vip_destination(0, 0, IPPROTO_TCP));
+		place = find_vip_place((*destination & 0xffff0000ffffffff) | vip_destination(0, 0, protocol));
 	if (!place)
 		return 0;
 	*fast = *(const volatile __u32 *)&place->fast; /* once: it may flip */
@@ -122,7 +122,7 @@ inline_always int fast_send(struct xdp_md *ctx, const struct packet *p, const st
 
 inline_always int fast_by_cookie(struct xdp_md *ctx, struct decision *d, const void *data, __u32 echo, __u8 parity, __u32 length, _Bool ipv6)
 {
-	const struct packet p = fast_packet(data, length, ipv6);
+	const struct packet p = fast_packet(data, length, ipv6, IPPROTO_TCP);
 	struct finding f = {};
 
 	steer_to(d, cookie_find(&p, d->service, echo, parity, &d->carried.plain));
@@ -131,12 +131,12 @@ inline_always int fast_by_cookie(struct xdp_md *ctx, struct decision *d, const v
 
 inline_always int fast_others(struct xdp_md *ctx, struct decision *d, const void *data, const void *end, __u32 echo, __u32 length, _Bool ipv6)
 {
-	const struct packet p = fast_packet(data, length, ipv6);
-	const struct tcphdr *tcp = data + FAST_TCP(ipv6);
+	const struct packet p = fast_packet(data, length, ipv6, IPPROTO_TCP);
+	const struct tcphdr *tcp = data + FAST_L4(ipv6);
 	enum verdict verdict = FORWARDED_BY_HASH;
 	struct finding f = {};
 
-	if (tcp->doff < 5 || FAST_TCP(ipv6) - FAST_IP + tcp->doff * 4 > length)
+	if (tcp->doff < 5 || FAST_L4(ipv6) - FAST_IP + tcp->doff * 4 > length)
 		return UNUSUAL;
 	if (d->service->affinity == AFFINITY_HISTORY) {
 		if (!echo || !steer_to_column(&p, d, echo))
@@ -165,12 +165,12 @@ inline_always int fast_path(struct xdp_md *ctx, _Bool ipv6)
 	struct decision d = {};
 	__u32 fast, length, echo;
 
-	if (data + FAST_OPTIONS(ipv6) > end || !has_fast_shape(data, ipv6))
+	if (data + FAST_OPTIONS(ipv6) > end || !has_fast_shape(data, ipv6, IPPROTO_TCP))
 		return UNUSUAL;
 	length = fast_length(data, ipv6);
 	if (FAST_IP + length > end - data)
 		return UNUSUAL;
-	d.service = fast_service(data, ipv6, &fast);
+	d.service = fast_service(data, ipv6, IPPROTO_TCP, &fast);
 	if (!d.service)
 		return UNUSUAL;
 	echo = d.service->affinity == AFFINITY_HASH ? 0 : fast_echo(data, end, length, ipv6);

@@ -57,11 +57,15 @@ inline_always int usual_frame(struct xdp_md *ctx)
 	if (protocol == bpf_htons(ETH_P_IP)) {
 		int action = fast_path(ctx, 0);
 
+		if (action == UNUSUAL)
+			action = fast_quic(ctx, 0);
 		return action != UNUSUAL ? action : usual_ipv4(ctx);
 	}
 	if (protocol == bpf_htons(ETH_P_IPV6)) {
 		int action = fast_path(ctx, 1);
 
+		if (action == UNUSUAL)
+			action = fast_quic(ctx, 1);
 		return action != UNUSUAL ? action : usual_ipv6(ctx);
 	}
 	return UNUSUAL;

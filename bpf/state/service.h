@@ -47,7 +47,8 @@ struct service {
 	__u16 members; /* awfd, lcf: servers that may get new connections */
 	__u32 table_base, table_blocks; /* table: range of connection_blocks */
 	__u8 id_bits, id_shift; /* where in the cookie the id is */
-	__u8 index_bits, pad; /* table: between node and id */
+	__u8 index_bits; /* table: between node and id */
+	__u8 quic_config; /* quic: that ids are made by now */
 	__u16 node; /* table: what this node writes into the cookie's first bits; 0: there is one tier */
 	__u16 scrubber; /* table: id of the server that suspects' packets visit first, 0: none */
 	__u16 packet_limit; /* table: of one connection, in a window; 0: none */

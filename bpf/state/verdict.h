@@ -20,6 +20,7 @@ enum verdict {
 	FORWARDED_BY_SCRUBBER, /* affinity table: to the scrubber, with the server as the next stop */
 	FORWARDED_BY_LOCAL_TABLE,
 	FORWARDED_BY_HISTORY, /* affinity history: the owner of the column that the timestamp names, or those before */
+	FORWARDED_BY_OLDER_KEY, /* affinity quic: by a connection id that was made with another key than the one in use */
 	FORWARDED_STARTING, /* affinity quic: to where its connection's first packet went; the client knows no id of the server's yet */
 	FORWARDED_BY_CLOSING, /* RST without timestamp, found by the FIN or RST before it */
 	FORWARDED_BY_HASH, /* affinity hash: every packet by the table */

@@ -46,9 +46,9 @@ inline_always __u64 vip_destination(__be32 address, __be16 port, __u8 protocol)
 	return address | (__u64)protocol << 32 | 1ULL << 40 | (__u64)port << 48;
 }
 
-inline_always __u64 vip_destination6(const __u64 address[2], __be16 port)
+inline_always __u64 vip_destination6(const __u64 address[2], __be16 port, __u8 protocol)
 {
-	return (address[0] + address[1] * 0x9e3779b97f4a7c15ULL) >> 32 | (__u64)IPPROTO_TCP << 32 | 2ULL << 40 | (__u64)port << 48;
+	return (address[0] + address[1] * 0x9e3779b97f4a7c15ULL) >> 32 | (__u64)protocol << 32 | 2ULL << 40 | (__u64)port << 48;
 }
 
 inline_always const struct vip_place *find_vip_place(__u64 destination)

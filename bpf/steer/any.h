@@ -64,7 +64,8 @@ inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p,
 	if (!d->server)
 		return DROPPED_NO_SERVER;
 	if (flow != p)
-		return verdict == FORWARDED_BY_COOKIE || verdict == FORWARDED_BY_LOCAL_TABLE || verdict == FORWARDED_BY_HISTORY ?
+		return verdict == FORWARDED_BY_COOKIE || verdict == FORWARDED_BY_OLDER_KEY || verdict == FORWARDED_BY_LOCAL_TABLE ||
+				       verdict == FORWARDED_BY_HISTORY ?
 			       FORWARDED_ICMP_BY_COOKIE :
 			       FORWARDED_ICMP_BY_FALLBACK;
 	if (p->fragment == FRAGMENT_FIRST)

@@ -85,7 +85,7 @@ inline_always enum verdict steer_by_connection_id(const struct packet *p, struct
 {
 	steer_to(d, d->carried.plain);
 	if (d->server)
-		return FORWARDED_BY_COOKIE;
+		return d->carried.older ? FORWARDED_BY_OLDER_KEY : FORWARDED_BY_COOKIE;
 	if (!d->carried.drawn)
 		return FORWARDED_BAD_COOKIE;
 	steer_to(d, starting_find(starting_hash(p, d->service, d->carried.drawn)));

@@ -76,6 +76,25 @@ func frame(vip netip.Addr, kind kind, options []byte) (out [wrapper.FrameLength]
 	return out
 }
 
+// datagramFrame is a datagram to vip, as long as a segment: the payload and zeros.
+func datagramFrame(vip netip.Addr, payload []byte) (out [wrapper.FrameLength]byte) {
+	ip := &layers.IPv4{Version: 4, TTL: 60, Protocol: layers.IPProtocolUDP, SrcIP: net.IPv4zero, DstIP: vip.AsSlice()}
+	udp := &layers.UDP{DstPort: servicePort}
+	if err := udp.SetNetworkLayerForChecksum(ip); err != nil {
+		panic(err)
+	}
+	whole := make(gopacket.Payload, len(out)-14-20-8)
+	copy(whole, payload)
+	buffer := gopacket.NewSerializeBuffer()
+	err := gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
+		&layers.Ethernet{SrcMAC: clientMAC, DstMAC: ourMAC, EthernetType: layers.EthernetTypeIPv4}, ip, udp, whole)
+	if err != nil || len(buffer.Bytes()) != len(out) {
+		panic(fmt.Sprintf("build a frame of %d bytes: got %d: %v", len(out), len(buffer.Bytes()), err))
+	}
+	copy(out[:], buffer.Bytes())
+	return out
+}
+
 // tcpOptions hands ready-made bytes to gopacket, which writes options one by one.
 func tcpOptions(raw []byte) (options []layers.TCPOption) {
 	for len(raw) > 0 {

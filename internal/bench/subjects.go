@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/algo/maglev"
 	"github.com/ballast-lb/ballast/internal/algo/pathid"
+	"github.com/ballast-lb/ballast/internal/algo/quiclb"
 	"github.com/ballast-lb/ballast/internal/bench/wrapper"
 	"github.com/ballast-lb/ballast/internal/linux/lb"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -22,6 +24,10 @@ import (
 const (
 	servers     = 16
 	cookieEpoch = 1
+
+	quicServer        = 5 // that all measured connection ids name
+	quicFourPassNonce = 5
+
 	outerLength = 20 // IPv4
 	outerIPv6   = 40
 	outerGUE    = 32 // over IPv4
@@ -45,6 +51,9 @@ var (
 	choicesVIP = netip.MustParseAddr("198.51.100.8") // by GUE
 	srv6VIP    = netip.MustParseAddr("198.51.100.9")
 	historyVIP = netip.MustParseAddr("198.51.100.10")
+
+	// QUIC, by the algorithm of connection ids.
+	quicVIPs = []netip.Addr{netip.MustParseAddr("198.51.100.11"), netip.MustParseAddr("198.51.100.12"), netip.MustParseAddr("198.51.100.13")}
 
 	vips     = []netip.Addr{hashVIP, rrVIP, p2cVIP, leastVIP, awrrVIP, awfdVIP, gueVIP, ipv6VIP, choicesVIP, srv6VIP, historyVIP}
 	policies = map[netip.Addr]model.Dispatch{hashVIP: model.DispatchMaglev, rrVIP: model.DispatchRR, p2cVIP: model.DispatchP2C,
@@ -141,6 +150,14 @@ func fleet() model.Fleet {
 		}
 		f.Services = append(f.Services, s)
 	}
+	for i, vip := range quicVIPs {
+		s := newService(vip, model.DispatchRR)
+		s.Protocol, s.Affinity, s.Fallback, s.QUIC.Algorithm = model.ProtocolUDP, model.AffinityQUIC, model.FallbackHash, model.QUICAlgorithm(i)
+		if s.QUIC.Algorithm == model.QUICFourPass {
+			s.QUIC.NonceLength = quicFourPassNonce
+		}
+		f.Services = append(f.Services, s)
+	}
 	f.ApplyDefaults()
 	return f
 }
@@ -161,6 +178,18 @@ func serverIPv6(id uint16) netip.Addr { return netip.AddrFrom16([16]byte{0xfd, 1
 // plainCell is a segment to vip that carries no cookie.
 func plainCell(vip netip.Addr, kind kind) wrapper.Cell {
 	return wrapper.Cell{Frame: frame(vip, kind, optionsOf(kind)), IPv6: vip.Is6()}
+}
+
+// quicCell is a packet of QUIC with a short header, whose connection id names one server: reading it costs the same for all.
+func (r *rig) quicCell(vip netip.Addr) wrapper.Cell {
+	s := r.fleet.Service(vip.String())
+	c := quiclb.Config{ID: plan.QUICConfigNumber(cookieEpoch), Key: plan.ConnectionIDKey(r.fleet.Keys.Cookie[cookieEpoch], vip), Algorithm: quiclb.Algorithm(s.QUIC.Algorithm),
+		ServerIDLength: int(s.QUIC.ServerIDLength), NonceLength: int(s.QUIC.NonceLength)}
+	id, err := c.Encode(binary.BigEndian.AppendUint16(nil, quicServer), make([]byte, c.NonceLength))
+	if err != nil {
+		panic(fmt.Sprintf("make a connection id: %v", err))
+	}
+	return wrapper.Cell{Frame: datagramFrame(vip, append([]byte{0x40}, id...))}
 }
 
 // carryingCell is one that carries the cookie of the service at vip.
@@ -202,6 +231,12 @@ func (r *rig) subjects() []subject {
 		subject{name: "syn-choices", program: lb, cell: choices, verdict: "forwarded_new", place: place(choicesVIP), check: r.checkStops},
 		subject{name: "syn-choices-srv6", program: lb, cell: srv6, verdict: "forwarded_new", place: place(srv6VIP), check: r.checkSegments},
 		subject{name: "history", program: lb, cell: plainCell(historyVIP, segmentACK), verdict: "forwarded_by_history", place: place(historyVIP), check: r.checkColumn})
+	for i, vip := range quicVIPs {
+		all = append(all, subject{name: "quic-" + model.QUICAlgorithm(i).String(), program: lb, cell: r.quicCell(vip), verdict: "forwarded_by_cookie", place: place(vip),
+			check: func(output []byte, s sent) error {
+				return checkServer(output, s, serverAddress(quicServer), identification)
+			}})
+	}
 	all = append(all, subject{name: "no-timestamp", program: lb, cell: short, verdict: "forwarded_no_timestamp", place: place(rrVIP), check: r.checkPlaced(rrVIP)})
 	for i := range all {
 		if all[i].verdict != "" {

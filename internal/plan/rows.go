@@ -68,7 +68,7 @@ type ServiceRow struct {
 	IDBits        uint8
 	IDShift       uint8
 	IndexBits     uint8
-	_             uint8
+	QUICConfig    uint8
 	Node          uint16
 	Scrubber      uint16
 	PacketLimit   uint16    // packets of one connection in a window of 2^30 ns
@@ -96,6 +96,9 @@ func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
 		Forward:      uint8(s.Forward),
 		CookieBits:   s.CookieBits,
 		EpochParity:  uint8(keys.Current & 1),
+	}
+	if s.Affinity == model.AffinityQUIC {
+		row.QUICConfig = QUICConfigNumber(keys.Current)
 	}
 	row.PlacementHash = siphash.Begin(row.PlacementKey.K0, row.PlacementKey.K1)
 	for epoch, fleet := range keys.Cookie {

@@ -127,7 +127,7 @@ func (g *Generator) follow(now time.Time) {
 	}
 	g.looked = now
 	stamp, err := os.Stat(g.path)
-	if err == nil && os.SameFile(stamp, g.stamp) && stamp.ModTime().Equal(g.stamp.ModTime()) && stamp.Size() == g.stamp.Size() {
+	if err == nil && g.err == nil && os.SameFile(stamp, g.stamp) && stamp.ModTime().Equal(g.stamp.ModTime()) && stamp.Size() == g.stamp.Size() {
 		return
 	}
 	if err == nil {

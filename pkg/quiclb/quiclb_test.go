@@ -3,6 +3,8 @@ package quiclb
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -90,14 +92,6 @@ func TestADamagedFileChangesNothing(t *testing.T) {
 	os.Remove(path)
 	g.again()
 	g.mustName(t, 3, []byte{0, 9})
-	if err := syscall.Mkfifo(path, 0o600); err != nil { // whose reader would wait
-		t.Fatal(err)
-	}
-	g.again()
-	g.mustName(t, 3, []byte{0, 9})
-	if g.Err() == nil {
-		t.Error("a pipe was taken")
-	}
 	write(t, path, example())
 	g.again()
 	g.mustName(t, 3, []byte{0, 9})
@@ -147,4 +141,55 @@ func TestManyMayAskAtOnce(t *testing.T) {
 		})
 	}
 	group.Wait()
+}
+
+// What is wrong with a file may be a number, and is said instead of a panic.
+func TestNoNonceIsTooLongToBeRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "web.json")
+	file := example()
+	file.Algorithm, file.NonceLength = "plain", math.MaxInt
+	write(t, path, file)
+	if _, err := Open(path); err == nil {
+		t.Error("taken")
+	}
+}
+
+// A pipe has no end until somebody writes to it and goes, and ids are needed before.
+func TestAPipeInPlaceOfTheFileHangsNobody(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "web.json")
+	write(t, path, example())
+	g, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	g.again()
+	g.mustName(t, 3, []byte{0, 9})
+	if g.Err() == nil {
+		t.Error("nothing is wrong")
+	}
+}
+
+func TestTheFileOfBeforeIsGoodAgainWhenItComesBack(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "web.json")
+	write(t, path, example())
+	g, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		from, to string
+		bad      bool
+	}{{path, path + ".away", true}, {path + ".away", path, false}} {
+		if err := os.Rename(step.from, step.to); err != nil {
+			t.Fatal(err)
+		}
+		g.again()
+		g.mustName(t, 3, []byte{0, 9})
+		if err := g.Err(); step.bad != (err != nil) {
+			t.Errorf("moved to %s: %v", step.to, err)
+		}
+	}
 }

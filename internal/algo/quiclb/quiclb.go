@@ -46,7 +46,7 @@ func (c *Config) Check() error {
 		return fmt.Errorf("server ids of %d bytes", c.ServerIDLength)
 	case c.NonceLength < MinNonce:
 		return fmt.Errorf("a nonce of %d bytes, at least %d are needed", c.NonceLength, MinNonce)
-	case both > MaxLength:
+	case c.ServerIDLength > MaxLength, c.NonceLength > MaxLength, both > MaxLength: // each alone: sums overflow
 		return fmt.Errorf("server id and nonce have %d bytes, an id has room for %d", both, MaxLength)
 	case c.Algorithm == SinglePass && both != aes.BlockSize:
 		return fmt.Errorf("server id and nonce have %d bytes, a single pass has %d", both, aes.BlockSize)

@@ -3,6 +3,7 @@ package quiclb
 import (
 	"bytes"
 	"encoding/hex"
+	"math"
 	"math/rand/v2"
 	"testing"
 )
@@ -82,6 +83,11 @@ func TestWhatTheDraftDoesNotAllowIsRefused(t *testing.T) {
 		}
 		if _, err := c.Decode(make([]byte, c.Length())); err == nil {
 			t.Errorf("%+v read an id", c)
+		}
+	}
+	for _, c := range []Config{{Algorithm: Plain, ServerIDLength: 1, NonceLength: math.MaxInt}, {Algorithm: Plain, ServerIDLength: math.MaxInt, NonceLength: 4}} {
+		if c.Check() == nil {
+			t.Errorf("%+v is taken", c)
 		}
 	}
 	c := Config{ID: 3, ServerIDLength: 2, NonceLength: 14}

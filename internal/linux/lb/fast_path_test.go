@@ -46,6 +46,12 @@ func fastWorld(t *testing.T) *world {
 			s.Dispatch, s.Affinity = model.DispatchChoices, model.AffinityHistory
 		}
 	}
+	quic := func(algorithm model.QUICAlgorithm, nonce uint8, forward model.Forward) func(*model.Service) {
+		return func(s *model.Service) {
+			byConnectionID(model.DispatchRR, model.QUIC{Algorithm: algorithm, NonceLength: nonce})(s)
+			s.Forward = forward
+		}
+	}
 	vip := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{198, 51, 100, n}) }
 	w := newWorld(t, serviceOf("web", vip(10), cookies(14, nil)), serviceOf("narrow", vip(11), cookies(8, withServers(false, 1, 127))),
 		serviceOf("wide", vip(12), cookies(16, withServers(false, 1, 2, 30000))),
@@ -62,6 +68,9 @@ func fastWorld(t *testing.T) *world {
 		serviceOf("srv6", plus(vip6, 4), cookies(14, func(s *model.Service) { withServers(true, 1, 2, 3)(s); s.Forward = model.ForwardSRv6 })),
 		serviceOf("srv64", vip(22), cookies(14, func(s *model.Service) { withServers(true, 1, 2, 3)(s); s.Forward = model.ForwardSRv6 })),
 		serviceOf("column", vip(23), candidates(false)), serviceOf("column6", plus(vip6, 5), candidates(true)),
+		serviceOf("quic", vip(24), quic(model.QUICSinglePass, 0, model.ForwardIPIP)), serviceOf("quic-plain", vip(25), quic(model.QUICPlain, 4, model.ForwardIPIP)),
+		serviceOf("quic-gue", vip(26), quic(model.QUICSinglePass, 0, model.ForwardGUE)), serviceOf("quic-four", vip(27), quic(model.QUICFourPass, 5, model.ForwardIPIP)),
+		serviceOf("quic6", plus(vip6, 6), quic(model.QUICSinglePass, 0, model.ForwardIPIP)),
 		serviceOf("other", vip(99), cookies(16, withServers(false, 1, 2, 3, 127, 30000))))
 	w.update(func(want *plan.Want) {
 		want.Keys = testKeys(1, 2)
@@ -87,7 +96,10 @@ func anyFastFrame(w *world, random *rand.Rand) (frame []byte, name string) {
 	if s.VIP.Is6() {
 		client, tcp = netip.AddrFrom16([16]byte{0x20, 1, 7: byte(random.IntN(256)), 15: byte(random.IntN(256))}), 54
 	}
-	from := flow{netip.AddrPortFrom(client, uint16(random.Uint32())), netip.AddrPortFrom(s.VIP, s.Ports[random.IntN(2)])}
+	from := flow{netip.AddrPortFrom(client, uint16(random.Uint32())), netip.AddrPortFrom(s.VIP, s.Ports[random.IntN(len(s.Ports))])}
+	if s.Affinity == model.AffinityQUIC {
+		return anyDatagram(w, random, from, s, tcp), s.Name
+	}
 	id, epoch := s.Servers[random.IntN(len(s.Servers))].ID, 1+random.Uint32N(2)
 	if random.IntN(8) == 0 {
 		id = uint16(random.Uint32N(1 << 15))
@@ -132,6 +144,25 @@ func anyFastFrame(w *world, random *rand.Rand) (frame []byte, name string) {
 		spoils[random.IntN(len(spoils))]()
 	}
 	return frame, s.Name
+}
+
+// anyDatagram is a packet of QUIC with a short header, or most of one. With long headers one packet would teach where the next one goes.
+func anyDatagram(w *world, random *rand.Rand, from flow, s *plan.Service, udp int) []byte {
+	id := w.idOf(s.Name, []uint64{1, 2, 3, 1, 2, 3, 0, 4}[random.IntN(8)], []uint32{2, 2, 2, 1, 1, 3}[random.IntN(6)], byte(random.Uint32()))
+	frame := from.datagram(slices.Concat([]byte{byte(random.Uint32N(128))}, id, make([]byte, 10+random.IntN(60))))
+	spoils := []func(){
+		func() { frame[random.IntN(udp)] ^= 1 << random.IntN(8) },
+		func() { frame[udp+2+random.IntN(4)] ^= 1 << random.IntN(8) }, // port, length
+		func() { frame[udp+9] = byte(random.Uint32()) },               // config
+		func() { frame[udp+10+random.IntN(8)] ^= 1 << random.IntN(8) },
+		func() { frame = frame[:14+random.IntN(len(frame)-14)] },
+		func() { frame = append(frame, make([]byte, random.IntN(20))...) },
+		func() { frame = slices.Insert(frame, 12, 0x81, 0, 0, 9) },
+	}
+	if random.IntN(2) == 0 {
+		spoils[random.IntN(len(spoils))]()
+	}
+	return frame
 }
 
 // anySYNOptions are in an order that some stack has, with a timestamp or, now and then, without.
@@ -251,7 +282,7 @@ func (o *outcome) equal(p *outcome) bool {
 func TestTheFastPathDoesWhatTheLongWayDoes(t *testing.T) {
 	w, random := fastWorld(t), seeded(t)
 	byCookie, fast, fastSYNs := map[string]int{}, map[string]int{}, map[string]int{}
-	for range 2500 {
+	for range 3000 {
 		frame, name := anyFastFrame(w, random)
 		short, long := w.walk(w.lb.objects.Lb, frame), w.walk(w.lb.objects.LbAny, frame)
 		if !short.equal(&long) {
@@ -269,7 +300,7 @@ func TestTheFastPathDoesWhatTheLongWayDoes(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"web", "narrow", "wide", "hash", "older", "over6", "six", "six4", "hash6", "gue", "gue6", "srv6", "srv64", "column", "column6"} {
+	for _, name := range []string{"web", "narrow", "wide", "hash", "older", "over6", "six", "six4", "hash6", "gue", "gue6", "srv6", "srv64", "column", "column6", "quic", "quic-plain", "quic-gue", "quic6"} {
 		if fast[name] < 10 {
 			t.Errorf("only %d packets of %s took the fast path: %v", fast[name], name, fast)
 		}
@@ -279,10 +310,10 @@ func TestTheFastPathDoesWhatTheLongWayDoes(t *testing.T) {
 			t.Errorf("only %d SYNs to %s took the fast path: %v", fastSYNs[name], name, fastSYNs)
 		}
 	}
-	if fast["l2"] > 0 {
+	if fast["l2"]+fast["quic-four"] > 0 {
 		t.Errorf("took the fast path: %v", fast)
 	}
-	for _, name := range []string{"web", "narrow", "wide", "gue", "over6", "l2", "six", "six4", "gue6", "srv6", "srv64"} {
+	for _, name := range []string{"web", "narrow", "wide", "gue", "over6", "l2", "six", "six4", "gue6", "srv6", "srv64", "quic-four"} {
 		if byCookie[name] < 10 {
 			t.Errorf("only %d packets of %s went by their cookie: %v", byCookie[name], name, byCookie)
 		}

@@ -65,7 +65,11 @@ func (r *reference) ladderQUIC(s *plan.Service, p *refPacket, quoted bool) refDe
 		}
 		number := binary.BigEndian.Uint64(append(make([]byte, 8-len(server)), server...))
 		if number < 1<<16 && serverIn(s, uint16(number)) != nil {
-			return refDecision{verdict: lbVerdictFORWARDED_BY_COOKIE, ids: []uint16{uint16(number)}}
+			verdict := lbVerdictFORWARDED_BY_COOKIE
+			if epoch != r.want.Keys.Current {
+				verdict = lbVerdictFORWARDED_BY_OLDER_KEY
+			}
+			return refDecision{verdict: verdict, ids: []uint16{uint16(number)}}
 		}
 	}
 	if quoted || !long || datagram[5] < 8 {

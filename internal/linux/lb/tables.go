@@ -113,7 +113,7 @@ func (lb *LB) vipPlace(key plan.VIPKey) (place *vipPlace, destination uint64) {
 	word := [8]byte{4: key.Protocol, 1, key.Port[0], key.Port[1]}
 	copy(word[:4], key.Address[:])
 	if key.IPv6 != 0 {
-		if key.Protocol != uint8(model.ProtocolTCP) {
+		if key.Protocol != uint8(model.ProtocolTCP) && key.Protocol != uint8(model.ProtocolUDP) {
 			return nil, 0
 		}
 		mixed := binary.LittleEndian.Uint64(key.Address[:]) + binary.LittleEndian.Uint64(key.Address[8:])*golden
@@ -157,7 +157,7 @@ func (lb *LB) fastRow(number uint32) uint32 {
 	row := lb.ServiceRow(number)
 	s := lb.Service(row)
 	affinity, forward := model.Affinity(s.Affinity), model.Forward(s.Forward)
-	if row == 0 || affinity != model.AffinityCookie && affinity != model.AffinityHash && affinity != model.AffinityHistory || !forward.Tunnels() ||
+	if row == 0 || affinity != model.AffinityCookie && affinity != model.AffinityHash && affinity != model.AffinityHistory && affinity != model.AffinityQUIC || !forward.Tunnels() ||
 		s.Flags&plan.ServiceThrough != 0 {
 		return 0
 	}

@@ -140,7 +140,7 @@ func (n *Nodes) DropRefused(fleet *model.Fleet, epoch uint32) []string {
 func carriedUncounted(fleet *model.Fleet, epoch uint32) (found []string) {
 	for i := range fleet.Services {
 		if s := &fleet.Services[i]; s.Affinity == model.AffinityQUIC {
-			found = append(found, fmt.Sprintf("service %s has affinity quic: connections that began with ids of epoch %d keep them, and nobody counts these: use --force when the last has ended", s.Name, epoch))
+			found = append(found, fmt.Sprintf("service %s has affinity quic: connections that began with ids of epoch %d keep them: use --force when forwarded_by_older_key of the service has stood still for as long as its connections may be silent", s.Name, epoch))
 		}
 	}
 	return found

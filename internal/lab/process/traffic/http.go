@@ -69,7 +69,7 @@ func (r *runner) dialHTTP(ctx context.Context, flow *Flow, source netip.Addr) (*
 	return &httpConn{wire, bufio.NewReader(wire), bufio.NewWriterSize(wire, writeBuffer)}, nil
 }
 
-// request makes one request; result learns the server and the bytes.
+// request makes one request.
 func (r *runner) request(connection *httpConn, flow *Flow, request Request, result *Connection) error {
 	connection.wire.watch(true)
 	message, err := newRequest(flow.Target, request)
@@ -90,6 +90,15 @@ func (r *runner) request(connection *httpConn, flow *Flow, request Request, resu
 		return err
 	}
 	defer response.Body.Close()
+	if err := r.answer(response, response.Body, request, result); err != nil {
+		return err
+	}
+	connection.wire.watch(false)
+	return nil
+}
+
+// answer reads a response's body to its end, and tells what is wrong; result learns the server and the bytes.
+func (r *runner) answer(response *http.Response, body io.Reader, request Request, result *Connection) error {
 	server := response.Header.Get(ServerHeader)
 	if result.Server == "" {
 		result.Server = server
@@ -98,7 +107,7 @@ func (r *runner) request(connection *httpConn, flow *Flow, request Request, resu
 	if server != result.Server {
 		return &brokenError{Moved, fmt.Sprintf("%s answered on a connection of %s", server, result.Server)}
 	}
-	length, err := io.Copy(io.Discard, response.Body)
+	length, err := io.Copy(io.Discard, body)
 	result.Bytes += length
 	if err != nil {
 		return err
@@ -112,7 +121,6 @@ func (r *runner) request(connection *httpConn, flow *Flow, request Request, resu
 	if !request.Upload && request.Bytes != 0 && length != request.Bytes {
 		return &brokenError{WrongAnswer, fmt.Sprintf("%d bytes instead of %d", length, request.Bytes)}
 	}
-	connection.wire.watch(false)
 	return nil
 }
 

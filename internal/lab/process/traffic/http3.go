@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -74,42 +73,33 @@ func (r *runner) exchangeHTTP3(ctx context.Context, flow *Flow, source netip.Add
 	}
 }
 
-// request3 makes one request; result learns the server and the bytes.
+// request3 makes one request, which fails when nothing of it has moved for `stall`.
 func (r *runner) request3(ctx context.Context, client *http3.ClientConn, flow *Flow, request Request, result *Connection) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stalled := time.AfterFunc(r.plan.Stall, func() { cancel(&brokenError{Stalled, "no progress"}) })
 	defer stalled.Stop()
+	watch := func(body io.ReadCloser, received func(int)) io.ReadCloser {
+		return watchedBody{body, func(n int) {
+			received(n)
+			stalled.Reset(r.plan.Stall)
+		}}
+	}
 	message, err := newRequest(flow.Target, request)
 	if err != nil {
 		return err
 	}
 	message.URL.Scheme = "https"
+	if request.Upload {
+		message.Body = watch(message.Body, func(int) {})
+	}
 	response, err := client.RoundTrip(message.WithContext(ctx))
 	if err != nil {
 		return cmpCause(ctx, err)
 	}
 	defer response.Body.Close()
-	server := response.Header.Get(ServerHeader)
-	if result.Server == "" {
-		result.Server = server
-		r.answeredBy(server)
-	}
-	if server != result.Server {
-		return &brokenError{Moved, fmt.Sprintf("%s answered on a connection of %s", server, result.Server)}
-	}
-	length, err := io.Copy(io.Discard, watchedBody{response.Body, func(n int) {
-		r.received(n)
-		stalled.Reset(r.plan.Stall)
-	}})
-	result.Bytes += length
-	switch {
-	case err != nil:
+	if err := r.answer(response, watch(response.Body, r.received), request, result); err != nil {
 		return cmpCause(ctx, err)
-	case response.StatusCode/100 != 2:
-		return &brokenError{WrongAnswer, "status " + response.Status}
-	case !request.Upload && request.Bytes != 0 && length != request.Bytes:
-		return &brokenError{WrongAnswer, fmt.Sprintf("%d bytes instead of %d", length, request.Bytes)}
 	}
 	return nil
 }
@@ -124,12 +114,12 @@ func cmpCause(ctx context.Context, err error) error {
 }
 
 type watchedBody struct {
-	io.Reader
+	io.ReadCloser
 	moved func(int)
 }
 
 func (b watchedBody) Read(into []byte) (int, error) {
-	n, err := b.Reader.Read(into)
+	n, err := b.ReadCloser.Read(into)
 	if n > 0 {
 		b.moved(n)
 	}
@@ -140,13 +130,16 @@ func (b watchedBody) Read(into []byte) (int, error) {
 func classifyQUIC(err error, connected bool) Class {
 	var reset *quic.StatelessResetError
 	var application *quic.ApplicationError
+	var transport *quic.TransportError
 	var layer *http3.Error
 	switch {
 	case !connected && (errors.Is(err, context.DeadlineExceeded) || isTimeout(err)):
 		return ConnectTimeout
+	case isTimeout(err): // which is net.ErrClosed, too
+		return Stalled
 	case errors.As(err, &reset):
 		return Reset
-	case errors.As(err, &application), errors.As(err, &layer):
+	case errors.As(err, &application), errors.As(err, &transport), errors.As(err, &layer):
 		return Closed
 	}
 	return classify(err, connected)
@@ -160,8 +153,9 @@ func (r *runner) move(ctx context.Context, flow *Flow, connection *quic.Conn, so
 			return
 		}
 		if !flow.Migrate {
-			_ = socket.rebind(source) // where there is no port now, it stays
-			r.moved()
+			if socket.rebind(source) == nil { // where there is no port now, it stays
+				r.moved()
+			}
 			continue
 		}
 		if err := r.migrate(ctx, connection, source); err == nil {

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* fast_quic.h - the shortest way for QUIC: packets with a short header, whose connection id names the server plainly or by one pass of AES, with the key in
+ * use. Does to a packet what the long way does, or returns UNUSUAL before anything has changed. */
+#pragma once
+
+/* Where a datagram begins: QUIC's first octet, then the connection id's. */
+#define FAST_QUIC(ipv6) (FAST_L4(ipv6) + sizeof(struct udphdr))
+
+/* The number of the server that an id of the config in use names; NO_ID: none, or it is not read here. */
+inline_always __u16 fast_connection_id(const struct service *service, const __u8 *id)
+{
+	__u32 index = service->quic_base + service->quic_config;
+	const __be32 *hidden = (const void *)(id + 1);
+	const struct quic_config *config;
+	struct aes_block block;
+
+	if (id[0] >> 5 != service->quic_config)
+		return NO_ID;
+	config = bpf_map_lookup_elem(&quic_configs, &index);
+	if (!config || (config->algorithm != QUIC_SINGLE_PASS && config->algorithm != QUIC_PLAIN))
+		return NO_ID;
+	for (int i = 0; i < 4; i++)
+		block.w[i] = bpf_ntohl(hidden[i]);
+	if (config->algorithm == QUIC_SINGLE_PASS)
+		aes_decrypt_half(&config->key, &block);
+	return quic_server(block.w, config->server_bytes, service->ids_count);
+}
+
+/* The frame is for us, and untagged. */
+inline_always int fast_quic(struct xdp_md *ctx, _Bool ipv6)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	const __u8 *quic = data + FAST_QUIC(ipv6);
+	struct decision d = {};
+	struct finding f = {};
+	struct packet p;
+	__u32 fast, length;
+
+	if ((void *)quic + 2 + sizeof(struct aes_block) > end || !has_fast_shape(data, ipv6, IPPROTO_UDP) || *quic & QUIC_LONG_HEADER)
+		return UNUSUAL;
+	length = fast_length(data, ipv6);
+	if (FAST_IP + length > end - data || length < FAST_QUIC(ipv6) - FAST_IP)
+		return UNUSUAL;
+	d.service = fast_service(data, ipv6, IPPROTO_UDP, &fast);
+	if (!d.service || d.service->affinity != AFFINITY_QUIC)
+		return UNUSUAL;
+	p = fast_packet(data, length, ipv6, IPPROTO_UDP);
+	steer_to(&d, fast_connection_id(d.service, quic + 1));
+	return fast_send(ctx, &p, &d, &f, FORWARDED_BY_COOKIE);
+}

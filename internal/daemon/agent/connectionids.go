@@ -44,14 +44,17 @@ func newConnectionIDs(runDir, instance, group string) (*connectionIDs, error) {
 	return c, err
 }
 
+// path is where the file of a service is.
+func (c *connectionIDs) path(s *model.Service) string { return filepath.Join(c.dir, s.Name+".json") }
+
 // follow writes the files of these services, and removes all others.
 func (c *connectionIDs) follow(keys *model.Keys, services []plan.AgentService) error {
 	var errs []error
 	wanted := map[string]bool{}
 	for _, s := range services {
-		name := s.Service.Name + ".json"
-		wanted[name] = true
-		errs = append(errs, c.write(filepath.Join(c.dir, name), connectionIDFile(keys, s.Service, s.Server)))
+		path := c.path(s.Service)
+		wanted[filepath.Base(path)] = true
+		errs = append(errs, c.write(path, connectionIDFile(keys, s.Service, s.Server)))
 	}
 	there, err := os.ReadDir(c.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

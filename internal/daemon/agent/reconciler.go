@@ -159,7 +159,7 @@ func (r *reconciler) reload(file *config.File, err error, force bool) (changes [
 	if err == nil {
 		generation := r.serving.generation
 		if err = r.apply(file); r.serving.generation != generation {
-			changes = append(changes, fmt.Sprintf("serves %s", cmp.Or(strings.Join(r.serving.wanted.Marking, ", "), "nothing")))
+			changes = append(changes, fmt.Sprintf("serves %s", cmp.Or(strings.Join(r.serving.names(), ", "), "nothing")))
 		}
 	}
 	if err == nil && !r.known {
@@ -237,6 +237,9 @@ func (r *reconciler) describe(status *api.AgentStatus) {
 	status.Ready, status.NotReady, status.Problems = len(stops) == 0, stops, slices.Concat(stops, problems)
 	status.Config, status.Generation, status.Revision = r.file, r.serving.generation, r.desired.revision
 	status.Services, status.Interfaces = slices.Clone(r.serving.wanted.Marking), r.programs.Modes()
+	for _, s := range r.serving.wanted.QUIC {
+		status.IDFiles = append(status.IDFiles, r.ids.path(s.Service))
+	}
 }
 
 // obstacles are what keeps connections from carrying cookies, or the host from taking the services' packets, empty: it is ready. problems

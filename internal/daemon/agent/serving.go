@@ -85,7 +85,7 @@ func (s *serving) apply(file *config.File) (changed bool, err error) {
 	s.left = named+len(s.counted) == 0
 	if rows > 0 {
 		s.generation++
-		s.log.Info("changed", "services", wanted.Marking, "rows", rows)
+		s.log.Info("changed", "services", s.names(), "rows", rows)
 	}
 	return rows > 0, nil
 }
@@ -115,6 +115,15 @@ func (s *serving) mine(local []netip.Addr) func(*model.Server) bool {
 		return func(server *model.Server) bool { return server.Name == s.name }
 	}
 	return func(server *model.Server) bool { return slices.Contains(local, server.Address) }
+}
+
+// names are those of the services whose connections carry something that names this host.
+func (s *serving) names() []string {
+	names := slices.Clone(s.wanted.Marking)
+	for _, quic := range s.wanted.QUIC {
+		names = append(names, quic.Service.Name)
+	}
+	return names
 }
 
 // addresses are those that tunnels come to, the ones that this host had in a service and has yet among them.

@@ -22,6 +22,7 @@ type anyStatus struct {
 	Epoch   uint32            `json:"epoch,omitempty"`
 	Echoes  map[uint32]uint64 `json:"echoes,omitempty"`
 	Tunnels api.Tunnels       `json:"tunnels,omitzero"`
+	IDFiles []string          `json:"connection_ids,omitempty"`
 }
 
 // Status makes `ballast ctl status`.
@@ -51,6 +52,9 @@ func printStatus(out *command.Table, s anyStatus) {
 		out.Line("interface\t%s (%s)", name, s.Interfaces[name])
 	}
 	printTunnels(out, &s.Tunnels)
+	for _, path := range s.IDFiles {
+		out.Line("connection ids\tby %s", path)
+	}
 	for _, epoch := range slices.Sorted(maps.Keys(s.Echoes)) {
 		note := ""
 		if epoch == s.Epoch {

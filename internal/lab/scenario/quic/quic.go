@@ -8,6 +8,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/linux/link"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -23,6 +24,8 @@ const (
 	downloads = 40
 	moves     = time.Second // between changes of a client's port
 	movedMin  = 100
+
+	lossPermille = 50 // each way
 )
 
 // service is one of HTTP/3.
@@ -59,9 +62,26 @@ func runQUIC(run *scenario.Run) {
 			run.Result.Expect(total(outcome, verdict) > 0, "%s: no packet is counted as %s", one.name, verdict)
 		}
 	}
+	lossy := run.Trial(setup("loss", service(scenario.VIP4, model.AffinityQUIC, model.DispatchRR)), loss)
+	var lost uint64
+	for _, losses := range lossy.Losses {
+		lost += losses.DroppedRandom
+	}
+	run.Result.Expect(lost > 0, "loss: nothing was lost")
 	hash := setup("hash", service(scenario.VIP4, model.AffinityHash, model.DispatchHash))
 	hash.Baseline = true
 	run.Trial(hash, func(t *world.Trial) { changes(t, false, false) })
+}
+
+// loss has handshakes and requests over a link that loses packets: hellos of two datagrams among them, of which one comes late.
+func loss(t *world.Trial) {
+	t.StartHTTP3(true)
+	t.Lose(world.ClientNode, "eth0", link.Faults{DropPermille: lossPermille})
+	t.Lose(world.RouterNode, world.ClientNode, link.Faults{DropPermille: lossPermille})
+	t.Generate(traffic.Flow{
+		Name: "exchange", Target: t.Target(), HTTP3: true, Count: 150, Concurrent: 15, PerSecond: 30, Move: moves, Requests: []traffic.Request{
+			{Path: world.PathBlob, Bytes: 30_000}, {Path: world.PathUpload + "some", Bytes: 30_000, Upload: true}, {Path: world.PathName, Pause: time.Second}},
+	}).Wait(t.Context)
 }
 
 func setup(name string, one *fleet.Service) world.Setup {

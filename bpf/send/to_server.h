@@ -29,7 +29,7 @@ __noinline int send_to_server(struct xdp_md *ctx, const struct packet *p, const 
 	if (d.carried.changed && !write_echo(ctx, p, &d.carried))
 		return DROPPED_MALFORMED;
 	if (service->flags & SERVICE_THROUGH) {
-		if (d.verdict == FORWARDED_BY_COOKIE && !through_restore(ctx, p, &d))
+		if (d.verdict == FORWARDED_BY_COOKIE && d.carried.at && !through_restore(ctx, p, &d))
 			return DROPPED_NO_CLOCK;
 		if (d.verdict == FORWARDED_STRIPPED && !through_strip(ctx, p, &d))
 			return DROPPED_MALFORMED;

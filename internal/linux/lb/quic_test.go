@@ -174,6 +174,50 @@ func TestPathErrorsGoByTheServersOwnID(t *testing.T) {
 	}
 }
 
+// By every way to servers, and back through this node.
+func TestConnectionIDsWorkWithEveryForward(t *testing.T) {
+	for _, forward := range []model.Forward{model.ForwardL2, model.ForwardIPIP, model.ForwardGUE, model.ForwardSRv6, model.ForwardNAT} {
+		for _, vip := range []netip.Addr{vip4, vip6} {
+			w := newWorld(t, serviceOf("web", vip, func(s *model.Service) {
+				byConnectionID(model.DispatchRR, model.QUIC{})(s)
+				if s.Forward = forward; forward == model.ForwardSRv6 {
+					withServers(true, 1, 2, 3)(s)
+				}
+				if forward == model.ForwardNAT {
+					s.Return = model.ReturnThrough
+					setPorts(s, 8443)
+				}
+			}))
+			f := flowTo(vip, 443, 1)
+			w.checkVerdict(f.short(w.idOf("web", 2, 1, 9)), lbVerdictFORWARDED_BY_COOKIE)
+			first := f.initial([]byte("eight888"))
+			w.checkVerdict(first, lbVerdictFORWARDED_NEW)
+			got, want := w.checkVerdict(first, lbVerdictFORWARDED_STARTING)
+			if forward != model.ForwardNAT {
+				continue
+			}
+			server := serverIn(service(&w.want, "web"), want.serverOf(got.frame))
+			from := netip.AddrPortFrom(server.Address, 8443)
+			answer := ethernet(0, ipPacket(from.Addr(), f.client.Addr(), 17, udpDatagram(from, f.client, longHeader([]byte("client"), w.idOf("web", uint64(server.ID), 1, 9)))))
+			mac := w.want.Paths[server.Address].DestinationMAC
+			copy(answer[6:], mac[:])
+			w.checkVerdict(answer, lbVerdictRETURNED_UNMARKED)
+		}
+	}
+}
+
+func TestFragmentsOfQUICFollowTheirFirst(t *testing.T) {
+	w := newWorld(t, serviceOf("web", vip4, byConnectionID(model.DispatchRR, model.QUIC{})))
+	f := flowTo(vip4, 443, 1)
+	for id, payload := range map[uint32][]byte{
+		1: slices.Concat([]byte{0x40}, w.idOf("web", 3, 1, 9), make([]byte, 100)), 2: append(longHeader([]byte("eight888"), nil), make([]byte, 100)...)} {
+		datagram := f.udp(payload)
+		verdict := map[uint32]lbVerdict{1: lbVerdictFORWARDED_BY_COOKIE, 2: lbVerdictFORWARDED_NEW}[id]
+		w.checkVerdict(fragmentOf(f.client.Addr(), vip4, 17, id, 0, true, datagram[:64]), verdict)
+		w.checkVerdict(fragmentOf(f.client.Addr(), vip4, 17, id, 64, false, datagram[64:]), lbVerdictFORWARDED_FRAGMENT)
+	}
+}
+
 func TestRandomDatagramsGoWhereTheReferenceSays(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -39,10 +39,7 @@ func natted(p *refPacket, server *model.Server) []byte {
 		at = ip[24:40]
 	}
 	if p.fragment != laterFragment {
-		check = ip[p.l4+map[byte]int{6: 16, 17: 6}[p.protocol]:]
-	}
-	if p.protocol == 17 && check != nil && check[0]|check[1] == 0 {
-		check = nil
+		check = p.checksum(ip)
 	}
 	if server.Port != 0 && p.fragment != laterFragment {
 		replaceBytes(check, ip[p.l4+2:], binary.BigEndian.AppendUint16(nil, server.Port))
@@ -51,8 +48,22 @@ func natted(p *refPacket, server *model.Server) []byte {
 		replaceBytes(ip[10:], slices.Clone(at), address)
 	}
 	replaceBytes(check, at, address)
-	if p.protocol == 17 && check != nil && check[0]|check[1] == 0 {
-		check[0], check[1] = 0xff, 0xff // RFC 768: 0 means "none"
-	}
+	p.neverNone(check)
 	return ip
+}
+
+// checksum is where in a copy of the packet that of TCP or UDP is; nil: UDP without.
+func (p *refPacket) checksum(ip []byte) []byte {
+	check := ip[p.l4+map[byte]int{6: 16, 17: 6}[p.protocol]:]
+	if p.protocol == 17 && check[0]|check[1] == 0 {
+		return nil
+	}
+	return check
+}
+
+// neverNone makes a checksum of 0 what RFC 768 wants: 0 means "none" in UDP.
+func (p *refPacket) neverNone(check []byte) {
+	if p.protocol == 17 && check != nil && check[0]|check[1] == 0 {
+		check[0], check[1] = 0xff, 0xff
+	}
 }

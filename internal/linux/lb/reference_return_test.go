@@ -76,7 +76,7 @@ func nattedBack(p *refPacket, s *plan.Service) []byte {
 		at = ip[8:24]
 	}
 	if p.fragment != laterFragment {
-		check = ip[p.l4+16:]
+		check = p.checksum(ip)
 		replaceBytes(check, ip[p.l4:], binary.BigEndian.AppendUint16(nil, s.Ports[0]))
 	}
 	address := s.VIP.AsSlice()
@@ -84,5 +84,6 @@ func nattedBack(p *refPacket, s *plan.Service) []byte {
 		replaceBytes(ip[10:], slices.Clone(at), address)
 	}
 	replaceBytes(check, at, address)
+	p.neverNone(check)
 	return ip
 }

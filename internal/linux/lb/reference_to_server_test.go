@@ -40,7 +40,7 @@ func (r *reference) expectSent(p *refPacket, s *plan.Service, d refDecision) exp
 	if path.Ifindex != testIfindex {
 		e.action = xdpRedirect
 	}
-	if s.Return == model.ReturnThrough && d.verdict == lbVerdictFORWARDED_BY_COOKIE {
+	if s.Return == model.ReturnThrough && d.verdict == lbVerdictFORWARDED_BY_COOKIE && s.Affinity.Cookies() {
 		_, _, echo := findTimestamp(p.options)
 		restored, ok := r.restored[echo]
 		if !ok {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* aes.h - AES-128 (FIPS 197) of one block by tables, which user space fills before the program is loaded (internal/algo/quiclb).
+/* aes.h - AES-128 (FIPS 197) of one block by tables, which user space fills before the program is loaded (internal/algo/aestables).
  *
- * A kernel's own AES (bpf_crypto_decrypt) takes four times as long for one block, and there is none before Linux 6.10. Tables are read at places that
+ * A kernel's own AES (bpf_crypto_decrypt) takes six times as long for one block, and there is none before Linux 6.10. Tables are read at places that
  * depend on the key: who measures the cache of this host could learn it, and with it which server a connection has.
  */
 #pragma once

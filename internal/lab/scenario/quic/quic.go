@@ -130,7 +130,7 @@ func changes(t *world.Trial, migrate, retry bool) (moved int) {
 		{What: "lb2 returns", Do: func() { t.ReturnLB(2) }},
 	} {
 		t.Event(one.What, one.Do)
-		t.Busy(running, 40)
+		t.Busy(running, 30)
 	}
 	return lasting.Now().Moved
 }

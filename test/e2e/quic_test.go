@@ -9,11 +9,8 @@ func TestQUICConnectionsOutliveChangesOfEverybodysAddresses(t *testing.T) {
 	logMeasured(t, result)
 	for _, trial := range result.Trials {
 		t.Logf("%s: %d of %d broken", trial.Name, trial.Broken, trial.Attempted)
-		if trial.Broken != 0 || trial.Attempted < 150 {
+		if baseline := trial.Name == "hash"; trial.Broken != 0 != baseline || trial.Attempted < 150 {
 			t.Errorf("%s: %d of %d broken: %v", trial.Name, trial.Broken, trial.Attempted, trial.BrokenBy)
 		}
-	}
-	if result.Baseline == nil || result.Baseline.Broken == 0 {
-		t.Errorf("the baseline broke nothing: %+v", result.Baseline)
 	}
 }

@@ -19,6 +19,8 @@ const xdpTX = 3
 // attempts bounds how often a measurement that a signal interrupted is repeated.
 const attempts = 10
 
+var errInterrupted = fmt.Errorf("interrupted %d times: measure on a quieter machine, or with a lower --repeat", attempts)
+
 // changesPart is the part of the runs that cells get whose runs change what they meet: between their batches much is put in order.
 const changesPart = 4
 
@@ -29,6 +31,8 @@ type subject struct {
 	cell    wrapper.Cell // but for the number of flows
 	prepare func() error // before each sample; nil: nothing
 	changes *changes     // nil: what a packet meets is the same for all
+	only    uint32       // at most so many flows; 0: any number
+	fresh   *uint32      // the first flow that no packet has had yet: each comes once; nil: flows are drawn at random
 	indices []uint8      // that the flows' cookies carry; nil: none
 	lb      *lb.LB       // whose counters count; nil: the program counts none
 	place   plan.Place   // of the service
@@ -125,13 +129,33 @@ func (r *runner) sample(m *measurement, repeat uint32, seed uint64) error {
 		return r.sampleChanges(m, max(1, repeat/changesPart))
 	}
 	cell := m.cell()
-	flows := cell.Draw(repeat, seed)
-	run, err := r.measure(m, flows, repeat)
-	if err != nil {
-		return err
+	if m.subject.fresh != nil {
+		repeat = min(repeat, wrapper.Listed)
 	}
-	m.add(run.CPU, run.Runs)
-	return nil
+	for range attempts {
+		run, err := r.measure(m, m.subject.draw(&cell, repeat, seed), repeat)
+		if err != nil {
+			return err
+		}
+		if run.Discarded == 0 || m.subject.fresh == nil {
+			m.add(run.CPU, run.Runs)
+			return nil
+		}
+	}
+	return errInterrupted
+}
+
+// draw lists flows to feed.
+func (s *subject) draw(cell *wrapper.Cell, count uint32, seed uint64) []uint32 {
+	if s.fresh == nil {
+		return cell.Draw(count, seed)
+	}
+	flows := sequence(*s.fresh, min(count, wrapper.Listed))
+	*s.fresh += uint32(len(flows))
+	for i := range flows {
+		flows[i] %= MaxFlows
+	}
+	return flows
 }
 
 func (m *measurement) add(cpu time.Duration, runs uint64) {
@@ -155,7 +179,7 @@ func (r *runner) sampleChanges(m *measurement, repeat uint32) error {
 		}
 		if run.Discarded > 0 {
 			if interrupted++; interrupted == attempts {
-				return fmt.Errorf("interrupted %d times: measure on a quieter machine, or with a lower --repeat", attempts)
+				return errInterrupted
 			}
 			continue
 		}
@@ -187,7 +211,7 @@ func (r *runner) measure(m *measurement, flows []uint32, repeat uint32) (run wra
 		return run, fmt.Errorf("%d of %d frames had another length than expected, the last action is %d (want %d)",
 			run.Surprises, run.Runs, run.Action, xdpTX)
 	}
-	if run.Discarded > 0 && s.changes != nil {
+	if run.Discarded > 0 && (s.changes != nil || s.fresh != nil) {
 		return run, nil
 	}
 	if err := r.checkCounters(s, before, after, run.Runs+run.Discarded); err != nil {
@@ -212,8 +236,15 @@ func (r *runner) checkCounters(s *subject, before, after []verdict.Traffic, runs
 // cell is what the subject is fed at the measurement's number of flows.
 func (m *measurement) cell() wrapper.Cell {
 	cell := m.subject.cell
-	cell.Flows = m.flows
+	cell.Flows = m.subject.flows(m.flows)
 	return cell
+}
+
+func (s *subject) flows(wanted uint32) uint32 {
+	if s.only != 0 {
+		return min(wanted, s.only)
+	}
+	return wanted
 }
 
 // counters are those of the subject's service, nil if the subject counts nothing.

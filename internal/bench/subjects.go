@@ -27,6 +27,7 @@ const (
 
 	quicServer        = 5 // that all measured connection ids name
 	quicFourPassNonce = 5
+	quicKnown         = 16 // connections of which a first flight's further datagrams come: they follow the first, whose entry is in the cache
 
 	outerLength = 20 // IPv4
 	outerIPv6   = 40
@@ -67,6 +68,7 @@ type rig struct {
 	lb     *lb.LB
 	fleet  model.Fleet
 	places map[string]plan.Place
+	begun  uint32 // connections of QUIC
 }
 
 // openRig loads all; the servers are behind the device.
@@ -237,6 +239,7 @@ func (r *rig) subjects() []subject {
 				return checkServer(output, s, serverAddress(quicServer), identification)
 			}})
 	}
+	all = append(all, r.initials(quicVIPs[0])...)
 	all = append(all, subject{name: "no-timestamp", program: lb, cell: short, verdict: "forwarded_no_timestamp", place: place(rrVIP), check: r.checkPlaced(rrVIP)})
 	for i := range all {
 		if all[i].verdict != "" {
@@ -247,6 +250,27 @@ func (r *rig) subjects() []subject {
 		}
 	}
 	return all
+}
+
+// initials are of a first flight's datagrams: the first one, of a connection that nobody knows, and those behind it. Their clients draw ids of 8
+// bytes, as Chromium does.
+func (r *rig) initials(vip netip.Addr) []subject {
+	datagram := func(drawn byte) wrapper.Cell {
+		return wrapper.Cell{Frame: datagramFrame(vip, []byte{0xc0, 0, 0, 0, 1, 8, drawn, 2, 3, 4, 5, 6, 7, 8}), Growth: outerLength}
+	}
+	first := subject{name: "quic-initial", program: r.lb.Program(), verdict: "forwarded_new", place: r.places[vip.String()], check: checkAnyServer, fresh: &r.begun,
+		lb: r.lb, cell: datagram(1)}
+	known := first
+	known.name, known.verdict, known.fresh, known.only, known.cell = "quic-initial-known", "forwarded_starting", nil, quicKnown, datagram(2)
+	known.prepare = func() error {
+		err := errors.Join(r.programs.Put(known.program), r.programs.List(&known.cell, sequence(0, quicKnown), nil))
+		if err != nil {
+			return err
+		}
+		_, err = r.programs.Run(quicKnown)
+		return err
+	}
+	return []subject{first, known}
 }
 
 func checkMinimal(output []byte, s sent) error {

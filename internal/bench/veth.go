@@ -182,13 +182,27 @@ func (r *vethRig) samplePair(ctx context.Context, p *pair, frames uint32, round 
 // cross takes one sample, as often as it takes to have nearly all of it in this thread's time, and checks it.
 func (r *vethRig) cross(ctx context.Context, s *subject, flows, frames uint32, seed uint64) (c wrapper.Crossing, err error) {
 	cell := s.cell
-	cell.Flows = flows
-	if err := errors.Join(r.programs.List(&cell, cell.Draw(frames, seed), nil), r.space.AttachXDP(testedDevice, s.program.FD())); err != nil {
+	cell.Flows = s.flows(flows)
+	if err := r.space.AttachXDP(testedDevice, s.program.FD()); err != nil {
 		return c, err
 	}
-	for range crossings {
+	if s.prepare != nil {
+		if err := s.prepare(); err != nil {
+			return c, err
+		}
+	}
+	listed := frames
+	if s.fresh != nil {
+		listed *= 2 // more are sent than wanted
+	}
+	for i := range crossings {
 		if err := ctx.Err(); err != nil {
 			return c, err
+		}
+		if i == 0 || s.fresh != nil {
+			if err := r.programs.List(&cell, s.draw(&cell, listed, seed), nil); err != nil {
+				return c, err
+			}
 		}
 		before, err := s.counters()
 		if err != nil {

@@ -38,7 +38,7 @@ help: ## list the targets
 
 # command or file -> Debian package that has it
 TOOLS := clang-19:clang-19 llvm-strip-19:llvm-19 /usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/linux/bpf.h:linux-libc-dev \
-	gcc:gcc /usr/include/stdlib.h:libc6-dev nginx:nginx-light wrk:wrk iperf3:iperf3 ethtool:ethtool ip:iproute2 protoc:protobuf-compiler /usr/include/google/protobuf/duration.proto:libprotobuf-dev openssl:openssl curl:curl \
+	gcc:gcc /usr/include/stdlib.h:libc6-dev nginx:nginx-light mptcpize:mptcpize wrk:wrk iperf3:iperf3 ethtool:ethtool ip:iproute2 protoc:protobuf-compiler /usr/include/google/protobuf/duration.proto:libprotobuf-dev openssl:openssl curl:curl \
 	/etc/ssl/certs/ca-certificates.crt:ca-certificates git:git nft:nftables
 KERNEL_TOOLS := qemu-system-x86_64:qemu-system-x86 /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring setpriv:util-linux
 BACKPORTS := deb http://deb.debian.org/debian bookworm-backports main

@@ -22,6 +22,7 @@ enum verdict {
 	FORWARDED_BY_HISTORY, /* affinity history: the owner of the column that the timestamp names, or those before */
 	FORWARDED_BY_OLDER_KEY, /* affinity quic: by a connection id that was made with another key than the one in use */
 	FORWARDED_STARTING, /* affinity quic: to where its connection's first packet went; the client knows no id of the server's yet */
+	FORWARDED_BY_PORT, /* mptcp: a subflow that joined at the port of its server */
 	FORWARDED_BY_CLOSING, /* RST without timestamp, found by the FIN or RST before it */
 	FORWARDED_BY_HASH, /* affinity hash: every packet by the table */
 	FORWARDED_UNKNOWN, /* fallback: affinity local-table, and it is not there */
@@ -33,7 +34,7 @@ enum verdict {
 	FORWARDED_BAD_OPTIONS, /* fallback: TCP options that cannot be read */
 	FORWARDED_STRIPPED, /* SYN to a server that cannot take part: its timestamp option was taken off */
 	FORWARDED_FRAGMENT, /* follows its first fragment */
-	FORWARDED_ICMP_BY_COOKIE, /* error from the path, cookie in the quoted packet */
+	FORWARDED_ICMP_BY_COOKIE, /* error from the path, cookie in the quoted packet, or the port */
 	FORWARDED_ICMP_BY_FALLBACK,
 
 	/* return: through */

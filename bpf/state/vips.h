@@ -2,6 +2,9 @@
 /* vips.h - destinations: the number of the service at an address and port, and for the shortest way its row. */
 #pragma once
 
+/* Above the number, the id of the server whose further subflows of MPTCP connections join at this port. 0: a port of the service itself. */
+#define VIP_JOIN_SHIFT 16
+
 /* Port 0 and protocol 0 stand for the address itself, for echo requests and path errors; port 0 and FORMER_VIP for one that was a VIP and is none
  * now. No packet has that protocol (reserved by IANA) and is looked for. */
 #define FORMER_VIP 255

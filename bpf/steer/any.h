@@ -44,28 +44,33 @@ __noinline int steer_any(const struct packet *p, const struct service *service, 
 
 /* Steer `flow`: the packet itself, or the one that an ICMP error quotes. */
 inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p, const struct packet *flow, struct decision *d,
-				     __u32 number)
+				     __u32 destination)
 {
+	__u32 number = destination & ((1u << VIP_JOIN_SHIFT) - 1), join = destination >> VIP_JOIN_SHIFT;
 	const struct service *service = service_by_number(number);
 	enum verdict verdict;
 
 	if (!service)
 		return PASSED_NO_SERVICE;
-	read_carried(ctx, flow, service, &d->carried);
-	if (flow->protocol == IPPROTO_UDP && service->affinity == AFFINITY_QUIC)
-		quic_read(ctx, service, flow->l4 + sizeof(struct udphdr), flow != p, &d->carried);
-	if (flow != p) {
-		d->quoted = 1;
-		d->carried.echo = d->carried.timestamp; /* the server wrote what it quotes */
+	d->quoted = flow != p;
+	if (join) { /* which needs no cookie, and says nothing of when a connection begins */
+		d->id = join;
+		verdict = FORWARDED_BY_PORT;
+	} else {
+		read_carried(ctx, flow, service, &d->carried);
+		if (flow->protocol == IPPROTO_UDP && service->affinity == AFFINITY_QUIC)
+			quic_read(ctx, service, flow->l4 + sizeof(struct udphdr), flow != p, &d->carried);
+		if (flow != p)
+			d->carried.echo = d->carried.timestamp; /* the server wrote what it quotes */
+		verdict = steer_any(flow, service, d);
 	}
-	verdict = steer_any(flow, service, d);
 	d->service = service;
 	d->server = server_by_id(service, d->id);
 	if (!d->server)
 		return DROPPED_NO_SERVER;
 	if (flow != p)
 		return verdict == FORWARDED_BY_COOKIE || verdict == FORWARDED_BY_OLDER_KEY || verdict == FORWARDED_BY_LOCAL_TABLE ||
-				       verdict == FORWARDED_BY_HISTORY ?
+				       verdict == FORWARDED_BY_HISTORY || verdict == FORWARDED_BY_PORT ?
 			       FORWARDED_ICMP_BY_COOKIE :
 			       FORWARDED_ICMP_BY_FALLBACK;
 	if (p->fragment == FRAGMENT_FIRST)

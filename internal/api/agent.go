@@ -10,6 +10,7 @@ type AgentStatus struct {
 	Revision    uint64            `json:"revision,omitempty"`       // of the controllers' state that runs
 	Services    []string          `json:"services"`                 // whose connections carry cookies here
 	IDFiles     []string          `json:"connection_ids,omitempty"` // paths of what applications make QUIC connection ids by
+	Joins       []netip.AddrPort  `json:"mptcp,omitempty"`          // where clients with MPTCP are told to join
 	Interfaces  map[string]string `json:"interfaces"`               // name -> XDP mode
 	Epoch       uint32            `json:"epoch,omitempty"`          // of the key that cookies are written with; 0: none is known
 	Echoes      map[uint32]uint64 `json:"echoes"`                   // living connections by the epoch that their client has echoed last; 0: of a key that is gone

@@ -34,7 +34,7 @@ func ServiceToProto(s *model.Service) *ballastv1.Service {
 		Dispatch: nameUnless(s.Dispatch, model.DispatchUnset), Affinity: nameUnless(s.Affinity, model.AffinityUnset),
 		Fallback: nameUnless(s.Fallback, model.FallbackUnset), CookieBits: uint32(s.CookieBits),
 		Forward: nameUnless(s.Forward, model.ForwardUnset), Return: nameUnless(s.Return, model.ReturnUnset), TableSlots: s.TableSlots,
-		Table: tableToProto(&s.Table), Choices: choicesToProto(&s.Choices), Quic: quicToProto(&s.QUIC), Load: loadToProto(&s.Load), Health: HealthToProto(&s.Health), Servers: ServersToProto(s.Servers),
+		Table: tableToProto(&s.Table), Choices: choicesToProto(&s.Choices), Quic: quicToProto(&s.QUIC), Mptcp: mptcpToProto(&s.MPTCP), Load: loadToProto(&s.Load), Health: HealthToProto(&s.Health), Servers: ServersToProto(s.Servers),
 	}
 	for i, port := range s.Ports {
 		m.Ports[i] = uint32(port)
@@ -216,6 +216,8 @@ func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
 	in.table(path+".table", &s.Table, m.GetTable())
 	in.choices(path+".choices", &s.Choices, m.GetChoices())
 	in.quic(path+".quic", &s.QUIC, m.GetQuic())
+	takeNarrow(in, path+".mptcp.first_port", &s.MPTCP.FirstPort, m.GetMptcp().GetFirstPort())
+	takeNarrow(in, path+".mptcp.ports", &s.MPTCP.Ports, m.GetMptcp().GetPorts())
 	in.load(path+".load", &s.Load, m.GetLoad())
 	in.health(path+".health", &s.Health, m.GetHealth())
 	if len(m.GetServers()) > 0 {

@@ -121,6 +121,14 @@ func quicToProto(q *model.QUIC) *ballastv1.QUIC {
 	return &ballastv1.QUIC{Algorithm: q.Algorithm.String(), ServerIdLength: uint32(q.ServerIDLength), NonceLength: uint32(q.NonceLength)}
 }
 
+// mptcpToProto returns nil for a service without.
+func mptcpToProto(m *model.MPTCP) *ballastv1.MPTCP {
+	if *m == (model.MPTCP{}) {
+		return nil
+	}
+	return &ballastv1.MPTCP{FirstPort: uint32(m.FirstPort), Ports: uint32(m.Ports)}
+}
+
 func (in *input) quic(path string, q *model.QUIC, m *ballastv1.QUIC) {
 	choose(in, path, "algorithm", &q.Algorithm, m.GetAlgorithm())
 	takeNarrow(in, path+".server_id_length", &q.ServerIDLength, m.GetServerIdLength())

@@ -58,6 +58,9 @@ func (s *Service) ApplyDefaults() {
 	if s.Affinity == AffinityQUIC {
 		s.QUIC.applyDefaults()
 	}
+	if s.MPTCP.FirstPort != 0 {
+		setDefault(&s.MPTCP.Ports, 0, DefaultJoinPorts)
+	}
 	s.defaultServers()
 }
 

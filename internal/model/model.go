@@ -82,6 +82,7 @@ type Service struct {
 	Table      Table      `json:"table,omitzero"`
 	Choices    Choices    `json:"choices,omitzero"`
 	QUIC       QUIC       `json:"quic,omitzero"`
+	MPTCP      MPTCP      `json:"mptcp,omitzero"`
 	Load       Load       `json:"load"`
 	Health     Health     `json:"health"`
 	Servers    []Server   `json:"servers"`
@@ -124,6 +125,13 @@ type QUIC struct {
 	NonceLength    uint8         `json:"nonce_length"`     // bytes
 }
 
+// MPTCP is where further subflows of a service's MPTCP connections go: ports of the VIP, each of which names one server (Cheetah VI, by other means).
+// The zero value is that of services without.
+type MPTCP struct {
+	FirstPort uint16 `json:"first_port"`
+	Ports     uint16 `json:"ports"` // so many, and so many ids
+}
+
 // Server is one backend of a service.
 type Server struct {
 	Name    string      `json:"name"`
@@ -160,8 +168,14 @@ func (s *Service) IDBits() uint8 {
 	return uint8(left)
 }
 
-// MaxID returns the largest server id that the service's cookie can carry: 2^IDBits-1.
-func (s *Service) MaxID() uint16 { return uint16(1<<s.IDBits() - 1) }
+// MaxID returns the largest server id that the service has room for: 2^IDBits-1, which its cookie can carry; with mptcp no more than its ports.
+func (s *Service) MaxID() uint16 {
+	most := uint16(1<<s.IDBits() - 1)
+	if s.MPTCP.FirstPort != 0 {
+		most = min(most, s.MPTCP.Ports)
+	}
+	return most
+}
 
 // MaxNodeID returns the largest id of a node of the second tier that the service's cookie can carry.
 func (s *Service) MaxNodeID() uint16 { return uint16(1<<s.Table.NodeBits - 1) }

@@ -133,12 +133,32 @@ func (f *Fleet) validateVIPs(found *findings) {
 			listeners[at] = i
 		}
 	}
+	for i := range f.Services {
+		f.validateJoins(i, found)
+	}
 	for i, s := range f.Services {
 		for j, server := range s.Servers {
 			if name, ok := vips[server.Address]; ok && server.Address.IsValid() {
 				found.add(fmt.Sprintf("services[%d].servers[%d].address", i, j), "use the server's own address",
 					"%s is the vip of service %s: packets would loop", server.Address, name)
 			}
+		}
+	}
+}
+
+// validateJoins refuses ports of service i's mptcp that belong to another service of its vip, too.
+func (f *Fleet) validateJoins(i int, found *findings) {
+	s := &f.Services[i]
+	m := &s.MPTCP
+	for j := range f.Services {
+		other := &f.Services[j]
+		if m.FirstPort == 0 || j == i || other.VIP != s.VIP || other.Protocol != s.Protocol {
+			continue
+		}
+		both := other.MPTCP.FirstPort != 0 && (m.Joins(other.MPTCP.FirstPort) || other.MPTCP.Joins(m.FirstPort))
+		if both && j < i || slices.ContainsFunc(other.Ports, m.Joins) {
+			found.add(fmt.Sprintf("services[%d].mptcp.first_port", i), "give one of them other ports",
+				"service %s has some of the ports %d to %d of %s", other.Name, m.FirstPort, int(m.FirstPort)+int(m.Ports)-1, s.VIP)
 		}
 	}
 }

@@ -20,6 +20,7 @@ func (s *Service) validate(path string, found *findings) {
 	s.validateTable(path, found)
 	s.validateChoices(path, found)
 	s.validateQUIC(path, found)
+	s.validateMPTCP(path, found)
 	s.validateIDs(path, found)
 	for i := range s.Servers {
 		s.validateServer(fmt.Sprintf("%s.servers[%d]", path, i), &s.Servers[i], found)
@@ -121,6 +122,9 @@ func (s *Service) validateIDs(path string, found *findings) {
 	case AffinityTable:
 		wider = fmt.Sprintf("use wider cookies (cookie_bits, up to %d) or smaller table.index_bits", MaxCookieBits)
 		room = fmt.Sprintf("%d cookie bits less %d of the table", s.CookieBits, s.Table.NodeBits+s.Table.IndexBits)
+	}
+	if m := &s.MPTCP; m.FirstPort != 0 && int(m.Ports) < 1<<s.IDBits()-1 {
+		wider, room = "use more ports (mptcp.ports)", fmt.Sprintf("%d ports of mptcp", m.Ports)
 	}
 	free := s.freeIDs()
 	remedy := func() string { // another one for each server

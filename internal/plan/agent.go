@@ -59,7 +59,8 @@ type Agent struct {
 	Stops     []netip.Addr // other servers that a second chance may lead to
 	Marking   []string     // names of the services whose connections carry cookies, or the column that accepted them
 	Choices   []AgentChoice
-	QUIC      []AgentService // whose connection ids name this server
+	QUIC      []AgentService   // whose connection ids name this server
+	Joins     []netip.AddrPort // where further subflows of this server's MPTCP connections go
 }
 
 // AgentService is a service of this server.
@@ -95,6 +96,7 @@ func NewAgent(fleet *model.Fleet, mine func(*model.Server) bool) (Agent, error) 
 		}
 		if here != nil && service.Return != model.ReturnThrough {
 			agent.add(fleet, service, here)
+			agent.addJoin(fleet, service, here)
 		}
 	}
 	for _, list := range []*[]netip.Addr{&agent.Addresses, &agent.VIPs, &agent.Stops} {
@@ -125,6 +127,7 @@ func ServerHere(service *model.Service, mine func(*model.Server) bool) (here *mo
 func (a *Agent) Rekey(fleet *model.Fleet, have map[VIPKey]AgentRow) {
 	for i := range fleet.Services {
 		service := &fleet.Services[i]
+		a.keepJoins(service, have)
 		for _, port := range service.Ports {
 			key := vipKey(service.VIP, port, uint8(service.Protocol))
 			row := have[key]

@@ -16,7 +16,7 @@ type view struct {
 	counters map[uint16]uint32
 }
 
-// views are the services by number, and the numbers by destination.
+// views are the services by number, and where destinations lead to: numbers, and the ids of subflows.
 type views struct {
 	services map[uint32]view
 	numbers  map[VIPKey]uint32
@@ -28,6 +28,9 @@ func (t *Tables) views() views {
 		all.services[p.number] = view{p.image, maps.Clone(p.counters)}
 		for _, key := range p.image.vips {
 			all.numbers[key] = p.number
+		}
+		for key, id := range p.image.joins {
+			all.numbers[key] = p.number | uint32(id)<<joinShift
 		}
 	}
 	return all
@@ -88,12 +91,24 @@ func (n *node) readAs(rt *rapid.T, key VIPKey, allBefore, allAfter views, from, 
 	if !found {
 		return
 	}
+	number, join := number&(1<<joinShift-1), uint16(number>>joinShift)
 	before, after := allBefore.services[number], allAfter.services[number]
 	row, _ := m.serviceRows.at(later(), number)
 	service, ok := m.services.at(later(), row)
 	blocks := rangeAt(m.blocks, step, service.TableBase, service.TableBlocks)
 	if row == 0 || !ok || service.Number != number || service.VIP != key.Address {
 		rt.Fatalf("%v leads to service %d, row %d, which says %d at %v", key, number, row, service.Number, service.VIP)
+	}
+	if join != 0 {
+		at := later()
+		if row, _ := m.serverRows.at(at, service.IDsBase+uint32(join)); row == 0 || uint32(join) >= service.IDsCount {
+			if _, is := after.image.servers[join]; is {
+				rt.Fatalf("%v leads to server %d, which stays and is not found", key, join)
+			}
+			return // the packet is dropped: its server is forgotten
+		}
+		n.readServer(rt, service, join, before, after, at, later())
+		return
 	}
 	slots := rangeAt(m.slots, later(), service.SlotsBase, service.SlotsCount*uint32(service.Columns))
 	rounds := rangeAt(m.rounds, later(), service.RoundsBase, service.RoundsCount)

@@ -48,7 +48,7 @@ type PointID struct{ Index, Row uint32 }
 // PointService makes a service number name a service row; 0: none.
 type PointService struct{ Number, Row uint32 }
 
-// SetVIP and DeleteVIP change what a destination leads to.
+// SetVIP and DeleteVIP change what a destination leads to: the number of a service, and from bit 16 on the server that subflows join there.
 type (
 	SetVIP struct {
 		Key    VIPKey

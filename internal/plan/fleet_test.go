@@ -107,6 +107,8 @@ func anyService(t *rapid.T, i int) Service {
 		s.Return, s.Forward, s.Fallback, s.CookieBits = model.ReturnThrough, model.ForwardNAT, model.FallbackHash, model.ThroughBits
 	} else if rapid.Bool().Draw(t, "table") {
 		s.Affinity, s.CookieBits, s.Table = model.AffinityTable, model.MaxCookieBits, anyTable(t)
+	} else if rapid.Bool().Draw(t, "mptcp") {
+		s.MPTCP = model.MPTCP{FirstPort: rapid.SampledFrom([]uint16{1000, 1020, 40000}).Draw(t, "first"), Ports: rapid.SampledFrom([]uint16{90, 1024}).Draw(t, "joins")}
 	}
 	for _, id := range rapid.SliceOfNDistinct(rapid.SampledFrom(testIDs), 0, 6, rapid.ID).Draw(t, "ids") {
 		server := testServer(id)

@@ -69,6 +69,7 @@ type Want struct {
 type image struct {
 	row     ServiceRow // without number, bases and counts, but for those of blocks
 	vips    []VIPKey
+	joins   map[VIPKey]uint16    // mptcp: ids of servers
 	servers map[uint16]ServerRow // without counter
 	takers  []model.Share        // who may be given new connections; nil after Restore
 	rounds  []uint64             // without counters
@@ -147,6 +148,7 @@ func compile(want *Want, s *Service, before *image) image {
 	for _, server := range slices.Concat(s.Removed, s.Servers) {
 		img.servers[server.ID] = serverRow(want, s, &server).makeRoom(configured, server.Address, &want.Tier)
 	}
+	img.joins = joins(want, s, img.servers)
 	if s.Return == model.ReturnThrough {
 		img.addReturns(want, s)
 	}

@@ -276,6 +276,69 @@ func TestAnswersOfAllServersHaveRoom(t *testing.T) {
 	}
 }
 
+func TestWhereSubflowsJoinHasRoomOrIsRefused(t *testing.T) {
+	n := &node{t, NewTables(Limits{Services: 1, Servers: 64, ServerIDs: 4096, Slots: 8192, Rounds: 4096}), newMemory()}
+	var ids []uint16
+	for id := range uint16(15) {
+		ids = append(ids, id+1)
+	}
+	want := withPaths(&Want{Keys: testKeys(1), Services: []Service{testService("a", vipAt(0), ids...)}})
+	want.Services[0].MPTCP = model.MPTCP{FirstPort: 40000, Ports: 100}
+	n.update(want)
+	if got := len(n.memory.vips.now()); got != 17 { // the address, its port, and a port of each server
+		t.Fatalf("%d destinations, want 17", got)
+	}
+	want.Services[0].Servers = append(want.Services[0].Servers, testServer(16))
+	before := n.tables.clone()
+	if _, err := n.tables.Update(withPaths(want)); err == nil {
+		t.Fatal("18 destinations fit half of a table of 34")
+	} else {
+		t.Log(err)
+	}
+	if !reflect.DeepEqual(before, n.tables) {
+		t.Fatal("what was refused has changed something")
+	}
+}
+
+// The port of a server is its own, also when it drains or has been removed, and another's only with another id.
+func TestSubflowsJoinAtAPortOfTheirServer(t *testing.T) {
+	n := newNode(t)
+	s := testService("a", vipAt(0), 1, 2)
+	s.MPTCP = model.MPTCP{FirstPort: 40000, Ports: 100}
+	s.Servers[1].State = model.StateDraining
+	gone := testServer(3)
+	s.Removed = append(s.Removed, gone)
+	want := withPaths(&Want{Keys: testKeys(1), Services: []Service{s}})
+	n.update(want)
+	ports := JoinPorts(&want.Keys, &s.Service)
+	number := n.tables.services[0].number
+	for id := uint16(1); id <= 3; id++ {
+		if got := n.memory.vips.now()[vipKey(s.VIP, ports(id), uint8(s.Protocol))]; got != number|uint32(id)<<16 {
+			t.Errorf("port %d of server %d leads to %#x", ports(id), id, got)
+		}
+	}
+	want.Keys = testKeys(1, 2)
+	if rotated := JoinPorts(&want.Keys, &s.Service); rotated(1) != ports(1) {
+		t.Error("a rotation of keys moves ports")
+	}
+	fleet := &model.Fleet{Keys: want.Keys, Services: []model.Service{s.Service}}
+	agent, err := NewAgent(fleet, func(server *model.Server) bool { return server.ID == 2 })
+	if at := netip.AddrPortFrom(s.VIP, ports(2)); err != nil || len(agent.Joins) != 1 || agent.Joins[0] != at {
+		t.Errorf("the agent tells clients %v (%v), load balancers know %v", agent.Joins, err, at)
+	}
+	key := vipKey(s.VIP, ports(2), uint8(s.Protocol))
+	if row, ok := agent.Served[key]; !ok || row.Flags != 0 {
+		t.Errorf("the agent takes what is for its port as %+v, %v", row, ok)
+	}
+	left, err := NewAgent(fleet, func(*model.Server) bool { return false })
+	if left.Rekey(fleet, agent.Served); err != nil || len(left.Joins) != 0 {
+		t.Errorf("a host that has left tells clients %v (%v)", left.Joins, err)
+	}
+	if _, ok := left.Served[key]; !ok {
+		t.Error("a host that has left takes no packets of subflows that it has")
+	}
+}
+
 func TestAnotherNextHopCostsTwoChanges(t *testing.T) {
 	n := newNode(t)
 	want := withPaths(&Want{Keys: testKeys(1), Services: []Service{testService("a", vipAt(0), 1, 2, 3), testService("b", vipAt(1), 11, 12)}})

@@ -34,7 +34,7 @@ func Restore(l Limits, r Reader) (*Tables, error) {
 	}
 	byNumber := map[uint32]*published{}
 	for _, key := range sortedKeys(vips, vipOrder) {
-		number := vips[key]
+		number, join := vips[key]&(1<<joinShift-1), uint16(vips[key]>>joinShift)
 		if number == 0 {
 			if key == key.former() {
 				t.former[key] = 0
@@ -49,7 +49,14 @@ func Restore(l Limits, r Reader) (*Tables, error) {
 			byNumber[number] = p
 			t.services = append(t.services, p)
 		}
-		p.image.vips = append(p.image.vips, key)
+		if join == 0 {
+			p.image.vips = append(p.image.vips, key)
+			continue
+		}
+		if p.image.joins == nil {
+			p.image.joins = map[VIPKey]uint16{}
+		}
+		p.image.joins[key] = join
 	}
 	for key, value := range returns {
 		if p := byNumber[uint32(value>>32)]; p != nil {

@@ -181,6 +181,9 @@ func (u *update) run(want *Want) error {
 	u.tables.services, u.tables.named = services, byName(services)
 	u.tables.former = map[VIPKey]uint32{}
 	vips, returns := u.tables.destinations()
+	if err := u.tables.checkRoom(vips); err != nil {
+		return err
+	}
 	u.tables.rememberVIPs(vipsBefore, vips)
 	if room := u.tables.limits.Servers; len(returns) > int(room) {
 		return fmt.Errorf("no room for %d sources of answers (servers times ports of return: through services), only for %d: raise the limit of servers (ballast lb --help) or use fewer ports",
@@ -198,50 +201,6 @@ func (u *update) run(want *Want) error {
 		u.changes = append(u.changes, u.after...)
 	}
 	return nil
-}
-
-// rememberVIPs makes those former that are none now, as far as there is room: live and former ones have half of the map, so that those before and
-// after an update fit in it together.
-func (t *Tables) rememberVIPs(before, after map[VIPKey]uint32) {
-	for _, key := range sortedKeys(before, vipOrder) {
-		if _, lives := after[key.address()]; !lives && len(after) < int(t.limits.Destinations()/2) {
-			t.former[key.former()], after[key.former()] = 0, 0
-		}
-	}
-}
-
-func (u *update) moveVIPs(before, after map[VIPKey]uint32) {
-	for _, key := range sortedKeys(after, vipOrder) {
-		if number, ok := before[key]; !ok || number != after[key] {
-			u.add(SetVIP{key, after[key]})
-		}
-	}
-	for _, key := range sortedKeys(before, vipOrder) {
-		if _, ok := after[key]; !ok {
-			u.add(DeleteVIP{key})
-		}
-	}
-}
-
-// moveReturns makes answers of new servers known before flip sends them their first packet, and leaves those of old ones
-// known until no packet goes there.
-func (u *update) moveReturns(before, after map[ReturnKey]uint64, flip func()) {
-	for _, key := range sortedKeys(after, returnOrder) {
-		if _, ok := before[key]; !ok {
-			u.add(SetReturn{key, after[key]})
-		}
-	}
-	flip()
-	for _, key := range sortedKeys(after, returnOrder) {
-		if value, ok := before[key]; ok && value != after[key] {
-			u.add(SetReturn{key, after[key]})
-		}
-	}
-	for _, key := range sortedKeys(before, returnOrder) {
-		if _, ok := after[key]; !ok {
-			u.add(DeleteReturn{key})
-		}
-	}
 }
 
 // finder returns a function that finds the published service that s goes on from: of its name, or after a restart, when names
@@ -279,27 +238,6 @@ func byName(services []*published) map[string]*published {
 		names[p.name] = p
 	}
 	return names
-}
-
-// destinations are the contents of vips and returns.
-func (t *Tables) destinations() (map[VIPKey]uint32, map[ReturnKey]uint64) {
-	vips, returns := maps.Clone(t.former), map[ReturnKey]uint64{}
-	for _, p := range t.services {
-		for _, key := range p.image.vips {
-			vips[key] = p.number
-			vips[key.address()] = 0
-		}
-	}
-	for _, removed := range []bool{true, false} { // where a server has moved to another service, it is that one's
-		for _, p := range t.services {
-			for key, from := range p.image.returns {
-				if from.removed == removed {
-					returns[key] = ReturnValue(p.number, from.id)
-				}
-			}
-		}
-	}
-	return vips, returns
 }
 
 func (u *update) publish(p *published, img image) error {

@@ -17,6 +17,7 @@ type (
 	table   = model.Table
 	choices = model.Choices
 	quic    = model.QUIC
+	mptcp   = model.MPTCP
 	load    = model.Load
 	health  = model.Health
 	server  = model.Server
@@ -56,6 +57,7 @@ var Service = slices.Concat([]Field[service]{
 	Section("table", Table, func(s *service) *table { return &s.Table }),
 	Section("choices", Choices, func(s *service) *choices { return &s.Choices }),
 	Section("quic", QUIC, func(s *service) *quic { return &s.QUIC }),
+	Section("mptcp", MPTCP, func(s *service) *mptcp { return &s.MPTCP }),
 	Section("load", Load, func(s *service) *load { return &s.Load }),
 	Section("health", Health, func(s *service) *health { return &s.Health }),
 )
@@ -104,6 +106,14 @@ var QUIC = []Field[quic]{
 	{Key: "nonce_length", Value: number(func(q *quic) *uint8 { return &q.NonceLength }, "bytes", model.MinQUICNonceLength, model.MaxQUICNonceLength),
 		Default: fmt.Sprintf("%d; what fills %d with `single-pass`", model.DefaultNonceLength, model.SinglePassLength),
 		Doc:     "of the random bytes behind it", More: fmt.Sprintf("Both together at most %d", model.MaxQUICLength)},
+}
+
+// MPTCP are the fields of where further subflows go.
+var MPTCP = []Field[mptcp]{
+	{Key: "first_port", Value: number(func(m *mptcp) *uint16 { return &m.FirstPort }, "port", 1, math.MaxUint16),
+		Doc: "of the ports of the vip that further subflows of MPTCP connections join at", More: "See `docs/mptcp.md`. Each port names one server. None: no subflow joins through load balancers"},
+	{Key: "ports", Value: number(func(m *mptcp) *uint16 { return &m.Ports }, "ports", 1, math.MaxUint16), Default: fmt.Sprint(model.DefaultJoinPorts),
+		Doc: "how many there are", More: "Ids of servers go up to this number"},
 }
 
 // Load are the fields of how the load of servers is measured.

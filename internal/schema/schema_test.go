@@ -97,11 +97,15 @@ func TestDefaultsAreThoseThatAreDescribed(t *testing.T) {
 	offered.Dispatch = model.DispatchChoices
 	quic := model.NewService()
 	quic.Affinity = model.AffinityQUIC
+	joined := model.NewService()
+	joined.MPTCP.FirstPort = 1
+	joined.ApplyDefaults()
 	plain.ApplyDefaults()
 	table.ApplyDefaults()
 	offered.ApplyDefaults()
 	quic.ApplyDefaults()
 	plain.Table, plain.Health.Path, plain.Choices, plain.QUIC = table.Table, table.Health.Path, offered.Choices, quic.QUIC
+	plain.MPTCP.Ports = joined.MPTCP.Ports
 	if n := compareDefaults(t, Service, &plain) + compareDefaults(t, Server, &plain.Servers[0]); n < 25 {
 		t.Errorf("compared only %d", n)
 	}

@@ -40,11 +40,12 @@ func ServiceKey(fleet [16]byte, vip netip.Addr, protocol model.Protocol) Key {
 	return Key{k0, siphash.Sum13(key.K0, key.K1, message[:])}
 }
 
-// Keys of services with affinity quic, for Derive.
+// Keys of services with affinity quic, and with mptcp, for Derive.
 const (
 	ForConnectionIDs = "quic connection ids"  // of an epoch's cookie key
 	ForTokens        = "quic tokens"          // of the placement key
 	ForResets        = "quic stateless reset" // of the placement key, and of one server
+	ForJoins         = "mptcp ports"          // of the placement key
 )
 
 // Derive makes another key from a key of the fleet, by HKDF (RFC 5869): servers may get it, and learn nothing of other keys. id is that of the server
@@ -88,7 +89,7 @@ func Reader(keys *model.Keys, s *model.Service) func(client netip.AddrPort, port
 	for epoch, key := range keys.Cookie {
 		byParity[epoch&1] = ServiceKey(key, s.VIP, s.Protocol)
 	}
-	bits, ids := s.CookieBits, s.MaxID()
+	bits, ids := s.CookieBits, uint16(1)<<s.IDBits()-1
 	return func(client netip.AddrPort, port uint16, timestamp uint32) (uint16, bool) {
 		key, known := byParity[EpochBit(bits, timestamp)]
 		if !known {

@@ -150,7 +150,7 @@ func Run(ctx context.Context, o Options) error {
 
 // Detach removes the data path that an agent has left, and says how many connections that breaks.
 func Detach(o Options) error {
-	if err := os.RemoveAll(connectionIDsDir(o.RunDir, o.Instance)); err != nil {
+	if err := errors.Join(os.RemoveAll(connectionIDsDir(o.RunDir, o.Instance)), newJoins(o.RunDir, o.Instance, o.Log).leave()); err != nil {
 		return err
 	}
 	return instance.Detach(o.RunDir, o.Instance, pki.Agent, func(dir string) {
@@ -193,6 +193,7 @@ func (d *daemon) start() (err error) {
 	if r.ids, err = newConnectionIDs(o.RunDir, o.Instance, o.QUICGroup); err != nil {
 		return errors.Join(err, d.path.Close())
 	}
+	r.joins = newJoins(o.RunDir, o.Instance, o.Log)
 	r.keys, r.load, r.accepts = d.keys, d.load, d.accepts
 	r.serving = serving{instance: o.Instance, name: o.Server, byFile: o.Config != "", path: d.path, log: o.Log}
 	r.programs = programs{Attachments: devices.Attachments{Hooks: d.path, Mode: o.XDPMode, Log: o.Log}, interfaces: o.Interfaces}

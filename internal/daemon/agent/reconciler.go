@@ -39,6 +39,7 @@ type reconciler struct {
 	load    *loadReporter
 	accepts *acceptor
 	ids     *connectionIDs
+	joins   *joins
 	tunnels *guarded.Value[*tunnels]
 }
 
@@ -109,6 +110,7 @@ func (r *reconciler) apply(file *config.File) error {
 	if err := r.ids.follow(&file.Fleet.Keys, r.serving.wanted.QUIC); err != nil {
 		return fmt.Errorf("write what applications make connection ids by: %w", err)
 	}
+	r.joins.set(r.serving.wanted.Joins)
 	r.load.period.Store(int64(r.serving.interval))
 	r.file = api.Config{Path: file.Path, SHA256: file.SHA256}
 	r.keys.set(&file.Fleet.Keys, changed)
@@ -208,6 +210,9 @@ func (r *reconciler) save() { r.tunnels.Do(r.desired.save) }
 
 func (r *reconciler) checkDevices(now time.Time) {
 	r.programs.Look(now)
+	if r.known {
+		r.joins.follow()
+	}
 	if r.programs.unattached != "" && r.known {
 		r.attachLate()
 	}
@@ -226,6 +231,7 @@ func (r *reconciler) networkChanged() {
 		r.file.Error = refused
 	}
 	r.attachLate()
+	r.joins.follow()
 	if err := errors.Join(err, r.follow()); err != nil {
 		r.log.Error("services, addresses and next hops not updated", "error", err)
 	}
@@ -240,6 +246,7 @@ func (r *reconciler) describe(status *api.AgentStatus) {
 	for _, s := range r.serving.wanted.QUIC {
 		status.IDFiles = append(status.IDFiles, r.ids.path(s.Service))
 	}
+	status.Joins = slices.Clone(r.joins.wanted)
 }
 
 // obstacles are what keeps connections from carrying cookies, or the host from taking the services' packets, empty: it is ready. problems
@@ -262,7 +269,7 @@ func (r *reconciler) obstacles() (found, problems []string) {
 	if r.serving.left && r.serving.any() {
 		problems = append(problems, "only connections of before go on: "+r.whyUnnamed())
 	}
-	problems = append(problems, r.accepts.problems()...)
+	problems = slices.Concat(problems, r.accepts.problems(), r.joins.unmade)
 	if unsaved := r.desired.kept.Unsaved(); unsaved != "" {
 		problems = append(problems, unsaved)
 	}

@@ -18,12 +18,20 @@ func (l *Lab) netstat(node string) map[string]uint64 {
 	return parseNetstat(content)
 }
 
+// Of MPTCP: what clients count when a connection begins, and when a subflow has joined; and servers, of a subflow that joins a connection of another's.
+const (
+	MPTCPConnections = "MPCapableSYNACKRX"
+	MPTCPJoins       = "MPJoinSynAckRx"
+	MPTCPStrangers   = "MPJoinNoTokenFound"
+)
+
 // watchedTCPCounters are those that a wrong timestamp, a lost connection or a wrong server shows in.
 var watchedTCPCounters = []string{
 	"PAWSActive", "PAWSEstab", "PAWSOldAck", "BeyondWindow", "TSEcrRejected", "PAWSTimewait",
 	"TCPTimeouts", "TCPSpuriousRTOs", "TCPAbortOnTimeout", "TCPAbortOnData", "TCPRetransFail",
 	"EmbryonicRsts", "SyncookiesSent", "SyncookiesRecv", "SyncookiesFailed", "TCPLossUndo", "TCPFullUndo",
 	"TCPOFOQueue", "TCPRcvCollapsed", "TCPSynRetrans", "TCPACKSkippedPAWS", "TCPACKSkippedSeq",
+	MPTCPConnections, MPTCPJoins, MPTCPStrangers,
 }
 
 // parseNetstat picks the watched counters that are not zero out of /proc/net/netstat.

@@ -38,7 +38,7 @@ events { worker_connections 16384; }
 http {
   access_log off;
   sendfile on;
-  tcp_nopush on;
+  tcp_nopush {{.Push}};
   default_type application/octet-stream;
   keepalive_timeout 3600s;
   keepalive_requests 1000000;
@@ -71,15 +71,23 @@ func (l *Lab) startNginx(ctx context.Context, server string) {
 	root := l.webRoot()
 	dir := l.NodeDir(server)
 	var text bytes.Buffer
+	push := "on"
+	if l.Topology.MPTCP { // Linux 6.18: a header that waits on one subflow lets what follows on the other fill the client's buffer, for ever
+		push = "off"
+	}
 	script.Checkf(nginxTemplate.Execute(&text, map[string]string{
-		"Dir": dir, "Name": server, "Root": root, "Header": traffic.ServerHeader, "Health": PathHealth,
+		"Dir": dir, "Name": server, "Push": push, "Root": root, "Header": traffic.ServerHeader, "Health": PathHealth,
 	}), "write nginx configuration")
 	script.Checkf(os.WriteFile(filepath.Join(dir, PathHealth), []byte("healthy\n"), 0o644), "make %s healthy", server)
 	path := filepath.Join(dir, "nginx.conf")
 	script.Checkf(os.WriteFile(path, text.Bytes(), 0o644), "write nginx configuration")
-	nginx, err := l.Start(Spawn{Node: server, Program: "nginx", Arguments: []string{"-p", dir, "-c", path}})
+	command := []string{"nginx", "-p", dir, "-c", path}
+	if l.Topology.MPTCP {
+		command = append([]string{"mptcpize", "run"}, command...)
+	}
+	nginx, err := l.Start(Spawn{Node: server, Program: command[0], Arguments: command[1:]})
 	if err != nil {
-		script.Check(fmt.Errorf("%w: install nginx", err))
+		script.Check(fmt.Errorf("%w: install %s", err, command[0]))
 	}
 	l.AwaitPort(ctx, nginx, server, netip.MustParseAddrPort("127.0.0.1:80"))
 }

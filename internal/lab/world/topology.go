@@ -46,6 +46,7 @@ type Topology struct {
 	RoutesHideMTU  bool              // LBs learn the MTU of far servers from ICMP alone
 	ClientDelay    time.Duration     // of every frame to and from clients, each way
 	ClientSysctls  map[string]string // beyond the lab's own
+	MPTCP          bool              // servers and clients speak it, and clients have another address
 	AnswersThrough bool              // servers answer by an LB instead of by the router
 
 	Management  bool // there is a management network
@@ -188,6 +189,9 @@ func (l *Lab) buildClient() {
 		netspace.End{Space: router, Interface: ClientNode, Addresses: gateway, MTU: fullMTU})
 	script.Check(client.Route(anywhere4, 0, netspace.NextHop{Gateway: gateway[0].Addr(), Interface: "eth0"}))
 	script.Check(client.Route(anywhere6, 0, netspace.NextHop{Gateway: gateway[1].Addr(), Interface: "eth0"}))
+	if l.Topology.MPTCP {
+		l.giveSecondPath()
+	}
 }
 
 // connectClient joins client and router, by a relay if their link is to be slow.

@@ -31,7 +31,8 @@ func (r *reference) expectICMP(p *refPacket) expectation {
 		return expectation{verdict: lbVerdictPASSED_NO_SERVICE, action: xdpPass}
 	}
 	d := r.ladder(s, quote, true)
-	if d.verdict == lbVerdictFORWARDED_BY_COOKIE || d.verdict == lbVerdictFORWARDED_BY_OLDER_KEY || d.verdict == lbVerdictFORWARDED_BY_LOCAL_TABLE || d.verdict == lbVerdictFORWARDED_BY_HISTORY {
+	if d.verdict == lbVerdictFORWARDED_BY_COOKIE || d.verdict == lbVerdictFORWARDED_BY_OLDER_KEY || d.verdict == lbVerdictFORWARDED_BY_LOCAL_TABLE || d.verdict == lbVerdictFORWARDED_BY_HISTORY ||
+		d.verdict == lbVerdictFORWARDED_BY_PORT {
 		d.verdict = lbVerdictFORWARDED_ICMP_BY_COOKIE
 	} else if len(d.ids) > 0 {
 		d.verdict = lbVerdictFORWARDED_ICMP_BY_FALLBACK

@@ -27,7 +27,10 @@ type refDecision struct {
 
 // ladder decides where a packet of a service goes: the reference of bpf/steer/ladder.h.
 func (r *reference) ladder(s *plan.Service, p *refPacket, quoted bool) refDecision {
+	id := r.joinedAt(s, p.dport)
 	switch {
+	case id != 0:
+		return refDecision{verdict: lbVerdictFORWARDED_BY_PORT, ids: []uint16{id}}
 	case s.Affinity == model.AffinityHash:
 		return r.place(s, p, lbVerdictFORWARDED_BY_HASH)
 	case s.Affinity == model.AffinityLocal:

@@ -115,11 +115,25 @@ func (r *reference) vipService(address netip.Addr, port uint16, protocol byte) (
 			continue
 		}
 		isVIP = true
-		if byte(candidate.Protocol) == protocol && slices.Contains(candidate.Ports, port) {
+		if byte(candidate.Protocol) == protocol && (slices.Contains(candidate.Ports, port) || r.joinedAt(candidate, port) != 0) {
 			s = candidate
 		}
 	}
 	return s, isVIP
+}
+
+// joinedAt is the server whose subflows join at a port of the service; 0: none.
+func (r *reference) joinedAt(s *plan.Service, port uint16) (id uint16) {
+	if !s.MPTCP.Joins(port) {
+		return 0
+	}
+	ports := plan.JoinPorts(&r.want.Keys, &s.Service)
+	for id := uint16(1); id <= s.MPTCP.Ports; id++ {
+		if ports(id) == port && serverIn(s, id) != nil {
+			return id
+		}
+	}
+	return 0
 }
 
 // expect says what must become of a frame now, and remembers what later frames depend on.

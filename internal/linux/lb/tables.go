@@ -126,6 +126,10 @@ func (lb *LB) vipPlace(key plan.VIPKey) (place *vipPlace, destination uint64) {
 
 // placeVIP lets packets find a destination that is in vips faster, unless its place is another's.
 func (lb *LB) placeVIP(key plan.VIPKey, number uint32) error {
+	if isJoin(number) { // the place may be that of a port of the service until now
+		lb.displaceVIP(key)
+		return nil
+	}
 	place, destination := lb.vipPlace(key)
 	if place == nil {
 		return nil
@@ -150,6 +154,9 @@ func (lb *LB) placeVIP(key plan.VIPKey, number uint32) error {
 	}
 	return nil
 }
+
+// isJoin reports whether a destination is where subflows join a server (mptcp). Those lie in vips alone.
+func isJoin(number uint32) bool { return number >= 1<<16 }
 
 // fastRow is what packets go by, from a destination of the service directly to its row; 0: it has a table, or more must be done to packets.
 func (lb *LB) fastRow(number uint32) uint32 {
@@ -187,7 +194,7 @@ func (lb *LB) adoptPlaces() error {
 	changed := false
 	for key, number := range vips {
 		place, destination := lb.vipPlace(key)
-		if place == nil || place.destination != destination {
+		if place == nil || place.destination != destination || isJoin(number) {
 			continue
 		}
 		changed = atomic.SwapUint32(&place.number, number) != number || changed

@@ -118,6 +118,8 @@ func serviceDangers(from, to *model.Service, gone []string, unhealthy unhealthyO
 		add("affinity, return or nat changes: the connections that it has break")
 	case from.Affinity == model.AffinityQUIC && from.QUIC != to.QUIC:
 		add("the form of connection ids (quic) changes: the connections that it has break")
+	case from.MPTCP.FirstPort != 0 && from.MPTCP != to.MPTCP:
+		add("the ports of mptcp change: subflows that have joined there break, and a connection without another one with them")
 	case from.Affinity == model.AffinityHistory && to.Choices.Candidates < from.Choices.Candidates:
 		add("fewer candidates: the connections that those have accepted who are none any more break")
 	case len(gone) > 0:

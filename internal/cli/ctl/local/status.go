@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -23,6 +24,7 @@ type anyStatus struct {
 	Echoes  map[uint32]uint64 `json:"echoes,omitempty"`
 	Tunnels api.Tunnels       `json:"tunnels,omitzero"`
 	IDFiles []string          `json:"connection_ids,omitempty"`
+	Joins   []netip.AddrPort  `json:"mptcp,omitempty"`
 }
 
 // Status makes `ballast ctl status`.
@@ -54,6 +56,9 @@ func printStatus(out *command.Table, s anyStatus) {
 	printTunnels(out, &s.Tunnels)
 	for _, path := range s.IDFiles {
 		out.Line("connection ids\tby %s", path)
+	}
+	for _, at := range s.Joins {
+		out.Line("mptcp\tclients join at %s", at)
 	}
 	for _, epoch := range slices.Sorted(maps.Keys(s.Echoes)) {
 		note := ""

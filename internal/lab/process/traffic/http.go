@@ -60,10 +60,16 @@ func (r *runner) dialHTTP(ctx context.Context, flow *Flow, source netip.Addr) (*
 	dialer := net.Dialer{
 		Timeout: connectTimeout, LocalAddr: &net.TCPAddr{IP: source.AsSlice()}, KeepAlive: -1,
 	}
-	dialer.SetMultipathTCP(false)
+	dialer.SetMultipathTCP(flow.MPTCP)
 	plain, err := dialer.DialContext(ctx, "tcp", flow.Target)
 	if err != nil {
 		return nil, err
+	}
+	if flow.MPTCP {
+		if multipath, err := plain.(*net.TCPConn).MultipathTCP(); err != nil || !multipath {
+			plain.Close()
+			return nil, errors.Join(errors.New("the connection became plain TCP"), err)
+		}
 	}
 	wire := &watchedConn{Conn: plain, stall: r.plan.Stall, received: r.received}
 	return &httpConn{wire, bufio.NewReader(wire), bufio.NewWriterSize(wire, writeBuffer)}, nil

@@ -26,6 +26,7 @@ type Flow struct {
 	Target     string        `json:"target"`     // host:port
 	UDP        bool          `json:"udp"`        // requests are datagrams of Bytes that must be echoed
 	HTTP3      bool          `json:"http3"`      // over QUIC
+	MPTCP      bool          `json:"mptcp"`      // over MPTCP; a connection that becomes plain TCP is of OtherError
 	Count      int           `json:"count"`      // connections in all; 0 = until stopped
 	Concurrent int           `json:"concurrent"` // open at once, at most
 	PerSecond  float64       `json:"per_second"` // pace of new connections; 0 = as fast as Concurrent allows

@@ -1,0 +1,277 @@
+// Where clients may join connections of MPTCP: the kernel announces it, and this says what.
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/linux/mptcp"
+)
+
+// joins keeps endpoints of this host's kernel. What it has made is in a file that all agents of the host share, so that the next process knows it.
+type joins struct {
+	dir, instance string
+	log           *slog.Logger
+
+	wanted  []netip.AddrPort
+	unmade  []string // why some are not there, a line each
+	settled bool     // all is as wanted, unless somebody changes it
+}
+
+// joinsMade is the content of the file, by network namespaces.
+type joinsMade map[string]*joinsOfSpace
+
+type joinsOfSpace struct {
+	Initial   bool                        `json:"join_initial"` // that clients could join at the service's port, before the first agent came
+	Instances map[string][]netip.AddrPort `json:"instances"`
+}
+
+func newJoins(runDir, instance string, log *slog.Logger) *joins {
+	return &joins{dir: filepath.Join(runDir, "mptcp"), instance: instance, log: log}
+}
+
+// set says what is wanted from now on, and follows it.
+func (j *joins) set(wanted []netip.AddrPort) {
+	j.wanted, j.settled = wanted, false
+	j.follow()
+}
+
+// follow makes what is wanted and not there, also where somebody has removed it, and removes what is neither wanted nor used. What fails is tried
+// again with the next call.
+func (j *joins) follow() {
+	if j.settled && j.stands() {
+		return
+	}
+	before := j.unmade
+	j.unmade = nil
+	if err := j.change(func(made *joinsOfSpace) error { return j.reconcile(made, mptcp.Used) }); err != nil {
+		j.note(err)
+	}
+	if len(j.wanted) > 0 {
+		found := mptcp.Obstacles()
+		j.unmade, j.settled = append(j.unmade, found...), j.settled && len(found) == 0
+	}
+	switch {
+	case slices.Equal(before, j.unmade):
+	case len(j.unmade) == 0:
+		j.log.Info("clients with MPTCP are told where to join", "at", j.wanted)
+	default:
+		j.log.Warn("clients with MPTCP are not told where to join", "problems", j.unmade)
+	}
+}
+
+// stands tells whether what was made is there yet.
+func (j *joins) stands() bool {
+	if len(j.wanted) == 0 {
+		return true
+	}
+	there, err := mptcp.Endpoints()
+	initial, unread := mptcp.JoinInitial()
+	if err != nil || unread != nil || initial {
+		return false
+	}
+	for _, at := range j.wanted {
+		if !slices.ContainsFunc(there, func(e mptcp.Endpoint) bool { return e.Address == at }) {
+			return false
+		}
+	}
+	return true
+}
+
+func (j *joins) note(err error) {
+	for line := range strings.Lines(err.Error()) {
+		j.unmade = append(j.unmade, "mptcp: "+strings.TrimSuffix(line, "\n"))
+	}
+}
+
+// leave undoes all.
+func (j *joins) leave() error {
+	if _, err := os.Stat(j.dir); errors.Is(err, fs.ErrNotExist) {
+		return nil // which is not to be made now
+	}
+	j.wanted = nil
+	none := func([]netip.AddrPort) (map[netip.AddrPort]bool, error) { return nil, nil }
+	return j.change(func(made *joinsOfSpace) error { return j.reconcile(made, none) })
+}
+
+// reconcile remembers first and makes then, and removes first and forgets then: who is killed in between has forgotten nothing.
+func (j *joins) reconcile(made *joinsOfSpace, used func([]netip.AddrPort) (map[netip.AddrPort]bool, error)) error {
+	there, err := mptcp.Endpoints()
+	if errors.Is(err, mptcp.ErrUnknown) && len(j.wanted) == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	find := func(at netip.AddrPort) int {
+		return slices.IndexFunc(there, func(e mptcp.Endpoint) bool { return e.Address == at })
+	}
+	var errs []error
+	for _, at := range j.wanted {
+		if find(at) < 0 {
+			errs = append(errs, explain(mptcp.Add(at)))
+		}
+	}
+	left := slices.DeleteFunc(slices.Clone(made.Instances[j.instance]), func(at netip.AddrPort) bool { return slices.Contains(j.wanted, at) })
+	if len(left) == 0 {
+		return errors.Join(errs...)
+	}
+	busy, err := used(left)
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	for _, at := range left {
+		if busy[at] { // to remove it would end subflows
+			continue
+		}
+		if i := find(at); i >= 0 && !made.others(j.instance, at) {
+			if err := mptcp.Remove(there[i]); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
+		made.Instances[j.instance] = slices.DeleteFunc(made.Instances[j.instance], func(one netip.AddrPort) bool { return one == at })
+	}
+	return errors.Join(errs...)
+}
+
+// explain adds what to do.
+func explain(err error) error {
+	switch {
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		return fmt.Errorf("%w: give this host the vip (`ip address add VIP/32 dev lo`)", err)
+	case errors.Is(err, unix.EADDRINUSE):
+		return fmt.Errorf("%w: another program has the port, or connections of before are closing there: it is tried again", err)
+	}
+	return err
+}
+
+// others tells whether another agent of the host has this one, too.
+func (m *joinsOfSpace) others(instance string, at netip.AddrPort) bool {
+	for name, list := range m.Instances {
+		if name != instance && slices.Contains(list, at) {
+			return true
+		}
+	}
+	return false
+}
+
+// change lets do change what is there, alone on this host. The file says before what is to come, and after what has remained.
+func (j *joins) change(do func(*joinsOfSpace) error) error {
+	if err := os.MkdirAll(j.dir, 0o755); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(filepath.Join(j.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close() // which unlocks it
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	space, err := os.Readlink("/proc/thread-self/ns/net")
+	if err != nil {
+		return err
+	}
+	all, err := j.load()
+	if err != nil {
+		return err
+	}
+	made, first := all[space], false
+	if made == nil {
+		made = &joinsOfSpace{Instances: map[string][]netip.AddrPort{}}
+		if made.Initial, err = mptcp.JoinInitial(); err != nil && len(j.wanted) > 0 {
+			return err
+		}
+		all[space], first = made, true
+	}
+	for _, at := range j.wanted {
+		if !slices.Contains(made.Instances[j.instance], at) {
+			made.Instances[j.instance] = append(made.Instances[j.instance], at)
+		}
+	}
+	if len(made.Instances[j.instance]) == 0 && first {
+		j.settled = true
+		return nil
+	}
+	if err := j.save(all); err != nil {
+		return err
+	}
+	errs := []error{do(made)}
+	left := len(made.Instances[j.instance])
+	if left == 0 {
+		delete(made.Instances, j.instance)
+	}
+	errs = append(errs, made.setInitial())
+	if len(made.Instances) == 0 {
+		delete(all, space)
+	}
+	err = errors.Join(append(errs, j.save(all))...)
+	j.settled = err == nil && left == len(j.wanted)
+	return err
+}
+
+// setInitial keeps clients from joining at services' own ports while there are others, and puts back afterwards what was before, unless somebody has
+// changed it.
+func (m *joinsOfSpace) setInitial() error {
+	initial, err := mptcp.JoinInitial()
+	wanted := len(m.Instances) == 0
+	if err != nil || initial == wanted || wanted && !m.Initial {
+		return err
+	}
+	return mptcp.SetJoinInitial(wanted)
+}
+
+func (j *joins) path() string { return filepath.Join(j.dir, "joins.json") }
+
+// load reads the file. A damaged one is as none: what is there is then nobody's, but for what is wanted.
+func (j *joins) load() (joinsMade, error) {
+	all := joinsMade{}
+	content, err := os.ReadFile(j.path())
+	if errors.Is(err, fs.ErrNotExist) {
+		return all, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(content, &all); err != nil {
+		j.log.Error("what agents have told the kernel of MPTCP is not known: `ip mptcp endpoint show`", "file", j.path(), "error", err)
+		return joinsMade{}, nil
+	}
+	if all == nil { // null is valid, too
+		return joinsMade{}, nil
+	}
+	for space, made := range all {
+		if made == nil || made.Instances == nil {
+			delete(all, space)
+		}
+	}
+	return all, nil
+}
+
+func (j *joins) save(all joinsMade) error {
+	content, err := json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		return err
+	}
+	content = append(content, '\n')
+	if there, err := os.ReadFile(j.path()); err == nil && bytes.Equal(there, content) {
+		return nil
+	}
+	next := j.path() + ".new"
+	if err := os.WriteFile(next, content, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, j.path())
+}

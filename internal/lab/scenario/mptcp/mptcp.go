@@ -1,0 +1,121 @@
+// Package mptcp has clients with two addresses, whose connections' further subflows must reach the server of the first (Cheetah VI).
+package mptcp
+
+import (
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Scenarios are those of this package.
+var Scenarios = []scenario.Scenario{
+	{
+		Name: "mptcp", Deadline: 5 * time.Minute, Do: runMPTCP,
+		Promise: "subflows of MPTCP join the server of their connection, through changes of pool, keys and load balancers, and carry it when the first path dies",
+	},
+}
+
+const (
+	downloads = 40
+	rate      = 64 << 10 // bytes a second of a download
+)
+
+func runMPTCP(run *scenario.Run) {
+	for _, one := range []struct {
+		name    string
+		forward model.Forward
+		act     func(*world.Trial)
+	}{{"joins", model.ForwardIPIP, churn}, {"path", model.ForwardGUE, loseFirstPaths}} {
+		with := scenario.CookieService(scenario.VIP4)
+		with.MPTCP, with.Forward = model.MPTCP{FirstPort: 40000}, one.forward
+		outcome := run.Trial(setup(one.name, with), one.act)
+		connections, joins, strangers := counts(outcome)
+		run.Result.Measure("joins_"+one.name, float64(joins))
+		run.Result.Expect(connections >= downloads, "%s: only %d connections were of MPTCP", one.name, connections)
+		run.Result.Expect(10*joins >= 9*connections, "%s: only %d subflows joined %d connections", one.name, joins, connections) // some end before
+		run.Result.Expect(strangers == 0, "%s: %d subflows came to another server", one.name, strangers)
+		for _, lb := range []string{"lb1", "lb2"} {
+			run.Result.Expect(outcome.Counters[lb]["forwarded_by_port"] > 0, "%s: %s counts no packet as forwarded_by_port", one.name, lb)
+		}
+	}
+	hash := fleet.NewService("web", scenario.VIP4)
+	hash.Affinity, hash.Dispatch, hash.Fallback = model.AffinityHash, model.DispatchHash, model.FallbackHash
+	baseline := setup("hash", hash)
+	baseline.Baseline = true
+	_, _, strangers := counts(run.Trial(baseline, func(t *world.Trial) { during(t, changes(t)[:3]) }))
+	run.Result.Measure("strangers_hash", float64(strangers))
+	run.Result.Expect(strangers > 0, "hash: no subflow came to another server: nothing is shown")
+}
+
+func setup(name string, one *fleet.Service) world.Setup {
+	return world.Setup{
+		Name: name, Services: []*fleet.Service{one}, Members: []int{1, 2, 3, 4}, Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 6), MPTCP: true},
+	}
+}
+
+// counts are connections and joined subflows by clients, and subflows that came to servers without their connection.
+func counts(outcome world.Result) (connections, joins, strangers uint64) {
+	client := outcome.TCP[world.ClientNode]
+	for _, counters := range outcome.TCP {
+		strangers += counters[world.MPTCPStrangers]
+	}
+	return client[world.MPTCPConnections], client[world.MPTCPJoins], strangers
+}
+
+// changes are those of pool, keys and load balancers.
+func changes(t *world.Trial) []world.Step {
+	return []world.Step{
+		{What: "add servers s5 and s6", Do: func() { t.AddServer(5); t.AddServer(6); t.Apply() }},
+		{What: "drain servers s1 and s2", Do: func() { t.Drain(1); t.Drain(2); t.Apply() }},
+		{What: "kill load balancer lb1", Do: func() { t.CrashLB(1) }},
+		{What: "add the next key", Do: func() { t.AddKey(2); t.Apply() }},
+		{What: "lb1 returns", Do: func() { t.ReturnLB(1) }},
+		{What: "use the next key", Do: func() { t.Fleet.Keys.Current = 2; t.Apply() }},
+		{What: "remove servers s1 and s2", Do: func() { t.RemoveServer(1); t.RemoveServer(2); t.Apply() }},
+		{What: "kill load balancer lb2", Do: func() { t.CrashLB(2) }},
+		{What: "drain server s3", Do: func() { t.Drain(3); t.Apply() }},
+		{What: "lb2 returns", Do: func() { t.ReturnLB(2) }},
+	}
+}
+
+func series(t *world.Trial, running *world.Load, steps []world.Step) {
+	for _, one := range steps {
+		t.Event(one.What, one.Do)
+		t.Busy(running, 12)
+	}
+}
+
+// churn has long downloads and short connections meanwhile.
+func churn(t *world.Trial) { during(t, changes(t)) }
+
+func during(t *world.Trial, steps []world.Step) {
+	lasting := t.Generate(traffic.Flow{
+		Name: "download", Target: t.Target(), MPTCP: true, Count: downloads, Concurrent: downloads, PerSecond: 40, Repeat: true,
+		Requests: []traffic.Request{{Path: world.PathSlow(rate), Bytes: 2 * rate}},
+	})
+	t.Busy(lasting, downloads)
+	running := t.Generate(
+		traffic.Flow{Name: "short", Target: t.Target(), MPTCP: true, Concurrent: 30, PerSecond: 20, Requests: []traffic.Request{{Path: world.PathBlob, Bytes: 40_000}, {Path: world.PathName, Pause: time.Second}}},
+		traffic.Flow{Name: "upload", Target: t.Target(), MPTCP: true, Concurrent: 10, PerSecond: 2, Requests: []traffic.Request{
+			{Path: world.PathUpload + "some", Bytes: 200_000, Upload: true}, {Path: world.PathName, Pause: time.Second}}})
+	t.Busy(running, 20)
+	series(t, running, steps)
+}
+
+// loseFirstPaths takes the paths that downloads began on, after the pool and the load balancers have changed: the subflows that joined go on alone.
+func loseFirstPaths(t *world.Trial) {
+	lasting := t.Generate(traffic.Flow{
+		Name: "download", Target: t.Target(), MPTCP: true, Count: downloads, Concurrent: downloads, PerSecond: 40,
+		Requests: []traffic.Request{{Path: world.PathSlow(rate), Bytes: 20 * rate}},
+	})
+	t.Busy(lasting, downloads)
+	running := t.Generate(traffic.Flow{Name: "short", Target: t.Target(), MPTCP: true, Concurrent: 30, PerSecond: 20, Requests: []traffic.Request{{Path: world.PathBlob, Bytes: 40_000}}})
+	series(t, running, changes(t))
+	running.Finish(t.Context) // the paths of new connections die, too
+	t.Event("the first paths die", t.CutFirstPaths)
+	lasting.Wait(t.Context)
+}

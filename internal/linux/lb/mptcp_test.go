@@ -1,0 +1,91 @@
+package lb
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// withJoins is a change of a service to one with mptcp.
+func withJoins(s *model.Service) { s.MPTCP = model.MPTCP{FirstPort: 40000, Ports: 200} }
+
+// joinTo is a flow from client n to the port of a server.
+func (w *world) joinTo(name string, n int, id uint16) flow {
+	s := service(&w.want, name)
+	return flowTo(s.VIP, plan.JoinPorts(&w.want.Keys, &s.Service)(id), n)
+}
+
+// A subflow's packets go to the server that its port names, whatever they carry, as long as the server is known; its SYN is no new connection.
+func TestSubflowsReachTheServerThatTheirPortNames(t *testing.T) {
+	for _, forward := range []model.Forward{model.ForwardL2, model.ForwardIPIP, model.ForwardGUE, model.ForwardSRv6} {
+		for _, affinity := range []model.Affinity{model.AffinityCookie, model.AffinityHash} {
+			t.Run(fmt.Sprint(forward, " ", affinity), func(t *testing.T) {
+				w := newWorld(t, serviceOf("web", vip4, func(s *model.Service) {
+					withJoins(s)
+					s.Forward, s.Affinity = forward, affinity
+					withServers(forward == model.ForwardSRv6, 1, 2, 3)(s)
+					if affinity == model.AffinityHash {
+						s.Dispatch = model.DispatchMaglev
+					}
+				}))
+				check := func() {
+					t.Helper()
+					for n := range 12 {
+						server := uint16(n%3 + 1)
+						f := w.joinTo("web", n, server)
+						cookie := w.cookieFor("web", f, server%3+1, 1) // of another server: the port counts
+						for _, segment := range [][]byte{f.tcp(syn, timestamps(1, 0), nil), f.tcp(ack, nil, nil), f.tcp(ack, timestamps(1, cookie), []byte("data")), f.tcp(rst, nil, nil)} {
+							got, want := w.checkVerdict(f.frame(segment), lbVerdictFORWARDED_BY_PORT)
+							if to := want.serverOf(got.frame); to != server {
+								t.Fatalf("a packet to the port of server %d went to %d", server, to)
+							}
+						}
+						got, want := w.checkVerdict(pathError(f, 3, 4, 1400, f.answer(1), 28), lbVerdictFORWARDED_ICMP_BY_COOKIE)
+						if to := want.serverOf(got.frame); to != server {
+							t.Fatalf("an error about the port of server %d went to %d", server, to)
+						}
+						segment := f.tcp(ack, timestamps(1, 0), make([]byte, 96))
+						first, later := fragmentOf(f.client.Addr(), vip4, 6, uint32(n), 0, true, segment[:64]), fragmentOf(f.client.Addr(), vip4, 6, uint32(n), 64, false, segment[64:])
+						w.checkVerdict(first, lbVerdictFORWARDED_BY_PORT)
+						if got, want = w.checkVerdict(later, lbVerdictFORWARDED_FRAGMENT); want.serverOf(got.frame) != server {
+							t.Fatal("the fragment went astray")
+						}
+					}
+				}
+				check()
+				w.update(func(want *plan.Want) { // draining, unhealthy, removed: they keep what they have
+					s := service(want, "web")
+					s.Servers[0].State = model.StateDraining
+					s.Down = map[uint16]bool{2: true}
+					s.Removed, s.Servers = append(s.Removed, s.Servers[2]), s.Servers[:2]
+				})
+				check()
+			})
+		}
+	}
+}
+
+// Ports that no server has are no service's; a port that was the service's and is a server's now, and the other way round, means what it means today.
+func TestPortsChangeTheirMeaningWithTheService(t *testing.T) {
+	w := newWorld(t, serviceOf("web", vip4, withJoins))
+	f := w.joinTo("web", 1, 2)
+	w.checkVerdict(w.joinTo("web", 1, 100).carrying(0), lbVerdictPASSED_NO_SERVICE)
+	w.checkVerdict(f.carrying(0), lbVerdictFORWARDED_BY_PORT)
+	for range 2 {
+		w.update(func(want *plan.Want) {
+			s := service(want, "web")
+			s.MPTCP, s.Ports = model.MPTCP{}, append(s.Ports, f.service.Port())
+		})
+		w.checkVerdict(f.carrying(0), lbVerdictFORWARDED_NO_ECHO)
+		w.update(func(want *plan.Want) {
+			s := service(want, "web")
+			withJoins(&s.Service)
+			s.Ports = s.Ports[:len(s.Ports)-1]
+		})
+		w.checkVerdict(f.carrying(0), lbVerdictFORWARDED_BY_PORT)
+	}
+	w.update(func(want *plan.Want) { service(want, "web").MPTCP = model.MPTCP{} })
+	w.checkVerdict(f.carrying(0), lbVerdictPASSED_NO_SERVICE)
+}

@@ -1,0 +1,46 @@
+package model
+
+import "fmt"
+
+// DefaultJoinPorts is how many ports a service with mptcp has for further subflows.
+const DefaultJoinPorts = 1024
+
+// Joins reports whether this is one of the ports that further subflows go to.
+func (m *MPTCP) Joins(port uint16) bool {
+	return m.FirstPort != 0 && port >= m.FirstPort && int(port) < int(m.FirstPort)+int(m.Ports)
+}
+
+// validateMPTCP refuses where further subflows would not reach their server, or where nobody would hear of the port.
+func (s *Service) validateMPTCP(path string, found *findings) {
+	m := &s.MPTCP
+	if *m == (MPTCP{}) {
+		return
+	}
+	at := path + ".mptcp"
+	if m.FirstPort == 0 {
+		found.add(at+".first_port", "give the first port, as 40000", "missing: subflows join at ports of their own")
+		return
+	}
+	last := int(m.FirstPort) + int(m.Ports) - 1
+	if last > 65535 {
+		found.add(at+".ports", fmt.Sprintf("use at most %d", 65536-int(m.FirstPort)), "the last port would be %d", last)
+	}
+	for i, port := range s.Ports {
+		if m.Joins(port) {
+			found.add(fmt.Sprintf("%s.ports[%d]", path, i), "give one of them other ports", "port %d is also one of mptcp's, %d to %d", port, m.FirstPort, last)
+		}
+	}
+	if s.Protocol != ProtocolTCP {
+		found.add(at, "remove it", "MPTCP is TCP, and the service is %s", s.Protocol)
+	}
+	if s.VIP.Is6() && !s.VIP.Is4In6() {
+		found.add(at, "give an IPv4 service of the same servers mptcp: connections over IPv6 join there, too",
+			"TCP's options have no room for an IPv6 address with a port beside timestamps, so that no client would hear of it")
+	}
+	if s.Return != ReturnDirect {
+		found.add(at, "use return: direct", "servers take further subflows at the vip, and with return: %s an agent to tell clients is missing", s.Return)
+	}
+	if s.Affinity == AffinityTable || s.Affinity == AffinityLocal {
+		found.add(at, "use affinity: cookie", "affinity %s finds connections by entries, and further subflows have none", s.Affinity)
+	}
+}

@@ -1,0 +1,83 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+)
+
+// destinations are the contents of vips and returns.
+func (t *Tables) destinations() (map[VIPKey]uint32, map[ReturnKey]uint64) {
+	vips, returns := maps.Clone(t.former), map[ReturnKey]uint64{}
+	for _, p := range t.services {
+		for _, key := range p.image.vips {
+			vips[key] = p.number
+			vips[key.address()] = 0
+		}
+		for key, id := range p.image.joins {
+			vips[key] = p.number | uint32(id)<<joinShift
+		}
+	}
+	for _, removed := range []bool{true, false} { // where a server has moved to another service, it is that one's
+		for _, p := range t.services {
+			for key, from := range p.image.returns {
+				if from.removed == removed {
+					returns[key] = ReturnValue(p.number, from.id)
+				}
+			}
+		}
+	}
+	return vips, returns
+}
+
+// checkRoom refuses more destinations than half of the map: those before and after an update stand side by side.
+func (t *Tables) checkRoom(vips map[VIPKey]uint32) error {
+	if room := t.limits.Destinations() / 2; len(vips) > int(room) {
+		return fmt.Errorf("no room for %d destinations (ports of services, and servers of services with mptcp), only for %d: raise the limit of services (ballast lb --help)",
+			len(vips), room)
+	}
+	return nil
+}
+
+// rememberVIPs makes those former that are none now, as far as there is room: live and former ones have half of the map, so that those before and
+// after an update fit in it together.
+func (t *Tables) rememberVIPs(before, after map[VIPKey]uint32) {
+	for _, key := range sortedKeys(before, vipOrder) {
+		if _, lives := after[key.address()]; !lives && len(after) < int(t.limits.Destinations()/2) {
+			t.former[key.former()], after[key.former()] = 0, 0
+		}
+	}
+}
+
+func (u *update) moveVIPs(before, after map[VIPKey]uint32) {
+	for _, key := range sortedKeys(after, vipOrder) {
+		if number, ok := before[key]; !ok || number != after[key] {
+			u.add(SetVIP{key, after[key]})
+		}
+	}
+	for _, key := range sortedKeys(before, vipOrder) {
+		if _, ok := after[key]; !ok {
+			u.add(DeleteVIP{key})
+		}
+	}
+}
+
+// moveReturns makes answers of new servers known before flip sends them their first packet, and leaves those of old ones
+// known until no packet goes there.
+func (u *update) moveReturns(before, after map[ReturnKey]uint64, flip func()) {
+	for _, key := range sortedKeys(after, returnOrder) {
+		if _, ok := before[key]; !ok {
+			u.add(SetReturn{key, after[key]})
+		}
+	}
+	flip()
+	for _, key := range sortedKeys(after, returnOrder) {
+		if value, ok := before[key]; ok && value != after[key] {
+			u.add(SetReturn{key, after[key]})
+		}
+	}
+	for _, key := range sortedKeys(before, returnOrder) {
+		if _, ok := after[key]; !ok {
+			u.add(DeleteReturn{key})
+		}
+	}
+}

@@ -90,8 +90,9 @@ $(STAMP): $(SOURCES) go.mod
 	go generate $(addprefix ./,$(PROGRAMS) $(API))
 	mkdir -p $(@D) && touch $@
 
-build: generate ## make bin/ballast, and bin/ballast-lab for `ballast lab`
+build: generate ## make bin/ballast, bin/ballast-lab for `ballast lab`, and bin/ballast-quic.so for nginx
 	CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/...
+	gcc -O2 -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -o bin/ballast-quic.so preload/quic.c
 
 demo: deps build need-root ## servers and load balancers come and go under load; watch which connections break
 	bin/ballast lab run churn --live
@@ -129,7 +130,7 @@ fuzz:
 
 test-long: deps build need-root ## the same with full-length idle times, bulk transfers and fifty times the fuzzing
 	$(MAKE) test FUZZ=200000x
-	BALLAST_LONG=1 go test -count=1 -timeout 4h ./test/e2e/...
+	BALLAST_LONG=1 BALLAST_NGINX=$$(test/nginx-quic) go test -count=1 -timeout 4h ./test/e2e/...
 	BALLAST_LONG=1 go test -count=1 -timeout 2h -run TestWhatControllersTellIsLinearizableWhateverHappensToThem ./internal/controller
 
 test-kernels test-kernels-long: TOOLS += $(KERNEL_TOOLS) qemu-system-aarch64:qemu-system-arm

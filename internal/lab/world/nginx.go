@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"text/template"
 	"time"
@@ -51,11 +52,10 @@ http {
   uwsgi_temp_path {{.Dir}}/uwsgi;
   scgi_temp_path {{.Dir}}/scgi;
   server {
-    listen 0.0.0.0:80 backlog=8192;
-    listen [::]:80 ipv6only=on backlog=8192;
-    listen 0.0.0.0:8080;
-    listen [::]:8080 ipv6only=on;
-    add_header {{.Header}} {{.Name}} always;
+{{range .Listen}}    listen {{.}};
+{{end}}{{with .Certificate}}    ssl_certificate {{.}}.crt;
+    ssl_certificate_key {{.}}.key;
+{{end}}    add_header {{.Header}} {{.Name}} always;
     location = /name { return 200 "{{.Name}}\n"; }
     location = /blob { root {{.Root}}; }
     location ~ ^/slow/(?<rate>[0-9]+)/(?<file>.+)$ { alias {{.Root}}/$file; limit_rate $rate; }
@@ -66,22 +66,32 @@ http {
 }
 `))
 
+// site is what nginx is to serve, and where.
+type site struct {
+	Dir, Name, Root, Header, Health, Push string
+	Listen                                []string
+	Certificate                           string // files of QUIC, without .crt and .key
+}
+
+// writeNginx writes the configuration of a server's nginx into a directory of its own, and returns the arguments that name it.
+func (l *Lab) writeNginx(dir, server string, what site) []string {
+	what.Dir, what.Name, what.Root, what.Header, what.Health, what.Push = dir, server, l.webRoot(), traffic.ServerHeader, PathHealth, "on"
+	if l.Topology.MPTCP { // Linux 6.18: a header that waits on one subflow lets what follows on the other fill the client's buffer, for ever
+		what.Push = "off"
+	}
+	var text bytes.Buffer
+	script.Checkf(nginxTemplate.Execute(&text, what), "write nginx configuration")
+	path := filepath.Join(dir, "nginx.conf")
+	script.Checkf(os.MkdirAll(dir, 0o755), "write nginx configuration")
+	script.Checkf(os.WriteFile(path, text.Bytes(), 0o644), "write nginx configuration")
+	script.Checkf(os.WriteFile(filepath.Join(dir, PathHealth), []byte("healthy\n"), 0o644), "make %s healthy", server)
+	return []string{"-p", dir, "-c", path}
+}
+
 // startNginx starts nginx on a server and waits until it answers.
 func (l *Lab) startNginx(ctx context.Context, server string) {
-	root := l.webRoot()
-	dir := l.NodeDir(server)
-	var text bytes.Buffer
-	push := "on"
-	if l.Topology.MPTCP { // Linux 6.18: a header that waits on one subflow lets what follows on the other fill the client's buffer, for ever
-		push = "off"
-	}
-	script.Checkf(nginxTemplate.Execute(&text, map[string]string{
-		"Dir": dir, "Name": server, "Push": push, "Root": root, "Header": traffic.ServerHeader, "Health": PathHealth,
-	}), "write nginx configuration")
-	script.Checkf(os.WriteFile(filepath.Join(dir, PathHealth), []byte("healthy\n"), 0o644), "make %s healthy", server)
-	path := filepath.Join(dir, "nginx.conf")
-	script.Checkf(os.WriteFile(path, text.Bytes(), 0o644), "write nginx configuration")
-	command := []string{"nginx", "-p", dir, "-c", path}
+	command := append([]string{"nginx"}, l.writeNginx(l.NodeDir(server), server, site{
+		Listen: []string{"0.0.0.0:80 backlog=8192", "[::]:80 ipv6only=on backlog=8192", "0.0.0.0:8080", "[::]:8080 ipv6only=on"}})...)
 	if l.Topology.MPTCP {
 		command = append([]string{"mptcpize", "run"}, command...)
 	}
@@ -90,6 +100,23 @@ func (l *Lab) startNginx(ctx context.Context, server string) {
 		script.Check(fmt.Errorf("%w: install %s", err, command[0]))
 	}
 	l.AwaitPort(ctx, nginx, server, netip.MustParseAddrPort("127.0.0.1:80"))
+}
+
+// StartNginxQUIC starts an nginx that speaks QUIC for the trial's service on every server, with the library that gives it connection ids.
+func (t *Trial) StartNginxQUIC(program string) {
+	one := t.Fleet.Services[0]
+	certificate := filepath.Join(t.dir, "quic")
+	said, err := exec.Command("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=lab",
+		"-keyout", certificate+".key", "-out", certificate+".crt").CombinedOutput()
+	script.Checkf(err, "make a certificate: %s", said)
+	for i := range t.Topology.Servers {
+		node := ServerName(i + 1)
+		p := script.Must(t.Start(Spawn{Node: node, Program: program,
+			Arguments: t.writeNginx(filepath.Join(t.NodeDir(node), "nginx-quic"), node, site{Listen: []string{one.Target() + " quic"}, Certificate: certificate}),
+			environment: []string{"LD_PRELOAD=" + filepath.Join(filepath.Dir(t.Binary), "ballast-quic.so"),
+				"BALLAST_QUIC=" + filepath.Join(t.NodeDir(node), "run", "quic", instance, one.Name+".json")}}))
+		t.awaitDatagrams(p, node)
+	}
 }
 
 // webRoot makes the directory that all servers serve; the blob is sparse.

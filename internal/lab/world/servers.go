@@ -139,19 +139,24 @@ func (t *Trial) StartHTTP3(retry bool) {
 		if t.Agents[node] == nil && options.IDs != "" {
 			continue
 		}
-		Await(t.Context, DaemonDeadline, p.name+" listens", func() error {
-			if err := p.Died(); err != nil {
-				return StopWaiting(err)
-			}
-			return t.Space(node).Do(func() error {
-				socket, err := net.ListenPacket("udp", one.Target())
-				if err != nil {
-					return nil // it has the port
-				}
-				return errors.Join(errors.New("nobody has the port"), socket.Close())
-			})
-		})
+		t.awaitDatagrams(p, node)
 	}
+}
+
+// awaitDatagrams waits until a process on the node has the port of the trial's service.
+func (t *Trial) awaitDatagrams(p *Process, node string) {
+	Await(t.Context, DaemonDeadline, p.name+" listens", func() error {
+		if err := p.Died(); err != nil {
+			return StopWaiting(err)
+		}
+		return t.Space(node).Do(func() error {
+			socket, err := net.ListenPacket("udp", t.Target())
+			if err != nil {
+				return nil // it has the port
+			}
+			return errors.Join(errors.New("nobody has the port"), socket.Close())
+		})
+	})
 }
 
 // askEcho sends one datagram to a local echo server and waits for the answer.

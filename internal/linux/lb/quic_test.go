@@ -128,9 +128,29 @@ func TestWhatIsNoIDOfOursGoesByItsAddresses(t *testing.T) {
 		w.checkVerdict(f.initial(id), lbVerdictFORWARDED_NEW)
 		f = flowTo(vip4, 443, int(f.client.Port())%1000+1)
 	}
-	for _, id := range [][]byte{ours[:16], append(slices.Clone(ours), 1), make([]byte, 20)} { // of a length that is not that of ids
+	for _, id := range [][]byte{ours[:16], append(slices.Clone(ours), 1, 2, 3, 4), make([]byte, 20)} { // too short, too long, and of no config
 		w.checkVerdict(f.initial(id), lbVerdictFORWARDED_NEW)
 		f = flowTo(vip4, 443, int(f.client.Port())%1000+1)
+	}
+}
+
+// Servers may append bytes to their ids (draft-ietf-quic-load-balancers-21 3.4), as Envoy does for its workers, and nginx with ballast-quic.so.
+func TestBytesThatServersAppendAreNotRead(t *testing.T) {
+	for _, form := range quicForms {
+		w := newWorld(t, serviceOf("web", vip4, byConnectionID(model.DispatchRR, form)))
+		f := flowTo(vip4, 443, 1)
+		for server := range uint16(3) {
+			id := w.idOf("web", uint64(server+1), 1, 9)
+			for len(id) < 20 {
+				id = append(id, 0xff)
+				for _, frame := range [][]byte{f.short(id), f.initial(id)} {
+					got, want := w.checkVerdict(frame, lbVerdictFORWARDED_BY_COOKIE)
+					if to := want.serverOf(got.frame); to != server+1 {
+						t.Fatalf("id %x of server %d led to %d", id, server+1, to)
+					}
+				}
+			}
+		}
 	}
 }
 

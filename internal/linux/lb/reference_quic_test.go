@@ -59,6 +59,9 @@ func (r *reference) ladderQUIC(s *plan.Service, p *refPacket, quoted bool) refDe
 		if !long {
 			id = datagram[1:][:min(c.Length(), len(datagram)-1)]
 		}
+		if long && len(id) > c.Length() && len(id) <= 20 { // servers may append bytes
+			id = id[:c.Length()]
+		}
 		server, err := c.Decode(id)
 		if err != nil {
 			continue

@@ -18,6 +18,10 @@ var Scenarios = []scenario.Scenario{
 		Name: "quic", Deadline: 6 * time.Minute, Do: runQUIC,
 		Promise: "HTTP/3 connections outlive changes of pool, keys, load balancers and of their clients' addresses",
 	},
+	{
+		Name: "quic-nginx", Deadline: 4 * time.Minute, Do: runNginx,
+		Promise: "connections of an unchanged nginx, with ballast-quic.so, outlive changes of pool, keys and load balancers",
+	},
 }
 
 const (
@@ -53,7 +57,7 @@ func runQUIC(run *scenario.Run) {
 		with := service(one.vip, model.AffinityQUIC, model.DispatchRR)
 		one.with(with)
 		moved := 0
-		outcome := run.Trial(setup(one.name, with), func(t *world.Trial) { moved = changes(t, one.migrate, one.retry) })
+		outcome := run.Trial(setup(one.name, with), func(t *world.Trial) { moved = changes(t, quicGo(one.retry), moves, one.migrate) })
 		run.Result.Measure("moved_"+one.name, float64(moved))
 		run.Result.Expect(moved >= movedMin, "%s: clients changed their ports only %d times", one.name, moved)
 		run.Result.Expect(outcome.Throughout["download"] >= downloads/2, "%s: only %d downloads lasted from before the first event until after the last",
@@ -70,7 +74,7 @@ func runQUIC(run *scenario.Run) {
 	run.Result.Expect(lost > 0, "loss: nothing was lost")
 	hash := setup("hash", service(scenario.VIP4, model.AffinityHash, model.DispatchHash))
 	hash.Baseline = true
-	run.Trial(hash, func(t *world.Trial) { changes(t, false, false) })
+	run.Trial(hash, func(t *world.Trial) { changes(t, quicGo(false), moves, false) })
 }
 
 // loss has handshakes and requests over a link that loses packets: hellos of two datagrams among them, of which one comes late.
@@ -98,9 +102,14 @@ func total(outcome world.Result, verdict string) (packets uint64) {
 	return packets
 }
 
+// quicGo starts servers on quic-go.
+func quicGo(retry bool) func(*world.Trial) {
+	return func(t *world.Trial) { t.StartHTTP3(retry) }
+}
+
 // changes are those of pool, keys and load balancers under downloads and short connections, and how often clients' ports changed meanwhile.
-func changes(t *world.Trial, migrate, retry bool) (moved int) {
-	t.StartHTTP3(retry)
+func changes(t *world.Trial, start func(*world.Trial), moves time.Duration, migrate bool) (moved int) {
+	start(t)
 	lasting := t.Generate(traffic.Flow{
 		Name: "download", Target: t.Target(), HTTP3: true, Move: moves, Migrate: migrate, Count: downloads, Concurrent: downloads, PerSecond: 40, Repeat: true,
 		Requests: []traffic.Request{{Path: world.PathSlow(64 << 10), Bytes: 128 << 10}},

@@ -104,18 +104,33 @@ func (l *Lab) startNginx(ctx context.Context, server string) {
 
 // StartNginxQUIC starts an nginx that speaks QUIC for the trial's service on every server, with the library that gives it connection ids.
 func (t *Trial) StartNginxQUIC(program string) {
-	one := t.Fleet.Services[0]
+	t.startQUIC(func(node, certificate, ids string) Spawn {
+		return Spawn{Program: program,
+			Arguments:   t.writeNginx(filepath.Join(t.NodeDir(node), "nginx-quic"), node, site{Listen: []string{t.Target() + " quic"}, Certificate: certificate}),
+			environment: []string{"LD_PRELOAD=" + filepath.Join(filepath.Dir(t.Binary), "ballast-quic.so"), "BALLAST_QUIC=" + ids}}
+	})
+}
+
+// StartAioquic starts test/aioquic-server.py on every server. It makes its connection ids itself.
+func (t *Trial) StartAioquic(program string) {
+	t.startQUIC(func(node, certificate, ids string) Spawn {
+		return Spawn{Program: program, Arguments: []string{t.Target(), node, certificate, ids}}
+	})
+}
+
+func (t *Trial) startQUIC(program func(node, certificate, ids string) Spawn) {
 	certificate := filepath.Join(t.dir, "quic")
 	said, err := exec.Command("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=lab",
 		"-keyout", certificate+".key", "-out", certificate+".crt").CombinedOutput()
 	script.Checkf(err, "make a certificate: %s", said)
 	for i := range t.Topology.Servers {
 		node := ServerName(i + 1)
-		p := script.Must(t.Start(Spawn{Node: node, Program: program,
-			Arguments: t.writeNginx(filepath.Join(t.NodeDir(node), "nginx-quic"), node, site{Listen: []string{one.Target() + " quic"}, Certificate: certificate}),
-			environment: []string{"LD_PRELOAD=" + filepath.Join(filepath.Dir(t.Binary), "ballast-quic.so"),
-				"BALLAST_QUIC=" + filepath.Join(t.NodeDir(node), "run", "quic", instance, one.Name+".json")}}))
-		t.awaitDatagrams(p, node)
+		what := program(node, certificate, filepath.Join(t.NodeDir(node), "run", "quic", instance, t.Fleet.Services[0].Name+".json"))
+		what.Node = node
+		p := script.Must(t.Start(what))
+		if t.Agents[node] != nil { // without, it may wait for its file
+			t.awaitDatagrams(p, node)
+		}
 	}
 }
 

@@ -135,6 +135,12 @@ func TestConnectionsAreCountedWhileNoAgentRuns(t *testing.T) {
 	progtest.Check(t, r.agent.Close())
 	r.takeOver(dir) // one that does not count
 	progtest.Check(t, r.server.Do(r.agent.Attached))
-	dial()
-	live(2)
+	r.await("nobody counts", func() bool { // the kernel takes the program off a little after its last link has gone
+		before, err := r.agent.Live(1)
+		progtest.Check(t, err)
+		dial()
+		after, err := r.agent.Live(1)
+		progtest.Check(t, err)
+		return before == after
+	})
 }

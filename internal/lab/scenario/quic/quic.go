@@ -19,8 +19,8 @@ var Scenarios = []scenario.Scenario{
 		Promise: "HTTP/3 connections outlive changes of pool, keys, load balancers and of their clients' addresses",
 	},
 	{
-		Name: "quic-nginx", Deadline: 4 * time.Minute, Do: runNginx,
-		Promise: "connections of an unchanged nginx, with ballast-quic.so, outlive changes of pool, keys and load balancers",
+		Name: "quic-servers", Deadline: 5 * time.Minute, Do: runServers,
+		Promise: "connections of unchanged nginx and aioquic, that make ids by the agent's file, outlive changes of pool, keys and load balancers",
 	},
 }
 

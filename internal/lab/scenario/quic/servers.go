@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
@@ -14,38 +15,53 @@ import (
 	"github.com/ballast-lb/ballast/internal/script"
 )
 
-// nginxVariable names an nginx with QUIC, where that of PATH has none, as that of Debian 12.
-const nginxVariable = "BALLAST_NGINX"
+// What names servers that have to be fetched: an nginx with QUIC, where that of PATH has none, as that of Debian 12; and test/aioquic-server.py.
+const (
+	nginxVariable   = "BALLAST_NGINX"
+	aioquicVariable = "BALLAST_AIOQUIC"
+)
 
-// runNginx: clients keep their addresses, since nginx alone loses connections whose client has no second one when that changes (docs/quic.md).
-func runNginx(run *scenario.Run) {
+// findServers returns how to start those that there are. nginx must be among them.
+func findServers() (nginx, aioquic func(*world.Trial)) {
 	program := cmp.Or(os.Getenv(nginxVariable), "nginx")
 	said, err := exec.Command(program, "-V").CombinedOutput()
 	if !strings.Contains(string(said), "http_v3_module") {
 		script.Check(fmt.Errorf("%s -V tells of no http_v3_module (%v): %w: get one by %s=$(test/nginx-quic)", program, err, scenario.ErrUsage, nginxVariable))
 	}
+	if server := os.Getenv(aioquicVariable); server != "" {
+		aioquic = func(t *world.Trial) { t.StartAioquic(server) }
+	}
+	return func(t *world.Trial) { t.StartNginxQUIC(program) }, aioquic
+}
+
+// runServers: clients of nginx keep their addresses, since it loses connections whose client has no second one when that changes (docs/quic.md).
+func runServers(run *scenario.Run) {
+	nginx, aioquic := findServers()
 	for _, one := range []struct {
-		name string
-		with func(*fleet.Service)
+		name  string
+		start func(*world.Trial)
+		moves time.Duration
+		with  func(*fleet.Service)
 	}{
-		{"single pass", func(*fleet.Service) {}},
-		{"four passes", func(s *fleet.Service) {
+		{"nginx", nginx, 0, func(*fleet.Service) {}},
+		{"nginx four-pass", nginx, 0, func(s *fleet.Service) {
 			s.QUIC = model.QUIC{Algorithm: model.QUICFourPass, ServerIDLength: 2, NonceLength: 17}
 		}},
+		{"aioquic", aioquic, moves, func(*fleet.Service) {}},
 	} {
+		if one.start == nil {
+			run.Progress("%s: left out: %s=$(test/aioquic) names it", one.name, aioquicVariable)
+			continue
+		}
 		with := service(scenario.VIP4, model.AffinityQUIC, model.DispatchRR)
 		with.Health = world.Checks(model.CheckQUIC)
 		one.with(with)
-		outcome := run.Trial(setup(one.name, with), func(t *world.Trial) {
-			changes(t, func(t *world.Trial) { t.StartNginxQUIC(program) }, 0, false)
-		})
+		outcome := run.Trial(setup(one.name, with), func(t *world.Trial) { changes(t, one.start, one.moves, false) })
 		run.Result.Expect(outcome.Throughout["download"] >= downloads/2, "%s: only %d downloads lasted from before the first event until after the last",
 			one.name, outcome.Throughout["download"])
 		run.Result.Expect(total(outcome, "forwarded_by_cookie") > 10*total(outcome, "forwarded_bad_cookie"), "%s: connection ids do not name servers", one.name)
 	}
 	hash := setup("hash", service(scenario.VIP4, model.AffinityHash, model.DispatchHash))
 	hash.Baseline = true
-	run.Trial(hash, func(t *world.Trial) {
-		changes(t, func(t *world.Trial) { t.StartNginxQUIC(program) }, 0, false)
-	})
+	run.Trial(hash, func(t *world.Trial) { changes(t, nginx, 0, false) })
 }

@@ -19,16 +19,20 @@ func TestQUICConnectionsOutliveChangesOfEverybodysAddresses(t *testing.T) {
 	}
 }
 
-// Promise: the same with an nginx that nobody has changed (make test-long, which fetches one that speaks QUIC).
-func TestQUICConnectionsOfNginxOutliveChanges(t *testing.T) {
+// Promise: the same with servers that nobody has changed, nginx and aioquic (make test-long, which fetches them).
+func TestQUICConnectionsOfOtherServersOutliveChanges(t *testing.T) {
 	if !long() {
-		t.Skip("an nginx with QUIC has to be fetched: make test-long")
+		t.Skip("servers with QUIC have to be fetched: make test-long")
 	}
 	library := filepath.Join(filepath.Dir(binary), "ballast-quic.so")
 	if said, err := exec.Command("gcc", "-O2", "-shared", "-fPIC", "-o", library, "../../preload/quic.c").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, said)
 	}
-	for _, trial := range run(t, "quic-nginx").Trials {
+	trials := run(t, "quic-servers").Trials
+	if len(trials) != 4 {
+		t.Errorf("%d trials: is BALLAST_AIOQUIC not set?", len(trials))
+	}
+	for _, trial := range trials {
 		t.Logf("%s: %d of %d broken", trial.Name, trial.Broken, trial.Attempted)
 		if baseline := trial.Name == "hash"; trial.Broken != 0 != baseline || trial.Attempted < 150 {
 			t.Errorf("%s: %d of %d broken: %v", trial.Name, trial.Broken, trial.Attempted, trial.BrokenBy)

@@ -70,6 +70,9 @@ func Ctl(instance string) string {
 	return "ballast ctl --instance " + instance
 }
 
+// IDDir is where an agent keeps a file for each service with affinity quic, SERVICE.json.
+func IDDir(runDir, instance string) string { return filepath.Join(runDir, "quic", instance) }
+
 // SocketPath is where the instance's daemon listens.
 func SocketPath(runDir, instance string) string {
 	return filepath.Join(runDir, instance, "ctl.sock")

@@ -150,7 +150,7 @@ func Run(ctx context.Context, o Options) error {
 
 // Detach removes the data path that an agent has left, and says how many connections that breaks.
 func Detach(o Options) error {
-	if err := errors.Join(os.RemoveAll(connectionIDsDir(o.RunDir, o.Instance)), newJoins(o.RunDir, o.Instance, o.Log).leave()); err != nil {
+	if err := errors.Join(os.RemoveAll(api.IDDir(o.RunDir, o.Instance)), newJoins(o.RunDir, o.Instance, o.Log).leave()); err != nil {
 		return err
 	}
 	return instance.Detach(o.RunDir, o.Instance, pki.Agent, func(dir string) {

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 	"github.com/ballast-lb/ballast/pkg/quiclb"
@@ -26,13 +27,9 @@ type connectionIDs struct {
 	group int // who may read them, besides root
 }
 
-func connectionIDsDir(runDir, instance string) string {
-	return filepath.Join(runDir, "quic", instance)
-}
-
 // newConnectionIDs names who may read the files; the empty group: root alone.
 func newConnectionIDs(runDir, instance, group string) (*connectionIDs, error) {
-	c := &connectionIDs{dir: connectionIDsDir(runDir, instance)}
+	c := &connectionIDs{dir: api.IDDir(runDir, instance)}
 	if group == "" {
 		return c, nil
 	}

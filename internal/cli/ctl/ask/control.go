@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"path/filepath"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -48,6 +49,14 @@ func (c *Control) daemon() *api.Client {
 		return api.NewClient(c.socket)
 	}
 	return api.NewClient(api.SocketPath(c.runDir, c.instance))
+}
+
+// IDFile is where this machine's agent keeps what the applications of a service make QUIC connection ids by.
+func (c *Control) IDFile(service string) (path string, err error) {
+	if len(c.controllers) > 0 {
+		return "", command.Usage("this is of one server only: run the command there, without --controller")
+	}
+	return filepath.Join(api.IDDir(c.runDir, c.instance), service+".json"), nil
 }
 
 // Local asks the daemon of this machine what is of one node only.

@@ -65,7 +65,9 @@ func TestConfigurationsOfServersAreMadeFromTheAgentsFile(t *testing.T) {
 		}
 	}
 	refused("plain ids of 8 bytes and config 0", "h3", "--for", "aws")
-	write(func(f *quiclb.File) { f.Config, f.Algorithm, f.ServerID, f.NonceLength = 0, "plain", []byte{0, 0, 0, 0, 0, 0, 1, 2}, 8 })
+	write(func(f *quiclb.File) {
+		f.Config, f.Algorithm, f.ServerID, f.NonceLength = 0, "plain", []byte{0, 0, 0, 0, 0, 0, 1, 2}, 8
+	})
 	if said, err := say("h3", "--for", "aws"); err != nil || said != "AWS_LBC_QUIC_SERVER_ID=AAAAAAAAAQI=\n" {
 		t.Errorf("aws: %q, %v", said, err)
 	}

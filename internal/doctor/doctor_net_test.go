@@ -31,7 +31,7 @@ keys:
   placement: 000102030405060708090a0b0c0d0e0f
   cookie: {1: 00112233445566778899aabbccddeeff}
 services:
-  - {name: web, vip: 198.51.100.10, ports: [80], servers: [{name: s1, address: 10.99.0.2, id: 1}]}
+  - {name: web, vip: 198.51.100.10, ports: [80], mptcp: {first_port: 40000}, servers: [{name: s1, address: 10.99.0.2, id: 1}]}
   - {name: flat, vip: 198.51.100.11, ports: [80], forward: l2, servers: [{name: s1, address: 10.99.0.2, id: 1}]}
   - {name: nat, vip: 198.51.100.12, ports: [80], return: through, servers: [{name: s1, address: 10.99.0.2, id: 1}]}
 `
@@ -255,6 +255,7 @@ func breakages() []breakage {
 	}{
 		{doctor.RoleAgent, true, "net.ipv4.conf.eth0.rp_filter", "1", "0", "rp_filter", doctor.Warning, "net.ipv4.conf.eth0.rp_filter=0"},
 		{doctor.RoleAgent, true, "net.ipv4.tcp_timestamps", "0", "2", "timestamps", doctor.Problem, "tcp_timestamps=1"},
+		{doctor.RoleAgent, true, "net.mptcp.enabled", "0", "1", "mptcp", doctor.Problem, "net.mptcp.enabled=1"},
 		{doctor.RoleAgent, true, "net.ipv4.conf.all.arp_ignore", "0", "1", "arp", doctor.Problem, "net.ipv4.conf.eth0.arp_ignore=1"},
 		{doctor.RoleAgent, true, "net.ipv4.conf.all.arp_announce", "0", "2", "arp", doctor.Problem, "net.ipv4.conf.eth0.arp_announce=2"},
 		{doctor.RoleLB, true, "net.ipv4.tcp_timestamps", "1", "2", "timestamps", doctor.Warning, "tcp_timestamps=2"},

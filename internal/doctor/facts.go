@@ -116,6 +116,7 @@ func (k *keptFacts) role() Role {
 type hostFacts struct {
 	Timestamps    int // net.ipv4.tcp_timestamps; -1: unknown
 	Microsecond   []string
+	MPTCP         []string              // what keeps clients from joining, each with its remedy
 	Addresses     map[netip.Addr]string // -> device
 	DefaultRoutes []netdev.DefaultRoute
 	Listening     map[model.Protocol][]netip.AddrPort

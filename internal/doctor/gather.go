@@ -18,6 +18,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/agent"
 	"github.com/ballast-lb/ballast/internal/daemon/lb"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/linux/mptcp"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -173,6 +174,7 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 func gatherHost() (h hostFacts) {
 	h.Timestamps = sysctl("net.ipv4.tcp_timestamps")
 	h.Microsecond = netdev.MicrosecondRoutes()
+	h.MPTCP = mptcp.Obstacles()
 	h.Addresses, _ = netdev.AddressDevices()
 	h.DefaultRoutes, _ = netdev.DefaultRoutes()
 	h.Egress, h.EgressBare, _ = netdev.EgressDevices(unix.AF_UNSPEC)

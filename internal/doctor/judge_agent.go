@@ -96,6 +96,23 @@ func judgeTimestamps(f *facts) (out []Finding) {
 }
 
 // judgeBack: health checks come from near, and do not notice that answers to clients find no way.
+// judgeMPTCP: may subflows join where the agent tells clients to?
+func judgeMPTCP(f *facts) (out []Finding) {
+	joins := false
+	f.onServer(func(s *model.Service, _ *model.Server) { joins = joins || s.MPTCP.FirstPort != 0 })
+	if !joins {
+		return nil
+	}
+	for _, obstacle := range f.Host.MPTCP {
+		what, remedy := splitRemedy(obstacle)
+		out = append(out, Finding{"mptcp", "", Problem, what, remedy})
+	}
+	if len(out) == 0 {
+		out = append(out, ok("mptcp", "", "the kernel lets subflows join"))
+	}
+	return out
+}
+
 func judgeBack(f *facts) (out []Finding) {
 	seen := map[bool]bool{}
 	f.onServer(func(s *model.Service, _ *model.Server) {

@@ -61,7 +61,7 @@ func judgeFile(f *facts) (out []Finding) {
 		if left := int(s.MaxID()) - len(s.Servers); left < len(s.Servers)/2 || left == 0 {
 			out = append(out, Finding{"server ids", s.Name, Warning,
 				fmt.Sprintf("%d servers of at most %d ids: ids of removed servers rest before they are used again", len(s.Servers), s.MaxID()),
-				"use more cookie_bits in a service of a new name and address"})
+				"use more cookie_bits, or mptcp.ports where that is less, in a service of a new name and address"})
 		}
 	}
 	return out

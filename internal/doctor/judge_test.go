@@ -163,6 +163,9 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"through only", RoleAgent, func(f *facts) { f.File.Fleet.Services = f.File.Fleet.Services[1:] }, "identity", Warning, "stop the agent"},
 		{"VIP missing", RoleAgent, func(f *facts) { delete(f.Host.Addresses, vip) }, "vip", Problem, "ip address add 198.51.100.10/32 dev lo"},
 		{"timestamps off", RoleAgent, func(f *facts) { f.Host.Timestamps = 0 }, "timestamps", Problem, "tcp_timestamps=1"},
+		{"no MPTCP", RoleAgent, func(f *facts) {
+			f.File.Fleet.Services[0].MPTCP, f.Host.MPTCP = model.MPTCP{FirstPort: 40000, Ports: 1024}, []string{"it is off: switch it on"}
+		}, "mptcp", Problem, "switch it on"},
 		{"microseconds", RoleAgent, func(f *facts) { f.Host.Microsecond = []string{"route x has it: change it"} }, "timestamps", Problem, "change it"},
 		{"strict, one way", RoleAgent, func(f *facts) { f.Devices[0].ReversePath = 1 }, "rp_filter", Warning, "rp_filter=0"},
 		{"strict, other way", RoleAgent, func(f *facts) { f.Devices[0].ReversePath = 1; f.Host.WaysBack = []string{"eth1"} }, "rp_filter", Problem, "rp_filter=0"},

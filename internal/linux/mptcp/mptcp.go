@@ -165,11 +165,15 @@ func Used(addresses []netip.AddrPort) (map[netip.AddrPort]bool, error) {
 
 // Obstacles are settings of this host that keep clients from joining, each with its remedy.
 func Obstacles() (found []string) {
-	if enabled, err := sysctl("enabled"); err == nil && enabled == 0 {
-		found = append(found, "net.mptcp.enabled is 0: no application here speaks MPTCP: set it to 1")
+	enabled, err := sysctl("enabled")
+	if errors.Is(err, ErrUnknown) {
+		return []string{ErrUnknown.Error() + ": another kernel, or no mptcp for the service"}
+	}
+	if err == nil && enabled == 0 {
+		found = append(found, "net.mptcp.enabled is 0: no application here speaks MPTCP: sysctl -w net.mptcp.enabled=1")
 	}
 	if manager, err := sysctl("pm_type"); err == nil && manager != 0 {
-		found = append(found, fmt.Sprintf("net.mptcp.pm_type is %d: the kernel announces nothing to new connections: set it to 0", manager))
+		found = append(found, fmt.Sprintf("net.mptcp.pm_type is %d: the kernel announces nothing to new connections: sysctl -w net.mptcp.pm_type=0", manager))
 	}
 	messages, err := request(commandGetLimits, 0)
 	if err != nil || len(messages) == 0 {
@@ -178,7 +182,7 @@ func Obstacles() (found []string) {
 	attributes, err := nl.ParseRouteAttr(messages[0][nl.SizeofGenlmsg:])
 	for _, attribute := range attributes {
 		if err == nil && attribute.Attr.Type == attributeSubflows && len(attribute.Value) >= 4 && binary.NativeEndian.Uint32(attribute.Value) == 0 {
-			found = append(found, "the limit of MPTCP's subflows is 0: none can join: `ip mptcp limits set subflows 2`")
+			found = append(found, "the limit of MPTCP's subflows is 0: none can join: ip mptcp limits set subflows 2")
 		}
 	}
 	return found

@@ -50,7 +50,7 @@ func (j *joins) set(wanted []netip.AddrPort) {
 // follow makes what is wanted and not there, also where somebody has removed it, and removes what is neither wanted nor used. What fails is tried
 // again with the next call.
 func (j *joins) follow() {
-	if j.settled && j.stands() {
+	if j.settled && j.stands() || len(j.wanted) == 0 && !j.madeAny() {
 		return
 	}
 	before := j.unmade
@@ -69,6 +69,12 @@ func (j *joins) follow() {
 	default:
 		j.log.Warn("clients with MPTCP are not told where to join", "problems", j.unmade)
 	}
+}
+
+// madeAny tells whether an agent of this host has made any: hosts without get no files.
+func (j *joins) madeAny() bool {
+	_, err := os.Stat(j.path())
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // stands tells whether what was made is there yet.
@@ -97,10 +103,9 @@ func (j *joins) note(err error) {
 
 // leave undoes all.
 func (j *joins) leave() error {
-	if _, err := os.Stat(j.dir); errors.Is(err, fs.ErrNotExist) {
-		return nil // which is not to be made now
+	if j.wanted = nil; !j.madeAny() {
+		return nil
 	}
-	j.wanted = nil
 	none := func([]netip.AddrPort) (map[netip.AddrPort]bool, error) { return nil, nil }
 	return j.change(func(made *joinsOfSpace) error { return j.reconcile(made, none) })
 }
@@ -261,6 +266,9 @@ func (j *joins) load() (joinsMade, error) {
 }
 
 func (j *joins) save(all joinsMade) error {
+	if len(all) == 0 {
+		return os.Remove(j.path())
+	}
 	content, err := json.MarshalIndent(all, "", "  ")
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -116,6 +117,10 @@ func TestAgentsTellClientsWhereToJoinAndUndoIt(t *testing.T) {
 		t.Errorf("an agent that has nothing to undo leaves %v", entries)
 	}
 	a := h.agent("a")
+	h.set(a)
+	if entries, _ := os.ReadDir(h.dir); len(entries) != 0 {
+		t.Errorf("an agent without mptcp makes %v", entries)
+	}
 	h.set(a, 40001, 40002)
 	h.expect("two services", false, 40001, 40002)
 	if len(a.unmade) != 0 {
@@ -142,6 +147,9 @@ func TestAgentsTellClientsWhereToJoinAndUndoIt(t *testing.T) {
 	h.expect("the first has left", false, 40004, 40005, 50000)
 	h.leave("b")
 	h.expect("both have left", true, 50000)
+	if _, err := os.Stat(a.path()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("their file is left: %v", err)
+	}
 	h.leave("b")
 	h.expect("twice", true, 50000)
 }

@@ -89,6 +89,12 @@ func series(t *world.Trial, running *world.Load, steps []world.Step) {
 	}
 }
 
+// short are connections that last long enough for a subflow to join.
+func short(t *world.Trial) traffic.Flow {
+	return traffic.Flow{Name: "short", Target: t.Target(), MPTCP: true, Concurrent: 30, PerSecond: 20,
+		Requests: []traffic.Request{{Path: world.PathBlob, Bytes: 40_000}, {Path: world.PathName, Pause: time.Second}}}
+}
+
 // churn has long downloads and short connections meanwhile.
 func churn(t *world.Trial) { during(t, changes(t)) }
 
@@ -99,7 +105,7 @@ func during(t *world.Trial, steps []world.Step) {
 	})
 	t.Busy(lasting, downloads)
 	running := t.Generate(
-		traffic.Flow{Name: "short", Target: t.Target(), MPTCP: true, Concurrent: 30, PerSecond: 20, Requests: []traffic.Request{{Path: world.PathBlob, Bytes: 40_000}, {Path: world.PathName, Pause: time.Second}}},
+		short(t),
 		traffic.Flow{Name: "upload", Target: t.Target(), MPTCP: true, Concurrent: 10, PerSecond: 2, Requests: []traffic.Request{
 			{Path: world.PathUpload + "some", Bytes: 200_000, Upload: true}, {Path: world.PathName, Pause: time.Second}}})
 	t.Busy(running, 20)
@@ -113,7 +119,7 @@ func loseFirstPaths(t *world.Trial) {
 		Requests: []traffic.Request{{Path: world.PathSlow(rate), Bytes: 20 * rate}},
 	})
 	t.Busy(lasting, downloads)
-	running := t.Generate(traffic.Flow{Name: "short", Target: t.Target(), MPTCP: true, Concurrent: 30, PerSecond: 20, Requests: []traffic.Request{{Path: world.PathBlob, Bytes: 40_000}}})
+	running := t.Generate(short(t))
 	series(t, running, changes(t))
 	running.Finish(t.Context) // the paths of new connections die, too
 	t.Event("the first paths die", t.CutFirstPaths)

@@ -19,6 +19,18 @@ func TestQUICConnectionsOutliveChangesOfEverybodysAddresses(t *testing.T) {
 	}
 }
 
+// Promise: the same with clients that nobody has changed, Chromium and aioquic, over a NAT that forgets their ports (make test-long, which fetches them).
+func TestQUICConnectionsOfOtherClientsOutliveChanges(t *testing.T) {
+	if !long() {
+		t.Skip("clients have to be fetched: make test-long")
+	}
+	result := run(t, "quic-clients")
+	logMeasured(t, result)
+	if len(result.Trials) != 2 {
+		t.Errorf("%d trials: is BALLAST_AIOQUIC not set?", len(result.Trials))
+	}
+}
+
 // Promise: the same with servers that nobody has changed, nginx and aioquic (make test-long, which fetches them).
 func TestQUICConnectionsOfOtherServersOutliveChanges(t *testing.T) {
 	if !long() {

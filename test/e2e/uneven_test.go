@@ -48,6 +48,15 @@ func TestPoliciesThatFollowLoadBeatHashOnSlowRequests(t *testing.T) {
 	compared(t, "bimodal", "20s")
 }
 
+// Promise: HTTP/3 requests of unequal length, close to the servers' capacity, take less time by rr and by policies that follow load than by hash (Cheetah,
+// figures 10 and 11).
+func TestQUICRequestsEndSoonerByTurnsAndByLoadThanByHash(t *testing.T) {
+	if !long() {
+		t.Skip("compares for a minute: make test-long")
+	}
+	compared(t, "quic-tail", "10s")
+}
+
 // Promise: updates of weights may be lost on the way to load balancers (Spotlight, figure 14).
 func TestLostWeightsCostLittle(t *testing.T) {
 	result := compared(t, "weight-loss", "20s")

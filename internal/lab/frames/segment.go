@@ -51,6 +51,22 @@ func (s *Segment) Frame() ([]byte, error) {
 	return buffer.Bytes(), nil
 }
 
+// Datagram is one of UDP over IPv4, as it goes over the wire.
+func Datagram(from, to net.HardwareAddr, client, service netip.AddrPort, payload []byte) ([]byte, error) {
+	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: client.Addr().AsSlice(), DstIP: service.Addr().AsSlice(), Flags: layers.IPv4DontFragment}
+	udp := &layers.UDP{SrcPort: layers.UDPPort(client.Port()), DstPort: layers.UDPPort(service.Port())}
+	buffer := gopacket.NewSerializeBuffer()
+	err := udp.SetNetworkLayerForChecksum(ip)
+	if err == nil {
+		err = gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
+			&layers.Ethernet{SrcMAC: from, DstMAC: to, EthernetType: layers.EthernetTypeIPv4}, ip, udp, gopacket.Payload(payload))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make a datagram: %w", err)
+	}
+	return buffer.Bytes(), nil
+}
+
 // Parse reads the segment in a frame; ok tells whether it is TCP with timestamps over IPv4.
 func Parse(frame []byte) (s Segment, ok bool) {
 	packet := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.NoCopy)

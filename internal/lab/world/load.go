@@ -106,6 +106,8 @@ type Tally struct {
 	ServedBy      map[string]int        `json:"served_by,omitempty"`
 	Bytes         int64                 `json:"bytes"`
 	LongestSecond float64               `json:"longest_seconds"`
+	Early         int                   `json:"early,omitempty"`       // HTTP/3 connections whose first flight's request was taken (0-RTT)
+	LongHellos    int                   `json:"long_hellos,omitempty"` // whose hello had a key of ML-KEM and more than one datagram
 	Examples      []traffic.Connection  `json:"broken_examples,omitempty"`
 }
 
@@ -123,6 +125,12 @@ func (t *Tally) Add(c traffic.Connection) {
 	t.LongestSecond = max(t.LongestSecond, c.Ended.Sub(c.Started).Round(time.Millisecond).Seconds())
 	if c.Server != "" {
 		t.ServedBy[c.Server]++
+	}
+	if c.Early {
+		t.Early++
+	}
+	if c.LongHello {
+		t.LongHellos++
 	}
 	if c.Class == traffic.Completed {
 		t.Completed++
@@ -142,6 +150,8 @@ func (t *Tally) Merge(other Tally) {
 	t.Completed += other.Completed
 	t.Broken += other.Broken
 	t.Bytes += other.Bytes
+	t.Early += other.Early
+	t.LongHellos += other.LongHellos
 	t.LongestSecond = max(t.LongestSecond, other.LongestSecond)
 	t.BrokenBy = mergeCounts(t.BrokenBy, other.BrokenBy)
 	t.BrokenFlows = mergeCounts(t.BrokenFlows, other.BrokenFlows)
@@ -177,7 +187,7 @@ func brokenBy(connections []traffic.Connection) map[traffic.Class]int {
 func (l *Load) State() (traffic.Progress, []traffic.Connection) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	if len(l.Connections) > 0 && l.ended() { // the last report came before the last connections ended
+	if len(l.Connections) > 0 && l.Ended() { // the last report came before the last connections ended
 		broken := 0
 		for _, count := range brokenBy(l.Connections) {
 			broken += count
@@ -189,7 +199,8 @@ func (l *Load) State() (traffic.Progress, []traffic.Connection) {
 	return l.progress, l.Connections
 }
 
-func (l *Load) ended() bool {
+// Ended tells whether every connection of the plan has ended.
+func (l *Load) Ended() bool {
 	select {
 	case <-l.done:
 		return true

@@ -119,19 +119,25 @@ func (t *Trial) StartAioquic(program string) {
 }
 
 func (t *Trial) startQUIC(program func(node, certificate, ids string) Spawn) {
-	certificate := filepath.Join(t.dir, "quic")
-	said, err := exec.Command("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=lab",
-		"-keyout", certificate+".key", "-out", certificate+".crt").CombinedOutput()
-	script.Checkf(err, "make a certificate: %s", said)
+	certificate := t.certificate()
 	for i := range t.Topology.Servers {
 		node := ServerName(i + 1)
 		what := program(node, certificate, filepath.Join(t.NodeDir(node), "run", "quic", instance, t.Fleet.Services[0].Name+".json"))
 		what.Node = node
 		p := script.Must(t.Start(what))
 		if t.Agents[node] != nil { // without, it may wait for its file
-			t.awaitDatagrams(p, node)
+			t.awaitHTTP3(node, p.Died)
 		}
 	}
+}
+
+// certificate makes one for servers of QUIC, and returns its file, without .crt and .key.
+func (t *Trial) certificate() string {
+	certificate := filepath.Join(t.dir, "quic")
+	said, err := exec.Command("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=lab",
+		"-keyout", certificate+".key", "-out", certificate+".crt").CombinedOutput()
+	script.Checkf(err, "make a certificate: %s", said)
+	return certificate
 }
 
 // webRoot makes the directory that all servers serve; the blob is sparse.

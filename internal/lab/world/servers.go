@@ -3,7 +3,7 @@ package world
 
 import (
 	"bufio"
-	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/app"
 	"github.com/ballast-lb/ballast/internal/lab/process/http3"
+	"github.com/ballast-lb/ballast/internal/linux/check"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/script"
 )
@@ -37,18 +38,18 @@ const (
 )
 
 // startServers starts what is to run on all servers and waits until all of it answers.
-func (l *Lab) startServers(ctx context.Context) {
+func (t *Trial) startServers() {
 	root, limits := findCgroups()
-	l.Work = l.howWorkIsDone(limits)
-	errs := make([]error, len(l.Topology.Servers))
+	t.Work = t.howWorkIsDone(limits)
+	errs := make([]error, len(t.Topology.Servers))
 	var starting sync.WaitGroup
-	for i, server := range l.Topology.Servers {
+	for i, server := range t.Topology.Servers {
 		starting.Go(func() {
 			errs[i] = script.Try(func() {
 				if name := ServerName(i + 1); server.App == nil {
-					l.startNginx(ctx, name)
+					t.startNginx(t.Context, name)
 				} else {
-					l.startApp(ctx, name, *server.App, root, limits == nil)
+					t.startApp(name, *server.App, root, limits == nil)
 				}
 			})
 		})
@@ -60,9 +61,12 @@ func (l *Lab) startServers(ctx context.Context) {
 // howWorkIsDone tells what bounds the servers, which have no CPU limits for the given reason.
 func (l *Lab) howWorkIsDone(noLimits error) string {
 	apps := func(server ServerNode) bool { return server.App != nil }
+	burns := func(server ServerNode) bool { return server.App != nil && !server.App.Sleep }
 	switch {
 	case !slices.ContainsFunc(l.Topology.Servers, apps):
 		return workSends
+	case !slices.ContainsFunc(l.Topology.Servers, burns):
+		return workSleeps
 	case noLimits != nil:
 		return fmt.Sprintf("%s (%v)", workSleeps, noLimits)
 	default:
@@ -70,16 +74,18 @@ func (l *Lab) howWorkIsDone(noLimits error) string {
 	}
 }
 
-// startApp starts an application server on port 80 and waits until it answers.
-func (l *Lab) startApp(ctx context.Context, node string, what AppServer, root cgroupRoot, limits bool) {
+// startApp starts an application server on port 80 and waits until it answers. With affinity quic it serves the trial's service as well.
+func (t *Trial) startApp(node string, what AppServer, root cgroupRoot, limits bool) {
 	limits = limits && !what.Sleep
+	options := app.Options{Address: ":80", Server: node, Sleep: !limits, Speed: what.CPUs, Shared: what.Shared, Limit: what.Limit}
+	if services := t.Setup.Services; len(services) > 0 && services[0].Affinity == model.AffinityQUIC {
+		options.HTTP3 = t.http3Options(node)
+	}
 	// Two threads of Go code: the one that works and one for the network.
-	p := l.startPeer(process.App, Spawn{Node: node, environment: []string{"GOMAXPROCS=2"}}, app.Options{
-		Address: ":80", Server: node, Sleep: !limits, Speed: what.CPUs, Shared: what.Shared, Limit: what.Limit,
-	})
-	l.AwaitPort(ctx, p, node, netip.MustParseAddrPort("127.0.0.1:80"))
+	p := t.startPeer(process.App, Spawn{Node: node, environment: []string{"GOMAXPROCS=2"}}, options)
+	t.AwaitPort(t.Context, p, node, netip.MustParseAddrPort("127.0.0.1:80"))
 	if limits {
-		l.limitCPU(root, p, node, what.CPUs)
+		t.limitCPU(root, p, node, what.CPUs)
 	}
 }
 
@@ -120,7 +126,7 @@ func (t *Trial) StartEchoes() {
 			if err := echo.Died(); err != nil {
 				return StopWaiting(err)
 			}
-			return t.Space(node).Do(func() error { return askEcho(address) })
+			return t.Space(node).Do(func() error { return ask(address, []byte("?")) })
 		})
 	}
 }
@@ -128,39 +134,54 @@ func (t *Trial) StartEchoes() {
 // StartHTTP3 starts an HTTP/3 server for the trial's service on every server. With affinity quic it makes connection ids by the file of the server's agent, and
 // waits for that where there is none yet.
 func (t *Trial) StartHTTP3(retry bool) {
-	one := t.Fleet.Services[0]
+	tickets := binary.NativeEndian.AppendUint64(make([]byte, 24), t.Random.Uint64())
+	t.startHTTP3(http3.Options{Retry: retry, Tickets: tickets})
+}
+
+// startHTTP3 starts servers with what the given options say beyond address, name and ids.
+func (t *Trial) startHTTP3(with http3.Options) {
 	for i := range t.Topology.Servers {
 		node := ServerName(i + 1)
-		options := http3.Options{Address: one.Target(), Server: node, Retry: retry}
-		if one.Affinity == model.AffinityQUIC {
-			options.IDs = filepath.Join(t.NodeDir(node), "run", "quic", instance, one.Name+".json")
-		}
+		options := t.http3Options(node)
+		options.Retry, options.Tickets, options.Certificate = with.Retry, with.Tickets, with.Certificate
 		p := t.startPeer(process.HTTP3, Spawn{Node: node}, options)
-		if t.Agents[node] == nil && options.IDs != "" {
-			continue
+		if t.Agents[node] != nil || options.IDs == "" {
+			t.awaitHTTP3(node, p.Died)
 		}
-		t.awaitDatagrams(p, node)
 	}
 }
 
-// awaitDatagrams waits until a process on the node has the port of the trial's service.
-func (t *Trial) awaitDatagrams(p *Process, node string) {
-	Await(t.Context, DaemonDeadline, p.name+" listens", func() error {
-		if err := p.Died(); err != nil {
+// http3Options are those of a server of the trial's service.
+func (t *Trial) http3Options(node string) *http3.Options {
+	one := t.Fleet.Services[0]
+	options := &http3.Options{Address: one.Target(), Server: node}
+	if one.Affinity == model.AffinityQUIC {
+		options.IDs = filepath.Join(t.NodeDir(node), "run", "quic", instance, one.Name+".json")
+	}
+	return options
+}
+
+// AwaitHTTP3 waits until application servers serve the trial's service over QUIC.
+func (t *Trial) AwaitHTTP3() {
+	for i := range t.Topology.Servers {
+		t.awaitHTTP3(ServerName(i+1), t.deaths)
+	}
+}
+
+// awaitHTTP3 waits until somebody on a node lists the versions of QUIC that it has.
+func (t *Trial) awaitHTTP3(node string, died func() error) {
+	target := netip.MustParseAddrPort(t.Target())
+	hello := (&check.Target{Health: model.Health{Check: model.CheckQUIC}}).Hello(t.Random.Float64)
+	Await(t.Context, DaemonDeadline, node+" serves HTTP/3", func() error {
+		if err := died(); err != nil {
 			return StopWaiting(err)
 		}
-		return t.Space(node).Do(func() error {
-			socket, err := net.ListenPacket("udp", t.Target())
-			if err != nil {
-				return nil // it has the port
-			}
-			return errors.Join(errors.New("nobody has the port"), socket.Close())
-		})
+		return t.Space(node).Do(func() error { return ask(target, hello) })
 	})
 }
 
-// askEcho sends one datagram to a local echo server and waits for the answer.
-func askEcho(address netip.AddrPort) error {
+// ask sends one datagram to a local server and waits for an answer.
+func ask(address netip.AddrPort, datagram []byte) error {
 	socket, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(address))
 	if err != nil {
 		return err
@@ -169,9 +190,9 @@ func askEcho(address netip.AddrPort) error {
 	if err := socket.SetDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
 		return err
 	}
-	if _, err := socket.Write([]byte("?")); err != nil {
+	if _, err := socket.Write(datagram); err != nil {
 		return err
 	}
-	_, err = socket.Read(make([]byte, 64))
+	_, err = socket.Read(make([]byte, 2048))
 	return err
 }

@@ -141,7 +141,7 @@ func (t *Trial) bringUp() {
 			t.Setup.Members = append(t.Setup.Members, i+1)
 		}
 	}
-	t.startServers(t.Context)
+	t.startServers()
 	for _, i := range t.Setup.Members {
 		t.AddServer(i)
 	}

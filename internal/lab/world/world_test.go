@@ -71,11 +71,12 @@ func newNetworkOf(t *testing.T, topology Topology) *Trial {
 	}
 	topology.VIPs = []netip.Addr{netip.MustParseAddr(vipA), netip.MustParseAddr(vipB)}
 	lab.build(topology)
-	lab.startServers(ctx)
-	return &Trial{
+	trial := &Trial{
 		Lab: lab, Context: ctx, started: time.Now(), lossy: map[string]*link.Wire{},
 		Setup: Setup{Name: "plain"}, Random: newRandom(1),
 	}
+	trial.startServers()
+	return trial
 }
 
 func TestNetworkCarriesEveryKindOfTraffic(t *testing.T) {

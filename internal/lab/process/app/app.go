@@ -18,6 +18,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ballast-lb/ballast/internal/lab/process/http3"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
 
@@ -29,6 +32,8 @@ type Options struct {
 	Speed   float64 `json:"speed"`   // seconds of work that are done in a second
 	Shared  bool    `json:"shared"`  // requests share the server (processor sharing); else they are served in the order they come
 	Limit   int64   `json:"limit"`   // requests in the house beyond which new ones are refused with 503; 0: none
+
+	HTTP3 *http3.Options `json:"http3"` // not nil: it serves the same over QUIC, too
 }
 
 // Implementation constants of answers that last.
@@ -63,13 +68,20 @@ func Run(ctx context.Context, text string) error {
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", options.Address, err)
 	}
+	both, ctx := errgroup.WithContext(ctx)
+	if options.HTTP3 != nil {
+		both.Go(func() error { return http3.Serve(ctx, *options.HTTP3, s.routes()) })
+	}
 	daemon := http.Server{Handler: s.routes(), ReadHeaderTimeout: time.Minute}
 	stop := context.AfterFunc(ctx, func() { _ = daemon.Close() })
 	defer stop()
-	if err := daemon.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve on %s: %w", options.Address, err)
-	}
-	return nil
+	both.Go(func() error {
+		if err := daemon.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve on %s: %w", options.Address, err)
+		}
+		return nil
+	})
+	return both.Wait()
 }
 
 func (s *server) routes() http.Handler {

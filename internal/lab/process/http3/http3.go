@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,6 +35,10 @@ type Options struct {
 	Server  string `json:"server"`  // name
 	IDs     string `json:"ids"`     // the agent's file of the service; empty: connection ids name nobody
 	Retry   bool   `json:"retry"`   // every client has to come back with a token
+
+	Certificate string `json:"certificate"` // a file, without .crt and .key; empty: one of its own
+
+	Tickets []byte `json:"tickets"` // 32 bytes: the key of TLS session tickets, which servers share; empty: a key of its own
 }
 
 // Implementation constants.
@@ -43,12 +48,22 @@ const (
 	piece = 8 << 10               // of an answer at a limited rate
 )
 
+// page makes a browser ask again and again, with pauses, and then tell what came. It has loaded when that is done.
+//
+//go:embed page.html
+var page string
+
 // Run serves until ctx ends. The options are written in JSON.
 func Run(ctx context.Context, text string) error {
 	var options Options
 	if err := json.Unmarshal([]byte(text), &options); err != nil {
 		return fmt.Errorf("read the options of an HTTP/3 server: %w", err)
 	}
+	return Serve(ctx, options, routes(options.Server))
+}
+
+// Serve answers by a handler until ctx ends.
+func Serve(ctx context.Context, options Options, handler http.Handler) error {
 	ids, err := openIDs(ctx, options.IDs)
 	if err != nil {
 		return err
@@ -65,15 +80,22 @@ func Run(ctx context.Context, text string) error {
 	}
 	transport.VerifySourceAddress = func(net.Addr) bool { return options.Retry }
 	certificate, err := selfSigned()
+	if options.Certificate != "" {
+		certificate, err = tls.LoadX509KeyPair(options.Certificate+".crt", options.Certificate+".key")
+	}
 	if err != nil {
 		return err
 	}
-	listener, err := transport.ListenEarly(http3.ConfigureTLSConfig(&tls.Config{Certificates: []tls.Certificate{certificate}}),
+	security := &tls.Config{Certificates: []tls.Certificate{certificate}}
+	if len(options.Tickets) != 0 {
+		security.SetSessionTicketKeys([][32]byte{[32]byte(options.Tickets)})
+	}
+	listener, err := transport.ListenEarly(http3.ConfigureTLSConfig(security),
 		&quic.Config{MaxIdleTimeout: idle, Allow0RTT: true})
 	if err != nil {
 		return fmt.Errorf("serve on %s: %w", options.Address, err)
 	}
-	server := http3.Server{Handler: routes(options.Server)}
+	server := http3.Server{Handler: handler}
 	defer context.AfterFunc(ctx, func() { _ = server.Close(); _ = listener.Close() })()
 	if err := server.ServeListener(listener); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, quic.ErrServerClosed) && ctx.Err() == nil {
 		return fmt.Errorf("serve on %s: %w", options.Address, err)
@@ -101,6 +123,7 @@ func openIDs(ctx context.Context, path string) (*quiclb.Generator, error) {
 
 func routes(name string) http.Handler {
 	routes := http.NewServeMux()
+	routes.HandleFunc("GET /page", func(out http.ResponseWriter, _ *http.Request) { fmt.Fprint(out, page) })
 	routes.HandleFunc("GET /name", func(out http.ResponseWriter, _ *http.Request) { fmt.Fprintln(out, name) })
 	routes.HandleFunc("GET /blob", func(out http.ResponseWriter, request *http.Request) { send(out, request, 0) })
 	routes.HandleFunc("GET /slow/{rate}/blob", func(out http.ResponseWriter, request *http.Request) {

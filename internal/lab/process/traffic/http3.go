@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quic-go/quic-go"
@@ -36,9 +37,13 @@ func (r *runner) exchangeHTTP3(ctx context.Context, flow *Flow, source netip.Add
 	transport := &quic.Transport{Conn: socket}
 	defer func() { _ = transport.Close(); _ = socket.Close() }()
 	dialing, cancel := context.WithTimeout(ctx, connectTimeout)
-	connection, err := transport.DialEarly(dialing, target, &tls.Config{InsecureSkipVerify: true, ServerName: "lab", NextProtos: []string{http3.NextProtoH3}},
+	security := &tls.Config{InsecureSkipVerify: true, ServerName: "lab", NextProtos: []string{http3.NextProtoH3}}
+	if flow.Early {
+		security.ClientSessionCache = r.sessions
+	}
+	connection, err := transport.DialEarly(dialing, target, security,
 		&quic.Config{MaxIdleTimeout: r.plan.Stall, HandshakeIdleTimeout: connectTimeout, KeepAlivePeriod: keepAlive})
-	if err == nil {
+	if err == nil && !flow.Early {
 		select {
 		case <-connection.HandshakeComplete():
 		case <-dialing.Done():
@@ -67,10 +72,17 @@ func (r *runner) exchangeHTTP3(ctx context.Context, flow *Flow, source netip.Add
 			}
 			result.Requests++
 		}
+		result.Early, result.LongHello = firstFlight(connection, socket)
 		if !flow.Repeat || r.stopped() {
 			return result
 		}
 	}
+}
+
+// firstFlight tells what a connection's first flight was like, once it has been answered.
+func firstFlight(connection *quic.Conn, socket *movingSocket) (early, long bool) {
+	state := connection.ConnectionState()
+	return state.Used0RTT, !state.Used0RTT && state.TLS.CurveID == tls.X25519MLKEM768 && socket.unanswered.Load() > 1
 }
 
 // request3 makes one request, which fails when nothing of it has moved for `stall`.
@@ -90,6 +102,9 @@ func (r *runner) request3(ctx context.Context, client *http3.ClientConn, flow *F
 		return err
 	}
 	message.URL.Scheme = "https"
+	if flow.Early && !request.Upload {
+		message.Method = http3.MethodGet0RTT
+	}
 	if request.Upload {
 		message.Body = watch(message.Body, func(int) {})
 	}
@@ -193,6 +208,9 @@ type movingSocket struct {
 	mutex   sync.Mutex
 	current *net.UDPConn
 	closed  bool
+
+	answered   atomic.Bool
+	unanswered atomic.Int64 // datagrams that were sent before the first came
 }
 
 func newMovingSocket(source netip.Addr) (*movingSocket, error) {
@@ -234,11 +252,15 @@ func (s *movingSocket) ReadFrom(into []byte) (int, net.Addr, error) {
 		if err != nil && socket != s.now() {
 			continue
 		}
+		s.answered.Store(s.answered.Load() || err == nil)
 		return n, from, err
 	}
 }
 
 func (s *movingSocket) WriteTo(content []byte, to net.Addr) (int, error) {
+	if !s.answered.Load() {
+		s.unanswered.Add(1)
+	}
 	for {
 		socket := s.now()
 		n, err := socket.WriteTo(content, to)

@@ -35,6 +35,8 @@ type Flow struct {
 	Move       time.Duration `json:"move"`       // HTTP3: the client's port changes about that often, as by a NAT that forgets; 0: never
 	Migrate    bool          `json:"migrate"`    // with Move: and QUIC knows of it (RFC 9000 9)
 
+	Early bool `json:"early"` // HTTP3: downloads are asked for in the first flight (0-RTT), from the second connection on
+
 	Arrivals *Arrivals `json:"arrivals"` // not nil: an open loop; Count, Concurrent, PerSecond and Repeat say nothing then
 }
 
@@ -86,6 +88,9 @@ type Connection struct {
 	Bytes    int64     `json:"bytes"`
 	Started  time.Time `json:"started"` // open loop: when it was due, even if the client was late
 	Ended    time.Time `json:"ended"`
+
+	Early     bool `json:"early,omitempty"`      // HTTP3: the server took what came in the first flight
+	LongHello bool `json:"long_hello,omitempty"` // HTTP3: the hello had a key of ML-KEM and more than one datagram
 }
 
 // Progress is the state of a running plan.

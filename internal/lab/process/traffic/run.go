@@ -4,6 +4,7 @@ package traffic
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -25,6 +26,7 @@ type runner struct {
 	plan     Plan
 	stopping chan struct{} // closed by the stop command
 	events   chan Event
+	sessions tls.ClientSessionCache // of connections whose first flight has a request
 
 	mutex    sync.Mutex
 	random   *rand.Rand
@@ -49,6 +51,7 @@ func Run(ctx context.Context, in io.Reader, out io.Writer) error {
 	if len(r.plan.Sources) == 0 {
 		return fmt.Errorf("plan has no source addresses: name at least one")
 	}
+	r.sessions = tls.NewLRUClientSessionCache(0)
 	r.random = rand.New(rand.NewPCG(r.plan.Seed, r.plan.Seed))
 	r.progress.OpenByServer = map[string]int{}
 	r.progress.OpenByFlow = map[string]int{}

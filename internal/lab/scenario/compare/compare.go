@@ -4,6 +4,7 @@ package compare
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
@@ -22,6 +23,10 @@ var Scenarios = []scenario.Scenario{
 	{
 		Name: "choices", Deadline: 4 * time.Minute, Lengths: 60, Do: runChoices,
 		Promise: "servers of unequal speed, other work that moves from one to the next: servers that accept or pass on beat hash",
+	},
+	{
+		Name: "quic-tail", Deadline: 4 * time.Minute, Lengths: 40, Do: runQUICTail,
+		Promise: "HTTP/3 requests of unequal length close to the servers' capacity: rr, awrr and awfd beat hash",
 	},
 	{
 		Name: "uneven", Deadline: 4 * time.Minute, Lengths: 200, Do: runUneven,
@@ -115,6 +120,9 @@ func compare(run *scenario.Run, c comparison) {
 	run.Progress("%s: %d measurements of %v", c.setup.Name, total, c.length)
 	outcome := run.Uncounted(c.setup, func(t *world.Trial) {
 		run.Result.Work = t.Work
+		if c.setup.Services[0].Affinity == model.AffinityQUIC {
+			t.AwaitHTTP3()
+		}
 		for repetition := range c.repetitions {
 			for i := range c.contenders {
 				one := c.contenders[(i+repetition)%len(c.contenders)]
@@ -157,7 +165,10 @@ func use(t *world.Trial, one contender) {
 	for _, service := range t.Fleet.Services {
 		service.Dispatch = one.dispatch
 		service.Load = model.Load{Source: model.LoadUnset, Interval: model.Duration(one.interval), Endpoint: one.endpoint, Classes: uint8(one.classes)}
-		service.Affinity, service.Choices = model.AffinityCookie, model.Choices{}
+		service.Choices = model.Choices{}
+		if service.Affinity != model.AffinityQUIC {
+			service.Affinity = model.AffinityCookie
+		}
 		if one.offers != nil {
 			service.Affinity, service.Choices = one.offers.affinity, one.offers.choices
 		}
@@ -183,13 +194,13 @@ func summarize(run *scenario.Run) {
 	for policy, cells := range byPolicy {
 		for name, value := range map[string]func(scenario.Cell) float64{
 			"per_second": func(c scenario.Cell) float64 { return c.PerSecond }, "bytes_per_second": func(c scenario.Cell) float64 { return c.BytesPerSecond },
-			"mean_ms": func(c scenario.Cell) float64 { return c.MeanMS }, "p99_ms": func(c scenario.Cell) float64 { return c.P99MS },
+			"mean_ms": func(c scenario.Cell) float64 { return c.MeanMS }, "p50_ms": func(c scenario.Cell) float64 { return c.P50MS }, "p99_ms": func(c scenario.Cell) float64 { return c.P99MS },
 		} {
 			var values, ratios []float64
 			for _, cell := range cells {
 				values = append(values, value(cell))
 				ratio := value(cell) / value(baseline[cell.Repetition])
-				if name == "mean_ms" || name == "p99_ms" {
+				if strings.HasSuffix(name, "_ms") {
 					ratio = 1 / ratio
 				}
 				ratios = append(ratios, ratio)

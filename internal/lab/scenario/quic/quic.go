@@ -2,14 +2,20 @@
 package quic
 
 import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/frames"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/linux/link"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Scenarios are those of this package.
@@ -17,6 +23,10 @@ var Scenarios = []scenario.Scenario{
 	{
 		Name: "quic", Deadline: 6 * time.Minute, Do: runQUIC,
 		Promise: "HTTP/3 connections outlive changes of pool, keys, load balancers and of their clients' addresses",
+	},
+	{
+		Name: "quic-clients", Deadline: 4 * time.Minute, Do: runClients,
+		Promise: "HTTP/3 connections of Chromium and aioquic outlive changes of their ports",
 	},
 	{
 		Name: "quic-servers", Deadline: 5 * time.Minute, Do: runServers,
@@ -30,6 +40,11 @@ const (
 	movedMin  = 100
 
 	lossPermille = 50 // each way
+
+	floodPerSecond = 2000
+	floodMin       = 5000
+	floodDelivered = 0.8     // of it that must come through
+	floodMemory    = 8 << 20 // bytes by which a daemon may grow meanwhile
 )
 
 // service is one of HTTP/3.
@@ -57,16 +72,33 @@ func runQUIC(run *scenario.Run) {
 		with := service(one.vip, model.AffinityQUIC, model.DispatchRR)
 		one.with(with)
 		moved := 0
-		outcome := run.Trial(setup(one.name, with), func(t *world.Trial) { moved = changes(t, quicGo(one.retry), moves, one.migrate) })
+		outcome := run.Trial(setup(one.name, with), func(t *world.Trial) {
+			moved = changes(t, func(t *world.Trial) {
+				t.StartHTTP3(one.retry)
+				if !one.retry { // which ends what came early
+					t.Generate(early(t))
+				}
+			}, moves, one.migrate)
+		})
 		run.Result.Measure("moved_"+one.name, float64(moved))
 		run.Result.Expect(moved >= movedMin, "%s: clients changed their ports only %d times", one.name, moved)
 		run.Result.Expect(outcome.Throughout["download"] >= downloads/2, "%s: only %d downloads lasted from before the first event until after the last",
 			one.name, outcome.Throughout["download"])
+		firstFlights(run, outcome, !one.retry)
 		for _, verdict := range []string{"forwarded_new", "forwarded_starting", "forwarded_by_cookie"} {
 			run.Result.Expect(total(outcome, verdict) > 0, "%s: no packet is counted as %s", one.name, verdict)
 		}
 	}
-	lossy := run.Trial(setup("loss", service(scenario.VIP4, model.AffinityQUIC, model.DispatchRR)), loss)
+	forged := 0
+	lossy := run.Trial(setup("loss", service(scenario.VIP4, model.AffinityQUIC, model.DispatchRR)), func(t *world.Trial) { forged = loss(t, run.Result) })
+	run.Result.Measure("forged", float64(forged))
+	run.Result.Expect(forged >= floodMin, "loss: only %d Initials were forged", forged)
+	began := total(lossy, "forwarded_new")
+	run.Result.Expect(float64(began) >= floodDelivered*float64(forged), "loss: %d Initials were forged, and %d packets began a connection", forged, began)
+	again := total(lossy, "forwarded_starting")
+	run.Result.Measure("starting_in_flood", float64(again))
+	run.Result.Expect(again >= uint64(lossy.Completed/2), "loss: %d packets found where their connection had begun, of %d connections", again, lossy.Completed)
+	firstFlights(run, lossy, false)
 	var lost uint64
 	for _, losses := range lossy.Losses {
 		lost += losses.DroppedRandom
@@ -74,18 +106,84 @@ func runQUIC(run *scenario.Run) {
 	run.Result.Expect(lost > 0, "loss: nothing was lost")
 	hash := setup("hash", service(scenario.VIP4, model.AffinityHash, model.DispatchHash))
 	hash.Baseline = true
-	run.Trial(hash, func(t *world.Trial) { changes(t, quicGo(false), moves, false) })
+	run.Trial(hash, func(t *world.Trial) { changes(t, func(t *world.Trial) { t.StartHTTP3(false) }, moves, false) })
 }
 
-// loss has handshakes and requests over a link that loses packets: hellos of two datagrams among them, of which one comes late.
-func loss(t *world.Trial) {
+// early are connections whose first flight has a request, from the second on (RFC 9001 4.6).
+func early(t *world.Trial) traffic.Flow {
+	return traffic.Flow{Name: "early", Target: t.Target(), HTTP3: true, Early: true, Concurrent: 20, PerSecond: 10,
+		Requests: []traffic.Request{{Path: world.PathBlob, Bytes: 4000}}}
+}
+
+// firstFlights expects hellos of two datagrams, which Go's are by default, and answers to requests that came with the hello.
+func firstFlights(run *scenario.Run, outcome world.Result, early bool) {
+	run.Result.Measure("long_hellos_"+outcome.Name, float64(outcome.LongHellos))
+	others := outcome.Attempted - outcome.Flows["early"]
+	run.Result.Expect(outcome.LongHellos >= others/2, "%s: only %d of %d hellos had a key of ML-KEM and two datagrams", outcome.Name, outcome.LongHellos, others)
+	if early {
+		run.Result.Measure("early_"+outcome.Name, float64(outcome.Early))
+		run.Result.Expect(outcome.Early > outcome.Flows["early"]/2, "%s: only %d of %d connections had an answer to their first flight's request",
+			outcome.Name, outcome.Early, outcome.Flows["early"])
+	}
+}
+
+// loss has handshakes and requests over a link that loses packets, hellos of two datagrams among them, of which one comes late; meanwhile others forge
+// first packets. It tells how many.
+func loss(t *world.Trial, result *scenario.Result) (forged int) {
 	t.StartHTTP3(true)
 	t.Lose(world.ClientNode, "eth0", link.Faults{DropPermille: lossPermille})
 	t.Lose(world.RouterNode, world.ClientNode, link.Faults{DropPermille: lossPermille})
-	t.Generate(traffic.Flow{
+	before := memory(t)
+	running := t.Generate(traffic.Flow{
 		Name: "exchange", Target: t.Target(), HTTP3: true, Count: 150, Concurrent: 15, PerSecond: 30, Move: moves, Requests: []traffic.Request{
 			{Path: world.PathBlob, Bytes: 30_000}, {Path: world.PathUpload + "some", Bytes: 30_000, Upload: true}, {Path: world.PathName, Pause: time.Second}},
-	}).Wait(t.Context)
+	})
+	strangers, target := t.OpenStrangers(), netip.MustParseAddrPort(t.Target())
+	defer strangers.Close()
+	strangers.Flood(floodPerSecond, func(i int) ([]byte, bool) {
+		if running.Ended() {
+			forged = i
+			return nil, false
+		}
+		return script.Must(frames.Datagram(strangers.From, strangers.To, strangers.Address(), target, initial(t.Random))), true
+	})
+	running.Wait(t.Context)
+	for daemon, had := range before {
+		has := script.Must(daemon.Memory())
+		result.Measure("grown_"+daemon.String(), float64(has.Own)-float64(had.Own))
+		result.Expect(has.Own < had.Own+floodMemory, "loss: %s has grown from %d to %d bytes", daemon, had.Own, has.Own)
+		result.Expect(had.Maps > 0 && has.Maps == had.Maps, "loss: the maps of %s have grown from %d to %d bytes", daemon, had.Maps, has.Maps)
+	}
+	return forged
+}
+
+// memory is that of the daemons, by now.
+func memory(t *world.Trial) map[*world.Daemon]world.Memory {
+	all := map[*world.Daemon]world.Memory{}
+	for _, daemons := range []map[string]*world.Daemon{t.LBs, t.Agents} {
+		for _, daemon := range daemons {
+			all[daemon] = script.Must(daemon.Memory())
+		}
+	}
+	return all
+}
+
+// initial is what looks like a client's first packet: a long header of version 1, ids of its own, and what nobody can decrypt (RFC 9000 17.2.2).
+func initial(random *rand.Rand) []byte {
+	const datagram, shortest, longest = 1200, 8, 20
+	ids := make([]byte, 2+2*longest)
+	for i := range ids {
+		ids[i] = byte(random.Uint32())
+	}
+	drawn := shortest + random.IntN(longest-shortest+1)
+	ids[0], ids[1+drawn] = byte(drawn), shortest
+	packet := slices.Concat([]byte{0xc0, 0, 0, 0, 1}, ids[:2+drawn+shortest], []byte{0})
+	rest := datagram - len(packet) - 2
+	packet = binary.BigEndian.AppendUint16(packet, uint16(0x4000|rest))
+	for range rest {
+		packet = append(packet, byte(random.Uint32()))
+	}
+	return packet
 }
 
 func setup(name string, one *fleet.Service) world.Setup {
@@ -100,11 +198,6 @@ func total(outcome world.Result, verdict string) (packets uint64) {
 		packets += counters[verdict]
 	}
 	return packets
-}
-
-// quicGo starts servers on quic-go.
-func quicGo(retry bool) func(*world.Trial) {
-	return func(t *world.Trial) { t.StartHTTP3(retry) }
 }
 
 // changes are those of pool, keys and load balancers under downloads and short connections, and how often clients' ports changed meanwhile.

@@ -2,16 +2,12 @@
 package table
 
 import (
-	"context"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"net/netip"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/frames"
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -20,19 +16,17 @@ import (
 
 // Implementation constants.
 const (
-	floodEntries    = 64                     // of the table: few, so that it is full soon
-	floodCapacity   = floodEntries / 64 * 63 // connections that it has room for
-	floodLasting    = 50                     // connections of trial.steady that last
-	floodSYNs       = 5000
-	floodForged     = 20_000
-	floodReplayed   = 5000
-	floodFINs       = 5000
-	floodBatch      = 100
-	floodPause      = 8 * time.Millisecond // between batches
-	floodOverheard  = 300                  // packets of real clients, to be repeated
-	floodDelivered  = 0.8                  // of a flood that must come through: queues are short
-	farSequence     = 1 << 30              // outside of every window
-	floodClientsNet = "203.0.113.0/24"
+	floodEntries   = 64                     // of the table: few, so that it is full soon
+	floodCapacity  = floodEntries / 64 * 63 // connections that it has room for
+	floodLasting   = 50                     // connections of trial.steady that last
+	floodSYNs      = 5000
+	floodForged    = 20_000
+	floodReplayed  = 5000
+	floodFINs      = 5000
+	floodPerSecond = 12_500
+	floodOverheard = 300     // packets of real clients, to be repeated
+	floodDelivered = 0.8     // of a flood that must come through: queues are short
+	farSequence    = 1 << 30 // outside of every window
 )
 
 func floodSetup() world.Setup {
@@ -43,30 +37,17 @@ func floodSetup() world.Setup {
 	}
 }
 
-// flooder sends frames to the router as if they came from clients far away.
+// flooder floods the service.
 type flooder struct {
 	*tableTrial
-	random   *rand.Rand
-	socket   *frames.Socket
-	from, to net.HardwareAddr
-	service  netip.AddrPort
-}
-
-// openFlooder also leads what is sent back to nowhere: the clients' host does not forward.
-func (x *tableTrial) openFlooder() *flooder {
-	f := &flooder{tableTrial: x, random: x.Random, service: netip.MustParseAddrPort(x.Target())}
-	f.from = script.Must(x.Space(world.ClientNode).MAC("eth0"))
-	f.to = script.Must(x.Space(world.RouterNode).MAC(world.ClientNode))
-	back := netspace.NextHop{Gateway: netip.MustParseAddr(x.Topology.SourceAddresses(false)[0]), Interface: world.ClientNode}
-	script.Check(x.Space(world.RouterNode).Route(netip.MustParsePrefix(floodClientsNet), 0, back))
-	f.socket = script.Must(x.OpenFrames(world.ClientNode, "eth0"))
-	return f
+	*world.Strangers
+	service netip.AddrPort
 }
 
 func (x *tableTrial) runFloods() {
 	running := scenario.Steady(x.Trial)
-	f := x.openFlooder()
-	defer f.socket.Close()
+	f := &flooder{x, x.OpenStrangers(), netip.MustParseAddrPort(x.Target())}
+	defer f.Close()
 	overheard := f.overhear()
 	x.Series(running,
 		world.Step{What: "flood of SYNs", Do: f.floodSYNs},
@@ -92,7 +73,7 @@ func (f *flooder) overhear() []frames.Segment {
 			}
 			segment, ok := frames.Parse(frame)
 			if ok && segment.Service == f.service && !segment.SYN && !segment.FIN && segment.Echo != 0 {
-				segment.From, segment.To = f.from, f.to
+				segment.From, segment.To = f.From, f.To
 				heard = append(heard, segment)
 			}
 			if len(heard) == floodOverheard {
@@ -105,11 +86,9 @@ func (f *flooder) overhear() []frames.Segment {
 
 // stranger is the next packet of a client that does not exist.
 func (f *flooder) stranger() frames.Segment {
-	address := netip.MustParsePrefix(floodClientsNet).Addr().As4()
-	address[3] = byte(f.random.Uint32())
 	return frames.Segment{
-		From: f.from, To: f.to, Client: netip.AddrPortFrom(netip.AddrFrom4(address), uint16(1024+f.random.IntN(64000))), Service: f.service,
-		Sequence: f.random.Uint32(), Acknowledged: f.random.Uint32(), Value: f.random.Uint32(), Echo: f.random.Uint32() | 1,
+		From: f.From, To: f.To, Client: f.Address(), Service: f.service,
+		Sequence: f.Random.Uint32(), Acknowledged: f.Random.Uint32(), Value: f.Random.Uint32(), Echo: f.Random.Uint32() | 1,
 	}
 }
 
@@ -117,7 +96,13 @@ func (f *flooder) stranger() frames.Segment {
 // they did. It returns all that was counted meanwhile, of real clients too.
 func (f *flooder) flood(name string, count int, next func(i int) frames.Segment, verdicts ...string) (counted map[string]uint64) {
 	before := script.Must(f.Verdicts(f.lbs...))
-	f.send(count, next)
+	f.Flood(floodPerSecond, func(i int) ([]byte, bool) {
+		if i == count {
+			return nil, false
+		}
+		segment := next(i)
+		return script.Must(segment.Frame()), true
+	})
 	world.Await(f.Context, world.Stall, fmt.Sprintf("most of the %d packets are counted as %v", count, verdicts), func() (err error) {
 		if counted, err = f.Verdicts(f.lbs...); err != nil {
 			return err
@@ -142,27 +127,6 @@ func (f *flooder) flood(name string, count int, next func(i int) frames.Segment,
 	return counted
 }
 
-func (f *flooder) send(count int, next func(i int) frames.Segment) {
-	ticker := time.NewTicker(floodPause)
-	defer ticker.Stop()
-	for i := range count {
-		segment := next(i)
-		frame, err := segment.Frame()
-		if err == nil {
-			err = f.socket.Send(frame)
-		}
-		script.Check(err)
-		if i%floodBatch != 0 {
-			continue
-		}
-		select {
-		case <-ticker.C:
-		case <-f.Context.Done():
-			script.Check(context.Cause(f.Context))
-		}
-	}
-}
-
 // held are how many entries the flood has, and how many real connections that are open, of all load balancers.
 func (f *flooder) held() (flood, real int, err error) {
 	for _, lb := range f.lbs {
@@ -173,7 +137,7 @@ func (f *flooder) held() (flood, real int, err error) {
 		f.result.Expect(len(entries) <= floodCapacity, "%s lists %d connections, it has room for %d", lb, len(entries), floodCapacity)
 		for _, one := range entries {
 			switch {
-			case netip.MustParsePrefix(floodClientsNet).Contains(one.Client.Addr()):
+			case netip.MustParsePrefix(world.StrangersNet).Contains(one.Client.Addr()):
 				flood++
 			case world.IsOpen(one):
 				real++

@@ -111,8 +111,8 @@ func (t *Trial) StartNginxQUIC(program string) {
 	})
 }
 
-// StartAioquic starts test/aioquic-server.py on every server. It makes its connection ids itself.
-func (t *Trial) StartAioquic(program string) {
+// StartQUIC starts a program that makes its connection ids itself, by arguments as those of test/aioquic-server.py, on every server.
+func (t *Trial) StartQUIC(program string) {
 	t.startQUIC(func(node, certificate, ids string) Spawn {
 		return Spawn{Program: program, Arguments: []string{t.Target(), node, certificate, ids}}
 	})

@@ -30,9 +30,9 @@ func runClients(run *scenario.Run) {
 	}
 	servers := browse(run, "chromium", 1, (*world.Trial).Browse)
 	run.Result.Expect(len(servers) == 1, "chromium: requests reached %v", servers)
-	server := os.Getenv(aioquicVariable)
+	server := os.Getenv(variable("aioquic"))
 	if server == "" {
-		run.Progress("aioquic: left out: %s=$(test/aioquic) names it", aioquicVariable)
+		run.Progress("aioquic: left out: %s=$(test/aioquic) names it", variable("aioquic"))
 		return
 	}
 	client := filepath.Join(filepath.Dir(server), aioquicClient)

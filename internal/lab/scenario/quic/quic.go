@@ -30,7 +30,7 @@ var Scenarios = []scenario.Scenario{
 	},
 	{
 		Name: "quic-servers", Deadline: 5 * time.Minute, Do: runServers,
-		Promise: "connections of unchanged nginx and aioquic, that make ids by the agent's file, outlive changes of pool, keys and load balancers",
+		Promise: "connections of unchanged nginx, aioquic and quinn, that make ids by the agent's file, outlive changes of pool, keys and load balancers",
 	},
 }
 

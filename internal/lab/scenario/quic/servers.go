@@ -15,28 +15,34 @@ import (
 	"github.com/ballast-lb/ballast/internal/script"
 )
 
-// What names servers that have to be fetched: an nginx with QUIC, where that of PATH has none, as that of Debian 12; and test/aioquic-server.py.
-const (
-	nginxVariable   = "BALLAST_NGINX"
-	aioquicVariable = "BALLAST_AIOQUIC"
-)
+// nginxVariable names an nginx with QUIC, where that of PATH has none, as that of Debian 12.
+const nginxVariable = "BALLAST_NGINX"
 
-// findServers returns how to start those that there are. nginx must be among them.
-func findServers() (nginx, aioquic func(*world.Trial)) {
+// variable names the program that test/NAME fetches: BALLAST_AIOQUIC, BALLAST_QUINN.
+func variable(name string) string { return "BALLAST_" + strings.ToUpper(name) }
+
+// findNginx returns how to start it. It must be there.
+func findNginx() func(*world.Trial) {
 	program := cmp.Or(os.Getenv(nginxVariable), "nginx")
 	said, err := exec.Command(program, "-V").CombinedOutput()
 	if !strings.Contains(string(said), "http_v3_module") {
 		script.Check(fmt.Errorf("%s -V tells of no http_v3_module (%v): %w: get one by %s=$(test/nginx-quic)", program, err, scenario.ErrUsage, nginxVariable))
 	}
-	if server := os.Getenv(aioquicVariable); server != "" {
-		aioquic = func(t *world.Trial) { t.StartAioquic(server) }
+	return func(t *world.Trial) { t.StartNginxQUIC(program) }
+}
+
+// find returns how to start a server that is fetched; nil: it is not.
+func find(name string) func(*world.Trial) {
+	program := os.Getenv(variable(name))
+	if program == "" {
+		return nil
 	}
-	return func(t *world.Trial) { t.StartNginxQUIC(program) }, aioquic
+	return func(t *world.Trial) { t.StartQUIC(program) }
 }
 
 // runServers: clients of nginx keep their addresses, since it loses connections whose client has no second one when that changes (docs/quic.md).
 func runServers(run *scenario.Run) {
-	nginx, aioquic := findServers()
+	nginx := findNginx()
 	for _, one := range []struct {
 		name  string
 		start func(*world.Trial)
@@ -47,10 +53,11 @@ func runServers(run *scenario.Run) {
 		{"nginx four-pass", nginx, 0, func(s *fleet.Service) {
 			s.QUIC = model.QUIC{Algorithm: model.QUICFourPass, ServerIDLength: 2, NonceLength: 17}
 		}},
-		{"aioquic", aioquic, moves, func(*fleet.Service) {}},
+		{"aioquic", find("aioquic"), moves, func(*fleet.Service) {}},
+		{"quinn", find("quinn"), moves, func(*fleet.Service) {}},
 	} {
 		if one.start == nil {
-			run.Progress("%s: left out: %s=$(test/aioquic) names it", one.name, aioquicVariable)
+			run.Progress("%s: left out: %s=$(test/%s) names it", one.name, variable(one.name), one.name)
 			continue
 		}
 		with := service(scenario.VIP4, model.AffinityQUIC, model.DispatchRR)

@@ -17,10 +17,15 @@ var (
 	firstPaths = netip.MustParsePrefix("10.10.1.0/24")
 )
 
+// receiveBuffers are those that hosts of MPTCP begin with: data that came early, by the faster subflow, can fill the default of 128 KiB, so that what is
+// missing has no room any more (seen with tcp_nopush on Linux 6.18).
+const receiveBuffers = "4096 4194304 16777216"
+
 // giveSecondPath gives clients another address, and lets their kernel take up what servers tell (add_addr_accepted is 0 by default).
 func (l *Lab) giveSecondPath() {
 	script.Check(errors.Join(
 		l.Space(ClientNode).AddAddress("eth0", secondPath),
+		l.Space(ClientNode).Sysctl("net.ipv4.tcp_rmem", receiveBuffers),
 		l.ip(ClientNode, "mptcp", "limits", "set", "subflows", "4", "add_addr_accepted", "4"),
 		l.ip(ClientNode, "mptcp", "endpoint", "add", secondPath.Addr().String(), "dev", "eth0", "subflow", "fullmesh")))
 }

@@ -295,6 +295,9 @@ func (l *Lab) buildServer(i int) {
 	for key, value := range node.Sysctls {
 		script.Check(server.Sysctl(key, value))
 	}
+	if l.Topology.MPTCP {
+		script.Check(server.Sysctl("net.ipv4.tcp_rmem", receiveBuffers))
+	}
 	near := netspace.End{Space: server, Interface: "eth0", MTU: l.Topology.FabricMTU, Addresses: []netip.Prefix{
 		netip.PrefixFrom(l.Topology.ServerAddress(i, false), 16), netip.PrefixFrom(l.Topology.ServerAddress(i, true), 64)}}
 	far := netspace.End{Space: router, Interface: name, MTU: l.Topology.FabricMTU, Bridge: fabric}

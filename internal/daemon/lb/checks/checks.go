@@ -146,9 +146,13 @@ func cookieOwner(keys *model.Keys, s *model.Service) func(id uint16) func(client
 	}
 }
 
-// checkedPorts are those that servers' agents unpack TCP for.
+// checkedPorts are those that servers' agents unpack for, of what checks speak: QUIC's is UDP.
 func checkedPorts(s *model.Service) []uint16 {
-	if s.Protocol != model.ProtocolTCP {
+	spoken := model.ProtocolTCP
+	if s.Health.Check == model.CheckQUIC {
+		spoken = model.ProtocolUDP
+	}
+	if s.Protocol != spoken {
 		return []uint16{}
 	}
 	return s.Ports

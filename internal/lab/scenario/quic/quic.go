@@ -38,6 +38,7 @@ const (
 	downloads = 40
 	moves     = time.Second // between changes of a client's port
 	movedMin  = 100
+	addedMin  = 20 // connections of a server that was added
 
 	lossPermille = 50 // each way
 
@@ -85,6 +86,7 @@ func runQUIC(run *scenario.Run) {
 		run.Result.Expect(outcome.Throughout["download"] >= downloads/2, "%s: only %d downloads lasted from before the first event until after the last",
 			one.name, outcome.Throughout["download"])
 		firstFlights(run, outcome, !one.retry)
+		addedServe(run, outcome)
 		for _, verdict := range []string{"forwarded_new", "forwarded_starting", "forwarded_by_cookie"} {
 			run.Result.Expect(total(outcome, verdict) > 0, "%s: no packet is counted as %s", one.name, verdict)
 		}
@@ -189,6 +191,13 @@ func initial(random *rand.Rand) []byte {
 func setup(name string, one *fleet.Service) world.Setup {
 	return world.Setup{
 		Name: name, Services: []*fleet.Service{one}, Members: []int{1, 2, 3, 4}, Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 6)},
+	}
+}
+
+// addedServe expects the servers that came later to get connections: their checks succeed, too.
+func addedServe(run *scenario.Run, outcome world.Result) {
+	for _, added := range []string{"s5", "s6"} {
+		run.Result.Expect(outcome.ServedBy[added] >= addedMin, "%s: %s, which was added, served only %d connections", outcome.Name, added, outcome.ServedBy[added])
 	}
 }
 

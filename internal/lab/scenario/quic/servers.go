@@ -66,6 +66,7 @@ func runServers(run *scenario.Run) {
 		outcome := run.Trial(setup(one.name, with), func(t *world.Trial) { changes(t, one.start, one.moves, false) })
 		run.Result.Expect(outcome.Throughout["download"] >= downloads/2, "%s: only %d downloads lasted from before the first event until after the last",
 			one.name, outcome.Throughout["download"])
+		addedServe(run, outcome)
 		run.Result.Expect(total(outcome, "forwarded_by_cookie") > 10*total(outcome, "forwarded_bad_cookie"), "%s: connection ids do not name servers", one.name)
 	}
 	hash := setup("hash", service(scenario.VIP4, model.AffinityHash, model.DispatchHash))

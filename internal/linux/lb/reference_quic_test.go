@@ -45,6 +45,9 @@ func connectionID(datagram []byte, quoted bool) (id []byte, long bool) {
 	if len(rest) < 17 { // no packet ends so early
 		return nil, false
 	}
+	if length > 20 { // none that QUIC has (RFC 9000 17.2)
+		return nil, true
+	}
 	return rest[:min(length, len(rest))], true
 }
 

@@ -31,7 +31,7 @@ func TestQUICConnectionsOfOtherClientsOutliveChanges(t *testing.T) {
 	}
 }
 
-// Promise: the same with servers that nobody has changed, nginx, aioquic and quinn (make test-long, which fetches them).
+// Promise: the same with servers that nobody has changed, nginx, aioquic, Envoy and quinn (make test-long, which fetches them).
 func TestQUICConnectionsOfOtherServersOutliveChanges(t *testing.T) {
 	if !long() {
 		t.Skip("servers with QUIC have to be fetched: make test-long")
@@ -41,8 +41,8 @@ func TestQUICConnectionsOfOtherServersOutliveChanges(t *testing.T) {
 		t.Fatalf("%v: %s", err, said)
 	}
 	trials := run(t, "quic-servers").Trials
-	if len(trials) != 5 {
-		t.Errorf("%d trials: is BALLAST_AIOQUIC or BALLAST_QUINN not set?", len(trials))
+	if len(trials) != 6 {
+		t.Errorf("%d trials: is BALLAST_AIOQUIC, BALLAST_ENVOY or BALLAST_QUINN not set?", len(trials))
 	}
 	for _, trial := range trials {
 		t.Logf("%s: %d of %d broken", trial.Name, trial.Broken, trial.Attempted)

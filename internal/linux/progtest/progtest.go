@@ -65,6 +65,7 @@ func Pins(t *testing.T) string {
 	t.Cleanup(func() {
 		Check(t, attach.Detach(dir+"/test"))
 		Check(t, pin.RemoveBPFFS(dir))
+		Check(t, os.Remove(dir))
 	})
 	return dir + "/test"
 }

@@ -33,8 +33,9 @@ type Node struct {
 	chains [][]uint16 // by arc of list, head first
 
 	period uint32 // since the start
-	table  table  // entries of the chains that the node is in
-	cache  table  // other answers
+	held   uint32 // period in which the last sync ended: no entry of table is older
+	table  Table  // entries of the chains that the node is in
+	cache  Table  // other answers
 
 	syncs []*transfer // which this node leads
 	done  []uint32    // of those, which are over
@@ -43,7 +44,12 @@ type Node struct {
 
 // NewNode returns a node that knows nothing. config is shared, and not changed. A node that has started again must not receive what the
 // controller sent before Change.Restart: an older view says that it still has its entries. A session ends with its process and sees to it.
-func NewNode(id uint16, config *Config) *Node { return &Node{id: id, config: config} }
+func NewNode(id uint16, config *Config) *Node { return OpenNode(id, config, NewMemory(), NewMemory()) }
+
+// OpenNode returns a node with tables of its caller's. What they hold is believed as soon as there is a view.
+func OpenNode(id uint16, config *Config, table, cache Table) *Node {
+	return &Node{id: id, config: config, table: table, cache: cache}
+}
 
 // View returns the version of the list that the node has, and the newest that it knows to be synced.
 func (n *Node) View() (view, synced uint32) { return n.view, n.synced }
@@ -56,17 +62,17 @@ func (n *Node) Packet(key ring.Key, proposed Owner) []Action {
 		n.Counters.NoView++
 		return nil
 	}
-	if known := n.usable(key); known != nil {
-		if known.period == n.period {
+	if known, in := n.usable(key); in != nil {
+		if known.Period == n.period {
 			n.Counters.FromLocal++
-			n.forward(key, known.owner)
+			n.forward(key, known.Owner)
 			return n.out
 		}
 		if n.config.Rules.RefreshKeepsOwner {
-			proposed = known.owner
+			proposed = known.Owner
 		}
 		if !n.config.Rules.RenewByOwns {
-			known.period = n.period
+			n.change(in, known, func(r *Record) { r.Period = n.period })
 		}
 	}
 	chain := n.chain(key)
@@ -110,16 +116,34 @@ func (n *Node) receive(m *Message) {
 	}
 }
 
-// usable returns what the node may answer from, or nil.
-func (n *Node) usable(key ring.Key) *record {
-	cached := n.cache.find(key)
-	if cached != nil && cached.period == n.period {
-		return cached
+// usable returns what the node may answer from, and where it is; nil: there is nothing.
+func (n *Node) usable(key ring.Key) (Record, Table) {
+	cached, ok := n.cache.Find(key)
+	if ok && cached.Period == n.period {
+		return cached, n.cache
 	}
-	if entry := n.table.find(key); entry != nil && entry.cacheable {
-		return entry
+	if entry, ok := n.table.Find(key); ok && entry.Cacheable {
+		return entry, n.table
 	}
-	return cached
+	if ok {
+		return cached, n.cache
+	}
+	return Record{}, nil
+}
+
+// change changes a record, and returns it as it is then, unless it has gone.
+func (n *Node) change(in Table, r Record, how func(r *Record)) (Record, bool) {
+	for {
+		after := r
+		how(&after)
+		if after == r || in.Swap(r, after) {
+			return after, true
+		}
+		var ok bool
+		if r, ok = in.Find(r.Key); !ok {
+			return r, false
+		}
+	}
 }
 
 // whoOwns answers, starts to write an entry, or passes the question on.
@@ -127,25 +151,27 @@ func (n *Node) whoOwns(m *Message) {
 	chain := n.chain(m.Key)
 	tail := chain[len(chain)-1]
 	if tail != n.id {
-		known := n.usable(m.Key)
-		if known == nil && !n.config.Rules.AnswerCacheable {
-			known = n.table.find(m.Key)
+		known, in := n.usable(m.Key)
+		if in == nil && !n.config.Rules.AnswerCacheable {
+			if entry, ok := n.table.Find(m.Key); ok {
+				known, in = entry, n.table
+			}
 		}
-		if known != nil {
-			n.answer(m, known.owner)
+		if in != nil {
+			n.answer(m, known.Owner)
 			return
 		}
 		n.pass(m, WhoOwns, tail)
 		return
 	}
-	if entry := n.table.find(m.Key); entry != nil {
+	if entry, ok := n.table.Find(m.Key); ok {
 		// An entry that is not of this period is written again, so that all of the chain know that it is in use.
-		if (entry.cacheable || !n.config.Rules.TailAnswersCacheable) && entry.period == n.period {
-			n.answer(m, entry.owner)
+		if (entry.Cacheable || !n.config.Rules.TailAnswersCacheable) && entry.Period == n.period {
+			n.answer(m, entry.Owner)
 			return
 		}
 		if n.config.Rules.RefreshKeepsOwner {
-			m.Owner = entry.owner
+			m.Owner = entry.Owner
 		}
 	}
 	m.Last = 0
@@ -179,25 +205,37 @@ func (n *Node) write(m *Message) {
 
 // keep makes an entry, or renews the one that there is, and returns whose the connection is. ok is false when the table is full.
 func (n *Node) keep(key ring.Key, owner Owner, cacheable bool) (Owner, bool) {
-	entry := n.table.find(key)
-	if entry == nil {
-		if !n.makeRoom() {
+	entry, ok := n.table.Find(key)
+	if !ok {
+		if entry, ok = n.insert(Record{key, owner, n.period, cacheable}); !ok {
 			return 0, false
 		}
-		n.table.insert(record{key, owner, n.period, cacheable})
-		return owner, true
 	}
-	if !n.config.Rules.KeepFirst {
-		entry.owner = owner
+	entry, ok = n.change(n.table, entry, func(r *Record) {
+		if !n.config.Rules.KeepFirst {
+			r.Owner = owner
+		}
+		r.Period = n.period
+		r.Cacheable = r.Cacheable || cacheable
+	})
+	return entry.Owner, ok
+}
+
+// insert puts an entry into the table, and returns what that has of the connection then. ok is false when it is full.
+func (n *Node) insert(entry Record) (there Record, ok bool) {
+	if !n.makeRoom() {
+		return there, false
 	}
-	entry.period = n.period
-	entry.cacheable = entry.cacheable || cacheable
-	return entry.owner, true
+	there, ok = n.table.Insert(entry)
+	if !ok {
+		n.Counters.Full++
+	}
+	return there, ok
 }
 
 // makeRoom reports whether the table takes one more entry.
 func (n *Node) makeRoom() bool {
-	if n.config.Entries == 0 || n.table.count < n.config.Entries {
+	if n.config.Entries == 0 || n.table.Len() < n.config.Entries {
 		return true
 	}
 	n.Counters.Full++
@@ -205,28 +243,30 @@ func (n *Node) makeRoom() bool {
 		return false
 	}
 	var first ring.Key
-	n.table.each(0, ^ring.Key(0), func(r *record) bool { first = r.key; return false })
-	n.table.keep(first, first, func(*record) bool { return false })
+	n.table.Each(0, ^ring.Key(0), func(r Record) bool { first = r.Key; return false })
+	n.table.Keep(func(r Record) bool { return r.Key != first })
 	return true
 }
 
 // owns takes the answer for a packet that came to this node.
 func (n *Node) owns(m *Message) {
-	entry, cached := n.table.find(m.Key), n.cache.find(m.Key)
-	usable := entry != nil && entry.cacheable
-	if usable && entry.owner != m.Owner || !usable && cached != nil && cached.owner != m.Owner {
+	entry, _ := n.table.Find(m.Key)
+	cached, isCached := n.cache.Find(m.Key)
+	if entry.Cacheable && entry.Owner != m.Owner || !entry.Cacheable && isCached && cached.Owner != m.Owner {
 		n.Counters.Conflicts++
 	}
 	switch {
-	case usable && entry.owner == m.Owner:
-		entry.period = n.period
-	case cached != nil:
-		cached.owner, cached.period = m.Owner, n.period
-	case n.config.Cached == 0 || n.cache.count < n.config.Cached:
-		n.cache.insert(record{m.Key, m.Owner, n.period, true})
+	case entry.Cacheable && entry.Owner == m.Owner:
+		n.change(n.table, entry, func(r *Record) { r.Period = n.period })
+	case isCached:
+		n.change(n.cache, cached, func(r *Record) { r.Owner, r.Period = m.Owner, n.period })
+	case n.roomInCache():
+		n.cache.Insert(Record{m.Key, m.Owner, n.period, true})
 	}
 	n.forward(m.Key, m.Owner)
 }
+
+func (n *Node) roomInCache() bool { return n.config.Cached == 0 || n.cache.Len() < n.config.Cached }
 
 // chain returns the nodes of a key's chain, head first. The list must not be empty.
 func (n *Node) chain(key ring.Key) []uint16 { return n.chains[n.list.Arc(key.Position())] }

@@ -66,12 +66,12 @@ func (n *Node) finished(s *transfer) bool {
 // part takes the next part of the range.
 func (n *Node) part(s *transfer) Transfer {
 	part := Transfer{Sync: s.id, Low: s.next, High: s.high}
-	n.table.each(s.next, s.high, func(r *record) bool {
+	n.table.Each(s.next, s.high, func(r Record) bool {
 		if len(part.Entries) == n.config.CopyEntries {
-			part.High = r.key - 1
+			part.High = r.Key - 1
 			return false
 		}
-		part.Entries = append(part.Entries, Entry{r.key, r.owner})
+		part.Entries = append(part.Entries, Entry{r.Key, r.Owner})
 		return true
 	})
 	s.next = part.High + 1
@@ -131,31 +131,31 @@ func (n *Node) copied(m *Message) {
 // accept makes an entry what the first common node says. It returns false when the table is full.
 func (n *Node) accept(entry Entry, isTail bool) bool {
 	cacheable := isTail || !n.config.Rules.SyncCacheableAtTail
-	own := n.table.find(entry.Key)
-	if own == nil {
-		if !n.makeRoom() {
+	own, ok := n.table.Find(entry.Key)
+	if !ok {
+		if own, ok = n.insert(Record{entry.Key, entry.Owner, n.period, cacheable}); !ok {
 			return false
 		}
-		n.table.insert(record{entry.Key, entry.Owner, n.period, cacheable})
-		return true
 	}
-	if own.owner == entry.Owner {
-		own.cacheable = own.cacheable || cacheable
-	} else if n.config.Rules.SyncOverrides {
-		own.owner, own.cacheable = entry.Owner, cacheable
-	}
-	return true
+	_, ok = n.change(n.table, own, func(r *Record) {
+		if r.Owner == entry.Owner {
+			r.Cacheable = r.Cacheable || cacheable
+		} else if n.config.Rules.SyncOverrides {
+			r.Owner, r.Cacheable = entry.Owner, cacheable
+		}
+	})
+	return ok
 }
 
 // unsaid returns the entries of this node that a transfer should have had.
 func (n *Node) unsaid(t *Transfer) (entries []Entry) {
 	said := t.Entries
-	n.table.each(t.Low, t.High, func(r *record) bool {
-		for len(said) > 0 && said[0].Key-t.Low < r.key-t.Low {
+	n.table.Each(t.Low, t.High, func(r Record) bool {
+		for len(said) > 0 && said[0].Key-t.Low < r.Key-t.Low {
 			said = said[1:]
 		}
-		if len(said) == 0 || said[0].Key != r.key {
-			entries = append(entries, Entry{r.key, r.owner})
+		if len(said) == 0 || said[0].Key != r.Key {
+			entries = append(entries, Entry{r.Key, r.Owner})
 		}
 		return true
 	})
@@ -206,15 +206,13 @@ func (n *Node) hand(s *transfer, from uint16, part Transfer) {
 func (n *Node) decide(s *transfer, entries []Entry) (second Transfer, ok bool) {
 	second = Transfer{Sync: s.id, Second: true, Low: s.low, High: s.high}
 	for _, entry := range entries {
-		own := n.table.find(entry.Key)
-		if own == nil {
-			if !n.makeRoom() {
+		own, ok := n.table.Find(entry.Key)
+		if !ok {
+			if own, ok = n.insert(Record{entry.Key, entry.Owner, n.period, false}); !ok {
 				return second, false
 			}
-			n.table.insert(record{entry.Key, entry.Owner, n.period, false})
-		} else {
-			entry.Owner = own.owner
 		}
+		entry.Owner = own.Owner
 		second.Entries = append(second.Entries, entry)
 	}
 	return second, true

@@ -1,13 +1,8 @@
 package replica
 
 import (
-	"maps"
 	"slices"
 	"testing"
-
-	"pgregory.net/rapid"
-
-	"github.com/ballast-lb/ballast/internal/algo/ring"
 )
 
 // kinds returns what is sent, with the nodes, until nothing more is.
@@ -175,79 +170,4 @@ func TestAFullCacheStillForwards(t *testing.T) {
 	if _, cached := f.nodes[1].Entries(); len(f.answers) != 20 || cached != 1 {
 		t.Errorf("%d answers, %d cached", len(f.answers), cached)
 	}
-}
-
-func TestTableFindsWhatAMapHas(t *testing.T) {
-	var table table
-	twin := map[ring.Key]Owner{}
-	key := func(i uint64) ring.Key { return ring.Key(i * 0x9e3779b97f4a7c15) }
-	for i := range uint64(5000) {
-		table.insert(record{key: key(i), owner: Owner(i + 1)})
-		twin[key(i)] = Owner(i + 1)
-	}
-	low, high := key(17), key(18)
-	table.keep(low, high, func(r *record) bool { return r.owner%3 != 0 })
-	inside := func(key ring.Key) bool {
-		return low <= high && low <= key && key <= high || low > high && (key >= low || key <= high)
-	}
-	count := 0
-	for i := range uint64(5000) {
-		k := key(i)
-		gone := inside(k) && twin[k]%3 == 0
-		if found := table.find(k); (found == nil) != gone || !gone && found.owner != twin[k] {
-			t.Fatalf("key %#x: %v, gone %v", k, found, gone)
-		}
-		if inside(k) && !gone {
-			count++
-		}
-	}
-	var last *record
-	table.each(low, high, func(r *record) bool {
-		if last != nil && last.key-low >= r.key-low {
-			t.Fatalf("%#x after %#x", r.key, last.key)
-		}
-		last, count = r, count-1
-		return true
-	})
-	if count != 0 {
-		t.Errorf("%d more than were walked over", count)
-	}
-}
-
-func TestTableHasWhatAMapHasWhateverIsDone(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var table table
-		twin := map[ring.Key]Owner{}
-		// Few keys, and close together: the worst for a table that trusts them to be random.
-		keys := rapid.OneOf(rapid.Uint64Range(0, 20), rapid.Uint64Range(1<<64-20, 1<<64-1), rapid.Uint64())
-		for i := range rapid.IntRange(1, 60).Draw(t, "steps") {
-			key := ring.Key(keys.Draw(t, "key"))
-			if _, ok := twin[key]; !ok && rapid.IntRange(0, 4).Draw(t, "insert") > 0 {
-				table.insert(record{key: key, owner: Owner(i + 1)})
-				twin[key] = Owner(i + 1)
-			} else {
-				high := ring.Key(keys.Draw(t, "high"))
-				inside := func(k ring.Key) bool {
-					return key <= high && key <= k && k <= high || key > high && (k >= key || k <= high)
-				}
-				table.keep(key, high, func(r *record) bool { return r.owner%2 == 0 })
-				for k, owner := range twin {
-					if inside(k) && owner%2 != 0 {
-						delete(twin, k)
-					}
-				}
-			}
-			var got []ring.Key
-			table.each(0, 1<<64-1, func(r *record) bool { got = append(got, r.key); return true })
-			want := slices.Sorted(maps.Keys(twin))
-			if !slices.Equal(got, want) || table.count != len(want) {
-				t.Fatalf("%x, want %x", got, want)
-			}
-			for k, owner := range twin {
-				if found := table.find(k); found == nil || found.owner != owner {
-					t.Fatalf("%x: %v, want %d", k, found, owner)
-				}
-			}
-		}
-	})
 }

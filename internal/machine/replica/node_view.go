@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"math"
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/algo/ring"
@@ -15,7 +14,7 @@ func (n *Node) newView(m *Message) {
 	if m.Peers.Synced > n.synced {
 		n.synced = m.Peers.Synced
 		if n.config.Rules.HoldExpiry && !n.unsynced() {
-			n.table.keep(0, math.MaxUint64, func(r *record) bool { r.period = n.period; return true })
+			n.held = n.period
 		}
 	}
 	if !n.unsynced() {
@@ -49,26 +48,18 @@ func (n *Node) adopt(m *Message) {
 // forget gives up the entries of chains that this node is not in, or all. What may be answered from is an answer like any other: it
 // becomes one that is cached.
 func (n *Node) forget(all bool) {
-	n.eachArc(func(low, high ring.Key, chain []uint16) {
-		if !all && slices.Contains(chain, n.id) {
-			return
-		}
-		n.table.keep(low, high, func(r *record) bool {
-			if r.cacheable && n.cache.find(r.key) == nil && (n.config.Cached == 0 || n.cache.count < n.config.Cached) {
-				n.cache.insert(*r)
-			}
-			return false
-		})
-	})
-}
-
-// eachArc calls do with the first and the last key of each arc, and its chain.
-func (n *Node) eachArc(do func(low, high ring.Key, chain []uint16)) {
-	for arc, member := range n.list {
-		next := n.list[(arc+1)%len(n.list)]
-		low, high := bounds(ring.Range{Low: member.At, High: next.At})
-		do(low, high, n.chains[arc])
+	if len(n.list) == 0 {
+		return
 	}
+	n.table.Keep(func(r Record) bool {
+		if !all && slices.Contains(n.chain(r.Key), n.id) {
+			return true
+		}
+		if _, cached := n.cache.Find(r.Key); r.Cacheable && !cached && n.roomInCache() {
+			n.cache.Insert(r)
+		}
+		return false
+	})
 }
 
 // bounds returns the first and the last key of a range.
@@ -80,18 +71,26 @@ func bounds(r ring.Range) (low, high ring.Key) {
 // long enough are gone.
 func (n *Node) NextPeriod() {
 	n.period++
-	fresh := func(timeout uint32) func(*record) bool {
-		return func(r *record) bool { return n.period-r.period < timeout }
+	n.cache.Keep(func(r Record) bool { return n.keepOrCount(n.period-r.Period < n.config.Timeout) })
+	if len(n.list) == 0 || n.config.Rules.HoldExpiry && n.unsynced() {
+		return
 	}
-	before := n.table.count + n.cache.count
-	n.cache.keep(0, math.MaxUint64, fresh(n.config.Timeout))
-	if !n.config.Rules.HoldExpiry || !n.unsynced() {
-		n.eachArc(func(low, high ring.Key, chain []uint16) {
-			n.table.keep(low, high, fresh(n.timeout(chain)))
-		})
+	timeouts := make([]uint32, len(n.chains))
+	for arc, chain := range n.chains {
+		timeouts[arc] = n.timeout(chain)
 	}
-	n.Counters.Expired += uint64(before - n.table.count - n.cache.count)
+	n.table.Keep(func(r Record) bool { return n.keepOrCount(n.age(r) < timeouts[n.list.Arc(r.Key.Position())]) })
 }
+
+func (n *Node) keepOrCount(fresh bool) bool {
+	if !fresh {
+		n.Counters.Expired++
+	}
+	return fresh
+}
+
+// age returns for how many periods an entry of the table was not used, as far as that counts.
+func (n *Node) age(r Record) uint32 { return n.period - max(r.Period, n.held) }
 
 // timeout returns after how many periods an entry of a chain expires at this node. An answer may be cached one period after the tail has
 // seen the entry used, and two nodes' periods may be apart by almost one: so two periods for each step are enough while messages
@@ -106,19 +105,15 @@ func (n *Node) timeout(chain []uint16) uint32 {
 
 // Lookup returns what the node has of a connection: its entry in the table, and whether that may be answered from. Owner 0: none.
 func (n *Node) Lookup(key ring.Key) (owner Owner, cacheable bool) {
-	if entry := n.table.find(key); entry != nil {
-		return entry.owner, entry.cacheable
-	}
-	return 0, false
+	entry, _ := n.table.Find(key)
+	return entry.Owner, entry.Cacheable
 }
 
 // Cached returns what the node has in its cache of a connection. Owner 0: nothing.
 func (n *Node) Cached(key ring.Key) Owner {
-	if cached := n.cache.find(key); cached != nil {
-		return cached.owner
-	}
-	return 0
+	cached, _ := n.cache.Find(key)
+	return cached.Owner
 }
 
 // Entries returns how many entries the table and the cache have.
-func (n *Node) Entries() (table, cached int) { return n.table.count, n.cache.count }
+func (n *Node) Entries() (table, cached int) { return n.table.Len(), n.cache.Len() }

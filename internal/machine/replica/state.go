@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// Clone returns a copy that shares nothing that changes.
+// Clone returns a copy that shares nothing that changes, of a node made by NewNode.
 func (n *Node) Clone() *Node {
 	copied := *n
-	copied.table, copied.cache = n.table.clone(), n.cache.clone()
+	copied.table, copied.cache = n.table.(*memory).clone(), n.cache.(*memory).clone()
 	copied.done, copied.out = slices.Clone(n.done), nil
 	copied.syncs = make([]*transfer, len(n.syncs))
 	for i, s := range n.syncs {
@@ -29,8 +29,8 @@ func (n *Node) Append(text []byte) []byte {
 		text = binary.BigEndian.AppendUint32(text, number)
 	}
 	text = appendList(text, n.list)
-	text = n.appendRecords(text, &n.table)
-	text = n.appendRecords(text, &n.cache)
+	text = n.appendRecords(text, n.table)
+	text = n.appendRecords(text, n.cache)
 	for _, s := range n.syncs {
 		text = binary.BigEndian.AppendUint32(text, s.id)
 		text = binary.BigEndian.AppendUint64(text, uint64(s.next))
@@ -49,12 +49,13 @@ func (n *Node) Append(text []byte) []byte {
 	return text
 }
 
-func (n *Node) appendRecords(text []byte, t *table) []byte {
-	t.each(0, math.MaxUint64, func(r *record) bool {
-		text = binary.BigEndian.AppendUint64(text, uint64(r.key))
-		text = binary.BigEndian.AppendUint32(text, uint32(r.owner))
-		text = binary.BigEndian.AppendUint32(text, n.period-r.period)
-		text = append(text, flag(r.cacheable))
+func (n *Node) appendRecords(text []byte, t Table) []byte {
+	t.Each(0, math.MaxUint64, func(r Record) bool {
+		text = binary.BigEndian.AppendUint64(text, uint64(r.Key))
+		text = binary.BigEndian.AppendUint32(text, uint32(r.Owner))
+		text = binary.BigEndian.AppendUint32(text, n.period-r.Period)
+		text = binary.BigEndian.AppendUint32(text, n.age(r))
+		text = append(text, flag(r.Cacheable))
 		return true
 	})
 	return append(text, 0xff)

@@ -18,7 +18,7 @@ import (
 // nginxVariable names an nginx with QUIC, where that of PATH has none, as that of Debian 12.
 const nginxVariable = "BALLAST_NGINX"
 
-// variable names the program that test/NAME fetches: BALLAST_AIOQUIC, BALLAST_QUINN.
+// variable names the program that test/NAME fetches: BALLAST_AIOQUIC, BALLAST_ENVOY, BALLAST_QUINN.
 func variable(name string) string { return "BALLAST_" + strings.ToUpper(name) }
 
 // findNginx returns how to start it. It must be there.
@@ -54,6 +54,7 @@ func runServers(run *scenario.Run) {
 			s.QUIC = model.QUIC{Algorithm: model.QUICFourPass, ServerIDLength: 2, NonceLength: 17}
 		}},
 		{"aioquic", find("aioquic"), moves, func(*fleet.Service) {}},
+		{"envoy", find("envoy"), moves, func(*fleet.Service) {}},
 		{"quinn", find("quinn"), moves, func(*fleet.Service) {}},
 	} {
 		if one.start == nil {

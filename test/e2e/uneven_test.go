@@ -57,6 +57,14 @@ func TestQUICRequestsEndSoonerByTurnsAndByLoadThanByHash(t *testing.T) {
 	compared(t, "quic-tail", "10s")
 }
 
+// Promise: of more HTTP/3 requests than the servers can do, as many or more are done by turns as by hash (Cheetah, figure 11).
+func TestAsManyQUICRequestsAreDoneByTurnsAsByHash(t *testing.T) {
+	if !long() {
+		t.Skip("compares for a minute: make test-long")
+	}
+	compared(t, "quic-full", "10s")
+}
+
 // Promise: updates of weights may be lost on the way to load balancers (Spotlight, figure 14).
 func TestLostWeightsCostLittle(t *testing.T) {
 	result := compared(t, "weight-loss", "20s")

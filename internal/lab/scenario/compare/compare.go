@@ -25,6 +25,9 @@ var Scenarios = []scenario.Scenario{
 		Promise: "servers of unequal speed, other work that moves from one to the next: servers that accept or pass on beat hash",
 	},
 	{
+		Name: "quic-full", Deadline: 4 * time.Minute, Lengths: 40, Do: runQUICFull,
+		Promise: "more HTTP/3 requests than the servers can do: as many or more are done by turns as by hash",
+	}, {
 		Name: "quic-tail", Deadline: 4 * time.Minute, Lengths: 40, Do: runQUICTail,
 		Promise: "HTTP/3 requests of unequal length close to the servers' capacity: rr, awrr and awfd beat hash",
 	},

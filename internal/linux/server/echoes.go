@@ -61,19 +61,19 @@ func monotonic() (uint64, error) {
 }
 
 // Echoes counts the living connections that carry cookies, by the parity of the epoch that their client has echoed last. Cost: some
-// 100 ns for each connection; with address translation some microseconds for each that the kernel tracks.
+// 100 ns for each connection and some for each place of the kernel's hash table; with address translation some microseconds for each that the kernel tracks.
 func (s *Server) Echoes() (connections [2]uint64, err error) {
 	if err := s.countTranslated(&connections); err != nil {
 		return connections, err
 	}
-	walk, err := link.AttachIter(link.IterOptions{Program: s.objects.CountEchoes, Map: s.objects.HoldBacks})
+	walk, err := link.AttachIter(link.IterOptions{Program: s.objects.CountEchoes})
 	if err != nil {
-		return connections, fmt.Errorf("walk the sockets' storage: %w", err)
+		return connections, fmt.Errorf("walk the TCP sockets: %w", err)
 	}
 	defer walk.Close()
 	reader, err := walk.Open()
 	if err != nil {
-		return connections, fmt.Errorf("walk the sockets' storage: %w", err)
+		return connections, fmt.Errorf("walk the TCP sockets: %w", err)
 	}
 	defer reader.Close()
 	parities := make([]byte, 64<<10)
@@ -86,7 +86,7 @@ func (s *Server) Echoes() (connections [2]uint64, err error) {
 			return connections, nil
 		}
 		if err != nil {
-			return connections, fmt.Errorf("walk the sockets' storage: %w", err)
+			return connections, fmt.Errorf("walk the TCP sockets: %w", err)
 		}
 	}
 }

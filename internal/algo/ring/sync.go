@@ -132,6 +132,24 @@ func (c Chains) changed(two []List, at Position) bool {
 	return !slices.EqualFunc(c.At(two[0], at), c.At(two[1], at), Member.Same)
 }
 
+// Since returns, by arc of a list, the version since which its chain is what it is. before is the list before, and since the same of it;
+// version is that of the list. Where an arc has parts whose chains are what they are since different versions, it is the newest.
+func (c Chains) Since(before List, since []uint32, list List, version uint32) []uint32 {
+	all := make([]uint32, len(list))
+	if len(list) == 0 {
+		return all
+	}
+	for _, r := range finestRanges([]List{before, list}) {
+		known := version
+		if len(before) > 0 && !c.changed([]List{before, list}, r.Low) {
+			known = since[before.Arc(r.Low)]
+		}
+		arc := list.Arc(r.Low)
+		all[arc] = max(all[arc], known)
+	}
+	return all
+}
+
 // plan returns the sync of a range.
 func (c Chains) plan(lists []List, r Range, id uint32) Sync {
 	all := make([][]Member, len(lists))

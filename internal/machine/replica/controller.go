@@ -29,6 +29,7 @@ type State struct {
 	Version   uint32      // of the current list; 0: there is none
 	Synced    uint32      // newest version that was synced
 	Lists     []ring.List // from Synced on; the last is the current one
+	Since     []uint32    // by arc of the current list: the version since which its chain is what it is
 	Ongoing   []ring.Sync // not known to be done
 	Cancelled []uint32    // since Synced
 	NextSync  uint32
@@ -98,6 +99,7 @@ func (c *Controller) Change(change Change) ([]Action, error) {
 	}
 	before := c.State.list()
 	fresh, cancelled := ring.ComputeSync(c.config.chains(), lists, c.State.Ongoing, c.State.NextSync)
+	c.State.Since = c.config.chains().Since(c.State.list(), c.State.Since, next, version)
 	c.State.Version, c.State.Lists = version, lists
 	c.State.NextSync += uint32(len(fresh))
 	c.State.Cancelled = append(c.State.Cancelled, cancelled...)
@@ -255,7 +257,7 @@ func (c *Controller) tell(before ring.List) {
 }
 
 func (c *Controller) tellNode(node uint16) {
-	peers := &Peers{List: c.State.list(), Synced: c.State.Synced, Cancelled: c.State.Cancelled}
+	peers := &Peers{List: c.State.list(), Since: c.State.Since, Synced: c.State.Synced, Cancelled: c.State.Cancelled}
 	c.send(Message{Kind: NewView, To: node, Peers: peers})
 }
 

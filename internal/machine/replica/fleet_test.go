@@ -53,7 +53,7 @@ func (f *fleet) restart(node uint16) {
 
 func (f *fleet) packet(node uint16, key ring.Key, proposed Owner) {
 	f.t.Helper()
-	f.take(f.nodes[node].Packet(key, proposed))
+	f.take(f.nodes[node].Packet(key, proposed, true))
 }
 
 func (f *fleet) take(actions []Action) {

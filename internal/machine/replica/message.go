@@ -42,6 +42,7 @@ type Message struct {
 	Last      uint16 // of Write: chain node that sent it; None: nobody
 	Owner     Owner
 	View      uint32 // version of the list that the sender has
+	Chain     uint32 // of WhoOwns and Write: since which version the key's chain is what it is, as the sender knows it
 	Synced    uint32 // of ViewAck
 	Sync      uint32 // of StartSync and SyncDone
 	Key       ring.Key
@@ -69,6 +70,7 @@ type Entry struct {
 // Peers is a view.
 type Peers struct {
 	List      ring.List
+	Since     []uint32 // by arc of List: the version since which its chain is what it is
 	Synced    uint32   // version that is known to be synced
 	Cancelled []uint32 // syncs since then that must end
 }
@@ -95,7 +97,7 @@ func (m *Message) Append(text []byte) []byte {
 	for _, node := range [...]uint16{m.From, m.To, m.Forwarder, m.Last} {
 		text = binary.BigEndian.AppendUint16(text, node)
 	}
-	for _, number := range [...]uint32{uint32(m.Owner), m.View, m.Synced, m.Sync, uint32(m.Range.Low), uint32(m.Range.High)} {
+	for _, number := range [...]uint32{uint32(m.Owner), m.View, m.Chain, m.Synced, m.Sync, uint32(m.Range.Low), uint32(m.Range.High)} {
 		text = binary.BigEndian.AppendUint32(text, number)
 	}
 	text = binary.BigEndian.AppendUint64(text, uint64(m.Key))
@@ -123,6 +125,9 @@ func (t *Transfer) append(text []byte) []byte {
 
 func (p *Peers) append(text []byte) []byte {
 	text = binary.BigEndian.AppendUint32(appendList(text, p.List), p.Synced)
+	for _, version := range p.Since {
+		text = binary.BigEndian.AppendUint32(text, version)
+	}
 	for _, sync := range p.Cancelled {
 		text = binary.BigEndian.AppendUint32(text, sync)
 	}

@@ -31,6 +31,7 @@ type Node struct {
 	life   uint32
 	list   ring.List
 	chains [][]uint16 // by arc of list, head first
+	since  []uint32   // by arc: the version since which its chain is what it is
 
 	period uint32 // since the start
 	held   uint32 // period in which the last sync ended: no entry of table is older
@@ -40,29 +41,52 @@ type Node struct {
 	syncs []*transfer // which this node leads
 	done  []uint32    // of those, which are over
 	out   []Action
+
+	gone    func(key ring.Key, owner Owner) bool
+	publish func(View)
+}
+
+// View is what packets need to know of a list. Version 0: there is none.
+type View struct {
+	Version uint32
+	List    ring.List
+	Chains  [][]uint16 // by arc of List, head first
+	Since   []uint32   // by arc: what messages carry in Message.Chain
 }
 
 // NewNode returns a node that knows nothing. config is shared, and not changed. A node that has started again must not receive what the
 // controller sent before Change.Restart: an older view says that it still has its entries. A session ends with its process and sees to it.
-func NewNode(id uint16, config *Config) *Node { return OpenNode(id, config, NewMemory(), NewMemory()) }
+func NewNode(id uint16, config *Config) *Node {
+	return OpenNode(id, config, NewMemory(), NewMemory(), func(View) {})
+}
 
 // OpenNode returns a node with tables of its caller's. What they hold is believed as soon as there is a view.
-func OpenNode(id uint16, config *Config, table, cache Table) *Node {
-	return &Node{id: id, config: config, table: table, cache: cache}
+//
+// publish is called with each view before anything is forgotten that it makes needless, and with none at all before all is forgotten:
+// packets that others handle, on the same tables, go by what it was called with last.
+func OpenNode(id uint16, config *Config, table, cache Table, publish func(View)) *Node {
+	return &Node{id: id, config: config, table: table, cache: cache, publish: publish}
 }
+
+// SetGone sets what tells that an owner is no server any more: a record of such a one is as good as none, and a Write puts another owner
+// in its place. nil: owners stay.
+func (n *Node) SetGone(gone func(key ring.Key, owner Owner) bool) { n.gone = gone }
+
+func (n *Node) isGone(r Record) bool { return n.gone != nil && n.gone(r.Key, r.Owner) }
 
 // View returns the version of the list that the node has, and the newest that it knows to be synced.
 func (n *Node) View() (view, synced uint32) { return n.view, n.synced }
 
-// Packet takes a packet from outside. If its connection is new, proposed becomes its owner; it must not be 0. What is returned is valid
-// until the next call.
-func (n *Node) Packet(key ring.Key, proposed Owner) []Action {
+// Packet takes a packet from outside. If its connection is new, proposed becomes its owner; it must not be 0. begins says that it most
+// probably is. What is returned is valid until the next call.
+func (n *Node) Packet(key ring.Key, proposed Owner, begins bool) []Action {
 	n.out = n.out[:0]
 	if len(n.list) == 0 {
 		n.Counters.NoView++
 		return nil
 	}
-	if known, in := n.usable(key); in != nil {
+	known, in := n.usable(key)
+	if in != nil {
 		if known.Period == n.period {
 			n.Counters.FromLocal++
 			n.forward(key, known.Owner)
@@ -76,8 +100,8 @@ func (n *Node) Packet(key ring.Key, proposed Owner) []Action {
 		}
 	}
 	chain := n.chain(key)
-	question := Message{Kind: WhoOwns, To: chain[len(chain)-1], Forwarder: n.id, Owner: proposed, View: n.view, Key: key}
-	if n.config.DirectToHead {
+	question := Message{Kind: WhoOwns, To: chain[len(chain)-1], Forwarder: n.id, Owner: proposed, View: n.view, Chain: n.chainSince(key), Key: key}
+	if n.config.DirectToHead && (begins || in != nil) {
 		question.Kind, question.To = Write, chain[0]
 	}
 	n.send(question)
@@ -94,7 +118,7 @@ func (n *Node) Receive(m Message) []Action {
 func (n *Node) receive(m *Message) {
 	switch m.Kind {
 	case WhoOwns, Write:
-		if n.config.Rules.CheckView && m.View != n.view || len(n.list) == 0 {
+		if len(n.list) == 0 || n.config.Rules.CheckView && m.Chain != n.chainSince(m.Key) {
 			n.Counters.OtherView++
 		} else if n.config.Rules.LimitHops && m.Hops > n.config.HopLimit {
 			n.Counters.TooManyHop++
@@ -119,10 +143,11 @@ func (n *Node) receive(m *Message) {
 // usable returns what the node may answer from, and where it is; nil: there is nothing.
 func (n *Node) usable(key ring.Key) (Record, Table) {
 	cached, ok := n.cache.Find(key)
+	ok = ok && !n.isGone(cached)
 	if ok && cached.Period == n.period {
 		return cached, n.cache
 	}
-	if entry, ok := n.table.Find(key); ok && entry.Cacheable {
+	if entry, ok := n.table.Find(key); ok && entry.Cacheable && !n.isGone(entry) {
 		return entry, n.table
 	}
 	if ok {
@@ -164,7 +189,7 @@ func (n *Node) whoOwns(m *Message) {
 		n.pass(m, WhoOwns, tail)
 		return
 	}
-	if entry, ok := n.table.Find(m.Key); ok {
+	if entry, ok := n.table.Find(m.Key); ok && !n.isGone(entry) {
 		// An entry that is not of this period is written again, so that all of the chain know that it is in use.
 		if (entry.Cacheable || !n.config.Rules.TailAnswersCacheable) && entry.Period == n.period {
 			n.answer(m, entry.Owner)
@@ -212,7 +237,7 @@ func (n *Node) keep(key ring.Key, owner Owner, cacheable bool) (Owner, bool) {
 		}
 	}
 	entry, ok = n.change(n.table, entry, func(r *Record) {
-		if !n.config.Rules.KeepFirst {
+		if !n.config.Rules.KeepFirst || n.isGone(*r) {
 			r.Owner = owner
 		}
 		r.Period = n.period
@@ -271,6 +296,10 @@ func (n *Node) roomInCache() bool { return n.config.Cached == 0 || n.cache.Len()
 // chain returns the nodes of a key's chain, head first. The list must not be empty.
 func (n *Node) chain(key ring.Key) []uint16 { return n.chains[n.list.Arc(key.Position())] }
 
+// chainSince is the version since which a key's chain is what it is. Two nodes that have the same agree about all that matters to the key,
+// whatever else has changed between their views. Who knows the same chain, but not since the same version, may have left it in between.
+func (n *Node) chainSince(key ring.Key) uint32 { return n.since[n.list.Arc(key.Position())] }
+
 func (n *Node) forward(key ring.Key, owner Owner) {
 	n.Counters.Forwarded++
 	n.out = append(n.out, Action{Kind: Forward, Message: Message{Key: key, Owner: owner}})
@@ -286,6 +315,9 @@ func (n *Node) answer(m *Message, owner Owner) {
 func (n *Node) pass(m *Message, kind Kind, to uint16) {
 	passed := *m
 	passed.Kind, passed.To, passed.View = kind, to, n.view
+	if passed.Chain = 0; kind != Owns {
+		passed.Chain = n.chainSince(m.Key)
+	}
 	passed.Hops++
 	n.send(passed)
 }

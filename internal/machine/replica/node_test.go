@@ -127,7 +127,7 @@ func TestWritesThatAreNotForThisNodeAreDropped(t *testing.T) {
 func TestANodeWithoutAViewDropsPackets(t *testing.T) {
 	config := DefaultConfig(2)
 	n := NewNode(1, &config)
-	if actions := n.Packet(1, 2); len(actions) != 0 || n.Counters.NoView != 1 {
+	if actions := n.Packet(1, 2, true); len(actions) != 0 || n.Counters.NoView != 1 {
 		t.Errorf("%v %+v", actions, n.Counters)
 	}
 }

@@ -27,21 +27,36 @@ func (n *Node) newView(m *Message) {
 func (n *Node) unsynced() bool { return n.synced < n.view }
 
 func (n *Node) adopt(m *Message) {
-	n.view, n.list = m.View, m.Peers.List
+	me, _ := m.Peers.List.Find(n.id)
+	another := me.Life != n.life && n.config.Rules.ForgetOnLeaving
+	if another {
+		n.publish(View{}) // until nothing of the former life is left
+	}
+	n.take(m.View, m.Peers)
+	if !another {
+		n.publish(View{n.view, n.list, n.chains, n.since})
+	}
+	if n.config.Rules.ForgetOnLeaving {
+		n.forget(another)
+	}
+	if another {
+		n.publish(View{n.view, n.list, n.chains, n.since})
+	}
+	n.life = me.Life
+	if n.config.Rules.StopCancelled {
+		n.syncs = slices.DeleteFunc(n.syncs, func(s *transfer) bool { return slices.Contains(m.Peers.Cancelled, s.id) })
+	}
+}
+
+// take makes a list that of the node.
+func (n *Node) take(view uint32, peers *Peers) {
+	n.view, n.list, n.since = view, peers.List, peers.Since
 	chains := n.config.chains()
 	n.chains = make([][]uint16, len(n.list))
 	for arc := range n.list {
 		for _, member := range chains.OfArc(n.list, arc) {
 			n.chains[arc] = append(n.chains[arc], member.Node)
 		}
-	}
-	me, _ := n.list.Find(n.id)
-	if n.config.Rules.ForgetOnLeaving {
-		n.forget(me.Life != n.life)
-	}
-	n.life = me.Life
-	if n.config.Rules.StopCancelled {
-		n.syncs = slices.DeleteFunc(n.syncs, func(s *transfer) bool { return slices.Contains(m.Peers.Cancelled, s.id) })
 	}
 }
 

@@ -5,7 +5,7 @@ import "github.com/ballast-lb/ballast/internal/algo/ring"
 // Rules are what makes the protocol safe. All are on in DefaultRules; each can be switched off to show what it is for. Those marked
 // "ours" are not in the paper.
 type Rules struct {
-	CheckView            bool // ours: WhoOwns, Write and Copy of another view are dropped
+	CheckView            bool // ours: WhoOwns and Write from who knows another chain of the key are dropped, and Copy of another view
 	LimitHops            bool // ours: messages that go in circles end
 	CheckHead            bool // a Write that comes from no chain node is dropped everywhere but at the head (figure 6, line 2)
 	CheckMembers         bool // a Write to or from a node outside the chain is dropped (figure 6, line 3)
@@ -58,8 +58,8 @@ type Config struct {
 	CopyEntries int // of one Copy at most
 	CopyWindow  int // parts of a range that are on their way at once
 
-	// DirectToHead makes forwarders send Write to the head at once instead of WhoOwns to the tail: the first packet of a connection
-	// takes a hop less, a packet that is new to this forwarder only L-1 more.
+	// DirectToHead makes forwarders send Write to the head at once instead of WhoOwns to the tail, with packets that begin a connection
+	// and those that say that one lives: they take a hop less.
 	DirectToHead bool
 
 	// EvenTo is the imbalance of the ring above which the controller moves nodes once all is synced; 0: never. Nothing is moved when

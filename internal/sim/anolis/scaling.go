@@ -132,7 +132,7 @@ func (c *cluster) take(actions []replica.Action) {
 // flow opens a connection at a node. Its first packet is answered when flow returns; all others are forwarded by this node alone.
 func (c *cluster) flow(forwarder int, key ring.Key, packets int) {
 	c.handled[forwarder] += packets
-	c.take(c.nodes[forwarder].Packet(key, 1))
+	c.take(c.nodes[forwarder].Packet(key, 1, true))
 	for len(c.messages) > 0 {
 		m := c.messages[len(c.messages)-1]
 		c.messages = c.messages[:len(c.messages)-1]

@@ -213,7 +213,7 @@ func (w *world) packet(id uint32) {
 	forwarder := w.gateway[hash%uint64(len(w.gateway))]
 	if node := w.nodes[forwarder]; node != nil {
 		proposed := 1 + random.Below(w.proposals.At(number), servers)
-		w.take(node.Packet(w.key(id), replica.Owner(proposed)))
+		w.take(node.Packet(w.key(id), replica.Owner(proposed), true))
 	}
 }
 

@@ -119,7 +119,7 @@ func (w *world) fail(kind Kind, format string, values ...any) {
 func (w *world) packet(id uint16, key int, proposed replica.Owner) {
 	if node := w.node(id); node != nil {
 		w.owners = max(w.owners, proposed)
-		w.take(id, node.Packet(w.keys[key].key, proposed))
+		w.take(id, node.Packet(w.keys[key].key, proposed, proposed%3 != 0))
 	}
 }
 

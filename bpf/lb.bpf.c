@@ -11,6 +11,7 @@
 #include "packet/usual.h"
 #include "packet/quote.h"
 #include "packet/mix.h"
+#include "packet/peer_message.h"
 
 #include "carrier/timestamp.h"
 #include "carrier/cookie.h"
@@ -32,6 +33,7 @@
 #include "state/quic.h"
 #include "state/trace.h"
 #include "state/answers.h"
+#include "state/replicas.h"
 
 #include "dispatch/turns.h"
 #include "dispatch/two_choices.h"
@@ -50,8 +52,12 @@
 #include "affinity/table.h"
 #include "affinity/assign.h"
 #include "affinity/later.h"
+#include "affinity/replica_table.h"
+#include "affinity/replicated.h"
 
 #include "steer/placed.h"
+#include "steer/dispatched.h"
+#include "steer/replicas.h"
 #include "steer/ladder.h"
 
 #include "role/fragments.h"
@@ -69,6 +75,7 @@
 #include "send/decapsulate.h"
 #include "send/route.h"
 #include "send/circle.h"
+#include "send/peer.h"
 
 #include "role/icmp.h"
 #include "role/tier.h"
@@ -77,6 +84,8 @@
 #include "role/fast_path.h"
 #include "role/fast_quic.h"
 #include "role/usual.h"
+#include "role/ask.h"
+#include "role/message.h"
 
 /* Keeps the names of the verdicts in BTF for user space. */
 enum verdict *unused_verdict __attribute__((unused));
@@ -84,6 +93,7 @@ enum verdict *unused_verdict __attribute__((unused));
 enum connection_state *unused_state __attribute__((unused));
 enum connection_flag *unused_flag __attribute__((unused));
 struct ended_connection *unused_ended __attribute__((unused));
+struct peer_message *unused_message __attribute__((unused));
 
 static const enum verdict parsed_verdict[4] = {
 	[PARSED] = VERDICT_CONTINUE,
@@ -140,9 +150,14 @@ inline_always int any_way(struct xdp_md *ctx, int came)
 	struct packet packet = {};
 	struct decision decision = {};
 	int action = XDP_PASS;
-	enum verdict verdict = walk(ctx, &packet, &decision, &action);
-	__u32 service = decision.service ? decision.service->number : 0;
+	enum verdict verdict;
+	__u32 service;
 
+	decision.told = came == BY_MESSAGE;
+	verdict = walk(ctx, &packet, &decision, &action);
+	if (verdict == VERDICT_CONTINUE)
+		return ASKED_ON;
+	service = decision.service ? decision.service->number : 0;
 	if ((verdict == PASSED_NO_SERVICE || verdict == PASSED_UNSUPPORTED) && would_circle(ctx, &packet))
 		verdict = DROPPED_NO_SERVICE;
 	count_verdict(service, verdict, packet.length);
@@ -157,26 +172,79 @@ inline_always int any_way(struct xdp_md *ctx, int came)
 	return action;
 }
 
+int lb_any(struct xdp_md *ctx);
+int lb_any_of_tier(struct xdp_md *ctx);
+int lb_any_of_peer(struct xdp_md *ctx);
+int lb_ask(struct xdp_md *ctx);
+int lb_message(struct xdp_md *ctx);
+
+/* Where packets go on that are not usual: by how they came, and from there. By a tail call: the walks do not fit on one stack, and a jump costs less than a
+ * call that returns. The kernel empties an array that neither a process nor a pin has: user space pins that of each program that is attached. */
+enum { WAY_ASK = BY_MESSAGE, WAY_MESSAGE, WAYS };
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, WAYS);
+	__uint(key_size, sizeof(__u32));
+	__array(values, int(struct xdp_md *));
+} ways SEC(".maps") = { .values = {
+	[DIRECTLY - 1] = lb_any,
+	[BY_FIRST_TIER - 1] = lb_any_of_tier,
+	[BY_MESSAGE - 1] = lb_any_of_peer,
+	[WAY_ASK] = lb_ask,
+	[WAY_MESSAGE] = lb_message,
+} };
+
 SEC("xdp.frags")
 int lb_any(struct xdp_md *ctx)
 {
-	return any_way(ctx, DIRECTLY);
+	int action = any_way(ctx, DIRECTLY);
+
+	if (action == ASKED_ON)
+		bpf_tail_call(ctx, &ways, WAY_ASK);
+	return action == ASKED_ON ? XDP_DROP : action;
 }
 
 SEC("xdp.frags")
 int lb_any_of_tier(struct xdp_md *ctx)
 {
-	return any_way(ctx, BY_FIRST_TIER);
+	int action = any_way(ctx, BY_FIRST_TIER);
+
+	return action == ASKED_ON ? XDP_DROP : action; /* no service has both */
 }
 
-/* Where packets go on that are not usual, by how they came. By a tail call: both walks do not fit on one stack, and a jump costs less than a call
- * that returns. The kernel empties an array that neither a process nor a pin has: user space pins that of each program that is attached. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, 2);
-	__uint(key_size, sizeof(__u32));
-	__array(values, int(struct xdp_md *));
-} ways SEC(".maps") = { .values = { [DIRECTLY - 1] = lb_any, [BY_FIRST_TIER - 1] = lb_any_of_tier } };
+/* A packet that came inside an answer of another load balancer, or of this one's own replicas. */
+SEC("xdp.frags")
+int lb_any_of_peer(struct xdp_md *ctx)
+{
+	int action = any_way(ctx, BY_MESSAGE);
+
+	return action == ASKED_ON ? XDP_DROP : action; /* who was answered does not ask */
+}
+
+SEC("xdp.frags")
+int lb_ask(struct xdp_md *ctx)
+{
+	int action = ask_way(ctx);
+
+	if (action == ASKED_ON)
+		bpf_tail_call(ctx, &ways, BY_MESSAGE - 1);
+	return action == ASKED_ON ? XDP_DROP : action;
+}
+
+SEC("xdp.frags")
+int lb_message(struct xdp_md *ctx)
+{
+	_Bool message;
+	int action = message_way(ctx, &message);
+
+	if (action != ASKED_ON)
+		return action;
+	if (message) /* constants: a known index is a jump */
+		bpf_tail_call(ctx, &ways, BY_MESSAGE - 1);
+	bpf_tail_call(ctx, &ways, DIRECTLY - 1);
+	return XDP_DROP;
+}
 
 SEC("xdp.frags")
 int lb(struct xdp_md *ctx)
@@ -195,6 +263,8 @@ int lb(struct xdp_md *ctx)
 	action = usual_frame(ctx);
 	if (action != UNUSUAL)
 		return action;
+	if (replica_enabled && is_for_peer((void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		bpf_tail_call(ctx, &ways, WAY_MESSAGE);
 	if (came == BY_FIRST_TIER) /* constants: a known index is a jump */
 		bpf_tail_call(ctx, &ways, BY_FIRST_TIER - 1);
 	bpf_tail_call(ctx, &ways, DIRECTLY - 1);
@@ -208,5 +278,13 @@ int flush_counts(struct xdp_md *ctx)
 	__u32 first = 0;
 
 	later_flush(bpf_map_lookup_elem(&later_lists, &first));
+	return XDP_PASS;
+}
+
+/* Run by user space. The frame says nothing. */
+SEC("xdp.frags")
+int replica_insert(struct xdp_md *ctx)
+{
+	replica_insert_batch();
 	return XDP_PASS;
 }

@@ -7,7 +7,7 @@ __be32 tier_address[4];
 volatile __u32 tier_enabled;
 
 /* How a packet came. One byte, and never 0: so the verifier does not follow the value, and walks the rest once and not twice. */
-enum { DIRECTLY = 1, BY_FIRST_TIER };
+enum { DIRECTLY = 1, BY_FIRST_TIER, BY_MESSAGE };
 
 /* What goes on to the host's stack keeps its outer header: somebody may have looked at that. */
 inline_always _Bool is_for_vip(const struct tunnel *t, void *data, void *end)

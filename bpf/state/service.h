@@ -15,6 +15,7 @@ enum service_flag {
 	SERVICE_THROUGH = 1, /* answers pass this node, which writes the cookie */
 	SERVICE_SECOND_CHANCE = 2, /* servers run agents that hand on what is not theirs */
 	SERVICE_FIRST_TIER = 4, /* its servers are the load balancers of the second tier */
+	SERVICE_REPLICATED = 8, /* other load balancers are asked about what carries nothing */
 };
 
 enum server_flag {

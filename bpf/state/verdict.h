@@ -16,13 +16,14 @@ enum verdict {
 	FORWARDED_BY_COOKIE,
 	FORWARDED_BY_TABLE, /* affinity table: the entry that the cookie names is this connection's */
 	FORWARDED_ADDED, /* affinity table: by the cookie, and from now on with an entry */
-	FORWARDED_TABLE_FULL, /* affinity table: by the cookie; its partition has no room for an entry */
+	FORWARDED_TABLE_FULL, /* affinity table: by the cookie; its partition has no room for an entry. replicated: the same, by the table */
 	FORWARDED_BY_SCRUBBER, /* affinity table: to the scrubber, with the server as the next stop */
 	FORWARDED_BY_LOCAL_TABLE,
 	FORWARDED_BY_HISTORY, /* affinity history: the owner of the column that the timestamp names, or those before */
 	FORWARDED_BY_OLDER_KEY, /* affinity quic: by a connection id that was made with another key than the one in use */
 	FORWARDED_STARTING, /* affinity quic: to where its connection's first packet went; the client knows no id of the server's yet */
 	FORWARDED_BY_PORT, /* mptcp: a subflow that joined at the port of its server */
+	FORWARDED_BY_REPLICA, /* replicated: by an entry of this node, or the answer of another */
 	FORWARDED_BY_CLOSING, /* RST without timestamp, found by the FIN or RST before it */
 	FORWARDED_BY_HASH, /* affinity hash: every packet by the table */
 	FORWARDED_UNKNOWN, /* fallback: affinity local-table, and it is not there */
@@ -41,6 +42,10 @@ enum verdict {
 	RETURNED,
 	RETURNED_UNMARKED, /* without timestamp, or from a server that cannot take part */
 
+	/* Sent to another load balancer, inside a message. */
+	ASKED_PEER, /* whose connection it is */
+	PASSED_ON_TO_PEER, /* a message of another one */
+
 	/* Answered by this node. */
 	ANSWERED_ECHO,
 	ANSWERED_TOO_BIG,
@@ -55,6 +60,12 @@ enum verdict {
 	DROPPED_NO_CLOCK, /* return: through: the server's clock is not known yet, so its timestamp cannot be restored */
 	DROPPED_UNKNOWN_FRAGMENT,
 	DROPPED_CONGESTED, /* second tier: congestion was marked outside, and the inner packet cannot say so (RFC 6040) */
+	DROPPED_FORGED, /* a message that no load balancer of the fleet has sent, or not to this one */
+	DROPPED_OTHER_VIEW, /* a message of who knows another chain of the connection, or there is no ring any more */
+	DROPPED_NO_MEMBER, /* a message from a node that is not in the chain of the connection, or to one */
+	DROPPED_TOO_MANY_HOPS, /* a message that goes in circles */
+	DROPPED_TABLE_FULL, /* replicated: there is no room for an entry, without which the answer would not come back */
+	DROPPED_TABLE_BUSY, /* replicated: others put entries into the same places, or this one was just removed */
 	DROPPED_OVER_LIMIT, /* affinity table: more packets of one connection than its service lets pass */
 	DROPPED_NO_HEADROOM,
 	DROPPED_TOO_BIG_QUIETLY, /* an ICMP error or fragment that does not fit: never answered (RFC 1122 3.2.2) */

@@ -35,6 +35,7 @@ __noinline int steer_any(const struct packet *p, const struct service *service, 
 	d.quoted = decided->quoted;
 	verdict = steer(p, &d);
 	decided->id = d.id;
+	decided->verdict = d.verdict;
 	decided->carried.plain = d.carried.plain;
 	__builtin_memcpy(decided->stops, d.stops, sizeof(d.stops));
 	decided->stops_count = d.stops_count;
@@ -42,7 +43,7 @@ __noinline int steer_any(const struct packet *p, const struct service *service, 
 	return verdict;
 }
 
-/* Steer `flow`: the packet itself, or the one that an ICMP error quotes. */
+/* Steer `flow`: the packet itself, or the one that an ICMP error quotes. VERDICT_CONTINUE: others have to be asked. */
 inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p, const struct packet *flow, struct decision *d,
 				     __u32 destination)
 {
@@ -63,14 +64,18 @@ inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p,
 		if (flow != p)
 			d->carried.echo = d->carried.timestamp; /* the server wrote what it quotes */
 		verdict = steer_any(flow, service, d);
+		if (verdict == VERDICT_CONTINUE)
+			verdict = steer_by_replicas(flow, service, d);
 	}
 	d->service = service;
+	if (verdict == VERDICT_CONTINUE)
+		return verdict;
 	d->server = server_by_id(service, d->id);
 	if (!d->server)
 		return DROPPED_NO_SERVER;
 	if (flow != p)
 		return verdict == FORWARDED_BY_COOKIE || verdict == FORWARDED_BY_OLDER_KEY || verdict == FORWARDED_BY_LOCAL_TABLE ||
-				       verdict == FORWARDED_BY_HISTORY || verdict == FORWARDED_BY_PORT ?
+				       verdict == FORWARDED_BY_HISTORY || verdict == FORWARDED_BY_PORT || verdict == FORWARDED_BY_REPLICA ?
 			       FORWARDED_ICMP_BY_COOKIE :
 			       FORWARDED_ICMP_BY_FALLBACK;
 	if (p->fragment == FRAGMENT_FIRST)

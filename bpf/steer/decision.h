@@ -10,7 +10,8 @@ struct decision {
 	__u8 stops_count;
 	__u8 next; /* index of the stop after the server */
 	__u8 verdict; /* enum verdict: why this server */
-	_Bool quoted; /* the flow is that of a packet that an ICMP error quotes: nothing is learned from it */
+	_Bool told : 1; /* the packet came inside a message that says whose it is */
+	_Bool quoted : 1; /* the flow is that of a packet that an ICMP error quotes: nothing is learned from it */
 	struct carried carried;
 };
 

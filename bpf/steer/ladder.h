@@ -4,46 +4,12 @@
  *   1. new connection            -> dispatch
  *   2. carries a valid cookie    -> its server (affinity table: a suspect's packets visit the scrubber first)
  *   3. known to be closing, or in the local table -> its server
- *   4. otherwise                 -> placement, with the previous owners as further stops
+ *   4. services with replicas    -> whose it is by their entries (steer/replicas.h)
+ *   5. otherwise                 -> placement, with the previous owners as further stops
  *
  * steer_find decides and changes nothing, steer_commit changes and decides nothing: so a packet that turns out not to be usual is steered anew.
  */
 #pragma once
-
-inline_always _Bool dispatched_by_placement(const struct service *service)
-{
-	return 1ULL << (service->dispatch & 63) & (1 << DISPATCH_HASH | 1 << DISPATCH_MAGLEV | 1 << DISPATCH_WCMP | 1 << DISPATCH_CHOICES);
-}
-
-/* What commit changes. */
-struct finding {
-	struct local_connection *entry; /* local-table: of the flow */
-	struct place *place; /* by turns: where the next one is */
-};
-
-inline_always void steer_by_dispatch(struct decision *d, struct finding *f)
-{
-	const struct service *service = d->service;
-	__u32 id;
-
-	switch (service->dispatch) {
-	case DISPATCH_P2C:
-		id = dispatch_by_two_choices(service);
-		break;
-	case DISPATCH_LEAST:
-		f->place = place_in_turns(service);
-		id = dispatch_by_least(service, f->place);
-		break;
-	case DISPATCH_AWFD:
-	case DISPATCH_LCF:
-		id = dispatch_by_classes(service);
-		break;
-	default:
-		f->place = place_in_turns(service);
-		id = dispatch_by_turns(service, f->place);
-	}
-	steer_to(d, id);
-}
 
 /* Rungs 1 to 3 of a service whose connections carry cookies. Sets d->server where one of them knows; says why else placement must. */
 inline_always enum verdict steer_by_what_it_carries(const struct packet *p, struct decision *d)
@@ -101,7 +67,8 @@ inline_always enum verdict steer_by_local_table(const struct packet *p, struct d
 	return d->quoted || (p->protocol == IPPROTO_TCP && !is_syn(p)) ? FORWARDED_UNKNOWN : FORWARDED_NEW;
 }
 
-/* Where the packet goes, and why. Changes nothing: that does steer_commit, once it is known that the packet goes there. */
+/* Where the packet goes, and why. Changes nothing: that does steer_commit, once it is known that the packet goes there. VERDICT_CONTINUE, and no
+ * server: replicas tell, and if they do not, it goes by placement because of d->verdict. */
 inline_always enum verdict steer_find(const struct packet *p, struct decision *d, struct finding *f)
 {
 	const struct service *service = d->service;
@@ -113,10 +80,14 @@ inline_always enum verdict steer_find(const struct packet *p, struct decision *d
 		verdict = steer_by_history(p, d);
 	else if (service->affinity == AFFINITY_QUIC)
 		verdict = steer_by_connection_id(p, d);
-	else if (service->affinity != AFFINITY_HASH)
+	else if (service->affinity != AFFINITY_HASH && service->affinity != AFFINITY_REPLICATED)
 		verdict = steer_by_what_it_carries(p, d);
 	if (d->server)
 		return verdict;
+	if (asks_replicas(service, verdict)) {
+		d->verdict = service->affinity == AFFINITY_REPLICATED ? FORWARDED_UNKNOWN : verdict;
+		return VERDICT_CONTINUE;
+	}
 	if (verdict != FORWARDED_NEW || dispatched_by_placement(service) || service->flags & SERVICE_THROUGH)
 		steer_by_placement(p, d);
 	if (verdict == FORWARDED_NEW) {

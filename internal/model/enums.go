@@ -77,8 +77,12 @@ const (
 	AffinityQUIC    Affinity = 5 // QUIC connection ids that servers issue name them (draft-ietf-quic-load-balancers-21)
 	AffinityUnset   Affinity = 255
 
+	// AffinityReplicated: all load balancers find it in a table that chains of them replicate (Anolis).
+	AffinityReplicated Affinity = 6
+
 	FallbackHash         Fallback = 0
 	FallbackSecondChance Fallback = 1
+	FallbackReplicated   Fallback = 2 // in the replicated table
 	FallbackUnset        Fallback = 255
 
 	ForwardL2    Forward = 0
@@ -136,8 +140,8 @@ var (
 	dispatchNames = map[Dispatch]string{DispatchHash: "hash", DispatchMaglev: "maglev", DispatchRR: "rr", DispatchWRR: "wrr", DispatchP2C: "p2c",
 		DispatchLeast: "least", DispatchAWRR: "awrr", DispatchAWFD: "awfd", DispatchWCMP: "wcmp", DispatchLCF: "lcf", DispatchChoices: "choices"}
 	affinityNames = map[Affinity]string{AffinityHash: "hash", AffinityCookie: "cookie", AffinityTable: "table", AffinityLocal: "local-table", AffinityHistory: "history",
-		AffinityQUIC: "quic"}
-	fallbackNames = map[Fallback]string{FallbackHash: "hash", FallbackSecondChance: "second-chance"}
+		AffinityQUIC: "quic", AffinityReplicated: "replicated"}
+	fallbackNames = map[Fallback]string{FallbackHash: "hash", FallbackSecondChance: "second-chance", FallbackReplicated: "replicated"}
 	forwardNames  = map[Forward]string{ForwardL2: "l2", ForwardIPIP: "ipip", ForwardGUE: "gue", ForwardNAT: "nat", ForwardSRv6: "srv6"}
 	returnNames   = map[Return]string{ReturnDirect: "direct", ReturnThrough: "through"}
 	stateNames    = map[ServerState]string{StateActive: "active", StateDraining: "draining", StateOff: "off"}
@@ -221,8 +225,15 @@ func (a Affinity) Carried() bool { return a.Cookies() || a == AffinityHistory }
 // Cookies reports whether the connections of such a service carry cookies.
 func (a Affinity) Cookies() bool { return a == AffinityCookie || a == AffinityTable }
 
-// KeepsIDs reports whether connections of such a service are remembered by their server's id: in cookies, in a local table, or in connection ids.
-func (a Affinity) KeepsIDs() bool { return a.Cookies() || a == AffinityLocal || a == AffinityQUIC }
+// KeepsIDs reports whether connections of such a service are remembered by their server's id: in cookies, in a table, or in connection ids.
+func (a Affinity) KeepsIDs() bool {
+	return a.Cookies() || a == AffinityLocal || a == AffinityQUIC || a == AffinityReplicated
+}
+
+// Replicated reports whether load balancers keep a replicated table for connections of the service, or for those that carry nothing.
+func (s *Service) Replicated() bool {
+	return s.Affinity == AffinityReplicated || s.Fallback == FallbackReplicated
+}
 
 // Keyed reports whether what connections of such a service carry is written with the cookie keys.
 func (a Affinity) Keyed() bool { return a.Cookies() || a == AffinityQUIC }

@@ -36,6 +36,15 @@ type WriteQUIC struct {
 	Configs *QUICConfigs
 }
 
+// WriteReplicas fills a row that no packet can see yet; PointReplicas makes packets go by it. 0: by none.
+type (
+	WriteReplicas struct {
+		Row   uint32
+		Value *ReplicaConfig
+	}
+	PointReplicas struct{ Row uint32 }
+)
+
 // SetTurn changes one word of a range that packets draw from.
 type SetTurn struct {
 	Index uint32
@@ -93,6 +102,8 @@ func (WriteService) change()  {}
 func (WriteSlots) change()    {}
 func (WriteRounds) change()   {}
 func (WriteQUIC) change()     {}
+func (WriteReplicas) change() {}
+func (PointReplicas) change() {}
 func (SetTurn) change()       {}
 func (PointID) change()       {}
 func (PointService) change()  {}

@@ -81,6 +81,7 @@ func anyWant(t *rapid.T) *Want {
 		want.Services = append(want.Services, anyService(t, i))
 	}
 	want.Tier = anyTier(t)
+	want.Replicas = anyReplicas(t)
 	withPaths(want)
 	for address, path := range want.Paths {
 		switch rapid.IntRange(0, 9).Draw(t, "path") {
@@ -147,6 +148,15 @@ func anyTier(t *rapid.T) Tier {
 	}
 	tier.Down = map[uint16]bool{rapid.SampledFrom([]uint16{0, 1, 2}).Draw(t, "node down"): true}
 	return tier
+}
+
+// anyReplicas are load balancers, this one among them or not.
+func anyReplicas(t *rapid.T) Replicas {
+	r := Replicas{Self: rapid.Uint16Range(0, 3).Draw(t, "self"), Nodes: map[uint16]netip.Addr{}}
+	for _, number := range rapid.SliceOfNDistinct(rapid.Uint16Range(1, 4), 0, 4, rapid.ID).Draw(t, "replicas") {
+		r.Nodes[number] = netip.AddrFrom4([4]byte{10, 3, 0, byte(number)})
+	}
+	return r
 }
 
 // anyWeights are soft weights, also of servers that there are not, or none.

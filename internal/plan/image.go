@@ -63,6 +63,7 @@ type Want struct {
 	Services []Service
 	Paths    map[netip.Addr]Path
 	Tier     Tier
+	Replicas Replicas
 }
 
 // image is the compiled form of a service: all but where in the tables it lies.

@@ -21,6 +21,8 @@ type memory struct {
 	rounds      past[uint32, uint64]
 	blocks      past[uint32, block]
 	configs     past[uint32, QUICConfigs]
+	replicas    past[uint32, ReplicaConfig]
+	replicaRow  uint32
 	cleared     map[uint32]int // counter index -> how often
 }
 
@@ -42,7 +44,7 @@ type version[V any] struct {
 func newMemory() *memory {
 	return &memory{vips: past[VIPKey, uint32]{}, returns: past[ReturnKey, uint64]{}, serviceRows: past[uint32, uint32]{},
 		services: past[uint32, ServiceRow]{}, serverRows: past[uint32, uint32]{}, servers: past[uint32, ServerRow]{},
-		slots: past[uint32, history.Column]{}, rounds: past[uint32, uint64]{}, blocks: past[uint32, block]{}, configs: past[uint32, QUICConfigs]{}, cleared: map[uint32]int{}}
+		slots: past[uint32, history.Column]{}, rounds: past[uint32, uint64]{}, blocks: past[uint32, block]{}, configs: past[uint32, QUICConfigs]{}, replicas: past[uint32, ReplicaConfig]{}, cleared: map[uint32]int{}}
 }
 
 func (p past[K, V]) set(step int, key K, value V) {
@@ -92,6 +94,13 @@ func (m *memory) apply(change Change) {
 		}
 	case WriteQUIC:
 		m.configs.set(m.step, c.Group, *c.Configs)
+	case WriteReplicas:
+		if c.Row == m.replicaRow {
+			panic("a config is written that packets read")
+		}
+		m.replicas.set(m.step, c.Row, *c.Value)
+	case PointReplicas:
+		m.replicaRow = c.Row
 	case SetTurn:
 		m.rounds.set(m.step, c.Index, c.Word)
 	case PointID:
@@ -123,6 +132,11 @@ func (m *memory) apply(change Change) {
 
 func (m *memory) VIPs() (map[VIPKey]uint32, error)       { return m.vips.now(), nil }
 func (m *memory) Returns() (map[ReturnKey]uint64, error) { return m.returns.now(), nil }
+
+func (m *memory) Replicas() (uint32, *ReplicaConfig) {
+	config, _ := m.replicas.at(m.step, m.replicaRow)
+	return m.replicaRow, &config
+}
 
 func (m *memory) ServiceRow(number uint32) uint32 {
 	row, _ := m.serviceRows.at(m.step, number)

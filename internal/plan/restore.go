@@ -18,6 +18,7 @@ type Reader interface {
 	Slots(base, count uint32) []history.Column
 	Rounds(base, count uint32) []uint64
 	QUIC(group uint32) (*QUICConfigs, error)
+	Replicas() (row uint32, config *ReplicaConfig)
 }
 
 // Restore finds out what is published, so that a new process goes on where an earlier one ended: counters keep
@@ -32,6 +33,7 @@ func Restore(l Limits, r Reader) (*Tables, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read published returns: %w", err)
 	}
+	t.restoreReplicas(r)
 	byNumber := map[uint32]*published{}
 	for _, key := range sortedKeys(vips, vipOrder) {
 		number, join := vips[key]&(1<<joinShift-1), uint16(vips[key]>>joinShift)

@@ -84,6 +84,7 @@ const (
 	ServiceThrough      = 1
 	ServiceSecondChance = 2
 	ServiceFirstTier    = 4
+	ServiceReplicated   = 8
 )
 
 // serviceRow is what a row says of the service alone.
@@ -110,6 +111,9 @@ func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
 	}
 	if s.Fallback == model.FallbackSecondChance {
 		row.Flags |= ServiceSecondChance
+	}
+	if s.Replicated() {
+		row.Flags |= ServiceReplicated
 	}
 	if len(s.Ports) == 1 {
 		row.Port = wirePort(s.Ports[0])
@@ -141,15 +145,22 @@ const (
 
 // serverRow is what a row says of a server and of the way to it.
 func serverRow(want *Want, s *Service, server *model.Server) ServerRow {
-	path := want.Paths[server.Address]
-	row := ServerRow{Address: WireAddress(server.Address), Port: wirePort(server.Port), MTU: path.MTU, Source: WireAddress(path.Source)}
-	if row.Path = pathid.Secret(want.Keys.Placement, server.Address); server.Address.Is6() {
+	row := wayTo(want, server.Address)
+	row.Port = wirePort(server.Port)
+	if s.NoCookie[server.ID] {
+		row.Flags |= ServerNoCookie
+	}
+	return row
+}
+
+// wayTo is what a row says of the way to an address.
+func wayTo(want *Want, address netip.Addr) ServerRow {
+	path := want.Paths[address]
+	row := ServerRow{Address: WireAddress(address), MTU: path.MTU, Source: WireAddress(path.Source)}
+	if row.Path = pathid.Secret(want.Keys.Placement, address); address.Is6() {
 		row.Flags |= ServerIPv6
 	} else {
 		row.Path = row.outerIPv4(pathid.Identification(row.Path))
-	}
-	if s.NoCookie[server.ID] {
-		row.Flags |= ServerNoCookie
 	}
 	if path.Ifindex != 0 {
 		row.Flags |= ServerNextHop

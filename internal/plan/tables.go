@@ -20,11 +20,14 @@ type Limits struct {
 	Rounds    uint32
 	Entries   uint32 // of connection tables, 32 bytes each, and 16 for IPv6; a multiple of 64
 	Local     uint32 // connections that services with affinity local-table remember
+
+	// Replicated is how many entries there is room for of replicated connections, and how many other answers: see replicas.Buckets.
+	Replicated uint32
 }
 
-// DefaultLimits hold a few hundred services of the default table size, and a million entries, in about 140 MB.
+// DefaultLimits hold a few hundred services of the default table size, a million entries, and a quarter of a million replicated ones, in about 155 MB.
 var DefaultLimits = Limits{Services: 4096, Servers: 16384, ServerIDs: 1 << 20, Slots: 1 << 22, Rounds: 1 << 20,
-	Entries: 1 << 20, Local: 1 << 16}
+	Entries: 1 << 20, Local: 1 << 16, Replicated: 1 << 18}
 
 // Destinations and Returns are the sizes of the two maps that are no arrays: old and new entries stand side by side, too.
 func (l Limits) Destinations() uint32 { return 2 * l.Services * (model.MaxPorts + 1) }
@@ -37,13 +40,15 @@ func (l Limits) Rows() (services, servers uint32) { return 2*(l.Services+1) + 1,
 
 // Tables knows what is published and what is free. It is not safe for concurrent use.
 type Tables struct {
-	numbers, serviceRows, serverRows, counters, ids, slots, rounds, blocks, configs space
+	numbers, serviceRows, serverRows, counters, ids, slots, rounds, blocks, configs, replicaRows space
 
-	limits   Limits
-	services []*published
-	named    map[string]*published
-	orphans  map[ReturnKey]uint64 // published returns of services that are gone: an update was cut off
-	former   map[VIPKey]uint32    // addresses that were VIPs: routers may still send here what is for them
+	limits     Limits
+	services   []*published
+	named      map[string]*published
+	orphans    map[ReturnKey]uint64 // published returns of services that are gone: an update was cut off
+	replicas   ReplicaConfig        // that is published
+	replicaRow span
+	former     map[VIPKey]uint32 // addresses that were VIPs: routers may still send here what is for them
 }
 
 // published is a service as packets see it now.
@@ -70,6 +75,7 @@ func NewTables(l Limits) *Tables {
 		rounds:      newSpace("turns", 0, l.Rounds),
 		blocks:      newSpace("blocks of table entries", 0, l.Entries/conntable.BlockEntries),
 		configs:     newSpace("services with affinity quic", 1, QUICGroups),
+		replicaRows: newSpace("lists of load balancers", 1, 3),
 		limits:      l,
 		former:      map[VIPKey]uint32{},
 	}
@@ -117,7 +123,7 @@ func (t *Tables) Update(want *Want) ([]Change, error) {
 }
 
 func (t *Tables) spaces() []*space {
-	return []*space{&t.numbers, &t.serviceRows, &t.serverRows, &t.counters, &t.ids, &t.slots, &t.rounds, &t.blocks, &t.configs}
+	return []*space{&t.numbers, &t.serviceRows, &t.serverRows, &t.counters, &t.ids, &t.slots, &t.rounds, &t.blocks, &t.configs, &t.replicaRows}
 }
 
 func (t *Tables) release() {
@@ -152,6 +158,9 @@ type update struct {
 func (u *update) add(c Change) { u.changes = append(u.changes, c) }
 
 func (u *update) run(want *Want) error {
+	if err := u.publishReplicas(want); err != nil {
+		return err
+	}
 	vipsBefore, returnsBefore := u.tables.destinations()
 	maps.Copy(returnsBefore, u.tables.orphans)
 	u.tables.orphans = nil

@@ -40,12 +40,14 @@ func ServiceKey(fleet [16]byte, vip netip.Addr, protocol model.Protocol) Key {
 	return Key{k0, siphash.Sum13(key.K0, key.K1, message[:])}
 }
 
-// Keys of services with affinity quic, and with mptcp, for Derive.
+// Keys of services with affinity quic, and with mptcp, and of replicas, for Derive.
 const (
 	ForConnectionIDs = "quic connection ids"  // of an epoch's cookie key
 	ForTokens        = "quic tokens"          // of the placement key
 	ForResets        = "quic stateless reset" // of the placement key, and of one server
 	ForJoins         = "mptcp ports"          // of the placement key
+	ForPeers         = "messages of peers"    // of an epoch's cookie key, of the fleet
+	ForEntries       = "replicated entries"   // of the placement key, of the fleet
 )
 
 // Derive makes another key from a key of the fleet, by HKDF (RFC 5869): servers may get it, and learn nothing of other keys. id is that of the server

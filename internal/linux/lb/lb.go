@@ -21,15 +21,16 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
+	"github.com/ballast-lb/ballast/internal/linux/replicas"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 //go:generate go run ./choices ../../../bpf/state/choices.h
-//go:generate go tool bpf2go -target bpfel -type verdict -type service -type server -type column -type vip_key -type return_key -type trace_event -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -type later_list -type quic_config lb ../../../bpf/lb.bpf.c
+//go:generate go tool bpf2go -target bpfel -type verdict -type service -type server -type column -type vip_key -type return_key -type trace_event -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -type later_list -type quic_config -type replica_config -type replica_view -type replica_current -type replica_bucket -type peer_message lb ../../../bpf/lb.bpf.c
 
 // lbLayout names the shape of the pinned maps. A change of any map's key, value or meaning needs a new number: a process of
 // another layout then fills maps of its own and switches the program over, instead of misreading these.
-const lbLayout = "lb-v9"
+const lbLayout = "lb-v10"
 
 // LB is the load balancer's program with its maps. Methods that change tables are for one caller at a time, and so are Attach and what else
 // concerns devices and pins; neither minds the other. What only reads or counts is safe for concurrent use.
@@ -56,6 +57,7 @@ type lbTables struct {
 	loads                   []struct{ value, _ int32 }
 
 	connections connections.Memory
+	replicas    replicaTables
 
 	unmap [][]byte
 }
@@ -71,7 +73,7 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 		return nil, fmt.Errorf("read the load balancer's program: %w", err)
 	}
 	sizeLBMaps(spec, limits)
-	if err := setAES(spec); err != nil {
+	if err := errors.Join(setAES(spec), spec.Variables["replica_buckets"].Set(replicas.Buckets(limits.Replicated))); err != nil {
 		return nil, fmt.Errorf("prepare the load balancer's program: %w", err)
 	}
 	options := ebpf.CollectionOptions{}
@@ -95,13 +97,13 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 			return nil, fmt.Errorf("take over the maps pinned in %s: %w: start with the limits they were made with, or detach first", options.Maps.PinPath, err)
 		}
 		if errors.Is(err, unix.ENOMEM) {
-			return nil, fmt.Errorf("load the load balancer's program: %w: no room for its maps: lower --max-slots, --max-servers, --max-entries or --max-local", err)
+			return nil, fmt.Errorf("load the load balancer's program: %w: no room for its maps: lower --max-slots, --max-servers, --max-entries, --max-replicated or --max-local", err)
 		}
 		return nil, fmt.Errorf("load the load balancer's program: %w", err)
 	}
 	err = lb.mapTables()
 	if err == nil {
-		err = errors.Join(lb.adoptPlaces(), lb.enableThrough())
+		err = errors.Join(lb.adoptPlaces(), lb.enableThrough(), lb.enableReplicas())
 	}
 	if err != nil {
 		lb.Close()
@@ -138,6 +140,7 @@ func sizeLBMaps(spec *ebpf.CollectionSpec, l plan.Limits) {
 		"server_counters": l.Servers, "clocks": l.Servers, "server_loads": l.Servers,
 		"returns": l.Returns(), "vips": l.Destinations(),
 		"connections": l.Entries, "connection_addresses": l.Entries, "connection_blocks": l.Entries / conntable.BlockEntries,
+		"replica_entries": replicas.Buckets(l.Replicated), "replica_answers": replicas.Buckets(l.Replicated),
 		"local_connections": l.Local, "quic_configs": plan.QUICGroups * uint32(len(plan.QUICConfigs{})),
 	} {
 		spec.Maps[name].MaxEntries = max(entries, 1)
@@ -162,7 +165,7 @@ func (lb *LB) mapTables() error {
 		mapTable(t, o.VipPlaces, &t.vipPlaces), mapTable(t, o.Services, &t.services), mapTable(t, o.Servers, &t.servers),
 		mapTable(t, o.Slots, &t.slots), mapTable(t, o.Rounds, &t.rounds), mapTable(t, o.ServerLoads, &t.loads), mapTable(t, o.Lightest, &t.lightest),
 		mapTable(t, o.Connections, &t.connections.Entries), mapTable(t, o.ConnectionBlocks, &t.connections.Blocks),
-		mapTable(t, o.ConnectionAddresses, &t.connections.Addresses))
+		mapTable(t, o.ConnectionAddresses, &t.connections.Addresses), lb.mapReplicas())
 }
 
 // Adopted reports whether the maps of an earlier process were taken over.

@@ -7,6 +7,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/algo/history"
 	"github.com/ballast-lb/ballast/internal/linux/connections"
+	"github.com/ballast-lb/ballast/internal/linux/replicas"
 	"github.com/ballast-lb/ballast/internal/linux/rowtest"
 	"github.com/ballast-lb/ballast/internal/linux/verdict"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -23,6 +24,10 @@ func TestRowsAreThoseOfTheProgram(t *testing.T) {
 	rowtest.Same(t, conntable.Block{}, lbConnectionBlock{})
 	rowtest.Same(t, connections.Address{}, lbConnectionAddress{})
 	rowtest.Same(t, endedConnection{}, lbEndedConnection{})
+	rowtest.Same(t, plan.ReplicaConfig{}, lbReplicaConfig{})
+	rowtest.Same(t, replicaCurrent{}, lbReplicaCurrent{})
+	rowtest.Same(t, replicaView{}, lbReplicaView{})
+	rowtest.Same(t, replicas.Bucket{}, lbReplicaBucket{})
 }
 
 func TestTheStatesOfConnectionsAreThoseOfTheDataPath(t *testing.T) {

@@ -60,6 +60,10 @@ func (lb *LB) apply(change plan.Change) error {
 				return err
 			}
 		}
+	case plan.WriteReplicas:
+		t.replicas.configs[c.Row] = *c.Value
+	case plan.PointReplicas:
+		return lb.pointReplicas(c.Row)
 	case plan.SetTurn:
 		atomic.StoreUint64(&t.rounds[c.Index], c.Word)
 	case plan.PointID:

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* replicated.h - Anolis 4.3.1: whose a connection is, as chains of load balancers know it. internal/machine/replica is the same in Go: what is done here
+ * to messages and entries is held against it (internal/linux/lb/replicas_machine_test.go). */
+#pragma once
+
+/* One question on its way: a message that came, or a packet from outside. */
+struct replica_step {
+	__u64 key;
+	__u32 service; /* number of the flow's service */
+	__u32 chain; /* as in the message */
+	__u16 forwarder, last, owner, proposed;
+	__u16 to; /* REPLICA_SEND: whom */
+	__u8 kind, flags, hops; /* enum peer_kind, enum peer_flag */
+	__u8 verdict; /* REPLICA_DROP: why */
+};
+
+enum replica_outcome {
+	REPLICA_SEND,
+	REPLICA_DELIVER, /* this node is the forwarder: owner is known */
+	REPLICA_FALL_BACK, /* there is no room for an entry */
+	REPLICA_DROP,
+	REPLICA_HERE, /* goes on at this node; never leaves this file */
+};
+
+/* What this node knows of a connection. */
+struct replica_known {
+	__u16 owner; /* 0: nothing */
+	_Bool fresh; /* seen in this period: nobody must be asked */
+	_Bool cached; /* it is an answer */
+};
+
+/* Servers that get no packets any more own nothing. */
+inline_always _Bool replica_is_gone(__u32 number, __u64 word)
+{
+	const struct service *service = service_by_number(number);
+
+	return !service || !server_by_id(service, word & 0xffff);
+}
+
+/* Answers unlike what was known. Never, as long as every chain keeps a node that was in it (docs/failure-model.md). */
+__u64 replica_conflicts;
+
+inline_always void replica_conflict(__u32 service, __u64 word)
+{
+	if (!replica_is_gone(service, word))
+		__sync_fetch_and_add(&replica_conflicts, 1);
+}
+
+/* The entry or answer that may be answered from. */
+__noinline int replica_usable(__u64 key, __u32 service, struct replica_known *known)
+{
+	const struct replica_current *now = replicas_now();
+	const struct replica_entry *e;
+	__u64 cached, word;
+
+	if (!known || !now)
+		return 0;
+	e = replica_find(&replica_answers, key);
+	cached = e ? *(const volatile __u64 *)&e->word : 0;
+	if (cached && replica_is_gone(service, cached))
+		cached = 0;
+	known->cached = cached != 0;
+	known->owner = cached;
+	known->fresh = cached && replica_is_of_period(cached, now->period);
+	if (known->fresh)
+		return 0;
+	e = replica_find(&replica_entries, key);
+	word = e ? *(const volatile __u64 *)&e->word : 0;
+	if (!word || !(replica_flags(word) & REPLICA_CACHEABLE) || replica_is_gone(service, word))
+		return 0;
+	known->cached = 0;
+	known->owner = word;
+	known->fresh = replica_is_of_period(word, now->period);
+	return 0;
+}
+
+/* Changes an entry: its owner is gone and gets another one, it is used now, and it may be answered from. Returns whose it is then; 0: it was removed. */
+inline_always __u16 replica_renew(struct replica_entry *e, const struct replica_step *s, __u32 period, __u8 flags)
+{
+	for (int i = 0; i < REPLICA_TRIES; i++) {
+		__u64 before = *(volatile __u64 *)&e->word;
+		__u16 owner = before, number = before >> 16;
+
+		if (!before)
+			return 0;
+		if (replica_is_gone(s->service, before))
+			owner = s->owner;
+		if (!number)
+			number = s->service;
+		if (__sync_val_compare_and_swap(&e->word, before, replica_word(owner, number, period, replica_flags(before) | flags)) == before)
+			return owner;
+	}
+	return 0;
+}
+
+/* Makes an entry, or renews the one that there is. 0: s->owner is whose it is; else why not. */
+__noinline int replica_keep(struct replica_step *s, __u32 cacheable)
+{
+	const struct replica_current *now = replicas_now();
+	__u8 flags = cacheable ? REPLICA_CACHEABLE : 0;
+	struct replica_entry *e;
+	__u64 word;
+	__u16 owner;
+
+	if (!s || !now)
+		return DROPPED_MALFORMED;
+	e = replica_find(&replica_entries, s->key);
+	if (!e) {
+		word = replica_word(s->owner, s->service, now->period, flags);
+		switch (replica_insert_entry(s->key, &word)) {
+		case REPLICA_INSERTED:
+			s->flags |= PEER_NEW;
+			return 0;
+		case REPLICA_FULL:
+			return DROPPED_TABLE_FULL;
+		case REPLICA_BUSY:
+			return DROPPED_TABLE_BUSY;
+		}
+		e = replica_find(&replica_entries, s->key);
+		if (!e)
+			return DROPPED_TABLE_BUSY;
+	}
+	if (replica_is_gone(s->service, e->word))
+		s->flags |= PEER_NEW;
+	owner = replica_renew(e, s, now->period, flags);
+	if (!owner)
+		return DROPPED_TABLE_BUSY;
+	s->owner = owner;
+	return 0;
+}
+
+/* Takes the answer for a packet that came to this node. */
+__noinline int replica_learn(const struct replica_step *s)
+{
+	const struct replica_current *now = replicas_now();
+	__u8 flags = REPLICA_CACHEABLE;
+	struct replica_entry *e;
+	__u64 word, before;
+
+	if (!s || !now)
+		return 0;
+	e = replica_find(&replica_entries, s->key);
+	before = e ? *(volatile __u64 *)&e->word : 0;
+	if (before && replica_flags(before) & REPLICA_CACHEABLE) {
+		if ((__u16)before == s->owner) {
+			replica_renew(e, s, now->period, 0);
+			return 0;
+		}
+		replica_conflict(s->service, before);
+	}
+	if (s->flags & PEER_NEW && s->owner == s->proposed)
+		flags |= REPLICA_DISPATCHED;
+	word = replica_word(s->owner, s->service, now->period, flags);
+	e = replica_find(&replica_answers, s->key);
+	if (!e) {
+		if (replica_insert_answer(s->key, &word) != REPLICA_EXISTS)
+			return 0; /* where there is no room for it the next packet asks again */
+		e = replica_find(&replica_answers, s->key);
+	}
+	before = e ? *(volatile __u64 *)&e->word : 0;
+	if (!before)
+		return 0;
+	if ((__u16)before != s->owner)
+		replica_conflict(s->service, before);
+	word = replica_word(s->owner, s->service, now->period, flags | (replica_flags(before) & REPLICA_DISPATCHED));
+	__sync_val_compare_and_swap(&e->word, before, word);
+	return 0;
+}
+
+/* Where this node stands in the chain of a question. */
+struct replica_place {
+	__u16 head, tail, next; /* next: the node behind this one */
+	__u8 at; /* from the head; REPLICA_CHAIN: nowhere */
+	_Bool last_is_member; /* the sender of a Write is in the chain */
+};
+
+inline_always struct replica_place replica_stand(const struct replica_chain *chain, const struct replica_step *s, __u16 self)
+{
+	struct replica_place p = { .head = chain->node[0], .at = REPLICA_CHAIN };
+
+	for (__u32 i = 0; i < REPLICA_CHAIN; i++) {
+		if (i >= chain->length)
+			continue;
+		p.tail = chain->node[i];
+		if (p.at + 1 == i)
+			p.next = p.tail;
+		if (p.tail == self)
+			p.at = i;
+		p.last_is_member |= p.tail == s->last;
+	}
+	return p;
+}
+
+/* Sends what s has become to `to`. REPLICA_HERE: that is this node. */
+inline_always int replica_pass(struct replica_step *s, __u8 kind, __u16 to, __u16 self)
+{
+	s->kind = kind;
+	s->to = to;
+	s->hops++;
+	return to == self ? REPLICA_HERE : REPLICA_SEND;
+}
+
+/* Answers, passes on, or makes a Write of the question. */
+inline_always int replica_who_owns(struct replica_step *s, const struct replica_place *p, __u16 self, __u32 period)
+{
+	struct replica_known known = {};
+	const struct replica_entry *e;
+	__u64 word;
+
+	if (p->tail != self) {
+		replica_usable(s->key, s->service, &known);
+		if (!known.owner)
+			return replica_pass(s, PEER_WHO_OWNS, p->tail, self);
+		s->owner = known.owner;
+		return replica_pass(s, PEER_OWNS, s->forwarder, self);
+	}
+	e = replica_find(&replica_entries, s->key);
+	word = e ? *(const volatile __u64 *)&e->word : 0;
+	if (word && replica_is_gone(s->service, word))
+		word = 0;
+	if (s->flags & PEER_LOOKUP || (replica_flags(word) & REPLICA_CACHEABLE && replica_is_of_period(word, period))) {
+		s->owner = replica_flags(word) & REPLICA_CACHEABLE ? word : 0;
+		return replica_pass(s, PEER_OWNS, s->forwarder, self);
+	}
+	if (word) /* written again, so that all of the chain know that it is in use */
+		s->owner = word;
+	s->last = 0;
+	return replica_pass(s, PEER_WRITE, p->head, self);
+}
+
+/* WriteIfNotExists (figure 6). */
+inline_always int replica_write(struct replica_step *s, const struct replica_place *p, __u16 self)
+{
+	_Bool is_tail = p->tail == self;
+	int why;
+
+	s->verdict = DROPPED_NO_MEMBER;
+	if (s->last ? !p->last_is_member || p->at >= REPLICA_CHAIN : p->at)
+		return REPLICA_DROP;
+	why = replica_keep(s, is_tail);
+	if (why) {
+		s->verdict = why;
+		return why == DROPPED_TABLE_FULL && !(s->flags & PEER_OUTBOUND) ? REPLICA_FALL_BACK : REPLICA_DROP;
+	}
+	s->last = self;
+	return is_tail ? replica_pass(s, PEER_OWNS, s->forwarder, self) : replica_pass(s, PEER_WRITE, p->next, self);
+}
+
+/* Does what this node, to which s is sent, has to do about it, until it is sent on or is answered. */
+__noinline int replica_receive(struct replica_step *s)
+{
+	const struct replica_current *now = replicas_now();
+	const struct replica_config *config = now ? replica_config_now(now) : 0;
+	const struct replica_view *view = now ? replica_view_now(now) : 0;
+	int outcome = REPLICA_HERE;
+
+	if (!s)
+		return REPLICA_DROP;
+	s->verdict = DROPPED_OTHER_VIEW;
+	if (!config || !view || !view->version)
+		return REPLICA_DROP;
+	for (int i = 0; i < 3 && outcome == REPLICA_HERE && s->kind != PEER_OWNS; i++) { /* a question, a Write and an answer at most */
+		struct replica_chain chain = *replica_chain_of(view, s->key);
+		struct replica_place place = replica_stand(&chain, s, config->self);
+
+		s->verdict = DROPPED_OTHER_VIEW;
+		if (s->chain != chain.since)
+			return REPLICA_DROP;
+		s->verdict = DROPPED_TOO_MANY_HOPS;
+		if (s->hops > view->hop_limit)
+			return REPLICA_DROP;
+		if (s->kind == PEER_WHO_OWNS)
+			outcome = replica_who_owns(s, &place, config->self, now->period);
+		else
+			outcome = replica_write(s, &place, config->self);
+	}
+	if (outcome != REPLICA_HERE)
+		return outcome;
+	if (!(s->flags & PEER_LOOKUP))
+		replica_learn(s);
+	return REPLICA_DELIVER;
+}
+
+/* A packet from outside, of the connection s->key. s->owner: proposed, or known and to be seen by others. begins: the connection most probably does. */
+__noinline int replica_ask(struct replica_step *s, __u32 known, __u32 begins)
+{
+	const struct replica_current *now = replicas_now();
+	const struct replica_config *config = now ? replica_config_now(now) : 0;
+	const struct replica_view *view = now ? replica_view_now(now) : 0;
+	const struct replica_chain *chain;
+
+	if (!s)
+		return REPLICA_DROP;
+	s->verdict = DROPPED_OTHER_VIEW;
+	if (!config || !view || !view->version)
+		return REPLICA_DROP;
+	chain = replica_chain_of(view, s->key);
+	s->chain = chain->since;
+	s->forwarder = config->self;
+	s->proposed = s->owner;
+	s->kind = PEER_WHO_OWNS;
+	s->to = chain->node[(chain->length - 1) & (REPLICA_CHAIN - 1)];
+	if ((known || begins) && !(s->flags & PEER_LOOKUP)) {
+		s->kind = PEER_WRITE;
+		s->to = chain->node[0];
+	}
+	return s->to == config->self ? replica_receive(s) : REPLICA_SEND;
+}

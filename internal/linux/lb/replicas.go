@@ -1,0 +1,206 @@
+// Replicated entries, the ring, and messages between load balancers (bpf/state/replicas.h).
+package lb
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/ballast-lb/ballast/internal/algo/ring"
+	"github.com/ballast-lb/ballast/internal/linux/replicas"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// replicaTables are the maps of replicated connections, as memory.
+type replicaTables struct {
+	now              []replicaCurrent
+	configs          []plan.ReplicaConfig
+	views            []replicaView
+	entries, answers []replicas.Bucket
+}
+
+// replicaCurrent is struct replica_current.
+type replicaCurrent struct {
+	config, view, period, _ uint32
+	incarnation             uint64
+}
+
+// replicaChain is struct replica_chain.
+type replicaChain struct {
+	node   [plan.ReplicaChain]uint16
+	since  uint32
+	length uint32
+}
+
+// replicaSlot is struct replica_slot.
+type replicaSlot struct {
+	boundary     uint32
+	below, above uint16
+}
+
+// replicaView is struct replica_view.
+type replicaView struct {
+	version, hopLimit uint32
+	chains            [plan.ReplicaNodes]replicaChain
+	slots             [replicaSlots]replicaSlot
+}
+
+// Implementation constants: those of bpf/state/replicas.h.
+const (
+	replicaSlots     = 4096
+	replicaSlotWidth = 1 << 32 / replicaSlots // positions
+)
+
+func (lb *LB) mapReplicas() error {
+	o, t := &lb.objects, &lb.tables
+	return errors.Join(mapTable(t, o.ReplicaNow, &t.replicas.now), mapTable(t, o.ReplicaConfigs, &t.replicas.configs), mapTable(t, o.ReplicaViews, &t.replicas.views),
+		mapTable(t, o.ReplicaEntries, &t.replicas.entries), mapTable(t, o.ReplicaAnswers, &t.replicas.answers))
+}
+
+// ReplicaTables returns the entries of chains that this node is in, and the other answers that it has.
+func (lb *LB) ReplicaTables() (entries, answers *replicas.Table) {
+	put := func(into uint32) func(key, word uint64) (uint64, bool, error) {
+		return func(key, word uint64) (uint64, bool, error) { return lb.putReplica(into, key, word) }
+	}
+	return &replicas.Table{Buckets: lb.tables.replicas.entries, Put: put(0), Grace: Grace}, &replicas.Table{Buckets: lb.tables.replicas.answers, Put: put(1), Grace: Grace}
+}
+
+// Results of putting in an entry: enum replica_insert.
+const (
+	replicaInserted = iota
+	replicaExists
+	replicaFull
+	replicaBusy
+)
+
+// replicaTries is how often an entry is put in again that packets were in the way of, each time for long.
+const replicaTries = 1000
+
+func (lb *LB) putReplica(into uint32, key, word uint64) (there uint64, ok bool, err error) {
+	for range replicaTries {
+		var batch lbReplicaBatch
+		one := &batch.At[0]
+		one.Key, one.Word, one.Into = key, word, into
+		if err := lb.objects.ReplicaBatch.Set(&batch); err != nil {
+			return 0, false, fmt.Errorf("hand an entry to the data path: %w", err)
+		}
+		if _, err := lb.objects.ReplicaInsert.Run(&ebpf.RunOptions{Data: make([]byte, 64)}); err != nil {
+			return 0, false, fmt.Errorf("put an entry in: %w", err)
+		}
+		if err := lb.objects.ReplicaBatch.Get(&batch); err != nil {
+			return 0, false, fmt.Errorf("read what became of an entry: %w", err)
+		}
+		switch one.Result {
+		case replicaInserted, replicaExists:
+			return one.Word, true, nil
+		case replicaFull:
+			return 0, false, nil
+		}
+	}
+	return 0, false, errors.New("put an entry in: packets are in the way again and again")
+}
+
+// ReplicaView is a ring as of a version; the zero value: there is none.
+type ReplicaView struct {
+	Version  uint32
+	HopLimit uint8
+	List     ring.List
+	Chains   [][]uint16 // by arc of List, head first
+	Since    []uint32   // by arc: the version since which the chain is what it is
+}
+
+// PublishView makes packets go by a view, once all that came before have left the data path.
+func (lb *LB) PublishView(v *ReplicaView) error {
+	now := &lb.tables.replicas.now[0]
+	row := uint32(0)
+	if v.Version != 0 {
+		row = 3 - max(atomic.LoadUint32(&now.view), 1) // 0, 1 -> 2; 2 -> 1
+		if err := lb.tables.replicas.views[row].fill(v); err != nil {
+			return err
+		}
+	}
+	atomic.StoreUint32(&now.view, row)
+	return Grace()
+}
+
+func (view *replicaView) fill(v *ReplicaView) error {
+	if len(v.List) > plan.ReplicaNodes || len(v.List) == 0 {
+		return fmt.Errorf("a ring of %d nodes: it has 1 to %d", len(v.List), plan.ReplicaNodes)
+	}
+	*view = replicaView{version: v.Version, hopLimit: uint32(v.HopLimit)}
+	for arc, chain := range v.Chains {
+		to := &view.chains[arc]
+		to.since, to.length = v.Since[arc], uint32(len(chain))
+		if len(chain) > len(to.node) || len(chain) == 0 {
+			return fmt.Errorf("a chain of %d nodes: it has 1 to %d", len(chain), len(to.node))
+		}
+		copy(to.node[:], chain)
+	}
+	for i := range view.slots {
+		low := ring.Position(i) * replicaSlotWidth
+		slot := &view.slots[i]
+		slot.above = uint16(v.List.Arc(low + replicaSlotWidth - 1))
+		slot.below = uint16(v.List.Arc(low))
+		if slot.above == slot.below {
+			continue
+		}
+		slot.boundary = uint32(v.List[slot.above].At)
+		if below := v.List.Arc(ring.Position(slot.boundary - 1)); below != int(slot.below) {
+			return fmt.Errorf("nodes %d and %d are too close together on the ring", v.List[slot.above].Node, v.List[below].Node)
+		}
+	}
+	return nil
+}
+
+// ViewVersion is that of the view that packets go by; 0: none.
+func (lb *LB) ViewVersion() uint32 {
+	row := atomic.LoadUint32(&lb.tables.replicas.now[0].view)
+	return lb.tables.replicas.views[row].version
+}
+
+// ReplicaPeriod is the deletion interval that packets write down.
+func (lb *LB) ReplicaPeriod() uint32 { return atomic.LoadUint32(&lb.tables.replicas.now[0].period) }
+
+// SetReplicaPeriod begins another deletion interval.
+func (lb *LB) SetReplicaPeriod(period uint32) {
+	atomic.StoreUint32(&lb.tables.replicas.now[0].period, period)
+}
+
+// Incarnation tells whether the entries are those of before: it is 0 in maps that are new.
+func (lb *LB) Incarnation() uint64 {
+	return atomic.LoadUint64(&lb.tables.replicas.now[0].incarnation)
+}
+
+// SetIncarnation sets it.
+func (lb *LB) SetIncarnation(incarnation uint64) {
+	atomic.StoreUint64(&lb.tables.replicas.now[0].incarnation, incarnation)
+}
+
+// ReplicaConflicts is how many answers were unlike what was known, since this process began.
+func (lb *LB) ReplicaConflicts() (n uint64, err error) {
+	return n, lb.objects.ReplicaConflicts.Get(&n)
+}
+
+// pointReplicas makes packets go by another config. It is done before the program takes messages for it.
+func (lb *LB) pointReplicas(row uint32) error {
+	atomic.StoreUint32(&lb.tables.replicas.now[0].config, row)
+	return lb.enableReplicas()
+}
+
+// enableReplicas sets the switches, which are this process's own, as the pinned maps need them.
+func (lb *LB) enableReplicas() error {
+	_, config := lb.Replicas()
+	enabled := uint32(0)
+	if config.Self != 0 {
+		enabled = 1
+	}
+	return errors.Join(lb.objects.ReplicaAddress.Set(config.Address), lb.objects.ReplicaEnabled.Set(enabled))
+}
+
+// Replicas returns the config that packets go by, and its row; the zero values: none.
+func (lb *LB) Replicas() (row uint32, config *plan.ReplicaConfig) {
+	row = atomic.LoadUint32(&lb.tables.replicas.now[0].config)
+	return row, &lb.tables.replicas.configs[row]
+}

@@ -158,12 +158,14 @@ __noinline int replica_insert_answer(__u64 key, __u64 *word)
 /* Puts in what user space has written down. Here, and not there: a process that is killed leaves no place that is being filled. */
 inline_always void replica_insert_batch(void)
 {
-	for (int i = 0; i < REPLICA_BATCH; i++) {
-		struct replica_insertion *in = &replica_batch.at[i];
-		__u64 word = in->word;
+	for (__u32 i = 0; i < REPLICA_BATCH; i++) {
+		__u32 index = i;
+		struct replica_insertion *in = bpf_map_lookup_elem(&replica_batch, &index);
+		__u64 word;
 
-		if (!in->key)
+		if (!in || !in->key)
 			break;
+		word = in->word;
 		in->result = in->into ? replica_insert_answer(in->key, &word) : replica_insert_entry(in->key, &word);
 		in->word = word;
 	}

@@ -246,36 +246,43 @@ inline_always int replica_write(struct replica_step *s, const struct replica_pla
 	return is_tail ? replica_pass(s, PEER_OWNS, s->forwarder, self) : replica_pass(s, PEER_WRITE, p->next, self);
 }
 
-/* Does what this node, to which s is sent, has to do about it, until it is sent on or is answered. */
-__noinline int replica_receive(struct replica_step *s)
+/* What a question or a Write becomes at this node. */
+__noinline int replica_step_on(struct replica_step *s)
 {
 	const struct replica_current *now = replicas_now();
 	const struct replica_config *config = now ? replica_config_now(now) : 0;
 	const struct replica_view *view = now ? replica_view_now(now) : 0;
-	int outcome = REPLICA_HERE;
+	struct replica_place place;
+	struct replica_chain chain;
 
 	if (!s)
 		return REPLICA_DROP;
 	s->verdict = DROPPED_OTHER_VIEW;
-	if (!config || !view || !view->version)
+	if (!config || !view)
 		return REPLICA_DROP;
-	for (int i = 0; i < 3 && outcome == REPLICA_HERE && s->kind != PEER_OWNS; i++) { /* a question, a Write and an answer at most */
-		struct replica_chain chain = *replica_chain_of(view, s->key);
-		struct replica_place place = replica_stand(&chain, s, config->self);
+	chain = *replica_chain_of(view, s->key);
+	if (s->chain != chain.since)
+		return REPLICA_DROP;
+	s->verdict = DROPPED_TOO_MANY_HOPS;
+	if (s->hops > view->hop_limit)
+		return REPLICA_DROP;
+	place = replica_stand(&chain, s, config->self);
+	if (s->kind == PEER_WHO_OWNS)
+		return replica_who_owns(s, &place, config->self, now->period);
+	return replica_write(s, &place, config->self);
+}
 
-		s->verdict = DROPPED_OTHER_VIEW;
-		if (s->chain != chain.since)
-			return REPLICA_DROP;
-		s->verdict = DROPPED_TOO_MANY_HOPS;
-		if (s->hops > view->hop_limit)
-			return REPLICA_DROP;
-		if (s->kind == PEER_WHO_OWNS)
-			outcome = replica_who_owns(s, &place, config->self, now->period);
-		else
-			outcome = replica_write(s, &place, config->self);
+/* Does what this node, to which s is sent, has to do about it, until it is sent on or is answered. */
+__noinline int replica_receive(struct replica_step *s)
+{
+	if (!s)
+		return REPLICA_DROP;
+	for (int i = 0; i < 3 && s->kind != PEER_OWNS; i++) { /* a question, a Write and an answer at most */
+		int outcome = replica_step_on(s);
+
+		if (outcome != REPLICA_HERE)
+			return outcome;
 	}
-	if (outcome != REPLICA_HERE)
-		return outcome;
 	if (!(s->flags & PEER_LOOKUP))
 		replica_learn(s);
 	return REPLICA_DELIVER;
@@ -292,7 +299,7 @@ __noinline int replica_ask(struct replica_step *s, __u32 known, __u32 begins)
 	if (!s)
 		return REPLICA_DROP;
 	s->verdict = DROPPED_OTHER_VIEW;
-	if (!config || !view || !view->version)
+	if (!config || !view)
 		return REPLICA_DROP;
 	chain = replica_chain_of(view, s->key);
 	s->chain = chain->since;

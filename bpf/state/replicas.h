@@ -125,19 +125,22 @@ struct {
 	__type(value, struct replica_bucket);
 } replica_answers SEC(".maps");
 
-/* What user space puts in: as many as have a key. Each process's own, and never pinned. */
+/* What user space puts in: as many as have a key. Each process's own: it is not pinned. */
 #define REPLICA_BATCH 256
 struct replica_insertion {
 	__u64 key, word; /* then: what is there */
 	__u32 into; /* 0: replica_entries, 1: replica_answers */
 	__u32 result; /* enum replica_insert */
 };
+_Static_assert(sizeof(struct replica_insertion) == 24, "replica_insertion");
 
-struct replica_batch {
-	struct replica_insertion at[REPLICA_BATCH];
-};
-
-struct replica_batch replica_batch;
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, REPLICA_BATCH);
+	__type(key, __u32);
+	__type(value, struct replica_insertion);
+} replica_batch SEC(".maps");
 
 /* What a message said, for the program that goes on with its packet. */
 struct replica_answer {

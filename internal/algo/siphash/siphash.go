@@ -1,5 +1,6 @@
 // Package siphash computes SipHash-1-3: Aumasson and Bernstein, "SipHash: a fast short-input PRF" (Indocrypt 2012, section 2),
-// with one compression and three finalisation rounds as in Rust's and Linux's hash tables. bpf/packet/siphash.h is the same in C.
+// with one compression and three finalisation rounds as in Rust's and Linux's hash tables; and SipHash-2-4, as its authors recommend it for
+// authentication. bpf/packet/siphash.h and peer_message.h are the same in C.
 package siphash
 
 import (
@@ -43,27 +44,34 @@ func (s *state) round() {
 	s.v2 = bits.RotateLeft64(s.v2, 32)
 }
 
-func (s *state) compress(word uint64) {
+func (s *state) compress(word uint64, rounds int) {
 	s.v3 ^= word
-	s.round()
+	for range rounds {
+		s.round()
+	}
 	s.v0 ^= word
 }
 
 // Sum13 returns the 64-bit SipHash-1-3 of message under the key (k0, k1), the two little-endian halves of a 16-byte key.
-func Sum13(k0, k1 uint64, message []byte) uint64 {
+func Sum13(k0, k1 uint64, message []byte) uint64 { return sum(k0, k1, message, 1, 3) }
+
+// Sum24 returns the 64-bit SipHash-2-4.
+func Sum24(k0, k1 uint64, message []byte) uint64 { return sum(k0, k1, message, 2, 4) }
+
+func sum(k0, k1 uint64, message []byte, compression, finalization int) uint64 {
 	s := start(k0, k1)
 	length := len(message)
 	for len(message) >= 8 {
-		s.compress(binary.LittleEndian.Uint64(message))
+		s.compress(binary.LittleEndian.Uint64(message), compression)
 		message = message[8:]
 	}
 	var last [8]byte
 	copy(last[:], message)
 	last[7] = byte(length)
-	s.compress(binary.LittleEndian.Uint64(last[:]))
+	s.compress(binary.LittleEndian.Uint64(last[:]), compression)
 	s.v2 ^= 0xff
-	s.round()
-	s.round()
-	s.round()
+	for range finalization {
+		s.round()
+	}
 	return s.v0 ^ s.v1 ^ s.v2 ^ s.v3
 }

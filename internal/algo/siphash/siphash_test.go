@@ -61,3 +61,14 @@ func BenchmarkFlowOfIPv4(b *testing.B) {
 		Sum13(1, 2, message)
 	}
 }
+
+// The example in appendix A of the paper.
+func TestSipHash24OfThePaper(t *testing.T) {
+	message := make([]byte, 15)
+	for i := range message {
+		message[i] = byte(i)
+	}
+	if got := Sum24(0x0706050403020100, 0x0f0e0d0c0b0a0908, message); got != 0xa129ca6149be45e5 {
+		t.Errorf("%#x", got)
+	}
+}

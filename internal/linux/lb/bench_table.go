@@ -22,11 +22,13 @@ func OpenBench(limits plan.Limits, evict bool) (*LB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the load balancer's program: %w", err)
 	}
-	sizeLBMaps(spec, limits)
+	if err := sizeLBMaps(spec, limits); err != nil {
+		return nil, fmt.Errorf("prepare the load balancer's program: %w", err)
+	}
 	if !evict {
 		spec.Maps["local_connections"].Type = ebpf.Hash
 	}
-	lb := &LB{places: map[uint32][]*vipPlace{}}
+	lb := &LB{places: map[uint32][]*vipPlace{}, runInsert: ebpf.RunOptions{Data: make([]byte, 64)}}
 	if err := spec.LoadAndAssign(&lb.objects, nil); err != nil {
 		return nil, fmt.Errorf("load the load balancer's program: %w", err)
 	}

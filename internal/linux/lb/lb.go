@@ -43,6 +43,7 @@ type LB struct {
 	retired sync.RWMutex           // held while a server's fast packets become its service's: readers count them once
 	// displaced: places of vips were given up since the last grace period.
 	displaced bool
+	runInsert ebpf.RunOptions // of entries
 }
 
 // lbTables are the maps that packets read by index, as memory. The kernel rounds elements up to eight bytes.
@@ -72,12 +73,11 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the load balancer's program: %w", err)
 	}
-	sizeLBMaps(spec, limits)
-	if err := errors.Join(setAES(spec), spec.Variables["replica_buckets"].Set(replicas.Buckets(limits.Replicated))); err != nil {
+	if err := errors.Join(sizeLBMaps(spec, limits), setAES(spec)); err != nil {
 		return nil, fmt.Errorf("prepare the load balancer's program: %w", err)
 	}
 	options := ebpf.CollectionOptions{}
-	lb := &LB{places: map[uint32][]*vipPlace{}}
+	lb := &LB{places: map[uint32][]*vipPlace{}, runInsert: ebpf.RunOptions{Data: make([]byte, 64)}}
 	if dir != "" {
 		lb.pins = pin.Instance{Dir: dir, Layout: lbLayout}
 		if options.Maps.PinPath, err = lb.pins.Maps(); err != nil {
@@ -87,7 +87,7 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 		lb.adopted = err == nil
 		lb.displaced = lb.adopted
 		for name, m := range spec.Maps {
-			if (m.Type != ebpf.Array || !pin.IsSection(name)) && m.Type != ebpf.ProgramArray {
+			if (m.Type != ebpf.Array || !pin.IsSection(name)) && m.Type != ebpf.ProgramArray && name != "replica_batch" {
 				m.Pinning = ebpf.PinByName
 			}
 		}
@@ -131,7 +131,7 @@ func (lb *LB) AcceptTunnels(address netip.Addr) error {
 	return errors.Join(lb.objects.TierAddress.Set(plan.WireAddress(address)), lb.objects.TierEnabled.Set(enabled))
 }
 
-func sizeLBMaps(spec *ebpf.CollectionSpec, l plan.Limits) {
+func sizeLBMaps(spec *ebpf.CollectionSpec, l plan.Limits) error {
 	services, servers := l.Rows()
 	const verdicts = uint32(lbVerdictVERDICTS)
 	for name, entries := range map[string]uint32{
@@ -148,6 +148,7 @@ func sizeLBMaps(spec *ebpf.CollectionSpec, l plan.Limits) {
 	for _, name := range []string{"returns", "vips"} { // twice what is ever there at rest
 		spec.Maps[name].Flags |= unix.BPF_F_NO_PREALLOC
 	}
+	return spec.Variables["replica_buckets"].Set(replicas.Buckets(l.Replicated))
 }
 
 // setAES fills the tables of bpf/packet/aes.h.

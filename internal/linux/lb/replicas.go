@@ -4,9 +4,8 @@ package lb
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
-
-	"github.com/cilium/ebpf"
 
 	"github.com/ballast-lb/ballast/internal/algo/ring"
 	"github.com/ballast-lb/ballast/internal/linux/replicas"
@@ -19,6 +18,7 @@ type replicaTables struct {
 	configs          []plan.ReplicaConfig
 	views            []replicaView
 	entries, answers []replicas.Bucket
+	batch            []replicaInsertion
 }
 
 // replicaCurrent is struct replica_current.
@@ -56,15 +56,22 @@ const (
 func (lb *LB) mapReplicas() error {
 	o, t := &lb.objects, &lb.tables
 	return errors.Join(mapTable(t, o.ReplicaNow, &t.replicas.now), mapTable(t, o.ReplicaConfigs, &t.replicas.configs), mapTable(t, o.ReplicaViews, &t.replicas.views),
-		mapTable(t, o.ReplicaEntries, &t.replicas.entries), mapTable(t, o.ReplicaAnswers, &t.replicas.answers))
+		mapTable(t, o.ReplicaEntries, &t.replicas.entries), mapTable(t, o.ReplicaAnswers, &t.replicas.answers),
+		mapTable(t, o.ReplicaBatch, &t.replicas.batch))
 }
 
-// ReplicaTables returns the entries of chains that this node is in, and the other answers that it has.
+// ReplicaTables returns the entries of chains that this node is in, and the other answers that it has. One caller at a time puts entries in.
 func (lb *LB) ReplicaTables() (entries, answers *replicas.Table) {
-	put := func(into uint32) func(key, word uint64) (uint64, bool, error) {
-		return func(key, word uint64) (uint64, bool, error) { return lb.putReplica(into, key, word) }
+	table := func(buckets []replicas.Bucket, into uint32) *replicas.Table {
+		return &replicas.Table{Buckets: buckets, Put: func(entries []replicas.Entry) error { return lb.putReplicas(into, entries) }, Grace: Grace}
 	}
-	return &replicas.Table{Buckets: lb.tables.replicas.entries, Put: put(0), Grace: Grace}, &replicas.Table{Buckets: lb.tables.replicas.answers, Put: put(1), Grace: Grace}
+	return table(lb.tables.replicas.entries, 0), table(lb.tables.replicas.answers, 1)
+}
+
+// replicaInsertion is struct replica_insertion.
+type replicaInsertion struct {
+	key, word    uint64
+	into, result uint32
 }
 
 // Results of putting in an entry: enum replica_insert.
@@ -75,31 +82,37 @@ const (
 	replicaBusy
 )
 
-// replicaTries is how often an entry is put in again that packets were in the way of, each time for long.
+// replicaTries is how often entries are put in again that packets were in the way of, each time for long.
 const replicaTries = 1000
 
-func (lb *LB) putReplica(into uint32, key, word uint64) (there uint64, ok bool, err error) {
-	for range replicaTries {
-		var batch lbReplicaBatch
-		one := &batch.At[0]
-		one.Key, one.Word, one.Into = key, word, into
-		if err := lb.objects.ReplicaBatch.Set(&batch); err != nil {
-			return 0, false, fmt.Errorf("hand an entry to the data path: %w", err)
+func (lb *LB) putReplicas(into uint32, entries []replicas.Entry) error {
+	batch := lb.tables.replicas.batch
+	for len(entries) > 0 {
+		some := entries[:min(len(entries), len(batch)-1)]
+		entries = entries[len(some):]
+		for i := range some {
+			batch[i] = replicaInsertion{key: some[i].Key, word: some[i].Word(), into: into}
 		}
-		if _, err := lb.objects.ReplicaInsert.Run(&ebpf.RunOptions{Data: make([]byte, 64)}); err != nil {
-			return 0, false, fmt.Errorf("put an entry in: %w", err)
+		batch[len(some)].key = 0
+		for try := 0; ; try++ {
+			if _, err := lb.objects.ReplicaInsert.Run(&lb.runInsert); err != nil {
+				return fmt.Errorf("put entries in: %w", err)
+			}
+			busy := slices.ContainsFunc(batch[:len(some)], func(one replicaInsertion) bool { return one.result == replicaBusy })
+			if !busy {
+				break
+			}
+			if try == replicaTries {
+				return errors.New("put entries in: packets are in the way again and again")
+			}
 		}
-		if err := lb.objects.ReplicaBatch.Get(&batch); err != nil {
-			return 0, false, fmt.Errorf("read what became of an entry: %w", err)
-		}
-		switch one.Result {
-		case replicaInserted, replicaExists:
-			return one.Word, true, nil
-		case replicaFull:
-			return 0, false, nil
+		for i := range some {
+			if some[i].Owner = 0; batch[i].result == replicaInserted || batch[i].result == replicaExists {
+				some[i] = replicas.Read(some[i].Key, batch[i].word)
+			}
 		}
 	}
-	return 0, false, errors.New("put an entry in: packets are in the way again and again")
+	return nil
 }
 
 // ReplicaView is a ring as of a version; the zero value: there is none.

@@ -2,6 +2,7 @@
 package replicas
 
 import (
+	"cmp"
 	"math/bits"
 	"slices"
 	"sync/atomic"
@@ -37,9 +38,9 @@ func Read(key, word uint64) Entry {
 
 // Implementation constants: those of bpf/state/replicas.h.
 const (
-	places  = 7
-	removed = 1
-	change  = 1 << 8
+	places     = 7
+	removedKey = 1
+	change     = 1 << 8
 )
 
 // Bucket is struct replica_bucket.
@@ -52,15 +53,15 @@ type Bucket struct {
 // BucketBytes is how much memory a bucket takes.
 const BucketBytes = 128
 
-// Buckets is how many a table has that has room for so many entries: four and a half a bucket. A key goes into the emptier of two, so that none
+// Buckets is how many a table has that has room for so many entries: four and a quarter a bucket. A key goes into the emptier of two, so that none
 // has to be refused before (TestATableTakesAsManyEntriesAsItIsFor).
-func Buckets(entries uint32) uint32 { return max(1, uint32((uint64(entries)*2+8)/9)) }
+func Buckets(entries uint32) uint32 { return max(1, uint32((uint64(entries)*4+16)/17)) }
 
 // Table is one of the two tables, in memory that packets change at the same time. One caller at a time may change it; others may look.
 type Table struct {
 	Buckets []Bucket
-	// Put puts in a word that no entry of the key is there for, as packets do, and returns which is there then; ok is false when there is no room.
-	Put func(key, word uint64) (there uint64, ok bool, err error)
+	// Put puts entries in that there are none of their keys of, as packets do, and makes of each the one that is there then; Owner 0: there is no room.
+	Put func(entries []Entry) error
 	// Grace waits until all packets that came before have left the data path.
 	Grace func() error
 }
@@ -98,11 +99,9 @@ func (t *Table) Find(key uint64) (Entry, bool) {
 
 // Insert puts an entry in, unless there is one of its key, and returns which is there then. ok is false when there is no room.
 func (t *Table) Insert(e Entry) (there Entry, ok bool, err error) {
-	word, ok, err := t.Put(e.Key, e.Word())
-	if err != nil || !ok {
-		return Entry{}, false, err
-	}
-	return Read(e.Key, word), true, nil
+	one := [1]Entry{e}
+	err = t.Put(one[:])
+	return one[0], one[0].Owner != 0, err
 }
 
 // Swap makes another entry of one, of the same key. It returns false when that is not as it was.
@@ -118,7 +117,7 @@ func (t *Table) Each(do func(e Entry) bool) {
 		for taken := atomic.LoadUint64(&b.Head) >> 1 & (1<<places - 1); taken != 0; taken &= taken - 1 {
 			place := &b.Place[bits.TrailingZeros64(taken)]
 			key := atomic.LoadUint64(&place.Key)
-			if word := atomic.LoadUint64(&place.Word); key > removed && word != 0 && !do(Read(key, word)) {
+			if word := atomic.LoadUint64(&place.Word); key > removedKey && word != 0 && !do(Read(key, word)) {
 				return
 			}
 		}
@@ -128,8 +127,9 @@ func (t *Table) Each(do func(e Entry) bool) {
 // Implementation constants of Keep.
 const removedAtOnce = 1 << 16 // places that wait for a grace period together
 
-// Keep removes the entries that do not stay, and returns how many it has removed. stays is asked again when a packet has changed an entry meanwhile.
-func (t *Table) Keep(stays func(e Entry) bool) (gone int, err error) {
+// Keep removes the entries that do not stay, and returns how many it has removed. stays is asked again when a packet has changed an entry meanwhile;
+// removed, if it is given, is called with each that is.
+func (t *Table) Keep(stays func(e Entry) bool, removed func(e Entry)) (gone int, err error) {
 	type at struct{ bucket, place int }
 	var empty []at
 	free := func() error {
@@ -154,18 +154,21 @@ func (t *Table) Keep(stays func(e Entry) bool) (gone int, err error) {
 			if key == 0 { // a packet fills it
 				continue
 			}
-			for key != removed {
+			for key != removedKey {
 				word := atomic.LoadUint64(&place.Word)
 				if word != 0 && stays(Read(key, word)) {
 					break
 				}
 				if word == 0 || atomic.CompareAndSwapUint64(&place.Word, word, 0) { // 0: an earlier process was ended here
-					atomic.StoreUint64(&place.Key, removed)
-					key = removed
+					if word != 0 && removed != nil {
+						removed(Read(key, word))
+					}
+					atomic.StoreUint64(&place.Key, removedKey)
+					key = removedKey
 					gone++
 				}
 			}
-			if key == removed {
+			if key == removedKey {
 				empty = append(empty, at{i, p})
 			}
 		}
@@ -224,20 +227,14 @@ func (t *Table) Count() (n int) {
 	return n
 }
 
-// Range returns the entries whose keys lie from low to high, both included, around the end if low is above high: in the order of their distance
-// from low.
-func (t *Table) Range(low, high uint64) (entries []Entry) {
+// Keys returns the keys from low to high, both included, around the end if low is above high: in the order of their distance from low.
+func (t *Table) Keys(low, high uint64) (keys []uint64) {
 	t.Each(func(e Entry) bool {
 		if e.Key-low <= high-low {
-			entries = append(entries, e)
+			keys = append(keys, e.Key)
 		}
 		return true
 	})
-	slices.SortFunc(entries, func(a, b Entry) int {
-		if a.Key-low < b.Key-low {
-			return -1
-		}
-		return 1
-	})
-	return entries
+	slices.SortFunc(keys, func(a, b uint64) int { return cmp.Compare(a-low, b-low) })
+	return keys
 }

@@ -42,8 +42,16 @@ type Node struct {
 	done  []uint32    // of those, which are over
 	out   []Action
 
-	gone    func(key ring.Key, owner Owner) bool
-	publish func(View)
+	gone func(key ring.Key, owner Owner) bool
+	path Path
+}
+
+// Path is what others handle packets by, on the same tables.
+type Path interface {
+	// Publish makes packets go by a view; the zero View: by none.
+	Publish(View)
+	// Period makes packets note another deletion interval.
+	Period(period uint32)
 }
 
 // View is what packets need to know of a list. Version 0: there is none.
@@ -57,16 +65,31 @@ type View struct {
 // NewNode returns a node that knows nothing. config is shared, and not changed. A node that has started again must not receive what the
 // controller sent before Change.Restart: an older view says that it still has its entries. A session ends with its process and sees to it.
 func NewNode(id uint16, config *Config) *Node {
-	return OpenNode(id, config, NewMemory(), NewMemory(), func(View) {})
+	return OpenNode(id, config, NewMemory(), NewMemory(), noPath{}, 0)
 }
 
 // OpenNode returns a node with tables of its caller's. What they hold is believed as soon as there is a view.
 //
-// publish is called with each view before anything is forgotten that it makes needless, and with none at all before all is forgotten:
-// packets that others handle, on the same tables, go by what it was called with last.
-func OpenNode(id uint16, config *Config, table, cache Table, publish func(View)) *Node {
-	return &Node{id: id, config: config, table: table, cache: cache, publish: publish}
+// A view is published before anything is forgotten that it makes needless, and none at all before all is forgotten. period is the deletion
+// interval that packets note now.
+func OpenNode(id uint16, config *Config, table, cache Table, path Path, period uint32) *Node {
+	return &Node{id: id, config: config, table: table, cache: cache, path: path, period: period, held: period}
 }
+
+// Resume makes a node go on from a view that it had in an earlier process, with the tables of then: it is in the same life.
+func (n *Node) Resume(view uint32, peers *Peers) {
+	n.take(view, peers)
+	n.synced = peers.Synced
+	me, _ := peers.List.Find(n.id)
+	n.life = me.Life
+	n.path.Publish(View{n.view, n.list, n.chains, n.since})
+}
+
+// noPath is that of nodes that handle all packets themselves.
+type noPath struct{}
+
+func (noPath) Publish(View)  {}
+func (noPath) Period(uint32) {}
 
 // SetGone sets what tells that an owner is no server any more: a record of such a one is as good as none, and a Write puts another owner
 // in its place. nil: owners stay.

@@ -116,6 +116,7 @@ func (n *Node) copied(m *Message) {
 		n.Counters.NotMember++
 		return
 	}
+	n.insertAll(t.Entries, place == len(chain)-1)
 	for _, entry := range t.Entries {
 		if !n.accept(entry, place == len(chain)-1) {
 			return // not acknowledged: it comes again
@@ -126,6 +127,18 @@ func (n *Node) copied(m *Message) {
 		ack.Entries = n.unsaid(t)
 	}
 	n.send(Message{Kind: CopyAck, To: m.From, View: n.view, Transfer: &ack})
+}
+
+// insertAll puts in those entries that the node has nothing of, unless it has a limit to look at.
+func (n *Node) insertAll(entries []Entry, isTail bool) {
+	if n.config.Entries > 0 {
+		return
+	}
+	records := make([]Record, len(entries))
+	for i, entry := range entries {
+		records[i] = Record{entry.Key, entry.Owner, n.period, isTail || !n.config.Rules.SyncCacheableAtTail}
+	}
+	n.table.InsertAll(records)
 }
 
 // accept makes an entry what the first common node says. It returns false when the table is full.

@@ -30,17 +30,17 @@ func (n *Node) adopt(m *Message) {
 	me, _ := m.Peers.List.Find(n.id)
 	another := me.Life != n.life && n.config.Rules.ForgetOnLeaving
 	if another {
-		n.publish(View{}) // until nothing of the former life is left
+		n.path.Publish(View{}) // until nothing of the former life is left
 	}
 	n.take(m.View, m.Peers)
 	if !another {
-		n.publish(View{n.view, n.list, n.chains, n.since})
+		n.path.Publish(View{n.view, n.list, n.chains, n.since})
 	}
 	if n.config.Rules.ForgetOnLeaving {
 		n.forget(another)
 	}
 	if another {
-		n.publish(View{n.view, n.list, n.chains, n.since})
+		n.path.Publish(View{n.view, n.list, n.chains, n.since})
 	}
 	n.life = me.Life
 	if n.config.Rules.StopCancelled {
@@ -86,6 +86,7 @@ func bounds(r ring.Range) (low, high ring.Key) {
 // long enough are gone.
 func (n *Node) NextPeriod() {
 	n.period++
+	n.path.Period(n.period)
 	n.cache.Keep(func(r Record) bool { return n.keepOrCount(n.period-r.Period < n.config.Timeout) })
 	if len(n.list) == 0 || n.config.Rules.HoldExpiry && n.unsynced() {
 		return

@@ -20,19 +20,21 @@ type Record struct {
 	Cacheable bool   // may be answered from
 }
 
-// Table holds records, one of a key at most. Packets may change it between two calls, and during one.
+// Table holds records, one of a key at most; keys are 2 and above. Packets may change it between two calls, and during one.
 type Table interface {
 	// Find returns the record of a key.
 	Find(key ring.Key) (Record, bool)
 	// Insert puts in a record, unless there is one of its key, and returns which there is then. ok is false when there is no room.
 	Insert(r Record) (there Record, ok bool)
+	// InsertAll does Insert with several, as far as there is room.
+	InsertAll(records []Record)
 	// Swap makes another record of one, of the same key. It returns false when that is not as it was.
 	Swap(before, after Record) bool
 	// Keep removes the records that do not stay.
 	Keep(stays func(r Record) bool)
 	// Each calls do with the records from low to high, both included, in order around the circle (low may be above high), until it returns
-	// false. Of what comes in meanwhile it may leave out any; and where it begins at the end of the call before, or where that was ended,
-	// what has come in since the first of such calls.
+	// false. Of what comes in meanwhile it may leave out any; and where it begins where the last call with the same high was ended, what has
+	// come in since the first of such calls.
 	Each(low, high ring.Key, do func(r Record) bool)
 	// Len returns the number of records.
 	Len() int
@@ -112,6 +114,13 @@ func (t *memory) Insert(r Record) (Record, bool) {
 	b.records = slices.Insert(b.records, at, r)
 	t.count++
 	return r, true
+}
+
+// InsertAll is as Table says.
+func (t *memory) InsertAll(records []Record) {
+	for _, r := range records {
+		t.Insert(r)
+	}
 }
 
 // divide makes two buckets of one, of which a place in the directory is given.

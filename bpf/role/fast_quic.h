@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* fast_quic.h - the shortest way for QUIC: packets with a short header, whose connection id names the server plainly or by one pass of AES, with the key in
- * use. Does to a packet what the long way does, or returns UNUSUAL before anything has changed. */
+ * use; and first flights, whose id is too short to be a server's. Does to a packet what the long way does, or returns UNUSUAL before anything has changed. */
 #pragma once
 
 /* Where a datagram begins: QUIC's first octet, then the connection id's. */
@@ -26,6 +26,42 @@ inline_always __u16 fast_connection_id(const struct service *service, const __u8
 	return quic_server(block.w, config->server_bytes, service->ids_count);
 }
 
+/* What the client has drawn; 0: its id may be a server's, or is none. quic: of a long header, of which all is there that is read. */
+inline_always __u64 fast_drawn(const struct service *service, const __u8 *quic)
+{
+	__u32 index = service->quic_base + (quic[6] >> 5);
+	const struct quic_config *config = bpf_map_lookup_elem(&quic_configs, &index);
+	const __u32 *drawn = (const void *)(quic + 7); /* behind the first octet, as quic_read has it */
+
+	if (quic[5] < QUIC_ID_DRAWN || (config && config->algorithm != QUIC_NO_CONFIG && quic[5] >= config->length))
+		return 0;
+	return (drawn[0] | (__u64)drawn[1] << 32) ?: 1;
+}
+
+/* To where the connection has begun, or by the policy. */
+inline_always int fast_first_flight(struct xdp_md *ctx, const struct packet *p, struct decision *d, const __u8 *quic)
+{
+	const struct service *service = d->service;
+	struct finding f = {};
+	__u64 drawn = fast_drawn(service, quic), hash;
+	int action;
+
+	if (!drawn)
+		return UNUSUAL;
+	hash = starting_hash(p, service, drawn);
+	steer_to(d, starting_find(hash));
+	if (d->server)
+		return fast_send(ctx, p, d, &f, FORWARDED_STARTING);
+	if (dispatched_by_placement(service))
+		steer_by_placement(p, d);
+	else
+		steer_by_dispatch(d, &f);
+	action = fast_send(ctx, p, d, &f, FORWARDED_NEW);
+	if (action != UNUSUAL)
+		starting_commit(hash, d->id);
+	return action;
+}
+
 /* The frame is for us, and untagged. */
 inline_always int fast_quic(struct xdp_md *ctx, _Bool ipv6)
 {
@@ -36,7 +72,7 @@ inline_always int fast_quic(struct xdp_md *ctx, _Bool ipv6)
 	struct packet p;
 	__u32 fast, length;
 
-	if ((void *)quic + 2 + sizeof(struct aes_block) > end || !has_fast_shape(data, ipv6, IPPROTO_UDP) || *quic & QUIC_LONG_HEADER)
+	if ((void *)quic + 7 + sizeof(struct aes_block) > end || !has_fast_shape(data, ipv6, IPPROTO_UDP))
 		return UNUSUAL;
 	length = fast_length(data, ipv6);
 	if (FAST_IP + length > end - data || length < FAST_QUIC(ipv6) - FAST_IP)
@@ -45,6 +81,8 @@ inline_always int fast_quic(struct xdp_md *ctx, _Bool ipv6)
 	if (!d.service || d.service->affinity != AFFINITY_QUIC)
 		return UNUSUAL;
 	p = fast_packet(data, length, ipv6, IPPROTO_UDP);
+	if (*quic & QUIC_LONG_HEADER)
+		return fast_first_flight(ctx, &p, &d, quic);
 	steer_to(&d, fast_connection_id(d.service, quic + 1));
 	return fast_send(ctx, &p, &d, &f, FORWARDED_BY_COOKIE);
 }

@@ -147,15 +147,22 @@ func anyFastFrame(w *world, random *rand.Rand) (frame []byte, name string) {
 	return frame, s.Name
 }
 
-// anyDatagram is a packet of QUIC with a short header, or most of one. With long headers one packet would teach where the next one goes.
+// anyDatagram is a packet of QUIC, or most of one.
 func anyDatagram(w *world, random *rand.Rand, from flow, s *plan.Service, udp int) []byte {
 	id := w.idOf(s.Name, []uint64{1, 2, 3, 1, 2, 3, 0, 4}[random.IntN(8)], []uint32{2, 2, 2, 1, 1, 3}[random.IntN(6)], byte(random.Uint32()))
-	frame := from.datagram(slices.Concat([]byte{byte(random.Uint32N(128))}, id, make([]byte, 10+random.IntN(60))))
+	datagram := slices.Concat([]byte{byte(random.Uint32N(128))}, id, make([]byte, 10+random.IntN(60)))
+	if random.IntN(3) == 0 { // of a first flight, or later
+		drawn := []int{8, 8, 8, 9, 5, 17, 20, 24}[random.IntN(8)]
+		datagram = slices.Concat([]byte{0xc0, 0, 0, 0, 1, byte(drawn)}, id, id, make([]byte, 10+random.IntN(60)))
+		binary.BigEndian.PutUint32(datagram[12:], random.Uint32())
+	}
+	frame := from.datagram(datagram)
 	spoils := []func(){
 		func() { frame[random.IntN(udp)] ^= 1 << random.IntN(8) },
 		func() { frame[udp+2+random.IntN(4)] ^= 1 << random.IntN(8) }, // port, length
 		func() { frame[udp+9] = byte(random.Uint32()) },               // config
 		func() { frame[udp+10+random.IntN(8)] ^= 1 << random.IntN(8) },
+		func() { frame[udp+8] ^= 0x80 },
 		func() { frame = frame[:14+random.IntN(len(frame)-14)] },
 		func() { frame = append(frame, make([]byte, random.IntN(20))...) },
 		func() { frame = slices.Insert(frame, 12, 0x81, 0, 0, 9) },
@@ -205,9 +212,11 @@ type outcome struct {
 	servers  map[string]map[uint16]ServerTraffic
 	turns    [][]lbPlace // after the packet; before they were all alike
 	loads    map[uint32]int32
+	starting uint64 // what is known of the connection, of QUIC
 }
 
-func (w *world) walk(program *ebpf.Program, frame []byte) (o outcome) {
+// walk looks at the verdicts of some services, empty: of none, as reading all takes most of the time.
+func (w *world) walk(program *ebpf.Program, frame []byte, services ...string) (o outcome) {
 	w.Helper()
 	w.payAnswers()
 	w.empty(w.lb.objects.Closing)
@@ -222,14 +231,25 @@ func (w *world) walk(program *ebpf.Program, frame []byte) (o outcome) {
 		}
 		w.lb.tellLoads(w.lb.ServiceRow(place.Number))
 	})
-	before, traffic := w.verdicts(), w.allTraffic()
+	before, traffic := w.verdictsOf(services...), w.allTraffic()
+	place, begun := w.startingPlace(frame)
+	if begun {
+		known := uint64(0)
+		if len(frame)%2 == 0 {
+			known = place&^0xffff | 1
+		}
+		mustSet(w.lb.objects.Starting.Put(uint32(uint16(place)), known))
+	}
 	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256)}
 	var err error
 	if o.action, err = program.Run(&options); err != nil {
 		w.Fatalf("test run of %x: %v", frame, err)
 	}
+	if begun {
+		mustSet(w.lb.objects.Starting.Lookup(uint32(uint16(place)), &o.starting))
+	}
 	o.loads = map[uint32]int32{}
-	o.frame, o.verdicts, o.servers = options.DataOut, w.verdicts(), w.allTraffic()
+	o.frame, o.verdicts, o.servers = options.DataOut, w.verdictsOf(services...), w.allTraffic()
 	w.eachService(func(place plan.Place) {
 		var turns []lbPlace
 		mustSet(w.lb.objects.Turns.Lookup(place.Number, &turns))
@@ -257,6 +277,19 @@ func (w *world) walk(program *ebpf.Program, frame []byte) (o outcome) {
 	return o
 }
 
+// startingPlace is the hash of a connection that begins, if the frame may be of one.
+func (w *world) startingPlace(frame []byte) (hash uint64, ok bool) {
+	p, verdict := parseRef(frame)
+	if verdict != lbVerdictVERDICT_CONTINUE || p.protocol != 17 || len(p.ip) < p.l4+8+15 {
+		return 0, false
+	}
+	s, _ := w.vipService(p.destination, p.dport, p.protocol)
+	if s == nil || s.Affinity != model.AffinityQUIC {
+		return 0, false
+	}
+	return w.startingHash(s, p), true
+}
+
 func (w *world) eachService(visit func(plan.Place)) {
 	places := w.tables.Places()
 	for i := range w.want.Services {
@@ -273,7 +306,7 @@ func (w *world) allTraffic() map[string]map[uint16]ServerTraffic {
 }
 
 func (o *outcome) equal(p *outcome) bool {
-	return o.action == p.action && bytes.Equal(o.frame, p.frame) && maps.Equal(o.verdicts, p.verdicts) &&
+	return o.action == p.action && o.starting == p.starting && bytes.Equal(o.frame, p.frame) && maps.Equal(o.verdicts, p.verdicts) &&
 		slices.EqualFunc(o.turns, p.turns, slices.Equal) && maps.Equal(o.loads, p.loads) &&
 		maps.EqualFunc(o.servers, p.servers, func(a, b map[uint16]ServerTraffic) bool { return maps.Equal(a, b) })
 }
@@ -282,7 +315,7 @@ func (o *outcome) equal(p *outcome) bool {
 // the same. The reference knows the second one's by other tests.
 func TestTheFastPathDoesWhatTheLongWayDoes(t *testing.T) {
 	w, random := fastWorld(t), seeded(t)
-	byCookie, fast, fastSYNs := map[string]int{}, map[string]int{}, map[string]int{}
+	byCookie, fast, fastSYNs, starting := map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
 	seen := func(count map[string]int, least int, names ...string) (missing []string) {
 		for _, name := range names {
 			if count[name] < least {
@@ -294,14 +327,21 @@ func TestTheFastPathDoesWhatTheLongWayDoes(t *testing.T) {
 	fewFast := func() []string {
 		return seen(fast, 10, "web", "narrow", "wide", "hash", "older", "over6", "six", "six4", "hash6", "gue", "gue6", "srv6", "srv64", "column", "column6", "quic", "quic-plain", "quic-gue", "quic6")
 	}
-	fewSYNs := func() []string { return seen(fastSYNs, 2, "web", "rr", "p2c", "least", "awfd", "six", "srv6") }
+	fewSYNs := func() []string {
+		return seen(fastSYNs, 2, "web", "rr", "p2c", "least", "awfd", "six", "srv6", "quic", "quic-plain", "quic-gue", "quic6")
+	}
+	fewStarting := func() []string { return seen(starting, 2, "quic", "quic-plain", "quic-gue", "quic6") }
 	fewCookies := func() []string {
 		return seen(byCookie, 10, "web", "narrow", "wide", "gue", "over6", "l2", "six", "six4", "gue6", "srv6", "srv64", "quic-four")
 	}
 	// At least 3,000 frames, and as many as it takes until every kind was among them: how many of a kind are drawn is chance.
-	for n := 0; n < 3000 || n < 60000 && len(fewFast())+len(fewSYNs())+len(fewCookies()) > 0; n++ {
+	for n := 0; n < 3000 || n < 60000 && len(fewFast())+len(fewSYNs())+len(fewCookies())+len(fewStarting()) > 0; n++ {
 		frame, name := anyFastFrame(w, random)
-		short, long := w.walk(w.lb.objects.Lb, frame), w.walk(w.lb.objects.LbAny, frame)
+		looked := []string{name, ""}
+		if n%20 == 0 {
+			looked = append(slices.Collect(maps.Keys(w.tables.Places())), "")
+		}
+		short, long := w.walk(w.lb.objects.Lb, frame, looked...), w.walk(w.lb.objects.LbAny, frame, looked...)
 		if !short.equal(&long) {
 			t.Fatalf("%x becomes\n%+v, the long way\n%+v", frame, short, long)
 		}
@@ -315,6 +355,7 @@ func TestTheFastPathDoesWhatTheLongWayDoes(t *testing.T) {
 			if short.verdicts[verdictKey{name, lbVerdictFORWARDED_NEW}] > 0 {
 				fastSYNs[name]++
 			}
+			starting[name] += int(short.verdicts[verdictKey{name, lbVerdictFORWARDED_STARTING}])
 		}
 	}
 	if few := fewFast(); len(few) > 0 {
@@ -323,7 +364,10 @@ func TestTheFastPathDoesWhatTheLongWayDoes(t *testing.T) {
 	if few := fewSYNs(); len(few) > 0 {
 		t.Errorf("too few SYNs took the fast path: %v", few)
 	}
-	if fast["l2"]+fast["quic-four"] > 0 {
+	if few := fewStarting(); len(few) > 0 {
+		t.Errorf("too few first flights that are known took the fast path: %v", few)
+	}
+	if fast["l2"] > 0 {
 		t.Errorf("took the fast path: %v", fast)
 	}
 	if few := fewCookies(); len(few) > 0 {

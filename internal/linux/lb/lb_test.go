@@ -240,10 +240,17 @@ type verdictKey struct {
 
 func (w *world) verdicts() map[verdictKey]uint64 {
 	w.Helper()
+	return w.verdictsOf(append(slices.Collect(maps.Keys(w.tables.Places())), "")...)
+}
+
+// verdictsOf are those of some services, empty: of none.
+func (w *world) verdictsOf(names ...string) map[verdictKey]uint64 {
+	w.Helper()
 	places := w.tables.Places()
 	places[""] = plan.Place{}
 	counts := map[verdictKey]uint64{}
-	for name, place := range places {
+	for _, name := range names {
+		place := places[name]
 		traffic, err := w.lb.VerdictTraffic(place)
 		if err != nil {
 			w.Fatal(err)

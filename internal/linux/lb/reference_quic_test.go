@@ -81,15 +81,20 @@ func (r *reference) ladderQUIC(s *plan.Service, p *refPacket, quoted bool) refDe
 	if quoted || !long || datagram[5] < 8 {
 		return r.place(s, p, lbVerdictFORWARDED_BAD_COOKIE)
 	}
-	key := cookie.ServiceKey(r.want.Keys.Placement, s.VIP, s.Protocol)
-	message := append(append([]byte(nil), datagram[7:15]...), make([]byte, 16)...)
-	copy(message[8:], p.source.AsSlice())
-	message = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(message, p.sport), p.dport)
-	hash := siphash.Sum13(key.K0, key.K1, message)
+	hash := r.startingHash(s, p)
 	if known := r.starting[uint16(hash)]; known.hash == hash>>16 && serverIn(s, known.id) != nil {
 		return refDecision{verdict: lbVerdictFORWARDED_STARTING, ids: []uint16{known.id}}
 	}
 	d := r.ladderNew(s, p)
 	d.learn = func(ids []uint16) { r.starting[uint16(hash)] = refStarting{hash >> 16, ids[0]} }
 	return d
+}
+
+// startingHash is what is known of a connection whose client has drawn an id.
+func (r *reference) startingHash(s *plan.Service, p *refPacket) uint64 {
+	key := cookie.ServiceKey(r.want.Keys.Placement, s.VIP, s.Protocol)
+	message := append(append([]byte(nil), p.ip[p.l4+8:][7:15]...), make([]byte, 16)...)
+	copy(message[8:], p.source.AsSlice())
+	message = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(message, p.sport), p.dport)
+	return siphash.Sum13(key.K0, key.K1, message)
 }

@@ -17,7 +17,7 @@ import (
 
 // FleetToProto returns the fleet, without keys, as a request to make it so.
 func FleetToProto(f *model.Fleet) *ballastv1.ApplyRequest {
-	return &ballastv1.ApplyRequest{Services: servicesToProto(f.Services), Nodes: nodesToProto(f.Nodes), NodeHealth: nodeHealthToProto(&f.NodeHealth)}
+	return &ballastv1.ApplyRequest{Services: servicesToProto(f.Services), Nodes: nodesToProto(f.Nodes), NodeHealth: nodeHealthToProto(&f.NodeHealth), Replicas: replicasToProto(&f.Replicas)}
 }
 
 func servicesToProto(services []model.Service) (list []*ballastv1.Service) {
@@ -117,6 +117,7 @@ type FleetMessage interface {
 	GetServices() []*ballastv1.Service
 	GetNodes() []*ballastv1.Node
 	GetNodeHealth() *ballastv1.Health
+	GetReplicas() *ballastv1.Replicas
 }
 
 // FleetFromProto reads a fleet and its keys, which may be nil, without applying defaults or looking for contradictions. Its errors are
@@ -130,6 +131,7 @@ func FleetFromProto(m FleetMessage, keys *ballastv1.Keys) (model.Fleet, error) {
 		in.service(fmt.Sprintf("services[%d]", i), &fleet.Services[i], m)
 	}
 	in.health("node_health", &fleet.NodeHealth, m.GetNodeHealth())
+	in.replicas("replicas", &fleet.Replicas, m.GetReplicas())
 	if keys != nil {
 		in.keys("keys", &fleet.Keys, keys)
 	}

@@ -65,6 +65,19 @@ func (in *input) node(path string, m *ballastv1.Node) model.Node {
 	return n
 }
 
+// replicasToProto returns nil for a fleet without.
+func replicasToProto(r *model.Replicas) *ballastv1.Replicas {
+	if *r == (model.Replicas{}) {
+		return nil
+	}
+	return &ballastv1.Replicas{Chain: uint32(r.Chain), IdleTimeout: durationUnlessZero(r.IdleTimeout)}
+}
+
+func (in *input) replicas(path string, r *model.Replicas, m *ballastv1.Replicas) {
+	takeNarrow(in, path+".chain", &r.Chain, m.GetChain())
+	in.positive(path+".idle_timeout", &r.IdleTimeout, m.GetIdleTimeout())
+}
+
 // tableToProto returns nil for a service that has no connection table.
 func tableToProto(t *model.Table) *ballastv1.Table {
 	if *t == (model.Table{}) {

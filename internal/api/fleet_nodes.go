@@ -120,6 +120,17 @@ func (f *fleetAPI) SetNodeHealth(ctx context.Context, r *ballastv1.SetNodeHealth
 	})
 }
 
+func (f *fleetAPI) SetReplicas(ctx context.Context, r *ballastv1.SetReplicasRequest) (*ballastv1.ChangeResponse, error) {
+	return f.change(ctx, r.Force, func(fleet *model.Fleet, _ []node.Removed) error {
+		var in input
+		in.replicas("replicas", &fleet.Replicas, r.Replicas)
+		if len(in) > 0 {
+			return in[0]
+		}
+		return nil
+	})
+}
+
 // giveNodeIDs gives nodes of the second tier their ids where they are not given: that of the node before of the same name, or at the same
 // address, else the next free one. When all ids are taken it gives none, which Validate refuses.
 func giveNodeIDs(next, before *model.Fleet) {

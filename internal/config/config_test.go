@@ -156,7 +156,7 @@ func TestMistakesAreRefusedWithFileLineAndKey(t *testing.T) {
 		{"current: 1", "current: 9", "test.yaml:3: keys.current: epoch 9 has no key under keys.cookie: use 1"},
 		{"    1: 0011", "    one: 0011", `test.yaml:5: keys.cookie.one: "one" is not an epoch`},
 		{"    1: 0011", "    01: 0011", `test.yaml:5: keys.cookie.01: "01" is not an epoch`},
-		{"services:", "service:", "test.yaml:6: service: unknown key: use one of keys, node_health, nodes, services"},
+		{"services:", "service:", "test.yaml:6: service: unknown key: use one of keys, node_health, nodes, replicas, services"},
 		{"ports: [80]", "ports: [80]\n    table: {entries: 64}", "test.yaml:10: services[0].table: affinity cookie keeps no such table: remove it, or use affinity: table"},
 		{"ports: [80]", "ports: [80]\n    affinity: table\n    table:\n      index_bits: 0", "test.yaml:12: services[0].table.index_bits: 0 is out of range"},
 		{"ports: [80]", "ports: [80]\n    affinity: table\n    table:\n      packet_limit: 60001", "test.yaml:12: services[0].table.packet_limit: 60001 is out of range: use 0 to 60000"},

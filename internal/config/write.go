@@ -15,6 +15,7 @@ type fileFleet struct {
 	Keys       *fileKeys       `yaml:"keys,omitempty"`
 	Nodes      []fileNode      `yaml:"nodes,omitempty"`
 	NodeHealth model.Health    `yaml:"node_health,omitzero"`
+	Replicas   model.Replicas  `yaml:"replicas,omitzero"`
 	Tunnels    []netip.Addr    `yaml:"tunnels_from,flow,omitempty"`
 	Services   []model.Service `yaml:"services"`
 }
@@ -37,7 +38,7 @@ type fileNode struct {
 // included. Parse gives the same fleet back if it is valid and has its defaults applied. Services are written by the tags of the
 // model: json, and yaml where a file is to look otherwise.
 func Marshal(fleet model.Fleet) ([]byte, error) {
-	file := fileFleet{NodeHealth: fleet.NodeHealth, Tunnels: fleet.TunnelsFrom, Services: append([]model.Service{}, fleet.Services...)}
+	file := fileFleet{NodeHealth: fleet.NodeHealth, Replicas: fleet.Replicas, Tunnels: fleet.TunnelsFrom, Services: append([]model.Service{}, fleet.Services...)}
 	if keys := fleet.Keys; keys.Placement != [16]byte{} || len(keys.Cookie) > 0 {
 		file.Keys = &fileKeys{Current: keys.Current, Cookie: make(map[uint32]string, len(keys.Cookie))}
 		if keys.Placement != [16]byte{} {

@@ -55,11 +55,13 @@ type serviceDocument struct {
 	File    []model.Server  `json:"file,omitempty"` // as the file applied last says them, of those that ctl has set otherwise since
 }
 
-// nodesDocument has the load balancers with a tier, and how those of the second are checked.
+// nodesDocument has the load balancers with a tier, how those of the second are checked, and how all keep a replicated table.
 type nodesDocument struct {
 	Nodes  []model.Node `json:"nodes"`
 	Health model.Health `json:"health,omitzero"`
 	File   []model.Node `json:"file,omitempty"` // as in serviceDocument
+
+	Replicas model.Replicas `json:"replicas,omitzero"`
 }
 
 // balancersDocument names the load balancers that have joined and were not forgotten: they may forward while nobody hears of them, also
@@ -233,7 +235,7 @@ func (s *snapshot) node() *node.Node {
 
 // fleet returns what is wanted, services by name.
 func (s *snapshot) fleet() model.Fleet {
-	f := model.Fleet{Keys: s.keys, Services: make([]model.Service, 0, len(s.services)), Nodes: s.nodes.Nodes, NodeHealth: s.nodes.Health}
+	f := model.Fleet{Keys: s.keys, Services: make([]model.Service, 0, len(s.services)), Nodes: s.nodes.Nodes, NodeHealth: s.nodes.Health, Replicas: s.nodes.Replicas}
 	for _, name := range slices.Sorted(maps.Keys(s.services)) {
 		f.Services = append(f.Services, s.services[name].Service)
 	}
@@ -291,8 +293,8 @@ func (s *snapshot) changes(n *node.Node) (documents []store.Document, err error)
 	for i := range overridden.Services {
 		files[overridden.Services[i].Name] = overridden.Services[i].Servers
 	}
-	nodes := nodesDocument{n.Running.Nodes, n.Running.NodeHealth, overridden.Nodes}
-	if !slices.Equal(nodes.Nodes, s.nodes.Nodes) || !reflect.DeepEqual(nodes.Health, s.nodes.Health) || !slices.Equal(nodes.File, s.nodes.File) {
+	nodes := nodesDocument{n.Running.Nodes, n.Running.NodeHealth, overridden.Nodes, n.Running.Replicas}
+	if nodes.Replicas != s.nodes.Replicas || !slices.Equal(nodes.Nodes, s.nodes.Nodes) || !reflect.DeepEqual(nodes.Health, s.nodes.Health) || !slices.Equal(nodes.File, s.nodes.File) {
 		put(nodesKey, nodes)
 	}
 	if key := healthPrefix + model.SecondTierName; !n.Running.HasSecondTier() && s.own[key] != 0 {

@@ -14,6 +14,9 @@ func (f *Fleet) ApplyDefaults() {
 	if f.HasSecondTier() {
 		f.NodeHealth.applyDefaults()
 	}
+	if f.Replicated() {
+		f.Replicas.applyDefaults()
+	}
 	f.MakeRoomForNodes()
 	for i := range f.Services {
 		f.Services[i].ApplyDefaults()
@@ -42,6 +45,9 @@ func (s *Service) ApplyDefaults() {
 		if s.Table.NodeBits > 0 {
 			bits = MaxCookieBits
 		}
+	}
+	if s.Affinity == AffinityReplicated {
+		fallback = FallbackHash
 	}
 	setDefault(&s.Fallback, FallbackUnset, fallback)
 	setDefault(&s.Forward, ForwardUnset, forward)

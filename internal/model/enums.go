@@ -230,11 +230,6 @@ func (a Affinity) KeepsIDs() bool {
 	return a.Cookies() || a == AffinityLocal || a == AffinityQUIC || a == AffinityReplicated
 }
 
-// Replicated reports whether load balancers keep a replicated table for connections of the service, or for those that carry nothing.
-func (s *Service) Replicated() bool {
-	return s.Affinity == AffinityReplicated || s.Fallback == FallbackReplicated
-}
-
 // Keyed reports whether what connections of such a service carry is written with the cookie keys.
 func (a Affinity) Keyed() bool { return a.Cookies() || a == AffinityQUIC }
 

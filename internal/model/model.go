@@ -44,6 +44,8 @@ type Fleet struct {
 	Nodes []Node `json:"nodes,omitempty"`
 	// NodeHealth is how those of the first tier find out which of the second are alive.
 	NodeHealth Health `json:"node_health,omitzero"`
+	// Replicas is how load balancers keep a replicated table.
+	Replicas Replicas `json:"replicas,omitzero"`
 	// TunnelsFrom are the addresses that load balancers send tunnels from: agents that run by a file drop those of others. None: they take
 	// them of anybody.
 	TunnelsFrom []netip.Addr `json:"tunnels_from,omitempty"`
@@ -250,7 +252,7 @@ func (s *Service) Endpoint(server *Server) netip.AddrPort {
 
 // Clone returns a copy that shares no memory with f.
 func (f *Fleet) Clone() Fleet {
-	clone := Fleet{Keys: f.Keys, Services: slices.Clone(f.Services), Nodes: slices.Clone(f.Nodes), NodeHealth: f.NodeHealth,
+	clone := Fleet{Keys: f.Keys, Services: slices.Clone(f.Services), Nodes: slices.Clone(f.Nodes), NodeHealth: f.NodeHealth, Replicas: f.Replicas,
 		TunnelsFrom: slices.Clone(f.TunnelsFrom)}
 	clone.NodeHealth.Command = slices.Clone(f.NodeHealth.Command)
 	clone.Keys.Cookie = maps.Clone(f.Keys.Cookie)

@@ -33,6 +33,7 @@ func (f *Fleet) Validate() error {
 	f.validateVIPs(&found)
 	f.validateNATServers(&found)
 	f.validateNodes(&found)
+	f.validateReplicas(&found)
 	f.validateTunnelsFrom(&found)
 	return found.join()
 }
@@ -58,10 +59,10 @@ func (f *Fleet) validateKeys(found *findings) {
 	if len(f.Services) > 0 && f.Keys.Placement == zero {
 		found.add("keys.placement", generateKeys, "no placement key: clients could choose their server")
 	}
-	usesCookies := slices.ContainsFunc(f.Services, func(s Service) bool { return s.Affinity.Keyed() })
+	usesCookies := slices.ContainsFunc(f.Services, func(s Service) bool { return s.Keyed() })
 	if len(f.Keys.Cookie) == 0 {
 		if usesCookies {
-			found.add("keys.cookie", generateKeys, "no cookie key, but a service needs cookies")
+			found.add("keys.cookie", generateKeys, "no cookie key, but a service needs one")
 		}
 		if f.Keys.Current != 0 {
 			found.add("keys.current", "remove it or add the key", "epoch %d is current but there are no cookie keys", f.Keys.Current)

@@ -19,6 +19,7 @@ func (s *Service) validate(path string, found *findings) {
 	s.validateSizes(path, found)
 	s.validateTable(path, found)
 	s.validateChoices(path, found)
+	s.validateReplicated(path, found)
 	s.validateQUIC(path, found)
 	s.validateMPTCP(path, found)
 	s.validateIDs(path, found)
@@ -62,7 +63,7 @@ func (s *Service) validatePorts(path string, found *findings) {
 // validateCombination refuses choices that cannot work together, with the reason.
 func (s *Service) validateCombination(path string, found *findings) {
 	if s.Protocol == ProtocolUDP && s.Affinity.Cookies() {
-		found.add(path+".affinity", "use affinity: quic, hash or local-table", "udp packets have no TCP timestamp to carry a cookie")
+		found.add(path+".affinity", "use affinity: quic, replicated, hash or local-table", "udp packets have no TCP timestamp to carry a cookie")
 	}
 	if s.Affinity == AffinityHash && (!s.Dispatch.Placed() || s.Dispatch == DispatchChoices) {
 		found.add(path+".dispatch", "use dispatch: maglev, hash or wcmp, or affinity: cookie, table or local-table",

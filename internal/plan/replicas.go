@@ -6,7 +6,6 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/algo/siphash"
-	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Replicas are the load balancers that replicate entries, as one of them sees them. The zero value: there are none.
@@ -96,14 +95,4 @@ func (t *Tables) restoreReplicas(r Reader) {
 		t.replicaRow = span{row, 1}
 		t.replicaRows.reserve(t.replicaRow)
 	}
-}
-
-// Replicated reports whether some service is, so that its node should be one of those that replicate.
-func Replicated(services []model.Service) bool {
-	for i := range services {
-		if services[i].Replicated() {
-			return true
-		}
-	}
-	return false
 }

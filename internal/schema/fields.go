@@ -18,6 +18,7 @@ type (
 	choices = model.Choices
 	quic    = model.QUIC
 	mptcp   = model.MPTCP
+	copies  = model.Replicas
 	load    = model.Load
 	health  = model.Health
 	server  = model.Server
@@ -40,9 +41,10 @@ var Service = slices.Concat([]Field[service]{
 	{Key: "affinity", Value: choice(func(s *service) *model.Affinity { return &s.Affinity }), Default: "cookie; hash for udp",
 		Doc: "how later packets find their server",
 		More: "`table`: a cookie and an entry per connection (`docs/connection-table.md`), TCP with `return: direct` only. " +
+			"`replicated`: an entry of a table that load balancers replicate (`docs/replicas.md`), needs controllers. " +
 			"`hash` and `local-table` are baselines: they lose connections when servers, or load balancers, change"},
 	{Key: "fallback", Value: choice(func(s *service) *model.Fallback { return &s.Fallback }), Default: "second-chance; hash for udp and `return: through`",
-		Doc: "what happens without a cookie", More: "`second-chance`: servers hand on what is not theirs"},
+		Doc: "what happens without a cookie", More: "`second-chance`: servers hand on what is not theirs. `replicated`: as with that affinity"},
 	{Key: "cookie_bits", Value: number(func(s *service) *uint8 { return &s.CookieBits }, "bits", model.MinCookieBits, model.MaxCookieBits),
 		Default: fmt.Sprintf("%d; %d with `return: through`, always; %d with `table.node_bits`", model.DirectCookieBits, model.ThroughBits, model.MaxCookieBits),
 		Doc:     "width of the cookie", More: "2^(bits-1)-1 ids; with `affinity: table` 2^(bits-1-node_bits-index_bits)-1"},
@@ -192,8 +194,16 @@ var Node = []Field[node]{
 		Doc: "whether it gets connections", More: "Second tier only. `draining`: no new ones, those that it has stay; `off`: no packets from the first tier"},
 }
 
+// Replicas are the fields of the replicated table.
+var Replicas = []Field[copies]{
+	{Key: "chain", Value: number(func(r *copies) *uint8 { return &r.Chain }, "load balancers", 1, model.MaxChain), Default: fmt.Sprint(model.DefaultChain),
+		Doc: "load balancers that keep an entry of the replicated table", More: "There must be more of them. All but one of a chain may fail at once. See `docs/replicas.md`"},
+	{Key: "idle_timeout", Value: span(func(r *copies) *model.Duration { return &r.IdleTimeout }, model.MinReplicaIdleTimeout, model.MaxReplicaIdleTimeout),
+		Default: short(model.DefaultReplicaIdleTimeout), Doc: "a connection silent for this long loses its entry"},
+}
+
 // Fleet are the fields of a fleet but its lists, keys and the check of nodes.
-var Fleet = []Field[fleet]{
+var Fleet = slices.Concat(Section("replicas", Replicas, func(f *fleet) *copies { return &f.Replicas }), []Field[fleet]{
 	{Key: "tunnels_from", Value: list(func(f *fleet) *[]netip.Addr { return &f.TunnelsFrom }, "addresses", "", ",", "%v", model.ParseAddress), Default: "accept all",
 		Doc: "load balancers: agents by the file drop tunnels from other addresses", More: "See \"Who may open tunnels\""},
-}
+})

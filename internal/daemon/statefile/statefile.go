@@ -21,6 +21,8 @@ type Fleet struct {
 	Nodes      []model.Node `json:"nodes,omitempty"`
 	NodeHealth model.Health `json:"node_health,omitzero"`
 
+	Replicas model.Replicas `json:"replicas,omitzero"`
+
 	TunnelsFrom []netip.Addr `json:"tunnels_from,omitempty"`
 }
 

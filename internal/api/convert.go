@@ -17,7 +17,7 @@ import (
 
 // FleetToProto returns the fleet, without keys, as a request to make it so.
 func FleetToProto(f *model.Fleet) *ballastv1.ApplyRequest {
-	return &ballastv1.ApplyRequest{Services: servicesToProto(f.Services), Nodes: nodesToProto(f.Nodes), NodeHealth: nodeHealthToProto(&f.NodeHealth), Replicas: replicasToProto(&f.Replicas)}
+	return &ballastv1.ApplyRequest{Services: servicesToProto(f.Services), Nodes: nodesToProto(f.Nodes), NodeHealth: nodeHealthToProto(&f.NodeHealth), Replicas: ReplicasToProto(&f.Replicas)}
 }
 
 func servicesToProto(services []model.Service) (list []*ballastv1.Service) {

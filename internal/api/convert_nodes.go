@@ -65,8 +65,8 @@ func (in *input) node(path string, m *ballastv1.Node) model.Node {
 	return n
 }
 
-// replicasToProto returns nil for a fleet without.
-func replicasToProto(r *model.Replicas) *ballastv1.Replicas {
+// ReplicasToProto returns nil for a fleet without.
+func ReplicasToProto(r *model.Replicas) *ballastv1.Replicas {
 	if *r == (model.Replicas{}) {
 		return nil
 	}

@@ -44,6 +44,10 @@ type Desired interface {
 	Nodes(ctx context.Context) ([]*ballastv1.NodeStatus, error)
 	// ForgetNode forgets nodes of that name that are lost; connect.CodeNotFound if none is, connect.CodeFailedPrecondition if one is connected.
 	ForgetNode(ctx context.Context, name string) (changes []string, err error)
+	// Replicas tells of the ring that keeps the replicated table.
+	Replicas(ctx context.Context) (*ballastv1.ListReplicasResponse, error)
+	// DrainReplica keeps a load balancer off the ring, or lets it on again; connect.CodeNotFound if none of that name is known.
+	DrainReplica(ctx context.Context, name string, off bool) (changes []string, revision uint64, err error)
 	// KeyNodes tells what is known of the nodes that work with the keys, and of the connections that carry their cookies.
 	KeyNodes() *rotation.Nodes
 	// MakesKeys reports whether keys are made here and told to every node. If not, they come from the configuration file, and
@@ -72,7 +76,7 @@ func (f *fleetAPI) GetFleet(ctx context.Context, _ *ballastv1.GetFleetRequest) (
 		return nil, refusal(err)
 	}
 	return &ballastv1.GetFleetResponse{Revision: revision, Services: servicesToProto(fleet.Services), Nodes: nodesToProto(fleet.Nodes),
-		NodeHealth: nodeHealthToProto(&fleet.NodeHealth), Replicas: replicasToProto(&fleet.Replicas)}, nil
+		NodeHealth: nodeHealthToProto(&fleet.NodeHealth), Replicas: ReplicasToProto(&fleet.Replicas)}, nil
 }
 
 func (f *fleetAPI) ListChanges(ctx context.Context, _ *ballastv1.ListChangesRequest) (*ballastv1.ListChangesResponse, error) {

@@ -131,6 +131,24 @@ func (f *fleetAPI) SetReplicas(ctx context.Context, r *ballastv1.SetReplicasRequ
 	})
 }
 
+func (f *fleetAPI) ListReplicas(ctx context.Context, _ *ballastv1.ListReplicasRequest) (*ballastv1.ListReplicasResponse, error) {
+	answer, err := f.desired.Replicas(ctx)
+	return answer, refusal(err)
+}
+
+func (f *fleetAPI) DrainReplica(ctx context.Context, r *ballastv1.NodeRequest) (*ballastv1.ChangeResponse, error) {
+	return f.drainReplica(ctx, r.Node, true)
+}
+
+func (f *fleetAPI) UndrainReplica(ctx context.Context, r *ballastv1.NodeRequest) (*ballastv1.ChangeResponse, error) {
+	return f.drainReplica(ctx, r.Node, false)
+}
+
+func (f *fleetAPI) drainReplica(ctx context.Context, name string, off bool) (*ballastv1.ChangeResponse, error) {
+	changes, revision, err := f.desired.DrainReplica(ctx, name, off)
+	return &ballastv1.ChangeResponse{Changes: changes, Revision: revision}, refusal(err)
+}
+
 // giveNodeIDs gives nodes of the second tier their ids where they are not given: that of the node before of the same name, or at the same
 // address, else the next free one. When all ids are taken it gives none, which Validate refuses.
 func giveNodeIDs(next, before *model.Fleet) {

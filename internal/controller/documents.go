@@ -13,6 +13,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/replica"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/store"
 )
@@ -26,6 +27,7 @@ const (
 	membersKey     = "controllers"
 	historyKey     = "history"
 	balancersKey   = "balancers"
+	ringKey        = "ring" // replica.Members
 )
 
 // ofFleet reports whether a document has a part of the fleet, which only makes sense as a whole (model.Fleet.Validate).
@@ -127,12 +129,13 @@ type snapshot struct {
 	members  membersDocument
 	history  historyDocument
 	lbs      balancersDocument
+	ring     replica.Members
 	own      map[string]uint64 // key -> revision of the document
 	seen     map[string]uint64 // service -> revision of the last change of anything about it
 }
 
 func (s *snapshot) clone() *snapshot {
-	return &snapshot{s.revision, maps.Clone(s.services), maps.Clone(s.health), s.keys, s.nodes, s.members, s.history, s.lbs, maps.Clone(s.own), maps.Clone(s.seen)}
+	return &snapshot{s.revision, maps.Clone(s.services), maps.Clone(s.health), s.keys, s.nodes, s.members, s.history, s.lbs, s.ring, maps.Clone(s.own), maps.Clone(s.seen)}
 }
 
 // equal reports whether both are of one revision and say the same.
@@ -141,7 +144,7 @@ func (s *snapshot) equal(other *snapshot) bool {
 }
 
 func (s *snapshot) content() []any {
-	return []any{s.services, s.health, s.keys, s.nodes, s.members, s.history, s.lbs}
+	return []any{s.services, s.health, s.keys, s.nodes, s.members, s.history, s.lbs, s.ring}
 }
 
 // rewrites reports whether a snapshot cannot have come of the one before, as revisions grow: the store was restored from a copy.
@@ -175,6 +178,8 @@ func (s *snapshot) take(d store.Document, revision uint64) error {
 		err = decode(d.Value, &s.history)
 	} else if d.Key == balancersKey {
 		err = decode(d.Value, &s.lbs)
+	} else if d.Key == ringKey {
+		err = decode(d.Value, &s.ring)
 	} else if d.Key == keysKey {
 		var keys keysDocument
 		if err = decode(d.Value, &keys); err == nil && d.Value != nil {
@@ -240,6 +245,16 @@ func (s *snapshot) fleet() model.Fleet {
 		f.Services = append(f.Services, s.services[name].Service)
 	}
 	return f
+}
+
+// replicas returns how load balancers keep the replicated table, and whether a service needs it.
+func (s *snapshot) replicas() (r model.Replicas, needed bool) {
+	r = s.nodes.Replicas
+	r.ApplyDefaults()
+	for _, d := range s.services {
+		needed = needed || d.Service.Replicated()
+	}
+	return r, needed
 }
 
 // secondTier returns the second tier as nodes are judged, nil: there is none.

@@ -40,7 +40,15 @@ func (l leadership) equal(other leadership) bool {
 
 // of reports whether self leads a service.
 func (l leadership) of(self, service string) bool {
-	return l.term != 0 && rendezvous.Elect(service, l.names, 1)[0] == self
+	return l.term != 0 && l.leaderOf(service) == self
+}
+
+// leaderOf returns who leads a service; empty: this controller does not know.
+func (l leadership) leaderOf(service string) string {
+	if l.term == 0 {
+		return ""
+	}
+	return rendezvous.Elect(service, l.names, 1)[0]
 }
 
 // decide returns what self leads: what falls to it by the list, if it is on the list as it is now and lives as far as it knows.

@@ -65,6 +65,7 @@ type controller struct {
 	began       time.Time
 	findings    findings
 	joined      chan struct{} // wakes remember
+	ring        ringKeeper
 
 	mutex sync.Mutex
 	leads leadership
@@ -130,7 +131,7 @@ func newController(o Options, credentials *pki.Credentials, s store.Store, liste
 	c := &controller{options: o, name: credentials.Identity().Name, address: public(o.Public, listening), log: o.Log, credentials: credentials,
 		store: s, began: time.Now()}
 	c.desired = NewDesired(s, o.Timing, o.Log)
-	c.findings.wake, c.joined = make(chan struct{}, 1), make(chan struct{}, 1)
+	c.findings.wake, c.joined, c.ring.wake = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	c.engine = engine.New(engine.Options{
 		Weigh: func(service string, update *follow.Update) { c.hub.Weigh(service, update) },
 		Down:  c.findings.health, Off: c.findings.off,
@@ -138,8 +139,8 @@ func newController(o Options, credentials *pki.Credentials, s store.Store, liste
 		Log:    o.Log,
 	})
 	c.hub = hub.New(hub.Options{Name: c.name, Version: o.Version, Reports: c.engine, Limits: o.Limits, Log: o.Log,
-		Changed: c.nodesChanged,
-		Newest:  c.desired.Newest})
+		Changed: c.nodesChanged, Replicated: c.ringWake,
+		Newest: c.desired.Newest})
 	return c
 }
 
@@ -171,7 +172,7 @@ func (c *controller) run(ctx context.Context, listener, socket, metrics net.List
 		}
 	}
 	running.Go(func() { c.credentials.Watch(ctx, c.log) })
-	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.divide, c.engine.Run, c.write, c.age, c.remember} {
+	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.divide, c.engine.Run, c.write, c.age, c.remember, c.keepRing} {
 		running.Go(func() { job(ctx) })
 	}
 	if socket != nil {

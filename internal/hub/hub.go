@@ -54,6 +54,8 @@ type Options struct {
 	Reports Reports
 	// Changed is called, if it is given, when nodes have come or gone. LoadBalancers tells which there are.
 	Changed func()
+	// Replicated is called, if it is given, when a load balancer has said how it stands to the ring. ReplicaReports tells it.
+	Replicated func()
 	// Newest is the revision of the desired state that its store confirms to be the newest; nil: there is no store.
 	Newest func(context.Context) (uint64, error)
 	// Identify tells who sends a request; nil: its certificate does.
@@ -93,6 +95,10 @@ type Hub struct {
 	alive   []string             // controllers, by name
 	sources map[string]lbSources // by load balancer
 	tunnels *ballastv1.TunnelSources
+
+	replicas    *ballastv1.ReplicaView // nil: there was none yet
+	starts      map[string][]*ballastv1.ReplicaSync
+	ringReports map[string]replicaReport // by load balancer
 }
 
 // service is one service in the form that it is sent in.
@@ -118,7 +124,7 @@ func New(o Options) *Hub {
 	}
 	h := &Hub{options: o, services: map[string]*service{}, weights: map[string]*softWeights{}, checks: map[string][]string{},
 		peers: map[peerKey]*peer{}, lost: map[peerKey]*ballastv1.NodeStatus{}, lbs: map[string]*peer{}, joins: map[peerKey]*rate.Limiter{}, said: map[string]time.Time{},
-		sources: map[string]lbSources{}, tunnels: &ballastv1.TunnelSources{Controller: o.Name}}
+		sources: map[string]lbSources{}, tunnels: &ballastv1.TunnelSources{Controller: o.Name}, ringReports: map[string]replicaReport{}}
 	h.metrics = newMetrics()
 	return h
 }

@@ -190,6 +190,7 @@ func (h *Hub) enter(p *peer) {
 	h.takeSources(p, p.addresses, nil) // agents are told before it can forward what it is told
 	if p.identity.Role == pki.LB {
 		h.lbs[p.identity.Name] = p
+		p.replicas = h.replicas != nil
 		for name := range h.weights {
 			p.weights[name] = 0
 			p.queue = append(p.queue, name)
@@ -364,6 +365,10 @@ func (h *Hub) take(p *peer, message *ballastv1.FromNode) error {
 	case *ballastv1.FromNode_Health:
 		if p.identity.Role == role {
 			h.options.Reports.Health(p.identity.Name, healthFromProto(m.Health))
+		}
+	case *ballastv1.FromNode_Replica:
+		if p.identity.Role == role {
+			h.takeReplica(p, m.Replica)
 		}
 	case *ballastv1.FromNode_Applied:
 		h.mutex.Lock()

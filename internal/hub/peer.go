@@ -56,6 +56,7 @@ type peer struct {
 	dirty    map[string]bool   // services that it has to be told of
 	checks   bool              // its list of checks has changed
 	tunnels  bool              // agents: the list of where tunnels come from has changed
+	replicas bool              // load balancers: the ring has changed
 	weights  map[string]uint64 // services whose weights have changed -> number of the last update that it knows
 	queue    []string          // the same services in the order of their turns
 }
@@ -169,6 +170,9 @@ func (h *Hub) next(p *peer) *frame {
 		return nil
 	case p.complete || p.keys || p.nodes || len(p.dirty) > 0:
 		return h.nextState(p)
+	case p.replicas:
+		p.replicas = false
+		return messageFrame(h.replicasFor(p))
 	case p.checks:
 		p.checks = false
 		return messageFrame(&ballastv1.ToNode{Message: &ballastv1.ToNode_Checks{Checks: &ballastv1.Checks{Services: h.checks[p.identity.Name]}}})

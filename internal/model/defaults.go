@@ -15,7 +15,7 @@ func (f *Fleet) ApplyDefaults() {
 		f.NodeHealth.applyDefaults()
 	}
 	if f.Replicated() {
-		f.Replicas.applyDefaults()
+		f.Replicas.ApplyDefaults()
 	}
 	f.MakeRoomForNodes()
 	for i := range f.Services {

@@ -35,7 +35,8 @@ func (f *Fleet) Replicated() bool {
 	return slices.ContainsFunc(f.Services, func(s Service) bool { return s.Replicated() })
 }
 
-func (r *Replicas) applyDefaults() {
+// ApplyDefaults gives what is not set its default.
+func (r *Replicas) ApplyDefaults() {
 	setDefault(&r.Chain, 0, DefaultChain)
 	setDefault(&r.IdleTimeout, 0, DefaultReplicaIdleTimeout)
 }

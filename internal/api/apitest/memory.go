@@ -4,11 +4,13 @@ package apitest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
@@ -30,6 +32,7 @@ type Memory struct {
 	Interfere func()
 	Stale     error // why what is told may be old
 	Past      []*ballastv1.FleetChange
+	Ring      *ballastv1.ListReplicasResponse // nil: there is none
 
 	mutex    sync.Mutex
 	node     node.Node
@@ -80,6 +83,37 @@ func (m *Memory) Change(_ context.Context, dryRun bool, edit node.Edit) (changes
 		}
 		m.mutex.Unlock()
 	}
+}
+
+// Replicas implements api.Desired.
+func (m *Memory) Replicas(context.Context) (*ballastv1.ListReplicasResponse, error) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	if m.Ring == nil {
+		return &ballastv1.ListReplicasResponse{Phase: "none", Needed: m.node.Running.Replicated()}, nil
+	}
+	return proto.CloneOf(m.Ring), nil
+}
+
+// DrainReplica implements api.Desired: it is done at once.
+func (m *Memory) DrainReplica(_ context.Context, name string, off bool) (changes []string, revision uint64, err error) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	for _, n := range m.Ring.GetNodes() {
+		if n.Name != name {
+			continue
+		}
+		state, what := "on", "comes onto the ring again"
+		if off {
+			state, what = "drained", "leaves the ring"
+		}
+		if n.State != state {
+			n.State, changes = state, []string{fmt.Sprintf("replicas: %s %s", name, what)}
+			m.revision++
+		}
+		return changes, m.revision, nil
+	}
+	return nil, 0, connect.NewError(connect.CodeNotFound, fmt.Errorf("no load balancer %q has come to the ring: see `ballast ctl replicas`", name))
 }
 
 // Forget implements api.Desired.

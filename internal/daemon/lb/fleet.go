@@ -112,6 +112,17 @@ func (f fleetAPI) ForgetNode(context.Context, string) ([]string, error) {
 	return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("a load balancer remembers no other nodes: controllers do"))
 }
 
+// errNoRing is why a load balancer tells nothing of the ring.
+var errNoRing = connect.NewError(connect.CodeFailedPrecondition, errors.New("a load balancer knows of the ring what controllers tell it: ask one of them"))
+
+func (f fleetAPI) Replicas(context.Context) (*ballastv1.ListReplicasResponse, error) {
+	return nil, errNoRing
+}
+
+func (f fleetAPI) DrainReplica(context.Context, string, bool) ([]string, uint64, error) {
+	return nil, 0, errNoRing
+}
+
 func yesNo(yes bool) string {
 	if yes {
 		return "yes"

@@ -51,6 +51,9 @@ func (m *Members) Node(name string) *PeerNode {
 // Current is the newest list.
 func (m *Members) Current() ring.List { return m.Ring.list() }
 
+// Chains says how chains are made of the list.
+func (m *Members) Chains() ring.Chains { return ring.Chains{Length: max(1, m.Chain)} }
+
 func (m *Members) clone() Members {
 	c := *m
 	c.Ring, c.Nodes, c.Drained = m.Ring.clone(), slices.Clone(m.Nodes), slices.Clone(m.Drained)
@@ -131,6 +134,9 @@ func (m *Membership) Step(now time.Time, wanted Wanted, reports []Report) (chang
 	m.blocked = nil
 	if !wanted.On && len(m.Members.Nodes) == 0 {
 		return false
+	}
+	if !wanted.On {
+		wanted.Chain = m.Members.Chain
 	}
 	reports = slices.SortedFunc(slices.Values(reports), func(a, b Report) int { return cmp.Compare(a.Name, b.Name) })
 	before := m.Members.clone()

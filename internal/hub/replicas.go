@@ -1,0 +1,104 @@
+// The ring of load balancers that keep the replicated table: what they are told of it, and what they say.
+package hub
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/replica"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// mostSyncs is how many syncs a load balancer may tell of.
+const mostSyncs = 1024
+
+// replicaReport is what a load balancer has said last, and when.
+type replicaReport struct {
+	*ballastv1.ReplicaReport
+	at time.Time
+}
+
+// SetReplicas says who keeps the replicated table, and which syncs each load balancer is to lead.
+func (h *Hub) SetReplicas(view *ballastv1.ReplicaView, starts map[string][]*ballastv1.ReplicaSync) {
+	same := func(a, b *ballastv1.ReplicaSync) bool { return proto.Equal(a, b) }
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	changed := !proto.Equal(view, h.replicas)
+	for name, p := range h.lbs {
+		if changed || !slices.EqualFunc(starts[name], h.starts[name], same) {
+			p.replicas = true
+			p.wakeUp()
+		}
+	}
+	h.replicas, h.starts = view, starts
+}
+
+// replicasFor is what a load balancer is told. The caller holds the lock.
+func (h *Hub) replicasFor(p *peer) *ballastv1.ToNode {
+	view := proto.CloneOf(h.replicas)
+	view.Starts = h.starts[p.identity.Name]
+	return &ballastv1.ToNode{Message: &ballastv1.ToNode_Replicas{Replicas: view}}
+}
+
+// takeReplica takes what a load balancer says, if its stream is the newest of it. What makes no sense is cut short.
+func (h *Hub) takeReplica(p *peer, told *ballastv1.ReplicaReport) {
+	told.Heard = told.Heard[:min(len(told.Heard), replica.NodesMax)]
+	told.Silent = told.Silent[:min(len(told.Silent), replica.NodesMax)]
+	told.Done = told.Done[:min(len(told.Done), mostSyncs)]
+	told.Syncs = told.Syncs[:min(len(told.Syncs), mostSyncs)]
+	h.mutex.Lock()
+	if h.peers[p.key()] == p {
+		h.ringReports[p.identity.Name] = replicaReport{told, time.Now()}
+	}
+	h.mutex.Unlock()
+	if h.options.Replicated != nil {
+		h.options.Replicated()
+	}
+}
+
+// forgetReplicas forgets what was said long ago. The caller holds the lock.
+func (h *Hub) forgetReplicas() {
+	for name, r := range h.ringReports {
+		if time.Since(r.at) > LostLife && h.peers[peerKey{pki.LB, name}] == nil {
+			delete(h.ringReports, name)
+		}
+	}
+}
+
+// ReplicaReports returns what load balancers have said last of the ring, also those that are not connected any more.
+func (h *Hub) ReplicaReports() (reports []replica.Report) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	h.forgetReplicas()
+	for name, r := range h.ringReports {
+		report := replica.Report{Name: name, Age: time.Since(r.at), Incarnation: r.Incarnation, View: r.View, Synced: r.Synced, Done: r.Done,
+			Heard: numbers(r.Heard), Silent: numbers(r.Silent)}
+		address, err := netip.ParseAddrPort(r.Address)
+		if host := address.Addr().Unmap(); err == nil && host.Zone() == "" && host.IsGlobalUnicast() && r.Incarnation != 0 {
+			report.Address = netip.AddrPortFrom(host, address.Port())
+		}
+		reports = append(reports, report)
+	}
+	return reports
+}
+
+// ReplicaReport returns what a load balancer has said last, and how long ago; nil: nothing.
+func (h *Hub) ReplicaReport(name string) (report *ballastv1.ReplicaReport, age time.Duration) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	r := h.ringReports[name]
+	return r.ReplicaReport, time.Since(r.at)
+}
+
+func numbers(told []uint32) (list []uint16) {
+	for _, number := range told {
+		if number <= replica.NodesMax {
+			list = append(list, uint16(number))
+		}
+	}
+	return list
+}

@@ -68,3 +68,18 @@ func (s *Service) validateReplicated(path string, found *findings) {
 		found.add(path+".dispatch", "use rr, p2c or another policy", "the load balancer must know the server of a connection to replicate it, and with choices servers decide")
 	}
 }
+
+// CheckWithoutControllers refuses what load balancers that run by files cannot do: nobody tells them of each other.
+func (f *Fleet) CheckWithoutControllers() error {
+	for i := range f.Services {
+		if s := &f.Services[i]; s.Replicated() {
+			path := fmt.Sprintf("services[%d].fallback", i)
+			if s.Affinity == AffinityReplicated {
+				path = fmt.Sprintf("services[%d].affinity", i)
+			}
+			return &Invalid{Path: path, Problem: "replicated needs controllers, which tell load balancers of each other",
+				Remedy: "run the load balancers by controllers (docs/replicas.md), or use affinity: cookie with fallback: second-chance"}
+		}
+	}
+	return nil
+}

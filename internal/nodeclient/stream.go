@@ -42,6 +42,7 @@ type Options struct {
 	OnWeights   func(service string, update *follow.Update)
 	OnChecks    func(controller string, services []string)
 	OnSources   func(controller string, sources *ballastv1.TunnelSources)
+	OnReplicas  func(controller string, view *ballastv1.ReplicaView)
 	OnLeft      func(controller string) // its stream has ended
 	// Dial connects, below TLS; nil: as usual.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -214,6 +215,8 @@ func (s *Streams) receive(controller string, stream *connect.BidiStreamForClient
 			call(s.options.OnChecks, controller, m.Checks.Services)
 		case *ballastv1.ToNode_Sources:
 			call(s.options.OnSources, controller, m.Sources)
+	case *ballastv1.ToNode_Replicas:
+		call(s.options.OnReplicas, controller, m.Replicas)
 		}
 	}
 }

@@ -181,6 +181,22 @@ func (c *Credentials) Client(others ...Role) *tls.Config {
 	return c.config(append([]Role{Controller}, others...))
 }
 
+// To is for connections to one peer: whoever answers must have that role and name.
+func (c *Credentials) To(role Role, name string) *tls.Config {
+	config := c.config([]Role{role})
+	verified := config.VerifyConnection
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		if err := verified(state); err != nil {
+			return err
+		}
+		if peer, err := PeerIdentity(state); err != nil || peer.Name != name {
+			return fmt.Errorf("the peer is %s, which must be %s here", peer.Name, name)
+		}
+		return nil
+	}
+	return config
+}
+
 // config verifies by itself (VerifyConnection), for two reasons: the authority may change while the process runs, and peers are
 // known by their role and not by the address that they are reached at.
 func (c *Credentials) config(peers []Role) *tls.Config {

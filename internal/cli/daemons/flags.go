@@ -45,6 +45,7 @@ func limitFlags(flags *pflag.FlagSet, l *plan.Limits) {
 	flags.Uint32Var(&l.Servers, "max-servers", l.Servers, "room for servers, counted once per service")
 	flags.Uint32Var(&l.Slots, "max-slots", l.Slots, "room for table slots of all services together, twice what they use")
 	flags.Uint32Var(&l.Entries, "max-entries", l.Entries, "room for connections in the tables of all services with affinity table, 48 bytes each")
+	flags.Uint32Var(&l.Replicated, "max-replicated", l.Replicated, "room for replicated connections that this load balancer keeps, and for as many that it remembers, 60 bytes for both")
 	flags.Uint32Var(&l.Local, "max-local", l.Local, "connections that all services with affinity local-table remember together")
 }
 
@@ -56,6 +57,9 @@ func roundLimits(l *plan.Limits) error {
 	}
 	if l.Local == 0 {
 		return command.Usage("--max-local 0: use 1 or more")
+	}
+	if l.Replicated == 0 || l.Replicated > 1<<30 {
+		return command.Usage("--max-replicated %d: use 1 to %d; 60 bytes are taken for each, whether or not it is used", l.Replicated, 1<<30)
 	}
 	l.Entries = (l.Entries + block - 1) / block * block
 	return nil

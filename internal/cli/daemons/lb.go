@@ -45,6 +45,7 @@ func LB(version string) *cobra.Command {
 	flags.StringVar(&o.Listen, "listen", "", "with -f: address:port where agents report their load")
 	flags.StringVar(&o.TLSDir, "tls-dir", "/etc/ballast/tls", "directory of ca.crt, NAME.crt and NAME.key")
 	flags.StringVar(&o.Name, "name", "", "name of this node, among the fleet's nodes and in its certificate (default: that of the only certificate for a load balancer; without TLS that of the host)")
+	flags.StringVar(&o.PeerAddress, "peer-address", "", "with --controller: address or address:port that other load balancers reach this one at, for replicated connections (default: the lowest that its tunnels come from, port 7475)")
 	flags.StringVar(&o.Instance, "instance", "default", "name of this node's socket, pins and state on this machine")
 	flags.StringSliceVar(&o.Interfaces, "interface", nil, "interface that packets come in by, repeatable (default: those of the default routes)")
 	modeFlag(flags, &o.XDPMode, "auto, native or generic; auto tries native first")

@@ -118,6 +118,9 @@ func (v *validation) fits(fleet *model.Fleet) error {
 		}
 		return wanted.KnowsLoadBalancers(fleet)
 	case "lb":
+		if err := fleet.CheckWithoutControllers(); err != nil {
+			return err
+		}
 		var n node.Node
 		if _, err := n.EditFile(*fleet, time.Now()); err != nil {
 			return err

@@ -2,6 +2,7 @@
 package lb
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -68,7 +69,7 @@ func (c changing) note(edit func(*outcome)) {
 // reconcile makes the tables, and all else, follow another state. When the tables cannot, nothing changes.
 func (c changing) reconcile(next *desired.State) error {
 	if c.local != nil {
-		if err := checkOwnListeners(&c.options, &next.Running); err != nil {
+		if err := cmp.Or(next.Running.CheckWithoutControllers(), checkOwnListeners(&c.options, &next.Running)); err != nil {
 			return err
 		}
 	}
@@ -90,10 +91,14 @@ func (c changing) save() {
 		return
 	}
 	s := c.state
-	c.kept.Save(savedState{
+	saved := savedState{
 		Base: statefile.Fleet(s.Base), Running: statefile.Fleet(s.Running), Removed: s.Removed, Past: s.Past, Unhealthy: s.Unhealthy,
 		TakesPart: c.clocks.Known(), Revision: c.revision, Suspects: c.keeper.Suspects(),
-	})
+	}
+	if c.replication != nil {
+		saved.Replication = c.replication.State()
+	}
+	c.kept.Save(saved)
 	c.note(func(o *outcome) { o.unsaved, o.revision = c.kept.Unsaved(), c.revision })
 }
 

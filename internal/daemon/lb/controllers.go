@@ -8,6 +8,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/replication"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/traffic"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/machine/node"
@@ -26,10 +27,11 @@ func (r remote) newClient() *nodeclient.Client {
 		Hello: func() *ballastv1.Hello {
 			return &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(pki.LB), Name: r.name, Version: r.options.Version, Addresses: r.sources()}
 		},
-		OnState:   r.onState,
-		OnWeights: r.reweigh,
-		OnChecks:  r.onChecks,
-		OnLeft:    func(controller string) { r.checks.Want(controller, nil) },
+		OnState:    r.onState,
+		OnWeights:  r.reweigh,
+		OnChecks:   r.onChecks,
+		OnReplicas: func(controller string, view *ballastv1.ReplicaView) { r.replication.OnView(controller, view) },
+		OnLeft:     func(controller string) { r.checks.Want(controller, nil) },
 	})
 }
 
@@ -72,6 +74,16 @@ func (c changing) applyState(controller string, message *ballastv1.State) error 
 		c.keeper.Recover()
 	}
 	return nil
+}
+
+// newReplication returns what this load balancer has to do with the others of the fleet. saved is of an earlier process, nil: there is none.
+func (r remote) newReplication(saved *savedState) (*replication.Replication, error) {
+	var before *replication.State
+	if saved != nil {
+		before = saved.Replication
+	}
+	return replication.New(replication.Options{Name: r.name, Address: r.peerAddress, Tables: r.tables, Credentials: r.credentials, Send: r.controllers.Send,
+		Save: r.saveState, Log: r.log}, before)
 }
 
 // keeps refuses the first state of controllers if it has not the keys and ids of connections that came by a file: it may be of another fleet.

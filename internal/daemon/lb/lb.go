@@ -3,6 +3,7 @@ package lb
 
 import (
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
@@ -11,6 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/decider"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/keeper"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/replication"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/tracing"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/machine/node"
@@ -27,6 +29,7 @@ type Options struct {
 	Listen      string   // with Config: TCP address for agents' load reports, empty: none
 	TLSDir      string   // certificates, with Controllers or Listen
 	Name        string   // of this node, in the fleet's nodes and in its certificate
+	PeerAddress string   // with Controllers: address or address:port that other load balancers reach it at; empty: one that tunnels come from
 
 	Instance   string   // names the socket, the pins and the state
 	Interfaces []string // devices that packets come in by; empty: those of the default routes
@@ -47,6 +50,7 @@ type parts struct {
 	options     Options
 	log         *slog.Logger
 	name        string           // of this node
+	peerAddress netip.AddrPort   // options.PeerAddress
 	credentials *pki.Credentials // with controllers or agents to talk to
 
 	tables      *dataplane.Tables
@@ -55,8 +59,9 @@ type parts struct {
 	keeper      *keeper.Keeper
 	checks      *checks.Checks
 	tracer      *tracing.Tracer
-	local       *decider.Local     // with a file: decides in this process
-	controllers *nodeclient.Client // without
+	local       *decider.Local           // with a file: decides in this process
+	controllers *nodeclient.Client       // without
+	replication *replication.Replication // as well
 }
 
 // How often what only time changes is looked at.

@@ -3,7 +3,6 @@ package lb
 
 import (
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -71,16 +70,7 @@ func (p *parts) sources() (texts []string) {
 	if err != nil {
 		p.log.Warn("agents do not learn all addresses of this host", "error", err)
 	}
-	return sourceTexts(tunnelSources(p.tables.Now()), local)
-}
-
-// tunnelSources are the addresses that tunnels come from now, each once.
-func tunnelSources(now *dataplane.Snapshot) []netip.Addr {
-	used := map[netip.Addr]bool{}
-	for _, path := range now.Paths {
-		used[path.Source] = true
-	}
-	return slices.Collect(maps.Keys(used))
+	return sourceTexts(p.tables.Sources(), local)
 }
 
 // sourceTexts writes used addresses, then local ones, each once.
@@ -102,7 +92,7 @@ func takenFromHost(o *Options, now *dataplane.Snapshot) (problems []string) {
 	if err := checkOwnListeners(o, &now.Running); err != nil {
 		problems = append(problems, err.Error())
 	}
-	sources := tunnelSources(now)
+	sources := now.Sources()
 	for i := range now.Running.Services {
 		if s := &now.Running.Services[i]; slices.Contains(sources, s.VIP) {
 			problems = append(problems, fmt.Sprintf("service %s: its VIP %s is this load balancer's own address, which tunnels come from: give the service another", s.Name, s.VIP))

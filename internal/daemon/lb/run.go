@@ -24,6 +24,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/flowlog"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/keeper"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/replication"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/tracing"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/traffic"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
@@ -54,7 +55,10 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer listener.Close()
-	lb := newLifecycle(o)
+	lb, err := newLifecycle(o)
+	if err != nil {
+		return err
+	}
 	if len(o.Controllers) > 0 || o.Listen != "" { // before anything is attached
 		if lb.credentials, err = pki.Load(o.TLSDir, o.Name, pki.LB); err != nil {
 			return err
@@ -105,12 +109,16 @@ func Run(ctx context.Context, o Options) error {
 // lifecycle is a load balancer that starts, runs and ends.
 type lifecycle struct{ *changes }
 
-func newLifecycle(o Options) *lifecycle {
+func newLifecycle(o Options) (*lifecycle, error) {
+	peer, err := replication.ParseAddress(o.PeerAddress)
+	if err != nil {
+		return nil, err
+	}
 	attachments := devices.Attachments{Mode: o.XDPMode, Log: o.Log}
-	lb := &lifecycle{&changes{parts: &parts{options: o, log: o.Log, programs: programs{attachments: attachments}, clocks: clocks.Clocks{Log: o.Log}}}}
+	lb := &lifecycle{&changes{parts: &parts{options: o, log: o.Log, peerAddress: peer, programs: programs{attachments: attachments}, clocks: clocks.Clocks{Log: o.Log}}}}
 	lb.owned.kept = statefile.File{Path: statefile.LB(o.StateDir, o.Instance), Log: o.Log}
 	lb.outcome.Store(&outcome{})
-	return lb
+	return lb, nil
 }
 
 // newDecider is called before there is anything to decide.
@@ -169,6 +177,11 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 	lb.tables, err = dataplane.Open(dataplane.Options{Dir: lb.pins(), Limits: lb.options.Limits, Self: lb.name, NoCookie: lb.clocks.NoCookie, Log: lb.log})
 	if err != nil {
 		return err
+	}
+	if lb.controllers != nil {
+		if lb.replication, err = (remote{lb.changes}).newReplication(saved); err != nil {
+			return errors.Join(err, lb.tables.Path().Close())
+		}
 	}
 	lb.keeper = keeper.New(keeper.Options{Tables: lb.tables, Flows: flows, Save: lb.saveState, Log: lb.log})
 	lb.tracer = &tracing.Tracer{Tables: lb.tables, Log: lb.log}
@@ -253,6 +266,7 @@ func (lb *lifecycle) startDecider(ctx context.Context, running *sync.WaitGroup, 
 		report = lb.local.Traffic
 	} else {
 		running.Go(func() { lb.controllers.Run(ctx) })
+		running.Go(func() { lb.replication.Run(ctx) })
 		running.Go(func() { readiness.Report(ctx, lb.controllers.Send, observer{lb.changes}.condition) })
 		configfile.OnHangup(ctx, lb.controllers.Rejoin)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/keeper"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/replication"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -23,6 +24,8 @@ type savedState struct {
 	Revision  uint64                    `json:"revision,omitempty"` // that controllers gave the state
 	Unhealthy map[string]node.Unhealthy `json:"unhealthy,omitempty"`
 	Suspects  []keeper.Suspect          `json:"suspects,omitempty"`
+
+	Replication *replication.State `json:"replication,omitempty"` // with controllers
 }
 
 // loadState reads the state file; nil: there is none, and the node knows nothing.

@@ -84,6 +84,7 @@ func (o observer) status() api.LBStatus {
 		status.Problems = append(status.Problems, err.Error())
 	}
 	if o.controllers != nil {
+		status.Problems = append(status.Problems, o.replication.Problems()...)
 		status.Revision = outcome.revision
 		status.Controllers = o.controllers.Connected()
 		if len(status.Controllers) == 0 {
@@ -199,7 +200,7 @@ func (o observer) condition() *ballastv1.Condition {
 	if status.Config.Error != "" {
 		status.Problems = append(status.Problems, status.Config.Error)
 	}
-	return &ballastv1.Condition{Ready: status.Ready, Problems: status.Problems, Addresses: o.sources(), Own: sourceTexts(tunnelSources(o.tables.Now()), nil)}
+	return &ballastv1.Condition{Ready: status.Ready, Problems: status.Problems, Addresses: o.sources(), Own: sourceTexts(append(o.tables.Sources(), o.replication.OwnAddress().Addr()), nil)}
 }
 
 func (o observer) services() ([]api.ServiceStatus, error) {

@@ -146,7 +146,7 @@ func (t *Table) Refresh(addresses []netip.Addr, log *slog.Logger) {
 				SourceMAC: hop.SourceMAC, DestinationMAC: hop.Destination, MTU: t.mtu(address, hop.MTU),
 			}
 			if why[address] != "" {
-				log.Info("server can be reached", "address", address)
+				log.Info("a path is known", "address", address)
 			}
 			continue
 		}
@@ -155,7 +155,7 @@ func (t *Table) Refresh(addresses []netip.Addr, log *slog.Logger) {
 			t.Known[address] = old
 		}
 		if why[address] == "" {
-			log.Warn("no path to server yet", "address", address, "error", err)
+			log.Warn("no path yet", "address", address, "error", err)
 		}
 	}
 	maps.DeleteFunc(t.small, func(address netip.Addr, small narrowPath) bool {

@@ -76,14 +76,9 @@ func OpenNode(id uint16, config *Config, table, cache Table, path Path, period u
 	return &Node{id: id, config: config, table: table, cache: cache, path: path, period: period, held: period}
 }
 
-// Resume makes a node go on from a view that it had in an earlier process, with the tables of then: it is in the same life.
-func (n *Node) Resume(view uint32, peers *Peers) {
-	n.take(view, peers)
-	n.synced = peers.Synced
-	me, _ := peers.List.Find(n.id)
-	n.life = me.Life
-	n.path.Publish(View{n.view, n.list, n.chains, n.since})
-}
+// Resume says which life the entries of a node's tables are of: that which its view gave it when an earlier process took it. The view is to be
+// received then as any other.
+func (n *Node) Resume(life uint32) { n.life = life }
 
 // noPath is that of nodes that handle all packets themselves.
 type noPath struct{}

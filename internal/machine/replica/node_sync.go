@@ -35,6 +35,30 @@ func (n *Node) startSync(m *Message) {
 	n.advance(s)
 }
 
+// Progress is how far a sync is that a node leads.
+type Progress struct {
+	ID       uint32
+	Permille uint32 // of the range that was sent and taken
+}
+
+// Syncs returns how far the syncs are that the node leads.
+func (n *Node) Syncs() (list []Progress) {
+	for _, s := range n.syncs {
+		taken, whole := s.next, uint64(s.high-s.low)
+		for i := range s.waiting {
+			if low := s.waiting[i].Transfer.Low; low-s.low < taken-s.low {
+				taken = low
+			}
+		}
+		permille := uint32(1000)
+		if !s.sentAll || len(s.waiting) > 0 {
+			permille = uint32(min(999, float64(taken-s.low)/float64(max(1, whole))*1000))
+		}
+		list = append(list, Progress{s.id, permille})
+	}
+	return list
+}
+
 // advance sends further parts of a range (step 1), and finishes when nothing is left to wait for.
 //
 // Departs from Anolis, which sends to all nodes at once: if a later node had an entry that an earlier one lacks, and this node failed, the

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,6 +49,7 @@ type Tables struct {
 	weights map[string]*follow.Weights // by service
 	accepts netip.Addr                 // where the first tier sends to
 	missed  missed
+	peers   plan.Replicas // load balancers that messages go to
 }
 
 // Open takes over what an earlier process left, untouched, or makes empty tables.
@@ -99,6 +101,18 @@ func (t *Tables) Reconcile(next *desired.State) error {
 	return t.follow(next)
 }
 
+// SetReplicas makes messages go to other load balancers, and come from them.
+func (t *Tables) SetReplicas(peers plan.Replicas) error {
+	paths.AwaitNeighbours(slices.Collect(maps.Values(peers.Nodes)))
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	t.peers = peers
+	if !t.Now().Followed {
+		return nil
+	}
+	return t.follow(t.Now().State)
+}
+
 // Refresh follows routes and neighbours, and what was not carried out before.
 func (t *Tables) Refresh() error {
 	t.mutex.Lock()
@@ -127,9 +141,9 @@ func (t *Tables) Narrow(found netdev.TooBig) error {
 
 // follow writes what differs between the tables and a state. Its caller holds mutex.
 func (t *Tables) follow(state *desired.State) error {
-	before := t.Now()
-	t.paths.Refresh(state.Addresses(), t.options.Log)
-	want := plan.Want{Keys: state.Running.Keys, Paths: t.paths.Known, Tier: state.Tier(), Services: state.Services()}
+	before, addresses := t.Now(), state.Addresses()
+	t.paths.Refresh(t.withPeers(addresses), t.options.Log)
+	want := plan.Want{Keys: state.Running.Keys, Paths: t.paths.Known, Tier: state.Tier(), Services: state.Services(), Replicas: t.peers}
 	for i := range want.Services {
 		s := &want.Services[i]
 		s.NoCookie = t.options.NoCookie(before, &s.Service)
@@ -141,11 +155,33 @@ func (t *Tables) follow(state *desired.State) error {
 	if err != nil {
 		return err
 	}
-	next := &Snapshot{State: state, Followed: true, Generation: before.Generation, Paths: t.paths.Known, Pathless: t.paths.Why, path: t.path}
+	next := &Snapshot{State: state, Followed: true, Generation: before.Generation, Paths: t.paths.Known, Pathless: only(t.paths.Why, addresses), path: t.path}
 	if len(changes) > 0 {
 		next.Generation++
 	}
 	return t.write(changes, next)
+}
+
+// withPeers are the addresses of servers and of other load balancers, each once.
+func (t *Tables) withPeers(servers []netip.Addr) []netip.Addr {
+	all := slices.Clone(servers)
+	for number, address := range t.peers.Nodes {
+		if number != t.peers.Self && !slices.Contains(servers, address) {
+			all = append(all, address)
+		}
+	}
+	return all
+}
+
+// only is what is said of some addresses.
+func only(why map[netip.Addr]string, addresses []netip.Addr) map[netip.Addr]string {
+	some := make(map[netip.Addr]string, len(why))
+	for _, address := range addresses {
+		if text, ok := why[address]; ok {
+			some[address] = text
+		}
+	}
+	return some
 }
 
 // write carries changes out, after which packets see next; nil: what they saw before. Where that fails, the plan is what the tables really
@@ -170,6 +206,9 @@ func (t *Tables) write(changes []plan.Change, next *Snapshot) error {
 	}
 	return err
 }
+
+// Sources are the addresses that tunnels come from now, each once.
+func (t *Tables) Sources() []netip.Addr { return t.Now().Sources() }
 
 // accept makes the data path open what the first tier sends to this node. Its caller holds mutex.
 func (t *Tables) accept(address netip.Addr) error {

@@ -3,8 +3,10 @@ package dataplane
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/ballast-lb/ballast/internal/api"
@@ -36,6 +38,15 @@ func (s *Snapshot) Confirmed() bool {
 		}
 	}
 	return len(s.Pathless) == 0
+}
+
+// Sources are the addresses that tunnels come from, each once.
+func (s *Snapshot) Sources() []netip.Addr {
+	used := map[netip.Addr]bool{}
+	for _, path := range s.Paths {
+		used[path.Source] = true
+	}
+	return slices.Collect(maps.Keys(used))
 }
 
 // Verdicts returns what was counted for the service at a place, by the verdict's name; the zero Place: of none.

@@ -13,6 +13,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/ballast-lb/ballast/internal/algo/ring"
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/machine/replica"
@@ -201,6 +202,9 @@ func (f fleetOf) DrainReplica(ctx context.Context, name string, off bool) (chang
 		if slices.Contains(members.Drained, name) == off {
 			return nil, nil
 		}
+		if err := mayLeave(&members, name); off && err != nil {
+			return nil, err
+		}
 		members.Drained = slices.DeleteFunc(slices.Clone(members.Drained), func(other string) bool { return other == name })
 		what := "comes onto the ring again"
 		if off {
@@ -219,6 +223,39 @@ func (f fleetOf) DrainReplica(ctx context.Context, name string, off bool) (chang
 		f.log.Info("changed", "by", record.By, "revision", revision, "changes", changes)
 	}
 	return changes, revision, nil
+}
+
+// mayLeave refuses what would leave chains that lose their entries when one more load balancer fails.
+func mayLeave(members *replica.Members, name string) error {
+	stay, list := 0, members.Current()
+	if _, on := list.Find(members.Node(name).Number); !on {
+		return nil
+	}
+	for _, member := range list {
+		if other := nameOf(members, member.Node); other != name && !slices.Contains(members.Drained, other) {
+			stay++
+		}
+	}
+	if stay > members.Chain {
+		return nil
+	}
+	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("%d load balancers would stay on the ring: chains of %d need %d, so that one may fail: add or undrain one first",
+		stay, members.Chain, members.Chain+1))
+}
+
+// forgetReplica gives up the number of a load balancer that is not on the ring.
+func (c *controller) forgetReplica(ctx context.Context, name string) error {
+	return c.desired.update(ctx, func(now *snapshot) ([]store.Document, error) {
+		members := now.ring
+		node := members.Node(name)
+		if node == nil || slices.ContainsFunc(members.Ring.Lists, func(list ring.List) bool { _, on := list.Find(node.Number); return on }) {
+			return nil, nil
+		}
+		members.Nodes = slices.DeleteFunc(slices.Clone(members.Nodes), func(n replica.PeerNode) bool { return n.Name == name })
+		members.Drained = slices.DeleteFunc(slices.Clone(members.Drained), func(other string) bool { return other == name })
+		value, err := json.Marshal(members)
+		return []store.Document{{Key: ringKey, Value: value, Revision: now.own[ringKey]}}, err
+	})
 }
 
 // Replicas tells of the ring; see api.Desired.

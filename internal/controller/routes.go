@@ -234,6 +234,9 @@ func (f fleetOf) ForgetNode(ctx context.Context, name string) (changes []string,
 		changes, err = append(changes, fmt.Sprintf("controller %s: forgotten", name)), nil
 	}
 	if err == nil {
+		if err := f.forgetReplica(ctx, name); err != nil {
+			return changes, err
+		}
 		f.nodesChanged()
 		by, _ := api.CallerOf(ctx)
 		f.log.Info("forgotten", "nodes", changes, "by", by)

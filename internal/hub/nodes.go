@@ -75,6 +75,7 @@ func (h *Hub) Forget(name string) (forgotten []string, err error) {
 	case len(forgotten) > 0:
 		if h.peers[peerKey{pki.LB, name}] == nil {
 			delete(h.sources, name)
+			delete(h.ringReports, name)
 			h.spreadSources()
 		}
 		return forgotten, nil

@@ -11,11 +11,12 @@ import (
 
 // readers are the commands that show what a method of the fleet API reads.
 var readers = map[string][]string{
-	"GetFleet":    {"fleet", "services"},
-	"ListServers": {"servers", "servers web"},
-	"ListKeys":    {"keys"},
-	"ListChanges": {"history"},
-	"ListNodes":   {"nodes"},
+	"GetFleet":     {"fleet", "services"},
+	"ListServers":  {"servers", "servers web"},
+	"ListKeys":     {"keys"},
+	"ListChanges":  {"history"},
+	"ListNodes":    {"nodes"},
+	"ListReplicas": {"replicas"},
 }
 
 func TestWhoeverReadsWhatMayBeOldIsWarned(t *testing.T) {

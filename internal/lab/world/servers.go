@@ -116,9 +116,9 @@ func (t *Trial) Slow(i int, share float64) {
 	}), "slow %s down", node)
 }
 
-// StartEchoes starts an echo server for the trial's service on every server.
-func (t *Trial) StartEchoes() {
-	address := netip.MustParseAddrPort(t.Target())
+// StartEchoes starts an echo server for a service on every server.
+func (t *Trial) StartEchoes(target string) {
+	address := netip.MustParseAddrPort(target)
 	for i := range t.Topology.Servers {
 		node := ServerName(i + 1)
 		echo := script.Must(t.Start(Spawn{Node: node, Program: t.Processes, Arguments: []string{process.Echo, address.String(), node}}))

@@ -35,6 +35,8 @@ type Flow struct {
 	Move       time.Duration `json:"move"`       // HTTP3: the client's port changes about that often, as by a NAT that forgets; 0: never
 	Migrate    bool          `json:"migrate"`    // with Move: and QUIC knows of it (RFC 9000 9)
 
+	Again time.Duration `json:"again"` // UDP: a datagram that was not echoed is sent again after that long; 0: never
+
 	Early bool `json:"early"` // HTTP3: downloads are asked for in the first flight (0-RTT), from the second connection on
 
 	Arrivals *Arrivals `json:"arrivals"` // not nil: an open loop; Count, Concurrent, PerSecond and Repeat say nothing then

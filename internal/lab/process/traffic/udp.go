@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"time"
 )
 
@@ -16,7 +17,7 @@ const nameField = 16
 
 // exchangeDatagrams sends the flow's datagrams from one socket and waits for each echo. A datagram
 // that does not come back within the plan's Stall breaks the exchange: the lab's links lose nothing
-// unless a scenario makes them.
+// unless a scenario makes them, and then flows send again.
 func (r *runner) exchangeDatagrams(ctx context.Context, flow *Flow, source netip.Addr) Connection {
 	result := Connection{Flow: flow.Name, Started: time.Now(), Source: source.String(), Class: Completed}
 	dialer := net.Dialer{LocalAddr: &net.UDPAddr{IP: source.AsSlice()}}
@@ -30,7 +31,7 @@ func (r *runner) exchangeDatagrams(ctx context.Context, flow *Flow, source netip
 	for {
 		for _, request := range flow.Requests {
 			r.pause(ctx, request.Pause)
-			if err := r.datagram(socket, request, &result); err != nil {
+			if err := r.datagram(socket, flow, request, &result); err != nil {
 				result.Class, result.Detail = classify(err, true), err.Error()
 				return result
 			}
@@ -42,36 +43,48 @@ func (r *runner) exchangeDatagrams(ctx context.Context, flow *Flow, source netip
 	}
 }
 
-func (r *runner) datagram(socket net.Conn, request Request, result *Connection) error {
+func (r *runner) datagram(socket net.Conn, flow *Flow, request Request, result *Connection) error {
 	sent := make([]byte, request.Bytes)
 	for i := range sent {
 		sent[i] = byte(i * (result.Requests + 7))
 	}
-	if err := socket.SetDeadline(time.Now().Add(r.plan.Stall)); err != nil {
-		return err
-	}
-	if _, err := socket.Write(sent); err != nil {
-		return err
-	}
 	echo := make([]byte, nameField+request.Bytes+1)
-	n, err := socket.Read(echo)
-	if err != nil {
-		return err
+	for late := time.Now().Add(r.plan.Stall); ; {
+		again := late
+		if flow.Again > 0 {
+			again = time.Now().Add(flow.Again)
+		}
+		if err := socket.SetDeadline(again); err != nil {
+			return err
+		}
+		if _, err := socket.Write(sent); err != nil {
+			return err
+		}
+		n, err := socket.Read(echo)
+		if errors.Is(err, os.ErrDeadlineExceeded) && again.Before(late) && !time.Now().After(late) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		r.received(n)
+		result.Bytes += int64(n)
+		if n < nameField || !bytes.Equal(echo[nameField:n], sent) {
+			if flow.Again > 0 { // of the request before, which was sent twice
+				continue
+			}
+			return &brokenError{WrongAnswer, fmt.Sprintf("echo of %d bytes differs from the %d sent", n, len(sent))}
+		}
+		server := string(bytes.TrimRight(echo[:nameField], "\x00"))
+		if result.Server == "" {
+			result.Server = server
+			r.answeredBy(server)
+		}
+		if server != result.Server {
+			return &brokenError{Moved, fmt.Sprintf("%s answered a flow of %s", server, result.Server)}
+		}
+		return nil
 	}
-	r.received(n)
-	result.Bytes += int64(n)
-	if n != nameField+len(sent) || !bytes.Equal(echo[nameField:n], sent) {
-		return &brokenError{WrongAnswer, fmt.Sprintf("echo of %d bytes differs from the %d sent", n, len(sent))}
-	}
-	server := string(bytes.TrimRight(echo[:nameField], "\x00"))
-	if result.Server == "" {
-		result.Server = server
-		r.answeredBy(server)
-	}
-	if server != result.Server {
-		return &brokenError{Moved, fmt.Sprintf("%s answered a flow of %s", server, result.Server)}
-	}
-	return nil
 }
 
 // Echo answers each datagram at address with the server's name followed by the datagram. It listens

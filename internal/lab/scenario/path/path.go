@@ -93,7 +93,7 @@ func runFragments(run *scenario.Run) {
 		run.Trial(world.Setup{
 			Name: "udp to " + vip, Services: []*fleet.Service{one}, Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 3)},
 		}, func(t *world.Trial) {
-			t.StartEchoes()
+			t.StartEchoes(t.Target())
 			running := t.Generate(traffic.Flow{
 				// Few at once: nobody repeats a datagram that a full queue of the lab's links has dropped.
 				Name: "datagrams", Target: t.Target(), UDP: true, Count: 200, Concurrent: 4,

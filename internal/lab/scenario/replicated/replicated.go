@@ -1,0 +1,167 @@
+// Package replicated has load balancers keep the servers of connections that carry no cookie, in a table that is replicated (Anolis).
+package replicated
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/linux/link"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/script"
+)
+
+// Scenarios are those of this package.
+var Scenarios = []scenario.Scenario{
+	{
+		Name: "replicated", Deadline: 10 * time.Minute, Do: run,
+		Promise: "UDP flows and TCP connections without timestamps keep their server while load balancers and servers come and go",
+	},
+}
+
+// Implementation constants.
+const (
+	balancers   = 4
+	lossPermill = 50               // of frames between load balancers
+	ringWithin  = 30 * time.Second // that a change of the ring may take
+	missedMax   = 2 * time.Second  // from a power cut until the others go on without it: they miss it within one
+)
+
+// run plays the same events with chains of two; with chains of one, and with what load balancers do alone, some connections break.
+func run(run *scenario.Run) {
+	play(run, world.Setup{Name: "chains of 2", Services: services(model.AffinityReplicated, model.FallbackReplicated)}, 2)
+	play(run, world.Setup{Name: "chains of 1", Services: services(model.AffinityReplicated, model.FallbackReplicated), Baseline: true}, 1)
+	play(run, world.Setup{Name: "second-chance", Services: services(model.AffinityHash, model.FallbackSecondChance), Baseline: true}, 0)
+}
+
+func services(udp model.Affinity, fallback model.Fallback) []*fleet.Service {
+	web := scenario.CookieService(scenario.VIP4)
+	web.Fallback = fallback
+	dns := fleet.NewService("dns", "198.51.100.11")
+	dns.Protocol, dns.Ports, dns.Affinity, dns.Fallback, dns.Dispatch = model.ProtocolUDP, []uint16{4000}, udp, model.FallbackHash, model.DispatchRR
+	if udp == model.AffinityHash {
+		dns.Dispatch, dns.Fallback = model.DispatchHash, model.FallbackSecondChance
+	}
+	return []*fleet.Service{web, dns}
+}
+
+// play is one trial. chain 0: there is no ring.
+func play(run *scenario.Run, setup world.Setup, chain uint8) {
+	setup.Topology = world.Topology{LBs: balancers, Servers: make([]world.ServerNode, 6), Management: true, Controllers: 1, EtcdMembers: 1,
+		ClientSysctls: map[string]string{"net.ipv4.tcp_timestamps": "0"}}
+	setup.Members = []int{1, 2, 3, 4}
+	outcome := run.Trial(setup, func(t *world.Trial) { change(t, run.Result, chain) })
+	if chain < 2 {
+		return
+	}
+	run.Result.Measure("flows_throughout", float64(outcome.Throughout["udp"]))
+	var asked, lost uint64
+	for _, counters := range outcome.Counters {
+		asked += counters["passed_on_to_peer"]
+	}
+	for _, losses := range outcome.Losses {
+		lost += losses.DroppedRandom
+	}
+	run.Result.Expect(asked > 100, "load balancers have passed %d questions on", asked)
+	run.Result.Expect(lost > 0, "nothing was lost between load balancers")
+}
+
+// change is the series of events.
+func change(t *world.Trial, result *scenario.Result, chain uint8) {
+	if chain > 0 {
+		t.Fleet.Replicas = model.Replicas{Chain: chain, IdleTimeout: model.Duration(30 * time.Second)}
+		t.Apply()
+	}
+	on := func(numbers ...int) {
+		if chain > 0 {
+			awaitRing(t, numbers...)
+		}
+	}
+	on(1, 2, 3, 4)
+	t.StartEchoes(t.Fleet.Services[1].Target())
+	running := t.Generate(scenario.Downloads(t.Target(), 30), scenario.Browsers(t.Target(), 30), scenario.Shorts(t.Target(), 40), datagrams(t))
+	t.Busy(running, 150)
+	t.Series(running,
+		world.Step{What: "add server s5", Do: func() { t.AddServer(5); t.Apply() }},
+		world.Step{What: "5 % are lost between load balancers", Do: func() { lose(t, lossPermill) }},
+		world.Step{What: "remove server s1", Do: func() { t.RemoveServer(1); t.Apply() }},
+		world.Step{What: "lb1 loses its power", Do: func() {
+			begin := time.Now()
+			t.CrashLB(1)
+			on(2, 3, 4)
+			if took := pace.Since(begin); chain > 0 {
+				result.Measure("mended_seconds", world.Round(took))
+			}
+		}},
+		world.Step{What: "add server s6", Do: func() { t.AddServer(6); t.Apply() }},
+		world.Step{What: "lb1 returns", Do: func() { t.ReturnLB(1); on(1, 2, 3, 4) }},
+		world.Step{What: "lb2 is drained, and its power switched off", Do: func() {
+			if chain > 0 {
+				script.Must(t.Ctl("replica", "drain", world.LBName(2), "--wait", "--timeout", ringWithin.String()))
+			}
+			t.CrashLB(2)
+		}},
+		world.Step{What: "remove server s2", Do: func() { t.RemoveServer(2); t.Apply() }},
+		world.Step{What: "lb2 returns", Do: func() {
+			t.ReturnLB(2)
+			if chain > 0 {
+				script.Must(t.Ctl("replica", "undrain", world.LBName(2)))
+			}
+			on(1, 2, 3, 4)
+		}},
+		world.Step{What: "lb3 loses its power", Do: func() { t.CrashLB(3); on(1, 2, 4) }},
+		world.Step{What: "nothing is lost any more", Do: func() { lose(t, 0) }})
+}
+
+// datagrams are questions and answers of flows that speak now and then, and send again what was not answered.
+func datagrams(t *world.Trial) traffic.Flow {
+	return traffic.Flow{Name: "udp", Target: t.Fleet.Services[1].Target(), UDP: true, Count: 300, Concurrent: 300, PerSecond: 150, Repeat: true, Again: 500 * time.Millisecond,
+		Requests: []traffic.Request{{Bytes: 100, Pause: 700 * time.Millisecond}, {Bytes: 900, Pause: 1500 * time.Millisecond}}}
+}
+
+// lose loses frames on their way to load balancers from the fabric: what others of them say.
+func lose(t *world.Trial, permille uint32) {
+	for i := range balancers {
+		t.Lose(world.RouterNode, world.LBName(i+1)+"-fabric", link.Faults{DropPermille: permille})
+	}
+}
+
+// awaitRing waits until these are on the ring, and their entries are where they should be.
+func awaitRing(t *world.Trial, numbers ...int) {
+	var want []string
+	for _, i := range numbers {
+		want = append(want, world.LBName(i))
+	}
+	world.AwaitPromised(t.Context, ringWithin, fmt.Sprintf("%s are on the ring", strings.Join(want, ", ")), func() error {
+		var ring struct {
+			Phase    string
+			Nodes    []struct{ Name, State string } `json:"load_balancers"`
+			Problems []string
+		}
+		said, err := t.Ctl("replicas", "--json")
+		if err == nil {
+			err = json.Unmarshal([]byte(said), &ring)
+		}
+		if err != nil {
+			return err
+		}
+		var have []string
+		for _, n := range ring.Nodes {
+			if n.State == "on" {
+				have = append(have, n.Name)
+			}
+		}
+		slices.Sort(have)
+		if ring.Phase != "synced" || !slices.Equal(have, want) {
+			return fmt.Errorf("%s: %v: %v", ring.Phase, have, ring.Problems)
+		}
+		return nil
+	})
+}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* replicated.h - Anolis 4.3.1: whose a connection is, as chains of load balancers know it. internal/machine/replica is the same in Go: what is done here
- * to messages and entries is held against it (internal/linux/lb/replicas_machine_test.go). */
+ * to messages and entries is held against it (internal/daemon/lb/replication/machine_test.go). */
 #pragma once
 
 /* One question on its way: a message that came, or a packet from outside. */
@@ -62,7 +62,7 @@ __noinline int replica_usable(__u64 key, __u32 service, struct replica_known *kn
 	known->cached = cached != 0;
 	known->owner = cached;
 	known->fresh = cached && replica_is_of_period(cached, now->period);
-	if (known->fresh)
+	if (known->fresh || !now->view)
 		return 0;
 	e = replica_find(&replica_entries, key);
 	word = e ? *(const volatile __u64 *)&e->word : 0;

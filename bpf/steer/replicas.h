@@ -56,7 +56,7 @@ __noinline int steer_by_replicas(const struct packet *p, const struct service *s
 	d.verdict = decided->verdict;
 	if (decided->told) {
 		verdict = steer_by_told(p, &d);
-	} else if (!config || !now->view) {
+	} else if (!config || !(now->view || now->ring)) {
 		steer_by_placement(p, &d);
 		verdict = d.server ? d.verdict : DROPPED_NO_SERVER;
 	} else {

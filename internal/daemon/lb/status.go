@@ -56,6 +56,9 @@ func (o observer) obstacles(now *dataplane.Snapshot, programs attachedTo) (found
 	}
 	if o.controllers != nil {
 		found = append(found, takenFromHost(&o.options, now)...)
+		if why := o.replication.NotReady(); why != "" {
+			found = append(found, why)
+		}
 	}
 	return append(found, unnamedSources(now)...)
 }

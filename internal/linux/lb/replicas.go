@@ -23,7 +23,7 @@ type replicaTables struct {
 
 // replicaCurrent is struct replica_current.
 type replicaCurrent struct {
-	config, view, period, _ uint32
+	config, view, period, ring uint32
 	incarnation             uint64
 }
 
@@ -165,6 +165,15 @@ func (view *replicaView) fill(v *ReplicaView) error {
 		}
 	}
 	return nil
+}
+
+// SetRing says whether there is a ring: without a view for the moment, what must be asked is dropped then, and sent again. Else it goes by placement.
+func (lb *LB) SetRing(exists bool) {
+	ring := uint32(0)
+	if exists {
+		ring = 1
+	}
+	atomic.StoreUint32(&lb.tables.replicas.now[0].ring, ring)
 }
 
 // ViewVersion is that of the view that packets go by; 0: none.

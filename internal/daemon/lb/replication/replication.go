@@ -71,6 +71,7 @@ type Replication struct {
 	pings   pings
 	clients clients
 
+	told         atomic.Bool            // a controller, now or to an earlier process
 	cannotListen atomic.Pointer[string] // why copies cannot be taken; empty: they can
 	wake         chan struct{}          // there is something to report
 
@@ -146,6 +147,7 @@ func New(o Options, saved *State) (*Replication, error) {
 	}
 	next = State{Address: next.Address}
 	r.state.Store(&next)
+	r.path.SetRing(false) // as far as is known
 	return r, r.empty()
 }
 
@@ -186,6 +188,7 @@ func (r *Replication) resume() error {
 		return err
 	}
 	if s.View != nil && s.Number != 0 {
+		r.told.Store(true)
 		r.open(s)
 		r.machine.Resume(s.Life)
 		r.adopt(s.View)
@@ -269,6 +272,8 @@ func (r *Replication) take(message *ballastv1.ReplicaView) error {
 	if told.view.Version < version || told.view.Version == version && version != 0 && message.Revision < r.revision {
 		return nil // of a controller that lags behind
 	}
+	r.told.Store(true)
+	r.path.SetRing(told.view.Version != 0)
 	me := told.named(r.Name)
 	if me == nil {
 		return nil // it does not know us yet
@@ -442,6 +447,14 @@ func (r *Replication) report() {
 		report.Syncs = append(report.Syncs, &ballastv1.ReplicaProgress{Id: sync.ID, Permille: sync.Permille})
 	}
 	r.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Replica{Replica: report}})
+}
+
+// NotReady is why packets of replicated services should not come here yet; empty: they may.
+func (r *Replication) NotReady() string {
+	if now := r.Tables.Now(); !r.told.Load() && now.Followed && now.Running.Replicated() {
+		return "no controller has said yet who else keeps replicated entries"
+	}
+	return ""
 }
 
 // Problems are what operators should know.

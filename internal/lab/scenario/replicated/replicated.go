@@ -47,7 +47,7 @@ func services(udp model.Affinity, fallback model.Fallback) []*fleet.Service {
 	dns := fleet.NewService("dns", "198.51.100.11")
 	dns.Protocol, dns.Ports, dns.Affinity, dns.Fallback, dns.Dispatch = model.ProtocolUDP, []uint16{4000}, udp, model.FallbackHash, model.DispatchRR
 	if udp == model.AffinityHash {
-		dns.Dispatch, dns.Fallback = model.DispatchHash, model.FallbackSecondChance
+		dns.Dispatch = model.DispatchHash
 	}
 	return []*fleet.Service{web, dns}
 }
@@ -87,7 +87,7 @@ func change(t *world.Trial, result *scenario.Result, chain uint8) {
 	on(1, 2, 3, 4)
 	t.StartEchoes(t.Fleet.Services[1].Target())
 	running := t.Generate(scenario.Downloads(t.Target(), 30), scenario.Browsers(t.Target(), 30), scenario.Shorts(t.Target(), 40), datagrams(t))
-	t.Busy(running, 150)
+	t.Busy(running, 380)
 	t.Series(running,
 		world.Step{What: "add server s5", Do: func() { t.AddServer(5); t.Apply() }},
 		world.Step{What: "5 % are lost between load balancers", Do: func() { lose(t, lossPermill) }},

@@ -215,8 +215,8 @@ func (s *Streams) receive(controller string, stream *connect.BidiStreamForClient
 			call(s.options.OnChecks, controller, m.Checks.Services)
 		case *ballastv1.ToNode_Sources:
 			call(s.options.OnSources, controller, m.Sources)
-	case *ballastv1.ToNode_Replicas:
-		call(s.options.OnReplicas, controller, m.Replicas)
+		case *ballastv1.ToNode_Replicas:
+			call(s.options.OnReplicas, controller, m.Replicas)
 		}
 	}
 }

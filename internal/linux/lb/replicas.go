@@ -24,7 +24,7 @@ type replicaTables struct {
 // replicaCurrent is struct replica_current.
 type replicaCurrent struct {
 	config, view, period, ring uint32
-	incarnation             uint64
+	incarnation                uint64
 }
 
 // replicaChain is struct replica_chain.

@@ -26,6 +26,7 @@ type fleetNode struct {
 	from     map[string]uint64 // service -> term of its last weights
 	checks   map[string][]string
 	sources  map[string]*ballastv1.TunnelSources
+	ring     *ballastv1.ReplicaView // the newest
 }
 
 // joinAll keeps streams to controllers until the test ends.
@@ -58,6 +59,13 @@ func joinAt(t testing.TB, credentials *pki.Credentials, dial func(context.Contex
 			n.mutex.Lock()
 			defer n.mutex.Unlock()
 			n.sources[controller] = list
+		},
+		OnReplicas: func(_ string, view *ballastv1.ReplicaView) {
+			n.mutex.Lock()
+			defer n.mutex.Unlock()
+			if n.ring == nil || view.Version > n.ring.Version || view.Version == n.ring.Version && view.Revision >= n.ring.Revision {
+				n.ring = view
+			}
 		},
 		OnLeft: func(controller string) {
 			n.mutex.Lock()

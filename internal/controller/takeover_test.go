@@ -73,7 +73,7 @@ func runWithoutNetwork(t *testing.T, credentials *pki.Credentials, s store.Store
 	c = newController(Options{Log: fleettest.Log(t)}, credentials, s, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 6443})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.divide, c.engine.Run, c.write} {
+	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.divide, c.engine.Run, c.write, c.keepRing} {
 		running.Go(func() { job(ctx) })
 	}
 	listener := apitest.NewPipes()

@@ -17,10 +17,11 @@ import (
 
 // Implementation constants: a node that has died is missed within pingPeriod * (missedPings + 1).
 const (
-	pingPeriod  = 150 * time.Millisecond
-	missedPings = 4
+	pingPeriod  = 120 * time.Millisecond
+	missedPings = 5
 	pongWait    = 2 * time.Millisecond // that is waited for more of them, once the time has come to look
 	pongBytes   = 128
+	pongsMax    = 1000 // that are looked at, at once: whoever floods the port holds nothing up
 )
 
 // pings asks the data paths of other load balancers whether they are there. They answer without their daemons.
@@ -146,7 +147,7 @@ func (r *Replication) ask(socket *net.UDPConn, state *State, keys *model.Keys) {
 func (r *Replication) listen(socket *net.UDPConn, state *State, keys *model.Keys) (news bool) {
 	heardBefore, silentBefore := r.pings.heard()
 	var text [pongBytes]byte
-	for {
+	for range pongsMax {
 		socket.SetReadDeadline(time.Now().Add(pongWait))
 		n, from, err := socket.ReadFromUDPAddrPort(text[:])
 		if err != nil {

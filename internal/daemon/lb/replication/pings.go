@@ -15,7 +15,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-// Implementation constants: a node that has died is missed within pingPeriod * (missedPings + 1).
+// Implementation constants: a node that has died is missed within pingPeriod * (missedPings + 1): 720 ms.
 const (
 	pingPeriod  = 120 * time.Millisecond
 	missedPings = 5
@@ -73,6 +73,7 @@ func (r *Replication) ping(ctx context.Context) {
 		}
 	}()
 	said := ""
+	var toldHeard, toldSilent []uint32
 	for {
 		select {
 		case <-tick.C:
@@ -98,7 +99,10 @@ func (r *Replication) ping(ctx context.Context) {
 			bound = from
 		}
 		keys := r.Tables.Now().Running.Keys
-		if r.listen(socket, state, &keys) {
+		r.listen(socket, state, &keys)
+		heard, silent := r.pings.heard()
+		if !slices.Equal(heard, toldHeard) || !slices.Equal(silent, toldSilent) {
+			toldHeard, toldSilent = heard, silent
 			r.tell()
 		}
 		r.ask(socket, state, &keys)
@@ -142,10 +146,8 @@ func (r *Replication) ask(socket *net.UDPConn, state *State, keys *model.Keys) {
 	}
 }
 
-// listen takes the answers that are there, and reports whether they, or that there is none, is news. A process that had to wait for the CPU looks at
-// what has come meanwhile before it misses anybody.
-func (r *Replication) listen(socket *net.UDPConn, state *State, keys *model.Keys) (news bool) {
-	heardBefore, silentBefore := r.pings.heard()
+// listen takes the answers that are there. A process that had to wait for the CPU looks at what has come meanwhile before it misses anybody.
+func (r *Replication) listen(socket *net.UDPConn, state *State, keys *model.Keys) {
 	var text [pongBytes]byte
 	for range pongsMax {
 		socket.SetReadDeadline(time.Now().Add(pongWait))
@@ -169,8 +171,6 @@ func (r *Replication) listen(socket *net.UDPConn, state *State, keys *model.Keys
 			r.pings.hear(m.Last, m.Chain, from.Addr().Unmap())
 		}
 	}
-	heard, silent := r.pings.heard()
-	return !slices.Equal(heard, heardBefore) || !slices.Equal(silent, silentBefore)
 }
 
 // hear takes an answer. One that was heard before, or is older, says nothing.

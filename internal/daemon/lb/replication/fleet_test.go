@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 
@@ -56,8 +57,38 @@ type host struct {
 	machine *replica.Node
 }
 
+var loadedPaths = map[uint16]*lb.LB{}
+
+// loaded returns the data path of a node, with no entries: loading takes a second, so that all tests use the same.
+func loaded(t testing.TB, id uint16) *lb.LB {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("loading BPF programs needs root")
+	}
+	if loadedPaths[id] == nil {
+		path, err := lb.Open("", testLimits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		loadedPaths[id] = path // until the process ends
+	}
+	path := loadedPaths[id]
+	path.SetRing(false)
+	if err := path.PublishView(&lb.ReplicaView{}); err != nil {
+		t.Fatal(err)
+	}
+	entries, answers := path.ReplicaTables()
+	emptied(t, entries)
+	emptied(t, answers)
+	return path
+}
+
 func newHost(t testing.TB, id uint16, nodes int) *host {
-	h := &host{TB: t, id: id, path: openLB(t, testLimits), tables: plan.NewTables(testLimits)}
+	h := &host{TB: t, id: id, path: loaded(t, id)}
+	var err error
+	if h.tables, err = plan.Restore(testLimits, h.path); err != nil {
+		t.Fatal(err)
+	}
 	h.want = plan.Want{Keys: model.Keys{Placement: [16]byte{1}, Current: 3, Cookie: map[uint32][16]byte{3: {3}}}, Paths: map[netip.Addr]plan.Path{},
 		Services: []plan.Service{{Service: testService("udp", udpVIP, model.ProtocolUDP)}, {Service: testService("tcp", tcpVIP, model.ProtocolTCP)}},
 		Replicas: plan.Replicas{Self: id, Nodes: map[uint16]netip.Addr{}}}

@@ -33,6 +33,7 @@
 #include "state/quic.h"
 #include "state/trace.h"
 #include "state/answers.h"
+#include "state/ring.h"
 #include "state/replicas.h"
 
 #include "dispatch/turns.h"
@@ -54,6 +55,7 @@
 #include "affinity/later.h"
 #include "affinity/replica_table.h"
 #include "affinity/replicated.h"
+#include "affinity/chain.h"
 
 #include "steer/placed.h"
 #include "steer/dispatched.h"
@@ -85,6 +87,7 @@
 #include "role/fast_quic.h"
 #include "role/usual.h"
 #include "role/ask.h"
+#include "role/peer_frame.h"
 #include "role/message.h"
 
 /* Keeps the names of the verdicts in BTF for user space. */

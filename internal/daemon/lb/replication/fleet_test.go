@@ -8,22 +8,17 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/ballast-lb/ballast/internal/algo/peermessage"
 	"github.com/ballast-lb/ballast/internal/algo/ring"
+	"github.com/ballast-lb/ballast/internal/linux/frametest"
 	"github.com/ballast-lb/ballast/internal/linux/lb"
 	"github.com/ballast-lb/ballast/internal/machine/replica"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-// xdpTX: test runs come in by the loopback device, and paths lead out of it.
-const (
-	xdpDrop     = 1
-	xdpTX       = 3
-	testIfindex = 1
-)
+// testIfindex is that of the loopback device: test runs come in by it, and paths lead out of it.
+const testIfindex = 1
 
 var (
 	udpVIP    = netip.MustParseAddr("198.51.100.10")
@@ -215,16 +210,12 @@ type sent struct {
 // run has a frame come in.
 func (h *host) run(frame []byte) (out sent) {
 	h.Helper()
-	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256)}
-	action, err := h.path.Program().Run(&options)
-	if err != nil {
-		h.Fatal(err)
-	}
-	if action == xdpDrop {
+	action, text := frametest.Run(h, h.path.Program(), frame)
+	if action == frametest.Drop {
 		return out
 	}
-	out.frame = options.DataOut
-	if action != xdpTX {
+	out.frame = text
+	if action != frametest.TX {
 		h.Fatalf("node %d: action %d of %x", h.id, action, frame)
 	}
 	outer := out.frame[14:]

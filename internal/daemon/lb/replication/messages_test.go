@@ -11,10 +11,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/ballast-lb/ballast/internal/algo/peermessage"
 	"github.com/ballast-lb/ballast/internal/algo/ring"
+	"github.com/ballast-lb/ballast/internal/linux/frametest"
 	"github.com/ballast-lb/ballast/internal/linux/lb"
 	"github.com/ballast-lb/ballast/internal/linux/replicas"
 	"github.com/ballast-lb/ballast/internal/machine/replica"
@@ -163,9 +162,8 @@ func TestOnlyGenuineMessagesOfTheFleetAreTaken(t *testing.T) {
 		t.Fatalf("%d entries by forged messages", entries())
 	}
 	for length := 14 + 28 + 1; length < len(out.frame); length++ {
-		options := ebpf.RunOptions{Data: out.frame[:length], DataOut: make([]byte, 2000)}
-		if action, err := head.path.Program().Run(&options); err != nil || action == xdpTX {
-			t.Errorf("the first %d bytes: action %d, %v", length, action, err)
+		if action, _ := frametest.Run(t, head.path.Program(), out.frame[:length]); action == frametest.TX {
+			t.Errorf("the first %d bytes are sent on", length)
 		}
 	}
 	if entries() != 0 {
@@ -228,12 +226,10 @@ func TestAPingIsAnsweredToWhereItCameFrom(t *testing.T) {
 		return slices.Concat(nodeMAC[:], routerMAC[:], []byte{8, 0}, ipv4(nodeAddress(2), nodeAddress(1), 17, udp))
 	}
 	m := peermessage.Message{Kind: peermessage.Ping, Forwarder: 2, Chain: 77}
-	options := ebpf.RunOptions{Data: ping(m, 1), DataOut: make([]byte, 256)}
-	action, err := h.path.Program().Run(&options)
-	if err != nil || action != xdpTX {
-		t.Fatal(action, err)
+	action, out := frametest.Run(t, h.path.Program(), ping(m, 1))
+	if action != frametest.TX {
+		t.Fatal(action)
 	}
-	out := options.DataOut
 	answer, ok := peermessage.Parse(out[14+28:])
 	known := func(uint32) (peermessage.Key, bool) { return key, true }
 	if want := (peermessage.Message{Kind: peermessage.Pong, Forwarder: 2, Last: 1, Chain: 77}); !ok || answer != want || !peermessage.IsGenuine(out[14+28:], known, 0, 2) {
@@ -350,13 +346,9 @@ func TestAPacketThatDoesNotFitAMessageIsAnsweredAndOneOfAKnownConnectionGoes(t *
 	if out := hosts[1].run(big(room)); out.message.Kind != peermessage.Write {
 		t.Fatalf("what fits: %+v", out)
 	}
-	options := ebpf.RunOptions{Data: big(room + 1), DataOut: make([]byte, 2000)}
-	hosts[1].counted("what does not fit", "answered_too_big", func() {
-		if action, err := hosts[1].path.Program().Run(&options); err != nil || action != xdpTX {
-			t.Errorf("action %d, %v", action, err)
-		}
-	})
-	if icmp := options.DataOut[34:]; icmp[0] != 3 || icmp[1] != 4 || int(binary.BigEndian.Uint16(icmp[6:])) != room {
+	var answer []byte
+	hosts[1].counted("what does not fit", "answered_too_big", func() { _, answer = frametest.Run(t, hosts[1].path.Program(), big(room+1)) })
+	if icmp := answer[34:]; icmp[0] != 3 || icmp[1] != 4 || int(binary.BigEndian.Uint16(icmp[6:])) != room {
 		t.Errorf("answered by %x", icmp[:8])
 	}
 	server, _ := deliverAll(hosts, hosts[1].run(c.frame(0)))

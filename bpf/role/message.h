@@ -51,7 +51,7 @@ __noinline int answer_ping(struct xdp_md *ctx, const struct tunnel *t)
 	return XDP_TX;
 }
 
-/* Does what a message says. VERDICT_CONTINUE: it is opened, and its packet goes on here. ANSWERED_ECHO: it was a ping. */
+/* Does what a message says. VERDICT_CONTINUE: it is opened, and its packet goes on here. ANSWERED_PEER: it was a ping. */
 inline_always enum verdict walk_message(struct xdp_md *ctx, struct replica_work *work)
 {
 	const struct peer_message *m = &work->message;
@@ -68,7 +68,7 @@ inline_always enum verdict walk_message(struct xdp_md *ctx, struct replica_work 
 	if (!config)
 		return DROPPED_OTHER_VIEW;
 	if (m->kind == PEER_PING)
-		return message_is_genuine(config, m, 0) ? ANSWERED_ECHO : DROPPED_FORGED;
+		return message_is_genuine(config, m, 0) ? ANSWERED_PEER : DROPPED_FORGED;
 	if (m->kind > PEER_OWNS || !m->kind)
 		return DROPPED_FORGED;
 	flow = message_flow(ctx, t, p, &work->other, &quoted);
@@ -119,7 +119,7 @@ inline_always int message_way(struct xdp_md *ctx, _Bool *message)
 	if (verdict == VERDICT_CONTINUE)
 		return ASKED_ON;
 	count_verdict(work->step.service, verdict == ASKED_PEER ? PASSED_ON_TO_PEER : verdict, work->packet.length);
-	if (verdict == ANSWERED_ECHO)
+	if (verdict == ANSWERED_PEER)
 		return answer_ping(ctx, &work->tunnel);
 	return verdict == ASKED_PEER ? transmit_to_peer(ctx, &work->step) : XDP_DROP;
 }

@@ -49,6 +49,7 @@ enum verdict {
 	/* Answered by this node. */
 	ANSWERED_ECHO,
 	ANSWERED_TOO_BIG,
+	ANSWERED_PEER, /* another load balancer asks whether this one is there */
 
 	/* Dropped. */
 	DROPPED_MALFORMED,

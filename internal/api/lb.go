@@ -28,6 +28,31 @@ type LBStatus struct {
 	Revision    uint64            `json:"revision,omitempty"`    // of the controllers' state that the tables say
 	Name        string            `json:"name"`                  // of the node
 	Tier        *TierStatus       `json:"tier,omitempty"`        // nil: it has none
+	Replicas    *ReplicaStatus    `json:"replicas,omitempty"`    // nil: it has nothing to do with other load balancers
+}
+
+// ReplicaStatus is a load balancer's part in the replicated table.
+type ReplicaStatus struct {
+	Number    uint16         `json:"number"`           // of this one; 0: controllers have given it none
+	Address   netip.AddrPort `json:"address,omitzero"` // that others reach it at
+	OnRing    bool           `json:"on_ring"`
+	Version   uint32         `json:"version"` // of the ring that packets go by; 0: none
+	Synced    uint32         `json:"synced"`  // the newest that is known to be synced
+	Chain     int            `json:"chain"`   // load balancers of a chain
+	Entries   uint64         `json:"entries"` // of chains that this one is in
+	Answers   uint64         `json:"answers"` // others
+	Room      uint64         `json:"room"`    // for each of both
+	Expired   uint64         `json:"expired"` // of both, since the process began
+	Conflicts uint64         `json:"conflicts"`
+	Peers     []ReplicaPeer  `json:"peers"`
+}
+
+// ReplicaPeer is another load balancer.
+type ReplicaPeer struct {
+	Name    string         `json:"name"`
+	Address netip.AddrPort `json:"address"`
+	OnRing  bool           `json:"on_ring"`
+	State   string         `json:"state"` // heard, silent, unknown
 }
 
 // TierStatus is a load balancer's part in two tiers.

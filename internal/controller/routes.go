@@ -261,6 +261,10 @@ var (
 	servicesMetric = prometheus.NewDesc("ballast_controller_services", "Services of the fleet.", nil, nil)
 	leadsMetric    = prometheus.NewDesc("ballast_controller_services_led", "Services that this controller leads.", nil, nil)
 	termMetric     = prometheus.NewDesc("ballast_controller_term", "Revision of the list that services are divided by; 0: this controller leads nothing.", nil, nil)
+	ringVersion    = prometheus.NewDesc("ballast_controller_ring_version", "Version of the ring of load balancers that keep the replicated table; 0: there is none.", nil, nil)
+	ringSynced     = prometheus.NewDesc("ballast_controller_ring_synced_version", "Newest version of the ring whose entries all chains have.", nil, nil)
+	ringSize       = prometheus.NewDesc("ballast_controller_ring_load_balancers", "Load balancers on the ring.", nil, nil)
+	ringLost       = prometheus.NewDesc("ballast_controller_ring_lost_ranges_total", "Ranges of the ring that have lost all load balancers of their chain at once.", nil, nil)
 	revisionMetric = prometheus.NewDesc("ballast_controller_revision", "Revision of the desired state that is known here.", nil, nil)
 )
 
@@ -277,6 +281,12 @@ func (c *controller) Collect(out chan<- prometheus.Metric) {
 	gauge(leadsMetric, float64(s.Leads))
 	gauge(termMetric, float64(s.Term))
 	gauge(revisionMetric, float64(s.Revision))
+	if now := c.desired.now(); now != nil {
+		gauge(ringVersion, float64(now.ring.Ring.Version))
+		gauge(ringSynced, float64(now.ring.Ring.Synced))
+		gauge(ringSize, float64(len(now.ring.Current())))
+		out <- prometheus.MustNewConstMetric(ringLost, prometheus.CounterValue, float64(now.ring.Ring.Lost))
+	}
 }
 
 func (c *controller) metrics() http.Handler {

@@ -72,6 +72,7 @@ type daemonFacts struct {
 	Err           error
 	Role          Role
 	Name          string // of a load balancer
+	Replicas      *api.ReplicaStatus
 	Ready         bool
 	NotReady      []string
 	Server        string      // name of an agent's servers, if it was given

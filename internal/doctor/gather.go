@@ -166,7 +166,7 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 	d.Tunnels = status.Tunnels
 	d.NotReady, d.Server, d.ByControllers = status.NotReady, status.Server, status.ByControllers
 	d.Role, d.Ready, d.Interfaces, d.Problems = Role(status.Role), status.Ready, status.Interfaces, status.Problems
-	d.Name = status.Name
+	d.Name, d.Replicas = status.Name, status.Replicas
 	d.Path, d.SHA256, d.Refused = status.Config.Path, status.Config.SHA256, status.Config.Error
 	return d
 }
@@ -308,6 +308,12 @@ func (f *facts) gatherPaths(ctx context.Context) {
 			}
 		}
 	})
+	for _, peer := range f.peers() {
+		if _, seen := f.Paths[peer.Address.Addr()]; !seen {
+			f.Paths[peer.Address.Addr()] = pathFacts{}
+			waiting = append(waiting, peer.Address.Addr())
+		}
+	}
 	deadline := time.Now().Add(neighbourTimeout)
 	for {
 		resolver := netdev.NewResolver()

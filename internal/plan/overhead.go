@@ -3,6 +3,7 @@ package plan
 import (
 	"net/netip"
 
+	"github.com/ballast-lb/ballast/internal/algo/peermessage"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -17,6 +18,14 @@ const (
 	leastStops  = 2 // that there is room for
 	mostStops   = 5
 )
+
+// PeerOverhead returns how many bytes a load balancer puts around a packet that it asks another one about.
+func PeerOverhead(other netip.Addr) int {
+	if other.Is6() {
+		return ipv6Header + udpHeader + gueHeader + peermessage.Length
+	}
+	return ipv4Header + udpHeader + gueHeader + peermessage.Length
+}
 
 // Overhead returns the most bytes that a load balancer puts around a packet to a server of this address.
 func Overhead(s *model.Service, server netip.Addr) int {

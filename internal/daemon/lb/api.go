@@ -45,6 +45,9 @@ func (e endpoints) metricsHandler() http.Handler {
 		Refused: func() bool { return e.outcome.Load().config.Error != "" },
 		Unsaved: func() bool { return e.outcome.Load().unsaved != "" },
 	})
+	if e.replication != nil {
+		registry.MustRegister(e.replication)
+	}
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 

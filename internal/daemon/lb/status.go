@@ -87,6 +87,7 @@ func (o observer) status() api.LBStatus {
 		status.Problems = append(status.Problems, err.Error())
 	}
 	if o.controllers != nil {
+		status.Replicas = o.replication.Status()
 		status.Problems = append(status.Problems, o.replication.Problems()...)
 		status.Revision = outcome.revision
 		status.Controllers = o.controllers.Connected()

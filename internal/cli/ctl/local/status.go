@@ -47,6 +47,7 @@ func printStatus(out *command.Table, s anyStatus) {
 		out.Line("controllers\t%s\nrevision\t%d", strings.Join(s.Controllers, ", "), s.Revision)
 	}
 	printTier(out, &s.LBStatus)
+	printReplicas(out, s.Replicas)
 	if s.Config.Error != "" {
 		out.Line("refused\t%s", s.Config.Error)
 	}
@@ -114,6 +115,27 @@ func printTier(out *command.Table, s *api.LBStatus) {
 		if node.HealthDetail != "" {
 			out.Line("\t%s", node.HealthDetail)
 		}
+	}
+}
+
+// printReplicas tells of a load balancer's part in the replicated table.
+func printReplicas(out *command.Table, r *api.ReplicaStatus) {
+	switch {
+	case r == nil:
+		return
+	case r.Version == 0:
+		out.Line("replicas\tno ring is known")
+	case r.OnRing:
+		out.Line("replicas\ton the ring, version %d: %d entries and %d answers, room for %d of each", r.Version, r.Entries, r.Answers, r.Room)
+	default:
+		out.Line("replicas\tnot on the ring, version %d: %d answers, room for %d", r.Version, r.Answers, r.Room)
+	}
+	for _, peer := range r.Peers {
+		where := "on the ring"
+		if !peer.OnRing {
+			where = "not on the ring"
+		}
+		out.Line("peer\t%s at %s: %s, %s", peer.Name, peer.Address, where, peer.State)
 	}
 }
 

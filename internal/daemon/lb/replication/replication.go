@@ -100,6 +100,14 @@ type State struct {
 	Peers       []Peer     `json:"peers,omitempty"`  // this node included
 }
 
+func (s *State) isOnRing(number uint16) bool {
+	if s.View == nil {
+		return false
+	}
+	_, on := s.View.List.Find(number)
+	return on
+}
+
 // View is a ring as controllers have told it.
 type View struct {
 	Version   uint32        `json:"version"`
@@ -447,29 +455,4 @@ func (r *Replication) report() {
 		report.Syncs = append(report.Syncs, &ballastv1.ReplicaProgress{Id: sync.ID, Permille: sync.Permille})
 	}
 	r.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Replica{Replica: report}})
-}
-
-// NotReady is why packets of replicated services should not come here yet; empty: they may.
-func (r *Replication) NotReady() string {
-	if now := r.Tables.Now(); !r.told.Load() && now.Followed && now.Running.Replicated() {
-		return "no controller has said yet who else keeps replicated entries"
-	}
-	return ""
-}
-
-// Problems are what operators should know.
-func (r *Replication) Problems() (problems []string) {
-	if now := r.live.Load(); now.problem != "" {
-		problems = append(problems, "replicated entries: "+now.problem)
-	}
-	state := r.state.Load()
-	_, silent := r.pings.heard()
-	for _, number := range silent {
-		for _, peer := range state.Peers {
-			if uint32(peer.Number) == number {
-				problems = append(problems, fmt.Sprintf("load balancer %s at %s does not answer: what new connections it is to keep is lost until it is off the ring", peer.Name, peer.Address.Addr()))
-			}
-		}
-	}
-	return problems
 }

@@ -1,0 +1,134 @@
+// How a load balancer stands to the others, for people and for Prometheus.
+package replication
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ballast-lb/ballast/internal/api"
+)
+
+// NotReady is why packets of replicated services should not come here yet; empty: they may.
+func (r *Replication) NotReady() string {
+	if now := r.Tables.Now(); !r.told.Load() && now.Followed && now.Running.Replicated() {
+		return "no controller has said yet who else keeps replicated entries"
+	}
+	return ""
+}
+
+// States of a peer.
+const (
+	heard   = "heard"
+	silent  = "silent"
+	unknown = "unknown"
+)
+
+// Status tells how things stand; nil: there are no others.
+func (r *Replication) Status() *api.ReplicaStatus {
+	now, state := r.live.Load(), r.state.Load()
+	if len(state.Peers) == 0 {
+		return nil
+	}
+	status := &api.ReplicaStatus{Number: state.Number, Address: r.OwnAddress(), OnRing: state.isOnRing(state.Number), Version: now.view, Synced: now.synced,
+		Entries: now.entries, Answers: now.answers, Room: r.path.ReplicaCapacity(), Expired: now.expired}
+	if state.View != nil {
+		status.Chain = state.View.Chain
+	}
+	status.Conflicts, _ = r.path.ReplicaConflicts()
+	heardNow, silentNow := r.pings.heard()
+	for _, peer := range state.Peers {
+		if peer.Number == state.Number {
+			continue
+		}
+		one := api.ReplicaPeer{Name: peer.Name, Address: peer.Address, OnRing: state.isOnRing(peer.Number), State: unknown}
+		switch number := uint32(peer.Number); {
+		case slices.Contains(heardNow, number):
+			one.State = heard
+		case slices.Contains(silentNow, number):
+			one.State = silent
+		}
+		status.Peers = append(status.Peers, one)
+	}
+	return status
+}
+
+// fullShare is how full a table is when operators hear of it.
+const fullShare = 0.9
+
+// Problems are what operators should know.
+func (r *Replication) Problems() (problems []string) {
+	if now := r.live.Load(); now.problem != "" {
+		problems = append(problems, "replicated entries: "+now.problem)
+	}
+	if why := r.cannotListen.Load(); why != nil && *why != "" {
+		problems = append(problems, *why)
+	}
+	status := r.Status()
+	if status == nil {
+		return problems
+	}
+	for _, table := range []struct {
+		what    string
+		entries uint64
+	}{{"entries", status.Entries}, {"answers", status.Answers}} {
+		if float64(table.entries) >= fullShare*float64(status.Room) {
+			problems = append(problems, fmt.Sprintf("%d replicated %s of %d: raise --max-replicated, or lower replicas.idle_timeout: where there is no room new connections go by hash",
+				table.entries, table.what, status.Room))
+		}
+	}
+	if !status.OnRing {
+		return problems
+	}
+	for _, peer := range status.Peers {
+		if peer.OnRing && peer.State == silent {
+			problems = append(problems, fmt.Sprintf("load balancer %s at %s does not answer: packets that ask it are lost until it is off the ring", peer.Name, peer.Address.Addr()))
+		}
+	}
+	return problems
+}
+
+var (
+	metricEntries   = prometheus.NewDesc("ballast_replica_entries", "Entries of replicated connections: of chains that this load balancer is in (entries), and others (answers).", []string{"table"}, nil)
+	metricCapacity  = prometheus.NewDesc("ballast_replica_capacity", "Entries that each of the two tables can hold.", nil, nil)
+	metricVersion   = prometheus.NewDesc("ballast_replica_version", "Version of the ring that packets go by; 0: none.", nil, nil)
+	metricSynced    = prometheus.NewDesc("ballast_replica_synced_version", "Newest version of the ring that is known to be synced.", nil, nil)
+	metricPeers     = prometheus.NewDesc("ballast_replica_peers", "Other load balancers, by whether their data path answers this one.", []string{"state"}, nil)
+	metricExpired   = prometheus.NewDesc("ballast_replica_expired_total", "Entries and answers that have expired.", nil, nil)
+	metricConflicts = prometheus.NewDesc("ballast_replica_conflicts_total", "Answers unlike what was known before.", nil, nil)
+)
+
+// Describe is of prometheus.Collector.
+func (r *Replication) Describe(out chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{metricEntries, metricCapacity, metricVersion, metricSynced, metricPeers, metricExpired, metricConflicts} {
+		out <- desc
+	}
+}
+
+// Collect is of prometheus.Collector.
+func (r *Replication) Collect(out chan<- prometheus.Metric) {
+	status := r.Status()
+	if status == nil {
+		return
+	}
+	gauge := func(desc *prometheus.Desc, value uint64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), labels...)
+	}
+	gauge(metricEntries, status.Entries, "entries")
+	gauge(metricEntries, status.Answers, "answers")
+	gauge(metricCapacity, status.Room)
+	gauge(metricVersion, uint64(status.Version))
+	gauge(metricSynced, uint64(status.Synced))
+	for _, state := range []string{heard, silent, unknown} {
+		n := uint64(0)
+		for _, peer := range status.Peers {
+			if peer.State == state {
+				n++
+			}
+		}
+		gauge(metricPeers, n, state)
+	}
+	out <- prometheus.MustNewConstMetric(metricExpired, prometheus.CounterValue, float64(status.Expired))
+	out <- prometheus.MustNewConstMetric(metricConflicts, prometheus.CounterValue, float64(status.Conflicts))
+}

@@ -427,3 +427,49 @@ func TestOneConnectionOnAllLoadBalancersAtOnceHasOneServer(t *testing.T) {
 		}
 	}
 }
+
+// With fallback: replicated others are asked about what carries nothing, and about nothing else.
+func TestOnlyWhatCarriesNothingIsAskedAboutAsAFallback(t *testing.T) {
+	h := newHost(t, 1, 3)
+	view := viewOf(1, 1, 1, 2, 3)
+	h.Publish(view)
+	tcp, udp := connectionOf(h, view, model.ProtocolTCP, 2), connectionOf(h, view, model.ProtocolUDP, 2)
+	with := func(affinity model.Affinity, service int) {
+		s := &h.want.Services[service]
+		s.Affinity, s.Fallback, s.CookieBits = affinity, model.FallbackReplicated, 14
+		if affinity == model.AffinityQUIC {
+			s.QUIC = model.QUIC{Algorithm: model.QUICPlain, ServerIDLength: 2, NonceLength: 6}
+		}
+		if affinity == model.AffinityTable {
+			s.Table = model.Table{Entries: 64, IndexBits: 6, IdleTimeout: model.Duration(60e9)}
+		}
+		h.apply()
+	}
+	asks := func(what string, frame []byte, asked bool) {
+		t.Helper()
+		if out := h.run(frame); (out.message.Kind != 0) != asked {
+			t.Errorf("%s: %+v", what, out)
+		}
+	}
+	timestamped := func(flags byte) []byte {
+		c := tcp
+		c.client = netip.AddrPortFrom(c.client.Addr(), c.client.Port()+1)
+		plain := c.frame(flags)
+		frame := append(plain, 1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0)
+		binary.BigEndian.PutUint16(frame[16:], uint16(len(frame)-14))
+		frame[14+20+12] = 8 << 4
+		return frame
+	}
+	for _, affinity := range []model.Affinity{model.AffinityCookie, model.AffinityTable} {
+		with(affinity, 1)
+		asks(fmt.Sprint(affinity, ": SYN without timestamps"), tcp.frame(syn), true)
+		asks(fmt.Sprint(affinity, ": ACK without timestamps"), tcp.frame(ack), true)
+		asks(fmt.Sprint(affinity, ": RST without timestamps"), tcp.frame(rst), true)
+		asks(fmt.Sprint(affinity, ": SYN with timestamps"), timestamped(syn), false)
+	}
+	with(model.AffinityQUIC, 0)
+	asks("no QUIC", udp.frame(0), true)
+	initial := udp.frame(0)
+	copy(initial[14+28:], []byte{0xc3, 0, 0, 0, 1, 8, 1, 2, 3, 4, 5, 6})
+	asks("QUIC that cannot be read", initial, true)
+}

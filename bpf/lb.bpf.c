@@ -10,6 +10,7 @@
 #include "packet/srh.h"
 #include "packet/usual.h"
 #include "packet/quote.h"
+#include "packet/reversed.h"
 #include "packet/mix.h"
 #include "packet/peer_message.h"
 
@@ -33,6 +34,7 @@
 #include "state/quic.h"
 #include "state/trace.h"
 #include "state/answers.h"
+#include "state/functions.h"
 #include "state/ring.h"
 #include "state/replicas.h"
 
@@ -89,6 +91,7 @@
 #include "role/ask.h"
 #include "role/peer_frame.h"
 #include "role/message.h"
+#include "role/function.h"
 
 /* Keeps the names of the verdicts in BTF for user space. */
 enum verdict *unused_verdict __attribute__((unused));
@@ -180,10 +183,12 @@ int lb_any_of_tier(struct xdp_md *ctx);
 int lb_any_of_peer(struct xdp_md *ctx);
 int lb_ask(struct xdp_md *ctx);
 int lb_message(struct xdp_md *ctx);
+int lb_function(struct xdp_md *ctx);
+int lb_function_of_peer(struct xdp_md *ctx);
 
 /* Where packets go on that are not usual: by how they came, and from there. By a tail call: the walks do not fit on one stack, and a jump costs less than a
  * call that returns. The kernel empties an array that neither a process nor a pin has: user space pins that of each program that is attached. */
-enum { WAY_ASK = BY_MESSAGE, WAY_MESSAGE, WAYS };
+enum { WAY_ASK = BY_MESSAGE, WAY_MESSAGE, WAY_FUNCTION, WAY_FUNCTION_OF_PEER, WAYS };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
@@ -196,6 +201,8 @@ struct {
 	[BY_MESSAGE - 1] = lb_any_of_peer,
 	[WAY_ASK] = lb_ask,
 	[WAY_MESSAGE] = lb_message,
+	[WAY_FUNCTION] = lb_function,
+	[WAY_FUNCTION_OF_PEER] = lb_function_of_peer,
 } };
 
 SEC("xdp.frags")
@@ -228,25 +235,61 @@ int lb_any_of_peer(struct xdp_md *ctx)
 SEC("xdp.frags")
 int lb_ask(struct xdp_md *ctx)
 {
-	int action = ask_way(ctx);
+	_Bool function;
+	int action = ask_way(ctx, &function);
 
-	if (action == ASKED_ON)
-		bpf_tail_call(ctx, &ways, BY_MESSAGE - 1);
-	return action == ASKED_ON ? XDP_DROP : action;
+	if (action != ASKED_ON)
+		return action;
+	if (function) /* constants: a known index is a jump */
+		bpf_tail_call(ctx, &ways, WAY_FUNCTION_OF_PEER);
+	bpf_tail_call(ctx, &ways, BY_MESSAGE - 1);
+	return XDP_DROP;
 }
 
 SEC("xdp.frags")
 int lb_message(struct xdp_md *ctx)
 {
-	_Bool message;
+	enum message_for message;
 	int action = message_way(ctx, &message);
 
 	if (action != ASKED_ON)
 		return action;
-	if (message) /* constants: a known index is a jump */
+	if (message == MESSAGE_FOR_FUNCTION)
+		bpf_tail_call(ctx, &ways, WAY_FUNCTION_OF_PEER);
+	if (message == MESSAGE_FOR_SERVER)
 		bpf_tail_call(ctx, &ways, BY_MESSAGE - 1);
 	bpf_tail_call(ctx, &ways, DIRECTLY - 1);
 	return XDP_DROP;
+}
+
+/* To and from network functions. */
+SEC("xdp.frags")
+int lb_function(struct xdp_md *ctx)
+{
+	_Bool ours;
+	int action = function_way(ctx, 0, &ours);
+
+	if (action != ASKED_ON)
+		return action;
+	if (ours)
+		bpf_tail_call(ctx, &ways, WAY_ASK);
+	bpf_tail_call(ctx, &ways, DIRECTLY - 1);
+	return XDP_DROP;
+}
+
+SEC("xdp.frags")
+int lb_function_of_peer(struct xdp_md *ctx)
+{
+	_Bool ours;
+	int action = function_way(ctx, 1, &ours);
+
+	return action == ASKED_ON ? XDP_DROP : action; /* who was answered does not ask */
+}
+
+/* Has a network function sent the frame? What is known of a VIP's connections does not matter then: its answer must find the function. */
+inline_always _Bool is_from_function(const void *data, const void *end)
+{
+	return functions_enabled && data + sizeof(struct ethhdr) <= end && function_by_mac(((const struct ethhdr *)data)->h_source, 0) != NO_ID;
 }
 
 SEC("xdp.frags")
@@ -263,6 +306,8 @@ int lb(struct xdp_md *ctx)
 			return XDP_DROP;
 		}
 	}
+	if (is_from_function((void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		bpf_tail_call(ctx, &ways, WAY_FUNCTION);
 	action = usual_frame(ctx);
 	if (action != UNUSUAL)
 		return action;
@@ -270,6 +315,8 @@ int lb(struct xdp_md *ctx)
 		bpf_tail_call(ctx, &ways, WAY_MESSAGE);
 	if (came == BY_FIRST_TIER) /* constants: a known index is a jump */
 		bpf_tail_call(ctx, &ways, BY_FIRST_TIER - 1);
+	if (functions_enabled)
+		bpf_tail_call(ctx, &ways, WAY_FUNCTION);
 	bpf_tail_call(ctx, &ways, DIRECTLY - 1);
 	return XDP_PASS;
 }

@@ -140,7 +140,7 @@ __noinline int replica_learn(const struct replica_step *s)
 		}
 		replica_conflict(s->service, before);
 	}
-	if (s->flags & PEER_NEW && s->owner == s->proposed)
+	if (s->flags & PEER_NEW && s->owner == s->proposed && !(s->flags & PEER_OUTBOUND))
 		flags |= REPLICA_DISPATCHED;
 	word = replica_word(s->owner, s->service, now->period, flags);
 	e = replica_find(&replica_answers, s->key);

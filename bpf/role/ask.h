@@ -51,7 +51,7 @@ inline_always const struct packet *asked_flow(struct xdp_md *ctx, struct packet 
 
 	if (parse_frame(p, ctx, data, end) != PARSED)
 		return 0;
-	if (p->protocol != IPPROTO_ICMP && p->protocol != IPPROTO_ICMPV6)
+	if (!is_icmp(p) || (functions_enabled && echo_ports(p, data, end)))
 		return p;
 	return parse_quote(quote, p, data, end) ? quote : 0;
 }
@@ -60,8 +60,7 @@ inline_always const struct packet *asked_flow(struct xdp_md *ctx, struct packet 
 inline_always enum verdict ask_about(const struct packet *flow, _Bool quoted, const struct replica_config *config, struct replica_step *s, _Bool *known,
 				     _Bool *begins)
 {
-	const __u32 *destination = find_vip_of(flow);
-	const struct service *service = destination ? service_by_number(*destination & ((1u << VIP_JOIN_SHIFT) - 1)) : 0;
+	const struct service *service = service_by_number(service_number_of(flow));
 	struct replica_known k = {};
 
 	if (!service)
@@ -76,7 +75,9 @@ inline_always enum verdict ask_about(const struct packet *flow, _Bool quoted, co
 	s->owner = k.owner;
 	if (!*known && !s->flags)
 		s->owner = propose_server(flow, service, *begins);
-	return s->owner != NO_ID || s->flags ? VERDICT_CONTINUE : DROPPED_NO_SERVER;
+	if (s->owner == NO_ID) /* nobody takes new connections; others may know this one */
+		s->flags = PEER_LOOKUP;
+	return VERDICT_CONTINUE;
 }
 
 /* VERDICT_CONTINUE: the packet's way goes on here. */
@@ -114,8 +115,15 @@ inline_always enum verdict ask(struct xdp_md *ctx, struct packet *p, struct pack
 	return VERDICT_CONTINUE;
 }
 
-/* ASKED_ON: it goes on here. Else an XDP action. */
-inline_always int ask_way(struct xdp_md *ctx)
+inline_always _Bool is_of_functions(__u32 number)
+{
+	const struct service *service = functions_enabled ? service_by_number(number) : 0;
+
+	return service && service->flags & SERVICE_FUNCTIONS;
+}
+
+/* ASKED_ON: it goes on here, to a server or to a function. Else an XDP action. */
+inline_always int ask_way(struct xdp_md *ctx, _Bool *function)
 {
 	struct replica_work *work = replica_work();
 	struct packet *p;
@@ -125,6 +133,7 @@ inline_always int ask_way(struct xdp_md *ctx)
 		return XDP_DROP;
 	p = &work->packet;
 	verdict = ask(ctx, p, &work->other, &work->step);
+	*function = is_of_functions(work->step.service);
 	if (verdict == VERDICT_CONTINUE)
 		return ASKED_ON;
 	count_verdict(work->step.service, verdict, p->length);

@@ -61,8 +61,6 @@ inline_always enum verdict walk_message(struct xdp_md *ctx, struct replica_work 
 	const struct replica_current *now = replicas_now();
 	const struct replica_config *config = now ? replica_config_now(now) : 0;
 	const struct packet *flow;
-	const __u32 *destination;
-	_Bool quoted = 0;
 	int outcome;
 
 	if (!config)
@@ -71,16 +69,15 @@ inline_always enum verdict walk_message(struct xdp_md *ctx, struct replica_work 
 		return message_is_genuine(config, m, 0) ? ANSWERED_PEER : DROPPED_FORGED;
 	if (m->kind > PEER_OWNS || !m->kind)
 		return DROPPED_FORGED;
-	flow = message_flow(ctx, t, p, &work->other, &quoted);
+	flow = message_flow(ctx, t, p, &work->other, m->flags & PEER_OUTBOUND);
 	if (!flow)
 		return DROPPED_FORGED;
 	s->key = peer_key(&config->key_hash, flow);
 	if (!message_is_genuine(config, m, s->key))
 		return DROPPED_FORGED;
-	destination = find_vip_of(flow);
-	if (!destination)
+	s->service = service_number_of(flow);
+	if (!s->service)
 		return DROPPED_NO_SERVER;
-	s->service = *destination & ((1u << VIP_JOIN_SHIFT) - 1);
 	s->kind = m->kind;
 	s->flags = m->flags & ~PEER_PARITY;
 	s->hops = m->hops;
@@ -103,8 +100,11 @@ inline_always enum verdict walk_message(struct xdp_md *ctx, struct replica_work 
 	return tunnel_strip(ctx, t) ? VERDICT_CONTINUE : DROPPED_MALFORMED;
 }
 
-/* ASKED_ON: the packet inside goes on here, or the frame was none of ours: *message says which. Else an XDP action. */
-inline_always int message_way(struct xdp_md *ctx, _Bool *message)
+/* What a frame was. */
+enum message_for { MESSAGE_FOR_NOBODY, MESSAGE_FOR_SERVER, MESSAGE_FOR_FUNCTION };
+
+/* ASKED_ON: the packet inside goes on here, or the frame was no message: *message says which. Else an XDP action. */
+inline_always int message_way(struct xdp_md *ctx, enum message_for *message)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct replica_work *work = replica_work();
@@ -112,10 +112,11 @@ inline_always int message_way(struct xdp_md *ctx, _Bool *message)
 
 	if (!work)
 		return XDP_DROP;
-	*message = data + sizeof(struct ethhdr) <= end && addressed_to_us(ctx, data) && message_parse(&work->tunnel, &work->message, data, end);
-	if (!*message)
+	*message = MESSAGE_FOR_NOBODY;
+	if (data + sizeof(struct ethhdr) > end || !addressed_to_us(ctx, data) || !message_parse(&work->tunnel, &work->message, data, end))
 		return ASKED_ON;
 	verdict = walk_message(ctx, work);
+	*message = is_of_functions(work->step.service) ? MESSAGE_FOR_FUNCTION : MESSAGE_FOR_SERVER;
 	if (verdict == VERDICT_CONTINUE)
 		return ASKED_ON;
 	count_verdict(work->step.service, verdict == ASKED_PEER ? PASSED_ON_TO_PEER : verdict, work->packet.length);

@@ -86,7 +86,7 @@ inline_always _Bool message_parse(struct tunnel *t, struct peer_message *m, void
 }
 
 /* The packet inside, and its flow: its own, the one that it quotes, or seen the other way round. */
-inline_always const struct packet *message_flow(struct xdp_md *ctx, const struct tunnel *t, struct packet *p, struct packet *other, _Bool *quoted)
+inline_always const struct packet *message_flow(struct xdp_md *ctx, const struct tunnel *t, struct packet *p, struct packet *other, _Bool outbound)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 
@@ -94,10 +94,12 @@ inline_always const struct packet *message_flow(struct xdp_md *ctx, const struct
 	if ((t->inner_ipv6 ? parse_ipv6(p, data, end) : parse_ipv4(p, data, end)) != PARSED || p->l4 - p->l3 > p->length ||
 	    PEER_HEADERS + p->length != t->length || !frame_holds(ctx, data, end, p->l3 + p->length) || parse_ports(p, data, end) != PARSED)
 		return 0;
-	if (p->protocol != IPPROTO_ICMP && p->protocol != IPPROTO_ICMPV6)
+	if (is_icmp(p) && !(functions_enabled && echo_ports(p, data, end)))
+		return parse_quote(other, p, data, end) ? other : 0;
+	if (!outbound)
 		return p;
-	*quoted = 1;
-	return parse_quote(other, p, data, end) ? other : 0;
+	reversed(other, p);
+	return other;
 }
 
 inline_always _Bool message_is_genuine(const struct replica_config *config, const struct peer_message *m, __u64 key)

@@ -16,6 +16,7 @@ enum service_flag {
 	SERVICE_SECOND_CHANCE = 2, /* servers run agents that hand on what is not theirs */
 	SERVICE_FIRST_TIER = 4, /* its servers are the load balancers of the second tier */
 	SERVICE_REPLICATED = 8, /* other load balancers are asked about what carries nothing */
+	SERVICE_FUNCTIONS = 16, /* its servers are network functions: state/functions.h */
 };
 
 enum server_flag {
@@ -44,7 +45,7 @@ struct service {
 	__u8 epoch_parity; /* of the key that return: through writes with */
 	__u8 columns; /* of a slot: 1, or choices' candidates */
 	__u8 classes; /* awfd, lcf: of weights above 0 */
-	__be16 port; /* nat with ports of the servers' own: the one port of the service */
+	__be16 port; /* nat with ports of the servers' own: the one port of the service; network functions: the length of their prefix */
 	__u16 members; /* awfd, lcf: servers that may get new connections */
 	__u32 table_base, table_blocks; /* table: range of connection_blocks */
 	__u8 id_bits, id_shift; /* where in the cookie the id is */

@@ -53,6 +53,7 @@ enum verdict {
 
 	/* Dropped. */
 	DROPPED_MALFORMED,
+	DROPPED_OTHER_FUNCTION, /* a network function has sent it, and its connection is another one's */
 	DROPPED_NO_SERVICE, /* to a VIP, for no service of it, or to what was one, and this host would forward it, most likely in a circle */
 	DROPPED_IMPOSSIBLE_SOURCE, /* asks for an answer to an address that nobody has: multicast, loopback, our own ... (RFC 1122 3.2.1.3) */
 	DROPPED_ANSWER_LIMIT, /* echo requests, and packets too big, beyond what this node answers */

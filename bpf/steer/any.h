@@ -13,6 +13,16 @@ static __noinline const __u32 *find_vip_address(const struct packet *p)
 	return find_vip(p->destination, 0, 0, p->ipv6);
 }
 
+/* The number of a flow's service, which may be one of network functions. 0: none. */
+static __noinline __u32 service_number_of(const struct packet *flow)
+{
+	const __u32 *destination = find_vip_of(flow);
+
+	if (destination)
+		return *destination & ((1u << VIP_JOIN_SHIFT) - 1);
+	return functions_enabled ? function_service(flow->destination, flow->ipv6) : 0;
+}
+
 /* The same verdict, of which the verifier knows nothing: or it would walk all ways of sending once for every one of them. */
 inline_always enum verdict any_verdict(struct decision *d, enum verdict verdict)
 {

@@ -30,7 +30,7 @@ func servicesToProto(services []model.Service) (list []*ballastv1.Service) {
 // ServiceToProto returns the service as it is sent. What is unset stays empty. The two share no memory.
 func ServiceToProto(s *model.Service) *ballastv1.Service {
 	m := &ballastv1.Service{
-		Name: s.Name, Vip: addressText(s.VIP), Protocol: nameUnless(s.Protocol, 0), Ports: make([]uint32, len(s.Ports)),
+		Name: s.Name, Vip: addressText(s.VIP), Destinations: prefixText(s.Destinations), Protocol: nameUnless(s.Protocol, 0), Ports: make([]uint32, len(s.Ports)),
 		Dispatch: nameUnless(s.Dispatch, model.DispatchUnset), Affinity: nameUnless(s.Affinity, model.AffinityUnset),
 		Fallback: nameUnless(s.Fallback, model.FallbackUnset), CookieBits: uint32(s.CookieBits),
 		Forward: nameUnless(s.Forward, model.ForwardUnset), Return: nameUnless(s.Return, model.ReturnUnset), TableSlots: s.TableSlots,
@@ -201,6 +201,13 @@ func (in *input) fail(path, remedy, problem string, args ...any) {
 func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
 	take(&s.Name, m.GetName())
 	in.address(path, "vip", &s.VIP, m.GetVip())
+	if text := m.GetDestinations(); text != "" {
+		parsed, err := model.ParsePrefix(text)
+		in.refuse(path, "destinations", err)
+		if s.Destinations, s.VIP = parsed, parsed.Addr(); m.GetVip() != "" {
+			in.address(path, "vip", &s.VIP, m.GetVip())
+		}
+	}
 	choose(in, path, "protocol", &s.Protocol, m.GetProtocol())
 	if len(m.GetPorts()) > 0 {
 		s.Ports = make([]uint16, len(m.GetPorts()))
@@ -398,6 +405,13 @@ func addressText(a netip.Addr) string {
 		return ""
 	}
 	return a.String()
+}
+
+func prefixText(p netip.Prefix) string {
+	if !p.IsValid() {
+		return ""
+	}
+	return p.String()
 }
 
 func durationUnlessZero(d model.Duration) *durationpb.Duration {

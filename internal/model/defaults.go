@@ -26,11 +26,14 @@ func (f *Fleet) ApplyDefaults() {
 // ApplyDefaults fills in what is unset in one service; see Fleet.ApplyDefaults.
 func (s *Service) ApplyDefaults() {
 	setDefault(&s.Protocol, 0, ProtocolTCP)
-	setDefault(&s.Return, ReturnUnset, ReturnDirect)
 	setDefault(&s.TableSlots, 0, DefaultSlots)
 	s.Load.applyDefaults()
 	s.Health.applyDefaults()
 
+	if s.Functions() {
+		s.functionDefaults()
+	}
+	setDefault(&s.Return, ReturnUnset, ReturnDirect)
 	affinity, fallback := AffinityCookie, FallbackSecondChance
 	if s.Protocol == ProtocolUDP {
 		affinity, fallback = AffinityHash, FallbackHash

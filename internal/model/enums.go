@@ -55,6 +55,7 @@ type AcceptLoad uint8
 const (
 	ProtocolTCP Protocol = 6
 	ProtocolUDP Protocol = 17
+	ProtocolAny Protocol = 254 // TCP, UDP and ICMP echo, of network functions. IANA keeps it for experiments
 
 	DispatchHash    Dispatch = 0 // slot i belongs to server i mod N: the ECMP-like baseline
 	DispatchMaglev  Dispatch = 1
@@ -136,7 +137,7 @@ const (
 )
 
 var (
-	protocolNames = map[Protocol]string{ProtocolTCP: "tcp", ProtocolUDP: "udp"}
+	protocolNames = map[Protocol]string{ProtocolTCP: "tcp", ProtocolUDP: "udp", ProtocolAny: "any"}
 	dispatchNames = map[Dispatch]string{DispatchHash: "hash", DispatchMaglev: "maglev", DispatchRR: "rr", DispatchWRR: "wrr", DispatchP2C: "p2c",
 		DispatchLeast: "least", DispatchAWRR: "awrr", DispatchAWFD: "awfd", DispatchWCMP: "wcmp", DispatchLCF: "lcf", DispatchChoices: "choices"}
 	affinityNames = map[Affinity]string{AffinityHash: "hash", AffinityCookie: "cookie", AffinityTable: "table", AffinityLocal: "local-table", AffinityHistory: "history",

@@ -121,7 +121,15 @@ func (f *Fleet) validateVIPs(found *findings) {
 	}
 	listeners := make(map[listener]int)
 	vips := make(map[netip.Addr]string)
+	prefixes := make(map[netip.Prefix]string)
 	for i, s := range f.Services {
+		if s.Functions() {
+			if other, taken := prefixes[s.Destinations]; taken {
+				found.add(fmt.Sprintf("services[%d].destinations", i), "give one of them other addresses", "service %s also has %s", other, s.Destinations)
+			}
+			prefixes[s.Destinations] = s.Name
+			continue
+		}
 		vips[s.VIP] = s.Name
 		for j, port := range s.Ports {
 			at := listener{s.VIP, s.Protocol, port}

@@ -9,7 +9,9 @@ import (
 
 func (s *Service) validate(path string, found *findings) {
 	checkName(path+".name", s.Name, found)
-	checkAddress(path+".vip", s.VIP, found)
+	if !s.Functions() {
+		checkAddress(path+".vip", s.VIP, found)
+	}
 	if s.VIP.IsLinkLocalUnicast() && s.VIP.Zone() == "" {
 		found.add(path+".vip", "use an address that routers forward to", "%s is a link-local address: clients beyond one link cannot reach it, and every host may have it", s.VIP)
 	}
@@ -20,6 +22,7 @@ func (s *Service) validate(path string, found *findings) {
 	s.validateTable(path, found)
 	s.validateChoices(path, found)
 	s.validateReplicated(path, found)
+	s.validateFunctions(path, found)
 	s.validateQUIC(path, found)
 	s.validateMPTCP(path, found)
 	s.validateIDs(path, found)
@@ -47,6 +50,9 @@ func checkChoice[E ~uint8](path string, names map[E]string, v E, found *findings
 }
 
 func (s *Service) validatePorts(path string, found *findings) {
+	if s.Functions() {
+		return
+	}
 	if len(s.Ports) == 0 || len(s.Ports) > MaxPorts {
 		found.add(path+".ports", fmt.Sprintf("give 1 to %d ports", MaxPorts), "%d ports", len(s.Ports))
 	}

@@ -11,7 +11,9 @@ func (t *Tables) destinations() (map[VIPKey]uint32, map[ReturnKey]uint64) {
 	for _, p := range t.services {
 		for _, key := range p.image.vips {
 			vips[key] = p.number
-			vips[key.address()] = 0
+			if _, functions := key.Functions(); !functions {
+				vips[key.address()] = 0
+			}
 		}
 		for key, id := range p.image.joins {
 			vips[key] = p.number | uint32(id)<<joinShift
@@ -42,6 +44,9 @@ func (t *Tables) checkRoom(vips map[VIPKey]uint32) error {
 // after an update fit in it together.
 func (t *Tables) rememberVIPs(before, after map[VIPKey]uint32) {
 	for _, key := range sortedKeys(before, vipOrder) {
+		if _, functions := key.Functions(); functions {
+			continue
+		}
 		if _, lives := after[key.address()]; !lives && len(after) < int(t.limits.Destinations()/2) {
 			t.former[key.former()], after[key.former()] = 0, 0
 		}

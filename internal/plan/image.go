@@ -143,9 +143,7 @@ func compile(want *Want, s *Service, before *image) image {
 	img.configs = quicConfigs(&want.Keys, &s.Service)
 	img.row.layCookie(&want.Keys, configured, &want.Tier)
 	img.row.keepConnections(s, &want.Tier)
-	for _, port := range s.Ports {
-		img.vips = append(img.vips, vipKey(s.VIP, port, uint8(s.Protocol)))
-	}
+	img.vips = destinationsOf(&s.Service)
 	for _, server := range slices.Concat(s.Removed, s.Servers) {
 		img.servers[server.ID] = serverRow(want, s, &server).makeRoom(configured, server.Address, &want.Tier)
 	}
@@ -176,6 +174,10 @@ type returning struct {
 }
 
 func (img *image) addReturns(want *Want, s *Service) {
+	if s.Functions() {
+		img.addFunctions(want, s)
+		return
+	}
 	for i, server := range slices.Concat(s.Removed, s.Servers) {
 		for _, port := range s.Ports {
 			key := ReturnKey{Address: WireAddress(s.VIP), Port: wirePort(port), Protocol: uint8(s.Protocol)}

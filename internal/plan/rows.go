@@ -85,6 +85,7 @@ const (
 	ServiceSecondChance = 2
 	ServiceFirstTier    = 4
 	ServiceReplicated   = 8
+	ServiceFunctions    = 16
 )
 
 // serviceRow is what a row says of the service alone.
@@ -114,6 +115,10 @@ func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
 	}
 	if s.Replicated() {
 		row.Flags |= ServiceReplicated
+	}
+	if s.Functions() {
+		row.Flags |= ServiceFunctions
+		row.Port = wirePort(uint16(s.Destinations.Bits()))
 	}
 	if len(s.Ports) == 1 {
 		row.Port = wirePort(s.Ports[0])

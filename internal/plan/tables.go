@@ -232,8 +232,8 @@ func (t *Tables) finder() func(s *Service) *published {
 			}
 			return nil
 		}
-		for _, port := range s.Ports {
-			if p := byVIP[vipKey(s.VIP, port, uint8(s.Protocol))]; p != nil && p.name == "" {
+		for _, key := range destinationsOf(&s.Service) {
+			if p := byVIP[key]; p != nil && p.name == "" {
 				return p
 			}
 		}

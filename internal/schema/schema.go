@@ -106,6 +106,15 @@ func address[T any](at func(*T) *netip.Addr) Value[T] {
 	return scalar(at, "address", "", model.ParseAddress, netip.Addr.String)
 }
 
+func prefix[T any](at func(*T) *netip.Prefix) Value[T] {
+	return scalar(at, "prefix", "", model.ParsePrefix, func(p netip.Prefix) string {
+		if !p.IsValid() {
+			return ""
+		}
+		return p.String()
+	})
+}
+
 func parseDuration(text string) (d model.Duration, err error) {
 	err = d.UnmarshalText([]byte(text))
 	return d, err

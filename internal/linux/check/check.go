@@ -57,7 +57,11 @@ func Targets(svc *model.Service) (targets []Target) {
 		if server.State == model.StateOff {
 			continue
 		}
-		targets = append(targets, Target{Service: svc.Name, ID: server.ID, Name: server.Name, VIP: svc.VIP, Address: server.Address,
+		vip := svc.VIP
+		if svc.Functions() { // whose addresses are nobody's own
+			vip = netip.Addr{}
+		}
+		targets = append(targets, Target{Service: svc.Name, ID: server.ID, Name: server.Name, VIP: vip, Address: server.Address,
 			Port: svc.Endpoint(server).Port(), Health: svc.Health})
 	}
 	return targets

@@ -44,6 +44,8 @@ type LB struct {
 	// displaced: places of vips were given up since the last grace period.
 	displaced bool
 	runInsert ebpf.RunOptions // of entries
+	functions bool            // there are prefixes of network functions
+	host      []netip.Addr    // addresses of this host
 }
 
 // lbTables are the maps that packets read by index, as memory. The kernel rounds elements up to eight bytes.
@@ -103,7 +105,7 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 	}
 	err = lb.mapTables()
 	if err == nil {
-		err = errors.Join(lb.adoptPlaces(), lb.enableThrough(), lb.enableReplicas())
+		err = errors.Join(lb.adoptPlaces(), lb.enableThrough(), lb.enableReplicas(), lb.enableFunctions())
 	}
 	if err != nil {
 		lb.Close()

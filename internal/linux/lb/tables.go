@@ -35,10 +35,21 @@ func mapTable[T any](t *lbTables, m *ebpf.Map, table *[]T) error {
 // Apply carries out changes in order. An error leaves the changes before it done: packets see a consistent state, and the
 // caller must Restore its plan before it goes on.
 func (lb *LB) Apply(changes []plan.Change) error {
+	destinations := false
 	for _, change := range changes {
 		if err := lb.apply(change); err != nil {
 			return fmt.Errorf("apply %T: %w", change, err)
 		}
+		switch c := change.(type) {
+		case plan.SetVIP:
+			_, functions := c.Key.Functions()
+			destinations = destinations || functions || lb.functions
+		case plan.DeleteVIP:
+			destinations = destinations || lb.functions
+		}
+	}
+	if destinations {
+		return lb.followPrefixes()
 	}
 	return nil
 }

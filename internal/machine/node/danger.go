@@ -25,7 +25,7 @@ func Dangers(a, b *model.Fleet, unhealthy unhealthyOf) (lines []string) {
 		from := &a.Services[i]
 		to := after[from.Name]
 		var gone []string
-		for _, port := range from.Ports {
+		for _, port := range portsOfService(from) {
 			if !ports[served{from.VIP, from.Protocol, port}] {
 				gone = append(gone, fmt.Sprint(port))
 			}
@@ -66,10 +66,18 @@ type served struct {
 	port     uint16
 }
 
+// portsOfService stands 0 for all.
+func portsOfService(s *model.Service) []uint16 {
+	if s.Functions() {
+		return []uint16{0}
+	}
+	return s.Ports
+}
+
 func portsOf(f *model.Fleet) map[served]bool {
 	ports := map[served]bool{}
 	for i := range f.Services {
-		for _, port := range f.Services[i].Ports {
+		for _, port := range portsOfService(&f.Services[i]) {
 			ports[served{f.Services[i].VIP, f.Services[i].Protocol, port}] = true
 		}
 	}
@@ -110,7 +118,7 @@ func serviceDangers(from, to *model.Service, gone []string, unhealthy unhealthyO
 	}
 	nat := func(s *model.Service) bool { return s.Forward == model.ForwardNAT }
 	switch {
-	case from.VIP != to.VIP || from.Protocol != to.Protocol:
+	case from.VIP != to.VIP || from.Protocol != to.Protocol || from.Destinations != to.Destinations:
 		add("vip or protocol changes: the connections that it has break")
 	case from.Affinity == model.AffinityCookie && to.Affinity == model.AffinityTable:
 		add("affinity cookie -> table cannot be taken back while it keeps its vip")

@@ -39,7 +39,10 @@ func Services(c *ask.Control) *cobra.Command {
 			table.Row("SERVICE\tVIP\tPROTOCOL\tPORTS\tDISPATCH\tAFFINITY\tFALLBACK\tFORWARD\tRETURN\tCHECK\tSERVERS")
 			for _, s := range services {
 				ports := strings.Trim(fmt.Sprint(s.Ports), "[]")
-				table.Row(s.Name, s.VIP, s.Protocol, ports, s.Dispatch, s.Affinity, s.Fallback, s.Forward, s.Return, s.Health.Check, len(s.Servers))
+				if s.Functions() {
+					ports = "all"
+				}
+				table.Row(s.Name, s.Where(), s.Protocol, ports, s.Dispatch, s.Affinity, s.Fallback, s.Forward, s.Return, s.Health.Check, len(s.Servers))
 			}
 		})
 	}
@@ -71,7 +74,6 @@ func Service(c *ask.Control) *cobra.Command {
 		return &ballastv1.RemoveServiceRequest{Service: args[0]}, nil
 	})
 	add := put(c, false, &cobra.Command{Use: "add NAME --vip ADDRESS --port PORT[,PORT]", Short: "Add a service, without servers at first"})
-	command.Require(add, "vip", "port")
 	c.MayHarm(set, remove)
 	cmd.AddCommand(add, set, remove)
 	return cmd
@@ -84,6 +86,11 @@ func put(c *ask.Control, exists bool, cmd *cobra.Command) *cobra.Command {
 	return ask.Changing(c, cmd, ballastv1connect.FleetClient.PutService, func(args []string) (*ballastv1.PutServiceRequest, error) {
 		if exists && proto.Size(s) == 0 {
 			return nil, command.Usage("nothing to change is given: see `ballast ctl service set --help`")
+		}
+		for flag, given := range map[string]bool{"vip": s.Vip != "", "port": len(s.Ports) > 0} {
+			if !exists && !given && s.Destinations == "" {
+				return nil, command.Usage("required flag \"%s\" not set: a service of network functions has --destinations instead", flag)
+			}
 		}
 		s.Name = args[0]
 		return &ballastv1.PutServiceRequest{Service: s, Exists: &exists}, nil

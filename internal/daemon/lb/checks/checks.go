@@ -111,6 +111,9 @@ func (c *Checks) Follow(tables *dataplane.Tables) {
 		owns := cookieOwner(&now.Running.Keys, s)
 		for _, target := range check.Targets(s) {
 			targets = append(targets, target)
+			if s.Functions() {
+				continue
+			}
 			ways[checkroute.Key{Service: s.Name, ID: target.ID}] = checkroute.Target{
 				VIP: s.VIP, Server: target.Address, Forward: s.Forward, Return: s.Return, Path: now.Paths[target.Address],
 				Ports: checkedPorts(s), Owns: owns(target.ID), Placed: s.Dispatch.Placed(),

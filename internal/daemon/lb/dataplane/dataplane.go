@@ -151,6 +151,9 @@ func (t *Tables) follow(state *desired.State) error {
 			s.Weights = weights.Values
 		}
 	}
+	if err := t.keepFromFunctions(state); err != nil {
+		return err
+	}
 	changes, err := t.tables.Update(&want)
 	if err != nil {
 		return err
@@ -160,6 +163,18 @@ func (t *Tables) follow(state *desired.State) error {
 		next.Generation++
 	}
 	return t.write(changes, next)
+}
+
+// keepFromFunctions keeps what is for this host from network functions, where there are any.
+func (t *Tables) keepFromFunctions(state *desired.State) error {
+	if !slices.ContainsFunc(state.Running.Services, func(s model.Service) bool { return s.Functions() }) {
+		return nil
+	}
+	local, err := netdev.LocalAddresses()
+	if err != nil {
+		return fmt.Errorf("keep what is for this host from network functions: %w", err)
+	}
+	return t.path.SetHostAddresses(local)
 }
 
 // withPeers are the addresses of servers and of other load balancers, each once.

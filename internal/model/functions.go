@@ -1,0 +1,75 @@
+package model
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// Functions reports whether the servers of a service are network functions (NAT, firewalls, proxies), whose gateway load balancers are: it has all
+// addresses of Destinations, and all ports.
+func (s *Service) Functions() bool { return s.Protocol == ProtocolAny }
+
+// Where is where clients connect to: the VIP, or the addresses that are for network functions.
+func (s *Service) Where() string {
+	if s.Functions() {
+		return s.Destinations.String()
+	}
+	return s.VIP.String()
+}
+
+// functionDefaults are those that other services have not.
+func (s *Service) functionDefaults() {
+	if s.Destinations.IsValid() && !s.VIP.IsValid() {
+		s.VIP = s.Destinations.Addr()
+	}
+	setDefault(&s.Affinity, AffinityUnset, AffinityReplicated)
+	setDefault(&s.Return, ReturnUnset, ReturnThrough)
+	setDefault(&s.Forward, ForwardUnset, ForwardL2)
+	setDefault(&s.Fallback, FallbackUnset, FallbackHash)
+}
+
+// validateFunctions refuses what cannot be of a service of network functions, and what only such a one has.
+func (s *Service) validateFunctions(path string, found *findings) {
+	if !s.Functions() {
+		if s.Destinations != (netip.Prefix{}) {
+			found.add(path+".destinations", "remove it, or use protocol: any", "protocol %s has one address, vip", s.Protocol)
+		}
+		return
+	}
+	const why = "a service of network functions has all ports of its addresses, and no cookies"
+	if !s.Destinations.IsValid() {
+		found.add(path+".destinations", "write it like 0.0.0.0/0 or 203.0.113.1/32", "missing: with protocol any it says which addresses are for the functions")
+	} else if s.Destinations != s.Destinations.Masked() {
+		found.add(path+".destinations", "use "+s.Destinations.Masked().String(), "%s has bits behind its length", s.Destinations)
+	} else if s.VIP != s.Destinations.Addr() {
+		found.add(path+".vip", "remove it: destinations says it", "%s is not %s", s.VIP, s.Destinations.Addr())
+	}
+	if len(s.Ports) > 0 {
+		found.add(path+".ports", "remove them", why)
+	}
+	if s.Affinity != AffinityReplicated && s.Affinity != AffinityHash {
+		found.add(path+".affinity", "use affinity: replicated, or hash as a baseline", why)
+	}
+	if s.Return != ReturnThrough {
+		found.add(path+".return", "use return: through", "what functions send passes the load balancers: its answer finds the function by that")
+	}
+	if s.Forward != ForwardL2 {
+		found.add(path+".forward", "use forward: l2", "a function gets packets as they are, as from a router")
+	}
+	if s.Fallback != FallbackHash {
+		found.add(path+".fallback", "use fallback: hash", why)
+	}
+	if s.MPTCP.FirstPort != 0 {
+		found.add(path+".mptcp", "remove it", why)
+	}
+	if s.Health.Check == CheckQUIC {
+		found.add(path+".health.check", "use another check", "a function speaks no QUIC itself")
+	} else if s.Health.Check != CheckNone && s.Health.Check != CheckExec && s.Health.Port == 0 {
+		found.add(path+".health.port", "give the port that the functions answer at, by their own addresses", "missing: a function has no port of the service")
+	}
+	for i := range s.Servers {
+		if s.Servers[i].Port != 0 {
+			found.add(fmt.Sprintf("%s.servers[%d].port", path, i), "remove it", why)
+		}
+	}
+}

@@ -407,7 +407,7 @@ func addressText(a netip.Addr) string {
 	return a.String()
 }
 
-func prefixText(p netip.Prefix) string {
+func prefixText(p model.Prefix) string {
 	if !p.IsValid() {
 		return ""
 	}

@@ -5,6 +5,12 @@ import (
 	"net/netip"
 )
 
+// Prefix is a range of addresses. The zero value: none.
+type Prefix struct{ netip.Prefix }
+
+// IsZero is for what leaves zero values out.
+func (p Prefix) IsZero() bool { return p == Prefix{} }
+
 // Functions reports whether the servers of a service are network functions (NAT, firewalls, proxies), whose gateway load balancers are: it has all
 // addresses of Destinations, and all ports.
 func (s *Service) Functions() bool { return s.Protocol == ProtocolAny }
@@ -31,7 +37,7 @@ func (s *Service) functionDefaults() {
 // validateFunctions refuses what cannot be of a service of network functions, and what only such a one has.
 func (s *Service) validateFunctions(path string, found *findings) {
 	if !s.Functions() {
-		if s.Destinations != (netip.Prefix{}) {
+		if s.Destinations != (Prefix{}) {
 			found.add(path+".destinations", "remove it, or use protocol: any", "protocol %s has one address, vip", s.Protocol)
 		}
 		return
@@ -39,7 +45,7 @@ func (s *Service) validateFunctions(path string, found *findings) {
 	const why = "a service of network functions has all ports of its addresses, and no cookies"
 	if !s.Destinations.IsValid() {
 		found.add(path+".destinations", "write it like 0.0.0.0/0 or 203.0.113.1/32", "missing: with protocol any it says which addresses are for the functions")
-	} else if s.Destinations != s.Destinations.Masked() {
+	} else if s.Destinations.Prefix != s.Destinations.Masked() {
 		found.add(path+".destinations", "use "+s.Destinations.Masked().String(), "%s has bits behind its length", s.Destinations)
 	} else if s.VIP != s.Destinations.Addr() {
 		found.add(path+".vip", "remove it: destinations says it", "%s is not %s", s.VIP, s.Destinations.Addr())

@@ -73,23 +73,23 @@ type Service struct {
 	Name string     `json:"name"`
 	VIP  netip.Addr `json:"vip"`
 	// Destinations are the addresses that clients connect to, with protocol any; VIP is the first of them then.
-	Destinations netip.Prefix `json:"destinations,omitzero"`
-	Protocol     Protocol     `json:"protocol"`
-	Ports        []uint16     `json:"ports" yaml:"ports,flow"`
-	Dispatch     Dispatch     `json:"dispatch"`
-	Affinity     Affinity     `json:"affinity"`
-	Fallback     Fallback     `json:"fallback"`
-	CookieBits   uint8        `json:"cookie_bits"` // width of the cookie including its epoch bit
-	Forward      Forward      `json:"forward"`
-	Return       Return       `json:"return"`
-	TableSlots   uint32       `json:"table_slots"`
-	Table        Table        `json:"table,omitzero"`
-	Choices      Choices      `json:"choices,omitzero"`
-	QUIC         QUIC         `json:"quic,omitzero"`
-	MPTCP        MPTCP        `json:"mptcp,omitzero"`
-	Load         Load         `json:"load"`
-	Health       Health       `json:"health"`
-	Servers      []Server     `json:"servers"`
+	Destinations Prefix   `json:"destinations,omitzero"`
+	Protocol     Protocol `json:"protocol"`
+	Ports        []uint16 `json:"ports" yaml:"ports,flow"`
+	Dispatch     Dispatch `json:"dispatch"`
+	Affinity     Affinity `json:"affinity"`
+	Fallback     Fallback `json:"fallback"`
+	CookieBits   uint8    `json:"cookie_bits"` // width of the cookie including its epoch bit
+	Forward      Forward  `json:"forward"`
+	Return       Return   `json:"return"`
+	TableSlots   uint32   `json:"table_slots"`
+	Table        Table    `json:"table,omitzero"`
+	Choices      Choices  `json:"choices,omitzero"`
+	QUIC         QUIC     `json:"quic,omitzero"`
+	MPTCP        MPTCP    `json:"mptcp,omitzero"`
+	Load         Load     `json:"load"`
+	Health       Health   `json:"health"`
+	Servers      []Server `json:"servers"`
 }
 
 // Table is how a service with affinity table keeps its connections (Cheetah III-B). The cookie's bits are, from the first:

@@ -75,7 +75,7 @@ func TestServicesOfNetworkFunctions(t *testing.T) {
 	functions := func(change func(f *Fleet, s *Service)) func(f *Fleet, s *Service) {
 		return func(f *Fleet, s *Service) {
 			*s = Service{Name: "nat", Servers: s.Servers, Protocol: ProtocolAny, Dispatch: DispatchUnset, Affinity: AffinityUnset, Fallback: FallbackUnset,
-				Forward: ForwardUnset, Return: ReturnUnset, Load: s.Load, Health: s.Health, Destinations: netip.MustParsePrefix("0.0.0.0/0")}
+				Forward: ForwardUnset, Return: ReturnUnset, Load: s.Load, Health: s.Health, Destinations: Prefix{netip.MustParsePrefix("0.0.0.0/0")}}
 			change(f, s)
 		}
 	}
@@ -85,12 +85,12 @@ func TestServicesOfNetworkFunctions(t *testing.T) {
 	}
 	refused(t, map[string]func(f *Fleet, s *Service){
 		"as it is":    functions(func(*Fleet, *Service) {}),
-		"one address": functions(func(_ *Fleet, s *Service) { s.Destinations = netip.MustParsePrefix("203.0.113.1/32") }),
-		"IPv6":        functions(func(_ *Fleet, s *Service) { s.Destinations = netip.MustParsePrefix("::/0") }),
+		"one address": functions(func(_ *Fleet, s *Service) { s.Destinations = Prefix{netip.MustParsePrefix("203.0.113.1/32")} }),
+		"IPv6":        functions(func(_ *Fleet, s *Service) { s.Destinations = Prefix{netip.MustParsePrefix("::/0")} }),
 		"hash":        functions(func(_ *Fleet, s *Service) { s.Affinity = AffinityHash }),
 		"checked":     functions(func(_ *Fleet, s *Service) { s.Health.Check, s.Health.Port = CheckTCP, 9000 }),
-		"no prefix":   functions(func(_ *Fleet, s *Service) { s.Destinations = netip.Prefix{} }),
-		"host bits":   functions(func(_ *Fleet, s *Service) { s.Destinations = netip.MustParsePrefix("10.0.0.1/8") }),
+		"no prefix":   functions(func(_ *Fleet, s *Service) { s.Destinations = Prefix{} }),
+		"host bits":   functions(func(_ *Fleet, s *Service) { s.Destinations = Prefix{netip.MustParsePrefix("10.0.0.1/8")} }),
 		"a VIP":       functions(func(_ *Fleet, s *Service) { s.VIP = netip.MustParseAddr("10.0.0.1") }),
 		"ports":       functions(func(_ *Fleet, s *Service) { s.Ports = []uint16{80} }),
 		"cookies":     functions(func(_ *Fleet, s *Service) { s.Affinity = AffinityCookie }),
@@ -99,7 +99,7 @@ func TestServicesOfNetworkFunctions(t *testing.T) {
 		"no port":     functions(func(_ *Fleet, s *Service) { s.Health.Check = CheckTCP }),
 		"twice":       functions(func(f *Fleet, s *Service) { other := *s; other.Name = "again"; f.Services = append(f.Services, other) }),
 		"server port": functions(func(_ *Fleet, s *Service) { s.Servers[0].Port = 80 }),
-		"of tcp":      func(_ *Fleet, s *Service) { s.Destinations = netip.MustParsePrefix("10.0.0.0/8") },
+		"of tcp":      func(_ *Fleet, s *Service) { s.Destinations = Prefix{netip.MustParsePrefix("10.0.0.0/8")} },
 	}, map[string]string{
 		"no prefix": "write it like 0.0.0.0/0", "host bits": "use 10.0.0.0/8", "a VIP": "remove it: destinations says it", "ports": "remove them", "cookies": "use affinity: replicated",
 		"direct": "use return: through", "tunnels": "use forward: l2", "no port": "give the port", "twice": "give one of them other addresses", "server port": "remove it",

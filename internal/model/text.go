@@ -19,15 +19,15 @@ func ParseNumber[N ~int | ~uint8 | ~uint16 | ~uint32](text string, least, most N
 }
 
 // ParsePrefix reads an address with a length. Empty: none.
-func ParsePrefix(text string) (netip.Prefix, error) {
+func ParsePrefix(text string) (Prefix, error) {
 	if text == "" {
-		return netip.Prefix{}, nil
+		return Prefix{}, nil
 	}
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil {
-		return prefix, &Invalid{Problem: fmt.Sprintf("%q is no prefix of addresses", text), Remedy: "write it like 0.0.0.0/0 or 2001:db8::/32"}
+		return Prefix{}, &Invalid{Problem: fmt.Sprintf("%q is no prefix of addresses", text), Remedy: "write it like 0.0.0.0/0 or 2001:db8::/32"}
 	}
-	return prefix, nil
+	return Prefix{prefix}, nil
 }
 
 // ParseAddress reads an IP address. The error is *Invalid.

@@ -121,7 +121,7 @@ func (f *Fleet) validateVIPs(found *findings) {
 	}
 	listeners := make(map[listener]int)
 	vips := make(map[netip.Addr]string)
-	prefixes := make(map[netip.Prefix]string)
+	prefixes := make(map[Prefix]string)
 	for i, s := range f.Services {
 		if s.Functions() {
 			if other, taken := prefixes[s.Destinations]; taken {

@@ -31,7 +31,7 @@ var Service = slices.Concat([]Field[service]{
 		Doc: "its name in `ctl`, metrics and logs"},
 	{Key: "vip", Value: address(func(s *service) *netip.Addr { return &s.VIP }),
 		Doc: "address that clients connect to, IPv4 or IPv6", More: "Not one that controllers and nodes use among themselves"},
-	{Key: "destinations", Value: prefix(func(s *service) *netip.Prefix { return &s.Destinations }), Clear: true,
+	{Key: "destinations", Value: prefix(func(s *service) *model.Prefix { return &s.Destinations }), Clear: true,
 		Doc: "with `protocol: any`, instead of `vip` and `ports`: addresses that are for network functions", More: "See \"Network functions\" in `docs/replicas.md`"},
 	{Key: "protocol", Value: choice(func(s *service) *model.Protocol { return &s.Protocol }), Default: "tcp",
 		Doc: "what clients speak", More: "`any`: TCP, UDP and ICMP echo, of network functions"},

@@ -106,8 +106,8 @@ func address[T any](at func(*T) *netip.Addr) Value[T] {
 	return scalar(at, "address", "", model.ParseAddress, netip.Addr.String)
 }
 
-func prefix[T any](at func(*T) *netip.Prefix) Value[T] {
-	return scalar(at, "prefix", "", model.ParsePrefix, func(p netip.Prefix) string {
+func prefix[T any](at func(*T) *model.Prefix) Value[T] {
+	return scalar(at, "prefix", "", model.ParsePrefix, func(p model.Prefix) string {
 		if !p.IsValid() {
 			return ""
 		}

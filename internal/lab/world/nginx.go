@@ -56,6 +56,7 @@ http {
 {{end}}{{with .Certificate}}    ssl_certificate {{.}}.crt;
     ssl_certificate_key {{.}}.key;
 {{end}}    add_header {{.Header}} {{.Name}} always;
+    location = /port { return 200 "$remote_port\n"; }
     location = /name { return 200 "{{.Name}}\n"; }
     location = /blob { root {{.Root}}; }
     location ~ ^/slow/(?<rate>[0-9]+)/(?<file>.+)$ { alias {{.Root}}/$file; limit_rate $rate; }

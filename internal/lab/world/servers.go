@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/app"
 	"github.com/ballast-lb/ballast/internal/lab/process/http3"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/linux/check"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/script"
@@ -44,6 +45,9 @@ func (t *Trial) startServers() {
 	errs := make([]error, len(t.Topology.Servers))
 	var starting sync.WaitGroup
 	for i, server := range t.Topology.Servers {
+		if i < t.Topology.Functions {
+			continue
+		}
 		starting.Go(func() {
 			errs[i] = script.Try(func() {
 				if name := ServerName(i + 1); server.App == nil {
@@ -118,17 +122,27 @@ func (t *Trial) Slow(i int, share float64) {
 
 // StartEchoes starts an echo server for a service on every server.
 func (t *Trial) StartEchoes(target string) {
-	address := netip.MustParseAddrPort(target)
 	for i := range t.Topology.Servers {
-		node := ServerName(i + 1)
-		echo := script.Must(t.Start(Spawn{Node: node, Program: t.Processes, Arguments: []string{process.Echo, address.String(), node}}))
-		Await(t.Context, DaemonDeadline, echo.name+" listens", func() error {
-			if err := echo.Died(); err != nil {
-				return StopWaiting(err)
-			}
-			return t.Space(node).Do(func() error { return ask(address, []byte("?")) })
-		})
+		t.startEcho(ServerName(i+1), target, ServerName(i+1))
 	}
+}
+
+// StartOutside starts an echo server on every server that clients reach through functions. It says its clients' ports: those of the functions.
+func (t *Trial) StartOutside(port int) {
+	for i := t.Topology.Functions; i < len(t.Topology.Servers); i++ {
+		t.startEcho(ServerName(i+1), netip.AddrPortFrom(t.Topology.ServerAddress(i+1, false), uint16(port)).String(), traffic.EchoPort)
+	}
+}
+
+func (t *Trial) startEcho(node, target, name string) {
+	address := netip.MustParseAddrPort(target)
+	echo := script.Must(t.Start(Spawn{Node: node, Program: t.Processes, Arguments: []string{process.Echo, target, name}}))
+	Await(t.Context, DaemonDeadline, echo.name+" listens", func() error {
+		if err := echo.Died(); err != nil {
+			return StopWaiting(err)
+		}
+		return t.Space(node).Do(func() error { return ask(address, []byte("?")) })
+	})
 }
 
 // StartHTTP3 starts an HTTP/3 server for the trial's service on every server. With affinity quic it makes connection ids by the file of the server's agent, and

@@ -48,6 +48,7 @@ type Topology struct {
 	ClientSysctls  map[string]string // beyond the lab's own
 	MPTCP          bool              // servers and clients speak it, and clients have another address
 	AnswersThrough bool              // servers answer by an LB instead of by the router
+	Functions      int               // so many servers, the first ones, translate addresses: clients reach the others through them
 
 	Management  bool // there is a management network
 	Controllers int  // on it
@@ -153,7 +154,7 @@ func (l *Lab) build(topology Topology) {
 	defaultTo(&topology.FabricMTU, 1600)
 	defaultTo(&topology.ClientMTU, fullMTU)
 	l.Topology = topology
-	steps := []func(){l.buildRouter, l.buildClient, l.buildLBs, l.buildSecond, l.buildServers, l.buildManagement, l.routeVIPs, l.narrowClients}
+	steps := []func(){l.buildRouter, l.buildClient, l.buildLBs, l.buildSecond, l.buildServers, l.buildManagement, l.routeVIPs, l.narrowClients, l.buildFunctions}
 	for _, step := range steps {
 		script.Checkf(script.Try(step), "build lab %s", l.id)
 	}
@@ -215,7 +216,7 @@ func (l *Lab) buildLBs() {
 	for i := 1; i <= l.Topology.LBs; i++ {
 		name := LBName(i)
 		sysctls := map[string]string{}
-		if l.Topology.AnswersThrough {
+		if l.Topology.AnswersThrough || l.Topology.Functions > 0 {
 			sysctls = routerSysctls
 		}
 		l.addSpace(name, sysctls)
@@ -316,6 +317,9 @@ func (l *Lab) buildServer(i int) {
 		gateway4, gateway6 = l.fabricAddresses(1)[0], l.fabricAddresses(1)[1]
 	}
 	l.answerBy(i, gateway4.Addr(), gateway6.Addr())
+	if l.Topology.Functions > 0 && i > l.Topology.Functions { // out there nobody has our addresses
+		return
+	}
 	for _, vip := range l.Topology.VIPs {
 		script.Check(server.AddAddress("lo", netip.PrefixFrom(vip, vip.BitLen())))
 	}
@@ -347,16 +351,20 @@ func (l *Lab) routeVIPs() {
 		return
 	}
 	for _, vip := range l.Topology.VIPs {
-		var hops []netspace.NextHop
-		for i := 1; i <= l.Topology.LBs; i++ {
-			hop := netspace.NextHop{Gateway: prefix("10.20.%d.2/24", i).Addr(), Interface: uplink(LBName(i))}
-			if vip.Is6() {
-				hop.Gateway = prefix("fd20:0:0:%x::2/64", i).Addr()
-			}
-			hops = append(hops, hop)
-		}
-		script.Check(l.Space(RouterNode).Route(netip.PrefixFrom(vip, vip.BitLen()), 0, hops...))
+		script.Check(l.Space(RouterNode).Route(netip.PrefixFrom(vip, vip.BitLen()), 0, l.uplinks(vip.Is6())...))
 	}
+}
+
+// uplinks are the router's ways to all LBs.
+func (l *Lab) uplinks(v6 bool) (hops []netspace.NextHop) {
+	for i := 1; i <= l.Topology.LBs; i++ {
+		hop := netspace.NextHop{Gateway: prefix("10.20.%d.2/24", i).Addr(), Interface: uplink(LBName(i))}
+		if v6 {
+			hop.Gateway = prefix("fd20:0:0:%x::2/64", i).Addr()
+		}
+		hops = append(hops, hop)
+	}
+	return hops
 }
 
 // narrowClients makes the router's way to the clients narrower than both of its ends.

@@ -132,7 +132,9 @@ func newRandom(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, seed)
 func (t *Trial) bringUp() {
 	t.Progress("%s: building %d load balancers and %d servers", t.Setup.Name, t.Setup.Topology.LBs, len(t.Setup.Topology.Servers))
 	for _, one := range t.Setup.Services {
-		t.Setup.Topology.VIPs = append(t.Setup.Topology.VIPs, one.VIP)
+		if !one.Functions() || one.Destinations.IsSingleIP() {
+			t.Setup.Topology.VIPs = append(t.Setup.Topology.VIPs, one.VIP)
+		}
 	}
 	t.Setup.Topology.Management = t.Setup.Topology.Management || t.Setup.Reports
 	t.build(t.Setup.Topology)
@@ -238,7 +240,7 @@ func (t *Trial) Generate(flows ...traffic.Flow) *Load {
 
 // GeneratePatiently starts traffic whose connections may go without progress for the given time.
 func (t *Trial) GeneratePatiently(stall time.Duration, flows ...traffic.Flow) *Load {
-	v6 := t.Topology.VIPs[0].Is6()
+	v6 := len(t.Topology.VIPs) > 0 && t.Topology.VIPs[0].Is6()
 	running := t.startLoad(traffic.Plan{
 		Seed: t.Random.Uint64(), Sources: t.Topology.SourceAddresses(v6), Stall: stall, Flows: flows,
 	})

@@ -32,7 +32,7 @@ func newGateways(t testing.TB, n, length int) map[uint16]*host {
 		h.want.Services = nil
 		for name, destinations := range map[string]string{"inside": "0.0.0.0/0", "public": publicAddress.String() + "/32"} {
 			s := model.NewService()
-			s.Name, s.Protocol, s.Destinations, s.Dispatch, s.TableSlots = name, model.ProtocolAny, netip.MustParsePrefix(destinations), model.DispatchRR, 1021
+			s.Name, s.Protocol, s.Destinations, s.Dispatch, s.TableSlots = name, model.ProtocolAny, model.Prefix{Prefix: netip.MustParsePrefix(destinations)}, model.DispatchRR, 1021
 			for id := uint16(1); id <= 3; id++ {
 				s.Servers = append(s.Servers, model.Server{Name: fmt.Sprint("f", id), ID: id, Weight: 1, Address: functionAddress(id)})
 				h.want.Paths[functionAddress(id)] = plan.Path{Ifindex: testIfindex, Source: nodeAddress(h.id), SourceMAC: nodeMAC, DestinationMAC: functionMAC(id), MTU: 1500}

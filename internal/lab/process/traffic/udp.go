@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"time"
 )
 
@@ -87,6 +88,9 @@ func (r *runner) datagram(socket net.Conn, flow *Flow, request Request, result *
 	}
 }
 
+// EchoPort in the place of a server's name stands for the port that a datagram came from.
+const EchoPort = "-"
+
 // Echo answers each datagram at address with the server's name followed by the datagram. It listens
 // on the VIP itself, so that answers come from there.
 func Echo(ctx context.Context, address, server string) error {
@@ -106,6 +110,10 @@ func Echo(ctx context.Context, address, server string) error {
 		}
 		if err != nil {
 			return fmt.Errorf("receive a datagram on %s: %w", address, err)
+		}
+		if server == EchoPort {
+			clear(buffer[:nameField])
+			copy(buffer[:nameField], strconv.Itoa(from.(*net.UDPAddr).Port))
 		}
 		// A lost answer shows at the client as a stall.
 		_, _ = socket.WriteTo(buffer[:nameField+n], from)

@@ -24,6 +24,10 @@ var Scenarios = []scenario.Scenario{
 		Name: "replicated", Deadline: 10 * time.Minute, Do: run,
 		Promise: "UDP flows and TCP connections without timestamps keep their server while load balancers and servers come and go",
 	},
+	{
+		Name: "network-functions", Deadline: 10 * time.Minute, Do: runFunctions,
+		Promise: "connections through NAT functions keep their function, both ways, while load balancers and functions come and go",
+	},
 }
 
 // Implementation constants.

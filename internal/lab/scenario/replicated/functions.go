@@ -1,0 +1,99 @@
+package replicated
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Implementation constants: servers 1 to functions translate addresses, behind as many load balancers; the others are what clients reach through them.
+const (
+	functions       = 4
+	outsides        = 2
+	gateways        = 3
+	echoPort        = 4000
+	publicAddress   = "203.0.113.1"
+	functionsWithin = 40 * time.Second
+)
+
+// runFunctions plays the same events twice: with a table that load balancers replicate, in which the way back is found; and by hash, where each function
+// has an address of its own, so that the way back needs no load balancer.
+func runFunctions(run *scenario.Run) {
+	play := func(setup world.Setup, act func(*world.Trial)) {
+		setup.NoAgents, setup.Members = true, []int{1, 2, 3}
+		setup.Topology = world.Topology{LBs: gateways, Servers: make([]world.ServerNode, functions+outsides), Functions: functions, Management: true, Controllers: 1, EtcdMembers: 1}
+		for i := functions; i < functions+outsides; i++ {
+			setup.Topology.Servers[i].FarMTU = 1500
+		}
+		run.Trial(setup, act)
+	}
+	play(world.Setup{Name: "replicated", Services: []*fleet.Service{functionService("public", publicAddress+"/32", model.AffinityReplicated),
+		functionService("gateway", "0.0.0.0/0", model.AffinityReplicated)}}, func(t *world.Trial) { changeFunctions(t, run.Result, true) })
+	play(world.Setup{Name: "hash", Services: []*fleet.Service{functionService("gateway", "0.0.0.0/0", model.AffinityHash)}, Baseline: true},
+		func(t *world.Trial) { changeFunctions(t, run.Result, false) })
+}
+
+func functionService(name, destinations string, affinity model.Affinity) *fleet.Service {
+	one := &fleet.Service{Service: model.NewService()}
+	one.Name, one.Protocol, one.Destinations, one.Affinity, one.Dispatch = name, model.ProtocolAny, model.Prefix{Prefix: netip.MustParsePrefix(destinations)}, affinity, model.DispatchRR
+	one.VIP = one.Destinations.Addr()
+	if affinity == model.AffinityHash {
+		one.Dispatch = model.DispatchMaglev
+	}
+	return one
+}
+
+// changeFunctions is the series of events.
+func changeFunctions(t *world.Trial, result *scenario.Result, replicated bool) {
+	on := func(lbs ...int) {
+		if replicated {
+			awaitRing(t, lbs...)
+			t.FunctionsBy(lbs...)
+		}
+	}
+	if replicated {
+		t.Fleet.Replicas = model.Replicas{Chain: 2, IdleTimeout: model.Duration(30 * time.Second)}
+		t.Apply()
+		on(1, 2, 3)
+	} else {
+		t.FunctionsBy()
+	}
+	t.StartOutside(echoPort)
+	web, udp := t.Topology.Outside(1)+":80", fmt.Sprintf("%s:%d", t.Topology.Outside(2), echoPort)
+	running := t.Generate(scenario.Downloads(web, 20), scenario.Browsers(web, 20), scenario.Shorts(web, 30), traffic.Flow{Name: "udp", Target: udp, UDP: true, Count: 150, Concurrent: 150,
+		PerSecond: 100, Repeat: true, Again: 500 * time.Millisecond, Requests: []traffic.Request{{Bytes: 100, Pause: 700 * time.Millisecond}, {Bytes: 900, Pause: 1500 * time.Millisecond}}})
+	t.Busy(running, 200)
+	t.Series(running,
+		world.Step{What: "add function s4", Do: func() { t.AddServer(4); t.Apply() }},
+		world.Step{What: "lb1 loses its power", Do: func() {
+			t.FunctionsBy(gatewaysBut(replicated, 1)...) // as a routing protocol would
+			t.CrashLB(1)
+		}},
+		world.Step{What: "remove function s1, whose connections stay", Do: func() { t.RemoveServer(1); t.Apply() }},
+		world.Step{What: "lb1 returns", Do: func() { t.ReturnLB(1); on(1, 2, 3) }},
+		world.Step{What: "function s2 is drained", Do: func() { t.Drain(2); t.Apply() }},
+		world.Step{What: "lb3 loses its power", Do: func() {
+			t.FunctionsBy(gatewaysBut(replicated, 3)...)
+			t.CrashLB(3)
+		}},
+		world.Step{What: "function s2 gets connections again", Do: func() { t.Activate(2); t.Apply() }})
+	if replicated {
+		result.Expect(t.Differs(world.LBName(1)) == nil, "lb1 is behind")
+	}
+}
+
+// gatewaysBut are the load balancers that functions send by, when one has gone. By hash they do not.
+func gatewaysBut(replicated bool, gone int) (left []int) {
+	for i := 1; i <= gateways && replicated; i++ {
+		if i != gone {
+			left = append(left, i)
+		}
+	}
+	return left
+}

@@ -74,6 +74,9 @@ func (s *Service) Drain(i int) { s.set(i, model.StateDraining) }
 // Activate lets server i have new connections again.
 func (s *Service) Activate(i int) { s.set(i, model.StateActive) }
 
+// SwitchOff takes all packets from server i.
+func (s *Service) SwitchOff(i int) { s.set(i, model.StateOff) }
+
 func (s *Service) set(i int, state model.ServerState) {
 	for at := range s.Servers {
 		if s.Servers[at].ID == uint16(i) {

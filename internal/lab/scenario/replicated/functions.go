@@ -3,6 +3,7 @@ package replicated
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
@@ -10,16 +11,16 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Implementation constants: servers 1 to functions translate addresses, behind as many load balancers; the others are what clients reach through them.
 const (
-	functions       = 4
-	outsides        = 2
-	gateways        = 3
-	echoPort        = 4000
-	publicAddress   = "203.0.113.1"
-	functionsWithin = 40 * time.Second
+	functions     = 4
+	outsides      = 2
+	gateways      = 3
+	echoPort      = 4000
+	publicAddress = "203.0.113.1"
 )
 
 // runFunctions plays the same events twice: with a table that load balancers replicate, in which the way back is found; and by hash, where each function
@@ -35,6 +36,8 @@ func runFunctions(run *scenario.Run) {
 	}
 	play(world.Setup{Name: "replicated", Services: []*fleet.Service{functionService("public", publicAddress+"/32", model.AffinityReplicated),
 		functionService("gateway", "0.0.0.0/0", model.AffinityReplicated)}}, func(t *world.Trial) { changeFunctions(t, run.Result, true) })
+	play(world.Setup{Name: "a function dies", Services: []*fleet.Service{functionService("public", publicAddress+"/32", model.AffinityReplicated),
+		functionService("gateway", "0.0.0.0/0", model.AffinityReplicated)}, Cuts: true}, func(t *world.Trial) { loseFunction(t, run.Result) })
 	play(world.Setup{Name: "hash", Services: []*fleet.Service{functionService("gateway", "0.0.0.0/0", model.AffinityHash)}, Baseline: true},
 		func(t *world.Trial) { changeFunctions(t, run.Result, false) })
 }
@@ -65,9 +68,8 @@ func changeFunctions(t *world.Trial, result *scenario.Result, replicated bool) {
 		t.FunctionsBy()
 	}
 	t.StartOutside(echoPort)
-	web, udp := t.Topology.Outside(1)+":80", fmt.Sprintf("%s:%d", t.Topology.Outside(2), echoPort)
-	running := t.Generate(scenario.Downloads(web, 20), scenario.Browsers(web, 20), scenario.Shorts(web, 30), traffic.Flow{Name: "udp", Target: udp, UDP: true, Count: 150, Concurrent: 150,
-		PerSecond: 100, Repeat: true, Again: 500 * time.Millisecond, Requests: []traffic.Request{{Bytes: 100, Pause: 700 * time.Millisecond}, {Bytes: 900, Pause: 1500 * time.Millisecond}}})
+	web := t.Topology.Outside(1) + ":80"
+	running := t.Generate(scenario.Downloads(web, 20), scenario.Browsers(web, 20), scenario.Shorts(web, 30), datagramsThrough(t))
 	t.Busy(running, 200)
 	t.Series(running,
 		world.Step{What: "add function s4", Do: func() { t.AddServer(4); t.Apply() }},
@@ -86,6 +88,50 @@ func changeFunctions(t *world.Trial, result *scenario.Result, replicated bool) {
 	if replicated {
 		result.Expect(t.Differs(world.LBName(1)) == nil, "lb1 is behind")
 	}
+}
+
+// loseFunction cuts a function off, and has it switched off: its connections break, and no others.
+func loseFunction(t *world.Trial, result *scenario.Result) {
+	const dead = 2
+	t.Fleet.Replicas = model.Replicas{Chain: 2, IdleTimeout: model.Duration(30 * time.Second)}
+	t.Apply()
+	awaitRing(t, 1, 2, 3)
+	t.StartOutside(echoPort)
+	running := t.Generate(datagramsThrough(t))
+	t.Until(running, time.Minute, "all flows go on", func(p traffic.Progress) bool { return p.Open == flowsThrough && len(p.OpenByServer) == flowsThrough })
+	t.Event("function s2 dies and is switched off", func() {
+		script.Check(t.Space(world.ServerName(dead)).SetLink("eth0", false))
+		for _, one := range t.Fleet.Services {
+			one.SwitchOff(dead)
+		}
+		t.Apply()
+	})
+	t.Until(running, time.Minute, "its flows have broken", func(p traffic.Progress) bool { return p.Broken > 0 })
+	running.Finish(t.Context)
+	its, others, kept := 0, 0, 0
+	for _, c := range running.Connections {
+		port, err := strconv.Atoi(c.Server)
+		script.Checkf(err, "read the port of a flow")
+		switch of := world.FunctionOf(port); {
+		case c.Class == traffic.Completed:
+			kept++
+		case of == dead:
+			its++
+		default:
+			others++
+		}
+	}
+	t.Progress("%s: %d flows of the dead function are broken, %d of others, %d go on", t.Setup.Name, its, others, kept)
+	result.Expect(its > 0 && others == 0 && kept > its, "%d flows of the dead function are broken, %d of others, %d go on", its, others, kept)
+}
+
+// flowsThrough is how many flows of datagrams there are.
+const flowsThrough = 150
+
+// datagramsThrough are questions and answers of flows through functions; their servers say by which port they came.
+func datagramsThrough(t *world.Trial) traffic.Flow {
+	return traffic.Flow{Name: "udp", Target: fmt.Sprintf("%s:%d", t.Topology.Outside(2), echoPort), UDP: true, Count: flowsThrough, Concurrent: flowsThrough, PerSecond: 100, Repeat: true,
+		Again: 500 * time.Millisecond, Requests: []traffic.Request{{Bytes: 100, Pause: 700 * time.Millisecond}, {Bytes: 900, Pause: 1500 * time.Millisecond}}}
 }
 
 // gatewaysBut are the load balancers that functions send by, when one has gone. By hash they do not.

@@ -4,8 +4,10 @@ package lb
 import (
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
@@ -71,7 +73,7 @@ func (o observer) status() api.LBStatus {
 			Config: outcome.config, Generation: now.Generation},
 		Interfaces: programs.modes, Name: o.name,
 	}
-	status.Problems = slices.Concat(stops, o.tables.Unreachable(time.Now()), o.checks.Problems(now), now.Unserved())
+	status.Problems = slices.Concat(stops, o.tables.Unreachable(time.Now()), o.checks.Problems(now), now.Unserved(), unrecognised(now))
 	if !programs.allDown {
 		status.Problems = append(status.Problems, programs.down...)
 	}
@@ -123,6 +125,29 @@ func unnamedSources(now *dataplane.Snapshot) (problems []string) {
 	}
 	for _, from := range slices.SortedFunc(maps.Keys(lacking), netip.Addr.Compare) {
 		problems = append(problems, fmt.Sprintf("tunnels_from lacks %s, which packets to %s come from: agents drop them: add it to the file on all nodes", from, lacking[from]))
+	}
+	return problems
+}
+
+// unrecognised are network functions that have a next hop in common: nobody could tell whose a packet is that they send.
+func unrecognised(now *dataplane.Snapshot) (problems []string) {
+	for i := range now.Running.Services {
+		s := &now.Running.Services[i]
+		if !s.Functions() {
+			continue
+		}
+		named := map[[6]byte][]string{}
+		for j := range s.Servers {
+			if path, known := now.Paths[s.Servers[j].Address]; known && s.Servers[j].State != model.StateOff {
+				named[path.DestinationMAC] = append(named[path.DestinationMAC], s.Servers[j].Name)
+			}
+		}
+		for mac, names := range named {
+			if len(names) > 1 {
+				problems = append(problems, fmt.Sprintf("service %s: functions %s are all reached by %s: what they send is not recognised: put them on a link of this load balancer",
+					s.Name, strings.Join(names, ", "), net.HardwareAddr(mac[:])))
+			}
+		}
 	}
 	return problems
 }

@@ -133,6 +133,7 @@ test-long: deps build need-root ## the same with full-length idle times, bulk tr
 	$(MAKE) test FUZZ=200000x
 	BALLAST_LONG=1 BALLAST_NGINX=$$(test/nginx-quic) BALLAST_AIOQUIC=$$(test/aioquic) BALLAST_ENVOY=$$(test/envoy) BALLAST_QUINN=$$(test/quinn) go test -count=1 -timeout 4h ./test/e2e/...
 	BALLAST_LONG=1 go test -count=1 -timeout 2h -run TestWhatControllersTellIsLinearizableWhateverHappensToThem ./internal/controller
+	BALLAST_LONG=1 go test -count=1 -timeout 2h ./internal/daemon/lb/replication
 
 test-kernels test-kernels-long: TOOLS += $(KERNEL_TOOLS) qemu-system-aarch64:qemu-system-arm
 

@@ -79,9 +79,15 @@ func loaded(t testing.TB, id uint16) *lb.LB {
 }
 
 func newHost(t testing.TB, id uint16, nodes int) *host {
-	h := &host{TB: t, id: id, path: loaded(t, id)}
+	t.Helper()
+	return newHostOn(t, id, nodes, loaded(t, id), testLimits)
+}
+
+func newHostOn(t testing.TB, id uint16, nodes int, path *lb.LB, limits plan.Limits) *host {
+	t.Helper()
+	h := &host{TB: t, id: id, path: path}
 	var err error
-	if h.tables, err = plan.Restore(testLimits, h.path); err != nil {
+	if h.tables, err = plan.Restore(limits, h.path); err != nil {
 		t.Fatal(err)
 	}
 	h.want = plan.Want{Keys: model.Keys{Placement: [16]byte{1}, Current: 3, Cookie: map[uint32][16]byte{3: {3}}}, Paths: map[netip.Addr]plan.Path{},

@@ -126,16 +126,14 @@ func Replica(c *ask.Control) *cobra.Command {
 }
 
 func setReplicas(c *ask.Control) *cobra.Command {
-	request := &ballastv1.SetReplicasRequest{}
+	given := &ballastv1.Replicas{}
 	cmd := &cobra.Command{Use: "set [--chain N] [--idle-timeout DURATION]", Short: "Say how the replicated table is kept"}
-	fieldFlags(cmd, schema.Replicas, model.Replicas{}, request, func(r *model.Replicas) *ballastv1.SetReplicasRequest {
-		return &ballastv1.SetReplicasRequest{Replicas: api.ReplicasToProto(r)}
-	})
+	fieldFlags(cmd, schema.Replicas, model.Replicas{}, given, func(r *model.Replicas) *ballastv1.Replicas { return api.ReplicasToProto(r) })
 	return ask.Changing(c, cmd, ballastv1connect.FleetClient.SetReplicas, func([]string) (*ballastv1.SetReplicasRequest, error) {
-		if proto.Size(request) == 0 {
+		if proto.Size(given) == 0 {
 			return nil, command.Usage("nothing to change is given: see `ballast ctl replica set --help`")
 		}
-		return request, nil
+		return &ballastv1.SetReplicasRequest{Replicas: given}, nil
 	})
 }
 

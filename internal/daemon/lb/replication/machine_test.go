@@ -270,7 +270,7 @@ func TestTheDataPathDoesWhatTheMachineDoes(t *testing.T) {
 	for id := uint16(1); id <= hosts; id++ {
 		all = append(all, newHost(t, id, hosts))
 	}
-	steps, rounds := 6000, 3
+	steps, rounds := 3000, 3
 	if os.Getenv("BALLAST_LONG") != "" {
 		steps, rounds = 20000, 30
 	}

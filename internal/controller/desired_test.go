@@ -44,6 +44,13 @@ func (f *faultyStore) set(gone bool) {
 	}
 }
 
+// loaded returns how often somebody asked for all documents.
+func (f *faultyStore) loaded() int {
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	return f.loads
+}
+
 func (f *faultyStore) Load(ctx context.Context) ([]store.Document, uint64, error) {
 	f.mutex.Lock()
 	gone := f.gone
@@ -316,12 +323,12 @@ func TestVersionsThatNoViewHasShownAreNoted(t *testing.T) {
 	expect("keys there and gone", true)
 	fleettest.Await(t, "the store is read again, and what was read was taken", func() bool {
 		s.set(false)
-		s.mutex.Lock()
-		defer s.mutex.Unlock()
-		return s.loads >= 3
+		return s.loaded() >= 3
 	})
 	expect("read again, and nothing was missed", false)
 	s.set(true)
+	before := s.loaded()
+	fleettest.Await(t, "the watch has ended", func() bool { return s.loaded() > before })
 	_, err := s.Store.Commit(t.Context(), []store.Document{{Key: healthPrefix + "mail", Value: []byte("{}")}})
 	fleettest.Require(t, err)
 	s.set(false)

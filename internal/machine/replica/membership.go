@@ -83,7 +83,7 @@ type Membership struct {
 	began   time.Time
 	came    time.Time            // when a node got a number last
 	heard   map[uint16]time.Time // since when most nodes hear it
-	left    map[uint16]bool      // taken off the ring because it failed
+	left    map[uint16]bool      // taken off the ring because it failed, or it is not known why
 	waiting map[uint16]time.Time // since when a node has another view than the newest
 	blocked []string
 }
@@ -92,6 +92,10 @@ type Membership struct {
 func NewMembership(stored Members, now time.Time) *Membership {
 	m := &Membership{began: now, heard: map[uint16]time.Time{}, left: map[uint16]bool{}, waiting: map[uint16]time.Time{}}
 	m.Reload(stored)
+	for list, i := stored.Current(), 0; i < len(stored.Nodes) && len(list) > 0; i++ {
+		_, on := list.Find(stored.Nodes[i].Number)
+		m.left[stored.Nodes[i].Number] = !on // perhaps
+	}
 	return m
 }
 

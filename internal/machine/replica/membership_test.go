@@ -257,6 +257,21 @@ func TestWhoFailsLeavesTheRingAndComesBack(t *testing.T) {
 	}
 }
 
+func TestAnotherControllerTakesNobodyBackAtOnce(t *testing.T) {
+	h := newHosts(t, 1, "lb1", "lb2", "lb3", "lb4")
+	h.await(3*time.Second, "lb1", "lb2", "lb3", "lb4")
+	h.hosts["lb2"].up = false
+	h.await(time.Second, "lb1", "lb3", "lb4")
+	h.who = NewMembership(h.stored, h.now)
+	h.start("lb2")
+	h.start("lb4") // which would be one too many
+	h.stays(4*time.Second, "lb1", "lb3", "lb4")
+	h.await(3*time.Second, "lb1", "lb2", "lb3", "lb4")
+	if h.stored.Ring.Lost != 0 {
+		t.Errorf("%d ranges were lost", h.stored.Ring.Lost)
+	}
+}
+
 func TestAFirstRingWaitsForEnoughLoadBalancers(t *testing.T) {
 	h := newHosts(t, 1, "lb1", "lb2")
 	h.stays(5 * time.Second)

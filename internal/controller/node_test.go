@@ -27,6 +27,7 @@ type fleetNode struct {
 	checks   map[string][]string
 	sources  map[string]*ballastv1.TunnelSources
 	ring     *ballastv1.ReplicaView // the newest
+	synced   []uint32               // syncs that it was to lead
 }
 
 // joinAll keeps streams to controllers until the test ends.
@@ -65,6 +66,11 @@ func joinAt(t testing.TB, credentials *pki.Credentials, dial func(context.Contex
 			defer n.mutex.Unlock()
 			if n.ring == nil || view.Version > n.ring.Version || view.Version == n.ring.Version && view.Revision >= n.ring.Revision {
 				n.ring = view
+			}
+			if view.Version == n.ring.Version { // the leader alone tells of syncs
+				for _, sync := range view.Starts {
+					n.synced = append(n.synced, sync.Id)
+				}
 			}
 		},
 		OnLeft: func(controller string) {

@@ -87,9 +87,7 @@ func (f *ringFleet) report(name string, m *ringMember) *ballastv1.ReplicaReport 
 				r.Silent = append(r.Silent, n.Number)
 			}
 		}
-		for _, sync := range m.ring.Starts {
-			r.Done = append(r.Done, sync.Id)
-		}
+		r.Done = m.synced
 		return true
 	})
 	return r

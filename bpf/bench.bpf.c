@@ -180,6 +180,7 @@ int opener(struct xdp_md *ctx)
  * than they should, and those that the kernel handled in another thread's time. */
 struct bench_crossing {
 	__u64 sender, arrived, strays, elsewhere;
+	__u64 sent_at, took; /* through a switch: when the last was sent, and how long that which arrived last was on its way, in ns */
 };
 struct bench_crossing crossing;
 
@@ -194,14 +195,69 @@ int sender(struct xdp_md *ctx)
 	return write_frame(ctx, next_flow()) ? XDP_ABORTED : XDP_TX;
 }
 
-SEC("xdp.frags")
-int sink(struct xdp_md *ctx)
+inline_always void arrive(struct xdp_md *ctx)
 {
 	if (bpf_xdp_get_buff_len(ctx) != FRAME_LENGTH + cell.growth)
 		__sync_fetch_and_add(&crossing.strays, 1);
 	if (bpf_get_current_task() != crossing.sender)
 		__sync_fetch_and_add(&crossing.elsewhere, 1);
 	__sync_fetch_and_add(&crossing.arrived, 1);
+}
+
+SEC("xdp.frags")
+int sink(struct xdp_md *ctx)
+{
+	arrive(ctx);
+	return XDP_DROP;
+}
+
+/* A switch that several load balancers are connected to. Port n leads to MAC address 02:00:00:00:01:n; all others are the servers'. */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP);
+	__uint(max_entries, 64);
+	__type(key, __u32);
+	__type(value, __u32);
+} ports SEC(".maps");
+
+/* Clients' packets go to ports 1 to so many. Set by user space. */
+__u32 forwarders = 1;
+
+/* As sender does: a flow's frames to a port of the switch. */
+SEC("xdp.frags")
+int spread(struct xdp_md *ctx)
+{
+	const struct bench_flow *flow;
+	__u8 *data;
+	__u32 port;
+
+	if (state.runs - *(volatile __u64 *)&crossing.arrived >= IN_FLIGHT)
+		return XDP_DROP;
+	crossing.sender = bpf_get_current_task();
+	state.runs++;
+	flow = next_flow();
+	if (!flow || !forwarders || write_frame(ctx, flow))
+		return XDP_ABORTED;
+	data = (void *)(long)ctx->data;
+	if (data + ETH_ALEN > (__u8 *)(long)ctx->data_end)
+		return XDP_ABORTED;
+	port = 1 + bpf_ntohs(flow->port[0]) % forwarders;
+	data[4] = 1;
+	data[5] = port;
+	crossing.sent_at = bpf_ktime_get_ns();
+	return bpf_redirect_map(&ports, port, XDP_ABORTED);
+}
+
+SEC("xdp.frags")
+int deliver(struct xdp_md *ctx)
+{
+	const __u8 *data = (void *)(long)ctx->data;
+
+	if (data + ETH_ALEN > (__u8 *)(long)ctx->data_end)
+		return XDP_DROP;
+	if (data[4] == 1)
+		return bpf_redirect_map(&ports, data[5], XDP_ABORTED);
+	crossing.took = bpf_ktime_get_ns() - crossing.sent_at;
+	arrive(ctx);
 	return XDP_DROP;
 }
 

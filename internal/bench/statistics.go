@@ -28,3 +28,9 @@ func plus(samples, more []float64) []float64 {
 	}
 	return out
 }
+
+// percentile is the least sample that so many per cent of at least one are not above.
+func percentile(samples []float64, percent int) float64 {
+	sorted := slices.Sorted(slices.Values(samples))
+	return sorted[max(0, (len(sorted)*percent+99)/100-1)]
+}

@@ -100,7 +100,12 @@ func (r *rig) close() error {
 
 // publish makes a load balancer serve the fleet, whose servers are behind a device, and tells where everything is.
 func publish(lb *lb.LB, limits plan.Limits, fleet *model.Fleet, device uint32) (map[string]plan.Place, error) {
-	want := plan.Want{Keys: fleet.Keys, Paths: map[netip.Addr]plan.Path{}}
+	return apply(lb, limits, wantOf(fleet, device))
+}
+
+// wantOf is what a load balancer is to have of a fleet whose servers are behind a device.
+func wantOf(fleet *model.Fleet, device uint32) *plan.Want {
+	want := &plan.Want{Keys: fleet.Keys, Paths: map[netip.Addr]plan.Path{}}
 	for _, s := range fleet.Services {
 		want.Services = append(want.Services, plan.Service{Service: s, Weights: softWeights()})
 		for _, server := range s.Servers {
@@ -111,8 +116,12 @@ func publish(lb *lb.LB, limits plan.Limits, fleet *model.Fleet, device uint32) (
 			want.Paths[server.Address] = plan.Path{Ifindex: device, Source: source, SourceMAC: [6]byte(ourMAC), DestinationMAC: [6]byte(serverMAC), MTU: 1500}
 		}
 	}
+	return want
+}
+
+func apply(lb *lb.LB, limits plan.Limits, want *plan.Want) (map[string]plan.Place, error) {
 	tables := plan.NewTables(limits)
-	changes, err := tables.Update(&want)
+	changes, err := tables.Update(want)
 	if err != nil {
 		return nil, fmt.Errorf("plan the measured services: %w", err)
 	}

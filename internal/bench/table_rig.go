@@ -241,18 +241,18 @@ func (r *tableRig) sendAll(s subject, batch []uint32) error {
 }
 
 func (r *tableRig) memory() (all []Memory, err error) {
-	add := func(table string, flows uint32, lb *lb.LB, local bool) error {
-		maps, err := lb.BenchMemory(local)
+	add := func(table string, flows uint32, of *lb.LB, which lb.BenchMaps) error {
+		maps, err := of.BenchMemory(which)
 		for _, m := range maps {
 			all = append(all, Memory{table, flows, m})
 		}
 		return err
 	}
-	err = add("table", 0, r.lb, false)
+	err = add("table", 0, r.lb, lb.BenchConnections)
 	for _, size := range r.sizes {
 		for _, local := range size.local {
 			if !local.full {
-				err = errors.Join(err, add("local-"+local.name, size.flows, local.LB, true))
+				err = errors.Join(err, add("local-"+local.name, size.flows, local.LB, lb.BenchLocal))
 			}
 		}
 	}

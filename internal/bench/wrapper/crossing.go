@@ -18,6 +18,7 @@ type Crossing struct {
 	Strays        uint64        // of those that arrived, not as long as the program under test should have made them
 	Elsewhere     uint64        // of those that arrived, handled in the time of another thread
 	CPU           time.Duration // of the thread
+	Took          time.Duration // through a switch: the way of the last
 }
 
 // xdpContext is struct xdp_md of linux/bpf.h.
@@ -26,10 +27,33 @@ type xdpContext struct{ Data, DataEnd, DataMeta, IngressIfindex, RxQueueIndex, E
 // Sink counts and drops what comes back.
 func (b *Wrapper) Sink() *Program { return b.objects.Sink }
 
+// Deliver is the program of a switch's ports: frames go to the port that their MAC address says, or have arrived.
+func (b *Wrapper) Deliver() *Program { return b.objects.Deliver }
+
+// Port makes a device of the calling thread's network namespace a port of the switch.
+func (b *Wrapper) Port(number uint32, ifindex int) error {
+	if err := b.objects.Ports.Put(number, uint32(ifindex)); err != nil {
+		return fmt.Errorf("make device %d port %d of a switch: %w", ifindex, number, err)
+	}
+	return nil
+}
+
 // Cross sends at least so many frames out of a device of the thread's network namespace, on which Sink is attached, and waits until all have come
 // back, or none does any more. They are real frames (BPF_PROG_RUN in live mode), those that were listed. The calling goroutine must be
 // locked to its thread: the kernel does the work of both ends in that thread's time, unless it is busy with others.
 func (b *Wrapper) Cross(ifindex int, frames uint32) (c Crossing, err error) {
+	return b.cross(b.objects.Sender, ifindex, frames)
+}
+
+// CrossSwitch does so with a switch: each frame goes to one of the first ports, by its client's port. The device is one of the ports.
+func (b *Wrapper) CrossSwitch(ifindex int, frames, ports uint32) (c Crossing, err error) {
+	if err := b.objects.Forwarders.Set(ports); err != nil {
+		return c, fmt.Errorf("set the ports that frames go to: %w", err)
+	}
+	return b.cross(b.objects.Spread, ifindex, frames)
+}
+
+func (b *Wrapper) cross(sender *Program, ifindex int, frames uint32) (c Crossing, err error) {
 	err = errors.Join(b.objects.State.Set(benchBenchState{}), b.objects.Crossing.Set(benchBenchCrossing{}))
 	if err != nil {
 		return c, fmt.Errorf("begin the list: %w", err)
@@ -43,7 +67,7 @@ func (b *Wrapper) Cross(ifindex int, frames uint32) (c Crossing, err error) {
 	}
 	for news := time.Now(); c.Sent < uint64(frames) || c.Arrived < c.Sent; {
 		if c.Sent < uint64(frames) {
-			if _, err := b.objects.Sender.Run(&options); err != nil {
+			if _, err := sender.Run(&options); err != nil {
 				return c, fmt.Errorf("send frames: %w", err)
 			}
 		}
@@ -69,5 +93,6 @@ func (b *Wrapper) readCrossing(c *Crossing) error {
 		return fmt.Errorf("read what has crossed: %w", err)
 	}
 	c.Sent, c.Arrived, c.Strays, c.Elsewhere = state.Runs, crossing.Arrived, crossing.Strays, crossing.Elsewhere
+	c.Took = time.Duration(crossing.Took)
 	return nil
 }

@@ -6,6 +6,6 @@ import "github.com/spf13/cobra"
 // Command makes `ballast bench`.
 func Command() *cobra.Command {
 	cmd := &cobra.Command{Use: "bench", Short: "Measure what packets and the control plane cost"}
-	cmd.AddCommand(datapath(), veth(), connectionTable(), controlPlane())
+	cmd.AddCommand(datapath(), veth(), connectionTable(), replica(), controlPlane())
 	return cmd
 }

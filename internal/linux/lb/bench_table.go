@@ -46,13 +46,21 @@ type BenchMemory struct {
 	BytesPerEntry float64 `json:"bytes_per_entry"`
 }
 
-// BenchMemory returns the memory of the connection tables, or of the local table.
-func (lb *LB) BenchMemory(local bool) (all []BenchMemory, err error) {
+// BenchMaps are maps whose memory is asked for.
+type BenchMaps int
+
+// All of them.
+const (
+	BenchConnections BenchMaps = iota // of connection tables
+	BenchLocal
+	BenchReplicas
+)
+
+// BenchMemory returns the memory of maps.
+func (lb *LB) BenchMemory(of BenchMaps) (all []BenchMemory, err error) {
 	o := &lb.objects
-	maps := []*ebpf.Map{o.Connections, o.ConnectionBlocks, o.ConnectionAddresses, o.Assignments}
-	if local {
-		maps = []*ebpf.Map{o.LocalConnections}
-	}
+	maps := map[BenchMaps][]*ebpf.Map{BenchConnections: {o.Connections, o.ConnectionBlocks, o.ConnectionAddresses, o.Assignments},
+		BenchLocal: {o.LocalConnections}, BenchReplicas: {o.ReplicaEntries, o.ReplicaAnswers}}[of]
 	for _, m := range maps {
 		info, err := m.Info()
 		if err != nil {

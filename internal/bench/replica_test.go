@@ -1,0 +1,89 @@
+package bench
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/linux/lb"
+)
+
+// Loading programs takes longer than all the rest: the tests share them.
+func TestReplicas(t *testing.T) {
+	needRoot(t)
+	r, err := openReplicaRig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	t.Run("every cell is measured and every packet accounted for", func(t *testing.T) { testEveryReplicaCell(t, r) })
+	t.Run("a way that is not the chain's is refused", func(t *testing.T) { testWrongWay(t, r) })
+}
+
+func testEveryReplicaCell(t *testing.T, r *replicaRig) {
+	const rounds, connections = 2, 2000
+	result, err := r.run(t.Context(), &ReplicaOptions{Rounds: rounds, Repeat: connections})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(result.Latency) != 1+latencyChains {
+		t.Errorf("%+v", result.Latency)
+	}
+	for chain, l := range result.Latency {
+		if l.Chain != chain || l.P50NS <= 0 || l.P50NS > l.P99NS || l.Packets == 0 || chain > 0 && (l.Hops != chain+2 || l.EachNS <= 0) {
+			t.Errorf("%+v", l)
+		}
+	}
+	if len(result.Load) != mostNodes+mostNodes-1 {
+		t.Errorf("%d rows of load", len(result.Load))
+	}
+	for _, l := range result.Load {
+		if l.MinNS <= 0 || l.MinNS > l.MedianNS || l.MedianNS > l.MaxNS || l.Connections < rounds*connections || l.Messages > float64(l.Chain+1) || l.Ratio <= 0 {
+			t.Errorf("%+v", l)
+		}
+		if (l.Messages == 0) != (l.Nodes == 1) {
+			t.Errorf("%v messages between %d", l.Messages, l.Nodes)
+		}
+	}
+	for _, m := range result.Memory {
+		if m.BytesPerEntry < 30 || m.BytesPerEntry > 31 {
+			t.Errorf("%+v", m)
+		}
+	}
+	if len(result.Memory) != 2 {
+		t.Errorf("%+v", result.Memory)
+	}
+}
+
+// What goes another way than is measured must not get a time.
+func testWrongWay(t *testing.T, r *replicaRig) {
+	for _, test := range []struct {
+		name   string
+		spoil  func() error
+		reason string
+	}{
+		{"without a ring", func() error { return r.nodes[0].lb.PublishView(&lb.ReplicaView{}) }, "packets came to servers"},
+		{"another length", func() error { r.cell.Growth++; return nil }, "of another length than expected"},
+		{"chains of another length", func() error { r.view.Chains[0] = nil; return nil }, "packets were"},
+		{"another service", func() error { r.cell.Frame[33]++; return nil }, "packets came to servers"},
+	} {
+		cell := r.cell
+		err := r.ring(3, 2)
+		if err == nil {
+			err = test.spoil()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.sampleLoad(&replicaCell{chain: 2, nodes: 3}, 1000); err == nil || !strings.Contains(err.Error(), test.reason) {
+			t.Errorf("%s: %v", test.name, err)
+		}
+		r.cell = cell
+	}
+}
+
+func TestAllEntriesAreCopied(t *testing.T) {
+	needRoot(t)
+	if c, err := copyEntries(t.Context(), 20_000); err != nil || c.Entries != 20_000 || c.Seconds <= 0 {
+		t.Errorf("%+v, %v", c, err)
+	}
+}

@@ -12,6 +12,7 @@
 
 #define FRAME_LENGTH 96
 #define IN_FLIGHT 192 /* a veth device's queue holds 256 */
+#define TIMED 4096
 /* NOP NOP TS right behind the fixed part of the TCP header. */
 #define ECHO_OFFSET (sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct tcphdr) + 8)
 
@@ -180,7 +181,7 @@ int opener(struct xdp_md *ctx)
  * than they should, and those that the kernel handled in another thread's time. */
 struct bench_crossing {
 	__u64 sender, arrived, strays, elsewhere;
-	__u64 sent_at, took; /* through a switch: when the last was sent, and how long that which arrived last was on its way, in ns */
+	__u64 sent_at; /* through a switch: when the last was sent, in ns */
 };
 struct bench_crossing crossing;
 
@@ -219,8 +220,12 @@ struct {
 	__type(value, __u32);
 } ports SEC(".maps");
 
-/* Clients' packets go to ports 1 to so many. Set by user space. */
+/* Set by user space: clients' packets go to ports 1 to so many; and so many are on their way at once. */
 __u32 forwarders = 1;
+__u32 in_switch = 1;
+
+/* With one on its way at once: for how long, in ns; 0: another thread had it at the end. */
+__u32 took[TIMED];
 
 /* As sender does: a flow's frames to a port of the switch. */
 SEC("xdp.frags")
@@ -230,7 +235,7 @@ int spread(struct xdp_md *ctx)
 	__u8 *data;
 	__u32 port;
 
-	if (state.runs - *(volatile __u64 *)&crossing.arrived >= IN_FLIGHT)
+	if (state.runs - *(volatile __u64 *)&crossing.arrived >= in_switch)
 		return XDP_DROP;
 	crossing.sender = bpf_get_current_task();
 	state.runs++;
@@ -256,7 +261,7 @@ int deliver(struct xdp_md *ctx)
 		return XDP_DROP;
 	if (data[4] == 1)
 		return bpf_redirect_map(&ports, data[5], XDP_ABORTED);
-	crossing.took = bpf_ktime_get_ns() - crossing.sent_at;
+	took[crossing.arrived & (TIMED - 1)] = bpf_get_current_task() == crossing.sender ? bpf_ktime_get_ns() - crossing.sent_at : 0;
 	arrive(ctx);
 	return XDP_DROP;
 }

@@ -101,47 +101,50 @@ inline_always void replica_fill(struct replica_bucket *bucket, __u64 bit, __u64 
 	}
 }
 
-/* Puts an entry in, unless there is one: *word is that one then. */
+/* Puts an entry in, unless there is one: *word is that one then. REPLICA_BUSY: try again. A global function: verified once, and not for each try. */
+__noinline int replica_try(struct replica_bucket *first, struct replica_bucket *second, __u64 key, __u64 *word)
+{
+	struct replica_look a = {}, b = {};
+	__u32 in_first, in_second;
+	__u64 bit;
+
+	if (!first || !second || !word)
+		return REPLICA_FULL;
+	replica_look(&a, first, key);
+	replica_look(&b, second, key);
+	if (a.word || b.word) {
+		*word = a.word ?: b.word;
+		return REPLICA_EXISTS;
+	}
+	if (a.busy || b.busy)
+		return REPLICA_BUSY;
+	in_first = replica_taken(a.head);
+	in_second = replica_taken(b.head);
+	if (in_first <= in_second) {
+		if (in_first == 7)
+			return REPLICA_FULL;
+		bit = replica_take(first, a.head, first, a.head);
+		if (bit)
+			replica_fill(first, bit, key, *word);
+	} else {
+		bit = replica_take(first, a.head, second, b.head);
+		if (bit)
+			replica_fill(second, bit, key, *word);
+	}
+	return bit ? REPLICA_INSERTED : REPLICA_BUSY;
+}
+
 inline_always enum replica_insert replica_put(void *map, __u64 key, __u64 *word)
 {
 	__u32 at = replica_first(key);
 	struct replica_bucket *first = bpf_map_lookup_elem(map, &at), *second;
+	int result = REPLICA_BUSY;
 
 	at = replica_second(key);
 	second = bpf_map_lookup_elem(map, &at);
-	if (!first || !second)
-		return REPLICA_FULL;
-	for (int i = 0; i < REPLICA_TRIES; i++) {
-		struct replica_look a = {}, b = {};
-		__u32 in_first, in_second;
-		__u64 bit;
-
-		replica_look(&a, first, key);
-		replica_look(&b, second, key);
-		if (a.word || b.word) {
-			*word = a.word ?: b.word;
-			return REPLICA_EXISTS;
-		}
-		if (a.busy || b.busy)
-			continue;
-		in_first = replica_taken(a.head);
-		in_second = replica_taken(b.head);
-		if (in_first <= in_second) {
-			if (in_first == 7)
-				return REPLICA_FULL;
-			bit = replica_take(first, a.head, first, a.head);
-			if (!bit)
-				continue;
-			replica_fill(first, bit, key, *word);
-		} else {
-			bit = replica_take(first, a.head, second, b.head);
-			if (!bit)
-				continue;
-			replica_fill(second, bit, key, *word);
-		}
-		return REPLICA_INSERTED;
-	}
-	return REPLICA_BUSY;
+	for (int i = 0; i < REPLICA_TRIES && result == REPLICA_BUSY; i++)
+		result = replica_try(first, second, key, word);
+	return result;
 }
 
 /* Global functions: verified once. */

@@ -3,14 +3,19 @@
  * makes the entry for the way back, so that the answer finds the same function by whatever load balancer. */
 #pragma once
 
-/* The flow that a packet to or from functions is of: its own, the one that it quotes, or seen the other way round. 0: it is of none. */
-inline_always const struct packet *function_flow(struct xdp_md *ctx, struct packet *p, struct packet *other, _Bool outbound, _Bool *quoted)
+/* The flow that a packet to or from functions is of: its own, the one that it quotes, or seen the other way round. *known is not set where it is of
+ * none. */
+inline_always const struct packet *function_flow(struct xdp_md *ctx, struct packet *p, struct packet *other, _Bool outbound, _Bool *quoted, _Bool *known)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 
+	*known = 1;
 	if (is_icmp(p) && !echo_ports(p, data, end)) {
 		*quoted = 1;
-		return !outbound && !p->fragment && parse_quote(other, p, data, end) ? other : 0;
+		if (!outbound && !p->fragment && parse_quote(other, p, data, end))
+			return other;
+		*known = 0;
+		return p;
 	}
 	if (!outbound)
 		return p;
@@ -87,8 +92,8 @@ inline_always enum verdict function_forward(struct xdp_md *ctx, struct packet *p
 }
 
 /* What becomes of a packet that a function sends. *action is set when it goes on. */
-inline_always enum verdict walk_outbound(struct xdp_md *ctx, struct packet *p, const struct packet *flow, const struct service *service, _Bool told,
-					 struct replica_step *s, int *action)
+inline_always enum verdict walk_outbound(struct xdp_md *ctx, struct packet *p, const struct packet *flow, _Bool known, const struct service *service,
+					 _Bool told, struct replica_step *s, int *action)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	enum verdict verdict = VERDICT_CONTINUE;
@@ -96,7 +101,7 @@ inline_always enum verdict walk_outbound(struct xdp_md *ctx, struct packet *p, c
 
 	if (told) {
 		verdict = function_told();
-	} else if (flow && p->fragment != FRAGMENT_LATER) {
+	} else if (known && p->fragment != FRAGMENT_LATER) {
 		id = data + sizeof(struct ethhdr) <= end ? function_by_mac(((struct ethhdr *)data)->h_source, service) : NO_ID;
 		verdict = id == NO_ID ? PASSED_NO_SERVICE : function_claim(ctx, p, flow, service, id, s);
 	}
@@ -115,7 +120,7 @@ inline_always int function_way(struct xdp_md *ctx, _Bool told, _Bool *ours)
 	const struct service *service;
 	const struct packet *flow;
 	enum verdict verdict;
-	_Bool outbound, quoted = 0;
+	_Bool outbound, known, quoted = 0;
 	__u32 number, first = 0;
 	int action = XDP_PASS;
 	struct packet *p;
@@ -133,21 +138,21 @@ inline_always int function_way(struct xdp_md *ctx, _Bool told, _Bool *ours)
 	} else {
 		outbound = function_by_mac(((struct ethhdr *)data)->h_source, 0) != NO_ID;
 	}
-	flow = function_flow(ctx, p, &work->other, outbound, &quoted);
+	flow = function_flow(ctx, p, &work->other, outbound, &quoted, &known);
 	d.quoted = quoted;
 	if (outbound) {
 		if (!told && function_service(p->destination, p->ipv6) == FUNCTION_HOST)
 			return ASKED_ON;
 		number = function_service(p->source, p->ipv6);
 	} else {
-		number = flow ? function_service(flow->destination, p->ipv6) : 0;
+		number = known ? function_service(flow->destination, p->ipv6) : 0;
 	}
 	service = number ? service_by_number(number) : 0;
 	if (!service)
 		return told ? XDP_DROP : ASKED_ON;
 	*ours = 1;
 	if (outbound)
-		verdict = walk_outbound(ctx, p, flow, service, told, &work->step, &action);
+		verdict = walk_outbound(ctx, p, flow, known, service, told, &work->step, &action);
 	else
 		verdict = function_forward(ctx, p, flow, &d, number);
 	if (verdict == VERDICT_CONTINUE)

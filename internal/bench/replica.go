@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/ballast-lb/ballast/internal/bench/wrapper"
 	"github.com/ballast-lb/ballast/internal/linux/lb"
 )
 
@@ -13,7 +14,7 @@ import (
 const (
 	ReplicaTargetNS    = 2000 // that a first packet takes longer for each replica
 	ReplicaTargetBytes = 100  // of memory for each entry
-	ReplicaLinear      = 0.85 // of the rate at the fewest load balancers, for each of more
+	ReplicaLinear      = 0.85 // of the packets a second at the fewest load balancers, for each of more
 )
 
 // Least numbers whose results mean something.
@@ -72,8 +73,10 @@ type ReplicaLoad struct {
 	MinNS    float64 `json:"min_ns"` // CPU time for a connection
 	MedianNS float64 `json:"median_ns"`
 	MaxNS    float64 `json:"max_ns"`
-	Messages float64 `json:"messages"` // for a connection
-	// Of the connections a second that one load balancer's share of the work allows, to that at the fewest load balancers: N of them take N times as many.
+	Messages float64 `json:"messages"`  // for a connection
+	PacketNS float64 `json:"packet_ns"` // of the median, for each packet that a load balancer handles: a message, or the client's
+	// Of the packets that a load balancer handles a second, to that at the fewest load balancers: what does not grow with their number makes N of them
+	// handle N times as many.
 	Ratio       float64 `json:"ratio"`
 	Connections uint64  `json:"connections"`
 }
@@ -142,37 +145,35 @@ func (r *replicaRig) sample(c *replicaCell, connections uint32) error {
 		return err
 	}
 	if c.latency {
-		return r.sampleLatency(c, max(leastLatency, connections/latencyPart))
+		return r.sampleLatency(c, min(wrapper.Timed, max(leastLatency, connections/latencyPart)))
 	}
 	return r.sampleLoad(c, connections)
 }
 
 // sampleLatency sends one packet after the other to the first load balancer, of connections whose chains it is not in.
 func (r *replicaRig) sampleLatency(c *replicaCell, packets uint32) error {
-	for range packets {
-		flow := r.flowElsewhere()
-		if c.chain == 0 { // it was answered before
-			if _, err := r.cross([]uint32{flow}, 1, 1); err != nil {
-				return err
-			}
-		}
-		took, err := r.cross([]uint32{flow}, 1, 1)
-		if err != nil {
-			return err
-		}
-		if took.Elsewhere > 0 {
-			continue // it waited for another thread
-		}
-		c.times = append(c.times, float64(took.Took.Nanoseconds()))
-		c.packets++
-	}
-	if len(c.times) == 0 {
-		return fmt.Errorf("the kernel handled all of %d packets in other threads' time: measure on a quieter machine", packets)
+	flows := make([]uint32, packets)
+	for i := range flows {
+		flows[i] = r.flowElsewhere()
 	}
 	all := uint64(packets)
 	want := wanted{first: all, asked: all, passed: all * uint64(max(1, c.chain))}
-	if c.chain == 0 {
+	took, err := r.time(flows)
+	if c.chain == 0 && err == nil { // that was asked about; once more
 		want.known = all
+		took, err = r.time(flows)
+	}
+	if err != nil {
+		return err
+	}
+	for _, ns := range took {
+		if ns != 0 {
+			c.times = append(c.times, float64(ns))
+			c.packets++
+		}
+	}
+	if len(c.times) == 0 {
+		return fmt.Errorf("the kernel handled all of %d packets in other threads' time: measure on a quieter machine", packets)
 	}
 	return r.check(want)
 }
@@ -180,7 +181,7 @@ func (r *replicaRig) sampleLatency(c *replicaCell, packets uint32) error {
 // sampleLoad sends the first packets of new connections to all load balancers alike.
 func (r *replicaRig) sampleLoad(c *replicaCell, connections uint32) error {
 	for range crossings {
-		flows := r.fresh(connections + connections/10 + 1000) // more are sent than wanted
+		flows := r.fresh(2 * connections) // more are sent than wanted
 		crossing, err := r.cross(flows, connections, uint32(c.nodes))
 		if err != nil {
 			return err
@@ -222,11 +223,13 @@ func replicaResult(all []*replicaCell) *ReplicaResult {
 			result.Latency = append(result.Latency, row)
 			continue
 		}
-		if least[c.chain] == 0 {
-			least[c.chain] = spread.median
+		row := ReplicaLoad{Chain: c.chain, Nodes: c.nodes, MinNS: spread.min, MedianNS: spread.median, MaxNS: spread.max,
+			Messages: float64(c.messages) / float64(c.packets), Connections: c.packets}
+		if row.PacketNS = row.MedianNS / (1 + row.Messages); least[c.chain] == 0 {
+			least[c.chain] = row.PacketNS
 		}
-		result.Load = append(result.Load, ReplicaLoad{Chain: c.chain, Nodes: c.nodes, MinNS: spread.min, MedianNS: spread.median, MaxNS: spread.max,
-			Messages: float64(c.messages) / float64(c.packets), Ratio: least[c.chain] / spread.median, Connections: c.packets})
+		row.Ratio = least[c.chain] / row.PacketNS
+		result.Load = append(result.Load, row)
 	}
 	return result
 }

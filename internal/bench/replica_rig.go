@@ -298,14 +298,28 @@ func (r *replicaRig) flowElsewhere() uint32 {
 
 // cross sends at least so many of the flows' packets through the switch, to the first load balancers.
 func (r *replicaRig) cross(flows []uint32, frames, nodes uint32) (c wrapper.Crossing, err error) {
+	return r.send(flows, frames, func() (c wrapper.Crossing, err error) { return r.programs.CrossSwitch(r.ports[0].Index, frames, nodes) })
+}
+
+// time sends a packet of each flow to the first load balancer, one after the other, and returns how long each took.
+func (r *replicaRig) time(flows []uint32) (took []uint32, err error) {
+	_, err = r.send(flows, uint32(len(flows)), func() (c wrapper.Crossing, err error) {
+		c, took, err = r.programs.TimeSwitch(r.ports[0].Index, uint32(len(flows)))
+		return c, err
+	})
+	return took, err
+}
+
+// send has at least so many packets of the flows sent, and fails unless all arrive as they should.
+func (r *replicaRig) send(flows []uint32, frames uint32, send func() (wrapper.Crossing, error)) (c wrapper.Crossing, err error) {
 	if err := r.programs.List(&r.cell, flows, nil); err != nil {
 		return c, err
 	}
 	err = r.hub.Do(func() (err error) { // on a thread of its own
-		c, err = r.programs.CrossSwitch(r.ports[0].Index, frames, nodes)
+		c, err = send()
 		return err
 	})
-	if err == nil && (c.Sent < uint64(frames) || c.Arrived != c.Sent || c.Strays != 0) {
+	if err == nil && (c.Sent < uint64(frames) || c.Sent > uint64(len(flows)) || c.Arrived != c.Sent || c.Strays != 0) {
 		err = fmt.Errorf("%d of %d packets came to servers, %d of them of another length than expected", c.Arrived, c.Sent, c.Strays)
 	}
 	return c, err

@@ -12,13 +12,18 @@ import (
 // arrivalTimeout is for how long nothing comes back until the rest counts as lost.
 const arrivalTimeout = time.Second
 
+// Timed is how many frames are timed at most.
+const Timed = 4096
+
+// inSwitch is how many frames are on their way through a switch at once: of more, which pass many devices, the kernel leaves some to another thread.
+const inSwitch = 24
+
 // Crossing is what became of frames that were sent over a pair of devices.
 type Crossing struct {
 	Sent, Arrived uint64
 	Strays        uint64        // of those that arrived, not as long as the program under test should have made them
 	Elsewhere     uint64        // of those that arrived, handled in the time of another thread
 	CPU           time.Duration // of the thread
-	Took          time.Duration // through a switch: the way of the last
 }
 
 // xdpContext is struct xdp_md of linux/bpf.h.
@@ -42,25 +47,40 @@ func (b *Wrapper) Port(number uint32, ifindex int) error {
 // back, or none does any more. They are real frames (BPF_PROG_RUN in live mode), those that were listed. The calling goroutine must be
 // locked to its thread: the kernel does the work of both ends in that thread's time, unless it is busy with others.
 func (b *Wrapper) Cross(ifindex int, frames uint32) (c Crossing, err error) {
-	return b.cross(b.objects.Sender, ifindex, frames)
+	return b.cross(b.objects.Sender, ifindex, frames, frames)
 }
 
 // CrossSwitch does so with a switch: each frame goes to one of the first ports, by its client's port. The device is one of the ports.
 func (b *Wrapper) CrossSwitch(ifindex int, frames, ports uint32) (c Crossing, err error) {
-	if err := b.objects.Forwarders.Set(ports); err != nil {
+	if err := errors.Join(b.objects.Forwarders.Set(ports), b.objects.InSwitch.Set(uint32(inSwitch))); err != nil {
 		return c, fmt.Errorf("set the ports that frames go to: %w", err)
 	}
-	return b.cross(b.objects.Spread, ifindex, frames)
+	return b.cross(b.objects.Spread, ifindex, frames, frames)
 }
 
-func (b *Wrapper) cross(sender *Program, ifindex int, frames uint32) (c Crossing, err error) {
+// TimeSwitch does so frame by frame, to the first port, at most Timed of them. It returns for how long each was on its way, in ns; 0: another thread had it.
+func (b *Wrapper) TimeSwitch(ifindex int, frames uint32) (c Crossing, took []uint32, err error) {
+	if err := errors.Join(b.objects.Forwarders.Set(uint32(1)), b.objects.InSwitch.Set(uint32(1))); err != nil {
+		return c, nil, fmt.Errorf("set the port that frames go to: %w", err)
+	}
+	if c, err = b.cross(b.objects.Spread, ifindex, frames, 1); err != nil {
+		return c, nil, err
+	}
+	took = make([]uint32, Timed)
+	if err := b.objects.Took.Get(took); err != nil {
+		return c, nil, fmt.Errorf("read how long frames were on their way: %w", err)
+	}
+	return c, took[:min(c.Arrived, Timed)], nil
+}
+
+func (b *Wrapper) cross(sender *Program, ifindex int, frames, atOnce uint32) (c Crossing, err error) {
 	err = errors.Join(b.objects.State.Set(benchBenchState{}), b.objects.Crossing.Set(benchBenchCrossing{}))
 	if err != nil {
 		return c, fmt.Errorf("begin the list: %w", err)
 	}
 	cell := b.listed.Load().cell
 	options := ebpf.RunOptions{Data: cell.Frame[:], Context: xdpContext{DataEnd: uint32(len(cell.Frame)), IngressIfindex: uint32(ifindex)},
-		Repeat: frames, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES}
+		Repeat: atOnce, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES}
 	start, err := threadCPU()
 	if err != nil {
 		return c, err
@@ -93,6 +113,5 @@ func (b *Wrapper) readCrossing(c *Crossing) error {
 		return fmt.Errorf("read what has crossed: %w", err)
 	}
 	c.Sent, c.Arrived, c.Strays, c.Elsewhere = state.Runs, crossing.Arrived, crossing.Strays, crossing.Elsewhere
-	c.Took = time.Duration(crossing.Took)
 	return nil
 }

@@ -42,9 +42,9 @@ func printReplica(table *command.Table, r *bench.ReplicaResult) {
 		}
 		table.Line("%s\t%d\t%.0f\t%.0f\t%s\t%s\t", what, l.Hops, l.P50NS, l.P99NS, each, target)
 	}
-	table.Row("load of new connections\tmin\tmedian\tmax\tmessages\tratio\ttarget")
+	table.Row("load of new connections\tmin\tmedian\tmax\tmessages\teach packet\tratio\ttarget")
 	for _, l := range r.Load {
-		table.Line("%d load balancers, chains of %d\t%.0f\t%.0f\t%.0f\t%.2f\t%.2f\t>= %.2f\t", l.Nodes, l.Chain, l.MinNS, l.MedianNS, l.MaxNS, l.Messages, l.Ratio, bench.ReplicaLinear)
+		table.Line("%d load balancers, chains of %d\t%.0f\t%.0f\t%.0f\t%.2f\t%.0f\t%.2f\t>= %.2f\t", l.Nodes, l.Chain, l.MinNS, l.MedianNS, l.MaxNS, l.Messages, l.PacketNS, l.Ratio, bench.ReplicaLinear)
 	}
 	table.Row("memory\tentries\tbytes per entry\ttarget")
 	for _, m := range r.Memory {
@@ -55,5 +55,5 @@ func printReplica(table *command.Table, r *bench.ReplicaResult) {
 		table.Line("by mutual TLS, loopback\t%d\t%.1f\t%.0f\t", r.Copy.Entries, r.Copy.Seconds, r.Copy.PerSecond)
 	}
 	table.Line("\nTimes in ns: of the way from a switch through load balancers and back to it, one packet at a time; of the CPU for a new connection, all load\n" +
-		"balancers together. Ratio: of the connections a second for each load balancer, to those of the fewest.")
+		"balancers together, and for each packet that one of them handles. Ratio: of these packets a second, to those of the fewest load balancers.")
 }

@@ -103,11 +103,13 @@ func TestAgentFollowsItsDeviceAndItsAddresses(t *testing.T) {
 
 // The client is reached by another device than the one that packets come in by, and the way changes while it is connected.
 func TestAnswersThatLeaveByAnotherDeviceAreMarked(t *testing.T) {
+	noRaces(t)
 	answersLeaveByAnotherDevice(t, false)
 }
 
 // What comes in there is no tunnel: others may have its XDP hook.
 func TestAnswersAreMarkedOnADeviceWhoseXDPHookIsTaken(t *testing.T) {
+	noRaces(t)
 	answersLeaveByAnotherDevice(t, true)
 }
 

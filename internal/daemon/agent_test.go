@@ -268,6 +268,7 @@ func TestAgentRefusesAHostWithMicrosecondTimestamps(t *testing.T) {
 }
 
 func TestAgentSaysThatTheServiceAddressIsMissing(t *testing.T) {
+	noRaces(t)
 	h := newAgentHost(t)
 	h.write(strings.ReplaceAll(fmt.Sprintf(agentFile, 1), "198.51.100.10", "198.51.100.99"))
 	h.start()

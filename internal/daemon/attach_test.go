@@ -85,6 +85,7 @@ func (h *host) eventually(what string, done func() bool) {
 }
 
 func TestAProgramThatSomebodyDetachesIsAttachedAgain(t *testing.T) {
+	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	ours := h.program()
@@ -100,6 +101,7 @@ func TestAProgramThatSomebodyDetachesIsAttachedAgain(t *testing.T) {
 }
 
 func TestAProgramInThePlaceOfOursIsNamedAndNotFought(t *testing.T) {
+	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	h.awaitHealth("at first", http.StatusOK) // a device has no carrier while it gets its program
@@ -137,6 +139,7 @@ func TestAProgramInThePlaceOfOursIsNamedAndNotFought(t *testing.T) {
 }
 
 func TestPinsThatAreTakenAwayAreMadeAgain(t *testing.T) {
+	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	ours := h.program()
@@ -184,6 +187,7 @@ func (h *lbHost) answersEcho() (answered bool) {
 }
 
 func TestPacketsOfEveryShapeGoOnWithoutTheDaemon(t *testing.T) {
+	noRaces(t)
 	h := newLBHost(t)
 	require(t, h.peer.Do(func() error {
 		device, err := net.InterfaceByName("eth0")
@@ -235,6 +239,7 @@ func pinned(t *testing.T, dir string) string {
 }
 
 func TestAnAgentsProgramsAreAttachedAgain(t *testing.T) {
+	noRaces(t)
 	h := newAgentHost(t)
 	h.write(fmt.Sprintf(agentFile, 1))
 	h.start()

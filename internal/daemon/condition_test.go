@@ -31,6 +31,7 @@ func TestControllersHearWhatIsWrongWithALoadBalancer(t *testing.T) {
 
 // A controller that has just begun does not know the addresses of nodes that have not joined yet, and takes such a VIP.
 func TestALoadBalancerWhoseOwnAddressIsAVIPIsNotReady(t *testing.T) {
+	noRaces(t)
 	h := newRemoteHost(t)
 	h.start()
 	hub, end := h.control(1)

@@ -16,6 +16,7 @@ const reloadByForce = "/v1/config/reload?" + api.Force + "=true"
 // A load balancer that began with the wrong key, or with ids that are swapped, is put right by the command that the refusal names, also after a
 // restart, which goes on with what it had.
 func TestALoadBalancerTakesAFileThatBreaksConnectionsByForceAlone(t *testing.T) {
+	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	file := fmt.Sprintf(lbFile, "")
@@ -78,6 +79,7 @@ func TestAResetThatLosesTheKeyInUseNeedsForce(t *testing.T) {
 
 // The state of a load balancer that was off for long may be older than what all others forward by.
 func TestALoadBalancerWhoseFileIsRefusedAfterARebootIsNotReady(t *testing.T) {
+	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	h.kill()

@@ -58,6 +58,14 @@ type output struct {
 	said  bytes.Buffer
 }
 
+// noRaces skips a test that is about the kernel's edge, with the same goroutines as in others, where races are looked for: each start loads all programs.
+func noRaces(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("the daemons' goroutines are those of other tests")
+	}
+}
+
 func (o *output) Write(text []byte) (int, error) {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()

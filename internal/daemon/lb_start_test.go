@@ -51,6 +51,7 @@ func TestAPortThatIsTakenEndsALoadBalancerBeforeItAttaches(t *testing.T) {
 }
 
 func TestADeviceThatTheProgramIsTakenOffIsNamedAndLoopbackAloneIsRefused(t *testing.T) {
+	noRaces(t)
 	h := newLBHost(t)
 	h.role = "wide-lb" // on eth0 and lo
 	h.awaitAfterStart()
@@ -107,6 +108,7 @@ func TestDetachSaysHowManyConnectionsItBreaks(t *testing.T) {
 }
 
 func TestAStartThatFailsTakesBackWhatItAttachedAndNothingElse(t *testing.T) {
+	noRaces(t)
 	h := newLBHost(t)
 	h.with("")
 	h.role = "greedy-lb" // on lo, too, which has no native mode

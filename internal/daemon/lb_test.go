@@ -265,6 +265,7 @@ func TestCountersAreServedToPrometheus(t *testing.T) {
 }
 
 func TestAnUpgradeToAnotherLayoutOfMapsReplacesTheProgramInPlace(t *testing.T) {
+	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	expectKept := func(when string, packets uint64) {

@@ -25,6 +25,7 @@ func onEth0(t *testing.T, space *netspace.Space, change func(netlink.Link) error
 const noCarrier = "interface eth0 is down or has no carrier"
 
 func TestALoadBalancerThatNothingReachesIsNotReady(t *testing.T) {
+	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	ready := func(s api.LBStatus) bool { return s.Ready && len(s.Problems) == 0 }

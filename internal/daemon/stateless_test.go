@@ -64,6 +64,7 @@ func saysThatItWaits(problems []string) bool {
 }
 
 func TestALoadBalancerWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
+	noRaces(t)
 	h := newRemoteHost(t)
 	hub, end := h.control(1)
 	hub.SetState(viewOf(5, nil, 2, 3))
@@ -192,6 +193,7 @@ func (h *host) expectProblems(when string, want ...string) {
 }
 
 func TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
+	noRaces(t)
 	h := newAgentHost(t)
 	h.write(strings.NewReplacer("id: 1}", "id: 2}", "id: 2}", "id: 3}").Replace(fmt.Sprintf(agentFile, 1)))
 	h.start()

@@ -85,6 +85,8 @@ func Target(program string) float64 {
 		return 2.42
 	case "syn-choices", "syn-choices-srv6":
 		return 4
+	case "replica-hit":
+		return 3
 	case "syn-p2c", "syn-awfd":
 		return 3.3
 	case "syn-least":

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/ballast-lb/ballast/internal/algo/peermessage"
 	"github.com/ballast-lb/ballast/internal/algo/ring"
 	"github.com/ballast-lb/ballast/internal/bench/wrapper"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
@@ -65,14 +64,11 @@ func openReplicaRig() (r *replicaRig, err error) {
 	if r.hub, err = quietSpace(); err != nil {
 		return r, err
 	}
-	service := newService(replicaVIP, model.DispatchRR)
-	service.Protocol, service.Affinity, service.Fallback = model.ProtocolUDP, model.AffinityReplicated, model.FallbackHash
-	fleet := model.Fleet{Keys: keys(), Services: []model.Service{service}}
-	fleet.ApplyDefaults()
+	fleet := replicaService()
 	r.k0, r.k1 = plan.EntryKey(fleet.Keys.Placement)
-	r.cell = wrapper.Cell{Frame: datagramFrame(replicaVIP, nil), Growth: outerLength, Flows: MaxFlows}
+	r.cell = replicaFrame()
 	for number := 1; number <= mostNodes; number++ {
-		if err := r.connect(number, &fleet); err != nil {
+		if err := r.connect(number, fleet); err != nil {
 			return r, fmt.Errorf("set up load balancer %d: %w", number, err)
 		}
 	}
@@ -255,8 +251,7 @@ func (r *replicaRig) check(want wanted) error {
 
 // chain is that of a flow, head first.
 func (r *replicaRig) chain(flow uint32) []uint16 {
-	key := peermessage.FlowKey(r.k0, r.k1, wrapper.Client(flow), netip.AddrPortFrom(replicaVIP, servicePort), uint8(model.ProtocolUDP))
-	return r.view.Chains[r.view.List.Arc(ring.Key(key).Position())]
+	return r.view.Chains[r.view.List.Arc(ring.Key(replicaKey(r.k0, r.k1, flow)).Position())]
 }
 
 // messages is how many a flow's first packet takes, of the load balancer that the switch sends it to: to each of the chain but that itself, and from the

@@ -66,6 +66,7 @@ var (
 type rig struct {
 	runner
 	lb     *lb.LB
+	hits   *replicaHits
 	fleet  model.Fleet
 	places map[string]plan.Place
 	begun  uint32 // connections of QUIC
@@ -87,11 +88,17 @@ func openRig(device uint32) (*rig, error) {
 	if r.places, err = publish(r.lb, plan.DefaultLimits, &r.fleet, device); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
+	if r.hits, err = openReplicaHits(device); err != nil {
+		return nil, errors.Join(err, r.close())
+	}
 	return r, nil
 }
 
 func (r *rig) close() error {
 	var errs []error
+	if r.hits != nil {
+		errs = append(errs, r.hits.Close())
+	}
 	if r.lb != nil {
 		errs = append(errs, r.lb.Close())
 	}
@@ -249,9 +256,10 @@ func (r *rig) subjects() []subject {
 			}})
 	}
 	all = append(all, r.initials(quicVIPs[0])...)
-	all = append(all, subject{name: "no-timestamp", program: lb, cell: short, verdict: "forwarded_no_timestamp", place: place(rrVIP), check: r.checkPlaced(rrVIP)})
+	all = append(all, subject{name: "no-timestamp", program: lb, cell: short, verdict: "forwarded_no_timestamp", place: place(rrVIP), check: r.checkPlaced(rrVIP)},
+		r.hits.subject())
 	for i := range all {
-		if all[i].verdict != "" {
+		if all[i].verdict != "" && all[i].lb == nil {
 			all[i].lb = r.lb
 		}
 		if i >= 2 && all[i].cell.Growth == 0 {

@@ -96,7 +96,7 @@ func (r *vethRig) open() error {
 	if r.rig, err = openRig(uint32(r.tested.Index)); err != nil {
 		return err
 	}
-	if err := r.lb.Know(r.tested); err != nil {
+	if err := errors.Join(r.lb.Know(r.tested), r.hits.Know(r.tested)); err != nil {
 		return err
 	}
 	return r.space.AttachXDP(senderDevice, r.programs.Sink().FD())

@@ -172,6 +172,7 @@ func TestAgentServesReloadsAndSurvivesItsOwnDeath(t *testing.T) {
 
 // Load balancers go on with the old ones.
 func TestAnAgentRefusesAFileThatReplacesAKeyOrItsId(t *testing.T) {
+	noRaces(t)
 	h := newAgentHost(t)
 	file := fmt.Sprintf(agentFile, 1)
 	sum := h.write(file)

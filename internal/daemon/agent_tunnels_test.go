@@ -79,6 +79,7 @@ func says(problems []string, part string) bool {
 }
 
 func TestAnAgentTakesTunnelsOfWhomItsFileNames(t *testing.T) {
+	noRaces(t)
 	h := newAgentHost(t)
 	write := func(key string) {
 		sum := h.write(fmt.Sprintf(agentFile, 1) + key)

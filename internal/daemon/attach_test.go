@@ -264,6 +264,7 @@ func TestAnAgentsProgramsAreAttachedAgain(t *testing.T) {
 }
 
 func TestDetachOfAnInstanceThatIsNotThereChangesNothing(t *testing.T) {
+	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	ours, before := h.program(), pinned(t, h.pinDir())

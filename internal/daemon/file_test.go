@@ -58,6 +58,7 @@ func TestALoadBalancerTakesAFileThatBreaksConnectionsByForceAlone(t *testing.T) 
 
 // The way back from a rotation by ctl is as hard as any other loss of the key in use.
 func TestAResetThatLosesTheKeyInUseNeedsForce(t *testing.T) {
+	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	fleet := h.client.Fleet()
@@ -142,6 +143,7 @@ func TestAnAgentThatRestartsKeepsTheKeyAndTheIDOfLivingConnections(t *testing.T)
 }
 
 func TestAnAgentThatStartsWithTheFileOfAnotherFleetTouchesNothing(t *testing.T) {
+	noRaces(t)
 	h := newAgentHost(t)
 	h.write(fmt.Sprintf(agentFile, 1) + "tunnels_from: [10.9.0.1]\n")
 	h.start()
@@ -167,6 +169,7 @@ func TestAnAgentThatStartsWithTheFileOfAnotherFleetTouchesNothing(t *testing.T) 
 
 // Nobody is harmed: no connection lives.
 func TestAnAgentWithoutConnectionsTakesWhateverFileItStartsWith(t *testing.T) {
+	noRaces(t)
 	h := newAgentHost(t)
 	file := fmt.Sprintf(agentFile, 1)
 	h.write(file)

@@ -131,6 +131,7 @@ func TestConnectionsAreShownFlaggedSweptAndLogged(t *testing.T) {
 
 // Who waits for a server to drain must not take a connection for ended whose beginning nobody here has seen.
 func TestPacketsOfConnectionsThatBeganElsewhereAreToldOf(t *testing.T) {
+	noRaces(t)
 	h := newLBHost(t)
 	h.awaitFileAfter(tableFile)
 	awaitActivity := func(what string, above uint64) (activity uint64) {
@@ -218,6 +219,7 @@ func (h *lbHost) expectLogged() {
 }
 
 func TestAConnectionWhoseIndexIsNeededIsLogged(t *testing.T) {
+	noRaces(t)
 	h := newLBHost(t)
 	h.awaitFileAfter(strings.Replace(tableFile, "entries: 64", "entries: 64, index_bits: 1", 1))
 	const partitions = conntable.BlockEntries / 2
@@ -240,6 +242,7 @@ func TestAConnectionWhoseIndexIsNeededIsLogged(t *testing.T) {
 }
 
 func TestServicesWithoutATableSaySo(t *testing.T) {
+	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	if answer, err := h.connections(api.ConnectionQuery{}); err != nil || len(answer.Tables) != 0 {
@@ -261,6 +264,7 @@ func TestServicesWithoutATableSaySo(t *testing.T) {
 }
 
 func TestTheFirstTierSaysWhoHasTheTables(t *testing.T) {
+	noRaces(t)
 	h := newTierHost(t, "first-lb")
 	h.awaitFileAfter(fmt.Sprintf(tierFile, "10.9.0.2"))
 	_, err := h.connections(api.ConnectionQuery{Service: "web"})

@@ -73,6 +73,7 @@ func TestAServerThatDoesNotMarkIsUnhealthyAndAProblem(t *testing.T) {
 }
 
 func TestALoadBalancerThatReadsNobodysCookieIsNotReady(t *testing.T) {
+	noRaces(t)
 	h := newUnmarkedHost(t)
 	h.serve("cookie", "maglev", 2)
 	h.start()

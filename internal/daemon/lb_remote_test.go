@@ -220,6 +220,7 @@ func (h *remoteHost) expectControllersNamed() {
 }
 
 func TestAKeyThatDoesNotFitIsAProblemUntilItDoes(t *testing.T) {
+	noRaces(t)
 	h := newRemoteHost(t)
 	h.start()
 	own := filepath.Join(h.tlsDir(), "lb1.key")

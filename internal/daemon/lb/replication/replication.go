@@ -280,10 +280,12 @@ func (r *Replication) take(message *ballastv1.ReplicaView) error {
 	if told.view.Version < version || told.view.Version == version && version != 0 && message.Revision < r.revision {
 		return nil // of a controller that lags behind
 	}
-	r.told.Store(true)
 	r.path.SetRing(told.view.Version != 0)
 	me := told.named(r.Name)
 	if me == nil {
+		if told.view.Version == 0 {
+			r.told.Store(true)
+		}
 		return nil // it does not know us yet
 	}
 	next := *before
@@ -300,6 +302,7 @@ func (r *Replication) take(message *ballastv1.ReplicaView) error {
 			return err
 		}
 	}
+	r.told.Store(true)
 	// Who is on the ring with other entries than ours takes no part until that is known: see replica.NewNode.
 	if waits := told.view.Version == 0 || told.isOn(me.Number) && told.incarnations[me.Number] != next.Incarnation; waits {
 		r.keep(&next)

@@ -91,7 +91,7 @@ inline_always enum verdict ask(struct xdp_md *ctx, struct packet *p, struct pack
 	int outcome;
 
 	if (!config)
-		return DROPPED_NO_SERVER; /* there was one a moment ago */
+		return DROPPED_OTHER_VIEW; /* others have the entries, and do not know this node yet */
 	flow = asked_flow(ctx, p, quote);
 	if (!flow)
 		return DROPPED_MALFORMED;

@@ -33,8 +33,10 @@ inline_always enum verdict function_claim(struct xdp_md *ctx, const struct packe
 	enum verdict verdict;
 	int outcome;
 
-	if (!(service->flags & SERVICE_REPLICATED) || !config || !(now->view || now->ring) || only_looks_up(flow, 0))
+	if (!(service->flags & SERVICE_REPLICATED) || !has_ring(now) || only_looks_up(flow, 0))
 		return VERDICT_CONTINUE;
+	if (!config)
+		return DROPPED_OTHER_VIEW; /* as ask does */
 	s->service = service->number;
 	s->key = peer_key(&config->key_hash, flow);
 	s->flags = PEER_OUTBOUND;

@@ -90,6 +90,12 @@ inline_always const struct replica_current *replicas_now(void)
 	return bpf_map_lookup_elem(&replica_now, &first);
 }
 
+/* Are entries replicated? Also where there is no view for the moment, and where the others do not know this node yet. */
+inline_always _Bool has_ring(const struct replica_current *now)
+{
+	return now && (now->view || now->ring);
+}
+
 /* 0: this node knows no others. */
 inline_always const struct replica_config *replica_config_now(const struct replica_current *now)
 {

@@ -56,12 +56,10 @@ __noinline int steer_by_replicas(const struct packet *p, const struct service *s
 	d.verdict = decided->verdict;
 	if (decided->told) {
 		verdict = steer_by_told(p, &d);
-	} else if (!now || !(now->view || now->ring)) {
+	} else if (!has_ring(now)) {
 		steer_by_placement(p, &d);
 		verdict = d.server ? d.verdict : DROPPED_NO_SERVER;
-	} else if (!config) {
-		verdict = DROPPED_OTHER_VIEW; /* others have the entries, and do not know this node yet */
-	} else {
+	} else if (config) {
 		replica_usable(peer_key(&config->key_hash, p), service->number, &known);
 		if (known.owner && (known.fresh || only_looks_up(p, decided->quoted))) {
 			steer_to(&d, known.owner);

@@ -264,6 +264,26 @@ func TestAFullTableStopsNewConnectionsOfFunctionsAlone(t *testing.T) {
 	})
 }
 
+// The entry for the way back would be missing.
+func TestWhatFunctionsSendWaitsUntilTheRingKnowsTheirLoadBalancer(t *testing.T) {
+	hosts := newGateways(t, 1, 1)
+	h := hosts[1]
+	packet := packetOf(model.ProtocolUDP, functionMAC(1), netip.AddrPortFrom(publicAddress, 30000), netip.AddrPortFrom(outside, 53), 0)
+	others := h.want.Replicas
+	h.want.Replicas = plan.Replicas{}
+	h.apply()
+	h.counted("a packet that opens a connection", "dropped_other_view", func() {
+		if p := travel(hosts, 1, packet); p.routed {
+			t.Error("it goes on without an entry")
+		}
+	})
+	h.want.Replicas = others
+	h.apply()
+	if p := travel(hosts, 1, packet); !p.routed {
+		t.Errorf("then: %+v", p)
+	}
+}
+
 // Two functions behind one router have one MAC: nobody could tell whose a packet is.
 func TestFunctionsThatShareAMACAreNotRecognised(t *testing.T) {
 	hosts := newGateways(t, 1, 1)

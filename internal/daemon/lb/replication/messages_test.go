@@ -374,6 +374,16 @@ func TestBetweenTwoViewsOnlyFreshAnswersCount(t *testing.T) {
 			t.Errorf("%+v", out)
 		}
 	})
+	others := h.want.Replicas
+	h.want.Replicas = plan.Replicas{}
+	h.apply()
+	h.counted("a ring that does not know this load balancer", "dropped_other_view", func() {
+		if out := h.run(own.frame(0)); out.frame != nil {
+			t.Errorf("%+v", out)
+		}
+	})
+	h.want.Replicas = others
+	h.apply()
 	h.Publish(view)
 	server := h.run(own.frame(0)).server
 	asked := connectionOf(h, view, model.ProtocolUDP, 2)

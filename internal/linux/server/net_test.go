@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -258,6 +259,7 @@ type watcher struct {
 	first       atomic.Value // string: what was wrong first
 	flows       sync.Map     // address and port of the client -> lastSeen
 	echoes      sync.Map     // address and port of the client -> uint32, its last TSecr
+	recent      []string     // what was seen last, of all flows
 	stop        func()
 }
 
@@ -281,9 +283,10 @@ func (r *rig) watch() *watcher {
 	done, quit := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		frame := make([]byte, 192)
+		const ethernet = 14
+		buffer := make([]byte, ethernet+192)
 		for {
-			n, from, err := unix.Recvfrom(fd, frame, unix.MSG_TRUNC)
+			n, from, err := unix.Recvfrom(fd, buffer[ethernet:], unix.MSG_TRUNC)
 			if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
 				select {
 				case <-quit:
@@ -295,9 +298,16 @@ func (r *rig) watch() *watcher {
 			if err != nil {
 				return
 			}
-			if address, ok := from.(*unix.SockaddrLinklayer); ok {
-				r.inspect(w, frame[:min(n, len(frame))], address.Pkttype == unix.PACKET_OUTGOING)
+			address, ok := from.(*unix.SockaddrLinklayer)
+			if !ok {
+				continue
 			}
+			frame := buffer[ethernet:min(ethernet+n, len(buffer))]
+			if address.Hatype == unix.ARPHRD_NONE { // of a tun device
+				copy(buffer[12:], binary.NativeEndian.AppendUint16(nil, address.Protocol))
+				frame = buffer[:min(ethernet+n, len(buffer))]
+			}
+			r.inspect(w, frame, address.Pkttype == unix.PACKET_OUTGOING)
 		}
 	}()
 	w.stop = sync.OnceFunc(func() { close(quit); <-done; unix.Close(fd) })
@@ -320,6 +330,11 @@ func (w *watcher) verify(t *testing.T) {
 
 func (r *rig) inspect(w *watcher, frame []byte, outgoing bool) {
 	source, destination, tcp := segment(frame)
+	if tcp != nil {
+		value, echo, _ := timestamps(tcp)
+		w.recent = append(w.recent[max(0, len(w.recent)-11):], fmt.Sprintf("%s > %s flags %#x sequence %#x acknowledges %#x TSval %#x TSecr %#x",
+			source, destination, tcp[13], binary.BigEndian.Uint32(tcp[4:]), binary.BigEndian.Uint32(tcp[8:]), value, echo))
+	}
 	if tcp != nil && outgoing && destination.Port() == servicePort {
 		if _, echo, ok := timestamps(tcp); ok && echo != 0 {
 			w.echoes.Store(source, echo)
@@ -344,7 +359,8 @@ func (r *rig) inspect(w *watcher, frame []byte, outgoing bool) {
 	last, known := w.flows.Swap(destination, lastSeen{value, tag, tcp[13]})
 	back := known && int32(value-last.(lastSeen).value) < 0
 	if (!ok || back || ahead) && w.wrong.Add(1) == 1 {
-		w.first.Store(fmt.Sprintf("%s > %s TSval %#x flags %#x, after %+v and an echo of %#x", source, destination, value, tcp[13], last, echo))
+		w.first.Store(fmt.Sprintf("%s > %s TSval %#x flags %#x, after %+v and an echo of %#x; the last packets:\n%s",
+			source, destination, value, tcp[13], last, echo, strings.Join(w.recent, "\n")))
 	}
 }
 

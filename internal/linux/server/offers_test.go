@@ -28,7 +28,6 @@ type offers struct {
 	first  atomic.Value  // string: the first of them
 	seen   atomic.Uint64
 	resets atomic.Uint64 // of those seen
-	seenBy atomic.Pointer[watcher]
 }
 
 func columnOf(port uint16) byte { return byte(port % 4) }
@@ -128,9 +127,6 @@ func (r *offers) carry(packet []byte) []byte {
 		if tcp[13]&4 != 0 {
 			r.resets.Add(1)
 		}
-		if w := r.seenBy.Load(); w != nil {
-			w.echoes.Store(client, echo)
-		}
 		if byte(echo&3) != columnOf(client.Port()) && r.lost.Add(1) == 1 {
 			r.first.Store(fmt.Sprintf("%s > %s TSecr %#x, flags %#x", client, service, echo, tcp[13]))
 		}
@@ -154,13 +150,6 @@ func (r *offers) verify(w *watcher, before map[string]int) {
 	if r.seen.Load() == 0 || r.lost.Load() != 0 {
 		r.t.Errorf("of %d packets %d name another column than their connection's, first %v", r.seen.Load(), r.lost.Load(), r.first.Load())
 	}
-}
-
-func (r *offers) watch() *watcher {
-	r.t.Helper()
-	w := r.rig.watch()
-	r.seenBy.Store(w)
-	return w
 }
 
 // absent makes the server send what is for an address to the client, which does not have it.

@@ -66,7 +66,7 @@ func TryLB() error {
 	if err != nil {
 		return err
 	}
-	return lb.Close()
+	return errors.Join(lb.LoadAll(), lb.Close())
 }
 
 // TryServer has the kernel verify and load the server's programs, and lets go of them.

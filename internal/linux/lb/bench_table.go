@@ -29,7 +29,7 @@ func OpenBench(limits plan.Limits, evict bool) (*LB, error) {
 		spec.Maps["local_connections"].Type = ebpf.Hash
 	}
 	lb := &LB{places: map[uint32][]*vipPlace{}, runInsert: ebpf.RunOptions{Data: make([]byte, 64)}}
-	if err := spec.LoadAndAssign(&lb.objects, nil); err != nil {
+	if err := lb.objects.load(spec, ebpf.CollectionOptions{}); err != nil {
 		return nil, fmt.Errorf("load the load balancer's program: %w", err)
 	}
 	if err := lb.mapTables(); err != nil {

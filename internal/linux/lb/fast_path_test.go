@@ -341,7 +341,7 @@ func TestTheFastPathDoesWhatTheLongWayDoes(t *testing.T) {
 		if n%20 == 0 {
 			looked = append(slices.Collect(maps.Keys(w.tables.Places())), "")
 		}
-		short, long := w.walk(w.lb.objects.Lb, frame, looked...), w.walk(w.lb.objects.LbAny, frame, looked...)
+		short, long := w.walk(w.lb.Program(), frame, looked...), w.walk(w.lb.objects.program("lb_any"), frame, looked...)
 		if !short.equal(&long) {
 			t.Fatalf("%x becomes\n%+v, the long way\n%+v", frame, short, long)
 		}

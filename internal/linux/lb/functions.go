@@ -57,6 +57,9 @@ func (lb *LB) switchFunctions() error {
 	enabled := uint32(0)
 	if lb.functions {
 		enabled = 1
+		if err := lb.objects.need(programsOfReplicas); err != nil {
+			return err
+		}
 	}
 	return lb.objects.FunctionsEnabled.Set(enabled)
 }

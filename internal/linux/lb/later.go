@@ -45,7 +45,7 @@ func (lb *LB) flushCounts() error {
 			continue
 		}
 		if err == nil {
-			_, err = lb.objects.FlushCounts.Run(&ebpf.RunOptions{Data: make([]byte, 64)})
+			_, err = lb.objects.program("flush_counts").Run(&ebpf.RunOptions{Data: make([]byte, 64)})
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("count packets that wait on CPU %d: %w", cpu, err))

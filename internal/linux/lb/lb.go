@@ -35,7 +35,7 @@ const lbLayout = "lb-v10"
 // LB is the load balancer's program with its maps. Methods that change tables are for one caller at a time, and so are Attach and what else
 // concerns devices and pins; neither minds the other. What only reads or counts is safe for concurrent use.
 type LB struct {
-	objects lbObjects
+	objects objects
 	pins    pin.Instance
 	tables  lbTables
 	adopted bool
@@ -94,7 +94,7 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 			}
 		}
 	}
-	if err := spec.LoadAndAssign(&lb.objects, &options); err != nil {
+	if err := lb.objects.load(spec, options); err != nil {
 		if errors.Is(err, ebpf.ErrMapIncompatible) {
 			return nil, fmt.Errorf("take over the maps pinned in %s: %w: start with the limits they were made with, or detach first", options.Maps.PinPath, err)
 		}
@@ -129,6 +129,9 @@ func (lb *LB) AcceptTunnels(address netip.Addr) error {
 	enabled := uint32(0)
 	if address.IsValid() {
 		enabled = 1
+		if err := lb.objects.need(programsOfTier); err != nil {
+			return err
+		}
 	}
 	return errors.Join(lb.objects.TierAddress.Set(plan.WireAddress(address)), lb.objects.TierEnabled.Set(enabled))
 }
@@ -181,7 +184,7 @@ func (lb *LB) Connections() *connections.Memory {
 }
 
 // Program is the XDP program, for test runs.
-func (lb *LB) Program() *ebpf.Program { return lb.objects.Lb }
+func (lb *LB) Program() *ebpf.Program { return lb.objects.program("lb") }
 
 // Close lets go of everything. What is pinned or attached stays.
 func (lb *LB) Close() error {
@@ -199,16 +202,16 @@ func (lb *LB) Attach(device *net.Interface, mode attach.XDPMode) (attach.XDPMode
 	if err := lb.Know(device); err != nil {
 		return "", err
 	}
-	if err := lb.pins.PinOwn(lb.objects.Lb, lb.objects.Ways); err != nil {
+	if err := lb.pins.PinOwn(lb.Program(), lb.objects.Ways); err != nil {
 		return "", err
 	}
 	lb.pins.Ask(attach.HookXDP, device.Index)
-	return attach.XDP(&lb.pins, lb.objects.Lb, device, mode)
+	return attach.XDP(&lb.pins, lb.Program(), device, mode)
 }
 
 // Runs is nil if a device that was attached has the program still; else it says what is amiss. Attach mends it.
 func (lb *LB) Runs(ifindex int) error {
-	return lb.pins.Runs(attach.HookXDP, ifindex, lb.objects.Lb)
+	return lb.pins.Runs(attach.HookXDP, ifindex, lb.Program())
 }
 
 // Forget drops what is kept for a device that is gone.

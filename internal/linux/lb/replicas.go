@@ -86,7 +86,10 @@ const (
 const replicaTries = 1000
 
 func (lb *LB) putReplicas(into uint32, entries []replicas.Entry) error {
-	batch := lb.tables.replicas.batch
+	if err := lb.objects.need(programsOfReplicas); err != nil {
+		return err
+	}
+	insert, batch := lb.objects.program("replica_insert"), lb.tables.replicas.batch
 	for len(entries) > 0 {
 		some := entries[:min(len(entries), len(batch)-1)]
 		entries = entries[len(some):]
@@ -95,7 +98,7 @@ func (lb *LB) putReplicas(into uint32, entries []replicas.Entry) error {
 		}
 		batch[len(some)].key = 0
 		for try := 0; ; try++ {
-			if _, err := lb.objects.ReplicaInsert.Run(&lb.runInsert); err != nil {
+			if _, err := insert.Run(&lb.runInsert); err != nil {
 				return fmt.Errorf("put entries in: %w", err)
 			}
 			busy := slices.ContainsFunc(batch[:len(some)], func(one replicaInsertion) bool { return one.result == replicaBusy })
@@ -230,6 +233,9 @@ func (lb *LB) enableReplicas() error {
 	enabled := uint32(0)
 	if config.Self != 0 {
 		enabled = 1
+		if err := lb.objects.need(programsOfReplicas); err != nil {
+			return err
+		}
 	}
 	return errors.Join(lb.objects.ReplicaAddress.Set(config.Address), lb.objects.ReplicaEnabled.Set(enabled))
 }

@@ -1,0 +1,95 @@
+// Which programs of bpf/lb.bpf.c the kernel is given, and when: the verifier takes longer for what few services need than for the rest.
+package lb
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/cilium/ebpf"
+)
+
+// objects are what the kernel has of the load balancer.
+type objects struct {
+	lbMaps
+	lbVariables
+
+	all      map[string]*ebpf.Map // by name, those of lbMaps too
+	guard    sync.Mutex           // of the rest
+	programs map[string]*ebpf.Program
+	spec     *ebpf.CollectionSpec
+}
+
+// Programs that are loaded when something needs them first.
+var (
+	programsOfTier     = []string{"lb_any_of_tier"}
+	programsOfReplicas = []string{"lb_ask", "lb_message", "lb_any_of_peer", "lb_function", "lb_function_of_peer", "replica_insert"}
+)
+
+// load loads all maps, and the programs that nobody has to ask for.
+func (o *objects) load(spec *ebpf.CollectionSpec, options ebpf.CollectionOptions) error {
+	o.spec = spec
+	names := slices.DeleteFunc(slices.Collect(maps.Keys(spec.Programs)), func(name string) bool {
+		return slices.Contains(programsOfTier, name) || slices.Contains(programsOfReplicas, name)
+	})
+	collection, err := o.add(names, options)
+	if err != nil {
+		return err
+	}
+	o.all, o.programs = maps.Clone(collection.Maps), collection.Programs
+	return errors.Join(collection.Assign(&o.lbMaps), collection.Assign(&o.lbVariables))
+}
+
+// add loads programs, and puts them where packets go on to them.
+func (o *objects) add(names []string, options ebpf.CollectionOptions) (*ebpf.Collection, error) {
+	spec := o.spec.Copy()
+	other := func(name string) bool { return !slices.Contains(names, name) }
+	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return other(name) })
+	ways := spec.Maps["ways"]
+	ways.Contents = slices.DeleteFunc(ways.Contents, func(way ebpf.MapKV) bool { return other(way.Value.(string)) })
+	return ebpf.NewCollectionWithOptions(spec, options)
+}
+
+// need loads programs unless they are: before packets are let go on to them.
+func (o *objects) need(names []string) error {
+	o.guard.Lock()
+	defer o.guard.Unlock()
+	if o.programs[names[0]] != nil {
+		return nil
+	}
+	collection, err := o.add(names, ebpf.CollectionOptions{MapReplacements: o.all})
+	if err != nil {
+		return fmt.Errorf("load %s of the load balancer: %w", names[0], err)
+	}
+	maps.Copy(o.programs, collection.Programs)
+	for _, m := range collection.Maps {
+		m.Close()
+	}
+	return nil
+}
+
+// program is one that is loaded.
+func (o *objects) program(name string) *ebpf.Program {
+	o.guard.Lock()
+	defer o.guard.Unlock()
+	return o.programs[name]
+}
+
+// Close lets go of all.
+func (o *objects) Close() error {
+	var errs []error
+	for _, program := range o.programs {
+		errs = append(errs, program.Close())
+	}
+	for _, m := range o.all {
+		errs = append(errs, m.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// LoadAll has the kernel verify also what no service needs yet.
+func (lb *LB) LoadAll() error {
+	return errors.Join(lb.objects.need(programsOfTier), lb.objects.need(programsOfReplicas))
+}

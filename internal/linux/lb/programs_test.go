@@ -1,0 +1,35 @@
+package lb
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/linux/progtest"
+)
+
+// A program that nobody needs costs nothing; one that somebody needs is where packets go on to it.
+func TestProgramsAreLoadedWhenTheyAreNeeded(t *testing.T) {
+	lb := loadLB(t)
+	t.Cleanup(func() { lb.Close() })
+	expect := func(programs, ways int) {
+		t.Helper()
+		if have := len(lb.objects.programs); have != programs {
+			t.Errorf("%d programs are loaded, not %d", have, programs)
+		}
+		all, err := readMap[uint32, uint32](lb.objects.Ways)
+		progtest.Check(t, err)
+		if len(all) != ways {
+			t.Errorf("packets go on %d ways, not %d", len(all), ways)
+		}
+	}
+	expect(3, 1)
+	progtest.Check(t, lb.AcceptTunnels(netip.Addr{}))
+	expect(3, 1)
+	progtest.Check(t, lb.AcceptTunnels(netip.MustParseAddr("10.1.0.1")))
+	expect(4, 2)
+	progtest.Check(t, lb.AcceptTunnels(netip.MustParseAddr("10.1.0.2")))
+	progtest.Check(t, lb.LoadAll())
+	spec, err := loadLb()
+	progtest.Check(t, err)
+	expect(len(spec.Programs), len(spec.Maps["ways"].Contents))
+}

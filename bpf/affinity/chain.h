@@ -5,7 +5,7 @@
 enum replica_outcome {
 	REPLICA_SEND,
 	REPLICA_DELIVER, /* this node is the forwarder: owner is known */
-	REPLICA_FALL_BACK, /* there is no room for an entry */
+	REPLICA_FALL_BACK, /* there is no room for an entry: to owner, who is known nevertheless, or else by placement */
 	REPLICA_DROP,
 	REPLICA_HERE, /* goes on at this node; never leaves this file */
 };
@@ -65,8 +65,10 @@ inline_always int replica_who_owns(struct replica_step *s, const struct replica_
 		s->owner = replica_flags(word) & REPLICA_CACHEABLE ? word : 0;
 		return replica_pass(s, PEER_OWNS, s->forwarder, self);
 	}
-	if (word) /* written again, so that all of the chain know that it is in use */
+	if (word) { /* written again, so that all of the chain know that it is in use */
 		s->owner = word;
+		s->flags |= PEER_KNOWN;
+	}
 	s->last = 0;
 	return replica_pass(s, PEER_WRITE, p->head, self);
 }
@@ -83,7 +85,11 @@ inline_always int replica_write(struct replica_step *s, const struct replica_pla
 	why = replica_keep(s, is_tail);
 	if (why) {
 		s->verdict = why;
-		return why == DROPPED_TABLE_FULL && !(s->flags & PEER_OUTBOUND) ? REPLICA_FALL_BACK : REPLICA_DROP;
+		if (why != DROPPED_TABLE_FULL)
+			return REPLICA_DROP;
+		if (!s->last && !(s->flags & PEER_KNOWN))
+			s->owner = NO_ID; /* nobody has an entry: what was proposed would be another one next time */
+		return REPLICA_FALL_BACK;
 	}
 	s->last = self;
 	return is_tail ? replica_pass(s, PEER_OWNS, s->forwarder, self) : replica_pass(s, PEER_WRITE, p->next, self);

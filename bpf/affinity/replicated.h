@@ -139,6 +139,8 @@ __noinline int replica_learn(const struct replica_step *s)
 			return 0;
 		}
 		replica_conflict(s->service, before);
+		if (replica_is_of_period(before, now->period) && !replica_is_gone(s->service, before))
+			return 0; /* the message may be an old one, sent again by somebody */
 	}
 	if (s->flags & PEER_NEW && s->owner == s->proposed && !(s->flags & PEER_OUTBOUND))
 		flags |= REPLICA_DISPATCHED;
@@ -152,8 +154,11 @@ __noinline int replica_learn(const struct replica_step *s)
 	before = e ? *(volatile __u64 *)&e->word : 0;
 	if (!before)
 		return 0;
-	if ((__u16)before != s->owner)
+	if ((__u16)before != s->owner) {
 		replica_conflict(s->service, before);
+		if (replica_is_of_period(before, now->period) && !replica_is_gone(s->service, before))
+			return 0;
+	}
 	word = replica_word(s->owner, s->service, now->period, flags | (replica_flags(before) & REPLICA_DISPATCHED));
 	__sync_val_compare_and_swap(&e->word, before, word);
 	return 0;

@@ -18,6 +18,7 @@ enum peer_flag {
 	PEER_NEW = 2, /* an entry was made for this packet */
 	PEER_LOOKUP = 4, /* makes no entry: owner 0 if there is none */
 	PEER_OUTBOUND = 8, /* the packet is from a network function: its connection is seen the other way round */
+	PEER_KNOWN = 16, /* owner is whose it is, and not proposed */
 };
 
 struct peer_message {

@@ -33,10 +33,10 @@ inline_always enum verdict function_claim(struct xdp_md *ctx, const struct packe
 	enum verdict verdict;
 	int outcome;
 
-	if (!(service->flags & SERVICE_REPLICATED) || !has_ring(now) || only_looks_up(flow, 0))
+	if (!(service->flags & SERVICE_REPLICATED) || !has_ring(now))
 		return VERDICT_CONTINUE;
 	if (!config)
-		return DROPPED_OTHER_VIEW; /* as ask does */
+		return only_looks_up(flow, 0) ? VERDICT_CONTINUE : DROPPED_OTHER_VIEW; /* as ask does */
 	s->service = service->number;
 	s->key = peer_key(&config->key_hash, flow);
 	s->flags = PEER_OUTBOUND;
@@ -44,8 +44,10 @@ inline_always enum verdict function_claim(struct xdp_md *ctx, const struct packe
 	replica_usable(s->key, s->service, &known);
 	if (known.owner && known.owner != id)
 		return DROPPED_OTHER_FUNCTION;
-	if (known.owner && known.fresh)
+	if (only_looks_up(flow, 0) || (known.owner && known.fresh))
 		return VERDICT_CONTINUE;
+	if (known.owner)
+		s->flags |= PEER_KNOWN;
 	outcome = replica_ask(s, 1, 1);
 	if (outcome == REPLICA_SEND) {
 		__u16 mtu = config->peers[s->to & (REPLICA_NODES - 1)].mtu;
@@ -53,8 +55,8 @@ inline_always enum verdict function_claim(struct xdp_md *ctx, const struct packe
 		verdict = send_to_peer(ctx, p, s, p->l3);
 		return verdict == DROPPED_TOO_BIG_QUIETLY ? answer_too_big(ctx, p, mtu - peer_outer_length(config)) : verdict;
 	}
-	if (outcome != REPLICA_DELIVER)
-		return outcome == REPLICA_DROP ? s->verdict : DROPPED_TABLE_FULL;
+	if (outcome == REPLICA_DROP || s->owner == NO_ID)
+		return s->verdict;
 	return s->owner == id ? VERDICT_CONTINUE : DROPPED_OTHER_FUNCTION;
 }
 
@@ -64,9 +66,9 @@ inline_always enum verdict function_told(void)
 	__u32 first = 0;
 	const struct replica_answer *told = bpf_map_lookup_elem(&replica_told, &first);
 
-	if (!told || told->full)
+	if (!told || !told->owner)
 		return DROPPED_TABLE_FULL;
-	return told->owner && told->owner == told->proposed ? VERDICT_CONTINUE : DROPPED_OTHER_FUNCTION;
+	return told->owner == told->proposed ? VERDICT_CONTINUE : DROPPED_OTHER_FUNCTION;
 }
 
 /* To a function: as to any server, but that fragments and echoes are of its flows, too. */
@@ -103,9 +105,12 @@ inline_always enum verdict walk_outbound(struct xdp_md *ctx, struct packet *p, c
 
 	if (told) {
 		verdict = function_told();
-	} else if (known && p->fragment != FRAGMENT_LATER) {
+	} else {
 		id = data + sizeof(struct ethhdr) <= end ? function_by_mac(((struct ethhdr *)data)->h_source, service) : NO_ID;
-		verdict = id == NO_ID ? PASSED_NO_SERVICE : function_claim(ctx, p, flow, service, id, s);
+		if (id == NO_ID)
+			verdict = PASSED_NO_SERVICE;
+		else if (known && p->fragment != FRAGMENT_LATER)
+			verdict = function_claim(ctx, p, flow, service, id, s);
 	}
 	if (verdict != VERDICT_CONTINUE)
 		return verdict;

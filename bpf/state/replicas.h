@@ -72,10 +72,10 @@ struct {
 
 /* What a message said, for the program that goes on with its packet. */
 struct replica_answer {
-	__u16 owner; /* 0: nobody */
+	__u16 owner; /* 0: nobody knows */
 	__u16 proposed;
 	__u8 flags; /* enum peer_flag */
-	__u8 full; /* no table has room: go by the table of placement */
+	__u8 full; /* a table has no room for it */
 	__u16 pad;
 };
 

@@ -26,7 +26,7 @@ inline_always enum verdict steer_by_told(const struct packet *p, struct decision
 	__u32 first = 0;
 	const struct replica_answer *told = bpf_map_lookup_elem(&replica_told, &first);
 
-	if (!told || told->full || !told->owner) {
+	if (!told || !told->owner) {
 		enum verdict why = told && told->full ? FORWARDED_TABLE_FULL : d->verdict;
 
 		steer_by_placement(p, d);
@@ -35,6 +35,8 @@ inline_always enum verdict steer_by_told(const struct packet *p, struct decision
 	steer_to(d, told->owner);
 	if (!d->server)
 		return DROPPED_NO_SERVER;
+	if (told->full)
+		return FORWARDED_TABLE_FULL;
 	if (!(told->flags & PEER_NEW) || told->owner != told->proposed)
 		return FORWARDED_BY_REPLICA;
 	if (learns_load(d->service))

@@ -33,10 +33,11 @@ const (
 
 // Flags of a message.
 const (
-	parity   = 1 // of the epoch of the key that it is authenticated with
-	New      = 2 // an entry was made for this packet
-	Lookup   = 4 // makes no entry
-	Outbound = 8 // the packet is from a network function: its connection is seen the other way round
+	parity   = 1  // of the epoch of the key that it is authenticated with
+	New      = 2  // an entry was made for this packet
+	Lookup   = 4  // makes no entry
+	Outbound = 8  // the packet is from a network function: its connection is seen the other way round
+	Known    = 16 // the owner is whose it is, and not proposed
 )
 
 // privatePeer is the type of our private data.

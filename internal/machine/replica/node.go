@@ -16,6 +16,7 @@ type Counters struct {
 	NotHead    uint64
 	NotMember  uint64
 	Full       uint64 // entries refused
+	Uncopied   uint64 // of those, in a sync: this chain has one copy less of them
 	Conflicts  uint64 // answers unlike what was known: never, as long as a first common node exists
 	Expired    uint64
 }
@@ -299,6 +300,7 @@ func (n *Node) owns(m *Message) {
 		n.Counters.Conflicts++
 	}
 	switch {
+	case n.contradicts(entry, m.Owner) || n.contradicts(cached, m.Owner): // the message may be an old one, sent again by somebody
 	case entry.Cacheable && entry.Owner == m.Owner:
 		n.change(n.table, entry, func(r *Record) { r.Period = n.period })
 	case isCached:
@@ -307,6 +309,11 @@ func (n *Node) owns(m *Message) {
 		n.cache.Insert(Record{m.Key, m.Owner, n.period, true})
 	}
 	n.forward(m.Key, m.Owner)
+}
+
+// contradicts reports whether a record may be answered from without asking anybody, and has another owner.
+func (n *Node) contradicts(r Record, owner Owner) bool {
+	return r.Cacheable && r.Owner != owner && r.Period == n.period && !n.isGone(r)
 }
 
 func (n *Node) roomInCache() bool { return n.config.Cached == 0 || n.cache.Len() < n.config.Cached }

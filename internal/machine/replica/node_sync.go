@@ -142,9 +142,7 @@ func (n *Node) copied(m *Message) {
 	}
 	n.insertAll(t.Entries, place == len(chain)-1)
 	for _, entry := range t.Entries {
-		if !n.accept(entry, place == len(chain)-1) {
-			return // not acknowledged: it comes again
-		}
+		n.accept(entry, place == len(chain)-1)
 	}
 	ack := Transfer{Sync: t.Sync, Number: t.Number}
 	if !t.Second && place < slices.Index(chain, m.From) {
@@ -165,23 +163,24 @@ func (n *Node) insertAll(entries []Entry, isTail bool) {
 	n.table.InsertAll(records)
 }
 
-// accept makes an entry what the first common node says. It returns false when the table is full.
-func (n *Node) accept(entry Entry, isTail bool) bool {
+// accept makes an entry what the first common node says. What there is no room for has one copy less: if the sync waited for room, no entry would expire until
+// it is over, and so there would never be any.
+func (n *Node) accept(entry Entry, isTail bool) {
 	cacheable := isTail || !n.config.Rules.SyncCacheableAtTail
 	own, ok := n.table.Find(entry.Key)
 	if !ok {
 		if own, ok = n.insert(Record{entry.Key, entry.Owner, n.period, cacheable}); !ok {
-			return false
+			n.Counters.Uncopied++
+			return
 		}
 	}
-	_, ok = n.change(n.table, own, func(r *Record) {
+	n.change(n.table, own, func(r *Record) {
 		if r.Owner == entry.Owner {
 			r.Cacheable = r.Cacheable || cacheable
 		} else if n.config.Rules.SyncOverrides {
 			r.Owner, r.Cacheable = entry.Owner, cacheable
 		}
 	})
-	return ok
 }
 
 // unsaid returns the entries of this node that a transfer should have had.
@@ -213,10 +212,7 @@ func (n *Node) copyAcked(m *Message) {
 		return
 	}
 	if n.config.Rules.SyncSecondRound && len(m.Transfer.Entries) > 0 {
-		second, ok := n.decide(s, m.Transfer.Entries)
-		if !ok {
-			return
-		}
+		second := n.decide(s, m.Transfer.Entries)
 		chain := n.chain(s.low)
 		for _, to := range chain[:max(0, slices.Index(chain, n.id))] {
 			n.ship(s, to, second)
@@ -239,18 +235,20 @@ func (n *Node) hand(s *transfer, from uint16, part Transfer) {
 	}
 }
 
-// decide returns whose the entries are that a node before this one has: what this node has heard of them first.
-func (n *Node) decide(s *transfer, entries []Entry) (second Transfer, ok bool) {
-	second = Transfer{Sync: s.id, Second: true, Low: s.low, High: s.high}
+// decide returns whose the entries are that a node before this one has: what this node has heard of them first. It says nothing of those that it has no
+// room for.
+func (n *Node) decide(s *transfer, entries []Entry) Transfer {
+	second := Transfer{Sync: s.id, Second: true, Low: s.low, High: s.high}
 	for _, entry := range entries {
 		own, ok := n.table.Find(entry.Key)
 		if !ok {
 			if own, ok = n.insert(Record{entry.Key, entry.Owner, n.period, false}); !ok {
-				return second, false
+				n.Counters.Uncopied++
+				continue
 			}
 		}
 		entry.Owner = own.Owner
 		second.Entries = append(second.Entries, entry)
 	}
-	return second, true
+	return second
 }

@@ -132,6 +132,34 @@ func TestANodeWithoutAViewDropsPackets(t *testing.T) {
 	}
 }
 
+// Else what is full would stay so: no entry expires before a sync is over, and nobody who brings room is taken in the meantime.
+func TestASyncEndsThoughThereIsNoRoom(t *testing.T) {
+	config := DefaultConfig(2)
+	config.Entries = 100
+	f := newFleet(t, config, 4)
+	for i := range 180 {
+		f.packet(uint16(1+i%4), at(i, 180), Owner(i+1))
+		f.deliverAll()
+	}
+	f.change(Change{Fail: []uint16{4}})
+	delete(f.nodes, 4)
+	f.settle()
+	uncopied := uint64(0)
+	for _, node := range f.nodes {
+		uncopied += node.Counters.Uncopied
+		for range config.Timeout + 4*config.Stagger {
+			node.NextPeriod()
+		}
+		if entries, _ := node.Entries(); entries != 0 {
+			t.Errorf("%d entries are left", entries)
+		}
+	}
+	if uncopied == 0 {
+		t.Error("there was room for all")
+	}
+	f.change(Change{Add: []uint16{5}})
+}
+
 func TestAFullTableKeepsWhatItHas(t *testing.T) {
 	config := DefaultConfig(2)
 	config.Entries = 10

@@ -107,9 +107,6 @@ func (w *world) settle() {
 			w.retryNode(uint16(id))
 		}
 	}
-	if w.setup.Config.Entries > 0 {
-		return // a sync waits for room
-	}
 	w.fail(Unsynced, "never synced: version %d, synced %d, %d syncs go on", w.controller.State.Version, w.controller.State.Synced,
 		len(w.controller.State.Ongoing))
 }

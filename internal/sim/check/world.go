@@ -26,6 +26,7 @@ type world struct {
 	keys       []connection
 	owners     replica.Owner // proposed so far: each packet proposes another
 	reviewed   uint32        // version for which void was computed
+	uncopied   bool          // a table had no room for a copy
 	shared     bool          // machines belong to other worlds, too: copy before use
 	violation  *Violation
 }
@@ -109,8 +110,9 @@ func (w *world) answered(id uint16, key ring.Key, owner replica.Owner) {
 	c.owner, c.last = owner, w.now
 }
 
+// fail notes that a promise was broken. Which connections have lost a copy for want of room, nobody promises anything of; that a sync ends, holds for all.
 func (w *world) fail(kind Kind, format string, values ...any) {
-	if w.violation == nil {
+	if w.violation == nil && (kind == Unsynced || !w.uncopied) {
 		w.violation = &Violation{Kind: kind, Text: fmt.Sprintf(format, values...)}
 	}
 }
@@ -137,7 +139,9 @@ func (w *world) remove(at int) *replica.Message {
 func (w *world) give(m *replica.Message) {
 	if m.To != replica.None {
 		if node := w.node(m.To); node != nil {
-			w.take(m.To, node.Receive(*m))
+			actions := node.Receive(*m)
+			w.uncopied = w.uncopied || node.Counters.Uncopied > 0
+			w.take(m.To, actions)
 		}
 		return
 	}

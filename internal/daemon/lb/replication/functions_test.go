@@ -238,6 +238,23 @@ func TestFunctionsOfWeight0GetTheAnswersToWhatTheyHaveSentAlone(t *testing.T) {
 	}
 }
 
+func TestAFunctionResetsItsOwnConnectionsAlone(t *testing.T) {
+	hosts := newGateways(t, 1, 1)
+	from, to := netip.AddrPortFrom(publicAddress, 30000), netip.AddrPortFrom(outside, 443)
+	const rst = 4
+	if p := travel(hosts, 1, packetOf(model.ProtocolTCP, functionMAC(1), from, to, syn)); !p.routed {
+		t.Fatalf("%+v", p)
+	}
+	hosts[1].counted("another one's", "dropped_other_function", func() {
+		if p := travel(hosts, 1, packetOf(model.ProtocolTCP, functionMAC(2), from, to, rst)); p.routed {
+			t.Error("it goes on")
+		}
+	})
+	if p := travel(hosts, 1, packetOf(model.ProtocolTCP, functionMAC(1), from, to, rst)); !p.routed {
+		t.Errorf("its own: %+v", p)
+	}
+}
+
 func TestAFullTableStopsNewConnectionsOfFunctionsAlone(t *testing.T) {
 	hosts := newGateways(t, 1, 1)
 	h := hosts[1]

@@ -3,7 +3,11 @@ package agent
 import (
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/algo/quiclb"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -114,5 +118,50 @@ func TestTheGroupMayReadTheFiles(t *testing.T) {
 	}
 	if _, err := newConnectionIDs(t.TempDir(), "default", "no such group"); err == nil {
 		t.Error("a group that does not exist was taken")
+	}
+}
+
+// A thread has capabilities of its own, and ends with the goroutine that has locked it.
+func TestTheCapabilitiesOfTheUnitAreEnoughForTheFiles(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	unit, err := os.ReadFile("../../../deploy/systemd/ballast-agent.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, line, _ := strings.Cut(string(unit), "\nCapabilityBoundingSet=")
+	line, _, _ = strings.Cut(line, "\n")
+	numbers := map[string]int{"CAP_NET_ADMIN": unix.CAP_NET_ADMIN, "CAP_NET_RAW": unix.CAP_NET_RAW, "CAP_SYS_ADMIN": unix.CAP_SYS_ADMIN, "CAP_BPF": unix.CAP_BPF,
+		"CAP_PERFMON": unix.CAP_PERFMON, "CAP_SYS_RESOURCE": unix.CAP_SYS_RESOURCE, "CAP_DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "CAP_CHOWN": unix.CAP_CHOWN}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var had, sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &had[0]); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range strings.Fields(line) {
+		number, known := numbers[name]
+		if !known {
+			t.Fatalf("which capability is %s?", name)
+		}
+		sets[number/32].Effective |= had[number/32].Permitted & (1 << (number % 32))
+		sets[number/32].Permitted = sets[number/32].Effective
+	}
+	c, err := newConnectionIDs(t.TempDir(), "default", "daemon")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, services := quicService(t, 1)
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		if err := unix.Capset(&header, &sets[0]); err != nil {
+			done <- err
+			return
+		}
+		done <- c.follow(keys, services)
+	}()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

@@ -4,14 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/daemon/agent"
 	"github.com/ballast-lb/ballast/pkg/quiclb"
 )
 
@@ -51,11 +49,13 @@ func TestAnAgentKeepsFilesForConnectionIDs(t *testing.T) {
 	}
 	sum = h.write(quic(2))
 	h.await("QUIC again", func(s api.AgentStatus) bool { return s.Config.SHA256 == sum })
+	if err := h.remove("test"); err == nil {
+		t.Error("detached while the daemon runs")
+	}
+	config()
 	h.kill()
 	config() // applications start, and go on, without the daemon
-	require(t, h.space.Do(func() error {
-		return agent.Detach(agent.Options{RunDir: h.runDir(), Instance: "test", Log: slog.New(slog.DiscardHandler)})
-	}))
+	require(t, h.remove("test"))
 	if _, err := os.Stat(filepath.Dir(path)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("after it has left: %v", err)
 	}

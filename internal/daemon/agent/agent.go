@@ -150,10 +150,7 @@ func Run(ctx context.Context, o Options) error {
 
 // Detach removes the data path that an agent has left, and says how many connections that breaks.
 func Detach(o Options) error {
-	if err := errors.Join(os.RemoveAll(api.IDDir(o.RunDir, o.Instance)), newJoins(o.RunDir, o.Instance, o.Log).leave()); err != nil {
-		return err
-	}
-	return instance.Detach(o.RunDir, o.Instance, pki.Agent, func(dir string) {
+	return instance.Detach(o.RunDir, o.Instance, pki.Agent, func(dir string) error {
 		var byParity [2]uint64
 		path, err := server.Open(dir)
 		if err == nil {
@@ -165,6 +162,7 @@ func Detach(o Options) error {
 		} else if living > 0 {
 			o.Log.Warn("living connections carry cookies: they break now", "connections", living)
 		}
+		return errors.Join(os.RemoveAll(api.IDDir(o.RunDir, o.Instance)), newJoins(o.RunDir, o.Instance, o.Log).leave())
 	})
 }
 

@@ -65,14 +65,18 @@ func (c *connectionIDs) follow(keys *model.Keys, services []plan.AgentService) e
 	return errors.Join(errs...)
 }
 
-// connectionIDFile is what a server needs to know of the epoch that is written.
+// connectionIDFile is what a server needs to know of the epoch that is written. No other service of the vip has its reset key: who sends that one an id
+// would be told how to end a connection of this one (RFC 9000 21.11).
 func connectionIDFile(keys *model.Keys, s *model.Service, server *model.Server) *quiclb.File {
 	key := plan.ConnectionIDKey(keys.Cookie[keys.Current], s.VIP)
 	id := binary.BigEndian.AppendUint64(nil, uint64(server.ID))
+	derive := func(purpose string, id uint16) []byte {
+		return cookie.Derive(keys.Placement, purpose+" of "+s.Name, s.VIP, id, 32)
+	}
 	return &quiclb.File{
 		Service: s.Name, Config: plan.QUICConfigNumber(keys.Current), Algorithm: s.QUIC.Algorithm.String(), Key: key[:],
 		ServerID: id[len(id)-int(s.QUIC.ServerIDLength):], NonceLength: int(s.QUIC.NonceLength),
-		ResetKey: cookie.Derive(keys.Placement, cookie.ForResets, s.VIP, server.ID, 32), TokenKey: cookie.Derive(keys.Placement, cookie.ForTokens, s.VIP, 0, 32),
+		ResetKey: derive(cookie.ForResets, server.ID), TokenKey: derive(cookie.ForTokens, 0),
 	}
 }
 

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -61,6 +62,20 @@ func TestApplicationsFindTheirServersIDInAFile(t *testing.T) {
 	file := connectionIDFile(keys, services[0].Service, services[0].Server)
 	if [32]byte(file.ResetKey) == before.StatelessResetKey() {
 		t.Error("two servers share a key of stateless resets")
+	}
+}
+
+// To one of them somebody could send an id of the other, and would be told how to end its connection.
+func TestServicesOfOneVIPShareNoResets(t *testing.T) {
+	keys, services := quicService(t, 1)
+	one := connectionIDFile(keys, services[0].Service, services[0].Server)
+	services[0].Service.Name, services[0].Service.Ports = "other", []uint16{8443}
+	other := connectionIDFile(keys, services[0].Service, services[0].Server)
+	if bytes.Equal(one.ResetKey, other.ResetKey) || bytes.Equal(one.TokenKey, other.TokenKey) {
+		t.Error("two services share keys")
+	}
+	if !bytes.Equal(one.Key, other.Key) {
+		t.Error("ids change with the service's name: to rename it would break its connections")
 	}
 }
 

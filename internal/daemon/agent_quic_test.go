@@ -20,7 +20,14 @@ func TestAnAgentKeepsFilesForConnectionIDs(t *testing.T) {
 		return strings.Replace(fmt.Sprintf(agentFile, current), "ports: [80]", "ports: [443], protocol: udp, affinity: quic", 1)
 	}
 	sum := h.write(quic(1))
+	blocked := filepath.Join(h.runDir(), "quic")
+	require(t, os.WriteFile(blocked, nil, 0o600))
 	h.start()
+	h.await("a host that files cannot be written on", func(s api.AgentStatus) bool {
+		return s.Ready && strings.Contains(strings.Join(s.Problems, "\n"), blocked)
+	})
+	require(t, os.Remove(blocked))
+	h.await("it again", func(s api.AgentStatus) bool { return len(s.Problems) == 0 })
 	status := h.await("the agent", func(s api.AgentStatus) bool { return s.Ready && s.Config.SHA256 == sum })
 	path := filepath.Join(h.runDir(), "quic", "test", "web.json")
 	if len(status.IDFiles) != 1 || status.IDFiles[0] != path || len(status.Services) != 0 || len(status.Problems) != 0 {

@@ -188,7 +188,7 @@ func (d *daemon) start() (err error) {
 	}
 	d.keys, d.load = newKeyReporter(d.path, o.Log), &loadReporter{Sampler: load.New(load.Options{Cgroup: o.Cgroup})}
 	d.accepts = newAcceptor(d.path, o.Cgroup, o.Log)
-	if r.ids, err = newConnectionIDs(o.RunDir, o.Instance, o.QUICGroup); err != nil {
+	if r.ids, err = newConnectionIDs(o.RunDir, o.Instance, o.QUICGroup, o.Log); err != nil {
 		return errors.Join(err, d.path.Close())
 	}
 	r.joins = newJoins(o.RunDir, o.Instance, o.Log)

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -116,11 +117,30 @@ func TestAFileIsReplacedNotWrittenThrough(t *testing.T) {
 	}
 }
 
+func TestFilesThatCannotBeWrittenAreAProblemAndTriedAgain(t *testing.T) {
+	parent := filepath.Join(t.TempDir(), "quic")
+	if err := os.WriteFile(parent, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := &connectionIDs{dir: filepath.Join(parent, "default"), log: slog.New(slog.DiscardHandler)}
+	c.set(quicService(t, 1))
+	if len(c.unwritten) == 0 || !strings.Contains(c.unwritten[0], parent) {
+		t.Errorf("problems %q", c.unwritten)
+	}
+	if err := os.Remove(parent); err != nil {
+		t.Fatal(err)
+	}
+	c.retry()
+	if _, err := os.Stat(filepath.Join(c.dir, "web.json")); err != nil || len(c.unwritten) != 0 {
+		t.Errorf("%v, problems %q", err, c.unwritten)
+	}
+}
+
 func TestTheGroupMayReadTheFiles(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	c, err := newConnectionIDs(t.TempDir(), "default", "daemon")
+	c, err := newConnectionIDs(t.TempDir(), "default", "daemon", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +151,7 @@ func TestTheGroupMayReadTheFiles(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(c.dir, "web.json")); err != nil || info.Mode() != 0o640 {
 		t.Errorf("%v, %v", info, err)
 	}
-	if _, err := newConnectionIDs(t.TempDir(), "default", "no such group"); err == nil {
+	if _, err := newConnectionIDs(t.TempDir(), "default", "no such group", slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("a group that does not exist was taken")
 	}
 }
@@ -162,7 +182,7 @@ func TestTheCapabilitiesOfTheUnitAreEnoughForTheFiles(t *testing.T) {
 		sets[number/32].Effective |= had[number/32].Permitted & (1 << (number % 32))
 		sets[number/32].Permitted = sets[number/32].Effective
 	}
-	c, err := newConnectionIDs(t.TempDir(), "default", "daemon")
+	c, err := newConnectionIDs(t.TempDir(), "default", "daemon", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,7 +56,7 @@ __noinline int quic_read(struct xdp_md *ctx, const struct service *service, __u3
 		work->block.w[i] = bpf_ntohl(work->block.w[i]);
 	index = service->quic_base + (work->head[0] >> 5);
 	config = bpf_map_lookup_elem(&quic_configs, &index);
-	/* Servers may append bytes (3.4): what a client has drawn is that long as well, and names a server once in many thousands of connections. */
+	/* Servers may append bytes (3.4). What a client has drawn may be as long, and names a server once in 8 * 256^server_bytes / servers, for each key. */
 	if (!config || config->algorithm == QUIC_NO_CONFIG || (id.is_long && (id.length < config->length || id.length > QUIC_ID_MAX)))
 		return 0;
 	if (config->algorithm == QUIC_SINGLE_PASS)

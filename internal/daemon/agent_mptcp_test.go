@@ -2,14 +2,12 @@ package daemon_test
 
 import (
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/daemon/agent"
 	"github.com/ballast-lb/ballast/internal/linux/mptcp"
 )
 
@@ -42,10 +40,12 @@ func TestAnAgentTellsClientsWithMPTCPWhereToJoin(t *testing.T) {
 	if after := h.await("the next key", func(s api.AgentStatus) bool { return s.Config.SHA256 == sum }); !slices.Equal(after.Joins, status.Joins) {
 		t.Errorf("a rotation of keys moves clients from %v to %v", status.Joins, after.Joins)
 	}
+	if err := h.remove("test"); err == nil {
+		t.Error("detached while the daemon runs")
+	}
+	announced("while the daemon runs", status.Joins...)
 	h.kill()
 	announced("without the daemon", status.Joins...)
-	require(t, h.space.Do(func() error {
-		return agent.Detach(agent.Options{RunDir: h.runDir(), Instance: "test", Log: slog.New(slog.DiscardHandler)})
-	}))
+	require(t, h.remove("test"))
 	announced("after it has left")
 }

@@ -4,14 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/daemon/agent"
 	"github.com/ballast-lb/ballast/pkg/quiclb"
 )
 
@@ -22,7 +20,14 @@ func TestAnAgentKeepsFilesForConnectionIDs(t *testing.T) {
 		return strings.Replace(fmt.Sprintf(agentFile, current), "ports: [80]", "ports: [443], protocol: udp, affinity: quic", 1)
 	}
 	sum := h.write(quic(1))
+	blocked := filepath.Join(h.runDir(), "quic")
+	require(t, os.WriteFile(blocked, nil, 0o600))
 	h.start()
+	h.await("a host that files cannot be written on", func(s api.AgentStatus) bool {
+		return s.Ready && strings.Contains(strings.Join(s.Problems, "\n"), blocked)
+	})
+	require(t, os.Remove(blocked))
+	h.await("it again", func(s api.AgentStatus) bool { return len(s.Problems) == 0 })
 	status := h.await("the agent", func(s api.AgentStatus) bool { return s.Ready && s.Config.SHA256 == sum })
 	path := filepath.Join(h.runDir(), "quic", "test", "web.json")
 	if len(status.IDFiles) != 1 || status.IDFiles[0] != path || len(status.Services) != 0 || len(status.Problems) != 0 {
@@ -51,11 +56,13 @@ func TestAnAgentKeepsFilesForConnectionIDs(t *testing.T) {
 	}
 	sum = h.write(quic(2))
 	h.await("QUIC again", func(s api.AgentStatus) bool { return s.Config.SHA256 == sum })
+	if err := h.remove("test"); err == nil {
+		t.Error("detached while the daemon runs")
+	}
+	config()
 	h.kill()
 	config() // applications start, and go on, without the daemon
-	require(t, h.space.Do(func() error {
-		return agent.Detach(agent.Options{RunDir: h.runDir(), Instance: "test", Log: slog.New(slog.DiscardHandler)})
-	}))
+	require(t, h.remove("test"))
 	if _, err := os.Stat(filepath.Dir(path)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("after it has left: %v", err)
 	}

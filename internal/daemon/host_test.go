@@ -110,7 +110,7 @@ func (h *host) remove(name string) error {
 		if strings.HasSuffix(h.role, "agent") {
 			return agent.Detach(agent.Options{RunDir: h.runDir(), Instance: name, Log: slog.New(slog.NewTextHandler(&h.output, nil))})
 		}
-		return instance.Detach(h.runDir(), name, pki.LB, func(string) {})
+		return instance.Detach(h.runDir(), name, pki.LB, func(string) error { return nil })
 	})
 }
 

@@ -118,6 +118,7 @@ type hostFacts struct {
 	Timestamps    int // net.ipv4.tcp_timestamps; -1: unknown
 	Microsecond   []string
 	MPTCP         []string              // what keeps clients from joining, each with its remedy
+	MPTCPPlain    bool                  // others than they can fill the queues where they join
 	Addresses     map[netip.Addr]string // -> device
 	DefaultRoutes []netdev.DefaultRoute
 	Listening     map[model.Protocol][]netip.AddrPort

@@ -174,7 +174,7 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 func gatherHost() (h hostFacts) {
 	h.Timestamps = sysctl("net.ipv4.tcp_timestamps")
 	h.Microsecond = netdev.MicrosecondRoutes()
-	h.MPTCP = mptcp.Obstacles()
+	h.MPTCP, h.MPTCPPlain = mptcp.Obstacles(), mptcp.TakesPlain()
 	h.Addresses, _ = netdev.AddressDevices()
 	h.DefaultRoutes, _ = netdev.DefaultRoutes()
 	h.Egress, h.EgressBare, _ = netdev.EgressDevices(unix.AF_UNSPEC)

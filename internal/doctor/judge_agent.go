@@ -95,7 +95,6 @@ func judgeTimestamps(f *facts) (out []Finding) {
 	return out
 }
 
-// judgeBack: health checks come from near, and do not notice that answers to clients find no way.
 // judgeMPTCP: may subflows join where the agent tells clients to?
 func judgeMPTCP(f *facts) (out []Finding) {
 	joins := false
@@ -107,12 +106,17 @@ func judgeMPTCP(f *facts) (out []Finding) {
 		what, remedy := splitRemedy(obstacle)
 		out = append(out, Finding{"mptcp", "", Problem, what, remedy})
 	}
+	if f.Host.MPTCPPlain {
+		out = append(out, Finding{"mptcp", "", Warning, "handshakes that join nothing can fill the queue of the port where subflows join, on this kernel",
+			"take Linux 6.12 or newer, or a stable kernel of October 2024 or later (docs/mptcp.md)"})
+	}
 	if len(out) == 0 {
 		out = append(out, ok("mptcp", "", "the kernel lets subflows join"))
 	}
 	return out
 }
 
+// judgeBack: health checks come from near, and do not notice that answers to clients find no way.
 func judgeBack(f *facts) (out []Finding) {
 	seen := map[bool]bool{}
 	f.onServer(func(s *model.Service, _ *model.Server) {

@@ -166,6 +166,9 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"no MPTCP", RoleAgent, func(f *facts) {
 			f.File.Fleet.Services[0].MPTCP, f.Host.MPTCP = model.MPTCP{FirstPort: 40000, Ports: 1024}, []string{"it is off: switch it on"}
 		}, "mptcp", Problem, "switch it on"},
+		{"an MPTCP that plain handshakes fill", RoleAgent, func(f *facts) {
+			f.File.Fleet.Services[0].MPTCP, f.Host.MPTCPPlain = model.MPTCP{FirstPort: 40000, Ports: 1024}, true
+		}, "mptcp", Warning, "6.12"},
 		{"microseconds", RoleAgent, func(f *facts) { f.Host.Microsecond = []string{"route x has it: change it"} }, "timestamps", Problem, "change it"},
 		{"strict, one way", RoleAgent, func(f *facts) { f.Devices[0].ReversePath = 1 }, "rp_filter", Warning, "rp_filter=0"},
 		{"strict, other way", RoleAgent, func(f *facts) { f.Devices[0].ReversePath = 1; f.Host.WaysBack = []string{"eth1"} }, "rp_filter", Problem, "rp_filter=0"},

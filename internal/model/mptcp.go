@@ -42,5 +42,7 @@ func (s *Service) validateMPTCP(path string, found *findings) {
 	}
 	if s.Affinity == AffinityTable || s.Affinity == AffinityLocal {
 		found.add(at, "use affinity: cookie", "affinity %s finds connections by entries, and further subflows have none", s.Affinity)
+	} else if !s.Affinity.KeepsIDs() {
+		found.add(at, "use affinity: cookie", "with affinity %s a removed server's id is not remembered: its port would become another server's", s.Affinity)
 	}
 }

@@ -26,6 +26,8 @@ func TestPortsWhereNoSubflowCouldJoinAreRefused(t *testing.T) {
 			s.Return, s.Forward, s.Fallback, s.CookieBits = ReturnThrough, ForwardNAT, FallbackHash, ThroughBits
 		}), "services[0].mptcp", "direct"},
 		{"a connection table", with(func(_ *Fleet, s *Service) { s.Affinity = AffinityLocal }), "services[0].mptcp", "affinity: cookie"},
+		{"ids that nobody remembers", with(func(_ *Fleet, s *Service) { s.Affinity, s.Fallback = AffinityHash, FallbackHash }), "services[0].mptcp", "affinity: cookie"},
+		{"ids of candidates", with(func(_ *Fleet, s *Service) { s.Dispatch, s.Affinity = DispatchChoices, AffinityHistory }), "services[0].mptcp", "affinity: cookie"},
 		{"more servers than ports", with(func(_ *Fleet, s *Service) { s.MPTCP.Ports, s.Servers[0].ID = 5, 6 }), "services[0].servers[0].id", "next free id"},
 		{"another service's port", with(func(f *Fleet, s *Service) {
 			other := s.Clone()

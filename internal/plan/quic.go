@@ -28,7 +28,8 @@ type QUICConfigs [model.QUICConfigs + 1]QUICConfig
 // QUICConfigNumber is the config of an epoch. Two epochs that live side by side have different ones.
 func QUICConfigNumber(epoch uint32) uint8 { return uint8(epoch % model.QUICConfigs) }
 
-// ConnectionIDKey is that of the ids of a service, of an epoch's cookie key.
+// ConnectionIDKey is that of the ids of a service, of an epoch's cookie key. It is that of the vip, as for cookies: services may be renamed, split and
+// merged, and ports may move between them, under living connections.
 func ConnectionIDKey(fleet [16]byte, vip netip.Addr) [16]byte {
 	return [16]byte(cookie.Derive(fleet, cookie.ForConnectionIDs, vip, 0, 16))
 }

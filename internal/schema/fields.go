@@ -106,7 +106,7 @@ var QUIC = []Field[quic]{
 	{Key: "algorithm", Value: choice(func(q *quic) *model.QUICAlgorithm { return &q.Algorithm }), Default: "single-pass",
 		Doc: "how connection ids hide the server, with `affinity: quic`", More: "See `docs/quic.md`. `plain` hides nothing"},
 	{Key: "server_id_length", Value: number(func(q *quic) *uint8 { return &q.ServerIDLength }, "bytes", 1, model.MaxQUICServerIDLength), Default: fmt.Sprint(model.DefaultServerIDLength),
-		Doc: "of the server's id in connection ids", More: "1 byte: ids up to 255"},
+		Doc: "of the server's id in connection ids", More: "1 byte: ids up to 255, and what clients draw themselves names a server by chance (`docs/quic.md`, Limits)"},
 	{Key: "nonce_length", Value: number(func(q *quic) *uint8 { return &q.NonceLength }, "bytes", model.MinQUICNonceLength, model.MaxQUICNonceLength),
 		Default: fmt.Sprintf("%d; what fills %d with `single-pass`", model.DefaultNonceLength, model.SinglePassLength),
 		Doc:     "of the random bytes behind it", More: fmt.Sprintf("Both together at most %d", model.MaxQUICLength)},

@@ -160,7 +160,15 @@ func (g *Generator) Err() error {
 }
 
 // StatelessResetKey is of this server alone (RFC 9000 10.3). If servers shared it, one second in which packets reach the wrong one would end connections.
-func (g *Generator) StatelessResetKey() [32]byte { return [32]byte(g.file.ResetKey) }
+func (g *Generator) StatelessResetKey() [32]byte {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return [32]byte(g.file.ResetKey)
+}
 
 // TokenKey is shared by all servers of the service: a client shows the token of a Retry, or of an earlier connection, to any of them (RFC 9000 8.1).
-func (g *Generator) TokenKey() [32]byte { return [32]byte(g.file.TokenKey) }
+func (g *Generator) TokenKey() [32]byte {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return [32]byte(g.file.TokenKey)
+}

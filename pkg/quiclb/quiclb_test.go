@@ -137,9 +137,19 @@ func TestManyMayAskAtOnce(t *testing.T) {
 					t.Error(err)
 				}
 				g.Err()
+				g.StatelessResetKey()
+				g.TokenKey()
 			}
 		})
 	}
+	group.Go(func() { // the file is another one again and again
+		for range 20 {
+			write(t, path, example())
+			g.mu.Lock()
+			g.again()
+			g.mu.Unlock()
+		}
+	})
 	group.Wait()
 }
 

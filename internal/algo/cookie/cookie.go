@@ -43,8 +43,8 @@ func ServiceKey(fleet [16]byte, vip netip.Addr, protocol model.Protocol) Key {
 // Keys of services with affinity quic, and with mptcp, and of replicas, for Derive.
 const (
 	ForConnectionIDs = "quic connection ids"  // of an epoch's cookie key
-	ForTokens        = "quic tokens"          // of the placement key
-	ForResets        = "quic stateless reset" // of the placement key, and of one server
+	ForTokens        = "quic tokens"          // of the placement key, and of one service
+	ForResets        = "quic stateless reset" // of the placement key, and of one service and server
 	ForJoins         = "mptcp ports"          // of the placement key
 	ForPeers         = "messages of peers"    // of an epoch's cookie key, of the fleet
 	ForEntries       = "replicated entries"   // of the placement key, of the fleet

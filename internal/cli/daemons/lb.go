@@ -26,7 +26,7 @@ func LB(version string) *cobra.Command {
 				return err
 			}
 			if remove {
-				return instance.Detach(o.RunDir, o.Instance, pki.LB, func(string) {})
+				return instance.Detach(o.RunDir, o.Instance, pki.LB, func(string) error { return nil })
 			}
 			if (o.Config == "") == (len(o.Controllers) == 0) {
 				return command.Usage("name either a configuration file (-f) or controllers (--controller)")

@@ -150,10 +150,7 @@ func Run(ctx context.Context, o Options) error {
 
 // Detach removes the data path that an agent has left, and says how many connections that breaks.
 func Detach(o Options) error {
-	if err := errors.Join(os.RemoveAll(api.IDDir(o.RunDir, o.Instance)), newJoins(o.RunDir, o.Instance, o.Log).leave()); err != nil {
-		return err
-	}
-	return instance.Detach(o.RunDir, o.Instance, pki.Agent, func(dir string) {
+	return instance.Detach(o.RunDir, o.Instance, pki.Agent, func(dir string) error {
 		var byParity [2]uint64
 		path, err := server.Open(dir)
 		if err == nil {
@@ -165,6 +162,7 @@ func Detach(o Options) error {
 		} else if living > 0 {
 			o.Log.Warn("living connections carry cookies: they break now", "connections", living)
 		}
+		return errors.Join(os.RemoveAll(api.IDDir(o.RunDir, o.Instance)), newJoins(o.RunDir, o.Instance, o.Log).leave())
 	})
 }
 
@@ -190,7 +188,7 @@ func (d *daemon) start() (err error) {
 	}
 	d.keys, d.load = newKeyReporter(d.path, o.Log), &loadReporter{Sampler: load.New(load.Options{Cgroup: o.Cgroup})}
 	d.accepts = newAcceptor(d.path, o.Cgroup, o.Log)
-	if r.ids, err = newConnectionIDs(o.RunDir, o.Instance, o.QUICGroup); err != nil {
+	if r.ids, err = newConnectionIDs(o.RunDir, o.Instance, o.QUICGroup, o.Log); err != nil {
 		return errors.Join(err, d.path.Close())
 	}
 	r.joins = newJoins(o.RunDir, o.Instance, o.Log)

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -25,11 +27,16 @@ import (
 type connectionIDs struct {
 	dir   string
 	group int // who may read them, besides root
+	log   *slog.Logger
+
+	keys      *model.Keys
+	services  []plan.AgentService
+	unwritten []string // why files are not as these say, a line each
 }
 
 // newConnectionIDs names who may read the files; the empty group: root alone.
-func newConnectionIDs(runDir, instance, group string) (*connectionIDs, error) {
-	c := &connectionIDs{dir: api.IDDir(runDir, instance)}
+func newConnectionIDs(runDir, instance, group string, log *slog.Logger) (*connectionIDs, error) {
+	c := &connectionIDs{dir: api.IDDir(runDir, instance), log: log}
 	if group == "" {
 		return c, nil
 	}
@@ -43,6 +50,35 @@ func newConnectionIDs(runDir, instance, group string) (*connectionIDs, error) {
 
 // path is where the file of a service is.
 func (c *connectionIDs) path(s *model.Service) string { return filepath.Join(c.dir, s.Name+".json") }
+
+// set says what is wanted from now on. What fails is a problem, and tried again with retry: maps say already what is wanted.
+func (c *connectionIDs) set(keys *model.Keys, services []plan.AgentService) {
+	c.keys, c.services = keys, services
+	c.try()
+}
+
+func (c *connectionIDs) retry() {
+	if len(c.unwritten) > 0 {
+		c.try()
+	}
+}
+
+func (c *connectionIDs) try() {
+	before := c.unwritten
+	c.unwritten = nil
+	if err := c.follow(c.keys, c.services); err != nil {
+		for line := range strings.Lines(err.Error()) {
+			c.unwritten = append(c.unwritten, "applications do not get the connection ids as they are now: "+strings.TrimSuffix(line, "\n"))
+		}
+	}
+	switch {
+	case slices.Equal(before, c.unwritten):
+	case len(c.unwritten) == 0:
+		c.log.Info("files of connection ids are written", "in", c.dir)
+	default:
+		c.log.Error("files of connection ids are not written: it is tried again every second", "problems", c.unwritten)
+	}
+}
 
 // follow writes the files of these services, and removes all others.
 func (c *connectionIDs) follow(keys *model.Keys, services []plan.AgentService) error {
@@ -65,14 +101,18 @@ func (c *connectionIDs) follow(keys *model.Keys, services []plan.AgentService) e
 	return errors.Join(errs...)
 }
 
-// connectionIDFile is what a server needs to know of the epoch that is written.
+// connectionIDFile is what a server needs to know of the epoch that is written. No other service of the vip has its reset key: who sends that one an id
+// would be told how to end a connection of this one (RFC 9000 21.11).
 func connectionIDFile(keys *model.Keys, s *model.Service, server *model.Server) *quiclb.File {
 	key := plan.ConnectionIDKey(keys.Cookie[keys.Current], s.VIP)
 	id := binary.BigEndian.AppendUint64(nil, uint64(server.ID))
+	derive := func(purpose string, id uint16) []byte {
+		return cookie.Derive(keys.Placement, purpose+" of "+s.Name, s.VIP, id, 32)
+	}
 	return &quiclb.File{
 		Service: s.Name, Config: plan.QUICConfigNumber(keys.Current), Algorithm: s.QUIC.Algorithm.String(), Key: key[:],
 		ServerID: id[len(id)-int(s.QUIC.ServerIDLength):], NonceLength: int(s.QUIC.NonceLength),
-		ResetKey: cookie.Derive(keys.Placement, cookie.ForResets, s.VIP, server.ID, 32), TokenKey: cookie.Derive(keys.Placement, cookie.ForTokens, s.VIP, 0, 32),
+		ResetKey: derive(cookie.ForResets, server.ID), TokenKey: derive(cookie.ForTokens, 0),
 	}
 }
 

@@ -1,9 +1,15 @@
 package agent
 
 import (
+	"bytes"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/algo/quiclb"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -60,6 +66,20 @@ func TestApplicationsFindTheirServersIDInAFile(t *testing.T) {
 	}
 }
 
+// To one of them somebody could send an id of the other, and would be told how to end its connection.
+func TestServicesOfOneVIPShareNoResets(t *testing.T) {
+	keys, services := quicService(t, 1)
+	one := connectionIDFile(keys, services[0].Service, services[0].Server)
+	services[0].Service.Name, services[0].Service.Ports = "other", []uint16{8443}
+	other := connectionIDFile(keys, services[0].Service, services[0].Server)
+	if bytes.Equal(one.ResetKey, other.ResetKey) || bytes.Equal(one.TokenKey, other.TokenKey) {
+		t.Error("two services share keys")
+	}
+	if !bytes.Equal(one.Key, other.Key) {
+		t.Error("ids change with the service's name: to rename it would break its connections")
+	}
+}
+
 func TestFilesOfServicesThatAreGoneAreRemoved(t *testing.T) {
 	c := &connectionIDs{dir: filepath.Join(t.TempDir(), "quic")}
 	keys, services := quicService(t, 1)
@@ -97,11 +117,30 @@ func TestAFileIsReplacedNotWrittenThrough(t *testing.T) {
 	}
 }
 
+func TestFilesThatCannotBeWrittenAreAProblemAndTriedAgain(t *testing.T) {
+	parent := filepath.Join(t.TempDir(), "quic")
+	if err := os.WriteFile(parent, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := &connectionIDs{dir: filepath.Join(parent, "default"), log: slog.New(slog.DiscardHandler)}
+	c.set(quicService(t, 1))
+	if len(c.unwritten) == 0 || !strings.Contains(c.unwritten[0], parent) {
+		t.Errorf("problems %q", c.unwritten)
+	}
+	if err := os.Remove(parent); err != nil {
+		t.Fatal(err)
+	}
+	c.retry()
+	if _, err := os.Stat(filepath.Join(c.dir, "web.json")); err != nil || len(c.unwritten) != 0 {
+		t.Errorf("%v, problems %q", err, c.unwritten)
+	}
+}
+
 func TestTheGroupMayReadTheFiles(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	c, err := newConnectionIDs(t.TempDir(), "default", "daemon")
+	c, err := newConnectionIDs(t.TempDir(), "default", "daemon", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +151,52 @@ func TestTheGroupMayReadTheFiles(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(c.dir, "web.json")); err != nil || info.Mode() != 0o640 {
 		t.Errorf("%v, %v", info, err)
 	}
-	if _, err := newConnectionIDs(t.TempDir(), "default", "no such group"); err == nil {
+	if _, err := newConnectionIDs(t.TempDir(), "default", "no such group", slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("a group that does not exist was taken")
+	}
+}
+
+// A thread has capabilities of its own, and ends with the goroutine that has locked it.
+func TestTheCapabilitiesOfTheUnitAreEnoughForTheFiles(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	unit, err := os.ReadFile("../../../deploy/systemd/ballast-agent.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, line, _ := strings.Cut(string(unit), "\nCapabilityBoundingSet=")
+	line, _, _ = strings.Cut(line, "\n")
+	numbers := map[string]int{"CAP_NET_ADMIN": unix.CAP_NET_ADMIN, "CAP_NET_RAW": unix.CAP_NET_RAW, "CAP_SYS_ADMIN": unix.CAP_SYS_ADMIN, "CAP_BPF": unix.CAP_BPF,
+		"CAP_PERFMON": unix.CAP_PERFMON, "CAP_SYS_RESOURCE": unix.CAP_SYS_RESOURCE, "CAP_DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "CAP_CHOWN": unix.CAP_CHOWN}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var had, sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &had[0]); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range strings.Fields(line) {
+		number, known := numbers[name]
+		if !known {
+			t.Fatalf("which capability is %s?", name)
+		}
+		sets[number/32].Effective |= had[number/32].Permitted & (1 << (number % 32))
+		sets[number/32].Permitted = sets[number/32].Effective
+	}
+	c, err := newConnectionIDs(t.TempDir(), "default", "daemon", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, services := quicService(t, 1)
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		if err := unix.Capset(&header, &sets[0]); err != nil {
+			done <- err
+			return
+		}
+		done <- c.follow(keys, services)
+	}()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

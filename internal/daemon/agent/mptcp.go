@@ -123,9 +123,15 @@ func (j *joins) reconcile(made *joinsOfSpace, used func([]netip.AddrPort) (map[n
 		return slices.IndexFunc(there, func(e mptcp.Endpoint) bool { return e.Address == at })
 	}
 	var errs []error
+	have := len(there)
 	for _, at := range j.wanted {
-		if find(at) < 0 {
-			errs = append(errs, explain(mptcp.Add(at)))
+		if find(at) >= 0 {
+			continue
+		}
+		if err := mptcp.Add(at); err != nil {
+			errs = append(errs, explain(err, have))
+		} else {
+			have++
 		}
 	}
 	left := slices.DeleteFunc(slices.Clone(made.Instances[j.instance]), func(at netip.AddrPort) bool { return slices.Contains(j.wanted, at) })
@@ -151,9 +157,12 @@ func (j *joins) reconcile(made *joinsOfSpace, used func([]netip.AddrPort) (map[n
 	return errors.Join(errs...)
 }
 
-// explain adds what to do.
-func explain(err error) error {
+// explain adds what to do. have is how many endpoints there are.
+func explain(err error, have int) error {
 	switch {
+	case have >= mptcp.EndpointsMax && (errors.Is(err, unix.ERANGE) || errors.Is(err, unix.EINVAL)): // EINVAL: older kernels
+		return fmt.Errorf("%w: the kernel has room for %d endpoints: remove others (`ip mptcp endpoint show`), or have fewer services with mptcp on this host",
+			err, mptcp.EndpointsMax)
 	case errors.Is(err, unix.EADDRNOTAVAIL):
 		return fmt.Errorf("%w: give this host the vip (`ip address add VIP/32 dev lo`)", err)
 	case errors.Is(err, unix.EADDRINUSE):

@@ -223,6 +223,12 @@ func TestProblemsOfJoinsAreSaidAndMended(t *testing.T) {
 	if len(a.unmade) != 0 || !a.settled {
 		t.Errorf("after it has the address: %v", a.unmade)
 	}
+	h.set(a, 40001, 40002, 40003, 40004, 40005, 40006, 40007, 40008, 40009)
+	h.do(func() error { a.follow(); return nil }) // the one of before is gone now
+	if len(a.unmade) != 1 || !strings.Contains(a.unmade[0], "room for 8") {
+		t.Errorf("one more than there is room for: %q", a.unmade)
+	}
+	h.set(a)
 	for _, damage := range []string{"", "{", "null", "[]", `{"net:[1]": null}`, `{"x": {"instances": {"a": ["no address"]}}}`} {
 		if err := os.WriteFile(a.path(), []byte(damage), 0o600); err != nil {
 			t.Fatal(err)

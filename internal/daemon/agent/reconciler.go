@@ -107,9 +107,7 @@ func (r *reconciler) apply(file *config.File) error {
 	}
 	r.load.SetServices(r.serving.counted)
 	r.accepts.set(r.serving.wanted.Choices)
-	if err := r.ids.follow(&file.Fleet.Keys, r.serving.wanted.QUIC); err != nil {
-		return fmt.Errorf("write what applications make connection ids by: %w", err)
-	}
+	r.ids.set(&file.Fleet.Keys, r.serving.wanted.QUIC)
 	r.joins.set(r.serving.wanted.Joins)
 	r.load.period.Store(int64(r.serving.interval))
 	r.file = api.Config{Path: file.Path, SHA256: file.SHA256}
@@ -211,6 +209,7 @@ func (r *reconciler) save() { r.tunnels.Do(r.desired.save) }
 func (r *reconciler) checkDevices(now time.Time) {
 	r.programs.Look(now)
 	if r.known {
+		r.ids.retry()
 		r.joins.follow()
 	}
 	if r.programs.unattached != "" && r.known {
@@ -269,7 +268,7 @@ func (r *reconciler) obstacles() (found, problems []string) {
 	if r.serving.left && r.serving.any() {
 		problems = append(problems, "only connections of before go on: "+r.whyUnnamed())
 	}
-	problems = slices.Concat(problems, r.accepts.problems(), r.joins.unmade)
+	problems = slices.Concat(problems, r.accepts.problems(), r.ids.unwritten, r.joins.unmade)
 	if unsaved := r.desired.kept.Unsaved(); unsaved != "" {
 		problems = append(problems, unsaved)
 	}

@@ -52,8 +52,9 @@ func CheckRole(runDir, instance string, role pki.Role) error {
 var ErrNoInstance = errors.New("no such instance")
 
 // Detach removes the data path of an instance of a role whose daemon does not run: packets take the host's ordinary way, and on a server
-// connections that carry cookies break. With the last instance the file system of the pins goes. warn is called before anything is removed.
-func Detach(runDir, instance string, role pki.Role, warn func(dir string)) error {
+// connections that carry cookies break. With the last instance the file system of the pins goes. before is called when nothing is in the way, before
+// anything is removed; nothing is where it fails.
+func Detach(runDir, instance string, role pki.Role, before func(dir string) error) error {
 	dir := PinDir(runDir, instance)
 	if _, err := os.Stat(dir); err != nil {
 		return fmt.Errorf("detach %s: %w: nothing is pinned in %s, as this mount namespace shows it", instance, ErrNoInstance, dir)
@@ -69,7 +70,9 @@ func Detach(runDir, instance string, role pki.Role, warn func(dir string)) error
 	if err := attach.FiltersElsewhere(dir); err != nil {
 		return fmt.Errorf("detach %s: %w", instance, err)
 	}
-	warn(dir)
+	if err := before(dir); err != nil {
+		return fmt.Errorf("detach %s: %w", instance, err)
+	}
 	if err := attach.Detach(dir); err != nil {
 		return err
 	}

@@ -20,15 +20,12 @@ func (w *world) joinTo(name string, n int, id uint16) flow {
 // A subflow's packets go to the server that its port names, whatever they carry, as long as the server is known; its SYN is no new connection.
 func TestSubflowsReachTheServerThatTheirPortNames(t *testing.T) {
 	for _, forward := range []model.Forward{model.ForwardL2, model.ForwardIPIP, model.ForwardGUE, model.ForwardSRv6} {
-		for _, affinity := range []model.Affinity{model.AffinityCookie, model.AffinityHash} {
-			t.Run(fmt.Sprint(forward, " ", affinity), func(t *testing.T) {
+		for _, dispatch := range []model.Dispatch{model.DispatchRR, model.DispatchMaglev} {
+			t.Run(fmt.Sprint(forward, " ", dispatch), func(t *testing.T) {
 				w := newWorld(t, serviceOf("web", vip4, func(s *model.Service) {
 					withJoins(s)
-					s.Forward, s.Affinity = forward, affinity
+					s.Forward, s.Dispatch = forward, dispatch
 					withServers(forward == model.ForwardSRv6, 1, 2, 3)(s)
-					if affinity == model.AffinityHash {
-						s.Dispatch = model.DispatchMaglev
-					}
 				}))
 				check := func() {
 					t.Helper()

@@ -39,13 +39,16 @@ const (
 	flagSignal = 1
 )
 
+// EndpointsMax is how many a network namespace has room for (MPTCP_PM_ADDR_MAX, net/mptcp/protocol.h).
+const EndpointsMax = 8
+
 // sysctls is where those of MPTCP are, of the network namespace of the thread.
 const sysctls = "/proc/sys/net/mptcp/"
 
 // ErrUnknown says that the kernel has no MPTCP, or its module is not there.
 var ErrUnknown = errors.New("the kernel has no MPTCP (CONFIG_MPTCP)")
 
-// Endpoint is an address that the kernel announces to clients, or that it uses itself.
+// Endpoint is an address that the kernel announces to clients, or that it uses itself. One with a port is always announced: the kernel takes no other.
 type Endpoint struct {
 	Address netip.AddrPort // port 0: that of the connection
 	ID      uint8
@@ -186,6 +189,17 @@ func Obstacles() (found []string) {
 		}
 	}
 	return found
+}
+
+// TakesPlain tells whether connections that join nothing can fill the queue of an endpoint's port: kernels without 3d041393ea8c ("mptcp: prevent MPC
+// handshake on port-based signal endpoints", 6.12), which has brought a counter of them.
+func TakesPlain() bool {
+	counters, err := os.ReadFile("/proc/thread-self/net/netstat")
+	return err == nil && takesPlain(string(counters))
+}
+
+func takesPlain(counters string) bool {
+	return strings.Contains(counters, "MPTcpExt:") && !strings.Contains(counters, " MPCapableEndpAttempt ")
 }
 
 // JoinInitial tells whether clients may join at the address and port of a connection's first subflow (RFC 8684 3.1, flag C). Linux 5.15.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
@@ -142,4 +143,32 @@ func TestSettingsThatKeepClientsFromJoiningAreFound(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Who finds an endpoint by address and port need not ask whether it is announced.
+func TestAnEndpointWithAPortIsAnnounced(t *testing.T) {
+	space := newSpace(t)
+	check(t, space.AddAddress("lo", vip))
+	do(t, space, func() error {
+		for _, flags := range []uint32{0, 1 << 1, 1 << 2, 1 << 3} { // none, subflow, backup, fullmesh
+			address := describe(join)
+			address.AddRtAttr(addressFlags, nl.Uint32Attr(flags))
+			if _, err := request(commandAdd, unix.NLM_F_ACK, address); !errors.Is(err, unix.EINVAL) {
+				t.Errorf("with flags %#x: %v", flags, err)
+			}
+		}
+		return nil
+	})
+}
+
+func TestKernelsThatTakePlainHandshakesAtAnEndpointAreKnownByACounter(t *testing.T) {
+	for counters, want := range map[string]bool{
+		"TcpExt: SyncookiesSent\nTcpExt: 0\n":                                          false, // it has no MPTCP
+		"MPTcpExt: MPCapableSYNRX MPJoinSynRx\nMPTcpExt: 0 0\n":                        true,
+		"MPTcpExt: MPCapableSYNRX MPCapableEndpAttempt MPJoinSynRx\nMPTcpExt: 0 0 0\n": false,
+	} {
+		if got := takesPlain(counters); got != want {
+			t.Errorf("%q: %v", counters, got)
+		}
+	}
 }

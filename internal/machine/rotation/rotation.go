@@ -130,17 +130,15 @@ func (n *Nodes) DropRefused(fleet *model.Fleet, epoch uint32) []string {
 		}
 		found = append(found, node.Report.holds(node, fleet.Keys.Current, epoch)...)
 	}
-	if epoch < fleet.Keys.Current { // a key that comes next is in no id yet
-		found = append(found, carriedUncounted(fleet, epoch)...)
-	}
-	return found
+	return append(found, carriedUncounted(fleet, epoch)...)
 }
 
-// carriedUncounted names the services whose connections keep an epoch's key as long as they live, and nobody sees it.
+// carriedUncounted names the services whose connections keep an epoch's key as long as they live, and nobody sees it. A newer key than the one in
+// use may have been in use before: a rotation was aborted.
 func carriedUncounted(fleet *model.Fleet, epoch uint32) (found []string) {
 	for i := range fleet.Services {
 		if s := &fleet.Services[i]; s.Affinity == model.AffinityQUIC {
-			found = append(found, fmt.Sprintf("service %s has affinity quic: connections that began with ids of epoch %d keep them: use --force when forwarded_by_older_key of the service has stood still for as long as its connections may be silent", s.Name, epoch))
+			found = append(found, fmt.Sprintf("service %s has affinity quic: connections that began with ids of epoch %d keep them: `ballast ctl key drop %d --force` when forwarded_by_older_key of the service has stood still for as long as its connections may be silent", s.Name, epoch, epoch))
 		}
 	}
 	return found

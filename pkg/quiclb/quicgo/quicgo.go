@@ -1,4 +1,8 @@
 // Package quicgo makes servers with quic-go issue connection ids by which Ballast load balancers find them.
+//
+// A service's file belongs to one Transport of a host, as its key of stateless resets does: of two, each would tell who sends it an id of the other's how to
+// end that connection. Where an application listens at several ports, take one Transport for all ports of a service (behind one socket), or else a service
+// for each port.
 package quicgo
 
 import (

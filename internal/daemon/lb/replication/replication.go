@@ -71,9 +71,10 @@ type Replication struct {
 	pings   pings
 	clients clients
 
-	told         atomic.Bool            // a controller, now or to an earlier process
-	cannotListen atomic.Pointer[string] // why copies cannot be taken; empty: they can
-	wake         chan struct{}          // there is something to report
+	told         atomic.Bool               // a controller, now or to an earlier process
+	nameless     atomic.Pointer[time.Time] // since when there is a ring that does not know this node; nil: there is none
+	cannotListen atomic.Pointer[string]    // why copies cannot be taken; empty: they can
+	wake         chan struct{}             // there is something to report
 
 	mutex    sync.Mutex // guards what follows
 	config   replica.Config
@@ -282,12 +283,16 @@ func (r *Replication) take(message *ballastv1.ReplicaView) error {
 	}
 	r.path.SetRing(told.view.Version != 0)
 	me := told.named(r.Name)
-	if me == nil {
+	if me == nil { // it does not know us yet
 		if told.view.Version == 0 {
 			r.told.Store(true)
+		} else if r.nameless.Load() == nil {
+			now := time.Now()
+			r.nameless.Store(&now)
 		}
-		return nil // it does not know us yet
+		return nil
 	}
+	r.nameless.Store(nil)
 	next := *before
 	if before.Number != 0 && before.Number != me.Number {
 		r.Log.Warn("this load balancer has another number on the ring: it starts with no entries", "before", before.Number, "now", me.Number)

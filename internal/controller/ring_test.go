@@ -184,6 +184,28 @@ func TestOperatorsTakeLoadBalancersOffTheRingAsLongAsOneMayFail(t *testing.T) {
 	})
 }
 
+// A controller that has just started has heard of nobody: who waits for a drain must not take that for its end.
+func TestWhoLeavesTheRingIsDrainingAlsoForAControllerThatHearsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newRingFleet(t, newMemory(t), "lb1", "lb2", "lb3", "lb4")
+		f.run(5 * time.Second)
+		c := f.controllers["c1"]
+		members := c.desired.now().ring
+		node := members.Nodes[0]
+		node.Name = "unheard"
+		for _, expected := range []string{"lost", "draining"} {
+			if status := c.replicaStatus(&members, &node, nil); status.State != expected || status.Share == 0 {
+				t.Errorf("%v, want %s", status, expected)
+			}
+			members.Drained = []string{node.Name}
+		}
+		node.Number = 9
+		if status := c.replicaStatus(&members, &node, nil); status.State != "drained" || status.Share != 0 {
+			t.Errorf("off the ring: %v", status)
+		}
+	})
+}
+
 func TestALoadBalancerThatIsForgottenGivesItsNumberBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newRingFleet(t, newMemory(t), "lb1", "lb2", "lb3", "lb4")

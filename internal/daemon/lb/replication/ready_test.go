@@ -70,3 +70,14 @@ func TestALoadBalancerOffTheRingIsReadyOnceItHearsOneThatIsOnIt(t *testing.T) {
 	r.nameless.Store(&long)
 	expect("a ring of others that gives no number", "see `ballast ctl replicas`")
 }
+
+func TestFullTablesAreToldWithWhatComesOfThem(t *testing.T) {
+	r := &Replication{Options: Options{Address: netip.MustParseAddrPort("10.9.0.1:7475")}, path: loaded(t, 1)}
+	r.state.Store(&State{Number: 1, Peers: []Peer{{1, "lb1", r.Address}}})
+	for want, now := range map[string]*live{"go by hash": {entries: r.path.ReplicaCapacity()}, "each packet is asked again": {answers: r.path.ReplicaCapacity()}} {
+		r.live.Store(now)
+		if problems := r.Problems(); len(problems) != 1 || !strings.Contains(problems[0], want) || !strings.Contains(problems[0], "Larger tables") {
+			t.Errorf("%q, want %q", problems, want)
+		}
+	}
+}

@@ -100,12 +100,12 @@ func (r *Replication) Problems() (problems []string) {
 		return problems
 	}
 	for _, table := range []struct {
-		what    string
-		entries uint64
-	}{{"entries", status.Entries}, {"answers", status.Answers}} {
+		what, harm string
+		entries    uint64
+	}{{"entries", "new connections that have no room go by hash", status.Entries}, {"answers", "of connections that have no room each packet is asked again", status.Answers}} {
 		if float64(table.entries) >= fullShare*float64(status.Room) {
-			problems = append(problems, fmt.Sprintf("%d replicated %s of %d: raise --max-replicated, or lower replicas.idle_timeout: where there is no room new connections go by hash",
-				table.entries, table.what, status.Room))
+			problems = append(problems, fmt.Sprintf("%d replicated %s of %d: %s: lower replicas.idle_timeout, or have larger tables (docs/replicas.md, \"Larger tables\")",
+				table.entries, table.what, status.Room, table.harm))
 		}
 	}
 	for _, peer := range status.Peers {

@@ -324,14 +324,14 @@ func (c *controller) replicaStatus(members *replica.Members, node *replica.PeerN
 	status := &ballastv1.ReplicaStatus{Name: node.Name, Number: uint32(node.Number), Address: node.Address.String(), State: "off"}
 	report, age := c.hub.ReplicaReport(node.Name)
 	switch {
-	case report == nil || age > silentFor:
-		status.State = "lost"
 	case on && drained:
 		status.State = "draining"
-	case on:
-		status.State = "on"
 	case drained:
 		status.State = "drained"
+	case report == nil || age > silentFor:
+		status.State = "lost"
+	case on:
+		status.State = "on"
 	}
 	if on {
 		status.Share, status.Position = list.Share(node.Number), uint32(member.At)

@@ -2,10 +2,12 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -180,6 +182,60 @@ func TestOperatorsTakeLoadBalancersOffTheRingAsLongAsOneMayFail(t *testing.T) {
 		history, err := one.History(t.Context())
 		if err != nil || len(history) < 3 || history[len(history)-1].Changes[0] != "replicas: lb1 comes onto the ring again" {
 			t.Errorf("%v, %v", history, err)
+		}
+	})
+}
+
+// refusingStore refuses to be written, while it is told to.
+type refusingStore struct {
+	store.Store
+	refuses atomic.Bool
+}
+
+func (s *refusingStore) Commit(ctx context.Context, documents []store.Document) (uint64, error) {
+	if s.refuses.Load() {
+		return 0, errors.New("no quorum")
+	}
+	return s.Store.Commit(ctx, documents)
+}
+
+func TestTheRingStaysWhileTheStoreRefusesAndFollowsThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &refusingStore{Store: newMemory(t)}
+		f := newRingFleet(t, s, "lb1", "lb2", "lb3", "lb4")
+		f.run(5 * time.Second)
+		c := f.controllers[f.leader()]
+		version := f.expect(c, "lb1", "lb2", "lb3", "lb4").Version
+		s.refuses.Store(true)
+		f.members["lb2"].power = false
+		f.run(3 * time.Second)
+		if ring, err := (fleetOf{c}).Replicas(t.Context()); err != nil || ring.Version != version || ring.Nodes[1].Share == 0 {
+			t.Errorf("without a store: %v, %v", ring, err)
+		}
+		s.refuses.Store(false)
+		f.run(2 * time.Second)
+		f.expect(c, "lb1", "lb3", "lb4")
+	})
+}
+
+// A controller that has just started has heard of nobody: who waits for a drain must not take that for its end.
+func TestWhoLeavesTheRingIsDrainingAlsoForAControllerThatHearsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newRingFleet(t, newMemory(t), "lb1", "lb2", "lb3", "lb4")
+		f.run(5 * time.Second)
+		c := f.controllers["c1"]
+		members := c.desired.now().ring
+		node := members.Nodes[0]
+		node.Name = "unheard"
+		for _, expected := range []string{"lost", "draining"} {
+			if status := c.replicaStatus(&members, &node, nil); status.State != expected || status.Share == 0 {
+				t.Errorf("%v, want %s", status, expected)
+			}
+			members.Drained = []string{node.Name}
+		}
+		node.Number = 9
+		if status := c.replicaStatus(&members, &node, nil); status.State != "drained" || status.Share != 0 {
+			t.Errorf("off the ring: %v", status)
 		}
 	})
 }

@@ -28,7 +28,7 @@ import (
 func init() {
 	dir := os.Getenv(daemonDir)
 	role := os.Getenv(daemonProcess)
-	name, isLB := map[string]string{"lb": "", "remote-lb": "lb1", "first-lb": "lb1", "second-lb": "lb2", "greedy-lb": "", "wide-lb": "", "lost-lb": ""}[role]
+	name, isLB := map[string]string{"lb": "", "remote-lb": "lb1", "remote-lb6": "lb1", "first-lb": "lb1", "second-lb": "lb2", "greedy-lb": "", "wide-lb": "", "lost-lb": ""}[role]
 	if !isLB {
 		return
 	}
@@ -48,7 +48,10 @@ func init() {
 	if role == "lost-lb" {
 		options.Interfaces = []string{"lo"}
 	}
-	if role == "remote-lb" {
+	if role == "remote-lb6" {
+		options.PeerAddress = "fd09::1"
+	}
+	if strings.HasPrefix(role, "remote-lb") {
 		options.Config, options.Controllers, options.TLSDir = "", remoteControllers, filepath.Join(dir, "tls")
 	}
 	fmt.Fprintln(os.Stderr, "lb:", lb.Run(context.Background(), options))

@@ -53,7 +53,7 @@ func judgeFile(f *facts) (out []Finding) {
 				fresh++
 			}
 		}
-		if fresh == 0 {
+		if fresh == 0 && !file.Fleet.OnlyReturns(s) {
 			out = append(out, Finding{"servers", s.Name, Problem, "no server takes new connections: all are draining or of weight 0",
 				"set state: active and a weight above 0 on at least one server"})
 		}

@@ -44,14 +44,15 @@ func (h *Hub) replicasFor(p *peer) *ballastv1.ToNode {
 	return &ballastv1.ToNode{Message: &ballastv1.ToNode_Replicas{Replicas: view}}
 }
 
-// takeReplica takes what a load balancer says, if its stream is the newest of it. What makes no sense is cut short.
+// takeReplica takes what a load balancer says, if its stream is the newest of it. What makes no sense is cut short. Nobody knows of which host it is where
+// two join as one: that one is taken off the ring once, and not with every change of places.
 func (h *Hub) takeReplica(p *peer, told *ballastv1.ReplicaReport) {
 	told.Heard = told.Heard[:min(len(told.Heard), replica.NodesMax)]
 	told.Silent = told.Silent[:min(len(told.Silent), replica.NodesMax)]
 	told.Done = told.Done[:min(len(told.Done), mostSyncs)]
 	told.Syncs = told.Syncs[:min(len(told.Syncs), mostSyncs)]
 	h.mutex.Lock()
-	if h.peers[p.key()] == p {
+	if h.peers[p.key()] == p && p.contested() == "" {
 		h.ringReports[p.identity.Name] = replicaReport{told, time.Now()}
 	}
 	h.mutex.Unlock()

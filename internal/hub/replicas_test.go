@@ -1,10 +1,13 @@
 package hub
 
 import (
+	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -104,4 +107,32 @@ func TestWhatLoadBalancersSayOfTheRingIsKeptAndCutShort(t *testing.T) {
 	if err := agent.Ends(); err.Code() != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "role lb") {
 		t.Errorf("an agent may speak of the ring: %v", err)
 	}
+}
+
+// Each of two hosts with one certificate would lose the other's entries with every change of places.
+func TestOfTwoLoadBalancersThatJoinAsOneNeitherSpeaksOfTheRing(t *testing.T) {
+	hub := testHub(t, func(*Options) {})
+	hub.SetState(fleettest.View(1))
+	says := func(address string, incarnation uint64) *peer {
+		p := newPeer(pki.Identity{Role: pki.LB, Name: "lb1"}, &ballastv1.Hello{Addresses: []string{address}}, &call{request: &http.Request{RemoteAddr: net.JoinHostPort(address, "40000")}}, &hub.options.Limits)
+		hub.enter(p)
+		fleettest.Require(t, hub.take(p, replicaReportOf(&ballastv1.ReplicaReport{Address: "10.0.0.1:7475", Incarnation: incarnation})))
+		return p
+	}
+	expect := func(what string, want uint64) {
+		t.Helper()
+		if report, _ := hub.ReplicaReport("lb1"); report.GetIncarnation() != want {
+			t.Errorf("%s: %v, want incarnation %d", what, report, want)
+		}
+	}
+	says("10.0.0.1", 1)
+	says("10.0.0.1", 2)
+	expect("the same host again", 2)
+	says("10.0.0.9", 9)
+	says("10.0.0.1", 2)
+	last := says("10.0.0.9", 9)
+	expect("two hosts in turn", 2)
+	last.since = time.Now().Add(-rivalLife)
+	fleettest.Require(t, hub.take(last, replicaReportOf(&ballastv1.ReplicaReport{Incarnation: 9})))
+	expect("long after the first has gone", 9)
 }

@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // Prefix is a range of addresses. The zero value: none.
@@ -14,6 +15,18 @@ func (p Prefix) IsZero() bool { return p == Prefix{} }
 // Functions reports whether the servers of a service are network functions (NAT, firewalls, proxies), whose gateway load balancers are: it has all
 // addresses of Destinations, and all ports.
 func (s *Service) Functions() bool { return s.Protocol == ProtocolAny }
+
+// OnlyReturns reports whether a service is there for what comes back to a public address of network functions: nobody is to open connections to it, so
+// that all its servers have weight 0, and they take new connections by another service.
+func (f *Fleet) OnlyReturns(s *Service) bool {
+	if !s.Functions() || len(s.Servers) == 0 || slices.ContainsFunc(s.Servers, func(server Server) bool { return server.Weight > 0 }) {
+		return false
+	}
+	opens := func(server Server) bool {
+		return server.TakesNew() && slices.ContainsFunc(s.Servers, func(own Server) bool { return own.Address == server.Address })
+	}
+	return slices.ContainsFunc(f.Services, func(other Service) bool { return other.Functions() && slices.ContainsFunc(other.Servers, opens) })
+}
 
 // Where is where clients connect to: the VIP, or the addresses that are for network functions.
 func (s *Service) Where() string {

@@ -106,3 +106,28 @@ func TestServicesOfNetworkFunctions(t *testing.T) {
 		"of tcp": "use protocol: any",
 	})
 }
+
+func TestAServiceForWhatComesBackToNetworkFunctionsIsToldFromOneThatNobodyServes(t *testing.T) {
+	functions := func(name string, weight uint16) Service {
+		return Service{Name: name, Protocol: ProtocolAny, Servers: []Server{{Name: "nat1", Address: netip.MustParseAddr("10.30.1.1"), Weight: weight}}}
+	}
+	of := func(change func(f *Fleet)) bool {
+		f := &Fleet{Services: []Service{functions("gateway", 1), functions("public", 0)}}
+		change(f)
+		return f.OnlyReturns(&f.Services[1])
+	}
+	if !of(func(*Fleet) {}) {
+		t.Error("as documented")
+	}
+	for what, change := range map[string]func(f *Fleet){
+		"nobody opens connections": func(f *Fleet) { f.Services[0].Servers[0].Weight = 0 },
+		"others do":                func(f *Fleet) { f.Services[0].Servers[0].Address = netip.MustParseAddr("10.30.1.9") },
+		"it does":                  func(f *Fleet) { f.Services[1].Servers[0].Weight = 1 },
+		"it has no servers":        func(f *Fleet) { f.Services[1].Servers = nil },
+		"it is one of TCP":         func(f *Fleet) { f.Services[1].Protocol = ProtocolTCP },
+	} {
+		if of(change) {
+			t.Error(what)
+		}
+	}
+}

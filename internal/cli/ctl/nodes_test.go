@@ -48,6 +48,20 @@ func TestTiersAreRunByCtl(t *testing.T) {
 	})
 }
 
+func TestADrainOfTheRingEndsWhenOthersHaveEverything(t *testing.T) {
+	byEveryWay(t, func(t *testing.T, ctl *terminal) {
+		lb := &ballastv1.ReplicaStatus{Name: "lb1", Number: 1, State: "on", Share: 0.25}
+		ctl.memory.Ring = &ballastv1.ListReplicasResponse{Needed: true, Version: 3, Phase: "synced", Nodes: []*ballastv1.ReplicaStatus{lb}}
+		ctl.refuse("replica drain lb1 --wait --timeout 20ms", "no longer waiting")
+		lb.State = "lost"
+		ctl.refuse("replica drain lb1 --wait --timeout 20ms", "no longer waiting")
+		lb.Share, ctl.memory.Ring.Phase = 0, "syncing"
+		ctl.refuse("replica drain lb1 --wait --timeout 20ms", "no longer waiting (drained, syncing)")
+		ctl.memory.Ring.Phase = "synced"
+		ctl.must("replica", "drain", "lb1", "--wait")
+	})
+}
+
 func TestALostNodeIsForgottenByAllControllersThatAreNamed(t *testing.T) {
 	lost := func() *ballastv1.NodeStatus { return &ballastv1.NodeStatus{Role: "lb", Name: "lb7", Ready: "lost"} }
 	lives := func(name string) *ballastv1.NodeStatus {

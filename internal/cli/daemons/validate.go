@@ -141,7 +141,7 @@ func (v *validation) warnings(fleet *model.Fleet) (warnings []string) {
 	here := false
 	for i := range fleet.Services {
 		s := &fleet.Services[i]
-		if !slices.ContainsFunc(s.Servers, func(server model.Server) bool { return server.TakesNew() }) {
+		if !slices.ContainsFunc(s.Servers, func(server model.Server) bool { return server.TakesNew() }) && !fleet.OnlyReturns(s) {
 			warnings = append(warnings, fmt.Sprintf("service %s: no server takes new connections", s.Name))
 		}
 		here = here || slices.ContainsFunc(s.Servers, func(server model.Server) bool { return v.mine(&server) })

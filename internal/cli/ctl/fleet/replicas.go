@@ -195,10 +195,10 @@ func awaitDrained(c *ask.Control, cmd *cobra.Command, name string, timeout time.
 		if at < 0 {
 			return false, fmt.Errorf("load balancer %s is not known to the ring any more", name)
 		}
-		switch state := ring.Nodes[at].State; {
-		case state == "on" || state == "off":
+		switch n := ring.Nodes[at]; {
+		case n.State == "on" || n.State == "off":
 			return false, fmt.Errorf("load balancer %s may be on the ring again: somebody else has undrained it", name)
-		case state != "draining" && ring.Phase == "synced":
+		case n.State != "draining" && n.Share == 0 && ring.Phase == "synced":
 			return true, nil
 		}
 		said = fmt.Sprintf("%s, %s", ring.Nodes[at].State, ring.Phase)

@@ -144,7 +144,7 @@ func (s *State) Unserved() (problems []string) {
 		service := &s.Running.Services[i]
 		down := s.Unhealthy[service.Name].Down
 		takesNew := func(server model.Server) bool { return server.TakesNew() && !slices.Contains(down, server.ID) }
-		if !s.SendsToNodes(service) && !slices.ContainsFunc(service.Servers, takesNew) {
+		if !s.SendsToNodes(service) && !s.Running.OnlyReturns(service) && !slices.ContainsFunc(service.Servers, takesNew) {
 			problems = append(problems, fmt.Sprintf("service %s: no server takes new connections: they are dropped (dropped_no_server)", service.Name))
 		}
 	}

@@ -50,3 +50,16 @@ func TestServersWhoseConnectionsAreCutAreOffInTheTables(t *testing.T) {
 		}
 	}
 }
+
+func TestAServiceThatNobodyIsToOpenConnectionsToIsNoProblem(t *testing.T) {
+	s := &State{}
+	nat := func(weight uint16) []model.Server { return []model.Server{{Name: "nat1", ID: 1, Weight: weight}} }
+	s.Running.Services = []model.Service{{Name: "gateway", Protocol: model.ProtocolAny, Servers: nat(1)}, {Name: "public", Protocol: model.ProtocolAny, Servers: nat(0)}}
+	if problems := s.Unserved(); len(problems) > 0 {
+		t.Errorf("%q", problems)
+	}
+	s.Running.Services[1].Protocol = model.ProtocolTCP
+	if problems := s.Unserved(); len(problems) != 1 {
+		t.Errorf("a service of TCP: %q", problems)
+	}
+}

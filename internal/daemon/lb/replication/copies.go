@@ -23,7 +23,8 @@ import (
 // Implementation constants of copying.
 const (
 	copyTimeout   = 10 * time.Second
-	copyBytes     = 1 << 20 // of one request or answer
+	entryBytes    = 20      // that an entry takes in a request or answer, at most
+	copyBytes     = 1 << 20 // of one request or answer that entries are few in
 	copiesAtOnce  = 16
 	listenRetries = time.Second
 )
@@ -59,9 +60,9 @@ func (r *Replication) copy(m replica.Message) {
 	if at < 0 {
 		return
 	}
-	peer := r.state.Load().Peers[at]
+	peer, machine := r.state.Load().Peers[at], r.machine
 	select {
-	case r.calls <- func(ctx context.Context) { r.copyTo(ctx, peer, m, key) }:
+	case r.calls <- func(ctx context.Context) { r.copyTo(ctx, peer, m, key, machine) }:
 		r.copying[key] = true
 	default: // later
 	}
@@ -85,7 +86,12 @@ func (r *Replication) call(ctx context.Context) {
 	}
 }
 
-func (r *Replication) copyTo(ctx context.Context, peer Peer, m replica.Message, key copyKey) {
+// copyBytesMax is of one request or answer. An answer has all that the request lacks of its range, and that goes to others in one request (see
+// replica.Node): entries of a whole table at most, as what has more finds no room.
+func copyBytesMax(capacity uint64) int { return copyBytes + entryBytes*int(capacity) }
+
+// copyTo sends what a machine wants sent.
+func (r *Replication) copyTo(ctx context.Context, peer Peer, m replica.Message, key copyKey, machine *replica.Node) {
 	request := &ballastv1.CopyRequest{From: uint32(m.From), To: uint32(m.To), View: m.View, Sync: m.Transfer.Sync, Number: m.Transfer.Number,
 		Second: m.Transfer.Second, Low: uint64(m.Transfer.Low), High: uint64(m.Transfer.High)}
 	request.Keys, request.Owners = written(m.Transfer.Entries)
@@ -94,6 +100,9 @@ func (r *Replication) copyTo(ctx context.Context, peer Peer, m replica.Message, 
 	answer, err := r.client(peer).Copy(asked, request)
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
+	if r.machine != machine {
+		return // it has lost its entries meanwhile
+	}
 	delete(r.copying, key)
 	var entries []replica.Entry
 	if err == nil {
@@ -125,7 +134,7 @@ func (r *Replication) client(peer Peer) ballastv1connect.PeerClient {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(true)
 	transport := &http.Transport{TLSClientConfig: r.Credentials.To(pki.LB, peer.Name), Protocols: protocols, IdleConnTimeout: time.Minute, ForceAttemptHTTP2: true}
-	client := ballastv1connect.NewPeerClient(&http.Client{Transport: transport}, "https://"+peer.Address.String(), connect.WithGRPC(), connect.WithReadMaxBytes(copyBytes))
+	client := ballastv1connect.NewPeerClient(&http.Client{Transport: transport}, "https://"+peer.Address.String(), connect.WithGRPC(), connect.WithReadMaxBytes(copyBytesMax(r.path.ReplicaCapacity())))
 	if r.clients.to == nil {
 		r.clients.to = map[Peer]ballastv1connect.PeerClient{}
 	}
@@ -138,19 +147,14 @@ func (r *Replication) serve(ctx context.Context) {
 	said := ""
 	for {
 		if r.state.Load().Number != 0 {
-			address := r.OwnAddress()
-			listener, err := listen.TCP("take copies of other load balancers", address.String())
-			if err == nil {
-				said = ""
-				served, cancel := context.WithCancel(ctx)
-				go r.whileAddress(served, cancel, address.String())
-				hub.Serve(served, listener, r.Credentials.Server(), r.handler())
-				cancel()
-			} else if err.Error() != said {
-				said = err.Error()
-				r.Log.Error("other load balancers cannot copy entries to this one: no load balancer comes onto the ring or leaves it meanwhile", "error", err)
+			why := ""
+			if err := r.serveAt(ctx, r.OwnAddress().String()); err != nil && ctx.Err() == nil {
+				if why = err.Error(); why != said {
+					r.Log.Error("other load balancers cannot copy entries to this one: no load balancer comes onto the ring or leaves it meanwhile", "error", err)
+				}
 			}
-			r.cannotListen.Store(&said)
+			said = why
+			r.cannotListen.Store(&why)
 		}
 		select {
 		case <-time.After(listenRetries):
@@ -158,6 +162,22 @@ func (r *Replication) serve(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// serveAt serves at an address of this node, as long as it has it.
+func (r *Replication) serveAt(ctx context.Context, address string) error {
+	listener, err := listen.TCP("take copies of other load balancers", address)
+	if err != nil {
+		return err
+	}
+	r.cannotListen.Store(new(string))
+	served, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go r.whileAddress(served, cancel, address)
+	if err := hub.Serve(served, listener, r.Credentials.Server(), r.handler()); err != nil {
+		return fmt.Errorf("take copies of other load balancers: %w", err)
+	}
+	return nil
 }
 
 // whileAddress ends what is served when this node has another address.
@@ -178,7 +198,7 @@ func (r *Replication) whileAddress(ctx context.Context, cancel context.CancelFun
 
 func (r *Replication) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle(ballastv1connect.NewPeerHandler(peerAPI{r}, connect.WithReadMaxBytes(copyBytes), connect.WithInterceptors()))
+	mux.Handle(ballastv1connect.NewPeerHandler(peerAPI{r}, connect.WithReadMaxBytes(copyBytesMax(r.path.ReplicaCapacity())), connect.WithInterceptors()))
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		who, err := hub.Certified(request)
 		if err != nil || who.Role != pki.LB {

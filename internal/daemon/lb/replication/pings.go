@@ -8,7 +8,10 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/algo/peermessage"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -89,7 +92,7 @@ func (r *Replication) ping(ctx context.Context) {
 				socket.Close()
 			}
 			var err error
-			if socket, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))); err != nil {
+			if socket, err = listenPongs(ctx, from); err != nil {
 				if socket = nil; err.Error() != said {
 					said = err.Error()
 					r.Log.Error("other load balancers cannot be asked whether they are there", "error", err)
@@ -107,6 +110,22 @@ func (r *Replication) ping(ctx context.Context) {
 		}
 		r.ask(socket, state, &keys)
 	}
+}
+
+// listenPongs is a socket at an address of this host. Pongs by IPv6 have no checksum, which Linux would drop (RFC 6935); they have a MAC.
+func listenPongs(ctx context.Context, at netip.Addr) (*net.UDPConn, error) {
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		if at.Is6() {
+			failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1) })
+			err = errors.Join(failed, err)
+		}
+		return err
+	}}
+	socket, err := config.ListenPacket(ctx, "udp", netip.AddrPortFrom(at, 0).String())
+	if err != nil {
+		return nil, err
+	}
+	return socket.(*net.UDPConn), nil
 }
 
 func peerKey(keys *model.Keys, epoch uint32) (peermessage.Key, bool) {

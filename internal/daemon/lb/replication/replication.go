@@ -48,7 +48,8 @@ const (
 	retryPeriod  = time.Second
 	reportPeriod = time.Second
 	countPeriod  = 10 * time.Second
-	copyEntries  = 4096 // of one Copy
+	problemLife  = time.Minute // that what has failed once is told for
+	copyEntries  = 4096        // of one Copy
 )
 
 // Options of New.
@@ -71,16 +72,21 @@ type Replication struct {
 	pings   pings
 	clients clients
 
-	told         atomic.Bool            // a controller, now or to an earlier process
-	cannotListen atomic.Pointer[string] // why copies cannot be taken; empty: they can
-	wake         chan struct{}          // there is something to report
+	told         atomic.Bool               // a controller, now or to an earlier process
+	nameless     atomic.Pointer[time.Time] // since when there is a ring that does not know this node; nil: there is none
+	cannotListen atomic.Pointer[string]    // why copies cannot be taken; empty: they can
+	wake         chan struct{}             // there is something to report
+
+	setReplicas func(plan.Replicas) error // of Tables
 
 	mutex    sync.Mutex // guards what follows
 	config   replica.Config
 	machine  *replica.Node // nil: there is no ring yet
 	entries  *table
 	answers  *table
-	revision uint64 // of the ring's document that was told last
+	revision uint64                 // of the ring's document that was told last
+	untaken  *ballastv1.ReplicaView // what was told last, where that could not be carried out
+	unshown  *lb.ReplicaView        // what packets should go by, where that could not be written
 	done     []uint32
 	copying  map[copyKey]bool // on their way
 	calls    chan func(context.Context)
@@ -133,13 +139,14 @@ type live struct {
 	done             []uint32
 	syncs            []replica.Progress
 	expired          uint64
-	problem          string
+	problem          string // what never should be
+	failed           time.Time
 }
 
 // New returns the replication of a load balancer that has just opened its tables. saved is that of an earlier process, nil: there is none.
 func New(o Options, saved *State) (*Replication, error) {
 	r := &Replication{Options: o, path: o.Tables.Path(), wake: make(chan struct{}, 1), copying: map[copyKey]bool{}, calls: make(chan func(context.Context), 1024),
-		ended: map[ended]int{}}
+		ended: map[ended]int{}, setReplicas: o.Tables.SetReplicas}
 	r.live.Store(&live{})
 	entries, answers := r.path.ReplicaTables()
 	period := r.path.ReplicaPeriod
@@ -178,7 +185,8 @@ func (r *Replication) empty() error {
 	}
 	next := State{Address: r.state.Load().Address, Incarnation: newIncarnation()}
 	r.path.SetIncarnation(next.Incarnation)
-	r.machine, r.done = nil, nil
+	r.machine, r.done, r.unshown = nil, nil, nil
+	clear(r.copying)
 	r.state.Store(&next)
 	return nil
 }
@@ -210,7 +218,7 @@ func (r *Replication) setPeers(s *State) error {
 	for _, peer := range s.Peers {
 		peers.Nodes[peer.Number] = peer.Address.Addr()
 	}
-	return r.Tables.SetReplicas(peers)
+	return r.setReplicas(peers)
 }
 
 // open starts the machine on the tables as they are.
@@ -230,21 +238,11 @@ func (p path) Publish(v replica.View) {
 	if len(v.List) == 0 {
 		next = &lb.ReplicaView{}
 	}
-	if err := p.Replication.path.PublishView(next); err != nil {
-		p.failed(err)
-	}
+	p.show(next)
 }
 
 // Period is as replica.Path says.
 func (p path) Period(period uint32) { p.Replication.path.SetReplicaPeriod(period) }
-
-// failed says what never should be.
-func (r *Replication) failed(err error) {
-	r.Log.Error("replicated entries are not as they should be", "error", err)
-	now := *r.live.Load()
-	now.problem = err.Error()
-	r.live.Store(&now)
-}
 
 // adopt takes a view as the ring of now.
 func (r *Replication) adopt(v *View) []replica.Action {
@@ -262,6 +260,9 @@ func (r *Replication) OnView(controller string, message *ballastv1.ReplicaView) 
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	if err := r.take(message); err != nil {
+		if r.untaken == message {
+			r.failed(err)
+		}
 		r.Log.Error("what a controller says of the ring is not taken", "controller", controller, "version", message.Version, "error", err)
 	}
 	r.observe()
@@ -280,14 +281,35 @@ func (r *Replication) take(message *ballastv1.ReplicaView) error {
 	if told.view.Version < version || told.view.Version == version && version != 0 && message.Revision < r.revision {
 		return nil // of a controller that lags behind
 	}
+	if r.untaken != nil && told.view.Version < r.untaken.Version {
+		return nil // as well
+	}
+	failed := r.untaken != nil
+	r.untaken = message
+	if err := r.follow(told, message.Revision); err != nil {
+		return err
+	}
+	if r.untaken = nil; failed && r.unshown == nil {
+		r.recovered()
+	}
+	return nil
+}
+
+// follow carries out what a controller tells.
+func (r *Replication) follow(told *told, revision uint64) error {
+	before := r.state.Load()
 	r.path.SetRing(told.view.Version != 0)
 	me := told.named(r.Name)
-	if me == nil {
+	if me == nil { // it does not know us yet
 		if told.view.Version == 0 {
 			r.told.Store(true)
+		} else if r.nameless.Load() == nil {
+			now := time.Now()
+			r.nameless.Store(&now)
 		}
-		return nil // it does not know us yet
+		return nil
 	}
+	r.nameless.Store(nil)
 	next := *before
 	if before.Number != 0 && before.Number != me.Number {
 		r.Log.Warn("this load balancer has another number on the ring: it starts with no entries", "before", before.Number, "now", me.Number)
@@ -313,7 +335,7 @@ func (r *Replication) take(message *ballastv1.ReplicaView) error {
 	if r.machine == nil {
 		r.open(&next)
 	}
-	r.revision = message.Revision
+	r.revision = revision
 	r.do(r.adopt(next.View))
 	for _, sync := range told.starts {
 		r.do(r.machine.Receive(replica.Message{Kind: replica.StartSync, View: next.View.Version, Sync: sync.ID, Range: sync.Range}))
@@ -372,11 +394,15 @@ func (r *Replication) Run(ctx context.Context) {
 func (r *Replication) age(now time.Time) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
+	retry := now.Sub(r.retried) >= retryPeriod
+	if retry {
+		r.retried = now
+		r.again(now)
+	}
 	if r.machine == nil {
 		return
 	}
-	if now.Sub(r.retried) >= retryPeriod {
-		r.retried = now
+	if retry {
 		r.do(r.machine.Retry())
 	}
 	if idle := r.state.Load().View.Idle; now.Sub(r.period) >= idle/time.Duration(r.config.Timeout) {

@@ -4,16 +4,46 @@ package replication
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ballast-lb/ballast/internal/algo/peermessage"
 	"github.com/ballast-lb/ballast/internal/api"
 )
 
+// namelessLife is how long a ring may not know a node before it is told: a controller takes less to give a number.
+const namelessLife = 5 * time.Second
+
 // NotReady is why packets of replicated services should not come here yet; empty: they may.
 func (r *Replication) NotReady() string {
-	if now := r.Tables.Now(); !r.told.Load() && now.Followed && now.Running.Replicated() {
+	if now := r.Tables.Now(); !now.Followed || !now.Running.Replicated() {
+		return ""
+	}
+	return r.apart()
+}
+
+// apart is why this node cannot ask others; empty: it can, or there is no ring.
+func (r *Replication) apart() string {
+	if since := r.nameless.Load(); since != nil && time.Since(*since) >= namelessLife {
+		return "the ring does not know this load balancer: see `ballast ctl replicas`"
+	}
+	if !r.told.Load() {
 		return "no controller has said yet who else keeps replicated entries"
+	}
+	state := r.state.Load()
+	others, _ := r.pings.heard()
+	asked := false
+	for _, peer := range state.Peers {
+		if peer.Number == state.Number || !state.isOnRing(peer.Number) {
+			continue
+		}
+		if asked = true; slices.Contains(others, uint32(peer.Number)) {
+			return ""
+		}
+	}
+	if asked && !state.isOnRing(state.Number) {
+		return fmt.Sprintf("no load balancer of the ring answers: UDP port %d must be open between load balancers", peermessage.Port)
 	}
 	return ""
 }
@@ -70,20 +100,17 @@ func (r *Replication) Problems() (problems []string) {
 		return problems
 	}
 	for _, table := range []struct {
-		what    string
-		entries uint64
-	}{{"entries", status.Entries}, {"answers", status.Answers}} {
+		what, harm string
+		entries    uint64
+	}{{"entries", "new connections that have no room go by hash", status.Entries}, {"answers", "of connections that have no room each packet is asked again", status.Answers}} {
 		if float64(table.entries) >= fullShare*float64(status.Room) {
-			problems = append(problems, fmt.Sprintf("%d replicated %s of %d: raise --max-replicated, or lower replicas.idle_timeout: where there is no room new connections go by hash",
-				table.entries, table.what, status.Room))
+			problems = append(problems, fmt.Sprintf("%d replicated %s of %d: %s: lower replicas.idle_timeout, or have larger tables (docs/replicas.md, \"Larger tables\")",
+				table.entries, table.what, status.Room, table.harm))
 		}
-	}
-	if !status.OnRing {
-		return problems
 	}
 	for _, peer := range status.Peers {
 		if peer.OnRing && peer.State == silent {
-			problems = append(problems, fmt.Sprintf("load balancer %s at %s does not answer: packets that ask it are lost until it is off the ring", peer.Name, peer.Address.Addr()))
+			problems = append(problems, fmt.Sprintf("load balancer %s at %s does not answer: packets that ask it are dropped until a controller that can write to the store takes it off the ring", peer.Name, peer.Address.Addr()))
 		}
 	}
 	return problems

@@ -36,13 +36,14 @@ type ReplicaStatus struct {
 	Number    uint16         `json:"number"`           // of this one; 0: controllers have given it none
 	Address   netip.AddrPort `json:"address,omitzero"` // that others reach it at
 	OnRing    bool           `json:"on_ring"`
-	Version   uint32         `json:"version"` // of the ring that packets go by; 0: none
-	Synced    uint32         `json:"synced"`  // the newest that is known to be synced
-	Chain     int            `json:"chain"`   // load balancers of a chain
-	Entries   uint64         `json:"entries"` // of chains that this one is in
-	Answers   uint64         `json:"answers"` // others
-	Room      uint64         `json:"room"`    // for each of both
-	Expired   uint64         `json:"expired"` // of both, since the process began
+	Version   uint32         `json:"version"`  // of the ring that packets go by; 0: none
+	Synced    uint32         `json:"synced"`   // the newest that is known to be synced
+	Chain     int            `json:"chain"`    // load balancers of a chain
+	Entries   uint64         `json:"entries"`  // of chains that this one is in
+	Answers   uint64         `json:"answers"`  // others
+	Room      uint64         `json:"room"`     // for each of both
+	Expired   uint64         `json:"expired"`  // of both, since the process began
+	Uncopied  uint64         `json:"uncopied"` // that a sync had no room for, since then
 	Conflicts uint64         `json:"conflicts"`
 	Peers     []ReplicaPeer  `json:"peers"`
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
@@ -139,6 +140,7 @@ type live struct {
 	done             []uint32
 	syncs            []replica.Progress
 	expired          uint64
+	uncopied         uint64
 	problem          string // what never should be
 	failed           time.Time
 }
@@ -148,6 +150,7 @@ func New(o Options, saved *State) (*Replication, error) {
 	r := &Replication{Options: o, path: o.Tables.Path(), wake: make(chan struct{}, 1), copying: map[copyKey]bool{}, calls: make(chan func(context.Context), 1024),
 		ended: map[ended]int{}, setReplicas: o.Tables.SetReplicas}
 	r.live.Store(&live{})
+	r.pings.next = rand.Uint32N(1 << 31) // so that answers for an earlier process, sent again, answer nothing
 	entries, answers := r.path.ReplicaTables()
 	period := r.path.ReplicaPeriod
 	r.entries = newTable(entries, period, nil, r.failed)
@@ -427,7 +430,7 @@ func (r *Replication) observe() {
 	next.view, next.synced, next.syncs, next.done = r.path.ViewVersion(), 0, nil, slices.Clone(r.done)
 	if r.machine != nil {
 		_, next.synced = r.machine.View()
-		next.syncs, next.expired = r.machine.Syncs(), r.machine.Counters.Expired
+		next.syncs, next.expired, next.uncopied = r.machine.Syncs(), r.machine.Counters.Expired, r.machine.Counters.Uncopied
 	}
 	r.live.Store(&next)
 	if next.view != before.view || next.synced != before.synced || !slices.Equal(next.done, before.done) {

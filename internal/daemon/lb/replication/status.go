@@ -62,7 +62,7 @@ func (r *Replication) Status() *api.ReplicaStatus {
 		return nil
 	}
 	status := &api.ReplicaStatus{Number: state.Number, Address: r.OwnAddress(), OnRing: state.isOnRing(state.Number), Version: now.view, Synced: now.synced,
-		Entries: now.entries, Answers: now.answers, Room: r.path.ReplicaCapacity(), Expired: now.expired}
+		Entries: now.entries, Answers: now.answers, Room: r.path.ReplicaCapacity(), Expired: now.expired, Uncopied: now.uncopied}
 	if state.View != nil {
 		status.Chain = state.View.Chain
 	}
@@ -123,12 +123,13 @@ var (
 	metricSynced    = prometheus.NewDesc("ballast_replica_synced_version", "Newest version of the ring that is known to be synced.", nil, nil)
 	metricPeers     = prometheus.NewDesc("ballast_replica_peers", "Other load balancers, by whether their data path answers this one.", []string{"state"}, nil)
 	metricExpired   = prometheus.NewDesc("ballast_replica_expired_total", "Entries and answers that have expired.", nil, nil)
+	metricUncopied  = prometheus.NewDesc("ballast_replica_uncopied_total", "Entries that a sync had no room for here: a load balancer less has them.", nil, nil)
 	metricConflicts = prometheus.NewDesc("ballast_replica_conflicts_total", "Answers unlike what was known before.", nil, nil)
 )
 
 // Describe is of prometheus.Collector.
 func (r *Replication) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{metricEntries, metricCapacity, metricVersion, metricSynced, metricPeers, metricExpired, metricConflicts} {
+	for _, desc := range []*prometheus.Desc{metricEntries, metricCapacity, metricVersion, metricSynced, metricPeers, metricExpired, metricUncopied, metricConflicts} {
 		out <- desc
 	}
 }
@@ -157,5 +158,6 @@ func (r *Replication) Collect(out chan<- prometheus.Metric) {
 		gauge(metricPeers, n, state)
 	}
 	out <- prometheus.MustNewConstMetric(metricExpired, prometheus.CounterValue, float64(status.Expired))
+	out <- prometheus.MustNewConstMetric(metricUncopied, prometheus.CounterValue, float64(status.Uncopied))
 	out <- prometheus.MustNewConstMetric(metricConflicts, prometheus.CounterValue, float64(status.Conflicts))
 }

@@ -2,11 +2,12 @@ package replication
 
 import (
 	"context"
-	"crypto/rand"
+	cryptorand "crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
@@ -195,7 +196,7 @@ func (r *Replication) empty() error {
 
 func newIncarnation() uint64 {
 	var text [8]byte
-	rand.Read(text[:]) // never fails
+	cryptorand.Read(text[:]) // never fails
 	return binary.LittleEndian.Uint64(text[:]) | 1
 }
 

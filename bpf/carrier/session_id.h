@@ -6,7 +6,7 @@ struct session_id_key {
 	struct siphash_state tag, hide; /* as siphash_begin leaves them */
 };
 
-/* NO_ID: none of our servers has issued it. */
+/* 0: none of our servers has issued it. */
 inline_always __u16 session_id_open(const struct session_id_key *key, const __u8 name[16])
 {
 	struct siphash_state hide = key->hide, tag = key->tag;
@@ -21,5 +21,5 @@ inline_always __u16 session_id_open(const struct session_id_key *key, const __u8
 	siphash24_first_word(&tag, nonce);
 	siphash24_word(&tag, bpf_htons(id) | 10ULL << 56);
 	mac = siphash24_end(&tag);
-	return mac >> 16 == bpf_be64_to_cpu(sealed) >> 16 ? id : NO_ID;
+	return mac >> 16 == bpf_be64_to_cpu(sealed) >> 16 ? id : 0;
 }

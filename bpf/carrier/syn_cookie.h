@@ -81,7 +81,7 @@ inline_always _Bool syn_cookie_is_good(const struct siphash_state *key, const st
 inline_always __u32 syn_cookie_timestamp(__u16 fallback, __u64 hash, __u8 parity, __u8 cookie_bits)
 {
 	__u32 hidden = fallback ^ (__u32)(hash >> SYN_COOKIE_HIDDEN_SHIFT);
-	__u32 wire = hidden << (cookie_bits & 31) | cookie_make(NO_ID, hash, parity, cookie_bits);
+	__u32 wire = hidden << (cookie_bits & 31) | cookie_make(0, hash, parity, cookie_bits);
 
 	return wire ? wire : 1u << (cookie_bits & 31); /* names another server in one of 2^32 handshakes */
 }

@@ -16,7 +16,9 @@
 
 #define FILE_MAX 65536
 #define TEXT_MAX 160 /* of a value */
+#ifndef FOLLOW_SECONDS /* tests look each time */
 #define FOLLOW_SECONDS 1
+#endif
 
 struct agent_file {
 	const char *library, *variable; /* its name, for complaints; the environment's variable */
@@ -48,7 +50,7 @@ static inline void agent_complain(struct agent_file *file, const char *why)
 	file->complained = why;
 }
 
-/* The value of a key of the agent's JSON, which has no objects within objects, and its length. -1: it is not there, or too long. */
+/* The value of a key of the agent's JSON, which has no objects within objects, and its length. -1: it is not there; -2: it is none, or too long. */
 static inline int value_of(const char *text, const char *key, char value[TEXT_MAX])
 {
 	char name[64];
@@ -69,14 +71,14 @@ static inline int value_of(const char *text, const char *key, char value[TEXT_MA
 		at++;
 		length = strcspn(at, "\"");
 		if (at[length] != '"')
-			return -1;
+			return -2;
 	} else {
 		length = strspn(at, "0123456789");
 		if (length == 0)
-			return -1;
+			return -2;
 	}
 	if (length >= TEXT_MAX)
-		return -1;
+		return -2;
 	memcpy(value, at, length);
 	value[length] = 0;
 	return length;

@@ -120,6 +120,9 @@ static void *library_of(const void *address)
 	return dladdr(address, &found) && found.dli_fname ? dlopen(found.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : 0;
 }
 
+/* The function of OpenSSL's that this thread is in: from there it may jump to another one of ours, as if we had called that. */
+static __thread const void *inside;
+
 /* The function behind ours that a caller means. It may be one of a library that a module has brought along, and nobody else sees. */
 static void *behind(const char *name, const void *caller)
 {
@@ -127,7 +130,7 @@ static void *behind(const char *name, const void *caller)
 
 	if (found)
 		return found;
-	library = library_of(caller);
+	library = library_of(inside ? inside : caller);
 	if (!library)
 		return 0;
 	found = dlsym(library, name);
@@ -390,9 +393,14 @@ static void *prepare(void *context, const void *made_by)
 
 EXPORTED void *SSL_CTX_new(const void *method)
 {
-	void *(*real)(const void *) = behind("SSL_CTX_new", __builtin_return_address(0));
+	void *(*real)(const void *) = behind("SSL_CTX_new", __builtin_return_address(0)), *context = 0;
 
-	return real ? prepare(real(method), real) : 0;
+	if (real) {
+		inside = real;
+		context = real(method);
+		inside = 0;
+	}
+	return prepare(context, real);
 }
 
 EXPORTED void *SSL_CTX_new_ex(void *library, const char *query, const void *method)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/tls"
 	"encoding/json"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -14,7 +13,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -338,83 +336,6 @@ func TestDamagedTicketsAreNotResumed(t *testing.T) {
 	})
 }
 
-// python is a server with threads, and with processes that it forks off while these work.
-const python = `
-import os, socket, ssl, sys, threading
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-context.load_cert_chain(sys.argv[1], sys.argv[2])
-listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-def serve():
-    while True:
-        plain, _ = listener.accept()
-        try:
-            with context.wrap_socket(plain, server_side=True) as s:
-                s.recv(100)
-                s.sendall(b"hello")
-                s.shutdown(socket.SHUT_RDWR) # processes that are forked off now have this socket, too
-        except OSError:
-            pass
-threads = [threading.Thread(target=serve, daemon=True) for _ in range(6)]
-for t in threads: t.start()
-print("port", listener.getsockname()[1], flush=True)
-children = []
-for line in sys.stdin:
-    child = os.fork()
-    if child == 0:
-        serve()
-    children.append(child)
-for child in children: os.kill(child, 9)
-`
-
-func TestThreadsAndForkedProcessesShareTheFile(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	cert, key := certificate(t, dir)
-	s := (&server{file: filepath.Join(dir, "web.json"), say: askHTTP}).rotate(t, 7, 1)
-	command := exec.Command(installed(t, "python3"), "-c", python, cert, key)
-	forks, err := command.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.process = &process{Cmd: command}
-	command.Env = append(os.Environ(), preloaded(tickets(t), s.file)...)
-	command.Stdout, command.Stderr = &s.process.said, &s.process.said
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		forks.Close() // then it ends what it has forked, and itself
-		if err := command.Wait(); err != nil {
-			t.Errorf("%v: %s", err, s.process.said.String())
-		}
-	})
-	await.True(t, "the server listens", func() bool {
-		_, port, found := strings.Cut(s.process.said.String(), "port ")
-		s.address = "127.0.0.1:" + strings.TrimSpace(port)
-		return found && strings.HasSuffix(port, "\n")
-	})
-	var group sync.WaitGroup
-	for i := range 4 {
-		group.Go(func() {
-			c := client([]uint16{tls.VersionTLS12, tls.VersionTLS13}[i%2])
-			for j := range 25 {
-				if resumed, _, err := s.visit(c); err != nil || resumed != (j > 0) {
-					t.Errorf("connection %d resumed %v: %v", j, resumed, err)
-				}
-			}
-		})
-	}
-	for i := range 8 {
-		if i == 4 {
-			s.rotate(t, 7, 2)
-		}
-		fmt.Fprintln(forks)
-	}
-	group.Wait()
-	s.want(t, client(tls.VersionTLS13), false, nobody, 2)
-	s.complained(t)
-}
-
 // As it is installed: it looks once a second.
 func TestTheLibraryThatIsInstalledFollowsItsFile(t *testing.T) {
 	t.Parallel()
@@ -449,66 +370,5 @@ func TestBothLibrariesGoTogether(t *testing.T) {
 		s.want(t, c, false, nobody, 1)
 		s.want(t, c, true, 7, 1)
 		s.complained(t, "ballast-quic")
-	}
-}
-
-// Names of session_id.h are those of internal/algo/sessionid.
-func TestNamesInCEqualTheGoldenVectors(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile("../golden/sessionid.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var vectors []struct {
-		Key, Nonce, Name string
-		ID               uint16
-	}
-	if err := json.Unmarshal(text, &vectors); err != nil || len(vectors) < 32 {
-		t.Fatal(len(vectors), err)
-	}
-	dir := t.TempDir()
-	source, program := filepath.Join(dir, "names.c"), filepath.Join(dir, "names")
-	here, err := filepath.Abs("../../preload")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(source, fmt.Appendf(nil, `#define _GNU_SOURCE
-#include "%[1]s/agent_file.h"
-#include "%[1]s/session_id.h"
-int main(void)
-{
-	char key[200], nonce[200];
-	unsigned char bytes[NAME_KEY_LENGTH], name[NAME_LENGTH];
-	unsigned id;
-
-	while (scanf("%%199s %%199s %%u", key, nonce, &id) == 3) {
-		struct name_key loaded;
-
-		bytes_of(key, bytes, sizeof(bytes));
-		bytes_of(nonce, name, sizeof(name));
-		loaded = name_key_of(bytes);
-		name_seal(&loaded, name, id);
-		for (int i = 0; i < NAME_LENGTH; i++)
-			printf("%%02x", name[i]);
-		printf(" %%u", name_open(&loaded, name));
-		name[id %% NAME_LENGTH] ^= 1 << id / NAME_LENGTH %% 8;
-		printf(" %%u\n", name_open(&loaded, name));
-	}
-}
-`, here), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if said, err := exec.Command("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, source).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, said)
-	}
-	var in, want strings.Builder
-	for _, v := range vectors {
-		fmt.Fprintln(&in, v.Key, v.Nonce, v.ID)
-		fmt.Fprintln(&want, v.Name, v.ID, 0)
-	}
-	command := exec.Command(program)
-	command.Stdin = strings.NewReader(in.String())
-	if said, err := command.Output(); err != nil || string(said) != want.String() {
-		t.Errorf("%v, have\n%swant\n%s", err, said, want.String())
 	}
 }

@@ -54,6 +54,8 @@ var Service = slices.Concat([]Field[service]{
 		Doc: "how packets reach servers"},
 	{Key: "return", Value: choice(func(s *service) *model.Return { return &s.Return }), Default: "direct",
 		Doc: "the way of answers", More: "Past the load balancer, or through it"},
+	{Key: "session", Value: choice(func(s *service) *model.Session { return &s.Session }), Default: "none",
+		Doc: "what keeps several connections of a client at one server", More: "`tls`: its TLS session. See `docs/sessions.md`"},
 	{Key: "table_slots", Value: number(func(s *service) *uint32 { return &s.TableSlots }, "slots", 1, math.MaxUint32), Default: fmt.Sprint(model.DefaultSlots),
 		Values: strings.ReplaceAll(strings.Trim(fmt.Sprint(model.TableSizes()), "[]"), " ", ", "),
 		Doc:    "size of the placement table"},

@@ -6,7 +6,7 @@
 /* What lies beside a SYN or a hello, off the stack. */
 struct session_work {
 	struct packet packet;
-	struct decision decision;
+	__u32 echo; /* what it echoes; 0: nothing */
 	struct hello hello;
 	struct option_bytes options;
 	struct syn_options syn;
@@ -153,8 +153,8 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 	tcp = packet_at(data, w->packet.l4);
 	if ((void *)(tcp + 1) > end)
 		return DROPPED_MALFORMED;
-	echo = w->decision.carried.echo;
-	timestamps = w->decision.carried.at && echo;
+	echo = w->echo;
+	timestamps = echo != 0;
 	if (timestamps) {
 		__u8 parity = cookie_epoch_parity(echo, service->cookie_bits);
 		__u64 hash = session_hash(&w->packet, service, parity);
@@ -188,6 +188,7 @@ inline_always int session_way(struct xdp_md *ctx)
 	const struct session_config *config;
 	const struct service *service;
 	struct session_work *w;
+	struct decision d = {};
 	enum verdict verdict;
 	__u32 first = 0, number;
 
@@ -195,7 +196,6 @@ inline_always int session_way(struct xdp_md *ctx)
 	if (!w)
 		return XDP_DROP;
 	__builtin_memset(&w->packet, 0, sizeof(w->packet));
-	__builtin_memset(&w->decision, 0, sizeof(w->decision));
 	if (parse_frame(&w->packet, ctx, data, end) != PARSED)
 		return XDP_DROP;
 	number = service_number_of(&w->packet);
@@ -206,7 +206,8 @@ inline_always int session_way(struct xdp_md *ctx)
 	config = bpf_map_lookup_elem(&session_configs, &first);
 	if (!config)
 		return XDP_DROP;
-	read_carried(ctx, &w->packet, service, &w->decision.carried);
+	read_carried(ctx, &w->packet, service, &d.carried);
+	w->echo = d.carried.at ? d.carried.echo : 0;
 	if (is_syn(&w->packet))
 		verdict = session_answer(ctx, w, service, config);
 	else
@@ -215,6 +216,6 @@ inline_always int session_way(struct xdp_md *ctx)
 		return ASKED_ON;
 	count_verdict(number, verdict, w->packet.length);
 	if (trace_enabled)
-		report(&w->packet, &w->decision, number, verdict);
+		report(&w->packet, &d, number, verdict);
 	return verdict == ANSWERED_SYN ? XDP_TX : XDP_DROP;
 }

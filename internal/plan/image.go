@@ -77,7 +77,7 @@ type image struct {
 	slots   []history.Column
 	configs *QUICConfigs   // nil: none
 	session *SessionConfig // nil: none
-	table   table        // what the slots were made of; zero after Restore
+	table   table          // what the slots were made of; zero after Restore
 	returns map[ReturnKey]returning
 }
 

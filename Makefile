@@ -90,9 +90,11 @@ $(STAMP): $(SOURCES) go.mod
 	go generate $(addprefix ./,$(PROGRAMS) $(API))
 	mkdir -p $(@D) && touch $@
 
-build: generate ## make bin/ballast, bin/ballast-lab for `ballast lab`, and bin/ballast-quic.so for nginx
+build: generate ## make bin/ballast, bin/ballast-lab for `ballast lab`, and what servers preload: bin/ballast-quic.so, bin/ballast-ticket.so
 	CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/...
-	gcc -O2 -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -o bin/ballast-quic.so preload/quic.c
+	for library in quic ticket; do
+	  gcc -O2 -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -o bin/ballast-$$library.so preload/$$library.c
+	done
 
 demo: deps build need-root ## servers and load balancers come and go under load; watch which connections break
 	bin/ballast lab run churn --live

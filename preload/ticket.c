@@ -473,9 +473,11 @@ static void after_fork(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* A server may clear its environment, and give up root, before it makes tickets. A process that only starts one has no OpenSSL, and reads nothing. */
+/* A server may clear its environment, give up root, or go into a chroot, before it has a context. Nothing is said here: many processes only start one. */
 __attribute__((constructor)) static void start(void)
 {
-	if (agent_begin(&file))
+	if (agent_begin(&file)) {
+		agent_read(&file);
 		pthread_atfork(before_fork, after_fork, after_fork);
+	}
 }

@@ -365,9 +365,14 @@ static void *prepare(void *context, const void *made_by)
 	static int other_said;
 	int ours;
 
-	if (!context || !file.path[0])
+	if (!context)
 		return context;
 	pthread_mutex_lock(&lock);
+	if (!file.path[0]) {
+		agent_complain(&file, "names no file");
+		pthread_mutex_unlock(&lock);
+		return context;
+	}
 	if (!openssl_found) {
 		openssl_found = find_all(made_by) ? 1 : -1;
 		if (openssl_found < 0)

@@ -240,7 +240,6 @@ func TestNginxsSessionIDsNameItsServer(t *testing.T) {
 					t.Errorf("connection %d: reused %v, shows %x of %d", i, reused, session, named(session, 1))
 				}
 			}
-			n.complained(t)
 		})
 	}
 }

@@ -21,7 +21,7 @@ STAMP    := bin/.generated
 # enumerations of the model, as the BPF programs read them
 CHOICES  := bpf/state/choices.h
 SOURCES  := $(wildcard $(API)/*.proto $(API)/doc.go bpf/*.c bpf/*.h bpf/*/*.h internal/linux/lb/choices/*.go) internal/model/enums.go $(shell grep -l '^//go:generate' $(addsuffix /*.go,$(PROGRAMS)))
-RACE     := ./internal/api/... ./internal/cli/... ./internal/daemon/... ./internal/config/... ./internal/plan/... ./internal/store/... ./internal/pki/... ./internal/sim ./pkg/quiclb
+RACE     := ./internal/api/... ./internal/cli/... ./internal/daemon/... ./internal/config/... ./internal/plan/... ./internal/store/... ./internal/pki/... ./internal/sim ./pkg/quiclb ./pkg/sessionticket
 FUZZ     ?= 4000x
 # of test/kernels/boot; make test takes the oldest, Debian 13's and the newest
 KERNELS  ?= 6.1 6.12 newest arm64-6.12
@@ -81,7 +81,9 @@ install-packages:
 	export DEBIAN_FRONTEND=noninteractive
 	apt-get install -q -y --no-install-recommends $${packages/golang-go/}
 	if [[ " $$packages " == *" golang-go "* ]]; then apt-get install -q -y --no-install-recommends $$release golang-go; fi
-	if [[ " $$packages " == *" nginx-light "* ]]; then update-rc.d nginx disable; fi
+	for service in nginx-light:nginx apache2:apache2 haproxy:haproxy dovecot-imapd:dovecot; do
+	  if [[ " $$packages " == *" $${service%%:*} "* ]]; then update-rc.d $${service#*:} disable; fi
+	done
 
 generate: $(STAMP) ## compile the BPF programs and the control protocol, if their sources changed
 
@@ -112,6 +114,8 @@ test: deps build need-root ## everything: format, vet, unit tests, races, BPF pr
 	go test -count=1 ./internal/tidy
 	echo "== races"
 	go test -race -short $(RACE)
+	echo "== libraries that servers preload"
+	go test -count=1 ./test/preload
 	echo "== BPF programs and the kernel's edge"
 	go test -count=1 ./internal/linux/...
 	echo "== fuzzing, $(FUZZ) each"
@@ -130,10 +134,14 @@ fuzz:
 	  go test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$${target#func }\$$" -fuzztime $(FUZZ) -fuzzminimizetime 20x
 	done
 
-test-long: TOOLS += chromium:chromium python3:python3 /usr/lib/python3.11/ensurepip/__init__.py:python3-venv cargo:cargo-web
+test-long: TOOLS += chromium:chromium python3:python3 /usr/lib/python3.11/ensurepip/__init__.py:python3-venv cargo:cargo-web \
+	/usr/sbin/apache2:apache2 haproxy:haproxy dovecot:dovecot-imapd node:nodejs
 test-long: deps build need-root ## the same with full-length idle times, bulk transfers and fifty times the fuzzing
 	$(MAKE) test FUZZ=200000x
 	BALLAST_LONG=1 BALLAST_NGINX=$$(test/nginx-quic) BALLAST_AIOQUIC=$$(test/aioquic) BALLAST_ENVOY=$$(test/envoy) BALLAST_QUINN=$$(test/quinn) go test -count=1 -timeout 4h ./test/e2e/...
+	BALLAST_RUSTLS=$$(test/rustls) go test -count=1 ./test/preload
+	BALLAST_SERVERS=$$(test/openssl-1.1) go test -count=1 ./test/preload
+	BALLAST_SERVERS=$$(dirname $$(test/nginx-quic)) go test -count=1 -run Nginx ./test/preload
 	BALLAST_LONG=1 go test -count=1 -timeout 2h -run TestWhatControllersTellIsLinearizableWhateverHappensToThem ./internal/controller
 	BALLAST_LONG=1 go test -count=1 -timeout 2h ./internal/daemon/lb/replication
 

@@ -97,3 +97,19 @@ func followsAsAnExample(t *testing.T, serve func(t testing.TB, id uint16) *serve
 		second.want(t, c, true, 65535, 3)
 	})
 }
+
+// For make test-long: test/rustls makes the program.
+func TestTicketsOfTheExampleForRustlsNameTheirServer(t *testing.T) {
+	program := os.Getenv("BALLAST_RUSTLS")
+	if program == "" {
+		t.Skip("no program: BALLAST_RUSTLS=$(test/rustls)")
+	}
+	followsAsAnExample(t, func(t testing.TB, id uint16) *server {
+		t.Helper()
+		dir := t.TempDir()
+		cert, key := certificate(t, dir)
+		s := (&server{file: filepath.Join(dir, "web.json"), say: askHTTP}).rotate(t, id, 1)
+		s.process = start(t, nil, program, s.file, cert, key)
+		return s.listening(t)
+	})
+}

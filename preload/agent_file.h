@@ -163,12 +163,9 @@ static inline int agent_begin(struct agent_file *file)
 {
 	const char *named = getenv(file->variable);
 
-	if (!named || !named[0] || strlen(named) >= sizeof(file->path)) {
-		agent_complain(file, "names no file");
-		return 0;
-	}
-	strcpy(file->path, named);
-	return 1;
+	if (named && strlen(named) < sizeof(file->path))
+		strcpy(file->path, named);
+	return file->path[0];
 }
 
 #endif

@@ -230,6 +230,8 @@ __attribute__((visibility("default"))) int getsockopt(int socket, int level, int
 /* nginx clears its environment, and gives up root, before its workers start. */
 __attribute__((constructor)) static void start(void)
 {
-	if (agent_begin(&file) && find_all()) /* a shell that starts the server has none */
+	if (!agent_begin(&file))
+		agent_complain(&file, "names no file");
+	else if (find_all()) /* a shell that starts the server has none */
 		agent_complain(&file, agent_read(&file));
 }

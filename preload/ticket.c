@@ -365,9 +365,14 @@ static void *prepare(void *context, const void *made_by)
 	static int other_said;
 	int ours;
 
-	if (!context || !file.path[0])
+	if (!context)
 		return context;
 	pthread_mutex_lock(&lock);
+	if (!file.path[0]) {
+		agent_complain(&file, "names no file");
+		pthread_mutex_unlock(&lock);
+		return context;
+	}
 	if (!openssl_found) {
 		openssl_found = find_all(made_by) ? 1 : -1;
 		if (openssl_found < 0)
@@ -473,9 +478,11 @@ static void after_fork(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* A server may clear its environment, and give up root, before it makes tickets. A process that only starts one has no OpenSSL, and reads nothing. */
+/* A server may clear its environment, give up root, or go into a chroot, before it has a context. Nothing is said here: many processes only start one. */
 __attribute__((constructor)) static void start(void)
 {
-	if (agent_begin(&file))
+	if (agent_begin(&file)) {
+		agent_read(&file);
 		pthread_atfork(before_fork, after_fork, after_fork);
+	}
 }

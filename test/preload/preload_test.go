@@ -144,10 +144,10 @@ func freePort(t testing.TB) string {
 	return port
 }
 
-// installed skips a test if a program is not there, and returns its path.
+// installed skips a test if a program is not there, and returns its path. Those of the folder BALLAST_SERVERS come first.
 func installed(t testing.TB, program string) string {
 	t.Helper()
-	for _, name := range []string{program, "/usr/sbin/" + program} {
+	for _, name := range []string{filepath.Join(os.Getenv("BALLAST_SERVERS"), program), program, "/usr/sbin/" + program} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path
 		}

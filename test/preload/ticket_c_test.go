@@ -10,8 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/ballast-lb/ballast/internal/await"
 )
 
 // python is a server with processes and threads, until its input ends.
@@ -60,11 +58,7 @@ func TestThreadsAndProcessesFollowTheFile(t *testing.T) {
 			t.Errorf("%v: %s", err, s.process.said.String())
 		}
 	})
-	await.True(t, "the server listens", func() bool {
-		_, port, found := strings.Cut(s.process.said.String(), "port ")
-		s.address = "127.0.0.1:" + strings.TrimSpace(port)
-		return found && strings.HasSuffix(port, "\n")
-	})
+	s.listening(t)
 	var group sync.WaitGroup
 	for i := range 4 {
 		group.Go(func() {

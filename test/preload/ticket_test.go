@@ -151,15 +151,18 @@ func opensslClient(t *testing.T, s *server, kept string, arguments ...string) (r
 	command := exec.Command("openssl", arguments...)
 	command.Stdin = strings.NewReader(askHTTP)
 	out, err := command.CombinedOutput()
-	if err != nil {
+	lines := strings.Split(string(out), "\n") // the server's page has such lines as well
+	done := func(how string) bool {
+		return slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, how+", TLS") })
+	}
+	if !done("New") && !done("Reused") { // servers with 1.1.1 end connections without notice, which is an error
 		t.Fatalf("%v: %v: %s", arguments, err, out)
 	}
 	hello, err = hellotest.Read(await.Value(t, sent, "the client's first bytes are there", func([]byte) bool { return true }))
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := strings.Split(string(out), "\n") // the server's page has such lines as well
-	return slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, "Reused, TLS") }), hello
+	return done("Reused"), hello
 }
 
 // Servers keep such sessions themselves: another server does not know them.

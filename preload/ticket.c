@@ -415,7 +415,7 @@ EXPORTED void *SSL_CTX_new_ex(void *library, const char *query, const void *meth
 	return real ? prepare(real(library, query, method), real) : 0;
 }
 
-/* The application's ticket keys, in the four ways that there are, and its session ids. */
+/* The application's ticket keys, in the three ways that there are, and its session ids. */
 
 EXPORTED int SSL_CTX_set_tlsext_ticket_key_evp_cb(void *context, ticket_callback *callback)
 {

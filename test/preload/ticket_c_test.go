@@ -121,7 +121,7 @@ int main(void)
 
 	for (int i = 0; i < 3; i++)
 		pthread_create(&thread, 0, look_on, 0);
-	for (int i = 0; i < 200 && !wrong; i++) {
+	for (int i = 0; i < 60 && !wrong; i++) {
 		if (fork() == 0) {
 			struct tickets tickets;
 

@@ -99,6 +99,7 @@
 #include "role/peer_frame.h"
 #include "role/message.h"
 #include "role/function.h"
+#include "role/handshake.h"
 #include "role/session.h"
 
 /* Keeps the names of the verdicts in BTF for user space. */

@@ -3,80 +3,17 @@
  * tells lb_any_of_peer which server the packet goes to: that of the session, or the policy's. From then on the connection goes by its cookie as any other. */
 #pragma once
 
-/* What lies beside a SYN or a hello, off the stack. */
-struct session_work {
-	struct packet packet;
-	__u32 echo; /* what it echoes; 0: nothing */
-	struct hello hello;
-	struct option_bytes options;
-	struct syn_options syn;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct session_work);
-} session_works SEC(".maps");
-
+/* NO_ID: it goes by placement. */
 inline_always enum verdict session_found(__u16 id, enum verdict verdict)
 {
 	__u32 first = 0;
 	struct session_found *told = bpf_map_lookup_elem(&session_told, &first);
 
-	if (!told || id == NO_ID)
+	if (!told)
 		return DROPPED_NO_SERVER;
 	told->id = id;
 	told->verdict = verdict;
 	return VERDICT_CONTINUE;
-}
-
-inline_always struct syn_cookie_flow syn_cookie_flow(const struct packet *p, __be32 sequence, __be32 timestamp)
-{
-	struct syn_cookie_flow f = { .client_port = p->source_port, .service_port = p->destination_port, .sequence = sequence, .timestamp = timestamp, .ipv6 = p->ipv6 };
-
-	__builtin_memcpy(f.client, p->source, 16);
-	return f;
-}
-
-inline_always __u64 session_hash(const struct packet *p, const struct service *service, __u8 parity)
-{
-	return flow_hash(&service->cookie_hash[parity & 1], p->source, p->source_port, p->destination_port, p->ipv6);
-}
-
-/* A SYN: the answer says what it has told. */
-__noinline int session_answer(struct xdp_md *ctx, struct session_work *w, const struct service *service, const struct session_config *config)
-{
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct syn_cookie_flow f;
-	struct syn_ack a = {};
-	struct tcphdr *tcp;
-	__u32 timestamp = 0, last, low;
-	__u16 fallback;
-
-	if (!w || !service || !config)
-		return DROPPED_MALFORMED;
-	last = w->packet.header - TCP_HEADER_MIN - 1;
-	asm volatile("" : "+r"(last));
-	if (last < TCP_OPTIONS_MAX && bpf_xdp_load_bytes(ctx, w->packet.l4 + TCP_HEADER_MIN, &w->options, last + 1))
-		return DROPPED_MALFORMED;
-	syn_read(&w->options, w->packet.header - TCP_HEADER_MIN, &w->syn);
-	fallback = propose_server(&w->packet, service, 1);
-	if (fallback == NO_ID)
-		return DROPPED_NO_SERVER;
-	data = (void *)(long)ctx->data;
-	end = (void *)(long)ctx->data_end;
-	tcp = packet_at(data, w->packet.l4);
-	if ((void *)(tcp + 1) > end)
-		return DROPPED_MALFORMED;
-	a.ecn = (w->packet.tcp_flags & 0xc0) == 0xc0; /* RFC 3168 6.1.1 */
-	if (w->syn.timestamps)
-		timestamp = syn_cookie_timestamp(fallback, session_hash(&w->packet, service, service->epoch_parity), service->epoch_parity, service->cookie_bits);
-	f = syn_cookie_flow(&w->packet, tcp->seq, bpf_htonl(timestamp));
-	low = syn_cookie_low(w->syn.mss, w->syn.scale, w->syn.sack, a.ecn, syn_cookie_period());
-	a.sequence = bpf_htonl(syn_cookie_make(&config->syn_cookies, &f, low));
-	a.words = syn_ack_options(&w->syn, config->mss, config->scale, bpf_htonl(timestamp), a.options);
-	return answer_syn(ctx, &w->packet, &a);
 }
 
 /* The server of a session. NO_ID: it is not there any more, or none of ours. */
@@ -114,7 +51,7 @@ inline_always enum verdict session_hello(struct xdp_md *ctx, struct session_work
 	const struct server *server;
 	__u16 id = NO_ID;
 
-	if (session_read(ctx, w, payload) == HELLO_COMPLETE)
+	if (timestamps && session_read(ctx, w, payload) == HELLO_COMPLETE) /* without, only placement finds the connection again */
 		id = session_server(service, config, &w->hello);
 	if (id != NO_ID)
 		verdict = FORWARDED_BY_SESSION;
@@ -123,7 +60,7 @@ inline_always enum verdict session_hello(struct xdp_md *ctx, struct session_work
 	server = server_by_id(service, id);
 	if (!server)
 		return DROPPED_NO_SERVER;
-	if (id != fallback || !timestamps) {
+	if (id != fallback) {
 		struct session_begun begun = { .sequence = sequence, .id = id };
 		struct connection_key key;
 
@@ -160,7 +97,7 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 		__u64 hash = session_hash(&w->packet, service, parity);
 
 		if (!service->id_mask[parity & 1] || cookie_plain(echo, hash, service->cookie_bits))
-			return session_found(propose_server(&w->packet, service, 0), FORWARDED_BAD_COOKIE);
+			return session_found(NO_ID, FORWARDED_BAD_COOKIE);
 		fallback = syn_cookie_fallback(echo, hash, service->cookie_bits);
 	}
 	if (!server_by_id(service, fallback)) /* gone since, or never known */
@@ -174,11 +111,11 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 		if (!(w->packet.tcp_flags & TCP_FLAG_FIN_BIT))
 			return DROPPED_HANDSHAKE;
 	}
+	if (!timestamps)
+		return session_found(NO_ID, FORWARDED_NO_TIMESTAMP);
 	connection_of(&key, &w->packet, service);
 	begun = bpf_map_lookup_elem(&sessions_begun, &key);
-	if (begun && begun->id != NO_ID && server_by_id(service, begun->id))
-		return session_found(begun->id, FORWARDED_STARTING);
-	return session_found(fallback, timestamps ? FORWARDED_STARTING : FORWARDED_NO_TIMESTAMP);
+	return session_found(begun && server_by_id(service, begun->id) ? begun->id : fallback, FORWARDED_STARTING);
 }
 
 /* ASKED_ON: the packet goes on to the server that was found. Else an XDP action. */

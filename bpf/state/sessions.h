@@ -20,11 +20,11 @@ struct {
 	__type(value, struct session_config);
 } session_configs SEC(".maps");
 
-/* Where a connection went whose client has not heard of its server yet, if its packets do not tell: the hello named a server, came in pieces, or the client
- * sends no timestamps. Lost, it goes by what its timestamp says, or by placement. */
+/* Where a connection went whose client has not heard of its server yet, if its packets do not tell: the hello named a server. Lost, it goes by what its
+ * timestamp says. */
 struct session_begun {
 	__be32 sequence; /* of the hello's first byte: other connections of the same ports have another one */
-	__u16 id; /* NO_ID: not known yet, pieces are awaited */
+	__u16 id;
 	__u16 pad;
 };
 

@@ -14,14 +14,27 @@ struct {
 	__type(value, struct session_found);
 } session_told SEC(".maps");
 
-/* VERDICT_CONTINUE: it is to be found out. */
-inline_always enum verdict steer_by_session(struct decision *d)
+/* VERDICT_CONTINUE: it is to be found out. A global function: see steer_any. */
+__noinline int steer_by_session(const struct packet *p, const struct service *service, struct decision *decided)
 {
 	__u32 first = 0;
 	const struct session_found *told = bpf_map_lookup_elem(&session_told, &first);
 
-	if (!d->told || !told)
+	if (!p || !service || !decided)
+		return DROPPED_MALFORMED;
+	if (!decided->told || !told)
 		return VERDICT_CONTINUE;
-	d->id = told->id;
+	decided->id = told->id;
+	if (told->id == NO_ID) {
+		struct decision d = { .service = service };
+
+		steer_by_placement(p, &d);
+		if (!d.server)
+			return DROPPED_NO_SERVER;
+		decided->id = d.id;
+		__builtin_memcpy(decided->stops, d.stops, sizeof(d.stops));
+		decided->stops_count = d.stops_count;
+		decided->next = d.next;
+	}
 	return told->verdict;
 }

@@ -63,6 +63,7 @@ type Agent struct {
 	Marking   []string     // names of the services whose connections carry cookies, or the column that accepted them
 	Choices   []AgentChoice
 	QUIC      []AgentService   // whose connection ids name this server
+	Sessions  []AgentService   // whose session tickets name this server
 	Joins     []netip.AddrPort // where further subflows of this server's MPTCP connections go
 }
 
@@ -256,6 +257,7 @@ func (a *Agent) add(fleet *model.Fleet, service *model.Service, server *model.Se
 	}
 	if service.Session == model.SessionTLS {
 		row.Flags |= AgentSession
+		a.Sessions = append(a.Sessions, AgentService{service, server})
 		row.SYNCookieKey = SYNCookieKey(&fleet.Keys, service.VIP)
 	}
 	if service.Dispatch == model.DispatchChoices {

@@ -213,10 +213,10 @@ func (w *world) converse(f flow, n int) {
 	s := w.begin("web", f, uint32(n)*0x9e3779b9, byte(n%2)*0xc0, synOptionSets[n%len(synOptionSets)])
 	session, verdict := uint16(n%4), lbVerdict(lbVerdictFORWARDED_BY_SESSION) // 0: none
 	var name []byte
-	if session != 0 {
+	if session != 0 && s.value != 0 { // without timestamps only placement finds it again
 		name = w.nameOf(f.service.Addr(), session, uint32(1+n%2))
 	} else {
-		verdict = lbVerdictFORWARDED_NEW
+		session, verdict = 0, lbVerdictFORWARDED_NEW
 	}
 	bare := []byte(nil)
 	if s.value != 0 {
@@ -235,6 +235,9 @@ func (w *world) converse(f flow, n int) {
 		w.Fatalf("the hello goes to server %d, then to %d", server, again)
 	}
 	later := lbVerdict(lbVerdictFORWARDED_STARTING)
+	if s.value == 0 {
+		later = lbVerdictFORWARDED_NO_TIMESTAMP
+	}
 	if to := s.goes(s.echoing(uint32(len(hello)), []byte("early data")), later); to != server {
 		w.Fatalf("the hello goes to server %d, what follows to %d", server, to)
 	}

@@ -12,10 +12,12 @@ import (
 )
 
 // Scenarios are those of this package.
-var Scenarios = []scenario.Scenario{{
-	Name: "sessions", Deadline: 5 * time.Minute, Do: run,
-	Promise: "all connections of a TLS session reach one server while pool, keys and load balancers change",
-}}
+var Scenarios = []scenario.Scenario{
+	{
+		Name: "sessions", Deadline: 5 * time.Minute, Do: run,
+		Promise: "all connections of a TLS session reach one server while pool, keys and load balancers change",
+	},
+}
 
 const (
 	atOnce      = 40

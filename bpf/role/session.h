@@ -16,9 +16,10 @@ inline_always enum verdict session_found(__u16 id, enum verdict verdict)
 	return VERDICT_CONTINUE;
 }
 
-/* The server of a session. NO_ID: it is not there any more, or none of ours. */
+/* The server of a session. NO_ID: it is not there any more, or not healthy, or none of ours. */
 inline_always __u16 session_server(const struct service *service, const struct session_config *config, const struct hello *h)
 {
+	const struct server *server;
 	__u16 id = NO_ID;
 
 	if (h->source == HELLO_NO_SESSION)
@@ -27,7 +28,8 @@ inline_always __u16 session_server(const struct service *service, const struct s
 		id = session_id_open(&config->ids[service->epoch_parity & 1], h->name);
 	if (id == NO_ID && config->has_ids[~service->epoch_parity & 1])
 		id = session_id_open(&config->ids[~service->epoch_parity & 1], h->name);
-	return server_by_id(service, id) ? id : NO_ID;
+	server = server_by_id(service, id);
+	return server && !(server->flags & SERVER_DOWN) ? id : NO_ID;
 }
 
 /* Reads what there is of a hello behind the header. Returns an enum hello_outcome. */

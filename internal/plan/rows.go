@@ -152,6 +152,7 @@ const (
 	ServerNoCookie = 1
 	ServerNextHop  = 2
 	ServerIPv6     = 4
+	ServerDown     = 8
 )
 
 // serverRow is what a row says of a server and of the way to it.
@@ -160,6 +161,9 @@ func serverRow(want *Want, s *Service, server *model.Server) ServerRow {
 	row.Port = wirePort(server.Port)
 	if s.NoCookie[server.ID] {
 		row.Flags |= ServerNoCookie
+	}
+	if s.Session == model.SessionTLS && s.Down[server.ID] {
+		row.Flags |= ServerDown
 	}
 	return row
 }

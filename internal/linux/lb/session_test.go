@@ -263,6 +263,34 @@ func TestSessionsOfServersThatAreGoneGoElsewhere(t *testing.T) {
 	}
 }
 
+func TestSessionsOfUnhealthyServersGoElsewhere(t *testing.T) {
+	w := newWorld(t, serviceOf("web", vip4, withSessions))
+	for n, down := range []bool{false, true, false} {
+		w.update(func(want *plan.Want) { service(want, "web").Down = map[uint16]bool{2: down} })
+		s := w.begin("web", flowTo(vip4, 443, n), 5, 0, synOptions())
+		verdict := lbVerdict(lbVerdictFORWARDED_BY_SESSION)
+		if down {
+			verdict = lbVerdictFORWARDED_NEW
+		}
+		if server := s.goes(s.echoing(0, clientHello(w.nameOf(vip4, 2, 1))), verdict); (server == 2) == down {
+			t.Errorf("down: %v: to server %d", down, server)
+		}
+	}
+}
+
+// A draining server keeps its sessions, and gets no others.
+func TestSessionsOfDrainingServersStay(t *testing.T) {
+	w := newWorld(t, serviceOf("web", vip4, withSessions))
+	w.update(func(want *plan.Want) { service(want, "web").Servers[1].State = model.StateDraining })
+	for n := range 10 {
+		s := w.begin("web", flowTo(vip4, 443, n), 5, 0, synOptions())
+		if s.fallback() == 2 {
+			t.Error("a draining server gets new sessions")
+		}
+		s.goes(s.echoing(0, clientHello(w.nameOf(vip4, 2, 1))), lbVerdictFORWARDED_BY_SESSION)
+	}
+}
+
 // What the client has not been told by one of us does not begin anything: it goes where its timestamp says, and the server drops it.
 func TestAHelloWithoutAHandshakeBeginsNothing(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, withSessions))

@@ -117,7 +117,9 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 		return session_found(NO_ID, FORWARDED_NO_TIMESTAMP);
 	connection_of(&key, &w->packet, service);
 	begun = bpf_map_lookup_elem(&sessions_begun, &key);
-	return session_found(begun && server_by_id(service, begun->id) ? begun->id : fallback, FORWARDED_STARTING);
+	if (begun && bpf_ntohl(sequence) - bpf_ntohl(begun->sequence) <= SYN_ACK_WINDOW && server_by_id(service, begun->id))
+		fallback = begun->id;
+	return session_found(fallback, FORWARDED_STARTING);
 }
 
 /* ASKED_ON: the packet goes on to the server that was found. Else an XDP action. */

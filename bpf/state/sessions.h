@@ -23,7 +23,7 @@ struct {
 /* Where a connection went whose client has not heard of its server yet, if its packets do not tell: the hello named a server. Lost, it goes by what its
  * timestamp says. */
 struct session_begun {
-	__be32 sequence; /* of the hello's first byte: other connections of the same ports have another one */
+	__be32 sequence; /* of the hello's first byte: connections of the same ports before or after have others, farther away than our window */
 	__u16 id;
 	__u16 pad;
 };

@@ -291,10 +291,26 @@ func TestSessionsOfDrainingServersStay(t *testing.T) {
 	}
 }
 
+// The client uses its port again: what its last connection has left behind does not count.
+func TestAConnectionDoesNotFollowTheOneBefore(t *testing.T) {
+	w := newWorld(t, serviceOf("web", vip4, withSessions))
+	for n := range 6 {
+		s := w.begin("web", flowTo(vip4, 443, 1), uint32(n)*1e6, 0, synOptions())
+		hello, verdict := clientHello(nil), lbVerdict(lbVerdictFORWARDED_NEW)
+		if n%2 == 0 {
+			hello, verdict = clientHello(w.nameOf(vip4, s.fallback()%3+1, 1)), lbVerdictFORWARDED_BY_SESSION
+		}
+		server := s.goes(s.echoing(0, hello), verdict)
+		if later := s.goes(s.echoing(uint32(len(hello)), []byte("data")), lbVerdictFORWARDED_STARTING); later != server {
+			t.Errorf("the hello goes to server %d, what follows to %d", server, later)
+		}
+	}
+}
+
 // What the client has not been told by one of us does not begin anything: it goes where its timestamp says, and the server drops it.
 func TestAHelloWithoutAHandshakeBeginsNothing(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, withSessions))
-	s := w.begin("web", flowTo(vip4, 443, 1), 5, 0, synOptions())
+	s := w.begin("web", flowTo(vip4, 443, 77), 1<<30, 0, synOptions())
 	hello := clientHello(w.nameOf(vip4, s.fallback()%3+1, 1))
 	for name, change := range map[string]func(s *shake){
 		"another sequence number": func(s *shake) { s.sequence++ },

@@ -194,7 +194,7 @@ inline_always enum agent_verdict restore(struct __sk_buff *skb)
 	}
 	if (sk->state == SOCKET_NEW_SYN_RECV) {
 		verdict = restore_request(sk, served, &f, &restored);
-	} else if (sk->state == SOCKET_LISTEN && served->flags & SERVED_SESSION && (verdict = take_over(skb, sk, served, &f, &restored)) != AGENT_CONTINUE) {
+	} else if (sk->state == SOCKET_LISTEN && served->flags & SERVED_TAKES_OVER && (verdict = take_over(skb, sk, served, &f, &restored)) != AGENT_CONTINUE) {
 		connected = 1;
 	} else if (sk->state == SOCKET_LISTEN) { /* which need not be who gets it */
 		verdict = restore_translated(served, &f, &restored);
@@ -203,7 +203,8 @@ inline_always enum agent_verdict restore(struct __sk_buff *skb)
 			verdict = restore_syn_cookie(skb, sk, served, &f, &restored);
 	} else if (sk->state == SOCKET_TIME_WAIT) {
 		connected = 1;
-		verdict = restore_time_wait(sk, served, &f, &restored);
+		/* The kernel would answer, and begin to wait again. */
+		verdict = served->flags & SERVED_TAKES_OVER && echoes_beginning(served, &f) ? INGRESS_DROPPED_BEFORE : restore_time_wait(sk, served, &f, &restored);
 	} else {
 		connected = 1;
 		verdict = restore_connection(sk, served, &f, &restored);

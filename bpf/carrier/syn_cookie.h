@@ -14,7 +14,7 @@
 #define SYN_COOKIE_SACK (1 << 4)
 #define SYN_COOKIE_SCALE 15 /* 15: windows are as they are */
 #define SYN_COOKIE_PERIOD_NS (32ULL * 1000000000)
-#define SYN_COOKIE_PERIODS_OLD 3
+#define SYN_COOKIE_PERIODS_OLD 4
 #define SYN_COOKIE_PERIODS_AHEAD 1
 #define SYN_COOKIE_HIDDEN_SHIFT 32 /* where in a flow's hash the bits are that hide a server */
 
@@ -27,10 +27,13 @@ struct syn_cookie_flow {
 	_Bool ipv6;
 };
 
-/* The period of a clock that all hosts share. */
+/* How far CLOCK_TAI is ahead of the time of day on this host: user space knows. */
+volatile __u64 syn_cookie_tai_ns;
+
+/* The period by the time of day, which all hosts share. */
 inline_always __u32 syn_cookie_period(void)
 {
-	return bpf_ktime_get_tai_ns() / SYN_COOKIE_PERIOD_NS;
+	return (bpf_ktime_get_tai_ns() - syn_cookie_tai_ns) / SYN_COOKIE_PERIOD_NS;
 }
 
 inline_always __u32 syn_cookie_mac(const struct siphash_state *begun, const struct syn_cookie_flow *f, __u32 low)

@@ -50,9 +50,16 @@ inline_always enum verdict session_hello(struct xdp_md *ctx, struct session_work
 					 __be32 sequence, __u16 fallback, _Bool timestamps, __u32 payload)
 {
 	enum verdict verdict = FORWARDED_NEW;
+	struct session_begun begun = { .sequence = sequence };
+	const struct session_begun *before;
 	const struct server *server;
+	struct connection_key key;
 	__u16 id = NO_ID;
 
+	connection_of(&key, &w->packet, service);
+	before = bpf_map_lookup_elem(&sessions_begun, &key);
+	if (before && before->sequence == sequence) /* it comes again, and is no other connection */
+		return session_found(before->id, FORWARDED_STARTING);
 	if (timestamps && session_read(ctx, w, payload) == HELLO_COMPLETE) /* without, only placement finds the connection again */
 		id = session_server(service, config, &w->hello);
 	if (id != NO_ID)
@@ -62,13 +69,8 @@ inline_always enum verdict session_hello(struct xdp_md *ctx, struct session_work
 	server = server_by_id(service, id);
 	if (!server)
 		return DROPPED_NO_SERVER;
-	if (id != fallback) {
-		struct session_begun begun = { .sequence = sequence, .id = id };
-		struct connection_key key;
-
-		connection_of(&key, &w->packet, service);
-		bpf_map_update_elem(&sessions_begun, &key, &begun, BPF_ANY);
-	}
+	begun.id = id;
+	bpf_map_update_elem(&sessions_begun, &key, &begun, BPF_ANY);
 	if (learns_load(service))
 		load_learn(service, id, server, 1);
 	return session_found(id, verdict);
@@ -107,7 +109,7 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 	sequence = tcp->seq;
 	f = syn_cookie_flow(&w->packet, bpf_htonl(bpf_ntohl(sequence) - 1), timestamps ? bpf_htonl(echo) : 0);
 	payload = w->packet.length - (w->packet.l4 - w->packet.l3) - w->packet.header;
-	if (syn_cookie_is_good(&config->syn_cookies, &f, bpf_ntohl(tcp->ack_seq) - 1)) {
+	if (w->packet.tcp_flags & TCP_FLAG_ACK_BIT && syn_cookie_is_good(&config->syn_cookies, &f, bpf_ntohl(tcp->ack_seq) - 1)) {
 		if (payload && payload <= 65535)
 			return session_hello(ctx, w, service, config, sequence, fallback, timestamps, payload);
 		if (!(w->packet.tcp_flags & TCP_FLAG_FIN_BIT))

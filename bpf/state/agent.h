@@ -80,14 +80,15 @@ enum served_flag {
 	SERVED_RETIRED = 2, /* no longer marks: only for the connections that carry its cookie */
 	SERVED_CHOICES = 4, /* SYNs with stops may be passed on */
 	SERVED_HISTORY = 8, /* with the column that the connection was accepted in, and nothing else: cookie_bits is HISTORY_BITS */
-	SERVED_SESSION = 32, /* load balancers answer SYNs: connections are taken over from them */
+	SERVED_TAKES_OVER = 32, /* connections may have been begun by load balancers */
+	SERVED_SESSION = 64, /* they are: also what has no timestamps is looked at */
 	SERVED_NO_NEW = 16, /* with SERVED_CHOICES: this server is draining */
 };
 
 /* Immutable once published: user space writes a new row, then flips the u32 in served that names it. */
 struct served {
 	struct siphash_key cookie_key[2]; /* by parity of the epoch */
-	struct siphash_key syn_cookie_key; /* with SERVED_SESSION */
+	struct siphash_key syn_cookie_key; /* with SERVED_TAKES_OVER */
 	__u16 id;
 	__u8 cookie_bits;
 	__u8 epoch_parity; /* of the key to write with */

@@ -24,7 +24,7 @@ enum server_flag {
 	SERVER_NO_COOKIE = 1, /* return: through and its clock is per connection: timestamps are taken off its SYNs */
 	SERVER_NEXT_HOP = 2, /* the next hop is known */
 	SERVER_IPV6 = 4, /* its address, and so the outer header, is IPv6 */
-	SERVER_DOWN = 8, /* session tls: it is not healthy, so that its sessions begin again elsewhere */
+	SERVER_DOWN = 8, /* session tls: it is not healthy, or removed: its sessions begin again elsewhere */
 };
 
 #define HISTORY_MAX 4 /* owners of a column */

@@ -20,8 +20,8 @@ struct {
 	__type(value, struct session_config);
 } session_configs SEC(".maps");
 
-/* Where a connection went whose client has not heard of its server yet, if its packets do not tell: the hello named a server. Lost, it goes by what its
- * timestamp says. */
+/* Where a connection's hello went: it may come again, and so may what follows, until the client has heard of its server. Lost, it goes by what it says, or its
+ * timestamp. */
 struct session_begun {
 	__be32 sequence; /* of the hello's first byte: connections of the same ports before or after have others, farther away than our window */
 	__u16 id;

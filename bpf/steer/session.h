@@ -18,12 +18,15 @@ struct {
 __noinline int steer_by_session(const struct packet *p, const struct service *service, struct decision *decided)
 {
 	__u32 first = 0;
-	const struct session_found *told = bpf_map_lookup_elem(&session_told, &first);
+	struct session_found *told = bpf_map_lookup_elem(&session_told, &first);
+	enum verdict verdict;
 
 	if (!p || !service || !decided)
 		return DROPPED_MALFORMED;
 	if (!decided->told || !told)
 		return VERDICT_CONTINUE;
+	verdict = told->verdict;
+	told->verdict = VERDICT_CONTINUE; /* it is of this packet alone */
 	decided->id = told->id;
 	if (told->id == NO_ID) {
 		struct decision d = { .service = service };
@@ -36,5 +39,5 @@ __noinline int steer_by_session(const struct packet *p, const struct service *se
 		decided->stops_count = d.stops_count;
 		decided->next = d.next;
 	}
-	return told->verdict;
+	return verdict;
 }

@@ -52,18 +52,20 @@ static __noinline enum agent_verdict take_over(struct __sk_buff *skb, struct bpf
 	struct tcp_sock *tcp;
 	__u32 number;
 
-	if (f->tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT) || (timestamps && !echoes_beginning(served, f)) ||
+	if ((f->tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT | TCP_FLAG_ACK_BIT)) != TCP_FLAG_ACK_BIT || (timestamps && !echoes_beginning(served, f)) ||
 	    bpf_skb_load_bytes(skb, f->l4 + 4, &numbers, sizeof(numbers)))
 		return AGENT_CONTINUE;
 	__builtin_memcpy(c.client, f->client, 16);
 	c.sequence = bpf_htonl(bpf_ntohl(numbers.sequence) - 1);
 	number = bpf_ntohl(numbers.acknowledged) - 1;
 	key = siphash_begin(&served->syn_cookie_key);
-	if (!syn_cookie_is_good(&key, &c, number)) /* the kernel would answer with RST; without timestamps nobody knows better */
-		return timestamps ? INGRESS_DROPPED_BEFORE : AGENT_CONTINUE;
+	if (!syn_cookie_is_good(&key, &c, number)) /* the kernel would answer with RST. Without timestamps it may be of a connection that ended long ago: what comes again is left to the kernel */
+		return timestamps || is_first_of(served, f) ? INGRESS_DROPPED_BEFORE : AGENT_CONTINUE;
 	if (!segment_payload(skb, f) && !(f->tcp_flags & TCP_FLAG_FIN_BIT))
 		return INGRESS_DROPPED_BEFORE; /* what load balancers drop as well */
 	attrs.mss = syn_cookie_mss[number >> SYN_COOKIE_MSS_SHIFT & 7];
+	if (f->key.ipv6 && attrs.mss < syn_cookie_mss[1]) /* which the kernel refuses: RFC 8200 5 promises it */
+		attrs.mss = syn_cookie_mss[1];
 	attrs.snd_wscale = number & SYN_COOKIE_SCALE;
 	attrs.wscale_ok = attrs.snd_wscale != SYN_COOKIE_SCALE;
 	if (!attrs.wscale_ok)

@@ -17,6 +17,10 @@ func (s *Service) validateSession(path string, found *findings) {
 		found.add(at, "use affinity: cookie", "affinity %s finds connections by what their SYN has left behind, and load balancers answer SYNs themselves", s.Affinity)
 	case s.Return != ReturnDirect:
 		found.add(at, "use return: direct", "an agent takes connections over at the server, and with return: %s there is none", s.Return)
+	case s.Dispatch == DispatchChoices:
+		found.add(at, "use another dispatch", "servers accept or pass on SYNs, and load balancers answer them themselves")
+	case s.Fallback == FallbackReplicated:
+		found.add(at, "use fallback: second-chance or hash", "clients without timestamps have no sessions, and go by placement")
 	case s.MPTCP.FirstPort != 0:
 		found.add(at, "remove it, or mptcp", "load balancers that answer SYNs themselves speak plain TCP")
 	}

@@ -18,7 +18,8 @@ const (
 	AgentChoices = 4
 	AgentHistory = 8
 	AgentNoNew   = 16
-	AgentSession = 32
+	AgentTakes   = 32 // connections that load balancers begin
+	AgentSession = 64
 )
 
 // HistoryBits is how much of a timestamp affinity history takes: HISTORY_BITS of bpf/affinity/history.h.
@@ -27,7 +28,7 @@ const HistoryBits = 2
 // AgentRow is struct served: a service as one of its servers sees it.
 type AgentRow struct {
 	CookieKey    [2]cookie.Key // by parity of the epoch
-	SYNCookieKey cookie.Key    // with AgentSession
+	SYNCookieKey cookie.Key    // with AgentTakes
 	ID           uint16
 	CookieBits   uint8
 	EpochParity  uint8 // of the key to write with
@@ -48,7 +49,7 @@ type AgentRow struct {
 func (r AgentRow) Retired() AgentRow {
 	r.Acceptance, r.Threshold, r.Window, r.Low, r.High, r.Policy, r.Load = 0, 0, 0, 0, 0, 0, 0
 	r.SYNCookieKey = cookie.Key{}
-	if r.Flags &^= AgentChoices | AgentNoNew | AgentSession; r.Flags&AgentCookie != 0 {
+	if r.Flags &^= AgentChoices | AgentNoNew | AgentTakes | AgentSession; r.Flags&AgentCookie != 0 {
 		r.Flags = AgentRetired | r.Flags&AgentHistory
 	}
 	return r
@@ -255,10 +256,13 @@ func (a *Agent) add(fleet *model.Fleet, service *model.Service, server *model.Se
 		row = AgentRow{Flags: AgentCookie | AgentHistory, CookieBits: HistoryBits}
 		a.Marking = append(a.Marking, service.Name)
 	}
+	if service.Affinity == model.AffinityCookie && service.Dispatch != model.DispatchChoices { // also while load balancers do not know of sessions yet, or still do
+		row.Flags |= AgentTakes
+		row.SYNCookieKey = SYNCookieKey(&fleet.Keys, service.VIP)
+	}
 	if service.Session == model.SessionTLS {
 		row.Flags |= AgentSession
 		a.Sessions = append(a.Sessions, AgentService{service, server})
-		row.SYNCookieKey = SYNCookieKey(&fleet.Keys, service.VIP)
 	}
 	if service.Dispatch == model.DispatchChoices {
 		row.choose(&service.Choices.Accept, server)

@@ -148,6 +148,7 @@ func compile(want *Want, s *Service, before *image) image {
 	for _, server := range slices.Concat(s.Removed, s.Servers) {
 		img.servers[server.ID] = serverRow(want, s, &server).makeRoom(configured, server.Address, &want.Tier)
 	}
+	img.leaveSessions(s)
 	img.session = sessionConfig(&want.Keys, &s.Service, img.servers)
 	img.joins = joins(want, s, img.servers)
 	if s.Return == model.ReturnThrough {

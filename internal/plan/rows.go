@@ -162,9 +162,6 @@ func serverRow(want *Want, s *Service, server *model.Server) ServerRow {
 	if s.NoCookie[server.ID] {
 		row.Flags |= ServerNoCookie
 	}
-	if s.Session == model.SessionTLS && s.Down[server.ID] {
-		row.Flags |= ServerDown
-	}
 	return row
 }
 

@@ -70,3 +70,25 @@ func segmentSize(s *model.Service, servers map[uint16]ServerRow) uint16 {
 	}
 	return uint16(least - header - tcpHeader)
 }
+
+// leaveSessions makes sessions of servers that cannot take them over begin again elsewhere: of those that are not healthy, and of removed ones, whose agents
+// have nothing to do with the service any more.
+func (img *image) leaveSessions(s *Service) {
+	if s.Session != model.SessionTLS {
+		return
+	}
+	leave := func(id uint16) {
+		if row, known := img.servers[id]; known {
+			row.Flags |= ServerDown
+			img.servers[id] = row
+		}
+	}
+	for i := range s.Removed {
+		leave(s.Removed[i].ID)
+	}
+	for id, down := range s.Down {
+		if down {
+			leave(id)
+		}
+	}
+}

@@ -38,10 +38,10 @@ const (
 	ecn          = 1 << 5
 	sack         = 1 << 4
 	periodMask   = 7
-	periodsOld   = 3 // how old a cookie may be
+	periodsOld   = 4 // how old a cookie may be
 	periodsAhead = 1 // how far the clock of who made it may be ahead
 
-	// PeriodSeconds is the unit of a cookie's age: it is good for 96 to 128 seconds, as long as Linux sends SYN-ACKs, and clocks may differ by 32.
+	// PeriodSeconds is the unit of a cookie's age: it is good for 128 to 160 seconds, and clocks may differ by 32.
 	PeriodSeconds = 32
 )
 
@@ -81,7 +81,7 @@ func (f Flow) mac(key cookie.Key, low uint32) uint32 {
 	return uint32(siphash.Sum24(key.K0, key.K1, message) >> (32 + lowBits))
 }
 
-// Make returns the sequence number of the answer to a SYN. seconds: of any clock that all nodes share.
+// Make returns the sequence number of the answer to a SYN. seconds: of the time of day.
 func Make(key cookie.Key, f Flow, o Options, seconds uint64) uint32 {
 	low := o.encode(uint32(seconds / PeriodSeconds))
 	return f.mac(key, low)<<lowBits | low

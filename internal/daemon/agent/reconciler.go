@@ -213,6 +213,7 @@ func (r *reconciler) checkDevices(now time.Time) {
 	if r.known {
 		r.ids.retry()
 		r.tickets.retry()
+		r.tickets.look(r.serving.path, now)
 		r.joins.follow()
 	}
 	if r.programs.unattached != "" && r.known {
@@ -274,7 +275,7 @@ func (r *reconciler) obstacles() (found, problems []string) {
 	if r.serving.left && r.serving.any() {
 		problems = append(problems, "only connections of before go on: "+r.whyUnnamed())
 	}
-	problems = slices.Concat(problems, r.accepts.problems(), r.ids.unwritten, r.tickets.problems(r.serving.path), r.joins.unmade)
+	problems = slices.Concat(problems, r.accepts.problems(), r.ids.unwritten, r.tickets.problems(), r.joins.unmade)
 	if unsaved := r.desired.kept.Unsaved(); unsaved != "" {
 		problems = append(problems, unsaved)
 	}

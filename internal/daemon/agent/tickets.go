@@ -13,9 +13,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/linux/server"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -27,7 +29,11 @@ type tickets struct {
 	*files
 	own    string             // where the secret of this host alone is kept; empty: it is not, or is another one
 	secret [ticketSecret]byte // which load balancers do not have: it decrypts sessions
+	unkept string             // why the secret does not outlive the process
 	unable []string           // why connections of such services do not come to be here
+
+	refused uint64 // packets, by the kernel
+	lately  time.Time
 }
 
 const ticketSecret = 32 // bytes
@@ -71,14 +77,15 @@ func (t *tickets) makeOwn() {
 	rand.Read(t.secret[:])
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
-			err = os.WriteFile(path+".new", []byte(hex.EncodeToString(t.secret[:])+"\n"), 0o600)
+			err = statefile.WriteDurably(path+".new", []byte(hex.EncodeToString(t.secret[:])+"\n"))
 		}
 		if err == nil {
 			err = os.Rename(path+".new", path)
 		}
 	}
 	if err != nil {
-		t.log.Warn("the key of session tickets is not kept: sessions end with this process", "error", err)
+		t.unkept = fmt.Sprintf("the key of session tickets is not kept, sessions end with this process: %v", err)
+		t.log.Error(t.unkept)
 	}
 }
 
@@ -97,16 +104,32 @@ func (t *tickets) set(keys *model.Keys, services []plan.AgentService) {
 	}
 }
 
-// problems are why connections of such services do not come to be. path has counted those that its kernel has refused.
-func (t *tickets) problems(path *server.Server) []string {
-	found := slices.Concat(t.unwritten, t.unable)
-	if len(t.services) == 0 || len(t.unable) > 0 {
-		return found
+// refusedFor is how long a refusal is told of.
+const refusedFor = time.Minute
+
+// look counts what the kernel has refused since the last time, and follows the clock by which the age of handshakes is told.
+func (t *tickets) look(path *server.Server, now time.Time) {
+	if len(t.services) == 0 {
+		return
 	}
 	counted, err := path.Counters()
-	if n := counted["ingress_not_taken_over"].Packets; err == nil && n > 0 {
-		found = append(found, fmt.Sprintf("session tls: %d packets that begin connections were refused by the kernel: the application listens with MPTCP, as Go's do: "+
-			"set net.mptcp.enabled to 0 (in Go: GODEBUG=multipathtcp=0) and start it again", n))
+	if n := counted["ingress_not_taken_over"].Packets; err == nil && n > t.refused {
+		t.refused, t.lately = n, now
+	}
+	if err := path.FollowClock(); err != nil {
+		t.log.Error("how the clocks differ is not known", "error", err)
+	}
+}
+
+// problems are why connections of such services do not come to be.
+func (t *tickets) problems() []string {
+	found := slices.Concat(t.unwritten, t.unable)
+	if t.unkept != "" {
+		found = append(found, t.unkept)
+	}
+	if len(t.unable) == 0 && !t.lately.IsZero() && time.Since(t.lately) < refusedFor {
+		found = append(found, fmt.Sprintf("session tls: the kernel has refused %d first packets of connections, also within the last minute: most likely the application "+
+			"listens with MPTCP, as Go's do: set net.mptcp.enabled to 0 (in Go: GODEBUG=multipathtcp=0) and start it again", t.refused))
 	}
 	return found
 }

@@ -105,7 +105,7 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 	}
 	err = lb.mapTables()
 	if err == nil {
-		err = errors.Join(lb.adoptPlaces(), lb.enableThrough(), lb.enableReplicas(), lb.enableFunctions(), lb.enableSessions())
+		err = errors.Join(lb.adoptPlaces(), lb.enableThrough(), lb.enableReplicas(), lb.enableFunctions(), lb.enableSessions(), lb.FollowClock())
 	}
 	if err != nil {
 		lb.Close()

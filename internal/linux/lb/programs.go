@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/ballast-lb/ballast/internal/linux/clock"
 )
 
 // objects are what the kernel has of the load balancer.
@@ -104,4 +106,10 @@ func (lb *LB) enableSessions() error {
 		}
 	}
 	return nil
+}
+
+// FollowClock tells the program how its clock differs from the time of day. It may change while the host runs: call it now and then.
+func (lb *LB) FollowClock() error {
+	ahead, err := clock.TAIOffset()
+	return errors.Join(err, lb.objects.SynCookieTaiNs.Set(uint64(ahead)))
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
@@ -49,9 +50,12 @@ type shake struct {
 	value    uint32 // TSval of the answer; 0: none
 }
 
+// anySequence is one that no connection of the same ports has had: load balancers remember.
+func anySequence() uint32 { return rand.Uint32() }
+
 func sharedSeconds(t testing.TB) uint64 {
 	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_TAI, &now); err != nil {
+	if err := unix.ClockGettime(unix.CLOCK_REALTIME, &now); err != nil {
 		t.Fatal(err)
 	}
 	return uint64(now.Sec)
@@ -210,7 +214,7 @@ func TestConnectionsOfASessionReachItsServer(t *testing.T) {
 // converse begins a connection, with or without a session, and follows its first packets.
 func (w *world) converse(f flow, n int) {
 	w.Helper()
-	s := w.begin("web", f, uint32(n)*0x9e3779b9, byte(n%2)*0xc0, synOptionSets[n%len(synOptionSets)])
+	s := w.begin("web", f, anySequence(), byte(n%2)*0xc0, synOptionSets[n%len(synOptionSets)])
 	session, verdict := uint16(n%4), lbVerdict(lbVerdictFORWARDED_BY_SESSION) // 0: none
 	var name []byte
 	if session != 0 && s.value != 0 { // without timestamps only placement finds it again
@@ -231,7 +235,7 @@ func (w *world) converse(f flow, n int) {
 	if session == 0 && s.value != 0 && server != s.fallback() {
 		w.Fatalf("a new session goes to server %d, and the timestamp names %d", server, s.fallback())
 	}
-	if again := s.goes(s.echoing(0, hello), verdict); again != server {
+	if again := s.goes(s.echoing(0, hello), lbVerdictFORWARDED_STARTING); again != server { // it counts once
 		w.Fatalf("the hello goes to server %d, then to %d", server, again)
 	}
 	later := lbVerdict(lbVerdictFORWARDED_STARTING)
@@ -256,7 +260,7 @@ func TestSessionsOfServersThatAreGoneGoElsewhere(t *testing.T) {
 	other := sessionid.Seal(plan.SessionIDKey([16]byte{1, 2, 3}, vip4), 1, 2)
 	names = append(names, other[:])
 	for n, name := range names {
-		s := w.begin("web", flowTo(vip4, 443, n), 5, 0, synOptions())
+		s := w.begin("web", flowTo(vip4, 443, n), anySequence(), 0, synOptions())
 		if server := s.goes(s.echoing(0, clientHello(name)), lbVerdictFORWARDED_NEW); server != s.fallback() {
 			t.Errorf("%x goes to server %d, not %d", name, server, s.fallback())
 		}
@@ -267,7 +271,7 @@ func TestSessionsOfUnhealthyServersGoElsewhere(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, withSessions))
 	for n, down := range []bool{false, true, false} {
 		w.update(func(want *plan.Want) { service(want, "web").Down = map[uint16]bool{2: down} })
-		s := w.begin("web", flowTo(vip4, 443, n), 5, 0, synOptions())
+		s := w.begin("web", flowTo(vip4, 443, n), anySequence(), 0, synOptions())
 		verdict := lbVerdict(lbVerdictFORWARDED_BY_SESSION)
 		if down {
 			verdict = lbVerdictFORWARDED_NEW
@@ -278,12 +282,28 @@ func TestSessionsOfUnhealthyServersGoElsewhere(t *testing.T) {
 	}
 }
 
+// Its agent has nothing to do with the service any more. What it has goes on.
+func TestSessionsOfRemovedServersGoElsewhere(t *testing.T) {
+	w := newWorld(t, serviceOf("web", vip4, withSessions))
+	w.update(func(want *plan.Want) {
+		s := service(want, "web")
+		s.Removed, s.Servers = append(s.Removed, s.Servers[1]), slices.Delete(slices.Clone(s.Servers), 1, 2)
+	})
+	s := w.begin("web", flowTo(vip4, 443, 1), anySequence(), 0, synOptions())
+	if server := s.goes(s.echoing(0, clientHello(w.nameOf(vip4, 2, 1))), lbVerdictFORWARDED_NEW); server == 2 {
+		t.Error("a session goes to a server that was removed")
+	}
+	if server := s.goes(s.flow.carrying(w.cookieFor("web", s.flow, 2, 1)), lbVerdictFORWARDED_BY_COOKIE); server != 2 {
+		t.Errorf("an established connection goes to server %d", server)
+	}
+}
+
 // A draining server keeps its sessions, and gets no others.
 func TestSessionsOfDrainingServersStay(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, withSessions))
 	w.update(func(want *plan.Want) { service(want, "web").Servers[1].State = model.StateDraining })
 	for n := range 10 {
-		s := w.begin("web", flowTo(vip4, 443, n), 5, 0, synOptions())
+		s := w.begin("web", flowTo(vip4, 443, n), anySequence(), 0, synOptions())
 		if s.fallback() == 2 {
 			t.Error("a draining server gets new sessions")
 		}
@@ -294,8 +314,9 @@ func TestSessionsOfDrainingServersStay(t *testing.T) {
 // The client uses its port again: what its last connection has left behind does not count.
 func TestAConnectionDoesNotFollowTheOneBefore(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, withSessions))
+	first := anySequence()
 	for n := range 6 {
-		s := w.begin("web", flowTo(vip4, 443, 1), uint32(n)*1e6, 0, synOptions())
+		s := w.begin("web", flowTo(vip4, 443, 1), first+uint32(n)*1e6, 0, synOptions())
 		hello, verdict := clientHello(nil), lbVerdict(lbVerdictFORWARDED_NEW)
 		if n%2 == 0 {
 			hello, verdict = clientHello(w.nameOf(vip4, s.fallback()%3+1, 1)), lbVerdictFORWARDED_BY_SESSION
@@ -310,7 +331,7 @@ func TestAConnectionDoesNotFollowTheOneBefore(t *testing.T) {
 // What the client has not been told by one of us does not begin anything: it goes where its timestamp says, and the server drops it.
 func TestAHelloWithoutAHandshakeBeginsNothing(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, withSessions))
-	s := w.begin("web", flowTo(vip4, 443, 77), 1<<30, 0, synOptions())
+	s := w.begin("web", flowTo(vip4, 443, 77), anySequence(), 0, synOptions())
 	hello := clientHello(w.nameOf(vip4, s.fallback()%3+1, 1))
 	for name, change := range map[string]func(s *shake){
 		"another sequence number": func(s *shake) { s.sequence++ },
@@ -333,7 +354,7 @@ func TestAHelloWithoutAHandshakeBeginsNothing(t *testing.T) {
 func TestWhatIsNoHelloGoesByThePolicy(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, withSessions))
 	for n, payload := range [][]byte{[]byte("GET / HTTP/1.0\r\n\r\n"), {0}, clientHello(nil)[:60], append([]byte{22, 3, 1, 0, 0}, make([]byte, 80)...), make([]byte, 1400)} {
-		s := w.begin("web", flowTo(vip4, 443, n), 5, 0, synOptions())
+		s := w.begin("web", flowTo(vip4, 443, n), anySequence(), 0, synOptions())
 		if server := s.goes(s.echoing(0, payload), lbVerdictFORWARDED_NEW); server != s.fallback() {
 			t.Errorf("%d: to server %d, not %d", n, server, s.fallback())
 		}

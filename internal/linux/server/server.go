@@ -44,6 +44,7 @@ type Server struct {
 // objects are what every agent has.
 type objects struct {
 	serverMaps
+	serverVariables
 	ServerXdp     *ebpf.Program `ebpf:"server_xdp"`
 	ServerIngress *ebpf.Program `ebpf:"server_ingress"`
 	ServerEgress  *ebpf.Program `ebpf:"server_egress"`
@@ -92,7 +93,7 @@ func Open(dir string) (*Server, error) {
 	if err := spec.LoadAndAssign(&server.objects, &options); err != nil {
 		return nil, fmt.Errorf("load the server's programs: %w", err)
 	}
-	if err = server.readRows(); err == nil && len(server.rows) > 0 {
+	if err = errors.Join(server.FollowClock(), server.readRows()); err == nil && len(server.rows) > 0 {
 		err = server.advance() // the earlier process may have ended between publishing and this
 	}
 	if err != nil {

@@ -42,7 +42,7 @@ type Clients struct {
 type Outcome struct {
 	Connections int            `json:"connections"`
 	Resumed     int            `json:"resumed"` // TLS sessions, of these
-	Moved       int            `json:"moved"`   // connections of a session at another server than its first
+	Moved       map[string]int `json:"moved"`   // connections of a session at another server than its first, by that
 	Broken      map[string]int `json:"broken"`  // by error
 	Servers     map[string]int `json:"servers"` // of first connections
 	Versions    map[string]int `json:"versions"`
@@ -142,7 +142,7 @@ func Run(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err := json.NewDecoder(in).Decode(&o); err != nil {
 		return fmt.Errorf("read the options of TLS clients: %w", err)
 	}
-	outcome := &Outcome{Broken: map[string]int{}, Servers: map[string]int{}, Versions: map[string]int{}}
+	outcome := &Outcome{Moved: map[string]int{}, Broken: map[string]int{}, Servers: map[string]int{}, Versions: map[string]int{}}
 	var mutex sync.Mutex
 	var all sync.WaitGroup
 	for i := range o.Sessions {
@@ -191,7 +191,7 @@ func (c *client) session(ctx context.Context) {
 				o.Servers[server]++
 				o.Versions[tls.VersionName(state.Version)]++
 			case server != first:
-				o.Moved++
+				o.Moved[first]++
 			}
 			if state.DidResume {
 				o.Resumed++

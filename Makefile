@@ -23,7 +23,7 @@ CHOICES  := bpf/state/choices.h
 SOURCES  := $(wildcard $(API)/*.proto $(API)/doc.go bpf/*.c bpf/*.h bpf/*/*.h internal/linux/lb/choices/*.go) internal/model/enums.go $(shell grep -l '^//go:generate' $(addsuffix /*.go,$(PROGRAMS)))
 # begin first, so that no core waits for them alone
 LONGEST  := ./internal/linux/server ./internal/daemon ./internal/linux/lb
-RACE     := ./internal/api/... ./internal/cli/... ./internal/daemon/... ./internal/config/... ./internal/plan/... ./internal/store/... ./internal/pki/... ./internal/sim ./pkg/quiclb
+RACE     := ./internal/api/... ./internal/cli/... ./internal/daemon/... ./internal/config/... ./internal/plan/... ./internal/store/... ./internal/pki/... ./internal/sim ./pkg/quiclb ./pkg/sessionticket
 FUZZ     ?= 4000x
 # of test/kernels/boot; make test takes the oldest
 KERNELS  ?= 6.1 6.12 newest arm64-6.12
@@ -83,7 +83,9 @@ install-packages:
 	export DEBIAN_FRONTEND=noninteractive
 	apt-get install -q -y --no-install-recommends $${packages/golang-go/}
 	if [[ " $$packages " == *" golang-go "* ]]; then apt-get install -q -y --no-install-recommends $$release golang-go; fi
-	if [[ " $$packages " == *" nginx-light "* ]]; then update-rc.d nginx disable; fi
+	for service in nginx-light:nginx apache2:apache2 haproxy:haproxy dovecot-imapd:dovecot; do
+	  if [[ " $$packages " == *" $${service%%:*} "* ]]; then update-rc.d $${service#*:} disable; fi
+	done
 
 generate: $(STAMP) ## compile the BPF programs and the control protocol, if their sources changed
 
@@ -92,9 +94,11 @@ $(STAMP): $(SOURCES) go.mod
 	go generate $(addprefix ./,$(PROGRAMS) $(API))
 	mkdir -p $(@D) && touch $@
 
-build: generate ## make bin/ballast, bin/ballast-lab for `ballast lab`, and bin/ballast-quic.so for nginx
+build: generate ## make bin/ballast, bin/ballast-lab for `ballast lab`, and what servers preload: bin/ballast-quic.so, bin/ballast-ticket.so
 	CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/...
-	gcc -O2 -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -o bin/ballast-quic.so preload/quic.c
+	for library in quic ticket; do
+	  gcc -O2 -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -o bin/ballast-$$library.so preload/$$library.c
+	done
 
 demo: deps build need-root ## servers and load balancers come and go under load; watch which connections break
 	bin/ballast lab run churn --live
@@ -112,6 +116,8 @@ test: deps build need-root ## everything: format, vet, unit tests, races, BPF pr
 	go test -count=1 ./internal/tidy
 	echo "== races"
 	go test -race -short ./internal/daemon $(RACE)
+	echo "== libraries that servers preload"
+	go test -count=1 ./test/preload
 	echo "== fuzzing, $(FUZZ) each"
 	$(MAKE) fuzz
 	echo "== end to end, in network namespaces"
@@ -128,10 +134,14 @@ fuzz:
 	  go test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$${target#func }\$$" -fuzztime $(FUZZ) -fuzzminimizetime 20x
 	done
 
-test-long: TOOLS += chromium:chromium python3:python3 /usr/lib/python3.11/ensurepip/__init__.py:python3-venv cargo:cargo-web
+test-long: TOOLS += chromium:chromium python3:python3 /usr/lib/python3.11/ensurepip/__init__.py:python3-venv cargo:cargo-web \
+	/usr/sbin/apache2:apache2 haproxy:haproxy dovecot:dovecot-imapd node:nodejs
 test-long: deps build need-root ## the same with full-length idle times, bulk transfers and fifty times the fuzzing
 	$(MAKE) test FUZZ=200000x
 	BALLAST_LONG=1 BALLAST_NGINX=$$(test/nginx-quic) BALLAST_AIOQUIC=$$(test/aioquic) BALLAST_ENVOY=$$(test/envoy) BALLAST_QUINN=$$(test/quinn) go test -count=1 -timeout 4h ./test/e2e/...
+	BALLAST_RUSTLS=$$(test/rustls) go test -count=1 ./test/preload
+	BALLAST_SERVERS=$$(test/openssl-1.1) go test -count=1 ./test/preload
+	BALLAST_SERVERS=$$(dirname $$(test/nginx-quic)) go test -count=1 -run Nginx ./test/preload
 	BALLAST_LONG=1 go test -count=1 -timeout 2h -run TestWhatControllersTellIsLinearizableWhateverHappensToThem ./internal/controller
 	BALLAST_LONG=1 go test -count=1 -timeout 2h ./internal/daemon/lb/replication
 

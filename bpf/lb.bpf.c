@@ -13,11 +13,15 @@
 #include "packet/reversed.h"
 #include "packet/mix.h"
 #include "packet/peer_message.h"
+#include "packet/client_hello.h"
 
 #include "carrier/timestamp.h"
 #include "carrier/cookie.h"
 #include "carrier/carried.h"
 #include "carrier/connection_id.h"
+#include "carrier/syn_cookie.h"
+#include "packet/syn.h"
+#include "carrier/session_id.h"
 
 #include "state/verdict.h"
 #include "state/vips.h"
@@ -37,6 +41,7 @@
 #include "state/functions.h"
 #include "state/ring.h"
 #include "state/replicas.h"
+#include "state/sessions.h"
 
 #include "dispatch/turns.h"
 #include "dispatch/two_choices.h"
@@ -62,6 +67,7 @@
 #include "steer/placed.h"
 #include "steer/dispatched.h"
 #include "steer/replicas.h"
+#include "steer/session.h"
 #include "steer/ladder.h"
 
 #include "role/fragments.h"
@@ -74,6 +80,7 @@
 #include "send/nat.h"
 #include "send/answer.h"
 #include "send/through.h"
+#include "send/syn_ack.h"
 #include "send/to_server.h"
 #include "send/tunnel.h"
 #include "send/decapsulate.h"
@@ -92,6 +99,8 @@
 #include "role/peer_frame.h"
 #include "role/message.h"
 #include "role/function.h"
+#include "role/handshake.h"
+#include "role/session.h"
 
 /* Keeps the names of the verdicts in BTF for user space. */
 enum verdict *unused_verdict __attribute__((unused));
@@ -145,7 +154,7 @@ inline_always enum verdict walk(struct xdp_md *ctx, struct packet *p, struct dec
 		d->service = service;
 		d->server = server;
 		if (verdict == why)
-			count_server(server->counter, is_syn(p), why == FORWARDED_NEW, p->length);
+			count_server(server->counter, is_syn(p), why == FORWARDED_NEW || why == FORWARDED_BY_SESSION, p->length);
 	}
 	return verdict;
 }
@@ -162,7 +171,7 @@ inline_always int any_way(struct xdp_md *ctx, int came)
 	decision.told = came == BY_MESSAGE;
 	verdict = walk(ctx, &packet, &decision, &action);
 	if (verdict == VERDICT_CONTINUE)
-		return ASKED_ON;
+		return decision.service && decision.service->flags & SERVICE_SESSION ? BEGINS_ON : ASKED_ON;
 	service = decision.service ? decision.service->number : 0;
 	if ((verdict == PASSED_NO_SERVICE || verdict == PASSED_UNSUPPORTED) && would_circle(ctx, &packet))
 		verdict = DROPPED_NO_SERVICE;
@@ -185,10 +194,11 @@ int lb_ask(struct xdp_md *ctx);
 int lb_message(struct xdp_md *ctx);
 int lb_function(struct xdp_md *ctx);
 int lb_function_of_peer(struct xdp_md *ctx);
+int lb_session(struct xdp_md *ctx);
 
 /* Where packets go on that are not usual: by how they came, and from there. By a tail call: the walks do not fit on one stack, and a jump costs less than a
  * call that returns. The kernel empties an array that neither a process nor a pin has: user space pins that of each program that is attached. */
-enum { WAY_ASK = BY_MESSAGE, WAY_MESSAGE, WAY_FUNCTION, WAY_FUNCTION_OF_PEER, WAYS };
+enum { WAY_ASK = BY_MESSAGE, WAY_MESSAGE, WAY_FUNCTION, WAY_FUNCTION_OF_PEER, WAY_SESSION, WAYS };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
@@ -203,6 +213,7 @@ struct {
 	[WAY_MESSAGE] = lb_message,
 	[WAY_FUNCTION] = lb_function,
 	[WAY_FUNCTION_OF_PEER] = lb_function_of_peer,
+	[WAY_SESSION] = lb_session,
 } };
 
 SEC("xdp.frags")
@@ -212,7 +223,9 @@ int lb_any(struct xdp_md *ctx)
 
 	if (action == ASKED_ON)
 		bpf_tail_call(ctx, &ways, WAY_ASK);
-	return action == ASKED_ON ? XDP_DROP : action;
+	if (action == BEGINS_ON)
+		bpf_tail_call(ctx, &ways, WAY_SESSION);
+	return action == ASKED_ON || action == BEGINS_ON ? XDP_DROP : action;
 }
 
 SEC("xdp.frags")
@@ -220,7 +233,7 @@ int lb_any_of_tier(struct xdp_md *ctx)
 {
 	int action = any_way(ctx, BY_FIRST_TIER);
 
-	return action == ASKED_ON ? XDP_DROP : action; /* no service has both */
+	return action == ASKED_ON || action == BEGINS_ON ? XDP_DROP : action; /* no service has both */
 }
 
 /* A packet that came inside an answer of another load balancer, or of this one's own replicas. */
@@ -229,7 +242,19 @@ int lb_any_of_peer(struct xdp_md *ctx)
 {
 	int action = any_way(ctx, BY_MESSAGE);
 
-	return action == ASKED_ON ? XDP_DROP : action; /* who was answered does not ask */
+	return action == ASKED_ON || action == BEGINS_ON ? XDP_DROP : action; /* who was answered does not ask */
+}
+
+/* A connection of a service with session tls begins. */
+SEC("xdp.frags")
+int lb_session(struct xdp_md *ctx)
+{
+	int action = session_way(ctx);
+
+	if (action != ASKED_ON)
+		return action;
+	bpf_tail_call(ctx, &ways, BY_MESSAGE - 1);
+	return XDP_DROP;
 }
 
 SEC("xdp.frags")

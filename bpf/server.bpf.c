@@ -16,6 +16,7 @@
 #include "packet/gue.h"
 #include "packet/srh.h"
 #include "carrier/cookie.h"
+#include "carrier/syn_cookie.h"
 #include "affinity/history.h"
 #include "state/agent.h"
 #include "state/tunnel_sources.h"
@@ -31,6 +32,7 @@
 #include "steer/renew.h"
 #include "steer/translated.h"
 #include "steer/stray.h"
+#include "steer/take_over.h"
 #include "send/tunnel.h"
 #include "send/decapsulate.h"
 #include "send/hand_on.h"
@@ -146,6 +148,24 @@ inline_always enum agent_verdict restore_connection(struct bpf_sock *sk, const s
 	return INGRESS_RESTORED;
 }
 
+/* Without timestamps: a load balancer may have begun the connection. */
+static __noinline enum agent_verdict restore_nothing(struct __sk_buff *skb, const struct served *served, struct flow *f)
+{
+	enum agent_verdict verdict = AGENT_CONTINUE;
+	struct bpf_sock *sk;
+	__u32 unused;
+
+	if (!(f->tcp_flags & TCP_FLAG_ACK_BIT))
+		return INGRESS_NO_TIMESTAMP;
+	sk = socket_find(skb, f->client, &f->key, f->client_port);
+	if (!sk)
+		return INGRESS_NO_TIMESTAMP;
+	if (sk->state == SOCKET_LISTEN)
+		verdict = take_over(skb, sk, served, f, &unused);
+	bpf_sk_release(sk);
+	return verdict == AGENT_CONTINUE ? INGRESS_NO_TIMESTAMP : verdict;
+}
+
 inline_always enum agent_verdict restore(struct __sk_buff *skb)
 {
 	const struct served *served;
@@ -161,7 +181,7 @@ inline_always enum agent_verdict restore(struct __sk_buff *skb)
 	if (!served || !served->flags)
 		return INGRESS_NOT_SERVED;
 	if (flow_find_timestamp(&f, skb) != TIMESTAMP_FOUND)
-		return INGRESS_NO_TIMESTAMP;
+		return served->flags & SERVED_SESSION ? restore_nothing(skb, served, &f) : INGRESS_NO_TIMESTAMP;
 	if (!f.echo || !(f.tcp_flags & TCP_FLAG_ACK_BIT))
 		return INGRESS_NO_ECHO;
 	if (rewritten_before(skb, &f, FROM_CLIENT))
@@ -174,6 +194,8 @@ inline_always enum agent_verdict restore(struct __sk_buff *skb)
 	}
 	if (sk->state == SOCKET_NEW_SYN_RECV) {
 		verdict = restore_request(sk, served, &f, &restored);
+	} else if (sk->state == SOCKET_LISTEN && served->flags & SERVED_TAKES_OVER && (verdict = take_over(skb, sk, served, &f, &restored)) != AGENT_CONTINUE) {
+		connected = 1;
 	} else if (sk->state == SOCKET_LISTEN) { /* which need not be who gets it */
 		verdict = restore_translated(served, &f, &restored);
 		connected = verdict != INGRESS_NO_SOCKET;
@@ -181,7 +203,8 @@ inline_always enum agent_verdict restore(struct __sk_buff *skb)
 			verdict = restore_syn_cookie(skb, sk, served, &f, &restored);
 	} else if (sk->state == SOCKET_TIME_WAIT) {
 		connected = 1;
-		verdict = restore_time_wait(sk, served, &f, &restored);
+		/* The kernel would answer, and begin to wait again. */
+		verdict = served->flags & SERVED_TAKES_OVER && echoes_beginning(served, &f) ? INGRESS_DROPPED_BEFORE : restore_time_wait(sk, served, &f, &restored);
 	} else {
 		connected = 1;
 		verdict = restore_connection(sk, served, &f, &restored);
@@ -418,7 +441,7 @@ int server_ingress(struct __sk_buff *skb)
 	enum agent_verdict verdict = restore(skb);
 
 	agent_count(verdict, skb->len);
-	return verdict == INGRESS_DROPPED_STRAY ? TC_DROP : TC_CONTINUE;
+	return verdict == INGRESS_DROPPED_STRAY || verdict == INGRESS_DROPPED_BEFORE || verdict == INGRESS_NOT_TAKEN_OVER ? TC_DROP : TC_CONTINUE;
 }
 
 SEC("tc")

@@ -7,23 +7,14 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <endian.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "agent_file.h"
 
 #define ID_LENGTH 20 /* of nginx: NGX_QUIC_SERVER_CID_LEN */
 #define BLOCK 16
-#define FILE_MAX 65536
-#define TEXT_MAX 160 /* of a value */
-#define FOLLOW_SECONDS 1
 
 enum algorithm { SINGLE_PASS, FOUR_PASS, PLAIN };
 
@@ -33,13 +24,18 @@ struct ids {
 	int server_length, nonce_length;
 };
 
+static const char *take(const char *text);
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char path[4096];
 static struct ids current;
-static int ready;
-static struct stat stamp;
-static time_t looked;
-static const char *complained;
+static struct agent_file file = {
+	.library = "ballast-quic",
+	.variable = "BALLAST_QUIC",
+	.forbidden = "may not be read (ballast agent --quic-group)",
+	.as_before = "connection ids are made as before",
+	.never = "connection ids name no server",
+	.take = take,
+};
 
 /* OpenSSL's, of the server: nothing of it is needed to build this. */
 static int (*real_bytes)(unsigned char *, int);
@@ -88,90 +84,14 @@ static int find_all(void)
 static __thread unsigned char last[ID_LENGTH];
 static __thread int fresh;
 
-static void complain(const char *why)
-{
-	char line[4600];
-	int length;
-
-	if (why == complained)
-		return;
-	complained = why;
-	if (!why)
-		return;
-	length = snprintf(line, sizeof(line), "ballast-quic: %s: %s: %s\n", path, why, ready ? "connection ids are made as before" : "connection ids name no server");
-	if (write(STDERR_FILENO, line, length) < 0)
-		return;
-}
-
-/* The value of a key of the agent's JSON, which has no objects within objects. 0: it is not there, or too long. */
-static int value_of(const char *text, const char *key, char value[TEXT_MAX])
-{
-	char name[64];
-	const char *at;
-	size_t length;
-
-	snprintf(name, sizeof(name), "\"%s\"", key);
-	at = strstr(text, name);
-	if (!at)
-		return 0;
-	at += strlen(name);
-	at += strspn(at, " \t\r\n");
-	if (*at++ != ':')
-		return 0;
-	at += strspn(at, " \t\r\n");
-	if (*at == '"') {
-		at++;
-		length = strcspn(at, "\"");
-		if (at[length] != '"')
-			return 0;
-	} else {
-		length = strspn(at, "0123456789");
-	}
-	if (length == 0 || length >= TEXT_MAX)
-		return 0;
-	memcpy(value, at, length);
-	value[length] = 0;
-	return 1;
-}
-
-static int digit(char c)
-{
-	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
-/* How many bytes hexadecimal digits are; -1: they are none, or too many. */
-static int bytes_of(const char *text, unsigned char *out, int most)
-{
-	int length = strlen(text) / 2;
-
-	if (strlen(text) % 2 || length > most)
-		return -1;
-	for (int i = 0; i < length; i++) {
-		int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
-
-		if (high < 0 || low < 0)
-			return -1;
-		out[i] = high << 4 | low;
-	}
-	return length;
-}
-
-static int number_of(const char *text, int most)
-{
-	char *end;
-	long number = strtol(text, &end, 10);
-
-	return *end || number < 0 || number > most ? -1 : number;
-}
-
 /* What is wrong with the text; 0: nothing, and it is in *ids. */
 static const char *parse(const char *text, struct ids *ids)
 {
 	char algorithm[TEXT_MAX], config[TEXT_MAX], key[TEXT_MAX], server[TEXT_MAX], nonce[TEXT_MAX];
 	int number, both;
 
-	if (!value_of(text, "algorithm", algorithm) || !value_of(text, "config", config) || !value_of(text, "key", key) ||
-	    !value_of(text, "server_id", server) || !value_of(text, "nonce_length", nonce))
+	if (value_of(text, "algorithm", algorithm) < 0 || value_of(text, "config", config) < 0 || value_of(text, "key", key) < 0 ||
+	    value_of(text, "server_id", server) < 0 || value_of(text, "nonce_length", nonce) < 0)
 		return "is no file of ballast agent";
 	if (!strcmp(algorithm, "single-pass"))
 		ids->algorithm = SINGLE_PASS;
@@ -207,53 +127,17 @@ static int use_key(const unsigned char key[BLOCK])
 	return cipher && cipher_init(cipher, cipher_aes(), 0, key, 0) == 1 && cipher_padding(cipher, 0) == 1;
 }
 
-/* What is wrong with the file; 0: nothing, and it is in use. */
-static const char *read_file(void)
+static const char *take(const char *text)
 {
-	static char text[FILE_MAX + 1];
 	struct ids ids = {};
-	struct stat now;
-	const char *wrong;
-	ssize_t length;
-	int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	const char *wrong = parse(text, &ids);
 
-	if (file < 0)
-		return errno == ENOENT ? "is not there" : errno == EACCES ? "may not be read (ballast agent --quic-group)" : "cannot be opened";
-	if (fstat(file, &now) || !S_ISREG(now.st_mode) || now.st_size > FILE_MAX) {
-		close(file);
-		return "is no file of ballast agent";
-	}
-	length = read(file, text, FILE_MAX);
-	close(file);
-	if (length < 0)
-		return "cannot be read";
-	text[length] = 0;
-	stamp = now;
-	wrong = parse(text, &ids);
-	explicit_bzero(text, sizeof(text));
-	if (wrong)
-		return wrong;
-	if (ids.algorithm != PLAIN && !use_key(ids.key))
-		return "has a key, and this program has no AES of OpenSSL";
-	current = ids;
-	ready = 1;
-	return 0;
-}
-
-/* Looks for another file, at most once a second. */
-static void follow(void)
-{
-	struct timespec now;
-	struct stat there;
-
-	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-	if (!path[0] || (looked && now.tv_sec - looked < FOLLOW_SECONDS))
-		return;
-	looked = now.tv_sec;
-	if (!stat(path, &there) && there.st_ino == stamp.st_ino && there.st_size == stamp.st_size && there.st_mtim.tv_sec == stamp.st_mtim.tv_sec &&
-	    there.st_mtim.tv_nsec == stamp.st_mtim.tv_nsec)
-		return;
-	complain(read_file());
+	if (!wrong && ids.algorithm != PLAIN && !use_key(ids.key))
+		wrong = "has a key, and this program has no AES of OpenSSL";
+	if (!wrong)
+		current = ids;
+	explicit_bzero(&ids, sizeof(ids));
+	return wrong;
 }
 
 /* One of the four passes (draft, 5.4.2): `from` is mixed into `to`. */
@@ -317,8 +201,8 @@ __attribute__((visibility("default"))) int RAND_bytes(unsigned char *bytes, int 
 	if (count != ID_LENGTH)
 		return 1;
 	pthread_mutex_lock(&lock);
-	follow();
-	fresh = ready && make(bytes);
+	agent_follow(&file);
+	fresh = file.ready && make(bytes);
 	if (fresh)
 		memcpy(last, bytes, ID_LENGTH);
 	pthread_mutex_unlock(&lock);
@@ -346,15 +230,8 @@ __attribute__((visibility("default"))) int getsockopt(int socket, int level, int
 /* nginx clears its environment, and gives up root, before its workers start. */
 __attribute__((constructor)) static void start(void)
 {
-	const char *named = getenv("BALLAST_QUIC");
-
-	if (!named || !named[0] || strlen(named) >= sizeof(path)) {
-		strcpy(path, "BALLAST_QUIC");
-		complain("names no file");
-		path[0] = 0;
-		return;
-	}
-	strcpy(path, named);
-	if (find_all()) /* a shell that starts the server has none */
-		complain(read_file());
+	if (!agent_begin(&file))
+		agent_complain(&file, "names no file");
+	else if (find_all()) /* a shell that starts the server has none */
+		agent_complain(&file, agent_read(&file));
 }

@@ -61,32 +61,15 @@ inline_always __u64 peer_key(const struct siphash_state *begun, const struct pac
 	return key > 1 ? key : key + 2;
 }
 
-inline_always void peer_mac_word(struct siphash_state *s, __u64 word)
-{
-	s->v3 ^= word;
-	siphash_round(s);
-	siphash_round(s);
-	s->v0 ^= word;
-}
-
 /* SipHash-2-4 over the first 16 bytes of the message, the key of the connection and the number of the receiver. */
 inline_always __u64 peer_mac(const struct siphash_state *begun, const struct peer_message *m, __u64 key, __u16 to)
 {
 	struct siphash_state s = { begun->v0, begun->v1, begun->v2, begun->v3 };
 	const __u32 *words = (const void *)m; /* copied by words: the compiler trusts no alignment here */
-	__u64 first = words[0] | (__u64)words[1] << 32;
 
-	siphash_first_word(&s, first); /* half of its first round needs no message and has been done */
-	s.v0 ^= first;
-	siphash_round(&s);
-	s.v0 ^= first;
-	peer_mac_word(&s, words[2] | (__u64)words[3] << 32);
-	peer_mac_word(&s, key);
-	peer_mac_word(&s, to | 26ULL << 56);
-	s.v2 ^= 0xff;
-	siphash_round(&s);
-	siphash_round(&s);
-	siphash_round(&s);
-	siphash_round(&s);
-	return s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
+	siphash24_first_word(&s, words[0] | (__u64)words[1] << 32);
+	siphash24_word(&s, words[2] | (__u64)words[3] << 32);
+	siphash24_word(&s, key);
+	siphash24_word(&s, to | 26ULL << 56);
+	return siphash24_end(&s);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* siphash.h - SipHash-1-3 (Aumasson, Bernstein 2012), the keyed PRF of cookies and placement. */
+/* siphash.h - SipHash (Aumasson, Bernstein 2012), the keyed PRF: SipHash-1-3 of cookies and placement, SipHash-2-4 where others must not forge. */
 #pragma once
 
 struct siphash_key {
@@ -63,6 +63,33 @@ inline_always void siphash_word(struct siphash_state *s, __u64 word)
 	s->v3 ^= word;
 	siphash_round(s);
 	s->v0 ^= word;
+}
+
+/* SipHash-2-4, of a state that siphash_begin has begun. */
+inline_always void siphash24_first_word(struct siphash_state *s, __u64 word)
+{
+	s->v3 ^= word;
+	siphash_round_end(s);
+	siphash_round(s);
+	s->v0 ^= word;
+}
+
+inline_always void siphash24_word(struct siphash_state *s, __u64 word)
+{
+	s->v3 ^= word;
+	siphash_round(s);
+	siphash_round(s);
+	s->v0 ^= word;
+}
+
+inline_always __u64 siphash24_end(struct siphash_state *s)
+{
+	s->v2 ^= 0xff;
+	siphash_round(s);
+	siphash_round(s);
+	siphash_round(s);
+	siphash_round(s);
+	return s->v0 ^ s->v1 ^ s->v2 ^ s->v3;
 }
 
 /* The flow hash: SipHash-1-3 over client address || client port || last byte of the service port, as on the wire. Address and

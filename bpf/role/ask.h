@@ -4,6 +4,7 @@
 
 /* No XDP action: another program goes on with the packet. */
 #define ASKED_ON (-2)
+#define BEGINS_ON (-3) /* with a connection of session tls */
 
 /* What lies beside a question or an answer, off the stack. Of one program at a time: nothing interrupts it on its CPU. */
 struct replica_work {

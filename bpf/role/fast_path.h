@@ -143,7 +143,8 @@ inline_always int fast_others(struct xdp_md *ctx, struct decision *d, const void
 			return UNUSUAL;
 		verdict = FORWARDED_BY_HISTORY;
 	} else if (d->service->affinity == AFFINITY_COOKIE) {
-		if (!is_fast_syn(tcp, end, p.tcp_flags) || d->service->columns > 1) /* candidates are stops */
+		/* candidates are stops; sessions begin elsewhere */
+		if (!is_fast_syn(tcp, end, p.tcp_flags) || d->service->columns > 1 || d->service->flags & SERVICE_SESSION)
 			return UNUSUAL;
 		verdict = FORWARDED_NEW;
 	}

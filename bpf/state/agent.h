@@ -34,11 +34,15 @@ enum agent_verdict {
 	INGRESS_RESTORED_SYN_COOKIE,
 	INGRESS_RESTORED,
 	INGRESS_RESTORED_TIME_WAIT,
+	INGRESS_TAKEN_OVER, /* session tls: a connection that a load balancer has begun */
 	INGRESS_RESTORED_TRANSLATED, /* a connection that this host's address translation takes elsewhere */
 	INGRESS_RESTORED_BELOW, /* at the device that this one is made on: left as it is */
 	INGRESS_BAD_COOKIE, /* not written by us: left as it is */
 	INGRESS_UNMARKED, /* a connection that is never rewritten */
 	INGRESS_NO_SOCKET,
+	INGRESS_TAKEN_OVER_UNMARKED, /* the same, without timestamps */
+	INGRESS_NOT_TAKEN_OVER, /* the kernel refuses it: older than 6.9, or the listener speaks MPTCP */
+	INGRESS_DROPPED_BEFORE, /* session tls: of a connection that this server does not have yet */
 	INGRESS_DROPPED_STRAY, /* an empty ACK that no connection here explains, for the first time */
 
 	/* tc egress: TSval. */
@@ -76,12 +80,15 @@ enum served_flag {
 	SERVED_RETIRED = 2, /* no longer marks: only for the connections that carry its cookie */
 	SERVED_CHOICES = 4, /* SYNs with stops may be passed on */
 	SERVED_HISTORY = 8, /* with the column that the connection was accepted in, and nothing else: cookie_bits is HISTORY_BITS */
+	SERVED_TAKES_OVER = 32, /* connections may have been begun by load balancers */
+	SERVED_SESSION = 64, /* they are: also what has no timestamps is looked at */
 	SERVED_NO_NEW = 16, /* with SERVED_CHOICES: this server is draining */
 };
 
 /* Immutable once published: user space writes a new row, then flips the u32 in served that names it. */
 struct served {
 	struct siphash_key cookie_key[2]; /* by parity of the epoch */
+	struct siphash_key syn_cookie_key; /* with SERVED_TAKES_OVER */
 	__u16 id;
 	__u8 cookie_bits;
 	__u8 epoch_parity; /* of the key to write with */
@@ -96,7 +103,7 @@ struct served {
 	__u8 load; /* enum accept_load */
 	__u8 pad[4];
 };
-_Static_assert(sizeof(struct served) == 56, "served");
+_Static_assert(sizeof(struct served) == 72, "served");
 
 struct interface {
 	__u8 mac[6];

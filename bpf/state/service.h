@@ -16,6 +16,7 @@ enum service_flag {
 	SERVICE_SECOND_CHANCE = 2, /* servers run agents that hand on what is not theirs */
 	SERVICE_FIRST_TIER = 4, /* its servers are the load balancers of the second tier */
 	SERVICE_REPLICATED = 8, /* other load balancers are asked about what carries nothing */
+	SERVICE_SESSION = 32, /* connections begin at this node: role/session.h */
 	SERVICE_FUNCTIONS = 16, /* its servers are network functions: state/functions.h */
 };
 
@@ -23,6 +24,7 @@ enum server_flag {
 	SERVER_NO_COOKIE = 1, /* return: through and its clock is per connection: timestamps are taken off its SYNs */
 	SERVER_NEXT_HOP = 2, /* the next hop is known */
 	SERVER_IPV6 = 4, /* its address, and so the outer header, is IPv6 */
+	SERVER_DOWN = 8, /* session tls: it is not healthy, or removed: its sessions begin again elsewhere */
 };
 
 #define HISTORY_MAX 4 /* owners of a column */
@@ -58,7 +60,9 @@ struct service {
 	__u16 id_turns; /* least: turns at the end of the range, one for each id */
 	__u32 row; /* its own place */
 	__u32 quic_base; /* quic: its range of quic_configs */
-	__u64 pad64[7]; /* to a power of two: a row's place is a shift */
+	__u32 session; /* session tls: its session_config */
+	__u32 pad32;
+	__u64 pad64[6]; /* to a power of two: a row's place is a shift */
 };
 _Static_assert(sizeof(struct service) == 256, "service");
 

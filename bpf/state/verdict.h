@@ -21,7 +21,8 @@ enum verdict {
 	FORWARDED_BY_LOCAL_TABLE,
 	FORWARDED_BY_HISTORY, /* affinity history: the owner of the column that the timestamp names, or those before */
 	FORWARDED_BY_OLDER_KEY, /* affinity quic: by a connection id that was made with another key than the one in use */
-	FORWARDED_STARTING, /* affinity quic: to where its connection's first packet went; the client knows no id of the server's yet */
+	FORWARDED_STARTING, /* affinity quic, session tls: to where its connection's first packet went; the client has not heard of the server yet */
+	FORWARDED_BY_SESSION, /* session tls: the client resumes a TLS session of this server */
 	FORWARDED_BY_PORT, /* mptcp: a subflow that joined at the port of its server */
 	FORWARDED_BY_REPLICA, /* replicated: by an entry of this node, or the answer of another */
 	FORWARDED_BY_CLOSING, /* RST without timestamp, found by the FIN or RST before it */
@@ -49,6 +50,7 @@ enum verdict {
 	/* Answered by this node. */
 	ANSWERED_ECHO,
 	ANSWERED_TOO_BIG,
+	ANSWERED_SYN, /* session tls */
 	ANSWERED_PEER, /* another load balancer asks whether this one is there */
 
 	/* Dropped. */
@@ -61,6 +63,7 @@ enum verdict {
 	DROPPED_NO_NEXT_HOP,
 	DROPPED_NO_CLOCK, /* return: through: the server's clock is not known yet, so its timestamp cannot be restored */
 	DROPPED_UNKNOWN_FRAGMENT,
+	DROPPED_HANDSHAKE, /* session tls: the client acknowledges our answer to its SYN, which changes nothing */
 	DROPPED_CONGESTED, /* second tier: congestion was marked outside, and the inner packet cannot say so (RFC 6040) */
 	DROPPED_FORGED, /* a message that no load balancer of the fleet has sent, or not to this one */
 	DROPPED_OTHER_VIEW, /* a message of who knows another chain of the connection, or there is no ring any more */

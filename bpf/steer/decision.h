@@ -20,6 +20,13 @@ inline_always _Bool is_syn(const struct packet *p)
 	return (p->tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_ACK_BIT)) == TCP_FLAG_SYN_BIT;
 }
 
+/* session tls: is it the first of a connection, or of one that may not have heard of its server? */
+inline_always _Bool begins_here(const struct decision *d, enum verdict why)
+{
+	return d->service->flags & SERVICE_SESSION && !d->quoted &&
+	       (why == FORWARDED_NEW || why == FORWARDED_NO_TIMESTAMP || why == FORWARDED_NO_ECHO || (why == FORWARDED_BAD_COOKIE && !d->carried.plain));
+}
+
 /* Do timestamps tell where its connections are? */
 inline_always _Bool goes_by_timestamps(const struct service *service)
 {

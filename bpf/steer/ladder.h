@@ -84,6 +84,10 @@ inline_always enum verdict steer_find(const struct packet *p, struct decision *d
 		verdict = steer_by_what_it_carries(p, d);
 	if (d->server)
 		return verdict;
+	if (begins_here(d, verdict)) {
+		d->verdict = verdict;
+		return VERDICT_CONTINUE;
+	}
 	if (asks_replicas(service, verdict)) {
 		d->verdict = service->affinity == AFFINITY_REPLICATED ? FORWARDED_UNKNOWN : verdict;
 		return VERDICT_CONTINUE;

@@ -20,14 +20,13 @@ struct {
 	__type(value, __u64);
 } strays SEC(".maps");
 
-static __noinline int is_first_stray(struct __sk_buff *skb, const struct served *served, const struct flow *f)
+/* The first packet of a flow that nothing explains, in a while? */
+static __noinline int is_first_of(const struct served *served, const struct flow *f)
 {
 	__u32 slot, now = socket_clock_ms();
 	__u64 hash, *last;
 
-	if (!served || !f || skb->len != (__u32)f->l4 + f->header ||
-	    (f->tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT)) ||
-	    mark_read_tag(served, f, bpf_ntohl(f->echo)) >= 0)
+	if (!served || !f)
 		return 0;
 	hash = mark_hash(served, f, served->epoch_parity);
 	slot = hash & (STRAY_SLOTS - 1);
@@ -36,4 +35,13 @@ static __noinline int is_first_stray(struct __sk_buff *skb, const struct served 
 		return 0;
 	*last = hash >> 32 << 32 | now;
 	return 1;
+}
+
+static __noinline int is_first_stray(struct __sk_buff *skb, const struct served *served, const struct flow *f)
+{
+	if (!served || !f || skb->len != (__u32)f->l4 + f->header ||
+	    (f->tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT)) ||
+	    mark_read_tag(served, f, bpf_ntohl(f->echo)) >= 0)
+		return 0;
+	return is_first_of(served, f);
 }

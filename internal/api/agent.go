@@ -5,15 +5,16 @@ import "net/netip"
 // AgentStatus answers PathStatus of an agent.
 type AgentStatus struct {
 	Status
-	Server      string            `json:"server,omitempty"`         // name of this host's servers, if it was given
-	Controllers []string          `json:"controllers,omitempty"`    // that are connected, and load balancers that take its reports
-	Revision    uint64            `json:"revision,omitempty"`       // of the controllers' state that runs
-	Services    []string          `json:"services"`                 // whose connections carry cookies here
-	IDFiles     []string          `json:"connection_ids,omitempty"` // paths of what applications make QUIC connection ids by
-	Joins       []netip.AddrPort  `json:"mptcp,omitempty"`          // where clients with MPTCP are told to join
-	Interfaces  map[string]string `json:"interfaces"`               // name -> XDP mode
-	Epoch       uint32            `json:"epoch,omitempty"`          // of the key that cookies are written with; 0: none is known
-	Echoes      map[uint32]uint64 `json:"echoes"`                   // living connections by the epoch that their client has echoed last; 0: of a key that is gone
+	Server      string            `json:"server,omitempty"`          // name of this host's servers, if it was given
+	Controllers []string          `json:"controllers,omitempty"`     // that are connected, and load balancers that take its reports
+	Revision    uint64            `json:"revision,omitempty"`        // of the controllers' state that runs
+	Services    []string          `json:"services"`                  // whose connections carry cookies here
+	IDFiles     []string          `json:"connection_ids,omitempty"`  // paths of what applications make QUIC connection ids by
+	TicketFiles []string          `json:"session_tickets,omitempty"` // paths of what applications make TLS session tickets by
+	Joins       []netip.AddrPort  `json:"mptcp,omitempty"`           // where clients with MPTCP are told to join
+	Interfaces  map[string]string `json:"interfaces"`                // name -> XDP mode
+	Epoch       uint32            `json:"epoch,omitempty"`           // of the key that cookies are written with; 0: none is known
+	Echoes      map[uint32]uint64 `json:"echoes"`                    // living connections by the epoch that their client has echoed last; 0: of a key that is gone
 	Tunnels     Tunnels           `json:"tunnels"`
 	Problems    []string          `json:"problems"` // what keeps the agent from its work, each with its remedy
 }

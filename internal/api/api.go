@@ -73,6 +73,9 @@ func Ctl(instance string) string {
 // IDDir is where an agent keeps a file for each service with affinity quic, SERVICE.json.
 func IDDir(runDir, instance string) string { return filepath.Join(runDir, "quic", instance) }
 
+// TicketDir is where an agent keeps a file for each service with session tls, SERVICE.json.
+func TicketDir(runDir, instance string) string { return filepath.Join(runDir, "tickets", instance) }
+
 // SocketPath is where the instance's daemon listens.
 func SocketPath(runDir, instance string) string {
 	return filepath.Join(runDir, instance, "ctl.sock")

@@ -33,6 +33,7 @@ func ServiceToProto(s *model.Service) *ballastv1.Service {
 		Name: s.Name, Vip: addressText(s.VIP), Destinations: prefixText(s.Destinations), Protocol: nameUnless(s.Protocol, 0), Ports: make([]uint32, len(s.Ports)),
 		Dispatch: nameUnless(s.Dispatch, model.DispatchUnset), Affinity: nameUnless(s.Affinity, model.AffinityUnset),
 		Fallback: nameUnless(s.Fallback, model.FallbackUnset), CookieBits: uint32(s.CookieBits),
+		Session: nameUnless(s.Session, model.SessionNone),
 		Forward: nameUnless(s.Forward, model.ForwardUnset), Return: nameUnless(s.Return, model.ReturnUnset), TableSlots: s.TableSlots,
 		Table: tableToProto(&s.Table), Choices: choicesToProto(&s.Choices), Quic: quicToProto(&s.QUIC), Mptcp: mptcpToProto(&s.MPTCP), Load: loadToProto(&s.Load), Health: HealthToProto(&s.Health), Servers: ServersToProto(s.Servers),
 	}
@@ -217,6 +218,7 @@ func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
 	}
 	choose(in, path, "dispatch", &s.Dispatch, m.GetDispatch())
 	choose(in, path, "affinity", &s.Affinity, m.GetAffinity())
+	choose(in, path, "session", &s.Session, m.GetSession())
 	choose(in, path, "fallback", &s.Fallback, m.GetFallback())
 	takeNarrow(in, path+".cookie_bits", &s.CookieBits, m.GetCookieBits())
 	choose(in, path, "forward", &s.Forward, m.GetForward())

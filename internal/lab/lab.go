@@ -24,6 +24,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/scenario/quic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario/replicated"
 	"github.com/ballast-lb/ballast/internal/lab/scenario/rotation"
+	"github.com/ballast-lb/ballast/internal/lab/scenario/sessions"
 	"github.com/ballast-lb/ballast/internal/lab/scenario/shell"
 	"github.com/ballast-lb/ballast/internal/lab/scenario/table"
 	"github.com/ballast-lb/ballast/internal/lab/scenario/through"
@@ -34,7 +35,7 @@ import (
 // Scenarios lists all scenarios by name.
 func Scenarios() []scenario.Scenario {
 	all := slices.Concat(
-		churn.Scenarios, compare.Scenarios, control.Scenarios, drain.Scenarios, elastic.Scenarios, health.Scenarios, mptcp.Scenarios, path.Scenarios, pool.Scenarios, quic.Scenarios, replicated.Scenarios, rotation.Scenarios, shell.Scenarios, table.Scenarios, through.Scenarios, throughput.Scenarios, twotier.Scenarios,
+		churn.Scenarios, compare.Scenarios, control.Scenarios, drain.Scenarios, elastic.Scenarios, health.Scenarios, mptcp.Scenarios, path.Scenarios, pool.Scenarios, quic.Scenarios, replicated.Scenarios, rotation.Scenarios, sessions.Scenarios, shell.Scenarios, table.Scenarios, through.Scenarios, throughput.Scenarios, twotier.Scenarios,
 	)
 	slices.SortFunc(all, func(a, b scenario.Scenario) int { return cmp.Compare(a.Name, b.Name) })
 	return all

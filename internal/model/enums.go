@@ -46,6 +46,9 @@ type AllDown uint8
 // QUICAlgorithm is how QUIC connection ids hide the server's id (draft-ietf-quic-load-balancers-21, 5.3 and 5.4).
 type QUICAlgorithm uint8
 
+// Session is what sessions of clients, of several connections each, go by.
+type Session uint8
+
 // AcceptPolicy is how a server decides whether it accepts a connection that another candidate could have.
 type AcceptPolicy uint8
 
@@ -127,6 +130,9 @@ const (
 	QUICFourPass   QUICAlgorithm = 1 // four Feistel passes, of other lengths
 	QUICPlain      QUICAlgorithm = 2 // anybody can read the server's id
 
+	SessionNone Session = 0
+	SessionTLS  Session = 1 // all connections of one TLS session reach one server (Yuz)
+
 	AcceptDynamic AcceptPolicy = 0 // below one that is set so that half of the connections offered are accepted (6LB: SRdyn)
 	AcceptStatic  AcceptPolicy = 1 // below a threshold of load
 
@@ -150,6 +156,7 @@ var (
 	checkNames    = map[Check]string{CheckNone: "none", CheckTCP: "tcp", CheckHTTP: "http", CheckHTTPS: "https", CheckTLS: "tls", CheckGRPC: "grpc", CheckExec: "exec", CheckQUIC: "quic"}
 	tierNames     = map[Tier]string{TierFirst: "first", TierSecond: "second"}
 	quicNames     = map[QUICAlgorithm]string{QUICSinglePass: "single-pass", QUICFourPass: "four-pass", QUICPlain: "plain"}
+	sessionNames  = map[Session]string{SessionNone: "none", SessionTLS: "tls"}
 	acceptNames   = map[AcceptPolicy]string{AcceptDynamic: "dynamic", AcceptStatic: "static"}
 	acceptByNames = map[AcceptLoad]string{AcceptByConnections: "connections", AcceptByBacklog: "backlog", AcceptByCPU: "cpu", AcceptByEndpoint: "endpoint"}
 	allDownNames  = map[AllDown]string{AllDownKeep: "keep", AllDownAll: "all", AllDownNone: "none"}
@@ -170,6 +177,7 @@ func (v AllDown) String() string       { return nameOf(allDownNames, v) }
 func (v Check) String() string         { return nameOf(checkNames, v) }
 func (v LoadSource) String() string    { return nameOf(loadNames, v) }
 func (v QUICAlgorithm) String() string { return nameOf(quicNames, v) }
+func (v Session) String() string       { return nameOf(sessionNames, v) }
 func (v AcceptPolicy) String() string  { return nameOf(acceptNames, v) }
 func (v AcceptLoad) String() string    { return nameOf(acceptByNames, v) }
 
@@ -185,6 +193,7 @@ func (v AllDown) MarshalText() ([]byte, error)       { return marshal(allDownNam
 func (v Check) MarshalText() ([]byte, error)         { return marshal(checkNames, v) }
 func (v LoadSource) MarshalText() ([]byte, error)    { return marshal(loadNames, v) }
 func (v QUICAlgorithm) MarshalText() ([]byte, error) { return marshal(quicNames, v) }
+func (v Session) MarshalText() ([]byte, error)       { return marshal(sessionNames, v) }
 func (v AcceptPolicy) MarshalText() ([]byte, error)  { return marshal(acceptNames, v) }
 func (v AcceptLoad) MarshalText() ([]byte, error)    { return marshal(acceptByNames, v) }
 
@@ -200,6 +209,7 @@ func (v *AllDown) UnmarshalText(text []byte) error       { return unmarshal(allD
 func (v *Check) UnmarshalText(text []byte) error         { return unmarshal(checkNames, v, text) }
 func (v *LoadSource) UnmarshalText(text []byte) error    { return unmarshal(loadNames, v, text) }
 func (v *QUICAlgorithm) UnmarshalText(text []byte) error { return unmarshal(quicNames, v, text) }
+func (v *Session) UnmarshalText(text []byte) error       { return unmarshal(sessionNames, v, text) }
 func (v *AcceptPolicy) UnmarshalText(text []byte) error  { return unmarshal(acceptNames, v, text) }
 func (v *AcceptLoad) UnmarshalText(text []byte) error    { return unmarshal(acceptByNames, v, text) }
 

@@ -83,6 +83,7 @@ type Service struct {
 	Forward      Forward  `json:"forward"`
 	Return       Return   `json:"return"`
 	TableSlots   uint32   `json:"table_slots"`
+	Session      Session  `json:"session,omitzero"`
 	Table        Table    `json:"table,omitzero"`
 	Choices      Choices  `json:"choices,omitzero"`
 	QUIC         QUIC     `json:"quic,omitzero"`

@@ -17,11 +17,17 @@ func (f *Fleet) Validate() error {
 	if len(f.Services) > MaxServices {
 		found.add("services", "split the fleet", "%d services, at most %d fit", len(f.Services), MaxServices)
 	}
-	quic := 0
+	quic, sessions := 0, 0
 	for i := range f.Services {
 		if f.Services[i].Affinity == AffinityQUIC {
 			quic++
 		}
+		if f.Services[i].Session != SessionNone {
+			sessions++
+		}
+	}
+	if sessions > MaxSessionServices {
+		found.add("services", "split the fleet", "%d services with session tls, at most %d fit", sessions, MaxSessionServices)
 	}
 	if quic > MaxQUICServices {
 		found.add("services", "split the fleet", "%d services with affinity quic, at most %d fit", quic, MaxQUICServices)

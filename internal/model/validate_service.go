@@ -24,6 +24,7 @@ func (s *Service) validate(path string, found *findings) {
 	s.validateReplicated(path, found)
 	s.validateFunctions(path, found)
 	s.validateQUIC(path, found)
+	s.validateSession(path, found)
 	s.validateMPTCP(path, found)
 	s.validateIDs(path, found)
 	for i := range s.Servers {

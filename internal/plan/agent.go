@@ -18,6 +18,8 @@ const (
 	AgentChoices = 4
 	AgentHistory = 8
 	AgentNoNew   = 16
+	AgentTakes   = 32 // connections that load balancers begin
+	AgentSession = 64
 )
 
 // HistoryBits is how much of a timestamp affinity history takes: HISTORY_BITS of bpf/affinity/history.h.
@@ -25,12 +27,13 @@ const HistoryBits = 2
 
 // AgentRow is struct served: a service as one of its servers sees it.
 type AgentRow struct {
-	CookieKey   [2]cookie.Key // by parity of the epoch
-	ID          uint16
-	CookieBits  uint8
-	EpochParity uint8 // of the key to write with
-	Flags       uint8
-	IDBits      uint8 // of the cookie, for the id; above them, what a load balancer put there
+	CookieKey    [2]cookie.Key // by parity of the epoch
+	SYNCookieKey cookie.Key    // with AgentTakes
+	ID           uint16
+	CookieBits   uint8
+	EpochParity  uint8 // of the key to write with
+	Flags        uint8
+	IDBits       uint8 // of the cookie, for the id; above them, what a load balancer put there
 
 	// With AgentChoices: when the server accepts what another candidate could take as well.
 	Acceptance uint16 // the service's place in the arrays of bpf/state/acceptance.h
@@ -45,7 +48,8 @@ type AgentRow struct {
 // Retired is the row for the connections that a service leaves behind when the server no longer takes part.
 func (r AgentRow) Retired() AgentRow {
 	r.Acceptance, r.Threshold, r.Window, r.Low, r.High, r.Policy, r.Load = 0, 0, 0, 0, 0, 0, 0
-	if r.Flags &^= AgentChoices | AgentNoNew; r.Flags&AgentCookie != 0 {
+	r.SYNCookieKey = cookie.Key{}
+	if r.Flags &^= AgentChoices | AgentNoNew | AgentTakes | AgentSession; r.Flags&AgentCookie != 0 {
 		r.Flags = AgentRetired | r.Flags&AgentHistory
 	}
 	return r
@@ -60,6 +64,7 @@ type Agent struct {
 	Marking   []string     // names of the services whose connections carry cookies, or the column that accepted them
 	Choices   []AgentChoice
 	QUIC      []AgentService   // whose connection ids name this server
+	Sessions  []AgentService   // whose session tickets name this server
 	Joins     []netip.AddrPort // where further subflows of this server's MPTCP connections go
 }
 
@@ -250,6 +255,14 @@ func (a *Agent) add(fleet *model.Fleet, service *model.Service, server *model.Se
 	} else if service.Affinity == model.AffinityHistory {
 		row = AgentRow{Flags: AgentCookie | AgentHistory, CookieBits: HistoryBits}
 		a.Marking = append(a.Marking, service.Name)
+	}
+	if service.Affinity == model.AffinityCookie && service.Dispatch != model.DispatchChoices { // also while load balancers do not know of sessions yet, or still do
+		row.Flags |= AgentTakes
+		row.SYNCookieKey = SYNCookieKey(&fleet.Keys, service.VIP)
+	}
+	if service.Session == model.SessionTLS {
+		row.Flags |= AgentSession
+		a.Sessions = append(a.Sessions, AgentService{service, server})
 	}
 	if service.Dispatch == model.DispatchChoices {
 		row.choose(&service.Choices.Accept, server)

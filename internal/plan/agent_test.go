@@ -25,7 +25,7 @@ func isServer(id uint16) func(*model.Server) bool {
 
 func TestAgentsKnowWhereInTheCookieTheirIDIs(t *testing.T) {
 	for affinity, want := range map[model.Affinity]AgentRow{
-		model.AffinityCookie: {Flags: AgentCookie, CookieBits: 14, IDBits: 13},
+		model.AffinityCookie: {Flags: AgentCookie | AgentTakes, CookieBits: 14, IDBits: 13},
 		model.AffinityTable:  {Flags: AgentCookie, CookieBits: 14, IDBits: 7},
 		model.AffinityLocal:  {},
 		model.AffinityHash:   {},

@@ -36,6 +36,12 @@ type WriteQUIC struct {
 	Configs *QUICConfigs
 }
 
+// WriteSession fills a config of how connections begin that no packet can see yet.
+type WriteSession struct {
+	Group  uint32
+	Config *SessionConfig
+}
+
 // WriteReplicas fills a row that no packet can see yet; PointReplicas makes packets go by it. 0: by none.
 type (
 	WriteReplicas struct {
@@ -102,6 +108,7 @@ func (WriteService) change()  {}
 func (WriteSlots) change()    {}
 func (WriteRounds) change()   {}
 func (WriteQUIC) change()     {}
+func (WriteSession) change()  {}
 func (WriteReplicas) change() {}
 func (PointReplicas) change() {}
 func (SetTurn) change()       {}

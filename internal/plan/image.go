@@ -75,8 +75,9 @@ type image struct {
 	takers  []model.Share        // who may be given new connections; nil after Restore
 	rounds  []uint64             // without counters
 	slots   []history.Column
-	configs *QUICConfigs // nil: none
-	table   table        // what the slots were made of; zero after Restore
+	configs *QUICConfigs   // nil: none
+	session *SessionConfig // nil: none
+	table   table          // what the slots were made of; zero after Restore
 	returns map[ReturnKey]returning
 }
 
@@ -147,6 +148,8 @@ func compile(want *Want, s *Service, before *image) image {
 	for _, server := range slices.Concat(s.Removed, s.Servers) {
 		img.servers[server.ID] = serverRow(want, s, &server).makeRoom(configured, server.Address, &want.Tier)
 	}
+	img.leaveSessions(s)
+	img.session = sessionConfig(&want.Keys, &s.Service, img.servers)
 	img.joins = joins(want, s, img.servers)
 	if s.Return == model.ReturnThrough {
 		img.addReturns(want, s)

@@ -21,6 +21,7 @@ type memory struct {
 	rounds      past[uint32, uint64]
 	blocks      past[uint32, block]
 	configs     past[uint32, QUICConfigs]
+	sessions    past[uint32, SessionConfig]
 	replicas    past[uint32, ReplicaConfig]
 	replicaRow  uint32
 	cleared     map[uint32]int // counter index -> how often
@@ -44,7 +45,7 @@ type version[V any] struct {
 func newMemory() *memory {
 	return &memory{vips: past[VIPKey, uint32]{}, returns: past[ReturnKey, uint64]{}, serviceRows: past[uint32, uint32]{},
 		services: past[uint32, ServiceRow]{}, serverRows: past[uint32, uint32]{}, servers: past[uint32, ServerRow]{},
-		slots: past[uint32, history.Column]{}, rounds: past[uint32, uint64]{}, blocks: past[uint32, block]{}, configs: past[uint32, QUICConfigs]{}, replicas: past[uint32, ReplicaConfig]{}, cleared: map[uint32]int{}}
+		slots: past[uint32, history.Column]{}, rounds: past[uint32, uint64]{}, blocks: past[uint32, block]{}, configs: past[uint32, QUICConfigs]{}, sessions: past[uint32, SessionConfig]{}, replicas: past[uint32, ReplicaConfig]{}, cleared: map[uint32]int{}}
 }
 
 func (p past[K, V]) set(step int, key K, value V) {
@@ -94,6 +95,8 @@ func (m *memory) apply(change Change) {
 		}
 	case WriteQUIC:
 		m.configs.set(m.step, c.Group, *c.Configs)
+	case WriteSession:
+		m.sessions.set(m.step, c.Group, *c.Config)
 	case WriteReplicas:
 		if c.Row == m.replicaRow {
 			panic("a config is written that packets read")
@@ -189,6 +192,11 @@ func forget[K comparable, V any](p past[K, V]) {
 	for key := range maps.Clone(p) {
 		p[key] = p[key][len(p[key])-1:]
 	}
+}
+
+func (m *memory) Session(group uint32) (*SessionConfig, error) {
+	config, _ := m.sessions.at(m.step, group)
+	return &config, nil
 }
 
 func (m *memory) QUIC(group uint32) (*QUICConfigs, error) {

@@ -20,7 +20,7 @@ type QUICConfig struct {
 }
 
 // QUICGroups is how many groups of configs there is room for: old and new stand side by side. Group 0 is that of services that have none.
-const QUICGroups = 2*model.MaxQUICServices + 1
+const QUICGroups = 2*(model.MaxQUICServices+model.MaxSessionServices) + 1
 
 // QUICConfigs are those of a service, by the first three bits of an id.
 type QUICConfigs [model.QUICConfigs + 1]QUICConfig
@@ -73,24 +73,29 @@ func (c *QUICConfig) layHalves(plain int) {
 	c.Half = uint8(half)
 }
 
-// publishConfigs writes the configs of a service to a range of their own, if they have changed.
+// publishConfigs writes the configs of a service, those of connection ids or those of sessions, to a place of their own, if they have changed.
 func (u *update) publishConfigs(p *published, img image, fresh bool) (moved bool, err error) {
 	t := u.tables
-	if !fresh && equalConfigs(p.image.configs, img.configs) {
+	if !fresh && equalConfigs(p.image.configs, img.configs) && equalConfigs(p.image.session, img.session) {
 		return false, nil
 	}
 	var to span
-	if img.configs != nil {
+	if img.configs != nil || img.session != nil {
 		if to, err = t.configs.take(1); err != nil {
 			return false, err
 		}
+	}
+	if img.configs != nil {
 		u.add(WriteQUIC{to.base, img.configs})
+	}
+	if img.session != nil {
+		u.add(WriteSession{to.base, img.session})
 	}
 	t.configs.give(p.configs)
 	p.configs = to
 	return true, nil
 }
 
-func equalConfigs(a, b *QUICConfigs) bool {
+func equalConfigs[C comparable](a, b *C) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }

@@ -18,6 +18,7 @@ type Reader interface {
 	Slots(base, count uint32) []history.Column
 	Rounds(base, count uint32) []uint64
 	QUIC(group uint32) (*QUICConfigs, error)
+	Session(group uint32) (*SessionConfig, error)
 	Replicas() (row uint32, config *ReplicaConfig)
 }
 
@@ -78,7 +79,7 @@ func (t *Tables) restoreService(r Reader, number uint32) (*published, error) {
 	row := r.Service(p.row)
 	p.ids, p.slots, p.rounds = span{row.IDsBase, row.IDsCount}, span{row.SlotsBase, row.SlotsCount * uint32(row.Columns)}, span{row.RoundsBase, row.RoundsCount}
 	p.connections = span{row.TableBase, row.TableBlocks}
-	if group := row.QUICBase / uint32(len(QUICConfigs{})); group != 0 {
+	if group := max(row.QUICBase/uint32(len(QUICConfigs{})), row.Session); group != 0 {
 		p.configs = span{group, 1}
 	}
 	ok := p.row != 0 && row.Number == number && t.numbers.reserve(span{number, 1}) && t.serviceRows.reserve(span{p.row, 1}) &&
@@ -88,13 +89,20 @@ func (t *Tables) restoreService(r Reader, number uint32) (*published, error) {
 		return nil, fmt.Errorf("restore service %d: its tables contradict each other: detach and start afresh", number)
 	}
 	row.Number, row.Row, row.IDsBase, row.IDsCount, row.SlotsBase, row.SlotsCount, row.RoundsBase, row.RoundsCount = 0, 0, 0, 0, 0, 0, 0, 0
-	row.TableBase, row.QUICBase = 0, 0
+	session := row.Session
+	row.TableBase, row.QUICBase, row.Session = 0, 0, 0
 	p.image = image{row: row, servers: map[uint16]ServerRow{}, returns: map[ReturnKey]returning{},
 		rounds: withoutCounters(r.Rounds(p.rounds.base, p.rounds.count), row.Classes)}
 	if !p.image.consistent() {
 		return nil, fmt.Errorf("restore service %d: its classes contradict each other: detach and start afresh", number)
 	}
-	if p.configs.count > 0 {
+	if session != 0 {
+		config, err := r.Session(session)
+		if err != nil {
+			return nil, fmt.Errorf("read how connections of service %d begin: %w", number, err)
+		}
+		p.image.session = config
+	} else if p.configs.count > 0 {
 		configs, err := r.QUIC(p.configs.base)
 		if err != nil {
 			return nil, fmt.Errorf("read how service %d reads connection ids: %w", number, err)

@@ -76,7 +76,9 @@ type ServiceRow struct {
 	IDTurns       uint16
 	Row           uint32 // of this
 	QUICBase      uint32
-	_             [7]uint64
+	Session       uint32
+	_             uint32
+	_             [6]uint64
 }
 
 // Flags of ServiceRow: enum service_flag.
@@ -86,6 +88,7 @@ const (
 	ServiceFirstTier    = 4
 	ServiceReplicated   = 8
 	ServiceFunctions    = 16
+	ServiceSession      = 32
 )
 
 // serviceRow is what a row says of the service alone.
@@ -115,6 +118,9 @@ func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
 	}
 	if s.Replicated() {
 		row.Flags |= ServiceReplicated
+	}
+	if s.Session == model.SessionTLS {
+		row.Flags |= ServiceSession
 	}
 	if s.Functions() {
 		row.Flags |= ServiceFunctions
@@ -146,6 +152,7 @@ const (
 	ServerNoCookie = 1
 	ServerNextHop  = 2
 	ServerIPv6     = 4
+	ServerDown     = 8
 )
 
 // serverRow is what a row says of a server and of the way to it.

@@ -74,7 +74,7 @@ func NewTables(l Limits) *Tables {
 		slots:       newSpace("table slots", 0, l.Slots),
 		rounds:      newSpace("turns", 0, l.Rounds),
 		blocks:      newSpace("blocks of table entries", 0, l.Entries/conntable.BlockEntries),
-		configs:     newSpace("services with affinity quic", 1, QUICGroups),
+		configs:     newSpace("services with affinity quic or session tls", 1, QUICGroups),
 		replicaRows: newSpace("lists of load balancers", 1, 3),
 		limits:      l,
 		former:      map[VIPKey]uint32{},
@@ -302,7 +302,11 @@ func (p *published) placed() ServiceRow {
 	row.RoundsBase, row.RoundsCount = p.rounds.base, p.rounds.count
 	row.SlotsBase, row.SlotsCount = p.slots.base, p.slots.count/uint32(row.Columns)
 	row.TableBase, row.TableBlocks = p.connections.base, p.connections.count
-	row.QUICBase = p.configs.base * uint32(len(QUICConfigs{}))
+	if p.image.session != nil {
+		row.Session = p.configs.base
+	} else {
+		row.QUICBase = p.configs.base * uint32(len(QUICConfigs{}))
+	}
 	return row
 }
 

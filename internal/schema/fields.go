@@ -57,6 +57,8 @@ var Service = slices.Concat([]Field[service]{
 	{Key: "table_slots", Value: number(func(s *service) *uint32 { return &s.TableSlots }, "slots", 1, math.MaxUint32), Default: fmt.Sprint(model.DefaultSlots),
 		Values: strings.ReplaceAll(strings.Trim(fmt.Sprint(model.TableSizes()), "[]"), " ", ", "),
 		Doc:    "size of the placement table"},
+	{Key: "session", Value: choice(func(s *service) *model.Session { return &s.Session }), Default: "none",
+		Doc: "what keeps several connections of a client at one server", More: "`tls`: its TLS session. See `docs/sessions.md`"},
 },
 	Section("table", Table, func(s *service) *table { return &s.Table }),
 	Section("choices", Choices, func(s *service) *choices { return &s.Choices }),

@@ -7,22 +7,13 @@ package quiclb
 
 import (
 	"crypto/rand"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
-	"sync"
-	"time"
 
 	"github.com/ballast-lb/ballast/internal/algo/quiclb"
+	"github.com/ballast-lb/ballast/pkg/internal/agentfile"
 )
-
-// followPeriod is how often a Generator looks whether its file is another one, at most.
-const followPeriod = time.Second
-
-const fileMax = 1 << 16 // bytes
 
 // A File is what `ballast agent` writes for one service. Who can read it can issue ids in the name of its server, and tell which server an id names.
 type File struct {
@@ -36,20 +27,8 @@ type File struct {
 	TokenKey    Secret `json:"token_key"`           // 32 bytes, of all servers of the service
 }
 
-// Secret is bytes that are hexadecimal digits in JSON.
-type Secret []byte
-
-// MarshalText returns hexadecimal digits.
-func (s Secret) MarshalText() ([]byte, error) { return []byte(hex.EncodeToString(s)), nil }
-
-// UnmarshalText reads hexadecimal digits.
-func (s *Secret) UnmarshalText(text []byte) (err error) {
-	*s, err = hex.DecodeString(string(text))
-	return err
-}
-
-// String hides the bytes.
-func (s Secret) String() string { return fmt.Sprintf("(%d bytes)", len(s)) }
+// Secret is bytes that are hexadecimal digits in JSON. It is printed without them.
+type Secret = agentfile.Secret
 
 var algorithms = map[string]quiclb.Algorithm{"single-pass": quiclb.SinglePass, "four-pass": quiclb.FourPass, "plain": quiclb.Plain}
 
@@ -69,81 +48,45 @@ func (f *File) config() (c quiclb.Config, err error) {
 	return c, c.Check()
 }
 
+// followed is a file, and how ids are made by it.
+type followed struct {
+	File
+	config quiclb.Config
+}
+
+func (f *followed) check(before *followed) (err error) {
+	if f.config, err = f.File.config(); err != nil || before == nil {
+		return err
+	}
+	if f.config.Length() != before.config.Length() || !slices.Equal(f.ResetKey, before.ResetKey) || !slices.Equal(f.TokenKey, before.TokenKey) {
+		return fmt.Errorf("the length of ids (%d, not %d) or a key other than that of ids has changed: start the application again", f.config.Length(), before.config.Length())
+	}
+	return nil
+}
+
 // A Generator issues connection ids. It is safe for concurrent use.
 type Generator struct {
-	path   string
-	length int
-
-	mu     sync.Mutex
-	file   File
-	config quiclb.Config
-	looked time.Time
-	stamp  os.FileInfo
-	err    error
+	file            *agentfile.Follower[followed]
+	length          int
+	reset, tokenKey [32]byte
 }
 
 // Open reads the agent's file. An error: it is not there or not right.
 func Open(path string) (*Generator, error) {
-	g := &Generator{path: path}
-	if err := g.read(); err != nil {
+	file, err := agentfile.Open(path, (*followed).check)
+	if err != nil {
 		return nil, err
 	}
-	g.length, g.looked = g.config.Length(), time.Now()
-	return g, nil
-}
-
-// read takes over the file, or leaves everything as it is.
-func (g *Generator) read() error {
-	stamp, err := os.Stat(g.path)
-	if err != nil {
-		return err
-	}
-	if !stamp.Mode().IsRegular() || stamp.Size() > fileMax {
-		return fmt.Errorf("read %s: it is no file of at most %d bytes", g.path, fileMax)
-	}
-	text, err := os.ReadFile(g.path)
-	if err != nil {
-		return err
-	}
-	var file File
-	if err := json.Unmarshal(text, &file); err != nil {
-		return fmt.Errorf("read %s: %w", g.path, err)
-	}
-	config, err := file.config()
-	if err != nil {
-		return fmt.Errorf("read %s: %w", g.path, err)
-	}
-	if g.length != 0 && (config.Length() != g.length || !slices.Equal(file.ResetKey, g.file.ResetKey) || !slices.Equal(file.TokenKey, g.file.TokenKey)) {
-		return fmt.Errorf("read %s: the length of ids (%d, not %d) or a key other than that of ids has changed: start the application again", g.path, config.Length(), g.length)
-	}
-	g.file, g.config, g.stamp = file, config, stamp
-	return nil
-}
-
-// follow takes over the file if it is another one.
-func (g *Generator) follow(now time.Time) {
-	if now.Sub(g.looked) < followPeriod {
-		return
-	}
-	g.looked = now
-	stamp, err := os.Stat(g.path)
-	if err == nil && g.err == nil && os.SameFile(stamp, g.stamp) && stamp.ModTime().Equal(g.stamp.ModTime()) && stamp.Size() == g.stamp.Size() {
-		return
-	}
-	if err == nil {
-		err = g.read()
-	}
-	g.err = err
+	first := file.Current()
+	return &Generator{file: file, length: first.config.Length(), reset: [32]byte(first.ResetKey), tokenKey: [32]byte(first.TokenKey)}, nil
 }
 
 // New returns an id of Length bytes that names this server.
 func (g *Generator) New() ([]byte, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.follow(time.Now())
-	nonce := make([]byte, g.config.NonceLength)
+	file := g.file.Current()
+	nonce := make([]byte, file.config.NonceLength)
 	rand.Read(nonce)
-	return g.config.Encode(g.file.ServerID, nonce)
+	return file.config.Encode(file.ServerID, nonce)
 }
 
 // Length is how many bytes every id has.
@@ -151,24 +94,14 @@ func (g *Generator) Length() int { return g.length }
 
 // Err says why the file as it is now is not followed, and ids are made by what was read before; nil: it is followed.
 func (g *Generator) Err() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.err != nil {
-		return errors.Join(errors.New("connection ids are made by an older file"), g.err)
+	if err := g.file.Err(); err != nil {
+		return errors.Join(errors.New("connection ids are made by an older file"), err)
 	}
 	return nil
 }
 
 // StatelessResetKey is of this server alone (RFC 9000 10.3). If servers shared it, one second in which packets reach the wrong one would end connections.
-func (g *Generator) StatelessResetKey() [32]byte {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return [32]byte(g.file.ResetKey)
-}
+func (g *Generator) StatelessResetKey() [32]byte { return g.reset }
 
 // TokenKey is shared by all servers of the service: a client shows the token of a Retry, or of an earlier connection, to any of them (RFC 9000 8.1).
-func (g *Generator) TokenKey() [32]byte {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return [32]byte(g.file.TokenKey)
-}
+func (g *Generator) TokenKey() [32]byte { return g.tokenKey }

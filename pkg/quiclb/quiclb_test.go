@@ -11,7 +11,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 )
 
 func example() File {
@@ -43,13 +42,13 @@ func (g *Generator) mustName(t *testing.T, config uint8, server []byte) {
 	if err != nil || len(id) != g.Length() || id[0]>>5 != config {
 		t.Fatalf("id %x of %d bytes (%v)", id, g.Length(), err)
 	}
-	if got, err := g.config.Decode(id); err != nil || !bytes.Equal(got, server) {
+	if got, err := g.file.Current().config.Decode(id); err != nil || !bytes.Equal(got, server) {
 		t.Fatalf("id %x names %x (%v), not %x", id, got, err, server)
 	}
 }
 
 // again makes the next id look at the file.
-func (g *Generator) again() { g.looked = time.Time{} }
+func (g *Generator) again() { g.file.Again() }
 
 func TestIDsFollowTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "web.json")

@@ -1,10 +1,8 @@
-// Package preload tests what servers preload, in programs of others.
 package preload
 
 import (
 	"bytes"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,17 +14,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/quiclb"
 	ids "github.com/ballast-lb/ballast/pkg/quiclb"
 )
-
-// library builds it, as make does.
-func library(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "ballast-quic.so")
-	command := exec.Command("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden", "-o", path, "../../preload/quic.c")
-	if said, err := command.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, said)
-	}
-	return path
-}
 
 // run runs a program with the library, and says what it has printed and complained of.
 func run(t *testing.T, library, file, program string, arguments ...string) (said, complained string) {
@@ -45,20 +32,6 @@ func fileOf(c quiclb.Config, algorithm string, server []byte) *ids.File {
 	return &ids.File{Service: "h3", Config: c.ID, Algorithm: algorithm, Key: c.Key[:], ServerID: server, NonceLength: c.NonceLength, ResetKey: make([]byte, 32), TokenKey: make([]byte, 32)}
 }
 
-func write(t *testing.T, path string, file any) {
-	t.Helper()
-	text, err := json.MarshalIndent(file, "", "  ")
-	if err == nil {
-		err = os.WriteFile(path+".new", text, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 var forms = []struct {
 	quiclb.Config
 	name string
@@ -74,7 +47,7 @@ var forms = []struct {
 
 // What a program draws as its connection id names its server, and its other random bytes are left alone.
 func TestConnectionIDsOfAProgramThatKnowsNothingNameItsServer(t *testing.T) {
-	so, file := library(t), filepath.Join(t.TempDir(), "h3.json")
+	so, file := library(t, "quic"), filepath.Join(t.TempDir(), "h3.json")
 	for _, form := range forms {
 		c := form.Config
 		copy(c.Key[:], "0123456789abcdef")
@@ -101,7 +74,7 @@ func TestConnectionIDsOfAProgramThatKnowsNothingNameItsServer(t *testing.T) {
 
 // A file that is not right is said so once, and nothing breaks.
 func TestADamagedFileLeavesIDsToTheProgram(t *testing.T) {
-	so, dir := library(t), t.TempDir()
+	so, dir := library(t, "quic"), t.TempDir()
 	c := quiclb.Config{ID: 1, ServerIDLength: 2, NonceLength: 14}
 	right := fileOf(c, "single-pass", []byte{1, 2})
 	with := func(change func(f *ids.File)) *ids.File {
@@ -146,7 +119,7 @@ func TestAProgramFollowsTheFile(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("a program that lives for a while:", err)
 	}
-	so, file := library(t), filepath.Join(t.TempDir(), "h3.json")
+	so, file := library(t, "quic"), filepath.Join(t.TempDir(), "h3.json")
 	c := quiclb.Config{ID: 1, ServerIDLength: 2, NonceLength: 14}
 	write(t, file, fileOf(c, "single-pass", []byte{1, 2}))
 	write(t, file+".next", fileOf(quiclb.Config{ID: 2, Key: [16]byte{9}, ServerIDLength: 2, NonceLength: 14}, "single-pass", []byte{3, 4}))

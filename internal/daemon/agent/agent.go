@@ -52,6 +52,8 @@ type Options struct {
 	TunnelsSettle time.Duration
 	RunDir        string
 	QUICGroup     string // who may read the files of connection ids; empty: root alone
+	TicketGroup   string // the same of session tickets
+	TicketKey     string // file with the key of session tickets; empty: one of this host's own
 	Metrics       string // TCP address for Prometheus, empty: none
 	Version       string
 	Log           *slog.Logger
@@ -162,7 +164,7 @@ func Detach(o Options) error {
 		} else if living > 0 {
 			o.Log.Warn("living connections carry cookies: they break now", "connections", living)
 		}
-		return errors.Join(os.RemoveAll(api.IDDir(o.RunDir, o.Instance)), newJoins(o.RunDir, o.Instance, o.Log).leave())
+		return errors.Join(os.RemoveAll(api.IDDir(o.RunDir, o.Instance)), os.RemoveAll(api.TicketDir(o.RunDir, o.Instance)), newJoins(o.RunDir, o.Instance, o.Log).leave())
 	})
 }
 
@@ -189,6 +191,9 @@ func (d *daemon) start() (err error) {
 	d.keys, d.load = newKeyReporter(d.path, o.Log), &loadReporter{Sampler: load.New(load.Options{Cgroup: o.Cgroup})}
 	d.accepts = newAcceptor(d.path, o.Cgroup, o.Log)
 	if r.ids, err = newConnectionIDs(o.RunDir, o.Instance, o.QUICGroup, o.Log); err != nil {
+		return errors.Join(err, d.path.Close())
+	}
+	if r.tickets, err = newTickets(o); err != nil {
 		return errors.Join(err, d.path.Close())
 	}
 	r.joins = newJoins(o.RunDir, o.Instance, o.Log)

@@ -28,7 +28,7 @@ func quicService(t *testing.T, id uint16) (*model.Keys, []plan.AgentService) {
 }
 
 func TestApplicationsFindTheirServersIDInAFile(t *testing.T) {
-	c := &connectionIDs{dir: filepath.Join(t.TempDir(), "quic", "default")}
+	c := &files{of: ofConnectionIDs, dir: filepath.Join(t.TempDir(), "quic", "default")}
 	keys, services := quicService(t, 0x0102)
 	check := func(config uint8) *ids.Generator {
 		t.Helper()
@@ -81,7 +81,7 @@ func TestServicesOfOneVIPShareNoResets(t *testing.T) {
 }
 
 func TestFilesOfServicesThatAreGoneAreRemoved(t *testing.T) {
-	c := &connectionIDs{dir: filepath.Join(t.TempDir(), "quic")}
+	c := &files{of: ofConnectionIDs, dir: filepath.Join(t.TempDir(), "quic")}
 	keys, services := quicService(t, 1)
 	if err := c.follow(keys, nil); err != nil { // there is no directory yet
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestFilesOfServicesThatAreGoneAreRemoved(t *testing.T) {
 
 // Who may write there is root, but a link that somebody left is no file of ours.
 func TestAFileIsReplacedNotWrittenThrough(t *testing.T) {
-	c := &connectionIDs{dir: t.TempDir()}
+	c := &files{of: ofConnectionIDs, dir: t.TempDir()}
 	other := filepath.Join(t.TempDir(), "other")
 	for _, name := range []string{"web.json", "web.json.new"} {
 		if err := os.Symlink(other, filepath.Join(c.dir, name)); err != nil {
@@ -122,7 +122,7 @@ func TestFilesThatCannotBeWrittenAreAProblemAndTriedAgain(t *testing.T) {
 	if err := os.WriteFile(parent, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := &connectionIDs{dir: filepath.Join(parent, "default"), log: slog.New(slog.DiscardHandler)}
+	c := &files{of: ofConnectionIDs, dir: filepath.Join(parent, "default"), log: slog.New(slog.DiscardHandler)}
 	c.set(quicService(t, 1))
 	if len(c.unwritten) == 0 || !strings.Contains(c.unwritten[0], parent) {
 		t.Errorf("problems %q", c.unwritten)

@@ -38,7 +38,8 @@ type reconciler struct {
 	keys    *keyReporter
 	load    *loadReporter
 	accepts *acceptor
-	ids     *connectionIDs
+	ids     *files
+	tickets *tickets
 	joins   *joins
 	tunnels *guarded.Value[*tunnels]
 }
@@ -108,6 +109,7 @@ func (r *reconciler) apply(file *config.File) error {
 	r.load.SetServices(r.serving.counted)
 	r.accepts.set(r.serving.wanted.Choices)
 	r.ids.set(&file.Fleet.Keys, r.serving.wanted.QUIC)
+	r.tickets.set(&file.Fleet.Keys, r.serving.wanted.Sessions)
 	r.joins.set(r.serving.wanted.Joins)
 	r.load.period.Store(int64(r.serving.interval))
 	r.file = api.Config{Path: file.Path, SHA256: file.SHA256}
@@ -210,6 +212,8 @@ func (r *reconciler) checkDevices(now time.Time) {
 	r.programs.Look(now)
 	if r.known {
 		r.ids.retry()
+		r.tickets.retry()
+		r.tickets.look(r.serving.path, now)
 		r.joins.follow()
 	}
 	if r.programs.unattached != "" && r.known {
@@ -245,6 +249,9 @@ func (r *reconciler) describe(status *api.AgentStatus) {
 	for _, s := range r.serving.wanted.QUIC {
 		status.IDFiles = append(status.IDFiles, r.ids.path(s.Service))
 	}
+	for _, s := range r.serving.wanted.Sessions {
+		status.TicketFiles = append(status.TicketFiles, r.tickets.path(s.Service))
+	}
 	status.Joins = slices.Clone(r.joins.wanted)
 }
 
@@ -268,7 +275,7 @@ func (r *reconciler) obstacles() (found, problems []string) {
 	if r.serving.left && r.serving.any() {
 		problems = append(problems, "only connections of before go on: "+r.whyUnnamed())
 	}
-	problems = slices.Concat(problems, r.accepts.problems(), r.ids.unwritten, r.joins.unmade)
+	problems = slices.Concat(problems, r.accepts.problems(), r.ids.unwritten, r.tickets.problems(), r.joins.unmade)
 	if unsaved := r.desired.kept.Unsaved(); unsaved != "" {
 		problems = append(problems, unsaved)
 	}

@@ -302,6 +302,9 @@ func (lb *lifecycle) age(ctx context.Context) {
 			lb.controllers.ResyncIfNeeded(now, lb.tables.ForgetTerms)
 		}
 		lb.tracer.Refill()
+		if err := lb.tables.Path().FollowClock(); err != nil {
+			lb.log.Error("how the clocks differ is not known", "error", err)
+		}
 		lb.programs.look(now)
 		lb.change(func(c changing) error {
 			c.age(now)

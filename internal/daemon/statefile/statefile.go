@@ -76,14 +76,14 @@ func replace(path string, value any) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("save state: %w", err)
 	}
-	if err := writeDurably(path+".new", content); err != nil {
+	if err := WriteDurably(path+".new", content); err != nil {
 		return fmt.Errorf("save state: %w", err)
 	}
 	return os.Rename(path+".new", path)
 }
 
-// writeDurably has the content on disk before it returns: a rename must not outrun it.
-func writeDurably(path string, content []byte) error {
+// WriteDurably has the content on disk before it returns: a rename must not outrun it.
+func WriteDurably(path string, content []byte) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err

@@ -22,6 +22,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/http3"
 	"github.com/ballast-lb/ballast/internal/lab/process/member"
 	"github.com/ballast-lb/ballast/internal/lab/process/relay"
+	"github.com/ballast-lb/ballast/internal/lab/process/session"
 	"github.com/ballast-lb/ballast/internal/lab/process/slowlink"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
@@ -38,6 +39,8 @@ const (
 	HTTP3    = "http3"     // OPTIONS: an HTTP/3 server
 	Member   = "etcd"      // OPTIONS: a member of an etcd cluster
 	Relay    = "relay"     // OPTIONS; shares of weights to lose are on standard input
+	Sessions = "sessions"  // TLS clients; what they do is on standard input
+	TLS      = "tls"       // OPTIONS: a TLS server
 	SlowLink = "slow-link" // INTERFACE INTERFACE DELAY
 )
 
@@ -48,13 +51,15 @@ type process struct {
 }
 
 var processes = map[string]process{
-	App:    {1, func(ctx context.Context, a []string) error { return app.Run(ctx, a[0]) }},
-	Client: {0, func(ctx context.Context, _ []string) error { return traffic.Run(ctx, os.Stdin, os.Stdout) }},
-	Echo:   {2, func(ctx context.Context, a []string) error { return traffic.Echo(ctx, a[0], a[1]) }},
-	HTTP3:  {1, func(ctx context.Context, a []string) error { return http3.Run(ctx, a[0]) }},
-	Peers:  {0, func(ctx context.Context, _ []string) error { return control.RunPeers(ctx, os.Stdin, os.Stdout) }},
-	Member: {1, func(ctx context.Context, a []string) error { return member.Run(ctx, a[0]) }},
-	Relay:  {1, func(ctx context.Context, a []string) error { return relay.Run(ctx, os.Stdin, a[0]) }},
+	App:      {1, func(ctx context.Context, a []string) error { return app.Run(ctx, a[0]) }},
+	Client:   {0, func(ctx context.Context, _ []string) error { return traffic.Run(ctx, os.Stdin, os.Stdout) }},
+	Echo:     {2, func(ctx context.Context, a []string) error { return traffic.Echo(ctx, a[0], a[1]) }},
+	HTTP3:    {1, func(ctx context.Context, a []string) error { return http3.Run(ctx, a[0]) }},
+	Peers:    {0, func(ctx context.Context, _ []string) error { return control.RunPeers(ctx, os.Stdin, os.Stdout) }},
+	Sessions: {0, func(ctx context.Context, _ []string) error { return session.Run(ctx, os.Stdin, os.Stdout) }},
+	TLS:      {1, func(ctx context.Context, a []string) error { return session.Serve(ctx, a[0]) }},
+	Member:   {1, func(ctx context.Context, a []string) error { return member.Run(ctx, a[0]) }},
+	Relay:    {1, func(ctx context.Context, a []string) error { return relay.Run(ctx, os.Stdin, a[0]) }},
 	SlowLink: {3, func(ctx context.Context, a []string) error {
 		delay, err := time.ParseDuration(a[2])
 		if err != nil {

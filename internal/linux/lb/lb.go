@@ -26,11 +26,11 @@ import (
 )
 
 //go:generate go run ./choices ../../../bpf/state/choices.h
-//go:generate go tool bpf2go -target bpfel -type verdict -type service -type server -type column -type vip_key -type return_key -type trace_event -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -type later_list -type quic_config -type replica_config -type replica_view -type replica_current -type replica_bucket -type peer_message lb ../../../bpf/lb.bpf.c
+//go:generate go tool bpf2go -target bpfel -type verdict -type service -type server -type column -type vip_key -type return_key -type trace_event -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -type later_list -type quic_config -type session_config -type replica_config -type replica_view -type replica_current -type replica_bucket -type peer_message lb ../../../bpf/lb.bpf.c
 
 // lbLayout names the shape of the pinned maps. A change of any map's key, value or meaning needs a new number: a process of
 // another layout then fills maps of its own and switches the program over, instead of misreading these.
-const lbLayout = "lb-v10"
+const lbLayout = "lb-v11"
 
 // LB is the load balancer's program with its maps. Methods that change tables are for one caller at a time, and so are Attach and what else
 // concerns devices and pins; neither minds the other. What only reads or counts is safe for concurrent use.
@@ -105,7 +105,7 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 	}
 	err = lb.mapTables()
 	if err == nil {
-		err = errors.Join(lb.adoptPlaces(), lb.enableThrough(), lb.enableReplicas(), lb.enableFunctions())
+		err = errors.Join(lb.adoptPlaces(), lb.enableThrough(), lb.enableReplicas(), lb.enableFunctions(), lb.enableSessions(), lb.FollowClock())
 	}
 	if err != nil {
 		lb.Close()
@@ -146,7 +146,7 @@ func sizeLBMaps(spec *ebpf.CollectionSpec, l plan.Limits) error {
 		"returns": l.Returns(), "vips": l.Destinations(),
 		"connections": l.Entries, "connection_addresses": l.Entries, "connection_blocks": l.Entries / conntable.BlockEntries,
 		"replica_entries": replicas.Buckets(l.Replicated), "replica_answers": replicas.Buckets(l.Replicated),
-		"local_connections": l.Local, "quic_configs": plan.QUICGroups * uint32(len(plan.QUICConfigs{})),
+		"local_connections": l.Local, "quic_configs": plan.QUICGroups * uint32(len(plan.QUICConfigs{})), "session_configs": plan.QUICGroups,
 	} {
 		spec.Maps[name].MaxEntries = max(entries, 1)
 	}

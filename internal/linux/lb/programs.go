@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/ballast-lb/ballast/internal/linux/clock"
 )
 
 // objects are what the kernel has of the load balancer.
@@ -25,6 +27,7 @@ type objects struct {
 // Programs that are loaded when something needs them first.
 var (
 	programsOfTier     = []string{"lb_any_of_tier"}
+	programsOfSessions = []string{"lb_session", "lb_any_of_peer"}
 	programsOfReplicas = []string{"lb_ask", "lb_message", "lb_any_of_peer", "lb_function", "lb_function_of_peer", "replica_insert"}
 )
 
@@ -32,7 +35,7 @@ var (
 func (o *objects) load(spec *ebpf.CollectionSpec, options ebpf.CollectionOptions) error {
 	o.spec = spec
 	names := slices.DeleteFunc(slices.Collect(maps.Keys(spec.Programs)), func(name string) bool {
-		return slices.Contains(programsOfTier, name) || slices.Contains(programsOfReplicas, name)
+		return slices.Contains(slices.Concat(programsOfTier, programsOfSessions, programsOfReplicas), name)
 	})
 	collection, err := o.add(names, options)
 	if err != nil {
@@ -56,7 +59,8 @@ func (o *objects) add(names []string, options ebpf.CollectionOptions) (*ebpf.Col
 func (o *objects) need(names []string) error {
 	o.guard.Lock()
 	defer o.guard.Unlock()
-	if o.programs[names[0]] != nil {
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return o.programs[name] != nil })
+	if len(names) == 0 {
 		return nil
 	}
 	collection, err := o.add(names, ebpf.CollectionOptions{MapReplacements: o.all})
@@ -91,5 +95,21 @@ func (o *objects) Close() error {
 
 // LoadAll has the kernel verify also what no service needs yet.
 func (lb *LB) LoadAll() error {
-	return errors.Join(lb.objects.need(programsOfTier), lb.objects.need(programsOfReplicas))
+	return errors.Join(lb.objects.need(programsOfTier), lb.objects.need(programsOfSessions), lb.objects.need(programsOfReplicas))
+}
+
+// enableSessions loads what services of an earlier process need: packets of theirs may come at once.
+func (lb *LB) enableSessions() error {
+	for _, number := range lb.tables.serviceRows {
+		if number.value != 0 && lb.tables.services[number.value].Session != 0 {
+			return lb.objects.need(programsOfSessions)
+		}
+	}
+	return nil
+}
+
+// FollowClock tells the program how its clock differs from the time of day. It may change while the host runs: call it now and then.
+func (lb *LB) FollowClock() error {
+	ahead, err := clock.TAIOffset()
+	return errors.Join(err, lb.objects.SynCookieTaiNs.Set(uint64(ahead)))
 }

@@ -24,6 +24,7 @@ func TestRowsAreThoseOfTheProgram(t *testing.T) {
 	rowtest.Same(t, conntable.Block{}, lbConnectionBlock{})
 	rowtest.Same(t, connections.Address{}, lbConnectionAddress{})
 	rowtest.Same(t, endedConnection{}, lbEndedConnection{})
+	rowtest.Same(t, plan.SessionConfig{}, lbSessionConfig{})
 	rowtest.Same(t, plan.ReplicaConfig{}, lbReplicaConfig{})
 	rowtest.Same(t, replicaCurrent{}, lbReplicaCurrent{})
 	rowtest.Same(t, replicaView{}, lbReplicaView{})

@@ -71,6 +71,11 @@ func (lb *LB) apply(change plan.Change) error {
 				return err
 			}
 		}
+	case plan.WriteSession:
+		if err := o.need(programsOfSessions); err != nil {
+			return err
+		}
+		return o.SessionConfigs.Put(c.Group, c.Config)
 	case plan.WriteReplicas:
 		t.replicas.configs[c.Row] = *c.Value
 	case plan.PointReplicas:
@@ -308,6 +313,12 @@ func (lb *LB) Slots(base, count uint32) []history.Column { return lb.tables.slot
 // Rounds returns a copy of a range of turns.
 func (lb *LB) Rounds(base, count uint32) []uint64 {
 	return slices.Clone(lb.tables.rounds[base:][:count])
+}
+
+// Session returns how connections of a group begin.
+func (lb *LB) Session(group uint32) (*plan.SessionConfig, error) {
+	config := new(plan.SessionConfig)
+	return config, lb.objects.SessionConfigs.Lookup(group, config)
 }
 
 // QUIC returns a group of configs of connection ids.

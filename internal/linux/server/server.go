@@ -20,7 +20,7 @@ import (
 //go:generate go tool bpf2go -target bpfel -type agent_verdict -type served -type served_key -type stop -type interface -type agent_traffic -type tunnel_limit -type tunnel_place -type tunnel_note -type turn server ../../../bpf/server.bpf.c
 
 // serverLayout names the shape of the pinned maps: see lbLayout.
-const serverLayout = "agent-v6"
+const serverLayout = "agent-v7"
 
 // keptMaps hold what connections need for life. A process with another layout goes on with those of the one before, where they have
 // the same shape; else connections lose their marks.
@@ -44,6 +44,7 @@ type Server struct {
 // objects are what every agent has.
 type objects struct {
 	serverMaps
+	serverVariables
 	ServerXdp     *ebpf.Program `ebpf:"server_xdp"`
 	ServerIngress *ebpf.Program `ebpf:"server_ingress"`
 	ServerEgress  *ebpf.Program `ebpf:"server_egress"`
@@ -92,7 +93,7 @@ func Open(dir string) (*Server, error) {
 	if err := spec.LoadAndAssign(&server.objects, &options); err != nil {
 		return nil, fmt.Errorf("load the server's programs: %w", err)
 	}
-	if err = server.readRows(); err == nil && len(server.rows) > 0 {
+	if err = errors.Join(server.FollowClock(), server.readRows()); err == nil && len(server.rows) > 0 {
 		err = server.advance() // the earlier process may have ended between publishing and this
 	}
 	if err != nil {

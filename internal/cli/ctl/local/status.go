@@ -20,11 +20,12 @@ import (
 // anyStatus is that of a load balancer, or what an agent has in common with it and its own.
 type anyStatus struct {
 	api.LBStatus
-	Epoch   uint32            `json:"epoch,omitempty"`
-	Echoes  map[uint32]uint64 `json:"echoes,omitempty"`
-	Tunnels api.Tunnels       `json:"tunnels,omitzero"`
-	IDFiles []string          `json:"connection_ids,omitempty"`
-	Joins   []netip.AddrPort  `json:"mptcp,omitempty"`
+	Epoch       uint32            `json:"epoch,omitempty"`
+	Echoes      map[uint32]uint64 `json:"echoes,omitempty"`
+	Tunnels     api.Tunnels       `json:"tunnels,omitzero"`
+	IDFiles     []string          `json:"connection_ids,omitempty"`
+	TicketFiles []string          `json:"session_tickets,omitempty"`
+	Joins       []netip.AddrPort  `json:"mptcp,omitempty"`
 }
 
 // Status makes `ballast ctl status`.
@@ -57,6 +58,9 @@ func printStatus(out *command.Table, s anyStatus) {
 	printTunnels(out, &s.Tunnels)
 	for _, path := range s.IDFiles {
 		out.Line("connection ids\tby %s", path)
+	}
+	for _, path := range s.TicketFiles {
+		out.Line("session tickets\tby %s", path)
 	}
 	for _, at := range s.Joins {
 		out.Line("mptcp\tclients join at %s", at)

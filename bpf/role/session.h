@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* session.h - Yuz III, IV: connections of services with session tls begin at this node. It answers their SYNs and remembers nothing, reads the ClientHello, and
+ * tells lb_any_of_peer which server the packet goes to: that of the session, or the policy's. From then on the connection goes by its cookie as any other. */
+#pragma once
+
+/* NO_ID: it goes by placement. */
+inline_always enum verdict session_found(__u16 id, enum verdict verdict)
+{
+	__u32 first = 0;
+	struct session_found *told = bpf_map_lookup_elem(&session_told, &first);
+
+	if (!told)
+		return DROPPED_NO_SERVER;
+	told->id = id;
+	told->verdict = verdict;
+	return VERDICT_CONTINUE;
+}
+
+/* The server of a session. NO_ID: it is not there any more, or not healthy, or none of ours. */
+inline_always __u16 session_server(const struct service *service, const struct session_config *config, const struct hello *h)
+{
+	const struct server *server;
+	__u16 id = NO_ID;
+
+	if (h->source == HELLO_NO_SESSION)
+		return NO_ID;
+	if (config->has_ids[service->epoch_parity & 1])
+		id = session_id_open(&config->ids[service->epoch_parity & 1], h->name);
+	if (id == NO_ID && config->has_ids[~service->epoch_parity & 1])
+		id = session_id_open(&config->ids[~service->epoch_parity & 1], h->name);
+	server = server_by_id(service, id);
+	return server && !(server->flags & SERVER_DOWN) ? id : NO_ID;
+}
+
+/* Reads what there is of a hello behind the header. Returns an enum hello_outcome. */
+inline_always int session_read(struct xdp_md *ctx, struct session_work *w, __u32 payload)
+{
+	__u32 last = (payload > HELLO_MOST ? HELLO_MOST : payload) - 1;
+
+	w->hello.cut = payload > HELLO_MOST;
+	asm volatile("" : "+r"(last));
+	if (last >= HELLO_MOST || bpf_xdp_load_bytes(ctx, w->packet.l4 + w->packet.header, w->hello.bytes, last + 1))
+		return HELLO_MALFORMED;
+	w->hello.length = last + 1;
+	return hello_read(&w->hello);
+}
+
+/* The first packet with data: it names the server, or fallback gets it. */
+inline_always enum verdict session_hello(struct xdp_md *ctx, struct session_work *w, const struct service *service, const struct session_config *config,
+					 __be32 sequence, __u16 fallback, _Bool timestamps, __u32 payload)
+{
+	enum verdict verdict = FORWARDED_NEW;
+	struct session_begun begun = { .sequence = sequence };
+	const struct session_begun *before;
+	const struct server *server;
+	struct connection_key key;
+	__u16 id = NO_ID;
+
+	connection_of(&key, &w->packet, service);
+	before = bpf_map_lookup_elem(&sessions_begun, &key);
+	if (before && before->sequence == sequence) /* it comes again, and is no other connection */
+		return session_found(before->id, FORWARDED_STARTING);
+	if (timestamps && session_read(ctx, w, payload) == HELLO_COMPLETE) /* without, only placement finds the connection again */
+		id = session_server(service, config, &w->hello);
+	if (id != NO_ID)
+		verdict = FORWARDED_BY_SESSION;
+	else
+		id = fallback;
+	server = server_by_id(service, id);
+	if (!server)
+		return DROPPED_NO_SERVER;
+	begun.id = id;
+	bpf_map_update_elem(&sessions_begun, &key, &begun, BPF_ANY);
+	if (learns_load(service))
+		load_learn(service, id, server, 1);
+	return session_found(id, verdict);
+}
+
+/* Any packet but a SYN of a connection that has not heard of its server. */
+__noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const struct service *service, const struct session_config *config)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	const struct session_begun *begun;
+	struct syn_cookie_flow f;
+	struct connection_key key;
+	struct tcphdr *tcp;
+	__u32 payload, echo;
+	__be32 sequence;
+	__u16 fallback = NO_ID;
+	_Bool timestamps;
+
+	if (!w || !service || !config)
+		return DROPPED_MALFORMED;
+	tcp = packet_at(data, w->packet.l4);
+	if ((void *)(tcp + 1) > end)
+		return DROPPED_MALFORMED;
+	echo = w->echo;
+	timestamps = echo != 0;
+	if (timestamps) {
+		__u8 parity = cookie_epoch_parity(echo, service->cookie_bits);
+		__u64 hash = session_hash(&w->packet, service, parity);
+
+		if (!service->id_mask[parity & 1] || cookie_plain(echo, hash, service->cookie_bits))
+			return session_found(NO_ID, FORWARDED_BAD_COOKIE);
+		fallback = syn_cookie_fallback(echo, hash, service->cookie_bits);
+	}
+	if (!server_by_id(service, fallback)) /* gone since, or never known */
+		fallback = propose_server(&w->packet, service, 0);
+	sequence = tcp->seq;
+	f = syn_cookie_flow(&w->packet, bpf_htonl(bpf_ntohl(sequence) - 1), timestamps ? bpf_htonl(echo) : 0);
+	payload = w->packet.length - (w->packet.l4 - w->packet.l3) - w->packet.header;
+	if (w->packet.tcp_flags & TCP_FLAG_ACK_BIT && syn_cookie_is_good(&config->syn_cookies, &f, bpf_ntohl(tcp->ack_seq) - 1)) {
+		if (payload && payload <= 65535)
+			return session_hello(ctx, w, service, config, sequence, fallback, timestamps, payload);
+		if (!(w->packet.tcp_flags & TCP_FLAG_FIN_BIT))
+			return DROPPED_HANDSHAKE;
+	}
+	if (!timestamps)
+		return session_found(NO_ID, FORWARDED_NO_TIMESTAMP);
+	connection_of(&key, &w->packet, service);
+	begun = bpf_map_lookup_elem(&sessions_begun, &key);
+	if (begun && bpf_ntohl(sequence) - bpf_ntohl(begun->sequence) <= SYN_ACK_WINDOW && server_by_id(service, begun->id))
+		fallback = begun->id;
+	return session_found(fallback, FORWARDED_STARTING);
+}
+
+/* ASKED_ON: the packet goes on to the server that was found. Else an XDP action. */
+inline_always int session_way(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	const struct session_config *config;
+	const struct service *service;
+	struct session_work *w;
+	struct decision d = {};
+	enum verdict verdict;
+	__u32 first = 0, number;
+
+	w = bpf_map_lookup_elem(&session_works, &first);
+	if (!w)
+		return XDP_DROP;
+	__builtin_memset(&w->packet, 0, sizeof(w->packet));
+	if (parse_frame(&w->packet, ctx, data, end) != PARSED)
+		return XDP_DROP;
+	number = service_number_of(&w->packet);
+	service = service_by_number(number);
+	if (!service)
+		return XDP_DROP;
+	first = service->session;
+	config = bpf_map_lookup_elem(&session_configs, &first);
+	if (!config)
+		return XDP_DROP;
+	read_carried(ctx, &w->packet, service, &d.carried);
+	w->echo = d.carried.at ? d.carried.echo : 0;
+	if (is_syn(&w->packet))
+		verdict = session_answer(ctx, w, service, config);
+	else
+		verdict = session_begin(ctx, w, service, config);
+	if (verdict == VERDICT_CONTINUE)
+		return ASKED_ON;
+	count_verdict(number, verdict, w->packet.length);
+	if (trace_enabled)
+		report(&w->packet, &d, number, verdict);
+	return verdict == ANSWERED_SYN ? XDP_TX : XDP_DROP;
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* session.h - the ladder's rung of services with session tls: what role/session.h found out about the packet. */
+#pragma once
+
+struct session_found {
+	__u16 id;
+	__u8 verdict, pad;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct session_found);
+} session_told SEC(".maps");
+
+/* VERDICT_CONTINUE: it is to be found out. A global function: see steer_any. */
+__noinline int steer_by_session(const struct packet *p, const struct service *service, struct decision *decided)
+{
+	__u32 first = 0;
+	struct session_found *told = bpf_map_lookup_elem(&session_told, &first);
+	enum verdict verdict;
+
+	if (!p || !service || !decided)
+		return DROPPED_MALFORMED;
+	if (!decided->told || !told)
+		return VERDICT_CONTINUE;
+	verdict = told->verdict;
+	told->verdict = VERDICT_CONTINUE; /* it is of this packet alone */
+	decided->id = told->id;
+	if (told->id == NO_ID) {
+		struct decision d = { .service = service };
+
+		steer_by_placement(p, &d);
+		if (!d.server)
+			return DROPPED_NO_SERVER;
+		decided->id = d.id;
+		__builtin_memcpy(decided->stops, d.stops, sizeof(d.stops));
+		decided->stops_count = d.stops_count;
+		decided->next = d.next;
+	}
+	return verdict;
+}

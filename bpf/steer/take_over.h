@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* take_over.h - session tls: a load balancer has answered the client's SYN, and the first packet with data comes to this server: its kernel makes a connection of
+ * it, as of one that has answered SYN cookies (Linux 6.9). The client goes on by the load balancer's timestamp, and so does this server's clock. */
+#pragma once
+
+/* include/net/tcp.h */
+struct bpf_tcp_req_attrs {
+	__u32 rcv_tsval, rcv_tsecr;
+	__u16 mss;
+	__u8 rcv_wscale, snd_wscale;
+	__u8 ecn_ok, wscale_ok, sack_ok, tstamp_ok, usec_ts_ok;
+	__u8 reserved[3];
+};
+
+extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk, struct bpf_tcp_req_attrs *attrs, int attrs__sz) __ksym __weak;
+
+#define SESSION_SCALE 7 /* of windows: plan.SessionScale */
+
+struct tcp_numbers {
+	__be32 sequence, acknowledged;
+};
+
+/* Bytes of TCP's data, by the IP header: a short frame has others behind it. */
+inline_always __u32 segment_payload(struct __sk_buff *skb, const struct flow *f)
+{
+	__be16 length = 0;
+
+	if (f->key.ipv6)
+		bpf_skb_load_bytes(skb, f->l4 - sizeof(struct ipv6hdr) + 4, &length, sizeof(length));
+	else
+		bpf_skb_load_bytes(skb, f->l4 - sizeof(struct iphdr) + 2, &length, sizeof(length));
+	return bpf_ntohs(length) - f->header - (f->key.ipv6 ? 0 : sizeof(struct iphdr));
+}
+
+/* Is the echo a load balancer's, of a connection that it begins? */
+inline_always _Bool echoes_beginning(const struct served *served, const struct flow *f)
+{
+	__u32 w = bpf_ntohl(f->echo);
+
+	return f->echo && !cookie_plain(w, mark_hash(served, f, cookie_epoch_parity(w, served->cookie_bits)), served->cookie_bits);
+}
+
+/* For a listener's socket. AGENT_CONTINUE: the packet is of another kind. *restored: its TSecr, as the connection's kernel will have written it. */
+static __noinline enum agent_verdict take_over(struct __sk_buff *skb, struct bpf_sock *listener, const struct served *served, const struct flow *f,
+					   __u32 *restored)
+{
+	struct syn_cookie_flow c = { .client_port = f->client_port, .service_port = f->key.port, .timestamp = f->echo, .ipv6 = f->key.ipv6 };
+	struct bpf_tcp_req_attrs attrs = { .rcv_wscale = SESSION_SCALE };
+	_Bool timestamps = f->search == TIMESTAMP_FOUND;
+	struct siphash_state key;
+	struct tcp_numbers numbers;
+	struct tcp_sock *tcp;
+	__u32 number;
+
+	if ((f->tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT | TCP_FLAG_ACK_BIT)) != TCP_FLAG_ACK_BIT || (timestamps && !echoes_beginning(served, f)) ||
+	    bpf_skb_load_bytes(skb, f->l4 + 4, &numbers, sizeof(numbers)))
+		return AGENT_CONTINUE;
+	__builtin_memcpy(c.client, f->client, 16);
+	c.sequence = bpf_htonl(bpf_ntohl(numbers.sequence) - 1);
+	number = bpf_ntohl(numbers.acknowledged) - 1;
+	key = siphash_begin(&served->syn_cookie_key);
+	if (!syn_cookie_is_good(&key, &c, number)) /* the kernel would answer with RST. Without timestamps it may be of a connection that ended long ago: what comes again is left to the kernel */
+		return timestamps || is_first_of(served, f) ? INGRESS_DROPPED_BEFORE : AGENT_CONTINUE;
+	if (!segment_payload(skb, f) && !(f->tcp_flags & TCP_FLAG_FIN_BIT))
+		return INGRESS_DROPPED_BEFORE; /* what load balancers drop as well */
+	attrs.mss = syn_cookie_mss[number >> SYN_COOKIE_MSS_SHIFT & 7];
+	if (f->key.ipv6 && attrs.mss < syn_cookie_mss[1]) /* which the kernel refuses: RFC 8200 5 promises it */
+		attrs.mss = syn_cookie_mss[1];
+	attrs.snd_wscale = number & SYN_COOKIE_SCALE;
+	attrs.wscale_ok = attrs.snd_wscale != SYN_COOKIE_SCALE;
+	if (!attrs.wscale_ok)
+		attrs.snd_wscale = attrs.rcv_wscale = 0;
+	attrs.sack_ok = !!(number & SYN_COOKIE_SACK);
+	attrs.ecn_ok = !!(number & SYN_COOKIE_ECN);
+	if (timestamps) {
+		*restored = bpf_ntohl(f->echo) >> (served->cookie_bits & 31);
+		attrs.tstamp_ok = 1;
+		attrs.rcv_tsval = bpf_ntohl(f->value);
+		attrs.rcv_tsecr = *restored;
+	}
+	tcp = bpf_skc_to_tcp_sock(listener);
+	if (!tcp || !bpf_sk_assign_tcp_reqsk)
+		return INGRESS_NOT_TAKEN_OVER;
+	bpf_sk_storage_get(&hold_backs, tcp, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (bpf_sk_assign_tcp_reqsk(skb, (struct sock *)tcp, &attrs, sizeof(attrs)))
+		return INGRESS_NOT_TAKEN_OVER;
+	return timestamps ? INGRESS_TAKEN_OVER : INGRESS_TAKEN_OVER_UNMARKED;
+}

@@ -1,0 +1,120 @@
+// Package sessions has clients resume TLS sessions while pool, keys and load balancers change (Yuz).
+package sessions
+
+import (
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/process/session"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Scenarios are those of this package.
+var Scenarios = []scenario.Scenario{
+	{
+		Name: "sessions", Deadline: 5 * time.Minute, Do: run,
+		Promise: "all connections of a TLS session reach one server while pool, keys and load balancers change",
+	},
+}
+
+const (
+	atOnce      = 40
+	longest     = 3 * time.Second // of a connection
+	between     = 60              // connections, between two events
+	resumedMost = 0.7             // of connections, that resume a session at least
+)
+
+func service(vip string, with func(*fleet.Service)) *fleet.Service {
+	one := fleet.NewService("web", vip)
+	one.Ports, one.Dispatch, one.Session = []uint16{443}, model.DispatchRR, model.SessionTLS
+	one.Health = world.Checks(model.CheckTCP)
+	if with != nil {
+		with(one)
+	}
+	return one
+}
+
+func run(run *scenario.Run) {
+	for _, one := range []struct {
+		name, vip string
+		with      func(*fleet.Service)
+	}{
+		{"ipip", scenario.VIP4, nil},
+		{"gue and ipv6", scenario.VIP6, func(s *fleet.Service) { s.Forward, s.Dispatch = model.ForwardGUE, model.DispatchP2C }},
+	} {
+		seen := session.Outcome{}
+		outcome := run.Uncounted(setup(one.name, service(one.vip, one.with)), func(t *world.Trial) { seen = changes(t) })
+		count(run, outcome, one.name, seen)
+		moved := 0
+		for server, n := range seen.Moved {
+			if server != world.ServerName(1) { // which was removed
+				moved += n
+			}
+		}
+		run.Result.Measure("moved_"+one.name, float64(moved))
+		run.Result.Expect(moved == 0, "%s: %d of %d connections reached another server than their session's: %v", one.name, moved, seen.Connections, seen.Moved)
+		run.Result.Expect(float64(seen.Resumed) >= resumedMost*float64(seen.Connections), "%s: only %d of %d connections resumed a session", one.name, seen.Resumed, seen.Connections)
+		for _, verdict := range []string{"answered_syn", "forwarded_by_session", "forwarded_new", "forwarded_by_cookie"} {
+			run.Result.Expect(total(outcome, verdict) > 0, "%s: no packet is counted as %s", one.name, verdict)
+		}
+	}
+	seen := session.Outcome{}
+	outcome := run.Uncounted(setup("cookie", service(scenario.VIP4, func(s *fleet.Service) { s.Session = model.SessionNone })), func(t *world.Trial) {
+		t.StartTLSWithoutTickets()
+		clients := t.StartSessions(atOnce, longest)
+		clients.More(5 * between)
+		seen = clients.End()
+	})
+	count(run, outcome, "cookie", seen)
+	run.Result.Measure("sessions_moved_cookie", float64(len(seen.Moved)))
+	run.Result.Expect(len(seen.Moved) > 0, "without session: tls no session moved: the trials before prove nothing")
+}
+
+func setup(name string, one *fleet.Service) world.Setup {
+	return world.Setup{Name: name, Services: []*fleet.Service{one}, Members: []int{1, 2, 3, 4}, Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 5)}}
+}
+
+// count adds what clients have seen to the result.
+func count(run *scenario.Run, outcome world.Result, name string, seen session.Outcome) {
+	broken := 0
+	for _, n := range seen.Broken {
+		broken += n
+	}
+	outcome.Attempted, outcome.Broken, outcome.Completed = seen.Connections, broken, seen.Connections-broken
+	run.Result.AddTrial(outcome, false)
+	run.Result.Measure("resumed_"+name, float64(seen.Resumed))
+	run.Result.Expect(broken == 0, "%s: %d of %d connections broken: %v", name, broken, seen.Connections, seen.Broken)
+	run.Result.Expect(seen.Versions["TLS 1.2"] > 0 && seen.Versions["TLS 1.3"] > 0, "%s: sessions of %v", name, seen.Versions)
+}
+
+func total(outcome world.Result, verdict string) (packets uint64) {
+	for _, counters := range outcome.Counters {
+		packets += counters[verdict]
+	}
+	return packets
+}
+
+// changes are those of pool, keys and load balancers.
+func changes(t *world.Trial) session.Outcome {
+	t.StartTLS()
+	clients := t.StartSessions(atOnce, longest)
+	clients.More(between)
+	for _, one := range []world.Step{
+		{What: "add server s5", Do: func() { t.AddServer(5); t.Apply() }},
+		{What: "drain server s1", Do: func() { t.Drain(1); t.Apply() }},
+		{What: "kill load balancer lb1", Do: func() { t.CrashLB(1) }},
+		{What: "add the next key", Do: func() { t.AddKey(2); t.Apply() }},
+		{What: "lb1 returns", Do: func() { t.ReturnLB(1) }},
+		{What: "use the next key", Do: func() { t.Fleet.Keys.Current = 2; t.Apply() }},
+		{What: "kill load balancer lb2", Do: func() { t.CrashLB(2) }},
+		{What: "drain server s2", Do: func() { t.Drain(2); t.Apply() }},
+		{What: "lb2 returns", Do: func() { t.ReturnLB(2) }},
+		{What: "remove server s1", Do: func() { t.RemoveServer(1); t.Apply() }},
+	} {
+		t.Event(one.What, one.Do)
+		clients.More(between)
+	}
+	return clients.End()
+}

@@ -1,0 +1,42 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/ballast-lb/ballast/internal/linux/clock"
+)
+
+// TakesOver says why connections that load balancers begin (session tls) do not come to be here: as bpf/steer/take_over.h needs it. nil: they do.
+func TakesOver() error {
+	kernel, err := btf.LoadKernelSpec()
+	if err != nil {
+		return fmt.Errorf("read the kernel's types: %w", err)
+	}
+	var function *btf.Func
+	if err := kernel.TypeByName("bpf_sk_assign_tcp_reqsk", &function); errors.Is(err, btf.ErrNotFound) {
+		return errors.New("Linux 6.9 or newer is needed")
+	} else if err != nil {
+		return fmt.Errorf("look for bpf_sk_assign_tcp_reqsk: %w", err)
+	}
+	for _, setting := range []string{"tcp_syncookies", "tcp_timestamps", "tcp_sack", "tcp_window_scaling", "tcp_ecn"} {
+		value, err := os.ReadFile("/proc/sys/net/ipv4/" + setting)
+		if err != nil {
+			return fmt.Errorf("read net.ipv4.%s: %w", setting, err)
+		}
+		if strings.TrimSpace(string(value)) == "0" {
+			return fmt.Errorf("net.ipv4.%s is 0, and load balancers promise clients what it turns off: give it its default", setting)
+		}
+	}
+	return nil
+}
+
+// FollowClock tells the programs how their clock differs from the time of day. It may change while the host runs: call it now and then.
+func (s *Server) FollowClock() error {
+	ahead, err := clock.TAIOffset()
+	return errors.Join(err, s.objects.SynCookieTaiNs.Set(uint64(ahead)))
+}

@@ -1,0 +1,27 @@
+package model
+
+// MaxSessionServices is for how many services with session tls load balancers have room.
+const MaxSessionServices = 256
+
+// validateSession refuses where load balancers could not begin connections, or where servers have no agent to take them over.
+func (s *Service) validateSession(path string, found *findings) {
+	if s.Session == SessionNone {
+		return
+	}
+	at := path + ".session"
+	checkChoice(at, sessionNames, s.Session, found)
+	switch {
+	case s.Protocol != ProtocolTCP:
+		found.add(at, "remove it", "TLS runs over tcp, and the service is %s", s.Protocol)
+	case s.Affinity != AffinityCookie:
+		found.add(at, "use affinity: cookie", "affinity %s finds connections by what their SYN has left behind, and load balancers answer SYNs themselves", s.Affinity)
+	case s.Return != ReturnDirect:
+		found.add(at, "use return: direct", "an agent takes connections over at the server, and with return: %s there is none", s.Return)
+	case s.Dispatch == DispatchChoices:
+		found.add(at, "use another dispatch", "servers accept or pass on SYNs, and load balancers answer them themselves")
+	case s.Fallback == FallbackReplicated:
+		found.add(at, "use fallback: second-chance or hash", "clients without timestamps have no sessions, and go by placement")
+	case s.MPTCP.FirstPort != 0:
+		found.add(at, "remove it, or mptcp", "load balancers that answer SYNs themselves speak plain TCP")
+	}
+}

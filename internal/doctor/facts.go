@@ -119,6 +119,7 @@ type hostFacts struct {
 	Microsecond   []string
 	MPTCP         []string              // what keeps clients from joining, each with its remedy
 	MPTCPPlain    bool                  // others than they can fill the queues where they join
+	TakesOver     error                 // why connections that load balancers begin do not come to be here
 	Addresses     map[netip.Addr]string // -> device
 	DefaultRoutes []netdev.DefaultRoute
 	Listening     map[model.Protocol][]netip.AddrPort

@@ -21,6 +21,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/mptcp"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
+	"github.com/ballast-lb/ballast/internal/linux/server"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -175,6 +176,7 @@ func gatherHost() (h hostFacts) {
 	h.Timestamps = sysctl("net.ipv4.tcp_timestamps")
 	h.Microsecond = netdev.MicrosecondRoutes()
 	h.MPTCP, h.MPTCPPlain = mptcp.Obstacles(), mptcp.TakesPlain()
+	h.TakesOver = server.TakesOver()
 	h.Addresses, _ = netdev.AddressDevices()
 	h.DefaultRoutes, _ = netdev.DefaultRoutes()
 	h.Egress, h.EgressBare, _ = netdev.EgressDevices(unix.AF_UNSPEC)

@@ -169,6 +169,9 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"an MPTCP that plain handshakes fill", RoleAgent, func(f *facts) {
 			f.File.Fleet.Services[0].MPTCP, f.Host.MPTCPPlain = model.MPTCP{FirstPort: 40000, Ports: 1024}, true
 		}, "mptcp", Warning, "6.12"},
+		{"no hand-over", RoleAgent, func(f *facts) {
+			f.File.Fleet.Services[0].Session, f.Host.TakesOver = model.SessionTLS, errors.New("the kernel cannot: use another")
+		}, "sessions", Problem, "use another"},
 		{"microseconds", RoleAgent, func(f *facts) { f.Host.Microsecond = []string{"route x has it: change it"} }, "timestamps", Problem, "change it"},
 		{"strict, one way", RoleAgent, func(f *facts) { f.Devices[0].ReversePath = 1 }, "rp_filter", Warning, "rp_filter=0"},
 		{"strict, other way", RoleAgent, func(f *facts) { f.Devices[0].ReversePath = 1; f.Host.WaysBack = []string{"eth1"} }, "rp_filter", Problem, "rp_filter=0"},

@@ -19,7 +19,7 @@ func TakesOver() error {
 	}
 	var function *btf.Func
 	if err := kernel.TypeByName("bpf_sk_assign_tcp_reqsk", &function); errors.Is(err, btf.ErrNotFound) {
-		return errors.New("Linux 6.9 or newer is needed")
+		return errors.New("the kernel has no bpf_sk_assign_tcp_reqsk: use Linux 6.9 or newer")
 	} else if err != nil {
 		return fmt.Errorf("look for bpf_sk_assign_tcp_reqsk: %w", err)
 	}

@@ -6,6 +6,10 @@
 struct session_work {
 	struct packet packet;
 	__u32 echo; /* what it echoes; 0: nothing */
+	__u32 payload; /* bytes */
+	__be32 sequence;
+	__u16 fallback; /* id of the server that gets it if it names none */
+	__u16 pad;
 	struct hello hello;
 	struct option_bytes options;
 	struct syn_options syn;
@@ -31,7 +35,7 @@ inline_always __u64 session_hash(const struct packet *p, const struct service *s
 	return flow_hash(&service->cookie_hash[parity & 1], p->source, p->source_port, p->destination_port, p->ipv6);
 }
 
-/* A SYN: the answer says what it has told. */
+/* A SYN: the answer says what it has told, and that w->fallback gets the connection if its ClientHello names no server. */
 __noinline int session_answer(struct xdp_md *ctx, struct session_work *w, const struct service *service, const struct session_config *config)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -39,7 +43,6 @@ __noinline int session_answer(struct xdp_md *ctx, struct session_work *w, const 
 	struct syn_ack a = {};
 	struct tcphdr *tcp;
 	__u32 timestamp = 0, last, low;
-	__u16 fallback;
 
 	if (!w || !service || !config)
 		return DROPPED_MALFORMED;
@@ -48,9 +51,6 @@ __noinline int session_answer(struct xdp_md *ctx, struct session_work *w, const 
 	if (last < TCP_OPTIONS_MAX && bpf_xdp_load_bytes(ctx, w->packet.l4 + TCP_HEADER_MIN, &w->options, last + 1))
 		return DROPPED_MALFORMED;
 	syn_read(&w->options, w->packet.header - TCP_HEADER_MIN, &w->syn);
-	fallback = propose_server(&w->packet, service, 1);
-	if (fallback == NO_ID)
-		return DROPPED_NO_SERVER;
 	data = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;
 	tcp = packet_at(data, w->packet.l4);
@@ -58,7 +58,7 @@ __noinline int session_answer(struct xdp_md *ctx, struct session_work *w, const 
 		return DROPPED_MALFORMED;
 	a.ecn = (w->packet.tcp_flags & 0xc0) == 0xc0; /* RFC 3168 6.1.1 */
 	if (w->syn.timestamps)
-		timestamp = syn_cookie_timestamp(fallback, session_hash(&w->packet, service, service->epoch_parity), service->epoch_parity, service->cookie_bits);
+		timestamp = syn_cookie_timestamp(w->fallback, session_hash(&w->packet, service, service->epoch_parity), service->epoch_parity, service->cookie_bits);
 	f = syn_cookie_flow(&w->packet, tcp->seq, bpf_htonl(timestamp));
 	low = syn_cookie_low(w->syn.mss, w->syn.scale, w->syn.sack, a.ecn, syn_cookie_period());
 	a.sequence = bpf_htonl(syn_cookie_make(&config->syn_cookies, &f, low));

@@ -45,27 +45,29 @@ inline_always int session_read(struct xdp_md *ctx, struct session_work *w, __u32
 	return hello_read(&w->hello);
 }
 
-/* The first packet with data: it names the server, or fallback gets it. */
-inline_always enum verdict session_hello(struct xdp_md *ctx, struct session_work *w, const struct service *service, const struct session_config *config,
-					 __be32 sequence, __u16 fallback, _Bool timestamps, __u32 payload)
+/* The first packet with data: it names the server, or w->fallback gets it. A global function: it is verified once, and has a stack of its own. */
+__noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const struct service *service, const struct session_config *config)
 {
-	enum verdict verdict = FORWARDED_NEW;
-	struct session_begun begun = { .sequence = sequence };
 	const struct session_begun *before;
+	enum verdict verdict = FORWARDED_NEW;
+	struct session_begun begun = {};
 	const struct server *server;
 	struct connection_key key;
 	__u16 id = NO_ID;
 
+	if (!w || !service || !config)
+		return DROPPED_MALFORMED;
+	begun.sequence = w->sequence;
 	connection_of(&key, &w->packet, service);
 	before = bpf_map_lookup_elem(&sessions_begun, &key);
-	if (before && before->sequence == sequence) /* it comes again, and is no other connection */
+	if (before && before->sequence == begun.sequence) /* it comes again, and is no other connection */
 		return session_found(before->id, FORWARDED_STARTING);
-	if (timestamps && session_read(ctx, w, payload) == HELLO_COMPLETE) /* without, only placement finds the connection again */
+	if (w->echo && session_read(ctx, w, w->payload) == HELLO_COMPLETE) /* without timestamps only placement finds the connection again */
 		id = session_server(service, config, &w->hello);
 	if (id != NO_ID)
 		verdict = FORWARDED_BY_SESSION;
 	else
-		id = fallback;
+		id = w->fallback;
 	server = server_by_id(service, id);
 	if (!server)
 		return DROPPED_NO_SERVER;
@@ -76,6 +78,9 @@ inline_always enum verdict session_hello(struct xdp_md *ctx, struct session_work
 	return session_found(id, verdict);
 }
 
+/* No verdict: session_hello goes on. */
+#define BEGINS_BY_HELLO (-1)
+
 /* Any packet but a SYN of a connection that has not heard of its server. */
 __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const struct service *service, const struct session_config *config)
 {
@@ -84,7 +89,7 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 	struct syn_cookie_flow f;
 	struct connection_key key;
 	struct tcphdr *tcp;
-	__u32 payload, echo;
+	__u32 echo;
 	__be32 sequence;
 	__u16 fallback = NO_ID;
 	_Bool timestamps;
@@ -108,10 +113,12 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 		fallback = propose_server(&w->packet, service, 0);
 	sequence = tcp->seq;
 	f = syn_cookie_flow(&w->packet, bpf_htonl(bpf_ntohl(sequence) - 1), timestamps ? bpf_htonl(echo) : 0);
-	payload = w->packet.length - (w->packet.l4 - w->packet.l3) - w->packet.header;
+	w->payload = w->packet.length - (w->packet.l4 - w->packet.l3) - w->packet.header;
+	w->sequence = sequence;
+	w->fallback = fallback;
 	if (w->packet.tcp_flags & TCP_FLAG_ACK_BIT && syn_cookie_is_good(&config->syn_cookies, &f, bpf_ntohl(tcp->ack_seq) - 1)) {
-		if (payload && payload <= 65535)
-			return session_hello(ctx, w, service, config, sequence, fallback, timestamps, payload);
+		if (w->payload && w->payload <= 65535)
+			return BEGINS_BY_HELLO;
 		if (!(w->packet.tcp_flags & TCP_FLAG_FIN_BIT))
 			return DROPPED_HANDSHAKE;
 	}
@@ -151,10 +158,14 @@ inline_always int session_way(struct xdp_md *ctx)
 		return XDP_DROP;
 	read_carried(ctx, &w->packet, service, &d.carried);
 	w->echo = d.carried.at ? d.carried.echo : 0;
-	if (is_syn(&w->packet))
-		verdict = session_answer(ctx, w, service, config);
-	else
-		verdict = session_begin(ctx, w, service, config);
+	if (!is_syn(&w->packet)) {
+		int begins = session_begin(ctx, w, service, config);
+
+		verdict = begins == BEGINS_BY_HELLO ? session_hello(ctx, w, service, config) : begins;
+	} else {
+		w->fallback = propose_server(&w->packet, service, 1);
+		verdict = w->fallback == NO_ID ? DROPPED_NO_SERVER : session_answer(ctx, w, service, config);
+	}
 	if (verdict == VERDICT_CONTINUE)
 		return ASKED_ON;
 	count_verdict(number, verdict, w->packet.length);

@@ -20,7 +20,7 @@
 #include "carrier/carried.h"
 #include "carrier/connection_id.h"
 #include "carrier/syn_cookie.h"
-#include "packet/syn.h"
+#include "carrier/syn.h"
 #include "carrier/session_id.h"
 
 #include "state/verdict.h"
@@ -225,7 +225,7 @@ int lb_any(struct xdp_md *ctx)
 		bpf_tail_call(ctx, &ways, WAY_ASK);
 	if (action == BEGINS_ON)
 		bpf_tail_call(ctx, &ways, WAY_SESSION);
-	return action == ASKED_ON || action == BEGINS_ON ? XDP_DROP : action;
+	return is_action(action) ? action : XDP_DROP;
 }
 
 SEC("xdp.frags")
@@ -233,7 +233,7 @@ int lb_any_of_tier(struct xdp_md *ctx)
 {
 	int action = any_way(ctx, BY_FIRST_TIER);
 
-	return action == ASKED_ON || action == BEGINS_ON ? XDP_DROP : action; /* no service has both */
+	return is_action(action) ? action : XDP_DROP; /* no service has both */
 }
 
 /* A packet that came inside an answer of another load balancer, or of this one's own replicas. */
@@ -242,7 +242,7 @@ int lb_any_of_peer(struct xdp_md *ctx)
 {
 	int action = any_way(ctx, BY_MESSAGE);
 
-	return action == ASKED_ON || action == BEGINS_ON ? XDP_DROP : action; /* who was answered does not ask */
+	return is_action(action) ? action : XDP_DROP; /* who was answered does not ask */
 }
 
 /* A connection of a service with session tls begins. */

@@ -32,10 +32,13 @@ inline_always _Bool replica_is_gone(__u32 number, __u64 word)
 /* Answers unlike what was known. Never, as long as every chain keeps a node that was in it (docs/failure-model.md). */
 __u64 replica_conflicts;
 
-inline_always void replica_conflict(__u32 service, __u64 word)
+/* Counts that an answer is unlike what is known. 1: that holds in this period, and stays: the message may be an old one, sent again by somebody. */
+inline_always _Bool replica_conflict(__u32 service, __u64 word, __u32 period)
 {
-	if (!replica_is_gone(service, word))
-		__sync_fetch_and_add(&replica_conflicts, 1);
+	if (replica_is_gone(service, word))
+		return 0;
+	__sync_fetch_and_add(&replica_conflicts, 1);
+	return replica_is_of_period(word, period);
 }
 
 /* The entry or answer that may be answered from. */
@@ -138,9 +141,8 @@ __noinline int replica_learn(const struct replica_step *s)
 			replica_renew(e, s, now->period, 0);
 			return 0;
 		}
-		replica_conflict(s->service, before);
-		if (replica_is_of_period(before, now->period) && !replica_is_gone(s->service, before))
-			return 0; /* the message may be an old one, sent again by somebody */
+		if (replica_conflict(s->service, before, now->period))
+			return 0;
 	}
 	if (s->flags & PEER_NEW && s->owner == s->proposed && !(s->flags & PEER_OUTBOUND))
 		flags |= REPLICA_DISPATCHED;
@@ -154,11 +156,8 @@ __noinline int replica_learn(const struct replica_step *s)
 	before = e ? *(volatile __u64 *)&e->word : 0;
 	if (!before)
 		return 0;
-	if ((__u16)before != s->owner) {
-		replica_conflict(s->service, before);
-		if (replica_is_of_period(before, now->period) && !replica_is_gone(s->service, before))
-			return 0;
-	}
+	if ((__u16)before != s->owner && replica_conflict(s->service, before, now->period))
+		return 0;
 	word = replica_word(s->owner, s->service, now->period, flags | (replica_flags(before) & REPLICA_DISPATCHED));
 	__sync_val_compare_and_swap(&e->word, before, word);
 	return 0;

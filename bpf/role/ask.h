@@ -6,6 +6,11 @@
 #define ASKED_ON (-2)
 #define BEGINS_ON (-3) /* with a connection of session tls */
 
+inline_always _Bool is_action(int action)
+{
+	return action >= 0;
+}
+
 /* What lies beside a question or an answer, off the stack. Of one program at a time: nothing interrupts it on its CPU. */
 struct replica_work {
 	struct packet packet, other; /* other: the flow that is meant, if it is not that of the packet */

@@ -38,7 +38,7 @@ inline_always __u64 session_hash(const struct packet *p, const struct service *s
 /* A SYN: the answer says what it has told, and that w->fallback gets the connection if its ClientHello names no server. */
 __noinline int session_answer(struct xdp_md *ctx, struct session_work *w, const struct service *service, const struct session_config *config)
 {
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	void *data, *end;
 	struct syn_cookie_flow f;
 	struct syn_ack a = {};
 	struct tcphdr *tcp;

@@ -89,10 +89,9 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 	struct syn_cookie_flow f;
 	struct connection_key key;
 	struct tcphdr *tcp;
-	__u32 echo;
-	__be32 sequence;
 	__u16 fallback = NO_ID;
-	_Bool timestamps;
+	__be32 sequence;
+	__u32 echo;
 
 	if (!w || !service || !config)
 		return DROPPED_MALFORMED;
@@ -100,8 +99,7 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 	if ((void *)(tcp + 1) > end)
 		return DROPPED_MALFORMED;
 	echo = w->echo;
-	timestamps = echo != 0;
-	if (timestamps) {
+	if (echo) {
 		__u8 parity = cookie_epoch_parity(echo, service->cookie_bits);
 		__u64 hash = session_hash(&w->packet, service, parity);
 
@@ -112,7 +110,7 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 	if (!server_by_id(service, fallback)) /* gone since, or never known */
 		fallback = propose_server(&w->packet, service, 0);
 	sequence = tcp->seq;
-	f = syn_cookie_flow(&w->packet, bpf_htonl(bpf_ntohl(sequence) - 1), timestamps ? bpf_htonl(echo) : 0);
+	f = syn_cookie_flow(&w->packet, bpf_htonl(bpf_ntohl(sequence) - 1), bpf_htonl(echo));
 	w->payload = w->packet.length - (w->packet.l4 - w->packet.l3) - w->packet.header;
 	w->sequence = sequence;
 	w->fallback = fallback;
@@ -122,7 +120,7 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 		if (!(w->packet.tcp_flags & TCP_FLAG_FIN_BIT))
 			return DROPPED_HANDSHAKE;
 	}
-	if (!timestamps)
+	if (!echo)
 		return session_found(NO_ID, FORWARDED_NO_TIMESTAMP);
 	connection_of(&key, &w->packet, service);
 	begun = bpf_map_lookup_elem(&sessions_begun, &key);

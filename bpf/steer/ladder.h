@@ -5,6 +5,7 @@
  *   2. carries a valid cookie    -> its server (affinity table: a suspect's packets visit the scrubber first)
  *   3. known to be closing, or in the local table -> its server
  *   4. services with replicas    -> whose it is by their entries (steer/replicas.h)
+ *      session tls, and it may not have heard of its server -> whose its hello is (steer/session.h); its SYN is not dispatched but answered
  *   5. otherwise                 -> placement, with the previous owners as further stops
  *
  * steer_find decides and changes nothing, steer_commit changes and decides nothing: so a packet that turns out not to be usual is steered anew.

@@ -95,8 +95,10 @@ func (t *tickets) set(keys *model.Keys, services []plan.AgentService) {
 		t.makeOwn()
 	}
 	t.files.set(keys, services)
-	t.unable = nil
-	if err := server.TakesOver(); err != nil && len(services) > 0 {
+	if t.unable = nil; len(services) == 0 {
+		return
+	}
+	if err := server.TakesOver(); err != nil {
 		for _, s := range services {
 			t.unable = append(t.unable, fmt.Sprintf("service %s: session tls: %v", s.Service.Name, err))
 		}
@@ -107,7 +109,7 @@ func (t *tickets) set(keys *model.Keys, services []plan.AgentService) {
 // refusedFor is how long a refusal is told of.
 const refusedFor = time.Minute
 
-// look counts what the kernel has refused since the last time, and follows the clock by which the age of handshakes is told.
+// look counts what the kernel has refused since the last time.
 func (t *tickets) look(path *server.Server, now time.Time) {
 	if len(t.services) == 0 {
 		return
@@ -115,9 +117,6 @@ func (t *tickets) look(path *server.Server, now time.Time) {
 	counted, err := path.Counters()
 	if n := counted["ingress_not_taken_over"].Packets; err == nil && n > t.refused {
 		t.refused, t.lately = n, now
-	}
-	if err := path.FollowClock(); err != nil {
-		t.log.Error("how the clocks differ is not known", "error", err)
 	}
 }
 

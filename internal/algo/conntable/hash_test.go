@@ -1,22 +1,19 @@
 package conntable
 
 import (
-	"encoding/json"
-	"flag"
 	"fmt"
 	"math"
 	"math/bits"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/ballast-lb/ballast/internal/goldentest"
 )
 
 const goldenFile = "../../../test/golden/conntable.json"
-
-var update = flag.Bool("update", false, "write "+goldenFile+" anew")
 
 // vector is one line of test/golden/conntable.json. 64-bit values are hexadecimal strings: JSON readers round large numbers.
 type vector struct {
@@ -75,37 +72,7 @@ func inputs() (vectors []vector) {
 }
 
 func TestHashesEqualTheGoldenVectors(t *testing.T) {
-	if *update {
-		vectors := inputs()
-		for i := range vectors {
-			vectors[i].compute(t)
-		}
-		text, err := json.MarshalIndent(vectors, "", "  ")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(goldenFile, append(text, '\n'), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	text, err := os.ReadFile(goldenFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var vectors []vector
-	if err := json.Unmarshal(text, &vectors); err != nil {
-		t.Fatal(err)
-	}
-	if len(vectors) < 24 {
-		t.Fatalf("only %d vectors", len(vectors))
-	}
-	for i, want := range vectors {
-		have := want
-		have.compute(t)
-		if have != want {
-			t.Errorf("vector %d:\nhave %+v\nwant %+v", i, have, want)
-		}
-	}
+	goldentest.Check(t, goldenFile, 24, inputs, func(t *testing.T, v *vector) { v.compute(t) })
 }
 
 // seeded returns a source whose seed the test prints.

@@ -2,22 +2,18 @@ package cookie
 
 import (
 	"encoding/hex"
-	"encoding/json"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"testing"
 
 	"pgregory.net/rapid"
 
+	"github.com/ballast-lb/ballast/internal/goldentest"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
 const goldenFile = "../../../test/golden/cookie.json"
-
-var update = flag.Bool("update", false, "write "+goldenFile+" anew")
 
 // vector is one line of test/golden/cookie.json. 64-bit values are hexadecimal strings: JSON readers round large numbers.
 type vector struct {
@@ -78,37 +74,7 @@ func inputs() []vector {
 }
 
 func TestCookiesEqualTheGoldenVectors(t *testing.T) {
-	if *update {
-		vectors := inputs()
-		for i := range vectors {
-			vectors[i].compute(t)
-		}
-		text, err := json.MarshalIndent(vectors, "", "  ")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(goldenFile, append(text, '\n'), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	text, err := os.ReadFile(goldenFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var vectors []vector
-	if err := json.Unmarshal(text, &vectors); err != nil {
-		t.Fatal(err)
-	}
-	if len(vectors) < 36 {
-		t.Fatalf("only %d vectors", len(vectors))
-	}
-	for i, want := range vectors {
-		have := want
-		have.compute(t)
-		if have != want {
-			t.Errorf("vector %d:\nhave %+v\nwant %+v", i, have, want)
-		}
-	}
+	goldentest.Check(t, goldenFile, 36, inputs, func(t *testing.T, v *vector) { v.compute(t) })
 }
 
 func anyClient(t *rapid.T) netip.AddrPort {

@@ -3,19 +3,16 @@ package sessionid
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"encoding/json"
-	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/ballast-lb/ballast/internal/goldentest"
 )
 
 const goldenFile = "../../../test/golden/sessionid.json"
-
-var update = flag.Bool("update", false, "write "+goldenFile+" anew")
 
 // vector is one line of test/golden/sessionid.json. 64-bit values are hexadecimal strings: JSON readers round large numbers.
 type vector struct {
@@ -58,37 +55,7 @@ func inputs() (vectors []vector) {
 }
 
 func TestNamesEqualTheGoldenVectors(t *testing.T) {
-	if *update {
-		vectors := inputs()
-		for i := range vectors {
-			vectors[i].compute(t)
-		}
-		text, err := json.MarshalIndent(vectors, "", "  ")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(goldenFile, append(text, '\n'), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	text, err := os.ReadFile(goldenFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var vectors []vector
-	if err := json.Unmarshal(text, &vectors); err != nil {
-		t.Fatal(err)
-	}
-	if len(vectors) < 32 {
-		t.Fatalf("only %d vectors", len(vectors))
-	}
-	for i, want := range vectors {
-		have := want
-		have.compute(t)
-		if have != want {
-			t.Errorf("vector %d:\nhave %+v\nwant %+v", i, have, want)
-		}
-	}
+	goldentest.Check(t, goldenFile, 32, inputs, func(t *testing.T, v *vector) { v.compute(t) })
 }
 
 func anyKey(t *rapid.T, label string) Key {

@@ -3,18 +3,12 @@ package http3
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"math/big"
 	"net"
 	"net/http"
 	"strconv"
@@ -24,6 +18,7 @@ import (
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
 
+	"github.com/ballast-lb/ballast/internal/lab/process/identity"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/pkg/quiclb"
 	"github.com/ballast-lb/ballast/pkg/quiclb/quicgo"
@@ -44,8 +39,7 @@ type Options struct {
 // Implementation constants.
 const (
 	idle  = 30 * time.Second
-	often = 20 * time.Millisecond // that a file is looked for
-	piece = 8 << 10               // of an answer at a limited rate
+	piece = 8 << 10 // of an answer at a limited rate
 )
 
 // page makes a browser ask again and again, with pauses, and then tell what came. It has loaded when that is done.
@@ -79,7 +73,7 @@ func Serve(ctx context.Context, options Options, handler http.Handler) error {
 		transport = quicgo.Transport(socket, ids)
 	}
 	transport.VerifySourceAddress = func(net.Addr) bool { return options.Retry }
-	certificate, err := selfSigned()
+	certificate, err := identity.SelfSigned()
 	if options.Certificate != "" {
 		certificate, err = tls.LoadX509KeyPair(options.Certificate+".crt", options.Certificate+".key")
 	}
@@ -103,22 +97,12 @@ func Serve(ctx context.Context, options Options, handler http.Handler) error {
 	return nil
 }
 
-// openIDs waits until the file is there: an agent that starts writes it. nil: none is wanted.
+// openIDs is nil if none is wanted.
 func openIDs(ctx context.Context, path string) (*quiclb.Generator, error) {
 	if path == "" {
 		return nil, nil
 	}
-	for {
-		ids, err := quiclb.Open(path)
-		if !errors.Is(err, fs.ErrNotExist) {
-			return ids, err
-		}
-		select {
-		case <-time.After(often):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
+	return identity.Await(ctx, quiclb.Open, path)
 }
 
 func routes(name string) http.Handler {
@@ -169,18 +153,4 @@ func send(out http.ResponseWriter, request *http.Request, rate int) {
 			return
 		}
 	}
-}
-
-// selfSigned makes a certificate, which clients of a lab do not check.
-func selfSigned() (tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	template := x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(24 * time.Hour), DNSNames: []string{"lab"}}
-	content, err := x509.CreateCertificate(rand.Reader, &template, &template, &key.PublicKey, key)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	return tls.Certificate{Certificate: [][]byte{content}, PrivateKey: key}, nil
 }

@@ -4,22 +4,17 @@ package session
 import (
 	"bufio"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"math/big"
 	mathrand "math/rand/v2"
 	"net"
 	"sync"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/lab/process/identity"
 	"github.com/ballast-lb/ballast/pkg/sessionticket"
 )
 
@@ -50,7 +45,6 @@ type Outcome struct {
 
 // Implementation constants.
 const (
-	often   = 20 * time.Millisecond // that a file is looked for
 	patient = 20 * time.Second      // for an answer
 	pause   = 50 * time.Millisecond // between lines of a connection
 	told    = 200 * time.Millisecond
@@ -63,13 +57,13 @@ func Serve(ctx context.Context, text string) error {
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return fmt.Errorf("read the options of a TLS server: %w", err)
 	}
-	certificate, err := selfSigned()
+	certificate, err := identity.SelfSigned()
 	if err != nil {
 		return err
 	}
 	config := &tls.Config{Certificates: []tls.Certificate{certificate}}
 	if o.Tickets != "" {
-		tickets, err := open(ctx, o.Tickets)
+		tickets, err := identity.Await(ctx, sessionticket.Open, o.Tickets)
 		if err != nil {
 			return err
 		}
@@ -101,31 +95,6 @@ func answer(conn net.Conn, name string) {
 			return
 		}
 	}
-}
-
-// open waits until the file is there: an agent that starts writes it.
-func open(ctx context.Context, path string) (*sessionticket.Tickets, error) {
-	for {
-		tickets, err := sessionticket.Open(path)
-		if !errors.Is(err, fs.ErrNotExist) {
-			return tickets, err
-		}
-		select {
-		case <-time.After(often):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-}
-
-func selfSigned() (tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"lab"}, NotAfter: time.Now().Add(time.Hour)}
-	text, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	return tls.Certificate{Certificate: [][]byte{text}, PrivateKey: key}, err
 }
 
 // client is one of many.

@@ -16,22 +16,6 @@ inline_always enum verdict session_found(__u16 id, enum verdict verdict)
 	return VERDICT_CONTINUE;
 }
 
-/* The server of a session. NO_ID: it is not there any more, or not healthy, or none of ours. */
-inline_always __u16 session_server(const struct service *service, const struct session_config *config, const struct hello *h)
-{
-	const struct server *server;
-	__u16 id = NO_ID;
-
-	if (h->source == HELLO_NO_SESSION)
-		return NO_ID;
-	if (config->has_ids[service->epoch_parity & 1])
-		id = session_id_open(&config->ids[service->epoch_parity & 1], h->name);
-	if (id == NO_ID && config->has_ids[~service->epoch_parity & 1])
-		id = session_id_open(&config->ids[~service->epoch_parity & 1], h->name);
-	server = server_by_id(service, id);
-	return server && !(server->flags & SERVER_DOWN) ? id : NO_ID;
-}
-
 /* Reads what there is of a hello behind the header. Returns an enum hello_outcome. */
 inline_always int session_read(struct xdp_md *ctx, struct session_work *w, __u32 payload)
 {
@@ -53,7 +37,7 @@ __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const s
 	struct session_begun begun = {};
 	const struct server *server;
 	struct connection_key key;
-	__u16 id = NO_ID;
+	__u16 id;
 
 	if (!w || !service || !config)
 		return DROPPED_MALFORMED;
@@ -62,8 +46,8 @@ __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const s
 	before = bpf_map_lookup_elem(&sessions_begun, &key);
 	if (before && before->sequence == begun.sequence) /* it comes again, and is no other connection */
 		return session_found(before->id, FORWARDED_STARTING);
-	if (w->echo && session_read(ctx, w, w->payload) == HELLO_COMPLETE) /* without timestamps only placement finds the connection again */
-		id = session_server(service, config, &w->hello);
+	/* without timestamps only placement finds the connection again */
+	id = session_server(service, config, &w->packet, &w->hello, w->echo ? session_read(ctx, w, w->payload) : SESSION_UNTIMED);
 	if (id != NO_ID)
 		verdict = FORWARDED_BY_SESSION;
 	else

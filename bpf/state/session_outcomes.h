@@ -5,7 +5,7 @@
 /* The first ones are what hello_read finds. User space reads the names from BTF. */
 enum session_outcome {
 	SESSION_NOT_TLS = HELLO_NOT_TLS,
-	SESSION_INCOMPLETE = HELLO_MORE, /* there is more in other segments */
+	SESSION_INCOMPLETE = HELLO_MORE, /* the rest has not come, or what came could not be held */
 	SESSION_MALFORMED = HELLO_MALFORMED,
 	SESSION_NONE = HELLO_COMPLETE, /* it resumes none, or shows a session id that is not ours: TLS 1.3 clients send random ones */
 	SESSION_RESUMED, /* it goes to the server of the session */

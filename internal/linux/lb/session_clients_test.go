@@ -336,6 +336,7 @@ func TestHellosAreCountedAndTracedByWhatTheyShow(t *testing.T) {
 		name              []byte
 		id                uint16
 		bare              bool // without timestamps
+		end               byte // FIN: nothing follows
 	}{
 		{hello: clientHello(mine), outcome: "resumed", identity: "psk", name: mine, id: 2},
 		{hello: ticketHello(mine), outcome: "limited", identity: "ticket", name: mine, id: 2},
@@ -347,7 +348,7 @@ func TestHellosAreCountedAndTracedByWhatTheyShow(t *testing.T) {
 		{hello: clientHello(w.randomName(vip4, 3)), outcome: "unavailable", identity: "psk", id: 3},
 		{hello: clientHello(w.randomName(vip4, 9)), outcome: "unavailable", identity: "psk", id: 9},
 		{hello: clientHello(mine), outcome: "untimed", bare: true},
-		{hello: clientHello(nil)[:60], outcome: "incomplete"},
+		{hello: clientHello(nil)[:60], outcome: "incomplete", end: fin},
 		{hello: []byte("GET / HTTP/1.0\r\n\r\n"), outcome: "not_tls"},
 		{hello: slices.Concat([]byte{22, 3, 1, 0, 80, 1, 0, 0, 70}, bytes.Repeat([]byte{60}, 70)), outcome: "malformed"},
 	} {
@@ -357,6 +358,9 @@ func TestHellosAreCountedAndTracedByWhatTheyShow(t *testing.T) {
 		}
 		s := w.begin("web", flow{numbered(vip4, n), netip.AddrPortFrom(vip4, 443)}, anySequence(), 0, options)
 		frame := s.echoing(0, c.hello)
+		if !c.bare {
+			frame = s.segment(psh|ack|c.end, 0, timestamps(77, s.value), c.hello)
+		}
 		w.run(frame)
 		w.run(frame) // again: not another one
 		want[c.outcome]++

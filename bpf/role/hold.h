@@ -52,6 +52,14 @@ __noinline int hold_assemble(__u32 place)
 		if (offset + size > length)
 			length = offset + size;
 	}
+	for (__u32 i = 0; i < HOLD_PIECES; i++) { /* what is behind a gap goes last */
+		__u32 at = h->ordered;
+
+		if (i >= h->pieces || taken >> i & 1 || at >= HOLD_PIECES)
+			continue;
+		h->order[at & (HOLD_PIECES - 1)] = i;
+		h->ordered = at + 1;
+	}
 	return length;
 }
 
@@ -64,6 +72,20 @@ __noinline int hold_has(const struct hold *h, __u32 sequence, __u32 length)
 		return 0;
 	for (int i = 0; i < HOLD_PIECES; i++) {
 		if (i < h->pieces && h->piece[i].sequence == sequence && h->piece[i].length >= length)
+			found = 1;
+	}
+	return found;
+}
+
+/* Are there pieces that a hello that begins at base has not? Of a connection of the same ports, most likely. */
+__noinline int hold_has_strays(const struct hold *h, __u32 base)
+{
+	int found = 0;
+
+	if (!h)
+		return 0;
+	for (int i = 0; i < HOLD_PIECES; i++) {
+		if (i < h->pieces && h->piece[i].sequence - base > SYN_ACK_WINDOW)
 			found = 1;
 	}
 	return found;
@@ -93,7 +115,7 @@ inline_always _Bool hold_is_new(const struct session_work *w, const struct hold 
 	if (!hold_is_of(h, &w->key))
 		return 1;
 	if (!h->based)
-		return now - h->last_ms > HOLD_STALE_MS;
+		return now - h->last_ms > HOLD_STALE_MS || (w->begins && hold_has_strays(h, sequence));
 	return w->begins ? h->base != sequence : sequence - h->base > SYN_ACK_WINDOW;
 }
 
@@ -149,7 +171,7 @@ inline_always enum verdict hold_acknowledge(struct xdp_md *ctx, struct session_w
 	return answer_segment(ctx, &w->packet, a);
 }
 
-/* A segment of a hello that is not all there. VERDICT_CONTINUE: it is now, or never will be: w->outcome; what is held of it: w->held. A global function: it is
+/* A segment of a hello that is not all there, or a whole one of which later segments may have come before. VERDICT_CONTINUE: it is all there now, or never will be: w->outcome; what is held of it: w->held. A global function: it is
  * verified once, and has a stack of its own. */
 __noinline int session_hold(struct xdp_md *ctx, struct session_work *w, const struct service *service)
 {
@@ -161,14 +183,13 @@ __noinline int session_hold(struct xdp_md *ctx, struct session_work *w, const st
 	if (!w || !service)
 		return DROPPED_MALFORMED;
 	w->held = 0;
-	w->outcome = HELLO_MORE;
 	if (!holds_enabled || w->packet.fragment != FRAGMENT_NONE || w->payload > HOLD_DATA_MOST ||
 	    w->packet.l4 - w->packet.l3 + w->packet.header > HOLD_HEADERS_MOST)
 		return VERDICT_CONTINUE;
 	hash = session_hash(&w->packet, service, cookie_epoch_parity(w->echo, service->cookie_bits));
 	place = hold_place(&w->key, hash >> 48, node_clock_ms());
 	h = bpf_map_lookup_elem(&holds, &place);
-	if (!h || (!w->payload && !hold_is_of(h, &w->key)))
+	if (!h || (!(w->payload && w->outcome == HELLO_MORE) && !hold_is_of(h, &w->key)))
 		return VERDICT_CONTINUE;
 	if (!hold_take(h))
 		return DROPPED_HOLD_BUSY;

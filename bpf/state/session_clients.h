@@ -10,7 +10,7 @@
 #define SESSION_NAMES 4 /* of a set */
 #define SESSION_CLIENTS_MAX 32 /* of a name */
 #define SESSION_CLIENTS_SHIFT 33 /* of ns, to units of 8.6 s */
-#define SESSION_CLIENTS_WINDOW 64 /* units: after 9.2 minutes a name begins again */
+#define SESSION_CLIENTS_WINDOW 64 /* units: after 9.2 minutes all but the first client are forgotten */
 
 /* Most names have one client: they need this cache line alone. */
 struct session_set {
@@ -71,8 +71,8 @@ inline_always _Bool session_lets_other(__u64 *name, __u32 place, __u32 client, _
 /* Is a client among the first so many that have shown the name in its window? A global function: it is verified once. */
 __noinline int session_lets(__u64 name, __u32 client, __u32 most)
 {
-	__u64 mixed = mix64(name);
 	__u16 now = bpf_ktime_get_coarse_ns() >> SESSION_CLIENTS_SHIFT;
+	__u64 mixed = mix64(name), begun = (mixed >> 32) << 32 | (__u32)now << 16 | 1;
 	__u32 tag = mixed >> 32, set = mixed & (SESSION_SETS - 1), place = 0, least = ~0U;
 	struct session_set *s = bpf_map_lookup_elem(&session_sets, &set);
 
@@ -80,17 +80,25 @@ __noinline int session_lets(__u64 name, __u32 client, __u32 most)
 		return 1;
 	for (__u32 i = 0; i < SESSION_NAMES; i++) {
 		__u64 word = s->names[i];
-		__u32 count = (__u16)(now - (__u16)(word >> 16)) < SESSION_CLIENTS_WINDOW ? word & 0xffff : 0;
+		__u32 count = word & 0xffff;
+		_Bool over = (__u16)(now - (__u16)(word >> 16)) >= SESSION_CLIENTS_WINDOW;
 
-		if (count && word >> 32 == tag)
+		if (count && word >> 32 == tag) {
+			if (over) { /* the next window: the first client, whose session it most likely is, has not to be quicker than others */
+				s->names[i] = begun;
+				count = 1;
+			}
 			return s->first[i] == client || session_lets_other(&s->names[i], set * SESSION_NAMES + i, client, count, most);
+		}
+		if (over)
+			count = 0;
 		if (count < least) {
 			least = count;
 			place = i;
 		}
 	}
 	place &= SESSION_NAMES - 1;
-	s->names[place] = (__u64)tag << 32 | (__u32)now << 16 | 1;
+	s->names[place] = begun;
 	s->first[place] = client;
 	return 1;
 }

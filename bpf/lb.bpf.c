@@ -105,6 +105,7 @@
 #include "role/message.h"
 #include "role/function.h"
 #include "role/handshake.h"
+#include "role/pieces.h"
 #include "role/hold.h"
 #include "role/session.h"
 

@@ -265,7 +265,7 @@ func TestCountersAreServedToPrometheus(t *testing.T) {
 	}
 	text := h.metrics()
 	for _, want := range []string{`ballast_session_hellos_total{outcome="limited",service="web"} 0`, `ballast_packets_total{service="web",verdict="forwarded_by_cookie"} 0`,
-		`ballast_server_state{id="1",server="s1",service="web",state="active"} 1`, "ballast_config_refused 0"} {
+		`ballast_server_state{id="1",server="s1",service="web",state="active"} 1`, "ballast_config_refused 0", "\ngo_gc_heap_live_bytes ", "\nprocess_open_fds "} {
 		if !strings.Contains(text, want) {
 			t.Errorf("missing: %s", want)
 		}

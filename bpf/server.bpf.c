@@ -222,7 +222,7 @@ inline_always enum agent_verdict restore(struct __sk_buff *skb)
 		connected = 1;
 		if (served->flags & SERVED_TAKES_OVER && echoes_beginning(served, &f)) {
 			verdict = make_way(skb, sk, served, &f);
-			if (verdict == AGENT_CONTINUE) /* the kernel would answer, and begin to wait again */
+			if (verdict == AGENT_CONTINUE)
 				verdict = INGRESS_DROPPED_BEFORE;
 		} else {
 			verdict = restore_time_wait(sk, served, &f, &restored);

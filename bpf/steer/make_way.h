@@ -96,8 +96,8 @@ static __noinline enum agent_verdict make_way(struct __sk_buff *skb, struct bpf_
 	if (sk->state == SOCKET_TIME_WAIT) {
 		const struct sock_common *tw = socket;
 
-		if (!is_later(socket, f, &numbers))
-			return AGENT_CONTINUE;
+		if (!is_later(socket, f, &numbers)) /* the kernel would answer, and begin to wait again */
+			return INGRESS_DROPPED_BEFORE;
 		next = BPF_CORE_READ(tw, skc_tw_rcv_nxt);
 	} else if (sk->state == SOCKET_NEW_SYN_RECV) {
 		const struct tcp_request_sock *request = socket;

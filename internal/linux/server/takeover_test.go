@@ -55,7 +55,8 @@ var usualOptions = syncookie.Options{MSS: 1460, WindowScale: 7, SACK: true}
 func (r *rig) byHand(vip netip.Addr) *byHand {
 	t := r.t
 	t.Helper()
-	c := &byHand{rig: r, vip: vip, address: netip.MustParseAddr("10.9.0.77"), port: uint16(20000 + rand.IntN(10000)), options: usualOptions, timestamps: true, clock: rand.Uint32()}
+	c := &byHand{rig: r, vip: vip, address: netip.MustParseAddr("10.9.0.77"), port: uint16(20000 + rand.IntN(10000)), options: usualOptions, timestamps: true,
+		sequence: rand.Uint32(), clock: rand.Uint32()}
 	protocol := layers.EthernetTypeIPv4
 	if vip.Is6() {
 		c.address, protocol = netip.MustParseAddr("fd09::77"), layers.EthernetTypeIPv6
@@ -83,11 +84,11 @@ func (r *rig) byHand(vip netip.Addr) *byHand {
 	return c
 }
 
-// begin is a handshake with a load balancer.
+// begin is a handshake with a load balancer. Clients' sequence numbers rise from one to the next (RFC 6528).
 func (c *byHand) begin() {
 	client, bits := netip.AddrPortFrom(c.address, c.port), c.fleet.Services[0].CookieBits
 	hash := cookie.FlowHash(cookie.ServiceKey(c.fleet.Keys.Cookie[1], c.vip, model.ProtocolTCP), client, servicePort)
-	c.sequence, c.echo = rand.Uint32(), 0
+	c.sequence, c.echo = c.sequence+1<<20+rand.Uint32N(1<<20), 0
 	if c.timestamps {
 		c.echo = syncookie.Timestamp(bits, 1, serverID, hash)
 	}
@@ -181,7 +182,7 @@ func (c *byHand) expect(what string, is func(*layers.TCP) bool) *layers.TCP {
 func (c *byHand) counted() map[string]uint64 {
 	counters, _ := c.agent.Counters()
 	out := map[string]uint64{}
-	for name, n := range c.netstat("InErrs", "InHdrErrors", "InCsumErrors", "EstabResets", "TCPReqQFullDrop", "ListenDrops", "ListenOverflows", "TWRecycled", "TCPTimeWaitOverflow","PAWSTimewait","PAWSEstab","AbortOnData","TCPACKSkippedTimeWait","TCPAbortOnData") {
+	for name, n := range c.netstat("InErrs", "InHdrErrors", "InCsumErrors", "EstabResets", "TCPReqQFullDrop", "ListenDrops", "ListenOverflows", "TWRecycled", "TCPTimeWaitOverflow", "PAWSTimewait", "PAWSEstab", "AbortOnData", "TCPACKSkippedTimeWait", "TCPAbortOnData") {
 		out[name] = uint64(n)
 	}
 	for name, n := range counters {

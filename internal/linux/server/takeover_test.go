@@ -123,18 +123,24 @@ func (c *byHand) send(offset uint32, payload string, more ...func(*layers.TCP)) 
 	c.put(make([]byte, 10), c.segment(offset, payload, more...))
 }
 
-// sendMerged sends segments of this size as GRO hands them on: in one.
-func (c *byHand) sendMerged(offset uint32, payload string, size int) {
+// sendAtOnce sends data in segments of this size, one right behind the other.
+func (c *byHand) sendAtOnce(offset uint32, payload string, size int) {
 	c.t.Helper()
 	frame := c.segment(offset, payload)
-	header := len(frame) - len(payload)
-	kind := byte(1) // VIRTIO_NET_HDR_GSO_TCPV4
-	start := 14 + 20
+	kind, ip := byte(1), 20 // VIRTIO_NET_HDR_GSO_TCPV4
 	if c.vip.Is6() {
-		kind, start = 4, 14+40
+		kind, ip = 4, 40
 	}
-	virtual := []byte{1, kind} // the checksum is partial
-	for _, word := range []int{header, size, start, 16} {
+	tcp, header := frame[14+ip:], len(frame)-len(payload)
+	sum := uint32(unix.IPPROTO_TCP + len(tcp)) // of the pseudo header: the kernel adds the rest
+	for _, address := range [][]byte{c.address.AsSlice(), c.vip.AsSlice()} {
+		for i := 0; i < len(address); i += 2 {
+			sum += uint32(binary.BigEndian.Uint16(address[i:]))
+		}
+	}
+	binary.BigEndian.PutUint16(tcp[16:], uint16(sum&0xffff+sum>>16))
+	virtual := []byte{1, kind}
+	for _, word := range []int{header, size, 14 + ip, 16} {
 		virtual = binary.NativeEndian.AppendUint16(virtual, uint16(word))
 	}
 	c.put(virtual, frame)

@@ -8,7 +8,9 @@ import (
 	"strings"
 
 	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/linux/mptcp"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/linux/server"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -96,15 +98,28 @@ func judgeTimestamps(f *facts) (out []Finding) {
 }
 
 // judgeSessions: do connections that load balancers begin come to be here?
-func judgeSessions(f *facts) []Finding {
+func judgeSessions(f *facts) (out []Finding) {
 	sessions := false
-	f.onServer(func(s *model.Service, _ *model.Server) { sessions = sessions || s.Session == model.SessionTLS })
+	f.onServer(func(s *model.Service, _ *model.Server) {
+		if s.Session != model.SessionTLS {
+			return
+		}
+		sessions = true
+		for _, port := range s.Ports {
+			if mptcp.ListensAt(f.Host.Listeners, netip.AddrPortFrom(s.VIP, port)) {
+				what, remedy := splitRemedy(server.RefusesMultipath)
+				out = append(out, Finding{"sessions", s.Name, Problem, fmt.Sprintf("port %d: %s", port, what), remedy})
+			}
+		}
+	})
 	switch {
+	case len(out) > 0 && f.Host.TakesOver == nil:
+		return out
 	case !sessions:
 		return nil
 	case f.Host.TakesOver != nil:
 		what, remedy := splitRemedy(f.Host.TakesOver.Error())
-		return []Finding{{"sessions", "", Problem, what, remedy}}
+		return append(out, Finding{"sessions", "", Problem, what, remedy})
 	}
 	return []Finding{ok("sessions", "", "the kernel takes over connections that load balancers begin")}
 }

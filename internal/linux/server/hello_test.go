@@ -319,3 +319,13 @@ func TestWhoListensGetsWhatIsTakenOver(t *testing.T) {
 		})
 	}
 }
+
+// Status and doctor say why.
+func TestAListenerWithMPTCPGetsNothing(t *testing.T) {
+	r := newSessionRig(t, rigOptions{})
+	multipath := net.ListenConfig{}
+	multipath.SetMultipathTCP(true)
+	eachClient(t, r, multipath, func(c *byHand, _ net.Listener) {
+		c.counts("refused", 1, "ingress_not_taken_over", func() { c.send(0, "hello") })
+	})
+}

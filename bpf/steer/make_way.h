@@ -11,7 +11,7 @@
 
 /* Implementation constants */
 #define WAYS 4096
-#define WAY_MS 100 /* less than a client waits before it sends again */
+#define WAY_MS 20 /* two ticks of the coarse clock, and less than a client waits before it sends again */
 
 /* By hash of the flow: 32 further bits of the hash, and when. What an RST does not end must not go in circles. */
 struct {
@@ -49,6 +49,23 @@ inline_always _Bool is_later(const void *socket, const struct flow *f, const str
 		(__s32)(bpf_ntohl(f->value) - BPF_CORE_READ(tw, tw_ts_recent)) > 0);
 }
 
+/* What comes in by a device needs the header of its link, which generic XDP may have lost: see flow_link_header. Returns how much there is more in
+ * front of the packet now; -1: it failed. */
+static __noinline int regain_link_header(struct __sk_buff *skb)
+{
+	__u32 ifindex = skb->ifindex;
+	const struct interface *device = bpf_map_lookup_elem(&interfaces, &ifindex);
+	struct ethhdr header = { .h_proto = skb->protocol };
+
+	if (!device || !(device->mac[0] | device->mac[1] | device->mac[2] | device->mac[3] | device->mac[4] | device->mac[5]) || flow_link_header(skb))
+		return 0;
+	__builtin_memcpy(header.h_dest, device->mac, sizeof(header.h_dest));
+	__builtin_memcpy(header.h_source, device->mac, sizeof(header.h_source));
+	if (bpf_skb_change_head(skb, sizeof(header), 0) || bpf_skb_store_bytes(skb, 0, &header, sizeof(header), BPF_F_RECOMPUTE_CSUM))
+		return -1;
+	return sizeof(header);
+}
+
 /* The packet's header becomes that of an RST in the place next, and is sent in; then it is as before, and follows. */
 static __noinline int come_in_behind_reset(struct __sk_buff *skb, const struct flow *f, __u32 next)
 {
@@ -56,12 +73,16 @@ static __noinline int come_in_behind_reset(struct __sk_buff *skb, const struct f
 	__be16 length, short_length;
 	__u64 sum = bpf_htons(IPPROTO_TCP) + bpf_htons(sizeof(reset));
 	__u32 at, l4;
+	int more;
 	long failed;
 
 	if (!f)
 		return 0;
-	l4 = f->l4;
-	at = segment_length_at(f);
+	more = regain_link_header(skb);
+	if (more < 0)
+		return 0;
+	l4 = f->l4 + more;
+	at = segment_length_at(f) + more;
 	short_length = bpf_htons(sizeof(reset) + (f->key.ipv6 ? 0 : sizeof(struct iphdr)));
 	reset[0] = f->client_port | (__u32)f->key.port << 16;
 	reset[1] = bpf_htonl(next);

@@ -99,7 +99,7 @@ func (c *byHand) again(listener net.Listener) net.Conn {
 			}
 		}
 	}
-	c.t.Fatalf("a port is not used again; %v", c.counted())
+	c.t.Fatalf("a port is not used again; %v", c.counts())
 	return nil
 }
 

@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	takeOverRounds  = 15
+	takeOverRounds  = 25
 	takeOverClients = 2000 // connections of a round, all of which wait to be accepted
 	takeOverBatch   = 50
 	takeOverPort    = 1024 // of the first

@@ -120,6 +120,7 @@ type hostFacts struct {
 	MPTCP         []string              // what keeps clients from joining, each with its remedy
 	MPTCPPlain    bool                  // others than they can fill the queues where they join
 	TakesOver     error                 // why connections that load balancers begin do not come to be here
+	LooseTracking int                   // net.netfilter.nf_conntrack_tcp_loose; -1: nobody tracks connections
 	Addresses     map[netip.Addr]string // -> device
 	DefaultRoutes []netdev.DefaultRoute
 	Listening     map[model.Protocol][]netip.AddrPort

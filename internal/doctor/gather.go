@@ -176,7 +176,7 @@ func gatherHost() (h hostFacts) {
 	h.Timestamps = sysctl("net.ipv4.tcp_timestamps")
 	h.Microsecond = netdev.MicrosecondRoutes()
 	h.MPTCP, h.MPTCPPlain = mptcp.Obstacles(), mptcp.TakesPlain()
-	h.TakesOver = server.TakesOver()
+	h.TakesOver, h.LooseTracking = server.TakesOver(), sysctl("net.netfilter.nf_conntrack_tcp_loose")
 	h.Addresses, _ = netdev.AddressDevices()
 	h.DefaultRoutes, _ = netdev.DefaultRoutes()
 	h.Egress, h.EgressBare, _ = netdev.EgressDevices(unix.AF_UNSPEC)

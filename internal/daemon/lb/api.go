@@ -23,6 +23,7 @@ func (e endpoints) routes() *api.Server {
 	s.Handle("GET "+api.PathCounters, func(*http.Request) (any, error) { return report.Counters(e.tables.Now()) })
 	s.Handle("DELETE "+api.PathCounters, e.resetCounters)
 	s.Handle("GET "+api.PathServices, func(*http.Request) (any, error) { return e.services() })
+	s.Handle("GET "+api.PathSessions, func(*http.Request) (any, error) { return report.Sessions(e.tables.Now()) })
 	s.Handle("GET "+api.PathConfigDiff, func(*http.Request) (any, error) {
 		return api.Changed{Changes: e.tables.Now().Differences()}, e.refuseWithoutFile()
 	})

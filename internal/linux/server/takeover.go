@@ -23,13 +23,16 @@ func TakesOver() error {
 	} else if err != nil {
 		return fmt.Errorf("look for bpf_sk_assign_tcp_reqsk: %w", err)
 	}
-	for _, setting := range []string{"tcp_syncookies", "tcp_timestamps", "tcp_sack", "tcp_window_scaling", "tcp_ecn"} {
-		value, err := os.ReadFile("/proc/sys/net/ipv4/" + setting)
+	for _, setting := range []struct {
+		name  string
+		usual int
+	}{{"tcp_syncookies", 1}, {"tcp_timestamps", 1}, {"tcp_sack", 1}, {"tcp_window_scaling", 1}, {"tcp_ecn", 2}} {
+		value, err := os.ReadFile("/proc/sys/net/ipv4/" + setting.name)
 		if err != nil {
-			return fmt.Errorf("read net.ipv4.%s: %w", setting, err)
+			return fmt.Errorf("read net.ipv4.%s: %w", setting.name, err)
 		}
 		if strings.TrimSpace(string(value)) == "0" {
-			return fmt.Errorf("net.ipv4.%s is 0, and load balancers promise clients what it turns off: give it its default", setting)
+			return fmt.Errorf("net.ipv4.%s is 0, and load balancers promise clients what it turns off: sysctl -w net.ipv4.%[1]s=%d", setting.name, setting.usual)
 		}
 	}
 	return nil

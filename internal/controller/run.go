@@ -66,6 +66,7 @@ type controller struct {
 	findings    findings
 	joined      chan struct{} // wakes remember
 	ring        ringKeeper
+	tickets     ticketKeeper
 
 	mutex sync.Mutex
 	leads leadership
@@ -172,7 +173,7 @@ func (c *controller) run(ctx context.Context, listener, socket, metrics net.List
 		}
 	}
 	running.Go(func() { c.credentials.Watch(ctx, c.log) })
-	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.divide, c.engine.Run, c.write, c.age, c.remember, c.keepRing} {
+	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.divide, c.engine.Run, c.write, c.age, c.remember, c.keepRing, c.keepTickets} {
 		running.Go(func() { job(ctx) })
 	}
 	if socket != nil {

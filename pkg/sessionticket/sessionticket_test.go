@@ -271,9 +271,8 @@ func TestDamagedTicketsAreNotResumed(t *testing.T) {
 	}
 	// a name of ours in front of a session by another key, and of one that is none
 	name := [sessionid.Length]byte(good)
-	other := epoch{sessions: make([]byte, keyLength)}
-	for _, e := range []epoch{other, s.file.Current().epochs[0]} {
-		aead, err := e.aead(name)
+	for _, key := range [][]byte{make([]byte, keyLength), s.file.Current().epochs[0].sessions[0]} {
+		aead, err := aead(key, name)
 		if err != nil {
 			t.Fatal(err)
 		}

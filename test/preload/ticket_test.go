@@ -116,6 +116,49 @@ func TestSessionsOutliveOneRotationAndEndQuietlyWithTheNext(t *testing.T) {
 	})
 }
 
+func TestSessionsResumeAtEachServerWhileKeysOfControllersRotate(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version uint16) {
+		so := tickets(t)
+		a, b := serve(t, so, 7), serve(t, so, 65535)
+		resumesByKeysOfControllers(t, version, a, b)
+		a.complained(t)
+		b.complained(t)
+	})
+}
+
+// With TLS 1.2 clients get another ticket only where theirs is old: by another key, or of another server.
+func TestATicketByAnOlderKeyIsReplaced(t *testing.T) {
+	t.Parallel()
+	s, c := serve(t, tickets(t), 7), client(tls.VersionTLS12)
+	write(t, s.file, fleetFile(7, 1, 2))
+	s.want(t, c, false, nobody, 1)
+	first := s.want(t, c, true, 7, 1).Session()
+	if again := s.want(t, c, true, 7, 1).Session(); !bytes.Equal(first, again) {
+		t.Errorf("a ticket by the key in use is replaced")
+	}
+	write(t, s.file, fleetFile(7, 2, 1))
+	s.want(t, c, true, 7, 1)
+	if next := s.want(t, c, true, 7, 1).Session(); bytes.Equal(first, next) {
+		t.Errorf("a ticket by an older key stays")
+	}
+	write(t, s.file, fleetFile(7, 2))
+	s.want(t, c, true, 7, 1)
+}
+
+// A server whose file has no list, as of an older agent, and one whose file has it.
+func TestOneKeyWithAndWithoutAListIsTheSame(t *testing.T) {
+	t.Parallel()
+	so := tickets(t)
+	old, now, c := serve(t, so, 7), serve(t, so, 8), client(tls.VersionTLS13)
+	file := fleetFile(7, 1, 2)
+	file.TicketKeys = nil
+	write(t, old.file, file)
+	write(t, now.file, fleetFile(8, 1, 2))
+	old.want(t, c, false, nobody, 1)
+	now.want(t, c, true, 7, 1)
+	old.want(t, c, true, 8, 1)
+}
+
 // opensslClient is `openssl s_client`: it resumes by session ids, too. It says whether its session was reused; the session is kept in a file.
 func opensslClient(t *testing.T, s *server, kept string, arguments ...string) (reused bool, hello *hellotest.Hello) {
 	t.Helper()

@@ -9,12 +9,14 @@ import (
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // desired is what controllers say.
 type desired struct {
 	node     node.Node
+	tickets  map[string]rotation.ServiceTickets // keys of session tickets, by service
 	revision uint64
 	kept     statefile.File
 }
@@ -27,6 +29,8 @@ type saved struct {
 	// TunnelsFrom are the addresses of load balancers; Limited: tunnels of others are dropped.
 	TunnelsFrom []netip.Addr `json:"tunnels_from,omitempty"`
 	Limited     bool         `json:"limited,omitempty"`
+
+	Tickets map[string]rotation.ServiceTickets `json:"tickets,omitempty"`
 }
 
 // Kept returns the state file of an instance, none if there is no such file.
@@ -42,13 +46,14 @@ func (d *desired) load(t *tunnels) (found bool, err error) {
 		return false, err
 	}
 	d.node, d.revision = node.Node{Running: model.Fleet(last.Running), Removed: last.Removed}, last.Revision
+	d.tickets = last.Tickets
 	t.sources.Limited = last.Limited
 	t.sources.Restore(last.TunnelsFrom, time.Now())
 	return found, nil
 }
 
 func (d *desired) save(t *tunnels) {
-	d.kept.Save(saved{d.revision, statefile.Fleet(d.node.Running), d.node.Removed, t.from, t.sources.Limited})
+	d.kept.Save(saved{d.revision, statefile.Fleet(d.node.Running), d.node.Removed, t.from, t.sources.Limited, d.tickets})
 }
 
 // file makes a configuration of what controllers say. Removed servers still take part: their connections have not ended.

@@ -42,7 +42,7 @@ func TestApplicationsFindWhatTicketsAreMadeOfInAFile(t *testing.T) {
 	read := func() *sessionticket.File {
 		t.Helper()
 		made := openTickets(t, o)
-		made.set(keys, services)
+		made.set(keys, nil, services)
 		if len(made.unwritten) != 0 {
 			t.Fatal(made.unwritten)
 		}
@@ -77,7 +77,7 @@ func TestServersWithOneKeyReadEachOthersTickets(t *testing.T) {
 	keys, services := ticketService()
 	file := func(state, key string) *sessionticket.File {
 		made := openTickets(t, Options{RunDir: filepath.Join(dir, state), StateDir: filepath.Join(dir, state), Instance: "default", TicketKey: key})
-		made.set(keys, services)
+		made.set(keys, nil, services)
 		return made.file(keys, services[0].Service, services[0].Server)
 	}
 	if !bytes.Equal(file("a", key).TicketKey, file("b", key).TicketKey) {

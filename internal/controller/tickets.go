@@ -58,7 +58,7 @@ func (d *ticketsDocument) read() (t rotation.TicketKeys, err error) {
 		if err != nil || len(secret) != len(rotation.TicketSecret{}) {
 			return t, fmt.Errorf("the key of epoch %d has no %d hexadecimal digits", k.Epoch, 2*len(rotation.TicketSecret{}))
 		}
-		if k.Epoch <= t.Last() && len(t.Keys) > 0 {
+		if last := len(t.Keys); k.Epoch == 0 || last > 0 && k.Epoch <= t.Keys[last-1].Epoch {
 			return t, fmt.Errorf("epoch %d is not in its place", k.Epoch)
 		}
 		t.Keys = append(t.Keys, rotation.TicketKey{Epoch: k.Epoch, Secret: rotation.TicketSecret(secret), Made: k.Made, Until: k.Until})
@@ -81,6 +81,8 @@ func (s *snapshot) usesTickets() bool {
 
 // ticketKeeper knows which servers have the next key.
 type ticketKeeper struct {
+	settle time.Duration
+
 	mutex  sync.Mutex
 	next   string   // fingerprint of the key
 	behind []string // why tickets must not be made by it yet
@@ -109,8 +111,8 @@ func (k *ticketKeeper) waits(key *rotation.TicketKey) []string {
 		return []string{"which servers have the next key is not known yet"}
 	case len(k.behind) > 0:
 		return k.behind
-	case time.Since(k.since) < rotation.TicketSettle:
-		return []string{fmt.Sprintf("servers have had the next key for less than %v: applications may have to read it yet", rotation.TicketSettle)}
+	case time.Since(k.since) < k.settle:
+		return []string{fmt.Sprintf("servers have had the next key for less than %v: applications may have to read it yet", k.settle)}
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"crypto/hkdf"
 	"crypto/sha256"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"time"
@@ -22,8 +21,9 @@ const ticketLife = 7 * 24 * time.Hour // the longest that a client may use a tic
 const (
 	ticketPeriod   = 24 * time.Hour // that tickets are made by one key
 	ticketPatience = 24 * time.Hour // that the next key waits, beyond that, for servers that do not have it
-	ticketSlack    = 24 * time.Hour // that a key is read beyond its tickets' life: a server that was cut off may have made some
 	clockSkew      = time.Hour      // of controllers: a time that is further ahead was written by a wrong clock
+	// ticketSlack is how long a key is read beyond its tickets' life: a server that nobody waits for any more has made its last ones by then.
+	ticketSlack = ticketPeriod + ticketPatience
 
 	// TicketSettle is how long all servers must have had a key before tickets are made by it: applications look at their file once a second.
 	TicketSettle = 10 * time.Second
@@ -38,9 +38,6 @@ func (s TicketSecret) String() string { return fmt.Sprintf("(%d bytes)", len(s))
 
 // GoString hides the bytes.
 func (s TicketSecret) GoString() string { return s.String() }
-
-// LogValue hides the bytes.
-func (s TicketSecret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
 // TicketKey is one key of the fleet.
 type TicketKey struct {

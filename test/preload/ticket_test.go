@@ -33,12 +33,18 @@ func preloaded(library, file string) []string {
 // serve starts `openssl s_server` as that server in the first epoch; as nobody, its file is not there.
 func serve(t testing.TB, library string, id uint16, arguments ...string) *server {
 	t.Helper()
-	dir := t.TempDir()
-	cert, key := certificate(t, dir)
-	s := &server{file: filepath.Join(dir, "web.json"), say: askHTTP}
+	file := filepath.Join(t.TempDir(), "web.json")
 	if id != nobody {
-		s.rotate(t, id, 1)
+		write(t, file, ticketFile(id, 1))
 	}
+	return serveBy(t, library, file, arguments...)
+}
+
+// serveBy starts it with that file.
+func serveBy(t testing.TB, library, file string, arguments ...string) *server {
+	t.Helper()
+	cert, key := certificate(t, t.TempDir())
+	s := &server{file: file, say: askHTTP}
 	s.process = start(t, preloaded(library, s.file), installed(t, "openssl"), append([]string{"s_server", "-accept", "127.0.0.1:0", "-cert", cert, "-key", key, "-www"}, arguments...)...)
 	accept := regexp.MustCompile(`ACCEPT (127\.0\.0\.1:[0-9]+)`)
 	await.True(t, "s_server listens", func() bool {

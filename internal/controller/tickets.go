@@ -24,8 +24,8 @@ import (
 
 // Implementation constants.
 const (
-	ticketsPeriod = 2 * time.Second // of looking at which servers have the next key
-	ticketsName   = "tickets"       // that the controller which turns them is elected by, as for a service
+	ticketLooks = 5         // at which servers have the next key, in the time that all must have had it
+	ticketsName = "tickets" // that the controller which turns them is elected by, as for a service
 )
 
 // ticketsDocument has the keys in hexadecimal digits.
@@ -119,7 +119,7 @@ func (k *ticketKeeper) waits(key *rotation.TicketKey) []string {
 
 // keepTickets makes, turns and drops keys where this controller leads them, until ctx ends.
 func (c *controller) keepTickets(ctx context.Context) {
-	tick := time.NewTicker(ticketsPeriod)
+	tick := time.NewTicker(c.tickets.settle / ticketLooks)
 	defer tick.Stop()
 	said := ""
 	for {

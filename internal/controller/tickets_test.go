@@ -99,7 +99,7 @@ func (a *ticketAgent) has(t testing.TB, epoch uint32, keys int) rotation.Service
 	return a.keys("web")
 }
 
-func settlesSoon(o *Options) { o.TicketSettle = time.Millisecond }
+func settlesSoon(o *Options) { o.TicketSettle = 100 * time.Millisecond }
 
 func useTickets(t testing.TB, client ballastv1connect.FleetClient, epoch uint32) error {
 	_, err := client.UseTicketKey(t.Context(), &ballastv1.KeyRequest{Epoch: epoch})

@@ -196,7 +196,7 @@ func operate(t testing.TB, tls string, space *netspace.Space, log *said) ballast
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, ended := make(chan string, 1), make(chan error, 1)
 	o := controller.Options{Name: "c1", Listen: "10.9.0.1:6443", TLSDir: tls, RunDir: filepath.Join(tls, "run"), Store: storetest.New(), Timing: node.DefaultTiming, Version: "test",
-		Log: slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), Ready: func(address string) { ready <- address }, TicketSettle: 1500 * time.Millisecond} // applications follow their files each second
+		Log: slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), Ready: func(address string) { ready <- address }, TicketSettle: 1100 * time.Millisecond} // applications follow their files each second
 	go func() { ended <- space.Do(func() error { return controller.Run(ctx, o) }) }()
 	t.Cleanup(func() { cancel(); require(t, <-ended) })
 	select {

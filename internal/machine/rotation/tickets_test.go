@@ -39,8 +39,8 @@ func TestEveryServerReadsEveryTicketThatHasNotExpired(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const servers = 3
 		type ticket struct {
-			fingerprint string
-			made        time.Time
+			by   TicketSecret
+			made time.Time
 		}
 		var fleet TicketKeys
 		var have [servers]TicketKeys
@@ -52,7 +52,7 @@ func TestEveryServerReadsEveryTicketThatHasNotExpired(t *testing.T) {
 				var behind []string
 				upcoming := fleet.Key(fleet.Next())
 				for i := range have {
-					if upcoming != nil && !holds(&have[i], string(upcoming.Fingerprint())) {
+					if upcoming != nil && !holds(&have[i], upcoming.Secret) {
 						behind = append(behind, fmt.Sprint("server ", i))
 					}
 				}
@@ -74,7 +74,7 @@ func TestEveryServerReadsEveryTicketThatHasNotExpired(t *testing.T) {
 			if fleet.Next() != 0 && rapid.IntRange(0, 9).Draw(t, "somebody turns") == 0 && len(fleet.Full()) == 0 {
 				all := true
 				for i := range have {
-					all = all && holds(&have[i], string(fleet.Key(fleet.Next()).Fingerprint()))
+					all = all && holds(&have[i], fleet.Key(fleet.Next()).Secret)
 				}
 				if all {
 					fleet = fleet.Using(now, fleet.Next())
@@ -85,7 +85,7 @@ func TestEveryServerReadsEveryTicketThatHasNotExpired(t *testing.T) {
 				t.Fatalf("%d keys", len(fleet.Keys))
 			}
 			for i := range have {
-				made := ticket{string(have[i].Key(have[i].Current).Fingerprint()), now}
+				made := ticket{have[i].Key(have[i].Current).Secret, now}
 				if !slices.Contains(tickets, made) {
 					tickets = append(tickets, made)
 				}
@@ -93,7 +93,7 @@ func TestEveryServerReadsEveryTicketThatHasNotExpired(t *testing.T) {
 			tickets = slices.DeleteFunc(tickets, func(made ticket) bool { return now.Sub(made.made) > ticketLife })
 			for _, made := range tickets {
 				for i := range have {
-					if !holds(&have[i], made.fingerprint) {
+					if !holds(&have[i], made.by) {
 						t.Fatalf("server %d, of %v ago, does not read a ticket of %v ago", i, now.Sub(synced[i]), now.Sub(made.made))
 					}
 				}
@@ -102,8 +102,8 @@ func TestEveryServerReadsEveryTicketThatHasNotExpired(t *testing.T) {
 	})
 }
 
-func holds(t *TicketKeys, fingerprint string) bool {
-	return slices.ContainsFunc(t.Keys, func(k TicketKey) bool { return string(k.Fingerprint()) == fingerprint })
+func holds(t *TicketKeys, secret TicketSecret) bool {
+	return slices.ContainsFunc(t.Keys, func(k TicketKey) bool { return k.Secret == secret })
 }
 
 func TestAKeyIsMadeLongBeforeItIsUsedAndDroppedLongAfter(t *testing.T) {
@@ -184,7 +184,7 @@ func TestRevokedKeysAreGone(t *testing.T) {
 		t.Fatalf("%+v", after)
 	}
 	for i := range before.Keys {
-		if holds(&after, string(before.Keys[i].Fingerprint())) {
+		if holds(&after, before.Keys[i].Secret) {
 			t.Errorf("epoch %d is there", before.Keys[i].Epoch)
 		}
 	}

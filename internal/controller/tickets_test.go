@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -39,7 +40,14 @@ type ticketAgent struct {
 
 	mutex sync.Mutex
 	deaf  bool // it takes nothing that it is told
+	last  int  // services that it was told of last, taken or not
 	state nodeclient.State
+}
+
+func (a *ticketAgent) told() int {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	return a.last
 }
 
 func joinTickets(t testing.TB, credentials *pki.Credentials, controllers ...*running) *ticketAgent {
@@ -59,6 +67,9 @@ func joinTickets(t testing.TB, credentials *pki.Credentials, controllers ...*run
 			}
 			return err
 		})
+		a.mutex.Lock()
+		a.last = len(message.Services)
+		a.mutex.Unlock()
 		a.report()
 	}
 	a.client = nodeclient.NewClient(o)
@@ -237,6 +248,27 @@ func TestAnotherKeyOfTheSameEpochIsNotTheSame(t *testing.T) {
 		}
 		return strings.Contains(err.Error(), "agent s1 does not have the key of epoch 2")
 	})
+}
+
+// Agents go on with the keys of a store that was lost, and take those of one that was restored.
+func TestAgentsKeepTheirKeysWhenTheStoreIsLost(t *testing.T) {
+	ca, s, address := fleettest.NewAuthority(t), newMemory(t), freeAddress(t)
+	c := startController(t, ca, "c1", address, s, settlesSoon)
+	apply(t, c.client(ca.Issue(pki.Ctl, "alice")), sessionService("web", 1))
+	a := joinTickets(t, ca.Issue(pki.Agent, "s1"), c)
+	before := a.has(t, 1, 2)
+	c.stop()
+	c = startController(t, ca, "c1", address, newMemory(t), settlesSoon)
+	fleettest.Await(t, "the agent to be told of nothing", func() bool { return a.told() == 0 })
+	if now := a.keys("web"); !reflect.DeepEqual(now, before) {
+		t.Errorf("an empty store leaves %v", now)
+	}
+	c.stop()
+	startController(t, ca, "c1", address, s, settlesSoon)
+	fleettest.Await(t, "the agent to be told of its service", func() bool { return a.told() == 1 })
+	if now := a.keys("web"); !reflect.DeepEqual(now, before) {
+		t.Errorf("the store that is back leaves %v", now)
+	}
 }
 
 func TestNodesNeitherReadNorTurnKeysOfTickets(t *testing.T) {

@@ -2,6 +2,7 @@
 package agent
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -44,6 +45,11 @@ func (d *desired) load(t *tunnels) (found bool, err error) {
 	var last saved
 	if found, err = d.kept.Load(&last, statefile.StartFromControllers); err != nil {
 		return false, err
+	}
+	for service, tickets := range last.Tickets {
+		if err := tickets.Validate(); err != nil {
+			return false, fmt.Errorf("load state %s: service %s: %w: %s", d.kept.Path, service, err, statefile.StartFromControllers)
+		}
 	}
 	d.node, d.revision = node.Node{Running: model.Fleet(last.Running), Removed: last.Removed}, last.Revision
 	d.tickets = last.Tickets

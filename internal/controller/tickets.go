@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -189,6 +190,19 @@ func (c *controller) turnTickets(ctx context.Context, now *snapshot) error {
 func (s *snapshot) putTickets(t *rotation.TicketKeys) ([]store.Document, error) {
 	value, err := writeTickets(t)
 	return []store.Document{{Key: ticketsKey, Value: value, Revision: s.own[ticketsKey]}}, err
+}
+
+// ticketsLate is for how long nobody has to hear that the next key waits.
+const ticketsLate = time.Hour
+
+// ticketProblems says why the next key is not used.
+func (c *controller) ticketProblems(now *snapshot) []string {
+	if now == nil || !now.usesTickets() || now.tickets.Current == 0 || time.Since(now.tickets.Due()) < ticketsLate {
+		return nil
+	}
+	why := c.tickets.waits(now.tickets.Key(now.tickets.Next()))
+	return []string{fmt.Sprintf("keys of session tickets: epoch %d is in use since %s, the next one waits: %s", now.tickets.Current, now.tickets.Since.Local().Format(time.DateTime),
+		strings.Join(why, "; "))}
 }
 
 // errNoTickets is why nothing is to be done about keys.

@@ -212,16 +212,32 @@ func TestKeysOfTicketsTurnByThemselvesOnceADay(t *testing.T) {
 	controllers := []*running{startController(t, ca, "c1", "127.0.0.1:0", s, settlesSoon), startController(t, ca, "c2", "127.0.0.1:0", s, settlesSoon)}
 	client := controllers[0].client(ca.Issue(pki.Ctl, "alice"))
 	apply(t, client, sessionService("web", 1, 2))
+	putTickets(t, s, func(k *rotation.TicketKeys) { k.Since = time.Now().Add(-26 * time.Hour) })
+	fleettest.Await(t, "the next key to wait, and the reason", func() bool {
+		list, err := client.ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
+		fleettest.Require(t, err)
+		return strings.Contains(fmt.Sprint(list.Nodes), "epoch 1 is in use since") && strings.Contains(fmt.Sprint(list.Nodes), "server s1 of service web: no agent of it is connected")
+	})
 	a, b := joinTickets(t, ca.Issue(pki.Agent, "s1"), controllers...), joinTickets(t, ca.Issue(pki.Agent, "s2"), controllers...)
-	a.has(t, 1, 2)
-	b.has(t, 1, 2)
-	putTickets(t, s, func(k *rotation.TicketKeys) { k.Since = time.Now().Add(-25 * time.Hour) })
 	a.has(t, 2, 3)
 	b.has(t, 2, 3)
+	b.setDeaf(true)
+	putTickets(t, s, func(k *rotation.TicketKeys) {
+		k.Since = time.Now().Add(-26 * time.Hour)
+		k.Keys[2].Secret[0]++ // which b does not hear of
+	})
+	fleettest.Await(t, "the next key to wait again", func() bool {
+		list, err := client.ListTicketKeys(t.Context(), &ballastv1.ListTicketKeysRequest{})
+		fleettest.Require(t, err)
+		return list.Current == 2 && strings.Contains(fmt.Sprint(list.Behind), "agent s2 does not have")
+	})
+	putTickets(t, s, func(k *rotation.TicketKeys) { k.Since = time.Now().Add(-49 * time.Hour) }) // another day
+	a.has(t, 3, 4)
+	b.setDeaf(false)
 	putTickets(t, s, func(k *rotation.TicketKeys) {
 		k.Keys[0].Made, k.Keys[0].Until = time.Time{}, time.Now().AddDate(0, 0, -10)
 	})
-	if left := a.has(t, 2, 2); left.Keys[0].Epoch != 2 {
+	if left := a.has(t, 3, 3); left.Keys[0].Epoch != 2 {
 		t.Errorf("of the epochs %v the first has expired", left)
 	}
 }

@@ -188,7 +188,46 @@ func TestControllersGiveAllServersTheSameKeysOfTicketsAndTheNextOneFirst(t *test
 	}
 }
 
-// put writes keys as if a controller had, some time ago.
+func TestOfManyWhoUseTheSameKeyAtOnceOneDoes(t *testing.T) {
+	ca, s := fleettest.NewAuthority(t), newMemory(t)
+	alice := ca.Issue(pki.Ctl, "alice")
+	var clients []ballastv1connect.FleetClient
+	var controllers []*running
+	for _, name := range []string{"c1", "c2"} {
+		c := startController(t, ca, name, "127.0.0.1:0", s, settlesSoon)
+		controllers, clients = append(controllers, c), append(clients, c.client(alice))
+	}
+	apply(t, clients[0], sessionService("web", 1))
+	a := joinTickets(t, ca.Issue(pki.Agent, "s1"), controllers...)
+	a.has(t, 1, 2)
+	for _, client := range clients {
+		fleettest.Await(t, "the next key to be with all", func() bool {
+			list, err := client.ListTicketKeys(t.Context(), &ballastv1.ListTicketKeysRequest{})
+			fleettest.Require(t, err)
+			return len(list.Keys) == 2 && len(list.Behind) == 0
+		})
+	}
+	putTickets(t, s, func(k *rotation.TicketKeys) { k.Since = time.Now().Add(-25 * time.Hour) }) // controllers do, too
+	done := make(chan int)
+	for i := range 8 {
+		go func() {
+			answer, err := clients[i%2].UseTicketKey(t.Context(), &ballastv1.KeyRequest{Epoch: 2})
+			if err != nil {
+				t.Error(err)
+			}
+			done <- len(answer.GetChanges())
+		}()
+	}
+	changes := 0
+	for range 8 {
+		changes += <-done
+	}
+	if a.has(t, 2, 3); changes > 1 {
+		t.Errorf("%d of 8 have turned the key", changes)
+	}
+}
+
+// putTickets writes keys as if a controller had, some time ago.
 func putTickets(t testing.TB, s store.Store, change func(*rotation.TicketKeys)) {
 	t.Helper()
 	fleettest.Await(t, "the keys to be stored", func() bool {

@@ -197,7 +197,7 @@ static int listed_keys(const char *text, unsigned char key[KEYS][KEY_LENGTH])
 	for (char next = '['; *at == next && next != ']'; next = *at == ']' ? ']' : ',') {
 		at++;
 		at += strspn(at, " \t\r\n");
-		if (*at != '"' || strcspn(at + 1, "\"") != 2 * KEY_LENGTH)
+		if (*at != '"' || strcspn(at + 1, "\"") != 2 * KEY_LENGTH || at[1 + 2 * KEY_LENGTH] != '"')
 			return -1;
 		memcpy(hex, at + 1, 2 * KEY_LENGTH);
 		hex[2 * KEY_LENGTH] = 0;

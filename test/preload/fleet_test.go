@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -144,7 +145,7 @@ func (s *fleetServer) keys(t testing.TB, epoch uint32, count int) (told sessiont
 	t.Helper()
 	await.Nil(t, fmt.Sprintf("%s uses epoch %d of %d keys", filepath.Base(s.dir), epoch, count), func() error {
 		var status api.AgentStatus
-		if err := api.NewClient(api.SocketPath(filepath.Join(s.dir, "run"), "test")).Get(t.Context(), api.PathStatus, &status); err != nil {
+		if err := s.client().Get(t.Context(), api.PathStatus, &status); err != nil {
 			return err
 		}
 		if len(status.TicketKeys) != 1 || status.TicketKeys[0].Source != "controllers" || status.TicketKeys[0].Epoch != epoch || len(status.TicketKeys[0].Read) != count {
@@ -228,6 +229,7 @@ func TestSessionsResumeAtAnotherServerOfTheFleetWhileItsKeysRotate(t *testing.T)
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
+	t.Parallel() // it waits most of the time
 	dir, log, control := openFolder(t), &said{}, newSpace(t, "control")
 	require(t, errors.Join(pki.Init(dir, pki.DefaultAuthorityLife, false), pki.Issue(dir, pki.Request{Role: pki.Controller, Name: "c1"}),
 		control.AddAddress("lo", netip.MustParsePrefix("10.9.0.1/32"))))
@@ -324,13 +326,32 @@ func TestSessionsResumeAtAnotherServerOfTheFleetWhileItsKeysRotate(t *testing.T)
 		t.Errorf("a session of the removed server resumes: %v, %v", resumed, err)
 	}
 
-	for name, text := range map[string]string{"controller": log.String(), "agent of a": a.log.String(), "agent of b": b.log.String()} {
-		for _, key := range append(append(first.TicketKeys, kept.TicketKeys...), fresh.TicketKeys...) {
+	said := map[string]string{"log of the controller": log.String(), "log of a": a.log.String(), "log of b": b.log.String()}
+	for _, path := range []string{api.PathStatus, api.PathRunning, api.PathCounters, api.PathMetrics} {
+		said[path+" of b"] = b.tells(t, path)
+	}
+	for what, text := range said {
+		for _, key := range slices.Concat(first.TicketKeys, kept.TicketKeys, fresh.TicketKeys) {
 			for _, form := range []string{hex.EncodeToString(key[:6]), strings.Trim(strings.ReplaceAll(fmt.Sprint([]byte(key[:6])), " ", ","), "[]")} {
 				if text == "" || strings.Contains(text, form) {
-					t.Errorf("the log of the %s has a key: %s", name, text)
+					t.Errorf("the %s has a key: %s", what, text)
 				}
 			}
 		}
 	}
+}
+
+// tells is what an agent says to root.
+func (s *fleetServer) tells(t testing.TB, path string) string {
+	t.Helper()
+	stream, err := s.client().Stream(t.Context(), path)
+	require(t, err)
+	defer stream.Close()
+	text, err := io.ReadAll(stream)
+	require(t, err)
+	return string(text)
+}
+
+func (s *fleetServer) client() *api.Client {
+	return api.NewClient(api.SocketPath(filepath.Join(s.dir, "run"), "test"))
 }

@@ -292,6 +292,9 @@ func TestADamagedTicketFileChangesNothing(t *testing.T) {
 		}
 		return json.RawMessage(strings.Replace(string(text), from, to, 1))
 	}
+	listed := func(list string) json.RawMessage {
+		return changed(`"server_id":7`, `"server_id":7, "ticket_keys": `+list)
+	}
 	s, c := serve(t, tickets(t), 7), client(tls.VersionTLS13)
 	s.want(t, c, false, nobody, 1)
 	for name, content := range map[string]any{
@@ -309,6 +312,12 @@ func TestADamagedTicketFileChangesNothing(t *testing.T) {
 		"a long key before":         changed(`"id_key_before":"01`, `"id_key_before":"`+strings.Repeat("02", 500)),
 		"half of the keys before":   changed(`"id_key_before":"`+strings.Repeat("01", 32), `"id_key_before":"`),
 		"a wrong ticket key before": changed(`"ticket_key_before":"01`, `"ticket_key_before":"`),
+		"no list":                   listed(`null`),
+		"an empty list":             listed(`[]`),
+		"a list of numbers":         listed(`[7]`),
+		"a short key in a list":     listed(`["` + strings.Repeat("03", 32) + `", "03"]`),
+		"no digits in a list":       listed(`["` + strings.Repeat("0g", 32) + `"]`),
+		"a list within a list":      listed(`[["` + strings.Repeat("03", 32) + `"]]`),
 	} {
 		t.Log(name)
 		write(t, s.file, content)
@@ -333,7 +342,7 @@ func TestADamagedTicketFileChangesNothing(t *testing.T) {
 			t.Error(line)
 		}
 	}
-	if len(s.complaints()) < 4 || len(s.complaints()) > 15 {
+	if len(s.complaints()) < 4 || len(s.complaints()) > 22 {
 		t.Errorf("%d complaints: %q", len(s.complaints()), s.complaints())
 	}
 }

@@ -56,7 +56,7 @@ func run(run *scenario.Run) {
 		run.Result.Measure("moved_"+one.name, float64(moved))
 		run.Result.Expect(moved == 0, "%s: %d of %d connections reached another server than their session's: %v", one.name, moved, seen.Connections, seen.Moved)
 		run.Result.Expect(float64(seen.Resumed) >= resumedMost*float64(seen.Connections), "%s: only %d of %d connections resumed a session", one.name, seen.Resumed, seen.Connections)
-		for _, verdict := range []string{"answered_syn", "forwarded_by_session", "forwarded_new", "forwarded_by_cookie"} {
+		for _, verdict := range []string{"answered_syn", "held_hello", "forwarded_by_session", "forwarded_new", "forwarded_by_cookie"} {
 			run.Result.Expect(total(outcome, verdict) > 0, "%s: no packet is counted as %s", one.name, verdict)
 		}
 	}

@@ -84,6 +84,7 @@ type Hub struct {
 	keys     model.Keys
 	keyed    uint64 // revision in which keys became what they are
 	tickets  rotation.TicketKeys
+	derived  map[string]*ballastv1.ServiceTicketKeys // of these, by service: those that an agent was told of
 	nodes    *ballastv1.Nodes
 	services map[string]*service
 	weights  map[string]*softWeights
@@ -227,6 +228,9 @@ func (h *Hub) SetState(view *engine.View) {
 		h.keyed = view.Revision
 	}
 	newTickets := !reflect.DeepEqual(view.Tickets, h.tickets)
+	if newTickets {
+		h.derived = map[string]*ballastv1.ServiceTicketKeys{}
+	}
 	h.known, h.revision, h.keys, h.tickets, h.nodes, h.services = true, view.Revision, view.Keys, view.Tickets, nodes, services
 	for name, change := range changes {
 		if change.after == nil {

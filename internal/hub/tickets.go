@@ -18,9 +18,15 @@ func (h *Hub) ticketsFor(who *pki.Identity) *ballastv1.TicketKeys {
 		return told
 	}
 	for _, name := range slices.Sorted(maps.Keys(h.services)) {
-		if h.services[name].grants(who) {
-			told.Services = append(told.Services, api.TicketsToProto(name, h.tickets.Of(name)))
+		if !h.services[name].grants(who) {
+			continue
 		}
+		keys := h.derived[name]
+		if keys == nil {
+			keys = api.TicketsToProto(name, h.tickets.Of(name))
+			h.derived[name] = keys
+		}
+		told.Services = append(told.Services, keys)
 	}
 	return told
 }

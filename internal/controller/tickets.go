@@ -241,6 +241,9 @@ func (f fleetOf) UseTicketKey(ctx context.Context, epoch uint32, force bool) (ch
 			epoch = t.Next()
 		}
 		key := t.Key(epoch)
+		if epoch == 0 {
+			return next, "", connect.NewError(connect.CodeFailedPrecondition, errors.New("the next key of session tickets is not made yet: try again in a second"))
+		}
 		if key == nil {
 			return next, "", connect.NewError(connect.CodeNotFound, fmt.Errorf("epoch %d has no key of session tickets: see `ballast ctl tickets`", epoch))
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -233,5 +234,35 @@ func TestAgentsKeepTheFleetsKeysForTheirNextProcess(t *testing.T) {
 	before.save(&tunnels{})
 	if _, err := after.load(&tunnels{}); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "remove the file") {
 		t.Errorf("a damaged state: %v", err)
+	}
+}
+
+// The listener is named before the kernel refuses anything.
+func TestListenersThatTakeNothingOverAreNamed(t *testing.T) {
+	h := newJoinHost(t)
+	keys, services := ticketService()
+	made := openTickets(t, Options{RunDir: h.dir, StateDir: h.dir, Instance: "default"})
+	made.set(keys, nil, services)
+	problems := func(multipath bool) string {
+		t.Helper()
+		config := net.ListenConfig{}
+		config.SetMultipathTCP(multipath)
+		h.do(func() error {
+			listener, err := config.Listen(t.Context(), "tcp", ":443")
+			if err != nil {
+				return err
+			}
+			made.seeListeners()
+			return listener.Close()
+		})
+		return strings.Join(made.problems(), "\n")
+	}
+	for range 2 {
+		if found := problems(true); !strings.Contains(found, "service web: port 443: the listener speaks MPTCP") || !strings.Contains(found, "GODEBUG=multipathtcp=0") {
+			t.Errorf("a listener with MPTCP: %q", found)
+		}
+		if found := problems(false); strings.Contains(found, "MPTCP") {
+			t.Errorf("one without: %q", found)
+		}
 	}
 }

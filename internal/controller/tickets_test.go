@@ -227,7 +227,7 @@ func TestOfManyWhoUseTheSameKeyAtOnceOneDoes(t *testing.T) {
 	}
 }
 
-// putTickets writes keys as if a controller had, some time ago.
+// putTickets writes keys as if a controller had, some time ago. Both there are, the one in use and the next.
 func putTickets(t testing.TB, s store.Store, change func(*rotation.TicketKeys)) {
 	t.Helper()
 	fleettest.Await(t, "the keys to be stored", func() bool {
@@ -236,6 +236,9 @@ func putTickets(t testing.TB, s store.Store, change func(*rotation.TicketKeys)) 
 		now := newSnapshot()
 		for _, d := range documents {
 			fleettest.Require(t, now.take(d, d.Revision))
+		}
+		if now.tickets.Next() == 0 { // the controllers make it just now
+			return false
 		}
 		next := now.tickets
 		change(&next)

@@ -177,6 +177,7 @@ func gatherHost() (h hostFacts) {
 	h.Microsecond = netdev.MicrosecondRoutes()
 	h.MPTCP, h.MPTCPPlain = mptcp.Obstacles(), mptcp.TakesPlain()
 	h.TakesOver, h.LooseTracking = server.TakesOver(), sysctl("net.netfilter.nf_conntrack_tcp_loose")
+	h.Listeners, _ = mptcp.Listeners()
 	h.Addresses, _ = netdev.AddressDevices()
 	h.DefaultRoutes, _ = netdev.DefaultRoutes()
 	h.Egress, h.EgressBare, _ = netdev.EgressDevices(unix.AF_UNSPEC)

@@ -1,8 +1,12 @@
 package doctor
 
 import (
+	"fmt"
+	"net/netip"
 	"strconv"
 
+	"github.com/ballast-lb/ballast/internal/linux/mptcp"
+	"github.com/ballast-lb/ballast/internal/linux/server"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -27,6 +31,10 @@ func judgeSessions(f *facts) (out []Finding) {
 	}
 	f.services(func(s *model.Service) {
 		for _, port := range s.Ports {
+			if s.Session == model.SessionTLS && mptcp.ListensAt(f.Host.Listeners, netip.AddrPortFrom(s.VIP, port)) {
+				what, remedy := splitRemedy(server.RefusesMultipath)
+				out = append(out, Finding{"sessions", s.Name, Problem, fmt.Sprintf("port %d: %s", port, what), remedy})
+			}
 			if rule, sure, _ := f.translated(s, port); s.Session == model.SessionTLS && sure == surely {
 				out = append(out, Finding{"sessions", s.Name, Problem, "a rule of nftables takes tcp port " + strconv.Itoa(int(port)) + " elsewhere (" + rule.Text +
 					"): the kernel takes no connection over there", "let the application listen at the service's port itself, or use session: none"})

@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/features"
+	"github.com/ballast-lb/ballast/internal/linux/mptcp"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -178,6 +179,10 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"a server's clock", RoleAgent, func(f *facts) {
 			f.File.Fleet.Services[0].Session, f.Kernel.Synchronised = model.SessionTLS, false
 		}, "clock", Warning, "chrony"},
+		{"hand-over to MPTCP", RoleAgent, func(f *facts) {
+			s := &f.File.Fleet.Services[0]
+			s.Session, f.Host.Listeners = model.SessionTLS, []mptcp.Listener{{At: netip.AddrPortFrom(netip.IPv6Unspecified(), s.Ports[0]), Multipath: true}}
+		}, "sessions", Problem, "multipathtcp=0"},
 		{"microseconds", RoleAgent, func(f *facts) { f.Host.Microsecond = []string{"route x has it: change it"} }, "timestamps", Problem, "change it"},
 		{"strict, one way", RoleAgent, func(f *facts) { f.Devices[0].ReversePath = 1 }, "rp_filter", Warning, "rp_filter=0"},
 		{"strict, other way", RoleAgent, func(f *facts) { f.Devices[0].ReversePath = 1; f.Host.WaysBack = []string{"eth1"} }, "rp_filter", Problem, "rp_filter=0"},

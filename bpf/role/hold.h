@@ -36,6 +36,7 @@ inline_always enum verdict hold_add(struct xdp_md *ctx, struct session_work *w, 
 	repeated = hold_has(h, sequence, w->payload) && w->payload;
 	if (!repeated)
 		full = h->pieces >= HOLD_PIECES || !hold_store(ctx, w, h, sequence);
+	holds_waiting[place & (HOLDS - 1)] = h->based ? 0 : (__u32)w->hash;
 	if (!h->based)
 		return HELD_HELLO;
 	*length = hold_assemble(place);

@@ -37,7 +37,7 @@ __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const s
 			return session_again(before);
 		w->outcome = w->echo ? session_read(ctx, w, w->payload) : HELLO_NOT_TLS; /* without timestamps only placement finds the connection again */
 	}
-	if (w->echo) {
+	if (w->outcome == HELLO_MORE ? w->echo : hold_waits(w->hash)) {
 		verdict = session_hold(ctx, w, service);
 		if (verdict != VERDICT_CONTINUE)
 			return verdict;

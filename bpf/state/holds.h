@@ -52,6 +52,16 @@ struct {
 /* Are there programs at tc that release what is held? */
 volatile __u32 holds_enabled;
 
+/* By place: of the flow's hash, if segments are there and the first is not. Small, so that hellos that come whole need not look into places. */
+volatile __u32 holds_waiting[HOLDS];
+
+inline_always _Bool hold_waits(__u64 hash)
+{
+	__u32 place = hash >> 48 & (HOLDS - 2);
+
+	return holds_waiting[place] == (__u32)hash || holds_waiting[place + 1] == (__u32)hash;
+}
+
 inline_always _Bool hold_take(struct hold *h)
 {
 	return !__sync_val_compare_and_swap(&h->busy, 0, 1);

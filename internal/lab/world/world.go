@@ -54,6 +54,7 @@ type Lab struct {
 	wire     *link.Wire
 	Topology Topology
 	lbFlags  []string // of load balancers that run by a file, beyond the lab's own
+	agents   []string // flags of agents, beyond the lab's own
 	Work     string   // how the servers' work is done
 
 	mutex     sync.Mutex

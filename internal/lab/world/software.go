@@ -44,6 +44,7 @@ func configuration(name, text string) *template.Template {
 	return template.Must(template.New(name).Parse(text))
 }
 
+// curl takes no tickets with TLS 1.2: there must be a cache of sessions, whose ids name the server.
 var softwares = map[string]software{
 	"nginx": {[]string{"-c"}, configuration("nginx", `
 daemon off;
@@ -63,6 +64,7 @@ http {
   server {
     listen {{.Address}}:{{.Port}} ssl;
     ssl_protocols TLSv1.2 TLSv1.3;
+    ssl_session_cache shared:tls:4m;
     ssl_certificate {{.Certificate}}.crt;
     ssl_certificate_key {{.Certificate}}.key;
     add_header {{.Header}} "{{.Name}} $ssl_session_reused $remote_port";
@@ -78,6 +80,7 @@ LoadModule mpm_event_module /usr/lib/apache2/modules/mod_mpm_event.so
 LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so
 LoadModule headers_module /usr/lib/apache2/modules/mod_headers.so
 LoadModule dir_module /usr/lib/apache2/modules/mod_dir.so
+LoadModule socache_shmcb_module /usr/lib/apache2/modules/mod_socache_shmcb.so
 LoadModule ssl_module /usr/lib/apache2/modules/mod_ssl.so
 User `+ticketGroup+`
 Group `+ticketGroup+`
@@ -88,9 +91,10 @@ ErrorLog {{.Dir}}/error.log
 Mutex posixsem
 StartServers 1
 MaxKeepAliveRequests 0
+KeepAliveTimeout 60
 ServerName lab
 Listen {{.Address}}:{{.Port}}
-SSLSessionCache none
+SSLSessionCache shmcb:{{.Dir}}/sessions(512000)
 SSLEngine on
 SSLCertificateFile {{.Certificate}}.crt
 SSLCertificateKeyFile {{.Certificate}}.key

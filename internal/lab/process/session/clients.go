@@ -184,12 +184,12 @@ func (c *client) connection(ctx context.Context, config *tls.Config) (seen visit
 		switch {
 		case state.Version != config.MaxVersion:
 			return seen, fmt.Errorf("%s instead of %s", tls.VersionName(state.Version), tls.VersionName(config.MaxVersion))
-		case now.resumed != nil && *now.resumed != state.DidResume:
-			return seen, fmt.Errorf("resumed: %t says the client, %t the server", state.DidResume, *now.resumed)
-		case !first && now.server != "" && now.server != seen.server:
+		case now.Resumed != nil && *now.Resumed != state.DidResume:
+			return seen, fmt.Errorf("resumed: %t says the client, %t the server", state.DidResume, *now.Resumed)
+		case !first && now.Server != "" && now.Server != seen.server:
 			return seen, errors.New("two servers in one connection")
 		case first:
-			seen = visit{now.server, state.DidResume}
+			seen = visit{now.Server, state.DidResume}
 		}
 		if ctx.Err() != nil || time.Now().After(end) {
 			return seen, nil

@@ -63,8 +63,8 @@ func (c *client) curl(_ context.Context, version uint16, saw func(visit)) error 
 	for i, now := range all {
 		switch {
 		case i%3 == 0:
-			saw(visit{now.server, *now.resumed})
-		case now.port != all[i-1].port || now.server != all[i-1].server:
+			saw(visit{now.Server, *now.Resumed})
+		case now.Port != all[i-1].Port || now.Server != all[i-1].Server:
 			return errors.New("curl: two requests of one connection were not in one")
 		}
 	}
@@ -137,10 +137,10 @@ func (c *client) one(program, said string, saw func(visit)) error {
 		return fmt.Errorf("%s does not say whether it has resumed a session", program)
 	}
 	resumed := found[1] == "Reused"
-	if now.resumed != nil && *now.resumed != resumed {
-		return fmt.Errorf("resumed: %t says %s, %t the server", resumed, program, *now.resumed)
+	if now.Resumed != nil && *now.Resumed != resumed {
+		return fmt.Errorf("resumed: %t says %s, %t the server", resumed, program, *now.Resumed)
 	}
-	saw(visit{now.server, resumed})
+	saw(visit{now.Server, resumed})
 	return nil
 }
 

@@ -21,6 +21,14 @@ var Scenarios = []scenario.Scenario{
 		Name: "sessions-software", Deadline: 10 * time.Minute, Do: runSoftware,
 		Promise: "so do those of curl, OpenSSL and Python with unchanged nginx, Apache, HAProxy and Dovecot (IMAPS)",
 	},
+	{
+		Name: "sessions-nginx", Deadline: 5 * time.Minute, Do: runNginx,
+		Promise: "so do those of curl, OpenSSL and Python with unchanged nginx",
+	},
+	{
+		Name: "sessions-chromium", Deadline: 5 * time.Minute, Do: runChromium,
+		Promise: "pages of Chromium, whose hellos take two segments, resume their sessions at nginx",
+	},
 }
 
 const (
@@ -90,13 +98,13 @@ func count(run *scenario.Run, outcome world.Result, seen map[string]session.Outc
 	run.Result.AddTrial(outcome, false)
 }
 
-// judge counts, and expects connections to be at their session's server, but for those of s1, which was removed.
+// judge counts, and expects connections to be at their session's server, but for those of s3, which was removed.
 func judge(run *scenario.Run, outcome world.Result, seen map[string]session.Outcome) {
 	count(run, outcome, seen)
 	for name, of := range seen {
 		moved := 0
 		for server, n := range of.Moved {
-			if server != world.ServerName(1) {
+			if server != world.ServerName(3) {
 				moved += n
 			}
 		}
@@ -131,7 +139,7 @@ func changes(t *world.Trial, between int, of ...session.Clients) map[string]sess
 		{What: "kill load balancer lb2", Do: func() { t.CrashLB(2) }},
 		{What: "drain server s2", Do: func() { t.Drain(2); t.Apply() }},
 		{What: "lb2 returns", Do: func() { t.ReturnLB(2) }},
-		{What: "remove server s1", Do: func() { t.RemoveServer(1); t.Apply() }},
+		{What: "remove server s3", Do: func() { t.RemoveServer(3); t.Apply() }},
 	} {
 		t.Event(one.What, one.Do)
 		clients.More(between)

@@ -1,8 +1,6 @@
 package sessions
 
 import (
-	"time"
-
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/process/session"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
@@ -12,47 +10,50 @@ import (
 )
 
 const (
-	goAtOnce       = 4
-	programsAtOnce = 1
-	betweenEach    = 10 // connections of each client, between two events
+	goAtOnce     = 3  // of a service
+	betweenAll   = 10 // connections of each client, between two events
+	betweenShort = 4
+
+	browsedMin    = 60 // connections of a browser
+	browsedResume = 0.6
 )
 
-// checks are slow to tell that a server is unhealthy: its sessions would move. Dovecot starts a process for each.
-var checks = model.Health{Check: model.CheckTLS, Interval: model.Duration(2 * time.Second), Timeout: model.Duration(10 * time.Second), Rise: 1, Fall: 3}
-
-// others are the programs that are servers, each of a service of its own, and the clients of each.
-var others = []struct {
-	program, vip4, vip6 string
-	port                uint16
-	speech              string
-	clients             []string
-}{
-	{"nginx", "198.51.100.10", "2001:db8:100::10", 443, "http", []string{"", "curl", "openssl", "python3"}},
-	{"apache2", "198.51.100.11", "2001:db8:100::11", 443, "http", []string{"", "curl", "openssl", "python3"}},
-	{"haproxy", "198.51.100.12", "2001:db8:100::12", 443, "http", []string{"", "curl", "openssl", "python3"}},
-	{"dovecot", "198.51.100.13", "2001:db8:100::13", 993, "imap", []string{"", "openssl", "python3"}},
+// software is a program that serves a service of its own, and its clients; Go's is one of them.
+type software struct {
+	program, vip string
+	port         uint16
+	speech       string
+	clients      []string
 }
 
-// runSoftware has one series of events for all servers and clients.
-func runSoftware(run *scenario.Run) {
-	var programs []string
-	for _, one := range others {
-		programs = append(programs, one.program)
-	}
-	script.Check(run.FindSoftware(append(programs, "curl", "openssl", "python3")...))
+var softwares = []software{
+	{"nginx", "198.51.100.10", 443, "http", []string{"curl", "openssl", "python3"}},
+	{"apache2", "198.51.100.11", 443, "http", []string{"curl", "openssl", "python3"}},
+	{"haproxy", "198.51.100.12", 443, "http", []string{"curl", "openssl", "python3"}},
+	{"dovecot", "198.51.100.13", 993, "imap", []string{"openssl", "python3"}},
+}
+
+// service is checked by nobody: checks fail where the machine is busy, and sessions go elsewhere.
+func (s *software) service() *fleet.Service {
+	return service(s.vip, func(of *fleet.Service) {
+		of.Name, of.Ports, of.Health = s.program, []uint16{s.port}, model.Health{}
+	})
+}
+
+func runSoftware(run *scenario.Run) { changesOf(run, betweenAll, softwares) }
+func runNginx(run *scenario.Run)    { changesOf(run, betweenShort, softwares[:1]) }
+
+// changesOf has one series of events for all servers and clients.
+func changesOf(run *scenario.Run, between int, all []software) {
 	var services []*fleet.Service
 	var clients []session.Clients
-	for _, one := range others {
-		of := service(one.vip4, func(s *fleet.Service) {
-			s.Name, s.Ports, s.Health = one.program, []uint16{one.port}, world.Checks(model.CheckTLS)
-		})
+	for _, one := range all {
+		of := one.service()
+		script.Check(run.FindSoftware(append(one.clients, one.program)...))
 		services = append(services, of)
+		clients = append(clients, session.Clients{Name: one.program + "_go", Target: of.Target(), Speech: one.speech, Sessions: goAtOnce})
 		for _, program := range one.clients {
-			name, atOnce := one.program+"_go", goAtOnce
-			if program != "" {
-				name, atOnce = one.program+"_"+program, programsAtOnce
-			}
-			clients = append(clients, session.Clients{Name: name, Target: of.Target(), Speech: one.speech, Program: program, Sessions: atOnce})
+			clients = append(clients, session.Clients{Name: one.program + "_" + program, Target: of.Target(), Speech: one.speech, Program: program, Sessions: 1})
 		}
 	}
 	seen := map[string]session.Outcome{}
@@ -60,10 +61,10 @@ func runSoftware(run *scenario.Run) {
 	with.Tickets = true
 	outcome := run.Uncounted(with, func(t *world.Trial) {
 		certificate := t.Certificate()
-		for i, one := range others {
+		for i, one := range all {
 			t.StartSoftware(one.program, services[i], certificate)
 		}
-		seen = changes(t, betweenEach, clients...)
+		seen = changes(t, between, clients...)
 	})
 	judge(run, outcome, seen)
 	elsewhere := 0
@@ -72,4 +73,30 @@ func runSoftware(run *scenario.Run) {
 	}
 	run.Result.Measure("resumed_elsewhere", float64(elsewhere))
 	run.Result.Expect(elsewhere > 0, "no session of the server that was removed was resumed at another")
+}
+
+// runChromium has pages that make connections side by side. Servers have keys of their own: a session is resumed at its own server or not at all.
+func runChromium(run *scenario.Run) {
+	one := &softwares[0]
+	script.Check(run.FindSoftware(one.program, world.Browser))
+	of := one.service()
+	var seen world.Visited
+	outcome := run.Uncounted(setup("chromium", of), func(t *world.Trial) {
+		certificate := t.Certificate()
+		t.StartSoftware(one.program, of, certificate)
+		page := t.Visit(certificate)
+		t.Event("add server s5", func() { t.AddServer(5); t.Apply() })
+		t.Event("drain server s1", func() { t.Drain(1); t.Apply() })
+		t.Event("kill load balancer lb1", func() { t.CrashLB(1) })
+		t.Event("lb1 returns", func() { t.ReturnLB(1) })
+		seen = page.End()
+	})
+	outcome.Attempted, outcome.Broken, outcome.Completed = seen.Connections+seen.Failed, seen.Failed, seen.Connections
+	run.Result.AddTrial(outcome, false)
+	run.Result.Measure("resumed", float64(seen.Resumed))
+	run.Result.Measure("servers", float64(len(seen.Servers)))
+	run.Result.Expect(seen.Failed == 0, "%d requests failed", seen.Failed)
+	run.Result.Expect(seen.Connections >= browsedMin, "only %d connections", seen.Connections)
+	run.Result.Expect(float64(seen.Resumed) >= browsedResume*float64(seen.Connections), "only %d of %d connections resumed a session, at %v", seen.Resumed, seen.Connections, seen.Servers)
+	run.Result.Expect(total(outcome, "forwarded_by_session") >= uint64(seen.Resumed), "only %d packets are counted as forwarded_by_session", total(outcome, "forwarded_by_session"))
 }

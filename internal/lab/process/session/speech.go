@@ -74,7 +74,9 @@ func readHTTP(s *speech, said *bufio.Reader, _ bool) (Answer, error) {
 }
 
 // ReadHeader reads an answer of HTTP servers.
-func ReadHeader(value string) (Answer, error) { return (&speech{answers: headers}).answer(Header + ": " + value) }
+func ReadHeader(value string) (Answer, error) {
+	return (&speech{answers: headers}).answer(Header + ": " + value)
+}
 
 // readIMAP reads a greeting, which names the server, in each connection once.
 func readIMAP(s *speech, said *bufio.Reader, first bool) (got Answer, err error) {

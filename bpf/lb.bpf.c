@@ -42,6 +42,7 @@
 #include "state/ring.h"
 #include "state/replicas.h"
 #include "state/sessions.h"
+#include "state/holds.h"
 
 #include "dispatch/turns.h"
 #include "dispatch/two_choices.h"
@@ -87,6 +88,7 @@
 #include "send/route.h"
 #include "send/circle.h"
 #include "send/peer.h"
+#include "send/release.h"
 
 #include "role/icmp.h"
 #include "role/tier.h"
@@ -100,6 +102,7 @@
 #include "role/message.h"
 #include "role/function.h"
 #include "role/handshake.h"
+#include "role/hold.h"
 #include "role/session.h"
 
 /* Keeps the names of the verdicts in BTF for user space. */
@@ -125,6 +128,8 @@ inline_always enum verdict walk(struct xdp_md *ctx, struct packet *p, struct dec
 	const __u32 *number = 0;
 	enum verdict verdict;
 
+	if (holds_enabled && is_order(data, end))
+		return DROPPED_FORGED;
 	if (data + sizeof(struct ethhdr) > end || !addressed_to_us(ctx, data))
 		return PASSED_NOT_IP;
 	verdict = parsed_verdict[parse_frame(p, ctx, data, end) & 3];
@@ -183,7 +188,8 @@ inline_always int any_way(struct xdp_md *ctx, int came)
 	if (verdict == ANSWERED_ECHO || verdict == ANSWERED_TOO_BIG)
 		return came == BY_FIRST_TIER ? route_answer(ctx, packet.l3, packet.ipv6) : XDP_TX;
 	if (is_forwarded(verdict) && decision.server)
-		return transmit(ctx, decision.server);
+		return came == BY_MESSAGE && decision.service && decision.service->flags & SERVICE_SESSION ? hold_way(ctx, decision.server) :
+													      transmit(ctx, decision.server);
 	return action;
 }
 
@@ -309,6 +315,13 @@ int lb_function_of_peer(struct xdp_md *ctx)
 	int action = function_way(ctx, 1, &ours);
 
 	return action == ASKED_ON ? XDP_DROP : action; /* who was answered does not ask */
+}
+
+/* At tc, behind lb: the only frames that concern it are orders of lb_any_of_peer. */
+SEC("tc")
+int lb_release(struct __sk_buff *skb)
+{
+	return release(skb);
 }
 
 /* Has a network function sent the frame? What is known of a VIP's connections does not matter then: its answer must find the function. */

@@ -25,7 +25,9 @@ struct {
 struct session_begun {
 	__be32 sequence; /* of the hello's first byte: connections of the same ports before or after have others, farther away than our window */
 	__u16 id;
-	__u16 pad;
+	__u16 generation;
+	__u32 held; /* place of its hold, and 1; 0: the hello came whole */
+	__u32 held_ms; /* when it was released */
 };
 
 struct {

@@ -4,7 +4,10 @@
 
 struct session_found {
 	__u16 id;
-	__u8 verdict, pad;
+	__u8 verdict;
+	_Bool detour; /* behind what was released */
+	__u16 generation, pad;
+	__u32 held; /* the packet goes by tc, and this is its place, and 1; 0: it does not */
 };
 
 struct {

@@ -16,12 +16,17 @@ import (
 	"github.com/ballast-lb/ballast/internal/script"
 )
 
-// Visited is what a browser has seen.
+// Visited is what a browser has seen. Each request was a connection.
 type Visited struct {
-	Connections int
-	Failed      int // requests
-	Resumed     int // sessions, of the connections
-	Servers     map[string]int
+	Alone    Visits // connections one after another
+	Together Visits // several at once: a browser shows each ticket once, and has not one for each
+	Failed   int    // requests
+}
+
+// Visits are connections.
+type Visits struct {
+	Connections, Resumed int
+	Servers              map[string]int
 }
 
 // Visiting is a browser under way.
@@ -55,7 +60,7 @@ func (t *Trial) Visit(certificate string) *Visiting {
 }
 
 // visited finds what the page shows.
-var visited = regexp.MustCompile(`\{.*"answers".*\}`)
+var visited = regexp.MustCompile(`\{.*"together".*\}`)
 
 // End waits until the page has all its answers.
 func (v *Visiting) End() Visited {
@@ -72,19 +77,17 @@ func (v *Visiting) End() Visited {
 		script.Check(fmt.Errorf("%s shows no answer: %q: %s", v.p, v.said.String(), v.p.LastWords()))
 	}
 	var shown struct {
-		Answers []string `json:"answers"`
-		Failed  int      `json:"failed"`
+		Alone, Together []string
+		Failed          int
 	}
 	script.Check(json.Unmarshal([]byte(found), &shown))
-	seen := Visited{Failed: shown.Failed, Servers: map[string]int{}}
-	ports := map[string]bool{}
-	for _, answer := range shown.Answers {
+	return Visited{visits(shown.Alone), visits(shown.Together), shown.Failed}
+}
+
+func visits(answers []string) Visits {
+	seen := Visits{len(answers), 0, map[string]int{}}
+	for _, answer := range answers {
 		now := script.Must(session.ReadHeader(answer))
-		if ports[now.Port] {
-			continue
-		}
-		ports[now.Port] = true
-		seen.Connections++
 		seen.Servers[now.Server]++
 		if *now.Resumed {
 			seen.Resumed++

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/session"
+	"github.com/ballast-lb/ballast/internal/lab/process/slowlink"
 	"github.com/ballast-lb/ballast/internal/script"
 )
 
@@ -100,4 +102,30 @@ func (s *Sessions) End() map[string]session.Outcome {
 	s.p.interrupt()
 	s.p.waitOrKill(s.trial.Context)
 	return s.Now()
+}
+
+// SendHellos has clients make connections by a plan, and returns what each has seen, by name.
+func (t *Trial) SendHellos(plan session.HelloPlan) (seen map[string]session.HelloOutcome) {
+	plan.Target = t.Target()
+	var said transcript
+	text := script.Must(json.Marshal(&plan))
+	p := script.Must(t.Start(Spawn{Node: ClientNode, Program: t.Processes, Arguments: []string{process.Hellos}, stdin: strings.NewReader(string(text)), Stdout: &said}))
+	p.wanted.Store(true)
+	select {
+	case <-p.Exited:
+	case <-t.Context.Done():
+		script.Check(t.Context.Err())
+	}
+	if p.Err != nil {
+		script.Check(fmt.Errorf("%s: %w: %s", p, p.Err, p.LastWords()))
+	}
+	script.Check(json.Unmarshal([]byte(said.String()), &seen))
+	return seen
+}
+
+// EndClientLink ends what is between clients and router, and returns what hellos it has seen, by source.
+func (t *Trial) EndClientLink() (seen map[netip.Addr]slowlink.Seen) {
+	t.slow.Stop(t.Context)
+	script.Check(json.Unmarshal([]byte(t.hellos.String()), &seen))
+	return seen
 }

@@ -26,6 +26,10 @@ var Scenarios = []scenario.Scenario{
 		Promise: "so do those of curl, OpenSSL and Python with unchanged nginx",
 	},
 	{
+		Name: "session-loss", Deadline: 5 * time.Minute, Do: runLoss,
+		Promise: "ClientHellos of 1 to 6 segments, of which any is lost, doubled or overtaken, reach their session's server",
+	},
+	{
 		Name: "sessions-chromium", Deadline: 5 * time.Minute, Do: runChromium,
 		Promise: "pages of Chromium, whose hellos take two segments, resume their sessions at nginx",
 	},

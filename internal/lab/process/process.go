@@ -23,6 +23,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/relay"
 	"github.com/ballast-lb/ballast/internal/lab/process/session"
 	"github.com/ballast-lb/ballast/internal/lab/process/slowlink"
+	"github.com/ballast-lb/ballast/internal/lab/process/stateful"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
 
@@ -40,6 +41,8 @@ const (
 	Member   = "etcd"      // OPTIONS: a member of an etcd cluster
 	Relay    = "relay"     // OPTIONS; shares of weights to lose are on standard input
 	Sessions = "sessions"  // TLS clients; what they do is on standard input
+	Stateful = "stateful"  // OPTIONS: an application that keeps states of sessions
+	Measure  = "measure"   // its clients; what they do is on standard input
 	TLS      = "tls"       // OPTIONS: a TLS server
 	SlowLink = "slow-link" // OPTIONS: between two interfaces
 )
@@ -58,6 +61,8 @@ var processes = map[string]process{
 	Peers:    {0, func(ctx context.Context, _ []string) error { return control.RunPeers(ctx, os.Stdin, os.Stdout) }},
 	Hellos:   {0, func(ctx context.Context, _ []string) error { return session.RunHellos(ctx, os.Stdin, os.Stdout) }},
 	Sessions: {0, func(ctx context.Context, _ []string) error { return session.Run(ctx, os.Stdin, os.Stdout) }},
+	Stateful: {1, func(ctx context.Context, a []string) error { return stateful.Run(ctx, a[0]) }},
+	Measure:  {0, func(ctx context.Context, _ []string) error { return stateful.Measure(ctx, os.Stdin, os.Stdout) }},
 	TLS:      {1, func(ctx context.Context, a []string) error { return session.Serve(ctx, a[0]) }},
 	Member:   {1, func(ctx context.Context, a []string) error { return member.Run(ctx, a[0]) }},
 	Relay:    {1, func(ctx context.Context, a []string) error { return relay.Run(ctx, os.Stdin, a[0]) }},

@@ -19,7 +19,7 @@ import (
 // StartTLS starts a TLS server for the trial's service on every server. It makes session tickets by the file of the server's agent, and waits for that where
 // there is none yet.
 func (t *Trial) StartTLS() {
-	t.startTLS(func(node string) string { return t.ticketFile(node, t.Fleet.Services[0]) })
+	t.startTLS(func(node string) string { return t.ticketFile(node, t.Fleet.Services[0].Name) })
 }
 
 // StartTLSWithoutTickets starts servers whose session tickets name nobody.
@@ -107,19 +107,7 @@ func (s *Sessions) End() map[string]session.Outcome {
 // SendHellos has clients make connections by a plan, and returns what each has seen, by name.
 func (t *Trial) SendHellos(plan session.HelloPlan) (seen map[string]session.HelloOutcome) {
 	plan.Target = t.Target()
-	var said transcript
-	text := script.Must(json.Marshal(&plan))
-	p := script.Must(t.Start(Spawn{Node: ClientNode, Program: t.Processes, Arguments: []string{process.Hellos}, stdin: strings.NewReader(string(text)), Stdout: &said}))
-	p.wanted.Store(true)
-	select {
-	case <-p.Exited:
-	case <-t.Context.Done():
-		script.Check(t.Context.Err())
-	}
-	if p.Err != nil {
-		script.Check(fmt.Errorf("%s: %w: %s", p, p.Err, p.LastWords()))
-	}
-	script.Check(json.Unmarshal([]byte(said.String()), &seen))
+	t.ask(process.Hellos, &plan, &seen)
 	return seen
 }
 

@@ -2,7 +2,6 @@
 package world
 
 import (
-	"bytes"
 	_ "embed"
 	"fmt"
 	"math/rand/v2"
@@ -170,7 +169,6 @@ func (l *Options) ticketLibrary() string {
 
 // StartSoftware starts a program for a service on every server. Its session tickets are by the file of the server's agent as soon as that is there.
 func (t *Trial) StartSoftware(program string, one *fleet.Service, certificate string) {
-	path := script.Must(findProgram(program))
 	address := one.VIP.String()
 	if one.VIP.Is6() {
 		address = "[" + address + "]"
@@ -183,12 +181,8 @@ func (t *Trial) StartSoftware(program string, one *fleet.Service, certificate st
 		script.Checkf(os.MkdirAll(filepath.Join(what.Dir, "root"), 0o755), "configure %s", program)
 		script.Checkf(os.WriteFile(filepath.Join(what.Dir, "root", "index.html"), nil, 0o644), "configure %s", program)
 		script.Checkf(os.WriteFile(filepath.Join(what.Dir, "page.html"), page, 0o644), "configure %s", program)
-		var text bytes.Buffer
-		script.Checkf(softwares[program].configuration.Execute(&text, what), "configure %s", program)
-		file := filepath.Join(what.Dir, "configuration")
-		script.Checkf(os.WriteFile(file, text.Bytes(), 0o644), "configure %s", program)
-		started = append(started, script.Must(t.Start(Spawn{Node: node, Program: path, Arguments: append(softwares[program].arguments, file),
-			environment: []string{"LD_PRELOAD=" + t.ticketLibrary(), "BALLAST_TICKETS=" + t.ticketFile(node, one)}})))
+		started = append(started, t.startConfigured(Spawn{Node: node, Program: program,
+			environment: []string{"LD_PRELOAD=" + t.ticketLibrary(), "BALLAST_TICKETS=" + t.ticketFile(node, one.Name)}}, what.Dir, softwares[program], what))
 	}
 	for i, p := range started {
 		t.AwaitPort(t.Context, p, ServerName(i+1), netip.AddrPortFrom(one.VIP, one.Ports[0]))
@@ -196,8 +190,8 @@ func (t *Trial) StartSoftware(program string, one *fleet.Service, certificate st
 }
 
 // ticketFile is where the agent of a node tells applications of a service what they make tickets by.
-func (l *Lab) ticketFile(node string, one *fleet.Service) string {
-	return filepath.Join(l.NodeDir(node), "run", "tickets", instance, one.Name+".json")
+func (l *Lab) ticketFile(node, service string) string {
+	return filepath.Join(l.NodeDir(node), "run", "tickets", instance, service+".json")
 }
 
 // Certificate makes one for TLS servers, and returns its files: it without .crt, .key, and .pem with both.

@@ -373,6 +373,14 @@ func (t *Trial) counters() map[string]map[string]uint64 {
 	return all
 }
 
+// Counted is how many packets all daemons have counted by a verdict.
+func (t *Trial) Counted(verdict string) (packets uint64) {
+	for _, counters := range t.counters() {
+		packets += counters[verdict]
+	}
+	return packets
+}
+
 // Drain ends new connections to a server in every service.
 func (t *Trial) Drain(i int) {
 	for _, one := range t.Fleet.Services {

@@ -36,8 +36,9 @@ type Outcome struct {
 	Resumed     int            `json:"resumed"` // TLS sessions, of these
 	Moved       map[string]int `json:"moved"`   // connections of a session at another server than the one before, by that
 	Elsewhere   int            `json:"resumed_elsewhere"`
-	Broken      map[string]int `json:"broken"`  // by error
-	Servers     map[string]int `json:"servers"` // of first connections
+	Moves       []string       `json:"moves,omitempty"` // some of them
+	Broken      map[string]int `json:"broken"`          // by error
+	Servers     map[string]int `json:"servers"`         // of first connections
 	Versions    map[string]int `json:"versions"`
 }
 
@@ -50,6 +51,8 @@ const (
 	pause   = 50 * time.Millisecond // between questions in a connection
 	told    = 200 * time.Millisecond
 	resumes = 8 // connections of a session after its first
+
+	movesMost = 16
 )
 
 var versions = []uint16{tls.VersionTLS12, tls.VersionTLS13}
@@ -130,6 +133,9 @@ func (c *client) session(ctx context.Context) {
 			o.Versions[tls.VersionName(version)]++
 		default:
 			o.Moved[before]++
+			if len(o.Moves) < movesMost {
+				o.Moves = append(o.Moves, fmt.Sprintf("%s %s: %s to %s, resumed: %t", time.Now().Format(time.TimeOnly), tls.VersionName(version), before, v.server, v.resumed))
+			}
 			if v.resumed {
 				o.Elsewhere++
 			}

@@ -114,7 +114,7 @@ func judge(run *scenario.Run, outcome world.Result, seen map[string]session.Outc
 		}
 		run.Result.Measure("connections_"+name, float64(of.Connections))
 		run.Result.Measure("moved_"+name, float64(moved))
-		run.Result.Expect(moved == 0, "%s: %d of %d connections reached another server than their session's: %v", name, moved, of.Connections, of.Moved)
+		run.Result.Expect(moved == 0, "%s: %d of %d connections reached another server than their session's: %q", name, moved, of.Connections, of.Moves)
 		run.Result.Expect(float64(of.Resumed) >= resumedMost*float64(of.Connections), "%s: only %d of %d connections resumed a session", name, of.Resumed, of.Connections)
 	}
 	for _, verdict := range []string{"answered_syn", "forwarded_by_session", "forwarded_new", "forwarded_by_cookie"} {

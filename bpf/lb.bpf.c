@@ -102,6 +102,7 @@
 #include "role/message.h"
 #include "role/function.h"
 #include "role/handshake.h"
+#include "role/pieces.h"
 #include "role/hold.h"
 #include "role/session.h"
 

@@ -3,97 +3,13 @@
  * held until the hello is all there, and what completes it becomes the order for lb_release, at tc, to send them all (send/release.h). */
 #pragma once
 
-/* The piece that follows `length` bytes of the hello, but for those that are taken. -1: there is none. */
-__noinline int hold_following(const struct hold *h, __u32 length, __u32 taken)
-{
-	int found = -1;
-
-	if (!h)
-		return -1;
-	for (int i = 0; i < HOLD_PIECES; i++) {
-		if (i < h->pieces && !(taken >> i & 1) && h->piece[i].sequence - h->base <= length)
-			found = i;
-	}
-	return found;
-}
-
-/* Lays pieces from the hello's first byte on one behind another into the work's hello, and returns how many bytes are there. */
-__noinline int hold_assemble(__u32 place)
-{
-	struct hold *h = bpf_map_lookup_elem(&holds, &place);
-	__u32 first = 0, taken = 0, length = 0;
-	struct session_work *w = bpf_map_lookup_elem(&session_works, &first);
-	struct bpf_dynptr to;
-
-	if (!h || !w)
-		return 0;
-	bpf_dynptr_from_mem(w->hello.bytes, HELLO_MOST, 0, &to);
-	w->hello.cut = 0;
-	h->ordered = 0;
-	for (__u32 turn = 0; turn < HOLD_PIECES; turn++) {
-		int next = hold_following(h, length, taken);
-		__u32 i = next & (HOLD_PIECES - 1), offset, size;
-
-		if (next < 0)
-			break;
-		taken |= 1u << i;
-		h->order[turn] = i;
-		h->ordered = turn + 1;
-		offset = h->piece[i].sequence - h->base;
-		size = h->piece[i].length;
-		if (offset + size > HELLO_MOST) {
-			w->hello.cut = 1;
-			size = HELLO_MOST - offset;
-		}
-		asm volatile("" : "+r"(size));
-		if (size > HOLD_DATA_MOST)
-			break;
-		bpf_dynptr_write(&to, offset, h->piece[i].data, size, 0);
-		if (offset + size > length)
-			length = offset + size;
-	}
-	return length;
-}
-
-/* Is all of it there already? */
-__noinline int hold_has(const struct hold *h, __u32 sequence, __u32 length)
-{
-	int found = 0;
-
-	if (!h)
-		return 0;
-	for (int i = 0; i < HOLD_PIECES; i++) {
-		if (i < h->pieces && h->piece[i].sequence == sequence && h->piece[i].length >= length)
-			found = 1;
-	}
-	return found;
-}
-
-/* There is room: see session_hold. */
-inline_always _Bool hold_store(struct xdp_md *ctx, const struct session_work *w, struct hold *h, __u32 sequence)
-{
-	__u32 i = h->pieces & (HOLD_PIECES - 1), last = w->packet.l4 - w->packet.l3 + w->packet.header - 1, size = w->payload;
-	struct held_piece *piece = &h->piece[i];
-
-	asm volatile("" : "+r"(last), "+r"(size));
-	if (last >= HOLD_HEADERS_MOST || bpf_xdp_load_bytes(ctx, w->packet.l3, piece->header, last + 1))
-		return 0;
-	if (size && (size > HOLD_DATA_MOST || bpf_xdp_load_bytes(ctx, w->packet.l4 + w->packet.header, piece->data, size)))
-		return 0;
-	piece->sequence = sequence;
-	piece->length = size;
-	piece->headers = last + 1;
-	h->pieces++;
-	return 1;
-}
-
 /* Of another connection than the one whose place this is now? Connections of the same ports before or after begin elsewhere. */
 inline_always _Bool hold_is_new(const struct session_work *w, const struct hold *h, __u32 sequence, __u32 now)
 {
 	if (!hold_is_of(h, &w->key))
 		return 1;
 	if (!h->based)
-		return now - h->last_ms > HOLD_STALE_MS;
+		return now - h->last_ms > HOLD_STALE_MS || (w->begins && hold_has_strays(h, sequence));
 	return w->begins ? h->base != sequence : sequence - h->base > SYN_ACK_WINDOW;
 }
 
@@ -149,7 +65,7 @@ inline_always enum verdict hold_acknowledge(struct xdp_md *ctx, struct session_w
 	return answer_segment(ctx, &w->packet, a);
 }
 
-/* A segment of a hello that is not all there. VERDICT_CONTINUE: it is now, or never will be: w->outcome; what is held of it: w->held. A global function: it is
+/* A segment of a hello that is not all there, or a whole one of which later segments may have come before. VERDICT_CONTINUE: it is all there now, or never will be: w->outcome; what is held of it: w->held. A global function: it is
  * verified once, and has a stack of its own. */
 __noinline int session_hold(struct xdp_md *ctx, struct session_work *w, const struct service *service)
 {
@@ -161,14 +77,13 @@ __noinline int session_hold(struct xdp_md *ctx, struct session_work *w, const st
 	if (!w || !service)
 		return DROPPED_MALFORMED;
 	w->held = 0;
-	w->outcome = HELLO_MORE;
 	if (!holds_enabled || w->packet.fragment != FRAGMENT_NONE || w->payload > HOLD_DATA_MOST ||
 	    w->packet.l4 - w->packet.l3 + w->packet.header > HOLD_HEADERS_MOST)
 		return VERDICT_CONTINUE;
 	hash = session_hash(&w->packet, service, cookie_epoch_parity(w->echo, service->cookie_bits));
 	place = hold_place(&w->key, hash >> 48, node_clock_ms());
 	h = bpf_map_lookup_elem(&holds, &place);
-	if (!h || (!w->payload && !hold_is_of(h, &w->key)))
+	if (!h || (!(w->payload && w->outcome == HELLO_MORE) && !hold_is_of(h, &w->key)))
 		return VERDICT_CONTINUE;
 	if (!hold_take(h))
 		return DROPPED_HOLD_BUSY;

@@ -3,42 +3,6 @@
  * tells lb_any_of_peer which server the packet goes to: that of the session, or the policy's. From then on the connection goes by its cookie as any other. */
 #pragma once
 
-/* NO_ID: it goes by placement. */
-inline_always enum verdict session_found(__u16 id, enum verdict verdict)
-{
-	__u32 first = 0;
-	struct session_found *told = bpf_map_lookup_elem(&session_told, &first);
-
-	if (!told)
-		return DROPPED_NO_SERVER;
-	told->id = id;
-	told->verdict = verdict;
-	told->held = 0;
-	return VERDICT_CONTINUE;
-}
-
-/* What of its connection was held goes by tc: so does this packet. */
-inline_always enum verdict session_behind(__u32 held, __u16 generation, _Bool detour, enum verdict verdict)
-{
-	__u32 first = 0;
-	struct session_found *told = bpf_map_lookup_elem(&session_told, &first);
-
-	if (told) {
-		told->held = held;
-		told->generation = generation;
-		told->detour = detour;
-	}
-	return verdict;
-}
-
-/* To where the hello went. */
-inline_always enum verdict session_again(const struct session_begun *begun)
-{
-	enum verdict verdict = session_found(begun->id, FORWARDED_STARTING);
-
-	return begun->held && node_clock_ms() - begun->held_ms < HOLD_DETOUR_MS ? session_behind(begun->held, begun->generation, 1, verdict) : verdict;
-}
-
 /* The server of a session. NO_ID: it is not there any more, or not healthy, or none of ours. */
 inline_always __u16 session_server(const struct service *service, const struct session_config *config, const struct hello *h)
 {
@@ -89,7 +53,7 @@ __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const s
 			return session_again(before);
 		w->outcome = w->echo ? session_read(ctx, w, w->payload) : HELLO_NOT_TLS; /* without timestamps only placement finds the connection again */
 	}
-	if (w->outcome == HELLO_MORE) {
+	if (w->echo) {
 		verdict = session_hold(ctx, w, service);
 		if (verdict != VERDICT_CONTINUE)
 			return verdict;

@@ -22,7 +22,10 @@ import (
 func withSessions(s *model.Service) { s.Session = model.SessionTLS }
 
 // clientHello is a record with a ClientHello that shows the name of a session in its identity (RFC 8446 4.2.11); empty: it resumes none.
-func clientHello(name []byte) []byte {
+func clientHello(name []byte) []byte { return helloWithKey(name, 36) }
+
+// helloWithKey is one whose key share has this many bytes.
+func helloWithKey(name []byte, bytes int) []byte {
 	field := func(bytes int, content []byte) []byte {
 		var length [4]byte
 		binary.BigEndian.PutUint32(length[:], uint32(len(content)))
@@ -31,7 +34,7 @@ func clientHello(name []byte) []byte {
 	extension := func(kind uint16, content []byte) []byte {
 		return append(binary.BigEndian.AppendUint16(nil, kind), field(2, content)...)
 	}
-	extensions := slices.Concat(extension(0, make([]byte, 20)), extension(51, make([]byte, 36)))
+	extensions := slices.Concat(extension(0, make([]byte, 20)), extension(51, make([]byte, bytes)))
 	if len(name) > 0 {
 		identity := append(field(2, append(slices.Clone(name), make([]byte, 150)...)), 0, 0, 0, 1)
 		extensions = append(extensions, extension(41, append(field(2, identity), field(2, field(1, make([]byte, 32)))...))...)

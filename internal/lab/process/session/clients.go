@@ -155,9 +155,9 @@ func (c *client) visits(ctx context.Context, version uint16, saw func(visit)) er
 	if c.Program != "" {
 		return Programs[c.Program](c, ctx, version, saw)
 	}
-	// Hellos with a key of ML-KEM take two segments (docs/sessions.md); with TLS 1.2 the certificate's curve must be named.
-	config := &tls.Config{InsecureSkipVerify: true, ServerName: "lab", ClientSessionCache: tls.NewLRUClientSessionCache(1),
-		CurvePreferences: []tls.CurveID{tls.X25519, tls.CurveP256}, MaxVersion: version}
+	// With ML-KEM, which Go offers by itself, hellos of TLS 1.3 take two segments. OpenSSL wants its certificate's curve named with TLS 1.2.
+	curves := [][]tls.CurveID{nil, {tls.X25519, tls.CurveP256}}[c.random.IntN(2)]
+	config := &tls.Config{InsecureSkipVerify: true, ServerName: "lab", ClientSessionCache: tls.NewLRUClientSessionCache(1), CurvePreferences: curves, MaxVersion: version}
 	for i := 0; i <= resumes && ctx.Err() == nil; i++ {
 		seen, err := c.connection(ctx, config)
 		if err != nil {

@@ -117,7 +117,7 @@ func judge(run *scenario.Run, outcome world.Result, seen map[string]session.Outc
 		run.Result.Expect(moved == 0, "%s: %d of %d connections reached another server than their session's: %q", name, moved, of.Connections, of.Moves)
 		run.Result.Expect(float64(of.Resumed) >= resumedMost*float64(of.Connections), "%s: only %d of %d connections resumed a session", name, of.Resumed, of.Connections)
 	}
-	for _, verdict := range []string{"answered_syn", "forwarded_by_session", "forwarded_new", "forwarded_by_cookie"} {
+	for _, verdict := range []string{"answered_syn", "held_hello", "forwarded_by_session", "forwarded_new", "forwarded_by_cookie"} {
 		run.Result.Expect(total(outcome, verdict) > 0, "%s: no packet is counted as %s", outcome.Name, verdict)
 	}
 }

@@ -71,7 +71,8 @@ func (c *client) curl(_ context.Context, version uint16, saw func(visit)) error 
 	return nil
 }
 
-// openssl is run for each connection. It keeps the session in a file.
+// openssl is run for each connection. It keeps the session in a file, but with TLS 1.2 no ticket that comes when a session is resumed (OpenSSL's ssl_update_cache): a
+// session ends here when another server has it, whose name such a ticket would have.
 func (c *client) openssl(ctx context.Context, version uint16, saw func(visit)) error {
 	dir, err := os.MkdirTemp("", "ballast-lab-")
 	if err != nil {
@@ -81,15 +82,21 @@ func (c *client) openssl(ctx context.Context, version uint16, saw func(visit)) e
 	file := filepath.Join(dir, "session")
 	arguments := []string{"s_client", "-connect", c.Target, "-servername", "lab", "-ign_eof", "-sess_out", file,
 		map[uint16]string{tls.VersionTLS12: "-tls1_2", tls.VersionTLS13: "-tls1_3"}[version]}
-	for i := 0; i < connectionsEach && ctx.Err() == nil; i++ {
+	first, now := "", ""
+	for i := 0; i < connectionsEach && now == first && ctx.Err() == nil; i++ {
 		said, err := c.run("openssl", Speeches[c.Speech].last, arguments...)
 		if err != nil {
 			return err
 		}
-		if err := c.one("openssl", said, saw); err != nil {
+		err = c.one("openssl", said, func(v visit) {
+			saw(v)
+			now = v.server
+		})
+		if err != nil {
 			return err
 		}
 		if i == 0 {
+			first = now
 			arguments = append(arguments, "-sess_in", file)
 		}
 		select {

@@ -12,7 +12,7 @@ import (
 const (
 	goAtOnce     = 3  // of a service
 	betweenAll   = 10 // connections of each client, between two events
-	betweenShort = 4
+	betweenShort = 3
 
 	browsedMin      = 16  // connections of a browser, one after another
 	browsedTogether = 0.2 // of those side by side that resume a session: it has two tickets for six (measured: a third)

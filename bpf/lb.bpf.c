@@ -42,6 +42,8 @@
 #include "state/ring.h"
 #include "state/replicas.h"
 #include "state/sessions.h"
+#include "state/session_clients.h"
+#include "state/session_outcomes.h"
 #include "state/holds.h"
 
 #include "dispatch/turns.h"
@@ -64,6 +66,7 @@
 #include "affinity/replica_table.h"
 #include "affinity/replicated.h"
 #include "affinity/chain.h"
+#include "affinity/session.h"
 
 #include "steer/placed.h"
 #include "steer/dispatched.h"
@@ -113,6 +116,7 @@ enum connection_state *unused_state __attribute__((unused));
 enum connection_flag *unused_flag __attribute__((unused));
 struct ended_connection *unused_ended __attribute__((unused));
 struct peer_message *unused_message __attribute__((unused));
+enum session_outcome *unused_outcome __attribute__((unused));
 
 static const enum verdict parsed_verdict[4] = {
 	[PARSED] = VERDICT_CONTINUE,

@@ -3,22 +3,6 @@
  * tells lb_any_of_peer which server the packet goes to: that of the session, or the policy's. From then on the connection goes by its cookie as any other. */
 #pragma once
 
-/* The server of a session. NO_ID: it is not there any more, or not healthy, or none of ours. */
-inline_always __u16 session_server(const struct service *service, const struct session_config *config, const struct hello *h)
-{
-	const struct server *server;
-	__u16 id = NO_ID;
-
-	if (h->source == HELLO_NO_SESSION)
-		return NO_ID;
-	if (config->has_ids[service->epoch_parity & 1])
-		id = session_id_open(&config->ids[service->epoch_parity & 1], h->name);
-	if (id == NO_ID && config->has_ids[~service->epoch_parity & 1])
-		id = session_id_open(&config->ids[~service->epoch_parity & 1], h->name);
-	server = server_by_id(service, id);
-	return server && !(server->flags & SERVER_DOWN) ? id : NO_ID;
-}
-
 /* Reads what there is of a hello behind the header. Returns an enum hello_outcome. */
 inline_always int session_read(struct xdp_md *ctx, struct session_work *w, __u32 payload)
 {
@@ -40,7 +24,7 @@ __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const s
 	struct session_begun begun = {};
 	enum verdict verdict;
 	const struct server *server;
-	__u16 id = NO_ID;
+	__u16 id;
 
 	if (!w || !service || !config)
 		return DROPPED_MALFORMED;
@@ -60,8 +44,7 @@ __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const s
 		if (!w->begins && !w->held)
 			return session_found(w->fallback, FORWARDED_STARTING);
 	}
-	if (w->outcome == HELLO_COMPLETE)
-		id = session_server(service, config, &w->hello);
+	id = session_server(service, config, &w->packet, &w->hello, w->echo ? w->outcome : SESSION_UNTIMED);
 	verdict = FORWARDED_BY_SESSION;
 	if (id == NO_ID) {
 		verdict = FORWARDED_NEW;

@@ -50,7 +50,11 @@ __noinline int release_piece(struct __sk_buff *skb, __u32 place, __u32 index)
 
 	if (!h)
 		return -1;
-	piece = &h->piece[index & (HOLD_PIECES - 1)];
+	index &= HOLD_PIECES - 1;
+	asm volatile("" : "+r"(index));
+	if (index >= HOLD_PIECES)
+		return -1;
+	piece = &h->piece[index];
 	front = h->front;
 	last = piece->headers - 1;
 	size = piece->length;

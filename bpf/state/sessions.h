@@ -9,7 +9,8 @@ struct session_config {
 	__u8 has_ids[2]; /* is there a key of that parity? */
 	__u16 mss; /* that we tell clients: what fits the ways to all servers */
 	__u8 scale; /* of windows, as all servers' agents have it */
-	__u8 pad[3];
+	__u8 clients; /* of a session that reach its server, 0: all */
+	__u8 pad[2];
 };
 _Static_assert(sizeof(struct session_config) == 168, "session_config");
 

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
+	"github.com/ballast-lb/ballast/internal/linux/mptcp"
 	"github.com/ballast-lb/ballast/internal/linux/server"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -34,6 +36,9 @@ type tickets struct {
 
 	refused uint64 // packets, by the kernel
 	lately  time.Time
+
+	multipath []string // listeners that speak MPTCP, for which the kernel takes nothing over
+	looked    time.Time
 }
 
 const ticketSecret = 32 // bytes
@@ -106,13 +111,21 @@ func (t *tickets) set(keys *model.Keys, services []plan.AgentService) {
 	}
 }
 
-// refusedFor is how long a refusal is told of.
-const refusedFor = time.Minute
+// Implementation constants.
+const (
+	refusedFor = time.Minute     // how long a refusal is told of
+	lookEvery  = 5 * time.Second // at who listens
+)
 
-// look counts what the kernel has refused since the last time.
+// look counts what the kernel has refused since the last time, and sees who listens.
 func (t *tickets) look(path *server.Server, now time.Time) {
 	if len(t.services) == 0 {
+		t.multipath = nil
 		return
+	}
+	if now.Sub(t.looked) >= lookEvery {
+		t.looked = now
+		t.seeListeners()
 	}
 	counted, err := path.Counters()
 	if n := counted["ingress_not_taken_over"].Packets; err == nil && n > t.refused {
@@ -120,15 +133,34 @@ func (t *tickets) look(path *server.Server, now time.Time) {
 	}
 }
 
+// seeListeners names those of the services that speak MPTCP. Where the kernel does not tell, what it refuses does.
+func (t *tickets) seeListeners() {
+	before := t.multipath
+	t.multipath = nil
+	list, err := mptcp.Listeners()
+	if err != nil {
+		return
+	}
+	for _, s := range t.services {
+		for _, port := range s.Service.Ports {
+			if mptcp.ListensAt(list, netip.AddrPortFrom(s.Service.VIP, port)) {
+				t.multipath = append(t.multipath, fmt.Sprintf("service %s: port %d: %s", s.Service.Name, port, server.RefusesMultipath))
+			}
+		}
+	}
+	if len(t.multipath) > 0 && !slices.Equal(before, t.multipath) {
+		t.log.Error("connections of services with session tls do not come to be at this host", "problems", t.multipath)
+	}
+}
+
 // problems are why connections of such services do not come to be.
 func (t *tickets) problems() []string {
-	found := slices.Concat(t.unwritten, t.unable)
+	found := slices.Concat(t.unwritten, t.unable, t.multipath)
 	if t.unkept != "" {
 		found = append(found, t.unkept)
 	}
-	if len(t.unable) == 0 && !t.lately.IsZero() && time.Since(t.lately) < refusedFor {
-		found = append(found, fmt.Sprintf("session tls: the kernel has refused %d first packets of connections, also within the last minute: most likely the application "+
-			"listens with MPTCP, as Go's do: set net.mptcp.enabled to 0 (in Go: GODEBUG=multipathtcp=0) and start it again", t.refused))
+	if len(t.unable)+len(t.multipath) == 0 && !t.lately.IsZero() && time.Since(t.lately) < refusedFor {
+		found = append(found, fmt.Sprintf("session tls: the kernel has refused %d first packets of connections, also within the last minute: most likely %s", t.refused, server.RefusesMultipath))
 	}
 	return found
 }

@@ -3,9 +3,11 @@ package agent
 import (
 	"bytes"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/algo/sessionid"
@@ -92,6 +94,36 @@ func TestServersWithOneKeyReadEachOthersTickets(t *testing.T) {
 		}
 		if _, err := newTickets(&Options{TicketKey: key}); err == nil {
 			t.Errorf("%q is taken for a key", text)
+		}
+	}
+}
+
+// The listener is named before the kernel refuses anything.
+func TestListenersThatTakeNothingOverAreNamed(t *testing.T) {
+	h := newJoinHost(t)
+	keys, services := ticketService()
+	made := openTickets(t, Options{RunDir: h.dir, StateDir: h.dir, Instance: "default"})
+	made.set(keys, services)
+	problems := func(multipath bool) string {
+		t.Helper()
+		config := net.ListenConfig{}
+		config.SetMultipathTCP(multipath)
+		h.do(func() error {
+			listener, err := config.Listen(t.Context(), "tcp", ":443")
+			if err != nil {
+				return err
+			}
+			made.seeListeners()
+			return listener.Close()
+		})
+		return strings.Join(made.problems(), "\n")
+	}
+	for range 2 {
+		if found := problems(true); !strings.Contains(found, "service web: port 443: the listener speaks MPTCP") || !strings.Contains(found, "GODEBUG=multipathtcp=0") {
+			t.Errorf("a listener with MPTCP: %q", found)
+		}
+		if found := problems(false); strings.Contains(found, "MPTCP") {
+			t.Errorf("one without: %q", found)
 		}
 	}
 }

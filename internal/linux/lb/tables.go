@@ -265,7 +265,7 @@ func (lb *LB) clearService(number uint32) error {
 			return err
 		}
 	}
-	return nil
+	return lb.clearHellos(number)
 }
 
 // The methods below make LB a plan.Reader.

@@ -2,13 +2,16 @@
 package sessions
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/frames"
 	"github.com/ballast-lb/ballast/internal/lab/process/session"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Scenarios are those of this package.
@@ -40,7 +43,13 @@ const (
 	longest     = 3 * time.Second // of a connection
 	between     = 60              // connections, between two events
 	resumedMost = 0.7             // of connections, that resume a session at least
+
+	floodSYNs      = 30_000
+	floodPerSecond = 10_000
+	floodDelivered = 0.8 // of it that must come through: queues are short
 )
+
+var lbs = []string{world.LBName(1), world.LBName(2)}
 
 func service(vip string, with func(*fleet.Service)) *fleet.Service {
 	one := fleet.NewService("web", vip)
@@ -63,7 +72,11 @@ func run(run *scenario.Run) {
 		seen := map[string]session.Outcome{}
 		outcome := run.Uncounted(setup(one.name, service(one.vip, one.with)), func(t *world.Trial) {
 			t.StartTLS()
-			seen = changes(t, between, session.Clients{Name: one.name, Target: t.Target(), Sessions: atOnce})
+			seen = changes(t, between, func(clients *world.Sessions) {
+				if one.vip == scenario.VIP4 {
+					flood(t, run.Result, clients, one.name)
+				}
+			}, session.Clients{Name: one.name, Target: t.Target(), Sessions: atOnce})
 		})
 		judge(run, outcome, seen)
 	}
@@ -129,10 +142,31 @@ func total(outcome world.Result, verdict string) (packets uint64) {
 	return packets
 }
 
-// changes are those of pool, keys and load balancers, between which each of the clients makes some connections.
-func changes(t *world.Trial, between int, of ...session.Clients) map[string]session.Outcome {
+// flood sends SYNs of clients that do not exist, while others' connections begin and end.
+func flood(t *world.Trial, result *scenario.Result, clients *world.Sessions, name string) {
+	strangers, target := t.OpenStrangers(), netip.MustParseAddrPort(t.Target())
+	defer strangers.Close()
+	before, connections := script.Must(t.Verdicts(lbs...)), clients.Now()[name].Connections
+	scenario.Bounded(t, result, "flood", func() {
+		strangers.Flood(floodPerSecond, func(i int) ([]byte, bool) {
+			syn := frames.Segment{From: strangers.From, To: strangers.To, Client: strangers.Address(), Service: target, SYN: true,
+				Sequence: t.Random.Uint32(), Value: t.Random.Uint32()}
+			return script.Must(syn.Frame()), i < floodSYNs
+		})
+	})
+	began := clients.Now()[name].Connections - connections
+	result.Measure("began_in_flood", float64(began))
+	result.Expect(began > 0, "no connection began in the flood")
+	answered := script.Must(t.Verdicts(lbs...))["answered_syn"] - before["answered_syn"]
+	result.Measure("answered_in_flood", float64(answered))
+	result.Expect(float64(answered) >= floodDelivered*floodSYNs, "of %d SYNs only %d were answered", floodSYNs, answered)
+}
+
+// changes are those of pool, keys and load balancers, between which each of the clients makes some connections. Before them comes what else is to happen.
+func changes(t *world.Trial, between int, before func(clients *world.Sessions), of ...session.Clients) map[string]session.Outcome {
 	clients := t.StartSessions(longest, of...)
 	clients.More(between)
+	before(clients)
 	for _, one := range []world.Step{
 		{What: "add server s5", Do: func() { t.AddServer(5); t.Apply() }},
 		{What: "drain server s1", Do: func() { t.Drain(1); t.Apply() }},

@@ -58,7 +58,7 @@ func patterns() (all []pattern) {
 // runLoss has a client for each pattern, with an address of its own: all at once, with GRO and without.
 func runLoss(run *scenario.Run) {
 	all := patterns()
-	with := setup("loss", service(scenario.VIP4, nil))
+	with := setup("loss", service(scenario.VIP4, unchecked))
 	with.Topology.Sources = len(all)
 	plan := session.HelloPlan{Resumes: hellosEach}
 	for i := range all {

@@ -14,7 +14,7 @@ const (
 	betweenAll   = 10 // connections of each client, between two events
 	betweenShort = 3
 
-	browsedMin      = 16  // connections of a browser, one after another
+	browsedMin      = 15  // connections of a browser, one after another
 	browsedTogether = 0.2 // of those side by side that resume a session: it has two tickets for six (measured: a third)
 )
 
@@ -33,12 +33,15 @@ var softwares = []software{
 	{"dovecot", "198.51.100.13", 993, "imap", []string{"openssl", "python3"}},
 }
 
-// service is checked by nobody: checks fail where the machine is busy, and sessions go elsewhere.
 func (s *software) service() *fleet.Service {
 	return service(s.vip, func(of *fleet.Service) {
-		of.Name, of.Ports, of.Health = s.program, []uint16{s.port}, model.Health{}
+		of.Name, of.Ports = s.program, []uint16{s.port}
+		unchecked(of)
 	})
 }
+
+// unchecked: checks fail where the machine is busy, and sessions go elsewhere.
+func unchecked(of *fleet.Service) { of.Health = model.Health{} }
 
 func runSoftware(run *scenario.Run) { changesOf(run, betweenAll, softwares) }
 func runNginx(run *scenario.Run)    { changesOf(run, betweenShort, softwares[:1]) }
@@ -91,7 +94,7 @@ func runChromium(run *scenario.Run) {
 		t.Event("lb1 returns", func() { t.ReturnLB(1) })
 		seen = page.End()
 	})
-	outcome.Completed = seen.Alone.Connections + seen.Together.Connections
+	outcome.Completed = seen.Alone.Connections + seen.Together.Connections // but for the first
 	outcome.Attempted, outcome.Broken = outcome.Completed+seen.Failed, seen.Failed
 	run.Result.AddTrial(outcome, false)
 	for name, of := range map[string]world.Visits{"alone": seen.Alone, "together": seen.Together} {

@@ -22,6 +22,7 @@ __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const s
 {
 	const struct session_begun *before;
 	struct session_begun begun = {};
+	struct connection_key key; /* before Linux 6.5 one in a map's memory that is handed over is none to the verifier */
 	enum verdict verdict;
 	const struct server *server;
 	__u16 id;
@@ -31,8 +32,9 @@ __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const s
 	w->held = 0;
 	w->base = w->sequence;
 	w->outcome = HELLO_MORE;
+	key = w->key;
 	if (w->begins) {
-		before = bpf_map_lookup_elem(&sessions_begun, &w->key);
+		before = bpf_map_lookup_elem(&sessions_begun, &key);
 		if (before && before->sequence == w->base) /* it comes again, and is no other connection */
 			return session_again(before);
 		w->outcome = w->echo ? session_read(ctx, w, w->payload) : HELLO_NOT_TLS; /* without timestamps only placement finds the connection again */
@@ -58,7 +60,7 @@ __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const s
 	begun.held = w->held;
 	begun.generation = w->generation;
 	begun.held_ms = node_clock_ms();
-	bpf_map_update_elem(&sessions_begun, &w->key, &begun, BPF_ANY);
+	bpf_map_update_elem(&sessions_begun, &key, &begun, BPF_ANY);
 	if (learns_load(service))
 		load_learn(service, id, server, 1);
 	return session_behind(w->held, w->generation, 0, session_found(id, verdict));
@@ -72,6 +74,7 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	const struct session_begun *begun;
+	struct connection_key key;
 	struct syn_cookie_flow f;
 	struct tcphdr *tcp;
 	__u16 fallback = NO_ID;
@@ -110,7 +113,8 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 	}
 	if (!echo)
 		return session_found(NO_ID, FORWARDED_NO_TIMESTAMP);
-	begun = bpf_map_lookup_elem(&sessions_begun, &w->key);
+	key = w->key;
+	begun = bpf_map_lookup_elem(&sessions_begun, &key);
 	if (begun && bpf_ntohl(sequence) - bpf_ntohl(begun->sequence) <= SYN_ACK_WINDOW && server_by_id(service, begun->id))
 		return session_again(begun);
 	if ((w->payload || w->packet.tcp_flags & TCP_FLAG_FIN_BIT) && !(w->packet.tcp_flags & TCP_FLAG_RST_BIT)) {

@@ -180,7 +180,7 @@ func fleet() model.Fleet {
 		f.Services = append(f.Services, s)
 	}
 	sessions := newService(sessionVIP, model.DispatchRR)
-	sessions.Session = model.SessionTLS
+	sessions.Session, sessions.SessionClients = model.SessionTLS, 0 // all measured hellos show one ticket: it has no limit of clients
 	f.Services = append(f.Services, sessions)
 	f.ApplyDefaults()
 	return f

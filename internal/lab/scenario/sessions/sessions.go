@@ -43,6 +43,7 @@ const (
 	longest     = 3 * time.Second // of a connection
 	between     = 60              // connections, between two events
 	resumedMost = 0.7             // of connections, that resume a session at least
+	patience    = 10              // checks that fail in a row
 
 	floodSYNs      = 30_000
 	floodPerSecond = 10_000
@@ -55,6 +56,7 @@ func service(vip string, with func(*fleet.Service)) *fleet.Service {
 	one := fleet.NewService("web", vip)
 	one.Ports, one.Dispatch, one.Session = []uint16{443}, model.DispatchRR, model.SessionTLS
 	one.Health = world.Checks(model.CheckTCP)
+	one.Health.Fall = patience // sessions leave a server that is not healthy, and no server is but for the machine's load
 	if with != nil {
 		with(one)
 	}

@@ -64,6 +64,7 @@ type client struct {
 	mutex   *sync.Mutex
 	outcome *Outcome
 	random  *mathrand.Rand
+	begun   int // sessions, by which they differ
 }
 
 // visit is what a client has seen in one connection.
@@ -87,7 +88,7 @@ func Run(ctx context.Context, in io.Reader, out io.Writer) error {
 		outcome := &Outcome{Moved: map[string]int{}, Broken: map[string]int{}, Servers: map[string]int{}, Versions: map[string]int{}}
 		outcomes[of.Name] = outcome
 		for range of.Sessions {
-			c := &client{Clients: of, longest: plan.Longest, mutex: &mutex, outcome: outcome, random: mathrand.New(mathrand.NewPCG(plan.Seed, stream))}
+			c := &client{Clients: of, longest: plan.Longest, mutex: &mutex, outcome: outcome, random: mathrand.New(mathrand.NewPCG(plan.Seed, stream)), begun: int(stream)}
 			stream++
 			all.Go(func() {
 				for ctx.Err() == nil {
@@ -117,7 +118,8 @@ func Run(ctx context.Context, in io.Reader, out io.Writer) error {
 
 // session begins a session and resumes it.
 func (c *client) session(ctx context.Context) {
-	version, before := versions[c.random.IntN(len(versions))], ""
+	c.begun++
+	version, before := versions[c.begun%len(versions)], ""
 	err := c.visits(ctx, version, func(v visit) {
 		c.mutex.Lock()
 		defer c.mutex.Unlock()
@@ -156,7 +158,7 @@ func (c *client) visits(ctx context.Context, version uint16, saw func(visit)) er
 		return Programs[c.Program](c, ctx, version, saw)
 	}
 	// With ML-KEM, which Go offers by itself, hellos of TLS 1.3 take two segments. OpenSSL wants its certificate's curve named with TLS 1.2.
-	curves := [][]tls.CurveID{nil, {tls.X25519, tls.CurveP256}}[c.random.IntN(2)]
+	curves := [][]tls.CurveID{nil, {tls.X25519, tls.CurveP256}}[c.begun/len(versions)%2]
 	config := &tls.Config{InsecureSkipVerify: true, ServerName: "lab", ClientSessionCache: tls.NewLRUClientSessionCache(1), CurvePreferences: curves, MaxVersion: version}
 	for i := 0; i <= resumes && ctx.Err() == nil; i++ {
 		seen, err := c.connection(ctx, config)

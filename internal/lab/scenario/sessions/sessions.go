@@ -43,6 +43,7 @@ const (
 	longest     = 3 * time.Second // of a connection
 	between     = 60              // connections, between two events
 	resumedMost = 0.7             // of connections, that resume a session at least
+	removed     = 3               // server, at the end
 	patience    = 10              // checks that fail in a row
 
 	floodSYNs      = 30_000
@@ -117,13 +118,13 @@ func count(run *scenario.Run, outcome world.Result, seen map[string]session.Outc
 	run.Result.AddTrial(outcome, false)
 }
 
-// judge counts, and expects connections to be at their session's server, but for those of s3, which was removed.
+// judge counts, and expects connections to be at their session's server, but for those of the server that was removed.
 func judge(run *scenario.Run, outcome world.Result, seen map[string]session.Outcome) {
 	count(run, outcome, seen)
 	for name, of := range seen {
 		moved := 0
 		for server, n := range of.Moved {
-			if server != world.ServerName(3) {
+			if server != world.ServerName(removed) {
 				moved += n
 			}
 		}
@@ -179,7 +180,7 @@ func changes(t *world.Trial, between int, before func(clients *world.Sessions), 
 		{What: "kill load balancer lb2", Do: func() { t.CrashLB(2) }},
 		{What: "drain server s2", Do: func() { t.Drain(2); t.Apply() }},
 		{What: "lb2 returns", Do: func() { t.ReturnLB(2) }},
-		{What: "remove server s3", Do: func() { t.RemoveServer(3); t.Apply() }},
+		{What: "remove server s3", Do: func() { t.RemoveServer(removed); t.Apply() }},
 	} {
 		t.Event(one.What, one.Do)
 		clients.More(between)

@@ -72,7 +72,6 @@ __noinline int session_hold(struct xdp_md *ctx, struct session_work *w, const st
 	__u32 place, length = 0, base;
 	enum verdict verdict;
 	struct hold *h;
-	__u64 hash;
 
 	if (!w || !service)
 		return DROPPED_MALFORMED;
@@ -80,8 +79,7 @@ __noinline int session_hold(struct xdp_md *ctx, struct session_work *w, const st
 	if (!holds_enabled || w->packet.fragment != FRAGMENT_NONE || w->payload > HOLD_DATA_MOST ||
 	    w->packet.l4 - w->packet.l3 + w->packet.header > HOLD_HEADERS_MOST)
 		return VERDICT_CONTINUE;
-	hash = session_hash(&w->packet, service, cookie_epoch_parity(w->echo, service->cookie_bits));
-	place = hold_place(&w->key, hash >> 48, node_clock_ms());
+	place = hold_place(&w->key, w->hash >> 48, node_clock_ms());
 	h = bpf_map_lookup_elem(&holds, &place);
 	if (!h || (!(w->payload && w->outcome == HELLO_MORE) && !hold_is_of(h, &w->key)))
 		return VERDICT_CONTINUE;

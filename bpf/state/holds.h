@@ -11,7 +11,7 @@
 #define HOLD_HEADERS_MOST 100 /* of IPv6 and TCP with all options */
 #define HOLD_DATA_MOST 1536 /* of a segment */
 #define HOLD_STALE_MS 2000
-#define HOLD_DETOUR_MS 64 /* what follows a released hello must not overtake it */
+#define HOLD_DETOUR_TIME 2 /* in 2^BEGUN_SHIFT ns: what follows a released hello must not overtake it */
 #define HOLD_RELEASE 0x88b5 /* EtherTypes for experiments (IEEE 802), between lb and lb_release of one device: release what is held, in place of this frame; */
 #define HOLD_DETOUR 0x88b6 /* send this frame */
 

@@ -1,0 +1,80 @@
+package lb
+
+import (
+	"encoding/binary"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/vishvananda/netlink"
+
+	"github.com/ballast-lb/ballast/internal/lab/frames"
+	"github.com/ballast-lb/ballast/internal/linux/progtest"
+)
+
+// On a device, in both modes: answers of every length arrive, and are sound.
+func TestClientsGetTheAnswersToTheirSegments(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("namespaces need root")
+	}
+	for name, mode := range map[string]link.XDPAttachFlags{"native": link.XDPDriverMode, "generic": link.XDPGenericMode} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, serviceOf("web", vip4, withSessions))
+			near, far := progtest.NewSpace(t, "n"), progtest.NewSpace(t, "f")
+			progtest.Connect(t, near, "eth0", 1, far, "eth0", 2, 9, 1500)
+			progtest.Check(t, near.Do(func() error {
+				eth0, err := netlink.LinkByName("eth0")
+				progtest.Check(t, err)
+				progtest.Check(t, netlink.LinkSetHardwareAddr(eth0, nodeMAC[:]))
+				device, err := net.InterfaceByName("eth0")
+				progtest.Check(t, err)
+				attached, err := link.AttachXDP(link.XDPOptions{Program: w.lb.Program(), Interface: device.Index, Flags: mode})
+				if err == nil {
+					t.Cleanup(func() { attached.Close() })
+				}
+				return err
+			}))
+			pass, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass), asm.Return()}})
+			progtest.Check(t, err)
+			defer pass.Close()
+			progtest.Check(t, far.AttachXDP("eth0", pass.FD())) // or veth does not take what is sent back
+			var socket *frames.Socket
+			progtest.Check(t, far.Do(func() (err error) { socket, err = frames.Open("eth0"); return err }))
+			defer socket.Close()
+			answer := func(frame []byte) *layers.TCP {
+				t.Helper()
+				progtest.Check(t, socket.Send(frame))
+				for end := time.Now().Add(progtest.Deadline); time.Now().Before(end); {
+					got, err := socket.Receive()
+					progtest.Check(t, err)
+					if len(got) > 34 && string(got[6:12]) == string(nodeMAC[:]) && got[23] == 6 {
+						return w.decode(got).TransportLayer().(*layers.TCP)
+					}
+				}
+				t.Fatal("no answer")
+				return nil
+			}
+			s := &shake{world: w, name: "web", flow: flowTo(vip4, 443, 1), sequence: anySequence()}
+			b := s.flow.tcp(syn, synOptions(), nil)
+			binary.BigEndian.PutUint32(b[4:], s.sequence)
+			b[16], b[17] = 0, 0
+			setTransportChecksum(b, 16, s.flow.client.Addr(), s.flow.service.Addr(), 6)
+			s.reply = *answer(s.flow.frame(b))
+			for _, option := range s.reply.Options {
+				if option.OptionType == layers.TCPOptionKindTimestamps {
+					s.value = binary.BigEndian.Uint32(option.OptionData)
+				}
+			}
+			hello := helloWithKey(w.nameOf(vip4, 2, 1), 1300)
+			progtest.Check(t, socket.Send(s.echoing(0, hello[:1300])))
+			if got := answer(s.echoing(0, hello[:1300])); got.Ack != s.sequence+1+1300 || len(got.Payload) != 0 {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}

@@ -15,7 +15,7 @@ export PATH := $(PATH):/usr/local/go/bin:/usr/local/sbin:/usr/sbin:/sbin
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 SUDO     := $(if $(filter 0,$(shell id -u)),,sudo)
 # a package for each BPF program
-PROGRAMS := $(addprefix internal/linux/,lb server checkroute link) internal/bench/wrapper
+PROGRAMS := $(addprefix internal/linux/,lb server checkroute link bfd) internal/bench/wrapper
 API      := internal/api/ballastv1
 STAMP    := bin/.generated
 # enumerations of the model, as the BPF programs read them
@@ -29,7 +29,7 @@ FUZZ     ?= 4000x
 KERNELS  ?= 6.1 6.12 newest arm64-6.12
 
 # Generated files that somebody removed are made again although the stamp is newer than the sources.
-ifneq ($(words $(wildcard $(addsuffix /*_bpfel.o,$(PROGRAMS)) $(API)/*.pb.go $(API)/*/*.connect.go $(CHOICES))),8)
+ifneq ($(words $(wildcard $(addsuffix /*_bpfel.o,$(PROGRAMS)) $(API)/*.pb.go $(API)/*/*.connect.go $(CHOICES))),9)
 .PHONY: $(STAMP)
 endif
 

@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/daemon/devices"
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/bgp"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/checks"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/clocks"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
@@ -183,6 +184,11 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 			return errors.Join(err, lb.tables.Path().Close())
 		}
 	}
+	announcer := bgp.Options{Pins: lb.pins(), Tables: lb.tables, Stop: lb.programs.cannotForward, Save: lb.saveState, TookOver: lb.tables.Path().Adopted(), Log: lb.log}
+	if saved != nil {
+		announcer.Kept = saved.BGP
+	}
+	lb.bgp = bgp.New(announcer)
 	lb.keeper = keeper.New(keeper.Options{Tables: lb.tables, Flows: flows, Save: lb.saveState, Log: lb.log})
 	lb.tracer = &tracing.Tracer{Tables: lb.tables, Log: lb.log}
 	lb.programs.attachments.Hooks = lb.tables.Path()
@@ -222,6 +228,7 @@ func (lb *lifecycle) run(ctx context.Context, listener net.Listener, undo func()
 	defer running.Wait()
 	defer cancel()
 	running.Go(func() { lb.age(ctx) })
+	running.Go(func() { lb.bgp.Run(ctx) })
 	running.Go(func() { readiness.Log(ctx, lb.log, observer{lb.changes}.notReady) })
 	if lb.credentials != nil {
 		running.Go(func() { lb.credentials.Watch(ctx, lb.log) })
@@ -285,6 +292,7 @@ func (lb *lifecycle) networkChanged() {
 		lb.log.Error("next hops not updated", "error", err)
 	}
 	lb.checks.Follow(lb.tables)
+	lb.bgp.Wake()
 }
 
 // pathNarrowed follows what routers say about the way to a server.

@@ -72,6 +72,7 @@ type Trial struct {
 	relays               []relayed           // between it and its load balancers
 
 	Loads   []*Load
+	closers []func() // of what this process does in the lab
 	lossy   map[string]*link.Wire
 	started time.Time
 	outcome Result
@@ -87,6 +88,11 @@ func RunTrial(ctx context.Context, options Options, what Setup, watch func(*Tria
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
 	defer watch(t)()
+	defer func() {
+		for _, done := range t.closers {
+			done()
+		}
+	}()
 	err = script.Try(func() {
 		act(t)
 		t.finish()
@@ -132,7 +138,7 @@ func newRandom(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, seed)
 func (t *Trial) bringUp() {
 	t.Progress("%s: building %d load balancers and %d servers", t.Setup.Name, t.Setup.Topology.LBs, len(t.Setup.Topology.Servers))
 	for _, one := range t.Setup.Services {
-		if !one.Functions() || one.Destinations.IsSingleIP() {
+		if (!one.Functions() || one.Destinations.IsSingleIP()) && !slices.Contains(t.Setup.Topology.VIPs, one.VIP) {
 			t.Setup.Topology.VIPs = append(t.Setup.Topology.VIPs, one.VIP)
 		}
 	}
@@ -151,6 +157,7 @@ func (t *Trial) bringUp() {
 		t.LBs[LBName(i+1)] = nil
 	}
 	t.divideTiers()
+	t.speakBGP()
 	t.nameTunnelSources()
 	t.startControl()
 	t.Apply()

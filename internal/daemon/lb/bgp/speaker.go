@@ -72,8 +72,7 @@ func startSpeaker(conf *model.BGP, password string, routerID netip.Addr, changed
 	err := s.server.StartBgp(ctx, &gobgp.StartBgpRequest{Global: &gobgp.Global{Asn: conf.AS, RouterId: routerID.String(), ListenPort: port}})
 	if err != nil {
 		err = fmt.Errorf("start BGP: %w", err)
-	} else if err = s.server.SetPolicyAssignment(ctx, &gobgp.SetPolicyAssignmentRequest{Assignment: &gobgp.PolicyAssignment{
-		Name: "global", Direction: gobgp.PolicyDirection_POLICY_DIRECTION_IMPORT, DefaultAction: gobgp.RouteAction_ROUTE_ACTION_REJECT}}); err == nil {
+	} else if err = s.takeOwnAlone(ctx); err == nil {
 		err = s.server.WatchEvent(ctx, server.WatchEventMessageCallbacks{OnPeerUpdate: func(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) { s.event(e, at) }}, server.WatchPeer())
 	}
 	if err != nil {
@@ -81,6 +80,21 @@ func startSpeaker(conf *model.BGP, password string, routerID netip.Addr, changed
 		return nil, err
 	}
 	return s, nil
+}
+
+// takeOwnAlone has routes of neighbours refused.
+func (s *speaker) takeOwnAlone(ctx context.Context) error {
+	own := &gobgp.Policy{Name: "own", Statements: []*gobgp.Statement{{Name: "own", Conditions: &gobgp.Conditions{RouteType: gobgp.Conditions_ROUTE_TYPE_LOCAL},
+		Actions: &gobgp.Actions{RouteAction: gobgp.RouteAction_ROUTE_ACTION_ACCEPT}}}}
+	if err := s.server.AddPolicy(ctx, &gobgp.AddPolicyRequest{Policy: own}); err != nil {
+		return fmt.Errorf("refuse routes of neighbours: %w", err)
+	}
+	err := s.server.SetPolicyAssignment(ctx, &gobgp.SetPolicyAssignmentRequest{Assignment: &gobgp.PolicyAssignment{
+		Name: "global", Direction: gobgp.PolicyDirection_POLICY_DIRECTION_IMPORT, Policies: []*gobgp.Policy{{Name: "own"}}, DefaultAction: gobgp.RouteAction_ROUTE_ACTION_REJECT}})
+	if err != nil {
+		return fmt.Errorf("refuse routes of neighbours: %w", err)
+	}
+	return nil
 }
 
 // end ends all sessions. gracefully: neighbours that keep routes over a restart keep them.

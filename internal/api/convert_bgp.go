@@ -13,7 +13,7 @@ func bgpToProto(b *model.BGP) *ballastv1.BGP {
 		return nil
 	}
 	m := &ballastv1.BGP{
-		As: b.AS, RouterId: addressText(b.RouterID), Neighbors: texts(b.Neighbors), NeighborAs: b.NeighborAS, ListenPort: uint32(b.ListenPort), PasswordFile: b.PasswordFile,
+		As: b.AS, RouterId: addressText(b.RouterID.Addr), Neighbors: texts(b.Neighbors), NeighborAs: b.NeighborAS, ListenPort: uint32(b.ListenPort), PasswordFile: b.PasswordFile,
 		HoldTime: durationUnlessZero(b.HoldTime), Keepalive: durationUnlessZero(b.Keepalive), ConnectRetry: durationUnlessZero(b.ConnectRetry),
 		RestartTime: durationUnlessZero(b.RestartTime), Multihop: uint32(b.Multihop), TtlSecurity: uint32(b.TTLSecurity), Communities: texts(b.Communities), Med: b.MED,
 		Announce: b.Announce.String(), AnnounceDelay: durationUnlessZero(b.Delay),
@@ -38,7 +38,7 @@ func (in *input) bgp(path string, b *model.BGP, m *ballastv1.BGP) {
 	*b = model.BGP{AS: m.As, NeighborAS: m.NeighborAs, PasswordFile: m.PasswordFile, MED: m.Med,
 		ListenPort: narrow[uint16](in, path+".listen_port", m.ListenPort), Multihop: narrow[uint8](in, path+".multihop", m.Multihop),
 		TTLSecurity: narrow[uint8](in, path+".ttl_security", m.TtlSecurity)}
-	in.address(path, "router_id", &b.RouterID, m.RouterId)
+	in.address(path, "router_id", &b.RouterID.Addr, m.RouterId)
 	for i, text := range m.Neighbors {
 		neighbor, err := model.ParseNeighbor(text)
 		in.refuse(path, fmt.Sprintf("neighbors[%d]", i), err)

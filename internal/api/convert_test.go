@@ -55,7 +55,7 @@ func drawBGP(t *rapid.T) model.BGP {
 		HoldTime: model.Duration(rapid.SampledFrom([]time.Duration{0, 9 * time.Second}).Draw(t, "hold time")), MED: rapid.Uint32().Draw(t, "med"),
 		Announce: rapid.SampledFrom([]model.Announce{model.AnnounceAble, model.AnnounceAlways}).Draw(t, "announce")}
 	if rapid.Bool().Draw(t, "another router") {
-		b.RouterID = netip.MustParseAddr("192.0.2.101")
+		b.RouterID = model.RouterID{Addr: netip.MustParseAddr("192.0.2.101")}
 		b.Neighbors = append(b.Neighbors, model.Neighbor{Address: netip.MustParseAddr("2001:db8::1"), AS: 4200000000})
 		b.Communities = []model.Community{0xffffff01, 64512<<16 | 7}
 	}

@@ -13,7 +13,7 @@ import (
 // BGP is how a load balancer announces VIPs to routers. The zero value is that of one that does not.
 type BGP struct {
 	AS           uint32      `json:"as"`
-	RouterID     netip.Addr  `json:"router_id,omitzero"`
+	RouterID     RouterID    `json:"router_id,omitzero"`
 	Neighbors    []Neighbor  `json:"neighbors"`
 	NeighborAS   uint32      `json:"neighbor_as,omitempty"` // of neighbours that do not say their own
 	ListenPort   uint16      `json:"listen_port,omitempty"` // 0: it only connects
@@ -36,6 +36,12 @@ type BFD struct {
 	Interval   Duration `json:"interval"`
 	Multiplier uint8    `json:"multiplier"`
 }
+
+// RouterID is an IPv4 address, or none.
+type RouterID struct{ netip.Addr }
+
+// IsZero reports whether there is none; a file leaves it out then.
+func (id RouterID) IsZero() bool { return !id.IsValid() }
 
 // Neighbor is a router. AS 0: that of BGP.NeighborAS.
 type Neighbor struct {

@@ -203,7 +203,7 @@ var Node = slices.Concat([]Field[node]{
 var BGP = []Field[bgp]{
 	{Key: "as", Value: number(func(b *bgp) *uint32 { return &b.AS }, "number", 1, math.MaxUint32),
 		Doc: "this load balancer's AS", More: "With `bgp` it announces VIPs to routers. See `docs/bgp.md`"},
-	{Key: "router_id", Value: address(func(b *bgp) *netip.Addr { return &b.RouterID }), Default: "its address towards the first neighbour with an IPv4 address",
+	{Key: "router_id", Value: address(func(b *bgp) *netip.Addr { return &b.RouterID.Addr }), Default: "its address towards the first neighbour with an IPv4 address",
 		Doc: "its BGP identifier, an IPv4 address", More: "Every load balancer has its own"},
 	{Key: "neighbors", Value: list(func(b *bgp) *[]model.Neighbor { return &b.Neighbors }, "neighbors", "addresses of routers, with their AS: `10.0.0.1 as 64512`", ",", "%v", model.ParseNeighbor),
 		Doc: "the routers", More: "Sessions over IPv6 carry VIPs of both families, if the router takes them (RFC 8950); those over IPv4 carry IPv4 VIPs"},

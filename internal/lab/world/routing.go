@@ -8,8 +8,10 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,7 +38,7 @@ const (
 )
 
 // Password is that of all sessions.
-const bgpPassword = "lab secret"
+const bgpPassword = "lab-secret"
 
 // speakBGP gives load balancers what they need for sessions with the router.
 func (t *Trial) speakBGP() {
@@ -48,7 +50,7 @@ func (t *Trial) speakBGP() {
 		secret := filepath.Join(t.NodeDir(name), "bgp.password")
 		script.Check(os.WriteFile(secret, []byte(bgpPassword+"\n"), 0o600))
 		node := model.Node{Name: name, BGP: model.BGP{AS: balancerAS, NeighborAS: routerAS, Neighbors: []model.Neighbor{{Address: t.routerAddress(i + 1)}},
-			RouterID: prefix("10.20.%d.2/24", i+1).Addr(), PasswordFile: secret, TTLSecurity: 1, ConnectRetry: model.MinConnectRetry,
+			RouterID: model.RouterID{Addr: prefix("10.20.%d.2/24", i+1).Addr()}, PasswordFile: secret, TTLSecurity: 1, ConnectRetry: model.MinConnectRetry,
 			Delay: model.Duration(time.Second), BFD: model.BFD{Interval: model.Duration(BFDDetection / model.DefaultBFD)}}}
 		t.Fleet.Nodes = append(t.Fleet.Nodes, node)
 	}
@@ -86,22 +88,38 @@ func (l *Lab) startRouting() {
 		script.Checkf(err, "find BIRD: install bird2")
 		start(path, "-f", "-c", write("bird.conf", l.birdConfig()), "-s", filepath.Join(dir, "bird.ctl"))
 	case "frr":
-		const programs = "/usr/lib/frr"
-		config := write("frr.conf", l.frrConfig())
-		for _, name := range []string{"zebra", "bfdd", "bgpd"} {
-			script.Checkf(func() error { _, err := os.Stat(filepath.Join(programs, name)); return err }(), "find FRR: install frr")
-			arguments := []string{"-f", config, "-i", filepath.Join(dir, name+".pid"), "-u", "root", "-g", "root", "--vty_socket", dir, "-P", "0", "-z", filepath.Join(dir, "zserv.api")}
-			if name == "bfdd" {
-				arguments = append(arguments, "--bfdctl", filepath.Join(dir, "bfdd.sock"))
-			}
-			start(filepath.Join(programs, name), arguments...)
-			if name == "zebra" {
-				Await(context.Background(), DaemonDeadline, "zebra listens", func() error { _, err := os.Stat(filepath.Join(dir, "zserv.api")); return err })
-			}
-		}
+		script.Checkf(l.startFRR(dir, write("frr.conf", l.frrConfig())), "start FRR: is frr installed?")
 	default:
 		script.Check(fmt.Errorf("no router runs %q", l.Topology.Routing.Daemon))
 	}
+}
+
+// startFRR starts its daemons as its own user, and has its shell read the configuration.
+func (l *Lab) startFRR(dir, config string) error {
+	const programs = "/usr/lib/frr"
+	owner, err := user.Lookup("frr")
+	if err != nil {
+		return err
+	}
+	uid, err := strconv.Atoi(owner.Uid)
+	if err = errors.Join(err, os.Chown(dir, uid, -1)); err != nil {
+		return err
+	}
+	for _, name := range []string{"zebra", "bfdd", "bgpd"} {
+		arguments := []string{"-i", filepath.Join(dir, name+".pid"), "--vty_socket", dir, "-P", "0", "-z", filepath.Join(dir, "zserv.api")}
+		if name == "bfdd" {
+			arguments = append(arguments, "--bfdctl", filepath.Join(dir, "bfdd.sock"))
+		}
+		if _, err := l.Start(Spawn{Node: RouterNode, Program: filepath.Join(programs, name), Arguments: arguments}); err != nil {
+			return err
+		}
+		Await(context.Background(), DaemonDeadline, name+" listens", func() error { _, err := os.Stat(filepath.Join(dir, name+".vty")); return err })
+	}
+	said, err := exec.Command("vtysh", "--vty_socket", dir, "-f", config).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, said)
+	}
+	return nil
 }
 
 // BIRDConfig and FRRConfig are what documents show for one load balancer; more are as many neighbours.
@@ -137,7 +155,7 @@ filter vips {
 template bgp balancers {
   local as 64512;
   passive on;
-  password "lab secret";
+  password "lab-secret";
   ttl security on;
   graceful restart aware;
   bfd on;
@@ -164,7 +182,7 @@ router bgp 64512
  neighbor balancers peer-group
  neighbor balancers remote-as 64600
  neighbor balancers passive
- neighbor balancers password lab secret
+ neighbor balancers password lab-secret
  neighbor balancers ttl-security hops 1
  neighbor balancers graceful-restart-helper
  neighbor balancers bfd profile balancers
@@ -243,13 +261,14 @@ func (t *Trial) AwaitRoutes(within time.Duration, lbs ...int) {
 	})
 }
 
-// Silence makes all frames from the router to a load balancer disappear, as if it had lost its power, with its links up; false: no more.
+// Silence makes all packets between the router and a load balancer disappear, as if it had lost its power, with its links up; false: no more.
 func (t *Trial) Silence(i int, silent bool) {
 	var faults link.Faults
 	if silent {
 		faults.DropPermille = 1000
 	}
 	t.Lose(RouterNode, uplink(LBName(i)), faults)
+	t.Lose(LBName(i), "eth0", faults)
 }
 
 // Die is what a load balancer does whose machine has gone. What it had in memory is gone.

@@ -239,7 +239,7 @@ func (a *Announcer) followBFD(conf *model.BGP) {
 // routerID is the configured one, or this host's address towards the first neighbour with an IPv4 address.
 func routerID(conf *model.BGP) (netip.Addr, error) {
 	if conf.RouterID.IsValid() {
-		return conf.RouterID, nil
+		return conf.RouterID.Addr, nil
 	}
 	for _, n := range conf.Neighbors {
 		if !n.Address.Is4() {

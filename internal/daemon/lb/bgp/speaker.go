@@ -167,8 +167,8 @@ func (s *speaker) connect(n *neighbor, restarting bool) error {
 	peer := &gobgp.Peer{
 		Conf:   &gobgp.PeerConf{NeighborAddress: n.Address.String(), PeerAsn: n.as, AuthPassword: s.password},
 		Timers: &gobgp.Timers{Config: &gobgp.TimersConfig{HoldTime: seconds(s.conf.HoldTime), KeepaliveInterval: seconds(s.conf.Keepalive), ConnectRetry: seconds(s.conf.ConnectRetry)}},
-		GracefulRestart: &gobgp.GracefulRestart{Enabled: true, RestartTime: uint32(seconds(s.conf.RestartTime)), DeferralTime: deferral, NotificationEnabled: true,
-			LocalRestarting: restarting},
+		// Without NOTIFICATIONs (RFC 8538): FRR ends a session by one when BFD says that this host is gone, and would keep the routes then.
+		GracefulRestart: &gobgp.GracefulRestart{Enabled: true, RestartTime: uint32(seconds(s.conf.RestartTime)), DeferralTime: deferral, LocalRestarting: restarting},
 	}
 	if s.conf.Multihop > 1 && n.as != s.conf.AS {
 		peer.EbgpMultihop = &gobgp.EbgpMultihop{Enabled: true, MultihopTtl: uint32(s.conf.Multihop)}

@@ -15,6 +15,9 @@ import (
 // withdrawPatience is how long a router may take to answer, who would keep the routes of a daemon that has ended.
 const withdrawPatience = 10 * time.Second
 
+// withdrawTime is what a router has for what it has heard: BGP has no answer for that.
+const withdrawTime = 2 * time.Second
+
 // Withdraw makes routers forget what a daemon has announced that runs no more: they have kept the routes (RFC 4724), and give them up when it is
 // back without any. An error names those that did not answer: they give them up after restart_time.
 func Withdraw(ctx context.Context, pins string, conf *model.BGP, log *slog.Logger) error {
@@ -53,12 +56,21 @@ func Withdraw(ctx context.Context, pins string, conf *model.BGP, log *slog.Logge
 			}
 		}
 		if len(waits) == 0 {
-			return nil
+			return settle(ctx)
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return fmt.Errorf("withdraw: %v did not answer: they may send packets here until restart_time (%s) has passed", waits, conf.RestartTime)
 		}
+	}
+}
+
+func settle(ctx context.Context) error {
+	select {
+	case <-time.After(withdrawTime):
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("withdraw: %w", context.Cause(ctx))
 	}
 }

@@ -159,6 +159,7 @@ template bgp balancers {
   ttl security on;
   graceful restart aware;
   bfd on;
+  error wait time 1, 10;
   ipv4 { import filter vips; export none; extended next hop on; };
   ipv6 { import filter vips; export none; };
 }

@@ -29,7 +29,7 @@ const (
 )
 
 func run(run *scenario.Run) {
-	for _, routing := range []world.Routing{{Daemon: "frr"}, {Daemon: "frr", IPv6: true}, {Daemon: "bird", IPv6: true}, {Daemon: "bird"}} {
+	for _, routing := range []world.Routing{{Daemon: "bird", IPv6: true}, {Daemon: "frr"}, {Daemon: "frr", IPv6: true}, {Daemon: "bird"}} {
 		name := routing.Daemon
 		if routing.IPv6 {
 			name += "-ipv6"

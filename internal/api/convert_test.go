@@ -54,6 +54,9 @@ func drawBGP(t *rapid.T) model.BGP {
 		ListenPort: rapid.Uint16().Draw(t, "listen port"), PasswordFile: rapid.SampledFrom([]string{"", "/etc/password"}).Draw(t, "password file"),
 		HoldTime: model.Duration(rapid.SampledFrom([]time.Duration{0, 9 * time.Second}).Draw(t, "hold time")), MED: rapid.Uint32().Draw(t, "med"),
 		Announce: rapid.SampledFrom([]model.Announce{model.AnnounceAble, model.AnnounceAlways}).Draw(t, "announce")}
+	if b.PasswordFile != "" {
+		b.ListenPort = 0
+	}
 	if rapid.Bool().Draw(t, "another router") {
 		b.RouterID = model.RouterID{Addr: netip.MustParseAddr("192.0.2.101")}
 		b.Neighbors = append(b.Neighbors, model.Neighbor{Address: netip.MustParseAddr("2001:db8::1"), AS: 4200000000})

@@ -171,6 +171,9 @@ func (b *BGP) validate(path string, taken map[netip.Addr]string, found *findings
 	if b.PasswordFile != "" && !strings.HasPrefix(b.PasswordFile, "/") {
 		found.add(path+".password_file", "give the whole path", "%q depends on where the daemon was started", b.PasswordFile)
 	}
+	if b.PasswordFile != "" && b.ListenPort != 0 {
+		found.add(path+".listen_port", "remove it: the load balancer connects to its neighbours", "sessions with a password are not accepted, only made")
+	}
 	if len(b.Communities) > MaxCommunities {
 		found.add(path+".communities", fmt.Sprintf("use at most %d", MaxCommunities), "%d communities", len(b.Communities))
 	}

@@ -33,6 +33,7 @@ func TestBGPThatCannotWorkIsRefusedWithTheReason(t *testing.T) {
 		"bgp.restart_time: 2h0m0s is out of range":                   func(n *Node) { n.BGP.RestartTime = Duration(2 * time.Hour) },
 		"bgp.ttl_security: multihop sends with another TTL":          func(n *Node) { n.BGP.Multihop, n.BGP.TTLSecurity = 2, 2 },
 		"bgp.password_file: \"secret\" depends on where":             func(n *Node) { n.BGP.PasswordFile = "secret" },
+		"bgp.listen_port: sessions with a password are not accepted": func(n *Node) { n.BGP.PasswordFile, n.BGP.ListenPort = "/etc/secret", 179 },
 		"bgp.bfd: BFD here is that of one hop":                       func(n *Node) { n.BGP.Multihop, n.BGP.BFD = 2, BFD{Duration(300 * time.Millisecond), 3} },
 		"bgp.bfd.interval: missing":                                  func(n *Node) { n.BGP.BFD.Multiplier = 3 },
 		"bgp.bfd.interval: 1ms is out of range":                      func(n *Node) { n.BGP.BFD = BFD{Duration(time.Millisecond), 3} },

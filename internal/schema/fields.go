@@ -225,7 +225,7 @@ var BGP = []Field[bgp]{
 		Doc: "TTL of sessions with another AS"},
 	{Key: "ttl_security", Value: number(func(b *bgp) *uint8 { return &b.TTLSecurity }, "hops", 1, 254), Default: "none",
 		Doc: "hops that neighbours are away at most (GTSM, RFC 5082)", More: "On a link 1. The router must do the same"},
-	{Key: "communities", Value: list(func(b *bgp) *[]model.Community { return &b.Communities }, "communities", "`64512:100`, `no-export`, ...", ",", "%v", model.ParseCommunity),
+	{Key: "communities", Value: list(func(b *bgp) *[]model.Community { return &b.Communities }, "communities", "`\"64512:100\"`, `no-export`, ...", ",", "%v", model.ParseCommunity),
 		Doc: "of all routes"},
 	{Key: "med", Value: number(func(b *bgp) *uint32 { return &b.MED }, "number", 1, math.MaxUint32), Default: "none",
 		Doc: "multi-exit discriminator of all routes"},

@@ -158,7 +158,7 @@ const bgpNode = `
 nodes:
   - name: lb1
     state: %s
-    bgp: {as: 64600, neighbors: [%s], neighbor_as: 64512, password_file: %s, connect_retry: 2s, communities: ["64512:7"], med: 5}
+    bgp: {as: 64600, neighbors: [%s], neighbor_as: 64512, password_file: %s, connect_retry: 2s, announce_delay: 100ms, communities: ["64512:7"], med: 5}
 `
 
 func (h *lbHost) withBGP(state string, neighbors ...string) {

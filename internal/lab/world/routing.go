@@ -34,7 +34,7 @@ const (
 	routerAS   = 64512
 	balancerAS = 64600
 	// BFDDetection is after how long the router holds a load balancer for dead.
-	BFDDetection = 900 * time.Millisecond
+	BFDDetection = 600 * time.Millisecond
 )
 
 // Password is that of all sessions.
@@ -146,7 +146,7 @@ const BIRDConfig = `router id 10.20.0.254;
 protocol device { }
 protocol kernel { ipv4 { import none; export all; }; merge paths on; }
 protocol kernel { ipv6 { import none; export all; }; merge paths on; }
-protocol bfd { interface "*" { min rx interval 300 ms; min tx interval 300 ms; multiplier 3; }; }
+protocol bfd { interface "*" { min rx interval 200 ms; min tx interval 200 ms; multiplier 3; }; }
 filter vips {
   if net.type = NET_IP4 && net ~ [ 198.51.100.0/24{32,32} ] then accept;
   if net.type = NET_IP6 && net ~ [ 2001:db8:100::/64{128,128} ] then accept;
@@ -170,8 +170,8 @@ const FRRConfig = `frr defaults datacenter
 bfd
  profile balancers
   detect-multiplier 3
-  receive-interval 300
-  transmit-interval 300
+  receive-interval 200
+  transmit-interval 200
  exit
 exit
 ip prefix-list vips seq 5 permit 198.51.100.0/24 ge 32

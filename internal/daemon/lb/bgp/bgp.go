@@ -277,3 +277,9 @@ func readPassword(path string) (string, error) {
 }
 
 const maxPassword = 80 // TCP_MD5SIG_MAXKEYLEN
+
+// CheckPassword is why the password of a file cannot be used, nil: it can, or there is none.
+func CheckPassword(path string) error {
+	_, err := readPassword(path)
+	return err
+}

@@ -139,7 +139,7 @@ test-long: TOOLS += chromium:chromium python3:python3 /usr/lib/python3.11/ensure
 test-long: deps build need-root ## the same with full-length idle times, bulk transfers and fifty times the fuzzing
 	$(MAKE) test FUZZ=200000x
 	BALLAST_LONG=1 BALLAST_NGINX=$$(test/nginx-quic) BALLAST_AIOQUIC=$$(test/aioquic) BALLAST_ENVOY=$$(test/envoy) BALLAST_QUINN=$$(test/quinn) go test -count=1 -timeout 4h ./test/e2e/...
-	BALLAST_RUSTLS=$$(test/rustls) go test -count=1 ./test/preload
+	BALLAST_LONG=1 BALLAST_RUSTLS=$$(test/rustls) go test -count=1 ./test/preload
 	BALLAST_SERVERS=$$(test/openssl-1.1) go test -count=1 ./test/preload
 	BALLAST_SERVERS=$$(dirname $$(test/nginx-quic)) go test -count=1 -run Nginx ./test/preload
 	BALLAST_LONG=1 go test -count=1 -timeout 2h -run TestWhatControllersTellIsLinearizableWhateverHappensToThem ./internal/controller

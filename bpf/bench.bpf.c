@@ -20,15 +20,16 @@
 struct bench_cell {
 	__u8 frame[FRAME_LENGTH];
 	__u32 listed; /* frames in the list, after which it begins again */
-	__u16 growth; /* of the frame, by the program under test */
-	__u16 ipv6;
+	__s16 growth; /* of the frame, by the program under test; negative: it cuts the end off */
+	__u16 length; /* of the whole frame: what lies behind is there once and for all, as no program writes it */
+	__u32 ipv6;
 };
-_Static_assert(sizeof(struct bench_cell) == 104, "bench_cell");
+_Static_assert(sizeof(struct bench_cell) == 108, "bench_cell");
 
 struct bench_state {
 	__u64 runs;
 	__u64 surprises; /* runs whose frame did not grow as expected */
-	__u32 grown; /* what the run before should have left */
+	__s32 grown; /* what the run before should have left */
 	__u32 next; /* in the list */
 };
 _Static_assert(sizeof(struct bench_state) == 24, "bench_state");
@@ -43,8 +44,9 @@ struct bench_flow {
 	__be32 echo; /* or what else is at ECHO_OFFSET */
 	__sum16 check; /* of the IP header */
 	__u16 pad;
+	__be32 acknowledged; /* IPv4: by TCP, or what else is there */
 };
-_Static_assert(sizeof(struct bench_flow) == 16, "bench_flow");
+_Static_assert(sizeof(struct bench_flow) == 20, "bench_flow");
 
 #define LISTED (1 << 20)
 struct flow_list {
@@ -124,7 +126,7 @@ inline_always int write_frame(struct xdp_md *ctx, const struct bench_flow *flow)
 	*(__u16 *)(data + 24) = flow->check;
 	*(__u32 *)(data + 26) = flow->address;
 	*(__u64 *)(data + 30) = *(const __u32 *)(cell.frame + 30) | (__u64)*(const __u32 *)flow->port << 32;
-	COPY(__u64, 38);
+	*(__u64 *)(data + 38) = *(const __u32 *)(cell.frame + 38) | (__u64)flow->acknowledged << 32;
 	COPY(__u64, 46);
 	COPY(__u64, 54);
 	*(__u64 *)(data + ECHO_OFFSET) = flow->echo | (__u64)*(const __u32 *)(cell.frame + ECHO_OFFSET + 4) << 32;
@@ -139,14 +141,17 @@ inline_always int write_frame(struct xdp_md *ctx, const struct bench_flow *flow)
 inline_always int run(struct xdp_md *ctx, const struct bench_flow *flow)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 grown = end - data - FRAME_LENGTH;
+	__s64 length = end - data;
+	__s32 grown;
 
+	asm volatile("" : "+r"(length)); /* pointers are subtracted whole */
+	grown = length - cell.length;
 	if (grown != state.grown)
 		state.surprises++;
 	state.grown = cell.growth;
 	state.runs++;
 	/* Also where nothing grew: every program is charged the same. */
-	if (bpf_xdp_adjust_head(ctx, grown) || write_frame(ctx, flow))
+	if ((grown < 0 ? bpf_xdp_adjust_tail(ctx, -grown) : bpf_xdp_adjust_head(ctx, grown)) || write_frame(ctx, flow))
 		return XDP_ABORTED;
 	bpf_tail_call(ctx, &tested, 0);
 	return XDP_ABORTED;
@@ -198,7 +203,7 @@ int sender(struct xdp_md *ctx)
 
 inline_always void arrive(struct xdp_md *ctx)
 {
-	if (bpf_xdp_get_buff_len(ctx) != FRAME_LENGTH + cell.growth)
+	if (bpf_xdp_get_buff_len(ctx) != cell.length + cell.growth)
 		__sync_fetch_and_add(&crossing.strays, 1);
 	if (bpf_get_current_task() != crossing.sender)
 		__sync_fetch_and_add(&crossing.elsewhere, 1);

@@ -42,6 +42,9 @@
 #include "state/ring.h"
 #include "state/replicas.h"
 #include "state/sessions.h"
+#include "state/session_clients.h"
+#include "state/session_outcomes.h"
+#include "state/holds.h"
 
 #include "dispatch/turns.h"
 #include "dispatch/two_choices.h"
@@ -63,6 +66,7 @@
 #include "affinity/replica_table.h"
 #include "affinity/replicated.h"
 #include "affinity/chain.h"
+#include "affinity/session.h"
 
 #include "steer/placed.h"
 #include "steer/dispatched.h"
@@ -87,6 +91,7 @@
 #include "send/route.h"
 #include "send/circle.h"
 #include "send/peer.h"
+#include "send/release.h"
 
 #include "role/icmp.h"
 #include "role/tier.h"
@@ -100,6 +105,8 @@
 #include "role/message.h"
 #include "role/function.h"
 #include "role/handshake.h"
+#include "role/pieces.h"
+#include "role/hold.h"
 #include "role/session.h"
 
 /* Keeps the names of the verdicts in BTF for user space. */
@@ -109,6 +116,7 @@ enum connection_state *unused_state __attribute__((unused));
 enum connection_flag *unused_flag __attribute__((unused));
 struct ended_connection *unused_ended __attribute__((unused));
 struct peer_message *unused_message __attribute__((unused));
+enum session_outcome *unused_outcome __attribute__((unused));
 
 static const enum verdict parsed_verdict[4] = {
 	[PARSED] = VERDICT_CONTINUE,
@@ -125,6 +133,8 @@ inline_always enum verdict walk(struct xdp_md *ctx, struct packet *p, struct dec
 	const __u32 *number = 0;
 	enum verdict verdict;
 
+	if (holds_enabled && is_order(data, end))
+		return DROPPED_FORGED;
 	if (data + sizeof(struct ethhdr) > end || !addressed_to_us(ctx, data))
 		return PASSED_NOT_IP;
 	verdict = parsed_verdict[parse_frame(p, ctx, data, end) & 3];
@@ -183,7 +193,8 @@ inline_always int any_way(struct xdp_md *ctx, int came)
 	if (verdict == ANSWERED_ECHO || verdict == ANSWERED_TOO_BIG)
 		return came == BY_FIRST_TIER ? route_answer(ctx, packet.l3, packet.ipv6) : XDP_TX;
 	if (is_forwarded(verdict) && decision.server)
-		return transmit(ctx, decision.server);
+		return came == BY_MESSAGE && decision.service && decision.service->flags & SERVICE_SESSION ? hold_way(ctx, decision.server) :
+													      transmit(ctx, decision.server);
 	return action;
 }
 
@@ -309,6 +320,13 @@ int lb_function_of_peer(struct xdp_md *ctx)
 	int action = function_way(ctx, 1, &ours);
 
 	return action == ASKED_ON ? XDP_DROP : action; /* who was answered does not ask */
+}
+
+/* At tc, behind lb: the only frames that concern it are orders of lb_any_of_peer. */
+SEC("tc")
+int lb_release(struct __sk_buff *skb)
+{
+	return release(skb);
 }
 
 /* Has a network function sent the frame? What is known of a VIP's connections does not matter then: its answer must find the function. */

@@ -33,6 +33,7 @@
 #include "steer/translated.h"
 #include "steer/stray.h"
 #include "steer/take_over.h"
+#include "steer/make_way.h"
 #include "send/tunnel.h"
 #include "send/decapsulate.h"
 #include "send/hand_on.h"
@@ -121,18 +122,28 @@ static __noinline enum agent_verdict restore_time_wait(struct bpf_sock *sk, cons
 	return INGRESS_RESTORED_TIME_WAIT;
 }
 
-inline_always enum agent_verdict restore_connection(struct bpf_sock *sk, const struct served *served,
+static __noinline enum agent_verdict restore_unmarked(struct __sk_buff *skb, struct bpf_sock *sk, const struct served *served, const struct flow *f)
+{
+	enum agent_verdict verdict = AGENT_CONTINUE;
+
+	if (served && served->flags & SERVED_TAKES_OVER)
+		verdict = make_way(skb, sk, served, f);
+	return verdict == AGENT_CONTINUE ? INGRESS_UNMARKED : verdict;
+}
+
+inline_always enum agent_verdict restore_connection(struct __sk_buff *skb, struct bpf_sock *sk, const struct served *served,
 						    const struct flow *f, __u32 *restored)
 {
 	struct bpf_sock *full = bpf_sk_fullsock(sk);
 	__u32 w = bpf_ntohl(f->echo);
+	enum agent_verdict verdict;
 	struct hold_back *h;
 
 	h = full ? bpf_sk_storage_get(&hold_backs, full, 0, 0) : 0;
 	if (!h && full && begins_with(socket_address(full), served, f, w))
 		h = bpf_sk_storage_get(&hold_backs, full, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!h)
-		return INGRESS_UNMARKED;
+		return restore_unmarked(skb, sk, served, f);
 	if (h->state == HOLD_BACK_NEW) {
 		const struct tcp_sock *tcp = socket_address(sk);
 
@@ -141,9 +152,11 @@ inline_always enum agent_verdict restore_connection(struct bpf_sock *sk, const s
 		mark_start(h, served, f, tcp, socket_clock_ms() + BPF_CORE_READ(tcp, tsoffset));
 	}
 	if (h->state != HOLD_BACK_MARKED)
-		return INGRESS_UNMARKED;
-	if (hold_back_cookie(h, w) != h->cookie && !mark_adopt(h, served, f, w))
-		return INGRESS_BAD_COOKIE;
+		return restore_unmarked(skb, sk, served, f);
+	if (hold_back_cookie(h, w) != h->cookie && !mark_adopt(h, served, f, w)) {
+		verdict = restore_beginning(skb, sk, served, f, restored);
+		return verdict == AGENT_CONTINUE ? INGRESS_BAD_COOKIE : verdict;
+	}
 	*restored = hold_back_restore(h, w);
 	return INGRESS_RESTORED;
 }
@@ -162,6 +175,8 @@ static __noinline enum agent_verdict restore_nothing(struct __sk_buff *skb, cons
 		return INGRESS_NO_TIMESTAMP;
 	if (sk->state == SOCKET_LISTEN)
 		verdict = take_over(skb, sk, served, f, &unused);
+	else if (sk->state == SOCKET_TIME_WAIT)
+		verdict = make_way(skb, sk, served, f);
 	bpf_sk_release(sk);
 	return verdict == AGENT_CONTINUE ? INGRESS_NO_TIMESTAMP : verdict;
 }
@@ -193,7 +208,9 @@ inline_always enum agent_verdict restore(struct __sk_buff *skb)
 		goto out;
 	}
 	if (sk->state == SOCKET_NEW_SYN_RECV) {
-		verdict = restore_request(sk, served, &f, &restored);
+		verdict = served->flags & SERVED_TAKES_OVER && echoes_beginning(served, &f) ? make_way(skb, sk, served, &f) : AGENT_CONTINUE;
+		if (verdict == AGENT_CONTINUE)
+			verdict = restore_request(sk, served, &f, &restored);
 	} else if (sk->state == SOCKET_LISTEN && served->flags & SERVED_TAKES_OVER && (verdict = take_over(skb, sk, served, &f, &restored)) != AGENT_CONTINUE) {
 		connected = 1;
 	} else if (sk->state == SOCKET_LISTEN) { /* which need not be who gets it */
@@ -203,11 +220,16 @@ inline_always enum agent_verdict restore(struct __sk_buff *skb)
 			verdict = restore_syn_cookie(skb, sk, served, &f, &restored);
 	} else if (sk->state == SOCKET_TIME_WAIT) {
 		connected = 1;
-		/* The kernel would answer, and begin to wait again. */
-		verdict = served->flags & SERVED_TAKES_OVER && echoes_beginning(served, &f) ? INGRESS_DROPPED_BEFORE : restore_time_wait(sk, served, &f, &restored);
+		if (served->flags & SERVED_TAKES_OVER && echoes_beginning(served, &f)) {
+			verdict = make_way(skb, sk, served, &f);
+			if (verdict == AGENT_CONTINUE)
+				verdict = INGRESS_DROPPED_BEFORE;
+		} else {
+			verdict = restore_time_wait(sk, served, &f, &restored);
+		}
 	} else {
 		connected = 1;
-		verdict = restore_connection(sk, served, &f, &restored);
+		verdict = restore_connection(skb, sk, served, &f, &restored);
 	}
 	bpf_sk_release(sk);
 out:
@@ -441,7 +463,7 @@ int server_ingress(struct __sk_buff *skb)
 	enum agent_verdict verdict = restore(skb);
 
 	agent_count(verdict, skb->len);
-	return verdict == INGRESS_DROPPED_STRAY || verdict == INGRESS_DROPPED_BEFORE || verdict == INGRESS_NOT_TAKEN_OVER ? TC_DROP : TC_CONTINUE;
+	return verdict >= INGRESS_NOT_TAKEN_OVER && verdict <= INGRESS_DROPPED_STRAY ? TC_DROP : TC_CONTINUE;
 }
 
 SEC("tc")

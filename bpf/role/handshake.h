@@ -5,11 +5,19 @@
 /* What lies beside a SYN or a hello, off the stack. */
 struct session_work {
 	struct packet packet;
-	__u32 echo; /* what it echoes; 0: nothing */
+	struct connection_key key;
+	struct syn_ack answer;
+	__u32 echo, timestamp; /* what it echoes; 0: nothing. Its own */
+	__u32 frame; /* bytes */
 	__u32 payload; /* bytes */
-	__be32 sequence;
+	__be32 sequence, acknowledged;
+	__be32 base; /* sequence number of the hello's first byte */
+	__u16 window; /* that the client is told */
+	_Bool begins; /* the segment is the first with data */
+	__u8 outcome; /* enum hello_outcome */
 	__u16 fallback; /* id of the server that gets it if it names none */
-	__u16 pad;
+	__u16 generation; /* of held */
+	__u32 held; /* place of what is held of its hello, and 1; 0: nothing */
 	struct hello hello;
 	struct option_bytes options;
 	struct syn_options syn;
@@ -40,12 +48,14 @@ __noinline int session_answer(struct xdp_md *ctx, struct session_work *w, const 
 {
 	void *data, *end;
 	struct syn_cookie_flow f;
-	struct syn_ack a = {};
+	struct syn_ack *a;
 	struct tcphdr *tcp;
 	__u32 timestamp = 0, last, low;
+	_Bool ecn;
 
 	if (!w || !service || !config)
 		return DROPPED_MALFORMED;
+	a = &w->answer;
 	last = w->packet.header - TCP_HEADER_MIN - 1;
 	asm volatile("" : "+r"(last));
 	if (last < TCP_OPTIONS_MAX && bpf_xdp_load_bytes(ctx, w->packet.l4 + TCP_HEADER_MIN, &w->options, last + 1))
@@ -56,12 +66,15 @@ __noinline int session_answer(struct xdp_md *ctx, struct session_work *w, const 
 	tcp = packet_at(data, w->packet.l4);
 	if ((void *)(tcp + 1) > end)
 		return DROPPED_MALFORMED;
-	a.ecn = (w->packet.tcp_flags & 0xc0) == 0xc0; /* RFC 3168 6.1.1 */
+	ecn = (w->packet.tcp_flags & 0xc0) == 0xc0; /* RFC 3168 6.1.1 */
 	if (w->syn.timestamps)
 		timestamp = syn_cookie_timestamp(w->fallback, session_hash(&w->packet, service, service->epoch_parity), service->epoch_parity, service->cookie_bits);
 	f = syn_cookie_flow(&w->packet, tcp->seq, bpf_htonl(timestamp));
-	low = syn_cookie_low(w->syn.mss, w->syn.scale, w->syn.sack, a.ecn, syn_cookie_period());
-	a.sequence = bpf_htonl(syn_cookie_make(&config->syn_cookies, &f, low));
-	a.words = syn_ack_options(&w->syn, config->mss, config->scale, bpf_htonl(timestamp), a.options);
-	return answer_syn(ctx, &w->packet, &a);
+	low = syn_cookie_low(w->syn.mss, w->syn.scale, w->syn.sack, ecn, syn_cookie_period());
+	a->acknowledged = bpf_htonl(bpf_ntohl(tcp->seq) + 1);
+	a->flags = TCP_FLAG_SYN_BIT | TCP_FLAG_ACK_BIT | (ecn ? TCP_FLAG_ECE_BIT : 0);
+	a->window = SYN_ACK_WINDOW;
+	a->sequence = bpf_htonl(syn_cookie_make(&config->syn_cookies, &f, low));
+	a->words = syn_ack_options(&w->syn, config->mss, config->scale, bpf_htonl(timestamp), a->options);
+	return answer_segment(ctx, &w->packet, a);
 }

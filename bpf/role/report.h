@@ -19,9 +19,15 @@ static __noinline int report(const struct packet *p, const struct decision *d, _
 		.ipv6 = p->ipv6,
 		.stops_count = d->stops_count,
 	};
+	__u32 first = 0;
+	struct session_shown *shown = bpf_map_lookup_elem(&session_shows, &first);
 
 	__builtin_memcpy(event.stops, d->stops, sizeof(event.stops));
 	__builtin_memcpy(event.source, p->source, 16);
 	__builtin_memcpy(event.destination, p->destination, 16);
+	if (shown) {
+		event.session = *shown;
+		__builtin_memset(shown, 0, sizeof(*shown));
+	}
 	return trace(&event);
 }

@@ -3,35 +3,6 @@
  * tells lb_any_of_peer which server the packet goes to: that of the session, or the policy's. From then on the connection goes by its cookie as any other. */
 #pragma once
 
-/* NO_ID: it goes by placement. */
-inline_always enum verdict session_found(__u16 id, enum verdict verdict)
-{
-	__u32 first = 0;
-	struct session_found *told = bpf_map_lookup_elem(&session_told, &first);
-
-	if (!told)
-		return DROPPED_NO_SERVER;
-	told->id = id;
-	told->verdict = verdict;
-	return VERDICT_CONTINUE;
-}
-
-/* The server of a session. NO_ID: it is not there any more, or not healthy, or none of ours. */
-inline_always __u16 session_server(const struct service *service, const struct session_config *config, const struct hello *h)
-{
-	const struct server *server;
-	__u16 id = NO_ID;
-
-	if (h->source == HELLO_NO_SESSION)
-		return NO_ID;
-	if (config->has_ids[service->epoch_parity & 1])
-		id = session_id_open(&config->ids[service->epoch_parity & 1], h->name);
-	if (id == NO_ID && config->has_ids[~service->epoch_parity & 1])
-		id = session_id_open(&config->ids[~service->epoch_parity & 1], h->name);
-	server = server_by_id(service, id);
-	return server && !(server->flags & SERVER_DOWN) ? id : NO_ID;
-}
-
 /* Reads what there is of a hello behind the header. Returns an enum hello_outcome. */
 inline_always int session_read(struct xdp_md *ctx, struct session_work *w, __u32 payload)
 {
@@ -45,37 +16,54 @@ inline_always int session_read(struct xdp_md *ctx, struct session_work *w, __u32
 	return hello_read(&w->hello);
 }
 
-/* The first packet with data: it names the server, or w->fallback gets it. A global function: it is verified once, and has a stack of its own. */
+/* A packet with data, or the client's end, of a connection whose hello has not been seen whole: it names the server, or w->fallback gets it. A global function:
+ * it is verified once, and has a stack of its own. */
 __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const struct service *service, const struct session_config *config)
 {
 	const struct session_begun *before;
-	enum verdict verdict = FORWARDED_NEW;
 	struct session_begun begun = {};
+	struct connection_key key; /* before Linux 6.5 one in a map's memory that is handed over is none to the verifier */
+	enum verdict verdict;
 	const struct server *server;
-	struct connection_key key;
-	__u16 id = NO_ID;
+	__u16 id;
 
 	if (!w || !service || !config)
 		return DROPPED_MALFORMED;
-	begun.sequence = w->sequence;
-	connection_of(&key, &w->packet, service);
-	before = bpf_map_lookup_elem(&sessions_begun, &key);
-	if (before && before->sequence == begun.sequence) /* it comes again, and is no other connection */
-		return session_found(before->id, FORWARDED_STARTING);
-	if (w->echo && session_read(ctx, w, w->payload) == HELLO_COMPLETE) /* without timestamps only placement finds the connection again */
-		id = session_server(service, config, &w->hello);
-	if (id != NO_ID)
-		verdict = FORWARDED_BY_SESSION;
-	else
+	w->held = 0;
+	w->base = w->sequence;
+	w->outcome = HELLO_MORE;
+	key = w->key;
+	if (w->begins) {
+		before = bpf_map_lookup_elem(&sessions_begun, &key);
+		if (before && before->sequence == w->base) /* it comes again, and is no other connection */
+			return session_again(before);
+		w->outcome = w->echo ? session_read(ctx, w, w->payload) : HELLO_NOT_TLS; /* without timestamps only placement finds the connection again */
+	}
+	if (w->echo) {
+		verdict = session_hold(ctx, w, service);
+		if (verdict != VERDICT_CONTINUE)
+			return verdict;
+		if (!w->begins && !w->held)
+			return session_found(w->fallback, FORWARDED_STARTING);
+	}
+	id = session_server(service, config, &w->packet, &w->hello, w->echo ? w->outcome : SESSION_UNTIMED);
+	verdict = FORWARDED_BY_SESSION;
+	if (id == NO_ID) {
+		verdict = FORWARDED_NEW;
 		id = w->fallback;
+	}
 	server = server_by_id(service, id);
 	if (!server)
 		return DROPPED_NO_SERVER;
+	begun.sequence = w->base;
 	begun.id = id;
+	begun.held = w->held;
+	begun.generation = w->generation;
+	begun.held_ms = node_clock_ms();
 	bpf_map_update_elem(&sessions_begun, &key, &begun, BPF_ANY);
 	if (learns_load(service))
 		load_learn(service, id, server, 1);
-	return session_found(id, verdict);
+	return session_behind(w->held, w->generation, 0, session_found(id, verdict));
 }
 
 /* No verdict: session_hello goes on. */
@@ -86,8 +74,8 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	const struct session_begun *begun;
-	struct syn_cookie_flow f;
 	struct connection_key key;
+	struct syn_cookie_flow f;
 	struct tcphdr *tcp;
 	__u16 fallback = NO_ID;
 	__be32 sequence;
@@ -113,7 +101,10 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 	f = syn_cookie_flow(&w->packet, bpf_htonl(bpf_ntohl(sequence) - 1), bpf_htonl(echo));
 	w->payload = w->packet.length - (w->packet.l4 - w->packet.l3) - w->packet.header;
 	w->sequence = sequence;
+	w->acknowledged = tcp->ack_seq;
+	w->window = ((bpf_ntohl(tcp->ack_seq) - 1) & SYN_COOKIE_SCALE) == SYN_COOKIE_SCALE ? SYN_ACK_WINDOW : SYN_ACK_WINDOW >> (config->scale & 15);
 	w->fallback = fallback;
+	w->begins = 1;
 	if (w->packet.tcp_flags & TCP_FLAG_ACK_BIT && syn_cookie_is_good(&config->syn_cookies, &f, bpf_ntohl(tcp->ack_seq) - 1)) {
 		if (w->payload && w->payload <= 65535)
 			return BEGINS_BY_HELLO;
@@ -122,10 +113,14 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 	}
 	if (!echo)
 		return session_found(NO_ID, FORWARDED_NO_TIMESTAMP);
-	connection_of(&key, &w->packet, service);
+	key = w->key;
 	begun = bpf_map_lookup_elem(&sessions_begun, &key);
 	if (begun && bpf_ntohl(sequence) - bpf_ntohl(begun->sequence) <= SYN_ACK_WINDOW && server_by_id(service, begun->id))
-		fallback = begun->id;
+		return session_again(begun);
+	if ((w->payload || w->packet.tcp_flags & TCP_FLAG_FIN_BIT) && !(w->packet.tcp_flags & TCP_FLAG_RST_BIT)) {
+		w->begins = 0;
+		return BEGINS_BY_HELLO;
+	}
 	return session_found(fallback, FORWARDED_STARTING);
 }
 
@@ -156,6 +151,9 @@ inline_always int session_way(struct xdp_md *ctx)
 		return XDP_DROP;
 	read_carried(ctx, &w->packet, service, &d.carried);
 	w->echo = d.carried.at ? d.carried.echo : 0;
+	w->timestamp = d.carried.timestamp;
+	w->frame = bpf_xdp_get_buff_len(ctx);
+	connection_of(&w->key, &w->packet, service);
 	if (!is_syn(&w->packet)) {
 		int begins = session_begin(ctx, w, service, config);
 
@@ -169,5 +167,5 @@ inline_always int session_way(struct xdp_md *ctx)
 	count_verdict(number, verdict, w->packet.length);
 	if (trace_enabled)
 		report(&w->packet, &d, number, verdict);
-	return verdict == ANSWERED_SYN ? XDP_TX : XDP_DROP;
+	return verdict == ANSWERED_SYN || verdict == ANSWERED_HELLO ? XDP_TX : XDP_DROP;
 }

@@ -1,29 +1,28 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* syn_ack.h - makes the answer of a SYN (RFC 9293 3.5), in its place. */
+/* syn_ack.h - makes the answer of a SYN, and of other segments of who has not heard of a server yet, in their place (RFC 9293 3.5, 3.10.7). */
 #pragma once
 
 #define SYN_ACK_WINDOW 64240 /* of 44 segments of Ethernet, as Linux begins */
-#define SYN_ACK_FLAGS (TCP_FLAG_SYN_BIT | TCP_FLAG_ACK_BIT)
 #define TCP_FLAG_ECE_BIT 0x40
 
 struct syn_ack {
-	__be32 sequence;
+	__be32 sequence, acknowledged;
 	__be32 options[SYN_ACK_WORDS];
 	__u32 words; /* of options */
-	_Bool ecn;
+	__u16 window;
+	__u8 flags;
 };
 
 /* The header at tcp, whose addresses and ports are the SYN's, becomes the answer's. Returns the sum of what it was filled with. */
 inline_always __u64 syn_ack_header(struct tcphdr *tcp, const struct packet *p, const struct syn_ack *a)
 {
-	__be32 acknowledged = bpf_htonl(bpf_ntohl(tcp->seq) + 1);
-	__be16 flags = bpf_htons((5 + a->words) << 12 | SYN_ACK_FLAGS | (a->ecn ? TCP_FLAG_ECE_BIT : 0));
+	__be16 flags = bpf_htons((5 + a->words) << 12 | a->flags);
 	__be32 *at = (void *)tcp;
 
 	at[0] = p->destination_port | (__u32)p->source_port << 16;
 	at[1] = a->sequence;
-	at[2] = acknowledged;
-	at[3] = flags | (__u32)bpf_htons(SYN_ACK_WINDOW) << 16;
+	at[2] = a->acknowledged;
+	at[3] = flags | (__u32)bpf_htons(a->window) << 16;
 	at[4] = 0;
 	return (__u64)at[0] + at[1] + at[2] + at[3];
 }
@@ -52,7 +51,7 @@ inline_always __u16 syn_ack_write_ip(void *ip, const struct packet *p, __u32 len
 }
 
 /* A global function: it is verified once. Returns a verdict. */
-__noinline int answer_syn(struct xdp_md *ctx, const struct packet *p, const struct syn_ack *a)
+__noinline int answer_segment(struct xdp_md *ctx, const struct packet *p, const struct syn_ack *a)
 {
 	__u32 header, ip_length, words;
 	void *data, *end, *ip;
@@ -88,5 +87,5 @@ __noinline int answer_syn(struct xdp_md *ctx, const struct packet *p, const stru
 		sum += a->options[i];
 	}
 	tcp->check = checksum_fold(sum);
-	return ANSWERED_SYN;
+	return a->flags & TCP_FLAG_SYN_BIT ? ANSWERED_SYN : ANSWERED_HELLO;
 }

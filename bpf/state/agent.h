@@ -43,6 +43,7 @@ enum agent_verdict {
 	INGRESS_TAKEN_OVER_UNMARKED, /* the same, without timestamps */
 	INGRESS_NOT_TAKEN_OVER, /* the kernel refuses it: older than 6.9, or the listener speaks MPTCP */
 	INGRESS_DROPPED_BEFORE, /* session tls: of a connection that this server does not have yet */
+	INGRESS_MADE_WAY, /* session tls: a client uses a port again: the connection before was ended, and the packet comes again */
 	INGRESS_DROPPED_STRAY, /* an empty ACK that no connection here explains, for the first time */
 
 	/* tc egress: TSval. */
@@ -101,7 +102,8 @@ struct served {
 	__u16 low, high; /* dynamic: the limit rises when a window has fewer accepted than low, and falls when it has more than high */
 	__u8 policy; /* enum accept_policy */
 	__u8 load; /* enum accept_load */
-	__u8 pad[4];
+	__u8 session_scale; /* with SERVED_TAKES_OVER: of windows */
+	__u8 pad[3];
 };
 _Static_assert(sizeof(struct served) == 72, "served");
 

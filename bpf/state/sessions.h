@@ -9,7 +9,8 @@ struct session_config {
 	__u8 has_ids[2]; /* is there a key of that parity? */
 	__u16 mss; /* that we tell clients: what fits the ways to all servers */
 	__u8 scale; /* of windows, as all servers' agents have it */
-	__u8 pad[3];
+	__u8 clients; /* of a session that reach its server, 0: all */
+	__u8 pad[2];
 };
 _Static_assert(sizeof(struct session_config) == 168, "session_config");
 
@@ -25,7 +26,9 @@ struct {
 struct session_begun {
 	__be32 sequence; /* of the hello's first byte: connections of the same ports before or after have others, farther away than our window */
 	__u16 id;
-	__u16 pad;
+	__u16 generation;
+	__u32 held; /* place of its hold, and 1; 0: the hello came whole */
+	__u32 held_ms; /* when it was released */
 };
 
 struct {

@@ -24,6 +24,8 @@ struct tcp_options_received {
 } __attribute__((preserve_access_index));
 
 struct tcp_sock {
+	__u32 rcv_nxt, snd_una;
+	__u64 bytes_received, bytes_acked;
 	__u32 tsoffset;
 	__u32 segs_out;
 	struct tcp_options_received rx_opt;
@@ -48,6 +50,7 @@ struct sock_common {
 	volatile unsigned char skc_state;
 	possible_net_t skc_net;
 	struct in6_addr skc_v6_rcv_saddr;
+	__u32 skc_tw_rcv_nxt, skc_tw_snd_nxt; /* in TIME_WAIT */
 } __attribute__((preserve_access_index));
 
 struct sock {
@@ -61,6 +64,7 @@ struct inet_sock {
 } __attribute__((preserve_access_index));
 
 struct tcp_request_sock {
+	__u32 rcv_nxt;
 	__u32 ts_off;
 	__u32 snt_tsval_first, snt_tsval_last; /* since 6.15 */
 	_Bool req_usec_ts; /* since 6.7 */
@@ -68,6 +72,8 @@ struct tcp_request_sock {
 
 struct tcp_timewait_sock {
 	__u32 tw_ts_offset;
+	__u32 tw_ts_recent; /* the client's newest TSval */
+	int tw_ts_recent_stamp; /* 0: there was none */
 } __attribute__((preserve_access_index));
 
 /* The address of a socket as a plain number: the verifier allows no offset from a sock_common, and the typed casts

@@ -2,6 +2,17 @@
 /* trace.h - why did this packet go there: one event per matching packet, off unless somebody looks. */
 #pragma once
 
+/* session tls: what a hello names. */
+struct session_shown {
+	__u8 is; /* there was a hello */
+	__u8 outcome; /* enum session_outcome */
+	__u8 source; /* enum hello_source: of the name */
+	__u8 pad;
+	__u8 name[4]; /* its first bytes: of the nonce, which alone lead nowhere */
+	__u16 id; /* that it opens to */
+	__u16 pad2;
+};
+
 struct trace_event {
 	__u64 time_ns;
 	__be32 source[4], destination[4];
@@ -13,8 +24,10 @@ struct trace_event {
 	__u8 verdict, tcp_flags, protocol, ipv6;
 	__u16 stops[STOPS_MAX]; /* ids: who is asked further */
 	__u8 stops_count, pad;
+	struct session_shown session;
+	__u32 pad32;
 };
-_Static_assert(sizeof(struct trace_event) == 80, "trace_event");
+_Static_assert(sizeof(struct trace_event) == 96, "trace_event");
 
 /* Zero fields match anything; budget is what may still be reported, filled up by user space. */
 struct trace_filter {

@@ -47,10 +47,14 @@ enum verdict {
 	ASKED_PEER, /* whose connection it is */
 	PASSED_ON_TO_PEER, /* a message of another one */
 
+	/* Kept by this node, until it is forwarded. */
+	HELD_HELLO, /* session tls: a segment of a ClientHello that is not all there */
+
 	/* Answered by this node. */
 	ANSWERED_ECHO,
 	ANSWERED_TOO_BIG,
 	ANSWERED_SYN, /* session tls */
+	ANSWERED_HELLO, /* session tls: a segment of a ClientHello that comes again: the client may lack the leave to send the rest */
 	ANSWERED_PEER, /* another load balancer asks whether this one is there */
 
 	/* Dropped. */
@@ -64,6 +68,7 @@ enum verdict {
 	DROPPED_NO_CLOCK, /* return: through: the server's clock is not known yet, so its timestamp cannot be restored */
 	DROPPED_UNKNOWN_FRAGMENT,
 	DROPPED_HANDSHAKE, /* session tls: the client acknowledges our answer to its SYN, which changes nothing */
+	DROPPED_HOLD_BUSY, /* session tls: another CPU has the place where a segment of a ClientHello would be held */
 	DROPPED_CONGESTED, /* second tier: congestion was marked outside, and the inner packet cannot say so (RFC 6040) */
 	DROPPED_FORGED, /* a message that no load balancer of the fleet has sent, or not to this one */
 	DROPPED_OTHER_VIEW, /* a message of who knows another chain of the connection, or there is no ring any more */

@@ -4,7 +4,10 @@
 
 struct session_found {
 	__u16 id;
-	__u8 verdict, pad;
+	__u8 verdict;
+	_Bool detour; /* behind what was released */
+	__u16 generation, pad;
+	__u32 held; /* the packet goes by tc, and this is its place, and 1; 0: it does not */
 };
 
 struct {
@@ -13,6 +16,42 @@ struct {
 	__type(key, __u32);
 	__type(value, struct session_found);
 } session_told SEC(".maps");
+
+/* NO_ID: it goes by placement. */
+inline_always enum verdict session_found(__u16 id, enum verdict verdict)
+{
+	__u32 first = 0;
+	struct session_found *told = bpf_map_lookup_elem(&session_told, &first);
+
+	if (!told)
+		return DROPPED_NO_SERVER;
+	told->id = id;
+	told->verdict = verdict;
+	told->held = 0;
+	return VERDICT_CONTINUE;
+}
+
+/* What of its connection was held goes by tc: so does this packet. */
+inline_always enum verdict session_behind(__u32 held, __u16 generation, _Bool detour, enum verdict verdict)
+{
+	__u32 first = 0;
+	struct session_found *told = bpf_map_lookup_elem(&session_told, &first);
+
+	if (told) {
+		told->held = held;
+		told->generation = generation;
+		told->detour = detour;
+	}
+	return verdict;
+}
+
+/* To where the hello went. */
+inline_always enum verdict session_again(const struct session_begun *begun)
+{
+	enum verdict verdict = session_found(begun->id, FORWARDED_STARTING);
+
+	return begun->held && node_clock_ms() - begun->held_ms < HOLD_DETOUR_MS ? session_behind(begun->held, begun->generation, 1, verdict) : verdict;
+}
 
 /* VERDICT_CONTINUE: it is to be found out. A global function: see steer_any. */
 __noinline int steer_by_session(const struct packet *p, const struct service *service, struct decision *decided)

@@ -11,6 +11,7 @@
 /* Implementation constants */
 #define STRAY_SLOTS 16384
 #define STRAY_MEMORY_MS 120000 /* more than the 75 s between a keepalive's probes, less than it takes to use most ports again */
+#define STRAY_EARLY_MS 4000 /* in which a client sends the first one of several segments again, twice at least */
 
 /* By hash of the flow: 32 further bits of the hash, and when. The newest stands; who fills it makes others be ignored once more. */
 struct {
@@ -20,21 +21,30 @@ struct {
 	__type(value, __u64);
 } strays SEC(".maps");
 
-/* The first packet of a flow that nothing explains, in a while? */
-static __noinline int is_first_of(const struct served *served, const struct flow *f)
+/* How long ago came the first packet of a flow that nothing explains? 0: this is it, as far as is known. */
+static __noinline __u32 stray_age_ms(const struct served *served, const struct flow *f)
 {
-	__u32 slot, now = socket_clock_ms();
+	__u32 slot, now = socket_clock_ms(), age;
 	__u64 hash, *last;
 
 	if (!served || !f)
-		return 0;
+		return STRAY_MEMORY_MS;
 	hash = mark_hash(served, f, served->epoch_parity);
 	slot = hash & (STRAY_SLOTS - 1);
 	last = bpf_map_lookup_elem(&strays, &slot);
-	if (!last || (*last >> 32 == hash >> 32 && now - (__u32)*last < STRAY_MEMORY_MS))
-		return 0;
+	if (!last)
+		return STRAY_MEMORY_MS;
+	age = now - (__u32)*last;
+	if (*last >> 32 == hash >> 32 && age < STRAY_MEMORY_MS)
+		return age ? age : 1;
 	*last = hash >> 32 << 32 | now;
-	return 1;
+	return 0;
+}
+
+/* session tls: may a packet have overtaken the first one of its connection? */
+inline_always _Bool is_early(const struct served *served, const struct flow *f)
+{
+	return stray_age_ms(served, f) < STRAY_EARLY_MS;
 }
 
 static __noinline int is_first_stray(struct __sk_buff *skb, const struct served *served, const struct flow *f)
@@ -43,5 +53,5 @@ static __noinline int is_first_stray(struct __sk_buff *skb, const struct served 
 	    (f->tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT)) ||
 	    mark_read_tag(served, f, bpf_ntohl(f->echo)) >= 0)
 		return 0;
-	return is_first_of(served, f);
+	return !stray_age_ms(served, f);
 }

@@ -14,21 +14,24 @@ struct bpf_tcp_req_attrs {
 
 extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk, struct bpf_tcp_req_attrs *attrs, int attrs__sz) __ksym __weak;
 
-#define SESSION_SCALE 7 /* of windows: plan.SessionScale */
-
 struct tcp_numbers {
-	__be32 sequence, acknowledged;
+	__u32 sequence, acknowledged;
 };
 
-/* Bytes of TCP's data, by the IP header: a short frame has others behind it. */
+/* Where the IP header's length field is, if nothing else is between it and TCP: load balancers send nothing with IP options on. */
+inline_always __u32 segment_length_at(const struct flow *f)
+{
+	return f->key.ipv6 ? f->l4 - sizeof(struct ipv6hdr) + 4 : f->l4 - sizeof(struct iphdr) + 2;
+}
+
+/* Bytes of TCP's data, by the IP header: a short frame has others behind it. Super-packets of 64 KiB and more have a length of 0. */
 inline_always __u32 segment_payload(struct __sk_buff *skb, const struct flow *f)
 {
 	__be16 length = 0;
 
-	if (f->key.ipv6)
-		bpf_skb_load_bytes(skb, f->l4 - sizeof(struct ipv6hdr) + 4, &length, sizeof(length));
-	else
-		bpf_skb_load_bytes(skb, f->l4 - sizeof(struct iphdr) + 2, &length, sizeof(length));
+	bpf_skb_load_bytes(skb, segment_length_at(f), &length, sizeof(length));
+	if (!length)
+		return skb->len - f->l4 - f->header;
 	return bpf_ntohs(length) - f->header - (f->key.ipv6 ? 0 : sizeof(struct iphdr));
 }
 
@@ -40,29 +43,58 @@ inline_always _Bool echoes_beginning(const struct served *served, const struct f
 	return f->echo && !cookie_plain(w, mark_hash(served, f, cookie_epoch_parity(w, served->cookie_bits)), served->cookie_bits);
 }
 
+enum beginning {
+	BEGINS_NOTHING, /* of another kind */
+	BEGINS_UNPROVEN, /* of a connection that a load balancer may have begun, but not its first packet, or too late */
+	BEGINS_EMPTY, /* the acknowledgement of the load balancer's answer */
+	BEGINS, /* the first packet with data, or FIN */
+};
+
+/* Has a load balancer answered this client's SYN, lately, and is this what comes next? */
+static __noinline enum beginning begins(struct __sk_buff *skb, const struct served *served, const struct flow *f, struct tcp_numbers *numbers)
+{
+	struct syn_cookie_flow c = {};
+	struct siphash_state key;
+	__be32 words[2];
+
+	if (!served || !f || !numbers || (f->tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT | TCP_FLAG_ACK_BIT)) != TCP_FLAG_ACK_BIT ||
+	    (f->search == TIMESTAMP_FOUND && !echoes_beginning(served, f)) || bpf_skb_load_bytes(skb, f->l4 + 4, words, sizeof(words)))
+		return BEGINS_NOTHING;
+	numbers->sequence = bpf_ntohl(words[0]);
+	numbers->acknowledged = bpf_ntohl(words[1]);
+	__builtin_memcpy(c.client, f->client, 16);
+	c.client_port = f->client_port;
+	c.service_port = f->key.port;
+	c.timestamp = f->echo;
+	c.ipv6 = f->key.ipv6;
+	c.sequence = bpf_htonl(numbers->sequence - 1);
+	key = siphash_begin(&served->syn_cookie_key);
+	if (!syn_cookie_is_good(&key, &c, numbers->acknowledged - 1))
+		return BEGINS_UNPROVEN;
+	return segment_payload(skb, f) || f->tcp_flags & TCP_FLAG_FIN_BIT ? BEGINS : BEGINS_EMPTY;
+}
+
 /* For a listener's socket. AGENT_CONTINUE: the packet is of another kind. *restored: its TSecr, as the connection's kernel will have written it. */
 static __noinline enum agent_verdict take_over(struct __sk_buff *skb, struct bpf_sock *listener, const struct served *served, const struct flow *f,
 					   __u32 *restored)
 {
-	struct syn_cookie_flow c = { .client_port = f->client_port, .service_port = f->key.port, .timestamp = f->echo, .ipv6 = f->key.ipv6 };
-	struct bpf_tcp_req_attrs attrs = { .rcv_wscale = SESSION_SCALE };
+	struct bpf_tcp_req_attrs attrs = { .rcv_wscale = served->session_scale };
 	_Bool timestamps = f->search == TIMESTAMP_FOUND;
-	struct siphash_state key;
-	struct tcp_numbers numbers;
+	struct tcp_numbers numbers = {};
 	struct tcp_sock *tcp;
 	__u32 number;
 
-	if ((f->tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT | TCP_FLAG_ACK_BIT)) != TCP_FLAG_ACK_BIT || (timestamps && !echoes_beginning(served, f)) ||
-	    bpf_skb_load_bytes(skb, f->l4 + 4, &numbers, sizeof(numbers)))
+	switch (begins(skb, served, f, &numbers)) {
+	case BEGINS_NOTHING:
 		return AGENT_CONTINUE;
-	__builtin_memcpy(c.client, f->client, 16);
-	c.sequence = bpf_htonl(bpf_ntohl(numbers.sequence) - 1);
-	number = bpf_ntohl(numbers.acknowledged) - 1;
-	key = siphash_begin(&served->syn_cookie_key);
-	if (!syn_cookie_is_good(&key, &c, number)) /* the kernel would answer with RST. Without timestamps it may be of a connection that ended long ago: what comes again is left to the kernel */
-		return timestamps || is_first_of(served, f) ? INGRESS_DROPPED_BEFORE : AGENT_CONTINUE;
-	if (!segment_payload(skb, f) && !(f->tcp_flags & TCP_FLAG_FIN_BIT))
-		return INGRESS_DROPPED_BEFORE; /* what load balancers drop as well */
+	case BEGINS_UNPROVEN: /* the kernel would answer with RST. Without timestamps it may be of a connection that ended long ago */
+		return timestamps || is_early(served, f) ? INGRESS_DROPPED_BEFORE : AGENT_CONTINUE;
+	case BEGINS_EMPTY: /* what load balancers drop as well */
+		return INGRESS_DROPPED_BEFORE;
+	case BEGINS:
+		break;
+	}
+	number = numbers.acknowledged - 1;
 	attrs.mss = syn_cookie_mss[number >> SYN_COOKIE_MSS_SHIFT & 7];
 	if (f->key.ipv6 && attrs.mss < syn_cookie_mss[1]) /* which the kernel refuses: RFC 8200 5 promises it */
 		attrs.mss = syn_cookie_mss[1];

@@ -37,6 +37,9 @@ func ServiceToProto(s *model.Service) *ballastv1.Service {
 		Forward: nameUnless(s.Forward, model.ForwardUnset), Return: nameUnless(s.Return, model.ReturnUnset), TableSlots: s.TableSlots,
 		Table: tableToProto(&s.Table), Choices: choicesToProto(&s.Choices), Quic: quicToProto(&s.QUIC), Mptcp: mptcpToProto(&s.MPTCP), Load: loadToProto(&s.Load), Health: HealthToProto(&s.Health), Servers: ServersToProto(s.Servers),
 	}
+	if s.SessionClients != model.SessionClientsUnset {
+		m.SessionClients = new(uint32(s.SessionClients))
+	}
 	for i, port := range s.Ports {
 		m.Ports[i] = uint32(port)
 	}
@@ -219,6 +222,9 @@ func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
 	choose(in, path, "dispatch", &s.Dispatch, m.GetDispatch())
 	choose(in, path, "affinity", &s.Affinity, m.GetAffinity())
 	choose(in, path, "session", &s.Session, m.GetSession())
+	if m.SessionClients != nil {
+		s.SessionClients = in.below(path+".session_clients", *m.SessionClients, model.SessionClientsUnset, model.MaxSessionClients)
+	}
 	choose(in, path, "fallback", &s.Fallback, m.GetFallback())
 	takeNarrow(in, path+".cookie_bits", &s.CookieBits, m.GetCookieBits())
 	choose(in, path, "forward", &s.Forward, m.GetForward())
@@ -273,10 +279,7 @@ func (in *input) load(path string, l *model.Load, m *ballastv1.Load) {
 	choose(in, path, "source", &l.Source, m.Source)
 	in.positive(path+".interval", &l.Interval, m.Interval)
 	if m.Classes != nil {
-		l.Classes = narrow[uint8](in, path+".classes", *m.Classes)
-		if l.Classes == model.ClassesUnset {
-			in.fail(path+".classes", fmt.Sprintf("use 0 to %d", model.MaxClasses), "%d is out of range", *m.Classes)
-		}
+		l.Classes = in.below(path+".classes", *m.Classes, model.ClassesUnset, model.MaxClasses)
 	}
 	take(&l.QueueLimit, m.QueueLimit)
 	take(&l.Endpoint, m.Endpoint)
@@ -390,6 +393,15 @@ func narrow[N uint8 | uint16](in *input, path string, value uint32) N {
 		return 0
 	}
 	return N(value)
+}
+
+// below reads a number that may be 0, and so has another value for unset. What is above most is left for the model to refuse.
+func (in *input) below(path string, value uint32, unset, most uint8) uint8 {
+	n := narrow[uint8](in, path, value)
+	if n == unset {
+		in.fail(path, fmt.Sprintf("use 0 to %d", most), "%d is out of range", value)
+	}
+	return n
 }
 
 func nameUnless[E interface {

@@ -99,6 +99,7 @@ func drawService(t *rapid.T, i int) model.Service {
 	s.Forward = rapid.SampledFrom([]model.Forward{model.ForwardUnset, model.ForwardGUE, model.ForwardL2}).Draw(t, "forward")
 	s.TableSlots = rapid.SampledFrom(append(model.TableSizes(), 0)).Draw(t, "slots")
 	s.Load.Classes = rapid.SampledFrom([]uint8{model.ClassesUnset, 0, 1, model.MaxClasses}).Draw(t, "classes")
+	s.SessionClients = rapid.SampledFrom([]uint8{model.SessionClientsUnset, 0, 1, model.MaxSessionClients}).Draw(t, "clients")
 	s.Load.Interval = model.Duration(rapid.SampledFrom([]time.Duration{0, 10 * time.Millisecond, 12345 * time.Microsecond}).Draw(t, "interval"))
 	if rapid.Bool().Draw(t, "endpoint") {
 		s.Load.Endpoint = "http://:8080/load"
@@ -190,11 +191,11 @@ func TestSharesComeBackFromTheWireAsTheyWere(t *testing.T) {
 
 func TestMessagesThatMakeNoSenseAreRefusedWithPathAndRemedy(t *testing.T) {
 	many := uint32(999)
-	unset := uint32(model.ClassesUnset)
+	unset := uint32(model.ClassesUnset) // of sessions' clients, too
 	_, err := FleetFromProto(&ballastv1.ApplyRequest{Services: []*ballastv1.Service{{}, {
 		Name: "web", Vip: "198.51.100", Protocol: "sctp", Ports: []uint32{70000}, Dispatch: "best", CookieBits: 300,
-		Table: &ballastv1.Table{IndexBits: 256, NodeBits: &many, IdleTimeout: durationpb.New(0)},
-		Load:  &ballastv1.Load{Classes: &unset, Interval: durationpb.New(0)}, Health: &ballastv1.Health{Check: "ping", Rise: 256, Deadline: &durationpb.Duration{Seconds: -1}},
+		Table:          &ballastv1.Table{IndexBits: 256, NodeBits: &many, IdleTimeout: durationpb.New(0)},
+		SessionClients: &unset, Load: &ballastv1.Load{Classes: &unset, Interval: durationpb.New(0)}, Health: &ballastv1.Health{Check: "ping", Rise: 256, Deadline: &durationpb.Duration{Seconds: -1}},
 		Servers: []*ballastv1.Server{{Name: "s1"}, {Address: "x", Id: 70000, Weight: &many, State: "gone"}},
 	}}, Nodes: []*ballastv1.Node{{}, {Tier: "third", Address: "y", Id: 65536, State: "gone"}}, NodeHealth: &ballastv1.Health{Check: "ping"}}, &ballastv1.Keys{Placement: []byte("secret")})
 	var found []string
@@ -206,7 +207,7 @@ func TestMessagesThatMakeNoSenseAreRefusedWithPathAndRemedy(t *testing.T) {
 		}
 		found = append(found, invalid.Path)
 	}
-	want := "nodes[1].id nodes[1].tier nodes[1].address nodes[1].state services[1].vip services[1].protocol services[1].ports services[1].dispatch " +
+	want := "nodes[1].id nodes[1].tier nodes[1].address nodes[1].state services[1].vip services[1].protocol services[1].ports services[1].dispatch services[1].session_clients " +
 		"services[1].cookie_bits services[1].table.index_bits services[1].table.node_bits services[1].table.idle_timeout services[1].load.interval " +
 		"services[1].load.classes services[1].health.check services[1].health.rise services[1].health.deadline services[1].servers[1].address " +
 		"services[1].servers[1].id services[1].servers[1].weight services[1].servers[1].state node_health.check keys.placement"

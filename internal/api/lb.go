@@ -12,6 +12,7 @@ const (
 	PathConfigDiff   = "/v1/config/diff"     // GET
 	PathConfigAction = "/v1/config/{action}" // POST: reload, also of an agent; reset; both also with Force=true
 	PathTrace        = "/v1/trace"           // GET, a stream of TraceEvent
+	PathSessions     = "/v1/sessions"        // GET
 	PathMetrics      = "/metrics"            // GET, Prometheus; also by TCP
 	PathHealth       = "/healthz"            // GET, by TCP alone: 200 while the daemon does its work
 )
@@ -129,5 +130,23 @@ type TraceEvent struct {
 	Stops       []string       `json:"stops,omitempty"`
 	Timestamp   uint32         `json:"tsval,omitempty"`
 	Echo        uint32         `json:"tsecr,omitempty"`
+	Session     *TraceSession  `json:"session,omitempty"`    // of a ClientHello, with session tls
 	Suppressed  uint32         `json:"suppressed,omitempty"` // events left out before this one
+}
+
+// TraceSession tells which session a ClientHello resumes, and what came of that.
+type TraceSession struct {
+	Outcome  string `json:"outcome"`            // as in SessionCounts
+	Identity string `json:"identity,omitempty"` // that names the session: psk, ticket, session id; empty: none is shown
+	Name     string `json:"name,omitempty"`     // its first 4 bytes, in hex
+	ID       uint16 `json:"id,omitempty"`       // of the server that it opens to
+}
+
+// SessionCounts answers PathSessions, once for each service with session tls: what came of its handshakes, and of its first packets with data, at this node.
+type SessionCounts struct {
+	Service    string            `json:"service"`
+	Clients    uint8             `json:"session_clients"` // that may show one session; 0: any number
+	Answered   uint64            `json:"answered_syn"`
+	Handshakes uint64            `json:"dropped_handshake"`
+	Hellos     map[string]uint64 `json:"hellos"` // by outcome
 }

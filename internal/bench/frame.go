@@ -51,14 +51,23 @@ func optionsOf(kind kind) []byte {
 
 // frame builds what the wrapper repeats: a segment to vip from nobody, filled up with payload.
 func frame(vip netip.Addr, kind kind, options []byte) (out [wrapper.FrameLength]byte) {
+	header := 14 + 20 + 20 + len(options)
+	if vip.Is6() {
+		header += 40 - 20
+	}
+	copy(out[:], segment(vip, kind, options, make([]byte, len(out)-header)))
+	return out
+}
+
+// segment is one to vip from nobody.
+func segment(vip netip.Addr, kind kind, options, payload []byte) []byte {
 	eth := &layers.Ethernet{SrcMAC: clientMAC, DstMAC: ourMAC, EthernetType: layers.EthernetTypeIPv4}
 	var ip interface {
 		gopacket.SerializableLayer
 		gopacket.NetworkLayer
 	} = &layers.IPv4{Version: 4, TTL: 60, Protocol: layers.IPProtocolTCP, SrcIP: net.IPv4zero, DstIP: vip.AsSlice()}
-	ipLength := 20
 	if vip.Is6() {
-		eth.EthernetType, ipLength = layers.EthernetTypeIPv6, 40
+		eth.EthernetType = layers.EthernetTypeIPv6
 		ip = &layers.IPv6{Version: 6, HopLimit: 60, NextHeader: layers.IPProtocolTCP, SrcIP: clients6.AsSlice(), DstIP: vip.AsSlice()}
 	}
 	tcp := &layers.TCP{DstPort: servicePort, Seq: 1, SYN: kind == segmentSYN, ACK: kind != segmentSYN,
@@ -66,14 +75,12 @@ func frame(vip netip.Addr, kind kind, options []byte) (out [wrapper.FrameLength]
 	if err := tcp.SetNetworkLayerForChecksum(ip); err != nil {
 		panic(err)
 	}
-	payload := make(gopacket.Payload, len(out)-14-ipLength-20-len(options))
 	buffer := gopacket.NewSerializeBuffer()
-	err := gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, eth, ip, tcp, payload)
-	if err != nil || len(buffer.Bytes()) != len(out) {
-		panic(fmt.Sprintf("build a frame of %d bytes: got %d: %v", len(out), len(buffer.Bytes()), err))
+	err := gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, eth, ip, tcp, gopacket.Payload(payload))
+	if err != nil {
+		panic(fmt.Sprintf("build a segment: %v", err))
 	}
-	copy(out[:], buffer.Bytes())
-	return out
+	return buffer.Bytes()
 }
 
 // datagramFrame is a datagram to vip, as long as a segment: the payload and zeros.

@@ -56,6 +56,9 @@ var (
 	// QUIC, by the algorithm of connection ids.
 	quicVIPs = []netip.Addr{netip.MustParseAddr("198.51.100.11"), netip.MustParseAddr("198.51.100.12"), netip.MustParseAddr("198.51.100.13")}
 
+	// With session: tls.
+	sessionVIP = netip.MustParseAddr("198.51.100.14")
+
 	vips     = []netip.Addr{hashVIP, rrVIP, p2cVIP, leastVIP, awrrVIP, awfdVIP, gueVIP, ipv6VIP, choicesVIP, srv6VIP, historyVIP}
 	policies = map[netip.Addr]model.Dispatch{hashVIP: model.DispatchMaglev, rrVIP: model.DispatchRR, p2cVIP: model.DispatchP2C,
 		leastVIP: model.DispatchLeast, awrrVIP: model.DispatchAWRR, awfdVIP: model.DispatchAWFD, gueVIP: model.DispatchRR, ipv6VIP: model.DispatchRR,
@@ -176,6 +179,9 @@ func fleet() model.Fleet {
 		}
 		f.Services = append(f.Services, s)
 	}
+	sessions := newService(sessionVIP, model.DispatchRR)
+	sessions.Session, sessions.SessionClients = model.SessionTLS, 0 // all measured hellos show one ticket: it has no limit of clients
+	f.Services = append(f.Services, sessions)
 	f.ApplyDefaults()
 	return f
 }
@@ -256,6 +262,7 @@ func (r *rig) subjects() []subject {
 			}})
 	}
 	all = append(all, r.initials(quicVIPs[0])...)
+	all = append(all, r.sessionSubjects()...)
 	all = append(all, subject{name: "no-timestamp", program: lb, cell: short, verdict: "forwarded_no_timestamp", place: place(rrVIP), check: r.checkPlaced(rrVIP)},
 		r.hits.subject())
 	for i := range all {

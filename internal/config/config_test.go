@@ -137,7 +137,7 @@ func TestEmptyFleetSurvivesMarshalAndParse(t *testing.T) {
 // Every mistake is made in the minimal file by replacing old by new.
 func TestMistakesAreRefusedWithFileLineAndKey(t *testing.T) {
 	cases := []struct{ old, new, want string }{
-		{"ports: [80]", "prots: [80]", "test.yaml:9: services[0].prots: unknown key: use one of affinity, choices, cookie_bits, destinations, dispatch, fallback, forward, health, load, mptcp, name, ports, protocol, quic, return, servers, session, table, table_slots, vip"},
+		{"ports: [80]", "prots: [80]", "test.yaml:9: services[0].prots: unknown key: use one of affinity, choices, cookie_bits, destinations, dispatch, fallback, forward, health, load, mptcp, name, ports, protocol, quic, return, servers, session, session_clients, table, table_slots, vip"},
 		{"ports: [80]", "ports: [80]\n    ports: [81]", "test.yaml:10: services[0].ports: repeated, first on line 9: remove one of them"},
 		{"ports: [80]", "dispatch: rr", "test.yaml:7: services[0].ports: 0 ports: give 1 to 16 ports"},
 		{"ports: [80]", "ports: 80", "test.yaml:9: services[0].ports: a single value instead of a list: write a list: [a, b] or lines that begin with `-`"},
@@ -164,6 +164,7 @@ func TestMistakesAreRefusedWithFileLineAndKey(t *testing.T) {
 		{"ports: [80]", "ports: [80]\n    table: {entries: 64}", "test.yaml:10: services[0].table: affinity cookie keeps no such table: remove it, or use affinity: table"},
 		{"ports: [80]", "ports: [80]\n    affinity: table\n    table:\n      index_bits: 0", "test.yaml:12: services[0].table.index_bits: 0 is out of range"},
 		{"ports: [80]", "ports: [80]\n    affinity: table\n    table:\n      packet_limit: 60001", "test.yaml:12: services[0].table.packet_limit: 60001 is out of range: use 0 to 60000"},
+		{"ports: [80]", "ports: [80]\n    session: tls\n    session_clients: 33", "test.yaml:11: services[0].session_clients: 33 is out of range: use 0 to 32"},
 		{"ports: [80]", "ports: [80]\n    affinity: table\n    table: {size: 9}", "test.yaml:11: services[0].table.size: unknown key: use one of entries, idle_timeout, index_bits, node_bits, packet_limit, scrubber"},
 		{"ports: [80]", "ports: [80]\n    affinity: table\n    table: {idle_timeout: soon}", `test.yaml:11: services[0].table.idle_timeout: "soon" is not a duration`},
 		{"services:", "nodes: [{name: lb1, tier: third}]\nservices:", `test.yaml:6: nodes[0].tier: unknown value "third": use one of first, second`},

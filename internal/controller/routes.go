@@ -11,11 +11,11 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/daemon/listen"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
@@ -123,6 +123,7 @@ func (c *controller) problems() []string {
 	if c.desired.Restored() {
 		problems = append(problems, storeRestored)
 	}
+	problems = append(problems, c.ticketProblems(c.desired.now())...)
 	if err := c.desired.Broken(); err != nil {
 		problems = append(problems, fmt.Sprintf("the fleet in the store contradicts itself: nodes are sent nothing new until it is changed: %v", err))
 	}
@@ -290,7 +291,5 @@ func (c *controller) Collect(out chan<- prometheus.Metric) {
 }
 
 func (c *controller) metrics() http.Handler {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(c, c.hub)
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	return listen.Metrics(c, c.hub)
 }

@@ -350,7 +350,7 @@ func TestRootIsServedOnASocket(t *testing.T) {
 	defer stream.Close()
 	text, err := io.ReadAll(stream)
 	fleettest.Require(t, err)
-	for _, line := range []string{`ballast_control_peers{role="lb"} 1`, "ballast_controller_services_led 2", `ballast_control_messages_total{direction="sent"}`} {
+	for _, line := range []string{`ballast_control_peers{role="lb"} 1`, "ballast_controller_services_led 2", `ballast_control_messages_total{direction="sent"}`, "\ngo_gc_heap_live_bytes "} {
 		if !strings.Contains(string(text), line) {
 			t.Errorf("no %s in\n%s", line, text)
 		}

@@ -150,8 +150,8 @@ func TestAgentServesReloadsAndSurvivesItsOwnDeath(t *testing.T) {
 	if refused.Config.SHA256 != sum || !strings.Contains(refused.Config.Error, "ballast.yaml:1") {
 		t.Errorf("refused file: %+v", refused.Config)
 	}
-	if metrics := h.metrics(); !strings.Contains(metrics, "ballast_config_refused 1\n") {
-		t.Errorf("metrics do not tell of it: %s", metrics)
+	if metrics := h.metrics(); !strings.Contains(metrics, "ballast_config_refused 1\n") || !strings.Contains(metrics, "\ngo_gc_heap_live_bytes ") {
+		t.Errorf("metrics do not tell of it, or of memory: %s", metrics)
 	}
 	exchange(t, conn)
 

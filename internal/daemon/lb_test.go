@@ -257,10 +257,15 @@ func TestASecondDaemonOfTheInstanceIsRefused(t *testing.T) {
 
 func TestCountersAreServedToPrometheus(t *testing.T) {
 	h := newLBHost(t)
-	h.awaitAfterStart()
+	h.awaitFileAfter(strings.Replace(strings.Replace(lbFile, "ports: [80]", "ports: [80], session: tls, session_clients: 3", 1), "%s", "", 1))
+	var sessions []api.SessionCounts
+	require(t, h.client.Get(t.Context(), api.PathSessions, &sessions))
+	if len(sessions) != 1 || sessions[0].Service != "web" || sessions[0].Clients != 3 || len(sessions[0].Hellos) != 9 {
+		t.Errorf("%+v", sessions)
+	}
 	text := h.metrics()
-	for _, want := range []string{`ballast_packets_total{service="web",verdict="forwarded_by_cookie"} 0`,
-		`ballast_server_state{id="1",server="s1",service="web",state="active"} 1`, "ballast_config_refused 0"} {
+	for _, want := range []string{`ballast_session_hellos_total{outcome="limited",service="web"} 0`, `ballast_packets_total{service="web",verdict="forwarded_by_cookie"} 0`,
+		`ballast_server_state{id="1",server="s1",service="web",state="active"} 1`, "ballast_config_refused 0", "\ngo_gc_heap_live_bytes ", "\nprocess_open_fds "} {
 		if !strings.Contains(text, want) {
 			t.Errorf("missing: %s", want)
 		}

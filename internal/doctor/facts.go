@@ -6,6 +6,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/linux/features"
+	"github.com/ballast-lb/ballast/internal/linux/mptcp"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -120,6 +121,8 @@ type hostFacts struct {
 	MPTCP         []string              // what keeps clients from joining, each with its remedy
 	MPTCPPlain    bool                  // others than they can fill the queues where they join
 	TakesOver     error                 // why connections that load balancers begin do not come to be here
+	LooseTracking int                   // net.netfilter.nf_conntrack_tcp_loose; -1: nobody tracks connections
+	Listeners     []mptcp.Listener      // who speaks MPTCP among them
 	Addresses     map[netip.Addr]string // -> device
 	DefaultRoutes []netdev.DefaultRoute
 	Listening     map[model.Protocol][]netip.AddrPort

@@ -95,20 +95,6 @@ func judgeTimestamps(f *facts) (out []Finding) {
 	return out
 }
 
-// judgeSessions: do connections that load balancers begin come to be here?
-func judgeSessions(f *facts) []Finding {
-	sessions := false
-	f.onServer(func(s *model.Service, _ *model.Server) { sessions = sessions || s.Session == model.SessionTLS })
-	switch {
-	case !sessions:
-		return nil
-	case f.Host.TakesOver != nil:
-		what, remedy := splitRemedy(f.Host.TakesOver.Error())
-		return []Finding{{"sessions", "", Problem, what, remedy}}
-	}
-	return []Finding{ok("sessions", "", "the kernel takes over connections that load balancers begin")}
-}
-
 // judgeMPTCP: may subflows join where the agent tells clients to?
 func judgeMPTCP(f *facts) (out []Finding) {
 	joins := false

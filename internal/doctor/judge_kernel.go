@@ -153,12 +153,18 @@ func judgePlumbing(f *facts) (out []Finding) {
 	return out
 }
 
-// judgeClock: cookies know no wall clock. A load balancer reckons by it only how long removed servers have been silent.
+// judgeClock: cookies know no wall clock. A load balancer reckons by it only how long removed servers have been silent, and how old handshakes are that it has
+// begun; so do servers that take these over.
 func judgeClock(f *facts) []Finding {
-	if f.Role != RoleLB {
+	sessions := f.sessions()
+	switch {
+	case f.Role != RoleLB && !sessions:
 		return nil
-	}
-	if !f.Kernel.Synchronised {
+	case !f.Kernel.Synchronised && sessions:
+		return []Finding{{"clock", "", Warning,
+			"not synchronised: where it differs by more than 32 s between load balancers and servers, no connection of services with session: tls begins",
+			"run chrony or systemd-timesyncd"}}
+	case !f.Kernel.Synchronised:
 		return []Finding{{"clock", "", Warning,
 			"not synchronised: cookies do not depend on it, but a leap forward ends the rest of removed servers' ids early",
 			"run chrony or systemd-timesyncd"}}

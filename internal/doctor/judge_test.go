@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/features"
+	"github.com/ballast-lb/ballast/internal/linux/mptcp"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -44,7 +45,7 @@ func healthyFacts(role Role) *facts {
 		Daemon: daemonFacts{SocketThere: true, Role: role, Ready: true, Pinned: true, SHA256: "abcdefgh", Path: "ballast.yaml",
 			Tunnels: api.Tunnels{Limited: true, From: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Source: "file"}},
 		Host: hostFacts{
-			Timestamps: 1, Addresses: map[netip.Addr]string{server: "eth0", vip: "lo"},
+			Timestamps: 1, LooseTracking: -1, Addresses: map[netip.Addr]string{server: "eth0", vip: "lo"},
 			DefaultRoutes: []netdev.DefaultRoute{{Interface: "eth0"}}, WaysBack: []string{"eth0"},
 			Listening: map[model.Protocol][]netip.AddrPort{
 				model.ProtocolTCP: {netip.MustParseAddrPort("198.51.100.10:80"), netip.MustParseAddrPort("[::]:443")}},
@@ -172,6 +173,16 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"no hand-over", RoleAgent, func(f *facts) {
 			f.File.Fleet.Services[0].Session, f.Host.TakesOver = model.SessionTLS, errors.New("the kernel cannot: use another")
 		}, "sessions", Problem, "use another"},
+		{"strict tracking", RoleAgent, func(f *facts) {
+			f.File.Fleet.Services[0].Session, f.Host.LooseTracking = model.SessionTLS, 0
+		}, "sessions", Warning, "tcp_loose=1"},
+		{"a server's clock", RoleAgent, func(f *facts) {
+			f.File.Fleet.Services[0].Session, f.Kernel.Synchronised = model.SessionTLS, false
+		}, "clock", Warning, "chrony"},
+		{"hand-over to MPTCP", RoleAgent, func(f *facts) {
+			s := &f.File.Fleet.Services[0]
+			s.Session, f.Host.Listeners = model.SessionTLS, []mptcp.Listener{{At: netip.AddrPortFrom(netip.IPv6Unspecified(), s.Ports[0]), Multipath: true}}
+		}, "sessions", Problem, "multipathtcp=0"},
 		{"microseconds", RoleAgent, func(f *facts) { f.Host.Microsecond = []string{"route x has it: change it"} }, "timestamps", Problem, "change it"},
 		{"strict, one way", RoleAgent, func(f *facts) { f.Devices[0].ReversePath = 1 }, "rp_filter", Warning, "rp_filter=0"},
 		{"strict, other way", RoleAgent, func(f *facts) { f.Devices[0].ReversePath = 1; f.Host.WaysBack = []string{"eth1"} }, "rp_filter", Problem, "rp_filter=0"},

@@ -28,7 +28,7 @@ func judgeTranslation(f *facts) (out []Finding) {
 	}
 	cookies := false
 	f.onServer(func(s *model.Service, _ *model.Server) {
-		if !s.Affinity.Cookies() || s.Protocol != model.ProtocolTCP {
+		if !s.Affinity.Cookies() || s.Protocol != model.ProtocolTCP || s.Session != model.SessionNone { // judgeSessions
 			return
 		}
 		cookies = true

@@ -131,3 +131,24 @@ func TestListenersBehindARedirectCount(t *testing.T) {
 		}
 	}
 }
+
+// The kernel takes connections over only where a socket listens at the address and port itself.
+func TestSessionsOfTranslatedPortsAreAProblem(t *testing.T) {
+	for rule, want := range map[string]Severity{`{"redirect": {"port": 443}}`: Problem, `{"accept": null}`: OK} {
+		rules, err := parseTranslation([]byte(rulesOf(rule, "")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := healthyFacts(RoleAgent)
+		f.File.Fleet.Services[0].Session, f.Host.Translation = model.SessionTLS, translationFacts{Known: true, Rules: rules}
+		worst := OK
+		for _, found := range findings(f) {
+			if worst = max(worst, found.Severity); found.Severity != OK && found.Check != "sessions" {
+				t.Errorf("%s: %+v", rule, found)
+			}
+		}
+		if worst != want {
+			t.Errorf("%s: %v, not %v", rule, worst, want)
+		}
+	}
+}

@@ -30,6 +30,7 @@ func (f *Fleet) ApplyDefaults() {
 func (s *Service) ApplyDefaults() {
 	setDefault(&s.Protocol, 0, ProtocolTCP)
 	setDefault(&s.TableSlots, 0, DefaultSlots)
+	setDefault(&s.SessionClients, SessionClientsUnset, DefaultSessionClients)
 	s.Load.applyDefaults()
 	s.Health.applyDefaults()
 

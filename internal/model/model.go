@@ -85,13 +85,15 @@ type Service struct {
 	Return       Return   `json:"return"`
 	TableSlots   uint32   `json:"table_slots"`
 	Session      Session  `json:"session,omitzero"`
-	Table        Table    `json:"table,omitzero"`
-	Choices      Choices  `json:"choices,omitzero"`
-	QUIC         QUIC     `json:"quic,omitzero"`
-	MPTCP        MPTCP    `json:"mptcp,omitzero"`
-	Load         Load     `json:"load"`
-	Health       Health   `json:"health"`
-	Servers      []Server `json:"servers"`
+	// SessionClients are how many clients may show one session to its server, with session tls; 0: any number.
+	SessionClients uint8    `json:"session_clients"`
+	Table          Table    `json:"table,omitzero"`
+	Choices        Choices  `json:"choices,omitzero"`
+	QUIC           QUIC     `json:"quic,omitzero"`
+	MPTCP          MPTCP    `json:"mptcp,omitzero"`
+	Load           Load     `json:"load"`
+	Health         Health   `json:"health"`
+	Servers        []Server `json:"servers"`
 }
 
 // Table is how a service with affinity table keeps its connections (Cheetah III-B). The cookie's bits are, from the first:
@@ -153,7 +155,7 @@ type Server struct {
 // NewService returns a service in which every choice is unset, for ApplyDefaults to fill.
 func NewService() Service {
 	return Service{Dispatch: DispatchUnset, Affinity: AffinityUnset, Fallback: FallbackUnset, Forward: ForwardUnset, Return: ReturnUnset,
-		Load: Load{Source: LoadUnset, Classes: ClassesUnset}}
+		SessionClients: SessionClientsUnset, Load: Load{Source: LoadUnset, Classes: ClassesUnset}}
 }
 
 // NewServer returns an active server whose weight is unset, for ApplyDefaults to fill.

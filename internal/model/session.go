@@ -1,10 +1,20 @@
 package model
 
-// MaxSessionServices is for how many services with session tls load balancers have room.
-const MaxSessionServices = 256
+import "fmt"
+
+// Limits and defaults of sessions.
+const (
+	MaxSessionServices    = 256 // with session tls, that load balancers have room for
+	MaxSessionClients     = 32  // SESSION_CLIENTS_MAX
+	DefaultSessionClients = 16
+	SessionClientsUnset   = 255 // Service.SessionClients that was not given
+)
 
 // validateSession refuses where load balancers could not begin connections, or where servers have no agent to take them over.
 func (s *Service) validateSession(path string, found *findings) {
+	if s.SessionClients > MaxSessionClients {
+		found.add(path+".session_clients", fmt.Sprintf("use 0 (no limit) to %d", MaxSessionClients), "%d is out of range", s.SessionClients)
+	}
 	if s.Session == SessionNone {
 		return
 	}

@@ -42,13 +42,15 @@ type AgentRow struct {
 	Low, High  uint16 // of a window: see acceptance.Bounds
 	Policy     uint8
 	Load       uint8
-	_          [4]uint8
+
+	SessionScale uint8 // with AgentTakes: of windows
+	_            [3]uint8
 }
 
 // Retired is the row for the connections that a service leaves behind when the server no longer takes part.
 func (r AgentRow) Retired() AgentRow {
 	r.Acceptance, r.Threshold, r.Window, r.Low, r.High, r.Policy, r.Load = 0, 0, 0, 0, 0, 0, 0
-	r.SYNCookieKey = cookie.Key{}
+	r.SYNCookieKey, r.SessionScale = cookie.Key{}, 0
 	if r.Flags &^= AgentChoices | AgentNoNew | AgentTakes | AgentSession; r.Flags&AgentCookie != 0 {
 		r.Flags = AgentRetired | r.Flags&AgentHistory
 	}
@@ -258,7 +260,7 @@ func (a *Agent) add(fleet *model.Fleet, service *model.Service, server *model.Se
 	}
 	if service.Affinity == model.AffinityCookie && service.Dispatch != model.DispatchChoices { // also while load balancers do not know of sessions yet, or still do
 		row.Flags |= AgentTakes
-		row.SYNCookieKey = SYNCookieKey(&fleet.Keys, service.VIP)
+		row.SYNCookieKey, row.SessionScale = SYNCookieKey(&fleet.Keys, service.VIP), SessionScale
 	}
 	if service.Session == model.SessionTLS {
 		row.Flags |= AgentSession

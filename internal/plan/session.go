@@ -16,7 +16,8 @@ type SessionConfig struct {
 	HasIDs     [2]uint8
 	MSS        uint16
 	Scale      uint8
-	_          [3]uint8
+	Clients    uint8 // of a session that reach its server; 0: all
+	_          [2]uint8
 }
 
 // Implementation constants.
@@ -43,7 +44,7 @@ func sessionConfig(keys *model.Keys, s *model.Service, servers map[uint16]Server
 	if s.Session != model.SessionTLS {
 		return nil
 	}
-	c := &SessionConfig{Scale: SessionScale, MSS: segmentSize(s, servers)}
+	c := &SessionConfig{Scale: SessionScale, MSS: segmentSize(s, servers), Clients: s.SessionClients}
 	key := SYNCookieKey(keys, s.VIP)
 	c.SYNCookies = siphash.Begin(key.K0, key.K1)
 	for epoch, fleet := range keys.Cookie {

@@ -78,8 +78,8 @@ func (b *Wrapper) cross(sender *Program, ifindex int, frames, atOnce uint32) (c 
 	if err != nil {
 		return c, fmt.Errorf("begin the list: %w", err)
 	}
-	cell := b.listed.Load().cell
-	options := ebpf.RunOptions{Data: cell.Frame[:], Context: xdpContext{DataEnd: uint32(len(cell.Frame)), IngressIfindex: uint32(ifindex)},
+	frame := b.listed.Load().cell.whole()
+	options := ebpf.RunOptions{Data: frame, Context: xdpContext{DataEnd: uint32(len(frame)), IngressIfindex: uint32(ifindex)},
 		Repeat: atOnce, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES}
 	start, err := threadCPU()
 	if err != nil {

@@ -1,15 +1,16 @@
 package wrapper
 
 import (
-	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
+	"github.com/ballast-lb/ballast/internal/algo/syncookie"
 )
 
-// FrameLength is the length of the frames that the wrapper writes.
+// FrameLength is how much the wrapper writes of a frame: all, or all that programs change.
 const FrameLength = 96
 
 // Offsets in frames of IPv4, and how much farther ports and echo are in those of IPv6, whose client's address ends with that of IPv4.
@@ -18,6 +19,8 @@ const (
 	clientAt      = 14 + 12
 	clientPortAt  = 14 + 20
 	servicePortAt = clientPortAt + 2
+	sequenceAt    = clientPortAt + 4
+	ackAt         = clientPortAt + 8
 	EchoAt        = 14 + 20 + 20 + 8 // behind NOP NOP TS and TSval
 	longer        = 40 - 20
 	client6At     = 14 + 8
@@ -27,7 +30,8 @@ const (
 // Cell says what frames a program is fed.
 type Cell struct {
 	Frame       [FrameLength]byte // the client's address and port are 0
-	Growth      uint16            // of the frame, by the program under test
+	Behind      []byte            // the rest of the frame, the same for all flows
+	Growth      int16             // of the frame, by the program under test; negative: it cuts off its end
 	Flows       uint32            // distinct ones, up to 2^24
 	CookieKey   cookie.Key
 	CookieBits  uint8 // 0: no cookie
@@ -35,6 +39,15 @@ type Cell struct {
 	IDs         uint16 // the flow's server is 1 + flow % IDs
 	IndexShift  uint8  // of the index in the cookie's text; 0: no index
 	IPv6        bool
+	Answered    *Answered // nil: the frames are of no connection that a load balancer has begun
+}
+
+// Answered makes frames follow a load balancer's answer to their clients' SYNs, as the first packets of connections with session tls do. The cookie that they
+// echo is that answer's.
+type Answered struct {
+	Key     cookie.Key
+	Options syncookie.Options
+	Seconds uint64 // of the time of day: when it was
 }
 
 // Client is the address of a flow. Odd factors permute: up to 2^24 flows have addresses of their own in 10.0.0.0/8.
@@ -74,7 +87,7 @@ func (c *Cell) echo() []byte {
 
 // FrameOf returns the frame of a flow, with the cookie that the flow's server would write. index is that of a connection table.
 func (c *Cell) FrameOf(flow uint32, index uint8) []byte {
-	frame, own := bytes.Clone(c.Frame[:]), c.own(flow, index)
+	frame, own := c.whole(), c.own(flow, index)
 	if c.IPv6 {
 		binary.NativeEndian.PutUint32(frame[client6EndAt:], own.Address)
 		binary.NativeEndian.PutUint16(frame[clientPortAt+longer:], own.Port[0])
@@ -83,10 +96,13 @@ func (c *Cell) FrameOf(flow uint32, index uint8) []byte {
 	}
 	binary.NativeEndian.PutUint32(frame[clientAt:], own.Address)
 	binary.NativeEndian.PutUint16(frame[clientPortAt:], own.Port[0])
+	binary.NativeEndian.PutUint32(frame[ackAt:], own.Acknowledged)
 	binary.NativeEndian.PutUint32(frame[EchoAt:], own.Echo)
 	binary.NativeEndian.PutUint16(frame[ipChecksumAt:], own.Check)
 	return frame
 }
+
+func (c *Cell) whole() []byte { return slices.Concat(c.Frame[:], c.Behind) }
 
 // own is what the flow's frame has of its own.
 func (c *Cell) own(flow uint32, index uint8) (own benchBenchFlow) {
@@ -94,11 +110,16 @@ func (c *Cell) own(flow uint32, index uint8) (own benchBenchFlow) {
 	address, service := client.Addr().As4(), c.servicePort()
 	own.Address = binary.NativeEndian.Uint32(address[:])
 	own.Port = [2]uint16{wire16(client.Port()), binary.NativeEndian.Uint16(service)}
-	own.Echo = binary.NativeEndian.Uint32(c.echo())
+	own.Echo, own.Acknowledged = binary.NativeEndian.Uint32(c.echo()), binary.NativeEndian.Uint32(c.Frame[ackAt:])
 	if c.CookieBits != 0 {
 		hash := cookie.FlowHash(c.CookieKey, c.Client(flow), binary.BigEndian.Uint16(service))
 		text := uint16(index)<<c.IndexShift | c.Server(flow)
 		own.Echo = wire32(flow<<c.CookieBits | uint32(cookie.Encode(c.CookieBits, uint32(c.EpochParity), text, hash)))
+		if a := c.Answered; a != nil {
+			timestamp := syncookie.Timestamp(c.CookieBits, uint32(c.EpochParity), c.Server(flow), hash)
+			began := syncookie.Flow{Client: client, ServicePort: binary.BigEndian.Uint16(service), Sequence: binary.BigEndian.Uint32(c.Frame[sequenceAt:]) - 1, Timestamp: timestamp}
+			own.Echo, own.Acknowledged = wire32(timestamp), wire32(syncookie.Make(a.Key, began, a.Options, a.Seconds)+1)
+		}
 	}
 	sum := uint32(binary.BigEndian.Uint16(address[:2])) + uint32(binary.BigEndian.Uint16(address[2:]))
 	for at := 14; at < clientPortAt; at += 2 {

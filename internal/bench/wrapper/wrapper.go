@@ -17,6 +17,8 @@ import (
 // Listed is how many frames a list holds at most. Longer series begin it again.
 const Listed = 1 << 20
 
+const mostGrowth = 160
+
 // Result is what a measured series of runs left behind.
 type Result struct {
 	Runs      uint64        // programs run
@@ -84,7 +86,7 @@ func (b *Wrapper) List(cell *Cell, flows []uint32, indices []uint8) error {
 		b.list[i] = cell.own(flow, l.index(flow))
 	}
 	b.listed.Store(l)
-	described := benchBenchCell{Frame: cell.Frame, Growth: cell.Growth, Listed: uint32(len(flows))}
+	described := benchBenchCell{Frame: cell.Frame, Growth: cell.Growth, Length: uint16(FrameLength + len(cell.Behind)), Listed: uint32(len(flows))}
 	if cell.IPv6 {
 		described.Ipv6 = 1
 	}
@@ -133,8 +135,9 @@ func (b *Wrapper) series(wrapper *Program, repeat uint32) (run Result, err error
 	if err := begin(); err != nil {
 		return run, err
 	}
+	frame := b.listed.Load().cell.whole()
 	var again error // a signal has ended the run, and it begins anew
-	options := ebpf.RunOptions{Data: b.listed.Load().cell.Frame[:], DataOut: make([]byte, 256), Repeat: repeat, Reset: func() {
+	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+mostGrowth), Repeat: repeat, Reset: func() {
 		again = errors.Join(again, b.objects.State.Get(&state))
 		run.Discarded += state.Runs
 		again = errors.Join(again, begin())

@@ -49,7 +49,8 @@ func TestServiceCommandsSendWhatIsGivenAndNothingElse(t *testing.T) {
 			`"affinity": "hash", "fallback": "hash", "cookie_bits": 12, "forward": "gue", "return": "direct", "table_slots": 251}, "exists": false}`,
 		"service set web --affinity table --table-entries 64 --table-index-bits 5 --table-node-bits 0 --table-idle-timeout 90s --table-packet-limit 0 --table-scrubber=": `{"service":
 			{"name": "web", "affinity": "table", "table": {"entries": 64, "index_bits": 5, "node_bits": 0, "idle_timeout": "90s", "packet_limit": 0, "scrubber": ""}}, "exists": true}`,
-		"service set web --dispatch hash": `{"service": {"name": "web", "dispatch": "hash"}, "exists": true}`,
+		"service set web --session tls --session-clients 0": `{"service": {"name": "web", "session": "tls", "session_clients": 0}, "exists": true}`,
+		"service set web --dispatch hash":                   `{"service": {"name": "web", "dispatch": "hash"}, "exists": true}`,
 		"service set web --load-source cpu --load-interval 100ms --load-classes 0 --queue-limit 7 --load-endpoint http://:80/l": `{"service": {"name": "web",
 			"load": {"source": "cpu", "interval": "0.100s", "classes": 0, "queue_limit": 7, "endpoint": "http://:80/l"}}, "exists": true}`,
 		"service set web --check exec --check-interval 3s --check-timeout 1s --check-rise 1 --check-fall 2 --check-port 8080 --check-path /x --check-host h" +

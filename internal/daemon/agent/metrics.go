@@ -5,9 +5,9 @@ import (
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
+	"github.com/ballast-lb/ballast/internal/daemon/listen"
 	"github.com/ballast-lb/ballast/internal/linux/server"
 )
 
@@ -48,7 +48,5 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 }
 
 func (d *daemon) metricsHandler() http.Handler {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collector{d.path, d.accepts, d.keys, d.refused})
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	return listen.Metrics(collector{d.path, d.accepts, d.keys, d.refused})
 }

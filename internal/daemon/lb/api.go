@@ -6,11 +6,11 @@ import (
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/report"
+	"github.com/ballast-lb/ballast/internal/daemon/listen"
 )
 
 // endpoints are what it answers.
@@ -23,6 +23,7 @@ func (e endpoints) routes() *api.Server {
 	s.Handle("GET "+api.PathCounters, func(*http.Request) (any, error) { return report.Counters(e.tables.Now()) })
 	s.Handle("DELETE "+api.PathCounters, e.resetCounters)
 	s.Handle("GET "+api.PathServices, func(*http.Request) (any, error) { return e.services() })
+	s.Handle("GET "+api.PathSessions, func(*http.Request) (any, error) { return report.Sessions(e.tables.Now()) })
 	s.Handle("GET "+api.PathConfigDiff, func(*http.Request) (any, error) {
 		return api.Changed{Changes: e.tables.Now().Differences()}, e.refuseWithoutFile()
 	})
@@ -45,16 +46,15 @@ func (e endpoints) routes() *api.Server {
 }
 
 func (e endpoints) metricsHandler() http.Handler {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(e.keeper, e.bgp, &report.Metrics{
+	own := []prometheus.Collector{e.keeper, e.bgp, &report.Metrics{
 		Tables: e.tables, NoCookie: e.clocks.NoCookie,
 		Refused: func() bool { return e.outcome.Load().config.Error != "" },
 		Unsaved: func() bool { return e.outcome.Load().unsaved != "" },
-	})
+	}}
 	if e.replication != nil {
-		registry.MustRegister(e.replication)
+		own = append(own, e.replication)
 	}
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	return listen.Metrics(own...)
 }
 
 func (e endpoints) refuseWithoutFile() error {

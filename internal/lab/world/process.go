@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -90,43 +89,7 @@ func (l *Lab) CopyMounts() {
 	script.Must(l.Start(Spawn{Node: ClientNode, Program: "sleep", Arguments: []string{"infinity"}, ownMounts: true}))
 }
 
-// Memory is in bytes.
-type Memory struct {
-	Own  uint64 // pages that no file has
-	Maps uint64 // of BPF that the process has open, as the kernel accounts them
-}
-
-// Memory is what the process takes now.
-func (p *Process) Memory() (m Memory, err error) {
-	dir := fmt.Sprintf("/proc/%d/", p.command.Process.Pid)
-	if m.Own, err = sumFields(dir+"status", "RssAnon:"); err != nil {
-		return m, err
-	}
-	m.Own <<= 10
-	files, err := filepath.Glob(dir + "fdinfo/*")
-	for _, file := range files {
-		bytes, missing := sumFields(file, "memlock:")
-		if missing != nil && !errors.Is(missing, os.ErrNotExist) {
-			return m, missing
-		}
-		m.Maps += bytes
-	}
-	return m, err
-}
-
 func (p *Process) String() string { return p.name }
-
-// sumFields adds up the numbers behind a name in a file of /proc.
-func sumFields(path, name string) (sum uint64, err error) {
-	content, err := os.ReadFile(path)
-	for line := range strings.Lines(string(content)) {
-		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == name {
-			number, wrong := strconv.ParseUint(fields[1], 10, 64)
-			sum, err = sum+number, errors.Join(err, wrong)
-		}
-	}
-	return sum, err
-}
 
 // interrupt asks the process to end.
 func (p *Process) interrupt() { p.Signal(syscall.SIGTERM) }

@@ -35,6 +35,8 @@ func LB() []Feature {
 		{Name: "bpf_ktime_get_coarse_ns", Since: "5.11", Err: features.HaveProgramHelper(xdp, asm.FnKtimeGetCoarseNs)},
 		{Name: "bpf_fib_lookup in XDP", Since: "4.18", Err: features.HaveProgramHelper(xdp, asm.FnFibLookup)},
 		{Name: "bpf_xdp_load_bytes", Since: "5.18", Err: features.HaveProgramHelper(xdp, asm.FnXdpLoadBytes)},
+		{Name: "attachment at tc: tcx, or clsact", Since: "4.5", Err: attach.HaveTC(), Without: "no services with session tls"},
+		{Name: "bpf_dynptr_write", Since: "5.19", Err: features.HaveProgramHelper(xdp, asm.FnDynptrWrite), Without: "no services with session tls"},
 		{Name: "health checks through the tunnel", Since: "5.18", Err: checkroute.Try(), Without: "checks go directly to the servers' addresses"},
 	}
 }

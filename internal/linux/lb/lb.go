@@ -18,7 +18,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/choice"
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/algo/history"
-	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/linux/replicas"
@@ -26,21 +25,21 @@ import (
 )
 
 //go:generate go run ./choices ../../../bpf/state/choices.h
-//go:generate go tool bpf2go -target bpfel -type verdict -type service -type server -type column -type vip_key -type return_key -type trace_event -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -type later_list -type quic_config -type session_config -type replica_config -type replica_view -type replica_current -type replica_bucket -type peer_message lb ../../../bpf/lb.bpf.c
+//go:generate go tool bpf2go -target bpfel -type verdict -type session_outcome -type service -type server -type column -type vip_key -type return_key -type trace_event -type session_shown -type session_set -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -type later_list -type quic_config -type session_config -type replica_config -type replica_view -type replica_current -type replica_bucket -type peer_message lb ../../../bpf/lb.bpf.c
 
 // lbLayout names the shape of the pinned maps. A change of any map's key, value or meaning needs a new number: a process of
 // another layout then fills maps of its own and switches the program over, instead of misreading these.
-const lbLayout = "lb-v11"
+const lbLayout = "lb-v13"
 
-// LB is the load balancer's program with its maps. Methods that change tables are for one caller at a time, and so are Attach and what else
-// concerns devices and pins; neither minds the other. What only reads or counts is safe for concurrent use.
+// LB is the load balancer's program with its maps. Methods that change tables are for one caller at a time. What concerns devices and pins (attach.go), and
+// what only reads or counts, is safe for concurrent use.
 type LB struct {
-	objects objects
-	pins    pin.Instance
-	tables  lbTables
-	adopted bool
-	places  map[uint32][]*vipPlace // of service numbers
-	retired sync.RWMutex           // held while a server's fast packets become its service's: readers count them once
+	objects  objects
+	attached attachments
+	tables   lbTables
+	adopted  bool
+	places   map[uint32][]*vipPlace // of service numbers
+	retired  sync.RWMutex           // held while a server's fast packets become its service's: readers count them once
 	// displaced: places of vips were given up since the last grace period.
 	displaced bool
 	runInsert ebpf.RunOptions // of entries
@@ -81,8 +80,8 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 	options := ebpf.CollectionOptions{}
 	lb := &LB{places: map[uint32][]*vipPlace{}, runInsert: ebpf.RunOptions{Data: make([]byte, 64)}}
 	if dir != "" {
-		lb.pins = pin.Instance{Dir: dir, Layout: lbLayout}
-		if options.Maps.PinPath, err = lb.pins.Maps(); err != nil {
+		lb.attached.pins = pin.Instance{Dir: dir, Layout: lbLayout}
+		if options.Maps.PinPath, err = lb.attached.pins.Maps(); err != nil {
 			return nil, err
 		}
 		_, err := os.Stat(filepath.Join(options.Maps.PinPath, "vips"))
@@ -138,10 +137,11 @@ func (lb *LB) AcceptTunnels(address netip.Addr) error {
 
 func sizeLBMaps(spec *ebpf.CollectionSpec, l plan.Limits) error {
 	services, servers := l.Rows()
-	const verdicts = uint32(lbVerdictVERDICTS)
+	const verdicts, outcomes = uint32(lbVerdictVERDICTS), uint32(lbSessionOutcomeSESSION_OUTCOMES)
 	for name, entries := range map[string]uint32{
 		"service_rows": l.Services + 1, "turns": l.Services + 1, "verdict_counters": (l.Services + 1) * verdicts,
-		"services": services, "lightest": services, "servers": servers, "server_rows": l.ServerIDs, "slots": l.Slots, "rounds": l.Rounds,
+		"session_outcomes": (l.Services + 1) * outcomes,
+		"services":         services, "lightest": services, "servers": servers, "server_rows": l.ServerIDs, "slots": l.Slots, "rounds": l.Rounds,
 		"server_counters": l.Servers, "clocks": l.Servers, "server_loads": l.Servers,
 		"returns": l.Returns(), "vips": l.Destinations(),
 		"connections": l.Entries, "connection_addresses": l.Entries, "connection_blocks": l.Entries / conntable.BlockEntries,
@@ -193,32 +193,8 @@ func (lb *LB) Close() error {
 		errs = append(errs, unix.Munmap(memory))
 	}
 	lb.tables = lbTables{}
-	return errors.Join(append(errs, lb.pins.Release(), lb.objects.Close())...)
+	return errors.Join(append(errs, lb.attached.pins.Release(), lb.objects.Close())...)
 }
-
-// Attach runs the program on a device of the calling thread's network namespace and returns the mode it got. A link that an
-// earlier process pinned is switched over without a gap.
-func (lb *LB) Attach(device *net.Interface, mode attach.XDPMode) (attach.XDPMode, error) {
-	if err := lb.Know(device); err != nil {
-		return "", err
-	}
-	if err := lb.pins.PinOwn(lb.Program(), lb.objects.Ways); err != nil {
-		return "", err
-	}
-	lb.pins.Ask(attach.HookXDP, device.Index)
-	return attach.XDP(&lb.pins, lb.Program(), device, mode)
-}
-
-// Runs is nil if a device that was attached has the program still; else it says what is amiss. Attach mends it.
-func (lb *LB) Runs(ifindex int) error {
-	return lb.pins.Runs(attach.HookXDP, ifindex, lb.Program())
-}
-
-// Forget drops what is kept for a device that is gone.
-func (lb *LB) Forget(ifindex int) error { return lb.pins.Forget(ifindex) }
-
-// Repin pins again what somebody has removed the pins of, and reports whether there was any: without, all of it ends with the process.
-func (lb *LB) Repin() (missed bool, err error) { return lb.pins.Repin(&lb.objects.lbMaps) }
 
 // Know tells the program the address of a device: frames that come in there for others are not for it.
 func (lb *LB) Know(device *net.Interface) error {
@@ -238,6 +214,3 @@ func (lb *LB) know(value lbInterface) error {
 	all[value.Ifindex%uint32(len(all))] = value
 	return lb.objects.Interfaces.Set(all)
 }
-
-// Attached says that every device has the program: what only an earlier one needed goes.
-func (lb *LB) Attached() error { return attach.DropOthers(&lb.pins) }

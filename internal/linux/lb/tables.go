@@ -72,7 +72,7 @@ func (lb *LB) apply(change plan.Change) error {
 			}
 		}
 	case plan.WriteSession:
-		if err := o.need(programsOfSessions); err != nil {
+		if err := lb.enableReleases(); err != nil {
 			return err
 		}
 		return o.SessionConfigs.Put(c.Group, c.Config)
@@ -265,7 +265,7 @@ func (lb *LB) clearService(number uint32) error {
 			return err
 		}
 	}
-	return nil
+	return lb.clearHellos(number)
 }
 
 // The methods below make LB a plan.Reader.

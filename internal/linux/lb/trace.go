@@ -33,7 +33,8 @@ type TraceEvent struct {
 	Verdict             uint8
 	TCPFlags            string
 	Length              uint16
-	Timestamp, Echo     uint32 // TSval and TSecr
+	Timestamp, Echo     uint32         // TSval and TSecr
+	Session             *TracedSession // nil: it is no ClientHello of a service with session tls
 }
 
 // A Trace is the stream of events while tracing is on.
@@ -104,7 +105,7 @@ func (t *Trace) Next() (TraceEvent, error) {
 		Source:      wire.AddrPort(raw.Source, raw.SourcePort, raw.Ipv6 != 0),
 		Destination: wire.AddrPort(raw.Destination, raw.DestinationPort, raw.Ipv6 != 0),
 		Protocol:    raw.Protocol, Service: raw.Service, Server: raw.Server, Verdict: raw.Verdict,
-		TCPFlags: tcpFlags(raw.TcpFlags), Length: raw.Length, Timestamp: raw.Timestamp, Echo: raw.Echo,
+		TCPFlags: tcpFlags(raw.TcpFlags), Length: raw.Length, Timestamp: raw.Timestamp, Echo: raw.Echo, Session: tracedSession(&raw.Session),
 	}
 	for _, stop := range raw.Stops[:min(int(raw.StopsCount), len(raw.Stops))] {
 		if stop != 0 {

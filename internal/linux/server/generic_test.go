@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net"
@@ -77,23 +78,9 @@ func findPackets(t *testing.T, r *rig) {
 // Load balancer and agent in generic mode, real TCP from end to end.
 func TestTunnelsWorkInGenericMode(t *testing.T) {
 	r := newRig(t, rigOptions{lossy: true, mode: attach.XDPGeneric}) // it loses nothing unless it is told to
-	progtest.Check(t, r.agent.SetOwnAddresses([]netip.Addr{netip.MustParseAddr("10.8.0.2"), netip.MustParseAddr("fd08::2")}))
-	limits := plan.Limits{Services: 2, Servers: 16, ServerIDs: 1 << 16, Slots: 1 << 16, Rounds: 1 << 10}
-	lb, err := lb.Open(r.pins(), limits)
-	progtest.Check(t, err)
-	defer lb.Close()
-	for _, name := range []string{"eth0", "eth1"} {
-		progtest.Check(t, r.router.Do(func() error {
-			device, err := net.InterfaceByName(name)
-			if err == nil {
-				_, err = lb.Attach(device, attach.XDPGeneric)
-			}
-			return err
-		}))
-	}
+	lb, tables := r.balance()
 	r.listen(false)
 	before, w := r.rejects(), r.watch()
-	tables := plan.NewTables(limits)
 	for _, forward := range []model.Forward{model.ForwardIPIP, model.ForwardGUE} {
 		for _, server := range []string{"10.8.0.2", "fd08::2"} {
 			changes, err := tables.Update(r.want(netip.MustParseAddr(server), forward))
@@ -126,6 +113,27 @@ func TestTunnelsWorkInGenericMode(t *testing.T) {
 	}
 }
 
+// balance makes a load balancer of the router.
+func (r *rig) balance() (*lb.LB, *plan.Tables) {
+	r.t.Helper()
+	progtest.Check(r.t, r.agent.SetOwnAddresses([]netip.Addr{netip.MustParseAddr("10.8.0.2"), netip.MustParseAddr("fd08::2")}))
+	limits := plan.Limits{Services: 2, Servers: 16, ServerIDs: 1 << 16, Slots: 1 << 16, Rounds: 1 << 10}
+	lb, err := lb.Open(r.pins(), limits)
+	progtest.Check(r.t, err)
+	r.t.Cleanup(func() { lb.Close() })
+	for _, name := range []string{"eth0", "eth1"} {
+		progtest.Check(r.t, r.router.Do(func() error {
+			device, err := net.InterfaceByName(name)
+			if err == nil {
+				_, err = lb.Attach(device, cmp.Or(r.mode, attach.XDPAuto))
+			}
+			return err
+		}))
+	}
+	progtest.Check(r.t, r.client.AttachXDP("eth0", r.wires[0].PassFD())) // or veth does not take what is sent back
+	return lb, plan.NewTables(limits)
+}
+
 // want is what a load balancer is told that has the router's place.
 func (r *rig) want(server netip.Addr, forward model.Forward) *plan.Want {
 	want := &plan.Want{Keys: r.fleet.Keys, Paths: map[netip.Addr]plan.Path{}}
@@ -142,7 +150,7 @@ func (r *rig) want(server netip.Addr, forward model.Forward) *plan.Want {
 		s.Name, s.VIP, s.Ports, s.CookieBits = r.fleet.Services[i].Name, r.vips[i], []uint16{servicePort}, 14
 		s.Servers = []model.Server{{Name: "s", ID: serverID, Address: server, Weight: 1}}
 		s.ApplyDefaults()
-		s.Forward = forward
+		s.Forward, s.Session = forward, r.fleet.Services[i].Session
 		want.Services = append(want.Services, plan.Service{Service: s})
 	}
 	return want

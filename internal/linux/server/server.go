@@ -20,7 +20,7 @@ import (
 //go:generate go tool bpf2go -target bpfel -type agent_verdict -type served -type served_key -type stop -type interface -type agent_traffic -type tunnel_limit -type tunnel_place -type tunnel_note -type turn server ../../../bpf/server.bpf.c
 
 // serverLayout names the shape of the pinned maps: see lbLayout.
-const serverLayout = "agent-v7"
+const serverLayout = "agent-v8"
 
 // keptMaps hold what connections need for life. A process with another layout goes on with those of the one before, where they have
 // the same shape; else connections lose their marks.

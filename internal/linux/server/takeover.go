@@ -11,6 +11,10 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/clock"
 )
 
+// RefusesMultipath says why no connections come to be at a listener, and the remedy.
+const RefusesMultipath = "the listener speaks MPTCP, and the kernel takes connections over for plain TCP alone: start the application with " +
+	"GODEBUG=multipathtcp=0 if it is written in Go, or set net.mptcp.enabled to 0 and start it again"
+
 // TakesOver says why connections that load balancers begin (session tls) do not come to be here: as bpf/steer/take_over.h needs it. nil: they do.
 func TakesOver() error {
 	kernel, err := btf.LoadKernelSpec()
@@ -23,13 +27,16 @@ func TakesOver() error {
 	} else if err != nil {
 		return fmt.Errorf("look for bpf_sk_assign_tcp_reqsk: %w", err)
 	}
-	for _, setting := range []string{"tcp_syncookies", "tcp_timestamps", "tcp_sack", "tcp_window_scaling", "tcp_ecn"} {
-		value, err := os.ReadFile("/proc/sys/net/ipv4/" + setting)
+	for _, setting := range []struct {
+		name  string
+		usual int
+	}{{"tcp_syncookies", 1}, {"tcp_timestamps", 1}, {"tcp_sack", 1}, {"tcp_window_scaling", 1}, {"tcp_ecn", 2}} {
+		value, err := os.ReadFile("/proc/sys/net/ipv4/" + setting.name)
 		if err != nil {
-			return fmt.Errorf("read net.ipv4.%s: %w", setting, err)
+			return fmt.Errorf("read net.ipv4.%s: %w", setting.name, err)
 		}
 		if strings.TrimSpace(string(value)) == "0" {
-			return fmt.Errorf("net.ipv4.%s is 0, and load balancers promise clients what it turns off: give it its default", setting)
+			return fmt.Errorf("net.ipv4.%s is 0, and load balancers promise clients what it turns off: sysctl -w net.ipv4.%[1]s=%d", setting.name, setting.usual)
 		}
 	}
 	return nil

@@ -70,6 +70,7 @@ func printEvent(out io.Writer, asJSON bool, line []byte) error {
 	if e.Timestamp != 0 || e.Echo != 0 {
 		fmt.Fprintf(out, " TSval %d TSecr %d", e.Timestamp, e.Echo)
 	}
+	printSession(out, e.Session)
 	_, err := fmt.Fprintln(out)
 	return err
 }

@@ -68,6 +68,23 @@ func (s *Snapshot) Verdicts(place plan.Place) (map[string]api.Traffic, error) {
 	return out, nil
 }
 
+// Hellos returns how many of the service at a place came to what.
+func (s *Snapshot) Hellos(place plan.Place) (map[string]uint64, error) {
+	names, err := lb.SessionOutcomes()
+	if err != nil {
+		return nil, err
+	}
+	hellos, err := s.path.Hellos(place)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]uint64, len(hellos))
+	for i, n := range hellos {
+		out[names[i]] = n
+	}
+	return out, nil
+}
+
 // Traffic is what was sent to a server, and how many of its connections live as far as this node can tell.
 func (s *Snapshot) Traffic(dispatch model.Dispatch, place plan.Place, id uint16) (traffic lb.ServerTraffic, open int32, err error) {
 	index, counted := place.Counters[id]

@@ -2,6 +2,7 @@
 package report
 
 import (
+	"errors"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +20,7 @@ var (
 	serverBytes   = prometheus.NewDesc("ballast_server_bytes_total", "Bytes of IP packets sent to a server.", []string{"service", "server", "id"}, nil)
 	serverNew     = prometheus.NewDesc("ballast_server_connections_total", "Connections dispatched to a server.", []string{"service", "server", "id"}, nil)
 	serverState   = prometheus.NewDesc("ballast_server_state", "1 for the state that a server is in.", []string{"service", "server", "id", "state"}, nil)
+	sessionHellos = prometheus.NewDesc("ballast_session_hellos_total", "First packets with data of connections of a service with session tls, by what they showed.", []string{"service", "outcome"}, nil)
 	nodePackets   = prometheus.NewDesc("ballast_node_packets_total", "Packets sent to a node of the second tier.", []string{"service", "node", "id"}, nil)
 	nodeBytes     = prometheus.NewDesc("ballast_node_bytes_total", "Bytes of IP packets sent to a node of the second tier.", []string{"service", "node", "id"}, nil)
 	nodeNew       = prometheus.NewDesc("ballast_node_connections_total", "Connections dispatched to a node of the second tier.", []string{"service", "node", "id"}, nil)
@@ -48,9 +50,15 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		none.Verdicts, err = now.Verdicts(plan.Place{})
 		services = append(services, none)
 	}
-	if err != nil {
+	sessions, lost := Sessions(now)
+	if err = errors.Join(err, lost); err != nil {
 		out <- prometheus.NewInvalidMetric(packetsMetric, err)
 		return
+	}
+	for i := range sessions {
+		for outcome, hellos := range sessions[i].Hellos {
+			counter(out, sessionHellos, hellos, sessions[i].Service, outcome)
+		}
 	}
 	for i := range services {
 		collectService(out, &services[i])

@@ -30,6 +30,28 @@ func Counters(now *dataplane.Snapshot) (api.Counters, error) {
 	return api.Counters{Counters: total}, nil
 }
 
+// Sessions tells what came of the connections of services with session tls.
+func Sessions(now *dataplane.Snapshot) ([]api.SessionCounts, error) {
+	out := []api.SessionCounts{}
+	for i := range now.Running.Services {
+		s := &now.Running.Services[i]
+		if s.Session != model.SessionTLS {
+			continue
+		}
+		verdicts, err := now.Verdicts(now.Places[s.Name])
+		if err != nil {
+			return nil, err
+		}
+		hellos, err := now.Hellos(now.Places[s.Name])
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, api.SessionCounts{Service: s.Name, Clients: s.SessionClients, Answered: verdicts["answered_syn"].Packets,
+			Handshakes: verdicts["dropped_handshake"].Packets, Hellos: hellos})
+	}
+	return out, nil
+}
+
 // Services tells of every service, its servers and those that have left.
 func Services(now *dataplane.Snapshot, noCookie NoCookie) ([]api.ServiceStatus, error) {
 	out := []api.ServiceStatus{}

@@ -2,6 +2,7 @@
 package tracing
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -60,6 +61,7 @@ func (t *Tracer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}()
 	defer t.end()
 	names, _ := lb.VerdictNames()
+	outcomes, _ := lb.SessionOutcomes()
 	flusher := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.WriteHeader(http.StatusOK)
@@ -74,7 +76,7 @@ func (t *Tracer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			t.Log.Error("trace ended", "error", err)
 			return
 		}
-		if encoder.Encode(t.explain(event, names)) != nil {
+		if encoder.Encode(t.explain(event, names, outcomes)) != nil {
 			return
 		}
 		flusher.Flush()
@@ -128,10 +130,16 @@ func (t *Tracer) filter(r *http.Request) (filter lb.TraceFilter, err error) {
 }
 
 // explain puts names in place of numbers.
-func (t *Tracer) explain(e lb.TraceEvent, verdicts []string) api.TraceEvent {
+func (t *Tracer) explain(e lb.TraceEvent, verdicts, outcomes []string) api.TraceEvent {
 	out := api.TraceEvent{
 		Source: e.Source, Destination: e.Destination, Protocol: e.Protocol, Flags: e.TCPFlags, Length: e.Length,
 		ID: e.Server, Verdict: verdicts[e.Verdict], Timestamp: e.Timestamp, Echo: e.Echo,
+	}
+	if s := e.Session; s != nil {
+		out.Session = &api.TraceSession{Outcome: outcomes[s.Outcome], Identity: s.Identity, ID: s.Server}
+		if s.Identity != "" {
+			out.Session.Name = hex.EncodeToString(s.Name[:])
+		}
 	}
 	t.mutex.Lock()
 	out.Suppressed, t.suppressed = t.suppressed, 0

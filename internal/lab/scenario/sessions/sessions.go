@@ -2,13 +2,16 @@
 package sessions
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/frames"
 	"github.com/ballast-lb/ballast/internal/lab/process/session"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // Scenarios are those of this package.
@@ -24,12 +27,20 @@ const (
 	longest     = 3 * time.Second // of a connection
 	between     = 60              // connections, between two events
 	resumedMost = 0.7             // of connections, that resume a session at least
+	patience    = 10              // checks that fail in a row
+
+	floodSYNs      = 30_000
+	floodPerSecond = 10_000
+	floodDelivered = 0.8 // of it that must come through: queues are short
 )
+
+var lbs = []string{world.LBName(1), world.LBName(2)}
 
 func service(vip string, with func(*fleet.Service)) *fleet.Service {
 	one := fleet.NewService("web", vip)
 	one.Ports, one.Dispatch, one.Session = []uint16{443}, model.DispatchRR, model.SessionTLS
 	one.Health = world.Checks(model.CheckTCP)
+	one.Health.Fall = patience // sessions leave a server that is not healthy, and no server is but for the machine's load
 	if with != nil {
 		with(one)
 	}
@@ -45,7 +56,7 @@ func run(run *scenario.Run) {
 		{"gue and ipv6", scenario.VIP6, func(s *fleet.Service) { s.Forward, s.Dispatch = model.ForwardGUE, model.DispatchP2C }},
 	} {
 		seen := session.Outcome{}
-		outcome := run.Uncounted(setup(one.name, service(one.vip, one.with)), func(t *world.Trial) { seen = changes(t) })
+		outcome := run.Uncounted(setup(one.name, service(one.vip, one.with)), func(t *world.Trial) { seen = changes(t, run.Result, one.vip == scenario.VIP4) })
 		count(run, outcome, one.name, seen)
 		moved := 0
 		for server, n := range seen.Moved {
@@ -56,7 +67,7 @@ func run(run *scenario.Run) {
 		run.Result.Measure("moved_"+one.name, float64(moved))
 		run.Result.Expect(moved == 0, "%s: %d of %d connections reached another server than their session's: %v", one.name, moved, seen.Connections, seen.Moved)
 		run.Result.Expect(float64(seen.Resumed) >= resumedMost*float64(seen.Connections), "%s: only %d of %d connections resumed a session", one.name, seen.Resumed, seen.Connections)
-		for _, verdict := range []string{"answered_syn", "forwarded_by_session", "forwarded_new", "forwarded_by_cookie"} {
+		for _, verdict := range []string{"answered_syn", "held_hello", "forwarded_by_session", "forwarded_new", "forwarded_by_cookie"} {
 			run.Result.Expect(total(outcome, verdict) > 0, "%s: no packet is counted as %s", one.name, verdict)
 		}
 	}
@@ -96,11 +107,34 @@ func total(outcome world.Result, verdict string) (packets uint64) {
 	return packets
 }
 
-// changes are those of pool, keys and load balancers.
-func changes(t *world.Trial) session.Outcome {
+// flood sends SYNs of clients that do not exist, while others' connections begin and end.
+func flood(t *world.Trial, result *scenario.Result, clients *world.Sessions) {
+	strangers, target := t.OpenStrangers(), netip.MustParseAddrPort(t.Target())
+	defer strangers.Close()
+	before, connections := script.Must(t.Verdicts(lbs...)), clients.Now().Connections
+	scenario.Bounded(t, result, "flood", func() {
+		strangers.Flood(floodPerSecond, func(i int) ([]byte, bool) {
+			syn := frames.Segment{From: strangers.From, To: strangers.To, Client: strangers.Address(), Service: target, SYN: true,
+				Sequence: t.Random.Uint32(), Value: t.Random.Uint32()}
+			return script.Must(syn.Frame()), i < floodSYNs
+		})
+	})
+	began := clients.Now().Connections - connections
+	result.Measure("began_in_flood", float64(began))
+	result.Expect(began > 0, "no connection began in the flood")
+	answered := script.Must(t.Verdicts(lbs...))["answered_syn"] - before["answered_syn"]
+	result.Measure("answered_in_flood", float64(answered))
+	result.Expect(float64(answered) >= floodDelivered*floodSYNs, "of %d SYNs only %d were answered", floodSYNs, answered)
+}
+
+// changes are those of pool, keys and load balancers; a flood before them if wanted.
+func changes(t *world.Trial, result *scenario.Result, flooded bool) session.Outcome {
 	t.StartTLS()
 	clients := t.StartSessions(atOnce, longest)
 	clients.More(between)
+	if flooded {
+		flood(t, result, clients)
+	}
 	for _, one := range []world.Step{
 		{What: "add server s5", Do: func() { t.AddServer(5); t.Apply() }},
 		{What: "drain server s1", Do: func() { t.Drain(1); t.Apply() }},

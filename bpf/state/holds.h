@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* holds.h - session tls: segments of ClientHellos that are not all there yet. Bounded, and none authoritative: what is lost the client sends again.
+ *
+ * A place is its owner's from the compare-and-swap of `busy` on until busy is 0 again. Who finds it taken goes without.
+ */
+#pragma once
+
+/* Implementation constants */
+#define HOLDS 512 /* a power of two: two places for each hash */
+#define HOLD_PIECES 8
+#define HOLD_HEADERS_MOST 100 /* of IPv6 and TCP with all options */
+#define HOLD_DATA_MOST 1536 /* of a segment */
+#define HOLD_STALE_MS 2000
+#define HOLD_DETOUR_MS 64 /* what follows a released hello must not overtake it */
+#define HOLD_RELEASE 0x88b5 /* EtherTypes for experiments (IEEE 802), between lb and lb_release of one device: release what is held, in place of this frame; */
+#define HOLD_DETOUR 0x88b6 /* send this frame */
+
+struct held_piece {
+	__u32 sequence; /* of its first byte */
+	__u16 length; /* bytes of data */
+	__u16 headers; /* bytes of IP and TCP headers */
+	__u8 header[HOLD_HEADERS_MOST];
+	__u8 data[HOLD_DATA_MOST];
+};
+
+struct hold {
+	struct connection_key key;
+	__u32 busy;
+	__u32 base; /* sequence number of the hello's first byte */
+	__u32 last_ms;
+	__u16 generation; /* of the place: another one for each hello */
+	__u8 pieces;
+	_Bool based; /* base is known */
+	/* Where to, once it is known. */
+	__u32 ifindex; /* 0: it is not */
+	__u16 front; /* bytes before the inner IP header */
+	__u16 mtu;
+	__u8 source_mac[6];
+	__be16 protocol; /* behind the MAC addresses */
+	__u8 order[HOLD_PIECES]; /* in which pieces follow each other */
+	__u32 ordered; /* how many do */
+	struct held_piece piece[HOLD_PIECES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, HOLDS);
+	__type(key, __u32);
+	__type(value, struct hold);
+} holds SEC(".maps");
+
+/* Are there programs at tc that release what is held? */
+volatile __u32 holds_enabled;
+
+inline_always _Bool hold_take(struct hold *h)
+{
+	return !__sync_val_compare_and_swap(&h->busy, 0, 1);
+}
+
+inline_always void hold_leave(struct hold *h)
+{
+	__sync_val_compare_and_swap(&h->busy, 1, 0);
+}
+
+inline_always _Bool hold_is_of(const struct hold *h, const struct connection_key *key)
+{
+	const __u64 *a = (const void *)&h->key, *b = (const void *)key;
+
+	return a[0] == b[0] && a[1] == b[1] && a[2] == b[2];
+}
+
+/* The place of a connection, or the one that it gets: what is older goes. */
+static __noinline __u32 hold_place(const struct connection_key *key, __u32 hash, __u32 now)
+{
+	__u32 one = hash & (HOLDS - 2), other = one + 1;
+	const struct hold *a = bpf_map_lookup_elem(&holds, &one), *b = bpf_map_lookup_elem(&holds, &other);
+
+	if (!a || !b)
+		return HOLDS;
+	if (hold_is_of(a, key))
+		return one;
+	if (hold_is_of(b, key))
+		return other;
+	return now - a->last_ms >= now - b->last_ms ? one : other;
+}
+
+/* What only XDP may tell tc. */
+inline_always _Bool is_order(const void *data, const void *end)
+{
+	const struct ethhdr *eth = data;
+
+	return (void *)(eth + 1) <= end && (eth->h_proto == bpf_htons(HOLD_RELEASE) || eth->h_proto == bpf_htons(HOLD_DETOUR));
+}

@@ -1,0 +1,53 @@
+// ctl sessions.
+package local
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
+)
+
+// Sessions makes `ballast ctl sessions`.
+func Sessions(c *ask.Control) *cobra.Command {
+	return ask.ReadLocal(c, &cobra.Command{Use: "sessions", Short: "Services with session tls: how many connections resumed a session of a server, and why others did not"},
+		api.PathSessions, printSessions)
+}
+
+func printSessions(table *command.Table, services []api.SessionCounts) {
+	if len(services) == 0 {
+		table.Line("no service has session tls")
+		return
+	}
+	table.Row("SERVICE\tSYNS\tHANDSHAKES\tRESUMED\tBY POLICY\tNONE\tUNKNOWN\tUNAVAILABLE\tLIMITED\tUNTIMED\tINCOMPLETE\tMALFORMED\tNOT TLS")
+	for i := range services {
+		s := &services[i]
+		elsewhere := -s.Hellos["resumed"]
+		for _, hellos := range s.Hellos {
+			elsewhere += hellos
+		}
+		cells := []any{s.Service, s.Answered, s.Handshakes, s.Hellos["resumed"], elsewhere}
+		for _, outcome := range []string{"none", "unknown", "unavailable", "limited", "untimed", "incomplete", "malformed", "not_tls"} {
+			cells = append(cells, s.Hellos[outcome])
+		}
+		table.Row(cells...)
+	}
+}
+
+// printSession is what a trace says of a hello.
+func printSession(out io.Writer, s *api.TraceSession) {
+	if s == nil {
+		return
+	}
+	fmt.Fprintf(out, " session %s", s.Outcome)
+	if s.Identity != "" {
+		fmt.Fprintf(out, " by %s %s...", s.Identity, s.Name)
+	}
+	if s.ID != 0 {
+		fmt.Fprintf(out, " of id %d", s.ID)
+	}
+}

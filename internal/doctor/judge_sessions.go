@@ -1,0 +1,48 @@
+package doctor
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+
+	"github.com/ballast-lb/ballast/internal/linux/mptcp"
+	"github.com/ballast-lb/ballast/internal/linux/server"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// sessions tells whether connections of some service begin at load balancers.
+func (f *facts) sessions() (some bool) {
+	f.services(func(s *model.Service) { some = some || s.Session == model.SessionTLS })
+	return some
+}
+
+// judgeSessions: do connections that load balancers begin come to be here? This host has seen no SYN of theirs.
+func judgeSessions(f *facts) (out []Finding) {
+	if f.Role != RoleAgent || !f.sessions() {
+		return nil
+	}
+	if f.Host.TakesOver != nil {
+		what, remedy := splitRemedy(f.Host.TakesOver.Error())
+		out = append(out, Finding{"sessions", "", Problem, what, remedy})
+	}
+	if f.Host.LooseTracking == 0 {
+		out = append(out, Finding{"sessions", "", Warning, "net.netfilter.nf_conntrack_tcp_loose is 0: a firewall here that drops what is invalid drops connections that load balancers begin",
+			"sysctl -w net.netfilter.nf_conntrack_tcp_loose=1"})
+	}
+	f.services(func(s *model.Service) {
+		for _, port := range s.Ports {
+			if s.Session == model.SessionTLS && mptcp.ListensAt(f.Host.Listeners, netip.AddrPortFrom(s.VIP, port)) {
+				what, remedy := splitRemedy(server.RefusesMultipath)
+				out = append(out, Finding{"sessions", s.Name, Problem, fmt.Sprintf("port %d: %s", port, what), remedy})
+			}
+			if rule, sure, _ := f.translated(s, port); s.Session == model.SessionTLS && sure == surely {
+				out = append(out, Finding{"sessions", s.Name, Problem, "a rule of nftables takes tcp port " + strconv.Itoa(int(port)) + " elsewhere (" + rule.Text +
+					"): the kernel takes no connection over there", "let the application listen at the service's port itself, or use session: none"})
+			}
+		}
+	})
+	if len(out) == 0 {
+		out = append(out, ok("sessions", "", "the kernel takes over connections that load balancers begin"))
+	}
+	return out
+}

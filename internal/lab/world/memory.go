@@ -1,0 +1,92 @@
+// What daemons keep in memory.
+package world
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/script"
+)
+
+// Memory is in bytes.
+type Memory struct {
+	Own  float64 // stacks, and what a collection of garbage leaves of the heap
+	Maps float64 // of BPF that the process has open, as the kernel accounts them
+}
+
+// collections are those that Memory waits for. The first may have begun before. Of what the others find in use the least counts: something is always in
+// use just then.
+const collections = 3
+
+// Memory is what each daemon keeps by now. Garbage is none of it: when it is collected depends on what a daemon needed for a while at its start, and
+// so on the load of the machine then. Each question makes some, so collections come.
+func (t *Trial) Memory() map[*Daemon]Memory {
+	all, begun := map[*Daemon]Memory{}, map[*Daemon]float64{}
+	look := func(d *Daemon) error {
+		text, err := t.metrics(d)
+		if err != nil {
+			return err
+		}
+		done := sumFields(text, "go_gc_duration_seconds_count")
+		if _, asked := begun[d]; !asked {
+			begun[d] = done
+		}
+		done -= begun[d]
+		own := sumFields(text, "go_gc_heap_live_bytes") + sumFields(text, "go_memstats_stack_inuse_bytes")
+		if m, has := all[d]; done > 1 && (!has || own < m.Own) {
+			all[d] = Memory{own, d.mapMemory()}
+		}
+		if done < collections {
+			return fmt.Errorf("%s has done so %v times of %d", d, done, collections)
+		}
+		return nil
+	}
+	Await(t.Context, DaemonDeadline, "the daemons have collected their garbage", func() error {
+		var waiting []error
+		for _, daemons := range []map[string]*Daemon{t.LBs, t.Agents} {
+			for _, d := range daemons {
+				waiting = append(waiting, look(d))
+			}
+		}
+		return errors.Join(waiting...)
+	})
+	return all
+}
+
+// metrics are what a daemon tells Prometheus.
+func (t *Trial) metrics(d *Daemon) (string, error) {
+	stream, err := t.Client(d.node).Stream(t.Context, api.PathMetrics)
+	if err != nil {
+		return "", err
+	}
+	defer stream.Close()
+	text, err := io.ReadAll(stream)
+	return string(text), err
+}
+
+func (p *Process) mapMemory() (bytes float64) {
+	for _, file := range script.Must(filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", p.command.Process.Pid))) {
+		info, err := os.ReadFile(file)
+		if !errors.Is(err, os.ErrNotExist) { // it was not a map: those stay open
+			script.Check(err)
+		}
+		bytes += sumFields(string(info), "memlock:")
+	}
+	return bytes
+}
+
+// sumFields adds up the numbers behind a name, a line each.
+func sumFields(text, name string) (sum float64) {
+	for line := range strings.Lines(text) {
+		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == name {
+			sum += script.Must(strconv.ParseFloat(fields[1], 64))
+		}
+	}
+	return sum
+}

@@ -215,7 +215,7 @@ var BGP = []Field[bgp]{
 	{Key: "listen_port", Value: number(func(b *bgp) *uint16 { return &b.ListenPort }, "port", 1, math.MaxUint16), Default: "none: it only connects",
 		Doc: "where routers may connect to", More: "179 by the standard"},
 	{Key: "password_file", Value: text(func(b *bgp) *string { return &b.PasswordFile }), Values: "path", Clear: true,
-		Doc: "file on the load balancer with the password of all its sessions (TCP MD5, RFC 2385)", More: "Mode 600. Read anew when it changes"},
+		Doc: "file on the load balancer with the password of all its sessions (TCP MD5, RFC 2385)", More: "Mode 600. Read again when it changes"},
 	{Key: "hold_time", Value: span(func(b *bgp) *model.Duration { return &b.HoldTime }, model.MinHoldTime, model.MaxHoldTime), Default: short(model.DefaultHoldTime),
 		Doc: "a session is down after so long without a word"},
 	{Key: "keepalive", Value: span(func(b *bgp) *model.Duration { return &b.Keepalive }, model.Duration(time.Second), model.MaxHoldTime), Default: "a third of `hold_time`",

@@ -188,6 +188,9 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 	if saved != nil {
 		announcer.Kept = saved.BGP
 	}
+	if lb.replication != nil {
+		announcer.Ring = lb.replication.NotReady
+	}
 	lb.bgp = bgp.New(announcer)
 	lb.keeper = keeper.New(keeper.Options{Tables: lb.tables, Flows: flows, Save: lb.saveState, Log: lb.log})
 	lb.tracer = &tracing.Tracer{Tables: lb.tables, Log: lb.log}

@@ -143,6 +143,19 @@ func TestAVIPIsWantedWhereOneOfItsServicesHasAServerToSendTo(t *testing.T) {
 	if stop = "eth0 is down"; a.wanted(snapshot(), &model.BGP{Announce: model.AnnounceAlways}, model.StateActive).Stop != stop {
 		t.Error("announced without a program")
 	}
+	stop = ""
+	replicated := snapshot()
+	replicated.Running.Services[0].Affinity = model.AffinityReplicated
+	a.o.Ring = func() string { return "no ring" }
+	for _, s := range []*dataplane.Snapshot{replicated, snapshot()} {
+		want := ""
+		if s == replicated {
+			want = "no ring"
+		}
+		if w := a.wanted(s, &model.BGP{}, model.StateActive); w.VIPs[netip.PrefixFrom(vip, 32)] != want {
+			t.Errorf("off the ring: %+v", w)
+		}
+	}
 	functions := snapshot()
 	functions.Running.Services[0].Protocol = model.ProtocolAny
 	functions.Running.Services[0].Destinations = model.Prefix{Prefix: netip.MustParsePrefix("0.0.0.0/0")}

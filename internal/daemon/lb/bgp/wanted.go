@@ -23,7 +23,9 @@ func (a *Announcer) wanted(state *dataplane.Snapshot, conf *model.BGP, nodeState
 		prefix := netip.PrefixFrom(s.VIP, s.VIP.BitLen())
 		why := ""
 		if conf.Announce != model.AnnounceAlways {
-			why = cannotCarry(state, s)
+			if why = cannotCarry(state, s); why == "" && s.Replicated() && a.o.Ring != nil {
+				why = a.o.Ring()
+			}
 		}
 		if before, known := w.VIPs[prefix]; !known || before != "" { // one service of a VIP is enough
 			w.VIPs[prefix] = why

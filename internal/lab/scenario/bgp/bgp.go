@@ -41,9 +41,11 @@ func run(run *scenario.Run) {
 			services = append(services, &fleet.Service{Service: scenario.CookieService(scenario.VIP6).Service})
 			services[2].Name = "web6"
 		}
-		run.Trial(world.Setup{
-			Name: name, Services: services, Topology: world.Topology{LBs: balancers, Servers: make([]world.ServerNode, 3), Routing: routing},
-		}, func(t *world.Trial) { events(run, t, name) })
+		topology := world.Topology{LBs: balancers, Servers: make([]world.ServerNode, 3), Routing: routing}
+		if routing.IPv6 { // and the load balancers run by a controller
+			topology.Management, topology.Controllers, topology.EtcdMembers = true, 1, 1
+		}
+		run.Trial(world.Setup{Name: name, Services: services, Topology: topology}, func(t *world.Trial) { events(run, t, name) })
 	}
 }
 

@@ -187,7 +187,9 @@ func (h *lbHost) bgpStatus(what string, done func(map[string]api.BGPNeighbor) bo
 var vipNLRI = []byte{32, 198, 51, 100, 10}
 
 func TestVIPsAreAnnouncedAndWithdrawnAndKeptOverRestarts(t *testing.T) {
-	h := &lbHost{newHost(t, "lb", []string{"10.9.0.1/24"}, []string{"10.9.0.2/24", "10.9.0.3/24", "10.9.0.12/24"})}
+	noRaces(t)
+	t.Parallel()
+	h := &lbHost{newHost(t, "bgp-a", []string{"10.9.0.1/24"}, []string{"10.9.0.2/24", "10.9.0.3/24", "10.9.0.12/24"})}
 	h.role = "bgp-lb"
 	require(t, os.WriteFile(filepath.Join(h.dir, "password"), []byte(bgpSecret+"\n"), 0o600))
 	r := h.bgpRouter("10.9.0.12", bgpSecret)
@@ -240,7 +242,8 @@ func TestVIPsAreAnnouncedAndWithdrawnAndKeptOverRestarts(t *testing.T) {
 
 func TestNeighboursThatMisbehaveAreNamedAndCostLittle(t *testing.T) {
 	noRaces(t)
-	h := &lbHost{newHost(t, "lb", []string{"10.9.0.1/24"}, []string{"10.9.0.2/24", "10.9.0.3/24", "10.9.0.12/24", "10.9.0.13/24", "10.9.0.14/24", "10.9.0.15/24", "10.9.0.16/24", "10.9.0.17/24"})}
+	t.Parallel()
+	h := &lbHost{newHost(t, "bgp-b", []string{"10.9.0.1/24"}, []string{"10.9.0.2/24", "10.9.0.3/24", "10.9.0.12/24", "10.9.0.13/24", "10.9.0.14/24", "10.9.0.15/24", "10.9.0.16/24", "10.9.0.17/24"})}
 	h.role = "bgp-lb"
 	require(t, os.WriteFile(filepath.Join(h.dir, "password"), []byte(bgpSecret+"\n"), 0o600))
 	good := h.bgpRouter("10.9.0.12", bgpSecret)

@@ -188,6 +188,9 @@ func (b *BGP) validateNeighbors(path string, taken map[netip.Addr]string, found 
 	for i, n := range b.Neighbors {
 		at := fmt.Sprintf("%s.neighbors[%d]", path, i)
 		checkAddress(at, n.Address, found)
+		if n.Address.Is6() && n.Address.IsLinkLocalUnicast() {
+			found.add(at, "use the router's global address, or a unique local one", "%s is of one link alone", n.Address)
+		}
 		if whose, used := taken[n.Address]; used {
 			found.add(at, "use the router's own address", "%s is %s", n.Address, whose)
 		}

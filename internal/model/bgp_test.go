@@ -22,10 +22,13 @@ func TestBGPThatCannotWorkIsRefusedWithTheReason(t *testing.T) {
 		"bgp.as: missing": func(n *Node) { n.BGP.AS = 0 },
 		"bgp.neighbors: 0 neighbours: give the addresses": func(n *Node) { n.BGP.Neighbors, n.BGP.RouterID = nil, RouterID{netip.MustParseAddr("192.0.2.9")} },
 		"bgp.neighbors[0]: its AS is missing":             func(n *Node) { n.BGP.NeighborAS = 0 },
-		"bgp.neighbors[1]: 192.0.2.1 is named twice":      func(n *Node) { n.BGP.Neighbors = append(n.BGP.Neighbors, n.BGP.Neighbors[0]) },
-		"bgp.router_id: missing: only a neighbour":        func(n *Node) { n.BGP.Neighbors[0].Address = netip.MustParseAddr("2001:db8::1") },
-		"bgp.router_id: 2001:db8::1 is not a router id":   func(n *Node) { n.BGP.RouterID = RouterID{netip.MustParseAddr("2001:db8::1")} },
-		"bgp.hold_time: 1s is out of range":               func(n *Node) { n.BGP.HoldTime, n.BGP.Keepalive = Duration(time.Second), Duration(time.Second) },
+		"bgp.neighbors[0]: fe80::1 is of one link alone": func(n *Node) {
+			n.BGP.Neighbors[0].Address, n.BGP.RouterID = netip.MustParseAddr("fe80::1"), RouterID{netip.MustParseAddr("192.0.2.9")}
+		},
+		"bgp.neighbors[1]: 192.0.2.1 is named twice":    func(n *Node) { n.BGP.Neighbors = append(n.BGP.Neighbors, n.BGP.Neighbors[0]) },
+		"bgp.router_id: missing: only a neighbour":      func(n *Node) { n.BGP.Neighbors[0].Address = netip.MustParseAddr("2001:db8::1") },
+		"bgp.router_id: 2001:db8::1 is not a router id": func(n *Node) { n.BGP.RouterID = RouterID{netip.MustParseAddr("2001:db8::1")} },
+		"bgp.hold_time: 1s is out of range":             func(n *Node) { n.BGP.HoldTime, n.BGP.Keepalive = Duration(time.Second), Duration(time.Second) },
 		"bgp.hold_time: 3.5s: BGP counts seconds": func(n *Node) {
 			n.BGP.HoldTime, n.BGP.Keepalive = Duration(3500*time.Millisecond), Duration(time.Second)
 		},

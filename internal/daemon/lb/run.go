@@ -168,7 +168,8 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 	if err != nil {
 		return err
 	}
-	waits := lb.controllers != nil && saved == nil && pin.Any(lb.pins())
+	forwards := pin.Any(lb.pins()) // what an earlier process has left
+	waits := lb.controllers != nil && saved == nil && forwards
 	var file *config.File
 	if lb.local != nil {
 		if file, err = configfile.Load(lb.options.Config, lb.log); err != nil {
@@ -184,7 +185,7 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 			return errors.Join(err, lb.tables.Path().Close())
 		}
 	}
-	announcer := bgp.Options{Pins: lb.pins(), Tables: lb.tables, Stop: lb.programs.cannotForward, Save: lb.saveState, TookOver: lb.tables.Path().Adopted(), Log: lb.log}
+	announcer := bgp.Options{Pins: lb.pins(), Tables: lb.tables, Stop: lb.programs.cannotForward, Save: lb.saveState, TookOver: forwards, Log: lb.log}
 	if saved != nil {
 		announcer.Kept = saved.BGP
 	}

@@ -62,7 +62,7 @@ func (h *lbHost) bgpRouter(address, password string) *bgpRouter {
 	require(h.t, h.peer.Do(func() (err error) {
 		var plain net.ListenConfig
 		plain.SetMultipathTCP(false) // which has no passwords
-		r.listener, err = plain.Listen(h.t.Context(), "tcp", address+":179")
+		r.listener, err = plain.Listen(h.t.Context(), "tcp", net.JoinHostPort(address, "179"))
 		return err
 	}))
 	if password != "" {
@@ -109,15 +109,19 @@ func (r *bgpRouter) always(say ...[]byte) {
 	}()
 }
 
-// establish takes the next session, and tells the OPEN that came.
-func (r *bgpRouter) establish() (c net.Conn, open []byte) {
+// establish takes the next session, and tells the OPEN that came. capabilities are the router's (RFC 5492).
+func (r *bgpRouter) establish(capabilities ...byte) (c net.Conn, open []byte) {
 	r.Helper()
 	select {
 	case c = <-r.sessions:
 	case <-time.After(hostDeadline):
 		r.Fatal("the load balancer does not connect")
 	}
-	c.Write(bgpOpenOf(64512, 2))
+	own := bgpOpenOf(64512, 2)[19:]
+	if n := byte(len(capabilities)); n > 0 {
+		own = append(append(own[:9], n+2, 2, n), capabilities...)
+	}
+	c.Write(bgpMessage(bgpOpen, own...))
 	c.Write(bgpMessage(bgpKeepalive))
 	kind, open, err := readBGP(c)
 	require(r.T, err)
@@ -277,6 +281,46 @@ func TestNeighboursThatMisbehaveAreNamedAndCostLittle(t *testing.T) {
 	if !strings.Contains(h.output.String(), "it sent more than 10000 routes") {
 		t.Error("the log does not say so")
 	}
+}
+
+func TestARouterThatTakesNoIPv6NextHopsGetsIPv6VIPsAlone(t *testing.T) {
+	noRaces(t)
+	t.Parallel()
+	h := &lbHost{newHost(t, "bgp-c", []string{"10.9.0.1/24", "fd09::1/64"}, []string{"10.9.0.2/24", "10.9.0.3/24", "fd09::2/64"})}
+	h.role = "bgp-lb"
+	r := h.bgpRouter("fd09::2", "")
+	h.write("nodes: [{name: lb1, bgp: {as: 64600, router_id: 10.9.0.1, neighbors: [\"fd09::2 as 64512\"], connect_retry: 2s}}]\n" + fmt.Sprintf(lbFile, "") +
+		"  - {name: web6, vip: \"2001:db8:51::10\", ports: [80], servers: [{name: s1, address: 10.9.0.2, id: 1}]}\n")
+	h.start()
+	families := func(open []byte) (list []byte) {
+		for _, capability := range [][]byte{{1, 4, 0, 1, 0, 1}, {1, 4, 0, 2, 0, 1}} {
+			if bytes.Contains(open, capability) {
+				list = append(list, capability[3])
+			}
+		}
+		return list
+	}
+	multiprotocol := []byte{1, 4, 0, 1, 0, 1, 1, 4, 0, 2, 0, 1}
+	c, open := r.establish(multiprotocol...)
+	if !bytes.Equal(families(open), []byte{1, 2}) {
+		t.Errorf("it offers % x", families(open))
+	}
+	go io.Copy(io.Discard, c)
+	c, open = r.establish(multiprotocol...)
+	defer c.Close()
+	if !bytes.Equal(families(open), []byte{2}) {
+		t.Errorf("it still offers % x", families(open))
+	}
+	vip := netip.MustParseAddr("2001:db8:51::10").As16()
+	if update := r.next(c); !bytes.Contains(update, append([]byte{128}, vip[:]...)) || bytes.Contains(update, vipNLRI) {
+		t.Errorf("% x", update)
+	}
+	await.True(t, "it says so", func() bool {
+		var status api.LBStatus
+		require(t, h.client.Get(t.Context(), api.PathStatus, &status))
+		return strings.Contains(strings.Join(status.Problems, "\n"), "bgp: no session carries 198.51.100.10/32") &&
+			strings.Contains(h.output.String(), "takes no IPv6 next hops for IPv4 VIPs (RFC 8950)")
+	})
 }
 
 // fullTable are UPDATEs of so many host routes.

@@ -39,7 +39,7 @@ type speaker struct {
 	password  string
 	neighbors map[netip.Addr]*neighbor
 	routes    map[netip.Prefix]bool
-	lost      func() // a session went up or down
+	changed   func() // a session went up or down
 }
 
 // neighbor is a router.
@@ -60,7 +60,7 @@ type neighbor struct {
 func startSpeaker(conf *model.BGP, password string, routerID netip.Addr, changed func(), log *slog.Logger) (*speaker, error) {
 	notes := newNotes(log)
 	s := &speaker{log: log, notes: notes, server: server.NewBgpServer(server.LoggerOption(slog.New(notes), nil)), conf: *conf, password: password,
-		neighbors: map[netip.Addr]*neighbor{}, routes: map[netip.Prefix]bool{}, lost: changed}
+		neighbors: map[netip.Addr]*neighbor{}, routes: map[netip.Prefix]bool{}, changed: changed}
 	s.conf.Neighbors = nil
 	go s.server.Serve()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -215,7 +215,7 @@ func (s *speaker) event(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
 	default:
 		return
 	}
-	s.lost()
+	s.changed()
 }
 
 func (s *speaker) established(n *neighbor, e *apiutil.WatchEventMessage_PeerEvent, at time.Time) {

@@ -278,7 +278,7 @@ func TestBIRDHoldsAHostForDeadInTime(t *testing.T) {
 	await.Nil(t, "BIRD has a session", state(" Up "))
 	begin := reflector.States([]netip.Addr{at[1]})[at[1]].Received
 	await.Nil(t, "it stays", func() error {
-		if n := reflector.States([]netip.Addr{at[1]})[at[1]].Received - begin; n < 10 {
+		if n := reflector.States([]netip.Addr{at[1]})[at[1]].Received - begin; n < 4 {
 			return fmt.Errorf("%d packets", n)
 		}
 		return state(" Up ")()

@@ -15,7 +15,7 @@ export PATH := $(PATH):/usr/local/go/bin:/usr/local/sbin:/usr/sbin:/sbin
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 SUDO     := $(if $(filter 0,$(shell id -u)),,sudo)
 # a package for each BPF program
-PROGRAMS := $(addprefix internal/linux/,lb server checkroute link) internal/bench/wrapper
+PROGRAMS := $(addprefix internal/linux/,lb server checkroute link bfd) internal/bench/wrapper
 API      := internal/api/ballastv1
 STAMP    := bin/.generated
 # enumerations of the model, as the BPF programs read them
@@ -29,7 +29,7 @@ FUZZ     ?= 4000x
 KERNELS  ?= 6.1 6.12 newest arm64-6.12
 
 # Generated files that somebody removed are made again although the stamp is newer than the sources.
-ifneq ($(words $(wildcard $(addsuffix /*_bpfel.o,$(PROGRAMS)) $(API)/*.pb.go $(API)/*/*.connect.go $(CHOICES))),8)
+ifneq ($(words $(wildcard $(addsuffix /*_bpfel.o,$(PROGRAMS)) $(API)/*.pb.go $(API)/*/*.connect.go $(CHOICES))),9)
 .PHONY: $(STAMP)
 endif
 
@@ -83,7 +83,7 @@ install-packages:
 	export DEBIAN_FRONTEND=noninteractive
 	apt-get install -q -y --no-install-recommends $${packages/golang-go/}
 	if [[ " $$packages " == *" golang-go "* ]]; then apt-get install -q -y --no-install-recommends $$release golang-go; fi
-	for service in nginx-light:nginx apache2:apache2 haproxy:haproxy dovecot-imapd:dovecot redis-server:redis-server; do
+	for service in nginx-light:nginx apache2:apache2 haproxy:haproxy dovecot-imapd:dovecot redis-server:redis-server bird2:bird frr:frr; do
 	  if [[ " $$packages " == *" $${service%%:*} "* ]]; then update-rc.d $${service#*:} disable; fi
 	done
 
@@ -135,7 +135,7 @@ fuzz:
 	done
 
 test-long: TOOLS += chromium:chromium python3:python3 /usr/lib/python3.11/ensurepip/__init__.py:python3-venv cargo:cargo-web \
-	/usr/sbin/apache2:apache2 haproxy:haproxy dovecot:dovecot-imapd node:nodejs curl:curl redis-server:redis-server
+	/usr/sbin/apache2:apache2 haproxy:haproxy dovecot:dovecot-imapd node:nodejs curl:curl redis-server:redis-server bird:bird2 /usr/lib/frr/bgpd:frr
 test-long: deps build need-root ## the same with full-length idle times, bulk transfers and fifty times the fuzzing
 	$(MAKE) test FUZZ=200000x
 	BALLAST_LONG=1 BALLAST_NGINX=$$(test/nginx-quic) BALLAST_AIOQUIC=$$(test/aioquic) BALLAST_ENVOY=$$(test/envoy) BALLAST_QUINN=$$(test/quinn) go test -count=1 -timeout 4h ./test/e2e/...

@@ -24,7 +24,7 @@ func nodesToProto(nodes []model.Node) (list []*ballastv1.Node) {
 
 // NodeToProto returns one node as it is sent.
 func NodeToProto(n *model.Node) *ballastv1.Node {
-	return &ballastv1.Node{Name: n.Name, Tier: nameUnless(n.Tier, 0), Address: addressText(n.Address), Id: uint32(n.ID), State: n.State.String()}
+	return &ballastv1.Node{Name: n.Name, Tier: nameUnless(n.Tier, 0), Address: addressText(n.Address), Id: uint32(n.ID), State: n.State.String(), Bgp: bgpToProto(&n.BGP)}
 }
 
 // nodeHealthToProto returns nil for what is not given: there may be nobody to check.
@@ -62,6 +62,7 @@ func (in *input) node(path string, m *ballastv1.Node) model.Node {
 	choose(in, path, "tier", &n.Tier, m.GetTier())
 	in.address(path, "address", &n.Address, m.GetAddress())
 	choose(in, path, "state", &n.State, m.GetState())
+	in.bgp(path+".bgp", &n.BGP, m.GetBgp())
 	return n
 }
 

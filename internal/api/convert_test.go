@@ -43,6 +43,32 @@ func drawNodes(t *rapid.T, f *model.Fleet) {
 	for i := range rapid.IntRange(0, 2).Draw(t, "first tier") {
 		f.Nodes = append(f.Nodes, model.Node{Name: fmt.Sprintf("first-%d", i), Tier: model.TierFirst})
 	}
+	for i := range rapid.IntRange(0, 2).Draw(t, "with BGP") {
+		f.Nodes = append(f.Nodes, model.Node{Name: fmt.Sprintf("bgp-%d", i), Tier: rapid.SampledFrom([]model.Tier{0, model.TierFirst}).Draw(t, "tier"),
+			State: rapid.SampledFrom([]model.ServerState{model.StateActive, model.StateDraining}).Draw(t, "bgp state"), BGP: drawBGP(t)})
+	}
+}
+
+func drawBGP(t *rapid.T) model.BGP {
+	b := model.BGP{AS: rapid.Uint32Range(1, 1<<32-1).Draw(t, "as"), NeighborAS: 64512, Neighbors: []model.Neighbor{{Address: netip.MustParseAddr("192.0.2.100")}},
+		ListenPort: rapid.Uint16().Draw(t, "listen port"), PasswordFile: rapid.SampledFrom([]string{"", "/etc/password"}).Draw(t, "password file"),
+		HoldTime: model.Duration(rapid.SampledFrom([]time.Duration{0, 9 * time.Second}).Draw(t, "hold time")), MED: rapid.Uint32().Draw(t, "med"),
+		Announce: rapid.SampledFrom([]model.Announce{model.AnnounceAble, model.AnnounceAlways}).Draw(t, "announce")}
+	if b.PasswordFile != "" {
+		b.ListenPort = 0
+	}
+	if rapid.Bool().Draw(t, "another router") {
+		b.RouterID = model.RouterID{Addr: netip.MustParseAddr("192.0.2.101")}
+		b.Neighbors = append(b.Neighbors, model.Neighbor{Address: netip.MustParseAddr("2001:db8::1"), AS: 4200000000})
+		b.Communities = []model.Community{0xffffff01, 64512<<16 | 7}
+	}
+	switch rapid.IntRange(0, 2).Draw(t, "way") {
+	case 0:
+		b.Multihop = 3
+	case 1:
+		b.TTLSecurity, b.BFD = 1, model.BFD{Interval: model.Duration(300 * time.Millisecond), Multiplier: rapid.Uint8Range(0, 5).Draw(t, "multiplier")}
+	}
+	return b
 }
 
 // drawTable gives a service a connection table whose cookies have room for 100 servers.

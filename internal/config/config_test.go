@@ -82,9 +82,13 @@ func TestLoadReadsEveryKey(t *testing.T) {
 	if game.Affinity != model.AffinityLocal || game.Dispatch != model.DispatchLeast || game.Servers[0].ID != 1 {
 		t.Errorf("game %+v", game)
 	}
-	if len(f.Nodes) != 3 || f.Nodes[0] != (model.Node{Name: "lb1", Tier: model.TierFirst}) || f.Nodes[1].Address.String() != "192.0.2.2" || f.Nodes[1].ID != 1 ||
+	if len(f.Nodes) != 4 || f.Nodes[0].Name != "lb1" || f.Nodes[0].Tier != model.TierFirst || f.Nodes[1].Address.String() != "192.0.2.2" || f.Nodes[1].ID != 1 ||
 		f.Nodes[2].State != model.StateDraining || f.NodeHealth.Path != "/metrics" || f.NodeHealth.Fall != 3 {
 		t.Errorf("nodes %+v, %+v", f.Nodes, f.NodeHealth)
+	}
+	if b := f.Nodes[3].BGP; f.Nodes[3].Tier != 0 || b.AS != 64600 || fmt.Sprint(b.Neighbors) != "[192.0.2.250 2001:db8::250 as 4200000000]" || b.ASOf(b.Neighbors[0]) != 64512 ||
+		b.Keepalive != model.Duration(3*time.Second) || b.RestartTime != model.DefaultRestartTime || fmt.Sprint(b.Communities) != "[64512:100 no-export]" || b.BFD.Multiplier != 3 {
+		t.Errorf("bgp %+v", b)
 	}
 	if fmt.Sprint(f.TunnelsFrom) != "[192.0.2.1 2001:db8::1]" {
 		t.Errorf("tunnels from %s", f.TunnelsFrom)

@@ -27,11 +27,12 @@ type fileKeys struct {
 }
 
 type fileNode struct {
-	Name    string `yaml:"name"`
-	Tier    string `yaml:"tier"`
-	Address string `yaml:"address,omitempty"`
-	ID      uint16 `yaml:"id,omitempty"`
-	State   string `yaml:"state,omitempty"`
+	Name    string     `yaml:"name"`
+	Tier    string     `yaml:"tier,omitempty"`
+	Address string     `yaml:"address,omitempty"`
+	ID      uint16     `yaml:"id,omitempty"`
+	State   string     `yaml:"state,omitempty"`
+	BGP     *model.BGP `yaml:"bgp,omitempty"`
 }
 
 // Marshal writes a fleet as a configuration file: every value explicit, keys in the order of the documentation, secrets
@@ -60,10 +61,20 @@ func Marshal(fleet model.Fleet) ([]byte, error) {
 	return text, nil
 }
 
-// writeNode leaves out what nodes of the first tier do not have.
+// writeNode leaves out what nodes of the first tier, or without one, do not have.
 func writeNode(n *model.Node) fileNode {
-	if n.Tier != model.TierSecond {
-		return fileNode{Name: n.Name, Tier: n.Tier.String()}
+	file := fileNode{Name: n.Name}
+	if n.Tier != 0 {
+		file.Tier = n.Tier.String()
 	}
-	return fileNode{n.Name, n.Tier.String(), n.Address.String(), n.ID, n.State.String()}
+	if n.Tier == model.TierSecond {
+		file.Address, file.ID = n.Address.String(), n.ID
+	}
+	if n.Tier == model.TierSecond || !n.BGP.IsZero() {
+		file.State = n.State.String()
+	}
+	if !n.BGP.IsZero() {
+		file.BGP = &n.BGP
+	}
+	return file
 }

@@ -317,7 +317,7 @@ func (s *snapshot) changes(n *node.Node) (documents []store.Document, err error)
 		files[overridden.Services[i].Name] = overridden.Services[i].Servers
 	}
 	nodes := nodesDocument{n.Running.Nodes, n.Running.NodeHealth, overridden.Nodes, n.Running.Replicas}
-	if nodes.Replicas != s.nodes.Replicas || !slices.Equal(nodes.Nodes, s.nodes.Nodes) || !reflect.DeepEqual(nodes.Health, s.nodes.Health) || !slices.Equal(nodes.File, s.nodes.File) {
+	if !reflect.DeepEqual(nodes, s.nodes) {
 		put(nodesKey, nodes)
 	}
 	if key := healthPrefix + model.SecondTierName; !n.Running.HasSecondTier() && s.own[key] != 0 {

@@ -28,7 +28,7 @@ import (
 func init() {
 	dir := os.Getenv(daemonDir)
 	role := os.Getenv(daemonProcess)
-	name, isLB := map[string]string{"lb": "", "remote-lb": "lb1", "remote-lb6": "lb1", "first-lb": "lb1", "second-lb": "lb2", "greedy-lb": "", "wide-lb": "", "lost-lb": ""}[role]
+	name, isLB := map[string]string{"lb": "", "remote-lb": "lb1", "remote-lb6": "lb1", "first-lb": "lb1", "second-lb": "lb2", "greedy-lb": "", "wide-lb": "", "lost-lb": "", "bgp-lb": "lb1"}[role]
 	if !isLB {
 		return
 	}

@@ -149,20 +149,22 @@ func (f *fileFacts) known() bool { return f.Running || f.Kept != "" || f.Path !=
 
 // facts are all of it. The judges read nothing else.
 type facts struct {
-	Role     Role
-	Instance string
-	Name     string // of a load balancer, among the fleet's nodes
-	Kernel   kernelFacts
-	Verbose  bool
-	File     fileFacts
-	Devices  []deviceFacts
-	NoDevs   error // why there are no Devices
-	Paths    map[netip.Addr]pathFacts
-	Clocks   map[netip.AddrPort]clockFacts
-	Daemon   daemonFacts
-	Kept     keptFacts
-	Host     hostFacts
-	Mine     func(*model.Server) bool // is it this host?
+	Role      Role
+	Instance  string
+	Name      string // of a load balancer, among the fleet's nodes
+	Kernel    kernelFacts
+	Verbose   bool
+	File      fileFacts
+	Devices   []deviceFacts
+	NoDevs    error // why there are no Devices
+	Paths     map[netip.Addr]pathFacts
+	Clocks    map[netip.AddrPort]clockFacts
+	Neighbors map[netip.Addr]neighborFacts // of BGP
+	Password  error                        // why there is none for them
+	Daemon    daemonFacts
+	Kept      keptFacts
+	Host      hostFacts
+	Mine      func(*model.Server) bool // is it this host?
 }
 
 // services calls visit for every service that concerns the role: an lb does all whose servers it sends to, an agent those that it serves

@@ -55,6 +55,7 @@ func gather(ctx context.Context, o Options, daemon daemonFacts) *facts {
 	}
 	if f.Role == RoleLB {
 		f.gatherPaths(ctx)
+		f.gatherBGP(ctx)
 		f.gatherReach(ctx)
 		f.gatherClocks(ctx)
 	}

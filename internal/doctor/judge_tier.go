@@ -3,6 +3,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -28,7 +29,8 @@ func (f *facts) secondTier() *model.Service {
 // judgeTier is about load balancers in two tiers.
 func judgeTier(f *facts) (out []Finding) {
 	fleet := &f.File.Fleet
-	if f.Role != RoleLB || len(fleet.Nodes) == 0 {
+	tiered := slices.ContainsFunc(fleet.Nodes, func(n model.Node) bool { return n.Tier != 0 })
+	if f.Role != RoleLB || !tiered {
 		return nil
 	}
 	if !fleet.HasSecondTier() {
@@ -40,7 +42,7 @@ func judgeTier(f *facts) (out []Finding) {
 			"start them with --metrics :9435 and add node_health: {check: http, port: 9435, path: /healthz}"})
 	}
 	switch self := f.self(); {
-	case self == nil:
+	case self == nil || self.Tier == 0:
 		return append(out, Finding{"tier", f.Name, Warning, fmt.Sprintf("is not among the %d nodes that have a tier: it keeps connection tables itself", len(fleet.Nodes)),
 			"name it under `nodes`, or start it with the --name that it has there"})
 	case self.Tier == model.TierFirst:

@@ -18,6 +18,9 @@ func (f *Fleet) ApplyDefaults() {
 		f.Replicas.ApplyDefaults()
 	}
 	f.MakeRoomForNodes()
+	for i := range f.Nodes {
+		f.Nodes[i].BGP.applyDefaults()
+	}
 	for i := range f.Services {
 		f.Services[i].ApplyDefaults()
 	}

@@ -40,6 +40,9 @@ type Check uint8
 // Tier is a load balancer's part when there are two tiers (Cheetah III-B).
 type Tier uint8
 
+// Announce is which VIPs a load balancer announces by BGP.
+type Announce uint8
+
 // AllDown is who gets new connections when no server of a service is healthy.
 type AllDown uint8
 
@@ -104,6 +107,9 @@ const (
 	StateDraining ServerState = 1
 	StateOff      ServerState = 2 // gets no packets at all; its id stays its own
 
+	AnnounceAble   Announce = 0 // VIPs that can be carried
+	AnnounceAlways Announce = 1 // all, as long as the node is not drained
+
 	TierFirst  Tier = 1 // stateless: sends connections with affinity table to nodes of the second tier
 	TierSecond Tier = 2 // keeps their tables
 
@@ -155,6 +161,7 @@ var (
 	loadNames     = map[LoadSource]string{LoadEstimate: "estimate", LoadConnections: "connections", LoadCPU: "cpu", LoadEndpoint: "endpoint"}
 	checkNames    = map[Check]string{CheckNone: "none", CheckTCP: "tcp", CheckHTTP: "http", CheckHTTPS: "https", CheckTLS: "tls", CheckGRPC: "grpc", CheckExec: "exec", CheckQUIC: "quic"}
 	tierNames     = map[Tier]string{TierFirst: "first", TierSecond: "second"}
+	announceNames = map[Announce]string{AnnounceAble: "able", AnnounceAlways: "always"}
 	quicNames     = map[QUICAlgorithm]string{QUICSinglePass: "single-pass", QUICFourPass: "four-pass", QUICPlain: "plain"}
 	sessionNames  = map[Session]string{SessionNone: "none", SessionTLS: "tls"}
 	acceptNames   = map[AcceptPolicy]string{AcceptDynamic: "dynamic", AcceptStatic: "static"}
@@ -173,6 +180,7 @@ func (v Forward) String() string       { return nameOf(forwardNames, v) }
 func (v Return) String() string        { return nameOf(returnNames, v) }
 func (v ServerState) String() string   { return nameOf(stateNames, v) }
 func (v Tier) String() string          { return nameOf(tierNames, v) }
+func (v Announce) String() string      { return nameOf(announceNames, v) }
 func (v AllDown) String() string       { return nameOf(allDownNames, v) }
 func (v Check) String() string         { return nameOf(checkNames, v) }
 func (v LoadSource) String() string    { return nameOf(loadNames, v) }
@@ -189,6 +197,7 @@ func (v Forward) MarshalText() ([]byte, error)       { return marshal(forwardNam
 func (v Return) MarshalText() ([]byte, error)        { return marshal(returnNames, v) }
 func (v ServerState) MarshalText() ([]byte, error)   { return marshal(stateNames, v) }
 func (v Tier) MarshalText() ([]byte, error)          { return marshal(tierNames, v) }
+func (v Announce) MarshalText() ([]byte, error)      { return marshal(announceNames, v) }
 func (v AllDown) MarshalText() ([]byte, error)       { return marshal(allDownNames, v) }
 func (v Check) MarshalText() ([]byte, error)         { return marshal(checkNames, v) }
 func (v LoadSource) MarshalText() ([]byte, error)    { return marshal(loadNames, v) }
@@ -205,6 +214,7 @@ func (v *Forward) UnmarshalText(text []byte) error       { return unmarshal(forw
 func (v *Return) UnmarshalText(text []byte) error        { return unmarshal(returnNames, v, text) }
 func (v *ServerState) UnmarshalText(text []byte) error   { return unmarshal(stateNames, v, text) }
 func (v *Tier) UnmarshalText(text []byte) error          { return unmarshal(tierNames, v, text) }
+func (v *Announce) UnmarshalText(text []byte) error      { return unmarshal(announceNames, v, text) }
 func (v *AllDown) UnmarshalText(text []byte) error       { return unmarshal(allDownNames, v, text) }
 func (v *Check) UnmarshalText(text []byte) error         { return unmarshal(checkNames, v, text) }
 func (v *LoadSource) UnmarshalText(text []byte) error    { return unmarshal(loadNames, v, text) }

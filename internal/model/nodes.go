@@ -94,6 +94,9 @@ func (f *Fleet) addressesInUse() map[netip.Addr]string {
 	nodes, used := map[netip.Addr]bool{}, map[netip.Addr]string{}
 	for i := range f.Nodes {
 		nodes[f.Nodes[i].Address] = true
+		for _, neighbor := range f.Nodes[i].BGP.Neighbors {
+			nodes[neighbor.Address] = true
+		}
 	}
 	for i := range f.Services {
 		s := &f.Services[i]
@@ -118,12 +121,21 @@ func (f *Fleet) validateNode(path string, i int, taken nodesTaken, found *findin
 		taken.names[n.Name] = i
 	}
 	checkChoice(path+".state", stateNames, n.State, found)
+	if !n.BGP.IsZero() {
+		n.BGP.validate(path+".bgp", taken.addresses, found)
+	}
 	switch n.Tier {
 	case 0:
-		found.add(path+".tier", "use one of "+choices(tierNames), "missing")
+		if n.BGP.IsZero() {
+			found.add(path+".tier", "use one of "+choices(tierNames)+", or remove the node", "missing, and so is bgp")
+		}
+		n.refuseOfFirst(path, found)
 	case TierFirst:
 		n.refuseOfFirst(path, found)
 	case TierSecond:
+		if !n.BGP.IsZero() {
+			found.add(path+".bgp", "give it to nodes of the first tier", "nodes of the second get what the first sends them, not what routers send")
+		}
 		n.validateAddress(path+".address", taken, found)
 		f.validateNodeID(path+".id", n, taken, found)
 	default:
@@ -139,8 +151,8 @@ func (n *Node) refuseOfFirst(path string, found *findings) {
 	if n.ID != 0 {
 		found.add(path+".id", "remove it, or use tier: second", why)
 	}
-	if n.State != StateActive {
-		found.add(path+".state", "remove it, and send clients to the other load balancers", why)
+	if n.State != StateActive && n.BGP.IsZero() {
+		found.add(path+".state", "remove it, and send clients to the other load balancers", "only nodes of the second tier, or with bgp, have one")
 	}
 }
 

@@ -49,7 +49,7 @@ func (f *Fleet) validateReplicas(found *findings) {
 		checkDuration("replicas.idle_timeout", r.IdleTimeout, MinReplicaIdleTimeout, MaxReplicaIdleTimeout, found)
 	}
 	for i := range f.Services {
-		if s := &f.Services[i]; s.Replicated() && len(f.Nodes) > 0 {
+		if s := &f.Services[i]; s.Replicated() && slices.ContainsFunc(f.Nodes, func(n Node) bool { return n.Tier != 0 }) {
 			found.add(fmt.Sprintf("services[%d].affinity", i), "use affinity: cookie, or remove the tiers", "load balancers with a tier keep no replicated table")
 		}
 	}

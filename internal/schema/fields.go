@@ -23,6 +23,7 @@ type (
 	health  = model.Health
 	server  = model.Server
 	node    = model.Node
+	bgp     = model.BGP
 )
 
 // Service are the fields of a service but its servers.
@@ -187,8 +188,8 @@ var Server = []Field[server]{
 		Doc: "from then on a draining server is off"},
 }
 
-// Node are the fields of a load balancer with a tier.
-var Node = []Field[node]{
+// Node are the fields of a load balancer with a tier, or with BGP.
+var Node = slices.Concat([]Field[node]{
 	{Key: "name", Value: name(func(n *node) *string { return &n.Name }),
 		Doc: "by its certificate, or `--name`"},
 	{Key: "tier", Value: choice(func(n *node) *model.Tier { return &n.Tier }),
@@ -198,7 +199,47 @@ var Node = []Field[node]{
 	{Key: "id", Value: number(func(n *node) *uint16 { return &n.ID }, "number", 1, 1<<model.MaxNodeBits-1), Values: "1 to 2^node_bits-1", Default: "by `ctl` the next free one",
 		Doc: "what cookies carry", More: "Second tier only. The same on every node. Should not change, but nothing breaks if it does"},
 	{Key: "state", Value: choice(func(n *node) *model.ServerState { return &n.State }), Default: "active",
-		Doc: "whether it gets connections", More: "Second tier only. `draining`: no new ones, those that it has stay; `off`: no packets from the first tier"},
+		Doc: "whether it gets connections", More: "Second tier: `draining`: no new ones, those that it has stay; `off`: no packets from the first tier. With `bgp`: both announce nothing"},
+}, Section("bgp", BGP, func(n *node) *bgp { return &n.BGP }))
+
+// BGP are the fields of how a load balancer announces VIPs.
+var BGP = []Field[bgp]{
+	{Key: "as", Value: number(func(b *bgp) *uint32 { return &b.AS }, "number", 1, math.MaxUint32),
+		Doc: "this load balancer's AS", More: "With `bgp` it announces VIPs to routers. See `docs/bgp.md`"},
+	{Key: "router_id", Value: address(func(b *bgp) *netip.Addr { return &b.RouterID.Addr }), Default: "its address towards the first neighbour with an IPv4 address",
+		Doc: "its BGP identifier, an IPv4 address", More: "Every load balancer has its own"},
+	{Key: "neighbors", Value: list(func(b *bgp) *[]model.Neighbor { return &b.Neighbors }, "neighbors", "addresses of routers, with their AS: `10.0.0.1 as 64512`", ",", "%v", model.ParseNeighbor),
+		Doc: "the routers", More: "Sessions over IPv6 carry VIPs of both families, if the router takes them (RFC 8950); those over IPv4 carry IPv4 VIPs"},
+	{Key: "neighbor_as", Value: number(func(b *bgp) *uint32 { return &b.NeighborAS }, "number", 1, math.MaxUint32),
+		Doc: "the AS of neighbours without one"},
+	{Key: "listen_port", Value: number(func(b *bgp) *uint16 { return &b.ListenPort }, "port", 1, math.MaxUint16), Default: "none: it only connects",
+		Doc: "where routers may connect to", More: "179 by the standard"},
+	{Key: "password_file", Value: text(func(b *bgp) *string { return &b.PasswordFile }), Values: "path", Clear: true,
+		Doc: "file on the load balancer with the password of all its sessions (TCP MD5, RFC 2385)", More: "Mode 600. Read again when it changes"},
+	{Key: "hold_time", Value: span(func(b *bgp) *model.Duration { return &b.HoldTime }, model.MinHoldTime, model.MaxHoldTime), Default: short(model.DefaultHoldTime),
+		Doc: "a session is down after so long without a word"},
+	{Key: "keepalive", Value: span(func(b *bgp) *model.Duration { return &b.Keepalive }, model.Duration(time.Second), model.MaxHoldTime), Default: "a third of `hold_time`",
+		Doc: "between words"},
+	{Key: "connect_retry", Value: span(func(b *bgp) *model.Duration { return &b.ConnectRetry }, model.MinConnectRetry, model.Duration(time.Hour)), Default: short(model.DefaultConnectRetry),
+		Doc: "between attempts to connect"},
+	{Key: "restart_time", Value: span(func(b *bgp) *model.Duration { return &b.RestartTime }, model.Duration(time.Second), model.MaxRestartTime), Default: short(model.DefaultRestartTime),
+		Doc: "routers keep the routes for so long while the daemon restarts (RFC 4724)"},
+	{Key: "multihop", Value: number(func(b *bgp) *uint8 { return &b.Multihop }, "TTL", 1, math.MaxUint8), Default: "1: neighbours are on a link of this host",
+		Doc: "TTL of sessions with another AS"},
+	{Key: "ttl_security", Value: number(func(b *bgp) *uint8 { return &b.TTLSecurity }, "hops", 1, 254), Default: "none",
+		Doc: "hops that neighbours are away at most (GTSM, RFC 5082)", More: "On a link 1. The router must do the same"},
+	{Key: "communities", Value: list(func(b *bgp) *[]model.Community { return &b.Communities }, "communities", "`\"64512:100\"`, `no-export`, ...", ",", "%v", model.ParseCommunity),
+		Doc: "of all routes"},
+	{Key: "med", Value: number(func(b *bgp) *uint32 { return &b.MED }, "number", 1, math.MaxUint32), Default: "none",
+		Doc: "multi-exit discriminator of all routes"},
+	{Key: "announce", Value: choice(func(b *bgp) *model.Announce { return &b.Announce }), Default: "able",
+		Doc: "which VIPs", More: "`able`: those with a server that this load balancer can send to; `always`: all. Neither while `state` is not active"},
+	{Key: "announce_delay", Value: span(func(b *bgp) *model.Duration { return &b.Delay }, model.MinAnnounceDelay, model.Duration(time.Hour)), Default: short(model.DefaultAnnounce),
+		Doc: "a VIP that was withdrawn must be good for so long before it is announced again"},
+	{Key: "bfd.interval", Value: span(func(b *bgp) *model.Duration { return &b.BFD.Interval }, model.MinBFDInterval, model.MaxBFDInterval), Default: "no BFD",
+		Doc: "between packets of BFD, by which routers notice that this host is gone"},
+	{Key: "bfd.multiplier", Value: number(func(b *bgp) *uint8 { return &b.BFD.Multiplier }, "packets", 1, math.MaxUint8), Default: fmt.Sprint(model.DefaultBFD),
+		Doc: "so many missing ones mean that"},
 }
 
 // Replicas are the fields of the replicated table.

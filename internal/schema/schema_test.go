@@ -49,7 +49,7 @@ func inJSON(of reflect.Type, but ...string) (keys []string) {
 		inner := of.Field(i).Type
 		switch {
 		case slices.Contains(but, key) || key == "-":
-		case inner.Kind() == reflect.Struct && strings.HasSuffix(inner.PkgPath(), "internal/model") && inner != reflect.TypeFor[model.Prefix]():
+		case inner.Kind() == reflect.Struct && strings.HasSuffix(inner.PkgPath(), "internal/model") && inner != reflect.TypeFor[model.Prefix]() && inner != reflect.TypeFor[model.RouterID]():
 			for _, one := range inJSON(inner) {
 				keys = append(keys, key+"."+one)
 			}

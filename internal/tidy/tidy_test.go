@@ -203,6 +203,25 @@ func TestOnlyPackagesOfProgramsImportTheBPFLibrary(t *testing.T) {
 	}
 }
 
+func TestOnlyTheEdgeOfBGPImportsGoBGP(t *testing.T) {
+	const edge = "internal/daemon/lb/bgp"
+	used := false
+	_, trees := parse(t)
+	for name, tree := range trees {
+		for _, imported := range imports(tree) {
+			if !strings.HasPrefix(imported, "github.com/osrg/gobgp/") {
+				continue
+			}
+			if used = true; path.Dir(name) != edge {
+				t.Errorf("%s imports %s: go through %s", name, imported, edge)
+			}
+		}
+	}
+	if !used {
+		t.Error("nothing imports GoBGP")
+	}
+}
+
 func TestPureCodeHasNoInputOutputOrTime(t *testing.T) {
 	forbidden := regexp.MustCompile(`^(os|os/.*|io/ioutil|net|net/(http|rpc|smtp|textproto).*|syscall|log|log/slog|math/rand|crypto/rand|` +
 		`golang\.org/x/sys/.*|github\.com/vishvananda/.*|github\.com/cilium/.*|go\.etcd\.io/.*)$`)

@@ -36,7 +36,7 @@ func TestTiersAreRunByCtl(t *testing.T) {
 		ctl.expect("node undrain lb3", "node lb3: state draining -> active")
 		ctl.expect("node remove lb4", "node lb4: removed")
 		ctl.refuse("node drain lb4", `there is no node "lb4"`)
-		ctl.refuse("node drain lb1", "only nodes of the second tier have one")
+		ctl.refuse("node drain lb1", "only nodes of the second tier, or with bgp, have one")
 		ctl.refuse("node add lb5 --tier second --address 10.0.0.1", "the address of server s1 of service web")
 		ctl.refuse("service set web --table-index-bits 5", "services.web.table.index_bits: living connections carry indices of another width: keep 6")
 		ctl.expect("service set web --table-idle-timeout 1m", "service web: table.idle_timeout 5m0s -> 1m0s")
@@ -45,6 +45,20 @@ func TestTiersAreRunByCtl(t *testing.T) {
 		printed := write(t, ctl.must("fleet"))
 		ctl.expect("apply -f "+printed+" --dry-run", "no changes")
 		ctl.expect("fleet -o json", `"node_bits": 3`, `"node_health"`)
+	})
+}
+
+func TestALoadBalancerWithBGPIsDrainedByCtl(t *testing.T) {
+	byEveryWay(t, func(t *testing.T, ctl *terminal) {
+		const node = "nodes:\n  - name: edge1\n    bgp: {as: 64600, neighbors: [192.0.2.1 as 64512], password_file: /etc/ballast/bgp.password}\n"
+		ctl.expect("apply -f "+write(t, node+"services: []\n")+" --yes", "+ node edge1: added with bgp, AS 64600, neighbors [192.0.2.1 as 64512]")
+		ctl.expect("node drain edge1", "node edge1: state active -> draining")
+		ctl.expect("nodes", "edge1", "draining", "AS 64600")
+		ctl.expect("node undrain edge1", "node edge1: state draining -> active")
+		printed := write(t, ctl.must("fleet"))
+		ctl.expect("apply -f "+printed+" --dry-run", "no changes")
+		ctl.refuse("apply -f "+write(t, node+"    tier: second\n    address: 192.0.2.9\nservices: []\n")+" --yes", "nodes of the second get what the first sends them")
+		ctl.expect("node remove edge1", "node edge1: removed")
 	})
 }
 

@@ -13,14 +13,17 @@ import (
 )
 
 // statusOf asks a daemon whose status is that.
-func statusOf(t *testing.T, status func() any) *terminal {
+func statusOf(t *testing.T, status func() any) *terminal { return answerOf(t, api.PathStatus, status) }
+
+// answerOf asks a daemon that has one answer.
+func answerOf(t *testing.T, path string, status func() any) *terminal {
 	t.Helper()
 	server := api.NewServer()
-	server.Handle("GET "+api.PathStatus, func(*http.Request) (any, error) { return status(), nil })
-	path := filepath.Join(t.TempDir(), "ctl.sock")
+	server.Handle("GET "+path, func(*http.Request) (any, error) { return status(), nil })
+	socket := filepath.Join(t.TempDir(), "ctl.sock")
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error)
-	listener := listen(t, "unix", path)
+	listener := listen(t, "unix", socket)
 	go func() { done <- server.Serve(ctx, listener) }()
 	t.Cleanup(func() {
 		stop()
@@ -28,7 +31,22 @@ func statusOf(t *testing.T, status func() any) *terminal {
 			t.Error(err)
 		}
 	})
-	return &terminal{t, nil, []string{"ctl", "--socket", path}}
+	return &terminal{t, nil, []string{"ctl", "--socket", socket}}
+}
+
+func TestBGPTellsSessionsAndWhyAVIPIsNotAnnounced(t *testing.T) {
+	ctl := answerOf(t, api.PathBGP, func() any {
+		return &api.BGPStatus{AS: 64600, RouterID: netip.MustParseAddr("10.0.0.1"), Problems: []string{"bgp: something is wrong"},
+			Neighbors: []api.BGPNeighbor{
+				{Address: netip.MustParseAddr("10.0.0.254"), AS: 64512, Up: true, Carries: []string{"ipv4"}, BFD: &api.BGPBFD{Up: true, Detection: 0.6}},
+				{Address: netip.MustParseAddr("2001:db8::1"), AS: 64513, Why: "cannot connect", BFD: &api.BGPBFD{}}},
+			VIPs: []api.BGPVIP{
+				{VIP: netip.MustParsePrefix("198.51.100.10/32"), Announced: true, Why: "it can be carried", To: []netip.Addr{netip.MustParseAddr("10.0.0.254")}},
+				{VIP: netip.MustParsePrefix("2001:db8:51::10/128"), Why: "this node is draining"}}}
+	})
+	ctl.expect("bgp", "AS 64600, router id 10.0.0.1", "10.0.0.254   64512  up", "up, within 600ms", "2001:db8::1  64513  down", "cannot connect",
+		"198.51.100.10/32     yes", "2001:db8:51::10/128  no", "this node is draining", "problem: bgp: something is wrong")
+	ctl.expect("--json bgp", `"router_id": "10.0.0.1"`, `"announced": true`, `"detection_seconds": 0.6`)
 }
 
 func TestStatusTellsWhichKeysOfTicketsAnAgentHas(t *testing.T) {

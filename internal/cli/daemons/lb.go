@@ -26,7 +26,9 @@ func LB(version string) *cobra.Command {
 				return err
 			}
 			if remove {
-				return instance.Detach(o.RunDir, o.Instance, pki.LB, func(string) error { return nil })
+				return instance.Detach(o.RunDir, o.Instance, pki.LB, func(dir string) error {
+					return lb.Withdraw(cmd.Context(), o.StateDir, o.Instance, dir, command.NewLog(verbose))
+				})
 			}
 			if (o.Config == "") == (len(o.Controllers) == 0) {
 				return command.Usage("name either a configuration file (-f) or controllers (--controller)")

@@ -28,6 +28,12 @@ func (e endpoints) routes() *api.Server {
 		return api.Changed{Changes: e.tables.Now().Differences()}, e.refuseWithoutFile()
 	})
 	s.Handle("POST "+api.PathConfigAction, e.configAction)
+	s.Handle("GET "+api.PathBGP, func(*http.Request) (any, error) {
+		if status := e.bgp.Status(); status != nil {
+			return status, nil
+		}
+		return nil, api.BadRequest("node %s speaks no BGP: give it bgp among the fleet's nodes (docs/bgp.md)", e.name)
+	})
 	s.Handle("GET "+api.PathConnections, e.keeper.Connections)
 	s.Handle("GET "+api.PathSuspects, e.keeper.ListSuspects)
 	s.Handle("POST "+api.PathSuspects, e.keeper.SetSuspect)
@@ -40,7 +46,7 @@ func (e endpoints) routes() *api.Server {
 }
 
 func (e endpoints) metricsHandler() http.Handler {
-	own := []prometheus.Collector{e.keeper, &report.Metrics{
+	own := []prometheus.Collector{e.keeper, e.bgp, &report.Metrics{
 		Tables: e.tables, NoCookie: e.clocks.NoCookie,
 		Refused: func() bool { return e.outcome.Load().config.Error != "" },
 		Unsaved: func() bool { return e.outcome.Load().unsaved != "" },

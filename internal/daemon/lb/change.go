@@ -82,6 +82,7 @@ func (c changing) reconcile(next *desired.State) error {
 		c.local.Follow(c.tables.Now())
 	}
 	c.save()
+	c.bgp.Wake()
 	return nil
 }
 
@@ -95,6 +96,7 @@ func (c changing) save() {
 		Base: statefile.Fleet(s.Base), Running: statefile.Fleet(s.Running), Removed: s.Removed, Past: s.Past, Unhealthy: s.Unhealthy,
 		TakesPart: c.clocks.Known(), Revision: c.revision, Suspects: c.keeper.Suspects(),
 	}
+	saved.BGP = c.bgp.Kept()
 	if c.replication != nil {
 		saved.Replication = c.replication.State()
 	}

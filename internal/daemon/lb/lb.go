@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/bgp"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/checks"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/clocks"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
@@ -62,6 +63,7 @@ type parts struct {
 	local       *decider.Local           // with a file: decides in this process
 	controllers *nodeclient.Client       // without
 	replication *replication.Replication // as well
+	bgp         *bgp.Announcer
 }
 
 // How often what only time changes is looked at.

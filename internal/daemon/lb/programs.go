@@ -2,7 +2,9 @@
 package lb
 
 import (
+	"cmp"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,6 +36,15 @@ func (p *programs) status() (s attachedTo) {
 		s.problems = append(s.problems, p.failed)
 	}
 	return s
+}
+
+// cannotForward is why no packet for a VIP is forwarded, empty: some are.
+func (p *programs) cannotForward() string {
+	s := p.status()
+	if !s.allDown {
+		return ""
+	}
+	return cmp.Or(strings.Join(append(s.problems, s.down...), "; "), "the program is attached to no device")
 }
 
 // look finds what is no longer attached, and mends it.

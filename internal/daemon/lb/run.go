@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/daemon/devices"
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/bgp"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/checks"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/clocks"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
@@ -167,7 +168,8 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 	if err != nil {
 		return err
 	}
-	waits := lb.controllers != nil && saved == nil && pin.Any(lb.pins())
+	forwards := pin.Any(lb.pins()) // what an earlier process has left
+	waits := lb.controllers != nil && saved == nil && forwards
 	var file *config.File
 	if lb.local != nil {
 		if file, err = configfile.Load(lb.options.Config, lb.log); err != nil {
@@ -183,6 +185,14 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 			return errors.Join(err, lb.tables.Path().Close())
 		}
 	}
+	announcer := bgp.Options{Pins: lb.pins(), Tables: lb.tables, Stop: lb.programs.cannotForward, Save: lb.saveState, TookOver: forwards, Log: lb.log}
+	if saved != nil {
+		announcer.Kept = saved.BGP
+	}
+	if lb.replication != nil {
+		announcer.Ring = lb.replication.NotReady
+	}
+	lb.bgp = bgp.New(announcer)
 	lb.keeper = keeper.New(keeper.Options{Tables: lb.tables, Flows: flows, Save: lb.saveState, Log: lb.log})
 	lb.tracer = &tracing.Tracer{Tables: lb.tables, Log: lb.log}
 	lb.programs.attachments.Hooks = lb.tables.Path()
@@ -222,6 +232,7 @@ func (lb *lifecycle) run(ctx context.Context, listener net.Listener, undo func()
 	defer running.Wait()
 	defer cancel()
 	running.Go(func() { lb.age(ctx) })
+	running.Go(func() { lb.bgp.Run(ctx) })
 	running.Go(func() { readiness.Log(ctx, lb.log, observer{lb.changes}.notReady) })
 	if lb.credentials != nil {
 		running.Go(func() { lb.credentials.Watch(ctx, lb.log) })
@@ -285,6 +296,7 @@ func (lb *lifecycle) networkChanged() {
 		lb.log.Error("next hops not updated", "error", err)
 	}
 	lb.checks.Follow(lb.tables)
+	lb.bgp.Wake()
 }
 
 // pathNarrowed follows what routers say about the way to a server.

@@ -2,13 +2,17 @@
 package lb
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 
+	"github.com/ballast-lb/ballast/internal/daemon/lb/bgp"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/keeper"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/replication"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
+	"github.com/ballast-lb/ballast/internal/linux/bfd"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -25,6 +29,7 @@ type savedState struct {
 	Unhealthy map[string]node.Unhealthy `json:"unhealthy,omitempty"`
 	Suspects  []keeper.Suspect          `json:"suspects,omitempty"`
 
+	BGP         *bgp.Kept          `json:"bgp,omitempty"`
 	Replication *replication.State `json:"replication,omitempty"` // with controllers
 }
 
@@ -51,4 +56,21 @@ func (s *savedState) state(self string) *desired.State {
 func Kept(stateDir, instance string) []statefile.Kept {
 	var saved savedState
 	return statefile.Examine("lb", statefile.LB(stateDir, instance), &saved, &saved.Running)
+}
+
+// Withdraw makes routers forget what a daemon that has ended has announced, before its data path goes. Who does not answer is named in the log alone.
+func Withdraw(ctx context.Context, stateDir, instance, pins string, log *slog.Logger) error {
+	var saved savedState
+	kept := statefile.File{Path: statefile.LB(stateDir, instance), Log: log}
+	found, err := kept.Load(&saved, statefile.StartFromFile)
+	if err != nil {
+		log.Warn("not known whether VIPs are announced", "error", err)
+	}
+	if !found || saved.BGP == nil {
+		return bfd.Remove(pins)
+	}
+	if err := bgp.Withdraw(ctx, pins, &saved.BGP.By, log); err != nil {
+		log.Warn(err.Error())
+	}
+	return nil
 }

@@ -73,7 +73,7 @@ func (o observer) status() api.LBStatus {
 			Config: outcome.config, Generation: now.Generation},
 		Interfaces: programs.modes, Name: o.name,
 	}
-	status.Problems = slices.Concat(stops, o.tables.Unreachable(time.Now()), o.checks.Problems(now), now.Unserved(), unrecognised(now))
+	status.Problems = slices.Concat(stops, o.tables.Unreachable(time.Now()), o.checks.Problems(now), now.Unserved(), unrecognised(now), o.bgp.Problems())
 	if !programs.allDown {
 		status.Problems = append(status.Problems, programs.down...)
 	}

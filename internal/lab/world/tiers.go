@@ -48,7 +48,7 @@ func (l *Lab) leadSecondOut(name string) {
 
 // tierFlags tell a load balancer which node it is, if nodes have names, and let others see whether it lives.
 func (l *Lab) tierFlags(node string) []string {
-	if l.Topology.Second == 0 || l.Topology.Management {
+	if l.Topology.Second == 0 && l.Topology.Routing.Daemon == "" || l.Topology.Management {
 		return nil
 	}
 	flags := []string{"--name", node}

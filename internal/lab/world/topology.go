@@ -52,6 +52,8 @@ type Topology struct {
 	AnswersThrough bool              // servers answer by an LB instead of by the router
 	Functions      int               // so many servers, the first ones, translate addresses: clients reach the others through them
 
+	Routing Routing // how the router knows the ways to VIPs
+
 	Management  bool // there is a management network
 	Controllers int  // on it
 	EtcdMembers int  // on it
@@ -350,6 +352,10 @@ func (l *Lab) AnswerByLB(lb int) {
 // routeVIPs spreads the VIPs over all LBs by flow hash; a next hop whose link is down drops out by itself.
 func (l *Lab) routeVIPs() {
 	if l.Topology.LBs == 0 {
+		return
+	}
+	if l.Topology.Routing.Daemon != "" {
+		l.startRouting()
 		return
 	}
 	for _, vip := range l.Topology.VIPs {

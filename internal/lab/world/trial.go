@@ -73,6 +73,7 @@ type Trial struct {
 	relays               []relayed           // between it and its load balancers
 
 	Loads   []*Load
+	closers []func() // of what this process does in the lab
 	lossy   map[string]*link.Wire
 	started time.Time
 	outcome Result
@@ -88,6 +89,11 @@ func RunTrial(ctx context.Context, options Options, what Setup, watch func(*Tria
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
 	defer watch(t)()
+	defer func() {
+		for _, done := range t.closers {
+			done()
+		}
+	}()
 	err = script.Try(func() {
 		act(t)
 		t.finish()
@@ -133,7 +139,7 @@ func newRandom(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, seed)
 func (t *Trial) bringUp() {
 	t.Progress("%s: building %d load balancers and %d servers", t.Setup.Name, t.Setup.Topology.LBs, len(t.Setup.Topology.Servers))
 	for _, one := range t.Setup.Services {
-		if !one.Functions() || one.Destinations.IsSingleIP() {
+		if (!one.Functions() || one.Destinations.IsSingleIP()) && !slices.Contains(t.Setup.Topology.VIPs, one.VIP) {
 			t.Setup.Topology.VIPs = append(t.Setup.Topology.VIPs, one.VIP)
 		}
 	}
@@ -152,6 +158,7 @@ func (t *Trial) bringUp() {
 		t.LBs[LBName(i+1)] = nil
 	}
 	t.divideTiers()
+	t.speakBGP()
 	if t.Setup.Tickets {
 		t.agents = t.shareTicketKey(t.Random)
 	}

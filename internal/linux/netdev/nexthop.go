@@ -139,3 +139,13 @@ func listNeighbours(table neighbourTable) (map[netip.Addr]netlink.Neigh, error) 
 func use(table neighbourTable, address netip.Addr) {
 	_ = netlink.NeighSet(&netlink.Neigh{LinkIndex: table.ifindex, Family: table.family, IP: address.AsSlice(), Flags: netlink.NTF_USE})
 }
+
+// Gateway is the router that the route to an address leads through; the zero Addr: none, it is on a link of this host.
+func Gateway(address netip.Addr) netip.Addr {
+	routes, err := netlink.RouteGet(address.AsSlice())
+	if err != nil || len(routes) == 0 {
+		return netip.Addr{}
+	}
+	gateway, _ := netip.AddrFromSlice(routes[0].Gw)
+	return gateway.Unmap()
+}

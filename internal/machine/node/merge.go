@@ -48,7 +48,7 @@ func mergeFile(base, edited, running model.Fleet) (merged model.Fleet, changes [
 var nodesMerge = merge[model.Node]{
 	key:    nodeName,
 	clone:  func(n *model.Node) model.Node { return *n },
-	differ: func(a, b *model.Node) bool { return *a != *b },
+	differ: func(a, b *model.Node) bool { return len(diffFields("", schema.Node, a, b)) > 0 },
 	change: func(from, to, target *model.Node) []string {
 		mergeFields(schema.Node, from, to, target)
 		return nil

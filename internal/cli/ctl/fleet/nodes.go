@@ -121,8 +121,15 @@ func (n *nodeRow) tier() string {
 	if n.Tiered == nil {
 		return "-\t-\t-\t-"
 	}
-	if n.Tiered.Tier == model.TierFirst {
-		return "first\t-\t-\t-"
+	if n.Tiered.Tier != model.TierSecond {
+		tier, state := "-", "-"
+		if n.Tiered.Tier == model.TierFirst {
+			tier = "first"
+		}
+		if as := n.Tiered.BGP.AS; as != 0 {
+			state = fmt.Sprintf("%s, AS %d", n.Tiered.State, as)
+		}
+		return fmt.Sprintf("%s\t-\t%s\t-", tier, state)
 	}
 	health := n.Health
 	switch {
@@ -136,16 +143,16 @@ func (n *nodeRow) tier() string {
 
 // Node makes `ballast ctl node`.
 func Node(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "node", Short: "Give load balancers a tier, drain or remove those of the second; forget nodes that are lost"}
+	cmd := &cobra.Command{Use: "node", Short: "Give load balancers a tier, drain those of the second or with BGP; forget nodes that are lost"}
 	act := func(method ask.Method[*ballastv1.NodeRequest], act *cobra.Command) *cobra.Command {
 		act.Use += " NAME"
 		return ask.Changing(c, act, method, func(args []string) (*ballastv1.NodeRequest, error) { return &ballastv1.NodeRequest{Node: args[0]}, nil })
 	}
 	drain := act(ballastv1connect.FleetClient.DrainNode, &cobra.Command{
-		Use: "drain", Short: "Give a load balancer of the second tier no new connections; those it has stay",
+		Use: "drain", Short: "Give a load balancer of the second tier no new connections; with BGP, withdraw its VIPs",
 	})
 	undrain := act(ballastv1connect.FleetClient.UndrainNode, &cobra.Command{
-		Use: "undrain", Short: "Give a load balancer of the second tier new connections again",
+		Use: "undrain", Short: "Give a load balancer of the second tier new connections again; with BGP, announce its VIPs",
 	})
 	remove := act(ballastv1connect.FleetClient.RemoveNode, &cobra.Command{
 		Use: "remove", Short: "Take a load balancer's tier away: one of the second gets no packets any more",

@@ -15,6 +15,14 @@ func (s *State) ThisNode() model.Node {
 	return model.Node{}
 }
 
+// BGP is how this node announces VIPs, the zero value: it does not; and whether it shall.
+func (s *State) BGP() (model.BGP, model.ServerState) {
+	if node := s.Running.Node(s.Self); node != nil {
+		return node.BGP, node.State
+	}
+	return model.BGP{}, model.StateActive
+}
+
 // Tier is what the tables have to know of the tiers.
 func (s *State) Tier() plan.Tier {
 	here := s.ThisNode()

@@ -1,0 +1,164 @@
+// Datagrams that come and go all the time: what is lost, and for how long.
+package world
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/script"
+)
+
+// Implementation constants.
+const (
+	probePeriod   = 10 * time.Millisecond // of each flow
+	probePatience = time.Second           // answers take a millisecond
+	probeFlows    = 32                    // of ports of their own: each load balancer has some
+)
+
+// Probes go from the client to a UDP service, whose servers send them back.
+type Probes struct {
+	flows []*probeFlow
+	stop  chan struct{}
+	wait  sync.WaitGroup
+}
+
+type probeFlow struct {
+	socket *net.UDPConn
+	mutex  sync.Mutex
+	sent   []time.Time
+	came   []bool
+}
+
+// Probe begins.
+func (t *Trial) Probe(service netip.AddrPort) *Probes {
+	for i := range t.Topology.Servers {
+		script.Check(t.Space(ServerName(i + 1)).Do(func() error {
+			socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(service))
+			if err == nil {
+				go sendBack(socket)
+				t.closers = append(t.closers, func() { socket.Close() })
+			}
+			return err
+		}))
+	}
+	p := &Probes{stop: make(chan struct{})}
+	source := netip.MustParseAddr(t.Topology.SourceAddresses(service.Addr().Is6())[0])
+	for i := range probeFlows {
+		flow := &probeFlow{}
+		script.Check(t.Space(ClientNode).Do(func() (err error) {
+			flow.socket, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(source, uint16(20000+i))), net.UDPAddrFromAddrPort(service))
+			return err
+		}))
+		p.flows = append(p.flows, flow)
+		p.wait.Go(func() { flow.send(p.stop) })
+		p.wait.Go(flow.receive)
+	}
+	t.closers = append(t.closers, p.Stop)
+	Await(t.Context, DaemonDeadline, "probes come back", func() error {
+		for i, flow := range p.flows {
+			flow.mutex.Lock()
+			n := len(flow.came)
+			good := n > 0 && flow.came[max(0, n-5)]
+			flow.mutex.Unlock()
+			if !good {
+				return fmt.Errorf("flow %d has none", i)
+			}
+		}
+		return nil
+	})
+	return p
+}
+
+func sendBack(socket *net.UDPConn) {
+	buffer := make([]byte, 64)
+	for {
+		n, from, err := socket.ReadFromUDPAddrPort(buffer)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err == nil {
+			socket.WriteToUDPAddrPort(buffer[:n], from)
+		}
+	}
+}
+
+func (f *probeFlow) send(stop chan struct{}) {
+	ticker := time.NewTicker(probePeriod)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-stop:
+			f.socket.Close()
+			return
+		case now := <-ticker.C:
+			f.mutex.Lock()
+			number := len(f.sent)
+			f.sent, f.came = append(f.sent, now), append(f.came, false)
+			f.mutex.Unlock()
+			f.socket.Write(binary.BigEndian.AppendUint64(nil, uint64(number))) // what an error of an earlier one says is seen in its answer
+		}
+	}
+}
+
+func (f *probeFlow) receive() {
+	buffer := make([]byte, 64)
+	for {
+		n, err := f.socket.Read(buffer)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil || n != 8 {
+			continue
+		}
+		f.mutex.Lock()
+		if number := binary.BigEndian.Uint64(buffer); number < uint64(len(f.came)) {
+			f.came[number] = true
+		}
+		f.mutex.Unlock()
+	}
+}
+
+// Stop ends them.
+func (p *Probes) Stop() {
+	select {
+	case <-p.stop:
+	default:
+		close(p.stop)
+	}
+	p.wait.Wait()
+}
+
+// Lost counts those sent since begin that did not come back, of how many; the last of them was sent outage after begin.
+func (p *Probes) Lost(t *Trial, begin time.Time) (lost, sent int, outage time.Duration) {
+	until := time.Now()
+	Await(t.Context, DaemonDeadline, "the last probes are back", func() error {
+		lost, sent, outage = p.count(begin, until)
+		if lost > 0 && time.Since(until) < probePatience {
+			return fmt.Errorf("%d are missing", lost)
+		}
+		return nil
+	})
+	return lost, sent, outage
+}
+
+func (p *Probes) count(begin, until time.Time) (lost, sent int, outage time.Duration) {
+	for _, f := range p.flows {
+		f.mutex.Lock()
+		for i, at := range f.sent {
+			if at.Before(begin) || at.After(until) {
+				continue
+			}
+			if sent++; !f.came[i] {
+				lost++
+				outage = max(outage, at.Sub(begin))
+			}
+		}
+		f.mutex.Unlock()
+	}
+	return lost, sent, outage
+}

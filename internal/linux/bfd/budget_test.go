@@ -1,0 +1,9 @@
+package bfd
+
+import (
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/linux/budgettest"
+)
+
+func TestProgramsLeaveTheVerifierRoom(t *testing.T) { budgettest.Check(t, loadBfd) }

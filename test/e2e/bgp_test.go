@@ -1,0 +1,29 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// Promise: real routers learn VIPs by BGP. A dead load balancer is noticed within a second; drains, restarts, upgrades and returns lose no packet.
+func TestRoutersLearnVIPsByBGP(t *testing.T) {
+	if !long() {
+		t.Skipf("internal/daemon plays the router; set %s for BIRD and FRR", longVariable)
+	}
+	if _, err := exec.LookPath("bird"); err != nil {
+		t.Skip("needs bird2")
+	}
+	if _, err := os.Stat("/usr/lib/frr/bgpd"); err != nil {
+		t.Skip("needs frr")
+	}
+	result := run(t, "bgp")
+	if result.Broken != 0 || len(result.Trials) != 4 {
+		t.Errorf("%+v", result)
+	}
+	for _, router := range []string{"bird", "frr", "bird-ipv6", "frr-ipv6"} {
+		if outage := result.Measurements[router+"_outage_seconds"]; outage <= 0 || outage >= 1 {
+			t.Errorf("%s noticed after %v s", router, outage)
+		}
+	}
+}

@@ -2,7 +2,10 @@ package lb
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -12,9 +15,14 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/gopacket/gopacket/layers"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
+	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/lab/frames"
+	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/progtest"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // On a device, in both modes: answers of every length arrive, and are sound.
@@ -34,9 +42,17 @@ func TestClientsGetTheAnswersToTheirSegments(t *testing.T) {
 				device, err := net.InterfaceByName("eth0")
 				progtest.Check(t, err)
 				attached, err := link.AttachXDP(link.XDPOptions{Program: w.lb.Program(), Interface: device.Index, Flags: mode})
-				if err == nil {
-					t.Cleanup(func() { attached.Close() })
-				}
+				progtest.Check(t, err)
+				t.Cleanup(func() { attached.Close() })
+				w.update(func(want *plan.Want) {
+					for address, path := range want.Paths {
+						path.Ifindex = uint32(device.Index)
+						want.Paths[address] = path
+					}
+				})
+				tc := &attach.TC{Program: w.lb.objects.program("lb_release"), Hook: attach.Ingress, Ifindex: device.Index}
+				err = tc.Attach()
+				t.Cleanup(func() { near.Do(tc.Detach) })
 				return err
 			}))
 			pass, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass), asm.Return()}})
@@ -75,6 +91,36 @@ func TestClientsGetTheAnswersToTheirSegments(t *testing.T) {
 			if got := answer(s.echoing(0, hello[:1300])); got.Ack != s.sequence+1+1300 || len(got.Payload) != 0 {
 				t.Errorf("%+v", got)
 			}
+			for _, segment := range [][]byte{hello[1300:]} {
+				progtest.Check(t, socket.Send(s.echoing(1300, segment)))
+			}
+			for released, end := 0, time.Now().Add(5*time.Second); released < 2; {
+				got, err := socket.Receive()
+				progtest.Check(t, err)
+				if len(got) > 34 && string(got[6:12]) == string(nodeMAC[:]) && got[23] == 4 {
+					released++
+				}
+				if time.Now().After(end) {
+					t.Fatalf("%d segments were released", released)
+				}
+			}
+			progtest.Check(t, far.Route(netip.PrefixFrom(vip4, 32), 0, netspace.NextHop{Gateway: netip.MustParseAddr("10.9.0.1"), Interface: "eth0"}))
+			var conn net.Conn
+			progtest.Check(t, far.Do(func() (err error) { conn, err = net.Dial("tcp", netip.AddrPortFrom(vip4, 443).String()); return err }))
+			defer conn.Close()
+			_, err = conn.Write(hello[:1300])
+			progtest.Check(t, err)
+			raw, err := conn.(*net.TCPConn).SyscallConn()
+			progtest.Check(t, err)
+			await.Nil(t, "the client's kernel has its segment acknowledged, which it sends again", func() (err error) {
+				failed := raw.Control(func(fd uintptr) {
+					var left int
+					if left, err = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ); err == nil && left > 0 {
+						err = fmt.Errorf("%d bytes are not", left)
+					}
+				})
+				return errors.Join(failed, err)
+			})
 		})
 	}
 }

@@ -139,11 +139,11 @@ func TestALostNodeIsForgottenAndAConnectedOneIsNot(t *testing.T) {
 
 func TestALoadBalancerThatDoesNotTakeWhatItIsToldIsMarked(t *testing.T) {
 	now := time.Now()
-	p := &peer{identity: pki.Identity{Role: pki.LB, Name: "lb1"}, told: 7, toldAt: now.Add(-behindTime / 2), applied: 6}
+	p := &peer{identity: pki.Identity{Role: pki.LB, Name: "lb1"}, told: 7, behind: now.Add(-behindTime / 2), applied: 6}
 	if n := p.status(now); len(n.Problems) != 0 {
 		t.Errorf("marked at once: %q", n.Problems)
 	}
-	p.toldAt = now.Add(-2 * behindTime)
+	p.behind = now.Add(-2 * behindTime)
 	if n := p.status(now); !slices.Equal(n.Problems, []string{"its tables have revision 6, it was sent 7"}) {
 		t.Errorf("not marked: %q", n.Problems)
 	}

@@ -108,8 +108,10 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 
 func collectJudged(out chan<- prometheus.Metric, s *ballastv1.ServerStatus) {
 	labels := []string{s.Service, s.Server.Name, strconv.FormatUint(uint64(s.Server.Id), 10)}
-	gauge(out, serverHealthy, listen.Bool(s.Health != health.Unhealthy), labels...)
-	gauge(out, serverWeight, float64(s.Weight), labels...)
+	if !s.Removed {
+		gauge(out, serverHealthy, listen.Bool(s.Health != health.Unhealthy), labels...)
+		gauge(out, serverWeight, float64(s.Weight), labels...)
+	}
 	if s.Connections != nil {
 		gauge(out, serverLiving, float64(*s.Connections), labels...)
 	}

@@ -78,7 +78,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	for i := range services {
 		collectService(out, &services[i])
-		if now.SendsToNodes(&services[i].Service) {
+		if services[i].Name == "" || now.SendsToNodes(&services[i].Service) {
 			continue
 		}
 		for _, judged := range m.Judge(now, &services[i]) {

@@ -241,6 +241,31 @@ func TestTheDashboardAsksForWhatDaemonsTell(t *testing.T) {
 	if len(asked) < 30 {
 		t.Errorf("only %d expressions are found", len(asked))
 	}
+	if promtool := os.Getenv(Promtool); promtool != "" {
+		expectParsed(t, promtool, asked)
+	}
+}
+
+// expectParsed has promtool read expressions of the dashboard as rules.
+func expectParsed(t *testing.T, promtool string, expressions []string) {
+	t.Helper()
+	rules := []map[string]string{}
+	for _, expression := range expressions {
+		if !strings.HasPrefix(expression, "label_values(") { // Grafana's own
+			rules = append(rules, map[string]string{"record": fmt.Sprintf("dashboard:%d", len(rules)), "expr": strings.ReplaceAll(expression, "$__rate_interval", "1m")})
+		}
+	}
+	text, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": rules}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "rules.yml")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if output, err := exec.Command(promtool, "check", "rules", path).CombinedOutput(); err != nil {
+		t.Errorf("the dashboard: %v\n%s", err, output)
+	}
 }
 
 // Each metric is in the guide, and none that there is not.

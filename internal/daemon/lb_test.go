@@ -269,6 +269,9 @@ func TestCountersAreServedToPrometheus(t *testing.T) {
 		`ballast_service_taking_servers{service="web"} 2`, `ballast_interface_attached{interface="eth0"} 1`, "ballast_ready 1\n", "ballast_problems 0\n", "ballast_key_epoch 1\n",
 		`ballast_build_info{goversion="go1.`, "ballast_next_hops_missing ")
 	text := h.metrics()
+	if series := strings.Count(text, `server="s2"`); series != 7 {
+		t.Errorf("a server has %d series", series)
+	}
 	for _, none := range []string{`ballast_packets_total{service="web",verdict="forwarded_by_cookie"}`, "ballast_controllers_connected", "ballast_revision", "ballast_certificate"} {
 		if strings.Contains(text, none) {
 			t.Errorf("there is %s without any", none)

@@ -85,7 +85,7 @@ install-packages:
 	export DEBIAN_FRONTEND=noninteractive
 	apt-get install -q -y --no-install-recommends $${packages/golang-go/}
 	if [[ " $$packages " == *" golang-go "* ]]; then apt-get install -q -y --no-install-recommends $$release golang-go; fi
-	for service in nginx-light:nginx apache2:apache2 haproxy:haproxy dovecot-imapd:dovecot; do
+	for service in nginx-light:nginx apache2:apache2 haproxy:haproxy dovecot-imapd:dovecot redis-server:redis-server; do
 	  if [[ " $$packages " == *" $${service%%:*} "* ]]; then update-rc.d $${service#*:} disable; fi
 	done
 
@@ -137,11 +137,11 @@ fuzz:
 	done
 
 test-long: TOOLS += chromium:chromium python3:python3 /usr/lib/python3.11/ensurepip/__init__.py:python3-venv cargo:cargo-web \
-	/usr/sbin/apache2:apache2 haproxy:haproxy dovecot:dovecot-imapd node:nodejs
+	/usr/sbin/apache2:apache2 haproxy:haproxy dovecot:dovecot-imapd node:nodejs curl:curl redis-server:redis-server
 test-long: deps build need-root ## the same with full-length idle times, bulk transfers and fifty times the fuzzing
 	$(MAKE) test FUZZ=200000x
 	BALLAST_LONG=1 BALLAST_NGINX=$$(test/nginx-quic) BALLAST_AIOQUIC=$$(test/aioquic) BALLAST_ENVOY=$$(test/envoy) BALLAST_QUINN=$$(test/quinn) go test -count=1 -timeout 4h ./test/e2e/...
-	BALLAST_RUSTLS=$$(test/rustls) go test -count=1 ./test/preload
+	BALLAST_LONG=1 BALLAST_RUSTLS=$$(test/rustls) go test -count=1 ./test/preload
 	BALLAST_SERVERS=$$(test/openssl-1.1) go test -count=1 ./test/preload
 	BALLAST_SERVERS=$$(dirname $$(test/nginx-quic)) go test -count=1 -run Nginx ./test/preload
 	BALLAST_LONG=1 go test -count=1 -timeout 2h -run TestWhatControllersTellIsLinearizableWhateverHappensToThem ./internal/controller

@@ -50,23 +50,32 @@ static inline void agent_complain(struct agent_file *file, const char *why)
 	file->complained = why;
 }
 
-/* The value of a key of the agent's JSON, which has no objects within objects, and its length. -1: it is not there; -2: it is none, or too long. */
-static inline int value_of(const char *text, const char *key, char value[TEXT_MAX])
+/* What follows a key of the agent's JSON, which has no objects within objects. 0: it is not there. */
+static inline const char *after_key(const char *text, const char *key)
 {
 	char name[64];
 	const char *at = text;
-	size_t length;
 
 	snprintf(name, sizeof(name), "\"%s\"", key);
 	do { /* a value may look like a key */
 		at = strstr(at, name);
 		if (!at)
-			return -1;
+			return 0;
 		at += strlen(name);
 		at += strspn(at, " \t\r\n");
 	} while (*at != ':');
 	at++;
-	at += strspn(at, " \t\r\n");
+	return at + strspn(at, " \t\r\n");
+}
+
+/* The value of a key, and its length. -1: it is not there; -2: it is none, or too long. */
+static inline int value_of(const char *text, const char *key, char value[TEXT_MAX])
+{
+	const char *at = after_key(text, key);
+	size_t length;
+
+	if (!at)
+		return -1;
 	if (*at == '"') {
 		at++;
 		length = strcspn(at, "\"");

@@ -4,7 +4,9 @@
  *
  * The environment names the file: BALLAST_TICKETS=PATH. It is followed. Every SSL_CTX gets callbacks for ticket keys and session ids; those of the application
  * are kept behind them and asked until the file has been read, not after. Tickets are as OpenSSL's (RFC 5077 section 4): their key_name is a name of
- * session_id.h; AES-256-CBC and HMAC-SHA256 have keys that are derived for that name. All servers of a service can read all tickets. */
+ * session_id.h; AES-256-CBC and HMAC-SHA256 have keys that are derived for that name. All servers of a service can read all tickets.
+ *
+ * Which of several keys that was is in the second half of the IV, which is random for those who do not have it: HMAC-SHA256 of the rest. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -17,7 +19,9 @@
 
 #define KEY_LENGTH 32
 #define IV_LENGTH 16
-#define EPOCHS 2 /* tickets are made by the first, and read by both */
+#define HINT_LENGTH 8
+#define EPOCHS 2 /* of names: tickets are made by the first, and read by both */
+#define KEYS 16  /* of sessions, that the file lists: of more, the oldest are not read */
 
 /* OpenSSL's */
 #define CTRL_GET_TICKET_KEYS 58
@@ -41,13 +45,15 @@ typedef int id_callback(void *ssl, unsigned char *id, unsigned int *length);
 
 struct epoch {
 	struct name_key names;
-	unsigned char sessions[KEY_LENGTH];
+	unsigned char sessions[KEY_LENGTH]; /* of tickets that do not say which */
 };
 
 struct tickets {
 	uint16_t server;
 	int epochs;
 	struct epoch epoch[EPOCHS];
+	int keys;
+	unsigned char key[KEYS][KEY_LENGTH];
 };
 
 static const char *take(const char *text);
@@ -179,6 +185,33 @@ static int keys_of(const char *text, const char *id_key, const char *ticket_key,
 	return first == 0 && second == 0 ? 0 : first == NAME_KEY_LENGTH && second == KEY_LENGTH ? 1 : -1;
 }
 
+/* How many keys are listed; 0: none, and there is no list; -1: it is wrong. */
+static int listed_keys(const char *text, unsigned char key[KEYS][KEY_LENGTH])
+{
+	const char *at = after_key(text, "ticket_keys");
+	char hex[2 * KEY_LENGTH + 1];
+	int keys = 0;
+
+	if (!at)
+		return 0;
+	for (char next = '['; *at == next && next != ']'; next = *at == ']' ? ']' : ',') {
+		at++;
+		at += strspn(at, " \t\r\n");
+		if (*at != '"' || strcspn(at + 1, "\"") != 2 * KEY_LENGTH || at[1 + 2 * KEY_LENGTH] != '"')
+			return -1;
+		memcpy(hex, at + 1, 2 * KEY_LENGTH);
+		hex[2 * KEY_LENGTH] = 0;
+		if (keys < KEYS && bytes_of(hex, key[keys++], KEY_LENGTH) != KEY_LENGTH)
+			keys = -1;
+		explicit_bzero(hex, sizeof(hex));
+		if (keys < 0)
+			return -1;
+		at += 2 * KEY_LENGTH + 2;
+		at += strspn(at, " \t\r\n");
+	}
+	return *at == ']' && keys > 0 ? keys : -1;
+}
+
 static const char *take(const char *text)
 {
 	struct tickets tickets = {};
@@ -193,9 +226,10 @@ static const char *take(const char *text)
 	before = keys_of(text, "id_key_before", "ticket_key_before", &tickets.epoch[1]);
 	tickets.server = number;
 	tickets.epochs = 1 + before;
+	tickets.keys = listed_keys(text, tickets.key);
 	if (now == 0)
 		wrong = "is no file of ballast agent";
-	else if (number < 1 || now < 0 || before < 0)
+	else if (number < 1 || now < 0 || before < 0 || tickets.keys < 0)
 		wrong = "has values that do not fit together";
 	else
 		current = tickets;
@@ -264,15 +298,37 @@ static int set_keys(void *cipher, void *mac, mac_key *set_mac, const unsigned ch
 	return set_mac(mac, sha) && (encrypt ? openssl.encrypt : openssl.decrypt)(cipher, openssl.aes(), 0, aes, iv) > 0;
 }
 
-/* A key of one name: HMAC-SHA256 under the epoch's key of the name and what it is for. */
-static int derive(const struct epoch *epoch, const unsigned char name[NAME_LENGTH], char purpose, unsigned char key[KEY_LENGTH])
+/* A key of one name: HMAC-SHA256 under a key of sessions of the name and what it is for. */
+static int derive(const unsigned char sessions[KEY_LENGTH], const unsigned char name[NAME_LENGTH], char purpose, unsigned char key[KEY_LENGTH])
 {
 	unsigned char message[NAME_LENGTH + 1];
 	unsigned int length = 0;
 
 	memcpy(message, name, NAME_LENGTH);
 	message[NAME_LENGTH] = purpose;
-	return openssl.hmac(openssl.sha256(), epoch->sessions, KEY_LENGTH, message, sizeof(message), key, &length) && length == KEY_LENGTH;
+	return openssl.hmac(openssl.sha256(), sessions, KEY_LENGTH, message, sizeof(message), key, &length) && length == KEY_LENGTH;
+}
+
+/* What the second half of an IV is, by its first one and a key of sessions. */
+static int hint_of(const unsigned char sessions[KEY_LENGTH], const unsigned char name[NAME_LENGTH], const unsigned char *iv, unsigned char hint[KEY_LENGTH])
+{
+	unsigned char message[NAME_LENGTH + IV_LENGTH - HINT_LENGTH];
+	unsigned int length = 0;
+
+	memcpy(message, name, NAME_LENGTH);
+	memcpy(message + NAME_LENGTH, iv, IV_LENGTH - HINT_LENGTH);
+	return openssl.hmac(openssl.sha256(), sessions, KEY_LENGTH, message, sizeof(message), hint, &length) && length == KEY_LENGTH;
+}
+
+/* The key of sessions that a ticket was made by. One without a hint, as of an older library, can only be by that of its name's epoch. */
+static const unsigned char *key_for(const struct tickets *tickets, int epoch, const unsigned char name[NAME_LENGTH], const unsigned char *iv)
+{
+	unsigned char hint[KEY_LENGTH];
+
+	for (int i = 0; i < tickets->keys; i++)
+		if (hint_of(tickets->key[i], name, iv, hint) && !memcmp(hint, iv + IV_LENGTH - HINT_LENGTH, HINT_LENGTH))
+			return tickets->key[i];
+	return tickets->epoch[epoch].sessions;
 }
 
 /* What becomes of a ticket as long as the file has not been read: what would without this library. */
@@ -301,17 +357,21 @@ static int by_the_application(void *ssl, unsigned char name[NAME_LENGTH], unsign
 static int ticket(void *ssl, unsigned char name[NAME_LENGTH], unsigned char *iv, void *cipher, void *mac, int encrypt, mac_key *set_mac)
 {
 	struct tickets tickets;
-	unsigned char aes[KEY_LENGTH], sha[KEY_LENGTH];
+	unsigned char aes[KEY_LENGTH], sha[KEY_LENGTH], hint[KEY_LENGTH];
+	const unsigned char *sessions = tickets.epoch[0].sessions;
 	int epoch = 0, result = -1;
 	uint16_t server = 0;
 
 	if (!look(&tickets))
 		return by_the_application(ssl, name, iv, cipher, mac, encrypt, set_mac);
 	if (encrypt) {
-		if (!draw(name, 8) || !draw(iv, IV_LENGTH))
+		if (!draw(name, 8) || !draw(iv, IV_LENGTH - HINT_LENGTH))
 			goto end;
 		server = tickets.server;
 		name_seal(&tickets.epoch[0].names, name, server);
+		if (!hint_of(sessions, name, iv, hint))
+			goto end;
+		memcpy(iv + IV_LENGTH - HINT_LENGTH, hint, HINT_LENGTH);
 	} else {
 		while (epoch < tickets.epochs && !(server = name_open(&tickets.epoch[epoch].names, name)))
 			epoch++;
@@ -319,9 +379,10 @@ static int ticket(void *ssl, unsigned char name[NAME_LENGTH], unsigned char *iv,
 			result = 0;
 			goto end;
 		}
+		sessions = key_for(&tickets, epoch, name, iv);
 	}
-	if (derive(&tickets.epoch[epoch], name, 'e', aes) && derive(&tickets.epoch[epoch], name, 'm', sha) && set_keys(cipher, mac, set_mac, aes, sha, iv, encrypt))
-		result = !encrypt && (openssl.version(ssl) == TLS_1_3 || epoch || server != tickets.server) ? 2 : 1;
+	if (derive(sessions, name, 'e', aes) && derive(sessions, name, 'm', sha) && set_keys(cipher, mac, set_mac, aes, sha, iv, encrypt))
+		result = !encrypt && (openssl.version(ssl) == TLS_1_3 || epoch || server != tickets.server || memcmp(sessions, tickets.epoch[0].sessions, KEY_LENGTH)) ? 2 : 1;
 	explicit_bzero(aes, sizeof(aes));
 	explicit_bzero(sha, sizeof(sha));
 end:

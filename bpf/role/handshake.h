@@ -7,6 +7,7 @@ struct session_work {
 	struct packet packet;
 	struct connection_key key;
 	struct syn_ack answer;
+	__u64 hash; /* session_hash, by the key that the echo names */
 	__u32 echo, timestamp; /* what it echoes; 0: nothing. Its own */
 	__u32 frame; /* bytes */
 	__u32 payload; /* bytes */

@@ -36,6 +36,7 @@ inline_always enum verdict hold_add(struct xdp_md *ctx, struct session_work *w, 
 	repeated = hold_has(h, sequence, w->payload) && w->payload;
 	if (!repeated)
 		full = h->pieces >= HOLD_PIECES || !hold_store(ctx, w, h, sequence);
+	holds_waiting[place & (HOLDS - 1)] = h->based ? 0 : (__u32)w->hash;
 	if (!h->based)
 		return HELD_HELLO;
 	*length = hold_assemble(place);
@@ -72,7 +73,6 @@ __noinline int session_hold(struct xdp_md *ctx, struct session_work *w, const st
 	__u32 place, length = 0, base;
 	enum verdict verdict;
 	struct hold *h;
-	__u64 hash;
 
 	if (!w || !service)
 		return DROPPED_MALFORMED;
@@ -80,8 +80,7 @@ __noinline int session_hold(struct xdp_md *ctx, struct session_work *w, const st
 	if (!holds_enabled || w->packet.fragment != FRAGMENT_NONE || w->payload > HOLD_DATA_MOST ||
 	    w->packet.l4 - w->packet.l3 + w->packet.header > HOLD_HEADERS_MOST)
 		return VERDICT_CONTINUE;
-	hash = session_hash(&w->packet, service, cookie_epoch_parity(w->echo, service->cookie_bits));
-	place = hold_place(&w->key, hash >> 48, node_clock_ms());
+	place = hold_place(&w->key, w->hash >> 48, node_clock_ms());
 	h = bpf_map_lookup_elem(&holds, &place);
 	if (!h || (!(w->payload && w->outcome == HELLO_MORE) && !hold_is_of(h, &w->key)))
 		return VERDICT_CONTINUE;

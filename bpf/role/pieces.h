@@ -93,17 +93,17 @@ __noinline int hold_has_strays(const struct hold *h, __u32 base)
 /* There is room: see session_hold. */
 inline_always _Bool hold_store(struct xdp_md *ctx, const struct session_work *w, struct hold *h, __u32 sequence)
 {
-	__u32 i = h->pieces & (HOLD_PIECES - 1), last = w->packet.l4 - w->packet.l3 + w->packet.header - 1, size = w->payload;
+	__u32 i = h->pieces & (HOLD_PIECES - 1), headers = w->packet.l4 - w->packet.l3 + w->packet.header, last = headers - 1, data = w->payload - 1;
 	struct held_piece *piece = &h->piece[i];
 
-	asm volatile("" : "+r"(last), "+r"(size));
+	asm volatile("" : "+r"(last), "+r"(data));
 	if (last >= HOLD_HEADERS_MOST || bpf_xdp_load_bytes(ctx, w->packet.l3, piece->header, last + 1))
 		return 0;
-	if (size && (size > HOLD_DATA_MOST || bpf_xdp_load_bytes(ctx, w->packet.l4 + w->packet.header, piece->data, size)))
+	if (data < HOLD_DATA_MOST ? bpf_xdp_load_bytes(ctx, w->packet.l4 + w->packet.header, piece->data, data + 1) : w->payload)
 		return 0;
 	piece->sequence = sequence;
-	piece->length = size;
-	piece->headers = last + 1;
+	piece->length = w->payload;
+	piece->headers = headers;
 	h->pieces++;
 	return 1;
 }

@@ -32,12 +32,12 @@ __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const s
 	w->base = w->sequence;
 	w->outcome = HELLO_MORE;
 	if (w->begins) {
-		before = bpf_map_lookup_elem(&sessions_begun, &w->key);
+		before = session_begun_find(w->hash);
 		if (before && before->sequence == w->base) /* it comes again, and is no other connection */
 			return session_again(before);
 		w->outcome = w->echo ? session_read(ctx, w, w->payload) : HELLO_NOT_TLS; /* without timestamps only placement finds the connection again */
 	}
-	if (w->echo) {
+	if (w->outcome == HELLO_MORE ? w->echo : hold_waits(w->hash)) {
 		verdict = session_hold(ctx, w, service);
 		if (verdict != VERDICT_CONTINUE)
 			return verdict;
@@ -57,8 +57,8 @@ __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const s
 	begun.id = id;
 	begun.held = w->held;
 	begun.generation = w->generation;
-	begun.held_ms = node_clock_ms();
-	bpf_map_update_elem(&sessions_begun, &w->key, &begun, BPF_ANY);
+	begun.at = session_now();
+	session_begun_put(w->hash, &begun);
 	if (learns_load(service))
 		load_learn(service, id, server, 1);
 	return session_behind(w->held, w->generation, 0, session_found(id, verdict));
@@ -76,6 +76,7 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 	struct tcphdr *tcp;
 	__u16 fallback = NO_ID;
 	__be32 sequence;
+	__u8 parity;
 	__u32 echo;
 
 	if (!w || !service || !config)
@@ -84,13 +85,12 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 	if ((void *)(tcp + 1) > end)
 		return DROPPED_MALFORMED;
 	echo = w->echo;
+	parity = echo ? cookie_epoch_parity(echo, service->cookie_bits) : service->epoch_parity;
+	w->hash = session_hash(&w->packet, service, parity);
 	if (echo) {
-		__u8 parity = cookie_epoch_parity(echo, service->cookie_bits);
-		__u64 hash = session_hash(&w->packet, service, parity);
-
-		if (!service->id_mask[parity & 1] || cookie_plain(echo, hash, service->cookie_bits))
+		if (!service->id_mask[parity & 1] || cookie_plain(echo, w->hash, service->cookie_bits))
 			return session_found(NO_ID, FORWARDED_BAD_COOKIE);
-		fallback = syn_cookie_fallback(echo, hash, service->cookie_bits);
+		fallback = syn_cookie_fallback(echo, w->hash, service->cookie_bits);
 	}
 	if (!server_by_id(service, fallback)) /* gone since, or never known */
 		fallback = propose_server(&w->packet, service, 0);
@@ -110,7 +110,7 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 	}
 	if (!echo)
 		return session_found(NO_ID, FORWARDED_NO_TIMESTAMP);
-	begun = bpf_map_lookup_elem(&sessions_begun, &w->key);
+	begun = session_begun_find(w->hash);
 	if (begun && bpf_ntohl(sequence) - bpf_ntohl(begun->sequence) <= SYN_ACK_WINDOW && server_by_id(service, begun->id))
 		return session_again(begun);
 	if ((w->payload || w->packet.tcp_flags & TCP_FLAG_FIN_BIT) && !(w->packet.tcp_flags & TCP_FLAG_RST_BIT)) {

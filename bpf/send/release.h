@@ -47,14 +47,15 @@ __noinline int release_piece(struct __sk_buff *skb, __u32 place, __u32 index)
 	const struct hold *h = bpf_map_lookup_elem(&holds, &place);
 	const struct held_piece *piece;
 	__u32 front, last, size;
+	__u64 at;
 
 	if (!h)
 		return -1;
-	index &= HOLD_PIECES - 1;
-	asm volatile("" : "+r"(index));
-	if (index >= HOLD_PIECES)
+	at = index;
+	asm volatile("" : "+r"(at));
+	if (at >= HOLD_PIECES)
 		return -1;
-	piece = &h->piece[index];
+	piece = &h->piece[at];
 	front = h->front;
 	last = piece->headers - 1;
 	size = piece->length;
@@ -64,7 +65,12 @@ __noinline int release_piece(struct __sk_buff *skb, __u32 place, __u32 index)
 	if (front + last + 1 + size > h->mtu + sizeof(struct ethhdr) + sizeof(struct vlan_header))
 		return -1; /* it comes again, and is answered as too big then */
 	if (bpf_skb_change_tail(skb, front + last + 1 + size, 0) || bpf_skb_store_bytes(skb, front, piece->header, last + 1, 0) ||
-	    (size && bpf_skb_store_bytes(skb, front + last + 1, piece->data, size, 0)) || release_resize(skb, front, last + 1 + size))
+	    release_resize(skb, front, last + 1 + size))
+		return -1;
+	front += last + 1;
+	last = size - 1;
+	asm volatile("" : "+r"(last));
+	if (last < HOLD_DATA_MOST && bpf_skb_store_bytes(skb, front, piece->data, last + 1, 0))
 		return -1;
 	return bpf_clone_redirect(skb, h->ifindex, 0);
 }

@@ -11,7 +11,7 @@
 #define HOLD_HEADERS_MOST 100 /* of IPv6 and TCP with all options */
 #define HOLD_DATA_MOST 1536 /* of a segment */
 #define HOLD_STALE_MS 2000
-#define HOLD_DETOUR_MS 64 /* what follows a released hello must not overtake it */
+#define HOLD_DETOUR_TIME 2 /* in 2^BEGUN_SHIFT ns: what follows a released hello must not overtake it */
 #define HOLD_RELEASE 0x88b5 /* EtherTypes for experiments (IEEE 802), between lb and lb_release of one device: release what is held, in place of this frame; */
 #define HOLD_DETOUR 0x88b6 /* send this frame */
 
@@ -51,6 +51,16 @@ struct {
 
 /* Are there programs at tc that release what is held? */
 volatile __u32 holds_enabled;
+
+/* By place: of the flow's hash, if segments are there and the first is not. Small, so that hellos that come whole need not look into places. */
+volatile __u32 holds_waiting[HOLDS];
+
+inline_always _Bool hold_waits(__u64 hash)
+{
+	__u32 place = hash >> 48 & (HOLDS - 2);
+
+	return holds_waiting[place] == (__u32)hash || holds_waiting[place + 1] == (__u32)hash;
+}
 
 inline_always _Bool hold_take(struct hold *h)
 {

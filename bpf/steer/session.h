@@ -50,7 +50,7 @@ inline_always enum verdict session_again(const struct session_begun *begun)
 {
 	enum verdict verdict = session_found(begun->id, FORWARDED_STARTING);
 
-	return begun->held && node_clock_ms() - begun->held_ms < HOLD_DETOUR_MS ? session_behind(begun->held, begun->generation, 1, verdict) : verdict;
+	return begun->held && (__u16)(session_now() - begun->at) < HOLD_DETOUR_TIME ? session_behind(begun->held, begun->generation, 1, verdict) : verdict;
 }
 
 /* VERDICT_CONTINUE: it is to be found out. A global function: see steer_any. */

@@ -42,11 +42,26 @@ function siphash (key, message) {
   return v0 ^ v1 ^ v2 ^ v3
 }
 
+function readKey (digits) {
+  const key = Buffer.from(digits, 'hex')
+  if (key.length !== 32) throw new Error('a key has not 32 bytes')
+  return key
+}
+
+// Keys of one ticket: Node encrypts by AES-128-CBC and HMAC-SHA256, both with 16 bytes.
+function derive (sessions, name, purpose) {
+  return crypto.createHmac('sha256', sessions).update(name).update('node ' + purpose).digest().subarray(0, 16)
+}
+
+// The second half of an IV, which is random for those without the key: it says by which key a ticket is.
+function hint (sessions, name, iv) {
+  return crypto.createHmac('sha256', sessions).update(name).update(iv.subarray(0, 8)).digest().subarray(0, 8)
+}
+
 // The keys of an epoch.
 class Epoch {
   constructor (idKey, ticketKey) {
-    const [names, sessions] = [idKey, ticketKey].map(digits => Buffer.from(digits, 'hex'))
-    if (names.length !== 32 || sessions.length !== 32) throw new Error('keys have not 32 bytes')
+    const [names, sessions] = [idKey, ticketKey].map(readKey)
     this.tagKey = [names.readBigUInt64LE(0), names.readBigUInt64LE(8)]
     this.hideKey = [names.readBigUInt64LE(16), names.readBigUInt64LE(24)]
     this.sessions = sessions
@@ -74,11 +89,6 @@ class Epoch {
     const id = name.readUInt16BE(14) ^ this.pad(name)
     return id !== 0 && this.tag(name.subarray(0, 8), id) === name.readBigUInt64BE(8) >> 16n
   }
-
-  // Keys of one ticket: Node encrypts by AES-128-CBC and HMAC-SHA256, both with 16 bytes.
-  derive (name, purpose) {
-    return crypto.createHmac('sha256', this.sessions).update(name).update('node ' + purpose).digest().subarray(0, 16)
-  }
 }
 
 // Makes and reads tickets by the file that `ballast agent` keeps, and follows it. A file that is damaged or gone changes nothing.
@@ -95,8 +105,10 @@ class Tickets {
     const epochs = [new Epoch(said.id_key, said.ticket_key)]
     if (said.id_key_before || said.ticket_key_before) epochs.push(new Epoch(said.id_key_before, said.ticket_key_before))
     if (!Number.isInteger(said.server_id) || said.server_id < 1 || said.server_id > 65535) throw new Error('server_id is no number from 1 to 65535')
+    const keys = (said.ticket_keys || []).map(readKey)
     this.server = said.server_id
     this.epochs = epochs
+    this.keys = keys
     this.stamp = `${stamp.ino} ${stamp.mtimeMs}`
   }
 
@@ -115,10 +127,14 @@ class Tickets {
     if (encrypt) {
       const epoch = this.epochs[0]
       name = epoch.seal(this.server)
-      return [1, epoch.derive(name, 'mac'), epoch.derive(name, 'aes'), name, crypto.randomBytes(16)]
+      iv = crypto.randomBytes(8)
+      iv = Buffer.concat([iv, hint(epoch.sessions, name, iv)])
+      return [1, derive(epoch.sessions, name, 'mac'), derive(epoch.sessions, name, 'aes'), name, iv]
     }
     const epoch = this.epochs.find(epoch => epoch.opens(name))
-    return epoch ? [2, epoch.derive(name, 'mac'), epoch.derive(name, 'aes')] : [0, Buffer.alloc(16), Buffer.alloc(16)]
+    if (!epoch) return [0, Buffer.alloc(16), Buffer.alloc(16)]
+    const key = this.keys.find(key => hint(key, name, iv).equals(iv.subarray(8))) || epoch.sessions
+    return [2, derive(key, name, 'mac'), derive(key, name, 'aes')]
   }
 }
 

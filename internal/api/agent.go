@@ -11,12 +11,21 @@ type AgentStatus struct {
 	Services    []string          `json:"services"`                  // whose connections carry cookies here
 	IDFiles     []string          `json:"connection_ids,omitempty"`  // paths of what applications make QUIC connection ids by
 	TicketFiles []string          `json:"session_tickets,omitempty"` // paths of what applications make TLS session tickets by
+	TicketKeys  []TicketKeys      `json:"ticket_keys,omitempty"`     // that these tickets are made and read by
 	Joins       []netip.AddrPort  `json:"mptcp,omitempty"`           // where clients with MPTCP are told to join
 	Interfaces  map[string]string `json:"interfaces"`                // name -> XDP mode
 	Epoch       uint32            `json:"epoch,omitempty"`           // of the key that cookies are written with; 0: none is known
 	Echoes      map[uint32]uint64 `json:"echoes"`                    // living connections by the epoch that their client has echoed last; 0: of a key that is gone
 	Tunnels     Tunnels           `json:"tunnels"`
 	Problems    []string          `json:"problems"` // what keeps the agent from its work, each with its remedy
+}
+
+// TicketKeys says which keys a service's session tickets are made and read by, without the keys.
+type TicketKeys struct {
+	Service string   `json:"service"`
+	Source  string   `json:"source"`          // controllers, file (--ticket-key) or host: a key of this host alone
+	Epoch   uint32   `json:"epoch,omitempty"` // of controllers: that tickets are made by
+	Read    []uint32 `json:"read,omitempty"`  // of controllers: that tickets are read by
 }
 
 // Tunnels says whose tunnels to its services an agent takes.

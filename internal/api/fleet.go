@@ -48,6 +48,12 @@ type Desired interface {
 	Replicas(ctx context.Context) (*ballastv1.ListReplicasResponse, error)
 	// DrainReplica keeps a load balancer off the ring, or lets it on again; connect.CodeNotFound if none of that name is known.
 	DrainReplica(ctx context.Context, name string, off bool) (changes []string, revision uint64, err error)
+	// TicketKeys tells of the keys of session tickets, without the keys.
+	TicketKeys(ctx context.Context) (*ballastv1.ListTicketKeysResponse, error)
+	// UseTicketKey has tickets made by the key of an epoch; 0: the next. Without force it is refused (Unready) where servers could not read them.
+	UseTicketKey(ctx context.Context, epoch uint32, force bool) (changes []string, revision uint64, err error)
+	// RevokeTicketKeys puts a new key in the place of all.
+	RevokeTicketKeys(ctx context.Context) (changes []string, revision uint64, err error)
 	// KeyNodes tells what is known of the nodes that work with the keys, and of the connections that carry their cookies.
 	KeyNodes() *rotation.Nodes
 	// MakesKeys reports whether keys are made here and told to every node. If not, they come from the configuration file, and
@@ -138,12 +144,17 @@ func (f *fleetAPI) carefully(ctx context.Context, dryRun, force bool, edit node.
 			break
 		} // else somebody has changed the fleet in between, and it harms nobody any more
 	}
+	return nil, dangerous(answer.Warnings)
+}
+
+// dangerous is the refusal of what has to be meant.
+func dangerous(warnings []string) error {
 	refused := connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("nothing was changed: %s: if that is meant, repeat it with force (ballast ctl: --yes)",
-		strings.Join(answer.Warnings, "; ")))
-	if detail, err := connect.NewErrorDetail(&ballastv1.Warnings{Warnings: answer.Warnings}); err == nil {
+		strings.Join(warnings, "; ")))
+	if detail, err := connect.NewErrorDetail(&ballastv1.Warnings{Warnings: warnings}); err == nil {
 		refused.AddDetail(detail)
 	}
-	return nil, refused
+	return refused
 }
 
 // unhealthy goes by what is known of health now; where nothing is, nobody is unhealthy.

@@ -139,7 +139,7 @@ func (d *Desired) noteSkipped(before *snapshot, documents []store.Document) {
 		if name := serviceOf(document.Key); name != "" && before.seen[name] > d.shown {
 			d.skipped[name] = true
 		}
-		d.whole = d.whole || document.Key == keysKey && before.own[keysKey] > d.shown
+		d.whole = d.whole || (document.Key == keysKey || document.Key == ticketsKey) && before.own[document.Key] > d.shown
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/machine/replica"
+	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/store"
 )
@@ -28,6 +29,7 @@ const (
 	historyKey     = "history"
 	balancersKey   = "balancers"
 	ringKey        = "ring" // replica.Members
+	ticketsKey     = "tickets"
 )
 
 // ofFleet reports whether a document has a part of the fleet, which only makes sense as a whole (model.Fleet.Validate).
@@ -130,12 +132,13 @@ type snapshot struct {
 	history  historyDocument
 	lbs      balancersDocument
 	ring     replica.Members
+	tickets  rotation.TicketKeys
 	own      map[string]uint64 // key -> revision of the document
 	seen     map[string]uint64 // service -> revision of the last change of anything about it
 }
 
 func (s *snapshot) clone() *snapshot {
-	return &snapshot{s.revision, maps.Clone(s.services), maps.Clone(s.health), s.keys, s.nodes, s.members, s.history, s.lbs, s.ring, maps.Clone(s.own), maps.Clone(s.seen)}
+	return &snapshot{s.revision, maps.Clone(s.services), maps.Clone(s.health), s.keys, s.nodes, s.members, s.history, s.lbs, s.ring, s.tickets, maps.Clone(s.own), maps.Clone(s.seen)}
 }
 
 // equal reports whether both are of one revision and say the same.
@@ -144,7 +147,7 @@ func (s *snapshot) equal(other *snapshot) bool {
 }
 
 func (s *snapshot) content() []any {
-	return []any{s.services, s.health, s.keys, s.nodes, s.members, s.history, s.lbs, s.ring}
+	return []any{s.services, s.health, s.keys, s.nodes, s.members, s.history, s.lbs, s.ring, s.tickets}
 }
 
 // rewrites reports whether a snapshot cannot have come of the one before, as revisions grow: the store was restored from a copy.
@@ -180,6 +183,11 @@ func (s *snapshot) take(d store.Document, revision uint64) error {
 		err = decode(d.Value, &s.lbs)
 	} else if d.Key == ringKey {
 		err = decode(d.Value, &s.ring)
+	} else if d.Key == ticketsKey {
+		var tickets ticketsDocument
+		if err = decode(d.Value, &tickets); err == nil {
+			s.tickets, err = tickets.read()
+		}
 	} else if d.Key == keysKey {
 		var keys keysDocument
 		if err = decode(d.Value, &keys); err == nil && d.Value != nil {
@@ -269,7 +277,7 @@ func (s *snapshot) judges(name string) bool {
 
 // view returns the desired state as nodes are told it.
 func (s *snapshot) view() *engine.View {
-	v := &engine.View{Revision: s.revision, Keys: s.keys, Services: make([]engine.ServiceView, 0, len(s.services)), Nodes: s.nodes.Nodes, NodeHealth: s.nodes.Health}
+	v := &engine.View{Revision: s.revision, Keys: s.keys, Tickets: s.tickets, Services: make([]engine.ServiceView, 0, len(s.services)), Nodes: s.nodes.Nodes, NodeHealth: s.nodes.Health}
 	if second := s.secondTier(); second != nil {
 		v.Second = &engine.ServiceView{Service: *second, Revision: s.seen[model.SecondTierName]}
 		if h := s.health[model.SecondTierName]; h != nil {

@@ -124,6 +124,7 @@ func (c *controller) problems() []string {
 	if c.desired.Restored() {
 		problems = append(problems, storeRestored)
 	}
+	problems = append(problems, c.ticketProblems(c.desired.now())...)
 	if err := c.desired.Broken(); err != nil {
 		problems = append(problems, fmt.Sprintf("the fleet in the store contradicts itself: nodes are sent nothing new until it is changed: %v", err))
 	}

@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
 	"github.com/ballast-lb/ballast/internal/store/etcd"
@@ -43,6 +45,8 @@ type Options struct {
 	Version    string
 	Log        *slog.Logger
 	Ready      func(address string) // if given: called when nodes can join
+	// TicketSettle is rotation.TicketSettle for tests; zero: as it is.
+	TicketSettle time.Duration
 }
 
 // Implementation constants.
@@ -66,6 +70,7 @@ type controller struct {
 	findings    findings
 	joined      chan struct{} // wakes remember
 	ring        ringKeeper
+	tickets     ticketKeeper
 
 	mutex sync.Mutex
 	leads leadership
@@ -131,6 +136,7 @@ func newController(o Options, credentials *pki.Credentials, s store.Store, liste
 	c := &controller{options: o, name: credentials.Identity().Name, address: public(o.Public, listening), log: o.Log, credentials: credentials,
 		store: s, began: time.Now()}
 	c.desired = NewDesired(s, o.Timing, o.Log)
+	c.tickets.settle = cmp.Or(o.TicketSettle, rotation.TicketSettle)
 	c.findings.wake, c.joined, c.ring.wake = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	c.engine = engine.New(engine.Options{
 		Weigh: func(service string, update *follow.Update) { c.hub.Weigh(service, update) },
@@ -172,7 +178,7 @@ func (c *controller) run(ctx context.Context, listener, socket, metrics net.List
 		}
 	}
 	running.Go(func() { c.credentials.Watch(ctx, c.log) })
-	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.divide, c.engine.Run, c.write, c.age, c.remember, c.keepRing} {
+	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.divide, c.engine.Run, c.write, c.age, c.remember, c.keepRing, c.keepTickets} {
 		running.Go(func() { job(ctx) })
 	}
 	if socket != nil {

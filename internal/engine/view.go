@@ -3,6 +3,7 @@ package engine
 import (
 	"iter"
 
+	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -10,7 +11,8 @@ import (
 type View struct {
 	Revision uint64
 	Keys     model.Keys
-	Services []ServiceView // by name
+	Tickets  rotation.TicketKeys // of session tickets: for agents alone
+	Services []ServiceView       // by name
 	// Nodes are the load balancers with a tier, and how those of the second are checked.
 	Nodes      []model.Node
 	NodeHealth model.Health

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -81,6 +83,8 @@ type Hub struct {
 	revision uint64
 	keys     model.Keys
 	keyed    uint64 // revision in which keys became what they are
+	tickets  rotation.TicketKeys
+	derived  map[string]*ballastv1.ServiceTicketKeys // of these, by service: those that an agent was told of
 	nodes    *ballastv1.Nodes
 	services map[string]*service
 	weights  map[string]*softWeights
@@ -103,11 +107,31 @@ type Hub struct {
 
 // service is one service in the form that it is sent in.
 type service struct {
-	revision  uint64
-	lbs       []byte // field of State, for load balancers
-	agents    []byte // the same for agents
+	revision uint64
+	lbs      []byte // field of State, for load balancers
+	agents   []byte // the same for agents
+	hosts    hosts  // of its servers, and of those that have left
+	tickets  hosts  // whose agents get keys of its session tickets
+}
+
+// hosts are known by the names and addresses of servers.
+type hosts struct {
 	names     map[string]bool
 	addresses map[netip.Addr]bool
+}
+
+func (h *hosts) add(servers []model.Server) {
+	if h.names == nil {
+		*h = hosts{map[string]bool{}, map[netip.Addr]bool{}}
+	}
+	for i := range servers {
+		h.names[servers[i].Name] = true
+		h.addresses[servers[i].Address] = true
+	}
+}
+
+func (h *hosts) have(who *pki.Identity) bool {
+	return h.names[who.Name] || slices.ContainsFunc(who.Addresses, func(a netip.Addr) bool { return h.addresses[a] })
 }
 
 // New returns a hub that has no state to tell yet: nodes that join before there is one are welcomed and wait.
@@ -130,13 +154,11 @@ func New(o Options) *Hub {
 }
 
 func encodeService(v *engine.ServiceView) *service {
-	s := &service{revision: v.Revision, lbs: serviceField(forLBs(v)), agents: serviceField(forAgents(v)),
-		names: map[string]bool{}, addresses: map[netip.Addr]bool{}}
-	for _, servers := range [][]model.Server{v.Service.Servers, v.Removed} {
-		for i := range servers {
-			s.names[servers[i].Name] = true
-			s.addresses[servers[i].Address] = true
-		}
+	s := &service{revision: v.Revision, lbs: serviceField(forLBs(v)), agents: serviceField(forAgents(v))}
+	s.hosts.add(v.Service.Servers)
+	s.hosts.add(v.Removed)
+	if v.Service.Session == model.SessionTLS {
+		s.tickets.add(v.Service.Servers)
 	}
 	return s
 }
@@ -146,7 +168,12 @@ func (s *service) concerns(who *pki.Identity) bool {
 	if s == nil || who.Role == pki.LB {
 		return s != nil
 	}
-	return s.names[who.Name] || slices.ContainsFunc(who.Addresses, func(a netip.Addr) bool { return s.addresses[a] })
+	return s.hosts.have(who)
+}
+
+// grants reports whether a node gets the keys of the service's session tickets: an agent of a server that has not left. Load balancers never do.
+func (s *service) grants(who *pki.Identity) bool {
+	return s != nil && who.Role == pki.Agent && s.tickets.have(who)
 }
 
 // serviceChange is what a service was and is; nil: it is not there.
@@ -200,7 +227,11 @@ func (h *Hub) SetState(view *engine.View) {
 	if newKeys || complete {
 		h.keyed = view.Revision
 	}
-	h.known, h.revision, h.keys, h.nodes, h.services = true, view.Revision, view.Keys, nodes, services
+	newTickets := !reflect.DeepEqual(view.Tickets, h.tickets)
+	if newTickets {
+		h.derived = map[string]*ballastv1.ServiceTicketKeys{}
+	}
+	h.known, h.revision, h.keys, h.tickets, h.nodes, h.services = true, view.Revision, view.Keys, view.Tickets, nodes, services
 	for name, change := range changes {
 		if change.after == nil {
 			delete(h.weights, name)
@@ -208,6 +239,7 @@ func (h *Hub) SetState(view *engine.View) {
 	}
 	for _, p := range h.inTurn(changes) {
 		p.nodes = p.nodes || newNodes && p.identity.Role == pki.LB
+		p.tickets = p.tickets || newTickets && p.identity.Role == pki.Agent
 		h.tell(p, changes, newKeys, complete)
 	}
 }
@@ -239,6 +271,7 @@ func (h *Hub) tell(p *peer, changes map[string]serviceChange, keys, complete boo
 	p.keys = p.keys || keys
 	for name, change := range changes {
 		before, after := change.before, change.after
+		p.tickets = p.tickets || before.grants(&p.identity) != after.grants(&p.identity) || change.skipped && after.grants(&p.identity)
 		same := before != nil && after != nil && bytes.Equal(before.agents, after.agents)
 		if !change.skipped && (!before.concerns(&p.identity) && !after.concerns(&p.identity) || p.identity.Role == pki.Agent && same) {
 			continue

@@ -19,7 +19,8 @@ const reportedEpochs = 4
 // takeKeys keeps what an agent says of keys. What makes no sense is cut short.
 func (h *Hub) takeKeys(p *peer, told *ballastv1.KeyReport) {
 	report := &ballastv1.KeyReport{Epochs: slices.Clone(told.Epochs[:min(len(told.Epochs), reportedEpochs)]), Current: told.Current,
-		Connections: map[uint32]uint64{}, Fingerprints: map[uint32][]byte{}, Placement: told.Placement[:min(len(told.Placement), rotation.FingerprintSize)]}
+		Connections: map[uint32]uint64{}, Fingerprints: map[uint32][]byte{}, Placement: told.Placement[:min(len(told.Placement), rotation.FingerprintSize)],
+		Tickets: takeTickets(told), OwnTickets: told.OwnTickets}
 	for _, epoch := range slices.Sorted(maps.Keys(told.Connections))[:min(len(told.Connections), reportedEpochs)] {
 		report.Connections[epoch] = told.Connections[epoch]
 	}
@@ -45,7 +46,7 @@ func (h *Hub) KeyNodes() *rotation.Nodes {
 		n := rotation.Node{Agent: p.identity.Role == pki.Agent, Name: p.identity.Name, Addresses: p.identity.Addresses, HasKeys: h.hasKeys(p), Contested: p.contested()}
 		if r := p.report; r != nil {
 			n.Report = &rotation.Report{Age: time.Since(p.reported), Epochs: r.Epochs, Current: r.Current, Connections: r.Connections, Unavailable: r.Unavailable,
-				Fingerprints: r.Fingerprints, Placement: r.Placement}
+				Fingerprints: r.Fingerprints, Placement: r.Placement, Tickets: r.Tickets, OwnTickets: r.OwnTickets}
 		}
 		nodes.List = append(nodes.List, n)
 	}

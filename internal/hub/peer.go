@@ -52,6 +52,7 @@ type peer struct {
 	sources  []string  // agents: of load that do not work
 	complete bool      // it has to be told everything
 	keys     bool
+	tickets  bool // agents
 	nodes    bool
 	dirty    map[string]bool   // services that it has to be told of
 	checks   bool              // its list of checks has changed
@@ -168,7 +169,7 @@ func (h *Hub) next(p *peer) *frame {
 		return messageFrame(&ballastv1.ToNode{Message: &ballastv1.ToNode_Sources{Sources: h.tunnels}})
 	case !h.known:
 		return nil
-	case p.complete || p.keys || p.nodes || len(p.dirty) > 0:
+	case p.complete || p.keys || p.tickets || p.nodes || len(p.dirty) > 0:
 		return h.nextState(p)
 	case p.replicas:
 		p.replicas = false
@@ -199,6 +200,9 @@ func (h *Hub) nextState(p *peer) *frame {
 	if p.identity.Role == pki.LB && (p.complete || p.nodes) {
 		rest.Nodes = h.nodes
 	}
+	if p.identity.Role == pki.Agent && (p.complete || p.tickets) {
+		rest.Tickets = h.ticketsFor(&p.identity)
+	}
 	names := maps.Keys(p.dirty)
 	if p.complete {
 		names = maps.Keys(h.services)
@@ -215,7 +219,7 @@ func (h *Hub) nextState(p *peer) *frame {
 			rest.Gone = append(rest.Gone, name)
 		}
 	}
-	p.complete, p.keys, p.nodes = false, false, false
+	p.complete, p.keys, p.tickets, p.nodes = false, false, false, false
 	if p.told = h.revision; p.behind.IsZero() && p.identity.Role == pki.LB {
 		p.behind = time.Now()
 	}

@@ -9,13 +9,15 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // State is the desired state as controllers send it.
 type State struct {
 	node.Node
-	Unhealthy map[string]node.Unhealthy // by service
+	Unhealthy map[string]node.Unhealthy          // by service
+	Tickets   map[string]rotation.ServiceTickets // keys of session tickets, by service: of agents
 }
 
 // After returns the state after a message. It shares with s what has not changed.
@@ -23,6 +25,12 @@ func (s State) After(message *ballastv1.State) (next State, err error) {
 	next.Running.Keys, next.Past, next.Unhealthy = s.Running.Keys, map[string][][]model.Share{}, map[string]node.Unhealthy{}
 	if message.Keys != nil {
 		if next.Running.Keys, err = api.KeysFromProto(message.Keys); err != nil {
+			return next, err
+		}
+	}
+	next.Tickets = s.Tickets
+	if message.Tickets != nil {
+		if next.Tickets, err = api.TicketsFromProto(message.Tickets); err != nil {
 			return next, err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -76,6 +77,46 @@ func TestChangesLeadToTheStateThatACompleteMessageTells(t *testing.T) {
 		slices.SortFunc(changed.Removed, func(a, b node.Removed) int { return slices.Compare([]byte(a.Service), []byte(b.Service)) })
 		if !reflect.DeepEqual(changed, complete) {
 			t.Fatalf("round %d: by changes\n%+v\nat once\n%+v", round, changed, complete)
+		}
+	}
+}
+
+func TestKeysOfTicketsAreTakenAsAWholeOrNotAtAll(t *testing.T) {
+	keys := rotation.TicketKeys{Current: 1, Keys: []rotation.TicketKey{{Epoch: 1, Secret: rotation.TicketSecret{1}}, {Epoch: 2, Secret: rotation.TicketSecret{2}}}}
+	told := func(services ...string) *ballastv1.TicketKeys {
+		message := &ballastv1.TicketKeys{}
+		for _, name := range services {
+			message.Services = append(message.Services, api.TicketsToProto(name, keys.Of(name)))
+		}
+		return message
+	}
+	state, err := State{}.After(&ballastv1.State{Complete: true, Tickets: told("web", "mail")})
+	if err != nil || len(state.Tickets) != 2 || !reflect.DeepEqual(state.Tickets["web"], keys.Of("web")) {
+		t.Fatal(state.Tickets, err)
+	}
+	for name, message := range map[string]*ballastv1.State{"changes": {}, "an older controller's": {Complete: true}} {
+		if next, err := state.After(message); err != nil || !reflect.DeepEqual(next.Tickets, state.Tickets) {
+			t.Errorf("%s: %v, %v", name, next.Tickets, err)
+		}
+	}
+	if next, err := state.After(&ballastv1.State{Tickets: told("mail")}); err != nil || len(next.Tickets) != 1 {
+		t.Errorf("a service that is not named: %v, %v", next.Tickets, err)
+	}
+	if next, err := state.After(&ballastv1.State{Tickets: told()}); err != nil || len(next.Tickets) != 0 {
+		t.Errorf("none is named: %v, %v", next.Tickets, err)
+	}
+	for _, wrong := range []func(*ballastv1.ServiceTicketKeys){
+		func(s *ballastv1.ServiceTicketKeys) { s.Keys[0].Secret = s.Keys[0].Secret[1:] },
+		func(s *ballastv1.ServiceTicketKeys) { s.Keys[0].Secret = make([]byte, 32) },
+		func(s *ballastv1.ServiceTicketKeys) { s.Keys[1].Epoch = 1 },
+		func(s *ballastv1.ServiceTicketKeys) { s.Keys = nil },
+		func(s *ballastv1.ServiceTicketKeys) { s.Current = 3 },
+		func(s *ballastv1.ServiceTicketKeys) { s.Service = "mail" },
+	} {
+		message := told("web", "mail")
+		wrong(message.Services[0])
+		if _, err := state.After(&ballastv1.State{Tickets: message}); err == nil {
+			t.Errorf("%v is taken", message)
 		}
 	}
 }

@@ -11,6 +11,7 @@
 package sessionticket
 
 import (
+	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
@@ -28,7 +29,8 @@ import (
 const keyLength = 32
 
 // A File is what `ballast agent` writes for one service. Who can read it can issue tickets in the name of its server, tell which server a ticket names, and
-// decrypt the sessions of all servers. The keys before are those of the last epoch, or empty: tickets by them are read, and no more made.
+// decrypt the sessions of all servers. The keys before are those of another epoch, or empty: tickets by them are read, and no more made. Where controllers give
+// the keys of tickets, TicketKeys lists them, first TicketKey: names and tickets have epochs of their own then, and tickets by each of the keys are read.
 type File struct {
 	Service         string `json:"service"`
 	ServerID        uint16 `json:"server_id"` // not 0
@@ -36,6 +38,8 @@ type File struct {
 	TicketKey       Secret `json:"ticket_key"`
 	IDKeyBefore     Secret `json:"id_key_before"`
 	TicketKeyBefore Secret `json:"ticket_key_before"`
+
+	TicketKeys []Secret `json:"ticket_keys,omitempty"`
 }
 
 // Secret is bytes that are hexadecimal digits in JSON. It is printed without them.
@@ -44,7 +48,7 @@ type Secret = agentfile.Secret
 // epoch is the keys of one.
 type epoch struct {
 	names    sessionid.Key
-	sessions []byte
+	sessions [][]byte // that tickets of such a name may be by; they are made by the first
 }
 
 // followed is a file, and its epochs: the one that tickets are made by first.
@@ -66,7 +70,16 @@ func (f *followed) check(*followed) error {
 			return fmt.Errorf("%s and %s have %d and %d bytes, not %d", []string{"id_key", "id_key_before"}[i], []string{"ticket_key", "ticket_key_before"}[i],
 				len(pair[0]), len(pair[1]), keyLength)
 		}
-		f.epochs = append(f.epochs, epoch{sessionid.Load([keyLength]byte(pair[0])), pair[1]})
+		e := epoch{sessionid.Load([keyLength]byte(pair[0])), [][]byte{pair[1]}}
+		for _, key := range f.TicketKeys {
+			if len(key) != keyLength {
+				return fmt.Errorf("one of ticket_keys has %d bytes, not %d", len(key), keyLength)
+			}
+			if !bytes.Equal(key, pair[1]) {
+				e.sessions = append(e.sessions, key)
+			}
+		}
+		f.epochs = append(f.epochs, e)
 	}
 	return nil
 }
@@ -114,7 +127,7 @@ func (t *Tickets) wrap(_ tls.ConnectionState, session *tls.SessionState) ([]byte
 	var nonce [8]byte
 	rand.Read(nonce[:])
 	name := sessionid.Seal(file.epochs[0].names, binary.BigEndian.Uint64(nonce[:]), file.ServerID)
-	aead, err := file.epochs[0].aead(name)
+	aead, err := aead(file.epochs[0].sessions[0], name)
 	if err != nil {
 		return nil, err
 	}
@@ -132,16 +145,18 @@ func (t *Tickets) unwrap(ticket []byte, _ tls.ConnectionState) (*tls.SessionStat
 		if _, ours := sessionid.Open(e.names, name); !ours {
 			continue
 		}
-		aead, err := e.aead(name)
-		if err != nil {
-			continue
-		}
-		plain, err := aead.Open(nil, nil, ticket[len(name):], name[:])
-		if err != nil {
-			continue
-		}
-		if session, err := tls.ParseSessionState(plain); err == nil {
-			return session, nil
+		for _, key := range e.sessions {
+			aead, err := aead(key, name)
+			if err != nil {
+				continue
+			}
+			plain, err := aead.Open(nil, nil, ticket[len(name):], name[:])
+			if err != nil {
+				continue
+			}
+			if session, err := tls.ParseSessionState(plain); err == nil {
+				return session, nil
+			}
 		}
 	}
 	return nil, nil
@@ -149,8 +164,8 @@ func (t *Tickets) unwrap(ticket []byte, _ tls.ConnectionState) (*tls.SessionStat
 
 // aead encrypts the session of one ticket. A key for each name means that no key ever meets the 2^32 random nonces after which two would be equal; and in front
 // of what it encrypts stands a nonce of 96 bits, as names alone may repeat: their own nonce has 64.
-func (e *epoch) aead(name [sessionid.Length]byte) (cipher.AEAD, error) {
-	key, err := hkdf.Key(sha256.New, e.sessions, nil, "ballast ticket"+string(name[:]), keyLength)
+func aead(sessions []byte, name [sessionid.Length]byte) (cipher.AEAD, error) {
+	key, err := hkdf.Key(sha256.New, sessions, nil, "ballast ticket"+string(name[:]), keyLength)
 	if err != nil {
 		return nil, err
 	}

@@ -197,6 +197,38 @@ func TestSessionsOutliveOneRotationAndEndQuietlyWithTheNext(t *testing.T) {
 	})
 }
 
+// Controllers list the keys, in use first: each reads tickets, of both epochs of names, and crypto/tls gives clients new ones each time.
+func TestTicketsByEachListedKeyResume(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version uint16) {
+		s := serve(t, 7, 2)
+		list := func(keys ...byte) {
+			t.Helper()
+			file := fileOf(7, 2)
+			for _, key := range keys {
+				file.TicketKeys = append(file.TicketKeys, bytes.Repeat([]byte{100 + key}, keyLength))
+			}
+			file.TicketKey, file.TicketKeyBefore = file.TicketKeys[0], file.TicketKeys[0]
+			put(t, s.path, file)
+			s.file.Again()
+		}
+		list(1, 2)
+		first, second, slow := client(version), client(version), client(version)
+		for _, c := range []*tls.Config{first, second, slow} {
+			want(t, s, c, false, 0, 2)
+		}
+		list(2, 3, 1)
+		want(t, s, first, true, 7, 2)
+		list(3, 4, 2, 1)
+		want(t, s, second, true, 7, 2)
+		list(3, 4, 2)
+		want(t, s, first, true, 7, 2) // it was by 2
+		want(t, s, slow, false, 7, 2) // it was by 1
+		if err := s.Err(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A server whose id has changed goes on with its sessions.
 func TestTheServersIDIsFollowed(t *testing.T) {
 	s, c := serve(t, 7, 1), client(tls.VersionTLS13)
@@ -271,9 +303,8 @@ func TestDamagedTicketsAreNotResumed(t *testing.T) {
 	}
 	// a name of ours in front of a session by another key, and of one that is none
 	name := [sessionid.Length]byte(good)
-	other := epoch{sessions: make([]byte, keyLength)}
-	for _, e := range []epoch{other, s.file.Current().epochs[0]} {
-		aead, err := e.aead(name)
+	for _, key := range [][]byte{make([]byte, keyLength), s.file.Current().epochs[0].sessions[0]} {
+		aead, err := aead(key, name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -325,11 +356,12 @@ func TestWhatIsWrongWithAFileIsSaid(t *testing.T) {
 		t.Error(err)
 	}
 	for says, change := range map[string]func(*File){
-		"server_id is 0":    func(f *File) { f.ServerID = 0 },
-		"31 and 32 bytes":   func(f *File) { f.IDKey = f.IDKey[1:] },
-		"32 and 0 bytes":    func(f *File) { f.TicketKey = nil },
-		"id_key_before and": func(f *File) { f.IDKeyBefore = nil },
-		"32 and 33 bytes":   func(f *File) { f.TicketKeyBefore = append(f.TicketKeyBefore, 0) },
+		"server_id is 0":                  func(f *File) { f.ServerID = 0 },
+		"31 and 32 bytes":                 func(f *File) { f.IDKey = f.IDKey[1:] },
+		"32 and 0 bytes":                  func(f *File) { f.TicketKey = nil },
+		"id_key_before and":               func(f *File) { f.IDKeyBefore = nil },
+		"32 and 33 bytes":                 func(f *File) { f.TicketKeyBefore = append(f.TicketKeyBefore, 0) },
+		"one of ticket_keys has 31 bytes": func(f *File) { f.TicketKeys = []Secret{f.TicketKey, f.TicketKey[1:]} },
 	} {
 		file := fileOf(7, 2)
 		change(file)

@@ -1,10 +1,6 @@
 package e2e
 
-import (
-	"os/exec"
-	"path/filepath"
-	"testing"
-)
+import "testing"
 
 // Promise: QUIC connections reach their server by the ids that it issues, while servers, load balancers, keys and the clients' own addresses change (Cheetah
 // IV-D); steered by hash, some break.
@@ -36,10 +32,7 @@ func TestQUICConnectionsOfOtherServersOutliveChanges(t *testing.T) {
 	if !long() {
 		t.Skip("servers with QUIC have to be fetched: make test-long")
 	}
-	library := filepath.Join(filepath.Dir(binary), "ballast-quic.so")
-	if said, err := exec.Command("gcc", "-O2", "-shared", "-fPIC", "-o", library, "../../preload/quic.c").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, said)
-	}
+	preloaded(t, "quic")
 	trials := run(t, "quic-servers").Trials
 	if len(trials) != 6 {
 		t.Errorf("%d trials: is BALLAST_AIOQUIC, BALLAST_ENVOY or BALLAST_QUINN not set?", len(trials))

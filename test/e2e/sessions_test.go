@@ -1,8 +1,59 @@
 package e2e
 
-import "testing"
+import (
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
 
 // Promise: all connections of a TLS session reach one server, while servers, load balancers and keys change; without it, sessions move (Yuz III).
 func TestConnectionsOfATLSSessionReachOneServer(t *testing.T) {
 	logMeasured(t, run(t, "sessions"))
+}
+
+// Promise: so do those of curl, OpenSSL and Python with unchanged nginx (Yuz V-A); by make test-long with Apache, HAProxy and Dovecot (IMAPS), too.
+func TestConnectionsOfATLSSessionReachOneServerOfOthersSoftware(t *testing.T) {
+	for _, program := range []string{"curl", "openssl", "python3"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip(err)
+		}
+	}
+	preloaded(t, "ticket")
+	if long() {
+		logMeasured(t, run(t, "sessions-software"))
+		return
+	}
+	logMeasured(t, run(t, "sessions-nginx"))
+}
+
+// Promise: pages of Chromium resume their sessions, though its hellos take two segments and it makes connections side by side.
+func TestPagesOfABrowserResumeTheirSessions(t *testing.T) {
+	if !long() {
+		t.Skip("Chromium has to be installed: make test-long")
+	}
+	preloaded(t, "ticket")
+	logMeasured(t, run(t, "sessions-chromium"))
+}
+
+// Promise: a ClientHello finds its session's server whichever of its segments is lost, doubled or overtaken.
+func TestLostSegmentsOfAHelloAreSentAgain(t *testing.T) {
+	logMeasured(t, run(t, "session-loss"))
+}
+
+// Promise: an application that keeps sessions in memory, by session: tls, carries more requests than one with Redis, or behind proxies with sticky sessions and
+// a sixth of the servers' CPU, where states are large (Yuz IV-B, figures 7, 9, 10, 11).
+func TestSessionsInMemoryCarryMoreThanInRedisAndBehindProxies(t *testing.T) {
+	if !long() {
+		t.Skip("measures for three minutes: make test-long")
+	}
+	logMeasured(t, run(t, "session-benefit"))
+}
+
+// preloaded builds a library that servers preload, beside the binary.
+func preloaded(t *testing.T, name string) {
+	t.Helper()
+	library := filepath.Join(filepath.Dir(binary), "ballast-"+name+".so")
+	if said, err := exec.Command("gcc", "-O2", "-shared", "-fPIC", "-o", library, "../../preload/"+name+".c").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
 }

@@ -49,6 +49,19 @@ func serveNode(t testing.TB, id uint16) *server {
 
 func TestTicketsOfTheExampleForNodeNameTheirServer(t *testing.T) { followsAsAnExample(t, serveNode) }
 
+func TestSessionsResumeAtEachServerOfAnExampleWhileKeysOfControllersRotate(t *testing.T) {
+	if os.Getenv("BALLAST_LONG") == "" {
+		t.Skip("they look at their files once a second: set BALLAST_LONG=1")
+	}
+	for name, serve := range map[string]func(testing.TB, uint16) *server{"node": serveNode, "rustls": serveRustls} {
+		t.Run(name, func(t *testing.T) {
+			eachVersion(t, func(t *testing.T, version uint16) {
+				resumesByKeysOfControllers(t, version, serve(t, 7), serve(t, 65535))
+			})
+		})
+	}
+}
+
 // followsAsAnExample checks a server that looks at its file once a second.
 func followsAsAnExample(t *testing.T, serve func(t testing.TB, id uint16) *server) {
 	eachVersion(t, func(t *testing.T, version uint16) {
@@ -100,16 +113,18 @@ func followsAsAnExample(t *testing.T, serve func(t testing.TB, id uint16) *serve
 
 // For make test-long: test/rustls makes the program.
 func TestTicketsOfTheExampleForRustlsNameTheirServer(t *testing.T) {
+	followsAsAnExample(t, serveRustls)
+}
+
+func serveRustls(t testing.TB, id uint16) *server {
+	t.Helper()
 	program := os.Getenv("BALLAST_RUSTLS")
 	if program == "" {
 		t.Skip("no program: BALLAST_RUSTLS=$(test/rustls)")
 	}
-	followsAsAnExample(t, func(t testing.TB, id uint16) *server {
-		t.Helper()
-		dir := t.TempDir()
-		cert, key := certificate(t, dir)
-		s := (&server{file: filepath.Join(dir, "web.json"), say: askHTTP}).rotate(t, id, 1)
-		s.process = start(t, nil, program, s.file, cert, key)
-		return s.listening(t)
-	})
+	dir := t.TempDir()
+	cert, key := certificate(t, dir)
+	s := (&server{file: filepath.Join(dir, "web.json"), say: askHTTP}).rotate(t, id, 1)
+	s.process = start(t, nil, program, s.file, cert, key)
+	return s.listening(t)
 }

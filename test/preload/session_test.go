@@ -45,10 +45,22 @@ func ticketFile(server uint16, epoch byte) *sessionticket.File {
 	return file
 }
 
+// fleetFile is what the agent writes by controllers, with the keys of these epochs: tickets are made by the first.
+func fleetFile(server uint16, epochs ...byte) *sessionticket.File {
+	file := ticketFile(server, 1)
+	for _, epoch := range epochs {
+		_, key := epochKeys(100 + epoch)
+		file.TicketKeys = append(file.TicketKeys, key)
+	}
+	file.TicketKey = file.TicketKeys[0]
+	return file
+}
+
 // server is an application that is told by a file who it is.
 type server struct {
 	*process
 	file, address string
+	id            uint16 // see list
 	// what a client says before TLS, and in it, so that the server answers and ends the connection
 	before, say string
 }
@@ -150,6 +162,68 @@ func (s *server) want(t testing.TB, c *tls.Config, resumed bool, id uint16, epoc
 		t.Fatalf("the client shows a session %.16x of %d in epoch %d, not %d", hello.Session(), got, epoch, id)
 	}
 	return hello
+}
+
+// list lets a server's file be as the agent writes it by controllers, with another id each time, and waits until the server goes by it.
+func (s *server) list(t testing.TB, version uint16, epochs ...byte) {
+	t.Helper()
+	s.id++
+	write(t, s.file, fleetFile(s.id, epochs...))
+	c := client(version)
+	await.Nil(t, "the server follows its file", func() error {
+		_, hello, err := s.visit(c)
+		if err == nil && named(hello.Session(), 1) != s.id {
+			err = errors.New("it makes tickets by the file before")
+		}
+		return err
+	})
+}
+
+// resumesByKeysOfControllers turns from one key to the next at two servers, one after the other, and lets clients go from each to the other at each step: each
+// session resumes, until the key of its ticket is not listed any more.
+func resumesByKeysOfControllers(t *testing.T, version uint16, a, b *server) {
+	t.Helper()
+	a.id, b.id = 100, 60000
+	both := func() {
+		t.Helper()
+		for _, way := range [][2]*server{{a, b}, {b, a}} {
+			c := client(version)
+			way[0].want(t, c, false, nobody, 1)
+			for i := range 3 {
+				way[(i+1)%2].want(t, c, true, way[i%2].id, 1)
+			}
+		}
+	}
+	begin := func() (c *tls.Config, by uint16) {
+		t.Helper()
+		c = client(version)
+		a.want(t, c, false, nobody, 1)
+		return c, a.id
+	}
+	a.list(t, version, 1)
+	b.list(t, version, 1)
+	first, ofFirst := begin()
+	late, ofLate := begin()
+	both()
+	b.list(t, version, 1, 2) // to be used next
+	both()
+	a.list(t, version, 1, 2)
+	both()
+	b.list(t, version, 2, 1) // B uses it first
+	both()
+	a.list(t, version, 2, 1)
+	both()
+	second, ofSecond := begin()
+	a.list(t, version, 2, 3, 1)
+	b.list(t, version, 2, 3, 1)
+	a.list(t, version, 3, 2, 1) // A does
+	both()
+	b.list(t, version, 3, 2, 1)
+	both()
+	b.want(t, first, true, ofFirst, 1)
+	b.list(t, version, 3, 2)
+	b.want(t, late, false, ofLate, 1) // its key is dropped
+	b.want(t, second, true, ofSecond, 1)
 }
 
 // up waits until a server answers.

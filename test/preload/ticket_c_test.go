@@ -82,7 +82,7 @@ func TestThreadsAndProcessesFollowTheFile(t *testing.T) {
 }
 
 // compile builds a program that includes sources of preload.
-func compile(t *testing.T, text string) (program string) {
+func compile(t *testing.T, text string, options ...string) (program string) {
 	t.Helper()
 	dir := t.TempDir()
 	source, program := filepath.Join(dir, "program.c"), filepath.Join(dir, "program")
@@ -93,10 +93,47 @@ func compile(t *testing.T, text string) (program string) {
 	if err := os.WriteFile(source, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if said, err := exec.Command("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-DFOLLOW_SECONDS=0", "-I", here, "-o", program, source).CombinedOutput(); err != nil {
+	arguments := append([]string{"-O2", "-Wall", "-Wextra", "-Werror", "-DFOLLOW_SECONDS=0", "-I", here, "-o", program, source}, options...)
+	if said, err := exec.Command("gcc", arguments...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, said)
 	}
 	return program
+}
+
+// Of a file with more keys than there is room for the first are read; of one that is cut off, all or nothing, and nothing beyond its end.
+func TestListsOfKeysAreReadAsFarAsTheyGo(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "web.json")
+	var epochs []byte
+	for epoch := range byte(17) {
+		epochs = append(epochs, epoch)
+	}
+	write(t, file, fleetFile(7, epochs...))
+	program := compile(t, `#include "ticket.c"
+int main(int count, char **arguments)
+{
+	static char whole[FILE_MAX];
+	FILE *opened = fopen(arguments[count - 1], "r");
+	size_t length = fread(whole, 1, sizeof(whole), opened), begun, ended;
+	int wrong = 0;
+
+	begun = strstr(whole, "\"ticket_keys\"") - whole;
+	ended = strchr(whole, ']') + 1 - whole;
+	for (size_t cut = 0; cut <= length; cut++) {
+		char *text = strndup(whole, cut);
+		const char *refused = take(text);
+
+		if (cut > begun + 20 && cut < ended && !refused)
+			wrong = printf("%zu of %zu bytes are taken\n", cut, length);
+		free(text);
+	}
+	if (current.keys != KEYS || current.key[0][0] != 100 || current.key[KEYS - 1][0] != 115)
+		wrong = printf("%d keys, from %d to %d\n", current.keys, current.key[0][0], current.key[KEYS - 1][0]);
+	return !!wrong;
+}`, "-fsanitize=address,undefined")
+	if said, err := exec.Command(program, file).CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, said)
+	}
 }
 
 // A process that is forked off while a thread is about to make a ticket can make tickets.

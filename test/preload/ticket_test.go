@@ -33,12 +33,18 @@ func preloaded(library, file string) []string {
 // serve starts `openssl s_server` as that server in the first epoch; as nobody, its file is not there.
 func serve(t testing.TB, library string, id uint16, arguments ...string) *server {
 	t.Helper()
-	dir := t.TempDir()
-	cert, key := certificate(t, dir)
-	s := &server{file: filepath.Join(dir, "web.json"), say: askHTTP}
+	file := filepath.Join(t.TempDir(), "web.json")
 	if id != nobody {
-		s.rotate(t, id, 1)
+		write(t, file, ticketFile(id, 1))
 	}
+	return serveBy(t, library, file, arguments...)
+}
+
+// serveBy starts it with that file.
+func serveBy(t testing.TB, library, file string, arguments ...string) *server {
+	t.Helper()
+	cert, key := certificate(t, t.TempDir())
+	s := &server{file: file, say: askHTTP}
 	s.process = start(t, preloaded(library, s.file), installed(t, "openssl"), append([]string{"s_server", "-accept", "127.0.0.1:0", "-cert", cert, "-key", key, "-www"}, arguments...)...)
 	accept := regexp.MustCompile(`ACCEPT (127\.0\.0\.1:[0-9]+)`)
 	await.True(t, "s_server listens", func() bool {
@@ -114,6 +120,49 @@ func TestSessionsOutliveOneRotationAndEndQuietlyWithTheNext(t *testing.T) {
 		s.want(t, slow, true, 7, 3)
 		s.complained(t)
 	})
+}
+
+func TestSessionsResumeAtEachServerWhileKeysOfControllersRotate(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version uint16) {
+		so := tickets(t)
+		a, b := serve(t, so, 7), serve(t, so, 65535)
+		resumesByKeysOfControllers(t, version, a, b)
+		a.complained(t)
+		b.complained(t)
+	})
+}
+
+// With TLS 1.2 clients get another ticket only where theirs is old: by another key, or of another server.
+func TestATicketByAnOlderKeyIsReplaced(t *testing.T) {
+	t.Parallel()
+	s, c := serve(t, tickets(t), 7), client(tls.VersionTLS12)
+	write(t, s.file, fleetFile(7, 1, 2))
+	s.want(t, c, false, nobody, 1)
+	first := s.want(t, c, true, 7, 1).Session()
+	if again := s.want(t, c, true, 7, 1).Session(); !bytes.Equal(first, again) {
+		t.Errorf("a ticket by the key in use is replaced")
+	}
+	write(t, s.file, fleetFile(7, 2, 1))
+	s.want(t, c, true, 7, 1)
+	if next := s.want(t, c, true, 7, 1).Session(); bytes.Equal(first, next) {
+		t.Errorf("a ticket by an older key stays")
+	}
+	write(t, s.file, fleetFile(7, 2))
+	s.want(t, c, true, 7, 1)
+}
+
+// A server whose file has no list, as of an older agent, and one whose file has it.
+func TestOneKeyWithAndWithoutAListIsTheSame(t *testing.T) {
+	t.Parallel()
+	so := tickets(t)
+	old, now, c := serve(t, so, 7), serve(t, so, 8), client(tls.VersionTLS13)
+	file := fleetFile(7, 1, 2)
+	file.TicketKeys = nil
+	write(t, old.file, file)
+	write(t, now.file, fleetFile(8, 1, 2))
+	old.want(t, c, false, nobody, 1)
+	now.want(t, c, true, 7, 1)
+	old.want(t, c, true, 8, 1)
 }
 
 // opensslClient is `openssl s_client`: it resumes by session ids, too. It says whether its session was reused; the session is kept in a file.
@@ -243,6 +292,9 @@ func TestADamagedTicketFileChangesNothing(t *testing.T) {
 		}
 		return json.RawMessage(strings.Replace(string(text), from, to, 1))
 	}
+	listed := func(list string) json.RawMessage {
+		return changed(`"server_id":7`, `"server_id":7, "ticket_keys": `+list)
+	}
 	s, c := serve(t, tickets(t), 7), client(tls.VersionTLS13)
 	s.want(t, c, false, nobody, 1)
 	for name, content := range map[string]any{
@@ -260,6 +312,12 @@ func TestADamagedTicketFileChangesNothing(t *testing.T) {
 		"a long key before":         changed(`"id_key_before":"01`, `"id_key_before":"`+strings.Repeat("02", 500)),
 		"half of the keys before":   changed(`"id_key_before":"`+strings.Repeat("01", 32), `"id_key_before":"`),
 		"a wrong ticket key before": changed(`"ticket_key_before":"01`, `"ticket_key_before":"`),
+		"no list":                   listed(`null`),
+		"an empty list":             listed(`[]`),
+		"a list of numbers":         listed(`[7]`),
+		"a short key in a list":     listed(`["` + strings.Repeat("03", 32) + `", "03"]`),
+		"no digits in a list":       listed(`["` + strings.Repeat("0g", 32) + `"]`),
+		"a list within a list":      listed(`[["` + strings.Repeat("03", 32) + `"]]`),
 	} {
 		t.Log(name)
 		write(t, s.file, content)
@@ -284,7 +342,7 @@ func TestADamagedTicketFileChangesNothing(t *testing.T) {
 			t.Error(line)
 		}
 	}
-	if len(s.complaints()) < 4 || len(s.complaints()) > 15 {
+	if len(s.complaints()) < 4 || len(s.complaints()) > 22 {
 		t.Errorf("%d complaints: %q", len(s.complaints()), s.complaints())
 	}
 }

@@ -32,7 +32,8 @@ type Memory struct {
 	Interfere func()
 	Stale     error // why what is told may be old
 	Past      []*ballastv1.FleetChange
-	Ring      *ballastv1.ListReplicasResponse // nil: there is none
+	Ring      *ballastv1.ListReplicasResponse  // nil: there is none
+	Tickets   ballastv1.ListTicketKeysResponse // of which keys are used as they are asked for
 
 	mutex    sync.Mutex
 	node     node.Node
@@ -93,6 +94,38 @@ func (m *Memory) Replicas(context.Context) (*ballastv1.ListReplicasResponse, err
 		return &ballastv1.ListReplicasResponse{Phase: "none", Needed: m.node.Running.Replicated()}, nil
 	}
 	return proto.CloneOf(m.Ring), nil
+}
+
+// TicketKeys implements api.Desired.
+func (m *Memory) TicketKeys(context.Context) (*ballastv1.ListTicketKeysResponse, error) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	return proto.CloneOf(&m.Tickets), nil
+}
+
+// UseTicketKey implements api.Desired: it is refused while servers are behind.
+func (m *Memory) UseTicketKey(_ context.Context, epoch uint32, force bool) (changes []string, revision uint64, err error) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	if epoch == 0 {
+		epoch = m.Tickets.Current + 1
+	}
+	if !force && len(m.Tickets.Behind) > 0 {
+		return nil, 0, api.Unready(m.Tickets.Behind)
+	}
+	changes = []string{fmt.Sprintf("ticket keys: epoch %d is used in place of %d", epoch, m.Tickets.Current)}
+	m.Tickets.Current = epoch
+	m.revision++
+	return changes, m.revision, nil
+}
+
+// RevokeTicketKeys implements api.Desired.
+func (m *Memory) RevokeTicketKeys(context.Context) (changes []string, revision uint64, err error) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	m.Tickets = ballastv1.ListTicketKeysResponse{Needed: true, Current: 9, Keys: []*ballastv1.TicketKeyStatus{{Epoch: 9}}}
+	m.revision++
+	return []string{"ticket keys: all before epoch 9 are revoked"}, m.revision, nil
 }
 
 // DrainReplica implements api.Desired: it is done at once.

@@ -11,12 +11,13 @@ import (
 
 // readers are the commands that show what a method of the fleet API reads.
 var readers = map[string][]string{
-	"GetFleet":     {"fleet", "services"},
-	"ListServers":  {"servers", "servers web"},
-	"ListKeys":     {"keys"},
-	"ListChanges":  {"history"},
-	"ListNodes":    {"nodes"},
-	"ListReplicas": {"replicas"},
+	"GetFleet":       {"fleet", "services"},
+	"ListServers":    {"servers", "servers web"},
+	"ListKeys":       {"keys"},
+	"ListChanges":    {"history"},
+	"ListNodes":      {"nodes"},
+	"ListReplicas":   {"replicas"},
+	"ListTicketKeys": {"tickets"},
 }
 
 func TestWhoeverReadsWhatMayBeOldIsWarned(t *testing.T) {

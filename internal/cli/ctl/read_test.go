@@ -12,25 +12,40 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
+// statusOf asks a daemon whose status is that.
+func statusOf(t *testing.T, status func() any) *terminal {
+	t.Helper()
+	server := api.NewServer()
+	server.Handle("GET "+api.PathStatus, func(*http.Request) (any, error) { return status(), nil })
+	path := filepath.Join(t.TempDir(), "ctl.sock")
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error)
+	listener := listen(t, "unix", path)
+	go func() { done <- server.Serve(ctx, listener) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return &terminal{t, nil, []string{"ctl", "--socket", path}}
+}
+
+func TestStatusTellsWhichKeysOfTicketsAnAgentHas(t *testing.T) {
+	ctl := statusOf(t, func() any {
+		return &api.AgentStatus{Status: api.Status{Role: "agent", Ready: true}, TicketKeys: []api.TicketKeys{{Service: "web", Source: "controllers", Epoch: 12, Read: []uint32{11, 12, 13}},
+			{Service: "mail", Source: "file"}, {Service: "news", Source: "host"}}}
+	})
+	ctl.expect("status", "service web: epoch 12 of controllers, 3 are read", "service mail: by --ticket-key", "service news: of this host alone")
+	ctl.expect("--json status", `"ticket_keys"`, `"epoch": 12`)
+}
+
 func TestStatusTellsWhichTierANodeIsOfAndWhoToldIt(t *testing.T) {
 	second := model.Node{Name: "lb3", Tier: model.TierSecond, Address: netip.MustParseAddr("10.0.1.3"), ID: 1}
 	var status atomic.Pointer[api.LBStatus]
 	status.Store(&api.LBStatus{Status: api.Status{Role: "lb", Ready: true}, Name: "lb1", Tier: &api.TierStatus{Tier: model.TierFirst,
 		Second: []api.SecondTierNode{{Node: second, Health: "unhealthy", HealthDetail: "connect: refused", Packets: 1234}}}})
-	server := api.NewServer()
-	server.Handle("GET "+api.PathStatus, func(*http.Request) (any, error) { return status.Load(), nil })
-	path := filepath.Join(t.TempDir(), "ctl.sock")
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error)
-	listener := listen(t, "unix", path)
-	go func() { done <- server.Serve(ctx, listener) }()
-	defer func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}()
-	ctl := &terminal{t, nil, []string{"ctl", "--socket", path}}
+	ctl := statusOf(t, func() any { return status.Load() })
 	ctl.expect("status", "node             lb1", "tier             first", "lb3: id 1 at 10.0.1.3, active, unhealthy, 1234 packets sent", "connect: refused")
 	ctl.expect("--json status", `"tier": "first"`, `"packets": 1234`)
 	status.Store(&api.LBStatus{Name: "lb3", Tier: &api.TierStatus{Tier: model.TierSecond, ID: 1, Address: second.Address}})

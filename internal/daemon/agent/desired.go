@@ -2,6 +2,7 @@
 package agent
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -9,12 +10,14 @@ import (
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // desired is what controllers say.
 type desired struct {
 	node     node.Node
+	tickets  map[string]rotation.ServiceTickets // keys of session tickets, by service
 	revision uint64
 	kept     statefile.File
 }
@@ -27,6 +30,8 @@ type saved struct {
 	// TunnelsFrom are the addresses of load balancers; Limited: tunnels of others are dropped.
 	TunnelsFrom []netip.Addr `json:"tunnels_from,omitempty"`
 	Limited     bool         `json:"limited,omitempty"`
+
+	Tickets map[string]rotation.ServiceTickets `json:"tickets,omitempty"`
 }
 
 // Kept returns the state file of an instance, none if there is no such file.
@@ -41,14 +46,20 @@ func (d *desired) load(t *tunnels) (found bool, err error) {
 	if found, err = d.kept.Load(&last, statefile.StartFromControllers); err != nil {
 		return false, err
 	}
+	for service, tickets := range last.Tickets {
+		if err := tickets.Validate(); err != nil {
+			return false, fmt.Errorf("load state %s: service %s: %w: %s", d.kept.Path, service, err, statefile.StartFromControllers)
+		}
+	}
 	d.node, d.revision = node.Node{Running: model.Fleet(last.Running), Removed: last.Removed}, last.Revision
+	d.tickets = last.Tickets
 	t.sources.Limited = last.Limited
 	t.sources.Restore(last.TunnelsFrom, time.Now())
 	return found, nil
 }
 
 func (d *desired) save(t *tunnels) {
-	d.kept.Save(saved{d.revision, statefile.Fleet(d.node.Running), d.node.Removed, t.from, t.sources.Limited})
+	d.kept.Save(saved{d.revision, statefile.Fleet(d.node.Running), d.node.Removed, t.from, t.sources.Limited, d.tickets})
 }
 
 // file makes a configuration of what controllers say. Removed servers still take part: their connections have not ended.

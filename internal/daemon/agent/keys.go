@@ -26,12 +26,14 @@ type keyReporter struct {
 	path    *server.Server
 	log     *slog.Logger
 	keys    atomic.Pointer[model.Keys]
+	tickets atomic.Pointer[ticketReport]
 	changed chan struct{} // has them reported
 }
 
 func newKeyReporter(path *server.Server, log *slog.Logger) *keyReporter {
 	k := &keyReporter{path: path, log: log, changed: make(chan struct{}, 1)}
 	k.keys.Store(&model.Keys{})
+	k.tickets.Store(&ticketReport{})
 	return k
 }
 
@@ -73,6 +75,8 @@ func (k *keyReporter) run(ctx context.Context, send func(*ballastv1.FromNode)) {
 		if keys.Placement != [16]byte{} {
 			report.Placement = rotation.Fingerprint(keys.Placement)
 		}
+		tickets := k.tickets.Load()
+		report.Tickets, report.OwnTickets = tickets.fingerprints, tickets.own
 		if err != nil {
 			report.Unavailable = err.Error()
 		}
@@ -94,9 +98,19 @@ func (k *keyReporter) set(next *model.Keys, changed bool) {
 			k.warnOfDropped(epoch)
 		}
 	}
-	if !changed {
-		return
+	if changed {
+		k.reportSoon()
 	}
+}
+
+// setTickets takes by which keys applications read session tickets.
+func (k *keyReporter) setTickets(next ticketReport) {
+	if before := k.tickets.Swap(&next); !before.equal(&next) {
+		k.reportSoon()
+	}
+}
+
+func (k *keyReporter) reportSoon() {
 	select {
 	case k.changed <- struct{}{}:
 	default:

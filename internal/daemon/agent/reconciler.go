@@ -109,11 +109,12 @@ func (r *reconciler) apply(file *config.File) error {
 	r.load.SetServices(r.serving.counted)
 	r.accepts.set(r.serving.wanted.Choices)
 	r.ids.set(&file.Fleet.Keys, r.serving.wanted.QUIC)
-	r.tickets.set(&file.Fleet.Keys, r.serving.wanted.Sessions)
+	r.tickets.set(&file.Fleet.Keys, r.desired.tickets, r.serving.wanted.Sessions)
 	r.joins.set(r.serving.wanted.Joins)
 	r.load.period.Store(int64(r.serving.interval))
 	r.file = api.Config{Path: file.Path, SHA256: file.SHA256}
 	r.keys.set(&file.Fleet.Keys, changed)
+	r.keys.setTickets(r.tickets.written())
 	return r.follow()
 }
 
@@ -176,14 +177,14 @@ func (r *reconciler) adopt(controller string, state *ballastv1.State) error {
 	if r.unnamed = nodeclient.KnowsNothing(state); r.waiting && r.unnamed {
 		return nodeclient.ErrKnowsNothing
 	}
-	before := r.desired.node
-	next, err := nodeclient.State{Node: before}.After(state)
+	before, tickets := r.desired.node, r.desired.tickets
+	next, err := nodeclient.State{Node: before, Tickets: tickets}.After(state)
 	if err == nil {
-		r.desired.node = next.Node
+		r.desired.node, r.desired.tickets = next.Node, next.Tickets
 		err = r.applyDesired(controller)
 	}
 	if err != nil {
-		r.desired.node = before
+		r.desired.node, r.desired.tickets = before, tickets
 		r.file.Error = fmt.Sprintf("state %d of controller %s: %s", state.Revision, controller, err)
 		return err
 	}
@@ -216,6 +217,7 @@ func (r *reconciler) checkDevices(now time.Time) {
 	if r.known {
 		r.ids.retry()
 		r.tickets.retry()
+		r.keys.setTickets(r.tickets.written())
 		r.tickets.look(r.serving.path, now)
 		r.joins.follow()
 	}
@@ -255,6 +257,7 @@ func (r *reconciler) describe(status *api.AgentStatus) {
 	for _, s := range r.serving.wanted.Sessions {
 		status.TicketFiles = append(status.TicketFiles, r.tickets.path(s.Service))
 	}
+	status.TicketKeys = r.tickets.status()
 	status.Joins = slices.Clone(r.joins.wanted)
 }
 

@@ -2,6 +2,7 @@
 package agent
 
 import (
+	"bytes"
 	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
@@ -9,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -21,6 +23,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/linux/mptcp"
 	"github.com/ballast-lb/ballast/internal/linux/server"
+	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 	"github.com/ballast-lb/ballast/pkg/sessionticket"
@@ -29,10 +32,12 @@ import (
 // tickets keeps the files of services with session tls.
 type tickets struct {
 	*files
-	own    string             // where the secret of this host alone is kept; empty: it is not, or is another one
-	secret [ticketSecret]byte // which load balancers do not have: it decrypts sessions
-	unkept string             // why the secret does not outlive the process
-	unable []string           // why connections of such services do not come to be here
+	given  bool                               // the secret is that of --ticket-key, which goes before keys of controllers
+	fleet  map[string]rotation.ServiceTickets // of controllers, by service
+	own    string                             // where the secret of this host alone is kept; empty: it is not, or was read from there
+	secret rotation.TicketSecret              // of this host, or of a file: which load balancers do not have, as it decrypts sessions
+	unkept string                             // why the secret does not outlive the process
+	unable []string                           // why connections of such services do not come to be here
 
 	refused uint64 // packets, by the kernel
 	lately  time.Time
@@ -40,8 +45,6 @@ type tickets struct {
 	multipath []string // listeners that speak MPTCP, for which the kernel takes nothing over
 	looked    time.Time
 }
-
-const ticketSecret = 32 // bytes
 
 // newTickets reads the secret from a file, or with none makes one of this host alone, which it keeps in its state.
 func newTickets(o *Options) (*tickets, error) {
@@ -51,6 +54,7 @@ func newTickets(o *Options) (*tickets, error) {
 		return nil, fmt.Errorf("--ticket-group: %w", err)
 	}
 	if o.TicketKey != "" {
+		t.given = true
 		return t, t.read(o.TicketKey)
 	}
 	t.own = filepath.Join(o.StateDir, o.Instance, "ticket.key")
@@ -59,15 +63,22 @@ func newTickets(o *Options) (*tickets, error) {
 
 // read takes the secret from a file of hexadecimal digits.
 func (t *tickets) read(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("read the key of session tickets: %w", err)
+	}
+	if mode := info.Mode().Perm(); mode&0o007 != 0 {
+		return fmt.Errorf("read the key of session tickets: everybody may use %s (mode %04o): make another key, and a file of mode 0600", path, mode)
+	}
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("read the key of session tickets: %w", err)
 	}
 	secret, err := hex.DecodeString(strings.TrimSpace(string(text)))
-	if err != nil || len(secret) != ticketSecret {
-		return fmt.Errorf("read the key of session tickets: %s has no %d hexadecimal digits: make it by `openssl rand -hex %d`", path, 2*ticketSecret, ticketSecret)
+	if err != nil || len(secret) != len(t.secret) {
+		return fmt.Errorf("read the key of session tickets: %s has no %d hexadecimal digits: make it by `openssl rand -hex %d`", path, 2*len(t.secret), len(t.secret))
 	}
-	t.secret = [ticketSecret]byte(secret)
+	t.secret = rotation.TicketSecret(secret)
 	return nil
 }
 
@@ -94,9 +105,10 @@ func (t *tickets) makeOwn() {
 	}
 }
 
-// set follows the services.
-func (t *tickets) set(keys *model.Keys, services []plan.AgentService) {
-	if t.own != "" && len(services) > 0 {
+// set follows the services, and the keys that controllers have given them.
+func (t *tickets) set(keys *model.Keys, fleet map[string]rotation.ServiceTickets, services []plan.AgentService) {
+	t.fleet = fleet
+	if t.own != "" && slices.ContainsFunc(services, func(s plan.AgentService) bool { return t.source(s.Service) == ticketsOfHost }) {
 		t.makeOwn()
 	}
 	t.files.set(keys, services)
@@ -165,14 +177,41 @@ func (t *tickets) problems() []string {
 	return found
 }
 
-// file is what a server needs to know of the epoch that is written, and of the other one.
+// Where the keys of a service's tickets are from: api.TicketKeys.Source.
+const (
+	ticketsOfFleet = "controllers"
+	ticketsOfFile  = "file"
+	ticketsOfHost  = "host"
+)
+
+func (t *tickets) source(s *model.Service) string {
+	if t.given {
+		return ticketsOfFile
+	}
+	if _, told := t.fleet[s.Name]; told {
+		return ticketsOfFleet
+	}
+	return ticketsOfHost
+}
+
+// file is what a server needs to know of the epoch of cookies that is written, and of the other one.
 func (t *tickets) file(keys *model.Keys, s *model.Service, server *model.Server) *sessionticket.File {
 	file := &sessionticket.File{Service: s.Name, ServerID: server.ID}
+	ofFleet := t.source(s) == ticketsOfFleet
+	if ofFleet {
+		file.TicketKeys = secretsOf(t.fleet[s.Name])
+	}
 	for epoch, fleet := range keys.Cookie {
 		id := cookie.Derive(fleet, cookie.ForSessionIDs, s.VIP, 0, 32)
-		ticket, err := hkdf.Key(sha256.New, t.secret[:], nil, fmt.Sprintf("ballast session tickets of %s %d", s.Name, epoch), 32)
-		if err != nil {
-			panic(err) // of a length that no hash has
+		var ticket sessionticket.Secret
+		if ofFleet {
+			ticket = file.TicketKeys[0]
+		} else {
+			derived, err := hkdf.Key(sha256.New, t.secret[:], nil, fmt.Sprintf("ballast session tickets of %s %d", s.Name, epoch), 32)
+			if err != nil {
+				panic(err) // of a length that no hash has
+			}
+			ticket = derived
 		}
 		if epoch == keys.Current {
 			file.IDKey, file.TicketKey = id, ticket
@@ -181,4 +220,57 @@ func (t *tickets) file(keys *model.Keys, s *model.Service, server *model.Server)
 		}
 	}
 	return file
+}
+
+// secretsOf lists the keys of controllers: the one in use first, then the others, the newest first.
+func secretsOf(keys rotation.ServiceTickets) (secrets []sessionticket.Secret) {
+	for _, k := range slices.Backward(keys.Keys) {
+		if k.Epoch == keys.Current {
+			secrets = slices.Insert(secrets, 0, sessionticket.Secret(k.Secret[:]))
+		} else {
+			secrets = append(secrets, k.Secret[:])
+		}
+	}
+	return secrets
+}
+
+// ticketReport is by which keys of controllers applications of all services read tickets.
+type ticketReport struct {
+	fingerprints map[uint32][]byte // by epoch
+	own          bool              // others were given
+}
+
+func (r *ticketReport) equal(other *ticketReport) bool {
+	return r.own == other.own && maps.EqualFunc(r.fingerprints, other.fingerprints, bytes.Equal)
+}
+
+// written is what the files say, if they do.
+func (t *tickets) written() (r ticketReport) {
+	if r.own = t.given; t.given || len(t.unwritten) > 0 {
+		return r
+	}
+	for i, s := range t.services {
+		told := map[uint32][]byte{}
+		for _, k := range t.fleet[s.Service.Name].Keys {
+			if i == 0 || bytes.Equal(r.fingerprints[k.Epoch], k.Fingerprint) {
+				told[k.Epoch] = k.Fingerprint
+			}
+		}
+		r.fingerprints = told
+	}
+	return r
+}
+
+func (t *tickets) status() (list []api.TicketKeys) {
+	for _, s := range t.services {
+		keys := api.TicketKeys{Service: s.Service.Name, Source: t.source(s.Service)}
+		if keys.Source == ticketsOfFleet {
+			keys.Epoch = t.fleet[keys.Service].Current
+			for _, k := range t.fleet[keys.Service].Keys {
+				keys.Read = append(keys.Read, k.Epoch)
+			}
+		}
+		list = append(list, keys)
+	}
+	return list
 }

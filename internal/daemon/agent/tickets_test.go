@@ -2,15 +2,21 @@ package agent
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/algo/sessionid"
+	"github.com/ballast-lb/ballast/internal/daemon/statefile"
+	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 	"github.com/ballast-lb/ballast/pkg/sessionticket"
@@ -44,7 +50,7 @@ func TestApplicationsFindWhatTicketsAreMadeOfInAFile(t *testing.T) {
 	read := func() *sessionticket.File {
 		t.Helper()
 		made := openTickets(t, o)
-		made.set(keys, services)
+		made.set(keys, nil, services)
 		if len(made.unwritten) != 0 {
 			t.Fatal(made.unwritten)
 		}
@@ -79,7 +85,7 @@ func TestServersWithOneKeyReadEachOthersTickets(t *testing.T) {
 	keys, services := ticketService()
 	file := func(state, key string) *sessionticket.File {
 		made := openTickets(t, Options{RunDir: filepath.Join(dir, state), StateDir: filepath.Join(dir, state), Instance: "default", TicketKey: key})
-		made.set(keys, services)
+		made.set(keys, nil, services)
 		return made.file(keys, services[0].Service, services[0].Server)
 	}
 	if !bytes.Equal(file("a", key).TicketKey, file("b", key).TicketKey) {
@@ -98,12 +104,145 @@ func TestServersWithOneKeyReadEachOthersTickets(t *testing.T) {
 	}
 }
 
+// fleetTickets are keys of controllers with these epochs of which the first is in use.
+func fleetTickets(epochs ...uint32) map[string]rotation.ServiceTickets {
+	keys := rotation.ServiceTickets{Current: epochs[0]}
+	slices.Sort(epochs)
+	for _, epoch := range epochs {
+		keys.Keys = append(keys.Keys, rotation.ServiceTicketKey{Epoch: epoch, Secret: rotation.TicketSecret{0xc0, byte(epoch)}, Fingerprint: []byte{byte(epoch), 0, 0, 0, 0, 0, 0, 0}})
+	}
+	return map[string]rotation.ServiceTickets{"web": keys}
+}
+
+func TestKeysOfControllersGoBeforeTheHostsOwnAndAGivenOneBeforeAll(t *testing.T) {
+	dir := t.TempDir()
+	o := Options{RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"), Instance: "default"}
+	keys, services := ticketService()
+	own := filepath.Join(o.StateDir, "default", "ticket.key")
+	made := openTickets(t, o)
+	made.set(keys, fleetTickets(3, 1, 2, 4), services)
+	path := made.path(services[0].Service)
+	read := func() (file sessionticket.File) {
+		t.Helper()
+		text, err := os.ReadFile(path)
+		if err := errors.Join(err, json.Unmarshal(text, &file)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := sessionticket.Open(path); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	file := read()
+	var listed []byte
+	for _, key := range file.TicketKeys {
+		listed = append(listed, key[1])
+	}
+	if !bytes.Equal(listed, []byte{3, 4, 2, 1}) || !bytes.Equal(file.TicketKey, file.TicketKeys[0]) || !bytes.Equal(file.TicketKeyBefore, file.TicketKey) || bytes.Equal(file.IDKey, file.IDKeyBefore) {
+		t.Errorf("keys of epochs %v, %x first, %x before", listed, []byte(file.TicketKey), []byte(file.TicketKeyBefore))
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
+		t.Errorf("the file: %v, %v", info, err)
+	}
+	if _, err := os.Stat(own); !os.IsNotExist(err) {
+		t.Errorf("a host that has the fleet's keys makes one of its own: %v", err)
+	}
+	if r := made.written(); r.own || len(r.fingerprints) != 4 || r.fingerprints[4][0] != 4 {
+		t.Errorf("reported: %+v", r)
+	}
+	if s := made.status(); len(s) != 1 || s[0].Source != "controllers" || s[0].Epoch != 3 || !slices.Equal(s[0].Read, []uint32{1, 2, 3, 4}) {
+		t.Errorf("status %+v", s)
+	}
+
+	made.set(keys, nil, services) // it has left, or these are older controllers
+	if file := read(); len(file.TicketKeys) != 0 || bytes.Equal(file.TicketKey, file.TicketKeyBefore) || made.status()[0].Source != "host" {
+		t.Errorf("without keys of controllers: %d", len(file.TicketKeys))
+	}
+	if info, err := os.Stat(own); err != nil || info.Mode() != 0o600 {
+		t.Errorf("the host's own: %v, %v", info, err)
+	}
+	if r := made.written(); r.own || len(r.fingerprints) != 0 {
+		t.Errorf("reported of its own: %+v", r)
+	}
+
+	o.TicketKey = filepath.Join(dir, "given.key")
+	if err := os.WriteFile(o.TicketKey, bytes.Repeat([]byte("0f"), 32), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	given := openTickets(t, o)
+	given.set(keys, fleetTickets(3, 1), services)
+	if file := read(); len(file.TicketKeys) != 0 || file.TicketKey[0] == 0xc0 || given.status()[0].Source != "file" {
+		t.Errorf("with --ticket-key: %d keys of controllers", len(file.TicketKeys))
+	}
+	if r := given.written(); !r.own || len(r.fingerprints) != 0 {
+		t.Errorf("reported with --ticket-key: %+v", r)
+	}
+	for mode, refused := range map[os.FileMode]bool{0o600: false, 0o640: false, 0o644: true, 0o602: true} {
+		if err := os.Chmod(o.TicketKey, mode); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := newTickets(&o); (err != nil) != refused || refused && !strings.Contains(err.Error(), "everybody may use") {
+			t.Errorf("mode %04o: %v", mode, err)
+		}
+	}
+}
+
+// Of a file that could not be written nobody should think that servers read tickets by it.
+func TestKeysAreReportedOnceAllFilesHaveThem(t *testing.T) {
+	dir := t.TempDir()
+	o := Options{RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"), Instance: "default"}
+	keys, services := ticketService()
+	made := openTickets(t, o)
+	blocked := filepath.Join(dir, "run", "tickets")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(blocked), 0o755), os.WriteFile(blocked, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if made.set(keys, fleetTickets(1, 2), services); len(made.written().fingerprints) != 0 {
+		t.Error("reported although nothing is written")
+	}
+	if err := os.Remove(blocked); err != nil {
+		t.Fatal(err)
+	}
+	if made.retry(); len(made.written().fingerprints) != 2 {
+		t.Error("not reported")
+	}
+	mail := *services[0].Service
+	mail.Name = "mail"
+	two := append(services, plan.AgentService{Service: &mail, Server: services[0].Server})
+	if made.set(keys, fleetTickets(1, 2), two); len(made.written().fingerprints) != 0 {
+		t.Error("reported although one of two services has none")
+	}
+	fleet := fleetTickets(1, 2)
+	fleet["mail"] = fleetTickets(2, 3)["web"]
+	if made.set(keys, fleet, two); len(made.written().fingerprints) != 1 || made.written().fingerprints[2] == nil {
+		t.Errorf("reported %v, both have epoch 2", made.written())
+	}
+}
+
+func TestAgentsKeepTheFleetsKeysForTheirNextProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "default", "agent.json")
+	before := desired{kept: statefile.File{Path: path, Log: slog.New(slog.DiscardHandler)}, tickets: fleetTickets(2, 1), revision: 7}
+	before.save(&tunnels{})
+	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
+		t.Errorf("the state: %v, %v", info, err)
+	}
+	after := desired{kept: before.kept}
+	if found, err := after.load(&tunnels{}); !found || err != nil || !reflect.DeepEqual(after.tickets, before.tickets) {
+		t.Errorf("kept %v: %v, %v", after.tickets, found, err)
+	}
+	before.tickets["web"].Keys[0].Fingerprint = nil
+	before.save(&tunnels{})
+	if _, err := after.load(&tunnels{}); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "remove the file") {
+		t.Errorf("a damaged state: %v", err)
+	}
+}
+
 // The listener is named before the kernel refuses anything.
 func TestListenersThatTakeNothingOverAreNamed(t *testing.T) {
 	h := newJoinHost(t)
 	keys, services := ticketService()
 	made := openTickets(t, Options{RunDir: h.dir, StateDir: h.dir, Instance: "default"})
-	made.set(keys, services)
+	made.set(keys, nil, services)
 	problems := func(multipath bool) string {
 		t.Helper()
 		config := net.ListenConfig{}

@@ -133,6 +133,21 @@ func (f fleetAPI) DrainReplica(context.Context, string, bool) ([]string, uint64,
 	return nil, 0, errNoRing
 }
 
+// errNoTickets is why a load balancer tells nothing of keys of session tickets.
+var errNoTickets = connect.NewError(connect.CodeFailedPrecondition, errors.New("a load balancer never has keys of session tickets: ask a controller; without controllers each server has its own (docs/sessions.md)"))
+
+func (f fleetAPI) TicketKeys(context.Context) (*ballastv1.ListTicketKeysResponse, error) {
+	return nil, errNoTickets
+}
+
+func (f fleetAPI) UseTicketKey(context.Context, uint32, bool) ([]string, uint64, error) {
+	return nil, 0, errNoTickets
+}
+
+func (f fleetAPI) RevokeTicketKeys(context.Context) ([]string, uint64, error) {
+	return nil, 0, errNoTickets
+}
+
 func yesNo(yes bool) string {
 	if yes {
 		return "yes"

@@ -87,6 +87,22 @@ func behaveLikeWire(name string) error {
 	return tool.Change(name, map[string]bool{"tx-checksum-ip-generic": false, "rx-checksum": false})
 }
 
+// MergeSegments turns generic receive offload of an interface on or off (GRO).
+func (s *Space) MergeSegments(name string, on bool) error {
+	err := s.Do(func() error {
+		tool, err := ethtool.NewEthtool()
+		if err != nil {
+			return fmt.Errorf("open ethtool: %w", err)
+		}
+		defer tool.Close()
+		return tool.Change(name, map[string]bool{"rx-gro": on})
+	})
+	if err != nil {
+		return fmt.Errorf("set GRO of %s of %s to %t: %w", name, s.Name, on, err)
+	}
+	return nil
+}
+
 // AddBridge makes a bridge with the namespace's own addresses on it.
 func (s *Space) AddBridge(name string, mtu int, addresses ...netip.Prefix) error {
 	return s.Do(func() error {

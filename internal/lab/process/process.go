@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +23,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/relay"
 	"github.com/ballast-lb/ballast/internal/lab/process/session"
 	"github.com/ballast-lb/ballast/internal/lab/process/slowlink"
+	"github.com/ballast-lb/ballast/internal/lab/process/stateful"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
 
@@ -36,12 +36,15 @@ const (
 	Client   = "client"    // the plan is on standard input
 	Echo     = "echo"      // ADDRESS SERVER
 	Peers    = "peers"     // of `ballast bench control`; what they do is on standard input
+	Hellos   = "hellos"    // TLS clients with long hellos; what they do is on standard input
 	HTTP3    = "http3"     // OPTIONS: an HTTP/3 server
 	Member   = "etcd"      // OPTIONS: a member of an etcd cluster
 	Relay    = "relay"     // OPTIONS; shares of weights to lose are on standard input
 	Sessions = "sessions"  // TLS clients; what they do is on standard input
+	Stateful = "stateful"  // OPTIONS: an application that keeps states of sessions
+	Measure  = "measure"   // its clients; what they do is on standard input
 	TLS      = "tls"       // OPTIONS: a TLS server
-	SlowLink = "slow-link" // INTERFACE INTERFACE DELAY
+	SlowLink = "slow-link" // OPTIONS: between two interfaces
 )
 
 // a process is what its name stands for, and how many arguments it takes.
@@ -56,17 +59,14 @@ var processes = map[string]process{
 	Echo:     {2, func(ctx context.Context, a []string) error { return traffic.Echo(ctx, a[0], a[1]) }},
 	HTTP3:    {1, func(ctx context.Context, a []string) error { return http3.Run(ctx, a[0]) }},
 	Peers:    {0, func(ctx context.Context, _ []string) error { return control.RunPeers(ctx, os.Stdin, os.Stdout) }},
+	Hellos:   {0, func(ctx context.Context, _ []string) error { return session.RunHellos(ctx, os.Stdin, os.Stdout) }},
 	Sessions: {0, func(ctx context.Context, _ []string) error { return session.Run(ctx, os.Stdin, os.Stdout) }},
+	Stateful: {1, func(ctx context.Context, a []string) error { return stateful.Run(ctx, a[0]) }},
+	Measure:  {0, func(ctx context.Context, _ []string) error { return stateful.Measure(ctx, os.Stdin, os.Stdout) }},
 	TLS:      {1, func(ctx context.Context, a []string) error { return session.Serve(ctx, a[0]) }},
 	Member:   {1, func(ctx context.Context, a []string) error { return member.Run(ctx, a[0]) }},
 	Relay:    {1, func(ctx context.Context, a []string) error { return relay.Run(ctx, os.Stdin, a[0]) }},
-	SlowLink: {3, func(ctx context.Context, a []string) error {
-		delay, err := time.ParseDuration(a[2])
-		if err != nil {
-			return fmt.Errorf("read delay: %w", err)
-		}
-		return slowlink.Run(ctx, a[0], a[1], delay)
-	}},
+	SlowLink: {1, func(ctx context.Context, a []string) error { return slowlink.Run(ctx, os.Stdout, a[0]) }},
 }
 
 // Beside is the program's path where it is beside this one.

@@ -2,9 +2,6 @@
 package world
 
 import (
-	"crypto/sha256"
-	"crypto/tls"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -54,15 +51,9 @@ var answered = regexp.MustCompile(`\{.*"protocols".*\}`)
 func (t *Trial) Browse() Browsed {
 	certificate := t.certificate()
 	t.startHTTP3(http3.Options{Certificate: certificate})
-	pair := script.Must(tls.LoadX509KeyPair(certificate+".crt", certificate+".key"))
-	key := sha256.Sum256(pair.Leaf.RawSubjectPublicKeyInfo)
 	home := filepath.Join(t.NodeDir(ClientNode), Browser)
-	return t.behindNAT(Spawn{Program: Browser, environment: []string{"HOME=" + home}, Arguments: []string{
-		"--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-		"--user-data-dir=" + home, "--enable-quic", "--origin-to-force-quic-on=" + browsedName + ":443",
-		"--host-resolver-rules=MAP " + browsedName + " " + t.Fleet.Services[0].VIP.String(),
-		"--ignore-certificate-errors-spki-list=" + base64.StdEncoding.EncodeToString(key[:]),
-		"--dump-dom", "https://" + browsedName + "/page"}})
+	return t.behindNAT(Spawn{Program: Browser, environment: []string{"HOME=" + home}, Arguments: append(t.browserArguments(home, certificate),
+		"--enable-quic", "--origin-to-force-quic-on="+browsedName+":443", "--dump-dom", "https://"+browsedName+"/page")})
 }
 
 // DownloadByAioquic starts HTTP/3 servers and test/aioquic-client.py.

@@ -46,7 +46,7 @@ func (l *Lab) StartDaemon(role, node string) *Daemon {
 func (l *Lab) controlFlags(role, node string) []string {
 	file := []string{"-f", l.configPath(node)}
 	if role == "agent" {
-		file = append(file, "--server", node)
+		file = append(append(file, "--server", node), l.agents...)
 	} else {
 		file = append(append(file, l.lbFlags...), l.tierFlags(node)...)
 	}

@@ -6,21 +6,20 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"path/filepath"
+	"net/netip"
 	"strings"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/session"
+	"github.com/ballast-lb/ballast/internal/lab/process/slowlink"
 	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // StartTLS starts a TLS server for the trial's service on every server. It makes session tickets by the file of the server's agent, and waits for that where
 // there is none yet.
 func (t *Trial) StartTLS() {
-	t.startTLS(func(node string) string {
-		return filepath.Join(t.NodeDir(node), "run", "tickets", instance, t.Fleet.Services[0].Name+".json")
-	})
+	t.startTLS(func(node string) string { return t.ticketFile(node, t.Fleet.Services[0].Name) })
 }
 
 // StartTLSWithoutTickets starts servers whose session tickets name nobody.
@@ -60,16 +59,16 @@ type Sessions struct {
 	said  transcript
 }
 
-// StartSessions starts clients that begin and resume so many sessions at once.
-func (t *Trial) StartSessions(sessions int, longest time.Duration) *Sessions {
+// StartSessions starts clients that begin and resume sessions, by the connections of each no longer than given.
+func (t *Trial) StartSessions(longest time.Duration, clients ...session.Clients) *Sessions {
 	s := &Sessions{trial: t}
-	plan := script.Must(json.Marshal(&session.Clients{Target: t.Target(), Sessions: sessions, Seed: t.Random.Uint64(), Longest: longest}))
+	plan := script.Must(json.Marshal(&session.Plan{Seed: t.Random.Uint64(), Longest: longest, Clients: clients}))
 	s.p = script.Must(t.Start(Spawn{Node: ClientNode, Program: t.Processes, Arguments: []string{process.Sessions}, stdin: strings.NewReader(string(plan)), Stdout: &s.said}))
 	return s
 }
 
-// Now is what they have seen so far.
-func (s *Sessions) Now() (o session.Outcome) {
+// Now is what they have seen so far, by name.
+func (s *Sessions) Now() (o map[string]session.Outcome) {
 	lines := strings.Split(s.said.String(), "\n")
 	if len(lines) >= 2 {
 		script.Check(json.Unmarshal([]byte(lines[len(lines)-2]), &o))
@@ -77,24 +76,44 @@ func (s *Sessions) Now() (o session.Outcome) {
 	return o
 }
 
-// More waits until there were so many more connections.
+// More waits until each of them has made so many more connections.
 func (s *Sessions) More(connections int) {
-	before := s.Now().Connections
-	Await(s.trial.Context, Stall, fmt.Sprintf("%d more connections of TLS sessions", connections), func() error {
+	before := s.Now()
+	Await(s.trial.Context, session.Patient, fmt.Sprintf("%d more connections of TLS sessions of each client", connections), func() error {
 		if err := s.p.Died(); err != nil {
 			return StopWaiting(err)
 		}
-		if now := s.Now().Connections; now < before+connections {
-			return fmt.Errorf("%d until now", now-before)
+		now := s.Now()
+		if len(now) == 0 {
+			return errors.New("they have not begun")
+		}
+		for name, of := range now {
+			if made := of.Connections - before[name].Connections; made < connections {
+				return fmt.Errorf("%s: %d until now, %v", name, made, of.Broken)
+			}
 		}
 		return nil
 	})
 }
 
-// End ends them, and returns what they have seen.
-func (s *Sessions) End() session.Outcome {
+// End ends them, and returns what they have seen, by name.
+func (s *Sessions) End() map[string]session.Outcome {
 	s.p.wanted.Store(true)
 	s.p.interrupt()
 	s.p.waitOrKill(s.trial.Context)
 	return s.Now()
+}
+
+// SendHellos has clients make connections by a plan, and returns what each has seen, by name.
+func (t *Trial) SendHellos(plan session.HelloPlan) (seen map[string]session.HelloOutcome) {
+	plan.Target = t.Target()
+	t.ask(process.Hellos, &plan, &seen)
+	return seen
+}
+
+// EndClientLink ends what is between clients and router, and returns what hellos it has seen, by source.
+func (t *Trial) EndClientLink() (seen map[netip.Addr]slowlink.Seen) {
+	t.slow.Stop(t.Context)
+	script.Check(json.Unmarshal([]byte(t.hellos.String()), &seen))
+	return seen
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/lab/process"
+	"github.com/ballast-lb/ballast/internal/lab/process/slowlink"
 	"github.com/ballast-lb/ballast/internal/script"
 )
 
@@ -45,6 +46,7 @@ type Topology struct {
 	ClientMTU      int               // that the router's way to the clients has; default 1500
 	RoutesHideMTU  bool              // LBs learn the MTU of far servers from ICMP alone
 	ClientDelay    time.Duration     // of every frame to and from clients, each way
+	HelloFaults    []slowlink.Fault  // of ClientHellos on their way from clients
 	ClientSysctls  map[string]string // beyond the lab's own
 	MPTCP          bool              // servers and clients speak it, and clients have another address
 	AnswersThrough bool              // servers answer by an LB instead of by the router
@@ -197,7 +199,7 @@ func (l *Lab) buildClient() {
 
 // connectClient joins client and router, by a relay if their link is to be slow.
 func (l *Lab) connectClient(client, router netspace.End) {
-	if l.Topology.ClientDelay == 0 {
+	if l.Topology.ClientDelay == 0 && l.Topology.HelloFaults == nil {
 		script.Check(netspace.Connect(client, router))
 		return
 	}
@@ -207,8 +209,8 @@ func (l *Lab) connectClient(client, router netspace.End) {
 	script.Check(errors.Join(
 		netspace.Connect(client, netspace.End{Space: wire, Interface: "near", MTU: fullMTU}),
 		netspace.Connect(router, netspace.End{Space: wire, Interface: "far", MTU: fullMTU})))
-	script.Must(l.Start(Spawn{Node: wireNode, Program: l.Processes,
-		Arguments: []string{process.SlowLink, "near", "far", l.Topology.ClientDelay.String()}}))
+	l.slow = l.startPeer(process.SlowLink, Spawn{Node: wireNode, Stdout: &l.hellos}, &slowlink.Options{
+		Near: "near", Far: "far", Delay: l.Topology.ClientDelay, Faults: l.Topology.HelloFaults})
 }
 
 func (l *Lab) buildLBs() {

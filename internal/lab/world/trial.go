@@ -33,6 +33,7 @@ type Setup struct {
 	Reports  bool     // agents tell the load balancers how busy their servers are
 	NoAgents bool
 	LBFlags  []string // of load balancers that run by a file
+	Tickets  bool     // agents share the key of session tickets, which programs that give up root may read
 	Clocks   bool     // the LBs write the cookies: every change is done when they know the servers' clocks
 	Baseline bool     // its broken connections are the comparison, not a broken promise
 	Cuts     bool     // it breaks connections on purpose, and judges itself which
@@ -151,6 +152,9 @@ func (t *Trial) bringUp() {
 		t.LBs[LBName(i+1)] = nil
 	}
 	t.divideTiers()
+	if t.Setup.Tickets {
+		t.agents = t.shareTicketKey(t.Random)
+	}
 	t.nameTunnelSources()
 	t.startControl()
 	t.Apply()
@@ -367,6 +371,14 @@ func (t *Trial) counters() map[string]map[string]uint64 {
 		}
 	}
 	return all
+}
+
+// Counted is how many packets all daemons have counted by a verdict.
+func (t *Trial) Counted(verdict string) (packets uint64) {
+	for _, counters := range t.counters() {
+		packets += counters[verdict]
+	}
+	return packets
 }
 
 // Drain ends new connections to a server in every service.

@@ -53,8 +53,11 @@ type Lab struct {
 	spaces   map[string]*netspace.Space
 	wire     *link.Wire
 	Topology Topology
-	lbFlags  []string // of load balancers that run by a file, beyond the lab's own
-	Work     string   // how the servers' work is done
+	lbFlags  []string   // of load balancers that run by a file, beyond the lab's own
+	agents   []string   // flags of agents, beyond the lab's own
+	slow     *Process   // the clients' link, if it is
+	hellos   transcript // what it says of them at its end
+	Work     string     // how the servers' work is done
 
 	mutex     sync.Mutex
 	processes []*Process

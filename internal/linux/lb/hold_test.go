@@ -118,7 +118,7 @@ func (r *holdRig) seen() (list [][]byte) {
 // directly is what XDP makes of a segment of a connection whose server is known.
 func (r *holdRig) directly(frame []byte) []byte {
 	r.Helper()
-	r.changeBegun(func(begun *lbSessionBegun) { begun.Held = 0 })
+	r.eachBegun(func(begun *lbSessionBegun) { begun.Held = 0 })
 	got, _ := r.send(frame)
 	if got.verdict != lbVerdictFORWARDED_STARTING || got.action != xdpRedirect {
 		r.Fatalf("%s, action %d", verdictNames[got.verdict], got.action)
@@ -209,7 +209,7 @@ func (r *holdRig) hold(random *rand.Rand, f flow, n int) {
 func (r *holdRig) checkFollows(frame []byte) {
 	r.Helper()
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
-		r.changeBegun(func(begun *lbSessionBegun) { begun.HeldMs = clockNow() })
+		r.eachBegun(func(begun *lbSessionBegun) { begun.At = uint16(uint64(clockNow()) * 1_000_000 >> 26) })
 		got, release := r.send(frame)
 		if got.verdict != lbVerdictFORWARDED_STARTING || release {
 			r.Fatalf("what follows: %s, action %d", verdictNames[got.verdict], got.action)
@@ -221,16 +221,20 @@ func (r *holdRig) checkFollows(frame []byte) {
 	r.Fatal("what follows goes directly")
 }
 
-func (r *holdRig) changeBegun(change func(*lbSessionBegun)) {
-	r.Helper()
-	var key lbConnectionKey
-	var begun lbSessionBegun
-	entries := r.lb.objects.SessionsBegun.Iterate()
-	for entries.Next(&key, &begun) {
-		change(&begun)
-		mustSet(r.lb.objects.SessionsBegun.Put(key, begun))
+// eachBegun visits the places of connections that have begun, and writes back what changes.
+func (w *world) eachBegun(change func(*lbSessionBegun)) {
+	w.Helper()
+	var set lbSessionBegunSet
+	for i := range w.lb.objects.SessionsBegun.MaxEntries() {
+		mustSet(w.lb.objects.SessionsBegun.Lookup(i, &set))
+		before := set
+		for way := range set.Ways {
+			change(&set.Ways[way])
+		}
+		if set != before {
+			mustSet(w.lb.objects.SessionsBegun.Put(i, set))
+		}
 	}
-	mustSet(entries.Err())
 }
 
 // checkReleased: as it would have gone to the server directly, in order but for what is behind a gap.

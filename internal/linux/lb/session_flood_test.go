@@ -35,6 +35,11 @@ func (w *world) held() (entries, bytes map[string]uint64) {
 			entries[name]++
 		}
 	}
+	w.eachBegun(func(begun *lbSessionBegun) {
+		if begun.Id != 0 {
+			entries["sessions_begun"]++
+		}
+	})
 	return entries, bytes
 }
 

@@ -1,4 +1,5 @@
-// Package rotation decides when a cookie key may be used, and when an old one may be dropped, without breaking a connection.
+// Package rotation decides when a cookie key may be used, and when an old one may be dropped, without breaking a connection; and the same of keys of session
+// tickets (tickets.go).
 //
 // It goes by what nodes say: each step of a rotation needs all of them to have taken the one before. Departs from Cheetah, which has
 // one salt for ever.
@@ -40,6 +41,9 @@ type Report struct {
 
 	Fingerprints map[uint32][]byte // of its keys, by epoch; none of an older agent's
 	Placement    []byte            // the same of its placement key
+
+	Tickets    map[uint32][]byte // fingerprints of the keys by which its applications read session tickets, by epoch
+	OwnTickets bool              // these keys are no controllers': it was given others (--ticket-key)
 }
 
 // FingerprintSize is short: it tells keys apart, and nobody finds a key by it.

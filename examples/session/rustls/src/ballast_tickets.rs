@@ -33,7 +33,7 @@ fn siphash(key: &[u8], message: &[u8]) -> u64 {
 /// The keys of an epoch.
 struct Epoch {
     names: Vec<u8>, // of tags, and of what hides ids
-    sessions: hkdf::Prk,
+    sessions: Vec<hkdf::Prk>, // that tickets of such a name may be by; they are made by the first
 }
 
 impl Epoch {
@@ -61,10 +61,11 @@ impl Epoch {
         id != 0 && self.tag(&name[..8], id) == name[8..14]
     }
 
-    fn key(&self, name: &[u8]) -> Option<LessSafeKey> {
-        let info = [b"ballast rustls ticket", name];
-        Some(LessSafeKey::new(UnboundKey::from(self.sessions.expand(&info, &AES_256_GCM).ok()?)))
-    }
+}
+
+fn key(sessions: &hkdf::Prk, name: &[u8]) -> Option<LessSafeKey> {
+    let info = [b"ballast rustls ticket", name];
+    Some(LessSafeKey::new(UnboundKey::from(sessions.expand(&info, &AES_256_GCM).ok()?)))
 }
 
 /// What the agent's file says.
@@ -77,14 +78,16 @@ impl Keys {
     fn read(path: &Path) -> Result<Keys> {
         let wrong = |what: String| Error::new(ErrorKind::InvalidData, format!("read {}: {what}", path.display()));
         let said: serde_json::Value = serde_json::from_slice(&std::fs::read(path)?)?;
-        let epoch = |names: &str, sessions: &str| {
-            let bytes = |key: &str| said[key].as_str().and_then(unhex).filter(|bytes| bytes.len() == 32);
-            match (bytes(names), bytes(sessions)) {
-                (Some(names), Some(sessions)) => {
-                    Ok(Epoch { names, sessions: hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&sessions) })
-                }
-                _ => Err(wrong(format!("{names} and {sessions} have not 32 bytes"))),
+        let bytes = |key: &serde_json::Value| key.as_str().and_then(unhex).filter(|bytes| bytes.len() == 32);
+        let listed: Option<Vec<_>> = said["ticket_keys"].as_array().map_or(Some(vec![]), |keys| keys.iter().map(bytes).collect());
+        let listed = listed.ok_or_else(|| wrong("ticket_keys have not 32 bytes each".into()))?;
+        let epoch = |names: &str, sessions: &str| match (bytes(&said[names]), bytes(&said[sessions])) {
+            (Some(names), Some(first)) => {
+                let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]);
+                let others = listed.iter().filter(|key| **key != first);
+                Ok(Epoch { names, sessions: std::iter::once(&first).chain(others).map(|key| salt.extract(key)).collect() })
             }
+            _ => Err(wrong(format!("{names} and {sessions} have not 32 bytes"))),
         };
         let mut epochs = vec![epoch("id_key", "ticket_key")?];
         if ["id_key_before", "ticket_key_before"].iter().any(|key| !said[key].as_str().unwrap_or("").is_empty()) {
@@ -168,7 +171,7 @@ impl ProducesTickets for Tickets {
         let (keys, nonce) = (self.keys(), self.draw::<NONCE_LEN>()?);
         let name = keys.epochs[0].seal(self.draw()?, keys.server);
         let mut sealed = session.to_vec();
-        keys.epochs[0].key(&name)?.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(name), &mut sealed).ok()?;
+        key(&keys.epochs[0].sessions[0], &name)?.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(name), &mut sealed).ok()?;
         Some([&name[..], &nonce, &sealed].concat())
     }
 
@@ -176,11 +179,14 @@ impl ProducesTickets for Tickets {
         let (name, rest) = ticket.split_at_checked(NAME)?;
         let (nonce, sealed) = rest.split_at_checked(NONCE_LEN)?;
         let keys = self.keys();
-        let key = keys.epochs.iter().find(|epoch| epoch.opens(name))?.key(name)?;
-        let mut session = sealed.to_vec();
-        let length = key.open_in_place(Nonce::try_assume_unique_for_key(nonce).ok()?, Aad::from(name), &mut session).ok()?.len();
-        session.truncate(length);
-        Some(session)
+        let epoch = keys.epochs.iter().find(|epoch| epoch.opens(name))?;
+        epoch.sessions.iter().find_map(|sessions| {
+            let mut session = sealed.to_vec();
+            let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+            let length = key(sessions, name)?.open_in_place(nonce, Aad::from(name), &mut session).ok()?.len();
+            session.truncate(length);
+            Some(session)
+        })
     }
 }
 

@@ -25,6 +25,7 @@ type anyStatus struct {
 	Tunnels     api.Tunnels       `json:"tunnels,omitzero"`
 	IDFiles     []string          `json:"connection_ids,omitempty"`
 	TicketFiles []string          `json:"session_tickets,omitempty"`
+	TicketKeys  []api.TicketKeys  `json:"ticket_keys,omitempty"`
 	Joins       []netip.AddrPort  `json:"mptcp,omitempty"`
 }
 
@@ -61,6 +62,16 @@ func printStatus(out *command.Table, s anyStatus) {
 	}
 	for _, path := range s.TicketFiles {
 		out.Line("session tickets\tby %s", path)
+	}
+	for _, keys := range s.TicketKeys {
+		switch keys.Source {
+		case "controllers":
+			out.Line("ticket keys	service %s: epoch %d of controllers, %d are read", keys.Service, keys.Epoch, len(keys.Read))
+		case "file":
+			out.Line("ticket keys	service %s: by --ticket-key", keys.Service)
+		default:
+			out.Line("ticket keys	service %s: of this host alone", keys.Service)
+		}
 	}
 	for _, at := range s.Joins {
 		out.Line("mptcp\tclients join at %s", at)

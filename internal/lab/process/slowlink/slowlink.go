@@ -1,4 +1,4 @@
-// Package slowlink delays every frame between two interfaces of its namespace, in both directions.
+// Package slowlink delays every frame between two interfaces of its namespace, in both directions, and loses, doubles and swaps segments of ClientHellos.
 //
 // A BPF program could delay by skb->tstamp, but only above a qdisc that honours it (fq), which a kernel
 // may lack. This relay needs packet sockets only. It keeps the order of frames and loses none of them
@@ -7,8 +7,10 @@ package slowlink
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 
@@ -24,33 +26,53 @@ const (
 	receivePatience   = 200 * time.Millisecond // how long a receiver may overlook the end
 )
 
+// Options say what it does between which interfaces.
+type Options struct {
+	Near   string        `json:"near"` // the clients' side
+	Far    string        `json:"far"`
+	Delay  time.Duration `json:"delay"`
+	Faults []Fault       `json:"faults,omitempty"` // of what comes from clients
+}
+
 type delayedFrame struct {
 	due     time.Time
 	content []byte
 }
 
-// Run relays frames between interfaces a and b, each by the given delay later, until ctx ends.
-func Run(ctx context.Context, a, b string, delay time.Duration) error {
-	first, err := open(a)
+// Run relays frames until ctx ends. The options are written in JSON. With faults it then says on out what has come, by address.
+func Run(ctx context.Context, out io.Writer, text string) error {
+	var o Options
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return fmt.Errorf("read the options of a slow link: %w", err)
+	}
+	near, err := open(o.Near)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(first)
-	second, err := open(b)
+	defer unix.Close(near)
+	far, err := open(o.Far)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(second)
+	defer unix.Close(far)
+	hellos := newHellos(o.Faults)
+	all := func(frame []byte) [][]byte { return [][]byte{frame} }
 	group, ctx := errgroup.WithContext(ctx)
-	for _, direction := range []struct{ from, to int }{{first, second}, {second, first}} {
+	for _, direction := range []struct {
+		from, to int
+		pass     func(frame []byte) [][]byte
+	}{{near, far, hellos.pass}, {far, near, all}} {
 		queue := make(chan delayedFrame, framesQueuedMax)
 		group.Go(func() error {
 			defer close(queue)
-			return receive(ctx, direction.from, delay, queue)
+			return receive(ctx, direction.from, o.Delay, direction.pass, queue)
 		})
 		group.Go(func() error { return send(direction.to, queue) })
 	}
-	return group.Wait()
+	if err := group.Wait(); err != nil || len(o.Faults) == 0 {
+		return err
+	}
+	return json.NewEncoder(out).Encode(hellos.seen)
 }
 
 // open makes a packet socket that sees what arrives at an interface, and not what is sent by it.
@@ -78,7 +100,7 @@ func open(name string) (int, error) {
 	return socket, nil
 }
 
-func receive(ctx context.Context, socket int, delay time.Duration, queue chan<- delayedFrame) error {
+func receive(ctx context.Context, socket int, delay time.Duration, pass func(frame []byte) [][]byte, queue chan<- delayedFrame) error {
 	buffer := make([]byte, frameBytesMax)
 	for ctx.Err() == nil {
 		length, _, err := unix.Recvfrom(socket, buffer, 0)
@@ -88,7 +110,10 @@ func receive(ctx context.Context, socket int, delay time.Duration, queue chan<- 
 		if err != nil {
 			return fmt.Errorf("receive a frame: %w", err)
 		}
-		queue <- delayedFrame{time.Now().Add(delay), append([]byte(nil), buffer[:length]...)}
+		due := time.Now().Add(delay)
+		for _, frame := range pass(append([]byte(nil), buffer[:length]...)) {
+			queue <- delayedFrame{due, frame}
+		}
 	}
 	return nil
 }

@@ -20,6 +20,22 @@ var Scenarios = []scenario.Scenario{
 		Name: "sessions", Deadline: 5 * time.Minute, Do: run,
 		Promise: "all connections of a TLS session reach one server while pool, keys and load balancers change",
 	},
+	{
+		Name: "sessions-software", Deadline: 10 * time.Minute, Do: runSoftware,
+		Promise: "so do those of curl, OpenSSL and Python with unchanged nginx, Apache, HAProxy and Dovecot (IMAPS)",
+	},
+	{
+		Name: "sessions-nginx", Deadline: 5 * time.Minute, Do: runNginx,
+		Promise: "so do those of curl, OpenSSL and Python with unchanged nginx",
+	},
+	{
+		Name: "session-loss", Deadline: 5 * time.Minute, Do: runLoss,
+		Promise: "ClientHellos of 1 to 3 segments reach their session's server whichever of them is lost, doubled or overtaken; longer ones reach one",
+	},
+	{
+		Name: "sessions-chromium", Deadline: 5 * time.Minute, Do: runChromium,
+		Promise: "pages of Chromium, whose hellos take two segments, resume their sessions at nginx",
+	},
 }
 
 const (
@@ -27,6 +43,7 @@ const (
 	longest     = 3 * time.Second // of a connection
 	between     = 60              // connections, between two events
 	resumedMost = 0.7             // of connections, that resume a session at least
+	removed     = 3               // server, at the end
 	patience    = 10              // checks that fail in a row
 
 	floodSYNs      = 30_000
@@ -55,49 +72,71 @@ func run(run *scenario.Run) {
 		{"ipip", scenario.VIP4, nil},
 		{"gue and ipv6", scenario.VIP6, func(s *fleet.Service) { s.Forward, s.Dispatch = model.ForwardGUE, model.DispatchP2C }},
 	} {
-		seen := session.Outcome{}
-		outcome := run.Uncounted(setup(one.name, service(one.vip, one.with)), func(t *world.Trial) { seen = changes(t, run.Result, one.vip == scenario.VIP4) })
-		count(run, outcome, one.name, seen)
-		moved := 0
-		for server, n := range seen.Moved {
-			if server != world.ServerName(1) { // which was removed
-				moved += n
-			}
-		}
-		run.Result.Measure("moved_"+one.name, float64(moved))
-		run.Result.Expect(moved == 0, "%s: %d of %d connections reached another server than their session's: %v", one.name, moved, seen.Connections, seen.Moved)
-		run.Result.Expect(float64(seen.Resumed) >= resumedMost*float64(seen.Connections), "%s: only %d of %d connections resumed a session", one.name, seen.Resumed, seen.Connections)
-		for _, verdict := range []string{"answered_syn", "held_hello", "forwarded_by_session", "forwarded_new", "forwarded_by_cookie"} {
-			run.Result.Expect(total(outcome, verdict) > 0, "%s: no packet is counted as %s", one.name, verdict)
-		}
+		seen := map[string]session.Outcome{}
+		outcome := run.Uncounted(setup(one.name, service(one.vip, one.with)), func(t *world.Trial) {
+			t.StartTLS()
+			seen = changes(t, between, func(clients *world.Sessions) {
+				if one.vip == scenario.VIP4 {
+					flood(t, run.Result, clients, one.name)
+				}
+			}, session.Clients{Name: one.name, Target: t.Target(), Sessions: atOnce})
+		})
+		judge(run, outcome, seen)
+		run.Result.Expect(total(outcome, "held_hello") > 0, "%s: no segment of a hello was held", one.name)
 	}
-	seen := session.Outcome{}
+	seen := map[string]session.Outcome{}
 	outcome := run.Uncounted(setup("cookie", service(scenario.VIP4, func(s *fleet.Service) { s.Session = model.SessionNone })), func(t *world.Trial) {
 		t.StartTLSWithoutTickets()
-		clients := t.StartSessions(atOnce, longest)
+		clients := t.StartSessions(longest, session.Clients{Name: "cookie", Target: t.Target(), Sessions: atOnce})
 		clients.More(5 * between)
 		seen = clients.End()
 	})
-	count(run, outcome, "cookie", seen)
-	run.Result.Measure("sessions_moved_cookie", float64(len(seen.Moved)))
-	run.Result.Expect(len(seen.Moved) > 0, "without session: tls no session moved: the trials before prove nothing")
+	count(run, outcome, seen)
+	moved := len(seen["cookie"].Moved)
+	run.Result.Measure("sessions_moved_cookie", float64(moved))
+	run.Result.Expect(moved > 0, "without session: tls no session moved: the trials before prove nothing")
 }
 
-func setup(name string, one *fleet.Service) world.Setup {
-	return world.Setup{Name: name, Services: []*fleet.Service{one}, Members: []int{1, 2, 3, 4}, Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 5)}}
+func setup(name string, services ...*fleet.Service) world.Setup {
+	return world.Setup{Name: name, Services: services, Members: []int{1, 2, 3, 4}, Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 5)}}
 }
 
 // count adds what clients have seen to the result.
-func count(run *scenario.Run, outcome world.Result, name string, seen session.Outcome) {
-	broken := 0
-	for _, n := range seen.Broken {
-		broken += n
+func count(run *scenario.Run, outcome world.Result, seen map[string]session.Outcome) {
+	outcome.Broken = 0
+	for name, of := range seen {
+		broken := 0
+		for _, n := range of.Broken {
+			broken += n
+		}
+		outcome.Attempted += of.Connections
+		outcome.Broken += broken
+		run.Result.Measure("resumed_"+name, float64(of.Resumed))
+		run.Result.Expect(broken == 0, "%s: %d of %d connections broken: %v", name, broken, of.Connections, of.Broken)
+		run.Result.Expect(of.Versions["TLS 1.2"] > 0 && of.Versions["TLS 1.3"] > 0, "%s: sessions of %v", name, of.Versions)
 	}
-	outcome.Attempted, outcome.Broken, outcome.Completed = seen.Connections, broken, seen.Connections-broken
+	outcome.Completed = outcome.Attempted - outcome.Broken
 	run.Result.AddTrial(outcome, false)
-	run.Result.Measure("resumed_"+name, float64(seen.Resumed))
-	run.Result.Expect(broken == 0, "%s: %d of %d connections broken: %v", name, broken, seen.Connections, seen.Broken)
-	run.Result.Expect(seen.Versions["TLS 1.2"] > 0 && seen.Versions["TLS 1.3"] > 0, "%s: sessions of %v", name, seen.Versions)
+}
+
+// judge counts, and expects connections to be at their session's server, but for those of the server that was removed.
+func judge(run *scenario.Run, outcome world.Result, seen map[string]session.Outcome) {
+	count(run, outcome, seen)
+	for name, of := range seen {
+		moved := 0
+		for server, n := range of.Moved {
+			if server != world.ServerName(removed) {
+				moved += n
+			}
+		}
+		run.Result.Measure("connections_"+name, float64(of.Connections))
+		run.Result.Measure("moved_"+name, float64(moved))
+		run.Result.Expect(moved == 0, "%s: %d of %d connections reached another server than their session's: %q", name, moved, of.Connections, of.Moves)
+		run.Result.Expect(float64(of.Resumed) >= resumedMost*float64(of.Connections), "%s: only %d of %d connections resumed a session", name, of.Resumed, of.Connections)
+	}
+	for _, verdict := range []string{"answered_syn", "forwarded_by_session", "forwarded_new", "forwarded_by_cookie"} {
+		run.Result.Expect(total(outcome, verdict) > 0, "%s: no packet is counted as %s", outcome.Name, verdict)
+	}
 }
 
 func total(outcome world.Result, verdict string) (packets uint64) {
@@ -108,10 +147,10 @@ func total(outcome world.Result, verdict string) (packets uint64) {
 }
 
 // flood sends SYNs of clients that do not exist, while others' connections begin and end.
-func flood(t *world.Trial, result *scenario.Result, clients *world.Sessions) {
+func flood(t *world.Trial, result *scenario.Result, clients *world.Sessions, name string) {
 	strangers, target := t.OpenStrangers(), netip.MustParseAddrPort(t.Target())
 	defer strangers.Close()
-	before, connections := script.Must(t.Verdicts(lbs...)), clients.Now().Connections
+	before, connections := script.Must(t.Verdicts(lbs...)), clients.Now()[name].Connections
 	scenario.Bounded(t, result, "flood", func() {
 		strangers.Flood(floodPerSecond, func(i int) ([]byte, bool) {
 			syn := frames.Segment{From: strangers.From, To: strangers.To, Client: strangers.Address(), Service: target, SYN: true,
@@ -119,7 +158,7 @@ func flood(t *world.Trial, result *scenario.Result, clients *world.Sessions) {
 			return script.Must(syn.Frame()), i < floodSYNs
 		})
 	})
-	began := clients.Now().Connections - connections
+	began := clients.Now()[name].Connections - connections
 	result.Measure("began_in_flood", float64(began))
 	result.Expect(began > 0, "no connection began in the flood")
 	answered := script.Must(t.Verdicts(lbs...))["answered_syn"] - before["answered_syn"]
@@ -127,14 +166,11 @@ func flood(t *world.Trial, result *scenario.Result, clients *world.Sessions) {
 	result.Expect(float64(answered) >= floodDelivered*floodSYNs, "of %d SYNs only %d were answered", floodSYNs, answered)
 }
 
-// changes are those of pool, keys and load balancers; a flood before them if wanted.
-func changes(t *world.Trial, result *scenario.Result, flooded bool) session.Outcome {
-	t.StartTLS()
-	clients := t.StartSessions(atOnce, longest)
+// changes are those of pool, keys and load balancers, between which each of the clients makes some connections. Before them comes what else is to happen.
+func changes(t *world.Trial, between int, before func(clients *world.Sessions), of ...session.Clients) map[string]session.Outcome {
+	clients := t.StartSessions(longest, of...)
 	clients.More(between)
-	if flooded {
-		flood(t, result, clients)
-	}
+	before(clients)
 	for _, one := range []world.Step{
 		{What: "add server s5", Do: func() { t.AddServer(5); t.Apply() }},
 		{What: "drain server s1", Do: func() { t.Drain(1); t.Apply() }},
@@ -145,7 +181,7 @@ func changes(t *world.Trial, result *scenario.Result, flooded bool) session.Outc
 		{What: "kill load balancer lb2", Do: func() { t.CrashLB(2) }},
 		{What: "drain server s2", Do: func() { t.Drain(2); t.Apply() }},
 		{What: "lb2 returns", Do: func() { t.ReturnLB(2) }},
-		{What: "remove server s1", Do: func() { t.RemoveServer(1); t.Apply() }},
+		{What: "remove server s3", Do: func() { t.RemoveServer(removed); t.Apply() }},
 	} {
 		t.Event(one.What, one.Do)
 		clients.More(between)

@@ -1,0 +1,34 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+)
+
+func (f *fleetAPI) ListTicketKeys(ctx context.Context, _ *ballastv1.ListTicketKeysRequest) (*ballastv1.ListTicketKeysResponse, error) {
+	answer, err := f.desired.TicketKeys(ctx)
+	return answer, refusal(err)
+}
+
+func (f *fleetAPI) UseTicketKey(ctx context.Context, r *ballastv1.KeyRequest) (*ballastv1.ChangeResponse, error) {
+	changes, revision, err := f.desired.UseTicketKey(ctx, r.Epoch, r.Force)
+	return &ballastv1.ChangeResponse{Changes: changes, Revision: revision}, refusal(err)
+}
+
+func (f *fleetAPI) RevokeTicketKeys(ctx context.Context, r *ballastv1.RevokeTicketKeysRequest) (*ballastv1.ChangeResponse, error) {
+	if !r.Force {
+		return nil, dangerous([]string{"all TLS sessions of services with `session: tls` begin again"})
+	}
+	changes, revision, err := f.desired.RevokeTicketKeys(ctx)
+	return &ballastv1.ChangeResponse{Changes: changes, Revision: revision}, refusal(err)
+}
+
+// Unready is the refusal to have tickets made by a key that servers could not read them by.
+func Unready(reasons []string) error {
+	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("sessions would begin again: %s: see `ballast ctl tickets`, or --force", strings.Join(reasons, "; ")))
+}

@@ -1,0 +1,166 @@
+// Clients that are not ours.
+package session
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Programs are clients by their program. Each begins a session and resumes it, and tells what it has seen in each connection.
+var Programs = map[string]func(c *client, ctx context.Context, version uint16, saw func(visit)) error{
+	"curl": (*client).curl, "openssl": (*client).openssl, "python3": (*client).python,
+}
+
+const (
+	curlsPerSecond  = 10
+	connectionsEach = 1 + resumes
+	between         = 200 * time.Millisecond // connections of openssl and Python
+)
+
+//go:embed client.py
+var pythonClient string
+
+// curl keeps its sessions for as long as it runs. Of three requests the first two share a connection.
+func (c *client) curl(_ context.Context, version uint16, saw func(visit)) error {
+	host, port, err := net.SplitHostPort(c.Target)
+	if err != nil {
+		return err
+	}
+	url := "https://lab:" + port + "/"
+	each := []string{"--silent", "--show-error", "--insecure", "--tls-max", map[uint16]string{tls.VersionTLS12: "1.2", tls.VersionTLS13: "1.3"}[version],
+		"--connect-to", "lab:" + port + ":[" + host + "]:" + port, "--max-time", strconv.Itoa(int(patient.Seconds())), "--dump-header", "-", "--output", os.DevNull}
+	arguments := []string{"--rate", fmt.Sprintf("%d/s", curlsPerSecond)}
+	for i := range connectionsEach {
+		if i > 0 {
+			arguments = append(arguments, "--next")
+		}
+		arguments = append(append(arguments, each...), url, "--output", os.DevNull, url, "--next")
+		arguments = append(append(arguments, each...), "--header", "Connection: close", url)
+	}
+	said, err := c.run("curl", "", arguments...)
+	if err != nil {
+		return err
+	}
+	all, err := Speeches[c.Speech].all(said)
+	if err != nil {
+		return err
+	}
+	if len(all) != 3*connectionsEach {
+		return fmt.Errorf("curl: %d answers to %d requests", len(all), 3*connectionsEach)
+	}
+	for i, now := range all {
+		switch {
+		case i%3 == 0:
+			saw(visit{now.Server, *now.Resumed})
+		case now.Port != all[i-1].Port || now.Server != all[i-1].Server:
+			return errors.New("curl: two requests of one connection were not in one")
+		}
+	}
+	return nil
+}
+
+// openssl is run for each connection. It keeps the session in a file, but with TLS 1.2 no ticket that comes when a session is resumed (OpenSSL's ssl_update_cache): a
+// session ends here when another server has it, whose name such a ticket would have.
+func (c *client) openssl(ctx context.Context, version uint16, saw func(visit)) error {
+	dir, err := os.MkdirTemp("", "ballast-lab-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "session")
+	arguments := []string{"s_client", "-connect", c.Target, "-servername", "lab", "-ign_eof", "-sess_out", file,
+		map[uint16]string{tls.VersionTLS12: "-tls1_2", tls.VersionTLS13: "-tls1_3"}[version]}
+	first, now := "", ""
+	for i := 0; i < connectionsEach && now == first && ctx.Err() == nil; i++ {
+		said, err := c.run("openssl", Speeches[c.Speech].last, arguments...)
+		if err != nil {
+			return err
+		}
+		err = c.one("openssl", said, func(v visit) {
+			saw(v)
+			now = v.server
+		})
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			first = now
+			arguments = append(arguments, "-sess_in", file)
+		}
+		select {
+		case <-time.After(between):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// python is one process for each session, which prints what it is answered, and whether it has resumed the session.
+func (c *client) python(_ context.Context, version uint16, saw func(visit)) error {
+	host, port, err := net.SplitHostPort(c.Target)
+	if err != nil {
+		return err
+	}
+	said, err := c.run("python3", Speeches[c.Speech].last, "-c", pythonClient, host, port,
+		map[uint16]string{tls.VersionTLS12: "TLSv1_2", tls.VersionTLS13: "TLSv1_3"}[version], strconv.Itoa(connectionsEach), fmt.Sprint(patient.Seconds()), fmt.Sprint(between.Seconds()))
+	if err != nil {
+		return err
+	}
+	connections := strings.SplitAfter(said, "\n--\n")
+	if len(connections) != connectionsEach+1 {
+		return fmt.Errorf("python3: %d connections of %d", len(connections)-1, connectionsEach)
+	}
+	for _, said := range connections[:connectionsEach] {
+		if err := c.one("python3", said, saw); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reused is what s_client, and client.py after it, print about the session.
+var reused = regexp.MustCompile(`(?m)^(New|Reused), TLSv1\.[23]`)
+
+// one reads what a program has printed about one connection.
+func (c *client) one(program, said string, saw func(visit)) error {
+	now, err := Speeches[c.Speech].answer(said)
+	if err != nil {
+		return fmt.Errorf("%s: %w", program, err)
+	}
+	found := reused.FindStringSubmatch(said)
+	if found == nil {
+		return fmt.Errorf("%s does not say whether it has resumed a session", program)
+	}
+	resumed := found[1] == "Reused"
+	if now.Resumed != nil && *now.Resumed != resumed {
+		return fmt.Errorf("resumed: %t says %s, %t the server", resumed, program, *now.Resumed)
+	}
+	saw(visit{now.Server, resumed})
+	return nil
+}
+
+// run runs a program to its end, also when clients are to end, and returns what it has printed.
+func (c *client) run(program, in string, arguments ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), Patient-told)
+	defer cancel()
+	var out, complaints bytes.Buffer
+	command := exec.CommandContext(ctx, program, arguments...)
+	command.Stdin, command.Stdout, command.Stderr = strings.NewReader(in), &out, &complaints
+	command.WaitDelay = time.Second
+	if err := command.Run(); err != nil {
+		return "", fmt.Errorf("%s: %w: %s", program, err, complaints.String())
+	}
+	return out.String(), nil
+}

@@ -1,0 +1,184 @@
+// Package benefit measures what session persistence is good for: an application whose sessions have a state (Yuz IV-B).
+package benefit
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/process/stateful"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Scenarios are those of this package.
+var Scenarios = []scenario.Scenario{
+	{
+		Name: "session-benefit", Deadline: 15 * time.Minute, Do: run,
+		Promise: "an application that keeps sessions in its memory, by session: tls, against one with Redis, and proxies with sticky sessions",
+	},
+}
+
+// The paper has 48 servers of one core, eight cores of the balancer and eight of the database: a sixth each.
+const (
+	servers     = 4
+	serverCPUs  = 0.15
+	backendCPUs = servers * serverCPUs / 6 // of Redis, and of each proxy. The kernel forwards without such a limit
+
+	clientsAtOnce = 32
+	requests      = 10 // of a session
+	small         = 16 << 10
+	large         = 1 << 20 // the paper's
+
+	repetitions = 3
+	span        = 4 * time.Second // of a measurement
+	share       = 0.7             // of what the slowest carries: the rate that times are compared at
+
+	plainPort, nginxPort, haproxyPort = 8081, 8443, 8444
+)
+
+// system is one way to have sessions.
+type system struct {
+	name, target string
+	proxy        string // that answers must name
+	redis        bool   // that must be asked
+	session      bool   // by which load balancers must forward
+}
+
+// cell is what was measured of a system.
+type cell struct{ perSecond, meanMS, p99MS []float64 }
+
+func newService(name, vip string, session model.Session) *fleet.Service {
+	one := fleet.NewService(name, vip)
+	one.Ports, one.Dispatch, one.Session = []uint16{443}, model.DispatchRR, session
+	return one
+}
+
+func run(run *scenario.Run) {
+	redis := newService("redis", "198.51.100.10", model.SessionNone)
+	memory := newService("memory", "198.51.100.11", model.SessionTLS)
+	scattered := newService("scattered", "198.51.100.12", model.SessionNone)
+	members := []int{1, 2, 3, 4}
+	what := world.Setup{Name: "benefit", Services: []*fleet.Service{redis, memory, scattered}, Members: members,
+		Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, servers+1)}}
+	outcome := run.Uncounted(what, func(t *world.Trial) {
+		m := &measurement{run: run, t: t, cells: map[string]*cell{}}
+		m.start(redis, memory, scattered)
+		m.measure()
+	})
+	run.Result.AddTrial(outcome, false)
+}
+
+// measurement is one under way.
+type measurement struct {
+	run     *scenario.Run
+	t       *world.Trial
+	systems []system
+	redis   func() uint64 // commands that it has carried out
+	cells   map[string]*cell
+}
+
+func (m *measurement) start(redis, memory, scattered *fleet.Service) {
+	t := m.t
+	address := t.StartRedis(servers+1, backendCPUs)
+	m.redis = func() uint64 { return t.RedisCommands(servers+1, address) }
+	key := fleet.RandomKey(t.Random)
+	tickets := slices.Concat(key[:], key[:])
+	t.StartStateful(servers, serverCPUs,
+		stateful.Options{Address: redis.Target(), TLS: true, TicketKey: tickets, Redis: address.String()},
+		stateful.Options{Address: memory.Target(), TLS: true, Tickets: memory.Name},
+		stateful.Options{Address: scattered.Target(), TLS: true, TicketKey: tickets},
+		stateful.Options{Address: fmt.Sprintf("0.0.0.0:%d", plainPort)})
+	certificate := t.Certificate()
+	m.systems = []system{
+		{name: "redis", target: redis.Target(), redis: true},
+		{name: "session", target: memory.Target(), session: true},
+		{name: "nginx", target: t.StartProxy("nginx", nginxPort, servers, plainPort, backendCPUs, certificate), proxy: "nginx"},
+		{name: "haproxy", target: t.StartProxy("haproxy", haproxyPort, servers, plainPort, backendCPUs, certificate), proxy: "haproxy"},
+	}
+	// Without either, states are lost: that is what all of them are for.
+	seen := t.Measured(stateful.Plan{Target: scattered.Target(), Clients: clientsAtOnce, For: span, Requests: requests, Bytes: small})
+	m.run.Result.Measure("scattered_forgotten", float64(seen.Forgotten))
+	m.run.Result.Expect(seen.Forgotten > 0, "states in memory are not lost without session: tls: the application proves nothing")
+}
+
+func (m *measurement) measure() {
+	for range repetitions { // one after the other, so that all meet the same machine
+		for _, one := range m.systems {
+			m.once(one, "most", stateful.Plan{Bytes: small})
+		}
+	}
+	slowest := 0.0
+	for _, one := range m.systems {
+		if most := m.median(one, "most").perSecond; slowest == 0 || most < slowest {
+			slowest = most
+		}
+	}
+	m.run.Result.Measure("offered_per_second", share*slowest)
+	for range repetitions {
+		for _, one := range m.systems {
+			m.once(one, "offered", stateful.Plan{Bytes: small, PerSecond: share * slowest})
+		}
+	}
+	for range repetitions {
+		for _, one := range m.systems {
+			m.once(one, "large", stateful.Plan{Bytes: large})
+		}
+	}
+	for _, load := range []string{"most", "offered", "large"} {
+		for _, one := range m.systems {
+			m.compare(load, one, m.median(one, load), m.median(m.systems[1], load))
+		}
+	}
+}
+
+// compare measures a system and what session: tls is to it: how many times as many requests are answered, or at the same rate, how much of the time they take.
+func (m *measurement) compare(load string, one system, is, session medians) {
+	name, result := load+"_"+one.name, m.run.Result
+	result.Measure(name+"_per_second", is.perSecond)
+	result.Measure(name+"_mean_ms", is.meanMS)
+	result.Measure(name+"_p99_ms", is.p99MS)
+	switch {
+	case one.session:
+	case load == "offered":
+		result.Measure("offered_mean_of_session_to_"+one.name, session.meanMS/is.meanMS)
+		result.Measure("offered_p99_of_session_to_"+one.name, session.p99MS/is.p99MS)
+	default:
+		result.Measure(load+"_of_session_to_"+one.name, session.perSecond/is.perSecond)
+		result.Expect(load != "large" || session.perSecond > is.perSecond, "with states of %d bytes %s carries %.0f requests/s, and session: tls %.0f", large, one.name,
+			is.perSecond, session.perSecond)
+	}
+}
+
+// once measures one system, and expects that it was what it is called.
+func (m *measurement) once(one system, load string, plan stateful.Plan) {
+	plan.Target, plan.Clients, plan.For, plan.Requests = one.target, clientsAtOnce, m.run.Length(span), requests
+	commands, forwarded := m.redis(), m.t.Counted("forwarded_by_session")
+	seen := m.t.Measured(plan)
+	commands, forwarded = m.redis()-commands, m.t.Counted("forwarded_by_session")-forwarded
+	name, result := one.name+", "+load, m.run.Result
+	m.run.Progress("%s: %d requests, %.0f/s, mean %.1f ms, p99 %.1f ms, %d resumed, %d commands of Redis, %d forwarded by session", name, seen.Requests, seen.PerSecond,
+		seen.MeanMS, seen.P99MS, seen.Resumed, commands, forwarded)
+	result.Expect(len(seen.Failed) == 0 && seen.Requests > 0, "%s: %d requests, failed: %v", name, seen.Requests, seen.Failed)
+	result.Expect(seen.Forgotten == 0, "%s: %d of %d requests met no state or an old one", name, seen.Forgotten, seen.Requests)
+	result.Expect(len(seen.Servers) == servers, "%s: served by %v", name, seen.Servers)
+	result.Expect(one.redis == (commands >= uint64(2*seen.Requests)) && (one.redis || commands <= 2), "%s: %d commands of Redis", name, commands)
+	result.Expect(one.session == (forwarded >= uint64(seen.Resumed)) && (one.session || forwarded == 0), "%s: %d forwarded by session", name, forwarded)
+	result.Expect(one.proxy == "" && len(seen.Proxies) == 0 || seen.Proxies[one.proxy] == seen.Requests, "%s: %d by %v", name, seen.Requests, seen.Proxies)
+	of := m.cells[one.name+load]
+	if of == nil {
+		of = &cell{}
+		m.cells[one.name+load] = of
+	}
+	of.perSecond, of.meanMS, of.p99MS = append(of.perSecond, seen.PerSecond), append(of.meanMS, seen.MeanMS), append(of.p99MS, seen.P99MS)
+}
+
+// medians of the repetitions.
+type medians struct{ perSecond, meanMS, p99MS float64 }
+
+func (m *measurement) median(one system, load string) medians {
+	of := m.cells[one.name+load]
+	return medians{scenario.Median(of.perSecond), scenario.Median(of.meanMS), scenario.Median(of.p99MS)}
+}

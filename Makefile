@@ -25,6 +25,8 @@ SOURCES  := $(wildcard $(API)/*.proto $(API)/doc.go bpf/*.c bpf/*.h bpf/*/*.h in
 LONGEST  := ./internal/linux/server ./internal/daemon ./internal/linux/lb
 RACE     := ./internal/api/... ./internal/cli/... ./internal/daemon/... ./internal/config/... ./internal/plan/... ./internal/store/... ./internal/pki/... ./internal/sim ./pkg/quiclb ./pkg/sessionticket
 FUZZ     ?= 4000x
+# tests that read a daemon's metrics, which promtool then checks, too
+METRICS  := TestCountersAreServedToPrometheus|TestALoadBalancerTakesTheNewestState|TestAnAgentTakesTunnelsOf|TestRootIsServedOnASocket
 # of test/kernels/boot; make test takes the oldest
 KERNELS  ?= 6.1 6.12 newest arm64-6.12
 
@@ -144,6 +146,9 @@ test-long: deps build need-root ## the same with full-length idle times, bulk tr
 	BALLAST_SERVERS=$$(dirname $$(test/nginx-quic)) go test -count=1 -run Nginx ./test/preload
 	BALLAST_LONG=1 go test -count=1 -timeout 2h -run TestWhatControllersTellIsLinearizableWhateverHappensToThem ./internal/controller
 	BALLAST_LONG=1 go test -count=1 -timeout 2h ./internal/daemon/lb/replication
+	export BALLAST_PROMTOOL=$$(test/promtool)
+	BALLAST_LONG=1 go test -count=1 ./internal/metricstest
+	go test -count=1 -run '$(METRICS)' ./internal/daemon ./internal/controller
 
 test-kernels test-kernels-long: TOOLS += $(KERNEL_TOOLS) qemu-system-aarch64:qemu-system-arm
 

@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
 	"github.com/ballast-lb/ballast/internal/hub"
+	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -259,14 +260,16 @@ func (f fleetOf) withHealth(nodes []*ballastv1.NodeStatus) []*ballastv1.NodeStat
 }
 
 var (
-	servicesMetric = prometheus.NewDesc("ballast_controller_services", "Services of the fleet.", nil, nil)
-	leadsMetric    = prometheus.NewDesc("ballast_controller_services_led", "Services that this controller leads.", nil, nil)
-	termMetric     = prometheus.NewDesc("ballast_controller_term", "Revision of the list that services are divided by; 0: this controller leads nothing.", nil, nil)
-	ringVersion    = prometheus.NewDesc("ballast_controller_ring_version", "Version of the ring of load balancers that keep the replicated table; 0: there is none.", nil, nil)
-	ringSynced     = prometheus.NewDesc("ballast_controller_ring_synced_version", "Newest version of the ring whose entries all chains have.", nil, nil)
-	ringSize       = prometheus.NewDesc("ballast_controller_ring_load_balancers", "Load balancers on the ring.", nil, nil)
-	ringLost       = prometheus.NewDesc("ballast_controller_ring_lost_ranges_total", "Ranges of the ring that have lost all load balancers of their chain at once.", nil, nil)
-	revisionMetric = prometheus.NewDesc("ballast_controller_revision", "Revision of the desired state that is known here.", nil, nil)
+	servicesMetric  = prometheus.NewDesc("ballast_controller_services", "Services of the fleet.", nil, nil)
+	leadsMetric     = prometheus.NewDesc("ballast_controller_services_led", "Services that this controller leads.", nil, nil)
+	termMetric      = prometheus.NewDesc("ballast_controller_term", "Revision of the list that services are divided by; 0: this controller leads nothing.", nil, nil)
+	ringVersion     = prometheus.NewDesc("ballast_controller_ring_version", "Version of the ring of load balancers that keep the replicated table; 0: there is none.", nil, nil)
+	ringSynced      = prometheus.NewDesc("ballast_controller_ring_synced_version", "Newest version of the ring whose entries all chains have.", nil, nil)
+	ringSize        = prometheus.NewDesc("ballast_controller_ring_load_balancers", "Load balancers on the ring.", nil, nil)
+	ringLost        = prometheus.NewDesc("ballast_controller_ring_lost_ranges_total", "Ranges of the ring that have lost all load balancers of their chain at once.", nil, nil)
+	serversMetric   = prometheus.NewDesc("ballast_controller_servers", "Servers of all services by their health, removed ones not counted.", []string{"health"}, nil)
+	agentlessMetric = prometheus.NewDesc("ballast_controller_servers_without_agent", "Servers that need an agent, and whose agent is not connected to this controller.", nil, nil)
+	revisionMetric  = prometheus.NewDesc("ballast_controller_revision", "Revision of the desired state that is known here.", nil, nil)
 )
 
 // Describe makes a controller a prometheus.Collector.
@@ -275,6 +278,21 @@ func (c *controller) Describe(out chan<- *prometheus.Desc) { prometheus.Describe
 // Collect makes a controller a prometheus.Collector.
 func (c *controller) Collect(out chan<- prometheus.Metric) {
 	s := c.status()
+	servers := c.engine.Servers("")
+	c.engine.MarkAgents(servers, c.hub.Agents())
+	agentless, byHealth := 0, map[string]int{health.Healthy: 0, health.Unhealthy: 0, health.Unknown: 0, health.Unchecked: 0}
+	for i := range servers {
+		if servers[i].Removed {
+			continue
+		}
+		byHealth[servers[i].Health]++
+		if servers[i].Agent == "none" {
+			agentless++
+		}
+	}
+	for is, n := range byHealth {
+		out <- prometheus.MustNewConstMetric(serversMetric, prometheus.GaugeValue, float64(n), is)
+	}
 	gauge := func(desc *prometheus.Desc, value float64) {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
 	}
@@ -282,6 +300,7 @@ func (c *controller) Collect(out chan<- prometheus.Metric) {
 	gauge(leadsMetric, float64(s.Leads))
 	gauge(termMetric, float64(s.Term))
 	gauge(revisionMetric, float64(s.Revision))
+	gauge(agentlessMetric, float64(agentless))
 	if now := c.desired.now(); now != nil {
 		gauge(ringVersion, float64(now.ring.Ring.Version))
 		gauge(ringSynced, float64(now.ring.Ring.Synced))
@@ -291,5 +310,9 @@ func (c *controller) Collect(out chan<- prometheus.Metric) {
 }
 
 func (c *controller) metrics() http.Handler {
-	return listen.Metrics(c, c.hub)
+	look := func() listen.Condition {
+		now := c.status()
+		return listen.Condition{Ready: now.Ready, Problems: len(now.Problems), Epoch: c.hub.KeyNodes().Keys.Current}
+	}
+	return listen.Metrics(listen.About{Role: string(pki.Controller), Version: c.options.Version, Credentials: c.credentials, Look: look}, c, c.hub)
 }

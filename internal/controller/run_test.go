@@ -25,6 +25,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/metricstest"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
@@ -350,7 +351,10 @@ func TestRootIsServedOnASocket(t *testing.T) {
 	defer stream.Close()
 	text, err := io.ReadAll(stream)
 	fleettest.Require(t, err)
-	for _, line := range []string{`ballast_control_peers{role="lb"} 1`, "ballast_controller_services_led 2", `ballast_control_messages_total{direction="sent"}`, "\ngo_gc_heap_live_bytes "} {
+	metricstest.Check(t, string(text))
+	for _, line := range []string{`ballast_control_peers{role="lb"} 1`, `ballast_control_peers_not_ready{role="lb"} 1`, `ballast_control_peers_lost{role="agent"} 0`,
+		`ballast_control_behind_seconds `, `ballast_controller_servers{health="unchecked"} 2`, "ballast_controller_servers_without_agent 2", "ballast_ready 1\n", "ballast_key_epoch ",
+		`ballast_certificate_expiry_timestamp_seconds{certificate="own"} `, "ballast_controller_services_led 2", `ballast_control_messages_total{direction="sent"}`, "\ngo_gc_heap_live_bytes "} {
 		if !strings.Contains(string(text), line) {
 			t.Errorf("no %s in\n%s", line, text)
 		}

@@ -153,6 +153,8 @@ func TestAnAgentTakesTunnelsOfTheLoadBalancersThatControllersTell(t *testing.T) 
 		return s.Ready && strings.Contains(s.Tunnels.Open, "know no load balancer")
 	})
 	h.expectTunnel("nobody is known", "10.9.0.66", "decapsulated")
+	h.expectMetrics("of an agent", "ballast_ready 1\n", "ballast_agent_revision 1\n", "ballast_controllers_connected 1\n", "ballast_key_epoch 1\n", "ballast_problems ",
+		`ballast_interface_attached{interface="eth0"} 1`, `ballast_certificate_expiry_timestamp_seconds{certificate="own"} `, `ballast_build_info{goversion="go1.`, "process_open_fds ")
 
 	h.joins("10.9.0.1:6443", pki.Agent, "forger", unheard, "10.9.0.77")
 	lb1 := h.joins("10.9.0.1:6443", pki.LB, "lb1", unheard, "10.9.0.1")

@@ -130,6 +130,7 @@ func TestAProgramInThePlaceOfOursIsNamedAndNotFought(t *testing.T) {
 	if code := h.health(); code != http.StatusServiceUnavailable {
 		t.Errorf("/healthz says %d without a program", code)
 	}
+	h.expectMetrics("without a program", "ballast_ready 0\n", `ballast_interface_attached{interface="eth0"} 0`)
 	if h.program() != theirs {
 		t.Error("the other program was thrown out")
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
+	"github.com/ballast-lb/ballast/internal/metricstest"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -199,7 +200,19 @@ func (h *host) metrics() string {
 	defer stream.Close()
 	text, err := io.ReadAll(stream)
 	require(h.t, err)
+	metricstest.Check(h.t, string(text))
 	return string(text)
+}
+
+// expectMetrics checks what the daemon tells Prometheus, a line each.
+func (h *host) expectMetrics(when string, lines ...string) {
+	h.t.Helper()
+	text := "\n" + h.metrics()
+	for _, line := range lines {
+		if !strings.Contains(text, "\n"+line) {
+			h.t.Errorf("%s: no metric %s in%s", when, line, text)
+		}
+	}
 }
 
 // awaitStatus asks for the daemon's status, an S, until it is as wanted.

@@ -141,6 +141,8 @@ func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t
 		return !s.Ready && slices.Equal(s.Problems, []string{"no controller has said yet what to forward, and no state was kept", "no controller is connected"})
 	})
 	h.awaitHealth("without any state", http.StatusServiceUnavailable)
+	h.expectMetrics("without controllers", "ballast_ready 0\n", "ballast_problems 2\n", "ballast_revision 0\n", "ballast_controllers_connected 0\n", "ballast_controllers_configured 2\n",
+		`ballast_interface_attached{interface="eth0"} `, `ballast_certificate_expiry_timestamp_seconds{certificate="authority"} `)
 	first, endFirst := h.control(1)
 	first.SetState(viewOf(5, nil, 2, 3))
 	h.await("the state", func(s api.LBStatus) bool { return s.Revision == 5 && len(s.Controllers) == 1 })
@@ -169,10 +171,15 @@ func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t
 		t.Errorf("a change of one node alone: %v", err)
 	}
 	h.expectControllersNamed()
+	h.expectMetrics("by controllers", "ballast_ready 1\n", "ballast_revision 6\n", "ballast_controllers_connected 2\n", "ballast_key_epoch 1\n",
+		`ballast_server_healthy{id="3",server="s3",service="web"} 0`, `ballast_server_healthy{id="4",server="s4",service="web"} 1`,
+		`ballast_server_weight{id="3",server="s3",service="web"} 0`, `ballast_server_weight{id="4",server="s4",service="web"} 4`,
+		`ballast_server_living_connections{id="4",server="s4",service="web"} 0`, `ballast_service_taking_servers{service="web"} 2`)
 
 	endFirst()
 	endSecond()
 	h.await("the loss of the controllers", func(s api.LBStatus) bool { return len(s.Controllers) == 0 })
+	h.expectMetrics("without controllers any more", "ballast_ready 1\n", "ballast_revision 6\n", "ballast_controllers_connected 0\n")
 	h.expectServers("without controllers", "s2 active", "s3 active", "s4 active")
 	h.awaitHealth("without controllers", http.StatusOK)
 	if answer, err := h.client.Fleet().GetFleet(t.Context(), &ballastv1.GetFleetRequest{}); err != nil || answer.Unconfirmed != "no controller is connected" {

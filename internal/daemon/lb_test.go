@@ -263,13 +263,24 @@ func TestCountersAreServedToPrometheus(t *testing.T) {
 	if len(sessions) != 1 || sessions[0].Service != "web" || sessions[0].Clients != 3 || len(sessions[0].Hellos) != 9 {
 		t.Errorf("%+v", sessions)
 	}
+	h.expectMetrics("by a file", `ballast_session_hellos_total{outcome="limited",service="web"} 0`, `ballast_packets_total{service="",verdict="forwarded_by_cookie"} 0`,
+		`ballast_server_state{id="1",server="s1",service="web",state="active"} 1`, "ballast_config_refused 0\n", "go_gc_heap_live_bytes ", "process_open_fds ",
+		`ballast_server_healthy{id="2",server="s2",service="web"} 1`, `ballast_server_weight{id="2",server="s2",service="web"} 1`,
+		`ballast_service_taking_servers{service="web"} 2`, `ballast_interface_attached{interface="eth0"} 1`, "ballast_ready 1\n", "ballast_problems 0\n", "ballast_key_epoch 1\n",
+		`ballast_build_info{goversion="go1.`, "ballast_next_hops_missing ")
 	text := h.metrics()
-	for _, want := range []string{`ballast_session_hellos_total{outcome="limited",service="web"} 0`, `ballast_packets_total{service="web",verdict="forwarded_by_cookie"} 0`,
-		`ballast_server_state{id="1",server="s1",service="web",state="active"} 1`, "ballast_config_refused 0", "\ngo_gc_heap_live_bytes ", "\nprocess_open_fds "} {
-		if !strings.Contains(text, want) {
-			t.Errorf("missing: %s", want)
+	if series := strings.Count(text, `server="s2"`); series != 7 {
+		t.Errorf("a server has %d series", series)
+	}
+	for _, none := range []string{`ballast_packets_total{service="web",verdict="forwarded_by_cookie"}`, "ballast_controllers_connected", "ballast_revision", "ballast_certificate"} {
+		if strings.Contains(text, none) {
+			t.Errorf("there is %s without any", none)
 		}
 	}
+	h.awaitFile(h.write(strings.Replace(fmt.Sprintf(lbFile, ""), "{name: s1,", "{name: s1, state: draining,", 1)))
+	h.expectMetrics("one drains", `ballast_service_taking_servers{service="web"} 1`, `ballast_server_weight{id="1",server="s1",service="web"} 0`)
+	require(t, h.space.SetLink("eth0", false))
+	h.eventually("no next hop", func() bool { return strings.Contains(h.metrics(), "ballast_next_hops_missing 2\n") })
 }
 
 func TestAnUpgradeToAnotherLayoutOfMapsReplacesTheProgramInPlace(t *testing.T) {

@@ -1,7 +1,6 @@
 package daemon_test
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -75,17 +74,6 @@ func (h *lbHost) awaitNodes(want ...string) {
 		}
 		return slices.Equal(have, want)
 	})
-}
-
-func (h *lbHost) metrics() string {
-	h.t.Helper()
-	stream, err := h.client.Stream(h.t.Context(), api.PathMetrics)
-	require(h.t, err)
-	defer stream.Close()
-	var text bytes.Buffer
-	_, err = text.ReadFrom(stream)
-	require(h.t, err)
-	return text.String()
 }
 
 // connect sends SYNs to the service from the peer until the test ends or stop says so; nobody answers them.

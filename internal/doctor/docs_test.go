@@ -1,9 +1,7 @@
 package doctor_test
 
 import (
-	"io/fs"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -18,7 +16,7 @@ func readRepository(t *testing.T, name string) string {
 	return string(text)
 }
 
-// The operators' guide explains every counter and every metric, and no other.
+// The operators' guide explains every counter; metrics: internal/metricstest.
 func TestMonitorExplainsEveryCounter(t *testing.T) {
 	guide := readRepository(t, "docs/monitor.md")
 	explained := map[string]bool{}
@@ -40,21 +38,6 @@ func TestMonitorExplainsEveryCounter(t *testing.T) {
 		if len(names) < 20 {
 			t.Errorf("%s: only %d verdicts found", header, len(names))
 		}
-	}
-	metrics := regexp.MustCompile(`"(ballast_[a-z_]+)"`)
-	err := filepath.WalkDir("../daemon", func(source string, entry fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(source, ".go") || strings.HasSuffix(source, "_test.go") {
-			return err
-		}
-		for _, name := range metrics.FindAllStringSubmatch(readRepository(t, filepath.Join("internal/doctor", source)), -1) {
-			if !strings.Contains(guide, "`"+name[1]+"`") {
-				t.Errorf("docs/monitor.md does not explain metric %s of %s", name[1], source)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		t.Error(err)
 	}
 }
 

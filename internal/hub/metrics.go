@@ -3,6 +3,7 @@ package hub
 import (
 	"io"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -11,7 +12,6 @@ import (
 
 // metrics count what goes over the streams.
 type metrics struct {
-	peers     *prometheus.Desc
 	refused   *prometheus.CounterVec
 	messages  *prometheus.CounterVec
 	bytes     *prometheus.CounterVec
@@ -19,15 +19,14 @@ type metrics struct {
 }
 
 func newMetrics() metrics {
-	counter := func(name, help string, label string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ballast_control_" + name, Help: help}, []string{label})
+	counter := func(name, help, label string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
 	}
 	m := metrics{
-		peers:     prometheus.NewDesc("ballast_control_peers", "Nodes that are connected.", []string{"role"}, nil),
-		refused:   counter("refused_total", "Streams that were refused or cut.", "reason"),
-		messages:  counter("messages_total", "Messages of streams.", "direction"),
-		bytes:     counter("bytes_total", "Bytes of messages of streams, before encryption.", "direction"),
-		coalesced: counter("coalesced_total", "Updates that took the place of one that still waited for its peer.", "kind"),
+		refused:   counter("ballast_control_refused_total", "Streams that were refused or cut.", "reason"),
+		messages:  counter("ballast_control_messages_total", "Messages of streams.", "direction"),
+		bytes:     counter("ballast_control_bytes_total", "Bytes of messages of streams, before encryption.", "direction"),
+		coalesced: counter("ballast_control_coalesced_total", "Updates that took the place of one that still waited for its peer.", "kind"),
 	}
 	for _, direction := range []string{"sent", "received"} { // there from the beginning: rates are wrong of what appears at 1
 		m.messages.WithLabelValues(direction)
@@ -50,11 +49,19 @@ func (m *metrics) received(bytes int64) {
 	m.bytes.WithLabelValues("received").Add(float64(bytes))
 }
 
+var (
+	peersMetric     = prometheus.NewDesc("ballast_control_peers", "Nodes that are connected.", []string{"role"}, nil)
+	notReadyMetric  = prometheus.NewDesc("ballast_control_peers_not_ready", "Connected nodes that do not do their work, or have not said yet that they do.", []string{"role"}, nil)
+	troubledMetric  = prometheus.NewDesc("ballast_control_peers_with_problems", "Connected nodes with problems.", []string{"role"}, nil)
+	lostNodesMetric = prometheus.NewDesc("ballast_control_peers_lost", "Nodes that are not connected any more and were within a day.", []string{"role"}, nil)
+	behindMetric    = prometheus.NewDesc("ballast_control_behind_seconds", "Longest time for which a connected load balancer has carried out nothing of the newer state that it was sent; 0: none is behind.", nil, nil)
+)
+
 // Describe makes a Hub a prometheus.Collector.
 func (h *Hub) Describe(out chan<- *prometheus.Desc) {
-	out <- h.metrics.peers
-	out <- echoesMetric
-	out <- reportMetric
+	for _, desc := range []*prometheus.Desc{peersMetric, notReadyMetric, troubledMetric, lostNodesMetric, behindMetric, echoesMetric, reportMetric} {
+		out <- desc
+	}
 	for _, vector := range h.metrics.vectors() {
 		vector.Describe(out)
 	}
@@ -62,19 +69,39 @@ func (h *Hub) Describe(out chan<- *prometheus.Desc) {
 
 // Collect makes a Hub a prometheus.Collector.
 func (h *Hub) Collect(out chan<- prometheus.Metric) {
-	count := map[pki.Role]int{}
-	h.mutex.Lock()
-	for key := range h.peers {
-		count[key.role]++
+	connected, notReady, troubled, lost := map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
+	for _, n := range h.Nodes() {
+		connected[n.Role]++
+		if n.Ready != "yes" {
+			notReady[n.Role]++
+		}
+		if len(n.Problems) > 0 {
+			troubled[n.Role]++
+		}
 	}
-	h.mutex.Unlock()
-	for _, role := range []pki.Role{pki.LB, pki.Agent} {
-		out <- prometheus.MustNewConstMetric(h.metrics.peers, prometheus.GaugeValue, float64(count[role]), string(role))
+	for _, n := range h.Lost() {
+		lost[n.Role]++
 	}
+	for _, role := range []string{string(pki.LB), string(pki.Agent)} {
+		for desc, count := range map[*prometheus.Desc]map[string]int{peersMetric: connected, notReadyMetric: notReady, troubledMetric: troubled, lostNodesMetric: lost} {
+			out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(count[role]), role)
+		}
+	}
+	out <- prometheus.MustNewConstMetric(behindMetric, prometheus.GaugeValue, h.longestLag(time.Now()).Seconds())
 	h.collectKeys(out)
 	for _, vector := range h.metrics.vectors() {
 		vector.Collect(out)
 	}
+}
+
+// longestLag is for how long the load balancer that is behind for longest has been.
+func (h *Hub) longestLag(now time.Time) (longest time.Duration) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	for _, p := range h.lbs {
+		longest = max(longest, p.lag(now))
+	}
+	return longest
 }
 
 // countedBody counts what is read of a request.

@@ -138,10 +138,18 @@ func (p *peer) status(now time.Time) *ballastv1.NodeStatus {
 	if why := p.contested(); why != "" {
 		n.Problems = append(n.Problems, why)
 	}
-	if p.identity.Role == pki.LB && p.applied < p.told && now.Sub(p.toldAt) > behindTime {
+	if p.lag(now) > behindTime {
 		n.Problems = append(n.Problems, fmt.Sprintf("its tables have revision %d, it was sent %d", p.applied, p.told))
 	}
 	return n
+}
+
+// lag is for how long a load balancer has carried out nothing of what it was sent; 0: nothing is left. The caller holds the hub's lock.
+func (p *peer) lag(now time.Time) time.Duration {
+	if p.behind.IsZero() || p.applied >= p.told {
+		return 0
+	}
+	return now.Sub(p.behind)
 }
 
 // lose remembers a peer whose stream has ended. The caller holds the lock.

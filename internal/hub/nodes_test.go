@@ -139,17 +139,48 @@ func TestALostNodeIsForgottenAndAConnectedOneIsNot(t *testing.T) {
 
 func TestALoadBalancerThatDoesNotTakeWhatItIsToldIsMarked(t *testing.T) {
 	now := time.Now()
-	p := &peer{identity: pki.Identity{Role: pki.LB, Name: "lb1"}, told: 7, toldAt: now.Add(-behindTime / 2), applied: 6}
+	p := &peer{identity: pki.Identity{Role: pki.LB, Name: "lb1"}, told: 7, behind: now.Add(-behindTime / 2), applied: 6}
 	if n := p.status(now); len(n.Problems) != 0 {
 		t.Errorf("marked at once: %q", n.Problems)
 	}
-	p.toldAt = now.Add(-2 * behindTime)
+	p.behind = now.Add(-2 * behindTime)
 	if n := p.status(now); !slices.Equal(n.Problems, []string{"its tables have revision 6, it was sent 7"}) {
 		t.Errorf("not marked: %q", n.Problems)
 	}
 	p.applied = 7
 	if n := p.status(now); len(n.Problems) != 0 {
 		t.Errorf("marked although it has it: %q", n.Problems)
+	}
+}
+
+func TestALoadBalancerIsBehindForAsLongAsItCarriesOutNothing(t *testing.T) {
+	hub := testHub(t, nil)
+	hub.revision = 7
+	p := &peer{identity: pki.Identity{Role: pki.LB, Name: "lb1"}, dirty: map[string]bool{}}
+	agent := &peer{identity: pki.Identity{Role: pki.Agent, Name: "s1"}, dirty: map[string]bool{}}
+	hub.lbs["lb1"] = p
+	applies := func(revision uint64) {
+		fleettest.Require(t, hub.take(p, &ballastv1.FromNode{Message: &ballastv1.FromNode_Applied{Applied: &ballastv1.Applied{Revision: revision}}}))
+	}
+	lag := func() time.Duration { return hub.longestLag(time.Now().Add(time.Hour)).Round(time.Hour) }
+	if lag() != 0 {
+		t.Error("behind before it was sent anything")
+	}
+	hub.nextState(p)
+	hub.nextState(agent)
+	p.behind = p.behind.Add(-time.Hour)
+	hub.revision = 8
+	if hub.nextState(p); lag() != 2*time.Hour {
+		t.Errorf("another state makes it look less behind: %v", lag())
+	}
+	if applies(7); lag() != time.Hour {
+		t.Errorf("after a step: %v", lag())
+	}
+	if applies(8); lag() != 0 {
+		t.Errorf("after the last step: %v", lag())
+	}
+	if !agent.behind.IsZero() {
+		t.Error("agents need not say what they have carried out")
 	}
 }
 

@@ -45,12 +45,12 @@ type peer struct {
 	applied  uint64
 	report   *ballastv1.KeyReport // of an agent; nil: there was none yet
 	reported time.Time
-	told     uint64 // revision that it was sent last
-	toldAt   time.Time
-	ready    string   // as NodeStatus has it
-	problems []string // as it tells them
-	sources  []string // agents: of load that do not work
-	complete bool     // it has to be told everything
+	told     uint64    // revision that it was sent last
+	behind   time.Time // load balancers: since when they have carried out nothing of what they were sent; zero: they have all
+	ready    string    // as NodeStatus has it
+	problems []string  // as it tells them
+	sources  []string  // agents: of load that do not work
+	complete bool      // it has to be told everything
 	keys     bool
 	tickets  bool // agents
 	nodes    bool
@@ -220,7 +220,9 @@ func (h *Hub) nextState(p *peer) *frame {
 		}
 	}
 	p.complete, p.keys, p.tickets, p.nodes = false, false, false, false
-	p.told, p.toldAt = h.revision, time.Now()
+	if p.told = h.revision; p.behind.IsZero() && p.identity.Role == pki.LB {
+		p.behind = time.Now()
+	}
 	clear(p.dirty)
 	return stateFrame(rest, services)
 }

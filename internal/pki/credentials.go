@@ -231,6 +231,12 @@ func either(roles []Role) string {
 	return strings.Join(names, " or ")
 }
 
+// Ends are when the certificate and that of its authority end.
+func (c *Credentials) Ends() (own, authority time.Time) {
+	current := c.latest()
+	return current.own.Leaf.NotAfter, current.root.NotAfter
+}
+
 // Warnings says what will break connections unless somebody acts: certificates that end within WarnBefore, or files that have
 // changed to what cannot be used.
 func (c *Credentials) Warnings(now time.Time) (warnings []string) {

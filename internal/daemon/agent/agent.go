@@ -301,15 +301,15 @@ func (d *daemon) health() (obstacles []string) {
 	return obstacles
 }
 
-// refused tells whether what the agent runs by is older than what it was told since.
-func (d *daemon) refused() (refused bool) {
-	d.reconciler.Do(func(r *reconciler) { refused = r.file.Error != "" })
-	return refused
-}
-
-func (d *daemon) status() (status api.AgentStatus) {
+// serving is what the host serves, by what, and whether it can.
+func (d *daemon) serving() (status api.AgentStatus) {
 	status.Role, status.Version, status.ByControllers, status.Server = "agent", d.options.Version, d.options.Config == "", d.options.Server
 	d.reconciler.Do(func(r *reconciler) { r.describe(&status) })
+	return status
+}
+
+func (d *daemon) status() api.AgentStatus {
+	status := d.serving()
 	keys, connections, err := d.keys.echoes() // after it: who is ready has keys
 	status.Epoch, status.Echoes = keys.Current, connections
 	if d.client != nil {

@@ -6,15 +6,19 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
+	"github.com/ballast-lb/ballast/internal/daemon/devices"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
 	"github.com/ballast-lb/ballast/internal/linux/server"
+	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 var (
 	packetsMetric = prometheus.NewDesc("ballast_agent_packets_total", "Packets by verdict of the server's programs.", []string{"verdict"}, nil)
 	loadMetric    = prometheus.NewDesc("ballast_agent_acceptance_load", "This server's load by which it accepts connections of a service with dispatch choices.", []string{"service"}, nil)
 	limitMetric   = prometheus.NewDesc("ballast_agent_acceptance_limit", "The load from which on it passes them on to another candidate.", []string{"service"}, nil)
+	revision      = prometheus.NewDesc("ballast_agent_revision", "Revision of the controllers' state that this host serves by; 0: none was told yet.", nil, nil)
 	bytesMetric   = prometheus.NewDesc("ballast_agent_bytes_total", "Bytes of frames by verdict of the server's programs.", []string{"verdict"}, nil)
 )
 
@@ -23,7 +27,7 @@ type collector struct {
 	path    *server.Server
 	accepts *acceptor
 	keys    *keyReporter
-	refused func() bool // the configuration
+	serving func() api.AgentStatus
 }
 
 func (c collector) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, out) }
@@ -40,13 +44,22 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	}
 	c.accepts.collect(out)
 	c.keys.collect(out)
-	refused := 0.0
-	if c.refused() {
-		refused = 1
+	now := c.serving()
+	out <- prometheus.MustNewConstMetric(configfile.Refused, prometheus.GaugeValue, listen.Bool(now.Config.Error != ""))
+	if now.ByControllers {
+		out <- prometheus.MustNewConstMetric(revision, prometheus.GaugeValue, float64(now.Revision))
 	}
-	out <- prometheus.MustNewConstMetric(configfile.Refused, prometheus.GaugeValue, refused)
+	devices.Collect(out, now.Interfaces, nil)
 }
 
 func (d *daemon) metricsHandler() http.Handler {
-	return listen.Metrics(collector{d.path, d.accepts, d.keys, d.refused})
+	own := []prometheus.Collector{collector{d.path, d.accepts, d.keys, d.serving}}
+	if d.client != nil {
+		own = append(own, d.client)
+	}
+	look := func() listen.Condition {
+		now := d.condition()
+		return listen.Condition{Ready: now.Ready, Problems: len(now.Problems), Epoch: d.keys.keys.Load().Current}
+	}
+	return listen.Metrics(listen.About{Role: string(pki.Agent), Version: d.options.Version, Credentials: d.credentials, Look: look}, own...)
 }

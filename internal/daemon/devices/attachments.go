@@ -11,8 +11,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
+	"github.com/ballast-lb/ballast/internal/daemon/listen"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 )
@@ -220,6 +222,23 @@ func (a *Attachments) Modes() map[string]string {
 		}
 	}
 	return modes
+}
+
+var interfaceAttached = prometheus.NewDesc("ballast_interface_attached", "1 while the program is on the interface; 0: it should be.", []string{"interface"}, nil)
+
+// Collect tells Prometheus which devices have the program, by their modes, and which wait for it.
+func Collect(out chan<- prometheus.Metric, modes map[string]string, waiting []*net.Interface) {
+	tell := func(device string, attached float64) {
+		out <- prometheus.MustNewConstMetric(interfaceAttached, prometheus.GaugeValue, attached, device)
+	}
+	for device, mode := range modes {
+		tell(device, listen.Bool(mode != notAttached))
+	}
+	for _, device := range waiting {
+		if modes[device.Name] == "" {
+			tell(device.Name, 0)
+		}
+	}
 }
 
 // Implementation constants. The kernel frees links some time after their last pin has gone: after a grace period, by a worker, and

@@ -3,6 +3,7 @@ package lb
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -11,6 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/report"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
+	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 // endpoints are what it answers.
@@ -48,13 +50,23 @@ func (e endpoints) routes() *api.Server {
 func (e endpoints) metricsHandler() http.Handler {
 	own := []prometheus.Collector{e.keeper, e.bgp, &report.Metrics{
 		Tables: e.tables, NoCookie: e.clocks.NoCookie,
-		Refused: func() bool { return e.outcome.Load().config.Error != "" },
-		Unsaved: func() bool { return e.outcome.Load().unsaved != "" },
+		Refused:  func() bool { return e.outcome.Load().config.Error != "" },
+		Unsaved:  func() bool { return e.outcome.Load().unsaved != "" },
+		Revision: func() (uint64, bool) { return e.outcome.Load().revision, e.controllers != nil },
+		Devices:  func() (map[string]string, []*net.Interface) { return e.programs.status().modes, e.programs.waiting() },
+		Judge:    fleetAPI{e.observer}.judge,
 	}}
 	if e.replication != nil {
-		own = append(own, e.replication)
+		own = append(own, e.controllers, e.replication)
 	}
-	return listen.Metrics(own...)
+	look := func() listen.Condition {
+		now := e.status()
+		if now.Config.Error != "" {
+			now.Problems = append(now.Problems, now.Config.Error)
+		}
+		return listen.Condition{Ready: now.Ready, Problems: len(now.Problems), Epoch: e.tables.Now().Running.Keys.Current}
+	}
+	return listen.Metrics(listen.About{Role: string(pki.LB), Version: e.options.Version, Credentials: e.credentials, Look: look}, own...)
 }
 
 func (e endpoints) refuseWithoutFile() error {

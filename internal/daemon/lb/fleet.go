@@ -10,6 +10,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
@@ -59,12 +60,21 @@ func (f fleetAPI) Servers(_ context.Context, service string) (list []*ballastv1.
 		if service != "" && s.Name != service {
 			continue
 		}
-		down, weights := now.DownOf(s.Name), f.tables.Weights(s.Name)
-		for j := range s.Servers {
-			list = append(list, serverToProto(s, &s.Servers[j], down, weights))
-		}
+		list = append(list, f.judge(now, s)...)
 	}
 	return list, err
+}
+
+// judge tells what is known of a service's servers; see Servers.
+func (f fleetAPI) judge(now *dataplane.Snapshot, s *api.ServiceStatus) (list []*ballastv1.ServerStatus) {
+	if f.local != nil {
+		return hub.ServersToProto(f.local.Servers(s.Name))
+	}
+	down, weights := now.DownOf(s.Name), f.tables.Weights(s.Name)
+	for i := range s.Servers {
+		list = append(list, serverToProto(s, &s.Servers[i], down, weights))
+	}
+	return list
 }
 
 // serverToProto is what controllers have sent of a server, and what this node counts by itself.

@@ -138,14 +138,32 @@ func (s *State) IPv6Needs(address netip.Addr) (mtu uint16) {
 	return mtu
 }
 
-// Unserved are services whose new connections are dropped, as none of their servers takes any.
-func (s *State) Unserved() (problems []string) {
+// Taking is how many servers of each service get new connections from here. Services that nobody opens connections to are left out.
+func (s *State) Taking() map[string]int {
+	taking := map[string]int{}
 	for i := range s.Running.Services {
 		service := &s.Running.Services[i]
-		down := s.Unhealthy[service.Name].Down
-		takesNew := func(server model.Server) bool { return server.TakesNew() && !slices.Contains(down, server.ID) }
-		if !s.SendsToNodes(service) && !s.Running.OnlyReturns(service) && !slices.ContainsFunc(service.Servers, takesNew) {
-			problems = append(problems, fmt.Sprintf("service %s: no server takes new connections: they are dropped (dropped_no_server)", service.Name))
+		if s.SendsToNodes(service) || s.Running.OnlyReturns(service) {
+			continue
+		}
+		down, takes := s.Unhealthy[service.Name].Down, 0
+		for j := range service.Servers {
+			if server := &service.Servers[j]; server.TakesNew() && !slices.Contains(down, server.ID) {
+				takes++
+			}
+		}
+		taking[service.Name] = takes
+	}
+	return taking
+}
+
+// Unserved are services whose new connections are dropped, as none of their servers takes any.
+func (s *State) Unserved() (problems []string) {
+	taking := s.Taking()
+	for i := range s.Running.Services {
+		name := s.Running.Services[i].Name
+		if servers, asked := taking[name]; asked && servers == 0 {
+			problems = append(problems, fmt.Sprintf("service %s: no server takes new connections: they are dropped (dropped_no_server)", name))
 		}
 	}
 	return problems

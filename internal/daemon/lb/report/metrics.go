@@ -3,13 +3,18 @@ package report
 
 import (
 	"errors"
+	"net"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
+	"github.com/ballast-lb/ballast/internal/daemon/devices"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
+	"github.com/ballast-lb/ballast/internal/daemon/listen"
+	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
@@ -21,11 +26,17 @@ var (
 	serverNew     = prometheus.NewDesc("ballast_server_connections_total", "Connections dispatched to a server.", []string{"service", "server", "id"}, nil)
 	serverState   = prometheus.NewDesc("ballast_server_state", "1 for the state that a server is in.", []string{"service", "server", "id", "state"}, nil)
 	sessionHellos = prometheus.NewDesc("ballast_session_hellos_total", "First packets with data of connections of a service with session tls, by what they showed.", []string{"service", "outcome"}, nil)
+	serverHealthy = prometheus.NewDesc("ballast_server_healthy", "1: health does not keep a server from new connections; 0: it is unhealthy.", []string{"service", "server", "id"}, nil)
+	serverWeight  = prometheus.NewDesc("ballast_server_weight", "Weight of a server for new connections, as the dispatch policy uses it now; 0: it gets none.", []string{"service", "server", "id"}, nil)
+	serverLiving  = prometheus.NewDesc("ballast_server_living_connections", "Connections of a server that live, where that is counted.", []string{"service", "server", "id"}, nil)
+	takingServers = prometheus.NewDesc("ballast_service_taking_servers", "Servers of a service that get new connections. Not of a service whose servers only answer.", []string{"service"}, nil)
+	pathless      = prometheus.NewDesc("ballast_next_hops_missing", "Addresses of servers and nodes that this load balancer knows no next hop to.", nil, nil)
+	revision      = prometheus.NewDesc("ballast_revision", "Revision of the controllers' state that the tables say; 0: none was told yet.", nil, nil)
 	nodePackets   = prometheus.NewDesc("ballast_node_packets_total", "Packets sent to a node of the second tier.", []string{"service", "node", "id"}, nil)
 	nodeBytes     = prometheus.NewDesc("ballast_node_bytes_total", "Bytes of IP packets sent to a node of the second tier.", []string{"service", "node", "id"}, nil)
 	nodeNew       = prometheus.NewDesc("ballast_node_connections_total", "Connections dispatched to a node of the second tier.", []string{"service", "node", "id"}, nil)
 	nodeHealthy   = prometheus.NewDesc("ballast_node_healthy", "1: a node of the second tier gets packets; 0: it is unhealthy.", []string{"node", "id"}, nil)
-	generation    = prometheus.NewDesc("ballast_generation", "Changes applied to the data path since the daemon started.", nil, nil)
+	changesMetric = prometheus.NewDesc("ballast_changes_total", "Changes applied to the data path since the daemon started.", nil, nil)
 	pathErrors    = prometheus.NewDesc("ballast_path_errors_total", "ICMP errors that say that the way to a server is narrower than its route, by what became of them.", []string{"outcome"}, nil)
 	stateUnsaved  = prometheus.NewDesc("ballast_state_unsaved", "1 while the state file cannot be written: a restart would know an older state.", nil, nil)
 )
@@ -34,8 +45,13 @@ var (
 type Metrics struct {
 	Tables   *dataplane.Tables
 	NoCookie NoCookie
-	Refused  func() bool // the configuration
-	Unsaved  func() bool // the state
+	Refused  func() bool           // the configuration
+	Unsaved  func() bool           // the state
+	Revision func() (uint64, bool) // of controllers, of a load balancer that runs by them
+	// Devices tells which interfaces the program is on, by its mode, and which wait for it.
+	Devices func() (modes map[string]string, waiting []*net.Interface)
+	// Judge tells the health, weight and living connections of a service's servers.
+	Judge func(*dataplane.Snapshot, *api.ServiceStatus) []*ballastv1.ServerStatus
 }
 
 // Describe is of prometheus.Collector.
@@ -62,21 +78,50 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	for i := range services {
 		collectService(out, &services[i])
+		if services[i].Name == "" || now.SendsToNodes(&services[i].Service) {
+			continue
+		}
+		for _, judged := range m.Judge(now, &services[i]) {
+			collectJudged(out, judged)
+		}
 	}
-	counter(out, generation, now.Generation)
+	for name, servers := range now.Taking() {
+		gauge(out, takingServers, float64(servers), name)
+	}
+	gauge(out, pathless, float64(len(now.Pathless)))
+	if known, follows := m.Revision(); follows {
+		gauge(out, revision, float64(known))
+	}
+	modes, waiting := m.Devices()
+	devices.Collect(out, modes, waiting)
+	counter(out, changesMetric, now.Generation)
 	for outcome, errors := range m.Tables.Outcomes() {
 		counter(out, pathErrors, errors, outcome)
 	}
-	gauge(out, configfile.Refused, boolGauge(m.Refused()))
-	gauge(out, stateUnsaved, boolGauge(m.Unsaved()))
+	gauge(out, configfile.Refused, listen.Bool(m.Refused()))
+	gauge(out, stateUnsaved, listen.Bool(m.Unsaved()))
 	tier := now.Tier()
 	for _, node := range tier.Second {
-		gauge(out, nodeHealthy, boolGauge(!tier.Down[node.ID]), node.Name, strconv.Itoa(int(node.ID)))
+		gauge(out, nodeHealthy, listen.Bool(!tier.Down[node.ID]), node.Name, strconv.Itoa(int(node.ID)))
+	}
+}
+
+func collectJudged(out chan<- prometheus.Metric, s *ballastv1.ServerStatus) {
+	labels := []string{s.Service, s.Server.Name, strconv.FormatUint(uint64(s.Server.Id), 10)}
+	if !s.Removed {
+		gauge(out, serverHealthy, listen.Bool(s.Health != health.Unhealthy), labels...)
+		gauge(out, serverWeight, float64(s.Weight), labels...)
+	}
+	if s.Connections != nil {
+		gauge(out, serverLiving, float64(*s.Connections), labels...)
 	}
 }
 
 func collectService(out chan<- prometheus.Metric, s *api.ServiceStatus) {
 	for verdict, traffic := range s.Verdicts {
+		if traffic.Packets == 0 && s.Name != "" { // of thousands of services most are
+			continue
+		}
 		counter(out, packetsMetric, traffic.Packets, s.Name, verdict)
 		counter(out, bytesMetric, traffic.Bytes, s.Name, verdict)
 	}
@@ -106,12 +151,4 @@ func counter(out chan<- prometheus.Metric, desc *prometheus.Desc, value uint64, 
 
 func gauge(out chan<- prometheus.Metric, desc *prometheus.Desc, value float64, labels ...string) {
 	out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
-}
-
-// boolGauge returns 1 for true.
-func boolGauge(yes bool) float64 {
-	if yes {
-		return 1
-	}
-	return 0
 }

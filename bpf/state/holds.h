@@ -94,10 +94,17 @@ static __noinline __u32 hold_place(const struct connection_key *key, __u32 hash,
 	return now - a->last_ms >= now - b->last_ms ? one : other;
 }
 
-/* What only XDP may tell tc. */
+/* What only XDP may tell tc. Behind a tag too: the kernel takes one off before tc sees the frame. */
 inline_always _Bool is_order(const void *data, const void *end)
 {
 	const struct ethhdr *eth = data;
+	const struct vlan_header *vlan = (const void *)(eth + 1);
+	__be16 protocol;
 
-	return (void *)(eth + 1) <= end && (eth->h_proto == bpf_htons(HOLD_RELEASE) || eth->h_proto == bpf_htons(HOLD_DETOUR));
+	if ((void *)(eth + 1) > end)
+		return 0;
+	protocol = eth->h_proto;
+	if ((protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD)) && (void *)(vlan + 1) <= end)
+		protocol = vlan->protocol;
+	return protocol == bpf_htons(HOLD_RELEASE) || protocol == bpf_htons(HOLD_DETOUR);
 }

@@ -382,8 +382,11 @@ func TestOrdersOfOthersAreRefused(t *testing.T) {
 			binary.LittleEndian.PutUint16(forged[8:], place)
 			binary.BigEndian.PutUint16(forged[12:], kind)
 			if place%64 == 0 {
-				if got := r.run(forged); got.verdict != lbVerdictDROPPED_FORGED || got.action != xdpDrop {
-					t.Fatalf("%x: %s", kind, verdictNames[got.verdict])
+				for _, tag := range [][]byte{nil, {0x81, 0, 0, 7}, {0x88, 0xa8, 0, 7}} { // which the kernel takes off before tc
+					frame := slices.Insert(slices.Clone(forged), 12, tag...)
+					if got := r.run(frame); got.verdict != lbVerdictDROPPED_FORGED || got.action != xdpDrop {
+						t.Fatalf("%x behind %x: %s", kind, tag, verdictNames[got.verdict])
+					}
 				}
 			}
 			if action := r.tell(forged); action != 2 { // TC_ACT_SHOT; should XDP have let it pass

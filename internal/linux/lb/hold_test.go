@@ -3,6 +3,7 @@ package lb
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -224,15 +225,17 @@ func (r *holdRig) checkFollows(frame []byte) {
 // eachBegun visits the places of connections that have begun, and writes back what changes.
 func (w *world) eachBegun(change func(*lbSessionBegun)) {
 	w.Helper()
-	var set lbSessionBegunSet
-	for i := range w.lb.objects.SessionsBegun.MaxEntries() {
-		mustSet(w.lb.objects.SessionsBegun.Lookup(i, &set))
-		before := set
+	places := w.lb.objects.SessionsBegun.MaxEntries()
+	keys, sets := make([]uint32, places), make([]lbSessionBegunSet, places)
+	if _, err := w.lb.objects.SessionsBegun.BatchLookup(new(ebpf.MapBatchCursor), keys, sets, nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		w.Fatal(err)
+	}
+	for i, set := range sets {
 		for way := range set.Ways {
 			change(&set.Ways[way])
 		}
-		if set != before {
-			mustSet(w.lb.objects.SessionsBegun.Put(i, set))
+		if set != sets[i] {
+			mustSet(w.lb.objects.SessionsBegun.Put(keys[i], set))
 		}
 	}
 }

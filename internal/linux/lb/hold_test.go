@@ -149,6 +149,10 @@ func TestHellosInSeveralSegmentsReachTheServerOfTheirSession(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
+	hellos := 4 // of each server's sessions, and of none
+	if os.Getenv("BALLAST_LONG") != "" {
+		hellos = 200
+	}
 	for _, vip := range []netip.Addr{vip4, vip6} {
 		for _, forward := range []model.Forward{model.ForwardL2, model.ForwardIPIP, model.ForwardGUE} {
 			for _, vlan := range []uint16{0, 7} {
@@ -157,7 +161,7 @@ func TestHellosInSeveralSegmentsReachTheServerOfTheirSession(t *testing.T) {
 						withSessions(s)
 						s.Forward = forward
 					}))
-					for n := range 12 {
+					for n := range hellos {
 						r.hold(random, flowTo(vip, 443, n), n)
 					}
 				})

@@ -314,6 +314,19 @@ func TestSessionsOfDrainingServersStay(t *testing.T) {
 	}
 }
 
+// Connections that have heard of their server go on without session tls, and with it again.
+func TestConnectionsOutliveTheirServicesSessions(t *testing.T) {
+	w := newWorld(t, serviceOf("web", vip4, withSessions))
+	s := w.begin("web", flowTo(vip4, 443, 1), anySequence(), 0, synOptions())
+	server := s.goes(s.echoing(0, clientHello(w.nameOf(vip4, 2, 1))), lbVerdictFORWARDED_BY_SESSION)
+	for _, session := range []model.Session{model.SessionNone, model.SessionTLS} {
+		w.update(func(want *plan.Want) { service(want, "web").Session = session })
+		if to := s.goes(s.flow.carrying(w.cookieFor("web", s.flow, server, 1)), lbVerdictFORWARDED_BY_COOKIE); to != server {
+			t.Errorf("session %v: to server %d, not %d", session, to, server)
+		}
+	}
+}
+
 // The client uses its port again: what its last connection has left behind does not count.
 func TestAConnectionDoesNotFollowTheOneBefore(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, withSessions))

@@ -11,19 +11,13 @@ func TestConnectionsOfATLSSessionReachOneServer(t *testing.T) {
 	logMeasured(t, run(t, "sessions"))
 }
 
-// Promise: so do those of curl, OpenSSL and Python with unchanged nginx (Yuz V-A); by make test-long with Apache, HAProxy and Dovecot (IMAPS), too.
+// Promise: so do those of curl, OpenSSL and Python with unchanged nginx, Apache, HAProxy and Dovecot (IMAPS) (Yuz V-A).
 func TestConnectionsOfATLSSessionReachOneServerOfOthersSoftware(t *testing.T) {
-	for _, program := range []string{"curl", "openssl", "python3"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skip(err)
-		}
+	if !long() {
+		t.Skip("servers have to be installed: make test-long")
 	}
 	preloaded(t, "ticket")
-	if long() {
-		logMeasured(t, run(t, "sessions-software"))
-		return
-	}
-	logMeasured(t, run(t, "sessions-nginx"))
+	logMeasured(t, run(t, "sessions-software"))
 }
 
 // Promise: pages of Chromium resume their sessions, though its hellos take two segments and it makes connections side by side.

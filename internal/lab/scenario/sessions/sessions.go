@@ -41,7 +41,7 @@ var Scenarios = []scenario.Scenario{
 const (
 	atOnce      = 40
 	longest     = 3 * time.Second // of a connection
-	between     = 60              // connections, between two events
+	between     = 40              // connections, between two events
 	resumedMost = 0.7             // of connections, that resume a session at least
 	removed     = 3               // server, at the end
 	patience    = 10              // checks that fail in a row

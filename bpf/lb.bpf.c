@@ -6,6 +6,7 @@
 #include "packet/siphash.h"
 #include "packet/aes.h"
 #include "packet/parse.h"
+#include "packet/link_header.h"
 #include "packet/gue.h"
 #include "packet/srh.h"
 #include "packet/usual.h"

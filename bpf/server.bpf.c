@@ -20,6 +20,7 @@
 #include "affinity/history.h"
 #include "state/agent.h"
 #include "state/tunnel_sources.h"
+#include "packet/link_header.h"
 #include "packet/flow.h"
 #include "state/socket.h"
 #include "state/hold_back.h"

@@ -22,22 +22,6 @@ struct flow {
 
 enum { FLOW_NOT_TCP, FLOW_NOT_LINEAR }; /* below any offset of a TCP header */
 
-/* How much of a packet that arrives is in front of its IP header: the Ethernet header, or nothing. Generic XDP on Linux >= 6.9 loses the
- * length of the link header (skb->mac_len) when it copies a packet; then programs at tc see it from its IP header on. What the bytes
- * look like proves nothing: clients choose their addresses. Most MACs do not begin like an IP header; for the others the kernel, which
- * knows where its network header is, is asked whether as many bytes follow it as follow skb->data. */
-inline_always __u32 flow_link_header(struct __sk_buff *skb)
-{
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	__u64 linear = end - data;
-	__u8 byte;
-
-	asm volatile("" : "+r"(linear)); /* the difference of two pointers, and nothing else of them */
-	if (data + 1 > end || *(__u8 *)data >> 4 != (skb->protocol == bpf_htons(ETH_P_IP) ? 4 : 6))
-		return ETH_HLEN;
-	return bpf_skb_load_bytes_relative(skb, linear - 1, &byte, sizeof(byte), BPF_HDR_START_NET) ? ETH_HLEN : 0;
-}
-
 /* The offset of the TCP header, or FLOW_NOT_TCP (fragments too), or FLOW_NOT_LINEAR. */
 inline_always __u32 flow_addresses(struct flow *f, void *data, void *end, __u32 l2, __be16 protocol, enum flow_direction direction)
 {
@@ -86,7 +70,7 @@ inline_always __u32 flow_addresses(struct flow *f, void *data, void *end, __u32 
 /* Fills the flow but for the option; answers as flow_addresses. */
 inline_always __u32 flow_parse_linear(struct flow *f, struct __sk_buff *skb, enum flow_direction direction)
 {
-	__u32 l2 = direction == FROM_CLIENT ? flow_link_header(skb) : ETH_HLEN;
+	__u32 l2 = direction == FROM_CLIENT ? link_header(skb, skb->protocol == bpf_htons(ETH_P_IP) ? 4 : 6) : ETH_HLEN;
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	__u32 l4 = flow_addresses(f, data, end, l2, skb->protocol, direction);
 	struct tcphdr *tcp = data + l4;

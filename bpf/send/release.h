@@ -81,18 +81,6 @@ inline_always _Bool release_restore(struct __sk_buff *skb, const struct hold *h,
 	return h->generation == generation && h->ifindex && !bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_source), h->source_mac, ETH_ALEN + 2, 0);
 }
 
-/* Generic XDP may copy a frame, and the copy's kernel does not know how long its Ethernet header is: programs at tc find the IP header first. 0: there is none. */
-inline_always _Bool release_begins_at_l2(struct __sk_buff *skb, const struct ethhdr *eth)
-{
-	struct ethhdr first;
-
-	if (bpf_skb_load_bytes(skb, 0, &first, sizeof(first)))
-		return 0;
-	if (first.h_proto == eth->h_proto && !__builtin_memcmp(&first, eth, sizeof(first)))
-		return 1;
-	return !bpf_skb_change_head(skb, sizeof(*eth), 0) && !bpf_skb_store_bytes(skb, 0, eth, sizeof(*eth), 0);
-}
-
 inline_always int release(struct __sk_buff *skb)
 {
 	__u32 place, ifindex;
@@ -102,7 +90,8 @@ inline_always int release(struct __sk_buff *skb)
 
 	if (skb->protocol != bpf_htons(HOLD_RELEASE) && skb->protocol != bpf_htons(HOLD_DETOUR))
 		return TC_CONTINUE;
-	if (bpf_skb_load_bytes_relative(skb, 0, &eth, sizeof(eth), BPF_HDR_START_MAC) || !release_begins_at_l2(skb, &eth))
+	if (bpf_skb_load_bytes_relative(skb, 0, &eth, sizeof(eth), BPF_HDR_START_MAC) ||
+	    (!(link_header(skb, 4) && link_header(skb, 6)) && link_header_put(skb, &eth)))
 		return TC_DROP;
 	if (skb->vlan_present) /* of the frame that came */
 		bpf_skb_vlan_pop(skb);

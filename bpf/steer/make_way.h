@@ -49,7 +49,7 @@ inline_always _Bool is_later(const void *socket, const struct flow *f, const str
 		(__s32)(bpf_ntohl(f->value) - BPF_CORE_READ(tw, tw_ts_recent)) > 0);
 }
 
-/* What comes in by a device needs the header of its link, which generic XDP may have lost: see flow_link_header. Returns how much there is more in
+/* What comes in by a device needs the header of its link, which generic XDP may have lost: see link_header. Returns how much there is more in
  * front of the packet now; -1: it failed. */
 static __noinline int regain_link_header(struct __sk_buff *skb)
 {
@@ -57,13 +57,11 @@ static __noinline int regain_link_header(struct __sk_buff *skb)
 	const struct interface *device = bpf_map_lookup_elem(&interfaces, &ifindex);
 	struct ethhdr header = { .h_proto = skb->protocol };
 
-	if (!device || !(device->mac[0] | device->mac[1] | device->mac[2] | device->mac[3] | device->mac[4] | device->mac[5]) || flow_link_header(skb))
+	if (!device || !(device->mac[0] | device->mac[1] | device->mac[2] | device->mac[3] | device->mac[4] | device->mac[5]) || link_header(skb, skb->protocol == bpf_htons(ETH_P_IP) ? 4 : 6))
 		return 0;
 	__builtin_memcpy(header.h_dest, device->mac, sizeof(header.h_dest));
 	__builtin_memcpy(header.h_source, device->mac, sizeof(header.h_source));
-	if (bpf_skb_change_head(skb, sizeof(header), 0) || bpf_skb_store_bytes(skb, 0, &header, sizeof(header), BPF_F_RECOMPUTE_CSUM))
-		return -1;
-	return sizeof(header);
+	return link_header_put(skb, &header) ? -1 : (int)sizeof(header);
 }
 
 /* The packet's header becomes that of an RST in the place next, and is sent in; then it is as before, and follows. */

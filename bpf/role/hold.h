@@ -66,8 +66,8 @@ inline_always enum verdict hold_acknowledge(struct xdp_md *ctx, struct session_w
 	return answer_segment(ctx, &w->packet, a);
 }
 
-/* A segment of a hello that is not all there, or a whole one of which later segments may have come before. VERDICT_CONTINUE: it is all there now, or never will be: w->outcome; what is held of it: w->held. A global function: it is
- * verified once, and has a stack of its own. */
+/* A segment of a hello that is not all there, or a whole one of which later segments may have come before. VERDICT_CONTINUE: it is all there now, or never will
+ * be: w->outcome; what is held of it: w->held. A global function: it is verified once, and has a stack of its own. */
 __noinline int session_hold(struct xdp_md *ctx, struct session_work *w, const struct service *service)
 {
 	__u32 place, length = 0, base;

@@ -61,7 +61,7 @@ __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const s
 	session_begun_put(w->hash, &begun);
 	if (learns_load(service))
 		load_learn(service, id, server, 1);
-	return session_behind(w->held, w->generation, 0, session_found(id, verdict));
+	return session_found_held(id, verdict, w->held, w->generation, 0);
 }
 
 /* No verdict: session_hello goes on. */

@@ -17,8 +17,8 @@ struct {
 	__type(value, struct session_found);
 } session_told SEC(".maps");
 
-/* NO_ID: it goes by placement. */
-inline_always enum verdict session_found(__u16 id, enum verdict verdict)
+/* Id NO_ID: it goes by placement. Held: the packet goes by tc, in place of what is held, or behind what was (detour). */
+inline_always enum verdict session_found_held(__u16 id, enum verdict verdict, __u32 held, __u16 generation, _Bool detour)
 {
 	__u32 first = 0;
 	struct session_found *told = bpf_map_lookup_elem(&session_told, &first);
@@ -27,30 +27,23 @@ inline_always enum verdict session_found(__u16 id, enum verdict verdict)
 		return DROPPED_NO_SERVER;
 	told->id = id;
 	told->verdict = verdict;
-	told->held = 0;
+	told->held = held;
+	told->generation = generation;
+	told->detour = detour;
 	return VERDICT_CONTINUE;
 }
 
-/* What of its connection was held goes by tc: so does this packet. */
-inline_always enum verdict session_behind(__u32 held, __u16 generation, _Bool detour, enum verdict verdict)
+inline_always enum verdict session_found(__u16 id, enum verdict verdict)
 {
-	__u32 first = 0;
-	struct session_found *told = bpf_map_lookup_elem(&session_told, &first);
-
-	if (told) {
-		told->held = held;
-		told->generation = generation;
-		told->detour = detour;
-	}
-	return verdict;
+	return session_found_held(id, verdict, 0, 0, 0);
 }
 
 /* To where the hello went. */
 inline_always enum verdict session_again(const struct session_begun *begun)
 {
-	enum verdict verdict = session_found(begun->id, FORWARDED_STARTING);
+	_Bool detour = begun->held && (__u16)(session_now() - begun->at) < HOLD_DETOUR_TIME;
 
-	return begun->held && (__u16)(session_now() - begun->at) < HOLD_DETOUR_TIME ? session_behind(begun->held, begun->generation, 1, verdict) : verdict;
+	return session_found_held(begun->id, FORWARDED_STARTING, detour ? begun->held : 0, begun->generation, detour);
 }
 
 /* VERDICT_CONTINUE: it is to be found out. A global function: see steer_any. */

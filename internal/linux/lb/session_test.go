@@ -83,14 +83,29 @@ func (s *shake) echoing(offset uint32, payload []byte) []byte {
 	return s.segment(psh|ack, offset, options, payload)
 }
 
-// begin sends a SYN with options, and checks the answer.
-func (w *world) begin(name string, f flow, sequence uint32, flags byte, options []byte) *shake {
-	w.Helper()
-	s := &shake{world: w, name: name, flow: f, sequence: sequence}
+func (f flow) synSegment(sequence uint32, flags byte, options []byte) []byte {
 	b := f.tcp(syn|flags, options, nil)
 	binary.BigEndian.PutUint32(b[4:], sequence)
 	b[16], b[17] = 0, 0
 	setTransportChecksum(b, 16, f.client.Addr(), f.service.Addr(), 6)
+	return b
+}
+
+// answered takes the answer to the SYN.
+func (s *shake) answered(reply *layers.TCP) {
+	s.reply = *reply
+	for _, option := range reply.Options {
+		if option.OptionType == layers.TCPOptionKindTimestamps {
+			s.value = binary.BigEndian.Uint32(option.OptionData)
+		}
+	}
+}
+
+// begin sends a SYN with options, and checks the answer.
+func (w *world) begin(name string, f flow, sequence uint32, flags byte, options []byte) *shake {
+	w.Helper()
+	s := &shake{world: w, name: name, flow: f, sequence: sequence}
+	b := f.synSegment(sequence, flags, options)
 	before := sharedSeconds(w)
 	got := w.run(f.frame(b))
 	if got.verdict != lbVerdictANSWERED_SYN || got.action != xdpTX {
@@ -100,15 +115,10 @@ func (w *world) begin(name string, f flow, sequence uint32, flags byte, options 
 		w.Fatalf("from %x to %x", got.frame[6:12], got.frame[:6])
 	}
 	packet := w.decode(got.frame)
-	s.reply = *packet.TransportLayer().(*layers.TCP)
+	s.answered(packet.TransportLayer().(*layers.TCP))
 	source, destination := packet.NetworkLayer().NetworkFlow().Endpoints()
 	if from, _ := netip.AddrFromSlice(source.Raw()); from != f.service.Addr() || !bytes.Equal(destination.Raw(), f.client.Addr().AsSlice()) {
 		w.Fatalf("from %v to %v", source, destination)
-	}
-	for _, option := range s.reply.Options {
-		if option.OptionType == layers.TCPOptionKindTimestamps {
-			s.value = binary.BigEndian.Uint32(option.OptionData)
-		}
 	}
 	key, told := plan.SYNCookieKey(&w.want.Keys, f.service.Addr()), syncookie.Flow{Client: f.client, ServicePort: f.service.Port(), Sequence: sequence, Timestamp: s.value}
 	o := syncookie.Options{WindowScale: syncookie.NoWindowScale, ECN: flags&0xc0 == 0xc0}

@@ -147,6 +147,28 @@ func emptyXDP(t *testing.T) *ebpf.Program {
 	return program
 }
 
+// lookUp finds the element of the index at -4 of the frame pointer, or goes to "out".
+func lookUp(m *ebpf.Map) asm.Instructions {
+	return asm.Instructions{
+		asm.LoadMapPtr(asm.R1, m.FD()),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, -4),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "out"),
+	}
+}
+
+// writeFrame writes what was looked up over the frame whose context R6 has.
+func writeFrame(length int) asm.Instructions {
+	return asm.Instructions{
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.Mov.Imm(asm.R2, 0),
+		asm.Mov.Reg(asm.R3, asm.R0),
+		asm.Mov.Imm(asm.R4, int32(length)),
+		asm.FnXdpStoreBytes.Call(),
+	}
+}
+
 // newFront makes a program that gives the frame its length again, writes it, and goes on with the cell's program.
 func newFront(t *testing.T, c *acceptCell) *ebpf.Program {
 	t.Helper()
@@ -159,26 +181,15 @@ func newFront(t *testing.T, c *acceptCell) *ebpf.Program {
 	copy(value, c.frame)
 	progtest.Check(t, frame.Put(uint32(0), value))
 	progtest.Check(t, next.Put(uint32(0), c.program))
-	length := int32(len(c.frame))
-	code := asm.Instructions{
+	code := slices.Concat(asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
 		asm.LoadMem(asm.R2, asm.R6, 4, asm.Word),
 		asm.LoadMem(asm.R3, asm.R6, 0, asm.Word),
 		asm.Sub.Reg(asm.R2, asm.R3),
-		asm.Sub.Imm(asm.R2, length),
+		asm.Sub.Imm(asm.R2, int32(len(c.frame))),
 		asm.FnXdpAdjustHead.Call(),
 		asm.StoreImm(asm.RFP, -4, 0, asm.Word),
-		asm.LoadMapPtr(asm.R1, frame.FD()),
-		asm.Mov.Reg(asm.R2, asm.RFP),
-		asm.Add.Imm(asm.R2, -4),
-		asm.FnMapLookupElem.Call(),
-		asm.JEq.Imm(asm.R0, 0, "out"),
-		asm.Mov.Reg(asm.R1, asm.R6),
-		asm.Mov.Imm(asm.R2, 0),
-		asm.Mov.Reg(asm.R3, asm.R0),
-		asm.Mov.Imm(asm.R4, length),
-		asm.FnXdpStoreBytes.Call(),
-	}
+	}, lookUp(frame), writeFrame(len(c.frame)))
 	for _, at := range []int32{innerAt + 12, innerAt + 20 + 4} { // the client's address, the sequence number
 		if c.random {
 			code = append(code,

@@ -256,31 +256,16 @@ func (r *takeOverRig) feeder(list [][]byte) *ebpf.Program {
 	for i, frame := range list {
 		progtest.Check(r.t, all.Put(uint32(i), frame))
 	}
-	return r.program(asm.Instructions{
-		asm.Mov.Reg(asm.R6, asm.R1),
-		asm.StoreImm(asm.RFP, -4, 0, asm.Word),
-		asm.LoadMapPtr(asm.R1, next.FD()),
-		asm.Mov.Reg(asm.R2, asm.RFP),
-		asm.Add.Imm(asm.R2, -4),
-		asm.FnMapLookupElem.Call(),
-		asm.JEq.Imm(asm.R0, 0, "out"),
-		asm.LoadMem(asm.R1, asm.R0, 0, asm.Word),
-		asm.StoreMem(asm.RFP, -4, asm.R1, asm.Word),
-		asm.Add.Imm(asm.R1, 1),
-		asm.StoreMem(asm.R0, 0, asm.R1, asm.Word),
-		asm.LoadMapPtr(asm.R1, all.FD()),
-		asm.Mov.Reg(asm.R2, asm.RFP),
-		asm.Add.Imm(asm.R2, -4),
-		asm.FnMapLookupElem.Call(),
-		asm.JEq.Imm(asm.R0, 0, "out"),
-		asm.Mov.Reg(asm.R1, asm.R6),
-		asm.Mov.Imm(asm.R2, 0),
-		asm.Mov.Reg(asm.R3, asm.R0),
-		asm.Mov.Imm(asm.R4, int32(length)),
-		asm.FnXdpStoreBytes.Call(),
-		asm.Mov.Imm(asm.R0, xdpPass),
-		asm.Return(),
-		asm.Mov.Imm(asm.R0, 0).WithSymbol("out"),
-		asm.Return(),
-	})
+	return r.program(slices.Concat(
+		asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1), asm.StoreImm(asm.RFP, -4, 0, asm.Word)},
+		lookUp(next),
+		asm.Instructions{
+			asm.LoadMem(asm.R1, asm.R0, 0, asm.Word),
+			asm.StoreMem(asm.RFP, -4, asm.R1, asm.Word),
+			asm.Add.Imm(asm.R1, 1),
+			asm.StoreMem(asm.R0, 0, asm.R1, asm.Word),
+		},
+		lookUp(all), writeFrame(length),
+		asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass), asm.Return(), asm.Mov.Imm(asm.R0, 0).WithSymbol("out"), asm.Return()},
+	))
 }

@@ -17,6 +17,7 @@ func TestConnectionsOfATLSSessionReachOneServerOfOthersSoftware(t *testing.T) {
 		t.Skip("servers have to be installed: make test-long")
 	}
 	preloaded(t, "ticket")
+	logMeasured(t, run(t, "sessions-nginx"))
 	logMeasured(t, run(t, "sessions-software"))
 }
 

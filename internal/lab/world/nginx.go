@@ -29,6 +29,14 @@ const (
 // PathSlow is the blob at a limited rate.
 func PathSlow(bytesPerSecond int) string { return fmt.Sprintf("/slow/%d/blob", bytesPerSecond) }
 
+// nginxFolders are where nginx keeps what it has not read or sent yet.
+const nginxFolders = `
+  client_body_temp_path {{.Dir}}/body;
+  proxy_temp_path {{.Dir}}/proxy;
+  fastcgi_temp_path {{.Dir}}/fastcgi;
+  uwsgi_temp_path {{.Dir}}/uwsgi;
+  scgi_temp_path {{.Dir}}/scgi;`
+
 var nginxTemplate = template.Must(template.New("nginx").Parse(`
 daemon off;
 master_process off;
@@ -45,12 +53,7 @@ http {
   keepalive_requests 1000000;
   client_body_timeout 3600s;
   send_timeout 3600s;
-  client_max_body_size 0;
-  client_body_temp_path {{.Dir}}/body;
-  proxy_temp_path {{.Dir}}/proxy;
-  fastcgi_temp_path {{.Dir}}/fastcgi;
-  uwsgi_temp_path {{.Dir}}/uwsgi;
-  scgi_temp_path {{.Dir}}/scgi;
+  client_max_body_size 0;` + nginxFolders + `
   server {
 {{range .Listen}}    listen {{.}};
 {{end}}{{with .Certificate}}    ssl_certificate {{.}}.crt;

@@ -54,12 +54,7 @@ error_log {{.Dir}}/error.log warn;
 events { worker_connections 4096; }
 http {
   access_log off;
-  keepalive_requests 100000;
-  client_body_temp_path {{.Dir}}/body;
-  proxy_temp_path {{.Dir}}/proxy;
-  fastcgi_temp_path {{.Dir}}/fastcgi;
-  uwsgi_temp_path {{.Dir}}/uwsgi;
-  scgi_temp_path {{.Dir}}/scgi;
+  keepalive_requests 100000;`+nginxFolders+`
   server {
     listen {{.Address}}:{{.Port}} ssl;
     ssl_protocols TLSv1.2 TLSv1.3;

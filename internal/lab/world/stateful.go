@@ -93,12 +93,7 @@ pid {{.Dir}}/pid;
 error_log {{.Dir}}/error.log warn;
 events { worker_connections 8192; }
 http {
-  access_log off;
-  client_body_temp_path {{.Dir}}/body;
-  proxy_temp_path {{.Dir}}/proxy;
-  fastcgi_temp_path {{.Dir}}/fastcgi;
-  uwsgi_temp_path {{.Dir}}/uwsgi;
-  scgi_temp_path {{.Dir}}/scgi;
+  access_log off;`+nginxFolders+`
   upstream any { {{range .Servers}}server {{.Address}}; {{end}} keepalive 64; }
 {{range .Servers}}  upstream {{.Name}} { server {{.Address}}; keepalive 64; }
 {{end}}  map $cookie_{{.Cookie}} $to { {{range .Servers}}{{.Name}} {{.Name}}; {{end}} default any; }

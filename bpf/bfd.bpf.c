@@ -8,6 +8,7 @@
  * keep. What is answered follows from what came, as with the reflector of RFC 7880: nothing here depends on whether a router lives.
  */
 #include "kernel.h"
+#include "packet/link_header.h"
 
 #define BFD_PORT 3784
 #define BFD_SOURCE_PORT 49152
@@ -56,17 +57,18 @@ struct {
 
 struct datagram {
 	struct bfd_key key;
-	__u32 addresses, length; /* where they are, and of one */
+	__u32 addresses, length; /* where they are, and of one: offsets with a link header in front */
 	__u32 l4;
 	__u8 ttl, protocol;
 };
 
-inline_always _Bool read_ip(struct __sk_buff *skb, struct datagram *in)
+/* l2: how long what is in front of it is. */
+inline_always _Bool read_ip(struct __sk_buff *skb, struct datagram *in, __u32 l2)
 {
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		struct iphdr ip;
 
-		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) || ip.ihl != 5 || ip.frag_off & bpf_htons(IP_FRAGMENT_OFFSET | IP_MORE_FRAGMENTS))
+		if (bpf_skb_load_bytes(skb, l2, &ip, sizeof(ip)) || ip.ihl != 5 || ip.frag_off & bpf_htons(IP_FRAGMENT_OFFSET | IP_MORE_FRAGMENTS))
 			return 0;
 		in->key.neighbor[0] = ip.saddr;
 		in->addresses = ETH_HLEN + offsetof(struct iphdr, saddr);
@@ -79,7 +81,7 @@ inline_always _Bool read_ip(struct __sk_buff *skb, struct datagram *in)
 	if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr ip;
 
-		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
+		if (bpf_skb_load_bytes(skb, l2, &ip, sizeof(ip)))
 			return 0;
 		__builtin_memcpy(in->key.neighbor, &ip.saddr, sizeof(ip.saddr));
 		in->addresses = ETH_HLEN + offsetof(struct ipv6hdr, saddr);
@@ -158,12 +160,16 @@ int bfd_ingress(struct __sk_buff *skb)
 	struct bfd_packet in, out;
 	struct udphdr udp;
 	__be32 ports;
+	__u32 l2 = link_header(skb, skb->protocol == bpf_htons(ETH_P_IP) ? 4 : 6);
 
-	if (!read_ip(skb, &at) || at.protocol != IPPROTO_UDP || bpf_skb_load_bytes(skb, at.l4, &udp, sizeof(udp)) || udp.dest != bpf_htons(BFD_PORT))
+	if (!read_ip(skb, &at, l2) || at.protocol != IPPROTO_UDP || bpf_skb_load_bytes(skb, at.l4 - ETH_HLEN + l2, &udp, sizeof(udp)) ||
+	    udp.dest != bpf_htons(BFD_PORT))
 		return TC_CONTINUE;
 	session = bpf_map_lookup_elem(&bfd_sessions, &at.key);
 	if (!session || skb->pkt_type) /* for another host */
 		return TC_CONTINUE;
+	if (link_header_restore(skb))
+		return TC_DROP;
 	if (udp.len != bpf_htons(sizeof(udp) + sizeof(in)) || bpf_skb_load_bytes(skb, at.l4 + sizeof(udp), &in, sizeof(in)) || !acceptable(&in, at.ttl, session)) {
 		__sync_fetch_and_add(&session->refused, 1);
 		return TC_DROP;

@@ -23,3 +23,13 @@ inline_always long link_header_put(struct __sk_buff *skb, const struct ethhdr *h
 {
 	return bpf_skb_change_head(skb, sizeof(*header), 0) ?: bpf_skb_store_bytes(skb, 0, header, sizeof(*header), BPF_F_RECOMPUTE_CSUM);
 }
+
+/* Puts back the one that came, if it was lost. 0, or an error. */
+inline_always long link_header_restore(struct __sk_buff *skb)
+{
+	struct ethhdr header;
+
+	if (link_header(skb, 4) && link_header(skb, 6))
+		return 0;
+	return bpf_skb_load_bytes_relative(skb, 0, &header, sizeof(header), BPF_HDR_START_MAC) ?: link_header_put(skb, &header);
+}

@@ -90,8 +90,7 @@ inline_always int release(struct __sk_buff *skb)
 
 	if (skb->protocol != bpf_htons(HOLD_RELEASE) && skb->protocol != bpf_htons(HOLD_DETOUR))
 		return TC_CONTINUE;
-	if (bpf_skb_load_bytes_relative(skb, 0, &eth, sizeof(eth), BPF_HDR_START_MAC) ||
-	    (!(link_header(skb, 4) && link_header(skb, 6)) && link_header_put(skb, &eth)))
+	if (link_header_restore(skb) || bpf_skb_load_bytes(skb, 0, &eth, sizeof(eth)))
 		return TC_DROP;
 	if (skb->vlan_present) /* of the frame that came */
 		bpf_skb_vlan_pop(skb);

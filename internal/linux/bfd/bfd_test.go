@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/await"
@@ -121,6 +124,36 @@ func newHost(t *testing.T) *host {
 		return err
 	}))
 	return h
+}
+
+// generic runs an XDP program in generic mode, as that of a load balancer may be: the kernel copies frames for it, and loses how long their link's header is.
+func (h *host) generic(t *testing.T) {
+	t.Helper()
+	pass, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, AttachType: ebpf.AttachXDP, Flags: unix.BPF_F_XDP_HAS_FRAGS, License: "MIT",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
+	progtest.Check(t, err)
+	t.Cleanup(func() { pass.Close() })
+	progtest.Check(t, h.spaces[0].Do(func() error {
+		attached, err := link.AttachXDP(link.XDPOptions{Program: pass, Interface: h.ifindex, Flags: link.XDPGenericMode})
+		if err == nil {
+			t.Cleanup(func() { attached.Close() })
+		}
+		return err
+	}))
+}
+
+func TestRoutersAreAnsweredBehindGenericXDP(t *testing.T) {
+	h := newHost(t)
+	h.generic(t)
+	for family, addresses := range h.addresses {
+		reflector := h.open(t, addresses[1])
+		r := newRouter(t, h.spaces[1], addresses[1], addresses[0])
+		r.send(255, packet{1 << 5, down, 3, 24, 7, 0, 300_000, 300_000, 0}.bytes())
+		if answer, _ := r.answer(); answer.state&0xc0 != initial || answer.yours != 7 {
+			t.Errorf("%s: %+v", family, answer)
+		}
+		reflector.Close()
+	}
 }
 
 func (h *host) open(t *testing.T, neighbors ...netip.Addr) (r *bfd.Reflector) {

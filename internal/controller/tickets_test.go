@@ -52,7 +52,7 @@ func (a *ticketAgent) told() int {
 
 func joinTickets(t testing.TB, credentials *pki.Credentials, controllers ...*running) *ticketAgent {
 	a := &ticketAgent{}
-	o := nodeclient.Options{TLS: credentials.Client(), Log: fleettest.Log(t).With("agent", credentials.Identity().Name),
+	o := nodeclient.Options{Credentials: credentials, Log: fleettest.Log(t).With("agent", credentials.Identity().Name),
 		Hello: func() *ballastv1.Hello { return fleettest.Hello(credentials) }}
 	for _, c := range controllers {
 		o.Controllers = append(o.Controllers, c.address)

@@ -49,7 +49,7 @@ func leaves(t *testing.T) time.Duration {
 	credentials := ca.Issue(pki.LB, "lb1")
 	ctx, cancel := context.WithCancel(t.Context())
 	joined := nodeclient.New(nodeclient.Options{
-		Controllers: []string{address}, TLS: credentials.Client(), Hello: func() *ballastv1.Hello { return fleettest.Hello(credentials) }, Log: fleettest.Log(t),
+		Controllers: []string{address}, Credentials: credentials, Hello: func() *ballastv1.Hello { return fleettest.Hello(credentials) }, Log: fleettest.Log(t),
 	})
 	var running sync.WaitGroup
 	running.Go(func() { joined.Run(ctx) })

@@ -89,10 +89,10 @@ func RevocationOf(certificate *x509.Certificate, now time.Time, reason string) R
 // may differ, nor keep an entry for longer than the authority's certificates live.
 func (r Revocation) checked(now, authorityEnds time.Time) (Revocation, error) {
 	if serial, ok := ParseSerial(r.Serial); r.Serial != "" && (!ok || serial != r.Serial) {
-		return r, fmt.Errorf("serial number %q: use %d hexadecimal digits", r.Serial, serialDigits)
+		return r, fmt.Errorf("serial number %q: use %d hexadecimal digits", plain(r.Serial), serialDigits)
 	}
 	if r.Serial == "" {
-		if err := checkName(r.Name); err != nil {
+		if err := checkName(plain(r.Name)); err != nil {
 			return r, err
 		}
 	}

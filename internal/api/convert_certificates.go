@@ -13,7 +13,7 @@ import (
 func RevocationsToProto(list []pki.Revocation) []*ballastv1.Revocation {
 	told := make([]*ballastv1.Revocation, len(list))
 	for i, r := range list {
-		told[i] = &ballastv1.Revocation{Serial: r.Serial, Name: r.Name, Role: string(r.Role), At: timestamppb.New(r.At), Ends: timestamppb.New(r.Ends), Reason: r.Reason}
+		told[i] = &ballastv1.Revocation{Serial: r.Serial, Name: r.Name, Role: string(r.Role), At: timestamppb.New(r.At), Ends: timestamppb.New(r.Ends), Reason: r.Reason, Authority: r.Authority}
 	}
 	return told
 }
@@ -28,7 +28,7 @@ func RevocationsFromProto(told []*ballastv1.Revocation) []pki.Revocation {
 		return at
 	}
 	for i, r := range told {
-		list[i] = pki.Revocation{Serial: r.Serial, Name: r.Name, Role: pki.Role(r.Role), At: at(r.At), Ends: at(r.Ends), Reason: r.Reason}
+		list[i] = pki.Revocation{Serial: r.Serial, Name: r.Name, Role: pki.Role(r.Role), At: at(r.At), Ends: at(r.Ends), Reason: r.Reason, Authority: r.Authority}
 	}
 	return list
 }

@@ -68,7 +68,8 @@ func (c *controller) revoke(ctx context.Context) {
 	}
 }
 
-// keepRevoked writes what this controller knows and a store that was restored from a copy does not, and drops what has expired.
+// keepRevoked writes what this controller knows and a store that was restored from a copy does not, and drops what has expired or is
+// of another authority.
 func (c *controller) keepRevoked(ctx context.Context, at time.Time) error {
 	known := c.credentials.Revoked()
 	stale := func(now *snapshot) (documents []store.Document, err error) {
@@ -82,7 +83,7 @@ func (c *controller) keepRevoked(ctx context.Context, at time.Time) error {
 			}
 		}
 		for key, r := range now.revoked {
-			if !at.Before(r.Ends.Add(revokedGrace)) {
+			if !at.Before(r.Ends.Add(revokedGrace)) || c.credentials.Foreign(r) {
 				documents = append(documents, store.Document{Key: revokedPrefix + key, Revision: now.own[revokedPrefix+key]})
 			}
 		}

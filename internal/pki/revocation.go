@@ -3,6 +3,7 @@ package pki
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
 	"fmt"
@@ -27,6 +28,8 @@ type Revocation struct {
 	At     time.Time `json:"at"`
 	Ends   time.Time `json:"ends"` // all that it is about have expired by then
 	Reason string    `json:"reason,omitempty"`
+
+	Authority string `json:"authority,omitempty"` // that issued them, as authorityID has it; empty: the fleet's as it is now
 }
 
 // Key tells a revocation from others: there is one of a serial number, and one of a name.
@@ -87,7 +90,7 @@ func RevocationOf(certificate *x509.Certificate, now time.Time, reason string) R
 
 // checked returns what an entry means here, whoever wrote it. Nobody can revoke certificates that are not issued yet, for longer than clocks
 // may differ, nor keep an entry for longer than the authority's certificates live.
-func (r Revocation) checked(now, authorityEnds time.Time) (Revocation, error) {
+func (r Revocation) checked(now time.Time, authority *x509.Certificate) (Revocation, error) {
 	if serial, ok := ParseSerial(r.Serial); r.Serial != "" && (!ok || serial != r.Serial) {
 		return r, fmt.Errorf("serial number %q: use %d hexadecimal digits", plain(r.Serial), serialDigits)
 	}
@@ -100,8 +103,11 @@ func (r Revocation) checked(now, authorityEnds time.Time) (Revocation, error) {
 		r.At = late
 	}
 	r.At = r.At.UTC().Truncate(time.Second)
-	if r.Ends.IsZero() || r.Ends.After(authorityEnds) {
-		r.Ends = authorityEnds
+	if r.Ends.IsZero() || r.Ends.After(authority.NotAfter) {
+		r.Ends = authority.NotAfter
+	}
+	if r.Authority == "" {
+		r.Authority = authorityID(authority)
 	}
 	r.Ends = r.Ends.UTC().Truncate(time.Second)
 	r.Name, r.Role, r.Reason = plain(r.Name), Role(plain(string(r.Role))), plain(r.Reason)
@@ -110,8 +116,18 @@ func (r Revocation) checked(now, authorityEnds time.Time) (Revocation, error) {
 
 // Checked returns what an entry means, or why it makes no sense.
 func (c *Credentials) Checked(r Revocation, now time.Time) (Revocation, error) {
-	_, authorityEnds := c.Ends()
-	return r.checked(now, authorityEnds)
+	return r.checked(now, c.latest().root)
+}
+
+// authorityID tells authorities apart by their keys.
+func authorityID(authority *x509.Certificate) string {
+	sum := sha256.Sum256(authority.RawSubjectPublicKeyInfo)
+	return hex.EncodeToString(sum[:16])
+}
+
+// Foreign reports whether an entry is about certificates of an authority that is the fleet's no more: nobody accepts those anyway.
+func (c *Credentials) Foreign(r *Revocation) bool {
+	return r.Authority != "" && r.Authority != authorityID(c.latest().root)
 }
 
 // plain keeps text short, and from doing anything to a terminal.

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// revoked only grows, but for entries whose certificates have expired: what was heard first, or last, or twice, or from whom, makes no
+// revoked only grows, but for entries whose certificates have expired, or are of another authority: what was heard first, or last, or twice, or from whom, makes no
 // difference, and nobody can take back what another has said. The zero value is empty.
 type revoked struct {
 	mutex   sync.Mutex
@@ -53,23 +53,26 @@ func (l *revoked) refuse(r *Revocation, certificate *x509.Certificate) error {
 // Revoke adds to the list of revoked certificates and cuts what they hold. It returns what is news of it. An error says what of the list
 // makes no sense, or has no room; the rest is taken all the same.
 func (c *Credentials) Revoke(list []Revocation, now time.Time) (news []Revocation, err error) {
-	_, authorityEnds := c.Ends()
+	authority := c.latest().root
 	l := &c.revoked
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	if l.entries == nil {
 		l.entries = map[string]Revocation{}
 	}
-	maps.DeleteFunc(l.entries, func(_ string, r Revocation) bool { return !now.Before(r.Ends.Add(clockSkew)) })
+	useless := func(r Revocation) bool {
+		return !now.Before(r.Ends.Add(clockSkew)) || r.Authority != authorityID(authority)
+	}
+	maps.DeleteFunc(l.entries, func(_ string, r Revocation) bool { return useless(r) })
 	for _, r := range list {
-		r, wrong := r.checked(now, authorityEnds)
+		r, wrong := r.checked(now, authority)
 		if wrong != nil {
 			err = fmt.Errorf("revoked certificates: %w", wrong)
 			continue
 		}
 		before, known := l.entries[r.Key()]
 		switch {
-		case !now.Before(r.Ends.Add(clockSkew)):
+		case useless(r):
 			continue
 		case !known && len(l.entries) >= RevokedMax:
 			err = fmt.Errorf("more than %d certificates are revoked: the others are not known here: make a new authority (\"Lost key\" in docs/operate.md)", RevokedMax)

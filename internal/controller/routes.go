@@ -85,6 +85,9 @@ func (c *controller) obstacles() (found []string) {
 	if !c.desired.Known() {
 		found = append(found, "no state of the store is known that makes sense")
 	}
+	if c.credentials.OwnRevoked() != nil {
+		return append(found, "its certificate is revoked: nodes leave it, and it leads nothing")
+	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	if !c.lives() {

@@ -122,11 +122,11 @@ func drawService(t *rapid.T, i int) model.Service {
 }
 
 func drawHealth(t *rapid.T, h *model.Health) {
-	h.Check = rapid.SampledFrom([]model.Check{model.CheckNone, model.CheckTCP, model.CheckHTTP, model.CheckGRPC, model.CheckExec}).Draw(t, "check")
+	h.Check = rapid.SampledFrom([]model.Check{model.CheckNone, model.CheckTCP, model.CheckHTTP, model.CheckGRPC, model.CheckGRPCS, model.CheckExec}).Draw(t, "check")
 	switch h.Check {
 	case model.CheckHTTP:
 		h.Path, h.Host = "/healthz", rapid.SampledFrom([]string{"", "example.com"}).Draw(t, "host")
-	case model.CheckGRPC:
+	case model.CheckGRPC, model.CheckGRPCS:
 		h.Service = "shop"
 	case model.CheckExec:
 		h.Command = []string{"/bin/check", "--fast"}

@@ -53,8 +53,8 @@ type Desired interface {
 	TicketKeys(ctx context.Context) (*ballastv1.ListTicketKeysResponse, error)
 	// UseTicketKey has tickets made by the key of an epoch; 0: the next. Without force it is refused (Unready) where servers could not read them.
 	UseTicketKey(ctx context.Context, epoch uint32, force bool) (changes []string, revision uint64, err error)
-	// RevokeTicketKeys puts a new key in the place of all.
-	RevokeTicketKeys(ctx context.Context) (changes []string, revision uint64, err error)
+	// RevokeTicketKeys puts a new key in the place of all, unless none is left up to the epoch newest; 0: there is one.
+	RevokeTicketKeys(ctx context.Context, newest uint32) (changes []string, revision uint64, err error)
 	// RevokeCertificate has nobody accept certificates any more. Without force it is refused (Dangerous).
 	RevokeCertificate(ctx context.Context, r *ballastv1.RevokeCertificateRequest) (changes []string, revision uint64, err error)
 	// Revocations lists what was revoked, oldest first.

@@ -24,7 +24,7 @@ func (f *fleetAPI) RevokeTicketKeys(ctx context.Context, r *ballastv1.RevokeTick
 	if !r.Force {
 		return nil, Dangerous([]string{"all TLS sessions of services with `session: tls` begin again"})
 	}
-	changes, revision, err := f.desired.RevokeTicketKeys(ctx)
+	changes, revision, err := f.desired.RevokeTicketKeys(ctx, r.Newest)
 	return &ballastv1.ChangeResponse{Changes: changes, Revision: revision}, refusal(err)
 }
 

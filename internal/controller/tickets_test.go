@@ -346,6 +346,50 @@ func TestNodesNeitherReadNorTurnKeysOfTickets(t *testing.T) {
 	}
 }
 
+// Of several who revoke what they see at the same time one does. Who sees less than there is revokes it all the same.
+func TestOfManyWhoRevokeTheSameKeysAtOnceOneDoes(t *testing.T) {
+	ca, s := fleettest.NewAuthority(t), newMemory(t)
+	controllers := []*running{startController(t, ca, "c1", "127.0.0.1:0", s, nil), startController(t, ca, "c2", "127.0.0.1:0", s, nil)}
+	me := ca.Issue(pki.Ctl, "me")
+	apply(t, controllers[0].client(me), sessionService("web", 1))
+	newest := func() (epoch uint32) {
+		fleettest.Await(t, "the next key is made", func() bool {
+			known, err := controllers[0].client(me).ListTicketKeys(t.Context(), &ballastv1.ListTicketKeysRequest{})
+			fleettest.Require(t, err)
+			if n := len(known.Keys); n > 0 {
+				epoch = known.Keys[n-1].Epoch
+			}
+			return epoch > known.Current
+		})
+		return epoch
+	}
+	seen := newest()
+	changes := make(chan int, 10)
+	var all sync.WaitGroup
+	for i := range cap(changes) {
+		all.Go(func() {
+			answer, err := controllers[i%2].client(me).RevokeTicketKeys(t.Context(), &ballastv1.RevokeTicketKeysRequest{Force: true, Newest: seen})
+			if err != nil {
+				t.Error(err)
+			}
+			changes <- len(answer.GetChanges())
+		})
+	}
+	all.Wait()
+	close(changes)
+	done := 0
+	for n := range changes {
+		done += n
+	}
+	if done != 1 {
+		t.Errorf("%d have revoked", done)
+	}
+	now := newest()
+	if answer, err := controllers[0].client(me).RevokeTicketKeys(t.Context(), &ballastv1.RevokeTicketKeysRequest{Force: true, Newest: now - 1}); err != nil || len(answer.Changes) != 1 {
+		t.Errorf("who has not seen the next key: %v, %v", answer, err)
+	}
+}
+
 // syncBuffer is a log.
 type syncBuffer struct {
 	mutex sync.Mutex

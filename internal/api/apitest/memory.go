@@ -123,9 +123,12 @@ func (m *Memory) UseTicketKey(_ context.Context, epoch uint32, force bool) (chan
 }
 
 // RevokeTicketKeys implements api.Desired.
-func (m *Memory) RevokeTicketKeys(context.Context) (changes []string, revision uint64, err error) {
+func (m *Memory) RevokeTicketKeys(_ context.Context, newest uint32) (changes []string, revision uint64, err error) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
+	if keys := m.Tickets.Keys; newest != 0 && len(keys) > 0 && keys[0].Epoch > newest {
+		return nil, m.revision, nil
+	}
 	m.Tickets = ballastv1.ListTicketKeysResponse{Needed: true, Current: 9, Keys: []*ballastv1.TicketKeyStatus{{Epoch: 9}}}
 	m.revision++
 	return []string{"ticket keys: all before epoch 9 are revoked"}, m.revision, nil

@@ -145,7 +145,7 @@ func (f fleetAPI) UseTicketKey(context.Context, uint32, bool) ([]string, uint64,
 	return nil, 0, errNoTickets
 }
 
-func (f fleetAPI) RevokeTicketKeys(context.Context) ([]string, uint64, error) {
+func (f fleetAPI) RevokeTicketKeys(context.Context, uint32) ([]string, uint64, error) {
 	return nil, 0, errNoTickets
 }
 

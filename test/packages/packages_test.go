@@ -1,0 +1,180 @@
+package packages
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+)
+
+const configuration = "/etc/ballast/ballast.yaml"
+
+// TestPackagesServeFromInstallationToPurge goes through what an operator does with a machine, in this order, while a client works. Nothing of
+// the client's is lost until the packages are removed.
+func TestPackagesServeFromInstallationToPurge(t *testing.T) {
+	if *older == "" || *newer == "" {
+		t.Skip("runs in virtual machines: make test-packages")
+	}
+	m := newMachine(t)
+	m.serve()
+	m.install(*older)
+	m.configure()
+	m.run("systemctl", "enable", "--now", "ballast-agent")
+	m.run("systemctl", "enable", "--now", "ballast-lb")
+	m.ready("ballast-agent", "")
+	lb := m.ready("ballast-lb", "")
+	m.announced(true)
+	client := m.begin()
+	m.unharmed(client, "installed")
+	m.inHostsMounts("ballast-lb", "ballast-agent")
+
+	m.reload()
+	m.unharmed(client, "reloaded")
+	m.run("systemctl", "kill", "--kill-whom=main", "--signal=KILL", "ballast-lb")
+	lb = m.ready("ballast-lb", lb)
+	m.unharmed(client, "killed and started again by systemd")
+	m.hang("ballast-agent")
+	m.unharmed(client, "stuck, and ended by systemd's watchdog")
+	m.upgrade(lb)
+	m.unharmed(client, "upgraded")
+	m.run("systemctl", "stop", "ballast-lb")
+	m.unharmed(client, "stopped")
+	m.announced(true)
+	m.run("systemctl", "start", "ballast-lb")
+	m.ready("ballast-lb", "")
+	m.unharmed(client, "started")
+	m.run("ballast", "ctl", "node", "drain", "lb1")
+	m.announced(false)
+	m.run("ballast", "ctl", "node", "undrain", "lb1")
+	m.announced(true)
+	client.stop()
+
+	m.remove()
+}
+
+// install installs, as apt does with files, and starts nothing.
+func (m *machine) install(directory string) {
+	m.t.Helper()
+	directory, err := filepath.Abs(directory) // apt takes others for names of packages
+	m.must(err)
+	packages, err := filepath.Glob(filepath.Join(directory, "*.deb"))
+	m.must(err)
+	if len(packages) == 0 {
+		m.t.Fatalf("%s: there is no package", directory)
+	}
+	m.run("apt-get", append([]string{"install", "-y"}, packages...)...)
+}
+
+// configure has this machine's two daemons run by one file: the agent in the namespace of s1.
+func (m *machine) configure() {
+	for _, unit := range []string{"ballast-lb", "ballast-agent"} {
+		if state := m.property(unit, "ActiveState"); state != "inactive" {
+			m.t.Errorf("%s is %s though nobody has started it", unit, state)
+		}
+	}
+	m.write(configuration, fleet)
+	m.write("/etc/default/ballast-lb", "OPTIONS=--interface lb0 --name lb1\n")
+	m.write("/etc/default/ballast-agent", "INSTANCE=s1\nOPTIONS=--interface eth0 --server s1\n")
+	m.write("/etc/systemd/system/ballast-agent.service.d/test.conf", "[Service]\nNetworkNamespacePath=/run/netns/s1\nWatchdogSec=15\n")
+	m.run("systemctl", "daemon-reload")
+	for space, device := range map[string]string{"router": "lb,s1"} { // veth devices: see ballast pass --help
+		m.run("nsenter", "--net=/run/netns/"+space, "ballast", "pass", "--interface", device)
+	}
+}
+
+// inHostsMounts: a unit with a mount namespace of its own would lose the pins with its process.
+func (m *machine) inHostsMounts(units ...string) {
+	want, err := os.Readlink("/proc/1/ns/mnt")
+	m.must(err)
+	for _, unit := range units {
+		if got, err := os.Readlink("/proc/" + m.property(unit, "MainPID") + "/ns/mnt"); err != nil || got != want {
+			m.t.Errorf("%s has the mount namespace %s and systemd has %s: %v", unit, got, want, err)
+		}
+	}
+}
+
+// reload: `systemctl reload` tells whether the file was taken, and the reason is in the journal, as an error.
+func (m *machine) reload() {
+	m.t.Helper()
+	m.write(configuration, strings.Replace(fleet, "id: 1", "id: 1, weight: 5", 1))
+	m.run("systemctl", "reload", "ballast-lb")
+	if servers := m.run("ballast", "ctl", "servers", "--json"); !strings.Contains(servers, `"weight": 5`) {
+		m.t.Errorf("after the reload: %s", servers)
+	}
+	m.write(configuration, fleet+"nonsense: 1\n")
+	if _, err := m.try("systemctl", "reload", "ballast-lb"); err == nil {
+		m.t.Error("the reload of a file that is refused succeeded")
+	}
+	m.write(configuration, fleet)
+	m.run("systemctl", "reload", "ballast-lb")
+	m.run("systemctl", "reload", "ballast-agent")
+	errors := m.run("journalctl", "--no-pager", "-u", "ballast-lb", "-p", "err", "-o", "cat")
+	if !strings.Contains(errors, "nonsense: unknown key") || strings.Contains(errors, "level=INFO") {
+		m.t.Errorf("errors in the journal: %s", errors)
+	}
+}
+
+// hang stops a daemon's process without ending it. systemd hears nothing from it, ends it and starts another.
+func (m *machine) hang(unit string) {
+	m.t.Helper()
+	before := m.property(unit, "MainPID")
+	m.run("kill", "-STOP", before)
+	m.ready(unit, before)
+	if said := m.run("journalctl", "--no-pager", "-u", unit, "-o", "cat"); !strings.Contains(said, "Watchdog timeout") {
+		m.t.Errorf("%s was started again for another reason: %s", unit, said)
+	}
+}
+
+// upgrade: the daemons that run are those of the new package.
+func (m *machine) upgrade(before string) {
+	m.t.Helper()
+	version := m.version()
+	m.install(*newer)
+	m.ready("ballast-lb", before)
+	m.ready("ballast-agent", "")
+	if now := m.version(); now == version {
+		m.t.Errorf("the load balancer is still of version %s", now)
+	}
+}
+
+func (m *machine) version() string {
+	m.t.Helper()
+	var status struct{ Version string }
+	m.must(json.Unmarshal([]byte(m.run("ballast", "ctl", "status", "--json")), &status))
+	return status.Version
+}
+
+// remove removes and purges. What the packages and the daemons made is gone.
+func (m *machine) remove() {
+	m.t.Helper()
+	m.run("apt-get", "remove", "-y", "ballast")
+	m.run("apt-get", "purge", "-y", "ballast")
+	for _, path := range []string{"/usr/bin/ballast", "/etc/ballast", "/etc/default/ballast-lb", "/run/ballast", "/var/lib/ballast"} {
+		if _, err := os.Lstat(path); !os.IsNotExist(err) {
+			m.t.Errorf("%s is left: %v", path, err)
+		}
+	}
+	m.await("nothing is attached", func() error { return m.bare("lb0") })
+	m.must(m.server.Do(func() error { return m.bare("eth0") }))
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	m.must(err)
+	if strings.Contains(string(mounts), "ballast") {
+		m.t.Errorf("mounts are left: %s", mounts)
+	}
+	m.announced(false)
+}
+
+func (m *machine) bare(device string) error {
+	link, err := netlink.LinkByName(device)
+	if err != nil {
+		return err
+	}
+	if xdp := link.Attrs().Xdp; xdp != nil && xdp.Attached {
+		return fmt.Errorf("%s still has the XDP program %d", device, xdp.ProgId)
+	}
+	return nil
+}

@@ -12,6 +12,13 @@ import (
 
 const configuration = "/etc/ballast/ballast.yaml"
 
+// agentUnit has the agent in the namespace of s1. NetworkNamespacePath= of Debian 13's systemd would give it a mount namespace, too.
+const agentUnit = `[Service]
+ExecStart=
+ExecStart=/usr/bin/nsenter --net=/run/netns/s1 /usr/bin/ballast agent --instance ${INSTANCE} $SOURCE $OPTIONS
+WatchdogSec=15
+`
+
 // TestPackagesServeFromInstallationToPurge goes through what an operator does with a machine, in this order, while a client works. Nothing of
 // the client's is lost until the packages are removed.
 func TestPackagesServeFromInstallationToPurge(t *testing.T) {
@@ -46,6 +53,7 @@ func TestPackagesServeFromInstallationToPurge(t *testing.T) {
 	m.run("systemctl", "start", "ballast-lb")
 	m.ready("ballast-lb", "")
 	m.unharmed(client, "started")
+	m.controller()
 	m.run("ballast", "ctl", "node", "drain", "lb1")
 	m.announced(false)
 	m.run("ballast", "ctl", "node", "undrain", "lb1")
@@ -78,7 +86,7 @@ func (m *machine) configure() {
 	m.write(configuration, fleet)
 	m.write("/etc/default/ballast-lb", "OPTIONS=--interface lb0 --name lb1\n")
 	m.write("/etc/default/ballast-agent", "INSTANCE=s1\nOPTIONS=--interface eth0 --server s1\n")
-	m.write("/etc/systemd/system/ballast-agent.service.d/test.conf", "[Service]\nNetworkNamespacePath=/run/netns/s1\nWatchdogSec=15\n")
+	m.write("/etc/systemd/system/ballast-agent.service.d/test.conf", agentUnit)
 	m.run("systemctl", "daemon-reload")
 	for space, device := range map[string]string{"router": "lb,s1"} { // veth devices: see ballast pass --help
 		m.run("nsenter", "--net=/run/netns/"+space, "ballast", "pass", "--interface", device)
@@ -126,6 +134,24 @@ func (m *machine) hang(unit string) {
 	if said := m.run("journalctl", "--no-pager", "-u", unit, "-o", "cat"); !strings.Contains(said, "Watchdog timeout") {
 		m.t.Errorf("%s was started again for another reason: %s", unit, said)
 	}
+}
+
+// controller: its unit leaves a controller all that it needs, and to begin with again after it was killed.
+func (m *machine) controller() {
+	m.t.Helper()
+	m.run("ballast", "ctl", "pki", "init", "/root/fleet")
+	m.run("ballast", "ctl", "pki", "issue", "/root/fleet", "controller", "c1", "--address", "10.60.0.10")
+	m.run("cp", "/root/fleet/ca.crt", "/root/fleet/c1.crt", "/root/fleet/c1.key", "/etc/ballast/tls/")
+	m.write("/etc/default/ballast-controller", "OPTIONS=--data-dir /var/lib/ballast/controller\n")
+	m.run("systemctl", "start", "ballast-controller")
+	before := m.ready("ballast-controller", "")
+	m.run("ballast", "ctl", "--instance", "c1", "apply", "--yes", "-f", configuration)
+	m.run("systemctl", "kill", "--kill-whom=main", "--signal=KILL", "ballast-controller")
+	m.ready("ballast-controller", before)
+	if running := m.run("ballast", "ctl", "--instance", "c1", "fleet"); !strings.Contains(running, "198.51.100.10") {
+		m.t.Errorf("the controller has forgotten the fleet: %s", running)
+	}
+	m.run("systemctl", "stop", "ballast-controller")
 }
 
 // upgrade: the daemons that run are those of the new package.

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"sync"
@@ -31,7 +32,7 @@ type traffic struct {
 	messages, requests atomic.Int64 // that were answered
 	mutex              sync.Mutex
 	lost               []error
-	slowest            time.Duration
+	slowest            map[string]time.Duration // since the last look, of messages and of requests
 }
 
 func listen(space *netspace.Space, address string) (listener net.Listener, err error) {
@@ -80,11 +81,11 @@ func (m *machine) begin() *traffic {
 	connection, err := m.dial(context.Background(), "tcp4", echoAddress)
 	m.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
-	f := &traffic{cancel: cancel}
+	f := &traffic{cancel: cancel, slowest: map[string]time.Duration{}}
 	m.t.Cleanup(f.stop)
 	f.running.Go(func() {
 		defer connection.Close()
-		f.repeat(ctx, "message on the lasting connection", &f.messages, func() error { return echo(connection, uint64(f.messages.Load())) })
+		f.repeat(ctx, "message", &f.messages, func() error { return echo(connection, uint64(f.messages.Load())) })
 	})
 	client := &http.Client{Timeout: limit, Transport: &http.Transport{DialContext: m.dial, DisableKeepAlives: true}}
 	f.running.Go(func() {
@@ -127,7 +128,7 @@ func (f *traffic) repeat(ctx context.Context, what string, answered *atomic.Int6
 		err := do()
 		took := time.Since(began)
 		f.mutex.Lock()
-		f.slowest = max(f.slowest, took)
+		f.slowest[what] = max(f.slowest[what], took)
 		if err != nil {
 			f.lost = append(f.lost, fmt.Errorf("%s %d: %w", what, answered.Load(), err))
 		}
@@ -148,7 +149,7 @@ func (m *machine) unharmed(f *traffic, what string) {
 	messages, requests := f.messages.Load(), f.requests.Load()
 	m.await("traffic goes on", func() error {
 		f.mutex.Lock()
-		lost, slowest := f.lost, f.slowest
+		lost, slowest := f.lost, maps.Clone(f.slowest)
 		f.mutex.Unlock()
 		if len(lost) > 0 {
 			m.t.Fatalf("%s: %d lost, at first: %v\n%s", what, len(lost), lost[0], m.journal())
@@ -156,9 +157,12 @@ func (m *machine) unharmed(f *traffic, what string) {
 		if f.messages.Load() < messages+10 || f.requests.Load() < requests+10 {
 			return fmt.Errorf("%d messages and %d requests", f.messages.Load(), f.requests.Load())
 		}
-		m.t.Logf("%s: %d messages on one connection and %d requests, 0 lost; the slowest took %v", what, f.messages.Load(), f.requests.Load(), slowest)
+		m.t.Logf("%s: %d messages on one connection and %d requests, 0 lost; the slowest since: %v", what, f.messages.Load(), f.requests.Load(), slowest)
 		return nil
 	})
+	f.mutex.Lock()
+	clear(f.slowest)
+	f.mutex.Unlock()
 }
 
 func (f *traffic) stop() {

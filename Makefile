@@ -153,7 +153,7 @@ test-long: deps build need-root ## the same with full-length idle times, bulk tr
 test-kernels test-kernels-long: TOOLS += $(KERNEL_TOOLS) qemu-system-aarch64:qemu-system-arm
 
 test-kernels: deps build ## on Debian's kernels 6.1, 6.12, the newest and arm64, in QEMU: programs, a fleet, doctor. One: KERNELS=6.1
-	test/kernels/matrix $(KERNELS)
+	CARDS=1 test/kernels/matrix $(KERNELS)
 
 test-kernels-long: deps build ## all tests of the programs, and lab run churn, on these kernels: hours
 	test/kernels/matrix --long $(KERNELS)

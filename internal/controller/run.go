@@ -16,6 +16,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
+	"github.com/ballast-lb/ballast/internal/daemon/readiness"
+	"github.com/ballast-lb/ballast/internal/daemon/systemd"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
@@ -187,6 +189,8 @@ func (c *controller) run(ctx context.Context, listener, socket, metrics net.List
 	if metrics != nil {
 		running.Go(func() { fail(listen.ServeMetrics(ctx, c.log, metrics, c.metrics(), c.obstacles)) })
 	}
+	running.Go(func() { readiness.Log(ctx, c.log, c.obstacles) })
+	running.Go(func() { systemd.Serve(ctx, c.log, func() { c.status() }, "nodes go on with what they know") })
 	c.log.Info("serving", "name", c.name, "address", listener.Addr(), "version", c.options.Version)
 	if c.options.Ready != nil {
 		c.options.Ready(listener.Addr().String())

@@ -206,6 +206,9 @@ func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t
 	h.expectServers("resynchronised", "s4 active")
 	require(t, h.process.Process.Signal(unix.SIGHUP))
 	h.await("another stream", func(s api.LBStatus) bool { return since().After(joined) && s.Revision == 7 })
+	joined = since()
+	require(t, h.reload())
+	h.await("one more", func(s api.LBStatus) bool { return since().After(joined) && s.Revision == 7 })
 }
 
 // expectControllersNamed is about what a load balancer without a file cannot tell.

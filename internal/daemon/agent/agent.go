@@ -22,6 +22,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/readiness"
 	"github.com/ballast-lb/ballast/internal/daemon/revocations"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
+	"github.com/ballast-lb/ballast/internal/daemon/systemd"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/load"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
@@ -31,6 +32,9 @@ import (
 	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
+
+// leaves is what the process leaves when it ends.
+const leaves = "the data path stays attached"
 
 // agePeriod is how often what only time changes is looked at.
 const agePeriod = time.Second
@@ -122,7 +126,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := d.start(); err != nil {
 		return errors.Join(err, undo())
 	}
-	defer func() { o.Log.Info("stopped: the data path stays attached", "instance", o.Instance) }()
+	defer func() { o.Log.Info("stopped: "+leaves, "instance", o.Instance) }()
 	defer d.path.Close()
 
 	ctx, cancel := context.WithCancel(ctx)
@@ -154,6 +158,7 @@ func Run(ctx context.Context, o Options) error {
 		running.Go(func() { listen.ServeMetrics(ctx, d.log, metrics, d.metricsHandler(), d.health) })
 	}
 	d.log.Info("started", "instance", o.Instance, "services", d.status().Services)
+	running.Go(func() { systemd.Serve(ctx, o.Log, d.takeTurns, leaves) })
 	return d.routes().Serve(ctx, listener)
 }
 
@@ -240,6 +245,12 @@ func (d *daemon) runReports(ctx context.Context, running *sync.WaitGroup) {
 		d.load.Run(ctx, d.load.interval, func(r load.Report) { d.client.Send(d.load.message(r)) })
 	})
 	running.Go(func() { d.keys.run(ctx, d.client.Send) })
+}
+
+// takeTurns waits until it could change something: whoever keeps others from that for good is stuck.
+func (d *daemon) takeTurns() {
+	d.reconciler.Do(func(*reconciler) {})
+	d.tunnels.Do(func(*tunnels) {})
 }
 
 func (d *daemon) reload(force bool) (changes []string, err error) {
@@ -371,8 +382,11 @@ func (d *daemon) routes() *api.Server {
 	})
 	s.Handle("GET "+api.PathCounters, func(*http.Request) (any, error) { return d.counters() })
 	s.Handle("POST "+api.PathConfigAction, func(r *http.Request) (any, error) {
-		if d.options.Config == "" || r.PathValue("action") != "reload" {
-			return nil, api.BadRequest("this is an agent: what can be asked of it is `ballast ctl config reload`, if it runs by a file")
+		if r.PathValue("action") != "reload" {
+			return nil, api.BadRequest("this is an agent: what can be asked of it is `ballast ctl config reload`")
+		}
+		if d.options.Config == "" {
+			return configfile.AskedOfControllers(d.client)
 		}
 		return configfile.Asked(r, d.log, d.reload)
 	})

@@ -31,9 +31,9 @@ func TestErrorsOfThePathReachWhereTheServerHasTakenTheConnection(t *testing.T) {
 	for _, vip := range r.vips {
 		conn := r.dial(vip)
 		defer conn.Close()
-		progtest.Check(t, fetch(conn, 300_000))
-		progtest.Check(t, upload(conn, 300_000))
-		progtest.Check(t, fetch(conn, 300_000))
+		progtest.Check(t, fetch(conn, 100_000))
+		progtest.Check(t, upload(conn, 100_000))
+		progtest.Check(t, fetch(conn, 100_000))
 	}
 	for name, space := range map[string]*netspace.Space{"client": r.client, "container": container} {
 		if progtest.Netstat(t, []*netspace.Space{space}, "InDestUnreachs")["InDestUnreachs"] == 0 {

@@ -157,7 +157,7 @@ test-packages: packages ## on Debian 12 and 13 with systemd, in QEMU: install, u
 	test/packages/matrix 6.1 6.12
 
 test-kernels: deps build ## on Debian's kernels 6.1, 6.12, the newest and arm64, in QEMU: programs, a fleet, doctor. One: KERNELS=6.1
-	test/kernels/matrix $(KERNELS)
+	CARDS=1 test/kernels/matrix $(KERNELS)
 
 test-kernels-long: deps build ## all tests of the programs, and lab run churn, on these kernels: hours
 	test/kernels/matrix --long $(KERNELS)

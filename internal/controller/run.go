@@ -180,7 +180,7 @@ func (c *controller) run(ctx context.Context, listener, socket, metrics net.List
 		}
 	}
 	running.Go(func() { c.credentials.Watch(ctx, c.log) })
-	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.divide, c.engine.Run, c.write, c.age, c.remember, c.keepRing, c.keepTickets} {
+	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.revoke, c.takePart, c.engine.Run, c.write, c.age, c.remember, c.keepRing, c.keepTickets} {
 		running.Go(func() { job(ctx) })
 	}
 	if socket != nil {
@@ -195,7 +195,7 @@ func (c *controller) run(ctx context.Context, listener, socket, metrics net.List
 	if c.options.Ready != nil {
 		c.options.Ready(listener.Addr().String())
 	}
-	fail(hub.Serve(ctx, listener, c.credentials.Server(), c.routes()))
+	fail(hub.Serve(ctx, listener, c.credentials, c.routes()))
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.Cause(told)) {
 		return cause
 	}
@@ -245,6 +245,9 @@ func (c *controller) age(ctx context.Context) {
 			})
 			if err != nil && ctx.Err() == nil {
 				c.log.Warn("removed servers are not forgotten yet", "error", err)
+			}
+			if err := c.keepRevoked(ctx, now); err != nil && ctx.Err() == nil {
+				c.log.Warn("the list of revoked certificates is not kept", "error", err)
 			}
 		case <-ctx.Done():
 			return

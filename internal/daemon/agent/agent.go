@@ -20,6 +20,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
 	"github.com/ballast-lb/ballast/internal/daemon/periodic"
 	"github.com/ballast-lb/ballast/internal/daemon/readiness"
+	"github.com/ballast-lb/ballast/internal/daemon/revocations"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/daemon/systemd"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
@@ -69,6 +70,7 @@ type daemon struct {
 	log         *slog.Logger
 	credentials *pki.Credentials   // with Controllers
 	client      *nodeclient.Client // nil: without controllers
+	revocations *revocations.List  // nil: it runs by a file
 	reading     sync.Mutex         // held while the file is read and applied; others' locks only while it is applied
 
 	path       *server.Server
@@ -97,6 +99,11 @@ func Run(ctx context.Context, o Options) error {
 	if len(o.Controllers) > 0 { // before anything is attached
 		if d.credentials, err = pki.Load(o.TLSDir, o.Name, pki.Agent); err != nil {
 			return err
+		}
+		if o.Config == "" {
+			if d.revocations, err = revocations.Load(d.credentials, statefile.Agent(o.StateDir, o.Instance), pki.Agent, o.Log); err != nil {
+				return err
+			}
 		}
 		d.client = nodeclient.NewClient(d.clientOptions())
 	}
@@ -217,12 +224,12 @@ func (d *daemon) start() (err error) {
 
 // clientOptions are of the streams to controllers or, with a file, to load balancers that take load reports.
 func (d *daemon) clientOptions() nodeclient.Options {
-	o := nodeclient.Options{Controllers: d.options.Controllers, TLS: d.credentials.Client(), Log: d.log, Hello: d.hello}
+	o := nodeclient.Options{Controllers: d.options.Controllers, Credentials: d.credentials, Log: d.log, Hello: d.hello}
 	if d.options.Config != "" { // a load balancer does not say what this server is
-		o.TLS = d.credentials.Client(pki.LB)
+		o.Peers = []pki.Role{pki.LB}
 		return o
 	}
-	o.OnState, o.OnSources, o.OnLeft = d.onState, d.onSources, d.onLeft
+	o.OnState, o.OnSources, o.OnLeft, o.OnRevocations = d.onState, d.onSources, d.onLeft, d.revocations.Take
 	return o
 }
 
@@ -326,6 +333,9 @@ func (d *daemon) status() api.AgentStatus {
 	if d.client != nil {
 		status.Controllers = d.client.Connected()
 		status.Problems = append(status.Problems, d.credentials.Warnings(time.Now())...)
+	}
+	if d.revocations != nil {
+		status.Problems = append(status.Problems, d.revocations.Problems()...)
 	}
 	d.tunnels.Do(func(t *tunnels) {
 		status.Tunnels = t.status(time.Now())

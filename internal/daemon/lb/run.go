@@ -31,6 +31,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
 	"github.com/ballast-lb/ballast/internal/daemon/periodic"
 	"github.com/ballast-lb/ballast/internal/daemon/readiness"
+	"github.com/ballast-lb/ballast/internal/daemon/revocations"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/daemon/systemd"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
@@ -63,6 +64,11 @@ func Run(ctx context.Context, o Options) error {
 	}
 	if len(o.Controllers) > 0 || o.Listen != "" { // before anything is attached
 		if lb.credentials, err = pki.Load(o.TLSDir, o.Name, pki.LB); err != nil {
+			return err
+		}
+	}
+	if len(o.Controllers) > 0 {
+		if lb.revocations, err = revocations.Load(lb.credentials, statefile.LB(o.StateDir, o.Instance), pki.LB, o.Log); err != nil {
 			return err
 		}
 	}

@@ -77,6 +77,7 @@ func (c *controller) localRoutes() *api.Server {
 	s := api.NewServer()
 	s.Handle("GET "+api.PathStatus, func(*http.Request) (any, error) { return c.status(), nil })
 	s.HandleRaw("GET "+api.PathMetrics, c.metrics())
+	s.HandleRaw("GET "+api.PathBackup, http.HandlerFunc(c.serveBackup))
 	s.HandleRaw(api.NewFleetHandler(fleetOf{c}))
 	s.HandleRaw(ballastv1connect.NewControllersHandler(controllersAPI{c}))
 	s.Otherwise("this is a controller, which sees no packets and has no configuration file: counters, connections, trace and config are of one load balancer: " +

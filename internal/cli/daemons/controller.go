@@ -56,5 +56,6 @@ func Controller(version string) *cobra.Command {
 	flags.StringVar(&o.Metrics, "metrics", "", "address:port for Prometheus (always also on the socket: ballast ctl metrics)")
 	timingFlags(flags, &o.Timing)
 	flags.BoolVarP(&verbose, "verbose", "v", false, "log more")
+	cmd.AddCommand(restore())
 	return cmd
 }

@@ -174,11 +174,14 @@ func (s *starting) once(ctx context.Context, asks bool) (*embed.Etcd, error) {
 	if err = s.ready(ctx, server); err == nil {
 		err = s.promoted(ctx, server)
 	}
-	if err != nil {
-		server.Close()
-		return nil, err
+	if err == nil {
+		return server, nil
 	}
-	return server, nil
+	server.Close()
+	if s.removed.Load() {
+		err = ErrRemoved
+	}
+	return nil, err
 }
 
 // initialCluster names the members for etcd; of those that are not this one any name will do.
@@ -206,9 +209,6 @@ func (s *starting) ready(ctx context.Context, server *embed.Etcd) error {
 		case <-server.Server.ReadyNotify():
 			return nil
 		case <-server.Server.StopNotify():
-			if s.removed.Load() {
-				return ErrRemoved
-			}
 			return errors.New("etcd stopped at once: see its messages above")
 		case err := <-server.Err():
 			return err
@@ -240,9 +240,6 @@ func (s *starting) promoted(ctx context.Context, server *embed.Etcd) error {
 		select {
 		case <-time.After(retryPause):
 		case <-server.Server.StopNotify():
-			if s.removed.Load() {
-				return ErrRemoved
-			}
 			return errors.New("etcd stopped while it was catching up: see its messages above")
 		case <-ctx.Done():
 			return ctx.Err()
@@ -314,7 +311,8 @@ func inPlainWords(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, rpctypes.ErrTooManyLearners), errors.Is(err, rpctypes.ErrUnhealthy), errors.Is(err, rpctypes.ErrMemberNotEnoughStarted), errors.Is(err, rpctypes.ErrPeerURLExist):
+	case errors.Is(err, rpctypes.ErrTooManyLearners), errors.Is(err, rpctypes.ErrUnhealthy), errors.Is(err, rpctypes.ErrMemberNotEnoughStarted), errors.Is(err, rpctypes.ErrPeerURLExist),
+		errors.Is(err, rpctypes.ErrMemberNotFound): // the last: etcd makes the number of a member from its address and the second
 		return ErrNotYet
 	case unanswered(err):
 		return fmt.Errorf("most of the controllers must run for this: %w: %w", err, ErrNotYet)

@@ -60,6 +60,10 @@ func SummariseBackup(path string) (*BackupSummary, error) {
 
 // String is for people.
 func (s *BackupSummary) String() string {
-	return fmt.Sprintf("revision %d, %d services (%s) with %d servers, keys of cookies (epochs %s) and %d of session tickets: keep it as secret as a private key",
-		s.Revision, len(s.Services), strings.Join(s.Services, ", "), s.Servers, strings.Trim(fmt.Sprint(s.Epochs), "[]"), s.Tickets)
+	services := fmt.Sprintf("%d services", len(s.Services))
+	if len(s.Services) > 0 {
+		services += " (" + strings.Join(s.Services, ", ") + ")"
+	}
+	return fmt.Sprintf("revision %d, %s with %d servers, keys of cookies (epochs %s) and %d of session tickets: keep it as secret as a private key",
+		s.Revision, services, s.Servers, strings.Trim(fmt.Sprint(s.Epochs), "[]"), s.Tickets)
 }

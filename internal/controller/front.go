@@ -6,11 +6,14 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"connectrpc.com/connect"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -18,20 +21,48 @@ import (
 const (
 	noncePath = "/v1/joining" // where a controller that joins answers who it is
 
+	waitTime = 3 * time.Second // of those who ask early
+
 	waits = "this controller waits for its store: where it is one of several, most of them must run"
 )
 
-// front answers on one port: first that the controller waits, later what it has.
-type front struct{ opened atomic.Pointer[http.Handler] }
+// front answers on one port: first early, and that the controller waits, to whoever does not wait with it; later what it has.
+type front struct {
+	early  http.Handler // answers what is asked before; nil: nothing
+	opened atomic.Pointer[http.Handler]
+	once   sync.Once
+	is     chan struct{} // closed when it is open
+}
 
-func (f *front) open(h http.Handler) { f.opened.Store(&h) }
+func newFront(early http.Handler) *front { return &front{early: early, is: make(chan struct{})} }
+
+func (f *front) open(h http.Handler) {
+	f.opened.Store(&h)
+	f.once.Do(func() { close(f.is) })
+}
 
 // ServeHTTP implements http.Handler.
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if f.opened.Load() == nil {
+		if f.early != nil && (r.URL.Path == api.PathStatus || r.URL.Path == ballastv1connect.ControllersAddControllerProcedure) {
+			f.early.ServeHTTP(w, r)
+			return
+		}
+		select {
+		case <-f.is:
+		case <-r.Context().Done():
+		case <-time.After(waitTime):
+		}
+	}
 	if opened := f.opened.Load(); opened != nil {
 		(*opened).ServeHTTP(w, r)
 		return
 	}
+	tellWaits(w, r)
+}
+
+// tellWaits answers that the store is not open, so that whoever asks tries another controller, or again.
+func tellWaits(w http.ResponseWriter, r *http.Request) {
 	errorsTo, waiting := connect.NewErrorWriter(), connect.NewError(connect.CodeUnavailable, errWaits)
 	if errorsTo.IsSupported(r) {
 		errorsTo.Write(w, r, waiting) // the client may have gone
@@ -45,8 +76,8 @@ var errWaits = errors.New(waits)
 // peerFront answers controllers alone: their stores, and one that looks for who has asked to join.
 type peerFront struct {
 	nonce string
-	rest  front
-	store front
+	rest  *front
+	store *front
 }
 
 // prefixes are those of etcd's peers.
@@ -71,11 +102,10 @@ func (p *peerFront) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // waitingRoutes is what root is served on this machine before the store is open.
-func waitingRoutes(version, name string) *api.Server {
+func waitingRoutes(version, name string) http.Handler {
 	s := api.NewServer()
 	s.Handle("GET "+api.PathStatus, func(*http.Request) (any, error) {
 		return Status{Status: api.Status{Role: string(pki.Controller), NotReady: []string{waits}, Version: version}, Name: name, Problems: []string{waits}}, nil
 	})
-	s.Otherwise(waits)
 	return s
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"sync"
 	"sync/atomic"
 
@@ -20,12 +21,15 @@ import (
 type ports struct {
 	nodes, socket, metrics net.Listener // the last two: nil if they are not wanted
 	peer                   peerFront    // of nodes
-	local, measured        front
+	local, measured        *front
 	obstacles              atomic.Pointer[func() []string]
 }
 
 func listenAt(o *Options, name string) (p *ports, err error) {
-	p = &ports{}
+	p = &ports{
+		peer:  peerFront{nonce: rand.Text(), rest: newFront(http.HandlerFunc(tellWaits)), store: newFront(nil)},
+		local: newFront(waitingRoutes(o.Version, name)), measured: newFront(nil),
+	}
 	defer func() {
 		if err != nil {
 			p.close()
@@ -44,8 +48,6 @@ func listenAt(o *Options, name string) (p *ports, err error) {
 			return p, fmt.Errorf("serve metrics: %w", err)
 		}
 	}
-	p.peer.nonce = rand.Text()
-	p.local.open(waitingRoutes(o.Version, name))
 	waiting := func() []string { return []string{waits} }
 	p.obstacles.Store(&waiting)
 	return p, nil
@@ -82,12 +84,12 @@ func (p *ports) serve(credentials *pki.Credentials, log *slog.Logger, fail conte
 	run(func() error { return hub.Serve(ctx, p.nodes, credentials.Server(), &p.peer) })
 	if p.socket != nil {
 		local := api.NewServer()
-		local.HandleRaw("/", &p.local)
+		local.HandleRaw("/", p.local)
 		run(func() error { return local.Serve(ctx, p.socket) })
 	}
 	if p.metrics != nil {
 		run(func() error {
-			return listen.ServeMetrics(ctx, log, p.metrics, &p.measured, func() []string { return (*p.obstacles.Load())() })
+			return listen.ServeMetrics(ctx, log, p.metrics, p.measured, func() []string { return (*p.obstacles.Load())() })
 		})
 	}
 	return func() { cancel(); serving.Wait() }

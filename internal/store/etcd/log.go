@@ -35,7 +35,7 @@ type core struct {
 // ofPeers are parts of what etcd says again and again of a peer that does not answer, and of members that come and go. Who is alive is
 // on the list of controllers; what fails of the rest is returned as an error.
 var ofPeers = []string{"peer", "prober", "failed to get version", "failed to send out heartbeat", "storage version", "schema version", "promote",
-	"configuration change", "removed member", "server error", "data-dir used by this member", "setting up serving", "publish"}
+	"configuration change", "removed member", "process Raft message", "server error", "data-dir used by this member", "setting up serving", "publish", "ReadIndex", "read index"}
 
 func aboutPeers(entry *zapcore.Entry) bool {
 	return entry.Level < zapcore.DPanicLevel && slices.ContainsFunc(ofPeers, func(part string) bool { return strings.Contains(entry.Message, part) })

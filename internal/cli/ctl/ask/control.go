@@ -54,6 +54,9 @@ func (c *Control) IDFile(service string) (path string, err error) {
 	return filepath.Join(api.IDDir(c.runDir, c.instance), service+".json"), nil
 }
 
+// Remote reports whether controllers elsewhere are asked.
+func (c *Control) Remote() bool { return len(c.controllers) > 0 }
+
 // Local asks the daemon of this machine what is of one node only.
 func (c *Control) Local() (*api.Client, error) {
 	if len(c.controllers) > 0 {

@@ -23,6 +23,9 @@ func Backup(c *ask.Control) *cobra.Command {
 	return &cobra.Command{
 		Use: "backup FILE", Short: "Copy the store of this machine's controller, with all keys, to a file that only its owner can read",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if c.Remote() {
+				return command.Usage("a backup has the keys of the fleet: run this as root on a controller, with --instance and its name, without --controller")
+			}
 			if args[0] == "-" && command.IsTerminal(cmd.OutOrStdout()) {
 				return command.Usage("a backup is no text for a terminal: name a file, or redirect the output")
 			}

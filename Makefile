@@ -148,7 +148,7 @@ test-long: deps build need-root ## the same with full-length idle times, bulk tr
 	BALLAST_LONG=1 BALLAST_RUSTLS=$$(test/rustls) go test -count=1 ./test/preload
 	BALLAST_SERVERS=$$(test/openssl-1.1) go test -count=1 ./test/preload
 	BALLAST_SERVERS=$$(dirname $$(test/nginx-quic)) go test -count=1 -run Nginx ./test/preload
-	BALLAST_LONG=1 go test -count=1 -timeout 2h -run TestWhatControllersTellIsLinearizableWhateverHappensToThem ./internal/controller
+	BALLAST_LONG=1 go test -count=1 -timeout 2h -run 'TestWhatControllersTellIsLinearizableWhateverHappensToThem|TestAFleetGoesFromOneControllerToThree' ./internal/controller
 	BALLAST_LONG=1 go test -count=1 -timeout 2h ./internal/daemon/lb/replication
 	export BALLAST_PROMTOOL=$$(test/promtool)
 	BALLAST_LONG=1 go test -count=1 ./internal/metricstest

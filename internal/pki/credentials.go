@@ -176,6 +176,14 @@ func (c *Credentials) Identity() Identity {
 // Own is the certificate that this process shows.
 func (c *Credentials) Own() *x509.Certificate { return c.latest().own.Leaf }
 
+// Files are what is read, in PEM, for libraries that read them themselves.
+func (c *Credentials) Files() (authority, certificate, key string) {
+	return certificatePath(c.dir, authorityName), certificatePath(c.dir, c.name), keyPath(c.dir, c.name)
+}
+
+// Names reports as an error that the certificate does not name a host: an address, or a name of DNS.
+func (c *Credentials) Names(host string) error { return c.latest().own.Leaf.VerifyHostname(host) }
+
 // Server is for listeners: peers must show a certificate of the fleet, of any role that is a peer of ours; PeerIdentity says which.
 func (c *Credentials) Server() *tls.Config {
 	return c.config([]Role{Controller, LB, Agent, Ctl})

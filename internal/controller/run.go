@@ -15,6 +15,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/daemon/console"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/hub"
@@ -28,14 +29,17 @@ import (
 
 // Options are what `ballast controller` is started with.
 type Options struct {
-	Name    string   // of the certificate; empty: the only one in TLSDir that is for a controller
-	Listen  string   // TCP address for nodes and ctl
-	Public  string   // host:port that others reach it at, for lists; empty: Listen, with the name of the host if it names none
-	TLSDir  string   // certificates
-	RunDir  string   // the socket is in the folder Name below it; empty: none
-	Metrics string   // TCP address for Prometheus; empty: none
-	DataDir string   // of the store in this process
-	Etcd    []string // endpoints of a store elsewhere, instead of DataDir
+	Name    string // of the certificate; empty: the only one in TLSDir that is for a controller
+	Listen  string // TCP address for nodes and ctl
+	Public  string // host:port that others reach it at, for lists; empty: Listen, with the name of the host if it names none
+	TLSDir  string // certificates
+	RunDir  string // the socket is in the folder Name below it; empty: none
+	Metrics string // TCP address for Prometheus; empty: none
+	Console string // TCP address of the console; empty: none
+	// ConsoleToken is a file with the token that people log in with; empty: certificates let them in, and on loopback everybody is.
+	ConsoleToken string
+	DataDir      string   // of the store in this process
+	Etcd         []string // endpoints of a store elsewhere, instead of DataDir
 	EtcdCA, EtcdCert,
 	EtcdKey string
 	EtcdPrefix string
@@ -71,6 +75,7 @@ type controller struct {
 	joined      chan struct{} // wakes remember
 	ring        ringKeeper
 	tickets     ticketKeeper
+	console     *console.Console // nil: none
 
 	mutex sync.Mutex
 	leads leadership
@@ -104,13 +109,21 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 		defer metrics.Close()
 	}
+	page, pageListener, err := listenForConsole(&o, credentials)
+	if err != nil {
+		return err
+	}
+	if pageListener != nil {
+		defer pageListener.Close()
+	}
 	s, closeStore, err := openStore(ctx, &o)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeStore()) }()
 	c := newController(o, credentials, s, listener.Addr())
-	return c.run(ctx, listener, socket, metrics)
+	c.console = page
+	return c.run(ctx, listener, socket, metrics, pageListener)
 }
 
 func openStore(ctx context.Context, o *Options) (s store.Store, closeStore func() error, err error) {
@@ -166,7 +179,7 @@ func public(given string, listening net.Addr) string {
 	return net.JoinHostPort(host, fmt.Sprint(address.Port))
 }
 
-func (c *controller) run(ctx context.Context, listener, socket, metrics net.Listener) error {
+func (c *controller) run(ctx context.Context, listener, socket, metrics, page net.Listener) error {
 	told := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	var running sync.WaitGroup
@@ -186,6 +199,9 @@ func (c *controller) run(ctx context.Context, listener, socket, metrics net.List
 	}
 	if metrics != nil {
 		running.Go(func() { fail(listen.ServeMetrics(ctx, c.log, metrics, c.metrics(), c.obstacles)) })
+	}
+	if page != nil {
+		running.Go(func() { fail(c.console.Serve(ctx, page, c.view)) })
 	}
 	c.log.Info("serving", "name", c.name, "address", listener.Addr(), "version", c.options.Version)
 	if c.options.Ready != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/performance"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
@@ -45,6 +46,7 @@ func open(t *testing.T, address, scheme string, width, height int64) *browser {
 	fleettest.Require(t, chromedp.Listen(ctx, func(event any) { b.hear(event, own.Host) }))
 	call(b, network.Enable, network.EnableParams{})
 	call(b, log.Enable, cdp.Empty{})
+	call(b, performance.Enable, performance.EnableParams{})
 	call(b, runtime.Enable, cdp.Empty{})
 	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
 	b.do(chromedp.EmulateViewport(width, height), chromedp.Navigate(address))
@@ -96,6 +98,24 @@ func ask[T any](b *browser, expression string, options ...chromedp.EvaluateOptio
 func (b *browser) is(expression string) {
 	b.t.Helper()
 	fleettest.Await(b.t, expression, func() bool { return ask[bool](b, "!!("+expression+")") })
+}
+
+// bytes are those that the page has received.
+func (b *browser) bytes() int64 {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	return b.received
+}
+
+// busy is for how many seconds the main thread of the page has worked.
+func (b *browser) busy() float64 {
+	for _, m := range call(b, performance.GetMetrics, cdp.Empty{}).Metrics {
+		if m.Name == "TaskDuration" {
+			return m.Value
+		}
+	}
+	b.t.Fatal("no TaskDuration")
+	return 0
 }
 
 func (b *browser) clean() {

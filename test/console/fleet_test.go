@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -53,30 +54,34 @@ type fleet struct {
 	t       *testing.T
 	ca      *fleettest.Authority
 	address string // of the controller
+	listen  string // of its console
 	page    string
+	stop    func()
 	dir     string
 	lbs     []*fleettest.Conversation
 	begun   map[string]uint64 // connections that were dispatched, by service and id
 }
 
-// startFleet runs `ballast controller`.
-func startFleet(t *testing.T, arguments ...string) *fleet {
+// startFleet runs `ballast controller` until the test ends.
+func startFleet(t *testing.T) *fleet {
 	t.Helper()
-	f := &fleet{t: t, ca: fleettest.NewAuthority(t), address: freeAddress(t), dir: t.TempDir(), begun: map[string]uint64{}}
-	page := freeAddress(t)
-	f.page = "http://" + page + "/"
+	f := &fleet{t: t, ca: fleettest.NewAuthority(t), address: freeAddress(t), listen: freeAddress(t), dir: t.TempDir(), begun: map[string]uint64{}}
+	f.page = "http://" + f.listen + "/"
 	f.ca.Issue(pki.Controller, "c1", "127.0.0.1")
 	f.ca.Issue(pki.Ctl, "alice")
-	ctx, cancel := context.WithCancel(context.Background())
-	c := exec.CommandContext(ctx, binary, append([]string{"controller", "--tls-dir", f.ca.Dir, "--name", "c1", "--listen", f.address, "--run-dir", f.dir + "/run",
-		"--data-dir", f.dir + "/data", "--console", page}, arguments...)...)
-	c.Stderr = t.Output()
-	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
-	c.WaitDelay = fleettest.Deadline
-	fleettest.Require(t, c.Start())
-	t.Cleanup(func() { cancel(); c.Wait() })
-	await.Nil(t, "the controller answers", func() error { return f.ctl("fleet") })
+	f.start()
 	return f
+}
+
+func (f *fleet) start() {
+	f.t.Helper()
+	c := exec.Command(binary, "controller", "--tls-dir", f.ca.Dir, "--name", "c1", "--listen", f.address, "--run-dir", f.dir+"/run",
+		"--data-dir", f.dir+"/data", "--console", f.listen)
+	c.Stderr = f.t.Output()
+	fleettest.Require(f.t, c.Start())
+	f.stop = sync.OnceFunc(func() { c.Process.Signal(os.Interrupt); c.Wait() })
+	f.t.Cleanup(f.stop)
+	await.Nil(f.t, "the controller answers", func() error { return f.ctl("fleet") })
 }
 
 func freeAddress(t *testing.T) string {

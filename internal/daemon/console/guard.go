@@ -80,7 +80,7 @@ func (g *guard) sign(value []byte, digest [sha256.Size]byte) []byte {
 }
 
 func (g *guard) isSession(text string, now time.Time) bool {
-	given, err := base64.RawURLEncoding.DecodeString(text)
+	given, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	digest, ok := g.token.digest()
 	if err != nil || !ok || len(given) != 8+sha256.Size {
 		return false

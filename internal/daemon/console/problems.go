@@ -129,7 +129,7 @@ func nodeProblems(n *ballastv1.NodeStatus) (list []problem) {
 	return list
 }
 
-// headline says how the fleet is, in one sentence.
+// headline says how the fleet is, in one sentence: the worst problem, if there is one.
 func headline(v *View, problems []problem) (level, text string) {
 	taking, all := 0, 0
 	for i := range v.Servers {
@@ -142,10 +142,8 @@ func headline(v *View, problems []problem) (level, text string) {
 		}
 	}
 	switch {
-	case len(problems) == 1:
+	case len(problems) > 0:
 		return problems[0].Level, problems[0].Text
-	case len(problems) > 1:
-		return problems[0].Level, fmt.Sprintf("%d problems. %s", len(problems), problems[0].Text)
 	case len(v.Services) == 0:
 		return levelOK, "No service is configured yet."
 	case taking == all:

@@ -2,7 +2,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { number } from "./format";
+import { clock, number } from "./format";
 import { color } from "./theme";
 
 export interface Line {
@@ -41,10 +41,15 @@ export function Chart({ title, unit, lines, data, stacked, theme }: Props) {
   return (
     <figure class="chart">
       <figcaption>
-        <h3>{title} <small>{unit}</small></h3>
+        <h3>
+          {title} <small>{unit}</small>
+        </h3>
         <ul class="legend">
           {lines.map((l) => (
-            <li key={l.label}><i class={`swatch ${l.color}`} aria-hidden="true" />{l.label} <b>{l.now}</b></li>
+            <li key={l.label}>
+              <i class={`swatch ${l.color}`} aria-hidden="true" />
+              {l.label} <b>{l.now}</b>
+            </li>
           ))}
         </ul>
       </figcaption>
@@ -66,16 +71,23 @@ function options(lines: Line[], width: number, stacked: boolean): uPlot.Options 
   const axis = { stroke: color("muted"), grid: { stroke: color("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
   const shown = stacked ? [...lines].reverse() : lines;
   return {
-    width, height, legend: { show: false }, cursor: { show: false }, padding: [8, 8, 0, 0],
+    width,
+    height,
+    legend: { show: false },
+    cursor: { show: false },
+    padding: [8, 8, 0, 0],
     scales: { y: { range: (_, __, top) => [0, top > 0 ? top * 1.1 : 1] } },
     axes: [
-      { ...axis, values: (_, times) => times.map((t) => new Date(t * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" })), space: 70 },
+      { ...axis, values: (_, times) => times.map((t) => clock(t * 1000)), space: 90, size: 26 },
       { ...axis, values: (_, values) => values.map(number), size: 52, space: 34 },
     ],
     series: [
       {},
       ...shown.map((l) => ({
-        label: l.label, stroke: color(l.color), width: stacked ? 0.5 : 1.5, points: { show: false },
+        label: l.label,
+        stroke: color(l.color),
+        width: stacked ? 0.5 : 1.5,
+        points: { show: false },
         ...(stacked ? { fill: color(l.color) } : { fill: `${color(l.color)}18` }),
       })),
     ],

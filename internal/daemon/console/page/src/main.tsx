@@ -4,7 +4,7 @@ import { useEffect, useReducer, useRef, useState } from "preact/hooks";
 import "./app.css";
 import { Chart, type Line } from "./chart";
 import { Fleet, standing, takesNew } from "./fleet";
-import { clock, number, open, rate } from "./format";
+import { clock, moment, number, open, rate } from "./format";
 import { Changes, Drains, type Filter, Mark, Nodes, Problems, Servers, Services } from "./sections";
 import { watch } from "./stream";
 import { applyTheme, followSystem, theme, toggleTheme } from "./theme";
@@ -47,7 +47,9 @@ function Page() {
   };
   return (
     <>
-      <a class="skip" href="#servers">To the servers</a>
+      <a class="skip" href="#servers">
+        To the servers
+      </a>
       <Top link={link} shade={shade} switchTheme={switchTheme} />
       <main data-stale={link.lost ? "" : undefined}>
         <Headline link={link} />
@@ -64,21 +66,53 @@ function Top({ link, shade, switchTheme }: { link: Link; shade: string; switchTh
   return (
     <header>
       <span class="brand">Ballast</span>
-      {head && <span>{role} <b>{head.name}</b> <small>{head.version}, revision {head.revision}</small></span>}
+      {head && (
+        <span>
+          {role} <b>{head.name}</b>{" "}
+          <small>
+            {head.version}, revision {head.revision}
+          </small>
+        </span>
+      )}
       <span class="live">
-        {link.lost ? <><Mark is="bad" /> not connected{seen && `, shown is ${seen}`}</> : <><Mark is="ok" /> live <time>{seen}</time></>}
+        {link.lost ? (
+          <>
+            <Mark is="bad" /> not connected{seen && `, shown is ${seen}`}
+          </>
+        ) : (
+          <>
+            <Mark is="ok" /> live <time>{seen}</time>
+          </>
+        )}
       </span>
-      <button type="button" onClick={switchTheme}>{shade === "dark" ? "Light" : "Dark"} colours</button>
+      <button type="button" onClick={switchTheme}>
+        {shade === "dark" ? "Light" : "Dark"} colours
+      </button>
     </header>
   );
 }
 
 function Headline({ link }: { link: Link }) {
-  const [level, text] = link.lost ? ["bad", `This page hears nothing: ${link.lost}. It tries again every second.`]
-    : fleet.head ? [fleet.head.level, fleet.head.headline] : ["ok", "Waiting for the daemon."];
+  const [level, text] = link.lost
+    ? ["bad", `This page hears nothing: ${link.lost}. It tries again every second.`]
+    : fleet.head
+      ? [fleet.head.level, fleet.head.headline]
+      : ["ok", "Waiting for the daemon."];
+  const first = fleet.problems[0];
+  const others = fleet.problems.length - 1;
   return (
     <section class={`headline ${level}`} aria-label="State">
-      <div role="status"><h1><Mark is={level} /> {text}</h1></div>
+      <div role="status">
+        <h1>
+          <Mark is={level} /> {text}
+        </h1>
+      </div>
+      {!link.lost && first && (
+        <p class="more">
+          {others > 0 && `And ${others} more problem${others > 1 ? "s" : ""}. `}
+          <small>Since {moment(first.since)}.</small>
+        </p>
+      )}
       <Problems problems={fleet.problems} />
     </section>
   );
@@ -99,11 +133,28 @@ function Body({ filter, setFilter, show, shade, heading }: BodyProps) {
     <>
       <Figures />
       <Charts shade={shade} />
-      <section><h2>Services</h2><Services fleet={fleet} show={show} theme={shade} /></section>
-      <section><h2>Servers that leave</h2><Drains servers={servers} now={now} /></section>
-      <section><h2>{fleet.head?.role === "controller" ? "Controllers, load balancers, agents" : "Load balancers"}</h2><Nodes nodes={fleet.nodes} now={now} /></section>
-      <section><h2 id="servers" tabIndex={-1} ref={heading}>Servers</h2><Servers servers={servers} services={fleet.services} filter={filter} setFilter={setFilter} /></section>
-      <section><h2>Last changes</h2><Changes changes={fleet.changes} none={fleet.head?.noChanges ?? ""} /></section>
+      <section>
+        <h2>Services</h2>
+        <Services fleet={fleet} show={show} theme={shade} />
+      </section>
+      <section>
+        <h2>Servers that leave</h2>
+        <Drains servers={servers} now={now} />
+      </section>
+      <section>
+        <h2>{fleet.head?.role === "controller" ? "Controllers, load balancers, agents" : "Load balancers"}</h2>
+        <Nodes nodes={fleet.nodes} now={now} />
+      </section>
+      <section>
+        <h2 id="servers" tabIndex={-1} ref={heading}>
+          Servers
+        </h2>
+        <Servers servers={servers} services={fleet.services} filter={filter} setFilter={setFilter} />
+      </section>
+      <section>
+        <h2>Last changes</h2>
+        <Changes changes={fleet.changes} none={fleet.head?.noChanges ?? ""} />
+      </section>
     </>
   );
 }
@@ -120,11 +171,28 @@ function Figures() {
     ["Draining servers", number(servers.filter((s) => s.state === "draining").length)],
     ["Load balancers ready", `${lbs.filter((n) => n.ready === "yes").length} of ${lbs.length}`],
   ];
-  return <dl class="figures">{figures.map(([what, value]) => <div key={what}><dt>{what}</dt><dd>{value}</dd></div>)}</dl>;
+  return (
+    <dl class="figures">
+      {figures.map(([what, value]) => (
+        <div key={what}>
+          <dt>{what}</dt>
+          <dd>{value}</dd>
+        </div>
+      ))}
+    </dl>
+  );
 }
 
 const rungColors: Record<string, string> = {
-  new: "ok", cookie: "accent", table: "teal", session: "drain", hash: "slate", fallback: "warn", other: "muted", returned: "sand", dropped: "bad",
+  new: "ok",
+  cookie: "accent",
+  table: "teal",
+  session: "drain",
+  hash: "slate",
+  fallback: "warn",
+  other: "muted",
+  returned: "sand",
+  dropped: "bad",
 };
 
 function Charts({ shade }: { shade: string }) {
@@ -132,16 +200,38 @@ function Charts({ shade }: { shade: string }) {
   const row = (k: number) => series.map((p) => p[k] ?? 0);
   const times = series.map((p) => p[0]! / 1000);
   const last = series.at(-1);
-  const line = (label: string, color: string, k: number, text: (n: number) => string): Line => ({ label, color, now: text(last?.[k] ?? 0) });
+  const line = (label: string, color: string, k: number, text: (n: number) => string): Line => ({
+    label,
+    color,
+    now: text(last?.[k] ?? 0),
+  });
   const used = (fleet.head?.rungs ?? []).map((name, k) => ({ name, k: k + 3 })).filter(({ k }) => series.some((p) => (p[k] ?? 0) > 0));
   return (
-    <section class="charts" aria-label="Charts of the last quarter of an hour">
+    <section class="charts">
+      <h2 class="unseen">The last quarter of an hour</h2>
       <Chart title="New connections" unit="a second" theme={shade} lines={[line("all services", "ok", 1, rate)]} data={[times, row(1)]} />
-      <Chart title="Open connections" unit="as far as known" theme={shade} lines={[line("all services", "accent", 2, open)]} data={[times, row(2)]} />
-      {fleet.head!.rungs.length > 0
-        ? <Chart title="How packets found their server" unit="packets a second" stacked theme={shade}
-            lines={used.map(({ name, k }) => line(name, rungColors[name] ?? "muted", k, rate))} data={[times, ...used.map(({ k }) => row(k))]} />
-        : <figure class="chart note"><h3>How packets found their server</h3><p class="muted">Load balancers count that: see their own consoles, or ballast_packets_total of Prometheus.</p></figure>}
+      <Chart
+        title="Open connections"
+        unit="as far as known"
+        theme={shade}
+        lines={[line("all services", "accent", 2, open)]}
+        data={[times, row(2)]}
+      />
+      {fleet.head!.rungs.length > 0 ? (
+        <Chart
+          title="How packets found their server"
+          unit="packets a second"
+          stacked
+          theme={shade}
+          lines={used.map(({ name, k }) => line(name, rungColors[name] ?? "muted", k, rate))}
+          data={[times, ...used.map(({ k }) => row(k))]}
+        />
+      ) : (
+        <figure class="chart note">
+          <h3>How packets found their server</h3>
+          <p class="muted">Load balancers count that: see their own consoles, or ballast_packets_total of Prometheus.</p>
+        </figure>
+      )}
     </section>
   );
 }

@@ -63,6 +63,12 @@ export function spread(servers: Server[]): number | undefined {
 export function summary(servers: Server[]): string {
   const counts = new Map<Standing, number>();
   for (const s of servers) counts.set(standing(s), (counts.get(standing(s)) ?? 0) + 1);
-  const words: Record<Standing, string> = { taking: "take new connections", draining: "draining", unhealthy: "unhealthy", off: "off", removed: "removed" };
+  const words: Record<Standing, string> = {
+    taking: "take new connections",
+    draining: "draining",
+    unhealthy: "unhealthy",
+    off: "off",
+    removed: "removed",
+  };
   return [...counts].map(([is, n]) => `${n} ${words[is]}`).join(", ") || "no servers";
 }

@@ -35,17 +35,35 @@ export function Table<T>({ caption, columns, rows, id, empty, pageSize = 25 }: P
       <table>
         <caption class="unseen">{caption}</caption>
         <thead>
-          <tr>{columns.map((c, k) => <Heading key={c.title} column={c} order={order?.column === k ? order : undefined} turn={() => turn(k)} />)}</tr>
+          <tr>
+            {columns.map((c, k) => (
+              <Heading key={c.title} column={c} order={order?.column === k ? order : undefined} turn={() => turn(k)} />
+            ))}
+          </tr>
         </thead>
         <tbody>
           {shown.map((row) => (
             <tr key={id(row)}>
-              {columns.map((c, k) => k === 0
-                ? <th key={c.title} scope="row">{c.cell(row)}</th>
-                : <td key={c.title} class={c.numeric ? "number" : undefined}>{c.cell(row)}</td>)}
+              {columns.map((c, k) =>
+                k === 0 ? (
+                  <th key={c.title} scope="row">
+                    {c.cell(row)}
+                  </th>
+                ) : (
+                  <td key={c.title} class={c.numeric ? "number" : undefined}>
+                    {c.cell(row)}
+                  </td>
+                ),
+              )}
             </tr>
           ))}
-          {shown.length === 0 && <tr><td colSpan={columns.length} class="muted">{empty}</td></tr>}
+          {shown.length === 0 && (
+            <tr>
+              <td colSpan={columns.length} class="muted">
+                {empty}
+              </td>
+            </tr>
+          )}
         </tbody>
       </table>
       {pages > 1 && <Pager page={page} pages={pages} size={pageSize} rows={rows.length} what={caption} turn={setPage} />}
@@ -57,17 +75,44 @@ function Heading<T>({ column, order, turn }: { column: Column<T>; order: Order |
   const sort = order ? (order.down ? "descending" : "ascending") : undefined;
   return (
     <th scope="col" class={column.numeric ? "number" : undefined} aria-sort={sort}>
-      {column.by ? <button type="button" class="sort" onClick={turn}>{column.title}<i aria-hidden="true">{order ? (order.down ? " ↓" : " ↑") : ""}</i></button> : column.title}
+      {column.by ? (
+        <button type="button" class="sort" onClick={turn}>
+          {column.title}
+          <i aria-hidden="true">{order ? (order.down ? " ↓" : " ↑") : ""}</i>
+        </button>
+      ) : (
+        column.title
+      )}
     </th>
   );
 }
 
-function Pager({ page, pages, size, rows, what, turn }: { page: number; pages: number; size: number; rows: number; what: string; turn: (page: number) => void }) {
+function Pager({
+  page,
+  pages,
+  size,
+  rows,
+  what,
+  turn,
+}: {
+  page: number;
+  pages: number;
+  size: number;
+  rows: number;
+  what: string;
+  turn: (page: number) => void;
+}) {
   return (
     <nav class="pager" aria-label={`Pages of ${what}`}>
-      <button type="button" disabled={page === 0} onClick={() => turn(page - 1)}>Previous</button>
-      <span>{page * size + 1}–{Math.min(rows, (page + 1) * size)} of {rows}</span>
-      <button type="button" disabled={page === pages - 1} onClick={() => turn(page + 1)}>Next</button>
+      <button type="button" disabled={page === 0} onClick={() => turn(page - 1)}>
+        Previous
+      </button>
+      <span>
+        {page * size + 1}–{Math.min(rows, (page + 1) * size)} of {rows}
+      </span>
+      <button type="button" disabled={page === pages - 1} onClick={() => turn(page + 1)}>
+        Next
+      </button>
     </nav>
   );
 }

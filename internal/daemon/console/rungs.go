@@ -35,8 +35,8 @@ var rungOf = map[string]string{
 	"forwarded_fragment":         "other",
 }
 
-// Rung is the group of a verdict; empty: it is of no packet to or from a server. Of verdicts that are not known here only the kind is.
-func Rung(verdict string) string {
+// rungFor is the group of a verdict; empty: it is of no packet to or from a server.
+func rungFor(verdict string) string {
 	if rung := rungOf[verdict]; rung != "" {
 		return rung
 	}
@@ -48,9 +48,4 @@ func Rung(verdict string) string {
 		return kind
 	}
 	return ""
-}
-
-// Known reports whether the verdict of a packet to a server is in a group of its own, and not among others.
-func Known(verdict string) bool {
-	return !strings.HasPrefix(verdict, "forwarded_") || rungOf[verdict] != ""
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -140,19 +141,28 @@ func TestScreenshots(t *testing.T) {
 	if dir == "" {
 		t.Skip("makes docs/images: BALLAST_SCREENSHOTS=$PWD/docs/images")
 	}
+	began := time.Now()
 	servers := map[string]int{"web": 24, "mail": 6, "dns": 8}
 	f := startFleet(t)
 	f.join("lb1", "lb2", "lb3")
 	f.apply(servers)
-	f.live(servers, func(service string, id int) int { return 3 + (id*7+len(service)*5)%9 }, map[string]string{"web-7": "connect: connection refused"})
+	f.joinAgents(servers)
+	var drained atomic.Bool
+	f.live(servers, func(service string, id int) int {
+		if drained.Load() && (service == "mail" && id == 2 || service == "web" && id == 7) {
+			return 0
+		}
+		return 3 + (id*7+len(service)*5)%9
+	}, map[string]string{"web-7": "connect: connection refused"})
+	time.Sleep(time.Until(began.Add(15 * time.Second)))
+	drained.Store(true)
 	fleettest.Require(t, f.ctl("server", "drain", "mail", "mail-2", "--deadline", "10m"))
 	for _, scheme := range []string{"light", "dark"} {
 		b := open(t, f.page, scheme, 1280, 1000)
 		b.is(`document.querySelector("h1")?.textContent.includes("web-7 is unhealthy")`)
 		b.is(`document.querySelectorAll("canvas").length >= 5`)
-		if scheme == "light" {
-			time.Sleep(20 * time.Second)
-		}
+		b.is(`document.querySelector(".figures")?.textContent.includes("Load balancers ready3 of 3")`)
+		time.Sleep(time.Until(began.Add(40 * time.Second))) // until charts have something to show
 		b.shoot(fmt.Sprintf("%s/console-%s.png", dir, scheme))
 		b.clean()
 	}

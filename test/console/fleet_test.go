@@ -141,6 +141,16 @@ func (f *fleet) join(names ...string) {
 	}
 }
 
+// joinAgents has the agents of all servers join, which say nothing.
+func (f *fleet) joinAgents(servers map[string]int) {
+	for service, n := range servers {
+		for id := range n {
+			agent := fleettest.Join(f.t, f.address, f.ca.Issue(pki.Agent, fmt.Sprintf("%s-%d", service, id+1)))
+			agent.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Condition{Condition: &ballastv1.Condition{Ready: true}}})
+		}
+	}
+}
+
 // report is a second of traffic: servers get what share says of so many new connections; those in unhealthy fail their checks.
 func (f *fleet) report(servers map[string]int, connections func(service string, id int) int, unhealthy map[string]string) {
 	traffic, checked := &ballastv1.TrafficReport{}, &ballastv1.HealthReport{}

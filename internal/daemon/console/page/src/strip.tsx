@@ -16,7 +16,7 @@ export function Strip({ servers, theme }: { servers: Server[]; theme: string }) 
 function draw(canvas: HTMLCanvasElement, servers: Server[]): void {
   const width = canvas.clientWidth;
   const bars = servers.slice(0, most);
-  const step = bars.length > 60 ? 4 : bars.length > 24 ? 7 : 12;
+  const step = Math.min(18, Math.max(4, Math.floor(width / bars.length)));
   const inRow = Math.max(1, Math.floor(width / step));
   const rows = Math.max(1, Math.ceil(bars.length / inRow));
   const scale = window.devicePixelRatio;

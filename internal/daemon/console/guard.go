@@ -42,9 +42,12 @@ func (g *guard) allows(r *http.Request) bool {
 	return g.byCertificate(r) || g.byToken(r) || g.credentials == nil && g.token == nil
 }
 
-// byCertificate: what a certificate says was verified in the handshake, but it may have ended since.
+// byCertificate: what a certificate says was verified in the handshake, but it may have ended since, or have been revoked.
 func (g *guard) byCertificate(r *http.Request) bool {
-	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || time.Now().After(r.TLS.PeerCertificates[0].NotAfter) {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return false
+	}
+	if shown := r.TLS.PeerCertificates[0]; time.Now().After(shown.NotAfter) || g.credentials.Refused(shown) != nil {
 		return false
 	}
 	who, err := pki.PeerIdentity(*r.TLS)

@@ -33,6 +33,7 @@ var rungOf = map[string]string{
 	"forwarded_bad_options":      "fallback",
 	"forwarded_icmp_by_fallback": "fallback",
 	"forwarded_fragment":         "other",
+	"forwarded_in_fragments":     "other",
 }
 
 // rungFor is the group of a verdict; empty: it is of no packet to or from a server.

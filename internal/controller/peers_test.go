@@ -225,7 +225,7 @@ func TestAJoinThatWasCutOffIsMadeAgain(t *testing.T) {
 func addAs(t *testing.T, ca *fleettest.Authority, name, address, other string) {
 	t.Helper()
 	credentials := ca.Issue(pki.Controller, name, "127.0.0.1")
-	ports, err := listenAt(&Options{Listen: address}, name)
+	ports, err := listenAt(&Options{Listen: address}, credentials)
 	fleettest.Require(t, err)
 	stop := ports.serve(credentials, fleettest.Log(t), func(error) {})
 	defer stop()

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/daemon/console"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -19,13 +20,15 @@ import (
 
 // ports are what a controller listens at, and what answers there.
 type ports struct {
-	nodes, socket, metrics net.Listener // the last two: nil if they are not wanted
-	peer                   peerFront    // of nodes
-	local, measured        *front
-	obstacles              atomic.Pointer[func() []string]
+	nodes, socket, metrics, page net.Listener     // the last three: nil if they are not wanted
+	console                      *console.Console // at page
+	peer                         peerFront        // of nodes
+	local, measured              *front
+	obstacles                    atomic.Pointer[func() []string]
 }
 
-func listenAt(o *Options, name string) (p *ports, err error) {
+func listenAt(o *Options, credentials *pki.Credentials) (p *ports, err error) {
+	name := credentials.Identity().Name
 	p = &ports{
 		peer:  peerFront{nonce: rand.Text(), rest: newFront(http.HandlerFunc(tellWaits)), store: newFront(nil)},
 		local: newFront(waitingRoutes(o.Version, name)), measured: newFront(nil),
@@ -48,13 +51,16 @@ func listenAt(o *Options, name string) (p *ports, err error) {
 			return p, fmt.Errorf("serve metrics: %w", err)
 		}
 	}
+	if p.console, p.page, err = listenForConsole(o, credentials); err != nil {
+		return p, err
+	}
 	waiting := func() []string { return []string{waits} }
 	p.obstacles.Store(&waiting)
 	return p, nil
 }
 
 func (p *ports) close() {
-	for _, l := range []net.Listener{p.nodes, p.socket, p.metrics} {
+	for _, l := range []net.Listener{p.nodes, p.socket, p.metrics, p.page} {
 		if l != nil {
 			l.Close() // also what has ended by itself
 		}

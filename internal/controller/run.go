@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/daemon/console"
 	"github.com/ballast-lb/ballast/internal/daemon/readiness"
 	"github.com/ballast-lb/ballast/internal/daemon/systemd"
 	"github.com/ballast-lb/ballast/internal/engine"
@@ -35,9 +36,12 @@ type Options struct {
 	TLSDir  string   // certificates
 	RunDir  string   // the socket is in the folder Name below it; empty: none
 	Metrics string   // TCP address for Prometheus; empty: none
+	Console string   // TCP address of the console; empty: none
 	DataDir string   // of the store in this process
 	Join    []string // host:port of controllers that this one, with DataDir, joins unless it has done so before
 	Etcd    []string // endpoints of a store elsewhere, instead of DataDir
+	// ConsoleToken is a file with the token that people log in with; empty: certificates let them in, and on loopback everybody is.
+	ConsoleToken string
 	EtcdCA, EtcdCert,
 	EtcdKey string
 	EtcdPrefix string
@@ -74,6 +78,7 @@ type controller struct {
 	ring        ringKeeper
 	tickets     ticketKeeper
 	peers       peers
+	console     *console.Console // nil: none
 
 	mutex sync.Mutex
 	leads leadership
@@ -87,7 +92,7 @@ func Run(told context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	ports, err := listenAt(&o, credentials.Identity().Name)
+	ports, err := listenAt(&o, credentials)
 	if err != nil {
 		return err
 	}
@@ -194,6 +199,13 @@ func (c *controller) run(ctx context.Context, ports *ports, cancel context.Cance
 	running.Go(func() { c.credentials.Watch(ctx, c.log) })
 	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.revoke, c.takePart, c.engine.Run, c.write, c.age, c.remember, c.keepRing, c.keepTickets} {
 		running.Go(func() { job(ctx) })
+	}
+	if c.console = ports.console; c.console != nil {
+		running.Go(func() {
+			if err := c.console.Serve(ctx, ports.page, c.view); err != nil {
+				cancel(err)
+			}
+		})
 	}
 	running.Go(func() { readiness.Log(ctx, c.log, c.obstacles) })
 	running.Go(func() { systemd.Serve(ctx, c.log, func() { c.status() }, "nodes go on with what they know") })

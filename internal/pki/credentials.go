@@ -189,6 +189,27 @@ func (c *Credentials) Server() *tls.Config {
 	return c.config([]Role{Controller, LB, Agent, Ctl})
 }
 
+// Browser is for listeners that people's browsers reach: a peer need not show a certificate, but one that it shows must be of the fleet and
+// of a role given. PeerIdentity says whose it is.
+func (c *Credentials) Browser(roles ...Role) *tls.Config {
+	config := c.config(roles)
+	config.ClientAuth = tls.RequestClientCert
+	config.SessionTicketsDisabled = true // every connection shows its certificate
+	verified := config.VerifyConnection
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		if len(state.PeerCertificates) == 0 {
+			return nil
+		}
+		return verified(state)
+	}
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		now := config.Clone()
+		now.GetConfigForClient, now.ClientCAs = nil, c.pool() // browsers offer their user the certificates of this authority alone
+		return now, nil
+	}
+	return config
+}
+
 // Client is for connections to controllers: whoever answers must be one, or have one of the other roles given.
 func (c *Credentials) Client(others ...Role) *tls.Config {
 	return c.config(append([]Role{Controller}, others...))

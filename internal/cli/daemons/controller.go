@@ -19,7 +19,7 @@ func Controller(version string) *cobra.Command {
 		Use:   "controller --tls-dir DIR (--data-dir DIR | --etcd URL,...)",
 		Short: "Run a controller: desired state, health, load and weights for many nodes",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			err := cmp.Or(command.CheckListen("listen", o.Listen), command.CheckListen("metrics", o.Metrics), checkTiming(&o.Timing))
+			err := cmp.Or(command.CheckListen("listen", o.Listen), command.CheckListen("metrics", o.Metrics), checkConsole(o.Console, o.ConsoleToken), checkTiming(&o.Timing))
 			if err == nil && o.Public != "" {
 				err = command.CheckEndpoints("public", []string{o.Public})
 			}
@@ -54,6 +54,7 @@ func Controller(version string) *cobra.Command {
 	flags.StringVar(&o.EtcdPrefix, "etcd-prefix", "", "what keys in etcd begin with (default /ballast/): several fleets can share an etcd")
 	flags.StringVar(&o.RunDir, "run-dir", "/run/ballast", "directory of the socket for ctl on this machine")
 	flags.StringVar(&o.Metrics, "metrics", "", "address:port for Prometheus (always also on the socket: ballast ctl metrics)")
+	consoleFlags(flags, &o.Console, &o.ConsoleToken)
 	timingFlags(flags, &o.Timing)
 	flags.BoolVarP(&verbose, "verbose", "v", false, "log more")
 	cmd.AddCommand(restore())

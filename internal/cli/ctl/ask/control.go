@@ -23,7 +23,7 @@ const controllerPort = "6443"
 
 // Control is what all ctl commands share: who is asked, and how the answer is printed.
 type Control struct {
-	JSON                     bool
+	*command.Output
 	instance, runDir, socket string
 	controllers              []string
 	tlsDir, tlsName          string
@@ -32,15 +32,15 @@ type Control struct {
 
 // New takes a Control from the flags of a command and of all below it.
 func New(cmd *cobra.Command) *Control {
-	c := &Control{}
 	flags := cmd.PersistentFlags()
+	c := &Control{}
 	flags.StringVar(&c.instance, "instance", "default", "name of the local daemon's instance; of a controller, its name")
 	flags.StringVar(&c.runDir, "run-dir", "/run/ballast", "directory of sockets")
 	flags.StringVar(&c.socket, "socket", "", "path of the local daemon's socket, instead of --instance")
 	flags.StringSliceVar(&c.controllers, "controller", nil, "HOST[:PORT] of controllers, separated by commas: the first that answers is asked (port: "+controllerPort+")")
 	flags.StringVar(&c.tlsDir, "tls-dir", "/etc/ballast/tls", "directory of ca.crt, NAME.crt and NAME.key, for --controller")
 	flags.StringVar(&c.tlsName, "tls-name", "", "NAME of the certificate (default: the only one for role ctl in --tls-dir)")
-	flags.BoolVar(&c.JSON, "json", false, "print JSON")
+	c.Output = command.NewOutput(flags)
 	return c
 }
 
@@ -138,9 +138,9 @@ func Fleet[Q, A any](c *Control, cmd *cobra.Command, method func(ballastv1connec
 	return method(fleet, cmd.Context(), question)
 }
 
-// ReadLocal completes a command that gets a T from the daemon of this machine.
-func ReadLocal[T any](c *Control, cmd *cobra.Command, path string, show func(*command.Table, T)) *cobra.Command {
-	return command.Reading(cmd, &c.JSON, func(cmd *cobra.Command, _ []string) (answer T, err error) {
+// ListLocal completes a command that gets a T from the daemon of this machine, once or again and again.
+func ListLocal[T any](c *Control, cmd *cobra.Command, path string, show func(*command.Table, T)) *cobra.Command {
+	return command.Listing(cmd, c.Output, func(cmd *cobra.Command, _ []string) (answer T, err error) {
 		client, err := c.Local()
 		if err == nil {
 			err = client.Get(cmd.Context(), path, &answer)

@@ -35,7 +35,7 @@ ifneq ($(words $(wildcard $(addsuffix /*_bpfel.o,$(PROGRAMS)) $(API)/*.pb.go $(A
 .PHONY: $(STAMP)
 endif
 
-.PHONY: help deps generate build demo test test-long test-kernels test-kernels-long bench sim clean need-root
+.PHONY: help deps generate build demo test test-long test-kernels test-kernels-long test-packages bench sim clean need-root
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -152,8 +152,12 @@ test-long: deps build need-root ## the same with full-length idle times, bulk tr
 
 test-kernels test-kernels-long: TOOLS += $(KERNEL_TOOLS) qemu-system-aarch64:qemu-system-arm
 
+test-packages: TOOLS += $(KERNEL_TOOLS) mmdebstrap:mmdebstrap
+test-packages: packages ## on Debian 12 and 13 with systemd, in QEMU: install, use, upgrade and purge the packages
+	test/packages/matrix 6.1 6.12
+
 test-kernels: deps build ## on Debian's kernels 6.1, 6.12, the newest and arm64, in QEMU: programs, a fleet, doctor. One: KERNELS=6.1
-	test/kernels/matrix $(KERNELS)
+	CARDS=1 test/kernels/matrix $(KERNELS)
 
 test-kernels-long: deps build ## all tests of the programs, and lab run churn, on these kernels: hours
 	test/kernels/matrix --long $(KERNELS)

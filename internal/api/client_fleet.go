@@ -41,7 +41,7 @@ func NewFleetClient(controllers []string, config *tls.Config, options ...connect
 		transport.CloseIdleConnections()
 	}
 	return ballastv1connect.NewFleetClient(&http.Client{Transport: transport}, scheme+"://ballast", connect.WithInterceptors(
-		inPlainWords(fmt.Sprintf("reach a controller of %s: %%w: is one running there, and is the certificate (--tls-dir, --tls-name) one of the fleet's?",
+		inPlainWords(fmt.Sprintf("reach a controller of %s: %%w: is one running there, and is the certificate (--tls-dir, --tls-name) one of the fleet's, and not revoked?",
 			strings.Join(controllers, ", "))), untilAble(len(controllers), another)), connect.WithClientOptions(options...))
 }
 

@@ -16,6 +16,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
+	"github.com/ballast-lb/ballast/internal/daemon/readiness"
+	"github.com/ballast-lb/ballast/internal/daemon/systemd"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
@@ -178,7 +180,7 @@ func (c *controller) run(ctx context.Context, listener, socket, metrics net.List
 		}
 	}
 	running.Go(func() { c.credentials.Watch(ctx, c.log) })
-	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.divide, c.engine.Run, c.write, c.age, c.remember, c.keepRing, c.keepTickets} {
+	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.revoke, c.takePart, c.engine.Run, c.write, c.age, c.remember, c.keepRing, c.keepTickets} {
 		running.Go(func() { job(ctx) })
 	}
 	if socket != nil {
@@ -187,11 +189,13 @@ func (c *controller) run(ctx context.Context, listener, socket, metrics net.List
 	if metrics != nil {
 		running.Go(func() { fail(listen.ServeMetrics(ctx, c.log, metrics, c.metrics(), c.obstacles)) })
 	}
+	running.Go(func() { readiness.Log(ctx, c.log, c.obstacles) })
+	running.Go(func() { systemd.Serve(ctx, c.log, func() { c.status() }, "nodes go on with what they know") })
 	c.log.Info("serving", "name", c.name, "address", listener.Addr(), "version", c.options.Version)
 	if c.options.Ready != nil {
 		c.options.Ready(listener.Addr().String())
 	}
-	fail(hub.Serve(ctx, listener, c.credentials.Server(), c.routes()))
+	fail(hub.Serve(ctx, listener, c.credentials, c.routes()))
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.Cause(told)) {
 		return cause
 	}
@@ -241,6 +245,9 @@ func (c *controller) age(ctx context.Context) {
 			})
 			if err != nil && ctx.Err() == nil {
 				c.log.Warn("removed servers are not forgotten yet", "error", err)
+			}
+			if err := c.keepRevoked(ctx, now); err != nil && ctx.Err() == nil {
+				c.log.Warn("the list of revoked certificates is not kept", "error", err)
 			}
 		case <-ctx.Done():
 			return

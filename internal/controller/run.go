@@ -191,6 +191,7 @@ func (c *controller) run(ctx context.Context, listener, socket, metrics net.List
 	}
 	running.Go(func() { readiness.Log(ctx, c.log, c.obstacles) })
 	running.Go(func() { systemd.Serve(ctx, c.log, func() { c.status() }, "nodes go on with what they know") })
+	defer c.log.Info("stopped: nodes go on with what they know", "name", c.name)
 	c.log.Info("serving", "name", c.name, "address", listener.Addr(), "version", c.options.Version)
 	if c.options.Ready != nil {
 		c.options.Ready(listener.Addr().String())

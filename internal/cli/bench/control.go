@@ -41,7 +41,7 @@ func controlPlane() *cobra.Command {
 		options.Progress = func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 		options.Log = slog.New(slog.DiscardHandler)
 		if verbose {
-			options.Log = command.NewLog(false)
+			options.Log = command.NewLog(false, false)
 		}
 		return controlbench.Run(cmd.Context(), options)
 	}, printControl)

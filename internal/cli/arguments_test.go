@@ -48,7 +48,7 @@ func harmless(t *testing.T, ran *string) *cobra.Command {
 // group reports whether a command is nothing but the name of others.
 func group(cmd *cobra.Command) bool {
 	if noun, of := strings.CutPrefix(cmd.CommandPath(), "ballast ctl "); of {
-		return slices.Contains(strings.Fields("server service node replica key ticket counter connection suspect session quic config pki"), noun)
+		return slices.Contains(strings.Fields("server service node replica key ticket counter connection suspect session quic config pki context"), noun)
 	}
 	return slices.Contains([]string{"ballast", "ctl", "lab", "sim", "bench", "completion"}, cmd.Name())
 }

@@ -5,6 +5,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
+	"github.com/ballast-lb/ballast/internal/cli/ctl/contexts"
 	"github.com/ballast-lb/ballast/internal/cli/ctl/fleet"
 	"github.com/ballast-lb/ballast/internal/cli/ctl/keys"
 	"github.com/ballast-lb/ballast/internal/cli/ctl/local"
@@ -19,7 +20,7 @@ func Command() *cobra.Command {
 	group(cmd, "commands", fleet.Service(c), fleet.Server(c), fleet.Node(c), fleet.Replica(c), fleet.Fleet(c), fleet.History(c), fleet.Apply(c),
 		keys.Key(c), keys.Ticket(c),
 		local.Status(c), local.Counter(c), local.Metrics(c), local.Connection(c), local.Suspect(c), local.Session(c), local.Trace(c), local.Config(c), local.QUIC(c),
-		local.BGP(c), pki.Command(c))
+		local.BGP(c), pki.Command(c), contexts.Command(c))
 	connections := ask.Short("connections", "connection list", local.ListConnections(c))
 	connections.AddCommand(ask.Short("suspects", "suspect list", local.ListSuspects(c)), ask.Short("suspect", "suspect add", local.AddSuspect(c)),
 		ask.Short("clear", "suspect remove", local.RemoveSuspect(c)))
@@ -29,6 +30,7 @@ func Command() *cobra.Command {
 		ask.Short("nodes", "node list", fleet.ListNodes(c)), ask.Short("replicas", "replica list", fleet.ListReplicas(c)),
 		ask.Short("keys", "key list", keys.ListKeys(c)), ask.Short("tickets", "ticket list", keys.ListTickets(c)),
 		ask.Short("sessions", "session list", local.ListSessions(c)), connections, counters)
+	c.Explain(cmd)
 	return cmd
 }
 

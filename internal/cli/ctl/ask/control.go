@@ -11,6 +11,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
@@ -27,19 +28,25 @@ type Control struct {
 	instance, runDir, socket string
 	controllers              []string
 	tlsDir, tlsName          string
+	context                  string
 	yes                      bool // what harms clients or cannot be taken back is meant
+	flags                    *pflag.FlagSet
+	resolved                 bool     // target was called
+	refused                  error    // what it said
+	origins                  []string // of what no flag has said
 }
 
 // New takes a Control from the flags of a command and of all below it.
 func New(cmd *cobra.Command) *Control {
 	flags := cmd.PersistentFlags()
-	c := &Control{}
+	c := &Control{flags: flags}
 	flags.StringVar(&c.instance, "instance", "default", "name of the local daemon's instance; of a controller, its name")
 	flags.StringVar(&c.runDir, "run-dir", "/run/ballast", "directory of sockets")
 	flags.StringVar(&c.socket, "socket", "", "path of the local daemon's socket, instead of --instance")
 	flags.StringSliceVar(&c.controllers, "controller", nil, "HOST[:PORT] of controllers, separated by commas: the first that answers is asked (port: "+controllerPort+")")
 	flags.StringVar(&c.tlsDir, "tls-dir", "/etc/ballast/tls", "directory of ca.crt, NAME.crt and NAME.key, for --controller")
 	flags.StringVar(&c.tlsName, "tls-name", "", "NAME of the certificate (default: the only one for role ctl in --tls-dir)")
+	flags.StringVar(&c.context, "context", "", "`NAME` of the context that says who is asked; empty: none (default: that of `ballast ctl context use`)")
 	c.Output = command.NewOutput(flags)
 	return c
 }
@@ -53,6 +60,9 @@ func (c *Control) daemon() *api.Client {
 
 // IDFile is where this machine's agent keeps what the applications of a service make QUIC connection ids by.
 func (c *Control) IDFile(service string) (path string, err error) {
+	if err := c.target(); err != nil {
+		return "", err
+	}
 	if len(c.controllers) > 0 {
 		return "", command.Usage("this is of one server only: run the command there, without --controller")
 	}
@@ -61,6 +71,9 @@ func (c *Control) IDFile(service string) (path string, err error) {
 
 // Local asks the daemon of this machine what is of one node only.
 func (c *Control) Local() (*api.Client, error) {
+	if err := c.target(); err != nil {
+		return nil, err
+	}
 	if len(c.controllers) > 0 {
 		return nil, command.Usage("this is of one node only, and no controller knows it: run the command on that node, without --controller")
 	}
@@ -69,6 +82,9 @@ func (c *Control) Local() (*api.Client, error) {
 
 // Fleet asks whoever keeps the fleet: controllers, or the daemon of this machine.
 func (c *Control) Fleet(cmd *cobra.Command) (ballastv1connect.FleetClient, error) {
+	if err := c.target(); err != nil {
+		return nil, err
+	}
 	if len(c.controllers) == 0 {
 		return c.daemon().Fleet(warnOfOld(cmd)), nil
 	}
@@ -87,6 +103,9 @@ type Controller struct {
 
 // Each asks each of the controllers that are named, or the one of this machine.
 func (c *Control) Each(cmd *cobra.Command) (asked []Controller, err error) {
+	if err := c.target(); err != nil {
+		return nil, err
+	}
 	if len(c.controllers) == 0 {
 		return []Controller{{Fleet: c.daemon().Fleet(warnOfOld(cmd))}}, nil
 	}
@@ -116,17 +135,22 @@ func (c *Control) named() (controllers []string, credentials *pki.Credentials, e
 	if c.socket != "" {
 		return nil, nil, command.Usage("--socket and --controller are two daemons to ask: give one of them")
 	}
-	for _, controller := range c.controllers {
+	if controllers, err = endpoints(c.controllers); err != nil {
+		return nil, nil, err
+	}
+	credentials, err = pki.Load(c.tlsDir, c.tlsName, pki.Ctl)
+	return controllers, credentials, err
+}
+
+// endpoints have the usual port where they have none.
+func endpoints(given []string) (controllers []string, err error) {
+	for _, controller := range given {
 		if _, _, err := net.SplitHostPort(controller); err != nil {
 			controller = net.JoinHostPort(strings.Trim(controller, "[]"), controllerPort)
 		}
 		controllers = append(controllers, controller)
 	}
-	if err := command.CheckEndpoints("controller", controllers); err != nil {
-		return nil, nil, err
-	}
-	credentials, err = pki.Load(c.tlsDir, c.tlsName, pki.Ctl)
-	return controllers, credentials, err
+	return controllers, command.CheckEndpoints("controller", controllers)
 }
 
 // Fleet asks whoever keeps the fleet.

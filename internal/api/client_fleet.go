@@ -166,7 +166,7 @@ func (n *notReached) Unwrap() error { return n.error }
 // outcomeUnknown is the answer of a client that got none; its code is that of a controller whose store did not answer.
 func outcomeUnknown(err error) error {
 	refused := connect.NewError(connect.CodeUnknown, err)
-	return plainError{refused, fmt.Sprintf("no answer: %v: it may or may not have been carried out: look with `ballast ctl history` before you repeat it", err)}
+	return plainError{refused, fmt.Sprintf("no answer: %v: it may or may not have been carried out: look with `ballast ctl history list` before you repeat it", err)}
 }
 
 // plainError is a refusal without its code in front.

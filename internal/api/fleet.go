@@ -216,11 +216,11 @@ func refusal(err error) error {
 }
 
 func noService(name string) error {
-	return connect.NewError(connect.CodeNotFound, fmt.Errorf("there is no service %q: see `ballast ctl services`", name))
+	return connect.NewError(connect.CodeNotFound, fmt.Errorf("there is no service %q: see `ballast ctl service list`", name))
 }
 
 func noServer(service, name string) error {
-	return connect.NewError(connect.CodeNotFound, fmt.Errorf("service %s has no server %q: see `ballast ctl servers`", service, name))
+	return connect.NewError(connect.CodeNotFound, fmt.Errorf("service %s has no server %q: see `ballast ctl server list`", service, name))
 }
 
 func exists(what, name, remedy string) error {

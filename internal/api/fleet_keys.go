@@ -84,10 +84,10 @@ func (f *fleetAPI) changeKeys(ctx context.Context, r *ballastv1.KeyRequest, refu
 	edit func(*model.Keys)) (*ballastv1.ChangeResponse, error) {
 	return f.change(ctx, true, func(fleet *model.Fleet, _ []node.Removed) error {
 		if _, ok := fleet.Keys.Cookie[r.Epoch]; !ok {
-			return connect.NewError(connect.CodeNotFound, fmt.Errorf("epoch %d has no key: see `ballast ctl keys`", r.Epoch))
+			return connect.NewError(connect.CodeNotFound, fmt.Errorf("epoch %d has no key: see `ballast ctl key list`", r.Epoch))
 		}
 		if !r.Force {
-			if err := unsafe(refused(f.desired.KeyNodes(), fleet, r.Epoch), "see `ballast ctl keys`, or --force"); err != nil {
+			if err := unsafe(refused(f.desired.KeyNodes(), fleet, r.Epoch), "see `ballast ctl key list`, or --force"); err != nil {
 				return err
 			}
 		}

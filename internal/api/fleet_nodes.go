@@ -181,5 +181,5 @@ func giveNodeIDs(next, before *model.Fleet) {
 }
 
 func noNode(name string) error {
-	return connect.NewError(connect.CodeNotFound, fmt.Errorf("there is no node %q with a tier: see `ballast ctl nodes`", name))
+	return connect.NewError(connect.CodeNotFound, fmt.Errorf("there is no node %q with a tier: see `ballast ctl node list`", name))
 }

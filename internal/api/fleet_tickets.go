@@ -30,5 +30,5 @@ func (f *fleetAPI) RevokeTicketKeys(ctx context.Context, r *ballastv1.RevokeTick
 
 // Unready is the refusal to have tickets made by a key that servers could not read them by.
 func Unready(reasons []string) error {
-	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("sessions would begin again: %s: see `ballast ctl tickets`, or --force", strings.Join(reasons, "; ")))
+	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("sessions would begin again: %s: see `ballast ctl ticket list`, or --force", strings.Join(reasons, "; ")))
 }

@@ -229,7 +229,7 @@ func (s *snapshot) steps(documents []store.Document, most store.Limits) (steps [
 func failure(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, store.ErrUnknown):
-		return connect.NewError(connect.CodeUnknown, fmt.Errorf("%w: look with `ballast ctl history` before you repeat it", err))
+		return connect.NewError(connect.CodeUnknown, fmt.Errorf("%w: look with `ballast ctl history list` before you repeat it", err))
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
@@ -241,7 +241,7 @@ func told(err error, partly bool) error {
 	if err == nil || !partly {
 		return err
 	}
-	return connect.NewError(connect.CodeUnknown, fmt.Errorf("a part was carried out, then: %w: look with `ballast ctl history`, and repeat it", err))
+	return connect.NewError(connect.CodeUnknown, fmt.Errorf("a part was carried out, then: %w: look with `ballast ctl history list`, and repeat it", err))
 }
 
 // Change carries an edit out; see api.Desired.

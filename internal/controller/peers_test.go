@@ -244,7 +244,7 @@ func TestWhoMayNotJoinIsToldWhy(t *testing.T) {
 	}
 	nameless := ca.Issue(pki.Controller, "c3")
 	at := freeAddress(t)
-	ports, err := listenAt(&Options{Listen: at}, ca.Issue(pki.Controller, "c3", "127.0.0.1"))
+	ports, err := listenAt(&Options{Listen: at}, nameless)
 	fleettest.Require(t, err)
 	defer ports.serve(nameless, fleettest.Log(t), func(error) {})()
 	for why, of := range map[string]struct{ name, address, nonce string }{

@@ -197,7 +197,7 @@ func (f fleetOf) DrainReplica(ctx context.Context, name string, off bool) (chang
 		changes, record.Changes = nil, nil
 		members := now.ring
 		if members.Node(name) == nil {
-			return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("no load balancer %q has come to the ring: see `ballast ctl replicas`", name))
+			return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("no load balancer %q has come to the ring: see `ballast ctl replica list`", name))
 		}
 		if slices.Contains(members.Drained, name) == off {
 			return nil, nil

@@ -81,7 +81,7 @@ func (c *controller) localRoutes() *api.Server {
 	s.HandleRaw(api.NewFleetHandler(fleetOf{c}))
 	s.HandleRaw(ballastv1connect.NewControllersHandler(controllersAPI{c}))
 	s.Otherwise("this is a controller, which sees no packets and has no configuration file: counters, connections, trace and config are of one load balancer: " +
-		"run the command there; `ballast ctl history` and `apply --dry-run` tell what changed and what differs from a file")
+		"run the command there; `ballast ctl history list` and `apply --dry-run` tell what changed and what differs from a file")
 	return s
 }
 

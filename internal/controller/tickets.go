@@ -245,7 +245,7 @@ func (f fleetOf) UseTicketKey(ctx context.Context, epoch uint32, force bool) (ch
 			return next, "", connect.NewError(connect.CodeFailedPrecondition, errors.New("the next key of session tickets is not made yet: try again in a second"))
 		}
 		if key == nil {
-			return next, "", connect.NewError(connect.CodeNotFound, fmt.Errorf("epoch %d has no key of session tickets: see `ballast ctl tickets`", epoch))
+			return next, "", connect.NewError(connect.CodeNotFound, fmt.Errorf("epoch %d has no key of session tickets: see `ballast ctl ticket list`", epoch))
 		}
 		if epoch == t.Current {
 			return next, "", nil

@@ -168,7 +168,7 @@ func (h *lbHost) expectQueries() {
 			}
 		}
 	}
-	for want, query := range map[string]api.ConnectionQuery{"ballast ctl services": {Service: "none"}, "ballast ctl servers": {Server: "none"},
+	for want, query := range map[string]api.ConnectionQuery{"ballast ctl service list": {Service: "none"}, "ballast ctl server list": {Server: "none"},
 		"use new, open": {State: "none"}, "use packets, bytes": {Sort: "none"}, "ask for 1 to": {Limit: -1}} {
 		if _, err := h.connections(query); err == nil || !strings.Contains(err.Error(), want) {
 			h.t.Errorf("%+v: %v, which does not say %q", query, err, want)

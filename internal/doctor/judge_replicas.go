@@ -25,7 +25,7 @@ func judgeReplicas(f *facts) (out []Finding) {
 		fleet := f.File.Fleet
 		fleet.Replicas.ApplyDefaults()
 		return []Finding{{"replicas", f.Name, Problem, "there is no ring of load balancers: replicated services go by hash",
-			fmt.Sprintf("start at least %d load balancers, and see `ballast ctl replicas`", fleet.Replicas.Chain+1)}}
+			fmt.Sprintf("start at least %d load balancers, and see `ballast ctl replica list`", fleet.Replicas.Chain+1)}}
 	}
 	ring, good := 0, 0
 	if r.OnRing {
@@ -53,7 +53,7 @@ func judgeReplicas(f *facts) (out []Finding) {
 	}
 	if ring <= r.Chain {
 		out = append(out, Finding{"replicas", f.Name, Warning, fmt.Sprintf("%d load balancers are on the ring, chains have %d: when one more fails connections may move", ring, r.Chain),
-			"start more load balancers, and see `ballast ctl replicas`"})
+			"start more load balancers, and see `ballast ctl replica list`"})
 	}
 	if good > 0 {
 		out = append(out, ok("replicas", f.Name, "%d other load balancers answer, and take packets of %d bytes", good, clientMTU))

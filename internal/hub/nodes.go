@@ -86,7 +86,7 @@ func (h *Hub) Forget(name string) (forgotten []string, err error) {
 		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("%s %s is connected from %s: stop it first or, if nobody knows it, see \"Lost key\" in docs/operate.md",
 			connected.identity.Role, name, hostOf(connected.address)))
 	}
-	return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("no node %q is lost: see `ballast ctl nodes`", name))
+	return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("no node %q is lost: see `ballast ctl node list`", name))
 }
 
 func byRoleAndName(a, b *ballastv1.NodeStatus) int {

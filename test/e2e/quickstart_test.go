@@ -20,7 +20,7 @@ mount -t tmpfs none /var/lib/ballast
 set -x
 `
 
-const untilHealthy = `until ballast ctl --instance lb servers | grep -q ' healthy'; do read -t 0.1 <> <(:) || true; done 2>/dev/null
+const untilHealthy = `until ballast ctl --instance lb server list | grep -q ' healthy'; do read -t 0.1 <> <(:) || true; done 2>/dev/null
 `
 
 // Promise: who types docs/quickstart.md gets what it shows.

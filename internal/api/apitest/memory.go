@@ -179,7 +179,7 @@ func (m *Memory) DrainReplica(_ context.Context, name string, off bool) (changes
 		}
 		return changes, m.revision, nil
 	}
-	return nil, 0, connect.NewError(connect.CodeNotFound, fmt.Errorf("no load balancer %q has come to the ring: see `ballast ctl replicas`", name))
+	return nil, 0, connect.NewError(connect.CodeNotFound, fmt.Errorf("no load balancer %q has come to the ring: see `ballast ctl replica list`", name))
 }
 
 // Forget implements api.Desired.

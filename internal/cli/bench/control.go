@@ -28,7 +28,7 @@ func controlPlane() *cobra.Command {
 	flags.IntVar(&options.ServersEach, "servers-each", 16, "of each of these services")
 	flags.BoolVar(&noMaps, "no-maps", false, "no load balancer has maps, although this is root")
 	flags.BoolVar(&verbose, "verbose", false, "print the controller's log")
-	return command.Reading(cmd, flags.Bool("json", false, "print the result as JSON"), func(cmd *cobra.Command, _ []string) (*controlbench.Result, error) {
+	return command.Reading(cmd, command.NewOutput(flags), func(cmd *cobra.Command, _ []string) (*controlbench.Result, error) {
 		program, err := process.Beside()
 		if err == nil {
 			err = process.Check(program)
@@ -41,7 +41,7 @@ func controlPlane() *cobra.Command {
 		options.Progress = func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 		options.Log = slog.New(slog.DiscardHandler)
 		if verbose {
-			options.Log = command.NewLog(false)
+			options.Log = command.NewLog(false, false)
 		}
 		return controlbench.Run(cmd.Context(), options)
 	}, printControl)

@@ -27,7 +27,7 @@ func measuring[R any](cmd *cobra.Command, usual []uint, most uint, run func(cont
 	flags.IntVar(&options.Rounds, "rounds", options.Rounds, "how often each cell is measured; fewer than 15 mean little")
 	flags.Uint32Var(&options.Repeat, "repeat", options.Repeat, "runs per measurement; fewer than 500000 mean little")
 	flags.UintSliceVar(&flows, "flows", usual, "numbers of distinct flows")
-	return command.Reading(cmd, flags.Bool("json", false, "print JSON"), func(cmd *cobra.Command, _ []string) (result R, err error) {
+	return command.Reading(cmd, command.NewOutput(flags), func(cmd *cobra.Command, _ []string) (result R, err error) {
 		if err := checkBench(&options, flows, most); err != nil {
 			return result, err
 		}

@@ -18,7 +18,7 @@ func replica() *cobra.Command {
 	flags.IntVar(&options.Rounds, "rounds", bench.DefaultReplicaRounds, "how often each cell is measured; fewer than 15 mean little")
 	flags.Uint32Var(&options.Repeat, "repeat", bench.DefaultReplicaRepeat, "new connections per measurement; fewer than 50000 mean little")
 	flags.Uint32Var(&options.Entries, "entries", bench.DefaultReplicaEntries, "to copy to a new load balancer, 120 bytes each; 0: none")
-	return command.Reading(cmd, flags.Bool("json", false, "print the result as JSON"), func(cmd *cobra.Command, _ []string) (*bench.ReplicaResult, error) {
+	return command.Reading(cmd, command.NewOutput(flags), func(cmd *cobra.Command, _ []string) (*bench.ReplicaResult, error) {
 		if options.Rounds < 1 || options.Repeat < 1 || options.Repeat > bench.MaxReplicaRepeat {
 			return nil, command.Usage("measure %d rounds of %d connections: not possible: give at least 1 round, and 1 to %d connections", options.Rounds,
 				options.Repeat, bench.MaxReplicaRepeat)

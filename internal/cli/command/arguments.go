@@ -74,12 +74,20 @@ func strictBelow(cmd *cobra.Command) {
 		if errors.As(err, &said) {
 			return err
 		}
+		if o := outputOf(cmd); err == nil && o != nil {
+			if err := o.check(); err != nil {
+				return err
+			}
+		}
 		if err = cmp.Or(err, cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
 			return Usage("%s: %w: see `%s --help`", cmd.CommandPath(), err, cmd.CommandPath())
 		}
 		return nil
 	}
 }
+
+// SameAs annotates a command that does what another one does, and has its help; that one is named without the program.
+const SameAs = "the same as"
 
 // askForCommand is what a command that is only the name of others does by itself.
 func askForCommand(cmd *cobra.Command, _ []string) error {
@@ -90,29 +98,31 @@ func askForCommand(cmd *cobra.Command, _ []string) error {
 	return Usage("%s: a command is missing: use one of those above", cmd.CommandPath())
 }
 
-// reading are words that people try where a noun in the plural reads.
+// reading are words that people try for `list` and `show`, or in front of the noun.
 var reading = []string{"list", "ls", "get", "show"}
 
 func unknownCommand(cmd *cobra.Command, args []string) error {
 	var meant []string
-	add := func(in *cobra.Command, name string) {
-		if found, _, err := in.Find([]string{name}); err == nil && found != in && !found.Hidden {
+	add := func(names ...string) {
+		if found, rest, err := cmd.Find(names); err == nil && found != cmd && len(rest) == 0 && !found.Hidden {
 			meant = append(meant, "`"+found.CommandPath()+"`")
 		}
 	}
 	if slices.Contains(reading, args[0]) {
-		if cmd.HasParent() {
-			add(cmd.Parent(), cmd.Name()+"s") // server list: servers
-		}
+		add("list") // server ls
 		if len(args) > 1 {
-			add(cmd, strings.TrimSuffix(args[1], "s")+"s") // get servers, get server: servers
-			add(cmd, args[1])
+			noun := strings.TrimSuffix(args[1], "s")
+			add(noun, "list") // get servers, get server
+			add(noun, "show")
+			if len(meant) == 0 {
+				add(args[1])
+			}
 		}
 	}
 	if len(meant) == 0 {
 		cmd.SuggestionsMinimumDistance = 2
 		for _, name := range cmd.SuggestionsFor(args[0]) {
-			add(cmd, name)
+			add(name)
 		}
 	}
 	remedy := "see `" + cmd.CommandPath() + " --help`"

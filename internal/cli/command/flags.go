@@ -69,10 +69,17 @@ func OneOf[T ~string](value *T, allowed ...T) pflag.Value { return &oneOf[T]{val
 func (f *oneOf[T]) String() string { return string(*f.value) }
 func (f *oneOf[T]) Type() string   { return "string" }
 
+func (f *oneOf[T]) values() []string {
+	values := make([]string, len(f.allowed))
+	for i, value := range f.allowed {
+		values[i] = string(value)
+	}
+	return values
+}
+
 func (f *oneOf[T]) Set(text string) error {
 	if !slices.Contains(f.allowed, T(text)) {
-		last := len(f.allowed) - 1
-		return fmt.Errorf("use %s or %s", strings.Trim(strings.ReplaceAll(fmt.Sprint(f.allowed[:last]), " ", ", "), "[]"), f.allowed[last])
+		return fmt.Errorf("use %s", alternatives(f.values()))
 	}
 	*f.value = T(text)
 	return nil

@@ -9,15 +9,34 @@ import (
 	"strings"
 
 	"github.com/coreos/go-systemd/v22/journal"
+	"github.com/spf13/pflag"
 )
 
-// NewLog writes what a daemon has to say.
-func NewLog(verbose bool) *slog.Logger {
-	level := slog.LevelInfo
-	if verbose {
-		level = slog.LevelDebug
-	}
-	return slog.New(newHandler(os.Stderr, level, inJournal()))
+// Logging is what a daemon logs, and in which form.
+type Logging struct {
+	verbose bool
+	format  string
+}
+
+// LogFlags adds the flags of a daemon's log.
+func LogFlags(flags *pflag.FlagSet) *Logging {
+	l := &Logging{format: logText}
+	flags.BoolVarP(&l.verbose, "verbose", "v", false, "log more")
+	flags.Var(OneOf(&l.format, logText, logJSON), "log-format", "`FORM` of lines of the log: text, or json, an object a line")
+	return l
+}
+
+// Forms of lines.
+const (
+	logText = "text"
+	logJSON = "json"
+)
+
+// Start opens the log. It says why the daemon stops once ctx has ended.
+func (l *Logging) Start(ctx context.Context) *slog.Logger {
+	log := NewLog(l.verbose, l.format == logJSON)
+	context.AfterFunc(ctx, func() { log.Info("stopping", "reason", context.Cause(ctx).Error()) })
+	return log
 }
 
 // ForJournal is standard error, with the priority of errors if it is a connection to the journal.
@@ -34,10 +53,25 @@ func inJournal() bool {
 	return err == nil && journaled
 }
 
-func newHandler(out io.Writer, level slog.Level, journaled bool) slog.Handler {
+// NewLog writes to standard error.
+func NewLog(verbose, asJSON bool) *slog.Logger {
+	level := slog.LevelInfo
+	if verbose {
+		level = slog.LevelDebug
+	}
+	return slog.New(newHandler(os.Stderr, level, asJSON, inJournal()))
+}
+
+func newHandler(out io.Writer, level slog.Level, asJSON, journaled bool) slog.Handler {
 	options := &slog.HandlerOptions{Level: level}
-	if !journaled {
+	lines := func(out io.Writer) slog.Handler {
+		if asJSON {
+			return slog.NewJSONHandler(out, options)
+		}
 		return slog.NewTextHandler(out, options)
+	}
+	if !journaled {
+		return lines(out)
 	}
 	options.ReplaceAttr = func(groups []string, a slog.Attr) slog.Attr {
 		if len(groups) == 0 && a.Key == slog.TimeKey { // the journal has it
@@ -47,7 +81,7 @@ func newHandler(out io.Writer, level slog.Level, journaled bool) slog.Handler {
 	}
 	handler := prioritized{}
 	for _, of := range priorities {
-		handler = append(handler, slog.NewTextHandler(prefixed{out, of.prefix}, options))
+		handler = append(handler, lines(prefixed{out, of.prefix}))
 	}
 	return handler
 }

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"encoding/json"
 	"log/slog"
 	"strings"
 	"testing"
@@ -8,7 +9,7 @@ import (
 
 func TestLinesInTheJournalHavePriorities(t *testing.T) {
 	var out strings.Builder
-	log := slog.New(newHandler(&out, slog.LevelInfo, true)).With("node", "lb1")
+	log := slog.New(newHandler(&out, slog.LevelInfo, false, true)).With("node", "lb1")
 	log.Debug("not asked for")
 	log.Info("ready")
 	log.Warn("not ready", "why", "two\n<0>lines")
@@ -32,8 +33,20 @@ func TestEachLineOfAnErrorHasItsPriority(t *testing.T) {
 
 func TestElsewhereLinesHaveTheirTime(t *testing.T) {
 	var out strings.Builder
-	slog.New(newHandler(&out, slog.LevelInfo, false)).Info("ready")
+	slog.New(newHandler(&out, slog.LevelInfo, false, false)).Info("ready")
 	if got := out.String(); !strings.HasPrefix(got, "time=") || !strings.HasSuffix(got, " level=INFO msg=ready\n") {
 		t.Errorf("%q", got)
+	}
+}
+
+func TestLinesOfJSONAreObjectsAlsoInTheJournal(t *testing.T) {
+	for _, journaled := range []bool{false, true} {
+		var out strings.Builder
+		slog.New(newHandler(&out, slog.LevelInfo, true, journaled)).Warn("not ready", "why", "two\nlines")
+		line, found := strings.CutPrefix(out.String(), "<4>")
+		var have map[string]any
+		if err := json.Unmarshal([]byte(line), &have); err != nil || found != journaled || have["msg"] != "not ready" || have["why"] != "two\nlines" {
+			t.Errorf("%v: %q", err, out.String())
+		}
 	}
 }

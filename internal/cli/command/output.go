@@ -6,31 +6,49 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 
+	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 )
 
 // Reading completes a command that finds something out and prints it.
-func Reading[T any](cmd *cobra.Command, asJSON *bool, find func(cmd *cobra.Command, args []string) (T, error), show func(*Table, T)) *cobra.Command {
+func Reading[T any](cmd *cobra.Command, o *Output, find func(cmd *cobra.Command, args []string) (T, error), show func(*Table, T)) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		found, err := find(cmd, args)
 		if err != nil {
 			return err
 		}
-		return Print(cmd.OutOrStdout(), *asJSON, found, show)
+		return Print(cmd.OutOrStdout(), o, found, show)
 	}
 	return cmd
 }
 
-// Print writes what was found: for programs as JSON, for people as it is shown.
-func Print[T any](out io.Writer, asJSON bool, found T, show func(*Table, T)) error {
-	if asJSON {
-		return WriteJSON(out, found)
+// Print writes what was found: for programs as JSON or YAML, for people as it is shown.
+func Print[T any](out io.Writer, o *Output, found T, show func(*Table, T)) error {
+	if o.Structured() {
+		return o.Write(out, found)
 	}
-	table := &Table{Writer: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0), out: out}
+	table := newTable(out, o.format == formatWide)
 	show(table, found)
 	return table.Flush()
+}
+
+// Write writes a value for programs.
+func (o *Output) Write(out io.Writer, value any) error {
+	if o.format != formatYAML {
+		return WriteJSON(out, value)
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	if text, err = yaml.JSONToYAML(text); err != nil {
+		return err
+	}
+	_, err = out.Write(text)
+	return err
 }
 
 // WriteJSON writes a value for programs.
@@ -43,8 +61,23 @@ func WriteJSON(out io.Writer, value any) error {
 // A Table is what people see: rows of cells in columns, and lines between them.
 type Table struct {
 	*tabwriter.Writer
-	out   io.Writer
-	right bool
+	Wide     bool // columns that few need are wanted, too
+	out      io.Writer
+	right    bool
+	sideways bool     // each row is shown as lines of a column's head and a cell
+	head     []string // of a table that is shown sideways
+}
+
+func newTable(out io.Writer, wide bool) *Table {
+	return &Table{Writer: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0), Wide: wide, out: out}
+}
+
+// One shows the only row of a table: all its columns, below each other.
+func One[T any](show func(*Table, T)) func(*Table, T) {
+	return func(table *Table, one T) {
+		table.Wide, table.sideways = true, true
+		show(table, one)
+	}
 }
 
 // OfNumbers moves the cells of a table that is still empty to the right.
@@ -55,6 +88,10 @@ func (t *Table) OfNumbers() {
 
 // Row adds cells; a string with tabs is several.
 func (t *Table) Row(cells ...any) {
+	if t.sideways {
+		t.below(strings.Split(strings.Join(texts(cells), "\t"), "\t"))
+		return
+	}
 	for i, cell := range cells {
 		if i > 0 {
 			io.WriteString(t, "\t")
@@ -65,6 +102,25 @@ func (t *Table) Row(cells ...any) {
 		io.WriteString(t, "\t")
 	}
 	io.WriteString(t, "\n")
+}
+
+// below writes the cells of a row below each other; the first row has the heads.
+func (t *Table) below(cells []string) {
+	if t.head == nil {
+		t.head = cells
+		return
+	}
+	for i, cell := range cells {
+		fmt.Fprintf(t, "%s\t%s\n", t.head[i], cell)
+	}
+}
+
+func texts(cells []any) []string {
+	all := make([]string, len(cells))
+	for i, cell := range cells {
+		all[i] = fmt.Sprint(cell)
+	}
+	return all
 }
 
 // Line adds a line beside the columns, or cells between tabs.

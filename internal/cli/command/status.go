@@ -6,10 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"strings"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/api"
 )
 
 // Exit statuses, of every command that does not document its own: help/ballast.txt.
@@ -51,34 +55,76 @@ func Finish(cause error, command *cobra.Command, err error, stderr io.Writer) in
 	if err == nil {
 		return 0
 	}
-	stderr = legible{stderr}
 	var answer ExitStatus
 	if errors.As(err, &answer) {
 		return int(answer)
 	}
+	err, status := outcome(cause, command, err)
+	stderr = legible{stderr}
+	if o := outputOf(command); o != nil && o.AsJSON() {
+		WriteJSON(stderr, failure{described{err.Error(), codeOf(err, status), status, api.WarningsOf(err)}})
+		return status
+	}
+	fmt.Fprintln(stderr, "ballast:", err)
+	return status
+}
+
+// outcome is what is said of an error, and the status that it ends with.
+func outcome(cause error, command *cobra.Command, err error) (said error, status int) {
+	var refused *connect.Error
+	open := errors.As(err, &refused) && refused.Code() == connect.CodeUnknown // sent, and not answered
 	var interruption Caught
 	if errors.As(cause, &interruption) {
-		var open *connect.Error
-		if errors.As(err, &open) && open.Code() == connect.CodeUnknown { // sent, and not answered
+		if open {
 			err = fmt.Errorf("%w: %w", interruption, err)
 		} else if errors.Is(err, context.Canceled) {
 			err = interruption
 		}
-		fmt.Fprintln(stderr, "ballast:", err)
-		return statusSignal + int(interruption)
+		return err, statusSignal + int(interruption)
 	}
-	fmt.Fprintln(stderr, "ballast:", err)
 	var with *withStatus
-	var refused *connect.Error
 	switch {
-	case errors.As(err, &refused) && refused.Code() == connect.CodeUnknown:
-		return statusOpen
+	case open:
+		return err, statusOpen
 	case !errors.As(err, &with):
-		return StatusFailed
+		return err, StatusFailed
 	case with.status == StatusUsage && command.Annotations[UsageIsFailure] != "":
-		return StatusFailed
+		return err, StatusFailed
 	}
-	return with.status
+	return err, with.status
+}
+
+// failure is an error for programs.
+type failure struct {
+	Error described `json:"error"`
+}
+
+// described is what is known of an error. Its message ends with the remedy, as for people.
+type described struct {
+	Message  string   `json:"message"`
+	Code     string   `json:"code"`
+	Status   int      `json:"exit_status"`
+	Warnings []string `json:"warnings,omitempty"` // what would be harmed: repeat it with --yes if that is meant
+}
+
+// codeOf names the kind of an error: as the fleet API does where a daemon has refused something.
+func codeOf(err error, status int) string {
+	var refused *connect.Error
+	var local *api.Error
+	var with *withStatus
+	switch {
+	case status == statusOpen:
+		return "outcome_unknown"
+	case status > statusSignal:
+		return "interrupted"
+	case errors.As(err, &refused):
+		return refused.Code().String()
+	case errors.As(err, &local):
+		return strings.ReplaceAll(strings.ToLower(http.StatusText(local.Code)), " ", "_")
+	case errors.As(err, &with) && with.status == StatusUsage:
+		return "usage"
+	}
+	return "failed"
 }
 
 // UsageIsFailure annotates commands for which StatusUsage is an answer.

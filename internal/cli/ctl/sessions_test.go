@@ -24,10 +24,10 @@ func TestSessionsAndTracesOfThemAreShown(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ctl.sock")
 	go server.Serve(t.Context(), listen(t, "unix", path))
 	ctl := &terminal{t, nil, []string{"ctl", "--socket", path}}
-	ctl.expect("sessions", "no service has session tls")
+	ctl.expect("sessions -o wide", "no service has session tls")
 	services = append(services, api.SessionCounts{Service: "web", Clients: 16, Answered: 100, Handshakes: 90,
 		Hellos: map[string]uint64{"resumed": 40, "none": 21, "limited": 7, "not_tls": 3}})
-	ctl.expect("sessions", "SERVICE  SYNS  HANDSHAKES  RESUMED  BY POLICY  NONE", "web      100   90          40       31         21    0        0            7        0        0           0          3")
+	ctl.expect("sessions -o wide", "SERVICE  SYNS  HANDSHAKES  RESUMED  BY POLICY  NONE", "web      100   90          40       31         21    0        0            7        0        0           0          3")
 	ctl.expect("sessions --json", `"session_clients": 16`, `"limited": 7`)
 	ctl.expect("trace --count 1", "forwarded_new -> s1 (id 1) session limited by ticket 00c0ffee... of id 2\n")
 	ctl.expect("trace --count 1 --json", `"session":{"outcome":"limited","identity":"ticket","name":"00c0ffee","id":2}`)

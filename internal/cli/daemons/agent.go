@@ -14,6 +14,7 @@ import (
 func Agent(version string) *cobra.Command {
 	o := agent.Options{Version: version}
 	var detach bool
+	var logging *command.Logging
 	cmd := &cobra.Command{
 		Use:   "agent -f FILE | --controller HOST:PORT,...",
 		Short: "Run on a server: decapsulate, and write the server's cookie into connections",
@@ -21,7 +22,7 @@ func Agent(version string) *cobra.Command {
 			if err := checkInstance(o.Instance); err != nil {
 				return err
 			}
-			o.Log = command.NewLog(false)
+			o.Log = logging.Start(cmd.Context())
 			if detach {
 				return agent.Detach(o)
 			}
@@ -50,6 +51,7 @@ func Agent(version string) *cobra.Command {
 	flags.StringVar(&o.TicketKey, "ticket-key", "", "`FILE` with 64 hexadecimal digits, the same on all servers, by which session tickets are encrypted (default: those of the controllers, else a key of this host's own in STATE_DIR)")
 	flags.StringVar(&o.Metrics, "metrics", "", "`ADDRESS:PORT` to serve Prometheus metrics on")
 	flags.BoolVar(&detach, "detach", false, "remove the data path that an agent left attached")
+	logging = command.LogFlags(flags)
 	cmd.MarkFlagsOneRequired("file", "controller", "detach")
 	return cmd
 }

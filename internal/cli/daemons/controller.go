@@ -14,7 +14,7 @@ import (
 // Controller makes `ballast controller`.
 func Controller(version string) *cobra.Command {
 	o := controller.Options{Timing: node.DefaultTiming, Version: version}
-	var verbose bool
+	var logging *command.Logging
 	cmd := &cobra.Command{
 		Use:   "controller --tls-dir DIR (--data-dir DIR | --etcd URL,...)",
 		Short: "Run a controller: desired state, health, load and weights for many nodes",
@@ -36,7 +36,7 @@ func Controller(version string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			o.Log = command.NewLog(verbose)
+			o.Log = logging.Start(cmd.Context())
 			return controller.Run(cmd.Context(), o)
 		},
 	}
@@ -56,7 +56,7 @@ func Controller(version string) *cobra.Command {
 	flags.StringVar(&o.Metrics, "metrics", "", "address:port for Prometheus (always also on the socket: ballast ctl metrics)")
 	consoleFlags(flags, &o.Console, &o.ConsoleToken)
 	timingFlags(flags, &o.Timing)
-	flags.BoolVarP(&verbose, "verbose", "v", false, "log more")
+	logging = command.LogFlags(flags)
 	cmd.AddCommand(restore())
 	return cmd
 }

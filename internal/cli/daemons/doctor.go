@@ -14,13 +14,13 @@ import (
 // Doctor makes `ballast doctor`.
 func Doctor() *cobra.Command {
 	o := doctor.Options{Role: doctor.RoleAuto}
-	var asJSON bool
+	var output *command.Output
 	cmd := &cobra.Command{
 		Use:   "doctor [-f FILE]",
 		Short: "Find what breaks set-ups, with the remedy",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			findings := doctor.Examine(cmd.Context(), o)
-			if err := command.Print(cmd.OutOrStdout(), asJSON, findings, printFindings); err != nil {
+			if err := command.Print(cmd.OutOrStdout(), output, findings, printFindings); err != nil {
 				return err
 			}
 			if n := doctor.Count(findings, doctor.Problem); n > 0 {
@@ -38,7 +38,7 @@ func Doctor() *cobra.Command {
 	flags.StringVar(&o.Instance, "instance", "default", "`NAME` of the daemon's instance")
 	flags.StringVar(&o.RunDir, "run-dir", "/run/ballast", "`DIRECTORY` of sockets and pins")
 	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/ballast", "`DIRECTORY` of what daemons keep for the next")
-	flags.BoolVar(&asJSON, "json", false, "print the findings as a JSON array")
+	output = command.NewOutput(flags)
 	flags.BoolVarP(&o.Verbose, "verbose", "v", false, "print what the kernel's verifier said of a program that it rejected, too (hundreds of lines)")
 	return cmd
 }

@@ -17,7 +17,8 @@ import (
 // LB makes `ballast lb`.
 func LB(version string) *cobra.Command {
 	o := lb.Options{Limits: plan.DefaultLimits, Timing: node.DefaultTiming, Version: version}
-	var verbose, remove bool
+	var remove bool
+	var logging *command.Logging
 	cmd := &cobra.Command{
 		Use:   "lb -f FILE | --controller HOST:PORT,...",
 		Short: "Run a load-balancer node",
@@ -27,7 +28,7 @@ func LB(version string) *cobra.Command {
 			}
 			if remove {
 				return instance.Detach(o.RunDir, o.Instance, pki.LB, func(dir string) error {
-					return lb.Withdraw(cmd.Context(), o.StateDir, o.Instance, dir, command.NewLog(verbose))
+					return lb.Withdraw(cmd.Context(), o.StateDir, o.Instance, dir, logging.Start(cmd.Context()))
 				})
 			}
 			if (o.Config == "") == (len(o.Controllers) == 0) {
@@ -37,7 +38,7 @@ func LB(version string) *cobra.Command {
 			if err = cmp.Or(err, roundLimits(&o.Limits)); err != nil {
 				return err
 			}
-			o.Log = command.NewLog(verbose)
+			o.Log = logging.Start(cmd.Context())
 			return lb.Run(cmd.Context(), o)
 		},
 	}
@@ -60,6 +61,6 @@ func LB(version string) *cobra.Command {
 	flags.StringVar(&o.FlowLog, "flow-log", "", "file for a line of JSON about each connection that leaves a table, -: standard output (default: none)")
 	flags.StringVar(&o.ExecChecks, "exec-checks", "", "directory whose programs exec checks may run, as user nobody (default: with --controller none, with -f any program, as root)")
 	flags.BoolVar(&remove, "detach", false, "remove the data path of an instance whose daemon has ended")
-	flags.BoolVarP(&verbose, "verbose", "v", false, "log more")
+	logging = command.LogFlags(flags)
 	return cmd
 }

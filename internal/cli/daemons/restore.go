@@ -23,7 +23,7 @@ func restore() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := etcd.Restore(args[0], dir, command.NewLog(false)); err != nil {
+			if err := etcd.Restore(args[0], dir, command.NewLog(false, false)); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "restored to %s: %s\n", dir, summary)

@@ -21,7 +21,7 @@ import (
 type validation struct {
 	role, server string
 	limits       plan.Limits
-	asJSON       bool
+	output       *command.Output
 }
 
 // validated is what --json prints.
@@ -54,7 +54,7 @@ func Validate() *cobra.Command {
 	}
 	cmd.Flags().Var(command.OneOf(&v.role, "lb", "agent", "fleet"), "role", "lb, agent or fleet")
 	cmd.Flags().StringVar(&v.server, "server", "", "role agent: `NAME` of the host's servers in the file")
-	cmd.Flags().BoolVar(&v.asJSON, "json", false, "print JSON")
+	v.output = command.NewOutput(cmd.Flags())
 	limitFlags(cmd.Flags(), &v.limits)
 	return cmd
 }
@@ -82,8 +82,8 @@ func (v *validation) run(cmd *cobra.Command, file string) error {
 	for i := range fleet.Services {
 		answer.Servers += len(fleet.Services[i].Servers)
 	}
-	if v.asJSON {
-		err = command.WriteJSON(cmd.OutOrStdout(), answer)
+	if v.output.Structured() {
+		err = v.output.Write(cmd.OutOrStdout(), answer)
 	} else {
 		err = answer.print(cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}

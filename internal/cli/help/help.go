@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/cli/command"
 )
 
 //go:embed *.txt
@@ -18,6 +20,7 @@ func Add(cmd *cobra.Command) {
 		Add(child)
 	}
 	_, path, _ := strings.Cut(cmd.CommandPath(), " ")
+	path = cmp.Or(cmd.Annotations[command.SameAs], path)
 	text, err := texts.ReadFile(cmp.Or(strings.ReplaceAll(path, " ", "-"), cmd.Name()) + ".txt")
 	if err == nil {
 		long, examples, _ := strings.Cut(string(text), "Examples:\n")

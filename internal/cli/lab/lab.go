@@ -30,7 +30,8 @@ func Command() *cobra.Command {
 
 func run() *cobra.Command {
 	var options scenario.Options
-	var asJSON, live bool
+	var live bool
+	var output *command.Output
 	var seed string
 	cmd := &cobra.Command{
 		Use:   "run SCENARIO",
@@ -57,11 +58,11 @@ func run() *cobra.Command {
 				options.Live, options.Progress = table.show, table.say
 			}
 			result, err := lab.Run(cmd.Context(), arguments[0], options)
-			return report(cmd.OutOrStdout(), result, err, asJSON)
+			return report(cmd.OutOrStdout(), result, err, output)
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&asJSON, "json", false, "print the result as JSON")
+	output = command.NewOutput(flags)
 	flags.BoolVar(&live, "live", false, "show a table of what is going on")
 	flags.BoolVar(&options.Keep, "keep", false, "leave the network as it is at the end")
 	flags.StringVar(&seed, "seed", "", "repeat the random choices of an earlier run")
@@ -75,11 +76,11 @@ func run() *cobra.Command {
 }
 
 // report prints a result and turns an outcome into an error with its status.
-func report(out io.Writer, result scenario.Result, err error, asJSON bool) error {
+func report(out io.Writer, result scenario.Result, err error, output *command.Output) error {
 	switch {
 	case result.Scenario == "": // nothing was tried
-	case asJSON:
-		if err := command.WriteJSON(out, result); err != nil {
+	case output.Structured():
+		if err := output.Write(out, result); err != nil {
 			return fmt.Errorf("print result: %w", err)
 		}
 	default:
@@ -105,7 +106,7 @@ type listed struct {
 
 func list() *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List the scenarios and what each promises"}
-	return command.Reading(cmd, cmd.Flags().Bool("json", false, "print JSON"), func(*cobra.Command, []string) (entries []listed, err error) {
+	return command.Reading(cmd, command.NewOutput(cmd.Flags()), func(*cobra.Command, []string) (entries []listed, err error) {
 		for _, scenario := range lab.Scenarios() {
 			entries = append(entries, listed{scenario.Name, scenario.Promise, scenario.Deadline.Seconds()})
 		}
@@ -119,10 +120,10 @@ func list() *cobra.Command {
 
 func clean() *cobra.Command {
 	cmd := &cobra.Command{Use: "clean", Short: "Remove kept networks and what killed runs left behind"}
-	asJSON := cmd.Flags().Bool("json", false, "print what was removed as JSON")
+	output := command.NewOutput(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cleaned, err := world.Clean(true)
-		return errors.Join(err, command.Print(cmd.OutOrStdout(), *asJSON, cleaned, func(out *command.Table, cleaned world.Cleaned) {
+		return errors.Join(err, command.Print(cmd.OutOrStdout(), output, cleaned, func(out *command.Table, cleaned world.Cleaned) {
 			for _, one := range cleaned.Removed {
 				out.Line("removed %s", one)
 			}

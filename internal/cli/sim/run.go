@@ -79,19 +79,19 @@ func run() *cobra.Command {
 
 // output is where results go.
 type output struct {
-	asJSON  bool
+	output  *command.Output
 	picture string
 }
 
 func (o *output) add(cmd *cobra.Command, plotHelp string) {
-	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print JSON, with the values of each seed and the points of figures")
+	o.output = command.NewOutput(cmd.Flags())
 	cmd.Flags().StringVar(&o.picture, "plot", "", plotHelp)
 }
 
 // show prints, draws and judges results.
 func (o *output) show(cmd *cobra.Command, results []sim.Result) (err error) {
-	if len(results) > 0 && o.asJSON {
-		err = command.WriteJSON(cmd.OutOrStdout(), results)
+	if len(results) > 0 && o.output.Structured() {
+		err = o.output.Write(cmd.OutOrStdout(), results)
 	} else if len(results) > 0 {
 		err = report.Text(cmd.OutOrStdout(), results)
 	}

@@ -18,7 +18,7 @@ func Command() *cobra.Command {
 
 func list() *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List the experiments and what they claim"}
-	return command.Reading(cmd, cmd.Flags().Bool("json", false, "print JSON, with all claims"),
+	return command.Reading(cmd, command.NewOutput(cmd.Flags()),
 		func(*cobra.Command, []string) ([]listedExperiment, error) { return listed(all.Experiments()), nil }, printExperiments)
 }
 

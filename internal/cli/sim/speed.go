@@ -45,7 +45,7 @@ func speeds() *cobra.Command {
 	flags.Int64SliceVar(&connections, "connections", []int64{10_000, 1_000_000, 10_000_000}, "connections that are alive on average")
 	flags.Int64Var(&events, "events", 20_000_000, "events to measure, in each world")
 	flags.StringVar(&only, "world", "", "measure only this `WORLD`")
-	return command.Reading(cmd, flags.Bool("json", false, "print JSON"), func(cmd *cobra.Command, _ []string) (results []speedResult, err error) {
+	return command.Reading(cmd, command.NewOutput(flags), func(cmd *cobra.Command, _ []string) (results []speedResult, err error) {
 		for _, n := range connections {
 			if n < 1000 || n > 150_000_000 || events < 1 {
 				return nil, command.Usage("measure %d events with %d connections: give 1 or more, and 1000 to 150000000 connections", events, n)

@@ -455,7 +455,7 @@ func (n *Node) Forget(service, server string) (changes []string, err error) {
 	before := len(n.Removed)
 	n.Removed = slices.DeleteFunc(slices.Clone(n.Removed), func(r Removed) bool { return r.Service == service && r.Server.Name == server })
 	if len(n.Removed) == before {
-		return nil, fmt.Errorf("forget %s of service %s: it is not among the removed servers (see `ballast ctl servers`)", server, service)
+		return nil, fmt.Errorf("forget %s of service %s: it is not among the removed servers (see `ballast ctl server list`)", server, service)
 	}
 	return []string{fmt.Sprintf("service %s: removed server %s: forgotten, its id is free", service, server)}, nil
 }

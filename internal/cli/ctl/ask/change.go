@@ -33,7 +33,7 @@ func Changing[R proto.Message](c *Control, cmd *cobra.Command, method Method[R],
 		if err != nil {
 			return err
 		}
-		return c.Print(cmd, done)
+		return c.PrintOutcome(cmd, done)
 	}
 	return cmd
 }
@@ -87,7 +87,7 @@ func (c *Control) ChangeLocal(cmd *cobra.Command, method, path string, body any)
 	if err := client.Do(cmd.Context(), method, path, body, &answer); err != nil {
 		return err
 	}
-	return c.Print(cmd, Outcome{Changes: command.NonNil(answer.Changes)})
+	return c.PrintOutcome(cmd, Outcome{Changes: command.NonNil(answer.Changes)})
 }
 
 // Outcome is what a change did, as --json prints it.
@@ -97,9 +97,9 @@ type Outcome struct {
 	ID       uint32   `json:"id,omitempty"` // of a server or node that was added
 }
 
-// Print says what a change did.
-func (c *Control) Print(cmd *cobra.Command, done Outcome) error {
-	return command.Print(cmd.OutOrStdout(), c.JSON, done, func(out *command.Table, done Outcome) {
+// PrintOutcome says what a change did.
+func (c *Control) PrintOutcome(cmd *cobra.Command, done Outcome) error {
+	return command.Print(cmd.OutOrStdout(), c.Output, done, func(out *command.Table, done Outcome) {
 		if len(done.Changes) == 0 {
 			out.Line("nothing changed")
 		}
@@ -118,7 +118,7 @@ func Warn(cmd *cobra.Command, warnings ...string) {
 
 // Confirm asks whether to go on, where there is somebody to ask.
 func (c *Control) Confirm(cmd *cobra.Command, question, remedy string) error {
-	if c.JSON || !command.IsTerminal(cmd.InOrStdin()) {
+	if c.Structured() || !command.IsTerminal(cmd.InOrStdin()) {
 		return errors.New("nothing was changed: there is no terminal to ask at: " + remedy)
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s? [y/N] ", question)

@@ -9,6 +9,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
@@ -18,24 +19,30 @@ import (
 
 // Control is what all ctl commands share: who is asked, and how the answer is printed.
 type Control struct {
-	JSON                     bool
+	*command.Output
 	instance, runDir, socket string
 	controllers              []string
 	tlsDir, tlsName          string
+	context                  string
 	yes                      bool // what harms clients or cannot be taken back is meant
+	flags                    *pflag.FlagSet
+	resolved                 bool     // target was called
+	refused                  error    // what it said
+	origins                  []string // of what no flag has said
 }
 
 // New takes a Control from the flags of a command and of all below it.
 func New(cmd *cobra.Command) *Control {
-	c := &Control{}
 	flags := cmd.PersistentFlags()
+	c := &Control{flags: flags}
 	flags.StringVar(&c.instance, "instance", "default", "name of the local daemon's instance; of a controller, its name")
 	flags.StringVar(&c.runDir, "run-dir", "/run/ballast", "directory of sockets")
 	flags.StringVar(&c.socket, "socket", "", "path of the local daemon's socket, instead of --instance")
 	flags.StringSliceVar(&c.controllers, "controller", nil, "HOST[:PORT] of controllers, separated by commas: the first that answers is asked (port: "+command.ControllerPort+")")
 	flags.StringVar(&c.tlsDir, "tls-dir", "/etc/ballast/tls", "directory of ca.crt, NAME.crt and NAME.key, for --controller")
 	flags.StringVar(&c.tlsName, "tls-name", "", "NAME of the certificate (default: the only one for role ctl in --tls-dir)")
-	flags.BoolVar(&c.JSON, "json", false, "print JSON")
+	flags.StringVar(&c.context, "context", "", "`NAME` of the context that says who is asked; empty: none (default: that of `ballast ctl context use`)")
+	c.Output = command.NewOutput(flags)
 	return c
 }
 
@@ -48,6 +55,9 @@ func (c *Control) daemon() *api.Client {
 
 // IDFile is where this machine's agent keeps what the applications of a service make QUIC connection ids by.
 func (c *Control) IDFile(service string) (path string, err error) {
+	if err := c.target(); err != nil {
+		return "", err
+	}
 	if len(c.controllers) > 0 {
 		return "", command.Usage("this is of one server only: run the command there, without --controller")
 	}
@@ -55,10 +65,16 @@ func (c *Control) IDFile(service string) (path string, err error) {
 }
 
 // Remote reports whether controllers elsewhere are asked.
-func (c *Control) Remote() bool { return len(c.controllers) > 0 }
+func (c *Control) Remote() (bool, error) {
+	err := c.target()
+	return len(c.controllers) > 0, err
+}
 
 // Local asks the daemon of this machine what is of one node only.
 func (c *Control) Local() (*api.Client, error) {
+	if err := c.target(); err != nil {
+		return nil, err
+	}
 	if len(c.controllers) > 0 {
 		return nil, command.Usage("this is of one node only, and no controller knows it: run the command on that node, without --controller")
 	}
@@ -67,6 +83,9 @@ func (c *Control) Local() (*api.Client, error) {
 
 // Fleet asks whoever keeps the fleet: controllers, or the daemon of this machine.
 func (c *Control) Fleet(cmd *cobra.Command) (ballastv1connect.FleetClient, error) {
+	if err := c.target(); err != nil {
+		return nil, err
+	}
 	if len(c.controllers) == 0 {
 		return c.daemon().Fleet(warnOfOld(cmd)), nil
 	}
@@ -79,6 +98,9 @@ func (c *Control) Fleet(cmd *cobra.Command) (ballastv1connect.FleetClient, error
 
 // Controllers asks controllers about themselves, or the one of this machine.
 func (c *Control) Controllers() (ballastv1connect.ControllersClient, error) {
+	if err := c.target(); err != nil {
+		return nil, err
+	}
 	if len(c.controllers) == 0 {
 		return c.daemon().Controllers(), nil
 	}
@@ -97,6 +119,9 @@ type Controller struct {
 
 // Each asks each of the controllers that are named, or the one of this machine.
 func (c *Control) Each(cmd *cobra.Command) (asked []Controller, err error) {
+	if err := c.target(); err != nil {
+		return nil, err
+	}
 	if len(c.controllers) == 0 {
 		return []Controller{{Fleet: c.daemon().Fleet(warnOfOld(cmd))}}, nil
 	}
@@ -143,9 +168,9 @@ func Fleet[Q, A any](c *Control, cmd *cobra.Command, method func(ballastv1connec
 	return method(fleet, cmd.Context(), question)
 }
 
-// ReadLocal completes a command that gets a T from the daemon of this machine.
-func ReadLocal[T any](c *Control, cmd *cobra.Command, path string, show func(*command.Table, T)) *cobra.Command {
-	return command.Reading(cmd, &c.JSON, func(cmd *cobra.Command, _ []string) (answer T, err error) {
+// ListLocal completes a command that gets a T from the daemon of this machine, once or again and again.
+func ListLocal[T any](c *Control, cmd *cobra.Command, path string, show func(*command.Table, T)) *cobra.Command {
+	return command.Listing(cmd, c.Output, func(cmd *cobra.Command, _ []string) (answer T, err error) {
 		client, err := c.Local()
 		if err == nil {
 			err = client.Get(cmd.Context(), path, &answer)

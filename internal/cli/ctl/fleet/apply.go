@@ -81,7 +81,7 @@ func (a *application) run(cmd *cobra.Command) error {
 	if len(draft.Fleet.TunnelsFrom) > 0 {
 		ask.Warn(cmd, "tunnels_from is for agents that run by a file, and is left out: controllers know the load balancers")
 	}
-	if !a.JSON {
+	if !a.Structured() {
 		showChanges(out, done.Changes)
 		for _, line := range done.Kept {
 			fmt.Fprintf(out, "kept, as it was set: %s\n", line)
@@ -108,8 +108,8 @@ func (a *application) run(cmd *cobra.Command) error {
 		done.Revision, done.Applied = answer.Revision, changes
 	}
 	switch {
-	case a.JSON:
-		err = command.WriteJSON(out, done)
+	case a.Structured():
+		err = a.Write(out, done)
 	case done.Applied:
 		_, err = fmt.Fprintf(out, "applied, revision %d\n", done.Revision)
 	}

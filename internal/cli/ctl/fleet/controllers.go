@@ -22,7 +22,7 @@ type controllerRow struct {
 // Controller makes `ballast ctl controller`.
 func Controller(c *ask.Control) *cobra.Command {
 	cmd := &cobra.Command{Use: "controller", Short: "The controllers that keep the fleet's state"}
-	list := command.Reading(&cobra.Command{Use: "list", Short: "Who they are, and whether they are alive"}, &c.JSON,
+	list := command.Listing(&cobra.Command{Use: "list", Short: "Who they are, and whether they are alive"}, c.Output,
 		func(cmd *cobra.Command, _ []string) ([]controllerRow, error) {
 			client, err := c.Controllers()
 			if err != nil {
@@ -46,7 +46,7 @@ func Controller(c *ask.Control) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.Print(cmd, ask.Outcome{Changes: answer.Changes})
+			return c.PrintOutcome(cmd, ask.Outcome{Changes: answer.Changes})
 		},
 	}
 	cmd.AddCommand(list, remove)

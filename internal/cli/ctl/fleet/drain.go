@@ -55,19 +55,19 @@ func drain(c *ask.Control) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if !wait || !c.JSON {
-			err = c.Print(cmd, done)
+		if !wait || !c.Structured() {
+			err = c.PrintOutcome(cmd, done)
 		}
 		if !wait || err != nil {
 			return err
 		}
-		if !c.JSON {
+		if !c.Structured() {
 			w.line = command.NewLine(cmd.OutOrStdout(), 0)
 		}
 		if err := w.run(cmd.Context(), timeout); err != nil {
 			return err
 		}
-		return command.Print(cmd.OutOrStdout(), c.JSON, w.drained(), printDrained)
+		return command.Print(cmd.OutOrStdout(), c.Output, w.drained(), printDrained)
 	}
 	cmd.Flags().DurationVar(&deadline, "deadline", 0, "cut the connections that are left after this long (default: never)")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until no connection is left or the deadline has passed")

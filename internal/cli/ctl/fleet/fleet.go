@@ -16,18 +16,24 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// Fleet makes `ballast ctl fleet`.
+// Fleet makes `ballast ctl fleet show`, by itself the same as `ballast ctl fleet show`.
 func Fleet(c *ask.Control) *cobra.Command {
-	format := "yaml"
-	cmd := &cobra.Command{
-		Use:   "fleet [-o yaml|json]",
+	return ask.Lone("fleet", func() *cobra.Command { return showFleet(c) })
+}
+
+func showFleet(c *ask.Control) *cobra.Command {
+	return &cobra.Command{
+		Use:   "show",
 		Short: "Print the whole fleet, without keys, as a file for apply",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if c.Tabular() {
+				return command.Usage("a fleet is no table: use -o yaml, which is the default, or -o json")
+			}
 			wanted, err := wantedFleet(c, cmd)
 			if err != nil {
 				return err
 			}
-			if c.JSON || format == "json" {
+			if c.AsJSON() {
 				return command.WriteJSON(cmd.OutOrStdout(), wanted)
 			}
 			text, err := config.Marshal(wanted)
@@ -38,8 +44,6 @@ func Fleet(c *ask.Control) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().VarP(command.OneOf(&format, "yaml", "json"), "output", "o", "yaml or json")
-	return cmd
 }
 
 // wantedFleet is what the fleet is to be.
@@ -60,11 +64,15 @@ type historyRow struct {
 	Changes []string  `json:"changes"`
 }
 
-// History makes `ballast ctl history`.
+// History makes `ballast ctl history list`, by itself the same as `ballast ctl history list`.
 func History(c *ask.Control) *cobra.Command {
-	return command.Reading(&cobra.Command{
-		Use: "history", Short: "The last changes of the fleet, and who made them",
-	}, &c.JSON, func(cmd *cobra.Command, _ []string) ([]historyRow, error) {
+	return ask.Lone("history", func() *cobra.Command { return listHistory(c) })
+}
+
+func listHistory(c *ask.Control) *cobra.Command {
+	return command.Listing(&cobra.Command{
+		Use: "list", Short: "The last changes of the fleet, and who made them",
+	}, c.Output, func(cmd *cobra.Command, _ []string) ([]historyRow, error) {
 		answer, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.ListChanges, &ballastv1.ListChangesRequest{})
 		rows := []historyRow{}
 		for _, change := range answer.GetChanges() {

@@ -1,4 +1,4 @@
-// Nodes: nodes, node add|drain|undrain|remove|health|forget.
+// Nodes: node list|show|add|drain|undrain|remove|health|forget.
 package fleet
 
 import (
@@ -43,19 +43,42 @@ type nodeRow struct {
 	HealthDetail string      `json:"health_detail,omitempty"`
 }
 
-// Nodes makes `ballast ctl nodes`.
-func Nodes(c *ask.Control) *cobra.Command {
-	return command.Reading(&cobra.Command{
-		Use: "nodes", Short: "Controllers, load balancers and agents that are connected, or were",
-	}, &c.JSON, func(cmd *cobra.Command, _ []string) ([]nodeRow, error) {
-		answer, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.ListNodes, &ballastv1.ListNodesRequest{})
-		rows := []nodeRow{}
-		for _, n := range answer.GetNodes() {
-			row, wrong := nodeRowOf(n)
-			rows, err = append(rows, row), errors.Join(err, wrong)
+// ListNodes makes `ballast ctl node list`.
+func ListNodes(c *ask.Control) *cobra.Command {
+	return command.Listing(&cobra.Command{
+		Use: "list", Short: "Controllers, load balancers and agents that are connected, or were",
+	}, c.Output, func(cmd *cobra.Command, _ []string) ([]nodeRow, error) { return nodeRows(c, cmd) }, printNodes)
+}
+
+// showNode makes `ballast ctl node show`. A controller, a load balancer and an agent may have one name.
+func showNode(c *ask.Control) *cobra.Command {
+	role := ""
+	cmd := &cobra.Command{Use: "show NAME", Short: "All that is known of a node"}
+	cmd.Flags().Var(command.OneOf(&role, "controller", "lb", "agent"), "role", "the one of this role, where several have the name: controller, lb or agent")
+	return command.Listing(cmd, c.Output, func(cmd *cobra.Command, args []string) (*nodeRow, error) {
+		rows, err := nodeRows(c, cmd)
+		if err != nil {
+			return nil, err
 		}
-		return rows, err
-	}, printNodes)
+		rows = slices.DeleteFunc(rows, func(n nodeRow) bool { return n.Name != args[0] || role != "" && n.Role != role })
+		switch len(rows) {
+		case 0:
+			return nil, fmt.Errorf("there is no such node %q: see `ballast ctl node list`", args[0])
+		case 1:
+			return &rows[0], nil
+		}
+		return nil, fmt.Errorf("%d nodes are called %s: say which with --role", len(rows), args[0])
+	}, command.One(func(table *command.Table, n *nodeRow) { printNodes(table, []nodeRow{*n}) }))
+}
+
+func nodeRows(c *ask.Control, cmd *cobra.Command) ([]nodeRow, error) {
+	answer, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.ListNodes, &ballastv1.ListNodesRequest{})
+	rows := []nodeRow{}
+	for _, n := range answer.GetNodes() {
+		row, wrong := nodeRowOf(n)
+		rows, err = append(rows, row), errors.Join(err, wrong)
+	}
+	return rows, err
 }
 
 func nodeRowOf(n *ballastv1.NodeStatus) (nodeRow, error) {
@@ -85,7 +108,11 @@ func printNodes(table *command.Table, rows []nodeRow) {
 		}
 		table.Row(append(cells, problems)...)
 	}
-	row("TIER\tID\tSTATE\tHEALTH", "PROBLEMS", "ROLE\tNAME\tADDRESS\tVERSION\tREADY\tSINCE\tLAST SEEN\tREVISION\tKEYS\tLEADS")
+	if table.Wide {
+		row("TIER\tID\tSTATE\tHEALTH", "PROBLEMS", "ROLE\tNAME\tADDRESS\tVERSION\tREADY\tSINCE\tLAST SEEN\tREVISION\tKEYS\tLEADS")
+	} else {
+		row("TIER\tSTATE\tHEALTH", "PROBLEMS", "ROLE\tNAME\tADDRESS\tREADY\tREVISION\tKEYS")
+	}
 	for i := range rows {
 		n := &rows[i]
 		since, seen, revision, leads := "-", "-", "-", "-"
@@ -100,6 +127,11 @@ func printNodes(table *command.Table, rows []nodeRow) {
 		}
 		if n.Role == "controller" {
 			leads = command.Counted(len(n.Services), "service")
+		}
+		if !table.Wide {
+			tier := strings.Split(n.tier(), "\t")
+			row(strings.Join(slices.Delete(tier, 1, 2), "\t"), strings.Join(n.Problems, "; "), n.Role, n.Name, n.Address, command.OrDash(n.Ready), revision, n.keys())
+			continue
 		}
 		row(n.tier(), strings.Join(n.Problems, "; "), n.Role, n.Name, n.Address, n.Version, command.OrDash(n.Ready), since, seen, revision, n.keys(), leads)
 	}
@@ -143,7 +175,7 @@ func (n *nodeRow) tier() string {
 
 // Node makes `ballast ctl node`.
 func Node(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "node", Short: "Give load balancers a tier, drain those of the second or with BGP; forget nodes that are lost"}
+	cmd := &cobra.Command{Use: "node", Short: "Look at nodes, give load balancers a tier, drain those of the second or with BGP; forget nodes that are lost"}
 	act := func(method ask.Method[*ballastv1.NodeRequest], act *cobra.Command) *cobra.Command {
 		act.Use += " NAME"
 		return ask.Changing(c, act, method, func(args []string) (*ballastv1.NodeRequest, error) { return &ballastv1.NodeRequest{Node: args[0]}, nil })
@@ -158,7 +190,7 @@ func Node(c *ask.Control) *cobra.Command {
 		Use: "remove", Short: "Take a load balancer's tier away: one of the second gets no packets any more",
 	})
 	c.MayHarm(drain, remove)
-	cmd.AddCommand(addNode(c), drain, undrain, remove, nodeHealth(c), forgetNode(c))
+	cmd.AddCommand(ListNodes(c), showNode(c), addNode(c), drain, undrain, remove, nodeHealth(c), forgetNode(c))
 	return cmd
 }
 
@@ -206,7 +238,7 @@ func forgetNode(c *ask.Control) *cobra.Command {
 			if n := controllersOf(cmd.Context(), asked[0].Fleet); n > len(asked) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "only %d of %d controllers were asked: the others remember it still: name all with --controller\n", len(asked), n)
 			}
-			return errors.Join(c.Print(cmd, done), err)
+			return errors.Join(c.PrintOutcome(cmd, done), err)
 		},
 	}
 }

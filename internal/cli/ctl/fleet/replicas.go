@@ -1,4 +1,4 @@
-// The ring of load balancers that keep the replicated table: replicas, replica set|drain|undrain.
+// The ring of load balancers that keep the replicated table: replica list|set|drain|undrain.
 package fleet
 
 import (
@@ -58,11 +58,11 @@ type syncRow struct {
 	Done float64  `json:"done"` // 0 to 1
 }
 
-// Replicas makes `ballast ctl replicas`.
-func Replicas(c *ask.Control) *cobra.Command {
-	return command.Reading(&cobra.Command{
-		Use: "replicas", Short: "The ring of load balancers that keep the replicated table",
-	}, &c.JSON, func(cmd *cobra.Command, _ []string) (ringStatus, error) {
+// ListReplicas makes `ballast ctl replica list`.
+func ListReplicas(c *ask.Control) *cobra.Command {
+	return command.Listing(&cobra.Command{
+		Use: "list", Short: "The ring of load balancers that keep the replicated table",
+	}, c.Output, func(cmd *cobra.Command, _ []string) (ringStatus, error) {
 		answer, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.ListReplicas, &ballastv1.ListReplicasRequest{})
 		return ringOf(answer), err
 	}, printRing)
@@ -92,7 +92,11 @@ func printRing(table *command.Table, ring ringStatus) {
 			time.Duration(ring.IdleTimeout*float64(time.Second)))
 	}
 	if len(ring.Nodes) > 0 {
-		table.Row("NAME\tNUMBER\tADDRESS\tSTATE\tSHARE\tCHAIN\tVERSION\tENTRIES\tANSWERS\tROOM\tDOES NOT HEAR")
+		head := "NAME\tADDRESS\tSTATE\tSHARE\tCHAIN\tENTRIES\tANSWERS\tDOES NOT HEAR"
+		if table.Wide {
+			head += "\tNUMBER\tVERSION\tROOM"
+		}
+		table.Row(head)
 	}
 	for i := range ring.Nodes {
 		n := &ring.Nodes[i]
@@ -100,8 +104,11 @@ func printRing(table *command.Table, ring ringStatus) {
 		if n.Share > 0 {
 			share = fmt.Sprintf("%.1f %%", 100*n.Share)
 		}
-		table.Row(n.Name, n.Number, n.Address, n.State, share, command.OrDash(strings.Join(n.Chain, " ")), n.Version, n.Entries, n.Answers, n.Room,
-			command.OrDash(strings.Join(n.Silent, " ")))
+		cells := []any{n.Name, n.Address, n.State, share, command.OrDash(strings.Join(n.Chain, " ")), n.Entries, n.Answers, command.OrDash(strings.Join(n.Silent, " "))}
+		if table.Wide {
+			cells = append(cells, n.Number, n.Version, n.Room)
+		}
+		table.Row(cells...)
 	}
 	for _, s := range ring.Syncs {
 		table.Line("sync %d: %s copies to %s, %.0f %% done", s.ID, s.From, strings.Join(s.To, ", "), 100*s.Done)
@@ -121,7 +128,7 @@ func Replica(c *ask.Control) *cobra.Command {
 		ballastv1connect.FleetClient.UndrainReplica, func(args []string) (*ballastv1.NodeRequest, error) { return &ballastv1.NodeRequest{Node: args[0]}, nil })
 	set := setReplicas(c)
 	c.MayHarm(set)
-	cmd.AddCommand(set, drainReplica(c), undrain)
+	cmd.AddCommand(ListReplicas(c), set, drainReplica(c), undrain)
 	return cmd
 }
 
@@ -155,7 +162,7 @@ func drainReplica(c *ask.Control) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := c.Print(cmd, done); err != nil || !wait {
+		if err := c.PrintOutcome(cmd, done); err != nil || !wait {
 			return err
 		}
 		return awaitDrained(c, cmd, args[0], timeout)

@@ -1,4 +1,4 @@
-// Servers: servers, server add|drain|undrain|remove|forget|weight.
+// Servers: server list|show|add|drain|undrain|remove|forget|weight.
 package fleet
 
 import (
@@ -46,13 +46,30 @@ type serverSeen struct {
 	TakesPart  bool   `json:"takes_part"`
 }
 
-// Servers makes `ballast ctl servers`.
-func Servers(c *ask.Control) *cobra.Command {
-	return command.Reading(&cobra.Command{
-		Use: "servers [SERVICE]", Short: "The servers with health, load, weight and live connections",
-	}, &c.JSON, func(cmd *cobra.Command, args []string) ([]serverRow, error) {
+// ListServers makes `ballast ctl server list`.
+func ListServers(c *ask.Control) *cobra.Command {
+	return command.Listing(&cobra.Command{
+		Use: "list [SERVICE]", Short: "The servers with health, load, weight and live connections",
+	}, c.Output, func(cmd *cobra.Command, args []string) ([]serverRow, error) {
 		return serverRows(c, cmd, strings.Join(args, ""))
 	}, printServers)
+}
+
+// showServer makes `ballast ctl server show`.
+func showServer(c *ask.Control) *cobra.Command {
+	return command.Listing(&cobra.Command{Use: "show SERVICE SERVER", Short: "All that is known of a server"}, c.Output,
+		func(cmd *cobra.Command, args []string) (*serverRow, error) {
+			rows, err := serverRows(c, cmd, args[0])
+			if err != nil {
+				return nil, err
+			}
+			// One that was removed may have the name of one that is there, which comes first.
+			at := slices.IndexFunc(rows, func(r serverRow) bool { return r.Name == args[1] })
+			if at < 0 {
+				return nil, fmt.Errorf("service %s has no server %q: see `ballast ctl server list`", args[0], args[1])
+			}
+			return &rows[at], nil
+		}, command.One(func(table *command.Table, r *serverRow) { printServers(table, []serverRow{*r}) }))
 }
 
 // serverRows asks for everything, and a load balancer of this machine for what it counted.
@@ -91,16 +108,33 @@ func serverRows(c *ask.Control, cmd *cobra.Command, service string) ([]serverRow
 }
 
 func printServers(table *command.Table, rows []serverRow) {
-	head := "SERVICE\tSERVER\tADDRESS\tID\tSTATE\tHEALTH\tAGENT\tLOAD\tWEIGHT\tNOW\tLIVE"
-	if slices.ContainsFunc(rows, func(r serverRow) bool { return r.Counted != nil }) {
-		head += "\tNEW\tPACKETS\tBYTES\tPATH"
+	counted := slices.ContainsFunc(rows, func(r serverRow) bool { return r.Counted != nil })
+	head := "SERVICE\tSERVER\tADDRESS\tSTATE\tHEALTH\tWEIGHT\tNOW\tLOAD\tLIVE"
+	if counted {
+		head += "\tNEW"
+	}
+	if table.Wide {
+		head += "\tID\tAGENT"
+	}
+	if table.Wide && counted {
+		head += "\tPACKETS\tBYTES\tPATH"
 	}
 	table.Row(head)
 	for i := range rows {
 		r := &rows[i]
-		cells := []any{r.Service, r.Name, r.address(), r.ID, r.state(), r.health(), command.OrDash(r.Agent), r.load(), r.Weight, r.WeightNow, r.live()}
-		if seen := r.Counted; seen != nil {
-			cells = append(cells, seen.Dispatched, seen.Packets, seen.Bytes, seen.Path)
+		cells := []any{r.Service, r.Name, r.address(), r.state(), r.health(), r.Weight, r.WeightNow, r.load(), r.live()}
+		seen := r.Counted
+		if seen == nil { // of a load balancer that does not know it yet
+			seen = &serverSeen{Path: "-"}
+		}
+		if counted {
+			cells = append(cells, seen.Dispatched)
+		}
+		if table.Wide {
+			cells = append(cells, r.ID, command.OrDash(r.Agent))
+		}
+		if table.Wide && counted {
+			cells = append(cells, seen.Packets, seen.Bytes, seen.Path)
 		}
 		table.Row(cells...)
 	}
@@ -160,7 +194,7 @@ func (r *serverRow) live() string {
 
 // Server makes `ballast ctl server`.
 func Server(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "server", Short: "Add, drain, remove or weigh servers"}
+	cmd := &cobra.Command{Use: "server", Short: "Look at, add, drain, remove or weigh servers"}
 	act := func(method ask.Method[*ballastv1.ServerRequest], act *cobra.Command) *cobra.Command {
 		act.Use += " SERVICE SERVER"
 		return ask.Changing(c, act, method, func(args []string) (*ballastv1.ServerRequest, error) {
@@ -176,7 +210,7 @@ func Server(c *ask.Control) *cobra.Command {
 	})
 	drain, weight := drain(c), weight(c)
 	c.MayHarm(drain, remove, weight)
-	cmd.AddCommand(addServer(c), drain, undrain, remove, forget, weight)
+	cmd.AddCommand(ListServers(c), showServer(c), addServer(c), drain, undrain, remove, forget, weight)
 	return cmd
 }
 

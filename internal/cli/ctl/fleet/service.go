@@ -1,11 +1,13 @@
-// Services: services, service add|set|remove.
+// Services: service list|show|add|set|remove.
 package fleet
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,33 +22,82 @@ import (
 	"github.com/ballast-lb/ballast/internal/schema"
 )
 
-// Services makes `ballast ctl services`.
-func Services(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "services", Short: "The services and how they are served"}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if c.JSON {
-			if counted, err := countedHere(cmd.Context(), c); err != nil {
-				return err
-			} else if counted != nil {
-				return command.WriteJSON(cmd.OutOrStdout(), counted)
-			}
-		}
-		wanted, err := wantedFleet(c, cmd)
-		if err != nil {
-			return err
-		}
-		return command.Print(cmd.OutOrStdout(), c.JSON, command.NonNil(wanted.Services), func(table *command.Table, services []model.Service) {
-			table.Row("SERVICE\tVIP\tPROTOCOL\tPORTS\tDISPATCH\tAFFINITY\tFALLBACK\tFORWARD\tRETURN\tCHECK\tSERVERS")
-			for _, s := range services {
-				ports := strings.Trim(fmt.Sprint(s.Ports), "[]")
-				if s.Functions() {
-					ports = "all"
-				}
-				table.Row(s.Name, s.Where(), s.Protocol, ports, s.Dispatch, s.Affinity, s.Fallback, s.Forward, s.Return, s.Health.Check, len(s.Servers))
-			}
-		})
+// services are as they are wanted, or, for programs, as a load balancer of this machine serves them.
+type services struct {
+	wanted  []model.Service
+	counted []api.ServiceStatus
+}
+
+// MarshalJSON has what was counted where it was.
+func (s services) MarshalJSON() ([]byte, error) {
+	if s.counted != nil {
+		return json.Marshal(s.counted)
 	}
-	return cmd
+	return json.Marshal(command.NonNil(s.wanted))
+}
+
+// ListServices makes `ballast ctl service list`.
+func ListServices(c *ask.Control) *cobra.Command {
+	return command.Listing(&cobra.Command{Use: "list", Short: "The services and how they are served"}, c.Output,
+		func(cmd *cobra.Command, _ []string) (services, error) { return findServices(c, cmd) }, printServices)
+}
+
+// service is one of services.
+type service struct{ services }
+
+// MarshalJSON has the one.
+func (s service) MarshalJSON() ([]byte, error) {
+	if len(s.counted) > 0 {
+		return json.Marshal(s.counted[0])
+	}
+	return json.Marshal(s.wanted[0])
+}
+
+// showService makes `ballast ctl service show`.
+func showService(c *ask.Control) *cobra.Command {
+	return command.Listing(&cobra.Command{Use: "show NAME", Short: "All choices of a service"}, c.Output,
+		func(cmd *cobra.Command, args []string) (service, error) {
+			all, err := findServices(c, cmd)
+			if err != nil {
+				return service{}, err
+			}
+			all.wanted = slices.DeleteFunc(all.wanted, func(s model.Service) bool { return s.Name != args[0] })
+			all.counted = slices.DeleteFunc(all.counted, func(s api.ServiceStatus) bool { return s.Name != args[0] })
+			if len(all.wanted)+len(all.counted) == 0 {
+				return service{}, fmt.Errorf("there is no service %q: see `ballast ctl service list`", args[0])
+			}
+			return service{all}, nil
+		}, command.One(func(table *command.Table, one service) { printServices(table, one.services) }))
+}
+
+func findServices(c *ask.Control, cmd *cobra.Command) (found services, err error) {
+	if c.Structured() {
+		if found.counted, err = countedHere(cmd.Context(), c); err != nil || found.counted != nil {
+			return found, err
+		}
+	}
+	wanted, err := wantedFleet(c, cmd)
+	return services{wanted: wanted.Services}, err
+}
+
+func printServices(table *command.Table, all services) {
+	head := "SERVICE\tVIP\tPROTOCOL\tPORTS\tDISPATCH\tAFFINITY\tFORWARD\tRETURN\tCHECK\tSERVERS"
+	if table.Wide {
+		head += "\tFALLBACK\tSESSION\tALL DOWN"
+	}
+	table.Row(head)
+	for i := range all.wanted {
+		s := &all.wanted[i]
+		ports := strings.Trim(fmt.Sprint(s.Ports), "[]")
+		if s.Functions() {
+			ports = "all"
+		}
+		cells := []any{s.Name, s.Where(), s.Protocol, ports, s.Dispatch, s.Affinity, s.Forward, s.Return, s.Health.Check, len(s.Servers)}
+		if table.Wide {
+			cells = append(cells, s.Fallback, s.Session, s.Health.AllDown)
+		}
+		table.Row(cells...)
+	}
 }
 
 // countedHere is what the load balancer of this machine counted; nil where none is asked.
@@ -65,7 +116,7 @@ func countedHere(ctx context.Context, c *ask.Control) (services []api.ServiceSta
 
 // Service makes `ballast ctl service`.
 func Service(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "service", Short: "Add, change or remove services"}
+	cmd := &cobra.Command{Use: "service", Short: "Look at, add, change or remove services"}
 	set := put(c, true, &cobra.Command{Use: "set NAME [--CHOICE VALUE]...", Short: "Change choices of a service; those not given stay"})
 	remove := ask.Changing(c, &cobra.Command{
 		Use:   "remove NAME",
@@ -75,7 +126,7 @@ func Service(c *ask.Control) *cobra.Command {
 	})
 	add := put(c, false, &cobra.Command{Use: "add NAME --vip ADDRESS --port PORT[,PORT]", Short: "Add a service, without servers at first"})
 	c.MayHarm(set, remove)
-	cmd.AddCommand(add, set, remove)
+	cmd.AddCommand(ListServices(c), showService(c), add, set, remove)
 	return cmd
 }
 

@@ -35,11 +35,11 @@ type keyRow struct {
 	DropRefused []string `json:"drop_refused,omitempty"`
 }
 
-// Keys makes `ballast ctl keys`.
-func Keys(c *ask.Control) *cobra.Command {
-	return command.Reading(&cobra.Command{
-		Use: "keys", Short: "The epochs whose keys are known, never the keys",
-	}, &c.JSON, func(cmd *cobra.Command, _ []string) (keyList, error) {
+// ListKeys makes `ballast ctl key list`.
+func ListKeys(c *ask.Control) *cobra.Command {
+	return command.Listing(&cobra.Command{
+		Use: "list", Short: "The epochs whose keys are known, never the keys",
+	}, c.Output, func(cmd *cobra.Command, _ []string) (keyList, error) {
 		known, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.ListKeys, &ballastv1.ListKeysRequest{})
 		if err != nil {
 			return keyList{}, err
@@ -91,7 +91,7 @@ func printKeys(table *command.Table, keys keyList) {
 
 // Key makes `ballast ctl key`.
 func Key(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "key", Short: "Make and rotate keys"}
+	cmd := &cobra.Command{Use: "key", Short: "Look at, make and rotate keys"}
 	act := func(method ask.Method[*ballastv1.KeyRequest], use, short string) *cobra.Command {
 		request := &ballastv1.KeyRequest{}
 		act := ask.Changing(c, &cobra.Command{Use: use, Short: short}, method, func(args []string) (*ballastv1.KeyRequest, error) {
@@ -105,7 +105,7 @@ func Key(c *ask.Control) *cobra.Command {
 		act.Flags().BoolVar(&request.Force, "force", false, "even if nodes lack the key or connections break")
 		return act
 	}
-	cmd.AddCommand(generate(), rotate(c), add(c),
+	cmd.AddCommand(ListKeys(c), generate(), rotate(c), add(c),
 		act(ballastv1connect.FleetClient.UseKey, "use EPOCH", "Write new cookies with an epoch's key"),
 		act(ballastv1connect.FleetClient.DropKey, "drop EPOCH", "Forget an epoch's key; its cookies are no longer read"))
 	return cmd
@@ -137,7 +137,7 @@ func add(c *ask.Control) *cobra.Command {
 	cmd := command.Reading(&cobra.Command{
 		Use:   "add",
 		Short: "Read cookies of a further key",
-	}, &c.JSON, func(cmd *cobra.Command, _ []string) (done added, err error) {
+	}, c.Output, func(cmd *cobra.Command, _ []string) (done added, err error) {
 		if request.Secret, err = readSecret(cmd, secret); err != nil {
 			return done, err
 		}
@@ -149,7 +149,7 @@ func add(c *ask.Control) *cobra.Command {
 			out.Line("and give it as input: %s", done.Secret)
 			return
 		}
-		out.Line("added; once every node has it (ballast ctl keys): ballast ctl key use %d", done.Epoch)
+		out.Line("added; once every node has it (ballast ctl key list): ballast ctl key use %d", done.Epoch)
 	})
 	cmd.Flags().Uint32Var(&request.Epoch, "epoch", 0, "epoch (default: the one after the current)")
 	cmd.Flags().StringVar(&secret, "secret", "", "the key, 32 hexadecimal digits; -: a line of standard input, which no list of processes shows (default: a random one)")

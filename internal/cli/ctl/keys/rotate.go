@@ -53,7 +53,7 @@ func rotate(c *ask.Control) *cobra.Command {
 			if r.fleet, err = c.Fleet(cmd); err != nil {
 				return err
 			}
-			if !c.JSON {
+			if !c.Structured() {
 				r.line = command.NewLine(cmd.OutOrStdout(), rotateSay)
 			}
 			ctx := cmd.Context()
@@ -62,10 +62,10 @@ func rotate(c *ask.Control) *cobra.Command {
 				ctx, cancel = context.WithTimeoutCause(ctx, deadline, fmt.Errorf("%v have passed", deadline))
 				defer cancel()
 			}
-			if err := r.run(ctx); err != nil || !c.JSON {
+			if err := r.run(ctx); err != nil || !c.Structured() {
 				return err
 			}
-			return command.WriteJSON(cmd.OutOrStdout(), rotated{r.target, r.other})
+			return c.Write(cmd.OutOrStdout(), rotated{r.target, r.other})
 		},
 	}
 	cmd.Flags().BoolVar(&r.abort, "abort", false, "go back to the old key and drop the new one")
@@ -138,11 +138,11 @@ func (r *rotation) step(ctx context.Context, keys *ballastv1.ListKeysResponse) (
 	current := keys.Current == r.target
 	switch {
 	case !slices.Contains(keys.Epochs, r.target):
-		return false, fmt.Errorf("rotate keys: somebody else has dropped epoch %d: see `ballast ctl keys`", r.target)
+		return false, fmt.Errorf("rotate keys: somebody else has dropped epoch %d: see `ballast ctl key list`", r.target)
 	case current && !slices.Contains(keys.Epochs, r.other):
 		return true, nil
 	case !current && r.turned:
-		return false, fmt.Errorf("rotate keys: somebody else has made epoch %d current again: see `ballast ctl keys`", keys.Current)
+		return false, fmt.Errorf("rotate keys: somebody else has made epoch %d current again: see `ballast ctl key list`", keys.Current)
 	}
 	r.turned = r.turned || current
 	request, order, did := &ballastv1.KeyRequest{Epoch: r.target}, r.fleet.UseKey, "cookies are written with epoch %d now"

@@ -1,4 +1,4 @@
-// The keys of TLS session tickets: tickets, ticket use|revoke.
+// The keys of TLS session tickets: ticket list|use|revoke.
 package keys
 
 import (
@@ -30,11 +30,11 @@ type ticketRow struct {
 	Expires time.Time `json:"expires,omitzero"`
 }
 
-// Tickets makes `ballast ctl tickets`.
-func Tickets(c *ask.Control) *cobra.Command {
-	return command.Reading(&cobra.Command{
-		Use: "tickets", Short: "The keys of TLS session tickets, never the keys themselves",
-	}, &c.JSON, func(cmd *cobra.Command, _ []string) (list ticketList, err error) {
+// ListTickets makes `ballast ctl ticket list`.
+func ListTickets(c *ask.Control) *cobra.Command {
+	return command.Listing(&cobra.Command{
+		Use: "list", Short: "The keys of TLS session tickets, never the keys themselves",
+	}, c.Output, func(cmd *cobra.Command, _ []string) (list ticketList, err error) {
 		known, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.ListTicketKeys, &ballastv1.ListTicketKeysRequest{})
 		if err != nil {
 			return list, err
@@ -84,7 +84,7 @@ func printTickets(table *command.Table, list ticketList) {
 
 // Ticket makes `ballast ctl ticket`.
 func Ticket(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "ticket", Short: "Turn to another key of TLS session tickets, or revoke all"}
+	cmd := &cobra.Command{Use: "ticket", Short: "Look at the keys of TLS session tickets, turn to another, or revoke all"}
 	request := &ballastv1.KeyRequest{}
 	use := ask.Changing(c, &cobra.Command{Use: "use [EPOCH]", Short: "Make tickets by another epoch's key (default: the next)"},
 		ballastv1connect.FleetClient.UseTicketKey, func(args []string) (*ballastv1.KeyRequest, error) {
@@ -109,6 +109,6 @@ func Ticket(c *ask.Control) *cobra.Command {
 		return request, err
 	})
 	c.MayHarm(revoke)
-	cmd.AddCommand(use, revoke)
+	cmd.AddCommand(ListTickets(c), use, revoke)
 	return cmd
 }

@@ -23,7 +23,11 @@ func Backup(c *ask.Control) *cobra.Command {
 	return &cobra.Command{
 		Use: "backup FILE", Short: "Copy the store of this machine's controller, with all keys, to a file that only its owner can read",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if c.Remote() {
+			remote, err := c.Remote()
+			if err != nil {
+				return err
+			}
+			if remote {
 				return command.Usage("a backup has the keys of the fleet: run this as root on a controller, with --instance and its name, without --controller")
 			}
 			if args[0] == "-" && command.IsTerminal(cmd.OutOrStdout()) {
@@ -41,7 +45,7 @@ func Backup(c *ask.Control) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return command.Print(cmd.OutOrStdout(), c.JSON, summary, func(out *command.Table, s *controller.BackupSummary) { out.Line("%s: %s", args[0], s) })
+			return command.Print(cmd.OutOrStdout(), c.Output, summary, func(out *command.Table, s *controller.BackupSummary) { out.Line("%s: %s", args[0], s) })
 		},
 	}
 }

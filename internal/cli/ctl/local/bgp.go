@@ -13,9 +13,13 @@ import (
 	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
 )
 
-// BGP makes `ballast ctl bgp`.
+// BGP makes `ballast ctl bgp show`, by itself the same as `ballast ctl bgp show`.
 func BGP(c *ask.Control) *cobra.Command {
-	return ask.ReadLocal(c, &cobra.Command{Use: "bgp", Short: "Sessions with routers, and which VIPs they are told of"}, api.PathBGP, printBGP)
+	return ask.Lone("bgp", func() *cobra.Command { return showBGP(c) })
+}
+
+func showBGP(c *ask.Control) *cobra.Command {
+	return ask.ListLocal(c, &cobra.Command{Use: "show", Short: "Sessions with routers, and which VIPs they are told of"}, api.PathBGP, printBGP)
 }
 
 func printBGP(out *command.Table, s api.BGPStatus) {

@@ -12,10 +12,17 @@ import (
 	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
 )
 
-// Sessions makes `ballast ctl sessions`.
-func Sessions(c *ask.Control) *cobra.Command {
-	return ask.ReadLocal(c, &cobra.Command{Use: "sessions", Short: "Services with session tls: how many connections resumed a session of a server, and why others did not"},
+// ListSessions makes `ballast ctl session list`.
+func ListSessions(c *ask.Control) *cobra.Command {
+	return ask.ListLocal(c, &cobra.Command{Use: "list", Short: "Services with session tls: how many connections resumed a session of a server, and why others did not"},
 		api.PathSessions, printSessions)
+}
+
+// Session makes `ballast ctl session`.
+func Session(c *ask.Control) *cobra.Command {
+	cmd := &cobra.Command{Use: "session", Short: "Look at what becomes of TLS sessions"}
+	cmd.AddCommand(ListSessions(c))
+	return cmd
 }
 
 func printSessions(table *command.Table, services []api.SessionCounts) {
@@ -23,7 +30,12 @@ func printSessions(table *command.Table, services []api.SessionCounts) {
 		table.Line("no service has session tls")
 		return
 	}
-	table.Row("SERVICE\tSYNS\tHANDSHAKES\tRESUMED\tBY POLICY\tNONE\tUNKNOWN\tUNAVAILABLE\tLIMITED\tUNTIMED\tINCOMPLETE\tMALFORMED\tNOT TLS")
+	head, outcomes := "SERVICE\tSYNS\tHANDSHAKES\tRESUMED\tBY POLICY\tNONE\tUNKNOWN\tUNAVAILABLE\tLIMITED", []string{"none", "unknown", "unavailable", "limited"}
+	if table.Wide {
+		head += "\tUNTIMED\tINCOMPLETE\tMALFORMED\tNOT TLS"
+		outcomes = append(outcomes, "untimed", "incomplete", "malformed", "not_tls")
+	}
+	table.Row(head)
 	for i := range services {
 		s := &services[i]
 		elsewhere := -s.Hellos["resumed"]
@@ -31,7 +43,7 @@ func printSessions(table *command.Table, services []api.SessionCounts) {
 			elsewhere += hellos
 		}
 		cells := []any{s.Service, s.Answered, s.Handshakes, s.Hellos["resumed"], elsewhere}
-		for _, outcome := range []string{"none", "unknown", "unavailable", "limited", "untimed", "incomplete", "malformed", "not_tls"} {
+		for _, outcome := range outcomes {
 			cells = append(cells, s.Hellos[outcome])
 		}
 		table.Row(cells...)

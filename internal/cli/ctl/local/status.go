@@ -31,7 +31,7 @@ type anyStatus struct {
 
 // Status makes `ballast ctl status`.
 func Status(c *ask.Control) *cobra.Command {
-	return ask.ReadLocal(c, &cobra.Command{Use: "status", Short: "Is it ready, by which file, and what is not as wanted"}, api.PathStatus, printStatus)
+	return ask.ListLocal(c, &cobra.Command{Use: "status", Short: "Is it ready, by which file, and what is not as wanted"}, api.PathStatus, printStatus)
 }
 
 func printStatus(out *command.Table, s anyStatus) {
@@ -154,24 +154,34 @@ func printReplicas(out *command.Table, r *api.ReplicaStatus) {
 	}
 }
 
-// Counters makes `ballast ctl counters`.
-func Counters(c *ask.Control) *cobra.Command {
-	cmd := ask.ReadLocal(c, &cobra.Command{Use: "counters", Short: "Packets by what became of them"}, api.PathCounters,
+// Counter makes `ballast ctl counter`.
+func Counter(c *ask.Control) *cobra.Command {
+	cmd := &cobra.Command{Use: "counter", Short: "Packets by what became of them"}
+	cmd.AddCommand(ListCounters(c), ResetCounters(c))
+	return cmd
+}
+
+// ListCounters makes `ballast ctl counter list`.
+func ListCounters(c *ask.Control) *cobra.Command {
+	return ask.ListLocal(c, &cobra.Command{Use: "list", Short: "Packets by what became of them"}, api.PathCounters,
 		func(out *command.Table, counters api.Counters) {
 			for _, name := range slices.Sorted(maps.Keys(counters.Counters)) {
-				if counters.Counters[name] > 0 {
+				if counters.Counters[name] > 0 || out.Wide {
 					out.Row(name, counters.Counters[name])
 				}
 			}
 		})
-	cmd.AddCommand(&cobra.Command{
+}
+
+// ResetCounters makes `ballast ctl counter reset`.
+func ResetCounters(c *ask.Control) *cobra.Command {
+	return &cobra.Command{
 		Use:   "reset",
 		Short: "Set all counters of a load balancer to 0",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.ChangeLocal(cmd, http.MethodDelete, api.PathCounters, nil)
 		},
-	})
-	return cmd
+	}
 }
 
 // Metrics makes `ballast ctl metrics`.

@@ -1,4 +1,4 @@
-// ctl connections suspects|suspect|clear.
+// ctl suspect list|add|remove.
 package local
 
 import (
@@ -12,11 +12,19 @@ import (
 	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
 )
 
-func suspect(c *ask.Control) *cobra.Command {
+// Suspect makes `ballast ctl suspect`.
+func Suspect(c *ask.Control) *cobra.Command {
+	cmd := &cobra.Command{Use: "suspect", Short: "Clients whose packets visit a scrubber first"}
+	cmd.AddCommand(ListSuspects(c), AddSuspect(c), RemoveSuspect(c))
+	return cmd
+}
+
+// AddSuspect makes `ballast ctl suspect add`.
+func AddSuspect(c *ask.Control) *cobra.Command {
 	var s api.Suspect
 	var lasting time.Duration
 	cmd := changeSuspect(c, http.MethodPost, &s, &cobra.Command{
-		Use:   "suspect --service SERVICE --client ADDRESS|NETWORK",
+		Use:   "add --service SERVICE --client ADDRESS|NETWORK",
 		Short: "Send a client's packets through the service's scrubber first",
 		PreRunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("for") && lasting < time.Second {
@@ -30,9 +38,10 @@ func suspect(c *ask.Control) *cobra.Command {
 	return cmd
 }
 
-func clearSuspect(c *ask.Control) *cobra.Command {
+// RemoveSuspect makes `ballast ctl suspect remove`.
+func RemoveSuspect(c *ask.Control) *cobra.Command {
 	return changeSuspect(c, http.MethodDelete, &api.Suspect{}, &cobra.Command{
-		Use:   "clear --service SERVICE --client ADDRESS|NETWORK",
+		Use:   "remove --service SERVICE --client ADDRESS|NETWORK",
 		Short: "Send a suspect's packets directly to the servers again",
 	})
 }
@@ -52,8 +61,9 @@ func changeSuspect(c *ask.Control, method string, s *api.Suspect, cmd *cobra.Com
 	return cmd
 }
 
-func suspects(c *ask.Control) *cobra.Command {
-	return ask.ReadLocal(c, &cobra.Command{Use: "suspects", Short: "Clients whose packets visit a scrubber first"}, api.PathSuspects,
+// ListSuspects makes `ballast ctl suspect list`.
+func ListSuspects(c *ask.Control) *cobra.Command {
+	return ask.ListLocal(c, &cobra.Command{Use: "list", Short: "Clients whose packets visit a scrubber first"}, api.PathSuspects,
 		func(table *command.Table, list []api.Suspect) {
 			table.Row("SERVICE\tCLIENT\tUNTIL")
 			for _, s := range list {

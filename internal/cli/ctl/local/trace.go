@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
 )
 
@@ -31,7 +32,7 @@ func Trace(c *ask.Control) *cobra.Command {
 			defer stream.Close()
 			lines := bufio.NewScanner(stream)
 			for seen := 0; (count == 0 || seen < count) && lines.Scan(); seen++ {
-				if err := printEvent(cmd.OutOrStdout(), c.JSON, lines.Bytes()); err != nil {
+				if err := printEvent(cmd.OutOrStdout(), c.Output, lines.Bytes()); err != nil {
 					return err
 				}
 			}
@@ -48,10 +49,14 @@ func Trace(c *ask.Control) *cobra.Command {
 	return cmd
 }
 
-func printEvent(out io.Writer, asJSON bool, line []byte) error {
-	if asJSON {
+func printEvent(out io.Writer, o *command.Output, line []byte) error {
+	switch {
+	case o.AsJSON():
 		_, err := fmt.Fprintf(out, "%s\n", line)
 		return err
+	case o.Structured():
+		io.WriteString(out, "---\n")
+		return o.Write(out, json.RawMessage(line))
 	}
 	var e api.TraceEvent
 	if err := json.Unmarshal(line, &e); err != nil {

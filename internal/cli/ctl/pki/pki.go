@@ -17,7 +17,7 @@ import (
 // Command makes `ballast ctl pki`.
 func Command(c *ask.Control) *cobra.Command {
 	cmd := &cobra.Command{Use: "pki", Short: "Make and revoke the certificates by which controllers, nodes and operators know each other"}
-	cmd.AddCommand(initialize(), issue(), show(), revoke(c), list(c))
+	cmd.AddCommand(initialize(), issue(), show(c.Output), revoke(c), list(c))
 	return cmd
 }
 
@@ -83,10 +83,10 @@ func issue() *cobra.Command {
 	return cmd
 }
 
-func show() *cobra.Command {
+func show(o *command.Output) *cobra.Command {
 	cmd := &cobra.Command{Use: "show DIR", Short: "List the certificates in DIR: whose they are, when they end, what is wrong with them"}
-	asJSON, now := cmd.Flags().Bool("json", false, "print a JSON array"), time.Now()
-	return command.Reading(cmd, asJSON, func(_ *cobra.Command, args []string) ([]pki.Entry, error) { return pki.Show(args[0], now) },
+	now := time.Now()
+	return command.Reading(cmd, o, func(_ *cobra.Command, args []string) ([]pki.Entry, error) { return pki.Show(args[0], now) },
 		func(table *command.Table, entries []pki.Entry) {
 			table.Row("NAME\tROLE\tSERIAL\tEXPIRES\tLEFT\tKEY\tVALID FOR\tPROBLEMS")
 			for _, e := range entries {

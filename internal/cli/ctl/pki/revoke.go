@@ -57,7 +57,7 @@ type revokedRow struct {
 }
 
 func list(c *ask.Control) *cobra.Command {
-	return command.Reading(&cobra.Command{Use: "list", Short: "List revoked certificates"}, &c.JSON,
+	return command.Listing(&cobra.Command{Use: "list", Short: "List revoked certificates"}, c.Output,
 		func(cmd *cobra.Command, _ []string) ([]revokedRow, error) {
 			known, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.ListRevocations, &ballastv1.ListRevocationsRequest{})
 			if err != nil {

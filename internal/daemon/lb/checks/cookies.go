@@ -52,7 +52,7 @@ func (c *Checks) Misreads(now *dataplane.Snapshot) string {
 	case foreign == 0:
 		return ""
 	case c.options.OnRequest:
-		return fmt.Sprintf("no server's cookie can be read, those of %d are foreign: see `ballast ctl nodes`: who is behind the fleet, or no agent of it?", foreign)
+		return fmt.Sprintf("no server's cookie can be read, those of %d are foreign: see `ballast ctl node list`: who is behind the fleet, or no agent of it?", foreign)
 	}
 	return fmt.Sprintf("no server's cookie can be read, those of %d are foreign: give this load balancer the keys.cookie and the ids that the agents' file has (`%s config reload --force` takes them), or start the agents", foreign, api.Ctl(c.options.Instance))
 }

@@ -119,7 +119,7 @@ func (h held) tablesOf(q *query) (tables []*table, elsewhere []string, err error
 	case len(elsewhere) > 0:
 		return nil, nil, api.BadRequest("this node is of the first tier: connections of service %s are in the tables of the second: ask its nodes", strings.Join(elsewhere, ", "))
 	}
-	return nil, nil, api.BadRequest("no service with a table has a server %q: see `ballast ctl servers`", q.Server)
+	return nil, nil, api.BadRequest("no service with a table has a server %q: see `ballast ctl server list`", q.Server)
 }
 
 // inSecondTier names the services whose tables nodes of the second tier have.
@@ -137,7 +137,7 @@ func (h held) inSecondTier() (services []string) {
 func (h held) tableOf(service string) (*table, error) {
 	s := h.now.Running.Service(service)
 	if s == nil {
-		return nil, api.BadRequest("there is no service %q: see `ballast ctl services`", service)
+		return nil, api.BadRequest("there is no service %q: see `ballast ctl service list`", service)
 	}
 	if s.Affinity != model.AffinityTable {
 		return nil, api.BadRequest("service %s has affinity %s, and no table of connections: give it affinity table", service, s.Affinity)

@@ -157,7 +157,7 @@ func (k *Keeper) ClearSuspect(r *http.Request) (any, error) {
 	return k.changeSuspects(r, func(_ *model.Service, s api.Suspect, before []Suspect) (after []Suspect, changes string, err error) {
 		after = slices.DeleteFunc(slices.Clone(before), func(was Suspect) bool { return was.is(s.Service, s.Client) })
 		if len(after) == len(before) {
-			return nil, "", api.BadRequest("%s is no suspect of service %s: see `ballast ctl connections suspects`", s.Client, s.Service)
+			return nil, "", api.BadRequest("%s is no suspect of service %s: see `ballast ctl suspect list`", s.Client, s.Service)
 		}
 		return after, fmt.Sprintf("service %s: suspect %s cleared", s.Service, s.Client), nil
 	})

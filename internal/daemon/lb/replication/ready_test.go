@@ -68,7 +68,7 @@ func TestALoadBalancerOffTheRingIsReadyOnceItHearsOneThatIsOnIt(t *testing.T) {
 	expect("one of the ring is heard", "")
 	long := time.Now().Add(-time.Minute)
 	r.nameless.Store(&long)
-	expect("a ring of others that gives no number", "see `ballast ctl replicas`")
+	expect("a ring of others that gives no number", "see `ballast ctl replica list`")
 }
 
 func TestFullTablesAreToldWithWhatComesOfThem(t *testing.T) {

@@ -26,7 +26,7 @@ func (r *Replication) NotReady() string {
 // apart is why this node cannot ask others; empty: it can, or there is no ring.
 func (r *Replication) apart() string {
 	if since := r.nameless.Load(); since != nil && time.Since(*since) >= namelessLife {
-		return "the ring does not know this load balancer: see `ballast ctl replicas`"
+		return "the ring does not know this load balancer: see `ballast ctl replica list`"
 	}
 	if !r.told.Load() {
 		return "no controller has said yet who else keeps replicated entries"

@@ -110,7 +110,7 @@ func (t *Tracer) filter(r *http.Request) (filter lb.TraceFilter, err error) {
 	if name := query.Get("service"); name != "" {
 		place, ok := t.Tables.Now().Places[name]
 		if !ok {
-			return filter, fmt.Errorf("there is no service %q: see `ballast ctl services`", name)
+			return filter, fmt.Errorf("there is no service %q: see `ballast ctl service list`", name)
 		}
 		filter.Service = place.Number
 	}

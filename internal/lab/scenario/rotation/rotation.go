@@ -83,7 +83,7 @@ func (r *rotationTrial) refused(why string, arguments ...string) {
 	r.result.Expect(strings.Contains(c.Complained.String(), why), "ballast %s said %q, not %q", c.Line(), c.Complained.String(), why)
 }
 
-// keyState is what `ballast ctl keys --json` says.
+// keyState is what `ballast ctl key list --json` says.
 type keyState struct {
 	Epochs  []uint32
 	Current uint32

@@ -1,0 +1,153 @@
+// Who is asked: flags say it, else the environment, else a context, else it is the local daemon.
+package ask
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/cli/command"
+)
+
+// ContextVariable names a context, where --context does not.
+const ContextVariable = "BALLAST_CONTEXT"
+
+// A setting is a flag, the variable that speaks in its place, and what a context says of it.
+type setting struct {
+	flag, variable string
+	who            bool // it says who is asked: such are not mixed from several places
+	of             func(*Context) string
+}
+
+var settings = []setting{
+	{"controller", "BALLAST_CONTROLLER", true, func(c *Context) string { return strings.Join(c.Controllers, ",") }},
+	{"instance", "BALLAST_INSTANCE", true, func(c *Context) string { return c.Instance }},
+	{"socket", "BALLAST_SOCKET", true, func(c *Context) string { return c.Socket }},
+	{"run-dir", "BALLAST_RUN_DIR", false, func(c *Context) string { return c.RunDir }},
+	{"tls-dir", "BALLAST_TLS_DIR", false, func(c *Context) string { return c.TLSDir }},
+	{"tls-name", "BALLAST_TLS_NAME", false, func(c *Context) string { return c.TLSName }},
+}
+
+// ChosenContext is the name of the context that is used, and what chose it; none has an empty name.
+func (c *Control) ChosenContext(all *Contexts) (name, by string) {
+	if c.flags.Changed("context") {
+		return c.context, "--context"
+	}
+	if name, given := os.LookupEnv(ContextVariable); given {
+		return name, ContextVariable
+	}
+	return all.Current, "`ballast ctl context use`"
+}
+
+// target fills in what no flag says, once.
+func (c *Control) target() error {
+	if !c.resolved {
+		c.resolved, c.refused = true, c.fill()
+	}
+	return c.refused
+}
+
+func (c *Control) fill() error {
+	named := slices.ContainsFunc(settings, func(s setting) bool { return s.who && c.flags.Changed(s.flag) })
+	byVariable := !named && slices.ContainsFunc(settings, func(s setting) bool { return s.who && os.Getenv(s.variable) != "" })
+	context, by, err := c.usedContext(!named && !byVariable)
+	if err != nil {
+		return err
+	}
+	for _, s := range settings {
+		variable, fromContext := os.Getenv(s.variable), s.of(context)
+		if s.who && !byVariable {
+			variable = ""
+		}
+		if s.who && (named || byVariable) {
+			fromContext = ""
+		}
+		value, origin := cmp.Or(variable, fromContext), by
+		if variable != "" {
+			origin = s.variable
+		}
+		if c.flags.Changed(s.flag) || value == "" || named && s.who {
+			continue
+		}
+		if err := c.flags.Lookup(s.flag).Value.Set(value); err != nil {
+			return command.Usage("%s: %s %q: %w", origin, s.flag, value, err)
+		}
+		c.origins = append(c.origins, fmt.Sprintf("%s %s by %s", s.flag, value, origin))
+	}
+	return nil
+}
+
+// usedContext is the context that is used: one that --context names, else the chosen one if nothing else says who is asked.
+func (c *Control) usedContext(wanted bool) (context *Context, by string, err error) {
+	if !wanted && !c.flags.Changed("context") {
+		return &Context{}, "", nil
+	}
+	if name, given := os.LookupEnv(ContextVariable); !c.flags.Changed("context") && given && name == "" || c.flags.Changed("context") && c.context == "" {
+		return &Context{}, "", nil // none, whatever the file says
+	}
+	if os.Getenv("HOME") == "" && os.Getenv("XDG_CONFIG_HOME") == "" && !c.flags.Changed("context") && os.Getenv(ContextVariable) == "" {
+		return &Context{}, "", nil // of a service of the system
+	}
+	all, err := LoadContexts()
+	if err != nil {
+		return nil, "", err
+	}
+	name, chosen := c.ChosenContext(all)
+	if name == "" {
+		return &Context{}, "", nil
+	}
+	found, known := all.Contexts[name]
+	if !known {
+		return nil, "", command.Usage("there is no context %q, which %s names: see `ballast ctl context list`", name, chosen)
+	}
+	return &found, "context " + name, nil
+}
+
+// Explain makes all commands below cmd say where what they were told comes from, when they fail.
+func (c *Control) Explain(cmd *cobra.Command) {
+	for _, child := range cmd.Commands() {
+		c.Explain(child)
+	}
+	run := cmd.RunE
+	if run == nil {
+		return
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		err := run(cmd, args)
+		var answer command.ExitStatus
+		if err == nil || len(c.origins) == 0 || errors.As(err, &answer) {
+			return err
+		}
+		return fmt.Errorf("%w (%s)", err, strings.Join(c.origins, "; "))
+	}
+}
+
+// PutGiven puts what flags say into a context; an empty value takes away what it said.
+func (c *Control) PutGiven(context *Context) error {
+	given := false
+	for flag, put := range map[string]func(){
+		"controller": func() { context.Controllers = c.controllers }, "instance": func() { context.Instance = c.instance },
+		"socket": func() { context.Socket = c.socket }, "run-dir": func() { context.RunDir = c.runDir },
+		"tls-dir": func() { context.TLSDir = c.tlsDir }, "tls-name": func() { context.TLSName = c.tlsName },
+	} {
+		if c.flags.Changed(flag) {
+			put()
+			given = true
+		}
+	}
+	if !given {
+		return command.Usage("nothing is given to set: say --controller, --tls-dir, --tls-name, --instance, --socket or --run-dir")
+	}
+	if len(context.Controllers) > 0 && (context.Socket != "" || context.Instance != "") {
+		return command.Usage("a context asks controllers or a local daemon: take one away with --controller '', --instance '' or --socket ''")
+	}
+	if len(context.Controllers) == 0 {
+		return nil
+	}
+	return command.CheckEndpoints("controller", command.WithPort(context.Controllers, command.ControllerPort))
+}

@@ -35,7 +35,7 @@ ifneq ($(words $(wildcard $(addsuffix /*_bpfel.o,$(PROGRAMS)) $(API)/*.pb.go $(A
 .PHONY: $(STAMP)
 endif
 
-.PHONY: help deps generate build demo test test-long test-kernels test-kernels-long bench sim clean need-root
+.PHONY: help deps generate build packages demo test test-long test-kernels test-kernels-long test-packages bench sim clean need-root
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,6 +102,10 @@ build: generate ## make bin/ballast, bin/ballast-lab for `ballast lab`, and what
 	  gcc -O2 -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -o bin/ballast-$$library.so preload/$$library.c
 	done
 
+packages: TOOLS += aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu /usr/aarch64-linux-gnu/include/stdlib.h:libc6-dev-arm64-cross
+packages: deps build ## .deb and .rpm for amd64 and arm64, in bin/packages
+	deploy/packages/build
+
 demo: deps build need-root ## servers and load balancers come and go under load; watch which connections break
 	bin/ballast lab run churn --live
 
@@ -152,8 +156,12 @@ test-long: deps build need-root ## the same with full-length idle times, bulk tr
 
 test-kernels test-kernels-long: TOOLS += $(KERNEL_TOOLS) qemu-system-aarch64:qemu-system-arm
 
+test-packages: TOOLS += $(KERNEL_TOOLS) qemu-system-aarch64:qemu-system-arm mmdebstrap:mmdebstrap
+test-packages: packages ## on Debian 12 and 13 with systemd, in QEMU: install, use, upgrade and purge the packages
+	test/packages/matrix 6.1 6.12 arm64-6.12
+
 test-kernels: deps build ## on Debian's kernels 6.1, 6.12, the newest and arm64, in QEMU: programs, a fleet, doctor. One: KERNELS=6.1
-	test/kernels/matrix $(KERNELS)
+	CARDS=1 test/kernels/matrix $(KERNELS)
 
 test-kernels-long: deps build ## all tests of the programs, and lab run churn, on these kernels: hours
 	test/kernels/matrix --long $(KERNELS)

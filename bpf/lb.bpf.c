@@ -46,6 +46,7 @@
 #include "state/session_clients.h"
 #include "state/session_outcomes.h"
 #include "state/holds.h"
+#include "state/orders.h"
 
 #include "dispatch/turns.h"
 #include "dispatch/two_choices.h"
@@ -86,6 +87,8 @@
 #include "send/answer.h"
 #include "send/through.h"
 #include "send/syn_ack.h"
+#include "send/resize.h"
+#include "send/fragment.h"
 #include "send/to_server.h"
 #include "send/tunnel.h"
 #include "send/decapsulate.h"
@@ -134,7 +137,7 @@ inline_always enum verdict walk(struct xdp_md *ctx, struct packet *p, struct dec
 	const __u32 *number = 0;
 	enum verdict verdict;
 
-	if (holds_enabled && is_order(data, end))
+	if (is_order(data, end))
 		return DROPPED_FORGED;
 	if (data + sizeof(struct ethhdr) > end || !addressed_to_us(ctx, data))
 		return PASSED_NOT_IP;
@@ -164,7 +167,7 @@ inline_always enum verdict walk(struct xdp_md *ctx, struct packet *p, struct dec
 		verdict = send_to_server(ctx, p, service, server, d);
 		d->service = service;
 		d->server = server;
-		if (verdict == why)
+		if (verdict == why || verdict == FORWARDED_IN_FRAGMENTS)
 			count_server(server->counter, is_syn(p), why == FORWARDED_NEW || why == FORWARDED_BY_SESSION, p->length);
 	}
 	return verdict;
@@ -191,6 +194,8 @@ inline_always int any_way(struct xdp_md *ctx, int came)
 		report(&packet, &decision, service, verdict);
 	if (is_dropped(verdict))
 		return XDP_DROP;
+	if (verdict == FORWARDED_IN_FRAGMENTS)
+		return order_fragments(ctx, decision.service, decision.server, decision.id, decision.stops_count);
 	if (verdict == ANSWERED_ECHO || verdict == ANSWERED_TOO_BIG)
 		return came == BY_FIRST_TIER ? route_answer(ctx, packet.l3, packet.ipv6) : XDP_TX;
 	if (is_forwarded(verdict) && decision.server)
@@ -323,7 +328,7 @@ int lb_function_of_peer(struct xdp_md *ctx)
 	return action == ASKED_ON ? XDP_DROP : action; /* who was answered does not ask */
 }
 
-/* At tc, behind lb: the only frames that concern it are orders of lb_any_of_peer. */
+/* At tc, behind lb: the only frames that concern it are its orders. */
 SEC("tc")
 int lb_release(struct __sk_buff *skb)
 {

@@ -42,11 +42,13 @@ static inline void agent_say(const struct agent_file *file, const char *what, co
 		return;
 }
 
-/* Each complaint once, until there is another one. 0: there is none any more. */
+/* Each complaint once, until there is another one; and when there is none any more (0). */
 static inline void agent_complain(struct agent_file *file, const char *why)
 {
 	if (why && why != file->complained)
 		agent_say(file, why, file->ready ? file->as_before : file->never);
+	if (!why && file->complained)
+		agent_say(file, "is read now", "");
 	file->complained = why;
 }
 

@@ -17,12 +17,13 @@ struct flow {
 	__u8 tcp_flags;
 	__u8 option; /* offset of TSval from the TCP header; 0: none */
 	__u8 search; /* enum timestamp_search */
+	__u8 fragment; /* the first one of a segment, with its headers */
 	__be32 value, echo; /* TSval, TSecr as on the wire */
 };
 
 enum { FLOW_NOT_TCP, FLOW_NOT_LINEAR }; /* below any offset of a TCP header */
 
-/* The offset of the TCP header, or FLOW_NOT_TCP (fragments too), or FLOW_NOT_LINEAR. */
+/* The offset of the TCP header, or FLOW_NOT_TCP (later fragments too), or FLOW_NOT_LINEAR. */
 inline_always __u32 flow_addresses(struct flow *f, void *data, void *end, __u32 l2, __be16 protocol, enum flow_direction direction)
 {
 	__u32 *client = f->client, *service = f->key.address;
@@ -33,8 +34,9 @@ inline_always __u32 flow_addresses(struct flow *f, void *data, void *end, __u32 
 		if ((void *)(ip + 1) > end)
 			return FLOW_NOT_LINEAR;
 		if (ip->protocol != IPPROTO_TCP || ip->ihl < 5 ||
-		    ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET))
+		    ip->frag_off & bpf_htons(IP_FRAGMENT_OFFSET))
 			return FLOW_NOT_TCP;
+		f->fragment = !!(ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS));
 		client[0] = direction == FROM_CLIENT ? ip->saddr : ip->daddr;
 		service[0] = direction == FROM_CLIENT ? ip->daddr : ip->saddr;
 		return l2 + ip->ihl * 4;

@@ -24,6 +24,7 @@ struct packet {
 	__u8 fragment;
 	__u8 tcp_flags;
 	__u8 tos; /* or traffic class */
+	__u8 may_fragment; /* IPv4 without Don't Fragment */
 };
 
 /* Headers begin within the first 255 bytes; the verifier wants to see it. */
@@ -55,6 +56,7 @@ inline_always enum parse_result parse_ipv4(struct packet *p, void *data, void *e
 	if (ip->ihl != 5)
 		return PARSE_UNSUPPORTED;
 	fragment = bpf_ntohs(ip->frag_off);
+	p->may_fragment = !(fragment & IP_DONT_FRAGMENT);
 	if (fragment & (IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET)) {
 		p->fragment = fragment & IP_FRAGMENT_OFFSET ? FRAGMENT_LATER : FRAGMENT_FIRST;
 		p->fragment_id = ip->id;

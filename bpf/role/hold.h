@@ -77,7 +77,7 @@ __noinline int session_hold(struct xdp_md *ctx, struct session_work *w, const st
 	if (!w || !service)
 		return DROPPED_MALFORMED;
 	w->held = 0;
-	if (!holds_enabled || w->packet.fragment != FRAGMENT_NONE || w->payload > HOLD_DATA_MOST ||
+	if (w->packet.fragment != FRAGMENT_NONE || w->payload > HOLD_DATA_MOST ||
 	    w->packet.l4 - w->packet.l3 + w->packet.header > HOLD_HEADERS_MOST)
 		return VERDICT_CONTINUE;
 	place = hold_place(&w->key, w->hash >> 48, node_clock_ms());
@@ -99,7 +99,7 @@ inline_always int hold_way(struct xdp_md *ctx, const struct server *server)
 	struct session_found *told = bpf_map_lookup_elem(&session_told, &first);
 	const struct session_work *w = bpf_map_lookup_elem(&session_works, &first);
 	struct ethhdr *eth = (void *)(long)ctx->data;
-	__be16 protocol = bpf_htons(HOLD_RELEASE);
+	__be16 protocol = bpf_htons(ORDER_SEVERAL);
 	struct hold *h;
 	_Bool ours;
 
@@ -112,7 +112,7 @@ inline_always int hold_way(struct xdp_md *ctx, const struct server *server)
 		return transmit(ctx, server);
 	ours = h->generation == told->generation;
 	if (told->detour) {
-		protocol = bpf_htons(HOLD_DETOUR);
+		protocol = bpf_htons(ORDER_DETOUR);
 		ours = ours && h->ifindex == server->ifindex;
 	} else if (ours) {
 		h->ifindex = server->ifindex;

@@ -12,8 +12,6 @@
 #define HOLD_DATA_MOST 1536 /* of a segment */
 #define HOLD_STALE_MS 2000
 #define HOLD_DETOUR_TIME 2 /* in 2^BEGUN_SHIFT ns: what follows a released hello must not overtake it */
-#define HOLD_RELEASE 0x88b5 /* EtherTypes for experiments (IEEE 802), between lb and lb_release of one device: release what is held, in place of this frame; */
-#define HOLD_DETOUR 0x88b6 /* send this frame */
 
 struct held_piece {
 	__u32 sequence; /* of its first byte */
@@ -48,9 +46,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct hold);
 } holds SEC(".maps");
-
-/* Are there programs at tc that release what is held? */
-volatile __u32 holds_enabled;
 
 /* By place: of the flow's hash, if segments are there and the first is not. Small, so that hellos that come whole need not look into places. */
 volatile __u32 holds_waiting[HOLDS];
@@ -92,19 +87,4 @@ static __noinline __u32 hold_place(const struct connection_key *key, __u32 hash,
 	if (hold_is_of(b, key))
 		return other;
 	return now - a->last_ms >= now - b->last_ms ? one : other;
-}
-
-/* What only XDP may tell tc. Behind a tag too: the kernel takes one off before tc sees the frame. */
-inline_always _Bool is_order(const void *data, const void *end)
-{
-	const struct ethhdr *eth = data;
-	const struct vlan_header *vlan = (const void *)(eth + 1);
-	__be16 protocol;
-
-	if ((void *)(eth + 1) > end)
-		return 0;
-	protocol = eth->h_proto;
-	if ((protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD)) && (void *)(vlan + 1) <= end)
-		protocol = vlan->protocol;
-	return protocol == bpf_htons(HOLD_RELEASE) || protocol == bpf_htons(HOLD_DETOUR);
 }

@@ -36,6 +36,7 @@ enum verdict {
 	FORWARDED_BAD_OPTIONS, /* fallback: TCP options that cannot be read */
 	FORWARDED_STRIPPED, /* SYN to a server that cannot take part: its timestamp option was taken off */
 	FORWARDED_FRAGMENT, /* follows its first fragment */
+	FORWARDED_IN_FRAGMENTS, /* too big for the path to the server, and without Don't Fragment: it goes in several */
 	FORWARDED_ICMP_BY_COOKIE, /* error from the path, cookie in the quoted packet, or the port */
 	FORWARDED_ICMP_BY_FALLBACK,
 
@@ -67,6 +68,7 @@ enum verdict {
 	DROPPED_NO_NEXT_HOP,
 	DROPPED_NO_CLOCK, /* return: through: the server's clock is not known yet, so its timestamp cannot be restored */
 	DROPPED_UNKNOWN_FRAGMENT,
+	DROPPED_FRAGMENT_LIMIT, /* too big for the path to the server, beyond what this node sends in fragments */
 	DROPPED_HANDSHAKE, /* session tls: the client acknowledges our answer to its SYN, which changes nothing */
 	DROPPED_HOLD_BUSY, /* session tls: another CPU has the place where a segment of a ClientHello would be held */
 	DROPPED_CONGESTED, /* second tier: congestion was marked outside, and the inner packet cannot say so (RFC 6040) */

@@ -57,7 +57,7 @@ static __noinline enum beginning begins(struct __sk_buff *skb, const struct serv
 	struct siphash_state key;
 	__be32 words[2];
 
-	if (!served || !f || !numbers || (f->tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT | TCP_FLAG_ACK_BIT)) != TCP_FLAG_ACK_BIT ||
+	if (!served || !f || !numbers || f->fragment || (f->tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT | TCP_FLAG_ACK_BIT)) != TCP_FLAG_ACK_BIT ||
 	    (f->search == TIMESTAMP_FOUND && !echoes_beginning(served, f)) || bpf_skb_load_bytes(skb, f->l4 + 4, words, sizeof(words)))
 		return BEGINS_NOTHING;
 	numbers->sequence = bpf_ntohl(words[0]);

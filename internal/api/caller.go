@@ -3,6 +3,7 @@ package api
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net"
@@ -15,6 +16,8 @@ type Caller struct {
 	Name    string `json:"name"`              // of the certificate; of a local socket, its user
 	Role    string `json:"role"`              // of the certificate, "local" for a local socket, "controller" for what controllers do by themselves
 	Address string `json:"address,omitempty"` // where the request came from
+
+	Certificate *x509.Certificate `json:"-"` // nil: a local socket, or nobody who asks
 }
 
 // LogValue implements slog.LogValuer.

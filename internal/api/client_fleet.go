@@ -58,7 +58,7 @@ func toControllers(controllers []string, config *tls.Config) (client *http.Clien
 		transport.CloseIdleConnections()
 	}
 	return &http.Client{Transport: transport}, scheme, connect.WithInterceptors(
-		inPlainWords(fmt.Sprintf("reach a controller of %s: %%w: is one running there, and is the certificate (--tls-dir, --tls-name) one of the fleet's?",
+		inPlainWords(fmt.Sprintf("reach a controller of %s: %%w: is one running there, and is the certificate (--tls-dir, --tls-name) one of the fleet's, and not revoked?",
 			strings.Join(controllers, ", "))), untilAble(len(controllers), another))
 }
 

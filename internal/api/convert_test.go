@@ -99,7 +99,7 @@ func drawService(t *rapid.T, i int) model.Service {
 	s.Forward = rapid.SampledFrom([]model.Forward{model.ForwardUnset, model.ForwardGUE, model.ForwardL2}).Draw(t, "forward")
 	s.TableSlots = rapid.SampledFrom(append(model.TableSizes(), 0)).Draw(t, "slots")
 	s.Load.Classes = rapid.SampledFrom([]uint8{model.ClassesUnset, 0, 1, model.MaxClasses}).Draw(t, "classes")
-	s.SessionClients = rapid.SampledFrom([]uint8{model.SessionClientsUnset, 0, 1, model.MaxSessionClients}).Draw(t, "clients")
+	s.SessionClients = rapid.SampledFrom([]uint8{model.SessionClientsUnset, 0, model.DefaultSessionClients}).Draw(t, "clients")
 	s.Load.Interval = model.Duration(rapid.SampledFrom([]time.Duration{0, 10 * time.Millisecond, 12345 * time.Microsecond}).Draw(t, "interval"))
 	if rapid.Bool().Draw(t, "endpoint") {
 		s.Load.Endpoint = "http://:8080/load"
@@ -122,11 +122,11 @@ func drawService(t *rapid.T, i int) model.Service {
 }
 
 func drawHealth(t *rapid.T, h *model.Health) {
-	h.Check = rapid.SampledFrom([]model.Check{model.CheckNone, model.CheckTCP, model.CheckHTTP, model.CheckGRPC, model.CheckExec}).Draw(t, "check")
+	h.Check = rapid.SampledFrom([]model.Check{model.CheckNone, model.CheckTCP, model.CheckHTTP, model.CheckGRPC, model.CheckGRPCS, model.CheckExec}).Draw(t, "check")
 	switch h.Check {
 	case model.CheckHTTP:
 		h.Path, h.Host = "/healthz", rapid.SampledFrom([]string{"", "example.com"}).Draw(t, "host")
-	case model.CheckGRPC:
+	case model.CheckGRPC, model.CheckGRPCS:
 		h.Service = "shop"
 	case model.CheckExec:
 		h.Command = []string{"/bin/check", "--fast"}

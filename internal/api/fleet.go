@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
 )
 
@@ -52,8 +53,12 @@ type Desired interface {
 	TicketKeys(ctx context.Context) (*ballastv1.ListTicketKeysResponse, error)
 	// UseTicketKey has tickets made by the key of an epoch; 0: the next. Without force it is refused (Unready) where servers could not read them.
 	UseTicketKey(ctx context.Context, epoch uint32, force bool) (changes []string, revision uint64, err error)
-	// RevokeTicketKeys puts a new key in the place of all.
-	RevokeTicketKeys(ctx context.Context) (changes []string, revision uint64, err error)
+	// RevokeTicketKeys puts a new key in the place of all, unless none is left up to the epoch newest; 0: there is one.
+	RevokeTicketKeys(ctx context.Context, newest uint32) (changes []string, revision uint64, err error)
+	// RevokeCertificate has nobody accept certificates any more. Without force it is refused (Dangerous).
+	RevokeCertificate(ctx context.Context, r *ballastv1.RevokeCertificateRequest) (changes []string, revision uint64, err error)
+	// Revocations lists what was revoked, oldest first.
+	Revocations(ctx context.Context) ([]pki.Revocation, error)
 	// KeyNodes tells what is known of the nodes that work with the keys, and of the connections that carry their cookies.
 	KeyNodes() *rotation.Nodes
 	// MakesKeys reports whether keys are made here and told to every node. If not, they come from the configuration file, and
@@ -144,11 +149,11 @@ func (f *fleetAPI) carefully(ctx context.Context, dryRun, force bool, edit node.
 			break
 		} // else somebody has changed the fleet in between, and it harms nobody any more
 	}
-	return nil, dangerous(answer.Warnings)
+	return nil, Dangerous(answer.Warnings)
 }
 
-// dangerous is the refusal of what has to be meant.
-func dangerous(warnings []string) error {
+// Dangerous is the refusal of what has to be meant.
+func Dangerous(warnings []string) error {
 	refused := connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("nothing was changed: %s: if that is meant, repeat it with force (ballast ctl: --yes)",
 		strings.Join(warnings, "; ")))
 	if detail, err := connect.NewErrorDetail(&ballastv1.Warnings{Warnings: warnings}); err == nil {

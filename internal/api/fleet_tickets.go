@@ -22,9 +22,9 @@ func (f *fleetAPI) UseTicketKey(ctx context.Context, r *ballastv1.KeyRequest) (*
 
 func (f *fleetAPI) RevokeTicketKeys(ctx context.Context, r *ballastv1.RevokeTicketKeysRequest) (*ballastv1.ChangeResponse, error) {
 	if !r.Force {
-		return nil, dangerous([]string{"all TLS sessions of services with `session: tls` begin again"})
+		return nil, Dangerous([]string{"all TLS sessions of services with `session: tls` begin again"})
 	}
-	changes, revision, err := f.desired.RevokeTicketKeys(ctx)
+	changes, revision, err := f.desired.RevokeTicketKeys(ctx, r.Newest)
 	return &ballastv1.ChangeResponse{Changes: changes, Revision: revision}, refusal(err)
 }
 

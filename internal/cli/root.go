@@ -58,5 +58,5 @@ func Main(version string, arguments []string, stderr io.Writer) int {
 	root := Root(version)
 	root.SetArgs(arguments)
 	cmd, err := root.ExecuteContextC(ctx)
-	return command.Finish(context.Cause(ctx), cmd, err, stderr)
+	return command.Finish(context.Cause(ctx), cmd, err, command.ForJournal(stderr))
 }

@@ -164,6 +164,7 @@ func TestMistakesAreRefusedWithFileLineAndKey(t *testing.T) {
 		{"ports: [80]", "ports: [80]\n    table: {entries: 64}", "test.yaml:10: services[0].table: affinity cookie keeps no such table: remove it, or use affinity: table"},
 		{"ports: [80]", "ports: [80]\n    affinity: table\n    table:\n      index_bits: 0", "test.yaml:12: services[0].table.index_bits: 0 is out of range"},
 		{"ports: [80]", "ports: [80]\n    affinity: table\n    table:\n      packet_limit: 60001", "test.yaml:12: services[0].table.packet_limit: 60001 is out of range: use 0 to 60000"},
+		{"ports: [80]", "ports: [80]\n    session_clients: 3", "test.yaml:10: services[0].session_clients: without session: tls there are no sessions to limit: remove it (ctl: --session-clients 16), or use session: tls"},
 		{"ports: [80]", "ports: [80]\n    session: tls\n    session_clients: 33", "test.yaml:11: services[0].session_clients: 33 is out of range: use 0 to 32"},
 		{"ports: [80]", "ports: [80]\n    affinity: table\n    table: {size: 9}", "test.yaml:11: services[0].table.size: unknown key: use one of entries, idle_timeout, index_bits, node_bits, packet_limit, scrubber"},
 		{"ports: [80]", "ports: [80]\n    affinity: table\n    table: {idle_timeout: soon}", `test.yaml:11: services[0].table.idle_timeout: "soon" is not a duration`},

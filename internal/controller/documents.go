@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/machine/replica"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
 )
 
@@ -133,12 +134,13 @@ type snapshot struct {
 	lbs      balancersDocument
 	ring     replica.Members
 	tickets  rotation.TicketKeys
-	own      map[string]uint64 // key -> revision of the document
-	seen     map[string]uint64 // service -> revision of the last change of anything about it
+	revoked  map[string]*pki.Revocation // certificates, by Key
+	own      map[string]uint64          // key -> revision of the document
+	seen     map[string]uint64          // service -> revision of the last change of anything about it
 }
 
 func (s *snapshot) clone() *snapshot {
-	return &snapshot{s.revision, maps.Clone(s.services), maps.Clone(s.health), s.keys, s.nodes, s.members, s.history, s.lbs, s.ring, s.tickets, maps.Clone(s.own), maps.Clone(s.seen)}
+	return &snapshot{s.revision, maps.Clone(s.services), maps.Clone(s.health), s.keys, s.nodes, s.members, s.history, s.lbs, s.ring, s.tickets, maps.Clone(s.revoked), maps.Clone(s.own), maps.Clone(s.seen)}
 }
 
 // equal reports whether both are of one revision and say the same.
@@ -147,7 +149,7 @@ func (s *snapshot) equal(other *snapshot) bool {
 }
 
 func (s *snapshot) content() []any {
-	return []any{s.services, s.health, s.keys, s.nodes, s.members, s.history, s.lbs, s.ring, s.tickets}
+	return []any{s.services, s.health, s.keys, s.nodes, s.members, s.history, s.lbs, s.ring, s.tickets, s.revoked}
 }
 
 // rewrites reports whether a snapshot cannot have come of the one before, as revisions grow: the store was restored from a copy.
@@ -157,7 +159,7 @@ func (s *snapshot) rewrites(before *snapshot) bool {
 }
 
 func newSnapshot() *snapshot {
-	return &snapshot{services: map[string]*serviceDocument{}, health: map[string]*node.Unhealthy{}, own: map[string]uint64{}, seen: map[string]uint64{}}
+	return &snapshot{services: map[string]*serviceDocument{}, health: map[string]*node.Unhealthy{}, revoked: map[string]*pki.Revocation{}, own: map[string]uint64{}, seen: map[string]uint64{}}
 }
 
 // take puts a document of a revision into a snapshot that is not shared yet.
@@ -172,6 +174,8 @@ func (s *snapshot) take(d store.Document, revision uint64) error {
 	} else if name, ok := strings.CutPrefix(d.Key, healthPrefix); ok {
 		s.seen[name] = max(s.seen[name], revision)
 		err = takeInto(s.health, name, d.Value)
+	} else if key, ok := strings.CutPrefix(d.Key, revokedPrefix); ok {
+		err = takeInto(s.revoked, key, d.Value)
 	} else if d.Key == nodesKey {
 		s.seen[model.SecondTierName] = max(s.seen[model.SecondTierName], revision)
 		err = decode(d.Value, &s.nodes)

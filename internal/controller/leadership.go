@@ -66,7 +66,7 @@ func decide(self string, live []store.Member, current *snapshot) leadership {
 
 // divide keeps up with who lives until ctx ends, and leads what falls to this controller.
 func (c *controller) divide(ctx context.Context) {
-	defer c.engine.Lead(0, func(string) bool { return false })
+	defer c.leave()
 	live := c.join(ctx)
 	var members []store.Member
 	var term uint64
@@ -110,6 +110,15 @@ func (c *controller) divide(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// leave gives up what this controller has as one of those that live.
+func (c *controller) leave() {
+	c.mutex.Lock()
+	c.live, c.leads = nil, leadership{}
+	c.mutex.Unlock()
+	c.engine.Lead(0, func(string) bool { return false })
+	c.hub.SetControllers(nil)
 }
 
 // contested says of controllers that live who else is on the list by their name.

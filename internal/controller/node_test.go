@@ -43,7 +43,7 @@ func joinAt(t testing.TB, credentials *pki.Credentials, dial func(context.Contex
 	n := &fleetNode{states: map[string]*ballastv1.ServiceState{}, weights: map[string]*follow.Weights{}, from: map[string]uint64{}, checks: map[string][]string{}, sources: map[string]*ballastv1.TunnelSources{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	n.joined = nodeclient.New(nodeclient.Options{
-		Controllers: addresses, TLS: credentials.Client(), Dial: dial, Log: fleettest.Log(t).With("node", credentials.Identity().Name),
+		Controllers: addresses, Credentials: credentials, Dial: dial, Log: fleettest.Log(t).With("node", credentials.Identity().Name),
 		Hello: func() *ballastv1.Hello {
 			hello := fleettest.Hello(credentials)
 			hello.Addresses = []string{"203.0.113.1"}

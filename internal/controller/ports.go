@@ -81,7 +81,7 @@ func (p *ports) serve(credentials *pki.Credentials, log *slog.Logger, fail conte
 			}
 		})
 	}
-	run(func() error { return hub.Serve(ctx, p.nodes, credentials.Server(), &p.peer) })
+	run(func() error { return hub.Serve(ctx, p.nodes, credentials, &p.peer) })
 	if p.socket != nil {
 		local := api.NewServer()
 		local.HandleRaw("/", p.local)

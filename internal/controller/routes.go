@@ -59,7 +59,7 @@ func forOperators(handler http.Handler) http.Handler {
 			err = fmt.Errorf("the certificate of %s is for role %s: the fleet is read and changed with one for role %s", who.Name, who.Role, pki.Ctl)
 		}
 		if err == nil {
-			by := api.Caller{Name: who.Name, Role: string(who.Role), Address: r.RemoteAddr}
+			by := api.Caller{Name: who.Name, Role: string(who.Role), Address: r.RemoteAddr, Certificate: r.TLS.PeerCertificates[0]}
 			handler.ServeHTTP(w, r.WithContext(api.WithCaller(r.Context(), by)))
 			return
 		}
@@ -89,6 +89,9 @@ func (c *controller) localRoutes() *api.Server {
 func (c *controller) obstacles() (found []string) {
 	if !c.desired.Known() {
 		found = append(found, "no state of the store is known that makes sense")
+	}
+	if c.credentials.OwnRevoked() != nil {
+		return append(found, "its certificate is revoked: nodes leave it, and it leads nothing")
 	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()

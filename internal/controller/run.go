@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/daemon/readiness"
+	"github.com/ballast-lb/ballast/internal/daemon/systemd"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
@@ -190,10 +192,12 @@ func (c *controller) run(ctx context.Context, ports *ports, cancel context.Cance
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { c.credentials.Watch(ctx, c.log) })
-	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.divide, c.engine.Run, c.write, c.age, c.remember, c.keepRing, c.keepTickets} {
+	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.revoke, c.takePart, c.engine.Run, c.write, c.age, c.remember, c.keepRing, c.keepTickets} {
 		running.Go(func() { job(ctx) })
 	}
 	ports.open(c)
+	running.Go(func() { readiness.Log(ctx, c.log, c.obstacles) })
+	running.Go(func() { systemd.Serve(ctx, c.log, func() { c.status() }, "nodes go on with what they know") })
 	c.log.Info("serving", "name", c.name, "address", ports.nodes.Addr(), "version", c.options.Version)
 	if c.options.Ready != nil {
 		c.options.Ready(ports.nodes.Addr().String())
@@ -252,6 +256,9 @@ func (c *controller) age(ctx context.Context) {
 			})
 			if err != nil && ctx.Err() == nil {
 				c.log.Warn("removed servers are not forgotten yet", "error", err)
+			}
+			if err := c.keepRevoked(ctx, now); err != nil && ctx.Err() == nil {
+				c.log.Warn("the list of revoked certificates is not kept", "error", err)
 			}
 		case <-ctx.Done():
 			return

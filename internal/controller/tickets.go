@@ -266,10 +266,13 @@ func (f fleetOf) UseTicketKey(ctx context.Context, epoch uint32, force bool) (ch
 }
 
 // RevokeTicketKeys implements api.Desired.
-func (f fleetOf) RevokeTicketKeys(ctx context.Context) (changes []string, revision uint64, err error) {
+func (f fleetOf) RevokeTicketKeys(ctx context.Context, newest uint32) (changes []string, revision uint64, err error) {
 	var fresh rotation.TicketSecret
 	rand.Read(fresh[:])
 	return f.changeTickets(ctx, func(now *snapshot) (next rotation.TicketKeys, change string, err error) {
+		if newest != 0 && !now.tickets.Has(newest) {
+			return next, "", nil
+		}
 		next = now.tickets.Revoked(time.Now().UTC(), fresh)
 		return next, fmt.Sprintf("ticket keys: all before epoch %d are revoked", next.Current), nil
 	})

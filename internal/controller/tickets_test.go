@@ -52,7 +52,7 @@ func (a *ticketAgent) told() int {
 
 func joinTickets(t testing.TB, credentials *pki.Credentials, controllers ...*running) *ticketAgent {
 	a := &ticketAgent{}
-	o := nodeclient.Options{TLS: credentials.Client(), Log: fleettest.Log(t).With("agent", credentials.Identity().Name),
+	o := nodeclient.Options{Credentials: credentials, Log: fleettest.Log(t).With("agent", credentials.Identity().Name),
 		Hello: func() *ballastv1.Hello { return fleettest.Hello(credentials) }}
 	for _, c := range controllers {
 		o.Controllers = append(o.Controllers, c.address)
@@ -343,6 +343,50 @@ func TestNodesNeitherReadNorTurnKeysOfTickets(t *testing.T) {
 				t.Errorf("%s: %v", role, err)
 			}
 		}
+	}
+}
+
+// Of several who revoke what they see at the same time one does. Who sees less than there is revokes it all the same.
+func TestOfManyWhoRevokeTheSameKeysAtOnceOneDoes(t *testing.T) {
+	ca, s := fleettest.NewAuthority(t), newMemory(t)
+	controllers := []*running{startController(t, ca, "c1", "127.0.0.1:0", s, nil), startController(t, ca, "c2", "127.0.0.1:0", s, nil)}
+	me := ca.Issue(pki.Ctl, "me")
+	apply(t, controllers[0].client(me), sessionService("web", 1))
+	newest := func() (epoch uint32) {
+		fleettest.Await(t, "the next key is made", func() bool {
+			known, err := controllers[0].client(me).ListTicketKeys(t.Context(), &ballastv1.ListTicketKeysRequest{})
+			fleettest.Require(t, err)
+			if n := len(known.Keys); n > 0 {
+				epoch = known.Keys[n-1].Epoch
+			}
+			return epoch > known.Current
+		})
+		return epoch
+	}
+	seen := newest()
+	changes := make(chan int, 10)
+	var all sync.WaitGroup
+	for i := range cap(changes) {
+		all.Go(func() {
+			answer, err := controllers[i%2].client(me).RevokeTicketKeys(t.Context(), &ballastv1.RevokeTicketKeysRequest{Force: true, Newest: seen})
+			if err != nil {
+				t.Error(err)
+			}
+			changes <- len(answer.GetChanges())
+		})
+	}
+	all.Wait()
+	close(changes)
+	done := 0
+	for n := range changes {
+		done += n
+	}
+	if done != 1 {
+		t.Errorf("%d have revoked", done)
+	}
+	now := newest()
+	if answer, err := controllers[0].client(me).RevokeTicketKeys(t.Context(), &ballastv1.RevokeTicketKeysRequest{Force: true, Newest: now - 1}); err != nil || len(answer.Changes) != 1 {
+		t.Errorf("who has not seen the next key: %v, %v", answer, err)
 	}
 }
 

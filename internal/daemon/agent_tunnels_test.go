@@ -117,7 +117,7 @@ func (h *host) joins(controller string, role pki.Role, name string, told func(*b
 	require(h.t, err)
 	ctx, cancel := context.WithCancel(h.t.Context())
 	joined := nodeclient.New(nodeclient.Options{
-		Controllers: []string{controller}, TLS: credentials.Client(), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Controllers: []string{controller}, Credentials: credentials, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Hello: func() *ballastv1.Hello {
 			return &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(role), Name: name, Addresses: addresses}
 		},

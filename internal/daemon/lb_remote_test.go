@@ -68,7 +68,7 @@ func (h *host) control(name, address string) (controller *hub.Hub, end func()) {
 	mux.Handle(controller.Handler())
 	ctx, cancel := context.WithCancel(h.t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- hub.Serve(ctx, listener, credentials.Server(), mux) }()
+	go func() { ended <- hub.Serve(ctx, listener, credentials, mux) }()
 	end = func() {
 		cancel()
 		require(h.t, <-ended)
@@ -206,6 +206,9 @@ func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t
 	h.expectServers("resynchronised", "s4 active")
 	require(t, h.process.Process.Signal(unix.SIGHUP))
 	h.await("another stream", func(s api.LBStatus) bool { return since().After(joined) && s.Revision == 7 })
+	joined = since()
+	require(t, h.reload())
+	h.await("one more", func(s api.LBStatus) bool { return since().After(joined) && s.Revision == 7 })
 }
 
 // expectControllersNamed is about what a load balancer without a file cannot tell.

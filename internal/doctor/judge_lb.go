@@ -64,7 +64,7 @@ func judgeRoom(subject string, mtu, encapsulation, headers int) []Finding {
 	if room >= clientMTU {
 		return nil
 	}
-	severity, effect := Warning, "clients learn it by ICMP, and hang where that is filtered"
+	severity, effect := Warning, "clients learn it by ICMP, and hang where that is filtered; without Don't Fragment their packets go in fragments, which costs more"
 	if room < smallestMTU {
 		severity, effect = Problem, "too little even for small packets of clients"
 	}

@@ -99,6 +99,7 @@ type Hub struct {
 	alive   []string             // controllers, by name
 	sources map[string]lbSources // by load balancer
 	tunnels *ballastv1.TunnelSources
+	revoked []*ballastv1.Revocation // certificates
 
 	replicas    *ballastv1.ReplicaView // nil: there was none yet
 	starts      map[string][]*ballastv1.ReplicaSync

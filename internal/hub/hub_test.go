@@ -39,7 +39,7 @@ func expectState(t *testing.T, state *ballastv1.State, revision uint64, complete
 
 func TestANodeIsToldEverythingFirstAndThenWhatChanges(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
 	web, mail := fleettest.Service("web", 1, 2), fleettest.Service("mail", 3)
 	hub.SetState(fleettest.View(1, mail, web))
@@ -70,7 +70,7 @@ func TestANodeIsToldEverythingFirstAndThenWhatChanges(t *testing.T) {
 
 func TestAgentsHearOnlyOfServicesThatTheyAreServersOf(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	web, mail, other := fleettest.Service("web", 1), fleettest.Service("mail", 2, 7), fleettest.Service("other", 3)
 	other.Removed = fleettest.Service("", 7).Service.Servers
 	hub.SetState(fleettest.View(1, mail, other, web))
@@ -89,7 +89,7 @@ func TestAgentsHearOnlyOfServicesThatTheyAreServersOf(t *testing.T) {
 
 func TestNodesAreToldAgainWhatWasSomethingElseInBetween(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	web, mail := fleettest.Service("web", 1), fleettest.Service("mail", 2)
 	hub.SetState(fleettest.View(1, mail, web))
 	lb, agent := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1")), fleettest.Join(t, address, ca.Issue(pki.Agent, "s2"))
@@ -122,7 +122,7 @@ func TestAControllerThatIsCutOffFromItsStoreServesNobodyWhoKnowsMore(t *testing.
 		o.Newest = func(context.Context) (uint64, error) { return newest, confirmed }
 	})
 	ca := fleettest.NewAuthority(t)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	lb := ca.Issue(pki.LB, "lb1")
 	as := func(revision uint64) *ballastv1.Hello {
 		h := fleettest.Hello(lb)
@@ -155,7 +155,7 @@ func TestAControllerThatIsCutOffFromItsStoreServesNobodyWhoKnowsMore(t *testing.
 func TestOnlyNodesWithTheirOwnCertificateAndOurVersionJoin(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
 	impatient := testHub(t, func(o *Options) { o.Limits.HelloTimeout = 50 * time.Millisecond })
-	server := ca.Issue(pki.Controller, "c1").Server()
+	server := ca.Issue(pki.Controller, "c1")
 	address, _ := serveHub(t, hub, server)
 	addressOfImpatient, _ := serveHub(t, impatient, server)
 	lb := ca.Issue(pki.LB, "lb1")
@@ -211,7 +211,7 @@ func TestOnlyNodesWithTheirOwnCertificateAndOurVersionJoin(t *testing.T) {
 
 func TestANewerStreamTakesThePlaceOfTheOlder(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	lb := ca.Issue(pki.LB, "lb1")
 	older := fleettest.Join(t, address, lb)
 	newer := fleettest.Join(t, address, lb)
@@ -227,7 +227,7 @@ func TestANewerStreamTakesThePlaceOfTheOlder(t *testing.T) {
 
 func TestAFloodingPeerIsCutWithTheReason(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, func(o *Options) { o.Limits.Messages = 5 })
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
 	good := fleettest.Join(t, address, ca.Issue(pki.LB, "lb2"))
 	report := &ballastv1.FromNode{Message: &ballastv1.FromNode_Traffic{Traffic: &ballastv1.TrafficReport{}}}
@@ -248,7 +248,7 @@ func TestAFloodingPeerIsCutWithTheReason(t *testing.T) {
 
 func TestANodeThatJoinsOverAndOverIsRefusedForAWhile(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, func(o *Options) { o.Limits.Joins = 0.001 })
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	lb := ca.Issue(pki.LB, "lb1")
 	var why *connect.Error
 	for range 20 {
@@ -268,7 +268,7 @@ func TestANodeThatJoinsOverAndOverIsRefusedForAWhile(t *testing.T) {
 
 func TestAMessageThatIsTooLargeOrNotForTheRoleEndsTheStream(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, func(o *Options) { o.Limits.MessageBytes = 1000 })
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	large := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
 	traffic := &ballastv1.TrafficReport{}
 	for range 100 {
@@ -287,7 +287,7 @@ func TestAMessageThatIsTooLargeOrNotForTheRoleEndsTheStream(t *testing.T) {
 
 func TestOfANodesComplaintsOnlySoMuchIsKept(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	hub.SetState(fleettest.View(1))
 	agent := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
 	complaints := slices.Repeat([]string{strings.Repeat("é", 10000)}, 500)
@@ -305,7 +305,7 @@ func weights(term, version uint64, complete bool, shares ...model.Share) *follow
 
 func TestAPeerThatNeverReadsHoldsNobodyUpAndGetsTheNewestOfEverything(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, func(o *Options) { o.Limits.WriteTimeout = time.Hour }) // it reads in the end, however late that is
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	var services []engine.ServiceView
 	for i := range 4 {
 		services = append(services, fleettest.Service(fmt.Sprint("service", i), fleettest.ManyIDs(200)...))
@@ -384,7 +384,7 @@ func newest(have map[string]*ballastv1.Weights, updates uint64) bool {
 
 func TestAPeerThatTakesNothingForLongIsCut(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, func(o *Options) { o.Limits.WriteTimeout = 200 * time.Millisecond })
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	hub.SetState(fleettest.View(1, fleettest.Service("web", 1)))
 	fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
 	var all []model.Share

@@ -16,7 +16,7 @@ import (
 func TestAStreamThatNothingIsToldOnLives(t *testing.T) {
 	const limit = 500 * time.Millisecond
 	ca, hub := fleettest.NewAuthority(t), testHub(t, func(o *Options) { o.Limits.WriteTimeout = limit })
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
 	hub.SetState(fleettest.View(1, fleettest.Service("web", 1)))
 	lb.State()
@@ -45,11 +45,11 @@ func TestANodeThatStopsLeavesAtOnceThoughNothingIsToldOrReported(t *testing.T) {
 // leaves lets a node join and stop, and says how long it was thought to be there.
 func leaves(t *testing.T) time.Duration {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	credentials := ca.Issue(pki.LB, "lb1")
 	ctx, cancel := context.WithCancel(t.Context())
 	joined := nodeclient.New(nodeclient.Options{
-		Controllers: []string{address}, TLS: credentials.Client(), Hello: func() *ballastv1.Hello { return fleettest.Hello(credentials) }, Log: fleettest.Log(t),
+		Controllers: []string{address}, Credentials: credentials, Hello: func() *ballastv1.Hello { return fleettest.Hello(credentials) }, Log: fleettest.Log(t),
 	})
 	var running sync.WaitGroup
 	running.Go(func() { joined.Run(ctx) })

@@ -59,6 +59,7 @@ func (h *Hub) join(ctx context.Context, s *stream) error {
 		h.refuse(c, refused)
 		return refused.error()
 	}
+	defer context.AfterFunc(revokedOf(ctx), func() { p.stop(connect.NewError(connect.CodePermissionDenied, context.Cause(revokedOf(ctx)))) })()
 	h.enter(p)
 	received := make(chan struct{})
 	go func() {
@@ -187,6 +188,7 @@ func (h *Hub) enter(p *peer) {
 	delete(h.lost, p.key())
 	p.checks = len(h.checks[p.identity.Name]) > 0
 	p.tunnels = p.identity.Role == pki.Agent
+	p.revoked = h.revoked
 	h.takeSources(p, p.addresses, nil) // agents are told before it can forward what it is told
 	if p.identity.Role == pki.LB {
 		h.lbs[p.identity.Name] = p

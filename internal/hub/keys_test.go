@@ -15,7 +15,7 @@ func says(epochs []uint32, current uint32, connections map[uint32]uint64) *balla
 
 func TestAReportOfKeysIsForAgentsAloneAndCutShort(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
 	lb.Send(says([]uint32{1}, 1, nil))
 	if why := lb.Ends(); !strings.Contains(why.Message(), "not lb") {

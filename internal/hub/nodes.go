@@ -36,6 +36,9 @@ func (h *Hub) Nodes() (nodes []*ballastv1.NodeStatus) {
 		if p.identity.Role == pki.LB && len(h.sources[p.identity.Name].addresses) == 0 {
 			n.Problems = append(n.Problems, "it tells no address that its tunnels come from, so agents take tunnels from anybody: upgrade it or, if nobody knows it, see \"Lost key\" in docs/operate.md")
 		}
+		if len(h.revoked) > 0 && !p.takesRevocations {
+			n.Problems = append(n.Problems, "it accepts revoked certificates of controllers: upgrade it")
+		}
 		nodes = append(nodes, n)
 	}
 	slices.SortFunc(nodes, byRoleAndName)

@@ -22,7 +22,7 @@ func condition(ready bool, problems ...string) *ballastv1.FromNode {
 
 func TestWhatNodesSayOfThemselvesIsListedUntilTheySayOtherwise(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	hub.SetState(fleettest.View(1))
 	agent := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
 	told := func(ready string, problems ...string) func() bool {
@@ -48,7 +48,7 @@ func TestWhatNodesSayOfThemselvesIsListedUntilTheySayOtherwise(t *testing.T) {
 
 func TestNodesThatLeaveAreListedAsLostUntilTheyAreBack(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	hub.SetState(fleettest.View(1))
 	began := time.Now()
 	agent := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
@@ -84,7 +84,7 @@ func TestNodesAddNoRowsToTables(t *testing.T) {
 	told := make(chan string, 1)
 	hub := testHub(t, func(o *Options) { o.Reports = healthTold{ignored{}, told} })
 	ca := fleettest.NewAuthority(t)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	hub.SetState(fleettest.View(1))
 	lb := ca.Issue(pki.LB, "lb1")
 	forged := fleettest.Hello(lb)
@@ -111,7 +111,7 @@ func (h healthTold) Health(_ string, servers []engine.ServerHealth) {
 
 func TestALostNodeIsForgottenAndAConnectedOneIsNot(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	hub.SetState(fleettest.View(1))
 	refused := func(code connect.Code) {
 		t.Helper()
@@ -187,7 +187,7 @@ func TestALoadBalancerIsBehindForAsLongAsItCarriesOutNothing(t *testing.T) {
 // Whoever has a stolen key may stay and tell none, and nobody can forget it meanwhile.
 func TestAConnectedLoadBalancerThatTellsNoAddressIsNamed(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "lb7"))
 	fleettest.Await(t, "the load balancer", func() bool { return len(hub.Nodes()) == 1 })
 	if problems := hub.Nodes()[0].Problems; len(problems) != 1 || !strings.Contains(problems[0], "agents take tunnels from anybody") {
@@ -202,7 +202,7 @@ func TestAConnectedLoadBalancerThatTellsNoAddressIsNamed(t *testing.T) {
 
 func TestTheListOfLoadBalancersHasThoseThatAreConnectedOrLostAndNotForgotten(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
 	fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
 	fleettest.Await(t, "the nodes", func() bool { return len(hub.Nodes()) == 2 })

@@ -29,14 +29,15 @@ type peer struct {
 	address  string
 	version  string
 	// addresses are those that it told when it joined.
-	addresses []string
-	revision  uint64 // of the state that the node ran by when it joined
-	since     time.Time
-	rival     string // host from which its place was taken; empty: from none, or long ago
-	call      *call
-	messages  *rate.Limiter
-	bytes     *rate.Limiter
-	taken     int64 // bytes of the stream that the limiter knows of
+	addresses        []string
+	revision         uint64 // of the state that the node ran by when it joined
+	takesRevocations bool
+	since            time.Time
+	rival            string // host from which its place was taken; empty: from none, or long ago
+	call             *call
+	messages         *rate.Limiter
+	bytes            *rate.Limiter
+	taken            int64 // bytes of the stream that the limiter knows of
 
 	wake chan struct{}
 	end  chan error // why the stream has to end, from outside
@@ -54,12 +55,13 @@ type peer struct {
 	keys     bool
 	tickets  bool // agents
 	nodes    bool
-	dirty    map[string]bool   // services that it has to be told of
-	checks   bool              // its list of checks has changed
-	tunnels  bool              // agents: the list of where tunnels come from has changed
-	replicas bool              // load balancers: the ring has changed
-	weights  map[string]uint64 // services whose weights have changed -> number of the last update that it knows
-	queue    []string          // the same services in the order of their turns
+	dirty    map[string]bool         // services that it has to be told of
+	checks   bool                    // its list of checks has changed
+	tunnels  bool                    // agents: the list of where tunnels come from has changed
+	replicas bool                    // load balancers: the ring has changed
+	revoked  []*ballastv1.Revocation // that it has to be told of
+	weights  map[string]uint64       // services whose weights have changed -> number of the last update that it knows
+	queue    []string                // the same services in the order of their turns
 }
 
 // call is one request, as far as gRPC hides it.
@@ -96,7 +98,7 @@ func newPeer(identity pki.Identity, hello *ballastv1.Hello, c *call, limits *Lim
 	// Seconds' worth: a load balancer tells of every server by itself when all fail at once.
 	const messages, bytes = 100, 10
 	return &peer{
-		identity: identity, address: c.request.RemoteAddr, version: legible(hello.Version), addresses: hello.Addresses, revision: hello.Revision,
+		identity: identity, address: c.request.RemoteAddr, version: legible(hello.Version), addresses: hello.Addresses, revision: hello.Revision, takesRevocations: hello.TakesRevocations,
 		since: time.Now(), call: c,
 		messages: rate.NewLimiter(limits.Messages, int(messages*limits.Messages)), bytes: rate.NewLimiter(limits.Bytes, int(bytes*limits.Bytes)),
 		wake: make(chan struct{}, 1), end: make(chan error, 1), complete: true, dirty: map[string]bool{}, weights: map[string]uint64{},
@@ -158,12 +160,14 @@ func (p *peer) stop(why error) {
 	p.call.deadlines(&now, &farewell) // it reads no more
 }
 
-// next returns what the peer has to be told next, nil if nothing: where tunnels come from and state before everything else,
-// weights last.
+// next returns what the peer has to be told next, nil if nothing: whom it must not believe, where tunnels come from and state before
+// everything else, weights last.
 func (h *Hub) next(p *peer) *frame {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	switch {
+	case len(p.revoked) > 0 && p.takesRevocations:
+		return p.nextRevocations()
 	case p.tunnels:
 		p.tunnels = false
 		return messageFrame(&ballastv1.ToNode{Message: &ballastv1.ToNode_Sources{Sources: h.tunnels}})

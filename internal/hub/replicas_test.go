@@ -33,7 +33,7 @@ func nextRing(t *testing.T, c *fleettest.Conversation) *ballastv1.ReplicaView {
 
 func TestLoadBalancersAreToldTheRingAsItIsNowAndTheSyncsThatTheyLead(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	hub.SetState(fleettest.View(1))
 	view := func(version uint32) *ballastv1.ReplicaView {
 		return &ballastv1.ReplicaView{Revision: uint64(version), Version: version, Chain: 2, Nodes: []*ballastv1.ReplicaNode{{Number: 1, Name: "lb1"}}}
@@ -61,7 +61,7 @@ func TestLoadBalancersAreToldTheRingAsItIsNowAndTheSyncsThatTheyLead(t *testing.
 func TestWhatLoadBalancersSayOfTheRingIsKeptAndCutShort(t *testing.T) {
 	said := make(chan struct{}, 100)
 	ca, hub := fleettest.NewAuthority(t), testHub(t, func(o *Options) { o.Replicated = func() { said <- struct{}{} } })
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	hub.SetState(fleettest.View(1))
 	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
 	many := slices.Repeat([]uint32{9}, 100_000)

@@ -4,23 +4,24 @@ package hub
 
 import (
 	"context"
-	"crypto/tls"
 	"io"
 	"log"
 	"net"
 	"net/http"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// Serve answers nodes and ctl until ctx ends, and closes the listener. Streams end with ctx.
-func Serve(ctx context.Context, listener net.Listener, config *tls.Config, handler http.Handler) error {
-	config = config.Clone()
+// Serve answers nodes and ctl until ctx ends, and closes the listener. Streams end with ctx, and as soon as the peer's certificate is revoked.
+func Serve(ctx context.Context, listener net.Listener, credentials *pki.Credentials, handler http.Handler) error {
+	config := credentials.Server()
 	config.NextProtos = []string{"h2", "http/1.1"}
 	server := &http.Server{
-		Handler: handler, TLSConfig: config, ReadHeaderTimeout: api.HeaderTimeout, IdleTimeout: api.IdleTimeout, Protocols: new(http.Protocols),
+		Handler: refuseRevoked(credentials, handler), TLSConfig: config, ReadHeaderTimeout: api.HeaderTimeout, IdleTimeout: api.IdleTimeout, Protocols: new(http.Protocols),
 		HTTP2:       api.StreamHTTP2(),
 		BaseContext: func(net.Listener) context.Context { return ctx },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connection{}, c) },
 		ErrorLog:    quietLog(),
 	}
 	server.Protocols.SetHTTP1(true)

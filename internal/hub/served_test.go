@@ -3,7 +3,6 @@ package hub
 
 import (
 	"context"
-	"crypto/tls"
 	"net"
 	"net/http"
 	"testing"
@@ -17,7 +16,7 @@ import (
 )
 
 // serveHub answers by TLS on loopback until the test ends, or stop is called.
-func serveHub(t testing.TB, hub *Hub, config *tls.Config) (address string, stop func()) {
+func serveHub(t testing.TB, hub *Hub, credentials *pki.Credentials) (address string, stop func()) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	fleettest.Require(t, err)
@@ -25,7 +24,7 @@ func serveHub(t testing.TB, hub *Hub, config *tls.Config) (address string, stop 
 	mux.Handle(hub.Handler())
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- Serve(ctx, listener, config, mux) }()
+	go func() { ended <- Serve(ctx, listener, credentials, mux) }()
 	stopped := false
 	stop = func() {
 		if stopped {

@@ -29,7 +29,7 @@ func served(t *testing.T, f func(t *testing.T, connect func() net.Conn, operator
 			<-r.Context().Done()
 		})
 		ctx, cancel := context.WithCancel(t.Context())
-		server := ca.Issue(pki.Controller, "c1").Server()
+		server := ca.Issue(pki.Controller, "c1")
 		go func() { ended <- Serve(ctx, listener, server, mux) }()
 		f(t, listener.Connect, ca.Issue(pki.Ctl, "me").Client())
 		cancel()

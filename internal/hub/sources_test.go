@@ -37,7 +37,7 @@ func conditionAt(addresses ...string) *ballastv1.FromNode {
 
 func TestAgentsAreToldWhereTunnelsComeFrom(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	agent := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
 	agent.Sources("before there is a state", func(list *ballastv1.TunnelSources) bool {
 		return hasSources("", "")(list) && list.Controller == "c1" && len(list.Alive) == 0
@@ -70,7 +70,7 @@ func TestAgentsAreToldWhereTunnelsComeFrom(t *testing.T) {
 // Whoever adds an address can send to servers past the routers: it takes the certificate of a load balancer.
 func TestOnlyLoadBalancersSayWhereTunnelsComeFrom(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	watcher := fleettest.Join(t, address, ca.Issue(pki.Agent, "watcher"))
 	forger := joinFrom(t, address, ca.Issue(pki.Agent, "forger"), "203.0.113.1")
 	forger.Send(conditionAt("203.0.113.2"))
@@ -95,7 +95,7 @@ func TestOnlyLoadBalancersSayWhereTunnelsComeFrom(t *testing.T) {
 
 func TestOnlyAddressesOfHostsAreTakenAndNotWithoutEnd(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	agent := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
 	lb := joinFrom(t, address, ca.Issue(pki.LB, "lb1"), "0.0.0.0", "::", "224.0.0.1", "ff02::1", "127.0.0.1", "::1", "fe80::1", "fe80::1%eth0", "10.0.0.0/8", "lb1", "", "::ffff:10.0.0.11")
 	agent.Sources("what makes sense", hasSources("10.0.0.11", ""))

@@ -50,7 +50,7 @@ func told(state *ballastv1.State) string {
 
 func TestKeysOfTicketsGoToAgentsOfServersWithSessionsAlone(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	web, mail, plain := withSessions(fleettest.Service("web", 1, 2)), withSessions(fleettest.Service("mail", 2, 3)), fleettest.Service("plain", 1, 4)
 	hub.SetState(sessions(1, 1, mail, plain, web))
 	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "s1")) // named as a server
@@ -112,7 +112,7 @@ func TestKeysOfTicketsGoToAgentsOfServersWithSessionsAlone(t *testing.T) {
 // Another controller may have told an agent in between that it has left.
 func TestAnAgentIsToldKeysAgainWhereItsServiceWasSomethingElseInBetween(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	web := withSessions(fleettest.Service("web", 1))
 	hub.SetState(sessions(1, 1, web))
 	s1 := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
@@ -127,7 +127,7 @@ func TestAnAgentIsToldKeysAgainWhereItsServiceWasSomethingElseInBetween(t *testi
 
 func TestAReportOfTicketKeysIsCutShort(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	many := map[uint32][]byte{1: {1}, 2: bytes.Repeat([]byte{1}, 4096)}
 	for epoch := range uint32(1000) {
 		many[epoch+3] = []byte("12345678")

@@ -11,7 +11,7 @@ import (
 
 func TestLoadBalancersAreToldOfNodesAndAgentsAreNot(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
-	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1").Server())
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	web := fleettest.Service("web", 1)
 	hub.SetState(fleettest.Tiered(1, []uint16{2}, web))
 	lb, agent := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1")), fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))

@@ -127,6 +127,7 @@ const (
 	CheckGRPC  Check = 5 // grpc.health.v1
 	CheckExec  Check = 6
 	CheckQUIC  Check = 7
+	CheckGRPCS Check = 8 // grpc.health.v1 inside TLS
 
 	AllDownKeep AllDown = 0 // the last set that stood for a while
 	AllDownAll  AllDown = 1 // all servers, as if none had been checked
@@ -159,7 +160,7 @@ var (
 	returnNames   = map[Return]string{ReturnDirect: "direct", ReturnThrough: "through"}
 	stateNames    = map[ServerState]string{StateActive: "active", StateDraining: "draining", StateOff: "off"}
 	loadNames     = map[LoadSource]string{LoadEstimate: "estimate", LoadConnections: "connections", LoadCPU: "cpu", LoadEndpoint: "endpoint"}
-	checkNames    = map[Check]string{CheckNone: "none", CheckTCP: "tcp", CheckHTTP: "http", CheckHTTPS: "https", CheckTLS: "tls", CheckGRPC: "grpc", CheckExec: "exec", CheckQUIC: "quic"}
+	checkNames    = map[Check]string{CheckNone: "none", CheckTCP: "tcp", CheckHTTP: "http", CheckHTTPS: "https", CheckTLS: "tls", CheckGRPC: "grpc", CheckExec: "exec", CheckQUIC: "quic", CheckGRPCS: "grpcs"}
 	tierNames     = map[Tier]string{TierFirst: "first", TierSecond: "second"}
 	announceNames = map[Announce]string{AnnounceAble: "able", AnnounceAlways: "always"}
 	quicNames     = map[QUICAlgorithm]string{QUICSinglePass: "single-pass", QUICFourPass: "four-pass", QUICPlain: "plain"}

@@ -41,8 +41,8 @@ type Health struct {
 	Fall     uint8    `json:"fall"`                                            // failures in a row until a healthy server is unhealthy
 	Port     uint16   `json:"port,omitempty"`                                  // 0: the service's own
 	Path     string   `json:"path,omitempty"`                                  // http, https
-	Host     string   `json:"host,omitempty"`                                  // http, https: Host header; https, tls: also the name in the certificate, empty: not verified; grpc: the authority
-	Service  string   `json:"service,omitempty"`                               // grpc: service name, empty: the server as a whole
+	Host     string   `json:"host,omitempty"`                                  // http, https: Host header; https, tls, grpcs: also the name in the certificate, empty: not verified; grpc, grpcs: the authority
+	Service  string   `json:"service,omitempty"`                               // grpc, grpcs: service name, empty: the server as a whole
 	Command  []string `json:"command,omitempty" yaml:"command,flow,omitempty"` // exec: program and arguments; exit status 0 is healthy
 	AllDown  AllDown  `json:"all_down"`                                        // who gets new connections when nobody is healthy
 	Deadline Duration `json:"deadline,omitempty" yaml:"deadline"`              // an unhealthy server's connections are cut after that long; 0: never

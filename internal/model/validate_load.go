@@ -47,8 +47,8 @@ func (h *Health) validate(path string, found *findings) {
 		}
 	}
 	only("path", h.Path != "", CheckHTTP, CheckHTTPS)
-	only("host", h.Host != "", CheckHTTP, CheckHTTPS, CheckTLS, CheckGRPC)
-	only("service", h.Service != "", CheckGRPC)
+	only("host", h.Host != "", CheckHTTP, CheckHTTPS, CheckTLS, CheckGRPC, CheckGRPCS)
+	only("service", h.Service != "", CheckGRPC, CheckGRPCS)
 	only("command", len(h.Command) > 0, CheckExec)
 	if h.Check == CheckExec && len(h.Command) == 0 {
 		found.add(path+".command", "write it like [/usr/local/bin/check, --fast]", "missing: check exec runs a program")

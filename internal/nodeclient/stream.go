@@ -3,7 +3,6 @@ package nodeclient
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +20,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 // Implementation constants of a node's streams.
@@ -35,17 +35,19 @@ const (
 // Options say whom a node joins and what it does with what controllers send; nil: it ignores that. The callbacks of one controller come in
 // order; those of several come at the same time.
 type Options struct {
-	Controllers []string    // host:port of every controller
-	TLS         *tls.Config // of the node; nil: without TLS, for tests
-	Hello       func() *ballastv1.Hello
-	OnState     func(controller string, state *ballastv1.State)
-	OnWeights   func(service string, update *follow.Update)
-	OnChecks    func(controller string, services []string)
-	OnSources   func(controller string, sources *ballastv1.TunnelSources)
-	OnReplicas  func(controller string, view *ballastv1.ReplicaView)
-	OnLeft      func(controller string) // its stream has ended
+	Controllers   []string         // host:port of every controller
+	Credentials   *pki.Credentials // of the node; nil: without TLS, for tests
+	Peers         []pki.Role       // whom it joins besides controllers
+	Hello         func() *ballastv1.Hello
+	OnState       func(controller string, state *ballastv1.State)
+	OnWeights     func(service string, update *follow.Update)
+	OnChecks      func(controller string, services []string)
+	OnSources     func(controller string, sources *ballastv1.TunnelSources)
+	OnReplicas    func(controller string, view *ballastv1.ReplicaView)
+	OnRevocations func(controller string, revocations *ballastv1.Revocations)
+	OnLeft        func(controller string) // its stream has ended
 	// Dial connects, below TLS; nil: as usual.
-	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	Dial pki.DialFunc
 	Log  *slog.Logger
 }
 
@@ -99,13 +101,10 @@ func (s *Streams) Connected() (controllers []string) {
 }
 
 func (s *Streams) keep(ctx context.Context, controller string) {
-	transport := nodeTransport(s.options.TLS)
-	if s.options.Dial != nil {
-		transport.DialContext = s.options.Dial
-	}
+	transport := s.options.transport()
 	defer transport.CloseIdleConnections()
 	scheme := "https://"
-	if s.options.TLS == nil {
+	if s.options.Credentials == nil {
 		scheme = "http://"
 	}
 	client := ballastv1connect.NewControlClient(&http.Client{Transport: transport}, scheme+controller, connect.WithGRPC(),
@@ -131,14 +130,23 @@ func (s *Streams) keep(ctx context.Context, controller string) {
 	}
 }
 
-func nodeTransport(config *tls.Config) *http.Transport {
-	transport := &http.Transport{
-		TLSClientConfig: config.Clone(), TLSHandshakeTimeout: api.StreamDead, Protocols: new(http.Protocols),
-		HTTP2:       api.StreamHTTP2(),
-		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
+func (o *Options) transport() *http.Transport {
+	dial := o.Dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
 	}
-	transport.Protocols.SetHTTP2(config != nil)
-	transport.Protocols.SetUnencryptedHTTP2(config == nil)
+	transport := &http.Transport{Protocols: new(http.Protocols), HTTP2: api.StreamHTTP2(), DialContext: dial}
+	if o.Credentials == nil {
+		transport.Protocols.SetUnencryptedHTTP2(true)
+		return transport
+	}
+	transport.Protocols.SetHTTP2(true)
+	secure := o.Credentials.Dialer(o.Credentials.Client(o.Peers...), dial)
+	transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, dialTimeout+api.StreamDead)
+		defer cancel()
+		return secure(ctx, network, address)
+	}
 	return transport
 }
 
@@ -154,7 +162,9 @@ func (s *Streams) converse(ctx context.Context, controller string, client ballas
 	defer stream.CloseRequest()
 	// net/http notices the end of the context only when the request has ended, too.
 	defer context.AfterFunc(ctx, func() { stream.CloseRequest() })()
-	if err := stream.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Hello{Hello: s.options.Hello()}}); err != nil {
+	hello := s.options.Hello()
+	hello.TakesRevocations = s.options.OnRevocations != nil
+	if err := stream.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Hello{Hello: hello}}); err != nil {
 		return false, reason(stream, err)
 	}
 	first, err := stream.Receive()
@@ -215,6 +225,8 @@ func (s *Streams) receive(controller string, stream *connect.BidiStreamForClient
 			call(s.options.OnChecks, controller, m.Checks.Services)
 		case *ballastv1.ToNode_Sources:
 			call(s.options.OnSources, controller, m.Sources)
+		case *ballastv1.ToNode_Revocations:
+			call(s.options.OnRevocations, controller, m.Revocations)
 		case *ballastv1.ToNode_Replicas:
 			call(s.options.OnReplicas, controller, m.Replicas)
 		}

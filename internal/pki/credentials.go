@@ -28,6 +28,8 @@ type Credentials struct {
 	seen     [3]stamp
 	problem  error // why the files as they are now are not used
 	identity Identity
+
+	revoked revoked
 }
 
 type loaded struct {
@@ -179,6 +181,9 @@ func (c *Credentials) Files() (authority, certificate, key string) {
 // Names reports as an error that the certificate does not name a host: an address, or a name of DNS.
 func (c *Credentials) Names(host string) error { return c.latest().own.Leaf.VerifyHostname(host) }
 
+// Own is the certificate that this process shows.
+func (c *Credentials) Own() *x509.Certificate { return c.latest().own.Leaf }
+
 // Server is for listeners: peers must show a certificate of the fleet, of any role that is a peer of ours; PeerIdentity says which.
 func (c *Credentials) Server() *tls.Config {
 	return c.config([]Role{Controller, LB, Agent, Ctl})
@@ -226,7 +231,7 @@ func (c *Credentials) config(peers []Role) *tls.Config {
 			if !slices.Contains(peers, peer.Role) {
 				return fmt.Errorf("the peer (%s) has role %s, which must be %s here", peer.Name, peer.Role, either(peers))
 			}
-			return nil
+			return c.Refused(state.PeerCertificates[0])
 		},
 	}
 }
@@ -246,7 +251,7 @@ func (c *Credentials) Ends() (own, authority time.Time) {
 }
 
 // Warnings says what will break connections unless somebody acts: certificates that end within WarnBefore, or files that have
-// changed to what cannot be used.
+// changed to what cannot be used, or a certificate that is revoked.
 func (c *Credentials) Warnings(now time.Time) (warnings []string) {
 	current := c.latest()
 	for _, one := range []struct {
@@ -264,6 +269,10 @@ func (c *Credentials) Warnings(now time.Time) (warnings []string) {
 		case end.Sub(now) < WarnBefore:
 			warnings = append(warnings, fmt.Sprintf("%s expires on %s: %s", one.path, end.Format(time.DateOnly), one.remedy))
 		}
+	}
+	if r := c.OwnRevoked(); r != nil {
+		warnings = append(warnings, fmt.Sprintf("%s was revoked at %s: nobody accepts it: issue it again with `ballast ctl pki issue --force` and copy it here, no restart is needed",
+			certificatePath(c.dir, c.name), r.At.Format(time.RFC3339)))
 	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()

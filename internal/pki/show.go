@@ -18,6 +18,7 @@ type Entry struct {
 	Role      Role         `json:"role"` // "authority" for the authority itself
 	Addresses []netip.Addr `json:"addresses"`
 	DNS       []string     `json:"dns"`
+	Serial    string       `json:"serial"`
 	Expires   time.Time    `json:"expires"`
 	Key       bool         `json:"key"` // its key is there, too
 	Problems  []string     `json:"problems"`
@@ -52,7 +53,7 @@ func Show(dir string, now time.Time) ([]Entry, error) {
 }
 
 func describe(dir, name string, certificate, root *x509.Certificate, now time.Time) Entry {
-	entry := Entry{Name: name, Role: authorityRole, Addresses: []netip.Addr{}, DNS: []string{}, Expires: certificate.NotAfter, Problems: []string{}}
+	entry := Entry{Name: name, Role: authorityRole, Addresses: []netip.Addr{}, DNS: []string{}, Serial: SerialOf(certificate), Expires: certificate.NotAfter, Problems: []string{}}
 	problem := func(format string, args ...any) {
 		entry.Problems = append(entry.Problems, fmt.Sprintf(format, args...))
 	}

@@ -121,7 +121,7 @@ var layers = map[string][]string{
 	"data":       {},
 	"engine":     {"linux", "machine", "pki", "algo", "model"},
 	"hub":        {"engine", "api", "machine", "pki", "model"},
-	"nodeclient": {"api", "machine", "model"},
+	"nodeclient": {"api", "machine", "pki", "model"},
 	"daemon":     {"daemon", "hub", "engine", "nodeclient", "config", "api", "linux", "machine", "pki", "plan", "algo", "model", "pkg"},
 	"pkg":        {"pkg", "algo"}, // for applications
 	"script":     {},

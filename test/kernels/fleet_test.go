@@ -23,7 +23,13 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/link"
 )
 
-var binary = flag.String("ballast", "../../bin/ballast", "the `BINARY` that is tested")
+var (
+	binary = flag.String("ballast", "../../bin/ballast", "the `BINARY` that is tested")
+	cards  = flag.String("cards", "", "network `CARDS` of the nodes instead of veth: pairs that a wire joins, three for each mode, such as eth0,eth1,...,eth11")
+)
+
+// nodes of a fleet: the load balancer and the servers.
+const nodes = 3
 
 // patience is for what takes a second where nothing else runs: an emulated machine verifies the load balancer for ten, or sixty.
 const patience = 5 * time.Minute
@@ -44,20 +50,21 @@ var vips = []netip.Addr{netip.MustParseAddr("198.51.100.10"), netip.MustParseAdd
 //	client ---- router ==(bridge)== lb, s1, s2
 type fleet struct {
 	t      *testing.T
+	cards  []string
 	mode   attach.XDPMode
 	spaces map[string]*netspace.Space
 	file   string
 	wire   *link.Wire
 }
 
-func newFleet(t *testing.T, mode attach.XDPMode) *fleet {
+func newFleet(t *testing.T, mode attach.XDPMode, cards []string) *fleet {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root for network namespaces and BPF")
 	}
 	if _, err := os.Stat(*binary); err != nil {
 		t.Fatalf("%v: make build", err)
 	}
-	f := &fleet{t: t, mode: mode, spaces: map[string]*netspace.Space{}, file: filepath.Join(t.TempDir(), "ballast.yaml")}
+	f := &fleet{t: t, cards: cards, mode: mode, spaces: map[string]*netspace.Space{}, file: filepath.Join(t.TempDir(), "ballast.yaml")}
 	f.must(os.WriteFile(f.file, []byte(fleetFile), 0o600))
 	var err error
 	f.wire, err = link.Load()
@@ -118,10 +125,16 @@ func (f *fleet) space(name string) *netspace.Space {
 
 // join connects a node to the bridge. The bridge's port has a program, too: veth sends nothing out of XDP to a peer without.
 func (f *fleet) join(name string, addresses ...string) {
-	f.must(netspace.Connect(
-		netspace.End{Space: f.space(name), Interface: "eth0", MTU: 1600, Addresses: prefixes(addresses...)},
-		netspace.End{Space: f.spaces["router"], Interface: name, MTU: 1600, Bridge: "fabric"}))
-	f.must(f.spaces["router"].AttachXDP(name, f.wire.PassFD()))
+	node := netspace.End{Space: f.space(name), Interface: "eth0", MTU: 1600, Addresses: prefixes(addresses...)}
+	port := netspace.End{Space: f.spaces["router"], Interface: name, MTU: 1600, Bridge: "fabric"}
+	if len(f.cards) > 0 {
+		f.must(netspace.Plug(f.cards[0], node))
+		f.must(netspace.Plug(f.cards[1], port))
+		f.cards = f.cards[2:]
+	} else {
+		f.must(netspace.Connect(node, port))
+		f.must(f.spaces["router"].AttachXDP(name, f.wire.PassFD()))
+	}
 	f.routes(name, "10.60.0.1", "fd60::1", "0.0.0.0/0", "::/0")
 }
 

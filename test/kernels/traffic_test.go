@@ -167,13 +167,18 @@ func attachments(space *netspace.Space, device string) (found []string, err erro
 // TestFleetsWork: requests complete, every packet of an established connection is forwarded by its cookie and restored by the agent, health
 // checks take the way of traffic, doctor finds nothing, and after --detach nothing is left.
 func TestFleetsWork(t *testing.T) {
+	left := strings.FieldsFunc(*cards, func(r rune) bool { return r == ',' })
 	for _, mode := range []attach.XDPMode{attach.XDPNative, attach.XDPGeneric} {
-		t.Run(string(mode), func(t *testing.T) { fleetWorks(t, mode) })
+		t.Run(string(mode), func(t *testing.T) { fleetWorks(t, mode, nil) })
+		if len(left) >= 2*nodes {
+			t.Run(string(mode)+"-cards", func(t *testing.T) { fleetWorks(t, mode, left[:2*nodes]) })
+			left = left[2*nodes:]
+		}
 	}
 }
 
-func fleetWorks(t *testing.T, mode attach.XDPMode) {
-	f := newFleet(t, mode)
+func fleetWorks(t *testing.T, mode attach.XDPMode, cards []string) {
+	f := newFleet(t, mode, cards)
 	echo1, echo2 := f.serve("s1"), f.serve("s2")
 	stops := map[string]func(){"s1": f.start("agent", "s1"), "s2": f.start("agent", "s2"), "lb": f.start("lb", "lb")}
 	f.healthy()

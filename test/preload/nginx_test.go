@@ -214,7 +214,7 @@ func TestUntilTheFileIsReadNginxUsesItsOwnKey(t *testing.T) {
 		n.rotateShared(t, 7, 1, group)
 		n.want(t, c, false, nobody, 1)
 		n.want(t, c, true, 7, 1)
-		n.complained(t, "is not there", "are not used")
+		n.complained(t, "is not there", "is read now", "are not used")
 	})
 }
 

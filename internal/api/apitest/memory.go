@@ -3,6 +3,7 @@ package apitest
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 // Memory is an api.Desired that nobody carries out. The zero value is an empty fleet that makes its own keys.
@@ -34,6 +36,7 @@ type Memory struct {
 	Past      []*ballastv1.FleetChange
 	Ring      *ballastv1.ListReplicasResponse  // nil: there is none
 	Tickets   ballastv1.ListTicketKeysResponse // of which keys are used as they are asked for
+	Revoked   []pki.Revocation
 
 	mutex    sync.Mutex
 	node     node.Node
@@ -120,12 +123,42 @@ func (m *Memory) UseTicketKey(_ context.Context, epoch uint32, force bool) (chan
 }
 
 // RevokeTicketKeys implements api.Desired.
-func (m *Memory) RevokeTicketKeys(context.Context) (changes []string, revision uint64, err error) {
+func (m *Memory) RevokeTicketKeys(_ context.Context, newest uint32) (changes []string, revision uint64, err error) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
+	if keys := m.Tickets.Keys; newest != 0 && len(keys) > 0 && keys[0].Epoch > newest {
+		return nil, m.revision, nil
+	}
 	m.Tickets = ballastv1.ListTicketKeysResponse{Needed: true, Current: 9, Keys: []*ballastv1.TicketKeyStatus{{Epoch: 9}}}
 	m.revision++
 	return []string{"ticket keys: all before epoch 9 are revoked"}, m.revision, nil
+}
+
+// RevokeCertificate implements api.Desired: whatever is asked for.
+func (m *Memory) RevokeCertificate(_ context.Context, r *ballastv1.RevokeCertificateRequest) (changes []string, revision uint64, err error) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	entry := pki.Revocation{Serial: r.Serial, Name: r.Name, At: time.Now(), Reason: r.Reason}
+	if len(r.Certificate) > 0 {
+		certificate, err := x509.ParseCertificate(r.Certificate)
+		if err != nil {
+			return nil, 0, err
+		}
+		entry = pki.RevocationOf(certificate, time.Now(), r.Reason)
+	}
+	if !r.Force {
+		return nil, 0, api.Dangerous([]string{"nobody accepts " + entry.What() + " any more"})
+	}
+	m.Revoked = append(m.Revoked, entry)
+	m.revision++
+	return []string{"revoked: " + entry.What()}, m.revision, nil
+}
+
+// Revocations implements api.Desired.
+func (m *Memory) Revocations(context.Context) ([]pki.Revocation, error) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	return slices.Clone(m.Revoked), nil
 }
 
 // DrainReplica implements api.Desired: it is done at once.

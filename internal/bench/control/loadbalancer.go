@@ -37,7 +37,7 @@ func (c *company) startLB(ctx context.Context, i int) error {
 	}
 	send := make(chan *ballastv1.FromNode, 1) // the callbacks may come before Join returns
 	lb.streams = nodeclient.New(nodeclient.Options{
-		Controllers: []string{c.fleet.Controller}, TLS: credentials.Client(), Hello: hello, Log: c.log, Dial: dial(&c.lbTraffic),
+		Controllers: []string{c.fleet.Controller}, Credentials: credentials, Hello: hello, Log: c.log, Dial: dial(&c.lbTraffic),
 		OnState:   func(_ string, state *ballastv1.State) { lb.state(ctx, state, send) },
 		OnWeights: lb.weights,
 		OnLeft:    func(string) { c.lose(ctx, fmt.Errorf("load balancer %s: its stream has ended", lbName(i))) },

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
-	"os"
 	"strconv"
 	"text/tabwriter"
 
@@ -109,13 +107,4 @@ func OrDash(text string) string {
 		return "-"
 	}
 	return text
-}
-
-// NewLog writes what a daemon has to say, for people and for log collectors.
-func NewLog(verbose bool) *slog.Logger {
-	level := slog.LevelInfo
-	if verbose {
-		level = slog.LevelDebug
-	}
-	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 }

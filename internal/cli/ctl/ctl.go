@@ -19,6 +19,6 @@ func Command() *cobra.Command {
 		fleet.Apply(c), fleet.Service(c), fleet.Server(c), fleet.Node(c), fleet.Replicas(c), fleet.Replica(c), fleet.Controller(c),
 		keys.Keys(c), keys.Key(c), keys.Tickets(c), keys.Ticket(c),
 		local.Status(c), local.Counters(c), local.Metrics(c), local.Connections(c), local.Sessions(c), local.Trace(c), local.Config(c), local.QUIC(c), local.BGP(c), local.Backup(c),
-		pki.Command())
+		pki.Command(c))
 	return cmd
 }

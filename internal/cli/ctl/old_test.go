@@ -11,13 +11,14 @@ import (
 
 // readers are the commands that show what a method of the fleet API reads.
 var readers = map[string][]string{
-	"GetFleet":       {"fleet", "services"},
-	"ListServers":    {"servers", "servers web"},
-	"ListKeys":       {"keys"},
-	"ListChanges":    {"history"},
-	"ListNodes":      {"nodes"},
-	"ListReplicas":   {"replicas"},
-	"ListTicketKeys": {"tickets"},
+	"GetFleet":        {"fleet", "services"},
+	"ListServers":     {"servers", "servers web"},
+	"ListKeys":        {"keys"},
+	"ListChanges":     {"history"},
+	"ListNodes":       {"nodes"},
+	"ListReplicas":    {"replicas"},
+	"ListTicketKeys":  {"tickets"},
+	"ListRevocations": {"pki list"},
 }
 
 func TestWhoeverReadsWhatMayBeOldIsWarned(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ballast-lb/ballast/internal/api/apitest"
 	"github.com/ballast-lb/ballast/internal/cli/clitest"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -53,4 +54,32 @@ func TestCommandsForCertificatesSayWhatToDo(t *testing.T) {
 			t.Errorf("%v: %v, want %q", test.args, err, test.wanted)
 		}
 	}
+}
+
+func TestCertificatesAreRevokedByNameSerialAndFile(t *testing.T) {
+	memory := &apitest.Memory{}
+	path := filepath.Join(t.TempDir(), "ctl.sock")
+	serve(t, memory, listen(t, "unix", path))
+	ctl := &terminal{t, memory, []string{"ctl", "--socket", path}}
+	dir := filepath.Join(t.TempDir(), "fleet")
+	for _, args := range [][]string{{"init", dir}, {"issue", dir, "agent", "web-1"}} {
+		if out, err := clitest.Run(append([]string{"ctl", "pki"}, args...)...); err != nil {
+			t.Fatal(out, err)
+		}
+	}
+	certificate, err := pki.ReadCertificate(filepath.Join(dir, "web-1.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	serial := pki.SerialOf(certificate)
+	ctl.expect("pki show "+dir, serial)
+	ctl.expect("pki list", "no certificate is revoked")
+	ctl.expect("--json pki list", "[]")
+	ctl.refuse("pki revoke web-1", "--yes")
+	ctl.refuse("pki revoke nobody.crt --yes", "nobody.crt")
+	ctl.expect("pki revoke web-1 --yes --reason stolen", "revoked: all certificates of web-1 that were issued up to")
+	ctl.expect("pki revoke "+strings.ToUpper(serial)+" --yes", "revoked: the certificate with serial number "+serial)
+	ctl.expect("pki revoke "+dir+"/web-1.crt --yes", "revoked: the certificate of agent web-1 with serial number "+serial)
+	ctl.expect("pki list", "web-1", "all until then", "stolen", serial)
+	ctl.expect("--json pki list", `"serial": "`+serial+`"`, `"reason": "stolen"`, `"role": "agent"`)
 }

@@ -20,7 +20,9 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
 	"github.com/ballast-lb/ballast/internal/daemon/periodic"
 	"github.com/ballast-lb/ballast/internal/daemon/readiness"
+	"github.com/ballast-lb/ballast/internal/daemon/revocations"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
+	"github.com/ballast-lb/ballast/internal/daemon/systemd"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/load"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
@@ -30,6 +32,9 @@ import (
 	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
+
+// leaves is what the process leaves when it ends.
+const leaves = "the data path stays attached"
 
 // agePeriod is how often what only time changes is looked at.
 const agePeriod = time.Second
@@ -65,6 +70,7 @@ type daemon struct {
 	log         *slog.Logger
 	credentials *pki.Credentials   // with Controllers
 	client      *nodeclient.Client // nil: without controllers
+	revocations *revocations.List  // nil: it runs by a file
 	reading     sync.Mutex         // held while the file is read and applied; others' locks only while it is applied
 
 	path       *server.Server
@@ -94,6 +100,11 @@ func Run(ctx context.Context, o Options) error {
 		if d.credentials, err = pki.Load(o.TLSDir, o.Name, pki.Agent); err != nil {
 			return err
 		}
+		if o.Config == "" {
+			if d.revocations, err = revocations.Load(d.credentials, statefile.Agent(o.StateDir, o.Instance), pki.Agent, o.Log); err != nil {
+				return err
+			}
+		}
 		d.client = nodeclient.NewClient(d.clientOptions())
 	}
 	if len(o.Interfaces) > 0 {
@@ -115,7 +126,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := d.start(); err != nil {
 		return errors.Join(err, undo())
 	}
-	defer func() { o.Log.Info("stopped: the data path stays attached", "instance", o.Instance) }()
+	defer func() { o.Log.Info("stopped: "+leaves, "instance", o.Instance) }()
 	defer d.path.Close()
 
 	ctx, cancel := context.WithCancel(ctx)
@@ -147,6 +158,7 @@ func Run(ctx context.Context, o Options) error {
 		running.Go(func() { listen.ServeMetrics(ctx, d.log, metrics, d.metricsHandler(), d.health) })
 	}
 	d.log.Info("started", "instance", o.Instance, "services", d.status().Services)
+	running.Go(func() { systemd.Serve(ctx, o.Log, d.takeTurns, leaves) })
 	return d.routes().Serve(ctx, listener)
 }
 
@@ -212,12 +224,12 @@ func (d *daemon) start() (err error) {
 
 // clientOptions are of the streams to controllers or, with a file, to load balancers that take load reports.
 func (d *daemon) clientOptions() nodeclient.Options {
-	o := nodeclient.Options{Controllers: d.options.Controllers, TLS: d.credentials.Client(), Log: d.log, Hello: d.hello}
+	o := nodeclient.Options{Controllers: d.options.Controllers, Credentials: d.credentials, Log: d.log, Hello: d.hello}
 	if d.options.Config != "" { // a load balancer does not say what this server is
-		o.TLS = d.credentials.Client(pki.LB)
+		o.Peers = []pki.Role{pki.LB}
 		return o
 	}
-	o.OnState, o.OnSources, o.OnLeft = d.onState, d.onSources, d.onLeft
+	o.OnState, o.OnSources, o.OnLeft, o.OnRevocations = d.onState, d.onSources, d.onLeft, d.revocations.Take
 	return o
 }
 
@@ -233,6 +245,12 @@ func (d *daemon) runReports(ctx context.Context, running *sync.WaitGroup) {
 		d.load.Run(ctx, d.load.interval, func(r load.Report) { d.client.Send(d.load.message(r)) })
 	})
 	running.Go(func() { d.keys.run(ctx, d.client.Send) })
+}
+
+// takeTurns waits until it could change something: whoever keeps others from that for good is stuck.
+func (d *daemon) takeTurns() {
+	d.reconciler.Do(func(*reconciler) {})
+	d.tunnels.Do(func(*tunnels) {})
 }
 
 func (d *daemon) reload(force bool) (changes []string, err error) {
@@ -325,6 +343,9 @@ func (d *daemon) withoutEchoes() api.AgentStatus {
 		status.Controllers = d.client.Connected()
 		status.Problems = append(status.Problems, d.credentials.Warnings(time.Now())...)
 	}
+	if d.revocations != nil {
+		status.Problems = append(status.Problems, d.revocations.Problems()...)
+	}
 	d.tunnels.Do(func(t *tunnels) {
 		status.Tunnels = t.status(time.Now())
 		if stranger := t.problem(time.Now()); stranger != "" {
@@ -370,8 +391,11 @@ func (d *daemon) routes() *api.Server {
 	})
 	s.Handle("GET "+api.PathCounters, func(*http.Request) (any, error) { return d.counters() })
 	s.Handle("POST "+api.PathConfigAction, func(r *http.Request) (any, error) {
-		if d.options.Config == "" || r.PathValue("action") != "reload" {
-			return nil, api.BadRequest("this is an agent: what can be asked of it is `ballast ctl config reload`, if it runs by a file")
+		if r.PathValue("action") != "reload" {
+			return nil, api.BadRequest("this is an agent: what can be asked of it is `ballast ctl config reload`")
+		}
+		if d.options.Config == "" {
+			return configfile.AskedOfControllers(d.client)
 		}
 		return configfile.Asked(r, d.log, d.reload)
 	})

@@ -1,4 +1,4 @@
-// Package configfile is the configuration file of a daemon that runs by one: read, watched, and refused.
+// Package configfile is the configuration file of a daemon that runs by one: read, watched, and refused. A daemon without one asks controllers.
 package configfile
 
 import (
@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -121,4 +122,17 @@ func Asked(r *http.Request, log *slog.Logger, take func(force bool) ([]string, e
 		return nil, api.BadRequest("%s", err)
 	}
 	return api.Changed{Changes: changes}, nil
+}
+
+// AskedOfControllers has controllers tell their complete state again, because somebody asks a daemon for it that has no file.
+func AskedOfControllers(controllers interface {
+	Connected() []string
+	Rejoin()
+}) (any, error) {
+	connected := controllers.Connected()
+	if len(connected) == 0 {
+		return nil, api.BadRequest("no controller is connected: the last state goes on, and the first that is reached tells the complete one")
+	}
+	controllers.Rejoin()
+	return api.Changed{Changes: []string{"asked for the complete state: " + strings.Join(connected, ", ")}}, nil
 }

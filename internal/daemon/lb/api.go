@@ -79,6 +79,9 @@ func (e endpoints) refuseWithoutFile() error {
 }
 
 func (e endpoints) configAction(r *http.Request) (any, error) {
+	if e.controllers != nil && r.PathValue("action") == "reload" {
+		return configfile.AskedOfControllers(e.controllers)
+	}
 	if err := e.refuseWithoutFile(); err != nil {
 		return nil, err
 	}

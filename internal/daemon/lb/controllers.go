@@ -23,15 +23,16 @@ type remote struct{ *changes }
 // newClient returns streams to controllers that begin when the load balancer runs.
 func (r remote) newClient() *nodeclient.Client {
 	return nodeclient.NewClient(nodeclient.Options{
-		Controllers: r.options.Controllers, TLS: r.credentials.Client(), Log: r.log,
+		Controllers: r.options.Controllers, Credentials: r.credentials, Log: r.log,
 		Hello: func() *ballastv1.Hello {
 			return &ballastv1.Hello{Protocol: api.ControlProtocol, Role: string(pki.LB), Name: r.name, Version: r.options.Version, Addresses: r.sources()}
 		},
-		OnState:    r.onState,
-		OnWeights:  r.reweigh,
-		OnChecks:   r.onChecks,
-		OnReplicas: func(controller string, view *ballastv1.ReplicaView) { r.replication.OnView(controller, view) },
-		OnLeft:     func(controller string) { r.checks.Want(controller, nil) },
+		OnState:       r.onState,
+		OnWeights:     r.reweigh,
+		OnChecks:      r.onChecks,
+		OnRevocations: r.revocations.Take,
+		OnReplicas:    func(controller string, view *ballastv1.ReplicaView) { r.replication.OnView(controller, view) },
+		OnLeft:        func(controller string) { r.checks.Want(controller, nil) },
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
+	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 // fleetAPI is the desired state of one load balancer, as the fleet API reads and changes it.
@@ -144,8 +145,23 @@ func (f fleetAPI) UseTicketKey(context.Context, uint32, bool) ([]string, uint64,
 	return nil, 0, errNoTickets
 }
 
-func (f fleetAPI) RevokeTicketKeys(context.Context) ([]string, uint64, error) {
+func (f fleetAPI) RevokeTicketKeys(context.Context, uint32) ([]string, uint64, error) {
 	return nil, 0, errNoTickets
+}
+
+// errNoRevocations is why a load balancer does not revoke.
+var errNoRevocations = connect.NewError(connect.CodeFailedPrecondition, errors.New("controllers keep the list of revoked certificates: ask one of them; without controllers there is none"))
+
+func (f fleetAPI) RevokeCertificate(context.Context, *ballastv1.RevokeCertificateRequest) ([]string, uint64, error) {
+	return nil, 0, errNoRevocations
+}
+
+// Revocations are those that controllers have told.
+func (f fleetAPI) Revocations(context.Context) ([]pki.Revocation, error) {
+	if f.controllers == nil {
+		return nil, errNoRevocations
+	}
+	return f.credentials.Revoked(), nil
 }
 
 func yesNo(yes bool) string {

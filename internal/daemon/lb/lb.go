@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/keeper"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/replication"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/tracing"
+	"github.com/ballast-lb/ballast/internal/daemon/revocations"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
@@ -62,6 +63,7 @@ type parts struct {
 	tracer      *tracing.Tracer
 	local       *decider.Local           // with a file: decides in this process
 	controllers *nodeclient.Client       // without
+	revocations *revocations.List        // as well
 	replication *replication.Replication // as well
 	bgp         *bgp.Announcer
 }

@@ -31,7 +31,9 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
 	"github.com/ballast-lb/ballast/internal/daemon/periodic"
 	"github.com/ballast-lb/ballast/internal/daemon/readiness"
+	"github.com/ballast-lb/ballast/internal/daemon/revocations"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
+	"github.com/ballast-lb/ballast/internal/daemon/systemd"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/check"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
@@ -62,6 +64,11 @@ func Run(ctx context.Context, o Options) error {
 	}
 	if len(o.Controllers) > 0 || o.Listen != "" { // before anything is attached
 		if lb.credentials, err = pki.Load(o.TLSDir, o.Name, pki.LB); err != nil {
+			return err
+		}
+	}
+	if len(o.Controllers) > 0 {
+		if lb.revocations, err = revocations.Load(lb.credentials, statefile.LB(o.StateDir, o.Instance), pki.LB, o.Log); err != nil {
 			return err
 		}
 	}
@@ -98,7 +105,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := lb.start(interfaces, flows); err != nil {
 		return errors.Join(err, undo())
 	}
-	defer func() { o.Log.Info("stopped: the data path stays attached", "instance", o.Instance) }()
+	defer func() { o.Log.Info("stopped: "+leaves, "instance", o.Instance) }()
 	defer func() { // what is under way is finished, and nothing begins any more: the process ends here
 		lb.turn.Lock()
 		lb.programs.mutex.Lock()
@@ -106,6 +113,9 @@ func Run(ctx context.Context, o Options) error {
 	}()
 	return lb.run(ctx, listener, undo)
 }
+
+// leaves is what the process leaves when it ends.
+const leaves = "the data path stays attached"
 
 // lifecycle is a load balancer that starts, runs and ends.
 type lifecycle struct{ *changes }
@@ -261,6 +271,7 @@ func (lb *lifecycle) run(ctx context.Context, listener net.Listener, undo func()
 	if metrics != nil {
 		running.Go(func() { listen.ServeMetrics(ctx, lb.log, metrics, serve.metricsHandler(), serve.notReady) })
 	}
+	running.Go(func() { systemd.Serve(ctx, lb.log, lb.takeTurns, leaves) })
 	return serve.routes().Serve(ctx, listener)
 }
 
@@ -287,6 +298,12 @@ func (lb *lifecycle) startDecider(ctx context.Context, running *sync.WaitGroup, 
 	running.Go(func() { traffic.Report(ctx, lb.tables, report) })
 	running.Go(func() { lb.checks.Run(ctx) })
 	return nil
+}
+
+// takeTurns waits until it could change something, and see to the programs: whoever keeps others from that for good is stuck.
+func (lb *lifecycle) takeTurns() {
+	lb.change(func(changing) error { return nil })
+	lb.programs.status()
 }
 
 // networkChanged follows devices, routes and neighbours.

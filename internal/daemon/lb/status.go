@@ -83,6 +83,9 @@ func (o observer) status() api.LBStatus {
 	if o.credentials != nil {
 		status.Problems = append(status.Problems, o.credentials.Warnings(time.Now())...)
 	}
+	if o.revocations != nil {
+		status.Problems = append(status.Problems, o.revocations.Problems()...)
+	}
 	slices.Sort(status.Problems[len(stops):])
 	var err error
 	if status.Tier, err = o.tierStatus(now); err != nil {

@@ -35,12 +35,14 @@ var (
 	readyMetric       = prometheus.NewDesc("ballast_ready", "1 while the daemon does its work: /healthz answers 200.", nil, nil)
 	problemsMetric    = prometheus.NewDesc("ballast_problems", "Problems that the daemon's status lists.", nil, nil)
 	keyEpochMetric    = prometheus.NewDesc("ballast_key_epoch", "Epoch of the key that cookies are written with.", nil, nil)
+	revokedMetric     = prometheus.NewDesc("ballast_certificates_revoked", "Entries on the list of revoked certificates, as the daemon knows it.", nil, nil)
+	refusedMetric     = prometheus.NewDesc("ballast_certificates_refused_total", "Handshakes and requests that were refused, and connections that were cut, because the peer's certificate is revoked.", nil, nil)
 	certificateMetric = prometheus.NewDesc("ballast_certificate_expiry_timestamp_seconds", "When a certificate ends: the daemon's own, or that of the authority.", []string{"certificate"}, nil)
 )
 
 // Describe is of prometheus.Collector.
 func (a About) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{buildInfoMetric, readyMetric, problemsMetric, keyEpochMetric, certificateMetric} {
+	for _, desc := range []*prometheus.Desc{buildInfoMetric, readyMetric, problemsMetric, keyEpochMetric, certificateMetric, revokedMetric, refusedMetric} {
 		out <- desc
 	}
 }
@@ -62,6 +64,9 @@ func (a About) Collect(out chan<- prometheus.Metric) {
 		seconds := func(t time.Time) float64 { return float64(t.Unix()) }
 		gauge(certificateMetric, seconds(own), "own")
 		gauge(certificateMetric, seconds(authority), "authority")
+		entries, refused := a.Credentials.RevokedCount()
+		gauge(revokedMetric, float64(entries))
+		out <- prometheus.MustNewConstMetric(refusedMetric, prometheus.CounterValue, float64(refused))
 	}
 }
 

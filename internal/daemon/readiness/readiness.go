@@ -1,4 +1,4 @@
-// Package readiness tells the log and controllers whether a daemon does its work, and what is not as wanted.
+// Package readiness tells the log, systemd and controllers whether a daemon does its work, and what is not as wanted.
 package readiness
 
 import (
@@ -12,6 +12,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/daemon/periodic"
+	"github.com/ballast-lb/ballast/internal/daemon/systemd"
 )
 
 // period is how often it is looked at.
@@ -27,10 +28,13 @@ func Log(ctx context.Context, log *slog.Logger, health func() []string) {
 		}
 		first, before = false, stops
 		if len(stops) > 0 {
-			log.Warn("not ready", "why", strings.Join(stops, "; "))
+			why := strings.Join(stops, "; ")
+			log.Warn("not ready", "why", why)
+			systemd.Status(log, "not ready: "+why)
 			return
 		}
 		log.Info("ready")
+		systemd.Status(log, "ready")
 	}
 	look(time.Time{})
 	periodic.Every(ctx, period, look)

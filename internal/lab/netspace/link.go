@@ -41,14 +41,33 @@ func Connect(a, b End) error {
 	if err != nil {
 		return fmt.Errorf("connect %s/%s to %s/%s: %w", a.Space.Name, a.Interface, b.Space.Name, b.Interface, err)
 	}
-	return errors.Join(a.configure(), b.configure())
+	return errors.Join(a.wire(), b.wire(), a.configure(), b.configure())
+}
+
+func (e End) wire() error {
+	return e.Space.Do(func() error { return behaveLikeWire(e.Interface) })
+}
+
+// Plug moves a network card of the caller's namespace to an end. Its offloads stay as they are. It comes back, under another name, when
+// the namespace ends.
+func Plug(card string, end End) error {
+	link, err := netlink.LinkByName(card)
+	if err == nil {
+		err = netlink.LinkSetNsFd(link, int(end.Space.handle))
+	}
+	if err == nil {
+		err = end.Space.onLink(card, func(link netlink.Link) error {
+			return errors.Join(netlink.LinkSetName(link, end.Interface), netlink.LinkSetMTU(link, end.MTU))
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("plug %s in %s: %w", card, end.Space.Name, err)
+	}
+	return end.configure()
 }
 
 func (e End) configure() error {
 	err := e.Space.Do(func() error {
-		if err := behaveLikeWire(e.Interface); err != nil {
-			return err
-		}
 		if err := e.Space.spread(e.Interface); err != nil {
 			return err
 		}

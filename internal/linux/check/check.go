@@ -4,12 +4,13 @@
 //	http   a status of 2xx or 3xx; redirects are not followed, the body is not read
 //	https  the same inside TLS
 //	tls    the handshake succeeds
-//	grpc   grpc.health.v1 says SERVING (without TLS)
+//	grpc   grpc.health.v1 says SERVING
+//	grpcs  the same inside TLS
 //	exec   a program ends with status 0
 //	quic   the versions of QUIC that it has are listed (RFC 9000 6)
 //
 // Certificates are verified only when the health has a host: it is the name that the certificate must be for, and the
-// Host header (http, https) or the authority (grpc).
+// Host header (http, https) or the authority (grpc, grpcs).
 //
 // A connection goes to the VIP by the way that traffic takes, when Options.Dial can do that, so that a server whose tunnel,
 // agent or VIP is missing is found out too. Otherwise it goes straight to the server's address, and Result.Straight says why.

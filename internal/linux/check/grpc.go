@@ -10,16 +10,27 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/credentials"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 )
 
+// insideTLS has requests say that they are, on a connection that has its TLS already.
+type insideTLS struct {
+	credentials.TransportCredentials
+}
+
+func (insideTLS) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+}
+
+func (i insideTLS) Clone() credentials.TransportCredentials { return i }
+
 // checkGRPC asks grpc.health.v1 on a connection that is there already.
-func checkGRPC(ctx context.Context, conn net.Conn, t Target) error {
+func checkGRPC(ctx context.Context, conn net.Conn, t Target, security credentials.TransportCredentials) error {
 	var used atomic.Bool
 	options := []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(security),
 		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithDisableHealthCheck(),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
 			if used.Swap(true) {

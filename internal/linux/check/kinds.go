@@ -16,8 +16,14 @@ import (
 	"syscall"
 	"time"
 
+	"google.golang.org/grpc/credentials/insecure"
+
 	"github.com/ballast-lb/ballast/internal/model"
 )
+
+const http2 = "h2" // as ALPN names it
+
+var errNoHTTP2 = errors.New("TLS handshake: the server does not offer HTTP/2 (ALPN h2), which gRPC needs")
 
 // maxHeader bounds what is read of an HTTP answer.
 const maxHeader = 64 << 10
@@ -42,14 +48,10 @@ func (p *Prober) attempt(ctx context.Context, t Target) (remarks Remarks, err er
 		return remarks, nil
 	case model.CheckHTTP:
 		return remarks, checkHTTP(conn, t, "http")
-	case model.CheckTLS, model.CheckHTTPS:
-		inside, err := p.handshake(ctx, conn, t)
-		if err != nil || t.Health.Check == model.CheckTLS {
-			return remarks, err
-		}
-		return remarks, checkHTTP(inside, t, "https")
+	case model.CheckTLS, model.CheckHTTPS, model.CheckGRPCS:
+		return remarks, p.checkInTLS(ctx, conn, t)
 	case model.CheckGRPC:
-		return remarks, checkGRPC(ctx, conn, t)
+		return remarks, checkGRPC(ctx, conn, t, insecure.NewCredentials())
 	case model.CheckQUIC:
 		return remarks, checkQUIC(conn, hello)
 	}
@@ -90,18 +92,41 @@ func resetting(conn net.Conn) net.Conn {
 	return conn
 }
 
-func (p *Prober) handshake(ctx context.Context, conn net.Conn, t Target) (net.Conn, error) {
+// checkInTLS makes the check that its kind stands for inside TLS.
+func (p *Prober) checkInTLS(ctx context.Context, conn net.Conn, t Target) error {
+	inside, err := p.handshake(ctx, conn, t)
+	switch {
+	case err != nil:
+		return err
+	case t.Health.Check == model.CheckHTTPS:
+		return checkHTTP(inside, t, "https")
+	case t.Health.Check == model.CheckGRPCS:
+		return checkGRPC(ctx, inside, t, insideTLS{insecure.NewCredentials()})
+	}
+	return nil
+}
+
+func (p *Prober) handshake(ctx context.Context, conn net.Conn, t Target) (inside *tls.Conn, err error) {
 	name := t.Health.Host
 	if host, _, err := net.SplitHostPort(name); err == nil {
 		name = host
 	}
 	config := &tls.Config{ServerName: name, InsecureSkipVerify: name == "", RootCAs: p.options.Roots}
-	if t.Health.Check == model.CheckHTTPS {
+	switch t.Health.Check {
+	case model.CheckHTTPS:
 		config.NextProtos = []string{"http/1.1"}
+	case model.CheckGRPCS:
+		config.NextProtos = []string{http2}
 	}
-	inside := tls.Client(conn, config)
+	inside = tls.Client(conn, config)
 	if err := inside.HandshakeContext(ctx); err != nil {
+		if t.Health.Check == model.CheckGRPCS && strings.HasSuffix(err.Error(), "tls: no application protocol") {
+			return nil, errNoHTTP2
+		}
 		return nil, failure("TLS handshake", err)
+	}
+	if t.Health.Check == model.CheckGRPCS && inside.ConnectionState().NegotiatedProtocol != http2 {
+		return nil, errNoHTTP2
 	}
 	return inside, nil
 }

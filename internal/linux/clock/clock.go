@@ -2,6 +2,7 @@
 package clock
 
 import (
+	"fmt"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,5 +13,8 @@ import (
 func TAIOffset() (time.Duration, error) {
 	var now unix.Timex
 	_, err := unix.Adjtimex(&now)
-	return time.Duration(now.Tai) * time.Second, err
+	if err != nil {
+		return 0, fmt.Errorf("ask the kernel how CLOCK_TAI differs (adjtimex): %w", err)
+	}
+	return time.Duration(now.Tai) * time.Second, nil
 }

@@ -1,11 +1,10 @@
-// On which devices programs run: lb by XDP and, where services with session tls are, lb_release at tc: one packet may become many there alone.
+// On which devices programs run: lb by XDP, and lb_release at tc, where alone one packet may become many.
 package lb
 
 import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"sync"
 
 	"github.com/ballast-lb/ballast/internal/linux/attach"
@@ -15,9 +14,7 @@ import (
 // attachments are where programs run, and what keeps them there when this process ends.
 type attachments struct {
 	sync.Mutex
-	pins     pin.Instance
-	devices  []net.Interface // that lb runs on
-	releases bool            // there is a service with session tls, or was
+	pins pin.Instance
 }
 
 // Attach runs the program on a device of the calling thread's network namespace and returns the mode it got. A link that an
@@ -32,19 +29,11 @@ func (lb *LB) Attach(device *net.Interface, mode attach.XDPMode) (attach.XDPMode
 	if err := pins.PinOwn(lb.Program(), lb.objects.Ways); err != nil {
 		return "", err
 	}
-	if lb.attached.releases { // before a packet can come that needs it
-		if err := lb.release(device.Index); err != nil {
-			return "", err
-		}
-	}
-	pins.Ask(attach.HookXDP, device.Index)
-	got, err := attach.XDP(pins, lb.Program(), device, mode)
-	if err != nil {
+	if err := lb.release(device.Index); err != nil { // before a packet can come that needs it
 		return "", err
 	}
-	others := slices.DeleteFunc(lb.attached.devices, func(old net.Interface) bool { return old.Index == device.Index || old.Name == device.Name })
-	lb.attached.devices = append(others, *device)
-	return got, nil
+	pins.Ask(attach.HookXDP, device.Index)
+	return attach.XDP(pins, lb.Program(), device, mode)
 }
 
 // releaser is lb_release on a device.
@@ -56,43 +45,22 @@ func (lb *LB) releaser(ifindex int) *attach.TC {
 func (lb *LB) release(ifindex int) error {
 	lb.attached.pins.Ask(attach.Ingress.Name, ifindex)
 	if err := lb.releaser(ifindex).Attach(); err != nil {
-		return fmt.Errorf("services with session tls need a program at tc: %w", err)
+		return fmt.Errorf("what goes to a server in several packets needs a program at tc: %w", err)
 	}
 	return nil
-}
-
-// enableReleases loads and attaches what services with session tls need.
-func (lb *LB) enableReleases() error {
-	lb.attached.Lock()
-	defer lb.attached.Unlock()
-	if err := lb.objects.need(programsOfSessions); err != nil || lb.attached.releases {
-		return err
-	}
-	for _, device := range lb.attached.devices {
-		if err := lb.release(device.Index); err != nil {
-			return err
-		}
-	}
-	lb.attached.releases = true
-	return lb.objects.HoldsEnabled.Set(uint32(1))
 }
 
 // Runs is nil if a device that was attached has its programs still; else it says what is amiss. Attach mends it.
 func (lb *LB) Runs(ifindex int) error {
 	lb.attached.Lock()
 	defer lb.attached.Unlock()
-	err := lb.attached.pins.Runs(attach.HookXDP, ifindex, lb.Program())
-	if lb.attached.releases {
-		err = errors.Join(err, lb.releaser(ifindex).Runs())
-	}
-	return err
+	return errors.Join(lb.attached.pins.Runs(attach.HookXDP, ifindex, lb.Program()), lb.releaser(ifindex).Runs())
 }
 
 // Forget drops what is kept for a device that is gone.
 func (lb *LB) Forget(ifindex int) error {
 	lb.attached.Lock()
 	defer lb.attached.Unlock()
-	lb.attached.devices = slices.DeleteFunc(lb.attached.devices, func(old net.Interface) bool { return old.Index == ifindex })
 	return lb.attached.pins.Forget(ifindex)
 }
 

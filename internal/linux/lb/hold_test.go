@@ -23,7 +23,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-const orderType = 0x88b5 // HOLD_RELEASE
+const orderType = 0x88b5 // ORDER_SEVERAL
 
 // holdRig is a load balancer whose servers are behind a wire, whose far end sees what is released.
 type holdRig struct {

@@ -222,5 +222,9 @@ func (w *world) anyFrame(rt *rapid.T) []byte {
 		return fragmentOf(f.client.Addr(), s.VIP, protocol, rapid.Uint32Range(1, 3).Draw(rt, "fragment id"),
 			rapid.SampledFrom([]int{0, 8, 1480}).Draw(rt, "offset"), rapid.Bool().Draw(rt, "more"), segment)
 	}
-	return ethernet(rapid.SampledFrom([]uint16{0, 5}).Draw(rt, "vlan"), ipPacket(f.client.Addr(), s.VIP, protocol, segment))
+	ip := ipPacket(f.client.Addr(), s.VIP, protocol, segment)
+	if !s.VIP.Is6() && rapid.Bool().Draw(rt, "may be fragmented") {
+		mayFragment(ip)
+	}
+	return ethernet(rapid.SampledFrom([]uint16{0, 5}).Draw(rt, "vlan"), ip)
 }

@@ -188,6 +188,8 @@ type result struct {
 	frame   []byte
 	service string
 	verdict lbVerdict
+	order   []byte // in fragments: the frame that lb_release gets
+	front   int
 }
 
 // run sends a frame through the program and finds out, from the counters, what the program says it did: exactly one verdict.
@@ -211,6 +213,15 @@ func (w *world) run(frame []byte) result {
 	}
 	if found != 1 {
 		w.Fatalf("one packet was counted under %d verdicts", found)
+	}
+	if got.verdict == lbVerdictFORWARDED_IN_FRAGMENTS {
+		order := readOrder(got.frame)
+		if number := w.tables.Places()[got.service].Number; uint32(order.number) != number {
+			w.Fatalf("an order about service %d, not %d", order.number, number)
+		}
+		server := serverIn(w.steeredService(got.service), order.id)
+		got.order, got.front = got.frame, order.front
+		got.frame = order.undone(got.frame, w.want.Paths[server.Address])
 	}
 	return got
 }

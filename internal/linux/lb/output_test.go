@@ -33,6 +33,8 @@ func (w *world) compare(frame []byte, got result, want expectation) {
 		if answer := want.frame(0); !bytes.Equal(got.frame, answer) {
 			fail("answered otherwise than\n      %s", hex.EncodeToString(answer))
 		}
+	case got.front != want.front:
+		fail("in fragments behind %d bytes, want %d", got.front, want.front)
 	case want.serverOf(got.frame) == 0:
 		fail("sent otherwise than\n      %s", hex.EncodeToString(want.frame(want.ids[0])))
 	}

@@ -102,6 +102,13 @@ func ipPacket(from, to netip.Addr, protocol byte, payload []byte) []byte {
 		SrcIP: from.AsSlice(), DstIP: to.AsSlice()}, gopacket.Payload(payload))
 }
 
+// mayFragment takes Don't Fragment off an IPv4 packet.
+func mayFragment(ip []byte) []byte {
+	ip[6] &^= 0x40
+	setIPv4Checksum(ip)
+	return ip
+}
+
 // fragmentOf is one fragment of a datagram, whose offset is counted in bytes.
 func fragmentOf(from, to netip.Addr, protocol byte, id uint32, offset int, more bool, payload []byte) []byte {
 	if from.Is6() {

@@ -27,7 +27,7 @@ type objects struct {
 // Programs that are loaded when something needs them first.
 var (
 	programsOfTier     = []string{"lb_any_of_tier"}
-	programsOfSessions = []string{"lb_session", "lb_any_of_peer", "lb_release"}
+	programsOfSessions = []string{"lb_session", "lb_any_of_peer"}
 	programsOfReplicas = []string{"lb_ask", "lb_message", "lb_any_of_peer", "lb_function", "lb_function_of_peer", "replica_insert"}
 )
 
@@ -102,7 +102,7 @@ func (lb *LB) LoadAll() error {
 func (lb *LB) enableSessions() error {
 	for _, number := range lb.tables.serviceRows {
 		if number.value != 0 && lb.tables.services[number.value].Session != 0 {
-			return lb.enableReleases()
+			return lb.objects.need(programsOfSessions)
 		}
 	}
 	return nil

@@ -16,6 +16,7 @@ type refPacket struct {
 	protocol, tos       byte
 	fragment            refFragmentKind
 	fragmentID          uint32
+	mayFragment         bool // IPv4 without Don't Fragment
 	sport, dport        uint16
 	flags               byte
 	options             []byte // of TCP; nil when the header is cut short
@@ -81,7 +82,7 @@ func (p *refPacket) parseIPv4() lbVerdict {
 		return lbVerdictPASSED_UNSUPPORTED
 	}
 	p.tos, p.protocol, p.l4 = b[1], b[9], 20
-	p.length = int(binary.BigEndian.Uint16(b[2:]))
+	p.length, p.mayFragment = int(binary.BigEndian.Uint16(b[2:])), b[6]&0x40 == 0
 	if at := binary.BigEndian.Uint16(b[6:]) & 0x3fff; at != 0 {
 		p.fragmentID = uint32(binary.BigEndian.Uint16(b[4:]))
 		p.fragment = firstFragment

@@ -62,6 +62,7 @@ type expectation struct {
 	action  uint32
 	ids     []uint16               // servers that it may go to
 	stops   []uint16               // of the second chance
+	front   int                    // in fragments: bytes before the packet's own header
 	frame   func(id uint16) []byte // what leaves; nil: nothing, or the frame as it came
 	learn   func(ids []uint16)     // what the frame teaches about later ones, once it is known where it went; nil: nothing
 }

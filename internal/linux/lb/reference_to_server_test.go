@@ -34,7 +34,9 @@ func (r *reference) expectSent(p *refPacket, s *plan.Service, d refDecision) exp
 		e.verdict, e.action = lbVerdictDROPPED_NO_NEXT_HOP, xdpDrop
 		return e
 	}
-	if mtu := int(path.MTU) - max(outerLength(s, first, d.stops), r.roomForNodes(s)); p.length > mtu && !(p.v6() && p.length <= 1280) {
+	mtu := int(path.MTU) - max(outerLength(s, first, d.stops), r.roomForNodes(s))
+	fits := p.length <= mtu || (p.v6() && p.length <= 1280)
+	if !fits && !goesInFragments(p, d, mtu) {
 		return r.expectTooBig(p, e, mtu)
 	}
 	if path.Ifindex != testIfindex {
@@ -57,6 +59,10 @@ func (r *reference) expectSent(p *refPacket, s *plan.Service, d refDecision) exp
 	}
 	e.ids, e.stops = d.ids, d.stops
 	e.frame = func(id uint16) []byte { return r.sentFrame(p, s, serverIn(s, id), d.stops, d.next) }
+	if !fits {
+		e.verdict, e.action = lbVerdictFORWARDED_IN_FRAGMENTS, xdpPass
+		e.front = len(e.frame(d.ids[0])) - len(p.ip)
+	}
 	return e
 }
 

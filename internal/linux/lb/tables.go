@@ -72,7 +72,7 @@ func (lb *LB) apply(change plan.Change) error {
 			}
 		}
 	case plan.WriteSession:
-		if err := lb.enableReleases(); err != nil {
+		if err := lb.objects.need(programsOfSessions); err != nil {
 			return err
 		}
 		return o.SessionConfigs.Put(c.Group, c.Config)

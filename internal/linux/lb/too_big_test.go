@@ -124,18 +124,23 @@ func (w *world) checkMTU(frame []byte, mtu int) {
 }
 
 func TestNobodyIsToldAboutErrorsAndFragmentsThatDoNotFit(t *testing.T) {
-	w := newWorld(t, serviceOf("web", vip4, nil), udpService("dns", vip4, nil))
-	setMTU(w, 400)
-	f := flowTo(vip4, 80, 1)
-	big := tcpSegment(f.service, f.client, ack, timestamps(w.cookieFor("web", f, 1, 1), 1), make([]byte, 500))
-	w.checkVerdict(pathError(f, 3, 1, 0, big, 548), lbVerdictDROPPED_TOO_BIG_QUIETLY)
-	u := flowTo(vip4, 53, 1)
-	datagram := u.udp(make([]byte, 992))
-	w.checkVerdict(fragmentOf(client4, vip4, 17, 1, 0, true, datagram[:200]), lbVerdictFORWARDED_BY_HASH)
-	w.checkVerdict(fragmentOf(client4, vip4, 17, 1, 200, false, datagram[200:]), lbVerdictDROPPED_TOO_BIG_QUIETLY)
-	w.checkVerdict(fragmentOf(client4, vip4, 17, 2, 0, true, datagram[:600]), lbVerdictANSWERED_TOO_BIG)
-	setMTU(w, 100)
-	w.checkVerdict(f.frame(f.tcp(ack, nil, make([]byte, 70))), lbVerdictDROPPED_TOO_BIG_QUIETLY) // shorter than a quote
+	for _, vip := range []netip.Addr{vip4, vip6} {
+		w := newWorld(t, serviceOf("web", vip, nil), udpService("dns", vip, nil))
+		setMTU(w, 1400)
+		f, u := flowTo(vip, 80, 1), flowTo(vip, 53, 1)
+		big := tcpSegment(f.service, f.client, ack, timestamps(w.cookieFor("web", f, 1, 1), 1), make([]byte, 1500))
+		kind := map[bool]byte{false: 3, true: 1}[vip.Is6()]
+		w.checkVerdict(pathError(f, kind, 1, 0, big, 1448), lbVerdictDROPPED_TOO_BIG_QUIETLY)
+		if vip.Is6() {
+			datagram := u.udp(make([]byte, 2992))
+			w.checkVerdict(fragmentOf(client6, vip, 17, 1, 0, true, datagram[:200]), lbVerdictFORWARDED_BY_HASH)
+			w.checkVerdict(fragmentOf(client6, vip, 17, 1, 200, false, datagram[200:1600]), lbVerdictDROPPED_TOO_BIG_QUIETLY)
+			w.checkVerdict(fragmentOf(client6, vip, 17, 2, 0, true, datagram[:1600]), lbVerdictANSWERED_TOO_BIG)
+			continue
+		}
+		setMTU(w, 100)
+		w.checkVerdict(f.frame(f.tcp(ack, nil, make([]byte, 70))), lbVerdictDROPPED_TOO_BIG_QUIETLY) // shorter than a quote
+	}
 }
 
 func TestTooBigCutsPaddingOff(t *testing.T) {

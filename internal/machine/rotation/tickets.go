@@ -158,6 +158,9 @@ func (t *TicketKeys) Revoked(now time.Time, fresh TicketSecret) TicketKeys {
 	return TicketKeys{Current: epoch, Since: now, Keys: []TicketKey{{Epoch: epoch, Secret: fresh, Made: now}}}
 }
 
+// Has reports whether there is a key of that epoch, or of one before.
+func (t *TicketKeys) Has(epoch uint32) bool { return len(t.Keys) > 0 && t.Keys[0].Epoch <= epoch }
+
 // Last is the newest epoch that has a key.
 func (t *TicketKeys) Last() uint32 {
 	if len(t.Keys) == 0 {

@@ -99,10 +99,15 @@ func Ticket(c *ask.Control) *cobra.Command {
 			return request, nil
 		})
 	use.Flags().BoolVar(&request.Force, "force", false, "even if servers cannot read its tickets yet: sessions begin again there")
-	revoke := ask.Changing(c, &cobra.Command{Use: "revoke", Short: "Put a new key in the place of all: all sessions begin again"},
-		ballastv1connect.FleetClient.RevokeTicketKeys, func([]string) (*ballastv1.RevokeTicketKeysRequest, error) {
-			return &ballastv1.RevokeTicketKeysRequest{}, nil
-		})
+	revoke := &cobra.Command{Use: "revoke", Short: "Put a new key in the place of all: all sessions begin again"}
+	ask.Changing(c, revoke, ballastv1connect.FleetClient.RevokeTicketKeys, func([]string) (*ballastv1.RevokeTicketKeysRequest, error) {
+		known, err := ask.Fleet(c, revoke, ballastv1connect.FleetClient.ListTicketKeys, &ballastv1.ListTicketKeysRequest{})
+		request := &ballastv1.RevokeTicketKeysRequest{}
+		if keys := known.GetKeys(); len(keys) > 0 { // who does the same at the same time means the same
+			request.Newest = keys[len(keys)-1].Epoch
+		}
+		return request, err
+	})
 	c.MayHarm(revoke)
 	cmd.AddCommand(use, revoke)
 	return cmd

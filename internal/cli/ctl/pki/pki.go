@@ -1,4 +1,4 @@
-// Package pki is `ballast ctl pki`, which makes certificates as files and asks nobody.
+// Package pki is `ballast ctl pki`, which makes certificates as files and asks nobody, and has controllers revoke them.
 package pki
 
 import (
@@ -10,13 +10,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 // Command makes `ballast ctl pki`.
-func Command() *cobra.Command {
-	cmd := &cobra.Command{Use: "pki", Short: "Make the certificates by which controllers, nodes and operators know each other"}
-	cmd.AddCommand(initialize(), issue(), show())
+func Command(c *ask.Control) *cobra.Command {
+	cmd := &cobra.Command{Use: "pki", Short: "Make and revoke the certificates by which controllers, nodes and operators know each other"}
+	cmd.AddCommand(initialize(), issue(), show(), revoke(c), list(c))
 	return cmd
 }
 
@@ -87,7 +88,7 @@ func show() *cobra.Command {
 	asJSON, now := cmd.Flags().Bool("json", false, "print a JSON array"), time.Now()
 	return command.Reading(cmd, asJSON, func(_ *cobra.Command, args []string) ([]pki.Entry, error) { return pki.Show(args[0], now) },
 		func(table *command.Table, entries []pki.Entry) {
-			table.Row("NAME\tROLE\tEXPIRES\tLEFT\tKEY\tVALID FOR\tPROBLEMS")
+			table.Row("NAME\tROLE\tSERIAL\tEXPIRES\tLEFT\tKEY\tVALID FOR\tPROBLEMS")
 			for _, e := range entries {
 				key := "-"
 				if e.Key {
@@ -98,7 +99,7 @@ func show() *cobra.Command {
 					names = append(names, address.String())
 				}
 				left := command.Counted(int(e.Expires.Sub(now).Hours()/hoursPerDay), "day")
-				table.Row(e.Name, command.OrDash(string(e.Role)), e.Expires.Format(time.DateOnly), left, key, command.OrDash(strings.Join(names, " ")),
+				table.Row(e.Name, command.OrDash(string(e.Role)), command.OrDash(e.Serial), e.Expires.Format(time.DateOnly), left, key, command.OrDash(strings.Join(names, " ")),
 					command.OrDash(strings.Join(e.Problems, "; ")))
 			}
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -133,7 +134,8 @@ func (r *Replication) client(peer Peer) ballastv1connect.PeerClient {
 	}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(true)
-	transport := &http.Transport{TLSClientConfig: r.Credentials.To(pki.LB, peer.Name), Protocols: protocols, IdleConnTimeout: time.Minute, ForceAttemptHTTP2: true}
+	dial := r.Credentials.Dialer(r.Credentials.To(pki.LB, peer.Name), (&net.Dialer{}).DialContext)
+	transport := &http.Transport{DialTLSContext: dial, Protocols: protocols, IdleConnTimeout: time.Minute, ForceAttemptHTTP2: true}
 	client := ballastv1connect.NewPeerClient(&http.Client{Transport: transport}, "https://"+peer.Address.String(), connect.WithGRPC(), connect.WithReadMaxBytes(copyBytesMax(r.path.ReplicaCapacity())))
 	if r.clients.to == nil {
 		r.clients.to = map[Peer]ballastv1connect.PeerClient{}
@@ -174,7 +176,7 @@ func (r *Replication) serveAt(ctx context.Context, address string) error {
 	served, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go r.whileAddress(served, cancel, address)
-	if err := hub.Serve(served, listener, r.Credentials.Server(), r.handler()); err != nil {
+	if err := hub.Serve(served, listener, r.Credentials, r.handler()); err != nil {
 		return fmt.Errorf("take copies of other load balancers: %w", err)
 	}
 	return nil

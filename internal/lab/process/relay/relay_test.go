@@ -100,7 +100,7 @@ func TestARelayLosesTheShareOfWeightsAndNothingElse(t *testing.T) {
 			defer cancel()
 			states, weights := 0, 0
 			nodeclient.New(nodeclient.Options{
-				Controllers: []string{address}, TLS: node.Client(), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+				Controllers: []string{address}, Credentials: node, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 				Hello: func() *ballastv1.Hello { return &ballastv1.Hello{Name: "lb1"} },
 				OnState: func(string, *ballastv1.State) {
 					if states++; states == 2 {

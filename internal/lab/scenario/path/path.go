@@ -21,7 +21,7 @@ var Scenarios = []scenario.Scenario{
 	},
 	{
 		Name: "fragments", Deadline: time.Minute, Do: runFragments,
-		Promise: "datagrams larger than the MTU reach one server whole and are answered",
+		Promise: "datagrams larger than the MTU, and IPv4 packets without Don't Fragment that leave no room for a tunnel, reach one server whole and are answered",
 	},
 	{
 		Name: "pmtu", Deadline: 3 * time.Minute, Do: runPMTU,
@@ -85,8 +85,9 @@ func runPMTU(run *scenario.Run) {
 	}
 }
 
-// runFragments: datagrams larger than the MTU reach one server whole.
+// runFragments: datagrams larger than the MTU reach one server whole, and what the load balancer has to send in fragments.
 func runFragments(run *scenario.Run) {
+	runWithoutRoom(run)
 	for _, vip := range []string{scenario.VIP4, scenario.VIP6} {
 		one := fleet.NewService("echo", vip)
 		one.Protocol, one.Ports = model.ProtocolUDP, []uint16{4000}
@@ -101,6 +102,36 @@ func runFragments(run *scenario.Run) {
 			})
 			running.Wait(t.Context)
 		})
+	}
+}
+
+// runWithoutRoom: clients fill the MTU and set no Don't Fragment, and the MTU is the same everywhere.
+func runWithoutRoom(run *scenario.Run) {
+	for _, way := range []struct {
+		forward model.Forward
+		mode    string
+	}{{model.ForwardIPIP, "native"}, {model.ForwardGUE, "generic"}} {
+		web, echo := scenario.CookieService(scenario.VIP4), fleet.NewService("echo", scenario.VIP4)
+		echo.Protocol, echo.Ports = model.ProtocolUDP, []uint16{4000}
+		web.Forward, echo.Forward = way.forward, way.forward
+		outcome := run.Trial(world.Setup{
+			Name: fmt.Sprintf("without room, %s, %s", way.forward, way.mode), Services: []*fleet.Service{web, echo}, LBFlags: []string{"--xdp-mode", way.mode},
+			Topology: world.Topology{
+				LBs: 2, Servers: make([]world.ServerNode, 3), FabricMTU: 1500, ClientSysctls: map[string]string{"net.ipv4.ip_no_pmtu_disc": "1"},
+			},
+		}, func(t *world.Trial) {
+			datagrams := echo.Target()
+			t.StartEchoes(datagrams)
+			running := t.Generate(scenario.Exchanges(t.Target(), 20, 300_000), traffic.Flow{
+				Name: "datagrams", Target: datagrams, UDP: true, Count: 100, Concurrent: 4, Requests: []traffic.Request{{Bytes: 1472}, {Bytes: 100}, {Bytes: 5000}},
+			})
+			running.Wait(t.Context)
+		})
+		var cut uint64
+		for _, counters := range outcome.Counters {
+			cut += counters["forwarded_in_fragments"]
+		}
+		run.Result.Expect(cut > 1000, "%s: %d packets went in fragments", way.forward, cut)
 	}
 }
 

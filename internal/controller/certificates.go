@@ -1,0 +1,247 @@
+// Revoked certificates: a list in the store that only grows, until they have expired.
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/pki"
+	"github.com/ballast-lb/ballast/internal/store"
+)
+
+// Implementation constants.
+const (
+	revokedPrefix = "revoked/"
+	// revokedGrace is how long an entry is kept after what it is about has expired: clocks differ.
+	revokedGrace = 24 * time.Hour
+	ownLook      = time.Second // at whether this controller's own certificate is good
+)
+
+func (s *snapshot) revocations() []pki.Revocation {
+	list := make([]pki.Revocation, 0, len(s.revoked))
+	for _, key := range slices.Sorted(maps.Keys(s.revoked)) {
+		list = append(list, *s.revoked[key])
+	}
+	return list
+}
+
+// putRevoked writes an entry.
+func (s *snapshot) putRevoked(r *pki.Revocation) (store.Document, error) {
+	value, err := json.Marshal(r)
+	key := revokedPrefix + r.Key()
+	return store.Document{Key: key, Value: value, Revision: s.own[key]}, err
+}
+
+// revoke goes by what the store says of certificates, whatever else is wrong with it, until ctx ends.
+func (c *controller) revoke(ctx context.Context) {
+	said := ""
+	var seen map[string]*pki.Revocation
+	for {
+		now, changed := c.desired.next()
+		if now != nil && (seen == nil || !maps.Equal(seen, now.revoked)) { // whoever changes an entry makes another
+			seen = now.revoked
+			news, err := c.credentials.Revoke(now.revocations(), time.Now())
+			if len(news) > 0 {
+				c.hub.SetRevoked(c.credentials.Revoked(), news)
+				c.log.Warn("certificates are revoked: they are refused from now on", "number", len(news), "last", news[len(news)-1].What())
+			}
+			if text := fmt.Sprint(err); err != nil && text != said {
+				said = text
+				c.log.Error("a part of the list of revoked certificates is not taken", "error", err)
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// keepRevoked writes what this controller knows and a store that was restored from a copy does not, and drops what has expired or is
+// of another authority.
+func (c *controller) keepRevoked(ctx context.Context, at time.Time) error {
+	known := c.credentials.Revoked()
+	stale := func(now *snapshot) (documents []store.Document, err error) {
+		for i := range known {
+			if r := &known[i]; now.revoked[r.Key()] == nil && at.Before(r.Ends) {
+				document, err := now.putRevoked(r)
+				if err != nil {
+					return nil, err
+				}
+				documents = append(documents, document)
+			}
+		}
+		for key, r := range now.revoked {
+			if !at.Before(r.Ends.Add(revokedGrace)) || c.credentials.Foreign(r) {
+				documents = append(documents, store.Document{Key: revokedPrefix + key, Revision: now.own[revokedPrefix+key]})
+			}
+		}
+		return documents, nil
+	}
+	if now := c.desired.now(); now == nil {
+		return nil
+	} else if documents, err := stale(now); err != nil || len(documents) == 0 {
+		return err
+	}
+	_, err := c.desired.commit(ctx, &recordedChange{}, stale)
+	return err
+}
+
+// RevokeCertificate implements api.Desired.
+func (f fleetOf) RevokeCertificate(ctx context.Context, r *ballastv1.RevokeCertificateRequest) (changes []string, revision uint64, err error) {
+	entry, err := f.revocation(ctx, r)
+	if err != nil {
+		return nil, 0, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	warnings := []string{fmt.Sprintf("%s: nobody accepts it from now on, and that cannot be taken back: its owner needs another one (`ballast ctl pki issue`)", entry.What())}
+	if out := f.lockedOut(ctx, &entry); len(out) > 0 {
+		if !r.LockOut {
+			return nil, 0, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("nothing was changed: %s: if that is meant, repeat it with lock_out (ballast ctl: --force)", strings.Join(out, "; ")))
+		}
+		warnings = append(warnings, out...)
+	}
+	if !r.Force {
+		return nil, 0, api.Dangerous(append(warnings, f.cutOff(&entry)...))
+	}
+	record := recordOf(ctx)
+	revision, err = f.desired.commit(ctx, record, func(now *snapshot) ([]store.Document, error) {
+		changes, record.Changes = nil, nil
+		before := now.revoked[entry.Key()]
+		switch {
+		case before != nil && (entry.Serial != "" || !entry.At.After(before.At)):
+			return nil, nil
+		case before == nil && len(now.revoked) >= pki.RevokedMax:
+			return nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf(
+				"the list of revoked certificates is full (%d): those that expire make room: else make a new authority (\"Lost key\" in docs/operate.md)", pki.RevokedMax))
+		}
+		changes = []string{"revoked: " + entry.What()}
+		if entry.Reason != "" {
+			changes[0] += ": " + entry.Reason
+		}
+		record.Changes = changes
+		document, err := now.putRevoked(&entry)
+		return []store.Document{document}, err
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(changes) > 0 {
+		f.log.Info("changed", "by", record.By, "revision", revision, "changes", changes)
+	}
+	return changes, revision, nil
+}
+
+// revocation is what a request asks for.
+func (f fleetOf) revocation(ctx context.Context, r *ballastv1.RevokeCertificateRequest) (entry pki.Revocation, err error) {
+	now := time.Now()
+	_, authorityEnds := f.credentials.Ends()
+	entry = pki.Revocation{Name: r.Name, Serial: r.Serial, At: now, Ends: authorityEnds, Reason: r.Reason}
+	given := 0
+	for _, is := range []bool{r.Name != "", r.Serial != "", len(r.Certificate) > 0} {
+		if is {
+			given++
+		}
+	}
+	if given != 1 {
+		return entry, errors.New("which certificate is meant is not clear: give one of name, serial and certificate")
+	}
+	if len(r.Certificate) > 0 {
+		certificate, err := f.credentials.Revocable(r.Certificate, now)
+		if err != nil {
+			return entry, err
+		}
+		entry = pki.RevocationOf(certificate, now, r.Reason)
+	}
+	if r.Serial != "" {
+		by, _ := api.CallerOf(ctx)
+		for _, certificate := range append(f.hub.Certificates(), f.credentials.Own(), by.Certificate) {
+			if certificate != nil && entry.Covers(certificate) {
+				entry = pki.RevocationOf(certificate, now, r.Reason)
+			}
+		}
+	}
+	return f.credentials.Checked(entry, now)
+}
+
+// lockedOut says who could do nothing about a revocation any more: whoever asks for it, or all controllers.
+func (f fleetOf) lockedOut(ctx context.Context, r *pki.Revocation) (out []string) {
+	by, _ := api.CallerOf(ctx)
+	if by.Certificate != nil && r.Covers(by.Certificate) {
+		out = append(out, fmt.Sprintf("it is the certificate that you use (%s)", by.Name))
+	}
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	left := slices.ContainsFunc(f.live, func(m store.Member) bool {
+		if m.Name == f.name {
+			return !r.Covers(f.credentials.Own())
+		}
+		return m.Name != r.Name || r.Serial != "" && r.Role != pki.Controller
+	})
+	if !left && len(f.live) > 0 {
+		out = append(out, "no controller would be left that nodes accept")
+	}
+	return out
+}
+
+// cutOff names whom a revocation cuts off now.
+func (f fleetOf) cutOff(r *pki.Revocation) (who []string) {
+	if r.Covers(f.credentials.Own()) {
+		who = append(who, fmt.Sprintf("controller %s, which you ask: nodes leave it", f.name))
+	}
+	for _, certificate := range f.hub.Certificates() {
+		if r.Covers(certificate) {
+			who = append(who, fmt.Sprintf("%s is connected: it goes on by its last state, and reports nothing", certificate.Subject.CommonName))
+		}
+	}
+	return who
+}
+
+// Revocations implements api.Desired.
+func (f fleetOf) Revocations(context.Context) ([]pki.Revocation, error) {
+	if f.desired.now() == nil {
+		return nil, errUnknown
+	}
+	return f.credentials.Revoked(), nil
+}
+
+// takePart divides the services with the others until ctx ends, but for the time in which this controller's own certificate is revoked: no
+// node would hear it.
+func (c *controller) takePart(ctx context.Context) {
+	for ctx.Err() == nil {
+		part, end := context.WithCancel(ctx)
+		var watching sync.WaitGroup
+		watching.Go(func() {
+			defer end()
+			c.awaitOwn(part, func() bool { return c.credentials.OwnRevoked() != nil })
+		})
+		c.divide(part)
+		end()
+		watching.Wait()
+		c.awaitOwn(ctx, func() bool { return c.credentials.OwnRevoked() == nil })
+	}
+}
+
+// awaitOwn waits until something is true of the own certificate, or ctx ends.
+func (c *controller) awaitOwn(ctx context.Context, holds func() bool) {
+	tick := time.NewTicker(ownLook)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,393 @@
+package controller
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/fleettest"
+	"github.com/ballast-lb/ballast/internal/nodeclient"
+	"github.com/ballast-lb/ballast/internal/pki"
+	"github.com/ballast-lb/ballast/internal/store"
+)
+
+// guardedNode is a node that takes revocations.
+type guardedNode struct {
+	credentials *pki.Credentials
+	streams     *nodeclient.Streams
+
+	mutex sync.Mutex
+	told  int // revocations, those that it knew included
+}
+
+func joinGuarded(t testing.TB, credentials *pki.Credentials, controllers ...*running) *guardedNode {
+	n := &guardedNode{credentials: credentials}
+	o := nodeclient.Options{Credentials: credentials, Log: fleettest.Log(t).With("node", credentials.Identity().Name),
+		Hello: func() *ballastv1.Hello { return fleettest.Hello(credentials) },
+		OnRevocations: func(_ string, message *ballastv1.Revocations) {
+			_, err := credentials.Revoke(api.RevocationsFromProto(message.Revocations), time.Now())
+			fleettest.Require(t, err)
+			n.mutex.Lock()
+			defer n.mutex.Unlock()
+			n.told += len(message.Revocations)
+		}}
+	for _, c := range controllers {
+		o.Controllers = append(o.Controllers, c.address)
+	}
+	n.streams = nodeclient.New(o)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { n.streams.Run(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return n
+}
+
+func (n *guardedNode) connected(t testing.TB, controllers ...*running) {
+	t.Helper()
+	fleettest.Await(t, fmt.Sprintf("%s has joined %d", n.credentials.Identity().Name, len(controllers)), func() bool {
+		have := n.streams.Connected()
+		for _, c := range controllers {
+			if len(have) != len(controllers) || !strings.Contains(fmt.Sprint(have), c.address) {
+				return false
+			}
+		}
+		return len(have) == len(controllers)
+	})
+}
+
+func (n *guardedNode) knows(t testing.TB, entries int) {
+	t.Helper()
+	fleettest.Await(t, fmt.Sprintf("%d entries are known", entries), func() bool { have, _ := n.credentials.RevokedCount(); return have == entries })
+}
+
+// revoke asks until the controller has read its store.
+func revoke(t testing.TB, client ballastv1connect.FleetClient, r *ballastv1.RevokeCertificateRequest) (*ballastv1.ChangeResponse, error) {
+	t.Helper()
+	var answer *ballastv1.ChangeResponse
+	var err error
+	fleettest.Await(t, "the controller has read its store", func() bool {
+		answer, err = client.RevokeCertificate(t.Context(), r)
+		return connect.CodeOf(err) != connect.CodeUnavailable
+	})
+	return answer, err
+}
+
+func mustRevoke(t testing.TB, client ballastv1connect.FleetClient, r *ballastv1.RevokeCertificateRequest) {
+	t.Helper()
+	r.Force = true
+	answer, err := revoke(t, client, r)
+	fleettest.Require(t, err)
+	if len(answer.Changes) != 1 || !strings.HasPrefix(answer.Changes[0], "revoked: ") {
+		t.Fatalf("changes are %q", answer.Changes)
+	}
+}
+
+func certificate(t testing.TB, ca *fleettest.Authority, name string) *x509.Certificate {
+	t.Helper()
+	c, err := pki.ReadCertificate(filepath.Join(ca.Dir, name+".crt"))
+	fleettest.Require(t, err)
+	return c
+}
+
+// However its certificate is named, its owner's stream ends within a second, for the reason that was given, and no other begins.
+func TestARevokedNodeIsCutAtOnceAndDoesNotComeBack(t *testing.T) {
+	const atOnce = time.Second
+	ca := fleettest.NewAuthority(t)
+	s := newMemory(t)
+	c, other := startController(t, ca, "c1", "127.0.0.1:0", s, nil), startController(t, ca, "c2", "127.0.0.1:0", s, nil)
+	operator := c.client(ca.Issue(pki.Ctl, "me"))
+	revoked := 0
+	for name, request := range map[string]func(*x509.Certificate) *ballastv1.RevokeCertificateRequest{
+		"name": func(c *x509.Certificate) *ballastv1.RevokeCertificateRequest {
+			return &ballastv1.RevokeCertificateRequest{Name: c.Subject.CommonName}
+		},
+		"serial": func(c *x509.Certificate) *ballastv1.RevokeCertificateRequest {
+			return &ballastv1.RevokeCertificateRequest{Serial: pki.SerialOf(c)}
+		},
+		"file": func(c *x509.Certificate) *ballastv1.RevokeCertificateRequest {
+			return &ballastv1.RevokeCertificateRequest{Certificate: c.Raw}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			thief, honest := ca.Issue(pki.Agent, "stolen-"+name), joinGuarded(t, ca.Issue(pki.Agent, "honest-"+name), c, other)
+			streams := []*fleettest.Conversation{fleettest.Join(t, c.address, thief), fleettest.Join(t, other.address, thief)}
+			wish := request(certificate(t, ca, "stolen-"+name))
+			wish.Reason = "the host was stolen"
+			if _, err := revoke(t, operator, wish); len(api.WarningsOf(err)) != 2 || !strings.Contains(err.Error(), "cannot be taken back") {
+				t.Errorf("unless it is meant: %v", err)
+			}
+			began := time.Now()
+			mustRevoke(t, operator, wish)
+			for _, stream := range streams {
+				if why := stream.Ends(); why.Code() != connect.CodePermissionDenied || !strings.Contains(why.Message(), "was revoked at") || !strings.Contains(why.Message(), wish.Reason) {
+					t.Errorf("its stream ends with %v", why)
+				}
+			}
+			if took := time.Since(began); took > atOnce {
+				t.Errorf("its streams ended after %v", took)
+			}
+			for _, at := range []*running{c, other} {
+				if _, err := fleettest.Converse(t, at.address, thief, fleettest.Hello(thief)).Receive(); err == nil {
+					t.Error("it comes back")
+				}
+			}
+			if answer, err := revoke(t, operator, &ballastv1.RevokeCertificateRequest{Serial: wish.Serial, Certificate: wish.Certificate, Name: wish.Name, Force: true}); wish.Name == "" && (err != nil || len(answer.Changes) != 0) {
+				t.Errorf("once more: %v, %v", answer, err)
+			}
+			revoked++
+			honest.connected(t, c, other)
+			honest.knows(t, revoked)
+			issueAgain := ca.Issue
+			if wish.Name != "" {
+				issueAgain = func(role pki.Role, name string, _ ...string) *pki.Credentials { return renewed(t, ca, role, name) }
+			}
+			fresh := issueAgain(pki.Agent, "stolen-"+name)
+			joinGuarded(t, fresh, c, other).connected(t, c, other)
+		})
+	}
+	list, err := operator.ListRevocations(t.Context(), &ballastv1.ListRevocationsRequest{})
+	fleettest.Require(t, err)
+	for _, r := range list.Revocations {
+		if r.Reason != "the host was stolen" || !strings.HasPrefix(r.Name, "stolen-") || r.Ends.AsTime().Before(time.Now()) {
+			t.Errorf("the list has %v", r)
+		}
+	}
+	history, err := operator.ListChanges(t.Context(), &ballastv1.ListChangesRequest{})
+	if err != nil || len(list.Revocations) != revoked || !strings.Contains(fmt.Sprint(history.Changes), "the host was stolen") || history.Changes[0].Name != "me" {
+		t.Errorf("%d on the list, history %v, %v", len(list.Revocations), history, err)
+	}
+}
+
+// renewed issues a certificate in a later second than this one: revocations of a name are of all up to their second.
+func renewed(t testing.TB, ca *fleettest.Authority, role pki.Role, name string) *pki.Credentials {
+	t.Helper()
+	now := time.Now()
+	time.Sleep(now.Truncate(time.Second).Add(time.Second).Sub(now))
+	return ca.Issue(role, name)
+}
+
+// What a thief has of a controller leads nobody who has the list, also if it is the thief who tells first, and whatever.
+func TestARevokedControllerIsLeftByNodesAndBelievedNoMore(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	s := newMemory(t)
+	c1, c2 := startController(t, ca, "c1", "127.0.0.1:0", s, nil), startController(t, ca, "c2", "127.0.0.1:0", s, nil)
+	lb := joinGuarded(t, ca.Issue(pki.LB, "lb1"), c1, c2)
+	lb.connected(t, c1, c2)
+	operator := c1.client(ca.Issue(pki.Ctl, "me"))
+	mustRevoke(t, operator, &ballastv1.RevokeCertificateRequest{Certificate: certificate(t, ca, "c2").Raw})
+	lb.connected(t, c1)
+
+	// The next life of the node begins with what this one has kept, and reaches nobody but the thief.
+	next, err := pki.Load(ca.Dir, "lb1", pki.LB)
+	fleettest.Require(t, err)
+	_, err = next.Revoke(lb.credentials.Revoked(), time.Now())
+	fleettest.Require(t, err)
+	alone := joinGuarded(t, next, c2)
+	fleettest.Await(t, "it has refused the thief", func() bool { _, refused := next.RevokedCount(); return refused > 0 })
+	if len(alone.streams.Connected()) != 0 {
+		t.Error("it follows the thief")
+	}
+	// An older list, or an empty one, takes nothing back.
+	if news, err := next.Revoke([]pki.Revocation{{Serial: lb.credentials.Revoked()[0].Serial, At: time.Unix(1, 0), Ends: time.Unix(2, 0)}}, time.Now()); err != nil || len(news) != 0 {
+		t.Errorf("an entry that has expired is news: %v, %v", news, err)
+	}
+	if next.Refused(certificate(t, ca, "c2")) == nil {
+		t.Error("an older list has taken it back")
+	}
+
+	// The controller itself, as it runs still, leads nothing.
+	fleettest.Await(t, "c1 divides the services alone", func() bool {
+		nodes, err := operator.ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
+		fleettest.Require(t, err)
+		return strings.Contains(fmt.Sprint(nodes.Nodes), "its lease has ended")
+	})
+	// With a new certificate it is one of them again, without a restart.
+	ca.Issue(pki.Controller, "c2")
+	lb.connected(t, c1, c2)
+	fleettest.Await(t, "both live", func() bool {
+		nodes, err := operator.ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
+		fleettest.Require(t, err)
+		return !strings.Contains(fmt.Sprint(nodes.Nodes), "its lease has ended")
+	})
+}
+
+func TestNobodyLocksHimselfOutByMistake(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), nil)
+	me := ca.Issue(pki.Ctl, "me")
+	operator := c.client(me)
+	foreign := fleettest.NewAuthority(t)
+	foreign.Issue(pki.Ctl, "me")
+	for what, test := range map[string]struct {
+		request *ballastv1.RevokeCertificateRequest
+		wanted  string
+	}{
+		"his own, by name":       {&ballastv1.RevokeCertificateRequest{Name: "me"}, "the certificate that you use (me)"},
+		"his own, by serial":     {&ballastv1.RevokeCertificateRequest{Serial: pki.SerialOf(certificate(t, ca, "me"))}, "the certificate that you use (me)"},
+		"the last controller's":  {&ballastv1.RevokeCertificateRequest{Name: "c1"}, "no controller would be left"},
+		"the same, by its file":  {&ballastv1.RevokeCertificateRequest{Certificate: certificate(t, ca, "c1").Raw}, "no controller would be left"},
+		"the authority's":        {&ballastv1.RevokeCertificateRequest{Certificate: certificate(t, ca, "ca").Raw}, "that is the authority itself"},
+		"another authority's":    {&ballastv1.RevokeCertificateRequest{Certificate: certificate(t, foreign, "me").Raw}, "not from this fleet's authority"},
+		"no certificate at all":  {&ballastv1.RevokeCertificateRequest{Certificate: []byte("me")}, "copy it again"},
+		"no name":                {&ballastv1.RevokeCertificateRequest{Name: "../me"}, "begin with a letter"},
+		"no serial number":       {&ballastv1.RevokeCertificateRequest{Serial: "abc"}, "40 hexadecimal digits"},
+		"nothing":                {&ballastv1.RevokeCertificateRequest{}, "give one of name, serial and certificate"},
+		"two things at one time": {&ballastv1.RevokeCertificateRequest{Name: "x", Serial: "y"}, "give one of name, serial and certificate"},
+	} {
+		test.request.Force = true
+		if _, err := revoke(t, operator, test.request); err == nil || !strings.Contains(err.Error(), test.wanted) {
+			t.Errorf("%s: %v, want %q", what, err, test.wanted)
+		}
+	}
+	agent := ca.Issue(pki.Agent, "a1")
+	if _, err := c.client(agent).RevokeCertificate(t.Context(), &ballastv1.RevokeCertificateRequest{Name: "me", Force: true}); connect.CodeOf(err) != connect.CodePermissionDenied {
+		t.Errorf("an agent may: %v", err)
+	}
+	if list, err := operator.ListRevocations(t.Context(), &ballastv1.ListRevocationsRequest{}); err != nil || len(list.Revocations) != 0 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	mustRevoke(t, operator, &ballastv1.RevokeCertificateRequest{Name: "me", LockOut: true})
+	fleettest.Await(t, "he is locked out", func() bool {
+		_, err := operator.GetFleet(t.Context(), &ballastv1.GetFleetRequest{})
+		return err != nil
+	})
+	if _, err := c.client(renewed(t, ca, pki.Ctl, "me")).GetFleet(t.Context(), &ballastv1.GetFleetRequest{}); err != nil {
+		t.Errorf("with a new certificate: %v", err)
+	}
+}
+
+// A controller that hears nothing of the store when somebody is revoked learns it when it is back.
+func TestAControllerThatWasCutOffLearnsWhoWasRevoked(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	s := newMemory(t)
+	way := &faultyStore{Store: s}
+	c, cutOff := startController(t, ca, "c1", "127.0.0.1:0", s, nil), startController(t, ca, "c2", "127.0.0.1:0", way, nil)
+	operator := ca.Issue(pki.Ctl, "me")
+	apply(t, cutOff.client(operator), fleettest.Service("web", 1))
+	thief := ca.Issue(pki.Agent, "s1")
+	stream := fleettest.Join(t, cutOff.address, thief)
+	way.set(true)
+	mustRevoke(t, c.client(operator), &ballastv1.RevokeCertificateRequest{Name: "s1"})
+	if list, err := cutOff.client(operator).ListRevocations(t.Context(), &ballastv1.ListRevocationsRequest{}); err != nil || len(list.Revocations) != 0 || list.Unconfirmed == "" {
+		t.Errorf("cut off: %v, %v", list, err)
+	}
+	way.set(false)
+	if why := stream.Ends(); !strings.Contains(why.Message(), "was revoked at") {
+		t.Errorf("the stream ends with %v", why)
+	}
+}
+
+// Two at once, through two controllers: both are carried out. The same twice is done once.
+func TestRevocationsAtOnceAreAllCarriedOut(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	s := newMemory(t)
+	controllers := []*running{startController(t, ca, "c1", "127.0.0.1:0", s, nil), startController(t, ca, "c2", "127.0.0.1:0", s, nil)}
+	me := ca.Issue(pki.Ctl, "me")
+	var all sync.WaitGroup
+	changes := make(chan int, 20)
+	for i := range 10 {
+		for _, c := range controllers {
+			all.Go(func() {
+				answer, err := revoke(t, c.client(me), &ballastv1.RevokeCertificateRequest{Serial: fmt.Sprintf("%040x", i+1), Force: true})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				changes <- len(answer.Changes)
+			})
+		}
+	}
+	all.Wait()
+	close(changes)
+	done := 0
+	for n := range changes {
+		done += n
+	}
+	list, err := controllers[0].client(me).ListRevocations(t.Context(), &ballastv1.ListRevocationsRequest{})
+	if err != nil || len(list.Revocations) != 10 || done != 10 {
+		t.Errorf("%d entries of %d changes, %v", len(list.GetRevocations()), done, err)
+	}
+}
+
+// fill has the store know n revocations.
+func fill(t testing.TB, s store.Store, n int) {
+	t.Helper()
+	var documents []store.Document
+	for i := range n {
+		r := pki.Revocation{Serial: fmt.Sprintf("%040x", i+1), Name: fmt.Sprint("server-", i), Role: pki.Agent, At: time.Now(), Ends: time.Now().Add(time.Hour), Reason: "a test"}
+		value, err := json.Marshal(r)
+		fleettest.Require(t, err)
+		documents = append(documents, store.Document{Key: revokedPrefix + r.Key(), Value: value})
+	}
+	_, err := s.Commit(t.Context(), documents)
+	fleettest.Require(t, err)
+}
+
+func TestAFullListIsKnownToAllAndTakesNoMore(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	s := newMemory(t)
+	fill(t, s, pki.RevokedMax)
+	c := startController(t, ca, "c1", "127.0.0.1:0", s, nil)
+	lb := joinGuarded(t, ca.Issue(pki.LB, "lb1"), c)
+	lb.knows(t, pki.RevokedMax)
+	operator := c.client(ca.Issue(pki.Ctl, "me"))
+	if _, err := revoke(t, operator, &ballastv1.RevokeCertificateRequest{Name: "lb1", Force: true}); connect.CodeOf(err) != connect.CodeResourceExhausted {
+		t.Errorf("one more: %v", err)
+	}
+	lb.connected(t, c)
+	lb.mutex.Lock()
+	defer lb.mutex.Unlock()
+	if lb.told != pki.RevokedMax {
+		t.Errorf("it was told %d entries", lb.told)
+	}
+}
+
+// A store that was restored from a copy gets back what controllers that lived through it know, and loses what has expired.
+func TestRevocationsAreWrittenAgainIntoARestoredStoreAndExpireInIt(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	s := newMemory(t)
+	credentials := ca.Issue(pki.Controller, "c1")
+	c := newController(Options{Store: s, Log: fleettest.Log(t)}, credentials, openedStore{Store: s}, "127.0.0.1:6443")
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { c.desired.Follow(ctx) })
+	running.Go(func() { c.revoke(ctx) })
+	defer running.Wait()
+	defer cancel()
+	fill(t, s, 2)
+	known := func(n int) {
+		t.Helper()
+		fleettest.Await(t, fmt.Sprintf("%d entries in the store", n), func() bool {
+			now := c.desired.now()
+			return now != nil && len(now.revoked) == n
+		})
+	}
+	known(2)
+	fleettest.Await(t, "the controller goes by them", func() bool { n, _ := credentials.RevokedCount(); return n == 2 })
+	now := c.desired.now()
+	key := revokedPrefix + "serial/" + fmt.Sprintf("%040x", 1)
+	_, err := s.Commit(ctx, []store.Document{{Key: key, Revision: now.own[key]}})
+	fleettest.Require(t, err)
+	known(1)
+	fleettest.Require(t, c.keepRevoked(ctx, time.Now()))
+	known(2)
+	if n, _ := credentials.RevokedCount(); n != 2 {
+		t.Errorf("%d are known", n)
+	}
+	fleettest.Require(t, c.keepRevoked(ctx, time.Now().Add(time.Hour+revokedGrace)))
+	known(0)
+	if len(c.desired.now().history.Changes) != 0 {
+		t.Error("people find it in the history")
+	}
+}

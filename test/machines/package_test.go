@@ -1,0 +1,111 @@
+package machines
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// newer is a package with the same contents and the next version.
+func newer(t *testing.T, old string) string {
+	t.Helper()
+	dir := t.TempDir()
+	root, made := filepath.Join(dir, "root"), filepath.Join(dir, "newer.deb")
+	if output, err := exec.Command("dpkg-deb", "-R", old, root).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	control := filepath.Join(root, "DEBIAN/control")
+	text, err := os.ReadFile(control)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = regexp.MustCompile(`(?m)^Version: .*$`).ReplaceAll(text, []byte("Version: 99.0"))
+	if err := os.WriteFile(control, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if output, err := exec.Command("dpkg-deb", "-Zgzip", "-z1", "--root-owner-group", "-b", root, made).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	return made
+}
+
+// requests sends requests until the file "enough" is there, each in a connection of its own, and downloads twice meanwhile.
+const requests = `
+rm -f enough bad
+for i in 1 2; do curl -s --limit-rate 2M -o /dev/null -w 'download %{http_code} %{size_download}\n' http://198.51.100.10/big & done
+all=0
+while [ ! -e enough ]; do
+  curl -s -o /dev/null -m 10 http://198.51.100.10/ || echo "broken: $?"
+  all=$((all + 1))
+done
+wait
+echo "$all requests"
+`
+
+// killed reloads a daemon, kills it, and waits until systemd has started it again.
+const killed = `
+unit=%s
+systemctl reload $unit
+before=$(systemctl show -p MainPID --value $unit)
+kill -9 $before
+for i in $(seq 100); do
+  after=$(systemctl show -p MainPID --value $unit)
+  ! [ $after != 0 -a $after != $before ] || ! systemctl -q is-active $unit || exit 0
+  sleep 0.1
+done
+echo "$unit does not come back"
+exit 1
+`
+
+// left prints what is there of a purged package.
+const left = `
+grep ballast/bpf /proc/mounts || true
+ip link show eth0 | grep -o xdp || true
+find / -xdev '(' -path /proc -o -path /root -o -path /var/log -o -path /var/tmp ')' -prune -o -iname '*ballast*' -print | grep -v /etc/ballast-machines || true
+`
+
+// Promise: an upgrade of the package, on every machine of the fleet, loses no request and no connection; what is purged leaves nothing.
+func TestPackagesAreUpgradedWithoutLossAndPurged(t *testing.T) {
+	old := packaged(t)
+	r := boot(t, old, newer(t, old))
+	for _, block := range read(t, "../../docs/first-fleet.md") {
+		if strings.HasPrefix(block.section, "9.") {
+			break
+		}
+		r.follow(block)
+	}
+	for _, server := range []string{"s1", "s2"} {
+		r.on(server, "head -c 60M /dev/zero > /var/www/html/big")
+	}
+	r.said["client"] = ""
+	r.meanwhile.Go(func() { r.on("client", requests) })
+	upgraded := map[string]string{"c1": "controller", "lb1": "lb", "lb2": "lb", "s1": "agent", "s2": "agent"}
+	for _, machine := range []string{"c1", "lb1", "lb2", "s1", "s2"} {
+		before := r.on(machine, "systemctl show -p MainPID ballast-"+upgraded[machine])
+		r.on(machine, "apt-get install -qq ./newer.deb && systemctl is-active ballast-"+upgraded[machine])
+		if after := r.on(machine, "systemctl show -p MainPID ballast-"+upgraded[machine]); after == before {
+			t.Errorf("%s: the old daemon runs on", machine)
+		}
+	}
+	for _, machine := range []string{"lb1", "lb2", "s1", "s2"} {
+		r.on(machine, fmt.Sprintf(killed, "ballast-"+upgraded[machine]))
+	}
+	r.on("client", "touch enough")
+	r.meanwhile.Wait()
+	t.Log(r.said["client"])
+	if strings.Contains(r.said["client"], "broken") || strings.Count(r.said["client"], "download 200 62914560\n") != 2 {
+		t.Error("something was lost")
+	}
+	r.on("lb2", "systemctl stop ballast-lb && ballast lb --detach")
+	r.on("s2", "systemctl stop ballast-agent && ballast agent --detach")
+	for _, machine := range []string{"lb2", "s2", "c1"} {
+		r.on(machine, "apt-get purge -qq ballast")
+		if left := r.on(machine, left); left != "" {
+			t.Errorf("%s: left: %s", machine, left)
+		}
+	}
+}

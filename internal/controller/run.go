@@ -207,10 +207,10 @@ func (c *controller) run(ctx context.Context, ports *ports, cancel context.Cance
 			}
 		})
 	}
+	ports.open(c)
 	running.Go(func() { readiness.Log(ctx, c.log, c.obstacles) })
 	running.Go(func() { systemd.Serve(ctx, c.log, func() { c.status() }, "nodes go on with what they know") })
 	defer c.log.Info("stopped: nodes go on with what they know", "name", c.name)
-	ports.open(c)
 	c.log.Info("serving", "name", c.name, "address", ports.nodes.Addr(), "version", c.options.Version)
 	if c.options.Ready != nil {
 		c.options.Ready(ports.nodes.Addr().String())

@@ -347,6 +347,8 @@ func TestAFullListIsKnownToAllAndTakesNoMore(t *testing.T) {
 		t.Errorf("one more: %v", err)
 	}
 	lb.connected(t, c)
+	lb.mutex.Lock()
+	defer lb.mutex.Unlock()
 	if lb.told != pki.RevokedMax {
 		t.Errorf("it was told %d entries", lb.told)
 	}

@@ -141,15 +141,16 @@ fuzz:
 	done
 
 test-long: TOOLS += chromium:chromium python3:python3 /usr/lib/python3.11/ensurepip/__init__.py:python3-venv cargo:cargo-web \
-	/usr/sbin/apache2:apache2 haproxy:haproxy dovecot:dovecot-imapd node:nodejs curl:curl redis-server:redis-server bird:bird2 /usr/lib/frr/bgpd:frr
+	/usr/sbin/apache2:apache2 haproxy:haproxy dovecot:dovecot-imapd node:nodejs npm:npm curl:curl redis-server:redis-server bird:bird2 /usr/lib/frr/bgpd:frr
 test-long: deps build need-root ## the same with full-length idle times, bulk transfers and fifty times the fuzzing
 	$(MAKE) test FUZZ=200000x
 	BALLAST_LONG=1 BALLAST_NGINX=$$(test/nginx-quic) BALLAST_AIOQUIC=$$(test/aioquic) BALLAST_ENVOY=$$(test/envoy) BALLAST_QUINN=$$(test/quinn) go test -count=1 -timeout 4h ./test/e2e/...
 	BALLAST_LONG=1 BALLAST_RUSTLS=$$(test/rustls) go test -count=1 ./test/preload
 	BALLAST_SERVERS=$$(test/openssl-1.1) go test -count=1 ./test/preload
 	BALLAST_SERVERS=$$(dirname $$(test/nginx-quic)) go test -count=1 -run Nginx ./test/preload
-	BALLAST_LONG=1 go test -count=1 -timeout 2h -run TestWhatControllersTellIsLinearizableWhateverHappensToThem ./internal/controller
+	BALLAST_LONG=1 go test -count=1 -timeout 2h -run 'TestWhatControllersTellIsLinearizableWhateverHappensToThem|TestAFleetGoesFromOneControllerToThree' ./internal/controller
 	BALLAST_LONG=1 go test -count=1 -timeout 2h ./internal/daemon/lb/replication
+	BALLAST_LONG=1 go test -count=1 ./test/console
 	export BALLAST_PROMTOOL=$$(test/promtool)
 	BALLAST_LONG=1 go test -count=1 ./internal/metricstest
 	go test -count=1 -run '$(METRICS)' ./internal/daemon ./internal/controller

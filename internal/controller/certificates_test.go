@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
-	"net"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -359,7 +358,7 @@ func TestRevocationsAreWrittenAgainIntoARestoredStoreAndExpireInIt(t *testing.T)
 	ca := fleettest.NewAuthority(t)
 	s := newMemory(t)
 	credentials := ca.Issue(pki.Controller, "c1")
-	c := newController(Options{Store: s, Log: fleettest.Log(t)}, credentials, s, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1})
+	c := newController(Options{Store: s, Log: fleettest.Log(t)}, credentials, openedStore{Store: s}, "127.0.0.1:1")
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { c.desired.Follow(ctx) })

@@ -37,6 +37,9 @@ func TestPackagesServeFromInstallationToPurge(t *testing.T) {
 	client := m.begin()
 	m.unharmed(client, "installed")
 	m.inHostsMounts("ballast-lb", "ballast-agent")
+	if page := m.run("curl", "-sS", "--fail", "http://127.0.0.1:9440/"); !strings.Contains(page, "<title>") {
+		m.t.Errorf("the console: %s", page)
+	}
 
 	m.reload()
 	m.unharmed(client, "reloaded")
@@ -84,7 +87,7 @@ func (m *machine) configure() {
 		}
 	}
 	m.write(configuration, fleet)
-	m.write("/etc/default/ballast-lb", "OPTIONS=--interface lb0 --name lb1\n")
+	m.write("/etc/default/ballast-lb", "OPTIONS=--interface lb0 --name lb1 --console 127.0.0.1:9440\n")
 	m.write("/etc/default/ballast-agent", "INSTANCE=s1\nOPTIONS=--interface eth0 --server s1\n")
 	m.write("/etc/systemd/system/ballast-agent.service.d/test.conf", agentUnit)
 	m.run("systemctl", "daemon-reload")

@@ -112,7 +112,7 @@ demo: deps build need-root ## servers and load balancers come and go under load;
 test: TOOLS += $(KERNEL_TOOLS)
 test: deps build need-root ## everything: format, vet, unit tests, races, BPF programs, short fuzzing, end to end
 	@echo "== gofmt"
-	unformatted=$$(gofmt -l cmd internal pkg test)
+	unformatted=$$(gofmt -l cmd deploy internal pkg test)
 	if [[ -n $$unformatted ]]; then echo "not formatted: $$unformatted: run gofmt -w"; exit 1; fi
 	echo "== go vet"
 	go vet ./...
@@ -140,7 +140,7 @@ fuzz:
 	  go test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$${target#func }\$$" -fuzztime $(FUZZ) -fuzzminimizetime 20x
 	done
 
-test-long: TOOLS += chromium:chromium python3:python3 /usr/lib/python3.11/ensurepip/__init__.py:python3-venv cargo:cargo-web \
+test-long: TOOLS += mmdebstrap:mmdebstrap lintian:lintian rpm:rpm chromium:chromium python3:python3 /usr/lib/python3.11/ensurepip/__init__.py:python3-venv cargo:cargo-web \
 	/usr/sbin/apache2:apache2 haproxy:haproxy dovecot:dovecot-imapd node:nodejs npm:npm curl:curl redis-server:redis-server bird:bird2 /usr/lib/frr/bgpd:frr
 test-long: deps build need-root ## the same with full-length idle times, bulk transfers and fifty times the fuzzing
 	$(MAKE) test FUZZ=200000x
@@ -151,6 +151,8 @@ test-long: deps build need-root ## the same with full-length idle times, bulk tr
 	BALLAST_LONG=1 go test -count=1 -timeout 2h -run 'TestWhatControllersTellIsLinearizableWhateverHappensToThem|TestAFleetGoesFromOneControllerToThree' ./internal/controller
 	BALLAST_LONG=1 go test -count=1 -timeout 2h ./internal/daemon/lb/replication
 	BALLAST_LONG=1 go test -count=1 ./test/console
+	$(MAKE) packages
+	BALLAST_LONG=1 go test -count=1 -timeout 1h ./test/packages/archives
 	export BALLAST_PROMTOOL=$$(test/promtool)
 	BALLAST_LONG=1 go test -count=1 ./internal/metricstest
 	go test -count=1 -run '$(METRICS)' ./internal/daemon ./internal/controller

@@ -31,6 +31,6 @@ func run(arguments []string) error {
 	root := cli.Root(arguments[0])
 	root.DisableAutoGenTag = true
 	root.InitDefaultCompletionCmd()
-	header := &doc.GenManHeader{Title: "BALLAST", Section: "1", Date: &date, Source: "ballast " + arguments[0], Manual: "Ballast"}
+	header := &doc.GenManHeader{Section: "1", Date: &date, Source: "ballast " + arguments[0], Manual: "Ballast"}
 	return doc.GenManTree(root, header, arguments[1])
 }

@@ -22,11 +22,11 @@ func TestProgramsAreLoadedWhenTheyAreNeeded(t *testing.T) {
 			t.Errorf("packets go on %d ways, not %d", len(all), ways)
 		}
 	}
-	expect(3, 1)
+	expect(4, 1)
 	progtest.Check(t, lb.AcceptTunnels(netip.Addr{}))
-	expect(3, 1)
+	expect(4, 1)
 	progtest.Check(t, lb.AcceptTunnels(netip.MustParseAddr("10.1.0.1")))
-	expect(4, 2)
+	expect(5, 2)
 	progtest.Check(t, lb.AcceptTunnels(netip.MustParseAddr("10.1.0.2")))
 	progtest.Check(t, lb.LoadAll())
 	spec, err := loadLb()

@@ -89,7 +89,7 @@ inline_always enum verdict function_forward(struct xdp_md *ctx, struct packet *p
 		verdict = send_to_server(ctx, p, service, server, d);
 		d->service = service;
 		d->server = server;
-		if (verdict == why)
+		if (verdict == why || verdict == FORWARDED_IN_FRAGMENTS)
 			count_server(server->counter, is_syn(p), why == FORWARDED_NEW, p->length);
 	}
 	return verdict;
@@ -171,6 +171,8 @@ inline_always int function_way(struct xdp_md *ctx, _Bool told, _Bool *ours)
 		return XDP_DROP;
 	if (verdict == ASKED_PEER)
 		return transmit_to_peer(ctx, &work->step);
+	if (verdict == FORWARDED_IN_FRAGMENTS)
+		return order_fragments(ctx, d.service, d.server, d.id, d.stops_count);
 	if (verdict == ANSWERED_TOO_BIG)
 		return XDP_TX;
 	if (is_forwarded(verdict) && d.server)

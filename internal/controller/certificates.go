@@ -26,7 +26,17 @@ const (
 	// revokedGrace is how long an entry is kept after what it is about has expired: clocks differ.
 	revokedGrace = 24 * time.Hour
 	ownLook      = time.Second // at whether this controller's own certificate is good
+	// revokedReserve is for root on a controller's host: a thief who fills the list can still be revoked.
+	revokedReserve = 1000
+	// clocksDiffer is how far ahead the time of an entry may be; one that is further was written by a wrong clock, or forged.
+	clocksDiffer = time.Hour
+	// justRevoked is until when a controller may be among those that live though its certificate is revoked.
+	justRevoked = time.Minute
 )
+
+func errLockOut(out []string) error {
+	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("nothing was changed: %s: if that is meant, repeat it with lock_out (ballast ctl: --force)", strings.Join(out, "; ")))
+}
 
 func (s *snapshot) revocations() []pki.Revocation {
 	list := make([]pki.Revocation, 0, len(s.revoked))
@@ -106,25 +116,32 @@ func (f fleetOf) RevokeCertificate(ctx context.Context, r *ballastv1.RevokeCerti
 		return nil, 0, connect.NewError(connect.CodeInvalidArgument, err)
 	}
 	warnings := []string{fmt.Sprintf("%s: nobody accepts it from now on, and that cannot be taken back: its owner needs another one (`ballast ctl pki issue`)", entry.What())}
-	if out := f.lockedOut(ctx, &entry); len(out) > 0 {
-		if !r.LockOut {
-			return nil, 0, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("nothing was changed: %s: if that is meant, repeat it with lock_out (ballast ctl: --force)", strings.Join(out, "; ")))
-		}
-		warnings = append(warnings, out...)
+	out := f.lockedOut(ctx, &entry, f.desired.now())
+	if len(out) > 0 && !r.LockOut {
+		return nil, 0, errLockOut(out)
 	}
+	warnings = append(warnings, out...)
 	if !r.Force {
 		return nil, 0, api.Dangerous(append(warnings, f.cutOff(&entry)...))
+	}
+	room := pki.RevokedMax
+	if by, _ := api.CallerOf(ctx); by.Certificate != nil {
+		room -= revokedReserve
 	}
 	record := recordOf(ctx)
 	revision, err = f.desired.commit(ctx, record, func(now *snapshot) ([]store.Document, error) {
 		changes, record.Changes = nil, nil
 		before := now.revoked[entry.Key()]
 		switch {
-		case before != nil && (entry.Serial != "" || !entry.At.After(before.At)):
+		case before != nil && (entry.Serial != "" || !entry.At.After(before.At) && !before.At.After(entry.At.Add(clocksDiffer))):
 			return nil, nil
-		case before == nil && len(now.revoked) >= pki.RevokedMax:
+		case before == nil && len(now.revoked) >= room:
 			return nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf(
-				"the list of revoked certificates is full (%d): those that expire make room: else make a new authority (\"Lost key\" in docs/operate.md)", pki.RevokedMax))
+				"the list of revoked certificates is full (%d): those that expire make room, and root on a controller's host (--instance) has room for %d in all: "+
+					"else make a new authority (\"Lost key\" in docs/operate.md)", room, pki.RevokedMax))
+		}
+		if out := f.lockedOut(ctx, &entry, now); len(out) > 0 && !r.LockOut { // somebody else may have revoked the other controllers meanwhile
+			return nil, errLockOut(out)
 		}
 		changes = []string{"revoked: " + entry.What()}
 		if entry.Reason != "" {
@@ -175,24 +192,51 @@ func (f fleetOf) revocation(ctx context.Context, r *ballastv1.RevokeCertificateR
 	return f.credentials.Checked(entry, now)
 }
 
-// lockedOut says who could do nothing about a revocation any more: whoever asks for it, or all controllers.
-func (f fleetOf) lockedOut(ctx context.Context, r *pki.Revocation) (out []string) {
+// lockedOut says who could do nothing about a revocation any more: whoever asks for it, or all controllers, as far as now, nil: unknown, tells.
+func (f fleetOf) lockedOut(ctx context.Context, r *pki.Revocation, now *snapshot) (out []string) {
 	by, _ := api.CallerOf(ctx)
 	if by.Certificate != nil && r.Covers(by.Certificate) {
 		out = append(out, fmt.Sprintf("it is the certificate that you use (%s)", by.Name))
 	}
-	f.mutex.Lock()
-	defer f.mutex.Unlock()
-	left := slices.ContainsFunc(f.live, func(m store.Member) bool {
-		if m.Name == f.name {
-			return !r.Covers(f.credentials.Own())
-		}
-		return m.Name != r.Name || r.Serial != "" && r.Role != pki.Controller
-	})
-	if !left && len(f.live) > 0 {
+	if list := f.controllers(now); len(list) > 0 && !slices.ContainsFunc(list, func(name string) bool { return f.left(name, r, now) }) {
 		out = append(out, "no controller would be left that nodes accept")
 	}
 	return out
+}
+
+// controllers are those that live, or while this one takes no part in that, those that the others have agreed on.
+func (f fleetOf) controllers(now *snapshot) (names []string) {
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	for _, m := range f.live {
+		names = append(names, m.Name)
+	}
+	if len(names) == 0 && now != nil {
+		for _, m := range now.members.Members {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
+// left reports whether nodes accept a controller still, after a revocation and those that others have just asked for.
+func (f fleetOf) left(name string, r *pki.Revocation, now *snapshot) bool {
+	revokes := func(r *pki.Revocation) bool { return r.Name == name && (r.Serial == "" || r.Role == pki.Controller) }
+	if name == f.name {
+		revokes = func(r *pki.Revocation) bool { return r.Covers(f.credentials.Own()) }
+	}
+	if revokes(r) || name == f.name && f.credentials.OwnRevoked() != nil {
+		return false
+	}
+	if now == nil {
+		return true
+	}
+	for _, other := range now.revoked {
+		if revokes(other) && (name == f.name || time.Since(other.At) < justRevoked) {
+			return false
+		}
+	}
+	return true
 }
 
 // cutOff names whom a revocation cuts off now.

@@ -391,3 +391,70 @@ func TestRevocationsAreWrittenAgainIntoARestoredStoreAndExpireInIt(t *testing.T)
 		t.Error("people find it in the history")
 	}
 }
+
+// Of two operators who revoke the certificates of both controllers at once, one is asked whether he means it; so is who asks a controller
+// that is revoked itself.
+func TestTwoOperatorsDoNotRevokeAllControllersByMistake(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	s := newMemory(t)
+	c, other := startController(t, ca, "c1", "127.0.0.1:0", s, nil), startController(t, ca, "c2", "127.0.0.1:0", s, nil)
+	me := ca.Issue(pki.Ctl, "me")
+	fleettest.Await(t, "both live", func() bool {
+		for _, one := range []*running{c, other} {
+			answer, err := one.client(me).ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
+			if err != nil || strings.Count(fmt.Sprint(answer), `role:"controller"`) != 2 {
+				return false
+			}
+		}
+		return true
+	})
+	var running sync.WaitGroup
+	errs := make([]error, 2)
+	for i, at := range []*ballastv1.RevokeCertificateRequest{{Name: "c2", Force: true}, {Name: "c1", Force: true}} {
+		asked := []ballastv1connect.FleetClient{c.client(me), other.client(me)}[i]
+		running.Go(func() { _, errs[i] = asked.RevokeCertificate(t.Context(), at) })
+	}
+	running.Wait()
+	refused := 0
+	for _, err := range errs {
+		if err != nil && strings.Contains(err.Error(), "no controller would be left") {
+			refused++
+		}
+	}
+	if list, err := c.client(me).ListRevocations(t.Context(), &ballastv1.ListRevocationsRequest{}); refused != 1 {
+		t.Errorf("%v: %v, %v", errs, list, err)
+	}
+}
+
+// An entry from a clock that was ahead hides no later one.
+func TestARevocationFromTheFutureKeepsNobodyFromRevokingAgain(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	s := newMemory(t)
+	r := pki.Revocation{Name: "a1", At: time.Now().Add(30 * 24 * time.Hour), Ends: time.Now().Add(365 * 24 * time.Hour)}
+	value, err := json.Marshal(r)
+	fleettest.Require(t, err)
+	_, err = s.Commit(t.Context(), []store.Document{{Key: revokedPrefix + r.Key(), Value: value}})
+	fleettest.Require(t, err)
+	c := startController(t, ca, "c1", "127.0.0.1:0", s, nil)
+	mustRevoke(t, c.client(ca.Issue(pki.Ctl, "me")), &ballastv1.RevokeCertificateRequest{Name: "a1"})
+}
+
+// Who may revoke by his certificate cannot take all the room: root on a controller's host revokes him still.
+func TestAThiefWhoFillsTheListCanBeRevoked(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	s := newMemory(t)
+	fill(t, s, pki.RevokedMax-revokedReserve)
+	dir := t.TempDir()
+	c := startController(t, ca, "c1", "127.0.0.1:0", s, func(o *Options) { o.RunDir = dir })
+	thief := c.client(ca.Issue(pki.Ctl, "thief"))
+	if _, err := revoke(t, thief, &ballastv1.RevokeCertificateRequest{Name: "lb1", Force: true}); connect.CodeOf(err) != connect.CodeResourceExhausted || !strings.Contains(err.Error(), "root on a controller's host") {
+		t.Errorf("one more: %v", err)
+	}
+	root := api.NewClient(api.SocketPath(dir, "c1")).Fleet()
+	_, err := root.RevokeCertificate(t.Context(), &ballastv1.RevokeCertificateRequest{Name: "thief", Force: true})
+	fleettest.Require(t, err)
+	fleettest.Await(t, "the thief is refused", func() bool {
+		_, err := thief.GetFleet(t.Context(), &ballastv1.GetFleetRequest{})
+		return err != nil
+	})
+}

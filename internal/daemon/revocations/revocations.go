@@ -65,9 +65,16 @@ func (l *List) Take(controller string, message *ballastv1.Revocations) {
 // take returns what was not known. The caller holds the lock, or nobody else has l yet.
 func (l *List) take(list []pki.Revocation) (news []pki.Revocation) {
 	news, err := l.credentials.Revoke(list, time.Now())
-	l.problem = ""
+	known, _ := l.credentials.RevokedCount()
+	full := known >= pki.RevokedMax
+	if !full { // else it lacks still what it had no room for
+		l.problem = ""
+	}
 	if err != nil {
 		l.problem = err.Error()
+		if full { // by a thief who spoke for a controller, perhaps
+			l.problem += fmt.Sprintf(": or, where controllers list fewer (`ballast ctl pki list`), stop this node, remove %s, and start it again", l.path)
+		}
 		l.log.Error(l.problem)
 	}
 	return news

@@ -317,3 +317,17 @@ func TestFunctionsThatShareAMACAreNotRecognised(t *testing.T) {
 		t.Errorf("%d packets of functions", after-before)
 	}
 }
+
+// What is too big for the way to a function, and may be cut, becomes an order for the program at tc: the device would take no such frame.
+func TestPacketsThatAreTooBigGoToFunctionsInFragments(t *testing.T) {
+	const ordered = 0x88b5 // ORDER_SEVERAL
+	h := newGateways(t, 1, 1)[1]
+	datagram := make([]byte, 2008)
+	binary.BigEndian.PutUint16(datagram, 4242)
+	binary.BigEndian.PutUint16(datagram[2:], 53)
+	binary.BigEndian.PutUint16(datagram[4:], uint16(len(datagram)))
+	frame := slices.Concat(nodeMAC[:], routerMAC[:], []byte{8, 0}, ipv4(insideClient, outside, 17, datagram))
+	if action, out := frametest.Run(h, h.path.Program(), frame); action != frametest.Pass || binary.BigEndian.Uint16(out[12:]) != ordered || out[5] == 0 || out[5] > 3 {
+		t.Errorf("action %d, frame %x", action, out[:34])
+	}
+}

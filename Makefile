@@ -35,7 +35,7 @@ ifneq ($(words $(wildcard $(addsuffix /*_bpfel.o,$(PROGRAMS)) $(API)/*.pb.go $(A
 .PHONY: $(STAMP)
 endif
 
-.PHONY: help deps generate build demo test test-long test-kernels test-kernels-long test-packages bench sim clean need-root
+.PHONY: help deps generate build packages demo test test-long test-kernels test-kernels-long test-packages bench sim clean need-root
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,6 +102,10 @@ build: generate ## make bin/ballast, bin/ballast-lab for `ballast lab`, and what
 	  gcc -O2 -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -o bin/ballast-$$library.so preload/$$library.c
 	done
 
+packages: TOOLS += aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu /usr/aarch64-linux-gnu/include/stdlib.h:libc6-dev-arm64-cross
+packages: deps build ## .deb and .rpm for amd64 and arm64, in bin/packages
+	deploy/packages/build
+
 demo: deps build need-root ## servers and load balancers come and go under load; watch which connections break
 	bin/ballast lab run churn --live
 
@@ -137,24 +141,25 @@ fuzz:
 	done
 
 test-long: TOOLS += chromium:chromium python3:python3 /usr/lib/python3.11/ensurepip/__init__.py:python3-venv cargo:cargo-web \
-	/usr/sbin/apache2:apache2 haproxy:haproxy dovecot:dovecot-imapd node:nodejs curl:curl redis-server:redis-server bird:bird2 /usr/lib/frr/bgpd:frr
+	/usr/sbin/apache2:apache2 haproxy:haproxy dovecot:dovecot-imapd node:nodejs npm:npm curl:curl redis-server:redis-server bird:bird2 /usr/lib/frr/bgpd:frr
 test-long: deps build need-root ## the same with full-length idle times, bulk transfers and fifty times the fuzzing
 	$(MAKE) test FUZZ=200000x
 	BALLAST_LONG=1 BALLAST_NGINX=$$(test/nginx-quic) BALLAST_AIOQUIC=$$(test/aioquic) BALLAST_ENVOY=$$(test/envoy) BALLAST_QUINN=$$(test/quinn) go test -count=1 -timeout 4h ./test/e2e/...
 	BALLAST_LONG=1 BALLAST_RUSTLS=$$(test/rustls) go test -count=1 ./test/preload
 	BALLAST_SERVERS=$$(test/openssl-1.1) go test -count=1 ./test/preload
 	BALLAST_SERVERS=$$(dirname $$(test/nginx-quic)) go test -count=1 -run Nginx ./test/preload
-	BALLAST_LONG=1 go test -count=1 -timeout 2h -run TestWhatControllersTellIsLinearizableWhateverHappensToThem ./internal/controller
+	BALLAST_LONG=1 go test -count=1 -timeout 2h -run 'TestWhatControllersTellIsLinearizableWhateverHappensToThem|TestAFleetGoesFromOneControllerToThree' ./internal/controller
 	BALLAST_LONG=1 go test -count=1 -timeout 2h ./internal/daemon/lb/replication
+	BALLAST_LONG=1 go test -count=1 ./test/console
 	export BALLAST_PROMTOOL=$$(test/promtool)
 	BALLAST_LONG=1 go test -count=1 ./internal/metricstest
 	go test -count=1 -run '$(METRICS)' ./internal/daemon ./internal/controller
 
 test-kernels test-kernels-long: TOOLS += $(KERNEL_TOOLS) qemu-system-aarch64:qemu-system-arm
 
-test-packages: TOOLS += $(KERNEL_TOOLS) mmdebstrap:mmdebstrap
+test-packages: TOOLS += $(KERNEL_TOOLS) qemu-system-aarch64:qemu-system-arm mmdebstrap:mmdebstrap
 test-packages: packages ## on Debian 12 and 13 with systemd, in QEMU: install, use, upgrade and purge the packages
-	test/packages/matrix 6.1 6.12
+	test/packages/matrix 6.1 6.12 arm64-6.12
 
 test-kernels: deps build ## on Debian's kernels 6.1, 6.12, the newest and arm64, in QEMU: programs, a fleet, doctor. One: KERNELS=6.1
 	CARDS=1 test/kernels/matrix $(KERNELS)

@@ -13,6 +13,7 @@ import (
 const (
 	PathStatus   = "/v1/status"
 	PathCounters = "/v1/counters"
+	PathBackup   = "/v1/backup"  // of a controller: its store, with all keys
 	PathRunning  = "/v1/running" // a model.Fleet: the desired state that runs, without keys
 )
 

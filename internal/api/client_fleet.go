@@ -30,9 +30,26 @@ func (c *Client) Fleet(options ...connect.ClientOption) ballastv1connect.FleetCl
 // NewFleetClient asks the fleet API of controllers (host:port): the first that can be reached and is able to answer. It does not
 // connect yet. A nil config is without TLS, for tests.
 func NewFleetClient(controllers []string, config *tls.Config, options ...connect.ClientOption) ballastv1connect.FleetClient {
+	client, scheme, asking := toControllers(controllers, config)
+	return ballastv1connect.NewFleetClient(client, scheme+"://ballast", asking, connect.WithClientOptions(options...))
+}
+
+// NewControllersClient is the same for what controllers say of themselves.
+func NewControllersClient(controllers []string, config *tls.Config) ballastv1connect.ControllersClient {
+	client, scheme, asking := toControllers(controllers, config)
+	return ballastv1connect.NewControllersClient(client, scheme+"://ballast", asking)
+}
+
+// Controllers asks the controller of this machine.
+func (c *Client) Controllers() ballastv1connect.ControllersClient {
+	return ballastv1connect.NewControllersClient(&c.http, "http://ballast", connect.WithInterceptors(inPlainWords(
+		fmt.Sprintf("reach the daemon at %s: %%w: is it running, and is this its --instance?", c.path))))
+}
+
+func toControllers(controllers []string, config *tls.Config) (client *http.Client, scheme string, asking connect.ClientOption) {
 	d := &dialer{controllers: slices.Clone(controllers), config: config}
 	transport := &http.Transport{DialContext: d.dial, DialTLSContext: d.dial}
-	scheme := "https"
+	scheme = "https"
 	if config == nil {
 		scheme = "http"
 	}
@@ -40,9 +57,9 @@ func NewFleetClient(controllers []string, config *tls.Config, options ...connect
 		d.turn()
 		transport.CloseIdleConnections()
 	}
-	return ballastv1connect.NewFleetClient(&http.Client{Transport: transport}, scheme+"://ballast", connect.WithInterceptors(
+	return &http.Client{Transport: transport}, scheme, connect.WithInterceptors(
 		inPlainWords(fmt.Sprintf("reach a controller of %s: %%w: is one running there, and is the certificate (--tls-dir, --tls-name) one of the fleet's, and not revoked?",
-			strings.Join(controllers, ", "))), untilAble(len(controllers), another)), connect.WithClientOptions(options...))
+			strings.Join(controllers, ", "))), untilAble(len(controllers), another))
 }
 
 // untilAble asks another controller when one has answered that it cannot do it now, as those do that have lost the others.

@@ -64,6 +64,9 @@ func (s *Server) Otherwise(why string) {
 	})
 }
 
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+
 // HandleRaw adds a handler that writes its own answer, for streams.
 func (s *Server) HandleRaw(pattern string, h http.Handler) { s.mux.Handle(pattern, h) }
 

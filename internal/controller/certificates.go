@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -220,14 +221,14 @@ func (f fleetOf) Revocations(context.Context) ([]pki.Revocation, error) {
 func (c *controller) takePart(ctx context.Context) {
 	for ctx.Err() == nil {
 		part, end := context.WithCancel(ctx)
-		if c.credentials.OwnRevoked() == nil {
-			go func() {
-				defer end()
-				c.awaitOwn(part, func() bool { return c.credentials.OwnRevoked() != nil })
-			}()
-			c.divide(part)
-		}
+		var watching sync.WaitGroup
+		watching.Go(func() {
+			defer end()
+			c.awaitOwn(part, func() bool { return c.credentials.OwnRevoked() != nil })
+		})
+		c.divide(part)
 		end()
+		watching.Wait()
 		c.awaitOwn(ctx, func() bool { return c.credentials.OwnRevoked() == nil })
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
-	"net"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -347,6 +346,8 @@ func TestAFullListIsKnownToAllAndTakesNoMore(t *testing.T) {
 		t.Errorf("one more: %v", err)
 	}
 	lb.connected(t, c)
+	lb.mutex.Lock()
+	defer lb.mutex.Unlock()
 	if lb.told != pki.RevokedMax {
 		t.Errorf("it was told %d entries", lb.told)
 	}
@@ -357,7 +358,7 @@ func TestRevocationsAreWrittenAgainIntoARestoredStoreAndExpireInIt(t *testing.T)
 	ca := fleettest.NewAuthority(t)
 	s := newMemory(t)
 	credentials := ca.Issue(pki.Controller, "c1")
-	c := newController(Options{Store: s, Log: fleettest.Log(t)}, credentials, s, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1})
+	c := newController(Options{Store: s, Log: fleettest.Log(t)}, credentials, openedStore{Store: s}, "127.0.0.1:1")
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { c.desired.Follow(ctx) })

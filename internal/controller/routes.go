@@ -15,6 +15,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/machine/health"
@@ -44,6 +45,8 @@ func (c *controller) routes() http.Handler {
 	mux.Handle(c.hub.Handler())
 	path, fleet := api.NewFleetHandler(fleetOf{c})
 	mux.Handle(path, forOperators(fleet))
+	path, controllers := ballastv1connect.NewControllersHandler(controllersAPI{c})
+	mux.Handle(path, forOperators(controllers))
 	return mux
 }
 
@@ -74,7 +77,9 @@ func (c *controller) localRoutes() *api.Server {
 	s := api.NewServer()
 	s.Handle("GET "+api.PathStatus, func(*http.Request) (any, error) { return c.status(), nil })
 	s.HandleRaw("GET "+api.PathMetrics, c.metrics())
+	s.HandleRaw("GET "+api.PathBackup, http.HandlerFunc(c.serveBackup))
 	s.HandleRaw(api.NewFleetHandler(fleetOf{c}))
+	s.HandleRaw(ballastv1connect.NewControllersHandler(controllersAPI{c}))
 	s.Otherwise("this is a controller, which sees no packets and has no configuration file: counters, connections, trace and config are of one load balancer: " +
 		"run the command there; `ballast ctl history list` and `apply --dry-run` tell what changed and what differs from a file")
 	return s
@@ -128,6 +133,9 @@ func (c *controller) problems() []string {
 		problems = append(problems, storeRestored)
 	}
 	problems = append(problems, c.ticketProblems(c.desired.now())...)
+	if c.peers.cluster != nil {
+		problems = append(problems, c.peers.cluster.PeerCondition().Problems()...)
+	}
 	if err := c.desired.Broken(); err != nil {
 		problems = append(problems, fmt.Sprintf("the fleet in the store contradicts itself: nodes are sent nothing new until it is changed: %v", err))
 	}
@@ -272,6 +280,9 @@ var (
 	ringLost        = prometheus.NewDesc("ballast_controller_ring_lost_ranges_total", "Ranges of the ring that have lost all load balancers of their chain at once.", nil, nil)
 	serversMetric   = prometheus.NewDesc("ballast_controller_servers", "Servers of all services by their health, removed ones not counted.", []string{"health"}, nil)
 	agentlessMetric = prometheus.NewDesc("ballast_controller_servers_without_agent", "Servers that need an agent, and whose agent is not connected to this controller.", nil, nil)
+	storeMembers    = prometheus.NewDesc("ballast_controller_store_members", "Controllers that the store counts by.", nil, nil)
+	storeMajority   = prometheus.NewDesc("ballast_controller_store_majority", "Whether this controller's store is in touch with most of the others.", nil, nil)
+	storeBehind     = prometheus.NewDesc("ballast_controller_store_behind_entries", "Entries of the store that are agreed on and not worked in here.", nil, nil)
 	revisionMetric  = prometheus.NewDesc("ballast_controller_revision", "Revision of the desired state that is known here.", nil, nil)
 )
 
@@ -304,6 +315,12 @@ func (c *controller) Collect(out chan<- prometheus.Metric) {
 	gauge(termMetric, float64(s.Term))
 	gauge(revisionMetric, float64(s.Revision))
 	gauge(agentlessMetric, float64(agentless))
+	if c.peers.cluster != nil {
+		store := c.peers.cluster.PeerCondition()
+		gauge(storeMembers, float64(store.Members))
+		gauge(storeMajority, listen.Bool(store.Majority))
+		gauge(storeBehind, float64(store.Behind))
+	}
 	if now := c.desired.now(); now != nil {
 		gauge(ringVersion, float64(now.ring.Ring.Version))
 		gauge(ringSynced, float64(now.ring.Ring.Synced))

@@ -9,13 +9,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/daemon/listen"
+	"github.com/ballast-lb/ballast/internal/daemon/console"
 	"github.com/ballast-lb/ballast/internal/daemon/readiness"
 	"github.com/ballast-lb/ballast/internal/daemon/systemd"
 	"github.com/ballast-lb/ballast/internal/engine"
@@ -36,8 +36,12 @@ type Options struct {
 	TLSDir  string   // certificates
 	RunDir  string   // the socket is in the folder Name below it; empty: none
 	Metrics string   // TCP address for Prometheus; empty: none
+	Console string   // TCP address of the console; empty: none
 	DataDir string   // of the store in this process
+	Join    []string // host:port of controllers that this one, with DataDir, joins unless it has done so before
 	Etcd    []string // endpoints of a store elsewhere, instead of DataDir
+	// ConsoleToken is a file with the token that people log in with; empty: certificates let them in, and on loopback everybody is.
+	ConsoleToken string
 	EtcdCA, EtcdCert,
 	EtcdKey string
 	EtcdPrefix string
@@ -73,6 +77,8 @@ type controller struct {
 	joined      chan struct{} // wakes remember
 	ring        ringKeeper
 	tickets     ticketKeeper
+	peers       peers
+	console     *console.Console // nil: none
 
 	mutex sync.Mutex
 	leads leadership
@@ -80,64 +86,79 @@ type controller struct {
 	gone  map[string]*ballastv1.NodeStatus // controllers that lived, by name
 }
 
-// Run serves nodes and ctl until ctx ends.
-func Run(ctx context.Context, o Options) (err error) {
+// Run serves nodes and ctl until told ends.
+func Run(told context.Context, o Options) error {
 	credentials, err := pki.Load(o.TLSDir, o.Name, pki.Controller)
 	if err != nil {
 		return err
 	}
-	name := credentials.Identity().Name
-	var socket net.Listener
-	if o.RunDir != "" {
-		if socket, err = api.Listen(api.SocketPath(o.RunDir, name)); err != nil {
-			return err
-		}
-		defer socket.Close()
-	}
-	listener, err := net.Listen("tcp", o.Listen)
-	if err != nil {
-		return fmt.Errorf("listen for nodes: %w: is another controller running? use another --listen", err)
-	}
-	defer listener.Close()
-	var metrics net.Listener
-	if o.Metrics != "" {
-		if metrics, err = net.Listen("tcp", o.Metrics); err != nil {
-			return fmt.Errorf("serve metrics: %w", err)
-		}
-		defer metrics.Close()
-	}
-	s, closeStore, err := openStore(ctx, &o)
+	ports, err := listenAt(&o, credentials)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, closeStore()) }()
-	c := newController(o, credentials, s, listener.Addr())
-	return c.run(ctx, listener, socket, metrics)
+	defer ports.close()
+	ctx, cancel := context.WithCancelCause(told)
+	defer cancel(nil)
+	stopServing := ports.serve(credentials, o.Log, cancel)
+	defer stopServing()
+	address := public(o.Public, ports.nodes.Addr(), credentials.Identity().Addresses)
+	opened, err := openStore(ctx, &o, credentials, address, &ports.peer)
+	if err == nil {
+		newController(o, credentials, opened, address).run(ctx, ports, cancel)
+		err = opened.close()
+	}
+	cause := context.Cause(ctx)
+	switch {
+	case cause != nil && !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.Cause(told)):
+		return cause
+	case told.Err() != nil && errors.Is(err, told.Err()):
+		return nil // it was told to stop
+	}
+	return err
 }
 
-func openStore(ctx context.Context, o *Options) (s store.Store, closeStore func() error, err error) {
+// openedStore is a store with what is to be done about it.
+type openedStore struct {
+	store.Store
+	cluster *etcd.Store // in this process; nil: the state is kept elsewhere
+	close   func() error
+}
+
+func openStore(ctx context.Context, o *Options, credentials *pki.Credentials, address string, front *peerFront) (openedStore, error) {
+	var s *etcd.Store
+	var err error
 	switch {
 	case o.Store != nil:
-		return o.Store, func() error { return nil }, nil
+		return openedStore{o.Store, nil, func() error { return nil }}, nil
 	case len(o.Etcd) > 0 && o.DataDir != "":
-		return nil, nil, errors.New("two stores: give --data-dir or --etcd, not both")
+		return openedStore{}, errors.New("two stores: give --data-dir or --etcd, not both")
 	case len(o.Etcd) > 0:
 		s, err = etcd.Connect(ctx, etcd.ConnectOptions{Endpoints: o.Etcd, CA: o.EtcdCA, Certificate: o.EtcdCert, Key: o.EtcdKey, Prefix: o.EtcdPrefix, Log: o.Log})
-	case o.DataDir != "":
-		s, err = etcd.Embed(ctx, etcd.EmbedOptions{DataDir: o.DataDir, Log: o.Log})
-	default:
-		return nil, nil, errors.New("no store: give --data-dir for a controller by itself, or --etcd for several")
+		if err != nil {
+			return openedStore{}, err
+		}
+		return openedStore{s, nil, s.Close}, nil
+	case o.DataDir == "":
+		return openedStore{}, errors.New("no store: give --data-dir, or --etcd")
 	}
+	peering := &etcd.Peering{Address: address, Serve: front.store.open}
+	peering.CA, peering.Certificate, peering.Key = credentials.Files()
+	if len(o.Join) > 0 {
+		peering.Join = func(ctx context.Context) ([]etcd.Peer, error) {
+			return join(ctx, o.Log, o.Join, credentials, address, front.nonce)
+		}
+	}
+	s, err = etcd.Embed(ctx, etcd.EmbedOptions{DataDir: o.DataDir, Name: credentials.Identity().Name, Peering: peering, Log: o.Log})
 	if err != nil {
-		return nil, nil, err
+		return openedStore{}, err
 	}
-	return s, s.Close, nil
+	return openedStore{s, s, s.Close}, nil
 }
 
-func newController(o Options, credentials *pki.Credentials, s store.Store, listening net.Addr) *controller {
-	c := &controller{options: o, name: credentials.Identity().Name, address: public(o.Public, listening), log: o.Log, credentials: credentials,
-		store: s, began: time.Now()}
-	c.desired = NewDesired(s, o.Timing, o.Log)
+func newController(o Options, credentials *pki.Credentials, s openedStore, address string) *controller {
+	c := &controller{options: o, name: credentials.Identity().Name, address: address, log: o.Log, credentials: credentials,
+		store: s.Store, peers: peers{cluster: s.cluster}, began: time.Now()}
+	c.desired = NewDesired(s.Store, o.Timing, o.Log)
 	c.tickets.settle = cmp.Or(o.TicketSettle, rotation.TicketSettle)
 	c.findings.wake, c.joined, c.ring.wake = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	c.engine = engine.New(engine.Options{
@@ -153,13 +174,16 @@ func newController(o Options, credentials *pki.Credentials, s store.Store, liste
 }
 
 // public is where others reach the controller, as far as it knows.
-func public(given string, listening net.Addr) string {
+func public(given string, listening net.Addr, certified []netip.Addr) string {
 	if given != "" {
 		return given
 	}
 	address, ok := listening.(*net.TCPAddr)
 	if !ok || !address.IP.IsUnspecified() {
 		return listening.String()
+	}
+	if len(certified) > 0 {
+		return netip.AddrPortFrom(certified[0], uint16(address.Port)).String()
 	}
 	host, err := os.Hostname()
 	if err != nil {
@@ -168,39 +192,38 @@ func public(given string, listening net.Addr) string {
 	return net.JoinHostPort(host, fmt.Sprint(address.Port))
 }
 
-func (c *controller) run(ctx context.Context, listener, socket, metrics net.Listener) error {
-	told := ctx
-	ctx, cancel := context.WithCancelCause(ctx)
+// run does a controller's work on ports that are served, until ctx ends.
+func (c *controller) run(ctx context.Context, ports *ports, cancel context.CancelCauseFunc) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	defer cancel(nil)
-	fail := func(err error) {
-		if err != nil {
-			cancel(err)
-		}
-	}
 	running.Go(func() { c.credentials.Watch(ctx, c.log) })
 	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.revoke, c.takePart, c.engine.Run, c.write, c.age, c.remember, c.keepRing, c.keepTickets} {
 		running.Go(func() { job(ctx) })
 	}
-	if socket != nil {
-		running.Go(func() { fail(c.localRoutes().Serve(ctx, socket)) })
-	}
-	if metrics != nil {
-		running.Go(func() { fail(listen.ServeMetrics(ctx, c.log, metrics, c.metrics(), c.obstacles)) })
+	if c.console = ports.console; c.console != nil {
+		running.Go(func() {
+			if err := c.console.Serve(ctx, ports.page, c.view); err != nil {
+				cancel(err)
+			}
+		})
 	}
 	running.Go(func() { readiness.Log(ctx, c.log, c.obstacles) })
 	running.Go(func() { systemd.Serve(ctx, c.log, func() { c.status() }, "nodes go on with what they know") })
 	defer c.log.Info("stopped: nodes go on with what they know", "name", c.name)
-	c.log.Info("serving", "name", c.name, "address", listener.Addr(), "version", c.options.Version)
+	ports.open(c)
+	c.log.Info("serving", "name", c.name, "address", ports.nodes.Addr(), "version", c.options.Version)
 	if c.options.Ready != nil {
-		c.options.Ready(listener.Addr().String())
+		c.options.Ready(ports.nodes.Addr().String())
 	}
-	fail(hub.Serve(ctx, listener, c.credentials, c.routes()))
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.Cause(told)) {
-		return cause
+	var failed <-chan error
+	if c.peers.cluster != nil {
+		failed = c.peers.cluster.Failed()
 	}
-	return nil // it was told to stop
+	select {
+	case err := <-failed:
+		cancel(err)
+	case <-ctx.Done():
+	}
 }
 
 // spread gives every new state to those who work with it.

@@ -70,7 +70,7 @@ func TestTakingOverIsDoneInASecondAfterAControllerIsOffTheList(t *testing.T) {
 
 // runWithoutNetwork runs all of a controller that decides, and serves nodes, until the test ends or stop is called.
 func runWithoutNetwork(t *testing.T, credentials *pki.Credentials, s store.Store) (c *controller, connect func() net.Conn, stop func()) {
-	c = newController(Options{Log: fleettest.Log(t)}, credentials, s, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 6443})
+	c = newController(Options{Log: fleettest.Log(t)}, credentials, openedStore{Store: s}, "127.0.0.1:6443")
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.divide, c.engine.Run, c.write, c.keepRing} {

@@ -176,9 +176,38 @@ func (c *Credentials) Identity() Identity {
 // Own is the certificate that this process shows.
 func (c *Credentials) Own() *x509.Certificate { return c.latest().own.Leaf }
 
+// Files are what is read, in PEM, for libraries that read them themselves.
+func (c *Credentials) Files() (authority, certificate, key string) {
+	return certificatePath(c.dir, authorityName), certificatePath(c.dir, c.name), keyPath(c.dir, c.name)
+}
+
+// Names reports as an error that the certificate does not name a host: an address, or a name of DNS.
+func (c *Credentials) Names(host string) error { return c.latest().own.Leaf.VerifyHostname(host) }
+
 // Server is for listeners: peers must show a certificate of the fleet, of any role that is a peer of ours; PeerIdentity says which.
 func (c *Credentials) Server() *tls.Config {
 	return c.config([]Role{Controller, LB, Agent, Ctl})
+}
+
+// Browser is for listeners that people's browsers reach: a peer need not show a certificate, but one that it shows must be of the fleet and
+// of a role given. PeerIdentity says whose it is.
+func (c *Credentials) Browser(roles ...Role) *tls.Config {
+	config := c.config(roles)
+	config.ClientAuth = tls.RequestClientCert
+	config.SessionTicketsDisabled = true // every connection shows its certificate
+	verified := config.VerifyConnection
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		if len(state.PeerCertificates) == 0 {
+			return nil
+		}
+		return verified(state)
+	}
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		now := config.Clone()
+		now.GetConfigForClient, now.ClientCAs = nil, c.pool() // browsers offer their user the certificates of this authority alone
+		return now, nil
+	}
+	return config
 }
 
 // Client is for connections to controllers: whoever answers must be one, or have one of the other roles given.

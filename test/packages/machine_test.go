@@ -24,7 +24,7 @@ var (
 )
 
 // patience is for what takes seconds where nothing is emulated.
-const patience = 5 * time.Minute
+const patience = 10 * time.Minute
 
 // A machine is the virtual machine that the test runs in, itself the load balancer:
 //

@@ -141,7 +141,7 @@ func (m *machine) controller() {
 	m.t.Helper()
 	m.run("ballast", "ctl", "pki", "init", "/root/fleet")
 	m.run("ballast", "ctl", "pki", "issue", "/root/fleet", "controller", "c1", "--address", "10.60.0.10")
-	m.run("cp", "/root/fleet/ca.crt", "/root/fleet/c1.crt", "/root/fleet/c1.key", "/etc/ballast/tls/")
+	m.run("install", "-D", "-m", "600", "-t", "/etc/ballast/tls", "/root/fleet/ca.crt", "/root/fleet/c1.crt", "/root/fleet/c1.key")
 	m.write("/etc/default/ballast-controller", "OPTIONS=--data-dir /var/lib/ballast/controller\n")
 	m.run("systemctl", "start", "ballast-controller")
 	before := m.ready("ballast-controller", "")

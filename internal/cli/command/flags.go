@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -83,4 +84,18 @@ func (f *oneOf[T]) Set(text string) error {
 	}
 	*f.value = T(text)
 	return nil
+}
+
+// ControllerPort is where controllers listen unless they are told otherwise.
+const ControllerPort = "6443"
+
+// WithPort completes those of HOST[:PORT] that have no port.
+func WithPort(endpoints []string, port string) (complete []string) {
+	for _, endpoint := range endpoints {
+		if _, _, err := net.SplitHostPort(endpoint); err != nil {
+			endpoint = net.JoinHostPort(strings.Trim(endpoint, "[]"), port)
+		}
+		complete = append(complete, endpoint)
+	}
+	return complete
 }

@@ -17,10 +17,10 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{Use: "ctl", Short: "Look at a running fleet and change what it does"}
 	c := ask.New(cmd)
 	cmd.AddGroup(&cobra.Group{ID: "commands", Title: "Commands:"}, &cobra.Group{ID: "short", Title: "Short forms:"})
-	group(cmd, "commands", fleet.Service(c), fleet.Server(c), fleet.Node(c), fleet.Replica(c), fleet.Fleet(c), fleet.History(c), fleet.Apply(c),
+	group(cmd, "commands", fleet.Service(c), fleet.Server(c), fleet.Node(c), fleet.Replica(c), fleet.Controller(c), fleet.Fleet(c), fleet.History(c), fleet.Apply(c),
 		keys.Key(c), keys.Ticket(c),
 		local.Status(c), local.Counter(c), local.Metrics(c), local.Connection(c), local.Suspect(c), local.Session(c), local.Trace(c), local.Config(c), local.QUIC(c),
-		local.BGP(c), pki.Command(c), contexts.Command(c))
+		local.BGP(c), local.Backup(c), pki.Command(c), contexts.Command(c))
 	connections := ask.Short("connections", "connection list", local.ListConnections(c))
 	connections.AddCommand(ask.Short("suspects", "suspect list", local.ListSuspects(c)), ask.Short("suspect", "suspect add", local.AddSuspect(c)),
 		ask.Short("clear", "suspect remove", local.RemoveSuspect(c)))

@@ -40,6 +40,19 @@ func checkInstance(name string) error {
 	return nil
 }
 
+// consoleFlags are those of the page that shows the fleet.
+func consoleFlags(flags *pflag.FlagSet, address, token *string) {
+	flags.StringVar(address, "console", "", "address:port of a web page that shows the fleet and changes nothing (default: none); by TLS if it is not loopback")
+	flags.StringVar(token, "console-token", "", "with --console: file with a token that people log in with (default: a certificate for role ctl; on loopback, whoever is on this host)")
+}
+
+func checkConsole(address, token string) error {
+	if address == "" && token != "" {
+		return command.Usage("--console-token is for --console: add --console 127.0.0.1:9440")
+	}
+	return command.CheckListen("console", address)
+}
+
 // limitFlags are how much a load balancer has room for.
 func limitFlags(flags *pflag.FlagSet, l *plan.Limits) {
 	flags.Uint32Var(&l.Servers, "max-servers", l.Servers, "room for servers, counted once per service")

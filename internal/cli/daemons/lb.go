@@ -34,7 +34,7 @@ func LB(version string) *cobra.Command {
 			if (o.Config == "") == (len(o.Controllers) == 0) {
 				return command.Usage("name either a configuration file (-f) or controllers (--controller)")
 			}
-			err := cmp.Or(command.CheckEndpoints("controller", o.Controllers), command.CheckListen("listen", o.Listen), command.CheckListen("metrics", o.Metrics), checkTiming(&o.Timing))
+			err := cmp.Or(command.CheckEndpoints("controller", o.Controllers), command.CheckListen("listen", o.Listen), command.CheckListen("metrics", o.Metrics), checkConsole(o.Console, o.ConsoleToken), checkTiming(&o.Timing))
 			if err = cmp.Or(err, roundLimits(&o.Limits)); err != nil {
 				return err
 			}
@@ -55,6 +55,7 @@ func LB(version string) *cobra.Command {
 	flags.StringVar(&o.RunDir, "run-dir", "/run/ballast", "directory of sockets and pinned maps")
 	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/ballast", "directory of what must survive a restart of the machine")
 	flags.StringVar(&o.Metrics, "metrics", "", "address:port for Prometheus (always also on the socket: ballast ctl metrics)")
+	consoleFlags(flags, &o.Console, &o.ConsoleToken)
 	timingFlags(flags, &o.Timing)
 	limitFlags(flags, &o.Limits)
 	flags.StringVar(&o.FlowLog, "flow-log", "", "file for a line of JSON about each connection that leaves a table, -: standard output (default: none)")

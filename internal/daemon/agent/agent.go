@@ -327,9 +327,18 @@ func (d *daemon) serving() (status api.AgentStatus) {
 }
 
 func (d *daemon) status() api.AgentStatus {
-	status := d.serving()
+	status := d.withoutEchoes()
 	keys, connections, err := d.keys.echoes() // after it: who is ready has keys
 	status.Epoch, status.Echoes = keys.Current, connections
+	if err != nil {
+		status.Problems = append(status.Problems, err.Error())
+	}
+	return status
+}
+
+// withoutEchoes is a status for which no sockets are walked.
+func (d *daemon) withoutEchoes() api.AgentStatus {
+	status := d.serving()
 	if d.client != nil {
 		status.Controllers = d.client.Connected()
 		status.Problems = append(status.Problems, d.credentials.Warnings(time.Now())...)
@@ -352,15 +361,15 @@ func (d *daemon) status() api.AgentStatus {
 	default:
 		status.Problems = append(status.Problems, nodeclient.NoController)
 	}
-	if err != nil {
-		status.Problems = append(status.Problems, err.Error())
-	}
 	return status
 }
 
 // condition is what controllers hear.
 func (d *daemon) condition() *ballastv1.Condition {
-	status := d.status()
+	status := d.withoutEchoes()
+	if err := d.keys.problem(); err != nil {
+		status.Problems = append(status.Problems, err.Error())
+	}
 	if status.Config.Error != "" {
 		status.Problems = append(status.Problems, status.Config.Error)
 	}

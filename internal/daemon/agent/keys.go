@@ -28,6 +28,8 @@ type keyReporter struct {
 	keys    atomic.Pointer[model.Keys]
 	tickets atomic.Pointer[ticketReport]
 	changed chan struct{} // has them reported
+
+	uncounted atomic.Pointer[error] // of the last report
 }
 
 func newKeyReporter(path *server.Server, log *slog.Logger) *keyReporter {
@@ -68,6 +70,7 @@ func (k *keyReporter) run(ctx context.Context, send func(*ballastv1.FromNode)) {
 	defer tick.Stop()
 	for {
 		keys, connections, err := k.echoes()
+		k.uncounted.Store(&err)
 		report := &ballastv1.KeyReport{Epochs: keys.Epochs(), Current: keys.Current, Connections: connections, Fingerprints: map[uint32][]byte{}}
 		for epoch, key := range keys.Cookie {
 			report.Fingerprints[epoch] = rotation.Fingerprint(key)
@@ -88,6 +91,14 @@ func (k *keyReporter) run(ctx context.Context, send func(*ballastv1.FromNode)) {
 			return
 		}
 	}
+}
+
+// problem is why connections could not be counted when they were last reported; nil: they were.
+func (k *keyReporter) problem() error {
+	if err := k.uncounted.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // set takes other keys, and has them reported at once where the maps have changed for it.

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/daemon/console"
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/bgp"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/checks"
@@ -39,12 +40,15 @@ type Options struct {
 	RunDir     string // sockets and pins
 	StateDir   string // what must survive a restart of the machine
 	Metrics    string // TCP address for Prometheus, empty: none
-	ExecChecks string // directory of the programs that exec checks may run; empty: none with Controllers, any with Config
-	FlowLog    string // file for connections that end, -: standard output, empty: none
-	Limits     plan.Limits
-	Timing     node.Timing
-	Version    string
-	Log        *slog.Logger
+	Console    string // TCP address of the console, empty: none
+	// ConsoleToken is a file with the token that people log in with; empty: certificates let them in, and on loopback everybody is.
+	ConsoleToken string
+	ExecChecks   string // directory of the programs that exec checks may run; empty: none with Controllers, any with Config
+	FlowLog      string // file for connections that end, -: standard output, empty: none
+	Limits       plan.Limits
+	Timing       node.Timing
+	Version      string
+	Log          *slog.Logger
 }
 
 // parts are what a load balancer is made of. Each has a lock of its own, or needs none.
@@ -66,6 +70,7 @@ type parts struct {
 	revocations *revocations.List        // as well
 	replication *replication.Replication // as well
 	bgp         *bgp.Announcer
+	console     *console.Console // nil: none
 }
 
 // How often what only time changes is looked at.

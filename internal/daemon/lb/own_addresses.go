@@ -17,7 +17,7 @@ func resolveListeners(o *Options) error {
 	for _, own := range []struct {
 		flag    string
 		address *string
-	}{{"--listen", &o.Listen}, {"--metrics", &o.Metrics}} {
+	}{{"--listen", &o.Listen}, {"--metrics", &o.Metrics}, {"--console", &o.Console}} {
 		if *own.address == "" {
 			continue
 		}
@@ -33,7 +33,7 @@ func resolveListeners(o *Options) error {
 // checkOwnListeners refuses services that would take what others say to this daemon. A VIP may be an address of this host: what is for no
 // port of a service goes on to the host.
 func checkOwnListeners(o *Options, fleet *model.Fleet) error {
-	for _, own := range []struct{ flag, address string }{{"--listen", o.Listen}, {"--metrics", o.Metrics}} {
+	for _, own := range []struct{ flag, address string }{{"--listen", o.Listen}, {"--metrics", o.Metrics}, {"--console", o.Console}} {
 		if own.address == "" {
 			continue
 		}

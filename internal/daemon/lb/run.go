@@ -94,6 +94,9 @@ func Run(ctx context.Context, o Options) error {
 	if err := errors.Join(listen.Try("serve metrics", o.Metrics), listen.Try("listen for agents", o.Listen)); err != nil {
 		return err
 	}
+	if lb.console, err = lb.newConsole(); err != nil {
+		return err
+	}
 	lb.newDecider()
 	if err := instance.CheckRole(o.RunDir, o.Instance, pki.LB); err != nil {
 		return err
@@ -254,6 +257,9 @@ func (lb *lifecycle) run(ctx context.Context, listener net.Listener, undo func()
 	var agents net.Listener
 	if err == nil {
 		agents, err = listen.TCP("listen for agents", lb.options.Listen)
+	}
+	if err == nil {
+		err = lb.startConsole(ctx, &running)
 	}
 	if err == nil {
 		err = netdev.Watch(ctx, lb.networkChanged)

@@ -48,14 +48,13 @@ func ServeMetrics(ctx context.Context, log *slog.Logger, listener net.Listener, 
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: api.HeaderTimeout, WriteTimeout: metricsWriteTimeout, IdleTimeout: api.IdleTimeout}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	if err := server.Serve(&metricsListener{Listener: listener, log: log}); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(Bounded(listener, "metrics port", metricsPerPeer, metricsTotal, log)); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
 }
 
-// Bounds of the metrics port, which anybody in reach may connect to. Above one the oldest connection of the peer that has the most is
-// closed: it costs no other peer anything before as many share the port as there are connections, and whoever comes is served even then.
+// Bounds of the metrics port, which anybody in reach may connect to.
 const (
 	metricsPerPeer = 16  // connections at once from an IPv4 address, or an IPv6 /64
 	metricsTotal   = 256 // from all
@@ -63,25 +62,32 @@ const (
 	metricsWriteTimeout = 30 * time.Second // from a request's header to the end of its answer
 )
 
-// metricsListener keeps what it accepts within the bounds.
-type metricsListener struct {
-	net.Listener
-	log  *slog.Logger
-	once sync.Once // that it is logged
-
-	mutex sync.Mutex
-	open  []*metricsConnection // the oldest first
+// Bounded keeps the connections of a TCP port within bounds. Above one the oldest connection of the peer that has the most is closed: it
+// costs no other peer anything before as many share the port as there are connections, and whoever comes is served even then.
+func Bounded(listener net.Listener, port string, perPeer, total int, log *slog.Logger) net.Listener {
+	return &boundedListener{Listener: listener, port: port, perPeer: perPeer, total: total, log: log}
 }
 
-func (l *metricsListener) Accept() (net.Conn, error) {
+type boundedListener struct {
+	net.Listener
+	port           string // for the log
+	perPeer, total int
+	log            *slog.Logger
+	once           sync.Once // that it is logged
+
+	mutex sync.Mutex
+	open  []*boundedConnection // the oldest first
+}
+
+func (l *boundedListener) Accept() (net.Conn, error) {
 	connection, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	c := &metricsConnection{Conn: connection, listener: l, peer: peerOf(connection.RemoteAddr().(*net.TCPAddr).AddrPort().Addr())}
+	c := &boundedConnection{Conn: connection, listener: l, peer: peerOf(connection.RemoteAddr().(*net.TCPAddr).AddrPort().Addr())}
 	if tooMany := l.enter(c); tooMany != nil {
 		l.once.Do(func() {
-			l.log.Warn("metrics port: more connections than are kept: the oldest of who has the most are closed; said once", "peer", tooMany.peer)
+			l.log.Warn(l.port+": more connections than are kept: the oldest of who has the most are closed; said once", "peer", tooMany.peer)
 		})
 		tooMany.Close()
 	}
@@ -98,7 +104,7 @@ func peerOf(address netip.Addr) netip.Prefix {
 }
 
 // enter returns the connection that has to make room, nil if there is room.
-func (l *metricsListener) enter(c *metricsConnection) *metricsConnection {
+func (l *boundedListener) enter(c *boundedConnection) *boundedConnection {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	l.open = append(l.open, c)
@@ -106,7 +112,7 @@ func (l *metricsListener) enter(c *metricsConnection) *metricsConnection {
 	for _, o := range l.open {
 		have[o.peer]++
 	}
-	if len(l.open) <= metricsTotal && have[c.peer] <= metricsPerPeer {
+	if len(l.open) <= l.total && have[c.peer] <= l.perPeer {
 		return nil
 	}
 	oldest := l.open[0]
@@ -118,20 +124,20 @@ func (l *metricsListener) enter(c *metricsConnection) *metricsConnection {
 	return oldest
 }
 
-func (l *metricsListener) leave(c *metricsConnection) {
+func (l *boundedListener) leave(c *boundedConnection) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	l.open = slices.DeleteFunc(l.open, func(o *metricsConnection) bool { return o == c })
+	l.open = slices.DeleteFunc(l.open, func(o *boundedConnection) bool { return o == c })
 }
 
-// metricsConnection gives its place back when it is closed.
-type metricsConnection struct {
+// boundedConnection gives its place back when it is closed.
+type boundedConnection struct {
 	net.Conn
-	listener *metricsListener
+	listener *boundedListener
 	peer     netip.Prefix
 }
 
-func (c *metricsConnection) Close() error {
+func (c *boundedConnection) Close() error {
 	defer c.listener.leave(c)
 	return c.Conn.Close()
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -24,6 +25,19 @@ import (
 
 // filterName shows in `tc filter show`.
 func filterName(dir string, hook Hook) string { return "ballast:" + hook.Name + ":" + dir }
+
+// ownerOf is the directory that the name of a filter of ours is made of; empty: it is somebody else's.
+func ownerOf(filter netlink.Filter, hook Hook) string {
+	bpf, ok := filter.(*netlink.BpfFilter)
+	if !ok {
+		return ""
+	}
+	dir, ours := strings.CutPrefix(bpf.Name, filterName("", hook))
+	if !ours {
+		return ""
+	}
+	return dir
+}
 
 // filterHandle depends on the name alone: two processes that attach at once make one filter.
 func filterHandle(name string) uint32 {
@@ -174,15 +188,28 @@ func listQdiscs() (qdiscs []netlink.Qdisc, err error) {
 	return qdiscs, nil
 }
 
-// dropClsact deletes the qdisc if we have made it and it has no filters.
+// dropClsact deletes the qdisc if we have made it and it has no filters. If another directory of ours has one there, the qdisc is its from now on.
 func (a *TC) dropClsact() error {
 	if _, err := os.Stat(a.madeMark()); a.Dir == "" || err != nil {
 		return nil
 	}
+	used := false
 	for _, hook := range []Hook{Ingress, Egress} {
-		if filters, err := listFilters(a.Ifindex, hook); err != nil || len(filters) > 0 {
+		filters, err := listFilters(a.Ifindex, hook)
+		if err != nil {
 			return err
 		}
+		used = used || len(filters) > 0
+		for _, f := range filters {
+			heir := TC{Ifindex: a.Ifindex, Dir: ownerOf(f, hook)}
+			if heir.Dir == "" || heir.Dir == a.Dir || os.Mkdir(heir.madeMark(), 0o700) != nil { // its directory is gone
+				continue
+			}
+			return os.Remove(a.madeMark())
+		}
+	}
+	if used {
+		return nil
 	}
 	if err := netlink.QdiscDel(clsact(a.Ifindex)); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("delete the clsact qdisc of %s: %w", pin.DeviceName(a.Ifindex), err)

@@ -16,7 +16,8 @@
 //
 // A report goes out at a random time in each interval, so that servers never report in step and nothing that happens at fixed
 // times is always missed or always hit (Spotlight V-C). Samples for the mean are taken in between, as many as the sampler can
-// afford: measuring takes at most Options.MostCPU of one CPU. When even one sample in each interval would take more, reports become
+// afford: measuring takes at most Options.MostCPU of one CPU. They become fewer while none differs from the one before, down to that
+// of each report; the mean is weighted by the time between them. When even one sample in each interval would take more, reports become
 // less frequent and say so.
 package load
 
@@ -27,6 +28,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -44,6 +46,8 @@ const (
 	longest        = time.Duration(model.MaxLoadInterval)
 	listenEvery    = time.Second // between looks at who listens
 	never          = time.Hour   // longer than any interval
+	calm           = 16          // samples without a difference, until half as many are taken
+	calmest        = 16          // times that the rate is halved, at most
 )
 
 // Options configure a Sampler. The zero value measures the whole host.
@@ -161,8 +165,12 @@ func (s *Sampler) Run(ctx context.Context, interval func() time.Duration, report
 type measurement struct {
 	sampler *Sampler
 	targets *targets
-	counts  []count // now, by service
-	sums    []float64
+	counts  []count   // now, by service
+	before  []count   // as in the sample before
+	sums    []float64 // of connections, open or waiting, times seconds
+	over    float64   // seconds that sums are of
+	at      time.Time // of the last sample
+	equal   int       // samples in a row that did not differ
 	samples int
 	problem error         // of the last sample
 	cost    time.Duration // of CPU time, of one sample on average
@@ -174,6 +182,7 @@ type measurement struct {
 
 func (m *measurement) begin(t *targets) {
 	m.targets, m.counts, m.sums, m.samples = t, make([]count, len(t.services)), make([]float64, len(t.services)), 0
+	m.before, m.over, m.at, m.equal = make([]count, len(t.services)), 0, time.Time{}, 0
 	m.listened = time.Time{}
 }
 
@@ -185,16 +194,41 @@ func (m *measurement) take(now time.Time) {
 		m.problem = s.sockets.count(m.targets, m.counts)
 	}
 	if m.problem == nil {
-		for i, c := range m.counts {
-			m.sums[i] += float64(c.accepted) + float64(c.waiting)
-		}
-		m.samples++
+		m.add(now)
 		if now.Sub(m.listened) > listenEvery && m.targets.any() {
 			m.unheard, m.problem = s.sockets.unheard(m.targets)
 			m.listened = now
 		}
 	}
 	m.account()
+}
+
+// add weighs a sample by the time since the one before, in which the connections were as many as the mean of both.
+func (m *measurement) add(now time.Time) {
+	if m.at.IsZero() {
+		copy(m.before, m.counts)
+		m.at = now
+	}
+	passed := now.Sub(m.at).Seconds()
+	for i, c := range m.counts {
+		m.sums[i] += (c.total() + m.before[i].total()) / 2 * passed
+	}
+	m.over += passed
+	m.equal++
+	if !slices.Equal(m.counts, m.before) {
+		m.equal = 0
+	}
+	copy(m.before, m.counts)
+	m.at = now
+	m.samples++
+}
+
+// mean is that of a service since the last report.
+func (m *measurement) mean(i int) float64 {
+	if m.over == 0 {
+		return m.counts[i].total()
+	}
+	return m.sums[i] / m.over
 }
 
 // account takes note of what the last sample cost. Waking up and reporting is part of it: all that this thread did since the one
@@ -213,6 +247,7 @@ func (m *measurement) account() {
 // sample of its own.
 func (m *measurement) gap(interval time.Duration, random float64) time.Duration {
 	mean := max(time.Duration(float64(time.Second)/m.sampler.options.Rate), m.apart())
+	mean <<= min(m.equal/calm, calmest)
 	if interval <= mean {
 		return never
 	}
@@ -246,7 +281,7 @@ func (m *measurement) report(wanted time.Duration) Report {
 			r.Unavailable = append(r.Unavailable, fmt.Sprintf("connections of %s: %s has none", service.Name, service.Protocol))
 		case m.samples > 0 && m.problem == nil:
 			c := m.counts[i]
-			r.Services = append(r.Services, ServiceLoad{service.Name, c.accepted, c.waiting, m.sums[i] / float64(m.samples)})
+			r.Services = append(r.Services, ServiceLoad{service.Name, c.accepted, c.waiting, m.mean(i)})
 		}
 	}
 	r.Unavailable = append(r.Unavailable, m.unheard...)
@@ -255,7 +290,7 @@ func (m *measurement) report(wanted time.Duration) Report {
 			wanted, m.cost.Round(time.Microsecond), kept.Round(time.Millisecond), 100*s.options.MostCPU))
 	}
 	clear(m.sums)
-	m.samples = 0
+	m.samples, m.over = 0, 0
 	return r
 }
 

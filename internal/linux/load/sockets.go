@@ -42,6 +42,8 @@ type targets struct {
 // count is how many sockets there are of one service.
 type count struct{ accepted, waiting uint32 }
 
+func (c count) total() float64 { return float64(c.accepted) + float64(c.waiting) }
+
 func newTargets(services []Service) *targets {
 	t := &targets{services: slices.Clone(services), index: make(map[netip.AddrPort]int)}
 	var addresses []netip.AddrPort

@@ -20,8 +20,7 @@ func TestTimestampsOfFragmentedSegmentsAreRestored(t *testing.T) {
 	progtest.Check(t, fetch(conn, 1000))
 	restored, bad := r.count("ingress_restored"), r.count("ingress_bad_cookie")
 	const segments = 100
-	_, err := conn.Write(make([]byte, segments*1448/8*8)) // requests for nothing
-	progtest.Check(t, err)
+	progtest.Check(t, upload(conn, segments*1448))
 	progtest.Check(t, fetch(conn, 1000))
 	whole := progtest.Netstat(t, []*netspace.Space{r.server}, "ReasmOKs")
 	if n := r.count("ingress_restored") - restored; n < segments-10 || r.count("ingress_bad_cookie") != bad || whole["ReasmOKs"] < segments-10 {

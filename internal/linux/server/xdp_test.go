@@ -394,22 +394,34 @@ func TestScrubberHandsOnWhatIsNotItsOwn(t *testing.T) {
 	}
 }
 
-// An ICMP error goes where the connection of the quoted packet is.
+// An ICMP error goes where the connection of the quoted packet is, also of one that the server translates.
 func TestErrorsFromThePathFollowTheirConnection(t *testing.T) {
-	r := newXDPRig(t)
-	r.listen(false)
-	conn := r.dial(r.vips[0])
-	defer conn.Close()
-	progtest.Check(t, fetch(conn, 1))
-	mine := netip.MustParseAddrPort(conn.LocalAddr().String()).Port()
-	for port, want := range map[uint16]string{mine: "decapsulated_mine", 7: "handed_on"} {
-		quoted := build(t, ipLayer(r.vips[0], netip.MustParseAddr("10.9.0.1"), layers.IPProtocolTCP, 0),
-			gopacket.Payload(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16([]byte{0, servicePort}, port), 99)))
-		icmp := &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(layers.ICMPv4TypeDestinationUnreachable, layers.ICMPv4CodeFragmentationNeeded)}
-		packet := build(t, ipLayer(netip.MustParseAddr("10.9.0.99"), r.vips[0], layers.IPProtocolICMPv4, 0), icmp, gopacket.Payload(quoted))
-		_, _, verdict := r.run(r.wrap(tunnel{from: netip.MustParseAddr("10.9.0.1"), to: own4, gue: gueWithStops(0, stop4)}, packet))
-		if verdict != want {
-			t.Errorf("error about port %d: %s, want %s", port, verdict, want)
-		}
+	for name, one := range map[string]struct{ listens, translates bool }{
+		"to a listener": {true, false}, "translated": {false, true}, "translated, with a listener": {true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newXDPRig(t)
+			if one.listens {
+				r.listen(false)
+			}
+			if one.translates {
+				r.translate(prerouting("inet", "tcp dport 80 redirect to :17011"))
+				r.listenAt(r.server, ":17011")
+			}
+			conn := r.dial(r.vips[0])
+			defer conn.Close()
+			progtest.Check(t, fetch(conn, 1))
+			mine := netip.MustParseAddrPort(conn.LocalAddr().String()).Port()
+			for port, want := range map[uint16]string{mine: "decapsulated_mine", 7: "handed_on"} {
+				quoted := build(t, ipLayer(r.vips[0], netip.MustParseAddr("10.9.0.1"), layers.IPProtocolTCP, 0),
+					gopacket.Payload(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16([]byte{0, servicePort}, port), 99)))
+				icmp := &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(layers.ICMPv4TypeDestinationUnreachable, layers.ICMPv4CodeFragmentationNeeded)}
+				packet := build(t, ipLayer(netip.MustParseAddr("10.9.0.99"), r.vips[0], layers.IPProtocolICMPv4, 0), icmp, gopacket.Payload(quoted))
+				_, _, verdict := r.run(r.wrap(tunnel{from: netip.MustParseAddr("10.9.0.1"), to: own4, gue: gueWithStops(0, stop4)}, packet))
+				if verdict != want {
+					t.Errorf("error about port %d: %s, want %s", port, verdict, want)
+				}
+			}
+		})
 	}
 }

@@ -15,6 +15,7 @@ type Status struct {
 	Weight      uint16  // as last decided; where the policy does not follow load, the configured one
 	Connections *uint64 // that live; nil: nobody can tell
 	Exact       bool    // the agent counted Connections; otherwise the load balancers estimate them
+	Dispatched  uint64  // connections, since load balancers were heard of first
 }
 
 // Status returns what is known of a server, configured or removed.
@@ -40,6 +41,9 @@ func (s *Service) Status(now time.Time, svc *model.Service, id uint16) Status {
 		}
 	}
 	status.Connections, status.Exact = s.connections(now, svc, id)
+	if t := s.traffic[id]; t != nil {
+		status.Dispatched = t.total
+	}
 	return status
 }
 

@@ -10,6 +10,7 @@ const seenFor = 25 * time.Second
 type traffic struct {
 	nodes map[string]*node
 	open  float64 // connections dispatched less those seen to end
+	total uint64  // dispatched since the first report of each node
 	// Of late: decayed since at.
 	begun, packets float64
 	at             time.Time
@@ -56,6 +57,7 @@ func (s *Service) Seen(now time.Time, lb string, id uint16, t Seen) {
 		all.begun = all.begun*remains + float64(begun)
 		all.packets = all.packets*remains + float64(packets)
 		all.at = now
+		all.total += begun
 	} else {
 		// What ended here began at one that nobody here has heard of. Later on the sum may be below zero for a moment, when the end
 		// is reported before the beginning: lifting it then would add up.

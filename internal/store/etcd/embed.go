@@ -1,4 +1,4 @@
-// An etcd in this process, for one controller by itself.
+// An etcd in this process: of one controller by itself, or one of several (peers.go).
 package etcd
 
 import (
@@ -21,8 +21,9 @@ import (
 
 // EmbedOptions say where it keeps its data.
 type EmbedOptions struct {
-	DataDir string // etcd's files are in the folder etcd below it, which nobody else may read: there are keys in it
-	Name    string // of the only member; "": ballast
+	DataDir string   // etcd's files are in the folder etcd below it, which nobody else may read: there are keys in it
+	Name    string   // of this controller; "": ballast
+	Peering *Peering // nil: it stays by itself
 	// Where etcdctl can reach it, for backups: "" for the socket DataDir/etcd/client.sock, which only root can use. Anything else gives
 	// whoever reaches it all keys of the fleet.
 	ClientURL string
@@ -54,7 +55,11 @@ func Embed(ctx context.Context, o EmbedOptions) (*Store, error) {
 		return nil, fmt.Errorf("open the store in %s: %w", dir, err)
 	}
 	var stopping atomic.Bool
-	server, err := startMember(ctx, dir, o, &stopping)
+	if err := checkFiles(dir); err != nil {
+		return nil, fmt.Errorf("open the store in %s: %w", dir, errors.Join(err, unlock()))
+	}
+	start := &starting{dir: dir, options: o, stopping: &stopping}
+	server, err := start.member(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open the store in %s: %w", dir, errors.Join(err, unlock()))
 	}
@@ -64,27 +69,23 @@ func Embed(ctx context.Context, o EmbedOptions) (*Store, error) {
 		server.Close()
 		return unlock()
 	}
-	s, err := newStore(client, "", "the store in "+dir, "is the disk slow or full?", ownLimits, o.Log, stop)
+	s, err := newStore(client, "", "the store in "+dir, "is the disk slow or full, or do too few of the controllers run?", ownLimits, o.Log, stop)
 	if err != nil {
 		return nil, errors.Join(err, stop())
 	}
+	s.member = server
 	// What had no room may have it since the store was defragmented; if not, etcd says so again.
 	err = s.call(ctx, callTimeout, func(ctx context.Context) error {
 		_, err := client.AlarmDisarm(ctx, &clientv3.AlarmMember{})
 		return err
 	})
+	if err == nil && o.Peering != nil {
+		err = s.readdress(ctx, o.Peering.Address)
+	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	s.group.Go(func() {
-		select {
-		case <-s.ctx.Done():
-		case <-server.Server.StopNotify():
-			o.Log.Error("the embedded etcd has stopped: the fleet cannot be changed until this controller is restarted", "directory", dir)
-		case err := <-server.Err():
-			o.Log.Error("the embedded etcd has failed", "directory", dir, "error", err)
-		}
-	})
+	s.group.Go(func() { s.watchEnd(start, o.Log) })
 	return s, nil
 }
 
@@ -121,34 +122,6 @@ func writeAt(file *os.File, text string) error {
 	return err
 }
 
-func startMember(ctx context.Context, dir string, o EmbedOptions, stopping *atomic.Bool) (*embed.Etcd, error) {
-	if err := checkFiles(dir); err != nil {
-		return nil, err
-	}
-	config, err := memberConfig(dir, o)
-	if err != nil {
-		return nil, err
-	}
-	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapTo(o.Log, stopping, endingWith(end{o.Log, dir})...))
-	server, err := embed.StartEtcd(config)
-	if err != nil {
-		return nil, err
-	}
-	select {
-	case <-server.Server.ReadyNotify():
-		return server, nil
-	case <-server.Server.StopNotify():
-		err = errors.New("etcd stopped at once: see its messages above")
-	case err = <-server.Err():
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-time.After(startTimeout):
-		err = fmt.Errorf("etcd was not ready within %v: is the disk slow or full?", startTimeout)
-	}
-	server.Close()
-	return nil, err
-}
-
 func memberConfig(dir string, o EmbedOptions) (*embed.Config, error) {
 	config := embed.NewConfig()
 	config.Name, config.Dir = cmp.Or(o.Name, "ballast"), dir
@@ -174,9 +147,14 @@ func memberConfig(dir string, o EmbedOptions) (*embed.Config, error) {
 		config.ListenClientUrls = nil // we need none ourselves
 		o.Log.Warn("the path of the data directory is too long for a socket: etcdctl cannot reach the store", "directory", dir)
 	}
-	// A single member has no peers: it listens for none. The address is a name only.
+	// It listens for peers by itself nowhere. Of one that stays alone the address is a name only.
 	config.ListenPeerUrls = nil
 	config.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: "localhost:2380"}}
+	if o.Peering != nil {
+		if err := o.Peering.applyTo(config); err != nil {
+			return nil, err
+		}
+	}
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	return config, nil
 }

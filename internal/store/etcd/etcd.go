@@ -18,6 +18,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -55,6 +56,8 @@ type Store struct {
 	limits store.Limits
 	log    *slog.Logger
 	stop   func() error // what is there to close after the client
+	member *embed.Etcd  // in this process; nil: it is elsewhere
+	failed chan error
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -69,7 +72,7 @@ func newStore(client *clientv3.Client, prefix, place, remedy string, limits stor
 	if !strings.HasPrefix(prefix, "/") || !strings.HasSuffix(prefix, "/") {
 		return nil, fmt.Errorf("prefix %q: it must begin and end with /", prefix)
 	}
-	s := &Store{client: client, prefix: prefix, place: place, remedy: remedy, limits: limits, log: log, stop: stop}
+	s := &Store{client: client, prefix: prefix, place: place, remedy: remedy, limits: limits, log: log, stop: stop, failed: make(chan error, 1)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.closed = sync.OnceValue(s.close)
 	return s, nil

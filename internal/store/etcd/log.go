@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"go.uber.org/zap"
@@ -31,6 +32,15 @@ type core struct {
 	fields []zapcore.Field
 }
 
+// ofPeers are parts of what etcd says again and again of a peer that does not answer, and of members that come and go. Who is alive is
+// on the list of controllers; what fails of the rest is returned as an error.
+var ofPeers = []string{"peer", "prober", "failed to get version", "failed to send out heartbeat", "storage version", "schema version", "promote",
+	"configuration change", "removed member", "process Raft message", "server error", "data-dir used by this member", "setting up serving", "publish", "ReadIndex", "read index"}
+
+func aboutPeers(entry *zapcore.Entry) bool {
+	return entry.Level < zapcore.DPanicLevel && slices.ContainsFunc(ofPeers, func(part string) bool { return strings.Contains(entry.Message, part) })
+}
+
 func (c *core) level(level zapcore.Level) slog.Level {
 	switch {
 	case c.quiet.Load() || level < zapcore.WarnLevel:
@@ -51,7 +61,7 @@ func (c *core) With(fields []zapcore.Field) zapcore.Core {
 
 func (c *core) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	said := entry.LoggerName == database || entry.Level >= zapcore.PanicLevel // by etcd; by the end of the process
-	if c.Enabled(entry.Level) && entry.Message != usual && !said {
+	if c.Enabled(entry.Level) && entry.Message != usual && !said && !aboutPeers(&entry) {
 		return checked.AddCore(entry, c)
 	}
 	return checked

@@ -5,9 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"path/filepath"
-	"strings"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
@@ -18,9 +16,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
-
-// controllerPort is where controllers listen unless they are told otherwise.
-const controllerPort = "6443"
 
 // Control is what all ctl commands share: who is asked, and how the answer is printed.
 type Control struct {
@@ -43,7 +38,7 @@ func New(cmd *cobra.Command) *Control {
 	flags.StringVar(&c.instance, "instance", "default", "name of the local daemon's instance; of a controller, its name")
 	flags.StringVar(&c.runDir, "run-dir", "/run/ballast", "directory of sockets")
 	flags.StringVar(&c.socket, "socket", "", "path of the local daemon's socket, instead of --instance")
-	flags.StringSliceVar(&c.controllers, "controller", nil, "HOST[:PORT] of controllers, separated by commas: the first that answers is asked (port: "+controllerPort+")")
+	flags.StringSliceVar(&c.controllers, "controller", nil, "HOST[:PORT] of controllers, separated by commas: the first that answers is asked (port: "+command.ControllerPort+")")
 	flags.StringVar(&c.tlsDir, "tls-dir", "/etc/ballast/tls", "directory of ca.crt, NAME.crt and NAME.key, for --controller")
 	flags.StringVar(&c.tlsName, "tls-name", "", "NAME of the certificate (default: the only one for role ctl in --tls-dir)")
 	flags.StringVar(&c.context, "context", "", "`NAME` of the context that says who is asked; empty: none (default: that of `ballast ctl context use`)")
@@ -69,6 +64,9 @@ func (c *Control) IDFile(service string) (path string, err error) {
 	return filepath.Join(api.IDDir(c.runDir, c.instance), service+".json"), nil
 }
 
+// Remote reports whether controllers elsewhere are asked.
+func (c *Control) Remote() bool { return len(c.controllers) > 0 }
+
 // Local asks the daemon of this machine what is of one node only.
 func (c *Control) Local() (*api.Client, error) {
 	if err := c.target(); err != nil {
@@ -93,6 +91,18 @@ func (c *Control) Fleet(cmd *cobra.Command) (ballastv1connect.FleetClient, error
 		return nil, err
 	}
 	return api.NewFleetClient(controllers, credentials.Client(), warnOfOld(cmd)), nil
+}
+
+// Controllers asks controllers about themselves, or the one of this machine.
+func (c *Control) Controllers() (ballastv1connect.ControllersClient, error) {
+	if len(c.controllers) == 0 {
+		return c.daemon().Controllers(), nil
+	}
+	controllers, credentials, err := c.named()
+	if err != nil {
+		return nil, err
+	}
+	return api.NewControllersClient(controllers, credentials.Client()), nil
 }
 
 // A Controller is one whose own memory is asked; without a name, that of this machine.
@@ -144,12 +154,7 @@ func (c *Control) named() (controllers []string, credentials *pki.Credentials, e
 
 // endpoints have the usual port where they have none.
 func endpoints(given []string) (controllers []string, err error) {
-	for _, controller := range given {
-		if _, _, err := net.SplitHostPort(controller); err != nil {
-			controller = net.JoinHostPort(strings.Trim(controller, "[]"), controllerPort)
-		}
-		controllers = append(controllers, controller)
-	}
+	controllers = command.WithPort(given, command.ControllerPort)
 	return controllers, command.CheckEndpoints("controller", controllers)
 }
 

@@ -1,0 +1,265 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/fleettest"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/pki"
+	"github.com/ballast-lb/ballast/internal/store/etcd"
+)
+
+// keeper is a controller that keeps the state itself. It ends with an error if it is not told to.
+type keeper struct {
+	t            testing.TB
+	dir, address string
+	cancel       context.CancelFunc
+	ended        chan error
+	ready        chan struct{}
+}
+
+// beginKeeper starts a controller with the state in dir, at an address that its certificate names, and waits for nothing.
+func beginKeeper(t testing.TB, ca *fleettest.Authority, name, dir, address string, join ...string) *keeper {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(ca.Dir, name+".crt")); err != nil {
+		ca.Issue(pki.Controller, name, "127.0.0.1")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	k := &keeper{t, dir, address, cancel, make(chan error, 1), make(chan struct{})}
+	o := Options{Name: name, Listen: address, TLSDir: ca.Dir, DataDir: dir, Join: join, Timing: node.DefaultTiming, Version: "1.2.3",
+		Log: fleettest.Log(t).With("controller", name), Ready: func(string) { close(k.ready) }}
+	go func() { k.ended <- Run(ctx, o); close(k.ended) }()
+	t.Cleanup(func() { cancel(); <-k.ended })
+	return k
+}
+
+func startKeeper(t testing.TB, ca *fleettest.Authority, name, dir, address string, join ...string) *keeper {
+	t.Helper()
+	k := beginKeeper(t, ca, name, dir, address, join...)
+	select {
+	case <-k.ready:
+	case err := <-k.ended:
+		t.Fatal(name, " ended: ", err)
+	case <-time.After(fleettest.Deadline):
+		t.Fatal(name, " does not serve")
+	}
+	return k
+}
+
+func (k *keeper) stop() {
+	k.t.Helper()
+	k.cancel()
+	fleettest.Require(k.t, <-k.ended)
+}
+
+// ends waits until it ends by itself, and returns why.
+func (k *keeper) ends() error {
+	k.t.Helper()
+	select {
+	case err := <-k.ended:
+		return err
+	case <-time.After(fleettest.Deadline):
+		k.t.Fatal("it does not end")
+		return nil
+	}
+}
+
+// controllersOf is a client for what controllers say of themselves.
+func controllersOf(credentials *pki.Credentials, addresses ...string) ballastv1connect.ControllersClient {
+	return api.NewControllersClient(addresses, credentials.Client())
+}
+
+// awaitControllers waits until the list of controllers is as wanted: NAME STATE alive|dead.
+func awaitControllers(t testing.TB, client ballastv1connect.ControllersClient, wanted ...string) {
+	t.Helper()
+	fleettest.Await(t, fmt.Sprintf("the controllers are %v", wanted), func() bool {
+		answer, err := client.ListControllers(t.Context(), &ballastv1.ListControllersRequest{})
+		var found []string
+		for _, c := range answer.GetControllers() {
+			alive := "dead"
+			if c.Alive {
+				alive = "alive"
+			}
+			found = append(found, c.Name+" "+c.State+" "+alive)
+		}
+		return err == nil && slices.Equal(found, wanted)
+	})
+}
+
+func removeController(t testing.TB, client ballastv1connect.ControllersClient, name string) {
+	t.Helper()
+	fleettest.Await(t, name+" is removed", func() bool { // the store waits until all have been in touch for some seconds
+		_, err := client.RemoveController(t.Context(), &ballastv1.RemoveControllerRequest{Name: name})
+		return err == nil || connect.CodeOf(err) == connect.CodeNotFound
+	})
+}
+
+// changer adds servers to a service one after the other, and knows how many additions were acknowledged.
+type changer struct {
+	t            *testing.T
+	fleet        ballastv1connect.FleetClient
+	acknowledged atomic.Int64
+	stop         func()
+}
+
+func startChanger(t *testing.T, fleet ballastv1connect.FleetClient) *changer {
+	c := &changer{t: t, fleet: fleet}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for id := 1; ctx.Err() == nil; {
+			<-tick.C
+			server := &ballastv1.Server{Name: fmt.Sprint("a", id), Address: fmt.Sprintf("10.1.%d.%d", id/250, id%250+1)}
+			_, err := fleet.AddServer(ctx, &ballastv1.AddServerRequest{Service: "web", Server: server})
+			if err == nil || c.has(server.Name) { // it was carried out and not answered
+				c.acknowledged.Store(int64(id))
+				id++
+			}
+		}
+	})
+	c.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	t.Cleanup(c.stop)
+	return c
+}
+
+func (c *changer) has(name string) bool { return slices.Contains(c.names(), name) }
+
+func (c *changer) names() (names []string) {
+	fleet, err := c.fleet.GetFleet(c.t.Context(), &ballastv1.GetFleetRequest{})
+	if err != nil || len(fleet.Services) != 1 {
+		return nil
+	}
+	for _, s := range fleet.Services[0].Servers {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+func (c *changer) goesOn(what string) {
+	c.t.Helper()
+	before := c.acknowledged.Load()
+	fleettest.Await(c.t, "changes go on "+what, func() bool { return c.acknowledged.Load() > before+2 })
+}
+
+func TestAFleetGoesFromOneControllerToThreeAndBackAndLosesNoChange(t *testing.T) {
+	if os.Getenv("BALLAST_LONG") == "" {
+		t.Skip("takes half a minute, as etcd waits until members have been in touch for 5 s: BALLAST_LONG=1, as in make test-long")
+	}
+	ca := fleettest.NewAuthority(t)
+	operator := ca.Issue(pki.Ctl, "me")
+	at := []string{freeAddress(t), freeAddress(t), freeAddress(t)}
+	c1 := startKeeper(t, ca, "c1", t.TempDir(), at[0])
+	lb := joinAll(t, ca.Issue(pki.LB, "lb1"), &running{address: at[0]}, &running{address: at[1]}, &running{address: at[2]})
+	list := controllersOf(operator, at...)
+	fleet := api.NewFleetClient(at, operator.Client())
+	apply(t, fleet, fleettest.Service("web", 1000))
+	changes := startChanger(t, fleet)
+	changes.goesOn("with one controller")
+	c2 := beginKeeper(t, ca, "c2", t.TempDir(), at[1], at[0])
+	c3 := beginKeeper(t, ca, "c3", t.TempDir(), at[2], at[1], at[0]) // two at once
+	awaitControllers(t, list, "c1 voter alive", "c2 voter alive", "c3 voter alive")
+	changes.goesOn("with three")
+	c1.stop()
+	changes.goesOn("without the first")
+	startKeeper(t, ca, "c1", c1.dir, at[0], at[1], at[0]) // with --join: it has joined before
+	awaitControllers(t, list, "c1 voter alive", "c2 voter alive", "c3 voter alive")
+	changes.goesOn("with the first again")
+	for name, leaving := range map[string]*keeper{"c3": c3, "c2": c2} {
+		removeController(t, list, name)
+		if err := leaving.ends(); !errors.Is(err, etcd.ErrRemoved) {
+			t.Errorf("%s was removed and ends with %v", name, err)
+		}
+		changes.goesOn("without " + name)
+	}
+	awaitControllers(t, list, "c1 voter alive")
+	again := beginKeeper(t, ca, "c3", c3.dir, at[2])
+	if err := again.ends(); !errors.Is(err, etcd.ErrRemoved) {
+		t.Errorf("c3 comes back with what it had and ends with %v", err)
+	}
+	// What it had was only begun: then it joins anew.
+	fleettest.Require(t, os.WriteFile(filepath.Join(c3.dir, "etcd", "joining"), nil, 0o600))
+	startKeeper(t, ca, "c3", c3.dir, at[2], at[0])
+	awaitControllers(t, list, "c1 voter alive", "c3 voter alive")
+	removeController(t, list, "c3")
+	if _, err := list.RemoveController(t.Context(), &ballastv1.RemoveControllerRequest{Name: "c1"}); connect.CodeOf(err) != connect.CodeFailedPrecondition {
+		t.Errorf("removing the last one: %v", err)
+	}
+	changes.stop()
+	names := changes.names()
+	for id := int64(1); id <= changes.acknowledged.Load(); id++ {
+		if name := fmt.Sprint("a", id); !slices.Contains(names, name) {
+			t.Errorf("%s was acknowledged and is lost", name)
+		}
+	}
+	fleettest.Await(t, "the load balancer knows all", func() bool { return lb.has(map[string]int{"web": len(changes.names())}) })
+}
+
+func TestAJoinThatWasCutOffIsMadeAgain(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	operator := ca.Issue(pki.Ctl, "me")
+	c1 := startKeeper(t, ca, "c1", t.TempDir(), freeAddress(t))
+	list, at := controllersOf(operator, c1.address), freeAddress(t)
+	addAs(t, ca, "c2", at, c1.address)
+	awaitControllers(t, list, " joining dead", "c1 voter alive")
+	startKeeper(t, ca, "c2", t.TempDir(), at, c1.address)
+	awaitControllers(t, list, "c1 voter alive", "c2 voter alive")
+}
+
+// addAs is the request of a controller that answers at an address until it has got the answer.
+func addAs(t *testing.T, ca *fleettest.Authority, name, address, other string) {
+	t.Helper()
+	credentials := ca.Issue(pki.Controller, name, "127.0.0.1")
+	ports, err := listenAt(&Options{Listen: address}, credentials)
+	fleettest.Require(t, err)
+	stop := ports.serve(credentials, fleettest.Log(t), func(error) {})
+	defer stop()
+	_, err = join(t.Context(), fleettest.Log(t), []string{other}, credentials, address, ports.peer.nonce)
+	fleettest.Require(t, err)
+}
+
+func TestWhoMayNotJoinIsToldWhy(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	c1 := startKeeper(t, ca, "c1", t.TempDir(), freeAddress(t))
+	for _, role := range []pki.Role{pki.Ctl, pki.LB, pki.Agent} {
+		_, err := controllersOf(ca.Issue(role, "x-"+string(role)), c1.address).AddController(t.Context(), &ballastv1.AddControllerRequest{Address: "127.0.0.1:1", Nonce: "1"})
+		if connect.CodeOf(err) != connect.CodePermissionDenied {
+			t.Errorf("%s: %v", role, err)
+		}
+	}
+	nameless := ca.Issue(pki.Controller, "c3")
+	at := freeAddress(t)
+	ports, err := listenAt(&Options{Listen: at}, ca.Issue(pki.Controller, "c3", "127.0.0.1"))
+	fleettest.Require(t, err)
+	defer ports.serve(nameless, fleettest.Log(t), func(error) {})()
+	for why, of := range map[string]struct{ name, address, nonce string }{
+		"it is not where it says":                  {"c3", freeAddress(t), ports.peer.nonce},
+		"its certificate does not name it":         {"c3", at, ports.peer.nonce},
+		"another process of its name is there":     {"c3", at, "x"},
+		"it has the name of the one that is asked": {"c1", at, ports.peer.nonce},
+		"it says nothing":                          {"c3", "", ""},
+	} {
+		credentials, err := pki.Load(ca.Dir, of.name, pki.Controller)
+		fleettest.Require(t, err)
+		_, err = controllersOf(credentials, c1.address).AddController(t.Context(), &ballastv1.AddControllerRequest{Address: of.address, Nonce: of.nonce})
+		if code := connect.CodeOf(err); code != connect.CodeFailedPrecondition && code != connect.CodeInvalidArgument {
+			t.Errorf("%s: %v", why, err)
+		}
+		t.Log(why, ": ", err)
+	}
+}

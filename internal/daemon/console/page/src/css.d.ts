@@ -1,0 +1,2 @@
+// Stylesheets are for the bundler.
+declare module "*.css";

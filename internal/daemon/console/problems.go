@@ -1,0 +1,160 @@
+package console
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/health"
+)
+
+// Levels of problems, the worst first.
+const (
+	levelBad  = "bad"  // clients are harmed, or are as soon as one thing more fails
+	levelWarn = "warn" // somebody should look
+	levelOK   = "ok"
+)
+
+// problem is what is not as it should be, in words.
+type problem struct {
+	Level string `json:"level"`
+	Text  string `json:"text"`
+	Since int64  `json:"since"` // when this console saw it first, in milliseconds
+}
+
+// namesShown is how many servers a problem names.
+const namesShown = 3
+
+// problemsOf lists what is wrong, the worst first.
+func problemsOf(v *View) (list []problem) {
+	for _, text := range v.Problems {
+		list = append(list, problem{Level: levelBad, Text: text})
+	}
+	list = append(list, serviceProblems(v)...)
+	for _, n := range v.Nodes {
+		list = append(list, nodeProblems(n)...)
+	}
+	slices.SortStableFunc(list, func(a, b problem) int { return cmp.Compare(a.Level, b.Level) })
+	return list
+}
+
+func serviceProblems(v *View) (list []problem) {
+	servers := serversByService(v)
+	for i := range v.Services {
+		name := v.Services[i].Name
+		taking := 0
+		var unhealthy, agentless []string
+		why := ""
+		for _, s := range servers[name] {
+			if takesNew(s) {
+				taking++
+			}
+			if s.Health == health.Unhealthy && !s.Removed {
+				unhealthy, why = append(unhealthy, s.Server.Name), s.HealthDetail
+			}
+			if s.Agent == "none" && !s.Removed {
+				agentless = append(agentless, s.Server.Name)
+			}
+		}
+		if taking == 0 {
+			list = append(list, problem{Level: levelBad, Text: fmt.Sprintf("%s: no server takes new connections", name)})
+		}
+		if len(unhealthy) == 1 && why != "" {
+			list = append(list, problem{Level: levelBad, Text: fmt.Sprintf("%s: server %s is unhealthy: %s", name, unhealthy[0], why)})
+		} else if len(unhealthy) > 0 {
+			list = append(list, problem{Level: levelBad, Text: fmt.Sprintf("%s: %s unhealthy: %s", name, areServers(len(unhealthy)), some(unhealthy))})
+		}
+		if len(agentless) > 0 {
+			list = append(list, problem{Level: levelWarn, Text: fmt.Sprintf("%s: %s without a connected agent: %s", name, areServers(len(agentless)), some(agentless))})
+		}
+	}
+	return list
+}
+
+func serversByService(v *View) map[string][]*Server {
+	servers := map[string][]*Server{}
+	for i := range v.Servers {
+		s := &v.Servers[i]
+		servers[s.Service] = append(servers[s.Service], s)
+	}
+	return servers
+}
+
+// takesNew: a server gets new connections, as far as its state and its health go.
+func takesNew(s *Server) bool {
+	return !s.Removed && (s.Server.State == "" || s.Server.State == "active") && s.Health != health.Unhealthy
+}
+
+func areServers(n int) string {
+	if n == 1 {
+		return "1 server is"
+	}
+	return fmt.Sprintf("%d servers are", n)
+}
+
+func some(names []string) string {
+	if len(names) <= namesShown {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:namesShown], ", "), len(names)-namesShown)
+}
+
+var roleNames = map[string]string{"lb": "load balancer", "agent": "agent", "controller": "controller"}
+
+func nodeProblems(n *ballastv1.NodeStatus) (list []problem) {
+	who := cmp.Or(roleNames[n.Role], n.Role) + " " + n.Name
+	add := func(level, format string, args ...any) {
+		list = append(list, problem{Level: level, Text: who + " " + fmt.Sprintf(format, args...)})
+	}
+	level := levelWarn
+	switch {
+	case n.Ready == "lost" && n.Role == "agent":
+		add(levelWarn, "is lost: it was connected and is not any more")
+	case n.Ready == "lost":
+		add(levelBad, "is lost: it was connected and is not any more")
+	case n.Ready == "no":
+		level = levelBad
+		if len(n.Problems) == 0 {
+			add(levelBad, "is not ready")
+		}
+	}
+	if n.Health == health.Unhealthy {
+		add(levelBad, "is unhealthy: %s", cmp.Or(n.HealthDetail, "its check fails"))
+	}
+	for _, text := range n.Problems {
+		list = append(list, problem{Level: level, Text: who + ": " + text})
+	}
+	return list
+}
+
+// headline says how the fleet is, in one sentence: the worst problem, if there is one.
+func headline(v *View, problems []problem) (level, text string) {
+	taking, all := 0, 0
+	for i := range v.Servers {
+		if v.Servers[i].Removed {
+			continue
+		}
+		all++
+		if takesNew(&v.Servers[i]) {
+			taking++
+		}
+	}
+	switch {
+	case len(problems) > 0:
+		return problems[0].Level, problems[0].Text
+	case len(v.Services) == 0:
+		return levelOK, "No service is configured yet."
+	case taking == all:
+		return levelOK, fmt.Sprintf("Nothing is wrong: %s of %s take new connections.", count(all, "server"), count(len(v.Services), "service"))
+	}
+	return levelOK, fmt.Sprintf("Nothing is wrong: %d of %s of %s take new connections.", taking, count(all, "server"), count(len(v.Services), "service"))
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -1,0 +1,63 @@
+package hub
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/fleettest"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+func revocations(from, to int) (list []pki.Revocation) {
+	for i := from; i < to; i++ {
+		list = append(list, pki.Revocation{Serial: fmt.Sprintf("%040x", i), At: time.Now(), Ends: time.Now().Add(time.Hour)})
+	}
+	return list
+}
+
+// Who joins is told of all, before it is told anything that it might believe; who is there, of what is new.
+func TestNodesAreToldWhoIsRevokedBeforeAnythingElse(t *testing.T) {
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
+	first := revocations(0, atOnceTold+1)
+	hub.SetRevoked(first, first)
+	hub.SetState(fleettest.View(1, fleettest.Service("web", 1)))
+	lb := ca.Issue(pki.LB, "lb1")
+	hello := fleettest.Hello(lb)
+	hello.TakesRevocations = true
+	c := fleettest.Converse(t, address, lb, hello)
+	c.Next() // the welcome
+	for _, wanted := range []int{atOnceTold, 1} {
+		if told := len(c.Next().GetRevocations().GetRevocations()); told != wanted {
+			t.Fatalf("told of %d, want %d", told, wanted)
+		}
+	}
+	c.State()
+	all := revocations(0, atOnceTold+3)
+	hub.SetRevoked(all, all[len(first):])
+	if told := c.Next().GetRevocations().GetRevocations(); len(told) != 2 || told[0].Serial != all[len(first)].Serial {
+		t.Errorf("told of %v", told)
+	}
+}
+
+// An older node is not told what it does not know, and operators are told that.
+func TestNodesThatKnowNoRevocationsAreNamed(t *testing.T) {
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
+	hub.SetState(fleettest.View(1, fleettest.Service("web", 1)))
+	c := fleettest.Join(t, address, ca.Issue(pki.LB, "old"))
+	c.State()
+	named := func() bool { return strings.Contains(fmt.Sprint(hub.Nodes()), "it accepts revoked certificates") }
+	if named() {
+		t.Error("it is named, and nothing is revoked")
+	}
+	list := revocations(0, 1)
+	hub.SetRevoked(list, list)
+	hub.SetState(fleettest.View(2, fleettest.Service("web", 2)))
+	c.State() // the next that it is told
+	if !named() {
+		t.Error("it is not named")
+	}
+}

@@ -1,0 +1,175 @@
+package console
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/ballast-lb/ballast/internal/fleettest"
+)
+
+const pageDir = "../../internal/daemon/console/page"
+
+// even gives every server the same.
+func even(string, int) int { return 5 }
+
+// rowOf is an expression that finds the row of a table that begins with a name.
+func rowOf(table, name string) string {
+	return fmt.Sprintf(`[...document.querySelectorAll("[aria-label='%s'] tbody tr")].find((r) => r.cells[0].textContent.includes(%q))`, table, name)
+}
+
+func TestADrainIsSeenOnThePageWithinTwoSeconds(t *testing.T) {
+	long(t)
+	servers := map[string]int{"web": 6, "mail": 2}
+	f := startFleet(t)
+	f.join("lb1", "lb2")
+	f.apply(servers)
+	f.live(servers, even, nil)
+	b := open(t, f.page, "light", 1280, 900)
+	b.is(rowOf("Servers", "web-1"))
+	b.is(rowOf("Nodes", "lb2"))
+	if ask[bool](b, "!!"+rowOf("Servers that leave", "web-3")) {
+		t.Fatal("it leaves before it is drained")
+	}
+	fleettest.Require(t, f.ctl("server", "drain", "web", "web-3", "--deadline", "5m"))
+	began := time.Now()
+	b.is(rowOf("Servers that leave", "web-3"))
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("the drain was seen after %v", took)
+	}
+	b.is(rowOf("Servers that leave", "web-3") + `.textContent.includes("in 4 min")`)
+	b.is(`document.querySelector(".changes")?.textContent.includes("alice")`)
+	fleettest.Require(t, f.ctl("server", "undrain", "web", "web-3"))
+	b.is("!" + rowOf("Servers that leave", "web-3"))
+	f.lbs[1].Stream.CloseRequest() // lb2 goes
+	b.is(`document.querySelector("h1")?.textContent.includes("load balancer lb2 is lost")`)
+	b.is(`document.title.startsWith("✕")`)
+	b.clean()
+}
+
+func TestThePageTellsThatItHearsNothingAndGoesOn(t *testing.T) {
+	long(t)
+	f := startFleet(t)
+	b := open(t, f.page, "dark", 1280, 900)
+	b.is(`document.querySelector("h1")?.textContent.includes("No service")`)
+	f.stop()
+	b.is(`document.querySelector("h1")?.textContent.includes("hears nothing")`)
+	f.start()
+	b.is(`document.querySelector("h1")?.textContent.includes("No service")`)
+}
+
+func TestTheKeyboardReachesEverything(t *testing.T) {
+	long(t)
+	servers := map[string]int{"web": 60, "mail": 2}
+	f := startFleet(t)
+	f.join("lb1")
+	f.apply(servers)
+	f.live(servers, even, nil)
+	b := open(t, f.page, "light", 1280, 900)
+	b.is(rowOf("Servers", "web-1"))
+	var walked []string
+	reached := map[string]bool{}
+	const focused = `(() => { const e = document.activeElement; return e.id || e.getAttribute("aria-label") || e.labels?.[0]?.textContent.trim() || e.textContent.trim(); })()`
+	const visible = `(() => { const s = getComputedStyle(document.activeElement); return document.activeElement.matches(":focus-visible") && s.outlineStyle !== "none"; })()`
+	for range 80 {
+		if b.do(chromedp.KeyEvent("\t")); ask[bool](b, `document.activeElement === document.body`) {
+			break // round the end
+		}
+		at := ask[string](b, focused)
+		if walked, reached[at] = append(walked, at), true; !ask[bool](b, visible) {
+			t.Errorf("%s has focus, and nothing shows it", at)
+		}
+	}
+	for _, wanted := range []string{"To the servers", "Dark colours", "web", "Servers", "Open", "Next", "Last changes, the newest first"} {
+		if !reached[wanted] {
+			t.Errorf("%q is not reached: %q", wanted, walked)
+		}
+	}
+	b.do(chromedp.Evaluate[chromedp.Void](`document.querySelector("button.link").focus()`), chromedp.KeyEvent("\r")) // mail
+	b.is(`document.activeElement.id === "servers"`)
+	b.is(`document.querySelector("[role=search] output").textContent.startsWith("2 of")`)
+	b.do(chromedp.Evaluate[chromedp.Void](`[...document.querySelectorAll("[aria-label=Servers] button.sort")].find((x) => x.textContent.startsWith("Open")).focus()`), chromedp.KeyEvent("\r"))
+	b.is(`document.querySelector("[aria-label=Servers] th[aria-sort=descending]")`)
+	b.do(chromedp.Evaluate[chromedp.Void](`document.querySelector("header button").focus()`), chromedp.KeyEvent(" "))
+	b.is(`document.documentElement.dataset.theme === "dark"`)
+	b.clean()
+}
+
+// axe-core finds what a screen reader or weak eyes would stumble over.
+func TestThePageIsAccessible(t *testing.T) {
+	long(t)
+	install(t)
+	axe, err := os.ReadFile(filepath.Join(pageDir, "node_modules/axe-core/axe.min.js"))
+	fleettest.Require(t, err)
+	servers := map[string]int{"web": 60, "mail": 2}
+	f := startFleet(t)
+	f.join("lb1", "lb2")
+	f.apply(servers)
+	f.live(servers, even, map[string]string{"web-2": "connect: refused"})
+	fleettest.Require(t, f.ctl("server", "drain", "mail", "mail-2"))
+	for _, scheme := range []string{"light", "dark"} {
+		b := open(t, f.page, scheme, 1280, 900)
+		b.is(rowOf("Servers", "web-1"))
+		b.is(`document.querySelector("h1")?.textContent.includes("web-2")`)
+		b.do(chromedp.Evaluate[chromedp.Void](string(axe)))
+		found := ask[json.RawMessage](b, `axe.run().then((r) => r.violations.map((v) => ({id: v.id, help: v.help, nodes: v.nodes.map((n) => n.html).slice(0, 3)})))`,
+			chromedp.EvalAwaitPromise)
+		if string(found) != "[]" {
+			t.Errorf("%s: %s", scheme, found)
+		}
+		b.clean()
+	}
+}
+
+// install fetches what the page is built with, as package-lock.json pins it.
+func install(t *testing.T) {
+	t.Helper()
+	npm := exec.Command("npm", "ci", "--no-audit", "--no-fund")
+	npm.Dir = pageDir
+	if out, err := npm.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+func TestTheBuildMakesWhatIsCheckedIn(t *testing.T) {
+	long(t)
+	install(t)
+	dir := t.TempDir()
+	fleettest.Require(t, os.CopyFS(dir, os.DirFS(pageDir)))
+	build := exec.Command("npm", "run", "build")
+	build.Dir = dir
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	diff := exec.Command("diff", "-r", filepath.Join(dir, "dist"), filepath.Join(pageDir, "dist"))
+	if out, err := diff.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// A fleet of a thousand servers, all of which change every second.
+func TestThousandServersStayUsable(t *testing.T) {
+	long(t)
+	servers := map[string]int{"web": 900, "mail": 100}
+	f := startFleet(t)
+	f.join("lb1", "lb2", "lb3")
+	f.apply(servers)
+	f.live(servers, func(service string, id int) int { return 5 + id%7 + int(time.Now().Unix()%5) }, nil)
+	b := open(t, f.page, "light", 1280, 900)
+	b.is(`document.querySelector("dl")?.textContent.includes("1,000 of 1,000")`)
+	const seconds = 10
+	before, busy := b.bytes(), b.busy()
+	time.Sleep(seconds * time.Second) // what is measured
+	bytes, work := float64(b.bytes()-before)/seconds, (b.busy()-busy)/seconds
+	t.Logf("1,000 servers: %.0f bytes/s, %.0f ms of the browser's main thread a second", bytes, 1000*work)
+	if bytes > 50_000 || work > 0.5 {
+		t.Error("that is too much")
+	}
+	b.clean()
+}

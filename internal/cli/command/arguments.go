@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// operands are the words of a command's Use between its name and its flags: SERVICE must be there, [SERVICE] may be missing, EXPERIMENT... is one or
+// Operands are the words of a command's Use between its name and its flags: SERVICE must be there, [SERVICE] may be missing, EXPERIMENT... is one or
 // more, at the end.
-func operands(cmd *cobra.Command) []string {
+func Operands(cmd *cobra.Command) []string {
 	words := strings.Fields(cmd.Use)[1:]
 	if i := slices.IndexFunc(words, func(word string) bool { return strings.ContainsAny(word, "-(") }); i >= 0 {
 		return words[:i]
@@ -24,7 +24,7 @@ func operands(cmd *cobra.Command) []string {
 
 // takeOperands refuses arguments that are none of a command's operands, and that some are missing.
 func takeOperands(cmd *cobra.Command, args []string) error {
-	names := operands(cmd)
+	names := Operands(cmd)
 	most, missing := len(names), ""
 	for i, name := range names {
 		if strings.Contains(name, "...") {
@@ -64,6 +64,7 @@ func strictBelow(cmd *cobra.Command) {
 	if !cmd.Runnable() {
 		cmd.RunE = askForCommand
 	}
+	completeFlags(cmd)
 	words := cmd.Args
 	if words == nil {
 		words = takeOperands

@@ -69,7 +69,8 @@ func OneOf[T ~string](value *T, allowed ...T) pflag.Value { return &oneOf[T]{val
 func (f *oneOf[T]) String() string { return string(*f.value) }
 func (f *oneOf[T]) Type() string   { return "string" }
 
-func (f *oneOf[T]) values() []string {
+// Choices are the values, for completion.
+func (f *oneOf[T]) Choices() []string {
 	values := make([]string, len(f.allowed))
 	for i, value := range f.allowed {
 		values[i] = string(value)
@@ -79,7 +80,7 @@ func (f *oneOf[T]) values() []string {
 
 func (f *oneOf[T]) Set(text string) error {
 	if !slices.Contains(f.allowed, T(text)) {
-		return fmt.Errorf("use %s", alternatives(f.values()))
+		return fmt.Errorf("use %s", alternatives(f.Choices()))
 	}
 	*f.value = T(text)
 	return nil

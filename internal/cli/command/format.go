@@ -94,6 +94,9 @@ func (f *outputFlag) Set(text string) error {
 	return (*Output)(f).choose(text, "-o "+text)
 }
 
+// Choices are the formats, for completion.
+func (f *outputFlag) Choices() []string { return formats }
+
 // jsonFlag is --json.
 type jsonFlag Output
 

@@ -31,6 +31,7 @@ func Command() *cobra.Command {
 		ask.Short("keys", "key list", keys.ListKeys(c)), ask.Short("tickets", "ticket list", keys.ListTickets(c)),
 		ask.Short("sessions", "session list", local.ListSessions(c)), connections, counters)
 	c.Explain(cmd)
+	c.Complete(cmd)
 	return cmd
 }
 

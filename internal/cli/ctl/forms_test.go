@@ -92,7 +92,7 @@ func TestEveryListHasEveryFormAndShortFormsAreTheSame(t *testing.T) {
 	looked, short := 0, 0
 	below(cli.Root("test"), func(cmd *cobra.Command) {
 		path := strings.Fields(cmd.CommandPath())[1:]
-		if cmd.Flags().Lookup("watch") == nil && cmd.Name() != "fleet" {
+		if cmd.Flags().Lookup("watch") == nil && cmd.Name() != "fleet" || cmd.CommandPath() == "ballast ctl controller list" { // which asks controllers alone
 			return
 		}
 		looked++

@@ -61,6 +61,12 @@ func run() *cobra.Command {
 			return report(cmd.OutOrStdout(), result, err, output)
 		},
 	}
+	command.Complete(cmd, func() (names []string) {
+		for _, one := range lab.Scenarios() {
+			names = append(names, one.Name)
+		}
+		return names
+	})
 	flags := cmd.Flags()
 	output = command.NewOutput(flags)
 	flags.BoolVar(&live, "live", false, "show a table of what is going on")

@@ -73,6 +73,12 @@ func run() *cobra.Command {
 		},
 	}
 	flags.add(cmd)
+	command.Complete(cmd, func() (names []string) {
+		for _, one := range all.Experiments() {
+			names = append(names, one.Name)
+		}
+		return append(names, "all")
+	})
 	o.add(cmd, "draw the figures of the experiment into this `FILE`.svg or .png")
 	return cmd
 }

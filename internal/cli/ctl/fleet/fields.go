@@ -4,6 +4,7 @@ package fleet
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,12 +20,28 @@ var flagNames = strings.NewReplacer("ports", "port", "load.queue_limit", "queue-
 
 // fieldFlag is a flag that puts its value into a request: what nobody gave is not in it.
 type fieldFlag struct {
-	unit string
-	set  func(text string) error
+	unit, allowed string
+	set           func(text string) error
 }
 
-func (f *fieldFlag) String() string        { return "" }
-func (f *fieldFlag) Type() string          { return f.unit }
+func (f *fieldFlag) String() string { return "" }
+func (f *fieldFlag) Type() string   { return f.unit }
+
+// word is a value that is one of a few.
+var word = regexp.MustCompile("^`?([a-z][a-z0-9-]*)`?$")
+
+// Choices are the values, for completion, where they are words.
+func (f *fieldFlag) Choices() (choices []string) {
+	for part := range strings.SplitSeq(strings.ReplaceAll(f.allowed, " or ", ", "), ", ") {
+		found := word.FindStringSubmatch(part)
+		if found == nil {
+			return nil
+		}
+		choices = append(choices, found[1])
+	}
+	return choices
+}
+
 func (f *fieldFlag) Set(text string) error { return f.set(text) }
 
 // fieldFlags makes a flag of each field. What is given is in message once the flags are parsed, and nothing else is. In a blank T nothing is
@@ -39,7 +56,7 @@ func fieldFlags[T any, M proto.Message](cmd *cobra.Command, fields []schema.Fiel
 			copyField(message.ProtoReflect(), encode(&given).ProtoReflect(), f.Key)
 			return nil
 		}
-		cmd.Flags().Var(&fieldFlag{f.Unit, set}, flagNames.Replace(f.Key), fieldUsage(&f))
+		cmd.Flags().Var(&fieldFlag{f.Unit, f.Allowed(), set}, flagNames.Replace(f.Key), fieldUsage(&f))
 	}
 }
 

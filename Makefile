@@ -127,7 +127,7 @@ test: deps build need-root ## everything: format, vet, unit tests, races, BPF pr
 	echo "== fuzzing, $(FUZZ) each"
 	$(MAKE) fuzz
 	echo "== end to end, in network namespaces"
-	go test -count=1 -timeout 30m ./test/e2e/...
+	go test -count=1 -timeout 30m -parallel 3 ./test/e2e/... # most wait
 	echo "== other kernels, in QEMU"
 	test/kernels/matrix 6.1
 	echo "== all tests passed"

@@ -3,7 +3,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -34,17 +33,6 @@ func Root(version string) *cobra.Command {
 	help.Add(root)
 	command.Strict(root)
 	return root
-}
-
-func versionCommand(version string) *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), "ballast", version)
-			return err
-		},
-	}
 }
 
 // Main runs a command line and returns the status to end with.

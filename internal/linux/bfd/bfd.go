@@ -182,3 +182,6 @@ func keyOf(neighbor netip.Addr) (key bfdBfdKey) {
 	}
 	return key
 }
+
+// Object is the compiled BPF object (ELF) that is loaded.
+func Object() []byte { return _BfdBytes }

@@ -322,3 +322,6 @@ func Try() error {
 	}
 	return errors.Join(attach.HaveTC(), objects.Close())
 }
+
+// Object is the compiled BPF object (ELF) that is loaded.
+func Object() []byte { return _CheckBytes }

@@ -37,7 +37,7 @@ func TestWhatCarriesOutOrdersIsAtTCWhereTheProgramRuns(t *testing.T) {
 		expect := func(when string, want bool) {
 			t.Helper()
 			on(func() error {
-				there, err := (&attach.TC{Hook: attach.Ingress, Ifindex: device.Index, Dir: dir, Pins: &pin.Instance{Dir: dir, Layout: lbLayout}}).There()
+				there, err := (&attach.TC{Hook: attach.Ingress, Ifindex: device.Index, Dir: dir, Pins: &pin.Instance{Dir: dir, Layout: Layout}}).There()
 				if there != want {
 					t.Errorf("%s: %v", when, there)
 				}

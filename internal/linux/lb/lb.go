@@ -27,9 +27,9 @@ import (
 //go:generate go run ./choices ../../../bpf/state/choices.h
 //go:generate go tool bpf2go -target bpfel -type verdict -type session_outcome -type service -type server -type column -type vip_key -type return_key -type trace_event -type session_shown -type session_set -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -type later_list -type quic_config -type session_config -type session_begun -type replica_config -type replica_view -type replica_current -type replica_bucket -type peer_message lb ../../../bpf/lb.bpf.c
 
-// lbLayout names the shape of the pinned maps. A change of any map's key, value or meaning needs a new number: a process of
+// Layout names the shape of the pinned maps. A change of any map's key, value or meaning needs a new number: a process of
 // another layout then fills maps of its own and switches the program over, instead of misreading these.
-const lbLayout = "lb-v15"
+const Layout = "lb-v15"
 
 // LB is the load balancer's program with its maps. Methods that change tables are for one caller at a time. What concerns devices and pins (attach.go), and
 // what only reads or counts, is safe for concurrent use.
@@ -80,7 +80,7 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 	options := ebpf.CollectionOptions{}
 	lb := &LB{places: map[uint32][]*vipPlace{}, runInsert: ebpf.RunOptions{Data: make([]byte, 64)}}
 	if dir != "" {
-		lb.attached.pins = pin.Instance{Dir: dir, Layout: lbLayout}
+		lb.attached.pins = pin.Instance{Dir: dir, Layout: Layout}
 		if options.Maps.PinPath, err = lb.attached.pins.Maps(); err != nil {
 			return nil, err
 		}
@@ -214,3 +214,6 @@ func (lb *LB) know(value lbInterface) error {
 	all[value.Ifindex%uint32(len(all))] = value
 	return lb.objects.Interfaces.Set(all)
 }
+
+// Object is the compiled BPF object (ELF) that is loaded.
+func Object() []byte { return _LbBytes }

@@ -70,3 +70,6 @@ func (w *Wire) Close() error {
 	}
 	return w.objects.Close()
 }
+
+// Object is the compiled BPF object (ELF) that is loaded.
+func Object() []byte { return _LinkBytes }

@@ -19,8 +19,8 @@ import (
 
 //go:generate go tool bpf2go -target bpfel -type agent_verdict -type served -type served_key -type stop -type interface -type agent_traffic -type tunnel_limit -type tunnel_place -type tunnel_note -type turn server ../../../bpf/server.bpf.c
 
-// serverLayout names the shape of the pinned maps: see lbLayout.
-const serverLayout = "agent-v8"
+// Layout names the shape of the pinned maps: see that of lb.
+const Layout = "agent-v8"
 
 // keptMaps hold what connections need for life. A process with another layout goes on with those of the one before, where they have
 // the same shape; else connections lose their marks.
@@ -74,7 +74,7 @@ func Open(dir string) (*Server, error) {
 	server := &Server{rows: map[plan.VIPKey]servedRow{}, withoutXDP: map[int]bool{}}
 	options := ebpf.CollectionOptions{}
 	if dir != "" {
-		server.pins = pin.Instance{Dir: dir, Layout: serverLayout}
+		server.pins = pin.Instance{Dir: dir, Layout: Layout}
 		if options.Maps.PinPath, err = server.pins.Maps(); err != nil {
 			return nil, err
 		}
@@ -386,3 +386,6 @@ func (s *Server) Close() error {
 	o := &s.objects
 	return errors.Join(s.pins.Release(), s.live.Close(), o.ServerXdp.Close(), o.ServerIngress.Close(), o.ServerEgress.Close(), o.CountEchoes.Close(), o.serverMaps.Close())
 }
+
+// Object is the compiled BPF object (ELF) that is loaded.
+func Object() []byte { return _ServerBytes }

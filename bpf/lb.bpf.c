@@ -144,17 +144,19 @@ inline_always enum verdict walk(struct xdp_md *ctx, struct packet *p, struct dec
 	verdict = parsed_verdict[parse_frame(p, ctx, data, end) & 3];
 	if (verdict != VERDICT_CONTINUE)
 		return verdict;
-	if (p->protocol == IPPROTO_ICMP || p->protocol == IPPROTO_ICMPV6) {
-		verdict = walk_icmp(ctx, p, &quote, &number);
-		flow = &quote;
-	} else if (p->fragment == FRAGMENT_LATER) {
+	if (is_icmp(p) || p->fragment == FRAGMENT_LATER) {
 		if (!find_vip_address(p))
-			return walk_return(ctx, p, d, action);
-		verdict = walk_later_fragment(p, d);
+			return walk_return(ctx, p, &quote, d, action);
+		if (is_icmp(p)) {
+			verdict = walk_icmp(ctx, p, &quote, &number);
+			flow = &quote;
+		} else {
+			verdict = walk_later_fragment(p, d);
+		}
 	} else {
 		number = find_vip_of(p);
 		if (!number)
-			return walk_return(ctx, p, d, action);
+			return walk_return(ctx, p, &quote, d, action);
 	}
 	if (verdict == VERDICT_CONTINUE && number)
 		verdict = walk_flow(ctx, p, flow, d, *number);

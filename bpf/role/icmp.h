@@ -2,14 +2,12 @@
 /* icmp.h - echo requests to a VIP, and errors of the path about what its servers have sent. */
 #pragma once
 
-/* VERDICT_CONTINUE: steer by the quoted packet, of service *number. */
+/* To a VIP. VERDICT_CONTINUE: steer by the quoted packet, of service *number. */
 inline_always enum verdict walk_icmp(struct xdp_md *ctx, struct packet *p, struct packet *quote, const __u32 **number)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct icmp_header *icmp = packet_at(data, p->l4);
 
-	if (!find_vip_address(p))
-		return PASSED_NO_SERVICE;
 	if (p->fragment)
 		return PASSED_UNSUPPORTED;
 	if ((void *)(icmp + 1) > end)

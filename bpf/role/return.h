@@ -19,6 +19,18 @@ static __noinline const __u64 *return_find(const struct packet *p, const void *s
 	return bpf_map_lookup_elem(&returns, &key);
 }
 
+/* An error about what a client has sent to a server: whose server? The client is whom it goes to. */
+static __noinline const __u64 *return_find_quoted(struct xdp_md *ctx, const struct packet *p, struct packet *quote)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct icmp_header *icmp = packet_at(data, p->l4);
+
+	if (p->fragment || data + sizeof(struct ethhdr) > end || (void *)(icmp + 1) > end || !is_icmp_error(p, icmp) || !parse_quote(quote, p, data, end) ||
+	    __builtin_memcmp(quote->destination, p->destination, 16))
+		return 0;
+	return return_find(quote, ((struct ethhdr *)data)->h_source);
+}
+
 /* Makes the server's answer the service's. */
 __noinline int mark_return(struct xdp_md *ctx, const struct packet *p, const struct service *service, const struct server *server,
 			   const struct decision *decided)
@@ -37,8 +49,8 @@ __noinline int mark_return(struct xdp_md *ctx, const struct packet *p, const str
 	return verdict;
 }
 
-/* An answer of a server whose service returns through this node? *action is set when it was sent on. */
-inline_always enum verdict walk_return(struct xdp_md *ctx, struct packet *p, struct decision *d, int *action)
+/* An answer of a server whose service returns through this node, or an error about what it was sent? *action is set when it was sent on. */
+inline_always enum verdict walk_return(struct xdp_md *ctx, struct packet *p, struct packet *quote, struct decision *d, int *action)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	const struct service *service;
@@ -48,7 +60,10 @@ inline_always enum verdict walk_return(struct xdp_md *ctx, struct packet *p, str
 
 	if (!through_enabled || data + sizeof(struct ethhdr) > end)
 		return PASSED_NO_SERVICE;
-	known = p->fragment == FRAGMENT_LATER ? fragment_find(p) : return_find(p, ((struct ethhdr *)data)->h_source);
+	if (is_icmp(p))
+		known = return_find_quoted(ctx, p, quote);
+	else
+		known = p->fragment == FRAGMENT_LATER ? fragment_find(p) : return_find(p, ((struct ethhdr *)data)->h_source);
 	if (!known)
 		return PASSED_NO_SERVICE;
 	service = service_by_number(*known >> 32);
@@ -65,7 +80,8 @@ inline_always enum verdict walk_return(struct xdp_md *ctx, struct packet *p, str
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_learn(p, service->number, d->id);
 	/* A timestamp that comes back was let through with the SYN, be it by a node that knows this server better. */
-	read_carried(ctx, p, service, &d->carried);
+	if (!is_icmp(p))
+		read_carried(ctx, p, service, &d->carried);
 	verdict = mark_return(ctx, p, service, server, d);
 	d->service = service;
 	d->server = server;

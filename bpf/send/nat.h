@@ -62,33 +62,42 @@ inline_always _Bool nat_rewrite(const struct packet *p, void *data, void *end, _
 	return 1;
 }
 
-/* An ICMP error about what a server sent: the packet that it quotes left with the VIP as its source, the server knows it with
- * its own. The quoted transport checksum stays wrong: it may be cut off, and nobody verifies it. */
-inline_always _Bool nat_rewrite_error(const struct packet *p, void *data, void *end, const __be32 address[4], __be16 port)
+/* An ICMP error: the packet that it quotes is known to the server by its own address and port, and to its client by the service's. To the server: about what that has
+ * sent. Else to the client: about what it has sent, by the server or a router before it. The quoted transport checksum stays wrong: it may be cut off, and nobody
+ * verifies it. */
+inline_always _Bool nat_rewrite_error(const struct packet *p, void *data, void *end, _Bool to_server, const __be32 address[4], __be16 port)
 {
 	struct icmp_header *icmp = packet_at(data, p->l4);
 	struct ipv6hdr *ipv6 = packet_at(data, p->l3), *quoted_ipv6 = (void *)(icmp + 1);
 	struct iphdr *ipv4 = packet_at(data, p->l3), *quoted_ipv4 = (void *)(icmp + 1);
-	__be16 *source = p->ipv6 ? (void *)(quoted_ipv6 + 1) : (void *)(quoted_ipv4 + 1);
+	__be16 *ports = p->ipv6 ? (void *)(quoted_ipv6 + 1) : (void *)(quoted_ipv4 + 1);
+	__be32 *outer, *quoted;
 	__sum16 quoted_check;
 
-	asm volatile("" : "+r"(source)); /* pinned: what is compared with end is what is written to */
-	if ((void *)(ipv6 + 1) > end || (void *)(quoted_ipv4 + 1) > end || (void *)(source + 1) > end)
+	asm volatile("" : "+r"(ports)); /* pinned: what is compared with end is what is written to */
+	if ((void *)(ipv6 + 1) > end || (void *)(quoted_ipv4 + 1) > end || (void *)(ports + 2) > end)
 		return 0;
 	if (p->ipv6) {
 		if ((void *)(quoted_ipv6 + 1) > end || quoted_ipv6->nexthdr == IPPROTO_FRAGMENT)
 			return 0;
-		nat_replace_address(ipv6->daddr.in6_u.u6_addr32, address, 4, 0, &icmp->checksum);
-		nat_replace_address(quoted_ipv6->saddr.in6_u.u6_addr32, address, 4, 0, &icmp->checksum);
+		outer = to_server ? ipv6->daddr.in6_u.u6_addr32 : ipv6->saddr.in6_u.u6_addr32;
+		quoted = to_server ? quoted_ipv6->saddr.in6_u.u6_addr32 : quoted_ipv6->daddr.in6_u.u6_addr32;
+		if (to_server || !__builtin_memcmp(outer, quoted, 16))
+			nat_replace_address(outer, address, 4, 0, &icmp->checksum);
+		nat_replace_address(quoted, address, 4, 0, &icmp->checksum);
 	} else {
+		outer = to_server ? &ipv4->daddr : &ipv4->saddr;
+		quoted = to_server ? &quoted_ipv4->saddr : &quoted_ipv4->daddr;
 		quoted_check = quoted_ipv4->check;
-		nat_replace_address(&ipv4->daddr, address, 1, &ipv4->check, 0);
-		nat_replace_address(&quoted_ipv4->saddr, address, 1, &quoted_ipv4->check, &icmp->checksum);
+		if (to_server || *outer == *quoted)
+			nat_replace_address(outer, address, 1, &ipv4->check, 0);
+		nat_replace_address(quoted, address, 1, &quoted_ipv4->check, &icmp->checksum);
 		checksum_replace16(&icmp->checksum, quoted_check, quoted_ipv4->check);
 	}
 	if (port) {
-		checksum_replace16(&icmp->checksum, *source, port);
-		*source = port;
+		ports += !to_server;
+		checksum_replace16(&icmp->checksum, *ports, port);
+		*ports = port;
 	}
 	return 1;
 }
@@ -100,16 +109,20 @@ __noinline int nat_to_server(struct xdp_md *ctx, const struct packet *p, const s
 
 	if (!p || !server)
 		return 0;
-	if (p->protocol == IPPROTO_ICMP || p->protocol == IPPROTO_ICMPV6)
-		return nat_rewrite_error(p, data, end, server->address, server->port);
+	if (is_icmp(p))
+		return nat_rewrite_error(p, data, end, 1, server->address, server->port);
 	return nat_rewrite(p, data, end, 0, server->address, server->port);
 }
 
 __noinline int nat_to_client(struct xdp_md *ctx, const struct packet *p, const struct service *service)
 {
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+
 	if (!p || !service)
 		return 0;
-	return nat_rewrite(p, (void *)(long)ctx->data, (void *)(long)ctx->data_end, 1, service->vip, service->port);
+	if (is_icmp(p))
+		return nat_rewrite_error(p, data, end, 0, service->vip, service->port);
+	return nat_rewrite(p, data, end, 1, service->vip, service->port);
 }
 
 inline_always enum verdict send_nat(struct xdp_md *ctx, const struct packet *p, const struct server *server, enum verdict why)

@@ -12,9 +12,9 @@ func (r *reference) expectICMP(p *refPacket) expectation {
 	if p.fragment != whole {
 		return expectation{verdict: lbVerdictPASSED_UNSUPPORTED, action: xdpPass}
 	}
-	echo, errors := byte(8), []byte{3, 11, 12}
+	echo := byte(8)
 	if p.v6() {
-		echo, errors = 128, []byte{1, 2, 3, 4}
+		echo = 128
 	}
 	if body[0] == echo && body[1] == 0 {
 		if !r.mayBeAnswered(p) {
@@ -22,8 +22,8 @@ func (r *reference) expectICMP(p *refPacket) expectation {
 		}
 		return expectation{verdict: lbVerdictANSWERED_ECHO, action: xdpTX, frame: func(uint16) []byte { return echoReply(p) }}
 	}
-	quote := parseQuote(p, p.ip[p.l4+8:])
-	if !slices.Contains(errors, body[0]) || quote == nil {
+	quote := quoted(p)
+	if quote == nil {
 		return expectation{verdict: lbVerdictPASSED_UNSUPPORTED, action: xdpPass}
 	}
 	s, _ := r.vipService(quote.destination, quote.dport, quote.protocol)
@@ -38,6 +38,18 @@ func (r *reference) expectICMP(p *refPacket) expectation {
 		d.verdict = lbVerdictFORWARDED_ICMP_BY_FALLBACK
 	}
 	return r.expectSent(p, s, d)
+}
+
+// quoted is the packet that an ICMP error is about; nil: it is no error, or one that cannot be steered by.
+func quoted(p *refPacket) *refPacket {
+	errors := []byte{3, 11, 12}
+	if p.v6() {
+		errors = []byte{1, 2, 3, 4}
+	}
+	if p.fragment != whole || len(p.ip) < p.l4+8 || !slices.Contains(errors, p.ip[p.l4]) {
+		return nil
+	}
+	return parseQuote(p, p.ip[p.l4+8:])
 }
 
 // parseQuote reads the packet that an ICMP error quotes, server to client, with the two sides swapped. nil: cannot be steered by.

@@ -20,6 +20,13 @@ func (r *reference) returner(p *refPacket) (s *plan.Service, id uint16) {
 		}
 		return s, known.ids[0]
 	}
+	if isICMP(p) {
+		quote := quoted(p)
+		if quote == nil || quote.destination != p.destination {
+			return nil, 0
+		}
+		return r.returner(quote)
+	}
 	for i := range r.steered {
 		s := &r.steered[i]
 		if s.Return != model.ReturnThrough || s.Forward != model.ForwardNAT || byte(s.Protocol) != p.protocol {
@@ -55,6 +62,10 @@ func (r *reference) expectOther(p *refPacket) expectation {
 	if p.fragment == firstFragment {
 		r.fragments[refFragment{p.source, p.destination, p.fragmentID, p.protocol}] = refPlace{s.Name, []uint16{id}}
 	}
+	if isICMP(p) {
+		e.frame = func(uint16) []byte { return slices.Concat(p.l2(), nattedErrorBack(p, s), p.ip[p.length:]) }
+		return e
+	}
 	if search, value, _ := findTimestamp(p.options); search == optionFound {
 		e.verdict = lbVerdictRETURNED
 		hash := cookie.FlowHash(cookie.ServiceKey(r.want.Keys.Cookie[r.want.Keys.Current], s.VIP, s.Protocol), netip.AddrPortFrom(p.destination, p.dport), s.Ports[0])
@@ -66,6 +77,32 @@ func (r *reference) expectOther(p *refPacket) expectation {
 	}
 	e.frame = func(uint16) []byte { return slices.Concat(p.l2(), nattedBack(p, s), p.ip[p.length:]) }
 	return e
+}
+
+func isICMP(p *refPacket) bool { return p.protocol == 1 || p.protocol == 58 }
+
+// nattedErrorBack is an ICMP error as the client knows its packets: to the service's address and port. Only the server's own address is hidden.
+func nattedErrorBack(p *refPacket, s *plan.Service) []byte {
+	ip := slices.Clone(p.ip[:p.length])
+	address, check, quote := s.VIP.AsSlice(), ip[p.l4+2:], ip[p.l4+8:]
+	outer, inner, ports := ip[12:16], quote[16:20], quote[22:]
+	outerCheck := ip[10:]
+	if p.v6() {
+		outer, inner, ports, outerCheck = ip[8:24], quote[24:40], quote[42:], check
+	}
+	if slices.Equal(outer, inner) {
+		replaceBytes(outerCheck, outer, address)
+	}
+	if p.v6() {
+		replaceBytes(check, inner, address)
+	} else {
+		replaced := slices.Clone(quote[10:12])
+		replaceBytes(replaced, slices.Clone(inner), address)
+		replaceBytes(check, inner, address)
+		replaceBytes(check, quote[10:12], replaced)
+	}
+	replaceBytes(check, ports, binary.BigEndian.AppendUint16(nil, s.Ports[0]))
+	return ip
 }
 
 // nattedBack is an answer with the service's address and port in place of the server's.

@@ -166,9 +166,9 @@ func (r *reference) expectPacket(p *refPacket) expectation {
 	pass := func(verdict lbVerdict) expectation { return expectation{verdict: verdict, action: actionOf(verdict)} }
 	s, isVIP := r.vipService(p.destination, p.dport, p.protocol)
 	switch {
-	case p.protocol == 1 || p.protocol == 58:
+	case isICMP(p):
 		if !isVIP {
-			return pass(lbVerdictPASSED_NO_SERVICE)
+			return r.expectOther(p)
 		}
 		return r.expectICMP(p)
 	case p.fragment == laterFragment:

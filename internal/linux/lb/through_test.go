@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -190,6 +191,54 @@ func TestAnswersWithoutTimestampAreOnlyTranslated(t *testing.T) {
 		if got.verdict != lbVerdictRETURNED_UNMARKED || !bytes.Equal(got.frame[14:], want) {
 			t.Fatalf("%s %x", verdictNames[got.verdict], got.frame)
 		}
+	})
+}
+
+// quotes are a client's packet as its server gets it, and as the client has sent it but for the checksum of TCP, which no error is told by.
+func (w *world) quotes(f flow, id uint16) (atServer, byClient []byte) {
+	s := service(&w.want, "web")
+	to, server := f.service, serverIn(s, id)
+	if s.Forward == model.ForwardNAT {
+		to = netip.AddrPortFrom(server.Address, f.service.Port())
+		if server.Port != 0 {
+			to = netip.AddrPortFrom(server.Address, server.Port)
+		}
+	}
+	segment := tcpSegment(f.client, to, ack, nil, nil)
+	atServer = ipPacket(f.client.Addr(), to.Addr(), 6, slices.Clone(segment))
+	binary.BigEndian.PutUint16(segment[2:], f.service.Port())
+	return atServer, ipPacket(f.client.Addr(), f.service.Addr(), 6, segment)
+}
+
+// Errors about what a client has sent, by its server or by a router before it, are about the VIP when they leave.
+func TestErrorsAboutWhatAServerWasSentReachItsClient(t *testing.T) {
+	throughCases(t, func(t *testing.T, w *world, f flow) {
+		s := service(&w.want, "web")
+		from, router := f.service.Addr(), netip.MustParseAddr("10.99.0.1")
+		kind, code := byte(3), byte(4)
+		if from.Is6() {
+			router, kind, code = netip.MustParseAddr("fd99::1"), 2, 0
+		}
+		hidden := from
+		if s.Forward == model.ForwardNAT {
+			hidden = serverIn(s, 2).Address
+		}
+		atServer, byClient := w.quotes(f, 2)
+		mac := w.want.Paths[serverIn(s, 2).Address].DestinationMAC
+		for _, sender := range [][2]netip.Addr{{hidden, from}, {router, router}} {
+			frame := icmpFrame(sender[0], f.client.Addr(), kind, code, 1300, atServer)
+			copy(frame[6:], mac[:])
+			got, want := w.run(frame), icmpFrame(sender[1], f.client.Addr(), kind, code, 1300, byClient)
+			if got.verdict != lbVerdictRETURNED_UNMARKED || !bytes.Equal(got.frame[14:], want[14:]) {
+				t.Fatalf("%s\n%x\n%x", verdictNames[got.verdict], got.frame[14:], want[14:])
+			}
+		}
+		forged := icmpFrame(hidden, netip.AddrFrom16(f.client.Addr().As16()).Unmap().Next(), kind, code, 1300, atServer) // not to whom it quotes
+		copy(forged[6:], mac[:])
+		w.checkVerdict(forged, lbVerdictPASSED_NO_SERVICE)
+		echo := icmpFrame(hidden, f.client.Addr(), map[bool]byte{false: 8, true: 128}[from.Is6()], 0, 1, atServer)
+		copy(echo[6:], mac[:])
+		w.checkVerdict(echo, lbVerdictPASSED_NO_SERVICE)
 	})
 }
 

@@ -5,8 +5,10 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/daemon/periodic"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
@@ -82,6 +84,7 @@ func joinAt(t testing.TB, credentials *pki.Credentials, dial func(context.Contex
 	})
 	var running sync.WaitGroup
 	running.Go(func() { n.joined.Run(ctx) })
+	running.Go(func() { periodic.Every(ctx, 100*time.Millisecond, n.resync) })
 	n.stop = func() { cancel(); running.Wait() }
 	t.Cleanup(n.stop)
 	return n
@@ -116,6 +119,19 @@ func (n *fleetNode) onWeights(service string, update *follow.Update) {
 	}
 	if newer, _ := n.weights[service].Merge(update); newer {
 		n.from[service] = update.Term
+	}
+}
+
+// resync asks for everything where changes alone do not lead to the controllers' state, as nodes do (nodeclient.Client.ResyncIfNeeded).
+func (n *fleetNode) resync(now time.Time) {
+	if n.locked(func() bool {
+		ahead := n.follower.AheadOfAllControllers(now)
+		if ahead {
+			n.follower.Yield()
+		}
+		return ahead || n.follower.NeedsFullState(now)
+	}) {
+		n.joined.Rejoin()
 	}
 }
 

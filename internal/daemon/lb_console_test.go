@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ballast-lb/ballast/internal/api"
 )
 
 // consoleMessage is what of a console's messages the test looks at.
@@ -25,6 +27,7 @@ type consoleMessage struct {
 func TestTheConsoleOfALoadBalancerShowsHowPacketsFindTheirServer(t *testing.T) {
 	h := newLBHost(t)
 	h.awaitAfterStart()
+	h.await("a carrier", func(s api.LBStatus) bool { return s.Ready })
 	var connection net.Conn
 	require(t, h.space.Do(func() (err error) { connection, err = net.Dial("tcp", "127.0.0.1:9440"); return err }))
 	defer connection.Close()

@@ -38,6 +38,8 @@ const (
 	askTimeout   = 15 * time.Second
 	reachTimeout = 2 * time.Second
 	maxNonce     = 64
+	touchTime    = 8 * time.Second // etcd wants five, from the first heartbeat on
+	touchPause   = 500 * time.Millisecond
 )
 
 // peers is what a controller knows of the cluster that its store is a member of.
@@ -116,7 +118,8 @@ func (a controllersAPI) RemoveController(ctx context.Context, r *ballastv1.Remov
 	case len(members) == 1:
 		return nil, refuse(connect.CodeFailedPrecondition, "controller %s is the only one: the fleet's state is nowhere else", r.Name)
 	}
-	err = a.peers.cluster.RemovePeer(ctx, members[at].ID)
+	id := members[at].ID
+	err = a.removePeer(ctx, slices.Delete(members, at, at+1), id)
 	switch {
 	case errors.Is(err, etcd.ErrLastQuorum):
 		return nil, connect.NewError(connect.CodeFailedPrecondition, err)
@@ -127,6 +130,30 @@ func (a controllersAPI) RemoveController(ctx context.Context, r *ballastv1.Remov
 	change := fmt.Sprintf("controller %s: removed", r.Name)
 	a.log.Info("changed", "by", by, "changes", []string{change})
 	return &ballastv1.RemoveControllerResponse{Changes: []string{change}}, nil
+}
+
+// removePeer waits for the others where they all live: etcd counts on those alone that have been in touch for five seconds.
+func (a controllersAPI) removePeer(ctx context.Context, others []etcd.Peer, id uint64) error {
+	for began := time.Now(); ; {
+		err := a.peers.cluster.RemovePeer(ctx, id)
+		if !errors.Is(err, etcd.ErrLastQuorum) || time.Since(began) > touchTime || !a.allLive(others) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(touchPause):
+		}
+	}
+}
+
+// allLive reports whether all of these have been heard of in the store.
+func (a controllersAPI) allLive(peers []etcd.Peer) bool {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	return !slices.ContainsFunc(peers, func(p etcd.Peer) bool {
+		return !slices.ContainsFunc(a.live, func(m store.Member) bool { return m.Name == p.Name })
+	})
 }
 
 // AddController adds who asks, once it is certain that it is where it says, and that it is nobody else.

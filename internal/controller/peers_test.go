@@ -102,10 +102,8 @@ func awaitControllers(t testing.TB, client ballastv1connect.ControllersClient, w
 
 func removeController(t testing.TB, client ballastv1connect.ControllersClient, name string) {
 	t.Helper()
-	fleettest.Await(t, name+" is removed", func() bool { // the store waits until all have been in touch for some seconds
-		_, err := client.RemoveController(t.Context(), &ballastv1.RemoveControllerRequest{Name: name})
-		return err == nil || connect.CodeOf(err) == connect.CodeNotFound
-	})
+	_, err := client.RemoveController(t.Context(), &ballastv1.RemoveControllerRequest{Name: name})
+	fleettest.Require(t, err)
 }
 
 // changer adds servers to a service one after the other, and knows how many additions were acknowledged.

@@ -44,7 +44,7 @@ scp -q fleet/c3.crt fleet/c3.key s2:/etc/ballast/tls/`)
 		r.on(machine, "echo 'SOURCE="+nodesOfThree+"' > /etc/default/ballast-"+role+" && "+
 			"if [ "+role+" = lb ]; then echo 'OPTIONS=--interface eth0' >> /etc/default/ballast-lb; fi; systemctl restart ballast-"+role)
 	}
-	r.on("c1", "systemctl kill -s KILL ballast-controller; systemctl stop ballast-controller")
+	r.on("c1", "kill -9 $(systemctl show -p MainPID --value ballast-controller); systemctl stop ballast-controller")
 	r.on("s1", "ballast ctl --instance c2 server weight web s1 3")
 	r.on("lb1", until("ballast ctl server list", "s1 .* 3 "))
 	r.on("c1", "systemctl start ballast-controller\n"+until("ballast ctl --instance c1 controller list | grep -c 'voter *yes'", "^3$"))

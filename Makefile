@@ -103,7 +103,7 @@ build: generate ## make bin/ballast, bin/ballast-lab for `ballast lab`, and what
 	done
 
 packages: TOOLS += aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu /usr/aarch64-linux-gnu/include/stdlib.h:libc6-dev-arm64-cross
-packages: deps build ## .deb and .rpm for amd64 and arm64, in bin/packages
+packages: deps build ## .deb, .rpm and an OCI image for amd64 and arm64, in bin/packages
 	deploy/packages/build
 
 demo: deps build need-root ## servers and load balancers come and go under load; watch which connections break

@@ -55,6 +55,10 @@ func TestTheImageIsWholeAndRuns(t *testing.T) {
 	}
 	var index struct{ Manifests []descriptor }
 	read(t, files["index.json"], &index)
+	if len(index.Manifests) != 1 {
+		t.Fatalf("%+v", index)
+	}
+	read(t, blob(index.Manifests[0].Digest), &index)
 	if len(index.Manifests) != 2 {
 		t.Fatalf("%+v", index)
 	}

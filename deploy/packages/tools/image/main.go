@@ -52,7 +52,11 @@ func write(stage, out, version, revision string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if _, err := layout.Write(dir, index); err != nil {
+	image, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		return err
+	}
+	if err := image.AppendIndex(index, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": version})); err != nil {
 		return err
 	}
 	return archive(dir, out, made)

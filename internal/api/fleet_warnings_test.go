@@ -79,7 +79,7 @@ func TestWhatHarmsClientsOrCannotBeTakenBackNeedsForce(t *testing.T) {
 			fleet, _ := serveFleet(t, &apitest.Memory{})
 			must(t)(fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{web(at("10.0.0.1"), draining, idle)},
 				Nodes: []*ballastv1.Node{announcing("lb1", ""), announcing("lb2", "draining")},
-				Keys: &ballastv1.Keys{Placement: make16(9), Current: 2, Cookie: map[uint32][]byte{1: make16(1), 2: make16(2)}}}))
+				Keys:  &ballastv1.Keys{Placement: make16(9), Current: 2, Cookie: map[uint32][]byte{1: make16(1), 2: make16(2)}}}))
 			before, _ := fleet.GetFleet(t.Context(), &ballastv1.GetFleetRequest{})
 			_, err := c.change(fleet, false)
 			warnings := api.WarningsOf(err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/daemon/agent"
 )
@@ -45,7 +46,7 @@ func Agent(version string) *cobra.Command {
 	modeFlag(flags, &o.XDPMode, "auto, native or generic")
 	flags.DurationVar(&o.TunnelsSettle, "tunnels-settle", 0, "how long controllers list load balancers until tunnels of others are dropped, for experiments")
 	flags.MarkHidden("tunnels-settle")
-	flags.StringVar(&o.RunDir, "run-dir", "/run/ballast", "`DIRECTORY` of sockets and pins")
+	flags.StringVar(&o.RunDir, "run-dir", api.RunDir, "`DIRECTORY` of sockets and pins")
 	flags.StringVar(&o.QUICGroup, "quic-group", "", "`GROUP` that may read RUN_DIR/quic, by which applications make connection ids of services with affinity quic (default: root alone)")
 	flags.StringVar(&o.TicketGroup, "ticket-group", "", "`GROUP` that may read RUN_DIR/tickets, by which applications make session tickets of services with session tls (default: root alone)")
 	flags.StringVar(&o.TicketKey, "ticket-key", "", "`FILE` with 64 hexadecimal digits, the same on all servers, by which session tickets are encrypted (default: those of the controllers, else a key of this host's own in STATE_DIR)")

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/controller"
 	"github.com/ballast-lb/ballast/internal/machine/node"
@@ -52,7 +53,7 @@ func Controller(version string) *cobra.Command {
 	flags.StringVar(&o.EtcdCert, "etcd-cert", "", "certificate to show to etcd")
 	flags.StringVar(&o.EtcdKey, "etcd-key", "", "its key")
 	flags.StringVar(&o.EtcdPrefix, "etcd-prefix", "", "what keys in etcd begin with (default /ballast/): several fleets can share an etcd")
-	flags.StringVar(&o.RunDir, "run-dir", "/run/ballast", "directory of the socket for ctl on this machine")
+	flags.StringVar(&o.RunDir, "run-dir", api.RunDir, "directory of the socket for ctl on this machine")
 	flags.StringVar(&o.Metrics, "metrics", "", "address:port for Prometheus (always also on the socket: ballast ctl metrics)")
 	consoleFlags(flags, &o.Console, &o.ConsoleToken)
 	timingFlags(flags, &o.Timing)

@@ -46,7 +46,8 @@ func Dangers(a, b *model.Fleet, unhealthy unhealthyOf) (lines []string) {
 			lines = append(lines, "nodes: no healthy one of the second tier takes new connections any more: all_down decides who gets them")
 		}
 	}
-	if slices.ContainsFunc(a.Nodes, announces) && !slices.ContainsFunc(b.Nodes, announces) {
+	hasVIP := func(s model.Service) bool { return !s.Functions() }
+	if slices.ContainsFunc(a.Services, hasVIP) && slices.ContainsFunc(a.Nodes, announces) && !slices.ContainsFunc(b.Nodes, announces) {
 		lines = append(lines, "nodes: no active node has bgp any more: the VIPs are withdrawn, and clients that routers led here do not reach them")
 	}
 	return lines

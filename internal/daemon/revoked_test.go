@@ -50,6 +50,9 @@ func TestALoadBalancerFollowsNoRevokedControllerInItsNextLifeEither(t *testing.T
 	if _, err := h.client.Fleet().RevokeCertificate(t.Context(), &ballastv1.RevokeCertificateRequest{Name: "c1", Force: true}); err == nil {
 		t.Error("a load balancer revokes")
 	}
+	if _, err := h.client.Controllers().ListControllers(t.Context(), &ballastv1.ListControllersRequest{}); err == nil || !strings.Contains(err.Error(), "this is a load balancer") {
+		t.Errorf("controllers, asked of it: %v", err)
+	}
 }
 
 func hasRefused(metrics string) bool {

@@ -17,7 +17,7 @@ func Agent(version string) *cobra.Command {
 	var detach bool
 	var logging *command.Logging
 	cmd := &cobra.Command{
-		Use:   "agent -f FILE | --controller HOST:PORT,...",
+		Use:   "agent -f FILE | --controller HOST[:PORT],...",
 		Short: "Run on a server: decapsulate, and write the server's cookie into connections",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkInstance(o.Instance); err != nil {
@@ -27,6 +27,7 @@ func Agent(version string) *cobra.Command {
 			if detach {
 				return agent.Detach(o)
 			}
+			o.Controllers = command.WithPort(o.Controllers, command.ControllerPort)
 			if err := cmp.Or(command.CheckEndpoints("controller", o.Controllers), command.CheckListen("metrics", o.Metrics)); err != nil {
 				return err
 			}
@@ -35,7 +36,7 @@ func Agent(version string) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&o.Config, "file", "f", "", "configuration `FILE` of the fleet")
-	flags.StringSliceVar(&o.Controllers, "controller", nil, "`HOST:PORT` to report load to, and without -f to run by, may be repeated")
+	flags.StringSliceVar(&o.Controllers, "controller", nil, "`HOST[:PORT]` of controllers to report load to, and without -f to run by, may be repeated (port: "+command.ControllerPort+")")
 	flags.StringVar(&o.TLSDir, "tls-dir", "/etc/ballast/tls", "`DIRECTORY` of ca.crt, NAME.crt and NAME.key")
 	flags.StringVar(&o.Name, "name", "", "`NAME` of this host in its certificate (default: that of the only one for an agent)")
 	flags.StringVar(&o.Cgroup, "cgroup", "", "`DIRECTORY` of the cgroup whose CPU time is the server's (default: all of the host)")

@@ -100,6 +100,21 @@ func certificate(t testing.TB, ca *fleettest.Authority, name string) *x509.Certi
 	return c
 }
 
+func TestARevokedNodeKnowsWhyNobodyTakesIt(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), nil)
+	node := joinGuarded(t, ca.Issue(pki.Agent, "s1"), c)
+	node.connected(t, c)
+	if problem := node.streams.Problem(true); problem != "" {
+		t.Errorf("connected: %s", problem)
+	}
+	mustRevoke(t, c.client(ca.Issue(pki.Ctl, "me")), &ballastv1.RevokeCertificateRequest{Name: "s1", Reason: "the host was stolen"})
+	fleettest.Await(t, "it says why", func() bool {
+		problem := node.streams.Problem(true)
+		return strings.HasPrefix(problem, nodeclient.NoController+": the last state goes on ("+c.address) && strings.Contains(problem, "was revoked at") && strings.Contains(problem, "the host was stolen")
+	})
+}
+
 func TestANameThatNobodyIsKnownByIsAskedAbout(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
 	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), nil)

@@ -266,9 +266,6 @@ func (s *Store) readdress(ctx context.Context, address string) error {
 // Failed delivers why an etcd in this process has ended by itself.
 func (s *Store) Failed() <-chan error { return s.failed }
 
-// Embedded reports whether etcd runs in this process, so that Peers, AddPeer and RemovePeer are of use.
-func (s *Store) Embedded() bool { return s.member != nil }
-
 // Peers returns the members of the cluster, as most of them know it.
 func (s *Store) Peers(ctx context.Context) (peers []Peer, err error) {
 	err = s.call(ctx, callTimeout, func(ctx context.Context) error {

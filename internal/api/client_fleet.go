@@ -32,7 +32,7 @@ func (c *Client) Controllers() ballastv1connect.ControllersClient {
 }
 
 func (c *Client) asking() connect.ClientOption {
-	return connect.WithInterceptors(inPlainWords(fmt.Sprintf("reach the daemon at %s: %%w: is it running, and is this its --instance?", c.path)))
+	return connect.WithInterceptors(inPlainWords(c.unreached()))
 }
 
 // NewFleetClient asks the fleet API of controllers (host:port): the first that can be reached and is able to answer. It does not

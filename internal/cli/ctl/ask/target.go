@@ -102,7 +102,7 @@ func (c *Control) usedContext(wanted bool) (context *Context, by string, err err
 	}
 	found, known := all.Contexts[name]
 	if !known {
-		return nil, "", command.Usage("there is no context %q, which %s names: see `ballast ctl context list`", name, chosen)
+		return nil, "", command.NotFound("there is no context %q, which %s names: see `ballast ctl context list`", name, chosen)
 	}
 	return &found, "context " + name, nil
 }

@@ -160,19 +160,7 @@ inline_always enum verdict walk(struct xdp_md *ctx, struct packet *p, struct dec
 	}
 	if (verdict == VERDICT_CONTINUE && number)
 		verdict = walk_flow(ctx, p, flow, d, *number);
-	verdict = any_verdict(d, verdict);
-	if (is_forwarded(verdict) && d->server) {
-		const struct service *service = d->service;
-		const struct server *server = d->server;
-		enum verdict why = verdict;
-
-		verdict = send_to_server(ctx, p, service, server, d);
-		d->service = service;
-		d->server = server;
-		if (verdict == why || verdict == FORWARDED_IN_FRAGMENTS)
-			count_server(server->counter, is_syn(p), why == FORWARDED_NEW || why == FORWARDED_BY_SESSION, p->length);
-	}
-	return verdict;
+	return send_found(ctx, p, d, any_verdict(d, verdict));
 }
 
 /* The whole walk, for every packet. */

@@ -12,6 +12,7 @@
 #include "packet/siphash.h"
 #include "carrier/timestamp.h"
 #include "packet/parse.h"
+#include "packet/reversed.h"
 #include "packet/mix.h"
 #include "packet/gue.h"
 #include "packet/srh.h"

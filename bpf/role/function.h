@@ -74,25 +74,13 @@ inline_always enum verdict function_told(void)
 /* To a function: as to any server, but that fragments and echoes are of its flows, too. */
 inline_always enum verdict function_forward(struct xdp_md *ctx, struct packet *p, const struct packet *flow, struct decision *d, __u32 number)
 {
-	enum verdict verdict, why;
+	enum verdict verdict;
 
 	if (p->fragment == FRAGMENT_LATER)
 		verdict = walk_later_fragment(p, d);
 	else
 		verdict = walk_flow(ctx, p, flow, d, number);
-	verdict = any_verdict(d, verdict);
-	if (is_forwarded(verdict) && d->server) {
-		const struct service *service = d->service;
-		const struct server *server = d->server;
-
-		why = verdict;
-		verdict = send_to_server(ctx, p, service, server, d);
-		d->service = service;
-		d->server = server;
-		if (verdict == why || verdict == FORWARDED_IN_FRAGMENTS)
-			count_server(server->counter, is_syn(p), why == FORWARDED_NEW, p->length);
-	}
-	return verdict;
+	return send_found(ctx, p, d, any_verdict(d, verdict));
 }
 
 /* What becomes of a packet that a function sends. *action is set when it goes on. */

@@ -74,6 +74,23 @@ __noinline int send_to_server(struct xdp_md *ctx, const struct packet *p, const 
 	return FORWARDED_IN_FRAGMENTS;
 }
 
+/* Sends a packet on if its server has been found, and counts it there. */
+inline_always enum verdict send_found(struct xdp_md *ctx, const struct packet *p, struct decision *d, enum verdict why)
+{
+	const struct service *service = d->service;
+	const struct server *server = d->server;
+	enum verdict verdict;
+
+	if (!is_forwarded(why) || !server)
+		return why;
+	verdict = send_to_server(ctx, p, service, server, d);
+	d->service = service;
+	d->server = server;
+	if (verdict == why || verdict == FORWARDED_IN_FRAGMENTS)
+		count_server(server->counter, is_syn(p), why == FORWARDED_NEW || why == FORWARDED_BY_SESSION, p->length);
+	return verdict;
+}
+
 /* The frame is as it goes to the server, but too big: it becomes an order for lb_release. Returns an XDP action. */
 __noinline int order_fragments(struct xdp_md *ctx, const struct service *service, const struct server *server, __u16 id, __u32 stops)
 {

@@ -63,7 +63,7 @@ inline_always _Bool deliver_tcp(struct xdp_md *ctx, const struct packet *p, void
 inline_always _Bool deliver_icmp(struct xdp_md *ctx, const struct packet *p, void *data, void *end)
 {
 	struct icmp_header *icmp = data + (p->l4 & 255);
-	struct packet quoted = { .l3 = (p->l4 & 255) + sizeof(*icmp) }, flow = {}; /* as its client sends it */
+	struct packet quoted = { .l3 = (p->l4 & 255) + sizeof(*icmp) }, flow; /* as its client sends it */
 	struct bpf_sock *sk;
 	__be16 *ports;
 	_Bool error, mine;
@@ -77,12 +77,9 @@ inline_always _Bool deliver_icmp(struct xdp_md *ctx, const struct packet *p, voi
 	ports = data + (quoted.l4 & 255);
 	if (quoted.protocol != IPPROTO_TCP || quoted.fragment == FRAGMENT_LATER || (void *)(ports + 2) > end)
 		return 1;
-	__builtin_memcpy(flow.source, quoted.destination, sizeof(flow.source));
-	__builtin_memcpy(flow.destination, quoted.source, sizeof(flow.destination));
-	flow.source_port = ports[1];
-	flow.destination_port = ports[0];
-	flow.ipv6 = p->ipv6;
-	flow.protocol = IPPROTO_TCP;
+	quoted.source_port = ports[0];
+	quoted.destination_port = ports[1];
+	reversed(&flow, &quoted);
 	sk = deliver_lookup(ctx, flow.source, flow.destination, flow.source_port, flow.destination_port, flow.ipv6);
 	mine = sk && sk->state != SOCKET_LISTEN;
 	if (sk)

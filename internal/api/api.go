@@ -77,6 +77,9 @@ func IDDir(runDir, instance string) string { return filepath.Join(runDir, "quic"
 // TicketDir is where an agent keeps a file for each service with session tls, SERVICE.json.
 func TicketDir(runDir, instance string) string { return filepath.Join(runDir, "tickets", instance) }
 
+// RunDir is where daemons have their sockets and pins, if nothing else is said.
+const RunDir = "/run/ballast"
+
 // SocketPath is where the instance's daemon listens.
 func SocketPath(runDir, instance string) string {
 	return filepath.Join(runDir, instance, "ctl.sock")

@@ -37,6 +37,9 @@ func (f *fleetAPI) ListNodes(ctx context.Context, _ *ballastv1.ListNodesRequest)
 		status := known[n.Name]
 		if status == nil {
 			status = &ballastv1.NodeStatus{Role: roleLB, Name: n.Name}
+			if f.desired.MakesKeys() { // controllers know who has joined
+				status.Problems = []string{"has never joined, or was forgotten: start it there (ballast lb --controller ...); is its name that of its certificate?"}
+			}
 			list = append(list, status)
 		}
 		status.Node = NodeToProto(n)

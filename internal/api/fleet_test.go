@@ -305,9 +305,9 @@ func TestNodesDrainAndLeave(t *testing.T) {
 	}
 	var told []string
 	for _, n := range list.Nodes {
-		told = append(told, fmt.Sprint(n.Role, " ", n.Name, " ", n.Node.GetTier(), " ", n.Node.GetState(), " ", n.Health))
+		told = append(told, fmt.Sprint(n.Role, " ", n.Name, " ", n.Node.GetTier(), " ", n.Node.GetState(), " ", n.Health, len(n.Problems)))
 	}
-	expect(t, "listed", told, "agent lb3   ", "lb lb2 second active healthy", "lb lb1 first active ", "lb lb3 second draining ")
+	expect(t, "listed", told, "agent lb3   0", "lb lb2 second active healthy0", "lb lb1 first active 1", "lb lb3 second draining 1") // they have never joined
 	expect(t, "undrained", must(t)(fleet.UndrainNode(t.Context(), &ballastv1.NodeRequest{Node: "lb3"})), "node lb3: state draining -> active")
 	must(t)(fleet.RemoveNode(t.Context(), &ballastv1.NodeRequest{Node: "lb3"}))
 	must(t)(fleet.RemoveNode(t.Context(), &ballastv1.NodeRequest{Node: "lb2"}))

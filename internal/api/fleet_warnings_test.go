@@ -32,6 +32,9 @@ func TestWhatHarmsClientsOrCannotBeTakenBackNeedsForce(t *testing.T) {
 	draining.State = "draining"
 	idle := at("10.0.0.3")
 	idle.Weight = &zero
+	announcing := func(name, state string) *ballastv1.Node {
+		return &ballastv1.Node{Name: name, State: state, Bgp: &ballastv1.BGP{As: 64600, NeighborAs: 64512, Neighbors: []string{"10.0.0.254"}}}
+	}
 	cases := map[string]harm{
 		"drain of the last": {func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
 			return fleet.DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: "10.0.0.1", Force: force})
@@ -52,6 +55,16 @@ func TestWhatHarmsClientsOrCannotBeTakenBackNeedsForce(t *testing.T) {
 		"apply without the service": {func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
 			return fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Force: force})
 		}, "service web: it goes"},
+		"apply without the nodes that announce": {func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
+			current, err := fleet.GetFleet(t.Context(), &ballastv1.GetFleetRequest{})
+			if err != nil {
+				return nil, err
+			}
+			return fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: current.Services, Force: force})
+		}, "no active node has bgp any more"},
+		"drain of the last that announces": {func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
+			return fleet.DrainNode(t.Context(), &ballastv1.NodeRequest{Node: "lb1", Force: force})
+		}, "no active node has bgp any more"},
 		"apply with old keys": {func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
 			current, err := fleet.GetFleet(t.Context(), &ballastv1.GetFleetRequest{})
 			if err != nil {
@@ -65,7 +78,8 @@ func TestWhatHarmsClientsOrCannotBeTakenBackNeedsForce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fleet, _ := serveFleet(t, &apitest.Memory{})
 			must(t)(fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{web(at("10.0.0.1"), draining, idle)},
-				Keys: &ballastv1.Keys{Placement: make16(9), Current: 2, Cookie: map[uint32][]byte{1: make16(1), 2: make16(2)}}}))
+				Nodes: []*ballastv1.Node{announcing("lb1", ""), announcing("lb2", "draining")},
+				Keys:  &ballastv1.Keys{Placement: make16(9), Current: 2, Cookie: map[uint32][]byte{1: make16(1), 2: make16(2)}}}))
 			before, _ := fleet.GetFleet(t.Context(), &ballastv1.GetFleetRequest{})
 			_, err := c.change(fleet, false)
 			warnings := api.WarningsOf(err)
@@ -122,6 +136,14 @@ func TestWhatHarmsNobodyNeedsNoForce(t *testing.T) {
 	if _, err := fleet.AddKey(t.Context(), &ballastv1.AddKeyRequest{}); err != nil {
 		t.Error(err)
 	}
+	for _, name := range []string{"lb1", "lb2"} {
+		must(t)(fleet.AddNode(t.Context(), &ballastv1.AddNodeRequest{Node: &ballastv1.Node{Name: name, Tier: "first",
+			Bgp: &ballastv1.BGP{As: 64600, NeighborAs: 64512, Neighbors: []string{"10.0.0.254"}}}}))
+	}
+	must(t)(fleet.DrainNode(t.Context(), &ballastv1.NodeRequest{Node: "lb1"}))
+	must(t)(fleet.UndrainNode(t.Context(), &ballastv1.NodeRequest{Node: "lb1"}))
+	must(t)(fleet.RemoveNode(t.Context(), &ballastv1.NodeRequest{Node: "lb2"}))
+	must(t)(fleet.DrainNode(t.Context(), &ballastv1.NodeRequest{Node: "lb1", Force: true}))
 	renamed := web(at("10.0.0.1"))
 	renamed.Name, renamed.Ports, renamed.Dispatch = "shop", []uint32{80, 443}, "p2c"
 	must(t)(fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{renamed}}))

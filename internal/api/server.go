@@ -52,8 +52,11 @@ func (s *Server) Handle(pattern string, f func(*http.Request) (any, error)) {
 }
 
 // Otherwise has requests that no route is for refused with the reason: which daemon this is, and who serves what it does not.
-func (s *Server) Otherwise(why string) {
-	s.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) Otherwise(why string) { s.Refuse("/", why) }
+
+// Refuse has requests for paths that begin with a prefix refused with the reason.
+func (s *Server) Refuse(prefix, why string) {
+	s.mux.HandleFunc(prefix, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusNotFound)
 		json.NewEncoder(w).Encode(struct {

@@ -15,7 +15,8 @@ import (
 func TestFlagsThatCannotBeRightAreRefusedBeforeAnythingIsMade(t *testing.T) {
 	for line, want := range map[string]string{
 		"lb --controller 10.0.0.21:notaport":           `--controller "10.0.0.21:notaport": use HOST:PORT`,
-		"lb --controller 10.0.0.21":                    "use HOST:PORT",
+		"lb --controller 10.0.0.21 --listen x":         "--listen",
+		"agent --controller 10.0.0.21 --metrics x":     "--metrics",
 		"lb --controller :6443":                        "use HOST:PORT",
 		"lb --controller c1:6443,c2:0":                 `"c2:0"`,
 		"lb -f x.yaml --linger -5s":                    "--linger -5s: use 0s or more",

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
 )
@@ -121,6 +122,10 @@ func (f fleetOf) RevokeCertificate(ctx context.Context, r *ballastv1.RevokeCerti
 		return nil, 0, errLockOut(out)
 	}
 	warnings = append(warnings, out...)
+	unknown := entry.Name != "" && entry.Serial == "" && !f.known(ctx, entry.Name)
+	if unknown {
+		warnings = append(warnings, fmt.Sprintf("%s: no node or controller of that name is known, and no recorded change is by it: is the name right?", entry.Name))
+	}
 	if !r.Force {
 		return nil, 0, api.Dangerous(append(warnings, f.cutOff(&entry)...))
 	}
@@ -146,6 +151,9 @@ func (f fleetOf) RevokeCertificate(ctx context.Context, r *ballastv1.RevokeCerti
 		changes = []string{"revoked: " + entry.What()}
 		if entry.Reason != "" {
 			changes[0] += ": " + entry.Reason
+		}
+		if unknown {
+			changes[0] += " (no node or controller of that name is known)"
 		}
 		record.Changes = changes
 		document, err := now.putRevoked(&entry)
@@ -237,6 +245,26 @@ func (f fleetOf) left(name string, r *pki.Revocation, now *snapshot) bool {
 		}
 	}
 	return true
+}
+
+// known reports whether a node, a controller, a server or who made a change that is still recorded has a name. Who holds a certificate and
+// never used it here is not known.
+func (f fleetOf) known(ctx context.Context, name string) bool {
+	if by, _ := api.CallerOf(ctx); name == f.name || by.Certificate != nil && by.Name == name {
+		return true
+	}
+	now := f.desired.now()
+	if now == nil {
+		return slices.Contains(f.controllers(now), name)
+	}
+	nodes, _ := f.Nodes(ctx)
+	changes, _ := f.History(ctx)
+	return slices.ContainsFunc(nodes, func(n *ballastv1.NodeStatus) bool { return n.Name == name }) ||
+		slices.ContainsFunc(changes, func(c *ballastv1.FleetChange) bool { return c.Name == name }) ||
+		slices.ContainsFunc(now.nodes.Nodes, func(n model.Node) bool { return n.Name == name }) ||
+		slices.ContainsFunc(slices.Collect(maps.Values(now.services)), func(s *serviceDocument) bool {
+			return slices.ContainsFunc(s.Service.Servers, func(server model.Server) bool { return server.Name == name })
+		})
 }
 
 // cutOff names whom a revocation cuts off now.

@@ -100,6 +100,38 @@ func certificate(t testing.TB, ca *fleettest.Authority, name string) *x509.Certi
 	return c
 }
 
+func TestARevokedNodeKnowsWhyNobodyTakesIt(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), nil)
+	node := joinGuarded(t, ca.Issue(pki.Agent, "s1"), c)
+	node.connected(t, c)
+	if problem := node.streams.Problem(true); problem != "" {
+		t.Errorf("connected: %s", problem)
+	}
+	mustRevoke(t, c.client(ca.Issue(pki.Ctl, "me")), &ballastv1.RevokeCertificateRequest{Name: "s1", Reason: "the host was stolen"})
+	fleettest.Await(t, "it says why", func() bool {
+		problem := node.streams.Problem(true)
+		return strings.HasPrefix(problem, nodeclient.NoController+": the last state goes on ("+c.address) && strings.Contains(problem, "was revoked at") && strings.Contains(problem, "the host was stolen")
+	})
+}
+
+func TestANameThatNobodyIsKnownByIsAskedAbout(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), nil)
+	operator := c.client(ca.Issue(pki.Ctl, "me"))
+	joinGuarded(t, ca.Issue(pki.Agent, "s1"), c).connected(t, c)
+	for name, known := range map[string]bool{"s1": true, "s1x": false} {
+		_, err := revoke(t, operator, &ballastv1.RevokeCertificateRequest{Name: name})
+		if warned := strings.Contains(strings.Join(api.WarningsOf(err), "\n"), name+": no node or controller of that name is known"); warned == known {
+			t.Errorf("%s: %v", name, err)
+		}
+		answer, err := revoke(t, operator, &ballastv1.RevokeCertificateRequest{Name: name, Force: true})
+		if err != nil || len(answer.Changes) != 1 || strings.Contains(answer.Changes[0], "no node or controller of that name is known") == known {
+			t.Errorf("%s, if it is meant: %v, %v", name, answer, err)
+		}
+	}
+}
+
 // However its certificate is named, its owner's stream ends within a second, for the reason that was given, and no other begins.
 func TestARevokedNodeIsCutAtOnceAndDoesNotComeBack(t *testing.T) {
 	const atOnce = time.Second

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -195,6 +196,10 @@ func TestAFleetGoesFromOneControllerToThreeAndBackAndLosesNoChange(t *testing.T)
 	startKeeper(t, ca, "c3", c3.dir, at[2], at[0])
 	awaitControllers(t, list, "c1 voter alive", "c3 voter alive")
 	removeController(t, list, "c3")
+	fleettest.Await(t, "nodes are listed without controllers that were removed", func() bool {
+		answer, err := fleet.ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
+		return err == nil && len(answer.Nodes) == 2 && answer.Nodes[0].Name == "c1" && answer.Nodes[1].Name == "lb1"
+	})
 	if _, err := list.RemoveController(t.Context(), &ballastv1.RemoveControllerRequest{Name: "c1"}); connect.CodeOf(err) != connect.CodeFailedPrecondition {
 		t.Errorf("removing the last one: %v", err)
 	}
@@ -217,6 +222,33 @@ func TestAJoinThatWasCutOffIsMadeAgain(t *testing.T) {
 	awaitControllers(t, list, " joining dead", "c1 voter alive")
 	startKeeper(t, ca, "c2", t.TempDir(), at, c1.address)
 	awaitControllers(t, list, "c1 voter alive", "c2 voter alive")
+}
+
+// Else there would be two fleets, and nobody would say so.
+func TestAControllerWithDataOfItsOwnSaysThatItJoinsNobody(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	operator := ca.Issue(pki.Ctl, "me")
+	dir, at := t.TempDir(), freeAddress(t)
+	fleet := api.NewFleetClient([]string{at}, operator.Client())
+	says := func() (found bool) {
+		fleettest.Await(t, "it lists itself", func() bool {
+			answer, err := fleet.ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
+			if err == nil && len(answer.Nodes) == 1 {
+				found = strings.Contains(strings.Join(answer.Nodes[0].Problems, "\n"), "--join has no effect")
+			}
+			return err == nil && len(answer.Nodes) == 1
+		})
+		return found
+	}
+	alone := startKeeper(t, ca, "c2", dir, at)
+	if says() {
+		t.Error("it was not to join anybody")
+	}
+	alone.stop()
+	startKeeper(t, ca, "c2", dir, at, freeAddress(t))
+	if !says() {
+		t.Error("it says nothing")
+	}
 }
 
 // addAs is the request of a controller that answers at an address until it has got the answer.

@@ -190,12 +190,15 @@ func (f fleetOf) KeyNodes() *rotation.Nodes { return f.hub.KeyNodes() }
 // MakesKeys: every node is told them by the controllers.
 func (f fleetOf) MakesKeys() bool { return true }
 
-// Nodes lists this controller, the others whose leases stand as far as it knows, and the nodes that are connected to it.
+// Nodes lists this controller, the others that keep the state, as far as it knows, and the nodes that are connected to it.
 func (f fleetOf) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
 	stops := f.obstacles()
 	f.mutex.Lock()
 	leads, live, gone, lives := f.leads, slices.Clone(f.live), maps.Clone(f.gone), f.lives()
 	f.mutex.Unlock()
+	if f.peers.cluster != nil {
+		maps.DeleteFunc(gone, func(name string, _ *ballastv1.NodeStatus) bool { return !f.peers.cluster.HasPeer(name) }) // they were removed
+	}
 	if !lives {
 		delete(gone, f.name) // it answers
 		live = append(live, store.Member{Name: f.name, Address: f.address, Version: f.options.Version})

@@ -41,6 +41,11 @@ func TestALoadBalancerFollowsNoRevokedControllerInItsNextLifeEither(t *testing.T
 	h.kill()
 	h.start()
 	h.await("the next life", func(s api.LBStatus) bool { return s.Ready && s.Revision == 6 })
+	h.await("it says why nobody is connected", func(s api.LBStatus) bool {
+		return slices.ContainsFunc(s.Problems, func(p string) bool {
+			return strings.HasPrefix(p, "no controller is connected: the last state goes on (10.9.0.2:6443: ") && strings.Contains(p, "; 10.9.0.3:6443: ")
+		})
+	})
 	h.await("it has refused the thief", func(api.LBStatus) bool { return hasRefused(h.metrics()) })
 	h.expectServers("without anybody to believe", "s2 active", "s3 active", "s4 active")
 	answer, err := h.client.Fleet().ListRevocations(t.Context(), &ballastv1.ListRevocationsRequest{})
@@ -49,6 +54,9 @@ func TestALoadBalancerFollowsNoRevokedControllerInItsNextLifeEither(t *testing.T
 	}
 	if _, err := h.client.Fleet().RevokeCertificate(t.Context(), &ballastv1.RevokeCertificateRequest{Name: "c1", Force: true}); err == nil {
 		t.Error("a load balancer revokes")
+	}
+	if _, err := h.client.Controllers().ListControllers(t.Context(), &ballastv1.ListControllersRequest{}); err == nil || !strings.Contains(err.Error(), "this is a load balancer") {
+		t.Errorf("controllers, asked of it: %v", err)
 	}
 }
 

@@ -21,7 +21,7 @@ var judges = []func(*facts) []Finding{
 	judgeDevices, judgePaths, judgeTier, judgeBGP, judgeReplicas, judgeServerClocks, judgeForwarding,
 	judgeIdentity, judgeTunnels, judgeVIPs, judgeTimestamps, judgeMPTCP, judgeSessions, judgeBack, judgeEgress, judgeReversePath, judgeARP, judgeReturnMTU, judgeListeners,
 	judgeTranslation,
-	judgeDaemon,
+	judgeUnits, judgeDaemon,
 }
 
 // Examine gathers facts in the calling thread's network namespace and judges them. Nothing is changed: no program is attached, nothing

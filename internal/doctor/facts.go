@@ -163,6 +163,7 @@ type facts struct {
 	Password  error                        // why there is none for them
 	Daemon    daemonFacts
 	Kept      keptFacts
+	Units     []unitFacts // those of systemd that do not stay up
 	Host      hostFacts
 	Mine      func(*model.Server) bool // is it this host?
 }

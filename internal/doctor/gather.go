@@ -42,6 +42,9 @@ func gather(ctx context.Context, o Options, daemon daemonFacts) *facts {
 		_, local := f.Host.Addresses[s.Address]
 		return local
 	}
+	if o.RunDir == api.RunDir {
+		f.Units = gatherUnits(ctx)
+	}
 	f.Role = chooseRole(o.Role, f)
 	f.fileOfState()
 	f.Name = cmp.Or(o.Name, f.Daemon.Name, hostName())
@@ -71,7 +74,7 @@ func chooseRole(wanted Role, f *facts) Role {
 	case f.Kept.role() != RoleUnknown:
 		return f.Kept.role()
 	case !f.File.known():
-		return RoleUnknown
+		return f.failingRole()
 	}
 	for i := range f.File.Fleet.Services {
 		if f.mine(&f.File.Fleet.Services[i]) != nil {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -38,7 +39,12 @@ func judgeBGP(f *facts) (out []Finding) {
 		out = append(out, judgeNeighbor(b, n, f.Neighbors[n.Address])...)
 	}
 	if len(out) == 0 {
-		out = append(out, ok("bgp", f.Name, "AS %d; %d neighbours can be reached", b.AS, len(b.Neighbors)))
+		asked := !slices.ContainsFunc(b.Neighbors, func(n model.Neighbor) bool { return !f.Neighbors[n.Address].Asked })
+		found := "AS %d; routers that there is a way to: %d (port 179 was not tried: " + api.Ctl(f.Instance) + " bgp show tells of sessions)"
+		if asked {
+			found = "AS %d; routers that take connections: %d"
+		}
+		out = append(out, ok("bgp", f.Name, found, b.AS, len(b.Neighbors)))
 	}
 	return out
 }

@@ -48,6 +48,8 @@ func (f *facts) judgeAbsent() []Finding {
 		unit = " (systemctl start ballast-" + role + ")"
 	}
 	switch {
+	case f.failing(f.Role) != nil:
+		return nil // judgeUnits tells
 	case d.Pinned:
 		return []Finding{{"daemon", role, Problem, "does not run; the data path that it left goes on as it was: changes, failures of servers and of the network are not followed",
 			"start it again, as it was started before" + unit + ": it takes the data path over"}}
@@ -65,7 +67,7 @@ func judgeDaemon(f *facts) (out []Finding) {
 	case !d.runs():
 		return f.judgeAbsent()
 	case d.Err != nil:
-		return append(out, Finding{"daemon", subject, Problem, d.Err.Error(), "read its log; start it again"})
+		return append(out, Finding{"daemon", subject, Problem, d.Err.Error(), "read its log (journalctl -u ballast-" + subject + "); start it again"})
 	case d.Role != f.Role:
 		return append(out, Finding{"daemon", subject, Problem, "the instance is a daemon of role " + string(d.Role),
 			"give this one an --instance of its own"})
@@ -91,12 +93,12 @@ func judgeDaemon(f *facts) (out []Finding) {
 		}
 		remedy := "do what it says; `" + api.Ctl(f.Instance) + " status` tells when it is gone"
 		if strings.HasPrefix(problem, "no controller is connected") {
-			remedy = "read `controller not joined` in its log: the network, the certificate (`ballast ctl pki show DIR`), or controllers that are down"
+			remedy = "read `controller not joined` in its log (journalctl -u ballast-" + subject + "): the network, the certificate (`ballast ctl pki show DIR`), or controllers that are down"
 		}
 		out = append(out, Finding{"daemon", subject, Problem, found, remedy})
 	}
 	if len(out) == 0 && !d.Ready {
-		return []Finding{{"daemon", subject, Problem, "runs and is not ready", "read its log"}}
+		return []Finding{{"daemon", subject, Problem, "runs and is not ready", "read its log (journalctl -u ballast-" + subject + ")"}}
 	}
 	if len(out) == 0 {
 		out = append(out, ok("daemon", subject, "ready, by %s", d.source()))

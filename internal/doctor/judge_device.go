@@ -18,7 +18,7 @@ var programNames = map[Role]string{RoleLB: "lb", RoleAgent: "server_xdp"}
 
 func judgeDevices(f *facts) (out []Finding) {
 	if f.NoDevs != nil {
-		out = append(out, Finding{"interface", "", Problem, f.NoDevs.Error(), "name it with --interface"})
+		out = append(out, Finding{"interface", "", Problem, f.NoDevs.Error(), "name one that the host has: --interface NAME"})
 	}
 	for i := range f.Devices {
 		d := &f.Devices[i]

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -57,10 +58,11 @@ type Streams struct {
 
 	mutex   sync.Mutex
 	streams map[string]*outbox // of the controllers that are connected
+	missing map[string]error   // of the others: why, as far as it is known
 }
 
 // New returns streams that begin with Run.
-func New(o Options) *Streams { return &Streams{options: o, streams: map[string]*outbox{}} }
+func New(o Options) *Streams { return &Streams{options: o, streams: map[string]*outbox{}, missing: map[string]error{}} }
 
 // Run keeps a stream to every controller until ctx ends. When it returns, no callback runs any more.
 func (s *Streams) Run(ctx context.Context) {
@@ -100,6 +102,51 @@ func (s *Streams) Connected() (controllers []string) {
 	return controllers
 }
 
+// Problem is that no controller is connected, and why, as far as it is known; empty: one is. goesOn: the node has a state to go on with.
+func (s *Streams) Problem(goesOn bool) string {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if len(s.streams) > 0 {
+		return ""
+	}
+	problem := NoController
+	if goesOn {
+		problem += ": the last state goes on"
+	}
+	var reasons []string
+	for controller, why := range s.missing {
+		text := why.Error()
+		if answer := new(connect.Error); errors.As(why, &answer) {
+			text = answer.Message()
+		}
+		reasons = append(reasons, controller+": "+text)
+	}
+	if len(reasons) > 0 {
+		slices.Sort(reasons)
+		problem += " (" + strings.Join(reasons, "; ") + ")"
+	}
+	return problem
+}
+
+// miss keeps why a controller has ended a stream or did not begin one. What it answered itself says more than what comes after: one that
+// refuses a certificate says so once, and its TLS little from then on.
+func (s *Streams) miss(controller string, why error) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if before := s.missing[controller]; before == nil || isAnswer(why) || !isAnswer(before) {
+		s.missing[controller] = why
+	}
+}
+
+// isAnswer tells a controller's refusal from what the network or TLS says.
+func isAnswer(err error) bool {
+	switch connect.CodeOf(err) {
+	case connect.CodePermissionDenied, connect.CodeUnauthenticated, connect.CodeFailedPrecondition, connect.CodeInvalidArgument, connect.CodeAlreadyExists:
+		return true
+	}
+	return false
+}
+
 func (s *Streams) keep(ctx context.Context, controller string) {
 	transport := s.options.transport()
 	defer transport.CloseIdleConnections()
@@ -115,6 +162,7 @@ func (s *Streams) keep(ctx context.Context, controller string) {
 		if ctx.Err() != nil {
 			return
 		}
+		s.miss(controller, err)
 		if welcomed {
 			wait, said = rejoinMin, ""
 			s.options.Log.Warn("controller lost, the last state goes on", "controller", controller, "error", err)
@@ -180,6 +228,7 @@ func (s *Streams) converse(ctx context.Context, controller string, client ballas
 	out := newOutbox(cancel)
 	s.mutex.Lock()
 	s.streams[controller] = out
+	delete(s.missing, controller)
 	s.mutex.Unlock()
 	sending := make(chan struct{})
 	go func() {

@@ -57,7 +57,7 @@ func TestPackagesServeFromInstallationToPurge(t *testing.T) {
 	m.ready("ballast-lb", "")
 	m.unharmed(client, "started")
 	m.controller()
-	m.run("ballast", "ctl", "node", "drain", "lb1")
+	m.run("ballast", "ctl", "node", "drain", "lb1", "--yes") // it is the only one
 	m.announced(false)
 	m.run("ballast", "ctl", "node", "undrain", "lb1")
 	m.announced(true)

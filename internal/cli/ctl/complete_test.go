@@ -51,6 +51,8 @@ func TestArgumentsComplete(t *testing.T) {
 		"ctl --socket " + socket + " service set ":           "web",
 		"ctl --socket " + socket + " service add ":           "",
 		"ctl --socket " + socket + " node forget ":           "lb1 s1",
+		"ctl --socket " + socket + " pki revoke ":            "lb1 s1",
+		"ctl --socket " + socket + " controller remove ":     "",
 		"ctl --socket " + socket + " trace --service ":       "web",
 		"ctl --run-dir " + runDir + " --instance ":           "lb7",
 		"ctl context use ":                                   "prod",

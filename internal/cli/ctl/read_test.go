@@ -42,10 +42,11 @@ func TestBGPTellsSessionsAndWhyAVIPIsNotAnnounced(t *testing.T) {
 				{Address: netip.MustParseAddr("2001:db8::1"), AS: 64513, Why: "cannot connect", BFD: &api.BGPBFD{}}},
 			VIPs: []api.BGPVIP{
 				{VIP: netip.MustParsePrefix("198.51.100.10/32"), Announced: true, Why: "it can be carried", To: []netip.Addr{netip.MustParseAddr("10.0.0.254")}},
+				{VIP: netip.MustParsePrefix("2001:db8:51::11/128"), Announced: true, Why: "it can be carried"},
 				{VIP: netip.MustParsePrefix("2001:db8:51::10/128"), Why: "this node is draining"}}}
 	})
 	ctl.expect("bgp", "AS 64600, router id 10.0.0.1", "10.0.0.254   64512  up", "up, within 600ms", "2001:db8::1  64513  down", "cannot connect",
-		"198.51.100.10/32     yes", "2001:db8:51::10/128  no", "this node is draining", "problem: bgp: something is wrong")
+		"198.51.100.10/32     yes", "2001:db8:51::11/128  to nobody", "2001:db8:51::10/128  no", "this node is draining", "problem: bgp: something is wrong")
 	ctl.expect("--json bgp", `"router_id": "10.0.0.1"`, `"announced": true`, `"detection_seconds": 0.6`)
 }
 

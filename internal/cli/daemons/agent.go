@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/daemon/agent"
 )
@@ -16,7 +17,7 @@ func Agent(version string) *cobra.Command {
 	var detach bool
 	var logging *command.Logging
 	cmd := &cobra.Command{
-		Use:   "agent -f FILE | --controller HOST:PORT,...",
+		Use:   "agent -f FILE | --controller HOST[:PORT],...",
 		Short: "Run on a server: decapsulate, and write the server's cookie into connections",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkInstance(o.Instance); err != nil {
@@ -26,6 +27,7 @@ func Agent(version string) *cobra.Command {
 			if detach {
 				return agent.Detach(o)
 			}
+			o.Controllers = command.WithPort(o.Controllers, command.ControllerPort)
 			if err := cmp.Or(command.CheckEndpoints("controller", o.Controllers), command.CheckListen("metrics", o.Metrics)); err != nil {
 				return err
 			}
@@ -34,7 +36,7 @@ func Agent(version string) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&o.Config, "file", "f", "", "configuration `FILE` of the fleet")
-	flags.StringSliceVar(&o.Controllers, "controller", nil, "`HOST:PORT` to report load to, and without -f to run by, may be repeated")
+	flags.StringSliceVar(&o.Controllers, "controller", nil, "`HOST[:PORT]` of controllers to report load to, and without -f to run by, may be repeated (port: "+command.ControllerPort+")")
 	flags.StringVar(&o.TLSDir, "tls-dir", "/etc/ballast/tls", "`DIRECTORY` of ca.crt, NAME.crt and NAME.key")
 	flags.StringVar(&o.Name, "name", "", "`NAME` of this host in its certificate (default: that of the only one for an agent)")
 	flags.StringVar(&o.Cgroup, "cgroup", "", "`DIRECTORY` of the cgroup whose CPU time is the server's (default: all of the host)")
@@ -45,7 +47,7 @@ func Agent(version string) *cobra.Command {
 	modeFlag(flags, &o.XDPMode, "auto, native or generic")
 	flags.DurationVar(&o.TunnelsSettle, "tunnels-settle", 0, "how long controllers list load balancers until tunnels of others are dropped, for experiments")
 	flags.MarkHidden("tunnels-settle")
-	flags.StringVar(&o.RunDir, "run-dir", "/run/ballast", "`DIRECTORY` of sockets and pins")
+	flags.StringVar(&o.RunDir, "run-dir", api.RunDir, "`DIRECTORY` of sockets and pins")
 	flags.StringVar(&o.QUICGroup, "quic-group", "", "`GROUP` that may read RUN_DIR/quic, by which applications make connection ids of services with affinity quic (default: root alone)")
 	flags.StringVar(&o.TicketGroup, "ticket-group", "", "`GROUP` that may read RUN_DIR/tickets, by which applications make session tickets of services with session tls (default: root alone)")
 	flags.StringVar(&o.TicketKey, "ticket-key", "", "`FILE` with 64 hexadecimal digits, the same on all servers, by which session tickets are encrypted (default: those of the controllers, else a key of this host's own in STATE_DIR)")

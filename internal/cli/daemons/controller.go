@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/controller"
 	"github.com/ballast-lb/ballast/internal/machine/node"
@@ -46,13 +47,13 @@ func Controller(version string) *cobra.Command {
 	flags.StringVar(&o.Public, "public", "", "host:port that nodes and other controllers reach this one at (default: that of --listen, or the first address of the certificate)")
 	flags.StringVar(&o.TLSDir, "tls-dir", "/etc/ballast/tls", "directory of ca.crt, NAME.crt and NAME.key")
 	flags.StringVar(&o.DataDir, "data-dir", "", "directory of this controller's copy of the state")
-	flags.StringSliceVar(&o.Join, "join", nil, "HOST[:PORT] of controllers that this one joins, unless its --data-dir is that of one that has joined")
+	flags.StringSliceVar(&o.Join, "join", nil, "HOST[:PORT] of controllers that this one joins if its --data-dir is empty; one that has data goes on with that")
 	flags.StringSliceVar(&o.Etcd, "etcd", nil, "endpoints of the etcd that has the state of several controllers")
 	flags.StringVar(&o.EtcdCA, "etcd-ca", "", "certificate of the authority of etcd (default: those of this machine)")
 	flags.StringVar(&o.EtcdCert, "etcd-cert", "", "certificate to show to etcd")
 	flags.StringVar(&o.EtcdKey, "etcd-key", "", "its key")
 	flags.StringVar(&o.EtcdPrefix, "etcd-prefix", "", "what keys in etcd begin with (default /ballast/): several fleets can share an etcd")
-	flags.StringVar(&o.RunDir, "run-dir", "/run/ballast", "directory of the socket for ctl on this machine")
+	flags.StringVar(&o.RunDir, "run-dir", api.RunDir, "directory of the socket for ctl on this machine")
 	flags.StringVar(&o.Metrics, "metrics", "", "address:port for Prometheus (always also on the socket: ballast ctl metrics)")
 	consoleFlags(flags, &o.Console, &o.ConsoleToken)
 	timingFlags(flags, &o.Timing)

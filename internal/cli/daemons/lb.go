@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
 	"github.com/ballast-lb/ballast/internal/daemon/lb"
@@ -20,7 +21,7 @@ func LB(version string) *cobra.Command {
 	var remove bool
 	var logging *command.Logging
 	cmd := &cobra.Command{
-		Use:   "lb -f FILE | --controller HOST:PORT,...",
+		Use:   "lb -f FILE | --controller HOST[:PORT],...",
 		Short: "Run a load-balancer node",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkInstance(o.Instance); err != nil {
@@ -34,6 +35,7 @@ func LB(version string) *cobra.Command {
 			if (o.Config == "") == (len(o.Controllers) == 0) {
 				return command.Usage("name either a configuration file (-f) or controllers (--controller)")
 			}
+			o.Controllers = command.WithPort(o.Controllers, command.ControllerPort)
 			err := cmp.Or(command.CheckEndpoints("controller", o.Controllers), command.CheckListen("listen", o.Listen), command.CheckListen("metrics", o.Metrics), checkConsole(o.Console, o.ConsoleToken), checkTiming(&o.Timing))
 			if err = cmp.Or(err, roundLimits(&o.Limits)); err != nil {
 				return err
@@ -44,7 +46,7 @@ func LB(version string) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&o.Config, "file", "f", "", "configuration file")
-	flags.StringSliceVar(&o.Controllers, "controller", nil, "controllers to run by instead of a file, HOST:PORT, repeatable")
+	flags.StringSliceVar(&o.Controllers, "controller", nil, "controllers to run by instead of a file, HOST[:PORT], repeatable (port: "+command.ControllerPort+")")
 	flags.StringVar(&o.Listen, "listen", "", "with -f: address:port where agents report their load")
 	flags.StringVar(&o.TLSDir, "tls-dir", "/etc/ballast/tls", "directory of ca.crt, NAME.crt and NAME.key")
 	flags.StringVar(&o.Name, "name", "", "name of this node, among the fleet's nodes and in its certificate (default: that of the only certificate for a load balancer; without TLS that of the host)")
@@ -52,7 +54,7 @@ func LB(version string) *cobra.Command {
 	flags.StringVar(&o.Instance, "instance", "default", "name of this node's socket, pins and state on this machine")
 	flags.StringSliceVar(&o.Interfaces, "interface", nil, "interface that packets come in by, repeatable (default: those of the default routes)")
 	modeFlag(flags, &o.XDPMode, "auto, native or generic; auto tries native first")
-	flags.StringVar(&o.RunDir, "run-dir", "/run/ballast", "directory of sockets and pinned maps")
+	flags.StringVar(&o.RunDir, "run-dir", api.RunDir, "directory of sockets and pinned maps")
 	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/ballast", "directory of what must survive a restart of the machine")
 	flags.StringVar(&o.Metrics, "metrics", "", "address:port for Prometheus (always also on the socket: ballast ctl metrics)")
 	consoleFlags(flags, &o.Console, &o.ConsoleToken)

@@ -3,10 +3,11 @@ package daemons
 
 import (
 	"fmt"
-	"net"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/daemon/devices"
 	"github.com/ballast-lb/ballast/internal/linux/link"
 )
 
@@ -18,11 +19,14 @@ func Pass() *cobra.Command {
 		Use:   "pass --interface DEVICE",
 		Short: "Give the peer of a load balancer's veth device an XDP program that passes all frames",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			for _, name := range names {
-				device, err := net.InterfaceByName(name)
-				if err != nil {
-					return fmt.Errorf("find interface %s: %w: see `ip link`", name, err)
-				}
+			if len(names) == 0 {
+				return command.Usage("--interface names no device")
+			}
+			found, err := devices.Find(names)
+			if err != nil {
+				return err
+			}
+			for _, device := range found {
 				said := "the pass program is detached"
 				if detach {
 					err = link.DetachPass(device)
@@ -32,7 +36,7 @@ func Pass() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", name, said)
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", device.Name, said)
 			}
 			return nil
 		},

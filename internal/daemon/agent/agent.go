@@ -349,14 +349,14 @@ func (d *daemon) withoutEchoes() api.AgentStatus {
 			status.Problems = append(status.Problems, stranger)
 		}
 	})
-	switch {
-	case d.client == nil || len(status.Controllers) > 0:
-	case !status.ByControllers:
-		status.Problems = append(status.Problems, "nobody is connected that this host's load is reported to")
-	case status.Revision > 0:
-		status.Problems = append(status.Problems, nodeclient.NoController+": the last state goes on")
-	default:
-		status.Problems = append(status.Problems, nodeclient.NoController)
+	if d.client != nil {
+		problem := d.client.Problem(status.Revision > 0)
+		if problem != "" && !status.ByControllers {
+			problem = "nobody is connected that this host's load is reported to"
+		}
+		if problem != "" {
+			status.Problems = append(status.Problems, problem)
+		}
 	}
 	return status
 }

@@ -272,7 +272,7 @@ func Find(names []string) (devices []*net.Interface, err error) {
 	for _, name := range names {
 		device, err := net.InterfaceByName(name)
 		if err != nil {
-			return nil, fmt.Errorf("find interface %s: %w: see `ip link`", name, err)
+			return nil, netdev.NotFound(name, err)
 		}
 		devices = append(devices, device)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/report"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
@@ -43,6 +44,7 @@ func (e endpoints) routes() *api.Server {
 	s.HandleRaw("GET "+api.PathTrace, e.tracer)
 	s.HandleRaw("GET "+api.PathMetrics, e.metricsHandler())
 	s.HandleRaw(api.NewFleetHandler(fleetAPI{e.observer}))
+	s.Refuse("/"+ballastv1connect.ControllersName+"/", "this is a load balancer: controllers are listed and removed by one of them: ask it (--controller HOST, or --instance NAME on its host)")
 	s.Otherwise("this load balancer does not know that command: it is of another version than this ballast")
 	return s
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/model"
-	"github.com/ballast-lb/ballast/internal/nodeclient"
 )
 
 // observer tells how it is. It waits for no change.
@@ -96,11 +95,7 @@ func (o observer) status() api.LBStatus {
 		status.Problems = append(status.Problems, o.replication.Problems()...)
 		status.Revision = outcome.revision
 		status.Controllers = o.controllers.Connected()
-		if len(status.Controllers) == 0 {
-			problem := nodeclient.NoController
-			if status.Ready {
-				problem += ": the last state goes on"
-			}
+		if problem := o.controllers.Problem(status.Ready); problem != "" {
 			status.Problems = append(status.Problems, problem)
 		}
 	}

@@ -1,6 +1,7 @@
 package netdev
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -53,11 +54,26 @@ type Device struct {
 	RPSKnown      bool
 }
 
+// NotFound is the error for a device that is not in the calling thread's network namespace; it names those that are.
+func NotFound(name string, why error) error {
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return fmt.Errorf("find interface %s: %w: see `ip link`", name, why)
+	}
+	var names []string
+	for _, i := range interfaces {
+		if i.Flags&net.FlagLoopback == 0 {
+			names = append(names, i.Name)
+		}
+	}
+	return fmt.Errorf("find interface %s: %w: this host has %s", name, why, cmp.Or(strings.Join(names, ", "), "none but lo"))
+}
+
 // ReadDevice reads a device of the calling thread's network namespace. What the device or the kernel does not tell is left zero.
 func ReadDevice(name string) (Device, error) {
 	found, err := netlink.LinkByName(name)
 	if err != nil {
-		return Device{}, fmt.Errorf("find interface %s: %w: see `ip link`", name, err)
+		return Device{}, NotFound(name, err)
 	}
 	attrs := found.Attrs()
 	d := Device{

@@ -15,7 +15,8 @@ import (
 type unhealthyOf func(service string) map[netip.Addr]bool
 
 // Dangers returns what of a change from a to b harms clients or cannot be taken back, one line each: a service whose last server, or last
-// healthy one, stops taking new connections, a service or port that goes, choices that connections do not outlive, keys. nil: nothing does.
+// healthy one, stops taking new connections, a service or port that goes, choices that connections do not outlive, the last node that
+// announces VIPs, keys. nil: nothing does.
 // Both have their defaults. unhealthy is asked only about services that lose a server. What is no change of something that was there is
 // no danger: a new service without servers harms nobody.
 func Dangers(a, b *model.Fleet, unhealthy unhealthyOf) (lines []string) {
@@ -45,8 +46,14 @@ func Dangers(a, b *model.Fleet, unhealthy unhealthyOf) (lines []string) {
 			lines = append(lines, "nodes: no healthy one of the second tier takes new connections any more: all_down decides who gets them")
 		}
 	}
+	hasVIP := func(s model.Service) bool { return !s.Functions() }
+	if slices.ContainsFunc(a.Services, hasVIP) && slices.ContainsFunc(a.Nodes, announces) && !slices.ContainsFunc(b.Nodes, announces) {
+		lines = append(lines, "nodes: no active node has bgp any more: the VIPs are withdrawn, and clients that routers led here do not reach them")
+	}
 	return lines
 }
+
+func announces(n model.Node) bool { return !n.BGP.IsZero() && n.State == model.StateActive }
 
 // losesHealth reports whether the last healthy ones of those that take new connections go, and others stay.
 func losesHealth(before, after []netip.Addr, service string, unhealthy unhealthyOf) bool {

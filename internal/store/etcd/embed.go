@@ -73,7 +73,10 @@ func Embed(ctx context.Context, o EmbedOptions) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, stop())
 	}
-	s.member = server
+	s.member, s.alone = server, o.Peering != nil && o.Peering.Join != nil && voters(server) == 1
+	if s.alone {
+		o.Log.Warn(joinsNobody, "directory", dir)
+	}
 	// What had no room may have it since the store was defragmented; if not, etcd says so again.
 	err = s.call(ctx, callTimeout, func(ctx context.Context) error {
 		_, err := client.AlarmDisarm(ctx, &clientv3.AlarmMember{})

@@ -266,6 +266,16 @@ func (s *Store) readdress(ctx context.Context, address string) error {
 // Failed delivers why an etcd in this process has ended by itself.
 func (s *Store) Failed() <-chan error { return s.failed }
 
+// HasPeer reports whether a member of that name counts, as far as this one knows. It asks nobody.
+func (s *Store) HasPeer(name string) bool {
+	for _, m := range s.member.Server.Cluster().Members() {
+		if m.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
 // Peers returns the members of the cluster, as most of them know it.
 func (s *Store) Peers(ctx context.Context) (peers []Peer, err error) {
 	err = s.call(ctx, callTimeout, func(ctx context.Context) error {
@@ -319,15 +329,19 @@ func inPlainWords(err error) error {
 
 // PeerCondition is how this controller's etcd stands to the others'.
 type PeerCondition struct {
+	Alone    bool   // it was to join others, and went on with data of its own and no others
 	Members  int    // voters
 	Majority bool   // most of them are in touch with each other, and this one with them
 	Behind   uint64 // entries that are agreed on and not worked in here
 }
 
+const joinsNobody = "--join has no effect: this controller has data of its own, and its fleet has no other controller. " +
+	"If it is to join others, stop it, move its --data-dir away, and start it again; else start it without --join"
+
 // PeerCondition asks nobody.
 func (s *Store) PeerCondition() PeerCondition {
 	server := s.member.Server
-	c := PeerCondition{Members: voters(s.member), Majority: server.Leader() != 0}
+	c := PeerCondition{Alone: s.alone && voters(s.member) == 1, Members: voters(s.member), Majority: server.Leader() != 0}
 	if committed, applied := server.CommittedIndex(), server.AppliedIndex(); committed > applied {
 		c.Behind = committed - applied
 	}
@@ -347,6 +361,9 @@ func voters(server *embed.Etcd) (count int) {
 func (c PeerCondition) Problems() (problems []string) {
 	if !c.Majority {
 		problems = append(problems, fmt.Sprintf("the store has no majority here: %d of %d controllers must run and reach each other; nodes go on as they are", c.Members/2+1, c.Members))
+	}
+	if c.Alone {
+		problems = append(problems, joinsNobody)
 	}
 	if c.Behind > behindEntries {
 		problems = append(problems, fmt.Sprintf("the store is behind by %d entries here: is the disk slow?", c.Behind))

@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 // completionTime is how long a shell waits.
@@ -25,7 +26,8 @@ type words func(c *Control, fleet ballastv1connect.FleetClient, ctx context.Cont
 
 // known are the words for operands, by the noun where a NAME is of several things.
 var known = map[string]words{
-	"SERVICE": services, "service NAME": services, "SERVER": servers, "node NAME": nodes, "replica NAME": nodes, "context NAME": contexts,
+	"SERVICE": services, "service NAME": services, "SERVER": servers, "node NAME": nodes(), "replica NAME": nodes(), "context NAME": contexts,
+	"controller NAME": nodes(string(pki.Controller)), "pki NAME|SERIAL|FILE.crt": nodes(),
 }
 
 // Complete makes the operands and flags of all commands below cmd complete.
@@ -125,18 +127,23 @@ func servers(_ *Control, fleet ballastv1connect.FleetClient, ctx context.Context
 	return names
 }
 
-func nodes(_ *Control, fleet ballastv1connect.FleetClient, ctx context.Context, _ []string) (names []string) {
-	if fleet == nil {
-		return nil
+// nodes are those of some roles, as pki names them, or of all.
+func nodes(roles ...string) words {
+	return func(_ *Control, fleet ballastv1connect.FleetClient, ctx context.Context, _ []string) (names []string) {
+		if fleet == nil {
+			return nil
+		}
+		answer, err := fleet.ListNodes(ctx, &ballastv1.ListNodesRequest{})
+		if err != nil {
+			return nil
+		}
+		for _, n := range answer.Nodes {
+			if len(roles) == 0 || slices.Contains(roles, n.Role) {
+				names = append(names, n.Name)
+			}
+		}
+		return slices.Compact(slices.Sorted(slices.Values(names)))
 	}
-	answer, err := fleet.ListNodes(ctx, &ballastv1.ListNodesRequest{})
-	if err != nil {
-		return nil
-	}
-	for _, n := range answer.Nodes {
-		names = append(names, n.Name)
-	}
-	return slices.Compact(slices.Sorted(slices.Values(names)))
 }
 
 func contexts(*Control, ballastv1connect.FleetClient, context.Context, []string) []string {

@@ -36,7 +36,7 @@ func New(cmd *cobra.Command) *Control {
 	flags := cmd.PersistentFlags()
 	c := &Control{flags: flags}
 	flags.StringVar(&c.instance, "instance", "default", "name of the local daemon's instance; of a controller, its name")
-	flags.StringVar(&c.runDir, "run-dir", "/run/ballast", "directory of sockets")
+	flags.StringVar(&c.runDir, "run-dir", api.RunDir, "directory of sockets")
 	flags.StringVar(&c.socket, "socket", "", "path of the local daemon's socket, instead of --instance")
 	flags.StringSliceVar(&c.controllers, "controller", nil, "HOST[:PORT] of controllers, separated by commas: the first that answers is asked (port: "+command.ControllerPort+")")
 	flags.StringVar(&c.tlsDir, "tls-dir", "/etc/ballast/tls", "directory of ca.crt, NAME.crt and NAME.key, for --controller")

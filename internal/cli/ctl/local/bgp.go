@@ -36,7 +36,10 @@ func printBGP(out *command.Table, s api.BGPStatus) {
 	out.Row("VIP\tANNOUNCED\tSINCE\tTO\tWHY")
 	for _, v := range s.VIPs {
 		announced := "no"
-		if v.Announced {
+		switch {
+		case v.Announced && len(v.To) == 0:
+			announced = "to nobody" // no session is there that it could go by
+		case v.Announced:
 			announced = "yes"
 		}
 		var to []string

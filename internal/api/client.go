@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
+
+	"connectrpc.com/connect"
 )
 
 // A Client asks the daemon that serves one socket. It is safe for concurrent use.
@@ -70,6 +74,11 @@ func (c *Client) Counters(ctx context.Context) (map[string]uint64, error) {
 	return counters.Counters, err
 }
 
+// unreached is the format of what is said when the daemon does not answer.
+func (c *Client) unreached() string {
+	return fmt.Sprintf("reach the daemon at %s: %%w: is it running, and is this its --instance?", c.path)
+}
+
 func (c *Client) send(ctx context.Context, method, path string, body any) (*http.Response, error) {
 	var content io.Reader
 	if body != nil {
@@ -85,7 +94,10 @@ func (c *Client) send(ctx context.Context, method, path string, body any) (*http
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("reach the daemon at %s: %w: is it running, and is this its --instance?", c.path, err)
+		if wrapped, ok := errors.AsType[*url.Error](err); ok { // it says the URL, too
+			err = wrapped.Err
+		}
+		return nil, plainError{connect.NewError(connect.CodeUnavailable, err), fmt.Errorf(c.unreached(), err).Error()}
 	}
 	if response.StatusCode < 300 {
 		return response, nil

@@ -23,8 +23,16 @@ const dialTimeout = 2 * time.Second
 
 // Fleet asks the fleet API of the daemon. What it refuses comes back as *connect.Error whose text is the daemon's.
 func (c *Client) Fleet(options ...connect.ClientOption) ballastv1connect.FleetClient {
-	return ballastv1connect.NewFleetClient(&c.http, "http://ballast", connect.WithInterceptors(inPlainWords(
-		fmt.Sprintf("reach the daemon at %s: %%w: is it running, and is this its --instance?", c.path))), connect.WithClientOptions(options...))
+	return ballastv1connect.NewFleetClient(&c.http, "http://ballast", c.asking(), connect.WithClientOptions(options...))
+}
+
+// Controllers asks the controller of this machine.
+func (c *Client) Controllers() ballastv1connect.ControllersClient {
+	return ballastv1connect.NewControllersClient(&c.http, "http://ballast", c.asking())
+}
+
+func (c *Client) asking() connect.ClientOption {
+	return connect.WithInterceptors(inPlainWords(c.unreached()))
 }
 
 // NewFleetClient asks the fleet API of controllers (host:port): the first that can be reached and is able to answer. It does not
@@ -38,12 +46,6 @@ func NewFleetClient(controllers []string, config *tls.Config, options ...connect
 func NewControllersClient(controllers []string, config *tls.Config) ballastv1connect.ControllersClient {
 	client, scheme, asking := toControllers(controllers, config)
 	return ballastv1connect.NewControllersClient(client, scheme+"://ballast", asking)
-}
-
-// Controllers asks the controller of this machine.
-func (c *Client) Controllers() ballastv1connect.ControllersClient {
-	return ballastv1connect.NewControllersClient(&c.http, "http://ballast", connect.WithInterceptors(inPlainWords(
-		fmt.Sprintf("reach the daemon at %s: %%w: is it running, and is this its --instance?", c.path))))
 }
 
 func toControllers(controllers []string, config *tls.Config) (client *http.Client, scheme string, asking connect.ClientOption) {

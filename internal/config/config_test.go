@@ -137,7 +137,8 @@ func TestEmptyFleetSurvivesMarshalAndParse(t *testing.T) {
 // Every mistake is made in the minimal file by replacing old by new.
 func TestMistakesAreRefusedWithFileLineAndKey(t *testing.T) {
 	cases := []struct{ old, new, want string }{
-		{"ports: [80]", "prots: [80]", "test.yaml:9: services[0].prots: unknown key: use one of affinity, choices, cookie_bits, destinations, dispatch, fallback, forward, health, load, mptcp, name, ports, protocol, quic, return, servers, session, session_clients, table, table_slots, vip"},
+		{"ports: [80]", "prots: [80]", "test.yaml:9: services[0].prots: unknown key: did you mean ports?"},
+		{"ports: [80]", "colour: [80]", "test.yaml:9: services[0].colour: unknown key: use one of affinity, choices, cookie_bits, destinations, dispatch, fallback, forward, health, load, mptcp, name, ports, protocol, quic, return, servers, session, session_clients, table, table_slots, vip"},
 		{"ports: [80]", "ports: [80]\n    ports: [81]", "test.yaml:10: services[0].ports: repeated, first on line 9: remove one of them"},
 		{"ports: [80]", "dispatch: rr", "test.yaml:7: services[0].ports: 0 ports: give 1 to 16 ports"},
 		{"ports: [80]", "ports: 80", "test.yaml:9: services[0].ports: a single value instead of a list: write a list: [a, b] or lines that begin with `-`"},
@@ -160,7 +161,7 @@ func TestMistakesAreRefusedWithFileLineAndKey(t *testing.T) {
 		{"current: 1", "current: 9", "test.yaml:3: keys.current: epoch 9 has no key under keys.cookie: use 1"},
 		{"    1: 0011", "    one: 0011", `test.yaml:5: keys.cookie.one: "one" is not an epoch`},
 		{"    1: 0011", "    01: 0011", `test.yaml:5: keys.cookie.01: "01" is not an epoch`},
-		{"services:", "service:", "test.yaml:6: service: unknown key: use one of keys, node_health, nodes, replicas, services"},
+		{"services:", "service:", "test.yaml:6: service: unknown key: did you mean services?"},
 		{"ports: [80]", "ports: [80]\n    table: {entries: 64}", "test.yaml:10: services[0].table: affinity cookie keeps no such table: remove it, or use affinity: table"},
 		{"ports: [80]", "ports: [80]\n    affinity: table\n    table:\n      index_bits: 0", "test.yaml:12: services[0].table.index_bits: 0 is out of range"},
 		{"ports: [80]", "ports: [80]\n    affinity: table\n    table:\n      packet_limit: 60001", "test.yaml:12: services[0].table.packet_limit: 60001 is out of range: use 0 to 60000"},

@@ -53,7 +53,12 @@ func judgeFile(f *facts) (out []Finding) {
 				fresh++
 			}
 		}
-		if fresh == 0 && !file.Fleet.OnlyReturns(s) {
+		switch {
+		case fresh > 0, file.Fleet.OnlyReturns(s):
+		case len(s.Servers) == 0:
+			out = append(out, Finding{"servers", s.Name, Problem, "it has no servers: every connection to it fails",
+				fmt.Sprintf("add one, in the file or by `ballast ctl server add %s ADDRESS`, or remove the service", s.Name)})
+		default:
 			out = append(out, Finding{"servers", s.Name, Problem, "no server takes new connections: all are draining or of weight 0",
 				"set state: active and a weight above 0 on at least one server"})
 		}

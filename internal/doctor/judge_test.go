@@ -100,6 +100,7 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"no JIT", RoleAgent, func(f *facts) { f.Kernel.JIT = 0 }, "BPF JIT", Warning, "bpf_jit_enable=1"},
 		{"clock", RoleLB, func(f *facts) { f.Kernel.Synchronised = false }, "clock", Warning, "chrony"},
 		{"all draining", RoleLB, func(f *facts) { f.File.Fleet.Services[0].Servers[0].State = model.StateDraining }, "servers", Problem, "state: active"},
+		{"no servers", RoleLB, func(f *facts) { f.File.Fleet.Services[0].Servers = nil }, "servers", Problem, "ballast ctl server add"},
 		{"ids short", RoleLB, func(f *facts) {
 			for i := range 100 {
 				f.File.Fleet.Services[1].Servers = append(f.File.Fleet.Services[1].Servers, model.Server{Name: fmt.Sprint(i), Address: server, Weight: 1})

@@ -16,7 +16,7 @@ func (s *Service) validateSession(path string, found *findings) {
 		found.add(path+".session_clients", fmt.Sprintf("use 0 (no limit) to %d", MaxSessionClients), "%d is out of range", s.SessionClients)
 	}
 	if s.Session == SessionNone {
-		if given := s.SessionClients != DefaultSessionClients && s.SessionClients != SessionClientsUnset; given && s.SessionClients != 0 { // which states of older versions have
+		if n := s.SessionClients; n != 0 && n != DefaultSessionClients && n != SessionClientsUnset { // 0: in states of older versions
 			found.add(path+".session_clients", fmt.Sprintf("remove it (ctl: --session-clients %d), or use session: tls", DefaultSessionClients), "without session: tls there are no sessions to limit")
 		}
 		return

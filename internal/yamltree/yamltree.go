@@ -179,7 +179,12 @@ func (r *Reader) Mapping(node ast.Node, path string, fields map[string]Value) {
 	r.Entries(node, path, func(key string, line int, child ast.Node, childPath string) {
 		read, ok := fields[key]
 		if !ok {
-			r.Fail(line, childPath, "use one of "+strings.Join(slices.Sorted(maps.Keys(fields)), ", "), "unknown key")
+			names := slices.Sorted(maps.Keys(fields))
+			remedy := "use one of " + strings.Join(names, ", ")
+			if meant := near(key, names); len(meant) > 0 {
+				remedy = "did you mean " + strings.Join(meant, " or ") + "?"
+			}
+			r.Fail(line, childPath, remedy, "unknown key")
 			return
 		}
 		read(child, childPath)

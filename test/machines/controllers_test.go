@@ -1,9 +1,6 @@
 package machines
 
-import (
-	"strings"
-	"testing"
-)
+import "testing"
 
 // join makes a controller of a machine that has another role already.
 const join = `
@@ -19,18 +16,7 @@ func until(command, wanted string) string {
 // Promise: one controller becomes three, one of them dies, and one is left again, while changes go on; no connection breaks. A controller whose
 // disk is lost comes back from a backup.
 func TestControllersComeAndGoUnderTraffic(t *testing.T) {
-	r := boot(t, packaged(t))
-	for _, block := range read(t, "../../docs/first-fleet.md") {
-		if strings.HasPrefix(block.section, "9.") {
-			break
-		}
-		r.follow(block)
-	}
-	for _, server := range []string{"s1", "s2"} {
-		r.on(server, "head -c 60M /dev/zero > /var/www/html/big")
-	}
-	r.said["client"] = ""
-	r.meanwhile.Go(func() { r.on("client", requests) })
+	r := underRequests(t, packaged(t))
 	r.on("c1", `ballast ctl pki issue fleet controller c2 --address 10.0.0.11
 ballast ctl pki issue fleet controller c3 --address 10.0.0.12
 scp -q fleet/c2.crt fleet/c2.key s1:/etc/ballast/tls/
@@ -60,10 +46,5 @@ ballast controller restore fleet.backup --data-dir /var/lib/ballast/controller
 systemctl start ballast-controller
 ballast ctl --instance c1 server weight web s2 2`)
 	r.on("lb1", until("ballast ctl server list", "s2 .* 2 "))
-	r.on("client", "touch enough")
-	r.meanwhile.Wait()
-	t.Log(r.said["client"])
-	if strings.Contains(r.said["client"], "broken") || strings.Count(r.said["client"], "download 200 62914560\n") != 2 {
-		t.Error("something was lost")
-	}
+	r.lostNothing()
 }

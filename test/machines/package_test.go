@@ -33,19 +33,6 @@ func newer(t *testing.T, old string) string {
 	return made
 }
 
-// requests sends requests until the file "enough" is there, each in a connection of its own, and downloads twice meanwhile.
-const requests = `
-rm -f enough bad
-for i in 1 2; do curl -s --limit-rate 2M -o /dev/null -w 'download %{http_code} %{size_download}\n' http://198.51.100.10/big & done
-all=0
-while [ ! -e enough ]; do
-  curl -s -o /dev/null -m 10 http://198.51.100.10/ || echo "broken: $?"
-  all=$((all + 1))
-done
-wait
-echo "$all requests"
-`
-
 // killed reloads a daemon, kills it, and waits until systemd has started it again.
 const killed = `
 unit=%s
@@ -71,18 +58,7 @@ find / -xdev '(' -path /proc -o -path /root -o -path /var/log -o -path /var/tmp 
 // Promise: an upgrade of the package, on every machine of the fleet, loses no request and no connection; what is purged leaves nothing.
 func TestPackagesAreUpgradedWithoutLossAndPurged(t *testing.T) {
 	old := packaged(t)
-	r := boot(t, old, newer(t, old))
-	for _, block := range read(t, "../../docs/first-fleet.md") {
-		if strings.HasPrefix(block.section, "9.") {
-			break
-		}
-		r.follow(block)
-	}
-	for _, server := range []string{"s1", "s2"} {
-		r.on(server, "head -c 60M /dev/zero > /var/www/html/big")
-	}
-	r.said["client"] = ""
-	r.meanwhile.Go(func() { r.on("client", requests) })
+	r := underRequests(t, old, newer(t, old))
 	upgraded := map[string]string{"c1": "controller", "lb1": "lb", "lb2": "lb", "s1": "agent", "s2": "agent"}
 	for _, machine := range []string{"c1", "lb1", "lb2", "s1", "s2"} {
 		before := r.on(machine, "systemctl show -p MainPID ballast-"+upgraded[machine])
@@ -94,12 +70,7 @@ func TestPackagesAreUpgradedWithoutLossAndPurged(t *testing.T) {
 	for _, machine := range []string{"lb1", "lb2", "s1", "s2"} {
 		r.on(machine, fmt.Sprintf(killed, "ballast-"+upgraded[machine]))
 	}
-	r.on("client", "touch enough")
-	r.meanwhile.Wait()
-	t.Log(r.said["client"])
-	if strings.Contains(r.said["client"], "broken") || strings.Count(r.said["client"], "download 200 62914560\n") != 2 {
-		t.Error("something was lost")
-	}
+	r.lostNothing()
 	for _, machine := range []string{"lb2", "s2", "c1"} {
 		if said := r.on(machine, "apt-get purge -qq ballast"); strings.Contains(said, "ballast: ") {
 			t.Errorf("%s: %s", machine, said)

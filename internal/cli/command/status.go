@@ -45,6 +45,11 @@ func Usage(format string, values ...any) error {
 	return WithStatus(fmt.Errorf(format, values...), StatusUsage)
 }
 
+// NotFound is an answer of this program where it has looked for itself: as daemons say that there is nothing of a name.
+func NotFound(format string, values ...any) error {
+	return &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf(format, values...)}
+}
+
 // Caught is the cause of a context that a signal ended.
 type Caught unix.Signal
 

@@ -46,7 +46,7 @@ func TestValidateSaysWhatTheDaemonsWouldSay(t *testing.T) {
 		{validFile + "    dispatch: choices\n    forward: gue\n", "--role agent --server s1", 0o600, false, "tunnels_from: service web has dispatch choices", ""},
 		{validFile + "    dispatch: choices\n    forward: gue\n", "", 0o600, true, "valid for role lb", ""},
 		{strings.ReplaceAll(validFile, "name: s2", "name: s1"), "", 0o600, false, path + ":9: services[0].servers[1].name", ""},
-		{strings.ReplaceAll(validFile, "vip:", "vpi:"), "--role agent", 0o600, false, path + ":7: services[0].vpi: unknown key: use one of", ""},
+		{strings.ReplaceAll(validFile, "vip:", "vpi:"), "--role agent", 0o600, false, path + ":7: services[0].vpi: unknown key: did you mean vip?", ""},
 		{strings.ReplaceAll(validFile, ", id: 2", ""), "--role fleet", 0o600, true, "valid for role fleet", ""},
 		{validFile[strings.Index(validFile, "services:"):], "--role fleet", 0o600, true, "valid for role fleet", ""},
 		{validFile[strings.Index(validFile, "services:"):], "", 0o600, false, "keys.placement", ""},

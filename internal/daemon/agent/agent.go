@@ -33,9 +33,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// leaves is what the process leaves when it ends.
-const leaves = "the data path stays attached"
-
 // agePeriod is how often what only time changes is looked at.
 const agePeriod = time.Second
 
@@ -126,7 +123,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := d.start(); err != nil {
 		return errors.Join(err, undo())
 	}
-	defer func() { o.Log.Info("stopped: "+leaves, "instance", o.Instance) }()
+	defer func() { o.Log.Info("stopped: "+instance.Leaves, "instance", o.Instance) }()
 	defer d.path.Close()
 
 	ctx, cancel := context.WithCancel(ctx)
@@ -158,7 +155,7 @@ func Run(ctx context.Context, o Options) error {
 		running.Go(func() { listen.ServeMetrics(ctx, d.log, metrics, d.metricsHandler(), d.health) })
 	}
 	d.log.Info("started", "instance", o.Instance, "services", d.status().Services)
-	running.Go(func() { systemd.Serve(ctx, o.Log, d.takeTurns, leaves) })
+	running.Go(func() { systemd.Serve(ctx, o.Log, d.takeTurns, instance.Leaves) })
 	return d.routes().Serve(ctx, listener)
 }
 

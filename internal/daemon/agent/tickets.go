@@ -92,12 +92,7 @@ func (t *tickets) makeOwn() {
 	}
 	rand.Read(t.secret[:])
 	if errors.Is(err, fs.ErrNotExist) {
-		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
-			err = statefile.WriteDurably(path+".new", []byte(hex.EncodeToString(t.secret[:])+"\n"))
-		}
-		if err == nil {
-			err = os.Rename(path+".new", path)
-		}
+		err = statefile.Replace(path, []byte(hex.EncodeToString(t.secret[:])+"\n"))
 	}
 	if err != nil {
 		t.unkept = fmt.Sprintf("the key of session tickets is not kept, sessions end with this process: %v", err)

@@ -245,6 +245,18 @@ func TestPeopleLogInOnceWithTheToken(t *testing.T) {
 	if answer, _ := s.ask(noRedirect(), "GET", "/events", nil); answer.StatusCode != http.StatusUnauthorized {
 		t.Errorf("nobody's stream: %s", answer.Status)
 	}
+	for _, wrong := range []string{"Bearer " + goodToken + "x", "Bearer", "Basic " + goodToken, goodToken} {
+		with := func(r *http.Request) { r.Header.Set("Authorization", wrong) }
+		for _, path := range []string{"/", "/events"} {
+			if answer, said := s.ask(noRedirect(), "GET", path, with); answer.StatusCode != http.StatusUnauthorized || !strings.Contains(said, "wrong token") {
+				t.Errorf("GET %s with %q: %s: %s", path, wrong, answer.Status, said)
+			}
+		}
+	}
+	with := func(r *http.Request) { r.Header.Set("Authorization", "bearer "+goodToken) }
+	if answer, said := s.ask(noRedirect(), "GET", "/", with); answer.StatusCode != http.StatusOK {
+		t.Errorf("with the token: %s: %s", answer.Status, said)
+	}
 	client := noRedirect()
 	client.Jar, _ = cookiejar.New(nil)
 	for _, wrong := range []string{"", "x", goodToken + "x", goodToken[:19], strings.Repeat("x", 3000)} {

@@ -58,8 +58,9 @@ func (g *guard) byToken(r *http.Request) bool {
 	if g.token == nil {
 		return false
 	}
-	if given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
-		return g.token.is(given)
+	if given := r.Header.Get("Authorization"); given != "" {
+		scheme, text, _ := strings.Cut(given, " ")
+		return strings.EqualFold(scheme, "Bearer") && g.token.is(strings.TrimSpace(text))
 	}
 	cookie, err := r.Cookie(g.cookie)
 	return err == nil && g.isSession(cookie.Value, time.Now())

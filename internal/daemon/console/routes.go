@@ -70,14 +70,18 @@ func (c *Console) checked(next http.Handler) http.Handler {
 // members sends away whom the guard does not let in.
 func (c *Console) members(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		given := r.Header.Get("Authorization") != ""
 		switch {
 		case c.guard.allows(r):
 			next(w, r)
+		case c.guard.token != nil && given:
+			w.Header().Set("WWW-Authenticate", `Bearer realm="ballast console", error="invalid_token"`)
+			http.Error(w, "wrong token: the header Authorization must be: Bearer TOKEN, with the content of the file of --console-token as it is now", http.StatusUnauthorized)
 		case c.guard.token != nil && r.URL.Path == "/":
 			http.Redirect(w, r, "/login", http.StatusSeeOther)
 		case c.guard.token != nil:
 			w.Header().Set("WWW-Authenticate", `Bearer realm="ballast console"`)
-			http.Error(w, "log in first, or send the token: Authorization: Bearer TOKEN", http.StatusUnauthorized)
+			http.Error(w, "log in at /login, or send the content of the file of --console-token in a header: Authorization: Bearer TOKEN", http.StatusUnauthorized)
 		default:
 			http.Error(w, "show a certificate of this fleet for role ctl: import it into the browser (docs/console.md), or start the daemon with --console-token", http.StatusForbidden)
 		}

@@ -14,6 +14,9 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
+// Leaves is what the process of a load balancer or an agent leaves when it ends.
+const Leaves = "the data path stays attached"
+
 // PinDir is where an instance's links and maps are.
 func PinDir(runDir, instance string) string { return filepath.Join(bpffs(runDir), instance) }
 

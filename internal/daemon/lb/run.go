@@ -108,7 +108,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := lb.start(interfaces, flows); err != nil {
 		return errors.Join(err, undo())
 	}
-	defer func() { o.Log.Info("stopped: "+leaves, "instance", o.Instance) }()
+	defer func() { o.Log.Info("stopped: "+instance.Leaves, "instance", o.Instance) }()
 	defer func() { // what is under way is finished, and nothing begins any more: the process ends here
 		lb.turn.Lock()
 		lb.programs.mutex.Lock()
@@ -116,9 +116,6 @@ func Run(ctx context.Context, o Options) error {
 	}()
 	return lb.run(ctx, listener, undo)
 }
-
-// leaves is what the process leaves when it ends.
-const leaves = "the data path stays attached"
 
 // lifecycle is a load balancer that starts, runs and ends.
 type lifecycle struct{ *changes }
@@ -277,7 +274,7 @@ func (lb *lifecycle) run(ctx context.Context, listener net.Listener, undo func()
 	if metrics != nil {
 		running.Go(func() { listen.ServeMetrics(ctx, lb.log, metrics, serve.metricsHandler(), serve.notReady) })
 	}
-	running.Go(func() { systemd.Serve(ctx, lb.log, lb.takeTurns, leaves) })
+	running.Go(func() { systemd.Serve(ctx, lb.log, lb.takeTurns, instance.Leaves) })
 	return serve.routes().Serve(ctx, listener)
 }
 

@@ -85,13 +85,7 @@ func (l *List) save() error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(l.path), 0o700); err != nil {
-		return err
-	}
-	if err := statefile.WriteDurably(l.path+".new", content); err != nil {
-		return err
-	}
-	return os.Rename(l.path+".new", l.path)
+	return statefile.Replace(l.path, content)
 }
 
 // Problems are what operators should know. What could not be saved is tried again.

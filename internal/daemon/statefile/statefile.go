@@ -38,7 +38,11 @@ type File struct {
 func (f *File) Save(state any) {
 	before := f.unsaved
 	f.unsaved = ""
-	if err := replace(f.Path, state); err != nil {
+	content, err := json.Marshal(state)
+	if err == nil {
+		err = Replace(f.Path, content)
+	}
+	if err != nil {
 		f.unsaved = fmt.Sprintf("the state is not saved: %v: a restart would know an older one", err)
 	}
 	switch {
@@ -67,23 +71,19 @@ func (f *File) Load(state any, remedy string) (found bool, err error) {
 	return false, fmt.Errorf("load state %s: %w: %s", f.Path, err, remedy)
 }
 
-// replace writes a value as JSON, as a whole: a crash leaves the old file or the new one.
-func replace(path string, value any) error {
-	content, err := json.Marshal(value)
-	if err != nil {
+// Replace writes a file of mode 0600 as a whole, in a folder that it makes: a crash leaves the old file or the new one.
+func Replace(path string, content []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return fmt.Errorf("save state: %w", err)
-	}
-	if err := WriteDurably(path+".new", content); err != nil {
-		return fmt.Errorf("save state: %w", err)
+	if err := writeDurably(path+".new", content); err != nil {
+		return err
 	}
 	return os.Rename(path+".new", path)
 }
 
-// WriteDurably has the content on disk before it returns: a rename must not outrun it.
-func WriteDurably(path string, content []byte) error {
+// writeDurably has the content on disk before it returns: a rename must not outrun it.
+func writeDurably(path string, content []byte) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err

@@ -159,7 +159,7 @@ func TestMistakesAreToldWithTheirLines(t *testing.T) {
 	for want, text := range map[string]string{
 		`test.yaml:1: the file is empty: see docs/simulator.md`:                        "\n",
 		`test.yaml:2: length: "5 parsecs" is not such a duration`:                      with("length: 20s", "length: 5 parsecs"),
-		`test.yaml:3: server: unknown key: use one of events, expect,`:                 with("servers:", "server:"),
+		`test.yaml:3: server: unknown key: did you mean servers?`:                      with("servers:", "server:"),
 		`test.yaml:3: servers[1].weight: "-3" is not such a number`:                    with("weight: 3", "weight: -3"),
 		`test.yaml:3: servers[1]: a second group "a"`:                                  with("name: b", "name: a"),
 		`test.yaml:4: traffic: 2 of them: give one of`:                                 with("traffic: {", "traffic: {rate: 3, "),

@@ -266,9 +266,6 @@ func (s *Store) readdress(ctx context.Context, address string) error {
 // Failed delivers why an etcd in this process has ended by itself.
 func (s *Store) Failed() <-chan error { return s.failed }
 
-// Embedded reports whether etcd runs in this process, so that Peers, AddPeer and RemovePeer are of use.
-func (s *Store) Embedded() bool { return s.member != nil }
-
 // HasPeer reports whether a member of that name counts, as far as this one knows. It asks nobody.
 func (s *Store) HasPeer(name string) bool {
 	for _, m := range s.member.Server.Cluster().Members() {

@@ -2,7 +2,6 @@
 package ask
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -35,13 +34,19 @@ var settings = []setting{
 
 // ChosenContext is the name of the context that is used, and what chose it; none has an empty name.
 func (c *Control) ChosenContext(all *Contexts) (name, by string) {
-	if c.flags.Changed("context") {
-		return c.context, "--context"
-	}
-	if name, given := os.LookupEnv(ContextVariable); given {
-		return name, ContextVariable
+	if name, by, named := c.namedContext(); named {
+		return name, by
 	}
 	return all.Current, "`ballast ctl context use`"
+}
+
+// namedContext is what --context or the variable says; an empty name is none, whatever the file says.
+func (c *Control) namedContext() (name, by string, named bool) {
+	if c.flags.Changed("context") {
+		return c.context, "--context", true
+	}
+	name, named = os.LookupEnv(ContextVariable)
+	return name, ContextVariable, named
 }
 
 // target fills in what no flag says, once.
@@ -60,18 +65,14 @@ func (c *Control) fill() error {
 		return err
 	}
 	for _, s := range settings {
-		variable, fromContext := os.Getenv(s.variable), s.of(context)
-		if s.who && !byVariable {
-			variable = ""
+		if c.flags.Changed(s.flag) || named && s.who {
+			continue
 		}
-		if s.who && (named || byVariable) {
-			fromContext = ""
+		value, origin := os.Getenv(s.variable), s.variable
+		if value == "" && !(byVariable && s.who) {
+			value, origin = s.of(context), by
 		}
-		value, origin := cmp.Or(variable, fromContext), by
-		if variable != "" {
-			origin = s.variable
-		}
-		if c.flags.Changed(s.flag) || value == "" || named && s.who {
+		if value == "" {
 			continue
 		}
 		if err := c.flags.Lookup(s.flag).Value.Set(value); err != nil {
@@ -84,14 +85,12 @@ func (c *Control) fill() error {
 
 // usedContext is the context that is used: one that --context names, else the chosen one if nothing else says who is asked.
 func (c *Control) usedContext(wanted bool) (context *Context, by string, err error) {
-	if !wanted && !c.flags.Changed("context") {
+	name, _, named := c.namedContext()
+	switch {
+	case !wanted && !c.flags.Changed("context"), named && name == "":
 		return &Context{}, "", nil
-	}
-	if name, given := os.LookupEnv(ContextVariable); !c.flags.Changed("context") && given && name == "" || c.flags.Changed("context") && c.context == "" {
-		return &Context{}, "", nil // none, whatever the file says
-	}
-	if os.Getenv("HOME") == "" && os.Getenv("XDG_CONFIG_HOME") == "" && !c.flags.Changed("context") && os.Getenv(ContextVariable) == "" {
-		return &Context{}, "", nil // of a service of the system
+	case !named && os.Getenv("HOME") == "" && os.Getenv("XDG_CONFIG_HOME") == "": // a service of the system
+		return &Context{}, "", nil
 	}
 	all, err := LoadContexts()
 	if err != nil {
@@ -103,7 +102,7 @@ func (c *Control) usedContext(wanted bool) (context *Context, by string, err err
 	}
 	found, known := all.Contexts[name]
 	if !known {
-		return nil, "", command.Usage("there is no context %q, which %s names: see `ballast ctl context list`", name, chosen)
+		return nil, "", command.NotFound("there is no context %q, which %s names: see `ballast ctl context list`", name, chosen)
 	}
 	return &found, "context " + name, nil
 }

@@ -2,7 +2,6 @@
 package contexts
 
 import (
-	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -47,7 +46,7 @@ func show(c *ask.Control) *cobra.Command {
 				}
 			}
 			if len(args) == 0 {
-				return row{}, fmt.Errorf("no context is used: choose one with `ballast ctl context use NAME`")
+				return row{}, command.NotFound("no context is used: choose one with `ballast ctl context use NAME`")
 			}
 			return row{}, unknown(args[0])
 		}, command.One(func(table *command.Table, r row) { printRows(table, []row{r}) }))
@@ -159,5 +158,5 @@ func remove() *cobra.Command {
 }
 
 func unknown(name string) error {
-	return fmt.Errorf("there is no context %q: see `ballast ctl context list`", name)
+	return command.NotFound("there is no context %q: see `ballast ctl context list`", name)
 }

@@ -63,7 +63,7 @@ func showNode(c *ask.Control) *cobra.Command {
 		rows = slices.DeleteFunc(rows, func(n nodeRow) bool { return n.Name != args[0] || role != "" && n.Role != role })
 		switch len(rows) {
 		case 0:
-			return nil, fmt.Errorf("there is no such node %q: see `ballast ctl node list`", args[0])
+			return nil, command.NotFound("there is no such node %q: see `ballast ctl node list`", args[0])
 		case 1:
 			return &rows[0], nil
 		}

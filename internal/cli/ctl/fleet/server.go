@@ -66,7 +66,7 @@ func showServer(c *ask.Control) *cobra.Command {
 			// One that was removed may have the name of one that is there, which comes first.
 			at := slices.IndexFunc(rows, func(r serverRow) bool { return r.Name == args[1] })
 			if at < 0 {
-				return nil, fmt.Errorf("service %s has no server %q: see `ballast ctl server list`", args[0], args[1])
+				return nil, command.NotFound("service %s has no server %q: see `ballast ctl server list`", args[0], args[1])
 			}
 			return &rows[at], nil
 		}, command.One(func(table *command.Table, r *serverRow) { printServers(table, []serverRow{*r}) }))

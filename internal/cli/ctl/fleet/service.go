@@ -64,7 +64,7 @@ func showService(c *ask.Control) *cobra.Command {
 			all.wanted = slices.DeleteFunc(all.wanted, func(s model.Service) bool { return s.Name != args[0] })
 			all.counted = slices.DeleteFunc(all.counted, func(s api.ServiceStatus) bool { return s.Name != args[0] })
 			if len(all.wanted)+len(all.counted) == 0 {
-				return service{}, fmt.Errorf("there is no service %q: see `ballast ctl service list`", args[0])
+				return service{}, command.NotFound("there is no service %q: see `ballast ctl service list`", args[0])
 			}
 			return service{all}, nil
 		}, command.One(func(table *command.Table, one service) { printServices(table, one.services) }))

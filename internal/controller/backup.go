@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/store/etcd"
 )
 
@@ -60,10 +61,10 @@ func SummariseBackup(path string) (*BackupSummary, error) {
 
 // String is for people.
 func (s *BackupSummary) String() string {
-	services := fmt.Sprintf("%d services", len(s.Services))
+	services := model.Counted(len(s.Services), "service", "services")
 	if len(s.Services) > 0 {
 		services += " (" + strings.Join(s.Services, ", ") + ")"
 	}
-	return fmt.Sprintf("revision %d, %s with %d servers, keys of cookies (epochs %s) and %d of session tickets: keep it as secret as a private key",
-		s.Revision, services, s.Servers, strings.Trim(fmt.Sprint(s.Epochs), "[]"), s.Tickets)
+	return fmt.Sprintf("revision %d, %s with %s, keys of cookies (epochs %s) and %d of session tickets: keep it as secret as a private key",
+		s.Revision, services, model.Counted(s.Servers, "server", "servers"), strings.Trim(fmt.Sprint(s.Epochs), "[]"), s.Tickets)
 }

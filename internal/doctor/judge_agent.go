@@ -49,7 +49,7 @@ func judgeTunnels(f *facts) []Finding {
 	}
 	t := &f.Daemon.Tunnels
 	if t.Limited {
-		return []Finding{ok("tunnels", "", "only those of %d addresses are taken, known from %s", len(t.From), t.Source)}
+		return []Finding{ok("tunnels", "", "only those of %s are taken, known from %s", model.Counted(len(t.From), "address", "addresses"), t.Source)}
 	}
 	return []Finding{{"tunnels", "", Warning, "those of anybody are taken: whoever reaches this host evades what routers filter for the VIPs",
 		t.Open + "; or keep IP protocols 4 and 41 and UDP port 6080 of others out"}}

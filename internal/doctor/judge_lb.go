@@ -35,7 +35,7 @@ func judgePaths(f *facts) (out []Finding) {
 		}
 	})
 	if good > 0 {
-		out = append(out, ok("path", "", "%d servers can be reached and take packets of %d bytes", good, clientMTU))
+		out = append(out, ok("path", "", "%s packets of %d bytes", model.Counted(good, "server can be reached and takes", "servers can be reached and take"), clientMTU))
 	}
 	return out
 }
@@ -104,7 +104,7 @@ func judgeServerClocks(f *facts) (out []Finding) {
 		}
 	})
 	if good > 0 {
-		out = append(out, ok("timestamps", "", "%d servers have one clock for all connections", good))
+		out = append(out, ok("timestamps", "", "%s one clock for all connections", model.Counted(good, "server has", "servers have")))
 	}
 	return out
 }

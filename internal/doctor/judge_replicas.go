@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
@@ -52,11 +53,12 @@ func judgeReplicas(f *facts) (out []Finding) {
 		}
 	}
 	if ring <= r.Chain {
-		out = append(out, Finding{"replicas", f.Name, Warning, fmt.Sprintf("%d load balancers are on the ring, chains have %d: when one more fails connections may move", ring, r.Chain),
+		out = append(out, Finding{"replicas", f.Name, Warning, fmt.Sprintf("%s on the ring, chains have %d: when one more fails connections may move",
+			model.Counted(ring, "load balancer is", "load balancers are"), r.Chain),
 			"start more load balancers, and see `ballast ctl replica list`"})
 	}
 	if good > 0 {
-		out = append(out, ok("replicas", f.Name, "%d other load balancers answer, and take packets of %d bytes", good, clientMTU))
+		out = append(out, ok("replicas", f.Name, "%s packets of %d bytes", model.Counted(good, "other load balancer answers, and takes", "other load balancers answer, and take"), clientMTU))
 	}
 	return out
 }

@@ -43,7 +43,7 @@ func judgeTier(f *facts) (out []Finding) {
 	}
 	switch self := f.self(); {
 	case self == nil || self.Tier == 0:
-		return append(out, Finding{"tier", f.Name, Warning, fmt.Sprintf("is not among the %d nodes that have a tier: it keeps connection tables itself", len(fleet.Nodes)),
+		return append(out, Finding{"tier", f.Name, Warning, fmt.Sprintf("is not among the nodes that have a tier (%d): it keeps connection tables itself", len(fleet.Nodes)),
 			"name it under `nodes`, or start it with the --name that it has there"})
 	case self.Tier == model.TierFirst:
 		return append(out, f.judgeSecondTier()...)
@@ -88,7 +88,7 @@ func (f *facts) judgeSecondTier() (out []Finding) {
 		out = append(out, f.judgeWayToNode(second, node)...)
 	}
 	if len(out) == 0 {
-		out = append(out, ok("tier", f.Name, "first; %d nodes of the second can be reached and take packets of %d bytes", len(second.Servers), clientMTU))
+		out = append(out, ok("tier", f.Name, "first; %s packets of %d bytes", model.Counted(len(second.Servers), "node of the second can be reached and takes", "nodes of the second can be reached and take"), clientMTU))
 	}
 	return out
 }

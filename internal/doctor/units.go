@@ -2,12 +2,13 @@ package doctor
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 const systemdTimeout = 5 * time.Second
@@ -90,7 +91,7 @@ func judgeUnits(f *facts) (out []Finding) {
 	for _, u := range f.Units {
 		found := "the daemon ends at every start"
 		if u.Restarts > 0 {
-			found += fmt.Sprintf("; systemd has started it again %d times", u.Restarts)
+			found += "; systemd has started it again " + model.Counted(u.Restarts, "time", "times")
 		}
 		if u.Last != "" {
 			found += ". It says last: " + u.Last

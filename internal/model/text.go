@@ -18,6 +18,14 @@ func ParseNumber[N ~int | ~uint8 | ~uint16 | ~uint32](text string, least, most N
 	return N(parsed), nil
 }
 
+// Counted is a number of things for people, with what is said of them: 1 server is, 2 servers are.
+func Counted[N ~int | ~uint8 | ~uint16 | ~uint32 | ~uint64](n N, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
 // ParsePrefix reads an address with a length. Empty: none.
 func ParsePrefix(text string) (Prefix, error) {
 	if text == "" {

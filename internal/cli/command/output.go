@@ -134,14 +134,6 @@ func NonNil[T any](list []T) []T {
 	return list
 }
 
-// Counted is a number of things.
-func Counted(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
-
 // Short is a large number for people: 60.0k.
 func Short(n uint64) string {
 	value, unit := float64(n), ""

@@ -319,7 +319,7 @@ func TestDrainWaitsUntilNothingIsLeft(t *testing.T) {
 		left.Store(2)
 		ctl.memory.Live = func(uint16) uint64 { return uint64(max(left.Add(-1), 0)) }
 		ctl.must("apply", "--yes", "-f", write(t, fleetFile))
-		ctl.expect("server drain web s1 --wait", "state active -> draining", "1 connections remain\n", "0 connections remain\n", "server s1 is drained")
+		ctl.expect("server drain web s1 --wait", "state active -> draining", "1 connection remains\n", "0 connections remain\n", "server s1 is drained")
 		ctl.expect("--json server drain web s1 --wait", `"connections": 0`, `"connections_exact": true`)
 	})
 }
@@ -335,7 +335,7 @@ func TestACountOfNothingMustHold(t *testing.T) {
 			return 0
 		}
 		ctl.must("apply", "--yes", "-f", write(t, fleetFile))
-		ctl.expect("server drain web s1 --wait", "0 connections remain\n1 connections remain\n0 connections remain\n", "is drained: no connection is left\n")
+		ctl.expect("server drain web s1 --wait", "0 connections remain\n1 connection remains\n0 connections remain\n", "is drained: no connection is left\n")
 		if looks.Load() != 8 { // the two, and six more
 			t.Errorf("%d looks", looks.Load())
 		}
@@ -382,7 +382,7 @@ func TestAnEstimateOfNothingMustHoldAndNoPacketCome(t *testing.T) {
 	ctl := &terminal{t, memory, []string{"ctl", "--socket", path}}
 	ctl.must("apply", "--yes", "-f", write(t, keysOfFile+fleetFile))
 	ctl.expect("server drain web s1 --wait",
-		"about 0 connections remain\nabout 1 connections remain\nconnections remain that began elsewhere: packets of them come\nabout 0 connections remain\n",
+		"about 0 connections remain\nabout 1 connection remains\nconnections remain that began elsewhere: packets of them come\nabout 0 connections remain\n",
 		"is drained: no connection that this load balancer has seen is left: ask the others, too; `ballast ctl status` on the server counts those that carry cookies\n")
 	if looks.Load() != 29 { // the five, and as many as a report of everything may take
 		t.Errorf("%d looks", looks.Load())

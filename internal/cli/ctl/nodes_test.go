@@ -84,7 +84,7 @@ func TestALostNodeIsForgottenByAllControllersThatAreNamed(t *testing.T) {
 	byEveryWay(t, func(t *testing.T, ctl *terminal) {
 		ctl.memory.Members = []*ballastv1.NodeStatus{lives("c1"), lives("c2"), lost(), {Role: "agent", Name: "s1", Epochs: []uint32{3, 4}, Epoch: 4}}
 		ctl.expect("nodes", "REVISION  KEYS", "3,4*")
-		ctl.expect("node forget lb7", "lb7: forgotten", "only 1 of 2 controllers were asked")
+		ctl.expect("node forget lb7", "lb7: forgotten", "controllers that were asked: 1 of 2: ")
 		ctl.refuse("node forget lb7", "not lost")
 		ctl.refuse("node forget s1", "not lost")
 	})

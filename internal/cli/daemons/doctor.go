@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/doctor"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Doctor makes `ballast doctor`.
@@ -25,7 +26,7 @@ func Doctor() *cobra.Command {
 				return err
 			}
 			if n := doctor.Count(findings, doctor.Problem); n > 0 {
-				return fmt.Errorf("doctor: %s: see the remedies", command.Counted(n, "problem"))
+				return fmt.Errorf("doctor: %s: see the remedies", model.Counted(n, "problem", "problems"))
 			}
 			return nil
 		},
@@ -59,6 +60,6 @@ func printFindings(table *command.Table, findings []doctor.Finding) {
 			logs += fmt.Sprintf("the verifier about %s %s:\n%s\n", f.Check, f.Subject, log)
 		}
 	}
-	table.Line("%s%s, %s, %d ok", logs, command.Counted(doctor.Count(findings, doctor.Problem), "problem"),
-		command.Counted(doctor.Count(findings, doctor.Warning), "warning"), doctor.Count(findings, doctor.OK))
+	table.Line("%s%s, %s, %d ok", logs, model.Counted(doctor.Count(findings, doctor.Problem), "problem", "problems"),
+		model.Counted(doctor.Count(findings, doctor.Warning), "warning", "warnings"), doctor.Count(findings, doctor.OK))
 }

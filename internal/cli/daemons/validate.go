@@ -186,6 +186,6 @@ func (v *validated) print(out, stderr io.Writer) error {
 	if !v.Valid {
 		return nil
 	}
-	_, err := fmt.Fprintf(out, "%s: valid for role %s: %s, %s\n", v.File, v.Role, command.Counted(v.Services, "service"), command.Counted(v.Servers, "server"))
+	_, err := fmt.Fprintf(out, "%s: valid for role %s: %s, %s\n", v.File, v.Role, model.Counted(v.Services, "service", "services"), model.Counted(v.Servers, "server", "servers"))
 	return err
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/machine/health"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Levels of problems, the worst first.
@@ -87,12 +88,7 @@ func takesNew(s *Server) bool {
 	return !s.Removed && (s.Server.State == "" || s.Server.State == "active") && s.Health != health.Unhealthy
 }
 
-func areServers(n int) string {
-	if n == 1 {
-		return "1 server is"
-	}
-	return fmt.Sprintf("%d servers are", n)
-}
+func areServers(n int) string { return model.Counted(n, "server is", "servers are") }
 
 func some(names []string) string {
 	if len(names) <= namesShown {

@@ -50,7 +50,7 @@ func (o observer) obstacles(now *dataplane.Snapshot, programs attachedTo) (found
 		found = append(found, "the tables are behind the desired state: a change was carried out only in part")
 	}
 	if !now.Confirmed() {
-		found = append(found, fmt.Sprintf("no way is known to any of %d servers", len(now.Pathless)))
+		found = append(found, "no way is known to any of "+model.Counted(len(now.Pathless), "server", "servers"))
 	}
 	if why := o.checks.Misreads(now); why != "" {
 		found = append(found, why)

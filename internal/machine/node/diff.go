@@ -25,7 +25,7 @@ func Diff(a, b model.Fleet) []string {
 		if from := before[to.Name]; from != nil {
 			lines = append(lines, diffService(from, to)...)
 		} else {
-			lines = append(lines, fmt.Sprintf("service %s: added with %d servers", to.Name, len(to.Servers)))
+			lines = append(lines, fmt.Sprintf("service %s: added with %s", to.Name, model.Counted(len(to.Servers), "server", "servers")))
 		}
 	}
 	return slices.Concat(lines, diffNodes(a.Nodes, b.Nodes), diffFields("node_health: ", schema.Health, &a.NodeHealth, &b.NodeHealth),

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/algo/ring"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Implementation constants of who is on the ring.
@@ -287,7 +288,8 @@ func (m *Membership) begin(now time.Time, chain int, said map[uint16]*Report) {
 		}
 	}
 	if len(numbers) <= chain {
-		m.blocked = append(m.blocked, fmt.Sprintf("%d load balancers are ready for a ring: chains of %d need %d, so that one may fail: until then connections go by hash", len(numbers), chain, chain+1))
+		m.blocked = append(m.blocked, fmt.Sprintf("%s ready for a ring: chains of %d need %d, so that one may fail: until then connections go by hash",
+			model.Counted(len(numbers), "load balancer is", "load balancers are"), chain, chain+1))
 		return
 	}
 	if now.Sub(m.came) < steadyTime {
@@ -345,7 +347,7 @@ func (m *Membership) lengthen(chain int) bool {
 		return false
 	}
 	if n := len(m.Members.Current()); n <= chain {
-		m.blocked = append(m.blocked, fmt.Sprintf("%d load balancers are on the ring: chains of %d need %d: they stay at %d", n, chain, chain+1, m.Members.Chain))
+		m.blocked = append(m.blocked, fmt.Sprintf("%s on the ring: chains of %d need %d: they stay at %d", model.Counted(n, "load balancer is", "load balancers are"), chain, chain+1, m.Members.Chain))
 		return false
 	}
 	return m.afresh(m.Members.Ring.Version, chain)

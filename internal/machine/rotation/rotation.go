@@ -159,10 +159,9 @@ func (r *Report) holds(node *Node, current, epoch uint32) []string {
 		return []string{fmt.Sprintf("%s cannot count its connections: %s", node, r.Unavailable)}
 	case r.Current != current:
 		return []string{fmt.Sprintf("%s still writes cookies of epoch %d", node, r.Current)}
-	case r.Connections[epoch] == 1:
-		return []string{fmt.Sprintf("%s has 1 living connection whose client still echoes epoch %d", node, epoch)}
 	case r.Connections[epoch] > 0:
-		return []string{fmt.Sprintf("%s has %d living connections whose clients still echo epoch %d", node, r.Connections[epoch], epoch)}
+		return []string{fmt.Sprintf("%s has %s epoch %d", node,
+			model.Counted(r.Connections[epoch], "living connection whose client still echoes", "living connections whose clients still echo"), epoch)}
 	}
 	return nil
 }
@@ -245,7 +244,11 @@ func (n *Nodes) Orphans() []string {
 	if sum == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("%d living connections carry keys that the store does not have. If it was lost, apply the file with the `keys:` in a load balancer's state file (docs/operate.md, \"Backup and restore\")", sum)}
+	return []string{carrying(sum) + " keys that the store does not have. If it was lost, apply the file with the `keys:` in a load balancer's state file (docs/operate.md, \"Backup and restore\")"}
+}
+
+func carrying(connections uint64) string {
+	return model.Counted(connections, "living connection carries", "living connections carry")
 }
 
 // Unnamed says which agents have connections but are no server of a fleet that a lost store is given: load balancers would forget the ids of such
@@ -257,8 +260,8 @@ func (n *Nodes) Unnamed(next *model.Fleet) (found []string) {
 			return slices.ContainsFunc(s.Servers, func(server model.Server) bool { return node.speaksFor(&server) })
 		})
 		if living := node.Report.living(); living > 0 && !named {
-			found = append(found, fmt.Sprintf("%s has %d living connections and is no server of this fleet: they break. Name it with its id as draining (`removed` in a load balancer's state file)",
-				node, living))
+			found = append(found, fmt.Sprintf("%s has %s. Name it with its id as draining (`removed` in a load balancer's state file)", node,
+				model.Counted(living, "living connection and is no server of this fleet: it breaks", "living connections and is no server of this fleet: they break")))
 		}
 	}
 	return found
@@ -344,10 +347,10 @@ func (n *Nodes) strange(now, next *model.Keys) (found []string) {
 		}
 	}
 	for _, epoch := range slices.Sorted(maps.Keys(missing)) {
-		found = append(found, fmt.Sprintf("%d living connections carry a key of epoch %d, which is not among these", missing[epoch], epoch))
+		found = append(found, fmt.Sprintf("%s a key of epoch %d, which is not among these", carrying(missing[epoch]), epoch))
 	}
 	for _, epoch := range slices.Sorted(maps.Keys(others)) {
-		found = append(found, fmt.Sprintf("%d living connections carry another key of epoch %d than this one", others[epoch], epoch))
+		found = append(found, fmt.Sprintf("%s another key of epoch %d than this one", carrying(others[epoch]), epoch))
 	}
 	if len(now.Cookie) > 0 {
 		return found

@@ -206,15 +206,17 @@ func (w *drainWait) look(ctx context.Context) (ended bool, err error) {
 func (w *drainWait) off() bool { return w.last.GetServer().GetState() == "off" }
 
 func (w *drainWait) remaining() string {
-	switch {
-	case w.last == nil || w.last.Connections == nil:
+	if w.last == nil || w.last.Connections == nil {
 		return "it is not known how many connections remain"
+	}
+	remain := model.Counted(*w.last.Connections, "connection remains", "connections remain")
+	switch {
 	case w.last.ConnectionsExact:
-		return fmt.Sprintf("%d connections remain", *w.last.Connections)
+		return remain
 	case w.busy && *w.last.Connections == 0:
 		return "connections remain that began elsewhere: packets of them come"
 	}
-	return fmt.Sprintf("about %d connections remain", *w.last.Connections)
+	return "about " + remain
 }
 
 // sayRemaining tells on a terminal, too, when it ends at the latest.

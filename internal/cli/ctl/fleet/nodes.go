@@ -126,7 +126,7 @@ func printNodes(table *command.Table, rows []nodeRow) {
 			revision = fmt.Sprint(n.Revision)
 		}
 		if n.Role == "controller" {
-			leads = command.Counted(len(n.Services), "service")
+			leads = model.Counted(len(n.Services), "service", "services")
 		}
 		if !table.Wide {
 			tier := strings.Split(n.tier(), "\t")
@@ -236,7 +236,7 @@ func forgetNode(c *ask.Control) *cobra.Command {
 				return err
 			}
 			if n := controllersOf(cmd.Context(), asked[0].Fleet); n > len(asked) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "only %d of %d controllers were asked: the others remember it still: name all with --controller\n", len(asked), n)
+				fmt.Fprintf(cmd.ErrOrStderr(), "controllers that were asked: %d of %d: the others remember it still: name all with --controller\n", len(asked), n)
 			}
 			return errors.Join(c.PrintOutcome(cmd, done), err)
 		},

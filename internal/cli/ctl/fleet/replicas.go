@@ -88,7 +88,7 @@ func printRing(table *command.Table, ring ringStatus) {
 	case ring.Version == 0:
 		table.Line("there is no ring yet: replicated services go by hash")
 	default:
-		table.Line("version %d, %s: chains of %s, idle timeout %v", ring.Version, ring.Phase, command.Counted(int(ring.Chain), "load balancer"),
+		table.Line("version %d, %s: chains of %s, idle timeout %v", ring.Version, ring.Phase, model.Counted(ring.Chain, "load balancer", "load balancers"),
 			time.Duration(ring.IdleTimeout*float64(time.Second)))
 	}
 	if len(ring.Nodes) > 0 {
@@ -114,7 +114,7 @@ func printRing(table *command.Table, ring ringStatus) {
 		table.Line("sync %d: %s copies to %s, %.0f %% done", s.ID, s.From, strings.Join(s.To, ", "), 100*s.Done)
 	}
 	if ring.Lost > 0 {
-		table.Line("%s lost all load balancers of their chain at once, since the first ring", command.Counted(int(ring.Lost), "range"))
+		table.Line("%s lost all load balancers of their chain at once, since the first ring", model.Counted(ring.Lost, "range", "ranges"))
 	}
 	for _, problem := range ring.Problems {
 		table.Line("problem: %s", problem)

@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // keyList is what is known of all keys, as --json prints it.
@@ -66,7 +67,7 @@ func printKeys(table *command.Table, keys keyList) {
 			cells[1] = "current"
 		}
 		if key.Connections != nil {
-			cells = append(cells, fmt.Sprintf("%d connections on it", *key.Connections))
+			cells = append(cells, model.Counted(*key.Connections, "connection", "connections")+" on it")
 		}
 		table.Row(cells...)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // anyStatus is that of a load balancer, or what an agent has in common with it and its own.
@@ -108,7 +109,7 @@ func printTunnels(out *command.Table, t *api.Tunnels) {
 		out.Line("tunnels from\t%s", from)
 	}
 	if t.Last.IsValid() {
-		out.Line("strangers\t%d packets of tunnels, the last from %s", t.Strangers, t.Last)
+		out.Line("strangers\t%s of tunnels, the last from %s", model.Counted(t.Strangers, "packet", "packets"), t.Last)
 	}
 }
 
@@ -126,7 +127,7 @@ func printTier(out *command.Table, s *api.LBStatus) {
 	}
 	fmt.Fprintln(out)
 	for _, node := range s.Tier.Second {
-		out.Line("second tier\t%s: id %d at %s, %s, %s, %d packets sent", node.Name, node.ID, node.Address, node.State, node.Health, node.Packets)
+		out.Line("second tier\t%s: id %d at %s, %s, %s, %s sent", node.Name, node.ID, node.Address, node.State, node.Health, model.Counted(node.Packets, "packet", "packets"))
 		if node.HealthDetail != "" {
 			out.Line("\t%s", node.HealthDetail)
 		}
@@ -141,9 +142,10 @@ func printReplicas(out *command.Table, r *api.ReplicaStatus) {
 	case r.Version == 0:
 		out.Line("replicas\tno ring is known")
 	case r.OnRing:
-		out.Line("replicas\ton the ring, version %d: %d entries and %d answers, room for %d of each", r.Version, r.Entries, r.Answers, r.Room)
+		out.Line("replicas\ton the ring, version %d: %s and %s, room for %d of each", r.Version,
+			model.Counted(r.Entries, "entry", "entries"), model.Counted(r.Answers, "answer", "answers"), r.Room)
 	default:
-		out.Line("replicas\tnot on the ring, version %d: %d answers, room for %d", r.Version, r.Answers, r.Room)
+		out.Line("replicas\tnot on the ring, version %d: %s, room for %d", r.Version, model.Counted(r.Answers, "answer", "answers"), r.Room)
 	}
 	for _, peer := range r.Peers {
 		where := "on the ring"

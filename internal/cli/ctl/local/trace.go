@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Trace makes `ballast ctl trace`.
@@ -63,7 +64,7 @@ func printEvent(out io.Writer, o *command.Output, line []byte) error {
 		return fmt.Errorf("read trace event: %w", err)
 	}
 	if e.Suppressed > 0 {
-		fmt.Fprintf(out, "(%d packets left out)\n", e.Suppressed)
+		fmt.Fprintf(out, "(%s left out)\n", model.Counted(e.Suppressed, "packet", "packets"))
 	}
 	fmt.Fprintf(out, "%s -> %s %s %d bytes: %s", e.Source, e.Destination, e.Flags, e.Length, e.Verdict)
 	if e.Server != "" {

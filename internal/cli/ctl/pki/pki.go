@@ -11,6 +11,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -98,7 +99,7 @@ func show(o *command.Output) *cobra.Command {
 				for _, address := range e.Addresses {
 					names = append(names, address.String())
 				}
-				left := command.Counted(int(e.Expires.Sub(now).Hours()/hoursPerDay), "day")
+				left := model.Counted(int(e.Expires.Sub(now).Hours()/hoursPerDay), "day", "days")
 				table.Row(e.Name, command.OrDash(string(e.Role)), command.OrDash(e.Serial), e.Expires.Format(time.DateOnly), left, key, command.OrDash(strings.Join(names, " ")),
 					command.OrDash(strings.Join(e.Problems, "; ")))
 			}

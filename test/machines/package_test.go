@@ -48,6 +48,22 @@ echo "$unit does not come back"
 exit 1
 `
 
+// inVain has systemd start a daemon with a wrong option, and waits until doctor says why it does not stay up.
+const inVain = `
+echo 'OPTIONS="--interface nosuch"' >> /etc/default/ballast-lb
+systemctl restart --no-block ballast-lb
+for i in $(seq 100); do
+  ballast doctor > said || true
+  ! grep -q 'ballast-lb .*the daemon ends at every start.*find interface nosuch.*this host has eth0' said || break
+  sleep 0.2
+done
+cat said
+sed -i '$d' /etc/default/ballast-lb
+systemctl restart ballast-lb
+grep -q 'find interface nosuch' said
+ballast doctor
+`
+
 // left prints what is there of a purged package.
 const left = `
 grep ballast/bpf /proc/mounts || true
@@ -70,6 +86,7 @@ func TestPackagesAreUpgradedWithoutLossAndPurged(t *testing.T) {
 	for _, machine := range []string{"lb1", "lb2", "s1", "s2"} {
 		r.on(machine, fmt.Sprintf(killed, "ballast-"+upgraded[machine]))
 	}
+	r.on("lb2", inVain)
 	r.lostNothing()
 	for _, machine := range []string{"lb2", "s2", "c1"} {
 		if said := r.on(machine, "apt-get purge -qq ballast"); strings.Contains(said, "ballast: ") {

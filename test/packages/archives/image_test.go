@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -34,6 +35,9 @@ func blobs(t *testing.T, from io.Reader) map[string][]byte {
 	}
 }
 
+// reference is a name and a tag (OCI distribution specification, "Pulling manifests").
+var reference = regexp.MustCompile(`^[a-z0-9]+:[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
+
 // An OCI image as a runtime reads it: index, manifest, layer; and the program in it runs.
 func TestTheImageIsWholeAndRuns(t *testing.T) {
 	long(t)
@@ -50,13 +54,17 @@ func TestTheImageIsWholeAndRuns(t *testing.T) {
 		return content
 	}
 	type descriptor struct {
-		Digest   string
-		Platform struct{ Architecture string }
+		Digest      string
+		Platform    struct{ Architecture string }
+		Annotations map[string]string
 	}
 	var index struct{ Manifests []descriptor }
 	read(t, files["index.json"], &index)
 	if len(index.Manifests) != 1 {
 		t.Fatalf("%+v", index)
+	}
+	if name := index.Manifests[0].Annotations["org.opencontainers.image.ref.name"]; !reference.MatchString(name) {
+		t.Errorf("podman takes no image of the name %q", name)
 	}
 	read(t, blob(index.Manifests[0].Digest), &index)
 	if len(index.Manifests) != 2 {

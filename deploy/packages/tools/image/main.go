@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -56,10 +57,20 @@ func write(stage, out, version, revision string) error {
 	if err != nil {
 		return err
 	}
-	if err := image.AppendIndex(index, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": version})); err != nil {
+	if err := image.AppendIndex(index, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": "ballast:" + tag(version)})); err != nil {
 		return err
 	}
 	return archive(dir, out, made)
+}
+
+// tag is a version as a tag may be, which ~ and + are not part of.
+func tag(version string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '~' || r == '+' {
+			return '-'
+		}
+		return r
+	}, version)
 }
 
 // A file of the image. Without a source it is a directory.

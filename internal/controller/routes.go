@@ -87,8 +87,8 @@ func (c *controller) localRoutes() *api.Server {
 
 // obstacles are what keeps this controller from its work, empty: it is ready. Nodes that it has told something go on without it.
 func (c *controller) obstacles() (found []string) {
-	if !c.desired.Known() {
-		found = append(found, "no state of the store is known that makes sense")
+	if why := c.desired.Unknown(); why != "" {
+		found = append(found, why)
 	}
 	if c.credentials.OwnRevoked() != nil {
 		return append(found, "its certificate is revoked: nodes leave it, and it leads nothing")

@@ -82,6 +82,6 @@ func printRevoked(table *command.Table, rows []revokedRow) {
 		if serial == "" {
 			serial = "all issued before"
 		}
-		table.Row(command.OrDash(r.Name), command.OrDash(r.Role), serial, r.Revoked.Local().Format(time.DateTime), r.Ends.Local().Format(time.DateOnly), command.OrDash(r.Reason))
+		table.Row(command.OrDash(r.Name), command.OrDash(r.Role), serial, r.Revoked.Format(time.RFC3339), r.Ends.Format(time.RFC3339), command.OrDash(r.Reason))
 	}
 }

@@ -80,7 +80,7 @@ func (c *controller) localRoutes() *api.Server {
 	s.HandleRaw("GET "+api.PathBackup, http.HandlerFunc(c.serveBackup))
 	s.HandleRaw(api.NewFleetHandler(fleetOf{c}))
 	s.HandleRaw(ballastv1connect.NewControllersHandler(controllersAPI{c}))
-	s.Otherwise("this is a controller, which sees no packets and has no configuration file: counters, connections, trace and config are of one load balancer: " +
+	s.Otherwise("this is a controller, which sees no packets and has no configuration file: bgp, config, connection, counter, session, suspect and trace are of one load balancer: " +
 		"run the command there; `ballast ctl history list` and `apply --dry-run` tell what changed and what differs from a file")
 	return s
 }

@@ -62,7 +62,8 @@ func (c *Control) target() error {
 
 func (c *Control) fill() error {
 	named := slices.ContainsFunc(settings, func(s setting) bool { return s.who && c.flags.Changed(s.flag) })
-	byVariable := !named && slices.ContainsFunc(settings, func(s setting) bool { return s.who && os.Getenv(s.variable) != "" })
+	byContext := c.flags.Changed("context") && c.context != "" // a flag, too: it goes before variables
+	byVariable := !named && !byContext && slices.ContainsFunc(settings, func(s setting) bool { return s.who && os.Getenv(s.variable) != "" })
 	context, by, err := c.usedContext(!named && !byVariable)
 	if err != nil {
 		return err
@@ -71,9 +72,11 @@ func (c *Control) fill() error {
 		if c.flags.Changed(s.flag) || named && s.who {
 			continue
 		}
-		value, origin := os.Getenv(s.variable), s.variable
-		if value == "" && !(byVariable && s.who) {
-			value, origin = s.of(context), by
+		value, origin := s.of(context), by
+		switch variable := os.Getenv(s.variable); {
+		case s.who && !byVariable, byContext && value != "":
+		case s.who, variable != "":
+			value, origin = variable, s.variable
 		}
 		if value == "" {
 			continue

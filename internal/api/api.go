@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+
+	"connectrpc.com/connect"
 )
 
 // Routes that every daemon serves.
@@ -54,7 +56,11 @@ type Counters struct {
 type Error struct {
 	Code    int    `json:"-"`
 	Message string `json:"error"`
+	Kind    string `json:"code,omitempty"` // as connect.Code names it: unimplemented by daemons that do not serve what is asked
 }
+
+// Unserved reports whether a daemon has answered that it does not serve what is asked.
+func (e *Error) Unserved() bool { return e.Kind == connect.CodeUnimplemented.String() }
 
 func (e *Error) Error() string { return e.Message }
 

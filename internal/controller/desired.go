@@ -184,11 +184,17 @@ func (d *Desired) become(next *snapshot, fleet bool, note func()) {
 	d.changed = make(chan struct{})
 }
 
-// Known reports whether there is a state that nodes can be told.
-func (d *Desired) Known() bool {
+// Unknown is why there is no state yet that nodes can be told, empty: there is one.
+func (d *Desired) Unknown() string {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
-	return d.sound != nil
+	switch {
+	case d.sound != nil:
+		return ""
+	case d.broken != nil:
+		return "the fleet in the store contradicts itself: " + d.broken.Error()
+	}
+	return "waiting for the first complete state of the store"
 }
 
 // storeRestored is for people.

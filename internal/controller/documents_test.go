@@ -3,6 +3,7 @@ package controller
 import (
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/fleettest"
@@ -52,5 +53,22 @@ func TestASecondTierThatIsRemovedLeavesNobodyDown(t *testing.T) {
 	}
 	if view, _ = d.View(); view.Second != nil || len(view.Nodes) != 1 {
 		t.Errorf("view %+v", view)
+	}
+}
+
+func TestWhyThereIsNoStateIsInPlainWords(t *testing.T) {
+	d := NewDesired(newMemory(t), node.Timing{}, fleettest.Log(t))
+	if why := d.Unknown(); why != "waiting for the first complete state of the store" {
+		t.Errorf("before anything is read: %s", why)
+	}
+	broken := newSnapshot()
+	broken.services["web"] = &serviceDocument{}
+	d.become(broken, true, func() {})
+	if why := d.Unknown(); !strings.Contains(why, "the fleet in the store contradicts itself: ") {
+		t.Errorf("with a fleet that contradicts itself: %s", why)
+	}
+	d.become(newSnapshot(), true, func() {})
+	if why := d.Unknown(); why != "" {
+		t.Errorf("with a fleet: %s", why)
 	}
 }

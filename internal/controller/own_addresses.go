@@ -21,7 +21,7 @@ func (c *controller) checkVIPs(before map[netip.Addr]bool, fleet *model.Fleet) e
 			owners = c.ownAddresses()
 		}
 		if owner := owners[vip]; owner != "" {
-			return &model.Invalid{Path: fmt.Sprintf("services[%d].vip", i), Remedy: "use an address that is nobody's own",
+			return &model.Invalid{Path: fmt.Sprintf("services[%d].vip", i), Remedy: "use an address that no machine of the fleet has",
 				Problem: fmt.Sprintf("%s is the address of %s: load balancers would take its traffic for the service's", vip, owner)}
 		}
 	}

@@ -80,15 +80,15 @@ func (c *controller) localRoutes() *api.Server {
 	s.HandleRaw("GET "+api.PathBackup, http.HandlerFunc(c.serveBackup))
 	s.HandleRaw(api.NewFleetHandler(fleetOf{c}))
 	s.HandleRaw(ballastv1connect.NewControllersHandler(controllersAPI{c}))
-	s.Otherwise("this is a controller, which sees no packets and has no configuration file: counters, connections, trace and config are of one load balancer: " +
+	s.Otherwise("this is a controller, which sees no packets and has no configuration file: bgp, config, connection, counter, session, suspect and trace are of one load balancer: " +
 		"run the command there; `ballast ctl history list` and `apply --dry-run` tell what changed and what differs from a file")
 	return s
 }
 
 // obstacles are what keeps this controller from its work, empty: it is ready. Nodes that it has told something go on without it.
 func (c *controller) obstacles() (found []string) {
-	if !c.desired.Known() {
-		found = append(found, "no state of the store is known that makes sense")
+	if why := c.desired.Unknown(); why != "" {
+		found = append(found, why)
 	}
 	if c.credentials.OwnRevoked() != nil {
 		return append(found, "its certificate is revoked: nodes leave it, and it leads nothing")

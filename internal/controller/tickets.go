@@ -201,7 +201,7 @@ func (c *controller) ticketProblems(now *snapshot) []string {
 		return nil
 	}
 	why := c.tickets.waits(now.tickets.Key(now.tickets.Next()))
-	return []string{fmt.Sprintf("keys of session tickets: epoch %d is in use since %s, the next one waits: %s", now.tickets.Current, now.tickets.Since.Local().Format(time.DateTime),
+	return []string{fmt.Sprintf("keys of session tickets: epoch %d is in use since %s, the next one waits: %s", now.tickets.Current, now.tickets.Since.UTC().Format(time.RFC3339),
 		strings.Join(why, "; "))}
 }
 

@@ -51,7 +51,7 @@ func judgeTunnels(f *facts) []Finding {
 	if t.Limited {
 		return []Finding{ok("tunnels", "", "only those of %s are taken, known from %s", model.Counted(len(t.From), "address", "addresses"), t.Source)}
 	}
-	return []Finding{{"tunnels", "", Warning, "those of anybody are taken: whoever reaches this host evades what routers filter for the VIPs",
+	return []Finding{{"tunnels", "", Warning, "packets in tunnels are accepted from every address: whoever reaches this host bypasses what routers filter for the VIPs",
 		t.Open + "; or keep IP protocols 4 and 41 and UDP port 6080 of others out"}}
 }
 

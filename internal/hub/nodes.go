@@ -34,7 +34,7 @@ func (h *Hub) Nodes() (nodes []*ballastv1.NodeStatus) {
 		n := p.status(now)
 		n.Epochs, n.Epoch = h.epochs(p)
 		if p.identity.Role == pki.LB && len(h.sources[p.identity.Name].addresses) == 0 {
-			n.Problems = append(n.Problems, "it tells no address that its tunnels come from, so agents take tunnels from anybody: upgrade it or, if nobody knows it, see \"Lost key\" in docs/operate.md")
+			n.Problems = append(n.Problems, "it tells no address that its tunnels come from, so agents accept tunnels from every address: upgrade it or, if nobody knows it, see \"Lost key\" in docs/operate.md")
 		}
 		if len(h.revoked) > 0 && !p.takesRevocations {
 			n.Problems = append(n.Problems, "it accepts revoked certificates of controllers: upgrade it")

@@ -190,7 +190,7 @@ func TestAConnectedLoadBalancerThatTellsNoAddressIsNamed(t *testing.T) {
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "lb7"))
 	fleettest.Await(t, "the load balancer", func() bool { return len(hub.Nodes()) == 1 })
-	if problems := hub.Nodes()[0].Problems; len(problems) != 1 || !strings.Contains(problems[0], "agents take tunnels from anybody") {
+	if problems := hub.Nodes()[0].Problems; len(problems) != 1 || !strings.Contains(problems[0], "agents accept tunnels from every address") {
 		t.Errorf("problems %q", problems)
 	}
 	if _, err := hub.Forget("lb7"); err == nil || !strings.Contains(err.Error(), "lb lb7 is connected from 127.0.0.1: stop it first or, if nobody knows it") {

@@ -124,6 +124,8 @@ func codeOf(err error, status int) string {
 		return "interrupted"
 	case errors.As(err, &refused):
 		return refused.Code().String()
+	case errors.As(err, &local) && local.Kind != "":
+		return local.Kind
 	case errors.As(err, &local):
 		return strings.ReplaceAll(strings.ToLower(http.StatusText(local.Code)), " ", "_")
 	case errors.As(err, &with) && with.status == StatusUsage:

@@ -43,6 +43,7 @@ func aLoadBalancer(t *testing.T, socket string) (stop func()) {
 	} {
 		server.Handle("GET "+path, func(*http.Request) (any, error) { return answer, nil })
 	}
+	server.Otherwise("this load balancer does not know that")
 	ctx, cancel := context.WithCancel(context.Background())
 	listener, done := listen(t, "unix", socket), make(chan error)
 	go func() { done <- server.Serve(ctx, listener) }()
@@ -187,7 +188,7 @@ func TestErrorsAreJSONForPrograms(t *testing.T) {
 		"--context nobody status": {1, "not_found", "there is no context"},
 		"context show nobody":     {1, "not_found", "there is no context"},
 		"context use nobody":      {1, "not_found", "there is no context"},
-		"config diff":             {1, "not_found", "404"},
+		"config diff":             {1, "unimplemented", "does not know that"},
 		"server list surplus one": {2, "usage", "one too many"},
 	} {
 		cmd := cli.Root("test")

@@ -80,6 +80,6 @@ func TestCertificatesAreRevokedByNameSerialAndFile(t *testing.T) {
 	ctl.expect("pki revoke web-1 --yes --reason stolen", "revoked: all certificates of web-1 that were issued up to")
 	ctl.expect("pki revoke "+strings.ToUpper(serial)+" --yes", "revoked: the certificate with serial number "+serial)
 	ctl.expect("pki revoke "+dir+"/web-1.crt --yes", "revoked: the certificate of agent web-1 with serial number "+serial)
-	ctl.expect("pki list", "web-1", "all until then", "stolen", serial)
+	ctl.expect("pki list", "web-1", "all issued before", "stolen", serial)
 	ctl.expect("--json pki list", `"serial": "`+serial+`"`, `"reason": "stolen"`, `"role": "agent"`)
 }

@@ -4,11 +4,15 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/cli/clitest"
+	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -21,6 +25,13 @@ func answerOf(t *testing.T, path string, status func() any) *terminal {
 	server := api.NewServer()
 	server.Handle("GET "+path, func(*http.Request) (any, error) { return status(), nil })
 	socket := filepath.Join(t.TempDir(), "ctl.sock")
+	serves(t, server, socket)
+	return &terminal{t, nil, []string{"ctl", "--socket", socket}}
+}
+
+// serves serves a socket until the test ends.
+func serves(t *testing.T, server *api.Server, socket string) {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error)
 	listener := listen(t, "unix", socket)
@@ -31,7 +42,33 @@ func answerOf(t *testing.T, path string, status func() any) *terminal {
 			t.Error(err)
 		}
 	})
-	return &terminal{t, nil, []string{"ctl", "--socket", socket}}
+}
+
+func TestWhoAsksAControllerIsToldOfLoadBalancers(t *testing.T) {
+	dir := t.TempDir()
+	daemon := func(instance, role string) {
+		server := api.NewServer()
+		server.Handle("GET "+api.PathStatus, func(*http.Request) (any, error) { return api.Status{Role: role}, nil })
+		server.Otherwise("this is another daemon")
+		fleettest.Require(t, os.Mkdir(filepath.Join(dir, instance), 0o700))
+		serves(t, server, api.SocketPath(dir, instance))
+	}
+	daemon("c1", "controller")
+	refuse := func(line, want string) {
+		t.Helper()
+		_, err := clitest.Run(append([]string{"ctl", "--run-dir", dir}, strings.Fields(line)...)...)
+		if err == nil || err.Error() != want {
+			t.Errorf("%s: have %v, want %s", line, err, want)
+		}
+	}
+	refuse("--instance c1 bgp show", "this is another daemon (no load balancer runs on this machine)")
+	daemon("blue", "lb")
+	daemon("green", "lb")
+	daemon("s1", "agent")
+	for _, line := range []string{"bgp show", "suspect list", "session list", "connection list", "trace", "suspect remove --service web --client 10.0.0.1"} {
+		refuse("--instance c1 "+line, "this is another daemon (load balancers on this machine: --instance blue, --instance green)")
+	}
+	refuse("--instance blue bgp show", "this is another daemon")
 }
 
 func TestBGPTellsSessionsAndWhyAVIPIsNotAnnounced(t *testing.T) {

@@ -12,13 +12,13 @@ import (
 )
 
 func TestKeysOfTicketsAreListedTurnedAndRevoked(t *testing.T) {
-	at := timestamppb.New(time.Date(2026, 5, 1, 12, 0, 0, 0, time.Local))
+	at := timestamppb.New(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
 	memory := &apitest.Memory{Tickets: ballastv1.ListTicketKeysResponse{Needed: true, Current: 2, Due: at, Own: []string{"s9"},
 		Keys: []*ballastv1.TicketKeyStatus{{Epoch: 1, Made: at, Expires: at}, {Epoch: 2, Made: at}, {Epoch: 3, Made: at}}, Behind: []string{"agent s2 does not have the key of epoch 3 yet"}}}
 	path := filepath.Join(t.TempDir(), "ctl.sock")
 	serve(t, memory, listen(t, "unix", path))
 	ctl := &terminal{t, memory, []string{"ctl", "--socket", path}}
-	ctl.expect("tickets", "read until 2026-05-01 12:00:00", "tickets are made by it", "read; used from 2026-05-01 12:00:00", "ticket use waits: agent s2 does not have",
+	ctl.expect("tickets", "read until 2026-05-01T12:00:00Z", "tickets are made by it", "read; used from 2026-05-01T12:00:00Z", "ticket use waits: agent s2 does not have",
 		"agent s9 was given a key of its own")
 	ctl.expect("--json tickets", `"current": 2`, `"behind"`, `"expires"`)
 	ctl.refuse("ticket use", "sessions would begin again: agent s2 does not have the key of epoch 3 yet")

@@ -94,7 +94,7 @@ func (a *acceptor) countLive() {
 	if len(a.counted) > 0 {
 		err = a.path.CountLive()
 	} else if err := a.path.IgnoreLive(); err != nil {
-		a.log.Warn("connections are counted for nobody", "error", err)
+		a.log.Warn("connections are still counted, though nothing needs it", "error", err)
 	}
 	if alone := err != nil; alone != a.alone {
 		if a.alone = alone; alone {

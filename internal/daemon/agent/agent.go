@@ -352,7 +352,7 @@ func (d *daemon) withoutEchoes() api.AgentStatus {
 	if d.client != nil {
 		problem := d.client.Problem(status.Revision > 0)
 		if problem != "" && !status.ByControllers {
-			problem = "nobody is connected that this host's load is reported to"
+			problem = "no controller is connected: this host's load is not reported"
 		}
 		if problem != "" {
 			status.Problems = append(status.Problems, problem)

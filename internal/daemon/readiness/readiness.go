@@ -18,18 +18,25 @@ import (
 // period is how often it is looked at.
 const period = time.Second
 
+// startup is how long a daemon may take to become ready before that is worth a warning.
+const startup = 10 * time.Second
+
 // Log tells what keeps a daemon from its work, and when that ends.
 func Log(ctx context.Context, log *slog.Logger, health func() []string) {
-	first, before := true, []string(nil)
+	began, first, starting, before := time.Now(), true, true, []string(nil)
 	look := func(time.Time) {
-		stops := health()
-		if !first && slices.Equal(stops, before) {
+		stops, was := health(), starting
+		starting = starting && len(stops) > 0 && time.Since(began) < startup
+		if late := was && !starting && len(stops) > 0; !first && !late && slices.Equal(stops, before) {
 			return
 		}
 		first, before = false, stops
 		if len(stops) > 0 {
-			why := strings.Join(stops, "; ")
-			log.Warn("not ready", "why", why)
+			why, level := strings.Join(stops, "; "), slog.LevelWarn
+			if starting {
+				level = slog.LevelInfo
+			}
+			log.Log(ctx, level, "not ready", "why", why)
 			systemd.Status(log, "not ready: "+why)
 			return
 		}

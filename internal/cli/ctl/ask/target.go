@@ -2,6 +2,7 @@
 package ask
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,7 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 // ContextVariable names a context, where --context does not.
@@ -59,7 +62,8 @@ func (c *Control) target() error {
 
 func (c *Control) fill() error {
 	named := slices.ContainsFunc(settings, func(s setting) bool { return s.who && c.flags.Changed(s.flag) })
-	byVariable := !named && slices.ContainsFunc(settings, func(s setting) bool { return s.who && os.Getenv(s.variable) != "" })
+	byContext := c.flags.Changed("context") && c.context != "" // a flag, too: it goes before variables
+	byVariable := !named && !byContext && slices.ContainsFunc(settings, func(s setting) bool { return s.who && os.Getenv(s.variable) != "" })
 	context, by, err := c.usedContext(!named && !byVariable)
 	if err != nil {
 		return err
@@ -68,9 +72,11 @@ func (c *Control) fill() error {
 		if c.flags.Changed(s.flag) || named && s.who {
 			continue
 		}
-		value, origin := os.Getenv(s.variable), s.variable
-		if value == "" && !(byVariable && s.who) {
-			value, origin = s.of(context), by
+		value, origin := s.of(context), by
+		switch variable := os.Getenv(s.variable); {
+		case s.who && !byVariable, byContext && value != "":
+		case s.who, variable != "":
+			value, origin = variable, s.variable
 		}
 		if value == "" {
 			continue
@@ -107,7 +113,34 @@ func (c *Control) usedContext(wanted bool) (context *Context, by string, err err
 	return &found, "context " + name, nil
 }
 
-// Explain makes all commands below cmd say where what they were told comes from, when they fail.
+// elsewhere adds, where another daemon than a load balancer was asked for what only these serve, which of them are on this machine.
+func (c *Control) elsewhere(ctx context.Context, err error) error {
+	var refused *api.Error
+	if !errors.As(err, &refused) || !refused.Unserved() {
+		return err
+	}
+	isLB := func(client *api.Client) bool {
+		ctx, cancel := context.WithTimeout(ctx, completionTime)
+		defer cancel()
+		status, err := client.Status(ctx)
+		return err == nil && status.Role == string(pki.LB)
+	}
+	if isLB(c.daemon()) {
+		return err
+	}
+	var found []string
+	for _, name := range instances(c, nil, ctx, nil) {
+		if isLB(api.NewClient(api.SocketPath(c.runDir, name))) {
+			found = append(found, "--instance "+name)
+		}
+	}
+	if len(found) == 0 {
+		return fmt.Errorf("%w (no load balancer runs on this machine)", err)
+	}
+	return fmt.Errorf("%w (load balancers on this machine: %s)", err, strings.Join(found, ", "))
+}
+
+// Explain makes all commands below cmd say, when they fail, where what they were told comes from, and who could have been asked.
 func (c *Control) Explain(cmd *cobra.Command) {
 	for _, child := range cmd.Commands() {
 		c.Explain(child)
@@ -118,6 +151,9 @@ func (c *Control) Explain(cmd *cobra.Command) {
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		err := run(cmd, args)
+		if err != nil {
+			err = c.elsewhere(cmd.Context(), err)
+		}
 		var answer command.ExitStatus
 		if err == nil || len(c.origins) == 0 || errors.As(err, &answer) {
 			return err

@@ -61,7 +61,7 @@ func printTickets(table *command.Table, list ticketList) {
 	if len(list.Keys) > 0 {
 		table.Row("EPOCH", "MADE", "STATE")
 	}
-	at := func(t time.Time) string { return t.Local().Format(time.DateTime) }
+	at := func(t time.Time) string { return t.Format(time.RFC3339) }
 	for _, key := range list.Keys {
 		state := "read until " + at(key.Expires)
 		switch {

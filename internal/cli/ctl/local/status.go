@@ -103,13 +103,13 @@ func printTunnels(out *command.Table, t *api.Tunnels) {
 	case t.Limited:
 		out.Line("tunnels\tonly from these, known from %s", t.Source)
 	default:
-		out.Line("tunnels\tfrom anybody: %s", t.Open)
+		out.Line("tunnels\tfrom every address: %s", t.Open)
 	}
 	for _, from := range t.From {
 		out.Line("tunnels from\t%s", from)
 	}
 	if t.Last.IsValid() {
-		out.Line("strangers\t%s of tunnels, the last from %s", model.Counted(t.Strangers, "packet", "packets"), t.Last)
+		out.Line("foreign tunnels\t%s from other addresses, the last from %s", model.Counted(t.Strangers, "packet", "packets"), t.Last)
 	}
 }
 

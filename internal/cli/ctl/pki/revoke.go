@@ -80,8 +80,8 @@ func printRevoked(table *command.Table, rows []revokedRow) {
 	for _, r := range rows {
 		serial := r.Serial
 		if serial == "" {
-			serial = "all until then"
+			serial = "all issued before"
 		}
-		table.Row(command.OrDash(r.Name), command.OrDash(r.Role), serial, r.Revoked.Local().Format(time.DateTime), r.Ends.Local().Format(time.DateOnly), command.OrDash(r.Reason))
+		table.Row(command.OrDash(r.Name), command.OrDash(r.Role), serial, r.Revoked.Format(time.RFC3339), r.Ends.Format(time.RFC3339), command.OrDash(r.Reason))
 	}
 }

@@ -67,7 +67,7 @@ func readView(m *ballastv1.ReplicaView) (*told, error) {
 	case m.Version == 0:
 		return t, nil
 	case len(t.view.List) == 0:
-		return nil, errors.New("a ring of nobody")
+		return nil, errors.New("a ring without load balancers")
 	case len(t.view.Since) != len(t.view.List):
 		return nil, fmt.Errorf("%d versions of %d chains", len(t.view.Since), len(t.view.List))
 	case t.view.Chain < 1 || t.view.Chain > model.MaxChain:

@@ -35,7 +35,7 @@ func (a *account) targets(log *slog.Logger) (targets []poll.Target) {
 			log.Error("load is not polled", "service", a.name, "error", err)
 			return nil
 		}
-		targets = append(targets, poll.Target{Service: a.name, ID: s.Servers[i].ID, URL: url, Interval: s.LoadInterval()})
+		targets = append(targets, poll.Target{Service: a.name, ID: s.Servers[i].ID, URL: url, Interval: time.Duration(s.Load.Interval)})
 	}
 	return targets
 }

@@ -26,21 +26,10 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // Load is how the load of a service's servers is measured, and what dispatch makes of it (awrr, awfd, lcf).
 type Load struct {
 	Source     LoadSource `json:"source"`
-	Interval   Duration   `json:"interval"`           // between reports and between updates of weights; 10 ms to 10 s; see LoadInterval
+	Interval   Duration   `json:"interval"`           // between reports and between updates of weights; 10 ms to 10 s
 	Classes    uint8      `json:"classes"`            // awfd: m, the number of priority classes; 0: all servers alike (ECMP)
 	QueueLimit uint32     `json:"queue_limit"`        // Q of Spotlight V-B: requests that a server holds before it refuses
 	Endpoint   string     `json:"endpoint,omitempty"` // source endpoint: URL; without a host: http://:8080/load is asked of each server
-}
-
-// unhurried is the least between reports of load that no policy goes by: people and dashboards see them.
-const unhurried = Duration(2 * time.Second)
-
-// LoadInterval is how far apart reports of a service's load are.
-func (s *Service) LoadInterval() time.Duration {
-	if s.Dispatch.FollowsLoad() {
-		return time.Duration(s.Load.Interval)
-	}
-	return time.Duration(max(s.Load.Interval, unhurried))
 }
 
 // Health is how the health of a service's servers is found out.

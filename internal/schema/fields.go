@@ -131,7 +131,7 @@ var Load = []Field[load]{
 	{Key: "source", Value: choice(func(l *load) *model.LoadSource { return &l.Source }), Default: "connections; endpoint with `load.endpoint`",
 		Doc: "the load that `awrr`, `awfd` and `lcf` go by", More: "Other policies ignore it"},
 	{Key: "interval", Value: span(func(l *load) *model.Duration { return &l.Interval }, model.MinLoadInterval, model.MaxLoadInterval), Default: "250ms",
-		Doc: "between reports of load, and between updates of weights. Reports that no policy goes by come every 2 s at most"},
+		Doc: "between reports of load, and between updates of weights"},
 	{Key: "classes", Value: number(func(l *load) *uint8 { return &l.Classes }, "number", 0, model.MaxClasses), Default: fmt.Sprint(model.DefaultClasses),
 		Doc: "classes of servers of `awfd`", More: "0 is ECMP, 1 is `lcf`"},
 	{Key: "queue_limit", Value: number(func(l *load) *uint32 { return &l.QueueLimit }, "requests", 1, math.MaxUint32), Default: "128",

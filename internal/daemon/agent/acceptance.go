@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ballast-lb/ballast/internal/daemon/periodic"
 	"github.com/ballast-lb/ballast/internal/linux/load"
 	"github.com/ballast-lb/ballast/internal/linux/poll"
 	"github.com/ballast-lb/ballast/internal/linux/server"
@@ -34,7 +35,6 @@ type acceptor struct {
 	strain  *load.Strain
 	counter *load.Counter // nil: see uncounted
 	poller  *poll.Poller
-	changed chan struct{} // choices have
 
 	mutex     sync.Mutex
 	choices   []plan.AgentChoice
@@ -47,7 +47,7 @@ type acceptor struct {
 }
 
 func newAcceptor(path *server.Server, cgroup string, log *slog.Logger) *acceptor {
-	a := &acceptor{path: path, log: log, strain: load.NewStrain(cgroup), silent: map[string]int{}, changed: make(chan struct{}, 1)}
+	a := &acceptor{path: path, log: log, strain: load.NewStrain(cgroup), silent: map[string]int{}}
 	var err error
 	if a.counter, err = load.NewCounter(); err != nil {
 		a.uncounted = err.Error()
@@ -82,10 +82,6 @@ func (a *acceptor) set(choices []plan.AgentChoice) {
 		a.counter.SetServices(sockets)
 	}
 	a.countLive()
-	select {
-	case a.changed <- struct{}{}:
-	default:
-	}
 }
 
 // countLive has the data path count connections, where that is of use and possible. The caller holds the lock.
@@ -107,30 +103,11 @@ func (a *acceptor) countLive() {
 func (a *acceptor) run(ctx context.Context) {
 	var polling sync.WaitGroup
 	polling.Go(func() { a.poller.Run(ctx) })
-	ticker := time.NewTicker(strainPeriod)
-	defer ticker.Stop()
-	for ctx.Err() == nil {
-		var tick <-chan time.Time // without choices there is nothing to keep
-		if a.keeps() {
-			tick = ticker.C
-		}
-		select {
-		case now := <-tick:
-			a.step(now)
-		case <-a.changed:
-		case <-ctx.Done():
-		}
-	}
+	periodic.Every(ctx, strainPeriod, a.step)
 	polling.Wait()
 	if a.counter != nil {
 		a.counter.Close()
 	}
-}
-
-func (a *acceptor) keeps() bool {
-	a.mutex.Lock()
-	defer a.mutex.Unlock()
-	return len(a.choices) > 0
 }
 
 func (a *acceptor) step(now time.Time) {

@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -56,23 +55,5 @@ func TestRemovedServersGiveWayToTheOneThatIsThisHost(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// Samples for a mean and frequent reports are for policies that go by them.
-func TestLoadIsSampledForPoliciesThatGoByIt(t *testing.T) {
-	s := serving{name: "s1"}
-	service := model.NewService()
-	service.Name, service.VIP, service.Ports = "b", netip.MustParseAddr("198.51.100.1"), []uint16{80}
-	service.Servers = []model.Server{model.NewServer()}
-	service.Servers[0].Name, service.Servers[0].ID, service.Servers[0].Address = "s1", 1, netip.MustParseAddr("10.0.0.1")
-	for dispatch, follows := range map[model.Dispatch]bool{model.DispatchRR: false, model.DispatchAWFD: true} {
-		service.Dispatch = dispatch
-		fleet := model.Fleet{Services: []model.Service{service}}
-		fleet.ApplyDefaults()
-		s.count(&fleet)
-		if len(s.counted) != 1 || s.counted[0].Mean != follows || (s.interval < time.Second) != follows {
-			t.Errorf("%v: every %v, %+v", dispatch, s.interval, s.counted)
-		}
 	}
 }

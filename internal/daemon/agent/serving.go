@@ -134,7 +134,7 @@ func (s *serving) addresses() []netip.Addr {
 
 // count lists the services of this host.
 func (s *serving) count(fleet *model.Fleet) {
-	s.counted, s.interval = nil, time.Duration(model.MaxLoadInterval)
+	s.counted, s.interval = nil, time.Second
 	mine := s.mine(s.local)
 	for i := range fleet.Services {
 		service := &fleet.Services[i]
@@ -142,7 +142,7 @@ func (s *serving) count(fleet *model.Fleet) {
 		if server == nil {
 			continue
 		}
-		at := load.Service{Name: service.Name, Protocol: service.Protocol, VIP: service.VIP, Ports: service.Ports, Mean: service.Dispatch.FollowsLoad()}
+		at := load.Service{Name: service.Name, Protocol: service.Protocol, VIP: service.VIP, Ports: service.Ports}
 		if service.Forward == model.ForwardNAT {
 			at.VIP = server.Address
 			if server.Port != 0 {
@@ -150,7 +150,7 @@ func (s *serving) count(fleet *model.Fleet) {
 			}
 		}
 		s.counted = append(s.counted, at)
-		s.interval = min(s.interval, service.LoadInterval())
+		s.interval = min(s.interval, time.Duration(service.Load.Interval))
 	}
 }
 

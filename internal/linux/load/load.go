@@ -15,7 +15,7 @@
 // # When
 //
 // A report goes out at a random time in each interval, so that servers never report in step and nothing that happens at fixed
-// times is always missed or always hit (Spotlight V-C). Where the mean is wanted, samples are taken in between, as many as the sampler can
+// times is always missed or always hit (Spotlight V-C). Samples for the mean are taken in between, as many as the sampler can
 // afford: measuring takes at most Options.MostCPU of one CPU. They become fewer while none differs from the one before, down to that
 // of each report; the mean is weighted by the time between them. When even one sample in each interval would take more, reports become
 // less frequent and say so.
@@ -64,8 +64,6 @@ type Service struct {
 	// VIP is the address that packets of the service have when they reach the sockets: with forward nat the server's own.
 	VIP   netip.Addr
 	Ports []uint16
-	// Mean: somebody goes by the mean, so samples are taken between reports. Else it is that of the numbers at both reports.
-	Mean bool
 }
 
 // ServiceLoad is how busy one service is on this server.
@@ -250,7 +248,7 @@ func (m *measurement) account() {
 func (m *measurement) gap(interval time.Duration, random float64) time.Duration {
 	mean := max(time.Duration(float64(time.Second)/m.sampler.options.Rate), m.apart())
 	mean <<= min(m.equal/calm, calmest)
-	if interval <= mean || !m.targets.mean {
+	if interval <= mean {
 		return never
 	}
 	between := 1 / (1/float64(mean) - 1/float64(interval))

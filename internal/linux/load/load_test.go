@@ -89,11 +89,7 @@ func TestWhatDoesNotWorkIsReported(t *testing.T) {
 }
 
 func TestSamplesAreAsManyAsCanBeAfforded(t *testing.T) {
-	m := measurement{sampler: &Sampler{options: Options{Rate: 100, MostCPU: 0.02}}, targets: &targets{}}
-	if m.gap(time.Second, 0) != never {
-		t.Error("samples are taken for a mean that nobody wants")
-	}
-	m.targets.mean = true
+	m := measurement{sampler: &Sampler{options: Options{Rate: 100, MostCPU: 0.02}}}
 	const wanted = 200 * time.Millisecond
 	for _, c := range []struct {
 		cost, interval time.Duration

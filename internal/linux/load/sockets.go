@@ -36,7 +36,6 @@ const (
 type targets struct {
 	services []Service
 	index    map[netip.AddrPort]int // in services
-	mean     bool                   // of one of them
 	bytecode []byte                 // a filter for the kernel; nil: everything is listed and filtered here
 }
 
@@ -50,7 +49,6 @@ func newTargets(services []Service) *targets {
 	var addresses []netip.AddrPort
 	for i, service := range t.services {
 		t.services[i].Ports = slices.Clone(service.Ports)
-		t.mean = t.mean || service.Mean
 		for _, port := range service.Ports {
 			address := netip.AddrPortFrom(service.VIP.Unmap(), port)
 			if _, taken := t.index[address]; isTCP(service.Protocol) && !taken {

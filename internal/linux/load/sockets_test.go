@@ -131,7 +131,7 @@ func dial(t testing.TB, space *netspace.Space, address string, n int) (connectio
 }
 
 func service(name, vip string, ports ...uint16) Service {
-	return Service{Name: name, VIP: netip.MustParseAddr(vip), Ports: ports, Mean: true}
+	return Service{Name: name, VIP: netip.MustParseAddr(vip), Ports: ports}
 }
 
 // awaitCounts counts until it is what is wanted: the last segments of a handshake may be under way.

@@ -125,7 +125,7 @@ func sane(t Told) Told {
 
 // fresh reports whether what was said then still counts.
 func fresh(now, then time.Time, svc *model.Service) bool {
-	return !then.IsZero() && now.Sub(then) <= max(staleIntervals*svc.LoadInterval(), staleAtLeast)
+	return !then.IsZero() && now.Sub(then) <= max(staleIntervals*time.Duration(svc.Load.Interval), staleAtLeast)
 }
 
 // forget drops what has been silent for long: servers and load balancers that have left.

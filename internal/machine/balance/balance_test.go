@@ -185,24 +185,6 @@ func TestASourceIsFreshForThreeLongIntervals(t *testing.T) {
 	expect(t, s.Weigh(start.Add(6*time.Second+1), svc), 4, 4)
 }
 
-// What no policy goes by is reported more seldom, and counts as long.
-func TestReportsThatNoPolicyGoesByAreSeldom(t *testing.T) {
-	svc := newService(model.DispatchRR, model.LoadConnections, 1)
-	for _, c := range []struct {
-		dispatch        model.Dispatch
-		asked, interval time.Duration
-	}{{model.DispatchRR, 250 * time.Millisecond, 2 * time.Second}, {model.DispatchP2C, 5 * time.Second, 5 * time.Second}, {model.DispatchAWFD, 250 * time.Millisecond, 250 * time.Millisecond},
-		{model.DispatchLCF, 3 * time.Second, 3 * time.Second}} {
-		svc.Dispatch, svc.Load.Interval = c.dispatch, model.Duration(c.asked)
-		if have := svc.LoadInterval(); have != c.interval {
-			t.Errorf("%v, every %v: %v", c.dispatch, c.asked, have)
-		}
-		if lasts := max(3*c.interval, time.Second); !fresh(start.Add(lasts), start, svc) || fresh(start.Add(lasts+1), start, svc) {
-			t.Errorf("%v, every %v: it does not count for %v", c.dispatch, c.asked, lasts)
-		}
-	}
-}
-
 // Ten open connections of which one request is outstanding are no more load than one outstanding request.
 func TestSourcesThatCountDifferentThingsAreSetInProportion(t *testing.T) {
 	var s Service

@@ -118,6 +118,7 @@ func (a *acceptor) run(ctx context.Context) {
 func (a *acceptor) stepWhereWanted(ctx context.Context) {
 	ticker := time.NewTicker(strainPeriod)
 	defer ticker.Stop()
+	ticker.Stop() // until there are some
 	for {
 		select {
 		case <-ctx.Done():

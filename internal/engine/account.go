@@ -283,11 +283,12 @@ func (a *account) status(now time.Time) (servers []ServerStatus) {
 	for i := range a.view.Service.Servers {
 		server := a.view.Service.Servers[i]
 		state, detail := a.judge.Status(server.ID)
-		servers = append(servers, ServerStatus{Service: a.name, Server: server, Status: a.balance.Status(now, &a.weighed, server.ID),
+		servers = append(servers, ServerStatus{Service: a.name, Server: server, Status: a.balance.Status(now, &a.weighed, &server),
 			Health: state, HealthDetail: detail, Activity: a.activity[server.ID]})
 	}
 	for _, server := range a.view.Removed {
-		servers = append(servers, ServerStatus{Service: a.name, Server: server, Removed: true, Status: a.balance.Status(now, &a.weighed, server.ID),
+		gone := model.Server{ID: server.ID, State: model.StateOff}
+		servers = append(servers, ServerStatus{Service: a.name, Server: server, Removed: true, Status: a.balance.Status(now, &a.weighed, &gone),
 			Activity: a.activity[server.ID]})
 	}
 	return servers

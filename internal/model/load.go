@@ -32,6 +32,20 @@ type Load struct {
 	Endpoint   string     `json:"endpoint,omitempty"` // source endpoint: URL; without a host: http://:8080/load is asked of each server
 }
 
+// LoadPeriod is how often an agent reports the load of a server: in each interval where somebody decides by it, a policy or who waits for the end
+// of a drain, else as seldom as people need it.
+func (s *Service) LoadPeriod(server *Server) time.Duration {
+	if s.FollowsAgents() || server.State != StateActive {
+		return time.Duration(s.Load.Interval)
+	}
+	return time.Duration(max(s.Load.Interval, IdleLoadInterval))
+}
+
+// FollowsAgents reports whether the policy goes by what agents measure: with source endpoint, where applications do not answer.
+func (s *Service) FollowsAgents() bool {
+	return s.Dispatch.FollowsLoad() && s.Load.Source != LoadEstimate
+}
+
 // Health is how the health of a service's servers is found out.
 type Health struct {
 	Check    Check    `json:"check"`
@@ -57,6 +71,8 @@ const (
 	MaxLoadInterval = Duration(10 * time.Second)
 	MinCheckTime    = Duration(10 * time.Millisecond)
 	MaxCheckTime    = Duration(time.Hour)
+
+	IdleLoadInterval = Duration(2 * time.Second) // between reports of load that only people read
 )
 
 func (l *Load) applyDefaults() {

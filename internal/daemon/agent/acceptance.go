@@ -12,7 +12,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ballast-lb/ballast/internal/daemon/periodic"
 	"github.com/ballast-lb/ballast/internal/linux/load"
 	"github.com/ballast-lb/ballast/internal/linux/poll"
 	"github.com/ballast-lb/ballast/internal/linux/server"
@@ -35,6 +34,7 @@ type acceptor struct {
 	strain  *load.Strain
 	counter *load.Counter // nil: see uncounted
 	poller  *poll.Poller
+	changed chan struct{} // choices
 
 	mutex     sync.Mutex
 	choices   []plan.AgentChoice
@@ -47,7 +47,7 @@ type acceptor struct {
 }
 
 func newAcceptor(path *server.Server, cgroup string, log *slog.Logger) *acceptor {
-	a := &acceptor{path: path, log: log, strain: load.NewStrain(cgroup), silent: map[string]int{}}
+	a := &acceptor{path: path, log: log, strain: load.NewStrain(cgroup), silent: map[string]int{}, changed: make(chan struct{}, 1)}
 	var err error
 	if a.counter, err = load.NewCounter(); err != nil {
 		a.uncounted = err.Error()
@@ -82,6 +82,10 @@ func (a *acceptor) set(choices []plan.AgentChoice) {
 		a.counter.SetServices(sockets)
 	}
 	a.countLive()
+	select {
+	case a.changed <- struct{}{}:
+	default:
+	}
 }
 
 // countLive has the data path count connections, where that is of use and possible. The caller holds the lock.
@@ -103,16 +107,39 @@ func (a *acceptor) countLive() {
 func (a *acceptor) run(ctx context.Context) {
 	var polling sync.WaitGroup
 	polling.Go(func() { a.poller.Run(ctx) })
-	periodic.Every(ctx, strainPeriod, a.step)
+	a.stepWhereWanted(ctx)
 	polling.Wait()
 	if a.counter != nil {
 		a.counter.Close()
 	}
 }
 
-func (a *acceptor) step(now time.Time) {
+// stepWhereWanted steps until ctx ends, while there are choices.
+func (a *acceptor) stepWhereWanted(ctx context.Context) {
+	ticker := time.NewTicker(strainPeriod)
+	defer ticker.Stop()
+	ticker.Stop() // until there are some
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			if !a.step(now) {
+				ticker.Stop()
+			}
+		case <-a.changed:
+			ticker.Reset(strainPeriod)
+		}
+	}
+}
+
+// step reports whether there is anything to do.
+func (a *acceptor) step(now time.Time) (wanted bool) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
+	if len(a.choices) == 0 {
+		return false
+	}
 	a.strainBad = a.measure(now)
 	period := sweepPeriod
 	if a.alone {
@@ -125,6 +152,7 @@ func (a *acceptor) step(now time.Time) {
 		}
 		a.swept = now
 	}
+	return true
 }
 
 // measure tells the services by CPU what their load is.

@@ -158,6 +158,21 @@ func TestConnectionsThatTheDataPathHasNotSeenAreAdded(t *testing.T) {
 	h.await(1, 5)
 }
 
+func TestNothingIsMeasuredWithoutChoices(t *testing.T) {
+	h := newHost(t, model.AcceptByConnections)
+	services := h.fleet.Services
+	for _, c := range []struct {
+		services []model.Service
+		steps    bool
+	}{{nil, false}, {services, true}, {nil, false}} {
+		h.fleet.Services = c.services
+		h.set()
+		if h.a.step(time.Now()) != c.steps {
+			t.Errorf("with %d services it goes on: %t", len(c.services), !c.steps)
+		}
+	}
+}
+
 // On a kernel that does not tell of connections.
 func TestConnectionsAreCountedByTheSweepAlone(t *testing.T) {
 	h := newHost(t, model.AcceptByConnections)

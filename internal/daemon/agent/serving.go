@@ -132,9 +132,10 @@ func (s *serving) addresses() []netip.Addr {
 	return append(removed, s.wanted.Addresses...)
 }
 
-// count lists the services of this host.
+// count lists the services of this host, and says how often their load is reported. By a file it is not known what load balancers do: they may
+// drain a server, or go by its load.
 func (s *serving) count(fleet *model.Fleet) {
-	s.counted, s.interval = nil, time.Second
+	s.counted, s.interval = nil, time.Duration(model.IdleLoadInterval)
 	mine := s.mine(s.local)
 	for i := range fleet.Services {
 		service := &fleet.Services[i]
@@ -142,7 +143,7 @@ func (s *serving) count(fleet *model.Fleet) {
 		if server == nil {
 			continue
 		}
-		at := load.Service{Name: service.Name, Protocol: service.Protocol, VIP: service.VIP, Ports: service.Ports}
+		at := load.Service{Name: service.Name, Protocol: service.Protocol, VIP: service.VIP, Ports: service.Ports, Followed: s.byFile || service.FollowsAgents()}
 		if service.Forward == model.ForwardNAT {
 			at.VIP = server.Address
 			if server.Port != 0 {
@@ -150,7 +151,14 @@ func (s *serving) count(fleet *model.Fleet) {
 			}
 		}
 		s.counted = append(s.counted, at)
-		s.interval = min(s.interval, time.Duration(service.Load.Interval))
+		for i := range service.Servers {
+			entry := &service.Servers[i]
+			if s.byFile {
+				s.interval = min(s.interval, time.Duration(service.Load.Interval))
+			} else if mine(entry) {
+				s.interval = min(s.interval, service.LoadPeriod(entry))
+			}
+		}
 	}
 }
 

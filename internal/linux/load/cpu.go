@@ -60,6 +60,12 @@ func (m *cpuMeter) read(now time.Time) {
 	}
 }
 
+// forget begins anew.
+func (m *cpuMeter) forget() { m.readings = m.readings[:0] }
+
+// early reports whether readings are yet to come that permille compares.
+func (m *cpuMeter) early() bool { return m.problem == nil && len(m.readings) < 2 }
+
 // permille returns how much of how many CPUs has been in use of late.
 func (m *cpuMeter) permille() (used uint16, cpus float64, err error) {
 	if m.problem != nil {

@@ -17,7 +17,8 @@
 // A report goes out at a random time in each interval, so that servers never report in step and nothing that happens at fixed
 // times is always missed or always hit (Spotlight V-C). Samples for the mean are taken in between, as many as the sampler can
 // afford: measuring takes at most Options.MostCPU of one CPU. They become fewer while none differs from the one before, down to that
-// of each report; the mean is weighted by the time between them. When even one sample in each interval would take more, reports become
+// of each report; the mean is weighted by the time between them. Where nobody follows the load of any service each report takes one
+// sample, and CPU time is that since the report before; the first report after somebody does is of what was measured since. When even one sample in each interval would take more, reports become
 // less frequent and say so.
 package load
 
@@ -46,8 +47,9 @@ const (
 	longest        = time.Duration(model.MaxLoadInterval)
 	listenEvery    = time.Second // between looks at who listens
 	never          = time.Hour   // longer than any interval
-	calm           = 16          // samples without a difference, until half as many are taken
-	calmest        = 16          // times that the rate is halved, at most
+	soon           = 250 * time.Millisecond
+	calm           = 16 // samples without a difference, until half as many are taken
+	calmest        = 16 // times that the rate is halved, at most
 )
 
 // Options configure a Sampler. The zero value measures the whole host.
@@ -62,8 +64,9 @@ type Service struct {
 	Name     string
 	Protocol model.Protocol // 0: TCP. Others have no connections: they are reported as unavailable
 	// VIP is the address that packets of the service have when they reach the sockets: with forward nat the server's own.
-	VIP   netip.Addr
-	Ports []uint16
+	VIP      netip.Addr
+	Ports    []uint16
+	Followed bool // a policy goes by its load: samples are taken between reports
 }
 
 // ServiceLoad is how busy one service is on this server.
@@ -108,7 +111,8 @@ func New(o Options) *Sampler {
 	return s
 }
 
-// SetServices says what connections are to be counted of; it replaces the services before, and the interval begins anew.
+// SetServices says what connections are to be counted of; it replaces the services before, and the interval begins anew. The first report
+// comes soon, however long the interval is.
 func (s *Sampler) SetServices(services []Service) {
 	s.wanted.Store(newTargets(services))
 	select {
@@ -131,7 +135,7 @@ func (s *Sampler) Run(ctx context.Context, interval func() time.Duration, report
 	m.cost = 0 // the first is dearer than those that follow
 	m.take(time.Now())
 	wanted := every()
-	plan := stagger.New(time.Now(), m.affordable(wanted), rand.Float64())
+	plan := m.first(wanted)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -147,8 +151,9 @@ func (s *Sampler) Run(ctx context.Context, interval func() time.Duration, report
 			return
 		case <-s.changed:
 			m.begin(s.wanted.Load())
+			m.take(time.Now())
 			wanted = every()
-			plan = stagger.New(time.Now(), m.affordable(wanted), rand.Float64())
+			plan = m.first(wanted)
 			continue
 		case <-timer.C:
 		}
@@ -180,10 +185,23 @@ type measurement struct {
 	listened time.Time
 }
 
+// begin forgets what was sampled. CPU time that was read too seldom says nothing about the load that a policy goes by from now on.
 func (m *measurement) begin(t *targets) {
+	if t.followed && m.targets != nil && !m.targets.followed {
+		m.sampler.cpu.forget()
+	}
 	m.targets, m.counts, m.sums, m.samples = t, make([]count, len(t.services)), make([]float64, len(t.services)), 0
 	m.before, m.over, m.at, m.equal = make([]count, len(t.services)), 0, time.Time{}, 0
 	m.listened = time.Time{}
+}
+
+// first plans the reports of other services: the first one soon, but when there is a CPU time to tell.
+func (m *measurement) first(wanted time.Duration) *stagger.Schedule {
+	begin := time.Now()
+	if m.sampler.cpu.early() {
+		begin = begin.Add(cpuWindow)
+	}
+	return stagger.New(begin, m.affordable(min(wanted, soon)), rand.Float64())
 }
 
 // take takes one sample.
@@ -248,7 +266,7 @@ func (m *measurement) account() {
 func (m *measurement) gap(interval time.Duration, random float64) time.Duration {
 	mean := max(time.Duration(float64(time.Second)/m.sampler.options.Rate), m.apart())
 	mean <<= min(m.equal/calm, calmest)
-	if interval <= mean {
+	if interval <= mean || !m.targets.followed {
 		return never
 	}
 	between := 1 / (1/float64(mean) - 1/float64(interval))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +16,11 @@ import (
 // start runs a sampler in the namespace until the test ends; reports come by the channel, old ones are dropped.
 func start(t *testing.T, space *netspace.Space, o Options, interval time.Duration, services ...Service) (*Sampler, <-chan Report) {
 	t.Helper()
+	return startPaced(t, space, o, func() time.Duration { return interval }, services...)
+}
+
+func startPaced(t *testing.T, space *netspace.Space, o Options, interval func() time.Duration, services ...Service) (*Sampler, <-chan Report) {
+	t.Helper()
 	var s *Sampler
 	check(t, space.Do(func() error {
 		s = New(o)
@@ -25,7 +31,7 @@ func start(t *testing.T, space *netspace.Space, o Options, interval time.Duratio
 	reports, done := make(chan Report, 1), make(chan struct{})
 	go func() {
 		defer close(done)
-		s.Run(ctx, func() time.Duration { return interval }, func(r Report) {
+		s.Run(ctx, interval, func(r Report) {
 			select {
 			case <-reports:
 			default:
@@ -44,7 +50,7 @@ func TestReportsTellConnectionsAndTheirMean(t *testing.T) {
 	space := newSpace(t)
 	listener := listen(t, space, "0.0.0.0:80", 16)
 	slow := Options{MostCPU: 100} // a machine on which a sample takes long still takes all of them
-	s, reports := start(t, space, slow, 50*time.Millisecond, service("web", vip4, 80), service("six", vip6, 80),
+	s, reports := start(t, space, slow, 50*time.Millisecond, followed("web", vip4, 80), service("six", vip6, 80),
 		Service{Name: "dns", Protocol: model.ProtocolUDP, VIP: service("", vip4).VIP, Ports: []uint16{53}})
 	r := await.Value(t, reports, "web is idle", func(r Report) bool { return len(r.Services) == 2 && r.HasCPU })
 	if r.Services[0] != (ServiceLoad{Service: "web"}) || r.CPUs < 1 || r.Samples < 1 {
@@ -61,12 +67,43 @@ func TestReportsTellConnectionsAndTheirMean(t *testing.T) {
 	await.Value(t, reports, "four are accepted, two wait, and the mean has come up", func(r Report) bool {
 		return len(r.Services) > 0 && r.Services[0] == ServiceLoad{"web", 4, 2, 6}
 	})
-	s.SetServices([]Service{service("other", vip4, 80)})
+	s.SetServices([]Service{followed("other", vip4, 80)})
 	await.Value(t, reports, "there is the other service", func(r Report) bool {
 		return len(r.Services) == 1 && r.Services[0] == ServiceLoad{"other", 4, 2, 6}
 	})
 	s.SetServices(nil)
 	await.Value(t, reports, "there are no services", func(r Report) bool { return len(r.Services) == 0 && len(r.Unavailable) == 0 })
+}
+
+func followed(name, vip string, port uint16) Service {
+	s := service(name, vip, port)
+	s.Followed = true
+	return s
+}
+
+// Where nobody follows the load there is one sample for each report. When somebody does, the next report comes at once, of CPU time since then.
+func TestLoadIsSampledWhereSomebodyFollowsIt(t *testing.T) {
+	space := newSpace(t)
+	listener := listen(t, space, "0.0.0.0:80", 16)
+	var period atomic.Int64
+	period.Store(int64(longest))
+	s, reports := startPaced(t, space, Options{MostCPU: 100}, func() time.Duration { return time.Duration(period.Load()) }, service("web", vip4, 80))
+	r := await.Value(t, reports, "the first report comes soon", func(r Report) bool { return len(r.Services) == 1 })
+	if !r.HasCPU || r.Samples > 3 {
+		t.Errorf("have %+v", r)
+	}
+	dial(t, space, vip4+":80", 3)
+	accept(t, listener, 3)
+	began := time.Now()
+	period.Store(int64(100 * time.Millisecond))
+	s.SetServices([]Service{followed("web", vip4, 80)})
+	r = <-reports
+	if took := time.Since(began); took > longest/2 || took < cpuWindow || !r.HasCPU || len(r.Services) != 1 || r.Services[0].Connections != 3 || math.Abs(r.Services[0].MeanQueue-3) > 1e-9 {
+		t.Errorf("after %s: %+v", took, r)
+	}
+	if r.Samples < 5 {
+		t.Errorf("%d samples in %s", r.Samples, time.Since(began))
+	}
 }
 
 func TestSamplersThatCannotKeepUpSaySo(t *testing.T) {
@@ -89,7 +126,7 @@ func TestWhatDoesNotWorkIsReported(t *testing.T) {
 }
 
 func TestSamplesAreAsManyAsCanBeAfforded(t *testing.T) {
-	m := measurement{sampler: &Sampler{options: Options{Rate: 100, MostCPU: 0.02}}}
+	m := measurement{sampler: &Sampler{options: Options{Rate: 100, MostCPU: 0.02}}, targets: &targets{followed: true}}
 	const wanted = 200 * time.Millisecond
 	for _, c := range []struct {
 		cost, interval time.Duration

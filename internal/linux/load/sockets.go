@@ -35,6 +35,7 @@ const (
 // targets are services, by the addresses of their sockets.
 type targets struct {
 	services []Service
+	followed bool                   // any of them is
 	index    map[netip.AddrPort]int // in services
 	bytecode []byte                 // a filter for the kernel; nil: everything is listed and filtered here
 }
@@ -49,6 +50,7 @@ func newTargets(services []Service) *targets {
 	var addresses []netip.AddrPort
 	for i, service := range t.services {
 		t.services[i].Ports = slices.Clone(service.Ports)
+		t.followed = t.followed || service.Followed
 		for _, port := range service.Ports {
 			address := netip.AddrPortFrom(service.VIP.Unmap(), port)
 			if _, taken := t.index[address]; isTCP(service.Protocol) && !taken {

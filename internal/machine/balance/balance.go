@@ -4,7 +4,8 @@
 // # What a server's load is known by
 //
 // Each server is measured by the source that the service asks for. A source that has been silent for three intervals, and for a
-// second at least, is stale, and the next one counts:
+// second at least, is stale, and the next one counts. The interval of an agent that only people listen to is longer
+// (model.Service.LoadPeriod):
 //
 //	endpoint     outstanding requests that the application tells, then CPU in use that it tells, then connections, then estimate
 //	cpu          CPU in use, told by the agent, then connections, then estimate
@@ -26,8 +27,6 @@ package balance
 import (
 	"math"
 	"time"
-
-	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Implementation constants.
@@ -123,9 +122,9 @@ func sane(t Told) Told {
 	return t
 }
 
-// fresh reports whether what was said then still counts.
-func fresh(now, then time.Time, svc *model.Service) bool {
-	return !then.IsZero() && now.Sub(then) <= max(staleIntervals*time.Duration(svc.Load.Interval), staleAtLeast)
+// fresh reports whether what was said then, and is said once in each period, still counts.
+func fresh(now, then time.Time, period time.Duration) bool {
+	return !then.IsZero() && now.Sub(then) <= max(staleIntervals*period, staleAtLeast)
 }
 
 // forget drops what has been silent for long: servers and load balancers that have left.

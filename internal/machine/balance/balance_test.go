@@ -27,6 +27,14 @@ func newService(dispatch model.Dispatch, source model.LoadSource, n int) *model.
 	return svc
 }
 
+func statusOf(s *Service, at time.Time, svc *model.Service, id uint16) Status {
+	server := &model.Server{ID: id, State: model.StateOff}
+	if i := slices.IndexFunc(svc.Servers, func(server model.Server) bool { return server.ID == id }); i >= 0 {
+		server = &svc.Servers[i]
+	}
+	return s.Status(at, svc, server)
+}
+
 func queue(mean float64) Told { return Told{MeanQueue: mean, HasQueue: true} }
 
 func cpu(permille uint16) Told { return Told{CPUPermille: permille, CPUs: 1, HasCPU: true} }
@@ -149,7 +157,7 @@ func TestAStaleSourceGivesWayToTheNext(t *testing.T) {
 		}
 		s.Seen(at, "lb1", id, Seen{Connections: open, Packets: 10 * open})
 	}
-	source := func(at time.Time) string { return s.Status(at, svc, 1).Source }
+	source := func(at time.Time) string { return statusOf(&s, at, svc, 1).Source }
 	told(start, 1, 10, 20, 40)
 	told(start, 2, 20, 10, 10)
 	expect(t, s.Weigh(start, svc), 4, 2)
@@ -183,6 +191,34 @@ func TestASourceIsFreshForThreeLongIntervals(t *testing.T) {
 	s.Told(start, 2, queue(20))
 	expect(t, s.Weigh(start.Add(6*time.Second), svc), 4, 2)
 	expect(t, s.Weigh(start.Add(6*time.Second+1), svc), 4, 4)
+}
+
+// Agents report seldom what only people read. When somebody decides by it, what they said last must not be old.
+func TestWhatAnAgentSaidLongAgoIsFreshOnlyWhereNobodyDecidesByIt(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		dispatch model.Dispatch
+		state    model.ServerState
+		exact    bool
+	}{
+		{"people", model.DispatchHash, model.StateActive, true},
+		{"a policy", model.DispatchAWFD, model.StateActive, false},
+		{"the end of a drain", model.DispatchHash, model.StateDraining, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var s Service
+			svc := newService(model.DispatchHash, model.LoadConnections, 2)
+			s.Told(start, 1, queue(10))
+			svc.Dispatch, svc.Servers[0].State = c.dispatch, c.state
+			have := statusOf(&s, start.Add(3*time.Duration(model.IdleLoadInterval)), svc, 1)
+			if have.Exact != c.exact || (have.Source == "connections") != c.exact {
+				t.Errorf("have %+v", have)
+			}
+			if late := statusOf(&s, start.Add(3*time.Duration(model.IdleLoadInterval)+1), svc, 1); late.Exact || late.Source != "" {
+				t.Errorf("later: %+v", late)
+			}
+		})
+	}
 }
 
 // Ten open connections of which one request is outstanding are no more load than one outstanding request.
@@ -219,7 +255,7 @@ func TestServersThatTakeNoNewConnectionsNeverAppear(t *testing.T) {
 	if len(shares) != 1 || shares[0].ID != 4 || shares[0].Weight == 0 {
 		t.Errorf("have %v", shares)
 	}
-	if have := s.Status(start, svc, 1).Weight; have != 0 {
+	if have := statusOf(&s, start, svc, 1).Weight; have != 0 {
 		t.Errorf("a draining server has weight %d", have)
 	}
 }
@@ -230,7 +266,7 @@ func TestPoliciesThatDoNotFollowLoadHaveNoWeights(t *testing.T) {
 	if have := s.Weigh(start, newService(model.DispatchRR, model.LoadConnections, 2)); have != nil {
 		t.Errorf("have %v", have)
 	}
-	if have := s.Status(start, newService(model.DispatchRR, model.LoadConnections, 2), 1); have.Weight != 1 || have.Load != 10 {
+	if have := statusOf(&s, start, newService(model.DispatchRR, model.LoadConnections, 2), 1); have.Weight != 1 || have.Load != 10 {
 		t.Errorf("have %+v", have)
 	}
 }

@@ -2,6 +2,7 @@
 package balance
 
 import (
+	"slices"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/model"
@@ -18,16 +19,12 @@ type Status struct {
 	Dispatched  uint64  // connections, since load balancers were heard of first
 }
 
-// Status returns what is known of a server, configured or removed.
-func (s *Service) Status(now time.Time, svc *model.Service, id uint16) Status {
-	server := &model.Server{ID: id, State: model.StateOff}
-	for i := range svc.Servers {
-		if svc.Servers[i].ID == id {
-			server = &svc.Servers[i]
-		}
-	}
+// Status returns what is known of a server, configured or removed. svc is what weights are made for: who is unhealthy takes no new
+// connections there, but is reported like others.
+func (s *Service) Status(now time.Time, svc *model.Service, server *model.Server) Status {
 	var status Status
-	if server.TakesNew() {
+	id := server.ID
+	if slices.ContainsFunc(svc.Servers, func(weighed model.Server) bool { return weighed.ID == id && weighed.TakesNew() }) {
 		status.Weight = server.Weight
 		if s.weights != nil {
 			status.Weight = s.weights[id]
@@ -40,7 +37,7 @@ func (s *Service) Status(now time.Time, svc *model.Service, id uint16) Status {
 			break
 		}
 	}
-	status.Connections, status.Exact = s.connections(now, svc, id)
+	status.Connections, status.Exact = s.connections(now, svc, server)
 	if t := s.traffic[id]; t != nil {
 		status.Dispatched = t.total
 	}
@@ -48,11 +45,11 @@ func (s *Service) Status(now time.Time, svc *model.Service, id uint16) Status {
 }
 
 // connections returns how many of a server's connections live; nil: nobody can tell.
-func (s *Service) connections(now time.Time, svc *model.Service, id uint16) (open *uint64, exact bool) {
-	if r := s.agents[id]; r != nil && r.HasQueue && fresh(now, r.at, svc) {
+func (s *Service) connections(now time.Time, svc *model.Service, server *model.Server) (open *uint64, exact bool) {
+	if r := s.agents[server.ID]; r != nil && r.HasQueue && fresh(now, r.at, svc.LoadPeriod(server)) {
 		return new(uint64(r.Connections) + uint64(r.AcceptQueue)), true
 	}
-	t := s.traffic[id]
+	t := s.traffic[server.ID]
 	if t == nil || now.Sub(t.seen) > seenFor || !svc.Affinity.Cookies() { // the data path sees the ends of connections with cookies
 		return nil, false
 	}

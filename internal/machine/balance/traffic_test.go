@@ -12,7 +12,7 @@ import (
 )
 
 func open(s *Service) uint64 {
-	return *s.Status(start, newService(model.DispatchAWFD, model.LoadEstimate, 1), 1).Connections
+	return *statusOf(s, start, newService(model.DispatchAWFD, model.LoadEstimate, 1), 1).Connections
 }
 
 func TestConnectionsThatEndAtAnotherLoadBalancerAreNotOpen(t *testing.T) {
@@ -67,7 +67,7 @@ func TestASilentLoadBalancersConnectionsGoOnThroughTheOthers(t *testing.T) {
 	now := start.Add(staleAtLeast * 2)
 	s.Seen(now, "lb2", 1, Seen{Connections: 100, Closed: 150}) // 50 of lb1's among them
 	svc := newService(model.DispatchAWFD, model.LoadEstimate, 1)
-	if have := s.Status(now, svc, 1); *have.Connections != 50 || have.Source != "estimate" {
+	if have := statusOf(&s, now, svc, 1); *have.Connections != 50 || have.Source != "estimate" {
 		t.Errorf("have %+v", have)
 	}
 }
@@ -77,15 +77,15 @@ func TestIdleConnectionsAreLeftWithEveryPolicyAndWhatNobodyReportsIsNotKnown(t *
 	for _, dispatch := range []model.Dispatch{model.DispatchP2C, model.DispatchLeast, model.DispatchRR} {
 		var s Service
 		svc := newService(dispatch, model.LoadConnections, 1)
-		if have := s.Status(start, svc, 1); have.Connections != nil {
+		if have := statusOf(&s, start, svc, 1); have.Connections != nil {
 			t.Errorf("%s: %d open before anybody has said anything", dispatch, *have.Connections)
 		}
 		s.Told(start, 1, queue(6))
 		s.Seen(start, "lb1", 1, Seen{Connections: 10, Closed: 4})
-		if have := s.Status(start.Add(10*time.Second), svc, 1); have.Connections == nil || *have.Connections != 6 || have.Exact {
+		if have := statusOf(&s, start.Add(10*time.Second), svc, 1); have.Connections == nil || *have.Connections != 6 || have.Exact {
 			t.Errorf("%s: have %+v after the agent's end, want about 6 connections", dispatch, have)
 		}
-		if have := s.Status(start.Add(time.Minute), svc, 1); have.Connections != nil {
+		if have := statusOf(&s, start.Add(time.Minute), svc, 1); have.Connections != nil {
 			t.Errorf("%s: %d open, which nobody has reported for a minute", dispatch, *have.Connections)
 		}
 	}
@@ -112,11 +112,11 @@ func TestAgentsCountExactly(t *testing.T) {
 	svc := newService(model.DispatchRR, model.LoadConnections, 1)
 	s.Seen(start, "lb1", 1, Seen{Connections: 100})
 	s.Told(start, 1, Told{HasQueue: true, Connections: 40, AcceptQueue: 2, MeanQueue: 41})
-	if have := s.Status(start, svc, 1); *have.Connections != 42 || !have.Exact || have.Load != 41 {
+	if have := statusOf(&s, start, svc, 1); *have.Connections != 42 || !have.Exact || have.Load != 41 {
 		t.Errorf("have %+v", have)
 	}
 	svc.Servers = nil // removed, its connections have not ended
-	if have := s.Status(start, svc, 1); *have.Connections != 42 || have.Weight != 0 {
+	if have := statusOf(&s, start, svc, 1); *have.Connections != 42 || have.Weight != 0 {
 		t.Errorf("have %+v", have)
 	}
 }
@@ -161,7 +161,7 @@ func TestWeightsAreSoundWhateverIsReported(t *testing.T) {
 				t.Fatalf("server %d, want %d", share.ID, takes[i].ID)
 			}
 			sum += int(share.Weight)
-			status := s.Status(now, svc, share.ID)
+			status := statusOf(&s, now, svc, share.ID)
 			if !sound(status.Load) || !sound(status.Available) || status.Weight != share.Weight {
 				t.Fatalf("status %+v of weight %d", status, share.Weight)
 			}

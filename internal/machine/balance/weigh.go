@@ -54,7 +54,13 @@ func (m measure) relative(source model.LoadSource) float64 {
 // measure looks up a server's load by one source.
 func (s *Service) measure(now time.Time, svc *model.Service, server *model.Server, source model.LoadSource) measure {
 	agent, endpoint, seen := s.agents[server.ID], s.endpoints[server.ID], s.traffic[server.ID]
-	said := func(r *report) bool { return r != nil && fresh(now, r.at, svc) }
+	said := func(r *report) bool {
+		period := time.Duration(svc.Load.Interval)
+		if r != nil && !r.FromEndpoint {
+			period = svc.LoadPeriod(server)
+		}
+		return r != nil && fresh(now, r.at, period)
+	}
 	switch source {
 	case model.LoadEndpoint:
 		if said(endpoint) && endpoint.HasQueue {
@@ -73,7 +79,7 @@ func (s *Service) measure(now time.Time, svc *model.Service, server *model.Serve
 			return measure{float64(teller.CPUPermille) / 1000, teller.CPUs, true}
 		}
 	case model.LoadEstimate:
-		if seen != nil && fresh(now, s.seenAt, svc) {
+		if seen != nil && fresh(now, s.seenAt, time.Duration(svc.Load.Interval)) {
 			return measure{max(seen.open, 0), s.size(now, svc, server), true}
 		}
 	}
@@ -82,7 +88,7 @@ func (s *Service) measure(now time.Time, svc *model.Service, server *model.Serve
 
 // size is how many requests a server can hold, in units of the service's queue limit.
 func (s *Service) size(now time.Time, svc *model.Service, server *model.Server) float64 {
-	if said := s.endpoints[server.ID]; said != nil && said.Capacity > 0 && svc.Load.QueueLimit > 0 && fresh(now, said.at, svc) {
+	if said := s.endpoints[server.ID]; said != nil && said.Capacity > 0 && svc.Load.QueueLimit > 0 && fresh(now, said.at, time.Duration(svc.Load.Interval)) {
 		return said.Capacity / float64(svc.Load.QueueLimit)
 	}
 	return float64(max(server.Weight, 1))

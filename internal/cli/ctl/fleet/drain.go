@@ -22,7 +22,7 @@ import (
 // Implementation constants of waiting for a server to drain.
 const (
 	drainPeriod = 500 * time.Millisecond // between two looks
-	drainExact  = 6                      // looks in a row that a count of 0 must hold for: agents report once a second, and SYNs may be under way
+	drainExact  = 6                      // looks in a row that a count of 0 must hold for: agents report a draining server in each interval, and SYNs may be under way
 	drainSteady = 24                     // the same for an estimate: load balancers report all that they count every 10 s
 )
 

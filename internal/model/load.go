@@ -32,13 +32,18 @@ type Load struct {
 	Endpoint   string     `json:"endpoint,omitempty"` // source endpoint: URL; without a host: http://:8080/load is asked of each server
 }
 
-// LoadPeriod is how often an agent reports the load of a server: in each interval where somebody decides by it, a policy or who waits for the end
-// of a drain, else as seldom as people need it.
+// LoadPeriod is how often an agent reports the load of a server, at least: in each interval where somebody decides by it, else as seldom as
+// people need it.
 func (s *Service) LoadPeriod(server *Server) time.Duration {
-	if s.FollowsAgents() || server.State != StateActive {
+	if s.LoadDecides(server) {
 		return time.Duration(s.Load.Interval)
 	}
 	return time.Duration(max(s.Load.Interval, IdleLoadInterval))
+}
+
+// LoadDecides reports whether something goes by what an agent says of a server: a policy, or who waits for the end of a drain.
+func (s *Service) LoadDecides(server *Server) bool {
+	return s.FollowsAgents() || server.State != StateActive
 }
 
 // FollowsAgents reports whether the policy goes by what agents measure: with source endpoint, where applications do not answer.

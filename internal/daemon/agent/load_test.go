@@ -25,6 +25,9 @@ func TestLoadIsReportedOftenWhereSomebodyDecidesByIt(t *testing.T) {
 		"the server is drained":     {change: func(s *model.Service) { s.Servers[0].State = model.StateDraining }, interval: often},
 		"another server is drained": {change: func(s *model.Service) { s.Servers[1].State = model.StateDraining }, interval: idle},
 		"a longer interval":         {change: func(s *model.Service) { s.Load.Interval = model.Duration(5 * time.Second) }, interval: idle},
+		"drained, a longer interval": {change: func(s *model.Service) {
+			s.Load.Interval, s.Servers[0].State = model.Duration(5*time.Second), model.StateDraining
+		}, interval: time.Second},
 		"the host serves nothing":   {change: func(s *model.Service) { s.Servers = s.Servers[1:]; s.Dispatch = model.DispatchLCF }, interval: idle},
 		"an endpoint may be silent": {change: func(s *model.Service) { s.Dispatch, s.Load.Source = model.DispatchAWRR, model.LoadEndpoint }, interval: often, followed: true},
 		"an entry of before is drained": {change: func(s *model.Service) {

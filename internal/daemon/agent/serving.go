@@ -151,13 +151,9 @@ func (s *serving) count(fleet *model.Fleet) {
 			}
 		}
 		s.counted = append(s.counted, at)
-		for i := range service.Servers {
-			entry := &service.Servers[i]
-			if s.byFile {
-				s.interval = min(s.interval, time.Duration(service.Load.Interval))
-			} else if mine(entry) {
-				s.interval = min(s.interval, service.LoadPeriod(entry))
-			}
+		decides := func(entry model.Server) bool { return mine(&entry) && service.LoadDecides(&entry) }
+		if s.byFile || slices.ContainsFunc(service.Servers, decides) {
+			s.interval = min(s.interval, time.Second, time.Duration(service.Load.Interval))
 		}
 	}
 }

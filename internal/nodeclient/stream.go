@@ -62,7 +62,9 @@ type Streams struct {
 }
 
 // New returns streams that begin with Run.
-func New(o Options) *Streams { return &Streams{options: o, streams: map[string]*outbox{}, missing: map[string]error{}} }
+func New(o Options) *Streams {
+	return &Streams{options: o, streams: map[string]*outbox{}, missing: map[string]error{}}
+}
 
 // Run keeps a stream to every controller until ctx ends. When it returns, no callback runs any more.
 func (s *Streams) Run(ctx context.Context) {

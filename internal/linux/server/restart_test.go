@@ -27,7 +27,7 @@ func TestNextProcessFinishesAChange(t *testing.T) {
 	must(err)
 	must(pin.EnsureBPFFS(root))
 	dir := root + "/test"
-	t.Cleanup(func() { must(errors.Join(attach.Detach(dir), pin.RemoveBPFFS(root))) })
+	t.Cleanup(func() { must(errors.Join(attach.Detach(dir), pin.RemoveBPFFS(root), os.Remove(root))) })
 	generation := func(s *Server) (value uint32) {
 		must(s.objects.Generation.Lookup(uint32(0), &value))
 		return value

@@ -61,7 +61,12 @@ cat said
 sed -i '$d' /etc/default/ballast-lb
 systemctl restart ballast-lb
 grep -q 'find interface nosuch' said
-ballast doctor
+for i in $(seq 100); do # BGP takes a moment
+  ballast doctor > said && exit 0
+  sleep 0.2
+done
+cat said
+exit 1
 `
 
 // left prints what is there of a purged package.

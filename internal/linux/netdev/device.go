@@ -56,6 +56,9 @@ type Device struct {
 
 // NotFound is the error for a device that is not in the calling thread's network namespace; it names those that are.
 func NotFound(name string, why error) error {
+	if failed := new(net.OpError); errors.As(why, &failed) {
+		why = failed.Err // without "route ip+net"
+	}
 	interfaces, err := net.Interfaces()
 	if err != nil {
 		return fmt.Errorf("find interface %s: %w: see `ip link`", name, why)

@@ -38,7 +38,7 @@ func (f *fleetAPI) ListNodes(ctx context.Context, _ *ballastv1.ListNodesRequest)
 		if status == nil {
 			status = &ballastv1.NodeStatus{Role: roleLB, Name: n.Name}
 			if f.desired.MakesKeys() { // controllers know who has joined
-				status.Problems = []string{"has never joined, or was forgotten: start it there (ballast lb --controller ...); is its name that of its certificate?"}
+				status.Problems = []string{"is not connected, and was not within a day: start it there (ballast lb --controller ...); its name must be that of its certificate"}
 			}
 			list = append(list, status)
 		}

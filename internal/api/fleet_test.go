@@ -305,9 +305,14 @@ func TestNodesDrainAndLeave(t *testing.T) {
 	}
 	var told []string
 	for _, n := range list.Nodes {
-		told = append(told, fmt.Sprint(n.Role, " ", n.Name, " ", n.Node.GetTier(), " ", n.Node.GetState(), " ", n.Health, len(n.Problems)))
+		told = append(told, fmt.Sprint(n.Role, " ", n.Name, " ", n.Node.GetTier(), " ", n.Node.GetState(), " ", n.Health, strings.Contains(strings.Join(n.Problems, " "), "is not connected, and was not within a day")))
 	}
-	expect(t, "listed", told, "agent lb3   0", "lb lb2 second active healthy0", "lb lb1 first active 1", "lb lb3 second draining 1") // they have never joined
+	expect(t, "listed", told, "agent lb3   false", "lb lb2 second active healthyfalse", "lb lb1 first active true", "lb lb3 second draining true")
+	memory.KeysFromFile = true // a load balancer by a file knows nobody
+	if list, err = fleet.ListNodes(t.Context(), &ballastv1.ListNodesRequest{}); err != nil || len(list.Nodes) != 4 || len(list.Nodes[2].Problems) > 0 {
+		t.Errorf("by a file: %v, %v", list, err)
+	}
+	memory.KeysFromFile = false
 	expect(t, "undrained", must(t)(fleet.UndrainNode(t.Context(), &ballastv1.NodeRequest{Node: "lb3"})), "node lb3: state draining -> active")
 	must(t)(fleet.RemoveNode(t.Context(), &ballastv1.NodeRequest{Node: "lb3"}))
 	must(t)(fleet.RemoveNode(t.Context(), &ballastv1.NodeRequest{Node: "lb2"}))

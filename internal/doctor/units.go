@@ -11,7 +11,10 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-const systemdTimeout = 5 * time.Second
+const (
+	systemdTimeout = 5 * time.Second
+	journalLines   = "20"
+)
 
 // unitRoles are whose daemons the package's units start.
 var unitRoles = []Role{RoleController, RoleLB, RoleAgent}
@@ -19,8 +22,9 @@ var unitRoles = []Role{RoleController, RoleLB, RoleAgent}
 // unitFacts are a unit of systemd that does not stay up.
 type unitFacts struct {
 	Role     Role
+	Instance string // that its daemon is; of a controller: unknown
 	Restarts int
-	Last     string // line of its journal that the daemon wrote; empty: the journal cannot be read, or has none
+	Last     string // what the daemon wrote to the journal last of why; empty: that cannot be read, or there is nothing
 }
 
 func unitName(role Role) string { return "ballast-" + string(role) }
@@ -33,18 +37,52 @@ func gatherUnits(ctx context.Context) (failing []unitFacts) {
 	ctx, cancel := context.WithTimeout(ctx, systemdTimeout)
 	defer cancel()
 	for _, role := range unitRoles {
-		out, err := outputOf(exec.CommandContext(ctx, "systemctl", "show", unitName(role), "--property=ActiveState,SubState,NRestarts"))
+		unit := unitName(role)
+		out, err := outputOf(exec.CommandContext(ctx, "systemctl", "show", unit, "--property=ActiveState,SubState,NRestarts"))
 		if err != nil {
-			return nil
+			return failing
 		}
 		restarts, fails := parseUnit(string(out))
 		if !fails {
 			continue
 		}
-		last, _ := outputOf(exec.CommandContext(ctx, "journalctl", "--unit", unitName(role), "--identifier=ballast", "--lines=1", "--output=cat", "--no-pager", "--quiet"))
-		failing = append(failing, unitFacts{role, restarts, strings.TrimSpace(string(last))})
+		journal, _ := outputOf(exec.CommandContext(ctx, "journalctl", "--unit", unit, "--identifier=ballast", "--lines="+journalLines, "--output=cat", "--no-pager", "--quiet"))
+		defaults, _ := os.ReadFile("/etc/default/" + unit)
+		failing = append(failing, unitFacts{role, instanceOf(role, string(defaults)), restarts, lastReason(string(journal))})
 	}
 	return failing
+}
+
+// instanceOf reads the file of a unit's variables.
+func instanceOf(role Role, defaults string) string {
+	if role == RoleController {
+		return ""
+	}
+	instance := "default"
+	for line := range strings.Lines(defaults) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "INSTANCE="); ok {
+			instance = strings.Trim(value, `"'`)
+		}
+	}
+	return instance
+}
+
+// lastReason finds in lines of a journal why a daemon ended: what the command failed with, of several lines or not, or a crash.
+func lastReason(journal string) string {
+	lines := strings.Split(strings.TrimSpace(journal), "\n")
+	for i := len(lines) - 1; i >= 0; i-- {
+		switch line := lines[i]; {
+		case strings.HasPrefix(line, "ballast: "):
+			end := i + 1
+			for end < len(lines) && end < i+3 && !strings.HasPrefix(lines[end], "time=") && !strings.HasPrefix(lines[end], "{") {
+				end++
+			}
+			return strings.Join(lines[i:end], "; ")
+		case strings.HasPrefix(line, "panic: "), strings.HasPrefix(line, "fatal error: "), strings.HasPrefix(line, "SIG"):
+			return "it crashed: " + line
+		}
+	}
+	return lines[len(lines)-1]
 }
 
 // parseUnit reads what `systemctl show` prints. A unit that was stopped on purpose does not fail.
@@ -58,16 +96,16 @@ func parseUnit(text string) (restarts int, fails bool) {
 	switch is["ActiveState"] {
 	case "failed":
 		return restarts, true
-	case "activating", "deactivating":
+	case "activating":
 		return restarts, restarts > 0 || is["SubState"] == "auto-restart"
 	}
 	return restarts, false
 }
 
-// failing is the unit of a role that does not stay up, or nil.
+// failing is the unit of a role and of this instance that does not stay up, or nil.
 func (f *facts) failing(role Role) *unitFacts {
 	for i := range f.Units {
-		if f.Units[i].Role == role {
+		if f.Units[i].Role == role && f.Units[i].Instance == f.Instance {
 			return &f.Units[i]
 		}
 	}
@@ -86,18 +124,18 @@ func (f *facts) failingRole() Role {
 	return RoleUnknown
 }
 
-// judgeUnits is about what systemd starts in vain.
+// judgeUnits is about daemons that systemd starts again and again.
 func judgeUnits(f *facts) (out []Finding) {
 	for _, u := range f.Units {
-		found := "the daemon ends at every start"
+		found := "is not up"
 		if u.Restarts > 0 {
-			found += "; systemd has started it again " + model.Counted(u.Restarts, "time", "times")
+			found += ", and was started again " + model.Counted(u.Restarts, "time", "times")
 		}
 		if u.Last != "" {
-			found += ". It says last: " + u.Last
+			found += ". It said last: " + u.Last
 		}
 		out = append(out, Finding{"unit", unitName(u.Role), Problem, found,
-			"correct what it says (all of it: journalctl -u " + unitName(u.Role) + " -n 20); its options are in /etc/default/" + unitName(u.Role)})
+			"read why: journalctl -u " + unitName(u.Role) + " -n " + journalLines + "; its options are in /etc/default/" + unitName(u.Role)})
 	}
 	return out
 }

@@ -182,7 +182,7 @@ func (r *Reader) Mapping(node ast.Node, path string, fields map[string]Value) {
 			names := slices.Sorted(maps.Keys(fields))
 			remedy := "use one of " + strings.Join(names, ", ")
 			if meant := near(key, names); len(meant) > 0 {
-				remedy = "did you mean " + strings.Join(meant, " or ") + "?"
+				remedy = "did you mean " + strings.Join(meant, " or ") + "? Else " + remedy
 			}
 			r.Fail(line, childPath, remedy, "unknown key")
 			return

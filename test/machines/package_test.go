@@ -54,7 +54,7 @@ echo 'OPTIONS="--interface nosuch"' >> /etc/default/ballast-lb
 systemctl restart --no-block ballast-lb
 for i in $(seq 100); do
   ballast doctor > said || true
-  ! grep -q 'ballast-lb .*the daemon ends at every start.*find interface nosuch.*this host has eth0' said || break
+  ! grep -q 'ballast-lb .*is not up, and was started again .*find interface nosuch.*this host has eth0' said || break
   sleep 0.2
 done
 cat said

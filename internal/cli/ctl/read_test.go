@@ -61,7 +61,7 @@ func TestWhoAsksAControllerIsToldOfLoadBalancers(t *testing.T) {
 			t.Errorf("%s: have %v, want %s", line, err, want)
 		}
 	}
-	refuse("--instance c1 bgp show", "this is another daemon (no load balancer runs on this machine)")
+	refuse("--instance c1 bgp show", "this is another daemon (no load balancer answers below "+dir+")")
 	daemon("blue", "lb")
 	daemon("green", "lb")
 	daemon("s1", "agent")
@@ -83,7 +83,7 @@ func TestBGPTellsSessionsAndWhyAVIPIsNotAnnounced(t *testing.T) {
 				{VIP: netip.MustParsePrefix("2001:db8:51::10/128"), Why: "this node is draining"}}}
 	})
 	ctl.expect("bgp", "AS 64600, router id 10.0.0.1", "10.0.0.254   64512  up", "up, within 600ms", "2001:db8::1  64513  down", "cannot connect",
-		"198.51.100.10/32     yes", "2001:db8:51::11/128  to nobody", "2001:db8:51::10/128  no", "this node is draining", "problem: bgp: something is wrong")
+		"198.51.100.10/32     yes", "2001:db8:51::11/128  no session", "2001:db8:51::10/128  no", "this node is draining", "problem: bgp: something is wrong")
 	ctl.expect("--json bgp", `"router_id": "10.0.0.1"`, `"announced": true`, `"detection_seconds": 0.6`)
 }
 

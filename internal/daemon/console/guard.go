@@ -58,11 +58,11 @@ func (g *guard) byToken(r *http.Request) bool {
 	if g.token == nil {
 		return false
 	}
-	if given := r.Header.Get("Authorization"); given != "" {
-		scheme, text, _ := strings.Cut(given, " ")
-		return strings.EqualFold(scheme, "Bearer") && g.token.is(strings.TrimSpace(text))
+	scheme, text, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if strings.EqualFold(scheme, "Bearer") {
+		return g.token.is(strings.TrimSpace(text))
 	}
-	cookie, err := r.Cookie(g.cookie)
+	cookie, err := r.Cookie(g.cookie) // whatever else a proxy adds for itself
 	return err == nil && g.isSession(cookie.Value, time.Now())
 }
 

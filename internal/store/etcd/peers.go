@@ -266,7 +266,7 @@ func (s *Store) readdress(ctx context.Context, address string) error {
 // Failed delivers why an etcd in this process has ended by itself.
 func (s *Store) Failed() <-chan error { return s.failed }
 
-// HasPeer reports whether a member of that name counts, as far as this one knows. It asks nobody.
+// HasPeer reports whether there is a member of that name, one that is joining included, as far as this one knows. It asks nobody.
 func (s *Store) HasPeer(name string) bool {
 	for _, m := range s.member.Server.Cluster().Members() {
 		if m.Name == name {

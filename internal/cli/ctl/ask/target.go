@@ -135,7 +135,7 @@ func (c *Control) elsewhere(ctx context.Context, err error) error {
 		}
 	}
 	if len(found) == 0 {
-		return fmt.Errorf("%w (no load balancer runs on this machine)", err)
+		return fmt.Errorf("%w (no load balancer answers below %s)", err, c.runDir)
 	}
 	return fmt.Errorf("%w (load balancers on this machine: %s)", err, strings.Join(found, ", "))
 }

@@ -38,7 +38,7 @@ func printBGP(out *command.Table, s api.BGPStatus) {
 		announced := "no"
 		switch {
 		case v.Announced && len(v.To) == 0:
-			announced = "to nobody" // no session is there that it could go by
+			announced = "no session"
 		case v.Announced:
 			announced = "yes"
 		}

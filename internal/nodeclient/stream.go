@@ -58,12 +58,12 @@ type Streams struct {
 
 	mutex   sync.Mutex
 	streams map[string]*outbox // of the controllers that are connected
-	missing map[string]error   // of the others: why, as far as it is known
+	missing map[string]*missed // of the others
 }
 
 // New returns streams that begin with Run.
 func New(o Options) *Streams {
-	return &Streams{options: o, streams: map[string]*outbox{}, missing: map[string]error{}}
+	return &Streams{options: o, streams: map[string]*outbox{}, missing: map[string]*missed{}}
 }
 
 // Run keeps a stream to every controller until ctx ends. When it returns, no callback runs any more.
@@ -106,47 +106,69 @@ func (s *Streams) Connected() (controllers []string) {
 
 // Problem is that no controller is connected, and why, as far as it is known; empty: one is. goesOn: the node has a state to go on with.
 func (s *Streams) Problem(goesOn bool) string {
+	problem := NoController
+	if goesOn {
+		problem += ": the last state goes on"
+	}
+	return s.Unconnected(problem)
+}
+
+// Unconnected is a problem with what is known of why no controller is connected; empty: one is.
+func (s *Streams) Unconnected(problem string) string {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if len(s.streams) > 0 {
 		return ""
 	}
-	problem := NoController
-	if goesOn {
-		problem += ": the last state goes on"
-	}
 	var reasons []string
-	for controller, why := range s.missing {
-		text := why.Error()
-		if answer := new(connect.Error); errors.As(why, &answer) {
-			text = answer.Message()
-		}
-		reasons = append(reasons, controller+": "+text)
+	for controller, m := range s.missing {
+		reasons = append(reasons, controller+": "+m.String())
 	}
-	if len(reasons) > 0 {
-		slices.Sort(reasons)
-		problem += " (" + strings.Join(reasons, "; ") + ")"
+	if len(reasons) == 0 {
+		return problem
 	}
-	return problem
+	slices.Sort(reasons)
+	return problem + " (" + strings.Join(reasons, "; ") + ")"
 }
 
-// miss keeps why a controller has ended a stream or did not begin one. What it answered itself says more than what comes after: one that
-// refuses a certificate says so once, and its TLS little from then on.
+// missed is why there is no stream to a controller.
+type missed struct {
+	last    error     // what happened last
+	when    time.Time // that was
+	answer  error     // what the controller itself said last, if that was not it; nil: nothing, since a stream stood
+	answers time.Time // when
+}
+
+func (m *missed) String() string {
+	text := plain(m.last)
+	if m.answer != nil {
+		text += fmt.Sprintf("; at %s it said: %s", m.answers.UTC().Format(time.RFC3339), plain(m.answer))
+	}
+	return text
+}
+
+// plain is an error without the code before it.
+func plain(err error) string {
+	if answer := new(connect.Error); errors.As(err, &answer) {
+		return answer.Message()
+	}
+	return err.Error()
+}
+
+// miss keeps why a controller has ended a stream or did not begin one. What it answered says more than what the network does later: one
+// that refuses a certificate says so once, and its TLS little from then on.
 func (s *Streams) miss(controller string, why error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if before := s.missing[controller]; before == nil || isAnswer(why) || !isAnswer(before) {
-		s.missing[controller] = why
+	before, m := s.missing[controller], &missed{last: why, when: time.Now()}
+	switch {
+	case before == nil || connect.IsWireError(why):
+	case connect.IsWireError(before.last):
+		m.answer, m.answers = before.last, before.when
+	default:
+		m.answer, m.answers = before.answer, before.answers
 	}
-}
-
-// isAnswer tells a controller's refusal from what the network or TLS says.
-func isAnswer(err error) bool {
-	switch connect.CodeOf(err) {
-	case connect.CodePermissionDenied, connect.CodeUnauthenticated, connect.CodeFailedPrecondition, connect.CodeInvalidArgument, connect.CodeAlreadyExists:
-		return true
-	}
-	return false
+	s.missing[controller] = m
 }
 
 func (s *Streams) keep(ctx context.Context, controller string) {

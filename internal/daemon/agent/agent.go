@@ -351,8 +351,8 @@ func (d *daemon) withoutEchoes() api.AgentStatus {
 	})
 	if d.client != nil {
 		problem := d.client.Problem(status.Revision > 0)
-		if problem != "" && !status.ByControllers {
-			problem = "no controller is connected: this host's load is not reported"
+		if !status.ByControllers {
+			problem = d.client.Unconnected(nodeclient.NoController + ": this host's load is not reported")
 		}
 		if problem != "" {
 			status.Problems = append(status.Problems, problem)

@@ -55,6 +55,27 @@ func TestRefusalKeepsItsCodeAndMessage(t *testing.T) {
 	}
 }
 
+// A daemon that ends before it answers may have carried an order out; one that is not there has not.
+func TestAnOrderWithoutAnAnswerMayHaveBeenCarriedOut(t *testing.T) {
+	s := NewServer()
+	dies := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	s.HandleRaw("/v1/x", http.HandlerFunc(dies))
+	client, nobody := serve(t, s), NewClient(SocketPath(t.TempDir(), "default"))
+	for what, c := range map[string]struct {
+		client *Client
+		method string
+		code   connect.Code
+	}{
+		"an order":          {client, http.MethodPost, connect.CodeUnknown},
+		"a question":        {client, http.MethodGet, connect.CodeUnavailable},
+		"an order, nowhere": {nobody, http.MethodPost, connect.CodeUnavailable},
+	} {
+		if err := c.client.Do(t.Context(), c.method, "/v1/x", nil, nil); connect.CodeOf(err) != c.code || strings.Contains(err.Error(), "may or may not have been carried out") != (c.code == connect.CodeUnknown) {
+			t.Errorf("%s: %v: %v", what, connect.CodeOf(err), err)
+		}
+	}
+}
+
 // Whoever asks the wrong daemon is told which it is, by a client of either API.
 func TestWhatNoRouteIsForIsRefusedWithTheReason(t *testing.T) {
 	s := NewServer()

@@ -97,6 +97,9 @@ func (c *Client) send(ctx context.Context, method, path string, body any) (*http
 		if wrapped, ok := errors.AsType[*url.Error](err); ok { // it says the URL, too
 			err = wrapped.Err
 		}
+		if network := new(net.OpError); method != http.MethodGet && !(errors.As(err, &network) && network.Op == "dial") { // it was sent
+			return nil, plainError{connect.NewError(connect.CodeUnknown, err), fmt.Sprintf("no answer: %v: it may or may not have been carried out: look before you repeat it", err)}
+		}
 		return nil, plainError{connect.NewError(connect.CodeUnavailable, err), fmt.Errorf(c.unreached(), err).Error()}
 	}
 	if response.StatusCode < 300 {

@@ -97,8 +97,8 @@ func (c *Client) send(ctx context.Context, method, path string, body any) (*http
 		if wrapped, ok := errors.AsType[*url.Error](err); ok { // it says the URL, too
 			err = wrapped.Err
 		}
-		if network := new(net.OpError); method != http.MethodGet && !(errors.As(err, &network) && network.Op == "dial") { // it was sent
-			return nil, plainError{connect.NewError(connect.CodeUnknown, err), fmt.Sprintf("no answer: %v: it may or may not have been carried out: look before you repeat it", err)}
+		if method != http.MethodGet && !unsent(err) {
+			return nil, outcomeUnknown(err, "look before you repeat it")
 		}
 		return nil, plainError{connect.NewError(connect.CodeUnavailable, err), fmt.Errorf(c.unreached(), err).Error()}
 	}

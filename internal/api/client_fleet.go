@@ -133,7 +133,7 @@ func inPlainWords(unreachable string) connect.UnaryInterceptorFunc {
 			case connect.IsWireError(refused):
 				return nil, plainError{refused, refused.Message()}
 			case mayBeDone(request, refused):
-				return nil, outcomeUnknown(refused.Unwrap())
+				return nil, outcomeUnknown(refused.Unwrap(), "look with `ballast ctl history list` before you repeat it")
 			case ctx.Err() != nil:
 				return nil, ctx.Err()
 			case refused.Code() == connect.CodeUnimplemented:
@@ -152,12 +152,17 @@ func mayBeDone(request connect.AnyRequest, failed *connect.Error) bool {
 	if apply, ok := request.Any().(*ballastv1.ApplyRequest); ok && apply.DryRun {
 		return false
 	}
+	return !unsent(failed)
+}
+
+// unsent reports whether an error is of a time before anything was sent.
+func unsent(err error) bool {
 	var unreached *notReached
 	var network *net.OpError
-	if errors.As(failed, &network) && (network.Op == "dial" || network.Op == "remote error") { // a certificate is refused after the handshake
-		return false
+	if errors.As(err, &network) && (network.Op == "dial" || network.Op == "remote error") { // a certificate is refused after the handshake
+		return true
 	}
-	return !errors.As(failed, &unreached)
+	return errors.As(err, &unreached)
 }
 
 // notReached is why nobody was asked at all.
@@ -165,10 +170,9 @@ type notReached struct{ error }
 
 func (n *notReached) Unwrap() error { return n.error }
 
-// outcomeUnknown is the answer of a client that got none; its code is that of a controller whose store did not answer.
-func outcomeUnknown(err error) error {
-	refused := connect.NewError(connect.CodeUnknown, err)
-	return plainError{refused, fmt.Sprintf("no answer: %v: it may or may not have been carried out: look with `ballast ctl history list` before you repeat it", err)}
+// outcomeUnknown is the answer of a client that got none, with what to do; its code is that of a controller whose store did not answer.
+func outcomeUnknown(err error, remedy string) error {
+	return plainError{connect.NewError(connect.CodeUnknown, err), fmt.Sprintf("no answer: %v: it may or may not have been carried out: %s", err, remedy)}
 }
 
 // plainError is a refusal without its code in front.

@@ -45,7 +45,7 @@ func (f *facts) judgeAbsent() []Finding {
 	d, role := &f.Daemon, string(f.Role)
 	unit := ""
 	if f.Role != RoleUnknown {
-		unit = " (systemctl start ballast-" + role + ")"
+		unit = " (systemctl start " + unitName(f.Role) + ")"
 	}
 	switch {
 	case f.failing(f.Role) != nil:
@@ -67,7 +67,7 @@ func judgeDaemon(f *facts) (out []Finding) {
 	case !d.runs():
 		return f.judgeAbsent()
 	case d.Err != nil:
-		return append(out, Finding{"daemon", subject, Problem, d.Err.Error(), "read its log (journalctl -u ballast-" + subject + "); start it again"})
+		return append(out, Finding{"daemon", subject, Problem, d.Err.Error(), readLog(f.Role) + "; start it again"})
 	case d.Role != f.Role:
 		return append(out, Finding{"daemon", subject, Problem, "the instance is a daemon of role " + string(d.Role),
 			"give this one an --instance of its own"})
@@ -93,12 +93,12 @@ func judgeDaemon(f *facts) (out []Finding) {
 		}
 		remedy := "do what it says; `" + api.Ctl(f.Instance) + " status` tells when it is gone"
 		if strings.HasPrefix(problem, "no controller is connected") {
-			remedy = "read `controller not joined` in its log (journalctl -u ballast-" + subject + "): the network, the certificate (`ballast ctl pki show DIR`), or controllers that are down"
+			remedy = "read `controller not joined` in its log (" + journalOf(f.Role) + "): the network, the certificate (`ballast ctl pki show DIR`), or controllers that are down"
 		}
 		out = append(out, Finding{"daemon", subject, Problem, found, remedy})
 	}
 	if len(out) == 0 && !d.Ready {
-		return []Finding{{"daemon", subject, Problem, "runs and is not ready", "read its log (journalctl -u ballast-" + subject + ")"}}
+		return []Finding{{"daemon", subject, Problem, "runs and is not ready", readLog(f.Role)}}
 	}
 	if len(out) == 0 {
 		out = append(out, ok("daemon", subject, "ready, by %s", d.source()))

@@ -29,6 +29,10 @@ type unitFacts struct {
 
 func unitName(role Role) string { return "ballast-" + string(role) }
 
+func journalOf(role Role) string { return "journalctl -u " + unitName(role) }
+
+func readLog(role Role) string { return "read its log (" + journalOf(role) + ")" }
+
 // gatherUnits asks systemd, where it runs.
 func gatherUnits(ctx context.Context) (failing []unitFacts) {
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
@@ -135,7 +139,7 @@ func judgeUnits(f *facts) (out []Finding) {
 			found += ". It said last: " + u.Last
 		}
 		out = append(out, Finding{"unit", unitName(u.Role), Problem, found,
-			"read why: journalctl -u " + unitName(u.Role) + " -n " + journalLines + "; its options are in /etc/default/" + unitName(u.Role)})
+			"read why: " + journalOf(u.Role) + " -n " + journalLines + "; its options are in /etc/default/" + unitName(u.Role)})
 	}
 	return out
 }

@@ -133,16 +133,19 @@ func (s *Streams) Unconnected(problem string) string {
 
 // missed is why there is no stream to a controller.
 type missed struct {
-	last    error     // what happened last
-	when    time.Time // that was
-	answer  error     // what the controller itself said last, if that was not it; nil: nothing, since a stream stood
-	answers time.Time // when
+	last   failure
+	answer failure // what the controller itself said last, if that was not it; no error: nothing, since a stream stood
+}
+
+type failure struct {
+	error
+	at time.Time
 }
 
 func (m *missed) String() string {
-	text := plain(m.last)
-	if m.answer != nil {
-		text += fmt.Sprintf("; at %s it said: %s", m.answers.UTC().Format(time.RFC3339), plain(m.answer))
+	text := plain(m.last.error)
+	if m.answer.error != nil {
+		text += fmt.Sprintf("; at %s it said: %s", m.answer.at.UTC().Format(time.RFC3339), plain(m.answer.error))
 	}
 	return text
 }
@@ -160,13 +163,13 @@ func plain(err error) string {
 func (s *Streams) miss(controller string, why error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	before, m := s.missing[controller], &missed{last: why, when: time.Now()}
+	before, m := s.missing[controller], &missed{last: failure{why, time.Now()}}
 	switch {
 	case before == nil || connect.IsWireError(why):
-	case connect.IsWireError(before.last):
-		m.answer, m.answers = before.last, before.when
+	case connect.IsWireError(before.last.error):
+		m.answer = before.last
 	default:
-		m.answer, m.answers = before.answer, before.answers
+		m.answer = before.answer
 	}
 	s.missing[controller] = m
 }

@@ -18,8 +18,8 @@
 // times is always missed or always hit (Spotlight V-C). Samples for the mean are taken in between, as many as the sampler can
 // afford: measuring takes at most Options.MostCPU of one CPU. They become fewer while none differs from the one before, down to that
 // of each report; the mean is weighted by the time between them. Where nobody follows the load of any service each report takes one
-// sample, and CPU time is that since the report before; the first report after somebody does is of what was measured since. When even one sample in each interval would take more, reports become
-// less frequent and say so.
+// sample, and CPU time is that since the report before; the first report after somebody does is of what was measured since. When even
+// one sample in each interval would take more, reports become less frequent and say so.
 package load
 
 import (

@@ -341,7 +341,8 @@ const joinsNobody = "--join has no effect: this controller has data of its own, 
 // PeerCondition asks nobody.
 func (s *Store) PeerCondition() PeerCondition {
 	server := s.member.Server
-	c := PeerCondition{Alone: s.alone && voters(s.member) == 1, Members: voters(s.member), Majority: server.Leader() != 0}
+	c := PeerCondition{Members: voters(s.member), Majority: server.Leader() != 0}
+	c.Alone = s.alone && c.Members == 1
 	if committed, applied := server.CommittedIndex(), server.AppliedIndex(); committed > applied {
 		c.Behind = committed - applied
 	}

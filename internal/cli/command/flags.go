@@ -89,13 +89,13 @@ func (f *oneOf[T]) Set(text string) error {
 // ControllerPort is where controllers listen unless they are told otherwise.
 const ControllerPort = "6443"
 
-// WithPort completes those of HOST[:PORT] that have no port.
-func WithPort(endpoints []string, port string) (complete []string) {
-	for _, endpoint := range endpoints {
+// Controllers completes those of a flag, HOST[:PORT], that have no port, and refuses what cannot be reached.
+func Controllers(flag string, given []string) (complete []string, err error) {
+	for _, endpoint := range given {
 		if _, _, err := net.SplitHostPort(endpoint); err != nil {
-			endpoint = net.JoinHostPort(strings.Trim(endpoint, "[]"), port)
+			endpoint = net.JoinHostPort(strings.Trim(endpoint, "[]"), ControllerPort)
 		}
 		complete = append(complete, endpoint)
 	}
-	return complete
+	return complete, CheckEndpoints(flag, complete)
 }

@@ -27,8 +27,9 @@ func Agent(version string) *cobra.Command {
 			if detach {
 				return agent.Detach(o)
 			}
-			o.Controllers = command.WithPort(o.Controllers, command.ControllerPort)
-			if err := cmp.Or(command.CheckEndpoints("controller", o.Controllers), command.CheckListen("metrics", o.Metrics)); err != nil {
+			var err error
+			o.Controllers, err = command.Controllers("controller", o.Controllers)
+			if err = cmp.Or(err, command.CheckListen("metrics", o.Metrics)); err != nil {
 				return err
 			}
 			return agent.Run(cmd.Context(), o)

@@ -28,8 +28,7 @@ func Controller(version string) *cobra.Command {
 				err = command.Usage("name one store: --data-dir, or --etcd for one of your own")
 			}
 			if err == nil && len(o.Join) > 0 {
-				o.Join = command.WithPort(o.Join, command.ControllerPort)
-				err = command.CheckEndpoints("join", o.Join)
+				o.Join, err = command.Controllers("join", o.Join)
 				if o.DataDir == "" {
 					err = command.Usage("--join is for controllers with --data-dir: those with --etcd share what is there")
 				}

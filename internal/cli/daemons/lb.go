@@ -35,8 +35,9 @@ func LB(version string) *cobra.Command {
 			if (o.Config == "") == (len(o.Controllers) == 0) {
 				return command.Usage("name either a configuration file (-f) or controllers (--controller)")
 			}
-			o.Controllers = command.WithPort(o.Controllers, command.ControllerPort)
-			err := cmp.Or(command.CheckEndpoints("controller", o.Controllers), command.CheckListen("listen", o.Listen), command.CheckListen("metrics", o.Metrics), checkConsole(o.Console, o.ConsoleToken), checkTiming(&o.Timing))
+			var err error
+			o.Controllers, err = command.Controllers("controller", o.Controllers)
+			err = cmp.Or(err, command.CheckListen("listen", o.Listen), command.CheckListen("metrics", o.Metrics), checkConsole(o.Console, o.ConsoleToken), checkTiming(&o.Timing))
 			if err = cmp.Or(err, roundLimits(&o.Limits)); err != nil {
 				return err
 			}

@@ -151,17 +151,11 @@ func (c *Control) named() (controllers []string, credentials *pki.Credentials, e
 	if c.socket != "" {
 		return nil, nil, command.Usage("--socket and --controller are two daemons to ask: give one of them")
 	}
-	if controllers, err = endpoints(c.controllers); err != nil {
+	if controllers, err = command.Controllers("controller", c.controllers); err != nil {
 		return nil, nil, err
 	}
 	credentials, err = pki.Load(c.tlsDir, c.tlsName, pki.Ctl)
 	return controllers, credentials, err
-}
-
-// endpoints have the usual port where they have none.
-func endpoints(given []string) (controllers []string, err error) {
-	controllers = command.WithPort(given, command.ControllerPort)
-	return controllers, command.CheckEndpoints("controller", controllers)
 }
 
 // Fleet asks whoever keeps the fleet.

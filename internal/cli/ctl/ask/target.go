@@ -184,5 +184,6 @@ func (c *Control) PutGiven(context *Context) error {
 	if len(context.Controllers) == 0 {
 		return nil
 	}
-	return command.CheckEndpoints("controller", command.WithPort(context.Controllers, command.ControllerPort))
+	_, err := command.Controllers("controller", context.Controllers)
+	return err
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* reversed.h - flows as their other end sees them, and those of ICMP echoes: what network functions send and get. */
+/* reversed.h - flows as their other end sees them, and those of ICMP echoes: of network functions, and of packets that ICMP errors quote. */
 #pragma once
 
 inline_always _Bool is_icmp(const struct packet *p)

@@ -96,7 +96,7 @@ $(STAMP): $(SOURCES) go.mod
 	go generate $(addprefix ./,$(PROGRAMS) $(API))
 	mkdir -p $(@D) && touch $@
 
-build: generate ## make bin/ballast, bin/ballast-lab for `ballast lab`, and what servers preload: bin/ballast-quic.so, bin/ballast-ticket.so
+build: generate ## make bin/ballast, bin/ballast-lab, and what servers preload: bin/ballast-quic.so, bin/ballast-ticket.so
 	CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/...
 	for library in quic ticket; do
 	  gcc -O2 -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -o bin/ballast-$$library.so preload/$$library.c
@@ -107,7 +107,7 @@ packages: deps build ## .deb, .rpm and an OCI image for amd64 and arm64, in bin/
 	deploy/packages/build
 
 demo: deps build need-root ## servers and load balancers come and go under load; watch which connections break
-	bin/ballast lab run churn --live
+	bin/ballast-lab run churn --live
 
 test: TOOLS += $(KERNEL_TOOLS)
 test: deps build need-root ## everything: format, vet, unit tests, races, BPF programs, short fuzzing, end to end
@@ -172,13 +172,13 @@ test-kernels-long: deps build ## all tests of the programs, and lab run churn, o
 	test/kernels/matrix --long $(KERNELS)
 
 bench: deps build need-root ## nanoseconds per packet, as a table
-	bin/ballast bench datapath
+	bin/ballast-lab bench datapath
 
 sim: build ## every claim of the papers, simulated, as a table
-	bin/ballast sim run all --seeds 10
+	bin/ballast-lab sim run all --seeds 10
 
 clean: ## remove everything that make made, and what a lab left behind
-	@if [[ -x bin/ballast ]]; then bin/ballast lab clean || echo "clean: lab clean failed, continuing"; fi
+	@if [[ -x bin/ballast-lab ]]; then bin/ballast-lab clean || echo "clean: lab clean failed, continuing"; fi
 	rm -rf bin $(CHOICES) $(API)/*.pb.go $(API)/ballastv1connect $(addsuffix /*_bpfe?.*,$(PROGRAMS))
 
 need-root:

@@ -1,10 +1,13 @@
-// Command ballast-lab has the processes that run inside the networks of `ballast lab`: clients, servers, etcd, links. The lab starts them.
+// Command ballast-lab puts Ballast to the test: scenarios in network namespaces, benchmarks, and simulations of the papers' experiments.
 package main
 
 import (
 	"os"
 
-	"github.com/ballast-lb/ballast/internal/lab/process"
+	"github.com/ballast-lb/ballast/internal/lab/cli"
 )
 
-func main() { os.Exit(process.Main(os.Args[1:], os.Stderr)) }
+// version is set by the Makefile.
+var version = "development"
+
+func main() { os.Exit(cli.Main(version, os.Args[1:], os.Stderr)) }

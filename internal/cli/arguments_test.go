@@ -20,6 +20,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/cli"
 	"github.com/ballast-lb/ballast/internal/cli/clitest"
 	"github.com/ballast-lb/ballast/internal/cli/command"
+	labcli "github.com/ballast-lb/ballast/internal/lab/cli"
 )
 
 func TestMain(m *testing.M) { clitest.Main(m) }
@@ -30,10 +31,9 @@ func program(t *testing.T, arguments ...string) *exec.Cmd {
 	return exec.Command("/proc/self/exe", arguments...)
 }
 
-// harmless is the tree with commands that do nothing but say that they ran.
-func harmless(t *testing.T, ran *string) *cobra.Command {
+// harmless is a tree with commands that do nothing but say that they ran.
+func harmless(t *testing.T, root *cobra.Command, ran *string) *cobra.Command {
 	t.Helper()
-	root := cli.Root("test")
 	root.SetOut(io.Discard)
 	root.SetErr(io.Discard)
 	everyCommand(root, func(cmd *cobra.Command) {
@@ -50,7 +50,7 @@ func group(cmd *cobra.Command) bool {
 	if noun, of := strings.CutPrefix(cmd.CommandPath(), "ballast ctl "); of {
 		return slices.Contains(strings.Fields("server service node replica key ticket counter connection suspect session quic config pki context"), noun)
 	}
-	return slices.Contains([]string{"ballast", "ctl", "lab", "sim", "bench", "completion"}, cmd.Name())
+	return slices.Contains([]string{"ballast", "ballast-lab", "ctl", "bench", "sim", "completion"}, cmd.Name())
 }
 
 func everyCommand(cmd *cobra.Command, do func(*cobra.Command)) {
@@ -60,10 +60,13 @@ func everyCommand(cmd *cobra.Command, do func(*cobra.Command)) {
 	}
 }
 
-// run returns the status that a command line of the harmless tree ends with, what it says, and which command ran.
-func run(t *testing.T, arguments ...string) (status int, said, ran string) {
+// roots are our programs' commands.
+var roots = map[string]func(version string) *cobra.Command{"ballast": cli.Root, "ballast-lab": labcli.Root}
+
+// run returns the status that a command line ends with in a harmless tree, its messages, and which command ran.
+func run(t *testing.T, program string, arguments ...string) (status int, said, ran string) {
 	t.Helper()
-	root := harmless(t, &ran)
+	root := harmless(t, roots[program]("test"), &ran)
 	root.SetArgs(arguments)
 	cmd, err := root.ExecuteContextC(t.Context())
 	var text bytes.Buffer
@@ -71,21 +74,31 @@ func run(t *testing.T, arguments ...string) (status int, said, ran string) {
 	return status, text.String(), ran
 }
 
-// What is for tests and experiments is not in this program.
 func TestNoCommandIsHidden(t *testing.T) {
-	everyCommand(cli.Root("test"), func(cmd *cobra.Command) {
-		if cmd.Hidden {
-			t.Errorf("%s is hidden: it belongs to ballast-lab", cmd.CommandPath())
-		}
-	})
+	for _, root := range roots {
+		everyCommand(root("test"), func(cmd *cobra.Command) {
+			if cmd.Hidden {
+				t.Errorf("%s is hidden", cmd.CommandPath())
+			}
+		})
+	}
 }
 
 var positional = regexp.MustCompile(` \[?[A-Z]+(\.\.\.)?\]?`)
 
 // Whoever adds a command finds here that it refuses what it does not know.
 func TestEveryCommandRefusesWhatItDoesNotKnow(t *testing.T) {
-	commands := 0
-	everyCommand(cli.Root("test"), func(cmd *cobra.Command) {
+	for name, root := range roots {
+		if commands := refusesSurplus(t, name, root("test")); commands < map[string]int{"ballast": 60, "ballast-lab": 15}[name] {
+			t.Errorf("looked at %d commands only of %s", commands, name)
+		}
+	}
+}
+
+// refusesSurplus gives each command of a program arguments and flags that it does not have.
+func refusesSurplus(t *testing.T, program string, root *cobra.Command) (commands int) {
+	t.Helper()
+	everyCommand(root, func(cmd *cobra.Command) {
 		path := strings.Fields(cmd.CommandPath())[1:]
 		commands++
 		if cmd.Annotations[command.UsageIsFailure] != "" {
@@ -94,24 +107,22 @@ func TestEveryCommandRefusesWhatItDoesNotKnow(t *testing.T) {
 		usage := flagsAndGroups.ReplaceAllString(cmd.Use, "")
 		if !strings.Contains(cmd.Use, "...") || group(cmd) {
 			surplus := append(slices.Clone(path), strings.Fields(strings.Repeat("nonsense ", 9))...)
-			if status, said, ran := run(t, surplus...); status != command.StatusUsage || ran != "" || !strings.Contains(said, "nonsense") {
-				t.Errorf("ballast %s: status %d, said %q, ran %q", strings.Join(surplus, " "), status, said, ran)
+			if status, said, ran := run(t, program, surplus...); status != command.StatusUsage || ran != "" || !strings.Contains(said, "nonsense") {
+				t.Errorf(program+" %s: status %d, said %q, ran %q", strings.Join(surplus, " "), status, said, ran)
 			}
 		}
 		if mandatory := positional.FindString(usage); group(cmd) || (mandatory != "" && !strings.Contains(mandatory, "[")) {
-			status, said, ran := run(t, path...)
+			status, said, ran := run(t, program, path...)
 			if status != command.StatusUsage || ran != "" || !strings.Contains(said, "is missing") {
-				t.Errorf("ballast %s: status %d, said %q, ran %q", strings.Join(path, " "), status, said, ran)
+				t.Errorf(program+" %s: status %d, said %q, ran %q", strings.Join(path, " "), status, said, ran)
 			}
 		}
 		flag := append(slices.Clone(path), "--nonsense")
-		if status, said, ran := run(t, flag...); !cmd.DisableFlagParsing && (status != command.StatusUsage || ran != "" || !strings.Contains(said, "--nonsense")) {
-			t.Errorf("ballast %s: status %d, said %q, ran %q", strings.Join(flag, " "), status, said, ran)
+		if status, said, ran := run(t, program, flag...); !cmd.DisableFlagParsing && (status != command.StatusUsage || ran != "" || !strings.Contains(said, "--nonsense")) {
+			t.Errorf(program+" %s: status %d, said %q, ran %q", strings.Join(flag, " "), status, said, ran)
 		}
 	})
-	if commands < 60 {
-		t.Errorf("looked at %d commands only", commands)
-	}
+	return commands
 }
 
 // flagsAndGroups is what a Use says of flags, whose values look like arguments.
@@ -132,8 +143,7 @@ func TestMisspeltCommandsFailWithASuggestion(t *testing.T) {
 		"ctl server drian web s1":              "`ballast ctl server drain`",
 		"ctl server drian web s1 --wait":       "`ballast ctl server drain`",
 		"ctl counter rest":                     "`ballast ctl counter reset`",
-		"lab rnu churn":                        "`ballast lab run`",
-		"sim rnu all":                          "`ballast sim run`",
+		"lab run churn":                        "has no command \"lab\"",
 		"help ctl sevrers":                     "`ballast ctl servers`",
 		"ctl server drain web":                 "SERVER is missing: the form is `ballast ctl server drain SERVICE SERVER",
 		"ctl server drain":                     "SERVICE is missing",
@@ -146,14 +156,13 @@ func TestMisspeltCommandsFailWithASuggestion(t *testing.T) {
 		"agent":                                "[file controller detach]",
 		"ctl frobnicate":                       "see `ballast ctl --help`",
 		"completion nosuchshell":               "nosuchshell",
-		"sim run":                              "EXPERIMENT is missing",
 	} {
-		if status, said, ran := run(t, strings.Fields(line)...); status != command.StatusUsage || ran != "" || !strings.Contains(said, want) {
+		if status, said, ran := run(t, "ballast", strings.Fields(line)...); status != command.StatusUsage || ran != "" || !strings.Contains(said, want) {
 			t.Errorf("ballast %s: status %d, ran %q, said %q, which lacks %q", line, status, ran, said, want)
 		}
 	}
-	for _, line := range []string{"ctl servers", "ctl servers web", "ctl counters", "ctl counters reset", "sim run a b c", "help", "help ctl server", "ctl server --help", "completion bash"} {
-		if status, said, _ := run(t, strings.Fields(line)...); status != 0 {
+	for _, line := range []string{"ctl servers", "ctl servers web", "ctl counters", "ctl counters reset", "help", "help ctl server", "ctl server --help", "completion bash"} {
+		if status, said, _ := run(t, "ballast", strings.Fields(line)...); status != 0 {
 			t.Errorf("ballast %s: status %d: %s", line, status, said)
 		}
 	}
@@ -161,7 +170,7 @@ func TestMisspeltCommandsFailWithASuggestion(t *testing.T) {
 
 func TestApplyKeepsItsStatuses(t *testing.T) {
 	for _, line := range []string{"ctl apply", "ctl apply --nonsense", "ctl apply -f x surplus"} {
-		if status, said, ran := run(t, strings.Fields(line)...); status != command.StatusFailed || ran != "" {
+		if status, said, ran := run(t, "ballast", strings.Fields(line)...); status != command.StatusFailed || ran != "" {
 			t.Errorf("ballast %s: status %d, said %q: 2 would tell that something would change", line, status, said)
 		}
 	}

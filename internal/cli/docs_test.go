@@ -18,12 +18,13 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/bench"
 	"github.com/ballast-lb/ballast/internal/cli"
+	labcli "github.com/ballast-lb/ballast/internal/lab/cli"
 )
 
 var (
 	docBlock  = regexp.MustCompile("(?ms)^ *```\n(.*?)^ *```$")
-	docSpan   = regexp.MustCompile("`(ballast [^`\n]+)`")
-	docPrompt = regexp.MustCompile(`^(?:\$ )?(?:\$CTL|ballast|bin/ballast) `)
+	docSpan   = regexp.MustCompile("`(ballast(?:-lab)? [^`\n]+)`")
+	docPrompt = regexp.MustCompile(`^(?:\$ )?(?:\$CTL|(?:bin/)?ballast(?:-lab)?) `)
 	docVerb   = regexp.MustCompile(`(\w)%s`)                     // of fmt, where more flags may follow
 	docEnd    = regexp.MustCompile(` +#.*$| *(?:&&|[|;>)<]).*$`) // of a command: what follows is the shell's, or somebody's remark
 )
@@ -83,37 +84,39 @@ func TestCommandsInTheProgramsTextsAreThoseOfTheProgram(t *testing.T) {
 		})
 		return nil
 	}
-	if err := filepath.WalkDir("..", look); err != nil || found < 10 {
+	if err := filepath.WalkDir("..", look); err != nil || found < 20 {
 		t.Errorf("found only %d commands: %v", found, err)
 	}
 }
 
 // Help is a file for each command: its name leads nowhere else, and its examples can be typed.
 func TestHelpIsOfCommandsAndItsExamplesCanBeTyped(t *testing.T) {
-	names := map[string]bool{"help.go": true}
-	everyCommand(cli.Root("test"), func(cmd *cobra.Command) {
-		names[strings.ReplaceAll(strings.TrimPrefix(cmd.CommandPath(), "ballast "), " ", "-")+".txt"] = true
-		for _, span := range docSpan.FindAllStringSubmatch(cmd.Long, -1) {
-			checkCommand(t, "help of "+cmd.CommandPath(), span[1], false)
-		}
-		for line := range strings.Lines(strings.ReplaceAll(cmd.Example, "\\\n", "")) {
-			for part := range strings.SplitSeq(strings.TrimSpace(line), "&& ") {
-				if docPrompt.MatchString(part) {
-					checkCommand(t, "help of "+cmd.CommandPath(), part, true)
+	for folder, root := range map[string]*cobra.Command{"help": cli.Root("test"), "../lab/cli/help": labcli.Root("test")} {
+		names := map[string]bool{"help.go": true}
+		everyCommand(root, func(cmd *cobra.Command) {
+			names[strings.ReplaceAll(strings.TrimPrefix(cmd.CommandPath(), root.Name()+" "), " ", "-")+".txt"] = true
+			for _, span := range docSpan.FindAllStringSubmatch(cmd.Long, -1) {
+				checkCommand(t, "help of "+cmd.CommandPath(), span[1], false)
+			}
+			for line := range strings.Lines(strings.ReplaceAll(cmd.Example, "\\\n", "")) {
+				for part := range strings.SplitSeq(strings.TrimSpace(line), "&& ") {
+					if docPrompt.MatchString(part) {
+						checkCommand(t, "help of "+cmd.CommandPath(), part, true)
+					}
 				}
 			}
+		})
+		files, err := os.ReadDir(folder)
+		if err != nil || len(files) < 10 {
+			t.Fatalf("%s has %d files: %v", folder, len(files), err)
 		}
-	})
-	files, err := os.ReadDir("help")
-	if err != nil || len(files) < 50 {
-		t.Fatalf("found %d files: %v", len(files), err)
-	}
-	for _, file := range files {
-		if !names[file.Name()] {
-			t.Errorf("help/%s is of no command", file.Name())
+		for _, file := range files {
+			if !names[file.Name()] {
+				t.Errorf("%s/%s is of no command", folder, file.Name())
+			}
 		}
 	}
-	cmd, _, err := cli.Root("test").Find([]string{"bench", "table"})
+	cmd, _, err := labcli.Root("test").Find([]string{"bench", "table"})
 	if err != nil || !strings.Contains(cmd.Long, fmt.Sprintf("at least %d flows", bench.MinChangedFlows)) {
 		t.Errorf("help of bench table does not say from how many flows on changes are measured: %v", err)
 	}
@@ -132,6 +135,9 @@ func checkCommand(t *testing.T, document, line string, complete bool) {
 		return
 	}
 	root := cli.Root("test")
+	if strings.Contains(docPrompt.FindString(line), "-lab") {
+		root = labcli.Root("test")
+	}
 	command, rest, err := root.Find(words)
 	if err == nil && !slices.Contains(rest, "--help") {
 		err = command.ParseFlags(rest)

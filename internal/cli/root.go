@@ -2,25 +2,19 @@
 package cli
 
 import (
-	"context"
 	"io"
-	"os"
-	"os/signal"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
-	"github.com/ballast-lb/ballast/internal/cli/bench"
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/cli/ctl"
 	"github.com/ballast-lb/ballast/internal/cli/daemons"
 	"github.com/ballast-lb/ballast/internal/cli/help"
-	"github.com/ballast-lb/ballast/internal/cli/lab"
-	"github.com/ballast-lb/ballast/internal/cli/sim"
+	"github.com/ballast-lb/ballast/internal/cli/version"
 )
 
-// Root returns the command `ballast`.
-func Root(version string) *cobra.Command {
+// Root returns the command `ballast`; build is its version.
+func Root(build string) *cobra.Command {
 	root := &cobra.Command{
 		Use:              "ballast",
 		Short:            "A layer-4 load balancer that never breaks a connection",
@@ -28,23 +22,14 @@ func Root(version string) *cobra.Command {
 		SilenceErrors:    true,
 		PersistentPreRun: command.PrintLegibly,
 	}
-	root.AddCommand(daemons.LB(version), daemons.Agent(version), daemons.Pass(), daemons.Controller(version), ctl.Command(), daemons.Validate(), daemons.Doctor(),
-		lab.Command(), bench.Command(), sim.Command(), versionCommand(version))
-	help.Add(root)
+	root.AddCommand(daemons.LB(build), daemons.Agent(build), daemons.Pass(), daemons.Controller(build), ctl.Command(), daemons.Validate(), daemons.Doctor(),
+		version.Command(build))
+	help.Add(root, help.Texts)
 	command.Strict(root)
 	return root
 }
 
-// Main runs a command line and returns the status to end with.
-func Main(version string, arguments []string, stderr io.Writer) int {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, unix.SIGINT, unix.SIGTERM)
-	defer signal.Stop(signals)
-	go func() { cancel(command.Caught((<-signals).(unix.Signal))) }()
-	root := Root(version)
-	root.SetArgs(arguments)
-	cmd, err := root.ExecuteContextC(ctx)
-	return command.Finish(context.Cause(ctx), cmd, err, command.ForJournal(stderr))
+// Main runs a command line and returns its exit status.
+func Main(build string, arguments []string, stderr io.Writer) int {
+	return command.Main(Root(build), arguments, stderr)
 }

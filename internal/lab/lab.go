@@ -1,4 +1,4 @@
-// Package lab has all scenarios: what `ballast lab` lists and runs.
+// Package lab has all scenarios: what `ballast-lab` lists and runs.
 //
 // A lab is a whole network of namespaces on one machine (package world) with the real Ballast, clients and servers in it. A scenario
 // breaks things in it on purpose.

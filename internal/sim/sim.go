@@ -1,7 +1,7 @@
 // Package sim runs experiments of the papers, and ours, many times with different seeds, and judges what they claim.
 //
 // An experiment is deterministic in its seed: the same seed gives the same bytes on any machine and any number of cores. Nothing here
-// knows the time or does input or output; `ballast sim` does.
+// knows the time or does input or output; `ballast-lab sim` does.
 package sim
 
 import (
@@ -16,7 +16,7 @@ const DefaultSeeds = 10
 
 // Experiment is a question with a published answer, or one that no test bed can be asked.
 type Experiment struct {
-	Name   string // as in `ballast sim run NAME`: "cheetah-2a"
+	Name   string // as in `ballast-lab sim run NAME`: "cheetah-2a"
 	Title  string // one line: what is varied, what is measured
 	Source string // paper with section or figure, or "beyond the papers"
 	Method string // a few sentences: parameters, what is assumed where the paper is silent; may be empty

@@ -10,19 +10,20 @@ import (
 	"testing"
 )
 
-const documentation = "/usr/share/doc/ballast/"
+// documentation is where each package has its documents, by the file that describes the package.
+var documentation = map[string]string{"deploy/packages/nfpm.yaml": "/usr/share/doc/ballast/", "deploy/packages/nfpm-lab.yaml": "/usr/share/doc/ballast-lab/"}
 
 var (
 	packagedRow = regexp.MustCompile(`(?m)src: "?([^",}]+)"?, dst: ([^,}]+)`)
 	namedFile   = regexp.MustCompile(`\b(docs/[a-z0-9-]+\.md|examples/[a-z][a-z/-]*(?:\.yaml)?)`)
 )
 
-// packagedDocuments are the files of the repository that packages install below /usr/share/doc/ballast, by their names there.
-func packagedDocuments(t *testing.T) map[string]string {
+// packagedDocuments are the files of the repository that a package installs as its documents, by their names there.
+func packagedDocuments(t *testing.T, description string) map[string]string {
 	all := files(t)
 	found := map[string]string{}
-	for _, row := range packagedRow.FindAllStringSubmatch(string(read(t, "deploy/packages/nfpm.yaml")), -1) {
-		folder, below := strings.CutPrefix(row[2], documentation)
+	for _, row := range packagedRow.FindAllStringSubmatch(string(read(t, description)), -1) {
+		folder, below := strings.CutPrefix(row[2], documentation[description])
 		for _, name := range all {
 			if matches, err := path.Match(row[1], name); err != nil {
 				t.Fatalf("%s: %v", row[1], err)
@@ -36,14 +37,19 @@ func packagedDocuments(t *testing.T) map[string]string {
 
 // Help, manual pages and errors are read where no source is.
 func TestPackagesHaveWhatTheProgramNames(t *testing.T) {
-	packaged := packagedDocuments(t)
-	installed := slices.Collect(maps.Keys(packaged))
-	sources := slices.Collect(maps.Values(packaged))
+	product := packagedDocuments(t, "deploy/packages/nfpm.yaml")
+	laboratory := packagedDocuments(t, "deploy/packages/nfpm-lab.yaml")
+	maps.Copy(laboratory, product) // that package needs the other
 	found := 0
 	for _, name := range files(t, ".go", ".txt") {
 		if isTest(name) || !strings.HasPrefix(name, "internal/") {
 			continue
 		}
+		packaged := product
+		if strings.HasPrefix(name, "internal/lab/") {
+			packaged = laboratory
+		}
+		installed, sources := slices.Collect(maps.Keys(packaged)), slices.Collect(maps.Values(packaged))
 		for _, named := range namedFile.FindAllStringSubmatch(string(read(t, name)), -1) {
 			found++
 			document := strings.HasPrefix(named[1], "docs/") && slices.Contains(sources, named[1])
@@ -51,7 +57,7 @@ func TestPackagesHaveWhatTheProgramNames(t *testing.T) {
 				return file == named[1] || strings.HasPrefix(file, named[1]+"/")
 			})
 			if !document && !example {
-				t.Errorf("%s names %s, which packages do not have in %s", name, named[1], documentation)
+				t.Errorf("%s names %s, which its package does not have among its documents", name, named[1])
 			}
 		}
 	}

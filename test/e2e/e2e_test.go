@@ -1,4 +1,4 @@
-// Package e2e holds Ballast to its promises, one file per promise: each runs a scenario of `ballast lab`
+// Package e2e holds Ballast to its promises, one file per promise: each runs a scenario of `ballast-lab`
 // with the real binary, real clients and real servers in network namespaces.
 package e2e
 
@@ -20,12 +20,12 @@ import (
 // longVariable makes the tests that have a longer form take it (make test-long).
 const longVariable = "BALLAST_LONG"
 
-var binary string
+var binary string // of ballast-lab
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "ballast-e2e-")
 	if err == nil {
-		binary = filepath.Join(dir, "ballast")
+		binary = filepath.Join(dir, "ballast-lab")
 		build := exec.Command("go", "build", "-o", dir+"/", "github.com/ballast-lb/ballast/cmd/...")
 		build.Stderr = os.Stderr
 		err = build.Run()
@@ -56,7 +56,7 @@ func run(t *testing.T, name string, arguments ...string) scenario.Result {
 	if !slices.Contains(measured, name) {
 		t.Parallel()
 	}
-	command := exec.CommandContext(t.Context(), binary, append([]string{"lab", "run", name, "--json"}, arguments...)...)
+	command := exec.CommandContext(t.Context(), binary, append([]string{"run", name, "--json"}, arguments...)...)
 	var output, progress bytes.Buffer
 	command.Stdout, command.Stderr = &output, &progress
 	runErr := command.Run()

@@ -1,15 +1,18 @@
-// Command man writes a manual page for every command of ballast.
+// Command man writes a manual page for every command of ballast and of ballast-lab, in a folder for each program.
 package main
 
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
 	"github.com/ballast-lb/ballast/internal/cli"
+	labcli "github.com/ballast-lb/ballast/internal/lab/cli"
 )
 
 func main() {
@@ -28,9 +31,17 @@ func run(arguments []string) error {
 		return fmt.Errorf("read SOURCE_DATE_EPOCH: %w", err)
 	}
 	date := time.Unix(seconds, 0).UTC()
-	root := cli.Root(arguments[0])
-	root.DisableAutoGenTag = true
-	root.InitDefaultCompletionCmd()
-	header := &doc.GenManHeader{Section: "1", Date: &date, Source: "ballast " + arguments[0], Manual: "Ballast"}
-	return doc.GenManTree(root, header, arguments[1])
+	for _, root := range []*cobra.Command{cli.Root(arguments[0]), labcli.Root(arguments[0])} {
+		root.DisableAutoGenTag = true
+		root.InitDefaultCompletionCmd()
+		header := &doc.GenManHeader{Section: "1", Date: &date, Source: "ballast " + arguments[0], Manual: "Ballast"}
+		folder := filepath.Join(arguments[1], root.Name())
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			return err
+		}
+		if err := doc.GenManTree(root, header, folder); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/cli"
+	labcli "github.com/ballast-lb/ballast/internal/lab/cli"
 )
 
 func TestEveryCommandHasAManualPage(t *testing.T) {
@@ -19,7 +20,7 @@ func TestEveryCommandHasAManualPage(t *testing.T) {
 	}
 	var check func(cmd *cobra.Command)
 	check = func(cmd *cobra.Command) {
-		page, err := os.ReadFile(filepath.Join(folder, strings.ReplaceAll(cmd.CommandPath(), " ", "-")+".1"))
+		page, err := os.ReadFile(filepath.Join(folder, cmd.Root().Name(), strings.ReplaceAll(cmd.CommandPath(), " ", "-")+".1"))
 		if err != nil {
 			t.Error(err)
 		}
@@ -33,6 +34,7 @@ func TestEveryCommandHasAManualPage(t *testing.T) {
 		}
 	}
 	check(cli.Root("1.2.3"))
+	check(labcli.Root("1.2.3"))
 }
 
 func TestTheDateMustBeGiven(t *testing.T) {

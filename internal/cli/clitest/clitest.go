@@ -4,20 +4,14 @@ package clitest
 import (
 	"bytes"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/cli"
-	"github.com/ballast-lb/ballast/internal/lab/process"
 )
 
-// Main is the program itself where it is given a command: for tests that look at an exit status, and so that nothing that a command starts by
-// its own name, as a lab does, ever runs all the tests again. By another name it is that of the lab's processes.
+// Main makes the test binary behave as `ballast` where its first argument is a command: for tests of exit statuses.
 func Main(m *testing.M) {
-	if filepath.Base(os.Args[0]) == process.Program {
-		os.Exit(process.Main(os.Args[1:], os.Stderr))
-	}
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
 		os.Exit(cli.Main("test", os.Args[1:], os.Stderr))
 	}

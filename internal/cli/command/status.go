@@ -70,7 +70,7 @@ func Finish(cause error, command *cobra.Command, err error, stderr io.Writer) in
 		WriteJSON(stderr, failure{described{err.Error(), codeOf(err, status), status, api.WarningsOf(err)}})
 		return status
 	}
-	fmt.Fprintln(stderr, "ballast:", err)
+	fmt.Fprintf(stderr, "%s: %v\n", command.Root().Name(), err)
 	return status
 }
 

@@ -9,12 +9,9 @@ import (
 	"maps"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/bench/control"
 	"github.com/ballast-lb/ballast/internal/lab/process/app"
@@ -27,15 +24,18 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
 
-// Program is its file, beside that of `ballast`.
+// Program is the name of its file.
 const Program = "ballast-lab"
 
-// Names of the processes: the first argument of the program.
+// Peer is the first argument of the program where it runs one of these processes.
+const Peer = "peer"
+
+// Names of the processes: the argument behind Peer.
 const (
 	App      = "app"       // OPTIONS: an application server
 	Client   = "client"    // the plan is on standard input
 	Echo     = "echo"      // ADDRESS SERVER
-	Peers    = "peers"     // of `ballast bench control`; what they do is on standard input
+	Peers    = "peers"     // of `ballast-lab bench control`; what they do is on standard input
 	Hellos   = "hellos"    // TLS clients with long hellos; what they do is on standard input
 	HTTP3    = "http3"     // OPTIONS: an HTTP/3 server
 	Member   = "etcd"      // OPTIONS: a member of an etcd cluster
@@ -69,24 +69,7 @@ var processes = map[string]process{
 	SlowLink: {1, func(ctx context.Context, a []string) error { return slowlink.Run(ctx, os.Stdout, a[0]) }},
 }
 
-// Beside is the program's path where it is beside this one.
-func Beside() (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find own program: %w", err)
-	}
-	return filepath.Join(filepath.Dir(self), Program), nil
-}
-
-// Check tells whether there is such a program.
-func Check(path string) error {
-	if err := unix.Access(path, unix.X_OK); err != nil {
-		return fmt.Errorf("find the processes of labs: %s: %w: `make build` makes it, and it belongs beside ballast", path, err)
-	}
-	return nil
-}
-
-// Main runs the process that the arguments name until it ends or is told to, and returns its exit status.
+// Main runs the process that the arguments behind Peer name, until it ends or is stopped, and returns its exit status.
 func Main(arguments []string, complaints io.Writer) int {
 	var one process
 	if len(arguments) > 0 {
@@ -94,13 +77,13 @@ func Main(arguments []string, complaints io.Writer) int {
 	}
 	if one.run == nil || len(arguments) != 1+one.arguments {
 		names := strings.Join(slices.Sorted(maps.Keys(processes)), ", ")
-		fmt.Fprintf(complaints, "%s %s: not one of %s with its arguments: `ballast lab` and `ballast bench` start these\n", Program, strings.Join(arguments, " "), names)
+		fmt.Fprintf(complaints, "%s %s %s: not one of %s with its arguments: labs and benchmarks start these\n", Program, Peer, strings.Join(arguments, " "), names)
 		return 2
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	if err := one.run(ctx, arguments[1:]); err != nil {
-		fmt.Fprintf(complaints, "%s %s: %v\n", Program, arguments[0], err)
+		fmt.Fprintf(complaints, "%s %s %s: %v\n", Program, Peer, arguments[0], err)
 		return 1
 	}
 	return 0

@@ -13,7 +13,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/world"
 )
 
-// Result is the outcome of a scenario, as `ballast lab run --json` prints it.
+// Result is the outcome of a scenario, as `ballast-lab run --json` prints it.
 type Result struct {
 	Scenario     string              `json:"scenario"`
 	Promise      string              `json:"promise"`

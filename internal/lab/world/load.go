@@ -34,7 +34,7 @@ func (l *Lab) startLoad(plan traffic.Plan) *Load {
 	defer input.Close()
 	reader, writer := io.Pipe()
 	p := script.Must(l.Start(Spawn{
-		Node: ClientNode, Program: l.Processes, Arguments: []string{process.Client}, stdin: input, Stdout: writer,
+		Node: ClientNode, Program: l.Processes, Arguments: []string{process.Peer, process.Client}, stdin: input, Stdout: writer,
 	}))
 	result := &Load{Process: p, stdin: stdin, done: make(chan struct{})}
 	go func() {

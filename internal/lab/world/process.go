@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/script"
 	"golang.org/x/sys/unix"
 )
@@ -80,7 +81,7 @@ func (l *Lab) Start(what Spawn) (*Process, error) {
 
 // startPeer starts a process of ballast-lab with its options.
 func (l *Lab) startPeer(name string, what Spawn, options any) *Process {
-	what.Program, what.Arguments = l.Processes, []string{name, string(script.Must(json.Marshal(options)))}
+	what.Program, what.Arguments = l.Processes, []string{process.Peer, name, string(script.Must(json.Marshal(options)))}
 	return script.Must(l.Start(what))
 }
 

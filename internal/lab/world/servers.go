@@ -136,7 +136,7 @@ func (t *Trial) StartOutside(port int) {
 
 func (t *Trial) startEcho(node, target, name string) {
 	address := netip.MustParseAddrPort(target)
-	echo := script.Must(t.Start(Spawn{Node: node, Program: t.Processes, Arguments: []string{process.Echo, target, name}}))
+	echo := script.Must(t.Start(Spawn{Node: node, Program: t.Processes, Arguments: []string{process.Peer, process.Echo, target, name}}))
 	Await(t.Context, DaemonDeadline, echo.name+" listens", func() error {
 		if err := echo.Died(); err != nil {
 			return StopWaiting(err)

@@ -63,7 +63,7 @@ type Sessions struct {
 func (t *Trial) StartSessions(longest time.Duration, clients ...session.Clients) *Sessions {
 	s := &Sessions{trial: t}
 	plan := script.Must(json.Marshal(&session.Plan{Seed: t.Random.Uint64(), Longest: longest, Clients: clients}))
-	s.p = script.Must(t.Start(Spawn{Node: ClientNode, Program: t.Processes, Arguments: []string{process.Sessions}, stdin: strings.NewReader(string(plan)), Stdout: &s.said}))
+	s.p = script.Must(t.Start(Spawn{Node: ClientNode, Program: t.Processes, Arguments: []string{process.Peer, process.Sessions}, stdin: strings.NewReader(string(plan)), Stdout: &s.said}))
 	return s
 }
 

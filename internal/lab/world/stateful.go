@@ -62,7 +62,7 @@ func (t *Trial) Measured(plan stateful.Plan) (seen stateful.Outcome) {
 func (t *Trial) ask(name string, plan, seen any) {
 	var said transcript
 	text := script.Must(json.Marshal(plan))
-	p := script.Must(t.Start(Spawn{Node: ClientNode, Program: t.Processes, Arguments: []string{name}, stdin: bytes.NewReader(text), Stdout: &said}))
+	p := script.Must(t.Start(Spawn{Node: ClientNode, Program: t.Processes, Arguments: []string{process.Peer, name}, stdin: bytes.NewReader(text), Stdout: &said}))
 	p.wanted.Store(true)
 	select {
 	case <-p.Exited:

@@ -20,7 +20,6 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/lab/pace"
-	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/linux/link"
 	"github.com/ballast-lb/ballast/internal/script"
 )
@@ -37,8 +36,8 @@ const (
 
 // Options are what a lab is made with.
 type Options struct {
-	Binary    string // the ballast binary; default: this program
-	Processes string // the ballast-lab binary; default: the one beside this program
+	Binary    string // the ballast binary; default: the one beside this program
+	Processes string // the ballast-lab binary; default: this program
 	Seed      uint64 // of every random choice
 	Keep      bool   // leave namespaces and processes when done, for a look around
 	Progress  func(format string, arguments ...any)
@@ -71,8 +70,8 @@ func New(options Options) (*Lab, error) {
 	if os.Geteuid() != 0 {
 		return nil, errNotRoot
 	}
-	if err := process.Check(options.Processes); err != nil {
-		return nil, err
+	if err := unix.Access(options.Binary, unix.X_OK); err != nil {
+		return nil, fmt.Errorf("find ballast: %s: %w: `make build` makes it, beside ballast-lab; --binary names another", options.Binary, err)
 	}
 	lab := &Lab{Options: options, spaces: map[string]*netspace.Space{}}
 	alone, err := lockAll()
@@ -147,7 +146,7 @@ func (l *Lab) Close() error {
 	}
 	defer l.lock.Close()
 	if l.Keep {
-		l.Progress("kept: namespaces %s%s-*, files in %s; remove with `ballast lab clean`", spacePrefix, l.id, l.dir)
+		l.Progress("kept: namespaces %s%s-*, files in %s; remove with `ballast-lab clean`", spacePrefix, l.id, l.dir)
 		return os.WriteFile(filepath.Join(l.dir, keptFile), nil, 0o644)
 	}
 	l.mutex.Lock()
@@ -213,7 +212,6 @@ func (o *Options) Complete() error {
 	if err != nil {
 		return fmt.Errorf("find own program: %w", err)
 	}
-	beside, err := process.Beside()
-	o.Binary, o.Processes = cmp.Or(o.Binary, self), cmp.Or(o.Processes, beside)
-	return err
+	o.Binary, o.Processes = cmp.Or(o.Binary, filepath.Join(filepath.Dir(self), "ballast")), cmp.Or(o.Processes, self)
+	return nil
 }

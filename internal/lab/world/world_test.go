@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -19,8 +18,8 @@ import (
 
 // The test binary stands in for ballast-lab inside the lab.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
-		os.Exit(process.Main(os.Args[1:], os.Stderr))
+	if len(os.Args) > 1 && os.Args[1] == process.Peer {
+		os.Exit(process.Main(os.Args[2:], os.Stderr))
 	}
 	os.Exit(m.Run())
 }
@@ -48,7 +47,7 @@ func newNetworkOf(t *testing.T, topology Topology) *Trial {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root for network namespaces")
 	}
-	options := Options{Progress: t.Logf, Processes: "/proc/self/exe"}
+	options := Options{Progress: t.Logf, Binary: "/proc/self/exe"}
 	if err := options.Complete(); err != nil {
 		t.Fatal(err)
 	}

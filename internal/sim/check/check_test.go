@@ -12,7 +12,7 @@ import (
 func long() bool { return os.Getenv("BALLAST_LONG") != "" }
 
 // Half of the schedules are the same every time, so that the test stands still; the other half are new. The million are played by
-// ballast sim run anolis-property. BALLAST_SEED=n plays one.
+// ballast-lab sim run anolis-property. BALLAST_SEED=n plays one.
 func TestNoScheduleBreaksAPromise(t *testing.T) {
 	if seed, err := strconv.ParseUint(os.Getenv("BALLAST_SEED"), 10, 64); err == nil {
 		if trace, broken := (Schedules{}).Replay(seed); broken {

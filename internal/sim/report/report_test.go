@@ -66,11 +66,11 @@ func TestTextHasOneLineForEachClaim(t *testing.T) {
 
 func TestThePageNeedsNothingElse(t *testing.T) {
 	var out bytes.Buffer
-	if err := HTML(&out, results(), About{Command: "ballast sim report -o <x>"}); err != nil {
+	if err := HTML(&out, results(), About{Command: "ballast-lab sim report -o <x>"}); err != nil {
 		t.Fatal(err)
 	}
 	text := out.String()
-	for _, want := range []string{"<td>hash | 70K</td>", "Imbalance &amp; &lt;load&gt;", "ballast sim report -o &lt;x&gt;", "&lt;script&gt;", `class="verdict fail">FAIL<`} {
+	for _, want := range []string{"<td>hash | 70K</td>", "Imbalance &amp; &lt;load&gt;", "ballast-lab sim report -o &lt;x&gt;", "&lt;script&gt;", `class="verdict fail">FAIL<`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
@@ -85,7 +85,7 @@ func TestThePageNeedsNothingElse(t *testing.T) {
 
 func TestMarkdownHasTablesAndPictures(t *testing.T) {
 	var out bytes.Buffer
-	if err := Markdown(&out, results(), About{Command: "ballast sim report"}, "results"); err != nil {
+	if err := Markdown(&out, results(), About{Command: "ballast-lab sim report"}, "results"); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{

@@ -90,7 +90,7 @@ func controlTraffic(s setup) sim.Experiment {
 		Name: "spotlight-control", Source: source("section VI-B3"),
 		Title: "traffic from the controller to load balancers: 1000 servers, 50 load balancers, m = 4, updates every 250 ms",
 		Method: "The paper: a packet of 64 bytes for every server and load balancer. Ours: one message per load balancer with the weights that have changed, every " +
-			"eighth with all, headers included. Changes are those of figure 8 (62 flows a server). `ballast bench control` measures a real controller.",
+			"eighth with all, headers included. Changes are those of figure 8 (62 flows a server). `ballast-lab bench control` measures a real controller.",
 		Claims: []sim.Claim{
 			{ID: "paper", What: "256 n l", Unit: "MB/s", Paper: "12.8 MB/s", Low: 12.79, High: 12.81},
 			{ID: "changed", What: "weights that change from one update to the next", Unit: "%", Paper: "a small value", Low: -infinite, High: infinite},

@@ -14,23 +14,25 @@ import (
 const root = "../../.."
 
 func TestPackagesNameFilesThatExist(t *testing.T) {
-	text, err := os.ReadFile(root + "/deploy/packages/nfpm.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var config struct {
-		Contents []struct{ Src string }
-		Scripts  map[string]string
-	}
-	if err := yaml.Unmarshal(text, &config); err != nil {
-		t.Fatal(err)
-	}
 	var sources []string
-	for _, content := range config.Contents {
-		sources = append(sources, content.Src)
-	}
-	for _, script := range config.Scripts {
-		sources = append(sources, script)
+	for _, name := range []string{"nfpm", "nfpm-lab"} {
+		text, err := os.ReadFile(root + "/deploy/packages/" + name + ".yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var config struct {
+			Contents []struct{ Src string }
+			Scripts  map[string]string
+		}
+		if err := yaml.Unmarshal(text, &config); err != nil {
+			t.Fatal(err)
+		}
+		for _, content := range config.Contents {
+			sources = append(sources, content.Src)
+		}
+		for _, script := range config.Scripts {
+			sources = append(sources, script)
+		}
 	}
 	if len(sources) < 20 {
 		t.Fatalf("%d sources only", len(sources))
@@ -87,6 +89,9 @@ dpkg -i /older.deb
 echo mine > /etc/ballast/ballast.yaml
 mkdir -p /var/lib/ballast/default
 dpkg -i /ballast.deb
+dpkg -i --force-depends /ballast-lab.deb
+ballast-lab list > /dev/null
+dpkg -P ballast-lab
 test "$(dpkg-query -W -f '${Status}' ballast)" = "install ok installed"
 test "$(cat /etc/ballast/ballast.yaml)" = mine
 test "$(stat -c '%a %U' /etc/ballast /etc/ballast/tls | tr '\n' ,)" = "750 root,700 root,"
@@ -104,13 +109,14 @@ test "$(cat /etc/ballast/ballast.yaml)" = mine
 test ! -e /usr/bin/ballast
 echo SOURCE= > /etc/default/ballast-lb
 dpkg -P ballast
-left=$(find / -xdev -path /proc -prune -o -iname '*ballast*' -print | grep -v -e '^/ballast.deb$' -e '^/older.deb$' || true)
+left=$(find / -xdev -path /proc -prune -o -iname '*ballast*' -print | grep -v -e '^/ballast.deb$' -e '^/ballast-lab.deb$' -e '^/older.deb$' || true)
 test -z "$left" || { echo "left: $left"; exit 1; }
 `
 
 func TestPackagesInstallUpgradeAndLeaveNothing(t *testing.T) {
 	long(t)
-	deb := archive(t, "*_amd64.deb")
+	deb := archive(t, "ballast_*_amd64.deb")
+	lab := archive(t, "ballast-lab_*_amd64.deb")
 	for _, release := range []string{"bookworm", "trixie"} {
 		t.Run(release, func(t *testing.T) {
 			folder, err := os.MkdirTemp("", "ballast-packages-")
@@ -124,7 +130,7 @@ func TestPackagesInstallUpgradeAndLeaveNothing(t *testing.T) {
 			}
 			// mmdebstrap mounts and unmounts /proc and /dev of its folder by itself, around each chroot of a hook.
 			out, err := exec.Command("mmdebstrap", "--mode=root", "--variant=minbase", "--format=null", "--quiet",
-				"--customize-hook=copy-in "+script+" /", "--customize-hook=upload "+deb+" /ballast.deb",
+				"--customize-hook=copy-in "+script+" /", "--customize-hook=upload "+deb+" /ballast.deb", "--customize-hook=upload "+lab+" /ballast-lab.deb",
 				`--customize-hook=chroot "$1" sh /life`, release, "/dev/null").CombinedOutput()
 			if err != nil {
 				t.Errorf("%v:\n%s", err, out)
@@ -136,9 +142,11 @@ func TestPackagesInstallUpgradeAndLeaveNothing(t *testing.T) {
 func TestLintianFindsNothing(t *testing.T) {
 	long(t)
 	for _, architecture := range []string{"amd64", "arm64"} {
-		out, err := exec.Command("lintian", "--allow-root", "--fail-on", "error,warning", archive(t, "*_"+architecture+".deb")).CombinedOutput()
-		if err != nil {
-			t.Errorf("%v:\n%s", err, out)
+		for _, name := range []string{"ballast", "ballast-lab"} {
+			out, err := exec.Command("lintian", "--allow-root", "--fail-on", "error,warning", archive(t, name+"_*_"+architecture+".deb")).CombinedOutput()
+			if err != nil {
+				t.Errorf("%v:\n%s", err, out)
+			}
 		}
 	}
 }
@@ -146,7 +154,7 @@ func TestLintianFindsNothing(t *testing.T) {
 func TestRPMsAreWhole(t *testing.T) {
 	long(t)
 	for _, architecture := range []string{"x86_64", "aarch64"} {
-		rpm := archive(t, "*."+architecture+".rpm")
+		rpm := archive(t, "ballast-[0-9]*."+architecture+".rpm")
 		if out, err := exec.Command("rpm", "-K", "--nosignature", rpm).CombinedOutput(); err != nil {
 			t.Errorf("%v: %s", err, out)
 		}

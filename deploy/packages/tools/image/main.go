@@ -86,8 +86,8 @@ func build(stage, architecture, version, revision string, made time.Time) (v1.Im
 		{"usr/", "", 0o755}, {"usr/bin/", "", 0o755}, {"usr/bin/ballast", filepath.Join(stage, architecture, "ballast"), 0o755},
 		{"usr/share/", "", 0o755}, {"usr/share/doc/", "", 0o755}, {"usr/share/doc/ballast/", "", 0o755},
 		{"usr/share/doc/ballast/copyright", filepath.Join(stage, "copyright"), 0o644},
-		{"usr/share/doc/ballast/third-party-licenses.gz", filepath.Join(stage, "third-party-licenses.gz"), 0o644},
-		{"usr/share/doc/ballast/sbom.cdx.json", filepath.Join(stage, architecture, "sbom.cdx.json"), 0o644},
+		{"usr/share/doc/ballast/third-party-licenses.gz", filepath.Join(stage, "third-party-licenses-ballast.gz"), 0o644},
+		{"usr/share/doc/ballast/sbom.cdx.json", filepath.Join(stage, architecture, "sbom-ballast.cdx.json"), 0o644},
 		{"etc/", "", 0o755}, {"etc/ballast/", "", 0o700}, {"run/", "", 0o755}, {"tmp/", "", 0o1777}, {"var/", "", 0o755}, {"var/lib/", "", 0o755},
 	} {
 		if err := put(w, f, made); err != nil {

@@ -1,0 +1,143 @@
+package cli_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/lab/cli"
+	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+)
+
+// The test binary behaves as ballast-lab where it is given a command, and as its processes.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
+		os.Exit(cli.Main("test", os.Args[1:], os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+// lab is a command line of ballast-lab in a process of its own, which can be run without root and be interrupted.
+func lab(line string) (command *exec.Cmd, stdout, stderr *bytes.Buffer) {
+	command, stdout, stderr = exec.Command("/proc/self/exe", strings.Fields(line)...), &bytes.Buffer{}, &bytes.Buffer{}
+	command.Stdout, command.Stderr = stdout, stderr
+	return command, stdout, stderr
+}
+
+// ballastBeside puts a ballast beside the program: the same file by another name. Scenarios whose ballast is never run need no real one.
+func ballastBeside(t *testing.T) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	beside := filepath.Join(filepath.Dir(self), "ballast")
+	if err := os.Link(self, beside); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(beside) })
+}
+
+func TestALabWithoutBallastSaysWhatIsMissing(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	command, _, stderr := lab("run forwards")
+	var exit *exec.ExitError
+	if err := command.Run(); !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(stderr.String(), "find ballast") {
+		t.Errorf("%v: %s", err, stderr)
+	}
+}
+
+func TestALabThatCannotRunHasBrokenNoPromise(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	for _, one := range []struct {
+		line  string
+		says  string
+		asked bool // to run: it has a result
+	}{
+		{"run churn", "not root", true},
+		{"run nosuch", "there is none of that name", false},
+		{"run churn --duration -5s", "use 0s or more", false},
+		{"run churn --rate 2", "use 0.01 to 1", false},
+		{"run churn --seed x", "give a number", false},
+		{"run churn --dispatch nosuch", "there is no such policy", true},
+	} {
+		command, stdout, stderr := lab(one.line + " --json")
+		command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		err := command.Run()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 2 {
+			t.Errorf("%s: %v", one.line, err)
+		}
+		var result scenario.Result
+		if one.asked {
+			if err := json.Unmarshal(stdout.Bytes(), &result); err != nil || result.Outcome != scenario.NotRun || result.Kept || len(result.Failures) > 0 || !strings.Contains(result.Error, one.says) {
+				t.Errorf("%s: %v: %s", one.line, err, stdout)
+			}
+		} else if stdout.Len() > 0 {
+			t.Errorf("%s printed %s", one.line, stdout)
+		}
+		if said := stderr.String(); !strings.Contains(said, one.says) || strings.Contains(said, "broken") {
+			t.Errorf("%s said %q", one.line, said)
+		}
+	}
+}
+
+func TestAnInterruptedLabHasBrokenNoPromiseAndLeavesNothing(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	if testing.Short() {
+		t.Skip("it builds a network")
+	}
+	ballastBeside(t)
+	command, stdout, _ := lab("run forwards --json --seed 18446744073709551615")
+	command.Stderr = nil
+	progress, err := command.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	for chunk := make([]byte, 4096); !strings.Contains(said.String(), "building"); {
+		n, err := progress.Read(chunk)
+		said.Write(chunk[:n])
+		if err != nil {
+			t.Fatalf("%v: %s", err, &said)
+		}
+	}
+	if err := command.Process.Signal(unix.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = said.ReadFrom(progress)
+	err = command.Wait()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 130 || strings.Contains(said.String(), "broken") {
+		t.Errorf("%v: %s", err, &said)
+	}
+	var raw struct {
+		Seed    string `json:"seed"`
+		Outcome string `json:"outcome"`
+	}
+	if err := json.Unmarshal(stdout.Bytes(), &raw); err != nil || raw.Seed != "18446744073709551615" || raw.Outcome != "not_run" {
+		t.Errorf("%v: %s", err, stdout)
+	}
+	if left := netspace.Names(fmt.Sprintf("ballast-%d.", command.Process.Pid)); len(left) > 0 {
+		t.Errorf("namespaces are left: %v", left)
+	}
+}

@@ -95,6 +95,15 @@ inline_always int replica_write(struct replica_step *s, const struct replica_pla
 	return is_tail ? replica_pass(s, PEER_OWNS, s->forwarder, self) : replica_pass(s, PEER_WRITE, p->next, self);
 }
 
+/* Asks the chain that this node knows what somebody has asked an older one. To the chain it is a packet that has come to this node; only the answer goes to
+ * the one that it has really come to, which may have been taken off the ring without knowing it. */
+inline_always int replica_ask_anew(struct replica_step *s, const struct replica_chain *chain, const struct replica_place *p, __u16 self)
+{
+	s->chain = chain->since;
+	s->last = 0;
+	return s->kind == PEER_WRITE ? replica_pass(s, PEER_WRITE, p->head, self) : replica_pass(s, PEER_WHO_OWNS, p->tail, self);
+}
+
 /* What a question or a Write becomes at this node. */
 __noinline int replica_step_on(struct replica_step *s)
 {
@@ -110,12 +119,14 @@ __noinline int replica_step_on(struct replica_step *s)
 	if (!config || !view)
 		return REPLICA_DROP;
 	chain = *replica_chain_of(view, s->key);
-	if (s->chain != chain.since)
+	if (s->chain > chain.since) /* this node has not taken the newest view yet */
 		return REPLICA_DROP;
 	s->verdict = DROPPED_TOO_MANY_HOPS;
 	if (s->hops > view->hop_limit)
 		return REPLICA_DROP;
 	place = replica_stand(&chain, s, config->self);
+	if (s->chain != chain.since)
+		return replica_ask_anew(s, &chain, &place, config->self);
 	if (s->kind == PEER_WHO_OWNS)
 		return replica_who_owns(s, &place, config->self, now->period);
 	return replica_write(s, &place, config->self);
@@ -126,7 +137,7 @@ __noinline int replica_receive(struct replica_step *s)
 {
 	if (!s)
 		return REPLICA_DROP;
-	for (int i = 0; i < 3 && s->kind != PEER_OWNS; i++) { /* a question, a Write and an answer at most */
+	for (int i = 0; i < 4 && s->kind != PEER_OWNS; i++) { /* one of an older chain, a question, a Write and an answer at most */
 		int outcome = replica_step_on(s);
 
 		if (outcome != REPLICA_HERE)

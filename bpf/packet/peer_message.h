@@ -10,7 +10,7 @@ enum peer_kind {
 	PEER_WRITE, /* WriteIfNotExists: down the chain, from the head */
 	PEER_OWNS, /* tail to forwarder */
 	PEER_PING, /* no packet inside; answered by PEER_PONG to the port that it came from */
-	PEER_PONG,
+	PEER_PONG, /* owner and proposed: the version of the ring that its sender goes by, 0: none */
 };
 
 enum peer_flag {

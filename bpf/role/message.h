@@ -8,6 +8,8 @@ __noinline int answer_ping(struct xdp_md *ctx, const struct tunnel *t)
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	const struct replica_current *now = replicas_now();
 	const struct replica_config *config = now ? replica_config_now(now) : 0;
+	const struct replica_view *view = now ? replica_view_now(now) : 0;
+	__u32 version = view ? view->version : 0;
 	struct peer_message m;
 	struct udphdr *udp;
 	__be32 address[4];
@@ -46,6 +48,8 @@ __noinline int answer_ping(struct xdp_md *ctx, const struct tunnel *t)
 	__builtin_memcpy(&m, at, sizeof(m));
 	m.kind = PEER_PONG;
 	m.last = bpf_htons(config->self);
+	m.owner = bpf_htons(version >> 16);
+	m.proposed = bpf_htons(version);
 	m.mac = peer_mac(m.flags & PEER_PARITY ? &config->mac_hash[1] : &config->mac_hash[0], &m, 0, bpf_ntohs(m.forwarder));
 	__builtin_memcpy(at, &m, sizeof(m));
 	return XDP_TX;

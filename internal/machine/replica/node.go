@@ -137,10 +137,12 @@ func (n *Node) Receive(m Message) []Action {
 func (n *Node) receive(m *Message) {
 	switch m.Kind {
 	case WhoOwns, Write:
-		if len(n.list) == 0 || n.config.Rules.CheckView && m.Chain != n.chainSince(m.Key) {
+		if len(n.list) == 0 || n.config.Rules.CheckView && m.Chain != n.chainSince(m.Key) && (!n.config.Rules.AskAnew || m.Chain > n.chainSince(m.Key)) {
 			n.Counters.OtherView++
 		} else if n.config.Rules.LimitHops && m.Hops > n.config.HopLimit {
 			n.Counters.TooManyHop++
+		} else if n.config.Rules.CheckView && m.Chain != n.chainSince(m.Key) {
+			n.askAnew(m)
 		} else if m.Kind == WhoOwns {
 			n.whoOwns(m)
 		} else {
@@ -220,6 +222,18 @@ func (n *Node) whoOwns(m *Message) {
 	}
 	m.Last = 0
 	n.pass(m, Write, chain[0])
+}
+
+// askAnew asks the chain that this node knows what somebody has asked an older one. To the chain it is a packet that has come to this node; only the answer
+// goes to the one that it has really come to, which may have been taken off the list without knowing it.
+func (n *Node) askAnew(m *Message) {
+	chain := n.chain(m.Key)
+	m.Last = None
+	if m.Kind == Write {
+		n.pass(m, Write, chain[0])
+		return
+	}
+	n.pass(m, WhoOwns, chain[len(chain)-1])
 }
 
 // write is WriteIfNotExists (figure 6).

@@ -99,8 +99,8 @@ func TestWritesThatAreNotForThisNodeAreDropped(t *testing.T) {
 		"begins at a node that is not the head": {To: 4, Last: None},
 		"goes to a node outside the chain":      {To: 1, Last: 5},
 		"comes from a node outside the chain":   {To: 4, Last: 2},
-		"belongs to another view":               {To: 3, View: 9},
-		"asks in another view":                  {To: 5, View: 9, Kind: WhoOwns},
+		"belongs to a newer view":               {To: 3, View: 9, Chain: 9},
+		"asks in a newer view":                  {To: 5, View: 9, Chain: 9, Kind: WhoOwns},
 		"has come a long way":                   {To: 3, Hops: 200},
 		"asks after a long way":                 {To: 5, Hops: 200, Kind: WhoOwns},
 		"goes to a node without a view":         {To: 6},
@@ -112,7 +112,7 @@ func TestWritesThatAreNotForThisNodeAreDropped(t *testing.T) {
 			m.Kind = Write
 		}
 		if m.View == 0 {
-			m.View = 1
+			m.View, m.Chain = 1, 1
 		}
 		if actions := f.nodes[m.To].Receive(m); len(actions) != 0 {
 			t.Errorf("a message that %s: %v", what, actions)
@@ -120,6 +120,24 @@ func TestWritesThatAreNotForThisNodeAreDropped(t *testing.T) {
 		c := f.nodes[m.To].Counters
 		if c.OtherView+c.TooManyHop+c.NotHead+c.NotMember != 1 {
 			t.Errorf("a message that %s: %+v", what, c)
+		}
+	}
+}
+
+func TestWhatWasAskedOfAnOlderChainIsAskedOfTheNewerOne(t *testing.T) {
+	f := newFleet(t, DefaultConfig(2), 5)
+	key := at(9, 10)
+	old := f.nodes[1].Chain(key)
+	f.change(Change{Fail: old[1:]})
+	f.settle()
+	chain := f.nodes[old[0]].Chain(key)
+	for kind, to := range map[Kind]uint16{Write: chain[0], WhoOwns: chain[1]} {
+		actions := f.nodes[2].Receive(Message{Kind: kind, From: 1, To: 2, Forwarder: 1, Owner: 7, View: 1, Chain: 1, Last: old[0], Key: key})
+		if len(actions) != 1 {
+			t.Fatalf("%v", actions)
+		}
+		if m := actions[0].Message; m.Kind != kind || m.To != to || m.Forwarder != 1 || m.Chain != 2 || m.Last != None || m.Owner != 7 || m.Hops != 1 {
+			t.Errorf("%+v", m)
 		}
 	}
 }

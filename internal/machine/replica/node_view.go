@@ -119,6 +119,14 @@ func (n *Node) timeout(chain []uint16) uint32 {
 	return n.config.Timeout + n.config.Stagger*uint32(steps)
 }
 
+// Chain returns the nodes of a key's chain as the node knows it, head first; nil: it has no list.
+func (n *Node) Chain(key ring.Key) []uint16 {
+	if len(n.list) == 0 {
+		return nil
+	}
+	return n.chain(key)
+}
+
 // Lookup returns what the node has of a connection: its entry in the table, and whether that may be answered from. Owner 0: none.
 func (n *Node) Lookup(key ring.Key) (owner Owner, cacheable bool) {
 	entry, _ := n.table.Find(key)

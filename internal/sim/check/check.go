@@ -7,7 +7,9 @@
 //
 //   - PROPERTY 1: all answers about a key are the same, as long as it gets one every keep-alive interval, and no old answer comes back;
 //   - good tuples: once all is synced, the nodes of a chain say the same from the head up to some node, and the others nothing;
-//   - the end: a fleet that is left alone becomes synced and quiet.
+//   - the end: a fleet that is left alone becomes synced and quiet;
+//   - answers: then every node that has had a list gets one, also a node that was taken off the list and has not learned it, as long as those
+//     that it asks have the newest list and room.
 //
 // Assumed beyond the paper: what the controller says to a node does not outlive the node's process; a node that starts again has a new
 // life in the list before it does anything; and, with expiry, messages live for less than a period, and who does not get a view within one
@@ -42,6 +44,7 @@ const (
 	Tuple    Kind = "no good tuple"
 	Endless  Kind = "messages without end"
 	Unsynced Kind = "never synced"
+	Unheard  Kind = "no answer"
 )
 
 // Violation is a promise that was broken.

@@ -27,14 +27,14 @@ type Small struct {
 	SameViews    bool             // a new view is at all nodes at once
 	Changes      []replica.Change // in this order, at any times
 
-	Slow       bool // has more than 20 000 states
+	Slow       bool // takes longer than a few seconds
 	Without    []string
 	LoseCommon bool
 	Limit      int // states to visit at most; 0: DefaultLimit
 }
 
 // DefaultLimit is how many states are visited unless one says.
-const DefaultLimit = 100_000
+const DefaultLimit = 500_000
 
 // Visited is what a search has done.
 type Visited struct {
@@ -190,7 +190,9 @@ func (q *search) atOnce(w *world, m *replica.Message) bool {
 	switch m.Kind {
 	case replica.NewView:
 		return m.View <= view || q.small.SameViews
-	case replica.WhoOwns, replica.Write, replica.Copy:
+	case replica.WhoOwns, replica.Write:
+		return m.View < view && q.setup.Config.Rules.CheckView && !q.setup.Config.Rules.AskAnew
+	case replica.Copy:
 		return m.View < view && q.setup.Config.Rules.CheckView
 	}
 	return m.View < view && m.Kind == replica.StartSync

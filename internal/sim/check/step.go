@@ -3,6 +3,7 @@ package check
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/ballast-lb/ballast/internal/algo/ring"
@@ -115,10 +116,31 @@ func (w *world) settle() {
 func (w *world) ask() {
 	for id := range w.nodes {
 		for key := range w.keys {
+			before := w.answers
 			w.packet(uint16(id), key, w.owners+1)
 			w.deliverAll()
+			if w.answers == before && w.mayAsk(uint16(id), w.keys[key].key) {
+				w.fail(Unheard, "key %d: node %d gets no answer", key, id)
+			}
 		}
 	}
+}
+
+// mayAsk reports whether a node must get an answer about a key: it has a list, all others of the chain that it knows have the newest one, and no table can be
+// full.
+func (w *world) mayAsk(id uint16, key ring.Key) bool {
+	if w.nodes[id] == nil || w.setup.Config.Entries > 0 {
+		return false
+	}
+	chain := w.nodes[id].Chain(key)
+	return len(chain) > 0 && !slices.ContainsFunc(chain, func(other uint16) bool {
+		return other != id && (w.nodes[other] == nil || w.view(other) != w.controller.State.Version)
+	})
+}
+
+func (w *world) view(id uint16) uint32 {
+	view, _ := w.nodes[id].View()
+	return view
 }
 
 // checkTuples checks that the chains of all keys have good tuples.

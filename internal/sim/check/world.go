@@ -25,6 +25,7 @@ type world struct {
 	now        int32 // ticks
 	keys       []connection
 	owners     replica.Owner // proposed so far: each packet proposes another
+	answers    int           // so far
 	reviewed   uint32        // version for which void was computed
 	uncopied   bool          // a table had no room for a copy
 	shared     bool          // machines belong to other worlds, too: copy before use
@@ -98,6 +99,7 @@ func (w *world) take(id uint16, actions []replica.Action) {
 func (w *world) answered(id uint16, key ring.Key, owner replica.Owner) {
 	at := slices.IndexFunc(w.keys, func(c connection) bool { return c.key == key })
 	c := &w.keys[at]
+	w.answers++
 	switch {
 	case c.void:
 	case slices.Contains(c.forgotten, owner):

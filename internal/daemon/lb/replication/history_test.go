@@ -41,6 +41,7 @@ type observed struct {
 	random     *rand.Rand // of the ring's changes
 	controller *replica.Controller
 	dead       [64]atomic.Bool
+	deaf       map[uint16]bool   // the slow path does not reach them: they go on with the view that they have
 	messages   []replica.Message // of the slow path
 	done       atomic.Bool
 
@@ -111,7 +112,7 @@ func (o *observed) settle() {
 			m := o.messages[0]
 			o.messages = o.messages[1:]
 			switch {
-			case o.random.IntN(20) == 0:
+			case o.random.IntN(20) == 0 || o.deaf[m.To]:
 			case m.To == replica.None:
 				o.take(slices.Clone(o.controller.Receive(m)))
 			case !o.dead[m.To].Load():
@@ -136,6 +137,7 @@ func (o *observed) forget(id uint16) {
 	o.Helper()
 	o.messages = slices.DeleteFunc(o.messages, func(m replica.Message) bool { return m.To == id || m.From == id })
 	o.hosts[id].open(&o.config)
+	delete(o.deaf, id)
 }
 
 // reconfigure has one load balancer fail and another, or the same, come back; or one lose its entries.
@@ -156,6 +158,9 @@ func (o *observed) reconfigure() {
 		o.forget(id)
 		o.dead[id].Store(false)
 		o.change(replica.Change{Add: []uint16{id}})
+	case len(list) > o.config.Chain+1 && o.random.IntN(2) == 0:
+		o.deaf[id] = true
+		o.change(replica.Change{Fail: []uint16{id}})
 	case len(list) > o.config.Chain+1 && o.random.IntN(3) > 0:
 		o.dead[id].Store(true)
 		o.change(replica.Change{Fail: []uint16{id}})
@@ -164,6 +169,55 @@ func (o *observed) reconfigure() {
 		o.forget(id)
 		o.dead[id].Store(false)
 		o.change(replica.Change{Restart: []uint16{id}})
+	}
+}
+
+// A load balancer is taken off the ring and does not learn it, as one does that no controller reaches, or whose daemon is dead.
+func TestALoadBalancerThatIsTakenOffTheRingUnknowinglyLosesNothing(t *testing.T) {
+	const hosts, flows = 5, 200
+	for _, chain := range []int{2, 3} {
+		o := &observed{TB: t, hosts: map[uint16]*host{}, config: replica.DefaultConfig(chain), random: rand.New(rand.NewPCG(seed(t), 0)), deaf: map[uint16]bool{}}
+		o.config.DirectToHead, o.config.HopLimit = true, hopLimit
+		o.controller = replica.NewController(&o.config, replica.State{})
+		var ids []uint16
+		for id := uint16(1); id <= hosts; id++ {
+			o.hosts[id] = newHost(t, id, hosts)
+			o.hosts[id].open(&o.config)
+			ids = append(ids, id)
+		}
+		o.change(replica.Change{Add: ids})
+		owners := map[connection]uint16{}
+		ask := func(at uint16, c connection, flags byte, what string) {
+			t.Helper()
+			server, hops := deliverAll(o.hosts, o.hosts[at].run(c.frame(flags)))
+			if owner, known := owners[c]; server == 0 || known && server != owner {
+				t.Fatalf("chains of %d, %s: node %d, after %d messages: server %d, before %d", chain, what, at, hops, server, owner)
+			}
+			owners[c] = server
+		}
+		for n := range flows {
+			ask(uint16(1+n%hosts), anyConnection(n), syn, "at first")
+		}
+		for off, gone := range []uint16{5, 4}[:hosts-chain-1] { // 5 goes, then 4: what each knows is older than the one before
+			o.deaf[gone] = true
+			o.change(replica.Change{Fail: []uint16{gone}})
+			o.hosts[1].machine.NextPeriod() // answers are not fresh any more
+			for n := range flows {
+				for id := range o.deaf {
+					ask(id, anyConnection(n), ack, "known")
+					c := anyConnection(n + flows*(1+off)*int(id))
+					ask(id, c, syn, "new")
+					ask(uint16(1+n%(hosts-2)), c, ack, "new, then by another one")
+					ask(id, c, ack, "new, and again")
+				}
+			}
+			for id := range o.deaf { // its daemon may live: then its answers age
+				o.hosts[id].machine.NextPeriod()
+				for n := range flows {
+					ask(id, anyConnection(n), ack, "known, of another period")
+				}
+			}
+		}
 	}
 }
 
@@ -176,7 +230,7 @@ func TestWhatAllLoadBalancersSayOfAFlowIsLinear(t *testing.T) {
 		path = func(t testing.TB, _ uint16) *lb.LB { return openLB(t, limits) }
 	}
 	s := seed(t)
-	o := &observed{TB: t, hosts: map[uint16]*host{}, config: replica.DefaultConfig(2), random: rand.New(rand.NewPCG(s, 0))}
+	o := &observed{TB: t, hosts: map[uint16]*host{}, config: replica.DefaultConfig(2), random: rand.New(rand.NewPCG(s, 0)), deaf: map[uint16]bool{}}
 	o.config.DirectToHead, o.config.HopLimit, o.config.CopyEntries = true, hopLimit, 256
 	o.controller = replica.NewController(&o.config, replica.State{})
 	var ids []uint16

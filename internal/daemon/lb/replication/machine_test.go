@@ -232,12 +232,22 @@ func (f *twins) reconfigure() {
 	list := f.controller.List()
 	id := list[f.random.IntN(len(list))].Node
 	switch {
+	case len(f.spare) == 0 && len(list) < len(f.nodes) && len(list) <= f.config.Chain+1: // one that was taken off comes back
+		for _, id := range f.ids() {
+			if _, on := list.Find(id); !on {
+				f.change(replica.Change{Add: []uint16{id}})
+				return
+			}
+		}
 	case len(f.spare) > 0 && (f.random.IntN(2) == 0 || len(list) <= f.config.Chain+1):
 		h := f.spare[0]
 		f.spare = f.spare[1:]
 		f.start(h)
 		f.change(replica.Change{Add: []uint16{h.id}})
 		f.counts["added"]++
+	case len(list) > f.config.Chain+1 && f.random.IntN(3) == 0: // it lives, and may never learn it
+		f.change(replica.Change{Fail: []uint16{id}})
+		f.counts["taken off"]++
 	case len(list) > f.config.Chain+1 && f.random.IntN(2) == 0:
 		f.spare = append(f.spare, f.nodes[id].host)
 		delete(f.nodes, id)
@@ -300,7 +310,7 @@ func TestTheDataPathDoesWhatTheMachineDoes(t *testing.T) {
 		}
 		f.change(replica.Change{Add: ids})
 		few := func() bool {
-			for _, kind := range []string{"kind 2", "kind 3", "forwarded", "slow", "added", "restarted"} {
+			for _, kind := range []string{"kind 2", "kind 3", "forwarded", "slow", "added", "restarted", "taken off"} {
 				if f.counts[kind] < 2 {
 					return true
 				}

@@ -175,7 +175,7 @@ func TestOnlyGenuineMessagesOfTheFleetAreTaken(t *testing.T) {
 	}
 }
 
-func TestMessagesOfAnotherViewOrInCirclesAreDropped(t *testing.T) {
+func TestMessagesOfANewerViewOrInCirclesAreDropped(t *testing.T) {
 	hosts := newRing(t, 4, 2)
 	view := viewOf(1, 2, 1, 2, 3, 4)
 	c := connectionOf(hosts[1], view, model.ProtocolUDP, 2)
@@ -191,7 +191,7 @@ func TestMessagesOfAnotherViewOrInCirclesAreDropped(t *testing.T) {
 		verdict string
 		change  func(m *peermessage.Message)
 	}{
-		"an older chain":               {"dropped_other_view", func(m *peermessage.Message) { m.Chain = 0 }},
+		"an older chain in circles":    {"dropped_too_many_hops", func(m *peermessage.Message) { m.Chain, m.Hops = 0, hopLimit+1 }},
 		"a newer chain":                {"dropped_other_view", func(m *peermessage.Message) { m.Chain = 2 }},
 		"too many hops":                {"dropped_too_many_hops", func(m *peermessage.Message) { m.Hops = hopLimit + 1 }},
 		"a Write of nobody in chain":   {"dropped_no_member", func(m *peermessage.Message) { m.Last = 4 }},
@@ -215,6 +215,7 @@ func TestMessagesOfAnotherViewOrInCirclesAreDropped(t *testing.T) {
 
 func TestAPingIsAnsweredToWhereItCameFrom(t *testing.T) {
 	h := newRing(t, 2, 1)[1]
+	h.Publish(viewOf(1<<16+2, 1, 1, 2))
 	k0, k1 := plan.PeerKey(h.want.Keys.Cookie[3])
 	key := peermessage.Key{K0: k0, K1: k1, Epoch: 3}
 	ping := func(m peermessage.Message, to uint16) []byte {
@@ -232,7 +233,7 @@ func TestAPingIsAnsweredToWhereItCameFrom(t *testing.T) {
 	}
 	answer, ok := peermessage.Parse(out[14+28:])
 	known := func(uint32) (peermessage.Key, bool) { return key, true }
-	if want := (peermessage.Message{Kind: peermessage.Pong, Forwarder: 2, Last: 1, Chain: 77}); !ok || answer != want || !peermessage.IsGenuine(out[14+28:], known, 0, 2) {
+	if want := (peermessage.Message{Kind: peermessage.Pong, Forwarder: 2, Last: 1, Owner: 1, Proposed: 2, Chain: 77}); !ok || answer != want || !peermessage.IsGenuine(out[14+28:], known, 0, 2) {
 		t.Errorf("%+v", answer)
 	}
 	if got := [...]any{[6]byte(out[:6]), [6]byte(out[6:12]), netip.AddrFrom4([4]byte(out[26:30])), netip.AddrFrom4([4]byte(out[30:34])), binary.BigEndian.Uint16(out[34:]), binary.BigEndian.Uint16(out[36:])}; got !=

@@ -50,7 +50,8 @@ type shake struct {
 	flow     flow
 	sequence uint32 // of its SYN
 	reply    layers.TCP
-	value    uint32 // TSval of the answer; 0: none
+	value    uint32            // TSval of the answer; 0: none
+	options  syncookie.Options // of its SYN
 }
 
 // anySequence is one that no connection of the same ports has had: load balancers remember.
@@ -143,6 +144,7 @@ func (w *world) begin(name string, f flow, sequence uint32, flags byte, options 
 		w.Fatalf("%+v", s.reply)
 	}
 	s.checkOptions(tcp.Options, o)
+	s.options = o
 	return s
 }
 
@@ -373,6 +375,46 @@ func TestAHelloWithoutAHandshakeBeginsNothing(t *testing.T) {
 	}
 	if got := w.run(s.flow.carrying(s.value ^ 1)); got.verdict == lbVerdictFORWARDED_NEW || got.verdict == lbVerdictFORWARDED_BY_SESSION {
 		t.Errorf("another timestamp: %s", verdictNames[got.verdict])
+	}
+}
+
+// A SYN cookie is good for its own period and four more, and for one more where the clock of the load balancer that made it is ahead.
+func TestASYNCookieExpires(t *testing.T) {
+	w := newWorld(t, serviceOf("web", vip4, withSessions), serviceOf("web6", vip6, withSessions))
+	for name, vip := range map[string]netip.Addr{"web": vip4, "web6": vip6} {
+		key := plan.SYNCookieKey(&w.want.Keys, vip)
+		for age := -1; age < 7; age++ {
+			verdict, action := lbVerdictFORWARDED_BY_SESSION, uint32(xdpTX)
+			if age > 4 {
+				verdict, action = lbVerdictHELD_HELLO, xdpDrop
+			}
+			inOnePeriod(t, func(now uint64) error {
+				s := w.begin(name, flowTo(vip, 443, 100+age), anySequence(), 0, synOptions())
+				made := syncookie.Flow{Client: s.flow.client, ServicePort: 443, Sequence: s.sequence, Timestamp: s.value}
+				s.reply.Seq = syncookie.Make(key, made, s.options, now-uint64(age*syncookie.PeriodSeconds))
+				hello := clientHello(w.nameOf(vip, s.fallback()%3+1, 1))
+				if got := w.run(s.echoing(0, hello)); got.verdict != verdict || got.action != action {
+					return fmt.Errorf("%s, %d periods old: %s, action %d; want %s", name, age, verdictNames[got.verdict], got.action, verdictNames[verdict])
+				}
+				return nil
+			})
+		}
+	}
+}
+
+// inOnePeriod runs a test of ages again where a period of SYN cookies has ended meanwhile.
+func inOnePeriod(t *testing.T, test func(now uint64) error) {
+	t.Helper()
+	for {
+		now := sharedSeconds(t)
+		err := test(now)
+		if sharedSeconds(t)/syncookie.PeriodSeconds != now/syncookie.PeriodSeconds {
+			continue
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return
 	}
 }
 

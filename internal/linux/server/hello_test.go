@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"github.com/safchain/ethtool"
 	"golang.org/x/sys/unix"
 
+	"github.com/ballast-lb/ballast/internal/algo/syncookie"
 	"github.com/ballast-lb/ballast/internal/linux/progtest"
 	"github.com/ballast-lb/ballast/internal/linux/server"
 )
@@ -62,6 +64,23 @@ func (c *byHand) expectCount(what string, by uint64, verdict string, do func()) 
 	c.await(what+": "+verdict, func() bool { return c.count(verdict) >= before+by })
 	if n := c.count(verdict) - before; n != by {
 		c.t.Errorf("%s: %d %s, want %d", what, n, verdict, by)
+	}
+}
+
+// A SYN cookie is good for its own period and four more. Ages of whole periods differ by one where a period ends meanwhile, so 4 is not tried.
+func TestAnExpiredSYNCookieIsNotTakenOver(t *testing.T) {
+	r := newSessionRig(t, rigOptions{})
+	for _, vip := range r.vips {
+		listener, c := r.listener(vip, sharing()), r.byHand(vip)
+		for age, verdict := range map[uint64]string{0: "ingress_taken_over", 3: "ingress_taken_over", 5: "ingress_dropped_before"} {
+			c.port++
+			c.beginAt(uint64(time.Now().Unix()) - age*syncookie.PeriodSeconds)
+			c.expectCount(fmt.Sprintf("%s, %d periods old", vip, age), 1, verdict, func() { c.send(0, "hello") })
+			if verdict == "ingress_taken_over" {
+				progtest.Check(t, c.accept(listener, "hello").Close())
+			}
+		}
+		progtest.Check(t, listener.Close())
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,12 +51,17 @@ type byHand struct {
 	clock      uint32
 }
 
+// handPorts are those that clients by hand have had. No two share one: connections of an earlier one may still be open. Some use the next, too.
+var handPorts atomic.Uint32
+
+func init() { handPorts.Store(20000 + rand.Uint32N(10000)) }
+
 var usualOptions = syncookie.Options{MSS: 1460, WindowScale: 7, SACK: true}
 
 func (r *rig) byHand(vip netip.Addr) *byHand {
 	t := r.t
 	t.Helper()
-	c := &byHand{rig: r, vip: vip, address: netip.MustParseAddr("10.9.0.77"), port: uint16(20000 + rand.IntN(10000)), options: usualOptions, timestamps: true,
+	c := &byHand{rig: r, vip: vip, address: netip.MustParseAddr("10.9.0.77"), port: uint16(handPorts.Add(8)), options: usualOptions, timestamps: true,
 		sequence: rand.Uint32(), clock: rand.Uint32()}
 	protocol := layers.EthernetTypeIPv4
 	if vip.Is6() {
@@ -84,8 +90,11 @@ func (r *rig) byHand(vip netip.Addr) *byHand {
 	return c
 }
 
-// begin is a handshake with a load balancer. Clients' sequence numbers rise from one to the next (RFC 6528).
-func (c *byHand) begin() {
+// begin is a handshake with a load balancer now. Clients' sequence numbers rise from one to the next (RFC 6528).
+func (c *byHand) begin() { c.beginAt(uint64(time.Now().Unix())) }
+
+// beginAt is a handshake at a time, in seconds.
+func (c *byHand) beginAt(now uint64) {
 	client, bits := netip.AddrPortFrom(c.address, c.port), c.fleet.Services[0].CookieBits
 	hash := cookie.FlowHash(cookie.ServiceKey(c.fleet.Keys.Cookie[1], c.vip, model.ProtocolTCP), client, servicePort)
 	c.sequence, c.echo = c.sequence+1<<20+rand.Uint32N(1<<20), 0
@@ -93,7 +102,7 @@ func (c *byHand) begin() {
 		c.echo = syncookie.Timestamp(bits, 1, serverID, hash)
 	}
 	c.number = syncookie.Make(plan.SYNCookieKey(&c.fleet.Keys, c.vip),
-		syncookie.Flow{Client: client, ServicePort: servicePort, Sequence: c.sequence, Timestamp: c.echo}, c.options, uint64(time.Now().Unix()))
+		syncookie.Flow{Client: client, ServicePort: servicePort, Sequence: c.sequence, Timestamp: c.echo}, c.options, now)
 	c.received = c.number + 1
 	c.clock += 1000
 }

@@ -13,67 +13,76 @@ import (
 )
 
 func TestACookieLeadsToItsServerWhateverItsWidth(t *testing.T) {
-	for bits := uint8(model.MinCookieBits); bits <= model.MaxCookieBits; bits++ {
-		t.Run(fmt.Sprint(bits), func(t *testing.T) {
-			largest := uint16(1)<<(bits-1) - 1
-			for _, vip := range []netip.Addr{vip4, vip6} {
-				w := newWorld(t, serviceOf("web", vip, func(s *model.Service) {
-					s.CookieBits = bits
-					withServers(false, 1, 2, largest-1, largest)(s)
-				}))
-				for n, id := range []uint16{1, 2, largest - 1, largest} {
-					f := flowTo(vip, 443, n)
-					got, want := w.checkVerdict(f.carrying(w.cookieFor("web", f, id, 1)), lbVerdictFORWARDED_BY_COOKIE)
-					if want.serverOf(got.frame) != id {
-						t.Fatalf("went to server %d, want %d", want.serverOf(got.frame), id)
+	eachPath(t, func(t *testing.T, path string) {
+		for bits := uint8(model.MinCookieBits); bits <= model.MaxCookieBits; bits++ {
+			t.Run(fmt.Sprint(bits), func(t *testing.T) {
+				largest := uint16(1)<<(bits-1) - 1
+				for _, vip := range []netip.Addr{vip4, vip6} {
+					w := newWorld(t, serviceOf("web", vip, func(s *model.Service) {
+						s.CookieBits = bits
+						withServers(false, 1, 2, largest-1, largest)(s)
+					}))
+					w.path = path
+					for n, id := range []uint16{1, 2, largest - 1, largest} {
+						f := flowTo(vip, 443, n)
+						got, want := w.checkVerdict(f.carrying(w.cookieFor("web", f, id, 1)), lbVerdictFORWARDED_BY_COOKIE)
+						if want.serverOf(got.frame) != id {
+							t.Fatalf("went to server %d, want %d", want.serverOf(got.frame), id)
+						}
 					}
 				}
-			}
-		})
-	}
+			})
+		}
+	})
 }
 
 func TestWhatIsNoCookieOfOursFallsToPlacement(t *testing.T) {
-	for _, vip := range []netip.Addr{vip4, vip6} {
-		w := newWorld(t, serviceOf("web", vip, nil))
-		s := service(&w.want, "web")
-		f, other := flowTo(vip, 443, 1), flowTo(vip, 443, 2)
-		for name, echo := range map[string]uint32{
-			"of another flow":      w.cookieFor("web", other, 1, 1),
-			"of a foreign key":     cookieUnder([16]byte{9}, s, f, 1, 1),
-			"of an id nobody has":  w.cookieFor("web", f, 4, 1),
-			"of the largest id":    w.cookieFor("web", f, s.MaxID(), 1),
-			"of id 0":              w.cookieFor("web", f, 0, 1),
-			"of an unknown epoch":  cookieUnder(w.want.Keys.Cookie[1], s, f, 1, 2),
-			"with one bit flipped": w.cookieFor("web", f, 1, 1) ^ 1<<9,
-		} {
-			t.Run(name, func(t *testing.T) {
-				w.TB = t
-				w.checkVerdict(f.carrying(echo), lbVerdictFORWARDED_BAD_COOKIE)
-			})
+	eachPath(t, func(t *testing.T, path string) {
+		for _, vip := range []netip.Addr{vip4, vip6} {
+			w := newWorld(t, serviceOf("web", vip, nil))
+			w.path = path
+			s := service(&w.want, "web")
+			f, other := flowTo(vip, 443, 1), flowTo(vip, 443, 2)
+			for name, echo := range map[string]uint32{
+				"of another flow":      w.cookieFor("web", other, 1, 1),
+				"of a foreign key":     cookieUnder([16]byte{9}, s, f, 1, 1),
+				"of an id nobody has":  w.cookieFor("web", f, 4, 1),
+				"of the largest id":    w.cookieFor("web", f, s.MaxID(), 1),
+				"of id 0":              w.cookieFor("web", f, 0, 1),
+				"of an unknown epoch":  cookieUnder(w.want.Keys.Cookie[1], s, f, 1, 2),
+				"with one bit flipped": w.cookieFor("web", f, 1, 1) ^ 1<<9,
+			} {
+				t.Run(name, func(t *testing.T) {
+					w.TB = t
+					w.checkVerdict(f.carrying(echo), lbVerdictFORWARDED_BAD_COOKIE)
+				})
+			}
+			w.TB = t
+			w.checkVerdict(f.carrying(0), lbVerdictFORWARDED_NO_ECHO)
 		}
-		w.TB = t
-		w.checkVerdict(f.carrying(0), lbVerdictFORWARDED_NO_ECHO)
-	}
+	})
 }
 
 func TestKeysRotateWithoutALostConnection(t *testing.T) {
-	w := newWorld(t, serviceOf("web", vip4, nil))
-	f := flowTo(vip4, 443, 1)
-	old := w.cookieFor("web", f, 2, 1)
-	w.checkVerdict(f.carrying(old), lbVerdictFORWARDED_BY_COOKIE)
+	eachPath(t, func(t *testing.T, path string) {
+		w := newWorld(t, serviceOf("web", vip4, nil))
+		w.path = path
+		f := flowTo(vip4, 443, 1)
+		old := w.cookieFor("web", f, 2, 1)
+		w.checkVerdict(f.carrying(old), lbVerdictFORWARDED_BY_COOKIE)
 
-	w.update(func(want *plan.Want) { want.Keys = testKeys(1, 2) })
-	w.checkVerdict(f.carrying(old), lbVerdictFORWARDED_BY_COOKIE)
-	w.checkVerdict(f.carrying(w.cookieFor("web", f, 3, 2)), lbVerdictFORWARDED_BY_COOKIE)
+		w.update(func(want *plan.Want) { want.Keys = testKeys(1, 2) })
+		w.checkVerdict(f.carrying(old), lbVerdictFORWARDED_BY_COOKIE)
+		w.checkVerdict(f.carrying(w.cookieFor("web", f, 3, 2)), lbVerdictFORWARDED_BY_COOKIE)
 
-	w.update(func(want *plan.Want) { want.Keys = testKeys(2) })
-	w.checkVerdict(f.carrying(w.cookieFor("web", f, 3, 2)), lbVerdictFORWARDED_BY_COOKIE)
-	w.checkVerdict(f.carrying(old), lbVerdictFORWARDED_BAD_COOKIE)
+		w.update(func(want *plan.Want) { want.Keys = testKeys(2) })
+		w.checkVerdict(f.carrying(w.cookieFor("web", f, 3, 2)), lbVerdictFORWARDED_BY_COOKIE)
+		w.checkVerdict(f.carrying(old), lbVerdictFORWARDED_BAD_COOKIE)
 
-	w.update(func(want *plan.Want) { want.Keys = testKeys(2, 3) })
-	w.checkVerdict(f.carrying(w.cookieFor("web", f, 3, 2)), lbVerdictFORWARDED_BY_COOKIE)
-	w.checkVerdict(f.carrying(old), lbVerdictFORWARDED_BAD_COOKIE) // epoch 1 and 3 have one parity
+		w.update(func(want *plan.Want) { want.Keys = testKeys(2, 3) })
+		w.checkVerdict(f.carrying(w.cookieFor("web", f, 3, 2)), lbVerdictFORWARDED_BY_COOKIE)
+		w.checkVerdict(f.carrying(old), lbVerdictFORWARDED_BAD_COOKIE) // epoch 1 and 3 have one parity
+	})
 }
 
 func TestRemovedServersKeepTheirConnections(t *testing.T) {

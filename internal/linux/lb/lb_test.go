@@ -1,6 +1,7 @@
 package lb
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -42,6 +43,7 @@ type world struct {
 	testing.TB
 	lb     *LB
 	tables *plan.Tables
+	path   string // name of the program that packets go through; empty: the one that is attached
 	reference
 }
 
@@ -199,7 +201,7 @@ func (w *world) run(frame []byte) result {
 	before := w.verdicts()
 	out := make([]byte, len(frame)+256)
 	options := ebpf.RunOptions{Data: frame, DataOut: out}
-	action, err := w.lb.Program().Run(&options)
+	action, err := w.program().Run(&options)
 	if err != nil {
 		w.Fatalf("test run of %d bytes: %v", len(frame), err)
 	}
@@ -237,6 +239,21 @@ func (w *world) payAnswers() {
 }
 
 // runOnly sends a frame through the program where the counters tell the rest.
+// program is the one that packets go through.
+func (w *world) program() *ebpf.Program {
+	if w.path == "" {
+		return w.lb.Program()
+	}
+	return w.lb.objects.program(w.path)
+}
+
+// eachPath runs a test with the attached program, whose fast path takes most packets, and with the long way alone.
+func eachPath(t *testing.T, test func(t *testing.T, path string)) {
+	for _, path := range []string{"", "lb_any"} {
+		t.Run("by "+cmp.Or(path, "lb"), func(t *testing.T) { test(t, path) })
+	}
+}
+
 func (w *world) runOnly(frame []byte) {
 	w.Helper()
 	if _, err := w.lb.Program().Run(&ebpf.RunOptions{Data: frame}); err != nil {

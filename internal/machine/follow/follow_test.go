@@ -301,6 +301,8 @@ func TestOlderWeightsAreIgnoredAndLostOnesMendedByACompleteUpdate(t *testing.T) 
 		{Update{1, 2, false, []model.Share{{ID: 2, Weight: 9}}}, false, false, map[uint16]uint16{1: 4, 2: 0}},
 		{Update{0, 9, true, nil}, false, false, map[uint16]uint16{1: 4, 2: 0}},
 		{Update{1, 4, false, []model.Share{{ID: 1, Weight: 4}}}, true, false, map[uint16]uint16{1: 4, 2: 0}},
+		{Update{1, 3, false, []model.Share{{ID: 1, Weight: 9}}}, false, false, map[uint16]uint16{1: 4, 2: 0}},
+		{Update{1, 1, true, []model.Share{{ID: 2, Weight: 9}}}, false, false, map[uint16]uint16{1: 4, 2: 0}},
 		{Update{1, 5, true, []model.Share{{ID: 1, Weight: 1}, {ID: 3, Weight: 1}}}, true, true, map[uint16]uint16{1: 1, 3: 1}},
 		{Update{2, 1, false, []model.Share{{ID: 1, Weight: 2}}}, true, true, map[uint16]uint16{1: 2, 3: 1}},
 	}

@@ -12,11 +12,15 @@ func (h *host) fill() *replicas.Table {
 	h.Helper()
 	entries, _ := h.path.ReplicaTables()
 	random := rand.New(rand.NewPCG(1, 2))
-	for refused := 0; refused < 20000; {
+	for inserted, refused := 0, 0; refused < 20000; {
 		if _, ok, err := entries.Insert(replicas.Entry{Key: random.Uint64() | 2, Owner: 1}); err != nil {
 			h.Fatal(err)
 		} else if refused++; ok {
 			refused = 0
+			inserted++
+		}
+		if room := len(entries.Buckets) * len(entries.Buckets[0].Place); inserted > room {
+			h.Fatalf("a table with room for %d entries took %d: it evicts", room, inserted)
 		}
 	}
 	return entries

@@ -56,6 +56,8 @@ __noinline int session_answer(struct xdp_md *ctx, struct session_work *w, const 
 
 	if (!w || !service || !config)
 		return DROPPED_MALFORMED;
+	if (!answer_possible(&w->packet))
+		return DROPPED_IMPOSSIBLE_SOURCE;
 	a = &w->answer;
 	last = w->packet.header - TCP_HEADER_MIN - 1;
 	asm volatile("" : "+r"(last));

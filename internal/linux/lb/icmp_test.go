@@ -49,8 +49,12 @@ func TestPingsToAVIPAreAnswered(t *testing.T) {
 	w.checkVerdict(ethernet(5, tagged[14:]), lbVerdictANSWERED_ECHO)
 }
 
+// onlySessions is a TLS service beside another one of the VIP.
+func onlySessions(s *model.Service) { s.Session, s.Ports = model.SessionTLS, []uint16{8443} }
+
 func TestNobodyIsAnsweredWhoseAddressIsNotThatOfOneHost(t *testing.T) {
-	w := newWorld(t, serviceOf("web", vip4, nil), serviceOf("web6", vip6, nil), serviceOf("own", tableVIP, nil))
+	w := newWorld(t, serviceOf("web", vip4, nil), serviceOf("web6", vip6, nil), serviceOf("own", tableVIP, nil),
+		serviceOf("tls", vip4, onlySessions), serviceOf("tls6", vip6, onlySessions))
 	setMTU(w, 1400)
 	for source, impossible := range map[string]bool{
 		"224.0.0.1": true, "239.255.255.250": true, "255.255.255.255": true, "240.0.0.1": true, "127.0.0.1": true, "0.0.0.0": true, "0.1.2.3": true,
@@ -62,13 +66,17 @@ func TestNobodyIsAnsweredWhoseAddressIsNotThatOfOneHost(t *testing.T) {
 		if from.Is6() {
 			vip, kind = vip6, 128
 		}
-		echo, tooBig := lbVerdictANSWERED_ECHO, lbVerdictANSWERED_TOO_BIG
+		echo, tooBig, syn := lbVerdictANSWERED_ECHO, lbVerdictANSWERED_TOO_BIG, lbVerdictANSWERED_SYN
 		if impossible {
-			echo, tooBig = lbVerdictDROPPED_IMPOSSIBLE_SOURCE, lbVerdictDROPPED_IMPOSSIBLE_SOURCE
+			echo, tooBig, syn = lbVerdictDROPPED_IMPOSSIBLE_SOURCE, lbVerdictDROPPED_IMPOSSIBLE_SOURCE, lbVerdictDROPPED_IMPOSSIBLE_SOURCE
 		}
 		w.checkVerdict(icmpFrame(from, vip, kind, 0, 1, make([]byte, 56)), echo)
 		f := flow{netip.AddrPortFrom(from, 999), netip.AddrPortFrom(vip, 80)}
 		w.checkVerdict(f.frame(f.tcp(ack, nil, make([]byte, 1400))), tooBig)
+		f.service = netip.AddrPortFrom(vip, 8443)
+		if got := w.run(f.frame(f.synSegment(anySequence(), 0, synOptions()))); got.verdict != syn || impossible != (got.action == xdpDrop) {
+			t.Errorf("a SYN from %s: %s, action %d", source, verdictNames[got.verdict], got.action)
+		}
 	}
 }
 

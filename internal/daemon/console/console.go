@@ -27,10 +27,11 @@ type Options struct {
 
 // Console is what New has found to be right.
 type Console struct {
-	guard *guard
-	log   *slog.Logger
-	now   *broadcast
-	limit chan struct{} // streams that are open
+	guard    *guard
+	attempts attempts
+	log      *slog.Logger
+	now      *broadcast
+	limit    chan struct{} // streams that are open
 }
 
 // Bounds of the port.

@@ -2,12 +2,14 @@ package console
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/cookiejar"
@@ -39,7 +41,9 @@ func serve(t *testing.T, o Options, view func() View) *served {
 	if o.Address == "" {
 		o.Address = "127.0.0.1:0"
 	}
-	o.Log = fleettest.Log(t)
+	if o.Log == nil {
+		o.Log = fleettest.Log(t)
+	}
 	c, err := New(o)
 	fleettest.Require(t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0") // whatever it is served as
@@ -290,6 +294,28 @@ func TestPeopleLogInOnceWithTheToken(t *testing.T) {
 	}
 	if answer, _ := s.ask(client, "GET", "/events", nil); answer.StatusCode != http.StatusUnauthorized {
 		t.Errorf("after the token was changed: %s", answer.Status)
+	}
+}
+
+func TestWrongTokensAreSlowedDownAndDoNotFloodTheLog(t *testing.T) {
+	var log bytes.Buffer
+	s := serve(t, Options{TokenFile: tokenFile(t, goodToken, 0o600), Log: slog.New(slog.NewTextHandler(&log, nil))}, small)
+	for range attemptsAtOnce {
+		if answer := s.login(noRedirect(), "a wrong token, and long"); answer.StatusCode != http.StatusSeeOther {
+			t.Fatalf("a wrong token: %s", answer.Status)
+		}
+	}
+	for range 50 {
+		if answer := s.login(noRedirect(), goodToken); answer.StatusCode != http.StatusTooManyRequests || answer.Header.Get("Retry-After") != "60" {
+			t.Fatalf("after %d wrong tokens: %s", attemptsAtOnce, answer.Status)
+		}
+	}
+	with := func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+goodToken) }
+	if answer, _ := s.ask(noRedirect(), "GET", "/", with); answer.StatusCode != http.StatusOK {
+		t.Errorf("a program with the token: %s", answer.Status)
+	}
+	if lines := strings.Count(log.String(), "wrong token"); lines != 1 {
+		t.Errorf("%d lines of log", lines)
 	}
 }
 

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"html/template"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/url"
 	"path"
+	"strconv"
 	"time"
 )
 
@@ -113,12 +115,20 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 func (c *Console) enter(w http.ResponseWriter, r *http.Request) {
 	http.NewResponseController(w).SetReadDeadline(time.Now().Add(loginTimeout))
 	r.Body = http.MaxBytesReader(w, r.Body, loginBytes)
+	from, _, _ := net.SplitHostPort(r.RemoteAddr)
+	if c.attempts.pauses(from, time.Now()) {
+		w.Header().Set("Retry-After", strconv.Itoa(int(attemptsPause/time.Second)))
+		http.Error(w, "too many wrong tokens from this address: try again in a minute", http.StatusTooManyRequests)
+		return
+	}
 	if err := r.ParseForm(); err != nil {
 		http.Error(w, "that is no token", http.StatusBadRequest)
 		return
 	}
 	if c.guard.token == nil || !c.guard.token.is(r.PostForm.Get("token")) {
-		c.log.Warn("console: wrong token", "from", r.RemoteAddr)
+		if c.attempts.wrong(from, time.Now()) {
+			c.log.Warn("console: wrong token: more of them from this address are not logged for an hour", "from", r.RemoteAddr)
+		}
 		http.Redirect(w, r, "/login?"+url.Values{"wrong": {""}}.Encode(), http.StatusSeeOther)
 		return
 	}

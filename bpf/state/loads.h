@@ -2,7 +2,7 @@
 /* loads.h - open connections as this node sees them, for the policies that choose by them. */
 #pragma once
 
-/* SYNs sent less FINs and RSTs seen; user space lets it decay. Index: server.counter. */
+/* SYNs sent less FINs and RSTs seen; user space corrects it. Index: server.counter. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

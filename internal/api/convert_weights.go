@@ -2,6 +2,8 @@
 package api
 
 import (
+	"math"
+
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -29,4 +31,28 @@ func WeightsFromProto(w *ballastv1.Weights) *follow.Update {
 		}
 	}
 	return u
+}
+
+// CountsToProto returns counts as a load balancer with that share of the connections is sent them.
+func CountsToProto(service string, c *follow.Counts, share float64) *ballastv1.OpenConnections {
+	open := &ballastv1.OpenConnections{Service: service, Term: c.Term, Version: c.Version, Share: float32(share),
+		Ids: make([]uint32, len(c.Servers)), Open: make([]uint32, len(c.Servers))}
+	for i, count := range c.Servers {
+		open.Ids[i], open.Open[i] = uint32(count.ID), count.Open
+	}
+	return open
+}
+
+// CountsFromProto leaves out what no server can have; nil: it makes no sense at all.
+func CountsFromProto(open *ballastv1.OpenConnections) *follow.Counts {
+	if len(open.Ids) != len(open.Open) || !(open.Share >= 0 && open.Share <= 1) {
+		return nil
+	}
+	c := &follow.Counts{Term: open.Term, Version: open.Version, Share: float64(open.Share)}
+	for i, id := range open.Ids {
+		if id <= 0xffff && open.Open[i] <= math.MaxInt32 {
+			c.Servers = append(c.Servers, follow.Count{ID: uint16(id), Open: open.Open[i]})
+		}
+	}
+	return c
 }

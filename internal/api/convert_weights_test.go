@@ -1,6 +1,7 @@
 package api
 
 import (
+	"math"
 	"reflect"
 	"testing"
 
@@ -31,5 +32,23 @@ func TestWeightsThatNoServerCanHaveAreLeftOut(t *testing.T) {
 	}
 	if update := WeightsFromProto(&ballastv1.Weights{Ids: []uint32{1}}); update != nil {
 		t.Errorf("of ids without weights: %v", update)
+	}
+}
+
+func TestCountsThatMakeNoSenseAreRefused(t *testing.T) {
+	sent := &follow.Counts{Term: 3, Version: 9, Share: 0.25, Servers: []follow.Count{{ID: 1, Open: 7}, {ID: 65535, Open: math.MaxInt32}}}
+	if have := CountsFromProto(CountsToProto("web", sent, sent.Share)); !reflect.DeepEqual(have, sent) {
+		t.Errorf("sent %v, have %v", sent, have)
+	}
+	for what, open := range map[string]*ballastv1.OpenConnections{
+		"ids without counts": {Ids: []uint32{1}, Share: 1}, "a share above 1": {Share: 1.5}, "a negative share": {Share: -1},
+		"no number": {Share: float32(math.NaN())},
+	} {
+		if have := CountsFromProto(open); have != nil {
+			t.Errorf("%s: %v", what, have)
+		}
+	}
+	if have := CountsFromProto(&ballastv1.OpenConnections{Ids: []uint32{1 << 16, 2}, Open: []uint32{1, 1 << 31}}); len(have.Servers) != 0 {
+		t.Errorf("of servers that cannot be: %v", have.Servers)
 	}
 }

@@ -163,7 +163,10 @@ func newController(o Options, credentials *pki.Credentials, s openedStore, addre
 	c.findings.wake, c.joined, c.ring.wake = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	c.engine = engine.New(engine.Options{
 		Weigh: func(service string, update *follow.Update) { c.hub.Weigh(service, update) },
-		Down:  c.findings.health, Off: c.findings.off,
+		Count: func(service string, counts *follow.Counts, shares map[string]float64) {
+			c.hub.Count(service, counts, shares)
+		},
+		Down: c.findings.health, Off: c.findings.off,
 		Checks: func(checks map[string][]string) { c.hub.SetChecks(checks) },
 		Log:    o.Log,
 	})

@@ -38,6 +38,7 @@ type account struct {
 	packets  map[uint16]map[string]uint64
 	silent   map[uint16]bool   // servers whose endpoint did not answer
 	activity map[uint16]uint64 // reports that showed new packets for a server
+	counts   countsTold
 }
 
 // decision is what an engine tells of a service.
@@ -46,6 +47,8 @@ type decision struct {
 	health    bool
 	down, cut []uint16
 	off       []uint16
+	counts    *follow.Counts
+	shares    map[string]float64 // of counts
 }
 
 // setView reports whether its servers have changed, and whether it has to be looked at.
@@ -204,6 +207,9 @@ func (a *account) look(now time.Time) (d decision) {
 		d.health, a.told = true, now
 	}
 	d.off = a.toSwitchOff(now)
+	if a.view.Service.Dispatch.CountsOpen() {
+		d.counts, d.shares = a.counts.next(now, a.term, a.balance.Counts(now, &a.view.Service), a.balance.Shares(now))
+	}
 	return d
 }
 
@@ -212,6 +218,11 @@ func (a *account) judgeNow(now time.Time) {
 	down := a.judge.Down(now, &a.view.Service, a.checkers)
 	a.judged, a.evidence = now, false
 	if !slices.Equal(down, a.down) {
+		for _, id := range a.down {
+			if _, still := slices.BinarySearch(down, id); !still {
+				a.balance.Rose(&a.weighed, id)
+			}
+		}
 		a.down, a.told = down, time.Time{}
 	}
 	a.weigh()

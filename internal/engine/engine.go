@@ -26,6 +26,9 @@ import (
 type Options struct {
 	// Weigh takes new weights of a service that is led: only what has changed, and from time to time everything.
 	Weigh func(service string, update *follow.Update)
+	// Count takes what agents have counted of a service that is led and whose policy chooses by open connections, and which part of its
+	// connections each load balancer dispatches.
+	Count func(service string, counts *follow.Counts, shares map[string]float64)
 	// Down takes who is unhealthy of a service that is led, whenever that differs from what the view says: ids that should get no new
 	// connections, and of those the ones whose connections should be cut. It is repeated until the view agrees.
 	Down func(service string, down, cut []uint16)
@@ -293,6 +296,9 @@ func (e *Engine) assignChecks() map[string][]string {
 func (e *Engine) tell(a *account, d decision) {
 	if d.weights != nil && e.options.Weigh != nil {
 		e.options.Weigh(a.name, d.weights)
+	}
+	if d.counts != nil && e.options.Count != nil {
+		e.options.Count(a.name, d.counts, d.shares)
 	}
 	if d.health && e.options.Down != nil {
 		e.options.Down(a.name, d.down, d.cut)

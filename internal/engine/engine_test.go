@@ -35,6 +35,13 @@ type said struct {
 	down    []string
 	off     []string
 	checks  map[string][]string
+	counts  []countsSaid
+}
+
+type countsSaid struct {
+	service string
+	counts  *follow.Counts
+	shares  map[string]float64
 }
 
 // take returns what was said since the last take, once nothing happens any more.
@@ -56,6 +63,9 @@ func (d *decisions) options() engine.Options {
 	return engine.Options{
 		Weigh: func(_ string, w *follow.Update) {
 			keep(func(d *said) { d.weights, d.at = append(d.weights, w), append(d.at, time.Now()) })
+		},
+		Count: func(s string, counts *follow.Counts, shares map[string]float64) {
+			keep(func(d *said) { d.counts = append(d.counts, countsSaid{s, counts, shares}) })
 		},
 		Down: func(s string, down, cut []uint16) {
 			keep(func(d *said) { d.down = append(d.down, fmt.Sprint(s, down, cut)) })

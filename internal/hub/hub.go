@@ -88,6 +88,7 @@ type Hub struct {
 	nodes    *ballastv1.Nodes
 	services map[string]*service
 	weights  map[string]*softWeights
+	counts   map[string]*openCounts
 	checks   map[string][]string // by load balancer
 	peers    map[peerKey]*peer
 	lost     map[peerKey]*ballastv1.NodeStatus // that were among them, see lose
@@ -147,7 +148,7 @@ func New(o Options) *Hub {
 	if o.Identify == nil {
 		o.Identify = Certified
 	}
-	h := &Hub{options: o, services: map[string]*service{}, weights: map[string]*softWeights{}, checks: map[string][]string{},
+	h := &Hub{options: o, services: map[string]*service{}, weights: map[string]*softWeights{}, counts: map[string]*openCounts{}, checks: map[string][]string{},
 		peers: map[peerKey]*peer{}, lost: map[peerKey]*ballastv1.NodeStatus{}, lbs: map[string]*peer{}, joins: map[peerKey]*rate.Limiter{}, said: map[string]time.Time{},
 		sources: map[string]lbSources{}, tunnels: &ballastv1.TunnelSources{Controller: o.Name}, ringReports: map[string]replicaReport{}}
 	h.metrics = newMetrics()
@@ -236,6 +237,7 @@ func (h *Hub) SetState(view *engine.View) {
 	for name, change := range changes {
 		if change.after == nil {
 			delete(h.weights, name)
+			delete(h.counts, name)
 		}
 	}
 	for _, p := range h.inTurn(changes) {

@@ -62,6 +62,7 @@ type peer struct {
 	revoked  []*ballastv1.Revocation // that it has to be told of
 	weights  map[string]uint64       // services whose weights have changed -> number of the last update that it knows
 	queue    []string                // the same services in the order of their turns
+	counts   map[string]bool         // load balancers: services whose open connections were counted again
 }
 
 // call is one request, as far as gRPC hides it.
@@ -101,7 +102,7 @@ func newPeer(identity pki.Identity, hello *ballastv1.Hello, c *call, limits *Lim
 		identity: identity, address: c.request.RemoteAddr, version: legible(hello.Version), addresses: hello.Addresses, revision: hello.Revision, takesRevocations: hello.TakesRevocations,
 		since: time.Now(), call: c,
 		messages: rate.NewLimiter(limits.Messages, int(messages*limits.Messages)), bytes: rate.NewLimiter(limits.Bytes, int(bytes*limits.Bytes)),
-		wake: make(chan struct{}, 1), end: make(chan error, 1), complete: true, dirty: map[string]bool{}, weights: map[string]uint64{},
+		wake: make(chan struct{}, 1), end: make(chan error, 1), complete: true, dirty: map[string]bool{}, weights: map[string]uint64{}, counts: map[string]bool{},
 	}
 }
 
@@ -192,7 +193,7 @@ func (h *Hub) next(p *peer) *frame {
 		}
 	}
 	p.queue = nil
-	return nil
+	return h.nextCounts(p)
 }
 
 // nextState returns what is new to the peer in one message. It tells every change up to the hub's revision.

@@ -42,6 +42,7 @@ type Options struct {
 	Hello         func() *ballastv1.Hello
 	OnState       func(controller string, state *ballastv1.State)
 	OnWeights     func(service string, update *follow.Update)
+	OnOpen        func(service string, counts *follow.Counts)
 	OnChecks      func(controller string, services []string)
 	OnSources     func(controller string, sources *ballastv1.TunnelSources)
 	OnReplicas    func(controller string, view *ballastv1.ReplicaView)
@@ -296,6 +297,10 @@ func (s *Streams) receive(controller string, stream *connect.BidiStreamForClient
 		case *ballastv1.ToNode_Weights:
 			if update := api.WeightsFromProto(m.Weights); update != nil {
 				call(s.options.OnWeights, m.Weights.Service, update)
+			}
+		case *ballastv1.ToNode_Open:
+			if counts := api.CountsFromProto(m.Open); counts != nil {
+				call(s.options.OnOpen, m.Open.Service, counts)
 			}
 		case *ballastv1.ToNode_Checks:
 			call(s.options.OnChecks, controller, m.Checks.Services)

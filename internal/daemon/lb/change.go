@@ -242,6 +242,8 @@ func (cs *changes) onClocks() {
 
 func (cs *changes) reweigh(service string, update *follow.Update) { cs.tables.Reweigh(service, update) }
 
+func (cs *changes) count(service string, counts *follow.Counts) { cs.tables.Count(service, counts) }
+
 func (c changing) age(now time.Time) {
 	c.attachLate()
 	if c.kept.Unsaved() != "" {

@@ -29,6 +29,7 @@ func (r remote) newClient() *nodeclient.Client {
 		},
 		OnState:       r.onState,
 		OnWeights:     r.reweigh,
+		OnOpen:        r.count,
 		OnChecks:      r.onChecks,
 		OnRevocations: r.revocations.Take,
 		OnReplicas:    func(controller string, view *ballastv1.ReplicaView) { r.replication.OnView(controller, view) },
@@ -116,7 +117,7 @@ func (r remote) reportTraffic(seen []traffic.Server) {
 	report := &ballastv1.TrafficReport{Servers: make([]*ballastv1.ServerTraffic, len(seen))}
 	for i, s := range seen {
 		report.Servers[i] = &ballastv1.ServerTraffic{Service: s.Service, Id: uint32(s.ID), Connections: s.Connections, Closed: s.Closed,
-			Packets: s.Packets, Bytes: s.Bytes}
+			Packets: s.Packets, Bytes: s.Bytes, Open: s.Estimate}
 	}
 	r.controllers.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Traffic{Traffic: report}})
 }

@@ -85,3 +85,14 @@ func (t *Trial) Dispatched(i int) (counts []uint64, err error) {
 	}
 	return counts, nil
 }
+
+// EstimatesNothing says which server a load balancer still takes to have open connections; nil: none.
+func (t *Trial) EstimatesNothing(lb string) error {
+	servers, err := t.Servers(lb)
+	for _, server := range servers {
+		if server.GetConnections() != 0 {
+			return fmt.Errorf("service %s: server %s has %d", server.Service, server.Server.Name, server.GetConnections())
+		}
+	}
+	return err
+}

@@ -103,8 +103,17 @@ func (l *Lab) startNginx(ctx context.Context, server string) {
 	if err != nil {
 		script.Check(fmt.Errorf("%w: install %s", err, command[0]))
 	}
+	l.mutex.Lock()
+	l.nginx[server] = nginx
+	l.mutex.Unlock()
 	l.AwaitPort(ctx, nginx, server, netip.MustParseAddrPort("127.0.0.1:80"))
 }
+
+// KillServer kills the nginx of server i. Its host goes on, and refuses connections.
+func (l *Lab) KillServer(i int) { l.nginx[ServerName(i)].Kill() }
+
+// RestartServer starts the nginx of server i again.
+func (t *Trial) RestartServer(i int) { t.startNginx(t.Context, ServerName(i)) }
 
 // StartNginxQUIC starts an nginx that speaks QUIC for the trial's service on every server, with the library that gives it connection ids.
 func (t *Trial) StartNginxQUIC(program string) {

@@ -52,11 +52,12 @@ type Lab struct {
 	spaces   map[string]*netspace.Space
 	wire     *link.Wire
 	Topology Topology
-	lbFlags  []string   // of load balancers that run by a file, beyond the lab's own
-	agents   []string   // flags of agents, beyond the lab's own
-	slow     *Process   // the clients' link, if it is
-	hellos   transcript // what it says of them at its end
-	Work     string     // how the servers' work is done
+	nginx    map[string]*Process // by server
+	lbFlags  []string            // of load balancers that run by a file, beyond the lab's own
+	agents   []string            // flags of agents, beyond the lab's own
+	slow     *Process            // the clients' link, if it is
+	hellos   transcript          // what it says of them at its end
+	Work     string              // how the servers' work is done
 
 	mutex     sync.Mutex
 	processes []*Process
@@ -73,7 +74,7 @@ func New(options Options) (*Lab, error) {
 	if err := unix.Access(options.Binary, unix.X_OK); err != nil {
 		return nil, fmt.Errorf("find ballast: %s: %w: `make build` makes it, beside ballast-lab; --binary names another", options.Binary, err)
 	}
-	lab := &Lab{Options: options, spaces: map[string]*netspace.Space{}}
+	lab := &Lab{Options: options, spaces: map[string]*netspace.Space{}, nginx: map[string]*Process{}}
 	alone, err := lockAll()
 	if err != nil {
 		return nil, err

@@ -4,7 +4,6 @@ package lb
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 
@@ -122,8 +121,8 @@ func (lb *LB) serverCounter(index uint32) (out ServerTraffic, fast lbTraffic, er
 	return out, fast, nil
 }
 
-// OpenConnections returns this node's estimate for the server that counts under index: SYNs less FINs and RSTs, with what DecayOpenConnections
-// took off. Only p2c and least keep it; for services of other policies there is ServerTraffic.Open.
+// OpenConnections returns this node's estimate for the server that counts under index: SYNs less FINs and RSTs, with what
+// AdjustOpenConnections added. Only p2c and least keep it; for services of other policies there is ServerTraffic.Open.
 func (lb *LB) OpenConnections(index uint32) int32 {
 	return max(0, atomic.LoadInt32(&lb.tables.loads[index].value))
 }
@@ -138,15 +137,25 @@ func (lb *LB) countOpen(index uint32) error {
 	return nil
 }
 
-// DecayOpenConnections lets the estimates of a service forget a part of themselves (0 to 1): FINs that never came are not held against a server
-// for ever. Fractions of a connection are rounded at random, so that small estimates decay as fast as large ones.
-func (lb *LB) DecayOpenConnections(service plan.Place, part float64) {
-	for _, index := range service.Counters {
-		if load := lb.OpenConnections(index); load > 0 {
-			atomic.AddInt32(&lb.tables.loads[index].value, -int32(float64(load)*part+rand.Float64()))
+// AdjustOpenConnections adds to the estimates of a service, by server id. Packets change them at the same time.
+func (lb *LB) AdjustOpenConnections(service plan.Place, change map[uint16]int32) {
+	for id, by := range change {
+		if index, ok := service.Counters[id]; ok && by != 0 {
+			lb.addOpen(index, by)
 		}
 	}
 	lb.tellLoads(lb.ServiceRow(service.Number))
+}
+
+// addOpen adds to an estimate, which stays above 0.
+func (lb *LB) addOpen(index uint32, by int32) {
+	for load := &lb.tables.loads[index].value; ; {
+		before := atomic.LoadInt32(load)
+		after := max(0, int64(before)+int64(by))
+		if int64(before) == after || atomic.CompareAndSwapInt32(load, before, int32(min(after, math.MaxInt32))) {
+			return
+		}
+	}
 }
 
 // tellLoads makes the lightest servers of a row those that the loads say, if it goes by them. What packets tell meanwhile may be lost: it is told again

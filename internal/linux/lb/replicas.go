@@ -207,14 +207,7 @@ func (lb *LB) SetIncarnation(incarnation uint64) {
 func (lb *LB) ReplicaCapacity() uint64 { return uint64(len(lb.tables.replicas.entries)) * 17 / 4 }
 
 // ForgetConnection lowers the estimate of open connections of the server that counts under index by one: an entry has expired.
-func (lb *LB) ForgetConnection(index uint32) {
-	for load := &lb.tables.loads[index].value; ; {
-		before := atomic.LoadInt32(load)
-		if before <= 0 || atomic.CompareAndSwapInt32(load, before, before-1) {
-			return
-		}
-	}
-}
+func (lb *LB) ForgetConnection(index uint32) { lb.addOpen(index, -1) }
 
 // ReplicaConflicts is how many answers were unlike what was known, since this process began.
 func (lb *LB) ReplicaConflicts() (n uint64, err error) {

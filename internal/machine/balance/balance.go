@@ -60,6 +60,8 @@ type Seen struct {
 	Connections uint64 // dispatched
 	Closed      uint64 // FIN or RST seen
 	Packets     uint64 // of clients, the first ones of connections included
+	// Estimate is what it takes to be open by way of itself, where it chooses by that: corrected and decayed. nil: it does not.
+	Estimate *uint32
 }
 
 // Service is what is known of one service's servers, by id. The zero value knows nothing. It is not safe for concurrent use.
@@ -68,6 +70,7 @@ type Service struct {
 	endpoints map[uint16]*report
 	traffic   map[uint16]*traffic
 	seenAt    time.Time         // when a load balancer last reported anything
+	begun     map[string]*begun // by load balancer
 	weights   map[uint16]uint16 // as last decided; nil: the policy does not follow load
 	sweptAt   time.Time
 }
@@ -138,6 +141,11 @@ func (s *Service) forget(now time.Time) {
 			if now.Sub(r.at) > forgetAfter {
 				delete(reports, id)
 			}
+		}
+	}
+	for lb, b := range s.begun {
+		if now.Sub(b.heard) > forgetAfter {
+			delete(s.begun, lb)
 		}
 	}
 	for id, t := range s.traffic {

@@ -53,5 +53,9 @@ func (s *Service) connections(now time.Time, svc *model.Service, server *model.S
 	if t == nil || now.Sub(t.seen) > seenFor || !svc.Affinity.Cookies() { // the data path sees the ends of connections with cookies
 		return nil, false
 	}
+	// Whoever waits for a server to drain must not be misled by an estimate that has decayed.
+	if open, ok := t.estimated(now); ok && server.TakesNew() {
+		return &open, false
+	}
 	return new(uint64(max(t.open, 0))), false
 }

@@ -58,7 +58,9 @@ func (s *Service) Seen(now time.Time, lb string, id uint16, t Seen) {
 		all.packets = all.packets*remains + float64(packets)
 		all.at = now
 		all.total += begun
+		s.began(now, lb, float64(begun))
 	} else {
+		s.began(now, lb, 0)
 		// What ended here began at one that nobody here has heard of. Later on the sum may be below zero for a moment, when the end
 		// is reported before the beginning: lifting it then would add up.
 		all.open = max(all.open, 0)

@@ -6,9 +6,6 @@ import (
 	"time"
 )
 
-// loadMemory is how long the estimate of open connections takes to forget FINs that never came.
-const loadMemory = time.Hour
-
 // Age is to be called once in each period: it carries out what was not before, and lets load estimates decay.
 func (t *Tables) Age(at time.Time, period time.Duration) error {
 	t.mutex.Lock()
@@ -19,12 +16,8 @@ func (t *Tables) Age(at time.Time, period time.Duration) error {
 			return err
 		}
 	}
-	t.Hold(func(now *Snapshot) {
-		t.missed.listen(now, at, now.Packets)
-		for _, place := range now.Places {
-			t.path.DecayOpenConnections(place, period.Seconds()/loadMemory.Seconds())
-		}
-	})
+	t.Hold(func(now *Snapshot) { t.missed.listen(now, at, now.Packets) })
+	t.decayEstimates(at, period)
 	return nil
 }
 

@@ -47,6 +47,7 @@ type Tables struct {
 	tables  *plan.Tables
 	paths   paths.Table
 	weights map[string]*follow.Weights // by service
+	counted map[string]*counted        // by service
 	accepts netip.Addr                 // where the first tier sends to
 	missed  missed
 	peers   plan.Replicas // load balancers that messages go to
@@ -58,7 +59,7 @@ func Open(o Options) (*Tables, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tables{options: o, path: path, weights: map[string]*follow.Weights{}}
+	t := &Tables{options: o, path: path, weights: map[string]*follow.Weights{}, counted: map[string]*counted{}}
 	if err = path.CountLater(true); err == nil {
 		t.tables, err = plan.Restore(o.Limits, path)
 	}
@@ -98,6 +99,7 @@ func (t *Tables) Reconcile(next *desired.State) error {
 		follows[s.Name] = weighs(next, s)
 	}
 	maps.DeleteFunc(t.weights, func(name string, _ *follow.Weights) bool { return !follows[name] })
+	maps.DeleteFunc(t.counted, func(name string, _ *counted) bool { return next.Running.Service(name) == nil })
 	return t.follow(next)
 }
 
@@ -162,7 +164,11 @@ func (t *Tables) follow(state *desired.State) error {
 	if len(changes) > 0 {
 		next.Generation++
 	}
-	return t.write(changes, next)
+	if err := t.write(changes, next); err != nil || !before.Followed {
+		return err
+	}
+	t.beginAnew(before.State, next)
+	return nil
 }
 
 // keepFromFunctions keeps what is for this host from network functions, where there are any.

@@ -48,11 +48,14 @@ func (t *Tables) Weights(service string) map[uint16]uint16 {
 	return nil
 }
 
-// ForgetTerms lets weights of lower terms in.
+// ForgetTerms lets weights and counts of lower terms in.
 func (t *Tables) ForgetTerms() {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	for _, weights := range t.weights {
 		weights.Term, weights.Version = 0, 0
+	}
+	for _, counted := range t.counted {
+		counted.term, counted.version = 0, 0
 	}
 }

@@ -23,6 +23,7 @@ import (
 // Options are whom a decider tells what it decides.
 type Options struct {
 	Weigh     func(service string, update *follow.Update)
+	Count     func(service string, counts *follow.Counts)
 	Unhealthy func(found map[string]node.Unhealthy) // by service; may wait. What fails is found again
 	Off       func(service string, id uint16)       // the deadline of the server's drain has passed
 	Log       *slog.Logger
@@ -44,7 +45,9 @@ const self = "self"
 // NewLocal returns a decider that knows of no service yet.
 func NewLocal(o Options) *Local {
 	l := &Local{options: o, wake: make(chan struct{}, 1), found: map[string]node.Unhealthy{}}
-	l.engine = engine.New(engine.Options{Weigh: o.Weigh, Down: l.judged, Off: o.Off, Log: o.Log})
+	l.engine = engine.New(engine.Options{Weigh: o.Weigh, Down: l.judged, Off: o.Off, Log: o.Log,
+		// How much of the traffic other load balancers by the file get is not known here.
+		Count: func(service string, counts *follow.Counts, _ map[string]float64) { o.Count(service, counts) }})
 	l.engine.SetLoadBalancers([]string{self})
 	l.engine.Lead(uint64(time.Now().UnixNano()), func(string) bool { return true })
 	return l
@@ -120,7 +123,7 @@ func (l *Local) Traffic(seen []traffic.Server) {
 	servers := make([]engine.ServerTraffic, len(seen))
 	for i, s := range seen {
 		servers[i] = engine.ServerTraffic{Service: s.Service, ID: s.ID,
-			Seen: balance.Seen{Connections: s.Connections, Closed: s.Closed, Packets: s.Packets}}
+			Seen: balance.Seen{Connections: s.Connections, Closed: s.Closed, Packets: s.Packets, Estimate: s.Estimate}}
 	}
 	l.engine.Traffic(self, servers)
 }

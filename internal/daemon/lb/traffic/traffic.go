@@ -21,12 +21,22 @@ const (
 type Server struct {
 	Service string
 	ID      uint16
+	Seen
+}
+
+// Seen are the counters of a server, and the estimate of its open connections that this node chooses by; nil: it does not.
+type Seen struct {
 	lb.ServerTraffic
+	Estimate *uint32
+}
+
+func (s Seen) same(other Seen) bool {
+	return s.ServerTraffic == other.ServerTraffic && (s.Estimate == nil) == (other.Estimate == nil) && (s.Estimate == nil || *s.Estimate == *other.Estimate)
 }
 
 // Report gives away what changes until ctx ends.
 func Report(ctx context.Context, tables *dataplane.Tables, report func([]Server)) {
-	reported := map[key]lb.ServerTraffic{}
+	reported := map[key]Seen{}
 	var all, slow time.Time
 	for {
 		at := time.Now()
@@ -56,7 +66,7 @@ type key struct {
 }
 
 // since returns the counters that changed since reported, of services that follow load, or of all; pause: until it should be called again.
-func since(now *dataplane.Snapshot, reported map[key]lb.ServerTraffic, everything bool) (seen []Server, pause time.Duration) {
+func since(now *dataplane.Snapshot, reported map[key]Seen, everything bool) (seen []Server, pause time.Duration) {
 	pause = period
 	for i := range now.Running.Services {
 		s := &now.Running.Services[i]
@@ -70,9 +80,12 @@ func since(now *dataplane.Snapshot, reported map[key]lb.ServerTraffic, everythin
 			continue
 		}
 		for id := range place.Counters {
-			traffic, _, err := now.Traffic(s.Dispatch, place, id)
-			at := key{s.Name, id}
-			if last, known := reported[at]; err != nil || known && last == traffic {
+			counters, open, err := now.Traffic(s.Dispatch, place, id)
+			at, traffic := key{s.Name, id}, Seen{ServerTraffic: counters}
+			if s.Dispatch.CountsOpen() {
+				traffic.Estimate = new(uint32(open))
+			}
+			if last, known := reported[at]; err != nil || known && last.same(traffic) {
 				continue
 			}
 			reported[at] = traffic

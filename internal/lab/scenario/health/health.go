@@ -26,6 +26,10 @@ var Scenarios = []scenario.Scenario{
 		Name: "health", Deadline: 3 * time.Minute, Do: runHealth,
 		Promise: "unhealthy servers get nothing new and keep what they have, until they are healthy or the deadline cuts them",
 	},
+	{
+		Name: "restart", Deadline: 3 * time.Minute, Do: runRestart,
+		Promise: "an application that was killed and started again gets its share of new connections, under policies that count them",
+	},
 }
 
 // Implementation constants.

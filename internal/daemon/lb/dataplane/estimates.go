@@ -1,0 +1,147 @@
+// Estimates of open connections, of services whose policy chooses by them.
+package dataplane
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
+	"github.com/ballast-lb/ballast/internal/machine/estimate"
+	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// countLife is how long an estimate that a count has corrected does not decay: counts of services where nothing changes come every 10 s.
+const countLife = 25 * time.Second
+
+// counted is what was told last of a service's open connections.
+type counted struct {
+	term, version uint64
+	at            map[uint16]time.Time // by server
+	dispatched    uint64               // to all of them by then
+}
+
+// Count corrects the estimates of a service by what agents have counted. Counts that are not newer than the last ones are ignored.
+func (t *Tables) Count(service string, counts *follow.Counts) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	now := t.Now()
+	s := now.Running.Service(service)
+	if s == nil || !s.Dispatch.CountsOpen() || now.SendsToNodes(s) {
+		return
+	}
+	last := t.counted[service]
+	if last == nil {
+		last = &counted{at: map[uint16]time.Time{}}
+		t.counted[service] = last
+	}
+	if !counts.Newer(last.term, last.version) {
+		return
+	}
+	last.term, last.version = counts.Term, counts.Version
+	servers := now.estimated(s, estimate.Serving(s, now.DownOf(service)))
+	byID := make(map[uint16]int, len(servers))
+	for i := range s.Servers {
+		byID[s.Servers[i].ID] = i
+	}
+	share := counts.Share
+	if share == 0 {
+		share = 1
+	}
+	for _, count := range counts.Servers {
+		if i, ok := byID[count.ID]; ok {
+			servers[i].Counted, servers[i].Count = true, share*float64(count.Open)
+			last.at[count.ID] = time.Now()
+		}
+	}
+	dispatched := now.dispatched(service)
+	begun := dispatched - last.dispatched
+	if dispatched < last.dispatched { // the counters were reset
+		begun = dispatched
+	}
+	last.dispatched = dispatched
+	t.adjust(now, s, estimate.Correct(servers, counts.Share == 0, begun, rand.Float64))
+}
+
+// adjust adds to the estimates of a service's servers, in their order.
+func (t *Tables) adjust(now *Snapshot, s *model.Service, by []int32) {
+	change := make(map[uint16]int32, len(by))
+	for i := range s.Servers {
+		change[s.Servers[i].ID] = by[i]
+	}
+	if place, ok := now.Places[s.Name]; ok {
+		t.path.AdjustOpenConnections(place, change)
+	}
+}
+
+// estimated are a service's servers with what they have open as far as this node can tell, in their order.
+func (s *Snapshot) estimated(service *model.Service, takesNew map[uint16]bool) []estimate.Server {
+	place, servers := s.Places[service.Name], make([]estimate.Server, len(service.Servers))
+	for i := range service.Servers {
+		server := &service.Servers[i]
+		servers[i] = estimate.Server{Weight: server.Weight, TakesNew: takesNew[server.ID]}
+		if index, ok := place.Counters[server.ID]; ok {
+			servers[i].Open = s.path.OpenConnections(index)
+		}
+	}
+	return servers
+}
+
+// dispatched is how many connections of a service this node has given to servers.
+func (s *Snapshot) dispatched(service string) (n uint64) {
+	for _, index := range s.Places[service].Counters {
+		if traffic, err := s.path.ServerTraffic(index); err == nil {
+			n += traffic.Connections
+		}
+	}
+	return n
+}
+
+// beginAnew gives servers that take new connections, and did not before, the mean of those that go on. What a server had open when it
+// fell says nothing about it now, and one with nothing open would get every new connection.
+func (t *Tables) beginAnew(before *desired.State, now *Snapshot) {
+	for i := range now.Running.Services {
+		s := &now.Running.Services[i]
+		was := before.Running.Service(s.Name)
+		if was == nil || !s.Dispatch.CountsOpen() || !was.Dispatch.CountsOpen() || now.SendsToNodes(s) {
+			continue
+		}
+		served, serves := estimate.Serving(was, before.DownOf(s.Name)), estimate.Serving(s, now.DownOf(s.Name))
+		goOn, begin := map[uint16]bool{}, map[uint16]bool{}
+		for id := range serves {
+			goOn[id], begin[id] = served[id], !served[id]
+		}
+		servers, by := now.estimated(s, goOn), make([]int32, len(s.Servers))
+		for i := range servers {
+			if begin[s.Servers[i].ID] {
+				mean, _ := estimate.Mean(servers, i)
+				by[i] = int32(mean+rand.Float64()) - servers[i].Open
+			}
+		}
+		t.adjust(now, s, by)
+	}
+}
+
+// decayEstimates lets the estimates decay that no agent corrects.
+func (t *Tables) decayEstimates(at time.Time, period time.Duration) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	now := t.Now()
+	for i := range now.Running.Services {
+		s := &now.Running.Services[i]
+		if !s.Dispatch.CountsOpen() || now.SendsToNodes(s) {
+			delete(t.counted, s.Name)
+			continue
+		}
+		place, change := now.Places[s.Name], make(map[uint16]int32, len(s.Servers))
+		for id, index := range place.Counters { // of removed servers, too
+			if last := t.counted[s.Name]; last != nil && at.Sub(last.at[id]) < countLife {
+				continue
+			}
+			change[id] = estimate.Decayed(now.path.OpenConnections(index), period, rand.Float64())
+		}
+		if len(change) > 0 {
+			t.path.AdjustOpenConnections(place, change)
+		}
+	}
+}

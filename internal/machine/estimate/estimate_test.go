@@ -1,0 +1,170 @@
+package estimate
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// fleet is what one load balancer with dispatch least believes of servers, and what is true.
+type fleet struct {
+	servers []Server
+	open    []int // in truth
+	random  *rand.Rand
+}
+
+func newFleet(seed uint64, servers int) *fleet {
+	f := &fleet{servers: make([]Server, servers), open: make([]int, servers), random: rand.New(rand.NewPCG(seed, 1))}
+	for i := range f.servers {
+		f.servers[i] = Server{Weight: 1, TakesNew: true, Counted: true}
+	}
+	return f
+}
+
+// begin dispatches connections; refusing servers, -1: none, end theirs without a word. It returns how many each got.
+func (f *fleet) begin(connections, refusing int) (got []int) {
+	got = make([]int, len(f.servers))
+	for range connections {
+		least := 0
+		for i := range f.servers {
+			if f.servers[i].Open < f.servers[least].Open {
+				least = i
+			}
+		}
+		got[least]++
+		f.servers[least].Open++
+		if least != refusing {
+			f.open[least]++
+		}
+	}
+	return got
+}
+
+// end ends a share of the connections that are open, and the load balancer sees it.
+func (f *fleet) end(share float64) {
+	for i := range f.open {
+		ended := int(float64(f.open[i])*share + f.random.Float64())
+		f.open[i] -= ended
+		f.servers[i].Open = max(0, f.servers[i].Open-int32(ended))
+	}
+}
+
+// die ends a server's connections, and the load balancer sees nothing of it.
+func (f *fleet) die(i int) { f.open[i] = 0 }
+
+func (f *fleet) correct(onlyDown bool, begun uint64) {
+	for i := range f.servers {
+		f.servers[i].Count = float64(f.open[i])
+	}
+	for i, by := range Correct(f.servers, onlyDown, begun, f.random.Float64) {
+		f.servers[i].Open += by
+	}
+}
+
+func TestAServerThatDiedUnseenGetsItsShareAgainAndNotEverything(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		servers, perRound := rapid.IntRange(3, 12).Draw(t, "servers"), rapid.IntRange(60, 2000).Draw(t, "connections")
+		f := newFleet(rapid.Uint64().Draw(t, "seed"), servers)
+		ends, onlyDown := rapid.Float64Range(0.2, 0.9).Draw(t, "ends"), rapid.Bool().Draw(t, "only down")
+		round := func(refusing int) []int {
+			got := f.begin(perRound, refusing)
+			f.end(ends)
+			f.correct(onlyDown, uint64(perRound))
+			return got
+		}
+		for range 20 {
+			round(-1)
+		}
+		f.die(0)
+		f.servers[0].Open += int32(rapid.IntRange(0, 5000).Draw(t, "refused"))
+		fair := float64(perRound) / float64(servers)
+		for n := range 40 {
+			got := float64(round(-1)[0])
+			if most := 2.5*fair + 10; got > most {
+				t.Fatalf("round %d: it got %v of %d connections, more than %.0f", n, got, perRound, most)
+			}
+			if n >= 30 && got < 0.5*fair-5 {
+				t.Fatalf("round %d: it got %v of %d connections, its fair share is %.0f", n, got, perRound, fair)
+			}
+		}
+	})
+}
+
+func TestEstimatesThatAreRightStayRight(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := newFleet(rapid.Uint64().Draw(t, "seed"), rapid.IntRange(1, 8).Draw(t, "servers"))
+		f.begin(rapid.IntRange(0, 1000).Draw(t, "connections"), -1)
+		before := slices.Clone(f.servers)
+		for range 20 {
+			f.correct(rapid.Bool().Draw(t, "only down"), 0)
+		}
+		for i := range before {
+			if f.servers[i].Open != before[i].Open {
+				t.Fatalf("server %d: %d, was %d", i, f.servers[i].Open, before[i].Open)
+			}
+		}
+	})
+}
+
+func TestAloneEstimatesComeToWhatIsCounted(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := newFleet(rapid.Uint64().Draw(t, "seed"), 1)
+		f.open[0] = rapid.IntRange(0, 5000).Draw(t, "open")
+		f.servers[0].Open = int32(rapid.IntRange(0, 5000).Draw(t, "estimate"))
+		for range 120 {
+			f.correct(false, 0)
+		}
+		if off := int(f.servers[0].Open) - f.open[0]; off < -1 || off > 1 {
+			t.Fatalf("%d, want %d", f.servers[0].Open, f.open[0])
+		}
+	})
+}
+
+func TestABoundRaisesNoEstimate(t *testing.T) {
+	servers := []Server{{Open: 10, Weight: 1, TakesNew: true, Counted: true, Count: 500}, {Open: 10, Weight: 1, TakesNew: true}}
+	if by := Correct(servers, true, 100, func() float64 { return 0.99 }); by[0] != 0 || by[1] != 0 {
+		t.Errorf("it adds %v", by)
+	}
+}
+
+func TestServersWithoutACountKeepTheirEstimate(t *testing.T) {
+	servers := []Server{{Open: 4000, Weight: 1, TakesNew: true}, {Open: 10, Weight: 1, TakesNew: true, Counted: true, Count: 10}}
+	if by := Correct(servers, false, 100, func() float64 { return 0.99 }); by[0] != 0 || by[1] != 0 {
+		t.Errorf("it adds %v", by)
+	}
+}
+
+func TestTheMeanGoesByWeightAndByThoseThatTakeNewConnections(t *testing.T) {
+	servers := []Server{{Open: 900, Weight: 2}, {Open: 30, Weight: 3, TakesNew: true}, {Open: 10, Weight: 1, TakesNew: true}, {Open: 5000, Weight: 1}}
+	if mean, ok := Mean(servers, 0); !ok || mean != 20 {
+		t.Errorf("%v, %t: want 20", mean, ok)
+	}
+	if _, ok := Mean(servers[3:], 0); ok {
+		t.Error("there are no others")
+	}
+}
+
+func TestEstimatesDecayWithinMinutesAndNeverBelowZero(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, begin := range []int32{1, 20, 100_000} {
+		open := begin
+		for range 120 {
+			open += Decayed(open, time.Second, random.Float64())
+		}
+		if float64(open) > 0.45*float64(begin)+1 {
+			t.Errorf("%d are %d after two minutes", begin, open)
+		}
+		for range 1800 {
+			open += Decayed(open, time.Second, random.Float64())
+		}
+		if open != 0 {
+			t.Errorf("%d are %d after half an hour", begin, open)
+		}
+	}
+	if by := Decayed(5, time.Hour, 0.99); by != -5 {
+		t.Errorf("after an hour: %d", by)
+	}
+}

@@ -171,7 +171,7 @@ func newController(o Options, credentials *pki.Credentials, s openedStore, addre
 		Log:    o.Log,
 	})
 	c.hub = hub.New(hub.Options{Name: c.name, Version: o.Version, Reports: c.engine, Limits: o.Limits, Log: o.Log,
-		Changed: c.nodesChanged, Replicated: c.ringWake,
+		Changed: c.nodesChanged, Replicated: c.ringWake, Credentials: credentials,
 		Newest: c.desired.Newest})
 	return c
 }

@@ -63,7 +63,7 @@ func (h *host) control(name, address string) (controller *hub.Hub, end func()) {
 		listener, err = net.Listen("tcp", address)
 		return err
 	}))
-	controller = hub.New(hub.Options{Name: name, Version: "test", Reports: nobody{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	controller = hub.New(hub.Options{Name: name, Version: "test", Reports: nobody{}, Credentials: credentials, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	mux := http.NewServeMux()
 	mux.Handle(controller.Handler())
 	ctx, cancel := context.WithCancel(h.t.Context())

@@ -60,6 +60,8 @@ type Options struct {
 	Replicated func()
 	// Newest is the revision of the desired state that its store confirms to be the newest; nil: there is no store.
 	Newest func(context.Context) (uint64, error)
+	// Credentials sign the ring, so that load balancers can pass it on; nil: nobody signs it.
+	Credentials *pki.Credentials
 	// Identify tells who sends a request; nil: its certificate does.
 	Identify func(*http.Request) (pki.Identity, error)
 	Limits   Limits
@@ -102,7 +104,8 @@ type Hub struct {
 	tunnels *ballastv1.TunnelSources
 	revoked []*ballastv1.Revocation // certificates
 
-	replicas    *ballastv1.ReplicaView // nil: there was none yet
+	replicas    *ballastv1.ReplicaView       // nil: there was none yet
+	signed      *ballastv1.SignedReplicaView // the same; nil: nobody signs it
 	starts      map[string][]*ballastv1.ReplicaSync
 	ringReports map[string]replicaReport // by load balancer
 }

@@ -2,6 +2,7 @@
 package hub
 
 import (
+	"bytes"
 	"net/netip"
 	"slices"
 	"time"
@@ -28,6 +29,9 @@ func (h *Hub) SetReplicas(view *ballastv1.ReplicaView, starts map[string][]*ball
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	changed := !proto.Equal(view, h.replicas)
+	if c := h.options.Credentials; c != nil && (changed || h.signed == nil || !bytes.Equal(h.signed.Certificate, c.Own().Raw)) {
+		h.signed, changed = h.sign(view), true
+	}
 	for name, p := range h.lbs {
 		if changed || !slices.EqualFunc(starts[name], h.starts[name], same) {
 			p.replicas = true
@@ -37,10 +41,24 @@ func (h *Hub) SetReplicas(view *ballastv1.ReplicaView, starts map[string][]*ball
 	h.replicas, h.starts = view, starts
 }
 
+// sign answers for a ring. nil: that failed, and load balancers can only hear it here.
+func (h *Hub) sign(view *ballastv1.ReplicaView) *ballastv1.SignedReplicaView {
+	text, err := proto.Marshal(view)
+	var signed pki.Signed
+	if err == nil {
+		signed, err = h.options.Credentials.Sign(replica.SignedRing, text)
+	}
+	if err != nil {
+		h.options.Log.Error("the ring of load balancers is not signed: those that hear no controller do not learn it from others", "error", err)
+		return nil
+	}
+	return &ballastv1.SignedReplicaView{View: signed.Text, Certificate: signed.Certificate, Signature: signed.Signature}
+}
+
 // replicasFor is what a load balancer is told. The caller holds the lock.
 func (h *Hub) replicasFor(p *peer) *ballastv1.ToNode {
 	view := proto.CloneOf(h.replicas)
-	view.Starts = h.starts[p.identity.Name]
+	view.Starts, view.Signed = h.starts[p.identity.Name], h.signed
 	return &ballastv1.ToNode{Message: &ballastv1.ToNode_Replicas{Replicas: view}}
 }
 

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"bytes"
 	"net"
 	"net/http"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/fleettest"
@@ -55,6 +57,42 @@ func TestLoadBalancersAreToldTheRingAsItIsNowAndTheSyncsThatTheyLead(t *testing.
 	hub.SetReplicas(view(2), map[string][]*ballastv1.ReplicaSync{"lb1": {{Id: 8}}})
 	if told := nextRing(t, one); told.Starts[0].Id != 8 {
 		t.Errorf("a sync alone: %v", told)
+	}
+}
+
+// Load balancers pass the ring on to those that hear no controller, long after the controller has had another certificate.
+func TestTheRingIsSignedWithTheCertificateThatTheControllerHasNow(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	credentials, lb := ca.Issue(pki.Controller, "c1"), ca.Issue(pki.LB, "lb1")
+	hub := testHub(t, func(o *Options) { o.Credentials = credentials })
+	address, _ := serveHub(t, hub, credentials)
+	hub.SetState(fleettest.View(1))
+	view := &ballastv1.ReplicaView{Revision: 1, Version: 1, Chain: 2, Nodes: []*ballastv1.ReplicaNode{{Number: 1, Name: "lb1"}}}
+	starts := map[string][]*ballastv1.ReplicaSync{"lb1": {{Id: 7}}}
+	hub.SetReplicas(view, starts)
+	one := fleettest.Join(t, address, lb)
+	first := nextRing(t, one)
+	check := func(told *ballastv1.ReplicaView) {
+		t.Helper()
+		signed, without := &ballastv1.ReplicaView{}, proto.CloneOf(told)
+		without.Starts, without.Signed = nil, nil
+		who, err := lb.SignedBy(pki.Controller, replica.SignedRing, pki.Signed{Text: told.Signed.GetView(), Certificate: told.Signed.GetCertificate(), Signature: told.Signed.GetSignature()}, time.Now())
+		if err != nil || who.Name != "c1" {
+			t.Fatal(who, err)
+		}
+		fleettest.Require(t, proto.Unmarshal(told.Signed.View, signed))
+		if len(told.Starts) != 1 || !proto.Equal(signed, without) {
+			t.Errorf("told is %v, signed %v", told, signed)
+		}
+	}
+	check(first)
+	hub.SetReplicas(view, starts)
+	ca.Issue(pki.Controller, "c1")
+	hub.SetReplicas(view, starts)
+	second := nextRing(t, one)
+	check(second)
+	if bytes.Equal(second.Signed.Certificate, first.Signed.Certificate) {
+		t.Error("it is told twice, signed with the same certificate")
 	}
 }
 

@@ -11,6 +11,9 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/ring"
 )
 
+// SignedRing is what controllers sign a ring as (pki.Sign).
+const SignedRing = "a ring of load balancers"
+
 // None is what From and To say of the controller, and Last of nobody. No node has this number.
 const None uint16 = 0
 

@@ -38,7 +38,7 @@ func (r *Replication) recovered() {
 // again tries what has failed once more. The caller holds the lock.
 func (r *Replication) again(now time.Time) {
 	if r.untaken != nil {
-		if err := r.take(r.untaken); err != nil {
+		if err := r.take(r.untaken, ""); err != nil {
 			r.failed(err)
 		} else {
 			r.untaken = nil

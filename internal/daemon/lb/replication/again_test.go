@@ -84,7 +84,10 @@ func TestARingThatCouldNotBeTakenIsTriedAgain(t *testing.T) {
 }
 
 // otherPeer is lb2, in which something happens while a copy is on its way.
-type otherPeer struct{ during func() }
+type otherPeer struct {
+	ballastv1connect.PeerClient
+	during func()
+}
 
 func (p otherPeer) Copy(context.Context, *ballastv1.CopyRequest) (*ballastv1.CopyResponse, error) {
 	p.during()
@@ -95,7 +98,7 @@ func TestACopyThatIsAnsweredAfterAllEntriesAreLostIsOfNoUse(t *testing.T) {
 	var refuses error
 	r := newReplication(t, &refuses)
 	r.OnView("c1", ringOfThree(5, 1<<30))
-	r.clients.to = map[Peer]ballastv1connect.PeerClient{r.state.Load().Peers[1]: otherPeer{func() {
+	r.clients.to = map[Peer]ballastv1connect.PeerClient{r.state.Load().Peers[1]: otherPeer{during: func() {
 		r.mutex.Lock()
 		defer r.mutex.Unlock()
 		if err := r.empty(); err != nil {

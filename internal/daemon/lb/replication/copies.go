@@ -252,6 +252,16 @@ func (p peerAPI) Copy(ctx context.Context, request *ballastv1.CopyRequest) (*bal
 	return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("not taken: version %d of the ring here, %d there, or the table is full", view, request.View))
 }
 
+// GetRing passes on the ring that this node goes by, as a controller has signed it.
+func (p peerAPI) GetRing(context.Context, *ballastv1.GetRingRequest) (*ballastv1.SignedReplicaView, error) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if p.signed == nil {
+		return nil, connect.NewError(connect.CodeNotFound, errors.New("no controller has signed a ring for this load balancer since it was started"))
+	}
+	return p.signed, nil
+}
+
 func written(entries []replica.Entry) (keys []uint64, owners []uint32) {
 	for _, entry := range entries {
 		keys, owners = append(keys, uint64(entry.Key)), append(owners, uint32(entry.Owner))

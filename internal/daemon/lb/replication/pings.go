@@ -38,6 +38,7 @@ type pings struct {
 type pinged struct {
 	first, last uint32 // pings that were sent
 	heard       uint32 // the last that was answered; 0: none
+	view        uint32 // version of the ring that the peer went by then; 0: none, or its software does not say
 }
 
 func (p *pinged) missed() uint32 {
@@ -62,6 +63,19 @@ func (p *pings) heard() (heard, silent []uint32) {
 	slices.Sort(heard)
 	slices.Sort(silent)
 	return heard, silent
+}
+
+// views returns the version of the ring that each peer goes by that answers and says so.
+func (p *pings) views() map[Peer]uint32 {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	views := map[Peer]uint32{}
+	for peer, known := range p.peers {
+		if known.heard != 0 && known.missed() < missedPings && known.view != 0 {
+			views[peer] = known.view
+		}
+	}
+	return views
 }
 
 // ping asks the others again and again until ctx ends.
@@ -103,6 +117,7 @@ func (r *Replication) ping(ctx context.Context) {
 		}
 		keys := r.Tables.Now().Running.Keys
 		r.listen(socket, state, &keys)
+		r.behind.note(time.Now(), r.path.ViewVersion(), r.pings.views())
 		heard, silent := r.pings.heard()
 		if !slices.Equal(heard, toldHeard) || !slices.Equal(silent, toldSilent) {
 			toldHeard, toldSilent = heard, silent
@@ -187,18 +202,18 @@ func (r *Replication) listen(socket *net.UDPConn, state *State, keys *model.Keys
 			return peermessage.Key{}, false
 		}
 		if ok && m.Kind == peermessage.Pong && m.Forwarder == state.Number && peermessage.IsGenuine(text[:n], of, 0, state.Number) {
-			r.pings.hear(m.Last, m.Chain, from.Addr().Unmap())
+			r.pings.hear(m.Last, m.Chain, from.Addr().Unmap(), uint32(m.Owner)<<16|uint32(m.Proposed))
 		}
 	}
 }
 
 // hear takes an answer. One that was heard before, or is older, says nothing.
-func (p *pings) hear(number uint16, ping uint32, from netip.Addr) {
+func (p *pings) hear(number uint16, ping uint32, from netip.Addr, view uint32) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	for peer, known := range p.peers {
 		if peer.Number == number && peer.Address.Addr() == from && ping > known.heard && ping >= known.first && ping <= known.last && known.last-ping < missedPings {
-			known.heard = ping
+			known.heard, known.view = ping, view
 		}
 	}
 }

@@ -25,10 +25,10 @@ func TestARingThatDoesNotNameALoadBalancerDoesNotMakeItReady(t *testing.T) {
 		}
 		return v
 	}
-	if err := r.take(view(5)); err != nil || r.told.Load() || r.nameless.Load() == nil {
+	if err := r.take(view(5), ""); err != nil || r.told.Load() || r.nameless.Load() == nil {
 		t.Errorf("a ring of others: %v, ready %v, nameless since %v", err, r.told.Load(), r.nameless.Load())
 	}
-	if err := r.take(view(0)); err != nil || !r.told.Load() {
+	if err := r.take(view(0), ""); err != nil || !r.told.Load() {
 		t.Errorf("no ring: %v, ready %v", err, r.told.Load())
 	}
 }

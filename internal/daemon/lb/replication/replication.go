@@ -71,6 +71,7 @@ type Replication struct {
 	state   atomic.Pointer[State]
 	live    atomic.Pointer[live]
 	pings   pings
+	behind  behind
 	clients clients
 
 	told         atomic.Bool               // a controller, now or to an earlier process
@@ -85,9 +86,10 @@ type Replication struct {
 	machine  *replica.Node // nil: there is no ring yet
 	entries  *table
 	answers  *table
-	revision uint64                 // of the ring's document that was told last
-	untaken  *ballastv1.ReplicaView // what was told last, where that could not be carried out
-	unshown  *lb.ReplicaView        // what packets should go by, where that could not be written
+	revision uint64                       // of the ring's document that was told last
+	signed   *ballastv1.SignedReplicaView // the ring that this node goes by; nil: no controller has signed it
+	untaken  *ballastv1.ReplicaView       // what was told last, where that could not be carried out
+	unshown  *lb.ReplicaView              // what packets should go by, where that could not be written
 	done     []uint32
 	copying  map[copyKey]bool // on their way
 	calls    chan func(context.Context)
@@ -99,12 +101,13 @@ type Replication struct {
 
 // State is what must survive the process.
 type State struct {
-	Address     netip.Addr `json:"address,omitzero"` // that others reach this node at
-	Incarnation uint64     `json:"incarnation"`      // of the entries in the pinned maps
-	Number      uint16     `json:"number,omitempty"` // of this node; 0: none yet
-	Life        uint32     `json:"life,omitempty"`   // that the entries are of
-	View        *View      `json:"view,omitempty"`   // nil: there is no ring yet
-	Peers       []Peer     `json:"peers,omitempty"`  // this node included
+	Address     netip.Addr `json:"address,omitzero"`    // that others reach this node at
+	Incarnation uint64     `json:"incarnation"`         // of the entries in the pinned maps
+	Number      uint16     `json:"number,omitempty"`    // of this node; 0: none yet
+	Life        uint32     `json:"life,omitempty"`      // that the entries are of
+	View        *View      `json:"view,omitempty"`      // nil: there is no ring yet
+	PassedOn    string     `json:"passed_on,omitempty"` // load balancer that has passed the view on; empty: a controller has told it
+	Peers       []Peer     `json:"peers,omitempty"`     // this node included
 }
 
 func (s *State) isOnRing(number uint16) bool {
@@ -258,99 +261,6 @@ func (r *Replication) adopt(v *View) []replica.Action {
 	return actions
 }
 
-// OnView takes what a controller tells of the ring.
-func (r *Replication) OnView(controller string, message *ballastv1.ReplicaView) {
-	r.mutex.Lock()
-	defer r.mutex.Unlock()
-	if err := r.take(message); err != nil {
-		if r.untaken == message {
-			r.failed(err)
-		}
-		r.Log.Error("what a controller says of the ring is not taken", "controller", controller, "version", message.Version, "error", err)
-	}
-	r.observe()
-}
-
-func (r *Replication) take(message *ballastv1.ReplicaView) error {
-	told, err := readView(message)
-	if err != nil {
-		return err
-	}
-	before := r.state.Load()
-	version := uint32(0)
-	if before.View != nil {
-		version = before.View.Version
-	}
-	if told.view.Version < version || told.view.Version == version && version != 0 && message.Revision < r.revision {
-		return nil // of a controller that lags behind
-	}
-	if r.untaken != nil && told.view.Version < r.untaken.Version {
-		return nil // as well
-	}
-	failed := r.untaken != nil
-	r.untaken = message
-	if err := r.follow(told, message.Revision); err != nil {
-		return err
-	}
-	if r.untaken = nil; failed && r.unshown == nil {
-		r.recovered()
-	}
-	return nil
-}
-
-// follow carries out what a controller tells.
-func (r *Replication) follow(told *told, revision uint64) error {
-	before := r.state.Load()
-	r.path.SetRing(told.view.Version != 0)
-	me := told.named(r.Name)
-	if me == nil { // it does not know us yet
-		if told.view.Version == 0 {
-			r.told.Store(true)
-		} else if r.nameless.Load() == nil {
-			now := time.Now()
-			r.nameless.Store(&now)
-		}
-		return nil
-	}
-	r.nameless.Store(nil)
-	next := *before
-	if before.Number != 0 && before.Number != me.Number {
-		r.Log.Warn("this load balancer has another number on the ring: it starts with no entries", "before", before.Number, "now", me.Number)
-		if err := r.empty(); err != nil {
-			return err
-		}
-		next = *r.state.Load()
-	}
-	next.Number, next.Peers = me.Number, told.peers
-	if !slices.Equal(next.Peers, before.Peers) || next.Number != before.Number {
-		if err := r.setPeers(&next); err != nil {
-			return err
-		}
-	}
-	r.told.Store(true)
-	// Who is on the ring with other entries than ours takes no part until that is known: see replica.NewNode.
-	if waits := told.view.Version == 0 || told.isOn(me.Number) && told.incarnations[me.Number] != next.Incarnation; waits {
-		r.keep(&next)
-		return nil
-	}
-	next.View = &told.view
-	r.keep(&next)
-	if r.machine == nil {
-		r.open(&next)
-	}
-	r.revision = revision
-	r.do(r.adopt(next.View))
-	for _, sync := range told.starts {
-		r.do(r.machine.Receive(replica.Message{Kind: replica.StartSync, View: next.View.Version, Sync: sync.ID, Range: sync.Range}))
-	}
-	next.Life = 0
-	if member, on := told.view.List.Find(me.Number); on {
-		next.Life = member.Life
-	}
-	r.keep(&next)
-	return nil
-}
-
 // keep makes a state durable, if it is another one.
 func (r *Replication) keep(next *State) {
 	before := r.state.Load()
@@ -364,7 +274,7 @@ func (r *Replication) keep(next *State) {
 
 func same(a, b *State) bool {
 	sameView := a.View == b.View || a.View != nil && b.View != nil && a.View.Version == b.View.Version && a.View.Synced == b.View.Synced && a.View.Idle == b.View.Idle
-	return sameView && a.Address == b.Address && a.Incarnation == b.Incarnation && a.Number == b.Number && a.Life == b.Life && slices.Equal(a.Peers, b.Peers)
+	return sameView && a.Address == b.Address && a.Incarnation == b.Incarnation && a.Number == b.Number && a.Life == b.Life && a.PassedOn == b.PassedOn && slices.Equal(a.Peers, b.Peers)
 }
 
 // Run does what time brings, until ctx ends.
@@ -374,6 +284,7 @@ func (r *Replication) Run(ctx context.Context) {
 	running.Go(func() { r.ping(ctx) })
 	running.Go(func() { r.serve(ctx) })
 	running.Go(func() { r.call(ctx) })
+	running.Go(func() { r.catchUp(ctx) })
 	tick := time.NewTicker(tickPeriod)
 	defer tick.Stop()
 	var reported time.Time

@@ -31,7 +31,14 @@ func (r *Replication) apart() string {
 	if !r.told.Load() {
 		return "no controller has said yet who else keeps replicated entries"
 	}
+	if why := r.behind.why(time.Now()); why != "" {
+		return why
+	}
 	state := r.state.Load()
+	if state.PassedOn != "" && !state.isOnRing(state.Number) {
+		return fmt.Sprintf("controllers have taken this load balancer off the ring, because they do not hear it: so says version %d of the ring, which %s has passed on",
+			state.View.Version, state.PassedOn)
+	}
 	others, _ := r.pings.heard()
 	asked := false
 	for _, peer := range state.Peers {

@@ -1,3 +1,4 @@
+// What a ring is that controllers tell, and how it becomes the one that this node goes by.
 package replication
 
 import (
@@ -19,6 +20,7 @@ type told struct {
 	peers        []Peer
 	incarnations map[uint16]uint64
 	starts       []ring.Sync
+	passedOn     string // load balancer; empty: a controller tells it
 }
 
 func (t *told) named(name string) *Peer {
@@ -76,4 +78,101 @@ func readView(m *ballastv1.ReplicaView) (*told, error) {
 		return nil, fmt.Errorf("an idle timeout of %v", time.Duration(idle))
 	}
 	return t, nil
+}
+
+// OnView takes what a controller tells of the ring.
+func (r *Replication) OnView(controller string, message *ballastv1.ReplicaView) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	if err := r.take(message, ""); err != nil {
+		if r.untaken == message {
+			r.failed(err)
+		}
+		r.Log.Error("what a controller says of the ring is not taken", "controller", controller, "version", message.Version, "error", err)
+	}
+	r.observe()
+}
+
+// take takes a ring that a controller tells, or that a load balancer has passed on. The caller holds the lock.
+func (r *Replication) take(message *ballastv1.ReplicaView, passedOn string) error {
+	told, err := readView(message)
+	if err != nil {
+		return err
+	}
+	told.passedOn = passedOn
+	before := r.state.Load()
+	version := uint32(0)
+	if before.View != nil {
+		version = before.View.Version
+	}
+	if told.view.Version < version || told.view.Version == version && version != 0 && (message.Revision < r.revision || passedOn != "") {
+		return nil // of one that lags behind
+	}
+	if r.untaken != nil && told.view.Version < r.untaken.Version {
+		return nil // as well
+	}
+	failed := r.untaken != nil
+	if passedOn == "" { // else it is asked for again
+		r.untaken = message
+	}
+	if err := r.follow(told, message); err != nil {
+		return err
+	}
+	if r.untaken = nil; failed && r.unshown == nil {
+		r.recovered()
+	}
+	return nil
+}
+
+// follow carries out what a controller tells.
+func (r *Replication) follow(told *told, message *ballastv1.ReplicaView) error {
+	before := r.state.Load()
+	r.path.SetRing(told.view.Version != 0)
+	me := told.named(r.Name)
+	if me == nil { // it does not know us yet
+		if told.view.Version == 0 {
+			r.told.Store(true)
+		} else if r.nameless.Load() == nil {
+			now := time.Now()
+			r.nameless.Store(&now)
+		}
+		return nil
+	}
+	r.nameless.Store(nil)
+	next := *before
+	if before.Number != 0 && before.Number != me.Number {
+		r.Log.Warn("this load balancer has another number on the ring: it starts with no entries", "before", before.Number, "now", me.Number)
+		if err := r.empty(); err != nil {
+			return err
+		}
+		next = *r.state.Load()
+	}
+	next.Number, next.Peers = me.Number, told.peers
+	if !slices.Equal(next.Peers, before.Peers) || next.Number != before.Number {
+		if err := r.setPeers(&next); err != nil {
+			return err
+		}
+	}
+	r.told.Store(true)
+	// Who is on the ring with other entries than ours takes no part until that is known: see replica.NewNode.
+	if waits := told.view.Version == 0 || told.isOn(me.Number) && told.incarnations[me.Number] != next.Incarnation; waits {
+		r.keep(&next)
+		return nil
+	}
+	next.View, next.PassedOn, r.signed = &told.view, told.passedOn, message.Signed
+	r.keep(&next)
+	if r.machine == nil {
+		r.open(&next)
+	}
+	r.revision = message.Revision
+	r.do(r.adopt(next.View))
+	for _, sync := range told.starts {
+		r.do(r.machine.Receive(replica.Message{Kind: replica.StartSync, View: next.View.Version, Sync: sync.ID, Range: sync.Range}))
+	}
+	next.Life = 0
+	if member, on := told.view.List.Find(me.Number); on {
+		next.Life = member.Life
+	}
+	r.keep(&next)
+	return nil
 }

@@ -25,6 +25,10 @@ var Scenarios = []scenario.Scenario{
 		Promise: "UDP flows and TCP connections without timestamps keep their server while load balancers and servers come and go",
 	},
 	{
+		Name: "unheard", Deadline: 5 * time.Minute, Do: runUnheard,
+		Promise: "a load balancer that controllers do not hear, or whose daemon is dead, goes on with the UDP flows that routers send it, and is not ready",
+	},
+	{
 		Name: "network-functions", Deadline: 10 * time.Minute, Do: runFunctions,
 		Promise: "connections through NAT functions keep their function, both ways, while load balancers and functions come and go",
 	},
@@ -145,8 +149,11 @@ func awaitRing(t *world.Trial, numbers ...int) {
 	}
 	world.AwaitPromised(t.Context, ringWithin, fmt.Sprintf("%s are on the ring", strings.Join(want, ", ")), func() error {
 		var ring struct {
-			Phase    string
-			Nodes    []struct{ Name, State string } `json:"load_balancers"`
+			Phase string
+			Nodes []struct {
+				Name, State string
+				Share       float64 // of the ring; 0: off it
+			} `json:"load_balancers"`
 			Problems []string
 		}
 		said, err := t.Ctl("replicas", "--json")
@@ -158,7 +165,7 @@ func awaitRing(t *world.Trial, numbers ...int) {
 		}
 		var have []string
 		for _, n := range ring.Nodes {
-			if n.State == "on" {
+			if n.Share > 0 {
 				have = append(have, n.Name)
 			}
 		}

@@ -148,6 +148,34 @@ func TestTheRingFollowsWhoLivesWhicheverControllerLeads(t *testing.T) {
 	})
 }
 
+// A stream with the certificate of a load balancer says 50 times a second that this has lost its entries, and is somewhere else.
+func TestOneLoadBalancerCannotMakeMoreThanAFewVersionsOfTheRing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newRingFleet(t, newMemory(t), "lb1", "lb2", "lb3", "lb4")
+		f.run(5 * time.Second)
+		lead := f.controllers[f.leader()]
+		before, said := f.expect(lead, "lb1", "lb2", "lb3", "lb4").Version, lead.desired.now().own[ringKey]
+		forger := f.members["lb4"]
+		for n := range 50 * 20 {
+			forger.incarnation++
+			forged := f.report("lb4", forger)
+			forged.Address = fmt.Sprintf("198.51.100.%d:7475", 1+n%200)
+			forger.joined.Send(replicaMessage(forged))
+			for name, m := range f.members {
+				if name != "lb4" && n%10 == 0 {
+					m.joined.Send(replicaMessage(f.report(name, m)))
+				}
+			}
+			time.Sleep(20 * time.Millisecond)
+			synctest.Wait()
+		}
+		now := f.expect(lead, "lb1", "lb2", "lb3")
+		if versions, documents := now.Version-before, lead.desired.now().own[ringKey]-said; versions > 3 || documents > 12 {
+			t.Errorf("%d versions, the store has had %d changes", versions, documents)
+		}
+	})
+}
+
 func TestOperatorsTakeLoadBalancersOffTheRingAsLongAsOneMayFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newRingFleet(t, newMemory(t), "lb1", "lb2", "lb3", "lb4")

@@ -34,7 +34,7 @@ const (
 )
 
 // Options say whom a node joins and what it does with what controllers send; nil: it ignores that. The callbacks of one controller come in
-// order; those of several come at the same time.
+// order, but for OnReplicas, which is not called with a ring of which a newer one has come; those of several come at the same time.
 type Options struct {
 	Controllers   []string         // host:port of every controller
 	Credentials   *pki.Credentials // of the node; nil: without TLS, for tests
@@ -286,6 +286,8 @@ func reason(stream *connect.BidiStreamForClientSimple[ballastv1.FromNode, ballas
 }
 
 func (s *Streams) receive(controller string, stream *connect.BidiStreamForClientSimple[ballastv1.FromNode, ballastv1.ToNode]) error {
+	rings := newNewest(func(view *ballastv1.ReplicaView) { call(s.options.OnReplicas, controller, view) })
+	defer rings.end()
 	for {
 		message, err := stream.Receive()
 		if err != nil {
@@ -309,7 +311,7 @@ func (s *Streams) receive(controller string, stream *connect.BidiStreamForClient
 		case *ballastv1.ToNode_Revocations:
 			call(s.options.OnRevocations, controller, m.Revocations)
 		case *ballastv1.ToNode_Replicas:
-			call(s.options.OnReplicas, controller, m.Replicas)
+			rings.put(m.Replicas)
 		}
 	}
 }

@@ -18,7 +18,7 @@ const (
 	reportStale = 3 * time.Second  // a node that has said nothing for so long tells nothing of others
 	deadAfter   = 10 * time.Second // and for so long: it is taken off the ring
 	steadyTime  = time.Second      // a first ring is made when for so long nobody has come
-	returnTime  = 5 * time.Second  // a node that was taken off comes back when most have heard it for so long
+	returnTime  = 5 * time.Second  // a node that was taken off comes back when most have heard it for so long; see restless
 	slowTime    = 3 * time.Second  // a step that takes longer is worth saying
 	versionJump = 1 << 10          // beyond what nodes of a store that was restored may have
 )
@@ -85,13 +85,14 @@ type Membership struct {
 	came    time.Time            // when a node got a number last
 	heard   map[uint16]time.Time // since when most nodes hear it
 	left    map[uint16]bool      // taken off the ring because it failed, or it is not known why
+	unrest  map[uint16]*restless
 	waiting map[uint16]time.Time // since when a node has another view than the newest
 	blocked []string
 }
 
 // NewMembership goes on from what was stored; the zero value: nothing.
 func NewMembership(stored Members, now time.Time) *Membership {
-	m := &Membership{began: now, heard: map[uint16]time.Time{}, left: map[uint16]bool{}, waiting: map[uint16]time.Time{}}
+	m := &Membership{began: now, heard: map[uint16]time.Time{}, left: map[uint16]bool{}, unrest: map[uint16]*restless{}, waiting: map[uint16]time.Time{}}
 	m.Reload(stored)
 	for list, i := stored.Current(), 0; i < len(stored.Nodes) && len(list) > 0; i++ {
 		_, on := list.Find(stored.Nodes[i].Number)
@@ -147,6 +148,7 @@ func (m *Membership) Step(now time.Time, wanted Wanted, reports []Report) (chang
 	before := m.Members.clone()
 	m.admit(now, reports)
 	said := m.byNumber(reports)
+	m.hold(now, said)
 	m.listen(now, said)
 	switch list := m.Members.Current(); {
 	case len(list) == 0:
@@ -185,7 +187,9 @@ func (m *Membership) admit(now time.Time, reports []Report) {
 			continue
 		}
 		if node := members.Node(r.Name); node != nil {
-			node.Address = r.Address
+			if node.Address != r.Address && m.of(node.Number).mayMove(now) {
+				node.Address = r.Address
+			}
 			continue
 		}
 		number, ok := m.number(reports)
@@ -274,7 +278,7 @@ func (m *Membership) listen(now time.Time, said map[uint16]*Report) {
 func (m *Membership) ready(now time.Time, node *PeerNode) bool {
 	since, steady := m.heard[node.Number], time.Duration(0)
 	if m.left[node.Number] {
-		steady = returnTime
+		steady = m.of(node.Number).wait()
 	}
 	return !since.IsZero() && now.Sub(since) >= steady && !slices.Contains(m.Members.Drained, node.Name)
 }
@@ -393,7 +397,11 @@ func (m *Membership) release(said map[uint16]*Report) bool {
 func (m *Membership) accept(now time.Time, said map[uint16]*Report) bool {
 	for i := range m.Members.Nodes {
 		node := &m.Members.Nodes[i]
-		if _, on := m.Members.Current().Find(node.Number); !on && m.ready(now, node) && m.change(Change{Add: []uint16{node.Number}}) {
+		_, on := m.Members.Current().Find(node.Number)
+		if known := m.of(node.Number); !on && known.times > 1 && m.left[node.Number] && !m.ready(now, node) && said[node.Number] != nil {
+			m.blocked = append(m.blocked, fmt.Sprintf("%s has failed, or lost its entries, %d times lately: it comes onto the ring when it has been heard for %v", node.Name, known.times, known.wait()))
+		}
+		if !on && m.ready(now, node) && m.change(Change{Add: []uint16{node.Number}}) {
 			m.learn(said, []uint16{node.Number})
 			delete(m.left, node.Number)
 			return true

@@ -14,14 +14,22 @@ func (m *Membership) expel(now time.Time, said map[uint16]*Report) bool {
 	change := Change{Fail: m.failed(now, list, said)}
 	for _, member := range list {
 		r := said[member.Node]
-		if r != nil && r.fresh() && r.Incarnation != m.incarnation(member.Node) && !slices.Contains(change.Fail, member.Node) {
+		switch {
+		case r == nil || !r.fresh() || r.Incarnation == m.incarnation(member.Node) || slices.Contains(change.Fail, member.Node):
+		case m.of(member.Node).mayRestart(now):
 			change.Restart = append(change.Restart, member.Node)
+		default:
+			change.Fail = append(change.Fail, member.Node)
 		}
 	}
+	slices.Sort(change.Fail)
 	if len(change.Fail)+len(change.Restart) == 0 || !m.change(change) {
 		return false
 	}
 	m.learn(said, change.Restart)
+	for _, number := range slices.Concat(change.Fail, change.Restart) {
+		m.of(number).note(now)
+	}
 	for _, number := range change.Fail {
 		m.left[number] = true
 		delete(m.heard, number)

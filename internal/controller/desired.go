@@ -373,11 +373,11 @@ func (d *Desired) SetHealth(ctx context.Context, found map[string]node.Unhealthy
 // judged returns what writes down who of a service is unhealthy, if that is news.
 func (s *snapshot) judged(name string, health node.Unhealthy) ([]store.Document, error) {
 	before := cmp.Or(s.health[name], &node.Unhealthy{})
-	if !s.judges(name) || slices.Equal(before.Down, health.Down) && slices.Equal(before.Cut, health.Cut) {
+	if !s.judges(name) || before.Equal(health) {
 		return nil, nil
 	}
 	var value []byte // nobody is: no document
-	if len(health.Down) > 0 {
+	if !health.None() {
 		var err error
 		if value, err = json.Marshal(health); err != nil {
 			return nil, err

@@ -285,7 +285,7 @@ func (s *snapshot) view() *engine.View {
 	if second := s.secondTier(); second != nil {
 		v.Second = &engine.ServiceView{Service: *second, Revision: s.seen[model.SecondTierName]}
 		if h := s.health[model.SecondTierName]; h != nil {
-			v.Second.Down, v.Second.Cut = h.Down, h.Cut
+			v.Second.Down, v.Second.Kept, v.Second.Cut = h.Down, h.Kept, h.Cut
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.services)) {
@@ -297,7 +297,7 @@ func (s *snapshot) view() *engine.View {
 			}
 		}
 		if h := s.health[name]; h != nil {
-			one.Down, one.Cut = h.Down, h.Cut
+			one.Down, one.Kept, one.Cut = h.Down, h.Kept, h.Cut
 		}
 		v.Services = append(v.Services, one)
 	}

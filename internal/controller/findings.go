@@ -26,13 +26,13 @@ type serverOf struct {
 	id      uint16
 }
 
-func (f *findings) health(service string, down, cut []uint16) {
+func (f *findings) health(service string, found node.Unhealthy) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
 	if f.unwell == nil {
 		f.unwell = map[string]node.Unhealthy{}
 	}
-	f.unwell[service] = node.Unhealthy{Down: slices.Clone(down), Cut: slices.Clone(cut)}
+	f.unwell[service] = node.Unhealthy{Down: slices.Clone(found.Down), Kept: slices.Clone(found.Kept), Cut: slices.Clone(found.Cut)}
 	f.wakeUp()
 }
 
@@ -111,10 +111,12 @@ func (c *controller) logHealth(before *snapshot, unwell map[string]node.Unhealth
 		}
 		for _, s := range c.engine.Servers(name) {
 			id := s.Server.ID
-			fell, cut := slices.Contains(is.Down, id), slices.Contains(is.Cut, id)
+			fell, cut, kept := slices.Contains(is.Down, id), slices.Contains(is.Cut, id), slices.Contains(is.Kept, id) && !slices.Contains(was.Kept, id)
 			switch {
 			case name == model.SecondTierName && fell && !slices.Contains(was.Down, id):
 				c.log.Warn("node of the second tier unhealthy: its packets go to the others", "node", s.Server.Name, "reason", s.HealthDetail)
+			case kept:
+				c.log.Warn("server unhealthy, and gets new connections all the same: no server is healthy", "service", name, "server", s.Server.Name, "reason", s.HealthDetail)
 			case name == model.SecondTierName && !fell && slices.Contains(was.Down, id):
 				c.log.Info("node of the second tier gets packets again", "node", s.Server.Name, "health", s.Health)
 			case cut && !slices.Contains(was.Cut, id):

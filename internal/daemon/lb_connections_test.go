@@ -55,10 +55,16 @@ func (h *lbHost) say(client netip.AddrPort, index uint16, fin bool) {
 	hash := cookie.FlowHash(tableKey(0x11), client, 80)
 	stamps := binary.BigEndian.AppendUint32(nil, 1)
 	stamps = binary.BigEndian.AppendUint32(stamps, uint32(cookie.Encode(model.DirectCookieBits, 1, layout.Join(0, index, 1), hash)))
-	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: client.Addr().AsSlice(), DstIP: tableVIP.AsSlice()}
-	tcp := &layers.TCP{SrcPort: layers.TCPPort(client.Port()), DstPort: 80, ACK: true, FIN: fin, Options: []layers.TCPOption{
+	h.send(client, &layers.TCP{ACK: true, FIN: fin, Options: []layers.TCPOption{
 		{OptionType: layers.TCPOptionKindNop}, {OptionType: layers.TCPOptionKindNop},
-		{OptionType: layers.TCPOptionKindTimestamps, OptionLength: 10, OptionData: stamps}}}
+		{OptionType: layers.TCPOptionKindTimestamps, OptionLength: 10, OptionData: stamps}}})
+}
+
+// send sends a packet of a client to the VIP.
+func (h *lbHost) send(client netip.AddrPort, tcp *layers.TCP) {
+	h.t.Helper()
+	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: client.Addr().AsSlice(), DstIP: tableVIP.AsSlice()}
+	tcp.SrcPort, tcp.DstPort = layers.TCPPort(client.Port()), 80
 	var here *net.Interface
 	require(h.t, h.space.Do(func() (err error) { here, err = net.InterfaceByName("eth0"); return err }))
 	buffer := gopacket.NewSerializeBuffer()

@@ -211,6 +211,32 @@ func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t
 	h.await("one more", func(s api.LBStatus) bool { return since().After(joined) && s.Revision == 7 })
 }
 
+func TestMetricsSayWhatChecksSayAndWhoIsUsedApart(t *testing.T) {
+	noRaces(t)
+	h := newRemoteHost(t)
+	h.start()
+	controller, end := h.control(1)
+	defer end()
+	v := viewOf(5, []uint16{2}, 2, 3, 4)
+	v.Services[0].Kept = []uint16{3, 4}
+	v.Services[0].Service.Health.Check = model.CheckTCP
+	v.Services[0].Removed = []model.Server{{Name: "s77", ID: 77, Address: netip.MustParseAddr("10.9.0.77"), Weight: 1}}
+	controller.SetState(v)
+	h.await("the state", func(s api.LBStatus) bool {
+		return s.Revision == 5 && strings.Contains(strings.Join(s.Problems, "\n"), "service web: no server is healthy: new connections go to 2 servers that fail their checks (all_down: keep)")
+	})
+	h.expectMetrics("every server fails", `ballast_service_healthy_servers{service="web"} 0`, `ballast_service_taking_servers{service="web"} 2`,
+		`ballast_server_healthy{id="2",server="s2",service="web"} 0`, `ballast_server_in_use{id="2",server="s2",service="web"} 0`,
+		`ballast_server_healthy{id="3",server="s3",service="web"} 0`, `ballast_server_in_use{id="3",server="s3",service="web"} 1`)
+	// The removed server is not there. Who is, gets new connections.
+	h.eventually("only those that get new connections are missed", func() bool { return !strings.Contains(h.metrics(), "\nballast_next_hops_missing{") })
+	h.awaitStatuses("as checks say", "s2 unhealthy 0", "s3 unhealthy 1", "s4 unhealthy 1", "s77 unknown 0")
+	h.kill()
+	h.start()
+	h.await("the new process", func(s api.LBStatus) bool { return s.Revision == 5 })
+	h.expectMetrics("after a restart", `ballast_service_healthy_servers{service="web"} 0`, `ballast_server_healthy{id="3",server="s3",service="web"} 0`)
+}
+
 // expectControllersNamed is about what a load balancer without a file cannot tell.
 func (h *remoteHost) expectControllersNamed() {
 	h.t.Helper()

@@ -265,9 +265,9 @@ func TestCountersAreServedToPrometheus(t *testing.T) {
 		`ballast_server_state{id="1",server="s1",service="web",state="active"} 1`, "ballast_config_refused 0\n", "go_gc_heap_live_bytes ", "process_open_fds ",
 		`ballast_server_healthy{id="2",server="s2",service="web"} 1`, `ballast_server_weight{id="2",server="s2",service="web"} 1`,
 		`ballast_service_taking_servers{service="web"} 2`, `ballast_interface_attached{interface="eth0"} 1`, "ballast_ready 1\n", "ballast_problems 0\n", "ballast_key_epoch 1\n",
-		`ballast_build_info{goversion="go1.`, "ballast_next_hops_missing ")
+		`ballast_build_info{goversion="go1.`, `ballast_service_healthy_servers{service="web"} 2`, `ballast_server_in_use{id="2",server="s2",service="web"} 1`)
 	text := h.metrics()
-	if series := strings.Count(text, `server="s2"`); series != 7 {
+	if series := strings.Count(text, `server="s2"`); series != 8 {
 		t.Errorf("a server has %d series", series)
 	}
 	for _, none := range []string{`ballast_packets_total{service="web",verdict="forwarded_by_cookie"}`, "ballast_controllers_connected", "ballast_revision", "ballast_certificate"} {
@@ -276,9 +276,13 @@ func TestCountersAreServedToPrometheus(t *testing.T) {
 		}
 	}
 	h.awaitFile(h.write(strings.Replace(fmt.Sprintf(lbFile, ""), "{name: s1,", "{name: s1, state: draining,", 1)))
-	h.expectMetrics("one drains", `ballast_service_taking_servers{service="web"} 1`, `ballast_server_weight{id="1",server="s1",service="web"} 0`)
+	h.expectMetrics("one drains", `ballast_service_taking_servers{service="web"} 1`, `ballast_server_weight{id="1",server="s1",service="web"} 0`,
+		`ballast_server_in_use{id="1",server="s1",service="web"} 0`)
 	require(t, h.space.SetLink("eth0", false))
-	h.eventually("no next hop", func() bool { return strings.Contains(h.metrics(), "ballast_next_hops_missing 2\n") })
+	h.eventually("no next hop to the one that gets new connections", func() bool {
+		text := h.metrics()
+		return strings.Contains(text, `ballast_next_hops_missing{address="10.9.0.3",server="s2"} 1`) && strings.Count(text, "\nballast_next_hops_missing{") == 1
+	})
 }
 
 func TestAnUpgradeToAnotherLayoutOfMapsReplacesTheProgramInPlace(t *testing.T) {

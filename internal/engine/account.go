@@ -8,6 +8,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/machine/balance"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/health"
+	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -19,6 +20,7 @@ type account struct {
 
 	mutex    sync.Mutex
 	view     ServiceView
+	kept     []uint16      // unhealthy, and get new connections all the same
 	weighed  model.Service // as weights are made for: who is unhealthy takes no new connections
 	ids      map[uint16]bool
 	lead     bool
@@ -45,7 +47,7 @@ type account struct {
 type decision struct {
 	weights   *follow.Update
 	health    bool
-	down, cut []uint16
+	unhealthy node.Unhealthy
 	off       []uint16
 	counts    *follow.Counts
 	shares    map[string]float64 // of counts
@@ -202,8 +204,8 @@ func (a *account) look(now time.Time) (d decision) {
 	if shares != nil {
 		d.weights = a.update(shares)
 	}
-	d.down, d.cut = a.down, a.toCut(now)
-	if (!slices.Equal(d.down, a.view.Down) || !slices.Equal(d.cut, a.view.Cut)) && now.Sub(a.told) >= repeatPeriod {
+	d.unhealthy = node.Unhealthy{Down: a.down, Kept: a.kept, Cut: a.toCut(now)}
+	if !d.unhealthy.Equal(node.Unhealthy{Down: a.view.Down, Kept: a.view.Kept, Cut: a.view.Cut}) && now.Sub(a.told) >= repeatPeriod {
 		d.health, a.told = true, now
 	}
 	d.off = a.toSwitchOff(now)
@@ -217,13 +219,13 @@ func (a *account) look(now time.Time) (d decision) {
 func (a *account) judgeNow(now time.Time) {
 	down := a.judge.Down(now, &a.view.Service, a.checkers)
 	a.judged, a.evidence = now, false
-	if !slices.Equal(down, a.down) {
-		for _, id := range a.down {
-			if _, still := slices.BinarySearch(down, id); !still {
+	if kept := a.judge.Kept(); !slices.Equal(down, a.down) || !slices.Equal(kept, a.kept) {
+		for _, id := range slices.Concat(a.down, a.kept) {
+			if !slices.Contains(down, id) && !(slices.Contains(a.kept, id) && slices.Contains(kept, id)) {
 				a.balance.Rose(&a.weighed, id)
 			}
 		}
-		a.down, a.told = down, time.Time{}
+		a.down, a.kept, a.told = down, kept, time.Time{}
 	}
 	a.weigh()
 }

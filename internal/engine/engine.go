@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/rendezvous"
 	"github.com/ballast-lb/ballast/internal/linux/poll"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -29,9 +30,9 @@ type Options struct {
 	// Count takes what agents have counted of a service that is led and whose policy chooses by open connections, and which part of its
 	// connections each load balancer dispatches.
 	Count func(service string, counts *follow.Counts, shares map[string]float64)
-	// Down takes who is unhealthy of a service that is led, whenever that differs from what the view says: ids that should get no new
-	// connections, and of those the ones whose connections should be cut. It is repeated until the view agrees.
-	Down func(service string, down, cut []uint16)
+	// Down takes who is unhealthy of a service that is led, whenever that differs from what the view says. It is repeated until the view
+	// agrees.
+	Down func(service string, found node.Unhealthy)
 	// Off asks for a server of a service that is led to be switched off, as the deadline of its drain has passed. It is repeated until
 	// the view agrees.
 	Off func(service string, id uint16)
@@ -102,7 +103,7 @@ func (e *Engine) SetState(view *View) {
 		a := e.accounts[v.Service.Name]
 		if a == nil {
 			a = &account{name: v.Service.Name, place: -1}
-			a.judge.Restore(now, v.Down)
+			a.judge.Restore(now, v.Down, v.Kept)
 			e.accounts[a.name] = a
 			a.setLead(e.leads(a.name), e.term)
 			e.assign = true
@@ -301,7 +302,7 @@ func (e *Engine) tell(a *account, d decision) {
 		e.options.Count(a.name, d.counts, d.shares)
 	}
 	if d.health && e.options.Down != nil {
-		e.options.Down(a.name, d.down, d.cut)
+		e.options.Down(a.name, d.unhealthy)
 	}
 	for _, id := range d.off {
 		if e.options.Off != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/machine/balance"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/health"
+	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -67,8 +68,8 @@ func (d *decisions) options() engine.Options {
 		Count: func(s string, counts *follow.Counts, shares map[string]float64) {
 			keep(func(d *said) { d.counts = append(d.counts, countsSaid{s, counts, shares}) })
 		},
-		Down: func(s string, down, cut []uint16) {
-			keep(func(d *said) { d.down = append(d.down, fmt.Sprint(s, down, cut)) })
+		Down: func(s string, found node.Unhealthy) {
+			keep(func(d *said) { d.down = append(d.down, fmt.Sprint(s, found.Down, found.Cut)) })
 		},
 		Off:    func(s string, id uint16) { keep(func(d *said) { d.off = append(d.off, fmt.Sprint(s, id)) }) },
 		Checks: func(checks map[string][]string) { keep(func(d *said) { d.checks = checks }) },

@@ -30,7 +30,8 @@ type ServiceView struct {
 	Removed []model.Server  // that have left, whose connections have not ended
 	Past    [][]model.Share // what the table was made of before, oldest first
 	Down    []uint16        // ids of servers that get no new connections because they are unhealthy, ascending
-	Cut     []uint16        // of those, the ones that have been unhealthy for so long that they get no packets at all
+	Kept    []uint16        // ids of servers that are unhealthy and get new connections all the same (all_down), ascending
+	Cut     []uint16        // of Down, the ones that have been unhealthy for so long that they get no packets at all
 	// Revision changes whenever anything else here does. 0: look and compare.
 	Revision uint64
 }

@@ -14,9 +14,7 @@ import (
 func nodesOf(v *engine.View) *ballastv1.Nodes {
 	nodes := api.NodesToProto(&model.Fleet{Nodes: v.Nodes, NodeHealth: v.NodeHealth})
 	if v.Second != nil {
-		for _, id := range v.Second.Down {
-			nodes.Down = append(nodes.Down, uint32(id))
-		}
+		nodes.Down, nodes.Kept = wide(v.Second.Down), wide(v.Second.Kept)
 	}
 	return nodes
 }
@@ -34,10 +32,15 @@ func forLBs(v *engine.ServiceView) *ballastv1.ServiceState {
 		}
 	}
 	state := &ballastv1.ServiceState{Service: api.ServiceToProto(&service), Removed: api.ServersToProto(v.Removed), Past: api.PastToProto(v.Past)}
-	for _, id := range v.Down {
-		state.Down = append(state.Down, uint32(id))
-	}
+	state.Down, state.Kept = wide(v.Down), wide(v.Kept)
 	return state
+}
+
+func wide(ids []uint16) (list []uint32) {
+	for _, id := range ids {
+		list = append(list, uint32(id))
+	}
+	return list
 }
 
 // forAgents is what servers need to know of the service that they share: not how its connections are dispatched, so that they hear

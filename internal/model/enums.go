@@ -129,9 +129,10 @@ const (
 	CheckQUIC  Check = 7
 	CheckGRPCS Check = 8 // grpc.health.v1 inside TLS
 
-	AllDownKeep AllDown = 0 // the last set that stood for a while
-	AllDownAll  AllDown = 1 // all servers, as if none had been checked
-	AllDownNone AllDown = 2 // nobody: new connections are dropped
+	AllDownKeep     AllDown = 0 // the last set that stood for a while
+	AllDownAll      AllDown = 1 // all servers, as if none had been checked
+	AllDownNone     AllDown = 2 // nobody: new connections are dropped
+	AllDownWithdraw AllDown = 3 // as keep, and BGP withdraws the VIP
 
 	QUICSinglePass QUICAlgorithm = 0 // one block of AES-128: id and nonce are 16 bytes
 	QUICFourPass   QUICAlgorithm = 1 // four Feistel passes, of other lengths
@@ -167,7 +168,7 @@ var (
 	sessionNames  = map[Session]string{SessionNone: "none", SessionTLS: "tls"}
 	acceptNames   = map[AcceptPolicy]string{AcceptDynamic: "dynamic", AcceptStatic: "static"}
 	acceptByNames = map[AcceptLoad]string{AcceptByConnections: "connections", AcceptByBacklog: "backlog", AcceptByCPU: "cpu", AcceptByEndpoint: "endpoint"}
-	allDownNames  = map[AllDown]string{AllDownKeep: "keep", AllDownAll: "all", AllDownNone: "none"}
+	allDownNames  = map[AllDown]string{AllDownKeep: "keep", AllDownAll: "all", AllDownNone: "none", AllDownWithdraw: "withdraw"}
 )
 
 // Tunnels reports whether packets travel inside others, which agents unpack.

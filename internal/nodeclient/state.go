@@ -83,7 +83,7 @@ func (s *State) takeNodes(before *State, message *ballastv1.State) (err error) {
 		}
 		return nil
 	}
-	s.setUnhealthy(model.SecondTierName, message.Nodes.Down)
+	s.setUnhealthy(model.SecondTierName, message.Nodes.Down, message.Nodes.Kept)
 	s.Running.Nodes, s.Running.NodeHealth, err = api.NodesFromProto(message.Nodes)
 	return err
 }
@@ -109,7 +109,7 @@ func (s *State) takeService(message *ballastv1.ServiceState) error {
 	if past != nil {
 		s.Past[service.Name] = past
 	}
-	s.setUnhealthy(service.Name, message.Down)
+	s.setUnhealthy(service.Name, message.Down, message.Kept)
 	return nil
 }
 
@@ -119,13 +119,15 @@ func (s *State) keepUnhealthy(before *State, service string) {
 	}
 }
 
-func (s *State) setUnhealthy(service string, down []uint32) {
-	if len(down) == 0 {
-		return
+func (s *State) setUnhealthy(service string, down, kept []uint32) {
+	if found := (node.Unhealthy{Down: ids(down), Kept: ids(kept)}); !found.None() {
+		s.Unhealthy[service] = found
 	}
-	ids := make([]uint16, len(down))
-	for i, id := range down {
-		ids[i] = uint16(id)
+}
+
+func ids(numbers []uint32) (list []uint16) {
+	for _, number := range numbers {
+		list = append(list, uint16(number))
 	}
-	s.Unhealthy[service] = node.Unhealthy{Down: ids}
+	return list
 }

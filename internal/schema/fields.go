@@ -163,7 +163,7 @@ var Health = []Field[health]{
 	{Key: "command", Value: list(func(h *health) *[]string { return &h.Command }, "words", "", " ", "%q", func(text string) (string, error) { return text, nil }),
 		Doc: "`exec`: program and arguments"},
 	{Key: "all_down", Value: choice(func(h *health) *model.AllDown { return &h.AllDown }), Default: "keep",
-		Doc: "who gets new connections when nobody is healthy", More: "The last healthy set, all, none"},
+		Doc: "who gets new connections when nobody is healthy", More: "`keep`: the last healthy set; `withdraw`: the same, and BGP withdraws the VIP (`docs/bgp.md`); `all`: all; `none`: nobody"},
 	{Key: "deadline", Value: scalar(func(h *health) *model.Duration { return &h.Deadline }, "duration", "", parseDuration, model.Duration.String), Default: "0s: never",
 		Doc: "the connections of a server that is unhealthy for that long are cut"},
 }

@@ -216,7 +216,7 @@ func (cs *changes) onUnhealthy(found map[string]node.Unhealthy) {
 		}
 		for _, service := range slices.Sorted(maps.Keys(found)) {
 			var names []string
-			for _, id := range found[service].Down {
+			for _, id := range slices.Concat(found[service].Down, found[service].Kept) {
 				names = append(names, next.ServerName(service, id))
 			}
 			c.log.Info("health of servers", "service", service, "unhealthy", names)

@@ -71,15 +71,15 @@ func (f fleetAPI) judge(now *dataplane.Snapshot, s *api.ServiceStatus) (list []*
 	if f.local != nil {
 		return hub.ServersToProto(f.local.Servers(s.Name))
 	}
-	down, weights := now.DownOf(s.Name), f.tables.Weights(s.Name)
+	down, failing, weights := now.DownOf(s.Name), now.FailingOf(s.Name), f.tables.Weights(s.Name)
 	for i := range s.Servers {
-		list = append(list, serverToProto(s, &s.Servers[i], down, weights))
+		list = append(list, serverToProto(s, &s.Servers[i], down, failing, weights))
 	}
 	return list
 }
 
 // serverToProto is what controllers have sent of a server, and what this node counts by itself.
-func serverToProto(s *api.ServiceStatus, server *api.ServerStatus, down map[uint16]bool, weights map[uint16]uint16) *ballastv1.ServerStatus {
+func serverToProto(s *api.ServiceStatus, server *api.ServerStatus, down, failing map[uint16]bool, weights map[uint16]uint16) *ballastv1.ServerStatus {
 	status := &ballastv1.ServerStatus{Service: s.Name, Server: api.ServerToProto(&server.Server), Removed: server.Removed,
 		Health: "unchecked"}
 	if s.Affinity.Cookies() {
@@ -88,8 +88,11 @@ func serverToProto(s *api.ServiceStatus, server *api.ServerStatus, down map[uint
 	if s.Health.Check != model.CheckNone {
 		status.Health = "unknown"
 	}
-	if down[server.ID] {
+	if failing[server.ID] {
 		status.Health = "unhealthy"
+		if !down[server.ID] {
+			status.HealthDetail = fmt.Sprintf("gets new connections all the same: all servers are unhealthy (all_down: %s)", s.Health.AllDown)
+		}
 	}
 	if server.TakesNew() && !server.Removed && !down[server.ID] {
 		status.Weight = uint32(server.Weight)

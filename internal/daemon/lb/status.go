@@ -206,11 +206,11 @@ func (o observer) nodeHealth(now *dataplane.Snapshot, second *model.Service) map
 		}
 		return states
 	}
-	down := now.DownOf(model.SecondTierName)
+	failing := now.FailingOf(model.SecondTierName)
 	for i := range second.Servers {
 		id := second.Servers[i].ID
 		switch {
-		case down[id]:
+		case failing[id]:
 			states[id] = judgedState{state: health.Unhealthy}
 		case second.Health.Check == model.CheckNone:
 			states[id] = judgedState{state: health.Unchecked}

@@ -81,21 +81,26 @@ func (j *Judge) Told(now time.Time, lb string, id uint16, healthy bool, detail s
 	j.views[id][lb] = view{now, healthy, detail}
 }
 
-// Restore begins with what an earlier judge of the service had decided, as another controller takes over.
-func (j *Judge) Restore(now time.Time, down []uint16) {
+// Restore begins with what an earlier judge of the service had decided, as another controller takes over: its Down and its Kept.
+func (j *Judge) Restore(now time.Time, down, kept []uint16) {
 	j.verdicts, j.restored = map[uint16]verdict{}, map[uint16]bool{}
-	for _, id := range down {
+	for _, id := range slices.Concat(down, kept) {
 		j.verdicts[id] = verdict{down: true, since: now, known: now}
+	}
+	for _, id := range down {
 		j.restored[id] = true
 	}
 }
+
+// Kept returns the ids of the servers that are unhealthy and get new connections all the same, ascending, as of the last Down.
+func (j *Judge) Kept() []uint16 { return slices.Sorted(maps.Keys(j.seen.overrule)) }
 
 // Down returns the ids of the servers that get no new connections because they are unhealthy, ascending. assigned are the load
 // balancers that check the service. Call it after every Told, and when time has passed.
 //
 // When all servers that might get new connections are unhealthy, all_down decides: keep leaves the last set that stood for longer
-// than it takes until a common failure has shown at every server (those of it that are still there; if none is, all), all leaves
-// all, none leaves none. Servers that fail together fall one after the other: the last of them alone could not carry the load of all.
+// than it takes until a common failure has shown at every server (those of it that are still there; if none is, all), and so does
+// withdraw; all leaves all, none leaves none. Servers that fail together fall one after the other: the last of them alone could not carry the load of all.
 func (j *Judge) Down(now time.Time, svc *model.Service, assigned []string) (down []uint16) {
 	if svc.Health.Check == model.CheckNone {
 		*j = Judge{seen: seen{now: now, unasked: true}}
@@ -146,7 +151,7 @@ func (j *Judge) keep(now time.Time, candidates, healthy map[uint16]bool, h *mode
 	switch h.AllDown {
 	case model.AllDownNone:
 		return nil
-	case model.AllDownKeep:
+	case model.AllDownKeep, model.AllDownWithdraw:
 		if kept := without(candidates, func(id uint16) bool { return !j.last[id] }); len(kept) > 0 {
 			return kept
 		}

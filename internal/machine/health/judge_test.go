@@ -149,7 +149,7 @@ func TestNewLoadBalancersDoNotBringAServerBackBeforeTheyHaveSeenIt(t *testing.T)
 
 func TestATakeOverBeginsWithWhatWasDown(t *testing.T) {
 	j, svc := &Judge{}, service(model.AllDownKeep, 1, 2, 3)
-	j.Restore(start, []uint16{2})
+	j.Restore(start, []uint16{2}, nil)
 	wantDown(t, j, start, svc, 2)
 	wantState(t, j, 2, Unhealthy)
 	say(j, start, false, 1, 2, 3)
@@ -158,11 +158,23 @@ func TestATakeOverBeginsWithWhatWasDown(t *testing.T) {
 	wantDown(t, j, start.Add(time.Second), svc, 1, 3)
 }
 
+func TestATakeOverKeepsServersThatFailAndAreUsedUnhealthy(t *testing.T) {
+	j, svc := &Judge{}, service(model.AllDownKeep, 1, 2, 3)
+	j.Restore(start, []uint16{2}, []uint16{1, 3})
+	wantDown(t, j, start, svc, 2) // before any load balancer has said a word
+	if kept := j.Kept(); !slices.Equal(kept, []uint16{1, 3}) {
+		t.Errorf("kept are %v", kept)
+	}
+	for _, id := range []uint16{1, 2, 3} {
+		wantState(t, j, id, Unhealthy)
+	}
+}
+
 func TestAllDownSaysWhoGetsNewConnectionsThen(t *testing.T) {
 	for _, c := range []struct {
 		policy model.AllDown
 		down   []uint16
-	}{{model.AllDownKeep, []uint16{1}}, {model.AllDownAll, nil}, {model.AllDownNone, []uint16{1, 2, 3}}} {
+	}{{model.AllDownKeep, []uint16{1}}, {model.AllDownWithdraw, []uint16{1}}, {model.AllDownAll, nil}, {model.AllDownNone, []uint16{1, 2, 3}}} {
 		t.Run(c.policy.String(), func(t *testing.T) {
 			j, svc := &Judge{}, service(c.policy, 1, 2, 3)
 			say(j, start, true, 2, 3)
@@ -170,6 +182,9 @@ func TestAllDownSaysWhoGetsNewConnectionsThen(t *testing.T) {
 			wantDown(t, j, start, svc, 1)
 			say(j, start, false, 2, 3)
 			wantDown(t, j, start, svc, c.down...)
+			if all := slices.Sorted(slices.Values(slices.Concat(c.down, j.Kept()))); !slices.Equal(all, []uint16{1, 2, 3}) {
+				t.Errorf("unhealthy are %v: what all_down leaves new connections is not among them", all)
+			}
 			if c.policy != model.AllDownNone {
 				wantState(t, j, 3, Unhealthy, "connection refused", "all the same", "all_down: "+c.policy.String())
 			}

@@ -27,11 +27,19 @@ type Removed struct {
 	packets uint64 // when last looked at
 }
 
-// Unhealthy are the servers of a service that get no new connections, and of those the ones whose connections are cut, by id.
-// Controllers send the latter as servers that are off.
+// Unhealthy are the servers of a service that fail their checks, by id: what checks say and what all_down makes of it stay apart.
 type Unhealthy struct {
-	Down []uint16 `json:"down"`
-	Cut  []uint16 `json:"cut,omitempty"`
+	Down []uint16 `json:"down"`           // get no new connections
+	Kept []uint16 `json:"kept,omitempty"` // get new connections all the same: every server fails, and all_down says so
+	Cut  []uint16 `json:"cut,omitempty"`  // of Down, those whose connections are cut. Controllers send them as servers that are off
+}
+
+// None reports whether no server fails.
+func (u Unhealthy) None() bool { return len(u.Down)+len(u.Kept) == 0 }
+
+// Equal reports whether both say the same of the same servers.
+func (u Unhealthy) Equal(other Unhealthy) bool {
+	return slices.Equal(u.Down, other.Down) && slices.Equal(u.Kept, other.Kept) && slices.Equal(u.Cut, other.Cut)
 }
 
 // Timing bounds how long removed servers are remembered.

@@ -89,13 +89,14 @@ func (a *Announcer) Problems() (problems []string) {
 var (
 	sessionUp   = prometheus.NewDesc("ballast_bgp_session_up", "1 while the BGP session with a neighbour is established.", []string{"neighbor"}, nil)
 	bfdUp       = prometheus.NewDesc("ballast_bgp_bfd_up", "1 while the BFD session with a neighbour is up.", []string{"neighbor"}, nil)
+	vipSessions = prometheus.NewDesc("ballast_bgp_vip_sessions", "BGP sessions by which this load balancer announces a VIP; 0: no router hears of it from here.", []string{"vip"}, nil)
 	announced   = prometheus.NewDesc("ballast_bgp_announced_vips", "VIPs that are announced.", nil, nil)
 	withdrawals = prometheus.NewDesc("ballast_bgp_withdrawals_total", "VIPs that were withdrawn since the daemon started.", nil, nil)
 )
 
 // Describe is of prometheus.Collector.
 func (a *Announcer) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{sessionUp, bfdUp, announced, withdrawals} {
+	for _, desc := range []*prometheus.Desc{sessionUp, bfdUp, vipSessions, announced, withdrawals} {
 		out <- desc
 	}
 }
@@ -124,6 +125,7 @@ func (a *Announcer) Collect(out chan<- prometheus.Metric) {
 		if vip.Announced {
 			count++
 		}
+		out <- prometheus.MustNewConstMetric(vipSessions, prometheus.GaugeValue, float64(len(vip.To)), vip.VIP.String())
 	}
 	a.mutex.Lock()
 	defer a.mutex.Unlock()

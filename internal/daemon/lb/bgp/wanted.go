@@ -41,14 +41,17 @@ func (a *Announcer) wanted(state *dataplane.Snapshot, conf *model.BGP, nodeState
 
 // cannotCarry is why packets of a service have nowhere to go, empty: they have.
 func cannotCarry(state *dataplane.Snapshot, s *model.Service) string {
-	name, servers := s.Name, s.Servers
+	name, servers, health := s.Name, s.Servers, &s.Health
 	if state.SendsToNodes(s) {
-		name, servers = model.SecondTierName, nil
+		name, servers, health = model.SecondTierName, nil, &state.Running.NodeHealth
 		if second := state.SecondTier(); second != nil {
 			servers = second.Servers
 		}
 	}
 	down, able, unhealthy := state.DownOf(name), 0, 0
+	if health.AllDown == model.AllDownWithdraw {
+		down = state.FailingOf(name) // those that get new connections all the same are no reason to announce
+	}
 	for i := range servers {
 		server := &servers[i]
 		if _, known := state.Paths[server.Address]; server.State == model.StateOff || !known || state.Pathless[server.Address] != "" {

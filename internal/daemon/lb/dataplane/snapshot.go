@@ -2,6 +2,7 @@
 package dataplane
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net"
@@ -38,6 +39,29 @@ func (s *Snapshot) Confirmed() bool {
 		}
 	}
 	return len(s.Pathless) == 0
+}
+
+// Unreached names, by address, the servers and nodes that get new connections from here and that the kernel knows no path to. Those that have
+// left, drain or are unhealthy are not among them: nobody is sent there.
+func (s *Snapshot) Unreached() map[netip.Addr]string {
+	names := map[netip.Addr]string{}
+	add := func(of *model.Service) {
+		down := s.DownOf(of.Name)
+		for i := range of.Servers {
+			if server := &of.Servers[i]; s.Pathless[server.Address] != "" && server.TakesNew() && !down[server.ID] {
+				names[server.Address] = cmp.Or(names[server.Address], server.Name)
+			}
+		}
+	}
+	for i := range s.Running.Services {
+		if service := &s.Running.Services[i]; !s.SendsToNodes(service) {
+			add(service)
+		}
+	}
+	if second := s.SecondTier(); second != nil {
+		add(second)
+	}
+	return names
 }
 
 // Sources are the addresses that tunnels come from, each once.

@@ -74,9 +74,9 @@ func (l *Local) Run(ctx context.Context) {
 
 // judged takes who is unhealthy from the engine. A host that fails may be a server of hundreds of services, and tables take their time:
 // what is found meanwhile is passed on together.
-func (l *Local) judged(service string, down, cut []uint16) {
+func (l *Local) judged(service string, found node.Unhealthy) {
 	l.mutex.Lock()
-	l.found[service] = node.Unhealthy{Down: down, Cut: cut}
+	l.found[service] = found
 	l.mutex.Unlock()
 	select {
 	case l.wake <- struct{}{}:
@@ -98,7 +98,8 @@ func (l *Local) Serve(ctx context.Context, listener net.Listener, credentials *p
 func (l *Local) Follow(now *dataplane.Snapshot) {
 	view := &engine.View{Revision: now.Generation, Keys: now.Running.Keys}
 	if second := now.SecondTier(); second != nil {
-		view.Second = &engine.ServiceView{Service: *second, Down: now.Unhealthy[model.SecondTierName].Down}
+		view.Second = &engine.ServiceView{Service: *second, Down: now.Unhealthy[model.SecondTierName].Down,
+			Kept: now.Unhealthy[model.SecondTierName].Kept}
 	}
 	for _, s := range now.Running.Services {
 		if now.SendsToNodes(&s) {
@@ -106,7 +107,7 @@ func (l *Local) Follow(now *dataplane.Snapshot) {
 		}
 		sick := now.Unhealthy[s.Name]
 		view.Services = append(view.Services, engine.ServiceView{
-			Service: s, Removed: now.Lingering(s.Name), Past: now.Past[s.Name], Down: sick.Down, Cut: sick.Cut,
+			Service: s, Removed: now.Lingering(s.Name), Past: now.Past[s.Name], Down: sick.Down, Kept: sick.Kept, Cut: sick.Cut,
 		})
 	}
 	l.engine.SetState(view)

@@ -29,7 +29,7 @@ func (s *State) WithUnhealthy(found map[string]node.Unhealthy) *State {
 	unhealthy := make(map[string]node.Unhealthy, len(s.Unhealthy)+len(found))
 	maps.Copy(unhealthy, s.Unhealthy)
 	for service, ids := range found {
-		if delete(unhealthy, service); len(ids.Down) > 0 {
+		if delete(unhealthy, service); !ids.None() {
 			unhealthy[service] = ids
 		}
 	}
@@ -44,11 +44,19 @@ func (s *State) Editable() node.Node {
 }
 
 // DownOf are the ids of a service's servers that get no new connections because they are unhealthy.
-func (s *State) DownOf(service string) map[uint16]bool {
-	down := s.Unhealthy[service].Down
-	ids := make(map[uint16]bool, len(down))
-	for _, id := range down {
-		ids[id] = true
+func (s *State) DownOf(service string) map[uint16]bool { return set(s.Unhealthy[service].Down) }
+
+// FailingOf are the ids of a service's servers that checks say are down, whatever all_down makes of it.
+func (s *State) FailingOf(service string) map[uint16]bool {
+	return set(s.Unhealthy[service].Down, s.Unhealthy[service].Kept)
+}
+
+func set(lists ...[]uint16) map[uint16]bool {
+	ids := map[uint16]bool{}
+	for _, list := range lists {
+		for _, id := range list {
+			ids[id] = true
+		}
 	}
 	return ids
 }
@@ -138,18 +146,27 @@ func (s *State) IPv6Needs(address netip.Addr) (mtu uint16) {
 	return mtu
 }
 
-// Taking is how many servers of each service get new connections from here. Services that nobody opens connections to are left out.
-func (s *State) Taking() map[string]int {
-	taking := map[string]int{}
+// Taking counts servers of a service.
+type Taking struct {
+	New     int // get new connections from here
+	Healthy int // of those, the ones that do not fail their checks
+}
+
+// Taking tells it of each service. Services that nobody opens connections to are left out.
+func (s *State) Taking() map[string]Taking {
+	taking := map[string]Taking{}
 	for i := range s.Running.Services {
 		service := &s.Running.Services[i]
 		if s.SendsToNodes(service) || s.Running.OnlyReturns(service) {
 			continue
 		}
-		down, takes := s.Unhealthy[service.Name].Down, 0
+		found, takes := s.Unhealthy[service.Name], Taking{}
 		for j := range service.Servers {
-			if server := &service.Servers[j]; server.TakesNew() && !slices.Contains(down, server.ID) {
-				takes++
+			if server := &service.Servers[j]; server.TakesNew() && !slices.Contains(found.Down, server.ID) {
+				takes.New++
+				if !slices.Contains(found.Kept, server.ID) {
+					takes.Healthy++
+				}
 			}
 		}
 		taking[service.Name] = takes
@@ -157,13 +174,18 @@ func (s *State) Taking() map[string]int {
 	return taking
 }
 
-// Unserved are services whose new connections are dropped, as none of their servers takes any.
+// Unserved are services that nobody serves: none of their servers takes new connections, or all that do fail their checks.
 func (s *State) Unserved() (problems []string) {
 	taking := s.Taking()
 	for i := range s.Running.Services {
-		name := s.Running.Services[i].Name
-		if servers, asked := taking[name]; asked && servers == 0 {
-			problems = append(problems, fmt.Sprintf("service %s: no server takes new connections: they are dropped (dropped_no_server)", name))
+		service := &s.Running.Services[i]
+		switch takes, asked := taking[service.Name]; {
+		case !asked || takes.Healthy > 0:
+		case takes.New == 0:
+			problems = append(problems, fmt.Sprintf("service %s: no server takes new connections: they are dropped (dropped_no_server)", service.Name))
+		default:
+			problems = append(problems, fmt.Sprintf("service %s: no server is healthy: new connections go to %s that fail their checks (all_down: %s)",
+				service.Name, model.Counted(takes.New, "server", "servers"), service.Health.AllDown))
 		}
 	}
 	return problems

@@ -69,7 +69,7 @@ func TestServersThatTakeNewConnectionsAreCounted(t *testing.T) {
 	s := example()
 	s.Running.Services[0].Servers = append(s.Running.Services[0].Servers, model.Server{Name: "s4", ID: 4}, model.Server{Name: "s5", ID: 5, Weight: 1, State: model.StateDraining})
 	s.Running.Services = append(s.Running.Services, model.Service{Name: "empty"})
-	if taking := s.Taking(); !maps.Equal(taking, map[string]int{"web": 1, "empty": 0}) { // s1 is unhealthy, s4 has no weight, s5 drains
+	if taking := s.Taking(); !maps.Equal(taking, map[string]Taking{"web": {New: 1, Healthy: 1}, "empty": {}}) { // s1 is unhealthy, s4 has no weight, s5 drains
 		t.Errorf("%v", taking)
 	}
 }

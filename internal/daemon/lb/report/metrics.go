@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
 	"github.com/ballast-lb/ballast/internal/machine/health"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
@@ -26,16 +27,18 @@ var (
 	serverNew     = prometheus.NewDesc("ballast_server_connections_total", "Connections dispatched to a server.", []string{"service", "server", "id"}, nil)
 	serverState   = prometheus.NewDesc("ballast_server_state", "1 for the state that a server is in.", []string{"service", "server", "id", "state"}, nil)
 	sessionHellos = prometheus.NewDesc("ballast_session_hellos_total", "First packets with data of connections of a service with session tls, by what they showed.", []string{"service", "outcome"}, nil)
-	serverHealthy = prometheus.NewDesc("ballast_server_healthy", "1: health does not keep a server from new connections; 0: it is unhealthy.", []string{"service", "server", "id"}, nil)
+	serverHealthy = prometheus.NewDesc("ballast_server_healthy", "What checks say: 0: a server is unhealthy, also where all_down leaves it new connections; 1: it is not, or is not checked.", []string{"service", "server", "id"}, nil)
+	serverInUse   = prometheus.NewDesc("ballast_server_in_use", "1: a server gets new connections from here; 0: its state, its weight or its health keeps it from them.", []string{"service", "server", "id"}, nil)
 	serverWeight  = prometheus.NewDesc("ballast_server_weight", "Weight of a server for new connections, as the dispatch policy uses it now; 0: it gets none.", []string{"service", "server", "id"}, nil)
 	serverLiving  = prometheus.NewDesc("ballast_server_living_connections", "Connections of a server that live, where that is counted.", []string{"service", "server", "id"}, nil)
 	takingServers = prometheus.NewDesc("ballast_service_taking_servers", "Servers of a service that get new connections. Not of a service whose servers only answer.", []string{"service"}, nil)
-	pathless      = prometheus.NewDesc("ballast_next_hops_missing", "Addresses of servers and nodes that this load balancer knows no next hop to.", nil, nil)
+	healthyCount  = prometheus.NewDesc("ballast_service_healthy_servers", "Servers of a service that get new connections and that checks do not call unhealthy. Not of a service whose servers only answer.", []string{"service"}, nil)
+	pathless      = prometheus.NewDesc("ballast_next_hops_missing", "1 for each server or node that gets new connections and that this load balancer knows no next hop to; absent: it knows one.", []string{"server", "address"}, nil)
 	revision      = prometheus.NewDesc("ballast_revision", "Revision of the controllers' state that the tables say; 0: none was told yet.", nil, nil)
 	nodePackets   = prometheus.NewDesc("ballast_node_packets_total", "Packets sent to a node of the second tier.", []string{"service", "node", "id"}, nil)
 	nodeBytes     = prometheus.NewDesc("ballast_node_bytes_total", "Bytes of IP packets sent to a node of the second tier.", []string{"service", "node", "id"}, nil)
 	nodeNew       = prometheus.NewDesc("ballast_node_connections_total", "Connections dispatched to a node of the second tier.", []string{"service", "node", "id"}, nil)
-	nodeHealthy   = prometheus.NewDesc("ballast_node_healthy", "1: a node of the second tier gets packets; 0: it is unhealthy.", []string{"node", "id"}, nil)
+	nodeHealthy   = prometheus.NewDesc("ballast_node_healthy", "What checks say: 0: a node of the second tier is unhealthy, also where all_down leaves it packets; 1: it is not, or is not checked.", []string{"node", "id"}, nil)
 	changesMetric = prometheus.NewDesc("ballast_changes_total", "Changes applied to the data path since the daemon started.", nil, nil)
 	pathErrors    = prometheus.NewDesc("ballast_path_errors_total", "ICMP errors that say that the way to a server is narrower than its route, by what became of them.", []string{"outcome"}, nil)
 	stateUnsaved  = prometheus.NewDesc("ballast_state_unsaved", "1 while the state file cannot be written: a restart would know an older state.", nil, nil)
@@ -81,14 +84,23 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		if services[i].Name == "" || now.SendsToNodes(&services[i].Service) {
 			continue
 		}
+		failing, down := now.FailingOf(services[i].Name), now.DownOf(services[i].Name)
 		for _, judged := range m.Judge(now, &services[i]) {
-			collectJudged(out, judged)
+			collectJudged(out, judged, failing)
+		}
+		for j := range services[i].Servers {
+			if server := &services[i].Servers[j]; !server.Removed {
+				gauge(out, serverInUse, listen.Bool(server.TakesNew() && !down[server.ID]), services[i].Name, server.Name, strconv.Itoa(int(server.ID)))
+			}
 		}
 	}
 	for name, servers := range now.Taking() {
-		gauge(out, takingServers, float64(servers), name)
+		gauge(out, takingServers, float64(servers.New), name)
+		gauge(out, healthyCount, float64(servers.Healthy), name)
 	}
-	gauge(out, pathless, float64(len(now.Pathless)))
+	for address, name := range now.Unreached() {
+		gauge(out, pathless, 1, name, address.String())
+	}
 	if known, follows := m.Revision(); follows {
 		gauge(out, revision, float64(known))
 	}
@@ -100,16 +112,16 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(out, configfile.Refused, listen.Bool(m.Refused()))
 	gauge(out, stateUnsaved, listen.Bool(m.Unsaved()))
-	tier := now.Tier()
+	tier, failing := now.Tier(), now.FailingOf(model.SecondTierName)
 	for _, node := range tier.Second {
-		gauge(out, nodeHealthy, listen.Bool(!tier.Down[node.ID]), node.Name, strconv.Itoa(int(node.ID)))
+		gauge(out, nodeHealthy, listen.Bool(!failing[node.ID]), node.Name, strconv.Itoa(int(node.ID)))
 	}
 }
 
-func collectJudged(out chan<- prometheus.Metric, s *ballastv1.ServerStatus) {
+func collectJudged(out chan<- prometheus.Metric, s *ballastv1.ServerStatus, failing map[uint16]bool) {
 	labels := []string{s.Service, s.Server.Name, strconv.FormatUint(uint64(s.Server.Id), 10)}
 	if !s.Removed {
-		gauge(out, serverHealthy, listen.Bool(s.Health != health.Unhealthy), labels...)
+		gauge(out, serverHealthy, listen.Bool(s.Health != health.Unhealthy && !failing[uint16(s.Server.Id)]), labels...)
 		gauge(out, serverWeight, float64(s.Weight), labels...)
 	}
 	if s.Connections != nil {

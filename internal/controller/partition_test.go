@@ -93,7 +93,7 @@ func (l *link) hold(held bool) {
 }
 
 // freeAddress is one that nobody listens at, and that no outgoing connection gets until somebody does, or while whoever did is away.
-func freeAddress(t *testing.T) string {
+func freeAddress(t testing.TB) string {
 	for {
 		const first, ephemeral = 10000, 32768
 		address := fmt.Sprintf("127.0.0.1:%d", first+rand.IntN(ephemeral-first))

@@ -26,11 +26,11 @@ import (
 
 // keeper is a controller that keeps the state itself. It ends with an error if it is not told to.
 type keeper struct {
-	t            testing.TB
-	dir, address string
-	cancel       context.CancelFunc
-	ended        chan error
-	ready        chan struct{}
+	t                     testing.TB
+	dir, address, metrics string
+	cancel                context.CancelFunc
+	ended                 chan error
+	ready                 chan struct{}
 }
 
 // beginKeeper starts a controller with the state in dir, at an address that its certificate names, and waits for nothing.
@@ -40,8 +40,8 @@ func beginKeeper(t testing.TB, ca *fleettest.Authority, name, dir, address strin
 		ca.Issue(pki.Controller, name, "127.0.0.1")
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	k := &keeper{t, dir, address, cancel, make(chan error, 1), make(chan struct{})}
-	o := Options{Name: name, Listen: address, TLSDir: ca.Dir, DataDir: dir, Join: join, Timing: node.DefaultTiming, Version: "1.2.3",
+	k := &keeper{t, dir, address, freeAddress(t), cancel, make(chan error, 1), make(chan struct{})}
+	o := Options{Name: name, Listen: address, TLSDir: ca.Dir, DataDir: dir, Join: join, Timing: node.DefaultTiming, Version: "1.2.3", Metrics: k.metrics,
 		Log: fleettest.Log(t).With("controller", name), Ready: func(string) { close(k.ready) }}
 	go func() { k.ended <- Run(ctx, o); close(k.ended) }()
 	t.Cleanup(func() { cancel(); <-k.ended })

@@ -12,6 +12,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/metricstest"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -71,6 +72,8 @@ func TestTheVIPFollowsChecksAsAllDownSays(t *testing.T) {
 	for _, policy := range []model.AllDown{model.AllDownKeep, model.AllDownWithdraw, model.AllDownNone} {
 		h.awaitFile(write(policy))
 		h.awaitMetrics("servers are healthy, and the VIP is announced", `ballast_service_healthy_servers{service="web"} 2`, `ballast_bgp_vip_sessions{vip="198.51.100.10/32"} 1`)
+		good := h.scrape()
+		metricstest.ExpectPages(t, "servers are healthy", nil, good)
 		end()
 		h.awaitMetrics("checks say that all are down: "+policy.String(), `ballast_service_healthy_servers{service="web"} 0`,
 			`ballast_server_healthy{id="1",server="s1",service="web"} 0`, `ballast_server_healthy{id="2",server="s2",service="web"} 0`)
@@ -91,6 +94,9 @@ func TestTheVIPFollowsChecksAsAllDownSays(t *testing.T) {
 		}
 		h.expectMetrics(policy.String(), fmt.Sprintf("ballast_bgp_withdrawals_total %d\n", withdrawals), "ballast_problems 1\n")
 		h.await(said, func(s api.LBStatus) bool { return strings.Contains(strings.Join(s.Problems, "\n"), said) })
+		pages := map[model.AllDown][]string{model.AllDownKeep: {"BallastServiceWithoutHealthyServers"},
+			model.AllDownWithdraw: {"BallastServiceWithoutHealthyServers", "BallastVIPNotAnnounced"}, model.AllDownNone: {"BallastServiceWithoutServers", "BallastVIPNotAnnounced"}}
+		h.pages(policy.String(), good, pages[policy]...)
 		h.send(tableClient, &layers.TCP{SYN: true, Options: []layers.TCPOption{{OptionType: layers.TCPOptionKindNop}, {OptionType: layers.TCPOptionKindNop},
 			{OptionType: layers.TCPOptionKindTimestamps, OptionLength: 10, OptionData: []byte{0, 0, 0, 1, 0, 0, 0, 0}}}})
 		sent[verdict]++
@@ -106,5 +112,11 @@ func TestTheVIPFollowsChecksAsAllDownSays(t *testing.T) {
 			}
 		}
 	}
+	h.awaitMetrics("all is well", `ballast_service_healthy_servers{service="web"} 2`, `ballast_bgp_vip_sessions{vip="198.51.100.10/32"} 1`)
+	good := h.scrape()
+	r.listener.Close()
+	c.Close()
+	h.awaitMetrics("the router is gone", `ballast_bgp_session_up{neighbor="10.9.0.12"} 0`)
+	h.pages("no router", good, "BallastVIPNotAnnounced")
 	end()
 }

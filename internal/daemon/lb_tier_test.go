@@ -101,11 +101,13 @@ func TestTheFirstTierNoticesWhichNodesOfTheSecondAreDead(t *testing.T) {
 	h.write(fmt.Sprintf(tierFile, "10.9.0.2"))
 	h.start()
 	h.awaitNodes("lb2 healthy", "lb3 healthy")
+	good := h.scrape()
 	endThird()
 	h.awaitNodes("lb2 healthy", "lb3 unhealthy")
 	for _, want := range []string{`ballast_node_healthy{id="1",node="lb2"} 1`, `ballast_node_healthy{id="2",node="lb3"} 0`, `ballast_node_packets_total{id="2",node="lb3",service="web"} 0`} {
 		h.eventually("the tables to follow: "+want, func() bool { return strings.Contains(h.metrics(), want) })
 	}
+	h.pages("a node of the second tier is dead", good, "BallastNodeUnhealthy")
 	packets := func(name string) (sent uint64) {
 		for _, node := range h.service("web").Nodes {
 			if node.Name == name {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/machine/node"
@@ -64,23 +65,40 @@ func (f *findings) take() (unwell map[string]node.Unhealthy, ended map[serverOf]
 // write carries findings out.
 func (c *controller) write(ctx context.Context) {
 	said := ""
+	var again <-chan time.Time // after what failed: it may not be asked for again
 	for {
 		select {
 		case <-c.findings.wake:
+		case <-again:
+			again = nil
+			c.judging(true)
+			continue
 		case <-ctx.Done():
 			return
 		}
 		unwell, ended := c.findings.take()
 		err := c.writeAll(ctx, unwell, ended)
+		c.judging(err == nil)
 		if err == nil || ctx.Err() != nil {
-			said = ""
+			said, again = "", nil
 			continue
 		}
+		again = time.After(judgeAgain)
 		if text := err.Error(); text != said {
 			said = text
-			c.log.Error("results of health checks cannot be stored: load balancers keep the last ones", "error", err)
+			c.log.Error("results of health checks cannot be stored: load balancers that hear no other controller judge servers themselves", "error", err)
 		}
 	}
+}
+
+// judgeAgain is how long a controller that could not store results of checks counts as one that judges nobody.
+const judgeAgain = 10 * time.Second
+
+// judging tells load balancers whether this controller judges servers: it leads, and can write to the store.
+func (c *controller) judging(writes bool) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.hub.SetJudging(writes && c.leads.term != 0)
 }
 
 func (c *controller) writeAll(ctx context.Context, unwell map[string]node.Unhealthy, ended map[serverOf]bool) error {

@@ -118,6 +118,7 @@ func (c *controller) leave() {
 	c.live, c.leads = nil, leadership{}
 	c.mutex.Unlock()
 	c.engine.Lead(0, func(string) bool { return false })
+	c.hub.SetJudging(false)
 	c.hub.SetControllers(nil)
 }
 
@@ -193,8 +194,9 @@ func (c *controller) lead(l leadership) {
 		return
 	}
 	c.engine.Lead(l.term, func(service string) bool { return l.of(c.name, service) })
+	c.hub.SetJudging(l.term != 0)
 	if l.term == 0 {
-		c.log.Warn("this controller leads no service any more: the others, if there are any, take over; nodes go on as they are")
+		c.log.Warn("this controller leads no service any more: the others, if there are any, take over; load balancers that hear no other judge servers themselves")
 		return
 	}
 	c.log.Info("services are divided among the controllers", "controllers", l.names, "term", l.term)

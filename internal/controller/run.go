@@ -173,6 +173,7 @@ func newController(o Options, credentials *pki.Credentials, s openedStore, addre
 	c.hub = hub.New(hub.Options{Name: c.name, Version: o.Version, Reports: c.engine, Limits: o.Limits, Log: o.Log,
 		Changed: c.nodesChanged, Replicated: c.ringWake, Credentials: credentials,
 		Newest: c.desired.Newest})
+	c.hub.SetJudging(false) // before it leads
 	return c
 }
 

@@ -99,6 +99,8 @@ type Hub struct {
 	joins    map[peerKey]*rate.Limiter
 	said     map[string]time.Time // when it was logged that a peer was refused, and why
 
+	unable bool // this controller judges nobody
+
 	alive   []string             // controllers, by name
 	sources map[string]lbSources // by load balancer
 	tunnels *ballastv1.TunnelSources
@@ -330,6 +332,20 @@ func (h *Hub) SetChecks(checks map[string][]string) {
 		}
 	}
 	h.checks = maps.Clone(checks)
+}
+
+// SetJudging says whether this controller can judge servers; else load balancers that hear no other do it.
+func (h *Hub) SetJudging(able bool) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	if able != h.unable {
+		return
+	}
+	h.unable = !able
+	for _, p := range h.lbs {
+		p.judging = true
+		p.wakeUp()
+	}
 }
 
 // LoadBalancers returns the names of those that are connected, ascending.

@@ -56,6 +56,7 @@ type peer struct {
 	tickets  bool // agents
 	nodes    bool
 	dirty    map[string]bool         // services that it has to be told of
+	judging  bool                    // load balancers: whether we judge has changed
 	checks   bool                    // its list of checks has changed
 	tunnels  bool                    // agents: the list of where tunnels come from has changed
 	replicas bool                    // load balancers: the ring has changed
@@ -169,6 +170,9 @@ func (h *Hub) next(p *peer) *frame {
 	switch {
 	case len(p.revoked) > 0 && p.takesRevocations:
 		return p.nextRevocations()
+	case p.judging:
+		p.judging = false
+		return messageFrame(&ballastv1.ToNode{Message: &ballastv1.ToNode_Judging{Judging: &ballastv1.Judging{Able: !h.unable}}})
 	case p.tunnels:
 		p.tunnels = false
 		return messageFrame(&ballastv1.ToNode{Message: &ballastv1.ToNode_Sources{Sources: h.tunnels}})

@@ -59,12 +59,13 @@ type Streams struct {
 
 	mutex   sync.Mutex
 	streams map[string]*outbox // of the controllers that are connected
+	unable  map[string]bool    // those of them that judge nobody
 	missing map[string]*missed // of the others
 }
 
 // New returns streams that begin with Run.
 func New(o Options) *Streams {
-	return &Streams{options: o, streams: map[string]*outbox{}, missing: map[string]*missed{}}
+	return &Streams{options: o, streams: map[string]*outbox{}, unable: map[string]bool{}, missing: map[string]*missed{}}
 }
 
 // Run keeps a stream to every controller until ctx ends. When it returns, no callback runs any more.
@@ -103,6 +104,18 @@ func (s *Streams) Connected() (controllers []string) {
 	}
 	slices.Sort(controllers)
 	return controllers
+}
+
+// Judged reports whether a controller is connected that judges servers.
+func (s *Streams) Judged() bool {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	for controller := range s.streams {
+		if !s.unable[controller] {
+			return true
+		}
+	}
+	return false
 }
 
 // Problem is that no controller is connected, and why, as far as it is known; empty: one is. goesOn: the node has a state to go on with.
@@ -266,6 +279,7 @@ func (s *Streams) converse(ctx context.Context, controller string, client ballas
 	err = s.receive(controller, stream)
 	s.mutex.Lock()
 	delete(s.streams, controller)
+	delete(s.unable, controller)
 	s.mutex.Unlock()
 	cancel()
 	<-sending
@@ -304,6 +318,10 @@ func (s *Streams) receive(controller string, stream *connect.BidiStreamForClient
 			if counts := api.CountsFromProto(m.Open); counts != nil {
 				call(s.options.OnOpen, m.Open.Service, counts)
 			}
+		case *ballastv1.ToNode_Judging:
+			s.mutex.Lock()
+			s.unable[controller] = !m.Judging.Able
+			s.mutex.Unlock()
 		case *ballastv1.ToNode_Checks:
 			call(s.options.OnChecks, controller, m.Checks.Services)
 		case *ballastv1.ToNode_Sources:

@@ -54,6 +54,7 @@ func (e endpoints) metricsHandler() http.Handler {
 		Tables: e.tables, NoCookie: e.clocks.NoCookie,
 		Refused:  func() bool { return e.outcome.Load().config.Error != "" },
 		Unsaved:  func() bool { return e.outcome.Load().unsaved != "" },
+		Alone:    func() bool { return !e.outcome.Load().alone.IsZero() },
 		Revision: func() (uint64, bool) { return e.outcome.Load().revision, e.controllers != nil },
 		Devices:  func() (map[string]string, []*net.Interface) { return e.programs.status().modes, e.programs.waiting() },
 		Judge:    fleetAPI{e.observer}.judge,

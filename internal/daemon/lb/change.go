@@ -37,6 +37,7 @@ type owned struct {
 	state    *desired.State // that the tables follow, but for when packets of removed servers came
 	kept     statefile.File
 	revision uint64 // of the controllers' state
+	standIn  standIn
 }
 
 // outcome is what became of changes, for who only looks. It never changes.
@@ -44,6 +45,7 @@ type outcome struct {
 	config   api.Config // where the state is from, and why what was said since is refused
 	stale    bool       // the state is of before a reboot, and the file that would replace it is refused
 	revision uint64     // that controllers gave the state
+	alone    time.Time  // since when this load balancer judges in place of controllers; zero: it does not
 	unsaved  string     // why the state file is not that of now, empty: it is
 }
 
@@ -78,8 +80,8 @@ func (c changing) reconcile(next *desired.State) error {
 	}
 	c.state = next
 	c.checks.Follow(c.tables)
-	if c.local != nil {
-		c.local.Follow(c.tables.Now())
+	if judge := c.judges(); judge != nil {
+		judge.Follow(c.tables.Now())
 	}
 	c.save()
 	c.bgp.Wake()
@@ -96,7 +98,7 @@ func (c changing) save() {
 		Base: statefile.Fleet(s.Base), Running: statefile.Fleet(s.Running), Removed: s.Removed, Past: s.Past, Unhealthy: s.Unhealthy,
 		TakesPart: c.clocks.Known(), Revision: c.revision, Suspects: c.keeper.Suspects(),
 	}
-	saved.BGP = c.bgp.Kept()
+	saved.BGP, saved.Alone = c.bgp.Kept(), c.standIn.end != nil
 	if c.replication != nil {
 		saved.Replication = c.replication.State()
 	}
@@ -208,21 +210,23 @@ func (cs *changes) forget(ctx context.Context, service, server string) (changes 
 
 // onUnhealthy replaces who is unhealthy of some services, as this process has decided.
 func (cs *changes) onUnhealthy(found map[string]node.Unhealthy) {
-	cs.change(func(c changing) error {
-		next := c.state.WithUnhealthy(found)
-		if err := c.reconcile(next); err != nil {
-			c.log.Error("health of servers not applied", "services", len(found), "error", err)
-			return err
+	cs.change(func(c changing) error { return c.applyUnhealthy(found) })
+}
+
+func (c changing) applyUnhealthy(found map[string]node.Unhealthy) error {
+	next := c.state.WithUnhealthy(found)
+	if err := c.reconcile(next); err != nil {
+		c.log.Error("health of servers not applied", "services", len(found), "error", err)
+		return err
+	}
+	for _, service := range slices.Sorted(maps.Keys(found)) {
+		var names []string
+		for _, id := range slices.Concat(found[service].Down, found[service].Kept) {
+			names = append(names, next.ServerName(service, id))
 		}
-		for _, service := range slices.Sorted(maps.Keys(found)) {
-			var names []string
-			for _, id := range slices.Concat(found[service].Down, found[service].Kept) {
-				names = append(names, next.ServerName(service, id))
-			}
-			c.log.Info("health of servers", "service", service, "unhealthy", names)
-		}
-		return nil
-	})
+		c.log.Info("health of servers", "service", service, "unhealthy", names)
+	}
+	return nil
 }
 
 // onDrained switches a server off: the deadline of its drain has passed.

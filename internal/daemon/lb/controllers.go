@@ -33,7 +33,7 @@ func (r remote) newClient() *nodeclient.Client {
 		OnChecks:      r.onChecks,
 		OnRevocations: r.revocations.Take,
 		OnReplicas:    func(controller string, view *ballastv1.ReplicaView) { r.replication.OnView(controller, view) },
-		OnLeft:        func(controller string) { r.checks.Want(controller, nil) },
+		OnLeft:        r.onLeft,
 	})
 }
 
@@ -53,13 +53,13 @@ func (c changing) applyState(controller string, message *ballastv1.State) error 
 		return nodeclient.ErrKnowsNothing
 	}
 	before, revision := c.state, c.revision
-	next, err := nodeclient.State{Node: before.Node, Unhealthy: before.Unhealthy}.After(message)
+	next, err := nodeclient.State{Node: before.Node, Unhealthy: c.standIn.told}.After(message)
 	if err == nil && revision == 0 {
 		err = c.keeps(&next.Running)
 	}
 	if err == nil {
 		c.revision = message.Revision
-		err = c.reconcile(&desired.State{Node: next.Node, Unhealthy: next.Unhealthy, Self: before.Self})
+		err = c.reconcile(&desired.State{Node: next.Node, Unhealthy: c.counting(next.Unhealthy, &next.Running), Self: before.Self})
 	}
 	if err != nil {
 		c.revision = revision
@@ -68,6 +68,7 @@ func (c changing) applyState(controller string, message *ballastv1.State) error 
 		})
 		return err
 	}
+	c.standIn.told, c.standIn.current = next.Unhealthy, true
 	c.note(func(o *outcome) { o.config = api.Config{Path: "controller " + controller} })
 	c.logChanges("controller "+controller, node.Diff(before.Running, next.Running))
 	c.controllers.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Applied{Applied: &ballastv1.Applied{Revision: message.Revision}}})
@@ -100,7 +101,9 @@ func (c changing) keeps(next *model.Fleet) error {
 // onChecks replaces what a controller wants checked.
 func (r remote) onChecks(controller string, services []string) {
 	r.checks.Want(controller, services)
+	r.checks.Forget(r.controllers.Connected()) // what those wanted that have left meanwhile
 	r.checks.Follow(r.tables)
+	r.checks.Repeat() // what was found before it asked
 }
 
 // reportHealth tells controllers what checks found.
@@ -110,6 +113,9 @@ func (r remote) reportHealth(servers []engine.ServerHealth) {
 		report.Servers[i] = &ballastv1.ServerHealth{Service: s.Service, Id: uint32(s.ID), Healthy: s.Healthy, Detail: s.Detail}
 	}
 	r.controllers.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Health{Health: report}})
+	if local := r.alone.Load(); local != nil {
+		local.Health(servers)
+	}
 }
 
 // reportTraffic tells controllers what this node saw of servers.

@@ -75,6 +75,7 @@ func (f fleetAPI) judge(now *dataplane.Snapshot, s *api.ServiceStatus) (list []*
 	for i := range s.Servers {
 		list = append(list, serverToProto(s, &s.Servers[i], down, failing, weights))
 	}
+	f.judgedHere(s.Name, list)
 	return list
 }
 

@@ -4,6 +4,7 @@ package lb
 import (
 	"log/slog"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/daemon/console"
@@ -65,10 +66,11 @@ type parts struct {
 	keeper      *keeper.Keeper
 	checks      *checks.Checks
 	tracer      *tracing.Tracer
-	local       *decider.Local           // with a file: decides in this process
-	controllers *nodeclient.Client       // without
-	revocations *revocations.List        // as well
-	replication *replication.Replication // as well
+	local       *decider.Local                // with a file: decides in this process
+	alone       atomic.Pointer[decider.Local] // without: judges while no controller does; nil: they do
+	controllers *nodeclient.Client            // without
+	revocations *revocations.List             // as well
+	replication *replication.Replication      // as well
 	bgp         *bgp.Announcer
 	console     *console.Console // nil: none
 }

@@ -232,6 +232,10 @@ func (lb *lifecycle) resume(saved *savedState) {
 	if lb.controllers != nil {
 		lb.owned.revision = saved.Revision
 		lb.controllers.Resume(saved.Revision)
+		lb.change(func(c changing) error {
+			c.resumeAlone(saved)
+			return nil
+		})
 	}
 }
 
@@ -241,7 +245,7 @@ func (lb *lifecycle) run(ctx context.Context, listener net.Listener, undo func()
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	running.Go(func() { lb.age(ctx) })
+	running.Go(func() { lb.age(ctx, &running) })
 	running.Go(func() { lb.bgp.Run(ctx) })
 	running.Go(func() { readiness.Log(ctx, lb.log, observer{lb.changes}.notReady) })
 	if lb.credentials != nil {
@@ -327,7 +331,7 @@ func (lb *lifecycle) pathNarrowed(found netdev.TooBig) {
 }
 
 // age does what only time brings: forgetting silent removed servers, letting load estimates decay, filling the trace's budget.
-func (lb *lifecycle) age(ctx context.Context) {
+func (lb *lifecycle) age(ctx context.Context, running *sync.WaitGroup) {
 	periodic.Every(ctx, agePeriod, func(time.Time) {
 		now := time.Now()
 		if lb.controllers != nil {
@@ -340,6 +344,7 @@ func (lb *lifecycle) age(ctx context.Context) {
 		lb.programs.look(now)
 		lb.change(func(c changing) error {
 			c.age(now)
+			c.lookAlone(ctx, running, now)
 			return nil
 		})
 	})

@@ -27,6 +27,7 @@ type savedState struct {
 	TakesPart map[netip.AddrPort]bool   `json:"takes_part"`
 	Revision  uint64                    `json:"revision,omitempty"` // that controllers gave the state
 	Unhealthy map[string]node.Unhealthy `json:"unhealthy,omitempty"`
+	Alone     bool                      `json:"alone,omitempty"` // this load balancer has found Unhealthy, in place of controllers
 	Suspects  []keeper.Suspect          `json:"suspects,omitempty"`
 
 	BGP         *bgp.Kept          `json:"bgp,omitempty"`

@@ -98,6 +98,10 @@ func (o observer) status() api.LBStatus {
 		if problem := o.controllers.Problem(status.Ready); problem != "" {
 			status.Problems = append(status.Problems, problem)
 		}
+		if since := outcome.alone; !since.IsZero() {
+			status.JudgesAlone = true
+			status.Problems = append(status.Problems, aloneSince+since.UTC().Format(time.RFC3339))
+		}
 	}
 	return status
 }
@@ -200,8 +204,8 @@ type judgedState struct{ state, detail string }
 // nodeHealth tells what is known of the nodes of the second tier, by id.
 func (o observer) nodeHealth(now *dataplane.Snapshot, second *model.Service) map[uint16]judgedState {
 	states := map[uint16]judgedState{}
-	if o.local != nil {
-		for _, s := range o.local.Servers(model.SecondTierName) {
+	if judge := o.judges(); judge != nil {
+		for _, s := range judge.Servers(model.SecondTierName) {
 			states[s.Server.ID] = judgedState{s.Health, s.HealthDetail}
 		}
 		return states

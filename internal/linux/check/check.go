@@ -46,6 +46,8 @@ type Target struct {
 	Address netip.Addr
 	Port    uint16 // where it serves; Health.Port, if there is one, is checked instead
 	Health  model.Health
+	// Unhealthy is what is known of it before its first check.
+	Unhealthy bool
 }
 
 // Targets returns those of a service: all servers that get packets. Without a check there are none.
@@ -125,7 +127,7 @@ type Timing struct {
 
 // Options of a Prober. NewVerdict and Timing are needed; the rest may be left out.
 type Options struct {
-	NewVerdict func() Verdict
+	NewVerdict func(t *Target) Verdict
 	Timing     Timing
 	// Dial opens a connection to that port of the target's VIP by the way that traffic takes: by TCP, or with a hello by UDP, on which it sends that.
 	// Where remarks say Straight, the prober connects to the server's address itself. Without Dial it always does.
@@ -212,7 +214,7 @@ func (p *Prober) Set(targets []Target) {
 	for k, t := range want {
 		have, ok := p.targets[k]
 		if !ok {
-			have = &tracked{target: t, verdict: p.options.NewVerdict(), retime: make(chan struct{}, 1)}
+			have = &tracked{target: t, verdict: p.options.NewVerdict(&t), retime: make(chan struct{}, 1)}
 			p.targets[k] = have
 			p.start(have)
 			continue

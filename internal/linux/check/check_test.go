@@ -92,7 +92,7 @@ type probing struct {
 
 func startProber(t *testing.T, o Options) *probing {
 	p := &probing{ended: make(chan struct{})}
-	o.NewVerdict = func() Verdict { return &health.Server{} }
+	o.NewVerdict = func(*Target) Verdict { return &health.Server{} }
 	o.Timing = Timing{First: health.First, Next: health.Next}
 	o.Changed = func(r Result) {
 		p.mu.Lock()

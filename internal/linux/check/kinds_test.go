@@ -341,7 +341,7 @@ func TestExecRunsOnlyWhatTheHostAllowsAndNotAsRoot(t *testing.T) {
 }
 
 func TestChecksThatThisHostDoesNotMakeAreNamed(t *testing.T) {
-	p := New(Options{NewVerdict: func() Verdict { return &health.Server{} }})
+	p := New(Options{NewVerdict: func(*Target) Verdict { return &health.Server{} }})
 	one := target("192.0.2.7:80", shell("exit 0"))
 	two := one
 	two.ID++

@@ -402,7 +402,7 @@ const (
 func (n *checkNet) probe(vip netip.Addr) *probing {
 	p := &probing{told: map[uint16]healthcheck.Result{}, when: map[uint16]time.Time{}}
 	prober := healthcheck.New(healthcheck.Options{
-		NewVerdict: func() healthcheck.Verdict { return &health.Server{} },
+		NewVerdict: func(*healthcheck.Target) healthcheck.Verdict { return &health.Server{} },
 		Timing:     healthcheck.Timing{First: health.First, Next: health.Next},
 		Dial: func(ctx context.Context, t healthcheck.Target, port uint16, hello []byte) (net.Conn, healthcheck.Remarks, error) {
 			return n.dial(ctx, checkroute.Key{Service: t.Service, ID: t.ID}, port, hello)

@@ -31,13 +31,27 @@ const (
 // It is not safe for concurrent use.
 type Server struct {
 	known, down bool
+	prior       bool      // down is what others have said: nothing was observed yet
 	run         int       // results in a row that speak against the state
 	falls       int       // remembered
 	restless    time.Time // last fall, or failure while down
 }
 
+// Begin is the view of a load balancer that has checked nothing yet of a server that others have found unhealthy: it takes rise good checks
+// to make it healthy.
+func Begin(now time.Time, down bool) *Server {
+	s := &Server{down: down, prior: down}
+	if down {
+		s.falls, s.restless = 1, now
+	}
+	return s
+}
+
 // Observe takes the result of one check. changed says that the verdict is new: the first one, or another than before.
 func (s *Server) Observe(now time.Time, ok bool, h *model.Health) (changed bool) {
+	if s.prior { // the first result stands for what this load balancer sees itself
+		defer func() { s.known, s.prior, changed = true, false, true }()
+	}
 	switch {
 	case ok && !s.down:
 		changed = !s.known

@@ -174,3 +174,26 @@ func TestChecksAreNeverInStep(t *testing.T) {
 		}
 	})
 }
+
+func TestAServerThatOthersFoundUnhealthyNeedsAsManyGoodChecksAsOneThatFellHere(t *testing.T) {
+	r := &run{Server: *Begin(start, true), h: settings(), now: start}
+	if r.Healthy() || r.Known() {
+		t.Error("before the first check it is healthy, or known")
+	}
+	r.observe(true, 1)
+	if r.Healthy() || !r.Known() || r.changes != 1 {
+		t.Errorf("after one good check: healthy %t, known %t, %d changes", r.Healthy(), r.Known(), r.changes)
+	}
+	r.observe(false, 1)
+	r.observe(true, 1)
+	if r.Healthy() {
+		t.Error("a failure between does not count")
+	}
+	r.observe(true, 1)
+	if !r.Healthy() || r.changes != 2 {
+		t.Errorf("after two good checks: healthy %t, %d changes", r.Healthy(), r.changes)
+	}
+	if fresh := Begin(start, false); *fresh != (Server{}) {
+		t.Errorf("of one that nobody found unhealthy something is known: %+v", fresh)
+	}
+}

@@ -4,6 +4,7 @@ package checks
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -39,6 +40,7 @@ type Checks struct {
 
 	mutex   sync.Mutex          // guards what follows, and comes before those of dataplane
 	wanted  map[string][]string // services, by who asks for them
+	all     bool                // all services are checked, whoever asks
 	refused []string            // exec checks that are not made here
 }
 
@@ -46,7 +48,7 @@ type Checks struct {
 func New(o Options) *Checks {
 	c := &Checks{options: o, wanted: map[string][]string{}}
 	prober := check.Options{
-		NewVerdict: func() check.Verdict { return &health.Server{} },
+		NewVerdict: func(t *check.Target) check.Verdict { return health.Begin(time.Now(), t.Unhealthy) },
 		Timing:     check.Timing{First: health.First, Next: health.Next},
 		Changed:    func(r check.Result) { c.report([]check.Result{r}) },
 		Exec:       o.Exec,
@@ -68,11 +70,7 @@ func New(o Options) *Checks {
 func (c *Checks) Run(ctx context.Context) {
 	var repeating sync.WaitGroup
 	repeating.Go(func() {
-		periodic.Every(ctx, health.RepeatInterval, func(time.Time) {
-			if results := c.prober.All(); len(results) > 0 {
-				c.report(results)
-			}
-		})
+		periodic.Every(ctx, health.RepeatInterval, func(time.Time) { c.Repeat() })
 	})
 	c.prober.Run(ctx)
 	repeating.Wait()
@@ -88,11 +86,32 @@ func (c *Checks) Want(who string, services []string) {
 	c.wanted[who] = services
 }
 
+// WantAll says whether all services are to be checked. Follow takes it up.
+func (c *Checks) WantAll(all bool) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.all = all
+}
+
+// Forget drops what those want who are not among the given ones. Follow takes it up.
+func (c *Checks) Forget(others []string) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	maps.DeleteFunc(c.wanted, func(who string, _ []string) bool { return !slices.Contains(others, who) })
+}
+
+// Repeat says everything that is known at once.
+func (c *Checks) Repeat() {
+	if results := c.prober.All(); len(results) > 0 {
+		c.report(results)
+	}
+}
+
 // Follow checks the servers and nodes that this node is to check now.
 func (c *Checks) Follow(tables *dataplane.Tables) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	now, wanted := tables.Now(), map[string]bool{}
+	now, wanted, asked := tables.Now(), map[string]bool{}, c.options.OnRequest && !c.all
 	for _, services := range c.wanted {
 		for _, service := range services {
 			wanted[service] = true
@@ -100,12 +119,12 @@ func (c *Checks) Follow(tables *dataplane.Tables) {
 	}
 	var targets []check.Target
 	ways := map[checkroute.Key]checkroute.Target{}
-	if second := now.SecondTier(); second != nil && (!c.options.OnRequest || wanted[second.Name]) {
+	if second := now.SecondTier(); second != nil && (!asked || wanted[second.Name]) {
 		targets = check.Targets(second)
 	}
 	for i := range now.Running.Services {
 		s := &now.Running.Services[i]
-		if now.SendsToNodes(s) || c.options.OnRequest && !wanted[s.Name] {
+		if now.SendsToNodes(s) || asked && !wanted[s.Name] {
 			continue
 		}
 		owns := cookieOwner(&now.Running.Keys, s)
@@ -124,6 +143,11 @@ func (c *Checks) Follow(tables *dataplane.Tables) {
 		if err := c.routes.Set(ways); err != nil {
 			c.options.Log.Warn("health checks do not go through the tunnel", "error", err)
 		}
+	}
+	for i := range targets {
+		t := &targets[i]
+		found := now.Unhealthy[t.Service]
+		t.Unhealthy = slices.Contains(found.Down, t.ID) || slices.Contains(found.Kept, t.ID)
 	}
 	c.prober.Set(targets)
 	refused := c.prober.Refused()

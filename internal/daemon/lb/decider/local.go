@@ -22,6 +22,8 @@ import (
 
 // Options are whom a decider tells what it decides.
 type Options struct {
+	// JudgeOnly: who is unhealthy is all that is asked.
+	JudgeOnly bool
 	Weigh     func(service string, update *follow.Update)
 	Count     func(service string, counts *follow.Counts)
 	Unhealthy func(found map[string]node.Unhealthy) // by service; may wait. What fails is found again
@@ -104,6 +106,9 @@ func (l *Local) Follow(now *dataplane.Snapshot) {
 	for _, s := range now.Running.Services {
 		if now.SendsToNodes(&s) {
 			s.Health = model.Health{} // its servers are for the second tier to judge
+		}
+		if l.options.JudgeOnly {
+			s.Dispatch, s.Load = model.DispatchRR, model.Load{}
 		}
 		sick := now.Unhealthy[s.Name]
 		view.Services = append(view.Services, engine.ServiceView{

@@ -35,6 +35,7 @@ var (
 	healthyCount  = prometheus.NewDesc("ballast_service_healthy_servers", "Servers of a service that get new connections and that checks do not call unhealthy. Not of a service whose servers only answer.", []string{"service"}, nil)
 	pathless      = prometheus.NewDesc("ballast_next_hops_missing", "1 for each server or node that gets new connections and that this load balancer knows no next hop to; absent: it knows one.", []string{"server", "address"}, nil)
 	revision      = prometheus.NewDesc("ballast_revision", "Revision of the controllers' state that the tables say; 0: none was told yet.", nil, nil)
+	judgesAlone   = prometheus.NewDesc("ballast_judges_alone", "1 while no controller judges servers, and this load balancer does by its own checks.", nil, nil)
 	nodePackets   = prometheus.NewDesc("ballast_node_packets_total", "Packets sent to a node of the second tier.", []string{"service", "node", "id"}, nil)
 	nodeBytes     = prometheus.NewDesc("ballast_node_bytes_total", "Bytes of IP packets sent to a node of the second tier.", []string{"service", "node", "id"}, nil)
 	nodeNew       = prometheus.NewDesc("ballast_node_connections_total", "Connections dispatched to a node of the second tier.", []string{"service", "node", "id"}, nil)
@@ -50,6 +51,7 @@ type Metrics struct {
 	NoCookie NoCookie
 	Refused  func() bool           // the configuration
 	Unsaved  func() bool           // the state
+	Alone    func() bool           // it judges in place of controllers
 	Revision func() (uint64, bool) // of controllers, of a load balancer that runs by them
 	// Devices tells which interfaces the program is on, by its mode, and which wait for it.
 	Devices func() (modes map[string]string, waiting []*net.Interface)
@@ -103,6 +105,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	if known, follows := m.Revision(); follows {
 		gauge(out, revision, float64(known))
+		gauge(out, judgesAlone, listen.Bool(m.Alone()))
 	}
 	modes, waiting := m.Devices()
 	devices.Collect(out, modes, waiting)

@@ -20,6 +20,10 @@ var Scenarios = []scenario.Scenario{
 		Name: "controller-loss", Deadline: 5 * time.Minute, Do: runControllerLoss,
 		Promise: "controllers, etcd members and the way to them are lost: no connection breaks, no server is stale",
 	},
+	{
+		Name: "alone", Deadline: 4 * time.Minute, Do: runAlone,
+		Promise: "load balancers that no controller judges for take out servers that fail, and hand back without flapping",
+	},
 }
 
 // Implementation constants.

@@ -95,6 +95,17 @@ inline_always int replica_write(struct replica_step *s, const struct replica_pla
 	return is_tail ? replica_pass(s, PEER_OWNS, s->forwarder, self) : replica_pass(s, PEER_WRITE, p->next, self);
 }
 
+/* This node has not taken the newest view yet, or is about to. What the forwarder has on record goes back, to be used for this packet and not to be recorded
+ * anew: the chain has not heard that the connection lives. */
+inline_always int replica_send_back(struct replica_step *s, __u16 self)
+{
+	if (!(s->flags & PEER_RECORDED))
+		return REPLICA_DROP;
+	s->owner = s->proposed;
+	s->flags = (s->flags & ~PEER_NEW) | PEER_LOOKUP;
+	return replica_pass(s, PEER_OWNS, s->forwarder, self);
+}
+
 /* Asks the chain that this node knows what somebody has asked an older one. To the chain it is a packet that has come to this node; only the answer goes to
  * the one that it has really come to, which may have been taken off the ring without knowing it. */
 inline_always int replica_ask_anew(struct replica_step *s, const struct replica_chain *chain, const struct replica_place *p, __u16 self)
@@ -116,11 +127,13 @@ __noinline int replica_step_on(struct replica_step *s)
 	if (!s)
 		return REPLICA_DROP;
 	s->verdict = DROPPED_OTHER_VIEW;
-	if (!config || !view)
+	if (!config)
 		return REPLICA_DROP;
+	if (!view)
+		return replica_send_back(s, config->self);
 	chain = *replica_chain_of(view, s->key);
-	if (s->chain > chain.since) /* this node has not taken the newest view yet */
-		return REPLICA_DROP;
+	if (s->chain > chain.since)
+		return replica_send_back(s, config->self);
 	s->verdict = DROPPED_TOO_MANY_HOPS;
 	if (s->hops > view->hop_limit)
 		return REPLICA_DROP;
@@ -159,12 +172,14 @@ __noinline int replica_ask(struct replica_step *s, __u32 known, __u32 begins)
 	if (!s)
 		return REPLICA_DROP;
 	s->verdict = DROPPED_OTHER_VIEW;
-	if (!config || !view)
+	if (!config)
 		return REPLICA_DROP;
+	s->proposed = s->owner;
+	if (!view)
+		return s->flags & PEER_RECORDED ? REPLICA_DELIVER : REPLICA_DROP;
 	chain = replica_chain_of(view, s->key);
 	s->chain = chain->since;
 	s->forwarder = config->self;
-	s->proposed = s->owner;
 	s->kind = PEER_WHO_OWNS;
 	s->to = chain->node[(chain->length - 1) & (REPLICA_CHAIN - 1)];
 	if ((known || begins) && !(s->flags & PEER_LOOKUP)) {

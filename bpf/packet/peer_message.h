@@ -19,6 +19,7 @@ enum peer_flag {
 	PEER_LOOKUP = 4, /* makes no entry: owner 0 if there is none */
 	PEER_OUTBOUND = 8, /* the packet is from a network function: its connection is seen the other way round */
 	PEER_KNOWN = 16, /* owner is whose it is, and not proposed */
+	PEER_RECORDED = 32, /* proposed is whose it is, by the forwarder's own record */
 };
 
 struct peer_message {

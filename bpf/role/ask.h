@@ -82,7 +82,7 @@ inline_always enum verdict ask_about(const struct packet *flow, _Bool quoted, co
 	if (!*known && !s->flags)
 		s->owner = propose_server(flow, service, *begins);
 	if (*known)
-		s->flags |= PEER_KNOWN;
+		s->flags |= PEER_KNOWN | PEER_RECORDED;
 	if (s->owner == NO_ID) /* nobody takes new connections; others may know this one */
 		s->flags = PEER_LOOKUP;
 	return VERDICT_CONTINUE;

@@ -47,7 +47,7 @@ inline_always enum verdict function_claim(struct xdp_md *ctx, const struct packe
 	if (only_looks_up(flow, 0) || (known.owner && known.fresh))
 		return VERDICT_CONTINUE;
 	if (known.owner)
-		s->flags |= PEER_KNOWN;
+		s->flags |= PEER_KNOWN | PEER_RECORDED;
 	outcome = replica_ask(s, 1, 1);
 	if (outcome == REPLICA_SEND) {
 		__u16 mtu = config->peers[s->to & (REPLICA_NODES - 1)].mtu;

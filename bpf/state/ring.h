@@ -51,7 +51,7 @@ struct replica_view {
 struct replica_current {
 	__u32 config, view; /* rows */
 	__u32 period; /* deletion interval of this node, since its entries were empty */
-	__u32 ring; /* there is one, also where view is 0 for the moment: then only fresh answers count */
+	__u32 ring; /* there is one, also where view is 0 for the moment: then only answers count */
 	__u64 incarnation; /* of the entries: another one, and they were lost */
 };
 

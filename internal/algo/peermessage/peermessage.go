@@ -38,6 +38,7 @@ const (
 	Lookup   = 4  // makes no entry
 	Outbound = 8  // the packet is from a network function: its connection is seen the other way round
 	Known    = 16 // the owner is whose it is, and not proposed
+	Recorded = 32 // what is proposed is whose it is, by the forwarder's own record
 )
 
 // privatePeer is the type of our private data.

@@ -44,6 +44,8 @@ type Message struct {
 	Forwarder uint16 // node that has the packet's answer to come
 	Last      uint16 // of Write: chain node that sent it; None: nobody
 	Owner     Owner
+	Record    Owner  // of WhoOwns and Write: what Forwarder knew when it asked; 0: nothing
+	Unheard   bool   // of Owns: the chain has not heard of the packet, so nothing is to be noted
 	View      uint32 // version of the list that the sender has
 	Chain     uint32 // of WhoOwns and Write: since which version the key's chain is what it is, as the sender knows it
 	Synced    uint32 // of ViewAck
@@ -100,7 +102,8 @@ func (m *Message) Append(text []byte) []byte {
 	for _, node := range [...]uint16{m.From, m.To, m.Forwarder, m.Last} {
 		text = binary.BigEndian.AppendUint16(text, node)
 	}
-	for _, number := range [...]uint32{uint32(m.Owner), m.View, m.Chain, m.Synced, m.Sync, uint32(m.Range.Low), uint32(m.Range.High)} {
+	text = append(text, flag(m.Unheard))
+	for _, number := range [...]uint32{uint32(m.Owner), uint32(m.Record), m.View, m.Chain, m.Synced, m.Sync, uint32(m.Range.Low), uint32(m.Range.High)} {
 		text = binary.BigEndian.AppendUint32(text, number)
 	}
 	text = binary.BigEndian.AppendUint64(text, uint64(m.Key))

@@ -71,7 +71,7 @@ func NewNode(id uint16, config *Config) *Node {
 
 // OpenNode returns a node with tables of its caller's. What they hold is believed as soon as there is a view.
 //
-// A view is published before anything is forgotten that it makes needless, and none at all before all is forgotten. period is the deletion
+// A view is published before anything is forgotten that it makes needless, and none at all before all is forgotten, unless the node is in no chain. period is the deletion
 // interval that packets note now.
 func OpenNode(id uint16, config *Config, table, cache Table, path Path, period uint32) *Node {
 	return &Node{id: id, config: config, table: table, cache: cache, path: path, period: period, held: period}
@@ -100,11 +100,13 @@ func (n *Node) View() (view, synced uint32) { return n.view, n.synced }
 // probably is. What is returned is valid until the next call.
 func (n *Node) Packet(key ring.Key, proposed Owner, begins bool) []Action {
 	n.out = n.out[:0]
-	if len(n.list) == 0 {
-		n.Counters.NoView++
-		return nil
-	}
 	known, in := n.usable(key)
+	if len(n.list) == 0 {
+		if n.Counters.NoView++; in != nil && n.config.Rules.SendBack {
+			n.forward(key, known.Owner)
+		}
+		return n.out
+	}
 	if in != nil {
 		if known.Period == n.period {
 			n.Counters.FromLocal++
@@ -119,7 +121,7 @@ func (n *Node) Packet(key ring.Key, proposed Owner, begins bool) []Action {
 		}
 	}
 	chain := n.chain(key)
-	question := Message{Kind: WhoOwns, To: chain[len(chain)-1], Forwarder: n.id, Owner: proposed, View: n.view, Chain: n.chainSince(key), Key: key}
+	question := Message{Kind: WhoOwns, To: chain[len(chain)-1], Forwarder: n.id, Owner: proposed, Record: known.Owner, View: n.view, Chain: n.chainSince(key), Key: key}
 	if n.config.DirectToHead && (begins || in != nil) {
 		question.Kind, question.To = Write, chain[0]
 	}
@@ -137,17 +139,7 @@ func (n *Node) Receive(m Message) []Action {
 func (n *Node) receive(m *Message) {
 	switch m.Kind {
 	case WhoOwns, Write:
-		if len(n.list) == 0 || n.config.Rules.CheckView && m.Chain != n.chainSince(m.Key) && (!n.config.Rules.AskAnew || m.Chain > n.chainSince(m.Key)) {
-			n.Counters.OtherView++
-		} else if n.config.Rules.LimitHops && m.Hops > n.config.HopLimit {
-			n.Counters.TooManyHop++
-		} else if n.config.Rules.CheckView && m.Chain != n.chainSince(m.Key) {
-			n.askAnew(m)
-		} else if m.Kind == WhoOwns {
-			n.whoOwns(m)
-		} else {
-			n.write(m)
-		}
+		n.asked(m)
 	case Owns:
 		n.owns(m)
 	case Copy:
@@ -158,6 +150,26 @@ func (n *Node) receive(m *Message) {
 		n.newView(m)
 	case StartSync:
 		n.startSync(m)
+	}
+}
+
+// asked takes WhoOwns and Write.
+func (n *Node) asked(m *Message) {
+	rules := &n.config.Rules
+	another := len(n.list) > 0 && rules.CheckView && m.Chain != n.chainSince(m.Key)
+	switch {
+	case another && !rules.AskAnew:
+		n.Counters.OtherView++
+	case len(n.list) == 0 || another && m.Chain > n.chainSince(m.Key):
+		n.sendBack(m)
+	case rules.LimitHops && m.Hops > n.config.HopLimit:
+		n.Counters.TooManyHop++
+	case another:
+		n.askAnew(m)
+	case m.Kind == WhoOwns:
+		n.whoOwns(m)
+	default:
+		n.write(m)
 	}
 }
 
@@ -222,6 +234,17 @@ func (n *Node) whoOwns(m *Message) {
 	}
 	m.Last = 0
 	n.pass(m, Write, chain[0])
+}
+
+// sendBack answers a question of a newer chain than the node knows, which it cannot ask, with what the forwarder knew. That stays as old as it was, as the chain
+// has not heard that the connection lives.
+func (n *Node) sendBack(m *Message) {
+	if m.Record == 0 || !n.config.Rules.SendBack {
+		n.Counters.OtherView++
+		return
+	}
+	m.Unheard = true
+	n.answer(m, m.Record)
 }
 
 // askAnew asks the chain that this node knows what somebody has asked an older one. To the chain it is a packet that has come to this node; only the answer
@@ -308,6 +331,10 @@ func (n *Node) makeRoom() bool {
 
 // owns takes the answer for a packet that came to this node.
 func (n *Node) owns(m *Message) {
+	if m.Unheard {
+		n.forward(m.Key, m.Owner)
+		return
+	}
 	entry, _ := n.table.Find(m.Key)
 	cached, isCached := n.cache.Find(m.Key)
 	if entry.Cacheable && entry.Owner != m.Owner || !entry.Cacheable && isCached && cached.Owner != m.Owner {

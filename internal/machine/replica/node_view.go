@@ -27,19 +27,19 @@ func (n *Node) newView(m *Message) {
 func (n *Node) unsynced() bool { return n.synced < n.view }
 
 func (n *Node) adopt(m *Message) {
-	me, _ := m.Peers.List.Find(n.id)
+	me, listed := m.Peers.List.Find(n.id)
 	another := me.Life != n.life && n.config.Rules.ForgetOnLeaving
-	if another {
+	if another && listed {
 		n.path.Publish(View{}) // until nothing of the former life is left
 	}
 	n.take(m.View, m.Peers)
-	if !another {
+	if !another || !listed { // who is in no chain only answers its own packets from what it has
 		n.path.Publish(View{n.view, n.list, n.chains, n.since})
 	}
 	if n.config.Rules.ForgetOnLeaving {
 		n.forget(another)
 	}
-	if another {
+	if another && listed {
 		n.path.Publish(View{n.view, n.list, n.chains, n.since})
 	}
 	n.life = me.Life

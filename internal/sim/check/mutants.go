@@ -52,6 +52,7 @@ var rare = map[string]bool{"CountAcks": true, "StopCancelled": true, "SyncInOrde
 
 // superfluous is why rules can be switched off alone.
 var superfluous = map[string]string{
+	"SendBack":        "it saves packets while views differ",
 	"LimitHops":       "CheckView keeps messages from going in circles: nodes with the same view agree where a message goes next",
 	"CheckHead":       "with CheckView, only a tail of the same view begins a Write, and it sends it to the head",
 	"CheckMembers":    "with CheckView, a Write never leaves the chain",

@@ -120,7 +120,10 @@ func (f *twins) compare(n *twin, did sent, key ring.Key, wanted []replica.Action
 	if m.Kind == replica.WhoOwns {
 		want.Last = 0
 	}
-	if did.message != want || did.to != m.To {
+	recorded := did.message.Flags&peermessage.Recorded != 0
+	noted := m.Kind == replica.Owns || recorded == (m.Record != 0) && (!recorded || did.message.Proposed == uint16(m.Record))
+	unheard := m.Kind != replica.Owns || (did.message.Flags&peermessage.Lookup != 0) == m.Unheard
+	if did.message != want || did.to != m.To || !noted || !unheard {
 		f.Fatal(describe())
 	}
 	f.counts[fmt.Sprint("kind ", want.Kind)]++

@@ -119,3 +119,5 @@ tool (
 	github.com/cilium/ebpf/cmd/bpf2go
 	google.golang.org/protobuf/cmd/protoc-gen-go
 )
+
+replace go.etcd.io/etcd/client/pkg/v3 => ./third_party/etcd-client-pkg

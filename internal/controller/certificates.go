@@ -122,12 +122,23 @@ func (f fleetOf) RevokeCertificate(ctx context.Context, r *ballastv1.RevokeCerti
 		return nil, 0, errLockOut(out)
 	}
 	warnings = append(warnings, out...)
+	leave, stay, err := f.leaving(ctx, &entry)
+	if err != nil && !r.LockOut {
+		return nil, 0, unavailable(fmt.Errorf("find out who leaves the store with it: %w", err))
+	}
+	for _, p := range leave {
+		warnings = append(warnings, fmt.Sprintf("controller %s leaves the store, which %s: to add it again, empty its --data-dir", p.Name, model.Counted(len(stay), "other controller keeps", "other controllers keep")))
+	}
 	unknown := entry.Name != "" && entry.Serial == "" && !f.known(ctx, entry.Name)
 	if unknown {
 		warnings = append(warnings, fmt.Sprintf("%s: no node or controller of that name is known, and no recorded change is by it: is the name right?", entry.Name))
 	}
 	if !r.Force {
 		return nil, 0, api.Dangerous(append(warnings, f.cutOff(&entry)...))
+	}
+	removed, err := f.removeRevoked(ctx, leave, stay, r.LockOut)
+	if err != nil {
+		return nil, 0, err
 	}
 	room := pki.RevokedMax
 	if by, _ := api.CallerOf(ctx); by.Certificate != nil {
@@ -155,13 +166,21 @@ func (f fleetOf) RevokeCertificate(ctx context.Context, r *ballastv1.RevokeCerti
 		if unknown {
 			changes[0] += " (no node or controller of that name is known)"
 		}
+		changes = append(changes, removed...)
 		record.Changes = changes
 		document, err := now.putRevoked(&entry)
 		return []store.Document{document}, err
 	})
 	if err != nil {
+		if len(removed) > 0 {
+			err = connect.NewError(connect.CodeOf(err), fmt.Errorf("%s, but the certificate is not revoked: %w", strings.Join(removed, "; "), err))
+		}
 		return nil, 0, err
 	}
+	if len(changes) == 0 {
+		changes = removed // it was revoked before
+	}
+	changes = append(changes, f.leaveLast(ctx, leave, stay)...)
 	if len(changes) > 0 {
 		f.log.Info("changed", "by", record.By, "revision", revision, "changes", changes)
 	}

@@ -2,6 +2,7 @@
 package controller
 
 import (
+	"crypto/x509"
 	"errors"
 	"net/http"
 	"slices"
@@ -78,6 +79,16 @@ type peerFront struct {
 	nonce string
 	rest  *front
 	store *front
+	shown shownCertificates
+}
+
+// shownCertificates are those that controllers have shown last, by their names. The zero value knows none.
+type shownCertificates struct{ byName sync.Map }
+
+func (s *shownCertificates) of(name string) *x509.Certificate {
+	certificate, _ := s.byName.Load(name)
+	shown, _ := certificate.(*x509.Certificate)
+	return shown
 }
 
 // prefixes are those of etcd's peers.
@@ -90,10 +101,12 @@ func (p *peerFront) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.rest.ServeHTTP(w, r)
 		return
 	}
-	if who, err := hub.Certified(r); err != nil || who.Role != pki.Controller {
+	who, err := hub.Certified(r)
+	if err != nil || who.Role != pki.Controller {
 		http.Error(w, "this is for certificates of role controller", http.StatusForbidden)
 		return
 	}
+	p.shown.byName.Store(who.Name, r.TLS.PeerCertificates[0])
 	if r.URL.Path == noncePath {
 		w.Write([]byte(p.nonce)) // whoever asked may have gone
 		return

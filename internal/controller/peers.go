@@ -46,6 +46,7 @@ const (
 type peers struct {
 	cluster *etcd.Store // nil: the state is kept elsewhere
 	adding  sync.Mutex  // one joins at a time
+	shown   *shownCertificates
 }
 
 // controllersAPI implements ballastv1connect.ControllersHandler.
@@ -207,18 +208,11 @@ func (c *controller) reachableByName() error {
 
 // asks connects to a controller and finds that it is the one that asks to join.
 func (c *controller) asks(ctx context.Context, name string, r *ballastv1.AddControllerRequest) error {
-	config := c.credentials.To(pki.Controller, name)
-	verified := config.VerifyConnection
 	host, _, err := net.SplitHostPort(r.Address)
 	if err != nil {
 		return err
 	}
-	config.VerifyConnection = func(state tls.ConnectionState) error {
-		if err := verified(state); err != nil {
-			return err
-		}
-		return state.PeerCertificates[0].VerifyHostname(host)
-	}
+	config := c.credentials.At(pki.Controller, name, host)
 	client := http.Client{Timeout: reachTimeout, Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+r.Address+noncePath, nil)
 	if err != nil {

@@ -224,6 +224,26 @@ func TestAJoinThatWasCutOffIsMadeAgain(t *testing.T) {
 	awaitControllers(t, list, "c1 voter alive", "c2 voter alive")
 }
 
+// A controller that is removed while it joins has been removed: it ends, and does not join again when it is started again.
+func TestAControllerThatIsRemovedWhileItJoinsStaysAway(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	operator := ca.Issue(pki.Ctl, "me")
+	c1 := startKeeper(t, ca, "c1", t.TempDir(), freeAddress(t))
+	list, at, dir := controllersOf(operator, c1.address), freeAddress(t), t.TempDir()
+	c2 := beginKeeper(t, ca, "c2", dir, at, c1.address)
+	fleettest.Await(t, "it is removed", func() bool {
+		_, err := list.RemoveController(t.Context(), &ballastv1.RemoveControllerRequest{Name: "c2"})
+		return err == nil
+	})
+	for range 2 {
+		if err := c2.ends(); !errors.Is(err, etcd.ErrRemoved) {
+			t.Fatalf("it ends with %v", err)
+		}
+		awaitControllers(t, list, "c1 voter alive")
+		c2 = beginKeeper(t, ca, "c2", dir, at, c1.address)
+	}
+}
+
 // Else there would be two fleets, and nobody would say so.
 func TestAControllerWithDataOfItsOwnSaysThatItJoinsNobody(t *testing.T) {
 	ca := fleettest.NewAuthority(t)

@@ -135,6 +135,7 @@ func (c *controller) problems() []string {
 	problems = append(problems, c.ticketProblems(c.desired.now())...)
 	if c.peers.cluster != nil {
 		problems = append(problems, c.peers.cluster.PeerCondition().Problems()...)
+		problems = append(problems, c.revokedMembers()...)
 	}
 	if err := c.desired.Broken(); err != nil {
 		problems = append(problems, fmt.Sprintf("the fleet in the store contradicts itself: nodes are sent nothing new until it is changed: %v", err))

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"sync"
@@ -58,6 +59,7 @@ type Options struct {
 // Implementation constants.
 const (
 	agePeriod    = time.Minute
+	keepAlive    = 30 * time.Second // of connections between stores, as etcd has it
 	writeTimeout = 5 * time.Second
 )
 
@@ -121,6 +123,7 @@ func Run(told context.Context, o Options) error {
 type openedStore struct {
 	store.Store
 	cluster *etcd.Store // in this process; nil: the state is kept elsewhere
+	shown   *shownCertificates
 	close   func() error
 }
 
@@ -129,7 +132,7 @@ func openStore(ctx context.Context, o *Options, credentials *pki.Credentials, ad
 	var err error
 	switch {
 	case o.Store != nil:
-		return openedStore{o.Store, nil, func() error { return nil }}, nil
+		return openedStore{Store: o.Store, close: func() error { return nil }}, nil
 	case len(o.Etcd) > 0 && o.DataDir != "":
 		return openedStore{}, errors.New("two stores: give --data-dir or --etcd, not both")
 	case len(o.Etcd) > 0:
@@ -137,12 +140,23 @@ func openStore(ctx context.Context, o *Options, credentials *pki.Credentials, ad
 		if err != nil {
 			return openedStore{}, err
 		}
-		return openedStore{s, nil, s.Close}, nil
+		return openedStore{Store: s, close: s.Close}, nil
 	case o.DataDir == "":
 		return openedStore{}, errors.New("no store: give --data-dir, or --etcd")
 	}
 	peering := &etcd.Peering{Address: address, Serve: front.store.open}
 	peering.CA, peering.Certificate, peering.Key = credentials.Files()
+	peering.Dial = func(ctx context.Context, name, address string) (net.Conn, error) {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, err
+		}
+		return credentials.HeldDialer(credentials.At(pki.Controller, name, host), (&net.Dialer{KeepAlive: keepAlive}).DialContext)(ctx, "tcp", address)
+	}
+	peering.Caller = func(r *http.Request) string {
+		who, _ := hub.Certified(r) // the port for nodes has verified it
+		return who.Name
+	}
 	if len(o.Join) > 0 {
 		peering.Join = func(ctx context.Context) ([]etcd.Peer, error) {
 			return join(ctx, o.Log, o.Join, credentials, address, front.nonce)
@@ -152,12 +166,12 @@ func openStore(ctx context.Context, o *Options, credentials *pki.Credentials, ad
 	if err != nil {
 		return openedStore{}, err
 	}
-	return openedStore{s, s, s.Close}, nil
+	return openedStore{s, s, &front.shown, s.Close}, nil
 }
 
 func newController(o Options, credentials *pki.Credentials, s openedStore, address string) *controller {
 	c := &controller{options: o, name: credentials.Identity().Name, address: address, log: o.Log, credentials: credentials,
-		store: s.Store, peers: peers{cluster: s.cluster}, began: time.Now()}
+		store: s.Store, peers: peers{cluster: s.cluster, shown: s.shown}, began: time.Now()}
 	c.desired = NewDesired(s.Store, o.Timing, o.Log)
 	c.tickets.settle = cmp.Or(o.TicketSettle, rotation.TicketSettle)
 	c.findings.wake, c.joined, c.ring.wake = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)

@@ -231,6 +231,23 @@ func (c *Credentials) To(role Role, name string) *tls.Config {
 	return config
 }
 
+// At is for connections to one peer at a host, an address or a name of DNS, which its certificate must name. Whoever answers must have that
+// role and, unless it is empty, that name.
+func (c *Credentials) At(role Role, name, host string) *tls.Config {
+	config := c.config([]Role{role})
+	if name != "" {
+		config = c.To(role, name)
+	}
+	verified := config.VerifyConnection
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		if err := verified(state); err != nil {
+			return err
+		}
+		return state.PeerCertificates[0].VerifyHostname(host)
+	}
+	return config
+}
+
 // config verifies by itself (VerifyConnection), for two reasons: the authority may change while the process runs, and peers are
 // known by their role and not by the address that they are reached at.
 func (c *Credentials) config(peers []Role) *tls.Config {

@@ -159,11 +159,16 @@ func (c *Credentials) Hold(certificate *x509.Certificate, cut func(why error)) (
 // DialFunc is of net.Dialer.DialContext.
 type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Dialer connects to peers by HTTP/2, with a config of Client or To, over what dial returns. Its connections are closed as soon as the
+// Dialer connects to peers by HTTP/2, with a config of Client, To or At, over what dial returns. Its connections are closed as soon as the
 // peer's certificate is revoked.
 func (c *Credentials) Dialer(config *tls.Config, dial DialFunc) DialFunc {
 	config = config.Clone()
 	config.NextProtos = []string{"h2"}
+	return c.HeldDialer(config, dial)
+}
+
+// HeldDialer does the same with whatever protocol the config names.
+func (c *Credentials) HeldDialer(config *tls.Config, dial DialFunc) DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		inner, err := dial(ctx, network, address)
 		if err != nil {

@@ -88,6 +88,11 @@ func Embed(ctx context.Context, o EmbedOptions) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
+	if socket := filepath.Join(dir, "client.sock"); o.ClientURL == "" {
+		if err := os.Chmod(socket, 0o600); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
 	s.group.Go(func() { s.watchEnd(start, o.Log) })
 	return s, nil
 }

@@ -67,8 +67,10 @@ func TestOnlyItsOwnerCanReadAnEmbeddedStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info, err := os.Stat(filepath.Join(dir, "etcd")); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("%v, %v", info.Mode(), err)
+	for name, mode := range map[string]os.FileMode{"etcd": 0o700, "etcd/client.sock": 0o600} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+		}
 	}
 	s.Close()
 	if err := os.Chmod(filepath.Join(dir, "etcd"), 0o755); err != nil {

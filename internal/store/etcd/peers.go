@@ -2,10 +2,12 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -27,9 +29,15 @@ import (
 // Peering is how the etcd of one controller speaks to those of the others.
 type Peering struct {
 	Address              string // host:port that the others reach this controller at
-	CA, Certificate, Key string // files in PEM, read again for every connection except CA
+	CA, Certificate, Key string // files in PEM
+	// Dial connects to the controller at an address. Whoever answers must prove that it is the controller of that name, and that its
+	// certificate names the address and is not revoked; the connection is closed as soon as it is. Empty name: any controller, as the one
+	// at that address joins and has told no name yet.
+	Dial func(ctx context.Context, name, address string) (net.Conn, error)
 	// Serve has requests of the others answered by handler. The caller lets in nobody but controllers.
 	Serve func(handler http.Handler)
+	// Caller is the name that a request's certificate proves.
+	Caller func(r *http.Request) string
 	// Join asks the others to add this controller, which has no data, and returns all of them; nil: it is the first of its fleet.
 	Join func(ctx context.Context) ([]Peer, error)
 }
@@ -91,6 +99,7 @@ type starting struct {
 	options  EmbedOptions
 	stopping *atomic.Bool
 	removed  atomic.Bool // the others say so
+	known    directory
 }
 
 func (s *starting) joining() string { return filepath.Join(s.dir, joiningName) }
@@ -111,15 +120,19 @@ func (s *starting) joins() (bool, error) {
 
 // member starts, joins if it is to, and returns when it counts as a member.
 func (s *starting) member(ctx context.Context) (server *embed.Etcd, err error) {
+	asked := false
 	for attempt := 1; ; attempt++ {
 		asks, err := s.joins()
 		if err != nil {
 			return nil, err
 		}
+		asked = asked || asks
 		server, err = s.once(ctx, asks)
 		switch {
 		case err == nil:
 			return server, nil
+		case errors.Is(err, ErrRemoved) && asked: // removed while it joined: it does not come back by itself, nor when it is started again
+			return nil, errors.Join(err, os.Remove(s.joining()))
 		case errors.Is(err, ErrRemoved) && s.unfinished():
 			if err := os.RemoveAll(filepath.Join(s.dir, "member")); err != nil {
 				return nil, err
@@ -162,14 +175,21 @@ func (s *starting) once(ctx context.Context, asks bool) (*embed.Etcd, error) {
 		if err != nil {
 			return nil, &refusedJoin{err}
 		}
+		s.known.told.Store(&peers)
 		config.ClusterState, config.InitialCluster = embed.ClusterStateFlagExisting, initialCluster(config.Name, s.options.Peering.Address, peers)
+	}
+	if s.options.Peering != nil {
+		config.PeerTLSInfo.DialTLSContext = func(ctx context.Context, _, address string) (net.Conn, error) {
+			return s.known.dial(ctx, s.options.Peering, address)
+		}
 	}
 	server, err := embed.StartEtcd(config)
 	if err != nil {
 		return nil, err
 	}
+	s.known.server.Store(server.Server)
 	if s.options.Peering != nil {
-		s.options.Peering.Serve(etcdhttp.NewPeerHandler(config.GetLogger(), server.Server))
+		s.options.Peering.Serve(s.known.guard(s.options.Peering, etcdhttp.NewPeerHandler(config.GetLogger(), server.Server)))
 	}
 	if err = s.ready(ctx, server); err == nil {
 		err = s.promoted(ctx, server)
@@ -184,11 +204,14 @@ func (s *starting) once(ctx context.Context, asks bool) (*embed.Etcd, error) {
 	return nil, err
 }
 
-// initialCluster names the members for etcd; of those that are not this one any name will do.
+// nameless begins what members are called here that have told no name yet. No controller's name begins so (pki).
+const nameless = "@"
+
+// initialCluster names the members for etcd.
 func initialCluster(name, address string, peers []Peer) string {
 	var members []string
 	for i, p := range peers {
-		called := fmt.Sprint("member-", i)
+		called := cmp.Or(p.Name, fmt.Sprint(nameless, i))
 		if p.Address == address {
 			called = name
 		}

@@ -1,0 +1,81 @@
+// Who may be at the other end of the connections between controllers' stores: the member of a name at its address, and nobody else.
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+)
+
+// dialTimeout is for a connection and its handshake.
+const dialTimeout = 5 * time.Second
+
+// directory knows the members. Until this one has started, they are those that the others have told when it joined.
+type directory struct {
+	server atomic.Pointer[etcdserver.EtcdServer]
+	told   atomic.Pointer[[]Peer]
+}
+
+// nameAt returns the name of the member at an address, empty while it has not started yet; false: there is no member.
+func (d *directory) nameAt(address string) (name string, is bool) {
+	if server := d.server.Load(); server != nil {
+		for _, m := range server.Cluster().Members() {
+			if addressOf(m.PeerURLs) == address {
+				return realName(m.Name), true
+			}
+		}
+	}
+	if told := d.told.Load(); told != nil {
+		for _, p := range *told {
+			if p.Address == address {
+				return p.Name, true
+			}
+		}
+	}
+	return "", false
+}
+
+// realName is empty for what members are called that have told no name.
+func realName(name string) string {
+	if strings.HasPrefix(name, nameless) {
+		return ""
+	}
+	return name
+}
+
+// dial connects to the member at an address.
+func (d *directory) dial(ctx context.Context, p *Peering, address string) (net.Conn, error) {
+	name, is := d.nameAt(address)
+	if !is {
+		return nil, fmt.Errorf("connect to %s: no controller of this fleet is known there", address)
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	return p.Dial(ctx, name, address)
+}
+
+// guard answers nobody in the name of a member whose certificate has another name.
+func (d *directory) guard(p *Peering, handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if from := r.Header.Get("X-Server-From"); from != "" {
+			caller := p.Caller(r)
+			id, err := types.IDFromString(from)
+			if err != nil {
+				http.Error(w, "X-Server-From is no member's number", http.StatusBadRequest)
+				return
+			}
+			if m := d.server.Load().Cluster().Member(id); m != nil && realName(m.Name) != "" && m.Name != caller {
+				http.Error(w, fmt.Sprintf("the certificate is that of %s: it does not speak for controller %s", caller, m.Name), http.StatusForbidden)
+				return
+			}
+		}
+		handler.ServeHTTP(w, r)
+	})
+}

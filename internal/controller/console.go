@@ -38,6 +38,7 @@ func (c *controller) view(ctx context.Context) console.View {
 	if err != nil {
 		v.Problems = append(c.obstacles(), err.Error())
 	}
+	v.Problems = append(v.Problems, c.fleetProblems()...)
 	v.Revision = revision
 	dispatched := map[string]uint64{}
 	servers := c.engine.Servers("")

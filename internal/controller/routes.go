@@ -113,7 +113,7 @@ func (c *controller) status() Status {
 	c.mutex.Unlock()
 	s := Status{
 		Status: api.Status{Role: string(pki.Controller), Ready: len(stops) == 0, NotReady: slices.Clone(stops), Version: c.options.Version}, Name: c.name, Term: leads.term,
-		Controllers: leads.names, Nodes: len(c.hub.Nodes()), Problems: slices.Concat(stops, c.problems(), contested(live)),
+		Controllers: leads.names, Nodes: len(c.hub.Nodes()), Problems: slices.Concat(stops, c.problems(), contested(live), c.fleetProblems()),
 	}
 	if now != nil {
 		s.Revision, s.Services, s.Generation = now.revision, len(now.services), now.revision
@@ -139,6 +139,42 @@ func (c *controller) problems() []string {
 	}
 	if err := c.desired.Broken(); err != nil {
 		problems = append(problems, fmt.Sprintf("the fleet in the store contradicts itself: nodes are sent nothing new until it is changed: %v", err))
+	}
+	return problems
+}
+
+// fleetProblems are what clients notice, whatever each node says of itself.
+func (c *controller) fleetProblems() (problems []string) {
+	fleet, _, err := c.desired.Fleet()
+	if err != nil || len(fleet.Services) == 0 {
+		return nil
+	}
+	connected := 0
+	for _, n := range c.hub.Nodes() {
+		if n.Role == string(pki.LB) {
+			connected++
+		}
+	}
+	if connected == 0 {
+		return []string{"no load balancer is connected: nothing says that clients are served"}
+	}
+	var speakers []string
+	for i := range fleet.Nodes {
+		if !fleet.Nodes[i].BGP.IsZero() {
+			speakers = append(speakers, fleet.Nodes[i].Name)
+		}
+	}
+	by, reporting, known := c.hub.Announced(speakers)
+	if reporting == 0 || !known {
+		return nil
+	}
+	said := map[string]bool{}
+	for i := range fleet.Services {
+		s := &fleet.Services[i]
+		if vip := s.VIP.String(); !s.Functions() && by[vip] == 0 && !said[vip] {
+			said[vip] = true
+			problems = append(problems, fmt.Sprintf("VIP %s is announced to no router by any connected load balancer: see `ballast ctl bgp show` there", vip))
+		}
 	}
 	return problems
 }

@@ -69,6 +69,7 @@ func (h *Hub) join(ctx context.Context, s *stream) error {
 	err := h.send(ctx, s, p)
 	p.stop(nil)
 	<-received
+	p.barred = revokedOf(ctx).Err() != nil
 	h.leave(p, err)
 	return err
 }
@@ -391,6 +392,7 @@ func (h *Hub) take(p *peer, message *ballastv1.FromNode) error {
 		if m.Condition.Ready {
 			p.ready = "yes"
 		}
+		p.vips = m.Condition.Announcements
 		h.takeSources(p, m.Condition.Addresses, m.Condition.Own)
 		h.mutex.Unlock()
 		return nil

@@ -25,6 +25,29 @@ const (
 // ReadyLost is NodeStatus.Ready of nodes that were lost.
 const ReadyLost = "lost"
 
+// NotConnected is the problem of a node that was lost for a reason that nobody knows.
+const NotConnected = "not connected any more"
+
+// Announced counts, by VIP, the connected load balancers that announce it to a router. speakers is how many of them have BGP; known: each of
+// those in names has said what it announces.
+func (h *Hub) Announced(names []string) (by map[string]int, speakers int, known bool) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	by, known = map[string]int{}, true
+	for _, name := range names {
+		p := h.lbs[name]
+		if p == nil {
+			continue
+		}
+		speakers++
+		known = known && p.vips != nil
+		for _, vip := range p.vips.GetVips() {
+			by[vip]++
+		}
+	}
+	return by, speakers, known
+}
+
 // Nodes returns the load balancers and agents that are connected, by role and name.
 func (h *Hub) Nodes() (nodes []*ballastv1.NodeStatus) {
 	now := time.Now()
@@ -158,7 +181,10 @@ func (p *peer) lag(now time.Time) time.Duration {
 // lose remembers a peer whose stream has ended. The caller holds the lock.
 func (h *Hub) lose(p *peer) {
 	n := p.status(time.Now())
-	n.Ready, n.Problems = ReadyLost, []string{"not connected any more"}
+	n.Ready, n.Problems = ReadyLost, []string{NotConnected}
+	if p.barred {
+		n.Problems = []string{"its certificate is revoked"}
+	}
 	h.loseAs(p.key(), n)
 }
 

@@ -46,12 +46,14 @@ type peer struct {
 	applied  uint64
 	report   *ballastv1.KeyReport // of an agent; nil: there was none yet
 	reported time.Time
-	told     uint64    // revision that it was sent last
-	behind   time.Time // load balancers: since when they have carried out nothing of what they were sent; zero: they have all
-	ready    string    // as NodeStatus has it
-	problems []string  // as it tells them
-	sources  []string  // agents: of load that do not work
-	complete bool      // it has to be told everything
+	told     uint64                   // revision that it was sent last
+	behind   time.Time                // load balancers: since when they have carried out nothing of what they were sent; zero: they have all
+	ready    string                   // as NodeStatus has it
+	problems []string                 // as it tells them
+	barred   bool                     // its certificate is revoked
+	vips     *ballastv1.Announcements // load balancers: as told last; nil: it has no BGP, or is of an older version
+	sources  []string                 // agents: of load that do not work
+	complete bool                     // it has to be told everything
 	keys     bool
 	tickets  bool // agents
 	nodes    bool

@@ -33,45 +33,89 @@ func problemsOf(v *View) (list []problem) {
 	for _, text := range v.Problems {
 		list = append(list, problem{Level: levelBad, Text: text})
 	}
-	list = append(list, serviceProblems(v)...)
-	for _, n := range v.Nodes {
-		list = append(list, nodeProblems(n)...)
+	joined := map[*ballastv1.NodeStatus]bool{}
+	services := serviceProblems(v, joined)
+	for _, n := range v.Nodes { // causes before what they lead to
+		if !joined[n] {
+			list = append(list, nodeProblems(n)...)
+		}
 	}
+	list = append(list, services...)
+	list = slices.Compact(list)
 	slices.SortStableFunc(list, func(a, b problem) int { return cmp.Compare(a.Level, b.Level) })
 	return list
 }
 
-func serviceProblems(v *View) (list []problem) {
+// serviceProblems lists what is wrong with servers. What the agent of an unhealthy server says of itself is told with it, as the likely
+// cause: joined are such agents.
+func serviceProblems(v *View, joined map[*ballastv1.NodeStatus]bool) (list []problem) {
 	servers := serversByService(v)
+	same := map[string][]string{} // services with the same problem
+	var order []problem
+	add := func(level, service, text string) {
+		if same[text] == nil {
+			order = append(order, problem{Level: level, Text: text})
+		}
+		same[text] = append(same[text], service)
+	}
 	for i := range v.Services {
 		name := v.Services[i].Name
 		taking := 0
 		var unhealthy, agentless []string
-		why := ""
+		var last *Server
 		for _, s := range servers[name] {
 			if takesNew(s) {
 				taking++
 			}
 			if s.Health == health.Unhealthy && !s.Removed {
-				unhealthy, why = append(unhealthy, s.Server.Name), s.HealthDetail
+				unhealthy, last = append(unhealthy, s.Server.Name), s
 			}
 			if s.Agent == "none" && !s.Removed {
 				agentless = append(agentless, s.Server.Name)
 			}
 		}
-		if taking == 0 {
-			list = append(list, problem{Level: levelBad, Text: fmt.Sprintf("%s: no server takes new connections", name)})
+		what := unhealthyServers(v, unhealthy, last, joined)
+		switch used := v.Services[i].Health.AllDown; {
+		case taking > 0:
+		case what == "":
+			what = "no server takes new connections"
+		case used == model.AllDownNone:
+			what = "no server takes new connections: " + what
+		default:
+			what = fmt.Sprintf("no server is healthy, new connections go to them all the same (all_down: %s): %s", used, what)
 		}
-		if len(unhealthy) == 1 && why != "" {
-			list = append(list, problem{Level: levelBad, Text: fmt.Sprintf("%s: server %s is unhealthy: %s", name, unhealthy[0], why)})
-		} else if len(unhealthy) > 0 {
-			list = append(list, problem{Level: levelBad, Text: fmt.Sprintf("%s: %s unhealthy: %s", name, areServers(len(unhealthy)), some(unhealthy))})
+		if what != "" {
+			add(levelBad, name, what)
 		}
 		if len(agentless) > 0 {
-			list = append(list, problem{Level: levelWarn, Text: fmt.Sprintf("%s: %s without a connected agent: %s", name, areServers(len(agentless)), some(agentless))})
+			add(levelWarn, name, fmt.Sprintf("%s without a connected agent: %s", areServers(len(agentless)), some(agentless)))
 		}
 	}
+	for _, p := range order {
+		list = append(list, problem{Level: p.Level, Text: some(same[p.Text]) + ": " + p.Text})
+	}
 	return list
+}
+
+// unhealthyServers says which servers of a service are unhealthy, and of a single one why; empty: none is.
+func unhealthyServers(v *View, names []string, last *Server, joined map[*ballastv1.NodeStatus]bool) string {
+	if len(names) == 0 {
+		return ""
+	}
+	if len(names) > 1 {
+		return fmt.Sprintf("%s unhealthy: %s", areServers(len(names)), some(names))
+	}
+	text := "server " + names[0] + " is unhealthy"
+	if last.HealthDetail != "" {
+		text += ": " + last.HealthDetail
+	}
+	for _, n := range v.Nodes {
+		if n.Role == "agent" && n.Name == names[0] && (n.Ready == "lost" || len(n.Problems) > 0) {
+			joined[n] = true
+			text = fmt.Sprintf("agent %s: %s; %s", n.Name, strings.Join(n.Problems, "; "), text)
+		}
+	}
+	return text
 }
 
 func serversByService(v *View) map[string][]*Server {
@@ -106,10 +150,17 @@ func nodeProblems(n *ballastv1.NodeStatus) (list []problem) {
 	}
 	level := levelWarn
 	switch {
-	case n.Ready == "lost" && n.Role == "agent":
-		add(levelWarn, "is lost: it was connected and is not any more")
 	case n.Ready == "lost":
-		add(levelBad, "is lost: it was connected and is not any more")
+		if n.Role != "agent" {
+			level = levelBad
+		}
+		if len(n.Problems) == 0 {
+			add(level, "is lost: it was connected and is not any more")
+		}
+		for _, text := range n.Problems { // why it is
+			add(level, "is lost: %s", text)
+		}
+		return list
 	case n.Ready == "no":
 		level = levelBad
 		if len(n.Problems) == 0 {

@@ -147,9 +147,26 @@ func TestTheFirstLineSaysWhatIsWrong(t *testing.T) {
 				v.Servers[i].Health = "unhealthy"
 			}
 		},
+		"web: no server is healthy, new connections go to them all the same (all_down: keep): 3 servers are unhealthy: s1, s2, s3": func(v *View) {
+			for i := range v.Servers {
+				v.Servers[i].Health = "unhealthy"
+			}
+		},
+		"web: agent s2: gets no tunnels; server s2 is unhealthy: timeout": func(v *View) {
+			v.Servers[1].Health, v.Servers[1].HealthDetail = "unhealthy", "timeout"
+			v.Nodes = []*ballastv1.NodeStatus{{Role: "agent", Name: "s2", Ready: "yes", Problems: []string{"gets no tunnels"}}}
+		},
+		"load balancer lb2 is lost: its certificate is revoked": func(v *View) { // the cause, and once
+			v.Servers[1].Health = "unhealthy"
+			v.Nodes = []*ballastv1.NodeStatus{{Role: "lb", Name: "lb2", Ready: "lost", Problems: []string{"its certificate is revoked"}}}
+		},
+		"no load balancer is connected": func(v *View) { v.Problems = []string{"no load balancer is connected"} },
 	} {
 		v := small()
 		spoil(&v)
+		if list := problemsOf(&v); len(v.Nodes) > 0 && v.Nodes[0].Role == "agent" && len(list) != 1 {
+			t.Errorf("facts about one node are told apart: %v", list)
+		}
 		if _, have := headline(&v, problemsOf(&v)); have != want {
 			t.Errorf("%q, want %q", have, want)
 		}

@@ -231,7 +231,22 @@ func (o observer) condition() *ballastv1.Condition {
 	if status.Config.Error != "" {
 		status.Problems = append(status.Problems, status.Config.Error)
 	}
-	return &ballastv1.Condition{Ready: status.Ready, Problems: status.Problems, Addresses: o.sources(), Own: sourceTexts(append(o.tables.Sources(), o.replication.OwnAddress().Addr()), nil)}
+	return &ballastv1.Condition{Announcements: o.announcements(), Ready: status.Ready, Problems: status.Problems, Addresses: o.sources(), Own: sourceTexts(append(o.tables.Sources(), o.replication.OwnAddress().Addr()), nil)}
+}
+
+// announcements are nil without BGP.
+func (o observer) announcements() *ballastv1.Announcements {
+	status := o.bgp.Status()
+	if status == nil {
+		return nil
+	}
+	told := &ballastv1.Announcements{}
+	for _, vip := range status.VIPs {
+		if len(vip.To) > 0 {
+			told.Vips = append(told.Vips, vip.VIP.Addr().String())
+		}
+	}
+	return told
 }
 
 func (o observer) services() ([]api.ServiceStatus, error) {

@@ -2,7 +2,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { clock, number } from "./format";
+import { clock, tick } from "./format";
 import { color } from "./theme";
 
 export interface Line {
@@ -79,7 +79,7 @@ function options(lines: Line[], width: number, stacked: boolean): uPlot.Options 
     scales: { y: { range: (_, __, top) => [0, top > 0 ? top * 1.1 : 1] } },
     axes: [
       { ...axis, values: (_, times) => times.map((t) => clock(t * 1000)), space: 90, size: 26 },
-      { ...axis, values: (_, values) => values.map(number), size: 52, space: 34 },
+      { ...axis, values: (_, values) => values.map(tick), size: 52, space: 34 },
     ],
     series: [
       {},

@@ -132,10 +132,11 @@ export class Fleet {
 export const takesNew = (s: Server): boolean => s.state === "active" && s.health !== "unhealthy";
 
 // standing is how a server is, in one word that colours and shapes go by.
-export type Standing = "taking" | "draining" | "unhealthy" | "off" | "removed";
+export type Standing = "taking" | "unknown" | "draining" | "unhealthy" | "off" | "removed";
 
 export function standing(s: Server): Standing {
   if (s.state === "removed" || s.state === "off") return s.state;
   if (s.health === "unhealthy") return "unhealthy";
-  return s.state === "draining" ? "draining" : "taking";
+  if (s.state === "draining") return "draining";
+  return s.health === "unknown" ? "unknown" : "taking";
 }

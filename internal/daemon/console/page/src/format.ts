@@ -7,6 +7,9 @@ export function number(n: number): string {
   return n < 100_000 ? plain.format(n) : short.format(n);
 }
 
+// tick is a number at an axis: as many digits as keep neighbours apart.
+export const tick = (n: number): string => (Number.isInteger(n) || n >= 100 ? number(n) : String(Number(n.toPrecision(3))));
+
 export function rate(n: number): string {
   return n > 0 && n < 10 ? n.toFixed(1) : number(n);
 }

@@ -5,7 +5,7 @@ import { moment, number, open, rate, span } from "./format";
 import { Strip, spread, summary } from "./strip";
 import { type Column, Table } from "./table";
 
-const glyphs: Record<string, string> = { bad: "✕", warn: "▲", ok: "●", taking: "●", draining: "◐", unhealthy: "✕", off: "○", removed: "○" };
+const glyphs: Record<string, string> = { bad: "✕", warn: "▲", ok: "●", taking: "●", unknown: "◌", draining: "◐", unhealthy: "✕", off: "○", removed: "○" };
 
 export function Mark({ is }: { is: string }) {
   return (
@@ -121,7 +121,7 @@ export function Drains({ servers, now }: { servers: Server[]; now: number }) {
 }
 
 // rank: who has a problem comes first.
-const rank: Record<Standing, number> = { unhealthy: 0, draining: 1, off: 2, taking: 3, removed: 4 };
+const rank: Record<Standing, number> = { unhealthy: 0, unknown: 1, draining: 2, off: 3, taking: 4, removed: 5 };
 
 export interface Filter {
   text: string;
@@ -208,6 +208,7 @@ export function Servers({
             <option value="">all</option>
             <option value="taking">take new connections</option>
             <option value="unhealthy">unhealthy</option>
+            <option value="unknown">of unknown health</option>
             <option value="draining">draining</option>
             <option value="off">off</option>
             <option value="removed">removed</option>

@@ -3,7 +3,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { type Server, type Standing, standing, takesNew } from "./fleet";
 import { color } from "./theme";
 
-const colors: Record<Standing, string> = { taking: "ok", draining: "drain", unhealthy: "bad", off: "muted", removed: "muted" };
+const colors: Record<Standing, string> = { taking: "ok", unknown: "muted", draining: "drain", unhealthy: "bad", off: "muted", removed: "muted" };
 const height = 26;
 const most = 1200; // bars, in as many rows as they need
 
@@ -34,7 +34,7 @@ function draw(canvas: HTMLCanvasElement, servers: Server[]): void {
     const tall = top > 0 && s.open >= 0 ? 3 + (height - 3) * (s.open / top) : 3;
     if (is === "unhealthy") cross(g, x, base, step - 2, tall);
     else if (is === "draining") g.strokeRect(x + 0.5, base - tall + 0.5, step - 3, tall - 1);
-    else g.fillRect(x, base - tall, step - 2, is === "taking" ? tall : 2);
+    else g.fillRect(x, base - tall, step - 2, is === "taking" || is === "unknown" ? tall : 2);
   });
 }
 
@@ -65,6 +65,7 @@ export function summary(servers: Server[]): string {
   for (const s of servers) counts.set(standing(s), (counts.get(standing(s)) ?? 0) + 1);
   const words: Record<Standing, string> = {
     taking: "take new connections",
+    unknown: "of unknown health",
     draining: "draining",
     unhealthy: "unhealthy",
     off: "off",

@@ -1,0 +1,63 @@
+package controller
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/fleettest"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+func TestTheStatusSaysWhatClientsNotice(t *testing.T) {
+	ca, dir := fleettest.NewAuthority(t), t.TempDir()
+	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), func(o *Options) { o.RunDir = dir })
+	client := api.NewClient(api.SocketPath(dir, "c1"))
+	await := func(what string, wanted ...string) { // problems that begin so
+		t.Helper()
+		fleettest.Await(t, what, func() bool {
+			var s Status
+			fleettest.Require(t, client.Get(t.Context(), api.PathStatus, &s))
+			return len(s.Problems) == len(wanted) && slices.EqualFunc(s.Problems, wanted, strings.HasPrefix)
+		})
+	}
+	await("a fleet without services")
+	apply(t, client.Fleet(), fleettest.Service("web", 1))
+	await("nobody forwards", "no load balancer is connected")
+	owner := ca.Issue(pki.LB, "lb1")
+	lb := fleettest.Join(t, c.address, owner)
+	await("a load balancer without BGP")
+
+	node := model.Node{Name: "lb1", BGP: model.BGP{AS: 64600, NeighborAS: 64512, Neighbors: []model.Neighbor{{Address: netip.MustParseAddr("10.20.1.1")}}}}
+	fleet := model.Fleet{Services: []model.Service{fleettest.Service("web", 1).Service}, Nodes: []model.Node{node}}
+	fleet.ApplyDefaults()
+	_, err := client.Fleet().Apply(t.Context(), &ballastv1.ApplyRequest{Force: true, Services: []*ballastv1.Service{api.ServiceToProto(&fleet.Services[0])}, Nodes: api.NodesToProto(&fleet).Nodes})
+	fleettest.Require(t, err)
+	say := func(told *ballastv1.Announcements) {
+		t.Helper()
+		fleettest.Require(t, lb.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Condition{Condition: &ballastv1.Condition{Ready: true, Announcements: told}}}))
+	}
+	say(&ballastv1.Announcements{})
+	await("no session is up", "VIP 198.51.100.1 is announced to no router")
+	say(&ballastv1.Announcements{Vips: []string{"198.51.100.1"}})
+	await("it is announced")
+	say(&ballastv1.Announcements{Vips: []string{"198.51.100.2"}})
+	await("another VIP is", "VIP 198.51.100.1 is announced to no router")
+	say(nil)
+	await("an older version says nothing of it")
+
+	_, err = client.Fleet().RevokeCertificate(t.Context(), &ballastv1.RevokeCertificateRequest{Name: "lb1", Force: true})
+	fleettest.Require(t, err)
+	await("it was cut off", "no load balancer is connected")
+	nodes, err := client.Fleet().ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
+	fleettest.Require(t, err)
+	for _, n := range nodes.Nodes {
+		if n.Name == "lb1" && (n.Ready != "lost" || !slices.Equal(n.Problems, []string{"its certificate is revoked"})) {
+			t.Errorf("the cause is not named: %v", n)
+		}
+	}
+}

@@ -13,6 +13,7 @@ type AgentStatus struct {
 	TicketFiles []string          `json:"session_tickets,omitempty"` // paths of what applications make TLS session tickets by
 	TicketKeys  []TicketKeys      `json:"ticket_keys,omitempty"`     // that these tickets are made and read by
 	Joins       []netip.AddrPort  `json:"mptcp,omitempty"`           // where clients with MPTCP are told to join
+	Untracked   []netip.AddrPort  `json:"untracked,omitempty"`       // services that the kernel does not track connections of
 	Interfaces  map[string]string `json:"interfaces"`                // name -> XDP mode
 	Epoch       uint32            `json:"epoch,omitempty"`           // of the key that cookies are written with; 0: none is known
 	Echoes      map[uint32]uint64 `json:"echoes"`                    // living connections by the epoch that their client has echoed last; 0: of a key that is gone

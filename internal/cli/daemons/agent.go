@@ -52,6 +52,7 @@ func Agent(version string) *cobra.Command {
 	flags.StringVar(&o.QUICGroup, "quic-group", "", "`GROUP` that may read RUN_DIR/quic, by which applications make connection ids of services with affinity quic (default: root alone)")
 	flags.StringVar(&o.TicketGroup, "ticket-group", "", "`GROUP` that may read RUN_DIR/tickets, by which applications make session tickets of services with session tls (default: root alone)")
 	flags.StringVar(&o.TicketKey, "ticket-key", "", "`FILE` with 64 hexadecimal digits, the same on all servers, by which session tickets are encrypted (default: those of the controllers, else a key of this host's own in STATE_DIR)")
+	flags.BoolVar(&o.KeepTracking, "keep-tracking", false, "make no table of nftables: connections of services with session tls stay in connection tracking, and are reset where the kernel translates addresses")
 	flags.StringVar(&o.Metrics, "metrics", "", "`ADDRESS:PORT` to serve Prometheus metrics on")
 	flags.BoolVar(&detach, "detach", false, "remove the data path that an agent left attached")
 	logging = command.LogFlags(flags)

@@ -55,6 +55,7 @@ type Options struct {
 	RunDir        string
 	QUICGroup     string // who may read the files of connection ids; empty: root alone
 	TicketGroup   string // the same of session tickets
+	KeepTracking  bool   // services with session tls stay in connection tracking: no table of nftables is made
 	TicketKey     string // file with the key of session tickets; empty: one of this host's own
 	Metrics       string // TCP address for Prometheus, empty: none
 	Version       string
@@ -173,7 +174,8 @@ func Detach(o Options) error {
 		} else if living > 0 {
 			o.Log.Warn("living connections carry cookies: they break now", "connections", living)
 		}
-		return errors.Join(os.RemoveAll(api.IDDir(o.RunDir, o.Instance)), os.RemoveAll(api.TicketDir(o.RunDir, o.Instance)), newJoins(o.RunDir, o.Instance, o.Log).leave())
+		return errors.Join(os.RemoveAll(api.IDDir(o.RunDir, o.Instance)), os.RemoveAll(api.TicketDir(o.RunDir, o.Instance)), newJoins(o.RunDir, o.Instance, o.Log).leave(),
+			newTracking(o.Instance, false, o.Log).leave())
 	})
 }
 
@@ -205,7 +207,7 @@ func (d *daemon) start() (err error) {
 	if r.tickets, err = newTickets(o); err != nil {
 		return errors.Join(err, d.path.Close())
 	}
-	r.joins = newJoins(o.RunDir, o.Instance, o.Log)
+	r.joins, r.tracked = newJoins(o.RunDir, o.Instance, o.Log), newTracking(o.Instance, o.KeepTracking, o.Log)
 	r.keys, r.load, r.accepts = d.keys, d.load, d.accepts
 	r.serving = serving{instance: o.Instance, name: o.Server, byFile: o.Config != "", path: d.path, log: o.Log}
 	r.programs = programs{Attachments: devices.Attachments{Hooks: d.path, Mode: o.XDPMode, Log: o.Log}, interfaces: o.Interfaces}

@@ -41,6 +41,7 @@ type reconciler struct {
 	ids     *files
 	tickets *tickets
 	joins   *joins
+	tracked *tracking
 	tunnels *guarded.Value[*tunnels]
 }
 
@@ -111,6 +112,7 @@ func (r *reconciler) apply(file *config.File) error {
 	r.ids.set(&file.Fleet.Keys, r.serving.wanted.QUIC)
 	r.tickets.set(&file.Fleet.Keys, r.desired.tickets, r.serving.wanted.Sessions)
 	r.joins.set(r.serving.wanted.Joins)
+	r.tracked.set(r.serving.wanted.Sessions)
 	r.load.period.Store(int64(r.serving.interval))
 	r.file = api.Config{Path: file.Path, SHA256: file.SHA256}
 	r.keys.set(&file.Fleet.Keys, changed)
@@ -220,6 +222,7 @@ func (r *reconciler) checkDevices(now time.Time) {
 		r.keys.setTickets(r.tickets.written())
 		r.tickets.look(r.serving.path, now)
 		r.joins.follow()
+		r.tracked.follow()
 	}
 	if r.programs.unattached != "" && r.known {
 		r.attachLate()
@@ -259,6 +262,7 @@ func (r *reconciler) describe(status *api.AgentStatus) {
 	}
 	status.TicketKeys = r.tickets.status()
 	status.Joins = slices.Clone(r.joins.wanted)
+	status.Untracked = slices.Clone(r.tracked.there)
 }
 
 // obstacles are what keeps connections from carrying cookies, or the host from taking the services' packets, empty: it is ready. problems
@@ -281,7 +285,7 @@ func (r *reconciler) obstacles() (found, problems []string) {
 	if r.serving.left && r.serving.any() {
 		problems = append(problems, "only connections of before go on: "+r.whyUnnamed())
 	}
-	problems = slices.Concat(problems, r.accepts.problems(), r.ids.unwritten, r.tickets.problems(), r.joins.unmade)
+	problems = slices.Concat(problems, r.accepts.problems(), r.ids.unwritten, r.tickets.problems(), r.joins.unmade, r.tracked.problems())
 	if unsaved := r.desired.kept.Unsaved(); unsaved != "" {
 		problems = append(problems, unsaved)
 	}

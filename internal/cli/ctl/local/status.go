@@ -28,6 +28,7 @@ type anyStatus struct {
 	TicketFiles []string          `json:"session_tickets,omitempty"`
 	TicketKeys  []api.TicketKeys  `json:"ticket_keys,omitempty"`
 	Joins       []netip.AddrPort  `json:"mptcp,omitempty"`
+	Untracked   []netip.AddrPort  `json:"untracked,omitempty"`
 }
 
 // Status makes `ballast ctl status`.
@@ -76,6 +77,9 @@ func printStatus(out *command.Table, s anyStatus) {
 	}
 	for _, at := range s.Joins {
 		out.Line("mptcp\tclients join at %s", at)
+	}
+	for _, at := range s.Untracked {
+		out.Line("not tracked\ttcp %s", at)
 	}
 	for _, epoch := range slices.Sorted(maps.Keys(s.Echoes)) {
 		note := ""

@@ -1,0 +1,100 @@
+// Services with session tls are not tracked: a table of nftables keeps the kernel's address translation off their packets.
+package agent
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	"github.com/ballast-lb/ballast/internal/linux/untracked"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// tracking keeps the table. It outlives the process, as the data path does, and the next process takes it over by its name.
+type tracking struct {
+	table untracked.Table
+	keep  bool // no table is made
+	log   *slog.Logger
+
+	wanted  []netip.AddrPort
+	there   []netip.AddrPort
+	clean   bool   // no service wants a table, and there is none
+	problem string // why connections may be tracked, empty: they are not
+}
+
+func newTracking(instance string, keep bool, log *slog.Logger) *tracking {
+	return &tracking{table: untracked.Table{Name: "ballast_" + instance}, keep: keep, log: log}
+}
+
+// set says which services there are, and follows them.
+func (t *tracking) set(services []plan.AgentService) {
+	t.wanted = nil
+	for _, s := range services {
+		for _, port := range s.Service.Ports {
+			t.wanted = append(t.wanted, netip.AddrPortFrom(s.Service.VIP, port))
+		}
+	}
+	slices.SortFunc(t.wanted, netip.AddrPort.Compare)
+	t.wanted = slices.Compact(t.wanted) // a table takes none twice
+	t.follow()
+}
+
+// follow makes the table what is wanted, also where somebody has flushed it: call it now and then.
+func (t *tracking) follow() {
+	if t.clean && len(t.wanted) == 0 {
+		return
+	}
+	wanted, problem := t.wanted, ""
+	tracks, err := untracked.Tracks()
+	if err == nil && (t.keep || !tracks) {
+		wanted = nil
+	}
+	if err == nil {
+		err = t.ensure(wanted)
+	}
+	if err == nil && t.keep && tracks && len(t.wanted) > 0 {
+		problem, err = t.translated()
+	}
+	t.clean = err == nil && len(t.wanted) == 0
+	if err != nil && len(t.wanted) > 0 {
+		problem = fmt.Sprintf("connections of session tls may be reset, as the kernel may track them: %v", err)
+	}
+	if problem != "" && problem != t.problem {
+		t.log.Warn(problem)
+	}
+	t.problem = problem
+}
+
+func (t *tracking) ensure(wanted []netip.AddrPort) error {
+	holds, err := t.table.Holds(wanted)
+	if err == nil && !holds {
+		if err = t.table.Set(wanted); err == nil {
+			t.log.Info("changed what the kernel does not track", "table", t.table.Name, "at", wanted)
+		}
+	}
+	if t.there = wanted; err != nil {
+		t.there = nil
+	}
+	return err
+}
+
+// translated is what keeps connections from coming to be while they are tracked.
+func (t *tracking) translated() (problem string, err error) {
+	chain, err := untracked.Translation()
+	if err != nil || chain == "" {
+		return "", err
+	}
+	return fmt.Sprintf("connections of session tls are reset: the kernel tracks them and has address translation (%s): start the agent without --keep-tracking, "+
+		"or do not track them by rules of your own", chain), nil
+}
+
+func (t *tracking) problems() []string {
+	if t.problem == "" {
+		return nil
+	}
+	return []string{t.problem}
+}
+
+// leave removes the table.
+func (t *tracking) leave() error { return t.table.Remove() }

@@ -224,6 +224,17 @@ func (a *Attachments) Modes() map[string]string {
 	return modes
 }
 
+// Running are the indexes of the devices that run the program, by its mode.
+func (a *Attachments) Running() map[int]attach.XDPMode {
+	running := make(map[int]attach.XDPMode, len(a.devices))
+	for _, device := range a.devices {
+		if device.why == "" && device.mode != attach.XDPNone {
+			running[device.Index] = device.mode
+		}
+	}
+	return running
+}
+
 var interfaceAttached = prometheus.NewDesc("ballast_interface_attached", "1 while the program is on the interface; 0: it should be.", []string{"interface"}, nil)
 
 // Collect tells Prometheus which devices have the program, by their modes, and which wait for it.

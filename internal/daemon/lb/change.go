@@ -117,11 +117,11 @@ func (cs *changes) saveState() {
 // attach puts the program on devices.
 func (cs *changes) attach(interfaces []*net.Interface, patience time.Duration) error {
 	path, before := cs.tables.Path(), pin.Devices(cs.pins())
-	if err := cs.programs.attach(interfaces, patience, path.Attached); err != nil {
+	if err := cs.programs.attach(interfaces, cs.tables.Now().Paths, patience, path.Attached); err != nil {
 		return err
 	}
 	for _, name := range before {
-		if !slices.ContainsFunc(interfaces, func(device *net.Interface) bool { return device.Name == name }) {
+		if !slices.Contains(pin.Devices(cs.pins()), name) && !slices.ContainsFunc(interfaces, func(device *net.Interface) bool { return device.Name == name }) {
 			cs.log.Warn("the program is taken off a device that an earlier process had it on: name it with --interface if packets still come in by it", "interface", name)
 		}
 	}

@@ -4,17 +4,20 @@ package lb
 import (
 	"cmp"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/daemon/devices"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // programs are the program's attachments. All methods are safe for concurrent use.
 type programs struct {
 	mutex       sync.Mutex // guards what follows, and the program's links
 	attachments devices.Attachments
+	exits       exits
 	pending     []*net.Interface // that are not attached to yet: there is no state
 	failed      string           // why they are not although there is one
 }
@@ -30,7 +33,7 @@ type attachedTo struct {
 func (p *programs) status() (s attachedTo) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	s.modes, s.problems = p.attachments.Modes(), p.attachments.Problems()
+	s.modes, s.problems = p.attachments.Modes(), append(p.attachments.Problems(), p.exits.problems()...)
 	s.down, s.allDown = p.attachments.Down()
 	if p.failed != "" {
 		s.problems = append(s.problems, p.failed)
@@ -54,13 +57,21 @@ func (p *programs) look(now time.Time) {
 	p.attachments.Look(now)
 }
 
+// follow makes the devices that next hops leave by accept the program's frames.
+func (p *programs) follow(paths map[netip.Addr]plan.Path, now time.Time) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	p.exits.look(paths, p.attachments.Running(), now)
+}
+
 // attach puts the program on the devices, in the place of an earlier one, and calls done.
-func (p *programs) attach(interfaces []*net.Interface, patience time.Duration, done func() error) error {
+func (p *programs) attach(interfaces []*net.Interface, paths map[netip.Addr]plan.Path, patience time.Duration, done func() error) error {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	ensure := func() error { return p.attachments.Ensure(interfaces, p.attachments.Mode) }
 	err := devices.WhileBusy(p.attachments.Log, patience, ensure)
 	if err == nil {
+		p.exits.look(paths, p.attachments.Running(), time.Now()) // before links that nobody asked for are dropped
 		err = done()
 	}
 	if p.failed = ""; err != nil {

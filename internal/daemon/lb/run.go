@@ -206,6 +206,7 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 	lb.keeper = keeper.New(keeper.Options{Tables: lb.tables, Flows: flows, Save: lb.saveState, Log: lb.log})
 	lb.tracer = &tracing.Tracer{Tables: lb.tables, Log: lb.log}
 	lb.programs.attachments.Hooks = lb.tables.Path()
+	lb.programs.exits = exits{hooks: lb.tables.Path(), log: lb.log}
 	if saved != nil {
 		lb.resume(saved)
 	}
@@ -319,6 +320,7 @@ func (lb *lifecycle) networkChanged() {
 	if err := lb.tables.Refresh(); err != nil {
 		lb.log.Error("next hops not updated", "error", err)
 	}
+	lb.programs.follow(lb.tables.Now().Paths, time.Now())
 	lb.checks.Follow(lb.tables)
 	lb.bgp.Wake()
 }
@@ -342,6 +344,7 @@ func (lb *lifecycle) age(ctx context.Context, running *sync.WaitGroup) {
 			lb.log.Error("how the clocks differ is not known", "error", err)
 		}
 		lb.programs.look(now)
+		lb.programs.follow(lb.tables.Now().Paths, now)
 		lb.change(func(c changing) error {
 			c.age(now)
 			c.lookAlone(ctx, running, now)

@@ -12,8 +12,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 )
 
-// passProgram loads the program alone.
-func passProgram() (*ebpf.Program, error) {
+// LoadPass loads the program alone.
+func LoadPass() (*ebpf.Program, error) {
 	var objects struct {
 		Pass *ebpf.Program `ebpf:"pass"`
 	}
@@ -26,7 +26,7 @@ func passProgram() (*ebpf.Program, error) {
 // AttachPass gives a device of the calling thread's network namespace the pass program, natively. No process or pin holds it: it stays until
 // DetachPass, or until the device goes. Where another native program is, which does as well, that is left: other describes it.
 func AttachPass(device *net.Interface) (other string, err error) {
-	program, err := passProgram()
+	program, err := LoadPass()
 	if err != nil {
 		return "", err
 	}
@@ -50,7 +50,7 @@ func AttachPass(device *net.Interface) (other string, err error) {
 
 // DetachPass takes the pass program off a device, and no other.
 func DetachPass(device *net.Interface) error {
-	program, err := passProgram()
+	program, err := LoadPass()
 	if err != nil {
 		return err
 	}

@@ -111,6 +111,7 @@ func TestTheVIPFollowsChecksAsAllDownSays(t *testing.T) {
 				t.Errorf("%s: % x does not announce the VIP again", policy, update)
 			}
 		}
+		h.awaitMetrics("the servers are back", `ballast_service_healthy_servers{service="web"} 2`, `ballast_bgp_vip_sessions{vip="198.51.100.10/32"} 1`)
 	}
 	h.awaitMetrics("all is well", `ballast_service_healthy_servers{service="web"} 2`, `ballast_bgp_vip_sessions{vip="198.51.100.10/32"} 1`)
 	good := h.scrape()

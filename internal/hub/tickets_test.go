@@ -100,11 +100,11 @@ func TestKeysOfTicketsGoToAgentsOfServersWithSessionsAlone(t *testing.T) {
 	want("s1", s1, 5, "web 3 of 1 2 3")
 	hub.SetState(sessions(6, 3, mail, plain, fleettest.Service("web", 1, 2))) // no sessions any more
 	want("s1", s1, 6, "")
+	want("the load balancer", lb, 6, "unchanged")
 
 	whole := sessions(7, 3, mail, plain, web)
 	whole.Whole = true
 	hub.SetState(whole)
-	want("the load balancer", lb, 6, "unchanged")
 	want("the load balancer", lb, 7, "unchanged")
 	want("s1", s1, 7, "web 3 of 1 2 3")
 }

@@ -36,7 +36,7 @@ const (
 )
 
 func errLockOut(out []string) error {
-	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("nothing was changed: %s: if that is meant, repeat it with lock_out (ballast ctl: --force)", strings.Join(out, "; ")))
+	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("nothing was changed: %s: if that is meant, repeat it with --force (in the API: lock_out)", strings.Join(out, "; ")))
 }
 
 func (s *snapshot) revocations() []pki.Revocation {

@@ -3,7 +3,6 @@ package fleet
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -231,8 +230,8 @@ func addServer(c *ask.Control) *cobra.Command {
 	cmd := &cobra.Command{Use: "add SERVICE ADDRESS", Short: "Add a server"}
 	fieldFlags(cmd, schema.Named(schema.Server, "name", "id", "port", "weight"), model.NewServer(), server, api.ServerToProto)
 	return ask.Changing(c, cmd, ballastv1connect.FleetClient.AddServer, func(args []string) (*ballastv1.AddServerRequest, error) {
-		if _, err := netip.ParseAddr(args[1]); err != nil {
-			return nil, command.Usage("address %s: %w", args[1], err)
+		if _, err := model.ParseAddress(args[1]); err != nil {
+			return nil, command.Usage("address: %w", err)
 		}
 		server.Address = args[1]
 		return &ballastv1.AddServerRequest{Service: args[0], Server: server}, nil

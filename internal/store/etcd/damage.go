@@ -57,10 +57,18 @@ func (e end) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 		field.AddTo(encoder)
 	}
 	what, why := entry.Message, encoder.Fields["error"]
-	remedy := "if its files are damaged, " + restore
-	if text := fmt.Sprint(what, why); strings.Contains(text, unix.ENOSPC.Error()) || strings.Contains(text, unix.EDQUOT.Error()) {
-		remedy = "make room on its disk and start again: nothing that was told to be done is lost"
-	}
+	remedy := remedyOf(fmt.Sprint(what, why))
 	e.log.Error("the store cannot go on: this process ends", "directory", e.dir, "etcd", what, "error", why, "remedy", remedy)
 	os.Exit(1)
+}
+
+// remedyOf says what to do about the last words of etcd.
+func remedyOf(text string) string {
+	switch {
+	case strings.Contains(text, unix.ENOSPC.Error()), strings.Contains(text, unix.EDQUOT.Error()):
+		return "make room on its disk and start again: nothing that was told to be done is lost"
+	case strings.Contains(text, "tocommit(") && strings.Contains(text, "is out of range"):
+		return "its log lacks entries that the others have from it: remove it with `ballast ctl controller remove`, empty its --data-dir and start it with --join"
+	}
+	return "if its files are damaged, " + restore
 }

@@ -102,3 +102,13 @@ func TestAFullDiskEndsWithALineThatSaysSo(t *testing.T) {
 		}
 	}
 }
+
+func TestAMemberWhoseLogIsShortIsToldToJoinAnew(t *testing.T) {
+	text := "tocommit(11167) is out of range [lastIndex(11164)]. Was the raft log corrupted, truncated, or lost?"
+	if remedy := remedyOf(text); !strings.Contains(remedy, "controller remove") || strings.Contains(remedy, "backup") {
+		t.Errorf("the remedy is %q", remedy)
+	}
+	if remedy := remedyOf("walpb: crc mismatch"); !strings.Contains(remedy, "backup") {
+		t.Errorf("the remedy of damaged files is %q", remedy)
+	}
+}

@@ -32,6 +32,7 @@ inline_always enum verdict hold_add(struct xdp_md *ctx, struct session_work *w, 
 	if (w->begins) {
 		h->base = sequence;
 		h->based = 1;
+		hold_note_begun(w->hash, sequence);
 	}
 	repeated = hold_has(h, sequence, w->payload) && w->payload;
 	if (!repeated)
@@ -84,6 +85,8 @@ __noinline int session_hold(struct xdp_md *ctx, struct session_work *w, const st
 	h = bpf_map_lookup_elem(&holds, &place);
 	if (!h || (!(w->payload && w->outcome == HELLO_MORE) && !hold_is_of(h, &w->key)))
 		return VERDICT_CONTINUE;
+	if (w->begins && !hold_is_of(h, &w->key) && hold_has_begun(w->hash, bpf_ntohl(w->sequence)))
+		return VERDICT_CONTINUE; /* pushed out: by the policy, as it may be again and again. The session is lost, not the connection */
 	if (!hold_take(h))
 		return DROPPED_HOLD_BUSY;
 	verdict = hold_add(ctx, w, h, place, &length);

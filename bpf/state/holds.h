@@ -57,6 +57,26 @@ inline_always _Bool hold_waits(__u64 hash)
 	return holds_waiting[place] == (__u32)hash || holds_waiting[place + 1] == (__u32)hash;
 }
 
+#define HOLDS_BEGUN 65536 /* a power of two */
+
+/* By the flow's hash: a tag of the hello whose first segment was held last. One that comes again and finds its place gone was pushed out. */
+volatile __u16 holds_begun[HOLDS_BEGUN];
+
+inline_always __u16 hold_tag(__u64 hash, __u32 sequence)
+{
+	return (__u16)(hash ^ sequence ^ sequence >> 16) | 1;
+}
+
+inline_always void hold_note_begun(__u64 hash, __u32 sequence)
+{
+	holds_begun[hash >> 32 & (HOLDS_BEGUN - 1)] = hold_tag(hash, sequence);
+}
+
+inline_always _Bool hold_has_begun(__u64 hash, __u32 sequence)
+{
+	return holds_begun[hash >> 32 & (HOLDS_BEGUN - 1)] == hold_tag(hash, sequence);
+}
+
 inline_always _Bool hold_take(struct hold *h)
 {
 	return !__sync_val_compare_and_swap(&h->busy, 0, 1);

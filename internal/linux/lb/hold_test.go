@@ -376,6 +376,36 @@ func TestBeginningsOfHellosTakeNoMoreThanTheirPlaces(t *testing.T) {
 	}
 }
 
+// An attacker pushes out every place between any two packets of a client: the client's hello is not held for ever.
+func TestAHelloWhoseFirstSegmentIsPushedOutGoesByThePolicy(t *testing.T) {
+	r := newHoldRig(t, 0, serviceOf("web", vip4, withSessions))
+	hello := helloWithKey(r.nameOf(vip4, 2, 1), 1300)
+	held := 0
+	const victims, most = 10, 4
+	for n := range victims {
+		victim := r.begin("web", flowTo(vip4, 443, n), anySequence(), 0, synOptions())
+		verdict := lbVerdictHELD_HELLO
+		for try := 0; try < most && verdict == lbVerdictHELD_HELLO; try++ {
+			got, _ := r.send(victim.echoing(0, hello[:700]))
+			if verdict = got.verdict; verdict == lbVerdictHELD_HELLO {
+				held++
+				for port := range 1500 { // each time of new connections
+					r.runOnly(r.begin("web", flowTo(vip4, 443, 1000+port), anySequence(), 0, synOptions()).echoing(0, hello[:700]))
+				}
+			}
+		}
+		if verdict != lbVerdictFORWARDED_NEW {
+			t.Fatalf("client %d: %s after %d tries", n, verdictNames[verdict], most)
+		}
+		if got, _ := r.send(victim.echoing(700, hello[700:])); got.verdict != lbVerdictFORWARDED_STARTING {
+			t.Errorf("client %d: what follows is %s", n, verdictNames[got.verdict])
+		}
+	}
+	if held < victims || held > victims+victims/2 {
+		t.Errorf("%d clients were held %d times", victims, held)
+	}
+}
+
 func TestOrdersOfOthersAreRefused(t *testing.T) {
 	r := newHoldRig(t, 0, serviceOf("web", vip4, withSessions))
 	s := r.begin("web", flowTo(vip4, 443, 1), anySequence(), 0, synOptions())

@@ -81,6 +81,7 @@ func HealthToProto(h *model.Health) *ballastv1.Health {
 	return &ballastv1.Health{
 		Check: h.Check.String(), Interval: durationUnlessZero(h.Interval), Timeout: durationUnlessZero(h.Timeout), Rise: uint32(h.Rise),
 		Fall: uint32(h.Fall), Port: uint32(h.Port), Path: h.Path, Host: h.Host, Service: h.Service,
+		Send: h.Send, Expect: h.Expect, Contains: h.Contains, Query: h.Query, Rcode: h.RCode,
 		Command: append([]string(nil), h.Command...), AllDown: h.AllDown.String(), Deadline: durationUnlessZero(h.Deadline),
 	}
 }
@@ -296,6 +297,11 @@ func (in *input) health(path string, h *model.Health, m *ballastv1.Health) {
 	takeNarrow(in, path+".fall", &h.Fall, m.Fall)
 	takeNarrow(in, path+".port", &h.Port, m.Port)
 	take(&h.Path, m.Path)
+	take(&h.Send, m.Send)
+	take(&h.Expect, m.Expect)
+	take(&h.Contains, m.Contains)
+	take(&h.Query, m.Query)
+	take(&h.RCode, m.Rcode)
 	take(&h.Host, m.Host)
 	take(&h.Service, m.Service)
 	if len(m.Command) > 0 {

@@ -60,6 +60,7 @@ func dropUnusable(s *model.Service, m *ballastv1.Service) {
 func dropUnusableCheck(h *model.Health, m *ballastv1.Health) {
 	if check := m.GetCheck(); check != "" && check != h.Check.String() {
 		h.Path, h.Host, h.Service, h.Command = "", "", "", nil
+		h.Send, h.Expect, h.Contains, h.Query, h.RCode = "", "", "", "", ""
 	}
 }
 

@@ -128,6 +128,8 @@ const (
 	CheckExec  Check = 6
 	CheckQUIC  Check = 7
 	CheckGRPCS Check = 8 // grpc.health.v1 inside TLS
+	CheckUDP   Check = 9
+	CheckDNS   Check = 10
 
 	AllDownKeep     AllDown = 0 // the last set that stood for a while
 	AllDownAll      AllDown = 1 // all servers, as if none had been checked
@@ -161,7 +163,8 @@ var (
 	returnNames   = map[Return]string{ReturnDirect: "direct", ReturnThrough: "through"}
 	stateNames    = map[ServerState]string{StateActive: "active", StateDraining: "draining", StateOff: "off"}
 	loadNames     = map[LoadSource]string{LoadEstimate: "estimate", LoadConnections: "connections", LoadCPU: "cpu", LoadEndpoint: "endpoint"}
-	checkNames    = map[Check]string{CheckNone: "none", CheckTCP: "tcp", CheckHTTP: "http", CheckHTTPS: "https", CheckTLS: "tls", CheckGRPC: "grpc", CheckExec: "exec", CheckQUIC: "quic", CheckGRPCS: "grpcs"}
+	checkNames    = map[Check]string{CheckNone: "none", CheckTCP: "tcp", CheckHTTP: "http", CheckHTTPS: "https", CheckTLS: "tls", CheckGRPC: "grpc", CheckExec: "exec", CheckQUIC: "quic", CheckGRPCS: "grpcs",
+		CheckUDP: "udp", CheckDNS: "dns"}
 	tierNames     = map[Tier]string{TierFirst: "first", TierSecond: "second"}
 	announceNames = map[Announce]string{AnnounceAble: "able", AnnounceAlways: "always"}
 	quicNames     = map[QUICAlgorithm]string{QUICSinglePass: "single-pass", QUICFourPass: "four-pass", QUICPlain: "plain"}

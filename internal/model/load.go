@@ -63,6 +63,11 @@ type Health struct {
 	Host     string   `json:"host,omitempty"`                                  // http, https: Host header; https, tls, grpcs: also the name in the certificate, empty: not verified; grpc, grpcs: the authority
 	Service  string   `json:"service,omitempty"`                               // grpc, grpcs: service name, empty: the server as a whole
 	Command  []string `json:"command,omitempty" yaml:"command,flow,omitempty"` // exec: program and arguments; exit status 0 is healthy
+	Send     string   `json:"send,omitempty"`                                  // udp: the datagram, a text or hex:
+	Expect   string   `json:"expect,omitempty"`                                // udp: how the answer begins
+	Contains string   `json:"contains,omitempty"`                              // udp: what is in the answer
+	Query    string   `json:"query,omitempty"`                                 // dns: name and type
+	RCode    string   `json:"rcode,omitempty"`                                 // dns: the response code expected
 	AllDown  AllDown  `json:"all_down"`                                        // who gets new connections when nobody is healthy
 	Deadline Duration `json:"deadline,omitempty" yaml:"deadline"`              // an unhealthy server's connections are cut after that long; 0: never
 }

@@ -195,8 +195,8 @@ func (f *Fleet) validateNodeHealth(found *findings) {
 	const path = "node_health"
 	h := &f.NodeHealth
 	h.validate(path, found)
-	if h.Check == CheckQUIC {
-		found.add("node_health.check", "use http", "load balancers speak no QUIC")
+	if h.Check.ByUDP() {
+		found.add("node_health.check", "use http", "load balancers do not answer check %s", h.Check)
 	}
 	if h.Check != CheckNone && h.Check != CheckExec && h.Port == 0 {
 		found.add(path+".port", "give the port that they answer at, as that of their --metrics", "missing: nodes have no port of their own")

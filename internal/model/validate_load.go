@@ -50,6 +50,12 @@ func (h *Health) validate(path string, found *findings) {
 	only("host", h.Host != "", CheckHTTP, CheckHTTPS, CheckTLS, CheckGRPC, CheckGRPCS)
 	only("service", h.Service != "", CheckGRPC, CheckGRPCS)
 	only("command", len(h.Command) > 0, CheckExec)
+	only("send", h.Send != "", CheckUDP)
+	only("expect", h.Expect != "", CheckUDP)
+	only("contains", h.Contains != "", CheckUDP)
+	only("query", h.Query != "", CheckDNS)
+	only("rcode", h.RCode != "", CheckDNS)
+	h.validateUDP(path, found)
 	if h.Check == CheckExec && len(h.Command) == 0 {
 		found.add(path+".command", "write it like [/usr/local/bin/check, --fast]", "missing: check exec runs a program")
 	}

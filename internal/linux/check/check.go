@@ -8,6 +8,8 @@
 //	grpcs  the same inside TLS
 //	exec   a program ends with status 0
 //	quic   the versions of QUIC that it has are listed (RFC 9000 6)
+//	udp    a datagram is answered as expected
+//	dns    a query is answered with the response code expected
 //
 // Certificates are verified only when the health has a host: it is the name that the certificate must be for, and the
 // Host header (http, https) or the authority (grpc, grpcs).

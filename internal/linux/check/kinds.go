@@ -54,12 +54,16 @@ func (p *Prober) attempt(ctx context.Context, t Target) (remarks Remarks, err er
 		return remarks, checkGRPC(ctx, conn, t, insecure.NewCredentials())
 	case model.CheckQUIC:
 		return remarks, checkQUIC(conn, hello)
+	case model.CheckUDP:
+		return remarks, checkUDP(conn, &t.Health)
+	case model.CheckDNS:
+		return remarks, checkDNS(conn, &t.Health, hello)
 	}
 	return remarks, fmt.Errorf("check %s is not known here: upgrade this load balancer", t.Health.Check)
 }
 
 // datagrams reports whether the check is one by UDP.
-func (t *Target) datagrams() bool { return t.Health.Check == model.CheckQUIC }
+func (t *Target) datagrams() bool { return t.Health.Check.ByUDP() }
 
 // connect opens the connection, by the way of traffic or straight. With a hello it is one by UDP, on which that has been sent.
 func (p *Prober) connect(ctx context.Context, t Target, hello []byte) (conn net.Conn, remarks Remarks, err error) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net"
 	"slices"
+
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // QUIC of a version that nobody has makes a server list those that it has, without state or cryptography (RFC 9000 6, RFC 8999 6).
@@ -22,7 +24,13 @@ var (
 
 // Hello is what is sent to a server before anything is read: the first datagram of a check by UDP; nil: the check is one by TCP.
 func (t *Target) Hello(random func() float64) []byte {
-	if !t.datagrams() {
+	switch t.Health.Check {
+	case model.CheckQUIC:
+	case model.CheckUDP:
+		return model.CheckBytes(t.Health.Send)
+	case model.CheckDNS:
+		return dnsQuery(&t.Health, uint16(random()*(1<<16)))
+	default:
 		return nil
 	}
 	ids := make([]byte, 2*quicIDs)

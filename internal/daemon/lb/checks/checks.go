@@ -135,7 +135,7 @@ func (c *Checks) Follow(tables *dataplane.Tables) {
 			}
 			ways[checkroute.Key{Service: s.Name, ID: target.ID}] = checkroute.Target{
 				VIP: s.VIP, Server: target.Address, Forward: s.Forward, Return: s.Return, Path: now.Paths[target.Address],
-				Ports: checkedPorts(s), Owns: owns(target.ID), Placed: s.Dispatch.Placed(),
+				Ports: checkedPorts(s, target.Address, now.Running.Services), Owns: owns(target.ID), Placed: s.Dispatch.Placed(),
 			}
 		}
 	}
@@ -173,16 +173,25 @@ func cookieOwner(keys *model.Keys, s *model.Service) func(id uint16) func(client
 	}
 }
 
-// checkedPorts are those that servers' agents unpack for, of what checks speak: QUIC's is UDP.
-func checkedPorts(s *model.Service) []uint16 {
+// checkedPorts are those that the agent at that address decapsulates for, of the protocol that checks of s speak: the service's own, or
+// where s has another protocol, those of other services with its VIP on the same server.
+func checkedPorts(s *model.Service, server netip.Addr, all []model.Service) []uint16 {
 	spoken := model.ProtocolTCP
-	if s.Health.Check == model.CheckQUIC {
+	if s.Health.Check.ByUDP() {
 		spoken = model.ProtocolUDP
 	}
-	if s.Protocol != spoken {
-		return []uint16{}
+	if s.Protocol == spoken {
+		return s.Ports
 	}
-	return s.Ports
+	ports := []uint16{}
+	for i := range all {
+		other := &all[i]
+		serves := func(m model.Server) bool { return m.Address == server && m.State != model.StateOff }
+		if other.VIP == s.VIP && other.Protocol == spoken && other.Forward == s.Forward && slices.ContainsFunc(other.Servers, serves) {
+			ports = append(ports, other.Ports...)
+		}
+	}
+	return ports
 }
 
 // report gives away what checks found.

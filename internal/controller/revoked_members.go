@@ -27,17 +27,16 @@ func (f fleetOf) leaving(ctx context.Context, r *pki.Revocation) (leave, stay []
 	self := -1
 	for i, p := range members {
 		switch {
-		case r.Name == "" || p.Name != r.Name:
-			stay = append(stay, p)
 		case p.Name == f.name && r.Covers(f.credentials.Own()):
 			self = i
-		case p.Name == f.name:
+		case p.Name == f.name || r.Name != "" && p.Name != r.Name:
 			stay = append(stay, p)
 		default:
-			if shown := f.shownAt(ctx, p); shown != nil && !r.Covers(shown) {
-				stay = append(stay, p)
-			} else {
+			shown := f.shownAt(ctx, p)
+			if shown != nil && r.Covers(shown) || shown == nil && r.Name != "" {
 				leave = append(leave, p)
+			} else {
+				stay = append(stay, p) // of a serial number whose owner nobody knows, members that do not answer are not taken for it
 			}
 		}
 	}
@@ -121,18 +120,19 @@ func (c *controller) revokedMembers() (problems []string) {
 	if c.peers.cluster == nil {
 		return nil
 	}
-	for _, r := range c.credentials.Revoked() {
-		if r.Name == "" || r.Role != "" && r.Role != pki.Controller || !c.peers.cluster.HasPeer(r.Name) {
-			continue
-		}
-		shown := c.peers.shown.of(r.Name)
-		if r.Name == c.name {
+	revoked := c.credentials.Revoked()
+	for _, name := range c.peers.cluster.PeerNames() {
+		shown := c.peers.shown.of(name)
+		if name == c.name {
 			shown = c.credentials.Own()
 		}
-		if shown == nil && r.Serial == "" || shown != nil && r.Covers(shown) {
-			if problem := stillMember(r.Name); !slices.Contains(problems, problem) {
-				problems = append(problems, problem)
+		if slices.ContainsFunc(revoked, func(r pki.Revocation) bool {
+			if shown != nil {
+				return r.Covers(shown)
 			}
+			return r.Name == name && r.Serial == ""
+		}) {
+			problems = append(problems, stillMember(name))
 		}
 	}
 	return problems

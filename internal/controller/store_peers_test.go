@@ -2,6 +2,7 @@ package controller
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -112,7 +113,7 @@ func TestNobodyButTheControllerOfThatNameIsSentAByteOfTheStore(t *testing.T) {
 			continue
 		}
 		for _, path := range []string{"/raft/stream/message/" + id, "/raft/stream/msgapp/" + id, "/raft/snapshot", "/members"} {
-			if status, answer := fetch(t, c1, credentials, path, id); status != http.StatusForbidden {
+			if status, answer := fetch(t, c1, credentials, path, map[bool]string{true: "", false: id}[strings.Contains(path, "/stream/")]); status != http.StatusForbidden {
 				t.Errorf("role %s asks for %s: %d %s", role, path, status, answer)
 			}
 		}
@@ -123,6 +124,20 @@ func TestNobodyButTheControllerOfThatNameIsSentAByteOfTheStore(t *testing.T) {
 
 // Both sides leave a revoked controller, and it does not count: what is changed after the revocation it never learns.
 func TestARevokedControllerLeavesTheStoreInTheSameAct(t *testing.T) {
+	t.Run("by name", func(t *testing.T) {
+		leavesTheStore(t, func(*x509.Certificate) *ballastv1.RevokeCertificateRequest {
+			return &ballastv1.RevokeCertificateRequest{Name: "c2"}
+		})
+	})
+	t.Run("by serial number", func(t *testing.T) {
+		leavesTheStore(t, func(shown *x509.Certificate) *ballastv1.RevokeCertificateRequest {
+			return &ballastv1.RevokeCertificateRequest{Serial: pki.SerialOf(shown)}
+		})
+	})
+}
+
+func leavesTheStore(t *testing.T, wishOf func(shown *x509.Certificate) *ballastv1.RevokeCertificateRequest) {
+	t.Helper()
 	ca := fleettest.NewAuthority(t)
 	operator := ca.Issue(pki.Ctl, "me")
 	at := []string{freeAddress(t), freeAddress(t)}
@@ -133,7 +148,8 @@ func TestARevokedControllerLeavesTheStoreInTheSameAct(t *testing.T) {
 	fleettest.Require(t, err)
 	fleet := api.NewFleetClient(at[:1], operator.Client())
 
-	wish := &ballastv1.RevokeCertificateRequest{Name: "c2", Reason: "stolen"}
+	wish := wishOf(stolen.Own())
+	wish.Reason = "stolen"
 	if _, err := revoke(t, fleet, wish); err == nil || !strings.Contains(err.Error(), "controller c2 leaves the store, which 1 other controller keeps") {
 		t.Errorf("unless it is meant: %v", err)
 	}

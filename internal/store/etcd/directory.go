@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"path"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/rafthttp"
 )
 
 // dialTimeout is for a connection and its handshake.
@@ -61,14 +63,25 @@ func (d *directory) dial(ctx context.Context, p *Peering, address string) (net.C
 	return p.Dial(ctx, name, address)
 }
 
+// sendersOf are the numbers that a request names its sender by: in a header, and those for streams in their path.
+func sendersOf(r *http.Request) (ids []string) {
+	if from := r.Header.Get("X-Server-From"); from != "" {
+		ids = append(ids, from)
+	}
+	if strings.HasPrefix(r.URL.Path, rafthttp.RaftStreamPrefix+"/") {
+		ids = append(ids, path.Base(r.URL.Path))
+	}
+	return ids
+}
+
 // guard answers nobody in the name of a member whose certificate has another name.
 func (d *directory) guard(p *Peering, handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if from := r.Header.Get("X-Server-From"); from != "" {
-			caller := p.Caller(r)
+		caller := p.Caller(r)
+		for _, from := range sendersOf(r) {
 			id, err := types.IDFromString(from)
 			if err != nil {
-				http.Error(w, "X-Server-From is no member's number", http.StatusBadRequest)
+				http.Error(w, fmt.Sprintf("%q is no member's number", from), http.StatusBadRequest)
 				return
 			}
 			if m := d.server.Load().Cluster().Member(id); m != nil && realName(m.Name) != "" && m.Name != caller {

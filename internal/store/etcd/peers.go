@@ -289,15 +289,18 @@ func (s *Store) readdress(ctx context.Context, address string) error {
 // Failed delivers why an etcd in this process has ended by itself.
 func (s *Store) Failed() <-chan error { return s.failed }
 
-// HasPeer reports whether there is a member of that name, one that is joining included, as far as this one knows. It asks nobody.
-func (s *Store) HasPeer(name string) bool {
+// PeerNames are the names of the members, of those that are joining as soon as they have told theirs, as far as this one knows. It asks nobody.
+func (s *Store) PeerNames() (names []string) {
 	for _, m := range s.member.Server.Cluster().Members() {
-		if m.Name == name {
-			return true
+		if name := realName(m.Name); name != "" {
+			names = append(names, name)
 		}
 	}
-	return false
+	return names
 }
+
+// HasPeer reports whether there is a member of that name.
+func (s *Store) HasPeer(name string) bool { return slices.Contains(s.PeerNames(), name) }
 
 // Peers returns the members of the cluster, as most of them know it.
 func (s *Store) Peers(ctx context.Context) (peers []Peer, err error) {

@@ -131,20 +131,30 @@ func judgeOffloads(role Role, d *deviceFacts) (out []Finding) {
 		return nil
 	}
 	if role == RoleLB {
-		for _, offload := range []struct{ name, short string }{{"rx-lro", "lro"}, {"rx-gro-hw", "rx-gro-hw"}} {
-			if !d.Offloads[offload.name] {
-				continue
-			}
-			severity, found := Warning, " is on: drivers turn it off when a program comes, or refuse the program"
-			if d.XDPProgram != 0 {
-				severity, found = Problem, " is on: packets are merged before they reach the program"
-			}
-			out = append(out, Finding{"offloads", d.Name, severity, offload.name + found,
-				fmt.Sprintf("ethtool -K %s %s off", d.Name, offload.short)})
+		parts := d.Parts // of a bond: the whole shows flags of its own, which merge nothing
+		if len(parts) == 0 {
+			parts = []netdev.Part{{Name: d.Name, Offloads: d.Offloads}}
+		}
+		for _, part := range parts {
+			out = append(out, judgeMerging(d, &part)...)
 		}
 	}
 	if len(out) == 0 && d.Kind != "veth" {
 		out = append(out, ok("offloads", d.Name, "none that merges packets"))
+	}
+	return out
+}
+
+func judgeMerging(d *deviceFacts, part *netdev.Part) (out []Finding) {
+	for _, offload := range []struct{ name, short string }{{"rx-lro", "lro"}, {"rx-gro-hw", "rx-gro-hw"}} {
+		if !part.Offloads[offload.name] {
+			continue
+		}
+		severity, found := Warning, " is on: drivers turn it off when a program comes, or refuse the program"
+		if d.XDPProgram != 0 {
+			severity, found = Problem, " is on: packets are merged before they reach the program"
+		}
+		out = append(out, Finding{"offloads", part.Name, severity, offload.name + found, fmt.Sprintf("ethtool -K %s %s off", part.Name, offload.short)})
 	}
 	return out
 }

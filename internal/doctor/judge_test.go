@@ -122,6 +122,10 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"no native", RoleLB, func(f *facts) { f.Devices[0].XDPFeatures = 0 }, "native xdp", Warning, "generic"},
 		{"jumbo", RoleLB, func(f *facts) { f.Devices[0].MTU, f.Devices[0].XDPFeatures = 9000, netdev.XDPBasic }, "native xdp", Warning, "mtu 3498"},
 		{"LRO before start", RoleLB, func(f *facts) { f.Devices[0].Offloads["rx-lro"] = true }, "offloads", Warning, "ethtool -K eth0 lro off"},
+		{"LRO of a part of a bond", RoleLB, func(f *facts) {
+			f.Devices[0].Kind, f.Devices[0].XDPProgram, f.Devices[0].Ours = "bond", 7, true
+			f.Devices[0].Parts = []netdev.Part{{Name: "eth1"}, {Name: "eth2", Offloads: map[string]bool{"rx-lro": true}}}
+		}, "offloads", Problem, "ethtool -K eth2 lro off"},
 		{"GRO in hardware", RoleLB, func(f *facts) {
 			f.Devices[0].Offloads["rx-gro-hw"], f.Devices[0].XDPProgram, f.Devices[0].Ours = true, 7, true
 		}, "offloads", Problem, "rx-gro-hw off"},
@@ -265,6 +269,18 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 				t.Errorf("have %+v; want one %s of %s with remedy %q", bad, test.severity, test.check, test.remedy)
 			}
 		})
+	}
+}
+
+// The flag of a bond merges nothing: those of its parts do.
+func TestABondsOwnOffloadsAreNoFault(t *testing.T) {
+	f := healthyFacts(RoleLB)
+	f.Devices[0].Kind, f.Devices[0].XDPProgram, f.Devices[0].Ours, f.Devices[0].Offloads["rx-lro"] = "bond", 7, true, true
+	f.Devices[0].Parts = []netdev.Part{{Name: "eth1"}}
+	for _, f := range findings(f) {
+		if f.Severity != OK {
+			t.Errorf("%+v", f)
+		}
 	}
 }
 

@@ -49,9 +49,16 @@ type Device struct {
 	XDPFeaturesKnown bool
 
 	Offloads      map[string]bool // by ethtool's name; nil: not told
+	Parts         []Part          // of a bond or a team
 	ReceiveQueues int
 	RPS           bool // some queue spreads its packets over CPUs
 	RPSKnown      bool
+}
+
+// Part is a device below a bond or a team. Its offloads are what counts: the whole shows flags of its own.
+type Part struct {
+	Name     string
+	Offloads map[string]bool
 }
 
 // NotFound is the error for a device that is not in the calling thread's network namespace; it names those that are.
@@ -119,6 +126,15 @@ func (d *Device) readDriver() {
 	defer tool.Close()
 	d.Driver, _ = tool.DriverName(d.Name)
 	d.Offloads, _ = tool.Features(d.Name)
+	if d.Kind == "bond" || d.Kind == "team" {
+		links, _ := netlink.LinkList()
+		for _, link := range links {
+			if attrs := link.Attrs(); attrs.MasterIndex == d.Index {
+				offloads, _ := tool.Features(attrs.Name)
+				d.Parts = append(d.Parts, Part{attrs.Name, offloads})
+			}
+		}
+	}
 	if channels, err := tool.GetChannels(d.Name); err == nil && channels.CombinedCount+channels.RxCount > 0 {
 		d.ReceiveQueues = int(channels.CombinedCount + channels.RxCount)
 	}

@@ -59,13 +59,15 @@ func TestAServerThatDoesNotMarkIsUnhealthyAndAProblem(t *testing.T) {
 	h := newUnmarkedHost(t)
 	h.serve("cookie", "maglev", 1)
 	h.start()
-	status := h.await("the problem", func(s api.LBStatus) bool {
-		return len(s.Problems) == 1 && strings.Contains(s.Problems[0], "service web: server s1: the cookie in its answer is not its own")
+	const cause, effect = "service web: server s1: the cookie in its answer is not its own", "service web: no server is healthy"
+	status := h.await("the problem and what comes of it", func(s api.LBStatus) bool {
+		said := strings.Join(s.Problems, "\n")
+		return len(s.Problems) == 2 && strings.Contains(said, cause) && strings.Contains(said, effect)
 	})
 	if !status.Ready {
 		t.Errorf("for one server: not ready: %q", status.NotReady)
 	}
-	if problems, _ := h.examine(); len(problems) != 1 || !strings.Contains(problems[0], "not its own") {
+	if problems, _ := h.examine(); len(problems) != 2 || !strings.Contains(strings.Join(problems, "\n"), "not its own") {
 		t.Errorf("doctor finds %q", problems)
 	}
 	h.awaitFile(h.serve("hash", "maglev", 1))

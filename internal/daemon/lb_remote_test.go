@@ -205,7 +205,7 @@ func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t
 	joined := since()
 	h.expectServers("resynchronised", "s4 active")
 	require(t, h.process.Process.Signal(unix.SIGHUP))
-	h.await("another stream", func(s api.LBStatus) bool { return since().After(joined) && s.Revision == 7 })
+	h.await("another stream", func(s api.LBStatus) bool { return since().After(joined) && s.Revision == 7 && len(s.Controllers) == 1 })
 	joined = since()
 	require(t, h.reload())
 	h.await("one more", func(s api.LBStatus) bool { return since().After(joined) && s.Revision == 7 })

@@ -73,17 +73,18 @@ func (s *Store) Join(ctx context.Context, self store.Member) (<-chan []store.Mem
 	if err != nil {
 		return nil, fmt.Errorf("join the controllers: %w", err)
 	}
-	if !s.start(func() { s.belong(ctx, first, m) }) {
+	m.own = first // the first list must not come before it
+	if !s.start(func() { s.belong(ctx, m) }) {
 		return nil, store.ErrClosed
 	}
 	return m.told, nil
 }
 
 // belong keeps a membership until ctx ends, and leaves properly.
-func (s *Store) belong(ctx context.Context, first lease, m *membership) {
+func (s *Store) belong(ctx context.Context, m *membership) {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	own, listed := make(chan lease), make(chan map[string]entry)
+	first, own, listed := m.own, make(chan lease), make(chan map[string]entry)
 	s.group.Go(func() { defer close(own); s.stay(ctx, m.self, first, own) })
 	s.group.Go(func() { s.observe(ctx, listed) })
 	defer close(m.told)

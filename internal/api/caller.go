@@ -6,14 +6,19 @@ import (
 	"crypto/x509"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
 // Caller is who asks, as far as the connection proves it.
 type Caller struct {
-	Name    string `json:"name"`              // of the certificate; of a local socket, its user
+	Name    string `json:"name"`              // of the certificate; of a local socket, its user, and who logged in where that is another one
 	Role    string `json:"role"`              // of the certificate, "local" for a local socket, "controller" for what controllers do by themselves
 	Address string `json:"address,omitempty"` // where the request came from
 
@@ -53,9 +58,31 @@ func localCaller(ctx context.Context, connection net.Conn) context.Context {
 		if raw, err := socket.SyscallConn(); err == nil {
 			var peer *unix.Ucred
 			if raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }) == nil && err == nil {
-				c.Name, c.Address = fmt.Sprintf("uid %d", peer.Uid), fmt.Sprintf("pid %d", peer.Pid)
+				c.Name, c.Address = localName(peer), fmt.Sprintf("pid %d", peer.Pid)
 			}
 		}
 	}
 	return WithCaller(ctx, c)
+}
+
+// noLogin is the login user of a process that nobody's login began (AUDIT_UID_UNSET).
+const noLogin = math.MaxUint32
+
+// localName names the user of a process, and the one who logged in if that is another: sudo and su change the first, and only a
+// process with CAP_AUDIT_CONTROL changes the second.
+func localName(peer *unix.Ucred) string {
+	name := fmt.Sprintf("uid %d", peer.Uid)
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/loginuid", peer.Pid))
+	if err != nil { // a kernel without auditing, or the process has ended
+		return name
+	}
+	login, err := strconv.ParseUint(strings.TrimSpace(string(content)), 10, 32)
+	if err != nil || login == noLogin || uint32(login) == peer.Uid {
+		return name
+	}
+	who := fmt.Sprintf("uid %d", login)
+	if known, err := user.LookupId(fmt.Sprint(login)); err == nil {
+		who = known.Username
+	}
+	return who + " as " + name
 }

@@ -52,7 +52,7 @@ func TestTheLogAndTheHistorySayWhoChangedWhat(t *testing.T) {
 	if _, err := alice.RemoveService(t.Context(), &ballastv1.RemoveServiceRequest{Service: "none"}); err == nil {
 		t.Error("a service was removed that is not there")
 	}
-	me := fmt.Sprintf("by.name=\"uid %d\"", os.Geteuid())
+	me := fmt.Sprintf("uid %d\"", os.Geteuid())
 	for _, want := range [][]string{
 		{"level=INFO", "msg=changed", "by.name=alice", "by.role=ctl", "by.address=127.0.0.1:", "revision=", "service web: added"},
 		{"level=INFO", "msg=changed", me, "by.role=local", fmt.Sprintf("by.address=\"pid %d\"", os.Getpid()), "server s1: state active -> draining"},

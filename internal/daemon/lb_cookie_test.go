@@ -64,6 +64,12 @@ func TestAServerThatDoesNotMarkIsUnhealthyAndAProblem(t *testing.T) {
 		said := strings.Join(s.Problems, "\n")
 		return len(s.Problems) == 2 && strings.Contains(said, cause) && strings.Contains(said, effect)
 	})
+	if !strings.Contains(status.Problems[0], cause) {
+		t.Errorf("the effect is listed before its cause: %q", status.Problems)
+	}
+	if !strings.Contains(status.Problems[1], "new connections go to 1 server that fails its checks (all_down: keep)") {
+		t.Errorf("the effect is %q", status.Problems[1])
+	}
 	if !status.Ready {
 		t.Errorf("for one server: not ready: %q", status.NotReady)
 	}

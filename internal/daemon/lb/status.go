@@ -72,7 +72,7 @@ func (o observer) status() api.LBStatus {
 			Config: outcome.config, Generation: now.Generation},
 		Interfaces: programs.modes, Name: o.name,
 	}
-	status.Problems = slices.Concat(stops, o.tables.Unreachable(time.Now()), o.checks.Problems(now), now.Unserved(), unrecognised(now), o.bgp.Problems())
+	status.Problems = slices.Concat(stops, o.tables.Unreachable(time.Now()), o.checks.Problems(now), unrecognised(now), o.bgp.Problems())
 	if !programs.allDown {
 		status.Problems = append(status.Problems, programs.down...)
 	}
@@ -103,6 +103,7 @@ func (o observer) status() api.LBStatus {
 			status.Problems = append(status.Problems, aloneSince+since.UTC().Format(time.RFC3339))
 		}
 	}
+	status.Problems = append(status.Problems, now.Unserved()...) // what any of the others may have caused
 	return status
 }
 

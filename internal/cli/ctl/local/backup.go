@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/cli/command"
@@ -20,7 +22,8 @@ import (
 
 // Backup makes `ballast ctl backup`.
 func Backup(c *ask.Control) *cobra.Command {
-	return &cobra.Command{
+	replace := false
+	cmd := &cobra.Command{
 		Use: "backup FILE", Short: "Copy the store of this machine's controller, with all keys, to a file that only its owner can read",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			remote, err := c.Remote()
@@ -33,6 +36,11 @@ func Backup(c *ask.Control) *cobra.Command {
 			if args[0] == "-" && command.IsTerminal(cmd.OutOrStdout()) {
 				return command.Usage("a backup is no text for a terminal: name a file, or redirect the output")
 			}
+			if !replace && args[0] != "-" {
+				if err := absent(args[0]); err != nil {
+					return err
+				}
+			}
 			content, err := c.Stream(cmd, api.PathBackup)
 			if err != nil {
 				return err
@@ -41,17 +49,29 @@ func Backup(c *ask.Control) *cobra.Command {
 			if args[0] == "-" {
 				return copySummed(cmd.OutOrStdout(), content)
 			}
-			summary, err := writeBackup(args[0], content)
+			summary, err := writeBackup(args[0], content, replace)
 			if err != nil {
 				return err
 			}
 			return command.Print(cmd.OutOrStdout(), c.Output, summary, func(out *command.Table, s *controller.BackupSummary) { out.Line("%s: %s", args[0], s) })
 		},
 	}
+	cmd.Flags().BoolVar(&replace, "force", false, "replace FILE if it exists")
+	return cmd
 }
 
-// writeBackup replaces a file once the new one is whole and on the disk.
-func writeBackup(path string, content io.Reader) (*controller.BackupSummary, error) {
+// absent refuses a file that is there, before the whole store is read.
+func absent(path string) error {
+	if _, err := os.Lstat(path); err == nil {
+		return fmt.Errorf("write %s: %w: name another file, or replace it with --force", path, fs.ErrExist)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// writeBackup makes a file once its content is whole and on the disk. Without replace, one that has appeared meanwhile stays.
+func writeBackup(path string, content io.Reader, replace bool) (*controller.BackupSummary, error) {
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // 0600
 	if err != nil {
 		return nil, err
@@ -64,6 +84,15 @@ func writeBackup(path string, content io.Reader) (*controller.BackupSummary, err
 	summary, err := controller.SummariseBackup(file.Name())
 	if err != nil {
 		return nil, err
+	}
+	if !replace {
+		err := unix.Renameat2(unix.AT_FDCWD, file.Name(), unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
+		if err == nil || !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EEXIST) {
+			return summary, err
+		}
+		if err := absent(path); err != nil { // EINVAL: NFS cannot do both in one step
+			return nil, err
+		}
 	}
 	return summary, os.Rename(file.Name(), path)
 }

@@ -9,9 +9,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
 	"github.com/ballast-lb/ballast/internal/machine/node"
@@ -98,6 +100,25 @@ func TestWhatGoBGPSaysOfANeighbourIsKeptAndErrorsAreLogged(t *testing.T) {
 	}
 	if n.forget(router); n.last(router) != "" {
 		t.Error("not forgotten")
+	}
+}
+
+func TestASessionThatHasJustBeenBegunIsNoProblemUntilItFailsOrHasNoAnswer(t *testing.T) {
+	now := time.Unix(1700000000, 0)
+	for name, c := range map[string]struct {
+		neighbor api.BGPNeighbor
+		says     string
+	}{
+		"just begun":                {api.BGPNeighbor{Why: noAnswer, Since: now.Add(-firstAttempt + time.Second)}, ""},
+		"no answer":                 {api.BGPNeighbor{Why: noAnswer, Since: now.Add(-firstAttempt)}, noAnswer},
+		"just begun, and refused":   {api.BGPNeighbor{Why: "connection refused", Since: now}, "connection refused"},
+		"up":                        {api.BGPNeighbor{Up: true, Since: now.Add(-time.Hour)}, ""},
+		"down after it has been up": {api.BGPNeighbor{Why: "hold timer expired", Since: now}, "hold timer expired"},
+	} {
+		said := sessionProblem(&c.neighbor, now)
+		if (said == "") != (c.says == "") || !strings.Contains(said, c.says) {
+			t.Errorf("%s: %q, want %q", name, said, c.says)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,7 +42,7 @@ func (a *Announcer) Status() *api.BGPStatus {
 		if !n.established {
 			row.Local = netip.Addr{}
 			if row.Why == "" {
-				row.Why = "not tried yet"
+				row.Why = noAnswer
 			}
 		}
 		if echo, known := echoes[n.Address]; known {
@@ -65,6 +66,20 @@ func (a *Announcer) Status() *api.BGPStatus {
 	return status
 }
 
+// noAnswer is why a session is down that has neither been established nor failed.
+const noAnswer = "no answer to connection attempts yet"
+
+// firstAttempt is how long a session that is begun may have no answer before that is a problem.
+const firstAttempt = 10 * time.Second
+
+// sessionProblem says that there is no session, empty: there is one, or it has just been begun for the first time.
+func sessionProblem(n *api.BGPNeighbor, now time.Time) string {
+	if n.Up || n.Why == noAnswer && now.Sub(n.Since) < firstAttempt {
+		return ""
+	}
+	return fmt.Sprintf("bgp: no session with %s (AS %d): %s", n.Address, n.AS, n.Why)
+}
+
 // Problems are what keeps it from announcing.
 func (a *Announcer) Problems() (problems []string) {
 	s := a.Status()
@@ -72,9 +87,9 @@ func (a *Announcer) Problems() (problems []string) {
 		return nil
 	}
 	problems = s.Problems
-	for _, n := range s.Neighbors {
-		if !n.Up {
-			problems = append(problems, fmt.Sprintf("bgp: no session with %s (AS %d): %s", n.Address, n.AS, n.Why))
+	for i := range s.Neighbors {
+		if problem := sessionProblem(&s.Neighbors[i], time.Now()); problem != "" {
+			problems = append(problems, problem)
 		}
 	}
 	up := slices.ContainsFunc(s.Neighbors, func(n api.BGPNeighbor) bool { return n.Up })

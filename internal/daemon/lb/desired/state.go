@@ -184,8 +184,8 @@ func (s *State) Unserved() (problems []string) {
 		case takes.New == 0:
 			problems = append(problems, fmt.Sprintf("service %s: no server takes new connections: they are dropped (dropped_no_server)", service.Name))
 		default:
-			problems = append(problems, fmt.Sprintf("service %s: no server is healthy: new connections go to %s that fail their checks (all_down: %s)",
-				service.Name, model.Counted(takes.New, "server", "servers"), service.Health.AllDown))
+			problems = append(problems, fmt.Sprintf("service %s: no server is healthy: new connections go to %s (all_down: %s)",
+				service.Name, model.Counted(takes.New, "server that fails its checks", "servers that fail their checks"), service.Health.AllDown))
 		}
 	}
 	return problems

@@ -86,6 +86,22 @@ func (t *Trial) Dispatched(i int) (counts []uint64, err error) {
 	return counts, nil
 }
 
+// Estimated is how many connections of a service load balancers take to be open, all together.
+func (t *Trial) Estimated(service string, lbs ...string) (open int, err error) {
+	for _, lb := range lbs {
+		servers, err := t.Servers(lb)
+		if err != nil {
+			return 0, err
+		}
+		for _, server := range servers {
+			if server.Service == service {
+				open += int(server.GetConnections())
+			}
+		}
+	}
+	return open, nil
+}
+
 // EstimatesNothing says which server a load balancer still takes to have open connections; nil: none.
 func (t *Trial) EstimatesNothing(lb string) error {
 	servers, err := t.Servers(lb)

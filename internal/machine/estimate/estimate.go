@@ -2,7 +2,7 @@
 //
 // Packets add one at each SYN and take one off at the client's FIN or RST. A connection that ends without a word from its client stays:
 // its SYN was refused, or its server was killed. Three things correct that. Agents count the connections of their servers. A server that
-// takes new connections again begins with the mean of the others. And each estimate decays.
+// takes new connections again begins with the mean of the others, of which it is then released step by step. And each estimate decays.
 //
 // It is pure: time and randomness are arguments, nothing here does I/O.
 package estimate
@@ -19,8 +19,8 @@ const (
 	// memory is the time constant of the decay. It bounds how long connections that ended unseen keep a server from new ones. Connections
 	// that last longer are forgotten, too: of these the estimate then says only how many began of late.
 	memory = 2 * time.Minute
-	// A count is seconds old, so a small difference is noise: an eighth of it is taken over. Of a difference beyond three standard
-	// deviations of two Poisson counts, half is.
+	// A count is seconds old, so a small difference is noise while connections begin: an eighth of it is taken over. Of a difference
+	// beyond three standard deviations of two Poisson counts, half is.
 	smallGain, largeGain = 1. / 8, 1. / 2
 	deviations           = 3
 )
@@ -72,15 +72,34 @@ func meanOf(servers []Server, open []float64, i int) (mean float64, ok bool) {
 // share of begun, and one more, below their mean: because of corrections it gets no more than about twice its share.
 func Correct(servers []Server, onlyDown bool, begun uint64, random func() float64) (change []int32) {
 	next := make([]float64, len(servers))
-	weight := 0.
 	for i := range servers {
 		s := &servers[i]
 		next[i] = float64(s.Open)
-		if s.TakesNew {
-			weight += float64(s.Weight)
-		}
 		if s.Counted && (!onlyDown || s.Count < next[i]) {
-			next[i] += gain(next[i], s.Count) * (s.Count - next[i])
+			next[i] += gain(next[i], s.Count, begun) * (s.Count - next[i])
+		}
+	}
+	return toward(servers, next, begun, random)
+}
+
+// Release is what to add to each estimate for a server that began with the mean of the others although nothing was open on it. given are
+// the connections that each was given so and that were not released yet; begun are those that this load balancer has dispatched since the
+// last release. Estimates alone would never release them: with as many on its account as the others, a server whose connections do not
+// end gets no new ones while the others' are replaced one by one.
+func Release(servers []Server, given []int32, begun uint64, random func() float64) (change []int32) {
+	next := make([]float64, len(servers))
+	for i := range servers {
+		next[i] = float64(max(0, servers[i].Open-given[i]))
+	}
+	return toward(servers, next, begun, random)
+}
+
+// toward is what to add to estimates to come to next, with the bound of Correct.
+func toward(servers []Server, next []float64, begun uint64, random func() float64) (change []int32) {
+	weight := 0.
+	for i := range servers {
+		if servers[i].TakesNew {
+			weight += float64(servers[i].Weight)
 		}
 	}
 	change = make([]int32, len(servers))
@@ -96,8 +115,8 @@ func Correct(servers []Server, onlyDown bool, begun uint64, random func() float6
 	return change
 }
 
-func gain(open, count float64) float64 {
-	if math.Abs(count-open) > deviations*math.Sqrt(open+count) {
+func gain(open, count float64, begun uint64) float64 {
+	if begun == 0 || math.Abs(count-open) > deviations*math.Sqrt(open+count) {
 		return largeGain
 	}
 	return smallGain

@@ -93,6 +93,75 @@ func TestAServerThatDiedUnseenGetsItsShareAgainAndNotEverything(t *testing.T) {
 	})
 }
 
+// replace ends connections one by one, drawn from all that are open, each followed by a new one. It returns how many each server got.
+func (f *fleet) replace(connections int) (got []int) {
+	got = make([]int, len(f.servers))
+	for range connections {
+		total := 0
+		for _, open := range f.open {
+			total += open
+		}
+		for i, at := 0, f.random.IntN(total); ; i++ {
+			if at < f.open[i] {
+				f.open[i]--
+				f.servers[i].Open = max(0, f.servers[i].Open-1)
+				break
+			}
+			at -= f.open[i]
+		}
+		for i, n := range f.begin(1, -1) {
+			got[i] += n
+		}
+	}
+	return got
+}
+
+// Clients that replace each connection when it ends would never come to it by estimates alone.
+func TestAServerThatBeganWithTheMeanGetsItsShareAmongConnectionsThatAreReplaced(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		servers, each := rapid.IntRange(3, 12).Draw(t, "servers"), rapid.IntRange(4, 200).Draw(t, "open")
+		f := newFleet(rapid.Uint64().Draw(t, "seed"), servers)
+		f.begin(servers*each, -1)
+		f.die(0)
+		f.begin(each, 0)
+		f.servers[0].TakesNew = true
+		mean, _ := Mean(f.servers, 0)
+		f.servers[0].Open = int32(mean)
+		given := make([]int32, servers)
+		given[0] = f.servers[0].Open
+		perRound := servers * each / rapid.IntRange(1, 4).Draw(t, "rounds a lifetime")
+		fair, last := float64(perRound)/float64(servers), 0.
+		const rounds = 60
+		for n := range rounds {
+			got := float64(f.replace(perRound)[0])
+			if most := 2.5*fair + 10; got > most {
+				t.Fatalf("round %d: it got %v of %d connections, more than %.0f", n, got, perRound, most)
+			}
+			if n >= rounds/2 {
+				last += got / (rounds / 2)
+			}
+			for i, by := range Release(f.servers, given, uint64(perRound), f.random.Float64) {
+				f.servers[i].Open += by
+				given[i] = max(0, given[i]+by)
+			}
+		}
+		if given[0] != 0 || last < 0.7*fair-1 {
+			t.Fatalf("it got %.1f a round, its fair share is %.1f; %d were not released", last, fair, given[0])
+		}
+	})
+}
+
+func TestACountThatNothingDisturbsIsTakenOverSoon(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	servers := []Server{{Open: 1, Weight: 1, TakesNew: true, Counted: true}, {Weight: 1, TakesNew: true, Counted: true}}
+	for n := 0; servers[0].Open > 0; n++ {
+		if n == 16 { // as often as unchanged counts are told at the short period
+			t.Fatal("a connection that nobody counts is still in the estimate")
+		}
+		servers[0].Open += Correct(servers, false, 0, random.Float64)[0]
+	}
+}
+
 func TestEstimatesThatAreRightStayRight(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := newFleet(rapid.Uint64().Draw(t, "seed"), rapid.IntRange(1, 8).Draw(t, "servers"))

@@ -17,7 +17,7 @@ func (t *Tables) Age(at time.Time, period time.Duration) error {
 		}
 	}
 	t.Hold(func(now *Snapshot) { t.missed.listen(now, at, now.Packets) })
-	t.decayEstimates(at, period)
+	t.ageEstimates(at, period)
 	return nil
 }
 

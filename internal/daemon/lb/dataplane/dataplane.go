@@ -48,6 +48,7 @@ type Tables struct {
 	paths   paths.Table
 	weights map[string]*follow.Weights // by service
 	counted map[string]*counted        // by service
+	given   map[string]*given          // by service
 	accepts netip.Addr                 // where the first tier sends to
 	missed  missed
 	peers   plan.Replicas // load balancers that messages go to
@@ -59,7 +60,7 @@ func Open(o Options) (*Tables, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tables{options: o, path: path, weights: map[string]*follow.Weights{}, counted: map[string]*counted{}}
+	t := &Tables{options: o, path: path, weights: map[string]*follow.Weights{}, counted: map[string]*counted{}, given: map[string]*given{}}
 	if err = path.CountLater(true); err == nil {
 		t.tables, err = plan.Restore(o.Limits, path)
 	}
@@ -100,6 +101,7 @@ func (t *Tables) Reconcile(next *desired.State) error {
 	}
 	maps.DeleteFunc(t.weights, func(name string, _ *follow.Weights) bool { return !follows[name] })
 	maps.DeleteFunc(t.counted, func(name string, _ *counted) bool { return next.Running.Service(name) == nil })
+	maps.DeleteFunc(t.given, func(name string, _ *given) bool { return next.Running.Service(name) == nil })
 	return t.follow(next)
 }
 

@@ -18,7 +18,26 @@ const countLife = 25 * time.Second
 type counted struct {
 	term, version uint64
 	at            map[uint16]time.Time // by server
-	dispatched    uint64               // to all of them by then
+	begun         begun
+}
+
+// given is what servers of a service began with, and was not released yet.
+type given struct {
+	open  map[uint16]int32 // by server
+	begun begun
+}
+
+// begun counts the connections that a service's servers have got together.
+type begun struct{ before uint64 }
+
+// next is how many came since the last call.
+func (b *begun) next(dispatched uint64) uint64 {
+	since := dispatched - b.before
+	if dispatched < b.before { // the counters were reset
+		since = dispatched
+	}
+	b.before = dispatched
+	return since
 }
 
 // Count corrects the estimates of a service by what agents have counted. Counts that are not newer than the last ones are ignored.
@@ -54,13 +73,7 @@ func (t *Tables) Count(service string, counts *follow.Counts) {
 			last.at[count.ID] = time.Now()
 		}
 	}
-	dispatched := now.dispatched(service)
-	begun := dispatched - last.dispatched
-	if dispatched < last.dispatched { // the counters were reset
-		begun = dispatched
-	}
-	last.dispatched = dispatched
-	t.adjust(now, s, estimate.Correct(servers, counts.Share == 0, begun, rand.Float64))
+	t.adjust(now, s, estimate.Correct(servers, counts.Share == 0, last.begun.next(now.dispatched(service)), rand.Float64))
 }
 
 // adjust adds to the estimates of a service's servers, in their order.
@@ -113,17 +126,53 @@ func (t *Tables) beginAnew(before *desired.State, now *Snapshot) {
 		}
 		servers, by := now.estimated(s, goOn), make([]int32, len(s.Servers))
 		for i := range servers {
-			if begin[s.Servers[i].ID] {
-				mean, _ := estimate.Mean(servers, i)
-				by[i] = int32(mean+rand.Float64()) - servers[i].Open
+			id := s.Servers[i].ID
+			if !begin[id] {
+				continue
 			}
+			mean, _ := estimate.Mean(servers, i)
+			open := int32(mean + rand.Float64())
+			by[i] = open - servers[i].Open
+			g := t.given[s.Name]
+			if g == nil {
+				g = &given{open: map[uint16]int32{}}
+				g.begun.next(now.dispatched(s.Name))
+				t.given[s.Name] = g
+			}
+			g.open[id] = open
 		}
 		t.adjust(now, s, by)
 	}
 }
 
-// decayEstimates lets the estimates decay that no agent corrects.
-func (t *Tables) decayEstimates(at time.Time, period time.Duration) {
+// release takes back step by step what servers began with.
+func (t *Tables) release(now *Snapshot, s *model.Service) {
+	g := t.given[s.Name]
+	if g == nil {
+		return
+	}
+	takesNew := estimate.Serving(s, now.DownOf(s.Name))
+	servers, open := now.estimated(s, takesNew), make([]int32, len(s.Servers))
+	for i := range s.Servers {
+		if id := s.Servers[i].ID; takesNew[id] {
+			open[i] = g.open[id]
+		}
+	}
+	by := estimate.Release(servers, open, g.begun.next(now.dispatched(s.Name)), rand.Float64)
+	left := map[uint16]int32{}
+	for i := range by {
+		if rest := open[i] + by[i]; open[i] > 0 && rest > 0 && servers[i].Open > 0 {
+			left[s.Servers[i].ID] = rest
+		}
+	}
+	if g.open = left; len(left) == 0 {
+		delete(t.given, s.Name)
+	}
+	t.adjust(now, s, by)
+}
+
+// ageEstimates releases what servers began with, and lets the estimates decay that no agent corrects.
+func (t *Tables) ageEstimates(at time.Time, period time.Duration) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	now := t.Now()
@@ -131,8 +180,10 @@ func (t *Tables) decayEstimates(at time.Time, period time.Duration) {
 		s := &now.Running.Services[i]
 		if !s.Dispatch.CountsOpen() || now.SendsToNodes(s) {
 			delete(t.counted, s.Name)
+			delete(t.given, s.Name)
 			continue
 		}
+		t.release(now, s)
 		place, change := now.Places[s.Name], make(map[uint16]int32, len(s.Servers))
 		for id, index := range place.Counters { // of removed servers, too
 			if last := t.counted[s.Name]; last != nil && at.Sub(last.at[id]) < countLife {

@@ -2,6 +2,7 @@
 package health
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
@@ -16,9 +17,10 @@ const (
 	restartServers = 3
 	restartOpen    = 24  // connections at once, of each service
 	restartSettle  = 90  // connections after the return that are not looked at
-	restartWatched = 450 // those that are
+	restartWatched = 300 // those that are
 	restartLeast   = 0.6 // of its fair share that the server has to get of these
 	restartMost    = 1.7
+	openWithin     = 15 * time.Second
 	emptyMax       = time.Minute // until estimates are empty when all connections have ended
 )
 
@@ -49,14 +51,23 @@ func restart(t *world.Trial, result *scenario.Result, counted bool) {
 	loads := map[string]*world.Load{}
 	for _, one := range t.Fleet.Services {
 		loads[one.Name] = t.Generate(traffic.Flow{Name: one.Name, Target: one.Target(), Concurrent: restartOpen, PerSecond: 100,
-			Requests: []traffic.Request{{Path: world.PathSlow(200 << 10), Bytes: 64 << 10}}})
+			Requests: []traffic.Request{{Path: world.PathSlow(256 << 10), Bytes: 320 << 10}}})
 	}
 	busy := func(connections int) {
 		for _, running := range loads {
 			t.Busy(running, connections)
 		}
 	}
-	busy(200)
+	busy(100)
+	for name := range loads {
+		world.Await(t.Context, openWithin, "load balancers' estimates have most connections of "+name, func() error {
+			open, err := t.Estimated(name, lbs...)
+			if err == nil && open < restartOpen/2 {
+				err = fmt.Errorf("%d of %d", open, restartOpen)
+			}
+			return err
+		})
+	}
 	t.Event("the application of s3 is killed", func() {
 		t.KillServer(restartServers)
 		t.AwaitHealth(restartServers, true, lbs...)

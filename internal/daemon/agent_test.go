@@ -27,7 +27,8 @@ import (
 
 func init() {
 	dir, role := os.Getenv(daemonDir), os.Getenv(daemonProcess)
-	if role != "agent" && role != "remote-agent" && role != "told-agent" {
+	reporting, isReporting := map[string]string{"s1-agent": "s1", "s2-agent": "s2"}[role]
+	if role != "agent" && role != "remote-agent" && role != "told-agent" && !isReporting {
 		return
 	}
 	options := agent.Options{
@@ -36,6 +37,9 @@ func init() {
 	}
 	if role == "remote-agent" {
 		options.Controllers, options.TLSDir, options.Metrics = []string{"10.9.0.1:6443"}, filepath.Join(dir, "tls"), agentMetrics
+	}
+	if isReporting {
+		options.Name, options.Controllers, options.TLSDir = reporting, []string{"10.9.0.1:6443"}, filepath.Join(dir, "tls")
 	}
 	if role == "told-agent" {
 		options.Config, options.Controllers, options.TLSDir, options.StateDir = "", []string{"10.9.0.1:6443"}, filepath.Join(dir, "tls"), filepath.Join(dir, "state")

@@ -84,10 +84,17 @@ func newHost(t *testing.T, role string, here, there []string) *host {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	h := &host{t: t, role: role, dir: t.TempDir()}
-	h.client = api.NewClient(api.SocketPath(h.runDir(), "test"))
-	h.space, h.peer = newSpace(t, role), newSpace(t, role+"-peer")
+	h := newDaemon(t, role, newSpace(t, role))
+	h.peer = newSpace(t, role+"-peer")
 	require(t, netspace.Connect(end(h.space, here), end(h.peer, there)))
+	return h
+}
+
+// newDaemon is a host without a peer.
+func newDaemon(t *testing.T, role string, space *netspace.Space) *host {
+	t.Helper()
+	h := &host{t: t, role: role, dir: t.TempDir(), space: space}
+	h.client = api.NewClient(api.SocketPath(h.runDir(), "test"))
 	// Mounted here, so that the test can take it away.
 	require(t, pin.EnsureBPFFS(filepath.Join(h.runDir(), "bpf")))
 	t.Cleanup(func() {

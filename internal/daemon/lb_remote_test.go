@@ -81,6 +81,7 @@ type nobody struct{}
 func (nobody) Traffic(string, []engine.ServerTraffic) {}
 func (nobody) Health(string, []engine.ServerHealth)   {}
 func (nobody) Load(pki.Identity, *engine.Load)        {}
+func (nobody) Losses(pki.Identity, map[string]string) {}
 
 // viewOf is a state with one service whose servers have the last digits of their addresses as ids.
 func viewOf(revision uint64, down []uint16, ids ...uint16) *engine.View {

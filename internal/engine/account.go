@@ -176,9 +176,21 @@ func (a *account) checked(now time.Time, lb string, s *ServerHealth) bool {
 	if !a.ids[s.ID] {
 		return false
 	}
-	a.judge.Told(now, lb, s.ID, s.Healthy, s.Detail)
+	a.judge.Told(now, lb, s.ID, s.View)
 	a.evidence = true
 	return true
+}
+
+// found reports whether the service has to be judged now.
+func (a *account) found(now time.Time, agent string, id uint16, loss string) bool {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	if !a.ids[id] {
+		return false
+	}
+	changed := a.judge.Found(now, agent, id, loss, &a.view.Service.Health)
+	a.evidence = a.evidence || changed
+	return changed
 }
 
 // toldLoad takes what an agent or an application says.

@@ -172,7 +172,7 @@ func TestAnAgentSpeaksOnlyForServersOfItsCertificate(t *testing.T) {
 }
 
 func sees(id uint16, healthy bool) []engine.ServerHealth {
-	return []engine.ServerHealth{{Service: "web", ID: id, Healthy: healthy, Detail: "refused"}}
+	return []engine.ServerHealth{{Service: "web", ID: id, View: health.View{Healthy: healthy, Detail: "refused"}}}
 }
 
 func TestUnhealthyServersAreToldUntilTheViewAgrees(t *testing.T) {

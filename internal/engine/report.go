@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/machine/balance"
+	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -22,8 +23,7 @@ type ServerTraffic struct {
 type ServerHealth struct {
 	Service string
 	ID      uint16
-	Healthy bool
-	Detail  string // why not
+	health.View
 }
 
 // Load is what an agent measured.
@@ -72,14 +72,31 @@ func (e *Engine) Health(lb string, servers []ServerHealth) {
 	now := time.Now()
 	for i := range servers {
 		if a := e.account(servers[i].Service); a != nil && a.checked(now, lb, &servers[i]) {
-			e.mutex.Lock()
-			if e.accounts[a.name] == a {
-				e.urgent[a] = true
-			}
-			e.mutex.Unlock()
+			e.hurry(a)
 		}
 	}
 	e.wakeUp()
+}
+
+// Losses takes why packets of services are lost at an agent's host, by service: all that it finds. It speaks for the servers that have the
+// name or an address of its certificate, and no other.
+func (e *Engine) Losses(agent pki.Identity, losses map[string]string) {
+	now := time.Now()
+	for _, server := range e.serversOf(&agent) {
+		if server.account.found(now, agent.Name, server.id, losses[server.account.name]) {
+			e.hurry(server.account)
+		}
+	}
+	e.wakeUp()
+}
+
+// hurry has a service looked at now.
+func (e *Engine) hurry(a *account) {
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	if e.accounts[a.name] == a {
+		e.urgent[a] = true
+	}
 }
 
 // Load takes what an agent measured. It speaks for the servers that have the name or an address of its certificate, and no other.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/fleettest"
+	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -50,7 +51,7 @@ func TestADeadNodeIsToldAtOnceAndSoIsItsReturn(t *testing.T) {
 			d.take()
 			began := time.Now()
 			e.Health("lb1", []engine.ServerHealth{
-				{Service: model.SecondTierName, ID: 1, Healthy: true}, {Service: model.SecondTierName, ID: 2, Healthy: healthy, Detail: "refused"}})
+				{Service: model.SecondTierName, ID: 1, View: health.View{Healthy: true}}, {Service: model.SecondTierName, ID: 2, View: health.View{Healthy: healthy, Detail: "refused"}}})
 			synctest.Wait()
 			return time.Since(began)
 		}

@@ -47,6 +47,7 @@ type Reports interface {
 	Traffic(lb string, servers []engine.ServerTraffic)
 	Health(lb string, servers []engine.ServerHealth)
 	Load(agent pki.Identity, load *engine.Load)
+	Losses(agent pki.Identity, losses map[string]string)
 }
 
 // Options say who a hub is and whom it tells.

@@ -394,7 +394,11 @@ func (h *Hub) take(p *peer, message *ballastv1.FromNode) error {
 		}
 		p.vips = m.Condition.Announcements
 		h.takeSources(p, m.Condition.Addresses, m.Condition.Own)
+		believed := p.identity.Role == pki.Agent && p.contested() == ""
 		h.mutex.Unlock()
+		if believed {
+			h.options.Reports.Losses(p.identity, lossesFromProto(m.Condition))
+		}
 		return nil
 	default:
 		return nil

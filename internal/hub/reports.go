@@ -2,10 +2,13 @@
 package hub
 
 import (
+	"cmp"
+
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/machine/balance"
+	"github.com/ballast-lb/ballast/internal/machine/health"
 )
 
 // idMax bounds the ids of servers: reports of others are of nobody.
@@ -26,10 +29,20 @@ func healthFromProto(report *ballastv1.HealthReport) []engine.ServerHealth {
 	servers := make([]engine.ServerHealth, 0, len(report.Servers))
 	for _, s := range report.Servers {
 		if s.Id <= idMax {
-			servers = append(servers, engine.ServerHealth{Service: s.Service, ID: uint16(s.Id), Healthy: s.Healthy, Detail: legible(s.Detail)})
+			servers = append(servers, engine.ServerHealth{Service: s.Service, ID: uint16(s.Id),
+				View: health.View{Healthy: s.Healthy, Direct: s.Direct, Detail: legible(s.Detail)}})
 		}
 	}
 	return servers
+}
+
+// lossesFromProto returns why packets are lost, by service.
+func lossesFromProto(condition *ballastv1.Condition) map[string]string {
+	losses := make(map[string]string, len(condition.Losses))
+	for _, loss := range condition.Losses {
+		losses[loss.Service] = cmp.Or(legible(loss.Reason), "it does not say why")
+	}
+	return losses
 }
 
 func loadFromProto(report *ballastv1.LoadReport) *engine.Load {

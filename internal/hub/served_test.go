@@ -44,6 +44,7 @@ type ignored struct{}
 func (ignored) Traffic(string, []engine.ServerTraffic) {}
 func (ignored) Health(string, []engine.ServerHealth)   {}
 func (ignored) Load(pki.Identity, *engine.Load)        {}
+func (ignored) Losses(pki.Identity, map[string]string) {}
 func testHub(t testing.TB, change func(o *Options)) *Hub {
 	o := Options{Name: "c1", Version: "1.2.3", Reports: ignored{}, Log: fleettest.Log(t)}
 	if change != nil {

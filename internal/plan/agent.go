@@ -62,8 +62,9 @@ type Agent struct {
 	Served    map[VIPKey]AgentRow // a zero row stands for an address itself
 	Addresses []netip.Addr        // of this server, as its services name it
 	VIPs      []netip.Addr
-	Stops     []netip.Addr // other servers that a second chance may lead to
-	Marking   []string     // names of the services whose connections carry cookies, or the column that accepted them
+	Direct    []AgentService // whose packets come to this host at their VIP
+	Stops     []netip.Addr   // other servers that a second chance may lead to
+	Marking   []string       // names of the services whose connections carry cookies, or the column that accepted them
 	Choices   []AgentChoice
 	QUIC      []AgentService   // whose connection ids name this server
 	Sessions  []AgentService   // whose session tickets name this server
@@ -274,6 +275,7 @@ func (a *Agent) add(fleet *model.Fleet, service *model.Service, server *model.Se
 		a.Served[vipKey(service.VIP, port, uint8(service.Protocol))] = row
 	}
 	a.Served[vipKey(service.VIP, 0, 0)] = AgentRow{}
+	a.Direct = append(a.Direct, AgentService{service, server})
 	a.Addresses = append(a.Addresses, server.Address)
 	a.VIPs = append(a.VIPs, service.VIP)
 	for i := range service.Servers {

@@ -48,7 +48,7 @@ func LB(version string) *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVarP(&o.Config, "file", "f", "", "configuration file")
 	flags.StringSliceVar(&o.Controllers, "controller", nil, "controllers to run by instead of a file, HOST[:PORT], repeatable (port: "+command.ControllerPort+")")
-	flags.StringVar(&o.Listen, "listen", "", "with -f: address:port where agents report their load")
+	flags.StringVar(&o.Listen, "listen", "", "with -f: address:port where agents report their load, and packets that they find lost")
 	flags.StringVar(&o.TLSDir, "tls-dir", "/etc/ballast/tls", "directory of ca.crt, NAME.crt and NAME.key")
 	flags.StringVar(&o.Name, "name", "", "name of this node, among the fleet's nodes and in its certificate (default: that of the only certificate for a load balancer; without TLS that of the host)")
 	flags.StringVar(&o.PeerAddress, "peer-address", "", "with --controller: address or address:port that other load balancers reach this one at, for replicated connections (default: the lowest that its tunnels come from, port 7475)")

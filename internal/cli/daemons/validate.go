@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -143,6 +144,10 @@ func (v *validation) warnings(fleet *model.Fleet) (warnings []string) {
 		s := &fleet.Services[i]
 		if !slices.ContainsFunc(s.Servers, func(server model.Server) bool { return server.TakesNew() }) && !fleet.OnlyReturns(s) {
 			warnings = append(warnings, fmt.Sprintf("service %s: no server takes new connections", s.Name))
+		}
+		if blind := fleet.CheckedBlindly(s); len(blind) > 0 {
+			warnings = append(warnings, fmt.Sprintf("service %s: check %s sees neither the tunnel to %s nor the VIP there: use udp, dns or quic, or the port of a TCP service with the same VIP on the same servers",
+				s.Name, s.Health.Check, strings.Join(blind, ", ")))
 		}
 		here = here || slices.ContainsFunc(s.Servers, func(server model.Server) bool { return v.mine(&server) })
 	}

@@ -29,6 +29,17 @@ services:
     servers: [{name: s1, address: 10.1.0.11, id: 1}, {name: s2, address: 10.1.0.12, id: 2}]
 `
 
+// datagrams has a service by UDP, whose servers are s1 with a TCP service of the same VIP, and s2 without.
+func datagrams(check string) string {
+	return strings.Replace(validFile, ", {name: s2, address: 10.1.0.12, id: 2}", "", 1) + fmt.Sprintf(`  - name: dns
+    vip: 198.51.100.10
+    ports: [53]
+    protocol: udp
+    health: {check: %s}
+    servers: [{name: s1, address: 10.1.0.11, id: 1}, {name: s2, address: 10.1.0.12, id: 2}]
+`, check)
+}
+
 func TestValidateSaysWhatTheDaemonsWouldSay(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ballast.yaml")
 	table := strings.Replace(validFile, "ports: [80]", "ports: [80]\n    affinity: table\n    table: {entries: 4194304}", 1)
@@ -55,6 +66,9 @@ func TestValidateSaysWhatTheDaemonsWouldSay(t *testing.T) {
 		{table, "--max-entries 8388608", 0o600, true, "valid for role lb", ""},
 		{strings.ReplaceAll(validFile, "id: 1}", "id: 1, weight: 0}, {name: s3, address: 10.1.0.13, id: 3, state: draining}"), "", 0o600, true, "valid", "no server takes"},
 		{strings.Replace(validFile, "[{name: s1, address: 10.1.0.11, id: 1}, {name: s2, address: 10.1.0.12, id: 2}]", "[]", 1), "", 0o600, true, "service web: no server takes new connections", ""},
+		{datagrams("tcp, port: 80"), "", 0o600, true, "service dns: check tcp sees neither the tunnel to s2 nor the VIP there", "s1"},
+		{datagrams("udp, send: ping"), "", 0o600, true, "valid for role lb", "warning"},
+		{datagrams("tcp, port: 80") + "    forward: nat\n    return: through\n", "", 0o600, true, "valid for role lb", "warning"},
 		{"\ufeff" + validFile, "", 0o600, true, "valid for role lb", ""},
 		{"", "", 0o600, false, "the file is empty", ""},
 	} {

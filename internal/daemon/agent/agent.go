@@ -372,7 +372,9 @@ func (d *daemon) condition() *ballastv1.Condition {
 	if status.Config.Error != "" {
 		status.Problems = append(status.Problems, status.Config.Error)
 	}
-	return &ballastv1.Condition{Ready: status.Ready, Problems: status.Problems}
+	condition := &ballastv1.Condition{Ready: status.Ready, Problems: status.Problems}
+	d.reconciler.Do(func(r *reconciler) { condition.Losses = r.losses() })
+	return condition
 }
 
 func (d *daemon) routes() *api.Server {

@@ -92,14 +92,14 @@ func (p *programs) note(err error) {
 	}
 }
 
-// obstacles are why packets and answers miss the programs; problems besides: why some may.
-func (p *programs) obstacles() (found, problems []string) {
+// obstacles are why packets and answers miss the programs; problems besides: why some may. none: no device takes packets out of tunnels.
+func (p *programs) obstacles() (found, problems []string, none bool) {
 	if p.unattached != "" {
 		found = append(found, p.unattached)
 	}
 	down, all := p.Down()
 	if all {
-		return append(append(found, down...), p.Problems()...), nil
+		return append(append(found, down...), p.Problems()...), nil, true
 	}
-	return append(found, p.Problems()...), down
+	return append(found, p.Problems()...), down, false
 }

@@ -280,7 +280,7 @@ func (r *reconciler) obstacles() (found, problems []string) {
 	case !r.serving.any():
 		found = append(found, r.whyUnnamed())
 	}
-	detached, down := r.programs.obstacles()
+	detached, down, _ := r.programs.obstacles()
 	found, problems = slices.Concat(found, detached, r.serving.problems), down
 	if r.serving.left && r.serving.any() {
 		problems = append(problems, "only connections of before go on: "+r.whyUnnamed())

@@ -37,6 +37,7 @@ type serving struct {
 	generation uint64
 	stops      map[netip.Addr]time.Time // when a file last named them
 	hops       paths.Table
+	missing    map[netip.Addr]string // VIPs whose packets this host does not take, and why
 	problems   []string
 }
 
@@ -187,9 +188,11 @@ func keepStops(stops map[netip.Addr]time.Time, named []netip.Addr, now time.Time
 // diagnose lists what is wrong with the host, answers that are not marked among it, and logs what is new.
 func (s *serving) diagnose(local []netip.Addr, unmarked []string) {
 	var problems []string
+	s.missing = map[netip.Addr]string{}
 	for _, vip := range s.wanted.VIPs {
-		if !slices.Contains(local, vip) {
-			problems = append(problems, fmt.Sprintf("%s is not an address of this host: ip address add %s/%d dev lo", vip, vip, vip.BitLen()))
+		if !slices.Contains(local, vip) && !netdev.Local(vip) {
+			s.missing[vip] = fmt.Sprintf("%s is not an address of this host: ip address add %s/%d dev lo", vip, vip, vip.BitLen())
+			problems = append(problems, s.missing[vip])
 		}
 	}
 	if len(s.wanted.Marking) > 0 {

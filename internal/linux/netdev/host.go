@@ -27,6 +27,12 @@ func LocalAddresses() ([]netip.Addr, error) {
 	return addresses, nil
 }
 
+// Local reports whether this host takes packets to an address as its own by its routes, which may be without having the address.
+func Local(address netip.Addr) bool {
+	routes, err := netlink.RouteGet(address.AsSlice())
+	return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
+}
+
 // InterfacesOf returns the names of the devices that hold the addresses, but for loopback; none is no error.
 func InterfacesOf(addresses []netip.Addr) (names []string, err error) {
 	devices, err := net.Interfaces()

@@ -38,22 +38,34 @@ type Judge struct {
 	verdicts map[uint16]verdict
 	set      map[uint16]bool // who gets new connections and is healthy; nil: nobody
 	setSince time.Time
-	last     map[uint16]bool // all_down keep: the last set that stood
-	restored map[uint16]bool // by Restore, until the first Down
+	last     map[uint16]bool                // all_down keep: the last set that stood
+	restored map[uint16]bool                // by Restore, until the first Down
+	findings map[uint16]map[string]*finding // of agents
 	seen     seen
 }
 
+// View is what a load balancer sees of a server.
+type View struct {
+	Healthy bool
+	Direct  bool   // the check did not go through the tunnel to the VIP
+	Detail  string // what is wrong or worth knowing, also of a healthy server
+}
+
 type view struct {
-	at      time.Time
-	healthy bool
-	detail  string
+	View
+	at time.Time
 }
 
 type verdict struct {
-	down  bool
-	since time.Time // of the state it is in
-	known time.Time // when somebody with a say had last seen the server
+	down      bool      // by checks
+	since     time.Time // of the state it is in
+	known     time.Time // when somebody with a say had last seen the server
+	lost      string    // why packets are lost, as its agent finds; empty: they are not
+	lostSince time.Time
 }
+
+// unhealthy reports whether the server should get no new connections.
+func (v *verdict) unhealthy() bool { return v.down || v.lost != "" }
 
 // seen is what the last Down went by, for Status.
 type seen struct {
@@ -64,8 +76,8 @@ type seen struct {
 	overrule map[uint16]bool // unhealthy, and gets new connections all the same
 }
 
-// Told takes what a load balancer sees of a server; detail is what is wrong, also with one that is healthy. What is older than what it said before is ignored.
-func (j *Judge) Told(now time.Time, lb string, id uint16, healthy bool, detail string) {
+// Told takes what a load balancer sees of a server. What is older than what it said before is ignored.
+func (j *Judge) Told(now time.Time, lb string, id uint16, told View) {
 	if j.views == nil {
 		j.views, j.heard = map[uint16]map[string]view{}, map[string]time.Time{}
 	}
@@ -78,7 +90,7 @@ func (j *Judge) Told(now time.Time, lb string, id uint16, healthy bool, detail s
 	if old, ok := j.views[id][lb]; ok && now.Before(old.at) {
 		return
 	}
-	j.views[id][lb] = view{now, healthy, detail}
+	j.views[id][lb] = view{told, now}
 }
 
 // Restore begins with what an earlier judge of the service had decided, as another controller takes over: its Down and its Kept.
@@ -102,30 +114,39 @@ func (j *Judge) Kept() []uint16 { return slices.Sorted(maps.Keys(j.seen.overrule
 // than it takes until a common failure has shown at every server (those of it that are still there; if none is, all), and so does
 // withdraw; all leaves all, none leaves none. Servers that fail together fall one after the other: the last of them alone could not carry the load of all.
 func (j *Judge) Down(now time.Time, svc *model.Service, assigned []string) (down []uint16) {
-	if svc.Health.Check == model.CheckNone {
+	j.forget(now, svc)
+	unasked := svc.Health.Check == model.CheckNone
+	if unasked && len(j.findings) == 0 {
 		*j = Judge{seen: seen{now: now, unasked: true}}
 		return nil
 	}
-	j.forget(now, svc)
-	j.seen = seen{now: now, voters: j.voters(now, assigned), allDown: svc.Health.AllDown, overrule: map[uint16]bool{}}
+	if unasked {
+		assigned = nil
+	}
+	j.seen = seen{now: now, unasked: unasked, voters: j.voters(now, assigned), allDown: svc.Health.AllDown, overrule: map[uint16]bool{}}
 	verdicts := make(map[uint16]verdict, len(svc.Servers))
 	candidates, healthy := map[uint16]bool{}, map[uint16]bool{}
 	for i := range svc.Servers {
 		server := &svc.Servers[i]
 		v := j.judge(now, server.ID)
+		if v.lost = j.lost(server.ID); v.lost == "" {
+			v.lostSince = time.Time{}
+		} else if v.lostSince.IsZero() {
+			v.lostSince = now
+		}
 		verdicts[server.ID] = v
 		if server.TakesNew() {
 			candidates[server.ID] = true
-			healthy[server.ID] = !v.down
+			healthy[server.ID] = !v.unhealthy()
 		}
 	}
 	j.verdicts = verdicts
 	maps.DeleteFunc(healthy, func(_ uint16, ok bool) bool { return !ok })
 	kept := j.keep(now, candidates, healthy, &svc.Health)
 	for id, v := range verdicts {
-		if v.down && kept[id] {
+		if v.unhealthy() && kept[id] {
 			j.seen.overrule[id] = true
-		} else if v.down {
+		} else if v.unhealthy() {
 			down = append(down, id)
 		}
 	}
@@ -192,7 +213,7 @@ func (j *Judge) voters(now time.Time, assigned []string) (voters []string) {
 func (j *Judge) judge(now time.Time, id uint16) verdict {
 	good, bad := 0, 0
 	for _, lb := range j.seen.voters {
-		if v, ok := j.views[id][lb]; ok && v.healthy {
+		if v, ok := j.views[id][lb]; ok && v.Healthy {
 			good++
 		} else if ok {
 			bad++
@@ -200,8 +221,8 @@ func (j *Judge) judge(now time.Time, id uint16) verdict {
 	}
 	v := j.verdicts[id]
 	if good+bad == 0 {
-		if now.Sub(v.known) >= ViewLife {
-			return verdict{}
+		if j.seen.unasked || now.Sub(v.known) >= ViewLife {
+			return verdict{lostSince: v.lostSince}
 		}
 		return v
 	}
@@ -227,33 +248,43 @@ func (j *Judge) forget(now time.Time, svc *model.Service) {
 		return !here[id] || len(views) == 0
 	})
 	maps.DeleteFunc(j.heard, func(_ string, at time.Time) bool { return now.Sub(at) >= ViewLife })
+	j.forgetFindings(now, here)
 }
 
 // DownSince is when the server was judged unhealthy, whether or not all_down leaves it new connections; zero: it is not.
 func (j *Judge) DownSince(id uint16) time.Time {
-	if v := j.verdicts[id]; v.down {
+	v := j.verdicts[id]
+	switch {
+	case v.down && (v.lost == "" || v.since.Before(v.lostSince)):
 		return v.since
+	case v.lost != "":
+		return v.lostSince
 	}
 	return time.Time{}
 }
 
 // Status tells the state of a server as of the last Down, and for people why.
 func (j *Judge) Status(id uint16) (state, detail string) {
-	if j.seen.unasked {
+	v := j.verdicts[id]
+	if j.seen.unasked && v.lost == "" {
 		return Unchecked, ""
 	}
-	v := j.verdicts[id]
 	detail = j.told(id)
+	if v.lost != "" && detail != "" {
+		detail = v.lost + "; " + detail
+	} else if v.lost != "" {
+		detail = v.lost
+	}
 	switch {
+	case v.unhealthy():
+		state = Unhealthy
+		if j.seen.overrule[id] {
+			detail += fmt.Sprintf("; gets new connections all the same: all servers are unhealthy (all_down: %s)", j.seen.allDown)
+		}
 	case v.known.IsZero():
 		state = Unknown
 		if detail == "" {
 			detail = "no load balancer has seen it answer or fail yet"
-		}
-	case v.down:
-		state = Unhealthy
-		if j.seen.overrule[id] {
-			detail += fmt.Sprintf("; gets new connections all the same: all servers are unhealthy (all_down: %s)", j.seen.allDown)
 		}
 	default:
 		state = Healthy
@@ -265,10 +296,10 @@ func (j *Judge) Status(id uint16) (state, detail string) {
 func (j *Judge) told(id uint16) string {
 	by, good := map[string][]string{}, []string{}
 	for _, lb := range j.seen.voters {
-		if v, ok := j.views[id][lb]; ok && v.healthy && v.detail == "" {
+		if v, ok := j.views[id][lb]; ok && v.Healthy && v.Detail == "" {
 			good = append(good, lb)
 		} else if ok {
-			by[v.detail] = append(by[v.detail], lb)
+			by[v.Detail] = append(by[v.Detail], lb)
 		}
 	}
 	var parts []string

@@ -135,7 +135,7 @@ func (c *Checks) Follow(tables *dataplane.Tables) {
 			}
 			ways[checkroute.Key{Service: s.Name, ID: target.ID}] = checkroute.Target{
 				VIP: s.VIP, Server: target.Address, Forward: s.Forward, Return: s.Return, Path: now.Paths[target.Address],
-				Ports: checkedPorts(s, target.Address, now.Running.Services), Owns: owns(target.ID), Placed: s.Dispatch.Placed(),
+				Ports: s.CheckedPorts(target.Address, now.Running.Services), Owns: owns(target.ID), Placed: s.Dispatch.Placed(),
 			}
 		}
 	}
@@ -173,37 +173,20 @@ func cookieOwner(keys *model.Keys, s *model.Service) func(id uint16) func(client
 	}
 }
 
-// checkedPorts are those that the agent at that address decapsulates for, of the protocol that checks of s speak: the service's own, or
-// where s has another protocol, those of other services with its VIP on the same server.
-func checkedPorts(s *model.Service, server netip.Addr, all []model.Service) []uint16 {
-	spoken := model.ProtocolTCP
-	if s.Health.Check.ByUDP() {
-		spoken = model.ProtocolUDP
-	}
-	if s.Protocol == spoken {
-		return s.Ports
-	}
-	ports := []uint16{}
-	for i := range all {
-		other := &all[i]
-		serves := func(m model.Server) bool { return m.Address == server && m.State != model.StateOff }
-		if other.VIP == s.VIP && other.Protocol == spoken && other.Forward == s.Forward && slices.ContainsFunc(other.Servers, serves) {
-			ports = append(ports, other.Ports...)
-		}
-	}
-	return ports
-}
-
 // report gives away what checks found.
 func (c *Checks) report(results []check.Result) {
 	servers := make([]engine.ServerHealth, len(results))
 	for i, r := range results {
-		servers[i] = engine.ServerHealth{Service: r.Service, ID: r.ID, Healthy: r.Healthy, Detail: r.Detail}
+		servers[i] = engine.ServerHealth{Service: r.Service, ID: r.ID, View: health.View{Healthy: r.Healthy, Direct: r.Straight != "", Detail: r.Detail}}
 		if r.Healthy && r.Cookie == check.CookieMissing {
 			servers[i].Detail = checkroute.ErrNoTimestamps.Error()
 		}
-		if servers[i].Detail != "" && r.Straight != "" {
+		switch {
+		case r.Straight == "":
+		case servers[i].Detail != "":
 			servers[i].Detail += " (direct: " + r.Straight + ")"
+		default:
+			servers[i].Detail = "direct: " + r.Straight
 		}
 	}
 	c.options.Report(servers)

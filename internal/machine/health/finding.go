@@ -1,0 +1,76 @@
+package health
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// finding is what the agent of a server says about one service.
+type finding struct {
+	told   time.Time // last
+	loss   string    // the last reason why packets are lost; kept while the server has to prove itself
+	server *Server   // damping
+	judged time.Time // when an observation last counted
+}
+
+// Found takes why packets of the service do not reach a server's applications, as an agent of that server finds; empty: they do.
+//
+// A loss counts at once. It is over when the agent has found nothing for rise intervals, more for an agent that changes its
+// mind, as with checks. Silence is no finding: what has not been repeated for ViewLife is forgotten. changed says that there is something to
+// judge.
+func (j *Judge) Found(now time.Time, agent string, id uint16, loss string, h *model.Health) (changed bool) {
+	f := j.findings[id][agent]
+	if f == nil && loss == "" {
+		return false
+	}
+	if f == nil {
+		f = &finding{server: &Server{}}
+		if j.findings == nil {
+			j.findings = map[uint16]map[string]*finding{}
+		}
+		if j.findings[id] == nil {
+			j.findings[id] = map[string]*finding{}
+		}
+		j.findings[id][agent] = f
+	}
+	f.told = now
+	if loss != "" {
+		f.loss = loss
+	} else if now.Sub(f.judged) < time.Duration(h.Interval) { // how often an agent speaks does not count
+		return false
+	}
+	once := *h
+	once.Fall = 1
+	f.judged = now
+	return f.server.Observe(now, loss == "", &once)
+}
+
+// forgetFindings drops what was not repeated, and what is about servers that are gone.
+func (j *Judge) forgetFindings(now time.Time, here map[uint16]bool) {
+	maps.DeleteFunc(j.findings, func(id uint16, by map[string]*finding) bool {
+		maps.DeleteFunc(by, func(_ string, f *finding) bool { return now.Sub(f.told) >= ViewLife })
+		return !here[id] || len(by) == 0
+	})
+}
+
+// lost tells why packets for a server are lost, as its agents find; empty: they are not. A check that has gone through the tunnel to the VIP
+// and succeeded knows better, however the packets get there: the host may translate the VIP's address, for example.
+func (j *Judge) lost(id uint16) string {
+	for _, lb := range j.seen.voters {
+		if v, ok := j.views[id][lb]; ok && v.Healthy && !v.Direct {
+			return ""
+		}
+	}
+	var losses []string
+	for _, agent := range slices.Sorted(maps.Keys(j.findings[id])) {
+		if f := j.findings[id][agent]; !f.server.Healthy() {
+			losses = append(losses, fmt.Sprintf("%s (agent %s)", f.loss, agent))
+		}
+	}
+	return strings.Join(losses, "; ")
+}

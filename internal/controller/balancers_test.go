@@ -73,3 +73,53 @@ func TestALoadBalancerThatDoesNotComeBackAfterARestartOfTheControllersIsLost(t *
 		t.Errorf("lost after it was forgotten: %q", names)
 	}
 }
+
+func TestALostNodeIsForgottenByAllControllersThatLive(t *testing.T) {
+	ca, s := fleettest.NewAuthority(t), storetest.New()
+	var controllers []*running
+	for _, name := range []string{"c1", "c2", "c3"} {
+		controllers = append(controllers, startController(t, ca, name, "127.0.0.1:0", s, nil))
+	}
+	operator := ca.Issue(pki.Ctl, "alice")
+	client := controllers[0].client(operator)
+	apply(t, client, fleettest.Service("web", 1))
+	lists := func(c *running, ready string) bool {
+		answer, err := c.client(operator).ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
+		fleettest.Require(t, err)
+		return slices.ContainsFunc(answer.Nodes, func(n *ballastv1.NodeStatus) bool {
+			return n.Role == string(pki.Agent) && n.Name == "s1" && n.Ready == ready
+		})
+	}
+	agent := ca.Issue(pki.Agent, "s1")
+	for _, c := range controllers[1:] { // the first never heard of it
+		fleettest.Join(t, c.address, agent).Stream.CloseRequest()
+	}
+	fleettest.Await(t, "it is lost", func() bool { return lists(controllers[1], hub.ReadyLost) && lists(controllers[2], hub.ReadyLost) })
+	fleettest.Await(t, "the first knows the others", func() bool {
+		answer, err := client.ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
+		fleettest.Require(t, err)
+		return len(answer.Nodes) == 3
+	})
+	done, err := client.ForgetNode(t.Context(), &ballastv1.NodeRequest{Node: "s1"})
+	fleettest.Require(t, err)
+	if want := []string{"c2: agent s1: forgotten", "c3: agent s1: forgotten"}; !slices.Equal(done.Changes, want) {
+		t.Errorf("%q, want %q", done.Changes, want)
+	}
+	for i, c := range controllers {
+		if lists(c, hub.ReadyLost) {
+			t.Errorf("controller %d still lists it", i+1)
+		}
+	}
+	if _, err := client.ForgetNode(t.Context(), &ballastv1.NodeRequest{Node: "s1"}); connect.CodeOf(err) != connect.CodeNotFound {
+		t.Errorf("forgotten again: %v", err)
+	}
+
+	fleettest.Join(t, controllers[1].address, agent)
+	fleettest.Join(t, controllers[2].address, agent).Stream.CloseRequest()
+	fleettest.Await(t, "it is lost at one", func() bool { return lists(controllers[2], hub.ReadyLost) })
+	_, err = client.ForgetNode(t.Context(), &ballastv1.NodeRequest{Node: "s1"})
+	if connect.CodeOf(err) != connect.CodeFailedPrecondition || !strings.Contains(err.Error(), "controller c2 still remembers s1: ") ||
+		!strings.Contains(err.Error(), "is connected from") || !strings.Contains(err.Error(), "c3: agent s1: forgotten") {
+		t.Errorf("one that is connected elsewhere: %v", err)
+	}
+}

@@ -275,28 +275,6 @@ func (f fleetOf) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
 	return append(nodes, f.withHealth(append(f.hub.Nodes(), f.hub.Lost()...))...), nil
 }
 
-// ForgetNode also forgets controllers whose lease has ended.
-func (f fleetOf) ForgetNode(ctx context.Context, name string) (changes []string, err error) {
-	f.mutex.Lock()
-	_, gone := f.gone[name]
-	f.gone = maps.Clone(f.gone)
-	delete(f.gone, name)
-	f.mutex.Unlock()
-	changes, err = f.hub.Forget(name)
-	if gone {
-		changes, err = append(changes, fmt.Sprintf("controller %s: forgotten", name)), nil
-	}
-	if err == nil {
-		if err := f.forgetReplica(ctx, name); err != nil {
-			return changes, err
-		}
-		f.nodesChanged()
-		by, _ := api.CallerOf(ctx)
-		f.log.Info("forgotten", "nodes", changes, "by", by)
-	}
-	return changes, err
-}
-
 // withHealth tells of the nodes of the second tier whether they are healthy, also of those that are not connected.
 func (f fleetOf) withHealth(nodes []*ballastv1.NodeStatus) []*ballastv1.NodeStatus {
 	for _, s := range f.engine.Servers(model.SecondTierName) {

@@ -1,13 +1,13 @@
 package ctl_test
 
 import (
-	"crypto/tls"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/ballast-lb/ballast/internal/api/apitest"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/pki"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 const tieredFile = `nodes:
@@ -76,41 +76,47 @@ func TestADrainOfTheRingEndsWhenOthersHaveEverything(t *testing.T) {
 	})
 }
 
-func TestALostNodeIsForgottenByAllControllersThatAreNamed(t *testing.T) {
-	lost := func() *ballastv1.NodeStatus { return &ballastv1.NodeStatus{Role: "lb", Name: "lb7", Ready: "lost"} }
-	lives := func(name string) *ballastv1.NodeStatus {
-		return &ballastv1.NodeStatus{Role: "controller", Name: name, Ready: "yes"}
-	}
+func TestALostNodeIsForgotten(t *testing.T) {
 	byEveryWay(t, func(t *testing.T, ctl *terminal) {
-		ctl.memory.Members = []*ballastv1.NodeStatus{lives("c1"), lives("c2"), lost(), {Role: "agent", Name: "s1", Epochs: []uint32{3, 4}, Epoch: 4}}
+		ctl.memory.Members = []*ballastv1.NodeStatus{{Role: "lb", Name: "lb7", Ready: "lost"}, {Role: "agent", Name: "s1", Epochs: []uint32{3, 4}, Epoch: 4}}
 		ctl.expect("nodes", "REVISION  KEYS", "3,4*")
-		ctl.expect("node forget lb7", "lb7: forgotten", "controllers that were asked: 1 of 2: ")
+		ctl.expect("node forget lb7", "lb7: forgotten")
 		ctl.refuse("node forget lb7", "not lost")
 		ctl.refuse("node forget s1", "not lost")
 	})
+}
 
-	dir := certificates(t)
-	credentials, err := pki.Load(dir, "c1", pki.Controller)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var addresses []string
-	var memories []*apitest.Memory
-	for range 3 {
-		memory := &apitest.Memory{Members: []*ballastv1.NodeStatus{lives("c1"), lives("c2"), lives("c3")}}
-		listener := listen(t, "tcp", "127.0.0.1:0")
-		serve(t, memory, tls.NewListener(listener, credentials.Server()))
-		memories, addresses = append(memories, memory), append(addresses, listener.Addr().String())
-	}
-	for _, i := range []int{0, 2} { // the second has been started since
-		memories[i].Members = append(memories[i].Members, lost())
-	}
-	ctl := &terminal{t, nil, []string{"ctl", "--controller", strings.Join(addresses, ","), "--tls-dir", dir}}
-	out := ctl.must("node", "forget", "lb7")
-	if out != addresses[0]+": lb7: forgotten\n"+addresses[2]+": lb7: forgotten\n" {
-		t.Errorf("%q", out)
-	}
-	ctl.refuse("node forget lb7", "not lost")
+func TestALoadBalancerWithBGPIsAdded(t *testing.T) {
+	byEveryWay(t, func(t *testing.T, ctl *terminal) {
+		ctl.refuse("node add lb4", "give --tier, or --bgp-as and --bgp-neighbors")
+		ctl.refuse("node add lb4 --bgp-as 64600", "neighbors")
+		out := ctl.must("node", "add", "lb4", "--bgp-as", "64600", "--bgp-neighbors", "10.20.4.1 as 64512, 10.20.4.2", "--bgp-neighbor-as", "64513",
+			"--bgp-hold-time", "9s", "--bgp-bfd-interval", "200ms", "--bgp-communities", "64512:100,no-export", "--bgp-password-file", "/etc/ballast/bgp.password")
+		if !strings.Contains(out, "node lb4: added") {
+			t.Errorf("%q", out)
+		}
+		fleet, _, err := ctl.memory.Fleet(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want model.BGP
+		want.AS, want.NeighborAS, want.PasswordFile = 64600, 64513, "/etc/ballast/bgp.password"
+		for _, text := range []string{"10.20.4.1 as 64512", "10.20.4.2"} {
+			neighbor, err := model.ParseNeighbor(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want.Neighbors = append(want.Neighbors, neighbor)
+		}
+		have := fleet.Node("lb4").BGP
+		if have.AS != want.AS || have.NeighborAS != want.NeighborAS || have.PasswordFile != want.PasswordFile || !slices.Equal(have.Neighbors, want.Neighbors) ||
+			have.HoldTime != model.Duration(9*time.Second) || have.BFD.Interval != model.Duration(200*time.Millisecond) || len(have.Communities) != 2 {
+			t.Errorf("it has %+v", have)
+		}
+		ctl.expect("nodes -o wide", "active, AS 64600")
+		ctl.expect("node drain lb4 --yes", "node lb4: state active -> draining")
+		ctl.expect("node remove lb4 --yes", "node lb4: removed")
+	})
 }
 
 func TestWhatIsWrongWithNodesOfAFileIsSaidWithItsLine(t *testing.T) {

@@ -111,30 +111,6 @@ func (c *Control) Controllers() (ballastv1connect.ControllersClient, error) {
 	return api.NewControllersClient(controllers, credentials.Client()), nil
 }
 
-// A Controller is one whose own memory is asked; without a name, that of this machine.
-type Controller struct {
-	Name  string
-	Fleet ballastv1connect.FleetClient
-}
-
-// Each asks each of the controllers that are named, or the one of this machine.
-func (c *Control) Each(cmd *cobra.Command) (asked []Controller, err error) {
-	if err := c.target(); err != nil {
-		return nil, err
-	}
-	if len(c.controllers) == 0 {
-		return []Controller{{Fleet: c.daemon().Fleet(warnOfOld(cmd))}}, nil
-	}
-	controllers, credentials, err := c.named()
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range controllers {
-		asked = append(asked, Controller{name, api.NewFleetClient([]string{name}, credentials.Client(), warnOfOld(cmd))})
-	}
-	return asked, nil
-}
-
 // warnOfOld says when what is read may be old, once for each reason.
 func warnOfOld(cmd *cobra.Command) connect.ClientOption {
 	said := ""

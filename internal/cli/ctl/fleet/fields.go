@@ -68,13 +68,13 @@ func setField[T any](f *schema.Field[T], target *T, text string) error {
 	case f.List == " ":
 		elements = strings.Fields(text)
 	case f.List != "":
-		elements = strings.Split(strings.ReplaceAll(text, " ", ""), f.List)
+		elements = strings.Split(text, f.List)
 	}
 	if len(elements) == 0 {
 		return errors.New("empty")
 	}
 	for _, element := range elements {
-		if err := f.Set(target, element); err != nil {
+		if err := f.Set(target, strings.TrimSpace(element)); err != nil {
 			return err
 		}
 	}

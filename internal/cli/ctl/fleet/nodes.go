@@ -2,14 +2,12 @@
 package fleet
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -20,7 +18,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
 	"github.com/ballast-lb/ballast/internal/model"
-	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/schema"
 )
 
@@ -175,7 +172,7 @@ func (n *nodeRow) tier() string {
 
 // Node makes `ballast ctl node`.
 func Node(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "node", Short: "Look at nodes, give load balancers a tier, drain those of the second or with BGP; forget nodes that are lost"}
+	cmd := &cobra.Command{Use: "node", Short: "Look at nodes, give load balancers a tier or BGP, drain those of the second or with BGP; forget nodes that are lost"}
 	act := func(method ask.Method[*ballastv1.NodeRequest], act *cobra.Command) *cobra.Command {
 		act.Use += " NAME"
 		return ask.Changing(c, act, method, func(args []string) (*ballastv1.NodeRequest, error) { return &ballastv1.NodeRequest{Node: args[0]}, nil })
@@ -187,20 +184,26 @@ func Node(c *ask.Control) *cobra.Command {
 		Use: "undrain", Short: "Give a load balancer of the second tier new connections again; with BGP, announce its VIPs",
 	})
 	remove := act(ballastv1connect.FleetClient.RemoveNode, &cobra.Command{
-		Use: "remove", Short: "Take a load balancer's tier away: one of the second gets no packets any more",
+		Use: "remove", Short: "Take a load balancer's tier and BGP away: one of the second tier gets no packets any more",
+	})
+	forget := act(ballastv1connect.FleetClient.ForgetNode, &cobra.Command{
+		Use: "forget", Short: "Take a node that is lost and does not come back off the list of nodes",
 	})
 	c.MayHarm(drain, remove)
-	cmd.AddCommand(ListNodes(c), showNode(c), addNode(c), drain, undrain, remove, nodeHealth(c), forgetNode(c))
+	cmd.AddCommand(ListNodes(c), showNode(c), addNode(c), drain, undrain, remove, nodeHealth(c), forget)
 	return cmd
 }
 
 func addNode(c *ask.Control) *cobra.Command {
 	node := &ballastv1.Node{}
-	cmd := &cobra.Command{Use: "add NAME --tier first|second [--address ADDRESS]", Short: "Give a load balancer a tier"}
-	fieldFlags(cmd, schema.Named(schema.Node, "tier", "address", "id"), model.Node{}, node, api.NodeToProto)
-	command.Require(cmd, "tier")
+	cmd := &cobra.Command{Use: "add NAME [--tier first|second [--address ADDRESS]] [--bgp-as AS --bgp-neighbors ADDRESS,...]",
+		Short: "Give a load balancer a tier, or have it announce VIPs by BGP"}
+	fields := slices.DeleteFunc(slices.Clone(schema.Node), func(f schema.Field[model.Node]) bool { return f.Key == "name" || f.Key == "state" })
+	fieldFlags(cmd, fields, model.Node{}, node, api.NodeToProto)
 	return ask.Changing(c, cmd, ballastv1connect.FleetClient.AddNode, func(args []string) (*ballastv1.AddNodeRequest, error) {
-		node.Name = args[0]
+		if node.Name = args[0]; node.Tier == "" && node.Bgp == nil {
+			return nil, command.Usage("say what load balancer %s does: give --tier, or --bgp-as and --bgp-neighbors; one without tier and BGP joins by its certificate alone", node.Name)
+		}
 		return &ballastv1.AddNodeRequest{Node: node}, nil
 	})
 }
@@ -219,68 +222,4 @@ func nodeHealth(c *ask.Control) *cobra.Command {
 		}
 		return request, nil
 	})
-}
-
-// forgetNode makes a command that asks each controller: they remember for themselves who was connected to them.
-func forgetNode(c *ask.Control) *cobra.Command {
-	return &cobra.Command{
-		Use:   "forget NAME",
-		Short: "Take a node that is lost and does not come back off the list of nodes",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			asked, err := c.Each(cmd)
-			if err != nil {
-				return err
-			}
-			done, err := forget(cmd.Context(), asked, args[0])
-			if len(done.Changes) == 0 {
-				return err
-			}
-			if n := controllersOf(cmd.Context(), asked[0].Fleet); n > len(asked) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "controllers that were asked: %d of %d: the others remember it still: name all with --controller\n", len(asked), n)
-			}
-			return errors.Join(c.PrintOutcome(cmd, done), err)
-		},
-	}
-}
-
-// forget asks all. That some do not know the node is no failure, if any does.
-func forget(ctx context.Context, asked []ask.Controller, node string) (done ask.Outcome, err error) {
-	var unknown error
-	for _, one := range asked {
-		answer, refused := one.Fleet.ForgetNode(ctx, &ballastv1.NodeRequest{Node: node})
-		if refused != nil && one.Name != "" {
-			refused = fmt.Errorf("%s: %w", one.Name, refused)
-		}
-		switch {
-		case connect.CodeOf(refused) == connect.CodeNotFound && refused != nil:
-			unknown = refused
-		case refused != nil:
-			err = errors.Join(err, refused)
-		default:
-			for _, line := range answer.Changes {
-				if one.Name != "" {
-					line = one.Name + ": " + line
-				}
-				done.Changes = append(done.Changes, line)
-			}
-		}
-	}
-	if err == nil && len(done.Changes) == 0 {
-		err = unknown
-	}
-	return done, err
-}
-
-// controllersOf counts those that live, as one of them knows.
-func controllersOf(ctx context.Context, fleet ballastv1connect.FleetClient) (n int) {
-	nodes, err := fleet.ListNodes(ctx, &ballastv1.ListNodesRequest{})
-	if err != nil {
-		return 0
-	}
-	for _, node := range nodes.Nodes {
-		if node.Role == string(pki.Controller) && node.Ready == "yes" {
-			n++
-		}
-	}
-	return n
 }

@@ -45,6 +45,13 @@ type Memory struct {
 
 var _ api.Desired = (*Memory)(nil)
 
+// Set changes what is told while requests may be answered: those of clients that have given up, too.
+func (m *Memory) Set(change func()) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	change()
+}
+
 // Fleet implements api.Desired.
 func (m *Memory) Fleet(context.Context) (model.Fleet, uint64, error) {
 	m.mutex.Lock()

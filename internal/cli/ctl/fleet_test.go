@@ -156,6 +156,17 @@ func (ctl *terminal) refuse(command, why string) {
 	}
 }
 
+// refuseWaiting is refuse of a command that gives up waiting, with a timeout that is long enough to find out what to say.
+func (ctl *terminal) refuseWaiting(command, why string) {
+	ctl.t.Helper()
+	for timeout := 20 * time.Millisecond; timeout < 20*time.Second; timeout *= 4 {
+		if _, err := ctl.try(strings.Fields(command + " --wait --timeout " + timeout.String())...); err != nil && strings.Contains(err.Error(), why) {
+			return
+		}
+	}
+	ctl.refuse(command+" --wait --timeout 20s", why)
+}
+
 func TestHistorySaysWhoChangedWhat(t *testing.T) {
 	byEveryWay(t, func(t *testing.T, ctl *terminal) {
 		ctl.expect("--json history", "[]")
@@ -346,7 +357,7 @@ func TestDrainGoesOnWhenTheWaitingEnds(t *testing.T) {
 	byEveryWay(t, func(t *testing.T, ctl *terminal) {
 		ctl.memory.Live = func(uint16) uint64 { return 5 }
 		ctl.must("apply", "--yes", "-f", write(t, fleetFile))
-		ctl.refuse("server drain web s1 --wait --timeout 20ms",
+		ctl.refuseWaiting("server drain web s1",
 			"5 connections remain: server s1 of web goes on draining: undo it with `ballast ctl server undrain web s1`")
 		ctl.expect("fleet", "state: draining")
 		ctl.refuse("server drain web s1 --timeout 1s", "give both")
@@ -387,7 +398,7 @@ func TestAnEstimateOfNothingMustHoldAndNoPacketCome(t *testing.T) {
 	if looks.Load() != 29 { // the five, and as many as a report of everything may take
 		t.Errorf("%d looks", looks.Load())
 	}
-	memory.Estimated = false // an agent counts all there are
+	memory.Set(func() { memory.Estimated = false }) // an agent counts all there are
 	ctl.expect("server drain web s1 --wait", "is drained: no connection is left\n")
 	ctl.expect("--json server drain web s1 --wait", `"one_node": true`)
 }
@@ -410,9 +421,9 @@ func TestNobodyWaitsForWhatIsNotCounted(t *testing.T) {
 	ctl.must("apply", "--yes", "-f", write(t, strings.Replace(fleetFile, "ports: [80]", "ports: [53]\n    protocol: udp", 1)))
 	ctl.refuse("server drain web s1 --wait", "give --deadline or --timeout")
 	ctl.expect("fleet", "state: active")
-	ctl.refuse("server drain web s1 --wait --timeout 20ms", "it is not known how many connections remain")
+	ctl.refuseWaiting("server drain web s1", "it is not known how many connections remain")
 	ctl.expect("--json servers", `"connections": null`)
-	memory.Estimated = false
+	memory.Set(func() { memory.Estimated = false })
 	ctl.expect("server drain web s1 --wait", "is drained")
 }
 

@@ -66,12 +66,12 @@ func TestADrainOfTheRingEndsWhenOthersHaveEverything(t *testing.T) {
 	byEveryWay(t, func(t *testing.T, ctl *terminal) {
 		lb := &ballastv1.ReplicaStatus{Name: "lb1", Number: 1, State: "on", Share: 0.25}
 		ctl.memory.Ring = &ballastv1.ListReplicasResponse{Needed: true, Version: 3, Phase: "synced", Nodes: []*ballastv1.ReplicaStatus{lb}}
-		ctl.refuse("replica drain lb1 --wait --timeout 20ms", "no longer waiting")
-		lb.State = "lost"
-		ctl.refuse("replica drain lb1 --wait --timeout 20ms", "no longer waiting")
-		lb.Share, ctl.memory.Ring.Phase = 0, "syncing"
-		ctl.refuse("replica drain lb1 --wait --timeout 20ms", "no longer waiting (drained, syncing)")
-		ctl.memory.Ring.Phase = "synced"
+		ctl.refuseWaiting("replica drain lb1", "no longer waiting")
+		ctl.memory.Set(func() { lb.State = "lost" })
+		ctl.refuseWaiting("replica drain lb1", "no longer waiting")
+		ctl.memory.Set(func() { lb.Share, ctl.memory.Ring.Phase = 0, "syncing" })
+		ctl.refuseWaiting("replica drain lb1", "no longer waiting (drained, syncing)")
+		ctl.memory.Set(func() { ctl.memory.Ring.Phase = "synced" })
 		ctl.must("replica", "drain", "lb1", "--wait")
 	})
 }

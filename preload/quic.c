@@ -84,10 +84,10 @@ static int find_all(void)
 static __thread unsigned char last[ID_LENGTH];
 static __thread int fresh;
 
-/* What is wrong with the text; 0: nothing, and it is in *ids. */
-static const char *parse(const char *text, struct ids *ids)
+/* What is wrong with the text; 0: nothing, and it is in *ids. The caller wipes key. */
+static const char *parse(const char *text, char key[TEXT_MAX], struct ids *ids)
 {
-	char algorithm[TEXT_MAX], config[TEXT_MAX], key[TEXT_MAX], server[TEXT_MAX], nonce[TEXT_MAX];
+	char algorithm[TEXT_MAX], config[TEXT_MAX], server[TEXT_MAX], nonce[TEXT_MAX];
 	int number, both;
 
 	if (value_of(text, "algorithm", algorithm) < 0 || value_of(text, "config", config) < 0 || value_of(text, "key", key) < 0 ||
@@ -130,13 +130,15 @@ static int use_key(const unsigned char key[BLOCK])
 static const char *take(const char *text)
 {
 	struct ids ids = {};
-	const char *wrong = parse(text, &ids);
+	char key[TEXT_MAX];
+	const char *wrong = parse(text, key, &ids);
 
 	if (!wrong && ids.algorithm != PLAIN && !use_key(ids.key))
 		wrong = "has a key, and this program has no AES of OpenSSL";
 	if (!wrong)
 		current = ids;
 	explicit_bzero(&ids, sizeof(ids));
+	explicit_bzero(key, sizeof(key));
 	return wrong;
 }
 
@@ -227,11 +229,31 @@ __attribute__((visibility("default"))) int getsockopt(int socket, int level, int
 	return real_getsockopt(socket, level, name, value, length);
 }
 
+static void before_fork(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+static void after_fork(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+/* A child has handed out no id yet. */
+static void in_child(void)
+{
+	fresh = 0;
+	after_fork();
+}
+
 /* nginx clears its environment, and gives up root, before its workers start. */
 __attribute__((constructor)) static void start(void)
 {
-	if (!agent_begin(&file))
+	if (!agent_begin(&file)) {
 		agent_complain(&file, "names no file");
-	else if (find_all()) /* a shell that starts the server has none */
+		return;
+	}
+	pthread_atfork(before_fork, after_fork, in_child);
+	if (find_all()) /* a shell that starts the server has none */
 		agent_complain(&file, agent_read(&file));
 }

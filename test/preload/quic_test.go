@@ -153,3 +153,24 @@ print(first.hex(), int.from_bytes(cookie, "little").to_bytes(8, "big").hex(), ag
 		t.Errorf("after the rotation id %x names %x, %v", id, server, err)
 	}
 }
+
+// A program that forks while a thread of it draws an id: the child blocks in RAND_bytes for ever if it inherits the lock.
+func TestAProgramMayForkWhileItDrawsIDsAndKeepsNoKeyOnItsStack(t *testing.T) {
+	so, dir := library(t, "quic", "-DFOLLOW_SECONDS=0"), t.TempDir()
+	program, file := filepath.Join(dir, "fork"), filepath.Join(dir, "h3.json")
+	if said, err := exec.Command("gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-o", program, "testdata/quic_fork.c").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
+	c := quiclb.Config{ID: 1, ServerIDLength: 2, NonceLength: 14}
+	copy(c.Key[:], "0123456789abcdef")
+	write(t, file, fileOf(c, "single-pass", []byte{1, 2}))
+	c.ID = 2
+	write(t, file+".next", fileOf(c, "single-pass", []byte{1, 2}))
+	for _, key := range []string{hex.EncodeToString(c.Key[:]), string(c.Key[:])} {
+		if said, complained := run(t, so, file, program, file, key, file+".next"); said != "" || complained != "" {
+			t.Errorf("%q, %q", said, complained)
+		}
+		c.ID++
+		write(t, file+".next", fileOf(c, "single-pass", []byte{1, 2}))
+	}
+}

@@ -301,6 +301,7 @@ var (
 	storeMembers    = prometheus.NewDesc("ballast_controller_store_members", "Controllers that the store counts by.", nil, nil)
 	storeMajority   = prometheus.NewDesc("ballast_controller_store_majority", "Whether this controller's store is in touch with most of the others.", nil, nil)
 	storeBehind     = prometheus.NewDesc("ballast_controller_store_behind_entries", "Entries of the store that are agreed on and not worked in here.", nil, nil)
+	storeForged     = prometheus.NewDesc("ballast_controller_store_forged_total", "Requests of controllers to this one's store in the name of another one, all of them refused.", nil, nil)
 	revisionMetric  = prometheus.NewDesc("ballast_controller_revision", "Revision of the desired state that is known here.", nil, nil)
 )
 
@@ -338,6 +339,7 @@ func (c *controller) Collect(out chan<- prometheus.Metric) {
 		gauge(storeMembers, float64(store.Members))
 		gauge(storeMajority, listen.Bool(store.Majority))
 		gauge(storeBehind, float64(store.Behind))
+		out <- prometheus.MustNewConstMetric(storeForged, prometheus.CounterValue, float64(store.Forged))
 	}
 	if now := c.desired.now(); now != nil {
 		gauge(ringVersion, float64(now.ring.Ring.Version))

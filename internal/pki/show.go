@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -85,4 +86,39 @@ func describe(dir, name string, certificate, root *x509.Certificate, now time.Ti
 		problem("%v", err)
 	}
 	return entry
+}
+
+// SharedAddresses says which addresses or DNS names controllers and others both have by the certificates in dir, if the owner of name is
+// one of them. That is as it should be where both run on one host. Elsewhere one that is broken into can stand in for the other by its
+// address. NAME.crt must be there; what cannot be read is no certificate of anybody.
+func SharedAddresses(dir, name string, now time.Time) (shared []string, err error) {
+	entries, err := Show(dir, now)
+	if err != nil {
+		return nil, err
+	}
+	own := slices.IndexFunc(entries, func(e Entry) bool { return e.Name == name && e.Role != authorityRole })
+	if own < 0 {
+		return nil, fmt.Errorf("there is no certificate of %s in %s", name, dir)
+	}
+	for i := range entries {
+		other := &entries[i]
+		if i == own || other.Role == "" || other.Role == authorityRole || (other.Role == Controller) == (entries[own].Role == Controller) ||
+			!other.Expires.After(now) {
+			continue
+		}
+		for _, place := range entries[own].places() {
+			if slices.Contains(other.places(), place) {
+				shared = append(shared, fmt.Sprintf("%s is that of %s %s, too", place, other.Role, other.Name))
+			}
+		}
+	}
+	return shared, nil
+}
+
+// places are where the owner is reached.
+func (e *Entry) places() (places []string) {
+	for _, address := range e.Addresses {
+		places = append(places, address.String())
+	}
+	return append(places, e.DNS...)
 }

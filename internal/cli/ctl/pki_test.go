@@ -38,6 +38,32 @@ func TestCertificatesAreMadeByCommands(t *testing.T) {
 	}
 }
 
+func TestACertificateWithAControllersAddressIsAWarning(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "fleet")
+	for _, c := range []struct {
+		args string
+		warn []string
+	}{
+		{"init " + dir, nil},
+		{"issue " + dir + " agent web-1 --address 10.0.0.1,10.0.1.1", nil},
+		{"issue " + dir + " controller c1 --address 10.0.0.1", []string{"WARNING: 10.0.0.1 is that of agent web-1, too: right if both run on one host"}},
+		{"issue " + dir + " controller c2 --address 10.0.0.1 --dns c2.example", []string{"agent web-1"}},
+		{"issue " + dir + " agent web-2 --address 10.0.1.1", nil}, // two agents are not about controllers
+		{"issue " + dir + " lb lb1 --address 10.0.0.1 --dns c2.example", []string{"10.0.0.1 is that of controller c1", "10.0.0.1 is that of controller c2", "c2.example is that of controller c2"}},
+		{"issue " + dir + " agent web-1 --address 10.0.1.1 --force", nil},
+	} {
+		out, err := clitest.Run(append([]string{"ctl", "pki"}, strings.Fields(c.args)...)...)
+		if err != nil || strings.Count(out, "WARNING: ") != len(c.warn) {
+			t.Errorf("%s: %s, %v", c.args, out, err)
+		}
+		for _, warn := range c.warn {
+			if !strings.Contains(out, warn) {
+				t.Errorf("%s: %q, without %q", c.args, out, warn)
+			}
+		}
+	}
+}
+
 func TestCommandsForCertificatesSayWhatToDo(t *testing.T) {
 	dir := t.TempDir()
 	for _, test := range []struct {

@@ -5,15 +5,11 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/http"
-	"path"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/etcdserver"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/rafthttp"
 )
 
 // dialTimeout is for a connection and its handshake.
@@ -23,6 +19,7 @@ const dialTimeout = 5 * time.Second
 type directory struct {
 	server atomic.Pointer[etcdserver.EtcdServer]
 	told   atomic.Pointer[[]Peer]
+	forged forged
 }
 
 // nameAt returns the name of the member at an address, empty while it has not started yet; false: there is no member.
@@ -61,34 +58,4 @@ func (d *directory) dial(ctx context.Context, p *Peering, address string) (net.C
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	return p.Dial(ctx, name, address)
-}
-
-// sendersOf are the numbers that a request names its sender by: in a header, and those for streams in their path.
-func sendersOf(r *http.Request) (ids []string) {
-	if from := r.Header.Get("X-Server-From"); from != "" {
-		ids = append(ids, from)
-	}
-	if strings.HasPrefix(r.URL.Path, rafthttp.RaftStreamPrefix+"/") {
-		ids = append(ids, path.Base(r.URL.Path))
-	}
-	return ids
-}
-
-// guard answers nobody in the name of a member whose certificate has another name.
-func (d *directory) guard(p *Peering, handler http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		caller := p.Caller(r)
-		for _, from := range sendersOf(r) {
-			id, err := types.IDFromString(from)
-			if err != nil {
-				http.Error(w, fmt.Sprintf("%q is no member's number", from), http.StatusBadRequest)
-				return
-			}
-			if m := d.server.Load().Cluster().Member(id); m != nil && realName(m.Name) != "" && m.Name != caller {
-				http.Error(w, fmt.Sprintf("the certificate is that of %s: it does not speak for controller %s", caller, m.Name), http.StatusForbidden)
-				return
-			}
-		}
-		handler.ServeHTTP(w, r)
-	})
 }

@@ -73,7 +73,7 @@ func Embed(ctx context.Context, o EmbedOptions) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, stop())
 	}
-	s.member, s.alone = server, o.Peering != nil && o.Peering.Join != nil && voters(server) == 1
+	s.member, s.known, s.alone = server, &start.known, o.Peering != nil && o.Peering.Join != nil && voters(server) == 1
 	if s.alone {
 		o.Log.Warn(joinsNobody, "directory", dir)
 	}

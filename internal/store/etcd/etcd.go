@@ -57,6 +57,7 @@ type Store struct {
 	log    *slog.Logger
 	stop   func() error // what is there to close after the client
 	member *embed.Etcd  // in this process; nil: it is elsewhere
+	known  *directory   // of the other members; nil: it is elsewhere
 	alone  bool         // see PeerCondition
 	failed chan error
 

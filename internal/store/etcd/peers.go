@@ -189,7 +189,7 @@ func (s *starting) once(ctx context.Context, asks bool) (*embed.Etcd, error) {
 	}
 	s.known.server.Store(server.Server)
 	if s.options.Peering != nil {
-		s.options.Peering.Serve(s.known.guard(s.options.Peering, etcdhttp.NewPeerHandler(config.GetLogger(), server.Server)))
+		s.options.Peering.Serve(s.known.guard(s.options.Peering, s.options.Log, etcdhttp.NewPeerHandler(config.GetLogger(), server.Server)))
 	}
 	if err = s.ready(ctx, server); err == nil {
 		err = s.promoted(ctx, server)
@@ -359,6 +359,8 @@ type PeerCondition struct {
 	Members  int    // voters
 	Majority bool   // most of them are in touch with each other, and this one with them
 	Behind   uint64 // entries that are agreed on and not worked in here
+	Forged   uint64 // requests of controllers in another's name, all of them refused
+	Forger   string // what to do about it, empty: nothing
 }
 
 const joinsNobody = "--join has no effect: this controller has data of its own, and its fleet has no other controller. " +
@@ -369,6 +371,9 @@ func (s *Store) PeerCondition() PeerCondition {
 	server := s.member.Server
 	c := PeerCondition{Members: voters(s.member), Majority: server.Leader() != 0}
 	c.Alone = s.alone && c.Members == 1
+	if s.known != nil {
+		c.Forged, c.Forger = s.known.forged.count(), s.known.forged.problem(time.Now())
+	}
 	if committed, applied := server.CommittedIndex(), server.AppliedIndex(); committed > applied {
 		c.Behind = committed - applied
 	}
@@ -391,6 +396,9 @@ func (c PeerCondition) Problems() (problems []string) {
 	}
 	if c.Alone {
 		problems = append(problems, joinsNobody)
+	}
+	if c.Forger != "" {
+		problems = append(problems, c.Forger)
 	}
 	if c.Behind > behindEntries {
 		problems = append(problems, fmt.Sprintf("the store is behind by %d entries here: is the disk slow?", c.Behind))

@@ -73,6 +73,14 @@ func issue() *cobra.Command {
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "made %[1]s/%[2]s.crt and %[1]s/%[2]s.key for role %[3]s, valid until %[4]s\n",
 				strings.TrimSuffix(args[0], "/"), request.Name, request.Role, time.Now().Add(request.Life).Format(time.DateOnly))
+			if err != nil {
+				return err
+			}
+			shared, err := pki.SharedAddresses(args[0], request.Name, time.Now())
+			for i := range shared {
+				shared[i] += ": right if both run on one host; else issue it again, with --force and other addresses"
+			}
+			ask.Warn(cmd, shared...)
 			return err
 		},
 	}

@@ -5,6 +5,10 @@
  * storage of their socket which server they are for and sends them there as the load balancer sends a client's: only the MAC
  * changed, or encapsulated. The server answers this host directly, as it answers clients.
  *
+ * Where the load balancer's program runs in native mode, a driver may refuse what it redirects and transmit all that the kernel sends. So
+ * SYNs, and the first datagrams of sockets, are handed to user space, which has the load balancer's program send them (role/check.h): a server
+ * answers only if they arrive. These checks may also be addressed to the server itself.
+ *
  * The way is kept with the socket and not under a mark: no range of marks has to be reserved, two processes cannot mix up their
  * checks, and what is kept goes with the connection.
  */
@@ -16,9 +20,11 @@
 
 enum check_forward { CHECK_L2, CHECK_IPIP, CHECK_GUE };
 
+enum check_by_xdp { CHECK_BY_KERNEL, CHECK_BY_XDP, CHECK_BY_XDP_DIRECT };
+
 /* How a check gets to its server. */
 struct check_way {
-	__be32 vip[4]; /* where the socket is connected to */
+	__be32 vip[4]; /* where the socket is connected to; the server's own address, if direct */
 	__be32 address[4]; /* of the server */
 	__be32 source[4]; /* outer source */
 	__u8 destination_mac[6];
@@ -27,11 +33,15 @@ struct check_way {
 	__u16 vlan; /* 802.1Q id in host order, 0: untagged */
 	__u8 forward; /* enum check_forward */
 	__u8 outer_ipv6;
+	__u32 service; /* its number in the load balancer's tables */
+	__u16 id; /* of the server */
+	__u8 by_xdp; /* enum check_by_xdp */
+	__u8 pad;
 	__u32 packets; /* that were sent this way: without any, the kernel has routed them past us */
 	__u32 echoes; /* of them: those that told what the server's timestamp was */
 	__u32 echo; /* the newest of these */
 };
-_Static_assert(sizeof(struct check_way) == 80, "check_way");
+_Static_assert(sizeof(struct check_way) == 88, "check_way");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -40,11 +50,30 @@ struct {
 	__type(value, struct check_way);
 } ways SEC(".maps");
 
+#define HANDED_MOST 2048 /* bytes of a packet */
+
+/* A packet that the load balancer's program is to send. Checksums may be those that the kernel leaves to a device. */
+struct check_handed {
+	__u32 service;
+	__u16 id;
+	__u8 direct, ipv6;
+	__u32 length;
+	__u8 packet[HANDED_MOST];
+};
+_Static_assert(sizeof(struct check_handed) == 12 + HANDED_MOST, "check_handed");
+struct check_handed *unused_handed __attribute__((unused)); /* keeps it in BTF for user space */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 19);
+} handed SEC(".maps");
+
 /* The inner packet, as far as the outer header needs to know it. */
 struct inner {
 	__u32 length; /* of the packet */
 	__u32 l4; /* offset of its TCP header */
 	__u8 tos;
+	__u8 transport;
 	__u8 protocol; /* that stands for its family in an outer header */
 };
 
@@ -58,6 +87,7 @@ inline_always _Bool read_inner(struct __sk_buff *skb, const struct check_way *wa
 		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
 			return 0;
 		inner->tos = ip.tos;
+		inner->transport = ip.protocol;
 		inner->protocol = IPPROTO_IPIP;
 		inner->l4 = ETH_HLEN + ip.ihl * 4;
 		return ip.daddr == way->vip[0];
@@ -68,6 +98,7 @@ inline_always _Bool read_inner(struct __sk_buff *skb, const struct check_way *wa
 		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
 			return 0;
 		inner->tos = ip.priority << 4 | ip.flow_lbl[0] >> 4;
+		inner->transport = ip.nexthdr;
 		inner->protocol = IPPROTO_IPV6;
 		inner->l4 = ETH_HLEN + sizeof(ip);
 		return !__builtin_memcmp(&ip.daddr, way->vip, sizeof(way->vip));
@@ -153,6 +184,36 @@ inline_always long encapsulate(struct __sk_buff *skb, const struct check_way *wa
 				 write_outer_ipv4(skb, way, inner, gue ? IPPROTO_UDP : inner->protocol, outer);
 }
 
+/* Is it one that a server must have got to answer anything? */
+inline_always _Bool is_first(struct __sk_buff *skb, const struct check_way *way, const struct inner *inner)
+{
+	struct tcphdr tcp;
+
+	if (inner->transport != IPPROTO_TCP)
+		return way->packets == 1;
+	return !bpf_skb_load_bytes(skb, inner->l4, &tcp, sizeof(tcp)) && tcp.syn;
+}
+
+/* What finds no room in the ring is lost like any packet. */
+inline_always void hand_over(struct __sk_buff *skb, const struct check_way *way, const struct inner *inner)
+{
+	struct check_handed *to = bpf_ringbuf_reserve(&handed, sizeof(*to), 0);
+	__u32 last = inner->length - 1;
+
+	if (!to)
+		return;
+	to->service = way->service;
+	to->id = way->id;
+	to->direct = way->by_xdp == CHECK_BY_XDP_DIRECT;
+	to->ipv6 = inner->protocol == IPPROTO_IPV6;
+	to->length = inner->length;
+	asm volatile("" : "+r"(last));
+	if (last < HANDED_MOST && !bpf_skb_load_bytes(skb, ETH_HLEN, to->packet, last + 1))
+		bpf_ringbuf_submit(to, 0);
+	else
+		bpf_ringbuf_discard(to, 0);
+}
+
 /* A packet that cannot take its way is dropped: by any other it would check another server. */
 SEC("tc")
 int check_egress(struct __sk_buff *skb)
@@ -166,6 +227,12 @@ int check_egress(struct __sk_buff *skb)
 		return TC_CONTINUE;
 	__sync_fetch_and_add(&way->packets, 1);
 	note_echo(skb, way, &inner);
+	if (way->by_xdp && is_first(skb, way, &inner)) {
+		hand_over(skb, way, &inner);
+		return TC_DROP;
+	}
+	if (way->by_xdp == CHECK_BY_XDP_DIRECT)
+		return TC_CONTINUE;
 	if (way->forward != CHECK_L2 && encapsulate(skb, way, &inner))
 		return TC_DROP;
 	if (bpf_skb_store_bytes(skb, 0, way->destination_mac, MACS_LENGTH, 0))

@@ -112,6 +112,7 @@
 #include "role/pieces.h"
 #include "role/hold.h"
 #include "role/session.h"
+#include "role/check.h"
 
 /* Keeps the names of the verdicts in BTF for user space. */
 enum verdict *unused_verdict __attribute__((unused));
@@ -358,6 +359,13 @@ int lb(struct xdp_md *ctx)
 		bpf_tail_call(ctx, &ways, WAY_FUNCTION);
 	bpf_tail_call(ctx, &ways, DIRECTLY - 1);
 	return XDP_PASS;
+}
+
+/* Run by user space. */
+SEC("xdp.frags")
+int lb_check(struct xdp_md *ctx)
+{
+	return check_way(ctx);
 }
 
 /* Run by user space on each CPU: what has been sent there is counted. The frame says nothing. */

@@ -28,7 +28,7 @@ import (
 func init() {
 	dir := os.Getenv(daemonDir)
 	role := os.Getenv(daemonProcess)
-	name, isLB := map[string]string{"lb": "", "remote-lb": "lb1", "remote-lb6": "lb1", "first-lb": "lb1", "second-lb": "lb2", "greedy-lb": "", "wide-lb": "", "lost-lb": "", "bgp-lb": "lb1", "heard-lb": "lb1"}[role]
+	name, isLB := map[string]string{"lb": "", "remote-lb": "lb1", "remote-lb6": "lb1", "first-lb": "lb1", "second-lb": "lb2", "greedy-lb": "", "wide-lb": "", "lost-lb": "", "generic-lb": "", "bgp-lb": "lb1", "heard-lb": "lb1"}[role]
 	if !isLB {
 		return
 	}
@@ -41,6 +41,9 @@ func init() {
 	}
 	if role == "greedy-lb" {
 		options.Interfaces, options.XDPMode = []string{"eth0", "lo"}, attach.XDPNative
+	}
+	if role == "generic-lb" {
+		options.XDPMode = attach.XDPGeneric
 	}
 	if role == "wide-lb" {
 		options.Interfaces = []string{"eth0", "lo"}

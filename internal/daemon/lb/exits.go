@@ -1,4 +1,4 @@
-// The devices that next hops leave by and that the program is not attached to: their drivers must accept redirected frames.
+// The devices that next hops leave by: their drivers must accept redirected frames.
 package lb
 
 import (
@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/linux/attach"
@@ -30,6 +31,21 @@ type exits struct {
 	}
 	log   *slog.Logger
 	known map[int]*exit // by ifindex
+	views atomic.Pointer[map[uint32]exitView]
+}
+
+// exitView is what others read of a device, from any goroutine.
+type exitView struct {
+	redirects bool   // clients' frames leave by it by redirects of native programs; XDP_TX counts where the driver treats both alike
+	why       string // such frames are lost, empty: they are not, or that is not known
+}
+
+// view returns what is known of a device that next hops leave by.
+func (e *exits) view(ifindex uint32) (v exitView) {
+	if views := e.views.Load(); views != nil {
+		v = (*views)[ifindex]
+	}
+	return v
 }
 
 type exit struct {
@@ -40,12 +56,11 @@ type exit struct {
 
 // look brings exits in line with the paths in use. running are the devices with the program.
 func (e *exits) look(paths map[netip.Addr]plan.Path, running map[int]attach.XDPMode, now time.Time) {
-	native := slices.Contains(slices.Collect(maps.Values(running)), attach.XDPNative)
-	used := map[int]bool{}
+	used := map[int]bool{} // by redirects from other devices
 	for _, path := range paths {
-		ifindex := int(path.Ifindex)
-		// Generic programs redirect socket buffers, which every device accepts.
-		used[ifindex] = native && running[ifindex] != attach.XDPNative
+		if ifindex := int(path.Ifindex); ifindex != 0 {
+			used[ifindex] = redirectsTo(ifindex, running)
+		}
 	}
 	for ifindex, have := range e.known {
 		if _, err := net.InterfaceByIndex(ifindex); err != nil {
@@ -75,6 +90,30 @@ func (e *exits) look(paths map[netip.Addr]plan.Path, running map[int]attach.XDPM
 			e.log.Error("frames that leave by a device are lost", "interface", device.Name, "why", have.why)
 		}
 	}
+	views := make(map[uint32]exitView, len(used))
+	for ifindex, yes := range used {
+		view := exitView{redirects: yes}
+		if have := e.known[ifindex]; have != nil {
+			view.why = have.why
+		}
+		if !yes && running[ifindex] == attach.XDPNative { // by XDP_TX
+			target, err := netdev.ReadTarget(ifindex)
+			takes, known := target.Takes()
+			view.redirects = err == nil && takes && known
+		}
+		views[uint32(ifindex)] = view
+	}
+	e.views.Store(&views)
+}
+
+// redirectsTo tells whether native programs of other devices redirect frames to this one. Generic programs redirect socket buffers, which every device accepts.
+func redirectsTo(ifindex int, running map[int]attach.XDPMode) bool {
+	for other, mode := range running {
+		if other != ifindex && mode == attach.XDPNative {
+			return true
+		}
+	}
+	return false
 }
 
 // open makes the device accept redirected frames, or says why it does not.
@@ -88,6 +127,12 @@ func (x *exit) open(e *exits, device *net.Interface, mode attach.XDPMode, now ti
 		if x.why = ""; known && !takes {
 			x.why = fmt.Sprintf("servers are reached by %s, whose peer has no XDP program and drops redirected frames: in the peer's network namespace: ballast pass --interface %s",
 				device.Name, cmp.Or(target.Peer.Name, "PEER"))
+		}
+		return
+	}
+	if mode == attach.XDPNative { // the program that frames come in by is there
+		if x.why = ""; known && !takes {
+			x.why = dropsFrames(device, errNoTransmit)
 		}
 		return
 	}
@@ -113,21 +158,39 @@ func (x *exit) open(e *exits, device *net.Interface, mode attach.XDPMode, now ti
 		x.held = true
 		if target, gone := netdev.ReadTarget(device.Index); gone == nil {
 			if takes, known = target.Takes(); known && !takes {
-				err = errors.New("the driver does not transmit frames of XDP programs")
+				err = errNoTransmit
 			}
 		}
 	}
 	if x.why = ""; err != nil {
 		x.held = false
-		x.why = fmt.Sprintf("servers are reached by %s, which drops redirected frames: %s: use --xdp-mode generic, or reach servers by another device", device.Name, err)
+		x.why = dropsFrames(device, err)
 	}
 }
 
-func (e *exits) problems() (problems []string) {
-	for _, ifindex := range slices.Sorted(maps.Keys(e.known)) {
-		if why := e.known[ifindex].why; why != "" {
-			problems = append(problems, why)
+var errNoTransmit = errors.New("the driver does not transmit frames of XDP programs")
+
+func dropsFrames(device *net.Interface, why error) string {
+	return fmt.Sprintf("servers are reached by %s, which drops redirected frames: %s: use --xdp-mode generic, or reach servers by another device", device.Name, why)
+}
+
+// refuses is why a device drops redirected frames that leave by it, empty: it does not, or that is not known.
+func (e *exits) refuses(ifindex uint32) string { return e.view(ifindex).why }
+
+// split divides why devices drop what leaves by them: where new connections leave by one they are lost; else the checks have found its servers unhealthy, or nothing is sent there.
+func (e *exits) split(leavesBy func(ifindex uint32) bool) (losing, avoided []string) {
+	views := e.views.Load()
+	if views == nil {
+		return nil, nil
+	}
+	for _, ifindex := range slices.Sorted(maps.Keys(*views)) {
+		switch why := (*views)[ifindex].why; {
+		case why == "":
+		case leavesBy(ifindex):
+			losing = append(losing, why)
+		default:
+			avoided = append(avoided, why)
 		}
 	}
-	return problems
+	return losing, avoided
 }

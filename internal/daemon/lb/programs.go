@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/daemon/devices"
+	"github.com/ballast-lb/ballast/internal/linux/checkroute"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
@@ -33,7 +34,7 @@ type attachedTo struct {
 func (p *programs) status() (s attachedTo) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	s.modes, s.problems = p.attachments.Modes(), append(p.attachments.Problems(), p.exits.problems()...)
+	s.modes, s.problems = p.attachments.Modes(), p.attachments.Problems()
 	s.down, s.allDown = p.attachments.Down()
 	if p.failed != "" {
 		s.problems = append(s.problems, p.failed)
@@ -88,3 +89,14 @@ func (p *programs) waiting() []*net.Interface {
 	defer p.mutex.Unlock()
 	return p.pending
 }
+
+// checkSender sends first packets of health checks as clients' packets are sent.
+type checkSender struct{ *parts }
+
+func (s checkSender) Send(p checkroute.Packet) error {
+	return s.tables.Path().SendCheck(p.Service, p.Server, p.Direct, p.IP)
+}
+
+func (s checkSender) Try() error { return s.tables.Path().TrySendCheck() }
+
+func (s checkSender) ByXDP(ifindex uint32) bool { return s.programs.exits.view(ifindex).redirects }

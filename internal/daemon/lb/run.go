@@ -137,7 +137,8 @@ func (lb *lifecycle) newDecider() {
 	o := checks.Options{
 		Instance: lb.options.Instance, Dir: lb.pins(), OnRequest: lb.options.Config == "", Log: lb.log,
 		// Who writes the file is root here anyway. Who tells controllers what to check need not be.
-		Exec: check.Exec{Dir: lb.options.ExecChecks, Any: lb.options.ExecChecks == "" && lb.options.Config != ""},
+		Exec:   check.Exec{Dir: lb.options.ExecChecks, Any: lb.options.ExecChecks == "" && lb.options.Config != ""},
+		Sender: checkSender{lb.parts}, Refuses: lb.programs.exits.refuses,
 	}
 	if lb.options.Config == "" {
 		r := remote{lb.changes}
@@ -195,7 +196,7 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 			return errors.Join(err, lb.tables.Path().Close())
 		}
 	}
-	announcer := bgp.Options{Pins: lb.pins(), Tables: lb.tables, Stop: lb.programs.cannotForward, Save: lb.saveState, TookOver: forwards, Log: lb.log}
+	announcer := bgp.Options{Pins: lb.pins(), Tables: lb.tables, Stop: lb.programs.cannotForward, Refuses: lb.programs.exits.refuses, Save: lb.saveState, TookOver: forwards, Log: lb.log}
 	if saved != nil {
 		announcer.Kept = saved.BGP
 	}
@@ -206,7 +207,7 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 	lb.keeper = keeper.New(keeper.Options{Tables: lb.tables, Flows: flows, Save: lb.saveState, Log: lb.log})
 	lb.tracer = &tracing.Tracer{Tables: lb.tables, Log: lb.log}
 	lb.programs.attachments.Hooks = lb.tables.Path()
-	lb.programs.exits = exits{hooks: lb.tables.Path(), log: lb.log}
+	lb.programs.exits.hooks, lb.programs.exits.log = lb.tables.Path(), lb.log
 	if saved != nil {
 		lb.resume(saved)
 	}

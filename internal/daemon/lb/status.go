@@ -29,7 +29,8 @@ func (o observer) notReady() []string {
 }
 
 func (o observer) obstacles(now *dataplane.Snapshot, programs attachedTo) (found []string) {
-	found = append(programs.problems, tierProblems(now)...)
+	losing, _ := o.programs.exits.split(now.LeavesBy)
+	found = slices.Concat(programs.problems, losing, tierProblems(now))
 	if programs.allDown {
 		found = append(found, programs.down...)
 	}
@@ -72,7 +73,8 @@ func (o observer) status() api.LBStatus {
 			Config: outcome.config, Generation: now.Generation},
 		Interfaces: programs.modes, Name: o.name,
 	}
-	status.Problems = slices.Concat(stops, o.tables.Unreachable(time.Now()), o.checks.Problems(now), unrecognised(now), o.bgp.Problems())
+	_, avoided := o.programs.exits.split(now.LeavesBy)
+	status.Problems = slices.Concat(stops, avoided, o.tables.Unreachable(time.Now()), o.checks.Problems(now), unrecognised(now), o.bgp.Problems())
 	if !programs.allDown {
 		status.Problems = append(status.Problems, programs.down...)
 	}

@@ -102,6 +102,7 @@ const (
 type Remarks struct {
 	Straight string // why it went straight to the server's address; empty: it took the way of traffic
 	Cookie   Cookie
+	SentBy   int // device that XDP redirected its first packet to, which was not answered; 0: it was, or the kernel sent it
 }
 
 // Result is what is known of one target.
@@ -132,7 +133,7 @@ type Options struct {
 	NewVerdict func(t *Target) Verdict
 	Timing     Timing
 	// Dial opens a connection to that port of the target's VIP by the way that traffic takes: by TCP, or with a hello by UDP, on which it sends that.
-	// Where remarks say Straight, the prober connects to the server's address itself. Without Dial it always does.
+	// Where remarks say Straight and nothing was tried, the prober connects to the server's address itself. Without Dial it always does.
 	Dial func(ctx context.Context, t Target, port uint16, hello []byte) (conn net.Conn, remarks Remarks, err error)
 	// Changed is told each verdict that is new, at once. It is called from many goroutines, for one server in order, and
 	// perhaps once more for a target that has just been taken away.

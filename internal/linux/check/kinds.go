@@ -25,13 +25,24 @@ const http2 = "h2" // as ALPN names it
 
 var errNoHTTP2 = errors.New("TLS handshake: the server does not offer HTTP/2 (ALPN h2), which gRPC needs")
 
+var errTimedOut = errors.New("timed out")
+
 // maxHeader bounds what is read of an HTTP answer.
 const maxHeader = 64 << 10
 
 // attempt makes one check.
 func (p *Prober) attempt(ctx context.Context, t Target) (remarks Remarks, err error) {
+	remarks, answered, err := p.ask(ctx, t)
+	if answered || !errors.Is(err, errTimedOut) {
+		remarks.SentBy = 0
+	}
+	return remarks, err
+}
+
+// ask makes one check. answered: there was a connection.
+func (p *Prober) ask(ctx context.Context, t Target) (remarks Remarks, answered bool, err error) {
 	if t.Health.Check == model.CheckExec {
-		return Remarks{Straight: "an exec check connects as its program likes"}, p.options.Exec.run(ctx, t)
+		return Remarks{Straight: "an exec check connects as its program likes"}, false, p.options.Exec.run(ctx, t)
 	}
 	hello := t.Hello(p.options.Random)
 	conn, remarks, err := p.connect(ctx, t, hello)
@@ -39,27 +50,27 @@ func (p *Prober) attempt(ctx context.Context, t Target) (remarks Remarks, err er
 		defer conn.Close()
 	}
 	if err != nil {
-		return remarks, failure("connect", err)
+		return remarks, false, failure("connect", err)
 	}
 	// The end of ctx, be it the timeout or the end of the target, ends whatever waits for the connection.
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
 	switch t.Health.Check {
 	case model.CheckTCP:
-		return remarks, nil
+		return remarks, true, nil
 	case model.CheckHTTP:
-		return remarks, checkHTTP(conn, t, "http")
+		return remarks, true, checkHTTP(conn, t, "http")
 	case model.CheckTLS, model.CheckHTTPS, model.CheckGRPCS:
-		return remarks, p.checkInTLS(ctx, conn, t)
+		return remarks, true, p.checkInTLS(ctx, conn, t)
 	case model.CheckGRPC:
-		return remarks, checkGRPC(ctx, conn, t, insecure.NewCredentials())
+		return remarks, true, checkGRPC(ctx, conn, t, insecure.NewCredentials())
 	case model.CheckQUIC:
-		return remarks, checkQUIC(conn, hello)
+		return remarks, false, checkQUIC(conn, hello)
 	case model.CheckUDP:
-		return remarks, checkUDP(conn, &t.Health)
+		return remarks, false, checkUDP(conn, &t.Health)
 	case model.CheckDNS:
-		return remarks, checkDNS(conn, &t.Health, hello)
+		return remarks, false, checkDNS(conn, &t.Health, hello)
 	}
-	return remarks, fmt.Errorf("check %s is not known here: upgrade this load balancer", t.Health.Check)
+	return remarks, false, fmt.Errorf("check %s is not known here: upgrade this load balancer", t.Health.Check)
 }
 
 // datagrams reports whether the check is one by UDP.
@@ -70,8 +81,13 @@ func (p *Prober) connect(ctx context.Context, t Target, hello []byte) (conn net.
 	if t.VIP.IsValid() {
 		remarks.Straight = "no way to the VIP through the tunnel is set up"
 	}
-	if p.options.Dial != nil && t.VIP.IsValid() {
-		if conn, remarks, err = p.options.Dial(ctx, t, t.checkedPort(), hello); remarks.Straight == "" {
+	if p.options.Dial != nil {
+		conn, remarks, err = p.options.Dial(ctx, t, t.checkedPort(), hello)
+		tried := conn != nil || err != nil || remarks.Straight == ""
+		if !t.VIP.IsValid() {
+			remarks.Straight = ""
+		}
+		if tried {
 			return resetting(conn), remarks, err
 		}
 	}
@@ -178,7 +194,7 @@ func failure(doing string, err error) error {
 	var inner *net.OpError
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return fmt.Errorf("%s: timed out", doing)
+		return fmt.Errorf("%s: %w", doing, errTimedOut)
 	case errors.As(err, &errno):
 		return fmt.Errorf("%s: %w", doing, errno)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"syscall"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -23,7 +23,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-//go:generate go tool bpf2go -target bpfel -type check_way check ../../../bpf/check.bpf.c
+//go:generate go tool bpf2go -target bpfel -type check_way -type check_handed check ../../../bpf/check.bpf.c
 
 // Key names a server of a service.
 type Key struct {
@@ -38,6 +38,8 @@ type Target struct {
 	Forward model.Forward
 	Return  model.Return
 	Path    plan.Path // to the server; zero: not known
+	Number  uint32    // of the service in the load balancer's tables
+	ID      uint16    // of the server there
 	// Ports are those that the server's agent takes TCP from a tunnel for: the service's, and what is checked instead of them if
 	// the agent knows of it. Others are checked straight, unless forward is l2: then without a look at the cookie. Nil: all are taken.
 	Ports []uint16
@@ -64,11 +66,15 @@ var (
 // would answer to another address. Those checks go straight to the servers.
 type Checks struct {
 	objects checkObjects
+	sender  Sender
+	sends   atomic.Bool // Run runs
+	refused atomic.Pointer[error]
 
 	mu      sync.Mutex
 	targets map[Key]checkTarget
 	dir     string
 	links   map[int]*attach.TC // by device
+	tried   bool               // that the sender works
 	closed  bool
 }
 
@@ -76,7 +82,9 @@ type Checks struct {
 type checkTarget struct {
 	straight string // why not through the tunnel
 	way      checkCheckWay
+	direct   checkCheckWay // of packets to the server itself, if XDP sends the first
 	vip      netip.Addr
+	server   netip.Addr
 	source   netip.Addr // of the connection; zero: the kernel's choice
 	mss      int
 	ports    []uint16 // nil: any
@@ -85,24 +93,35 @@ type checkTarget struct {
 	placed   bool
 }
 
+// whyStraight is why the port is not checked through the tunnel, empty: it is.
+func (t *checkTarget) whyStraight(port uint16) string {
+	if t.straight == "" && t.tunnel && !t.takes(port) {
+		return fmt.Sprintf("port %d is not the service's: agents leave it in the tunnel", port)
+	}
+	return t.straight
+}
+
 // takes tells whether the server's agent knows the port.
 func (t *checkTarget) takes(port uint16) bool {
 	return t.ports == nil || slices.Contains(t.ports, port)
 }
 
 // way is written as it is.
-var _ = [1]struct{}{}[unsafe.Sizeof(checkCheckWay{})-80]
+var _ = [1]struct{}{}[unsafe.Sizeof(checkCheckWay{})-88]
 
 // Open loads the program. Nothing is attached before Set. dir, the instance's directory in a BPF file system, tells what a killed
-// process has left: without tcx that is a filter, which is deleted now.
-func Open(dir string) (*Checks, error) {
+// process has left: without tcx that is a filter, which is deleted now. Without a sender the kernel sends all packets.
+func Open(dir string, sender Sender) (*Checks, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("lift the limit on locked memory: %w", err)
 	}
 	if err := attach.RemoveFilters(dir); err != nil {
 		return nil, err
 	}
-	c := &Checks{dir: dir, links: map[int]*attach.TC{}}
+	if sender == nil {
+		sender = noSender{}
+	}
+	c := &Checks{dir: dir, links: map[int]*attach.TC{}, sender: sender}
 	if err := loadCheckObjects(&c.objects, nil); err != nil {
 		return nil, fmt.Errorf("load the program of health checks: %w", err)
 	}
@@ -114,14 +133,14 @@ func Open(dir string) (*Checks, error) {
 func (c *Checks) Set(targets map[Key]Target) error {
 	routes := newCheckRoutes()
 	ready := make(map[Key]checkTarget, len(targets))
-	devices := map[int]bool{}
+	devices, sends := map[int]bool{}, false
 	for key, target := range targets {
 		made := routes.prepare(&target)
 		ready[key] = made
-		if made.straight == "" {
-			for _, device := range routes.vip(target.VIP).devices {
-				devices[device] = true
-			}
+		byXDP := c.sender.ByXDP(made.direct.Ifindex)
+		sends = sends || byXDP
+		for _, device := range routes.leavesBy(&made, byXDP) {
+			devices[device] = true
 		}
 	}
 	c.mu.Lock()
@@ -129,6 +148,7 @@ func (c *Checks) Set(targets map[Key]Target) error {
 	if c.closed {
 		return nil
 	}
+	c.try(sends)
 	failed, err := c.attach(devices)
 	for key, made := range ready {
 		for _, device := range routes.vip(made.vip).devices {
@@ -173,34 +193,26 @@ func (c *Checks) Dial(ctx context.Context, key Key, port uint16, hello []byte) (
 	c.mu.Lock()
 	target, ok := c.targets[key]
 	c.mu.Unlock()
-	switch {
+	switch why := target.whyStraight(port); {
 	case !ok:
 		return straight("its way is not set up yet")
-	case target.straight != "":
-		return straight(target.straight)
-	case target.tunnel && !target.takes(port):
-		return straight(fmt.Sprintf("port %d is not the service's: agents leave it in the tunnel", port))
+	case why != "" && c.byXDP(target.direct.Ifindex):
+		return c.dialDirect(ctx, &target, port, hello, why)
+	case why != "":
+		return straight(why)
 	case target.way.Ifindex == 0:
 		return nil, remarks, errors.New("the next hop to the server is not known")
 	}
+	if c.byXDP(target.way.Ifindex) {
+		target.way.ByXdp = checkByXDP
+		remarks.SentBy = int(target.way.Ifindex)
+	}
 	witness := -1 // a second descriptor of the socket, for its storage
 	var unprepared error
-	dialer := net.Dialer{KeepAlive: -1, FallbackDelay: -1, Control: func(_, _ string, raw syscall.RawConn) error {
-		if err := raw.Control(func(fd uintptr) { witness, unprepared = c.prepareSocket(int(fd), &target, hello == nil) }); err != nil {
-			return err
-		}
+	conn, err = dial(ctx, target.source, netip.AddrPortFrom(target.vip, port), hello, func(fd int) error {
+		witness, unprepared = c.prepareSocket(fd, &target, hello == nil)
 		return unprepared
-	}}
-	dialer.SetMultipathTCP(false)
-	network := "tcp"
-	if hello != nil {
-		network = "udp"
-	}
-	dialer.LocalAddr = target.local(network)
-	conn, err = dialer.DialContext(ctx, network, netip.AddrPortFrom(target.vip, port).String())
-	if err == nil && hello != nil {
-		_, err = conn.Write(hello)
-	}
+	})
 	if unprepared != nil { // says nothing about the server
 		return straight(unprepared.Error())
 	}
@@ -222,17 +234,6 @@ func (c *Checks) Dial(ctx context.Context, key Key, port uint16, hello []byte) (
 		}
 	}
 	return conn, remarks, err
-}
-
-// local is the source of a connection; nil: the kernel's choice.
-func (t *checkTarget) local(network string) net.Addr {
-	switch {
-	case !t.source.IsValid():
-		return nil
-	case network == "udp":
-		return &net.UDPAddr{IP: t.source.AsSlice()}
-	}
-	return &net.TCPAddr{IP: t.source.AsSlice()}
 }
 
 // The kernel answers the SYN-ACK at about the time at which it says that the connection is there.

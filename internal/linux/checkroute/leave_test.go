@@ -106,7 +106,7 @@ func TestHoldChecksUntilKilled(t *testing.T) {
 	if err != nil {
 		t.Skip("a part of TestAKilledProcessLeavesNothingBehind")
 	}
-	checks, err := checkroute.Open(os.Getenv(holderPins))
+	checks, err := checkroute.Open(os.Getenv(holderPins), nil)
 	progtest.Check(t, err)
 	progtest.Check(t, checks.Set(map[checkroute.Key]checkroute.Target{
 		{Service: "web", ID: 1}: {VIP: vip, Server: netip.MustParseAddr("10.9.0.2"), Forward: model.ForwardIPIP, Path: plan.Path{Ifindex: 2, Source: netip.MustParseAddr("10.9.0.1"), MTU: 1500}},

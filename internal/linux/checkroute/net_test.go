@@ -95,7 +95,7 @@ func newCheckNet(t *testing.T) *checkNet {
 }
 
 func (n *checkNet) open() {
-	progtest.Check(n, n.lb.Do(func() (err error) { n.checks, err = checkroute.Open(n.pins); return err }))
+	progtest.Check(n, n.lb.Do(func() (err error) { n.checks, err = checkroute.Open(n.pins, nil); return err }))
 	checks := n.checks
 	n.Cleanup(func() { progtest.Check(n, n.lb.Do(checks.Close)) })
 }

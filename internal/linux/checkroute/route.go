@@ -43,8 +43,11 @@ func newCheckRoutes() *checkRoutes {
 
 // prepare works out how to dial a target.
 func (r *checkRoutes) prepare(t *Target) checkTarget {
-	made := checkTarget{vip: t.VIP, owns: t.Owns, placed: t.Placed, ports: t.Ports, tunnel: t.Forward != model.ForwardL2}
+	made := checkTarget{vip: t.VIP, server: t.Server, owns: t.Owns, placed: t.Placed, ports: t.Ports, tunnel: t.Forward != model.ForwardL2}
+	made.direct = checkCheckWay{Vip: wire.Words(t.Server), Ifindex: t.Path.Ifindex, Service: t.Number, Id: t.ID, ByXdp: checkByXDPDirect}
 	switch {
+	case !t.VIP.IsValid():
+		made.straight = "its own address is all there is"
 	case t.Forward == model.ForwardNAT:
 		made.straight = "forward: nat leads to the server's own address anyway"
 	case t.Return == model.ReturnThrough:
@@ -63,6 +66,7 @@ func (r *checkRoutes) prepare(t *Target) checkTarget {
 	made.way = checkCheckWay{
 		Vip: wire.Words(t.VIP), Address: wire.Words(t.Server), Source: wire.Words(t.Path.Source), DestinationMac: t.Path.DestinationMAC,
 		SourceMac: t.Path.SourceMAC, Ifindex: t.Path.Ifindex, Vlan: t.Path.VLAN, Forward: uint8(t.Forward),
+		Service: t.Number, Id: t.ID,
 	}
 	if t.Server.Is6() {
 		made.way.OuterIpv6 = 1
@@ -71,7 +75,18 @@ func (r *checkRoutes) prepare(t *Target) checkTarget {
 	return made
 }
 
-// vip looks up where packets to a VIP leave this host.
+// leavesBy are the devices that packets of a target's checks leave by and that the program must run on. byXDP: of those to the server's own address, too.
+func (r *checkRoutes) leavesBy(made *checkTarget, byXDP bool) (devices []int) {
+	if made.straight == "" {
+		devices = slices.Clone(r.vip(made.vip).devices)
+	}
+	if byXDP && (made.straight != "" || made.ports != nil) { // other ports are checked there
+		devices = append(devices, r.vip(made.server).devices...)
+	}
+	return devices
+}
+
+// vip looks up where packets to a VIP, or a server, leave this host.
 func (r *checkRoutes) vip(vip netip.Addr) vipRoute {
 	if known, ok := r.vips[vip]; ok {
 		return known

@@ -79,6 +79,14 @@ func NotFound(name string, why error) error {
 	return fmt.Errorf("find interface %s: %w: this host has %s", name, why, cmp.Or(strings.Join(names, ", "), "none but lo"))
 }
 
+// Name is how people know a device of the calling thread's network namespace; one that has gone has its index only.
+func Name(ifindex int) string {
+	if device, err := net.InterfaceByIndex(ifindex); err == nil {
+		return device.Name
+	}
+	return fmt.Sprintf("if%d", ifindex)
+}
+
 // ReadDevice reads a device of the calling thread's network namespace. What the device or the kernel does not tell is left zero.
 func ReadDevice(name string) (Device, error) {
 	found, err := netlink.LinkByName(name)

@@ -25,11 +25,12 @@ import (
 type Options struct {
 	Pins     string // the instance's
 	Tables   *dataplane.Tables
-	Stop     func() string // why packets for VIPs would not be forwarded, whatever they are; empty: they are
-	Ring     func() string // why packets for replicated services would not be; nil: there are none
-	Save     func()        // what is announced has changed
-	TookOver bool          // routers may have kept routes of an earlier process, whose data path goes on
-	Kept     *Kept         // by it; nil: nothing
+	Stop     func() string               // why packets for VIPs would not be forwarded, whatever they are; empty: they are
+	Ring     func() string               // why packets for replicated services would not be; nil: there are none
+	Refuses  func(ifindex uint32) string // why a device drops packets that leave by it, empty: it does not; nil: none does
+	Save     func()                      // what is announced has changed
+	TookOver bool                        // routers may have kept routes of an earlier process, whose data path goes on
+	Kept     *Kept                       // by it; nil: nothing
 	Log      *slog.Logger
 }
 

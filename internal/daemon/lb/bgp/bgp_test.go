@@ -2,7 +2,9 @@ package bgp
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -118,6 +120,54 @@ func TestASessionThatHasJustBeenBegunIsNoProblemUntilItFailsOrHasNoAnswer(t *tes
 		said := sessionProblem(&c.neighbor, now)
 		if (said == "") != (c.says == "") || !strings.Contains(said, c.says) {
 			t.Errorf("%s: %q, want %q", name, said, c.says)
+		}
+	}
+}
+
+func TestVIPsWhosePacketsLeaveByADeviceThatDropsThemAreWithdrawn(t *testing.T) {
+	const good, bad = 2, 3
+	service := func(name, vip string, devices ...uint32) (s model.Service, paths map[netip.Addr]plan.Path) {
+		s, paths = model.Service{Name: name, VIP: netip.MustParseAddr(vip), Protocol: model.ProtocolTCP}, map[netip.Addr]plan.Path{}
+		for i, device := range devices {
+			server := model.Server{Name: name, Address: netip.MustParseAddr(fmt.Sprintf("%s%d", vip, i)), ID: uint16(i + 1), Weight: 1}
+			s.Servers, paths[server.Address] = append(s.Servers, server), plan.Path{Ifindex: device}
+		}
+		return s, paths
+	}
+	a := New(Options{Stop: func() string { return "" }, Refuses: func(ifindex uint32) string {
+		if ifindex == bad {
+			return "it drops frames"
+		}
+		return ""
+	}})
+	for _, test := range []struct {
+		name      string
+		devices   []uint32
+		unhealthy node.Unhealthy
+		announce  model.Announce
+		other     bool // a service of the VIP that loses nothing
+		want      string
+	}{
+		{"nothing is lost", []uint32{good, good}, node.Unhealthy{}, 0, false, ""},
+		{"some is lost", []uint32{good, bad}, node.Unhealthy{}, 0, false, "it drops frames"},
+		{"of one service", []uint32{good, bad}, node.Unhealthy{}, 0, true, "it drops frames"},
+		{"nothing is sent there", []uint32{good, bad}, node.Unhealthy{Down: []uint16{2}}, 0, false, ""},
+		{"all_down keeps them", []uint32{bad, bad}, node.Unhealthy{Kept: []uint16{1, 2}}, 0, false, "it drops frames"},
+		{"the user wants it so", []uint32{bad}, node.Unhealthy{}, model.AnnounceAlways, false, ""},
+	} {
+		web, paths := service("web", "198.51.100.1", test.devices...)
+		fleet := model.Fleet{Services: []model.Service{web}}
+		if test.other {
+			dns, more := service("dns", "198.51.100.2", good)
+			dns.VIP = web.VIP
+			fleet.Services = append(fleet.Services, dns)
+			maps.Copy(paths, more)
+		}
+		s := &dataplane.Snapshot{Followed: true, Paths: paths, State: &desired.State{Self: "lb1",
+			Node: node.Node{Running: fleet}, Unhealthy: map[string]node.Unhealthy{"web": test.unhealthy}}}
+		w := a.wanted(s, &model.BGP{Announce: test.announce}, model.StateActive)
+		if why := w.VIPs[netip.PrefixFrom(web.VIP, 32)]; why != test.want {
+			t.Errorf("%s: %q, not %q", test.name, why, test.want)
 		}
 	}
 }

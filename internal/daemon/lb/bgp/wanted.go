@@ -31,12 +31,30 @@ func (a *Announcer) wanted(state *dataplane.Snapshot, conf *model.BGP, nodeState
 			w.VIPs[prefix] = why
 		}
 	}
+	if conf.Announce != model.AnnounceAlways && a.o.Refuses != nil {
+		withdrawLost(state, w, a.o.Refuses)
+	}
 	if nodeState != model.StateActive {
 		w.Stop = "this node is " + nodeState.String()
 	} else {
 		w.Stop = a.o.Stop()
 	}
 	return w
+}
+
+// withdrawLost withdraws VIPs of services whose new connections leave by a device that drops them: others get all of their packets to a server.
+func withdrawLost(state *dataplane.Snapshot, w *announce.Wanted, refuses func(ifindex uint32) string) {
+	for i := range state.Running.Services {
+		s := &state.Running.Services[i]
+		prefix, receiver := netip.PrefixFrom(s.VIP, s.VIP.BitLen()), s
+		if state.SendsToNodes(s) {
+			receiver = state.SecondTier()
+		}
+		if why, known := w.VIPs[prefix]; !known || why != "" || receiver == nil {
+			continue
+		}
+		w.VIPs[prefix] = state.Lost(receiver, refuses)
+	}
 }
 
 // cannotCarry is why packets of a service have nowhere to go, empty: they have.

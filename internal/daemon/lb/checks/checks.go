@@ -17,8 +17,10 @@ import (
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/linux/check"
 	"github.com/ballast-lb/ballast/internal/linux/checkroute"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // Options of New.
@@ -29,6 +31,8 @@ type Options struct {
 	// OnRequest: only services that somebody asks for are checked here (Want).
 	OnRequest bool
 	Report    func([]engine.ServerHealth)
+	Sender    checkroute.Sender           // of first packets; nil: the kernel sends all
+	Refuses   func(ifindex uint32) string // why a device drops what XDP redirects to it, empty: that is not known
 	Log       *slog.Logger
 }
 
@@ -53,7 +57,7 @@ func New(o Options) *Checks {
 		Changed:    func(r check.Result) { c.report([]check.Result{r}) },
 		Exec:       o.Exec,
 	}
-	routes, err := checkroute.Open(o.Dir)
+	routes, err := checkroute.Open(o.Dir, o.Sender)
 	if err != nil {
 		o.Log.Warn("health checks go directly to the servers, not through the tunnel", "error", err)
 	} else {
@@ -72,6 +76,13 @@ func (c *Checks) Run(ctx context.Context) {
 	repeating.Go(func() {
 		periodic.Every(ctx, health.RepeatInterval, func(time.Time) { c.Repeat() })
 	})
+	if c.routes != nil {
+		repeating.Go(func() {
+			if err := c.routes.Run(ctx); err != nil {
+				c.options.Log.Error("the kernel sends all packets of health checks: servers may be healthy that XDP does not reach", "error", err)
+			}
+		})
+	}
 	c.prober.Run(ctx)
 	repeating.Wait()
 	if c.routes != nil {
@@ -121,6 +132,9 @@ func (c *Checks) Follow(tables *dataplane.Tables) {
 	ways := map[checkroute.Key]checkroute.Target{}
 	if second := now.SecondTier(); second != nil && (!asked || wanted[second.Name]) {
 		targets = check.Targets(second)
+		for _, target := range targets {
+			ways[checkroute.Key{Service: second.Name, ID: target.ID}] = direct(&target, now, now.PlaceOfNodes())
+		}
 	}
 	for i := range now.Running.Services {
 		s := &now.Running.Services[i]
@@ -131,10 +145,12 @@ func (c *Checks) Follow(tables *dataplane.Tables) {
 		for _, target := range check.Targets(s) {
 			targets = append(targets, target)
 			if s.Functions() {
+				ways[checkroute.Key{Service: s.Name, ID: target.ID}] = direct(&target, now, now.Places[s.Name])
 				continue
 			}
 			ways[checkroute.Key{Service: s.Name, ID: target.ID}] = checkroute.Target{
 				VIP: s.VIP, Server: target.Address, Forward: s.Forward, Return: s.Return, Path: now.Paths[target.Address],
+				Number: now.Places[s.Name].Number, ID: target.ID,
 				Ports: s.CheckedPorts(target.Address, now.Running.Services), Owns: owns(target.ID), Placed: s.Dispatch.Placed(),
 			}
 		}
@@ -159,6 +175,11 @@ func (c *Checks) Follow(tables *dataplane.Tables) {
 	c.refused = refused
 }
 
+// direct is a target that has no VIP, among the servers at a place.
+func direct(t *check.Target, now *dataplane.Snapshot, place plan.Place) checkroute.Target {
+	return checkroute.Target{Server: t.Address, Path: now.Paths[t.Address], Number: place.Number, ID: t.ID}
+}
+
 // cookieOwner returns, for a server's id, what recognises its cookie in its timestamps; nil: the service's servers write none.
 func cookieOwner(keys *model.Keys, s *model.Service) func(id uint16) func(client netip.AddrPort, port uint16, timestamp uint32) bool {
 	if !serversMark(s) {
@@ -171,6 +192,16 @@ func cookieOwner(keys *model.Keys, s *model.Service) func(id uint16) func(client
 			return known && found == id
 		}
 	}
+}
+
+// sentBy tells how a packet that was not answered left this host.
+func (c *Checks) sentBy(ifindex int) string {
+	if c.options.Refuses != nil {
+		if why := c.options.Refuses(uint32(ifindex)); why != "" {
+			return why
+		}
+	}
+	return "XDP redirected its first packet to " + netdev.Name(ifindex) + ", as it does with clients' packets"
 }
 
 // report gives away what checks found.
@@ -187,6 +218,9 @@ func (c *Checks) report(results []check.Result) {
 			servers[i].Detail += " (direct: " + r.Straight + ")"
 		default:
 			servers[i].Detail = "direct: " + r.Straight
+		}
+		if !r.Healthy && r.SentBy != 0 {
+			servers[i].Detail += " (" + c.sentBy(r.SentBy) + ")"
 		}
 	}
 	c.options.Report(servers)

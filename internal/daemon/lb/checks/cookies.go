@@ -13,11 +13,16 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// Problems are exec checks that are not made here, and servers whose new connections cannot be followed by a cookie.
+// Problems are what checks do not see, exec checks that are not made here, and servers whose new connections cannot be followed by a cookie.
 func (c *Checks) Problems(now *dataplane.Snapshot) (problems []string) {
 	c.mutex.Lock()
 	problems = slices.Clone(c.refused)
 	c.mutex.Unlock()
+	if c.routes != nil {
+		if err := c.routes.Refused(); err != nil {
+			problems = append(problems, fmt.Sprintf("the kernel sends all packets of health checks, so that servers may be healthy that XDP does not reach: %s", err))
+		}
+	}
 	for _, r := range c.prober.All() {
 		var what error
 		switch {

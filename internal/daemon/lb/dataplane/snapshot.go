@@ -4,6 +4,7 @@ package dataplane
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"net"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
 	"github.com/ballast-lb/ballast/internal/linux/lb"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -45,23 +47,66 @@ func (s *Snapshot) Confirmed() bool {
 // left, drain or are unhealthy are not among them: nobody is sent there.
 func (s *Snapshot) Unreached() map[netip.Addr]string {
 	names := map[netip.Addr]string{}
-	add := func(of *model.Service) {
-		down := s.DownOf(of.Name)
-		for i := range of.Servers {
-			if server := &of.Servers[i]; s.Pathless[server.Address] != "" && server.TakesNew() && !down[server.ID] {
-				names[server.Address] = cmp.Or(names[server.Address], server.Name)
-			}
+	for server := range s.receivers() {
+		if s.Pathless[server.Address] != "" {
+			names[server.Address] = cmp.Or(names[server.Address], server.Name)
 		}
-	}
-	for i := range s.Running.Services {
-		if service := &s.Running.Services[i]; !s.SendsToNodes(service) {
-			add(service)
-		}
-	}
-	if second := s.SecondTier(); second != nil {
-		add(second)
 	}
 	return names
+}
+
+// receivers are the servers and nodes that get new connections from here.
+func (s *Snapshot) receivers() iter.Seq[*model.Server] {
+	return func(yield func(*model.Server) bool) {
+		for i := range s.Running.Services {
+			if service := &s.Running.Services[i]; !s.SendsToNodes(service) && !s.receiversOf(service, yield) {
+				return
+			}
+		}
+		if second := s.SecondTier(); second != nil {
+			s.receiversOf(second, yield)
+		}
+	}
+}
+
+func (s *Snapshot) receiversOf(of *model.Service, yield func(*model.Server) bool) bool {
+	down := s.DownOf(of.Name)
+	for i := range of.Servers {
+		if server := &of.Servers[i]; server.TakesNew() && !down[server.ID] && !yield(server) {
+			return false
+		}
+	}
+	return true
+}
+
+// LeavesBy tells whether new connections, or messages to other load balancers, go out by a device.
+func (s *Snapshot) LeavesBy(ifindex uint32) bool {
+	for server := range s.receivers() {
+		if path, known := s.Paths[server.Address]; known && path.Ifindex == ifindex {
+			return true
+		}
+	}
+	peers := maps.Clone(s.Paths)
+	for _, server := range s.Addresses() {
+		delete(peers, server)
+	}
+	for _, path := range peers {
+		if path.Ifindex == ifindex {
+			return true
+		}
+	}
+	return false
+}
+
+// Lost is why packets of new connections of a service, or of the second tier, are lost, empty: they are not. refuses is why a device drops what leaves by it.
+func (s *Snapshot) Lost(of *model.Service, refuses func(ifindex uint32) string) (why string) {
+	s.receiversOf(of, func(server *model.Server) bool {
+		if path, known := s.Paths[server.Address]; known {
+			why = refuses(path.Ifindex)
+		}
+		return why == ""
+	})
+	return why
 }
 
 // Sources are the addresses that tunnels come from, each once.
@@ -147,19 +192,21 @@ func (s *Snapshot) DescribePath(address netip.Addr) string {
 	case !ok:
 		return "by the second tier" // whose nodes look for it
 	}
-	text := fmt.Sprintf("%s %s mtu %d", deviceName(path.Ifindex), net.HardwareAddr(path.DestinationMAC[:]), path.MTU)
+	text := fmt.Sprintf("%s %s mtu %d", netdev.Name(int(path.Ifindex)), net.HardwareAddr(path.DestinationMAC[:]), path.MTU)
 	if path.VLAN != 0 {
 		text += " vlan " + strconv.Itoa(int(path.VLAN))
 	}
 	return text
 }
 
-// deviceName is how people know a device; one that has gone has its index only.
-func deviceName(index uint32) string {
-	if device, err := net.InterfaceByIndex(int(index)); err == nil {
-		return device.Name
+// PlaceOfNodes is that of a service whose packets go to nodes of the second tier, the zero Place: there is none.
+func (s *Snapshot) PlaceOfNodes() (found plan.Place) {
+	for _, place := range s.Places {
+		if place.Nodes {
+			return place
+		}
 	}
-	return fmt.Sprintf("if%d", index)
+	return found
 }
 
 // Clock is what the data path knows of a server's clock; see lb.Clock.

@@ -24,6 +24,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -78,10 +79,10 @@ func (h *host) control(name, address string) (controller *hub.Hub, end func()) {
 
 type nobody struct{}
 
-func (nobody) Traffic(string, []engine.ServerTraffic) {}
-func (nobody) Health(string, []engine.ServerHealth)   {}
-func (nobody) Load(pki.Identity, *engine.Load)        {}
-func (nobody) Losses(pki.Identity, map[string]string) {}
+func (nobody) Traffic(string, []engine.ServerTraffic)      {}
+func (nobody) Health(string, []engine.ServerHealth)        {}
+func (nobody) Load(pki.Identity, *engine.Load)             {}
+func (nobody) Losses(pki.Identity, map[string]health.Loss) {}
 
 // viewOf is a state with one service whose servers have the last digits of their addresses as ids.
 func viewOf(revision uint64, down []uint16, ids ...uint16) *engine.View {

@@ -122,6 +122,8 @@ type hostFacts struct {
 	MPTCPPlain    bool                  // others than they can fill the queues where they join
 	TakesOver     error                 // why connections that load balancers begin do not come to be here
 	LooseTracking int                   // net.netfilter.nf_conntrack_tcp_loose; -1: nobody tracks connections
+	Translated    string                // what translates addresses while connections are tracked; empty: nothing, or it is not known
+	Untracked     bool                  // the table of the agent is there
 	Listeners     []mptcp.Listener      // who speaks MPTCP among them
 	Addresses     map[netip.Addr]string // -> device
 	DefaultRoutes []netdev.DefaultRoute

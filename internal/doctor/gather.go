@@ -22,6 +22,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/linux/server"
+	"github.com/ballast-lb/ballast/internal/linux/untracked"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -32,7 +33,7 @@ const (
 )
 
 func gather(ctx context.Context, o Options, daemon daemonFacts) *facts {
-	f := &facts{Instance: o.Instance, Verbose: o.Verbose, Daemon: daemon, Kept: gatherKept(o), Host: gatherHost()}
+	f := &facts{Instance: o.Instance, Verbose: o.Verbose, Daemon: daemon, Kept: gatherKept(o), Host: gatherHost(o.Instance)}
 	f.File = gatherFile(o.Config, &f.Daemon)
 	o.Server = cmp.Or(o.Server, f.Daemon.Server)
 	f.Mine = func(s *model.Server) bool {
@@ -176,11 +177,15 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 	return d
 }
 
-func gatherHost() (h hostFacts) {
+func gatherHost(instance string) (h hostFacts) {
 	h.Timestamps = sysctl("net.ipv4.tcp_timestamps")
 	h.Microsecond = netdev.MicrosecondRoutes()
 	h.MPTCP, h.MPTCPPlain = mptcp.Obstacles(), mptcp.TakesPlain()
 	h.TakesOver, h.LooseTracking = server.TakesOver(), sysctl("net.netfilter.nf_conntrack_tcp_loose")
+	if tracking, err := untracked.Tracking(); err == nil && tracking {
+		h.Translated, _ = untracked.Translation()
+		h.Untracked, _ = untracked.TableOf(instance).There()
+	}
 	h.Listeners, _ = mptcp.Listeners()
 	h.Addresses, _ = netdev.AddressDevices()
 	h.DefaultRoutes, _ = netdev.DefaultRoutes()

@@ -29,6 +29,11 @@ func judgeSessions(f *facts) (out []Finding) {
 		out = append(out, Finding{"sessions", "", Warning, "net.netfilter.nf_conntrack_tcp_loose is 0: a firewall here that drops what is invalid drops connections that load balancers begin",
 			"sysctl -w net.netfilter.nf_conntrack_tcp_loose=1"})
 	}
+	// An agent makes its table when it starts, or says itself why it cannot.
+	if f.Host.Translated != "" && !f.Host.Untracked && f.Daemon.runs() {
+		out = append(out, Finding{"sessions", "", Warning, "the kernel tracks connections and translates addresses (" + f.Host.Translated + "), and the agent keeps no table against it: " +
+			"it resets connections that load balancers begin", "start the agent without --keep-tracking, unless rules of your own keep them out of tracking"})
+	}
 	f.services(func(s *model.Service) {
 		for _, port := range s.Ports {
 			if s.Session == model.SessionTLS && mptcp.ListensAt(f.Host.Listeners, netip.AddrPortFrom(s.VIP, port)) {

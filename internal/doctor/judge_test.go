@@ -181,6 +181,9 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"strict tracking", RoleAgent, func(f *facts) {
 			f.File.Fleet.Services[0].Session, f.Host.LooseTracking = model.SessionTLS, 0
 		}, "sessions", Warning, "tcp_loose=1"},
+		{"translation and no table", RoleAgent, func(f *facts) {
+			f.File.Fleet.Services[0].Session, f.Host.Translated = model.SessionTLS, "chain c of table others"
+		}, "sessions", Warning, "--keep-tracking"},
 		{"a server's clock", RoleAgent, func(f *facts) {
 			f.File.Fleet.Services[0].Session, f.Kernel.Synchronised = model.SessionTLS, false
 		}, "clock", Warning, "chrony"},

@@ -182,7 +182,7 @@ func (a *account) checked(now time.Time, lb string, s *ServerHealth) bool {
 }
 
 // found reports whether the service has to be judged now.
-func (a *account) found(now time.Time, agent string, id uint16, loss string) bool {
+func (a *account) found(now time.Time, agent string, id uint16, loss health.Loss) bool {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
 	if !a.ids[id] {

@@ -29,9 +29,9 @@ func TestAnAgentTakesItsOwnServersOutAtOnceAndNoOthers(t *testing.T) {
 			}
 		}
 		d.take()
-		began := time.Now()
-		e.Losses(agent(3), map[string]string{"dns": "no VIP", "web": "no VIP"}) // no server is called s3
-		e.Losses(agent(2), map[string]string{"dns": "no VIP", "web": "no VIP", "else": "no VIP"})
+		began, noVIP := time.Now(), health.Loss{Reason: "no VIP"}
+		e.Losses(agent(3), map[string]health.Loss{"dns": noVIP, "web": noVIP}) // no server is called s3
+		e.Losses(agent(2), map[string]health.Loss{"dns": noVIP, "web": noVIP, "else": noVIP})
 		if down := d.take().down; !slices.Equal(down, []string{"dns[2] []"}) || time.Since(began) > 0 {
 			t.Errorf("told %v after %v", down, time.Since(began))
 		}

@@ -80,7 +80,7 @@ func (e *Engine) Health(lb string, servers []ServerHealth) {
 
 // Losses takes why packets of services are lost at an agent's host, by service: all that it finds. It speaks for the servers that have the
 // name or an address of its certificate, and no other.
-func (e *Engine) Losses(agent pki.Identity, losses map[string]string) {
+func (e *Engine) Losses(agent pki.Identity, losses map[string]health.Loss) {
 	now := time.Now()
 	for _, server := range e.serversOf(&agent) {
 		if server.account.found(now, agent.Name, server.id, losses[server.account.name]) {

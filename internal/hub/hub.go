@@ -20,6 +20,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -47,7 +48,7 @@ type Reports interface {
 	Traffic(lb string, servers []engine.ServerTraffic)
 	Health(lb string, servers []engine.ServerHealth)
 	Load(agent pki.Identity, load *engine.Load)
-	Losses(agent pki.Identity, losses map[string]string)
+	Losses(agent pki.Identity, losses map[string]health.Loss)
 }
 
 // Options say who a hub is and whom it tells.

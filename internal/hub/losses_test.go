@@ -8,6 +8,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/fleettest"
+	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -15,10 +16,10 @@ import (
 type lossesHeard struct {
 	ignored
 	agents []string
-	losses map[string]string
+	losses map[string]health.Loss
 }
 
-func (l *lossesHeard) Losses(agent pki.Identity, losses map[string]string) {
+func (l *lossesHeard) Losses(agent pki.Identity, losses map[string]health.Loss) {
 	l.agents, l.losses = append(l.agents, agent.Name), losses
 }
 
@@ -43,8 +44,8 @@ func TestOnlyAgentsSayWhatTheirServersLose(t *testing.T) {
 		t.Errorf("a load balancer is believed: %v", heard.losses)
 	}
 	agent := join(pki.Agent, "s1", "10.0.0.11")
-	tell(agent, loss, &ballastv1.Loss{Service: "mute"})
-	if len(heard.agents) != 1 || len(heard.losses) != 2 || heard.losses["web"] != "no VIP" || heard.losses["mute"] == "" {
+	tell(agent, loss, &ballastv1.Loss{Service: "mute", Unseen: true})
+	if len(heard.agents) != 1 || len(heard.losses) != 2 || heard.losses["web"] != (health.Loss{Reason: "no VIP"}) || heard.losses["mute"].Reason == "" || !heard.losses["mute"].Unseen {
 		t.Errorf("heard %v of %v", heard.losses, heard.agents)
 	}
 	tell(agent)

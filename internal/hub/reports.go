@@ -37,10 +37,10 @@ func healthFromProto(report *ballastv1.HealthReport) []engine.ServerHealth {
 }
 
 // lossesFromProto returns why packets are lost, by service.
-func lossesFromProto(condition *ballastv1.Condition) map[string]string {
-	losses := make(map[string]string, len(condition.Losses))
+func lossesFromProto(condition *ballastv1.Condition) map[string]health.Loss {
+	losses := make(map[string]health.Loss, len(condition.Losses))
 	for _, loss := range condition.Losses {
-		losses[loss.Service] = cmp.Or(legible(loss.Reason), "it does not say why")
+		losses[loss.Service] = health.Loss{Reason: cmp.Or(legible(loss.Reason), "it does not say why"), Unseen: loss.Unseen}
 	}
 	return losses
 }

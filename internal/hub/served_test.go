@@ -12,6 +12,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/fleettest"
+	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -41,10 +42,10 @@ func serveHub(t testing.TB, hub *Hub, credentials *pki.Credentials) (address str
 // ignored takes reports and forgets them.
 type ignored struct{}
 
-func (ignored) Traffic(string, []engine.ServerTraffic) {}
-func (ignored) Health(string, []engine.ServerHealth)   {}
-func (ignored) Load(pki.Identity, *engine.Load)        {}
-func (ignored) Losses(pki.Identity, map[string]string) {}
+func (ignored) Traffic(string, []engine.ServerTraffic)      {}
+func (ignored) Health(string, []engine.ServerHealth)        {}
+func (ignored) Load(pki.Identity, *engine.Load)             {}
+func (ignored) Losses(pki.Identity, map[string]health.Loss) {}
 func testHub(t testing.TB, change func(o *Options)) *Hub {
 	o := Options{Name: "c1", Version: "1.2.3", Reports: ignored{}, Log: fleettest.Log(t)}
 	if change != nil {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // losses are the services whose packets come to this host and to no application, and why. What else keeps the agent from being ready
@@ -20,8 +21,12 @@ func (r *reconciler) losses() (losses []*ballastv1.Loss) {
 		if none && s.Service.Forward.Tunnels() {
 			why = cmp.Or(why, strings.Join(detached, "; "), "no device takes packets out of their tunnel")
 		}
+		unseen := why == "" && s.Service.Session == model.SessionTLS && r.tracked.resets != ""
+		if unseen { // what checks begin is a connection with a SYN
+			why = r.tracked.resets
+		}
 		if why != "" {
-			losses = append(losses, &ballastv1.Loss{Service: s.Service.Name, Reason: why})
+			losses = append(losses, &ballastv1.Loss{Service: s.Service.Name, Reason: why, Unseen: unseen})
 		}
 	}
 	return losses

@@ -21,10 +21,11 @@ type tracking struct {
 	there   []netip.AddrPort
 	clean   bool   // no service wants a table, and there is none
 	problem string // why connections may be tracked, empty: they are not
+	resets  string // why all of them are reset, empty: they are not, or that is not known
 }
 
 func newTracking(instance string, keep bool, log *slog.Logger) *tracking {
-	return &tracking{table: untracked.Table{Name: "ballast_" + instance}, keep: keep, log: log}
+	return &tracking{table: untracked.TableOf(instance), keep: keep, log: log}
 }
 
 // set says which services there are, and follows them.
@@ -57,8 +58,12 @@ func (t *tracking) follow() {
 		problem, err = t.translated()
 	}
 	t.clean = err == nil && len(t.wanted) == 0
+	t.resets = ""
 	if err != nil && len(t.wanted) > 0 {
 		problem = fmt.Sprintf("connections of session tls may be reset, as the kernel may track them: %v", err)
+		if t.resets = unprotected(err); t.resets != "" {
+			problem = t.resets
+		}
 	}
 	if problem != "" && problem != t.problem {
 		t.log.Warn(problem)
@@ -77,6 +82,20 @@ func (t *tracking) ensure(wanted []netip.AddrPort) error {
 		t.there = nil
 	}
 	return err
+}
+
+// unprotected is why connections are reset where the table could not be made, empty: nothing translates addresses, or nothing is tracked.
+func unprotected(unmade error) string {
+	tracking, err := untracked.Tracking()
+	if err != nil || !tracking {
+		return ""
+	}
+	translation, err := untracked.Translation()
+	if err != nil || translation == "" {
+		return ""
+	}
+	return fmt.Sprintf("connections of session tls are reset: the kernel tracks them and has address translation (%s), and the table that keeps them out "+
+		"cannot be made: %v: remove the translation, or keep them out by rules of your own and start the agent with --keep-tracking", translation, unmade)
 }
 
 // translated is what keeps connections from coming to be while they are tracked.

@@ -3,12 +3,16 @@ package agent
 import (
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -152,5 +156,82 @@ func TestAnAgentThatKeepsTrackingMakesNoTableAndNamesTheTranslation(t *testing.T
 	h.do(func() { keeps.set(nil) })
 	if problems := keeps.problems(); len(problems) != 0 {
 		t.Errorf("without services: %v", problems)
+	}
+}
+
+// unmakeable is an instance whose table nftables refuses: its name is too long.
+var unmakeable = strings.Repeat("x", 300)
+
+func TestWhereTheTableCannotBeMadeAndTheKernelTranslatesConnectionsAreLost(t *testing.T) {
+	h := newTrackingHost(t)
+	mine := newTracking(unmakeable, false, slog.New(slog.DiscardHandler))
+	h.do(func() { mine.set(sessionServices(443)) })
+	if problems := mine.problems(); len(problems) != 1 || mine.resets != "" {
+		t.Errorf("without translation: %v, %q", problems, mine.resets)
+	}
+	h.nft(othersTable)
+	h.do(mine.follow)
+	if mine.resets != "" {
+		t.Errorf("nothing is tracked yet: %q", mine.resets)
+	}
+	h.do(func() {
+		connection, err := net.Dial("udp", "127.0.0.1:9")
+		if err == nil {
+			_, err = connection.Write([]byte("tracked"))
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		mine.follow()
+	})
+	if problems := mine.problems(); len(problems) != 1 || problems[0] != mine.resets || !strings.Contains(mine.resets, "chain c of table others") ||
+		!strings.Contains(mine.resets, "cannot be made") {
+		t.Errorf("with translation: %v, %q", problems, mine.resets)
+	}
+	r := &reconciler{known: true, tracked: mine}
+	for _, session := range []model.Session{model.SessionNone, model.SessionTLS} {
+		service := &model.Service{Name: fmt.Sprint(session), VIP: netip.MustParseAddr("198.51.100.10"), Session: session}
+		r.serving.wanted.Direct = append(r.serving.wanted.Direct, plan.AgentService{Service: service})
+	}
+	if losses := r.losses(); len(losses) != 1 || losses[0].Service != fmt.Sprint(model.SessionTLS) || losses[0].Reason != mine.resets || !losses[0].Unseen {
+		t.Errorf("it says that it loses %v", losses)
+	}
+	h.nft("flush ruleset")
+	h.do(mine.follow)
+	if mine.resets != "" {
+		t.Errorf("after the translation went: %q", mine.resets)
+	}
+}
+
+// makeLegacyTable has the kernel make a table as iptables-legacy has it: by asking for it.
+func makeLegacyTable(t *testing.T, name string) {
+	t.Helper()
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(socket)
+	const getInfo = 64 // IPT_SO_GET_INFO
+	var info [84]byte  // struct ipt_getinfo
+	length := uint32(len(info))
+	copy(info[:], name)
+	if _, _, failed := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(socket), unix.SOL_IP, getInfo, uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&length)), 0); failed != 0 {
+		t.Skipf("this kernel has no table %s of iptables-legacy: %v", name, failed)
+	}
+}
+
+func TestTranslationByIptablesLegacyIsSeen(t *testing.T) {
+	h := newTrackingHost(t)
+	keeps := newTracking("one", true, slog.New(slog.DiscardHandler))
+	h.do(func() {
+		keeps.set(sessionServices(443))
+		if problems := keeps.problems(); len(problems) != 0 {
+			t.Errorf("without translation: %v", problems)
+		}
+		makeLegacyTable(t, "nat")
+		keeps.follow()
+	})
+	if problems := keeps.problems(); len(problems) != 1 || !strings.Contains(problems[0], "table nat of iptables-legacy") {
+		t.Errorf("with translation: %v", problems)
 	}
 }

@@ -6,9 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
-	"os"
 	"slices"
 
 	"github.com/google/nftables"
@@ -19,17 +17,11 @@ import (
 // Implementation constants: registers of nftables are numbered by 4 bytes from here on.
 const register32 = unix.NFT_REG32_00
 
-// Tracks tells whether the kernel has connection tracking, in this network namespace.
-func Tracks() (bool, error) {
-	_, err := os.Stat("/proc/sys/net/netfilter/nf_conntrack_max")
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
 // A Table is one of nftables, that nobody else changes.
 type Table struct{ Name string }
+
+// TableOf is that of an instance of the agent.
+func TableOf(instance string) Table { return Table{"ballast_" + instance} }
 
 // family is what the two families of addresses differ in.
 type family struct {
@@ -153,7 +145,7 @@ func (t Table) find() (*nftables.Conn, *nftables.Table, error) {
 		return nil, nil, fmt.Errorf("open nftables: %w", err)
 	}
 	tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
-	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
+	if noTables(err) {
 		return c, nil, nil
 	}
 	if err != nil {
@@ -170,22 +162,4 @@ func ignoreMissing(err error) error {
 		return nil
 	}
 	return err
-}
-
-// Translation names a chain of nftables that translates addresses, empty: there is none.
-func Translation() (string, error) {
-	c, err := nftables.New()
-	if err != nil {
-		return "", fmt.Errorf("open nftables: %w", err)
-	}
-	chains, err := c.ListChains()
-	if err != nil {
-		return "", fmt.Errorf("list chains of nftables: %w", err)
-	}
-	for _, chain := range chains {
-		if chain.Type == nftables.ChainTypeNAT {
-			return fmt.Sprintf("chain %s of table %s", chain.Name, chain.Table.Name), nil
-		}
-	}
-	return "", nil
 }

@@ -10,22 +10,28 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
+// A Loss is why packets of a service do not reach a server's applications, as its agent finds. Zero: they do.
+type Loss struct {
+	Reason string
+	Unseen bool // a check through the tunnel does not see it
+}
+
 // finding is what the agent of a server says about one service.
 type finding struct {
 	told   time.Time // last
-	loss   string    // the last reason why packets are lost; kept while the server has to prove itself
+	loss   Loss      // the last reason why packets are lost; kept while the server has to prove itself
 	server *Server   // damping
 	judged time.Time // when an observation last counted
 }
 
-// Found takes why packets of the service do not reach a server's applications, as an agent of that server finds; empty: they do.
+// Found takes what an agent of a server finds of the service's packets.
 //
 // A loss counts at once. It is over when the agent has found nothing for rise intervals, more for an agent that changes its
 // mind, as with checks. Silence is no finding: what has not been repeated for ViewLife is forgotten. changed says that there is something to
 // judge.
-func (j *Judge) Found(now time.Time, agent string, id uint16, loss string, h *model.Health) (changed bool) {
+func (j *Judge) Found(now time.Time, agent string, id uint16, loss Loss, h *model.Health) (changed bool) {
 	f := j.findings[id][agent]
-	if f == nil && loss == "" {
+	if f == nil && loss.Reason == "" {
 		return false
 	}
 	if f == nil {
@@ -39,7 +45,7 @@ func (j *Judge) Found(now time.Time, agent string, id uint16, loss string, h *mo
 		j.findings[id][agent] = f
 	}
 	f.told = now
-	if loss != "" {
+	if loss.Reason != "" {
 		f.loss = loss
 	} else if now.Sub(f.judged) < time.Duration(h.Interval) { // how often an agent speaks does not count
 		return false
@@ -47,7 +53,7 @@ func (j *Judge) Found(now time.Time, agent string, id uint16, loss string, h *mo
 	once := *h
 	once.Fall = 1
 	f.judged = now
-	return f.server.Observe(now, loss == "", &once)
+	return f.server.Observe(now, loss.Reason == "", &once)
 }
 
 // forgetFindings drops what was not repeated, and what is about servers that are gone.
@@ -59,17 +65,18 @@ func (j *Judge) forgetFindings(now time.Time, here map[uint16]bool) {
 }
 
 // lost tells why packets for a server are lost, as its agents find; empty: they are not. A check that has gone through the tunnel to the VIP
-// and succeeded knows better, however the packets get there: the host may translate the VIP's address, for example.
+// and succeeded knows better of what it sees, however the packets get there: the host may translate the VIP's address, for example.
 func (j *Judge) lost(id uint16) string {
+	succeeded := false
 	for _, lb := range j.seen.voters {
 		if v, ok := j.views[id][lb]; ok && v.Healthy && !v.Direct {
-			return ""
+			succeeded = true
 		}
 	}
 	var losses []string
 	for _, agent := range slices.Sorted(maps.Keys(j.findings[id])) {
-		if f := j.findings[id][agent]; !f.server.Healthy() {
-			losses = append(losses, fmt.Sprintf("%s (agent %s)", f.loss, agent))
+		if f := j.findings[id][agent]; !f.server.Healthy() && (f.loss.Unseen || !succeeded) {
+			losses = append(losses, fmt.Sprintf("%s (agent %s)", f.loss.Reason, agent))
 		}
 	}
 	return strings.Join(losses, "; ")

@@ -9,6 +9,8 @@ import (
 
 const noVIP = "198.51.100.10 is not an address of this host"
 
+var missing, none = Loss{Reason: noVIP}, Loss{}
+
 // direct makes all load balancers see servers healthy by checks that do not go through the tunnel.
 func direct(j *Judge, now time.Time, ids ...uint16) {
 	for _, lb := range lbs {
@@ -21,11 +23,11 @@ func direct(j *Judge, now time.Time, ids ...uint16) {
 func TestWhatAnAgentFindsLostCountsWhereNoCheckGoesThroughTheTunnel(t *testing.T) {
 	j, svc := &Judge{}, service(model.AllDownKeep, 1, 2)
 	direct(j, start, 1, 2)
-	j.Found(start, "s1", 1, "", &svc.Health)
+	j.Found(start, "s1", 1, none, &svc.Health)
 	wantDown(t, j, start, svc)
 	wantState(t, j, 1, Healthy, "direct: port 80 (lb1, lb2, lb3)")
 	now := start.Add(time.Second)
-	if !j.Found(now, "s1", 1, noVIP, &svc.Health) {
+	if !j.Found(now, "s1", 1, missing, &svc.Health) {
 		t.Error("the loss is nothing to judge")
 	}
 	wantDown(t, j, now, svc, 1)
@@ -46,13 +48,13 @@ func TestALossIsOverWhenItsAgentHasFoundNoneForRiseIntervals(t *testing.T) {
 	now, out := start, time.Duration(0)
 	direct(j, now, 1, 2)
 	for fall := range 6 {
-		j.Found(now, "s1", 1, noVIP, &svc.Health)
+		j.Found(now, "s1", 1, missing, &svc.Health)
 		wantDown(t, j, now, svc, 1)
 		began := now
 		for len(j.Down(now, svc, lbs)) > 0 {
 			now = now.Add(100 * time.Millisecond) // far more often than agents speak
 			direct(j, now, 1, 2)
-			j.Found(now, "s1", 1, "", &svc.Health)
+			j.Found(now, "s1", 1, none, &svc.Health)
 			if now.Sub(began) > 5*time.Minute {
 				t.Fatalf("after %d falls the server does not come back", fall+1)
 			}
@@ -70,7 +72,7 @@ func TestALossIsOverWhenItsAgentHasFoundNoneForRiseIntervals(t *testing.T) {
 
 func TestAnAgentThatIsSilentTakesNoServerOut(t *testing.T) {
 	j, svc := &Judge{}, service(model.AllDownKeep, 1, 2)
-	j.Found(start, "s1", 1, noVIP, &svc.Health)
+	j.Found(start, "s1", 1, missing, &svc.Health)
 	for after := time.Duration(0); after <= 2*ViewLife; after += time.Second {
 		now := start.Add(after)
 		direct(j, now, 1, 2)
@@ -90,7 +92,7 @@ func TestAllDownSaysWhatHappensWhenAllAgentsFindPacketsLost(t *testing.T) {
 		wantDown(t, j, start, svc)
 		for id, agent := range []string{1: "s1", 2: "s2"} {
 			if agent != "" {
-				j.Found(start, agent, uint16(id), noVIP, &svc.Health)
+				j.Found(start, agent, uint16(id), missing, &svc.Health)
 			}
 		}
 		wantDown(t, j, start, svc, want...)
@@ -102,11 +104,30 @@ func TestWhatAnAgentFindsLostCountsWithoutChecksToo(t *testing.T) {
 	j, svc := &Judge{}, service(model.AllDownKeep, 1, 2)
 	svc.Health = model.Health{}
 	wantDown(t, j, start, svc)
-	j.Found(start, "s1", 1, noVIP, &svc.Health)
+	j.Found(start, "s1", 1, missing, &svc.Health)
 	wantDown(t, j, start, svc, 1)
 	wantState(t, j, 1, Unhealthy, noVIP+" (agent s1)")
 	wantState(t, j, 2, Unchecked)
-	j.Found(start.Add(time.Second), "s1", 1, "", &svc.Health)
+	j.Found(start.Add(time.Second), "s1", 1, none, &svc.Health)
 	wantDown(t, j, start.Add(time.Second), svc)
 	wantState(t, j, 1, Unchecked)
+}
+
+func TestALossThatNoCheckSeesCountsWhereOneSucceeds(t *testing.T) {
+	j, svc := &Judge{}, service(model.AllDownKeep, 1, 2)
+	for _, lb := range lbs {
+		for _, id := range []uint16{1, 2} {
+			j.Told(start, lb, id, View{Healthy: true})
+		}
+	}
+	j.Found(start, "s1", 1, Loss{Reason: "the kernel resets hellos", Unseen: true}, &svc.Health)
+	j.Found(start, "s2", 2, missing, &svc.Health)
+	wantDown(t, j, start, svc, 1)
+	wantState(t, j, 1, Unhealthy, "the kernel resets hellos (agent s1)")
+	wantState(t, j, 2, Healthy)
+	now := start.Add(time.Duration(svc.Health.Rise+1) * time.Duration(svc.Health.Interval))
+	for at := start; at.Before(now); at = at.Add(time.Duration(svc.Health.Interval)) {
+		j.Found(at, "s1", 1, none, &svc.Health)
+	}
+	wantDown(t, j, now, svc)
 }

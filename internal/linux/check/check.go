@@ -1,7 +1,7 @@
 // Package check finds out which servers answer: it connects to each of them again and again, as its service's health says.
 //
 //	tcp    the connection is accepted
-//	http   a status of 2xx or 3xx; redirects are not followed, the body is not read
+//	http   a status of 2xx or 3xx; redirects are not followed, the body does not count
 //	https  the same inside TLS
 //	tls    the handshake succeeds
 //	grpc   grpc.health.v1 says SERVING
@@ -17,7 +17,8 @@
 // A connection goes to the VIP by the way that traffic takes, when Options.Dial can do that, so that a server whose tunnel,
 // agent or VIP is missing is found out too. Otherwise it goes straight to the server's address, and Result.Straight says why.
 // Targets without a VIP are load balancers of the second tier: their own address is all there is.
-// Connections are reset when the check is done: an orderly end would leave thousands of ports waiting on this host.
+// Connections are reset when the check is done: an orderly end would leave thousands of ports waiting on this host. Those of http and https end
+// by FIN where the server has closed first.
 //
 // An exec check finds BALLAST_SERVICE, BALLAST_SERVER (its name), BALLAST_ADDRESS, BALLAST_PORT and BALLAST_VIP in its environment, and PATH,
 // nothing else. It runs in a process group of its own, which is killed at the timeout. Which programs may run is for Options.Exec to say.

@@ -27,8 +27,11 @@ var errNoHTTP2 = errors.New("TLS handshake: the server does not offer HTTP/2 (AL
 
 var errTimedOut = errors.New("timed out")
 
-// maxHeader bounds what is read of an HTTP answer.
-const maxHeader = 64 << 10
+// maxAnswer bounds what is read of an HTTP answer, in bytes, and endOfAnswer how long its end is waited for.
+const (
+	maxAnswer   = 64 << 10
+	endOfAnswer = 200 * time.Millisecond
+)
 
 // attempt makes one check.
 func (p *Prober) attempt(ctx context.Context, t Target) (remarks Remarks, err error) {
@@ -58,7 +61,7 @@ func (p *Prober) ask(ctx context.Context, t Target) (remarks Remarks, answered b
 	case model.CheckTCP:
 		return remarks, true, nil
 	case model.CheckHTTP:
-		return remarks, true, checkHTTP(conn, t, "http")
+		return remarks, true, checkHTTP(conn, conn, t, "http")
 	case model.CheckTLS, model.CheckHTTPS, model.CheckGRPCS:
 		return remarks, true, p.checkInTLS(ctx, conn, t)
 	case model.CheckGRPC:
@@ -112,6 +115,24 @@ func resetting(conn net.Conn) net.Conn {
 	return conn
 }
 
+// closeInOrder makes Close of an HTTP connection a FIN, so that no application logs a reset, if the server has closed it first as the request
+// asks: it is the server then that keeps the port waiting.
+func closeInOrder(conn, raw net.Conn, answer *io.LimitedReader) {
+	tcp, ok := raw.(*net.TCPConn)
+	if !ok || conn.SetReadDeadline(time.Now().Add(endOfAnswer)) != nil {
+		return
+	}
+	if _, err := io.Copy(io.Discard, answer); err != nil || answer.N == 0 {
+		return
+	}
+	if conn != raw { // TLS has ended
+		if _, err := raw.Read(make([]byte, 1)); err != io.EOF {
+			return
+		}
+	}
+	tcp.SetLinger(-1)
+}
+
 // checkInTLS makes the check that its kind stands for inside TLS.
 func (p *Prober) checkInTLS(ctx context.Context, conn net.Conn, t Target) error {
 	inside, err := p.handshake(ctx, conn, t)
@@ -119,7 +140,7 @@ func (p *Prober) checkInTLS(ctx context.Context, conn net.Conn, t Target) error 
 	case err != nil:
 		return err
 	case t.Health.Check == model.CheckHTTPS:
-		return checkHTTP(inside, t, "https")
+		return checkHTTP(inside, conn, t, "https")
 	case t.Health.Check == model.CheckGRPCS:
 		return checkGRPC(ctx, inside, t, insideTLS{insecure.NewCredentials()})
 	}
@@ -151,7 +172,8 @@ func (p *Prober) handshake(ctx context.Context, conn net.Conn, t Target) (inside
 	return inside, nil
 }
 
-func checkHTTP(conn net.Conn, t Target, scheme string) error {
+// checkHTTP asks on conn, which is raw or inside TLS on it.
+func checkHTTP(conn, raw net.Conn, t Target, scheme string) error {
 	host := t.Health.Host
 	if host == "" {
 		host = netip.AddrPortFrom(t.named(), t.checkedPort()).String()
@@ -165,7 +187,13 @@ func checkHTTP(conn net.Conn, t Target, scheme string) error {
 	if err := request.Write(conn); err != nil {
 		return failure("send the HTTP request", err)
 	}
-	reader := bufio.NewReader(io.LimitReader(conn, maxHeader))
+	limited := &io.LimitedReader{R: conn, N: maxAnswer}
+	reader := bufio.NewReader(limited)
+	defer func() {
+		if limited.N < maxAnswer { // it has answered
+			closeInOrder(conn, raw, limited)
+		}
+	}()
 	for {
 		response, err := http.ReadResponse(reader, request)
 		if err != nil {

@@ -192,7 +192,7 @@ func TestHTTPSaysWhatIsWrongWithTheAnswer(t *testing.T) {
 		"the HTTP answer: timed out":               silent(t),
 		"malformed HTTP":                           answering(t, "SSH-2.0-OpenSSH_9.2\r\n"),
 		"the server closed the connection":         answering(t, ""),
-		"HTTP answer: the server closed":           answering(t, "HTTP/1.1 200 OK\r\nX: "+strings.Repeat("x", 2*maxHeader)),
+		"HTTP answer: the server closed":           answering(t, "HTTP/1.1 200 OK\r\nX: "+strings.Repeat("x", 2*maxAnswer)),
 		"HTTP 503":                                 answering(t, "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 503 Later\r\n\r\n"),
 		"HTTP 101":                                 answering(t, "HTTP/1.1 101 Switching Protocols\r\n\r\n"),
 		"wait for the HTTP answer: the server clo": answering(t, "HTTP/1.1 100 Continue\r\n\r\n"),

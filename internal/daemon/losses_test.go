@@ -212,7 +212,9 @@ func TestAUDPServerThatLosesPacketsGetsNoNewFlows(t *testing.T) {
 	defer wire.Close()
 	s2.whileStopped(func() {
 		s2.detach("xdp")
-		require(t, s2.onDeviceNamed("eth0", func(device netlink.Link) error { return netlink.LinkSetXdpFdWithFlags(device, wire.PassFD(), nl.XDP_FLAGS_DRV_MODE) }))
+		require(t, s2.onDeviceNamed("eth0", func(device netlink.Link) error {
+			return netlink.LinkSetXdpFdWithFlags(device, wire.PassFD(), nl.XDP_FLAGS_DRV_MODE)
+		}))
 	})
 	n.awaitServer("s2", "unhealthy", "program pass", "(agent s2)")
 	n.awaitAnswers("with another program on s2", func(by map[string]int) bool { return by["s1"] == 64 })

@@ -131,8 +131,7 @@ func judgeBack(f *facts) (out []Finding) {
 		case errors.As(err, &silent) && silent.Neighbour == somewhere[ipv6]:
 			out = append(out, ok("way back", family, "the default route has no gateway: clients are neighbours"))
 		case errors.As(err, &silent):
-			out = append(out, Finding{"way back", family, Problem, "the router of the way to clients does not answer (ARP, neighbour discovery): " + err.Error(),
-				"correct the default route: ip route replace default via ROUTER"})
+			out = append(out, silentHop("way back", family, "the router of the way to clients", err, "correct the default route: ip route replace default via ROUTER"))
 		case err != nil && len(f.Host.Egress)+len(f.Host.EgressBare) == 0:
 			out = append(out, Finding{"way back", family, Problem, "no answer reaches clients that are not on a link of this host: " + err.Error(), "ip route add default via ROUTER"})
 		case err != nil:

@@ -53,7 +53,7 @@ func judgeNeighbor(b *model.BGP, n model.Neighbor, way neighborFacts) []Finding 
 	subject := "neighbor " + n.Address.String()
 	switch {
 	case errors.Is(way.Err, netdev.ErrUnresolved):
-		return []Finding{{"bgp", subject, Problem, "does not answer (ARP, neighbour discovery): " + way.Err.Error(), "correct the address, and check the cabling, VLAN and subnet of this host"}}
+		return []Finding{silentHop("bgp", subject, "the router", way.Err, "correct the address, and check the cabling, VLAN and subnet of this host")}
 	case way.Err != nil:
 		return []Finding{{"bgp", subject, Problem, way.Err.Error(), "correct the address, or add a route to it"}}
 	case way.By.IsValid() && b.Multihop == 0 && b.TTLSecurity < 2 && b.AS != b.ASOf(n):

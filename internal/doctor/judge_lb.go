@@ -40,6 +40,16 @@ func judgePaths(f *facts) (out []Finding) {
 	return out
 }
 
+// silentHop is a neighbour without a MAC address: it does not answer, or the kernel has no room for it.
+func silentHop(check, subject, what string, err error, remedy string) Finding {
+	var silent *netdev.Unresolved
+	if errors.As(err, &silent) && silent.Full {
+		return Finding{check, subject, Problem, fmt.Sprintf("the kernel has no room for %s: its neighbour table is full (%s)", what, silent.Neighbour),
+			fmt.Sprintf("sysctl -w %s=N, with N more than all hosts on links of this host; gc_thresh2 in proportion", netdev.NeighbourLimit(silent.Neighbour))}
+	}
+	return Finding{check, subject, Problem, what + " does not answer (ARP, neighbour discovery): " + err.Error(), remedy}
+}
+
 func judgePath(s *model.Service, server *model.Server, path pathFacts) (out []Finding) {
 	subject := s.Name + "/" + server.Name
 	switch {
@@ -47,8 +57,7 @@ func judgePath(s *model.Service, server *model.Server, path pathFacts) (out []Fi
 		return []Finding{{"path", subject, Warning, "no way to a server that gets no new connections: " + path.Err.Error(),
 			"remove the server, or start it again if it has connections left"}}
 	case errors.Is(path.Err, netdev.ErrUnresolved):
-		return []Finding{{"path", subject, Problem, "the next hop does not answer (ARP, neighbour discovery): " + path.Err.Error(),
-			"start the server or its router, and check the cabling, VLAN and subnet of this host"}}
+		return []Finding{silentHop("path", subject, "the next hop", path.Err, "start the server or its router, and check the cabling, VLAN and subnet of this host")}
 	case path.Err != nil:
 		return []Finding{{"path", subject, Problem, path.Err.Error(), fmt.Sprintf("ip route add %s via ROUTER, or correct the address", server.Address)}}
 	case path.Silent:

@@ -140,6 +140,10 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 			f.File.Fleet.Services = f.File.Fleet.Services[:1]
 			f.Paths[server] = pathFacts{Err: fmt.Errorf("x: %w", netdev.ErrUnresolved)}
 		}, "path", Problem, "start the server"},
+		{"no room for a neighbour", RoleLB, func(f *facts) {
+			f.File.Fleet.Services = f.File.Fleet.Services[:1]
+			f.Paths[server] = pathFacts{Err: &netdev.Unresolved{Neighbour: server, Full: true}}
+		}, "path", Problem, "sysctl -w net.ipv4.neigh.default.gc_thresh3"},
 		{"no route", RoleLB, func(f *facts) {
 			f.File.Fleet.Services = f.File.Fleet.Services[:1]
 			f.Paths[server] = pathFacts{Err: errors.New("network is unreachable")}

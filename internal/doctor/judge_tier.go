@@ -97,8 +97,7 @@ func (f *facts) judgeWayToNode(second *model.Service, node *model.Server) (out [
 	subject, path := "node "+node.Name, f.Paths[node.Address]
 	switch {
 	case errors.Is(path.Err, netdev.ErrUnresolved):
-		return []Finding{{"path", subject, Problem, "the next hop does not answer (ARP, neighbour discovery): " + path.Err.Error(),
-			"start the load balancer or its router, and check the cabling, VLAN and subnet of this host"}}
+		return []Finding{silentHop("path", subject, "the next hop", path.Err, "start the load balancer or its router, and check the cabling, VLAN and subnet of this host")}
 	case path.Err != nil:
 		return []Finding{{"path", subject, Problem, path.Err.Error(), fmt.Sprintf("ip route add %s via ROUTER, or correct the address", node.Address)}}
 	case path.Silent:

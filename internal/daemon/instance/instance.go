@@ -10,6 +10,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -76,7 +77,7 @@ func Detach(runDir, instance string, role pki.Role, before func(dir string) erro
 	if err := before(dir); err != nil {
 		return fmt.Errorf("detach %s: %w", instance, err)
 	}
-	if err := attach.Detach(dir); err != nil {
+	if err := errors.Join(attach.Detach(dir), netdev.ReleaseNeighbours()); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(filepath.Join(runDir, instance)); err != nil {

@@ -21,6 +21,7 @@ type Table struct {
 	Why   map[netip.Addr]string // there is no path, or it is not confirmed
 	small map[netip.Addr]narrowPath
 
+	next   netdev.Kept // next hops
 	doubts map[netip.Addr]doubt
 	counts [outcomes]atomic.Uint64 // of what Narrow was told
 }
@@ -137,7 +138,7 @@ func (t *Table) mtu(address netip.Addr, route uint16) uint16 {
 func (t *Table) Refresh(addresses []netip.Addr, log *slog.Logger) {
 	before, why := t.Known, t.Why
 	t.Known, t.Why = map[netip.Addr]plan.Path{}, map[netip.Addr]string{}
-	resolver := netdev.NewResolver()
+	resolver := t.next.Resolver()
 	for _, address := range addresses {
 		hop, err := resolver.Lookup(address)
 		if err == nil {
@@ -157,6 +158,9 @@ func (t *Table) Refresh(addresses []netip.Addr, log *slog.Logger) {
 		if why[address] == "" {
 			log.Warn("no path yet", "address", address, "error", err)
 		}
+	}
+	if err := t.next.Release(); err != nil {
+		log.Warn("neighbours that are no next hops any more are kept resolved", "error", err)
 	}
 	maps.DeleteFunc(t.small, func(address netip.Addr, small narrowPath) bool {
 		_, known := t.Known[address]

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // NextHop is how a frame leaves this host towards an address.
@@ -25,25 +27,50 @@ type NextHop struct {
 // ErrUnresolved says that the route is known and the neighbour's MAC is not (yet); the kernel has been asked to resolve it.
 var ErrUnresolved = errors.New("neighbour not resolved yet")
 
+// ErrNeighboursFull says that the kernel has no room for another neighbour.
+var ErrNeighboursFull = errors.New("the kernel's neighbour table is full")
+
 // Unresolved is ErrUnresolved of a neighbour: the gateway of the route, or without one the destination itself.
-type Unresolved struct{ Neighbour netip.Addr }
+type Unresolved struct {
+	Neighbour netip.Addr
+	Full      bool // it is ErrNeighboursFull, too
+}
 
-func (u *Unresolved) Error() string { return fmt.Sprintf("%s: %s", u.Neighbour, ErrUnresolved) }
+func (u *Unresolved) Error() string {
+	text := fmt.Sprintf("%s: %s", u.Neighbour, ErrUnresolved)
+	if u.Full {
+		text += fmt.Sprintf(": %s: raise %s", ErrNeighboursFull, NeighbourLimit(u.Neighbour))
+	}
+	return text
+}
 
-func (u *Unresolved) Unwrap() error { return ErrUnresolved }
+func (u *Unresolved) Unwrap() []error {
+	if u.Full {
+		return []error{ErrUnresolved, ErrNeighboursFull}
+	}
+	return []error{ErrUnresolved}
+}
+
+// NeighbourLimit is the sysctl that bounds the neighbours of an address's family.
+func NeighbourLimit(address netip.Addr) string {
+	if address.Is4() {
+		return "net.ipv4.neigh.default.gc_thresh3"
+	}
+	return "net.ipv6.neigh.default.gc_thresh3"
+}
 
 // Resolver looks up next hops in the calling thread's network namespace. Devices and neighbours are those of its first look at
 // them: make one for each round of questions.
 type Resolver struct {
 	links      map[int]netlink.Link
-	neighbours map[neighbourTable]map[netip.Addr]netlink.Neigh
+	addresses  map[int][]netlink.Addr // IPv6, by device
+	neighbours map[neighbourTable]map[netip.Addr]neighbour
+	kept       *Kept // nil: neighbours are resolved, and may be forgotten again
 }
-
-type neighbourTable struct{ ifindex, family int }
 
 // NewResolver returns a resolver that has not looked at anything yet.
 func NewResolver() *Resolver {
-	return &Resolver{map[int]netlink.Link{}, map[neighbourTable]map[netip.Addr]netlink.Neigh{}}
+	return &Resolver{links: map[int]netlink.Link{}, addresses: map[int][]netlink.Addr{}, neighbours: map[neighbourTable]map[netip.Addr]neighbour{}}
 }
 
 // Lookup returns the next hop towards address from the FIB and the neighbour table.
@@ -66,7 +93,7 @@ func (r *Resolver) Lookup(address netip.Addr) (NextHop, error) {
 	}
 	copy(hop.SourceMAC[:], link.Attrs().HardwareAddr)
 	if source, ok := netip.AddrFromSlice(route.Src); ok {
-		hop.Source = source.Unmap()
+		hop.Source = r.lasting(link, source.Unmap())
 	}
 	if vlan, ok := link.(*netlink.Vlan); ok {
 		hop.VLAN, hop.Ifindex = uint16(vlan.VlanId), vlan.ParentIndex
@@ -92,8 +119,34 @@ func (r *Resolver) link(ifindex int) (netlink.Link, error) {
 	return link, err
 }
 
-// Usable neighbour states: the kernel itself would send to these without waiting.
-const usable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE | netlink.NUD_PERMANENT | netlink.NUD_NOARP
+// lasting returns the device's address with the same prefix in place of a temporary one (RFC 8981), which the kernel prefers where
+// use_tempaddr is 2 and which is another one tomorrow: servers know load balancers by their addresses.
+func (r *Resolver) lasting(link netlink.Link, source netip.Addr) netip.Addr {
+	if source.Is4() {
+		return source
+	}
+	index := link.Attrs().Index
+	list, known := r.addresses[index]
+	if !known {
+		list, _ = netlink.AddrList(link, netlink.FAMILY_V6) // without it the kernel's choice stands
+		r.addresses[index] = list
+	}
+	temporary := slices.IndexFunc(list, func(a netlink.Addr) bool {
+		return a.Flags&unix.IFA_F_TEMPORARY != 0 && a.IP.Equal(source.AsSlice())
+	})
+	if temporary < 0 {
+		return source
+	}
+	const unfit = unix.IFA_F_TEMPORARY | unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
+	lasting := slices.IndexFunc(list, func(a netlink.Addr) bool {
+		return a.Flags&unfit == 0 && a.Scope == list[temporary].Scope && a.Contains(source.AsSlice())
+	})
+	if lasting < 0 {
+		return source
+	}
+	address, _ := netip.AddrFromSlice(list[lasting].IP)
+	return address
+}
 
 func (r *Resolver) neighbour(ifindex int, address netip.Addr) (mac [6]byte, err error) {
 	table := neighbourTable{ifindex, netlink.FAMILY_V6}
@@ -107,37 +160,17 @@ func (r *Resolver) neighbour(ifindex int, address netip.Addr) (mac [6]byte, err 
 		}
 		r.neighbours[table] = known
 	}
-	n, ok := known[address]
-	if !ok {
-		use(table, address)
-		return mac, &Unresolved{address}
+	n := known[address]
+	if r.kept != nil {
+		err = r.kept.keep(neighbourKey{table, address}, n)
+	} else if !n.kept() && (!n.usable() || n.State&(netlink.NUD_STALE|netlink.NUD_DELAY) != 0) {
+		err = resolve(neighbourKey{table, address}) // also so that it does not age away: our packets do not touch it
+	}
+	if !n.usable() {
+		return mac, &Unresolved{Neighbour: address, Full: errors.Is(err, unix.ENOBUFS)}
 	}
 	copy(mac[:], n.HardwareAddr)
-	if n.State&(netlink.NUD_STALE|netlink.NUD_DELAY) != 0 {
-		use(table, address) // keeps the entry from ageing away: our packets do not touch it
-	}
 	return mac, nil
-}
-
-// listNeighbours returns those that can be sent to.
-func listNeighbours(table neighbourTable) (map[netip.Addr]netlink.Neigh, error) {
-	list, err := netlink.NeighList(table.ifindex, table.family)
-	if err != nil {
-		return nil, fmt.Errorf("list neighbours: %w", err)
-	}
-	out := make(map[netip.Addr]netlink.Neigh, len(list))
-	for _, n := range list {
-		if address, ok := netip.AddrFromSlice(n.IP); ok && len(n.HardwareAddr) == 6 && n.State&usable != 0 {
-			out[address.Unmap()] = n
-		}
-	}
-	return out, nil
-}
-
-// use makes the kernel resolve or confirm a neighbour as if it had a packet for it ("ip neigh ... use").
-// Its outcome arrives as a neighbour update, so an error here needs no answer.
-func use(table neighbourTable, address netip.Addr) {
-	_ = netlink.NeighSet(&netlink.Neigh{LinkIndex: table.ifindex, Family: table.family, IP: address.AsSlice(), Flags: netlink.NTF_USE})
 }
 
 // Gateway is the router that the route to an address leads through; the zero Addr: none, it is on a link of this host.

@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 )
@@ -81,6 +82,76 @@ func TestLookupFindsNeighboursOfEitherFamily(t *testing.T) {
 		}
 		return nil
 	}))
+}
+
+// A temporary address is another one tomorrow, and servers know load balancers by their addresses.
+func TestTunnelsDoNotComeFromTemporaryAddresses(t *testing.T) {
+	space := newSpace(t)
+	const lasting = "fd08::1"
+	source := func() (source string) {
+		t.Helper()
+		check(t, space.Do(func() error {
+			hop, err := netdev.NewResolver().Lookup(netip.MustParseAddr("fd08::2"))
+			source = hop.Source.String()
+			return err
+		}))
+		return source
+	}
+	kernels := func() (source net.IP) {
+		t.Helper()
+		check(t, space.Do(func() error {
+			routes, err := netlink.RouteGet(net.ParseIP("fd08::2"))
+			if err == nil {
+				source = routes[0].Src
+			}
+			return err
+		}))
+		return source
+	}
+	if source() != lasting {
+		t.Fatalf("without a temporary address tunnels come from %s", source())
+	}
+	check(t, space.Sysctl("net/ipv6/conf/eth0/use_tempaddr", "2"))
+	check(t, onDevice(space, func(index int) error { // fd09::1 is of another prefix
+		link, err := netlink.LinkByIndex(index)
+		if err != nil {
+			return err
+		}
+		for _, a := range []struct {
+			address string
+			flags   int
+		}{{"fd09::1/64", unix.IFA_F_NODAD}, {"fd08::9/64", unix.IFA_F_NODAD | unix.IFA_F_MANAGETEMPADDR}} {
+			address, err := netlink.ParseAddr(a.address)
+			if err != nil {
+				return err
+			}
+			address.Flags = a.flags
+			if err := netlink.AddrAdd(link, address); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	await.True(t, "the kernel prefers a temporary address", func() bool {
+		from := kernels()
+		return !from.Equal(net.ParseIP("fd08::9")) && !from.Equal(net.ParseIP(lasting))
+	})
+	if from := source(); from != lasting && from != "fd08::9" {
+		t.Errorf("tunnels come from %s, the kernel's choice is %s", from, kernels())
+	}
+	check(t, onDevice(space, func(index int) error {
+		link, err := netlink.LinkByIndex(index)
+		list, listed := netlink.AddrList(link, netlink.FAMILY_V6)
+		for _, a := range list {
+			if a.IP.Equal(net.ParseIP(lasting)) {
+				err = errors.Join(err, netlink.AddrDel(link, &a))
+			}
+		}
+		return errors.Join(err, listed)
+	}))
+	if from := source(); from != "fd08::9" {
+		t.Errorf("tunnels come from %s", from)
+	}
 }
 
 // Changes that come closer together than Watch settles are reported all the same.

@@ -43,7 +43,7 @@ type datagramNet struct {
 	ports   uint16 // of the client, taken so far
 }
 
-func newDatagramNet(t *testing.T) *datagramNet {
+func newDatagramNet(t *testing.T, file string) *datagramNet {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -67,10 +67,10 @@ func newDatagramNet(t *testing.T) *datagramNet {
 		require(t, pki.Issue(tls, pki.Request{Role: pki.Agent, Name: name}))
 		require(t, os.Symlink(tls, filepath.Join(server.dir, "tls")))
 		n.answer(name, server.space)
-		server.write(datagramFile)
+		server.write(file)
 		server.start()
 	}
-	n.write(datagramFile)
+	n.write(file)
 	n.start()
 	return n
 }
@@ -183,7 +183,7 @@ func (n *datagramNet) awaitAnswers(when string, wanted func(by map[string]int) b
 // A direct check sees neither the tunnel nor the VIP: what the agent sees of them counts.
 func TestAUDPServerThatLosesPacketsGetsNoNewFlows(t *testing.T) {
 	noRaces(t)
-	n := newDatagramNet(t)
+	n := newDatagramNet(t, datagramFile)
 	n.await("the load balancer", func(s api.LBStatus) bool { return s.Ready && len(s.Problems) == 0 })
 	for _, server := range n.servers {
 		awaitStatus(server, "the agent", func(s api.AgentStatus) bool { return s.Ready && len(s.Controllers) == 1 })

@@ -77,6 +77,7 @@ type daemon struct {
 	keys       *keyReporter
 	load       *loadReporter
 	accepts    *acceptor
+	answers    *answering
 }
 
 // Run runs until ctx ends. The data path stays attached and works on; Detach removes it.
@@ -139,6 +140,7 @@ func Run(ctx context.Context, o Options) error {
 	})
 	running.Go(func() { periodic.Every(ctx, agePeriod, d.ageTunnels) })
 	running.Go(func() { d.accepts.run(ctx) })
+	running.Go(func() { periodic.Every(ctx, agePeriod, d.answers.look) })
 	running.Go(func() { readiness.Log(ctx, o.Log, d.health) })
 	if d.credentials != nil {
 		running.Go(func() { d.credentials.Watch(ctx, o.Log) })
@@ -200,7 +202,7 @@ func (d *daemon) start() (err error) {
 		return err
 	}
 	d.keys, d.load = newKeyReporter(d.path, o.Log), &loadReporter{Sampler: load.New(load.Options{Cgroup: o.Cgroup})}
-	d.accepts = newAcceptor(d.path, o.Cgroup, o.Log)
+	d.accepts, d.answers = newAcceptor(d.path, o.Cgroup, o.Log), &answering{path: d.path, log: o.Log}
 	if r.ids, err = newConnectionIDs(o.RunDir, o.Instance, o.QUICGroup, o.Log); err != nil {
 		return errors.Join(err, d.path.Close())
 	}
@@ -322,6 +324,7 @@ func (d *daemon) health() (obstacles []string) {
 func (d *daemon) serving() (status api.AgentStatus) {
 	status.Role, status.Version, status.ByControllers, status.Server = "agent", d.options.Version, d.options.Config == "", d.options.Server
 	d.reconciler.Do(func(r *reconciler) { r.describe(&status) })
+	status.Problems = append(status.Problems, d.answers.problems()...)
 	return status
 }
 

@@ -1,0 +1,55 @@
+// Whether this host answers clients: its programs see SYNs come, and SYN-ACKs leave.
+package agent
+
+import (
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/linux/server"
+	"github.com/ballast-lb/ballast/internal/linux/verdict"
+	"github.com/ballast-lb/ballast/internal/machine/unanswered"
+)
+
+const unansweredProblem = "fewer than a quarter of the SYNs that came within 10 s were answered: clients cannot connect here, whatever health checks say: " +
+	"look for the route back to clients, rp_filter, a firewall, a full accept queue (`ballast doctor`)"
+
+// answering tells whether SYNs are answered. It takes no server out: whoever sends SYNs from addresses that this host has no route to could
+// do that. It is safe for concurrent use.
+type answering struct {
+	path  *server.Server
+	log   *slog.Logger
+	judge unanswered.Judge
+	lost  atomic.Bool
+}
+
+// look is to be called once a second.
+func (a *answering) look(now time.Time) {
+	counters, err := a.path.Counters()
+	if err != nil {
+		a.lost.Store(false) // not known
+		return
+	}
+	lost := a.judge.Look(now, handshakes(counters))
+	if before := a.lost.Swap(lost); lost && !before {
+		a.log.Warn(unansweredProblem)
+	} else if before && !lost {
+		a.log.Info("SYNs are answered again, or hardly any come")
+	}
+}
+
+// handshakes are SYNs and what may be answers to them: of some packets the programs do not say whether they are.
+func handshakes(counters map[string]verdict.Traffic) (c unanswered.Counts) {
+	c.SYNs = counters["ingress_no_echo"].Packets
+	for _, answer := range []string{"egress_marked_syn_ack", "egress_marked_unknown_column", "egress_marked_translated"} {
+		c.Answers += counters[answer].Packets
+	}
+	return c
+}
+
+func (a *answering) problems() []string {
+	if a.lost.Load() {
+		return []string{unansweredProblem}
+	}
+	return nil
+}

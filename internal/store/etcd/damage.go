@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const restore = "restore the store from a backup (docs/operate.md)"
+// restore has both remedies, as nobody knows here whether there are other controllers. A backup restored beside them would be a second store.
+const restore = "if the other controllers work, move its --data-dir away and start it with --join: it gets their copy; if there are none, restore a backup (docs/operate.md)"
 
 // checkFiles finds what etcd would end this process for: where its database lacks its end, touching that is a fault of memory.
 func checkFiles(dir string) error {
@@ -70,5 +71,5 @@ func remedyOf(text string) string {
 	case strings.Contains(text, "tocommit(") && strings.Contains(text, "is out of range"):
 		return "its log lacks entries that the others have from it: remove it with `ballast ctl controller remove`, empty its --data-dir and start it with --join"
 	}
-	return "if its files are damaged, " + restore
+	return "if its files are damaged: " + restore
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/doctor"
 	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/link"
 )
@@ -103,9 +105,15 @@ func TestAServerBehindADeviceThatDropsRedirectedFramesIsUnhealthy(t *testing.T) 
 			h.await("readiness, as nothing is sent to s3", func(s api.LBStatus) bool {
 				return s.Ready && strings.Contains(strings.Join(s.Problems, "\n"), "ballast pass --interface eth1")
 			})
+			if found := h.doctorOnExits(); len(found) != 1 || found[0].Severity != doctor.Problem || !strings.Contains(found[0].Remedy, "ballast pass --interface eth1") {
+				t.Errorf("doctor finds %+v", found)
+			}
 			h.onPeerDevice("eth1", attachPass)
 			h.awaitHealths("with it", "s1 healthy", "s2 healthy", "s3 healthy")
 			h.await("no problem", func(s api.LBStatus) bool { return s.Ready && len(s.Problems) == 0 })
+			if found := h.doctorOnExits(); len(found) != 1 || found[0].Severity != doctor.OK {
+				t.Errorf("doctor finds %+v with it", found)
+			}
 			h.onPeerDevice("eth1", link.DetachPass)
 			h.awaitHealths("without it again", "s1 healthy", "s2 healthy", "s3 unhealthy ballast pass --interface eth1")
 		})
@@ -120,6 +128,16 @@ func TestInGenericModeServersAreHealthyBehindAnyDevice(t *testing.T) {
 	h.checkedOnTwoDevices("ipip")
 	h.awaitHealths("in generic mode", "s1 healthy", "s2 healthy", "s3 healthy")
 	h.await("no problem", func(s api.LBStatus) bool { return s.Ready && len(s.Problems) == 0 && s.Interfaces["eth0"] == "generic" })
+}
+
+// doctorOnExits is what doctor finds of devices that servers are reached by.
+func (h *lbHost) doctorOnExits() (found []doctor.Finding) {
+	h.t.Helper()
+	require(h.t, h.space.Do(func() error {
+		found = doctor.Examine(h.t.Context(), doctor.Options{Role: doctor.RoleLB, Instance: "test", RunDir: h.runDir(), StateDir: filepath.Join(h.dir, "state")})
+		return nil
+	}))
+	return slices.DeleteFunc(found, func(f doctor.Finding) bool { return f.Check != "exit" })
 }
 
 // awaitHealths waits until each server is as a line says: its name, its health, and what the reason contains.

@@ -53,8 +53,9 @@ type deviceFacts struct {
 
 // pathFacts are the way from this host to a server.
 type pathFacts struct {
-	MTU int
-	Err error // no route, or the neighbour does not answer
+	MTU     int
+	Ifindex int   // of the device that next hops leave by
+	Err     error // no route, or the neighbour does not answer
 
 	Asked  bool // whether it answers TCP, with a connection or a refusal
 	Silent bool // it did not
@@ -160,6 +161,7 @@ type facts struct {
 	Devices   []deviceFacts
 	NoDevs    error // why there are no Devices
 	Paths     map[netip.Addr]pathFacts
+	Exits     []exitFacts
 	Clocks    map[netip.AddrPort]clockFacts
 	Neighbors map[netip.Addr]neighborFacts // of BGP
 	Password  error                        // why there is none for them

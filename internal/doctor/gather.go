@@ -59,6 +59,7 @@ func gather(ctx context.Context, o Options, daemon daemonFacts) *facts {
 	}
 	if f.Role == RoleLB {
 		f.gatherPaths(ctx)
+		f.gatherExits()
 		f.gatherBGP(ctx)
 		f.gatherReach(ctx)
 		f.gatherClocks(ctx)
@@ -331,7 +332,7 @@ func (f *facts) gatherPaths(ctx context.Context) {
 		resolver := netdev.NewResolver()
 		waiting = slices.DeleteFunc(waiting, func(address netip.Addr) bool {
 			hop, err := resolver.Lookup(address)
-			f.Paths[address] = pathFacts{MTU: int(hop.MTU), Err: err}
+			f.Paths[address] = pathFacts{MTU: int(hop.MTU), Ifindex: hop.Ifindex, Err: err}
 			return !errors.Is(err, netdev.ErrUnresolved)
 		})
 		if len(waiting) == 0 || ctx.Err() != nil || time.Now().After(deadline) {

@@ -71,6 +71,39 @@ func TestHealthyHostsHaveNoFindings(t *testing.T) {
 	}
 }
 
+// exitOf is a device with these features that servers are reached by.
+func exitOf(features netdev.XDPFeatures) exitFacts {
+	return exitFacts{Name: "eth1", Target: netdev.Target{Features: features, FeaturesKnown: true}}
+}
+
+func TestExitsThatTakeRedirectedFramesOrNeedNotAreFine(t *testing.T) {
+	for name, test := range map[string]struct {
+		exit  exitFacts
+		more  func(*facts)
+		found int // findings that are ok
+	}{
+		"it transmits":                     {exitOf(netdev.XDPBasic | netdev.XDPTransmit), func(*facts) {}, 1},
+		"a program, of an old kernel":      {exitFacts{Name: "eth1", Program: true}, func(*facts) {}, 1},
+		"before the start":                 {exitOf(netdev.XDPBasic), func(f *facts) { f.Daemon = daemonFacts{} }, 1},
+		"packets come in there alone":      {exitFacts{Name: "eth0"}, func(*facts) {}, 0},
+		"they come in in generic mode":     {exitOf(0), func(f *facts) { f.Devices[0].XDPProgram, f.Devices[0].XDPGeneric = 7, true }, 0},
+		"they come in without native mode": {exitOf(0), func(f *facts) { f.Devices[0].XDPFeatures = 0 }, 0},
+	} {
+		f := healthyFacts(RoleLB)
+		f.Exits = []exitFacts{test.exit}
+		test.more(f)
+		found := judgeExits(f)
+		if len(found) != test.found || len(found) == 1 && found[0].Severity != OK {
+			t.Errorf("%s: %+v", name, found)
+		}
+	}
+	before := healthyFacts(RoleLB)
+	before.Exits, before.Daemon = []exitFacts{exitOf(0)}, daemonFacts{}
+	if found := judgeExits(before); len(found) != 1 || found[0].Severity != Problem {
+		t.Errorf("a driver without native programs, before the start: %+v", found)
+	}
+}
+
 // One changed fact gives one finding, with a remedy.
 func TestOneFaultIsOneFinding(t *testing.T) {
 	server, vip := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("198.51.100.10")
@@ -109,6 +142,15 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"file refused", RoleLB, func(f *facts) { f.File.Err = errors.Join(errors.New("a.yaml:3: x")) }, "file", Problem, "correct"},
 		{"no file", RoleLB, func(f *facts) { f.File = fileFacts{} }, "file", Warning, "-f"},
 
+		{"exit without transmission", RoleLB, func(f *facts) { f.Exits = []exitFacts{exitOf(netdev.XDPBasic)} }, "exit", Problem, "--xdp-mode generic"},
+		{"exit without a program, of an old kernel", RoleLB, func(f *facts) { f.Exits = []exitFacts{{Name: "eth1"}} }, "exit", Warning, "--xdp-mode generic"},
+		{"exit that is a veth", RoleLB, func(f *facts) {
+			f.Exits = []exitFacts{exitOf(netdev.XDPBasic)}
+			f.Exits[0].Target.Veth, f.Exits[0].Target.Peer.Name = true, "far"
+		}, "exit", Problem, "ballast pass --interface far"},
+		{"exit that is a veth whose peer is hidden", RoleLB, func(f *facts) {
+			f.Exits = []exitFacts{{Name: "eth1", Target: netdev.Target{Veth: true}}}
+		}, "exit", Warning, "ballast pass --interface PEER"},
 		{"down", RoleLB, func(f *facts) { f.Devices[0].Up = false }, "interface", Problem, "ip link set eth0 up"},
 		{"no interface", RoleLB, func(f *facts) { f.Devices, f.NoDevs = nil, errors.New("no default route") }, "interface", Problem, "--interface"},
 		{"VLAN", RoleLB, func(f *facts) { f.Devices[0].Kind, f.Devices[0].Parent = "vlan", "eth9" }, "interface", Warning, "--interface eth9"},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/ballast-lb/ballast/internal/linux/attach"
@@ -280,8 +281,21 @@ func judgeReturnMTU(f *facts) (out []Finding) {
 func judgeListeners(f *facts) (out []Finding) {
 	f.onServer(func(s *model.Service, _ *model.Server) {
 		before := len(out)
+		var silent []string
 		for _, port := range s.Ports {
+			if f.unheard(s, port) {
+				silent = append(silent, strconv.Itoa(int(port)))
+				continue
+			}
 			out = append(out, f.judgeListener(s, port)...)
+		}
+		if len(silent) > 0 {
+			ports := "port"
+			if len(silent) > 1 {
+				ports = "ports"
+			}
+			out = append(out, Finding{"listener", s.Name, Problem, fmt.Sprintf("nothing listens on %s %s %s of %s", s.Protocol, ports, strings.Join(silent, ", "), s.VIP),
+				"start the application, bound to the VIP or to all addresses"})
 		}
 		if len(out) == before {
 			out = append(out, ok("listener", s.Name, "on every port"))

@@ -250,6 +250,7 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		}, "arp", Problem, "arp_ignore=1"},
 		{"server MTU", RoleAgent, func(f *facts) { f.Devices[0].MTU = 1500 }, "mtu", Warning, "advmss 1416"},
 		{"nothing listens", RoleAgent, func(f *facts) { f.Host.Listening = nil; f.File.Fleet.Services[0].Ports = []uint16{80} }, "listener", Problem, "start the application"},
+		{"nothing listens on several ports", RoleAgent, func(f *facts) { f.Host.Listening = nil; f.File.Fleet.Services[0].Ports = []uint16{80, 81, 90} }, "listener", Problem, "start the application"},
 
 		{"not running", RoleLB, func(f *facts) { f.Daemon = daemonFacts{} }, "daemon", Warning, "ballast lb -f"},
 		{"stopped", RoleLB, func(f *facts) { f.Daemon = daemonFacts{Pinned: true} }, "daemon", Problem, "start it again, as it was started before (systemctl start ballast-lb): it takes"},

@@ -235,16 +235,19 @@ func asAddress(value any) (netip.Addr, bool) {
 	return address, err == nil
 }
 
-// judgeListener is about one port of a service: a rule may take it to another socket, also where one is open at the port itself.
+// unheard reports whether nothing listens on a port of a service, and no rule takes it elsewhere.
+func (f *facts) unheard(s *model.Service, port uint16) bool {
+	_, sure, _ := f.translated(s, port)
+	return sure == never && !listens(f.Host.Listening[s.Protocol], netip.AddrPortFrom(s.VIP, port))
+}
+
+// judgeListener is about one port of a service that is not unheard: a rule may take it to another socket, also where one is open at the port itself.
 func (f *facts) judgeListener(s *model.Service, port uint16) []Finding {
 	rule, sure, more := f.translated(s, port)
 	here := listens(f.Host.Listening[s.Protocol], netip.AddrPortFrom(s.VIP, port))
 	switch {
 	case here && sure != surely, sure == surely && f.reaches(rule, s.Protocol, port):
 		return nil
-	case sure == never:
-		return []Finding{{"listener", s.Name, Problem, fmt.Sprintf("nothing listens on %s port %d of %s", s.Protocol, port, s.VIP),
-			"start the application, bound to the VIP or to all addresses"}}
 	case sure == perhaps:
 		return []Finding{{"listener", s.Name, Warning,
 			fmt.Sprintf("nothing listens on %s port %d of %s, unless address translation takes it elsewhere (%s, on conditions that are not known)",

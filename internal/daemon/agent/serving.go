@@ -144,7 +144,8 @@ func (s *serving) count(fleet *model.Fleet) {
 		if server == nil {
 			continue
 		}
-		at := load.Service{Name: service.Name, Protocol: service.Protocol, VIP: service.VIP, Ports: service.Ports, Followed: s.byFile || service.FollowsAgents()}
+		at := load.Service{Name: service.Name, Protocol: service.Protocol, VIP: service.VIP, Ports: service.Ports, Followed: s.byFile || service.FollowsAgents(),
+			ByConnections: service.FollowsAgents() && service.Load.Source == model.LoadConnections}
 		if service.Forward == model.ForwardNAT {
 			at.VIP = server.Address
 			if server.Port != 0 {

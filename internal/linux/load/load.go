@@ -62,11 +62,13 @@ type Options struct {
 // Service is what connections are counted of.
 type Service struct {
 	Name     string
-	Protocol model.Protocol // 0: TCP. Others have no connections: they are reported as unavailable
+	Protocol model.Protocol // 0: TCP. Others have no connections
 	// VIP is the address that packets of the service have when they reach the sockets: with forward nat the server's own.
 	VIP      netip.Addr
 	Ports    []uint16
 	Followed bool // a policy goes by its load: samples are taken between reports
+	// ByConnections: the load that a policy goes by is that of connections. Where there can be none, only then is that a fault.
+	ByConnections bool
 }
 
 // ServiceLoad is how busy one service is on this server.
@@ -295,8 +297,9 @@ func (m *measurement) report(wanted time.Duration) Report {
 	}
 	for i, service := range m.targets.services {
 		switch {
+		case !isTCP(service.Protocol) && service.ByConnections:
+			r.Unavailable = append(r.Unavailable, fmt.Sprintf("connections of %s: %s has none, so its policy cannot go by them: use load: {source: cpu} or endpoint", service.Name, service.Protocol))
 		case !isTCP(service.Protocol):
-			r.Unavailable = append(r.Unavailable, fmt.Sprintf("connections of %s: %s has none", service.Name, service.Protocol))
 		case m.samples > 0 && m.problem == nil:
 			c := m.counts[i]
 			r.Services = append(r.Services, ServiceLoad{service.Name, c.accepted, c.waiting, m.mean(i)})

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -106,7 +107,7 @@ func (s *sockets) count(t *targets, counts []count) error {
 	})
 }
 
-// unheard returns a line for every service that has ports nobody listens on.
+// unheard returns one line for every service that has ports nobody listens on.
 func (s *sockets) unheard(t *targets) (lines []string, err error) {
 	heard := make(map[netip.AddrPort]bool)
 	err = s.list(1<<stateListen, nil, func(socket socket) {
@@ -119,6 +120,7 @@ func (s *sockets) unheard(t *targets) (lines []string, err error) {
 		return nil, err
 	}
 	for _, service := range t.services {
+		var silent []string
 		for _, port := range service.Ports {
 			any := netip.IPv4Unspecified()
 			if service.VIP.Unmap().Is6() {
@@ -126,8 +128,11 @@ func (s *sockets) unheard(t *targets) (lines []string, err error) {
 			}
 			address := netip.AddrPortFrom(service.VIP.Unmap(), port)
 			if isTCP(service.Protocol) && !heard[address] && !heard[netip.AddrPortFrom(any, port)] {
-				lines = append(lines, fmt.Sprintf("connections of %s: nothing listens on %s", service.Name, address))
+				silent = append(silent, address.String())
 			}
+		}
+		if len(silent) > 0 {
+			lines = append(lines, fmt.Sprintf("connections of %s: nothing listens on %s", service.Name, strings.Join(silent, ", ")))
 		}
 	}
 	return lines, nil

@@ -268,6 +268,8 @@ func TestServicesThatNobodyListensForAreNamed(t *testing.T) {
 	check(t, unix.Close(listener))
 	listen(t, space, "0.0.0.0:80", 1)
 	expect(six)
+	services = newTargets([]Service{service("many", vip4, 80, 90, 91)})
+	expect("connections of many: nothing listens on " + vip4 + ":90, " + vip4 + ":91")
 }
 
 func TestProtocolsWithoutConnectionsAreNotLookedFor(t *testing.T) {

@@ -139,13 +139,22 @@ func (n *Nodes) DropRefused(fleet *model.Fleet, epoch uint32) []string {
 
 // carriedUncounted names the services whose connections keep an epoch's key as long as they live, and nobody sees it. A newer key than the one in
 // use may have been in use before: a rotation was aborted.
-func carriedUncounted(fleet *model.Fleet, epoch uint32) (found []string) {
+func carriedUncounted(fleet *model.Fleet, epoch uint32) []string {
+	var names []string
 	for i := range fleet.Services {
 		if s := &fleet.Services[i]; s.Affinity == model.AffinityQUIC {
-			found = append(found, fmt.Sprintf("service %s has affinity quic: connections that began with ids of epoch %d keep them: `ballast ctl key drop %d --force` when forwarded_by_older_key of the service has stood still for as long as its connections may be silent", s.Name, epoch, epoch))
+			names = append(names, s.Name)
 		}
 	}
-	return found
+	if len(names) == 0 {
+		return nil
+	}
+	what := "service %s has affinity quic"
+	if len(names) > 1 {
+		what = "services %s have affinity quic"
+	}
+	return []string{fmt.Sprintf(what+": connections that began with ids of epoch %d keep them: `ballast ctl key drop %d --force` when forwarded_by_older_key of each has stood still for as long as its connections may be silent",
+		strings.Join(names, ", "), epoch, epoch)}
 }
 
 // holds says what an agent's report has against dropping an epoch's key.

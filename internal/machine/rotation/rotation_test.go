@@ -106,6 +106,12 @@ func TestAKeyThatConnectionIDsMayCarryIsNotDropped(t *testing.T) {
 			t.Errorf("with %d in use, of %d: said %q", current, dropped, found)
 		}
 	}
+	other := service
+	other.Name = "h4"
+	two := model.Fleet{Services: []model.Service{service, other}, Keys: fleet.Keys}
+	if found := nodes.DropRefused(&two, 3-two.Keys.Current); len(found) != 1 || !strings.HasPrefix(found[0], "services h3, h4 have affinity quic") {
+		t.Errorf("of two services: said %q", found)
+	}
 	if found := rotation.Uncounted(&fleet); !slices.Equal(found, []string{"h3"}) {
 		t.Errorf("not counted: %q", found)
 	}

@@ -28,7 +28,7 @@ const (
 var sample = regexp.MustCompile(`(?m)^(ballast_\w+)(?:\{(.*)\})? (\S+)$`)
 
 // ExpectPages has promtool evaluate the rules of deploy/prometheus over scrapes of running daemons, one scrape interval apart, of which the
-// last goes on for 15 minutes: exactly the wanted alerts of severity page fire then. Counters that grew before the last scrape go on growing
+// last goes on for 15 minutes: exactly the wanted alerts of severity page fire then, and none at any time where none is wanted. Counters that grew before the last scrape go on growing
 // by as much. Without promtool nothing is evaluated.
 func ExpectPages(t testing.TB, when string, want []string, scrapes ...Scrape) {
 	t.Helper()
@@ -110,10 +110,14 @@ func evaluate(t testing.TB, promtool, when string, want []string, series []map[s
 	for _, name := range want {
 		samples = append(samples, map[string]any{"labels": fmt.Sprintf(`{alertname="%s"}`, name), "value": 1})
 	}
+	expression := `ALERTS{severity="page", alertstate="firing"}`
+	if len(want) == 0 {
+		expression = fmt.Sprintf("count_over_time(%s[%s])", expression, at+scrapeInterval)
+	}
 	text, err := yaml.Marshal(map[string]any{
 		"rule_files": []string{filepath.Join(Root(), "deploy/prometheus/ballast.rules.yml")}, "evaluation_interval": scrapeInterval.String(),
 		"tests": []any{map[string]any{"interval": scrapeInterval.String(), "input_series": series, "promql_expr_test": []any{map[string]any{
-			"expr": `group by (alertname) (ALERTS{severity="page", alertstate="firing"})`, "eval_time": at.String(), "exp_samples": samples}}}},
+			"expr": "group by (alertname) (" + expression + ")", "eval_time": at.String(), "exp_samples": samples}}}},
 	})
 	if err != nil {
 		t.Fatal(err)

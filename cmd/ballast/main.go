@@ -1,4 +1,4 @@
-// Command ballast is a layer-4 load balancer for Linux that never breaks a connection.
+// Command ballast is a layer-4 load balancer for Linux that keeps connections on their servers.
 package main
 
 import (

@@ -17,7 +17,7 @@ import (
 func Root(build string) *cobra.Command {
 	root := &cobra.Command{
 		Use:              "ballast",
-		Short:            "A layer-4 load balancer that never breaks a connection",
+		Short:            "A layer-4 load balancer that keeps connections on their servers",
 		SilenceUsage:     true,
 		SilenceErrors:    true,
 		PersistentPreRun: command.PrintLegibly,

@@ -1,4 +1,4 @@
-// Command man writes a manual page for every command of ballast and of ballast-lab, in a folder for each program.
+// Command man writes a manual page for every command of ballast and of ballast-lab, and one for the file, in a folder for each program.
 package main
 
 import (
@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,9 +40,37 @@ func run(arguments []string) error {
 		if err := os.MkdirAll(folder, 0o755); err != nil {
 			return err
 		}
+		asCode(root)
 		if err := doc.GenManTree(root, header, folder); err != nil {
 			return err
 		}
 	}
-	return nil
+	return os.WriteFile(filepath.Join(arguments[1], "ballast", "ballast.yaml.5"), filePage("ballast "+arguments[0], date), 0o644)
+}
+
+// asCode keeps indented lines of help texts as they are: commands and lists would be filled.
+func asCode(cmd *cobra.Command) {
+	for _, child := range cmd.Commands() {
+		asCode(child)
+	}
+	var out []string
+	code := false
+	for line := range strings.Lines(cmd.Long) {
+		line = strings.TrimRight(line, "\n")
+		switch indented := strings.HasPrefix(line, "  "); {
+		case line == "" || indented == code:
+		case indented:
+			out, code = append(out, "```"), true
+		default:
+			for blank := len(out) - 1; out[blank] == ""; blank-- {
+				out = out[:blank]
+			}
+			out, code = append(out, "```", ""), false
+		}
+		out = append(out, line)
+	}
+	if code {
+		out = append(out, "```")
+	}
+	cmd.Long = strings.Join(out, "\n")
 }

@@ -162,7 +162,7 @@ func TestRPMsAreWhole(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		for _, path := range []string{"/usr/bin/ballast", "/usr/lib/systemd/system/ballast-lb.service", "/usr/share/man/man1/ballast-ctl.1.gz", "/usr/share/licenses/ballast/LICENSE"} {
+		for _, path := range []string{"/usr/bin/ballast", "/usr/lib/systemd/system/ballast-lb.service", "/usr/share/man/man1/ballast-ctl.1.gz", "/usr/share/man/man5/ballast.yaml.5.gz", "/usr/share/licenses/ballast/LICENSE"} {
 			if !strings.Contains(string(out), path+"\n") {
 				t.Errorf("%s: no %s", rpm, path)
 			}

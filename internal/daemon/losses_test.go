@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -40,7 +41,8 @@ type datagramNet struct {
 	*lbHost
 	client  *netspace.Space
 	servers [2]*host
-	ports   uint16 // of the client, taken so far
+	ports   uint16                 // of the client, taken so far
+	hung    map[string]*sync.Mutex // servers' applications accept nothing while it is held
 }
 
 func newDatagramNet(t *testing.T, file string) *datagramNet {
@@ -48,7 +50,7 @@ func newDatagramNet(t *testing.T, file string) *datagramNet {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	n := &datagramNet{lbHost: &lbHost{newDaemon(t, "heard-lb", newSpace(t, "heard-lb"))}, client: newSpace(t, "client"), ports: 20000}
+	n := &datagramNet{lbHost: &lbHost{newDaemon(t, "heard-lb", newSpace(t, "heard-lb"))}, client: newSpace(t, "client"), ports: 20000, hung: map[string]*sync.Mutex{}}
 	n.plug(n.client, 0)
 	vip := netip.MustParsePrefix("198.51.100.10/32")
 	require(t, n.client.Route(vip, 0, netspace.NextHop{Gateway: netip.MustParseAddr("10.9.0.1"), Interface: "eth0"}))
@@ -97,6 +99,8 @@ func (n *datagramNet) answer(name string, space *netspace.Space) {
 		return err
 	}))
 	n.t.Cleanup(func() { socket.Close(); listener.Close() })
+	hung := &sync.Mutex{}
+	n.hung[name] = hung
 	go func() {
 		for buffer := make([]byte, 100); ; {
 			_, from, err := socket.ReadFrom(buffer)
@@ -115,6 +119,8 @@ func (n *datagramNet) answer(name string, space *netspace.Space) {
 				return
 			}
 			conn.Close()
+			hung.Lock()
+			hung.Unlock()
 		}
 	}()
 }

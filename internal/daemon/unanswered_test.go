@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -63,4 +64,32 @@ func TestAnAgentSaysThatClientsGetNoAnswer(t *testing.T) {
 
 	require(t, s2.space.Route(netip.PrefixFrom(netip.MustParseAddr("10.9.0.0"), 16), 0, netspace.NextHop{Gateway: netip.MustParseAddr("10.9.2.1"), Interface: "eth0"}))
 	awaitStatus(s2, "the agent, whose host has its route again", func(s api.AgentStatus) bool { return len(s.Problems) == 0 })
+}
+
+// The kernel completes handshakes for an application that hangs.
+func TestAnAgentSaysThatAnApplicationAcceptsNothing(t *testing.T) {
+	noRaces(t)
+	n := newDatagramNet(t, handshakeFile)
+	for _, server := range n.servers {
+		awaitStatus(server, "the agent", func(s api.AgentStatus) bool { return s.Ready && len(s.Problems) == 0 && len(s.Controllers) == 1 })
+	}
+	n.hung["s2"].Lock()
+	for range 8 {
+		require(t, n.client.Do(func() error {
+			client, err := net.DialTimeout("tcp", "198.51.100.10:80", 10*time.Second)
+			if err == nil {
+				t.Cleanup(func() { client.Close() })
+			}
+			return err
+		}))
+	}
+	awaitStatus(n.servers[1], "the agent, whose host's application hangs", func(s api.AgentStatus) bool {
+		return s.Ready && slices.ContainsFunc(s.Problems, func(p string) bool {
+			return strings.Contains(p, "service web: its accept queue has not become shorter")
+		})
+	})
+	n.awaitServer("s2", "healthy") // why the agent has to say it
+	awaitStatus(n.servers[0], "the agent, whose host's does not", func(s api.AgentStatus) bool { return len(s.Problems) == 0 })
+	n.hung["s2"].Unlock()
+	awaitStatus(n.servers[1], "the agent, whose host's accepts again", func(s api.AgentStatus) bool { return len(s.Problems) == 0 })
 }

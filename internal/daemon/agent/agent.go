@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -324,7 +325,7 @@ func (d *daemon) health() (obstacles []string) {
 func (d *daemon) serving() (status api.AgentStatus) {
 	status.Role, status.Version, status.ByControllers, status.Server = "agent", d.options.Version, d.options.Config == "", d.options.Server
 	d.reconciler.Do(func(r *reconciler) { r.describe(&status) })
-	status.Problems = append(status.Problems, d.answers.problems()...)
+	status.Problems = slices.Concat(status.Problems, d.answers.problems(), d.load.problems())
 	return status
 }
 

@@ -125,8 +125,12 @@ func judgeForwarding(f *facts) (out []Finding) {
 	}
 	var through4, through6 bool
 	f.services(func(s *model.Service) {
-		if s.Return == model.ReturnThrough {
-			through4, through6 = through4 || s.VIP.Is4(), through6 || s.VIP.Is6()
+		if s.Return != model.ReturnThrough {
+			return
+		}
+		through4, through6 = through4 || s.VIP.Is4(), through6 || s.VIP.Is6()
+		if s.Forward == model.ForwardNAT && !s.Functions() {
+			out = append(out, ok("own address", s.Name, "clients that are not in the servers' network reach its ports by the VIP alone: answers from a server's own address and port become the VIP's"))
 		}
 	})
 	for _, d := range f.Devices {

@@ -88,7 +88,7 @@ func TestALostNodeIsForgotten(t *testing.T) {
 
 func TestALoadBalancerWithBGPIsAdded(t *testing.T) {
 	byEveryWay(t, func(t *testing.T, ctl *terminal) {
-		ctl.refuse("node add lb4", "give --tier, or --bgp-as and --bgp-neighbors")
+		ctl.refuse("node add lb4", "[tier bgp-as]")
 		ctl.refuse("node add lb4 --bgp-as 64600", "neighbors")
 		out := ctl.must("node", "add", "lb4", "--bgp-as", "64600", "--bgp-neighbors", "10.20.4.1 as 64512, 10.20.4.2", "--bgp-neighbor-as", "64513",
 			"--bgp-hold-time", "9s", "--bgp-bfd-interval", "200ms", "--bgp-communities", "64512:100,no-export", "--bgp-password-file", "/etc/ballast/bgp.password")

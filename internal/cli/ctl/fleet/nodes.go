@@ -200,10 +200,9 @@ func addNode(c *ask.Control) *cobra.Command {
 		Short: "Give a load balancer a tier, or have it announce VIPs by BGP"}
 	fields := slices.DeleteFunc(slices.Clone(schema.Node), func(f schema.Field[model.Node]) bool { return f.Key == "name" || f.Key == "state" })
 	fieldFlags(cmd, fields, model.Node{}, node, api.NodeToProto)
+	cmd.MarkFlagsOneRequired("tier", "bgp-as")
 	return ask.Changing(c, cmd, ballastv1connect.FleetClient.AddNode, func(args []string) (*ballastv1.AddNodeRequest, error) {
-		if node.Name = args[0]; node.Tier == "" && node.Bgp == nil {
-			return nil, command.Usage("say what load balancer %s does: give --tier, or --bgp-as and --bgp-neighbors; one without tier and BGP joins by its certificate alone", node.Name)
-		}
+		node.Name = args[0]
 		return &ballastv1.AddNodeRequest{Node: node}, nil
 	})
 }

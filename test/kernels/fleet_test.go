@@ -25,11 +25,11 @@ import (
 
 var (
 	binary = flag.String("ballast", "../../bin/ballast", "the `BINARY` that is tested")
-	cards  = flag.String("cards", "", "network `CARDS` of the nodes instead of veth: pairs that a wire joins, three for each mode, such as eth0,eth1,...,eth11")
+	cards  = flag.String("cards", "", "network `CARDS` of the nodes instead of veth: pairs that a wire joins, three for each mode, then two for each load balancer with two cards, such as eth0,eth1,...,eth15")
 )
 
-// nodes of a fleet: the load balancer and the servers.
-const nodes = 3
+// nodes of a fleet: the load balancer and the servers. twoArms: the load balancer has one device for clients, one for servers.
+const nodes, twoArms = 3, 2
 
 // patience is for what takes a second where nothing else runs: an emulated machine verifies the load balancer for ten, or sixty.
 const patience = 5 * time.Minute
@@ -48,23 +48,26 @@ var vips = []netip.Addr{netip.MustParseAddr("198.51.100.10"), netip.MustParseAdd
 // A fleet is a client behind a router, and a load balancer and two servers on a bridge of it:
 //
 //	client ---- router ==(bridge)== lb, s1, s2
+//
+// With two arms the load balancer has a link of its own to the router, too, by which clients' packets come in.
 type fleet struct {
 	t      *testing.T
 	cards  []string
+	arms   int
 	mode   attach.XDPMode
 	spaces map[string]*netspace.Space
 	file   string
 	wire   *link.Wire
 }
 
-func newFleet(t *testing.T, mode attach.XDPMode, cards []string) *fleet {
+func newFleet(t *testing.T, mode attach.XDPMode, cards []string, arms int) *fleet {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root for network namespaces and BPF")
 	}
 	if _, err := os.Stat(*binary); err != nil {
 		t.Fatalf("%v: make build", err)
 	}
-	f := &fleet{t: t, cards: cards, mode: mode, spaces: map[string]*netspace.Space{}, file: filepath.Join(t.TempDir(), "ballast.yaml")}
+	f := &fleet{t: t, cards: cards, arms: arms, mode: mode, spaces: map[string]*netspace.Space{}, file: filepath.Join(t.TempDir(), "ballast.yaml")}
 	f.must(os.WriteFile(f.file, []byte(fleetFile), 0o600))
 	var err error
 	f.wire, err = link.Load()
@@ -78,18 +81,24 @@ func newFleet(t *testing.T, mode attach.XDPMode, cards []string) *fleet {
 		netspace.End{Space: f.space("client"), Interface: "eth0", MTU: 1500, Addresses: prefixes("10.61.0.2/24", "fd61::2/64")},
 		netspace.End{Space: router, Interface: "clients", MTU: 1500, Addresses: prefixes("10.61.0.1/24", "fd61::1/64")}))
 	f.routes("client", "10.61.0.1", "fd61::1", "0.0.0.0/0", "::/0")
-	f.join("lb", "10.60.0.10/24", "fd60::10/64")
+	lb4, lb6, lbDevice := "10.60.0.10", "fd60::10", "fabric"
+	if arms == 1 {
+		f.join("lb", "10.60.0.10/24", "fd60::10/64")
+	} else {
+		lb4, lb6, lbDevice = "10.62.0.10", "fd62::10", "front"
+		f.joinByTwo()
+	}
 	f.join("s1", "10.60.0.11/24", "fd60::11/64")
 	f.join("s2", "10.60.0.12/24", "fd60::12/64")
 	for _, vip := range vips {
 		all := netip.PrefixFrom(vip, vip.BitLen())
 		f.must(f.spaces["s1"].AddAddress("lo", all))
 		f.must(f.spaces["s2"].AddAddress("lo", all))
-		lb := netip.MustParseAddr("10.60.0.10")
+		lb := netip.MustParseAddr(lb4)
 		if vip.Is6() {
-			lb = netip.MustParseAddr("fd60::10")
+			lb = netip.MustParseAddr(lb6)
 		}
-		f.must(router.Route(all, 0, netspace.NextHop{Gateway: lb, Interface: "fabric"}))
+		f.must(router.Route(all, 0, netspace.NextHop{Gateway: lb, Interface: lbDevice}))
 	}
 	return f
 }
@@ -125,17 +134,31 @@ func (f *fleet) space(name string) *netspace.Space {
 
 // join connects a node to the bridge. The bridge's port has a program, too: veth sends nothing out of XDP to a peer without.
 func (f *fleet) join(name string, addresses ...string) {
-	node := netspace.End{Space: f.space(name), Interface: "eth0", MTU: 1600, Addresses: prefixes(addresses...)}
-	port := netspace.End{Space: f.spaces["router"], Interface: name, MTU: 1600, Bridge: "fabric"}
+	f.plug(netspace.End{Space: f.space(name), Interface: "eth0", MTU: 1600, Addresses: prefixes(addresses...)},
+		netspace.End{Space: f.spaces["router"], Interface: name, MTU: 1600, Bridge: "fabric"})
+	f.routes(name, "10.60.0.1", "fd60::1", "0.0.0.0/0", "::/0")
+}
+
+// joinByTwo connects the load balancer to the router by eth0, and to the bridge by eth1.
+func (f *fleet) joinByTwo() {
+	lb, router := f.space("lb"), f.spaces["router"]
+	f.plug(netspace.End{Space: lb, Interface: "eth0", MTU: 1500, Addresses: prefixes("10.62.0.10/24", "fd62::10/64")},
+		netspace.End{Space: router, Interface: "front", MTU: 1500, Addresses: prefixes("10.62.0.1/24", "fd62::1/64")})
+	f.plug(netspace.End{Space: lb, Interface: "eth1", MTU: 1600, Addresses: prefixes("10.60.0.10/24", "fd60::10/64")},
+		netspace.End{Space: router, Interface: "lb", MTU: 1600, Bridge: "fabric"})
+	f.routes("lb", "10.62.0.1", "fd62::1", "0.0.0.0/0", "::/0")
+}
+
+// plug joins two ends by the next pair of cards, or a veth pair.
+func (f *fleet) plug(node, port netspace.End) {
 	if len(f.cards) > 0 {
 		f.must(netspace.Plug(f.cards[0], node))
 		f.must(netspace.Plug(f.cards[1], port))
 		f.cards = f.cards[2:]
-	} else {
-		f.must(netspace.Connect(node, port))
-		f.must(f.spaces["router"].AttachXDP(name, f.wire.PassFD()))
+		return
 	}
-	f.routes(name, "10.60.0.1", "fd60::1", "0.0.0.0/0", "::/0")
+	f.must(netspace.Connect(node, port))
+	f.must(f.spaces["router"].AttachXDP(port.Interface, f.wire.PassFD()))
 }
 
 func (f *fleet) routes(name, gateway4, gateway6, to4, to6 string) {
@@ -281,11 +304,16 @@ func (f *fleet) doctor(role, node string) {
 	}
 }
 
-// bare waits until nothing is attached to the node's device: the kernel lets go of links a little later.
+// bare waits until nothing is attached to the node's devices: the kernel lets go of links a little later.
 func (f *fleet) bare(node string) {
 	f.t.Helper()
 	f.await("nothing is left on "+node+" after --detach", func() error {
 		left, err := attachments(f.spaces[node], "eth0")
+		if err == nil && node == "lb" && f.arms == twoArms {
+			var more []string
+			more, err = attachments(f.spaces[node], "eth1")
+			left = append(left, more...)
+		}
 		pins, _ := filepath.Glob(filepath.Join(f.flags(node)[1], "bpf", "*", "*"))
 		if left = append(left, pins...); err == nil && len(left) != 0 {
 			err = fmt.Errorf("there still is %q", left)

@@ -42,7 +42,7 @@ func TestEveryServerOfALargeFleetHasAPath(t *testing.T) {
 	if !*alone {
 		t.Skip("without -alone: the neighbour table is that of the whole machine")
 	}
-	f := newFleet(t, attach.XDPGeneric, nil)
+	f := newFleet(t, attach.XDPGeneric, nil, 1)
 	var servers []string
 	for id := 1; id <= manyServers; id++ {
 		servers = append(servers, fmt.Sprintf("{name: s%d, id: %d, address: 10.4.%d.%d}", id, id, 1+id/250, 1+id%250))

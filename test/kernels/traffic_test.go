@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -169,16 +170,36 @@ func attachments(space *netspace.Space, device string) (found []string, err erro
 func TestFleetsWork(t *testing.T) {
 	left := strings.FieldsFunc(*cards, func(r rune) bool { return r == ',' })
 	for _, mode := range []attach.XDPMode{attach.XDPNative, attach.XDPGeneric} {
-		t.Run(string(mode), func(t *testing.T) { fleetWorks(t, mode, nil) })
+		t.Run(string(mode), func(t *testing.T) { fleetWorks(t, mode, nil, 1) })
 		if len(left) >= 2*nodes {
-			t.Run(string(mode)+"-cards", func(t *testing.T) { fleetWorks(t, mode, left[:2*nodes]) })
+			t.Run(string(mode)+"-cards", func(t *testing.T) { fleetWorks(t, mode, left[:2*nodes], 1) })
 			left = left[2*nodes:]
 		}
 	}
 }
 
-func fleetWorks(t *testing.T, mode attach.XDPMode, cards []string) {
-	f := newFleet(t, mode, cards)
+// TestFleetsWorkByTwoDevices is the same where clients' packets come in by one device of the load balancer, which it is started with, and servers are
+// behind another. virtio_net transmits redirected frames only while it has a program itself; cards with one queue share it with the kernel.
+func TestFleetsWorkByTwoDevices(t *testing.T) {
+	left := strings.FieldsFunc(*cards, func(r rune) bool { return r == ',' })
+	left = left[min(len(left), 2*2*nodes):]
+	if len(left) == 0 {
+		t.Skip("needs -cards")
+	}
+	for len(left) >= 2*twoArms {
+		t.Run(fmt.Sprintf("two-cards-of-%d", queues(left[0])), func(t *testing.T) { fleetWorks(t, attach.XDPNative, left[:2*twoArms], twoArms) })
+		left = left[2*twoArms:]
+	}
+}
+
+// queues counts those that a card receives by.
+func queues(card string) int {
+	found, _ := filepath.Glob("/sys/class/net/" + card + "/queues/rx-*")
+	return len(found)
+}
+
+func fleetWorks(t *testing.T, mode attach.XDPMode, cards []string, arms int) {
+	f := newFleet(t, mode, cards, arms)
 	echo1, echo2 := f.serve("s1"), f.serve("s2")
 	stops := map[string]func(){"s1": f.start("agent", "s1"), "s2": f.start("agent", "s2"), "lb": f.start("lb", "lb")}
 	f.healthy()
@@ -198,6 +219,7 @@ func fleetWorks(t *testing.T, mode attach.XDPMode, cards []string) {
 			return fmt.Errorf("they came to %v", checked)
 		})
 	}
+	f.healthy() // an emulated machine may have been too slow for checks while requests went
 	f.doctor("lb", "lb")
 	f.doctor("agent", "s1")
 	for node, stop := range stops {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -74,9 +75,13 @@ func (c *Client) Counters(ctx context.Context) (map[string]uint64, error) {
 	return counters.Counters, err
 }
 
-// unreached is the format of what is said when the daemon does not answer.
-func (c *Client) unreached() string {
-	return fmt.Sprintf("reach the daemon at %s: %%w: is it running, and is this its --instance?", c.path)
+// unreached is what is said when the daemon does not answer.
+func (c *Client) unreached(err error) string {
+	hint := "is it running, and is this its --instance?"
+	if errors.Is(err, fs.ErrPermission) {
+		hint = "run this as root"
+	}
+	return fmt.Sprintf("reach the daemon at %s: %s: %s", c.path, err, hint)
 }
 
 func (c *Client) send(ctx context.Context, method, path string, body any) (*http.Response, error) {
@@ -100,7 +105,7 @@ func (c *Client) send(ctx context.Context, method, path string, body any) (*http
 		if method != http.MethodGet && !unsent(err) {
 			return nil, outcomeUnknown(err, "look before you repeat it")
 		}
-		return nil, plainError{connect.NewError(connect.CodeUnavailable, err), fmt.Errorf(c.unreached(), err).Error()}
+		return nil, plainError{connect.NewError(connect.CodeUnavailable, err), c.unreached(err)}
 	}
 	if response.StatusCode < 300 {
 		return response, nil

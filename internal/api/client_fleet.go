@@ -32,7 +32,7 @@ func (c *Client) Controllers() ballastv1connect.ControllersClient {
 }
 
 func (c *Client) asking() connect.ClientOption {
-	return connect.WithInterceptors(inPlainWords(c.unreached()))
+	return connect.WithInterceptors(inPlainWords(c.unreached))
 }
 
 // NewFleetClient asks the fleet API of controllers (host:port): the first that can be reached and is able to answer. It does not
@@ -60,8 +60,10 @@ func toControllers(controllers []string, config *tls.Config) (client *http.Clien
 		transport.CloseIdleConnections()
 	}
 	return &http.Client{Transport: transport}, scheme, connect.WithInterceptors(
-		inPlainWords(fmt.Sprintf("reach a controller of %s: %%w: is one running there, and is the certificate (--tls-dir, --tls-name) one of the fleet's, and not revoked?",
-			strings.Join(controllers, ", "))), untilAble(len(controllers), another))
+		inPlainWords(func(err error) string {
+			return fmt.Sprintf("reach a controller of %s: %s: is one running there, and is the certificate (--tls-dir, --tls-name) one of the fleet's, and not revoked?",
+				strings.Join(controllers, ", "), err)
+		}), untilAble(len(controllers), another))
 }
 
 // untilAble asks another controller when one has answered that it cannot do it now, as those do that have lost the others.
@@ -121,8 +123,8 @@ func dialController(ctx context.Context, network, controller string, config *tls
 	return (&tls.Dialer{NetDialer: &d, Config: config}).DialContext(ctx, network, controller)
 }
 
-// inPlainWords takes the codes of the protocol off the text of errors; unreachable, a format, says what to do when nobody answers.
-func inPlainWords(unreachable string) connect.UnaryInterceptorFunc {
+// inPlainWords takes the codes of the protocol off the text of errors; unreachable says what to do when nobody answers.
+func inPlainWords(unreachable func(error) string) connect.UnaryInterceptorFunc {
 	return func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
 			response, err := next(ctx, request)
@@ -139,7 +141,7 @@ func inPlainWords(unreachable string) connect.UnaryInterceptorFunc {
 			case refused.Code() == connect.CodeUnimplemented:
 				return nil, plainError{refused, "this daemon has no fleet to look at or change: ask a load balancer that runs by a file, or a controller"}
 			}
-			return nil, plainError{refused, fmt.Errorf(unreachable, refused.Unwrap()).Error()}
+			return nil, plainError{refused, unreachable(refused.Unwrap())}
 		}
 	}
 }

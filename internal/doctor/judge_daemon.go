@@ -2,7 +2,9 @@ package doctor
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -31,7 +33,10 @@ func judgeStates(f *facts) (out []Finding) {
 		return nil
 	}
 	for _, state := range f.Kept.States {
-		if state.Err != nil {
+		switch {
+		case errors.Is(state.Err, fs.ErrPermission):
+			out = append(out, Finding{"state", state.Path, Problem, "not looked at: " + state.Err.Error(), "run doctor as root"})
+		case state.Err != nil:
 			out = append(out, Finding{"state", state.Path, Problem, "cannot be used, and the daemon does not start with it: " + state.Err.Error(),
 				"move the file away and start the daemon: by a file it begins with that alone, without what ctl changed and removed servers; " +
 					"by controllers the data path goes on until one tells what to do"})

@@ -3,6 +3,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"slices"
 	"strings"
@@ -330,6 +331,18 @@ func TestABondsOwnOffloadsAreNoFault(t *testing.T) {
 	for _, f := range findings(f) {
 		if f.Severity != OK {
 			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// Without root the file cannot be read: that says nothing about it, and it must not be moved away.
+func TestAStateThatMayNotBeReadIsNotSaidToBeDamaged(t *testing.T) {
+	f := healthyFacts(RoleLB)
+	f.Daemon, f.File = daemonFacts{Pinned: true}, fileFacts{}
+	f.Kept.States = []statefile.Kept{{Role: "lb", Path: "/var/lib/ballast/default/state.json", Err: &fs.PathError{Op: "open", Err: fs.ErrPermission}}}
+	for _, found := range findings(f) {
+		if found.Check == "state" && found.Remedy != "run doctor as root" {
+			t.Errorf("%+v", found)
 		}
 	}
 }

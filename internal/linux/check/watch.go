@@ -86,6 +86,9 @@ func (p *Prober) note(t *tracked, remarks Remarks, err error) (result Result, ch
 		t.result.Detail = legible(err.Error())
 	default:
 		failure, _, _ := strings.Cut(before.Detail, answersAgain)
+		if failure == "" { // others have found it unhealthy
+			failure = "its last failure is not known here"
+		}
 		t.result.Detail = fmt.Sprintf("%s%s%d good checks in a row are needed", failure, answersAgain, t.verdict.Required(now, &t.target.Health))
 	}
 	return t.result, changed

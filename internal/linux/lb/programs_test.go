@@ -22,11 +22,11 @@ func TestProgramsAreLoadedWhenTheyAreNeeded(t *testing.T) {
 			t.Errorf("packets go on %d ways, not %d", len(all), ways)
 		}
 	}
-	expect(4, 1)
+	expect(5, 1)
 	progtest.Check(t, lb.AcceptTunnels(netip.Addr{}))
-	expect(4, 1)
+	expect(5, 1)
 	progtest.Check(t, lb.AcceptTunnels(netip.MustParseAddr("10.1.0.1")))
-	expect(5, 2)
+	expect(6, 2)
 	progtest.Check(t, lb.AcceptTunnels(netip.MustParseAddr("10.1.0.2")))
 	progtest.Check(t, lb.LoadAll())
 	spec, err := loadLb()

@@ -249,7 +249,14 @@ func (s *starting) ready(ctx context.Context, server *embed.Etcd) error {
 func (s *starting) promoted(ctx context.Context, server *embed.Etcd) error {
 	id := server.Server.MemberID()
 	said := false
-	for server.Server.IsLearner() {
+	for {
+		own := server.Server.Cluster().Member(id) // etcd's IsLearner ends the process where there is none any more
+		if own == nil {
+			return ErrRemoved
+		}
+		if !own.IsLearner {
+			break
+		}
 		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
 		_, err := server.Server.PromoteMember(attempt, uint64(id))
 		cancel()

@@ -80,7 +80,10 @@ func TestKeysAreUsedAndDroppedOnlyWhenTheNodesOfTheFleetAreReady(t *testing.T) {
 	refused(drop(), "load balancer lb1 does not have the keys as they are now yet")
 	lb.Send(applied())
 	agent.Send(says([]uint32{1, 2}, 2, map[uint32]uint64{1: 4, 2: 1}))
-	fleettest.Await(t, "the agent to write the new key", func() bool { return !strings.Contains(drop().Error(), "still writes") })
+	fleettest.Await(t, "both to have the new key in use", func() bool {
+		why := drop().Error()
+		return !strings.Contains(why, "still writes") && !strings.Contains(why, "load balancer")
+	})
 	refused(drop(), "agent s1 has 4 living connections whose clients still echo epoch 1")
 	keys, err := client.ListKeys(t.Context(), &ballastv1.ListKeysRequest{})
 	fleettest.Require(t, err)

@@ -280,7 +280,7 @@ func TestALoadBalancerThatIsForgottenGivesItsNumberBack(t *testing.T) {
 		if len(ring.Nodes) != 4 {
 			t.Fatal(ring.Nodes)
 		}
-		if _, err := (fleetOf{c}).ForgetNode(t.Context(), "lb3"); err != nil {
+		if _, err := (fleetOf{c}).forgetHere(t.Context(), "lb3"); err != nil {
 			t.Fatal(err)
 		}
 		f.run(time.Second)

@@ -3,7 +3,6 @@ package controller
 import (
 	"bytes"
 	"encoding/binary"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -26,18 +25,12 @@ func post(t *testing.T, k *keeper, credentials *pki.Credentials, path string, m 
 	if path == "/raft/snapshot" {
 		text = append(binary.BigEndian.AppendUint64(nil, uint64(len(text))), text...)
 	}
-	client := http.Client{Transport: &http.Transport{TLSClientConfig: credentials.Client(), DisableKeepAlives: true}}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+k.address+path, bytes.NewReader(text))
 	fleettest.Require(t, err)
 	request.Header.Set("X-Etcd-Cluster-ID", clusterOf(t, k, credentials))
 	request.Header.Set("X-Server-Version", "3.7.0")
 	request.Header.Set("X-Min-Cluster-Version", "3.0.0")
-	response, err := client.Do(request)
-	fleettest.Require(t, err)
-	defer response.Body.Close()
-	said, err := io.ReadAll(response.Body)
-	fleettest.Require(t, err)
-	return response.StatusCode, string(said)
+	return answerTo(t, credentials, request)
 }
 
 func clusterOf(t *testing.T, k *keeper, credentials *pki.Credentials) string {

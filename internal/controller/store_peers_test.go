@@ -76,12 +76,18 @@ func member(t *testing.T, k *keeper, credentials *pki.Credentials, name string) 
 // fetch asks a controller's store for a path, in the name of a member.
 func fetch(t *testing.T, k *keeper, credentials *pki.Credentials, path, from string) (status int, answer string) {
 	t.Helper()
-	client := http.Client{Transport: &http.Transport{TLSClientConfig: credentials.Client(), DisableKeepAlives: true}}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+k.address+path, nil)
 	fleettest.Require(t, err)
 	if from != "" {
 		request.Header.Set("X-Server-From", from)
 	}
+	return answerTo(t, credentials, request)
+}
+
+// answerTo is what a controller answers to whoever has the credentials.
+func answerTo(t *testing.T, credentials *pki.Credentials, request *http.Request) (status int, answer string) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: credentials.Client(), DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	fleettest.Require(t, err)
 	defer response.Body.Close()

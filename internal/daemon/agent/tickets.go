@@ -134,8 +134,9 @@ func (t *tickets) look(path *server.Server, now time.Time) {
 		t.looked = now
 		t.seeListeners()
 	}
-	counted, err := path.Counters()
-	if n := counted["ingress_not_taken_over"].Packets; err == nil && n > t.refused {
+	const notTakenOver = "ingress_not_taken_over"
+	counted, err := path.CountersOf(notTakenOver)
+	if n := counted[notTakenOver].Packets; err == nil && n > t.refused {
 		t.refused, t.lately = n, now
 	}
 }

@@ -23,9 +23,14 @@ type answering struct {
 	lost  atomic.Bool
 }
 
+// What comes and is to be answered, and what may be an answer: of some packets the programs do not say whether they are.
+const synVerdict = "ingress_no_echo"
+
+var answerVerdicts = []string{"egress_marked_syn_ack", "egress_marked_unknown_column", "egress_marked_translated"}
+
 // look is to be called once a second.
 func (a *answering) look(now time.Time) {
-	counters, err := a.path.Counters()
+	counters, err := a.path.CountersOf(append(answerVerdicts, synVerdict)...)
 	if err != nil {
 		a.lost.Store(false) // not known
 		return
@@ -38,10 +43,9 @@ func (a *answering) look(now time.Time) {
 	}
 }
 
-// handshakes are SYNs and what may be answers to them: of some packets the programs do not say whether they are.
 func handshakes(counters map[string]verdict.Traffic) (c unanswered.Counts) {
-	c.SYNs = counters["ingress_no_echo"].Packets
-	for _, answer := range []string{"egress_marked_syn_ack", "egress_marked_unknown_column", "egress_marked_translated"} {
+	c.SYNs = counters[synVerdict].Packets
+	for _, answer := range answerVerdicts {
 		c.Answers += counters[answer].Packets
 	}
 	return c

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -358,10 +359,15 @@ func (s *Server) Repin() (missed bool, err error) { return s.pins.Repin(&s.objec
 
 // Counters returns packets and bytes by verdict name.
 func (s *Server) Counters() (map[string]verdict.Traffic, error) {
-	out := make(map[string]verdict.Traffic, len(s.names))
-	for value, name := range s.names[:serverAgentVerdictAGENT_VERDICTS] {
+	return s.CountersOf(s.names[1:serverAgentVerdictAGENT_VERDICTS]...)
+}
+
+// CountersOf is Counters of some verdicts: each is a system call.
+func (s *Server) CountersOf(names ...string) (map[string]verdict.Traffic, error) {
+	out := make(map[string]verdict.Traffic, len(names))
+	for _, name := range names {
 		var perCPU []serverAgentTraffic
-		if err := s.objects.AgentCounters.Lookup(uint32(value), &perCPU); err != nil {
+		if err := s.objects.AgentCounters.Lookup(uint32(slices.Index(s.names, name)), &perCPU); err != nil {
 			return nil, fmt.Errorf("read counter %s: %w", name, err)
 		}
 		var sum verdict.Traffic
@@ -369,9 +375,7 @@ func (s *Server) Counters() (map[string]verdict.Traffic, error) {
 			sum.Packets += t.Packets
 			sum.Bytes += t.Bytes
 		}
-		if value > 0 {
-			out[name] = sum
-		}
+		out[name] = sum
 	}
 	return out, nil
 }

@@ -163,7 +163,7 @@ test-long: deps build need-root ## the same with full-length idle times, bulk tr
 test-kernels test-kernels-long: TOOLS += $(KERNEL_TOOLS) qemu-system-aarch64:qemu-system-arm
 
 test-packages: TOOLS += $(KERNEL_TOOLS) qemu-system-aarch64:qemu-system-arm mmdebstrap:mmdebstrap systemd-nspawn:systemd-container
-test-packages: packages need-root ## on Debian 12 and 13 with systemd: docs/first-fleet.md on seven machines; install, use, upgrade and purge, also in QEMU
+test-packages: packages need-root ## on Debian 12 and 13 with systemd: docs/start/first-fleet.md on seven machines; install, use, upgrade and purge, also in QEMU
 	BALLAST_LONG=1 SUITE=bookworm go test -count=1 -timeout 30m ./test/machines
 	BALLAST_LONG=1 SUITE=trixie go test -count=1 -timeout 30m ./test/machines
 	test/packages/matrix 6.1 6.12 arm64-6.12

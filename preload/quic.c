@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /* quic.c - LD_PRELOAD for servers that draw their QUIC connection ids as RAND_bytes(.., 20), as nginx does: the ids name the server
- * (draft-ietf-quic-load-balancers-21), by the file that `ballast agent` keeps. docs/quic.md says how it is used.
+ * (draft-ietf-quic-load-balancers-21), by the file that `ballast agent` keeps. docs/features/quic.md says how it is used.
  *
  * The environment names the file: BALLAST_QUIC=PATH. It is followed: a server goes on with what it has read if it is damaged, or gone. Until it has been
  * read, ids are the server's own. Ids shorter than 20 bytes have random ones behind them, which load balancers do not read. */

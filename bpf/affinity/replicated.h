@@ -29,7 +29,7 @@ inline_always _Bool replica_is_gone(__u32 number, __u64 word)
 	return !service || !server_by_id(service, word & 0xffff);
 }
 
-/* Answers unlike what was known. Never, as long as every chain keeps a node that was in it (docs/failure-model.md). */
+/* Answers unlike what was known. Never, as long as every chain keeps a node that was in it (docs/design/failure-model.md). */
 __u64 replica_conflicts;
 
 /* Counts that an answer is unlike what is known. 1: that holds in this period, and stays: the message may be an old one, sent again by somebody. */

@@ -50,7 +50,7 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 		}
 		if !made {
 			if len(fleet.Keys.Cookie) == 0 {
-				remedy = "apply the `keys:` in a load balancer's state file (docs/operate.md, \"Backup and restore\"), or say --force-keys to lose them"
+				remedy = "apply the `keys:` in a load balancer's state file (docs/run/operate.md, \"Backup and restore\"), or say --force-keys to lose them"
 			}
 			nodes := f.desired.KeyNodes()
 			if risks = nodes.Risks(fleet, &next.Keys); len(fleet.Keys.Cookie) == 0 {

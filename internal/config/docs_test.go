@@ -12,7 +12,7 @@ const exampleKeys = "keys: {placement: 000102030405060708090a0b0c0d0e0f, current
 func TestExamplesInTheDocumentsAreValid(t *testing.T) {
 	example := regexp.MustCompile("(?ms)^```\n(services:\n.*?)^```$")
 	for name, byNodes := range map[string]bool{"mptcp": true, "quic": true, "replicas": false} {
-		text, err := os.ReadFile("../../docs/" + name + ".md")
+		text, err := os.ReadFile("../../docs/features/" + name + ".md")
 		if err != nil {
 			t.Fatal(err)
 		}

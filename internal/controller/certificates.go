@@ -154,7 +154,7 @@ func (f fleetOf) RevokeCertificate(ctx context.Context, r *ballastv1.RevokeCerti
 		case before == nil && len(now.revoked) >= room:
 			return nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf(
 				"the list of revoked certificates is full (%d): those that expire make room, and root on a controller's host (--instance) has room for %d in all: "+
-					"else make a new authority (\"Lost key\" in docs/operate.md)", room, pki.RevokedMax))
+					"else make a new authority (\"Lost key\" in docs/run/operate.md)", room, pki.RevokedMax))
 		}
 		if out := f.lockedOut(ctx, &entry, now); len(out) > 0 && !r.LockOut { // somebody else may have revoked the other controllers meanwhile
 			return nil, errLockOut(out)

@@ -19,7 +19,7 @@ func readRepository(t *testing.T, name string) string {
 
 // The operators' guide explains every counter; metrics: internal/metricstest.
 func TestMonitorExplainsEveryCounter(t *testing.T) {
-	guide := readRepository(t, "docs/monitor.md")
+	guide := readRepository(t, "docs/run/monitor.md")
 	explained := map[string]bool{}
 	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllStringSubmatch(guide, -1) {
 		explained[row[1]] = true
@@ -33,7 +33,7 @@ func TestMonitorExplainsEveryCounter(t *testing.T) {
 				continue
 			}
 			if !explained[lower] {
-				t.Errorf("docs/monitor.md does not explain %s of %s", lower, header)
+				t.Errorf("docs/run/monitor.md does not explain %s of %s", lower, header)
 			}
 		}
 		if len(names) < 20 {

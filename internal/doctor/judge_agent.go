@@ -109,7 +109,7 @@ func judgeMPTCP(f *facts) (out []Finding) {
 	}
 	if f.Host.MPTCPPlain {
 		out = append(out, Finding{"mptcp", "", Warning, "handshakes that join nothing can fill the queue of the port where subflows join, on this kernel",
-			"take Linux 6.12 or newer, or a stable kernel of October 2024 or later (docs/mptcp.md)"})
+			"take Linux 6.12 or newer, or a stable kernel of October 2024 or later (docs/features/mptcp.md)"})
 	}
 	if len(out) == 0 {
 		out = append(out, ok("mptcp", "", "the kernel lets subflows join"))

@@ -61,7 +61,7 @@ func judgeNeighbor(b *model.BGP, n model.Neighbor, way neighborFacts) []Finding 
 	case way.By.IsValid() && b.BFD.Interval != 0:
 		return []Finding{{"bgp", subject, Problem, fmt.Sprintf("is behind %s, and BFD is for one hop", way.By), "name the router on this host's link, or remove bfd"}}
 	case way.Asked && way.Answer != nil:
-		return []Finding{{"bgp", subject, Problem, fmt.Sprintf("takes no connection at port %d: %v", bgpPort, way.Answer), "configure this load balancer as its neighbour (docs/bgp.md), and let TCP through"}}
+		return []Finding{{"bgp", subject, Problem, fmt.Sprintf("takes no connection at port %d: %v", bgpPort, way.Answer), "configure this load balancer as its neighbour (docs/run/bgp.md), and let TCP through"}}
 	}
 	return nil
 }

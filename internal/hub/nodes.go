@@ -57,7 +57,7 @@ func (h *Hub) Nodes() (nodes []*ballastv1.NodeStatus) {
 		n := p.status(now)
 		n.Epochs, n.Epoch = h.epochs(p)
 		if p.identity.Role == pki.LB && len(h.sources[p.identity.Name].addresses) == 0 {
-			n.Problems = append(n.Problems, "it tells no address that its tunnels come from, so agents accept tunnels from every address: upgrade it or, if nobody knows it, see \"Lost key\" in docs/operate.md")
+			n.Problems = append(n.Problems, "it tells no address that its tunnels come from, so agents accept tunnels from every address: upgrade it or, if nobody knows it, see \"Lost key\" in docs/run/operate.md")
 		}
 		if len(h.revoked) > 0 && !p.takesRevocations {
 			n.Problems = append(n.Problems, "it accepts revoked certificates of controllers: upgrade it")
@@ -106,7 +106,7 @@ func (h *Hub) Forget(name string) (forgotten []string, err error) {
 		}
 		return forgotten, nil
 	case connected != nil:
-		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("%s %s is connected from %s: stop it first or, if nobody knows it, see \"Lost key\" in docs/operate.md",
+		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("%s %s is connected from %s: stop it first or, if nobody knows it, see \"Lost key\" in docs/run/operate.md",
 			connected.identity.Role, name, hostOf(connected.address)))
 	}
 	return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("no node %q is lost: see `ballast ctl node list`", name))

@@ -170,15 +170,15 @@ func TestAlertsAskForWhatDaemonsTellAndHaveARunbookAndATest(t *testing.T) {
 		}
 	}
 	explained := map[string]bool{}
-	for _, heading := range regexp.MustCompile(`(?m)^### (Ballast\w+)\n\n(.+)`).FindAllStringSubmatch(read(t, "docs/alerts.md"), -1) {
+	for _, heading := range regexp.MustCompile(`(?m)^### (Ballast\w+)\n\n(.+)`).FindAllStringSubmatch(read(t, "docs/run/alerts.md"), -1) {
 		explained[heading[1]] = true
 	}
 	for _, rule := range alerts(t) {
 		for _, problem := range wrong(rule.Expression, known, verdicts) {
 			t.Errorf("%s: %s", rule.Alert, problem)
 		}
-		if !explained[rule.Alert] || rule.Annotations["runbook"] != "docs/alerts.md#"+strings.ToLower(rule.Alert) {
-			t.Errorf("%s has the runbook %q, which must be its heading in docs/alerts.md", rule.Alert, rule.Annotations["runbook"])
+		if !explained[rule.Alert] || rule.Annotations["runbook"] != "docs/run/alerts.md#"+strings.ToLower(rule.Alert) {
+			t.Errorf("%s has the runbook %q, which must be its heading in docs/run/alerts.md", rule.Alert, rule.Annotations["runbook"])
 		}
 		delete(explained, rule.Alert)
 		if !tested[rule.Alert] {
@@ -189,7 +189,7 @@ func TestAlertsAskForWhatDaemonsTellAndHaveARunbookAndATest(t *testing.T) {
 		}
 	}
 	if len(explained) > 0 {
-		t.Errorf("docs/alerts.md explains alerts that there are not: %v", slices.Sorted(maps.Keys(explained)))
+		t.Errorf("docs/run/alerts.md explains alerts that there are not: %v", slices.Sorted(maps.Keys(explained)))
 	}
 }
 
@@ -271,19 +271,19 @@ func expectParsed(t *testing.T, promtool string, expressions []string) {
 // Each metric is in the guide, and none that there is not.
 func TestMonitorExplainsEveryMetric(t *testing.T) {
 	declared := Declared(t)
-	guide := read(t, "docs/monitor.md")
+	guide := read(t, "docs/run/monitor.md")
 	explained := map[string]bool{}
 	for _, name := range regexp.MustCompile("`(ballast_[a-z0-9_]+)`").FindAllStringSubmatch(guide, -1) {
 		explained[name[1]] = true
 	}
 	for name := range declared {
 		if !explained[name] {
-			t.Errorf("docs/monitor.md does not explain %s", name)
+			t.Errorf("docs/run/monitor.md does not explain %s", name)
 		}
 	}
 	for name := range explained {
 		if _, ok := declared[name]; !ok {
-			t.Errorf("docs/monitor.md explains %s, which no daemon has", name)
+			t.Errorf("docs/run/monitor.md explains %s, which no daemon has", name)
 		}
 	}
 }
@@ -291,7 +291,7 @@ func TestMonitorExplainsEveryMetric(t *testing.T) {
 // Documents speak of metrics that there are.
 func TestDocumentsNameMetricsThatThereAre(t *testing.T) {
 	declared := Declared(t)
-	documents, err := filepath.Glob(filepath.Join(Root(), "docs/*.md"))
+	documents, err := filepath.Glob(filepath.Join(Root(), "docs/*/*.md"))
 	if err != nil || len(documents) < 10 {
 		t.Fatal(documents, err)
 	}

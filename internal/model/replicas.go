@@ -78,7 +78,7 @@ func (f *Fleet) CheckWithoutControllers() error {
 				path = fmt.Sprintf("services[%d].affinity", i)
 			}
 			return &Invalid{Path: path, Problem: "replicated needs controllers, which tell load balancers of each other",
-				Remedy: "run the load balancers by controllers (docs/replicas.md), or use affinity: cookie with fallback: second-chance"}
+				Remedy: "run the load balancers by controllers (docs/features/replicas.md), or use affinity: cookie with fallback: second-chance"}
 		}
 	}
 	return nil

@@ -75,7 +75,7 @@ func (c *Credentials) Revoke(list []Revocation, now time.Time) (news []Revocatio
 		case useless(r):
 			continue
 		case !known && len(l.entries) >= RevokedMax:
-			err = fmt.Errorf("more than %d certificates are revoked: the others are not known here: make a new authority (\"Lost key\" in docs/operate.md)", RevokedMax)
+			err = fmt.Errorf("more than %d certificates are revoked: the others are not known here: make a new authority (\"Lost key\" in docs/run/operate.md)", RevokedMax)
 			continue
 		case known:
 			if r = before.merged(r); r == before {

@@ -33,18 +33,18 @@ var Service = slices.Concat([]Field[service]{
 	{Key: "vip", Value: address(func(s *service) *netip.Addr { return &s.VIP }),
 		Doc: "address that clients connect to, IPv4 or IPv6", More: "Not one that controllers and nodes use among themselves"},
 	{Key: "destinations", Value: prefix(func(s *service) *model.Prefix { return &s.Destinations }), Clear: true,
-		Doc: "with `protocol: any`, instead of `vip` and `ports`: addresses that are for network functions", More: "See \"Network functions\" in `docs/replicas.md`"},
+		Doc: "with `protocol: any`, instead of `vip` and `ports`: addresses that are for network functions", More: "See \"Network functions\" in `docs/features/replicas.md`"},
 	{Key: "protocol", Value: choice(func(s *service) *model.Protocol { return &s.Protocol }), Default: "tcp",
 		Doc: "what clients speak", More: "`any`: TCP, UDP and ICMP echo, of network functions"},
 	{Key: "ports", Value: list(func(s *service) *[]uint16 { return &s.Ports }, "ports", fmt.Sprintf("1 to %d ports", model.MaxPorts), ",", "%v",
 		func(text string) (uint16, error) { return model.ParseNumber[uint16](text, 1, math.MaxUint16) }),
 		Doc: "ports that clients connect to"},
 	{Key: "dispatch", Value: choice(func(s *service) *model.Dispatch { return &s.Dispatch }), Default: "rr; maglev with `affinity: hash`",
-		Doc: "who gets a new connection", More: "See `docs/policies.md`. With `affinity: hash` only `maglev`, `hash` and `wcmp`"},
+		Doc: "who gets a new connection", More: "See `docs/features/policies.md`. With `affinity: hash` only `maglev`, `hash` and `wcmp`"},
 	{Key: "affinity", Value: choice(func(s *service) *model.Affinity { return &s.Affinity }), Default: "cookie; hash for udp",
 		Doc: "how later packets find their server",
-		More: "`table`: a cookie and an entry per connection (`docs/connection-table.md`), TCP with `return: direct` only. " +
-			"`replicated`: an entry of a table that load balancers replicate (`docs/replicas.md`), needs controllers. " +
+		More: "`table`: a cookie and an entry per connection (`docs/features/connection-table.md`), TCP with `return: direct` only. " +
+			"`replicated`: an entry of a table that load balancers replicate (`docs/features/replicas.md`), needs controllers. " +
 			"`hash` and `local-table` are baselines: they lose connections when servers, or load balancers, change"},
 	{Key: "fallback", Value: choice(func(s *service) *model.Fallback { return &s.Fallback }), Default: "second-chance; hash for udp and `return: through`",
 		Doc: "what happens without a cookie", More: "`second-chance`: servers hand on what is not theirs. `replicated`: as with that affinity"},
@@ -59,7 +59,7 @@ var Service = slices.Concat([]Field[service]{
 		Values: strings.ReplaceAll(strings.Trim(fmt.Sprint(model.TableSizes()), "[]"), " ", ", "),
 		Doc:    "size of the placement table"},
 	{Key: "session", Value: choice(func(s *service) *model.Session { return &s.Session }), Default: "none",
-		Doc: "what keeps several connections of a client at one server", More: "`tls`: its TLS session. See `docs/sessions.md`"},
+		Doc: "what keeps several connections of a client at one server", More: "`tls`: its TLS session. See `docs/features/sessions.md`"},
 	{Key: "session_clients", Value: number(func(s *service) *uint8 { return &s.SessionClients }, "addresses", 0, model.MaxSessionClients),
 		Default: fmt.Sprint(model.DefaultSessionClients),
 		Doc:     "clients that reach a server by one session, with `session: tls`", More: "Further addresses in 9 minutes (IPv6: networks of 64 bits) go by the policy. 0: no limit"},
@@ -92,7 +92,7 @@ var Table = []Field[table]{
 // Choices are the fields of dispatch choices.
 var Choices = []Field[choices]{
 	{Key: "candidates", Value: number(func(c *choices) *uint8 { return &c.Candidates }, "number", model.MinCandidates, model.MaxCandidates), Default: fmt.Sprint(model.DefaultCandidates),
-		Doc: "servers that a new connection is offered to, with `dispatch: choices`", More: "See `docs/policies.md`"},
+		Doc: "servers that a new connection is offered to, with `dispatch: choices`", More: "See `docs/features/policies.md`"},
 	{Key: "history", Value: number(func(c *choices) *uint8 { return &c.History }, "number", 1, model.MaxHistory), Default: fmt.Sprint(model.DefaultHistory),
 		Doc: "owners of a candidate's place that are remembered", More: "The present one among them"},
 	{Key: "accept.policy", Value: choice(func(c *choices) *model.AcceptPolicy { return &c.Accept.Policy }), Default: "dynamic",
@@ -110,9 +110,9 @@ var Choices = []Field[choices]{
 // QUIC are the fields of connection ids.
 var QUIC = []Field[quic]{
 	{Key: "algorithm", Value: choice(func(q *quic) *model.QUICAlgorithm { return &q.Algorithm }), Default: "single-pass",
-		Doc: "how connection ids hide the server, with `affinity: quic`", More: "See `docs/quic.md`. `plain` hides nothing"},
+		Doc: "how connection ids hide the server, with `affinity: quic`", More: "See `docs/features/quic.md`. `plain` hides nothing"},
 	{Key: "server_id_length", Value: number(func(q *quic) *uint8 { return &q.ServerIDLength }, "bytes", 1, model.MaxQUICServerIDLength), Default: fmt.Sprint(model.DefaultServerIDLength),
-		Doc: "of the server's id in connection ids", More: "1 byte: ids up to 255, and what clients draw themselves names a server by chance (`docs/quic.md`, Limits)"},
+		Doc: "of the server's id in connection ids", More: "1 byte: ids up to 255, and what clients draw themselves names a server by chance (`docs/features/quic.md`, Limits)"},
 	{Key: "nonce_length", Value: number(func(q *quic) *uint8 { return &q.NonceLength }, "bytes", model.MinQUICNonceLength, model.MaxQUICNonceLength),
 		Default: fmt.Sprintf("%d; what fills %d with `single-pass`", model.DefaultNonceLength, model.SinglePassLength),
 		Doc:     "of the random bytes behind it", More: fmt.Sprintf("Both together at most %d", model.MaxQUICLength)},
@@ -121,7 +121,7 @@ var QUIC = []Field[quic]{
 // MPTCP are the fields of where further subflows go.
 var MPTCP = []Field[mptcp]{
 	{Key: "first_port", Value: number(func(m *mptcp) *uint16 { return &m.FirstPort }, "port", 1, math.MaxUint16),
-		Doc: "of the ports of the vip that further subflows of MPTCP connections join at", More: "See `docs/mptcp.md`. Each port names one server. None: no subflow joins through load balancers"},
+		Doc: "of the ports of the vip that further subflows of MPTCP connections join at", More: "See `docs/features/mptcp.md`. Each port names one server. None: no subflow joins through load balancers"},
 	{Key: "ports", Value: number(func(m *mptcp) *uint16 { return &m.Ports }, "ports", 1, math.MaxUint16), Default: fmt.Sprint(model.DefaultJoinPorts),
 		Doc: "how many there are", More: "Ids of servers go up to this number"},
 }
@@ -173,7 +173,7 @@ var Health = []Field[health]{
 	{Key: "rcode", Value: text(func(h *health) *string { return &h.RCode }),
 		Doc: "`dns`: the response code expected", More: "Without: NOERROR, and a record"},
 	{Key: "all_down", Value: choice(func(h *health) *model.AllDown { return &h.AllDown }), Default: "keep",
-		Doc: "who gets new connections when nobody is healthy", More: "`keep`: the last healthy set; `withdraw`: the same, and BGP withdraws the VIP (`docs/bgp.md`); `all`: all; `none`: nobody"},
+		Doc: "who gets new connections when nobody is healthy", More: "`keep`: the last healthy set; `withdraw`: the same, and BGP withdraws the VIP (`docs/run/bgp.md`); `all`: all; `none`: nobody"},
 	{Key: "deadline", Value: scalar(func(h *health) *model.Duration { return &h.Deadline }, "duration", "", parseDuration, model.Duration.String), Default: "0s: never",
 		Doc: "the connections of a server that is unhealthy for that long are cut"},
 }
@@ -215,7 +215,7 @@ var Node = slices.Concat([]Field[node]{
 // BGP are the fields of how a load balancer announces VIPs.
 var BGP = []Field[bgp]{
 	{Key: "as", Value: number(func(b *bgp) *uint32 { return &b.AS }, "number", 1, math.MaxUint32),
-		Doc: "this load balancer's AS", More: "With `bgp` it announces VIPs to routers. See `docs/bgp.md`"},
+		Doc: "this load balancer's AS", More: "With `bgp` it announces VIPs to routers. See `docs/run/bgp.md`"},
 	{Key: "router_id", Value: address(func(b *bgp) *netip.Addr { return &b.RouterID.Addr }), Default: "its address towards the first neighbour with an IPv4 address",
 		Doc: "its BGP identifier, an IPv4 address", More: "Every load balancer has its own"},
 	{Key: "neighbors", Value: list(func(b *bgp) *[]model.Neighbor { return &b.Neighbors }, "neighbors", "addresses of routers, with their AS: `10.0.0.1 as 64512`", ",", "%v", model.ParseNeighbor),
@@ -255,7 +255,7 @@ var BGP = []Field[bgp]{
 // Replicas are the fields of the replicated table.
 var Replicas = []Field[copies]{
 	{Key: "chain", Value: number(func(r *copies) *uint8 { return &r.Chain }, "load balancers", 1, model.MaxChain), Default: fmt.Sprint(model.DefaultChain),
-		Doc: "load balancers that keep an entry of the replicated table", More: "There must be more of them. All but one of a chain may fail at once. See `docs/replicas.md`"},
+		Doc: "load balancers that keep an entry of the replicated table", More: "There must be more of them. All but one of a chain may fail at once. See `docs/features/replicas.md`"},
 	{Key: "idle_timeout", Value: span(func(r *copies) *model.Duration { return &r.IdleTimeout }, model.MinReplicaIdleTimeout, model.MaxReplicaIdleTimeout),
 		Default: short(model.DefaultReplicaIdleTimeout), Doc: "a connection silent for this long loses its entry"},
 }

@@ -1,5 +1,5 @@
 // Package schema describes every field of a service, a server, a node and a health check once: the configuration file, what changes in a
-// fleet, the flags of ctl and the tables of docs/configure.md follow from it.
+// fleet, the flags of ctl and the tables of docs/run/configure.md follow from it.
 //
 // A new field is a field of the model with its default, a row here, and a line each in the API's message and its conversion.
 package schema

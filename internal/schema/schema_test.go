@@ -32,7 +32,7 @@ func rows[T any](section string, fields []Field[T]) string {
 func TestDocsListEveryField(t *testing.T) {
 	doctest.Show(t, "fields", map[string]string{
 		"fleet": rows("", Fleet), "service": rows("", Service), "server": rows("", Server), "node": rows("", Node),
-	}, "../../docs/configure.md")
+	}, "../../docs/run/configure.md")
 }
 
 func keys[T any](fields []Field[T]) (keys []string) {

@@ -15,7 +15,7 @@ var documentation = map[string]string{"deploy/packages/nfpm.yaml": "/usr/share/d
 
 var (
 	packagedRow = regexp.MustCompile(`(?m)src: "?([^",}]+)"?, dst: ([^,}]+)`)
-	namedFile   = regexp.MustCompile(`\b(docs/[a-z0-9-]+\.md|examples/[a-z][a-z/-]*(?:\.yaml)?)`)
+	namedFile   = regexp.MustCompile(`\b(docs/[a-z]+/[a-z0-9-]+\.md|examples/[a-z][a-z/-]*(?:\.yaml)?)`)
 )
 
 // packagedDocuments are the files of the repository that a package installs as its documents, by their names there.

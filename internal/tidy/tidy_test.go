@@ -327,9 +327,9 @@ func TestDirectivesNameNoArchitecture(t *testing.T) {
 	}
 }
 
-// docs/papers.md maps sections of papers to files and tests.
+// docs/design/papers.md maps sections of papers to files and tests.
 func TestPathsInTheMapOfPapersExist(t *testing.T) {
-	const papers = "docs/papers.md"
+	const papers = "docs/design/papers.md"
 	text, err := os.ReadFile(filepath.Join(root, papers))
 	if err != nil {
 		t.Skipf("no %s yet", papers)

@@ -4,7 +4,7 @@ import "testing"
 
 // Promise: further subflows of MPTCP connections reach the server of the first, by ports of the VIP that name servers, while servers, load balancers and keys
 // change; and they carry the connection when the path dies that it began on (Cheetah VI). By make test-long alone: on a busy machine one of about a
-// thousand connections has stalled, in 3 of 16 runs, and it is not known why (docs/mptcp.md).
+// thousand connections has stalled, in 3 of 16 runs, and it is not known why (docs/features/mptcp.md).
 func TestSubflowsJoinTheServerOfTheirConnection(t *testing.T) {
 	if !long() {
 		t.Skip("one of a thousand connections may stall: make test-long")

@@ -119,10 +119,10 @@ func packaged(t *testing.T) string {
 	return found[0]
 }
 
-// Promise: who types docs/first-fleet.md on Debian has a fleet that loses nothing.
+// Promise: who types docs/start/first-fleet.md on Debian has a fleet that loses nothing.
 func TestTheFirstFleetIsAsTheDocumentSays(t *testing.T) {
 	r := boot(t, packaged(t))
-	for _, block := range read(t, "../../docs/first-fleet.md") {
+	for _, block := range read(t, "../../docs/start/first-fleet.md") {
 		r.follow(block)
 	}
 	r.meanwhile.Wait()

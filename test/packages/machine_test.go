@@ -66,7 +66,7 @@ for end in "router lb" "router s1" "router clients" "client eth0" "s1 eth0"; do
 done
 `
 
-// bird is what docs/bgp.md tells the operator of a router to write, but for BFD, which an emulated CPU does not keep up with.
+// bird is what docs/run/bgp.md tells the operator of a router to write, but for BFD, which an emulated CPU does not keep up with.
 const bird = `
 router id 10.60.0.1;
 log stderr all;

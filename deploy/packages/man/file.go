@@ -54,11 +54,11 @@ func filePage(source string, date time.Time) []byte {
 	page.WriteString("# NODES\n")
 	writeFields(&page, schema.Node)
 	page.WriteString("# FILES\n/usr/share/doc/ballast/examples/ballast.yaml, /usr/share/doc/ballast/examples/fleet.yaml\n\n" +
-		"# SEE ALSO\n**ballast(1)**, **ballast-validate(1)**, **ballast-ctl-apply(1)**, /usr/share/doc/ballast/configure.md\n")
+		"# SEE ALSO\n**ballast(1)**, **ballast-validate(1)**, **ballast-ctl-apply(1)**, /usr/share/doc/ballast/run/configure.md\n")
 	return md2man.Render(page.Bytes())
 }
 
-// writeFields has a paragraph for each field, with what its row of docs/configure.md says.
+// writeFields has a paragraph for each field, with what its row of docs/run/configure.md says.
 func writeFields[T any](page *bytes.Buffer, fields []schema.Field[T]) {
 	for i := range fields {
 		f := &fields[i]

@@ -85,7 +85,7 @@ func (c *Console) members(next http.HandlerFunc) http.HandlerFunc {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="ballast console"`)
 			http.Error(w, "log in at /login, or send the content of the file of --console-token in a header: Authorization: Bearer TOKEN", http.StatusUnauthorized)
 		default:
-			http.Error(w, "show a certificate of this fleet for role ctl: import it into the browser (docs/console.md), or start the daemon with --console-token", http.StatusForbidden)
+			http.Error(w, "show a certificate of this fleet for role ctl: import it into the browser (docs/run/console.md), or start the daemon with --console-token", http.StatusForbidden)
 		}
 	}
 }

@@ -35,7 +35,7 @@ func (e endpoints) routes() *api.Server {
 		if status := e.bgp.Status(); status != nil {
 			return status, nil
 		}
-		return nil, api.BadRequest("node %s speaks no BGP: give it bgp among the fleet's nodes (docs/bgp.md)", e.name)
+		return nil, api.BadRequest("node %s speaks no BGP: give it bgp among the fleet's nodes (docs/run/bgp.md)", e.name)
 	})
 	s.Handle("GET "+api.PathConnections, e.keeper.Connections)
 	s.Handle("GET "+api.PathSuspects, e.keeper.ListSuspects)

@@ -139,7 +139,7 @@ func (f fleetAPI) DrainReplica(context.Context, string, bool) ([]string, uint64,
 }
 
 // errNoTickets is why a load balancer tells nothing of keys of session tickets.
-var errNoTickets = connect.NewError(connect.CodeFailedPrecondition, errors.New("a load balancer never has keys of session tickets: ask a controller; without controllers each server has its own (docs/sessions.md)"))
+var errNoTickets = connect.NewError(connect.CodeFailedPrecondition, errors.New("a load balancer never has keys of session tickets: ask a controller; without controllers each server has its own (docs/features/sessions.md)"))
 
 func (f fleetAPI) TicketKeys(context.Context) (*ballastv1.ListTicketKeysResponse, error) {
 	return nil, errNoTickets
@@ -184,7 +184,7 @@ func (f fleetAPI) KeyNodes() *rotation.Nodes {
 		return &rotation.Nodes{Blind: fmt.Sprintf("this load balancer runs by controllers, and they know what the nodes have: use `%s`", f.askControllers())}
 	}
 	return &rotation.Nodes{Blind: "a load balancer that runs by a file sees no other node: look that all load balancers and agents write the new epoch, and that " +
-		"no agent counts connections of the old one (`ballast ctl status` on each); see \"Rotating keys\" in docs/operate.md",
+		"no agent counts connections of the old one (`ballast ctl status` on each); see \"Rotating keys\" in docs/run/operate.md",
 		BlindUnused: "it is newer than the one in use: `ballast ctl key use`, or `current` in the files, is next, once all load balancers and agents have the key; " +
 			"if it was in use before, look that no agent counts connections of it (`ballast ctl status` on each)"}
 }

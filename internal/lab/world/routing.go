@@ -71,7 +71,7 @@ func (l *Lab) balancerAddress(i int) netip.Addr {
 	return prefix("10.20.%d.2/24", i).Addr()
 }
 
-// startRouting starts the router's daemons. A document has the same text, between its marks (docs/bgp.md).
+// startRouting starts the router's daemons. A document has the same text, between its marks (docs/run/bgp.md).
 func (l *Lab) startRouting() {
 	dir := l.NodeDir(RouterNode)
 	write := func(name, content string) string {

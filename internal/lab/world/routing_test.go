@@ -7,7 +7,7 @@ import (
 )
 
 func TestDocumentsShowWhatRoutersOfALabRun(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/bgp.md")
+	text, err := os.ReadFile("../../../docs/run/bgp.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -15,7 +15,7 @@ func TestDocumentsShowWhatRoutersOfALabRun(t *testing.T) {
 	_, frr, _ := strings.Cut(FRRConfig, "\n")
 	for _, config := range []string{bird, frr} {
 		if !strings.Contains(string(text), config) {
-			t.Errorf("docs/bgp.md does not show\n%s", config)
+			t.Errorf("docs/run/bgp.md does not show\n%s", config)
 		}
 	}
 }

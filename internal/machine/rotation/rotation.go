@@ -253,7 +253,7 @@ func (n *Nodes) Orphans() []string {
 	if sum == 0 {
 		return nil
 	}
-	return []string{carrying(sum) + " keys that the store does not have. If it was lost, apply the file with the `keys:` in a load balancer's state file (docs/operate.md, \"Backup and restore\")"}
+	return []string{carrying(sum) + " keys that the store does not have. If it was lost, apply the file with the `keys:` in a load balancer's state file (docs/run/operate.md, \"Backup and restore\")"}
 }
 
 func carrying(connections uint64) string {

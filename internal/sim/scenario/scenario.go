@@ -119,7 +119,7 @@ func (k *kind) names() (names []string) {
 	return names
 }
 
-// What a policy may be made of. Names are those of the configuration of services (docs/policies.md).
+// What a policy may be made of. Names are those of the configuration of services (docs/features/policies.md).
 var (
 	byTable  = []string{"maglev", "hash", "wcmp"}
 	byRounds = []string{"rr", "wrr", "p2c", "least", "awrr"}

@@ -17,7 +17,7 @@ import (
 )
 
 // restore has both remedies, as nobody knows here whether there are other controllers. A backup restored beside them would be a second store.
-const restore = "if the other controllers work, move its --data-dir away and start it with --join: it gets their copy; if there are none, restore a backup (docs/operate.md)"
+const restore = "if the other controllers work, move its --data-dir away and start it with --join: it gets their copy; if there are none, restore a backup (docs/run/operate.md)"
 
 // checkFiles finds what etcd would end this process for: where its database lacks its end, touching that is a fault of memory.
 func checkFiles(dir string) error {

@@ -56,7 +56,7 @@ func (f *forged) problem(now time.Time) string {
 	if f.total == 0 || now.Sub(f.at) >= forgedKept {
 		return ""
 	}
-	return fmt.Sprintf("whoever has the certificate of controller %s speaks to the store as controller %s, and is refused (%d times): if that host does not run with a copy of the other's --data-dir, revoke the certificate (\"Lost key\" in docs/operate.md)",
+	return fmt.Sprintf("whoever has the certificate of controller %s speaks to the store as controller %s, and is refused (%d times): if that host does not run with a copy of the other's --data-dir, revoke the certificate (\"Lost key\" in docs/run/operate.md)",
 		f.by, f.as, f.total)
 }
 

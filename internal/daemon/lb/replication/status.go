@@ -111,7 +111,7 @@ func (r *Replication) Problems() (problems []string) {
 		entries    uint64
 	}{{"entries", "new connections that have no room go by hash", status.Entries}, {"answers", "of connections that have no room each packet is asked again", status.Answers}} {
 		if float64(table.entries) >= fullShare*float64(status.Room) {
-			problems = append(problems, fmt.Sprintf("%d replicated %s of %d: %s: lower replicas.idle_timeout, or have larger tables (docs/replicas.md, \"Larger tables\")",
+			problems = append(problems, fmt.Sprintf("%d replicated %s of %d: %s: lower replicas.idle_timeout, or have larger tables (docs/features/replicas.md, \"Larger tables\")",
 				table.entries, table.what, status.Room, table.harm))
 		}
 	}

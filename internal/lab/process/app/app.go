@@ -97,7 +97,7 @@ func (s *server) routes() http.Handler {
 	})
 }
 
-// load says how busy the server is, in a format that docs/policies.md describes. Capacity is how many requests it can hold.
+// load says how busy the server is, in a format that docs/features/policies.md describes. Capacity is how many requests it can hold.
 func (s *server) load(out http.ResponseWriter, _ *http.Request) {
 	load := map[string]int64{"outstanding": s.outstanding.Load(), "answered": s.answered.Load(), "failed": s.failed.Load()}
 	if s.Limit != 0 {

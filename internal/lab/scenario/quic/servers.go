@@ -40,7 +40,7 @@ func find(name string) func(*world.Trial) {
 	return func(t *world.Trial) { t.StartQUIC(program) }
 }
 
-// runServers: clients of nginx keep their addresses, since it loses connections whose client has no second one when that changes (docs/quic.md).
+// runServers: clients of nginx keep their addresses, since it loses connections whose client has no second one when that changes (docs/features/quic.md).
 func runServers(run *scenario.Run) {
 	nginx := findNginx()
 	for _, one := range []struct {

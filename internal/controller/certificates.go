@@ -159,6 +159,9 @@ func (f fleetOf) RevokeCertificate(ctx context.Context, r *ballastv1.RevokeCerti
 		if out := f.lockedOut(ctx, &entry, now); len(out) > 0 && !r.LockOut { // somebody else may have revoked the other controllers meanwhile
 			return nil, errLockOut(out)
 		}
+		if before != nil && entry.Reason == "" {
+			entry.Reason = before.Reason
+		}
 		changes = []string{"revoked: " + entry.What()}
 		if entry.Reason != "" {
 			changes[0] += ": " + entry.Reason

@@ -181,6 +181,10 @@ func TestARevokedNodeIsCutAtOnceAndDoesNotComeBack(t *testing.T) {
 			}
 			fresh := issueAgain(pki.Agent, "stolen-"+name)
 			joinGuarded(t, fresh, c, other).connected(t, c, other)
+			if wish.Name != "" { // in a later second: it moves the revocation, and keeps the reason
+				wish.Reason = ""
+				mustRevoke(t, operator, wish)
+			}
 		})
 	}
 	list, err := operator.ListRevocations(t.Context(), &ballastv1.ListRevocationsRequest{})

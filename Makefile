@@ -120,7 +120,7 @@ test: deps build need-root ## everything: format, vet, unit tests, races, BPF pr
 	echo "== go vet"
 	go vet ./...
 	echo "== unit tests, and BPF programs at the kernel's edge"
-	go test -count=1 -p 3 $(LONGEST) $$(go list ./... | grep -v $(LONGEST:./%=-e %$$) -e /internal/tidy -e /test/) # most wait
+	go test -count=1 -timeout 30m -p 3 $(LONGEST) $$(go list ./... | grep -v $(LONGEST:./%=-e %$$) -e /internal/tidy -e /test/) # most wait
 	echo "== repository rules"
 	go test -count=1 ./internal/tidy
 	echo "== races"

@@ -34,6 +34,7 @@ func (h *agentHost) awaitGauge(name string, want int) {
 }
 
 func TestAnAgentKnowsItsLoadWhoeverRunsMeanwhile(t *testing.T) {
+	t.Parallel()
 	h := newAgentHost(t)
 	h.write(fmt.Sprintf(agentFile, 1))
 	h.start()

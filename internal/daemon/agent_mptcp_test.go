@@ -13,6 +13,7 @@ import (
 
 // What a file says of mptcp is told to clients until the agent leaves for good.
 func TestAnAgentTellsClientsWithMPTCPWhereToJoin(t *testing.T) {
+	t.Parallel()
 	h := newAgentHost(t)
 	with := strings.Replace(agentFile, "ports: [80]", "ports: [80], mptcp: {first_port: 40000, ports: 100}", 1)
 	sum := h.write(fmt.Sprintf(with, 1))

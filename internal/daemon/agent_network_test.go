@@ -75,6 +75,7 @@ func sendFrame(mac net.HardwareAddr, from net.IP, outer ...gopacket.Serializable
 }
 
 func TestAgentFollowsItsDeviceAndItsAddresses(t *testing.T) {
+	t.Parallel()
 	h := newAgentHost(t)
 	sum := h.write(fmt.Sprintf(agentFile, 1))
 	h.start()
@@ -103,12 +104,14 @@ func TestAgentFollowsItsDeviceAndItsAddresses(t *testing.T) {
 
 // The client is reached by another device than the one that packets come in by, and the way changes while it is connected.
 func TestAnswersThatLeaveByAnotherDeviceAreMarked(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	answersLeaveByAnotherDevice(t, false)
 }
 
 // What comes in there is no tunnel: others may have its XDP hook.
 func TestAnswersAreMarkedOnADeviceWhoseXDPHookIsTaken(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	answersLeaveByAnotherDevice(t, true)
 }

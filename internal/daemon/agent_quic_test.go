@@ -15,6 +15,7 @@ import (
 
 // A host with connections of QUIC alone marks none, and has files for applications as long as it serves.
 func TestAnAgentKeepsFilesForConnectionIDs(t *testing.T) {
+	t.Parallel()
 	h := newAgentHost(t)
 	quic := func(current int) string {
 		return strings.Replace(fmt.Sprintf(agentFile, current), "ports: [80]", "ports: [443], protocol: udp, affinity: quic", 1)

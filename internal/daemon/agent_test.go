@@ -135,6 +135,7 @@ func exchange(t *testing.T, conn net.Conn) {
 }
 
 func TestAgentServesReloadsAndSurvivesItsOwnDeath(t *testing.T) {
+	t.Parallel()
 	h := newAgentHost(t)
 	sum := h.write(fmt.Sprintf(agentFile, 1))
 	h.start()
@@ -176,6 +177,7 @@ func TestAgentServesReloadsAndSurvivesItsOwnDeath(t *testing.T) {
 
 // Load balancers go on with the old ones.
 func TestAnAgentRefusesAFileThatReplacesAKeyOrItsId(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newAgentHost(t)
 	file := fmt.Sprintf(agentFile, 1)
@@ -207,6 +209,7 @@ func TestAnAgentRefusesAFileThatReplacesAKeyOrItsId(t *testing.T) {
 }
 
 func TestAnAgentSaysThatItIsOne(t *testing.T) {
+	t.Parallel()
 	h := newAgentHost(t)
 	h.write(fmt.Sprintf(agentFile, 1))
 	h.start()
@@ -220,6 +223,7 @@ func TestAnAgentSaysThatItIsOne(t *testing.T) {
 
 // What it has begun by then must not keep it from ending.
 func TestAnAgentEndsWhoseAddressForMetricsIsTaken(t *testing.T) {
+	t.Parallel()
 	h := newAgentHost(t)
 	h.role = "remote-agent"
 	tls := filepath.Join(h.dir, "tls")
@@ -239,6 +243,7 @@ func TestAnAgentEndsWhoseAddressForMetricsIsTaken(t *testing.T) {
 }
 
 func TestAgentRefusesAHostWithoutTimestamps(t *testing.T) {
+	t.Parallel()
 	h := newAgentHost(t)
 	require(t, h.space.Sysctl("net/ipv4/tcp_timestamps", "0"))
 	h.write(fmt.Sprintf(agentFile, 1))
@@ -252,6 +257,7 @@ func TestAgentRefusesAHostWithoutTimestamps(t *testing.T) {
 }
 
 func TestAgentRefusesAHostWithMicrosecondTimestamps(t *testing.T) {
+	t.Parallel()
 	h := newAgentHost(t)
 	require(t, h.space.Do(func() error {
 		const tcpUsecTS = 1 << 4
@@ -273,6 +279,7 @@ func TestAgentRefusesAHostWithMicrosecondTimestamps(t *testing.T) {
 }
 
 func TestAgentSaysThatTheServiceAddressIsMissing(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newAgentHost(t)
 	h.write(strings.ReplaceAll(fmt.Sprintf(agentFile, 1), "198.51.100.10", "198.51.100.99"))

@@ -79,6 +79,7 @@ func says(problems []string, part string) bool {
 }
 
 func TestAnAgentTakesTunnelsOfWhomItsFileNames(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newAgentHost(t)
 	write := func(key string) {
@@ -140,6 +141,7 @@ func (h *host) joins(controller string, role pki.Role, name string, told func(*b
 func unheard(*ballastv1.TunnelSources) {}
 
 func TestAnAgentTakesTunnelsOfTheLoadBalancersThatControllersTell(t *testing.T) {
+	t.Parallel()
 	h := newAgentHost(t)
 	h.role = "told-agent"
 	tls := filepath.Join(h.dir, "tls")
@@ -204,6 +206,7 @@ func TestAnAgentTakesTunnelsOfTheLoadBalancersThatControllersTell(t *testing.T) 
 }
 
 func TestAgentsHearWhereALoadBalancersTunnelsComeFrom(t *testing.T) {
+	t.Parallel()
 	h := newRemoteHost(t)
 	hub, end := h.control(1)
 	defer end()

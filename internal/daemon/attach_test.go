@@ -85,6 +85,7 @@ func (h *host) eventually(what string, done func() bool) {
 }
 
 func TestAProgramThatSomebodyDetachesIsAttachedAgain(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()
@@ -101,6 +102,7 @@ func TestAProgramThatSomebodyDetachesIsAttachedAgain(t *testing.T) {
 }
 
 func TestAProgramInThePlaceOfOursIsNamedAndNotFought(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()
@@ -140,6 +142,7 @@ func TestAProgramInThePlaceOfOursIsNamedAndNotFought(t *testing.T) {
 }
 
 func TestPinsThatAreTakenAwayAreMadeAgain(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()
@@ -191,6 +194,7 @@ func (h *lbHost) answersEcho() (answered bool) {
 }
 
 func TestPacketsOfEveryShapeGoOnWithoutTheDaemon(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	require(t, h.peer.Do(func() error {
@@ -243,6 +247,7 @@ func pinned(t *testing.T, dir string) string {
 }
 
 func TestAnAgentsProgramsAreAttachedAgain(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newAgentHost(t)
 	h.write(fmt.Sprintf(agentFile, 1))
@@ -268,6 +273,7 @@ func TestAnAgentsProgramsAreAttachedAgain(t *testing.T) {
 }
 
 func TestDetachOfAnInstanceThatIsNotThereChangesNothing(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()

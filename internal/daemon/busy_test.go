@@ -17,6 +17,7 @@ import (
 // Other software copies mounts into namespaces of its own (containers, services with PrivateTmp=). A copy of the file system of the pins
 // keeps the links of a dead daemon after it has been unmounted, until the kernel has freed the last copy.
 func TestADaemonWaitsForTheProgramOfADeadOneToGo(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()

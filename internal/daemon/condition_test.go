@@ -10,6 +10,7 @@ import (
 )
 
 func TestControllersHearWhatIsWrongWithALoadBalancer(t *testing.T) {
+	t.Parallel()
 	h := newRemoteHost(t)
 	h.start()
 	hub, end := h.control(1)
@@ -31,6 +32,7 @@ func TestControllersHearWhatIsWrongWithALoadBalancer(t *testing.T) {
 
 // A controller that has just begun does not know the addresses of nodes that have not joined yet, and takes such a VIP.
 func TestALoadBalancerWhoseOwnAddressIsAVIPIsNotReady(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newRemoteHost(t)
 	h.start()

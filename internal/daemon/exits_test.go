@@ -45,6 +45,7 @@ func attachPass(device *net.Interface) error {
 
 // A native program's redirect to a device that does not accept frames loses them without a trace: plain traffic and health checks pass.
 func TestALoadBalancerIsNotReadyWhileADeviceThatNextHopsLeaveByDropsItsFrames(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.second()
@@ -88,6 +89,7 @@ func (h *lbHost) checkedOnTwoDevices(forward string) {
 
 // What the kernel sends arrives by either device.
 func TestAServerBehindADeviceThatDropsRedirectedFramesIsUnhealthy(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	for _, test := range []struct {
 		name, forward string
@@ -122,6 +124,7 @@ func TestAServerBehindADeviceThatDropsRedirectedFramesIsUnhealthy(t *testing.T) 
 
 // Clients' packets leave by socket buffers there, as those of checks.
 func TestInGenericModeServersAreHealthyBehindAnyDevice(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.role = "generic-lb"

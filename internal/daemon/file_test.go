@@ -16,6 +16,7 @@ const reloadByForce = "/v1/config/reload?" + api.Force + "=true"
 // A load balancer that began with the wrong key, or with ids that are swapped, is put right by the command that the refusal names, also after a
 // restart, which goes on with what it had.
 func TestALoadBalancerTakesAFileThatBreaksConnectionsByForceAlone(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()
@@ -58,6 +59,7 @@ func TestALoadBalancerTakesAFileThatBreaksConnectionsByForceAlone(t *testing.T) 
 
 // The way back from a rotation by ctl is as hard as any other loss of the key in use.
 func TestAResetThatLosesTheKeyInUseNeedsForce(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()
@@ -80,6 +82,7 @@ func TestAResetThatLosesTheKeyInUseNeedsForce(t *testing.T) {
 
 // The state of a load balancer that was off for long may be older than what all others forward by.
 func TestALoadBalancerWhoseFileIsRefusedAfterARebootIsNotReady(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()
@@ -99,6 +102,7 @@ func TestALoadBalancerWhoseFileIsRefusedAfterARebootIsNotReady(t *testing.T) {
 
 // What living connections carry is in the maps, which outlive the agent.
 func TestAnAgentThatRestartsKeepsTheKeyAndTheIDOfLivingConnections(t *testing.T) {
+	t.Parallel()
 	h := newAgentHost(t)
 	file := fmt.Sprintf(agentFile, 1)
 	h.write(file)
@@ -143,6 +147,7 @@ func TestAnAgentThatRestartsKeepsTheKeyAndTheIDOfLivingConnections(t *testing.T)
 }
 
 func TestAnAgentThatStartsWithTheFileOfAnotherFleetTouchesNothing(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newAgentHost(t)
 	h.write(fmt.Sprintf(agentFile, 1) + "tunnels_from: [10.9.0.1]\n")
@@ -169,6 +174,7 @@ func TestAnAgentThatStartsWithTheFileOfAnotherFleetTouchesNothing(t *testing.T) 
 
 // Nobody is harmed: no connection lives.
 func TestAnAgentWithoutConnectionsTakesWhateverFileItStartsWith(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newAgentHost(t)
 	file := fmt.Sprintf(agentFile, 1)

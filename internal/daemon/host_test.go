@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,6 +53,9 @@ type host struct {
 	life        *time.Timer
 	client      *api.Client
 }
+
+// spaces counts the namespaces of this process: tests run beside each other.
+var spaces atomic.Int64
 
 // output is what a daemon says, which may be read while it speaks.
 type output struct {
@@ -124,7 +128,7 @@ func (h *host) remove(name string) error {
 
 func newSpace(t *testing.T, role string) *netspace.Space {
 	t.Helper()
-	made, err := netspace.Create(fmt.Sprintf("ballast-dmn-%d-%s", os.Getpid(), role))
+	made, err := netspace.Create(fmt.Sprintf("ballast-dmn-%d-%d-%s", os.Getpid(), spaces.Add(1), role))
 	require(t, err)
 	t.Cleanup(func() {
 		made.Close()

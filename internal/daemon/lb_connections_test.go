@@ -105,6 +105,7 @@ func (h *lbHost) awaitConnection(what string, done func(api.Connection) bool) (o
 }
 
 func TestConnectionsAreShownFlaggedSweptAndLogged(t *testing.T) {
+	t.Parallel()
 	h := newLBHost(t)
 	h.awaitFileAfter(tableFile)
 	h.say(tableClient, 0, false)
@@ -137,6 +138,7 @@ func TestConnectionsAreShownFlaggedSweptAndLogged(t *testing.T) {
 
 // Who waits for a server to drain must not take a connection for ended whose beginning nobody here has seen.
 func TestPacketsOfConnectionsThatBeganElsewhereAreToldOf(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.awaitFileAfter(tableFile)
@@ -225,6 +227,7 @@ func (h *lbHost) expectLogged() {
 }
 
 func TestAConnectionWhoseIndexIsNeededIsLogged(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.awaitFileAfter(strings.Replace(tableFile, "entries: 64", "entries: 64, index_bits: 1", 1))
@@ -248,6 +251,7 @@ func TestAConnectionWhoseIndexIsNeededIsLogged(t *testing.T) {
 }
 
 func TestServicesWithoutATableSaySo(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()
@@ -270,6 +274,7 @@ func TestServicesWithoutATableSaySo(t *testing.T) {
 }
 
 func TestTheFirstTierSaysWhoHasTheTables(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newTierHost(t, "first-lb")
 	h.awaitFileAfter(fmt.Sprintf(tierFile, "10.9.0.2"))

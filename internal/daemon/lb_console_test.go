@@ -25,6 +25,7 @@ type consoleMessage struct {
 }
 
 func TestTheConsoleOfALoadBalancerShowsHowPacketsFindTheirServer(t *testing.T) {
+	t.Parallel()
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	h.await("a carrier", func(s api.LBStatus) bool { return s.Ready })

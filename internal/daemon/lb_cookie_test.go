@@ -55,6 +55,7 @@ func (h *unmarkedHost) serve(affinity, dispatch string, servers int) (sum string
 }
 
 func TestAServerThatDoesNotMarkIsUnhealthyAndAProblem(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newUnmarkedHost(t)
 	h.serve("cookie", "maglev", 1)
@@ -81,6 +82,7 @@ func TestAServerThatDoesNotMarkIsUnhealthyAndAProblem(t *testing.T) {
 }
 
 func TestALoadBalancerThatReadsNobodysCookieIsNotReady(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newUnmarkedHost(t)
 	h.serve("cookie", "maglev", 2)
@@ -100,6 +102,7 @@ func TestALoadBalancerThatReadsNobodysCookieIsNotReady(t *testing.T) {
 
 // Connections that dispatch puts where placement would not are lost with the next packet; the others get on.
 func TestAServerThatLosesItsTimestampsIsAProblemAndUnhealthyWhereItsConnectionsBreak(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newUnmarkedHost(t)
 	require(t, h.peer.Sysctl("net/ipv4/tcp_timestamps", "0"))

@@ -41,6 +41,7 @@ func (h *host) awaitKept(when string, want ...string) {
 }
 
 func TestNextHopsAreKeptResolvedUntilDetach(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.with("")

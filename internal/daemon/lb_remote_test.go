@@ -137,6 +137,7 @@ func (h *remoteHost) awaitStatuses(what string, want ...string) {
 }
 
 func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t *testing.T) {
+	t.Parallel()
 	h := newRemoteHost(t)
 	h.start()
 	h.await("life without controllers", func(s api.LBStatus) bool {
@@ -214,6 +215,7 @@ func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t
 }
 
 func TestMetricsSayWhatChecksSayAndWhoIsUsedApart(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newRemoteHost(t)
 	h.start()
@@ -258,6 +260,7 @@ func (h *remoteHost) expectControllersNamed() {
 }
 
 func TestAKeyThatDoesNotFitIsAProblemUntilItDoes(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newRemoteHost(t)
 	h.start()
@@ -277,6 +280,7 @@ func TestAKeyThatDoesNotFitIsAProblemUntilItDoes(t *testing.T) {
 }
 
 func TestAStateThatMakesNoSenseIsRefusedAndTheOldOneGoesOn(t *testing.T) {
+	t.Parallel()
 	h := newRemoteHost(t)
 	h.start()
 	hub, end := h.control(1)

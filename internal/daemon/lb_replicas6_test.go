@@ -83,6 +83,7 @@ func newPeer6(t *testing.T, h *remoteHost, state *engine.View, service netip.Add
 }
 
 func TestByIPv6LoadBalancersHearEachOtherAndServe(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := &remoteHost{&lbHost{newHost(t, "remote-lb6", []string{"10.9.0.1/24", "fd09::1/64"}, []string{"10.9.0.2/24", "10.9.0.3/24", "10.9.0.4/24", "fd09::2/64"})}}
 	require(t, pki.Init(h.tlsDir(), pki.DefaultAuthorityLife, false))

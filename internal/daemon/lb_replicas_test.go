@@ -70,6 +70,7 @@ func newReplicaHost(t *testing.T) *remoteHost {
 }
 
 func TestALoadBalancerIsOnTheRingWithTheEntriesThatControllersKnowOf(t *testing.T) {
+	t.Parallel()
 	h := newReplicaHost(t)
 	controller, endControl := h.control(1)
 	controller.SetState(replicatedView(1))
@@ -136,6 +137,7 @@ func (h *remoteHost) peerOf(credentials *pki.Credentials) ballastv1connect.PeerC
 }
 
 func TestOnlyLoadBalancersOfTheRingCopyEntriesAndOnlyWhatMakesSense(t *testing.T) {
+	t.Parallel()
 	h := newReplicaHost(t)
 	controller, _ := h.control(1)
 	controller.SetState(replicatedView(1))
@@ -187,6 +189,7 @@ func TestOnlyLoadBalancersOfTheRingCopyEntriesAndOnlyWhatMakesSense(t *testing.T
 }
 
 func TestALoadBalancerThatDoesNotAnswerIsMissedWithinASecond(t *testing.T) {
+	t.Parallel()
 	h := newReplicaHost(t)
 	controller, _ := h.control(1)
 	state := replicatedView(1)

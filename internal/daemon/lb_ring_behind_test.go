@@ -146,6 +146,7 @@ func stays(t *testing.T, h *remoteHost, what string, happens *atomic.Uint64, n u
 
 // With all controllers dead nothing changes the ring, and nobody need leave. Who only claims that there is a newer one makes nobody leave, and gives nobody a ring.
 func TestARingIsTakenFromALoadBalancerOnlyAsAControllerHasSignedIt(t *testing.T) {
+	t.Parallel()
 	h, _, incarnation, two, three := behindHost(t)
 	stays(t, h, "no controller", &two.pinged, 10)
 	genuine := func() *ballastv1.SignedReplicaView {
@@ -187,6 +188,7 @@ func TestARingIsTakenFromALoadBalancerOnlyAsAControllerHasSignedIt(t *testing.T)
 }
 
 func TestALoadBalancerThatControllersTookOffTheRingIsNotReadyUntilItHearsThem(t *testing.T) {
+	t.Parallel()
 	h, state, incarnation, two, three := behindHost(t)
 	ring := ringOfThree(6, incarnation, false)
 	for _, p := range []*ringPeer{two, three} {

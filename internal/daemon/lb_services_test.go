@@ -47,6 +47,7 @@ func (h *lbHost) add(service, name, address string) {
 }
 
 func TestServicesComeChangeAndGoByCtl(t *testing.T) {
+	t.Parallel()
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	_, err := h.put(&ballastv1.Service{Name: "shop", Vip: "198.51.100.11", Ports: []uint32{80, 443}})
@@ -88,6 +89,7 @@ func TestServicesComeChangeAndGoByCtl(t *testing.T) {
 }
 
 func TestAFileThatCtlAppliesIsNotTheOneThatTheNodeRunsBy(t *testing.T) {
+	t.Parallel()
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	now, err := h.client.Fleet().GetFleet(t.Context(), &ballastv1.GetFleetRequest{})
@@ -110,6 +112,7 @@ func TestAFileThatCtlAppliesIsNotTheOneThatTheNodeRunsBy(t *testing.T) {
 }
 
 func TestServicesThatMakeNoSenseAreRefusedWithTheReason(t *testing.T) {
+	t.Parallel()
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	vip, ports := "198.51.100.11", []uint32{80}
@@ -147,6 +150,7 @@ func TestServicesThatMakeNoSenseAreRefusedWithTheReason(t *testing.T) {
 }
 
 func TestResetCountersBeginAtZero(t *testing.T) {
+	t.Parallel()
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	vip := netip.MustParseAddr("198.51.100.12")
@@ -192,6 +196,7 @@ func send(t *testing.T, from *netspace.Space, to netip.Addr, count int) {
 }
 
 func TestAHostThatFailsIsTakenOutOfAllItsServicesTogether(t *testing.T) {
+	t.Parallel()
 	h := newLBHost(t)
 	const services = 40
 	var file strings.Builder

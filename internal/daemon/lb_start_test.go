@@ -39,6 +39,7 @@ func (h *host) expectFailure(why string) {
 }
 
 func TestAPortThatIsTakenEndsALoadBalancerBeforeItAttaches(t *testing.T) {
+	t.Parallel()
 	h := newLBHost(t)
 	h.with("")
 	var taken net.Listener
@@ -51,6 +52,7 @@ func TestAPortThatIsTakenEndsALoadBalancerBeforeItAttaches(t *testing.T) {
 }
 
 func TestADeviceThatTheProgramIsTakenOffIsNamedAndLoopbackAloneIsRefused(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.role = "wide-lb" // on eth0 and lo
@@ -71,6 +73,7 @@ func TestADeviceThatTheProgramIsTakenOffIsNamedAndLoopbackAloneIsRefused(t *test
 
 // A daemon of the other role that takes over, or removes, what is pinned would end what works on without its own daemon.
 func TestADaemonLeavesAnInstanceOfTheOtherRoleAlone(t *testing.T) {
+	t.Parallel()
 	for role, other := range map[string]string{"lb": "agent", "agent": "lb"} {
 		t.Run(role, func(t *testing.T) {
 			h := newHost(t, role, []string{"10.9.0.1/24", "10.9.0.2/24"}, []string{"10.9.0.3/24"})
@@ -94,6 +97,7 @@ func TestADaemonLeavesAnInstanceOfTheOtherRoleAlone(t *testing.T) {
 }
 
 func TestDetachSaysHowManyConnectionsItBreaks(t *testing.T) {
+	t.Parallel()
 	h := newAgentHost(t)
 	h.write(fmt.Sprintf(agentFile, 1))
 	h.start()
@@ -108,6 +112,7 @@ func TestDetachSaysHowManyConnectionsItBreaks(t *testing.T) {
 }
 
 func TestAStartThatFailsTakesBackWhatItAttachedAndNothingElse(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.with("")

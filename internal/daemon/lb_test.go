@@ -126,6 +126,7 @@ func (h *lbHost) post(path string, body any) (answer api.Changed, err error) {
 }
 
 func TestAFileThatCannotBeAppliedIsRefusedAndTheOldStateGoesOn(t *testing.T) {
+	t.Parallel()
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	h.with(", {name: s3, address: 10.9.0.4, id: 1}")
@@ -144,6 +145,7 @@ func TestAFileThatCannotBeAppliedIsRefusedAndTheOldStateGoesOn(t *testing.T) {
 
 // A VIP may be an address of the load balancer, as long as no port of the service is one that the daemon listens at.
 func TestAServiceTakesNothingThatIsForTheDaemonItself(t *testing.T) {
+	t.Parallel()
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	add := func(port uint32) error {
@@ -172,6 +174,7 @@ func (h *lbHost) awaitAfterStart() {
 }
 
 func TestChangesByCtlSurviveKillAndEditsElsewhere(t *testing.T) {
+	t.Parallel()
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	fleet := h.client.Fleet()
@@ -198,6 +201,7 @@ func TestChangesByCtlSurviveKillAndEditsElsewhere(t *testing.T) {
 }
 
 func TestAServerThatLeftAndDiedIsNoProblem(t *testing.T) {
+	t.Parallel()
 	h := newLBHost(t)
 	missed := func(s api.LBStatus) bool {
 		return slices.ContainsFunc(s.Problems, func(p string) bool { return strings.HasPrefix(p, "server 10.9.0.9: ") })
@@ -214,6 +218,7 @@ func TestAServerThatLeftAndDiedIsNoProblem(t *testing.T) {
 }
 
 func TestRequestsThatMakeNoSenseAreRefusedWithTheReason(t *testing.T) {
+	t.Parallel()
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	fleet, ctx := h.client.Fleet(), t.Context()
@@ -247,6 +252,7 @@ func TestRequestsThatMakeNoSenseAreRefusedWithTheReason(t *testing.T) {
 }
 
 func TestASecondDaemonOfTheInstanceIsRefused(t *testing.T) {
+	t.Parallel()
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	second := h.command()
@@ -260,6 +266,7 @@ func TestASecondDaemonOfTheInstanceIsRefused(t *testing.T) {
 }
 
 func TestCountersAreServedToPrometheus(t *testing.T) {
+	t.Parallel()
 	h := newLBHost(t)
 	h.awaitFileAfter(strings.Replace(strings.Replace(lbFile, "ports: [80]", "ports: [80], session: tls, session_clients: 3", 1), "%s", "", 1))
 	var sessions []api.SessionCounts
@@ -292,6 +299,7 @@ func TestCountersAreServedToPrometheus(t *testing.T) {
 }
 
 func TestAnUpgradeToAnotherLayoutOfMapsReplacesTheProgramInPlace(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()
@@ -323,6 +331,7 @@ func TestAnUpgradeToAnotherLayoutOfMapsReplacesTheProgramInPlace(t *testing.T) {
 }
 
 func TestALoadBalancerThatTheFileDoesNotNameIsNotReady(t *testing.T) {
+	t.Parallel()
 	h := newLBHost(t)
 	lacks := func(s api.LBStatus) bool { return says(s.NotReady, "tunnels_from lacks 10.9.0.1,") }
 	file := fmt.Sprintf(lbFile, "")

@@ -96,6 +96,7 @@ func (h *lbHost) connect(stop func() bool) {
 }
 
 func TestTheFirstTierNoticesWhichNodesOfTheSecondAreDead(t *testing.T) {
+	t.Parallel()
 	h := newTierHost(t, "first-lb")
 	endSecond, endThird := h.answer("10.9.0.2"), h.answer("10.9.0.3")
 	h.write(fmt.Sprintf(tierFile, "10.9.0.2"))
@@ -187,6 +188,7 @@ func (h *lbHost) narrow(address string, mtu, identification uint16) {
 }
 
 func TestATraceOnTheFirstTierNamesTheNode(t *testing.T) {
+	t.Parallel()
 	h := newTierHost(t, "first-lb")
 	h.awaitFileAfter(fmt.Sprintf(tierFile, "10.9.0.2"))
 	stream, err := h.client.Stream(t.Context(), api.PathTrace+"?service=web")
@@ -222,6 +224,7 @@ func (h *lbHost) awaitFileAfter(content string) {
 }
 
 func TestANodeOfTheSecondTierOpensWhatTheFirstSends(t *testing.T) {
+	t.Parallel()
 	h := newTierHost(t, "second-lb")
 	h.awaitFileAfter(fmt.Sprintf(tierFile, "10.9.0.1"))
 	status := h.await("s1 to be found", func(s api.LBStatus) bool { return len(s.Problems) == 0 })
@@ -304,6 +307,7 @@ func (h *lbHost) health() (code int) {
 }
 
 func TestWithoutControllersANodeKeepsItsTierAndWhoIsDown(t *testing.T) {
+	t.Parallel()
 	h := newRemoteHost(t)
 	hub, end := h.control(1)
 	h.start()

@@ -188,6 +188,7 @@ func (n *datagramNet) awaitAnswers(when string, wanted func(by map[string]int) b
 
 // A direct check sees neither the tunnel nor the VIP: what the agent sees of them counts.
 func TestAUDPServerThatLosesPacketsGetsNoNewFlows(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	n := newDatagramNet(t, datagramFile)
 	n.await("the load balancer", func(s api.LBStatus) bool { return s.Ready && len(s.Problems) == 0 })

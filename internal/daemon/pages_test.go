@@ -50,6 +50,7 @@ func (h *host) pages(when string, before metricstest.Scrape, want ...string) {
 }
 
 func TestFaultsOfALoadBalancerPageAndRoutineDoesNot(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.awaitFileAfter(fmt.Sprintf(lbFile, ", {name: s3, address: 10.9.0.4, id: 3}"))
@@ -93,6 +94,7 @@ func TestFaultsOfALoadBalancerPageAndRoutineDoesNot(t *testing.T) {
 }
 
 func TestAProgramInThePlaceOfOursPages(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()
@@ -116,6 +118,7 @@ func TestAProgramInThePlaceOfOursPages(t *testing.T) {
 }
 
 func TestTheLossOfControllersAndAnEndingCertificatePage(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newRemoteHost(t)
 	require(t, pki.Issue(h.tlsDir(), pki.Request{Role: pki.LB, Name: "lb1", Life: 20 * time.Hour, Force: true}))
@@ -139,6 +142,7 @@ func TestTheLossOfControllersAndAnEndingCertificatePage(t *testing.T) {
 }
 
 func TestAFullTablePages(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.awaitFileAfter(tableFile)

@@ -44,6 +44,7 @@ func (h *host) onPeer(do func(*net.Interface) error) {
 
 // The remedy that doctor has for a veth pair makes the check green, and packets flow.
 func TestThePassProgramMakesAVethPairAWire(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()

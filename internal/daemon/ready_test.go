@@ -25,6 +25,7 @@ func onEth0(t *testing.T, space *netspace.Space, change func(netlink.Link) error
 const noCarrier = "interface eth0 is down or has no carrier"
 
 func TestALoadBalancerThatNothingReachesIsNotReady(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newLBHost(t)
 	h.awaitAfterStart()
@@ -42,6 +43,7 @@ func TestALoadBalancerThatNothingReachesIsNotReady(t *testing.T) {
 
 // The old next hops stay in the tables, as the better guess.
 func TestALoadBalancerThatHasLostAllWaysIsNotReady(t *testing.T) {
+	t.Parallel()
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	ready := func(s api.LBStatus) bool { return s.Ready && len(s.Problems) == 0 }
@@ -57,6 +59,7 @@ func TestALoadBalancerThatHasLostAllWaysIsNotReady(t *testing.T) {
 }
 
 func TestAnAgentThatNothingReachesIsNotReady(t *testing.T) {
+	t.Parallel()
 	h := newAgentHost(t)
 	h.write(fmt.Sprintf(agentFile, 1))
 	h.start()

@@ -17,6 +17,7 @@ import (
 // A load balancer that has heard of it leaves a controller whose certificate is revoked, and does not follow it after kill -9 either, when it
 // reaches nobody else.
 func TestALoadBalancerFollowsNoRevokedControllerInItsNextLifeEither(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newRemoteHost(t)
 	h.start()
@@ -66,6 +67,7 @@ func hasRefused(metrics string) bool {
 
 // An agent keeps it as well. It learns it here of the controller itself that is revoked.
 func TestAnAgentFollowsNoRevokedControllerInItsNextLifeEither(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newAgentHost(t)
 	h.role = "told-agent"

@@ -64,6 +64,7 @@ func saysThatItWaits(problems []string) bool {
 }
 
 func TestALoadBalancerWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newRemoteHost(t)
 	hub, end := h.control(1)
@@ -137,6 +138,7 @@ func TestALoadBalancerWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T
 
 // Controllers that were given other keys than the files had.
 func TestALoadBalancerThatMovesToControllersKeepsItsKeys(t *testing.T) {
+	t.Parallel()
 	h := newRemoteHost(t)
 	h.role = "lb"
 	h.write(fmt.Sprintf(lbFile, ""))
@@ -193,6 +195,7 @@ func (h *host) expectProblems(when string, want ...string) {
 }
 
 func TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	h := newAgentHost(t)
 	h.write(strings.NewReplacer("id: 1}", "id: 2}", "id: 2}", "id: 3}").Replace(fmt.Sprintf(agentFile, 1)))
@@ -267,6 +270,7 @@ func TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
 
 // Which servers an agent is told of is up to its certificate, and not to --server or its addresses.
 func TestAnAgentWhoseCertificateSpeaksForNoServerNamesIt(t *testing.T) {
+	t.Parallel()
 	h := newAgentHost(t)
 	tls := filepath.Join(h.dir, "tls")
 	require(t, errors.Join(pki.Init(tls, pki.DefaultAuthorityLife, false), pki.Issue(tls, pki.Request{Role: pki.Controller, Name: "c1"}),
@@ -284,6 +288,7 @@ func TestAnAgentWhoseCertificateSpeaksForNoServerNamesIt(t *testing.T) {
 
 // What a controller knows to be wrong with an agent, the agent's own status says as well.
 func TestAnAgentsStatusHasTheProblemsThatControllersAreTold(t *testing.T) {
+	t.Parallel()
 	h := newAgentHost(t)
 	tls := filepath.Join(h.dir, "tls")
 	require(t, errors.Join(pki.Init(tls, pki.DefaultAuthorityLife, false), pki.Issue(tls, pki.Request{Role: pki.Controller, Name: "c1"}),
@@ -299,6 +304,7 @@ func TestAnAgentsStatusHasTheProblemsThatControllersAreTold(t *testing.T) {
 }
 
 func TestAStateThatCannotBeSavedIsAProblemUntilItIs(t *testing.T) {
+	t.Parallel()
 	h := newRemoteHost(t)
 	hub, end := h.control(1)
 	hub.SetState(viewOf(1, nil, 2, 3))

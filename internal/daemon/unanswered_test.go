@@ -38,6 +38,7 @@ func (n *datagramNet) connect(count int) {
 
 // Checks come from the load balancer, to which the server has a route whatever happens to the one to clients.
 func TestAnAgentSaysThatClientsGetNoAnswer(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	n := newDatagramNet(t, handshakeFile)
 	for _, server := range n.servers {
@@ -68,6 +69,7 @@ func TestAnAgentSaysThatClientsGetNoAnswer(t *testing.T) {
 
 // The kernel completes handshakes for an application that hangs.
 func TestAnAgentSaysThatAnApplicationAcceptsNothing(t *testing.T) {
+	t.Parallel()
 	noRaces(t)
 	n := newDatagramNet(t, handshakeFile)
 	for _, server := range n.servers {

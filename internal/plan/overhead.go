@@ -7,7 +7,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// Specification constants: lengths of headers (RFC 791, 8200, 768; GUE, docs/design/packet-formats.md).
+// Specification constants: lengths of headers (RFC 791, 8200, 768; GUE, docs/design/connection.md).
 const (
 	ipv4Header  = 20
 	ipv6Header  = 40

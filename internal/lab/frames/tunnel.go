@@ -2,7 +2,7 @@ package frames
 
 import "encoding/binary"
 
-// Specification constants (draft-ietf-intarea-gue; docs/design/packet-formats.md).
+// Specification constants (draft-ietf-intarea-gue; docs/design/connection.md).
 const (
 	guePort       = 6080
 	gueHeader     = 4

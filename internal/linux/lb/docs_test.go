@@ -40,10 +40,10 @@ func TestDocsShowTheBytesOfThePrograms(t *testing.T) {
 	for name, block := range blocks {
 		blocks[name] = "```\n" + block + "```\n"
 	}
-	doctest.Show(t, "bytes", blocks, "../../../docs/design/data-path.md", "../../../docs/design/packet-formats.md")
+	doctest.Show(t, "bytes", blocks, "../../../docs/design/connection.md")
 }
 
-// golden is one vector of test/golden/cookie.json: the connection that docs/design/data-path.md follows.
+// golden is one vector of test/golden/cookie.json: the connection that docs/design/connection.md follows.
 type golden struct {
 	Key         string         `json:"key"`
 	VIP         netip.Addr     `json:"vip"`

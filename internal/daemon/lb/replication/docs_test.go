@@ -52,5 +52,5 @@ the connection's     %016x
 fleet key, epoch 3   %x
 key of messages      k0 = %016x   k1 = %016x
 `, h.want.Keys.Placement, e0, e1, uint64(c.key(&h.want.Keys)), h.want.Keys.Cookie[3], p0, p1)
-	doctest.Show(t, "message", map[string]string{"write": "```\n" + b.String() + "```\n"}, "../../../../docs/design/packet-formats.md")
+	doctest.Show(t, "message", map[string]string{"write": "```\n" + b.String() + "```\n"}, "../../../../docs/design/connection.md")
 }

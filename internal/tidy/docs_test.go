@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -134,6 +135,13 @@ func TestDocumentsSpeakTheWordsOfTheField(t *testing.T) {
 	}
 }
 
+// linksTo reports whether a document has a link to a file, relative to its own folder.
+func linksTo(document, text, name string) bool {
+	return slices.ContainsFunc(markdownLink.FindAllStringSubmatch(text, -1), func(link []string) bool {
+		return filepath.Join(filepath.Dir(document), link[1]) == name
+	})
+}
+
 func TestEveryDocumentIsReachable(t *testing.T) {
 	documents := markdown(t)
 	for _, name := range files(t) {
@@ -142,7 +150,7 @@ func TestEveryDocumentIsReachable(t *testing.T) {
 		}
 		named := false
 		for other, document := range documents {
-			named = named || other != name && (strings.Contains(document, name) || strings.Contains(document, "]("+strings.TrimPrefix(name, "docs/")))
+			named = named || other != name && (strings.Contains(document, name) || linksTo(other, document, name))
 		}
 		if !named {
 			t.Errorf("%s: no other document leads to it", name)

@@ -3,7 +3,6 @@ package lb
 import (
 	"encoding/binary"
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -98,10 +97,9 @@ func (d *dump) line(name string, b []byte, format string, args ...any) {
 	}
 }
 
-// dissect shows a frame. It reads well-formed frames only.
+// dissect shows the packet in a frame. It reads well-formed frames only.
 func dissect(frame []byte) string {
 	var d dump
-	d.line("eth", frame[:14], "%s -> %s", net.HardwareAddr(frame[6:12]), net.HardwareAddr(frame[:6]))
 	d.ip(frame[14:])
 	return d.lines.String()
 }

@@ -62,7 +62,7 @@ var Service = slices.Concat([]Field[service]{
 		Doc: "connections of one client session go to one server", More: "See `docs/features/sessions.md`"},
 	{Key: "session_clients", Value: number(func(s *service) *uint8 { return &s.SessionClients }, "addresses", 0, model.MaxSessionClients),
 		Default: fmt.Sprint(model.DefaultSessionClients),
-		Doc:     "client addresses (IPv6: networks of 64 bits) per session in 9 minutes; further ones go by the policy", More: "0: no limit"},
+		Doc:     "client addresses (IPv6: networks of 64 bits) per session in 9 minutes; the policy places further ones", More: "0: no limit"},
 },
 	Section("table", Table, func(s *service) *table { return &s.Table }),
 	Section("choices", Choices, func(s *service) *choices { return &s.Choices }),

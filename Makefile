@@ -35,7 +35,7 @@ ifneq ($(words $(wildcard $(addsuffix /*_bpfel.o,$(PROGRAMS)) $(API)/*.pb.go $(A
 .PHONY: $(STAMP)
 endif
 
-.PHONY: help deps generate build packages results demo test test-long test-kernels test-kernels-long test-packages bench sim clean need-root
+.PHONY: help deps generate build packages results evidence demo test test-long test-kernels test-kernels-long test-packages bench sim clean need-root
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -176,6 +176,9 @@ test-kernels-long: deps build ## all tests of the programs, and lab run churn, o
 
 bench: deps build need-root ## nanoseconds per packet, as a table
 	bin/ballast-lab bench datapath
+
+evidence: ## what the tests promise, and the command that runs each
+	@go run ./internal/tidy/evidence
 
 sim: build ## every claim of the papers, simulated, as a table
 	bin/ballast-lab sim run all --seeds 10

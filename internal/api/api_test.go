@@ -56,6 +56,8 @@ func TestRefusalKeepsItsCodeAndMessage(t *testing.T) {
 }
 
 // A daemon that ends before it answers may have carried an order out; one that is not there has not.
+//
+// Promise: An order to a daemon that is not answered may have been carried out, and `ctl` says so.
 func TestAnOrderWithoutAnAnswerMayHaveBeenCarriedOut(t *testing.T) {
 	s := NewServer()
 	dies := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }

@@ -30,6 +30,7 @@ func TestTheNextControllerIsAskedWhenOneIsGone(t *testing.T) {
 	}
 }
 
+// Promise: When a controller cannot carry out a command, `ctl` asks the next.
 func TestTheNextControllerIsAskedWhenOneIsNotAble(t *testing.T) {
 	cut := &failing{err: connect.NewError(connect.CodeUnavailable, errors.New("no leader"))}
 	_, first := serveFleet(t, cut)
@@ -45,6 +46,9 @@ func TestTheNextControllerIsAskedWhenOneIsNotAble(t *testing.T) {
 }
 
 // A controller that is killed in the midst of a change.
+//
+// Promise: A change that is not answered may have been carried out: `ctl` says so, exits with status 3, and does
+// not retry.
 func TestAChangeThatWasNotAnsweredMayHaveBeenCarriedOut(t *testing.T) {
 	var asked atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

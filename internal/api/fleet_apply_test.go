@@ -13,6 +13,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 )
 
+// Promise: `ctl apply` keeps drains and weights that `ctl` set and the file does not change, and undoes what else
+// the file does not contain.
 func TestApplyKeepsDrainsAndWeightsUntilTheFileSaysSomethingElseOfThem(t *testing.T) {
 	fleet, _ := serveFleet(t, &apitest.Memory{})
 	weighing := func(address string, weight uint32) *ballastv1.Server {

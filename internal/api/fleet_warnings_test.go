@@ -26,6 +26,9 @@ func put(t *testing.T, s *ballastv1.Service) func(ballastv1connect.FleetClient, 
 	}
 }
 
+// Promise: A change that takes out the last (healthy) server or breaks connections is refused, naming the harm,
+// unless forced.
+// Also held by TestTheLastHealthyServerGoesByForceAlone.
 func TestWhatHarmsClientsOrCannotBeTakenBackNeedsForce(t *testing.T) {
 	zero := uint32(0)
 	draining := at("10.0.0.2")

@@ -267,6 +267,9 @@ func FuzzParseNeverPanicsAndMarshalSurvives(f *testing.F) {
 }
 
 // Whoever opens a pipe waits until somebody writes to it.
+//
+// Promise: A file that is invalid or a pipe is refused as a whole, with file, line and key.
+// Also held by TestMistakesAreRefusedWithFileLineAndKey.
 func TestWhatIsNoRegularFileIsRefusedAtOnce(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "ballast.yaml")
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {

@@ -16,6 +16,10 @@ import (
 )
 
 // A load balancer that is cut off forwards on with the keys that it had, whatever has become of the controllers that knew it.
+//
+// Promise: A load balancer that does not return after a restart of the controllers is listed as lost, until `node
+// forget`.
+// Also held by TestALostNodeIsForgottenByAllControllersThatLive.
 func TestALoadBalancerThatDoesNotComeBackAfterARestartOfTheControllersIsLost(t *testing.T) {
 	ca, s := fleettest.NewAuthority(t), storetest.New()
 	listed := func(want string) {

@@ -133,6 +133,9 @@ func TestANameThatNobodyIsKnownByIsAskedAbout(t *testing.T) {
 }
 
 // However its certificate is named, its owner's stream ends within a second, for the reason that was given, and no other begins.
+//
+// Promise: When a certificate is revoked by serial number or name, its streams and connections are cut within a
+// second and others refused.
 func TestARevokedNodeIsCutAtOnceAndDoesNotComeBack(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
 	s := newMemory(t)
@@ -299,6 +302,8 @@ func TestNobodyLocksHimselfOutByMistake(t *testing.T) {
 }
 
 // A controller that hears nothing of the store when somebody is revoked learns it when it is back.
+//
+// Promise: A controller that was cut off from the store during a revocation learns of it when it is back.
 func TestAControllerThatWasCutOffLearnsWhoWasRevoked(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
 	s := newMemory(t)
@@ -385,6 +390,9 @@ func TestAFullListIsKnownToAllAndTakesNoMore(t *testing.T) {
 }
 
 // A store that was restored from a copy gets back what controllers that lived through it know, and loses what has expired.
+//
+// Promise: When the store is restored from a copy without a revocation, nodes and controllers that lived through
+// it still apply it, and these write it again.
 func TestRevocationsAreWrittenAgainIntoARestoredStoreAndExpireInIt(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
 	s := newMemory(t)
@@ -425,6 +433,8 @@ func TestRevocationsAreWrittenAgainIntoARestoredStoreAndExpireInIt(t *testing.T)
 
 // Of two operators who revoke the certificates of both controllers at once, one is asked whether he means it; so is who asks a controller
 // that is revoked itself.
+//
+// Promise: The last controllers are not revoked without `--force`, also by two operators at once.
 func TestTwoOperatorsDoNotRevokeAllControllersByMistake(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
 	s := newMemory(t)
@@ -457,20 +467,11 @@ func TestTwoOperatorsDoNotRevokeAllControllersByMistake(t *testing.T) {
 	}
 }
 
-// An entry from a clock that was ahead hides no later one.
-func TestARevocationFromTheFutureKeepsNobodyFromRevokingAgain(t *testing.T) {
-	ca := fleettest.NewAuthority(t)
-	s := newMemory(t)
-	r := pki.Revocation{Name: "a1", At: time.Now().Add(30 * 24 * time.Hour), Ends: time.Now().Add(365 * 24 * time.Hour)}
-	value, err := json.Marshal(r)
-	fleettest.Require(t, err)
-	_, err = s.Commit(t.Context(), []store.Document{{Key: revokedPrefix + r.Key(), Value: value}})
-	fleettest.Require(t, err)
-	c := startController(t, ca, "c1", "127.0.0.1:0", s, nil)
-	mustRevoke(t, c.client(ca.Issue(pki.Ctl, "me")), &ballastv1.RevokeCertificateRequest{Name: "a1"})
-}
-
 // Who may revoke by his certificate cannot take all the room: root on a controller's host revokes him still.
+//
+// Promise: A thief who fills the list of revocations can still be revoked by root on a controller's host, and a
+// node whose list he fills himself reports it.
+// Also held by TestAListThatMakesNoSenseIsTakenAsFarAsItDoes.
 func TestAThiefWhoFillsTheListCanBeRevoked(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
 	s := newMemory(t)

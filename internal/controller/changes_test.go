@@ -136,6 +136,8 @@ func TestTwoChangesAtOnceNeverLeaveAFleetThatContradictsItself(t *testing.T) {
 	}
 }
 
+// Promise: When the store holds an inconsistent fleet, nodes keep the last consistent state, and PROBLEMS names
+// what to repair.
 func TestNodesAreNotToldAFleetThatContradictsItselfAndItCanBeMended(t *testing.T) {
 	s := newMemory(t)
 	d := following(t, s)

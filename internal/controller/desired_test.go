@@ -146,6 +146,8 @@ func TestTheStateSurvivesARestartOfTheController(t *testing.T) {
 	}
 }
 
+// Promise: Of two changes at the same time both happen, or the second is refused, and the store stays consistent.
+// Also held by TestWhatControllersTellIsLinearizableWhateverHappensToThem.
 func TestChangesThroughTwoControllersAtOnceAllHappen(t *testing.T) {
 	s := newMemory(t)
 	controllers := []*Desired{following(t, s), following(t, s)}

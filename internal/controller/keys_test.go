@@ -22,6 +22,10 @@ func says(epochs []uint32, current uint32, connections map[uint32]uint64) *balla
 }
 
 // Two changes of keys in a row, each as soon as the controller lets it: never before every node has taken the one before.
+//
+// Promise: A key is not used before all nodes have it, and not dropped while clients echo it, unless forced.
+// Also held by TestAFileThatTurnsKeysBackIsRefusedWithoutForceKeys and
+// TestARotationOfKeysWaitsForSilentClientsAndLostNodes.
 func TestKeysAreUsedAndDroppedOnlyWhenTheNodesOfTheFleetAreReady(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
 	c := startController(t, ca, "c1", "127.0.0.1:0", storetest.New(), nil)
@@ -147,6 +151,10 @@ func TestALostLoadBalancerHoldsARotationUpUntilItIsBackOrItIsForced(t *testing.T
 }
 
 // Nodes go on with the keys of a store that was lost.
+//
+// Promise: An emptied store is not given other keys than living connections carry without `--force-keys`, while
+// connected agents report them.
+// Also held by TestKeysThatLackThoseOfLivingConnectionsAreARisk.
 func TestAnEmptyStoreGetsNoNewKeysWhileAgentsCountConnections(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
 	c := startController(t, ca, "c1", "127.0.0.1:0", storetest.New(), nil)

@@ -22,6 +22,8 @@ func TestControllersWhoseLeaseHasEndedAreListedAsLost(t *testing.T) {
 	}
 }
 
+// Promise: Two controllers with one certificate serve and lead the same services, and PROBLEMS, `status` and the
+// log name both addresses, unless `--public` gives them one.
 func TestControllersThatShareACertificateAreNamed(t *testing.T) {
 	s, ca := newMemory(t), fleettest.NewAuthority(t)
 	one := startController(t, ca, "c1", "127.0.0.1:0", s, nil)

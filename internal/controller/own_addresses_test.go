@@ -15,6 +15,11 @@ import (
 )
 
 // Load balancers would take what is said to a controller or a node for a service's packets.
+//
+// Promise: A VIP that is an address of the fleet, of `--listen` or of `--metrics` is refused, or makes its load
+// balancer not ready.
+// Also held by TestALoadBalancerWhoseOwnAddressIsAVIPIsNotReady and
+// TestAServiceTakesNothingThatIsForTheDaemonItself.
 func TestAVIPIsNoAddressOfTheFleetItself(t *testing.T) {
 	ca, s := fleettest.NewAuthority(t), storetest.New()
 	ca.Issue(pki.Controller, "c1", "127.0.0.1", "203.0.113.1")

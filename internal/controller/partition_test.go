@@ -107,6 +107,13 @@ func freeAddress(t testing.TB) string {
 	}
 }
 
+// Promise: When no controller judges servers for 5 s, each load balancer judges all of them by its own checks,
+// with `rise`, `fall` and `all_down`, also over restarts.
+// Also held by TestItJudgesOnceNoControllerIsHeardForPatience and
+// TestLoadBalancersWithoutControllersTakeOutServersThatFail.
+// Promise: When etcd has no quorum, controllers send nodes what they know, refuse changes, and mark answers as
+// possibly old.
+// Also held by TestWhateverIsReadSaysWhenItMayBeOld.
 func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
 	etcdAddress := freeAddress(t)
 	embedded, err := etcd.Embed(t.Context(), etcd.EmbedOptions{DataDir: t.TempDir(), ClientURL: "http://" + etcdAddress, Log: fleettest.Log(t)})

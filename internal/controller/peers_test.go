@@ -156,6 +156,9 @@ func (c *changer) goesOn(what string) {
 	fleettest.Await(c.t, "changes go on "+what, func() bool { return c.acknowledged.Load() > before+2 })
 }
 
+// Promise: A fleet goes from one controller to three and back, with changes meanwhile, and loses no acknowledged
+// change.
+// Promise: A removed controller that returns exits with status 1 and the remedy.
 func TestAFleetGoesFromOneControllerToThreeAndBackAndLosesNoChange(t *testing.T) {
 	if os.Getenv("BALLAST_LONG") == "" {
 		t.Skip("takes half a minute, as etcd waits until members have been in touch for 5 s: BALLAST_LONG=1, as in make test-long")
@@ -213,6 +216,9 @@ func TestAFleetGoesFromOneControllerToThreeAndBackAndLosesNoChange(t *testing.T)
 	fleettest.Await(t, "the load balancer knows all", func() bool { return lb.has(map[string]int{"web": len(changes.names())}) })
 }
 
+// Promise: A controller that dies while it joins joins again at its next start, and two that join at once join one
+// after the other.
+// Also held by TestAFleetGoesFromOneControllerToThreeAndBackAndLosesNoChange.
 func TestAJoinThatWasCutOffIsMadeAgain(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
 	operator := ca.Issue(pki.Ctl, "me")
@@ -245,6 +251,9 @@ func TestAControllerThatIsRemovedWhileItJoinsStaysAway(t *testing.T) {
 }
 
 // Else there would be two fleets, and nobody would say so.
+//
+// Promise: A controller that began alone and is started with `--join` continues with its own data, and its status
+// says so.
 func TestAControllerWithDataOfItsOwnSaysThatItJoinsNobody(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
 	operator := ca.Issue(pki.Ctl, "me")
@@ -283,6 +292,7 @@ func addAs(t *testing.T, ca *fleettest.Authority, name, address, other string) {
 	fleettest.Require(t, err)
 }
 
+// Promise: Whoever joins the controllers without a controller's certificate, or in another's name, is refused.
 func TestWhoMayNotJoinIsToldWhy(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
 	c1 := startKeeper(t, ca, "c1", t.TempDir(), freeAddress(t))

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -170,4 +171,19 @@ func liveThroughARestore(t *testing.T, since int) {
 		fleettest.Require(t, err)
 		return !strings.Contains(fmt.Sprint(nodes), restored)
 	})
+}
+
+// An entry from a clock that was ahead hides no later one.
+//
+// Promise: A name that was revoked by a clock that is ahead can be revoked again when the clock is right.
+func TestARevocationFromTheFutureKeepsNobodyFromRevokingAgain(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	s := newMemory(t)
+	r := pki.Revocation{Name: "a1", At: time.Now().Add(30 * 24 * time.Hour), Ends: time.Now().Add(365 * 24 * time.Hour)}
+	value, err := json.Marshal(r)
+	fleettest.Require(t, err)
+	_, err = s.Commit(t.Context(), []store.Document{{Key: revokedPrefix + r.Key(), Value: value}})
+	fleettest.Require(t, err)
+	c := startController(t, ca, "c1", "127.0.0.1:0", s, nil)
+	mustRevoke(t, c.client(ca.Issue(pki.Ctl, "me")), &ballastv1.RevokeCertificateRequest{Name: "a1"})
 }

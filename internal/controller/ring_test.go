@@ -149,6 +149,12 @@ func TestTheRingFollowsWhoLivesWhicheverControllerLeads(t *testing.T) {
 }
 
 // A stream with the certificate of a load balancer says 50 times a second that this has lost its entries, and is somewhere else.
+//
+// Promise: A load balancer that comes and goes, or reports 50 times a second that it has lost its entries, is
+// removed from the ring for twice as long each time; few ring versions are made, and load balancers skip
+// superseded ones.
+// Also held by TestANodeThatLosesItsEntriesAllTheTimeIsTakenOffAndWaitsLonger and
+// TestOfWhatComesFasterThanItIsTakenTheNewestIsTaken.
 func TestOneLoadBalancerCannotMakeMoreThanAFewVersionsOfTheRing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newRingFleet(t, newMemory(t), "lb1", "lb2", "lb3", "lb4")
@@ -227,6 +233,8 @@ func (s *refusingStore) Commit(ctx context.Context, documents []store.Document) 
 	return s.Store.Commit(ctx, documents)
 }
 
+// Promise: While no controller can write to the store and a load balancer of the ring has failed, packets that
+// must ask it are dropped, and connections that the others know are kept.
 func TestTheRingStaysWhileTheStoreRefusesAndFollowsThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &refusingStore{Store: newMemory(t)}

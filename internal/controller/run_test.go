@@ -95,6 +95,11 @@ func apply(t testing.TB, client ballastv1connect.FleetClient, views ...engine.Se
 	return answer
 }
 
+// Promise: A load balancer that is cut off from all controllers keeps its state, and takes the complete one when
+// it reconnects.
+// Also held by TestLosingControllersBreaksNothing.
+// Promise: An agent that is cut off from all controllers marks and restores; its reports, and changes of keys and
+// servers, are missing meanwhile.
 func TestNodesResynchroniseAfterEveryKindOfGap(t *testing.T) {
 	ca, s := fleettest.NewAuthority(t), &faultyStore{Store: newMemory(t)}
 	operator := ca.Issue(pki.Ctl, "me")
@@ -162,6 +167,9 @@ func report(agents []*fleetNode, lb *fleetNode, services []engine.ServiceView) {
 	lb.joined.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Health{Health: health}})
 }
 
+// Promise: When one of several controllers is killed, frozen or cut off, the services that it led have no new
+// weights and health decisions for less than 3 s.
+// Also held by TestWhoTakesOverKnowsEverythingAlready and TestLosingControllersBreaksNothing.
 func TestControllersDivideTheServicesAndTakeOverFromOneThatIsGone(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) store.Store{
 		"memory": func(t *testing.T) store.Store { return newMemory(t) },
@@ -289,6 +297,8 @@ func TestServersThatFailChecksGetNoNewConnectionsAndAreBackWhenTheyAnswer(t *tes
 	down(true)
 }
 
+// Promise: A drain with a deadline keeps connections until then, and resets them after it.
+// Also held by TestDrainedServersKeepTheirConnectionsUntilTheyEndOrTheDeadline.
 func TestADrainedServerIsOffAfterItsDeadline(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
 	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), nil)
@@ -310,6 +320,7 @@ func TestADrainedServerIsOffAfterItsDeadline(t *testing.T) {
 	fleettest.Await(t, "it is off", state("off"))
 }
 
+// Promise: Nodes cannot change the fleet: the fleet API is for the roles `ctl` and `controller`.
 func TestOnlyOperatorsUseTheFleetAPI(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
 	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), nil)

@@ -43,6 +43,9 @@ func clusterOf(t *testing.T, k *keeper, credentials *pki.Credentials) string {
 }
 
 // A controller that was broken into and not revoked yet votes and answers once, in its own name.
+//
+// Promise: A controller cannot post store messages in another one's name: they are refused, counted, and a problem
+// in status.
 func TestNoControllerSendsTheStoreAMessageInAnotherOnesName(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
 	operator := ca.Issue(pki.Ctl, "me")

@@ -97,6 +97,10 @@ func answerTo(t *testing.T, credentials *pki.Credentials, request *http.Request)
 }
 
 // The store is every key of the fleet: whoever is at a controller's address is sent it only as the controller of that name.
+//
+// Promise: Stores send to and answer only the controller of the right name, and a revoked controller leaves the
+// store in the same act.
+// Also held by TestARevokedControllerLeavesTheStoreInTheSameAct.
 func TestNobodyButTheControllerOfThatNameIsSentAByteOfTheStore(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
 	operator := ca.Issue(pki.Ctl, "me")

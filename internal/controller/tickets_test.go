@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/hex"
@@ -188,6 +187,7 @@ func TestControllersGiveAllServersTheSameKeysOfTicketsAndTheNextOneFirst(t *test
 	}
 }
 
+// Promise: Of several simultaneous rotations of ticket keys one is made, and the others find it done.
 func TestOfManyWhoUseTheSameKeyAtOnceOneDoes(t *testing.T) {
 	ca, s := fleettest.NewAuthority(t), newMemory(t)
 	alice := ca.Issue(pki.Ctl, "alice")
@@ -285,6 +285,9 @@ func TestKeysOfTicketsTurnByThemselvesOnceADay(t *testing.T) {
 }
 
 // A store that was restored makes another key of an epoch that agents had before: they do not count as having it.
+//
+// Promise: When the store is restored from a copy, its ticket keys count again, and another key of the same epoch
+// is not taken for the same.
 func TestAnotherKeyOfTheSameEpochIsNotTheSame(t *testing.T) {
 	ca, s := fleettest.NewAuthority(t), newMemory(t)
 	c := startController(t, ca, "c1", "127.0.0.1:0", s, settlesSoon)
@@ -309,6 +312,9 @@ func TestAnotherKeyOfTheSameEpochIsNotTheSame(t *testing.T) {
 }
 
 // Agents go on with the keys of a store that was lost, and take those of one that was restored.
+//
+// Promise: Agents keep their ticket keys when controllers start with an empty store; once the fleet is applied
+// again there are new keys, and sessions begin again.
 func TestAgentsKeepTheirKeysWhenTheStoreIsLost(t *testing.T) {
 	ca, s, address := fleettest.NewAuthority(t), newMemory(t), freeAddress(t)
 	c := startController(t, ca, "c1", address, s, settlesSoon)
@@ -388,24 +394,6 @@ func TestOfManyWhoRevokeTheSameKeysAtOnceOneDoes(t *testing.T) {
 	if answer, err := controllers[0].client(me).RevokeTicketKeys(t.Context(), &ballastv1.RevokeTicketKeysRequest{Force: true, Newest: now - 1}); err != nil || len(answer.Changes) != 1 {
 		t.Errorf("who has not seen the next key: %v, %v", answer, err)
 	}
-}
-
-// syncBuffer is a log.
-type syncBuffer struct {
-	mutex sync.Mutex
-	text  bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mutex.Lock()
-	defer b.mutex.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mutex.Lock()
-	defer b.mutex.Unlock()
-	return b.text.String()
 }
 
 // Whatever a controller says to people and to load balancers, there is no key of tickets in it.

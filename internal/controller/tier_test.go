@@ -13,6 +13,8 @@ import (
 )
 
 // The whole way: what a load balancer of the first tier sees is in the store, told to all, and survives the controller.
+//
+// Promise: A controller that takes over the judgement of nodes continues from what was known.
 func TestANodeThatFailsChecksIsUnhealthyForEverybody(t *testing.T) {
 	ca, s := fleettest.NewAuthority(t), newMemory(t)
 	c := startController(t, ca, "c1", freeAddress(t), s, nil)

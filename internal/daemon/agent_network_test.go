@@ -103,6 +103,9 @@ func TestAgentFollowsItsDeviceAndItsAddresses(t *testing.T) {
 }
 
 // The client is reached by another device than the one that packets come in by, and the way changes while it is connected.
+//
+// Promise: Connections are kept when answers leave by another device or their route changes.
+// Also held by TestAnswersAreMarkedOnADeviceWhoseXDPHookIsTaken.
 func TestAnswersThatLeaveByAnotherDeviceAreMarked(t *testing.T) {
 	t.Parallel()
 	noRaces(t)

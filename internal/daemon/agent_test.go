@@ -242,6 +242,9 @@ func TestAnAgentEndsWhoseAddressForMetricsIsTaken(t *testing.T) {
 	}
 }
 
+// Promise: An agent does not start on a host with `tcp_timestamps=0` or routes with `features tcp_usec_ts`, and
+// gives the reason.
+// Also held by TestAgentRefusesAHostWithMicrosecondTimestamps.
 func TestAgentRefusesAHostWithoutTimestamps(t *testing.T) {
 	t.Parallel()
 	h := newAgentHost(t)
@@ -278,6 +281,7 @@ func TestAgentRefusesAHostWithMicrosecondTimestamps(t *testing.T) {
 	}
 }
 
+// Promise: A daemon that cannot work is not ready, and `/healthz` answers 503 with the reason.
 func TestAgentSaysThatTheServiceAddressIsMissing(t *testing.T) {
 	t.Parallel()
 	noRaces(t)

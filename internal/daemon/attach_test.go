@@ -84,6 +84,9 @@ func (h *host) eventually(what string, done func() bool) {
 	await.True(h.t, what, done)
 }
 
+// Promise: A detached program, or one whose interface was recreated, is attached again within about a second; if
+// another program has the hook, the daemon is not ready and names it.
+// Also held by TestAProgramInThePlaceOfOursIsNamedAndNotFought and TestAnAgentsProgramsAreAttachedAgain.
 func TestAProgramThatSomebodyDetachesIsAttachedAgain(t *testing.T) {
 	t.Parallel()
 	noRaces(t)
@@ -141,6 +144,7 @@ func TestAProgramInThePlaceOfOursIsNamedAndNotFought(t *testing.T) {
 	h.awaitHealth("with the program back", http.StatusOK)
 }
 
+// Promise: Pins that are removed or unmounted are made again within about a second.
 func TestPinsThatAreTakenAwayAreMadeAgain(t *testing.T) {
 	t.Parallel()
 	noRaces(t)
@@ -272,6 +276,8 @@ func TestAnAgentsProgramsAreAttachedAgain(t *testing.T) {
 	h.awaitTunnels("after the XDP program was detached")
 }
 
+// Promise: `--detach` of an instance that does not exist changes nothing.
+// Also held by TestAMountThatOnlyOthersSeeIsLeftAlone.
 func TestDetachOfAnInstanceThatIsNotThereChangesNothing(t *testing.T) {
 	t.Parallel()
 	noRaces(t)

@@ -9,6 +9,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 )
 
+// Promise: When no server of a service takes new connections, they are dropped (`dropped_no_server`), and `status`
+// and `nodes` report it.
 func TestControllersHearWhatIsWrongWithALoadBalancer(t *testing.T) {
 	t.Parallel()
 	h := newRemoteHost(t)

@@ -88,6 +88,12 @@ func (h *lbHost) checkedOnTwoDevices(forward string) {
 }
 
 // What the kernel sends arrives by either device.
+//
+// Promise: When a device drops the frames that are redirected to it, checks of the servers behind it fail, or the
+// load balancer is not ready and withdraws their VIPs.
+// Also held by TestALoadBalancerIsNotReadyWhileADeviceThatNextHopsLeaveByDropsItsFrames,
+// TestVIPsWhosePacketsLeaveByADeviceThatDropsThemAreWithdrawn,
+// TestADeviceThatFramesOnlyLeaveByKeepsThePassProgramOverARestart and TestFleetsWorkByTwoDevices.
 func TestAServerBehindADeviceThatDropsRedirectedFramesIsUnhealthy(t *testing.T) {
 	t.Parallel()
 	noRaces(t)

@@ -244,6 +244,8 @@ func TestVIPsAreAnnouncedAndWithdrawnAndKeptOverRestarts(t *testing.T) {
 	}
 }
 
+// Promise: Whatever a BGP neighbour sends changes nothing at the load balancer: routes are refused, 10,000 at most
+// are kept, and garbage ends the session.
 func TestNeighboursThatMisbehaveAreNamedAndCostLittle(t *testing.T) {
 	noRaces(t)
 	t.Parallel()

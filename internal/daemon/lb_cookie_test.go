@@ -81,6 +81,8 @@ func TestAServerThatDoesNotMarkIsUnhealthyAndAProblem(t *testing.T) {
 	h.await("health without cookies", func(s api.LBStatus) bool { return len(s.Problems) == 0 })
 }
 
+// Promise: A load balancer is not ready if it can read no cookie, and those of most servers, at least two, are
+// foreign.
 func TestALoadBalancerThatReadsNobodysCookieIsNotReady(t *testing.T) {
 	t.Parallel()
 	noRaces(t)

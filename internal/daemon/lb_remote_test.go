@@ -136,6 +136,8 @@ func (h *remoteHost) awaitStatuses(what string, want ...string) {
 	})
 }
 
+// Promise: When every controller is killed, state and weights stay, also over restarts of nodes.
+// Also held by TestLosingControllersBreaksNothing.
 func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t *testing.T) {
 	t.Parallel()
 	h := newRemoteHost(t)
@@ -279,6 +281,8 @@ func TestAKeyThatDoesNotFitIsAProblemUntilItDoes(t *testing.T) {
 	h.await("the end of the problem", func(s api.LBStatus) bool { return !unfit(s) })
 }
 
+// Promise: A state that is inconsistent or does not fit is rejected as a whole and reported, and the node takes
+// the first complete one that works.
 func TestAStateThatMakesNoSenseIsRefusedAndTheOldOneGoesOn(t *testing.T) {
 	t.Parallel()
 	h := newRemoteHost(t)

@@ -51,6 +51,8 @@ func TestAPortThatIsTakenEndsALoadBalancerBeforeItAttaches(t *testing.T) {
 	}
 }
 
+// Promise: A load balancer that restarts with another `--interface` removes its program from the other devices
+// with a warning, and refuses the loopback alone.
 func TestADeviceThatTheProgramIsTakenOffIsNamedAndLoopbackAloneIsRefused(t *testing.T) {
 	t.Parallel()
 	noRaces(t)
@@ -72,6 +74,8 @@ func TestADeviceThatTheProgramIsTakenOffIsNamedAndLoopbackAloneIsRefused(t *test
 }
 
 // A daemon of the other role that takes over, or removes, what is pinned would end what works on without its own daemon.
+//
+// Promise: A daemon refuses an instance of the other role, and the data path stays as it is.
 func TestADaemonLeavesAnInstanceOfTheOtherRoleAlone(t *testing.T) {
 	t.Parallel()
 	for role, other := range map[string]string{"lb": "agent", "agent": "lb"} {

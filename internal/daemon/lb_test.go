@@ -298,6 +298,9 @@ func TestCountersAreServedToPrometheus(t *testing.T) {
 	})
 }
 
+// Promise: Connections are kept when `ballast lb` is killed or upgraded, also during a change, because the pinned
+// data path goes on.
+// Also held by TestAnUpdateThatWasCutOffCanBeFinished and TestConnectionsSurviveUpgradeInPlace.
 func TestAnUpgradeToAnotherLayoutOfMapsReplacesTheProgramInPlace(t *testing.T) {
 	t.Parallel()
 	noRaces(t)

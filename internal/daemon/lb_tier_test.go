@@ -223,6 +223,9 @@ func (h *lbHost) awaitFileAfter(content string) {
 	h.awaitFile(sum)
 }
 
+// Promise: When the daemon of a second-tier node ends, other nodes keep its connections until it is back.
+// Promise: A second-tier node whose address is not its host's answers 503 on `/healthz`, so that a checked node
+// gets no traffic.
 func TestANodeOfTheSecondTierOpensWhatTheFirstSends(t *testing.T) {
 	t.Parallel()
 	h := newTierHost(t, "second-lb")
@@ -306,6 +309,8 @@ func (h *lbHost) health() (code int) {
 	return code
 }
 
+// Promise: Without controllers, tiers and unhealthy nodes are kept, and after 5 s each first-tier node judges by
+// its own checks.
 func TestWithoutControllersANodeKeepsItsTierAndWhoIsDown(t *testing.T) {
 	t.Parallel()
 	h := newRemoteHost(t)

@@ -187,6 +187,10 @@ func (n *datagramNet) awaitAnswers(when string, wanted func(by map[string]int) b
 }
 
 // A direct check sees neither the tunnel nor the VIP: what the agent sees of them counts.
+//
+// Promise: With `check: none` or a direct check, a server gets no new connections as soon as its connected agent
+// finds that it loses packets, and `all_down` holds as for checks.
+// Also held by TestWhatAnAgentFindsLostCountsWhereNoCheckGoesThroughTheTunnel.
 func TestAUDPServerThatLosesPacketsGetsNoNewFlows(t *testing.T) {
 	t.Parallel()
 	noRaces(t)

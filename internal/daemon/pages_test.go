@@ -49,6 +49,9 @@ func (h *host) pages(when string, before metricstest.Scrape, want ...string) {
 	metricstest.ExpectPages(h.t, when, want, before, before, h.scrape())
 }
 
+// Promise: Every alert of severity `page` fires on what a daemon with the fault exports, and routine work pages
+// nobody.
+// Also held by TestFaultsOfControllersPage.
 func TestFaultsOfALoadBalancerPageAndRoutineDoesNot(t *testing.T) {
 	t.Parallel()
 	noRaces(t)

@@ -43,6 +43,8 @@ func (h *host) onPeer(do func(*net.Interface) error) {
 }
 
 // The remedy that doctor has for a veth pair makes the check green, and packets flow.
+//
+// Promise: `ballast pass` makes a veth pair carry frames whose other end has no XDP program.
 func TestThePassProgramMakesAVethPairAWire(t *testing.T) {
 	t.Parallel()
 	noRaces(t)

@@ -16,6 +16,10 @@ import (
 
 // A load balancer that has heard of it leaves a controller whose certificate is revoked, and does not follow it after kill -9 either, when it
 // reaches nobody else.
+//
+// Promise: Nodes that have the list leave a revoked controller and follow it no more, also after a restart without
+// controllers; older and forged lists take nothing back.
+// Also held by TestARevokedControllerIsLeftByNodesAndBelievedNoMore.
 func TestALoadBalancerFollowsNoRevokedControllerInItsNextLifeEither(t *testing.T) {
 	t.Parallel()
 	noRaces(t)

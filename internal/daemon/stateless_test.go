@@ -63,6 +63,9 @@ func saysThatItWaits(problems []string) bool {
 	return slices.ContainsFunc(problems, func(p string) bool { return strings.Contains(p, "no state was kept: what an earlier process left") })
 }
 
+// Promise: A node by controllers that starts without its state file leaves the data path as it is, and is not
+// ready until a controller with services sends a state.
+// Also held by TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne.
 func TestALoadBalancerWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
 	t.Parallel()
 	noRaces(t)
@@ -137,6 +140,10 @@ func TestALoadBalancerWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T
 }
 
 // Controllers that were given other keys than the files had.
+//
+// Promise: A node that moves from a file to controllers with other keys or ids refuses their state and continues
+// with its own, with a problem in `status` and `nodes`.
+// Also held by TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne.
 func TestALoadBalancerThatMovesToControllersKeepsItsKeys(t *testing.T) {
 	t.Parallel()
 	h := newRemoteHost(t)
@@ -303,6 +310,8 @@ func TestAnAgentsStatusHasTheProblemsThatControllersAreTold(t *testing.T) {
 	h.await("the agent says so", func(s api.AgentStatus) bool { return s.Ready && says(s.Problems, want) })
 }
 
+// Promise: A state file that cannot be written is a problem in `status`, `nodes` and `ballast_state_unsaved`,
+// until it can.
 func TestAStateThatCannotBeSavedIsAProblemUntilItIs(t *testing.T) {
 	t.Parallel()
 	h := newRemoteHost(t)

@@ -37,6 +37,9 @@ func (n *datagramNet) connect(count int) {
 }
 
 // Checks come from the load balancer, to which the server has a route whatever happens to the one to clients.
+//
+// Promise: An agent reports a problem when fewer than a quarter of its clients' SYNs within 10 s are answered.
+// Also held by TestEachBrokenSettingIsFoundAlone.
 func TestAnAgentSaysThatClientsGetNoAnswer(t *testing.T) {
 	t.Parallel()
 	noRaces(t)
@@ -68,6 +71,9 @@ func TestAnAgentSaysThatClientsGetNoAnswer(t *testing.T) {
 }
 
 // The kernel completes handshakes for an application that hangs.
+//
+// Promise: When an application hangs and its check is `tcp`, its agent reports a problem within about 15 s if
+// clients wait and do not reset.
 func TestAnAgentSaysThatAnApplicationAcceptsNothing(t *testing.T) {
 	t.Parallel()
 	noRaces(t)

@@ -340,6 +340,9 @@ func TestOwnProgramIsRecognised(t *testing.T) {
 }
 
 // What a daemon in a mount namespace of its own has attached is its own, though its pins are not seen.
+//
+// Promise: A daemon in its own mount namespace logs that its data path ends with it, and `doctor` names it.
+// Also held by TestPinsOfAPrivateMountNamespaceAreSaidToEndWithIt.
 func TestADaemonInAPrivateMountNamespaceIsNamed(t *testing.T) {
 	if _, err := exec.LookPath("unshare"); err != nil {
 		t.Skip("needs it:", err)

@@ -40,6 +40,11 @@ func TestHealthyTiersHaveNoFindings(t *testing.T) {
 	}
 }
 
+// Promise: `doctor` warns of a second tier without `node_health`, whose dead nodes nobody notices.
+// Promise: `doctor` names a node that is missing in `nodes` or has another name there; the node keeps tables
+// itself, and connections are kept.
+// Promise: A packet that is too big for the path to its server is answered by the first tier where both paths have
+// one MTU, and otherwise by a node that forwards IP.
 func TestFaultsOfTiersAreFound(t *testing.T) {
 	second := netip.MustParseAddr("10.0.1.2")
 	for _, test := range []struct {

@@ -13,6 +13,9 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
+// Promise: An agent can take out its own servers alone; a check that succeeds through the tunnel overrules it, it
+// counts for nothing 15 s after its last report, and reports from two hosts count for nothing.
+// Also held by TestAnAgentThatIsSilentTakesNoServerOut and TestOnlyAgentsSayWhatTheirServersLose.
 func TestAnAgentTakesItsOwnServersOutAtOnceAndNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d decisions

@@ -24,6 +24,9 @@ type counts struct {
 func (c *counts) Load(_ pki.Identity, load *engine.Load) { c.load = load }
 
 // Two machines with one certificate throw each other out for ever. What one counts says nothing of the other.
+//
+// Promise: Two hosts with one node's certificate displace each other: PROBLEMS names both, the agent's count is
+// not believed, and `key use` and `key drop` are refused.
 func TestAnAgentWhosePlaceAnotherHostTakesIsNamedAndNotBelieved(t *testing.T) {
 	told := &counts{}
 	hub := testHub(t, func(o *Options) { o.Reports = told })

@@ -14,6 +14,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
+// Promise: When an agent's count of open connections is wrong, its servers get less, or at most about twice their
+// share.
 func TestLoadBalancersAreToldTheNewestCountsWithTheirOwnShare(t *testing.T) {
 	hub := testHub(t, nil)
 	hub.SetState(fleettest.View(1, []engine.ServiceView{fleettest.Service("a", 1), fleettest.Service("b", 1)}...))

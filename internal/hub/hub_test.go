@@ -116,6 +116,8 @@ func TestNodesAreToldAgainWhatWasSomethingElseInBetween(t *testing.T) {
 }
 
 // What it would tell was given up since: keys that were dropped, servers that are gone.
+//
+// Promise: A node keeps its state when the reachable controllers are cut off from etcd and know less.
 func TestAControllerThatIsCutOffFromItsStoreServesNobodyWhoKnowsMore(t *testing.T) {
 	newest, confirmed := uint64(7), errors.New("etcd has no leader")
 	hub := testHub(t, func(o *Options) {
@@ -152,6 +154,7 @@ func TestAControllerThatIsCutOffFromItsStoreServesNobodyWhoKnowsMore(t *testing.
 	welcome("who knows what is no more", as(8))
 }
 
+// Promise: A peer of another version is refused, naming both versions.
 func TestOnlyNodesWithTheirOwnCertificateAndOurVersionJoin(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
 	impatient := testHub(t, func(o *Options) { o.Limits.HelloTimeout = 50 * time.Millisecond })
@@ -209,6 +212,7 @@ func TestOnlyNodesWithTheirOwnCertificateAndOurVersionJoin(t *testing.T) {
 	}
 }
 
+// Promise: Of two nodes with one name the newer stream counts, at most once a second.
 func TestANewerStreamTakesThePlaceOfTheOlder(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
@@ -225,6 +229,7 @@ func TestANewerStreamTakesThePlaceOfTheOlder(t *testing.T) {
 	}
 }
 
+// Promise: The stream of a peer that floods is cut with the reason.
 func TestAFloodingPeerIsCutWithTheReason(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, func(o *Options) { o.Limits.Messages = 5 })
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
@@ -303,6 +308,9 @@ func weights(term, version uint64, complete bool, shares ...model.Share) *follow
 	return &follow.Update{Term: term, Version: version, Complete: complete, Weights: shares}
 }
 
+// Promise: A peer that reads slowly or not at all takes bounded memory and delays nobody; it gets the newest of
+// everything, or is cut.
+// Also held by TestAPeerThatTakesNothingForLongIsCut.
 func TestAPeerThatNeverReadsHoldsNobodyUpAndGetsTheNewestOfEverything(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, func(o *Options) { o.Limits.WriteTimeout = time.Hour }) // it reads in the end, however late that is
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))

@@ -185,6 +185,8 @@ func TestALoadBalancerIsBehindForAsLongAsItCarriesOutNothing(t *testing.T) {
 }
 
 // Whoever has a stolen key may stay and tell none, and nobody can forget it meanwhile.
+//
+// Promise: A load balancer that sends no address is named in `ctl node list`.
 func TestAConnectedLoadBalancerThatTellsNoAddressIsNamed(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))

@@ -48,6 +48,9 @@ func told(state *ballastv1.State) string {
 	return strings.Join(list, "; ")
 }
 
+// Promise: Load balancers and agents of other services are sent no ticket keys, and may not list them.
+// Also held by TestNodesNeitherReadNorTurnKeysOfTickets.
+// Promise: The agent of a removed server gets no more ticket keys, and forgets those it has.
 func TestKeysOfTicketsGoToAgentsOfServersWithSessionsAlone(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))

@@ -102,6 +102,8 @@ func TestPeersKnowEachOther(t *testing.T) {
 	}
 }
 
+// Promise: A peer without certificate, or with one of another authority, role or name, or an expired one, is
+// refused by both sides with the reason, and counted.
 func TestWhoIsNotOfTheFleetIsRefused(t *testing.T) {
 	dir, foreign := fleet(t), fleet(t)
 	for _, test := range []struct {
@@ -124,6 +126,7 @@ func TestWhoIsNotOfTheFleetIsRefused(t *testing.T) {
 	}
 }
 
+// Promise: A host whose clock is wrong by more than an hour refuses new certificates, and those near their end.
 func TestExpiredCertificatesAreRefusedByBothSides(t *testing.T) {
 	dir := fleet(t)
 	issue(t, dir, Request{Role: LB, Name: "old", Life: -time.Minute})

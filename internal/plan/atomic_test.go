@@ -38,6 +38,8 @@ func (t *Tables) views() views {
 
 // A packet reads one table after the other, each a little later, while changes go on. What it finds must be one service as it was
 // or as it will be; of single servers, the way to them may be old or new.
+//
+// Promise: A packet sees a service before or after a change, never a part of it.
 func TestAPacketSeesAServiceAsItWasOrAsItWillBe(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := newNode(t)

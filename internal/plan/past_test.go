@@ -21,6 +21,9 @@ func (f *follower) restart() { f.published.table = table{} }
 
 // Every node has the same table for the same sequence of pools: who gets all updates, who misses some, who was away for some and restarted, and
 // who has come last and knows the past alone.
+//
+// Promise: A load balancer that missed changes of the pool makes the same table as all others from the last eight
+// pools.
 func TestEveryNodeHasTheSameTable(t *testing.T) {
 	const versions = 8 // as many as nodes are told
 	rapid.Check(t, func(rt *rapid.T) {

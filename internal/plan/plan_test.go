@@ -222,6 +222,7 @@ func TestServersThatStayKeepTheirCounters(t *testing.T) {
 	})
 }
 
+// Promise: When tables are full, a change is refused and the old state stays.
 func TestWithoutRoomNothingChanges(t *testing.T) {
 	service := func(i, servers int, entries uint32) Service {
 		var ids []uint16
@@ -276,6 +277,7 @@ func TestAnswersOfAllServersHaveRoom(t *testing.T) {
 	}
 }
 
+// Promise: A change is refused that gives `mptcp` more servers than there are destinations.
 func TestWhereSubflowsJoinHasRoomOrIsRefused(t *testing.T) {
 	n := &node{t, NewTables(Limits{Services: 1, Servers: 64, ServerIDs: 4096, Slots: 8192, Rounds: 4096}), newMemory()}
 	var ids []uint16

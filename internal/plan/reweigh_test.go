@@ -183,6 +183,7 @@ func (n *node) checkClasses(rt *rapid.T, servers int, classes uint16, weights ma
 	}
 }
 
+// Promise: When `ballast lb` is killed while it changes weights, the next process finishes the change.
 func TestAReweighingThatWasCutOffIsFinishedByTheNext(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := newNode(t)
@@ -227,6 +228,8 @@ func TestTheNextProcessFindsTheSoftWeights(t *testing.T) {
 	})
 }
 
+// Promise: A load balancer that reboots without controllers keeps state and health, and sends new connections by
+// configured weights.
 func TestSoftTurnsAreANewRoundAndOneFlip(t *testing.T) {
 	n := newNode(t)
 	s := testService("web", vipAt(0), 1, 2, 3)
@@ -346,6 +349,9 @@ func TestWeightsOfOtherServicesAreIgnored(t *testing.T) {
 	}
 }
 
+// Promise: A healthy server whose check is wrong keeps its connections, and gets no new ones; `health.deadline`
+// cuts them.
+// Also held by TestUnhealthyServersGetNothingNewAndKeepWhatTheyHave.
 func TestDownIsLikeDraining(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		want := anyWant(rt)

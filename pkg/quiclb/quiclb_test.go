@@ -70,6 +70,8 @@ func TestIDsFollowTheFile(t *testing.T) {
 }
 
 // A server that has begun goes on, whatever becomes of its file.
+//
+// Promise: When the agent's file is damaged, missing or a pipe, the application continues with what it has read.
 func TestADamagedFileChangesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "web.json")
 	write(t, path, example())

@@ -179,6 +179,8 @@ func TestASessionOfAnotherServerResumesAndIsThenOfThisOne(t *testing.T) {
 	})
 }
 
+// Promise: A session begins again when no cookie key reads the name in its ticket or no ticket key reads the
+// ticket.
 func TestSessionsOutliveOneRotationAndEndQuietlyWithTheNext(t *testing.T) {
 	eachVersion(t, func(t *testing.T, version uint16) {
 		s, c, slow := serve(t, 7, 1), client(version), client(version)

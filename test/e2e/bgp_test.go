@@ -6,7 +6,11 @@ import (
 	"testing"
 )
 
-// Promise: real routers learn VIPs by BGP. A dead load balancer is noticed within a second; drains, restarts, upgrades and returns lose no packet.
+// Promise: Real routers learn VIPs by BGP; a dead load balancer is noticed within a second; drains, restarts,
+// upgrades and returns lose no packet.
+// Promise: With BGP and BFD, routers move the traffic of a failed load balancer within a second, and drains,
+// restarts, `--detach` and returns lose no packet.
+// Also held by TestVIPsAreAnnouncedAndWithdrawnAndKeptOverRestarts.
 func TestRoutersLearnVIPsByBGP(t *testing.T) {
 	if !long() {
 		t.Skipf("internal/daemon plays the router; set %s for BIRD and FRR", longVariable)

@@ -2,8 +2,10 @@ package e2e
 
 import "testing"
 
-// Promise: a connection that reached a server keeps reaching it, whatever happens to the set of
-// servers, the set of load balancers and the key; the same events break connections steered by hash.
+// Promise: A connection that reached a server keeps reaching it, whatever happens to the set of servers, the set
+// of load balancers and the key; the same events break connections steered by hash.
+// Promise: Connections with cookies are kept when a load balancer is killed, added or returns, or loses its link,
+// once routers send its packets to another.
 func TestConnectionsSurviveChurn(t *testing.T) {
 	result := run(t, "churn")
 	if result.Attempted < 2000 || result.Trials[0].Throughout["download"] < 100 {
@@ -18,7 +20,10 @@ func TestConnectionsSurviveChurn(t *testing.T) {
 	timestampsAccepted(t, result.Trials[0])
 }
 
-// Promise: the same with every policy there is, while the weights of those that follow load change ten times a second.
+// Promise: Connections survive churn with every policy, while the weights of those that follow load change ten
+// times a second.
+// Promise: Connections are kept with every policy while weights change many times a second.
+// Also held by TestPoliciesAreSwitchedUnderPackets and TestConnectionsSurviveChurn.
 func TestConnectionsSurviveChurnWithEveryPolicy(t *testing.T) {
 	result := run(t, "churn", "--dispatch", "all")
 	if result.Attempted < 2000 || result.Broken != 0 || result.Completed != result.Attempted {
@@ -27,7 +32,7 @@ func TestConnectionsSurviveChurnWithEveryPolicy(t *testing.T) {
 	timestampsAccepted(t, result.Trials[0])
 }
 
-// Promise: the same with every policy by itself, against the baseline.
+// Promise: Connections survive churn with each policy by itself.
 func TestConnectionsSurviveChurnWithEachPolicy(t *testing.T) {
 	if !long() {
 		t.Skipf("TestConnectionsSurviveChurnWithEveryPolicy is the short form; set %s for one run for each policy", longVariable)
@@ -41,7 +46,9 @@ func TestConnectionsSurviveChurnWithEachPolicy(t *testing.T) {
 	}
 }
 
-// Promise: the same with a table of connections on each load balancer, and every policy.
+// Promise: Connections survive churn with a connection table on each load balancer and every policy.
+// Promise: With `affinity: table`, connections are kept while servers, load balancers and the key change at once.
+// Also held by TestConnectionsSurviveTheLossOfATableInTheSecondTier.
 func TestConnectionsSurviveChurnWithTables(t *testing.T) {
 	if !long() {
 		t.Skipf("TestConnectionsSurviveTheLossOfATableInTheSecondTier is the short form; set %s for every policy", longVariable)

@@ -2,8 +2,9 @@ package e2e
 
 import "testing"
 
-// Promise: losing controllers, etcd members or the way to them breaks no connection and leaves no stale server behind; weights and
-// health follow again within seconds.
+// Promise: Losing controllers, etcd members or the way to them breaks no connection and leaves no stale server
+// behind; weights and health follow again within seconds.
+// Promise: While nobody leads the service, the last weights stay.
 func TestLosingControllersBreaksNothing(t *testing.T) {
 	var arguments []string
 	if long() {

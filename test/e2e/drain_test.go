@@ -6,8 +6,11 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 )
 
-// Promise: `ballast ctl server drain --wait` ends when the last connection has, and counts them exactly; a deadline cuts what is left
-// then and not before; the id of a removed server rests as long as connections may carry it.
+// Promise: `ballast ctl server drain --wait` ends when the last connection has, and counts them exactly; a
+// deadline cuts what is left then and not before; the id of a removed server rests as long as connections may
+// carry it.
+// Promise: A server that is drained, waited for and removed loses no connection, and its id stays reserved until
+// reuse is safe.
 func TestDrainedServersKeepTheirConnectionsUntilTheyEndOrTheDeadline(t *testing.T) {
 	result := run(t, "drain")
 	logMeasured(t, result)

@@ -2,8 +2,8 @@ package e2e
 
 import "testing"
 
-// Promise: a pool that follows the load breaks no connection that carries a cookie (Cheetah, figure 9); the same events break
-// connections steered by hash, fewer by consistent hashing, fewer still with a second chance.
+// Promise: A pool that follows the load breaks no connection that carries a cookie (Cheetah, figure 9); the same
+// events break connections steered by hash, fewer by consistent hashing, fewer still with a second chance.
 func TestAPoolThatFollowsTheLoadBreaksNothing(t *testing.T) {
 	var arguments []string
 	if long() {

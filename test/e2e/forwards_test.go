@@ -2,7 +2,7 @@ package e2e
 
 import "testing"
 
-// Promise: every way of forwarding carries HTTP in both directions, over both IP versions.
+// Promise: Every way of forwarding carries HTTP in both directions, over both IP versions.
 func TestEveryForwardingCarriesHTTP(t *testing.T) {
 	result := run(t, "forwards")
 	if len(result.Trials) != 10 {

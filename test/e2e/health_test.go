@@ -2,9 +2,9 @@ package e2e
 
 import "testing"
 
-// Promise: a server that fails its checks gets no new connections within fall checks, on every load balancer that sees it fail and on no
-// other, and keeps those it has; one that flaps settles; all_down says who serves when all have failed; only health.deadline cuts
-// connections, and clients hear of it.
+// Promise: A server that fails its checks gets no new connections within fall checks, on every load balancer that
+// sees it fail and on no other, and keeps those it has; one that flaps settles; all_down says who serves when all
+// have failed; only health.deadline cuts connections, and clients hear of it.
 func TestUnhealthyServersGetNothingNewAndKeepWhatTheyHave(t *testing.T) {
 	result := run(t, "health")
 	logMeasured(t, result)

@@ -2,7 +2,7 @@ package e2e
 
 import "testing"
 
-// Promise: a connection may be silent for any time and still goes on where it was.
+// Promise: A connection may be silent for any time and still goes on where it was.
 func TestIdleConnectionsGoOn(t *testing.T) {
 	var arguments []string
 	if long() {

@@ -9,7 +9,7 @@ import (
 // Promise: IPv6 is served as well as IPv4.
 func TestConnectionsSurviveChurnOverIPv6(t *testing.T) { churnOverIPv6(t) }
 
-// Promise: the same with a table of connections on each load balancer.
+// Promise: Connections over IPv6 survive churn with a connection table on each load balancer.
 func TestConnectionsSurviveChurnOverIPv6WithTables(t *testing.T) {
 	if !long() {
 		t.Skipf("TestConnectionsSurviveTheLossOfATableInTheSecondTier has tables under churn over IPv4; set %s for IPv6", longVariable)

@@ -2,9 +2,16 @@ package e2e
 
 import "testing"
 
-// Promise: further subflows of MPTCP connections reach the server of the first, by ports of the VIP that name servers, while servers, load balancers and keys
-// change; and they carry the connection when the path dies that it began on (Cheetah VI). By make test-long alone: on a busy machine one of about a
-// thousand connections has stalled, in 3 of 16 runs, and it is not known why (docs/features/mptcp.md).
+// Promise: Further subflows of MPTCP connections reach the server of the first, by ports of the VIP that name
+// servers, while servers, load balancers and keys change; and they carry the connection when the path dies that it
+// began on (Cheetah VI).
+// Promise: MPTCP subflows join and stay with the server of their connection while servers, load balancers and keys
+// change.
+// Also held by TestSubflowsReachTheServerThatTheirPortNames.
+// Promise: When the path of an MPTCP connection's first subflow dies, the other subflows carry it on.
+//
+// By make test-long alone: on a busy machine one of about a thousand connections has stalled, in 3 of 16 runs, and
+// it is not known why (docs/features/mptcp.md).
 func TestSubflowsJoinTheServerOfTheirConnection(t *testing.T) {
 	if !long() {
 		t.Skip("one of a thousand connections may stall: make test-long")

@@ -2,7 +2,9 @@ package e2e
 
 import "testing"
 
-// Promise: a smaller MTU on the way to a server or to a client is found out, not stumbled over.
+// Promise: A smaller MTU on the way to a server or to a client is found out, not stumbled over.
+// Promise: A packet that is too big for the path to its server is answered with the MTU that fits.
+// Also held by TestPacketsThatDoNotFitAreAnsweredWithTheMTUThatWould.
 func TestTransfersCompleteAcrossSmallerMTU(t *testing.T) {
 	result := run(t, "pmtu")
 	if len(result.Trials) != 6 || result.Broken != 0 {

@@ -4,6 +4,9 @@ import "testing"
 
 // Promise: QUIC connections reach their server by the ids that it issues, while servers, load balancers, keys and the clients' own addresses change (Cheetah
 // IV-D); steered by hash, some break.
+// Promise: QUIC connections are kept by their connection ids while servers and load balancers come and go and the
+// next key is used.
+// Promise: QUIC connections are kept when the client's address or port changes, by migration or by NAT.
 func TestQUICConnectionsOutliveChangesOfEverybodysAddresses(t *testing.T) {
 	result := run(t, "quic")
 	logMeasured(t, result)
@@ -15,7 +18,8 @@ func TestQUICConnectionsOutliveChangesOfEverybodysAddresses(t *testing.T) {
 	}
 }
 
-// Promise: the same with clients that nobody has changed, Chromium and aioquic, over a NAT that forgets their ports (make test-long, which fetches them).
+// Promise: QUIC connections of unmodified clients survive the same changes: Chromium and aioquic, over a NAT that
+// forgets their ports (make test-long, which fetches them).
 func TestQUICConnectionsOfOtherClientsOutliveChanges(t *testing.T) {
 	if !long() {
 		t.Skip("clients have to be fetched: make test-long")
@@ -27,7 +31,8 @@ func TestQUICConnectionsOfOtherClientsOutliveChanges(t *testing.T) {
 	}
 }
 
-// Promise: the same with servers that nobody has changed, nginx, aioquic, Envoy and quinn (make test-long, which fetches them).
+// Promise: QUIC connections to unmodified servers survive the same changes: nginx, aioquic, Envoy and quinn (make
+// test-long, which fetches them).
 func TestQUICConnectionsOfOtherServersOutliveChanges(t *testing.T) {
 	if !long() {
 		t.Skip("servers with QUIC have to be fetched: make test-long")

@@ -23,7 +23,7 @@ set -x
 const untilHealthy = `until ballast ctl --instance lb server list | grep -q ' healthy'; do read -t 0.1 <> <(:) || true; done 2>/dev/null
 `
 
-// Promise: who types docs/start/quickstart.md gets what it shows.
+// Promise: The commands of docs/start/quickstart.md print what it shows.
 func TestQuickstartDoesWhatItShows(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root for network namespaces and BPF")

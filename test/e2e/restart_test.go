@@ -2,8 +2,9 @@ package e2e
 
 import "testing"
 
-// Promise: an application that was killed and started again gets its share of new connections, neither nothing nor everything, where
-// the policy counts open connections; by a file without agents' reports, and by controllers with them.
+// Promise: An application that was killed and started again gets its share of new connections, neither nothing nor
+// everything, where the policy counts open connections; by a file without agents' reports, and by controllers with
+// them.
 func TestARestartedApplicationGetsItsShareOfNewConnections(t *testing.T) {
 	logMeasured(t, run(t, "restart"))
 }

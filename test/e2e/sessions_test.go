@@ -6,12 +6,14 @@ import (
 	"testing"
 )
 
-// Promise: all connections of a TLS session reach one server, while servers, load balancers and keys change; without it, sessions move (Yuz III).
+// Promise: All connections of a TLS session reach one server, while servers, load balancers and keys change;
+// without it, sessions move (Yuz III).
 func TestConnectionsOfATLSSessionReachOneServer(t *testing.T) {
 	logMeasured(t, run(t, "sessions"))
 }
 
-// Promise: so do those of curl, OpenSSL and Python with unchanged nginx, Apache, HAProxy and Dovecot (IMAPS) (Yuz V-A).
+// Promise: All connections of a TLS session reach one server with unmodified clients and servers: curl, OpenSSL
+// and Python with unchanged nginx, Apache, HAProxy and Dovecot (IMAPS) (Yuz V-A).
 func TestConnectionsOfATLSSessionReachOneServerOfOthersSoftware(t *testing.T) {
 	if !long() {
 		t.Skip("servers have to be installed: make test-long")
@@ -21,7 +23,8 @@ func TestConnectionsOfATLSSessionReachOneServerOfOthersSoftware(t *testing.T) {
 	logMeasured(t, run(t, "sessions-software"))
 }
 
-// Promise: pages of Chromium resume their sessions, though its hellos take two segments and it makes connections side by side.
+// Promise: Pages of Chromium resume their sessions, though its hellos take two segments and it makes connections
+// side by side.
 func TestPagesOfABrowserResumeTheirSessions(t *testing.T) {
 	if !long() {
 		t.Skip("Chromium has to be installed: make test-long")
@@ -30,13 +33,14 @@ func TestPagesOfABrowserResumeTheirSessions(t *testing.T) {
 	logMeasured(t, run(t, "sessions-chromium"))
 }
 
-// Promise: a ClientHello finds its session's server whichever of its segments is lost, doubled or overtaken.
+// Promise: A ClientHello finds its session's server whichever of its segments is lost, doubled or overtaken.
 func TestLostSegmentsOfAHelloAreSentAgain(t *testing.T) {
 	logMeasured(t, run(t, "session-loss"))
 }
 
-// Promise: an application that keeps sessions in memory, by session: tls, carries more requests than one with Redis, or behind proxies with sticky sessions and
-// a sixth of the servers' CPU, where states are large (Yuz IV-B, figures 7, 9, 10, 11).
+// Promise: An application that keeps sessions in memory, by session: tls, carries more requests than one with
+// Redis, or behind proxies with sticky sessions and a sixth of the servers' CPU, where states are large (Yuz IV-B,
+// figures 7, 9, 10, 11).
 func TestSessionsInMemoryCarryMoreThanInRedisAndBehindProxies(t *testing.T) {
 	if !long() {
 		t.Skip("measures for three minutes: make test-long")

@@ -5,8 +5,11 @@ import (
 	"testing"
 )
 
-// Promise: servers accept connections or pass them on, and the pool changes under those connections (SHELL, VI): downloads are lost
-// without history and kept with it, by the column in their timestamps or without timestamps; with cookies ten reconfigurations and a lost load balancer break nothing.
+// Promise: Servers accept connections or pass them on, and the pool changes under those connections (SHELL, VI):
+// downloads are lost without history and kept with it, by the column in their timestamps or without timestamps;
+// with cookies ten reconfigurations and a lost load balancer break nothing.
+// Promise: With `choices`, connections are kept by cookies, and without them while their server is one of the last
+// `choices.history` owners in its column.
 func TestConnectionsThatServersChooseSurviveReconfigurations(t *testing.T) {
 	result := run(t, "shell")
 	for _, trial := range result.Trials {

@@ -2,7 +2,8 @@ package e2e
 
 import "testing"
 
-// Promise: servers under a SYN flood, which answer with SYN cookies, keep their connections.
+// Promise: Servers under a SYN flood, which answer with SYN cookies, keep their connections.
+// Promise: A SYN flood stores nothing at the load balancer, and servers answer with SYN cookies.
 func TestSYNCookiesWork(t *testing.T) {
 	result := run(t, "syncookies")
 	if result.Broken != 0 {

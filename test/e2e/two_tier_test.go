@@ -2,9 +2,12 @@ package e2e
 
 import "testing"
 
-// Promise: servers and load balancers of both tiers come and go, the key rotates, and a load balancer that keeps tables dies: no
-// connection breaks, those that were in its table get entries elsewhere (Cheetah III-B); tables that only their load balancer has lose
-// connections by the same events.
+// Promise: Servers and load balancers of both tiers come and go, the key rotates, and a load balancer that keeps
+// tables dies: no connection breaks, those that were in its table get entries elsewhere (Cheetah III-B); tables
+// that only their load balancer has lose connections by the same events.
+// Promise: `affinity: local-table` breaks connections that another load balancer places elsewhere.
+// Promise: Connections and their entries are kept when a first-tier node is killed, added or gets other
+// connections.
 func TestConnectionsSurviveTheLossOfATableInTheSecondTier(t *testing.T) {
 	result := run(t, "two-tier")
 	logMeasured(t, result)

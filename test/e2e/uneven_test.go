@@ -27,12 +27,16 @@ func compared(t *testing.T, name, duration string) scenario.Result {
 	return result
 }
 
-// Promise: where servers have unequal CPU, policies that follow their load serve requests better than hash (Spotlight, figures
-// 12 and 13). The ratio is logged; the paper's 20 % are expected less the noise of a machine that everything shares.
+// Promise: Where servers have unequal CPU, policies that follow their load serve requests better than hash
+// (Spotlight, figures 12 and 13).
+//
+// The ratio is logged; the paper's 20 % are expected less the noise of a machine that everything shares.
 func TestPoliciesThatFollowLoadBeatHashOnUnevenServers(t *testing.T) { compared(t, "uneven", "20s") }
 
-// Promise: the same where servers have links of unequal bandwidth. The short form is left to TestLostWeightsCostLittle, which has the
-// same servers.
+// Promise: Where servers have links of unequal bandwidth, policies that follow their load serve requests better
+// than hash.
+//
+// The short form is left to TestLostWeightsCostLittle, which has the same servers.
 func TestPoliciesThatFollowLoadBeatHashOnUnevenLinks(t *testing.T) {
 	if !long() {
 		t.Skip("compares for minutes: make test-long")
@@ -40,7 +44,10 @@ func TestPoliciesThatFollowLoadBeatHashOnUnevenLinks(t *testing.T) {
 	compared(t, "uneven-links", "20s")
 }
 
-// Promise: the same where one request in ten is slow (Cheetah, figure 8). The short form is left to the simulator, which has the figure.
+// Promise: Where one request in ten is slow, policies that follow load serve requests better than hash (Cheetah,
+// figure 8).
+//
+// The short form is left to the simulator, which has the figure.
 func TestPoliciesThatFollowLoadBeatHashOnSlowRequests(t *testing.T) {
 	if !long() {
 		t.Skip("compares for half a minute: make test-long")
@@ -57,7 +64,8 @@ func TestQUICRequestsEndSoonerByTurnsAndByLoadThanByHash(t *testing.T) {
 	compared(t, "quic-tail", "10s")
 }
 
-// Promise: of more HTTP/3 requests than the servers can do, as many or more are done by turns as by hash (Cheetah, figure 11).
+// Promise: Of more HTTP/3 requests than the servers can do, as many or more are done by turns as by hash (Cheetah,
+// figure 11).
 func TestAsManyQUICRequestsAreDoneByTurnsAsByHash(t *testing.T) {
 	if !long() {
 		t.Skip("compares for a minute: make test-long")
@@ -65,7 +73,7 @@ func TestAsManyQUICRequestsAreDoneByTurnsAsByHash(t *testing.T) {
 	compared(t, "quic-full", "10s")
 }
 
-// Promise: updates of weights may be lost on the way to load balancers (Spotlight, figure 14).
+// Promise: Updates of weights may be lost on the way to load balancers (Spotlight, figure 14).
 func TestLostWeightsCostLittle(t *testing.T) {
 	result := compared(t, "weight-loss", "20s")
 	for _, loss := range []int{10, 20, 33} {

@@ -2,7 +2,7 @@ package e2e
 
 import "testing"
 
-// Promise: processes are upgraded, or crash and return, without losing a connection.
+// Promise: Processes are upgraded, or crash and return, without losing a connection.
 func TestConnectionsSurviveUpgradeInPlace(t *testing.T) {
 	result := run(t, "upgrade")
 	if result.Broken != 0 || len(result.Trials[0].Events) != 20 {

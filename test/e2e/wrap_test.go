@@ -2,7 +2,7 @@ package e2e
 
 import "testing"
 
-// Promise: bulk transfers and quiet connections cross the wrap of the cookie's clock.
+// Promise: Bulk transfers and quiet connections cross the wrap of the cookie's clock.
 func TestTransfersCrossTheWrapOfTheClock(t *testing.T) {
 	var arguments []string
 	if long() {

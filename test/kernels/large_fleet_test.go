@@ -38,6 +38,10 @@ func (f *fleet) neighbours() (resolved, kept int, err error) {
 	return resolved, kept, err
 }
 
+// Promise: Next hops of servers stay resolved beyond the kernel's limit of neighbours (`gc_thresh3`) and without
+// the daemon, until `--detach`.
+// Also held by TestNextHopsAreKeptResolvedUntilDetach and
+// TestNextHopsAreKeptResolvedAndReleasedWhenTheyAreNoneAnyMore.
 func TestEveryServerOfALargeFleetHasAPath(t *testing.T) {
 	if !*alone {
 		t.Skip("without -alone: the neighbour table is that of the whole machine")

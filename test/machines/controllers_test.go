@@ -13,8 +13,8 @@ func until(command, wanted string) string {
 	return "for i in $(seq 300); do " + command + " 2>&1 | grep -qE '" + wanted + "' && exit 0; sleep 0.1; done; " + command + "; exit 1\n"
 }
 
-// Promise: one controller becomes three, one of them dies, and one is left again, while changes go on; no connection breaks. A controller whose
-// disk is lost comes back from a backup.
+// Promise: One controller becomes three, one of them dies, and one is left again, while changes go on; no
+// connection breaks, and a controller whose disk is lost comes back from a backup.
 func TestControllersComeAndGoUnderTraffic(t *testing.T) {
 	r := underRequests(t, packaged(t))
 	r.on("c1", `ballast ctl pki issue fleet controller c2 --address 10.0.0.11

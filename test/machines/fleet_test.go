@@ -119,7 +119,7 @@ func packaged(t *testing.T) string {
 	return found[0]
 }
 
-// Promise: who types docs/start/first-fleet.md on Debian has a fleet that loses nothing.
+// Promise: Following docs/start/first-fleet.md on Debian gives a fleet that loses nothing.
 func TestTheFirstFleetIsAsTheDocumentSays(t *testing.T) {
 	r := boot(t, packaged(t))
 	for _, block := range read(t, "../../docs/start/first-fleet.md") {

@@ -76,7 +76,8 @@ ip link show eth0 | grep -o xdp || true
 find / -xdev '(' -path /proc -o -path /root -o -path /var/log -o -path /var/tmp ')' -prune -o -iname '*ballast*' -print | grep -v /etc/ballast-machines || true
 `
 
-// Promise: an upgrade of the package, on every machine of the fleet, loses no request and no connection; what is purged leaves nothing.
+// Promise: An upgrade of the package, on every machine of the fleet, loses no request and no connection; what is
+// purged leaves nothing.
 func TestPackagesAreUpgradedWithoutLossAndPurged(t *testing.T) {
 	old := packaged(t)
 	r := underRequests(t, old, newer(t, old))

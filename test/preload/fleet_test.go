@@ -225,6 +225,10 @@ func anyKey(file *sessionticket.File, session []byte) uint16 {
 }
 
 // Two servers of a fleet, with real agents and a real controller: whoever hears of a key first, sessions resume at both, and are never undecryptable.
+//
+// Promise: While controllers rotate ticket keys and servers receive them one after the other, sessions resume at
+// each server.
+// Also held by TestEveryServerReadsEveryTicketThatHasNotExpired.
 func TestSessionsResumeAtAnotherServerOfTheFleetWhileItsKeysRotate(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

@@ -140,6 +140,9 @@ func (h *host) open(address string, n int) (connections []net.Conn) {
 }
 
 // Connections from before the data path counted are found by the first sweep; whatever it misses later, by the next.
+//
+// Promise: Counts of connections that drift are corrected every 5 s.
+// Also held by TestACorrectionThatMayBeRightStays.
 func TestConnectionsThatTheDataPathHasNotSeenAreAdded(t *testing.T) {
 	h := newHost(t, model.AcceptByConnections, model.AcceptByConnections)
 	h.open("198.51.100.1:80", 3)
@@ -174,6 +177,9 @@ func TestNothingIsMeasuredWithoutChoices(t *testing.T) {
 }
 
 // On a kernel that does not tell of connections.
+//
+// Promise: Where the kernel does not report the ends of connections, they are counted every 250 ms, and status
+// shows a problem.
 func TestConnectionsAreCountedByTheSweepAlone(t *testing.T) {
 	h := newHost(t, model.AcceptByConnections)
 	h.set()
@@ -232,6 +238,8 @@ func TestACorrectionThatMayBeRightStays(t *testing.T) {
 	}
 }
 
+// Promise: After three polls without an application's load, the server accepts only as the last candidate, and
+// status shows a problem.
 func TestTheApplicationsLoadIsAskedFor(t *testing.T) {
 	var answer atomic.Pointer[string]
 	say := func(text string) { answer.Store(&text) }
@@ -291,6 +299,8 @@ func TestTheApplicationsLoadIsAskedFor(t *testing.T) {
 }
 
 // A service whose packets this host sends on needs to know load balancers from others.
+//
+// Promise: An agent by a file without `tunnels_from` refuses a service with `choices`, with the remedy.
 func TestChoicesNeedTheLoadBalancersAddresses(t *testing.T) {
 	service := model.NewService()
 	service.Name, service.VIP, service.Ports, service.Dispatch = "web", netip.MustParseAddr("198.51.100.1"), []uint16{80}, model.DispatchChoices

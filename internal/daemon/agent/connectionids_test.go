@@ -67,6 +67,8 @@ func TestApplicationsFindTheirServersIDInAFile(t *testing.T) {
 }
 
 // To one of them somebody could send an id of the other, and would be told how to end its connection.
+//
+// Promise: Services of one VIP have different stateless reset keys.
 func TestServicesOfOneVIPShareNoResets(t *testing.T) {
 	keys, services := quicService(t, 1)
 	one := connectionIDFile(keys, services[0].Service, services[0].Server)
@@ -117,6 +119,8 @@ func TestAFileIsReplacedNotWrittenThrough(t *testing.T) {
 	}
 }
 
+// Promise: An agent that cannot write the file with QUIC keys reports a problem and tries again every second, and
+// carries out the rest of the change.
 func TestFilesThatCannotBeWrittenAreAProblemAndTriedAgain(t *testing.T) {
 	parent := filepath.Join(t.TempDir(), "quic")
 	if err := os.WriteFile(parent, nil, 0o600); err != nil {

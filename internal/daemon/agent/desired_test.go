@@ -11,6 +11,9 @@ import (
 )
 
 // Whatever address or name a removed server had, one that is there is this host; of several removed ones, one is.
+//
+// Promise: A server that gets another address of its host, or that of a removed one, is kept once the old entry is
+// removed.
 func TestRemovedServersGiveWayToTheOneThatIsThisHost(t *testing.T) {
 	server := func(name string, id uint16, address string) model.Server {
 		s := model.NewServer()

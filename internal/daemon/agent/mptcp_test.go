@@ -208,6 +208,7 @@ func TestWhereSubflowsAreIsNotRemoved(t *testing.T) {
 	h.expect("after it", true)
 }
 
+// Promise: MPTCP endpoints beyond the 8 of a host are not announced, and are a problem in status.
 func TestProblemsOfJoinsAreSaidAndMended(t *testing.T) {
 	h := newJoinHost(t)
 	a := h.agent("a")

@@ -219,6 +219,7 @@ func TestKeysAreReportedOnceAllFilesHaveThem(t *testing.T) {
 	}
 }
 
+// Promise: An agent that restarts without controllers continues with its ticket keys (`agent.json`, mode 0600).
 func TestAgentsKeepTheFleetsKeysForTheirNextProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "default", "agent.json")
 	before := desired{kept: statefile.File{Path: path, Log: slog.New(slog.DiscardHandler)}, tickets: fleetTickets(2, 1), revision: 7}
@@ -238,6 +239,10 @@ func TestAgentsKeepTheFleetsKeysForTheirNextProcess(t *testing.T) {
 }
 
 // The listener is named before the kernel refuses anything.
+//
+// Promise: Hellos for an application that listens with MPTCP are dropped (`ingress_not_taken_over`), and status
+// and `doctor` name the listener and the remedy.
+// Also held by TestOneFaultIsOneFinding.
 func TestListenersThatTakeNothingOverAreNamed(t *testing.T) {
 	h := newJoinHost(t)
 	keys, services := ticketService()

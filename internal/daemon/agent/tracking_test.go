@@ -80,6 +80,8 @@ func sessionServices(ports ...uint16) []plan.AgentService {
 
 const othersTable = "table inet others {\n\tchain c {\n\t\ttype nat hook postrouting priority srcnat; policy accept;\n\t\tip saddr 172.17.0.0/16 masquerade\n\t}\n}\n"
 
+// Promise: The agent makes its nftables table again within a second of a flush, and the table stays without an
+// agent.
 func TestTheTableOfUntrackedServicesFollowsThemAndComesBackAfterAFlush(t *testing.T) {
 	h := newTrackingHost(t)
 	h.nft(othersTable)
@@ -162,6 +164,9 @@ func TestAnAgentThatKeepsTrackingMakesNoTableAndNamesTheTranslation(t *testing.T
 // unmakeable is an instance whose table nftables refuses: its name is too long.
 var unmakeable = strings.Repeat("x", 300)
 
+// Promise: A server gets no new connections of `session: tls`, though checks succeed, while its kernel translates
+// addresses and the agent cannot keep these connections out of tracking.
+// Also held by TestALossThatNoCheckSeesCountsWhereOneSucceeds.
 func TestWhereTheTableCannotBeMadeAndTheKernelTranslatesConnectionsAreLost(t *testing.T) {
 	h := newTrackingHost(t)
 	mine := newTracking(unmakeable, false, slog.New(slog.DiscardHandler))

@@ -51,6 +51,10 @@ const (
 )
 
 // A peer that opens connections, asks for more than it reads, and stays, keeps neither others from an answer nor a descriptor above its share.
+//
+// Promise: Foreign connections to `--metrics` are limited to the newest 16 of an address (IPv6: a /64) and 256 in
+// all, so that `/healthz` is answered.
+// Also held by TestManyThatStayKeepNobodyFromTheDaemonsHealth.
 func TestAPeerThatReadsNoMetricsTakesNoMoreThanItsShare(t *testing.T) {
 	at := serve(t)
 	other := ask(t, at, 2, askHealth)

@@ -22,6 +22,10 @@ func narrowable() (table *Table, about func(guess uint16, mtu uint16) netdev.Too
 	}
 }
 
+// Promise: An ICMP error that claims a smaller MTU needs a keyed proof of 16 bits (IPv4) or 20 (IPv6), 16 wrong
+// ones in a minute silence that path for the rest of it, and IPv6 clients never get less than 1280
+// (`ballast_path_errors_total`).
+// Also held by TestWhoGuessesProofsIsHeardSixteenTimesAMinute and TestNoIPv6ClientIsToldLessThanItCanUse.
 func TestOnlyErrorsThatProveThatTheyAreAboutOurPacketsAreBelieved(t *testing.T) {
 	table, about := narrowable()
 	proof, now := pathid.Identification(pathSecret), time.Now()
@@ -67,6 +71,9 @@ func TestWhoGuessesProofsIsHeardSixteenTimesAMinute(t *testing.T) {
 	}
 }
 
+// Promise: Clients learn a router's MTU that is smaller than the route's after the first such packet, and it is
+// kept for ten minutes.
+// Also held by TestTransfersCompleteAcrossSmallerMTU.
 func TestANarrowPathIsForgotten(t *testing.T) {
 	table, about := narrowable()
 	server := netip.MustParseAddr("10.0.0.2")

@@ -213,6 +213,9 @@ func TestNeighboursAreAnsweredAlsoWhileNoProcessDoes(t *testing.T) {
 	})
 }
 
+// Promise: BFD packets are refused and counted unless they come from the link (TTL 255) and a neighbour's address
+// with the session's discriminator.
+// Also held by TestStrangersGetNoAnswer.
 func TestWhatIsNotOfASessionIsRefusedAndCounted(t *testing.T) {
 	h := newHost(t)
 	for family, at := range h.addresses {

@@ -318,6 +318,8 @@ func TestACheckThatWentStraightSaysWhy(t *testing.T) {
 }
 
 // What this host lacks is no reason to take its servers out.
+//
+// Promise: A load balancer without free ports or file descriptors reports no check results.
 func TestAHostThatHasRunOutOfSomethingJudgesNobody(t *testing.T) {
 	p := startProber(t, Options{Dial: func(context.Context, Target, uint16, []byte) (net.Conn, Remarks, error) {
 		return nil, Remarks{}, &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}

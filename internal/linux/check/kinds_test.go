@@ -290,6 +290,7 @@ func write(t *testing.T, path, content string, mode os.FileMode) {
 	must(t, os.Chmod(path, mode)) // whatever the umask
 }
 
+// Promise: Load balancers run only `exec` checks that `--exec-checks` allows, as nobody, whoever sets them.
 func TestExecRunsOnlyWhatTheHostAllowsAndNotAsRoot(t *testing.T) {
 	top, err := os.MkdirTemp("", "checks")
 	must(t, err)

@@ -273,6 +273,9 @@ func (n *checkNet) own(target *checkroute.Target, keys model.Keys, id func(serve
 	}
 }
 
+// Promise: The check of a server that marks with another key or id fails with the reason, and its agent reports a
+// problem.
+// Also held by TestAServerThatDoesNotMarkIsUnhealthyAndAProblem.
 func TestAServerWhoseKeyOrIDDiffersIsSeen(t *testing.T) {
 	progtest.BothWays(t, foreignCookiesAreSeen)
 }
@@ -456,6 +459,8 @@ func (p *probing) falls(n *checkNet, server int, since time.Time, reason string)
 	}
 }
 
+// Promise: A dead server gets no new connections after `fall` failed checks; its connections are lost.
+// Also held by TestUnhealthyServersGetNothingNewAndKeepWhatTheyHave.
 func TestADeadApplicationIsSeenInTime(t *testing.T) {
 	n := newCheckNet(t)
 	vip := n.servers[0].vips[0]
@@ -477,6 +482,10 @@ func TestABlockedPathIsSeenInTime(t *testing.T) {
 }
 
 // The server answers at its own address all the time: only the way of traffic tells that it gets none.
+//
+// Promise: A server whose agent, tunnel or VIP fails is unhealthy, because checks go to the VIP through the
+// tunnel.
+// Also held by TestABlockedPathIsSeenInTime.
 func TestAServerWithoutItsAgentIsSeen(t *testing.T) {
 	n := newCheckNet(t)
 	vip := n.servers[0].vips[0]

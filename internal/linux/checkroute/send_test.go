@@ -229,6 +229,8 @@ func TestACheckFailsWhoseFirstPacketADriverDrops(t *testing.T) {
 }
 
 // Where the kernel refuses such runs, and until Run runs, it sends all packets itself.
+//
+// Promise: Where the kernel refuses live-frames runs, checks go by its network stack, and status shows a problem.
 func TestTheKernelSendsWhatTheProgramCannot(t *testing.T) {
 	n := newCheckNet(t)
 	refused := errors.New("refused")

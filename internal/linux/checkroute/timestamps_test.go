@@ -12,6 +12,10 @@ import (
 )
 
 // Its kernel's timestamps are switched off while it works.
+//
+// Promise: When a server's `net.ipv4.tcp_timestamps` becomes 0, existing connections are kept, its agent is not
+// ready, and it is unhealthy unless dispatch places by hash.
+// Also held by TestAServerThatLosesItsTimestampsIsAProblemAndUnhealthyWhereItsConnectionsBreak.
 func TestAServerWithoutTimestampsIsSeen(t *testing.T) {
 	progtest.BothWays(t, serversWithoutTimestampsAreSeen)
 }

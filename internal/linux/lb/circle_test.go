@@ -112,6 +112,10 @@ func forwarded(t *testing.T, space *netspace.Space) (ipv4, ipv6 string) {
 	return fields[6], string(forwardedDatagrams.FindSubmatch(snmp6)[1])
 }
 
+// Promise: A router (`ip_forward`) drops packets to a VIP or former VIP that no service takes
+// (`dropped_no_service`), so that they do not loop; the host gets them if the address is its own.
+// Also held by TestARouterDropsWhateverIsForAVIPAndNoServiceOfIt and
+// TestWhatIsForAFormerVIPIsDroppedOnlyOnItsWayBack.
 func TestWhatNobodyServesCrossesTheWireToARouterOnce(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, nil), serviceOf("web6", vip6, nil))
 	router, lb := routerAndLB(t, w)

@@ -36,6 +36,8 @@ func TestACookieLeadsToItsServerWhateverItsWidth(t *testing.T) {
 	})
 }
 
+// Promise: A forged, stale or foreign cookie causes at worst an RST to its sender, and is counted.
+// Also held by TestServicesDoNotAcceptEachOthersCookies.
 func TestWhatIsNoCookieOfOursFallsToPlacement(t *testing.T) {
 	eachPath(t, func(t *testing.T, path string) {
 		for _, vip := range []netip.Addr{vip4, vip6} {
@@ -63,6 +65,9 @@ func TestWhatIsNoCookieOfOursFallsToPlacement(t *testing.T) {
 	})
 }
 
+// Promise: Connections are kept when the key is rotated, also after their server was removed, because `ctl key
+// rotate` waits for silent connections.
+// Also held by TestConnectionsThatAServerLeavesBehindFollowRotations and TestConnectionsSurviveChurn.
 func TestKeysRotateWithoutALostConnection(t *testing.T) {
 	eachPath(t, func(t *testing.T, path string) {
 		w := newWorld(t, serviceOf("web", vip4, nil))
@@ -85,6 +90,9 @@ func TestKeysRotateWithoutALostConnection(t *testing.T) {
 	})
 }
 
+// Promise: Connections with cookies stay on a removed server that still works, at load balancers that knew it,
+// until it has been silent for 24 h (`--linger`).
+// Also held by TestServiceThatLeavesKeepsItsConnections and TestConnectionsSurviveChurn.
 func TestRemovedServersKeepTheirConnections(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, nil))
 	f := flowTo(vip4, 443, 1)

@@ -170,6 +170,9 @@ func TestHashAffinityNeverReadsCookies(t *testing.T) {
 	}
 }
 
+// Promise: A server without neighbour or route gets no new connections by `rr`, `wrr` or `p2c`, and an old next
+// hop is kept until there is a new one.
+// Also held by TestAServerWithoutNextHopGetsNothing.
 func TestWithoutAWayToAServerItsTurnsGoToTheOthers(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, weighted(1, 1, 1)))
 	w.update(func(want *plan.Want) { want.Paths[serverOf(2, false).Address] = plan.Path{} })

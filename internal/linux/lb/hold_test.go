@@ -145,6 +145,7 @@ func (s *shake) pieces(random *rand.Rand, hello []byte, n int) (list [][]byte) {
 	return list
 }
 
+// Promise: The segments of a ClientHello reach the session's server in any order, and when repeated.
 func TestHellosInSeveralSegmentsReachTheServerOfTheirSession(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -336,6 +337,9 @@ func TestWhatIsHeldEndsByThePolicy(t *testing.T) {
 }
 
 // The client uses its port again, in the midst of a hello.
+//
+// Promise: A ClientHello with lost segments reaches the session's server once they are sent again.
+// Also held by TestLostSegmentsOfAHelloAreSentAgain.
 func TestAHelloIsNotMixedWithAnother(t *testing.T) {
 	r := newHoldRig(t, 0, serviceOf("web", vip4, withSessions))
 	first := anySequence()
@@ -356,6 +360,11 @@ func TestAHelloIsNotMixedWithAnother(t *testing.T) {
 }
 
 // Who sends first pieces only makes others lose theirs at most: they send them again.
+//
+// Promise: A client that floods the first segments of ClientHellos displaces other incomplete hellos, which are
+// sent again; a displaced first segment goes by the policy, which costs the session and not the connection, and
+// memory does not grow.
+// Also held by TestAHelloWhoseFirstSegmentIsPushedOutGoesByThePolicy.
 func TestBeginningsOfHellosTakeNoMoreThanTheirPlaces(t *testing.T) {
 	r := newHoldRig(t, 0, serviceOf("web", vip4, withSessions))
 	hello := helloWithKey(r.nameOf(vip4, 2, 1), 1300)
@@ -406,6 +415,8 @@ func TestAHelloWhoseFirstSegmentIsPushedOutGoesByThePolicy(t *testing.T) {
 	}
 }
 
+// Promise: A host on the load balancer's link cannot forge the messages between its programs: they are dropped
+// (`dropped_forged`).
 func TestOrdersOfOthersAreRefused(t *testing.T) {
 	r := newHoldRig(t, 0, serviceOf("web", vip4, withSessions))
 	s := r.begin("web", flowTo(vip4, 443, 1), anySequence(), 0, synOptions())

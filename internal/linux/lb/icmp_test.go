@@ -80,6 +80,9 @@ func TestNobodyIsAnsweredWhoseAddressIsNotThatOfOneHost(t *testing.T) {
 	}
 }
 
+// Promise: Each CPU answers at most 1000 echo requests and too-big packets a second, and never an impossible
+// address.
+// Also held by TestNobodyIsAnsweredWhoseAddressIsNotThatOfOneHost.
 func TestAnswersOfTheNodeItselfAreLimited(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, nil))
 	setMTU(w, 1400)
@@ -155,6 +158,9 @@ func TestOtherICMPPasses(t *testing.T) {
 	w.checkVerdict(ethernet(0, ping), lbVerdictPASSED_UNSUPPORTED)
 }
 
+// Promise: When a server's packet is too big for the path to its client, the error reaches the server by the
+// quoted cookie, or by placement.
+// Also held by TestPathErrorsThatQuoteEightBytesFollowTheTable and TestTransfersCompleteAcrossSmallerMTU.
 func TestPathErrorsReachTheServerByTheCookieTheyQuote(t *testing.T) {
 	for _, family := range families {
 		w := newWorld(t, serviceOf("web", family.vip, func(s *model.Service) { withServers(family.server, 1, 2, 3)(s) }))

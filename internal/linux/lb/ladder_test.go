@@ -11,6 +11,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
+// Promise: An RST without timestamp from a closed socket reaches its server if the FIN passed this node, and goes
+// by placement otherwise.
 func TestRSTsWithoutTimestampFollowTheConnectionThatIsClosing(t *testing.T) {
 	for _, closing := range []byte{fin | ack, rst, rst | ack} {
 		for _, vip := range []netip.Addr{vip4, vip6} {
@@ -106,6 +108,8 @@ func TestFallbackHashGivesNoSecondChance(t *testing.T) {
 	}
 }
 
+// Promise: Connections with cookies stay on a draining server, which gets no new ones.
+// Also held by TestConnectionsSurviveChurn.
 func TestWhenAllServersDrainOldConnectionsLiveAndNewOnesAreRefused(t *testing.T) {
 	for _, dispatch := range policies {
 		t.Run(dispatch.String(), func(t *testing.T) {
@@ -135,6 +139,8 @@ func TestAServiceWithoutServersDropsAndCounts(t *testing.T) {
 	w.checkVerdict(ethernet(0, ipPacket(u.client.Addr(), vip4, 17, u.udp(nil))), lbVerdictDROPPED_NO_SERVER)
 }
 
+// Promise: `affinity: hash` breaks a connection where Maglev moves its slot.
+// Also held by TestConnectionsSurviveChurn.
 func TestUDPFollowsTheHash(t *testing.T) {
 	for _, vip := range []netip.Addr{vip4, vip6} {
 		for _, dispatch := range []model.Dispatch{model.DispatchHash, model.DispatchMaglev} {
@@ -175,6 +181,9 @@ func anyFlags(t *rapid.T) byte {
 	return rapid.OneOf(rapid.SampledFrom([]byte{syn, ack, psh | ack, fin | ack, rst, rst | ack}), rapid.Byte()).Draw(t, "flags")
 }
 
+// Promise: Connections with cookies are kept when a server is added, or when weights, the policy or the table size
+// change.
+// Also held by TestConnectionsSurviveChurn.
 func TestAnySequenceOfPacketsGoesTheWayOfTheReference(t *testing.T) {
 	behind := func(s *model.Service) { withServers(false, 21, 22)(s); s.Forward = model.ForwardL2 }
 	w := newWorld(t, serviceOf("web", vip4, nil), serviceOf("web6", vip6, withServers(true, 1, 2, 3)),

@@ -32,6 +32,10 @@ func (w *world) typicalFrames() [][]byte {
 	return frames
 }
 
+// Promise: Truncated, contradictory and malformed packets are passed to the host, or dropped and counted, and
+// never misread.
+// Also held by TestHeadersThatContradictThemselvesAreDropped, TestTunnelsThatContradictThemselvesAreDropped and
+// FuzzLB.
 func TestFramesCutAnywhereAreNeverForwarded(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, nil), serviceOf("web6", vip6, nil))
 	for _, frame := range w.typicalFrames() {
@@ -97,6 +101,7 @@ func tcpAt(ip []byte) int {
 	return 20
 }
 
+// Promise: IP options, extension headers and other protocols are passed to the host (`passed_unsupported`).
 func TestIPOptionsAndExtensionHeadersPass(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, nil), serviceOf("web6", vip6, nil))
 	f := flowTo(vip4, 80, 1)
@@ -133,6 +138,8 @@ func TestWhatIsNotIPPasses(t *testing.T) {
 	w.checkVerdict(service, lbVerdictFORWARDED_NEW)
 }
 
+// Promise: Frames that a switch floods and tunnels for other hosts are left alone.
+// Also held by TestTunnelsOfOthersAreLeftAlone.
 func TestFramesToAnotherMACPass(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, nil))
 	if err := w.lb.know(lbInterface{Ifindex: testIfindex, Mac: nodeMAC}); err != nil {

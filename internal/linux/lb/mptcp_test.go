@@ -65,6 +65,8 @@ func TestSubflowsReachTheServerThatTheirPortNames(t *testing.T) {
 }
 
 // Ports that no server has are no service's; a port that was the service's and is a server's now, and the other way round, means what it means today.
+//
+// Promise: Packets to an MPTCP port without a server go to the host, as for other ports without a service.
 func TestPortsChangeTheirMeaningWithTheService(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, withJoins))
 	f := w.joinTo("web", 1, 2)

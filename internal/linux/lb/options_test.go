@@ -64,6 +64,7 @@ func TestPayloadThatLooksLikeATimestampIsNone(t *testing.T) {
 	w.checkVerdict(f.frame(f.tcp(ack, []byte{2, 4, 5, 0xb4, 4, 2, 0, 0}, fake)), lbVerdictFORWARDED_NO_TIMESTAMP)
 }
 
+// Promise: A packet whose options cannot be parsed is handled as one without timestamps, and counted.
 func TestOptionsThatCannotBeReadFallToPlacement(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, nil))
 	f := flowTo(vip4, 80, 1)
@@ -84,6 +85,7 @@ func TestOptionsThatCannotBeReadFallToPlacement(t *testing.T) {
 	}
 }
 
+// Promise: TCP-AO segments are not marked, and go by placement from the SYN on.
 func TestWhatFollowsTheEndOfOptionsOrAuthenticationIsNotRead(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, nil))
 	f := flowTo(vip4, 80, 1)

@@ -283,6 +283,7 @@ var takenOut = map[string]func(want *plan.Want, s *plan.Service, server *model.S
 	"unreachable": func(want *plan.Want, _ *plan.Service, server *model.Server) { want.Paths[server.Address] = plan.Path{} },
 }
 
+// Promise: No policy chooses a server that is drained, unhealthy, off or without next hop.
 func TestNoPolicyChoosesAServerThatIsTakenOut(t *testing.T) {
 	for _, dispatch := range policies {
 		for name, takeOut := range takenOut {

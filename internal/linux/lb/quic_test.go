@@ -79,6 +79,9 @@ func TestConnectionIDsNameTheirServers(t *testing.T) {
 	}
 }
 
+// Promise: Connection ids of both epochs are read, and `key drop` is refused for a key that connection ids may
+// carry.
+// Also held by TestAKeyThatConnectionIDsMayCarryIsNotDropped.
 func TestConnectionIDsOfBothEpochsAreRead(t *testing.T) {
 	for _, form := range quicForms {
 		w := newWorld(t, serviceOf("web", vip4, byConnectionID(model.DispatchMaglev, form)))
@@ -93,6 +96,9 @@ func TestConnectionIDsOfBothEpochsAreRead(t *testing.T) {
 }
 
 // A client repeats its first packets, and goes on with longer hellos, before it knows an id of the server's.
+//
+// Promise: Repeated first packets, and hellos of several packets, reach the same server, until a client with the
+// same one of 65,536 slots arrives.
 func TestAConnectionThatBeginsStaysWhereItBegan(t *testing.T) {
 	for _, dispatch := range []model.Dispatch{model.DispatchRR, model.DispatchWRR, model.DispatchMaglev, model.DispatchHash, model.DispatchAWFD} {
 		for _, vip := range []netip.Addr{vip4, vip6} {
@@ -114,6 +120,10 @@ func TestAConnectionThatBeginsStaysWhereItBegan(t *testing.T) {
 }
 
 // What nobody's id decodes goes by its addresses alone, so that servers without such ids work as with affinity hash.
+//
+// Promise: Forged ids, ids of no server, other configurations or lengths, and packets other than QUIC go by their
+// addresses or as new connections, and are counted.
+// Also held by TestRandomDatagramsGoWhereTheReferenceSays.
 func TestWhatIsNoIDOfOursGoesByItsAddresses(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, byConnectionID(model.DispatchRR, model.QUIC{})))
 	f := flowTo(vip4, 443, 1)
@@ -154,6 +164,7 @@ func TestBytesThatServersAppendAreNotRead(t *testing.T) {
 	}
 }
 
+// Promise: A client with an old id of a server can choose that server, also while it drains.
 func TestConnectionIDsLeadToServersThatTakeNoNewOnes(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, byConnectionID(model.DispatchRR, model.QUIC{})))
 	f := flowTo(vip4, 443, 1)

@@ -109,6 +109,13 @@ func numbered(vip netip.Addr, n int) netip.AddrPort {
 }
 
 // The attack of Yuz V-B: one ticket, shown by many clients. Others do not notice.
+//
+// Promise: The first 16 clients that show one ticket within 9 minutes reach its server and stay; others go by the
+// policy, at each load balancer (`session_clients`).
+// Also held by TestLimitsOfSessionsAreThoseOfTheReference and TestTheLimitHoldsWhenCPUsRace.
+// Promise: When a stolen ticket is shown from 16 addresses, the session goes on from the first address, and from
+// others of the last 9 minutes; from further ones it begins again at another server.
+// Also held by TestASessionsClientsButTheFirstAreForgottenAfterTheWindow.
 func TestOneSessionFromManyClientsIsLimited(t *testing.T) {
 	for _, vip := range []netip.Addr{vip4, vip6} {
 		w := newWorld(t, serviceOf("web", vip, limitedTo(16)))
@@ -158,6 +165,9 @@ func TestOneSessionFromManyClientsIsLimited(t *testing.T) {
 }
 
 // What a limited session may do, without regard to speed or memory.
+//
+// Promise: Each ticket of one server brings at most 16 clients to it, so that an attacker needs one connection for
+// every 16 machines; after the key is rotated and dropped, old tickets name no server.
 func TestLimitsOfSessionsAreThoseOfTheReference(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -214,6 +224,9 @@ func setOf(name []byte, service uint32) uint32 {
 }
 
 // An attacker with many tickets cannot make the load balancer forget how many clients have shown one.
+//
+// Promise: Tickets that few clients have shown are forgotten first: to displace one, an attacker needs four others
+// of as many clients that share its place among 8,192.
 func TestNamesThatFewClientsShowAreForgottenFirst(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, limitedTo(4)))
 	number := w.tables.Places()["web"].Number

@@ -44,6 +44,10 @@ func (w *world) held() (entries, bytes map[string]uint64) {
 }
 
 // Each SYN is of another client. Connections that begin meanwhile do, and those that there are go on.
+//
+// Promise: A SYN flood of `session: tls` is answered and stores nothing: no map and no daemon grows, and other
+// connections begin and go on.
+// Also held by TestConnectionsOfATLSSessionReachOneServer.
 func TestAFloodOfSYNsOfSessionsLeavesNothing(t *testing.T) {
 	packets := uint32(200_000)
 	if os.Getenv("BALLAST_LONG") != "" {

@@ -298,6 +298,10 @@ func TestSessionsOfUnhealthyServersGoElsewhere(t *testing.T) {
 }
 
 // Its agent has nothing to do with the service any more. What it has goes on.
+//
+// Promise: The session of a removed or unhealthy server reaches the policy's server, and resumes there if the
+// servers share a ticket key.
+// Also held by TestSessionsOfUnhealthyServersGoElsewhere and TestSessionsOfServersThatAreGoneGoElsewhere.
 func TestSessionsOfRemovedServersGoElsewhere(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, withSessions))
 	w.update(func(want *plan.Want) {
@@ -314,6 +318,9 @@ func TestSessionsOfRemovedServersGoElsewhere(t *testing.T) {
 }
 
 // A draining server keeps its sessions, and gets no others.
+//
+// Promise: TLS sessions stay at their server, a draining one too, while servers, load balancers and keys change.
+// Also held by TestConnectionsOfATLSSessionReachOneServer.
 func TestSessionsOfDrainingServersStay(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, withSessions))
 	w.update(func(want *plan.Want) { service(want, "web").Servers[1].State = model.StateDraining })
@@ -357,6 +364,8 @@ func TestAConnectionDoesNotFollowTheOneBefore(t *testing.T) {
 }
 
 // What the client has not been told by one of us does not begin anything.
+//
+// Promise: A ClientHello without a handshake at a load balancer goes to one server at most, which drops it.
 func TestAHelloWithoutAHandshakeBeginsNothing(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, withSessions))
 	s := w.begin("web", flowTo(vip4, 443, 77), anySequence(), 0, synOptions())
@@ -419,6 +428,8 @@ func inOnePeriod(t *testing.T, test func(now uint64) error) {
 }
 
 // Other protocols on such a service, and hellos that cannot be read, go by the policy at once.
+//
+// Promise: Another protocol than TLS, or a hello that cannot be read, goes by the policy at once.
 func TestWhatIsNoHelloGoesByThePolicy(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, withSessions))
 	for n, payload := range [][]byte{[]byte("GET / HTTP/1.0\r\n\r\n"), {0}, append([]byte{22, 3, 1, 0, 0}, make([]byte, 80)...), make([]byte, 1400)} {

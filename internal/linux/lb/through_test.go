@@ -96,6 +96,11 @@ func TestTheServersTimestampIsRestoredExactly(t *testing.T) {
 	})
 }
 
+// Promise: Packets of a server whose clock is not known yet are dropped (`dropped_no_clock`), and the sender
+// repeats them.
+// Promise: Forged answers of servers are routed and teach no clock; a contradicted clock is measured again, at
+// most once a second.
+// Also held by TestAnAnswerToAVIPIsNone.
 func TestPacketsTeachNoClock(t *testing.T) {
 	throughCases(t, func(t *testing.T, w *world, f flow) {
 		clock := func(known, doubted bool) {
@@ -211,6 +216,9 @@ func (w *world) quotes(f flow, id uint16) (atServer, byClient []byte) {
 }
 
 // Errors about what a client has sent, by its server or by a router before it, are about the VIP when they leave.
+//
+// Promise: With `return: through`, ICMP errors from a server or from a router before it reach the client as errors
+// about the VIP, with `forward: nat` too.
 func TestErrorsAboutWhatAServerWasSentReachItsClient(t *testing.T) {
 	throughCases(t, func(t *testing.T, w *world, f flow) {
 		s := service(&w.want, "web")
@@ -242,6 +250,9 @@ func TestErrorsAboutWhatAServerWasSentReachItsClient(t *testing.T) {
 	})
 }
 
+// Promise: With `tcp_timestamps=1`, load balancers may change, connections whose slot moves break, and SYNs lose
+// the timestamp option.
+// Also held by TestAnotherLoadBalancerTakesOverAnswers.
 func TestServersThatCannotTakePartAreServedByTheTable(t *testing.T) {
 	throughCases(t, func(t *testing.T, w *world, f flow) {
 		w.update(func(want *plan.Want) { service(want, "web").NoCookie = map[uint16]bool{1: true, 2: true, 3: true} })

@@ -67,6 +67,8 @@ func TestTheFirstTierSendsToTheNodeThatTheCookieNames(t *testing.T) {
 	}
 }
 
+// Promise: Connections and their entries are kept when a second-tier node is added or drained.
+// Also held by TestConnectionsSurviveTheLossOfATableInTheSecondTier.
 func TestTheFirstTierPlacesWhatHasNoNode(t *testing.T) {
 	w := firstTier(t, vip4, false)
 	served := map[uint16]int{}
@@ -93,6 +95,10 @@ func TestTheFirstTierPlacesWhatHasNoNode(t *testing.T) {
 	}
 }
 
+// Promise: When a second-tier node dies, or a check is wrong, the other nodes keep its connections; its entries
+// are lost, and packets until `fall` checks have failed.
+// Also held by TestAVerdictComesWithinFallOrRiseIntervals and
+// TestConnectionsSurviveTheLossOfATableInTheSecondTier.
 func TestConnectionsOfADeadNodeGoToTheOthers(t *testing.T) {
 	gone := map[string]func(*plan.Tier){
 		"down":     func(tier *plan.Tier) { tier.Down = map[uint16]bool{2: true} },
@@ -293,6 +299,8 @@ func setECN(ip []byte, ecn byte) {
 	setIPv4Checksum(ip)
 }
 
+// Promise: A second-tier node steers foreign tunnels to a VIP as direct packets, and passes others.
+// Also held by TestOnlyTheSecondTierTakesTunnels.
 func TestTunnelsThatAreNotForTheNodePass(t *testing.T) {
 	w := secondNode(t, vip4, nodeAddresses[0])
 	c := w.talkTo(flowTo(vip4, 443, 1), 1)

@@ -161,6 +161,8 @@ func TestAnEndpointWithAPortIsAnnounced(t *testing.T) {
 	})
 }
 
+// Promise: On kernels before 6.12 and the stable kernels of October 2024, handshakes that join nothing can fill an
+// endpoint's queue; connections go on by the first subflow, and `doctor` warns.
 func TestKernelsThatTakePlainHandshakesAtAnEndpointAreKnownByACounter(t *testing.T) {
 	for counters, want := range map[string]bool{
 		"TcpExt: SyncookiesSent\nTcpExt: 0\n":                                          false, // it has no MPTCP

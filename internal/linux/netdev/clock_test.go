@@ -11,6 +11,7 @@ func answer(offset, asked, made, seen uint32) Offset {
 	return Offset{value - (asked + seen), value - asked}
 }
 
+// Promise: A busy load balancer that reads answers late does not take different clocks for one.
 func TestALateLookAtAnswersDoesNotMakeTwoClocksOfOne(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))

@@ -85,6 +85,9 @@ func TestLookupFindsNeighboursOfEitherFamily(t *testing.T) {
 }
 
 // A temporary address is another one tomorrow, and servers know load balancers by their addresses.
+//
+// Promise: Tunnels come from the lasting IPv6 address of a prefix where the kernel prefers temporary ones
+// (`use_tempaddr=2`).
 func TestTunnelsDoNotComeFromTemporaryAddresses(t *testing.T) {
 	space := newSpace(t)
 	const lasting = "fd08::1"

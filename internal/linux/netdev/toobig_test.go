@@ -31,6 +31,7 @@ func quote6(kind, protocol byte, mtu uint32, destination string) []byte {
 	return append(message, make([]byte, 40)...)
 }
 
+// Promise: Clients learn the smaller MTU of a router between the tiers after the first such packet.
 func TestOnlyErrorsAboutTunnelsThatTellAPlausibleMTUCount(t *testing.T) {
 	for name, c := range map[string]struct {
 		found TooBig

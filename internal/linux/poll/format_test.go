@@ -30,6 +30,8 @@ func TestAllFormatsAreUnderstood(t *testing.T) {
 	}
 }
 
+// Promise: A load endpoint that answers garbage, slowly or without end is ignored, and the next source counts.
+// Also held by TestPollsAreBounded.
 func TestGarbageIsRefused(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", "the answer is empty"},

@@ -96,6 +96,10 @@ func (r *xdpRig) inject(frame []byte) {
 	}))
 }
 
+// Promise: When all candidates are overloaded, the last one accepts.
+// Promise: A draining server, or one without a listener, accepts only as the last candidate.
+// Promise: A candidate without route or neighbour is skipped; without any other candidate the server itself
+// accepts.
 func TestASYNIsAcceptedOrPassedOn(t *testing.T) {
 	self := own4
 	for _, test := range []struct {
@@ -174,6 +178,11 @@ func (r *xdpRig) offered(vip netip.Addr, port uint16, sequence uint32) bool {
 }
 
 // Whoever has answered a SYN gets it again, full or not: two would answer otherwise.
+//
+// Promise: A repeated SYN goes to the server that has its request or connection, full or not; a server that passed
+// it on passes it on again, and takes it the next time.
+// Promise: Until the health check of a dead candidate fails, the server that passed a SYN to it takes the SYN when
+// it arrives for the third time, after 3 s; the same where its agent is dead or its accept queue is full.
 func TestASYNThatComesAgainGoesWhereTheFirstWent(t *testing.T) {
 	dir := progtest.Pins(t)
 	r := &xdpRig{rig: newRig(t, rigOptions{plain: true})}
@@ -347,6 +356,8 @@ func TestLoadIsTakenWhereItWasAskedFor(t *testing.T) {
 }
 
 // Stops are for load balancers of the fleet: nobody else has a server send packets on, whatever is done about the tunnels of others.
+//
+// Promise: A server does not follow stops from an address of no load balancer, and keeps the packet.
 func TestStrangersStopsAreNotFollowed(t *testing.T) {
 	for _, limit := range []server.TunnelLimit{server.TunnelsOfAnybody, server.StrangersNoted, server.StrangersDropped} {
 		r := newAcceptRig(t, nil)
@@ -376,6 +387,8 @@ func TestStrangersStopsAreNotFollowed(t *testing.T) {
 }
 
 // However a load balancer's stops are, each hop takes one of them: a packet is sent on no more often than it has stops.
+//
+// Promise: Stops forged from a load balancer's address send a packet to known servers alone, and to each once.
 func TestAPacketEndsWithItsStops(t *testing.T) {
 	const most = 5 // STOPS_MAX
 	r := newAcceptRig(t, nil)
@@ -402,6 +415,8 @@ func TestAPacketEndsWithItsStops(t *testing.T) {
 	}
 }
 
+// Promise: In a SYN flood no map of `choices` grows, and the dynamic limit stays within the load, in which SYNs do
+// not count.
 func TestASYNFloodMovesTheLimitNoFurtherThanTheLoad(t *testing.T) {
 	const window, windows = 50, 20
 	r := newAcceptRig(t, func(row *plan.AgentRow) {

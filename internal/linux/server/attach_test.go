@@ -87,6 +87,9 @@ func (r *rig) seen() (packets uint64) {
 	return packets
 }
 
+// Promise: Before Linux 6.6 (no tcx), connections are kept over restarts and upgrades and foreign filters stay; a
+// killed load balancer leaves an idle filter.
+// Also held by TestFiltersOfOthersStayAndWork.
 func TestNoPacketPassesByWhileProgramsAreReplaced(t *testing.T) {
 	progtest.BothWays(t, replaceUnderPackets)
 }

@@ -40,6 +40,10 @@ func toSecond(fd int) error {
 }
 
 // As after a reload of nginx or haproxy: requests move to a listener that has not accepted anything yet.
+//
+// Promise: A connection is kept when another listener accepts it than the one that answered the SYN
+// (`tcp_migrate_req`, SO_REUSEPORT).
+// Also held by TestConnectionsThatAProgramSpreadsOverListenersCarryCookies.
 func TestConnectionsWhoseRequestsMoveToAnotherListenerCarryCookies(t *testing.T) {
 	r := newRig(t, rigOptions{sysctls: map[string]string{"net/ipv4/tcp_migrate_req": "1"}})
 	before, w := r.rejects(), r.watch()

@@ -76,6 +76,8 @@ func findPackets(t *testing.T, r *rig) {
 }
 
 // Load balancer and agent in generic mode, real TCP from end to end.
+//
+// Promise: Generic mode forwards as native mode does, at a higher cost.
 func TestTunnelsWorkInGenericMode(t *testing.T) {
 	r := newRig(t, rigOptions{lossy: true, mode: attach.XDPGeneric}) // it loses nothing unless it is told to
 	lb, tables := r.balance()

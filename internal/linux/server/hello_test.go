@@ -38,6 +38,10 @@ func eachClient(t *testing.T, r *rig, config net.ListenConfig, test func(c *byHa
 }
 
 // Whatever the first packets with data look like, and whoever listens.
+//
+// Promise: When the segments of a hello overtake each other on the way to the server, or are merged there, what
+// comes before the first is dropped and sent again, without RST.
+// Promise: A hello that meets a full accept queue is lost, and the client sends it again.
 func TestHellosAreTakenOver(t *testing.T) {
 	r := newSessionRig(t, rigOptions{})
 	for name, test := range map[string]func(*testing.T, *rig){

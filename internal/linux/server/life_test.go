@@ -31,6 +31,7 @@ func (r *rig) verify(w *watcher, before map[string]int) {
 	}
 }
 
+// Promise: Connections that are older than the agent go by the fallback and are not marked.
 func TestConnectionOlderThanTheAgentIsLeftAlone(t *testing.T) {
 	r := newRig(t, rigOptions{plain: true})
 	r.listen(false)
@@ -123,6 +124,8 @@ func (r *rig) transfer() (wait func()) {
 	return group.Wait
 }
 
+// Promise: Connections are kept when `ballast agent` is killed or upgraded with the same map layout.
+// Also held by TestConnectionsSurviveUpgradeInPlace.
 func TestAgentRestartsInTheMidstOfTransfers(t *testing.T) {
 	progtest.BothWays(t, restartInTransfers)
 }
@@ -211,6 +214,7 @@ func TestConnectionsThatAServerLeavesBehindFollowRotations(t *testing.T) {
 	r.verify(w, before)
 }
 
+// Promise: Loss, reordering and SACK break no connection, and no timestamp is rejected.
 func TestLossAndSelectiveAcknowledgement(t *testing.T) {
 	progtest.BothWays(t, lossAndSelectiveAcknowledgement)
 }
@@ -238,6 +242,8 @@ func lossAndSelectiveAcknowledgement(t *testing.T) {
 	t.Log(r.netstat("RetransSegs", "TCPSackRecovery", "TCPDSACKRecv", "PAWSEstab", "TCPFullUndo", "TCPPartialUndo"))
 }
 
+// Promise: Half-close, TIME_WAIT, keepalive, Fast Open and MPTCP listeners work with cookies.
+// Also held by TestKeepalive and TestFastOpen.
 func TestHalfCloseAndTimeWait(t *testing.T) {
 	r := newRig(t, rigOptions{table: true})
 	listener := r.listener(r.vips[0], net.ListenConfig{})
@@ -307,6 +313,9 @@ func TestFastOpen(t *testing.T) {
 }
 
 // The wire clock of 16 bits wraps every 65 s and is held back after 16 s.
+//
+// Promise: A connection is kept over any idle time.
+// Also held by TestIdleConnectionsGoOn.
 func TestLongSilencesAndWraps(t *testing.T) {
 	if os.Getenv("BALLAST_LONG") == "" {
 		t.Skip("takes minutes: set BALLAST_LONG=1")

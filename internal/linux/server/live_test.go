@@ -99,6 +99,9 @@ func (r *xdpRig) takeOver(dir string) {
 }
 
 // The program that counts, and its map, stay when the process ends; the next one's takes its place.
+//
+// Promise: While `ballast agent` is dead, the data path decides by connections and accept queue as before, and by
+// the last known load of CPU and application.
 func TestConnectionsAreCountedWhileNoAgentRuns(t *testing.T) {
 	dir := progtest.Pins(t)
 	r := &xdpRig{rig: newRig(t, rigOptions{plain: true})}

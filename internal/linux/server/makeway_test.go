@@ -103,6 +103,9 @@ func (c *byHand) again(listener net.Listener) net.Conn {
 	return nil
 }
 
+// Promise: When a client reuses a port whose connection or TIME_WAIT the server still has, proof of the new
+// handshake ends the old one, and the new connection goes on at once.
+// Also held by TestARealClientUsesItsPortAgain.
 func TestAClientUsesAPortAgain(t *testing.T) {
 	r := newSessionRig(t, rigOptions{})
 	for _, vip := range r.vips {
@@ -142,6 +145,9 @@ func TestAClientUsesAPortAgain(t *testing.T) {
 }
 
 // What comes late of a connection that waits does not begin it again.
+//
+// Promise: Late, repeated or forged hellos of a connection in TIME_WAIT are dropped, and the connection stays.
+// Also held by TestForgersEndNoConnection.
 func TestALateHelloOfAConnectionThatWaitsIsDropped(t *testing.T) {
 	r := newSessionRig(t, rigOptions{})
 	for _, vip := range r.vips {
@@ -209,6 +215,9 @@ func TestForgersEndNoConnection(t *testing.T) {
 }
 
 // net.ipv4.tcp_rfc1337: TIME_WAIT ignores RSTs.
+//
+// Promise: Where an RST does not end TIME_WAIT (`tcp_rfc1337`), the server tries at most 50 times a second for
+// each connection, and the client waits for its end.
 func TestWhatAnRSTDoesNotEndIsDroppedOnce(t *testing.T) {
 	r := newSessionRig(t, rigOptions{sysctls: map[string]string{"net/ipv4/tcp_rfc1337": "1"}})
 	for _, vip := range r.vips {

@@ -72,6 +72,10 @@ func (r *rig) awaitEchoes(want [2]uint64) {
 }
 
 // A client answers a probe of a keepalive without taking its timestamp. So it must be made to take one, or a rotation would leave it behind.
+//
+// Promise: A rotation keeps connections that only the server's keepalives hold, because the second probe renews
+// the cookie.
+// Also held by TestARotationOfKeysWaitsForSilentClientsAndLostNodes.
 func TestServersKeepalivesRenewTheCookieOfSilentConnections(t *testing.T) {
 	r := newRig(t, rigOptions{})
 	before, w := r.rejects(), r.watch()
@@ -170,6 +174,9 @@ func TestAnUpgradeWithAnotherLayoutKeepsTheMarks(t *testing.T) {
 
 // They have no socket at the service's address: the kernel's connection tracking knows which of them live. A listener that is a service's
 // itself gives its storage to those that are redirected to it, which is not for them.
+//
+// Promise: Connections that the server translates (REDIRECT, DNAT, published ports) are kept, while fewer than
+// 65,536 others, ended ones included, have sent since.
 func TestConnectionsThatTheServerTranslatesAreCountedByTheirEpoch(t *testing.T) {
 	for name, served := range map[string]bool{"to a port of no service": false, "to another service's port": true} {
 		t.Run(name, func(t *testing.T) {

@@ -11,6 +11,9 @@ import (
 )
 
 // eth0 is a port of a bridge that has the addresses, and both have the programs.
+//
+// Promise: Connections are kept on a server with two stacked devices (VLAN, bridge, bond, macvlan); they may stall
+// if the upper device has both a queue and an egress filter that changes `tc_index`.
 func TestPacketsAreRewrittenOnceWhereOneDeviceIsMadeOnAnother(t *testing.T) {
 	progtest.BothWays(t, func(t *testing.T) { rewrittenOnce(t, "") })
 }

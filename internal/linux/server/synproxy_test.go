@@ -136,6 +136,10 @@ func (n *proxied) connect() error {
 }
 
 // SYNPROXY's last ACK goes by placement to a server that need not be the one that the SYN went to, and is ignored by either.
+//
+// Promise: Connections through Linux's SYNPROXY with timestamps are kept, because a server ignores an unexplained
+// ACK once.
+// Also held by TestAnACKThatNothingExplainsIsIgnoredOnce.
 func TestConnectionsThroughSYNPROXYComplete(t *testing.T) {
 	const connections, luckless = 60, 2 // what the ACK echoes may look like another server's cookie by chance, once in thousands
 	n := newProxied(t, 3)

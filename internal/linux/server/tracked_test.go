@@ -31,6 +31,8 @@ func sessionsAt(r *rig) (at []netip.AddrPort) {
 	return at
 }
 
+// Promise: Connections of `session: tls` are taken over on servers whose kernel translates other connections,
+// because the agent keeps them out of connection tracking.
 func TestHellosAreTakenOverOnHostsThatTranslateOtherConnections(t *testing.T) {
 	for name, rules := range natRules {
 		t.Run(name, func(t *testing.T) {

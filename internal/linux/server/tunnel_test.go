@@ -52,6 +52,7 @@ func TestPaddingOfFramesIsNoPartOfTheTunnel(t *testing.T) {
 	}
 }
 
+// Promise: Tunnels that loop end when the outer TTL does (`dropped_stop_expired`).
 func TestTunnelsThatGoInCirclesEnd(t *testing.T) {
 	r := newXDPRig(t)
 	for _, outer := range []struct{ from, to, stop netip.Addr }{
@@ -67,6 +68,8 @@ func TestTunnelsThatGoInCirclesEnd(t *testing.T) {
 	}
 }
 
+// Promise: An agent takes tunnels of known load balancers alone, and knows all that a controller knows.
+// Also held by TestNoLoadBalancerThatAControllerKnowsIsKeptOut.
 func TestOnlyKnownSourcesOpenTunnels(t *testing.T) {
 	r := newXDPRig(t)
 	known, stranger := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("203.0.113.250")

@@ -395,6 +395,10 @@ func TestScrubberHandsOnWhatIsNotItsOwn(t *testing.T) {
 }
 
 // An ICMP error goes where the connection of the quoted packet is, also of one that the server translates.
+//
+// Promise: An error about a connection that the server translates reaches the server that has the connection,
+// whose kernel translates the quote in both directions.
+// Also held by TestErrorsOfThePathReachWhereTheServerHasTakenTheConnection.
 func TestErrorsFromThePathFollowTheirConnection(t *testing.T) {
 	for name, one := range map[string]struct{ listens, translates bool }{
 		"to a listener": {true, false}, "translated": {false, true}, "translated, with a listener": {true, true},

@@ -37,6 +37,9 @@ func TestItJudgesOnceNoControllerIsHeardForPatience(t *testing.T) {
 	}
 }
 
+// Promise: When controllers judge again, a load balancer hands back once they agree with it, within 20 s
+// otherwise, and a server that failed meanwhile gets nothing in between.
+// Also held by TestItDoesNotFlap and TestLoadBalancersWithoutControllersTakeOutServersThatFail.
 func TestItHandsBackWhenControllersAgree(t *testing.T) {
 	r := run{now: start}
 	r.look(10, false, false)

@@ -126,6 +126,7 @@ func TestAnIdlePoolGivesEqualWeights(t *testing.T) {
 	}
 }
 
+// Promise: Without agents' reports the load balancers' estimate counts, and without data all weights are equal.
 func TestWithoutAnyKnowledgeAllServersAreAlike(t *testing.T) {
 	for _, dispatch := range []model.Dispatch{model.DispatchAWRR, model.DispatchAWFD, model.DispatchLCF} {
 		var s Service
@@ -145,6 +146,10 @@ func TestAServerThatNothingIsKnownOfCountsAsTheMean(t *testing.T) {
 	expect(t, s.Weigh(start, newService(model.DispatchAWFD, model.LoadConnections, 3)), 4, 1, 2) // as if it had 20
 }
 
+// Promise: When an agent is silent for three intervals (1 s at least), the next source counts, scaled; values that
+// only `server list` shows last three intervals of 2 s at least.
+// Also held by TestWhatAnAgentSaidLongAgoIsFreshOnlyWhereNobodyDecidesByIt and
+// TestSourcesThatCountDifferentThingsAreSetInProportion.
 func TestAStaleSourceGivesWayToTheNext(t *testing.T) {
 	var s Service
 	svc := newService(model.DispatchAWFD, model.LoadEndpoint, 2)
@@ -271,6 +276,8 @@ func TestPoliciesThatDoNotFollowLoadHaveNoWeights(t *testing.T) {
 	}
 }
 
+// Promise: A server that fails requests fast loses weight by a penalty that decays.
+// Also held by TestAServerThatFailedIsTriedAgain.
 func TestAServerThatFailsFastLosesWeight(t *testing.T) {
 	for _, dispatch := range []model.Dispatch{model.DispatchAWRR, model.DispatchAWFD, model.DispatchLCF} {
 		var s Service

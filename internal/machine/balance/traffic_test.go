@@ -133,6 +133,10 @@ func TestWhatHasLeftIsForgotten(t *testing.T) {
 }
 
 // Whatever is reported by whom, in whatever order servers are listed: weights are sound and the same.
+//
+// Promise: Impossible reports (NaN, negative, about foreign servers) are ignored, and weights stay in their
+// bounds.
+// Also held by TestAnAgentSpeaksOnlyForServersOfItsCertificate.
 func TestWeightsAreSoundWhateverIsReported(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dispatch := rapid.SampledFrom([]model.Dispatch{model.DispatchAWRR, model.DispatchAWFD, model.DispatchLCF}).Draw(t, "dispatch")

@@ -117,6 +117,12 @@ func (f *fleet) replace(connections int) (got []int) {
 }
 
 // Clients that replace each connection when it ends would never come to it by estimates alone.
+//
+// Promise: With `p2c` and `least`, an application that restarts begins with the mean of the others and gets at
+// most about twice its share until it has caught up; agents' counts correct the rest.
+// Also held by TestAServerThatDiedUnseenGetsItsShareAgainAndNotEverything,
+// TestLoadBalancersAreToldTheNewestCountsWithTheirOwnShare and
+// TestARestartedApplicationGetsItsShareOfNewConnections.
 func TestAServerThatBeganWithTheMeanGetsItsShareAmongConnectionsThatAreReplaced(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		servers, each := rapid.IntRange(3, 12).Draw(t, "servers"), rapid.IntRange(4, 200).Draw(t, "open")

@@ -13,6 +13,8 @@ import (
 
 // controllers tell every change in order, coalesced at random, late at random, over streams that break at random; and the node refuses
 // some of it.
+//
+// Promise: A node has the newest state of several controllers, in any order of arrival.
 func TestNodeEndsWithTheNewestStateWhateverOrderItIsToldIn(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		history, touched := []map[int]int{{}}, []int{-1} // revision -> the whole state, and the key that was changed
@@ -92,6 +94,10 @@ func TestNodeEndsWithTheNewestStateWhateverOrderItIsToldIn(t *testing.T) {
 }
 
 // A store is restored from a copy while nodes run by what it has lost, and goes on to the same revisions by other changes.
+//
+// Promise: When etcd is restored from a backup, nodes take the controllers' state as a whole after 10 s; a store
+// without any service is never believed.
+// Also held by TestControllersLiveThroughARestoreOfTheirStoreFromACopy and TestAnEmptiedStoreEndsNoFleet.
 func TestNodeNeverMixesWhatAStoreHadWithWhatItHasSinceItWasRestored(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		touched := map[int]int{} // revision -> key that was changed, of the history that goes on
@@ -289,6 +295,9 @@ func TestNodeGivesUpARevisionThatNobodyKnowsAnyMore(t *testing.T) {
 	}
 }
 
+// Promise: Weight updates that are lost, late, repeated or out of order break nothing; the old weights stay until
+// the next complete update, which is every eighth.
+// Also held by TestStateIsNeverDelayedByWeights and TestLostWeightsCostLittle.
 func TestOlderWeightsAreIgnoredAndLostOnesMendedByACompleteUpdate(t *testing.T) {
 	var w Weights
 	steps := []struct {

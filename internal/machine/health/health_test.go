@@ -112,6 +112,8 @@ func TestCalmTakesTheDampingBack(t *testing.T) {
 }
 
 // Good runs are shorter than the longest rise, bad ones long enough to fall.
+//
+// Promise: A server that flaps stays unhealthy longer, up to sixteen times.
 func TestAFlappingServerSettlesDown(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRun()

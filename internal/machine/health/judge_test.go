@@ -81,6 +81,8 @@ func TestWhatIsWrongWithAHealthyServerIsTold(t *testing.T) {
 	wantState(t, j, 1, Healthy, "no timestamps (lb1, lb2); healthy (lb3)")
 }
 
+// Promise: One load balancer of three that sees all servers down changes nothing, because the majority of those
+// assigned decides.
 func TestOneWrongLoadBalancerOfThreeNeverTakesAServerDown(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		j, svc, now := &Judge{}, service(model.AllDownNone, 1, 2, 3), start
@@ -119,6 +121,7 @@ func TestTheFirstLoadBalancerToSpeakDoesNotDecideAlone(t *testing.T) {
 	wantDown(t, j, start.Add(ViewLife), svc, 1)
 }
 
+// Promise: When check results are lost, a decision stays for 15 s; then health is unknown, which is not unhealthy.
 func TestWhatIsNotRepeatedIsForgottenAndUnknownIsNotDown(t *testing.T) {
 	j, svc := &Judge{}, service(model.AllDownNone, 1, 2)
 	wantDown(t, j, start, svc)
@@ -147,6 +150,7 @@ func TestNewLoadBalancersDoNotBringAServerBackBeforeTheyHaveSeenIt(t *testing.T)
 	}
 }
 
+// Promise: Unhealthy servers stay unhealthy when another controller takes over.
 func TestATakeOverBeginsWithWhatWasDown(t *testing.T) {
 	j, svc := &Judge{}, service(model.AllDownKeep, 1, 2, 3)
 	j.Restore(start, []uint16{2}, nil)
@@ -170,6 +174,10 @@ func TestATakeOverKeepsServersThatFailAndAreUsedUnhealthy(t *testing.T) {
 	}
 }
 
+// Promise: When all second-tier nodes seem dead, `node_health.all_down` decides as for servers.
+// Promise: When all load balancers see all servers down, `all_down` uses the last healthy set, all, or none;
+// `withdraw` also withdraws the VIP from BGP, and metrics and status show that no server is healthy.
+// Also held by TestTheVIPFollowsChecksAsAllDownSays and TestMetricsSayWhatChecksSayAndWhoIsUsedApart.
 func TestAllDownSaysWhoGetsNewConnectionsThen(t *testing.T) {
 	for _, c := range []struct {
 		policy model.AllDown

@@ -26,6 +26,9 @@ func TestWhatWasSeenOfARemovedServerIsRemembered(t *testing.T) {
 }
 
 // What another process wrote down, or this one before it was restarted, is by a clock that may have been set since.
+//
+// Promise: When clocks differ or are set, drain deadlines are off by the difference and nothing else; a removed
+// server is forgotten only after a day of silence that one process has watched.
 func TestOnlyTimeThatThisProcessHasWatchedMakesARemovedServerOld(t *testing.T) {
 	timing := Timing{Linger: time.Hour, Quarantine: time.Hour}
 	silent := func(string, uint16) uint64 { return 0 }

@@ -8,6 +8,11 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
+// Promise: A file that gives a key in use, or an id that connections carry, another meaning is refused without
+// `--force`, also at a start.
+// Also held by TestALoadBalancerTakesAFileThatBreaksConnectionsByForceAlone,
+// TestAnAgentThatRestartsKeepsTheKeyAndTheIDOfLivingConnections and
+// TestAnAgentThatStartsWithTheFileOfAnotherFleetTouchesNothing.
 func TestAFileDoesNotLoseTheKeyInUse(t *testing.T) {
 	epochs := func(current uint32, epochs ...uint32) model.Fleet {
 		f := fleet(1)

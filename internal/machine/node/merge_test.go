@@ -46,6 +46,8 @@ func mustParse(t *testing.T, text string) model.Fleet {
 // server returns the server of that name in the only service of minimal.
 func server(f *model.Fleet, name string) *model.Server { return f.Services[0].Server(name) }
 
+// Promise: An edited file and changes by `ctl` do not undo each other: the last change of each thing wins.
+// Also held by TestAnEditOfTheSameThingWinsOverCtl.
 func TestUntouchedLinesNeverUndoACtlChange(t *testing.T) {
 	base, running := mustParse(t, minimal), mustParse(t, minimal)
 	server(&running, "s2").State = model.StateDraining

@@ -102,6 +102,9 @@ func TestARemovedServerLingersUntilItHasBeenSilentForLong(t *testing.T) {
 	}
 }
 
+// Promise: The id of a removed server is not given to another for 48 h after its last packet (`--linger` and
+// `--quarantine`), per load balancer.
+// Also held by TestARemovedServerLingersUntilItHasBeenSilentForLong.
 func TestAnIDThatConnectionsMayCarryIsNotGivenToAnotherServer(t *testing.T) {
 	n := started(t, 1, 2)
 	other := fleet(1, 2)
@@ -137,6 +140,8 @@ func TestARefusedEditChangesNothing(t *testing.T) {
 	}
 }
 
+// Promise: A load balancer that reboots keeps connections without timestamps within the last eight versions of the
+// pool.
 func TestThePastOfATableIsRemembered(t *testing.T) {
 	n := started(t, 1, 2)
 	for id := range uint16(20) {
@@ -290,6 +295,10 @@ func TestAServiceByAnotherNameKeepsTheLayoutOfItsCookies(t *testing.T) {
 	}
 }
 
+// Promise: Connections are kept, those of removed servers too, when a service is renamed, split or merged or a
+// port moves to another service of the VIP and protocol; the change is refused where two servers would have one
+// id, and statistics restart.
+// Also held by TestAPortThatMovesBetweenServicesKeepsItsConnections.
 func TestAServiceByAnotherNameStillKnowsTheServersThatItHad(t *testing.T) {
 	named := func(name string, f model.Fleet) model.Fleet {
 		f.Services[0].Name = name

@@ -401,6 +401,10 @@ func TestAnAddressOfAnotherFamilyIsRefused(t *testing.T) {
 }
 
 // One at a time fails, is drained or comes back, while packets come everywhere and controllers change: every connection keeps its owner.
+//
+// Promise: With `affinity: replicated` (UDP) or `fallback: replicated`, connections are kept when load balancers
+// come, go and fail.
+// Also held by TestConnectionsWithoutCookiesSurviveTheLossOfLoadBalancers.
 func TestWhateverHappensToOneLoadBalancerNoConnectionMoves(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -151,6 +151,9 @@ func TestANodeWithoutAViewDropsPackets(t *testing.T) {
 }
 
 // Else what is full would stay so: no entry expires before a sync is over, and nobody who brings room is taken in the meantime.
+//
+// Promise: When a load balancer fails and the other tables have no room for its copies, replicated connections are
+// kept until the ring changes again; then those without a copy may move.
 func TestASyncEndsThoughThereIsNoRoom(t *testing.T) {
 	config := DefaultConfig(2)
 	config.Entries = 100

@@ -126,6 +126,9 @@ func TestAKeyIsMadeLongBeforeItIsUsedAndDroppedLongAfter(t *testing.T) {
 	}
 }
 
+// Promise: An agent that is cut off during a rotation of ticket keys loses nothing for 2 days, of which the next
+// key waits one; after that, sessions begin again there until it is back.
+// Also held by TestEveryServerReadsEveryTicketThatHasNotExpired.
 func TestTheNextKeyWaitsForServersForADayAndNoLonger(t *testing.T) {
 	drawn := 0
 	keys := settled(TicketKeys{}, began, &drawn)
@@ -144,6 +147,9 @@ func TestTheNextKeyWaitsForServersForADayAndNoLonger(t *testing.T) {
 }
 
 // A controller's clock was a year ahead for a moment.
+//
+// Promise: A controller's clock that is ahead may drop ticket keys early, so that sessions begin again once;
+// rotation goes on when the clock is right.
 func TestAClockThatWasAheadDoesNotStopRotation(t *testing.T) {
 	drawn := 0
 	keys := settled(TicketKeys{}, began.AddDate(1, 0, 0), &drawn)
@@ -205,6 +211,9 @@ func TestTooManyTurnsAreRefused(t *testing.T) {
 	}
 }
 
+// Promise: A stolen server has its own services' ticket keys of the last 9 days and the next day, and no other
+// service's; `ballast ctl ticket revoke` ends their use.
+// Also held by TestRevokedKeysAreGone.
 func TestKeysOfServicesTellNothingOfEachOther(t *testing.T) {
 	drawn := 0
 	keys := settled(TicketKeys{}, began, &drawn)

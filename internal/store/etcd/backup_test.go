@@ -51,6 +51,7 @@ func backupTo(t *testing.T, s *Store, path string) []byte {
 	return content
 }
 
+// Promise: A backup that is restored after most controllers are lost has its content and a newer revision.
 func TestARestoredStoreHasWhatTheBackupHadAndIsNewer(t *testing.T) {
 	dir := t.TempDir()
 	url := loopbackURL(t, "http")
@@ -91,6 +92,7 @@ func TestARestoredStoreHasWhatTheBackupHadAndIsNewer(t *testing.T) {
 	}
 }
 
+// Promise: Nothing is restored from a backup that is incomplete or damaged.
 func TestNothingIsRestoredFromWhatIsNoWholeBackup(t *testing.T) {
 	s, _ := filled(t, EmbedOptions{DataDir: t.TempDir()})
 	dir := t.TempDir()

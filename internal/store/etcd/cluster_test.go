@@ -31,6 +31,8 @@ func list(t *testing.T, told <-chan []store.Member, names ...string) []store.Mem
 	}
 }
 
+// Promise: When a member of etcd is lost, a change may take 1 to 2 s longer.
+// Also held by TestLosingControllersBreaksNothing.
 func TestTheStoreGoesOnWithoutAMemberOfEtcd(t *testing.T) {
 	members, endpoints := cluster(t, 3, files{})
 	s := connect(t, endpoints...)
@@ -85,6 +87,9 @@ func TestTheStoreGoesOnWithoutAMemberOfEtcd(t *testing.T) {
 	list(t, seen, "a", "b")
 }
 
+// Promise: A controller that is behind reports that there is nothing to do only after the store's majority has
+// confirmed it.
+// Also held by TestAControllerThatIsBehindDoesNotSayThatThereIsNothingToDo.
 func TestAMemberThatIsCutOffConfirmsNothing(t *testing.T) {
 	members, endpoints := cluster(t, 3, files{})
 	all, alone := connect(t, endpoints...), connect(t, endpoints[0])
@@ -185,6 +190,8 @@ func (l *link) set(cut, frozen bool) {
 	}
 }
 
+// Promise: A controller that returns and believes that it still leads has no effect: its weights have an old term,
+// and its writes conflict.
 func TestAControllerThatIsCutOffLeavesTheListWithin3SecondsAndComesBack(t *testing.T) {
 	_, endpoints := cluster(t, 1, files{})
 	way := newLink(t, endpoints[0])
@@ -226,6 +233,7 @@ func TestAControllerThatIsCutOffLeavesTheListWithin3SecondsAndComesBack(t *testi
 	}
 }
 
+// Promise: A controller loads everything when changes were compacted away before it saw them.
 func TestAWatchEndsWhenItsChangesWereCompacted(t *testing.T) {
 	_, endpoints := cluster(t, 1, files{})
 	s := connect(t, endpoints...)

@@ -96,6 +96,10 @@ func joinsOrRestores(remedy string) bool {
 }
 
 // etcd may warn before of what it tries in vain.
+//
+// Promise: A controller whose embedded store has no room or is damaged exits with status 1 and one line with the
+// remedy, and nodes go on.
+// Also held by TestADamagedStoreEndsInOneLine.
 func TestAFullDiskEndsWithALineThatSaysSo(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: it mounts a disk of its own")

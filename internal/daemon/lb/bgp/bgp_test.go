@@ -172,6 +172,7 @@ func TestVIPsWhosePacketsLeaveByADeviceThatDropsThemAreWithdrawn(t *testing.T) {
 	}
 }
 
+// Promise: A load balancer with BGP withdraws a VIP at once when it can reach no server of its services.
 func TestAVIPIsWantedWhereOneOfItsServicesHasAServerToSendTo(t *testing.T) {
 	servers := []model.Server{{Name: "s1", Address: netip.MustParseAddr("10.0.0.1"), ID: 1}, {Name: "s2", Address: netip.MustParseAddr("10.0.0.2"), ID: 2}}
 	vip := netip.MustParseAddr("198.51.100.10")

@@ -27,6 +27,8 @@ func (h *host) fill() *replicas.Table {
 }
 
 // Full is the head of the chain, or the tail. What is known of a connection holds, though it cannot be written down again.
+//
+// Promise: Replicated connections are kept when a table of their chain is full.
 func TestAFullTableLeavesConnectionsWhereTheyAre(t *testing.T) {
 	for place, name := range []string{"head", "tail"} {
 		t.Run(name, func(t *testing.T) {

@@ -173,6 +173,14 @@ func (o *observed) reconfigure() {
 }
 
 // A load balancer is taken off the ring and does not learn it, as one does that no controller reaches, or whose daemon is dead.
+//
+// Promise: Replicated connections, new ones too, are kept at a load balancer that was removed from the ring
+// unknowingly: others with a newer ring pass its questions on, and its daemon, if it lives, takes the ring from
+// them and is not ready.
+// Also held by TestWhatWasAskedOfAnOlderChainIsAskedOfTheNewerOne,
+// TestALoadBalancerThatControllersTookOffTheRingIsNotReadyUntilItHearsThem,
+// TestARingIsTakenFromALoadBalancerOnlyAsAControllerHasSignedIt and
+// TestALoadBalancerThatControllersDoNotHearGoesOn.
 func TestALoadBalancerThatIsTakenOffTheRingUnknowinglyLosesNothing(t *testing.T) {
 	const hosts, flows = 5, 200
 	for _, chain := range []int{2, 3} {

@@ -13,6 +13,11 @@ import (
 )
 
 // A load balancer that comes back hears of a ring before that knows it: packets that came then would be of connections that others have entries for.
+//
+// Promise: A load balancer that is not in the ring yet is not ready, and drops replicated packets that it would
+// have to ask about (`dropped_other_view`).
+// Also held by TestBetweenTwoViewsOnlyAnswersCount and
+// TestWhatFunctionsSendWaitsUntilTheRingKnowsTheirLoadBalancer.
 func TestARingThatDoesNotNameALoadBalancerDoesNotMakeItReady(t *testing.T) {
 	r := &Replication{Options: Options{Name: "lb1"}, path: loaded(t, 1)}
 	r.state.Store(&State{})

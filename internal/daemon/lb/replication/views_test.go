@@ -45,6 +45,10 @@ func TestMessagesOfANewerViewOrInCirclesAreDropped(t *testing.T) {
 }
 
 // While the ring changes, some load balancers have the newer view and others not yet.
+//
+// Promise: While the ring changes, a load balancer forwards replicated connections by its own entries; a new
+// connection whose question meets a load balancer with the older ring is lost, and its client sends it again.
+// Also held by TestBetweenTwoViewsOnlyAnswersCount and TestALoadBalancerThatControllersDoNotHearGoesOn.
 func TestWhatIsKnownGoesOnWhileItsChainHasAnOlderView(t *testing.T) {
 	hosts := newRing(t, 4, 2)
 	view := viewOf(1, 2, 1, 2, 3, 4)

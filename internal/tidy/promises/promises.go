@@ -1,0 +1,102 @@
+// Package promises reads the guarantees that tests state in comments before them: "// Promise: ...", one sentence, and
+// where further tests show it too, "// Also held by TestA and TestB." after it.
+package promises
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path"
+	"regexp"
+	"strings"
+)
+
+// Promise is a guarantee and the tests that hold it.
+type Promise struct {
+	Sentence string
+	File     string // of the first test, relative to the repository
+	Tests    []string
+}
+
+var (
+	testName = regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z]\w*`)
+	twoOf    = regexp.MustCompile(`[^.]\. `) // the end of a sentence in the midst of the text
+)
+
+// Of returns the promises in a test file.
+func Of(file string, source []byte) ([]Promise, error) {
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, source, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	attached := 0
+	var found []Promise
+	for _, declaration := range parsed.Decls {
+		function, ok := declaration.(*ast.FuncDecl)
+		if !ok || function.Doc == nil {
+			continue
+		}
+		for _, paragraph := range paragraphs(function.Doc) {
+			sentence, ok := strings.CutPrefix(paragraph, "Promise: ")
+			if !ok {
+				continue
+			}
+			sentence, further, _ := strings.Cut(sentence, " Also held by ")
+			promise := Promise{sentence, file, append([]string{function.Name.Name}, testName.FindAllString(further, -1)...)}
+			if problem := promise.malformed(); problem != "" {
+				return nil, fmt.Errorf("%s: %s: the promise %q %s", file, function.Name.Name, sentence, problem)
+			}
+			found = append(found, promise)
+			attached++
+		}
+	}
+	if all := strings.Count("\n"+string(source), "\n// Promise:"); all != attached {
+		return nil, fmt.Errorf("%s: %d of %d promises do not stand before a test", file, all-attached, all)
+	}
+	return found, nil
+}
+
+// paragraphs splits a comment at empty lines, and before each promise.
+func paragraphs(comment *ast.CommentGroup) []string {
+	var found []string
+	again := true
+	for _, line := range comment.List {
+		text := strings.TrimSpace(strings.TrimPrefix(line.Text, "//"))
+		switch {
+		case text == "":
+			again = true
+		case again || strings.HasPrefix(text, "Promise:"):
+			found, again = append(found, text), false
+		default:
+			found[len(found)-1] += " " + text
+		}
+	}
+	return found
+}
+
+func (p Promise) malformed() string {
+	switch first := p.Sentence[:min(1, len(p.Sentence))]; {
+	case !testName.MatchString(p.Tests[0]):
+		return "does not stand before a test"
+	case !strings.HasSuffix(p.Sentence, "."):
+		return "does not end in a full stop"
+	case twoOf.MatchString(p.Sentence):
+		return "is more than one sentence"
+	case strings.ToUpper(first) != first:
+		return "does not begin with a capital letter"
+	}
+	return ""
+}
+
+// String is the promise as a developer reads it.
+func (p Promise) String() string {
+	return fmt.Sprintf("%s\n    go test ./%s -run '^%s$'\n", p.Sentence, path.Dir(p.File), p.Tests[0]) + p.further()
+}
+
+func (p Promise) further() string {
+	if len(p.Tests) == 1 {
+		return ""
+	}
+	return "    also: " + strings.Join(p.Tests[1:], ", ") + "\n"
+}

@@ -15,7 +15,7 @@ export PATH := $(PATH):/usr/local/go/bin:/usr/local/sbin:/usr/sbin:/sbin
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 SUDO     := $(if $(filter 0,$(shell id -u)),,sudo)
 # a package for each BPF program
-PROGRAMS := $(addprefix internal/linux/,lb server checkroute link bfd) internal/bench/wrapper
+PROGRAMS := $(addprefix internal/linux/,lb server checkroute link bfd) internal/lab/bench/wrapper
 API      := internal/api/ballastv1
 STAMP    := bin/.generated
 # enumerations of the model, as the BPF programs read them
@@ -23,7 +23,7 @@ CHOICES  := bpf/state/choices.h
 SOURCES  := $(wildcard $(API)/*.proto $(API)/doc.go bpf/*.c bpf/*.h bpf/*/*.h internal/linux/lb/choices/*.go) internal/model/enums.go $(shell grep -l '^//go:generate' $(addsuffix /*.go,$(PROGRAMS)))
 # begin first, so that no core waits for them alone
 LONGEST  := ./internal/linux/server ./internal/daemon ./internal/linux/lb
-RACE     := ./internal/api/... ./internal/cli/... ./internal/daemon/... ./internal/config/... ./internal/plan/... ./internal/store/... ./internal/pki/... ./internal/sim ./pkg/quiclb ./pkg/sessionticket
+RACE     := ./internal/api/... ./internal/cli/... ./internal/daemon/... ./internal/config/... ./internal/plan/... ./internal/store/... ./internal/pki/... ./internal/lab/sim ./pkg/quiclb ./pkg/sessionticket
 FUZZ     ?= 4000x
 # tests that read a daemon's metrics, which promtool then checks, too
 METRICS  := TestCountersAreServedToPrometheus|TestALoadBalancerTakesTheNewestState|TestAnAgentTakesTunnelsOf|TestRootIsServedOnASocket|Pages?$$|RoutineDoesNot|TestTheVIPFollows|TestTheFirstTierNotices

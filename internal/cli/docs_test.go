@@ -16,8 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ballast-lb/ballast/internal/bench"
 	"github.com/ballast-lb/ballast/internal/cli"
+	"github.com/ballast-lb/ballast/internal/lab/bench"
 	labcli "github.com/ballast-lb/ballast/internal/lab/cli"
 )
 

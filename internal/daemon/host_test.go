@@ -23,10 +23,10 @@ import (
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/daemon/agent"
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/metricstest"
 	"github.com/ballast-lb/ballast/internal/pki"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 // hostDeadline is for what comes at once on a machine that has nothing else to do. hostLife is more than any daemon of a test needs.

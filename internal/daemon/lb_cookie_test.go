@@ -10,7 +10,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 // unmarkedHost is a load balancer whose peer serves the VIP and has no agent: its answers carry its own clock, and no cookie.

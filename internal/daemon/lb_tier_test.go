@@ -22,8 +22,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/engine"
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 // tierFile is run by lb1 of the first tier, whose peer is the second, and by lb2 of the second, whose peer is the first.

@@ -7,7 +7,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 // onEth0 changes it in a namespace.

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 var handshakeFile = strings.NewReplacer("name: dns", "name: web", "ports: [53], protocol: udp", "ports: [80]").Replace(datagramFile)

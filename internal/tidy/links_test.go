@@ -4,14 +4,37 @@ package tidy
 import (
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 )
 
-// laboratory are folders of internal that only ballast-lab, tests and the packages' tools may use.
-var laboratory = []string{"lab", "sim", "bench", "data", "script"}
+// usesLaboratory are the folders outside internal/lab that import it: its command, and the tool that writes both programs' manuals.
+var usesLaboratory = []string{"cmd/ballast-lab", "deploy/packages/man"}
+
+// testsWithLaboratory are the folders whose tests need the laboratory.
+var testsWithLaboratory = []string{
+	"internal/cli",      // help and documents of both programs
+	"internal/linux/lb", // packets of the benchmark
+	"test/e2e",          // scenarios
+}
+
+func TestOnlyTheLaboratoryImportsIt(t *testing.T) {
+	_, trees := parse(t)
+	for name, tree := range trees {
+		folder := path.Dir(name)
+		if isLaboratory(name) || slices.Contains(usesLaboratory, folder) || isTest(name) && slices.Contains(testsWithLaboratory, folder) {
+			continue
+		}
+		for _, imported := range imports(tree) {
+			if isLaboratory(imported) {
+				t.Errorf("%s imports %s: the product knows nothing of the laboratory", name, imported)
+			}
+		}
+	}
+}
 
 func TestTheProductLinksNothingOfTheLaboratory(t *testing.T) {
 	list := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}} {{with .Module}}{{.Path}}{{end}}", "./cmd/ballast")
@@ -23,7 +46,7 @@ func TestTheProductLinksNothingOfTheLaboratory(t *testing.T) {
 	var modules []string
 	for line := range strings.Lines(string(out)) {
 		fields := strings.Fields(line)
-		if slices.Contains(laboratory, layer(fields[0])) {
+		if isLaboratory(fields[0]) || layer(fields[0]) == "testkit" {
 			t.Errorf("cmd/ballast links %s", fields[0])
 		}
 		if len(fields) == 2 && fields[1] != strings.TrimSuffix(module, "/") && !slices.Contains(modules, fields[1]) {

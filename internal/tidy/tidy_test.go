@@ -104,9 +104,9 @@ func imports(tree *ast.File) (paths []string) {
 	return paths
 }
 
-// isTest reports whether a file is of tests alone: as packages are whose names end like those of files.
+// isTest reports whether a file is of tests alone: as packages are whose names end like those of files, and what tests share.
 func isTest(name string) bool {
-	return strings.HasSuffix(name, "_test.go") || strings.HasSuffix(path.Dir(name), "test")
+	return strings.HasSuffix(name, "_test.go") || strings.HasSuffix(path.Dir(name), "test") || layer(name) == "testkit"
 }
 
 // layers are folders of internal whose code outside tests may import of ours only what is listed ("" = nothing).
@@ -121,20 +121,20 @@ var layers = map[string][]string{
 	"config":     {"model", "schema", "yamltree"},
 	"store":      {"store", "model", "config", "wire"},
 	"linux":      {"linux", "plan", "wire", "algo", "model"},
-	"data":       {},
 	"engine":     {"linux", "machine", "pki", "algo", "model"},
 	"hub":        {"engine", "api", "machine", "pki", "model"},
 	"nodeclient": {"api", "machine", "pki", "model"},
 	"daemon":     {"daemon", "hub", "engine", "nodeclient", "config", "api", "linux", "machine", "pki", "plan", "algo", "model", "pkg"},
 	"pkg":        {"pkg", "algo"}, // for applications
-	"script":     {},
-	"sim":        {"script", "sim", "data", "machine", "plan", "wire", "algo", "model", "yamltree"},
+	"lab/data":   {},
+	"lab/script": {},
+	"lab/sim":    {"lab/script", "lab/sim", "lab/data", "machine", "plan", "wire", "algo", "model", "yamltree"},
 }
 
 // pure folders do no input or output and do not know the time.
-var pure = []string{"model", "algo", "wire", "plan", "machine", "schema", "script", "sim", "yamltree"}
+var pure = []string{"model", "algo", "wire", "plan", "machine", "schema", "yamltree", "lab/script", "lab/sim"}
 
-// layer returns the folder below internal that a package or file belongs to, pkg, or "".
+// layer returns the folder below internal that a package or file belongs to, of the laboratory with the folder below it; pkg, or "".
 func layer(name string) string {
 	name = strings.TrimPrefix(name, module)
 	rest, ok := strings.CutPrefix(name, "internal/")
@@ -144,8 +144,16 @@ func layer(name string) string {
 	if !ok {
 		return ""
 	}
-	first, _, _ := strings.Cut(rest, "/")
+	first, below, _ := strings.Cut(rest, "/")
+	if part, _, found := strings.Cut(below, "/"); first == "lab" && part != "" && (found || !strings.Contains(part, ".")) {
+		return path.Join(first, part)
+	}
 	return first
+}
+
+func isLaboratory(name string) bool {
+	first, _, _ := strings.Cut(layer(name), "/")
+	return first == "lab"
 }
 
 func TestPackagesImportOnlyWhatTheirLayerMay(t *testing.T) {
@@ -199,7 +207,7 @@ func TestOnlyPackagesOfProgramsImportTheBPFLibrary(t *testing.T) {
 	_, trees := parse(t)
 	for name, tree := range trees {
 		for _, imported := range imports(tree) {
-			if strings.HasPrefix(imported, "github.com/cilium/ebpf") && layer(name) != "linux" && path.Dir(name) != "internal/bench/wrapper" {
+			if strings.HasPrefix(imported, "github.com/cilium/ebpf") && layer(name) != "linux" && path.Dir(name) != "internal/lab/bench/wrapper" {
 				t.Errorf("%s imports %s: go through internal/linux", name, imported)
 			}
 		}

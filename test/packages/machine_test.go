@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 var (

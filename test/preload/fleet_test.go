@@ -29,12 +29,12 @@ import (
 	"github.com/ballast-lb/ballast/internal/controller"
 	"github.com/ballast-lb/ballast/internal/daemon/agent"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store/storetest"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 	"github.com/ballast-lb/ballast/pkg/sessionticket"
 )
 

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/mptcp"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 var joinVIP = netip.MustParsePrefix("198.51.100.10/32")

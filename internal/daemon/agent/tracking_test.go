@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 // trackingHost is a host whose rules tests change.

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/ballast-lb/ballast/internal/bench/control"
+	"github.com/ballast-lb/ballast/internal/lab/bench/control"
 	"github.com/ballast-lb/ballast/internal/lab/process/app"
 	"github.com/ballast-lb/ballast/internal/lab/process/http3"
 	"github.com/ballast-lb/ballast/internal/lab/process/member"

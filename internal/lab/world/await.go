@@ -11,7 +11,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/ballast-lb/ballast/internal/lab/pace"
-	"github.com/ballast-lb/ballast/internal/script"
+	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
 // PollInterval is between two looks at a condition.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/script"
+	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
 func TestWhatIsPromisedAndDoesNotComeBreaksThePromiseUnlessNobodyAnswered(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"regexp"
 
 	"github.com/ballast-lb/ballast/internal/lab/process/session"
-	"github.com/ballast-lb/ballast/internal/script"
+	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
 // Visited is what a browser has seen. Each request was a connection.

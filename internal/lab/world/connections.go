@@ -8,9 +8,9 @@ import (
 	"net/netip"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/lab/frames"
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
-	"github.com/ballast-lb/ballast/internal/script"
+	"github.com/ballast-lb/ballast/internal/lab/script"
+	"github.com/ballast-lb/ballast/internal/testkit/frames"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 // Entries is what a load balancer's tables hold, also of connections that have ended.

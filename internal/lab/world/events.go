@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
-	"github.com/ballast-lb/ballast/internal/script"
+	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
 // Event does one thing to the network and records when it happened and how long it took.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/pace"
-	"github.com/ballast-lb/ballast/internal/script"
+	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
 // HolderPort is where servers accept them.

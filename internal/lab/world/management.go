@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/lab/script"
 	"github.com/ballast-lb/ballast/internal/pki"
-	"github.com/ballast-lb/ballast/internal/script"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 // Names and numbers of the management network.

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ballast-lb/ballast/internal/script"
+	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
 // netstat reads TCP's extended counters inside a node's namespace.

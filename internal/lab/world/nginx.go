@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
-	"github.com/ballast-lb/ballast/internal/script"
+	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
 // Paths that every nginx of a lab serves. Blob is as long as a request's Range wants.

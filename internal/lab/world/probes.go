@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/script"
+	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
 // Implementation constants.

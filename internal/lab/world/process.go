@@ -15,7 +15,7 @@ import (
 	"syscall"
 
 	"github.com/ballast-lb/ballast/internal/lab/process"
-	"github.com/ballast-lb/ballast/internal/script"
+	"github.com/ballast-lb/ballast/internal/lab/script"
 	"golang.org/x/sys/unix"
 )
 

@@ -18,9 +18,9 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/lab/script"
 	"github.com/ballast-lb/ballast/internal/linux/link"
 	"github.com/ballast-lb/ballast/internal/model"
-	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // A Routing is what a router runs. The zero value: it has static routes to all load balancers.

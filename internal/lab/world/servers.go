@@ -18,9 +18,9 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/app"
 	"github.com/ballast-lb/ballast/internal/lab/process/http3"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/script"
 	"github.com/ballast-lb/ballast/internal/linux/check"
 	"github.com/ballast-lb/ballast/internal/model"
-	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // AppServer describes an application server (`internal/lab/process/app`).

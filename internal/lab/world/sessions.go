@@ -13,7 +13,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/session"
 	"github.com/ballast-lb/ballast/internal/lab/process/slowlink"
-	"github.com/ballast-lb/ballast/internal/script"
+	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
 // StartTLS starts a TLS server for the trial's service on every server. It makes session tickets by the file of the server's agent, and waits for that where

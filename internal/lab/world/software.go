@@ -14,7 +14,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/process/session"
-	"github.com/ballast-lb/ballast/internal/script"
+	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
 // ticketGroup is that of Apache's workers, which give up root.

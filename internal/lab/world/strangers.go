@@ -6,9 +6,9 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab/frames"
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
-	"github.com/ballast-lb/ballast/internal/script"
+	"github.com/ballast-lb/ballast/internal/lab/script"
+	"github.com/ballast-lb/ballast/internal/testkit/frames"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 // StrangersNet is where strangers seem to be.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/script"
+	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
 // Servers is what a load balancer knows of the servers.

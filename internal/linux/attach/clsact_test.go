@@ -10,9 +10,9 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/vishvananda/netlink"
 
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/progtest"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 // A load balancer and what answers BFD beside it have a directory each: whoever made the qdisc, it goes with the last.

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	healthcheck "github.com/ballast-lb/ballast/internal/linux/check"
 	"github.com/ballast-lb/ballast/internal/linux/checkroute"
@@ -29,6 +28,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 // A checkNet is a load balancer with two servers, each on a wire of its own, that have the same VIPs, and a router that the load

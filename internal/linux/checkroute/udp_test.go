@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/checkroute"
 	"github.com/ballast-lb/ballast/internal/linux/progtest"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 // echo answers datagrams at the VIP with the name and their length.

@@ -17,10 +17,10 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"github.com/vishvananda/netlink"
 
-	"github.com/ballast-lb/ballast/internal/lab/frames"
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
+	"github.com/ballast-lb/ballast/internal/testkit/frames"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 const orderType = 0x88b5 // ORDER_SEVERAL

@@ -10,8 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 var clientMAC = net.HardwareAddr{2, 9, 9, 9, 9, 9}

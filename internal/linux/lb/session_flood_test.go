@@ -9,7 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/ballast-lb/ballast/internal/bench/wrapper"
+	"github.com/ballast-lb/ballast/internal/lab/bench/wrapper"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 

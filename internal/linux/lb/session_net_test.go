@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/await"
-	"github.com/ballast-lb/ballast/internal/lab/frames"
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/progtest"
 	"github.com/ballast-lb/ballast/internal/plan"
+	"github.com/ballast-lb/ballast/internal/testkit/frames"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 // On a device, in both modes: answers of every length, and what is released, arrive and are sound.

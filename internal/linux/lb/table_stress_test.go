@@ -20,7 +20,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
-	"github.com/ballast-lb/ballast/internal/bench/wrapper"
+	"github.com/ballast-lb/ballast/internal/lab/bench/wrapper"
 	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/linux/connections/tabletest"
 	"github.com/ballast-lb/ballast/internal/linux/internal/wire"

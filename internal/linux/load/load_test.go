@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/await"
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 // start runs a sampler in the namespace until the test ends; reports come by the channel, old ones are dropped.

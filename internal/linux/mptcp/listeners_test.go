@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 func TestListenersWithMPTCPAreTold(t *testing.T) {

@@ -10,9 +10,9 @@ import (
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/progtest"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 // A tagger does what a load balancer with a connection table does to a client's packets: whatever the echo's cookie is, it makes it

@@ -4,8 +4,8 @@ import (
 	"net"
 	"testing"
 
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/progtest"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 // A router has no room for what goes to clients, and the server none for what goes to its container: both say so by ICMP.

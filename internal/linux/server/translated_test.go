@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab/netspace"
 	"github.com/ballast-lb/ballast/internal/linux/progtest"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
 // nft loads rules of nftables in a namespace.

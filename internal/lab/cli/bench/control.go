@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	controlbench "github.com/ballast-lb/ballast/internal/bench/control"
 	"github.com/ballast-lb/ballast/internal/cli/command"
+	controlbench "github.com/ballast-lb/ballast/internal/lab/bench/control"
 	"github.com/ballast-lb/ballast/internal/lab/process"
 )
 

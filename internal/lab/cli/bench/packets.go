@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ballast-lb/ballast/internal/bench"
 	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/lab/bench"
 )
 
 func datapath() *cobra.Command {

@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/cli/command"
-	"github.com/ballast-lb/ballast/internal/sim"
-	"github.com/ballast-lb/ballast/internal/sim/report"
+	"github.com/ballast-lb/ballast/internal/lab/sim"
+	"github.com/ballast-lb/ballast/internal/lab/sim/report"
 )
 
 func reporting() *cobra.Command {

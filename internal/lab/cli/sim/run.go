@@ -14,10 +14,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/cli/command"
-	"github.com/ballast-lb/ballast/internal/sim"
-	"github.com/ballast-lb/ballast/internal/sim/all"
-	"github.com/ballast-lb/ballast/internal/sim/plot"
-	"github.com/ballast-lb/ballast/internal/sim/report"
+	"github.com/ballast-lb/ballast/internal/lab/sim"
+	"github.com/ballast-lb/ballast/internal/lab/sim/all"
+	"github.com/ballast-lb/ballast/internal/lab/sim/plot"
+	"github.com/ballast-lb/ballast/internal/lab/sim/report"
 )
 
 var errClaimsFail = errors.New("claims fail")

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/cli/command"
-	"github.com/ballast-lb/ballast/internal/sim"
-	"github.com/ballast-lb/ballast/internal/sim/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/sim"
+	"github.com/ballast-lb/ballast/internal/lab/sim/scenario"
 )
 
 // Files of scenarios are read up to these sizes.

@@ -5,8 +5,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/cli/command"
-	"github.com/ballast-lb/ballast/internal/sim"
-	"github.com/ballast-lb/ballast/internal/sim/all"
+	"github.com/ballast-lb/ballast/internal/lab/sim"
+	"github.com/ballast-lb/ballast/internal/lab/sim/all"
 )
 
 // Command makes `ballast-lab sim`.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/sim"
+	"github.com/ballast-lb/ballast/internal/lab/sim"
 )
 
 const quickScenario = `title: quick

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/cli/command"
-	"github.com/ballast-lb/ballast/internal/sim/speed"
+	"github.com/ballast-lb/ballast/internal/lab/sim/speed"
 )
 
 // speedParts is how many parts a measurement is cut into.

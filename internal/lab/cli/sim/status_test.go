@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/lab/cli"
-	"github.com/ballast-lb/ballast/internal/sim"
+	"github.com/ballast-lb/ballast/internal/lab/sim"
 )
 
 func TestTheStatusTellsAFalseClaimFromOneThatTooFewSeedsWereRunFor(t *testing.T) {

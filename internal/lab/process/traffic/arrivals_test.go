@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/data"
+	"github.com/ballast-lb/ballast/internal/lab/data"
 )
 
 func TestEqualSeedsGiveEqualArrivalsAndDraws(t *testing.T) {

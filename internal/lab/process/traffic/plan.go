@@ -6,7 +6,7 @@ package traffic
 import (
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/data"
+	"github.com/ballast-lb/ballast/internal/lab/data"
 )
 
 // Stop is the line that ends a running plan: no new connections, repeating ones finish their request.

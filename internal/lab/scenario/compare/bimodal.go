@@ -4,7 +4,7 @@ package compare
 import (
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/data"
+	"github.com/ballast-lb/ballast/internal/lab/data"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"

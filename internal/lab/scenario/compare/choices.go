@@ -6,13 +6,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/data"
+	"github.com/ballast-lb/ballast/internal/lab/data"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/script"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
-	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // offers is how new connections are offered to servers.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/data"
+	"github.com/ballast-lb/ballast/internal/lab/data"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"

@@ -8,8 +8,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/pace"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/script"
 	"github.com/ballast-lb/ballast/internal/lab/world"
-	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // chatters are connections with a small request every tenth of a second: clients that speak, and so can be told that they are cut.

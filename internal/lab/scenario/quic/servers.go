@@ -10,9 +10,9 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/script"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
-	"github.com/ballast-lb/ballast/internal/script"
 )
 
 // nginxVariable names an nginx with QUIC, where that of PATH has none, as that of Debian 12.

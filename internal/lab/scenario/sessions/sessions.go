@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
-	"github.com/ballast-lb/ballast/internal/lab/frames"
 	"github.com/ballast-lb/ballast/internal/lab/process/session"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/script"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
-	"github.com/ballast-lb/ballast/internal/script"
+	"github.com/ballast-lb/ballast/internal/testkit/frames"
 )
 
 // Scenarios are those of this package.

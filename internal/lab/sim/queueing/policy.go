@@ -1,0 +1,114 @@
+package queueing
+
+import (
+	"github.com/ballast-lb/ballast/internal/algo/awfd"
+	"github.com/ballast-lb/ballast/internal/algo/awrr"
+	"github.com/ballast-lb/ballast/internal/algo/capacity"
+	"github.com/ballast-lb/ballast/internal/algo/lcf"
+	"github.com/ballast-lb/ballast/internal/lab/sim/dispatch"
+	"github.com/ballast-lb/ballast/internal/lab/sim/flows"
+	"github.com/ballast-lb/ballast/internal/lab/sim/random"
+)
+
+// hashSlots of each server in the table of hash. They are as many for each: what is uneven is chance, not the table.
+const hashSlots = 64
+
+// chooser returns a policy of the data plane for servers of one size.
+func chooser(name string, seed uint64, stream string, servers int) dispatch.Policy {
+	p := dispatch.New(name, uint32(hashSlots*servers), random.Keyed(seed, stream))
+	p.Weigh(dispatch.Alike(dispatch.Everybody(servers)))
+	return p
+}
+
+func hash(seed uint64, servers int) *policy {
+	return &policy{chooser: chooser("hash", seed, "hash", servers)}
+}
+
+func roundRobin(seed uint64, servers int) *policy {
+	return &policy{chooser: chooser("rr", seed, "", servers)}
+}
+
+// twoChoices is p2c by the connections that the balancer counts.
+func twoChoices(seed uint64, servers int) *policy {
+	return &policy{chooser: chooser("p2c", seed, "choices", servers)}
+}
+
+// least is the data plane's, by the connections that the balancer counts.
+func least(seed uint64, servers int) *policy {
+	return &policy{chooser: chooser("least", seed, "", servers)}
+}
+
+// reported shows a policy what servers have reported instead of connections: busy parts in millionths.
+type reported struct {
+	chooser flows.Chooser
+	loads   []int32
+}
+
+// Choose implements flows.Chooser.
+func (r *reported) Choose(flow uint64, _ []int32) uint32 { return r.chooser.Choose(flow, r.loads) }
+
+func byReports(chooser flows.Chooser, servers int, interval int64) *policy {
+	r := &reported{chooser: chooser, loads: make([]int32, servers)}
+	return &policy{chooser: r, interval: interval, weigh: func(busy []float64) {
+		for server := range r.loads {
+			r.loads[server] = int32(1e6 * busy[server])
+		}
+	}}
+}
+
+// twoReported is p2c by what servers report.
+func twoReported(interval int64) maker {
+	return func(seed uint64, servers int) *policy {
+		return byReports(chooser("p2c", seed, "choices", servers), servers, interval)
+	}
+}
+
+// leastReported sends all requests to the server that has reported the lowest load, the first of several: what Cheetah (V-B) calls the least
+// loaded server. Ballast has no such policy.
+func leastReported(interval int64) maker {
+	return func(_ uint64, servers int) *policy { return byReports(lowest{}, servers, interval) }
+}
+
+type lowest struct{}
+
+// Choose implements flows.Chooser.
+func (lowest) Choose(_ uint64, told []int32) uint32 {
+	best := 0
+	for server, load := range told {
+		if load < told[best] {
+			best = server
+		}
+	}
+	return uint32(best)
+}
+
+// weighted is awrr.
+func weighted(interval int64) maker {
+	return func(seed uint64, servers int) *policy {
+		turns := chooser("awrr", seed, "", servers)
+		return &policy{chooser: turns, interval: interval, weigh: func(busy []float64) {
+			loads := make([]awrr.Load, servers)
+			for s := range loads {
+				loads[s] = awrr.Load{ID: uint16(s + 1), Load: busy[s]}
+			}
+			turns.Weigh(awrr.Turns(loads))
+		}}
+	}
+}
+
+// leastCongested is lcf by what servers report: equals share.
+func leastCongested(interval int64) maker {
+	return func(seed uint64, servers int) *policy {
+		classes := chooser("lcf", seed, "choices", servers)
+		return &policy{chooser: classes, interval: interval, weigh: func(busy []float64) {
+			left := make([]awfd.Available, servers)
+			for s := range left {
+				left[s] = awfd.Available{ID: uint16(s + 1), Capacity: capacity.FromCPU(uint16(1000*busy[s]), 1, 1)}
+			}
+			classes.Weigh(lcf.Weights(left))
+		}}
+	}
+}
+
+// maker makes a policy for servers of one size.
+type maker func(seed uint64, servers int) *policy

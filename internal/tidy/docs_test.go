@@ -88,6 +88,32 @@ func TestLinksBetweenDocumentsLeadSomewhere(t *testing.T) {
 	}
 }
 
+// namedHeading finds a part of a document that a text names, by its heading or its first words in bold.
+var namedHeading = []*regexp.Regexp{
+	regexp.MustCompile("(?P<document>docs/[a-z]+/[a-z-]+\\.md)`?,? \\(?\\\\?\"(?P<heading>[A-Z][^\"\\\\]+)"),
+	regexp.MustCompile("\"(?P<heading>[A-Z][^\"\\\\]+)\\\\?\" in `?(?P<document>docs/[a-z]+/[a-z-]+\\.md)"),
+}
+
+func TestHeadingsThatAreNamedExist(t *testing.T) {
+	joined := regexp.MustCompile(`\s+(// |\* )?`)
+	found := 0
+	for _, name := range files(t, ".md", ".go", ".txt", ".h", ".c") {
+		text := joined.ReplaceAllString(string(read(t, name)), " ")
+		for _, pattern := range namedHeading {
+			for _, match := range pattern.FindAllStringSubmatch(text, -1) {
+				document, heading := match[pattern.SubexpIndex("document")], strings.TrimSuffix(match[pattern.SubexpIndex("heading")], ".")
+				if !strings.Contains(joined.ReplaceAllString(string(read(t, document)), " "), heading) {
+					t.Errorf("%s: %s has no part %q", name, document, heading)
+				}
+				found++
+			}
+		}
+	}
+	if found < 20 {
+		t.Errorf("found only %d", found)
+	}
+}
+
 const maxColumns = 100 // of text in a document
 
 // text returns the lines of a document, with those of code left empty.

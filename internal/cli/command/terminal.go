@@ -43,6 +43,15 @@ func PrintLegibly(cmd *cobra.Command, _ []string) {
 	cmd.SetErr(legible{cmd.ErrOrStderr()})
 }
 
+// Bytes is a command's output as it is: for what no terminal shows.
+func Bytes(cmd *cobra.Command) io.Writer {
+	out := cmd.OutOrStdout()
+	if l, ok := out.(legible); ok {
+		out = l.terminal
+	}
+	return out
+}
+
 // Commands to a terminal.
 const (
 	EraseLine   = "\r\x1b[K"

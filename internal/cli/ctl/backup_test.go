@@ -79,4 +79,10 @@ func TestABackupReplacesAFileByForceAlone(t *testing.T) {
 	if _, err := controller.SummariseBackup(file); err != nil {
 		t.Error(err)
 	}
+	if err := os.WriteFile(file, []byte(ctl.must("backup", "-")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := controller.SummariseBackup(file); err != nil {
+		t.Errorf("what was written to standard output is no backup: %v", err)
+	}
 }

@@ -47,7 +47,7 @@ func Backup(c *ask.Control) *cobra.Command {
 			}
 			defer content.Close()
 			if args[0] == "-" {
-				return copySummed(cmd.OutOrStdout(), content)
+				return copySummed(command.Bytes(cmd), content)
 			}
 			summary, err := writeBackup(args[0], content, replace)
 			if err != nil {

@@ -121,6 +121,7 @@ enum connection_state *unused_state __attribute__((unused));
 enum connection_flag *unused_flag __attribute__((unused));
 struct ended_connection *unused_ended __attribute__((unused));
 struct peer_message *unused_message __attribute__((unused));
+struct trace_event *unused_event __attribute__((unused));
 enum session_outcome *unused_outcome __attribute__((unused));
 
 static const enum verdict parsed_verdict[4] = {
@@ -181,7 +182,7 @@ inline_always int any_way(struct xdp_md *ctx, int came)
 	if ((verdict == PASSED_NO_SERVICE || verdict == PASSED_UNSUPPORTED) && would_circle(ctx, &packet))
 		verdict = DROPPED_NO_SERVICE;
 	count_verdict(service, verdict, packet.length);
-	if (trace_enabled)
+	if (is_traced())
 		report(&packet, &decision, service, verdict);
 	if (is_dropped(verdict))
 		return XDP_DROP;
@@ -335,6 +336,7 @@ inline_always _Bool is_from_function(const void *data, const void *end)
 SEC("xdp.frags")
 int lb(struct xdp_md *ctx)
 {
+	_Bool traced = trace_enabled && trace_begin(ctx); /* before anything changes it */
 	volatile __u8 came = DIRECTLY;
 	int action;
 
@@ -348,7 +350,7 @@ int lb(struct xdp_md *ctx)
 	}
 	if (is_from_function((void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		bpf_tail_call(ctx, &ways, WAY_FUNCTION);
-	action = usual_frame(ctx);
+	action = traced ? UNUSUAL : usual_frame(ctx);
 	if (action != UNUSUAL)
 		return action;
 	if (replica_enabled && is_for_peer((void *)(long)ctx->data, (void *)(long)ctx->data_end))

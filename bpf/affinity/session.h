@@ -35,7 +35,7 @@ inline_always __u16 session_server(const struct service *service, const struct s
 			outcome = SESSION_RESUMED;
 	}
 	count_session(service->number, outcome);
-	if (trace_enabled)
+	if (is_traced())
 		session_show(h, id, outcome);
 	return outcome == SESSION_RESUMED ? id : NO_ID;
 }

@@ -145,7 +145,7 @@ inline_always int ask_way(struct xdp_md *ctx, _Bool *function)
 	if (verdict == VERDICT_CONTINUE)
 		return ASKED_ON;
 	count_verdict(work->step.service, verdict, p->length);
-	if (trace_enabled) {
+	if (is_traced()) {
 		struct decision d = {};
 
 		report(p, &d, work->step.service, verdict);

@@ -153,7 +153,7 @@ inline_always int function_way(struct xdp_md *ctx, _Bool told, _Bool *ours)
 	if (verdict == VERDICT_CONTINUE)
 		return ASKED_ON;
 	count_verdict(number, verdict, p->length);
-	if (trace_enabled)
+	if (is_traced())
 		report(p, &d, number, verdict);
 	if (is_dropped(verdict))
 		return XDP_DROP;

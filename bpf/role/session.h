@@ -161,7 +161,7 @@ inline_always int session_way(struct xdp_md *ctx)
 	if (verdict == VERDICT_CONTINUE)
 		return ASKED_ON;
 	count_verdict(number, verdict, w->packet.length);
-	if (trace_enabled)
+	if (is_traced())
 		report(&w->packet, &d, number, verdict);
 	return verdict == ANSWERED_SYN || verdict == ANSWERED_HELLO ? XDP_TX : XDP_DROP;
 }

@@ -51,7 +51,7 @@ inline_always int usual_frame(struct xdp_md *ctx)
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__be16 protocol;
 
-	if (data + sizeof(struct ethhdr) > end || trace_enabled || !addressed_to_us(ctx, data))
+	if (data + sizeof(struct ethhdr) > end || !addressed_to_us(ctx, data))
 		return UNUSUAL;
 	protocol = *(__be16 *)(data + offsetof(struct ethhdr, h_proto));
 	if (protocol == bpf_htons(ETH_P_IP)) {

@@ -13,8 +13,19 @@ struct session_shown {
 	__u16 pad2;
 };
 
+#define TRACE_HEAD 192 /* Ethernet, a tunnel over IPv6 with two stops, IPv6 and TCP with all its options */
+
+/* The packet of now, as the device gave it. report.h takes it. */
+struct traced_packet {
+	__u32 interface;
+	__u32 stands_for; /* packets: one of so many is traced; 0: this one is not */
+	__u32 length; /* of the frame */
+	__u32 copied; /* that many bytes */
+	__u8 head[TRACE_HEAD];
+};
+
 struct trace_event {
-	__u64 time_ns;
+	__u64 time_ns; /* CLOCK_MONOTONIC */
 	__be32 source[4], destination[4];
 	__be16 source_port, destination_port;
 	__u32 service; /* number */
@@ -25,9 +36,9 @@ struct trace_event {
 	__u16 stops[STOPS_MAX]; /* ids: who is asked further */
 	__u8 stops_count, pad;
 	struct session_shown session;
-	__u32 pad32;
+	struct traced_packet frame;
 };
-_Static_assert(sizeof(struct trace_event) == 96, "trace_event");
+_Static_assert(sizeof(struct trace_event) == 296, "trace_event");
 
 /* Zero fields match anything; budget is what may still be reported, filled up by user space. */
 struct trace_filter {
@@ -36,6 +47,7 @@ struct trace_filter {
 	__be32 client[4];
 	__be16 client_port;
 	__u16 pad;
+	__u32 one_of; /* of so many packets one is traced, by chance; 0: all are */
 	__u32 suppressed; /* events that found no budget or no room */
 };
 
@@ -52,27 +64,73 @@ struct {
 	__uint(max_entries, 262144);
 } trace_events SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct traced_packet);
+} traced_packets SEC(".maps");
+
 /* The switch, apart from the filter so that packets touch one word when it is off. */
 volatile __u32 trace_enabled;
 
-static __noinline int trace(const struct trace_event *event)
+/* A packet comes, and is not changed yet. 0: it is not traced. */
+static __noinline int trace_begin(struct xdp_md *ctx)
 {
-	struct trace_filter *filter;
-	__u32 zero = 0;
+	__u32 first = 0, last;
+	struct trace_filter *filter = bpf_map_lookup_elem(&trace_filters, &first);
+	struct traced_packet *traced = bpf_map_lookup_elem(&traced_packets, &first);
 
-	filter = bpf_map_lookup_elem(&trace_filters, &zero);
-	if (!filter || !event)
+	if (!filter || !traced)
 		return 0;
-	if (filter->service && filter->service != event->service)
+	traced->stands_for = 0;
+	if (filter->one_of && (__u64)bpf_get_prandom_u32() * filter->one_of >> 32)
 		return 0;
-	if (filter->client_port && filter->client_port != event->source_port)
+	traced->interface = ctx->ingress_ifindex;
+	traced->length = bpf_xdp_get_buff_len(ctx);
+	last = (traced->length > TRACE_HEAD ? TRACE_HEAD : traced->length) - 1;
+	asm volatile("" : "+r"(last));
+	if (last >= TRACE_HEAD || bpf_xdp_load_bytes(ctx, 0, traced->head, last + 1))
+		return 0;
+	traced->copied = last + 1;
+	traced->stands_for = filter->one_of ? filter->one_of : 1;
+	return 1;
+}
+
+inline_always struct traced_packet *traced_now(void)
+{
+	__u32 first = 0;
+	struct traced_packet *traced = bpf_map_lookup_elem(&traced_packets, &first);
+
+	return traced && traced->stands_for ? traced : 0;
+}
+
+inline_always _Bool is_traced(void)
+{
+	return trace_enabled && traced_now();
+}
+
+/* Room for the event of a packet, if it is one that is looked for. */
+inline_always struct trace_event *trace_reserve(const struct packet *p, __u32 service)
+{
+	struct trace_event *event = 0;
+	struct trace_filter *filter;
+	__u32 first = 0;
+
+	filter = bpf_map_lookup_elem(&trace_filters, &first);
+	if (!filter)
+		return 0;
+	if (filter->service && filter->service != service)
+		return 0;
+	if (filter->client_port && filter->client_port != p->source_port)
 		return 0;
 	if ((filter->client[0] | filter->client[1] | filter->client[2] | filter->client[3]) &&
-	    (filter->client[0] != event->source[0] || filter->client[1] != event->source[1] ||
-	     filter->client[2] != event->source[2] || filter->client[3] != event->source[3]))
+	    (filter->client[0] != p->source[0] || filter->client[1] != p->source[1] || filter->client[2] != p->source[2] ||
+	     filter->client[3] != p->source[3]))
 		return 0;
-	if (__sync_fetch_and_add(&filter->budget, -1) <= 0 ||
-	    bpf_ringbuf_output(&trace_events, (void *)event, sizeof(*event), 0))
+	if (__sync_fetch_and_add(&filter->budget, -1) > 0)
+		event = bpf_ringbuf_reserve(&trace_events, sizeof(*event), 0);
+	if (!event)
 		__sync_fetch_and_add(&filter->suppressed, 1);
-	return 0;
+	return event;
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -117,8 +118,20 @@ type Changed struct {
 	Changes []string `json:"changes"`
 }
 
+// Parameters of PathTrace, beside service, client and port.
+const (
+	TraceHeaders    = "headers" // events have headers
+	TraceSample     = "sample"  // N: one of N packets is traced, by chance
+	TraceSampleAuto = "auto"    // as few as there is room for, so that the events are a fair sample of all packets
+)
+
+// TraceHeadersMost is how many bytes of headers an event has at most.
+const TraceHeadersMost = 192
+
 // TraceEvent tells where a packet went and why.
 type TraceEvent struct {
+	Time        time.Time      `json:"time"`
+	Interface   string         `json:"interface"`
 	Source      netip.AddrPort `json:"source"`
 	Destination netip.AddrPort `json:"destination"`
 	Protocol    uint8          `json:"protocol"`
@@ -133,6 +146,9 @@ type TraceEvent struct {
 	Echo        uint32         `json:"tsecr,omitempty"`
 	Session     *TraceSession  `json:"session,omitempty"`    // of a ClientHello, with session tls
 	Suppressed  uint32         `json:"suppressed,omitempty"` // events left out before this one
+	StandsFor   uint32         `json:"stands_for"`           // packets: one of so many is traced, by chance
+	FrameLength uint32         `json:"frame_length,omitempty"`
+	Headers     []byte         `json:"headers,omitempty"` // of the frame as it came, from Ethernet to the transport header
 }
 
 // TraceSession tells which session a ClientHello resumes, and what came of that.

@@ -101,3 +101,109 @@ func TestTraceFiltersAndIsLimited(t *testing.T) {
 		t.Errorf("suppressed %d: %v", suppressed, err)
 	}
 }
+
+// The event of a forwarded packet has the headers that came, not those that went; of what it carries there is nothing.
+func TestATraceHasTheHeadersThatCame(t *testing.T) {
+	const secret = "GET /?token=secret HTTP/1.1\r\n"
+	w := newWorld(t, serviceOf("web", vip4, nil), serviceOf("web6", vip6, nil), udpService("dns", vip4, nil))
+	trace := w.trace(TraceFilter{}, 1000)
+	f, f6 := flowTo(vip4, 80, 1), flowTo(vip6, 80, 1)
+	lost := f.tcp(ack, timestamps(77, 1), []byte(secret))
+	for name, c := range map[string]struct {
+		frame   []byte
+		headers int
+	}{
+		"TCP, tagged":      {ethernet(5, ipPacket(f.client.Addr(), vip4, 6, f.tcp(psh|ack, timestamps(77, 1), []byte(secret)))), 18 + 20 + 32},
+		"TCP over IPv6":    {f6.frame(f6.tcp(psh|ack, timestamps(77, 1), []byte(secret))), 14 + 40 + 32},
+		"SYN":              {f.frame(f.tcp(syn, synOptions(), nil)), 14 + 20 + 20 + len(synOptions())},
+		"UDP":              {ethernet(0, ipPacket(f.client.Addr(), vip4, 17, f.udp([]byte(secret)))), 14 + 20 + 8},
+		"later fragment":   {ethernet(0, fragmentOf(f.client.Addr(), vip4, 6, 7, 64, false, []byte(secret))), 14 + 20},
+		"ICMP error":       {icmpFrame(client4, vip4, 3, 4, 1400, ipPacket(vip4, f.client.Addr(), 6, lost)), 14 + 20 + 8 + 20 + 32},
+		"no TCP, as it is": {ethernet(0, ipPacket(f.client.Addr(), vip4, 6, []byte(secret)[:12])), 14 + 20 + 12},
+		"ARP":              {slices.Concat(f.frame(nil)[:12], []byte{8, 6}, make([]byte, 46)), 14 + 28},
+		"no IP":            {slices.Concat(f.frame(nil)[:12], []byte{8, 7}, []byte(secret)), 14},
+		"longest":          {f.frame(f.tcp(psh|ack, slices.Repeat([]byte{1}, 40), slices.Repeat([]byte(secret), 40))), 14 + 20 + 60},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := time.Now()
+			w.runOnly(c.frame)
+			event, err := trace.Next()
+			progtest.Check(t, err)
+			if !slices.Equal(event.Headers, c.frame[:min(c.headers, len(c.frame))]) || int(event.FrameLength) != len(c.frame) {
+				t.Errorf("%x of %d\nwant %x of %d", event.Headers, event.FrameLength, c.frame[:min(c.headers, len(c.frame))], len(c.frame))
+			}
+			if event.Interface != 1 || event.StandsFor != 1 {
+				t.Errorf("by interface %d, for %d packets", event.Interface, event.StandsFor)
+			}
+			if event.Time.Before(before.Add(-10*time.Millisecond)) || event.Time.After(time.Now().Add(10*time.Millisecond)) {
+				t.Errorf("at %v, not after %v", event.Time, before)
+			}
+		})
+	}
+}
+
+func TestATraceOfTheSecondTierHasTheTunnelsHeadersToo(t *testing.T) {
+	for _, gue := range []bool{false, true} {
+		w := secondNode(t, vip4, netip.MustParseAddr("10.2.0.1"))
+		trace := w.trace(TraceFilter{}, 100)
+		f := flowTo(vip4, 443, 1)
+		inner := ipPacket(f.client.Addr(), vip4, 6, f.tcp(psh|ack, timestamps(77, 1), []byte("secret")))
+		frame := ethernet(0, tunnelled(netip.MustParseAddr("10.2.0.1"), gue, 0, inner))
+		w.runOnly(frame)
+		event, err := trace.Next()
+		progtest.Check(t, err)
+		if event.Source != f.client || !slices.Equal(event.Headers, frame[:len(frame)-len("secret")]) {
+			t.Errorf("gue %v: %v: %x\nwant %x", gue, event.Source, event.Headers, frame[:len(frame)-len("secret")])
+		}
+	}
+}
+
+// A client who sends UDP to a port that is GUE's elsewhere shows no more of what it says than others.
+func TestWhatAClientSendsToTheTunnelsPortIsNoHeader(t *testing.T) {
+	w := newWorld(t, udpService("dns", vip4, func(s *model.Service) { s.Ports = []uint16{guePort} }))
+	trace := w.trace(TraceFilter{}, 100)
+	f := flowTo(vip4, guePort, 1)
+	w.runOnly(ethernet(0, ipPacket(f.client.Addr(), vip4, 17, f.udp(append([]byte{0, 4, 0, 0}, ipPacket(client4, vip4, 6, f.tcp(syn, nil, nil))...)))))
+	event, err := trace.Next()
+	progtest.Check(t, err)
+	if len(event.Headers) != 14+20+8 {
+		t.Errorf("%d bytes: %x", len(event.Headers), event.Headers)
+	}
+}
+
+// One of eight packets is traced; the others take the fast path, which is said by where they are counted.
+func TestASampleIsByChanceAndTheRestTakesTheFastPath(t *testing.T) {
+	const oneOf, packets = 8, 4000
+	w := newWorld(t, serviceOf("web", vip4, func(s *model.Service) { s.CookieBits = 14 }))
+	trace := w.trace(TraceFilter{OneOf: oneOf}, packets)
+	f := flowTo(vip4, 80, 1)
+	frame := f.carrying(w.cookieFor("web", f, 2, 1))
+	for range packets {
+		w.runOnly(frame)
+	}
+	var fast uint64
+	for _, index := range w.tables.Places()["web"].Counters {
+		_, traffic, err := w.lb.serverCounter(index)
+		progtest.Check(t, err)
+		fast += traffic.Packets
+	}
+	trace.reader.SetDeadline(time.Unix(1, 0))
+	traced := uint64(0)
+	for event, err := trace.Next(); err == nil; event, err = trace.Next() {
+		if traced++; event.StandsFor != oneOf {
+			t.Fatalf("stands for %d", event.StandsFor)
+		}
+	}
+	// 500 are expected, with a standard deviation of 21; the ring has room for all.
+	if traced < 350 || traced > 650 {
+		t.Errorf("%d of %d are traced, one of %d is asked for", traced, packets, oneOf)
+	}
+	if fast+traced != packets {
+		t.Errorf("%d took the fast path and %d were traced, of %d", fast, traced, packets)
+	}
+	progtest.Check(t, trace.Sample(0))
+	w.runOnly(frame)
+	if event, err := trace.Next(); err != nil || event.StandsFor != 1 {
+		t.Errorf("without a sample: %+v, %v", event, err)
+	}
+}

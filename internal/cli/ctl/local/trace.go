@@ -3,11 +3,15 @@ package local
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,37 +21,105 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
+// tracing is what `ballast ctl trace` is asked for.
+type tracing struct {
+	service, client, port string
+	count                 int
+	duration              time.Duration
+	sample                uint32
+	pcap                  string
+	top                   int
+}
+
 // Trace makes `ballast ctl trace`.
 func Trace(c *ask.Control) *cobra.Command {
-	var service, client, port string
-	var count int
+	t := &tracing{}
 	cmd := &cobra.Command{
 		Use:   "trace",
 		Short: "Show live packets: which rung of the ladder decided, which server, and why",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			query := url.Values{"service": {service}, "client": {client}, "port": {port}}
-			stream, err := c.Stream(cmd, api.PathTrace+"?"+query.Encode())
-			if err != nil {
+			if err := t.check(cmd, c.Output); err != nil {
 				return err
 			}
-			defer stream.Close()
-			lines := bufio.NewScanner(stream)
-			for seen := 0; (count == 0 || seen < count) && lines.Scan(); seen++ {
-				if err := printEvent(cmd.OutOrStdout(), c.Output, lines.Bytes()); err != nil {
-					return err
-				}
+			switch {
+			case t.top > 0:
+				return t.showTop(cmd, c)
+			case t.pcap != "":
+				return t.capture(cmd, c)
 			}
-			if cmd.Context().Err() != nil { // Ctrl-C
-				return nil
-			}
-			return lines.Err()
+			return t.follow(cmd, c, func(line []byte) error { return printEvent(cmd.OutOrStdout(), c.Output, line) })
 		},
 	}
-	cmd.Flags().StringVar(&service, "service", "", "only this service")
-	cmd.Flags().StringVar(&client, "client", "", "only this client's address")
-	cmd.Flags().StringVar(&port, "port", "", "only this client's port")
-	cmd.Flags().IntVar(&count, "count", 0, "end after so many packets")
+	flags := cmd.Flags()
+	flags.StringVar(&t.service, "service", "", "only this service")
+	flags.StringVar(&t.client, "client", "", "only this client's address")
+	flags.StringVar(&t.port, "port", "", "only this client's port")
+	flags.IntVar(&t.count, "count", 0, "end after so many packets")
+	flags.DurationVar(&t.duration, "duration", 0, "end after so long")
+	flags.Uint32Var(&t.sample, "sample", 0, "of N packets show one, by chance (with --top: as few as needed)")
+	flags.StringVar(&t.pcap, "pcap", "", "write packets' headers to this file, for Wireshark or tcpdump; -: to standard output")
+	flags.IntVar(&t.top, "top", 0, "show the N clients, services and verdicts with the most packets (without N: 10)")
+	flags.Lookup("top").NoOptDefVal = "10"
 	return cmd
+}
+
+// check refuses what makes no sense together.
+func (t *tracing) check(cmd *cobra.Command, o *command.Output) error {
+	switch {
+	case t.count < 0:
+		return command.Usage("--count %d: use 0 or more", t.count)
+	case t.top < 0 || cmd.Flags().Changed("top") && t.top == 0:
+		return command.Usage("--top %d: use 1 or more", t.top)
+	case t.top > 0 && t.pcap != "":
+		return command.Usage("--top counts packets, --pcap writes them to a file: give one of them")
+	case t.pcap != "" && o.Structured():
+		return command.Usage("--pcap writes a capture: leave out --output")
+	case t.pcap == "-" && command.IsTerminal(cmd.OutOrStdout()):
+		return command.Usage("a capture is no text for a terminal: name a file, or pipe it, as into `tcpdump -r -`")
+	}
+	return command.NotNegative("duration", t.duration)
+}
+
+// follow gives events, as JSON, to a function until there were enough.
+func (t *tracing) follow(cmd *cobra.Command, c *ask.Control, each func(line []byte) error) error {
+	if t.duration > 0 {
+		ctx, cancel := context.WithTimeout(cmd.Context(), t.duration)
+		defer cancel()
+		cmd.SetContext(ctx)
+	}
+	stream, err := c.Stream(cmd, api.PathTrace+"?"+t.query().Encode())
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	lines := bufio.NewScanner(stream)
+	seen := 0
+	for ; (t.count == 0 || seen < t.count) && lines.Scan(); seen++ {
+		if err := each(lines.Bytes()); err != nil {
+			return err
+		}
+	}
+	if cmd.Context().Err() != nil { // Ctrl-C, or its time is over
+		return nil
+	}
+	if lines.Err() == nil && (t.count == 0 || seen < t.count) {
+		return errors.New("the load balancer ended the trace: see its log")
+	}
+	return lines.Err()
+}
+
+func (t *tracing) query() url.Values {
+	query := url.Values{"service": {t.service}, "client": {t.client}, "port": {t.port}}
+	switch {
+	case t.sample > 0:
+		query.Set(api.TraceSample, strconv.FormatUint(uint64(t.sample), 10))
+	case t.top > 0:
+		query.Set(api.TraceSample, api.TraceSampleAuto)
+	}
+	if t.pcap != "" {
+		query.Set(api.TraceHeaders, "1")
+	}
+	return query
 }
 
 func printEvent(out io.Writer, o *command.Output, line []byte) error {
@@ -66,17 +138,23 @@ func printEvent(out io.Writer, o *command.Output, line []byte) error {
 	if e.Suppressed > 0 {
 		fmt.Fprintf(out, "(%s left out)\n", model.Counted(e.Suppressed, "packet", "packets"))
 	}
-	fmt.Fprintf(out, "%s -> %s %s %d bytes: %s", e.Source, e.Destination, e.Flags, e.Length, e.Verdict)
+	fmt.Fprintf(out, "%s -> %s %s %d bytes: %s\n", e.Source, e.Destination, e.Flags, e.Length, became(&e))
+	return nil
+}
+
+// became is what a packet's event says of it, beside its headers.
+func became(e *api.TraceEvent) string {
+	var out strings.Builder
+	out.WriteString(e.Verdict)
 	if e.Server != "" {
-		fmt.Fprintf(out, " -> %s (id %d)", e.Server, e.ID)
+		fmt.Fprintf(&out, " -> %s (id %d)", e.Server, e.ID)
 	}
 	if len(e.Stops) > 0 {
-		fmt.Fprintf(out, " then %s", strings.Join(e.Stops, ", "))
+		fmt.Fprintf(&out, " then %s", strings.Join(e.Stops, ", "))
 	}
 	if e.Timestamp != 0 || e.Echo != 0 {
-		fmt.Fprintf(out, " TSval %d TSecr %d", e.Timestamp, e.Echo)
+		fmt.Fprintf(&out, " TSval %d TSecr %d", e.Timestamp, e.Echo)
 	}
-	printSession(out, e.Session)
-	_, err := fmt.Fprintln(out)
-	return err
+	printSession(&out, e.Session)
+	return out.String()
 }

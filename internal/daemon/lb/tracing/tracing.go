@@ -7,19 +7,32 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/report"
 	"github.com/ballast-lb/ballast/internal/linux/lb"
 )
 
-// rate is how many events a second a trace reports at most.
-const rate = 200
+// Events a second that a trace reports at most.
+const (
+	rate = 200
+	// Of one that samples packets: more only until the sample is adjusted.
+	sampledRate     = 500
+	sampledRateMost = 2000
+)
+
+// lookTime is how long packets are counted to choose the first sample.
+const lookTime = 100 * time.Millisecond
+
+var _ [api.TraceHeadersMost]byte = [lb.TraceHead]byte{}
 
 // Tracer has the one trace that may run. All methods are safe for concurrent use.
 type Tracer struct {
@@ -29,26 +42,39 @@ type Tracer struct {
 	mutex      sync.Mutex
 	trace      *lb.Trace // nil: none runs
 	suppressed uint32    // since the event before
+	sample     sample
+	seen       uint32 // events since the last refill
 }
 
-// Refill lets so many events come as may in a second: it is to be called once in each.
+// Refill lets so many events come as may in a second, and adjusts a sample: it is to be called once in each.
 func (t *Tracer) Refill() {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	if t.trace == nil {
 		return
 	}
-	if suppressed, err := t.trace.Allow(rate); err == nil {
-		t.suppressed += suppressed
+	suppressed, err := t.trace.Allow(t.sample.events())
+	if err != nil {
+		t.Log.Error("trace not continued", "error", err)
+		return
+	}
+	t.suppressed += suppressed
+	before := t.sample
+	t.sample.adjust(t.seen + suppressed)
+	t.seen = 0
+	if t.sample != before {
+		if err := t.trace.Sample(t.sample.oneOf); err != nil {
+			t.Log.Error("trace's sample not adjusted", "error", err)
+		}
 	}
 }
 
 // ServeHTTP streams events as JSON, one a line, until the client goes.
 func (t *Tracer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	filter, err := t.filter(r)
+	filter, sample, err := t.filter(r)
 	var trace *lb.Trace
 	if err == nil {
-		trace, err = t.begin(filter)
+		trace, err = t.begin(filter, sample)
 	}
 	if err != nil {
 		w.WriteHeader(http.StatusBadRequest)
@@ -66,7 +92,7 @@ func (t *Tracer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.WriteHeader(http.StatusOK)
 	flusher.Flush()
-	encoder := json.NewEncoder(w)
+	encoder, devices := json.NewEncoder(w), map[int]string{}
 	for {
 		event, err := trace.Next()
 		if errors.Is(err, os.ErrClosed) {
@@ -76,25 +102,34 @@ func (t *Tracer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			t.Log.Error("trace ended", "error", err)
 			return
 		}
-		if encoder.Encode(t.explain(event, names, outcomes)) != nil {
+		shown := t.explain(event, names, outcomes)
+		if shown.Interface = devices[event.Interface]; shown.Interface == "" {
+			shown.Interface = deviceName(event.Interface)
+			devices[event.Interface] = shown.Interface
+		}
+		if r.URL.Query().Has(api.TraceHeaders) {
+			shown.Headers, shown.FrameLength = event.Headers, event.FrameLength
+		}
+		if encoder.Encode(shown) != nil {
 			return
 		}
 		flusher.Flush()
 	}
 }
 
-func (t *Tracer) begin(filter lb.TraceFilter) (*lb.Trace, error) {
+func (t *Tracer) begin(filter lb.TraceFilter, sample sample) (*lb.Trace, error) {
 	t.mutex.Lock()
+	defer t.mutex.Unlock()
 	if t.trace != nil {
-		t.mutex.Unlock()
 		return nil, errors.New("a trace is running already: end it first")
 	}
+	filter.OneOf = sample.oneOf
 	trace, err := t.Tables.Path().StartTrace(filter)
-	if err == nil {
-		t.trace, t.suppressed = trace, 0
+	if err != nil {
+		return nil, err
 	}
-	t.mutex.Unlock()
-	t.Refill()
+	t.trace, t.suppressed, t.seen, t.sample = trace, 0, 0, sample
+	_, err = trace.Allow(sample.events())
 	return trace, err
 }
 
@@ -105,28 +140,60 @@ func (t *Tracer) end() {
 	t.trace = nil
 }
 
-func (t *Tracer) filter(r *http.Request) (filter lb.TraceFilter, err error) {
+func (t *Tracer) filter(r *http.Request) (filter lb.TraceFilter, sample sample, err error) {
 	query := r.URL.Query()
 	if name := query.Get("service"); name != "" {
 		place, ok := t.Tables.Now().Places[name]
 		if !ok {
-			return filter, fmt.Errorf("there is no service %q: see `ballast ctl service list`", name)
+			return filter, sample, fmt.Errorf("there is no service %q: see `ballast ctl service list`", name)
 		}
 		filter.Service = place.Number
 	}
 	if client := query.Get("client"); client != "" {
 		if filter.Client, err = netip.ParseAddr(client); err != nil {
-			return filter, fmt.Errorf("client: %w: give an address", err)
+			return filter, sample, fmt.Errorf("client: %w: give an address", err)
 		}
 	}
 	if port := query.Get("port"); port != "" {
 		number, err := strconv.ParseUint(port, 10, 16)
 		if err != nil {
-			return filter, fmt.Errorf("port: %w", err)
+			return filter, sample, fmt.Errorf("port: %w", err)
 		}
 		filter.ClientPort = uint16(number)
 	}
-	return filter, nil
+	sample, err = t.sampleOf(r)
+	return filter, sample, err
+}
+
+// sampleOf is the sample that is asked for.
+func (t *Tracer) sampleOf(r *http.Request) (sample, error) {
+	switch text := r.URL.Query().Get(api.TraceSample); text {
+	case "":
+		return sample{}, nil
+	case api.TraceSampleAuto:
+		before, err := t.packets()
+		if err != nil {
+			return sample{}, err
+		}
+		time.Sleep(lookTime)
+		after, err := t.packets()
+		return sampleFor(after-min(before, after), lookTime), err
+	default:
+		oneOf, err := strconv.ParseUint(text, 10, 32)
+		if err != nil || oneOf == 0 {
+			return sample{}, fmt.Errorf("sample %q: give N, to trace one of N packets, or %s", text, api.TraceSampleAuto)
+		}
+		return sample{oneOf: uint32(oneOf)}, nil
+	}
+}
+
+// packets is how many have come so far.
+func (t *Tracer) packets() (sum uint64, err error) {
+	counters, err := report.Counters(t.Tables.Now())
+	for _, packets := range counters.Counters {
+		sum += packets
+	}
+	return sum, err
 }
 
 // explain puts names in place of numbers.
@@ -134,6 +201,7 @@ func (t *Tracer) explain(e lb.TraceEvent, verdicts, outcomes []string) api.Trace
 	out := api.TraceEvent{
 		Source: e.Source, Destination: e.Destination, Protocol: e.Protocol, Flags: e.TCPFlags, Length: e.Length,
 		ID: e.Server, Verdict: verdicts[e.Verdict], Timestamp: e.Timestamp, Echo: e.Echo,
+		Time: e.Time, StandsFor: e.StandsFor,
 	}
 	if s := e.Session; s != nil {
 		out.Session = &api.TraceSession{Outcome: outcomes[s.Outcome], Identity: s.Identity, ID: s.Server}
@@ -143,6 +211,7 @@ func (t *Tracer) explain(e lb.TraceEvent, verdicts, outcomes []string) api.Trace
 	}
 	t.mutex.Lock()
 	out.Suppressed, t.suppressed = t.suppressed, 0
+	t.seen++
 	t.mutex.Unlock()
 	now := t.Tables.Now()
 	for name, place := range now.Places {
@@ -155,4 +224,12 @@ func (t *Tracer) explain(e lb.TraceEvent, verdicts, outcomes []string) api.Trace
 		}
 	}
 	return out
+}
+
+// deviceName is the name of a device. One that has gone, or that never had one here, is named by its number.
+func deviceName(index int) string {
+	if device, err := net.InterfaceByIndex(index); err == nil {
+		return device.Name
+	}
+	return "interface " + strconv.Itoa(index)
 }

@@ -1,0 +1,87 @@
+package daemon_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/ballast-lb/ballast/internal/api"
+)
+
+// events streams a trace.
+func (h *lbHost) events(query string) <-chan api.TraceEvent {
+	h.t.Helper()
+	stream, err := h.client.Stream(h.t.Context(), api.PathTrace+"?"+query)
+	require(h.t, err)
+	events := make(chan api.TraceEvent, 10_000)
+	go func() {
+		defer close(events)
+		defer stream.Close()
+		for lines := bufio.NewScanner(stream); lines.Scan(); {
+			var event api.TraceEvent
+			if json.Unmarshal(lines.Bytes(), &event) != nil {
+				return
+			}
+			events <- event
+		}
+	}()
+	return events
+}
+
+// A client's SYN goes into a tunnel, and what is captured is the SYN.
+func TestATraceHasThePacketThatTheClientSent(t *testing.T) {
+	h := newLBHost(t)
+	h.awaitFileAfter(fmt.Sprintf(lbFile, ""))
+	events := h.events("service=web&headers=1")
+	began := time.Now()
+	var event api.TraceEvent
+	h.connect(func() bool {
+		select {
+		case event = <-events:
+			return true
+		default:
+			return false
+		}
+	})
+	packet := gopacket.NewPacket(event.Headers, layers.LayerTypeEthernet, gopacket.Default)
+	ip, _ := packet.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
+	tcp, _ := packet.Layer(layers.LayerTypeTCP).(*layers.TCP)
+	if ip == nil || tcp == nil || packet.ErrorLayer() != nil || ip.Protocol != layers.IPProtocolTCP {
+		t.Fatalf("captured %v", packet)
+	}
+	source, _ := netip.AddrFromSlice(ip.SrcIP)
+	if netip.AddrPortFrom(source, uint16(tcp.SrcPort)) != event.Source || !tcp.SYN || ip.DstIP.String() != "198.51.100.10" || int(event.FrameLength) != len(event.Headers) {
+		t.Errorf("captured %v of %d bytes; the event is %+v", packet, event.FrameLength, event)
+	}
+	if event.Interface != "eth0" || event.Time.Before(began.Add(-time.Second)) || event.Time.After(time.Now().Add(time.Second)) {
+		t.Errorf("by %s at %v", event.Interface, event.Time)
+	}
+}
+
+// Where few packets come, all of them are the sample, and events have no headers unless somebody asks for them.
+func TestASampledTraceShowsAllWhereFewPacketsCome(t *testing.T) {
+	h := newLBHost(t)
+	h.awaitFileAfter(fmt.Sprintf(lbFile, ""))
+	events := h.events("service=web&sample=auto")
+	var event api.TraceEvent
+	h.connect(func() bool {
+		select {
+		case event = <-events:
+			return true
+		default:
+			return false
+		}
+	})
+	if event.StandsFor != 1 || event.Headers != nil || event.Service != "web" {
+		t.Errorf("%+v", event)
+	}
+	if _, err := h.client.Stream(t.Context(), api.PathTrace+"?sample=0"); err == nil {
+		t.Error("one of 0 packets is traced")
+	}
+}

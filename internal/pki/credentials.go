@@ -303,7 +303,10 @@ func (c *Credentials) Warnings(now time.Time) (warnings []string) {
 		switch {
 		case !now.Before(end):
 			warnings = append(warnings, fmt.Sprintf("%s has expired on %s, by this host's clock, which says %s: set the clock, or %s",
-				one.path, end.Format(time.DateOnly), now.Format(time.DateOnly), one.remedy))
+				one.path, end.Format(time.RFC3339), now.Format(time.DateOnly), one.remedy))
+		case now.Before(one.certificate.NotBefore):
+			warnings = append(warnings, fmt.Sprintf("%s is not valid before %s, and this host's clock has an earlier time: set the clock",
+				one.path, one.certificate.NotBefore.Format(time.RFC3339)))
 		case end.Sub(now) < WarnBefore:
 			warnings = append(warnings, fmt.Sprintf("%s expires on %s: %s", one.path, end.Format(time.DateOnly), one.remedy))
 		}

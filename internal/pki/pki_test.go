@@ -209,6 +209,8 @@ func TestWarningsBeginInTime(t *testing.T) {
 		{DefaultLife - WarnBefore - day, ""},
 		{DefaultLife - WarnBefore + day, "lb.crt expires on"},
 		{DefaultLife + day, "set the clock, or issue it again"},
+		{-clockSkew / 2, ""},
+		{-2 * clockSkew, "set the clock"},
 	} {
 		warnings := strings.Join(credentials.Warnings(time.Now().Add(test.after)), "\n")
 		if (test.wanted == "") != (warnings == "") || !strings.Contains(warnings, test.wanted) {

@@ -11,22 +11,22 @@ import (
 )
 
 func TestAKeyThatDoesNotFitItsCertificateIsSaidOnceWithTheReason(t *testing.T) {
-	dir := fleet(t)
-	credentials := load(t, dir, "lb")
-	read := func(name string) []byte {
-		content, err := os.ReadFile(keyPath(dir, name))
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) { // certificates are of its time
+		dir := fleet(t)
+		credentials := load(t, dir, "lb")
+		read := func(name string) []byte {
+			content, err := os.ReadFile(keyPath(dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return content
 		}
-		return content
-	}
-	write := func(content []byte) {
-		if err := os.WriteFile(keyPath(dir, "lb"), content, 0o600); err != nil {
-			t.Fatal(err)
+		write := func(content []byte) {
+			if err := os.WriteFile(keyPath(dir, "lb"), content, 0o600); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	right, wrong := read("lb"), read("controller")
-	synctest.Test(t, func(t *testing.T) {
+		right, wrong := read("lb"), read("controller")
 		ctx, end := context.WithCancel(t.Context())
 		said := make(chan string, 10)
 		ended := make(chan struct{})

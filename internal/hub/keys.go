@@ -61,8 +61,8 @@ func (h *Hub) KeyNodes() *rotation.Nodes {
 
 var (
 	echoesMetric = prometheus.NewDesc("ballast_control_key_connections",
-		"Living connections by the epoch of the key whose cookie their client has echoed last, as connected agents report; 0: of a key that is gone.", []string{"epoch"}, nil)
-	reportMetric = prometheus.NewDesc("ballast_control_key_report_age_seconds", "Age of the oldest of these reports.", nil, nil)
+		"Connections by the epoch of the key whose cookie their client echoed last, of all connected agents; 0: a dropped key.", []string{"epoch"}, nil)
+	reportMetric = prometheus.NewDesc("ballast_control_key_report_age_seconds", "Age of the oldest report of connections by key epoch.", nil, nil)
 )
 
 // collectKeys tells how far a rotation is.

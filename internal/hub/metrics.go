@@ -50,11 +50,11 @@ func (m *metrics) received(bytes int64) {
 }
 
 var (
-	peersMetric     = prometheus.NewDesc("ballast_control_peers", "Nodes that are connected.", []string{"role"}, nil)
-	notReadyMetric  = prometheus.NewDesc("ballast_control_peers_not_ready", "Connected nodes that do not do their work, or have not said yet that they do.", []string{"role"}, nil)
-	troubledMetric  = prometheus.NewDesc("ballast_control_peers_with_problems", "Connected nodes with problems.", []string{"role"}, nil)
-	lostNodesMetric = prometheus.NewDesc("ballast_control_peers_lost", "Nodes that are not connected any more and were within a day.", []string{"role"}, nil)
-	behindMetric    = prometheus.NewDesc("ballast_control_behind_seconds", "Longest time for which a connected load balancer has carried out nothing of the newer state that it was sent; 0: none is behind.", nil, nil)
+	peersMetric     = prometheus.NewDesc("ballast_control_peers", "Connected load balancers and agents.", []string{"role"}, nil)
+	notReadyMetric  = prometheus.NewDesc("ballast_control_peers_not_ready", "Connected load balancers and agents that are not ready, or have not reported it yet.", []string{"role"}, nil)
+	troubledMetric  = prometheus.NewDesc("ballast_control_peers_with_problems", "Connected load balancers and agents with problems.", []string{"role"}, nil)
+	lostNodesMetric = prometheus.NewDesc("ballast_control_peers_lost", "Load balancers and agents that were connected within a day, and are not.", []string{"role"}, nil)
+	behindMetric    = prometheus.NewDesc("ballast_control_behind_seconds", "Longest time for which a connected load balancer has applied nothing of what it was sent; 0: none is behind.", nil, nil)
 )
 
 // Describe makes a Hub a prometheus.Collector.

@@ -268,26 +268,6 @@ func expectParsed(t *testing.T, promtool string, expressions []string) {
 	}
 }
 
-// Each metric is in the guide, and none that there is not.
-func TestMonitorExplainsEveryMetric(t *testing.T) {
-	declared := Declared(t)
-	guide := read(t, "docs/run/monitor.md")
-	explained := map[string]bool{}
-	for _, name := range regexp.MustCompile("`(ballast_[a-z0-9_]+)`").FindAllStringSubmatch(guide, -1) {
-		explained[name[1]] = true
-	}
-	for name := range declared {
-		if !explained[name] {
-			t.Errorf("docs/run/monitor.md does not explain %s", name)
-		}
-	}
-	for name := range explained {
-		if _, ok := declared[name]; !ok {
-			t.Errorf("docs/run/monitor.md explains %s, which no daemon has", name)
-		}
-	}
-}
-
 // Documents speak of metrics that there are.
 func TestDocumentsNameMetricsThatThereAre(t *testing.T) {
 	declared := Declared(t)

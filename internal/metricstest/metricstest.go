@@ -61,7 +61,7 @@ func Declared(t testing.TB) map[string][]string {
 	return found
 }
 
-// Check fails the test if a daemon's answer to Prometheus breaks the conventions, or has a metric that docs/run/monitor.md does not explain.
+// Check fails the test if a daemon's answer to Prometheus breaks the conventions: a metric without HELP, for one.
 func Check(t testing.TB, text string) {
 	t.Helper()
 	problems, err := promlint.New(strings.NewReader(text)).Lint()
@@ -71,18 +71,8 @@ func Check(t testing.TB, text string) {
 	for _, p := range problems {
 		t.Errorf("metric %s: %s", p.Metric, p.Text)
 	}
-	guide, err := os.ReadFile(filepath.Join(Root(), "docs/run/monitor.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	names := exposed.FindAllStringSubmatch(text, -1)
-	if len(names) == 0 {
+	if !exposed.MatchString(text) {
 		t.Errorf("no metric of Ballast in\n%s", text)
-	}
-	for _, name := range names {
-		if !strings.Contains(string(guide), "`"+name[1]+"`") {
-			t.Errorf("docs/run/monitor.md does not explain %s", name[1])
-		}
 	}
 	if promtool := os.Getenv(Promtool); promtool != "" {
 		check := exec.Command(promtool, "check", "metrics")

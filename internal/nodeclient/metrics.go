@@ -4,7 +4,7 @@ import "github.com/prometheus/client_golang/prometheus"
 
 var (
 	connectedMetric  = prometheus.NewDesc("ballast_controllers_connected", "Controllers that the node has a stream to.", nil, nil)
-	configuredMetric = prometheus.NewDesc("ballast_controllers_configured", "Controllers that the node was started with.", nil, nil)
+	configuredMetric = prometheus.NewDesc("ballast_controllers_configured", "Controllers in --controller.", nil, nil)
 )
 
 // Describe makes Streams a prometheus.Collector.

@@ -120,7 +120,7 @@ var layers = map[string][]string{
 	"yamltree":   {"model"},
 	"config":     {"model", "schema", "yamltree"},
 	"store":      {"store", "model", "config", "wire"},
-	"linux":      {"linux", "plan", "wire", "algo", "model"},
+	"linux":      {"linux", "plan", "wire", "algo", "model", "bpf"},
 	"engine":     {"linux", "machine", "pki", "algo", "model"},
 	"hub":        {"engine", "api", "machine", "pki", "model"},
 	"nodeclient": {"api", "machine", "pki", "model"},
@@ -140,6 +140,9 @@ func layer(name string) string {
 	rest, ok := strings.CutPrefix(name, "internal/")
 	if strings.HasPrefix(name, "pkg/") {
 		return "pkg"
+	}
+	if strings.HasPrefix(name, "bpf/") {
+		return "bpf"
 	}
 	if !ok {
 		return ""

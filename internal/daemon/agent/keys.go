@@ -136,7 +136,7 @@ func (k *keyReporter) warnOfDropped(epoch uint32) {
 }
 
 var connectionsMetric = prometheus.NewDesc("ballast_agent_key_connections",
-	"Living connections by the epoch of the key whose cookie their client has echoed last; 0: of a key that is gone.", []string{"epoch"}, nil)
+	"Connections by the epoch of the key whose cookie their client echoed last; 0: a dropped key.", []string{"epoch"}, nil)
 
 func (k *keyReporter) collect(out chan<- prometheus.Metric) {
 	_, connections, err := k.echoes()

@@ -16,9 +16,9 @@ import (
 
 var (
 	packetsMetric = prometheus.NewDesc("ballast_agent_packets_total", "Packets by verdict of the server's programs.", []string{"verdict"}, nil)
-	loadMetric    = prometheus.NewDesc("ballast_agent_acceptance_load", "This server's load by which it accepts connections of a service with dispatch choices.", []string{"service"}, nil)
-	limitMetric   = prometheus.NewDesc("ballast_agent_acceptance_limit", "The load from which on it passes them on to another candidate.", []string{"service"}, nil)
-	revision      = prometheus.NewDesc("ballast_agent_revision", "Revision of the controllers' state that this host serves by; 0: none was told yet.", nil, nil)
+	loadMetric    = prometheus.NewDesc("ballast_agent_acceptance_load", "This server's load, by which it accepts connections of a service with dispatch choices (not with accept by backlog).", []string{"service"}, nil)
+	limitMetric   = prometheus.NewDesc("ballast_agent_acceptance_limit", "Load above which the server passes connections on to another candidate.", []string{"service"}, nil)
+	revision      = prometheus.NewDesc("ballast_agent_revision", "Revision of the controllers' state in use; 0: none yet. Agents get only changes that concern them.", nil, nil)
 	bytesMetric   = prometheus.NewDesc("ballast_agent_bytes_total", "Bytes of frames by verdict of the server's programs.", []string{"verdict"}, nil)
 )
 

@@ -235,7 +235,7 @@ func (a *Attachments) Running() map[int]attach.XDPMode {
 	return running
 }
 
-var interfaceAttached = prometheus.NewDesc("ballast_interface_attached", "1 while the program is on the interface; 0: it should be.", []string{"interface"}, nil)
+var interfaceAttached = prometheus.NewDesc("ballast_interface_attached", "1 while the program is on the interface; 0: it should be, and is not.", []string{"interface"}, nil)
 
 // Collect tells Prometheus which devices have the program, by their modes, and which wait for it.
 func Collect(out chan<- prometheus.Metric, modes map[string]string, waiting []*net.Interface) {

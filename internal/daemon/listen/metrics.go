@@ -31,13 +31,13 @@ type Condition struct {
 }
 
 var (
-	buildInfoMetric   = prometheus.NewDesc("ballast_build_info", "1. The labels tell which Ballast this is, and which daemon.", []string{"role", "version", "goversion"}, nil)
-	readyMetric       = prometheus.NewDesc("ballast_ready", "1 while the daemon does its work: /healthz answers 200.", nil, nil)
-	problemsMetric    = prometheus.NewDesc("ballast_problems", "Problems that the daemon's status lists.", nil, nil)
-	keyEpochMetric    = prometheus.NewDesc("ballast_key_epoch", "Epoch of the key that cookies are written with.", nil, nil)
-	revokedMetric     = prometheus.NewDesc("ballast_certificates_revoked", "Entries on the list of revoked certificates, as the daemon knows it.", nil, nil)
-	refusedMetric     = prometheus.NewDesc("ballast_certificates_refused_total", "Handshakes and requests that were refused, and connections that were cut, because the peer's certificate is revoked.", nil, nil)
-	certificateMetric = prometheus.NewDesc("ballast_certificate_expiry_timestamp_seconds", "When a certificate ends: the daemon's own, or that of the authority.", []string{"certificate"}, nil)
+	buildInfoMetric   = prometheus.NewDesc("ballast_build_info", "1. Labels: the daemon's role (lb, agent, controller), its version, and that of Go.", []string{"role", "version", "goversion"}, nil)
+	readyMetric       = prometheus.NewDesc("ballast_ready", "1 while /healthz answers 200.", nil, nil)
+	problemsMetric    = prometheus.NewDesc("ballast_problems", "Number of problems in the daemon's status.", nil, nil)
+	keyEpochMetric    = prometheus.NewDesc("ballast_key_epoch", "Epoch of the key that cookies are written with; absent without a key.", nil, nil)
+	revokedMetric     = prometheus.NewDesc("ballast_certificates_revoked", "Entries of the list of revoked certificates, as the daemon knows it: equal on all daemons.", nil, nil)
+	refusedMetric     = prometheus.NewDesc("ballast_certificates_refused_total", "Handshakes and requests refused, and connections cut, because the peer's certificate is revoked. If it grows, somebody uses one.", nil, nil)
+	certificateMetric = prometheus.NewDesc("ballast_certificate_expiry_timestamp_seconds", "When a certificate expires: the daemon's own, or that of its authority.", []string{"certificate"}, nil)
 )
 
 // Describe is of prometheus.Collector.

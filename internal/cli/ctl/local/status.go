@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -157,36 +156,6 @@ func printReplicas(out *command.Table, r *api.ReplicaStatus) {
 			where = "not on the ring"
 		}
 		out.Line("peer\t%s at %s: %s, %s", peer.Name, peer.Address, where, peer.State)
-	}
-}
-
-// Counter makes `ballast ctl counter`.
-func Counter(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "counter", Short: "Packets by what became of them"}
-	cmd.AddCommand(ListCounters(c), ResetCounters(c))
-	return cmd
-}
-
-// ListCounters makes `ballast ctl counter list`.
-func ListCounters(c *ask.Control) *cobra.Command {
-	return ask.ListLocal(c, &cobra.Command{Use: "list", Short: "Packets by what became of them"}, api.PathCounters,
-		func(out *command.Table, counters api.Counters) {
-			for _, name := range slices.Sorted(maps.Keys(counters.Counters)) {
-				if counters.Counters[name] > 0 || out.Wide {
-					out.Row(name, counters.Counters[name])
-				}
-			}
-		})
-}
-
-// ResetCounters makes `ballast ctl counter reset`.
-func ResetCounters(c *ask.Control) *cobra.Command {
-	return &cobra.Command{
-		Use:   "reset",
-		Short: "Set all counters of a load balancer to 0",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.ChangeLocal(cmd, http.MethodDelete, api.PathCounters, nil)
-		},
 	}
 }
 

@@ -104,7 +104,7 @@ func (a *Announcer) Problems() (problems []string) {
 var (
 	sessionUp   = prometheus.NewDesc("ballast_bgp_session_up", "1 while the BGP session with a neighbour is established.", []string{"neighbor"}, nil)
 	bfdUp       = prometheus.NewDesc("ballast_bgp_bfd_up", "1 while the BFD session with a neighbour is up.", []string{"neighbor"}, nil)
-	vipSessions = prometheus.NewDesc("ballast_bgp_vip_sessions", "BGP sessions by which this load balancer announces a VIP; 0: no router hears of it from here.", []string{"vip"}, nil)
+	vipSessions = prometheus.NewDesc("ballast_bgp_vip_sessions", "BGP sessions that announce a VIP; 0: no router learns it from here.", []string{"vip"}, nil)
 	announced   = prometheus.NewDesc("ballast_bgp_announced_vips", "VIPs that are announced.", nil, nil)
 	withdrawals = prometheus.NewDesc("ballast_bgp_withdrawals_total", "VIPs that were withdrawn since the daemon started.", nil, nil)
 )

@@ -9,13 +9,13 @@ import (
 )
 
 var (
-	tableEntries   = prometheus.NewDesc("ballast_table_entries", "Entries of a service's connection table by state, as the last sweep left them (free: now).", []string{"service", "state"}, nil)
+	tableEntries   = prometheus.NewDesc("ballast_table_entries", "Entries of a service's connection table by state (free, new, open, finished, reset), as of the last sweep; free: now.", []string{"service", "state"}, nil)
 	tableCapacity  = prometheus.NewDesc("ballast_table_capacity", "Connections that a service's table can hold.", []string{"service"}, nil)
-	tableEnded     = prometheus.NewDesc("ballast_table_ended_total", "Connections that left a service's table, by reason.", []string{"service", "reason"}, nil)
+	tableEnded     = prometheus.NewDesc("ballast_table_ended_total", "Connections that left a service's table, by reason as in the flow log; with --flow-log also reclaimed.", []string{"service", "reason"}, nil)
 	tableSweeps    = prometheus.NewDesc("ballast_table_sweeps_total", "Whole rounds of the sweep through a service's table.", []string{"service"}, nil)
 	tableSuspects  = prometheus.NewDesc("ballast_table_suspects", "Clients and networks of a service that visit its scrubber.", []string{"service"}, nil)
 	flowLogRecords = prometheus.NewDesc("ballast_flow_log_records_total", "Ended connections written to the flow log.", nil, nil)
-	flowLogDropped = prometheus.NewDesc("ballast_flow_log_dropped_total", "Ended connections that are not in the flow log, by where they were lost.", []string{"where"}, nil)
+	flowLogDropped = prometheus.NewDesc("ballast_flow_log_dropped_total", "Ended connections missing in the flow log, by where they were lost: queue (the writer was too slow), file (not writable), datapath (the ring buffer was full), service_gone.", []string{"where"}, nil)
 )
 
 // Describe is of prometheus.Collector.

@@ -124,14 +124,14 @@ func (r *Replication) Problems() (problems []string) {
 }
 
 var (
-	metricEntries   = prometheus.NewDesc("ballast_replica_entries", "Entries of replicated connections: of chains that this load balancer is in (entries), and others (answers).", []string{"table"}, nil)
+	metricEntries   = prometheus.NewDesc("ballast_replica_entries", "Entries of the replicated table: of chains that this load balancer is in (entries), and others (answers).", []string{"table"}, nil)
 	metricCapacity  = prometheus.NewDesc("ballast_replica_capacity", "Entries that each of the two tables can hold.", nil, nil)
-	metricVersion   = prometheus.NewDesc("ballast_replica_version", "Version of the ring that packets go by; 0: none.", nil, nil)
+	metricVersion   = prometheus.NewDesc("ballast_replica_version", "Version of the ring in use; 0: none.", nil, nil)
 	metricSynced    = prometheus.NewDesc("ballast_replica_synced_version", "Newest version of the ring that is known to be synced.", nil, nil)
-	metricPeers     = prometheus.NewDesc("ballast_replica_peers", "Other load balancers, by whether their data path answers this one.", []string{"state"}, nil)
+	metricPeers     = prometheus.NewDesc("ballast_replica_peers", "Other load balancers, by whether their data path answers: heard, silent or unknown.", []string{"state"}, nil)
 	metricExpired   = prometheus.NewDesc("ballast_replica_expired_total", "Entries and answers that have expired.", nil, nil)
-	metricUncopied  = prometheus.NewDesc("ballast_replica_uncopied_total", "Entries that a sync had no room for here: a load balancer less has them.", nil, nil)
-	metricConflicts = prometheus.NewDesc("ballast_replica_conflicts_total", "Answers unlike what was known before.", nil, nil)
+	metricUncopied  = prometheus.NewDesc("ballast_replica_uncopied_total", "Entries that a sync had no room for: one load balancer less has them.", nil, nil)
+	metricConflicts = prometheus.NewDesc("ballast_replica_conflicts_total", "Answers that contradict what was known.", nil, nil)
 )
 
 // Describe is of prometheus.Collector.

@@ -41,6 +41,8 @@ type Desired interface {
 	// Servers tells what is known of the servers of a service, or of all services if it is empty, removed ones that may still have
 	// connections included.
 	Servers(ctx context.Context, service string) ([]*ballastv1.ServerStatus, error)
+	// LostLoadBalancers names those that are not connected, were not forgotten, and may still send connections by an older state.
+	LostLoadBalancers() []string
 	// Nodes tells who is connected, and of load balancers of the second tier whether they are healthy.
 	Nodes(ctx context.Context) ([]*ballastv1.NodeStatus, error)
 	// ForgetNode forgets nodes of that name that are lost; connect.CodeNotFound if none is, connect.CodeFailedPrecondition if one is connected.
@@ -106,7 +108,7 @@ func (f *fleetAPI) ListServers(ctx context.Context, r *ballastv1.ListServersRequ
 		}
 	}
 	servers, err := f.desired.Servers(ctx, r.Service)
-	return &ballastv1.ListServersResponse{Servers: servers, OneNode: !f.desired.MakesKeys()}, refusal(err)
+	return &ballastv1.ListServersResponse{Servers: servers, OneNode: !f.desired.MakesKeys(), Lost: f.desired.LostLoadBalancers()}, refusal(err)
 }
 
 // change runs an edit for a client who does not want to harm anybody, or says that it is meant (force).

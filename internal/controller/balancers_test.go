@@ -54,6 +54,15 @@ func TestALoadBalancerThatDoesNotComeBackAfterARestartOfTheControllersIsLost(t *
 	fleettest.Await(t, "both to be lost", func() bool { return slices.Equal(lost(), []string{"lb1", "lb2"}) })
 	lb1, agent := fleettest.Join(t, c.address, ca.Issue(pki.LB, "lb1")), fleettest.Join(t, c.address, ca.Issue(pki.Agent, "s1"))
 	fleettest.Await(t, "one to be lost", func() bool { return slices.Equal(lost(), []string{"lb2"}) })
+	unheard := func(when string, want ...string) {
+		t.Helper()
+		answer, err := client.ListServers(t.Context(), &ballastv1.ListServersRequest{})
+		fleettest.Require(t, err)
+		if len(answer.Servers) == 0 || !slices.Equal(answer.Lost, want) {
+			t.Errorf("%s: %d servers, of which %q may still send to; want %q", when, len(answer.Servers), answer.Lost, want)
+		}
+	}
+	unheard("with one lost", "lb2")
 	_, err := client.AddKey(t.Context(), &ballastv1.AddKeyRequest{})
 	fleettest.Require(t, err)
 	agent.Send(says([]uint32{1, 2}, 1, nil))
@@ -72,6 +81,7 @@ func TestALoadBalancerThatDoesNotComeBackAfterARestartOfTheControllersIsLost(t *
 	_, err = client.ForgetNode(t.Context(), &ballastv1.NodeRequest{Node: "lb2"})
 	fleettest.Require(t, err)
 	fleettest.Require(t, use())
+	unheard("after it was forgotten")
 	listed(`{"names":["lb1"]}`)
 	if names := lost(); len(names) > 0 {
 		t.Errorf("lost after it was forgotten: %q", names)

@@ -222,6 +222,16 @@ func (f fleetOf) Servers(_ context.Context, service string) ([]*ballastv1.Server
 	return hub.ServersToProto(servers), nil
 }
 
+// LostLoadBalancers may run on without a controller.
+func (f fleetOf) LostLoadBalancers() (names []string) {
+	for _, n := range f.hub.Lost() {
+		if n.Role == string(pki.LB) {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
 func (f fleetOf) KeyNodes() *rotation.Nodes { return f.hub.KeyNodes() }
 
 // MakesKeys: every node is told them by the controllers.

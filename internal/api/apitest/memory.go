@@ -233,6 +233,18 @@ func (m *Memory) Servers(_ context.Context, service string) (list []*ballastv1.S
 	return list, nil
 }
 
+// LostLoadBalancers implements api.Desired.
+func (m *Memory) LostLoadBalancers() (names []string) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	for _, n := range m.Members {
+		if n.Role == "lb" && n.Ready == "lost" {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
 // Nodes implements api.Desired.
 func (m *Memory) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) { return m.Members, nil }
 

@@ -125,3 +125,27 @@ func TestWhatIsWrongWithNodesOfAFileIsSaidWithItsLine(t *testing.T) {
 		ctl.refuse("apply -f "+file+" --dry-run", file+":11: node_health.port: missing")
 	})
 }
+
+// A load balancer without a controller goes on by the state that it was sent last, and reports nothing.
+func TestALostLoadBalancerLeavesNoServerDrained(t *testing.T) {
+	byEveryWay(t, func(t *testing.T, ctl *terminal) {
+		ctl.memory.Live = func(uint16) uint64 { return 0 }
+		ctl.must("apply", "--yes", "-f", write(t, fleetFile))
+		ctl.memory.Set(func() {
+			ctl.memory.Members = []*ballastv1.NodeStatus{{Role: "lb", Name: "lb1", Ready: "yes"}, {Role: "lb", Name: "lb7", Ready: "lost"}, {Role: "agent", Name: "s9", Ready: "lost"}}
+		})
+		ctl.expect("servers", " 1?   0.0   0\n", "? load balancer lb7 is lost, and may still send connections: figures with ? do not include them\n") // agents count them
+		ctl.expect("--json servers", `"lost_load_balancers": [`)
+		ctl.memory.Set(func() { ctl.memory.Estimated = true })
+		ctl.expect("servers", " 1?   0.0   ~0?\n")
+		ctl.memory.Set(func() { ctl.memory.Estimated = false })
+
+		ctl.refuse("server drain web s1 --wait --timeout 5s", "0 connections remain; load balancer lb7 is lost and may still send new ones: "+
+			"connect it again or, once it is stopped, `ballast ctl node forget NAME`: server s1 of web goes on draining")
+		ctl.must("node", "forget", "lb7")
+		if out := ctl.must("servers"); strings.Contains(out, "?") {
+			t.Errorf("lost after it was forgotten: %s", out)
+		}
+		ctl.expect("server drain web s1 --wait", "server s1 is drained: no connection is left\n")
+	})
+}

@@ -66,6 +66,9 @@ func (f fleetAPI) Servers(_ context.Context, service string) (list []*ballastv1.
 	return list, err
 }
 
+// LostLoadBalancers are known to controllers alone: answers of one load balancer speak for itself.
+func (f fleetAPI) LostLoadBalancers() []string { return nil }
+
 // judge tells what is known of a service's servers; see Servers.
 func (f fleetAPI) judge(now *dataplane.Snapshot, s *api.ServiceStatus) (list []*ballastv1.ServerStatus) {
 	if f.local != nil {

@@ -85,16 +85,21 @@ func drainUncut(fleet ballastv1connect.FleetClient, ctx context.Context, request
 type drained struct {
 	Service   string  `json:"service"`
 	Server    string  `json:"server"`
-	Remaining *uint64 `json:"connections"` // null: it is not known
-	Exact     bool    `json:"connections_exact"`
-	OneNode   bool    `json:"one_node"` // who was asked speaks for itself alone
-	Cut       bool    `json:"deadline_passed"`
-	Seconds   float64 `json:"seconds"`
+	Remaining *uint64  `json:"connections"` // null: it is not known
+	Exact     bool     `json:"connections_exact"`
+	OneNode   bool     `json:"one_node"` // who was asked speaks for itself alone
+	Cut       bool     `json:"deadline_passed"`
+	Lost      []string `json:"lost_load_balancers,omitempty"` // that may still send to it
+	Seconds   float64  `json:"seconds"`
 }
 
 func printDrained(out *command.Table, d drained) {
 	if d.Cut {
-		out.Line("the deadline has passed: server %s is off, and what was left is cut", d.Server)
+		except := ""
+		if len(d.Lost) > 0 {
+			except = fmt.Sprintf("; %s and may still send to it: %s", areLost(d.Lost), forgetLost)
+		}
+		out.Line("the deadline has passed: server %s is off, and what was left is cut%s", d.Server, except)
 		return
 	}
 	if d.OneNode && !d.Exact {
@@ -104,6 +109,9 @@ func printDrained(out *command.Table, d drained) {
 	out.Line("server %s is drained: no connection is left", d.Server)
 }
 
+// forgetLost is what to do about load balancers that a wait is for.
+const forgetLost = "connect it again or, once it is stopped, `ballast ctl node forget NAME`"
+
 // drainWait watches what remains of a server's connections.
 type drainWait struct {
 	fleet           ballastv1connect.FleetClient
@@ -112,6 +120,7 @@ type drainWait struct {
 	line            *command.Line
 
 	last    *ballastv1.ServerStatus // what was told last; nil: nothing yet
+	lost    []string                // load balancers that do not know that it drains
 	oneNode bool                    // by a load balancer for itself alone
 	busy    bool                    // packets came since the look before: of connections that an estimate of 0 has missed
 	zeros   int                     // in a row: nothing is left, as far as is known
@@ -142,7 +151,7 @@ func (w *drainWait) find(ctx context.Context) (found *ballastv1.ServerStatus, er
 	if err != nil {
 		return nil, err
 	}
-	w.oneNode = answer.OneNode
+	w.oneNode, w.lost = answer.OneNode, answer.Lost
 	for _, status := range answer.Servers {
 		if status.Server.GetName() == w.server && (found == nil || found.Removed) {
 			found = status
@@ -168,6 +177,9 @@ func (w *drainWait) run(ctx context.Context, timeout time.Duration) error {
 		return w.look(waiting)
 	})
 	w.line.Leave()
+	if err == nil && !ended && len(w.lost) > 0 {
+		return fmt.Errorf("no longer waiting, %s; %s: server %s of %s goes on draining", w.remaining(), w.ofLost(), w.server, w.service)
+	}
 	if err == nil && !ended {
 		err = fmt.Errorf("no longer waiting, %s: server %s of %s goes on draining: undo it with `ballast ctl server undrain %s %s`",
 			w.remaining(), w.server, w.service, w.service, w.server)
@@ -196,7 +208,7 @@ func (w *drainWait) look(ctx context.Context) (ended bool, err error) {
 		return false, fmt.Errorf("server %s of %s is %s again: somebody else has changed it", w.server, w.service, state)
 	}
 	w.zeros++
-	if found.Connections == nil || *found.Connections > 0 || w.busy {
+	if found.Connections == nil || *found.Connections > 0 || w.busy || len(w.lost) > 0 {
 		w.zeros = 0
 	}
 	w.sayRemaining()
@@ -219,9 +231,17 @@ func (w *drainWait) remaining() string {
 	return "about " + remain
 }
 
+// ofLost is why no count ends the waiting.
+func (w *drainWait) ofLost() string {
+	return fmt.Sprintf("%s and may still send new ones: %s", areLost(w.lost), forgetLost)
+}
+
 // sayRemaining tells on a terminal, too, when it ends at the latest.
 func (w *drainWait) sayRemaining() {
 	text := w.remaining()
+	if len(w.lost) > 0 {
+		text += "; " + w.ofLost()
+	}
 	if w.silent != nil {
 		text += " (no answer at the moment)"
 	}
@@ -232,5 +252,5 @@ func (w *drainWait) sayRemaining() {
 }
 
 func (w *drainWait) drained() drained {
-	return drained{w.service, w.server, w.last.Connections, w.last.ConnectionsExact, w.oneNode, w.off(), time.Since(w.began).Seconds()}
+	return drained{w.service, w.server, w.last.Connections, w.last.ConnectionsExact, w.oneNode, w.off(), w.lost, time.Since(w.began).Seconds()}
 }

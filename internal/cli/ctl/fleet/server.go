@@ -34,6 +34,7 @@ type serverRow struct {
 	LiveExact    bool        `json:"connections_exact"`
 	Agent        string      `json:"agent,omitempty"` // connected, none
 	Counted      *serverSeen `json:"counted,omitempty"`
+	Lost         []string    `json:"lost_load_balancers,omitempty"` // that may still send to it: weight_now and an estimate say nothing of them
 }
 
 // serverSeen is what this machine's load balancer counted.
@@ -101,7 +102,7 @@ func serverRows(c *ask.Control, cmd *cobra.Command, service string) ([]serverRow
 		rows = append(rows, serverRow{Service: status.Service, Server: server, Removed: status.Removed, Health: status.Health,
 			HealthDetail: status.HealthDetail, LoadSource: status.LoadSource, Load: status.Load, Available: status.Available, WeightNow: status.Weight,
 			Live: status.Connections, LiveExact: status.ConnectionsExact, Agent: status.Agent,
-			Counted: seen[key{status.Service, status.Server.GetId(), status.Removed}]})
+			Counted: seen[key{status.Service, status.Server.GetId(), status.Removed}], Lost: answer.Lost})
 	}
 	return rows, nil
 }
@@ -121,7 +122,7 @@ func printServers(table *command.Table, rows []serverRow) {
 	table.Row(head)
 	for i := range rows {
 		r := &rows[i]
-		cells := []any{r.Service, r.Name, r.address(), r.state(), r.health(), r.Weight, r.WeightNow, r.load(), r.live()}
+		cells := []any{r.Service, r.Name, r.address(), r.state(), r.health(), r.Weight, r.now(), r.load(), r.live()}
 		seen := r.Counted
 		if seen == nil { // of a load balancer that does not know it yet
 			seen = &serverSeen{Path: "-"}
@@ -136,6 +137,9 @@ func printServers(table *command.Table, rows []serverRow) {
 			cells = append(cells, seen.Packets, seen.Bytes, seen.Path)
 		}
 		table.Row(cells...)
+	}
+	if len(rows) > 0 && len(rows[0].Lost) > 0 {
+		table.Line("? %s, and may still send connections: figures with ? do not include them", areLost(rows[0].Lost))
 	}
 }
 
@@ -181,14 +185,32 @@ func (r *serverRow) load() string {
 	return fmt.Sprintf("%.1f", r.Load)
 }
 
+// now is no fact for load balancers that nobody can tell of a change.
+func (r *serverRow) now() string { return fmt.Sprint(r.WeightNow) + r.doubt() }
+
 func (r *serverRow) live() string {
 	switch {
 	case r.Live == nil:
 		return "-"
-	case r.LiveExact:
+	case r.LiveExact: // the agent counts also what a lost load balancer sends
 		return fmt.Sprint(*r.Live)
 	}
-	return fmt.Sprintf("~%d", *r.Live)
+	return fmt.Sprintf("~%d", *r.Live) + r.doubt()
+}
+
+func (r *serverRow) doubt() string {
+	if len(r.Lost) > 0 {
+		return "?"
+	}
+	return ""
+}
+
+// areLost begins a sentence about load balancers.
+func areLost(names []string) string {
+	if len(names) == 1 {
+		return fmt.Sprintf("load balancer %s is lost", names[0])
+	}
+	return fmt.Sprintf("load balancers %s are lost", strings.Join(names, ", "))
 }
 
 // Server makes `ballast ctl server`.

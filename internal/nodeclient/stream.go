@@ -164,8 +164,19 @@ func (m *missed) String() string {
 	return text
 }
 
-// plain is an error without the code before it.
+// refusesCertificate reports whether the other side's TLS ended the connection: it says no more than that. HTTP/2 and connect leave its text alone.
+func refusesCertificate(err error) bool { return strings.Contains(err.Error(), "remote error: tls: ") }
+
+// plain is an error as operators are told it.
 func plain(err error) string {
+	if refusesCertificate(err) {
+		return fmt.Sprintf("it refuses this node's certificate (%s): is its clock right, and ours? Is its ca.crt the same? `ballast ctl node list` there", text(err))
+	}
+	return text(err)
+}
+
+// text is an error without the code before it.
+func text(err error) string {
 	if answer := new(connect.Error); errors.As(err, &answer) {
 		return answer.Message()
 	}
@@ -179,14 +190,17 @@ func (s *Streams) miss(controller string, why error) {
 	defer s.mutex.Unlock()
 	before, m := s.missing[controller], &missed{last: failure{why, time.Now()}}
 	switch {
-	case before == nil || connect.IsWireError(why):
-	case connect.IsWireError(before.last.error):
+	case before == nil || answers(why):
+	case answers(before.last.error):
 		m.answer = before.last
 	default:
 		m.answer = before.answer
 	}
 	s.missing[controller] = m
 }
+
+// answers reports whether an error is the controller's, and not the network's.
+func answers(err error) bool { return connect.IsWireError(err) || refusesCertificate(err) }
 
 func (s *Streams) keep(ctx context.Context, controller string) {
 	transport := s.options.transport()

@@ -132,6 +132,9 @@ func (c *controller) problems() []string {
 	if c.desired.Restored() {
 		problems = append(problems, storeRestored)
 	}
+	if problem := roomProblem(c.options.DataDir, roomLeast); problem != "" {
+		problems = append(problems, problem)
+	}
 	problems = append(problems, c.ticketProblems(c.desired.now())...)
 	if c.peers.cluster != nil {
 		problems = append(problems, c.peers.cluster.PeerCondition().Problems()...)
